@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * abi.h - what host and device must agree on: kernel arguments and the layout of a rank's staging memory
+ *
+ * The only header that host C, device CUDA C++ and the CPU build of the kernels share. Sizes are in bytes unless a
+ * name says otherwise. A kernel takes exactly one parameter, struct oh_kernel_args by value.
+ *
+ * Staging of one rank (one cuMemAlloc allocation, written by the peers, read by the owner):
+ *
+ *   0                      epoch words, one per block, all equal between kernels
+ *   OH_FLAG_OFFSET         flags of two-shot push: [phase][block][source rank]
+ *   OH_LL_OFFSET           LL slots, 2 x OH_LL_SLOT_BYTES; only LL words (data, flag) ever live here
+ *   OH_PUSH_OFFSET         scatter area and gather area of two-shot push, OH_PUSH_ROUND_BYTES each; plain data
+ *
+ * Why two LL slots, and one pair of push areas, are enough without a closing barrier: doc/design.md, "Epochs".
+ */
+#ifndef OH_KERNELS_ABI_H_
+#define OH_KERNELS_ABI_H_
+
+#include <stdint.h>
+
+#define OH_MAX_RANKS 8
+#define OH_MAX_BLOCKS 256
+#define OH_MAX_THREADS 512
+
+#define OH_EPOCH_OFFSET 0u
+#define OH_FLAG_OFFSET 4096u
+#define OH_FLAG_PHASES 2
+#define OH_LL_OFFSET 65536u
+#define OH_LL_SLOT_BYTES (2u << 20)
+#define OH_PUSH_OFFSET (OH_LL_OFFSET + 2u * OH_LL_SLOT_BYTES)
+#ifndef OH_PUSH_ROUND_BYTES /* the kernel unit test makes it small, to have many rounds */
+#define OH_PUSH_ROUND_BYTES (8u << 20)
+#endif
+#define OH_STAGING_BYTES (OH_PUSH_OFFSET + 2u * OH_PUSH_ROUND_BYTES)
+
+/*
+ * Epochs count rounds of data exchange on one communicator, the same number on every rank. Kept modulo 2^31, so that
+ * the flag of an epoch (top bit set) is never the zero of cleared memory and slot parity survives the wrap.
+ */
+#define OH_EPOCH_MASK 0x7fffffffu
+#define OH_FLAG_BIT 0x80000000u
+/* A sweep (clearing what has not been written for long) happens in the two epochs that follow each multiple. */
+#define OH_SWEEP_PERIOD (1u << 30)
+
+/* Bytes of payload in one LL word (16 bytes: data, flag, data, flag) and in one push word. */
+#define OH_LL_WORD_PAYLOAD 8u
+#define OH_LL_WORD_BYTES 16u
+#define OH_PUSH_WORD_BYTES 16u
+
+struct oh_kernel_args {
+    /* Staging of rank (rank + j) % nranks at [j]: rotated on the host, so that the index is static in the kernel. */
+    char *staging[OH_MAX_RANKS];
+    const void *sendbuff;       /* local, element aligned */
+    void *recvbuff;             /* local, element aligned; may equal sendbuff */
+    uint64_t count;             /* elements, > 0 */
+    const uint32_t *abort_word; /* host-mapped; not 0: leave */
+    uint32_t rank;
+    uint32_t reserved;
+};
+
+#endif

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * primitives.cuh - what the kernels need of the machine, for the GPU
+ *
+ * The kernels are written against these functions only. test/simnode/primitives_cpu.h gives the same functions for
+ * the CPU (one thread per block), so that the same kernel source runs where there is no GPU.
+ *
+ * Memory order, GPU side: a 16-byte LL word is stored and loaded as one relaxed system-scope vector access, and each
+ * 8-byte half carries its own flag, so a reader that sees the flag sees the data beside it (the assumption of NCCL's
+ * LL protocol: 8-byte accesses are not torn). Push data are plain stores, ordered by oh_flag_store (release) which
+ * pairs with oh_flag_load (acquire).
+ */
+#ifndef OH_KERNELS_PRIMITIVES_CUH_
+#define OH_KERNELS_PRIMITIVES_CUH_
+
+#if defined(OH_SIMNODE)
+#include "test/simnode/primitives_cpu.h"
+#else
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/abi.h"
+
+#define OH_INLINE __device__ __forceinline__
+#define OH_DEVICE static OH_INLINE
+#define OH_DEVICE_METHOD OH_INLINE
+#define OH_UNROLL _Pragma("unroll")
+
+/* A kernel entry point: name and body, a function of const oh_kernel_args &. */
+#define OH_KERNEL(name_, ...)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(OH_MAX_THREADS) name_(const __grid_constant__ oh_kernel_args args)    \
+    {                                                                                                                  \
+        __VA_ARGS__(args);                                                                                             \
+    }
+
+struct oh_word8 {
+    uint32_t w[2];
+};
+
+struct alignas(16) oh_word16 {
+    uint32_t w[4];
+};
+
+OH_DEVICE uint32_t oh_block()
+{
+    return blockIdx.x;
+}
+
+OH_DEVICE uint32_t oh_blocks()
+{
+    return gridDim.x;
+}
+
+OH_DEVICE uint32_t oh_thread()
+{
+    return threadIdx.x;
+}
+
+OH_DEVICE uint32_t oh_threads()
+{
+    return blockDim.x;
+}
+
+OH_DEVICE void oh_block_sync()
+{
+    __syncthreads();
+}
+
+/* Barrier of the block that also tells whether `condition` held in any thread. */
+OH_DEVICE bool oh_block_any(bool condition)
+{
+    return __syncthreads_or(condition);
+}
+
+/*
+ * Programmatic launch (sm_90): lets the next kernel of the stream start its prologue, then waits until the kernel
+ * before this one has finished and its writes are visible. Nothing that another kernel writes (user data, epochs,
+ * staging) may be touched before. A no-op for a kernel launched the ordinary way.
+ */
+OH_DEVICE void oh_grid_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+OH_DEVICE void oh_ll_store(char *at, const oh_word8 &data, uint32_t flag)
+{
+    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(data.w[0]), "r"(flag),
+                 "r"(data.w[1]), "r"(flag)
+                 : "memory");
+}
+
+/* Loads an LL word; true when both halves carry `flag`. */
+OH_DEVICE bool oh_ll_load(const char *at, oh_word8 *data, uint32_t flag)
+{
+    uint32_t flag0, flag1;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(data->w[0]), "=r"(flag0), "=r"(data->w[1]), "=r"(flag1)
+                 : "l"(at)
+                 : "memory");
+    return flag0 == flag && flag1 == flag;
+}
+
+OH_DEVICE void oh_push_store(char *at, const oh_word16 &data)
+{
+    *reinterpret_cast<uint4 *>(at) = make_uint4(data.w[0], data.w[1], data.w[2], data.w[3]);
+}
+
+/* Cached in L2 only: another GPU writes these lines. */
+OH_DEVICE oh_word16 oh_push_load(const char *at)
+{
+    uint4 v = __ldcg(reinterpret_cast<const uint4 *>(at));
+    return {{v.x, v.y, v.z, v.w}};
+}
+
+OH_DEVICE void oh_flag_store(char *at, uint32_t flag)
+{
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(flag) : "memory");
+}
+
+OH_DEVICE uint32_t oh_flag_load(const char *at)
+{
+    uint32_t flag;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(flag) : "l"(at) : "memory");
+    return flag;
+}
+
+/* Words that only kernels of this GPU and the host touch: epochs and the abort word. */
+OH_DEVICE uint32_t oh_word_load(const void *at)
+{
+    return *static_cast<const volatile uint32_t *>(at);
+}
+
+OH_DEVICE void oh_word_store(void *at, uint32_t value)
+{
+    *static_cast<volatile uint32_t *>(at) = value;
+}
+
+/* Makes this thread's writes visible to the peers before any later write of its block (after a block barrier). */
+OH_DEVICE void oh_fence_system()
+{
+    __threadfence_system();
+}
+
+/* Between two looks at memory that is not ready. */
+OH_DEVICE void oh_spin_pause()
+{
+}
+
+/* User buffers: a word of 8 or 16 bytes, or one element. */
+OH_DEVICE void oh_user_load(const char *at, oh_word8 *data)
+{
+    uint2 v = *reinterpret_cast<const uint2 *>(at);
+    *data = {{v.x, v.y}};
+}
+
+OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
+{
+    uint4 v = *reinterpret_cast<const uint4 *>(at);
+    *data = {{v.x, v.y, v.z, v.w}};
+}
+
+OH_DEVICE void oh_user_store(char *at, const oh_word8 &data)
+{
+    *reinterpret_cast<uint2 *>(at) = make_uint2(data.w[0], data.w[1]);
+}
+
+OH_DEVICE void oh_user_store(char *at, const oh_word16 &data)
+{
+    *reinterpret_cast<uint4 *>(at) = make_uint4(data.w[0], data.w[1], data.w[2], data.w[3]);
+}
+
+#endif
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * twoshot_push.cu - two hops in full 16-byte words, ordered by one flag per block and peer
+ *
+ * For large messages: no bytes are lost to flags in the data. A message is cut into rounds that fit the staging
+ * memory; each round is scatter, flag, sum, flag, copy out, with an epoch of its own. Block b of every rank works on
+ * the same words, so it waits for block b of the peers only.
+ * Area layout: scatter [source rank][word], gather [owner rank][word], both with a fixed row length (row_words), so
+ * that in all rounds of one call a place in staging belongs to one block.
+ *
+ * One pair of areas is enough. A block writes the scatter area of a peer again when it has that peer's flag of the
+ * gather before, which the peer sets after reading the scatter; it writes the gather area again when it has the
+ * peer's flag of the next scatter, which the peer sets after copying the gather out. Between calls, where blocks are
+ * dealt out anew, the same holds for whole kernels.
+ */
+#include "kernels/protocol.cuh"
+
+/* Tells block b of every peer that this block's part is written, and waits until they say the same. */
+template <int ranks>
+OH_DEVICE bool push_exchange(const oh_kernel_args &args, int phase, uint32_t flag, oh_patience *patience)
+{
+    bool lost = false;
+
+    oh_block_sync(); /* all threads' stores come before the release store below */
+    OH_UNROLL
+    for (int j = 1; j < ranks; j++) {
+        if (oh_thread() == (j - 1) % oh_threads()) {
+            oh_flag_store(oh_flag_at(args.staging[j], phase, oh_block(), args.rank), flag);
+        }
+    }
+    OH_UNROLL
+    for (int j = 1; j < ranks; j++) {
+        if (oh_thread() == (j - 1) % oh_threads()) {
+            const char *at = oh_flag_at(args.staging[0], phase, oh_block(), oh_peer_rank<ranks>(args, j));
+            while (!lost && oh_flag_load(at) != flag) {
+                lost = patience->lost(args);
+            }
+        }
+    }
+    return !oh_block_any(lost); /* the acquire loads come before all threads' loads of the data */
+}
+
+template <class Type, int ranks> OH_DEVICE void twoshot_push(const oh_kernel_args &args)
+{
+    typedef oh_message<Type, oh_word16> message_t;
+    const uint32_t row_words = OH_PUSH_ROUND_BYTES / OH_PUSH_WORD_BYTES / ranks;
+    const uint32_t row_bytes = row_words * OH_PUSH_WORD_BYTES;
+
+    oh_grid_wait();
+    const message_t message = {args.count};
+    const uint64_t words = message.words();
+    const uint32_t first = oh_block() * oh_threads() + oh_thread();
+    const uint32_t step = oh_blocks() * oh_threads();
+    uint32_t epoch = oh_epoch_last(args);
+    oh_patience patience = {0};
+
+    for (uint64_t base = 0; base < words; base += ranks * row_words) {
+        const uint64_t left = words - base;
+        const uint32_t round = left < ranks * row_words ? (uint32_t)left : ranks * row_words;
+        const uint32_t chunk = (round + ranks - 1) / ranks;
+
+        epoch = oh_epoch_after(epoch);
+        const uint32_t flag = epoch | OH_FLAG_BIT;
+        const uint32_t scatter = OH_PUSH_OFFSET;
+        const uint32_t gather = OH_PUSH_OFFSET + OH_PUSH_ROUND_BYTES;
+        oh_sweep(args, epoch, oh_blocks(), oh_blocks());
+
+        for (uint32_t i = first; i < chunk; i += step) {
+            oh_word16 theirs[ranks]; /* all loads before the first store, which the compiler cannot move them across */
+            OH_UNROLL
+            for (int j = 1; j < ranks; j++) {
+                theirs[j] = message.load(args.sendbuff, base + oh_peer_rank<ranks>(args, j) * chunk + i);
+            }
+            OH_UNROLL
+            for (int j = 1; j < ranks; j++) {
+                if (oh_peer_rank<ranks>(args, j) * chunk + i < round) {
+                    oh_push_store(args.staging[j] + scatter + args.rank * row_bytes + i * OH_PUSH_WORD_BYTES,
+                                  theirs[j]);
+                }
+            }
+        }
+        if (!push_exchange<ranks>(args, 0, flag, &patience)) {
+            return;
+        }
+
+        for (uint32_t i = first; i < chunk; i += step) {
+            const uint32_t word = args.rank * chunk + i;
+            if (word >= round) {
+                break;
+            }
+            oh_word16 addend[ranks];
+            OH_UNROLL
+            for (int r = 0; r < ranks; r++) {
+                if (r == (int)args.rank) {
+                    addend[r] = message.load(args.sendbuff, base + word);
+                } else {
+                    addend[r] = oh_push_load(args.staging[0] + scatter + r * row_bytes + i * OH_PUSH_WORD_BYTES);
+                }
+            }
+            const oh_word16 sum = oh_sum<Type, ranks>(addend);
+            OH_UNROLL
+            for (int j = 1; j < ranks; j++) {
+                oh_push_store(args.staging[j] + gather + args.rank * row_bytes + i * OH_PUSH_WORD_BYTES, sum);
+            }
+            message.store(args.recvbuff, base + word, sum);
+        }
+        if (!push_exchange<ranks>(args, 1, flag, &patience)) {
+            return;
+        }
+
+        for (uint32_t i = first; i < chunk; i += step) {
+            oh_word16 sum[ranks];
+            OH_UNROLL
+            for (int r = 0; r < ranks; r++) {
+                sum[r] = oh_push_load(args.staging[0] + gather + r * row_bytes + i * OH_PUSH_WORD_BYTES);
+            }
+            OH_UNROLL
+            for (int r = 0; r < ranks; r++) {
+                if (r != (int)args.rank && r * chunk + i < round) {
+                    message.store(args.recvbuff, base + r * chunk + i, sum[r]);
+                }
+            }
+        }
+    }
+    oh_epoch_finish(args, epoch);
+}
+
+OH_INSTANCES(twoshot_push)

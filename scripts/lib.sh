@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+# lib.sh - what quickstart and check share: installing what is missing, configuring, building. Sourced by bash.
+
+oh_top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+oh_say() {
+    printf '== %s\n' "$*"
+}
+
+oh_die() {
+    printf '\n%s: %s\n' "${0##*/}" "$*" >&2
+    exit 1
+}
+
+# oh_run LOG COMMAND...: runs a command quietly; shows the end of LOG and stops the script when it fails.
+oh_run() {
+    local log=$1
+    shift
+    if ! "$@" >"$log" 2>&1; then
+        tail -n 40 "$log" >&2
+        oh_die "failed: $* (whole output: $log)"
+    fi
+}
+
+oh_has_header() {
+    printf '#include <%s>\n' "$1" | cc -E - >/dev/null 2>&1
+}
+
+# oh_missing_packages: the Debian packages that the build lacks here, one a line.
+oh_missing_packages() {
+    local tool
+    for tool in gcc g++ make; do
+        command -v "$tool" >/dev/null || echo build-essential
+    done
+    for tool in autoconf automake pkg-config; do
+        command -v "$tool" >/dev/null || echo "$tool"
+    done
+    command -v libtoolize >/dev/null || echo libtool
+    oh_has_header hwloc.h || echo libhwloc-dev
+}
+
+# oh_apt_install PACKAGE...: returns 1 when this user or this system cannot install Debian packages.
+oh_apt_install() {
+    command -v apt-get >/dev/null && [ "$(id -u)" = 0 ] || return 1
+    oh_say "installing $*"
+    local log
+    log=$(mktemp)
+    oh_run "$log" apt-get -q update
+    oh_run "$log" env DEBIAN_FRONTEND=noninteractive apt-get -qy install --no-install-recommends "$@"
+    rm -f "$log"
+}
+
+# oh_install_missing: installs what the build lacks, or stops with the command that does.
+oh_install_missing() {
+    local -a packages
+    mapfile -t packages < <(oh_missing_packages | sort -u)
+    [ ${#packages[@]} = 0 ] && return
+    oh_apt_install "${packages[@]}" || oh_die "missing: ${packages[*]}
+On Debian or Ubuntu:  sudo apt-get install -y ${packages[*]}
+Elsewhere, install what these packages bring (hwloc 2.0 or later with its headers); then run this again."
+}
+
+# oh_require_cuda CONFIGURE-ARGUMENT...: stops with advice when there is no nvcc that configure would find.
+oh_require_cuda() {
+    case " $* ${NVCC:+--with-cuda}" in
+        *--with-cuda* | *--disable-kernels*) return ;;
+    esac
+    command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] && return
+    local found="No CUDA Toolkit found"
+    if [ -r /usr/local/cuda/include/cuda.h ] || oh_has_header cuda.h; then
+        found="CUDA headers found, but no nvcc (a build with --disable-kernels is possible, but cannot serve GPUs)"
+    fi
+    oh_die "$found.
+onehop is built with nvcc of the CUDA Toolkit 12.0 or later; it is not needed where onehop runs.
+- Get it: https://developer.nvidia.com/cuda-downloads (Debian and Ubuntu packages: cuda-toolkit-12-8 or later;
+  nvcc and the headers alone: cuda-nvcc-12-8 cuda-cudart-dev-12-8). NCCL's header: libnccl-dev, same source.
+- It is installed elsewhere: ${0} --with-cuda=DIR"
+}
+
+# oh_build DIR CONFIGURE-ARGUMENT...: configures (when new, or when the arguments changed) and builds in DIR.
+oh_build() {
+    local dir=$1
+    shift
+    [ ! -e "$oh_top/config.status" ] || oh_die "the source tree itself is configured: run 'make distclean' there first"
+    mkdir -p "$dir"
+    if [ ! -x "$oh_top/configure" ]; then
+        oh_say "autoreconf -i"
+        (cd "$oh_top" && oh_run "$dir/autoreconf.log" autoreconf -i)
+    fi
+    if [ ! -e "$dir/config.status" ] || [ "$(cat "$dir/configure.args" 2>/dev/null)" != "$*" ]; then
+        oh_say "configure $*"
+        (cd "$dir" && oh_run configure.out "$oh_top/configure" "$@")
+        printf '%s' "$*" >"$dir/configure.args"
+    fi
+    oh_say "make (in $dir)"
+    oh_run "$dir/make.log" make -C "$dir" -j"$(nproc)"
+}

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * comm.h - a communicator's life in onehop
+ *
+ * The application's ncclComm_t stays what NCCL made; onehop keeps a struct oh_comm beside it, found by the pointer.
+ *
+ *   birth     before NCCL creates a communicator: presence is published (oh_birth_begin)
+ *   set-up    after NCCL has created it: the ranks agree (oh_births_complete); served from then on, or handed back
+ *   calls     oh_comm_find, oh_comm_plan, oh_call_launch or oh_burst_*
+ *   death     oh_comm_retire before NCCL destroys it; memory is freed when kernels, graphs and peers are done with it
+ *
+ * Threads: different communicators are independent. One communicator is used by one thread at a time, which is NCCL's
+ * own rule. oh_comm_find may run beside anything. This module knows nothing of how calls reach it (src/hook).
+ */
+#ifndef OH_COMM_COMM_H_
+#define OH_COMM_COMM_H_
+
+#include <nccl.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "comm/key.h"
+#include "comm/segment.h"
+#include "comm/staging.h"
+#include "gpu/kernels.h"
+#include "onehop/onehop.h"
+#include "plan/plan.h"
+
+struct oh_comm {
+    ncclComm_t nccl;
+    struct oh_key key;
+    const void *library; /* the NCCL that made it, for src/hook */
+    bool blocking;       /* as the application asked, inherited by splits */
+    uint64_t splits;     /* ncclCommSplit calls made on it: the same number on every rank */
+    uint32_t rank;
+    uint32_t nranks;
+
+    atomic_bool served;
+    char reason[OH_REASON_BYTES];
+    struct oh_plan_table table;
+    struct oh_segment segment;
+    struct oh_staging staging;
+    struct oh_kernel_set kernels;
+    struct oh_kernel_args args; /* what is the same in every call */
+
+    /* Order between calls on different streams (launch.c). */
+    CUevent last_call; /* recorded after every eager launch */
+    CUstream last_stream;
+    bool launched;
+    CUevent captured_call; /* recorded after every captured launch */
+    cuuint64_t capture_id;
+    CUstream captured_stream;
+    atomic_uint graphs; /* captured graphs that hold launches of this communicator */
+    bool said_goodbye;  /* peers' memory closed (retire.c) */
+
+    atomic_uint_fast64_t calls[ONEHOP_ALGORITHMS];
+    atomic_uint_fast64_t handed_back;
+    atomic_uint_fast64_t bytes;
+    double setup_ms;
+
+    struct oh_comm *next; /* list of the retired */
+};
+
+/* A communicator on its way. Plain memory of the caller; no field is touched by others. */
+struct oh_birth {
+    struct oh_key key;
+    struct oh_segment segment;
+    bool present; /* this rank has been counted in */
+    bool blocking;
+    char refusal[OH_REASON_BYTES]; /* not empty: this rank will not take part, and why */
+    uint64_t spent_ns;
+
+    ncclComm_t *nccl_p; /* where NCCL puts the handle */
+
+    /* Filled in by the caller when NCCL has created it. */
+    ncclComm_t nccl; /* NULL: it has not */
+    const void *library;
+    int rank;
+    int nranks;
+    int cuda_device;
+};
+
+/*
+ * Starts a birth: counts this rank in under the key. Cannot fail; what goes wrong becomes the refusal. nccl_p: where
+ * NCCL will put the handle.
+ */
+void oh_birth_begin(struct oh_birth *birth, const struct oh_key *key, bool blocking, ncclComm_t *nccl_p);
+
+/* Makes this rank refuse: all ranks will hand back with this reason. */
+void oh_birth_refuse(struct oh_birth *birth, const char *reason);
+
+/* NCCL did not create it after all: withdraws. */
+void oh_birth_cancel(struct oh_birth *birth);
+
+/*
+ * Sets up communicators that NCCL has created, all those that this thread has created together: each phase runs for
+ * all of them before the next begins, so that ranks of one thread do not wait for one another. Every wait is bounded.
+ * Afterwards each is registered, served or not; a birth without a handle is cancelled. Ends the births.
+ */
+void oh_births_complete(struct oh_birth *births, size_t count);
+
+/* The communicator of that pointer, NULL if onehop does not know it. Lock-free. */
+struct oh_comm *oh_comm_find(ncclComm_t nccl);
+
+/* True when onehop serves the call; *plan_p then says how. Depends only on what is equal on all ranks. */
+bool oh_comm_plan(const struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                  struct oh_plan *plan_p);
+
+/* One allreduce call, as the application made it. */
+struct oh_call {
+    struct oh_comm *comm;
+    const void *sendbuff;
+    void *recvbuff;
+    size_t count;
+    ncclDataType_t type;
+    CUstream stream;
+    struct oh_plan plan;
+    size_t serial; /* place in its group */
+};
+
+/*
+ * Calls of one communicator that the application made together: one alone, or those of a group. As in NCCL, a group
+ * on several streams starts after the earlier work of each of these streams, and their later work after all of it.
+ * Use: begin, turns until launched == count, end. Bursts of other communicators may take their turns in between.
+ */
+#define OH_BURST_TURN 16 /* the most launches in one turn */
+struct oh_burst {
+    const struct oh_call *calls;
+    size_t count;
+    size_t launched;
+    bool joined; /* more than one stream */
+    bool captured;
+};
+
+/* Each returns ncclSuccess, or ncclUnhandledCudaError (logged as WARN); after an error the burst is over. */
+ncclResult_t oh_burst_begin(struct oh_burst *burst, const struct oh_call *calls, size_t count);
+ncclResult_t oh_burst_turn(struct oh_burst *burst);
+ncclResult_t oh_burst_end(struct oh_burst *burst);
+
+/* A burst of one call, from begin to end. */
+ncclResult_t oh_call_launch(const struct oh_call *call);
+
+/* Tells running kernels of this communicator to leave, and hands later calls to NCCL. */
+void oh_comm_abort(struct oh_comm *comm);
+
+/* Hands later calls to NCCL (the communicator is being finalized). */
+void oh_comm_suspend(struct oh_comm *comm);
+
+/* Forgets the communicator: its pointer may be reused at once. Its memory goes when no one uses it any more. */
+void oh_comm_retire(struct oh_comm *comm);
+
+/* Frees what retired communicators left, as far as kernels, graphs and peers are done with it. Never waits. */
+void oh_comms_reap(void);
+
+/* Fills the public description. */
+void oh_comm_describe(const struct oh_comm *comm, onehop_comm_info_t *info_p);
+
+/* Prints the statistics of every registered communicator, if ONEHOP_STATS=1. */
+void oh_comms_print_stats(void);
+
+/* Between the files of this module. */
+ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm); /* kernels, events, arguments */
+void oh_comm_strip(struct oh_comm *comm);                  /* not served: lets go of meeting and memory */
+ncclResult_t oh_registry_add(struct oh_comm *comm);
+void oh_registry_remove(struct oh_comm *comm);
+void oh_registry_visit(void (*visit)(const struct oh_comm *comm));
+void oh_comm_print_stats(const struct oh_comm *comm);
+
+#endif

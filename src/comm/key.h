@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * key.h - the name under which the ranks of one communicator meet
+ *
+ * Equal on all ranks of a communicator and on no other: a hash of the unique id, or of the parent's key with the
+ * number of the split and its colour. Not a secret by itself, but made from one (128 random bits of ncclUniqueId), so
+ * another user cannot guess it.
+ */
+#ifndef OH_COMM_KEY_H_
+#define OH_COMM_KEY_H_
+
+#include <nccl.h>
+#include <stdint.h>
+
+struct oh_key {
+    uint64_t word[2];
+};
+
+/* Key of a communicator made from a unique id. */
+struct oh_key oh_key_of_id(const ncclUniqueId *id);
+
+/* Key of the communicator that `color` gets in the `sequence`-th split of a parent. */
+struct oh_key oh_key_of_split(const struct oh_key *parent, uint64_t sequence, int color);
+
+/* A key that no one else has, for communicators that live in one process. */
+struct oh_key oh_key_random(void);
+
+/* Order used where several communicators are handled together: the same on all ranks. <0, 0, >0. */
+int oh_key_compare(const struct oh_key *a, const struct oh_key *b);
+
+#endif

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * registry.c - from ncclComm_t to struct oh_comm
+ *
+ * An open-addressed table that is read without a lock. A slot's handle is written last (release) and read first
+ * (acquire), and a search compares handles only: it never looks into a struct oh_comm that another thread may be
+ * freeing. A removed slot keeps a mark, so that searches go past it, and is used again. Writers hold a mutex. The
+ * handle of a destroyed communicator may come back for a new one: it is removed before NCCL destroys it.
+ */
+#include "comm/comm.h"
+
+#include <pthread.h>
+#include <stddef.h>
+
+#define SLOTS 4096 /* power of two */
+
+struct slot {
+    _Atomic(ncclComm_t) nccl; /* NULL: empty; REMOVED: was in use */
+    _Atomic(struct oh_comm *) comm;
+};
+
+static char removed_mark;
+#define REMOVED ((ncclComm_t)(void *)&removed_mark)
+
+static struct slot slots[SLOTS];
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static unsigned live; /* guarded by mutex */
+
+static size_t first_slot(ncclComm_t nccl)
+{
+    return (size_t)(((uintptr_t)nccl >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 52) % SLOTS;
+}
+
+/* The slot of a handle, NULL when it is not there. Lock-free. */
+static struct slot *slot_of(ncclComm_t nccl)
+{
+    size_t at = first_slot(nccl);
+    for (size_t i = 0; i < SLOTS; i++) {
+        struct slot *slot = &slots[(at + i) % SLOTS];
+        ncclComm_t there = atomic_load_explicit(&slot->nccl, memory_order_acquire);
+        if (!there) {
+            return NULL;
+        }
+        if (there == nccl) {
+            return slot;
+        }
+    }
+    return NULL;
+}
+
+struct oh_comm *oh_comm_find(ncclComm_t nccl)
+{
+    struct slot *slot = nccl ? slot_of(nccl) : NULL;
+    return slot ? atomic_load_explicit(&slot->comm, memory_order_relaxed) : NULL;
+}
+
+static void fill_slot(struct slot *slot, struct oh_comm *comm)
+{
+    atomic_store_explicit(&slot->comm, comm, memory_order_relaxed);
+    atomic_store_explicit(&slot->nccl, comm->nccl, memory_order_release);
+    live++;
+}
+
+ncclResult_t oh_registry_add(struct oh_comm *comm)
+{
+    ncclResult_t res = ncclInternalError;
+    size_t at = first_slot(comm->nccl);
+    pthread_mutex_lock(&mutex);
+    /* Half full at most, so that a search soon meets an empty slot. */
+    for (size_t i = 0; i < SLOTS && live < SLOTS / 2; i++) {
+        struct slot *slot = &slots[(at + i) % SLOTS];
+        ncclComm_t there = atomic_load_explicit(&slot->nccl, memory_order_relaxed);
+        if (!there || there == REMOVED) {
+            fill_slot(slot, comm);
+            res = ncclSuccess;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&mutex);
+    return res;
+}
+
+/* With nothing in the slot after it, a mark (and every mark before it) no longer leads anywhere. */
+static void clear_marks(size_t at)
+{
+    if (atomic_load_explicit(&slots[(at + 1) % SLOTS].nccl, memory_order_relaxed)) {
+        return;
+    }
+    while (atomic_load_explicit(&slots[at].nccl, memory_order_relaxed) == REMOVED) {
+        atomic_store_explicit(&slots[at].nccl, NULL, memory_order_release);
+        at = (at + SLOTS - 1) % SLOTS;
+    }
+}
+
+void oh_registry_remove(struct oh_comm *comm)
+{
+    pthread_mutex_lock(&mutex);
+    struct slot *slot = slot_of(comm->nccl);
+    if (slot && atomic_load_explicit(&slot->comm, memory_order_relaxed) == comm) {
+        atomic_store_explicit(&slot->nccl, REMOVED, memory_order_release);
+        clear_marks((size_t)(slot - slots));
+        live--;
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+void oh_registry_visit(void (*visit)(const struct oh_comm *comm))
+{
+    pthread_mutex_lock(&mutex);
+    for (size_t i = 0; i < SLOTS; i++) {
+        ncclComm_t there = atomic_load_explicit(&slots[i].nccl, memory_order_relaxed);
+        if (there && there != REMOVED) {
+            visit(atomic_load_explicit(&slots[i].comm, memory_order_relaxed));
+        }
+    }
+    pthread_mutex_unlock(&mutex);
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT */
+#include "comm/segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "util/env.h"
+#include "util/log.h"
+
+/* Part of the file's name: versions whose meetings differ never meet. */
+#define MEETING_VERSION 1
+
+#define POLL_NS 20000
+
+/* `decision`. OFF_SAID is OFF with the reason complete. */
+enum {
+    PENDING = 0,
+    ON = 1,
+    OFF = 2,
+    OFF_SAID = 3
+};
+
+uint64_t oh_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+static void pause_briefly(void)
+{
+    const struct timespec time = {0, POLL_NS};
+    nanosleep(&time, NULL);
+}
+
+/* Whoever comes first makes the file; both see it as zeros, since growing a file is the same for both. */
+static ncclResult_t open_file(const char *path, int *fd_p)
+{
+    struct stat status;
+    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        OH_INFO("%s cannot be opened: %m", path);
+        return ncclSystemError;
+    }
+    if (fstat(fd, &status) != 0) {
+        OH_INFO("%s: fstat: %m", path);
+        goto err_close;
+    }
+    if (!S_ISREG(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 077) != 0) {
+        OH_WARN("%s belongs to someone else; handing back to NCCL", path);
+        goto err_close;
+    }
+    if (status.st_size > (off_t)sizeof(struct oh_meeting) || ftruncate(fd, sizeof(struct oh_meeting)) != 0) {
+        OH_INFO("%s cannot have the size of a meeting: %m", path);
+        goto err_close;
+    }
+    /* A full /dev/shm must fail here, not at the first store (SIGBUS). */
+    int error = posix_fallocate(fd, 0, sizeof(struct oh_meeting));
+    if (error != 0) {
+        OH_INFO("%s: no room: %s", path, strerror(error));
+        goto err_close;
+    }
+    *fd_p = fd;
+    return ncclSuccess;
+
+err_close:
+    close(fd);
+    return ncclSystemError;
+}
+
+ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *key)
+{
+    int fd;
+    segment->meeting = NULL;
+    snprintf(segment->path, sizeof segment->path, "%s/onehop-%d-%016" PRIx64 "%016" PRIx64,
+             oh_env_path(OH_ENV_SHM_DIR, "/dev/shm"), MEETING_VERSION, key->word[0], key->word[1]);
+    ncclResult_t res = open_file(segment->path, &fd);
+    if (res != ncclSuccess) {
+        return res;
+    }
+    void *memory = mmap(NULL, sizeof(struct oh_meeting), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (memory == MAP_FAILED) {
+        OH_INFO("%s: mmap: %m", segment->path);
+        return ncclSystemError;
+    }
+    segment->meeting = memory;
+    atomic_fetch_add(&segment->meeting->present, 1);
+    return ncclSuccess;
+}
+
+void oh_segment_unlink(const struct oh_segment *segment)
+{
+    if (segment->meeting && unlink(segment->path) != 0 && errno != ENOENT) {
+        OH_INFO("%s cannot be removed: %m", segment->path);
+    }
+}
+
+void oh_segment_close(struct oh_segment *segment)
+{
+    if (segment->meeting) {
+        munmap(segment->meeting, sizeof *segment->meeting);
+        segment->meeting = NULL;
+    }
+}
+
+void oh_segment_refuse(struct oh_segment *segment, const char *reason)
+{
+    struct oh_meeting *meeting = segment->meeting;
+    uint32_t pending = PENDING;
+    if (!meeting || !atomic_compare_exchange_strong(&meeting->decision, &pending, OFF)) {
+        return;
+    }
+    snprintf(meeting->reason, sizeof meeting->reason, "%s", reason);
+    atomic_store(&meeting->decision, OFF_SAID);
+}
+
+void oh_segment_accept(struct oh_segment *segment, uint32_t nranks)
+{
+    struct oh_meeting *meeting = segment->meeting;
+    uint32_t pending = PENDING;
+    if (atomic_fetch_add(&meeting->yes, 1) + 1 == nranks) {
+        atomic_compare_exchange_strong(&meeting->decision, &pending, ON);
+    }
+}
+
+static bool is_off(const struct oh_meeting *meeting)
+{
+    uint32_t decision = atomic_load(&meeting->decision);
+    return decision != PENDING && decision != ON;
+}
+
+void oh_segment_leave(struct oh_segment *segment, uint32_t rank)
+{
+    atomic_store(&segment->meeting->slot[rank].left, 1);
+}
+
+static pthread_once_t process_once = PTHREAD_ONCE_INIT;
+static uint64_t process_token;
+static uint64_t process_pid_namespace;
+
+static void identify_process(void)
+{
+    struct stat status;
+    process_token = oh_key_random().word[0];
+    process_pid_namespace = stat("/proc/self/ns/pid", &status) == 0 ? (uint64_t)status.st_ino : 0;
+}
+
+void oh_slot_identify(struct oh_slot *slot)
+{
+    pthread_once(&process_once, identify_process);
+    slot->pid = (int32_t)getpid();
+    slot->pid_namespace = process_pid_namespace;
+    slot->process = process_token;
+}
+
+bool oh_slot_is_mine(const struct oh_slot *slot)
+{
+    pthread_once(&process_once, identify_process);
+    return slot->process == process_token;
+}
+
+static bool is_dead(const struct oh_slot *slot)
+{
+    return slot->pid > 0 && slot->pid_namespace != 0 && slot->pid_namespace == process_pid_namespace &&
+           kill(slot->pid, 0) != 0 && errno == ESRCH;
+}
+
+/*
+ * A rank fills its slot before it opens anything, and opens nothing once the decision is off: one that has not filled
+ * its slot by then never will have anything open.
+ */
+static bool has_nothing_open(const struct oh_meeting *meeting, uint32_t rank)
+{
+    const struct oh_slot *slot = &meeting->slot[rank];
+    if (!atomic_load(&slot->filled)) {
+        return is_off(meeting);
+    }
+    return atomic_load(&slot->left) || is_dead(slot);
+}
+
+bool oh_segment_deserted(const struct oh_segment *segment, uint32_t rank, uint32_t nranks)
+{
+    for (uint32_t r = 0; r < nranks; r++) {
+        if (r != rank && !has_nothing_open(segment->meeting, r)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool oh_segment_wait_slot(struct oh_segment *segment, uint32_t rank, uint64_t deadline_ns)
+{
+    struct oh_meeting *meeting = segment->meeting;
+    for (;;) {
+        if (is_off(meeting)) {
+            return false;
+        }
+        if (atomic_load(&meeting->slot[rank].filled)) {
+            return true;
+        }
+        if (oh_now_ns() > deadline_ns) {
+            return false;
+        }
+        pause_briefly();
+    }
+}
+
+/* The reason stands in shared memory: take a bounded copy and keep it one line of text. */
+static void copy_reason(const struct oh_meeting *meeting, char *reason_p)
+{
+    memcpy(reason_p, meeting->reason, OH_REASON_BYTES);
+    reason_p[OH_REASON_BYTES - 1] = '\0';
+    for (char *c = reason_p; *c; c++) {
+        if ((unsigned char)*c < ' ' || (unsigned char)*c > '~') {
+            *c = '?';
+        }
+    }
+}
+
+bool oh_segment_wait_decision(struct oh_segment *segment, uint64_t deadline_ns, char *reason_p)
+{
+    struct oh_meeting *meeting = segment->meeting;
+    uint32_t decision;
+    while ((decision = atomic_load(&meeting->decision)) == PENDING) {
+        if (oh_now_ns() > deadline_ns) {
+            oh_segment_refuse(segment, "a rank did not answer in time");
+        } else {
+            pause_briefly();
+        }
+    }
+    if (decision == ON) {
+        return true;
+    }
+    /* OFF stands already; its reason follows at once unless that rank was killed between the two. */
+    const uint64_t patience_ns = oh_now_ns() + UINT64_C(100000000);
+    while (atomic_load(&meeting->decision) == OFF && oh_now_ns() < patience_ns) {
+        pause_briefly();
+    }
+    copy_reason(meeting, reason_p);
+    return false;
+}

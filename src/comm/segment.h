@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * segment.h - the shared memory in which the ranks of one communicator on one host meet and decide
+ *
+ * Three uses, in this order (doc/design.md, "Set-up"):
+ *   presence   each rank counts itself in before NCCL's own creation, which is a barrier; when that returns, every
+ *              rank of this host that has onehop has been counted
+ *   agreement  each rank fills its slot, opens its peers' memory, votes; one word decides, and cannot be read two ways
+ *   farewell   each rank counts itself out when it has closed its peers' memory, so that an owner frees it last
+ *
+ * The file is named after the communicator's key, made with mode 0600, accepted only from the same user, and unlinked
+ * as soon as the ranks are counted. What peers wrote is checked before use: it may be wrong, but not beyond bounds.
+ * A struct oh_segment belongs to one rank and one thread at a time; the memory behind it is shared and atomic.
+ */
+#ifndef OH_COMM_SEGMENT_H_
+#define OH_COMM_SEGMENT_H_
+
+#include <nccl.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "comm/key.h"
+#include "gpu/driver.h"
+#include "kernels/abi.h"
+#include "plan/plan.h"
+#include "topo/topo.h"
+
+#define OH_REASON_BYTES 160
+
+/* What one rank tells the others. Written by its rank before `filled`, read by the others after it. */
+struct oh_slot {
+    _Atomic uint32_t filled;
+    _Atomic uint32_t left; /* has closed its peers' memory for good */
+    int32_t pid;
+    uint32_t reserved;
+    uint64_t pid_namespace; /* inode of /proc/self/ns/pid: a pid says nothing in another one; 0: unknown */
+    uint64_t process;       /* random, equal for ranks of one process only */
+    char bus_id[OH_TOPO_BUS_ID];
+    CUipcMemHandle handle; /* the staging memory, for other processes */
+    uint64_t staging;      /* the same as a pointer, for ranks of the same process */
+    uint64_t context;
+};
+
+/* The memory itself; a new file is all zeros, which is its valid first state. */
+struct oh_meeting {
+    _Atomic uint32_t present;
+    _Atomic uint32_t yes;
+    _Atomic uint32_t decision;
+    uint32_t init_epoch;          /* rank 0's, written before its slot is filled */
+    char reason[OH_REASON_BYTES]; /* why off, written by the first to refuse */
+    struct oh_plan_table table;   /* rank 0's, likewise */
+    struct oh_slot slot[OH_MAX_RANKS];
+};
+
+struct oh_segment {
+    struct oh_meeting *meeting; /* NULL: not open */
+    char path[256];
+};
+
+/*
+ * Opens (creating it if this rank comes first) the meeting of `key` and counts this rank in.
+ * Returns ncclSuccess, or ncclSystemError (logged at INFO): this rank then is not counted, so all will hand back.
+ */
+ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *key);
+
+/* Removes the file's name. Safe to call by every rank, once all have opened it. */
+void oh_segment_unlink(const struct oh_segment *segment);
+
+/* Unmaps. The other ranks' mappings stay. */
+void oh_segment_close(struct oh_segment *segment);
+
+/* Says no for all ranks, with the reason, unless the decision has fallen already. */
+void oh_segment_refuse(struct oh_segment *segment, const char *reason);
+
+/* Says yes for this rank; the last of nranks to say so turns the decision on, unless someone has refused. */
+void oh_segment_accept(struct oh_segment *segment, uint32_t nranks);
+
+/* Waits until a rank's slot is filled. False when the decision is off (then nothing may be opened) or time is up. */
+bool oh_segment_wait_slot(struct oh_segment *segment, uint32_t rank, uint64_t deadline_ns);
+
+/*
+ * Waits for the decision, refusing on its own when the deadline passes. Returns true for on; false for off, with the
+ * reason in reason_p (OH_REASON_BYTES).
+ */
+bool oh_segment_wait_decision(struct oh_segment *segment, uint64_t deadline_ns, char *reason_p);
+
+/* Says that this rank has closed its peers' memory and will open none again. */
+void oh_segment_leave(struct oh_segment *segment, uint32_t rank);
+
+/* True when no other rank has this rank's memory open, or will open it: they have left, never came, or are dead. */
+bool oh_segment_deserted(const struct oh_segment *segment, uint32_t rank, uint32_t nranks);
+
+/* Fills in the fields of a slot that say which process this is. */
+void oh_slot_identify(struct oh_slot *slot);
+
+/* True when a slot was filled by this very process. */
+bool oh_slot_is_mine(const struct oh_slot *slot);
+
+/* Monotonic time in nanoseconds. */
+uint64_t oh_now_ns(void);
+
+#endif

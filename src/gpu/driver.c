@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+#include "gpu/driver.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "util/log.h"
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct oh_driver table;
+static ncclResult_t status;
+static char error[160];
+
+static const struct {
+    const char *symbol;
+    size_t offset;
+} functions[] = {
+#define OH_DRIVER_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_driver, field_)},
+    OH_DRIVER_FUNCTIONS(OH_DRIVER_ROW)
+#undef OH_DRIVER_ROW
+};
+
+static ncclResult_t open_driver(void)
+{
+    /* The soname: finds the copy that the application already uses, whatever path it came from. */
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        snprintf(error, sizeof error, "libcuda.so.1 cannot be opened");
+        return ncclSystemError;
+    }
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        void *address = dlsym(library, functions[i].symbol);
+        if (!address) {
+            snprintf(error, sizeof error, "the CUDA driver lacks %s (CUDA 12.0 or later is needed)",
+                     functions[i].symbol);
+            dlclose(library);
+            return ncclSystemError;
+        }
+        memcpy((char *)&table + functions[i].offset, &address, sizeof address);
+    }
+    CUresult result = table.init(0);
+    if (result != CUDA_SUCCESS) {
+        snprintf(error, sizeof error, "cuInit: %s", oh_driver_error_name(&table, result));
+        return ncclUnhandledCudaError;
+    }
+    return ncclSuccess; /* the library stays open for the life of the process */
+}
+
+static void open_driver_once(void)
+{
+    status = open_driver();
+    if (status != ncclSuccess) {
+        OH_INFO("%s", error);
+    }
+}
+
+ncclResult_t oh_driver_get(const struct oh_driver **driver_p)
+{
+    pthread_once(&once, open_driver_once);
+    if (status == ncclSuccess) {
+        *driver_p = &table;
+    }
+    return status;
+}
+
+const char *oh_driver_error(void)
+{
+    return error;
+}
+
+const char *oh_driver_error_name(const struct oh_driver *driver, CUresult result)
+{
+    const char *name;
+    return driver->get_error_name(result, &name) == CUDA_SUCCESS && name ? name : "unknown CUDA error";
+}

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * driver.h - the CUDA driver API, opened at run time
+ *
+ * The plugin links nothing of CUDA: libcuda.so.1 is opened when the first communicator is made, so that a shell or a
+ * launcher under LD_PRELOAD never maps it. Entry points are looked up under the exact versioned name that cuda.h of
+ * CUDA 12.0 gives them; the driver keeps old versions for good, so one binary works under CUDA 12 and 13 drivers.
+ */
+#ifndef OH_GPU_DRIVER_H_
+#define OH_GPU_DRIVER_H_
+
+#include <cuda.h>
+#include <nccl.h>
+
+/* X(field, exported symbol, parameter list); all return CUresult. */
+#define OH_DRIVER_FUNCTIONS(X)                                                                                         \
+    X(init, cuInit, (unsigned int))                                                                                    \
+    X(driver_get_version, cuDriverGetVersion, (int *))                                                                 \
+    X(get_error_name, cuGetErrorName, (CUresult, const char **))                                                       \
+    X(get_error_string, cuGetErrorString, (CUresult, const char **))                                                   \
+    X(device_get, cuDeviceGet, (CUdevice *, int))                                                                      \
+    X(device_get_count, cuDeviceGetCount, (int *))                                                                     \
+    X(device_get_name, cuDeviceGetName, (char *, int, CUdevice))                                                       \
+    X(device_get_attribute, cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice))                               \
+    X(device_get_pci_bus_id, cuDeviceGetPCIBusId, (char *, int, CUdevice))                                             \
+    X(device_get_by_pci_bus_id, cuDeviceGetByPCIBusId, (CUdevice *, const char *))                                     \
+    X(device_can_access_peer, cuDeviceCanAccessPeer, (int *, CUdevice, CUdevice))                                      \
+    X(device_get_p2p_attribute, cuDeviceGetP2PAttribute, (int *, CUdevice_P2PAttribute, CUdevice, CUdevice))           \
+    X(primary_ctx_retain, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                           \
+    X(primary_ctx_release, cuDevicePrimaryCtxRelease_v2, (CUdevice))                                                   \
+    X(ctx_get_current, cuCtxGetCurrent, (CUcontext *))                                                                 \
+    X(ctx_set_current, cuCtxSetCurrent, (CUcontext))                                                                   \
+    X(ctx_push, cuCtxPushCurrent_v2, (CUcontext))                                                                      \
+    X(ctx_pop, cuCtxPopCurrent_v2, (CUcontext *))                                                                      \
+    X(ctx_get_device, cuCtxGetDevice, (CUdevice *))                                                                    \
+    X(ctx_synchronize, cuCtxSynchronize, (void))                                                                       \
+    X(ctx_enable_peer_access, cuCtxEnablePeerAccess, (CUcontext, unsigned int))                                        \
+    X(mem_alloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                               \
+    X(mem_free, cuMemFree_v2, (CUdeviceptr))                                                                           \
+    X(mem_host_alloc, cuMemHostAlloc, (void **, size_t, unsigned int))                                                 \
+    X(mem_free_host, cuMemFreeHost, (void *))                                                                          \
+    X(mem_host_get_device_pointer, cuMemHostGetDevicePointer_v2, (CUdeviceptr *, void *, unsigned int))                \
+    X(memset_d8_async, cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                                \
+    X(memset_d32_async, cuMemsetD32Async, (CUdeviceptr, unsigned int, size_t, CUstream))                               \
+    X(memcpy_htod_async, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))                          \
+    X(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream))                                \
+    X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                           \
+    X(ipc_get_mem_handle, cuIpcGetMemHandle, (CUipcMemHandle *, CUdeviceptr))                                          \
+    X(ipc_open_mem_handle, cuIpcOpenMemHandle_v2, (CUdeviceptr *, CUipcMemHandle, unsigned int))                       \
+    X(ipc_close_mem_handle, cuIpcCloseMemHandle, (CUdeviceptr))                                                        \
+    X(stream_create, cuStreamCreate, (CUstream *, unsigned int))                                                       \
+    X(stream_destroy, cuStreamDestroy_v2, (CUstream))                                                                  \
+    X(stream_synchronize, cuStreamSynchronize, (CUstream))                                                             \
+    X(stream_query, cuStreamQuery, (CUstream))                                                                         \
+    X(stream_wait_event, cuStreamWaitEvent, (CUstream, CUevent, unsigned int))                                         \
+    X(stream_begin_capture, cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode))                                  \
+    X(stream_end_capture, cuStreamEndCapture, (CUstream, CUgraph *))                                                   \
+    X(stream_get_capture_info, cuStreamGetCaptureInfo_v2,                                                              \
+      (CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **, size_t *))                    \
+    X(thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *))                        \
+    X(event_create, cuEventCreate, (CUevent *, unsigned int))                                                          \
+    X(event_destroy, cuEventDestroy_v2, (CUevent))                                                                     \
+    X(event_record, cuEventRecord, (CUevent, CUstream))                                                                \
+    X(event_query, cuEventQuery, (CUevent))                                                                            \
+    X(event_synchronize, cuEventSynchronize, (CUevent))                                                                \
+    X(event_elapsed_time, cuEventElapsedTime, (float *, CUevent, CUevent))                                             \
+    X(graph_instantiate, cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long))                    \
+    X(graph_launch, cuGraphLaunch, (CUgraphExec, CUstream))                                                            \
+    X(graph_destroy, cuGraphDestroy, (CUgraph))                                                                        \
+    X(graph_exec_destroy, cuGraphExecDestroy, (CUgraphExec))                                                           \
+    X(graph_retain_user_object, cuGraphRetainUserObject, (CUgraph, CUuserObject, unsigned int, unsigned int))          \
+    X(user_object_create, cuUserObjectCreate, (CUuserObject *, void *, CUhostFn, unsigned int, unsigned int))          \
+    X(user_object_release, cuUserObjectRelease, (CUuserObject, unsigned int))                                          \
+    X(library_load_data, cuLibraryLoadData,                                                                            \
+      (CUlibrary *, const void *, CUjit_option *, void **, unsigned int, CUlibraryOption *, void **, unsigned int))    \
+    X(library_unload, cuLibraryUnload, (CUlibrary))                                                                    \
+    X(library_get_kernel, cuLibraryGetKernel, (CUkernel *, CUlibrary, const char *))                                   \
+    X(kernel_get_function, cuKernelGetFunction, (CUfunction *, CUkernel))                                              \
+    X(func_get_attribute, cuFuncGetAttribute, (int *, CUfunction_attribute, CUfunction))                               \
+    X(launch_kernel_ex, cuLaunchKernelEx, (const CUlaunchConfig *, CUfunction, void **, void **))
+
+struct oh_driver {
+#define OH_DRIVER_FIELD(field_, symbol_, args_) CUresult(CUDAAPI *field_) args_;
+    OH_DRIVER_FUNCTIONS(OH_DRIVER_FIELD)
+#undef OH_DRIVER_FIELD
+};
+
+/*
+ * Gives the table of driver functions, opening libcuda.so.1 and calling cuInit on the first call.
+ * *driver_p: static storage, valid for the life of the process; set only on success.
+ * Returns ncclSuccess, or ncclSystemError (library or symbol missing; says so once at INFO and puts the sentence
+ * into oh_driver_error()), or ncclUnhandledCudaError (cuInit failed). A failure is remembered. Thread-safe.
+ */
+ncclResult_t oh_driver_get(const struct oh_driver **driver_p);
+
+/* Why oh_driver_get failed, one clause without a full stop; "" when it has not failed. Static storage. */
+const char *oh_driver_error(void);
+
+/* "CUDA_ERROR_X" for a result. Static storage; works for any value. Thread-safe. */
+const char *oh_driver_error_name(const struct oh_driver *driver, CUresult result);
+
+/* Calls a driver function; on failure logs at `level_` what was called and the error, and gives res_ and jumps. */
+#define OH_CU_GOTO(drv_, call_, res_, label_)                                                                          \
+    do {                                                                                                               \
+        CUresult cu_ = (drv_)->call_;                                                                                  \
+        if (cu_ != CUDA_SUCCESS) {                                                                                     \
+            OH_INFO("%s:%d: %s: %s", __func__, __LINE__, #call_, oh_driver_error_name((drv_), cu_));                   \
+            (res_) = ncclUnhandledCudaError;                                                                           \
+            goto label_;                                                                                               \
+        }                                                                                                              \
+    } while (0)
+
+#endif

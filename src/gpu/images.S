@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * images.S - the compiled kernels, as data: oh_image_<name> up to oh_image_<name>_end
+ *
+ * The assembler runs in the top of the build tree, where kernels/<name>.fatbin lie. An image is empty when the build
+ * has no kernels (--disable-kernels).
+ */
+    .macro oh_image name
+    .balign 64
+    .globl oh_image_\name
+    .hidden oh_image_\name
+oh_image_\name:
+    .incbin "kernels/\name\().fatbin"
+    .globl oh_image_\name\()_end
+    .hidden oh_image_\name\()_end
+oh_image_\name\()_end:
+    .byte 0
+    .endm
+
+    .section .rodata.oh_images, "a", %progbits
+    oh_image oneshot_ll
+    oh_image twoshot_ll
+    oh_image twoshot_push
+
+    .section .note.GNU-stack, "", %progbits

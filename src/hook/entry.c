@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * entry.c - the nccl* functions that applications call when libonehop.so stands in front of NCCL
+ *
+ * Each looks up the real library, does onehop's part, and forwards. Nothing is done before the first communicator is
+ * created; in a process forked from one that uses onehop, and with ONEHOP_DISABLE=1, everything is forwarded. Calls
+ * that NCCL makes to its own public names (facts about which: doc/design.md) pass straight through: `inside` counts
+ * how deep this thread is in NCCL on our behalf. errno is as NCCL left it, or as it was.
+ */
+#include <errno.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm.h"
+#include "hook/group.h"
+#include "hook/real.h"
+#include "onehop/onehop.h"
+#include "util/env.h"
+#include "util/log.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* nccl.h gives the first two without a prototype, and the others only in newer versions. */
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+ncclResult_t ncclGroupSimulateEnd(struct ncclSimInfo_v22200 *info);
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags);
+
+static __thread int inside;
+static atomic_bool forked;
+
+/* Calls the real function with NCCL's own calls to public names let through. */
+#define REAL(real_, call_)                                                                                             \
+    ({                                                                                                                 \
+        inside++;                                                                                                      \
+        ncclResult_t result_ = (real_)->call_;                                                                         \
+        inside--;                                                                                                      \
+        result_;                                                                                                       \
+    })
+
+/* Gets the real library or returns its error from the entry point. */
+#define GET_REAL(real_)                                                                                                \
+    const struct oh_real *real_;                                                                                       \
+    do {                                                                                                               \
+        ncclResult_t got_ = oh_real_get(&real_);                                                                       \
+        if (got_ != ncclSuccess) {                                                                                     \
+            return got_;                                                                                               \
+        }                                                                                                              \
+    } while (0)
+
+static void after_fork_in_child(void)
+{
+    atomic_store_explicit(&forked, true, memory_order_relaxed);
+}
+
+static bool disabled;
+
+static void start_once(void)
+{
+    disabled = oh_env_flag(OH_ENV_DISABLE, false);
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+/* Does onehop look at this call at all? The first creation of a communicator is what starts it. */
+static bool is_active(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (inside > 0 || atomic_load_explicit(&forked, memory_order_relaxed)) {
+        return false;
+    }
+    pthread_once(&once, start_once);
+    return !disabled;
+}
+
+static struct oh_comm *active_comm(ncclComm_t comm)
+{
+    if (inside > 0 || atomic_load_explicit(&forked, memory_order_relaxed)) {
+        return NULL;
+    }
+    return oh_comm_find(comm);
+}
+
+/* The NCCL that made a communicator, or the one that is loaded for one that onehop does not know. */
+static ncclResult_t real_of(const struct oh_comm *comm, const struct oh_real **real_p)
+{
+    if (comm) {
+        *real_p = comm->library;
+        return ncclSuccess;
+    }
+    return oh_real_get(real_p);
+}
+
+#define GET_REAL_OF(comm_, real_)                                                                                      \
+    const struct oh_real *real_;                                                                                       \
+    do {                                                                                                               \
+        ncclResult_t got_ = real_of((comm_), &real_);                                                                  \
+        if (got_ != ncclSuccess) {                                                                                     \
+            return got_;                                                                                               \
+        }                                                                                                              \
+    } while (0)
+
+/* --- creation --------------------------------------------------------------------------------------------------- */
+
+/* Will NCCL finish the creation before it returns? NCCL_COMM_BLOCKING overrides the configuration, as in NCCL. */
+static bool is_blocking(const ncclConfig_t *config, bool inherited)
+{
+    const char *text = getenv("NCCL_COMM_BLOCKING");
+    if (text && (strcmp(text, "0") == 0 || strcmp(text, "1") == 0)) {
+        return text[0] == '1';
+    }
+    return config && config->blocking != NCCL_CONFIG_UNDEF_INT ? config->blocking != 0 : inherited;
+}
+
+static void begin_birth(struct oh_birth *birth, const struct oh_key *key, bool blocking, ncclComm_t *nccl_p)
+{
+    int saved = errno;
+    oh_birth_begin(birth, key, blocking, nccl_p);
+    if (!blocking) {
+        oh_birth_refuse(birth, "a rank created it as a non-blocking communicator");
+    }
+    errno = saved;
+}
+
+/* After the real creator: completes the births now, or at the end of the group. */
+static void end_births(const struct oh_real *real, struct oh_birth *births, size_t count, ncclResult_t res)
+{
+    int saved = errno;
+    if (res == ncclSuccess && oh_group_depth() == 0) {
+        oh_births_finish(real, births, count);
+    } else {
+        for (size_t i = 0; i < count; i++) {
+            if (res != ncclSuccess || !oh_group_add_birth(&births[i])) {
+                oh_birth_cancel(&births[i]);
+            }
+        }
+    }
+    errno = saved;
+}
+
+EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
+{
+    GET_REAL(real);
+    if (!is_active()) {
+        return real->CommInitRank(comm, nranks, id, rank);
+    }
+    struct oh_birth birth;
+    struct oh_key key = oh_key_of_id(&id);
+    begin_birth(&birth, &key, is_blocking(NULL, true), comm);
+    ncclResult_t res = REAL(real, CommInitRank(comm, nranks, id, rank));
+    end_births(real, &birth, 1, res);
+    return res;
+}
+
+EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
+                                           ncclConfig_t *config)
+{
+    GET_REAL(real);
+    if (!is_active()) {
+        return real->CommInitRankConfig(comm, nranks, id, rank, config);
+    }
+    struct oh_birth birth;
+    struct oh_key key = oh_key_of_id(&id);
+    begin_birth(&birth, &key, is_blocking(config, true), comm);
+    ncclResult_t res = REAL(real, CommInitRankConfig(comm, nranks, id, rank, config));
+    end_births(real, &birth, 1, res);
+    return res;
+}
+
+/* All ranks of the communicator are in this process: they meet under a key of their own. */
+EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *devices)
+{
+    GET_REAL(real);
+    struct oh_birth *births = is_active() && comms && ndev > 0 ? calloc((size_t)ndev, sizeof *births) : NULL;
+    if (!births) {
+        return real->CommInitAll(comms, ndev, devices);
+    }
+    struct oh_key key = oh_key_random();
+    for (int i = 0; i < ndev; i++) {
+        begin_birth(&births[i], &key, is_blocking(NULL, true), &comms[i]);
+    }
+    ncclResult_t res = REAL(real, CommInitAll(comms, ndev, devices));
+    end_births(real, births, (size_t)ndev, res);
+    free(births);
+    return res;
+}
+
+EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, ncclComm_t *newcomm, ncclConfig_t *config)
+{
+    struct oh_comm *parent = active_comm(comm);
+    GET_REAL_OF(parent, real);
+    if (!parent) {
+        return real->CommSplit(comm, color, order, newcomm, config);
+    }
+    uint64_t sequence = parent->splits++; /* the same on all ranks, those without a colour too */
+    if (color == NCCL_SPLIT_NOCOLOR || !newcomm) {
+        return REAL(real, CommSplit(comm, color, order, newcomm, config));
+    }
+    struct oh_birth birth;
+    struct oh_key key = oh_key_of_split(&parent->key, sequence, color);
+    begin_birth(&birth, &key, is_blocking(config, parent->blocking), newcomm);
+    ncclResult_t res = REAL(real, CommSplit(comm, color, order, newcomm, config));
+    end_births(real, &birth, 1, res);
+    return res;
+}
+
+/* --- the end ---------------------------------------------------------------------------------------------------- */
+
+EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+    struct oh_comm *ours = active_comm(comm);
+    GET_REAL_OF(ours, real);
+    if (ours) {
+        oh_comm_suspend(ours);
+    }
+    return REAL(real, CommFinalize(comm));
+}
+
+/* Forgets the communicator before NCCL frees it: NCCL may give the same pointer to another thread at once. */
+static void forget(struct oh_comm *comm)
+{
+    int saved = errno;
+    oh_group_forget(comm);
+    oh_comm_retire(comm);
+    errno = saved;
+}
+
+static void reap(void)
+{
+    int saved = errno;
+    oh_comms_reap();
+    errno = saved;
+}
+
+EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    struct oh_comm *ours = active_comm(comm);
+    GET_REAL_OF(ours, real);
+    if (!ours) {
+        return real->CommDestroy(comm);
+    }
+    forget(ours);
+    ncclResult_t res = REAL(real, CommDestroy(comm));
+    reap();
+    return res;
+}
+
+EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    struct oh_comm *ours = active_comm(comm);
+    GET_REAL_OF(ours, real);
+    if (!ours) {
+        return real->CommAbort(comm);
+    }
+    oh_comm_abort(ours); /* kernels leave first: NCCL waits for the device */
+    forget(ours);
+    ncclResult_t res = REAL(real, CommAbort(comm));
+    reap();
+    return res;
+}
+
+EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
+{
+    struct oh_comm *ours = active_comm(comm);
+    GET_REAL_OF(ours, real);
+    if (!real->CommRevoke) {
+        OH_WARN("this NCCL has no ncclCommRevoke");
+        return ncclInvalidUsage;
+    }
+    if (ours) {
+        oh_comm_abort(ours);
+    }
+    return REAL(real, CommRevoke(comm, flags));
+}
+
+/* --- calls ------------------------------------------------------------------------------------------------------ */
+
+static ncclResult_t serve(const struct oh_call *call)
+{
+    int saved = errno;
+    ncclResult_t res = oh_group_depth() > 0 ? oh_group_add_call(call) : oh_call_launch(call);
+    errno = saved;
+    return res;
+}
+
+EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
+                                  ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+    struct oh_comm *ours = active_comm(comm);
+    if (ours) {
+        struct oh_call call = {.comm = ours,
+                               .sendbuff = sendbuff,
+                               .recvbuff = recvbuff,
+                               .count = count,
+                               .type = type,
+                               .stream = (CUstream)stream};
+        if (oh_comm_plan(ours, count, type, op, &call.plan)) {
+            return serve(&call);
+        }
+        atomic_fetch_add_explicit(&ours->handed_back, 1, memory_order_relaxed);
+    }
+    GET_REAL_OF(ours, real);
+    return REAL(real, AllReduce(sendbuff, recvbuff, count, type, op, comm, stream));
+}
+
+EXPORT ncclResult_t ncclGroupStart(void)
+{
+    GET_REAL(real);
+    ncclResult_t res = REAL(real, GroupStart());
+    if (res == ncclSuccess && inside == 0) {
+        oh_group_enter();
+    }
+    return res;
+}
+
+static ncclResult_t end_group(const struct oh_real *real, void *unused)
+{
+    (void)unused;
+    return REAL(real, GroupEnd());
+}
+
+static ncclResult_t simulate_group(const struct oh_real *real, void *info)
+{
+    return REAL(real, GroupSimulateEnd(info));
+}
+
+EXPORT ncclResult_t ncclGroupEnd(void)
+{
+    GET_REAL(real);
+    return inside > 0 ? real->GroupEnd() : oh_group_leave(real, end_group, NULL, false);
+}
+
+EXPORT ncclResult_t ncclGroupSimulateEnd(struct ncclSimInfo_v22200 *info)
+{
+    GET_REAL(real);
+    if (!real->GroupSimulateEnd) {
+        OH_WARN("this NCCL has no ncclGroupSimulateEnd");
+        return ncclInvalidUsage;
+    }
+    return inside > 0 ? real->GroupSimulateEnd(info) : oh_group_leave(real, simulate_group, info, true);
+}
+
+/* --- public API and the end of the process ---------------------------------------------------------------------- */
+
+EXPORT int onehopVersion(void)
+{
+    return ONEHOP_VERSION_CODE;
+}
+
+EXPORT const char *onehopAlgorithmName(int algorithm)
+{
+    return oh_algorithm_name(algorithm);
+}
+
+EXPORT int onehopCommInfo(const void *nccl_comm, onehop_comm_info_t *info, size_t size)
+{
+    const struct oh_comm *comm = oh_comm_find((ncclComm_t)nccl_comm);
+    onehop_comm_info_t full;
+    if (!comm || !info) {
+        return -1;
+    }
+    oh_comm_describe(comm, &full);
+    memcpy(info, &full, size < sizeof full ? size : sizeof full);
+    return 0;
+}
+
+__attribute__((destructor)) static void print_stats_at_exit(void)
+{
+    if (!atomic_load_explicit(&forked, memory_order_relaxed)) {
+        oh_comms_print_stats();
+    }
+}

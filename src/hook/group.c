@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT */
+#include "hook/group.h"
+
+#include <stdlib.h>
+
+#include "util/log.h"
+
+/* One per thread; the arrays live from the first use in a group to its end. */
+struct group {
+    int depth;
+    struct oh_call *calls;
+    size_t call_count, call_room;
+    struct oh_birth *births;
+    size_t birth_count, birth_room;
+};
+
+static __thread struct group group;
+
+int oh_group_depth(void)
+{
+    return group.depth;
+}
+
+void oh_group_enter(void)
+{
+    group.depth++;
+}
+
+/* Room for one more element of `size` bytes; false: no memory. */
+static bool make_room(void **array, size_t count, size_t *room, size_t size)
+{
+    if (count < *room) {
+        return true;
+    }
+    size_t more = *room ? 2 * *room : 16;
+    void *grown = realloc(*array, more * size);
+    if (!grown) {
+        return false;
+    }
+    *array = grown;
+    *room = more;
+    return true;
+}
+
+ncclResult_t oh_group_add_call(const struct oh_call *call)
+{
+    if (!make_room((void **)&group.calls, group.call_count, &group.call_room, sizeof *group.calls)) {
+        OH_WARN("out of memory for the calls of a group");
+        return ncclSystemError;
+    }
+    group.calls[group.call_count] = *call;
+    group.calls[group.call_count].serial = group.call_count;
+    group.call_count++;
+    return ncclSuccess;
+}
+
+bool oh_group_add_birth(const struct oh_birth *birth)
+{
+    if (!make_room((void **)&group.births, group.birth_count, &group.birth_room, sizeof *group.births)) {
+        return false;
+    }
+    group.births[group.birth_count++] = *birth;
+    return true;
+}
+
+void oh_group_forget(const struct oh_comm *comm)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < group.call_count; i++) {
+        if (group.calls[i].comm != comm) {
+            group.calls[kept++] = group.calls[i];
+        }
+    }
+    group.call_count = kept;
+}
+
+/* Fills in what the birth needs to know from NCCL; no handle: there is no such communicator after all. */
+static void identify(const struct oh_real *real, struct oh_birth *birth)
+{
+    ncclComm_t nccl = *birth->nccl_p;
+    birth->library = real;
+    if (nccl && real->CommCount(nccl, &birth->nranks) == ncclSuccess &&
+        real->CommUserRank(nccl, &birth->rank) == ncclSuccess &&
+        real->CommCuDevice(nccl, &birth->cuda_device) == ncclSuccess) {
+        birth->nccl = nccl;
+    }
+}
+
+void oh_births_finish(const struct oh_real *real, struct oh_birth *births, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        identify(real, &births[i]);
+    }
+    oh_births_complete(births, count);
+}
+
+static void end_births(const struct oh_real *real, bool created)
+{
+    if (created) {
+        oh_births_finish(real, group.births, group.birth_count);
+    } else {
+        for (size_t i = 0; i < group.birth_count; i++) {
+            oh_birth_cancel(&group.births[i]);
+        }
+    }
+    group.birth_count = 0;
+}
+
+/* By communicator in the order of keys, the calls of each in the order made. */
+static int compare_calls(const void *a, const void *b)
+{
+    const struct oh_call *x = a, *y = b;
+    int order = oh_key_compare(&x->comm->key, &y->comm->key);
+    if (order == 0) {
+        order = (x->comm->rank > y->comm->rank) - (x->comm->rank < y->comm->rank);
+    }
+    return order ? order : (x->serial > y->serial) - (x->serial < y->serial);
+}
+
+/* Cuts the sorted queue into one burst for each communicator and begins them. */
+static ncclResult_t begin_bursts(struct oh_burst *bursts, size_t *count_p)
+{
+    ncclResult_t res = ncclSuccess;
+    size_t count = 0;
+    for (size_t i = 0, next; i < group.call_count && res == ncclSuccess; i = next) {
+        for (next = i + 1; next < group.call_count && group.calls[next].comm == group.calls[i].comm; next++) {
+        }
+        res = oh_burst_begin(&bursts[count++], &group.calls[i], next - i);
+    }
+    *count_p = count;
+    return res;
+}
+
+static ncclResult_t take_turns(struct oh_burst *bursts, size_t count)
+{
+    for (bool more = true; more;) {
+        more = false;
+        for (size_t b = 0; b < count; b++) {
+            if (bursts[b].launched < bursts[b].count) {
+                ncclResult_t res = oh_burst_turn(&bursts[b]);
+                if (res != ncclSuccess) {
+                    return res;
+                }
+                more = true;
+            }
+        }
+    }
+    return ncclSuccess;
+}
+
+static ncclResult_t launch_queue(void)
+{
+    size_t count;
+    struct oh_burst *bursts = malloc(group.call_count * sizeof *bursts);
+    if (!bursts) {
+        OH_WARN("out of memory for the calls of a group");
+        return ncclSystemError;
+    }
+    qsort(group.calls, group.call_count, sizeof *group.calls, compare_calls);
+    ncclResult_t res = begin_bursts(bursts, &count);
+    if (res == ncclSuccess) {
+        res = take_turns(bursts, count);
+    }
+    for (size_t b = 0; b < count && res == ncclSuccess; b++) {
+        res = oh_burst_end(&bursts[b]);
+    }
+    free(bursts);
+    return res;
+}
+
+static void empty_group(void)
+{
+    free(group.calls);
+    free(group.births);
+    group = (struct group){0};
+}
+
+ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(const struct oh_real *, void *),
+                            void *argument, bool simulate)
+{
+    ncclResult_t res = end(real, argument);
+    if (group.depth == 0) {
+        return res; /* NCCL has said that this is not allowed */
+    }
+    if (--group.depth > 0) {
+        return res;
+    }
+    if (group.birth_count > 0) {
+        end_births(real, res == ncclSuccess && !simulate);
+    }
+    if (res == ncclSuccess && !simulate && group.call_count > 0) {
+        res = launch_queue();
+    }
+    empty_group();
+    return res;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * group.h - what happens between ncclGroupStart and ncclGroupEnd
+ *
+ * NCCL starts nothing before the outermost ncclGroupEnd; neither does onehop. Calls that it will serve and
+ * communicators being created are kept here, by thread (NCCL's groups are by thread, too), until then. The order at
+ * the end is the same on all ranks: NCCL's part of the group first, then the new communicators, then the queued
+ * calls, communicator by communicator in the order of their keys, one launch each in turn, so that one thread that
+ * drives many GPUs never fills one GPU's launch queue before its peers have got theirs.
+ */
+#ifndef OH_HOOK_GROUP_H_
+#define OH_HOOK_GROUP_H_
+
+#include <nccl.h>
+#include <stdbool.h>
+
+#include "comm/comm.h"
+#include "hook/real.h"
+
+/* Depth of this thread's public groups. */
+int oh_group_depth(void);
+
+/* ncclGroupStart succeeded. */
+void oh_group_enter(void);
+
+/* Keeps a call for the end of the group. Returns ncclSuccess or ncclSystemError (out of memory, logged). */
+ncclResult_t oh_group_add_call(const struct oh_call *call);
+
+/* Keeps a birth for the end of the group, which owns it then. False: no memory; the birth stays the caller's. */
+bool oh_group_add_birth(const struct oh_birth *birth);
+
+/*
+ * Ends one level by calling `end` (which calls the real ncclGroupEnd or ncclGroupSimulateEnd); at the outermost level
+ * does onehop's part, unless NCCL failed or this only `simulate`s. Returns what failed first.
+ */
+ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(const struct oh_real *, void *),
+                            void *argument, bool simulate);
+
+/* NCCL has created these communicators: asks it who they are, and completes the births together. */
+void oh_births_finish(const struct oh_real *real, struct oh_birth *births, size_t count);
+
+/* Drops the queued calls of a communicator that is being destroyed or aborted inside a group. */
+void oh_group_forget(const struct oh_comm *comm);
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * plan.h - which algorithm serves a call, and in which shape it is launched
+ *
+ * A pure function of what is equal on every rank of a communicator: its agreed table, and count, datatype and op of
+ * the call. Never of pointers, alignment, stream or capture state: ranks that choose differently wait for ever.
+ * No state, no locks; usable from any thread.
+ */
+#ifndef OH_PLAN_PLAN_H_
+#define OH_PLAN_PLAN_H_
+
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "onehop/onehop.h"
+
+#define OH_PLAN_ROWS 16
+
+/* One row: messages of at most max_bytes (and more than the row before) run `algorithm` on blocks x threads. */
+struct oh_plan_row {
+    uint64_t max_bytes;
+    uint32_t algorithm; /* enum onehop_algorithm */
+    uint32_t blocks;
+    uint32_t threads;
+    uint32_t reserved;
+};
+
+/* Rank 0 builds it, the shared segment carries it, every rank uses that copy. Plain data: no pointers. */
+struct oh_plan_table {
+    uint32_t nranks;
+    uint32_t rows;
+    struct oh_plan_row row[OH_PLAN_ROWS];
+};
+
+/* How one call is launched. */
+struct oh_plan {
+    enum onehop_algorithm algorithm;
+    uint32_t blocks;
+    uint32_t threads;
+};
+
+/*
+ * Builds the default table for nranks (2..8), then applies the user's wishes: max_bytes (messages above it go to
+ * NCCL; UINT64_MAX: no wish) and forced (an enum onehop_algorithm, or -1 for the table's own choice).
+ */
+void oh_plan_table_default(uint32_t nranks, uint64_t max_bytes, int forced, struct oh_plan_table *table_p);
+
+/* True when a table read from shared memory is sane for nranks: bounds of every field, rows in ascending order. */
+bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks);
+
+/* The largest message that the table serves, in bytes. */
+uint64_t oh_plan_table_end(const struct oh_plan_table *table);
+
+/* Chooses. Returns true and fills *plan_p when onehop serves the call, false when it belongs to NCCL. */
+bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                    struct oh_plan *plan_p);
+
+/* The largest message, in bytes, that the staging memory lets `algorithm` carry between nranks; UINT64_MAX: any. */
+uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks);
+
+/* Bytes of one element; 0 for a value outside ncclDataType_t. */
+size_t oh_type_size(ncclDataType_t type);
+
+/* Name used in logs and in ONEHOP_ALGO ("oneshot_ll", ...); NULL when out of range. */
+const char *oh_algorithm_name(int algorithm);
+
+/* The algorithm of that name, -1 when there is none. */
+int oh_algorithm_by_name(const char *name);
+
+#endif

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * main.c - the `onehop` command: chooses the subcommand, and what all of them need
+ */
+#include "tools/tool.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "onehop/onehop.h"
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *purpose;
+} subcommands[] = {
+    {"run", oh_tool_run, "run a program with its ncclAllReduce calls served by onehop"},
+    {"perf", oh_tool_perf, "measure stock NCCL and onehop side by side on this machine's GPUs"},
+    {"topo", oh_tool_topo, "show how the GPUs are joined, and whether onehop serves them"},
+};
+
+static void usage(FILE *stream)
+{
+    fprintf(stream, "usage: onehop COMMAND [ARGUMENTS]\n\n");
+    for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++) {
+        fprintf(stream, "  %-6s%s\n", subcommands[i].name, subcommands[i].purpose);
+    }
+    fprintf(stream, "\n`onehop COMMAND --help` tells more; `onehop --version` the version.\n");
+}
+
+void oh_tool_error(const char *format, ...)
+{
+    va_list args;
+    fflush(stdout);
+    fprintf(stderr, "onehop: ");
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fprintf(stderr, "\n");
+}
+
+bool oh_tool_is_simulated(const char *gpu_name)
+{
+    return strncmp(gpu_name, "SIMULATED", strlen("SIMULATED")) == 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        usage(stderr);
+        return OH_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        usage(stdout);
+        return OH_EXIT_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
+        printf("onehop %d.%d.%d\n", ONEHOP_VERSION_MAJOR, ONEHOP_VERSION_MINOR, ONEHOP_VERSION_PATCH);
+        return OH_EXIT_OK;
+    }
+    for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++) {
+        if (strcmp(argv[1], subcommands[i].name) == 0) {
+            return subcommands[i].run(argc - 1, argv + 1);
+        }
+    }
+    oh_tool_error("there is no command '%s'; see onehop --help", argv[1]);
+    return OH_EXIT_USAGE;
+}

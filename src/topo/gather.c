@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * gather.c - the facts, from NVML and the CUDA driver
+ *
+ * NVML sees every GPU of the machine, whatever CUDA_VISIBLE_DEVICES says; the CUDA driver sees only those visible in
+ * this process. A source that cannot answer leaves OH_UNKNOWN. No CUDA context is created.
+ */
+#include "topo/topo.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "topo/nvml.h"
+
+/* A PCI function as numbers: NVML writes the domain with eight digits, CUDA with four, either in any case. */
+struct pci_address {
+    unsigned int domain;
+    unsigned int bus;
+    unsigned int device;
+};
+
+static bool parse_bus_id(const char *text, struct pci_address *address_p)
+{
+    return sscanf(text, "%x:%x:%x", &address_p->domain, &address_p->bus, &address_p->device) == 3;
+}
+
+static bool same_gpu(const char *bus_id_a, const char *bus_id_b)
+{
+    struct pci_address a, b;
+    return parse_bus_id(bus_id_a, &a) && parse_bus_id(bus_id_b, &b) && a.domain == b.domain && a.bus == b.bus &&
+           a.device == b.device;
+}
+
+/* The NVML handle; NULL when NVML is absent or does not see that GPU. */
+static oh_nvml_device_t nvml_device(const struct oh_nvml *nvml, const char *bus_id)
+{
+    oh_nvml_device_t device;
+    return nvml && nvml->device_by_bus_id(bus_id, &device) == OH_NVML_SUCCESS ? device : NULL;
+}
+
+static enum oh_fact mig_mode(const struct oh_topo_gpu *gpu)
+{
+    const struct oh_nvml *nvml = oh_nvml_get();
+    oh_nvml_device_t device = nvml_device(nvml, gpu->bus_id);
+    unsigned int current, pending;
+    if (strstr(gpu->name, " MIG ")) {
+        return OH_YES; /* CUDA names an instance "NVIDIA H200 MIG 1g.18gb" */
+    }
+    if (!device || nvml->mig_mode(device, &current, &pending) != OH_NVML_SUCCESS) {
+        return OH_UNKNOWN;
+    }
+    return current ? OH_YES : OH_NO;
+}
+
+void oh_topo_gpu_gather(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p)
+{
+    *gpu_p = (struct oh_topo_gpu){.cuda_device = device}; /* a CUdevice is the ordinal */
+    if (driver->device_get_pci_bus_id(gpu_p->bus_id, sizeof gpu_p->bus_id, device) != CUDA_SUCCESS) {
+        gpu_p->bus_id[0] = '\0';
+    }
+    for (char *c = gpu_p->bus_id; *c; c++) {
+        *c = (char)tolower((unsigned char)*c);
+    }
+    if (driver->device_get_name(gpu_p->name, sizeof gpu_p->name, device) != CUDA_SUCCESS) {
+        snprintf(gpu_p->name, sizeof gpu_p->name, "unknown GPU");
+    }
+    gpu_p->mig = mig_mode(gpu_p);
+}
+
+static enum oh_fact p2p_status(const struct oh_nvml *nvml, oh_nvml_device_t a, oh_nvml_device_t b, int capability)
+{
+    int status;
+    if (nvml->p2p_status(a, b, capability, &status) != OH_NVML_SUCCESS || status == OH_NVML_P2P_UNKNOWN) {
+        return OH_UNKNOWN;
+    }
+    return status == OH_NVML_P2P_OK ? OH_YES : OH_NO;
+}
+
+/* Yes when it holds in both directions, no when one direction denies it. */
+static enum oh_fact p2p_attribute(const struct oh_driver *driver, CUdevice a, CUdevice b, CUdevice_P2PAttribute which)
+{
+    int there, back;
+    if (driver->device_get_p2p_attribute(&there, which, a, b) != CUDA_SUCCESS ||
+        driver->device_get_p2p_attribute(&back, which, b, a) != CUDA_SUCCESS) {
+        return OH_UNKNOWN;
+    }
+    return there && back ? OH_YES : OH_NO;
+}
+
+void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, const char *bus_id_b,
+                         struct oh_topo_pair *pair_p)
+{
+    *pair_p = (struct oh_topo_pair){0};
+    if (same_gpu(bus_id_a, bus_id_b)) {
+        return; /* neither source may be asked about a GPU and itself */
+    }
+
+    const struct oh_nvml *nvml = oh_nvml_get();
+    oh_nvml_device_t nvml_a = nvml_device(nvml, bus_id_a);
+    oh_nvml_device_t nvml_b = nvml_device(nvml, bus_id_b);
+    if (nvml_a && nvml_b) {
+        pair_p->nvml_nvlink = p2p_status(nvml, nvml_a, nvml_b, OH_NVML_P2P_NVLINK);
+        pair_p->nvml_read = p2p_status(nvml, nvml_a, nvml_b, OH_NVML_P2P_READ);
+        pair_p->nvml_write = p2p_status(nvml, nvml_a, nvml_b, OH_NVML_P2P_WRITE);
+    }
+
+    CUdevice cuda_a, cuda_b;
+    if (driver->device_get_by_pci_bus_id(&cuda_a, bus_id_a) == CUDA_SUCCESS &&
+        driver->device_get_by_pci_bus_id(&cuda_b, bus_id_b) == CUDA_SUCCESS) {
+        pair_p->cuda_access = p2p_attribute(driver, cuda_a, cuda_b, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED);
+        pair_p->cuda_atomics = p2p_attribute(driver, cuda_a, cuda_b, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED);
+    }
+}
+
+void oh_topo_links_gather(const char *bus_id_a, const char *bus_id_b, struct oh_topo_links *links_p)
+{
+    const struct oh_nvml *nvml = oh_nvml_get();
+    oh_nvml_device_t device = nvml_device(nvml, bus_id_a);
+    *links_p = (struct oh_topo_links){.active = -1};
+    if (!device) {
+        return;
+    }
+    for (unsigned int link = 0; link < OH_NVML_LINKS; link++) {
+        int active, type;
+        struct oh_nvml_pci remote;
+        if (nvml->link_state(device, link, &active) != OH_NVML_SUCCESS) {
+            break; /* links are numbered without gaps */
+        }
+        links_p->active = links_p->active < 0 ? 0 : links_p->active;
+        if (!active) {
+            continue;
+        }
+        if (nvml->link_remote_type(device, link, &type) == OH_NVML_SUCCESS && type == OH_NVML_REMOTE_SWITCH) {
+            links_p->via_switch = true;
+            links_p->active++;
+        } else if (nvml->link_remote_pci(device, link, &remote) == OH_NVML_SUCCESS &&
+                   same_gpu(remote.bus_id, bus_id_b)) {
+            links_p->active++;
+        }
+    }
+}

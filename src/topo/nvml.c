@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * nvml.c - opens NVML once per process and keeps it open (nvml.h says why)
+ */
+#include "topo/nvml.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "util/log.h"
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct oh_nvml table;
+static const struct oh_nvml *opened;
+
+static const struct {
+    const char *symbol;
+    size_t offset;
+} functions[] = {
+#define OH_NVML_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_nvml, field_)},
+    OH_NVML_FUNCTIONS(OH_NVML_ROW)
+#undef OH_NVML_ROW
+};
+
+static void open_nvml(void)
+{
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        OH_INFO("libnvidia-ml.so.1 cannot be opened");
+        return;
+    }
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        void *address = dlsym(library, functions[i].symbol);
+        if (!address) {
+            OH_INFO("libnvidia-ml.so.1 lacks %s", functions[i].symbol);
+            goto err_close;
+        }
+        memcpy((char *)&table + functions[i].offset, &address, sizeof address);
+    }
+    int result = table.init();
+    if (result != OH_NVML_SUCCESS) {
+        OH_INFO("nvmlInit_v2 failed with %d", result);
+        goto err_close;
+    }
+    opened = &table;
+    return;
+
+err_close:
+    dlclose(library);
+}
+
+const struct oh_nvml *oh_nvml_get(void)
+{
+    pthread_once(&once, open_nvml);
+    return opened;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * nvml.h - the few functions of NVML that tell how GPUs are joined, opened at run time
+ *
+ * libnvidia-ml.so.1 is opened and initialised by the first oh_nvml_get and stays so for the life of the process:
+ * NVML counts its users by process, and the application may be another. The declarations are our own; names and
+ * values follow the NVML API reference (ABI stable within libnvidia-ml.so.1).
+ */
+#ifndef OH_TOPO_NVML_H_
+#define OH_TOPO_NVML_H_
+
+enum {
+    OH_NVML_SUCCESS = 0,
+    /* nvmlGpuP2PCapsIndex_t */
+    OH_NVML_P2P_READ = 0,
+    OH_NVML_P2P_WRITE = 1,
+    OH_NVML_P2P_NVLINK = 2,
+    /* nvmlGpuP2PStatus_t; what lies between says why not */
+    OH_NVML_P2P_OK = 0,
+    OH_NVML_P2P_UNKNOWN = 6,
+    /* nvmlIntNvLinkDeviceType_t */
+    OH_NVML_REMOTE_SWITCH = 2,
+    /* NVML_NVLINK_MAX_LINKS */
+    OH_NVML_LINKS = 18
+};
+
+typedef struct oh_nvml_device *oh_nvml_device_t;
+
+/* nvmlPciInfo_t as of the _v2 and later functions. */
+struct oh_nvml_pci {
+    char bus_id_legacy[16];
+    unsigned int domain;
+    unsigned int bus;
+    unsigned int device;
+    unsigned int pci_device_id;
+    unsigned int pci_subsystem_id;
+    char bus_id[32];
+};
+
+/* X(field, exported symbol, parameter list); all return nvmlReturn_t, an int. */
+#define OH_NVML_FUNCTIONS(X)                                                                                           \
+    X(init, nvmlInit_v2, (void))                                                                                       \
+    X(device_by_bus_id, nvmlDeviceGetHandleByPciBusId_v2, (const char *, oh_nvml_device_t *))                          \
+    X(p2p_status, nvmlDeviceGetP2PStatus, (oh_nvml_device_t, oh_nvml_device_t, int, int *))                            \
+    X(mig_mode, nvmlDeviceGetMigMode, (oh_nvml_device_t, unsigned int *, unsigned int *))                              \
+    X(link_state, nvmlDeviceGetNvLinkState, (oh_nvml_device_t, unsigned int, int *))                                   \
+    X(link_remote_type, nvmlDeviceGetNvLinkRemoteDeviceType, (oh_nvml_device_t, unsigned int, int *))                  \
+    X(link_remote_pci, nvmlDeviceGetNvLinkRemotePciInfo_v2, (oh_nvml_device_t, unsigned int, struct oh_nvml_pci *))
+
+struct oh_nvml {
+#define OH_NVML_FIELD(field_, symbol_, args_) int(*field_) args_;
+    OH_NVML_FUNCTIONS(OH_NVML_FIELD)
+#undef OH_NVML_FIELD
+};
+
+/*
+ * The table of functions, every one present; NULL when the library is absent, too old to have them all, or
+ * fails to initialise (said once at INFO, and remembered). Static storage. Thread-safe, as NVML itself is.
+ */
+const struct oh_nvml *oh_nvml_get(void);
+
+#endif

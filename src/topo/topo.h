@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * topo.h - can every pair of these GPUs reach each other over NVLink?
+ *
+ * Facts (gathered from NVML and the CUDA driver) are plain data, kept apart from the verdict, which is a pure
+ * function of them: recorded facts give the same verdict elsewhere. Used by the plugin (one rank asks about its own
+ * GPU and every peer) and by `onehop topo` (all pairs). Thread-safe.
+ */
+#ifndef OH_TOPO_TOPO_H_
+#define OH_TOPO_TOPO_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "gpu/driver.h"
+
+#define OH_TOPO_BUS_ID 32
+
+/* What one source says of something: it does not know, no, or yes. */
+enum oh_fact {
+    OH_UNKNOWN = 0,
+    OH_NO = 1,
+    OH_YES = 2
+};
+
+/* One GPU as seen from this process. */
+struct oh_topo_gpu {
+    char bus_id[OH_TOPO_BUS_ID]; /* as cuDeviceGetPCIBusId writes it, lower case; empty when that failed */
+    int cuda_device;             /* CUDA ordinal in this process */
+    enum oh_fact mig;            /* MIG mode is on */
+    char name[96];
+};
+
+/* One ordered pair of GPUs: what decides. */
+struct oh_topo_pair {
+    enum oh_fact nvml_nvlink;  /* nvmlDeviceGetP2PStatus(NVLINK) */
+    enum oh_fact nvml_read;    /* nvmlDeviceGetP2PStatus(READ) */
+    enum oh_fact nvml_write;   /* nvmlDeviceGetP2PStatus(WRITE) */
+    enum oh_fact cuda_access;  /* CUDA P2P attribute ACCESS_SUPPORTED, both directions */
+    enum oh_fact cuda_atomics; /* CUDA P2P attribute NATIVE_ATOMIC_SUPPORTED: NVLink has it, PCIe has not */
+};
+
+/* The links of an ordered pair: for people to see, no part of the verdict. */
+struct oh_topo_links {
+    int active;      /* active NVLinks between the two (through switches: of the first GPU); -1 unknown */
+    bool via_switch; /* the links end in an NVSwitch */
+};
+
+/* Fills *gpu_p for a CUDA device of this process. Never fails: what cannot be learned stays OH_UNKNOWN. */
+void oh_topo_gpu_gather(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p);
+
+/* Fills *pair_p for two GPUs given by bus id; either may be invisible to CUDA in this process. Never fails. */
+void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, const char *bus_id_b,
+                         struct oh_topo_pair *pair_p);
+
+/* Fills *links_p for two GPUs given by bus id. Asks NVML two questions for each link of the first. Never fails. */
+void oh_topo_links_gather(const char *bus_id_a, const char *bus_id_b, struct oh_topo_links *links_p);
+
+/*
+ * Verdict on a GPU by itself: false, with one clause in reason_p, when it is split into MIG instances or has no bus
+ * id to know it by. Pure. reason_p is untouched when true.
+ */
+bool oh_topo_judge_gpu(const struct oh_topo_gpu *gpu, char *reason_p, size_t size);
+
+/*
+ * Verdict on a pair: true when no source denies NVLink or direct access, and each of the two is proven by at least
+ * one source. Otherwise false, with one clause in reason_p that names the pair, the cause and the source. Pure.
+ * reason_p is untouched when true.
+ */
+bool oh_topo_judge_pair(const char *bus_id_a, const char *bus_id_b, const struct oh_topo_pair *pair, char *reason_p,
+                        size_t size);
+
+/*
+ * Honours the user's NCCL settings that forbid direct GPU access: NCCL_P2P_DISABLE=1, NCCL_P2P_LEVEL=LOC (or 0).
+ * Returns true when access is allowed; false with the reason. Reads the environment: ask after NCCL has initialised,
+ * which puts the settings of nccl.conf there.
+ */
+bool oh_topo_allowed_by_env(char *reason_p, size_t size);
+
+#endif

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+#include "util/env.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "util/log.h"
+
+#define PATH_LENGTH_MAX 200
+
+static const struct {
+    const char *name;
+    const char *standard;
+    const char *accepted;
+} variables[OH_ENV_COUNT] = {
+#define OH_ENV_ROW(identifier_, name_, default_, accepted_, meaning_) {name_, default_, accepted_},
+    OH_ENV_VARIABLES(OH_ENV_ROW)
+#undef OH_ENV_ROW
+};
+
+static const char *value_of(enum oh_env_variable variable)
+{
+    const char *value = secure_getenv(variables[variable].name);
+    return value && *value ? value : NULL;
+}
+
+static void refuse(enum oh_env_variable variable, const char *value)
+{
+    static atomic_flag said[OH_ENV_COUNT];
+    if (!atomic_flag_test_and_set(&said[variable])) {
+        OH_WARN("%s=%.64s is not accepted (%s); using the default, %s", variables[variable].name, value,
+                variables[variable].accepted, variables[variable].standard);
+    }
+}
+
+int oh_env_choice(enum oh_env_variable variable, const char *const *names, int count, int unset)
+{
+    const char *value = value_of(variable);
+    if (!value) {
+        return unset;
+    }
+    for (int i = 0; i < count; i++) {
+        if (strcasecmp(value, names[i]) == 0) {
+            return i;
+        }
+    }
+    refuse(variable, value);
+    return unset;
+}
+
+bool oh_env_flag(enum oh_env_variable variable, bool unset)
+{
+    static const char *const names[] = {"0", "1"};
+    return oh_env_choice(variable, names, 2, unset) == 1;
+}
+
+static unsigned unit_shift(char unit)
+{
+    switch (unit) {
+    case 'k':
+    case 'K':
+        return 10;
+    case 'm':
+    case 'M':
+        return 20;
+    case 'g':
+    case 'G':
+        return 30;
+    default:
+        return 0;
+    }
+}
+
+static bool parse_number(const char *text, bool units, uint64_t max, uint64_t *number_p)
+{
+    char *end;
+    if (*text < '0' || *text > '9') { /* strtoull takes signs and spaces */
+        return false;
+    }
+    int saved = errno;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    bool overflow = errno != 0;
+    errno = saved;
+    unsigned shift = units ? unit_shift(*end) : 0;
+    if (overflow || end[shift ? 1 : 0] != '\0' || number > max >> shift) {
+        return false;
+    }
+    *number_p = (uint64_t)number << shift;
+    return true;
+}
+
+uint64_t oh_env_number(enum oh_env_variable variable, bool units, uint64_t max, uint64_t unset)
+{
+    const char *value = value_of(variable);
+    uint64_t number;
+    if (!value) {
+        return unset;
+    }
+    if (!parse_number(value, units, max, &number)) {
+        refuse(variable, value);
+        return unset;
+    }
+    return number;
+}
+
+const char *oh_env_path(enum oh_env_variable variable, const char *unset)
+{
+    const char *value = value_of(variable);
+    if (!value) {
+        return unset;
+    }
+    if (value[0] != '/' || strlen(value) > PATH_LENGTH_MAX) {
+        refuse(variable, value);
+        return unset;
+    }
+    return value;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * env.h - the environment variables of onehop, in one table
+ *
+ * Every variable is listed here with its default and what it accepts; doc/environment.md names the same ones (a test
+ * compares). A value that is not accepted gives one WARN that names the variable, the value and what is accepted,
+ * once per process, and counts as not set. In a set-user-ID program nothing is read. Thread-safe.
+ */
+#ifndef OH_UTIL_ENV_H_
+#define OH_UTIL_ENV_H_
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* X(identifier, name, default, accepted values, meaning) */
+#define OH_ENV_VARIABLES(X)                                                                                            \
+    X(DEBUG, "ONEHOP_DEBUG", "WARN", "NONE, WARN, INFO or TRACE", "how much is said on stderr")                        \
+    X(DISABLE, "ONEHOP_DISABLE", "0", "0 or 1", "1: every call goes to NCCL, no communicator is looked at")            \
+    X(MAX_BYTES, "ONEHOP_MAX_BYTES", "the table's own", "0 to 1G, in bytes or with K, M or G",                         \
+      "larger messages go to NCCL; rank 0's value counts")                                                             \
+    X(ALGO, "ONEHOP_ALGO", "auto", "auto, oneshot_ll, twoshot_ll or twoshot_push",                                     \
+      "algorithm for every message that it can carry; rank 0's value counts")                                          \
+    X(STATS, "ONEHOP_STATS", "0", "0 or 1", "1: print what was served, by communicator, when it ends")                 \
+    X(SHM_DIR, "ONEHOP_SHM_DIR", "/dev/shm", "an absolute path of at most 200 characters",                             \
+      "where the ranks of a host meet; ranks with different values count as different hosts")                          \
+    X(INIT_EPOCH, "ONEHOP_INIT_EPOCH", "1", "0 to 2147483647",                                                         \
+      "first epoch of a communicator, to test the wrap; rank 0's value counts")
+
+enum oh_env_variable {
+#define OH_ENV_ENUM(identifier_, name_, default_, accepted_, meaning_) OH_ENV_##identifier_,
+    OH_ENV_VARIABLES(OH_ENV_ENUM)
+#undef OH_ENV_ENUM
+    OH_ENV_COUNT
+};
+
+/* Index of the value in names[0..count-1], compared without case; `unset` when not set or not accepted. */
+int oh_env_choice(enum oh_env_variable variable, const char *const *names, int count, int unset);
+
+/* "0" or "1"; `unset` otherwise. */
+bool oh_env_flag(enum oh_env_variable variable, bool unset);
+
+/* A whole number from 0 to max, with K, M or G (powers of 1024) when `units`; `unset` otherwise. */
+uint64_t oh_env_number(enum oh_env_variable variable, bool units, uint64_t max, uint64_t unset);
+
+/* An absolute path of at most 200 characters; `unset` otherwise. The string belongs to the environment. */
+const char *oh_env_path(enum oh_env_variable variable, const char *unset);
+
+#endif

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: MIT
+# lib.sh - runs sim_app on the simulated node, with the built plugin preloaded, and looks at what the plugin says of
+# it: one INFO line for each communicator and rank, one line of statistics. Sourced by the tests of this folder.
+. "$abs_top_srcdir/test/hygiene/tap.sh"
+
+app=$abs_top_builddir/test/e2e/sim_app
+plugin=$abs_top_builddir/.libs/libonehop.so
+stand_ins=$abs_top_builddir/test/simnode/.libs
+scratch=$(mktemp -d)
+meeting=$(mktemp -d /dev/shm/onehop-test.XXXXXX) # other tests may run beside this one: the default folder is not ours alone
+trap 'rm -rf "$scratch" "$meeting"' EXIT
+out=$scratch/out
+status=0
+
+export LD_LIBRARY_PATH=$stand_ins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export SIMNODE_TOPOLOGY_DIR=$abs_top_srcdir/test/simnode/topologies
+export SIMNODE_TOPOLOGY=h200x8
+export SIMNODE_REPORT=$scratch/report
+export ONEHOP_DEBUG=INFO ONEHOP_STATS=1
+
+# run_app ARGUMENT...: runs the program. Settings go before it (NAME=value run_app ...). Sets $status, fills $out.
+run_app() {
+    status=0
+    rm -f "$scratch"/report.*
+    LD_PRELOAD=$plugin timeout -k 5 100 "$app" "$@" >"$out" 2>&1 || status=$?
+}
+
+# run_stock ARGUMENT...: the same without the plugin.
+run_stock() {
+    status=0
+    rm -f "$scratch"/report.*
+    timeout -k 5 100 "$app" "$@" >"$out" 2>&1 || status=$?
+}
+
+# sum_of NAME: the sum of NAME=number over all lines of statistics.
+sum_of() {
+    grep 'stats: rank' "$out" | grep -o "\b$1=[0-9]*" | awk -F= '{ sum += $2 } END { print sum + 0 }'
+}
+
+# report_of NAME: the sum of a value over the reports of the stand-in libraries of all processes.
+report_of() {
+    cat "$scratch"/report.* 2>/dev/null | awk -v name="$1" '$1 == name { sum += $NF } END { print sum + 0 }'
+}
+
+# count_of PATTERN: lines of the output that have it.
+count_of() {
+    grep -cE -- "$1" "$out"
+}
+
+# What went wrong, for tap_point: the end of the output, without the lines of success.
+diagnosis() {
+    printf 'exit status %s, served=%s, handed_back=%s, stock allreduces %s\n' "$status" "$(sum_of served)" \
+        "$(sum_of handed_back)" "$(report_of nccl_allreduce)"
+    [ $# = 0 ] || printf 'expected: %s\n' "$*"
+    tail -n 25 "$out"
+}
+
+# Every rank of a communicator must have served the same number of calls. Prints what differs.
+uneven_ranks() {
+    grep 'stats: rank' "$out" | grep -o 'nranks .* bytes=[0-9]*' | sort | uniq -c |
+        awk '{ ranks = $3; if ($1 % ranks != 0) print }'
+}
+
+# Passed when the last run was right, and the plugin served all allreduces with the algorithms named (default: any).
+# expect_served NAME [ALGORITHM...]
+expect_served() {
+    local name=$1 good=1 algorithm
+    shift
+    if [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -gt 0 ] && [ "$(count_of 'handed back to NCCL')" = 0 ] &&
+        [ "$(sum_of served)" -gt 0 ] && [ "$(sum_of handed_back)" = 0 ] && [ "$(report_of nccl_allreduce)" = 0 ] &&
+        [ -z "$(uneven_ranks)" ]; then
+        good=0
+    fi
+    for algorithm in "$@"; do
+        [ "$(sum_of "$algorithm")" -gt 0 ] || good=1
+    done
+    tap_point $good "$name: served" "$(diagnosis "all served" "$@")"
+}
+
+# Passed when the last run was right, NCCL did it all, and every rank that has the plugin gave the reason.
+# expect_stock NAME REASON
+expect_stock() {
+    local good=1 lines
+    lines=$(count_of 'handed back to NCCL')
+    if [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 0 ] && [ "$lines" -gt 0 ] &&
+        [ "$(count_of "handed back to NCCL: .*$2")" = "$lines" ] && [ "$(sum_of served)" = 0 ] &&
+        [ "$(report_of nccl_allreduce)" -gt 0 ]; then
+        good=0
+    fi
+    tap_point $good "$1: handed back, with the reason" "$(diagnosis "all handed back: $2")"
+}
+
+# Passed when the last run ended well, whoever served it.
+expect_right() {
+    [ "$status" = 0 ]
+    tap_point $? "$1: right results" "$(diagnosis)"
+}
+
+# Passed when the runs with ONEHOP_SHM_DIR=$meeting have left nothing there.
+expect_no_files() {
+    tap_empty "$(ls -A "$meeting")" "nothing is left in shared memory"
+}

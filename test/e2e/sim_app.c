@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+/* sim_app.c - see sim_app.h; here is a process of the job, with a worker for all of its ranks or one for each. */
+#include "sim_app.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+void app_fail(const char *file, int line, const char *format, ...)
+{
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    printf("FAIL %s:%d: %s\n", file, line, text);
+    fflush(stdout);
+    _exit(1); /* other threads may be waiting for ever */
+}
+
+static bool sees_all_ranks(const struct app_options *options)
+{
+    return options->scenario == NULL && options->make != APP_MAKE_SPLIT && options->make != APP_MAKE_FAMILY;
+}
+
+static void *run_worker(void *argument)
+{
+    struct app_worker *worker = argument;
+    const struct app_options *options = worker->options;
+    for (int m = 0; m < worker->members; m++) {
+        app_member_open(worker, &worker->member[m]);
+    }
+    app_comm_make(worker);
+    if (options->scenario != NULL) {
+        app_scenario_run(worker);
+    } else {
+        app_batch_run_all(worker);
+    }
+    app_comm_end(worker);
+    for (int m = 0; m < worker->members; m++) {
+        struct app_member *member = &worker->member[m];
+        app_member_close(worker, member);
+        if (sees_all_ranks(options)) {
+            worker->board->hash[member->world_rank] = member->hash;
+            worker->board->hashed[member->world_rank] = 1;
+        }
+    }
+    return NULL;
+}
+
+static struct app_worker *create_worker(const struct app_options *options, struct app_board *board, int first,
+                                        int members)
+{
+    struct app_worker *worker = calloc(1, sizeof *worker);
+    APP_CHECK(worker != NULL, "no memory");
+    worker->options = options;
+    worker->board = board;
+    worker->members = members;
+    for (int m = 0; m < members; m++) {
+        worker->member[m].world_rank = first + m;
+    }
+    return worker;
+}
+
+static int run_process(const struct app_options *options)
+{
+    struct app_board *board = app_board_open(options->board);
+    int workers = options->threads ? options->local : 1, members = options->local / workers;
+    struct app_worker *worker[APP_MAX_RANKS] = {NULL};
+    pthread_t thread[APP_MAX_RANKS];
+    for (int w = 0; w < workers; w++) {
+        worker[w] = create_worker(options, board, options->rank + w * members, members);
+    }
+    for (int w = 1; w < workers; w++) {
+        APP_CHECK(pthread_create(&thread[w], NULL, run_worker, worker[w]) == 0, "no thread");
+    }
+    run_worker(worker[0]);
+    for (int w = 0; w < workers; w++) {
+        if (w > 0) {
+            pthread_join(thread[w], NULL);
+        }
+        free(worker[w]);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct app_options options;
+    app_options_parse(argc, argv, &options);
+    if (options.rank < 0) {
+        return app_launch(&options, argc, argv);
+    }
+    APP_CHECK(options.board != NULL, "--rank needs --id-file");
+    return run_process(&options);
+}

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: MIT */
+/* sim_comm.c - GPUs and communicators of sim_app's ranks, made in every way that NCCL offers. */
+#include "sim_app.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define POLL_MICROSECONDS 500
+
+void app_member_use(const struct app_member *member)
+{
+    APP_CU(cuCtxSetCurrent(member->context));
+}
+
+void app_member_open(struct app_worker *worker, struct app_member *member)
+{
+    const struct app_options *options = worker->options;
+    CUdevice device;
+    member->device = options->own_gpu ? member->world_rank % options->local : member->world_rank;
+    APP_CU(cuInit(0));
+    APP_CU(cuDeviceGet(&device, member->device));
+    APP_CU(cuDevicePrimaryCtxRetain(&member->context, device));
+    app_member_use(member);
+    for (int s = 0; s < options->streams; s++) {
+        APP_CU(cuStreamCreate(&member->stream[s], CU_STREAM_NON_BLOCKING));
+    }
+    member->hash = 0xcbf29ce484222325u;
+}
+
+void app_member_close(struct app_worker *worker, struct app_member *member)
+{
+    app_member_use(member);
+    for (int s = 0; s < worker->options->streams; s++) {
+        APP_CU(cuStreamDestroy(member->stream[s]));
+    }
+    APP_CU(cuDevicePrimaryCtxRelease(member->device));
+}
+
+void app_member_sync(const struct app_worker *worker, const struct app_member *member)
+{
+    app_member_use(member);
+    for (int s = 0; s < worker->options->streams; s++) {
+        APP_CU(cuStreamSynchronize(member->stream[s]));
+    }
+}
+
+/* The next unique id of the job, from the worker that drives rank 0 to all. */
+static ncclUniqueId next_id(struct app_worker *worker)
+{
+    uint32_t index = worker->ids++;
+    APP_CHECK(index < APP_MAX_IDS, "too many communicators");
+    if (worker->member[0].world_rank == 0) {
+        APP_NCCL(ncclGetUniqueId(&worker->board->id[index]));
+        atomic_store(&worker->board->ids, index + 1);
+    }
+    while (atomic_load(&worker->board->ids) <= index) {
+        usleep(POLL_MICROSECONDS);
+    }
+    return worker->board->id[index];
+}
+
+void app_comm_ready(ncclComm_t comm)
+{
+    ncclResult_t state = ncclInProgress;
+    while (state == ncclInProgress) {
+        usleep(POLL_MICROSECONDS);
+        APP_NCCL(ncclCommGetAsyncError(comm, &state));
+    }
+    APP_NCCL_IS(state, ncclSuccess);
+}
+
+static ncclResult_t init_rank(const struct app_options *options, const struct app_member *member, ncclUniqueId *id,
+                              ncclComm_t *comm)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = options->make != APP_MAKE_NONBLOCKING;
+    switch (options->make) {
+    case APP_MAKE_CONFIG:
+    case APP_MAKE_NONBLOCKING:
+        return ncclCommInitRankConfig(comm, options->nranks, *id, member->world_rank, &config);
+    case APP_MAKE_SCALABLE:
+        return ncclCommInitRankScalable(comm, options->nranks, member->world_rank, 1, id, &config);
+    default:
+        return ncclCommInitRank(comm, options->nranks, *id, member->world_rank);
+    }
+}
+
+/* A communicator over the whole job, for every member; *which gives the place of the handle. */
+static void make_world(struct app_worker *worker, ncclComm_t *(*which)(struct app_member *, int), int index)
+{
+    const struct app_options *options = worker->options;
+    ncclUniqueId id = next_id(worker);
+    bool grouped = worker->members > 1, waits = options->make == APP_MAKE_NONBLOCKING;
+    if (grouped) {
+        APP_NCCL(ncclGroupStart());
+    }
+    for (int m = 0; m < worker->members; m++) {
+        struct app_member *member = &worker->member[m];
+        app_member_use(member);
+        ncclResult_t result = init_rank(options, member, &id, which(member, index));
+        APP_CHECK(result == ncclSuccess || (waits && result == ncclInProgress), "init gave %d", (int)result);
+        APP_CHECK(*which(member, index) != NULL, "no communicator after the call");
+    }
+    if (grouped) {
+        APP_NCCL_IS(ncclGroupEnd(), waits ? ncclInProgress : ncclSuccess);
+    }
+    for (int m = 0; m < worker->members && waits; m++) {
+        app_comm_ready(*which(&worker->member[m], index));
+    }
+}
+
+static ncclComm_t *place_parent(struct app_member *member, int index)
+{
+    (void)index;
+    return &member->parent;
+}
+
+static ncclComm_t *place_comm(struct app_member *member, int index)
+{
+    return &member->comm[index].comm;
+}
+
+static void make_all(struct app_worker *worker, int index)
+{
+    ncclComm_t comms[APP_MAX_RANKS];
+    APP_NCCL(ncclCommInitAll(comms, worker->members, NULL));
+    for (int m = 0; m < worker->members; m++) {
+        worker->member[m].comm[index].comm = comms[m];
+    }
+}
+
+static void make_split(struct app_worker *worker, int index)
+{
+    const struct app_options *options = worker->options;
+    if (worker->members > 1) {
+        APP_NCCL(ncclGroupStart());
+    }
+    for (int m = 0; m < worker->members; m++) {
+        struct app_member *member = &worker->member[m];
+        int r = member->world_rank;
+        app_member_use(member);
+        APP_NCCL(ncclCommSplit(member->parent, options->color[r], options->key[r], &member->comm[index].comm, NULL));
+    }
+    if (worker->members > 1) {
+        APP_NCCL(ncclGroupEnd());
+    }
+    for (int m = 0; m < worker->members; m++) {
+        bool none = options->color[worker->member[m].world_rank] == NCCL_SPLIT_NOCOLOR;
+        APP_CHECK((worker->member[m].comm[index].comm == NULL) == none, "split made a communicator or did not");
+    }
+}
+
+/* True when the child's rank order puts a before b. */
+static bool before(const struct app_options *options, int a, int b)
+{
+    return options->key[a] < options->key[b] || (options->key[a] == options->key[b] && a < b);
+}
+
+/* Who is in the communicator and in which order, by the rules of NCCL; compared with what the library says. */
+static void describe(const struct app_options *options, const struct app_member *member, bool split,
+                     struct app_comm *comm)
+{
+    int me = member->world_rank, nranks = 0, rank, device;
+    for (int r = 0; r < options->nranks; r++) {
+        if (split && options->color[r] != options->color[me]) {
+            continue;
+        }
+        int place = nranks++;
+        for (; split && place > 0 && before(options, r, comm->world[place - 1]); place--) {
+            comm->world[place] = comm->world[place - 1];
+        }
+        comm->world[place] = r;
+    }
+    comm->nranks = nranks;
+    for (int r = 0; r < nranks; r++) {
+        comm->rank = comm->world[r] == me ? r : comm->rank;
+    }
+    APP_NCCL(ncclCommCount(comm->comm, &nranks));
+    APP_NCCL(ncclCommUserRank(comm->comm, &rank));
+    APP_NCCL(ncclCommCuDevice(comm->comm, &device));
+    APP_CHECK(nranks == comm->nranks && rank == comm->rank && device == member->device,
+              "communicator says rank %d of %d on device %d, expected %d of %d on %d", rank, nranks, device, comm->rank,
+              comm->nranks, member->device);
+}
+
+static void make_op(const struct app_options *options, struct app_comm *comm)
+{
+    float scale = APP_PREMUL_SCALE;
+    comm->op = app_data_op(options);
+    if (strcmp(options->op, "premul") == 0) {
+        APP_NCCL(ncclRedOpCreatePreMulSum(&comm->op, &scale, ncclFloat32, ncclScalarHostImmediate, comm->comm));
+    }
+}
+
+void app_comm_make(struct app_worker *worker)
+{
+    const struct app_options *options = worker->options;
+    bool splits = options->make == APP_MAKE_SPLIT || options->make == APP_MAKE_FAMILY;
+    if (splits) {
+        make_world(worker, place_parent, 0);
+    }
+    for (int c = 0; c < options->comms; c++) {
+        bool is_parent = options->make == APP_MAKE_FAMILY && c == 0;
+        if (is_parent) {
+            for (int m = 0; m < worker->members; m++) {
+                worker->member[m].comm[0].comm = worker->member[m].parent;
+            }
+        } else if (splits) {
+            make_split(worker, c);
+        } else if (options->make == APP_MAKE_ALL) {
+            make_all(worker, c);
+        } else {
+            make_world(worker, place_comm, c);
+        }
+        for (int m = 0; m < worker->members; m++) {
+            struct app_member *member = &worker->member[m];
+            if (member->comm[c].comm != NULL) {
+                describe(options, member, splits && !is_parent, &member->comm[c]);
+                make_op(options, &member->comm[c]);
+            }
+        }
+    }
+}
+
+static void end_comm(const struct app_options *options, struct app_comm *comm)
+{
+    if (comm->op >= ncclNumOps) {
+        APP_NCCL(ncclRedOpDestroy(comm->op, comm->comm));
+    }
+    if (options->seed % 2 == 0) {
+        APP_NCCL(ncclCommFinalize(comm->comm));
+    }
+    APP_NCCL(ncclCommDestroy(comm->comm));
+}
+
+void app_comm_end(struct app_worker *worker)
+{
+    for (int m = 0; m < worker->members; m++) {
+        struct app_member *member = &worker->member[m];
+        app_member_use(member);
+        for (int c = worker->options->comms - 1; c >= 0; c--) {
+            if (member->comm[c].comm != NULL && member->comm[c].comm != member->parent) {
+                end_comm(worker->options, &member->comm[c]);
+            }
+            member->comm[c].comm = NULL;
+        }
+        if (member->parent != NULL) {
+            APP_NCCL(ncclCommDestroy(member->parent));
+            member->parent = NULL;
+        }
+    }
+}

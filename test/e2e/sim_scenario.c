@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/* sim_scenario.c - the odd ways of sim_app: groups that come to nothing, wrong arguments, many rounds, a dead rank. */
+#include "sim_app.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NO_SUCH_TYPE ((ncclDataType_t)99)
+#define NO_SUCH_OP ((ncclRedOp_t)77)
+#define SETTLED_ROUND 5         /* of churn: by then everything that is made once has been made */
+#define DESCRIPTORS_TOLERATED 2 /* of memory that a peer has not left yet */
+#define MAPPINGS_TOLERATED 16   /* the C library's own */
+#define STUCK_MICROSECONDS 300000
+#define LEAVE_MICROSECONDS 10000000
+#define POLL_MICROSECONDS 2000
+
+static void fill(struct app_worker *worker, struct app_item *items)
+{
+    for (int m = 0; m < worker->members; m++) {
+        app_member_use(&worker->member[m]);
+        app_item_fill(worker->options, &worker->member[m], &items[m], worker->serial);
+    }
+    worker->serial++;
+}
+
+static void call_all(struct app_worker *worker, const struct app_item *items)
+{
+    for (int m = 0; m < worker->members; m++) {
+        struct app_member *member = &worker->member[m];
+        app_member_use(member);
+        APP_NCCL(app_item_call(&items[m], &member->comm[0], member->stream[0]));
+    }
+}
+
+static void verify_all(struct app_worker *worker, const struct app_item *items)
+{
+    for (int m = 0; m < worker->members; m++) {
+        struct app_member *member = &worker->member[m];
+        app_member_sync(worker, member);
+        app_item_verify(worker->options, member, &member->comm[0], &items[m]);
+    }
+}
+
+static void verify_nothing_ran(struct app_worker *worker, const struct app_item *items)
+{
+    usleep(10 * POLL_MICROSECONDS); /* time to do what must not be done */
+    for (int m = 0; m < worker->members; m++) {
+        app_member_sync(worker, &worker->member[m]);
+        app_item_verify_untouched(worker->options, &worker->member[m], &items[m]);
+    }
+}
+
+/* A call as it should be; what came before must not have broken anything. */
+static void run_plain(struct app_worker *worker, struct app_item *items)
+{
+    fill(worker, items);
+    APP_NCCL(ncclGroupStart());
+    call_all(worker, items);
+    APP_NCCL(ncclGroupEnd());
+    verify_all(worker, items);
+}
+
+static void simulate(struct app_worker *worker, struct app_item *items)
+{
+    ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+    run_plain(worker, items);
+    fill(worker, items);
+    APP_NCCL(ncclGroupStart());
+    call_all(worker, items);
+    APP_NCCL(ncclGroupSimulateEnd(&info));
+    verify_nothing_ran(worker, items);
+    run_plain(worker, items);
+}
+
+/* A bad call in a group: the call says so, the end of the group says so, and the good calls do not run. */
+static void group_error(struct app_worker *worker, struct app_item *items)
+{
+    for (int bad_first = 0; bad_first < 2; bad_first++) {
+        fill(worker, items);
+        APP_NCCL(ncclGroupStart());
+        if (!bad_first) {
+            call_all(worker, items);
+        }
+        APP_NCCL(ncclGroupStart());
+        APP_NCCL_IS(ncclAllReduce(&items, &items, 1, NO_SUCH_TYPE, ncclSum, worker->member[0].comm[0].comm,
+                                  worker->member[0].stream[0]),
+                    ncclInvalidArgument);
+        APP_NCCL(ncclGroupEnd());
+        if (bad_first) {
+            call_all(worker, items);
+        }
+        APP_NCCL_IS(ncclGroupEnd(), ncclInvalidArgument);
+        verify_nothing_ran(worker, items);
+        run_plain(worker, items);
+    }
+}
+
+static void arguments(struct app_worker *worker, struct app_item *items)
+{
+    ncclComm_t comm = worker->member[0].comm[0].comm;
+    CUstream stream = worker->member[0].stream[0];
+    void *data = (void *)(uintptr_t)items[0].send;
+    fill(worker, items);
+    app_member_use(&worker->member[0]);
+    APP_NCCL_IS(ncclAllReduce(data, data, 1, ncclFloat, ncclSum, NULL, stream), ncclInvalidArgument);
+    APP_NCCL_IS(ncclAllReduce(data, data, 1, ncclNumTypes, ncclSum, comm, stream), ncclInvalidArgument);
+    APP_NCCL_IS(ncclAllReduce(data, data, 1, ncclFloat, NO_SUCH_OP, comm, stream), ncclInvalidArgument);
+    APP_NCCL_IS(ncclAllReduce(data, data, 0, NO_SUCH_TYPE, ncclSum, comm, stream), ncclInvalidArgument);
+    APP_NCCL(ncclAllReduce(data, data, 0, ncclFloat, ncclSum, comm, stream));
+    APP_NCCL(ncclAllReduce(NULL, NULL, 0, ncclFloat, ncclSum, comm, stream));
+    APP_NCCL_IS(ncclGroupEnd(), ncclInvalidUsage);
+    APP_NCCL(ncclCommDestroy(NULL));
+    APP_NCCL(ncclCommAbort(NULL));
+    verify_nothing_ran(worker, items);
+    run_plain(worker, items);
+}
+
+static long count_descriptors(void)
+{
+    long number = 0;
+    DIR *directory = opendir("/proc/self/fd");
+    APP_CHECK(directory != NULL, "/proc/self/fd");
+    while (readdir(directory) != NULL) {
+        number++;
+    }
+    closedir(directory);
+    return number;
+}
+
+static long count_mappings(void)
+{
+    long number = 0;
+    FILE *file = fopen("/proc/self/maps", "r");
+    APP_CHECK(file != NULL, "/proc/self/maps");
+    for (int c = fgetc(file); c != EOF; c = fgetc(file)) {
+        number += c == '\n';
+    }
+    fclose(file);
+    return number;
+}
+
+/* Communicators made, used and ended many times leave nothing behind. */
+static void churn(struct app_worker *worker, struct app_item *items)
+{
+    long descriptors = 0, mappings = 0;
+    for (int round = 0; round < worker->options->rounds; round++) {
+        if (round > 0) {
+            app_comm_make(worker);
+        }
+        run_plain(worker, items);
+        app_comm_end(worker);
+        if (round == SETTLED_ROUND) {
+            descriptors = count_descriptors();
+            mappings = count_mappings();
+        }
+    }
+    if (worker->options->rounds > SETTLED_ROUND) {
+        APP_CHECK(count_descriptors() <= descriptors + DESCRIPTORS_TOLERATED, "descriptors went from %ld to %ld",
+                  descriptors, count_descriptors());
+        APP_CHECK(count_mappings() <= mappings + MAPPINGS_TOLERATED, "mappings went from %ld to %ld", mappings,
+                  count_mappings());
+    }
+}
+
+static bool finishes(const struct app_worker *worker, useconds_t limit)
+{
+    for (useconds_t waited = 0; waited < limit; waited += POLL_MICROSECONDS) {
+        bool all = true;
+        for (int m = 0; m < worker->members; m++) {
+            app_member_use(&worker->member[m]);
+            all &= cuStreamQuery(worker->member[m].stream[0]) == CUDA_SUCCESS;
+        }
+        if (all) {
+            return true;
+        }
+        usleep(POLL_MICROSECONDS);
+    }
+    return false;
+}
+
+/* One rank dies. The others wait for it on their GPUs, notice, abort, and get their GPUs back. */
+static void kill_one(struct app_worker *worker, struct app_item *items)
+{
+    run_plain(worker, items);
+    if (worker->member[0].world_rank == worker->options->victim) {
+        usleep(STUCK_MICROSECONDS / 4);
+        kill(getpid(), SIGKILL);
+    }
+    fill(worker, items);
+    APP_NCCL(ncclGroupStart());
+    call_all(worker, items);
+    APP_NCCL(ncclGroupEnd());
+    APP_CHECK(!finishes(worker, STUCK_MICROSECONDS), "an allreduce ended without all of its ranks");
+    for (int m = 0; m < worker->members; m++) {
+        app_member_use(&worker->member[m]);
+        APP_NCCL(ncclCommAbort(worker->member[m].comm[0].comm));
+        worker->member[m].comm[0].comm = NULL;
+    }
+    APP_CHECK(finishes(worker, LEAVE_MICROSECONDS), "the GPU is still busy after ncclCommAbort");
+}
+
+void app_scenario_run(struct app_worker *worker)
+{
+    static const struct {
+        const char *name;
+        void (*run)(struct app_worker *, struct app_item *);
+    } scenarios[] = {
+        {"simulate", simulate}, {"group-error", group_error}, {"arguments", arguments},
+        {"churn", churn},       {"kill", kill_one},
+    };
+    struct app_item items[APP_MAX_RANKS];
+    for (int m = 0; m < worker->members; m++) {
+        app_member_use(&worker->member[m]);
+        app_item_open(worker->options, &items[m]);
+        app_item_choose(worker->options, 0, &items[m]);
+    }
+    size_t s = 0;
+    while (s < sizeof scenarios / sizeof *scenarios && strcmp(worker->options->scenario, scenarios[s].name) != 0) {
+        s++;
+    }
+    APP_CHECK(s < sizeof scenarios / sizeof *scenarios, "no scenario %s", worker->options->scenario);
+    scenarios[s].run(worker, items);
+    for (int m = 0; m < worker->members; m++) {
+        app_member_use(&worker->member[m]);
+        app_item_close(&items[m]);
+    }
+}

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+# Communicators made in every way, in processes, threads, and one thread; their ends.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+work=(--counts 1,333,20000 --types f32,bf16 --batch 6 --iterations 2)
+for make in rank config; do
+    run_app --nranks 4 --make $make "${work[@]}"
+    expect_served "by $make, processes"
+done
+run_app --nranks 4 --local 4 --make all "${work[@]}"
+expect_served "ncclCommInitAll"
+run_app --nranks 4 --local 4 "${work[@]}"
+expect_served "one thread, grouped ncclCommInitRank"
+run_app --nranks 4 --local 4 --threads "${work[@]}"
+expect_served "four threads"
+run_app --nranks 8 --local 4 "${work[@]}"
+expect_served "two processes, each with four ranks in a thread"
+run_app --nranks 4 --local 2 --threads --make config "${work[@]}"
+expect_served "two processes, each with two threads"
+run_app --nranks 4 --own-gpu "${work[@]}"
+expect_served "one visible GPU for each process"
+run_app --nranks 4 --local 2 --own-gpu "${work[@]}"
+expect_served "two visible GPUs for each process"
+run_app --nranks 4 --comms 2 "${work[@]}"
+expect_served "two communicators in turn"
+run_app --nranks 4 --comms 2 --streams 2 "${work[@]}"
+expect_served "two communicators at once"
+run_app --nranks 4 --local 4 --comms 2 --streams 2 "${work[@]}"
+expect_served "two communicators at once, one thread"
+
+run_app --nranks 4 --make split --split-keys 3,2,1,0 "${work[@]}"
+[ "$(count_of 'served by onehop')" = 8 ]
+tap_point $? "split: parent and child are served" "$(diagnosis)"
+expect_served "split that reverses the order"
+run_app --nranks 8 --make split --split-colors 0,1,0,1,0,1,1,0 --split-keys 9,0,1,5,1,1,1,0 "${work[@]}"
+expect_served "split in two that mix"
+run_app --nranks 4 --make family --comms 3 --split-colors 0,0,-1,0 --split-keys 1,1,0,0 "${work[@]}"
+expect_served "parent and children in turn, one rank without colour"
+run_app --nranks 4 --local 4 --make split --split-colors 1,0,1,0 "${work[@]}"
+expect_served "split in one thread"
+run_app --nranks 4 --make split --split-colors 0,0,0,1 "${work[@]}"
+[ "$status" = 0 ] && [ "$(count_of 'handed back to NCCL: .*single rank')" = 1 ]
+tap_point $? "split: a rank alone is handed back" "$(diagnosis)"
+
+run_app --nranks 4 --make nonblocking "${work[@]}"
+expect_stock "non-blocking" "non-blocking"
+run_app --nranks 4 --local 2 --make nonblocking "${work[@]}"
+expect_stock "non-blocking, grouped" "non-blocking"
+
+run_app --nranks 4 --make scalable "${work[@]}"
+expect_right "by scalable"
+
+# leftovers LIMIT: what is left at the end of the last run, more than LIMIT communicators' worth.
+leftovers() {
+    local what each
+    for what in ipc_open:0 streams_live:0 graphs_live:0 graph_execs_live:0 user_objects_live:0 host_live:1 \
+        events_live:2 mem_live_bytes:$((32 << 20)); do
+        each=$(($1 * ${what#*:}))
+        [ "$(report_of "${what%:*}")" -le "$each" ] || echo "${what%:*} $(report_of "${what%:*}"), allowed $each"
+    done
+}
+
+export ONEHOP_SHM_DIR=$meeting
+for local in 1 2; do
+    run_app --nranks 2 --local $local --scenario churn --rounds 50 --counts 1000
+    expect_served "50 rounds, $local ranks a process"
+    [ "$(count_of 'served by onehop')" = 100 ]
+    tap_point $? "50 rounds: every communicator is served" "$(diagnosis)"
+    # Of two processes, the one that ends its last communicator first cannot wait for the other to be done with it.
+    tap_empty "$(leftovers $((2 - local)))" "50 rounds: no memory, handle, stream, event or graph is left"
+done
+expect_no_files
+tap_done

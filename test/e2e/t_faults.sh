@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT
+# Calls of the driver that fail, bad settings, uneven timing, dead ranks.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+work=(--counts 1,5000 --batch 2)
+export ONEHOP_SHM_DIR=$meeting
+
+# Set-up fails on one rank: all hand back.
+for function in cuIpcOpenMemHandle_v2 cuIpcGetMemHandle cuMemHostAlloc cuLibraryLoadData cuLibraryGetKernel \
+    cuMemsetD32Async; do
+    run_app --nranks 4 --rank-env 2:SIMNODE_FAIL=$function "${work[@]}"
+    expect_stock "$function fails on one rank" "rank 2"
+done
+run_app --nranks 4 --rank-env 1:SIMNODE_FAIL=cuIpcOpenMemHandle_v2:2 "${work[@]}"
+expect_stock "the second cuIpcOpenMemHandle fails on one rank" "rank 1"
+SIMNODE_FAIL=cuIpcOpenMemHandle_v2 run_app --nranks 4 "${work[@]}"
+expect_stock "CUDA IPC is refused on every rank" "rank"
+SIMNODE_FAIL=cuCtxEnablePeerAccess run_app --nranks 4 --local 4 "${work[@]}"
+expect_stock "peer access is refused within a process" "rank"
+
+# Bad settings: one line, with the name, the value and what is accepted; then the default.
+# expect_warned SETTING ACCEPTED
+expect_warned() {
+    [ "$(count_of WARN)" = 1 ] && [ "$(count_of "WARN .*$1.*$2")" = 1 ]
+    tap_point $? "$1: one warning that names the setting and what is accepted" "$(diagnosis)"
+}
+ONEHOP_MAX_BYTES=banana run_app --nranks 2 "${work[@]}"
+expect_served "ONEHOP_MAX_BYTES=banana"
+expect_warned ONEHOP_MAX_BYTES=banana "0 to 1G"
+ONEHOP_ALGO=foo run_app --nranks 2 "${work[@]}"
+expect_served "ONEHOP_ALGO=foo"
+expect_warned ONEHOP_ALGO=foo "oneshot_ll"
+ONEHOP_DEBUG=NONE ONEHOP_STATS=0 ONEHOP_MAX_BYTES=-1 run_app --nranks 2 "${work[@]}"
+[ "$status" = 0 ] && [ "$(count_of onehop:)" = 0 ]
+tap_point $? "ONEHOP_DEBUG=NONE says nothing" "$(diagnosis)"
+
+# Timing: kernels and copies start late, differently on every rank.
+for seed in 1 2 3; do
+    SIMNODE_DELAY_US=2000 SIMNODE_SEED=$seed run_app --nranks 4 --counts 3,5000,20000 --batch 6 --iterations 3 \
+        --seed $seed --streams 2
+    expect_served "random delays, seed $seed"
+done
+SIMNODE_DELAY_US=1000 run_app --nranks 4 --local 2 --counts 3,5000 --batch 4 --graph 10
+expect_served "random delays, graphs, two ranks a process"
+
+# The epoch wraps around: first epoch close to the end, in every algorithm.
+for algorithm in auto oneshot_ll twoshot_ll twoshot_push; do
+    ONEHOP_INIT_EPOCH=2147483645 ONEHOP_ALGO=$algorithm run_app --nranks 3 --counts 3,5000,70000 --batch 6 --iterations 3
+    expect_served "the epoch wraps around, $algorithm"
+done
+
+# A rank is killed while the others wait for it.
+for local in 1 2; do
+    run_app --nranks 4 --local $local --scenario kill --victim 2 --counts 1000
+    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -ge $((4 - local)) ]
+    tap_point $? "a rank is killed, $local ranks a process: the others abort and have their GPUs back" "$(diagnosis)"
+done
+ONEHOP_ALGO=twoshot_push run_app --nranks 3 --scenario kill --victim 0 --counts 300000
+expect_right "rank 0 is killed, twoshot_push"
+expect_no_files
+tap_done

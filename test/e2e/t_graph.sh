@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: MIT
+# Graph capture: replayed many times, mixed with eager calls.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+run_app --nranks 4 --counts 10,5000 --batch 2 --graph 100
+expect_served "100 replays between eager calls"
+for algorithm in oneshot_ll twoshot_ll twoshot_push; do
+    ONEHOP_ALGO=$algorithm run_app --nranks 2 --counts 3,40000 --types bf16 --in-place both --batch 4 --graph 20
+    expect_served "replays of $algorithm" $algorithm
+done
+run_app --nranks 3 --counts 10,5000 --batch 4 --graph 20 --group 4
+expect_served "a group in a graph"
+run_app --nranks 3 --counts 10,5000 --batch 4 --graph 20 --streams 2
+expect_served "two streams in a graph"
+run_app --nranks 3 --counts 10,5000 --batch 4 --graph 20 --streams 2 --comms 2
+expect_served "two streams, two communicators in a graph"
+run_app --nranks 4 --local 4 --counts 10,5000 --batch 4 --graph 20
+expect_served "graphs of four ranks in a thread"
+run_app --nranks 4 --local 4 --threads --counts 10,5000 --batch 2 --graph 20
+expect_served "graphs of four threads"
+ONEHOP_MAX_BYTES=4K run_app --nranks 2 --counts 1000,2000 --batch 4 --graph 20
+[ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ "$(report_of nccl_allreduce)" -gt 0 ]
+tap_point $? "a graph that is part onehop, part NCCL" "$(diagnosis)"
+ONEHOP_INIT_EPOCH=2147483600 run_app --nranks 4 --counts 10,5000,40000 --batch 3 --graph 30
+expect_served "the epoch wraps around between replays"
+tap_done

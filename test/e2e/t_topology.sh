@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+# Served only where every pair of GPUs is joined by NVLink beyond doubt.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+work=(--counts 1,5000 --batch 2)
+for n in 2 3 4 8; do
+    SIMNODE_TOPOLOGY=h200x$n run_app --nranks $n "${work[@]}"
+    expect_served "h200x$n"
+done
+for topology in a100x4-direct vm-hidden; do
+    SIMNODE_TOPOLOGY=$topology run_app --nranks 4 "${work[@]}"
+    expect_served "$topology"
+done
+
+# refuses TOPOLOGY REASON
+refuses() {
+    SIMNODE_TOPOLOGY=$1 run_app --nranks 4 "${work[@]}"
+    expect_stock "$1" "$2"
+    SIMNODE_TOPOLOGY=$1 run_app --nranks 4 --local 4 "${work[@]}"
+    expect_stock "$1, one thread" "$2"
+}
+refuses pcie-only 'GPUs .* are not joined by NVLink'
+refuses partial-nvlink 'GPUs .* are not joined by NVLink'
+refuses dead-link-pair 'GPUs .* are not joined by NVLink'
+refuses nvml-disagrees "GPUs .* cannot access each other's memory"
+refuses vm-hidden-noproof "GPUs .* cannot access each other's memory"
+refuses mig 'GPU .* is in MIG mode'
+
+# What is not joined matters only to communicators that have both.
+SIMNODE_TOPOLOGY=partial-nvlink run_app --nranks 4 --make split --split-colors 0,0,1,1 "${work[@]}"
+[ "$status" = 0 ] && [ "$(count_of 'nranks 4: handed back')" = 4 ] && [ "$(count_of 'nranks 2: served')" = 4 ]
+tap_point $? "partial-nvlink: communicators within a joined pair are served" "$(diagnosis)"
+
+NCCL_P2P_DISABLE=1 run_app --nranks 4 "${work[@]}"
+expect_stock "NCCL_P2P_DISABLE=1" "NCCL_P2P_DISABLE=1"
+NCCL_P2P_DISABLE=0 run_app --nranks 4 "${work[@]}"
+expect_served "NCCL_P2P_DISABLE=0"
+NCCL_P2P_LEVEL=LOC run_app --nranks 4 "${work[@]}"
+expect_stock "NCCL_P2P_LEVEL=LOC" "NCCL_P2P_LEVEL=LOC"
+NCCL_P2P_LEVEL=NVL run_app --nranks 4 "${work[@]}"
+expect_served "NCCL_P2P_LEVEL=NVL"
+run_app --nranks 4 --rank-env 3:NCCL_P2P_DISABLE=1 "${work[@]}"
+expect_stock "NCCL_P2P_DISABLE=1 on one rank" "NCCL_P2P_DISABLE=1"
+
+# A node without NVML: CUDA alone can prove NVLink.
+without=$scratch/without-nvml
+mkdir "$without"
+ln -s "$stand_ins"/libcuda.so* "$stand_ins"/libnccl.so* "$without"
+export LD_LIBRARY_PATH=$without
+run_app --nranks 4 "${work[@]}"
+expect_served "no NVML, CUDA proves NVLink"
+SIMNODE_TOPOLOGY=vm-hidden-noproof run_app --nranks 4 "${work[@]}"
+expect_stock "no NVML, no proof" "GPUs .* cannot access each other's memory"
+tap_done

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: MIT
+# What libonehop.so asks of, and shows to, the process that it is loaded into.
+. "$abs_top_srcdir/test/hygiene/tap.sh"
+
+object=$abs_top_builddir/.libs/libonehop.so
+map=$abs_top_srcdir/src/onehop.map
+export LC_ALL=C
+
+[ -r "$object" ]
+tap_point $? "libonehop.so is built" "$object is missing"
+
+dynamic=$(readelf -dW "$object")
+if [ -n "$OH_SANITIZERS" ]; then
+    tap_skip "libc is all it needs" "a sanitizer's runtime is linked"
+else
+    # glibc older than 2.34 keeps threads, dlopen and shm_open in libraries of their own.
+    needed=$(sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' <<<"$dynamic")
+    tap_empty "$(grep -vxE 'libc\.so\.6|lib(pthread|dl|rt)\.so\.[0-9]' <<<"$needed")" "libc is all it needs"
+    if getconf GNU_LIBC_VERSION | awk '{split($2, v, "."); exit !(v[1] > 2 || v[2] >= 34)}'; then
+        tap_empty "$(grep -vx 'libc\.so\.6' <<<"$needed")" "libc.so.6 alone, with glibc 2.34 or later"
+    fi
+fi
+
+flags=$(grep 'FLAGS_1' <<<"$dynamic")
+[[ $flags == *NODELETE* && $flags == *NOW* ]]
+tap_point $? "it is bound at load and stays loaded" "$flags"
+
+tap_empty "$(grep -E 'TEXTREL|RPATH|RUNPATH' <<<"$dynamic")" "no text relocations, no run path"
+tap_empty "$(readelf -lW "$object" | grep 'GNU_STACK.*E ')" "the stack is not executable"
+
+wanted=$(sed -n '/global:/,/local:/s/^ *\([A-Za-z0-9_]*\);$/\1/p' "$map" | sort)
+found=$(nm -D --defined-only "$object" | awk '{print $3}' | sort)
+tap_empty "$(diff <(echo "$wanted") <(echo "$found"))" "it exports exactly what src/onehop.map names"
+
+undefined=$(nm -D --undefined-only "$object" | awk '{print $2}')
+foreign=$(grep -E '^(cuda|cu[A-Z]|p?nccl|nvml|hwloc)' <<<"$undefined")
+tap_empty "$foreign" "nothing of CUDA, NVML, NCCL or hwloc is linked"
+tap_done

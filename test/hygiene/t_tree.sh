@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: MIT
+# What every file and every release must have.
+. "$abs_top_srcdir/test/hygiene/tap.sh"
+
+cd "$abs_top_srcdir" || exit 1
+version=$(sed -n 's/^#define PACKAGE_VERSION "\(.*\)"/\1/p' "$abs_top_builddir/config.h")
+
+header=$(awk '/define ONEHOP_VERSION_(MAJOR|MINOR|PATCH) / { v = v dot $3; dot = "." } END { print v }' \
+    include/onehop/onehop.h)
+[ "$header" = "$version" ]
+tap_point $? "onehop.h and configure.ac have the same version" "onehop.h: $header, configure.ac: $version"
+
+grep -qE "^## ${version//./\\.}( |$)" NEWS.md
+tap_point $? "NEWS.md has an entry for this version" "no line '## $version'"
+
+tap_empty "$(find include src kernels test scripts m4 .ci configure.ac Makefile.am -type f \
+    -regextype posix-extended -regex '.*\.(c|h|S|cpp|cu|cuh|sh|am|ac)|m4/oh_.*|scripts/.*|\.ci/run' -print0 |
+    xargs -0 grep -L 'SPDX-License-Identifier: MIT')" "every source file names its licence"
+
+fragments=$(find kernels src test -name '*.am' -exec cat {} +)
+unnamed=$(find include src kernels test -type f -regextype posix-extended -regex '.*\.(c|h|S|cpp|cu|cuh)' |
+    while read -r file; do
+        grep -qF -e "$file" -e "%reldir%/${file##*/}" -e "%D%/${file##*/}" <<<"$fragments" || echo "$file"
+    done)
+tap_empty "$unnamed" "every source file is named in its folder's .am fragment, so the tarball has it"
+tap_done

@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * cuda_device.c - the stand-in driver's start, devices, contexts and error names
+ *
+ * The devices are the topology's GPUs that CUDA_VISIBLE_DEVICES names, in its order. They do not change after cuInit.
+ */
+#include "test/simnode/cuda_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STACK_DEPTH 16
+
+static _Thread_local CUcontext stack[STACK_DEPTH];
+static _Thread_local int depth;
+static _Thread_local bool in_callback;
+
+static CUresult enter_uninitialised(const char *function)
+{
+    if (simnode_call(function)) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return in_callback ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
+}
+
+CUresult simcuda_enter(const char *function)
+{
+    CUresult result = enter_uninitialised(function);
+    if (result == CUDA_SUCCESS && simcuda.owner != getpid()) {
+        result = CUDA_ERROR_NOT_INITIALIZED;
+    }
+    return result;
+}
+
+CUresult simcuda_leave(CUresult result)
+{
+    pthread_mutex_unlock(&simcuda.lock);
+    return result;
+}
+
+void simcuda_callback(void (*run)(void *), void *data)
+{
+    in_callback = true;
+    run(data);
+    in_callback = false;
+}
+
+CUcontext simcuda_current(void)
+{
+    CUcontext ctx = depth > 0 ? stack[depth - 1] : NULL;
+    return ctx && ctx->uses > 0 ? ctx : NULL;
+}
+
+int simcuda_gpu(const struct CUctx_st *ctx)
+{
+    return simcuda.gpu_of[ctx->device];
+}
+
+/* As CUDA reads it: the list ends at the first entry that is not the index of a GPU. */
+static void choose_devices(void)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (!visible) {
+        for (simcuda.devices = 0; simcuda.devices < simcuda.topology.gpus; simcuda.devices++) {
+            simcuda.gpu_of[simcuda.devices] = simcuda.devices;
+        }
+        return;
+    }
+    while (simcuda.devices < SIMNODE_MAX_GPUS) {
+        char *end;
+        long gpu = strtol(visible, &end, 10);
+        if (end == visible || gpu < 0 || gpu >= simcuda.topology.gpus) {
+            return;
+        }
+        simcuda.gpu_of[simcuda.devices++] = (int)gpu;
+        if (*end != ',') {
+            return;
+        }
+        visible = end + 1;
+    }
+}
+
+static uint32_t setting(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
+}
+
+CUresult cuInit(unsigned flags)
+{
+    CUresult result = enter_uninitialised(__func__);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (simcuda.owner != 0) {
+        return simcuda.owner == getpid() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+    }
+    pthread_mutex_lock(&simcuda.lock);
+    if (simcuda.owner != 0) {
+        return simcuda_leave(CUDA_SUCCESS);
+    }
+    if (!simnode_topology_load(&simcuda.topology)) {
+        return simcuda_leave(CUDA_ERROR_NO_DEVICE);
+    }
+    choose_devices();
+    if (simcuda.devices == 0) {
+        return simcuda_leave(CUDA_ERROR_NO_DEVICE);
+    }
+    for (int i = 0; i < simcuda.devices; i++) {
+        simcuda.context[i].device = i;
+    }
+    simcuda.seed = setting("SIMNODE_SEED");
+    simcuda.delay_us = setting("SIMNODE_DELAY_US");
+    simcuda.block_threads = setting("SIMNODE_BLOCK_THREADS") == 1;
+    simcuda.owner = getpid();
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDriverGetVersion(int *version_p)
+{
+    CUresult result = enter_uninitialised(__func__);
+    if (result == CUDA_SUCCESS) {
+        *version_p = 13000;
+    }
+    return result;
+}
+
+#define ERRORS(X)                                                                                                      \
+    X(CUDA_SUCCESS)                                                                                                    \
+    X(CUDA_ERROR_INVALID_VALUE)                                                                                        \
+    X(CUDA_ERROR_OUT_OF_MEMORY)                                                                                        \
+    X(CUDA_ERROR_NOT_INITIALIZED)                                                                                      \
+    X(CUDA_ERROR_NO_DEVICE)                                                                                            \
+    X(CUDA_ERROR_INVALID_DEVICE)                                                                                       \
+    X(CUDA_ERROR_INVALID_CONTEXT)                                                                                      \
+    X(CUDA_ERROR_MAP_FAILED)                                                                                           \
+    X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED)                                                                              \
+    X(CUDA_ERROR_INVALID_HANDLE)                                                                                       \
+    X(CUDA_ERROR_ILLEGAL_STATE)                                                                                        \
+    X(CUDA_ERROR_NOT_FOUND)                                                                                            \
+    X(CUDA_ERROR_NOT_READY)                                                                                            \
+    X(CUDA_ERROR_ILLEGAL_ADDRESS)                                                                                      \
+    X(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)                                                                          \
+    X(CUDA_ERROR_NOT_PERMITTED)                                                                                        \
+    X(CUDA_ERROR_NOT_SUPPORTED)                                                                                        \
+    X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)                                                                           \
+    X(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)                                                                           \
+    X(CUDA_ERROR_STREAM_CAPTURE_MERGE)                                                                                 \
+    X(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)                                                                             \
+    X(CUDA_ERROR_STREAM_CAPTURE_UNJOINED)                                                                              \
+    X(CUDA_ERROR_STREAM_CAPTURE_ISOLATION)                                                                             \
+    X(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)                                                                              \
+    X(CUDA_ERROR_CAPTURED_EVENT)                                                                                       \
+    X(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)                                                                          \
+    X(CUDA_ERROR_UNKNOWN)
+
+static CUresult error_text(CUresult error, const char **text_p)
+{
+    switch (error) {
+#define ERROR_CASE(name_)                                                                                              \
+    case name_:                                                                                                        \
+        *text_p = #name_;                                                                                              \
+        return CUDA_SUCCESS;
+        ERRORS(ERROR_CASE)
+#undef ERROR_CASE
+    default:
+        *text_p = NULL;
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUresult cuGetErrorName(CUresult error, const char **name_p)
+{
+    CUresult result = enter_uninitialised(__func__);
+    return result == CUDA_SUCCESS ? error_text(error, name_p) : result;
+}
+
+CUresult cuGetErrorString(CUresult error, const char **text_p)
+{
+    CUresult result = enter_uninitialised(__func__);
+    return result == CUDA_SUCCESS ? error_text(error, text_p) : result;
+}
+
+static const struct simnode_gpu *gpu_at(CUdevice device)
+{
+    return device >= 0 && device < simcuda.devices ? &simcuda.topology.gpu[simcuda.gpu_of[device]] : NULL;
+}
+
+CUresult cuDeviceGetCount(int *count_p)
+{
+    SIMCUDA_ENTER();
+    *count_p = simcuda.devices;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice *device_p, int ordinal)
+{
+    SIMCUDA_ENTER();
+    if (!gpu_at(ordinal)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    *device_p = ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetName(char *name_p, int size, CUdevice device)
+{
+    SIMCUDA_ENTER();
+    const struct simnode_gpu *gpu = gpu_at(device);
+    if (!gpu || size <= 0) {
+        return gpu ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
+    }
+    snprintf(name_p, (size_t)size, "%s", gpu->name);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid_p, CUdevice device)
+{
+    SIMCUDA_ENTER();
+    const struct simnode_gpu *gpu = gpu_at(device);
+    if (!gpu) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    simnode_gpu_uuid(gpu, (unsigned char *)uuid_p->bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes_p, CUdevice device)
+{
+    SIMCUDA_ENTER();
+    const struct simnode_gpu *gpu = gpu_at(device);
+    if (!gpu) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    *bytes_p = gpu->memory;
+    return CUDA_SUCCESS;
+}
+
+static int attribute_of(const struct simnode_gpu *gpu, CUdevice_attribute attribute)
+{
+    switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+        return gpu->cc_major;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+        return gpu->cc_minor;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+        return gpu->sms;
+    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
+        return (int)gpu->domain;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+        return (int)gpu->bus;
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
+        return (int)gpu->device;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
+        return SIMCUDA_MAX_THREADS;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+        return 2048;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+        return 32;
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
+    case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+CUresult cuDeviceGetAttribute(int *value_p, CUdevice_attribute attribute, CUdevice device)
+{
+    SIMCUDA_ENTER();
+    const struct simnode_gpu *gpu = gpu_at(device);
+    if (!gpu) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    *value_p = attribute_of(gpu, attribute);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetPCIBusId(char *text_p, int size, CUdevice device)
+{
+    SIMCUDA_ENTER();
+    const struct simnode_gpu *gpu = gpu_at(device);
+    if (!gpu || size <= 0) {
+        return gpu ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
+    }
+    simnode_gpu_bus_id(gpu, 4, text_p, (size_t)size);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetByPCIBusId(CUdevice *device_p, const char *text)
+{
+    SIMCUDA_ENTER();
+    int gpu = simnode_topology_find(&simcuda.topology, text);
+    for (int i = 0; i < simcuda.devices; i++) {
+        if (simcuda.gpu_of[i] == gpu) {
+            *device_p = i;
+            return CUDA_SUCCESS;
+        }
+    }
+    return CUDA_ERROR_INVALID_DEVICE;
+}
+
+static const struct simnode_pair *pair_of(CUdevice a, CUdevice b)
+{
+    return &simcuda.topology.pair[simcuda.gpu_of[a]][simcuda.gpu_of[b]];
+}
+
+CUresult cuDeviceCanAccessPeer(int *can_p, CUdevice device, CUdevice peer)
+{
+    SIMCUDA_ENTER();
+    if (!gpu_at(device) || !gpu_at(peer)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    *can_p = device != peer && pair_of(device, peer)->access;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetP2PAttribute(int *value_p, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice target)
+{
+    SIMCUDA_ENTER();
+    if (!gpu_at(source) || !gpu_at(target) || source == target) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    const struct simnode_pair *pair = pair_of(source, target);
+    switch (attribute) {
+    case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
+        *value_p = pair->access;
+        return CUDA_SUCCESS;
+    case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
+        *value_p = pair->atomics;
+        return CUDA_SUCCESS;
+    case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
+    case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
+        *value_p = 0;
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx_p, CUdevice device)
+{
+    SIMCUDA_ENTER();
+    if (!gpu_at(device)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    pthread_mutex_lock(&simcuda.lock);
+    CUcontext ctx = &simcuda.context[device];
+    if (ctx->uses++ == 0) {
+        simcuda.contexts_created++;
+    }
+    *ctx_p = ctx;
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    SIMCUDA_ENTER();
+    if (!gpu_at(device)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    pthread_mutex_lock(&simcuda.lock);
+    CUcontext ctx = &simcuda.context[device];
+    if (ctx->uses == 0) {
+        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    if (--ctx->uses == 0) {
+        memset(ctx->peer, 0, sizeof ctx->peer);
+    }
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+static bool is_context(CUcontext ctx)
+{
+    for (int i = 0; i < simcuda.devices; i++) {
+        if (ctx == &simcuda.context[i]) {
+            return ctx->uses > 0;
+        }
+    }
+    return false;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *ctx_p)
+{
+    SIMCUDA_ENTER();
+    *ctx_p = depth > 0 ? stack[depth - 1] : NULL;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext ctx)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    if (!is_context(ctx) || depth == STACK_DEPTH) {
+        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    stack[depth++] = ctx;
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *ctx_p)
+{
+    SIMCUDA_ENTER();
+    if (depth == 0) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    depth--;
+    if (ctx_p) {
+        *ctx_p = stack[depth];
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext ctx)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    if (ctx && !is_context(ctx)) {
+        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    depth = depth > 0 ? depth - 1 : 0;
+    if (ctx) {
+        stack[depth++] = ctx;
+    }
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetDevice(CUdevice *device_p)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    CUcontext ctx = simcuda_current();
+    if (!ctx) {
+        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    *device_p = ctx->device;
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxSynchronize(void)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    CUcontext ctx = simcuda_current();
+    CUresult result = ctx ? simcuda_capture_check() : CUDA_ERROR_INVALID_CONTEXT;
+    if (result == CUDA_SUCCESS) {
+        simcuda_context_wait(ctx);
+    }
+    return simcuda_leave(result);
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    CUcontext ctx = simcuda_current();
+    CUresult result = CUDA_SUCCESS;
+    if (!ctx || !is_context(peer) || ctx == peer) {
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    } else if (flags != 0) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    } else if (!pair_of(ctx->device, peer->device)->access) {
+        result = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    } else if (ctx->peer[peer->device]) {
+        result = CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    } else {
+        ctx->peer[peer->device] = true;
+    }
+    return simcuda_leave(result);
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * cuda_internal.h - inside the stand-in libcuda.so.1
+ *
+ * One lock (simcuda.lock) guards all state of the process. It is never held while work runs: kernels, copies, host
+ * functions and destructors of user objects. A stream is a thread with a queue of operations. The one means of
+ * ordering is the marker: something that is done once some streams have come to some place in their queues. Events,
+ * the waits of host threads, the rules of the legacy stream and the edges of graphs are all made of markers.
+ *
+ * Functions declared below want the lock held by the caller unless they say otherwise.
+ */
+#ifndef SIMNODE_CUDA_INTERNAL_H_
+#define SIMNODE_CUDA_INTERNAL_H_
+
+/* What cuda.h declares is what the library exports; the rest of it is compiled with -fvisibility=hidden. */
+#pragma GCC visibility push(default)
+#include <cuda.h>
+
+/* Exported under these names too, whichever of them the cuda.h at hand declares. */
+#undef cuEventElapsedTime
+#undef cuStreamGetCaptureInfo
+CUresult CUDAAPI cuEventElapsedTime(float *milliseconds_p, CUevent start, CUevent end);
+CUresult CUDAAPI cuEventElapsedTime_v2(float *milliseconds_p, CUevent start, CUevent end);
+CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status_p, cuuint64_t *id_p,
+                                           CUgraph *graph_p, const CUgraphNode **dependencies_p, size_t *count_p);
+CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status_p, cuuint64_t *id_p,
+                                           CUgraph *graph_p, const CUgraphNode **dependencies_p,
+                                           const CUgraphEdgeData **edges_p, size_t *count_p);
+#pragma GCC visibility pop
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "test/simnode/fault.h"
+#include "test/simnode/kernels.h"
+#include "test/simnode/topology.h"
+
+#define SIMCUDA_MAX_LANES 16
+#define SIMCUDA_MAX_THREADS 1024
+
+/* Objects with a handle. Listed, so that a handle can be checked and the living counted. */
+enum simcuda_kind {
+    SIMCUDA_STREAM,
+    SIMCUDA_DEFAULT_STREAM, /* legacy and per-thread streams, made when first used */
+    SIMCUDA_EVENT,
+    SIMCUDA_GRAPH,
+    SIMCUDA_EXEC,
+    SIMCUDA_USER,
+    SIMCUDA_LIBRARY,
+    SIMCUDA_CAPTURE,
+    SIMCUDA_DEVICE_MEMORY,
+    SIMCUDA_HOST_MEMORY,
+    SIMCUDA_IPC_MEMORY,
+    SIMCUDA_KINDS
+};
+
+/* First member of every object. */
+struct simcuda_object {
+    struct simcuda_object *next;
+    enum simcuda_kind kind;
+};
+
+/* The primary context of a device; the only context that it has. */
+struct CUctx_st {
+    int device;    /* ordinal */
+    unsigned uses; /* 0: does not exist */
+    bool peer[SIMNODE_MAX_GPUS];
+    size_t live_bytes;
+};
+
+/* Done when `left` is 0. Counted by reference. */
+struct simcuda_marker {
+    unsigned references;
+    unsigned left; /* streams that are not there yet */
+    uint64_t time; /* ns, when it was done */
+};
+
+struct simcuda_launch_count {
+    struct simcuda_launch_count *next;
+    char *name;
+    _Atomic unsigned long launches;
+};
+
+enum simcuda_op_kind {
+    SIMCUDA_OP_KERNEL,
+    SIMCUDA_OP_COPY,
+    SIMCUDA_OP_SET,
+    SIMCUDA_OP_HOST,
+    SIMCUDA_OP_RECORD, /* comes to a marker */
+    SIMCUDA_OP_WAIT,   /* waits until a marker is done */
+    SIMCUDA_OP_RETIRE  /* drops a reference to an executable graph */
+};
+
+/* One thing for a stream to do. */
+struct simcuda_op {
+    struct simcuda_op *next;
+    enum simcuda_op_kind kind;
+    union {
+        struct {
+            simnode_kernel_fn run;
+            struct simcuda_launch_count *count;
+            unsigned blocks;
+            struct oh_kernel_args args;
+        } kernel;
+        struct {
+            void *to;
+            const void *from;
+            size_t bytes;
+            void *staged; /* freed afterwards; NULL: nothing */
+        } copy;
+        struct {
+            void *to;
+            uint32_t value;
+            unsigned width; /* bytes of one element: 1 or 4 */
+            size_t count;
+        } set;
+        struct {
+            CUhostFn run;
+            void *data;
+        } host;
+        struct simcuda_marker *marker; /* RECORD, WAIT: a reference */
+        uint32_t token;                /* the same in a graph, where there is one marker for each launch */
+        CUgraphExec exec;
+    };
+};
+
+struct CUstream_st {
+    struct simcuda_object object;
+    CUcontext ctx;
+    unsigned flags;
+    unsigned references;
+    bool legacy;
+    bool started;
+    bool closing;
+    pthread_t owner; /* of a per-thread stream */
+    pthread_cond_t wake;
+    struct simcuda_op *head;
+    struct simcuda_op **tail;
+    unsigned long pending; /* operations not finished */
+    uint32_t random;
+    struct simcuda_capture *capture; /* NULL: none */
+    int lane;                        /* in the capture */
+};
+
+struct CUevent_st {
+    struct simcuda_object object;
+    CUcontext ctx;
+    unsigned flags;
+    struct simcuda_marker *marker; /* NULL: never recorded */
+    cuuint64_t capture;            /* last recorded in this capture; 0: outside */
+    uint32_t token;
+};
+
+struct CUlib_st {
+    struct simcuda_object object;
+    CUkernel kernels;
+};
+
+struct CUkern_st {
+    CUkernel next;
+    simnode_kernel_fn run;
+    struct simcuda_launch_count *count;
+};
+
+/* Memory that streams may touch. */
+struct simcuda_memory {
+    struct simcuda_object object;
+    CUcontext ctx; /* on whose device; for IPC memory: in which it was opened; NULL: host memory, open to all */
+    char *base;
+    size_t bytes;
+    int fd; /* device memory */
+    uint64_t nonce;
+    unsigned opened; /* IPC: how often */
+};
+
+struct simcuda_state {
+    pthread_mutex_t lock;
+    pthread_cond_t progress; /* a marker is done */
+    _Atomic pid_t owner;     /* the process that called cuInit; 0: nobody has */
+    struct simnode_topology topology;
+    uint32_t seed; /* SIMNODE_SEED, _DELAY_US, _BLOCK_THREADS; fixed by cuInit */
+    uint32_t delay_us;
+    bool block_threads;
+    int devices;
+    int gpu_of[SIMNODE_MAX_GPUS]; /* by device ordinal */
+    struct CUctx_st context[SIMNODE_MAX_GPUS];
+    struct simcuda_object *objects[SIMCUDA_KINDS];
+    struct simcuda_launch_count *launches;
+    unsigned long contexts_created;
+    unsigned long mem_allocs;
+    size_t mem_live;
+    size_t mem_peak;
+    cuuint64_t captures; /* ids given */
+};
+
+extern struct simcuda_state simcuda;
+
+/* Heads every exported function. The lock is not held. */
+#define SIMCUDA_ENTER()                                                                                                \
+    do {                                                                                                               \
+        CUresult entered_ = simcuda_enter(__func__);                                                                   \
+        if (entered_ != CUDA_SUCCESS) {                                                                                \
+            return entered_;                                                                                           \
+        }                                                                                                              \
+    } while (0)
+
+/* cuda_device.c */
+
+/* Trace, faults, and whether the API may be called here and now. */
+CUresult simcuda_enter(const char *function);
+
+/* Unlocks and gives the result back: the end of most functions. */
+CUresult simcuda_leave(CUresult result);
+
+/* The thread runs a host function or a destructor, in which the API must not be called. */
+void simcuda_callback(void (*run)(void *), void *data);
+
+/* The calling thread's current context; NULL when there is none or it has been released. */
+CUcontext simcuda_current(void);
+
+/* Index of a context's GPU in the topology. */
+int simcuda_gpu(const struct CUctx_st *ctx);
+
+/* cuda_object.c */
+
+/* calloc that ends the process when there is no memory. No lock needed. */
+void *simcuda_new(size_t bytes);
+
+/* Lists, removes, finds. simcuda_has takes any pointer and looks at nothing behind it. */
+void simcuda_add(enum simcuda_kind kind, struct simcuda_object *object);
+void simcuda_remove(struct simcuda_object *object);
+bool simcuda_has(enum simcuda_kind kind, const void *handle);
+
+/* The launch counter of that name; made when there is none, never freed. */
+struct simcuda_launch_count *simcuda_count_get(const char *name);
+
+/* cuda_memory.c */
+
+/* True when [address, address + bytes) is memory that the context's device can reach. */
+bool simcuda_reaches(CUcontext ctx, const void *address, size_t bytes);
+
+/* cuda_stream.c */
+
+/* The stream behind a handle, the special ones included, made if need be. */
+CUresult simcuda_stream_find(CUstream handle, CUstream *stream_p);
+
+/* A stream without a handle; started by its first operation. */
+CUstream simcuda_stream_new(CUcontext ctx, unsigned flags);
+void simcuda_stream_retain(CUstream stream);
+void simcuda_stream_release(CUstream stream);
+
+/* The caller's reference goes; work that is queued still runs. */
+void simcuda_stream_close(CUstream stream);
+
+/* Queues or captures a copy of *op; on success takes over the references in it. */
+CUresult simcuda_submit(CUstream stream, const struct simcuda_op *op);
+
+/* Queues only: no capture, no legacy rules. simcuda_stream_order applies the legacy rules alone. */
+void simcuda_push(CUstream stream, const struct simcuda_op *op);
+void simcuda_stream_order(CUstream stream);
+
+/* A marker for `streams` streams, with one reference; pushes of an op that holds another. */
+struct simcuda_marker *simcuda_marker_new(unsigned streams);
+void simcuda_marker_release(struct simcuda_marker *marker);
+void simcuda_push_record(CUstream stream, struct simcuda_marker *marker);
+void simcuda_push_wait(CUstream stream, struct simcuda_marker *marker);
+
+/* Waits, giving up the lock meanwhile, until a stream, or all streams of a context, have done what they have now. */
+void simcuda_stream_wait(CUstream stream);
+void simcuda_context_wait(CUcontext ctx);
+
+/* cuda_graph.c */
+
+/* May this thread make a call that is unsafe while some stream captures? Otherwise invalidates that capture. */
+CUresult simcuda_capture_check(void);
+
+/* May the legacy stream of this context be used? With `invalidate`, a capture in the way is invalidated. */
+CUresult simcuda_capture_check_legacy(CUcontext ctx, bool invalidate);
+
+/* The operations on a capturing stream: any work, event record, event wait (which may make the stream capture). */
+CUresult simcuda_capture_work(CUstream stream, const struct simcuda_op *op);
+CUresult simcuda_capture_record(CUstream stream, CUevent event);
+CUresult simcuda_capture_wait(CUstream stream, CUevent event);
+void simcuda_capture_invalidate(CUstream stream);
+
+/* Drops a reference to an executable graph. Returns user objects to hand to simcuda_users_destroy. */
+CUuserObject simcuda_exec_release(CUgraphExec exec);
+
+/* Calls destructors. The lock is not held. */
+void simcuda_users_destroy(CUuserObject doomed);
+
+/* cuda_module.c: runs a kernel on the calling thread. The lock is not held. */
+void simcuda_kernel_run(const struct simcuda_op *op, uint32_t *random);
+
+#endif

@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * cuda_memory.c - the stand-in driver's memory: device, pinned host, IPC
+ *
+ * An allocation on a device is a memfd of its own, mapped shared; its addresses are good for the CPU too. An IPC
+ * handle says where to find the memfd (/proc/PID/fd/FD) and carries a nonce, which is the memfd's name, so that a
+ * file descriptor number that means something else by now is not mistaken. New memory is filled with garbage: the
+ * driver promises no zeros.
+ */
+#include "test/simnode/cuda_internal.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define GARBAGE 0xA5
+#define NONCE_NAME "simnode-%016llx"
+
+/* What is in a CUipcMemHandle. */
+struct ipc_handle {
+    uint64_t nonce;
+    uint64_t bytes;
+    int32_t pid;
+    int32_t fd;
+    char bus_id[32];
+};
+
+_Static_assert(sizeof(struct ipc_handle) <= sizeof(CUipcMemHandle), "a handle must fit");
+
+/* The memory that holds the address; NULL: none. */
+static struct simcuda_memory *find(enum simcuda_kind kind, const void *address)
+{
+    for (struct simcuda_object *object = simcuda.objects[kind]; object; object = object->next) {
+        struct simcuda_memory *memory = (struct simcuda_memory *)object;
+        if ((const char *)address >= memory->base && (const char *)address < memory->base + memory->bytes) {
+            return memory;
+        }
+    }
+    return NULL;
+}
+
+static struct simcuda_memory *find_any(const void *address)
+{
+    static const enum simcuda_kind kinds[] = {SIMCUDA_DEVICE_MEMORY, SIMCUDA_HOST_MEMORY, SIMCUDA_IPC_MEMORY};
+    struct simcuda_memory *memory = NULL;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !memory; i++) {
+        memory = find(kinds[i], address);
+    }
+    return memory;
+}
+
+/* The memory of that kind that begins at the address; NULL: none. */
+static struct simcuda_memory *find_base(enum simcuda_kind kind, const void *base)
+{
+    struct simcuda_memory *memory = find(kind, base);
+    return memory && memory->base == base ? memory : NULL;
+}
+
+static bool covers(const struct simcuda_memory *memory, const void *address, size_t bytes)
+{
+    return memory && bytes <= (size_t)(memory->base + memory->bytes - (const char *)address);
+}
+
+bool simcuda_reaches(CUcontext ctx, const void *address, size_t bytes)
+{
+    const struct simcuda_memory *memory = find_any(address);
+    if (!covers(memory, address, bytes)) {
+        return false;
+    }
+    return !memory->ctx || memory->ctx == ctx ||
+           (memory->object.kind == SIMCUDA_DEVICE_MEMORY && ctx->peer[memory->ctx->device]);
+}
+
+static void *as_pointer(CUdeviceptr address)
+{
+    return (void *)(uintptr_t)address;
+}
+
+/* The current context, if memory may be allocated and freed in it now. */
+static CUresult begin(CUcontext *ctx_p)
+{
+    *ctx_p = simcuda_current();
+    return *ctx_p ? simcuda_capture_check() : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+static bool map(struct simcuda_memory *memory)
+{
+    void *base = mmap(NULL, memory->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory->fd, 0);
+    memory->base = base;
+    return base != MAP_FAILED;
+}
+
+/* A device allocation, not listed yet; NULL when there is no memory. */
+static struct simcuda_memory *allocate(CUcontext ctx, size_t bytes)
+{
+    char name[32];
+    struct simcuda_memory *memory = simcuda_new(sizeof *memory);
+    memory->ctx = ctx;
+    memory->bytes = bytes;
+    if (getrandom(&memory->nonce, sizeof memory->nonce, 0) != (ssize_t)sizeof memory->nonce) {
+        goto err_free;
+    }
+    snprintf(name, sizeof name, NONCE_NAME, (unsigned long long)memory->nonce);
+    memory->fd = memfd_create(name, MFD_CLOEXEC);
+    if (memory->fd < 0) {
+        goto err_free;
+    }
+    if (ftruncate(memory->fd, (off_t)bytes) != 0 || !map(memory)) {
+        goto err_close;
+    }
+    memset(memory->base, GARBAGE, bytes);
+    return memory;
+
+err_close:
+    close(memory->fd);
+err_free:
+    free(memory);
+    return NULL;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *address_p, size_t bytes)
+{
+    SIMCUDA_ENTER();
+    CUcontext ctx;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = begin(&ctx);
+    if (result != CUDA_SUCCESS) {
+        return simcuda_leave(result);
+    }
+    if (bytes == 0) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    struct simcuda_memory *memory = NULL;
+    if (bytes <= simcuda.topology.gpu[simcuda_gpu(ctx)].memory - ctx->live_bytes) {
+        memory = allocate(ctx, bytes);
+    }
+    if (!memory) {
+        return simcuda_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    simcuda_add(SIMCUDA_DEVICE_MEMORY, &memory->object);
+    ctx->live_bytes += bytes;
+    simcuda.mem_allocs++;
+    simcuda.mem_live += bytes;
+    simcuda.mem_peak = simcuda.mem_live > simcuda.mem_peak ? simcuda.mem_live : simcuda.mem_peak;
+    *address_p = (CUdeviceptr)(uintptr_t)memory->base;
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address)
+{
+    SIMCUDA_ENTER();
+    CUcontext ctx;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = begin(&ctx);
+    if (result != CUDA_SUCCESS || address == 0) {
+        return simcuda_leave(result);
+    }
+    struct simcuda_memory *memory = find_base(SIMCUDA_DEVICE_MEMORY, as_pointer(address));
+    if (!memory) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    simcuda_remove(&memory->object);
+    simcuda_context_wait(memory->ctx); /* as the driver does; what is queued may still use it */
+    memory->ctx->live_bytes -= memory->bytes;
+    simcuda.mem_live -= memory->bytes;
+    pthread_mutex_unlock(&simcuda.lock);
+    munmap(memory->base, memory->bytes);
+    close(memory->fd);
+    free(memory);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetInfo_v2(size_t *free_p, size_t *total_p)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    CUcontext ctx = simcuda_current();
+    if (!ctx) {
+        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    *total_p = simcuda.topology.gpu[simcuda_gpu(ctx)].memory;
+    *free_p = *total_p - ctx->live_bytes;
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemHostAlloc(void **address_p, size_t bytes, unsigned flags)
+{
+    SIMCUDA_ENTER();
+    CUcontext ctx;
+    (void)flags; /* all host memory is portable and mapped */
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = begin(&ctx);
+    if (result != CUDA_SUCCESS) {
+        return simcuda_leave(result);
+    }
+    void *base;
+    if (bytes == 0) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    if (posix_memalign(&base, 4096, bytes) != 0) {
+        return simcuda_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    memset(base, GARBAGE, bytes);
+    struct simcuda_memory *memory = simcuda_new(sizeof *memory);
+    memory->base = base;
+    memory->bytes = bytes;
+    simcuda_add(SIMCUDA_HOST_MEMORY, &memory->object);
+    *address_p = base;
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemFreeHost(void *address)
+{
+    SIMCUDA_ENTER();
+    CUcontext ctx;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = begin(&ctx);
+    if (result != CUDA_SUCCESS) {
+        return simcuda_leave(result);
+    }
+    struct simcuda_memory *memory = find_base(SIMCUDA_HOST_MEMORY, address);
+    if (!memory) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    simcuda_remove(&memory->object);
+    simcuda_context_wait(ctx);
+    free(memory->base);
+    free(memory);
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device_p, void *address, unsigned flags)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    if (flags != 0 || !find(SIMCUDA_HOST_MEMORY, address)) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    *device_p = (CUdeviceptr)(uintptr_t)address;
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+/* As the driver: an address in the middle of an allocation gives the handle of the whole. */
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle_p, CUdeviceptr address)
+{
+    SIMCUDA_ENTER();
+    struct ipc_handle handle = {0};
+    pthread_mutex_lock(&simcuda.lock);
+    const struct simcuda_memory *memory = find(SIMCUDA_DEVICE_MEMORY, as_pointer(address));
+    if (!memory) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    handle.nonce = memory->nonce;
+    handle.bytes = memory->bytes;
+    handle.pid = getpid();
+    handle.fd = memory->fd;
+    simnode_gpu_bus_id(&simcuda.topology.gpu[simcuda_gpu(memory->ctx)], 4, handle.bus_id, sizeof handle.bus_id);
+    *handle_p = (CUipcMemHandle){0};
+    memcpy(handle_p, &handle, sizeof handle);
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+/* Opens the exporter's memfd; -1 when the memory is gone. */
+static int open_exported(const struct ipc_handle *handle)
+{
+    char path[64], name[64], target[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle->pid, (int)handle->fd);
+    snprintf(name, sizeof name, "/memfd:" NONCE_NAME, (unsigned long long)handle->nonce);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) {
+        return -1;
+    }
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(path, target, sizeof target);
+    if (length < (ssize_t)strlen(name) || memcmp(target, name, strlen(name)) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static struct simcuda_memory *find_opened(CUcontext ctx, uint64_t nonce)
+{
+    for (struct simcuda_object *object = simcuda.objects[SIMCUDA_IPC_MEMORY]; object; object = object->next) {
+        struct simcuda_memory *memory = (struct simcuda_memory *)object;
+        if (memory->ctx == ctx && memory->nonce == nonce) {
+            return memory;
+        }
+    }
+    return NULL;
+}
+
+static CUresult open_mapping(CUcontext ctx, const struct ipc_handle *handle, struct simcuda_memory **memory_p)
+{
+    struct simcuda_memory *memory = simcuda_new(sizeof *memory);
+    memory->ctx = ctx;
+    memory->bytes = handle->bytes;
+    memory->nonce = handle->nonce;
+    memory->fd = open_exported(handle);
+    if (memory->fd < 0) {
+        free(memory);
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    bool mapped = map(memory);
+    close(memory->fd);
+    if (!mapped) {
+        free(memory);
+        return CUDA_ERROR_MAP_FAILED;
+    }
+    simcuda_add(SIMCUDA_IPC_MEMORY, &memory->object);
+    *memory_p = memory;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address_p, CUipcMemHandle exported, unsigned flags)
+{
+    SIMCUDA_ENTER();
+    struct ipc_handle handle;
+    CUcontext ctx;
+    memcpy(&handle, &exported, sizeof handle);
+    handle.bus_id[sizeof handle.bus_id - 1] = '\0';
+    if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (handle.pid == getpid()) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = begin(&ctx);
+    if (result != CUDA_SUCCESS) {
+        return simcuda_leave(result);
+    }
+    int gpu = simnode_topology_find(&simcuda.topology, handle.bus_id);
+    if (gpu < 0) {
+        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
+    }
+    if (gpu != simcuda_gpu(ctx) && !simcuda.topology.pair[simcuda_gpu(ctx)][gpu].access) {
+        return simcuda_leave(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+    }
+    struct simcuda_memory *memory = find_opened(ctx, handle.nonce);
+    if (!memory) {
+        result = open_mapping(ctx, &handle, &memory);
+    }
+    if (result == CUDA_SUCCESS) {
+        memory->opened++;
+        *address_p = (CUdeviceptr)(uintptr_t)memory->base;
+    }
+    return simcuda_leave(result);
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr address)
+{
+    SIMCUDA_ENTER();
+    CUcontext ctx;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = begin(&ctx);
+    if (result != CUDA_SUCCESS) {
+        return simcuda_leave(result);
+    }
+    struct simcuda_memory *memory = find_base(SIMCUDA_IPC_MEMORY, as_pointer(address));
+    if (!memory) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    if (--memory->opened == 0) {
+        simcuda_remove(&memory->object);
+        simcuda_context_wait(memory->ctx);
+        munmap(memory->base, memory->bytes);
+        free(memory);
+    }
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+/* Queues a copy. The memory on the device must be known; that on the host may be anything. */
+static CUresult copy(CUstream stream, void *to, const void *from, size_t bytes, void *staged)
+{
+    struct simcuda_op op = {.kind = SIMCUDA_OP_COPY, .copy = {to, from, bytes, staged}};
+    return bytes > 0 ? simcuda_submit(stream, &op) : CUDA_SUCCESS;
+}
+
+static bool known(const void *address, size_t bytes)
+{
+    return bytes == 0 || covers(find_any(address), address, bytes);
+}
+
+/* Pageable memory is copied aside, so that the caller may use it again at once. */
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream handle)
+{
+    SIMCUDA_ENTER();
+    CUstream stream;
+    void *staged = NULL;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = simcuda_stream_find(handle, &stream);
+    if (result == CUDA_SUCCESS && !known(as_pointer(to), bytes)) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
+    if (result == CUDA_SUCCESS && bytes > 0) {
+        if (!stream->capture && !find_any(from)) {
+            staged = simcuda_new(bytes);
+            memcpy(staged, from, bytes);
+        }
+        result = copy(stream, as_pointer(to), staged ? staged : from, bytes, staged);
+        if (result != CUDA_SUCCESS) {
+            free(staged);
+        }
+    }
+    return simcuda_leave(result);
+}
+
+/* A copy to pageable memory is done when the call returns. */
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream handle)
+{
+    SIMCUDA_ENTER();
+    CUstream stream;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = simcuda_stream_find(handle, &stream);
+    if (result == CUDA_SUCCESS && !known(as_pointer(from), bytes)) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
+    if (result == CUDA_SUCCESS) {
+        result = copy(stream, to, as_pointer(from), bytes, NULL);
+    }
+    if (result == CUDA_SUCCESS && !stream->capture && !find_any(to)) {
+        simcuda_stream_wait(stream);
+    }
+    return simcuda_leave(result);
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle)
+{
+    SIMCUDA_ENTER();
+    CUstream stream;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = simcuda_stream_find(handle, &stream);
+    if (result == CUDA_SUCCESS && (!known(as_pointer(to), bytes) || !known(as_pointer(from), bytes))) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
+    if (result == CUDA_SUCCESS) {
+        result = copy(stream, as_pointer(to), as_pointer(from), bytes, NULL);
+    }
+    return simcuda_leave(result);
+}
+
+/* A copy on the legacy stream that is done when the call returns. */
+static CUresult copy_now(void *to, const void *from, size_t bytes, const void *device)
+{
+    CUstream stream;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = simcuda_stream_find(CU_STREAM_LEGACY, &stream);
+    if (result == CUDA_SUCCESS) {
+        result = known(device, bytes) ? simcuda_capture_check() : CUDA_ERROR_INVALID_VALUE;
+    }
+    if (result == CUDA_SUCCESS) {
+        result = copy(stream, to, from, bytes, NULL);
+    }
+    if (result == CUDA_SUCCESS) {
+        simcuda_stream_wait(stream);
+    }
+    return simcuda_leave(result);
+}
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
+{
+    SIMCUDA_ENTER();
+    return copy_now(as_pointer(to), from, bytes, as_pointer(to));
+}
+
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
+{
+    SIMCUDA_ENTER();
+    return copy_now(to, as_pointer(from), bytes, as_pointer(from));
+}
+
+static CUresult fill(CUstream handle, CUdeviceptr to, uint32_t value, unsigned width, size_t count)
+{
+    CUstream stream;
+    struct simcuda_op op = {.kind = SIMCUDA_OP_SET, .set = {as_pointer(to), value, width, count}};
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = simcuda_stream_find(handle, &stream);
+    if (result == CUDA_SUCCESS && (to % width != 0 || !known(as_pointer(to), width * count))) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
+    if (result == CUDA_SUCCESS && count > 0) {
+        result = simcuda_submit(stream, &op);
+    }
+    return simcuda_leave(result);
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream)
+{
+    SIMCUDA_ENTER();
+    return fill(stream, to, value, 1, count);
+}
+
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream)
+{
+    SIMCUDA_ENTER();
+    return fill(stream, to, value, 4, count);
+}
+
+/* On the legacy stream and, as with the driver, not waited for. */
+CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count)
+{
+    SIMCUDA_ENTER();
+    return fill(CU_STREAM_LEGACY, to, value, 1, count);
+}
+
+CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count)
+{
+    SIMCUDA_ENTER();
+    return fill(CU_STREAM_LEGACY, to, value, 4, count);
+}

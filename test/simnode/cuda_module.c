@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * cuda_module.c - the stand-in driver's libraries and kernels
+ *
+ * A library's data is not looked at: its kernels are those of simnode_kernel_find. A CUfunction is the CUkernel. The
+ * blocks of a grid run one after the other on the stream's thread, or with SIMNODE_BLOCK_THREADS=1 in a thread each.
+ * SIMNODE_DELAY_US=n sleeps up to n microseconds before a kernel and between its blocks.
+ */
+#include "test/simnode/cuda_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+CUresult cuLibraryLoadData(CUlibrary *library_p, const void *code, CUjit_option *jit_options, void **jit_values,
+                           unsigned jit_count, CUlibraryOption *options, void **values, unsigned count)
+{
+    SIMCUDA_ENTER();
+    (void)jit_options, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
+    if (!code) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = simcuda_capture_check();
+    if (result == CUDA_SUCCESS) {
+        CUlibrary library = simcuda_new(sizeof *library);
+        simcuda_add(SIMCUDA_LIBRARY, &library->object);
+        *library_p = library;
+    }
+    return simcuda_leave(result);
+}
+
+CUresult cuLibraryUnload(CUlibrary library)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    if (!simcuda_has(SIMCUDA_LIBRARY, library)) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    simcuda_remove(&library->object);
+    while (library->kernels) {
+        CUkernel kernel = library->kernels;
+        library->kernels = kernel->next;
+        free(kernel);
+    }
+    free(library);
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+/* The library's kernel, made when it is first asked for. */
+static CUkernel kernel_get(CUlibrary library, simnode_kernel_fn run, const char *name)
+{
+    CUkernel kernel = library->kernels;
+    while (kernel && kernel->run != run) {
+        kernel = kernel->next;
+    }
+    if (!kernel) {
+        kernel = simcuda_new(sizeof *kernel);
+        kernel->run = run;
+        kernel->count = simcuda_count_get(name);
+        kernel->next = library->kernels;
+        library->kernels = kernel;
+    }
+    return kernel;
+}
+
+CUresult cuLibraryGetKernel(CUkernel *kernel_p, CUlibrary library, const char *name)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    simnode_kernel_fn run = name ? simnode_kernel_find(name) : NULL;
+    if (!simcuda_has(SIMCUDA_LIBRARY, library)) {
+        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
+    }
+    if (!run) {
+        return simcuda_leave(CUDA_ERROR_NOT_FOUND);
+    }
+    *kernel_p = kernel_get(library, run, name);
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+/* The kernel behind a handle of either type; NULL: none, or its library has been unloaded. */
+static CUkernel kernel_find(const void *handle)
+{
+    for (struct simcuda_object *object = simcuda.objects[SIMCUDA_LIBRARY]; object; object = object->next) {
+        for (CUkernel kernel = ((CUlibrary)object)->kernels; kernel; kernel = kernel->next) {
+            if (kernel == handle) {
+                return kernel;
+            }
+        }
+    }
+    return NULL;
+}
+
+CUresult cuKernelGetFunction(CUfunction *function_p, CUkernel kernel)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    if (!simcuda_current()) {
+        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    if (!kernel_find(kernel)) {
+        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
+    }
+    *function_p = (CUfunction)kernel;
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuFuncGetAttribute(int *value_p, CUfunction_attribute attribute, CUfunction function)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    if (!kernel_find(function)) {
+        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
+    }
+    switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+        *value_p = SIMCUDA_MAX_THREADS;
+        break;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS:
+        *value_p = 32;
+        break;
+    default:
+        *value_p = 0;
+        break;
+    }
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+/* A GPU would fault on such a pointer; here it would work, so it is looked for. */
+static bool reachable(CUcontext ctx, const char *what, const void *address)
+{
+    if (!address || simcuda_reaches(ctx, address, 1)) {
+        return true;
+    }
+    fprintf(stderr, "simnode: kernel argument %s %p is not memory that device %d can reach\n", what, address,
+            ctx->device);
+    return false;
+}
+
+static bool arguments_reachable(CUcontext ctx, const struct oh_kernel_args *args)
+{
+    for (int i = 0; i < OH_MAX_RANKS; i++) {
+        if (!reachable(ctx, "staging", args->staging[i])) {
+            return false;
+        }
+    }
+    return reachable(ctx, "sendbuff", args->sendbuff) && reachable(ctx, "recvbuff", args->recvbuff) &&
+           reachable(ctx, "abort_word", args->abort_word);
+}
+
+static CUresult check_shape(const CUlaunchConfig *config)
+{
+    bool right = config->gridDimX > 0 && config->gridDimX <= OH_MAX_BLOCKS && config->gridDimY == 1 &&
+                 config->gridDimZ == 1 && config->blockDimX > 0 && config->blockDimX <= SIMCUDA_MAX_THREADS &&
+                 config->blockDimY == 1 && config->blockDimZ == 1 && (config->numAttrs == 0 || config->attrs);
+    return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
+{
+    SIMCUDA_ENTER();
+    CUstream stream;
+    struct simcuda_op op = {.kind = SIMCUDA_OP_KERNEL};
+    if (!config || !parameters || !parameters[0] || extra) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&simcuda.lock);
+    CUcontext ctx = simcuda_current();
+    CUresult result = ctx ? check_shape(config) : CUDA_ERROR_INVALID_CONTEXT;
+    if (result == CUDA_SUCCESS) {
+        result = simcuda_stream_find(config->hStream, &stream);
+    }
+    CUkernel kernel = kernel_find(function);
+    if (result == CUDA_SUCCESS && (!kernel || stream->ctx != ctx)) {
+        result = CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (result != CUDA_SUCCESS) {
+        return simcuda_leave(result);
+    }
+    op.kernel.run = kernel->run;
+    op.kernel.count = kernel->count;
+    op.kernel.blocks = config->gridDimX;
+    op.kernel.args = *(const struct oh_kernel_args *)parameters[0];
+    if (!arguments_reachable(ctx, &op.kernel.args)) {
+        return simcuda_leave(CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+    return simcuda_leave(simcuda_submit(stream, &op));
+}
+
+static void delay(uint32_t *random)
+{
+    if (simcuda.delay_us > 0) {
+        *random = *random * 1664525u + 1013904223u;
+        usleep((*random >> 8) % (simcuda.delay_us + 1));
+    }
+}
+
+/* One block of a grid, for a thread of its own. */
+struct block {
+    const struct simcuda_op *op;
+    unsigned index;
+    uint32_t random;
+    pthread_t thread;
+};
+
+static void *block_main(void *argument)
+{
+    struct block *block = argument;
+    delay(&block->random);
+    block->op->kernel.run(&block->op->kernel.args, block->index, block->op->kernel.blocks);
+    return NULL;
+}
+
+static void run_threads(const struct simcuda_op *op, uint32_t random)
+{
+    struct block block[OH_MAX_BLOCKS];
+    for (unsigned i = 0; i < op->kernel.blocks; i++) {
+        block[i] = (struct block){.op = op, .index = i, .random = random + i * 2654435761u};
+        if (pthread_create(&block[i].thread, NULL, block_main, &block[i]) != 0) {
+            fprintf(stderr, "simnode: no thread for a block\n");
+            abort();
+        }
+    }
+    for (unsigned i = 0; i < op->kernel.blocks; i++) {
+        pthread_join(block[i].thread, NULL);
+    }
+}
+
+void simcuda_kernel_run(const struct simcuda_op *op, uint32_t *random)
+{
+    op->kernel.count->launches++;
+    delay(random);
+    if (simcuda.block_threads) {
+        run_threads(op, *random);
+        return;
+    }
+    for (unsigned i = 0; i < op->kernel.blocks; i++) {
+        if (i > 0) {
+            delay(random);
+        }
+        op->kernel.run(&op->kernel.args, i, op->kernel.blocks);
+    }
+}

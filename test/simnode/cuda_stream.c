@@ -1,0 +1,559 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * cuda_stream.c - the stand-in driver's streams, markers and events
+ *
+ * A stream's thread starts with its first operation, runs detached, and holds a reference to the stream; closing the
+ * stream lets it run dry and end. Work of a context's legacy stream comes after all earlier work of its blocking
+ * streams, and their later work after it.
+ */
+#include "test/simnode/cuda_internal.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct simcuda_marker *simcuda_marker_new(unsigned streams)
+{
+    struct simcuda_marker *marker = simcuda_new(sizeof *marker);
+    marker->references = 1;
+    marker->left = streams;
+    return marker;
+}
+
+void simcuda_marker_release(struct simcuda_marker *marker)
+{
+    if (marker && --marker->references == 0) {
+        free(marker);
+    }
+}
+
+static void marker_reach(struct simcuda_marker *marker)
+{
+    struct timespec now;
+    if (--marker->left == 0) {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        marker->time = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+        pthread_cond_broadcast(&simcuda.progress);
+    }
+}
+
+/* For host threads and stream threads alike. The caller's reference keeps the marker. */
+static void marker_wait(struct simcuda_marker *marker)
+{
+    while (marker->left > 0) {
+        pthread_cond_wait(&simcuda.progress, &simcuda.lock);
+    }
+}
+
+CUstream simcuda_stream_new(CUcontext ctx, unsigned flags)
+{
+    static uint32_t made;
+    CUstream stream = simcuda_new(sizeof *stream);
+    stream->ctx = ctx;
+    stream->flags = flags;
+    stream->references = 1;
+    stream->tail = &stream->head;
+    /* Streams differ, in an order that the seed fixes. */
+    stream->random = simcuda.seed + 977u * ++made + 7919u * (uint32_t)simcuda_gpu(ctx);
+    pthread_cond_init(&stream->wake, NULL);
+    return stream;
+}
+
+void simcuda_stream_retain(CUstream stream)
+{
+    stream->references++;
+}
+
+void simcuda_stream_release(CUstream stream)
+{
+    if (--stream->references == 0) {
+        pthread_cond_destroy(&stream->wake);
+        free(stream);
+    }
+}
+
+void simcuda_stream_close(CUstream stream)
+{
+    stream->closing = true;
+    pthread_cond_signal(&stream->wake);
+    simcuda_stream_release(stream);
+}
+
+static void fill(const struct simcuda_op *op)
+{
+    if (op->set.width == 1) {
+        memset(op->set.to, (int)op->set.value, op->set.count);
+        return;
+    }
+    uint32_t *to = op->set.to;
+    for (size_t i = 0; i < op->set.count; i++) {
+        to[i] = op->set.value;
+    }
+}
+
+/* The part of an operation that runs without the lock. */
+static void run_unlocked(CUstream stream, const struct simcuda_op *op)
+{
+    switch (op->kind) {
+    case SIMCUDA_OP_KERNEL:
+        simcuda_kernel_run(op, &stream->random);
+        break;
+    case SIMCUDA_OP_COPY:
+        memmove(op->copy.to, op->copy.from, op->copy.bytes);
+        free(op->copy.staged);
+        break;
+    case SIMCUDA_OP_SET:
+        fill(op);
+        break;
+    case SIMCUDA_OP_HOST:
+        simcuda_callback(op->host.run, op->host.data);
+        break;
+    default:
+        break;
+    }
+}
+
+static void run(CUstream stream, struct simcuda_op *op)
+{
+    CUuserObject doomed = NULL;
+    switch (op->kind) {
+    case SIMCUDA_OP_WAIT:
+        marker_wait(op->marker);
+        simcuda_marker_release(op->marker);
+        break;
+    case SIMCUDA_OP_RECORD:
+        marker_reach(op->marker);
+        simcuda_marker_release(op->marker);
+        break;
+    case SIMCUDA_OP_RETIRE:
+        doomed = simcuda_exec_release(op->exec);
+        pthread_mutex_unlock(&simcuda.lock);
+        simcuda_users_destroy(doomed);
+        pthread_mutex_lock(&simcuda.lock);
+        break;
+    default:
+        pthread_mutex_unlock(&simcuda.lock);
+        run_unlocked(stream, op);
+        pthread_mutex_lock(&simcuda.lock);
+        break;
+    }
+    free(op);
+}
+
+static void *stream_main(void *argument)
+{
+    CUstream stream = argument;
+    pthread_mutex_lock(&simcuda.lock);
+    for (;;) {
+        while (!stream->head && !stream->closing) {
+            pthread_cond_wait(&stream->wake, &simcuda.lock);
+        }
+        struct simcuda_op *op = stream->head;
+        if (!op) {
+            break;
+        }
+        stream->head = op->next;
+        if (!op->next) {
+            stream->tail = &stream->head;
+        }
+        run(stream, op);
+        stream->pending--;
+    }
+    simcuda_stream_release(stream);
+    pthread_mutex_unlock(&simcuda.lock);
+    return NULL;
+}
+
+/* The program's signals are for its own threads. */
+static void start(CUstream stream)
+{
+    sigset_t all, old;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    if (pthread_create(&thread, NULL, stream_main, stream) != 0) {
+        fprintf(stderr, "simnode: no thread for a stream\n");
+        abort();
+    }
+    pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    stream->started = true;
+    simcuda_stream_retain(stream);
+}
+
+void simcuda_push(CUstream stream, const struct simcuda_op *op)
+{
+    struct simcuda_op *queued = simcuda_new(sizeof *queued);
+    *queued = *op;
+    queued->next = NULL;
+    *stream->tail = queued;
+    stream->tail = &queued->next;
+    stream->pending++;
+    if (!stream->started) {
+        start(stream);
+    }
+    pthread_cond_signal(&stream->wake);
+}
+
+static void push_marker(CUstream stream, enum simcuda_op_kind kind, struct simcuda_marker *marker)
+{
+    struct simcuda_op op = {.kind = kind, .marker = marker};
+    marker->references++;
+    simcuda_push(stream, &op);
+}
+
+void simcuda_push_record(CUstream stream, struct simcuda_marker *marker)
+{
+    push_marker(stream, SIMCUDA_OP_RECORD, marker);
+}
+
+void simcuda_push_wait(CUstream stream, struct simcuda_marker *marker)
+{
+    push_marker(stream, SIMCUDA_OP_WAIT, marker);
+}
+
+static bool is_blocking(const struct CUstream_st *stream)
+{
+    return !stream->legacy && !(stream->flags & CU_STREAM_NON_BLOCKING);
+}
+
+/* Which streams of a context to look at. */
+enum which {
+    ALL,
+    BLOCKING,
+    LEGACY
+};
+
+static bool concerns(const struct CUstream_st *stream, const struct CUctx_st *ctx, enum which which)
+{
+    return stream->ctx == ctx && stream->pending > 0 &&
+           (which == ALL || (which == LEGACY ? stream->legacy : is_blocking(stream)));
+}
+
+/* A marker for the work that those streams have now; NULL when they have none. */
+static struct simcuda_marker *mark_busy(CUcontext ctx, enum which which)
+{
+    static const enum simcuda_kind kinds[] = {SIMCUDA_STREAM, SIMCUDA_DEFAULT_STREAM};
+    struct simcuda_marker *marker = NULL;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        for (struct simcuda_object *object = simcuda.objects[kinds[i]]; object; object = object->next) {
+            CUstream stream = (CUstream)object;
+            if (concerns(stream, ctx, which)) {
+                marker = marker ? marker : simcuda_marker_new(0);
+                marker->left++;
+                simcuda_push_record(stream, marker);
+            }
+        }
+    }
+    return marker;
+}
+
+void simcuda_stream_order(CUstream stream)
+{
+    struct simcuda_marker *marker = NULL;
+    if (stream->legacy || is_blocking(stream)) {
+        marker = mark_busy(stream->ctx, stream->legacy ? BLOCKING : LEGACY);
+    }
+    if (marker) {
+        simcuda_push_wait(stream, marker);
+        simcuda_marker_release(marker);
+    }
+}
+
+CUresult simcuda_submit(CUstream stream, const struct simcuda_op *op)
+{
+    if (stream->capture) {
+        return simcuda_capture_work(stream, op);
+    }
+    CUresult result = stream->legacy ? simcuda_capture_check_legacy(stream->ctx, true) : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS) {
+        simcuda_stream_order(stream);
+        simcuda_push(stream, op);
+    }
+    return result;
+}
+
+void simcuda_stream_wait(CUstream stream)
+{
+    struct simcuda_marker *marker = simcuda_marker_new(1);
+    simcuda_stream_order(stream);
+    simcuda_push_record(stream, marker);
+    marker_wait(marker);
+    simcuda_marker_release(marker);
+}
+
+void simcuda_context_wait(CUcontext ctx)
+{
+    struct simcuda_marker *marker = mark_busy(ctx, ALL);
+    if (marker) {
+        marker_wait(marker);
+        simcuda_marker_release(marker);
+    }
+}
+
+/* The default stream of the context, of this thread if it is a per-thread one. */
+static CUstream default_stream(CUcontext ctx, bool legacy)
+{
+    for (struct simcuda_object *object = simcuda.objects[SIMCUDA_DEFAULT_STREAM]; object; object = object->next) {
+        CUstream stream = (CUstream)object;
+        if (stream->ctx == ctx && stream->legacy == legacy &&
+            (legacy || pthread_equal(stream->owner, pthread_self()))) {
+            return stream;
+        }
+    }
+    CUstream stream = simcuda_stream_new(ctx, CU_STREAM_DEFAULT);
+    stream->legacy = legacy;
+    stream->owner = pthread_self();
+    simcuda_add(SIMCUDA_DEFAULT_STREAM, &stream->object);
+    return stream;
+}
+
+CUresult simcuda_stream_find(CUstream handle, CUstream *stream_p)
+{
+    if (handle && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD) {
+        *stream_p = handle;
+        return simcuda_has(SIMCUDA_STREAM, handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    }
+    CUcontext ctx = simcuda_current();
+    if (!ctx) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    *stream_p = default_stream(ctx, handle != CU_STREAM_PER_THREAD);
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUstream *stream_p, unsigned flags)
+{
+    pthread_mutex_lock(&simcuda.lock);
+    CUcontext ctx = simcuda_current();
+    if (!ctx) {
+        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    if (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    CUstream stream = simcuda_stream_new(ctx, flags);
+    simcuda_add(SIMCUDA_STREAM, &stream->object);
+    *stream_p = stream;
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuStreamCreate(CUstream *stream_p, unsigned flags)
+{
+    SIMCUDA_ENTER();
+    return create(stream_p, flags);
+}
+
+CUresult cuStreamCreateWithPriority(CUstream *stream_p, unsigned flags, int priority)
+{
+    SIMCUDA_ENTER();
+    (void)priority; /* all streams run at once anyway */
+    return create(stream_p, flags);
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    if (!simcuda_has(SIMCUDA_STREAM, stream)) {
+        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
+    }
+    if (stream->capture) {
+        simcuda_capture_invalidate(stream);
+    }
+    simcuda_remove(&stream->object);
+    simcuda_stream_close(stream);
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+/* What synchronising and querying have in common: not while capturing. */
+static CUresult find_uncaptured(CUstream handle, CUstream *stream_p)
+{
+    CUresult result = simcuda_stream_find(handle, stream_p);
+    if (result == CUDA_SUCCESS && (*stream_p)->capture) {
+        simcuda_capture_invalidate(*stream_p);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    if (result == CUDA_SUCCESS && (*stream_p)->legacy) {
+        result = simcuda_capture_check_legacy((*stream_p)->ctx, true);
+    }
+    return result;
+}
+
+CUresult cuStreamSynchronize(CUstream handle)
+{
+    SIMCUDA_ENTER();
+    CUstream stream;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = find_uncaptured(handle, &stream);
+    if (result == CUDA_SUCCESS) {
+        simcuda_stream_wait(stream);
+    }
+    return simcuda_leave(result);
+}
+
+CUresult cuStreamQuery(CUstream handle)
+{
+    SIMCUDA_ENTER();
+    CUstream stream;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = find_uncaptured(handle, &stream);
+    if (result == CUDA_SUCCESS && stream->pending > 0) {
+        result = CUDA_ERROR_NOT_READY;
+    }
+    return simcuda_leave(result);
+}
+
+CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
+{
+    SIMCUDA_ENTER();
+    CUstream stream;
+    struct simcuda_op op = {.kind = SIMCUDA_OP_HOST, .host = {function, data}};
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = function ? simcuda_stream_find(handle, &stream) : CUDA_ERROR_INVALID_VALUE;
+    return simcuda_leave(result == CUDA_SUCCESS ? simcuda_submit(stream, &op) : result);
+}
+
+CUresult cuEventCreate(CUevent *event_p, unsigned flags)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    CUcontext ctx = simcuda_current();
+    if (!ctx) {
+        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    CUevent event = simcuda_new(sizeof *event);
+    event->ctx = ctx;
+    event->flags = flags;
+    simcuda_add(SIMCUDA_EVENT, &event->object);
+    *event_p = event;
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuEventDestroy_v2(CUevent event)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    if (!simcuda_has(SIMCUDA_EVENT, event)) {
+        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
+    }
+    simcuda_remove(&event->object);
+    simcuda_marker_release(event->marker);
+    free(event);
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuEventRecord(CUevent event, CUstream handle)
+{
+    SIMCUDA_ENTER();
+    CUstream stream;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = simcuda_stream_find(handle, &stream);
+    if (result == CUDA_SUCCESS && (!simcuda_has(SIMCUDA_EVENT, event) || event->ctx != stream->ctx)) {
+        result = CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (result == CUDA_SUCCESS && stream->capture) {
+        return simcuda_leave(simcuda_capture_record(stream, event));
+    }
+    if (result == CUDA_SUCCESS && stream->legacy) {
+        result = simcuda_capture_check_legacy(stream->ctx, true);
+    }
+    if (result == CUDA_SUCCESS) {
+        simcuda_marker_release(event->marker);
+        event->marker = simcuda_marker_new(1);
+        event->capture = 0;
+        simcuda_stream_order(stream);
+        simcuda_push_record(stream, event->marker);
+    }
+    return simcuda_leave(result);
+}
+
+CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
+{
+    SIMCUDA_ENTER();
+    CUstream stream;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = simcuda_stream_find(handle, &stream);
+    if (result == CUDA_SUCCESS && !simcuda_has(SIMCUDA_EVENT, event)) {
+        result = CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (result == CUDA_SUCCESS && flags != 0) {
+        result = CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (result != CUDA_SUCCESS) {
+        return simcuda_leave(result);
+    }
+    if (event->capture != 0 || (stream->capture && event->marker)) {
+        return simcuda_leave(simcuda_capture_wait(stream, event));
+    }
+    if (stream->legacy) {
+        result = simcuda_capture_check_legacy(stream->ctx, true);
+    }
+    if (result == CUDA_SUCCESS && event->marker) {
+        simcuda_stream_order(stream);
+        simcuda_push_wait(stream, event->marker);
+    }
+    return simcuda_leave(result);
+}
+
+/* What querying and synchronising have in common. */
+static CUresult check_event(CUevent event)
+{
+    if (!simcuda_has(SIMCUDA_EVENT, event)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    return event->capture != 0 ? CUDA_ERROR_CAPTURED_EVENT : simcuda_capture_check();
+}
+
+CUresult cuEventQuery(CUevent event)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = check_event(event);
+    if (result == CUDA_SUCCESS && event->marker && event->marker->left > 0) {
+        result = CUDA_ERROR_NOT_READY;
+    }
+    return simcuda_leave(result);
+}
+
+CUresult cuEventSynchronize(CUevent event)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = check_event(event);
+    if (result == CUDA_SUCCESS && event->marker) {
+        struct simcuda_marker *marker = event->marker;
+        marker->references++; /* the event may be recorded again meanwhile */
+        marker_wait(marker);
+        simcuda_marker_release(marker);
+    }
+    return simcuda_leave(result);
+}
+
+static CUresult elapsed(float *milliseconds_p, CUevent start_event, CUevent end_event)
+{
+    pthread_mutex_lock(&simcuda.lock);
+    if (!simcuda_has(SIMCUDA_EVENT, start_event) || !simcuda_has(SIMCUDA_EVENT, end_event) || !start_event->marker ||
+        !end_event->marker || ((start_event->flags | end_event->flags) & CU_EVENT_DISABLE_TIMING)) {
+        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
+    }
+    if (start_event->marker->left > 0 || end_event->marker->left > 0) {
+        return simcuda_leave(CUDA_ERROR_NOT_READY);
+    }
+    *milliseconds_p = (float)((double)(int64_t)(end_event->marker->time - start_event->marker->time) / 1e6);
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuEventElapsedTime(float *milliseconds_p, CUevent start_event, CUevent end_event)
+{
+    SIMCUDA_ENTER();
+    return elapsed(milliseconds_p, start_event, end_event);
+}
+
+CUresult cuEventElapsedTime_v2(float *milliseconds_p, CUevent start_event, CUevent end_event)
+{
+    SIMCUDA_ENTER();
+    return elapsed(milliseconds_p, start_event, end_event);
+}

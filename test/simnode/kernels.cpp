@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * kernels.cpp - the device kernels compiled for the CPU
+ *
+ * The sources are the ones that nvcc compiles; OH_SIMNODE puts test/simnode/primitives_cpu.h under them. Each kernel
+ * enters itself in a list before main; afterwards the list is only read.
+ */
+#define OH_SIMNODE 1
+
+#include "kernels/oneshot_ll.cu"
+#include "kernels/twoshot_ll.cu"
+#include "kernels/twoshot_push.cu"
+
+#include "test/simnode/kernels.h"
+
+void (*simnode_hesitate)(void);
+
+simnode_kernel_fn simnode_kernel_find(const char *name)
+{
+    for (const simnode_kernel_entry *entry = simnode_kernels; entry; entry = entry->next) {
+        if (strcmp(entry->name, name) == 0) {
+            return entry->run;
+        }
+    }
+    return nullptr;
+}

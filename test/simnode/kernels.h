@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * kernels.h - the device kernels compiled for the CPU, found by their device name
+ *
+ * The stand-in driver runs them; the kernel unit test runs them directly. One thread per block.
+ */
+#ifndef SIMNODE_KERNELS_H_
+#define SIMNODE_KERNELS_H_
+
+#include "kernels/abi.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Runs block `block` of a grid of `blocks` blocks to its end. Blocks of one grid may run one after the other in
+ * ascending order, or at the same time in several threads.
+ */
+typedef void (*simnode_kernel_fn)(const struct oh_kernel_args *args, unsigned block, unsigned blocks);
+
+/* When set, called where a block of GPU threads would meet at a barrier: a test may sleep there. Set before use. */
+extern void (*simnode_hesitate)(void);
+
+/* NULL when there is no kernel of that name. */
+simnode_kernel_fn simnode_kernel_find(const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

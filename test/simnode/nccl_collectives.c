@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * nccl_collectives.c - the operations of the stand-in NCCL
+ *
+ * A call is checked on the caller's thread and becomes a host function on the caller's stream. There the ranks go
+ * through the message piece by piece: each shows its piece, waits for the others', and takes what it needs.
+ * Operations of one communicator are chained by events over streams. The chain of a capture is its own: a graph and
+ * eager calls of one communicator must be ordered by the program (NCCL orders these as well).
+ *
+ * A launch owns a reference to the core. It is freed by the host function, or with the graph that holds it.
+ */
+#include "nccl_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "nccl_reduce.h"
+
+/* Not declared by cuda.h under its own name any more; the stand-in driver exports what drivers of CUDA 12 export. */
+CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                                   const CUgraphNode **dependencies, size_t *number);
+
+struct launch {
+    struct simnccl_core *core;
+    bool captured;
+    size_t number;
+    struct simnccl_operation operation[];
+};
+
+/* --- on the stream ------------------------------------------------------------------------------------------- */
+
+/* The same on all ranks that run the same call; its top byte tells the function. */
+static uint32_t signature(const struct simnccl_operation *op, size_t offset)
+{
+    uint64_t mix = op->count;
+    mix = mix * 31 + (uint64_t)op->type;
+    mix = mix * 31 + (op->op < ncclNumOps ? (uint64_t)op->op : ncclNumOps);
+    mix = mix * 31 + (uint64_t)op->peer;
+    mix = mix * 31 + offset;
+    mix *= 0x9e3779b97f4a7c15u;
+    return (uint32_t)op->function << 24 | (uint32_t)(mix >> 40);
+}
+
+static const void *scalar_of(const struct simnccl_operation *op)
+{
+    if (op->op < ncclNumOps) {
+        return NULL;
+    }
+    const struct simnccl_user_op *user = &op->core->user_op[op->op - ncclNumOps];
+    return user->on_device ? user->device_scalar : &user->host_scalar;
+}
+
+static void reduce_pieces(const struct simnccl_operation *op, size_t piece_offset, size_t count, void *out)
+{
+    const void *in[SIMNCCL_MAX_RANKS];
+    for (int r = 0; r < op->core->nranks; r++) {
+        in[r] = (const char *)simnccl_core_piece(op->core, SIMNCCL_STREAM, r) + piece_offset;
+    }
+    simnccl_reduce(op->type, op->op, scalar_of(op), in, op->core->nranks, count, out);
+}
+
+/* AllReduce, Reduce, Broadcast, AllGather: a rank shows a piece of its send buffer and takes from the others'. */
+static ncclResult_t run_whole(const struct simnccl_operation *op)
+{
+    struct simnccl_core *core = op->core;
+    size_t size = simnccl_type_size(op->type), step = SIMNCCL_CHUNK_BYTES / size;
+    bool shows = op->function != SIMNCCL_Broadcast || core->rank == op->peer;
+    for (size_t first = 0; first < op->count; first += step) {
+        size_t count = op->count - first < step ? op->count - first : step, bytes = count * size;
+        const char *mine = shows ? (const char *)op->send + first * size : NULL;
+        ncclResult_t result =
+            simnccl_core_exchange(core, SIMNCCL_STREAM, signature(op, first), mine, shows ? bytes : 0);
+        if (result != ncclSuccess) {
+            return result;
+        }
+        char *out = (char *)op->recv + first * size;
+        if (op->function == SIMNCCL_AllReduce || (op->function == SIMNCCL_Reduce && core->rank == op->peer)) {
+            reduce_pieces(op, 0, count, out);
+        } else if (op->function == SIMNCCL_Broadcast) {
+            memcpy(out, simnccl_core_piece(core, SIMNCCL_STREAM, op->peer), bytes);
+        } else if (op->function == SIMNCCL_AllGather) {
+            for (int r = 0; r < core->nranks; r++) {
+                memcpy(out + (size_t)r * op->count * size, simnccl_core_piece(core, SIMNCCL_STREAM, r), bytes);
+            }
+        }
+    }
+    return ncclSuccess;
+}
+
+/* ReduceScatter: a rank shows a part of every block, and reduces its own. */
+static ncclResult_t run_reduce_scatter(const struct simnccl_operation *op)
+{
+    struct simnccl_core *core = op->core;
+    size_t size = simnccl_type_size(op->type), ranks = (size_t)core->nranks;
+    size_t step = SIMNCCL_CHUNK_BYTES / size / ranks;
+    char *parts = malloc(SIMNCCL_CHUNK_BYTES);
+    ncclResult_t result = parts != NULL ? ncclSuccess : ncclSystemError;
+    for (size_t first = 0; first < op->count && result == ncclSuccess; first += step) {
+        size_t count = op->count - first < step ? op->count - first : step, bytes = count * size;
+        for (size_t r = 0; r < ranks; r++) {
+            memcpy(parts + r * bytes, (const char *)op->send + (r * op->count + first) * size, bytes);
+        }
+        result = simnccl_core_exchange(core, SIMNCCL_STREAM, signature(op, first), parts, ranks * bytes);
+        if (result == ncclSuccess) {
+            reduce_pieces(op, (size_t)core->rank * bytes, count, (char *)op->recv + first * size);
+        }
+    }
+    free(parts);
+    return result;
+}
+
+/* Moves one send or receive on as far as its mailbox lets it; op->count counts down in bytes. True if it moved. */
+static bool progress(struct simnccl_operation *op)
+{
+    struct simnccl_core *core = op->core;
+    bool sends = op->function == SIMNCCL_Send;
+    struct simnccl_mailbox *box =
+        sends ? &core->segment->mail[core->rank][op->peer] : &core->segment->mail[op->peer][core->rank];
+    if (atomic_load(&box->full) == (sends ? 1 : 0)) {
+        return false;
+    }
+    size_t bytes = op->count < SIMNCCL_MAIL_BYTES ? op->count : SIMNCCL_MAIL_BYTES;
+    if (sends) {
+        memcpy(box->data, op->send, bytes);
+        box->bytes = (uint32_t)bytes;
+        op->send = (const char *)op->send + bytes;
+    } else {
+        bytes = box->bytes < op->count ? box->bytes : op->count;
+        memcpy(op->recv, box->data, bytes);
+        op->recv = (char *)op->recv + bytes;
+    }
+    op->count -= bytes;
+    atomic_store(&box->full, sends ? 1 : 0);
+    simnccl_core_ring(core);
+    return true;
+}
+
+/* True when no earlier operation of the batch uses the same mailbox: messages between two ranks keep their order. */
+static bool is_next(const struct simnccl_operation *op, size_t index)
+{
+    for (size_t i = 0; i < index; i++) {
+        if (op[i].count > 0 && op[i].function == op[index].function && op[i].peer == op[index].peer) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static ncclResult_t run_point_to_point(const struct simnccl_operation *operations, size_t number)
+{
+    struct simnccl_core *core = operations[0].core;
+    struct simnccl_operation *op = malloc(number * sizeof *op);
+    ncclResult_t result = ncclSuccess;
+    if (op == NULL) {
+        return ncclSystemError;
+    }
+    memcpy(op, operations, number * sizeof *op);
+    for (size_t i = 0; i < number; i++) {
+        op[i].count *= simnccl_type_size(op[i].type);
+    }
+    for (size_t left = number; left > 0 && result == ncclSuccess;) {
+        uint32_t seen = atomic_load(&core->segment->doorbell);
+        bool moved = false;
+        left = 0;
+        for (size_t i = 0; i < number; i++) {
+            if (op[i].count > 0 && is_next(op, i)) {
+                moved |= progress(&op[i]);
+            }
+            left += op[i].count > 0;
+        }
+        if (left > 0 && !moved && !simnccl_core_wait(core, seen)) {
+            result = ncclInternalError;
+        }
+    }
+    free(op);
+    return result;
+}
+
+static ncclResult_t run_operations(const struct simnccl_operation *op, size_t number)
+{
+    switch (op->function) {
+    case SIMNCCL_Send:
+    case SIMNCCL_Recv:
+        return run_point_to_point(op, number);
+    case SIMNCCL_ReduceScatter:
+        return run_reduce_scatter(op);
+    default:
+        return run_whole(op);
+    }
+}
+
+static void CUDA_CB launch_free(void *argument)
+{
+    struct launch *launch = argument;
+    simnccl_core_release(launch->core);
+    free(launch);
+}
+
+static void CUDA_CB launch_run(void *argument)
+{
+    struct launch *launch = argument;
+    struct simnccl_core *core = launch->core;
+    pthread_mutex_lock(&core->running);
+    ncclResult_t result = core->aborted ? ncclSuccess : run_operations(launch->operation, launch->number);
+    if (result != ncclSuccess) {
+        core->result = result;
+    }
+    pthread_mutex_unlock(&core->running);
+    if (!launch->captured) {
+        atomic_fetch_sub(&core->pending, 1);
+        launch_free(launch);
+    }
+}
+
+/* --- on the caller's thread ---------------------------------------------------------------------------------- */
+
+#define CU_CHECK(call_)                                                                                                \
+    do {                                                                                                               \
+        if ((call_) != CUDA_SUCCESS) {                                                                                 \
+            return ncclUnhandledCudaError;                                                                             \
+        }                                                                                                              \
+    } while (0)
+
+/* Makes `to` wait for all that is on `from`. */
+static ncclResult_t join_streams(CUstream from, CUstream to)
+{
+    CUevent event;
+    CU_CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CUresult result = cuEventRecord(event, from);
+    if (result == CUDA_SUCCESS) {
+        result = cuStreamWaitEvent(to, event, 0);
+    }
+    cuEventDestroy(event);
+    return result == CUDA_SUCCESS ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+/* Makes the stream wait for the communicator's last operation, where that is on another stream. */
+static ncclResult_t chain_begin(struct simnccl_core *core, CUstream stream, cuuint64_t capture)
+{
+    if (capture != 0) {
+        if (core->last_capture == capture && core->last_captured_stream != stream) {
+            CU_CHECK(cuStreamWaitEvent(stream, core->last_captured_event, 0));
+        }
+    } else if (core->chained && core->last_stream != stream) {
+        CU_CHECK(cuStreamWaitEvent(stream, core->last_event, 0));
+    }
+    return ncclSuccess;
+}
+
+/* Marks the end of the operation just put on the stream. */
+static ncclResult_t chain_end(struct simnccl_core *core, CUstream stream, cuuint64_t capture)
+{
+    CUevent *event = capture != 0 ? &core->last_captured_event : &core->last_event;
+    if (*event == NULL) {
+        CU_CHECK(cuEventCreate(event, CU_EVENT_DISABLE_TIMING));
+    }
+    CU_CHECK(cuEventRecord(*event, stream));
+    if (capture != 0) {
+        core->last_capture = capture;
+        core->last_captured_stream = stream;
+    } else {
+        core->chained = true;
+        core->last_stream = stream;
+    }
+    return ncclSuccess;
+}
+
+/* Takes the launch over: what the stream cannot run is freed. A graph frees what it holds when it ends. */
+static ncclResult_t put_on_stream(struct launch *launch, CUstream stream, CUgraph graph)
+{
+    CUuserObject object;
+    if (!launch->captured) {
+        atomic_fetch_add(&launch->core->pending, 1);
+        if (cuLaunchHostFunc(stream, launch_run, launch) != CUDA_SUCCESS) {
+            atomic_fetch_sub(&launch->core->pending, 1);
+            launch_free(launch);
+            return ncclUnhandledCudaError;
+        }
+        return ncclSuccess;
+    }
+    if (cuUserObjectCreate(&object, launch, launch_free, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) != CUDA_SUCCESS) {
+        launch_free(launch);
+        return ncclUnhandledCudaError;
+    }
+    if (cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) != CUDA_SUCCESS) {
+        cuUserObjectRelease(object, 1);
+        return ncclUnhandledCudaError;
+    }
+    CU_CHECK(cuLaunchHostFunc(stream, launch_run, launch));
+    return ncclSuccess;
+}
+
+static struct launch *launch_create(const struct simnccl_operation *operations, size_t number, bool captured)
+{
+    struct launch *launch = malloc(sizeof *launch + number * sizeof *operations);
+    if (launch != NULL) {
+        launch->core = operations[0].core;
+        launch->captured = captured;
+        launch->number = number;
+        memcpy(launch->operation, operations, number * sizeof *operations);
+        simnccl_core_retain(launch->core);
+    }
+    return launch;
+}
+
+/* The other streams of a batch wait for the first, or the first for them. */
+static ncclResult_t join_batch(const struct simnccl_operation *operations, size_t number, bool before)
+{
+    CUstream stream = operations[0].stream;
+    ncclResult_t result = ncclSuccess;
+    for (size_t i = 1; i < number && result == ncclSuccess; i++) {
+        CUstream other = operations[i].stream;
+        if (other != stream) {
+            result = before ? join_streams(other, stream) : join_streams(stream, other);
+        }
+    }
+    return result;
+}
+
+static ncclResult_t launch_in_context(const struct simnccl_operation *operations, size_t number)
+{
+    struct simnccl_core *core = operations[0].core;
+    CUstream stream = operations[0].stream;
+    CUstreamCaptureStatus status;
+    cuuint64_t capture = 0;
+    CUgraph graph = NULL;
+    CU_CHECK(cuStreamGetCaptureInfo_v2(stream, &status, &capture, &graph, NULL, NULL));
+    bool captured = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (!captured) {
+        capture = 0;
+    }
+    ncclResult_t result = chain_begin(core, stream, capture);
+    if (result == ncclSuccess) {
+        result = join_batch(operations, number, true);
+    }
+    if (result != ncclSuccess) {
+        return result;
+    }
+    struct launch *launch = launch_create(operations, number, captured);
+    if (launch == NULL) {
+        return ncclSystemError;
+    }
+    result = put_on_stream(launch, stream, graph);
+    if (result == ncclSuccess) {
+        result = join_batch(operations, number, false);
+    }
+    return result == ncclSuccess ? chain_end(core, stream, capture) : result;
+}
+
+/* The caller's current context may be that of another device. */
+ncclResult_t simnccl_launch(const struct simnccl_operation *operations, size_t number)
+{
+    CUcontext context;
+    CU_CHECK(cuCtxPushCurrent(operations[0].core->context));
+    ncclResult_t result = launch_in_context(operations, number);
+    CU_CHECK(cuCtxPopCurrent(&context));
+    return result;
+}
+
+/* In NCCL's order: the communicator, its state, type and op. */
+static ncclResult_t check_arguments(const struct simnccl_operation *op, ncclComm_t comm)
+{
+    ncclResult_t state;
+    if (comm == NULL) {
+        return ncclInvalidArgument;
+    }
+    if (comm->core->revoked) {
+        return ncclInvalidUsage;
+    }
+    if (ncclCommGetAsyncError(comm, &state) != ncclSuccess || state == ncclInProgress) { /* by its public name */
+        return ncclInvalidArgument;
+    }
+    if (simnccl_type_size(op->type) == 0 || op->peer < 0 || op->peer >= comm->core->nranks) {
+        return ncclInvalidArgument;
+    }
+    int value = (int)op->op, user_op = value - ncclNumOps;
+    if (value < 0 || user_op >= SIMNCCL_MAX_USER_OPS || (user_op >= 0 && !comm->core->user_op[user_op].used)) {
+        return ncclInvalidArgument;
+    }
+    return state;
+}
+
+/* Checks a call and puts it into the group, which is the call's own when the caller has none open. */
+static ncclResult_t enqueue(struct simnccl_operation op, ncclComm_t comm)
+{
+    simnccl_group_enter();
+    ncclResult_t result = simnccl_group_fail(check_arguments(&op, comm));
+    if (result == ncclSuccess && op.count > 0) {
+        op.core = comm->core;
+        result = simnccl_group_add_operation(&op);
+    }
+    ncclResult_t end = simnccl_group_leave();
+    return result != ncclSuccess ? result : end;
+}
+
+SIMNCCL_API(ncclResult_t, AllReduce,
+            (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+             cudaStream_t stream))
+{
+    simnccl_count(SIMNCCL_AllReduce);
+    return enqueue((struct simnccl_operation){SIMNCCL_AllReduce, NULL, send, recv, count, type, op, 0, stream}, comm);
+}
+
+SIMNCCL_API(ncclResult_t, Reduce,
+            (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm,
+             cudaStream_t stream))
+{
+    simnccl_count(SIMNCCL_Reduce);
+    return enqueue((struct simnccl_operation){SIMNCCL_Reduce, NULL, send, recv, count, type, op, root, stream}, comm);
+}
+
+SIMNCCL_API(ncclResult_t, Broadcast,
+            (const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+             cudaStream_t stream))
+{
+    simnccl_count(SIMNCCL_Broadcast);
+    return enqueue((struct simnccl_operation){SIMNCCL_Broadcast, NULL, send, recv, count, type, ncclSum, root, stream},
+                   comm);
+}
+
+SIMNCCL_API(ncclResult_t, Bcast,
+            (void *buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream))
+{
+    simnccl_count(SIMNCCL_Bcast);
+    return ncclBroadcast(buffer, buffer, count, type, root, comm, stream); /* by its public name, as NCCL does */
+}
+
+SIMNCCL_API(ncclResult_t, AllGather,
+            (const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream))
+{
+    simnccl_count(SIMNCCL_AllGather);
+    return enqueue((struct simnccl_operation){SIMNCCL_AllGather, NULL, send, recv, count, type, ncclSum, 0, stream},
+                   comm);
+}
+
+SIMNCCL_API(ncclResult_t, ReduceScatter,
+            (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+             cudaStream_t stream))
+{
+    simnccl_count(SIMNCCL_ReduceScatter);
+    return enqueue((struct simnccl_operation){SIMNCCL_ReduceScatter, NULL, send, recv, count, type, op, 0, stream},
+                   comm);
+}
+
+SIMNCCL_API(ncclResult_t, Send,
+            (const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream))
+{
+    simnccl_count(SIMNCCL_Send);
+    return enqueue((struct simnccl_operation){SIMNCCL_Send, NULL, send, NULL, count, type, ncclSum, peer, stream},
+                   comm);
+}
+
+SIMNCCL_API(ncclResult_t, Recv,
+            (void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream))
+{
+    simnccl_count(SIMNCCL_Recv);
+    return enqueue((struct simnccl_operation){SIMNCCL_Recv, NULL, NULL, recv, count, type, ncclSum, peer, stream},
+                   comm);
+}

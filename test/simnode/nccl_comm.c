@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * nccl_comm.c - communicators of the stand-in NCCL: creation, split, end, queries
+ *
+ * A communicator is used by one thread at a time, as NCCL asks; abort may come from any thread.
+ */
+#include "nccl_internal.h"
+
+#include "nccl_reduce.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define END_POLL_MICROSECONDS 500
+#define ABORT_POLLS 20000 /* 10 seconds */
+
+SIMNCCL_API(ncclResult_t, GetVersion, (int *version))
+{
+    simnccl_count(SIMNCCL_GetVersion);
+    if (version == NULL) {
+        return ncclInvalidArgument;
+    }
+    const char *wish = getenv("SIMNODE_NCCL_VERSION");
+    *version = wish != NULL ? atoi(wish) : NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+
+SIMNCCL_API(const char *, GetErrorString, (ncclResult_t result))
+{
+    static const char *const text[ncclNumResults] = {
+        "no error",         "unhandled cuda error", "system error", "internal error",
+        "invalid argument", "invalid usage",        "remote error", "operation in progress",
+    };
+    simnccl_count(SIMNCCL_GetErrorString);
+    return (unsigned)result < ncclNumResults ? text[result] : "unknown result code";
+}
+
+SIMNCCL_API(const char *, GetLastError, (ncclComm_t comm))
+{
+    (void)comm;
+    simnccl_count(SIMNCCL_GetLastError);
+    return "";
+}
+
+SIMNCCL_API(ncclResult_t, GetUniqueId, (ncclUniqueId * id))
+{
+    uint64_t random;
+    simnccl_count(SIMNCCL_GetUniqueId);
+    if (id == NULL) {
+        return ncclInvalidArgument;
+    }
+    if (getrandom(&random, sizeof random, 0) != sizeof random) {
+        return ncclSystemError;
+    }
+    memset(id, 0, sizeof *id);
+    snprintf(id->internal, sizeof id->internal, "simnccl-%016llx", (unsigned long long)random);
+    return ncclSuccess;
+}
+
+/* The calling thread's device. Without a context, device 0 and its primary context, as the CUDA runtime would do. */
+static ncclResult_t current_device(int *device_p)
+{
+    CUdevice device;
+    CUcontext context;
+    if (cuInit(0) != CUDA_SUCCESS) {
+        return ncclUnhandledCudaError;
+    }
+    if (cuCtxGetDevice(&device) != CUDA_SUCCESS) {
+        if (cuDeviceGet(&device, 0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS ||
+            cuCtxSetCurrent(context) != CUDA_SUCCESS) {
+            return ncclUnhandledCudaError;
+        }
+    }
+    *device_p = device;
+    return ncclSuccess;
+}
+
+static void comm_free(ncclComm_t comm)
+{
+    cuDevicePrimaryCtxRelease(comm->core->device);
+    simnccl_core_release(comm->core);
+    free(comm);
+}
+
+static ncclResult_t comm_create(const char *name, int nranks, int rank, int device, bool blocking, ncclComm_t *comm_p)
+{
+    ncclResult_t result = ncclSystemError;
+    ncclComm_t comm = calloc(1, sizeof *comm);
+    if (comm == NULL) {
+        return ncclSystemError;
+    }
+    comm->blocking = blocking;
+    comm->core = simnccl_core_create(name, nranks, rank);
+    if (comm->core == NULL) {
+        goto err_comm;
+    }
+    comm->core->device = device;
+    if (cuDevicePrimaryCtxRetain(&comm->core->context, device) != CUDA_SUCCESS) {
+        result = ncclUnhandledCudaError;
+        goto err_core;
+    }
+    *comm_p = comm;
+    return ncclSuccess;
+
+err_core:
+    simnccl_core_release(comm->core);
+err_comm:
+    free(comm);
+    return result;
+}
+
+static ncclResult_t run_init(struct simnccl_job *job)
+{
+    struct simnccl_core *core = job->comm->core;
+    ncclResult_t result = simnccl_core_join(core);
+    core->result = result;
+    return result;
+}
+
+/* One rank of a new communicator, on `device`; called inside a group. *comm_p is set at once. */
+static ncclResult_t add_rank(ncclComm_t *comm_p, int nranks, const ncclUniqueId *id, int rank, int device,
+                             bool blocking)
+{
+    struct simnccl_job job = {.run = run_init, .blocking = blocking};
+    ncclResult_t result = comm_create(id->internal, nranks, rank, device, blocking, &job.comm);
+    if (result == ncclSuccess) {
+        result = simnccl_group_add_job(&job);
+        if (result == ncclSuccess) {
+            *comm_p = job.comm;
+        } else {
+            comm_free(job.comm);
+        }
+    }
+    return simnccl_group_fail(result);
+}
+
+static ncclResult_t init_rank(ncclComm_t *comm_p, int nranks, const ncclUniqueId *id, int rank, bool blocking)
+{
+    int device;
+    if (comm_p == NULL || nranks < 1 || nranks > SIMNCCL_MAX_RANKS || rank < 0 || rank >= nranks) {
+        return simnccl_group_fail(ncclInvalidArgument);
+    }
+    *comm_p = NULL;
+    ncclResult_t result = current_device(&device);
+    if (result != ncclSuccess) {
+        return simnccl_group_fail(result);
+    }
+    simnccl_group_enter();
+    result = add_rank(comm_p, nranks, id, rank, device, blocking);
+    ncclResult_t end = simnccl_group_leave();
+    if (result == ncclSuccess && end != ncclSuccess && end != ncclInProgress) {
+        comm_free(*comm_p);
+        *comm_p = NULL;
+    }
+    return result != ncclSuccess ? result : end;
+}
+
+static bool config_blocking(const ncclConfig_t *config, bool inherited)
+{
+    return config == NULL || config->blocking == NCCL_CONFIG_UNDEF_INT ? inherited : config->blocking != 0;
+}
+
+SIMNCCL_API(ncclResult_t, CommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank))
+{
+    simnccl_count(SIMNCCL_CommInitRank);
+    return init_rank(comm, nranks, &id, rank, true);
+}
+
+SIMNCCL_API(ncclResult_t, CommInitRankConfig,
+            (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config))
+{
+    simnccl_count(SIMNCCL_CommInitRankConfig);
+    return init_rank(comm, nranks, &id, rank, config_blocking(config, true));
+}
+
+SIMNCCL_API(ncclResult_t, CommInitRankScalable,
+            (ncclComm_t * comm, int nranks, int rank, int ids, ncclUniqueId *id, ncclConfig_t *config))
+{
+    simnccl_count(SIMNCCL_CommInitRankScalable);
+    if (id == NULL || ids < 1 || ids > nranks) {
+        return simnccl_group_fail(ncclInvalidArgument);
+    }
+    return init_rank(comm, nranks, &id[0], rank, config_blocking(config, true));
+}
+
+SIMNCCL_API(ncclResult_t, CommInitAll, (ncclComm_t * comms, int ndev, const int *devices))
+{
+    ncclUniqueId id;
+    simnccl_count(SIMNCCL_CommInitAll);
+    if (comms == NULL || ndev < 1 || ndev > SIMNCCL_MAX_RANKS) {
+        return simnccl_group_fail(ncclInvalidArgument);
+    }
+    ncclResult_t result = ncclGetUniqueId(&id); /* by its public name, as NCCL does */
+    simnccl_group_enter();
+    for (int r = 0; r < ndev && result == ncclSuccess; r++) {
+        result = add_rank(&comms[r], ndev, &id, r, devices != NULL ? devices[r] : r, true);
+    }
+    ncclResult_t end = simnccl_group_leave();
+    return result != ncclSuccess ? result : end;
+}
+
+struct split_wish {
+    int color;
+    int key;
+};
+
+/* The child's name: the parent's is random, so this is as hard to guess, and the same on all ranks of a colour. */
+static void child_name(const char *parent, uint32_t split, int color, char *name_p)
+{
+    char text[SIMNCCL_NAME_BYTES + 32];
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    snprintf(text, sizeof text, "%s/%u/%d", parent, split, color);
+    for (const char *c = text; *c != '\0'; c++) {
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    }
+    snprintf(name_p, SIMNCCL_NAME_BYTES, "simnccl-%016llx", (unsigned long long)hash);
+}
+
+/* Where this rank stands among those of its colour, by key, then by parent rank. */
+static void child_place(const struct simnccl_core *parent, const struct split_wish *mine, int *rank_p, int *nranks_p)
+{
+    int rank = 0, nranks = 0;
+    for (int r = 0; r < parent->nranks; r++) {
+        const struct split_wish *wish = simnccl_core_piece(parent, SIMNCCL_HOST, r);
+        if (wish->color == mine->color) {
+            nranks++;
+            rank += wish->key < mine->key || (wish->key == mine->key && r < parent->rank);
+        }
+    }
+    *rank_p = rank;
+    *nranks_p = nranks;
+}
+
+static ncclResult_t run_split(struct simnccl_job *job)
+{
+    struct simnccl_core *parent = job->parent;
+    struct split_wish wish = {job->color, job->key};
+    char name[SIMNCCL_NAME_BYTES];
+    int rank, nranks;
+    uint32_t split = ++parent->splits;
+    ncclComm_t child = NULL;
+    ncclResult_t result = simnccl_core_exchange(parent, SIMNCCL_HOST, split, &wish, sizeof wish);
+    if (result == ncclSuccess && wish.color != NCCL_SPLIT_NOCOLOR) {
+        child_name(parent->name, split, wish.color, name);
+        child_place(parent, &wish, &rank, &nranks);
+        result = comm_create(name, nranks, rank, parent->device, job->blocking, &child);
+    }
+    if (result == ncclSuccess && child != NULL) {
+        result = simnccl_core_join(child->core);
+        child->core->result = result;
+        if (result != ncclSuccess) {
+            comm_free(child);
+            child = NULL;
+        }
+    }
+    *job->comm_p = child;
+    parent->result = result;
+    simnccl_core_release(parent);
+    return result;
+}
+
+SIMNCCL_API(ncclResult_t, CommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config))
+{
+    simnccl_count(SIMNCCL_CommSplit);
+    if (comm == NULL || newcomm == NULL || comm->core->result != ncclSuccess || color < NCCL_SPLIT_NOCOLOR) {
+        return simnccl_group_fail(ncclInvalidArgument);
+    }
+    struct simnccl_job job = {
+        .run = run_split,
+        .comm_p = newcomm,
+        .parent = comm->core,
+        .color = color,
+        .key = key,
+        .blocking = config_blocking(config, comm->blocking),
+    };
+    *newcomm = NULL;
+    simnccl_group_enter();
+    ncclResult_t result = simnccl_group_add_job(&job);
+    if (result == ncclSuccess) {
+        simnccl_core_retain(comm->core);
+        comm->core->result = job.blocking ? ncclSuccess : ncclInProgress;
+    }
+    ncclResult_t end = simnccl_group_leave();
+    return result != ncclSuccess ? result : end;
+}
+
+/* Waits until nothing of the communicator runs any more. */
+static void drain(struct simnccl_core *core)
+{
+    for (unsigned polls = 0; core->pending > 0 || core->result == ncclInProgress; polls++) {
+        if (core->aborted && polls > ABORT_POLLS) {
+            return;
+        }
+        usleep(END_POLL_MICROSECONDS);
+    }
+}
+
+static void interrupt(struct simnccl_core *core)
+{
+    core->aborted = true;
+    if (core->segment != NULL) {
+        simnccl_core_ring(core);
+    }
+    drain(core);
+}
+
+static void end(ncclComm_t comm)
+{
+    struct simnccl_core *core = comm->core;
+    if (core->last_event != NULL) {
+        cuEventDestroy(core->last_event);
+    }
+    if (core->last_captured_event != NULL) {
+        cuEventDestroy(core->last_captured_event);
+    }
+    comm_free(comm);
+}
+
+SIMNCCL_API(ncclResult_t, CommFinalize, (ncclComm_t comm))
+{
+    simnccl_count(SIMNCCL_CommFinalize);
+    if (comm != NULL) {
+        drain(comm->core);
+    }
+    return ncclSuccess;
+}
+
+SIMNCCL_API(ncclResult_t, CommDestroy, (ncclComm_t comm))
+{
+    simnccl_count(SIMNCCL_CommDestroy);
+    if (comm != NULL) {
+        drain(comm->core);
+        end(comm);
+    }
+    return ncclSuccess;
+}
+
+SIMNCCL_API(ncclResult_t, CommAbort, (ncclComm_t comm))
+{
+    simnccl_count(SIMNCCL_CommAbort);
+    if (comm != NULL) {
+        interrupt(comm->core);
+        end(comm);
+    }
+    return ncclSuccess;
+}
+
+SIMNCCL_API(ncclResult_t, CommRevoke, (ncclComm_t comm, int flags))
+{
+    simnccl_count(SIMNCCL_CommRevoke);
+    if (flags != NCCL_REVOKE_DEFAULT) {
+        return ncclInvalidArgument;
+    }
+    if (comm != NULL) {
+        comm->core->revoked = true;
+        interrupt(comm->core);
+    }
+    return ncclSuccess;
+}
+
+SIMNCCL_API(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *error))
+{
+    simnccl_count(SIMNCCL_CommGetAsyncError);
+    if (comm == NULL || error == NULL) {
+        return ncclInvalidArgument;
+    }
+    *error = (ncclResult_t)comm->core->result;
+    return ncclSuccess;
+}
+
+/* A query of a communicator that is ready. */
+static ncclResult_t answer(const struct ncclComm *comm, int *value_p, const int *value)
+{
+    if (comm == NULL || value_p == NULL || comm->core->result == ncclInProgress) {
+        return ncclInvalidArgument;
+    }
+    *value_p = *value;
+    return ncclSuccess;
+}
+
+SIMNCCL_API(ncclResult_t, CommCount, (const ncclComm_t comm, int *count))
+{
+    simnccl_count(SIMNCCL_CommCount);
+    return answer(comm, count, comm != NULL ? &comm->core->nranks : NULL);
+}
+
+SIMNCCL_API(ncclResult_t, CommUserRank, (const ncclComm_t comm, int *rank))
+{
+    simnccl_count(SIMNCCL_CommUserRank);
+    return answer(comm, rank, comm != NULL ? &comm->core->rank : NULL);
+}
+
+SIMNCCL_API(ncclResult_t, CommCuDevice, (const ncclComm_t comm, int *device))
+{
+    simnccl_count(SIMNCCL_CommCuDevice);
+    return answer(comm, device, comm != NULL ? &comm->core->device : NULL);
+}
+
+SIMNCCL_API(ncclResult_t, RedOpCreatePreMulSum,
+            (ncclRedOp_t * op, void *scalar, ncclDataType_t type, ncclScalarResidence_t residence, ncclComm_t comm))
+{
+    simnccl_count(SIMNCCL_RedOpCreatePreMulSum);
+    if (op == NULL || scalar == NULL || comm == NULL || simnccl_type_size(type) == 0) {
+        return ncclInvalidArgument;
+    }
+    for (int i = 0; i < SIMNCCL_MAX_USER_OPS; i++) {
+        struct simnccl_user_op *user = &comm->core->user_op[i];
+        if (!user->used) {
+            user->used = true;
+            user->on_device = residence == ncclScalarDevice;
+            user->device_scalar = scalar;
+            if (!user->on_device) {
+                memcpy(&user->host_scalar, scalar, simnccl_type_size(type));
+            }
+            *op = (ncclRedOp_t)(ncclNumOps + i);
+            return ncclSuccess;
+        }
+    }
+    return ncclInternalError;
+}
+
+SIMNCCL_API(ncclResult_t, RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
+{
+    simnccl_count(SIMNCCL_RedOpDestroy);
+    int index = (int)op - ncclNumOps;
+    if (comm == NULL || index < 0 || index >= SIMNCCL_MAX_USER_OPS || !comm->core->user_op[index].used) {
+        return ncclInvalidArgument;
+    }
+    comm->core->user_op[index].used = false;
+    return ncclSuccess;
+}
+
+SIMNCCL_API(ncclResult_t, MemAlloc, (void **memory, size_t size))
+{
+    CUdeviceptr pointer;
+    simnccl_count(SIMNCCL_MemAlloc);
+    if (memory == NULL || size == 0) {
+        return ncclInvalidArgument;
+    }
+    if (cuMemAlloc(&pointer, size) != CUDA_SUCCESS) {
+        return ncclUnhandledCudaError;
+    }
+    *memory = (void *)(uintptr_t)pointer;
+    return ncclSuccess;
+}
+
+SIMNCCL_API(ncclResult_t, MemFree, (void *memory))
+{
+    simnccl_count(SIMNCCL_MemFree);
+    return cuMemFree((CUdeviceptr)(uintptr_t)memory) == CUDA_SUCCESS ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+/* Registration gains nothing here; the handle is the buffer. */
+SIMNCCL_API(ncclResult_t, CommRegister, (const ncclComm_t comm, void *buffer, size_t size, void **handle))
+{
+    simnccl_count(SIMNCCL_CommRegister);
+    if (comm == NULL || buffer == NULL || size == 0 || handle == NULL) {
+        return ncclInvalidArgument;
+    }
+    *handle = buffer;
+    return ncclSuccess;
+}
+
+SIMNCCL_API(ncclResult_t, CommDeregister, (const ncclComm_t comm, void *handle))
+{
+    simnccl_count(SIMNCCL_CommDeregister);
+    return comm == NULL || handle == NULL ? ncclInvalidArgument : ncclSuccess;
+}

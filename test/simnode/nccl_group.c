@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * nccl_group.c - groups of the stand-in NCCL
+ *
+ * All calls between the outermost GroupStart and GroupEnd of a thread are kept and started together: communicators
+ * first, each in a thread of its own when there are several, then operations, communicator by communicator in the
+ * order of their names, which is the same on all ranks. One failed call, and nothing is started. The state is
+ * thread-local; the queues belong to it.
+ */
+#include "nccl_internal.h"
+
+#include <stdlib.h>
+
+ncclResult_t ncclGroupStart(void); /* nccl.h leaves the parentheses empty, which is no prototype in C */
+ncclResult_t ncclGroupEnd(void);
+
+struct queue {
+    void *items;
+    size_t number;
+    size_t room;
+};
+
+struct batch {
+    struct simnccl_job *jobs;
+    size_t number;
+};
+
+static _Thread_local struct {
+    int depth;
+    ncclResult_t error;
+    struct queue operations;
+    struct queue jobs;
+} group;
+
+/* A new item at the end, NULL without memory. */
+static void *queue_extend(struct queue *queue, size_t size)
+{
+    if (queue->number == queue->room) {
+        size_t room = 2 * queue->room + 8;
+        void *items = realloc(queue->items, room * size);
+        if (items == NULL) {
+            return NULL;
+        }
+        queue->items = items;
+        queue->room = room;
+    }
+    return (char *)queue->items + size * queue->number++;
+}
+
+static void queue_clear(struct queue *queue)
+{
+    free(queue->items);
+    *queue = (struct queue){0};
+}
+
+ncclResult_t simnccl_group_fail(ncclResult_t result)
+{
+    if (group.depth > 0 && result != ncclSuccess && group.error == ncclSuccess) {
+        group.error = result;
+    }
+    return result;
+}
+
+ncclResult_t simnccl_group_add_operation(const struct simnccl_operation *operation)
+{
+    struct simnccl_operation *item = queue_extend(&group.operations, sizeof *item);
+    if (item == NULL) {
+        return simnccl_group_fail(ncclSystemError);
+    }
+    *item = *operation;
+    return ncclSuccess;
+}
+
+ncclResult_t simnccl_group_add_job(const struct simnccl_job *job)
+{
+    struct simnccl_job *item = queue_extend(&group.jobs, sizeof *item);
+    if (item == NULL) {
+        return simnccl_group_fail(ncclSystemError);
+    }
+    *item = *job;
+    return ncclSuccess;
+}
+
+static void *job_thread(void *argument)
+{
+    struct simnccl_job *job = argument;
+    job->result = job->run(job);
+    return NULL;
+}
+
+/* Runs the jobs side by side; the first on the calling thread. */
+static ncclResult_t run_jobs(struct simnccl_job *jobs, size_t number)
+{
+    ncclResult_t result = ncclSuccess;
+    pthread_t *threads = calloc(number, sizeof *threads);
+    if (threads == NULL) {
+        return ncclSystemError;
+    }
+    for (size_t i = 1; i < number; i++) {
+        if (pthread_create(&threads[i], NULL, job_thread, &jobs[i]) != 0) {
+            abort(); /* a test machine without threads: nothing sensible is left to do */
+        }
+    }
+    job_thread(&jobs[0]);
+    for (size_t i = 0; i < number; i++) {
+        if (i > 0) {
+            pthread_join(threads[i], NULL);
+        }
+        if (result == ncclSuccess) {
+            result = jobs[i].result;
+        }
+    }
+    free(threads);
+    return result;
+}
+
+static void *background_thread(void *argument)
+{
+    struct batch *batch = argument;
+    run_jobs(batch->jobs, batch->number);
+    free(batch->jobs);
+    free(batch);
+    return NULL;
+}
+
+/* Non-blocking communicators: the queue's memory passes to a thread that nobody joins. */
+static ncclResult_t start_in_background(struct queue *jobs)
+{
+    pthread_t thread;
+    struct batch *batch = malloc(sizeof *batch);
+    if (batch == NULL) {
+        return ncclSystemError;
+    }
+    *batch = (struct batch){.jobs = jobs->items, .number = jobs->number};
+    if (pthread_create(&thread, NULL, background_thread, batch) != 0) {
+        free(batch);
+        return ncclSystemError;
+    }
+    pthread_detach(thread);
+    *jobs = (struct queue){0};
+    return ncclInProgress;
+}
+
+static ncclResult_t finish_jobs(struct queue *jobs)
+{
+    const struct simnccl_job *job = jobs->items;
+    for (size_t i = 0; i < jobs->number; i++) {
+        if (!job[i].blocking) {
+            return start_in_background(jobs);
+        }
+    }
+    return jobs->number > 0 ? run_jobs(jobs->items, jobs->number) : ncclSuccess;
+}
+
+/* Communicators that the group was to make stay behind, good for ncclCommAbort only. */
+static void fail_jobs(struct queue *jobs, ncclResult_t error)
+{
+    const struct simnccl_job *job = jobs->items;
+    for (size_t i = 0; i < jobs->number; i++) {
+        if (job[i].comm != NULL) {
+            job[i].comm->core->result = error;
+        }
+    }
+}
+
+static int compare_cores(const struct simnccl_core *a, const struct simnccl_core *b)
+{
+    for (int i = 0; i < SIMNCCL_NAME_BYTES && (a->name[i] != '\0' || b->name[i] != '\0'); i++) {
+        if (a->name[i] != b->name[i]) {
+            return a->name[i] < b->name[i] ? -1 : 1;
+        }
+    }
+    return a->rank - b->rank;
+}
+
+/* Insertion sort: stable, and groups are short. */
+static void sort_operations(struct simnccl_operation *operation, size_t number)
+{
+    for (size_t i = 1; i < number; i++) {
+        struct simnccl_operation moving = operation[i];
+        size_t place = i;
+        while (place > 0 && compare_cores(operation[place - 1].core, moving.core) > 0) {
+            operation[place] = operation[place - 1];
+            place--;
+        }
+        operation[place] = moving;
+    }
+}
+
+static bool is_point_to_point(const struct simnccl_operation *operation)
+{
+    return operation->function == SIMNCCL_Send || operation->function == SIMNCCL_Recv;
+}
+
+/* Sends and receives of a communicator that follow one another go together, so that they progress together. */
+static ncclResult_t launch_operations(struct simnccl_operation *operation, size_t number)
+{
+    sort_operations(operation, number);
+    for (size_t first = 0, next; first < number; first = next) {
+        next = first + 1;
+        while (next < number && operation[next].core == operation[first].core && is_point_to_point(&operation[first]) &&
+               is_point_to_point(&operation[next])) {
+            next++;
+        }
+        ncclResult_t result = simnccl_launch(&operation[first], next - first);
+        if (result != ncclSuccess) {
+            return result;
+        }
+    }
+    return ncclSuccess;
+}
+
+void simnccl_group_enter(void)
+{
+    group.depth++;
+}
+
+ncclResult_t simnccl_group_leave(void)
+{
+    if (--group.depth > 0) {
+        return ncclSuccess;
+    }
+    ncclResult_t result = group.error;
+    struct queue operations = group.operations, jobs = group.jobs;
+    group.operations = (struct queue){0};
+    group.jobs = (struct queue){0};
+    group.error = ncclSuccess;
+    if (result == ncclSuccess) {
+        result = finish_jobs(&jobs);
+    } else {
+        fail_jobs(&jobs, result);
+    }
+    if (result == ncclSuccess) {
+        result = launch_operations(operations.items, operations.number);
+    }
+    queue_clear(&operations);
+    queue_clear(&jobs);
+    return result;
+}
+
+SIMNCCL_API(ncclResult_t, GroupStart, (void))
+{
+    simnccl_count(SIMNCCL_GroupStart);
+    simnccl_group_enter();
+    return ncclSuccess;
+}
+
+SIMNCCL_API(ncclResult_t, GroupEnd, (void))
+{
+    simnccl_count(SIMNCCL_GroupEnd);
+    return group.depth > 0 ? simnccl_group_leave() : ncclInvalidUsage;
+}
+
+SIMNCCL_API(ncclResult_t, GroupSimulateEnd, (ncclSimInfo_t * info))
+{
+    simnccl_count(SIMNCCL_GroupSimulateEnd);
+    if (group.depth == 0) {
+        return ncclInvalidUsage;
+    }
+    if (--group.depth > 0) {
+        return ncclSuccess;
+    }
+    ncclResult_t result = group.error;
+    group.error = ncclSuccess;
+    queue_clear(&group.operations);
+    queue_clear(&group.jobs);
+    if (result == ncclSuccess && info != NULL) {
+        info->estimatedTime = 1.0f;
+    }
+    return result;
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * primitives_cpu.h - the functions of kernels/primitives.cuh for the CPU: one thread per block
+ *
+ * Staging is memory shared between processes, so everything that peers exchange goes through atomics: an LL word is
+ * two 8-byte atomics (release store, acquire load), push data are plain copies ordered by the flags. What this shows
+ * is the state machine (epochs, slots, chunks, flags); it says nothing of the GPU's memory order.
+ */
+#ifndef SIMNODE_PRIMITIVES_CPU_H_
+#define SIMNODE_PRIMITIVES_CPU_H_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <sched.h>
+#include <string.h>
+
+#include "kernels/abi.h"
+#include "test/simnode/kernels.h"
+
+#define OH_INLINE inline
+#define OH_DEVICE static inline
+#define OH_DEVICE_METHOD inline
+#define OH_UNROLL
+
+/* The block that this thread plays. Set by the wrapper of each kernel. */
+struct simnode_place {
+    uint32_t block;
+    uint32_t blocks;
+};
+static thread_local simnode_place simnode_here;
+
+/* Adds the kernel to the list that simnode_kernel_find searches. */
+struct simnode_kernel_entry {
+    const char *name;
+    void (*run)(const oh_kernel_args *, unsigned, unsigned);
+    simnode_kernel_entry *next;
+};
+static simnode_kernel_entry *simnode_kernels;
+
+#define OH_KERNEL(name_, ...)                                                                                          \
+    static void name_(const oh_kernel_args *args, unsigned block, unsigned blocks)                                     \
+    {                                                                                                                  \
+        simnode_here = {block, blocks};                                                                                \
+        __VA_ARGS__(*args);                                                                                            \
+    }                                                                                                                  \
+    static simnode_kernel_entry name_##_entry = {#name_, name_, simnode_kernels};                                      \
+    static const bool name_##_listed = (simnode_kernels = &name_##_entry, true);
+
+struct oh_word8 {
+    uint32_t w[2];
+};
+
+struct alignas(16) oh_word16 {
+    uint32_t w[4];
+};
+
+OH_DEVICE uint32_t oh_block()
+{
+    return simnode_here.block;
+}
+
+OH_DEVICE uint32_t oh_blocks()
+{
+    return simnode_here.blocks;
+}
+
+OH_DEVICE uint32_t oh_thread()
+{
+    return 0;
+}
+
+OH_DEVICE uint32_t oh_threads()
+{
+    return 1;
+}
+
+OH_DEVICE void oh_block_sync()
+{
+    if (simnode_hesitate) {
+        simnode_hesitate();
+    }
+}
+
+OH_DEVICE bool oh_block_any(bool condition)
+{
+    oh_block_sync();
+    return condition;
+}
+
+OH_DEVICE void oh_grid_wait()
+{
+}
+
+OH_DEVICE void oh_ll_store(char *at, const oh_word8 &data, uint32_t flag)
+{
+    uint64_t *part = reinterpret_cast<uint64_t *>(at);
+    __atomic_store_n(part, data.w[0] | (uint64_t)flag << 32, __ATOMIC_RELEASE);
+    __atomic_store_n(part + 1, data.w[1] | (uint64_t)flag << 32, __ATOMIC_RELEASE);
+}
+
+OH_DEVICE bool oh_ll_load(const char *at, oh_word8 *data, uint32_t flag)
+{
+    const uint64_t *part = reinterpret_cast<const uint64_t *>(at);
+    uint64_t first = __atomic_load_n(part, __ATOMIC_ACQUIRE);
+    uint64_t second = __atomic_load_n(part + 1, __ATOMIC_ACQUIRE);
+    *data = {{(uint32_t)first, (uint32_t)second}};
+    return first >> 32 == flag && second >> 32 == flag;
+}
+
+OH_DEVICE void oh_push_store(char *at, const oh_word16 &data)
+{
+    memcpy(at, &data, sizeof data);
+}
+
+OH_DEVICE oh_word16 oh_push_load(const char *at)
+{
+    oh_word16 data;
+    memcpy(&data, at, sizeof data);
+    return data;
+}
+
+OH_DEVICE void oh_flag_store(char *at, uint32_t flag)
+{
+    __atomic_store_n(reinterpret_cast<uint32_t *>(at), flag, __ATOMIC_RELEASE);
+}
+
+OH_DEVICE uint32_t oh_flag_load(const char *at)
+{
+    return __atomic_load_n(reinterpret_cast<const uint32_t *>(at), __ATOMIC_ACQUIRE);
+}
+
+OH_DEVICE uint32_t oh_word_load(const void *at)
+{
+    return __atomic_load_n(static_cast<const uint32_t *>(at), __ATOMIC_RELAXED);
+}
+
+OH_DEVICE void oh_word_store(void *at, uint32_t value)
+{
+    __atomic_store_n(static_cast<uint32_t *>(at), value, __ATOMIC_RELAXED);
+}
+
+OH_DEVICE void oh_fence_system()
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+/* Few cores, many ranks: let the peer run. */
+OH_DEVICE void oh_spin_pause()
+{
+    sched_yield();
+}
+
+template <class Word> OH_DEVICE void oh_user_load(const char *at, Word *data)
+{
+    memcpy(data, at, sizeof *data);
+}
+
+template <class Word> OH_DEVICE void oh_user_store(char *at, const Word &data)
+{
+    memcpy(at, &data, sizeof data);
+}
+
+#endif

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * t_topo.c - the verdict on a pair over every combination of facts, on a GPU, and on NCCL's own settings
+ */
+#include "topo/topo.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "test/tap.h"
+
+#define A "0000:19:00.0"
+#define B "0000:3b:00.0"
+
+/* The rules as the design states them, written the long way round. */
+static bool expected(const struct oh_topo_pair *p)
+{
+    const enum oh_fact fact[] = {p->nvml_nvlink, p->nvml_read, p->nvml_write, p->cuda_access, p->cuda_atomics};
+    for (size_t i = 0; i < sizeof fact / sizeof *fact; i++) {
+        if (fact[i] == OH_NO) {
+            return false; /* one definite no is enough, whatever the other source says */
+        }
+    }
+    bool nvml_reaches = p->nvml_read == OH_YES && p->nvml_write == OH_YES;
+    if (p->nvml_nvlink == OH_YES && nvml_reaches) {
+        return true; /* NVML proves it, CUDA agrees or cannot see the peer */
+    }
+    if (p->cuda_access == OH_YES && p->cuda_atomics == OH_YES) {
+        return true; /* CUDA proves it, NVML agrees or does not know */
+    }
+    /* Each source proves one half. */
+    return (p->nvml_nvlink == OH_YES && p->cuda_access == OH_YES) || (p->cuda_atomics == OH_YES && nvml_reaches);
+}
+
+static void test_all_pairs(void)
+{
+    bool verdicts = true, reasons = true;
+    for (int code = 0; code < 3 * 3 * 3 * 3 * 3; code++) {
+        struct oh_topo_pair pair = {.nvml_nvlink = (enum oh_fact)(code % 3),
+                                    .nvml_read = (enum oh_fact)(code / 3 % 3),
+                                    .nvml_write = (enum oh_fact)(code / 9 % 3),
+                                    .cuda_access = (enum oh_fact)(code / 27 % 3),
+                                    .cuda_atomics = (enum oh_fact)(code / 81)};
+        char reason[160] = "untouched";
+        bool verdict = oh_topo_judge_pair(A, B, &pair, reason, sizeof reason);
+        if (verdict != expected(&pair)) {
+            tap_note("case %d: verdict %d, reason %s", code, verdict, reason);
+            verdicts = false;
+        }
+        bool good = verdict ? strcmp(reason, "untouched") == 0 : strstr(reason, A) && strstr(reason, B);
+        if (!good) {
+            tap_note("case %d: verdict %d, reason %s", code, verdict, reason);
+            reasons = false;
+        }
+    }
+    tap_ok(verdicts, "the verdict of all 243 combinations of facts");
+    tap_ok(reasons, "a refusal names both GPUs, an acceptance leaves the reason alone");
+}
+
+static void check_pair(struct oh_topo_pair pair, const char *reason, const char *name)
+{
+    char got[160] = "";
+    bool verdict = oh_topo_judge_pair(A, B, &pair, got, sizeof got);
+    tap_ok(verdict == (reason == NULL) && strcmp(got, reason ? reason : "") == 0, "%s", name);
+    if (reason && strcmp(got, reason) != 0) {
+        tap_note("got: %s", got);
+    }
+}
+
+static void test_known_machines(void)
+{
+    const enum oh_fact yes = OH_YES, no = OH_NO, unknown = OH_UNKNOWN;
+    check_pair((struct oh_topo_pair){yes, yes, yes, yes, yes}, NULL, "NVLink node, all GPUs visible");
+    check_pair((struct oh_topo_pair){yes, yes, yes, unknown, unknown}, NULL, "NVLink node, one visible GPU a process");
+    check_pair((struct oh_topo_pair){unknown, unknown, unknown, yes, yes}, NULL, "no NVML, CUDA proves NVLink");
+    check_pair((struct oh_topo_pair){no, yes, yes, yes, no}, "GPUs " A " and " B " are not joined by NVLink (NVML)",
+               "PCIe with peer access");
+    check_pair((struct oh_topo_pair){unknown, unknown, unknown, yes, no},
+               "GPUs " A " and " B " are not joined by NVLink (CUDA: no native atomics)", "PCIe without NVML");
+    check_pair((struct oh_topo_pair){yes, no, no, no, no},
+               "GPUs " A " and " B " cannot read each other's memory (NVML)", "NVLink with peer access switched off");
+    check_pair((struct oh_topo_pair){yes, yes, yes, no, unknown},
+               "GPUs " A " and " B " cannot access each other's memory (CUDA)", "NVML and CUDA disagree");
+    check_pair((struct oh_topo_pair){unknown, unknown, unknown, unknown, unknown},
+               "GPUs " A " and " B " may lack NVLink: neither NVML nor CUDA can tell", "no NVML, one visible GPU");
+    check_pair((struct oh_topo_pair){yes, unknown, unknown, unknown, unknown},
+               "GPUs " A " and " B " may lack access to each other's memory: neither NVML nor CUDA can tell",
+               "NVLink known, access unknown");
+}
+
+static void test_shared_gpu(void)
+{
+    const struct oh_topo_pair pair = {OH_YES, OH_YES, OH_YES, OH_YES, OH_YES};
+    char reason[160] = "";
+    bool verdict = oh_topo_judge_pair("0000:3B:00.0", B, &pair, reason, sizeof reason);
+    tap_ok(!verdict && strcmp(reason, "two ranks share GPU 0000:3B:00.0") == 0, "two ranks on one GPU");
+}
+
+static void test_gpu(void)
+{
+    struct oh_topo_gpu gpu = {.bus_id = A, .mig = OH_YES};
+    char reason[160] = "";
+    tap_ok(!oh_topo_judge_gpu(&gpu, reason, sizeof reason) && strcmp(reason, "GPU " A " is in MIG mode") == 0,
+           "MIG is refused");
+    gpu.mig = OH_UNKNOWN;
+    tap_ok(oh_topo_judge_gpu(&gpu, reason, sizeof reason), "unknown MIG mode is no obstacle");
+    gpu.mig = OH_NO;
+    tap_ok(oh_topo_judge_gpu(&gpu, reason, sizeof reason), "no MIG");
+    gpu.bus_id[0] = '\0';
+    tap_ok(!oh_topo_judge_gpu(&gpu, reason, sizeof reason), "a GPU without a bus id is refused");
+}
+
+static void check_env(const char *disable, const char *level, bool allowed, const char *name)
+{
+    char reason[160] = "";
+    unsetenv("NCCL_P2P_DISABLE");
+    unsetenv("NCCL_P2P_LEVEL");
+    if (disable) {
+        setenv("NCCL_P2P_DISABLE", disable, 1);
+    }
+    if (level) {
+        setenv("NCCL_P2P_LEVEL", level, 1);
+    }
+    bool verdict = oh_topo_allowed_by_env(reason, sizeof reason);
+    tap_ok(verdict == allowed && !reason[0] == allowed, "%s", name);
+}
+
+static void test_env(void)
+{
+    check_env(NULL, NULL, true, "nothing set");
+    check_env("1", NULL, false, "NCCL_P2P_DISABLE=1");
+    check_env("0", NULL, true, "NCCL_P2P_DISABLE=0");
+    check_env("2", NULL, true, "NCCL_P2P_DISABLE=2: for NCCL only 1 counts");
+    check_env("1", "NVL", false, "NCCL_P2P_DISABLE=1 goes before the level");
+    check_env("0", "LOC", false, "NCCL_P2P_LEVEL=LOC");
+    check_env(NULL, "0", false, "NCCL_P2P_LEVEL=0");
+    check_env(NULL, "1", true, "NCCL_P2P_LEVEL=1");
+    check_env(NULL, "NVL", true, "NCCL_P2P_LEVEL=NVL");
+    check_env(NULL, "SYS", true, "NCCL_P2P_LEVEL=SYS");
+    check_env(NULL, "", true, "NCCL_P2P_LEVEL empty");
+    check_env(NULL, "loc", true, "NCCL_P2P_LEVEL=loc: names are upper case in NCCL");
+}
+
+int main(void)
+{
+    test_all_pairs();
+    test_known_machines();
+    test_shared_gpu();
+    test_gpu();
+    test_env();
+    return tap_done();
+}
