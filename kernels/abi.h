@@ -10,9 +10,11 @@
  *   0                      epoch words, one per block, all equal between kernels
  *   OH_FLAG_OFFSET         flags of two-shot push: [phase][block][source rank]
  *   OH_LL_OFFSET           LL slots, 2 x OH_LL_SLOT_BYTES; only LL words (data, flag) ever live here
- *   OH_PUSH_OFFSET         scatter area and gather area of two-shot push, OH_PUSH_ROUND_BYTES each; plain data
+ *   OH_MARKER_OFFSET       marker slots, 2 x { scatter area, gather area }, OH_MARKER_SCATTER_BYTES each; holds
+ * OH_MARKER everywhere between kernels, but for words on their way OH_PUSH_OFFSET         scatter area and gather area
+ * of two-shot push, OH_PUSH_ROUND_BYTES each; plain data
  *
- * Why two LL slots, and one pair of push areas, are enough without a closing barrier: doc/design.md, "Epochs".
+ * Why two slots, and one pair of push areas, are enough without a closing barrier: doc/design.md, "Epochs".
  */
 #ifndef OH_KERNELS_ABI_H_
 #define OH_KERNELS_ABI_H_
@@ -28,11 +30,21 @@
 #define OH_FLAG_PHASES 2
 #define OH_LL_OFFSET 65536u
 #define OH_LL_SLOT_BYTES (2u << 20)
-#define OH_PUSH_OFFSET (OH_LL_OFFSET + 2u * OH_LL_SLOT_BYTES)
-#ifndef OH_PUSH_ROUND_BYTES /* the kernel unit test makes it small, to have many rounds */
-#define OH_PUSH_ROUND_BYTES (8u << 20)
+#ifndef OH_MARKER_SCATTER_BYTES /* the kernel unit test makes these two small, to have many rounds */
+#define OH_MARKER_SCATTER_BYTES (4u << 20)
 #endif
+#ifndef OH_PUSH_ROUND_BYTES
+#define OH_PUSH_ROUND_BYTES (4u << 20)
+#endif
+#define OH_MARKER_OFFSET (OH_LL_OFFSET + 2u * OH_LL_SLOT_BYTES)
+#define OH_PUSH_OFFSET (OH_MARKER_OFFSET + 4u * OH_MARKER_SCATTER_BYTES)
 #define OH_STAGING_BYTES (OH_PUSH_OFFSET + 2u * OH_PUSH_ROUND_BYTES)
+
+/*
+ * What an empty marker word holds in each of its 32-bit parts: as fp32 one, as fp16 and bf16 two NaNs that no
+ * arithmetic on the GPU produces. A value that happens to be it is sent as OH_MARKER + 1, NaNs as well.
+ */
+#define OH_MARKER 0xfffafffau
 
 /*
  * Epochs count rounds of data exchange on one communicator, the same number on every rank. Kept modulo 2^31, so that
@@ -43,10 +55,9 @@
 /* A sweep (clearing what has not been written for long) happens in the two epochs that follow each multiple. */
 #define OH_SWEEP_PERIOD (1u << 30)
 
-/* Bytes of payload in one LL word (16 bytes: data, flag, data, flag) and in one push word. */
+/* Words in staging memory are 16 bytes; an LL word (data, flag, data, flag) carries 8 bytes of the message. */
+#define OH_WORD_BYTES 16u
 #define OH_LL_WORD_PAYLOAD 8u
-#define OH_LL_WORD_BYTES 16u
-#define OH_PUSH_WORD_BYTES 16u
 
 struct oh_kernel_args {
     /* Staging of rank (rank + j) % nranks at [j]: rotated on the host, so that the index is static in the kernel. */

@@ -7,7 +7,8 @@
  *
  * Memory order, GPU side: a 16-byte LL word is stored and loaded as one relaxed system-scope vector access, and each
  * 8-byte half carries its own flag, so a reader that sees the flag sees the data beside it (the assumption of NCCL's
- * LL protocol: 8-byte accesses are not torn). Push data are plain stores, ordered by oh_flag_store (release) which
+ * LL protocol: 8-byte accesses are not torn). Each 32-bit part of a marker word tells by itself whether it has come, so
+ * tearing between parts does no harm. Push data are plain stores, ordered by oh_flag_store (release) which
  * pairs with oh_flag_load (acquire).
  */
 #ifndef OH_KERNELS_PRIMITIVES_CUH_
@@ -74,15 +75,22 @@ OH_DEVICE bool oh_block_any(bool condition)
 }
 
 /*
- * Programmatic launch (sm_90): lets the next kernel of the stream start its prologue, then waits until the kernel
- * before this one has finished and its writes are visible. Nothing that another kernel writes (user data, epochs,
- * staging) may be touched before. A no-op for a kernel launched the ordinary way.
+ * Programmatic launch (sm_90): a kernel may be brought onto the GPU before the one in front of it in the stream has
+ * ended. oh_grid_wait waits until that one has ended and its writes are visible; nothing that another kernel writes
+ * (user data, epochs, staging) may be touched before. oh_grid_release lets the next kernel in: only when this one waits
+ * for no peer any more, so that kernels that wait never fill the GPU. No-ops for a kernel launched the ordinary way.
  */
 OH_DEVICE void oh_grid_wait()
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+OH_DEVICE void oh_grid_release()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
@@ -102,6 +110,28 @@ OH_DEVICE bool oh_ll_load(const char *at, oh_word8 *data, uint32_t flag)
                  : "l"(at)
                  : "memory");
     return flag0 == flag && flag1 == flag;
+}
+
+OH_DEVICE void oh_marker_store(char *at, const oh_word16 &data)
+{
+    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(data.w[0]), "r"(data.w[1]),
+                 "r"(data.w[2]), "r"(data.w[3])
+                 : "memory");
+}
+
+/* Loads a marker word; true when every part of it has come. */
+OH_DEVICE bool oh_marker_load(const char *at, oh_word16 *data)
+{
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(data->w[0]), "=r"(data->w[1]), "=r"(data->w[2]), "=r"(data->w[3])
+                 : "l"(at)
+                 : "memory");
+    return data->w[0] != OH_MARKER && data->w[1] != OH_MARKER && data->w[2] != OH_MARKER && data->w[3] != OH_MARKER;
+}
+
+OH_DEVICE void oh_marker_clear(char *at)
+{
+    *reinterpret_cast<uint4 *>(at) = make_uint4(OH_MARKER, OH_MARKER, OH_MARKER, OH_MARKER);
 }
 
 OH_DEVICE void oh_push_store(char *at, const oh_word16 &data)
@@ -161,6 +191,11 @@ OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
 {
     uint4 v = *reinterpret_cast<const uint4 *>(at);
     *data = {{v.x, v.y, v.z, v.w}};
+}
+
+OH_DEVICE void oh_user_prefetch(const char *at)
+{
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
 }
 
 OH_DEVICE void oh_user_store(char *at, const oh_word8 &data)

@@ -38,7 +38,7 @@ template <class Type, class Word> struct oh_message {
     OH_DEVICE_METHOD Word load(const void *base, uint64_t i) const
     {
         Word word;
-        if (whole(base, i)) {
+        if (__builtin_expect(whole(base, i), 1)) {
             oh_user_load(static_cast<const char *>(base) + i * sizeof(Word), &word);
             return word;
         }
@@ -53,9 +53,17 @@ template <class Type, class Word> struct oh_message {
         return word;
     }
 
+    /* Brings word i near, if there is one. */
+    OH_DEVICE_METHOD void prefetch(const void *base, uint64_t i) const
+    {
+        if (i < words()) {
+            oh_user_prefetch(static_cast<const char *>(base) + i * sizeof(Word));
+        }
+    }
+
     OH_DEVICE_METHOD void store(void *base, uint64_t i, const Word &word) const
     {
-        if (whole(base, i)) {
+        if (__builtin_expect(whole(base, i), 1)) {
             oh_user_store(static_cast<char *>(base) + i * sizeof(Word), word);
             return;
         }
@@ -68,6 +76,26 @@ template <class Type, class Word> struct oh_message {
         }
     }
 };
+
+/*
+ * Marker words. An empty word holds OH_MARKER in each 32-bit part, a full one in none; the reader puts the marker back
+ * once it has taken the word. So no bytes go to flags, and what was not written for long cannot look new. The marker is
+ * a NaN (two NaNs for 16-bit types): a part of a message that holds it is sent as another NaN instead. Sums of NaNs are
+ * the GPU's one canonical NaN whatever their bits were, so no result changes. Zeros keep their sign.
+ */
+OH_DEVICE uint32_t oh_marker_slot(uint32_t epoch)
+{
+    return OH_MARKER_OFFSET + (epoch & 1) * 2 * OH_MARKER_SCATTER_BYTES;
+}
+
+OH_DEVICE oh_word16 oh_unmarked(oh_word16 word)
+{
+    OH_UNROLL
+    for (int k = 0; k < 4; k++) {
+        word.w[k] += word.w[k] == OH_MARKER;
+    }
+    return word;
+}
 
 /* Rank of the peer whose staging stands at args.staging[j]. */
 template <int ranks> OH_DEVICE uint32_t oh_peer_rank(const oh_kernel_args &args, int j)
@@ -87,6 +115,28 @@ struct oh_patience {
     }
 };
 
+/*
+ * Looks at the words `from` to `to`-1 together until all have come: look(k) takes word k and tells whether it is there.
+ * False: aborted.
+ */
+template <int from, int to, class Look>
+OH_DEVICE bool oh_poll(const oh_kernel_args &args, oh_patience *patience, Look look)
+{
+    for (;;) {
+        bool ready = true;
+        OH_UNROLL
+        for (int k = from; k < to; k++) {
+            ready &= look(k);
+        }
+        if (ready) {
+            return true;
+        }
+        if (patience->lost(args)) {
+            return false;
+        }
+    }
+}
+
 /* Epoch of the last round that this communicator finished on this rank. Every block has its own copy of the word. */
 OH_DEVICE uint32_t oh_epoch_last(const oh_kernel_args &args)
 {
@@ -105,7 +155,8 @@ OH_DEVICE uint32_t oh_epoch_after(uint32_t epoch)
  */
 OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch)
 {
-    oh_block_sync(); /* every thread has read this block's word */
+    oh_grid_release(); /* this thread has all that it needs from the peers */
+    oh_block_sync();   /* every thread has read this block's word */
     for (uint32_t b = oh_block() + oh_thread() * oh_blocks(); b < OH_MAX_BLOCKS; b += oh_threads() * oh_blocks()) {
         oh_word_store(args.staging[0] + OH_EPOCH_OFFSET + b * sizeof(uint32_t), epoch);
     }
@@ -133,8 +184,8 @@ OH_DEVICE void oh_sweep(const oh_kernel_args &args, uint32_t epoch, uint32_t act
     char *slot = args.staging[0] + OH_LL_OFFSET + ((epoch + 1) & 1) * OH_LL_SLOT_BYTES;
     uint32_t first = oh_block() * oh_threads() + oh_thread();
     uint32_t step = active * oh_threads();
-    for (uint32_t i = first; i < OH_LL_SLOT_BYTES / OH_LL_WORD_BYTES; i += step) {
-        oh_ll_store(slot + i * OH_LL_WORD_BYTES, oh_word8(), 0);
+    for (uint32_t i = first; i < OH_LL_SLOT_BYTES / OH_WORD_BYTES; i += step) {
+        oh_ll_store(slot + i * OH_WORD_BYTES, oh_word8(), 0);
     }
     uint32_t per_phase = (OH_MAX_BLOCKS - flag_blocks) * OH_MAX_RANKS;
     for (uint32_t i = first; i < OH_FLAG_PHASES * per_phase; i += step) {

@@ -3,6 +3,7 @@
  * twoshot_ll.cu - two hops in LL words: rank p sums chunk p, then sends the sum to every other
  *
  * For messages where the (n-1) S bytes of one shot cost more than a second hop: 2 (n-1)/n S bytes of payload a rank.
+ * The message is padded with zeros to n chunks of equal length, so every place has its word in both hops.
  * Slot layout: scatter area [source rank][word of my chunk], then gather area [owner rank][word of its chunk].
  */
 #include "kernels/protocol.cuh"
@@ -15,7 +16,7 @@ template <class Type, int ranks> OH_DEVICE void twoshot_ll(const oh_kernel_args 
     const message_t message = {args.count};
     const uint32_t words = (uint32_t)message.words();
     const uint32_t chunk = (words + ranks - 1) / ranks;
-    const uint32_t chunk_bytes = chunk * OH_LL_WORD_BYTES;
+    const uint32_t chunk_bytes = chunk * OH_WORD_BYTES;
     const uint32_t epoch = oh_epoch_after(oh_epoch_last(args));
     const uint32_t flag = epoch | OH_FLAG_BIT;
     const uint32_t scatter = OH_LL_OFFSET + (epoch & 1) * OH_LL_SLOT_BYTES;
@@ -35,67 +36,45 @@ template <class Type, int ranks> OH_DEVICE void twoshot_ll(const oh_kernel_args 
         }
         OH_UNROLL
         for (int j = 1; j < ranks; j++) {
-            if (oh_peer_rank<ranks>(args, j) * chunk + i < words) {
-                oh_ll_store(args.staging[j] + scatter + args.rank * chunk_bytes + i * OH_LL_WORD_BYTES, theirs[j],
-                            flag);
-            }
+            oh_ll_store(args.staging[j] + scatter + args.rank * chunk_bytes + i * OH_WORD_BYTES, theirs[j], flag);
         }
     }
 
     /* Sum my chunk and send the sum to all. */
     for (uint32_t i = first; i < chunk; i += step) {
-        const uint32_t word = args.rank * chunk + i;
-        if (word >= words) {
-            break;
-        }
-        const oh_word8 mine = message.load(args.sendbuff, word);
-        const char *at = args.staging[0] + scatter + i * OH_LL_WORD_BYTES;
+        const oh_word8 mine = message.load(args.sendbuff, args.rank * chunk + i);
+        const char *at = args.staging[0] + scatter + i * OH_WORD_BYTES;
         oh_word8 addend[ranks];
-        bool ready;
-        do {
-            ready = true;
-            OH_UNROLL
-            for (int r = 0; r < ranks; r++) {
-                if (r == (int)args.rank) {
-                    addend[r] = mine;
-                } else {
-                    ready &= oh_ll_load(at + r * chunk_bytes, &addend[r], flag);
-                }
-            }
-            if (!ready && patience.lost(args)) {
-                return;
-            }
-        } while (!ready);
+        const bool here = oh_poll<0, ranks>(args, &patience, [&](int r) {
+            oh_word8 word = mine; /* stored to addend in one place: else its index would be dynamic */
+            const bool there = r == (int)args.rank || oh_ll_load(at + r * chunk_bytes, &word, flag);
+            addend[r] = word;
+            return there;
+        });
+        if (!here) {
+            return;
+        }
         const oh_word8 sum = oh_sum<Type, ranks>(addend);
         OH_UNROLL
         for (int j = 1; j < ranks; j++) {
-            oh_ll_store(args.staging[j] + gather + args.rank * chunk_bytes + i * OH_LL_WORD_BYTES, sum, flag);
+            oh_ll_store(args.staging[j] + gather + args.rank * chunk_bytes + i * OH_WORD_BYTES, sum, flag);
         }
-        message.store(args.recvbuff, word, sum);
+        message.store(args.recvbuff, args.rank * chunk + i, sum);
     }
 
     /* Take the other owners' sums. */
     for (uint32_t i = first; i < chunk; i += step) {
-        const char *at = args.staging[0] + gather + i * OH_LL_WORD_BYTES;
+        const char *at = args.staging[0] + gather + i * OH_WORD_BYTES;
         oh_word8 sum[ranks];
-        bool ready;
-        do {
-            ready = true;
-            OH_UNROLL
-            for (int r = 0; r < ranks; r++) {
-                if (r != (int)args.rank && r * chunk + i < words) {
-                    ready &= oh_ll_load(at + r * chunk_bytes, &sum[r], flag);
-                }
-            }
-            if (!ready && patience.lost(args)) {
-                return;
-            }
-        } while (!ready);
+        const bool here = oh_poll<1, ranks>(args, &patience, [&](int j) {
+            return oh_ll_load(at + oh_peer_rank<ranks>(args, j) * chunk_bytes, &sum[j], flag);
+        });
+        if (!here) {
+            return;
+        }
         OH_UNROLL
-        for (int r = 0; r < ranks; r++) {
-            if (r != (int)args.rank && r * chunk + i < words) {
-                message.store(args.recvbuff, r * chunk + i, sum[r]);
-            }
+        for (int j = 1; j < ranks; j++) {
+            message.store(args.recvbuff, oh_peer_rank<ranks>(args, j) * chunk + i, sum[j]);
         }
     }
     oh_epoch_finish(args, epoch);

@@ -15,26 +15,34 @@
  */
 #include "kernels/protocol.cuh"
 
-/* Tells block b of every peer that this block's part is written, and waits until they say the same. */
+/* args.staging[j] for a j that differs from thread to thread: selects, where an index would go through local memory. */
+template <int ranks> OH_DEVICE char *staging_of(const oh_kernel_args &args, uint32_t j)
+{
+    char *staging = args.staging[0];
+    OH_UNROLL
+    for (int k = 1; k < ranks; k++) {
+        staging = k == (int)j ? args.staging[k] : staging;
+    }
+    return staging;
+}
+
+/*
+ * Tells block b of every peer that this block's part is written, and waits until they say the same. One thread for
+ * each peer, side by side: a release at system scope takes a microsecond, and n-1 of them in turn would add up.
+ */
 template <int ranks>
 OH_DEVICE bool push_exchange(const oh_kernel_args &args, int phase, uint32_t flag, oh_patience *patience)
 {
     bool lost = false;
 
     oh_block_sync(); /* all threads' stores come before the release store below */
-    OH_UNROLL
-    for (int j = 1; j < ranks; j++) {
-        if (oh_thread() == (j - 1) % oh_threads()) {
-            oh_flag_store(oh_flag_at(args.staging[j], phase, oh_block(), args.rank), flag);
-        }
+    for (uint32_t j = oh_thread() + 1; j < ranks; j += oh_threads()) {
+        oh_flag_store(oh_flag_at(staging_of<ranks>(args, j), phase, oh_block(), args.rank), flag);
     }
-    OH_UNROLL
-    for (int j = 1; j < ranks; j++) {
-        if (oh_thread() == (j - 1) % oh_threads()) {
-            const char *at = oh_flag_at(args.staging[0], phase, oh_block(), oh_peer_rank<ranks>(args, j));
-            while (!lost && oh_flag_load(at) != flag) {
-                lost = patience->lost(args);
-            }
+    for (uint32_t j = oh_thread() + 1; j < ranks; j += oh_threads()) {
+        const char *at = oh_flag_at(args.staging[0], phase, oh_block(), oh_peer_rank<ranks>(args, j));
+        while (!lost && oh_flag_load(at) != flag) {
+            lost = patience->lost(args);
         }
     }
     return !oh_block_any(lost); /* the acquire loads come before all threads' loads of the data */
@@ -43,8 +51,8 @@ OH_DEVICE bool push_exchange(const oh_kernel_args &args, int phase, uint32_t fla
 template <class Type, int ranks> OH_DEVICE void twoshot_push(const oh_kernel_args &args)
 {
     typedef oh_message<Type, oh_word16> message_t;
-    const uint32_t row_words = OH_PUSH_ROUND_BYTES / OH_PUSH_WORD_BYTES / ranks;
-    const uint32_t row_bytes = row_words * OH_PUSH_WORD_BYTES;
+    const uint32_t row_words = OH_PUSH_ROUND_BYTES / OH_WORD_BYTES / ranks;
+    const uint32_t row_bytes = row_words * OH_WORD_BYTES;
 
     oh_grid_wait();
     const message_t message = {args.count};
@@ -74,8 +82,7 @@ template <class Type, int ranks> OH_DEVICE void twoshot_push(const oh_kernel_arg
             OH_UNROLL
             for (int j = 1; j < ranks; j++) {
                 if (oh_peer_rank<ranks>(args, j) * chunk + i < round) {
-                    oh_push_store(args.staging[j] + scatter + args.rank * row_bytes + i * OH_PUSH_WORD_BYTES,
-                                  theirs[j]);
+                    oh_push_store(args.staging[j] + scatter + args.rank * row_bytes + i * OH_WORD_BYTES, theirs[j]);
                 }
             }
         }
@@ -88,19 +95,18 @@ template <class Type, int ranks> OH_DEVICE void twoshot_push(const oh_kernel_arg
             if (word >= round) {
                 break;
             }
+            const oh_word16 mine = message.load(args.sendbuff, base + word);
             oh_word16 addend[ranks];
             OH_UNROLL
             for (int r = 0; r < ranks; r++) {
-                if (r == (int)args.rank) {
-                    addend[r] = message.load(args.sendbuff, base + word);
-                } else {
-                    addend[r] = oh_push_load(args.staging[0] + scatter + r * row_bytes + i * OH_PUSH_WORD_BYTES);
-                }
+                addend[r] = r == (int)args.rank
+                                ? mine
+                                : oh_push_load(args.staging[0] + scatter + r * row_bytes + i * OH_WORD_BYTES);
             }
             const oh_word16 sum = oh_sum<Type, ranks>(addend);
             OH_UNROLL
             for (int j = 1; j < ranks; j++) {
-                oh_push_store(args.staging[j] + gather + args.rank * row_bytes + i * OH_PUSH_WORD_BYTES, sum);
+                oh_push_store(args.staging[j] + gather + args.rank * row_bytes + i * OH_WORD_BYTES, sum);
             }
             message.store(args.recvbuff, base + word, sum);
         }
@@ -112,7 +118,7 @@ template <class Type, int ranks> OH_DEVICE void twoshot_push(const oh_kernel_arg
             oh_word16 sum[ranks];
             OH_UNROLL
             for (int r = 0; r < ranks; r++) {
-                sum[r] = oh_push_load(args.staging[0] + gather + r * row_bytes + i * OH_PUSH_WORD_BYTES);
+                sum[r] = oh_push_load(args.staging[0] + gather + r * row_bytes + i * OH_WORD_BYTES);
             }
             OH_UNROLL
             for (int r = 0; r < ranks; r++) {

@@ -6,7 +6,8 @@
  * serve. The functions here let a program (or a tool) ask what happened. Look them up with dlsym if the library
  * may be absent.
  *
- * Thread-safety: every function may be called from any thread at any time.
+ * Thread-safety: every function may be called from any thread; onehopCommInfo not while its communicator is being
+ * created or destroyed by another thread.
  */
 #ifndef ONEHOP_ONEHOP_H_
 #define ONEHOP_ONEHOP_H_
@@ -28,7 +29,9 @@ enum onehop_algorithm {
     ONEHOP_ONESHOT_LL = 0,
     ONEHOP_TWOSHOT_LL = 1,
     ONEHOP_TWOSHOT_PUSH = 2,
-    ONEHOP_ALGORITHMS = 3
+    ONEHOP_ONESHOT_MARKER = 3,
+    ONEHOP_TWOSHOT_MARKER = 4,
+    ONEHOP_ALGORITHMS = 5
 };
 
 /* What onehop knows of one communicator. Filled up to the size the caller passes, so it may grow at the end. */
@@ -37,11 +40,11 @@ typedef struct onehop_comm_info {
     int rank;                          /* this process's rank in the communicator */
     int nranks;                        /* ranks in the communicator */
     char reason[160];                  /* why not served; empty when served */
-    uint64_t calls[ONEHOP_ALGORITHMS]; /* ncclAllReduce calls launched by onehop, by algorithm */
     uint64_t handed_back;              /* ncclAllReduce calls passed on to NCCL */
     uint64_t bytes;                    /* message bytes of the calls served */
     uint64_t staging_bytes;            /* device memory held for this communicator on this rank's GPU */
     double setup_ms;                   /* time that onehop added to the communicator's creation */
+    uint64_t calls[ONEHOP_ALGORITHMS]; /* ncclAllReduce calls launched by onehop, by algorithm; may grow */
 } onehop_comm_info_t;
 
 /* Returns ONEHOP_VERSION_CODE of the loaded library. */

@@ -102,6 +102,10 @@ static void adopt(struct setup *setup)
     comm->rank = (uint32_t)birth->rank;
     comm->nranks = (uint32_t)birth->nranks;
     comm->segment = birth->segment;
+    struct oh_comm *stale = oh_comm_find(comm->nccl);
+    if (stale) { /* destroyed in a way that onehop did not see, and NCCL has given its handle again */
+        oh_comm_retire(stale);
+    }
     if (oh_registry_add(comm) != ncclSuccess) {
         free(comm);
         abandon(birth, "a rank has more communicators than onehop keeps track of");
@@ -132,9 +136,12 @@ static void count_ranks(struct setup *setup)
 
 static void publish_table(struct setup *setup)
 {
-    static const char *const names[] = {"auto", "oneshot_ll", "twoshot_ll", "twoshot_push"};
+    const char *names[1 + ONEHOP_ALGORITHMS] = {"auto"};
     struct oh_meeting *meeting = setup->comm->segment.meeting;
-    int forced = oh_env_choice(OH_ENV_ALGO, names, ONEHOP_ALGORITHMS + 1, 0) - 1;
+    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+        names[1 + a] = oh_algorithm_name(a);
+    }
+    int forced = oh_env_choice(OH_ENV_ALGO, names, 1 + ONEHOP_ALGORITHMS, 0) - 1;
     uint64_t max_bytes = oh_env_number(OH_ENV_MAX_BYTES, true, UINT64_C(1) << 30, UINT64_MAX);
 
     oh_plan_table_default(setup->comm->nranks, max_bytes, forced, &meeting->table);
@@ -179,6 +186,10 @@ static void fill(struct setup *setup)
     snprintf(slot->bus_id, sizeof slot->bus_id, "%s", setup->gpu.bus_id);
     if (comm->rank == 0) {
         publish_table(setup);
+        if (oh_plan_table_end(&comm->segment.meeting->table) == 0) {
+            give_up_because(setup, "the settings leave no message to serve");
+            return;
+        }
     }
     atomic_store(&slot->filled, 1);
 }
@@ -193,10 +204,6 @@ static bool open_peer(struct setup *setup, uint32_t rank)
     char reason[OH_REASON_BYTES];
 
     slot.bus_id[sizeof slot.bus_id - 1] = '\0';
-    if (strcmp(slot.bus_id, setup->gpu.bus_id) == 0) {
-        give_up_because(setup, "shares GPU %s with rank %u", slot.bus_id, rank);
-        return false;
-    }
     oh_topo_pair_gather(driver, setup->gpu.bus_id, slot.bus_id, &pair);
     if (!oh_topo_judge_pair(setup->gpu.bus_id, slot.bus_id, &pair, reason, sizeof reason)) {
         give_up_because(setup, "%s", reason);
@@ -288,6 +295,31 @@ static void run_phases(struct setup *setups, size_t count)
         if (setups[i].comm) {
             settle(&setups[i]);
         }
+    }
+}
+
+static void decline(struct oh_birth *birth)
+{
+    static const char reason[] = "a rank created it as a non-blocking communicator";
+    struct setup setup = {.birth = birth, .start_ns = oh_now_ns()};
+    birth->nccl = *birth->nccl_p;
+    if (!birth->nccl) {
+        OH_INFO("a communicator is handed back to NCCL: %s", reason);
+        abandon(birth, reason);
+        return;
+    }
+    adopt(&setup);
+    if (setup.comm) {
+        oh_segment_unlink(&setup.comm->segment);
+        give_up(&setup, reason);
+        settle(&setup);
+    }
+}
+
+void oh_births_decline(struct oh_birth *births, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        decline(&births[i]);
     }
 }
 

@@ -95,6 +95,12 @@ void oh_birth_refuse(struct oh_birth *birth, const char *reason);
 void oh_birth_cancel(struct oh_birth *birth);
 
 /*
+ * NCCL is still creating these communicators in the background: they are registered as handed back (where there is a
+ * handle yet), so that their calls are counted and their splits have a parent. Ends the births.
+ */
+void oh_births_decline(struct oh_birth *births, size_t count);
+
+/*
  * Sets up communicators that NCCL has created, all those that this thread has created together: each phase runs for
  * all of them before the next begins, so that ranks of one thread do not wait for one another. Every wait is bounded.
  * Afterwards each is registered, served or not; a birth without a handle is cancelled. Ends the births.
@@ -151,7 +157,10 @@ void oh_comm_suspend(struct oh_comm *comm);
 /* Forgets the communicator: its pointer may be reused at once. Its memory goes when no one uses it any more. */
 void oh_comm_retire(struct oh_comm *comm);
 
-/* Frees what retired communicators left, as far as kernels, graphs and peers are done with it. Never waits. */
+/*
+ * Has what retired communicators left freed in the background, as far as kernels, graphs and peers are done with it.
+ * Waits 50 ms at most, and mostly far less.
+ */
 void oh_comms_reap(void);
 
 /* Fills the public description. */

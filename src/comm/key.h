@@ -3,8 +3,8 @@
  * key.h - the name under which the ranks of one communicator meet
  *
  * Equal on all ranks of a communicator and on no other: a hash of the unique id, or of the parent's key with the
- * number of the split and its colour. Not a secret by itself, but made from one (128 random bits of ncclUniqueId), so
- * another user cannot guess it.
+ * number of the split and its colour. Made from the random part of ncclUniqueId, so another user cannot guess it
+ * (with NCCL_COMM_ID set there is none: then the file's mode and owner alone keep others out).
  */
 #ifndef OH_COMM_KEY_H_
 #define OH_COMM_KEY_H_

@@ -81,13 +81,15 @@ static CUresult order_before(struct oh_comm *comm, CUstream stream, bool *captur
         return result;
     }
     *captured_p = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    /* The per-thread default stream has one handle for as many streams as there are threads. */
+    bool same = stream == (*captured_p ? comm->captured_stream : comm->last_stream) && stream != CU_STREAM_PER_THREAD;
     if (!*captured_p) {
-        if (comm->launched && stream != comm->last_stream) {
+        if (comm->launched && !same) {
             result = driver->stream_wait_event(stream, comm->last_call, 0);
         }
     } else if (id != comm->capture_id) {
         result = retain_for_graph(comm, graph);
-    } else if (stream != comm->captured_stream) {
+    } else if (!same) {
         result = driver->stream_wait_event(stream, comm->captured_call, 0);
     }
     if (*captured_p && result == CUDA_SUCCESS) {
@@ -171,6 +173,15 @@ static CUresult begin_in_context(struct oh_burst *burst)
     return result == CUDA_SUCCESS ? order_before(burst->calls[0].comm, stream_of(burst), &burst->captured) : result;
 }
 
+/* Kernels that did go out must be known to have, even when a later one failed: memory is freed by that. */
+static CUresult close_after_failure(struct oh_burst *burst, CUresult failure)
+{
+    if (burst->launched > 0) {
+        order_after(burst->calls[0].comm, stream_of(burst), burst->captured);
+    }
+    return failure;
+}
+
 static CUresult launch_in_context(struct oh_burst *burst)
 {
     CUresult result = CUDA_SUCCESS;
@@ -182,7 +193,7 @@ static CUresult launch_in_context(struct oh_burst *burst)
             count_call(call);
         }
     }
-    return result;
+    return result == CUDA_SUCCESS ? result : close_after_failure(burst, result);
 }
 
 static CUresult end_in_context(struct oh_burst *burst)

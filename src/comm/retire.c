@@ -2,20 +2,34 @@
 /*
  * retire.c - the end of a communicator
  *
- * ncclCommDestroy is no barrier, so nothing here waits: a retired communicator stands in a list until its kernels
- * have finished and the graphs that hold its launches are gone; then it closes its peers' memory and counts itself
- * out of the meeting; when all have, it frees its own. The list is looked at whenever a communicator comes or goes.
+ * ncclCommDestroy is no barrier, so nobody waits here for anybody: a retired communicator stands in a list until its
+ * kernels have finished and the graphs that hold its launches are gone; then it closes its peers' memory and says so
+ * in the meeting; when all have, it frees its own.
+ *
+ * Closing and freeing wait for the GPU (the driver does), which may be busy with a kernel that waits for a peer that
+ * the calling thread has yet to serve. So a thread of its own does it, started when there is something in the list and
+ * ended when there is nothing; callers give it a moment, with a bound, so that memory is usually back when
+ * ncclCommDestroy returns. The list is guarded by a mutex that is never held over a call to the driver.
  */
 #include "comm/comm.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "gpu/context.h"
 #include "util/log.h"
 
+#define REAP_PERIOD_NS (UINT64_C(2) * 1000 * 1000)    /* between looks at what is not ready yet */
+#define REAP_COURTESY_NS (UINT64_C(50) * 1000 * 1000) /* the most that a caller waits for the thread */
+
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct oh_comm *retired; /* guarded by mutex */
+static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;   /* there is more in the list */
+static pthread_cond_t passed = PTHREAD_COND_INITIALIZER; /* the thread has looked at all there was */
+static struct oh_comm *retired;                          /* these three are guarded by mutex */
+static uint64_t passes;
+static bool running;
 
 static void add_to_retired(struct oh_comm *comm)
 {
@@ -27,7 +41,8 @@ static void add_to_retired(struct oh_comm *comm)
 
 void oh_comm_abort(struct oh_comm *comm)
 {
-    if (atomic_exchange(&comm->served, false)) {
+    atomic_store(&comm->served, false);
+    if (comm->staging.abort_word) { /* also when it is suspended already: its kernels may still be waiting */
         __atomic_store_n(comm->staging.abort_word, 1, __ATOMIC_RELEASE); /* pairs with oh_patience in the kernels */
     }
 }
@@ -37,14 +52,25 @@ void oh_comm_suspend(struct oh_comm *comm)
     atomic_store(&comm->served, false);
 }
 
-/* No kernel of this rank is running or can still be started by a graph. */
+/*
+ * No kernel of this rank is running or can still be started by a graph. Asked in the relaxed capture mode: in another
+ * mode the question itself would break a capture under way elsewhere, and be answered with an error.
+ */
 static bool is_quiet(const struct oh_comm *comm)
 {
+    const struct oh_driver *driver = comm->staging.driver;
+    struct oh_context_scope scope;
+    bool quiet = true; /* a context that cannot be entered runs nothing */
     if (atomic_load_explicit(&comm->graphs, memory_order_acquire) > 0) {
         return false;
     }
-    /* Any other result than NOT_READY means done, or a context that is beyond help. */
-    return !comm->launched || comm->staging.driver->event_query(comm->last_call) != CUDA_ERROR_NOT_READY;
+    if (comm->launched && oh_context_enter_relaxed(driver, comm->staging.context, &scope) == CUDA_SUCCESS) {
+        CUresult result = driver->event_query(comm->last_call);
+        oh_context_leave_relaxed(driver, &scope);
+        /* Other errors are those of a kernel that failed: the context is beyond use, and runs nothing. */
+        quiet = result != CUDA_ERROR_NOT_READY;
+    }
+    return quiet;
 }
 
 static void say_goodbye(struct oh_comm *comm)
@@ -74,7 +100,7 @@ static void free_remains(struct oh_comm *comm)
     free(comm);
 }
 
-/* True when nothing of it is left. Called with the mutex held. */
+/* True when nothing of it is left. */
 static bool reap_one(struct oh_comm *comm)
 {
     if (!is_quiet(comm)) {
@@ -88,17 +114,95 @@ static bool reap_one(struct oh_comm *comm)
     return true;
 }
 
+/* Works on a list that nobody else sees; returns what is left of it. */
+static struct oh_comm *reap_list(struct oh_comm *list)
+{
+    struct oh_comm *left = NULL;
+    while (list) {
+        struct oh_comm *next = list->next;
+        if (!reap_one(list)) {
+            list->next = left;
+            left = list;
+        }
+        list = next;
+    }
+    return left;
+}
+
+static void deadline_after(uint64_t ns, struct timespec *deadline_p)
+{
+    clock_gettime(CLOCK_REALTIME, deadline_p);
+    ns += (uint64_t)deadline_p->tv_nsec;
+    deadline_p->tv_sec += (time_t)(ns / 1000000000);
+    deadline_p->tv_nsec = (long)(ns % 1000000000);
+}
+
+static void put_back(struct oh_comm *list)
+{
+    while (list) {
+        struct oh_comm *next = list->next;
+        list->next = retired;
+        retired = list;
+        list = next;
+    }
+}
+
+static void *reaper(void *unused)
+{
+    struct timespec deadline;
+    (void)unused;
+    pthread_mutex_lock(&mutex);
+    while (retired) {
+        struct oh_comm *list = retired;
+        retired = NULL;
+        pthread_mutex_unlock(&mutex);
+        list = reap_list(list);
+        pthread_mutex_lock(&mutex);
+        put_back(list);
+        passes++;
+        pthread_cond_broadcast(&passed);
+        if (retired) {
+            deadline_after(REAP_PERIOD_NS, &deadline);
+            pthread_cond_timedwait(&wake, &mutex, &deadline);
+        }
+    }
+    running = false;
+    pthread_mutex_unlock(&mutex);
+    return NULL;
+}
+
+/* A detached thread that takes no signal from the application's threads. Called with the mutex held. */
+static bool start_reaper(void)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    bool started;
+
+    if (pthread_attr_init(&attributes) != 0) {
+        return false;
+    }
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    started = pthread_create(&thread, &attributes, reaper, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return started;
+}
+
 void oh_comms_reap(void)
 {
+    struct timespec deadline;
     pthread_mutex_lock(&mutex);
-    struct oh_comm **at = &retired;
-    while (*at) {
-        struct oh_comm *next = (*at)->next;
-        if (reap_one(*at)) {
-            *at = next;
-        } else {
-            at = &(*at)->next;
-        }
+    if (!running && retired) {
+        running = start_reaper(); /* if not, the next one that comes or goes tries again */
+    }
+    /* Two passes: one may have been under way. */
+    uint64_t enough = passes + 2;
+    deadline_after(REAP_COURTESY_NS, &deadline);
+    pthread_cond_signal(&wake);
+    while (running && passes < enough && pthread_cond_timedwait(&passed, &mutex, &deadline) == 0) {
     }
     pthread_mutex_unlock(&mutex);
 }

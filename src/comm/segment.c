@@ -16,8 +16,9 @@
 #include "util/env.h"
 #include "util/log.h"
 
-/* Part of the file's name: versions whose meetings differ never meet. */
-#define MEETING_VERSION 1
+/* Part of the file's name, so that builds that could not work together never meet: version, layouts, algorithms. */
+#define BUILD_FORMAT "%d-%zx-%x-%d"
+#define BUILD_VALUES ONEHOP_VERSION_CODE, sizeof(struct oh_meeting), OH_STAGING_BYTES, ONEHOP_ALGORITHMS
 
 #define POLL_NS 20000
 
@@ -64,9 +65,13 @@ static ncclResult_t open_file(const char *path, int *fd_p)
         goto err_close;
     }
     /* A full /dev/shm must fail here, not at the first store (SIGBUS). */
-    int error = posix_fallocate(fd, 0, sizeof(struct oh_meeting));
+    int error;
+    do {
+        error = posix_fallocate(fd, 0, sizeof(struct oh_meeting));
+    } while (error == EINTR);
     if (error != 0) {
         OH_INFO("%s: no room: %s", path, strerror(error));
+        unlink(path); /* this rank will not be counted, so all hand back: nobody needs the name */
         goto err_close;
     }
     *fd_p = fd;
@@ -81,8 +86,8 @@ ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *ke
 {
     int fd;
     segment->meeting = NULL;
-    snprintf(segment->path, sizeof segment->path, "%s/onehop-%d-%016" PRIx64 "%016" PRIx64,
-             oh_env_path(OH_ENV_SHM_DIR, "/dev/shm"), MEETING_VERSION, key->word[0], key->word[1]);
+    snprintf(segment->path, sizeof segment->path, "%s/onehop-" BUILD_FORMAT "-%016" PRIx64 "%016" PRIx64,
+             oh_env_path(OH_ENV_SHM_DIR, "/dev/shm"), BUILD_VALUES, key->word[0], key->word[1]);
     ncclResult_t res = open_file(segment->path, &fd);
     if (res != ncclSuccess) {
         return res;

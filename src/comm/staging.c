@@ -33,16 +33,26 @@ static void release_context(struct oh_staging *staging)
 }
 
 /* Fills memory with a value and waits: on a stream of its own, since the default stream may be under capture. */
-static ncclResult_t fill(const struct oh_driver *driver, CUdeviceptr at, uint32_t value, size_t words)
+static ncclResult_t fill(const struct oh_driver *driver, CUdeviceptr at, uint32_t value, size_t bytes)
 {
     CUstream stream;
     ncclResult_t res = ncclSuccess;
     OH_CU_GOTO(driver, stream_create(&stream, CU_STREAM_NON_BLOCKING), res, out);
-    OH_CU_GOTO(driver, memset_d32_async(at, value, words, stream), res, err_stream);
+    OH_CU_GOTO(driver, memset_d32_async(at, value, bytes / sizeof value, stream), res, err_stream);
     OH_CU_GOTO(driver, stream_synchronize(stream), res, err_stream);
 err_stream:
     driver->stream_destroy(stream);
 out:
+    return res;
+}
+
+/* The state between kernels (kernels/abi.h): no flag set, every marker word empty. */
+static ncclResult_t clear_all(const struct oh_staging *staging)
+{
+    ncclResult_t res = fill(staging->driver, staging->base, 0, OH_STAGING_BYTES);
+    if (res == ncclSuccess) {
+        res = fill(staging->driver, staging->base + OH_MARKER_OFFSET, OH_MARKER, 4 * OH_MARKER_SCATTER_BYTES);
+    }
     return res;
 }
 
@@ -61,7 +71,7 @@ ncclResult_t oh_staging_create(const struct oh_driver *driver, CUdevice device, 
         goto err_context;
     }
     OH_CU_GOTO(driver, mem_alloc(&staging.base, OH_STAGING_BYTES), res, err_scope);
-    res = fill(driver, staging.base, 0, OH_STAGING_BYTES / sizeof(uint32_t));
+    res = clear_all(&staging);
     if (res != ncclSuccess) {
         goto err_memory;
     }
@@ -108,7 +118,7 @@ ncclResult_t oh_staging_set_epoch(const struct oh_staging *staging, uint32_t epo
     if (oh_context_enter_relaxed(staging->driver, staging->context, &scope) != CUDA_SUCCESS) {
         return ncclUnhandledCudaError;
     }
-    ncclResult_t res = fill(staging->driver, staging->base + OH_EPOCH_OFFSET, epoch, OH_MAX_BLOCKS);
+    ncclResult_t res = fill(staging->driver, staging->base + OH_EPOCH_OFFSET, epoch, OH_MAX_BLOCKS * sizeof epoch);
     oh_context_leave_relaxed(staging->driver, &scope);
     return res;
 }

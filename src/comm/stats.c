@@ -30,7 +30,7 @@ void oh_comm_describe(const struct oh_comm *comm, onehop_comm_info_t *info_p)
 void oh_comm_print_stats(const struct oh_comm *comm)
 {
     onehop_comm_info_t info;
-    char calls[128] = "";
+    char calls[48 * ONEHOP_ALGORITHMS] = ""; /* a name, a number of 20 digits */
     uint64_t served = 0;
 
     if (!oh_env_flag(OH_ENV_STATS, false)) {

@@ -15,16 +15,13 @@
 /* X(field, exported symbol, parameter list); all return CUresult. */
 #define OH_DRIVER_FUNCTIONS(X)                                                                                         \
     X(init, cuInit, (unsigned int))                                                                                    \
-    X(driver_get_version, cuDriverGetVersion, (int *))                                                                 \
     X(get_error_name, cuGetErrorName, (CUresult, const char **))                                                       \
-    X(get_error_string, cuGetErrorString, (CUresult, const char **))                                                   \
     X(device_get, cuDeviceGet, (CUdevice *, int))                                                                      \
     X(device_get_count, cuDeviceGetCount, (int *))                                                                     \
     X(device_get_name, cuDeviceGetName, (char *, int, CUdevice))                                                       \
     X(device_get_attribute, cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice))                               \
     X(device_get_pci_bus_id, cuDeviceGetPCIBusId, (char *, int, CUdevice))                                             \
     X(device_get_by_pci_bus_id, cuDeviceGetByPCIBusId, (CUdevice *, const char *))                                     \
-    X(device_can_access_peer, cuDeviceCanAccessPeer, (int *, CUdevice, CUdevice))                                      \
     X(device_get_p2p_attribute, cuDeviceGetP2PAttribute, (int *, CUdevice_P2PAttribute, CUdevice, CUdevice))           \
     X(primary_ctx_retain, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                           \
     X(primary_ctx_release, cuDevicePrimaryCtxRelease_v2, (CUdevice))                                                   \
@@ -33,7 +30,6 @@
     X(ctx_push, cuCtxPushCurrent_v2, (CUcontext))                                                                      \
     X(ctx_pop, cuCtxPopCurrent_v2, (CUcontext *))                                                                      \
     X(ctx_get_device, cuCtxGetDevice, (CUdevice *))                                                                    \
-    X(ctx_synchronize, cuCtxSynchronize, (void))                                                                       \
     X(ctx_enable_peer_access, cuCtxEnablePeerAccess, (CUcontext, unsigned int))                                        \
     X(mem_alloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                               \
     X(mem_free, cuMemFree_v2, (CUdeviceptr))                                                                           \
@@ -44,14 +40,12 @@
     X(memset_d32_async, cuMemsetD32Async, (CUdeviceptr, unsigned int, size_t, CUstream))                               \
     X(memcpy_htod_async, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))                          \
     X(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream))                                \
-    X(memcpy_dtod_async, cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                           \
     X(ipc_get_mem_handle, cuIpcGetMemHandle, (CUipcMemHandle *, CUdeviceptr))                                          \
     X(ipc_open_mem_handle, cuIpcOpenMemHandle_v2, (CUdeviceptr *, CUipcMemHandle, unsigned int))                       \
     X(ipc_close_mem_handle, cuIpcCloseMemHandle, (CUdeviceptr))                                                        \
     X(stream_create, cuStreamCreate, (CUstream *, unsigned int))                                                       \
     X(stream_destroy, cuStreamDestroy_v2, (CUstream))                                                                  \
     X(stream_synchronize, cuStreamSynchronize, (CUstream))                                                             \
-    X(stream_query, cuStreamQuery, (CUstream))                                                                         \
     X(stream_wait_event, cuStreamWaitEvent, (CUstream, CUevent, unsigned int))                                         \
     X(stream_begin_capture, cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode))                                  \
     X(stream_end_capture, cuStreamEndCapture, (CUstream, CUgraph *))                                                   \
@@ -73,7 +67,6 @@
     X(user_object_release, cuUserObjectRelease, (CUuserObject, unsigned int))                                          \
     X(library_load_data, cuLibraryLoadData,                                                                            \
       (CUlibrary *, const void *, CUjit_option *, void **, unsigned int, CUlibraryOption *, void **, unsigned int))    \
-    X(library_unload, cuLibraryUnload, (CUlibrary))                                                                    \
     X(library_get_kernel, cuLibraryGetKernel, (CUkernel *, CUlibrary, const char *))                                   \
     X(kernel_get_function, cuKernelGetFunction, (CUfunction *, CUkernel))                                              \
     X(func_get_attribute, cuFuncGetAttribute, (int *, CUfunction_attribute, CUfunction))                               \
@@ -99,7 +92,7 @@ const char *oh_driver_error(void);
 /* "CUDA_ERROR_X" for a result. Static storage; works for any value. Thread-safe. */
 const char *oh_driver_error_name(const struct oh_driver *driver, CUresult result);
 
-/* Calls a driver function; on failure logs at `level_` what was called and the error, and gives res_ and jumps. */
+/* Calls a driver function; on failure logs what was called and the error at INFO, sets res_ and jumps. */
 #define OH_CU_GOTO(drv_, call_, res_, label_)                                                                          \
     do {                                                                                                               \
         CUresult cu_ = (drv_)->call_;                                                                                  \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * images.S - the compiled kernels, as data: oh_image_<name> up to oh_image_<name>_end
+ * images.S - the compiled kernels, as data at oh_image_<name>
  *
  * The assembler runs in the top of the build tree, where kernels/<name>.fatbin lie. An image is empty when the build
  * has no kernels (--disable-kernels).
@@ -11,15 +11,14 @@
     .hidden oh_image_\name
 oh_image_\name:
     .incbin "kernels/\name\().fatbin"
-    .globl oh_image_\name\()_end
-    .hidden oh_image_\name\()_end
-oh_image_\name\()_end:
     .byte 0
     .endm
 
     .section .rodata.oh_images, "a", %progbits
     oh_image oneshot_ll
+    oh_image oneshot_marker
     oh_image twoshot_ll
+    oh_image twoshot_marker
     oh_image twoshot_push
 
     .section .note.GNU-stack, "", %progbits

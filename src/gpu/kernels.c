@@ -7,12 +7,13 @@
 
 #include "util/log.h"
 
-extern const unsigned char oh_image_oneshot_ll[], oh_image_twoshot_ll[], oh_image_twoshot_push[];
+extern const unsigned char oh_image_oneshot_ll[], oh_image_twoshot_ll[], oh_image_twoshot_push[],
+    oh_image_oneshot_marker[], oh_image_twoshot_marker[];
 
 static const unsigned char *const images[ONEHOP_ALGORITHMS] = {
-    [ONEHOP_ONESHOT_LL] = oh_image_oneshot_ll,
-    [ONEHOP_TWOSHOT_LL] = oh_image_twoshot_ll,
-    [ONEHOP_TWOSHOT_PUSH] = oh_image_twoshot_push,
+    [ONEHOP_ONESHOT_LL] = oh_image_oneshot_ll,         [ONEHOP_TWOSHOT_LL] = oh_image_twoshot_ll,
+    [ONEHOP_TWOSHOT_PUSH] = oh_image_twoshot_push,     [ONEHOP_ONESHOT_MARKER] = oh_image_oneshot_marker,
+    [ONEHOP_TWOSHOT_MARKER] = oh_image_twoshot_marker,
 };
 
 static const struct {

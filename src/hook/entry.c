@@ -28,6 +28,8 @@ ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t ncclGroupSimulateEnd(struct ncclSimInfo_v22200 *info);
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags);
+ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config,
+                            int flags);
 
 static __thread int inside;
 static atomic_bool forked;
@@ -128,11 +130,12 @@ static void begin_birth(struct oh_birth *birth, const struct oh_key *key, bool b
 static void end_births(const struct oh_real *real, struct oh_birth *births, size_t count, ncclResult_t res)
 {
     int saved = errno;
-    if (res == ncclSuccess && oh_group_depth() == 0) {
-        oh_births_finish(real, births, count);
+    bool created = res == ncclSuccess || res == ncclInProgress;
+    if (created && oh_group_depth() == 0) {
+        oh_births_finish(real, births, count, res);
     } else {
         for (size_t i = 0; i < count; i++) {
-            if (res != ncclSuccess || !oh_group_add_birth(&births[i])) {
+            if (!created || !oh_group_add_birth(&births[i])) {
                 oh_birth_cancel(&births[i]);
             }
         }
@@ -149,6 +152,8 @@ EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId 
     struct oh_birth birth;
     struct oh_key key = oh_key_of_id(&id);
     begin_birth(&birth, &key, is_blocking(NULL, true), comm);
+    birth.rank = rank;
+    birth.nranks = nranks;
     ncclResult_t res = REAL(real, CommInitRank(comm, nranks, id, rank));
     end_births(real, &birth, 1, res);
     return res;
@@ -164,6 +169,8 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUni
     struct oh_birth birth;
     struct oh_key key = oh_key_of_id(&id);
     begin_birth(&birth, &key, is_blocking(config, true), comm);
+    birth.rank = rank;
+    birth.nranks = nranks;
     ncclResult_t res = REAL(real, CommInitRankConfig(comm, nranks, id, rank, config));
     end_births(real, &birth, 1, res);
     return res;
@@ -273,6 +280,22 @@ EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
         oh_comm_abort(ours);
     }
     return REAL(real, CommRevoke(comm, flags));
+}
+
+/* With the abort flag (NCCL_SHRINK_ABORT, 1) NCCL ends what runs on the parent. The child stays on stock NCCL. */
+EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config,
+                                   int flags)
+{
+    struct oh_comm *ours = active_comm(comm);
+    GET_REAL_OF(ours, real);
+    if (!real->CommShrink) {
+        OH_WARN("this NCCL has no ncclCommShrink");
+        return ncclInvalidUsage;
+    }
+    if (ours && (flags & 1)) {
+        oh_comm_abort(ours);
+    }
+    return REAL(real, CommShrink(comm, excluded, count, newcomm, config, flags));
 }
 
 /* --- calls ------------------------------------------------------------------------------------------------------ */

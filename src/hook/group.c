@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "hook/group.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include "util/log.h"
@@ -86,24 +87,19 @@ static void identify(const struct oh_real *real, struct oh_birth *birth)
     }
 }
 
-void oh_births_finish(const struct oh_real *real, struct oh_birth *births, size_t count)
+void oh_births_finish(const struct oh_real *real, struct oh_birth *births, size_t count, ncclResult_t res)
 {
-    for (size_t i = 0; i < count; i++) {
+    if (res == ncclInProgress) {
+        for (size_t i = 0; i < count; i++) {
+            births[i].library = real;
+        }
+        oh_births_decline(births, count);
+        return;
+    }
+    for (size_t i = 0; i < count && res == ncclSuccess; i++) {
         identify(real, &births[i]);
     }
-    oh_births_complete(births, count);
-}
-
-static void end_births(const struct oh_real *real, bool created)
-{
-    if (created) {
-        oh_births_finish(real, group.births, group.birth_count);
-    } else {
-        for (size_t i = 0; i < group.birth_count; i++) {
-            oh_birth_cancel(&group.births[i]);
-        }
-    }
-    group.birth_count = 0;
+    oh_births_complete(births, count); /* cancels those without a handle */
 }
 
 /* By communicator in the order of keys, the calls of each in the order made. */
@@ -179,18 +175,19 @@ ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(cons
                             void *argument, bool simulate)
 {
     ncclResult_t res = end(real, argument);
-    if (group.depth == 0) {
-        return res; /* NCCL has said that this is not allowed */
+    if (group.depth == 0 || --group.depth > 0) {
+        return res; /* depth 0: NCCL has said that this is not allowed */
     }
-    if (--group.depth > 0) {
-        return res;
-    }
+    int saved = errno;
     if (group.birth_count > 0) {
-        end_births(real, res == ncclSuccess && !simulate);
+        oh_births_finish(real, group.births, group.birth_count, simulate ? ncclInvalidUsage : res);
     }
-    if (res == ncclSuccess && !simulate && group.call_count > 0) {
-        res = launch_queue();
+    /* In progress: NCCL goes on with its part in the background, ours is of communicators that are complete. */
+    if ((res == ncclSuccess || res == ncclInProgress) && !simulate && group.call_count > 0) {
+        ncclResult_t launched = launch_queue();
+        res = launched == ncclSuccess ? res : launched;
     }
     empty_group();
+    errno = saved;
     return res;
 }

@@ -5,7 +5,7 @@
  * NCCL starts nothing before the outermost ncclGroupEnd; neither does onehop. Calls that it will serve and
  * communicators being created are kept here, by thread (NCCL's groups are by thread, too), until then. The order at
  * the end is the same on all ranks: NCCL's part of the group first, then the new communicators, then the queued
- * calls, communicator by communicator in the order of their keys, one launch each in turn, so that one thread that
+ * calls, communicator by communicator in the order of their keys, a few launches each in turn, so that one thread that
  * drives many GPUs never fills one GPU's launch queue before its peers have got theirs.
  */
 #ifndef OH_HOOK_GROUP_H_
@@ -36,8 +36,11 @@ bool oh_group_add_birth(const struct oh_birth *birth);
 ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(const struct oh_real *, void *),
                             void *argument, bool simulate);
 
-/* NCCL has created these communicators: asks it who they are, and completes the births together. */
-void oh_births_finish(const struct oh_real *real, struct oh_birth *births, size_t count);
+/*
+ * Ends births by how NCCL's creation ended: ncclSuccess, asks NCCL who they are and completes them together;
+ * ncclInProgress, declines them; anything else, cancels them.
+ */
+void oh_births_finish(const struct oh_real *real, struct oh_birth *births, size_t count, ncclResult_t res);
 
 /* Drops the queued calls of a communicator that is being destroyed or aborted inside a group. */
 void oh_group_forget(const struct oh_comm *comm);

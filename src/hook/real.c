@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "util/log.h"
@@ -37,27 +38,60 @@ static bool defines_mark(void *handle, const char *path)
     return address && dladdr(address, &info) && info.dli_fname && strcmp(info.dli_fname, path) == 0;
 }
 
-struct search {
-    void *handle; /* a reference on the library, kept for the life of the process */
+/* Paths of the loaded objects, one after the other, each ended by a zero. */
+struct paths {
+    char *text;
+    size_t length, room;
 };
 
-static int look_at_object(struct dl_phdr_info *object, size_t size, void *user)
+/* Called with the loader's lock held: nothing here may open an object. */
+static int note_path(struct dl_phdr_info *object, size_t size, void *user)
 {
-    struct search *search = user;
+    struct paths *paths = user;
+    size_t length = object->dlpi_name ? strlen(object->dlpi_name) + 1 : 0;
     (void)size;
-    if (!object->dlpi_name || !object->dlpi_name[0]) {
+    if (length <= 1) {
         return 0; /* the program itself: RTLD_NEXT has covered it */
     }
-    void *handle = dlopen(object->dlpi_name, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-    if (!handle) {
-        return 0;
+    if (paths->length + length > paths->room) {
+        size_t room = 2 * paths->room + length + 4096;
+        char *text = realloc(paths->text, room);
+        if (!text) {
+            return 1;
+        }
+        paths->text = text;
+        paths->room = room;
     }
-    if (!defines_mark(handle, object->dlpi_name)) {
-        dlclose(handle);
-        return 0;
+    memcpy(paths->text + paths->length, object->dlpi_name, length);
+    paths->length += length;
+    return 0;
+}
+
+/* The first loaded object that is an NCCL, with a reference that is kept for the life of the process; NULL: none. */
+static void *find_among_loaded(void)
+{
+    struct paths paths = {0};
+    void *found_handle = NULL;
+    dl_iterate_phdr(note_path, &paths);
+    for (size_t at = 0; at < paths.length; at += strlen(paths.text + at) + 1) {
+        const char *path = paths.text + at;
+        void *handle = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+        if (!handle) {
+            continue;
+        }
+        if (!defines_mark(handle, path)) {
+            dlclose(handle);
+        } else if (!found_handle) {
+            found_handle = handle;
+            OH_INFO("NCCL found: %s", path);
+        } else {
+            OH_WARN("a second NCCL is loaded, %s; calls of both go to the first (ONEHOP_DISABLE=1 keeps them apart)",
+                    path);
+            dlclose(handle);
+        }
     }
-    search->handle = handle;
-    return 1;
+    free(paths.text);
+    return found_handle;
 }
 
 static bool fill_table(void *handle)
@@ -75,12 +109,8 @@ static bool fill_table(void *handle)
 
 static bool find(void)
 {
-    struct search search = {0};
-    if (dlsym(RTLD_NEXT, MARK)) {
-        return fill_table(RTLD_NEXT);
-    }
-    dl_iterate_phdr(look_at_object, &search);
-    return search.handle && fill_table(search.handle);
+    void *handle = dlsym(RTLD_NEXT, MARK) ? RTLD_NEXT : find_among_loaded();
+    return handle && fill_table(handle);
 }
 
 ncclResult_t oh_real_get(const struct oh_real **real_p)

@@ -30,7 +30,8 @@
 
 #define OH_REAL_OPTIONAL(X)                                                                                            \
     X(GroupSimulateEnd, (struct ncclSimInfo_v22200 *))                                                                 \
-    X(CommRevoke, (ncclComm_t, int))
+    X(CommRevoke, (ncclComm_t, int))                                                                                   \
+    X(CommShrink, (ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int))
 
 struct ncclSimInfo_v22200; /* ncclSimInfo_t since NCCL 2.22; older headers do not have it */
 

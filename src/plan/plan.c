@@ -9,16 +9,30 @@
 #define KIB UINT64_C(1024)
 #define MIB (KIB * KIB)
 
-/* Per number of ranks: the largest message of each algorithm. 0: the algorithm is not used. */
-static const uint64_t ranges[OH_MAX_RANKS + 1][ONEHOP_ALGORITHMS] = {
-    [2] = {256 * KIB, 512 * KIB, 16 * MIB}, [3] = {64 * KIB, 512 * KIB, 8 * MIB}, [4] = {64 * KIB, 512 * KIB, 8 * MIB},
-    [5] = {32 * KIB, 512 * KIB, 8 * MIB},   [6] = {32 * KIB, 512 * KIB, 8 * MIB}, [7] = {32 * KIB, 512 * KIB, 8 * MIB},
-    [8] = {32 * KIB, 512 * KIB, 8 * MIB},
+/*
+ * Per number of ranks: the algorithms used, in ascending order, and the largest message of each; above the last one
+ * stock NCCL is faster, or not known to be slower. Measured for 2, 3 and 4 x H200 (doc/results), NVLS off; for 5 to 8
+ * ranks taken from the number of hops and bytes, with a cautious end.
+ */
+struct range {
+    enum onehop_algorithm algorithm;
+    uint64_t max_bytes;
+};
+
+#define RANGES 3
+static const struct range ranges[OH_MAX_RANKS + 1][RANGES] = {
+    [2] = {{ONEHOP_ONESHOT_MARKER, 512 * KIB}, {ONEHOP_TWOSHOT_MARKER, 4 * MIB}, {ONEHOP_TWOSHOT_PUSH, 16 * MIB}},
+    [3] = {{ONEHOP_ONESHOT_MARKER, 256 * KIB}, {ONEHOP_TWOSHOT_MARKER, 4 * MIB}},
+    [4] = {{ONEHOP_ONESHOT_MARKER, 128 * KIB}, {ONEHOP_TWOSHOT_MARKER, 8 * MIB}},
+    [5] = {{ONEHOP_ONESHOT_MARKER, 64 * KIB}, {ONEHOP_TWOSHOT_MARKER, 4 * MIB}},
+    [6] = {{ONEHOP_ONESHOT_MARKER, 64 * KIB}, {ONEHOP_TWOSHOT_MARKER, 4 * MIB}},
+    [7] = {{ONEHOP_ONESHOT_MARKER, 64 * KIB}, {ONEHOP_TWOSHOT_MARKER, 4 * MIB}},
+    [8] = {{ONEHOP_ONESHOT_MARKER, 64 * KIB}, {ONEHOP_TWOSHOT_MARKER, 4 * MIB}},
 };
 
 /*
- * Shape of a launch: enough threads that each carries few words, in many small blocks while the message is small
- * (facts behind it: doc/performance.md). Rows are cut where the shape changes.
+ * The shape of a launch for messages of at most max_bytes, the best found by test/gpu/bench_shapes among those of at
+ * most 32768 threads: kernels of several communicators must fit on the GPU together, since each waits for peers.
  */
 struct shape {
     uint64_t max_bytes;
@@ -26,34 +40,37 @@ struct shape {
     uint32_t threads;
 };
 
-static const struct shape oneshot_shapes[] = {
-    {512, 1, 64}, {4 * KIB, 8, 64}, {16 * KIB, 16, 128}, {64 * KIB, 32, 256}, {UINT64_MAX, 64, 512},
-};
-static const struct shape twoshot_ll_shapes[] = {
-    {4 * KIB, 4, 64},
-    {64 * KIB, 16, 128},
-    {256 * KIB, 32, 256},
-    {UINT64_MAX, 64, 256},
-};
-static const struct shape twoshot_push_shapes[] = {
-    {64 * KIB, 8, 128},
-    {1 * MIB, 32, 512},
-    {UINT64_MAX, 64, 512},
+#define SHAPES 10
+static const struct shape shapes[ONEHOP_ALGORITHMS][SHAPES] = {
+    [ONEHOP_ONESHOT_LL] = {{1 * KIB, 2, 64},
+                           {4 * KIB, 8, 64},
+                           {16 * KIB, 32, 64},
+                           {64 * KIB, 64, 128},
+                           {128 * KIB, 128, 128},
+                           {UINT64_MAX, 128, 256}},
+    [ONEHOP_TWOSHOT_LL] =
+        {{4 * KIB, 4, 64}, {16 * KIB, 8, 64}, {64 * KIB, 32, 64}, {128 * KIB, 64, 64}, {UINT64_MAX, 128, 128}},
+    [ONEHOP_TWOSHOT_PUSH] = {{64 * KIB, 8, 128}, {256 * KIB, 32, 128}, {1 * MIB, 32, 256}, {UINT64_MAX, 64, 512}},
+    [ONEHOP_ONESHOT_MARKER] = {{1 * KIB, 1, 64},
+                               {2 * KIB, 2, 64},
+                               {4 * KIB, 4, 64},
+                               {8 * KIB, 8, 64},
+                               {16 * KIB, 16, 64},
+                               {32 * KIB, 32, 64},
+                               {64 * KIB, 64, 64},
+                               {128 * KIB, 128, 64},
+                               {256 * KIB, 128, 128},
+                               {UINT64_MAX, 128, 256}},
+    [ONEHOP_TWOSHOT_MARKER] =
+        {{64 * KIB, 16, 64}, {256 * KIB, 64, 64}, {512 * KIB, 128, 64}, {1 * MIB, 128, 128}, {UINT64_MAX, 128, 256}},
 };
 
-static const struct {
-    const struct shape *shape;
-    int count;
-} shapes[ONEHOP_ALGORITHMS] = {
-    [ONEHOP_ONESHOT_LL] = {oneshot_shapes, sizeof oneshot_shapes / sizeof *oneshot_shapes},
-    [ONEHOP_TWOSHOT_LL] = {twoshot_ll_shapes, sizeof twoshot_ll_shapes / sizeof *twoshot_ll_shapes},
-    [ONEHOP_TWOSHOT_PUSH] = {twoshot_push_shapes, sizeof twoshot_push_shapes / sizeof *twoshot_push_shapes},
-};
+_Static_assert(SHAPES + 5 + 1 <= OH_PLAN_ROWS, "the longest default table, n = 2, fits");
 
 static const char *const names[ONEHOP_ALGORITHMS] = {
-    [ONEHOP_ONESHOT_LL] = "oneshot_ll",
-    [ONEHOP_TWOSHOT_LL] = "twoshot_ll",
-    [ONEHOP_TWOSHOT_PUSH] = "twoshot_push",
+    [ONEHOP_ONESHOT_LL] = "oneshot_ll",         [ONEHOP_TWOSHOT_LL] = "twoshot_ll",
+    [ONEHOP_TWOSHOT_PUSH] = "twoshot_push",     [ONEHOP_ONESHOT_MARKER] = "oneshot_marker",
+    [ONEHOP_TWOSHOT_MARKER] = "twoshot_marker",
 };
 
 const char *oh_algorithm_name(int algorithm)
@@ -84,12 +101,13 @@ size_t oh_type_size(ncclDataType_t type)
 
 uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks)
 {
-    const uint64_t words = OH_LL_SLOT_BYTES / OH_LL_WORD_BYTES;
     switch (algorithm) {
     case ONEHOP_ONESHOT_LL: /* nranks rows of the whole message */
-        return words / nranks * OH_LL_WORD_PAYLOAD;
+        return OH_LL_SLOT_BYTES / OH_WORD_BYTES / nranks * OH_LL_WORD_PAYLOAD;
     case ONEHOP_TWOSHOT_LL: /* twice nranks rows of a chunk, where nranks chunks make the message */
-        return words / (2 * nranks) * nranks * OH_LL_WORD_PAYLOAD;
+        return OH_LL_SLOT_BYTES / OH_WORD_BYTES / (2 * nranks) * nranks * OH_LL_WORD_PAYLOAD;
+    case ONEHOP_ONESHOT_MARKER:
+        return OH_MARKER_SCATTER_BYTES / OH_WORD_BYTES / nranks * OH_WORD_BYTES;
     default: /* goes in rounds */
         return UINT64_MAX;
     }
@@ -105,12 +123,13 @@ uint64_t oh_plan_table_end(const struct oh_plan_table *table)
     return table->rows > 0 ? table->row[table->rows - 1].max_bytes : 0;
 }
 
-/* Adds rows for `algorithm` up to and including max_bytes, from where the table ends now. */
+/* Adds rows for `algorithm` from where the table ends now up to max_bytes, or what it can carry. */
 static void add_rows(struct oh_plan_table *table, enum onehop_algorithm algorithm, uint64_t max_bytes)
 {
     uint64_t done = oh_plan_table_end(table);
-    for (int s = 0; s < shapes[algorithm].count && done < max_bytes && table->rows < OH_PLAN_ROWS; s++) {
-        const struct shape *shape = &shapes[algorithm].shape[s];
+    max_bytes = least(max_bytes, oh_plan_capacity(algorithm, table->nranks));
+    for (int s = 0; s < SHAPES && done < max_bytes && table->rows < OH_PLAN_ROWS; s++) {
+        const struct shape *shape = &shapes[algorithm][s];
         uint64_t end = least(shape->max_bytes, max_bytes);
         if (end > done) {
             table->row[table->rows++] = (struct oh_plan_row){
@@ -123,17 +142,20 @@ static void add_rows(struct oh_plan_table *table, enum onehop_algorithm algorith
 void oh_plan_table_default(uint32_t nranks, uint64_t max_bytes, int forced, struct oh_plan_table *table_p)
 {
     struct oh_plan_table table = {.nranks = nranks};
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
-        if (forced >= 0 && forced != a) {
-            continue;
+    const struct range *range = ranges[nranks];
+    int last = 0;
+
+    while (last + 1 < RANGES && range[last + 1].max_bytes > 0) {
+        last++;
+    }
+    uint64_t end = max_bytes != UINT64_MAX ? max_bytes : range[last].max_bytes;
+    if (forced >= 0) {
+        add_rows(&table, (enum onehop_algorithm)forced, end);
+    } else {
+        for (int i = 0; i <= last; i++) {
+            /* The user's cap may also lie above the default one: the last algorithm goes as far as asked. */
+            add_rows(&table, range[i].algorithm, i < last ? least(range[i].max_bytes, end) : end);
         }
-        uint64_t end = forced >= 0 ? ranges[nranks][ONEHOP_ALGORITHMS - 1] : ranges[nranks][a];
-        end = least(end, oh_plan_capacity(a, nranks));
-        if (max_bytes != UINT64_MAX && (forced >= 0 || a == ONEHOP_ALGORITHMS - 1)) {
-            /* The user's cap may also lie above the default one. */
-            end = least(max_bytes, oh_plan_capacity(a, nranks));
-        }
-        add_rows(&table, a, least(end, max_bytes));
     }
     *table_p = table;
 }

@@ -18,7 +18,7 @@
     X(DISABLE, "ONEHOP_DISABLE", "0", "0 or 1", "1: every call goes to NCCL, no communicator is looked at")            \
     X(MAX_BYTES, "ONEHOP_MAX_BYTES", "the table's own", "0 to 1G, in bytes or with K, M or G",                         \
       "larger messages go to NCCL; rank 0's value counts")                                                             \
-    X(ALGO, "ONEHOP_ALGO", "auto", "auto, oneshot_ll, twoshot_ll or twoshot_push",                                     \
+    X(ALGO, "ONEHOP_ALGO", "auto", "auto, oneshot_ll, twoshot_ll, twoshot_push, oneshot_marker or twoshot_marker",     \
       "algorithm for every message that it can carry; rank 0's value counts")                                          \
     X(STATS, "ONEHOP_STATS", "0", "0 or 1", "1: print what was served, by communicator, when it ends")                 \
     X(SHM_DIR, "ONEHOP_SHM_DIR", "/dev/shm", "an absolute path of at most 200 characters",                             \

@@ -44,7 +44,7 @@ SIMNODE_DELAY_US=1000 run_app --nranks 4 --local 2 --counts 3,5000 --batch 4 --g
 expect_served "random delays, graphs, two ranks a process"
 
 # The epoch wraps around: first epoch close to the end, in every algorithm.
-for algorithm in auto oneshot_ll twoshot_ll twoshot_push; do
+for algorithm in auto oneshot_ll twoshot_ll twoshot_push oneshot_marker twoshot_marker; do
     ONEHOP_INIT_EPOCH=2147483645 ONEHOP_ALGO=$algorithm run_app --nranks 3 --counts 3,5000,70000 --batch 6 --iterations 3
     expect_served "the epoch wraps around, $algorithm"
 done

@@ -17,10 +17,10 @@ tap_empty "$(find include src kernels test scripts m4 .ci configure.ac Makefile.
     -regextype posix-extended -regex '.*\.(c|h|S|cpp|cu|cuh|sh|am|ac)|m4/oh_.*|scripts/.*|\.ci/run' -print0 |
     xargs -0 grep -L 'SPDX-License-Identifier: MIT')" "every source file names its licence"
 
-fragments=$(find kernels src test -name '*.am' -exec cat {} +)
+fragments=$(find Makefile.am kernels src test -name '*.am' -exec cat {} +)
 unnamed=$(find include src kernels test -type f -regextype posix-extended -regex '.*\.(c|h|S|cpp|cu|cuh)' |
     while read -r file; do
         grep -qF -e "$file" -e "%reldir%/${file##*/}" -e "%D%/${file##*/}" <<<"$fragments" || echo "$file"
     done)
-tap_empty "$unnamed" "every source file is named in its folder's .am fragment, so the tarball has it"
+tap_empty "$unnamed" "every source file is named in a makefile fragment, so the tarball has it"
 tap_done

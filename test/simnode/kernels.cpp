@@ -8,7 +8,9 @@
 #define OH_SIMNODE 1
 
 #include "kernels/oneshot_ll.cu"
+#include "kernels/oneshot_marker.cu"
 #include "kernels/twoshot_ll.cu"
+#include "kernels/twoshot_marker.cu"
 #include "kernels/twoshot_push.cu"
 
 #include "test/simnode/kernels.h"

@@ -91,6 +91,10 @@ OH_DEVICE void oh_grid_wait()
 {
 }
 
+OH_DEVICE void oh_grid_release()
+{
+}
+
 OH_DEVICE void oh_ll_store(char *at, const oh_word8 &data, uint32_t flag)
 {
     uint64_t *part = reinterpret_cast<uint64_t *>(at);
@@ -105,6 +109,30 @@ OH_DEVICE bool oh_ll_load(const char *at, oh_word8 *data, uint32_t flag)
     uint64_t second = __atomic_load_n(part + 1, __ATOMIC_ACQUIRE);
     *data = {{(uint32_t)first, (uint32_t)second}};
     return first >> 32 == flag && second >> 32 == flag;
+}
+
+OH_DEVICE void oh_marker_store(char *at, const oh_word16 &data)
+{
+    uint32_t *part = reinterpret_cast<uint32_t *>(at);
+    for (int k = 0; k < 4; k++) {
+        __atomic_store_n(part + k, data.w[k], __ATOMIC_RELEASE);
+    }
+}
+
+OH_DEVICE bool oh_marker_load(const char *at, oh_word16 *data)
+{
+    const uint32_t *part = reinterpret_cast<const uint32_t *>(at);
+    bool full = true;
+    for (int k = 0; k < 4; k++) {
+        data->w[k] = __atomic_load_n(part + k, __ATOMIC_ACQUIRE);
+        full &= data->w[k] != OH_MARKER;
+    }
+    return full;
+}
+
+OH_DEVICE void oh_marker_clear(char *at)
+{
+    oh_marker_store(at, {{OH_MARKER, OH_MARKER, OH_MARKER, OH_MARKER}});
 }
 
 OH_DEVICE void oh_push_store(char *at, const oh_word16 &data)
@@ -139,9 +167,11 @@ OH_DEVICE void oh_word_store(void *at, uint32_t value)
     __atomic_store_n(static_cast<uint32_t *>(at), value, __ATOMIC_RELAXED);
 }
 
+/* A read-modify-write that is ordered like a fence: ThreadSanitizer does not know fences. */
 OH_DEVICE void oh_fence_system()
 {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    static uint32_t word;
+    __atomic_fetch_add(&word, 0, __ATOMIC_SEQ_CST);
 }
 
 /* Few cores, many ranks: let the peer run. */
@@ -153,6 +183,10 @@ OH_DEVICE void oh_spin_pause()
 template <class Word> OH_DEVICE void oh_user_load(const char *at, Word *data)
 {
     memcpy(data, at, sizeof *data);
+}
+
+OH_DEVICE void oh_user_prefetch(const char *)
+{
 }
 
 template <class Word> OH_DEVICE void oh_user_store(char *at, const Word &data)

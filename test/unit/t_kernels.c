@@ -27,6 +27,8 @@ enum algorithm {
     ONESHOT_LL,
     TWOSHOT_LL,
     TWOSHOT_PUSH,
+    ONESHOT_MARKER,
+    TWOSHOT_MARKER,
     ALGORITHMS
 };
 enum type {
@@ -35,7 +37,8 @@ enum type {
     BF16,
     TYPES
 };
-static const char *const algorithm_names[] = {"oneshot_ll", "twoshot_ll", "twoshot_push"};
+static const char *const algorithm_names[] = {"oneshot_ll", "twoshot_ll", "twoshot_push", "oneshot_marker",
+                                              "twoshot_marker"};
 static const char *const type_names[] = {"f32", "f16", "bf16"};
 static const size_t type_bytes[] = {4, 2, 2};
 
@@ -69,11 +72,15 @@ static void *must(void *memory)
 
 static void start_node(unsigned ranks, uint32_t epoch)
 {
+    const uint32_t marker = OH_MARKER;
     node.ranks = ranks;
     node.abort_word = 0;
     for (unsigned r = 0; r < ranks; r++) {
         node.staging[r] = must(aligned_alloc(4096, OH_STAGING_BYTES));
         memset(node.staging[r], 0, OH_STAGING_BYTES);
+        for (size_t at = OH_MARKER_OFFSET; at < OH_PUSH_OFFSET; at += sizeof marker) {
+            memcpy(node.staging[r] + at, &marker, sizeof marker);
+        }
         for (unsigned b = 0; b < OH_MAX_BLOCKS; b++) {
             memcpy(node.staging[r] + OH_EPOCH_OFFSET + b * 4, &epoch, sizeof epoch);
         }
@@ -224,6 +231,15 @@ static float decode(enum type type, const char *at)
     return value;
 }
 
+static bool is_nan(enum type type, const char *at)
+{
+    uint32_t bits = 0;
+    memcpy(&bits, at, type_bytes[type]);
+    return type == F32   ? (bits & 0x7fffffff) > 0x7f800000
+           : type == F16 ? (bits & 0x7fff) > 0x7c00
+                         : (bits & 0x7fff) > 0x7f80;
+}
+
 /* The value of the type that is nearest to `sum`, ties to even: tried among the neighbours of the result. */
 static bool is_nearest(enum type type, float sum, const char *result)
 {
@@ -345,10 +361,17 @@ static const char *run_and_check(struct call *calls, int count, unsigned *seed)
 
 /* --- tests ------------------------------------------------------------------------------------------------------ */
 
+/* The largest random message: what a slot holds, or several rounds. */
 static uint64_t most(enum algorithm algorithm, enum type type)
 {
-    uint64_t bytes = algorithm == TWOSHOT_PUSH ? 4 * OH_PUSH_ROUND_BYTES : algorithm == TWOSHOT_LL ? 20000 : 9000;
-    return bytes / type_bytes[type];
+    static const uint64_t bytes[] = {
+        [ONESHOT_LL] = 9000,
+        [TWOSHOT_LL] = 20000,
+        [TWOSHOT_PUSH] = 4 * OH_PUSH_ROUND_BYTES,
+        [ONESHOT_MARKER] = OH_MARKER_SCATTER_BYTES / OH_MAX_RANKS,
+        [TWOSHOT_MARKER] = 4 * OH_MARKER_SCATTER_BYTES,
+    };
+    return bytes[algorithm] / type_bytes[type];
 }
 
 static struct call random_call(unsigned *seed)
@@ -384,18 +407,18 @@ static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
 }
 
 /* Messages of several rounds with a short last one, and blocks that run far apart. */
-static void test_rounds(unsigned ranks, unsigned seed)
+static void test_rounds(enum algorithm algorithm, unsigned ranks, unsigned seed)
 {
     struct call calls[LIST];
     start_node(ranks, 1);
     for (int i = 0; i < LIST; i++) {
         calls[i] = (struct call){
             .algorithm = TWOSHOT_PUSH, .type = F32, .blocks = 3 + i % 4, .late_rank = -1, .concurrent = true};
-        calls[i].count = ((1u + i % 3) * OH_PUSH_ROUND_BYTES + 16u * (unsigned)(rand_r(&seed) % 300)) / 4;
+        calls[i].count = ((1u + i % 3) * 12288u + 16u * (unsigned)(rand_r(&seed) % 300)) / 4;
     }
     const char *wrong = run_and_check(calls, LIST, &seed);
     stop_node();
-    tap_ok(!wrong, "n=%u: twoshot_push in several rounds, blocks far apart", ranks);
+    tap_ok(!wrong, "n=%u: %s in several rounds, blocks far apart", ranks, algorithm_names[algorithm]);
 }
 
 /*
@@ -460,11 +483,11 @@ static void test_same_bits(unsigned ranks, unsigned seed)
     bool same = true;
     for (int type = 0; type < TYPES; type++) {
         char *first = NULL;
-        size_t bytes = 4001 * type_bytes[type];
+        size_t bytes = 301 * type_bytes[type];
         for (int a = 0; a < ALGORITHMS; a++) {
             unsigned again = seed;
             struct call call = {
-                .algorithm = (enum algorithm)a, .type = (enum type)type, .count = 4001, .blocks = 4, .late_rank = -1};
+                .algorithm = (enum algorithm)a, .type = (enum type)type, .count = 301, .blocks = 4, .late_rank = -1};
             start_node(ranks, 1);
             prepare(&call, &again);
             run_calls(&call, 1);
@@ -483,9 +506,9 @@ static void test_same_bits(unsigned ranks, unsigned seed)
     tap_ok(same, "n=%u: all algorithms and ranks give the same bits", ranks);
 }
 
-static void test_negative_zero(void)
+static void test_negative_zero(enum algorithm algorithm)
 {
-    struct call call = {.algorithm = ONESHOT_LL, .type = F32, .count = 3, .blocks = 1, .late_rank = -1};
+    struct call call = {.algorithm = algorithm, .type = F32, .count = 3, .blocks = 1, .late_rank = -1};
     uint32_t negative_zero = 0x80000000u, got[3];
     unsigned seed = 1;
     start_node(4, 1);
@@ -498,8 +521,37 @@ static void test_negative_zero(void)
     run_calls(&call, 1);
     memcpy(got, recvbuff(&call, 2), sizeof got);
     release(&call);
-    tap_ok(got[0] == negative_zero && got[2] == negative_zero, "a sum of negative zeros is negative zero");
+    tap_ok(got[0] == negative_zero && got[2] == negative_zero, "%s: a sum of negative zeros is negative zero",
+           algorithm_names[algorithm]);
     stop_node();
+}
+
+/* A value that looks like the marker must neither stall its reader nor come out as a number. */
+static void test_marker_values(enum algorithm algorithm, enum type type)
+{
+    struct call call = {.algorithm = algorithm, .type = type, .count = 300, .blocks = 3, .late_rank = -1};
+    const uint32_t marker = OH_MARKER;
+    bool right = true;
+    unsigned seed = 1;
+    start_node(3, 1);
+    prepare(&call, &seed);
+    for (unsigned r = 0; r < 3; r++) {
+        for (uint64_t i = r; i < 300; i += 7 + r) { /* alone, beside another, and in all ranks at once */
+            memcpy(sendbuff(&call, r) + i * type_bytes[type], &marker, type_bytes[type]);
+        }
+        memcpy(call.input[r], sendbuff(&call, r), message_bytes(&call));
+    }
+    run_calls(&call, 1);
+    for (unsigned r = 0; r < 3; r++) {
+        for (uint64_t i = 0; i < 300; i++) {
+            bool nan = i % 7 == 0 || (i >= 1 && (i - 1) % 8 == 0) || (i >= 2 && (i - 2) % 9 == 0);
+            right &= is_nan(type, recvbuff(&call, r) + i * type_bytes[type]) == nan;
+        }
+    }
+    release(&call);
+    stop_node();
+    tap_ok(right, "%s %s: inputs that hold the marker give NaN, and no other do", algorithm_names[algorithm],
+           type_names[type]);
 }
 
 int main(int argc, char **argv)
@@ -513,13 +565,21 @@ int main(int argc, char **argv)
     }
     test_random_calls(4, OH_EPOCH_MASK - 20, seed + 50);
     test_random_calls(3, OH_SWEEP_PERIOD - 20, seed + 51);
-    test_rounds(2, seed + 60);
-    test_rounds(3, seed + 61);
-    test_rounds(4, seed + 62);
+    for (unsigned ranks = 2; ranks <= 4; ranks++) {
+        test_rounds(TWOSHOT_PUSH, ranks, seed + 60 + ranks);
+        test_rounds(TWOSHOT_MARKER, ranks, seed + 65 + ranks);
+    }
     for (int a = 0; a < ALGORITHMS; a++) {
-        test_sweep((enum algorithm)a, seed + 70);
+        if (a != ONESHOT_MARKER && a != TWOSHOT_MARKER) { /* those have no flags */
+            test_sweep((enum algorithm)a, seed + 70);
+        }
         test_abort((enum algorithm)a);
     }
-    test_negative_zero();
+    for (int a = 0; a < ALGORITHMS; a++) {
+        for (int type = 0; type < TYPES; type++) {
+            test_marker_values((enum algorithm)a, (enum type)type);
+        }
+        test_negative_zero((enum algorithm)a);
+    }
     return tap_done();
 }

@@ -83,7 +83,7 @@ static void test_capacity(void)
         uint64_t one = oh_plan_capacity(ONEHOP_ONESHOT_LL, (uint32_t)n) / OH_LL_WORD_PAYLOAD;
         uint64_t two = oh_plan_capacity(ONEHOP_TWOSHOT_LL, (uint32_t)n) / OH_LL_WORD_PAYLOAD;
         uint64_t chunk = (two + n - 1) / n;
-        tap_ok(n * one * OH_LL_WORD_BYTES <= OH_LL_SLOT_BYTES && 2 * n * chunk * OH_LL_WORD_BYTES <= OH_LL_SLOT_BYTES,
+        tap_ok(n * one * OH_WORD_BYTES <= OH_LL_SLOT_BYTES && 2 * n * chunk * OH_WORD_BYTES <= OH_LL_SLOT_BYTES,
                "n=%u: the largest LL messages fit a slot", (unsigned)n);
     }
 }

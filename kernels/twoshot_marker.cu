@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * twoshot_marker.cu - two hops without flag bytes: rank p sums chunk p, then sends the sum to every other
+ *
+ * As twoshot_ll, but all 16 bytes of a word are payload (protocol.cuh, "Marker words"), and a message larger than a
+ * slot goes in rounds with an epoch each. For float types only.
+ * A message that is larger than a slot goes in rounds of equal length, padded with zeros, so that in every round each
+ * place has its word from and for every rank. Slot layout: scatter area [source rank][place], gather area [owner rank]
+ * [place], both with a fixed row length; in all rounds of one call a place belongs to one thread.
+ *
+ * Rounds overlap: a thread sends its words of round k+1 after summing round k and before gathering it. In the scatter
+ * area it then writes where a peer's thread has cleared after summing round k-1, which came before the fence in front
+ * of that thread's words of round k, and those are here. In the gather area it writes, when summing round k+1, where
+ * that thread has cleared in gathering round k-1, before the fence in front of its words of round k+1, which are here.
+ */
+#include "kernels/protocol.cuh"
+
+/* One round of a call. */
+struct twoshot_round {
+    uint64_t base; /* first word of the message */
+    uint32_t slot; /* offset in staging */
+};
+
+template <class Type, int ranks> struct twoshot_marker_call {
+    typedef oh_message<Type, oh_word16> message_t;
+    static const uint32_t row_words = OH_MARKER_SCATTER_BYTES / OH_WORD_BYTES / ranks;
+    static const uint32_t row_bytes = row_words * OH_WORD_BYTES;
+
+    const oh_kernel_args &args;
+    const message_t message;
+    const uint32_t chunk; /* places: words to each owner in a round */
+    const uint32_t first, step;
+    oh_patience patience;
+
+    /* Sends each owner its words: at each place all loads before the first store, which the compiler cannot move them
+     * across. */
+    OH_DEVICE_METHOD void scatter(const twoshot_round &round) const
+    {
+        for (uint32_t i = first; i < chunk; i += step) {
+            oh_word16 theirs[ranks];
+            OH_UNROLL
+            for (int j = 1; j < ranks; j++) {
+                theirs[j] = message.load(args.sendbuff, round.base + oh_peer_rank<ranks>(args, j) * chunk + i);
+            }
+            OH_UNROLL
+            for (int j = 1; j < ranks; j++) {
+                oh_marker_store(args.staging[j] + round.slot + args.rank * row_bytes + i * OH_WORD_BYTES,
+                                oh_unmarked(theirs[j]));
+            }
+        }
+    }
+
+    /* Sums my words and sends the sums to all. False: aborted. */
+    OH_DEVICE_METHOD bool reduce(const twoshot_round &round)
+    {
+        for (uint32_t i = first; i < chunk; i += step) {
+            const uint64_t place = round.base + args.rank * chunk + i;
+            const oh_word16 mine = oh_unmarked(message.load(args.sendbuff, place));
+            char *at = args.staging[0] + round.slot + i * OH_WORD_BYTES;
+            oh_word16 addend[ranks];
+            const bool here = oh_poll<0, ranks>(args, &patience, [&](int r) {
+                oh_word16 word = mine; /* stored to addend in one place: else its index would be dynamic */
+                const bool there = r == (int)args.rank || oh_marker_load(at + r * row_bytes, &word);
+                addend[r] = word;
+                return there;
+            });
+            if (!here) {
+                return false;
+            }
+            const oh_word16 sum = oh_unmarked(oh_sum<Type, ranks>(addend));
+            const uint32_t there = round.slot + OH_MARKER_SCATTER_BYTES + args.rank * row_bytes + i * OH_WORD_BYTES;
+            OH_UNROLL
+            for (int j = 1; j < ranks; j++) {
+                oh_marker_store(args.staging[j] + there, sum);
+            }
+            message.store(args.recvbuff, place, sum);
+            OH_UNROLL
+            for (int r = 0; r < ranks; r++) {
+                if (r != (int)args.rank) {
+                    oh_marker_clear(at + r * row_bytes);
+                }
+            }
+        }
+        return true;
+    }
+
+    /* Takes the other owners' sums. False: aborted. */
+    OH_DEVICE_METHOD bool gather(const twoshot_round &round)
+    {
+        for (uint32_t i = first; i < chunk; i += step) {
+            char *at = args.staging[0] + round.slot + OH_MARKER_SCATTER_BYTES + i * OH_WORD_BYTES;
+            oh_word16 sum[ranks];
+            const bool here = oh_poll<1, ranks>(args, &patience, [&](int j) {
+                return oh_marker_load(at + oh_peer_rank<ranks>(args, j) * row_bytes, &sum[j]);
+            });
+            if (!here) {
+                return false;
+            }
+            OH_UNROLL
+            for (int j = 1; j < ranks; j++) {
+                const uint32_t owner = oh_peer_rank<ranks>(args, j);
+                message.store(args.recvbuff, round.base + owner * chunk + i, sum[j]);
+                oh_marker_clear(at + owner * row_bytes);
+            }
+        }
+        return true;
+    }
+};
+
+template <class Type, int ranks> OH_DEVICE void twoshot_marker(const oh_kernel_args &args)
+{
+    typedef twoshot_marker_call<Type, ranks> call_t;
+    const typename call_t::message_t message = {args.count};
+    const uint64_t words = message.words();
+    const uint64_t rounds = (words + ranks * call_t::row_words - 1) / (ranks * call_t::row_words);
+    const uint32_t chunk = (uint32_t)((words + ranks * rounds - 1) / (ranks * rounds));
+    call_t call = {args, message, chunk, oh_block() * oh_threads() + oh_thread(), oh_blocks() * oh_threads(), {0}};
+
+    oh_grid_wait();
+    OH_UNROLL
+    for (int r = 0; r < ranks; r++) { /* under way before the epoch has come */
+        message.prefetch(args.sendbuff, r * chunk + call.first);
+    }
+    uint32_t epoch = oh_epoch_after(oh_epoch_last(args));
+    twoshot_round round = {0, oh_marker_slot(epoch)};
+    oh_sweep(args, epoch, oh_active_blocks(chunk), 0);
+    call.scatter(round);
+    while (call.reduce(round)) {
+        const uint64_t next_base = round.base + ranks * chunk;
+        if (next_base >= words) {
+            if (call.gather(round)) {
+                oh_epoch_finish(args, epoch);
+            }
+            return;
+        }
+        epoch = oh_epoch_after(epoch);
+        const twoshot_round next = {next_base, oh_marker_slot(epoch)};
+        oh_sweep(args, epoch, oh_active_blocks(chunk), 0);
+        oh_fence_system(); /* what this thread has cleared comes before its words of the next round */
+        call.scatter(next);
+        if (!call.gather(round)) {
+            return;
+        }
+        round = next;
+    }
+}
+
+OH_INSTANCES(twoshot_marker)
