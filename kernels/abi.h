@@ -22,7 +22,7 @@
 #include <stdint.h>
 
 #define OH_MAX_RANKS 8
-#define OH_MAX_BLOCKS 256
+#define OH_MAX_BLOCKS 128
 #define OH_MAX_THREADS 512
 
 #define OH_EPOCH_OFFSET 0u

@@ -23,7 +23,7 @@ ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm)
     if (oh_context_enter_relaxed(driver, staging->context, &scope) != CUDA_SUCCESS) {
         return ncclUnhandledCudaError;
     }
-    ncclResult_t res = oh_kernel_set_load(driver, staging->device, comm->nranks, &comm->kernels);
+    ncclResult_t res = oh_kernel_set_load(driver, staging->device, &comm->table, &comm->kernels);
     if (res != ncclSuccess) {
         goto out;
     }

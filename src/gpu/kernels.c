@@ -34,14 +34,13 @@ static int type_index(ncclDataType_t type)
     return -1;
 }
 
-static ncclResult_t load_images(const struct oh_driver *driver)
+static ncclResult_t load_image(const struct oh_driver *driver, int algorithm)
 {
     ncclResult_t res = ncclSuccess;
     pthread_mutex_lock(&mutex);
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
-        if (!libraries[a]) {
-            OH_CU_GOTO(driver, library_load_data(&libraries[a], images[a], NULL, NULL, 0, NULL, NULL, 0), res, out);
-        }
+    if (!libraries[algorithm]) {
+        OH_CU_GOTO(driver, library_load_data(&libraries[algorithm], images[algorithm], NULL, NULL, 0, NULL, NULL, 0),
+                   res, out);
     }
 out:
     pthread_mutex_unlock(&mutex);
@@ -67,21 +66,29 @@ out:
     return res;
 }
 
-ncclResult_t oh_kernel_set_load(const struct oh_driver *driver, CUdevice device, uint32_t nranks,
+static ncclResult_t load_algorithm(const struct oh_driver *driver, int algorithm, uint32_t nranks,
+                                   struct oh_kernel_set *set)
+{
+    ncclResult_t res = load_image(driver, algorithm);
+    for (int t = 0; t < OH_KERNEL_TYPES && res == ncclSuccess; t++) {
+        res = load_function(driver, algorithm, t, nranks, &set->function[algorithm][t]);
+    }
+    return res;
+}
+
+ncclResult_t oh_kernel_set_load(const struct oh_driver *driver, CUdevice device, const struct oh_plan_table *table,
                                 struct oh_kernel_set *set_p)
 {
-    struct oh_kernel_set set;
+    struct oh_kernel_set set = {0};
+    ncclResult_t res = ncclSuccess;
     int major;
-    ncclResult_t res = load_images(driver);
 
-    if (res != ncclSuccess) {
-        goto out;
-    }
     OH_CU_GOTO(driver, device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device), res, out);
     set.programmatic = major >= 9;
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
-        for (int t = 0; t < OH_KERNEL_TYPES; t++) {
-            res = load_function(driver, a, t, nranks, &set.function[a][t]);
+    for (uint32_t i = 0; i < table->rows; i++) {
+        uint32_t algorithm = table->row[i].algorithm;
+        if (!set.function[algorithm][0]) {
+            res = load_algorithm(driver, (int)algorithm, table->nranks, &set);
             if (res != ncclSuccess) {
                 goto out;
             }

@@ -18,17 +18,17 @@
 
 #define OH_KERNEL_TYPES 3
 
-/* The kernels of one number of ranks in one context, by algorithm and type. */
+/* The kernels of one communicator in its context, by algorithm and type. */
 struct oh_kernel_set {
     CUfunction function[ONEHOP_ALGORITHMS][OH_KERNEL_TYPES];
     bool programmatic; /* the device knows programmatic stream serialization (compute capability 9.0 or later) */
 };
 
 /*
- * Loads the kernels for nranks into the current context, which is one of `device`. Set-up only: allocates and may
- * synchronise. Returns ncclSuccess, or ncclUnhandledCudaError (logged at INFO). Thread-safe.
+ * Loads the kernels that a table can choose into the current context, which is one of `device`. Set-up only: allocates
+ * and may synchronise. Returns ncclSuccess, or ncclUnhandledCudaError (logged at INFO). Thread-safe.
  */
-ncclResult_t oh_kernel_set_load(const struct oh_driver *driver, CUdevice device, uint32_t nranks,
+ncclResult_t oh_kernel_set_load(const struct oh_driver *driver, CUdevice device, const struct oh_plan_table *table,
                                 struct oh_kernel_set *set_p);
 
 /*

@@ -111,6 +111,13 @@ static void open_worker(struct worker *worker, const struct oh_key *key)
     if (!worker->comm || !worker->comm->served) {
         die(worker, worker->comm ? worker->comm->reason : "no communicator");
     }
+    for (uint32_t a = 0; a < ONEHOP_ALGORITHMS; a++) { /* all kernels, not those of the default table alone */
+        worker->comm->table.row[a].algorithm = a;
+    }
+    worker->comm->table.rows = ONEHOP_ALGORITHMS;
+    if (oh_comm_prepare_launch(worker->comm) != ncclSuccess) {
+        die(worker, "the kernels cannot be loaded");
+    }
     CU(worker, stream_create(&worker->stream, CU_STREAM_NON_BLOCKING));
     CU(worker, event_create(&worker->begin, CU_EVENT_DEFAULT));
     CU(worker, event_create(&worker->end, CU_EVENT_DEFAULT));
