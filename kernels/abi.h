@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* clang-format off: the table below */
 /*
  * abi.h - what host and device must agree on: kernel arguments and the layout of a rank's staging memory
  *
@@ -10,12 +11,13 @@
  *   0                      epoch words, one per block, all equal between kernels
  *   OH_FLAG_OFFSET         flags of two-shot push: [phase][block][source rank]
  *   OH_LL_OFFSET           LL slots, 2 x OH_LL_SLOT_BYTES; only LL words (data, flag) ever live here
- *   OH_MARKER_OFFSET       marker slots, 2 x { scatter area, gather area }, OH_MARKER_SCATTER_BYTES each; holds
- * OH_MARKER everywhere between kernels, but for words on their way OH_PUSH_OFFSET         scatter area and gather area
- * of two-shot push, OH_PUSH_ROUND_BYTES each; plain data
+ *   OH_MARKER_OFFSET       marker slots, 2 x { scatter area, gather area } of OH_MARKER_SCATTER_BYTES; OH_MARKER
+ *                          everywhere between kernels, but for words on their way
+ *   OH_PUSH_OFFSET         scatter area and gather area of two-shot push, of OH_PUSH_ROUND_BYTES; plain data
  *
  * Why two slots, and one pair of push areas, are enough without a closing barrier: doc/design.md, "Epochs".
  */
+/* clang-format on */
 #ifndef OH_KERNELS_ABI_H_
 #define OH_KERNELS_ABI_H_
 

@@ -155,8 +155,8 @@ OH_DEVICE uint32_t oh_epoch_after(uint32_t epoch)
  */
 OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch)
 {
-    oh_grid_release(); /* this thread has all that it needs from the peers */
-    oh_block_sync();   /* every thread has read this block's word */
+    oh_block_sync();   /* every thread has read this block's word, and has all that it needs from the peers */
+    oh_grid_release(); /* after the barrier, since the first thread to call it speaks for its block */
     for (uint32_t b = oh_block() + oh_thread() * oh_blocks(); b < OH_MAX_BLOCKS; b += oh_threads() * oh_blocks()) {
         oh_word_store(args.staging[0] + OH_EPOCH_OFFSET + b * sizeof(uint32_t), epoch);
     }

@@ -2,11 +2,11 @@
 /*
  * twoshot_marker.cu - two hops without flag bytes: rank p sums chunk p, then sends the sum to every other
  *
- * As twoshot_ll, but all 16 bytes of a word are payload (protocol.cuh, "Marker words"), and a message larger than a
- * slot goes in rounds with an epoch each. For float types only.
- * A message that is larger than a slot goes in rounds of equal length, padded with zeros, so that in every round each
- * place has its word from and for every rank. Slot layout: scatter area [source rank][place], gather area [owner rank]
- * [place], both with a fixed row length; in all rounds of one call a place belongs to one thread.
+ * As twoshot_ll, but all 16 bytes of a word are payload (protocol.cuh, "Marker words"). For float types only.
+ * A message that is larger than a slot goes in rounds of equal length, with an epoch each, padded with zeros, so that
+ * in every round each place has its word from and for every rank. Slot layout: scatter area [source rank][place],
+ * gather area [owner rank] [place], both with a fixed row length; in all rounds of one call a place belongs to one
+ * thread.
  *
  * Rounds overlap: a thread sends its words of round k+1 after summing round k and before gathering it. In the scatter
  * area it then writes where a peer's thread has cleared after summing round k-1, which came before the fence in front

@@ -46,12 +46,12 @@ struct oh_comm {
     struct oh_kernel_args args; /* what is the same in every call */
 
     /* Order between calls on different streams (launch.c). */
-    CUevent last_call; /* recorded after every eager launch */
-    CUstream last_stream;
+    CUevent last_call;              /* recorded after every eager launch */
+    unsigned long long last_stream; /* its id */
     bool launched;
     CUevent captured_call; /* recorded after every captured launch */
     cuuint64_t capture_id;
-    CUstream captured_stream;
+    unsigned long long captured_stream;
     atomic_uint graphs; /* captured graphs that hold launches of this communicator */
     bool said_goodbye;  /* peers' memory closed (retire.c) */
 
@@ -138,6 +138,7 @@ struct oh_burst {
     size_t launched;
     bool joined; /* more than one stream */
     bool captured;
+    unsigned long long stream_id;
 };
 
 /* Each returns ncclSuccess, or ncclUnhandledCudaError (logged as WARN); after an error the burst is over. */

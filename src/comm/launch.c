@@ -70,7 +70,7 @@ static CUresult retain_for_graph(struct oh_comm *comm, CUgraph graph)
 }
 
 /* Order after the last call of this communicator, in the world (eager, or one graph) that `stream` is in now. */
-static CUresult order_before(struct oh_comm *comm, CUstream stream, bool *captured_p)
+static CUresult order_before(struct oh_comm *comm, CUstream stream, bool *captured_p, unsigned long long *stream_id_p)
 {
     const struct oh_driver *driver = comm->staging.driver;
     CUstreamCaptureStatus status;
@@ -81,8 +81,13 @@ static CUresult order_before(struct oh_comm *comm, CUstream stream, bool *captur
         return result;
     }
     *captured_p = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    /* The per-thread default stream has one handle for as many streams as there are threads. */
-    bool same = stream == (*captured_p ? comm->captured_stream : comm->last_stream) && stream != CU_STREAM_PER_THREAD;
+    /* By id: handles come again after a stream is destroyed, and the per-thread default stream is one in each thread.
+     */
+    result = driver->stream_get_id(stream, stream_id_p);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    bool same = *stream_id_p == (*captured_p ? comm->captured_stream : comm->last_stream);
     if (!*captured_p) {
         if (comm->launched && !same) {
             result = driver->stream_wait_event(stream, comm->last_call, 0);
@@ -98,15 +103,23 @@ static CUresult order_before(struct oh_comm *comm, CUstream stream, bool *captur
     return result;
 }
 
-static CUresult order_after(struct oh_comm *comm, CUstream stream, bool captured)
+/* A burst runs on the stream of its first call. */
+static CUstream stream_of(const struct oh_burst *burst)
 {
+    return burst->calls[0].stream;
+}
+
+static CUresult order_after(struct oh_burst *burst)
+{
+    struct oh_comm *comm = burst->calls[0].comm;
+    CUstream stream = stream_of(burst);
     const struct oh_driver *driver = comm->staging.driver;
-    if (captured) {
-        comm->captured_stream = stream;
+    if (burst->captured) {
+        comm->captured_stream = burst->stream_id;
         return driver->event_record(comm->captured_call, stream);
     }
     comm->launched = true;
-    comm->last_stream = stream;
+    comm->last_stream = burst->stream_id;
     return driver->event_record(comm->last_call, stream);
 }
 
@@ -125,12 +138,6 @@ static void count_call(const struct oh_call *call)
     struct oh_comm *comm = call->comm;
     atomic_fetch_add_explicit(&comm->calls[call->plan.algorithm], 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&comm->bytes, call->count * oh_type_size(call->type), memory_order_relaxed);
-}
-
-/* A burst runs on the stream of its first call. */
-static CUstream stream_of(const struct oh_burst *burst)
-{
-    return burst->calls[0].stream;
 }
 
 /* For every other stream of the burst: the burst's stream waits for it (`before`), or it for the burst's stream. */
@@ -170,14 +177,16 @@ static CUresult begin_in_context(struct oh_burst *burst)
     if (burst->joined) {
         result = join_streams(burst, true);
     }
-    return result == CUDA_SUCCESS ? order_before(burst->calls[0].comm, stream_of(burst), &burst->captured) : result;
+    return result == CUDA_SUCCESS
+               ? order_before(burst->calls[0].comm, stream_of(burst), &burst->captured, &burst->stream_id)
+               : result;
 }
 
 /* Kernels that did go out must be known to have, even when a later one failed: memory is freed by that. */
 static CUresult close_after_failure(struct oh_burst *burst, CUresult failure)
 {
     if (burst->launched > 0) {
-        order_after(burst->calls[0].comm, stream_of(burst), burst->captured);
+        order_after(burst);
     }
     return failure;
 }
@@ -198,7 +207,7 @@ static CUresult launch_in_context(struct oh_burst *burst)
 
 static CUresult end_in_context(struct oh_burst *burst)
 {
-    CUresult result = order_after(burst->calls[0].comm, stream_of(burst), burst->captured);
+    CUresult result = order_after(burst);
     return result == CUDA_SUCCESS && burst->joined ? join_streams(burst, false) : result;
 }
 

@@ -21,15 +21,18 @@
 #include "gpu/context.h"
 #include "util/log.h"
 
-#define REAP_PERIOD_NS (UINT64_C(2) * 1000 * 1000)    /* between looks at what is not ready yet */
+#define REAP_PERIOD_NS (UINT64_C(1) * 1000 * 1000) /* between looks at what is not ready yet, at first */
+#define REAP_PERIOD_MAX_NS (UINT64_C(100) * 1000 * 1000)
 #define REAP_COURTESY_NS (UINT64_C(50) * 1000 * 1000) /* the most that a caller waits for the thread */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;   /* there is more in the list */
-static pthread_cond_t passed = PTHREAD_COND_INITIALIZER; /* the thread has looked at all there was */
-static struct oh_comm *retired;                          /* these three are guarded by mutex */
+static pthread_cond_t wake;   /* there is more in the list; both conditions wait by the monotonic clock */
+static pthread_cond_t passed; /* the thread has looked at all there was */
+static pthread_once_t prepared = PTHREAD_ONCE_INIT;
+static struct oh_comm *retired; /* these four are guarded by mutex */
 static uint64_t passes;
 static bool running;
+static bool stopping; /* the process ends: the thread shall too */
 
 static void add_to_retired(struct oh_comm *comm)
 {
@@ -103,7 +106,7 @@ static void free_remains(struct oh_comm *comm)
 /* True when nothing of it is left. */
 static bool reap_one(struct oh_comm *comm)
 {
-    if (!is_quiet(comm)) {
+    if (!comm->said_goodbye && !is_quiet(comm)) {
         return false;
     }
     say_goodbye(comm);
@@ -131,7 +134,7 @@ static struct oh_comm *reap_list(struct oh_comm *list)
 
 static void deadline_after(uint64_t ns, struct timespec *deadline_p)
 {
-    clock_gettime(CLOCK_REALTIME, deadline_p);
+    clock_gettime(CLOCK_MONOTONIC, deadline_p);
     ns += (uint64_t)deadline_p->tv_nsec;
     deadline_p->tv_sec += (time_t)(ns / 1000000000);
     deadline_p->tv_nsec = (long)(ns % 1000000000);
@@ -150,9 +153,10 @@ static void put_back(struct oh_comm *list)
 static void *reaper(void *unused)
 {
     struct timespec deadline;
+    uint64_t period = REAP_PERIOD_NS;
     (void)unused;
     pthread_mutex_lock(&mutex);
-    while (retired) {
+    while (retired && !stopping) {
         struct oh_comm *list = retired;
         retired = NULL;
         pthread_mutex_unlock(&mutex);
@@ -161,14 +165,46 @@ static void *reaper(void *unused)
         put_back(list);
         passes++;
         pthread_cond_broadcast(&passed);
-        if (retired) {
-            deadline_after(REAP_PERIOD_NS, &deadline);
-            pthread_cond_timedwait(&wake, &mutex, &deadline);
+        if (retired && !stopping) {
+            /* What is not ready soon may take long: look less and less often. */
+            period = period < REAP_PERIOD_MAX_NS ? 2 * period : period;
+            deadline_after(period, &deadline);
+            if (pthread_cond_timedwait(&wake, &mutex, &deadline) == 0) {
+                period = REAP_PERIOD_NS;
+            }
         }
     }
     running = false;
+    pthread_cond_broadcast(&passed);
     pthread_mutex_unlock(&mutex);
     return NULL;
+}
+
+/*
+ * At the end of the process: lets the thread finish what it is doing, with a bound, before the driver's own handlers
+ * run. Those were registered earlier, by cuInit, and run later.
+ */
+static void stop_reaper(void)
+{
+    struct timespec deadline;
+    pthread_mutex_lock(&mutex);
+    stopping = true;
+    deadline_after(2 * REAP_COURTESY_NS, &deadline);
+    pthread_cond_signal(&wake);
+    while (running && pthread_cond_timedwait(&passed, &mutex, &deadline) == 0) {
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+static void prepare_once(void)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&wake, &attributes);
+    pthread_cond_init(&passed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    atexit(stop_reaper);
 }
 
 /* A detached thread that takes no signal from the application's threads. Called with the mutex held. */
@@ -195,7 +231,12 @@ void oh_comms_reap(void)
 {
     struct timespec deadline;
     pthread_mutex_lock(&mutex);
-    if (!running && retired) {
+    if (!retired && !running) {
+        pthread_mutex_unlock(&mutex);
+        return;
+    }
+    pthread_once(&prepared, prepare_once);
+    if (!running && !stopping) {
         running = start_reaper(); /* if not, the next one that comes or goes tries again */
     }
     /* Two passes: one may have been under way. */

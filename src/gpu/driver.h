@@ -47,6 +47,7 @@
     X(stream_destroy, cuStreamDestroy_v2, (CUstream))                                                                  \
     X(stream_synchronize, cuStreamSynchronize, (CUstream))                                                             \
     X(stream_wait_event, cuStreamWaitEvent, (CUstream, CUevent, unsigned int))                                         \
+    X(stream_get_id, cuStreamGetId, (CUstream, unsigned long long *))                                                  \
     X(stream_begin_capture, cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode))                                  \
     X(stream_end_capture, cuStreamEndCapture, (CUstream, CUgraph *))                                                   \
     X(stream_get_capture_info, cuStreamGetCaptureInfo_v2,                                                              \

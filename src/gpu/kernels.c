@@ -21,6 +21,9 @@ static const struct {
     const char *name;
 } types[OH_KERNEL_TYPES] = {{ncclFloat32, "f32"}, {ncclFloat16, "f16"}, {ncclBfloat16, "bf16"}};
 
+/* What the code must have been compiled for to know programmatic launch: griddepcontrol is of compute_90. */
+#define PROGRAMMATIC_CODE 90
+
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static CUlibrary libraries[ONEHOP_ALGORITHMS]; /* guarded by mutex; loaded once, never unloaded */
 
@@ -48,19 +51,20 @@ out:
 }
 
 static ncclResult_t load_function(const struct oh_driver *driver, int algorithm, int type, uint32_t nranks,
-                                  CUfunction *function_p)
+                                  bool *programmatic, CUfunction *function_p)
 {
     ncclResult_t res = ncclSuccess;
     char name[64];
     CUkernel kernel;
     CUfunction function;
-    int registers;
+    int code;
 
     snprintf(name, sizeof name, "oh_%s_sum_%s_n%u", oh_algorithm_name(algorithm), types[type].name, nranks);
     OH_CU_GOTO(driver, library_get_kernel(&kernel, libraries[algorithm], name), res, out);
     OH_CU_GOTO(driver, kernel_get_function(&function, kernel), res, out);
     /* Asking for an attribute makes the driver load the code now (CUDA_MODULE_LOADING=LAZY is the default). */
-    OH_CU_GOTO(driver, func_get_attribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function), res, out);
+    OH_CU_GOTO(driver, func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function), res, out);
+    *programmatic &= code >= PROGRAMMATIC_CODE;
     *function_p = function;
 out:
     return res;
@@ -71,7 +75,7 @@ static ncclResult_t load_algorithm(const struct oh_driver *driver, int algorithm
 {
     ncclResult_t res = load_image(driver, algorithm);
     for (int t = 0; t < OH_KERNEL_TYPES && res == ncclSuccess; t++) {
-        res = load_function(driver, algorithm, t, nranks, &set->function[algorithm][t]);
+        res = load_function(driver, algorithm, t, nranks, &set->programmatic, &set->function[algorithm][t]);
     }
     return res;
 }

@@ -21,7 +21,7 @@
 /* The kernels of one communicator in its context, by algorithm and type. */
 struct oh_kernel_set {
     CUfunction function[ONEHOP_ALGORITHMS][OH_KERNEL_TYPES];
-    bool programmatic; /* the device knows programmatic stream serialization (compute capability 9.0 or later) */
+    bool programmatic; /* device and code know programmatic stream serialization (compute capability 9.0) */
 };
 
 /*

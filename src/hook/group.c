@@ -157,8 +157,9 @@ static ncclResult_t launch_queue(void)
     if (res == ncclSuccess) {
         res = take_turns(bursts, count);
     }
-    for (size_t b = 0; b < count && res == ncclSuccess; b++) {
-        res = oh_burst_end(&bursts[b]);
+    for (size_t b = 0; b < count; b++) { /* after a failure too: what did go out must be known to have */
+        ncclResult_t ended = bursts[b].launched > 0 ? oh_burst_end(&bursts[b]) : ncclSuccess;
+        res = res == ncclSuccess ? ended : res;
     }
     free(bursts);
     return res;

@@ -99,7 +99,7 @@ static bool fill_table(void *handle)
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         void *address = dlsym(handle, functions[i].symbol);
         if (!address && functions[i].required) {
-            OH_WARN("this NCCL has no %s; 2.19 or later is needed", functions[i].symbol);
+            OH_INFO("this NCCL has no %s", functions[i].symbol);
             return false;
         }
         memcpy((char *)&table + functions[i].offset, &address, sizeof address);
@@ -123,7 +123,7 @@ ncclResult_t oh_real_get(const struct oh_real **real_p)
         pthread_mutex_unlock(&mutex);
         if (!now) {
             if (!atomic_flag_test_and_set(&said)) {
-                OH_WARN("no NCCL is loaded in this process that calls could go to");
+                OH_WARN("no NCCL of version 2.19 or later is loaded in this process that calls could go to");
             }
             return ncclSystemError;
         }

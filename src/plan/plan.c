@@ -132,8 +132,10 @@ static void add_rows(struct oh_plan_table *table, enum onehop_algorithm algorith
         const struct shape *shape = &shapes[algorithm][s];
         uint64_t end = least(shape->max_bytes, max_bytes);
         if (end > done) {
+            /* With five ranks and more a thread holds more words, in more registers: smaller grids, to fit as well. */
+            uint32_t blocks = table->nranks > 4 && shape->blocks > 64 ? 64 : shape->blocks;
             table->row[table->rows++] = (struct oh_plan_row){
-                .max_bytes = end, .algorithm = algorithm, .blocks = shape->blocks, .threads = shape->threads};
+                .max_bytes = end, .algorithm = algorithm, .blocks = blocks, .threads = shape->threads};
             done = end;
         }
     }

@@ -141,6 +141,7 @@ struct CUstream_st {
     struct simcuda_op **tail;
     unsigned long pending; /* operations not finished */
     uint32_t random;
+    unsigned long long id;           /* never used again, as handles are */
     struct simcuda_capture *capture; /* NULL: none */
     int lane;                        /* in the capture */
 };

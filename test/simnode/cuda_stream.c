@@ -56,7 +56,8 @@ CUstream simcuda_stream_new(CUcontext ctx, unsigned flags)
     stream->references = 1;
     stream->tail = &stream->head;
     /* Streams differ, in an order that the seed fixes. */
-    stream->random = simcuda.seed + 977u * ++made + 7919u * (uint32_t)simcuda_gpu(ctx);
+    stream->id = ++made;
+    stream->random = simcuda.seed + 977u * made + 7919u * (uint32_t)simcuda_gpu(ctx);
     pthread_cond_init(&stream->wake, NULL);
     return stream;
 }
@@ -402,6 +403,18 @@ CUresult cuStreamQuery(CUstream handle)
     CUresult result = find_uncaptured(handle, &stream);
     if (result == CUDA_SUCCESS && stream->pending > 0) {
         result = CUDA_ERROR_NOT_READY;
+    }
+    return simcuda_leave(result);
+}
+
+CUresult cuStreamGetId(CUstream handle, unsigned long long *id_p)
+{
+    SIMCUDA_ENTER();
+    CUstream stream;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = simcuda_stream_find(handle, &stream);
+    if (result == CUDA_SUCCESS) {
+        *id_p = stream->id;
     }
     return simcuda_leave(result);
 }

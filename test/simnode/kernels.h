@@ -19,7 +19,8 @@ extern "C" {
  */
 typedef void (*simnode_kernel_fn)(const struct oh_kernel_args *args, unsigned block, unsigned blocks);
 
-/* When set, called where a block of GPU threads would meet at a barrier: a test may sleep there. Set before use. */
+/* When set, called at barriers of a block and now and then before a marker word is cleared: a test may sleep there. Set
+ * before use. */
 extern void (*simnode_hesitate)(void);
 
 /* NULL when there is no kernel of that name. */

@@ -413,7 +413,7 @@ static void test_rounds(enum algorithm algorithm, unsigned ranks, unsigned seed)
     start_node(ranks, 1);
     for (int i = 0; i < LIST; i++) {
         calls[i] = (struct call){
-            .algorithm = TWOSHOT_PUSH, .type = F32, .blocks = 3 + i % 4, .late_rank = -1, .concurrent = true};
+            .algorithm = algorithm, .type = F32, .blocks = 3 + i % 4, .late_rank = -1, .concurrent = true};
         calls[i].count = ((1u + i % 3) * 12288u + 16u * (unsigned)(rand_r(&seed) % 300)) / 4;
     }
     const char *wrong = run_and_check(calls, LIST, &seed);
