@@ -51,7 +51,7 @@ struct oh_comm {
     bool launched;
     CUevent captured_call; /* recorded after every captured launch */
     cuuint64_t capture_id;
-    unsigned long long captured_stream;
+    CUstream captured_stream;
     atomic_uint graphs; /* captured graphs that hold launches of this communicator */
     bool said_goodbye;  /* peers' memory closed (retire.c) */
 
@@ -138,7 +138,7 @@ struct oh_burst {
     size_t launched;
     bool joined; /* more than one stream */
     bool captured;
-    unsigned long long stream_id;
+    unsigned long long stream_id; /* eager only */
 };
 
 /* Each returns ncclSuccess, or ncclUnhandledCudaError (logged as WARN); after an error the burst is over. */

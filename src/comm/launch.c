@@ -69,44 +69,55 @@ static CUresult retain_for_graph(struct oh_comm *comm, CUgraph graph)
     return result;
 }
 
-/* Order after the last call of this communicator, in the world (eager, or one graph) that `stream` is in now. */
-static CUresult order_before(struct oh_comm *comm, CUstream stream, bool *captured_p, unsigned long long *stream_id_p)
+/* A burst runs on the stream of its first call. */
+static CUstream stream_of(const struct oh_burst *burst)
 {
+    return burst->calls[0].stream;
+}
+
+/* Eager: behind the last call, unless that is in the same stream. */
+static CUresult order_eager(struct oh_burst *burst)
+{
+    struct oh_comm *comm = burst->calls[0].comm;
     const struct oh_driver *driver = comm->staging.driver;
-    CUstreamCaptureStatus status;
-    cuuint64_t id = 0;
-    CUgraph graph = NULL;
-    CUresult result = driver->stream_get_capture_info(stream, &status, &id, &graph, NULL, NULL);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    *captured_p = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
     /* By id: handles come again after a stream is destroyed, and the per-thread default stream is one in each thread.
      */
-    result = driver->stream_get_id(stream, stream_id_p);
-    if (result != CUDA_SUCCESS) {
-        return result;
+    CUresult result = driver->stream_get_id(stream_of(burst), &burst->stream_id);
+    if (result == CUDA_SUCCESS && comm->launched && burst->stream_id != comm->last_stream) {
+        result = driver->stream_wait_event(stream_of(burst), comm->last_call, 0);
     }
-    bool same = *stream_id_p == (*captured_p ? comm->captured_stream : comm->last_stream);
-    if (!*captured_p) {
-        if (comm->launched && !same) {
-            result = driver->stream_wait_event(stream, comm->last_call, 0);
-        }
-    } else if (id != comm->capture_id) {
+    return result;
+}
+
+/* Under capture: behind the last call of the same graph. Streams have no id then, and live as long as the capture. */
+static CUresult order_captured(struct oh_burst *burst, cuuint64_t id, CUgraph graph)
+{
+    struct oh_comm *comm = burst->calls[0].comm;
+    CUresult result = CUDA_SUCCESS;
+    if (id != comm->capture_id) {
         result = retain_for_graph(comm, graph);
-    } else if (!same) {
-        result = driver->stream_wait_event(stream, comm->captured_call, 0);
+    } else if (stream_of(burst) != comm->captured_stream || stream_of(burst) == CU_STREAM_PER_THREAD) {
+        result = comm->staging.driver->stream_wait_event(stream_of(burst), comm->captured_call, 0);
     }
-    if (*captured_p && result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS) {
         comm->capture_id = id;
     }
     return result;
 }
 
-/* A burst runs on the stream of its first call. */
-static CUstream stream_of(const struct oh_burst *burst)
+/* Order after the last call of this communicator, in the world (eager, or one graph) that the stream is in now. */
+static CUresult order_before(struct oh_burst *burst)
 {
-    return burst->calls[0].stream;
+    const struct oh_driver *driver = burst->calls[0].comm->staging.driver;
+    CUstreamCaptureStatus status;
+    cuuint64_t id = 0;
+    CUgraph graph = NULL;
+    CUresult result = driver->stream_get_capture_info(stream_of(burst), &status, &id, &graph, NULL, NULL);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    burst->captured = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    return burst->captured ? order_captured(burst, id, graph) : order_eager(burst);
 }
 
 static CUresult order_after(struct oh_burst *burst)
@@ -115,7 +126,7 @@ static CUresult order_after(struct oh_burst *burst)
     CUstream stream = stream_of(burst);
     const struct oh_driver *driver = comm->staging.driver;
     if (burst->captured) {
-        comm->captured_stream = burst->stream_id;
+        comm->captured_stream = stream;
         return driver->event_record(comm->captured_call, stream);
     }
     comm->launched = true;
@@ -177,9 +188,7 @@ static CUresult begin_in_context(struct oh_burst *burst)
     if (burst->joined) {
         result = join_streams(burst, true);
     }
-    return result == CUDA_SUCCESS
-               ? order_before(burst->calls[0].comm, stream_of(burst), &burst->captured, &burst->stream_id)
-               : result;
+    return result == CUDA_SUCCESS ? order_before(burst) : result;
 }
 
 /* Kernels that did go out must be known to have, even when a later one failed: memory is freed by that. */

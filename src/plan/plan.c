@@ -62,7 +62,7 @@ static const struct shape shapes[ONEHOP_ALGORITHMS][SHAPES] = {
                                {256 * KIB, 128, 128},
                                {UINT64_MAX, 128, 256}},
     [ONEHOP_TWOSHOT_MARKER] =
-        {{64 * KIB, 16, 64}, {256 * KIB, 64, 64}, {512 * KIB, 128, 64}, {1 * MIB, 128, 128}, {UINT64_MAX, 128, 256}},
+        {{64 * KIB, 16, 64}, {256 * KIB, 64, 64}, {512 * KIB, 128, 64}, {1 * MIB, 64, 512}, {UINT64_MAX, 128, 256}},
 };
 
 _Static_assert(SHAPES + 5 + 1 <= OH_PLAN_ROWS, "the longest default table, n = 2, fits");
@@ -133,9 +133,13 @@ static void add_rows(struct oh_plan_table *table, enum onehop_algorithm algorith
         uint64_t end = least(shape->max_bytes, max_bytes);
         if (end > done) {
             /* With five ranks and more a thread holds more words, in more registers: smaller grids, to fit as well. */
-            uint32_t blocks = table->nranks > 4 && shape->blocks > 64 ? 64 : shape->blocks;
+            bool many = table->nranks > 4;
             table->row[table->rows++] = (struct oh_plan_row){
-                .max_bytes = end, .algorithm = algorithm, .blocks = blocks, .threads = shape->threads};
+                .max_bytes = end,
+                .algorithm = algorithm,
+                .blocks = many && shape->blocks > 64 ? 64 : shape->blocks,
+                .threads = many && shape->threads > 256 ? 256 : shape->threads,
+            };
             done = end;
         }
     }

@@ -412,7 +412,7 @@ CUresult cuStreamGetId(CUstream handle, unsigned long long *id_p)
     SIMCUDA_ENTER();
     CUstream stream;
     pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(handle, &stream);
+    CUresult result = find_uncaptured(handle, &stream); /* so does the driver (580) */
     if (result == CUDA_SUCCESS) {
         *id_p = stream->id;
     }
