@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "gpu/context.h"
 #include "util/log.h"
@@ -32,6 +33,7 @@ static pthread_once_t prepared = PTHREAD_ONCE_INIT;
 static struct oh_comm *retired; /* these four are guarded by mutex */
 static uint64_t passes;
 static bool running;
+static pid_t owner;   /* the process that the thread belongs to; written once */
 static bool stopping; /* the process ends: the thread shall too */
 
 static void add_to_retired(struct oh_comm *comm)
@@ -182,11 +184,15 @@ static void *reaper(void *unused)
 
 /*
  * At the end of the process: lets the thread finish what it is doing, with a bound, before the driver's own handlers
- * run. Those were registered earlier, by cuInit, and run later.
+ * run. Those were registered earlier, by cuInit, and run later. A forked child has the handler but not the thread, and
+ * may have been given the mutex locked: it must not touch it.
  */
 static void stop_reaper(void)
 {
     struct timespec deadline;
+    if (getpid() != owner) {
+        return;
+    }
     pthread_mutex_lock(&mutex);
     stopping = true;
     deadline_after(2 * REAP_COURTESY_NS, &deadline);
@@ -204,6 +210,7 @@ static void prepare_once(void)
     pthread_cond_init(&wake, &attributes);
     pthread_cond_init(&passed, &attributes);
     pthread_condattr_destroy(&attributes);
+    owner = getpid();
     atexit(stop_reaper);
 }
 
