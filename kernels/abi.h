@@ -4,7 +4,8 @@
  * abi.h - what host and device must agree on: kernel arguments and the layout of a rank's staging memory
  *
  * The only header that host C, device CUDA C++ and the CPU build of the kernels share. Sizes are in bytes unless a
- * name says otherwise. A kernel takes exactly one parameter, struct oh_kernel_args by value.
+ * name says otherwise. A kernel takes exactly one parameter by value: struct oh_kernel_args, or, where its name ends in
+ * "_list", struct oh_kernel_list_args.
  *
  * Staging of one rank (one cuMemAlloc allocation, written by the peers, read by the owner):
  *
@@ -43,10 +44,10 @@
 #define OH_STAGING_BYTES (OH_PUSH_OFFSET + 2u * OH_PUSH_ROUND_BYTES)
 
 /*
- * What an empty marker word holds in each of its 32-bit parts: as fp32 one, as fp16 and bf16 two NaNs that no
- * arithmetic on the GPU produces. A value that happens to be it is sent as OH_MARKER + 1, NaNs as well.
+ * What an empty marker word holds: as a floating-point number of any width, and as a pair or four of them, NaNs that no
+ * arithmetic on the GPU produces. A value that happens to be it is sent with another sign (protocol.cuh).
  */
-#define OH_MARKER 0xfffafffau
+#define OH_MARKER 0xffffffffu
 
 /*
  * Epochs count rounds of data exchange on one communicator, the same number on every rank. Kept modulo 2^31, so that
@@ -61,6 +62,20 @@
 #define OH_WORD_BYTES 16u
 #define OH_LL_WORD_PAYLOAD 8u
 
+/* No message is larger, so that words of it are counted in 32 bits. */
+#define OH_MESSAGE_BYTES (1u << 30)
+
+/* What a kernel for any op does with the elements of all ranks. */
+enum oh_kernel_op {
+    OH_OP_SUM,
+    OH_OP_PROD,
+    OH_OP_MIN,
+    OH_OP_MAX,
+    OH_OP_AVG,
+    OH_OP_SCALED_SUM, /* each rank's elements times its scalar, rounded to the type, then the sum */
+    OH_OPS
+};
+
 struct oh_kernel_args {
     /* Staging of rank (rank + j) % nranks at [j]: rotated on the host, so that the index is static in the kernel. */
     char *staging[OH_MAX_RANKS];
@@ -69,7 +84,31 @@ struct oh_kernel_args {
     uint64_t count;             /* elements, > 0 */
     const uint32_t *abort_word; /* host-mapped; not 0: leave */
     uint32_t rank;
+    /* The rest is read by kernels for any op and number of ranks only. */
+    uint32_t nranks;
+    uint32_t op; /* enum oh_kernel_op */
     uint32_t reserved;
+    const void *scalar; /* OH_OP_SCALED_SUM: one element that the GPU can read; NULL: the scalar is the operand */
+    uint64_t operand;   /* OH_OP_SCALED_SUM: bits of the scalar; MIN, MAX, AVG of integers: the sign bit, 0: unsigned */
+};
+
+/*
+ * Several calls in one launch: one message made of all, in which each call begins at a new 16-byte word. base: as above,
+ * but its count and user buffers mean nothing.
+ */
+#define OH_LIST_CALLS 32
+struct oh_list_item {
+    const void *sendbuff;
+    void *recvbuff;
+    uint64_t count;      /* elements, > 0 */
+    uint64_t first_word; /* of the message, in words of OH_WORD_BYTES; ascending */
+};
+
+struct oh_kernel_list_args {
+    struct oh_kernel_args base;
+    uint32_t calls; /* items in use */
+    uint32_t words; /* of the whole message, of OH_WORD_BYTES */
+    struct oh_list_item item[OH_LIST_CALLS];
 };
 
 #endif

@@ -8,52 +8,56 @@
  */
 #include "kernels/protocol.cuh"
 
-template <class Type, int ranks> OH_DEVICE void oneshot_marker(const oh_kernel_args &args)
+template <class Reduction, class Args> OH_DEVICE void oneshot_marker(const Args &all_args)
 {
-    typedef oh_message<Type, oh_word16> message_t;
+    typedef typename Reduction::type type;
+    const oh_kernel_args &args = oh_base(all_args);
+    const int nranks = (int)Reduction::nranks(args);
 
     oh_grid_wait();
-    const message_t message = {args.count};
-    const uint32_t words = (uint32_t)message.words();
+    const Reduction reduction(args);
+    const typename oh_message_of<Args, type, oh_word16>::message message(all_args);
+    const uint32_t words = message.words();
     const uint32_t first = oh_block() * oh_threads() + oh_thread();
     const uint32_t step = oh_blocks() * oh_threads();
+    const auto load = [&](uint32_t i) { return oh_unmarked<type>(reduction.prepare(message.load(i))); };
     /* This thread's first word, often its only one: under way before the epoch has come. */
-    const oh_word16 head = oh_unmarked(message.load(args.sendbuff, first));
+    const oh_word16 head = load(first);
     const uint32_t epoch = oh_epoch_after(oh_epoch_last(args));
     const uint32_t slot = oh_marker_slot(epoch);
     const uint32_t source_bytes = words * OH_WORD_BYTES;
+    const int spare = (int)oh_peer_rank(args, nranks, 1);
     oh_patience patience = {0};
 
     oh_sweep(args, epoch, oh_active_blocks(words), 0);
     for (uint32_t i = first; i < words; i += step) {
-        const oh_word16 mine = i == first ? head : oh_unmarked(message.load(args.sendbuff, i));
-        OH_UNROLL
-        for (int j = 1; j < ranks; j++) {
+        const oh_word16 mine = i == first ? head : load(i);
+        oh_each<1, Reduction::ranks>(nranks, [&](int j) {
             oh_marker_store(args.staging[j] + slot + args.rank * source_bytes + i * OH_WORD_BYTES, mine);
-        }
+        });
     }
     for (uint32_t i = first; i < words; i += step) {
-        const oh_word16 mine = i == first ? head : oh_unmarked(message.load(args.sendbuff, i));
+        const oh_word16 mine = i == first ? head : load(i);
         char *at = args.staging[0] + slot + i * OH_WORD_BYTES;
-        oh_word16 addend[ranks];
-        const bool here = oh_poll<0, ranks>(args, &patience, [&](int r) {
+        oh_word16 addend[Reduction::ranks];
+        const bool here = oh_poll<0, Reduction::ranks>(args, nranks, spare, &patience, [&](int r, int source) {
             oh_word16 word = mine; /* stored to addend in one place: else its index would be dynamic */
-            const bool there = r == (int)args.rank || oh_marker_load(at + r * source_bytes, &word);
+            const bool there = source == (int)args.rank || oh_marker_take<type>(at + source * source_bytes, &word);
             addend[r] = word;
             return there;
         });
         if (!here) {
             return;
         }
-        message.store(args.recvbuff, i, oh_sum<Type, ranks>(addend));
-        OH_UNROLL
-        for (int r = 0; r < ranks; r++) {
+        message.store(i, reduction.combine(addend));
+        oh_each<0, Reduction::ranks>(nranks, [&](int r) {
             if (r != (int)args.rank) {
                 oh_marker_clear(at + r * source_bytes);
             }
-        }
+        });
     }
     oh_epoch_finish(args, epoch);
 }
 
-OH_INSTANCES(oneshot_marker)
+OH_EACH_SUM_TYPE(OH_SUM_KERNELS, oneshot_marker)
+OH_EACH_MARKER_TYPE(OH_LIST_KERNELS, oneshot_marker)

@@ -7,9 +7,9 @@
  *
  * Memory order, GPU side: a 16-byte LL word is stored and loaded as one relaxed system-scope vector access, and each
  * 8-byte half carries its own flag, so a reader that sees the flag sees the data beside it (the assumption of NCCL's
- * LL protocol: 8-byte accesses are not torn). Each 32-bit part of a marker word tells by itself whether it has come, so
- * tearing between parts does no harm. Push data are plain stores, ordered by oh_flag_store (release) which
- * pairs with oh_flag_load (acquire).
+ * LL protocol: 8-byte accesses are not torn). Each 32-bit part of a marker word, for 64-bit elements each 8-byte half,
+ * tells by itself whether it has come, so tearing between them does no harm. Push data are plain stores, ordered by
+ * oh_flag_store (release) which pairs with oh_flag_load (acquire).
  */
 #ifndef OH_KERNELS_PRIMITIVES_CUH_
 #define OH_KERNELS_PRIMITIVES_CUH_
@@ -20,6 +20,8 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <math.h>
 
 #include "kernels/abi.h"
 
@@ -28,9 +30,13 @@
 #define OH_DEVICE_METHOD OH_INLINE
 #define OH_UNROLL _Pragma("unroll")
 
-/* A kernel entry point: name and body, a function of const oh_kernel_args &. */
-#define OH_KERNEL(name_, ...)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(OH_MAX_THREADS) name_(const __grid_constant__ oh_kernel_args args)    \
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+#define OH_NO_FP8 /* no instructions for it, and NCCL takes it from compute capability 9.0 on */
+#endif
+
+/* A kernel entry point: name, type of its parameter, and body, a function of a constant reference to that. */
+#define OH_KERNEL(name_, args_t_, ...)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(OH_MAX_THREADS) name_(const __grid_constant__ args_t_ args)           \
     {                                                                                                                  \
         __VA_ARGS__(args);                                                                                             \
     }
@@ -119,14 +125,12 @@ OH_DEVICE void oh_marker_store(char *at, const oh_word16 &data)
                  : "memory");
 }
 
-/* Loads a marker word; true when every part of it has come. */
-OH_DEVICE bool oh_marker_load(const char *at, oh_word16 *data)
+OH_DEVICE void oh_marker_load(const char *at, oh_word16 *data)
 {
     asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(data->w[0]), "=r"(data->w[1]), "=r"(data->w[2]), "=r"(data->w[3])
                  : "l"(at)
                  : "memory");
-    return data->w[0] != OH_MARKER && data->w[1] != OH_MARKER && data->w[2] != OH_MARKER && data->w[3] != OH_MARKER;
 }
 
 OH_DEVICE void oh_marker_clear(char *at)

@@ -8,100 +8,208 @@
 #include "kernels/reduce.cuh"
 
 /*
- * A local buffer as a row of words. The pointer may have any alignment of its element, and the last word may be
+ * A call's local buffers as rows of words. The pointers may have any alignment of the element, and the last word may be
  * partly outside the message; both are this rank's own affair and leave no trace in what the peers see.
  */
 template <class Type, class Word> struct oh_message {
     typedef typename Type::element element;
     static const uint32_t per_word = sizeof(Word) / sizeof(element);
-    static const uint32_t per_32 = sizeof(uint32_t) / sizeof(element);
 
+    const char *sendbuff;
+    char *recvbuff;
     uint64_t count;
 
-    /* Where element k stands within its 32-bit part. Shifts keep a word in registers; copying through an array of
-     * elements put it into local memory (nvcc 13.0). */
-    static OH_INLINE uint32_t shift(uint32_t k)
+    explicit OH_DEVICE_METHOD oh_message(const oh_kernel_args &args)
+        : sendbuff(static_cast<const char *>(args.sendbuff)), recvbuff(static_cast<char *>(args.recvbuff)),
+          count(args.count)
     {
-        return k % per_32 * 8 * sizeof(element);
+    }
+    explicit OH_DEVICE_METHOD oh_message(const oh_list_item &item)
+        : sendbuff(static_cast<const char *>(item.sendbuff)), recvbuff(static_cast<char *>(item.recvbuff)),
+          count(item.count)
+    {
     }
 
-    OH_DEVICE_METHOD uint64_t words() const
+    OH_DEVICE_METHOD uint32_t words() const
     {
-        return (count + per_word - 1) / per_word;
+        return (uint32_t)((count + per_word - 1) / per_word); /* OH_MESSAGE_BYTES sees to it that it fits */
     }
 
-    OH_DEVICE_METHOD bool whole(const void *base, uint64_t i) const
+    OH_DEVICE_METHOD bool whole(const char *base, uint64_t i) const
     {
         return reinterpret_cast<uintptr_t>(base) % sizeof(Word) == 0 && (i + 1) * per_word <= count;
     }
 
-    OH_DEVICE_METHOD Word load(const void *base, uint64_t i) const
+    /* Element k of a word. Shifts keep a word in registers; copying through an array of elements put it into local
+     * memory (nvcc 13.0). */
+    static OH_INLINE element take(const Word &word, uint32_t k)
+    {
+        if constexpr (sizeof(element) == 8) {
+            return word.w[2 * k] | (uint64_t)word.w[2 * k + 1] << 32;
+        } else {
+            const uint32_t per_32 = 4 / sizeof(element);
+            return (element)(word.w[k / per_32] >> (k % per_32 * 8 * sizeof(element)));
+        }
+    }
+    static OH_INLINE void put(Word *word, uint32_t k, element value)
+    {
+        if constexpr (sizeof(element) == 8) {
+            word->w[2 * k] = (uint32_t)value;
+            word->w[2 * k + 1] = (uint32_t)(value >> 32);
+        } else {
+            const uint32_t per_32 = 4 / sizeof(element);
+            word->w[k / per_32] |= (uint32_t)value << (k % per_32 * 8 * sizeof(element));
+        }
+    }
+
+    /* Word i of what this rank sends; zeros where there is no message. */
+    OH_DEVICE_METHOD Word load(uint64_t i) const
     {
         Word word;
-        if (__builtin_expect(whole(base, i), 1)) {
-            oh_user_load(static_cast<const char *>(base) + i * sizeof(Word), &word);
+        if (__builtin_expect(whole(sendbuff, i), 1)) {
+            oh_user_load(sendbuff + i * sizeof(Word), &word);
             return word;
         }
         word = Word();
         OH_UNROLL
         for (uint32_t k = 0; k < per_word; k++) {
-            uint64_t at = i * per_word + k;
+            const uint64_t at = i * per_word + k;
             if (at < count) {
-                word.w[k / per_32] |= (uint32_t) static_cast<const element *>(base)[at] << shift(k);
+                put(&word, k, reinterpret_cast<const element *>(sendbuff)[at]);
             }
         }
         return word;
     }
 
     /* Brings word i near, if there is one. */
-    OH_DEVICE_METHOD void prefetch(const void *base, uint64_t i) const
+    OH_DEVICE_METHOD void prefetch(uint64_t i) const
     {
         if (i < words()) {
-            oh_user_prefetch(static_cast<const char *>(base) + i * sizeof(Word));
+            oh_user_prefetch(sendbuff + i * sizeof(Word));
         }
     }
 
-    OH_DEVICE_METHOD void store(void *base, uint64_t i, const Word &word) const
+    /* Word i of the result. */
+    OH_DEVICE_METHOD void store(uint64_t i, const Word &word) const
     {
-        if (__builtin_expect(whole(base, i), 1)) {
-            oh_user_store(static_cast<char *>(base) + i * sizeof(Word), word);
+        if (__builtin_expect(whole(recvbuff, i), 1)) {
+            oh_user_store(recvbuff + i * sizeof(Word), word);
             return;
         }
         OH_UNROLL
         for (uint32_t k = 0; k < per_word; k++) {
-            uint64_t at = i * per_word + k;
+            const uint64_t at = i * per_word + k;
             if (at < count) {
-                static_cast<element *>(base)[at] = (element)(word.w[k / per_32] >> shift(k));
+                reinterpret_cast<element *>(recvbuff)[at] = take(word, k);
             }
         }
     }
 };
 
+/* The same of several calls: words of the message that they make together. */
+template <class Type, class Word> struct oh_message_list {
+    static const uint32_t per_list_word = OH_WORD_BYTES / sizeof(Word);
+    const oh_kernel_list_args &list;
+
+    explicit OH_DEVICE_METHOD oh_message_list(const oh_kernel_list_args &list_args) : list(list_args)
+    {
+    }
+    OH_DEVICE_METHOD uint32_t words() const
+    {
+        return list.words * per_list_word;
+    }
+    /* The call that word i belongs to: the last that begins at or before it. */
+    OH_DEVICE_METHOD const oh_list_item &item(uint32_t i) const
+    {
+        uint32_t low = 0, high = list.calls;
+        while (high - low > 1) {
+            const uint32_t middle = (low + high) / 2;
+            if (list.item[middle].first_word * per_list_word <= i) {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        return list.item[low];
+    }
+    OH_DEVICE_METHOD Word load(uint64_t i) const
+    {
+        const oh_list_item &it = item((uint32_t)i);
+        return oh_message<Type, Word>(it).load(i - it.first_word * per_list_word);
+    }
+    OH_DEVICE_METHOD void store(uint64_t i, const Word &word) const
+    {
+        const oh_list_item &it = item((uint32_t)i);
+        oh_message<Type, Word>(it).store(i - it.first_word * per_list_word, word);
+    }
+};
+
+/* What a kernel's parameter means, whichever of the two it is. */
+OH_DEVICE const oh_kernel_args &oh_base(const oh_kernel_args &args)
+{
+    return args;
+}
+OH_DEVICE const oh_kernel_args &oh_base(const oh_kernel_list_args &args)
+{
+    return args.base;
+}
+template <class Args, class Type, class Word> struct oh_message_of;
+template <class Type, class Word> struct oh_message_of<oh_kernel_args, Type, Word> {
+    typedef oh_message<Type, Word> message;
+};
+template <class Type, class Word> struct oh_message_of<oh_kernel_list_args, Type, Word> {
+    typedef oh_message_list<Type, Word> message;
+};
+
 /*
- * Marker words. An empty word holds OH_MARKER in each 32-bit part, a full one in none; the reader puts the marker back
- * once it has taken the word. So no bytes go to flags, and what was not written for long cannot look new. The marker is
- * a NaN (two NaNs for 16-bit types): a part of a message that holds it is sent as another NaN instead. Sums of NaNs are
- * the GPU's one canonical NaN whatever their bits were, so no result changes. Zeros keep their sign.
+ * Marker words. An empty word holds OH_MARKER in each 32-bit part (of 64-bit elements only the upper parts count), a
+ * full one in none; the reader puts the marker back once it has taken the word. So no bytes go to flags, and what was
+ * not written for long cannot look new. The marker is a NaN, in 16- and 8-bit types a row of NaNs: a part of a message
+ * that holds it is sent without its top bit, as another NaN. Results of NaNs are the GPU's one canonical NaN whatever
+ * their bits were, so no result changes. Zeros keep their sign.
  */
 OH_DEVICE uint32_t oh_marker_slot(uint32_t epoch)
 {
     return OH_MARKER_OFFSET + (epoch & 1) * 2 * OH_MARKER_SCATTER_BYTES;
 }
 
-OH_DEVICE oh_word16 oh_unmarked(oh_word16 word)
+template <class Type> OH_DEVICE oh_word16 oh_unmarked(oh_word16 word)
 {
     OH_UNROLL
-    for (int k = 0; k < 4; k++) {
-        word.w[k] += word.w[k] == OH_MARKER;
+    for (int k = Type::part_words - 1; k < 4; k += Type::part_words) {
+        word.w[k] = word.w[k] == OH_MARKER ? OH_MARKER >> 1 : word.w[k];
     }
     return word;
 }
 
-/* Rank of the peer whose staging stands at args.staging[j]. */
-template <int ranks> OH_DEVICE uint32_t oh_peer_rank(const oh_kernel_args &args, int j)
+/* Takes a marker word; true when all of it has come. */
+template <class Type> OH_DEVICE bool oh_marker_take(const char *at, oh_word16 *word)
 {
-    uint32_t rank = args.rank + j;
-    return rank >= ranks ? rank - ranks : rank;
+    bool here = true;
+    oh_marker_load(at, word);
+    OH_UNROLL
+    for (int k = Type::part_words - 1; k < 4; k += Type::part_words) {
+        here &= word->w[k] != OH_MARKER;
+    }
+    return here;
+}
+
+/* Calls act(k) for k = from to nranks-1: a static loop to `most`, so that k may index what lives in registers. */
+template <int from, int most, class Act> OH_DEVICE void oh_each(int nranks, Act act)
+{
+    OH_UNROLL
+    for (int k = from; k < most; k++) {
+        if (k < nranks) {
+            act(k);
+        }
+    }
+}
+
+/* Rank of the peer whose staging stands at args.staging[j]. */
+OH_DEVICE uint32_t oh_peer_rank(const oh_kernel_args &args, uint32_t nranks, uint32_t j)
+{
+    const uint32_t rank = args.rank + j;
+    return rank >= nranks ? rank - nranks : rank;
 }
 
 /* Looks at the abort word once in a while: reading host memory costs about a microsecond. */
@@ -116,17 +224,18 @@ struct oh_patience {
 };
 
 /*
- * Looks at the words `from` to `to`-1 together until all have come: look(k) takes word k and tells whether it is there.
- * False: aborted.
+ * Looks at the words `from` to nranks-1 together until all have come: look(k, source) takes word k from the row of
+ * `source` and tells whether it is there. False: aborted. Where a kernel has room for more ranks than there are, it
+ * looks at the row `spare` once more: a branch would make each load wait for the one before.
  */
-template <int from, int to, class Look>
-OH_DEVICE bool oh_poll(const oh_kernel_args &args, oh_patience *patience, Look look)
+template <int from, int most, class Look>
+OH_DEVICE bool oh_poll(const oh_kernel_args &args, int nranks, int spare, oh_patience *patience, Look look)
 {
     for (;;) {
         bool ready = true;
         OH_UNROLL
-        for (int k = from; k < to; k++) {
-            ready &= look(k);
+        for (int k = from; k < most; k++) {
+            ready &= look(k, k < nranks ? k : spare);
         }
         if (ready) {
             return true;
@@ -203,19 +312,44 @@ OH_DEVICE uint32_t oh_active_blocks(uint32_t words)
     return blocks < oh_blocks() ? blocks : oh_blocks();
 }
 
-/* The instances of one algorithm for one type, n = 2..8. */
-#define OH_INSTANCES_OF_TYPE(algorithm_, type_)                                                                        \
-    OH_KERNEL(oh_##algorithm_##_sum_##type_##_n2, algorithm_<oh_##type_, 2>)                                           \
-    OH_KERNEL(oh_##algorithm_##_sum_##type_##_n3, algorithm_<oh_##type_, 3>)                                           \
-    OH_KERNEL(oh_##algorithm_##_sum_##type_##_n4, algorithm_<oh_##type_, 4>)                                           \
-    OH_KERNEL(oh_##algorithm_##_sum_##type_##_n5, algorithm_<oh_##type_, 5>)                                           \
-    OH_KERNEL(oh_##algorithm_##_sum_##type_##_n6, algorithm_<oh_##type_, 6>)                                           \
-    OH_KERNEL(oh_##algorithm_##_sum_##type_##_n7, algorithm_<oh_##type_, 7>)                                           \
-    OH_KERNEL(oh_##algorithm_##_sum_##type_##_n8, algorithm_<oh_##type_, 8>)
+/* Kernels for one type: the sum; any op; any op for a list of calls. */
+#define OH_SUM_KERNELS(algorithm_, type_)                                                                              \
+    OH_SUM_KERNEL(algorithm_, type_, 2)                                                                                \
+    OH_SUM_KERNEL(algorithm_, type_, 3)                                                                                \
+    OH_SUM_KERNEL(algorithm_, type_, 4)                                                                                \
+    OH_SUM_KERNEL(algorithm_, type_, 5)                                                                                \
+    OH_SUM_KERNEL(algorithm_, type_, 6)                                                                                \
+    OH_SUM_KERNEL(algorithm_, type_, 7)                                                                                \
+    OH_SUM_KERNEL(algorithm_, type_, 8)
+#define OH_SUM_KERNEL(algorithm_, type_, n_)                                                                           \
+    OH_KERNEL(oh_##algorithm_##_sum_##type_##_n##n_, oh_kernel_args,                                                   \
+              algorithm_<oh_sum_of<oh_##type_, n_>, oh_kernel_args>)
 
-#define OH_INSTANCES(algorithm_)                                                                                       \
-    OH_INSTANCES_OF_TYPE(algorithm_, f32)                                                                              \
-    OH_INSTANCES_OF_TYPE(algorithm_, f16)                                                                              \
-    OH_INSTANCES_OF_TYPE(algorithm_, bf16)
+#define OH_ANY_KERNELS(algorithm_, type_)                                                                              \
+    OH_ANY_KERNEL(algorithm_, type_, n2, 2, true)                                                                      \
+    OH_ANY_KERNEL(algorithm_, type_, n3, 3, true)                                                                      \
+    OH_ANY_KERNEL(algorithm_, type_, n4, 4, true)                                                                      \
+    OH_ANY_KERNEL(algorithm_, type_, n8, 8, true)                                                                      \
+    OH_ANY_KERNEL(algorithm_, type_, upto8, 8, false)
+#define OH_ANY_KERNEL(algorithm_, type_, suffix_, n_, fixed_)                                                          \
+    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_, oh_kernel_args,                                               \
+              algorithm_<oh_any_of<oh_##type_, n_, fixed_>, oh_kernel_args>)
+
+#define OH_LIST_KERNELS(algorithm_, type_)                                                                             \
+    OH_LIST_KERNEL(algorithm_, type_, n2, 2, true)                                                                     \
+    OH_LIST_KERNEL(algorithm_, type_, n3, 3, true)                                                                     \
+    OH_LIST_KERNEL(algorithm_, type_, n4, 4, true)                                                                     \
+    OH_LIST_KERNEL(algorithm_, type_, n8, 8, true)                                                                     \
+    OH_LIST_KERNEL(algorithm_, type_, upto8, 8, false)
+#define OH_LIST_KERNEL(algorithm_, type_, suffix_, n_, fixed_)                                                         \
+    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_##_list, oh_kernel_list_args,                                   \
+              algorithm_<oh_any_of<oh_##type_, n_, fixed_>, oh_kernel_list_args>)
+
+/* X(algorithm, type) for the types of one kind */
+#define OH_EACH_SUM_TYPE(x_, algorithm_) x_(algorithm_, f32) x_(algorithm_, f16) x_(algorithm_, bf16)
+#define OH_EACH_MARKER_TYPE(x_, algorithm_)                                                                            \
+    x_(algorithm_, f64) x_(algorithm_, f32) x_(algorithm_, f16) x_(algorithm_, bf16) x_(algorithm_, e4m3)              \
+        x_(algorithm_, e5m2)
+#define OH_EACH_FLAG_TYPE(x_, algorithm_) x_(algorithm_, i8) x_(algorithm_, i32) x_(algorithm_, i64)
 
 #endif

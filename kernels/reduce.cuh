@@ -1,114 +1,333 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * reduce.cuh - element types and the sum over ranks
+ * reduce.cuh - element types, and what becomes of the elements of all ranks
  *
- * Sums are taken in fp32, in rank order 0, 1, ... n-1, on every rank and in every algorithm, and rounded once to the
- * element type: all ranks, all algorithms and all runs give the same bits. The first addend starts the sum (not 0),
- * so that a sum of negative zeros stays negative.
+ * Elements are combined in rank order 0, 1, ... n-1, on every rank and in every algorithm, and rounded once to the
+ * element type: all ranks, all algorithms and all runs give the same bits. Types of 16 and 8 bits are taken in fp32,
+ * fp32 and fp64 in themselves; integers wrap around. The first element starts the result (not 0), so that a sum of
+ * negative zeros stays negative.
+ *
+ * Two reductions: oh_sum_of is compiled for each number of ranks, for the sums of the three types that programs are
+ * made of; oh_any_of takes the op from the arguments, and is compiled for 2, 3, 4 and 8 ranks, and for any up to 8.
  */
 #ifndef OH_KERNELS_REDUCE_CUH_
 #define OH_KERNELS_REDUCE_CUH_
 
 #include "kernels/primitives.cuh"
 
-/* A type gives: its elements per 32-bit word, its storage type, and conversion of one word to and from fp32. */
-struct oh_f32 {
-    typedef uint32_t element;
-    static const int per_word = 1;
-    static OH_INLINE void unpack(uint32_t word, float *value)
+/*
+ * What MIN, MAX and AVG mean, by the kind of number. `sign` is the operand of oh_kernel_args. Of a number and a NaN,
+ * MIN and MAX take the number, as NCCL does (src/device/reduce_kernel.h of 2.28.9).
+ */
+template <class Value> struct oh_floating {
+    typedef Value value;
+    static OH_INLINE Value least(Value a, Value b, uint64_t)
     {
-        memcpy(value, &word, sizeof word);
+        return fmin(a, b);
     }
-    static OH_INLINE uint32_t pack(const float *value)
+    static OH_INLINE Value greatest(Value a, Value b, uint64_t)
     {
-        uint32_t word;
-        memcpy(&word, value, sizeof word);
-        return word;
+        return fmax(a, b);
+    }
+    static OH_INLINE Value average(Value sum, uint32_t n, uint64_t)
+    {
+        return sum / (Value)n;
     }
 };
 
-struct oh_f16 {
+/*
+ * A type gives: how an element is stored, in what it is reckoned (value), and the conversion of a part, the least
+ * number of whole 32-bit words that holds whole elements.
+ */
+struct oh_f32 : oh_floating<float> {
+    typedef uint32_t element;
+    static const int part_words = 1, per_part = 1;
+    static OH_INLINE void unpack(const uint32_t *part, float *value)
+    {
+        memcpy(value, part, sizeof *value);
+    }
+    static OH_INLINE void pack(const float *value, uint32_t *part)
+    {
+        memcpy(part, value, sizeof *part);
+    }
+};
+
+struct oh_f64 : oh_floating<double> {
+    typedef uint64_t element;
+    static const int part_words = 2, per_part = 1;
+    static OH_INLINE void unpack(const uint32_t *part, double *value)
+    {
+        uint64_t bits = part[0] | (uint64_t)part[1] << 32;
+        memcpy(value, &bits, sizeof *value);
+    }
+    static OH_INLINE void pack(const double *value, uint32_t *part)
+    {
+        uint64_t bits;
+        memcpy(&bits, value, sizeof bits);
+        part[0] = (uint32_t)bits;
+        part[1] = (uint32_t)(bits >> 32);
+    }
+};
+
+struct oh_f16 : oh_floating<float> {
     typedef uint16_t element;
-    static const int per_word = 2;
-    static OH_INLINE void unpack(uint32_t word, float *value)
+    static const int part_words = 1, per_part = 2;
+    static OH_INLINE void unpack(const uint32_t *part, float *value)
     {
         __half2 pair;
-        memcpy(static_cast<void *>(&pair), &word, sizeof word);
+        memcpy(static_cast<void *>(&pair), part, sizeof pair);
         value[0] = __low2float(pair);
         value[1] = __high2float(pair);
     }
-    static OH_INLINE uint32_t pack(const float *value)
+    static OH_INLINE void pack(const float *value, uint32_t *part)
     {
         __half2 pair = __floats2half2_rn(value[0], value[1]);
-        uint32_t word;
-        memcpy(&word, &pair, sizeof word);
-        return word;
+        memcpy(part, &pair, sizeof pair);
     }
 };
 
-struct oh_bf16 {
+struct oh_bf16 : oh_floating<float> {
     typedef uint16_t element;
-    static const int per_word = 2;
-    static OH_INLINE void unpack(uint32_t word, float *value)
+    static const int part_words = 1, per_part = 2;
+    static OH_INLINE void unpack(const uint32_t *part, float *value)
     {
-        uint32_t low = word << 16, high = word & 0xffff0000u; /* a bf16 is the upper half of an fp32 */
+        uint32_t low = *part << 16, high = *part & 0xffff0000u; /* a bf16 is the upper half of an fp32 */
         memcpy(&value[0], &low, sizeof low);
         memcpy(&value[1], &high, sizeof high);
     }
-    static OH_INLINE uint32_t pack(const float *value)
+    static OH_INLINE void pack(const float *value, uint32_t *part)
     {
         __nv_bfloat162 pair = __floats2bfloat162_rn(value[0], value[1]);
-        uint32_t word;
-        memcpy(&word, &pair, sizeof word);
-        return word;
+        memcpy(part, &pair, sizeof pair);
     }
 };
 
-/* The fp32 sums of the elements of one word. */
-template <class Type, class Word> struct oh_accumulator {
-    static const int words = sizeof(Word) / sizeof(uint32_t);
-    float sum[words][Type::per_word];
-
-    OH_INLINE void start(const Word &addend)
+/* Both fp8 types. As NCCL converts: what is too large becomes the largest number, not infinity. */
+template <__nv_fp8_interpretation_t kind> struct oh_fp8 : oh_floating<float> {
+    typedef uint8_t element;
+    static const int part_words = 1, per_part = 4;
+    static OH_INLINE void unpack(const uint32_t *part, float *value)
     {
+#if defined(OH_NO_FP8)
+        value[0] = value[1] = value[2] = value[3] = 0;
+#else
         OH_UNROLL
-        for (int w = 0; w < words; w++) {
-            Type::unpack(addend.w[w], sum[w]);
+        for (int k = 0; k < 2; k++) {
+            const __half2_raw raw = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)(*part >> (16 * k)), kind);
+            const __half2 pair = raw;
+            value[2 * k] = __low2float(pair);
+            value[2 * k + 1] = __high2float(pair);
+        }
+#endif
+    }
+    static OH_INLINE void pack(const float *value, uint32_t *part)
+    {
+        *part = 0;
+#if !defined(OH_NO_FP8)
+        OH_UNROLL
+        for (int k = 0; k < 2; k++) {
+            const float2 pair = {value[2 * k], value[2 * k + 1]};
+            *part |= (uint32_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, kind) << (16 * k);
+        }
+#endif
+    }
+};
+typedef oh_fp8<__NV_E4M3> oh_e4m3;
+typedef oh_fp8<__NV_E5M2> oh_e5m2;
+
+/* Integers of one width, signed or not: only MIN, MAX and AVG care, and learn it from their operand. */
+template <class Element, class Value> struct oh_integer {
+    typedef Element element;
+    typedef Value value;
+    static const int part_words = sizeof(Element) <= 4 ? 1 : 2;
+    static const int per_part = sizeof(Element) <= 4 ? 4 / sizeof(Element) : 1;
+    static OH_INLINE void unpack(const uint32_t *part, Value *value)
+    {
+        uint64_t bits = part[0];
+        if (part_words == 2) {
+            bits |= (uint64_t)part[part_words - 1] << 32;
+        }
+        OH_UNROLL
+        for (int k = 0; k < per_part; k++) {
+            value[k] = (Element)(bits >> (k * 8 * sizeof(Element)));
         }
     }
-    OH_INLINE void add(const Word &addend)
+    static OH_INLINE void pack(const Value *value, uint32_t *part)
+    {
+        uint64_t bits = 0;
+        OH_UNROLL
+        for (int k = 0; k < per_part; k++) {
+            bits |= (uint64_t)(Element)value[k] << (k * 8 * sizeof(Element));
+        }
+        part[0] = (uint32_t)bits;
+        if (part_words == 2) {
+            part[part_words - 1] = (uint32_t)(bits >> 32);
+        }
+    }
+    /* The sign bit turned round, unsigned order is signed order. */
+    static OH_INLINE Value least(Value a, Value b, uint64_t sign)
+    {
+        return (a ^ (Value)sign) < (b ^ (Value)sign) ? a : b;
+    }
+    static OH_INLINE Value greatest(Value a, Value b, uint64_t sign)
+    {
+        return (a ^ (Value)sign) > (b ^ (Value)sign) ? a : b;
+    }
+    /* Of the sum as it wrapped, cut off towards zero. */
+    static OH_INLINE Value average(Value sum, uint32_t n, uint64_t sign)
+    {
+        const Element wrapped = (Element)sum;
+        const bool negative = wrapped & sign;
+        const Element size = negative ? (Element)(0 - wrapped) : wrapped;
+        return negative ? 0 - size / (Value)n : size / (Value)n;
+    }
+};
+typedef oh_integer<uint8_t, uint32_t> oh_i8;
+typedef oh_integer<uint32_t, uint32_t> oh_i32;
+typedef oh_integer<uint64_t, uint64_t> oh_i64;
+
+/* The elements of one word, as values. */
+template <class Type, class Word> struct oh_values {
+    typedef typename Type::value value;
+    static const int parts = sizeof(Word) / sizeof(uint32_t) / Type::part_words;
+    value at[parts][Type::per_part];
+
+    explicit OH_DEVICE_METHOD oh_values(const Word &word)
     {
         OH_UNROLL
-        for (int w = 0; w < words; w++) {
-            float value[Type::per_word];
-            Type::unpack(addend.w[w], value);
+        for (int p = 0; p < parts; p++) {
+            Type::unpack(word.w + p * Type::part_words, at[p]);
+        }
+    }
+    OH_DEVICE_METHOD Word round() const
+    {
+        Word word;
+        OH_UNROLL
+        for (int p = 0; p < parts; p++) {
+            Type::pack(at[p], word.w + p * Type::part_words);
+        }
+        return word;
+    }
+    /* Each element becomes combine(element, that of word). */
+    template <class Combine> OH_DEVICE_METHOD void take(const Word &word, Combine combine)
+    {
+        const oh_values other(word);
+        OH_UNROLL
+        for (int p = 0; p < parts; p++) {
             OH_UNROLL
-            for (int k = 0; k < Type::per_word; k++) {
-                sum[w][k] += value[k];
+            for (int k = 0; k < Type::per_part; k++) {
+                at[p][k] = combine(at[p][k], other.at[p][k]);
             }
         }
     }
-    OH_INLINE Word round() const
+    template <class Change> OH_DEVICE_METHOD void each(Change change)
     {
-        Word result;
         OH_UNROLL
-        for (int w = 0; w < words; w++) {
-            result.w[w] = Type::pack(sum[w]);
+        for (int p = 0; p < parts; p++) {
+            OH_UNROLL
+            for (int k = 0; k < Type::per_part; k++) {
+                at[p][k] = change(at[p][k]);
+            }
         }
-        return result;
     }
 };
 
-/* Sums the words of ranks 0, 1, ... n-1 in that order. */
-template <class Type, int ranks, class Word> OH_DEVICE Word oh_sum(const Word (&addend)[ranks])
-{
-    oh_accumulator<Type, Word> accumulator;
-    accumulator.start(addend[0]);
-    OH_UNROLL
-    for (int r = 1; r < ranks; r++) {
-        accumulator.add(addend[r]);
+/*
+ * A reduction gives: the type, the most ranks that it is compiled for (`ranks`, for static loops) and their number in
+ * this communicator (nranks), what a rank does to its own words before it sends or combines them (prepare), and the
+ * combination of the words of ranks 0 to nranks-1.
+ */
+template <class Type, int ranks_> struct oh_sum_of {
+    typedef Type type;
+    static const int ranks = ranks_;
+
+    explicit OH_DEVICE_METHOD oh_sum_of(const oh_kernel_args &)
+    {
     }
-    return accumulator.round();
-}
+    static OH_INLINE uint32_t nranks(const oh_kernel_args &)
+    {
+        return ranks_;
+    }
+    template <class Word> OH_DEVICE_METHOD Word prepare(const Word &word) const
+    {
+        return word;
+    }
+    template <class Word> OH_DEVICE_METHOD Word combine(const Word (&word)[ranks_]) const
+    {
+        oh_values<Type, Word> sum(word[0]);
+        OH_UNROLL
+        for (int r = 1; r < ranks_; r++) {
+            sum.take(word[r], [](float a, float b) { return a + b; });
+        }
+        return sum.round();
+    }
+};
+
+/* fixed: there are exactly ranks_ ranks, not up to that many. */
+template <class Type, int ranks_, bool fixed> struct oh_any_of {
+    typedef Type type;
+    typedef typename Type::value value;
+    static const int ranks = ranks_;
+    const uint32_t count, op;
+    uint64_t operand;
+
+    /* After oh_grid_wait: a scalar in memory may be what the kernel before wrote. */
+    explicit OH_DEVICE_METHOD oh_any_of(const oh_kernel_args &args)
+        : count(nranks(args)), op(args.op), operand(args.operand)
+    {
+        if (op == OH_OP_SCALED_SUM && args.scalar) {
+            operand = *static_cast<const typename Type::element *>(args.scalar);
+        }
+    }
+    static OH_INLINE uint32_t nranks(const oh_kernel_args &args)
+    {
+        return fixed ? ranks_ : args.nranks;
+    }
+    template <class Word> OH_DEVICE_METHOD Word prepare(const Word &word) const
+    {
+        if (op != OH_OP_SCALED_SUM) {
+            return word;
+        }
+        const uint32_t part[2] = {(uint32_t)operand, (uint32_t)(operand >> 32)};
+        value scalar[Type::per_part];
+        Type::unpack(part, scalar);
+        oh_values<Type, Word> values(word);
+        values.each([&](value v) { return (value)(v * scalar[0]); });
+        return values.round();
+    }
+    template <class Word, class Combine>
+    OH_DEVICE_METHOD void over_ranks(oh_values<Type, Word> *result, const Word (&word)[ranks_], Combine combine) const
+    {
+        OH_UNROLL
+        for (int r = 1; r < ranks_; r++) {
+            if (r < (int)count) {
+                result->take(word[r], combine);
+            }
+        }
+    }
+    template <class Word> OH_DEVICE_METHOD Word combine(const Word (&word)[ranks_]) const
+    {
+        const uint64_t sign = operand;
+        const uint32_t n = count;
+        oh_values<Type, Word> result(word[0]);
+        switch (op) {
+        case OH_OP_PROD:
+            over_ranks(&result, word, [](value a, value b) { return (value)(a * b); });
+            break;
+        case OH_OP_MIN:
+            over_ranks(&result, word, [=](value a, value b) { return Type::least(a, b, sign); });
+            break;
+        case OH_OP_MAX:
+            over_ranks(&result, word, [=](value a, value b) { return Type::greatest(a, b, sign); });
+            break;
+        default:
+            over_ranks(&result, word, [](value a, value b) { return (value)(a + b); });
+            if (op == OH_OP_AVG) {
+                result.each([=](value v) { return Type::average(v, n, sign); });
+            }
+        }
+        return result.round();
+    }
+};
 
 #endif

@@ -21,13 +21,16 @@ struct twoshot_round {
     uint32_t slot; /* offset in staging */
 };
 
-template <class Type, int ranks> struct twoshot_marker_call {
-    typedef oh_message<Type, oh_word16> message_t;
-    static const uint32_t row_words = OH_MARKER_SCATTER_BYTES / OH_WORD_BYTES / ranks;
-    static const uint32_t row_bytes = row_words * OH_WORD_BYTES;
+template <class Reduction> struct twoshot_marker_call {
+    typedef typename Reduction::type type;
+    typedef oh_message<type, oh_word16> message_t;
 
     const oh_kernel_args &args;
+    const Reduction reduction;
     const message_t message;
+    const uint32_t nranks;
+    const int spare; /* a peer (oh_poll) */
+    const uint32_t row_bytes;
     const uint32_t chunk; /* places: words to each owner in a round */
     const uint32_t first, step;
     oh_patience patience;
@@ -37,96 +40,99 @@ template <class Type, int ranks> struct twoshot_marker_call {
     OH_DEVICE_METHOD void scatter(const twoshot_round &round) const
     {
         for (uint32_t i = first; i < chunk; i += step) {
-            oh_word16 theirs[ranks];
-            OH_UNROLL
-            for (int j = 1; j < ranks; j++) {
-                theirs[j] = message.load(args.sendbuff, round.base + oh_peer_rank<ranks>(args, j) * chunk + i);
-            }
-            OH_UNROLL
-            for (int j = 1; j < ranks; j++) {
+            oh_word16 theirs[Reduction::ranks];
+            oh_each<1, Reduction::ranks>(nranks, [&](int j) {
+                theirs[j] = reduction.prepare(message.load(round.base + oh_peer_rank(args, nranks, j) * chunk + i));
+            });
+            oh_each<1, Reduction::ranks>(nranks, [&](int j) {
                 oh_marker_store(args.staging[j] + round.slot + args.rank * row_bytes + i * OH_WORD_BYTES,
-                                oh_unmarked(theirs[j]));
-            }
+                                oh_unmarked<type>(theirs[j]));
+            });
         }
     }
 
-    /* Sums my words and sends the sums to all. False: aborted. */
+    /* Combines my words and sends the results to all. False: aborted. */
     OH_DEVICE_METHOD bool reduce(const twoshot_round &round)
     {
         for (uint32_t i = first; i < chunk; i += step) {
             const uint64_t place = round.base + args.rank * chunk + i;
-            const oh_word16 mine = oh_unmarked(message.load(args.sendbuff, place));
+            const oh_word16 mine = oh_unmarked<type>(reduction.prepare(message.load(place)));
             char *at = args.staging[0] + round.slot + i * OH_WORD_BYTES;
-            oh_word16 addend[ranks];
-            const bool here = oh_poll<0, ranks>(args, &patience, [&](int r) {
+            oh_word16 addend[Reduction::ranks];
+            const bool here = oh_poll<0, Reduction::ranks>(args, nranks, spare, &patience, [&](int r, int source) {
                 oh_word16 word = mine; /* stored to addend in one place: else its index would be dynamic */
-                const bool there = r == (int)args.rank || oh_marker_load(at + r * row_bytes, &word);
+                const bool there = source == (int)args.rank || oh_marker_take<type>(at + source * row_bytes, &word);
                 addend[r] = word;
                 return there;
             });
             if (!here) {
                 return false;
             }
-            const oh_word16 sum = oh_unmarked(oh_sum<Type, ranks>(addend));
+            const oh_word16 sum = oh_unmarked<type>(reduction.combine(addend));
             const uint32_t there = round.slot + OH_MARKER_SCATTER_BYTES + args.rank * row_bytes + i * OH_WORD_BYTES;
-            OH_UNROLL
-            for (int j = 1; j < ranks; j++) {
-                oh_marker_store(args.staging[j] + there, sum);
-            }
-            message.store(args.recvbuff, place, sum);
-            OH_UNROLL
-            for (int r = 0; r < ranks; r++) {
+            oh_each<1, Reduction::ranks>(nranks, [&](int j) { oh_marker_store(args.staging[j] + there, sum); });
+            message.store(place, sum);
+            oh_each<0, Reduction::ranks>(nranks, [&](int r) {
                 if (r != (int)args.rank) {
                     oh_marker_clear(at + r * row_bytes);
                 }
-            }
+            });
         }
         return true;
     }
 
-    /* Takes the other owners' sums. False: aborted. */
+    /* Takes the other owners' results. False: aborted. */
     OH_DEVICE_METHOD bool gather(const twoshot_round &round)
     {
         for (uint32_t i = first; i < chunk; i += step) {
             char *at = args.staging[0] + round.slot + OH_MARKER_SCATTER_BYTES + i * OH_WORD_BYTES;
-            oh_word16 sum[ranks];
-            const bool here = oh_poll<1, ranks>(args, &patience, [&](int j) {
-                return oh_marker_load(at + oh_peer_rank<ranks>(args, j) * row_bytes, &sum[j]);
+            oh_word16 sum[Reduction::ranks];
+            const bool here = oh_poll<1, Reduction::ranks>(args, nranks, 1, &patience, [&](int j, int source) {
+                return oh_marker_take<type>(at + oh_peer_rank(args, nranks, source) * row_bytes, &sum[j]);
             });
             if (!here) {
                 return false;
             }
-            OH_UNROLL
-            for (int j = 1; j < ranks; j++) {
-                const uint32_t owner = oh_peer_rank<ranks>(args, j);
-                message.store(args.recvbuff, round.base + owner * chunk + i, sum[j]);
+            oh_each<1, Reduction::ranks>(nranks, [&](int j) {
+                const uint32_t owner = oh_peer_rank(args, nranks, j);
+                message.store(round.base + owner * chunk + i, sum[j]);
                 oh_marker_clear(at + owner * row_bytes);
-            }
+            });
         }
         return true;
     }
 };
 
-template <class Type, int ranks> OH_DEVICE void twoshot_marker(const oh_kernel_args &args)
+template <class Reduction, class Args> OH_DEVICE void twoshot_marker(const Args &args)
 {
-    typedef twoshot_marker_call<Type, ranks> call_t;
-    const typename call_t::message_t message = {args.count};
-    const uint64_t words = message.words();
-    const uint64_t rounds = (words + ranks * call_t::row_words - 1) / (ranks * call_t::row_words);
-    const uint32_t chunk = (uint32_t)((words + ranks * rounds - 1) / (ranks * rounds));
-    call_t call = {args, message, chunk, oh_block() * oh_threads() + oh_thread(), oh_blocks() * oh_threads(), {0}};
+    typedef twoshot_marker_call<Reduction> call_t;
+    const uint32_t nranks = Reduction::nranks(args);
+    const uint32_t row_words = OH_MARKER_SCATTER_BYTES / OH_WORD_BYTES / nranks;
+    const typename call_t::message_t message(args);
+    const uint32_t words = message.words();
+    const uint32_t rounds = (words + nranks * row_words - 1) / (nranks * row_words);
+    const uint32_t chunk = (words + nranks * rounds - 1) / (nranks * rounds);
 
     oh_grid_wait();
-    OH_UNROLL
-    for (int r = 0; r < ranks; r++) { /* under way before the epoch has come */
-        message.prefetch(args.sendbuff, r * chunk + call.first);
-    }
+    call_t call = {args,
+                   Reduction(args),
+                   message,
+                   nranks,
+                   (int)oh_peer_rank(args, nranks, 1),
+                   row_words * OH_WORD_BYTES,
+                   chunk,
+                   oh_block() * oh_threads() + oh_thread(),
+                   oh_blocks() * oh_threads(),
+                   {0}};
+    oh_each<0, Reduction::ranks>(nranks, [&](int r) { /* under way before the epoch has come */
+                                                      message.prefetch(r * chunk + call.first);
+    });
     uint32_t epoch = oh_epoch_after(oh_epoch_last(args));
     twoshot_round round = {0, oh_marker_slot(epoch)};
     oh_sweep(args, epoch, oh_active_blocks(chunk), 0);
     call.scatter(round);
     while (call.reduce(round)) {
-        const uint64_t next_base = round.base + ranks * chunk;
+        const uint64_t next_base = round.base + nranks * chunk;
         if (next_base >= words) {
             if (call.gather(round)) {
                 oh_epoch_finish(args, epoch);
@@ -145,4 +151,5 @@ template <class Type, int ranks> OH_DEVICE void twoshot_marker(const oh_kernel_a
     }
 }
 
-OH_INSTANCES(twoshot_marker)
+OH_EACH_SUM_TYPE(OH_SUM_KERNELS, twoshot_marker)
+OH_EACH_MARKER_TYPE(OH_ANY_KERNELS, twoshot_marker)

@@ -16,13 +16,10 @@
 #include "kernels/protocol.cuh"
 
 /* args.staging[j] for a j that differs from thread to thread: selects, where an index would go through local memory. */
-template <int ranks> OH_DEVICE char *staging_of(const oh_kernel_args &args, uint32_t j)
+template <int most> OH_DEVICE char *staging_of(const oh_kernel_args &args, uint32_t j)
 {
     char *staging = args.staging[0];
-    OH_UNROLL
-    for (int k = 1; k < ranks; k++) {
-        staging = k == (int)j ? args.staging[k] : staging;
-    }
+    oh_each<1, most>(most, [&](int k) { staging = k == (int)j ? args.staging[k] : staging; });
     return staging;
 }
 
@@ -30,17 +27,18 @@ template <int ranks> OH_DEVICE char *staging_of(const oh_kernel_args &args, uint
  * Tells block b of every peer that this block's part is written, and waits until they say the same. One thread for
  * each peer, side by side: a release at system scope takes a microsecond, and n-1 of them in turn would add up.
  */
-template <int ranks>
-OH_DEVICE bool push_exchange(const oh_kernel_args &args, int phase, uint32_t flag, oh_patience *patience)
+template <int most>
+OH_DEVICE bool push_exchange(const oh_kernel_args &args, uint32_t nranks, int phase, uint32_t flag,
+                             oh_patience *patience)
 {
     bool lost = false;
 
     oh_block_sync(); /* all threads' stores come before the release store below */
-    for (uint32_t j = oh_thread() + 1; j < ranks; j += oh_threads()) {
-        oh_flag_store(oh_flag_at(staging_of<ranks>(args, j), phase, oh_block(), args.rank), flag);
+    for (uint32_t j = oh_thread() + 1; j < nranks; j += oh_threads()) {
+        oh_flag_store(oh_flag_at(staging_of<most>(args, j), phase, oh_block(), args.rank), flag);
     }
-    for (uint32_t j = oh_thread() + 1; j < ranks; j += oh_threads()) {
-        const char *at = oh_flag_at(args.staging[0], phase, oh_block(), oh_peer_rank<ranks>(args, j));
+    for (uint32_t j = oh_thread() + 1; j < nranks; j += oh_threads()) {
+        const char *at = oh_flag_at(args.staging[0], phase, oh_block(), oh_peer_rank(args, nranks, j));
         while (!lost && oh_flag_load(at) != flag) {
             lost = patience->lost(args);
         }
@@ -48,24 +46,25 @@ OH_DEVICE bool push_exchange(const oh_kernel_args &args, int phase, uint32_t fla
     return !oh_block_any(lost); /* the acquire loads come before all threads' loads of the data */
 }
 
-template <class Type, int ranks> OH_DEVICE void twoshot_push(const oh_kernel_args &args)
+template <class Reduction, class Args> OH_DEVICE void twoshot_push(const Args &args)
 {
-    typedef oh_message<Type, oh_word16> message_t;
-    const uint32_t row_words = OH_PUSH_ROUND_BYTES / OH_WORD_BYTES / ranks;
+    const uint32_t nranks = Reduction::nranks(args);
+    const uint32_t row_words = OH_PUSH_ROUND_BYTES / OH_WORD_BYTES / nranks;
     const uint32_t row_bytes = row_words * OH_WORD_BYTES;
 
     oh_grid_wait();
-    const message_t message = {args.count};
-    const uint64_t words = message.words();
+    const Reduction reduction(args);
+    const oh_message<typename Reduction::type, oh_word16> message(args);
+    const uint32_t words = message.words();
     const uint32_t first = oh_block() * oh_threads() + oh_thread();
     const uint32_t step = oh_blocks() * oh_threads();
     uint32_t epoch = oh_epoch_last(args);
     oh_patience patience = {0};
 
-    for (uint64_t base = 0; base < words; base += ranks * row_words) {
-        const uint64_t left = words - base;
-        const uint32_t round = left < ranks * row_words ? (uint32_t)left : ranks * row_words;
-        const uint32_t chunk = (round + ranks - 1) / ranks;
+    for (uint32_t base = 0; base < words; base += nranks * row_words) {
+        const uint32_t left = words - base;
+        const uint32_t round = left < nranks * row_words ? left : nranks * row_words;
+        const uint32_t chunk = (round + nranks - 1) / nranks;
 
         epoch = oh_epoch_after(epoch);
         const uint32_t flag = epoch | OH_FLAG_BIT;
@@ -74,19 +73,18 @@ template <class Type, int ranks> OH_DEVICE void twoshot_push(const oh_kernel_arg
         oh_sweep(args, epoch, oh_blocks(), oh_blocks());
 
         for (uint32_t i = first; i < chunk; i += step) {
-            oh_word16 theirs[ranks]; /* all loads before the first store, which the compiler cannot move them across */
-            OH_UNROLL
-            for (int j = 1; j < ranks; j++) {
-                theirs[j] = message.load(args.sendbuff, base + oh_peer_rank<ranks>(args, j) * chunk + i);
-            }
-            OH_UNROLL
-            for (int j = 1; j < ranks; j++) {
-                if (oh_peer_rank<ranks>(args, j) * chunk + i < round) {
+            /* All loads before the first store, which the compiler cannot move them across. */
+            oh_word16 theirs[Reduction::ranks];
+            oh_each<1, Reduction::ranks>(nranks, [&](int j) {
+                theirs[j] = reduction.prepare(message.load(base + oh_peer_rank(args, nranks, j) * chunk + i));
+            });
+            oh_each<1, Reduction::ranks>(nranks, [&](int j) {
+                if (oh_peer_rank(args, nranks, j) * chunk + i < round) {
                     oh_push_store(args.staging[j] + scatter + args.rank * row_bytes + i * OH_WORD_BYTES, theirs[j]);
                 }
-            }
+            });
         }
-        if (!push_exchange<ranks>(args, 0, flag, &patience)) {
+        if (!push_exchange<Reduction::ranks>(args, nranks, 0, flag, &patience)) {
             return;
         }
 
@@ -95,40 +93,38 @@ template <class Type, int ranks> OH_DEVICE void twoshot_push(const oh_kernel_arg
             if (word >= round) {
                 break;
             }
-            const oh_word16 mine = message.load(args.sendbuff, base + word);
-            oh_word16 addend[ranks];
-            OH_UNROLL
-            for (int r = 0; r < ranks; r++) {
+            const oh_word16 mine = reduction.prepare(message.load(base + word));
+            oh_word16 addend[Reduction::ranks] = {};
+            oh_each<0, Reduction::ranks>(nranks, [&](int r) {
                 addend[r] = r == (int)args.rank
                                 ? mine
                                 : oh_push_load(args.staging[0] + scatter + r * row_bytes + i * OH_WORD_BYTES);
-            }
-            const oh_word16 sum = oh_sum<Type, ranks>(addend);
-            OH_UNROLL
-            for (int j = 1; j < ranks; j++) {
+            });
+            const oh_word16 sum = reduction.combine(addend);
+            oh_each<1, Reduction::ranks>(nranks, [&](int j) {
                 oh_push_store(args.staging[j] + gather + args.rank * row_bytes + i * OH_WORD_BYTES, sum);
-            }
-            message.store(args.recvbuff, base + word, sum);
+            });
+            message.store(base + word, sum);
         }
-        if (!push_exchange<ranks>(args, 1, flag, &patience)) {
+        if (!push_exchange<Reduction::ranks>(args, nranks, 1, flag, &patience)) {
             return;
         }
 
         for (uint32_t i = first; i < chunk; i += step) {
-            oh_word16 sum[ranks];
-            OH_UNROLL
-            for (int r = 0; r < ranks; r++) {
+            oh_word16 sum[Reduction::ranks];
+            oh_each<0, Reduction::ranks>(nranks, [&](int r) {
                 sum[r] = oh_push_load(args.staging[0] + gather + r * row_bytes + i * OH_WORD_BYTES);
-            }
-            OH_UNROLL
-            for (int r = 0; r < ranks; r++) {
+            });
+            oh_each<0, Reduction::ranks>(nranks, [&](int r) {
                 if (r != (int)args.rank && r * chunk + i < round) {
-                    message.store(args.recvbuff, base + r * chunk + i, sum[r]);
+                    message.store(base + r * chunk + i, sum[r]);
                 }
-            }
+            });
         }
     }
     oh_epoch_finish(args, epoch);
 }
 
-OH_INSTANCES(twoshot_push)
+OH_EACH_SUM_TYPE(OH_SUM_KERNELS, twoshot_push)
+OH_EACH_MARKER_TYPE(OH_ANY_KERNELS, twoshot_push)
+OH_EACH_FLAG_TYPE(OH_ANY_KERNELS, twoshot_push)

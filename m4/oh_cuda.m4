@@ -3,7 +3,7 @@
 # Nothing of it is linked: the driver is opened at run time.
 #
 # Takes --with-cuda=DIR, --disable-kernels, NVCC, NVCC_GENCODE, NVCCFLAGS.
-# Substitutes CUDA_CPPFLAGS, NVCC, NVCC_GENCODE. Conditional ENABLE_KERNELS.
+# Substitutes CUDA_CPPFLAGS, NVCC, NVCC_GENCODE, NVCC_COMPRESS. Conditional ENABLE_KERNELS.
 AC_DEFUN([OH_CUDA], [
   AC_ARG_WITH([cuda],
     [AS_HELP_STRING([--with-cuda=DIR], [CUDA Toolkit (default: where nvcc in PATH lives, else /usr/local/cuda)])],
@@ -64,6 +64,10 @@ AC_DEFUN([OH_CUDA], [
         done
         AS_IF([test -z "$oh_cuda_last"], [AC_MSG_ERROR([$NVCC knows none of sm_80, sm_90, sm_100; set NVCC_GENCODE])])
         NVCC_GENCODE="${NVCC_GENCODE# } -gencode=arch=compute_$oh_cuda_last,code=compute_$oh_cuda_last"])
+      # Device code is most of the library: a fifth of its size, where nvcc can (12.8 and later).
+      NVCC_COMPRESS=
+      AS_IF(["$NVCC" --help 2>/dev/null | grep -q -e '--compress-mode'], [NVCC_COMPRESS=--compress-mode=size])
+      AC_SUBST([NVCC_COMPRESS])
       oh_summary_kernels=$(echo "$NVCC_GENCODE" | sed 's/-gencode=arch=@<:@^ ,@:>@*,code=//g')
       AC_MSG_RESULT([$oh_summary_kernels])
       oh_summary_kernels="$oh_summary_kernels, by $NVCC"])

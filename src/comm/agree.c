@@ -15,8 +15,12 @@
 #include <string.h>
 
 #include "topo/topo.h"
+#include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"
+
+/* From where on NCCL takes fp8, and the kernels have it (src/enqueue.cc:2557 of 2.28.9). */
+#define FP8_COMPUTE_MAJOR 9
 
 /* How long a rank waits for the others. They have just left the same barrier inside NCCL. */
 #define AGREEMENT_NS (UINT64_C(10) * 1000 * 1000 * 1000)
@@ -145,6 +149,7 @@ static void publish_table(struct setup *setup)
     uint64_t max_bytes = oh_env_number(OH_ENV_MAX_BYTES, true, UINT64_C(1) << 30, UINT64_MAX);
 
     oh_plan_table_default(setup->comm->nranks, max_bytes, forced, &meeting->table);
+    meeting->table.fp8 = setup->gpu.compute_major >= FP8_COMPUTE_MAJOR;
     meeting->init_epoch = (uint32_t)oh_env_number(OH_ENV_INIT_EPOCH, false, OH_EPOCH_MASK, 1);
 }
 
@@ -243,6 +248,10 @@ static void prepare(struct setup *setup)
     comm->table = meeting->table;
     if (!oh_plan_table_valid(&comm->table, comm->nranks)) {
         give_up_because(setup, "rank 0's tuning table is not valid");
+        return;
+    }
+    if (comm->table.fp8 && setup->gpu.compute_major < FP8_COMPUTE_MAJOR) {
+        give_up_because(setup, "GPU %s is of another generation than that of rank 0", setup->gpu.bus_id);
         return;
     }
     if (oh_staging_set_epoch(&comm->staging, meeting->init_epoch & OH_EPOCH_MASK) != ncclSuccess ||

@@ -26,6 +26,7 @@
 #include "comm/staging.h"
 #include "gpu/kernels.h"
 #include "onehop/onehop.h"
+#include "plan/op.h"
 #include "plan/plan.h"
 
 struct oh_comm {
@@ -42,7 +43,7 @@ struct oh_comm {
     struct oh_plan_table table;
     struct oh_segment segment;
     struct oh_staging staging;
-    struct oh_kernel_set kernels;
+    const struct oh_kernel_set *kernels;
     struct oh_kernel_args args; /* what is the same in every call */
 
     /* Order between calls on different streams (launch.c). */
@@ -54,6 +55,8 @@ struct oh_comm {
     CUstream captured_stream;
     atomic_uint graphs; /* captured graphs that hold launches of this communicator */
     bool said_goodbye;  /* peers' memory closed (retire.c) */
+
+    struct oh_user_op *user_ops; /* redop.c */
 
     atomic_uint_fast64_t calls[ONEHOP_ALGORITHMS];
     atomic_uint_fast64_t handed_back;
@@ -110,9 +113,19 @@ void oh_births_complete(struct oh_birth *births, size_t count);
 /* The communicator of that pointer, NULL if onehop does not know it. Lock-free. */
 struct oh_comm *oh_comm_find(ncclComm_t nccl);
 
-/* True when onehop serves the call; *plan_p then says how. Depends only on what is equal on all ranks. */
-bool oh_comm_plan(const struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                  struct oh_plan *plan_p);
+/*
+ * Remembers an op that NCCL has made on the communicator; scalar and on_device as for oh_op_scaled. Returns
+ * ncclSuccess, ncclInvalidArgument, or ncclSystemError (no memory), each logged.
+ */
+ncclResult_t oh_comm_op_add(struct oh_comm *comm, ncclRedOp_t handle, ncclDataType_t type, const void *scalar,
+                            bool on_device);
+
+/* Forgets one op, if it is known; all. */
+void oh_comm_op_remove(struct oh_comm *comm, ncclRedOp_t handle);
+void oh_comm_ops_forget(struct oh_comm *comm);
+
+/* What an op means on the communicator. False: NCCL would not take it for that type. */
+bool oh_comm_op_find(const struct oh_comm *comm, ncclRedOp_t op, ncclDataType_t type, struct oh_op *op_p);
 
 /* One allreduce call, as the application made it. */
 struct oh_call {
@@ -122,9 +135,16 @@ struct oh_call {
     size_t count;
     ncclDataType_t type;
     CUstream stream;
+    struct oh_op op;
     struct oh_plan plan;
     size_t serial; /* place in its group */
 };
+
+/*
+ * True when onehop serves the call, whose comm, count and type are set; its op and plan then are, too. Depends only on
+ * what is equal on all ranks.
+ */
+bool oh_call_plan(struct oh_call *call, ncclRedOp_t op);
 
 /*
  * Calls of one communicator that the application made together: one alone, or those of a group. As in NCCL, a group

@@ -23,7 +23,7 @@ ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm)
     if (oh_context_enter_relaxed(driver, staging->context, &scope) != CUDA_SUCCESS) {
         return ncclUnhandledCudaError;
     }
-    ncclResult_t res = oh_kernel_set_load(driver, staging->device, &comm->table, &comm->kernels);
+    ncclResult_t res = oh_kernel_set_get(driver, staging->device, comm->nranks, &comm->kernels);
     if (res != ncclSuccess) {
         goto out;
     }
@@ -35,15 +35,18 @@ ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm)
     }
     comm->args.abort_word = (const uint32_t *)(uintptr_t)staging->abort_word_device;
     comm->args.rank = comm->rank;
+    comm->args.nranks = comm->nranks;
 out:
     oh_context_leave_relaxed(driver, &scope);
     return res;
 }
 
-bool oh_comm_plan(const struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op, struct oh_plan *plan_p)
+bool oh_call_plan(struct oh_call *call, ncclRedOp_t op)
 {
+    const struct oh_comm *comm = call->comm;
     return atomic_load_explicit(&comm->served, memory_order_acquire) &&
-           oh_plan_choose(&comm->table, count, type, op, plan_p);
+           oh_comm_op_find(comm, op, call->type, &call->op) &&
+           oh_plan_choose(&comm->table, call->count, call->type, &call->plan);
 }
 
 static void CUDA_CB graph_is_gone(void *user)
@@ -141,7 +144,8 @@ static CUresult launch_call(const struct oh_call *call, CUstream stream)
     args.sendbuff = call->sendbuff;
     args.recvbuff = call->recvbuff;
     args.count = call->count;
-    return oh_kernel_launch(comm->staging.driver, &comm->kernels, &call->plan, call->type, &args, stream);
+    const struct oh_launch launch = {comm->staging.driver, comm->kernels, &call->plan, &call->op, call->type, stream};
+    return oh_kernel_launch(&launch, &args);
 }
 
 static void count_call(const struct oh_call *call)

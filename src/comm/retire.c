@@ -280,6 +280,7 @@ void oh_comm_retire(struct oh_comm *comm)
     oh_registry_remove(comm);
     oh_comm_print_stats(comm);
     oh_comm_suspend(comm);
+    oh_comm_ops_forget(comm);
     if (comm->staging.base) {
         add_to_retired(comm);
     } else {

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"
 
@@ -29,13 +30,6 @@ enum {
     OFF = 2,
     OFF_SAID = 3
 };
-
-uint64_t oh_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
-}
 
 static void pause_briefly(void)
 {

@@ -97,7 +97,4 @@ void oh_slot_identify(struct oh_slot *slot);
 /* True when a slot was filled by this very process. */
 bool oh_slot_is_mine(const struct oh_slot *slot);
 
-/* Monotonic time in nanoseconds. */
-uint64_t oh_now_ns(void);
-
 #endif

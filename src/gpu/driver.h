@@ -30,6 +30,7 @@
     X(ctx_push, cuCtxPushCurrent_v2, (CUcontext))                                                                      \
     X(ctx_pop, cuCtxPopCurrent_v2, (CUcontext *))                                                                      \
     X(ctx_get_device, cuCtxGetDevice, (CUdevice *))                                                                    \
+    X(ctx_get_id, cuCtxGetId, (CUcontext, unsigned long long *))                                                       \
     X(ctx_enable_peer_access, cuCtxEnablePeerAccess, (CUcontext, unsigned int))                                        \
     X(mem_alloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                               \
     X(mem_free, cuMemFree_v2, (CUdeviceptr))                                                                           \

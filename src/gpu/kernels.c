@@ -3,8 +3,10 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "util/clock.h"
 #include "util/log.h"
 
 extern const unsigned char oh_image_oneshot_ll[], oh_image_twoshot_ll[], oh_image_twoshot_push[],
@@ -16,111 +18,201 @@ static const unsigned char *const images[ONEHOP_ALGORITHMS] = {
     [ONEHOP_TWOSHOT_MARKER] = oh_image_twoshot_marker,
 };
 
-static const struct {
-    ncclDataType_t type;
-    const char *name;
-} types[OH_KERNEL_TYPES] = {{ncclFloat32, "f32"}, {ncclFloat16, "f16"}, {ncclBfloat16, "bf16"}};
-
 /* What the code must have been compiled for to know programmatic launch: griddepcontrol is of compute_90. */
 #define PROGRAMMATIC_CODE 90
 
+/* Names of the kernels for any op, by number of ranks. */
+static const char *const any_suffix[OH_MAX_RANKS + 1] = {
+    [2] = "n2", [3] = "n3", [4] = "n4", [5] = "upto8", [6] = "upto8", [7] = "upto8", [8] = "n8",
+};
+
+/* A set that has been loaded. */
+struct loaded {
+    unsigned long long context_id; /* handles of contexts come again, ids do not */
+    uint32_t nranks;
+    struct oh_kernel_set set;
+    struct loaded *next;
+};
+
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static CUlibrary libraries[ONEHOP_ALGORITHMS]; /* guarded by mutex; loaded once, never unloaded */
+static struct loaded *loaded;                  /* likewise; entries are never freed */
 
-static int type_index(ncclDataType_t type)
+static bool is_oneshot(enum onehop_algorithm algorithm)
 {
-    for (int i = 0; i < OH_KERNEL_TYPES; i++) {
-        if (types[i].type == type) {
-            return i;
-        }
-    }
-    return -1;
+    return algorithm == ONEHOP_ONESHOT_LL || algorithm == ONEHOP_ONESHOT_MARKER;
 }
 
-static ncclResult_t load_image(const struct oh_driver *driver, int algorithm)
+static ncclResult_t load_function(const struct oh_driver *driver, int algorithm, const char *name,
+                                  struct oh_kernel_set *set, CUfunction *function_p)
 {
     ncclResult_t res = ncclSuccess;
-    pthread_mutex_lock(&mutex);
-    if (!libraries[algorithm]) {
-        OH_CU_GOTO(driver, library_load_data(&libraries[algorithm], images[algorithm], NULL, NULL, 0, NULL, NULL, 0),
-                   res, out);
-    }
-out:
-    pthread_mutex_unlock(&mutex);
-    return res;
-}
-
-static ncclResult_t load_function(const struct oh_driver *driver, int algorithm, int type, uint32_t nranks,
-                                  bool *programmatic, CUfunction *function_p)
-{
-    ncclResult_t res = ncclSuccess;
-    char name[64];
     CUkernel kernel;
     CUfunction function;
     int code;
 
-    snprintf(name, sizeof name, "oh_%s_sum_%s_n%u", oh_algorithm_name(algorithm), types[type].name, nranks);
     OH_CU_GOTO(driver, library_get_kernel(&kernel, libraries[algorithm], name), res, out);
     OH_CU_GOTO(driver, kernel_get_function(&function, kernel), res, out);
     /* Asking for an attribute makes the driver load the code now (CUDA_MODULE_LOADING=LAZY is the default). */
     OH_CU_GOTO(driver, func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function), res, out);
-    *programmatic &= code >= PROGRAMMATIC_CODE;
+    set->programmatic &= code >= PROGRAMMATIC_CODE;
     *function_p = function;
 out:
+    return res;
+}
+
+/* The kernels of one algorithm for one type. */
+static ncclResult_t load_type(const struct oh_driver *driver, int algorithm, int type, uint32_t nranks,
+                              struct oh_kernel_set *set)
+{
+    enum oh_carrier carrier = oh_kernel_type_carrier(type);
+    ncclResult_t res = ncclSuccess;
+    char name[64];
+
+    if (!oh_algorithm_carries((enum onehop_algorithm)algorithm, carrier)) {
+        return ncclSuccess;
+    }
+    if (type < OH_SUM_TYPES) {
+        snprintf(name, sizeof name, "oh_%s_sum_%s_n%u", oh_algorithm_name(algorithm), oh_kernel_type_name(type),
+                 nranks);
+        res = load_function(driver, algorithm, name, set, &set->sum[algorithm][type]);
+    }
+    if (res == ncclSuccess) {
+        snprintf(name, sizeof name, "oh_%s_any_%s_%s%s", oh_algorithm_name(algorithm), oh_kernel_type_name(type),
+                 any_suffix[nranks], is_oneshot(algorithm) ? "_list" : "");
+        res = load_function(driver, algorithm, name, set, &set->any[algorithm][type]);
+    }
     return res;
 }
 
 static ncclResult_t load_algorithm(const struct oh_driver *driver, int algorithm, uint32_t nranks,
                                    struct oh_kernel_set *set)
 {
-    ncclResult_t res = load_image(driver, algorithm);
-    for (int t = 0; t < OH_KERNEL_TYPES && res == ncclSuccess; t++) {
-        res = load_function(driver, algorithm, t, nranks, &set->programmatic, &set->function[algorithm][t]);
-    }
-    return res;
-}
-
-ncclResult_t oh_kernel_set_load(const struct oh_driver *driver, CUdevice device, const struct oh_plan_table *table,
-                                struct oh_kernel_set *set_p)
-{
-    struct oh_kernel_set set = {0};
     ncclResult_t res = ncclSuccess;
-    int major;
-
-    OH_CU_GOTO(driver, device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device), res, out);
-    set.programmatic = major >= 9;
-    for (uint32_t i = 0; i < table->rows; i++) {
-        uint32_t algorithm = table->row[i].algorithm;
-        if (!set.function[algorithm][0]) {
-            res = load_algorithm(driver, (int)algorithm, table->nranks, &set);
-            if (res != ncclSuccess) {
-                goto out;
-            }
-        }
+    if (!libraries[algorithm]) {
+        OH_CU_GOTO(driver, library_load_data(&libraries[algorithm], images[algorithm], NULL, NULL, 0, NULL, NULL, 0),
+                   res, out);
     }
-    *set_p = set;
+    for (int t = 0; t < OH_KERNEL_TYPES && res == ncclSuccess; t++) {
+        res = load_type(driver, algorithm, t, nranks, set);
+    }
 out:
     return res;
 }
 
-CUresult oh_kernel_launch(const struct oh_driver *driver, const struct oh_kernel_set *set, const struct oh_plan *plan,
-                          ncclDataType_t type, const struct oh_kernel_args *args, CUstream stream)
+static ncclResult_t load_set(const struct oh_driver *driver, CUdevice device, uint32_t nranks,
+                             struct oh_kernel_set *set)
+{
+    ncclResult_t res = ncclSuccess;
+    int major;
+    OH_CU_GOTO(driver, device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device), res, out);
+    set->programmatic = major >= 9;
+    for (int a = 0; a < ONEHOP_ALGORITHMS && res == ncclSuccess; a++) {
+        res = load_algorithm(driver, a, nranks, set);
+    }
+out:
+    return res;
+}
+
+/* The set in the list, put there if need be. The mutex is held. */
+static ncclResult_t get_set(const struct oh_driver *driver, CUdevice device, unsigned long long context_id,
+                            uint32_t nranks, const struct oh_kernel_set **set_p)
+{
+    struct loaded *entry = loaded;
+    while (entry && (entry->context_id != context_id || entry->nranks != nranks)) {
+        entry = entry->next;
+    }
+    if (!entry) {
+        entry = calloc(1, sizeof *entry);
+        if (!entry) {
+            OH_INFO("out of memory for the table of kernels");
+            return ncclSystemError;
+        }
+        uint64_t start = oh_now_ns();
+        ncclResult_t res = load_set(driver, device, nranks, &entry->set);
+        OH_TRACE("kernels for %u ranks loaded in %.1f ms", nranks, (double)(oh_now_ns() - start) / 1e6);
+        if (res != ncclSuccess) {
+            free(entry);
+            return res;
+        }
+        entry->context_id = context_id;
+        entry->nranks = nranks;
+        entry->next = loaded;
+        loaded = entry;
+    }
+    *set_p = &entry->set;
+    return ncclSuccess;
+}
+
+ncclResult_t oh_kernel_set_get(const struct oh_driver *driver, CUdevice device, uint32_t nranks,
+                               const struct oh_kernel_set **set_p)
+{
+    ncclResult_t res = ncclSuccess;
+    unsigned long long context_id;
+    OH_CU_GOTO(driver, ctx_get_id(NULL, &context_id), res, out);
+    pthread_mutex_lock(&mutex);
+    res = get_set(driver, device, context_id, nranks, set_p);
+    pthread_mutex_unlock(&mutex);
+out:
+    return res;
+}
+
+static CUresult launch_function(const struct oh_launch *launch, CUfunction function, void *args)
 {
     CUlaunchAttribute attribute = {
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value.programmaticStreamSerializationAllowed = 1,
     };
     CUlaunchConfig config = {
-        .gridDimX = plan->blocks,
+        .gridDimX = launch->plan->blocks,
         .gridDimY = 1,
         .gridDimZ = 1,
-        .blockDimX = plan->threads,
+        .blockDimX = launch->plan->threads,
         .blockDimY = 1,
         .blockDimZ = 1,
-        .hStream = stream,
+        .hStream = launch->stream,
         .attrs = &attribute,
-        .numAttrs = set->programmatic ? 1 : 0,
+        .numAttrs = launch->set->programmatic ? 1 : 0,
     };
-    void *parameters[] = {(void *)args};
-    return driver->launch_kernel_ex(&config, set->function[plan->algorithm][type_index(type)], parameters, NULL);
+    return launch->driver->launch_kernel_ex(&config, function, &args, NULL);
+}
+
+static void put_op(struct oh_kernel_args *args, const struct oh_op *op)
+{
+    args->op = op->kind;
+    args->operand = op->operand;
+    args->scalar = op->scalar;
+}
+
+CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_list_args *args)
+{
+    put_op(&args->base, launch->op);
+    return launch_function(launch, launch->set->any[launch->plan->algorithm][oh_type_kernel(launch->type)], args);
+}
+
+/* One call where there are only kernels for lists. */
+static CUresult launch_list_of_one(const struct oh_launch *launch, const struct oh_kernel_args *args)
+{
+    struct oh_kernel_list_args list; /* items that are not in use may hold anything */
+    uint64_t bytes = args->count * oh_type_size(launch->type);
+    list.base = *args;
+    list.calls = 1;
+    list.words = (uint32_t)((bytes + OH_WORD_BYTES - 1) / OH_WORD_BYTES);
+    list.item[0] = (struct oh_list_item){args->sendbuff, args->recvbuff, args->count, 0};
+    return oh_kernel_launch_list(launch, &list);
+}
+
+CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel_args *args)
+{
+    enum onehop_algorithm algorithm = launch->plan->algorithm;
+    int type = oh_type_kernel(launch->type);
+    if (launch->op->kind == OH_OP_SUM && type < OH_SUM_TYPES) {
+        return launch_function(launch, launch->set->sum[algorithm][type], (void *)args);
+    }
+    if (is_oneshot(algorithm)) {
+        return launch_list_of_one(launch, args);
+    }
+    struct oh_kernel_args with_op = *args;
+    put_op(&with_op, launch->op);
+    return launch_function(launch, launch->set->any[algorithm][type], &with_op);
 }

@@ -2,9 +2,9 @@
 /*
  * kernels.h - the device code: finding a kernel and launching it
  *
- * The images are embedded in the library (images.S) and loaded once per process, independent of contexts. The
- * functions of one communicator are looked up, and forced into its context, when it is set up: loading device code
- * later could wait for a kernel that itself waits for a peer.
+ * The images are embedded in the library (images.S) and loaded once per process, independent of contexts. All functions
+ * for a number of ranks are looked up, and forced into the context, when its first communicator of that number is set
+ * up: loading device code later could wait for a kernel that itself waits for a peer.
  */
 #ifndef OH_GPU_KERNELS_H_
 #define OH_GPU_KERNELS_H_
@@ -14,28 +14,42 @@
 
 #include "gpu/driver.h"
 #include "kernels/abi.h"
+#include "plan/op.h"
 #include "plan/plan.h"
 
-#define OH_KERNEL_TYPES 3
-
-/* The kernels of one communicator in its context, by algorithm and type. */
+/* The kernels for one number of ranks in one context. NULL where an algorithm does not carry a type. */
 struct oh_kernel_set {
-    CUfunction function[ONEHOP_ALGORITHMS][OH_KERNEL_TYPES];
+    CUfunction sum[ONEHOP_ALGORITHMS][OH_SUM_TYPES];
+    CUfunction any[ONEHOP_ALGORITHMS][OH_KERNEL_TYPES]; /* any op; of one-shot algorithms: of a list of calls */
     bool programmatic; /* device and code know programmatic stream serialization (compute capability 9.0) */
 };
 
 /*
- * Loads the kernels that a table can choose into the current context, which is one of `device`. Set-up only: allocates
- * and may synchronise. Returns ncclSuccess, or ncclUnhandledCudaError (logged at INFO). Thread-safe.
+ * Gives the kernels for nranks in the current context, which is one of `device`. Set-up only: allocates and may
+ * synchronise. *set_p: for the life of the process. Returns ncclSuccess, or ncclUnhandledCudaError or ncclSystemError
+ * (logged at INFO). Thread-safe.
  */
-ncclResult_t oh_kernel_set_load(const struct oh_driver *driver, CUdevice device, const struct oh_plan_table *table,
-                                struct oh_kernel_set *set_p);
+ncclResult_t oh_kernel_set_get(const struct oh_driver *driver, CUdevice device, uint32_t nranks,
+                               const struct oh_kernel_set **set_p);
+
+/* What every call of a launch has in common. `plan` and `op` must be such as oh_plan_choose and oh_op_... gave. */
+struct oh_launch {
+    const struct oh_driver *driver;
+    const struct oh_kernel_set *set;
+    const struct oh_plan *plan;
+    const struct oh_op *op;
+    ncclDataType_t type;
+    CUstream stream;
+};
 
 /*
- * Launches one kernel on `stream` in the current context; asynchronous, allowed under stream capture. `type` must be
- * one that oh_plan_choose accepted. Returns the driver's result.
+ * Launches one kernel in the current context; asynchronous, allowed under stream capture. args: staging, abort word,
+ * rank, nranks, and of one call the buffers and count; the op is put in here. Returns the driver's result.
  */
-CUresult oh_kernel_launch(const struct oh_driver *driver, const struct oh_kernel_set *set, const struct oh_plan *plan,
-                          ncclDataType_t type, const struct oh_kernel_args *args, CUstream stream);
+CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel_args *args);
+
+/* The same for several calls in one launch: the plan's algorithm must be a one-shot one. args: as above, but op and
+ * per-call fields. */
+CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_list_args *args);
 
 #endif

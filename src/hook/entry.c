@@ -319,13 +319,44 @@ EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t c
                                .count = count,
                                .type = type,
                                .stream = (CUstream)stream};
-        if (oh_comm_plan(ours, count, type, op, &call.plan)) {
+        if (oh_call_plan(&call, op)) {
             return serve(&call);
         }
         atomic_fetch_add_explicit(&ours->handed_back, 1, memory_order_relaxed);
     }
     GET_REAL_OF(ours, real);
     return REAL(real, AllReduce(sendbuff, recvbuff, count, type, op, comm, stream));
+}
+
+/* onehop keeps what the op means, since its handle is NCCL's secret. */
+EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
+                                             ncclScalarResidence_t residence, ncclComm_t comm)
+{
+    struct oh_comm *ours = active_comm(comm);
+    GET_REAL_OF(ours, real);
+    ncclResult_t res = REAL(real, RedOpCreatePreMulSum(op, scalar, type, residence, comm));
+    if (ours && res == ncclSuccess) {
+        int saved = errno;
+        res = oh_comm_op_add(ours, *op, type, scalar, residence == ncclScalarDevice);
+        if (res != ncclSuccess) { /* a rank that does not know the op would decide otherwise than the rest */
+            REAL(real, RedOpDestroy(*op, comm));
+        }
+        errno = saved;
+    }
+    return res;
+}
+
+EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
+{
+    struct oh_comm *ours = active_comm(comm);
+    GET_REAL_OF(ours, real);
+    ncclResult_t res = REAL(real, RedOpDestroy(op, comm));
+    if (ours && res == ncclSuccess) {
+        int saved = errno;
+        oh_comm_op_remove(ours, op);
+        errno = saved;
+    }
+    return res;
 }
 
 EXPORT ncclResult_t ncclGroupStart(void)

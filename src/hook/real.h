@@ -25,6 +25,8 @@
     X(CommCuDevice, (const ncclComm_t, int *))                                                                         \
     X(CommUserRank, (const ncclComm_t, int *))                                                                         \
     X(AllReduce, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t))                \
+    X(RedOpCreatePreMulSum, (ncclRedOp_t *, void *, ncclDataType_t, ncclScalarResidence_t, ncclComm_t))                \
+    X(RedOpDestroy, (ncclRedOp_t, ncclComm_t))                                                                         \
     X(GroupStart, (void))                                                                                              \
     X(GroupEnd, (void))
 

@@ -2,9 +2,9 @@
 /*
  * plan.h - which algorithm serves a call, and in which shape it is launched
  *
- * A pure function of what is equal on every rank of a communicator: its agreed table, and count, datatype and op of
- * the call. Never of pointers, alignment, stream or capture state: ranks that choose differently wait for ever.
- * No state, no locks; usable from any thread.
+ * A pure function of what is equal on every rank of a communicator: its agreed table, and count and datatype of the
+ * call (every op on a type is served alike). Never of pointers, alignment, stream or capture state: ranks that choose
+ * differently wait for ever. No state, no locks; usable from any thread.
  */
 #ifndef OH_PLAN_PLAN_H_
 #define OH_PLAN_PLAN_H_
@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "onehop/onehop.h"
+#include "plan/op.h"
 
 #define OH_PLAN_ROWS 16
 
@@ -27,11 +28,17 @@ struct oh_plan_row {
     uint32_t reserved;
 };
 
+struct oh_plan_rows {
+    uint32_t count;
+    uint32_t reserved;
+    struct oh_plan_row row[OH_PLAN_ROWS];
+};
+
 /* Rank 0 builds it, the shared segment carries it, every rank uses that copy. Plain data: no pointers. */
 struct oh_plan_table {
     uint32_t nranks;
-    uint32_t rows;
-    struct oh_plan_row row[OH_PLAN_ROWS];
+    uint32_t fp8; /* 1: fp8 is served */
+    struct oh_plan_rows rows[OH_CARRIERS];
 };
 
 /* How one call is launched. */
@@ -43,7 +50,8 @@ struct oh_plan {
 
 /*
  * Builds the default table for nranks (2..8), then applies the user's wishes: max_bytes (messages above it go to
- * NCCL; UINT64_MAX: no wish) and forced (an enum onehop_algorithm, or -1 for the table's own choice).
+ * NCCL; UINT64_MAX: no wish) and forced (an enum onehop_algorithm, or -1 for the table's own choice; types that this
+ * algorithm cannot carry keep that). fp8 is off; the caller knows the GPUs.
  */
 void oh_plan_table_default(uint32_t nranks, uint64_t max_bytes, int forced, struct oh_plan_table *table_p);
 
@@ -54,14 +62,13 @@ bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks);
 uint64_t oh_plan_table_end(const struct oh_plan_table *table);
 
 /* Chooses. Returns true and fills *plan_p when onehop serves the call, false when it belongs to NCCL. */
-bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                    struct oh_plan *plan_p);
+bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataType_t type, struct oh_plan *plan_p);
 
-/* The largest message, in bytes, that the staging memory lets `algorithm` carry between nranks; UINT64_MAX: any. */
+/* True when the algorithm has kernels for that carrier. */
+bool oh_algorithm_carries(enum onehop_algorithm algorithm, enum oh_carrier carrier);
+
+/* The largest message, in bytes, that the staging memory lets `algorithm` carry between nranks. */
 uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks);
-
-/* Bytes of one element; 0 for a value outside ncclDataType_t. */
-size_t oh_type_size(ncclDataType_t type);
 
 /* Name used in logs and in ONEHOP_ALGO ("oneshot_ll", ...); NULL when out of range. */
 const char *oh_algorithm_name(int algorithm);

@@ -66,6 +66,10 @@ void oh_topo_gpu_gather(const struct oh_driver *driver, CUdevice device, struct 
         snprintf(gpu_p->name, sizeof gpu_p->name, "unknown GPU");
     }
     gpu_p->mig = mig_mode(gpu_p);
+    if (driver->device_get_attribute(&gpu_p->compute_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) !=
+        CUDA_SUCCESS) {
+        gpu_p->compute_major = 0;
+    }
 }
 
 static enum oh_fact p2p_status(const struct oh_nvml *nvml, oh_nvml_device_t a, oh_nvml_device_t b, int capability)

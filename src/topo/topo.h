@@ -28,6 +28,7 @@ struct oh_topo_gpu {
     char bus_id[OH_TOPO_BUS_ID]; /* as cuDeviceGetPCIBusId writes it, lower case; empty when that failed */
     int cuda_device;             /* CUDA ordinal in this process */
     enum oh_fact mig;            /* MIG mode is on */
+    int compute_major;           /* compute capability; 0: unknown */
     char name[96];
 };
 

@@ -48,7 +48,7 @@ expect_served "random delays, graphs, two ranks a process"
 
 # The epoch wraps around: first epoch close to the end, in every algorithm.
 for algorithm in auto oneshot_ll twoshot_ll twoshot_push oneshot_marker twoshot_marker; do
-    ONEHOP_INIT_EPOCH=2147483645 ONEHOP_ALGO=$algorithm run_app --nranks 3 --counts 3,5000,70000 --batch 6 --iterations 3
+    ONEHOP_INIT_EPOCH=2147483645 ONEHOP_ALGO=$algorithm run_app --nranks 3 --counts 3,5000,70000 --types f32,i32 --batch 6 --iterations 3
     expect_served "the epoch wraps around, $algorithm"
 done
 

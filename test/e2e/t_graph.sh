@@ -4,8 +4,8 @@
 
 run_app --nranks 4 --counts 10,5000 --batch 2 --graph 100
 expect_served "100 replays between eager calls"
-for algorithm in oneshot_ll twoshot_push oneshot_marker twoshot_marker; do
-    ONEHOP_ALGO=$algorithm run_app --nranks 2 --counts 3,40000 --types bf16 --in-place both --batch 4 --graph 20
+for algorithm in oneshot_ll twoshot_ll twoshot_push oneshot_marker twoshot_marker; do
+    ONEHOP_ALGO=$algorithm run_app --nranks 2 --counts 3,40000 --types bf16,i32 --in-place both --batch 4 --graph 20
     expect_served "replays of $algorithm" $algorithm
 done
 run_app --nranks 3 --counts 10,5000 --batch 4 --graph 20 --group 4

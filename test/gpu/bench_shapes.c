@@ -2,7 +2,9 @@
 /*
  * bench_shapes.c - how fast each algorithm is in each launch shape, by size: what the tables in src/plan come from
  *
- *   bench_shapes [-g GPUS] [-b MINBYTES] [-e MAXBYTES] [-t f32|f16|bf16] [-a ALGORITHM] [-k BEST]
+ *   bench_shapes [-g GPUS] [-b MINBYTES] [-e MAXBYTES] [-t TYPE] [-o OP] [-a ALGORITHM] [-k BEST]
+ *
+ * TYPE: f32, f16, bf16 (the default), f64, e4m3, e5m2, i8, i32, i64; OP: sum (the default), prod, min, max, avg.
  *
  * One process per GPU, no NCCL: a communicator is set up by src/comm under a handle of our own, and its table is
  * replaced for each trial. A trial is a CUDA graph of many calls back to back; slowest rank, median of the replays.
@@ -29,6 +31,7 @@ struct options {
     int gpus;
     uint64_t min_bytes, max_bytes;
     ncclDataType_t type;
+    ncclRedOp_t op;
     int algorithm; /* -1: all */
     int best;
 };
@@ -110,13 +113,6 @@ static void open_worker(struct worker *worker, const struct oh_key *key)
     worker->comm = oh_comm_find((ncclComm_t)(void *)&handle);
     if (!worker->comm || !worker->comm->served) {
         die(worker, worker->comm ? worker->comm->reason : "no communicator");
-    }
-    for (uint32_t a = 0; a < ONEHOP_ALGORITHMS; a++) { /* all kernels, not those of the default table alone */
-        worker->comm->table.row[a].algorithm = a;
-    }
-    worker->comm->table.rows = ONEHOP_ALGORITHMS;
-    if (oh_comm_prepare_launch(worker->comm) != ncclSuccess) {
-        die(worker, "the kernels cannot be loaded");
     }
     CU(worker, stream_create(&worker->stream, CU_STREAM_NON_BLOCKING));
     CU(worker, event_create(&worker->begin, CU_EVENT_DEFAULT));
@@ -207,6 +203,7 @@ static void measure_shapes(struct worker *worker, int algorithm, uint64_t bytes)
                            .type = worker->options->type,
                            .stream = worker->stream,
                            .plan.algorithm = (enum onehop_algorithm)algorithm};
+    oh_op_builtin(worker->options->op, worker->options->type, &call.op);
 
     for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++) {
         for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
@@ -235,13 +232,14 @@ static void measure_shapes(struct worker *worker, int algorithm, uint64_t bytes)
 
 static int work(struct worker *worker, const struct oh_key *key)
 {
+    enum oh_carrier carrier = oh_kernel_type_carrier(oh_type_kernel(worker->options->type));
     alarm(TIME_LIMIT_S);
     open_worker(worker, key);
     for (uint64_t bytes = worker->options->min_bytes; bytes <= worker->options->max_bytes; bytes *= 2) {
         for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
             uint64_t most = oh_plan_capacity((enum onehop_algorithm)a, (uint32_t)worker->options->gpus);
             bool asked = worker->options->algorithm < 0 || worker->options->algorithm == a;
-            if (asked && bytes <= most) {
+            if (asked && bytes <= most && oh_algorithm_carries((enum onehop_algorithm)a, carrier)) {
                 measure_shapes(worker, a, bytes);
             }
         }
@@ -252,12 +250,35 @@ static int work(struct worker *worker, const struct oh_key *key)
     return EXIT_SUCCESS;
 }
 
+/* Signed integers stand for unsigned ones as well. False: no such name. */
+static bool parse_type(const char *name, ncclDataType_t *type_p)
+{
+    for (int type = OH_NCCL_TYPES - 1; type >= 0; type--) {
+        if (strcmp(name, oh_kernel_type_name(oh_type_kernel((ncclDataType_t)type))) == 0) {
+            *type_p = (ncclDataType_t)type;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool parse_op(const char *name, ncclRedOp_t *op_p)
+{
+    static const char *const names[] = {"sum", "prod", "max", "min", "avg"};
+    for (int op = 0; op < 5; op++) {
+        if (strcmp(name, names[op]) == 0) {
+            *op_p = (ncclRedOp_t)op;
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool parse(int argc, char **argv, struct options *options)
 {
-    static const char *const names[] = {"f32", "f16", "bf16"};
-    static const ncclDataType_t types[] = {ncclFloat32, ncclFloat16, ncclBfloat16};
     int option;
-    while ((option = getopt(argc, argv, "g:b:e:t:a:k:")) != -1) {
+    bool right = true;
+    while (right && (option = getopt(argc, argv, "g:b:e:t:o:a:k:")) != -1) {
         switch (option) {
         case 'g':
             options->gpus = atoi(optarg);
@@ -269,21 +290,23 @@ static bool parse(int argc, char **argv, struct options *options)
             options->max_bytes = strtoull(optarg, NULL, 10);
             break;
         case 't':
-            for (int i = 0; i < 3; i++) {
-                options->type = strcmp(optarg, names[i]) == 0 ? types[i] : options->type;
-            }
+            right = parse_type(optarg, &options->type);
+            break;
+        case 'o':
+            right = parse_op(optarg, &options->op);
             break;
         case 'a':
             options->algorithm = oh_algorithm_by_name(optarg);
+            right = options->algorithm >= 0;
             break;
         case 'k':
             options->best = atoi(optarg);
             break;
         default:
-            return false;
+            right = false;
         }
     }
-    return options->gpus >= 2 && options->gpus <= OH_MAX_RANKS && options->min_bytes >= 4 &&
+    return right && options->gpus >= 2 && options->gpus <= OH_MAX_RANKS && options->min_bytes >= 8 &&
            options->max_bytes >= options->min_bytes;
 }
 
@@ -292,7 +315,8 @@ int main(int argc, char **argv)
     struct options options = {
         .gpus = 2, .min_bytes = 1024, .max_bytes = 16 << 20, .type = ncclBfloat16, .algorithm = -1, .best = 4};
     if (!parse(argc, argv, &options)) {
-        fprintf(stderr, "usage: bench_shapes [-g GPUS] [-b BYTES] [-e BYTES] [-t TYPE] [-a ALGORITHM] [-k BEST]\n");
+        fprintf(stderr,
+                "usage: bench_shapes [-g GPUS] [-b BYTES] [-e BYTES] [-t TYPE] [-o OP] [-a ALGORITHM] [-k BEST]\n");
         return 2;
     }
     struct shared *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

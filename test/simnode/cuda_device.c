@@ -355,7 +355,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx_p, CUdevice device)
     pthread_mutex_lock(&simcuda.lock);
     CUcontext ctx = &simcuda.context[device];
     if (ctx->uses++ == 0) {
-        simcuda.contexts_created++;
+        ctx->id = ++simcuda.contexts_created;
     }
     *ctx_p = ctx;
     return simcuda_leave(CUDA_SUCCESS);
@@ -442,6 +442,18 @@ CUresult cuCtxGetDevice(CUdevice *device_p)
         return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
     }
     *device_p = ctx->device;
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxGetId(CUcontext ctx, unsigned long long *id_p)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    ctx = ctx ? ctx : simcuda_current();
+    if (!ctx || !is_context(ctx)) {
+        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    *id_p = ctx->id;
     return simcuda_leave(CUDA_SUCCESS);
 }
 

@@ -65,7 +65,8 @@ struct simcuda_object {
 
 /* The primary context of a device; the only context that it has. */
 struct CUctx_st {
-    int device;    /* ordinal */
+    int device; /* ordinal */
+    unsigned long id;
     unsigned uses; /* 0: does not exist */
     bool peer[SIMNODE_MAX_GPUS];
     size_t live_bytes;
@@ -103,7 +104,7 @@ struct simcuda_op {
             simnode_kernel_fn run;
             struct simcuda_launch_count *count;
             unsigned blocks;
-            struct oh_kernel_args args;
+            struct oh_kernel_list_args args; /* or only its base: as the kernel takes it */
         } kernel;
         struct {
             void *to;
@@ -163,6 +164,7 @@ struct CUlib_st {
 struct CUkern_st {
     CUkernel next;
     simnode_kernel_fn run;
+    size_t args_bytes; /* of its parameter */
     struct simcuda_launch_count *count;
 };
 

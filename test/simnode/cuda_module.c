@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 CUresult cuLibraryLoadData(CUlibrary *library_p, const void *code, CUjit_option *jit_options, void **jit_values,
@@ -48,7 +49,7 @@ CUresult cuLibraryUnload(CUlibrary library)
 }
 
 /* The library's kernel, made when it is first asked for. */
-static CUkernel kernel_get(CUlibrary library, simnode_kernel_fn run, const char *name)
+static CUkernel kernel_get(CUlibrary library, simnode_kernel_fn run, size_t args_bytes, const char *name)
 {
     CUkernel kernel = library->kernels;
     while (kernel && kernel->run != run) {
@@ -57,6 +58,7 @@ static CUkernel kernel_get(CUlibrary library, simnode_kernel_fn run, const char 
     if (!kernel) {
         kernel = simcuda_new(sizeof *kernel);
         kernel->run = run;
+        kernel->args_bytes = args_bytes;
         kernel->count = simcuda_count_get(name);
         kernel->next = library->kernels;
         library->kernels = kernel;
@@ -68,14 +70,15 @@ CUresult cuLibraryGetKernel(CUkernel *kernel_p, CUlibrary library, const char *n
 {
     SIMCUDA_ENTER();
     pthread_mutex_lock(&simcuda.lock);
-    simnode_kernel_fn run = name ? simnode_kernel_find(name) : NULL;
+    size_t args_bytes;
+    simnode_kernel_fn run = name ? simnode_kernel_find(name, &args_bytes) : NULL;
     if (!simcuda_has(SIMCUDA_LIBRARY, library)) {
         return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
     }
     if (!run) {
         return simcuda_leave(CUDA_ERROR_NOT_FOUND);
     }
-    *kernel_p = kernel_get(library, run, name);
+    *kernel_p = kernel_get(library, run, args_bytes, name);
     return simcuda_leave(CUDA_SUCCESS);
 }
 
@@ -145,8 +148,30 @@ static bool arguments_reachable(CUcontext ctx, const struct oh_kernel_args *args
             return false;
         }
     }
-    return reachable(ctx, "sendbuff", args->sendbuff) && reachable(ctx, "recvbuff", args->recvbuff) &&
-           reachable(ctx, "abort_word", args->abort_word);
+    return reachable(ctx, "abort_word", args->abort_word) && reachable(ctx, "scalar", args->scalar);
+}
+
+static bool buffers_reachable(CUcontext ctx, const void *sendbuff, const void *recvbuff)
+{
+    return reachable(ctx, "sendbuff", sendbuff) && reachable(ctx, "recvbuff", recvbuff);
+}
+
+/* Copies a kernel's parameter into the operation, when all that it points to can be reached. */
+static CUresult take_arguments(CUcontext ctx, const struct CUkern_st *kernel, const void *parameter,
+                               struct simcuda_op *op)
+{
+    const struct oh_kernel_list_args *args = &op->kernel.args;
+    memcpy(&op->kernel.args, parameter, kernel->args_bytes);
+    bool right = arguments_reachable(ctx, &args->base);
+    if (kernel->args_bytes == sizeof args->base) {
+        right = right && buffers_reachable(ctx, args->base.sendbuff, args->base.recvbuff);
+    } else {
+        right = right && args->calls > 0 && args->calls <= OH_LIST_CALLS;
+        for (uint32_t i = 0; right && i < args->calls; i++) {
+            right = buffers_reachable(ctx, args->item[i].sendbuff, args->item[i].recvbuff);
+        }
+    }
+    return right ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
 static CUresult check_shape(const CUlaunchConfig *config)
@@ -181,11 +206,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     op.kernel.run = kernel->run;
     op.kernel.count = kernel->count;
     op.kernel.blocks = config->gridDimX;
-    op.kernel.args = *(const struct oh_kernel_args *)parameters[0];
-    if (!arguments_reachable(ctx, &op.kernel.args)) {
-        return simcuda_leave(CUDA_ERROR_ILLEGAL_ADDRESS);
-    }
-    return simcuda_leave(simcuda_submit(stream, &op));
+    result = take_arguments(ctx, kernel, parameters[0], &op);
+    return simcuda_leave(result == CUDA_SUCCESS ? simcuda_submit(stream, &op) : result);
 }
 
 static void delay(uint32_t *random)

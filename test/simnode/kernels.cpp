@@ -17,10 +17,13 @@
 
 void (*simnode_hesitate)(void);
 
-simnode_kernel_fn simnode_kernel_find(const char *name)
+simnode_kernel_fn simnode_kernel_find(const char *name, size_t *args_bytes_p)
 {
     for (const simnode_kernel_entry *entry = simnode_kernels; entry; entry = entry->next) {
         if (strcmp(entry->name, name) == 0) {
+            if (args_bytes_p) {
+                *args_bytes_p = entry->args_bytes;
+            }
             return entry->run;
         }
     }

@@ -7,6 +7,8 @@
 #ifndef SIMNODE_KERNELS_H_
 #define SIMNODE_KERNELS_H_
 
+#include <stddef.h>
+
 #include "kernels/abi.h"
 
 #ifdef __cplusplus
@@ -15,16 +17,16 @@ extern "C" {
 
 /*
  * Runs block `block` of a grid of `blocks` blocks to its end. Blocks of one grid may run one after the other in
- * ascending order, or at the same time in several threads.
+ * ascending order, or at the same time in several threads. args: struct oh_kernel_args or oh_kernel_list_args.
  */
-typedef void (*simnode_kernel_fn)(const struct oh_kernel_args *args, unsigned block, unsigned blocks);
+typedef void (*simnode_kernel_fn)(const void *args, unsigned block, unsigned blocks);
 
 /* When set, called at barriers of a block and now and then before a marker word is cleared: a test may sleep there. Set
  * before use. */
 extern void (*simnode_hesitate)(void);
 
-/* NULL when there is no kernel of that name. */
-simnode_kernel_fn simnode_kernel_find(const char *name);
+/* NULL when there is no kernel of that name. args_bytes_p, when not NULL, gets the size of its parameter. */
+simnode_kernel_fn simnode_kernel_find(const char *name, size_t *args_bytes_p);
 
 #ifdef __cplusplus
 }

@@ -11,6 +11,8 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <math.h>
 #include <sched.h>
 #include <string.h>
 
@@ -32,18 +34,19 @@ static thread_local simnode_place simnode_here;
 /* Adds the kernel to the list that simnode_kernel_find searches. */
 struct simnode_kernel_entry {
     const char *name;
-    void (*run)(const oh_kernel_args *, unsigned, unsigned);
+    simnode_kernel_fn run;
+    size_t args_bytes;
     simnode_kernel_entry *next;
 };
 static simnode_kernel_entry *simnode_kernels;
 
-#define OH_KERNEL(name_, ...)                                                                                          \
-    static void name_(const oh_kernel_args *args, unsigned block, unsigned blocks)                                     \
+#define OH_KERNEL(name_, args_t_, ...)                                                                                 \
+    static void name_(const void *args, unsigned block, unsigned blocks)                                               \
     {                                                                                                                  \
         simnode_here = {block, blocks};                                                                                \
-        __VA_ARGS__(*args);                                                                                            \
+        __VA_ARGS__(*static_cast<const args_t_ *>(args));                                                              \
     }                                                                                                                  \
-    static simnode_kernel_entry name_##_entry = {#name_, name_, simnode_kernels};                                      \
+    static simnode_kernel_entry name_##_entry = {#name_, name_, sizeof(args_t_), simnode_kernels};                     \
     static const bool name_##_listed = (simnode_kernels = &name_##_entry, true);
 
 struct oh_word8 {
@@ -119,21 +122,17 @@ OH_DEVICE bool oh_ll_load(const char *at, oh_word8 *data, uint32_t flag)
 
 OH_DEVICE void oh_marker_store(char *at, const oh_word16 &data)
 {
-    uint32_t *part = reinterpret_cast<uint32_t *>(at);
-    for (int k = 0; k < 4; k++) {
-        __atomic_store_n(part + k, data.w[k], __ATOMIC_RELEASE);
-    }
+    uint64_t *halves = reinterpret_cast<uint64_t *>(at);
+    __atomic_store_n(halves, data.w[0] | (uint64_t)data.w[1] << 32, __ATOMIC_RELEASE);
+    __atomic_store_n(halves + 1, data.w[2] | (uint64_t)data.w[3] << 32, __ATOMIC_RELEASE);
 }
 
-OH_DEVICE bool oh_marker_load(const char *at, oh_word16 *data)
+OH_DEVICE void oh_marker_load(const char *at, oh_word16 *data)
 {
-    const uint32_t *part = reinterpret_cast<const uint32_t *>(at);
-    bool full = true;
-    for (int k = 0; k < 4; k++) {
-        data->w[k] = __atomic_load_n(part + k, __ATOMIC_ACQUIRE);
-        full &= data->w[k] != OH_MARKER;
-    }
-    return full;
+    const uint64_t *halves = reinterpret_cast<const uint64_t *>(at);
+    uint64_t first = __atomic_load_n(halves, __ATOMIC_ACQUIRE);
+    uint64_t second = __atomic_load_n(halves + 1, __ATOMIC_ACQUIRE);
+    *data = {{(uint32_t)first, (uint32_t)(first >> 32), (uint32_t)second, (uint32_t)(second >> 32)}};
 }
 
 OH_DEVICE void oh_marker_clear(char *at)

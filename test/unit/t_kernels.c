@@ -7,6 +7,7 @@
  * size from call to call, ranks and blocks running far apart, the wrap of epochs, stale flags that the sweep must
  * remove, an abort word, and that all algorithms give the same bits.
  */
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -31,28 +32,78 @@ enum algorithm {
     TWOSHOT_MARKER,
     ALGORITHMS
 };
+static const char *const algorithm_names[] = {"oneshot_ll", "twoshot_ll", "twoshot_push", "oneshot_marker",
+                                              "twoshot_marker"};
+
 enum type {
     F32,
     F16,
     BF16,
+    F64,
+    E4M3,
+    E5M2,
+    I8,
+    U8,
+    I32,
+    U32,
+    I64,
+    U64,
     TYPES
 };
-static const char *const algorithm_names[] = {"oneshot_ll", "twoshot_ll", "twoshot_push", "oneshot_marker",
-                                              "twoshot_marker"};
-static const char *const type_names[] = {"f32", "f16", "bf16"};
-static const size_t type_bytes[] = {4, 2, 2};
+static const struct {
+    const char *name, *kernel;
+    size_t bytes;
+    int exponent, fraction; /* bits; 0: an integer */
+    uint64_t sign;          /* of signed integers */
+} types[TYPES] = {
+    [F32] = {"f32", "f32", 4, 8, 23, 0},         [F16] = {"f16", "f16", 2, 5, 10, 0},
+    [BF16] = {"bf16", "bf16", 2, 8, 7, 0},       [F64] = {"f64", "f64", 8, 11, 52, 0},
+    [E4M3] = {"e4m3", "e4m3", 1, 4, 3, 0},       [E5M2] = {"e5m2", "e5m2", 1, 5, 2, 0},
+    [I8] = {"i8", "i8", 1, 0, 0, 0x80},          [U8] = {"u8", "i8", 1, 0, 0, 0},
+    [I32] = {"i32", "i32", 4, 0, 0, 0x80000000}, [U32] = {"u32", "i32", 4, 0, 0, 0},
+    [I64] = {"i64", "i64", 8, 0, 0, 1ull << 63}, [U64] = {"u64", "i64", 8, 0, 0, 0},
+};
+
+static const char *const op_names[OH_OPS] = {"sum", "prod", "min", "max", "avg", "scaled_sum"};
+
+#define ITEMS 5
 
 struct call {
     enum algorithm algorithm;
     enum type type;
+    enum oh_kernel_op op;
+    bool any;       /* by the kernel for any op, where there is one for this op alone */
+    unsigned items; /* of a list: one-shot by the kernel for any op; they share the message out */
     uint64_t count;
     unsigned blocks;
     size_t send_offset[OH_MAX_RANKS], recv_offset[OH_MAX_RANKS]; /* elements */
     bool in_place;
+    bool scalar_in_memory;
     int late_rank;   /* sleeps before its kernel; -1: none */
     bool concurrent; /* the blocks run at the same time, else one after the other */
     char *send[OH_MAX_RANKS], *recv[OH_MAX_RANKS], *input[OH_MAX_RANKS]; /* input: a copy of what was sent */
 };
+
+static bool is_float(enum type type)
+{
+    return types[type].exponent > 0;
+}
+
+static bool carries(enum algorithm algorithm, enum type type)
+{
+    bool flags = algorithm == ONESHOT_LL || algorithm == TWOSHOT_LL;
+    return algorithm == TWOSHOT_PUSH || flags != is_float(type);
+}
+
+static bool has_sum_kernel(const struct call *call)
+{
+    return call->op == OH_OP_SUM && call->type <= BF16;
+}
+
+static bool is_list(const struct call *call)
+{
+    return (call->algorithm == ONESHOT_LL || call->algorithm == ONESHOT_MARKER) && (call->any || !has_sum_kernel(call));
+}
 
 struct node {
     unsigned ranks;
@@ -105,24 +156,24 @@ static void set_epochs(uint32_t epoch)
 
 static char *sendbuff(const struct call *call, unsigned rank)
 {
-    return call->send[rank] + GUARD + call->send_offset[rank] * type_bytes[call->type];
+    return call->send[rank] + GUARD + call->send_offset[rank] * types[call->type].bytes;
 }
 
 static char *recvbuff(const struct call *call, unsigned rank)
 {
     return call->in_place ? sendbuff(call, rank)
-                          : call->recv[rank] + GUARD + call->recv_offset[rank] * type_bytes[call->type];
+                          : call->recv[rank] + GUARD + call->recv_offset[rank] * types[call->type].bytes;
 }
 
 static size_t message_bytes(const struct call *call)
 {
-    return call->count * type_bytes[call->type];
+    return call->count * types[call->type].bytes;
 }
 
 /* One block of one rank's kernel. */
 struct block_job {
     simnode_kernel_fn kernel;
-    struct oh_kernel_args args;
+    const void *args;
     unsigned block, blocks;
     pthread_t thread;
 };
@@ -130,28 +181,87 @@ struct block_job {
 static void *run_block(void *user)
 {
     struct block_job *job = user;
-    job->kernel(&job->args, job->block, job->blocks);
+    job->kernel(job->args, job->block, job->blocks);
     return NULL;
 }
 
-static void run_kernel(const struct call *call, unsigned rank)
+/* Scalars by rank: powers of two, so that the product is exact in every type; of integers the numbers themselves. */
+static uint64_t scalar_bits(enum type type, unsigned rank)
 {
-    struct block_job job[OH_MAX_BLOCKS];
-    struct oh_kernel_args args = {.count = call->count, .abort_word = &node.abort_word, .rank = rank};
-    char name[64];
+    uint64_t bits = 0;
+    if (!is_float(type)) {
+        return 3 + rank;
+    }
+    bits = (uint64_t)((1 << (types[type].exponent - 1)) - 1 - (int)(rank % 2)) << types[type].fraction;
+    return rank % 3 == 2 ? bits | 1ull << (types[type].bytes * 8 - 1) : bits;
+}
 
+static struct oh_kernel_args base_args(const struct call *call, unsigned rank, const uint64_t *scalar)
+{
+    struct oh_kernel_args args = {.count = call->count, .abort_word = &node.abort_word, .rank = rank};
     for (unsigned j = 0; j < node.ranks; j++) {
         args.staging[j] = node.staging[(rank + j) % node.ranks];
     }
     args.sendbuff = sendbuff(call, rank);
     args.recvbuff = recvbuff(call, rank);
-    snprintf(name, sizeof name, "oh_%s_sum_%s_n%u", algorithm_names[call->algorithm], type_names[call->type],
-             node.ranks);
+    args.nranks = node.ranks;
+    args.op = call->op;
+    args.operand = call->op == OH_OP_SCALED_SUM ? *scalar : types[call->type].sign;
+    if (call->op == OH_OP_SCALED_SUM && call->scalar_in_memory) {
+        args.scalar = scalar;
+        args.operand = 0;
+    }
+    return args;
+}
+
+/* Shares the message out among the items, the last with what is left. */
+static struct oh_kernel_list_args list_args(const struct call *call, const struct oh_kernel_args *base)
+{
+    struct oh_kernel_list_args list = {.base = *base};
+    size_t size = types[call->type].bytes;
+    uint64_t done = 0, words = 0, items = call->items > 0 ? call->items : 1;
+    items = items > call->count ? call->count : items;
+    for (uint64_t k = 0; k < items; k++) {
+        uint64_t count = k + 1 == items ? call->count - done : call->count / items;
+        list.item[k] = (struct oh_list_item){(const char *)base->sendbuff + done * size,
+                                             (char *)base->recvbuff + done * size, count, words};
+        done += count;
+        words += (count * size + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
+    }
+    list.calls = (uint32_t)items;
+    list.words = (uint32_t)words;
+    return list;
+}
+
+static simnode_kernel_fn kernel_of(const struct call *call)
+{
+    char name[64];
+    if (has_sum_kernel(call) && !call->any) {
+        snprintf(name, sizeof name, "oh_%s_sum_%s_n%u", algorithm_names[call->algorithm], types[call->type].kernel,
+                 node.ranks);
+    } else {
+        static const char *const suffix[] = {"", "", "n2", "n3", "n4", "upto8", "upto8", "upto8", "n8"};
+        snprintf(name, sizeof name, "oh_%s_any_%s_%s%s", algorithm_names[call->algorithm], types[call->type].kernel,
+                 suffix[node.ranks], is_list(call) ? "_list" : "");
+    }
+    simnode_kernel_fn kernel = simnode_kernel_find(name, NULL);
+    if (!kernel) {
+        tap_note("no kernel %s", name);
+        abort();
+    }
+    return kernel;
+}
+
+static void run_kernel(const struct call *call, unsigned rank)
+{
+    struct block_job job[OH_MAX_BLOCKS];
+    uint64_t scalar = scalar_bits(call->type, rank);
+    struct oh_kernel_args args = base_args(call, rank, &scalar);
+    struct oh_kernel_list_args list = list_args(call, &args);
+    simnode_kernel_fn kernel = kernel_of(call);
+
     for (unsigned b = 0; b < call->blocks; b++) {
-        job[b] = (struct block_job){simnode_kernel_find(name), args, b, call->blocks, 0};
-        if (!job[b].kernel) {
-            abort();
-        }
+        job[b] = (struct block_job){kernel, is_list(call) ? (void *)&list : &args, b, call->blocks, 0};
         if (!call->concurrent) {
             run_block(&job[b]);
         } else if (pthread_create(&job[b].thread, NULL, run_block, &job[b]) != 0) {
@@ -208,82 +318,128 @@ static void hesitate(void)
 
 /* --- data and reference, kept apart from the kernels' own conversions ------------------------------------------- */
 
-static float decode(enum type type, const char *at)
+static uint64_t bits_of(enum type type, const char *at)
 {
-    uint32_t bits = 0;
-    float value;
-    memcpy(&bits, at, type_bytes[type]);
-    if (type == F16) {
-        uint32_t exponent = bits >> 10 & 31, fraction = bits & 1023;
-        float scale = exponent ? (float)(1024 + fraction) : (float)fraction;
-        int shift = (int)(exponent ? exponent : 1) - 25;
-        value = exponent == 31 ? 0 : scale;
-        for (; shift > 0; shift--) {
-            value *= 2;
-        }
-        for (; shift < 0; shift++) {
-            value /= 2;
-        }
-        return bits & 0x8000 ? -value : value;
-    }
-    bits <<= type == BF16 ? 16 : 0;
-    memcpy(&value, &bits, sizeof value);
-    return value;
+    uint64_t bits = 0;
+    memcpy(&bits, at, types[type].bytes);
+    return bits;
+}
+
+/* A finite floating-point number; exact, since a double holds all of these types. */
+static double decode_bits(enum type type, uint64_t bits)
+{
+    int fraction_bits = types[type].fraction, exponent_bits = types[type].exponent;
+    uint64_t fraction = bits & ((1ull << fraction_bits) - 1);
+    int exponent = (int)(bits >> fraction_bits & ((1u << exponent_bits) - 1));
+    double value = exponent ? (double)(fraction | 1ull << fraction_bits) : (double)fraction;
+    value = ldexp(value, (exponent ? exponent : 1) - ((1 << (exponent_bits - 1)) - 1) - fraction_bits);
+    return bits >> (fraction_bits + exponent_bits) & 1 ? -value : value;
+}
+
+static double decode(enum type type, const char *at)
+{
+    return decode_bits(type, bits_of(type, at));
 }
 
 static bool is_nan(enum type type, const char *at)
 {
-    uint32_t bits = 0;
-    memcpy(&bits, at, type_bytes[type]);
-    return type == F32   ? (bits & 0x7fffffff) > 0x7f800000
-           : type == F16 ? (bits & 0x7fff) > 0x7c00
-                         : (bits & 0x7fff) > 0x7f80;
+    uint64_t magnitude = bits_of(type, at) & ((1ull << (types[type].bytes * 8 - 1)) - 1);
+    uint64_t infinity = ((1ull << types[type].exponent) - 1) << types[type].fraction;
+    return type == E4M3 ? magnitude == 0x7f : magnitude > infinity;
 }
 
-/* The value of the type that is nearest to `sum`, ties to even: tried among the neighbours of the result. */
-static bool is_nearest(enum type type, float sum, const char *result)
+/* Is a result the value of the type that is nearest to `value`, ties to even? Tried among its neighbours. */
+static bool is_nearest(enum type type, double value, const char *result)
 {
-    if (type == F32) {
-        return memcmp(&sum, result, sizeof sum) == 0;
-    }
-    uint16_t bits, near[3];
-    memcpy(&bits, result, sizeof bits);
-    near[0] = bits;
-    near[1] = (uint16_t)(bits + 1);
-    near[2] = (uint16_t)(bits - 1);
-    float best = decode(type, result);
-    float distance = best > sum ? best - sum : sum - best;
-    for (int i = 1; i < 3; i++) {
-        float other = decode(type, (const char *)&near[i]);
-        float its = other > sum ? other - sum : sum - other;
-        if (its < distance || (its == distance && other != best && (bits & 1))) {
+    uint64_t bits = bits_of(type, result);
+    double best = decode_bits(type, bits), distance = fabs(best - value);
+    for (int step = -1; step <= 1; step += 2) {
+        double its = fabs(decode_bits(type, bits + (uint64_t)step) - value);
+        if (its < distance || (its == distance && distance > 0 && (bits & 1))) {
             return false;
         }
     }
     return true;
 }
 
-static void encode_random(enum type type, unsigned *seed, char *at)
+/* Numbers of mixed sign and magnitude, so that order and rounding show; products stay near one. Any integer. */
+static void encode_random(enum type type, enum oh_kernel_op op, unsigned *seed, char *at)
 {
-    /* Finite values of mixed magnitude and sign, so that order and rounding show. */
-    float value = (float)(rand_r(seed) % 4001 - 2000) / (float)(1 << (rand_r(seed) % 9));
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if (type == F32) {
-        memcpy(at, &bits, 4);
-    } else if (type == BF16) {
-        bits >>= 16;
-        memcpy(at, &bits, 2);
-    } else {
-        uint16_t half = (uint16_t)((rand_r(seed) & 0x8000) | (uint32_t)(rand_r(seed) % 0x5800));
-        memcpy(at, &half, 2);
+    uint64_t random = (uint64_t)rand_r(seed) << 40 ^ (uint64_t)rand_r(seed) << 20 ^ (uint64_t)rand_r(seed);
+    int fraction_bits = types[type].fraction, exponent_bits = types[type].exponent;
+    if (is_float(type)) {
+        int spread = op == OH_OP_PROD ? 2 : 6;
+        int exponent = (1 << (exponent_bits - 1)) - 1 - spread / 2 + rand_r(seed) % spread;
+        random &= (1ull << fraction_bits) - 1;
+        random |= (uint64_t)exponent << fraction_bits | (uint64_t)(rand_r(seed) & 1) << (fraction_bits + exponent_bits);
     }
+    memcpy(at, &random, types[type].bytes);
+}
+
+/* The reference for floating-point types: in fp32 (fp64 in itself), in rank order. */
+static double combine_floats(const struct call *call, uint64_t i)
+{
+    size_t size = types[call->type].bytes;
+    double result = 0;
+    for (unsigned r = 0; r < node.ranks; r++) {
+        uint64_t scalar = scalar_bits(call->type, r);
+        double next = decode(call->type, call->input[r] + i * size);
+        next *= call->op == OH_OP_SCALED_SUM ? decode_bits(call->type, scalar) : 1;
+        double combined = call->op == OH_OP_PROD  ? result * next
+                          : call->op == OH_OP_MIN ? fmin(result, next)
+                          : call->op == OH_OP_MAX ? fmax(result, next)
+                                                  : result + next;
+        result = r == 0 ? next : call->type == F64 ? combined : (double)(float)combined;
+    }
+    if (call->op == OH_OP_AVG) {
+        result = call->type == F64 ? result / node.ranks : (double)((float)result / (float)node.ranks);
+    }
+    return result;
+}
+
+static int64_t as_signed(enum type type, uint64_t bits)
+{
+    int unused = 64 - 8 * (int)types[type].bytes;
+    return (int64_t)(bits << unused) >> unused;
+}
+
+static bool integer_less(enum type type, uint64_t a, uint64_t b)
+{
+    return types[type].sign ? as_signed(type, a) < as_signed(type, b) : a < b;
+}
+
+/* The reference for integers, in the low bits of what is returned. */
+static uint64_t combine_integers(const struct call *call, uint64_t i)
+{
+    size_t size = types[call->type].bytes;
+    uint64_t mask = ~0ull >> (64 - 8 * size), result = 0;
+    for (unsigned r = 0; r < node.ranks; r++) {
+        uint64_t next = bits_of(call->type, call->input[r] + i * size);
+        next *= call->op == OH_OP_SCALED_SUM ? scalar_bits(call->type, r) : 1;
+        bool less = integer_less(call->type, next, result);
+        uint64_t combined = call->op == OH_OP_PROD  ? result * next
+                            : call->op == OH_OP_MIN ? (less ? next : result)
+                            : call->op == OH_OP_MAX ? (less ? result : next)
+                                                    : result + next;
+        result = (r == 0 ? next : combined) & mask;
+    }
+    if (call->op == OH_OP_AVG) {
+        result = types[call->type].sign ? (uint64_t)(as_signed(call->type, result) / (int64_t)node.ranks)
+                                        : result / node.ranks;
+    }
+    return result & mask;
+}
+
+static bool is_right(const struct call *call, uint64_t i, const char *result)
+{
+    return is_float(call->type) ? is_nearest(call->type, combine_floats(call, i), result)
+                                : combine_integers(call, i) == bits_of(call->type, result);
 }
 
 static void prepare(struct call *call, unsigned *seed)
 {
     size_t bytes = message_bytes(call);
-    size_t room = bytes + 2 * GUARD + 16 * type_bytes[call->type];
+    size_t room = bytes + 2 * GUARD + 16 * types[call->type].bytes;
     for (unsigned r = 0; r < node.ranks; r++) {
         call->send[r] = must(malloc(room));
         call->recv[r] = must(malloc(room));
@@ -291,7 +447,7 @@ static void prepare(struct call *call, unsigned *seed)
         memset(call->send[r], 0xA5, room);
         memset(call->recv[r], 0xA5, room);
         for (uint64_t i = 0; i < call->count; i++) {
-            encode_random(call->type, seed, sendbuff(call, r) + i * type_bytes[call->type]);
+            encode_random(call->type, call->op, seed, sendbuff(call, r) + i * types[call->type].bytes);
         }
         memcpy(call->input[r], sendbuff(call, r), bytes);
     }
@@ -319,15 +475,11 @@ static bool guards_hold(const char *start, size_t bytes)
 /* NULL: right on all ranks; else what is wrong. */
 static const char *check(const struct call *call)
 {
-    size_t size = type_bytes[call->type];
+    size_t size = types[call->type].bytes;
     for (unsigned r = 0; r < node.ranks; r++) {
         const char *result = recvbuff(call, r);
         for (uint64_t i = 0; i < call->count; i++) {
-            float sum = decode(call->type, call->input[0] + i * size);
-            for (unsigned s = 1; s < node.ranks; s++) {
-                sum += decode(call->type, call->input[s] + i * size);
-            }
-            if (!is_nearest(call->type, sum, result + i * size)) {
+            if (!is_right(call, i, result + i * size)) {
                 return "a wrong value";
             }
         }
@@ -350,9 +502,10 @@ static const char *run_and_check(struct call *calls, int count, unsigned *seed)
         const char *here = check(&calls[i]);
         if (here && !wrong) {
             wrong = here;
-            tap_note("call %d: %s %s count %llu blocks %u in_place %d: %s", i, algorithm_names[calls[i].algorithm],
-                     type_names[calls[i].type], (unsigned long long)calls[i].count, calls[i].blocks, calls[i].in_place,
-                     here);
+            tap_note("call %d: %s %s %s any %d items %u count %llu blocks %u in_place %d: %s", i,
+                     algorithm_names[calls[i].algorithm], op_names[calls[i].op], types[calls[i].type].name,
+                     calls[i].any, calls[i].items, (unsigned long long)calls[i].count, calls[i].blocks,
+                     calls[i].in_place, here);
         }
         release(&calls[i]);
     }
@@ -371,14 +524,20 @@ static uint64_t most(enum algorithm algorithm, enum type type)
         [ONESHOT_MARKER] = OH_MARKER_SCATTER_BYTES / OH_MAX_RANKS,
         [TWOSHOT_MARKER] = 4 * OH_MARKER_SCATTER_BYTES,
     };
-    return bytes[algorithm] / type_bytes[type];
+    return bytes[algorithm] / types[type].bytes;
 }
 
 static struct call random_call(unsigned *seed)
 {
     struct call call = {.late_rank = -1};
-    call.algorithm = (enum algorithm)(rand_r(seed) % ALGORITHMS);
     call.type = (enum type)(rand_r(seed) % TYPES);
+    do {
+        call.algorithm = (enum algorithm)(rand_r(seed) % ALGORITHMS);
+    } while (!carries(call.algorithm, call.type));
+    call.op = rand_r(seed) % 3 == 0 ? OH_OP_SUM : (enum oh_kernel_op)(rand_r(seed) % OH_OPS);
+    call.any = rand_r(seed) % 2;
+    call.items = 1 + (unsigned)rand_r(seed) % ITEMS;
+    call.scalar_in_memory = rand_r(seed) % 2;
     uint64_t limit = rand_r(seed) % 3 == 0 ? 20 : most(call.algorithm, call.type);
     call.count = 1 + (uint64_t)rand_r(seed) % limit;
     call.blocks = 1 + (unsigned)rand_r(seed) % 12;
@@ -406,14 +565,23 @@ static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
            epoch);
 }
 
+/* The type that tests of one algorithm use. */
+static enum type usual_type(enum algorithm algorithm)
+{
+    return carries(algorithm, F32) ? F32 : I32;
+}
+
 /* Messages of several rounds with a short last one, and blocks that run far apart. */
 static void test_rounds(enum algorithm algorithm, unsigned ranks, unsigned seed)
 {
     struct call calls[LIST];
     start_node(ranks, 1);
     for (int i = 0; i < LIST; i++) {
-        calls[i] = (struct call){
-            .algorithm = algorithm, .type = F32, .blocks = 3 + i % 4, .late_rank = -1, .concurrent = true};
+        calls[i] = (struct call){.algorithm = algorithm,
+                                 .type = usual_type(algorithm),
+                                 .blocks = 3 + i % 4,
+                                 .late_rank = -1,
+                                 .concurrent = true};
         calls[i].count = ((1u + i % 3) * 12288u + 16u * (unsigned)(rand_r(&seed) % 300)) / 4;
     }
     const char *wrong = run_and_check(calls, LIST, &seed);
@@ -428,14 +596,16 @@ static void test_rounds(enum algorithm algorithm, unsigned ranks, unsigned seed)
  */
 static void test_sweep(enum algorithm algorithm, unsigned seed)
 {
-    struct call large = {.algorithm = algorithm, .type = F32, .count = 3000, .blocks = 9, .late_rank = -1};
+    struct call large = {
+        .algorithm = algorithm, .type = usual_type(algorithm), .count = 3000, .blocks = 9, .late_rank = -1};
     start_node(3, 99);
     const char *wrong = run_and_check(&large, 1, &seed); /* epoch 100 */
     for (uint32_t half = 1; half <= 2 && !wrong; half++) {
         set_epochs((half * OH_SWEEP_PERIOD - 2) & OH_EPOCH_MASK);
         for (int i = 0; i < 5 && !wrong; i++) {
+            enum algorithm other = (enum algorithm)(i % ALGORITHMS);
             struct call small = {
-                .algorithm = (enum algorithm)(i % ALGORITHMS), .type = F32, .count = 5, .blocks = 2, .late_rank = -1};
+                .algorithm = other, .type = usual_type(other), .count = 5, .blocks = 2, .late_rank = -1};
             wrong = run_and_check(&small, 1, &seed);
         }
     }
@@ -457,7 +627,8 @@ static void *raise_abort_word(void *unused)
 /* A peer that never comes: the others leave once the abort word is set. */
 static void test_abort(enum algorithm algorithm)
 {
-    struct call call = {.algorithm = algorithm, .type = BF16, .count = 1000, .blocks = 3, .late_rank = -1};
+    struct call call = {
+        .algorithm = algorithm, .type = usual_type(algorithm), .count = 1000, .blocks = 3, .late_rank = -1};
     struct rank_job job = {&call, 1, 0};
     pthread_t thread, aborter;
     struct timespec limit;
@@ -477,38 +648,53 @@ static void test_abort(enum algorithm algorithm)
     }
 }
 
-/* The same input through every algorithm: the same bits. */
+/* One call; its result is compared with, or becomes, *first. */
+static bool same_bits(struct call *call, unsigned seed, char **first)
+{
+    size_t bytes = message_bytes(call);
+    bool same = true;
+    prepare(call, &seed);
+    run_calls(call, 1);
+    for (unsigned r = 0; r < node.ranks; r++) {
+        if (!*first) {
+            *first = must(malloc(bytes));
+            memcpy(*first, recvbuff(call, r), bytes);
+        }
+        same &= memcmp(*first, recvbuff(call, r), bytes) == 0;
+    }
+    release(call);
+    return same;
+}
+
+/* The same input through every algorithm and both kinds of kernel: the same bits. */
 static void test_same_bits(unsigned ranks, unsigned seed)
 {
     bool same = true;
-    for (int type = 0; type < TYPES; type++) {
+    start_node(ranks, 1);
+    for (int which = 0; which < TYPES * OH_OPS; which++) {
+        struct call call = {.type = (enum type)(which % TYPES), .op = (enum oh_kernel_op)(which / TYPES)};
         char *first = NULL;
-        size_t bytes = 301 * type_bytes[type];
-        for (int a = 0; a < ALGORITHMS; a++) {
-            unsigned again = seed;
-            struct call call = {
-                .algorithm = (enum algorithm)a, .type = (enum type)type, .count = 301, .blocks = 4, .late_rank = -1};
-            start_node(ranks, 1);
-            prepare(&call, &again);
-            run_calls(&call, 1);
-            for (unsigned r = 0; r < ranks; r++) {
-                if (!first) {
-                    first = must(malloc(bytes));
-                    memcpy(first, recvbuff(&call, r), bytes);
-                }
-                same &= memcmp(first, recvbuff(&call, r), bytes) == 0;
+        call.count = 301;
+        call.blocks = 4;
+        call.late_rank = -1;
+        for (int a = 0; a < 2 * ALGORITHMS; a++) {
+            call.algorithm = (enum algorithm)(a / 2);
+            call.any = a % 2;
+            call.items = 3;
+            if (carries(call.algorithm, call.type)) {
+                same &= same_bits(&call, seed, &first);
             }
-            release(&call);
-            stop_node();
         }
         free(first);
     }
-    tap_ok(same, "n=%u: all algorithms and ranks give the same bits", ranks);
+    stop_node();
+    tap_ok(same, "n=%u: all algorithms, kernels and ranks give the same bits", ranks);
 }
 
 static void test_negative_zero(enum algorithm algorithm)
 {
-    struct call call = {.algorithm = algorithm, .type = F32, .count = 3, .blocks = 1, .late_rank = -1};
+    struct call call = {
+        .algorithm = algorithm, .type = usual_type(algorithm), .count = 3, .blocks = 1, .late_rank = -1};
     uint32_t negative_zero = 0x80000000u, got[3];
     unsigned seed = 1;
     start_node(4, 1);
@@ -530,14 +716,14 @@ static void test_negative_zero(enum algorithm algorithm)
 static void test_marker_values(enum algorithm algorithm, enum type type)
 {
     struct call call = {.algorithm = algorithm, .type = type, .count = 300, .blocks = 3, .late_rank = -1};
-    const uint32_t marker = OH_MARKER;
+    const uint64_t marker = OH_MARKER | (uint64_t)OH_MARKER << 32;
     bool right = true;
     unsigned seed = 1;
     start_node(3, 1);
     prepare(&call, &seed);
     for (unsigned r = 0; r < 3; r++) {
         for (uint64_t i = r; i < 300; i += 7 + r) { /* alone, beside another, and in all ranks at once */
-            memcpy(sendbuff(&call, r) + i * type_bytes[type], &marker, type_bytes[type]);
+            memcpy(sendbuff(&call, r) + i * types[type].bytes, &marker, types[type].bytes);
         }
         memcpy(call.input[r], sendbuff(&call, r), message_bytes(&call));
     }
@@ -545,13 +731,65 @@ static void test_marker_values(enum algorithm algorithm, enum type type)
     for (unsigned r = 0; r < 3; r++) {
         for (uint64_t i = 0; i < 300; i++) {
             bool nan = i % 7 == 0 || (i >= 1 && (i - 1) % 8 == 0) || (i >= 2 && (i - 2) % 9 == 0);
-            right &= is_nan(type, recvbuff(&call, r) + i * type_bytes[type]) == nan;
+            const char *result = recvbuff(&call, r) + i * types[type].bytes;
+            right &= is_float(type) ? is_nan(type, result) == nan : is_right(&call, i, result);
         }
     }
     release(&call);
     stop_node();
-    tap_ok(right, "%s %s: inputs that hold the marker give NaN, and no other do", algorithm_names[algorithm],
-           type_names[type]);
+    tap_ok(right, "%s %s: inputs that hold the marker are taken for what they are", algorithm_names[algorithm],
+           types[type].name);
+}
+
+/* Half of a 64-bit number may look like the marker; that is a number like any other. */
+static void test_half_markers(enum algorithm algorithm)
+{
+    struct call call = {.algorithm = algorithm, .type = F64, .count = 40, .blocks = 2, .late_rank = -1};
+    unsigned seed = 1;
+    start_node(3, 1);
+    prepare(&call, &seed);
+    for (unsigned r = 0; r < 3; r++) {
+        for (uint64_t i = 0; i < 40; i += 2) {
+            memset(sendbuff(&call, r) + i * 8, 0xff, 4);
+        }
+        memcpy(call.input[r], sendbuff(&call, r), message_bytes(&call));
+    }
+    run_calls(&call, 1);
+    const char *wrong = check(&call);
+    release(&call);
+    stop_node();
+    tap_ok(!wrong, "%s: fp64 whose lower half looks like the marker", algorithm_names[algorithm]);
+}
+
+/* NaN beside numbers: MIN and MAX take the number, the others NaN. */
+static void test_nan_ops(enum type type)
+{
+    bool right = true;
+    for (int op = 0; op < OH_OPS; op++) {
+        struct call call = {.algorithm = ONESHOT_MARKER,
+                            .type = type,
+                            .op = (enum oh_kernel_op)op,
+                            .any = true,
+                            .items = 1,
+                            .count = 9,
+                            .blocks = 1,
+                            .late_rank = -1};
+        const uint64_t nan = 0x7fffffffffffffffull;
+        unsigned seed = 1;
+        start_node(3, 1);
+        prepare(&call, &seed);
+        memcpy(sendbuff(&call, 1) + 4 * types[type].bytes, (const char *)&nan + 8 - types[type].bytes,
+               types[type].bytes);
+        memcpy(call.input[1], sendbuff(&call, 1), message_bytes(&call));
+        run_calls(&call, 1);
+        for (uint64_t i = 0; i < 9; i++) {
+            bool expected = i == 4 && op != OH_OP_MIN && op != OH_OP_MAX;
+            right &= is_nan(type, recvbuff(&call, 2) + i * types[type].bytes) == expected;
+        }
+        release(&call);
+        stop_node();
+    }
+    tap_ok(right, "%s: a NaN beside numbers", types[type].name);
 }
 
 int main(int argc, char **argv)
@@ -577,9 +815,19 @@ int main(int argc, char **argv)
     }
     for (int a = 0; a < ALGORITHMS; a++) {
         for (int type = 0; type < TYPES; type++) {
-            test_marker_values((enum algorithm)a, (enum type)type);
+            if (carries((enum algorithm)a, (enum type)type)) {
+                test_marker_values((enum algorithm)a, (enum type)type);
+            }
         }
-        test_negative_zero((enum algorithm)a);
+        if (carries((enum algorithm)a, F64)) {
+            test_half_markers((enum algorithm)a);
+            test_negative_zero((enum algorithm)a);
+        }
+    }
+    for (int type = 0; type < TYPES; type++) {
+        if (is_float((enum type)type)) {
+            test_nan_ops((enum type)type);
+        }
     }
     return tap_done();
 }

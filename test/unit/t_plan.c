@@ -9,44 +9,56 @@
 #include "plan/plan.h"
 #include "test/tap.h"
 
+/* A type of each carrier, with four bytes an element. */
+static const ncclDataType_t type_of[OH_CARRIERS] = {[OH_CARRIER_MARKER] = ncclFloat32, [OH_CARRIER_FLAG] = ncclInt32};
+
+static void test_rows(const struct oh_plan_table *table, int carrier)
+{
+    const struct oh_plan_rows *rows = &table->rows[carrier];
+    ncclDataType_t type = type_of[carrier];
+    struct oh_plan plan;
+    bool right = rows->count > 2;
+    for (uint32_t i = 0; i < rows->count; i++) {
+        /* At the end of each row its own algorithm, one element later the next one's. */
+        size_t count = rows->row[i].max_bytes / 4;
+        right &= oh_plan_choose(table, count, type, &plan) && plan.algorithm == rows->row[i].algorithm &&
+                 plan.blocks == rows->row[i].blocks;
+        bool served = oh_plan_choose(table, count + 1, type, &plan);
+        right &= served == (i + 1 < rows->count) && (!served || plan.algorithm == rows->row[i + 1].algorithm);
+    }
+    tap_ok(right, "n=%u: each row of carrier %d begins and ends where it says", table->nranks, carrier);
+}
+
 static void test_default_tables(void)
 {
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         struct oh_plan_table table;
         oh_plan_table_default(n, UINT64_MAX, -1, &table);
-        tap_ok(oh_plan_table_valid(&table, n) && table.rows > 2, "n=%u: the default table is valid", n);
-
-        bool right = true;
-        struct oh_plan plan;
-        for (uint32_t i = 0; i < table.rows; i++) {
-            /* At the end of each row its own algorithm, one element later the next one's. */
-            size_t count = table.row[i].max_bytes / 4;
-            right &= oh_plan_choose(&table, count, ncclFloat32, ncclSum, &plan) &&
-                     plan.algorithm == table.row[i].algorithm && plan.blocks == table.row[i].blocks;
-            bool served = oh_plan_choose(&table, count + 1, ncclFloat32, ncclSum, &plan);
-            right &= served == (i + 1 < table.rows) && (!served || plan.algorithm == table.row[i + 1].algorithm);
+        tap_ok(oh_plan_table_valid(&table, n), "n=%u: the default table is valid", n);
+        for (int c = 0; c < OH_CARRIERS; c++) {
+            test_rows(&table, c);
         }
-        tap_ok(right, "n=%u: each row begins and ends where it says", n);
     }
 }
 
 static void test_what_is_not_served(void)
 {
     struct oh_plan_table table;
-    struct oh_plan plan = {ONEHOP_TWOSHOT_PUSH, 7, 7};
-    bool none = true;
+    struct oh_plan plan;
+    bool right = true;
     oh_plan_table_default(4, UINT64_MAX, -1, &table);
-    for (int type = 0; type < 14; type++) {
-        for (int op = -1; op < 8; op++) {
-            bool expected = op == ncclSum && (type == ncclFloat32 || type == ncclFloat16 || type == ncclBfloat16);
-            none &= oh_plan_choose(&table, 10, (ncclDataType_t)type, (ncclRedOp_t)op, &plan) == expected;
+    for (int fp8 = 0; fp8 < 2; fp8++) {
+        table.fp8 = (uint32_t)fp8;
+        for (int type = -1; type < 15; type++) {
+            bool expected = type >= 0 && type < (fp8 ? 12 : 10);
+            right &= oh_plan_choose(&table, 10, (ncclDataType_t)type, &plan) == expected;
         }
     }
-    tap_ok(none, "served: sum of fp32, fp16, bf16; nothing else");
+    tap_ok(right, "served: every type, fp8 where the table says so; nothing that is no type");
     plan = (struct oh_plan){ONEHOP_TWOSHOT_PUSH, 7, 7};
-    tap_ok(!oh_plan_choose(&table, 0, ncclFloat32, ncclSum, &plan) && plan.blocks == 7, "count 0 is not served");
-    tap_ok(!oh_plan_choose(&table, SIZE_MAX, ncclFloat32, ncclSum, &plan), "a count whose bytes overflow");
-    tap_ok(!oh_plan_choose(&table, SIZE_MAX / 4 + 2, ncclFloat32, ncclSum, &plan), "a count whose bytes wrap to few");
+    tap_ok(!oh_plan_choose(&table, 0, ncclFloat32, &plan) && plan.blocks == 7, "count 0 is not served");
+    tap_ok(!oh_plan_choose(&table, SIZE_MAX, ncclFloat32, &plan), "a count whose bytes overflow");
+    tap_ok(!oh_plan_choose(&table, SIZE_MAX / 4 + 2, ncclFloat32, &plan), "a count whose bytes wrap to few");
 }
 
 static void test_wishes(void)
@@ -54,26 +66,37 @@ static void test_wishes(void)
     struct oh_plan_table table;
     struct oh_plan plan;
     oh_plan_table_default(4, 1000, -1, &table);
-    tap_ok(oh_plan_table_end(&table) == 1000 && oh_plan_choose(&table, 250, ncclFloat32, ncclSum, &plan) &&
-               !oh_plan_choose(&table, 251, ncclFloat32, ncclSum, &plan),
+    tap_ok(oh_plan_table_end(&table) == 1000 && oh_plan_choose(&table, 250, ncclFloat32, &plan) &&
+               !oh_plan_choose(&table, 251, ncclFloat32, &plan) && !oh_plan_choose(&table, 251, ncclInt32, &plan),
            "a cap below the default one");
     oh_plan_table_default(4, UINT64_C(64) << 20, -1, &table);
     tap_ok(oh_plan_table_end(&table) == UINT64_C(64) << 20 && oh_plan_table_valid(&table, 4),
            "a cap above the default one");
     oh_plan_table_default(4, 0, -1, &table);
-    tap_ok(oh_plan_table_valid(&table, 4) && !oh_plan_choose(&table, 1, ncclFloat32, ncclSum, &plan),
+    tap_ok(oh_plan_table_valid(&table, 4) && !oh_plan_choose(&table, 1, ncclFloat32, &plan),
            "a cap of 0: nothing is served");
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
-        for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
-            bool right = true;
-            oh_plan_table_default(n, UINT64_MAX, a, &table);
-            right &= oh_plan_table_valid(&table, n) && oh_plan_table_end(&table) <= oh_plan_capacity(a, n);
-            for (uint32_t i = 0; i < table.rows; i++) {
-                right &= (int)table.row[i].algorithm == a;
-            }
-            tap_ok(right && table.rows > 0, "n=%u: %s for all that it can carry, and no more", n, oh_algorithm_name(a));
+}
+
+/* An algorithm asked for: for all that it can carry; types that it cannot carry keep the default. */
+static void test_forced(int algorithm, uint32_t n)
+{
+    struct oh_plan_table table, usual;
+    bool right = true;
+    oh_plan_table_default(n, UINT64_MAX, -1, &usual);
+    oh_plan_table_default(n, UINT64_MAX, algorithm, &table);
+    for (int c = 0; c < OH_CARRIERS; c++) {
+        const struct oh_plan_rows *rows = &table.rows[c];
+        if (!oh_algorithm_carries(algorithm, c)) {
+            right &= memcmp(rows, &usual.rows[c], sizeof *rows) == 0;
+            continue;
+        }
+        right &= rows->count > 0 && rows->row[rows->count - 1].max_bytes <= oh_plan_capacity(algorithm, n);
+        for (uint32_t i = 0; i < rows->count; i++) {
+            right &= (int)rows->row[i].algorithm == algorithm;
         }
     }
+    tap_ok(right && oh_plan_table_valid(&table, n), "n=%u: %s for all that it can carry, and no more", n,
+           oh_algorithm_name(algorithm));
 }
 
 /* The slots in staging memory hold what oh_plan_capacity promises: computed here from the kernels' layout. */
@@ -91,6 +114,7 @@ static void test_capacity(void)
 static void test_foreign_tables(void)
 {
     struct oh_plan_table good, bad;
+    struct oh_plan_rows *rows = &bad.rows[OH_CARRIER_MARKER];
     oh_plan_table_default(4, UINT64_MAX, -1, &good);
     tap_ok(!oh_plan_table_valid(&good, 3), "a table for another number of ranks");
 #define REJECTS(change_, text_)                                                                                        \
@@ -99,16 +123,41 @@ static void test_foreign_tables(void)
         change_;                                                                                                       \
         tap_ok(!oh_plan_table_valid(&bad, 4), text_);                                                                  \
     } while (0)
-    REJECTS(bad.rows = OH_PLAN_ROWS + 1, "too many rows");
-    REJECTS(bad.row[0].algorithm = ONEHOP_ALGORITHMS, "an algorithm that does not exist");
-    REJECTS(bad.row[1].blocks = 0, "no blocks");
-    REJECTS(bad.row[1].blocks = OH_MAX_BLOCKS + 1, "too many blocks");
-    REJECTS(bad.row[0].threads = 0, "no threads");
-    REJECTS(bad.row[0].threads = 48, "part of a warp");
-    REJECTS(bad.row[0].threads = OH_MAX_THREADS + 32, "too many threads");
-    REJECTS(bad.row[1].max_bytes = bad.row[0].max_bytes, "rows out of order");
-    REJECTS(bad.row[bad.rows - 1].algorithm = ONEHOP_ONESHOT_LL, "more than the slot holds");
+    REJECTS(bad.fp8 = 2, "something other than yes or no for fp8");
+    REJECTS(rows->count = OH_PLAN_ROWS + 1, "too many rows");
+    REJECTS(bad.rows[OH_CARRIER_FLAG].count = OH_PLAN_ROWS + 1, "too many rows of the other carrier");
+    REJECTS(rows->row[0].algorithm = ONEHOP_ALGORITHMS, "an algorithm that does not exist");
+    REJECTS(rows->row[0].algorithm = ONEHOP_ONESHOT_LL, "an algorithm that does not carry the types");
+    REJECTS(bad.rows[OH_CARRIER_FLAG].row[0].algorithm = ONEHOP_ONESHOT_MARKER, "markers for integers");
+    REJECTS(rows->row[1].blocks = 0, "no blocks");
+    REJECTS(rows->row[1].blocks = OH_MAX_BLOCKS + 1, "too many blocks");
+    REJECTS(rows->row[0].threads = 0, "no threads");
+    REJECTS(rows->row[0].threads = 48, "part of a warp");
+    REJECTS(rows->row[0].threads = OH_MAX_THREADS + 32, "too many threads");
+    REJECTS(rows->row[1].max_bytes = rows->row[0].max_bytes, "rows out of order");
+    REJECTS(rows->row[rows->count - 1].algorithm = ONEHOP_ONESHOT_MARKER, "more than the slot holds");
 #undef REJECTS
+}
+
+static void test_ops(void)
+{
+    const uint32_t scalar = 0x40490fdb;
+    struct oh_op op, other;
+    bool right = true;
+    for (int type = -1; type < 14; type++) {
+        for (int i = -1; i < 8; i++) {
+            bool expected = type >= 0 && type < 12 && i >= 0 && i < ncclNumOps;
+            right &= oh_op_builtin((ncclRedOp_t)i, (ncclDataType_t)type, &op) == expected;
+        }
+    }
+    tap_ok(right, "NCCL's five ops on its twelve types are known, others are not");
+    tap_ok(oh_op_builtin(ncclMin, ncclInt8, &op) && op.operand == 0x80 && oh_op_builtin(ncclMin, ncclUint8, &op) &&
+               op.operand == 0 && oh_op_builtin(ncclAvg, ncclInt64, &op) && op.operand == UINT64_C(1) << 63,
+           "integers bring their sign bit");
+    tap_ok(oh_op_scaled(ncclFloat32, &scalar, false, &op) && op.operand == scalar && !op.scalar &&
+               oh_op_scaled(ncclFloat32, &scalar, true, &other) && other.scalar == &scalar &&
+               !oh_op_equal(&op, &other) && oh_op_equal(&op, &op) && !oh_op_scaled(ncclFloat32, NULL, false, &op),
+           "a scalar by value, and one by pointer");
 }
 
 static void test_names(void)
@@ -130,8 +179,14 @@ int main(void)
     test_default_tables();
     test_what_is_not_served();
     test_wishes();
+    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+        for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
+            test_forced(a, n);
+        }
+    }
     test_capacity();
     test_foreign_tables();
+    test_ops();
     test_names();
     return tap_done();
 }

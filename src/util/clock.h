@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * clock.h - time for deadlines and durations
+ */
+#ifndef OH_UTIL_CLOCK_H_
+#define OH_UTIL_CLOCK_H_
+
+#include <stdint.h>
+#include <time.h>
+
+/* Monotonic time in nanoseconds. */
+static inline uint64_t oh_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+#endif
