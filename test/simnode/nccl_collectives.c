@@ -20,6 +20,12 @@
 CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
                                    const CUgraphNode **dependencies, size_t *number);
 
+#define FP8_CAPABILITY 90
+#define NO_USER_OP                                                                                                     \
+    {                                                                                                                  \
+        .used = false                                                                                                  \
+    }
+
 struct launch {
     struct simnccl_core *core;
     bool captured;
@@ -41,13 +47,17 @@ static uint32_t signature(const struct simnccl_operation *op, size_t offset)
     return (uint32_t)op->function << 24 | (uint32_t)(mix >> 40);
 }
 
-static const void *scalar_of(const struct simnccl_operation *op)
+static bool has_user_op(const struct simnccl_operation *op)
 {
-    if (op->op < ncclNumOps) {
-        return NULL;
-    }
-    const struct simnccl_user_op *user = &op->core->user_op[op->op - ncclNumOps];
-    return user->on_device ? user->device_scalar : &user->host_scalar;
+    return op->op >= ncclNumOps;
+}
+
+/* A rank multiplies what it shows by its own factor, rounded to the type. */
+static const void *scale(const struct simnccl_operation *op, const void *in, size_t count, void *out)
+{
+    const void *scalar = op->user.on_device ? op->user.device_scalar : &op->user.host_scalar;
+    simnccl_reduce(op->type, op->op, scalar, &in, 1, count, out);
+    return out;
 }
 
 static void reduce_pieces(const struct simnccl_operation *op, size_t piece_offset, size_t count, void *out)
@@ -56,7 +66,7 @@ static void reduce_pieces(const struct simnccl_operation *op, size_t piece_offse
     for (int r = 0; r < op->core->nranks; r++) {
         in[r] = (const char *)simnccl_core_piece(op->core, SIMNCCL_STREAM, r) + piece_offset;
     }
-    simnccl_reduce(op->type, op->op, scalar_of(op), in, op->core->nranks, count, out);
+    simnccl_reduce(op->type, has_user_op(op) ? ncclSum : op->op, NULL, in, op->core->nranks, count, out);
 }
 
 /* AllReduce, Reduce, Broadcast, AllGather: a rank shows a piece of its send buffer and takes from the others'. */
@@ -65,13 +75,15 @@ static ncclResult_t run_whole(const struct simnccl_operation *op)
     struct simnccl_core *core = op->core;
     size_t size = simnccl_type_size(op->type), step = SIMNCCL_CHUNK_BYTES / size;
     bool shows = op->function != SIMNCCL_Broadcast || core->rank == op->peer;
-    for (size_t first = 0; first < op->count; first += step) {
+    void *scaled = has_user_op(op) ? malloc(SIMNCCL_CHUNK_BYTES) : NULL;
+    ncclResult_t result = has_user_op(op) && scaled == NULL ? ncclSystemError : ncclSuccess;
+    for (size_t first = 0; first < op->count && result == ncclSuccess; first += step) {
         size_t count = op->count - first < step ? op->count - first : step, bytes = count * size;
-        const char *mine = shows ? (const char *)op->send + first * size : NULL;
-        ncclResult_t result =
-            simnccl_core_exchange(core, SIMNCCL_STREAM, signature(op, first), mine, shows ? bytes : 0);
+        const void *mine = shows ? (const char *)op->send + first * size : NULL;
+        mine = has_user_op(op) ? scale(op, mine, count, scaled) : mine;
+        result = simnccl_core_exchange(core, SIMNCCL_STREAM, signature(op, first), mine, shows ? bytes : 0);
         if (result != ncclSuccess) {
-            return result;
+            break;
         }
         char *out = (char *)op->recv + first * size;
         if (op->function == SIMNCCL_AllReduce || (op->function == SIMNCCL_Reduce && core->rank == op->peer)) {
@@ -84,7 +96,8 @@ static ncclResult_t run_whole(const struct simnccl_operation *op)
             }
         }
     }
-    return ncclSuccess;
+    free(scaled);
+    return result;
 }
 
 /* ReduceScatter: a rank shows a part of every block, and reduces its own. */
@@ -98,7 +111,12 @@ static ncclResult_t run_reduce_scatter(const struct simnccl_operation *op)
     for (size_t first = 0; first < op->count && result == ncclSuccess; first += step) {
         size_t count = op->count - first < step ? op->count - first : step, bytes = count * size;
         for (size_t r = 0; r < ranks; r++) {
-            memcpy(parts + r * bytes, (const char *)op->send + (r * op->count + first) * size, bytes);
+            const char *block = (const char *)op->send + (r * op->count + first) * size;
+            if (has_user_op(op)) {
+                scale(op, block, count, parts + r * bytes);
+            } else {
+                memcpy(parts + r * bytes, block, bytes);
+            }
         }
         result = simnccl_core_exchange(core, SIMNCCL_STREAM, signature(op, first), parts, ranks * bytes);
         if (result == ncclSuccess) {
@@ -373,11 +391,21 @@ static ncclResult_t check_arguments(const struct simnccl_operation *op, ncclComm
     if (simnccl_type_size(op->type) == 0 || op->peer < 0 || op->peer >= comm->core->nranks) {
         return ncclInvalidArgument;
     }
-    int value = (int)op->op, user_op = value - ncclNumOps;
-    if (value < 0 || user_op >= SIMNCCL_MAX_USER_OPS || (user_op >= 0 && !comm->core->user_op[user_op].used)) {
+    if ((int)op->op < 0 || (has_user_op(op) && simnccl_user_op_find(comm, (int)op->op) == NULL)) {
         return ncclInvalidArgument;
     }
     return state;
+}
+
+/* What NCCL checks only when there is something to do. */
+static ncclResult_t check_reduction(const struct simnccl_operation *op, ncclComm_t comm)
+{
+    bool reduces =
+        op->function == SIMNCCL_AllReduce || op->function == SIMNCCL_Reduce || op->function == SIMNCCL_ReduceScatter;
+    bool fp8 = op->type == ncclFloat8e4m3 || op->type == ncclFloat8e5m2;
+    bool wrong_type = has_user_op(op) && op->user.type != op->type;
+    return reduces && (wrong_type || (fp8 && comm->core->capability < FP8_CAPABILITY)) ? ncclInvalidArgument
+                                                                                       : ncclSuccess;
 }
 
 /* Checks a call and puts it into the group, which is the call's own when the caller has none open. */
@@ -387,7 +415,11 @@ static ncclResult_t enqueue(struct simnccl_operation op, ncclComm_t comm)
     ncclResult_t result = simnccl_group_fail(check_arguments(&op, comm));
     if (result == ncclSuccess && op.count > 0) {
         op.core = comm->core;
-        result = simnccl_group_add_operation(&op);
+        if (has_user_op(&op)) { /* which may be destroyed before the call runs */
+            op.user = *simnccl_user_op_find(comm, (int)op.op);
+        }
+        result = simnccl_group_fail(check_reduction(&op, comm));
+        result = result == ncclSuccess ? simnccl_group_add_operation(&op) : result;
     }
     ncclResult_t end = simnccl_group_leave();
     return result != ncclSuccess ? result : end;
@@ -398,7 +430,8 @@ SIMNCCL_API(ncclResult_t, AllReduce,
              cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_AllReduce);
-    return enqueue((struct simnccl_operation){SIMNCCL_AllReduce, NULL, send, recv, count, type, op, 0, stream}, comm);
+    return enqueue(
+        (struct simnccl_operation){SIMNCCL_AllReduce, NULL, send, recv, count, type, op, 0, stream, NO_USER_OP}, comm);
 }
 
 SIMNCCL_API(ncclResult_t, Reduce,
@@ -406,7 +439,8 @@ SIMNCCL_API(ncclResult_t, Reduce,
              cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_Reduce);
-    return enqueue((struct simnccl_operation){SIMNCCL_Reduce, NULL, send, recv, count, type, op, root, stream}, comm);
+    return enqueue(
+        (struct simnccl_operation){SIMNCCL_Reduce, NULL, send, recv, count, type, op, root, stream, NO_USER_OP}, comm);
 }
 
 SIMNCCL_API(ncclResult_t, Broadcast,
@@ -414,8 +448,9 @@ SIMNCCL_API(ncclResult_t, Broadcast,
              cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_Broadcast);
-    return enqueue((struct simnccl_operation){SIMNCCL_Broadcast, NULL, send, recv, count, type, ncclSum, root, stream},
-                   comm);
+    return enqueue(
+        (struct simnccl_operation){SIMNCCL_Broadcast, NULL, send, recv, count, type, ncclSum, root, stream, NO_USER_OP},
+        comm);
 }
 
 SIMNCCL_API(ncclResult_t, Bcast,
@@ -429,8 +464,9 @@ SIMNCCL_API(ncclResult_t, AllGather,
             (const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_AllGather);
-    return enqueue((struct simnccl_operation){SIMNCCL_AllGather, NULL, send, recv, count, type, ncclSum, 0, stream},
-                   comm);
+    return enqueue(
+        (struct simnccl_operation){SIMNCCL_AllGather, NULL, send, recv, count, type, ncclSum, 0, stream, NO_USER_OP},
+        comm);
 }
 
 SIMNCCL_API(ncclResult_t, ReduceScatter,
@@ -438,22 +474,25 @@ SIMNCCL_API(ncclResult_t, ReduceScatter,
              cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_ReduceScatter);
-    return enqueue((struct simnccl_operation){SIMNCCL_ReduceScatter, NULL, send, recv, count, type, op, 0, stream},
-                   comm);
+    return enqueue(
+        (struct simnccl_operation){SIMNCCL_ReduceScatter, NULL, send, recv, count, type, op, 0, stream, NO_USER_OP},
+        comm);
 }
 
 SIMNCCL_API(ncclResult_t, Send,
             (const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_Send);
-    return enqueue((struct simnccl_operation){SIMNCCL_Send, NULL, send, NULL, count, type, ncclSum, peer, stream},
-                   comm);
+    return enqueue(
+        (struct simnccl_operation){SIMNCCL_Send, NULL, send, NULL, count, type, ncclSum, peer, stream, NO_USER_OP},
+        comm);
 }
 
 SIMNCCL_API(ncclResult_t, Recv,
             (void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_Recv);
-    return enqueue((struct simnccl_operation){SIMNCCL_Recv, NULL, NULL, recv, count, type, ncclSum, peer, stream},
-                   comm);
+    return enqueue(
+        (struct simnccl_operation){SIMNCCL_Recv, NULL, NULL, recv, count, type, ncclSum, peer, stream, NO_USER_OP},
+        comm);
 }

@@ -85,6 +85,14 @@ static void comm_free(ncclComm_t comm)
     free(comm);
 }
 
+static int capability_of(CUdevice device)
+{
+    int major = 0, minor = 0;
+    cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+    cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+    return major * 10 + minor;
+}
+
 static ncclResult_t comm_create(const char *name, int nranks, int rank, int device, bool blocking, ncclComm_t *comm_p)
 {
     ncclResult_t result = ncclSystemError;
@@ -98,6 +106,7 @@ static ncclResult_t comm_create(const char *name, int nranks, int rank, int devi
         goto err_comm;
     }
     comm->core->device = device;
+    comm->core->capability = capability_of(device);
     if (cuDevicePrimaryCtxRetain(&comm->core->context, device) != CUDA_SUCCESS) {
         result = ncclUnhandledCudaError;
         goto err_core;
@@ -399,6 +408,21 @@ SIMNCCL_API(ncclResult_t, CommCuDevice, (const ncclComm_t comm, int *device))
     return answer(comm, device, comm != NULL ? &comm->core->device : NULL);
 }
 
+/* Handles differ from communicator to communicator, as NCCL's do. Its own inverse; leaves the plain ops alone. */
+static int disguise(const struct ncclComm *comm, int op)
+{
+    uint64_t hash = (uint64_t)(uintptr_t)comm * 0xd6e8feb86659fd93u;
+    int other = op ^ (int)(hash >> 33);
+    return op < (int)ncclNumOps || other < (int)ncclNumOps ? op : other;
+}
+
+struct simnccl_user_op *simnccl_user_op_find(struct ncclComm *comm, int handle)
+{
+    int index = disguise(comm, handle) - (int)ncclNumOps;
+    bool known = handle >= (int)ncclNumOps && index >= 0 && index < SIMNCCL_MAX_USER_OPS;
+    return known && comm->core->user_op[index].used ? &comm->core->user_op[index] : NULL;
+}
+
 SIMNCCL_API(ncclResult_t, RedOpCreatePreMulSum,
             (ncclRedOp_t * op, void *scalar, ncclDataType_t type, ncclScalarResidence_t residence, ncclComm_t comm))
 {
@@ -410,12 +434,13 @@ SIMNCCL_API(ncclResult_t, RedOpCreatePreMulSum,
         struct simnccl_user_op *user = &comm->core->user_op[i];
         if (!user->used) {
             user->used = true;
+            user->type = type;
             user->on_device = residence == ncclScalarDevice;
             user->device_scalar = scalar;
             if (!user->on_device) {
                 memcpy(&user->host_scalar, scalar, simnccl_type_size(type));
             }
-            *op = (ncclRedOp_t)(ncclNumOps + i);
+            *op = (ncclRedOp_t)disguise(comm, ncclNumOps + i);
             return ncclSuccess;
         }
     }
@@ -425,11 +450,11 @@ SIMNCCL_API(ncclResult_t, RedOpCreatePreMulSum,
 SIMNCCL_API(ncclResult_t, RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
 {
     simnccl_count(SIMNCCL_RedOpDestroy);
-    int index = (int)op - ncclNumOps;
-    if (comm == NULL || index < 0 || index >= SIMNCCL_MAX_USER_OPS || !comm->core->user_op[index].used) {
+    struct simnccl_user_op *user = comm != NULL ? simnccl_user_op_find(comm, (int)op) : NULL;
+    if (user == NULL) {
         return ncclInvalidArgument;
     }
-    comm->core->user_op[index].used = false;
+    user->used = false;
     return ncclSuccess;
 }
 

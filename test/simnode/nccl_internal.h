@@ -110,6 +110,7 @@ struct simnccl_segment {
 
 struct simnccl_user_op {
     bool used;
+    ncclDataType_t type;
     bool on_device;
     const void *device_scalar;
     uint64_t host_scalar;
@@ -121,6 +122,7 @@ struct simnccl_core {
     int rank;
     int nranks;
     int device;
+    int capability;                  /* of the device, major * 10 + minor */
     CUcontext context;               /* primary, held by the handle */
     struct simnccl_segment *segment; /* NULL until joined */
     uint32_t step[SIMNCCL_CHANNELS]; /* this rank's exchanges so far, the same on all ranks */
@@ -156,6 +158,7 @@ struct simnccl_operation {
     ncclRedOp_t op;
     int peer; /* or root */
     CUstream stream;
+    struct simnccl_user_op user; /* as it was when the call was made, where op is a user's */
 };
 
 /* Making one communicator; runs in a thread of its own where it must not block the others. */
@@ -205,6 +208,9 @@ ncclResult_t simnccl_group_fail(ncclResult_t result);
 /* Adds a copy to the group. A job that fails outside a group of the caller's frees its communicator. */
 ncclResult_t simnccl_group_add_operation(const struct simnccl_operation *operation);
 ncclResult_t simnccl_group_add_job(const struct simnccl_job *job);
+
+/* nccl_comm.c: the user op behind a handle, NULL: it is none of this communicator's. */
+struct simnccl_user_op *simnccl_user_op_find(struct ncclComm *comm, int handle);
 
 /* nccl_collectives.c: puts operations of one core on a stream; several only if they are sends and receives. */
 ncclResult_t simnccl_launch(const struct simnccl_operation *operations, size_t number);

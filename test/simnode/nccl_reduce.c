@@ -10,8 +10,12 @@
 #define SAME(x_) (x_)
 #define PLUS(a_, b_) ((a_) + (b_))
 #define TIMES(a_, b_) ((a_) * (b_))
-#define LESSER(a_, b_) ((a_) < (b_) ? (a_) : (b_))
-#define GREATER(a_, b_) ((a_) > (b_) ? (a_) : (b_))
+#define INT_LESSER(a_, b_) ((b_) < (a_) ? (b_) : (a_))
+#define INT_GREATER(a_, b_) ((b_) > (a_) ? (b_) : (a_))
+/* As CUDA's fmin and fmax: a NaN gives way to a number, and -0 is less than +0. */
+#define FLOAT_IS_LESS(a_, b_) ((a_) < (b_) || ((a_) == (b_) && signbit(a_) && !signbit(b_)))
+#define FLOAT_LESSER(a_, b_) (isnan(a_) || FLOAT_IS_LESS(b_, a_) ? (b_) : (a_))
+#define FLOAT_GREATER(a_, b_) (isnan(a_) || FLOAT_IS_LESS(a_, b_) ? (b_) : (a_))
 /* Integers wrap around; unsigned arithmetic keeps that defined. */
 #define INT_PLUS(a_, b_) (int64_t)((uint64_t)(a_) + (uint64_t)(b_))
 #define INT_TIMES(a_, b_) (int64_t)((uint64_t)(a_) * (uint64_t)(b_))
@@ -28,22 +32,23 @@
 
 /* average_: how NCCL takes it. Integers: sum in T, then divide; floats: multiply every input by T(1/n), then sum. */
 #define SCALED(x_) ((x_)*scale)
+#define INT_SCALED(x_) INT_TIMES(x_, scale)
 #define DIVIDED(x_) ((x_) / divisor)
 
-#define DEFINE_REDUCE(name_, type_, sum_t_, load_, store_, plus_, times_, average_)                                    \
+#define DEFINE_REDUCE(name_, type_, sum_t_, load_, store_, plus_, times_, lesser_, greater_, scaled_, average_)        \
     static void name_(ncclRedOp_t op, const void *scalar, const void *const *in, int inputs, size_t count, void *out)  \
     {                                                                                                                  \
         if (scalar != NULL) {                                                                                          \
             sum_t_ scale = load_(*(const type_ *)scalar);                                                              \
-            FOLD(type_, sum_t_, load_, store_, SCALED, plus_, SAME)                                                    \
+            FOLD(type_, sum_t_, load_, store_, scaled_, plus_, SAME)                                                   \
         } else if (op == ncclSum) {                                                                                    \
             FOLD(type_, sum_t_, load_, store_, SAME, plus_, SAME)                                                      \
         } else if (op == ncclProd) {                                                                                   \
             FOLD(type_, sum_t_, load_, store_, SAME, times_, SAME)                                                     \
         } else if (op == ncclMax) {                                                                                    \
-            FOLD(type_, sum_t_, load_, store_, SAME, GREATER, SAME)                                                    \
+            FOLD(type_, sum_t_, load_, store_, SAME, greater_, SAME)                                                   \
         } else if (op == ncclMin) {                                                                                    \
-            FOLD(type_, sum_t_, load_, store_, SAME, LESSER, SAME)                                                     \
+            FOLD(type_, sum_t_, load_, store_, SAME, lesser_, SAME)                                                    \
         } else {                                                                                                       \
             average_(type_, sum_t_, load_, store_, plus_)                                                              \
         }                                                                                                              \
@@ -57,9 +62,12 @@
     FOLD(type_, sum_t_, load_, (type_)store_, SAME, plus_, DIVIDED)
 
 #define DEFINE_FLOAT(name_, type_, sum_t_, load_, store_)                                                              \
-    DEFINE_REDUCE(name_, type_, sum_t_, load_, store_, PLUS, TIMES, AVERAGE_FLOAT)
-#define DEFINE_SIGNED(name_, type_) DEFINE_REDUCE(name_, type_, int64_t, SAME, SAME, INT_PLUS, INT_TIMES, AVERAGE_INT)
-#define DEFINE_UNSIGNED(name_, type_) DEFINE_REDUCE(name_, type_, uint64_t, SAME, SAME, PLUS, TIMES, AVERAGE_INT)
+    DEFINE_REDUCE(name_, type_, sum_t_, load_, store_, PLUS, TIMES, FLOAT_LESSER, FLOAT_GREATER, SCALED, AVERAGE_FLOAT)
+#define DEFINE_SIGNED(name_, type_)                                                                                    \
+    DEFINE_REDUCE(name_, type_, int64_t, SAME, SAME, INT_PLUS, INT_TIMES, INT_LESSER, INT_GREATER, INT_SCALED,         \
+                  AVERAGE_INT)
+#define DEFINE_UNSIGNED(name_, type_)                                                                                  \
+    DEFINE_REDUCE(name_, type_, uint64_t, SAME, SAME, PLUS, TIMES, INT_LESSER, INT_GREATER, INT_SCALED, AVERAGE_INT)
 
 DEFINE_SIGNED(reduce_i8, int8_t)
 DEFINE_UNSIGNED(reduce_u8, uint8_t)

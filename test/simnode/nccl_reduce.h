@@ -3,7 +3,7 @@
  * nccl_reduce.h - NCCL's types and reductions on host memory
  *
  * Used by the stand-in NCCL and, as the reference, by the test programs. Narrow floats are reduced in fp32 in the
- * order of the inputs and rounded once. No state.
+ * order of the inputs and rounded once. The least and the greatest are those of CUDA's fmin and fmax. No state.
  */
 #ifndef SIMNODE_NCCL_REDUCE_H_
 #define SIMNODE_NCCL_REDUCE_H_
@@ -16,7 +16,8 @@ size_t simnccl_type_size(ncclDataType_t type);
 
 /*
  * out[i] = in[0][i] op in[1][i] ... op in[inputs-1][i] for count elements. `scalar`, where not NULL, points to one
- * element by which every input is multiplied first (op is then a user-made op and the reduction a sum).
+ * element by which every input is multiplied first (op is then a user-made op and the reduction a sum). With one input
+ * that is multiplication alone.
  */
 void simnccl_reduce(ncclDataType_t type, ncclRedOp_t op, const void *scalar, const void *const *in, int inputs,
                     size_t count, void *out);

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * batch.c - many calls at once, in one arena for each member
+ *
+ * Before: pattern everywhere but in the inputs, in the results too (poison). After: each result is judged, and all
+ * other bytes must be what they were. Inputs repeat after PERIOD elements, so that large messages cost little to check.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "test/conformance/conformance.h"
+
+#define PERIOD 4093
+#define ALIGN 16
+#define GUARD 48 /* at least so many bytes around each buffer */
+#define EXPECTED_BYTES (64u << 10)
+
+static void *need(struct cf_worker *worker, void *memory)
+{
+    if (memory == NULL) {
+        cf_die(worker, "no memory");
+    }
+    return memory;
+}
+
+bool cf_type_wanted(const struct cf_worker *worker, ncclDataType_t type)
+{
+    return worker->options->types == NULL || cf_named(worker->options->types, cf_types[type].name, false);
+}
+
+void cf_streams(struct cf_worker *worker, int which, CUstream *stream_p)
+{
+    for (int m = 0; m < worker->members; m++) {
+        stream_p[m] = worker->member[m].stream[which];
+    }
+}
+
+struct cf_batch *cf_batch_new(struct cf_worker *worker, const struct cf_set *set)
+{
+    struct cf_batch *batch = need(worker, calloc(1, sizeof *batch));
+    batch->worker = worker;
+    batch->set = set;
+    batch->bytes = GUARD;
+    return batch;
+}
+
+static size_t place(struct cf_batch *batch, size_t bytes, unsigned shift)
+{
+    size_t at = (batch->bytes + GUARD + ALIGN - 1) / ALIGN * ALIGN + shift;
+    batch->bytes = at + bytes;
+    return at;
+}
+
+void cf_batch_add(struct cf_batch *batch, const struct cf_spec *spec)
+{
+    size_t bytes = spec->count * cf_types[spec->type].size;
+    if (batch->items == batch->room) {
+        batch->room = 2 * batch->room + 16;
+        batch->item = need(batch->worker, realloc(batch->item, (size_t)batch->room * sizeof *batch->item));
+    }
+    struct cf_item *item = &batch->item[batch->items++];
+    item->spec = *spec;
+    item->scalar = place(batch, 8, 0);
+    item->send = place(batch, bytes, spec->send_shift);
+    item->recv = spec->in_place ? item->send : place(batch, bytes, spec->recv_shift);
+}
+
+static struct cf_data data_of(const struct cf_batch *batch, int i, int m)
+{
+    const struct cf_spec *spec = &batch->item[i].spec;
+    uint64_t key = spec->key != 0 ? spec->key : cf_mix(batch->serial * 65536 + (uint64_t)i);
+    return (struct cf_data){.type = &cf_types[spec->type],
+                            .op = spec->op,
+                            .family = spec->family,
+                            .key = key ^ cf_mix(batch->worker->options->seed),
+                            .nranks = batch->set->nranks[m]};
+}
+
+static void fill_item(struct cf_batch *batch, int i, int m)
+{
+    struct cf_data data = data_of(batch, i, m);
+    const struct cf_item *item = &batch->item[i];
+    int world = batch->worker->member[m].world_rank;
+    size_t size = data.type->size, bytes = item->spec.count * size, period = PERIOD * size;
+    unsigned char *send = batch->before[m] + item->send;
+    for (size_t e = 0; e < item->spec.count && e < PERIOD; e++) {
+        cf_store(data.type, send + e * size, cf_input(&data, world, e));
+    }
+    for (size_t done = period; done < bytes; done += period) {
+        memcpy(send + done, send, bytes - done < period ? bytes - done : period);
+    }
+    cf_store(data.type, batch->before[m] + item->scalar, cf_scalar(&data, world));
+}
+
+static void fill_pattern(unsigned char *memory, size_t bytes, uint64_t key)
+{
+    unsigned char pattern[1024];
+    for (size_t i = 0; i < sizeof pattern; i += 8) {
+        uint64_t word = cf_mix(key + i);
+        memcpy(pattern + i, &word, 8);
+    }
+    for (size_t done = 0; done < bytes; done += sizeof pattern) {
+        memcpy(memory + done, pattern, bytes - done < sizeof pattern ? bytes - done : sizeof pattern);
+    }
+}
+
+static void open_arena(struct cf_batch *batch, int m)
+{
+    struct cf_worker *worker = batch->worker;
+    if (batch->before[m] == NULL) {
+        batch->before[m] = need(worker, malloc(batch->bytes));
+        batch->after[m] = need(worker, malloc(batch->bytes));
+        CF_CU(worker, MemAlloc(&batch->arena[m], batch->bytes));
+    }
+}
+
+void cf_served(const struct cf_set *set, const struct cf_worker *worker, uint64_t *served_p, uint64_t *back_p)
+{
+    *served_p = *back_p = 0;
+    for (int m = 0; m < worker->members; m++) {
+        onehop_comm_info_t info = {.served = 0};
+        if (!worker->onehop || set->comm[m] == NULL || nccl.onehop_comm_info(set->comm[m], &info, sizeof info) != 0) {
+            continue;
+        }
+        *back_p += info.handed_back;
+        for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+            *served_p += info.calls[a];
+        }
+    }
+}
+
+void cf_batch_load(struct cf_batch *batch, CUstream *stream)
+{
+    struct cf_worker *worker = batch->worker;
+    batch->serial = ++worker->serial;
+    batch->bytes += batch->opened ? 0 : GUARD;
+    batch->opened = true;
+    for (int m = 0; m < worker->members; m++) {
+        if (batch->set->comm[m] == NULL) {
+            continue;
+        }
+        cf_use(worker, m);
+        open_arena(batch, m);
+        fill_pattern(batch->before[m], batch->bytes, worker->options->seed + batch->serial * 8 + (uint64_t)m);
+        for (int i = 0; i < batch->items; i++) {
+            fill_item(batch, i, m);
+        }
+        CF_CU(worker, MemcpyHtoDAsync(batch->arena[m], batch->before[m], batch->bytes, stream[m]));
+    }
+    cf_served(batch->set, worker, &batch->served_before, &batch->back_before);
+}
+
+static ncclRedOp_t plain_op(enum cf_op op)
+{
+    static const ncclRedOp_t ops[] = {ncclSum, ncclProd, ncclMin, ncclMax, ncclAvg};
+    return ops[op];
+}
+
+/* NCCL lets a user's op be destroyed as soon as the call that takes it has returned, within a group too. */
+ncclResult_t cf_batch_call(struct cf_batch *batch, int i, int m, CUstream stream)
+{
+    struct cf_item *item = &batch->item[i];
+    const struct cf_spec *spec = &item->spec;
+    struct cf_worker *worker = batch->worker;
+    ncclComm_t comm = batch->set->comm[m];
+    const void *send = (const void *)(uintptr_t)(batch->arena[m] + item->send);
+    void *recv = (void *)(uintptr_t)(batch->arena[m] + item->recv);
+    if (spec->op < CF_PREMUL_HOST) {
+        return nccl.AllReduce(send, recv, spec->count, spec->type, plain_op(spec->op), comm, stream);
+    }
+    ncclRedOp_t op;
+    uint64_t scalar;
+    memcpy(&scalar, batch->before[m] + item->scalar, sizeof scalar);
+    void *where = spec->op == CF_PREMUL_HOST ? (void *)&scalar : (void *)(uintptr_t)(batch->arena[m] + item->scalar);
+    CF_NCCL(worker,
+            RedOpCreatePreMulSum(&op, where, spec->type,
+                                 spec->op == CF_PREMUL_HOST ? ncclScalarHostImmediate : ncclScalarDevice, comm));
+    scalar = 0; /* host immediate: it was read */
+    ncclResult_t result = nccl.AllReduce(send, recv, spec->count, spec->type, op, comm, stream);
+    CF_NCCL(worker, RedOpDestroy(op, comm));
+    return result;
+}
+
+static void call_members(struct cf_batch *batch, int i, CUstream *stream)
+{
+    for (int m = 0; m < batch->worker->members; m++) {
+        if (batch->set->comm[m] != NULL) {
+            ncclResult_t result = cf_batch_call(batch, i, m, stream[m]);
+            if (result != ncclSuccess && result != ncclInProgress) {
+                cf_die(batch->worker, "ncclAllReduce(count %zu, %s, %s) gave %d", batch->item[i].spec.count,
+                       cf_types[batch->item[i].spec.type].name, cf_op_names[batch->item[i].spec.op], (int)result);
+            }
+        }
+    }
+}
+
+void cf_batch_issue(struct cf_batch *batch, enum cf_style style, CUstream *stream)
+{
+    struct cf_worker *worker = batch->worker;
+    bool each = style == CF_NESTED || (style == CF_SINGLE && worker->members > 1);
+    if (style != CF_SINGLE) {
+        CF_NCCL(worker, GroupStart());
+    }
+    for (int i = 0; i < batch->items; i++) {
+        if (each) {
+            CF_NCCL(worker, GroupStart());
+        }
+        call_members(batch, i, stream);
+        if (each) {
+            CF_NCCL(worker, GroupEnd());
+        }
+    }
+    if (style != CF_SINGLE) {
+        CF_NCCL(worker, GroupEnd());
+    }
+}
+
+const unsigned char *cf_batch_result(const struct cf_batch *batch, int item, int member)
+{
+    return batch->after[member] + batch->item[item].recv;
+}
+
+/* --- judging ----------------------------------------------------------------------------------------------------- */
+
+static void judge_item(struct cf_batch *batch, int i, int m)
+{
+    struct cf_worker *worker = batch->worker;
+    const struct cf_item *item = &batch->item[i];
+    const struct cf_spec *spec = &item->spec;
+    struct cf_data data = data_of(batch, i, m);
+    const unsigned char *got = batch->after[m] + item->recv;
+    size_t size = data.type->size, bad = 0;
+    char why[CF_TEXT];
+    for (size_t e = 0; e < spec->count; e++) {
+        const unsigned char *at = got + e * size;
+        /* What was right one period before is right here. */
+        if (e >= PERIOD && bad == 0 && memcmp(at, at - PERIOD * size, size) == 0) {
+            continue;
+        }
+        if (!cf_judge(&data, batch->set->world[m], e % PERIOD, cf_load(data.type, at), batch->served, why,
+                      sizeof why) &&
+            bad++ == 0) {
+            cf_fail(worker, "%s %s %s count %zu %s shifts %u,%u item %d rank %d of %d element %zu: %s", data.type->name,
+                    cf_op_names[spec->op], cf_family_names[spec->family], spec->count,
+                    spec->in_place ? "in place" : "out of place", spec->send_shift, spec->recv_shift, i,
+                    batch->set->rank[m], data.nranks, e, why);
+        }
+    }
+    worker->result->checks += spec->count;
+}
+
+static uint64_t hash_bytes(uint64_t hash, const unsigned char *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        hash = (hash ^ data[i]) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+/* Ranks in one thread are compared here; the launcher compares workers. */
+static void note_hash(struct cf_batch *batch, const uint64_t *hash)
+{
+    struct cf_worker *worker = batch->worker;
+    if (!batch->set->whole) {
+        return;
+    }
+    for (int m = 1; m < worker->members; m++) {
+        cf_check(worker, hash[m] == hash[0], "results of ranks 0 and %d differ", worker->member[m].world_rank);
+    }
+    worker->result->hash = cf_mix(worker->result->hash ^ hash[0]);
+}
+
+static void judge_arena(struct cf_batch *batch, int m, bool launched, uint64_t *hash_p)
+{
+    unsigned char *before = batch->before[m], *after = batch->after[m];
+    *hash_p = 0xcbf29ce484222325u;
+    for (int i = 0; i < batch->items && launched; i++) {
+        const struct cf_item *item = &batch->item[i];
+        size_t bytes = item->spec.count * cf_types[item->spec.type].size;
+        judge_item(batch, i, m);
+        *hash_p = hash_bytes(*hash_p, after + item->recv, bytes);
+        memcpy(before + item->recv, after + item->recv, bytes);
+    }
+    batch->worker->result->checks++;
+    if (memcmp(before, after, batch->bytes) != 0) {
+        size_t at = 0;
+        while (before[at] == after[at]) {
+            at++;
+        }
+        int i = batch->items - 1;
+        while (i > 0 && batch->item[i].send > at + GUARD) {
+            i--;
+        }
+        cf_fail(batch->worker, "byte %zu of the arena was changed (rank %d, %s; item %d: send at %zu, receive at %zu)",
+                at, batch->set->rank[m], launched ? "not a result" : "nothing was to be launched", i,
+                batch->item[i].send, batch->item[i].recv);
+    }
+}
+
+/* What onehop serves today; a call that is not on this list may be served as well. */
+static bool should_serve(const struct cf_spec *spec)
+{
+    static const bool types[ncclNumTypes] = {[ncclFloat32] = true, [ncclFloat16] = true, [ncclBfloat16] = true};
+    static const bool ops[CF_OPS] = {[CF_SUM] = true};
+    size_t bytes = spec->count * cf_types[spec->type].size;
+    return types[spec->type] && ops[spec->op] && bytes > 0 && bytes <= EXPECTED_BYTES;
+}
+
+static void count_served(struct cf_batch *batch)
+{
+    struct cf_worker *worker = batch->worker;
+    uint64_t served, back, all = 0, expected = 0, members = (uint64_t)worker->members;
+    cf_served(batch->set, worker, &served, &back);
+    served -= batch->served_before;
+    worker->result->served += served;
+    worker->result->handed_back += back - batch->back_before;
+    for (int i = 0; i < batch->items; i++) {
+        all += batch->item[i].spec.count > 0 ? members : 0;
+        expected += should_serve(&batch->item[i].spec) ? members : 0;
+    }
+    batch->served |= batch->set->whole && all > 0 && served == all;
+    if (worker->options->expect_served && batch->set->whole && !batch->replayed && served < expected) {
+        cf_fail(worker, "onehop served %llu calls of a batch in which it should serve %llu", (unsigned long long)served,
+                (unsigned long long)expected);
+    }
+}
+
+void cf_batch_judge(struct cf_batch *batch, CUstream *stream, bool launched)
+{
+    struct cf_worker *worker = batch->worker;
+    uint64_t hash[CF_MAX_RANKS] = {0};
+    for (int m = 0; m < worker->members; m++) {
+        if (batch->set->comm[m] != NULL) {
+            cf_use(worker, m);
+            CF_CU(worker, MemcpyDtoHAsync(batch->after[m], batch->arena[m], batch->bytes, stream[m]));
+        }
+    }
+    for (int m = 0; m < worker->members; m++) {
+        if (batch->set->comm[m] != NULL) {
+            cf_use(worker, m);
+            CF_CU(worker, StreamSynchronize(stream[m]));
+        }
+    }
+    if (launched) {
+        count_served(batch);
+    }
+    for (int m = 0; m < worker->members; m++) {
+        if (batch->set->comm[m] != NULL) {
+            judge_arena(batch, m, launched, &hash[m]);
+        }
+    }
+    if (launched) {
+        note_hash(batch, hash);
+    }
+}
+
+void cf_batch_free(struct cf_batch *batch)
+{
+    struct cf_worker *worker = batch->worker;
+    for (int m = 0; m < worker->members; m++) {
+        if (batch->before[m] != NULL) {
+            cf_use(worker, m);
+            CF_CU(worker, MemFree(batch->arena[m]));
+        }
+        free(batch->before[m]);
+        free(batch->after[m]);
+    }
+    free(batch->item);
+    free(batch);
+}
+
+void cf_batch_run(struct cf_batch *batch, enum cf_style style)
+{
+    CUstream stream[CF_MAX_RANKS];
+    cf_streams(batch->worker, 0, stream);
+    cf_batch_load(batch, stream);
+    cf_batch_issue(batch, style, stream);
+    cf_batch_judge(batch, stream, true);
+    cf_batch_free(batch);
+}

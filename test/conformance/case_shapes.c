@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: MIT */
+/* case_shapes.c - counts, alignment, where the algorithm changes, and arguments that are no good */
+#include <string.h>
+
+#include "test/conformance/cases.h"
+
+#define KIB ((size_t)1024)
+#define MIB (KIB * KIB)
+
+static const ncclDataType_t shape_types[] = {ncclFloat32, ncclBfloat16, ncclInt8, ncclFloat64, ncclFloat16, ncclUint32};
+
+static struct cf_spec spec_of(ncclDataType_t type, size_t count)
+{
+    enum cf_family family = cf_types[type].mantissa > 0 ? CF_WIDE : CF_EXACT;
+    return (struct cf_spec){.type = type, .op = CF_SUM, .family = family, .count = count};
+}
+
+static void add_both_places(struct cf_batch *batch, struct cf_spec spec)
+{
+    cf_batch_add(batch, &spec);
+    spec.in_place = true;
+    cf_batch_add(batch, &spec);
+}
+
+static void add_counts(struct cf_batch *batch, ncclDataType_t type, bool full)
+{
+    static const size_t primes[] = {2, 3, 5, 7, 11, 13, 17, 31, 61, 127, 257, 1021, 4093, 16381, 65521};
+    size_t most = full ? (size_t)1 << 20 : (size_t)1 << 14;
+    for (size_t count = 0; count <= CF_MAX_RANKS + 1; count++) { /* none, and fewer than ranks */
+        add_both_places(batch, spec_of(type, count));
+    }
+    for (size_t i = 0; i < sizeof primes / sizeof *primes; i++) {
+        if (primes[i] <= most) {
+            cf_batch_add(
+                batch, &(struct cf_spec){.type = type, .family = CF_EXACT, .count = primes[i], .in_place = i % 2 == 1});
+        }
+    }
+    for (size_t power = 16; power <= most; power *= full ? 2 : 4) {
+        for (size_t count = power - 1; count <= power + 1; count++) {
+            cf_batch_add(
+                batch, &(struct cf_spec){.type = type, .family = CF_EXACT, .count = count, .in_place = count == power});
+        }
+    }
+}
+
+void cf_case_counts(struct cf_worker *worker)
+{
+    size_t types = worker->options->full ? sizeof shape_types / sizeof *shape_types : 3;
+    for (size_t t = 0; t < types; t++) {
+        struct cf_batch *batch = cf_batch_new(worker, &worker->world);
+        add_counts(batch, shape_types[t], worker->options->full);
+        cf_batch_run(batch, CF_SINGLE);
+    }
+}
+
+/* Nothing to reduce is right whatever the buffers are; what is checked before the count is still checked. */
+void cf_case_count_zero(struct cf_worker *worker)
+{
+    for (int m = 0; m < worker->members; m++) {
+        ncclComm_t comm = worker->world.comm[m];
+        CUstream stream = worker->member[m].stream[0];
+        CF_IS(worker, ncclSuccess, AllReduce(NULL, NULL, 0, ncclFloat32, ncclSum, comm, stream));
+        CF_IS(worker, ncclSuccess, AllReduce(NULL, NULL, 0, ncclInt8, ncclProd, comm, stream));
+        CF_IS(worker, ncclInvalidArgument, AllReduce(NULL, NULL, 0, ncclFloat32, ncclSum, NULL, stream));
+        CF_IS(worker, ncclInvalidArgument, AllReduce(NULL, NULL, 0, ncclNumTypes, ncclSum, comm, stream));
+        CF_IS(worker, ncclInvalidArgument, AllReduce(NULL, NULL, 0, ncclFloat32, (ncclRedOp_t)-1, comm, stream));
+    }
+    struct cf_batch *batch = cf_batch_new(worker, &worker->world);
+    struct cf_spec spec = spec_of(ncclFloat32, 0);
+    cf_batch_add(batch, &spec);
+    cf_batch_run(batch, CF_GROUPED);
+}
+
+/* Message sizes at which onehop's table for some number of ranks has an end, in KiB. */
+static const size_t ends[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+
+static void run_around(struct cf_worker *worker, ncclDataType_t type, size_t bytes)
+{
+    struct cf_batch *batch = cf_batch_new(worker, &worker->world);
+    size_t count = bytes / cf_types[type].size;
+    for (size_t c = count - 1; c <= count + 1; c++) {
+        struct cf_spec spec = spec_of(type, c);
+        spec.in_place = c % 2;
+        cf_batch_add(batch, &spec);
+    }
+    cf_batch_run(batch, CF_SINGLE);
+}
+
+void cf_case_table_ends(struct cf_worker *worker)
+{
+    size_t most = worker->options->full ? 16 * MIB : 1 * MIB;
+    for (size_t e = 0; e < sizeof ends / sizeof *ends && ends[e] * KIB <= most; e++) {
+        run_around(worker, ncclFloat32, ends[e] * KIB);
+        if (worker->options->full || e % 3 == 0) {
+            run_around(worker, ncclBfloat16, ends[e] * KIB);
+        }
+    }
+}
+
+/* One call of `count` elements. Was it served? The answer must be the same on all ranks. */
+static bool probe(struct cf_worker *worker, ncclDataType_t type, size_t count)
+{
+    uint64_t served_before = worker->result->served, all = (uint64_t)worker->members;
+    struct cf_batch *batch = cf_batch_new(worker, &worker->world);
+    struct cf_spec spec = spec_of(type, count);
+    cf_batch_add(batch, &spec);
+    cf_batch_run(batch, CF_SINGLE);
+    uint64_t served = worker->result->served - served_before;
+    cf_check(worker, served == 0 || served == all, "%llu of %llu ranks were served", (unsigned long long)served,
+             (unsigned long long)all);
+    cf_check(worker, cf_agree(worker, served), "count %zu was served on some ranks only", count);
+    return served > 0;
+}
+
+/* The largest message served, found by halving, and one element over. */
+void cf_case_largest_served(struct cf_worker *worker)
+{
+    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16};
+    for (size_t t = 0; t < (worker->options->full ? 2 : 1); t++) {
+        size_t served = 0, over = 32 * MIB / cf_types[types[t]].size;
+        for (size_t step = over / 2; step > 0 && worker->options->full; step /= 2) {
+            served += probe(worker, types[t], served + step) ? step : 0;
+        }
+        if (!worker->options->full) { /* coarse: powers of two only */
+            for (size_t count = 1024; count < over / 16 && probe(worker, types[t], count); count *= 4) {
+                served = count;
+            }
+        }
+        if (served > 0) {
+            run_around(worker, types[t], served * cf_types[types[t]].size);
+        }
+    }
+}
+
+static void add_shifts(struct cf_batch *batch, ncclDataType_t type, size_t count)
+{
+    unsigned size = (unsigned)cf_types[type].size;
+    for (unsigned send = 0; send < 16; send += size) {
+        for (unsigned recv = 0; recv < 16; recv += size) {
+            struct cf_spec spec = spec_of(type, count + (send + recv) / size % 3);
+            spec.send_shift = send;
+            spec.recv_shift = recv;
+            cf_batch_add(batch, &spec);
+        }
+        struct cf_spec spec = spec_of(type, count);
+        spec.in_place = true;
+        spec.send_shift = send;
+        cf_batch_add(batch, &spec);
+    }
+}
+
+void cf_case_alignment(struct cf_worker *worker)
+{
+    static const ncclDataType_t types[] = {ncclBfloat16, ncclFloat32, ncclInt8, ncclFloat64, ncclFloat16, ncclInt32};
+    static const size_t counts[] = {29, 1000, 70000};
+    size_t type_count = worker->options->full ? 6 : 4, count_count = worker->options->full ? 3 : 1;
+    for (size_t t = 0; t < type_count; t++) {
+        for (size_t c = 0; c < count_count; c++) {
+            struct cf_batch *batch = cf_batch_new(worker, &worker->world);
+            add_shifts(batch, types[t], cf_types[types[t]].size == 1 && c == 2 ? 9000 : counts[c]);
+            cf_batch_run(batch, CF_SINGLE);
+        }
+    }
+}
+
+/* --- arguments --------------------------------------------------------------------------------------------------- */
+
+struct bad_call {
+    int type, op;
+};
+
+static void check_user_ops(struct cf_worker *worker, int m, const void *send, void *recv)
+{
+    ncclComm_t comm = worker->world.comm[m];
+    CUstream stream = worker->member[m].stream[0];
+    ncclRedOp_t op, gone;
+    float one = 1;
+    CF_NCCL(worker, RedOpCreatePreMulSum(&op, &one, ncclFloat32, ncclScalarHostImmediate, comm));
+    CF_NCCL(worker, RedOpCreatePreMulSum(&gone, &one, ncclFloat32, ncclScalarHostImmediate, comm));
+    cf_check(worker, (int)op >= ncclNumOps && (int)gone >= ncclNumOps && op != gone, "user ops %d and %d", (int)op,
+             (int)gone);
+    CF_IS(worker, ncclSuccess, RedOpDestroy(gone, comm));
+    CF_IS(worker, ncclInvalidArgument, AllReduce(send, recv, 4, ncclFloat32, gone, comm, stream));
+    CF_IS(worker, ncclInvalidArgument, AllReduce(send, recv, 4, ncclFloat16, op, comm, stream));
+    CF_IS(worker, ncclInvalidArgument, AllReduce(send, recv, 4, ncclInt32, op, comm, stream));
+    CF_IS(worker, ncclSuccess, AllReduce(send, recv, 0, ncclFloat16, op, comm, stream)); /* the count comes first */
+    CF_IS(worker, ncclSuccess, RedOpDestroy(op, comm));
+    CF_IS(worker, ncclInvalidArgument, RedOpDestroy(op, comm));
+    CF_IS(worker, ncclInvalidArgument, RedOpDestroy(ncclSum, comm));
+    CF_IS(worker, ncclInvalidArgument, RedOpDestroy((ncclRedOp_t)-1, comm));
+}
+
+static void check_arguments(struct cf_worker *worker, int m, const void *send, void *recv)
+{
+    static const struct bad_call bad[] = {{-1, ncclSum},          {ncclNumTypes, ncclSum},    {127, ncclSum},
+                                          {ncclFloat32, -1},      {ncclFloat32, ncclNumOps},  {ncclInt8, 0x7fffffff},
+                                          {ncclFloat32, 0x12345}, {ncclNumTypes, ncclNumOps}, {-5, -5}};
+    ncclComm_t comm = worker->world.comm[m];
+    CUstream stream = worker->member[m].stream[0];
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ncclResult_t result =
+            nccl.AllReduce(send, recv, 4, (ncclDataType_t)bad[i].type, (ncclRedOp_t)bad[i].op, comm, stream);
+        cf_check(worker, result == ncclInvalidArgument, "type %d, op %d gave %d", bad[i].type, bad[i].op, (int)result);
+    }
+    CF_IS(worker, ncclInvalidArgument, AllReduce(send, recv, 4, ncclFloat32, ncclSum, NULL, stream));
+    check_user_ops(worker, m, send, recv);
+}
+
+/* Each is refused with NCCL's code, writes nothing, and leaves the communicator as good as it was. */
+void cf_case_arguments(struct cf_worker *worker)
+{
+    CUstream stream[CF_MAX_RANKS];
+    struct cf_batch *batch = cf_batch_new(worker, &worker->world);
+    struct cf_spec spec = spec_of(ncclFloat32, 64);
+    cf_batch_add(batch, &spec);
+    cf_streams(worker, 0, stream);
+    cf_batch_load(batch, stream);
+    for (int m = 0; m < worker->members; m++) {
+        cf_use(worker, m);
+        check_arguments(worker, m, (const void *)(uintptr_t)(batch->arena[m] + batch->item[0].send),
+                        (void *)(uintptr_t)(batch->arena[m] + batch->item[0].recv));
+    }
+    CF_IS(worker, ncclInvalidUsage, GroupEnd());
+    cf_batch_judge(batch, stream, false);
+    cf_batch_issue(batch, CF_SINGLE, stream);
+    cf_batch_judge(batch, stream, true);
+    cf_batch_free(batch);
+}
+
+/* A user's op belongs to its communicator. */
+void cf_case_foreign_op(struct cf_worker *worker)
+{
+    struct cf_set other;
+    float two = 2;
+    cf_set_create(worker, CF_INIT_RANK, &other);
+    for (int m = 0; m < worker->members; m++) {
+        ncclRedOp_t op;
+        CF_NCCL(worker, RedOpCreatePreMulSum(&op, &two, ncclFloat32, ncclScalarHostImmediate, other.comm[m]));
+        CF_IS(worker, ncclInvalidArgument,
+              AllReduce(&two, &two, 1, ncclFloat32, op, worker->world.comm[m], worker->member[m].stream[0]));
+        CF_IS(worker, ncclSuccess, RedOpDestroy(op, other.comm[m]));
+    }
+    cf_barrier(worker);
+    cf_set_destroy(worker, &other);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/* case_values.c - every type with every op, over every family of inputs */
+#include "test/conformance/cases.h"
+
+static void add_type(struct cf_batch *batch, ncclDataType_t type, enum cf_op op, bool full)
+{
+    static const size_t counts[] = {1, 37, 256, 4099, 70001};
+    bool is_float = cf_types[type].mantissa > 0;
+    for (int f = 0; f < CF_FAMILIES; f++) {
+        if (!is_float && (f == CF_WIDE || f == CF_SPECIAL)) {
+            continue;
+        }
+        for (int c = full ? 0 : 1; c < (full ? 5 : 3); c++) {
+            cf_batch_add(batch, &(struct cf_spec){.type = type,
+                                                  .op = op,
+                                                  .family = (enum cf_family)f,
+                                                  .count = counts[c],
+                                                  .in_place = (c + f) % 2 == 1});
+        }
+    }
+}
+
+/* fp8 on a GPU that lacks it: refused, and nothing written. */
+static void expect_refusal(struct cf_worker *worker, struct cf_batch *batch)
+{
+    CUstream stream[CF_MAX_RANKS];
+    cf_streams(worker, 0, stream);
+    cf_batch_load(batch, stream);
+    for (int m = 0; m < worker->members; m++) {
+        if (cf_types[batch->item[0].spec.type].fp8) {
+            ncclResult_t result = cf_batch_call(batch, 0, m, stream[m]);
+            cf_check(worker, result == ncclInvalidArgument, "%s before compute capability 9.0 gave %d",
+                     cf_types[batch->item[0].spec.type].name, (int)result);
+        }
+    }
+    cf_batch_judge(batch, stream, false);
+    cf_batch_free(batch);
+}
+
+static void run_op(struct cf_worker *worker, enum cf_op op)
+{
+    for (int t = 0; t < (int)ncclNumTypes; t++) {
+        if (!cf_type_wanted(worker, (ncclDataType_t)t)) {
+            continue;
+        }
+        struct cf_batch *batch = cf_batch_new(worker, &worker->world);
+        add_type(batch, (ncclDataType_t)t, op, worker->options->full);
+        if (cf_types[t].fp8 && !worker->fp8) {
+            expect_refusal(worker, batch);
+        } else {
+            cf_batch_run(batch, CF_SINGLE);
+        }
+    }
+}
+
+#define OP_CASE(name_, op_)                                                                                            \
+    void cf_case_##name_(struct cf_worker *worker)                                                                     \
+    {                                                                                                                  \
+        run_op(worker, op_);                                                                                           \
+    }
+OP_CASE(sum, CF_SUM)
+OP_CASE(prod, CF_PROD)
+OP_CASE(min, CF_MIN)
+OP_CASE(max, CF_MAX)
+OP_CASE(avg, CF_AVG)
+OP_CASE(premul_host, CF_PREMUL_HOST)
+OP_CASE(premul_device, CF_PREMUL_DEVICE)

@@ -1,0 +1,606 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * number.c - see number.h
+ *
+ * The bound for floats. NCCL's ring rounds to the type at each of n - 1 additions; avg multiplies each input by 1/n,
+ * itself rounded, before that; PreMulSum by the factor. With u, half an ulp of 1 in the type, any such evaluation in
+ * any order lies within ((1 + u)^k - 1) * sum|x| of the true sum (Higham, Accuracy and Stability of Numerical
+ * Algorithms, 4.2), with k = n - 1 for sum and prod (then of |product|), n for PreMulSum, n + 1 for avg. Products may
+ * underflow: half a smallest subnormal each. fp8 goes through fp16, and narrow types may go through fp32, so u is taken
+ * as u + 2^-11 (fp8) or u + 2^-24. In ulps of the type at sum|x| that is k/2 ulps, a little more for fp8. Sums of
+ * subnormals are exact.
+ *
+ * Order and rounding that onehop documents (doc/design.md, Kernels), checked when a call was served: sum in rank order
+ * in fp32 (fp64 in fp64), rounded once, so the bits are known.
+ */
+#include "test/conformance/number.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define INTEGER(name_, type_, size_, signed_) [type_] = {name_, type_, size_, signed_, 0, 0, false}
+#define FLOAT(name_, type_, size_, exponent_, mantissa_, fp8_)                                                         \
+    [type_] = {name_, type_, size_, true, mantissa_, exponent_, fp8_}
+
+const struct cf_type cf_types[ncclNumTypes] = {
+    INTEGER("int8", ncclInt8, 1, true),
+    INTEGER("uint8", ncclUint8, 1, false),
+    INTEGER("int32", ncclInt32, 4, true),
+    INTEGER("uint32", ncclUint32, 4, false),
+    INTEGER("int64", ncclInt64, 8, true),
+    INTEGER("uint64", ncclUint64, 8, false),
+    FLOAT("float16", ncclFloat16, 2, 5, 10, false),
+    FLOAT("float32", ncclFloat32, 4, 8, 23, false),
+    FLOAT("float64", ncclFloat64, 8, 11, 52, false),
+    FLOAT("bfloat16", ncclBfloat16, 2, 8, 7, false),
+    FLOAT("float8e4m3", ncclFloat8e4m3, 1, 4, 3, true),
+    FLOAT("float8e5m2", ncclFloat8e5m2, 1, 5, 2, true),
+};
+
+const char *const cf_op_names[CF_OPS] = {"sum", "prod", "min", "max", "avg", "premul-host", "premul-device"};
+const char *const cf_family_names[CF_FAMILIES] = {"exact", "wide", "special", "marker"};
+
+uint64_t cf_mix(uint64_t value)
+{
+    value += 0x9e3779b97f4a7c15u;
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+    return value ^ (value >> 31);
+}
+
+uint64_t cf_load(const struct cf_type *type, const void *at)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, at, type->size); /* little endian, as every host of these GPUs */
+    return bits;
+}
+
+void cf_store(const struct cf_type *type, void *at, uint64_t bits)
+{
+    memcpy(at, &bits, type->size);
+}
+
+/* --- floats ------------------------------------------------------------------------------------------------------ */
+
+static int bias_of(const struct cf_type *type)
+{
+    return (1 << (type->exponent - 1)) - 1;
+}
+
+static bool has_infinity(const struct cf_type *type)
+{
+    return !(type->fp8 && type->exponent == 4);
+}
+
+static int least_exponent(const struct cf_type *type)
+{
+    return 1 - bias_of(type);
+}
+
+static int most_exponent(const struct cf_type *type)
+{
+    return has_infinity(type) ? bias_of(type) : bias_of(type) + 1;
+}
+
+static long double most(const struct cf_type *type)
+{
+    /* e4m3: the pattern above the largest number is its NaN. */
+    long double last = has_infinity(type) ? 2 - ldexpl(1, -type->mantissa) : 2 - ldexpl(1, 1 - type->mantissa);
+    return ldexpl(last, most_exponent(type));
+}
+
+static long double least_subnormal(const struct cf_type *type)
+{
+    return ldexpl(1, least_exponent(type) - type->mantissa);
+}
+
+static uint64_t sign_bit(const struct cf_type *type)
+{
+    return UINT64_C(1) << (type->size * 8 - 1);
+}
+
+static uint64_t all_ones_exponent(const struct cf_type *type)
+{
+    return ((UINT64_C(1) << type->exponent) - 1) << type->mantissa;
+}
+
+static long double decode(const struct cf_type *type, uint64_t bits)
+{
+    uint64_t magnitude = bits & (sign_bit(type) - 1), ones = all_ones_exponent(type);
+    uint64_t fraction = magnitude & ((UINT64_C(1) << type->mantissa) - 1);
+    int exponent = (int)(magnitude >> type->mantissa);
+    long double value;
+    if (has_infinity(type) ? magnitude > ones : magnitude == sign_bit(type) - 1) {
+        return nanl("");
+    } else if (has_infinity(type) && magnitude == ones) {
+        value = INFINITY;
+    } else if (exponent == 0) {
+        value = ldexpl((long double)fraction, least_exponent(type) - type->mantissa);
+    } else {
+        value = ldexpl((long double)(fraction + (UINT64_C(1) << type->mantissa)),
+                       exponent - bias_of(type) - type->mantissa);
+    }
+    return bits & sign_bit(type) ? -value : value;
+}
+
+static uint64_t infinity_or_most(const struct cf_type *type)
+{
+    if (!type->fp8) {
+        return all_ones_exponent(type);
+    }
+    return has_infinity(type) ? all_ones_exponent(type) - 1 : sign_bit(type) - 2;
+}
+
+/* To nearest, ties to even; fp8 saturates, infinities too, as NCCL's conversions do. */
+static uint64_t encode(const struct cf_type *type, long double value)
+{
+    uint64_t sign = signbit(value) ? sign_bit(type) : 0;
+    long double magnitude = fabsl(value);
+    if (isnan(value)) {
+        return sign_bit(type) - 1;
+    }
+    if (isinf(value)) {
+        return sign | infinity_or_most(type);
+    }
+    int exponent = magnitude > 0 ? ilogbl(magnitude) : least_exponent(type);
+    exponent = exponent < least_exponent(type) ? least_exponent(type) : exponent;
+    magnitude = ldexpl(rintl(ldexpl(magnitude, type->mantissa - exponent)), exponent - type->mantissa);
+    if (magnitude > most(type)) {
+        return sign | infinity_or_most(type);
+    }
+    if (magnitude < ldexpl(1, least_exponent(type))) {
+        return sign | (uint64_t)(magnitude / least_subnormal(type));
+    }
+    exponent = ilogbl(magnitude);
+    uint64_t fraction = (uint64_t)ldexpl(magnitude, type->mantissa - exponent) - (UINT64_C(1) << type->mantissa);
+    return sign | (uint64_t)(exponent + bias_of(type)) << type->mantissa | fraction;
+}
+
+/* --- inputs ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t mask_of(const struct cf_type *type)
+{
+    return type->size == 8 ? UINT64_MAX : (UINT64_C(1) << (type->size * 8)) - 1;
+}
+
+/* A float of random sign and fraction, its exponent between low and high. */
+static uint64_t random_float(const struct cf_type *type, uint64_t random, int low, int high)
+{
+    uint64_t fraction = (random >> 8) & ((UINT64_C(1) << type->mantissa) - 1);
+    int exponent = low + (int)((random >> 1) % 97 % (uint64_t)(high - low + 1));
+    uint64_t bits = (random & 1 ? sign_bit(type) : 0) | (uint64_t)(exponent + bias_of(type)) << type->mantissa;
+    return fabsl(decode(type, bits | fraction)) <= most(type) ? bits | fraction : bits;
+}
+
+static int at_least(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+static int at_most(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t exact_input(const struct cf_data *data, uint64_t random)
+{
+    const struct cf_type *type = data->type;
+    if (data->op == CF_PROD) { /* signed powers of two */
+        return encode(type, (random & 1 ? -1 : 1) * ldexpl(1, (int)((random >> 1) % 3) - 1));
+    }
+    if (data->op == CF_MIN || data->op == CF_MAX) {
+        return random_float(type, random, least_exponent(type), most_exponent(type));
+    }
+    /* Whole numbers of which eight have a sum within the precision of the type. */
+    int bits = at_most(type->mantissa + 1 - 3, 40);
+    uint64_t most_whole = UINT64_C(1) << bits;
+    return encode(type, (long double)((random >> 8) % (2 * most_whole + 1)) - (long double)most_whole);
+}
+
+static uint64_t wide_input(const struct cf_data *data, uint64_t random)
+{
+    const struct cf_type *type = data->type;
+    if (data->op == CF_PROD) { /* eight of them fit every type, and none is subnormal on the way */
+        return random_float(type, random, 0, 0);
+    }
+    return random_float(type, random, at_least(least_exponent(type), -12), at_most(most_exponent(type) - 5, 12));
+}
+
+/* A neutral element of the op, where it has one that suits the case. */
+static uint64_t neutral(const struct cf_data *data)
+{
+    return encode(data->type, data->op == CF_PROD ? 1 : 0);
+}
+
+/* What element i is about is the same on all ranks. */
+enum special {
+    ONE_NAN,
+    ALL_NAN,
+    MIXED_ZEROS,
+    NEGATIVE_ZEROS,
+    SUBNORMAL,
+    ONE_INFINITY,
+    BOTH_INFINITIES,
+    TOO_LARGE,
+    SPECIALS
+};
+
+static uint64_t any_nan(const struct cf_type *type, uint64_t random)
+{
+    uint64_t sign = random & 1 ? sign_bit(type) : 0;
+    if (!has_infinity(type)) {
+        return sign | (sign_bit(type) - 1);
+    }
+    uint64_t payload = (random >> 8) & ((UINT64_C(1) << type->mantissa) - 1);
+    return sign | all_ones_exponent(type) | (payload != 0 ? payload : 1);
+}
+
+static uint64_t infinity_of(const struct cf_type *type, bool negative)
+{
+    uint64_t bits = has_infinity(type) ? all_ones_exponent(type) : infinity_or_most(type);
+    return bits | (negative ? sign_bit(type) : 0);
+}
+
+/* So many subnormals that the sum of eight of them is exact. */
+static uint64_t tiny_fractions(const struct cf_type *type)
+{
+    return type->mantissa > 3 ? UINT64_C(1) << (type->mantissa - 2) : 2;
+}
+
+static uint64_t special_input(const struct cf_data *data, int world, size_t i, uint64_t random)
+{
+    const struct cf_type *type = data->type;
+    uint64_t about = cf_mix(data->key ^ (i * 31 + 7));
+    bool chosen = world == (int)((about >> 32) % (uint64_t)data->nranks);
+    bool negative = about >> 20 & 1;
+    switch ((enum special)(about % SPECIALS)) {
+    case ONE_NAN:
+        return chosen ? any_nan(type, random) : wide_input(data, random);
+    case ALL_NAN:
+        return any_nan(type, random);
+    case MIXED_ZEROS:
+        return random & 1 ? sign_bit(type) : 0;
+    case NEGATIVE_ZEROS:
+        return sign_bit(type);
+    case SUBNORMAL:
+        if (data->op == CF_PROD && !chosen) {
+            return neutral(data);
+        }
+        return (random & 1 ? sign_bit(type) : 0) | (random >> 8) % tiny_fractions(type);
+    case ONE_INFINITY:
+        return chosen ? infinity_of(type, negative) : encode(type, data->op == CF_PROD ? 1 : (int)(random % 3));
+    case BOTH_INFINITIES:
+        return type->fp8 ? encode(type, 1) : infinity_of(type, chosen);
+    default: /* the same on all ranks; with avg half of it, as 1/n rounded up is too large a factor */
+        return encode(type, (negative ? -1 : 1) * most(type) / (data->op == CF_AVG ? 2 : 1));
+    }
+}
+
+static uint64_t marker_input(const struct cf_data *data, int world, size_t i)
+{
+    static const uint64_t patterns[] = {UINT64_MAX, 0xfffafffafffafffau, 0xfffafffbfffafffbu};
+    uint64_t about = cf_mix(data->key ^ (i * 17 + 3)), pattern = patterns[about % 3] & mask_of(data->type);
+    bool all = about >> 16 & 1, chosen = world == (int)((about >> 32) % (uint64_t)data->nranks);
+    uint64_t other = data->type->mantissa ? neutral(data) : data->op == CF_PROD;
+    return all || chosen ? pattern : other;
+}
+
+uint64_t cf_input(const struct cf_data *data, int world, size_t i)
+{
+    uint64_t random = cf_mix(data->key + cf_mix((uint64_t)world * 0x10001 + 1) + i);
+    if (data->family == CF_MARKER) {
+        return marker_input(data, world, i);
+    }
+    if (data->type->mantissa == 0) {
+        return random & mask_of(data->type);
+    }
+    switch (data->family) {
+    case CF_EXACT:
+        return exact_input(data, random);
+    case CF_WIDE:
+        return wide_input(data, random);
+    default:
+        return special_input(data, world, i, random);
+    }
+}
+
+static bool is_premul(enum cf_op op)
+{
+    return op == CF_PREMUL_HOST || op == CF_PREMUL_DEVICE;
+}
+
+uint64_t cf_scalar(const struct cf_data *data, int world)
+{
+    uint64_t random = cf_mix(data->key ^ cf_mix((uint64_t)world + 1000));
+    if (data->type->mantissa == 0) {
+        return random & mask_of(data->type);
+    }
+    if (data->family == CF_WIDE) {
+        return random_float(data->type, random, -1, 0);
+    }
+    /* One power of two, so that exact sums stay exact; of either sign. */
+    return encode(data->type, random & 1 ? -2.0L : 2.0L);
+}
+
+/* --- integers ---------------------------------------------------------------------------------------------------- */
+
+static int64_t as_signed(const struct cf_type *type, uint64_t bits)
+{
+    int shift = 64 - (int)type->size * 8;
+    return (int64_t)(bits << shift) >> shift;
+}
+
+static bool is_less(const struct cf_type *type, uint64_t a, uint64_t b)
+{
+    return type->is_signed ? as_signed(type, a) < as_signed(type, b) : a < b;
+}
+
+static uint64_t combine_integers(const struct cf_data *data, uint64_t a, uint64_t b)
+{
+    switch (data->op) {
+    case CF_PROD:
+        return a * b & mask_of(data->type);
+    case CF_MIN:
+        return is_less(data->type, b, a) ? b : a;
+    case CF_MAX:
+        return is_less(data->type, a, b) ? b : a;
+    default:
+        return (a + b) & mask_of(data->type);
+    }
+}
+
+static uint64_t integer_result(const struct cf_data *data, const int *world, size_t i)
+{
+    const struct cf_type *type = data->type;
+    uint64_t result = 0;
+    for (int r = 0; r < data->nranks; r++) {
+        uint64_t value = cf_input(data, world[r], i);
+        if (is_premul(data->op)) {
+            value = value * cf_scalar(data, world[r]) & mask_of(type);
+        }
+        result = r == 0 ? value : combine_integers(data, result, value);
+    }
+    if (data->op != CF_AVG) {
+        return result;
+    }
+    uint64_t quotient = type->is_signed ? (uint64_t)(as_signed(type, result) / data->nranks)
+                                        : result / (uint64_t)data->nranks; /* C truncates toward zero */
+    return quotient & mask_of(type);
+}
+
+/* --- what floats must be ----------------------------------------------------------------------------------------- */
+
+enum expect {
+    ANYTHING,
+    NOT_A_NUMBER,
+    BITS,    /* exactly these */
+    BITS_OR, /* one of two */
+    NEAR     /* value, at most `error` away */
+};
+
+struct expectation {
+    enum expect kind;
+    uint64_t bits, or_bits;
+    long double value, error;
+};
+
+/* The ranks' values, each times its factor, and what they have in common. */
+struct column {
+    uint64_t bits[CF_MAX_RANKS];
+    long double value[CF_MAX_RANKS];
+    int nans, plus_infinities, minus_infinities, zeros;
+};
+
+static void read_column(const struct cf_data *data, const int *world, size_t i, struct column *column_p)
+{
+    struct column column = {.nans = 0};
+    for (int r = 0; r < data->nranks; r++) {
+        column.bits[r] = cf_input(data, world[r], i);
+        column.value[r] = decode(data->type, column.bits[r]);
+        if (is_premul(data->op)) {
+            column.value[r] *= decode(data->type, cf_scalar(data, world[r]));
+        }
+        column.nans += isnan(column.value[r]) != 0;
+        column.zeros += column.value[r] == 0;
+        column.plus_infinities += isinf(column.value[r]) && column.value[r] > 0;
+        column.minus_infinities += isinf(column.value[r]) && column.value[r] < 0;
+    }
+    *column_p = column;
+}
+
+static struct expectation expect_bits(uint64_t bits)
+{
+    return (struct expectation){.kind = BITS, .bits = bits};
+}
+
+/* An infinity that went through the type's conversions; e5m2 saturates it, or does not where nothing is converted. */
+static struct expectation expect_infinity(const struct cf_type *type, bool negative)
+{
+    uint64_t sign = negative ? sign_bit(type) : 0;
+    return (struct expectation){
+        .kind = BITS_OR, .bits = sign | infinity_or_most(type), .or_bits = infinity_of(type, negative)};
+}
+
+/* fmin and fmax: a NaN only where there is nothing else. Which zero wins is left open by C, and so here. */
+static struct expectation expect_extreme(const struct cf_data *data, const struct column *column)
+{
+    int best = -1;
+    if (column->nans == data->nranks) {
+        return (struct expectation){.kind = NOT_A_NUMBER};
+    }
+    for (int r = 0; r < data->nranks; r++) {
+        long double value = column->value[r];
+        bool better = best < 0 || (data->op == CF_MIN ? value < column->value[best] : value > column->value[best]);
+        best = !isnan(value) && better ? r : best;
+    }
+    if (isinf(column->value[best])) {
+        return expect_infinity(data->type, column->value[best] < 0);
+    }
+    if (column->value[best] == 0) {
+        return (struct expectation){.kind = BITS_OR, .bits = 0, .or_bits = sign_bit(data->type)};
+    }
+    return expect_bits(column->bits[best]);
+}
+
+static double rounding_of(const struct cf_type *type)
+{
+    double u = ldexp(1, -type->mantissa - 1);
+    return type->fp8 ? u + 0x1p-11 * (1 + u) : type->mantissa < 23 ? u + 0x1p-24 * (1 + u) : u;
+}
+
+/* How far `roundings` of them may lead from a true value, as a part of it. */
+static long double drift(const struct cf_type *type, int roundings)
+{
+    return powl(1 + (long double)rounding_of(type), roundings) - 1 + 0x1p-60L;
+}
+
+static struct expectation expect_product(const struct cf_data *data, const struct column *column)
+{
+    long double product = 1;
+    bool infinite = column->plus_infinities + column->minus_infinities > 0;
+    for (int r = 0; r < data->nranks; r++) {
+        product *= column->value[r];
+    }
+    if (column->nans > 0 || (infinite && column->zeros > 0)) {
+        return (struct expectation){.kind = NOT_A_NUMBER};
+    }
+    if (infinite || fabsl(product) > 2 * most(data->type)) {
+        return expect_infinity(data->type, signbit(product));
+    }
+    if (data->family != CF_WIDE) {
+        return expect_bits(encode(data->type, product));
+    }
+    return (struct expectation){
+        .kind = NEAR, .value = product, .error = drift(data->type, data->nranks - 1) * fabsl(product)};
+}
+
+static int sum_roundings(const struct cf_data *data)
+{
+    return data->op == CF_SUM ? data->nranks - 1 : data->op == CF_AVG ? data->nranks + 1 : data->nranks;
+}
+
+/* Are all partial results of this call exact? Dividing by n is where n is a power of two. */
+static bool is_exact(const struct cf_data *data)
+{
+    return data->family == CF_EXACT && (data->op != CF_AVG || (data->nranks & (data->nranks - 1)) == 0);
+}
+
+static struct expectation expect_sum(const struct cf_data *data, const struct column *column)
+{
+    const struct cf_type *type = data->type;
+    bool plus = column->plus_infinities > 0, minus = column->minus_infinities > 0;
+    long double sum = column->value[0], magnitude = fabsl(column->value[0]);
+    if (column->nans > 0 || (plus && minus)) {
+        return (struct expectation){.kind = NOT_A_NUMBER};
+    }
+    if (plus || minus) {
+        return expect_infinity(type, minus);
+    }
+    for (int r = 1; r < data->nranks; r++) {
+        sum += column->value[r];
+        magnitude += fabsl(column->value[r]);
+    }
+    if (data->op == CF_AVG) {
+        sum /= data->nranks;
+        magnitude /= data->nranks;
+    }
+    bool one_sign = fabsl(sum) == magnitude;
+    /* Sums of whole numbers of least subnormals, as all values are, are exact up to there. */
+    bool tiny = data->op == CF_SUM && magnitude <= ldexpl(1, least_exponent(type) + 1);
+    if (column->zeros == data->nranks || tiny || is_exact(data)) {
+        return expect_bits(encode(type, sum));
+    }
+    if (one_sign && magnitude > most(type) * 1.25L) {
+        return expect_infinity(type, signbit(sum));
+    }
+    if (magnitude > most(type)) { /* partial results overflow or not, as the order has it */
+        return (struct expectation){.kind = ANYTHING};
+    }
+    long double underflow = data->op == CF_SUM ? 0 : (long double)data->nranks * least_subnormal(type) / 2;
+    return (struct expectation){
+        .kind = NEAR, .value = sum, .error = drift(type, sum_roundings(data)) * magnitude + underflow};
+}
+
+/* onehop's documented sum. */
+static uint64_t sum_in_order(const struct cf_data *data, const struct column *column)
+{
+    double wide = (double)column->value[0];
+    float narrow = (float)column->value[0];
+    for (int r = 1; r < data->nranks; r++) {
+        wide += (double)column->value[r];
+        narrow += (float)column->value[r];
+    }
+    return encode(data->type, data->type->mantissa > 23 ? (long double)wide : (long double)narrow);
+}
+
+static struct expectation expect_float(const struct cf_data *data, const int *world, size_t i, bool tight)
+{
+    struct column column;
+    struct expectation expected;
+    read_column(data, world, i, &column);
+    if (data->op == CF_MIN || data->op == CF_MAX) {
+        return expect_extreme(data, &column);
+    }
+    expected = data->op == CF_PROD ? expect_product(data, &column) : expect_sum(data, &column);
+    if (tight && data->op == CF_SUM && expected.kind == NEAR) {
+        expected = expect_bits(sum_in_order(data, &column));
+    }
+    return expected;
+}
+
+static bool is_nan(const struct cf_type *type, uint64_t bits)
+{
+    return isnan(decode(type, bits));
+}
+
+static bool meets(const struct cf_type *type, const struct expectation *expected, uint64_t got)
+{
+    switch (expected->kind) {
+    case ANYTHING:
+        return true;
+    case NOT_A_NUMBER:
+        return is_nan(type, got);
+    case BITS:
+        return got == expected->bits;
+    case BITS_OR:
+        return got == expected->bits || got == expected->or_bits;
+    default:
+        return fabsl(decode(type, got) - expected->value) <= expected->error; /* false for a NaN */
+    }
+}
+
+static void explain(const struct cf_type *type, const struct expectation *expected, uint64_t got, char *why_p,
+                    size_t bytes)
+{
+    double value = type->mantissa ? (double)decode(type, got) : 0;
+    switch (expected->kind) {
+    case NOT_A_NUMBER:
+        snprintf(why_p, bytes, "%#llx (%g), expected a NaN", (unsigned long long)got, value);
+        break;
+    case BITS:
+        snprintf(why_p, bytes, "%#llx (%g), expected %#llx (%g)", (unsigned long long)got, value,
+                 (unsigned long long)expected->bits, type->mantissa ? (double)decode(type, expected->bits) : 0);
+        break;
+    case BITS_OR:
+        snprintf(why_p, bytes, "%#llx (%g), expected %#llx or %#llx", (unsigned long long)got, value,
+                 (unsigned long long)expected->bits, (unsigned long long)expected->or_bits);
+        break;
+    default:
+        snprintf(why_p, bytes, "%#llx (%.17g), expected %.17g, off by %g where %g is allowed", (unsigned long long)got,
+                 value, (double)expected->value, (double)fabsl(decode(type, got) - expected->value),
+                 (double)expected->error);
+    }
+}
+
+bool cf_judge(const struct cf_data *data, const int *world, size_t i, uint64_t got, bool tight, char *why_p,
+              size_t why_bytes)
+{
+    struct expectation expected =
+        data->type->mantissa == 0 ? expect_bits(integer_result(data, world, i)) : expect_float(data, world, i, tight);
+    if (meets(data->type, &expected, got)) {
+        return true;
+    }
+    explain(data->type, &expected, got, why_p, why_bytes);
+    return false;
+}
