@@ -182,37 +182,50 @@ ncclResult_t cf_batch_call(struct cf_batch *batch, int i, int m, CUstream stream
     return result;
 }
 
-static void call_members(struct cf_batch *batch, int i, CUstream *stream)
+static void call_members(struct cf_batch *batch, int i, bool grouped, CUstream *stream)
 {
     for (int m = 0; m < batch->worker->members; m++) {
-        if (batch->set->comm[m] != NULL) {
-            ncclResult_t result = cf_batch_call(batch, i, m, stream[m]);
-            if (result != ncclSuccess && result != ncclInProgress) {
-                cf_die(batch->worker, "ncclAllReduce(count %zu, %s, %s) gave %d", batch->item[i].spec.count,
-                       cf_types[batch->item[i].spec.type].name, cf_op_names[batch->item[i].spec.op], (int)result);
-            }
+        if (batch->set->comm[m] == NULL) {
+            continue;
         }
+        ncclResult_t result = cf_batch_call(batch, i, m, stream[m]);
+        if (result == ncclInProgress && !grouped) {
+            cf_set_ready(batch->worker, batch->set);
+        } else if (result != ncclSuccess && result != ncclInProgress) {
+            cf_die(batch->worker, "ncclAllReduce(count %zu, %s, %s) gave %d", batch->item[i].spec.count,
+                   cf_types[batch->item[i].spec.type].name, cf_op_names[batch->item[i].spec.op], (int)result);
+        }
+    }
+}
+
+void cf_batch_issue_one(struct cf_batch *batch, int item, bool grouped, CUstream *stream)
+{
+    struct cf_worker *worker = batch->worker;
+    grouped |= worker->members > 1;
+    if (grouped) {
+        CF_NCCL(worker, GroupStart());
+    }
+    call_members(batch, item, grouped, stream);
+    if (grouped) {
+        cf_group_end(worker, batch->set);
     }
 }
 
 void cf_batch_issue(struct cf_batch *batch, enum cf_style style, CUstream *stream)
 {
     struct cf_worker *worker = batch->worker;
-    bool each = style == CF_NESTED || (style == CF_SINGLE && worker->members > 1);
     if (style != CF_SINGLE) {
         CF_NCCL(worker, GroupStart());
     }
     for (int i = 0; i < batch->items; i++) {
-        if (each) {
-            CF_NCCL(worker, GroupStart());
-        }
-        call_members(batch, i, stream);
-        if (each) {
-            CF_NCCL(worker, GroupEnd());
+        if (style == CF_GROUPED) {
+            call_members(batch, i, true, stream);
+        } else {
+            cf_batch_issue_one(batch, i, style == CF_NESTED, stream);
         }
     }
     if (style != CF_SINGLE) {
-        CF_NCCL(worker, GroupEnd());
+        cf_group_end(worker, batch->set);
     }
 }
 
@@ -320,7 +333,8 @@ static void count_served(struct cf_batch *batch)
         expected += should_serve(&batch->item[i].spec) ? members : 0;
     }
     batch->served |= batch->set->whole && all > 0 && served == all;
-    if (worker->options->expect_served && batch->set->whole && !batch->replayed && served < expected) {
+    if (worker->options->expect_served && batch->set->whole && batch->set->expected && !batch->replayed &&
+        served < expected) {
         cf_fail(worker, "onehop served %llu calls of a batch in which it should serve %llu", (unsigned long long)served,
                 (unsigned long long)expected);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "test/conformance/cases.h"
 
-#define CF_ENTRY(name_, run_, needs_onehop_, what_) {name_, cf_case_##run_, needs_onehop_, what_},
+#define CF_ENTRY(name_, run_, when_, what_) {name_, cf_case_##run_, when_, what_},
 const struct cf_case cf_cases[] = {CF_CASES(CF_ENTRY)};
 #undef CF_ENTRY
 

@@ -2,8 +2,7 @@
 /*
  * cases.h - the cases, in the order in which they run
  *
- * X(name, function cf_case_<...>, only with onehop, what it shows). "Only with onehop": NCCL's contract does not
- * promise it; the case is skipped where onehop is not loaded.
+ * X(name, function cf_case_<...>, when it runs, what it shows).
  */
 #ifndef TEST_CONFORMANCE_CASES_H_
 #define TEST_CONFORMANCE_CASES_H_
@@ -11,30 +10,58 @@
 #include "test/conformance/conformance.h"
 
 #define CF_CASES(X)                                                                                                    \
-    X("sum", sum, false, "all types, all families of inputs")                                                          \
-    X("prod", prod, false, "")                                                                                         \
-    X("min", min, false, "NaN only where there is nothing else")                                                       \
-    X("max", max, false, "")                                                                                           \
-    X("avg", avg, false, "integers: truncated toward zero")                                                            \
-    X("premul-host", premul_host, false, "ncclRedOpCreatePreMulSum, a factor of its own on each rank")                 \
-    X("premul-device", premul_device, false, "the factor in device memory")                                            \
-    X("counts", counts, false, "none, few, primes, powers of two and their neighbours")                                \
-    X("count-zero", count_zero, false, "with NULL buffers")                                                            \
-    X("table-ends", table_ends, false, "where onehop changes its algorithm, one element less and more")                \
-    X("largest-served", largest_served, true, "and one element over")                                                  \
-    X("alignment", alignment, false, "each buffer at every element of 16 bytes")                                       \
-    X("arguments", arguments, false, "errors and their codes")                                                         \
-    X("foreign-op", foreign_op, false, "a user's op on another communicator")                                          \
-    X("group", group, false, "several allreduces")                                                                     \
-    X("group-nested", group_nested, false, "")                                                                         \
-    X("group-empty", group_empty, false, "")                                                                           \
-    X("group-5000", group_5000, false, "more calls than a launch queue holds")                                         \
-    X("group-communicators", group_communicators, false, "three communicators in one group")                           \
-    X("group-mixed", group_mixed, false, "with broadcast, send and receive")                                           \
-    X("group-simulate", group_simulate, false, "ncclGroupSimulateEnd launches nothing")                                \
-    X("group-error", group_error, false, "a bad call: nothing is launched")
+    X("sum", sum, CF_ALWAYS, "all types, all families of inputs")                                                      \
+    X("prod", prod, CF_ALWAYS, "")                                                                                     \
+    X("min", min, CF_ALWAYS, "NaN only where there is nothing else")                                                   \
+    X("max", max, CF_ALWAYS, "")                                                                                       \
+    X("avg", avg, CF_ALWAYS, "integers: truncated toward zero")                                                        \
+    X("premul-host", premul_host, CF_ALWAYS, "ncclRedOpCreatePreMulSum, a factor of its own on each rank")             \
+    X("premul-device", premul_device, CF_ALWAYS, "the factor in device memory")                                        \
+    X("counts", counts, CF_ALWAYS, "none, few, primes, powers of two and their neighbours")                            \
+    X("count-zero", count_zero, CF_ALWAYS, "with NULL buffers")                                                        \
+    X("table-ends", table_ends, CF_ALWAYS, "where onehop changes its algorithm, one element less and more")            \
+    X("largest-served", largest_served, CF_ONEHOP, "and one element over")                                             \
+    X("alignment", alignment, CF_ALWAYS, "each buffer at every element of 16 bytes")                                   \
+    X("arguments", arguments, CF_ALWAYS, "errors and their codes")                                                     \
+    X("foreign-op", foreign_op, CF_ALWAYS, "a user's op on another communicator")                                      \
+    X("group", group, CF_ALWAYS, "several allreduces")                                                                 \
+    X("group-nested", group_nested, CF_ALWAYS, "")                                                                     \
+    X("group-empty", group_empty, CF_ALWAYS, "")                                                                       \
+    X("group-5000", group_5000, CF_ALWAYS, "more calls than a launch queue holds")                                     \
+    X("group-communicators", group_communicators, CF_ALWAYS, "three communicators in one group")                       \
+    X("group-mixed", group_mixed, CF_ALWAYS, "with broadcast, send and receive")                                       \
+    X("group-simulate", group_simulate, CF_ALWAYS, "ncclGroupSimulateEnd launches nothing")                            \
+    X("group-error", group_error, CF_ALWAYS, "a bad call: nothing is launched")                                        \
+    X("comm-makers", comm_makers, CF_ALWAYS, "ncclCommInitRank, Config (blocking or not), Scalable, All")              \
+    X("comm-split", comm_split, CF_ALWAYS, "parts, other orders, ranks without a colour, shared resources")            \
+    X("comm-alone", comm_alone, CF_ALWAYS, "communicators of one rank")                                                \
+    X("comm-shrink", comm_shrink, CF_ALWAYS, "")                                                                       \
+    X("comm-many", comm_many, CF_ALWAYS, "many at once, ended in different orders by rank")                            \
+    X("comm-rounds", comm_rounds, CF_ALWAYS, "made, used and ended again and again")                                   \
+    X("comm-finalize", comm_finalize, CF_ALWAYS, "calls under way when it is finalized")                               \
+    X("stream-null", stream_null, CF_ALWAYS, "the legacy default stream")                                              \
+    X("stream-per-thread", stream_per_thread, CF_ALWAYS, "the per-thread default stream")                              \
+    X("stream-several", stream_several, CF_ALWAYS, "calls of one communicator on three streams in turn")               \
+    X("stream-chain", stream_chain, CF_ALWAYS, "a result on one stream is the input on the next, by events")           \
+    X("stream-group", stream_group, CF_ALWAYS, "one group over three streams")                                         \
+    X("stream-group-mixed", stream_group_mixed, CF_NAMED, "a group of a broadcast and an allreduce on two streams")    \
+    X("stream-communicators", stream_communicators, CF_ALWAYS, "two communicators on two streams at once")             \
+    X("graph-modes", graph_modes, CF_ALWAYS, "the three capture modes, calls alone and in a group")                    \
+    X("graph-replay", graph_replay, CF_ALWAYS, "many replays, the inputs changed between")                             \
+    X("graph-eager", graph_eager, CF_ALWAYS, "replays and eager calls in turn")                                        \
+    X("graph-two", graph_two, CF_ALWAYS, "two graphs in turn")                                                         \
+    X("graph-branches", graph_branches, CF_ALWAYS, "a capture over two streams")                                       \
+    X("graph-two-streams", graph_two_streams, CF_NAMED, "two graphs of a communicator, unordered on two streams")      \
+    X("graph-first-use", graph_first_use, CF_ALWAYS, "the first call of a communicator is captured")                   \
+    X("graph-unused", graph_unused, CF_ALWAYS, "captured, never launched")                                             \
+    X("graph-outlives", graph_outlives, CF_ALWAYS, "the communicator is destroyed before the graph")                   \
+    X("graph-child", graph_child, CF_ALWAYS, "a captured graph as a node of another")                                  \
+    X("graph-update", graph_update, CF_ALWAYS, "cuGraphExecUpdate with a second capture")                              \
+    X("bits-repeat", bits_repeat, CF_ONEHOP, "the same inputs give the same bits, however the buffers lie")            \
+    X("bits-graph", bits_graph, CF_ONEHOP, "eager and replayed calls give the same bits")                              \
+    X("bits-sizes", bits_sizes, CF_ONEHOP, "so do messages on both sides of a change of algorithm")
 
-#define CF_DECLARE(name_, run_, needs_onehop_, what_) void cf_case_##run_(struct cf_worker *worker);
+#define CF_DECLARE(name_, run_, when_, what_) void cf_case_##run_(struct cf_worker *worker);
 CF_CASES(CF_DECLARE)
 #undef CF_DECLARE
 

@@ -23,6 +23,9 @@ static ncclUniqueId next_id(struct cf_worker *worker)
     return board->id[which % CF_MAX_IDS];
 }
 
+/* Ways of making communicators that onehop serves today; splits follow their parent. */
+static const bool served_makers[CF_MAKERS] = {[CF_INIT_RANK] = true, [CF_INIT_CONFIG] = true, [CF_INIT_ALL] = true};
+
 static void fill_whole(struct cf_worker *worker, struct cf_set *set)
 {
     set->whole = true;
@@ -88,6 +91,7 @@ bool cf_set_create(struct cf_worker *worker, enum cf_maker maker, struct cf_set 
     }
     *set_p = (struct cf_set){.whole = false};
     fill_whole(worker, set_p);
+    set_p->expected = served_makers[maker];
     if (maker == CF_INIT_ALL) {
         init_all(worker, set_p);
         return true;
@@ -107,10 +111,27 @@ bool cf_set_create(struct cf_worker *worker, enum cf_maker maker, struct cf_set 
     if (result != ncclSuccess && result != ncclInProgress) {
         cf_die(worker, "creating communicators in a group gave %d", (int)result);
     }
-    for (int m = 0; m < worker->members && maker == CF_INIT_NONBLOCKING; m++) {
-        wait_ready(worker, set_p->comm[m]);
+    if (maker == CF_INIT_NONBLOCKING) {
+        cf_set_ready(worker, set_p);
     }
     return true;
+}
+
+void cf_set_ready(struct cf_worker *worker, const struct cf_set *set)
+{
+    for (int m = 0; m < worker->members; m++) {
+        wait_ready(worker, set->comm[m]);
+    }
+}
+
+void cf_group_end(struct cf_worker *worker, const struct cf_set *set)
+{
+    ncclResult_t result = nccl.GroupEnd();
+    if (result == ncclInProgress) {
+        cf_set_ready(worker, set);
+    } else if (result != ncclSuccess) {
+        cf_die(worker, "ncclGroupEnd gave %d", (int)result);
+    }
 }
 
 /* Who is with member m, in the order of keys, then of parent ranks. */
@@ -144,7 +165,7 @@ void cf_set_split(struct cf_worker *worker, const struct cf_set *parent, const i
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.splitShare = share;
-    *set_p = (struct cf_set){.whole = true};
+    *set_p = (struct cf_set){.whole = true, .expected = parent->expected};
     if (worker->members > 1) {
         CF_NCCL(worker, GroupStart());
     }
@@ -204,7 +225,9 @@ void cf_set_destroy(struct cf_worker *worker, struct cf_set *set)
     for (int m = 0; m < worker->members; m++) {
         if (set->comm[m] != NULL) {
             cf_use(worker, m);
-            CF_NCCL(worker, CommDestroy(set->comm[m]));
+            ncclResult_t result = nccl.CommDestroy(set->comm[m]);
+            /* A non-blocking one may go on ending in the background. */
+            cf_check(worker, result == ncclSuccess || result == ncclInProgress, "ncclCommDestroy gave %d", (int)result);
             set->comm[m] = NULL;
         }
     }

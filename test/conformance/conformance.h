@@ -99,6 +99,7 @@ struct cf_set {
     int nranks[CF_MAX_RANKS];
     int world[CF_MAX_RANKS][CF_MAX_RANKS]; /* by member: world rank of each rank */
     bool whole;                            /* all ranks of the job are in it */
+    bool expected;                         /* onehop should serve it */
 };
 
 struct cf_worker {
@@ -116,10 +117,16 @@ struct cf_worker {
     bool onehop, fp8;
 };
 
+enum cf_when {
+    CF_ALWAYS,
+    CF_ONEHOP, /* stock NCCL promises nothing here */
+    CF_NAMED   /* NCCL keeps it, onehop does not yet (README, Limits): runs only when --cases names it in full */
+};
+
 struct cf_case {
     const char *name;
     void (*run)(struct cf_worker *worker);
-    bool needs_onehop; /* stock NCCL promises nothing here */
+    enum cf_when when;
     const char *what;
 };
 
@@ -129,6 +136,7 @@ extern const int cf_case_count;
 /* main.c */
 uint64_t cf_now_ms(void);
 bool cf_named(const char *list, const char *name, bool prefix);
+bool cf_wanted(const struct cf_options *options, int which);  /* is the case to be run? */
 int cf_launch(const struct cf_options *options, char **argv); /* launch.c */
 int cf_child(const struct cf_options *options);               /* worker.c */
 struct cf_board *cf_board_open(const char *path);
@@ -188,6 +196,10 @@ void cf_set_split(struct cf_worker *worker, const struct cf_set *parent, const i
 /* ncclCommShrink without one rank. */
 bool cf_set_shrink(struct cf_worker *worker, const struct cf_set *parent, int excluded, struct cf_set *set_p);
 void cf_set_destroy(struct cf_worker *worker, struct cf_set *set);
+/* Waits until non-blocking calls on the communicators are done. */
+void cf_set_ready(struct cf_worker *worker, const struct cf_set *set);
+/* The end of a group in which this set was used; waits where the set is non-blocking. */
+void cf_group_end(struct cf_worker *worker, const struct cf_set *set);
 
 /* batch.c */
 struct cf_spec {
@@ -232,7 +244,9 @@ void cf_batch_add(struct cf_batch *batch, const struct cf_spec *spec);
 void cf_batch_load(struct cf_batch *batch, CUstream *stream);
 /* Makes the calls, on stream[member]. */
 void cf_batch_issue(struct cf_batch *batch, enum cf_style style, CUstream *stream);
-/* One call of one member, as it is; not counted. */
+/* One item on all members: between GroupStart and GroupEnd where there are several, or where asked for. */
+void cf_batch_issue_one(struct cf_batch *batch, int item, bool grouped, CUstream *stream);
+/* One call of one member, as it is. */
 ncclResult_t cf_batch_call(struct cf_batch *batch, int item, int member, CUstream stream);
 /* Brings the arenas back, waits, and judges everything. launched: false: not a byte may have changed. */
 void cf_batch_judge(struct cf_batch *batch, CUstream *stream, bool launched);

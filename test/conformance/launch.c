@@ -17,7 +17,7 @@
 #include "test/conformance/conformance.h"
 
 #define POLL_MICROSECONDS 2000
-#define QUICK_LIMIT_MS 60000
+#define QUICK_LIMIT_MS 30000
 #define FULL_LIMIT_MS 240000
 
 struct job {
@@ -195,11 +195,6 @@ static void report(struct job *job, int which)
     }
 }
 
-static bool is_wanted(const struct cf_options *options, int which)
-{
-    return options->cases == NULL || cf_named(options->cases, cf_cases[which].name, true);
-}
-
 static void reset_board(struct job *job)
 {
     memset(job->board, 0, sizeof *job->board);
@@ -226,7 +221,7 @@ static void run_job(struct job *job)
             told = true;
         }
         for (int c = job->first_case; c < end; c++) {
-            if (is_wanted(job->options, c)) {
+            if (cf_wanted(job->options, c)) {
                 report(job, c);
             }
         }

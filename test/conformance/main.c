@@ -37,10 +37,20 @@ bool cf_named(const char *list, const char *name, bool prefix)
     return false;
 }
 
+bool cf_wanted(const struct cf_options *options, int which)
+{
+    const struct cf_case *tested = &cf_cases[which];
+    if (tested->when == CF_NAMED) {
+        return options->cases != NULL && cf_named(options->cases, tested->name, false);
+    }
+    return options->cases == NULL || cf_named(options->cases, tested->name, true);
+}
+
 static void list_cases(void)
 {
     for (int c = 0; c < cf_case_count; c++) {
-        printf("%-24s %s%s\n", cf_cases[c].name, cf_cases[c].what, cf_cases[c].needs_onehop ? " [onehop only]" : "");
+        static const char *const when[] = {"", " [onehop only]", " [when named]"};
+        printf("%-24s %s%s\n", cf_cases[c].name, cf_cases[c].what, when[cf_cases[c].when]);
     }
     exit(0);
 }

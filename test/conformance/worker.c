@@ -155,7 +155,7 @@ static void run_case(struct cf_worker *worker, int which)
     atomic_store(&state->since_ms, cf_now_ms());
     atomic_store(&state->at_case, which);
     worker->serial = (uint64_t)which << 32; /* the same data when the case runs alone */
-    if (tested->needs_onehop && !worker->onehop) {
+    if (tested->when == CF_ONEHOP && !worker->onehop) {
         cf_skip(worker, "stock NCCL does not promise this");
     } else {
         tested->run(worker);
@@ -177,7 +177,7 @@ static void *run_worker(void *argument)
     }
     cf_set_create(worker, CF_INIT_RANK, &worker->world);
     for (int c = start; c < cf_case_count; c++) {
-        if (options->cases == NULL || cf_named(options->cases, cf_cases[c].name, true)) {
+        if (cf_wanted(options, c)) {
             run_case(worker, c);
         }
     }

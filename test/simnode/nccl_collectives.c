@@ -321,15 +321,14 @@ static struct launch *launch_create(const struct simnccl_operation *operations, 
     return launch;
 }
 
-/* The other streams of a batch wait for the first, or the first for them. */
-static ncclResult_t join_batch(const struct simnccl_operation *operations, size_t number, bool before)
+/* The other streams of the operations wait for `hub`, or (before) it for them. */
+static ncclResult_t join_batch(const struct simnccl_operation *operations, size_t number, CUstream hub, bool before)
 {
-    CUstream stream = operations[0].stream;
     ncclResult_t result = ncclSuccess;
-    for (size_t i = 1; i < number && result == ncclSuccess; i++) {
+    for (size_t i = 0; i < number && result == ncclSuccess; i++) {
         CUstream other = operations[i].stream;
-        if (other != stream) {
-            result = before ? join_streams(other, stream) : join_streams(stream, other);
+        if (other != hub && (i == 0 || other != operations[i - 1].stream)) {
+            result = before ? join_streams(other, hub) : join_streams(hub, other);
         }
     }
     return result;
@@ -349,7 +348,7 @@ static ncclResult_t launch_in_context(const struct simnccl_operation *operations
     }
     ncclResult_t result = chain_begin(core, stream, capture);
     if (result == ncclSuccess) {
-        result = join_batch(operations, number, true);
+        result = join_batch(operations, number, stream, true);
     }
     if (result != ncclSuccess) {
         return result;
@@ -360,7 +359,7 @@ static ncclResult_t launch_in_context(const struct simnccl_operation *operations
     }
     result = put_on_stream(launch, stream, graph);
     if (result == ncclSuccess) {
-        result = join_batch(operations, number, false);
+        result = join_batch(operations, number, stream, false);
     }
     return result == ncclSuccess ? chain_end(core, stream, capture) : result;
 }
@@ -371,6 +370,16 @@ ncclResult_t simnccl_launch(const struct simnccl_operation *operations, size_t n
     CUcontext context;
     CU_CHECK(cuCtxPushCurrent(operations[0].core->context));
     ncclResult_t result = launch_in_context(operations, number);
+    CU_CHECK(cuCtxPopCurrent(&context));
+    return result;
+}
+
+ncclResult_t simnccl_join(const struct simnccl_operation *operations, size_t number, bool before)
+{
+    CUcontext context;
+    CUstream hub = operations[before ? 0 : number - 1].stream;
+    CU_CHECK(cuCtxPushCurrent(operations[0].core->context));
+    ncclResult_t result = join_batch(operations, number, hub, before);
     CU_CHECK(cuCtxPopCurrent(&context));
     return result;
 }

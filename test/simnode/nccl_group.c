@@ -193,21 +193,37 @@ static bool is_point_to_point(const struct simnccl_operation *operation)
 }
 
 /* Sends and receives of a communicator that follow one another go together, so that they progress together. */
-static ncclResult_t launch_operations(struct simnccl_operation *operation, size_t number)
+static ncclResult_t launch_in_order(struct simnccl_operation *operation, size_t number)
 {
-    sort_operations(operation, number);
-    for (size_t first = 0, next; first < number; first = next) {
+    ncclResult_t result = ncclSuccess;
+    for (size_t first = 0, next; first < number && result == ncclSuccess; first = next) {
         next = first + 1;
-        while (next < number && operation[next].core == operation[first].core && is_point_to_point(&operation[first]) &&
-               is_point_to_point(&operation[next])) {
+        while (next < number && is_point_to_point(&operation[first]) && is_point_to_point(&operation[next])) {
             next++;
         }
-        ncclResult_t result = simnccl_launch(&operation[first], next - first);
-        if (result != ncclSuccess) {
-            return result;
+        result = simnccl_launch(&operation[first], next - first);
+    }
+    return result;
+}
+
+static ncclResult_t launch_operations(struct simnccl_operation *operation, size_t number)
+{
+    ncclResult_t result = ncclSuccess;
+    sort_operations(operation, number);
+    for (size_t first = 0, next; first < number && result == ncclSuccess; first = next) {
+        next = first + 1;
+        while (next < number && operation[next].core == operation[first].core) {
+            next++;
+        }
+        result = simnccl_join(&operation[first], next - first, true);
+        if (result == ncclSuccess) {
+            result = launch_in_order(&operation[first], next - first);
+        }
+        if (result == ncclSuccess) {
+            result = simnccl_join(&operation[first], next - first, false);
         }
     }
-    return ncclSuccess;
+    return result;
 }
 
 void simnccl_group_enter(void)

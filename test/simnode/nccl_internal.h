@@ -215,4 +215,10 @@ struct simnccl_user_op *simnccl_user_op_find(struct ncclComm *comm, int handle);
 /* nccl_collectives.c: puts operations of one core on a stream; several only if they are sends and receives. */
 ncclResult_t simnccl_launch(const struct simnccl_operation *operations, size_t number);
 
+/*
+ * All operations of a group on one core: the first waits for the earlier work of all their streams (before), or all
+ * these streams wait for the last. Those between are in order anyway.
+ */
+ncclResult_t simnccl_join(const struct simnccl_operation *operations, size_t number, bool before);
+
 #endif

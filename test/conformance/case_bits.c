@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+/* case_bits.c - equal inputs give equal bits: onehop's promise, which stock NCCL does not make */
+#include <stdlib.h>
+#include <string.h>
+
+#include "test/conformance/cases.h"
+
+#define KIB ((size_t)1024)
+
+static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat16};
+
+static struct cf_spec wide(ncclDataType_t type, size_t count)
+{
+    return (struct cf_spec){.type = type, .family = CF_WIDE, .count = count, .key = cf_mix(count * 16 + type)};
+}
+
+static void compare_items(struct cf_batch *batch, int a, int b)
+{
+    struct cf_worker *worker = batch->worker;
+    size_t bytes = batch->item[a].spec.count * cf_types[batch->item[a].spec.type].size;
+    for (int m = 0; m < worker->members; m++) {
+        cf_check(worker, memcmp(cf_batch_result(batch, a, m), cf_batch_result(batch, b, m), bytes) == 0,
+                 "%s count %zu: the bits of call %d and its repetition %d differ",
+                 cf_types[batch->item[a].spec.type].name, batch->item[a].spec.count, a, b);
+    }
+}
+
+/* Each call four times: as it is, again, elsewhere in memory, in place. */
+void cf_case_bits_repeat(struct cf_worker *worker)
+{
+    static const size_t counts[] = {1, 5, 257, 4099, 70001};
+    CUstream stream[CF_MAX_RANKS];
+    cf_streams(worker, 0, stream);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        struct cf_batch *batch = cf_batch_new(worker, &worker->world);
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            for (int way = 0; way < 4; way++) {
+                struct cf_spec spec = wide(types[t], counts[c]);
+                spec.send_shift = way == 2 ? (unsigned)cf_types[types[t]].size : 0;
+                spec.recv_shift = way == 2 ? 12 : 0;
+                spec.in_place = way == 3;
+                cf_batch_add(batch, &spec);
+            }
+        }
+        cf_batch_load(batch, stream);
+        cf_batch_issue(batch, CF_SINGLE, stream);
+        cf_batch_judge(batch, stream, true);
+        for (int i = 0; i < batch->items && batch->served; i++) {
+            compare_items(batch, i / 4 * 4, i);
+        }
+        cf_check(worker, batch->served || !worker->options->expect_served, "not all was served");
+        cf_batch_free(batch);
+    }
+}
+
+/* The first elements of messages of many sizes, with the same inputs. */
+static void compare_sizes(struct cf_worker *worker, ncclDataType_t type, size_t most)
+{
+    const size_t size = cf_types[type].size, prefix = 1000;
+    unsigned char *first[CF_MAX_RANKS] = {NULL};
+    CUstream stream[CF_MAX_RANKS];
+    cf_streams(worker, 0, stream);
+    for (size_t bytes = prefix * size; bytes <= most; bytes *= 4) {
+        struct cf_batch *batch = cf_batch_new(worker, &worker->world);
+        struct cf_spec spec = wide(type, bytes / size);
+        spec.key = cf_mix(type + 5);
+        cf_batch_add(batch, &spec);
+        cf_batch_load(batch, stream);
+        cf_batch_issue(batch, CF_SINGLE, stream);
+        cf_batch_judge(batch, stream, true);
+        for (int m = 0; m < worker->members && batch->served; m++) {
+            const unsigned char *result = cf_batch_result(batch, 0, m);
+            if (first[m] == NULL && (first[m] = malloc(prefix * size)) != NULL) {
+                memcpy(first[m], result, prefix * size);
+            }
+            cf_check(worker, first[m] != NULL && memcmp(first[m], result, prefix * size) == 0,
+                     "%s: other bits in a message of %zu bytes", cf_types[type].name, bytes);
+        }
+        cf_batch_free(batch);
+    }
+    for (int m = 0; m < worker->members; m++) {
+        free(first[m]);
+    }
+}
+
+void cf_case_bits_sizes(struct cf_worker *worker)
+{
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        compare_sizes(worker, types[t], worker->options->full ? 16 * KIB * KIB : KIB * KIB);
+    }
+}

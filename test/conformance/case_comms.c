@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+/* case_comms.c - the life of communicators */
+#include <string.h>
+
+#include "test/conformance/cases.h"
+
+#define MANY 24
+
+static void run_some(struct cf_worker *worker, const struct cf_set *set)
+{
+    static const struct cf_spec specs[] = {
+        {.type = ncclFloat32, .op = CF_SUM, .family = CF_WIDE, .count = 1000},
+        {.type = ncclBfloat16, .op = CF_SUM, .family = CF_WIDE, .count = 5003, .in_place = true},
+        {.type = ncclInt32, .op = CF_MAX, .family = CF_EXACT, .count = 77},
+        {.type = ncclFloat64, .op = CF_PREMUL_HOST, .family = CF_EXACT, .count = 130},
+        {.type = ncclFloat16, .op = CF_SUM, .family = CF_EXACT, .count = 1},
+    };
+    struct cf_batch *batch = cf_batch_new(worker, set);
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        cf_batch_add(batch, &specs[i]);
+    }
+    cf_batch_run(batch, CF_SINGLE);
+}
+
+void cf_case_comm_makers(struct cf_worker *worker)
+{
+    for (int maker = 0; maker < CF_MAKERS; maker++) {
+        struct cf_set set;
+        if (cf_set_create(worker, (enum cf_maker)maker, &set)) {
+            run_some(worker, &set);
+            cf_barrier(worker);
+            cf_set_destroy(worker, &set);
+        }
+    }
+}
+
+static void split_and_run(struct cf_worker *worker, const int *color, const int *key, bool share)
+{
+    struct cf_set set;
+    cf_set_split(worker, &worker->world, color, key, share, &set);
+    run_some(worker, &set);
+    run_some(worker, &worker->world); /* parent and child in turn */
+    run_some(worker, &set);
+    cf_barrier(worker);
+    cf_set_destroy(worker, &set);
+}
+
+void cf_case_comm_split(struct cf_worker *worker)
+{
+    int n = worker->nranks, same[CF_MAX_RANKS] = {0}, parts[CF_MAX_RANKS], one_out[CF_MAX_RANKS] = {0};
+    int ascending[CF_MAX_RANKS], descending[CF_MAX_RANKS];
+    for (int r = 0; r < n; r++) {
+        parts[r] = r % 2;
+        ascending[r] = r;
+        descending[r] = -r;
+    }
+    one_out[n - 1] = NCCL_SPLIT_NOCOLOR;
+    split_and_run(worker, same, ascending, false);
+    split_and_run(worker, same, descending, false);
+    split_and_run(worker, same, descending, true);
+    split_and_run(worker, parts, same, false); /* equal keys: the parent's order */
+    split_and_run(worker, one_out, descending, false);
+}
+
+void cf_case_comm_alone(struct cf_worker *worker)
+{
+    int color[CF_MAX_RANKS], key[CF_MAX_RANKS] = {0};
+    for (int r = 0; r < worker->nranks; r++) {
+        color[r] = r;
+    }
+    split_and_run(worker, color, key, false);
+}
+
+void cf_case_comm_shrink(struct cf_worker *worker)
+{
+    struct cf_set set;
+    if (worker->nranks < 3) {
+        cf_skip(worker, "two ranks do not shrink");
+        return;
+    }
+    if (!cf_set_shrink(worker, &worker->world, 1, &set)) {
+        cf_skip(worker, "this NCCL has no ncclCommShrink");
+        return;
+    }
+    run_some(worker, &set);
+    run_some(worker, &worker->world);
+    cf_barrier(worker);
+    cf_set_destroy(worker, &set);
+}
+
+/* Ranks end them in different orders: it is no collective call. */
+void cf_case_comm_many(struct cf_worker *worker)
+{
+    struct cf_set set[MANY];
+    int sets = worker->options->full ? MANY : 5;
+    for (int s = 0; s < sets; s++) {
+        cf_set_create(worker, s % 2 ? CF_INIT_CONFIG : CF_INIT_RANK, &set[s]);
+    }
+    for (int round = 0; round < 2; round++) {
+        for (int s = 0; s < sets; s++) {
+            run_some(worker, &set[s]);
+        }
+    }
+    for (int s = 0; s < sets; s++) {
+        int which = worker->index % 2 == 0 ? s : sets - 1 - s;
+        cf_set_destroy(worker, &set[(which + worker->index / 2) % sets]);
+    }
+}
+
+void cf_case_comm_rounds(struct cf_worker *worker)
+{
+    for (int round = 0; round < (worker->options->full ? 20 : 4); round++) {
+        struct cf_set set;
+        cf_set_create(worker, CF_INIT_RANK, &set);
+        run_some(worker, &set);
+        cf_set_destroy(worker, &set);
+    }
+}
+
+/* Finalize flushes: calls made before it come to their end. */
+void cf_case_comm_finalize(struct cf_worker *worker)
+{
+    struct cf_set set;
+    CUstream stream[CF_MAX_RANKS];
+    cf_set_create(worker, CF_INIT_RANK, &set);
+    struct cf_batch *batch = cf_batch_new(worker, &set);
+    for (int i = 0; i < 20; i++) {
+        cf_batch_add(batch, &(struct cf_spec){.type = ncclFloat32, .family = CF_EXACT, .count = 3000});
+    }
+    cf_streams(worker, 0, stream);
+    cf_batch_load(batch, stream);
+    cf_batch_issue(batch, CF_SINGLE, stream);
+    if (worker->members > 1) {
+        CF_NCCL(worker, GroupStart());
+    }
+    for (int m = 0; m < worker->members; m++) {
+        cf_use(worker, m);
+        CF_NCCL(worker, CommFinalize(set.comm[m]));
+    }
+    if (worker->members > 1) {
+        CF_NCCL(worker, GroupEnd());
+    }
+    cf_batch_judge(batch, stream, true);
+    cf_batch_free(batch);
+    cf_set_destroy(worker, &set);
+}
