@@ -10,8 +10,9 @@
  * as u + 2^-11 (fp8) or u + 2^-24. In ulps of the type at sum|x| that is k/2 ulps, a little more for fp8. Sums of
  * subnormals are exact.
  *
- * Order and rounding that onehop documents (doc/design.md, Kernels), checked when a call was served: sum in rank order
- * in fp32 (fp64 in fp64), rounded once, so the bits are known.
+ * Order and rounding that onehop documents (doc/design.md, Kernels), checked as well when a call was served: in rank
+ * order in fp32 (fp64 in fp64), avg divided after, rounded once; a factor of PreMulSum multiplied in and rounded
+ * before. So the bits are known (result_in_order).
  */
 #include "test/conformance/number.h"
 
@@ -376,7 +377,8 @@ enum expect {
     NOT_A_NUMBER,
     BITS,    /* exactly these */
     BITS_OR, /* one of two */
-    NEAR     /* value, at most `error` away */
+    NEAR,    /* value, at most `error` away */
+    NEAR_AND_BITS
 };
 
 struct expectation {
@@ -522,14 +524,33 @@ static struct expectation expect_sum(const struct cf_data *data, const struct co
         .kind = NEAR, .value = sum, .error = drift(type, sum_roundings(data)) * magnitude + underflow};
 }
 
-/* onehop's documented sum. */
-static uint64_t sum_in_order(const struct cf_data *data, const struct column *column)
+/* A rank's factor times its element, rounded to the type. */
+static long double scaled(const struct cf_data *data, const int *world, const struct column *column, int r)
 {
-    double wide = (double)column->value[0];
-    float narrow = (float)column->value[0];
+    const struct cf_type *type = data->type;
+    long double element = decode(type, column->bits[r]), factor;
+    if (!is_premul(data->op)) {
+        return element;
+    }
+    factor = decode(type, cf_scalar(data, world[r]));
+    return type->mantissa > 23 ? (long double)((double)element * (double)factor)
+                               : decode(type, encode(type, element * factor)); /* exact before it is rounded */
+}
+
+/* onehop's documented result: in rank order, in fp32 or fp64, rounded once. */
+static uint64_t result_in_order(const struct cf_data *data, const int *world, const struct column *column)
+{
+    bool product = data->op == CF_PROD;
+    double wide = (double)scaled(data, world, column, 0);
+    float narrow = (float)wide;
     for (int r = 1; r < data->nranks; r++) {
-        wide += (double)column->value[r];
-        narrow += (float)column->value[r];
+        double value = (double)scaled(data, world, column, r);
+        wide = product ? wide * value : wide + value;
+        narrow = product ? narrow * (float)value : narrow + (float)value;
+    }
+    if (data->op == CF_AVG) {
+        wide /= data->nranks;
+        narrow /= (float)data->nranks;
     }
     return encode(data->type, data->type->mantissa > 23 ? (long double)wide : (long double)narrow);
 }
@@ -543,8 +564,9 @@ static struct expectation expect_float(const struct cf_data *data, const int *wo
         return expect_extreme(data, &column);
     }
     expected = data->op == CF_PROD ? expect_product(data, &column) : expect_sum(data, &column);
-    if (tight && data->op == CF_SUM && expected.kind == NEAR) {
-        expected = expect_bits(sum_in_order(data, &column));
+    if (tight && expected.kind == NEAR) {
+        expected.kind = NEAR_AND_BITS;
+        expected.bits = result_in_order(data, world, &column);
     }
     return expected;
 }
@@ -565,6 +587,8 @@ static bool meets(const struct cf_type *type, const struct expectation *expected
         return got == expected->bits;
     case BITS_OR:
         return got == expected->bits || got == expected->or_bits;
+    case NEAR_AND_BITS:
+        return got == expected->bits && fabsl(decode(type, got) - expected->value) <= expected->error;
     default:
         return fabsl(decode(type, got) - expected->value) <= expected->error; /* false for a NaN */
     }
@@ -577,6 +601,11 @@ static void explain(const struct cf_type *type, const struct expectation *expect
     switch (expected->kind) {
     case NOT_A_NUMBER:
         snprintf(why_p, bytes, "%#llx (%g), expected a NaN", (unsigned long long)got, value);
+        break;
+    case NEAR_AND_BITS:
+        snprintf(why_p, bytes, "%#llx (%.17g), expected %#llx in onehop's order, and %.17g, off by %g at most",
+                 (unsigned long long)got, value, (unsigned long long)expected->bits, (double)expected->value,
+                 (double)expected->error);
         break;
     case BITS:
         snprintf(why_p, bytes, "%#llx (%g), expected %#llx (%g)", (unsigned long long)got, value,

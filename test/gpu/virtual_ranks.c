@@ -1,0 +1,695 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * virtual_ranks.c - the kernels of n ranks on fewer GPUs than ranks, in one process, without NCCL and without src/comm
+ *
+ *   virtual_ranks [-n RANKS,...] [-g GPUS] [-p PROGRAMS] [-c CALLS] [-l SECONDS] [-s SEED]
+ *
+ * A rank is a staging memory, a stream and a thread. Ranks are dealt out over the first GPUS GPUs (default: one), with
+ * grids so small that those of all ranks are resident together; otherwise a kernel could wait for one that has no room.
+ * A program is a list of calls, the same on all ranks but for where the buffers lie: first every algorithm with every
+ * type and op that it has, in several sizes, then PROGRAMS lists of CALLS random ones. Each rank launches its list on
+ * its own, without waiting for the others, with pauses of its own on host and GPU. All results are compared with
+ * the reference of test/conformance (number.h); all other bytes of the buffers must be as they were.
+ *
+ * A program that does not end in SECONDS is told to leave by the abort word, and has failed. Speaks TAP.
+ */
+#include <getopt.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/staging.h"
+#include "gpu/kernels.h"
+#include "test/conformance/number.h"
+#include "test/tap.h"
+
+#define GUARD 48
+#define ALIGN 16
+#define PERIOD 1021             /* inputs repeat */
+#define WINDOW 48               /* launches of a rank that wait on its stream at most: a launch queue must not fill */
+#define MOST_BYTES (3u << 20)   /* of a message */
+#define ARENA_BYTES (96u << 20) /* a program ends where the arena is full */
+#define SCRATCH_BYTES (8u << 20)
+
+/* --- the part that knows how kernels are found and launched ------------------------------------------------------- */
+
+/* Is there a kernel of this algorithm for this type and op? */
+static bool has_kernel(int algorithm, ncclDataType_t type, enum cf_op op)
+{
+    (void)algorithm;
+    return op == CF_SUM && (type == ncclFloat32 || type == ncclFloat16 || type == ncclBfloat16);
+}
+
+/* All kernels for nranks, in the current context, which is one of `device`. */
+static bool load_kernels(const struct oh_driver *driver, CUdevice device, uint32_t nranks, struct oh_kernel_set *set_p)
+{
+    struct oh_plan_table table = {.nranks = nranks, .rows = ONEHOP_ALGORITHMS};
+    for (uint32_t a = 0; a < ONEHOP_ALGORITHMS; a++) {
+        table.row[a].algorithm = a;
+    }
+    return oh_kernel_set_load(driver, device, &table, set_p) == ncclSuccess;
+}
+
+/* scalar: of PreMulSum, in host memory or (CF_PREMUL_DEVICE) device memory. */
+static CUresult launch_kernel(const struct oh_driver *driver, const struct oh_kernel_set *set,
+                              const struct oh_plan *plan, ncclDataType_t type, enum cf_op op, const void *scalar,
+                              const struct oh_kernel_args *args, CUstream stream)
+{
+    (void)op, (void)scalar;
+    return oh_kernel_launch(driver, set, plan, type, args, stream);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
+struct options {
+    uint32_t ranks[OH_MAX_RANKS];
+    int rank_count, gpus, programs, calls, limit_s;
+    uint64_t seed;
+};
+
+struct gpu {
+    CUdevice device;
+    CUcontext context;
+    int sms;
+    bool fp8;
+};
+
+/* The same on all ranks. */
+struct call {
+    struct oh_plan plan;
+    struct cf_data data;
+    size_t count;
+};
+
+/* Where one rank has the buffers of a call. */
+struct place {
+    size_t send, recv, scalar;
+};
+
+struct rank {
+    struct node *node;
+    uint32_t index;
+    struct gpu *gpu;
+    CUstream stream;
+    CUevent event[2]; /* at the end of every other half window */
+    CUdeviceptr staging, arena, scratch;
+    struct oh_kernel_set kernels;
+    struct place *place;
+    size_t bytes; /* of the arena in use */
+    unsigned char *before, *after;
+    atomic_int launched; /* calls, for the report of a hang */
+    CUresult error;
+    pthread_t thread;
+};
+
+struct node {
+    const struct options *options;
+    const struct oh_driver *driver;
+    struct gpu gpu[OH_MAX_RANKS];
+    uint32_t nranks;
+    struct rank rank[OH_MAX_RANKS];
+    uint32_t *abort_word;
+    CUdeviceptr abort_word_device;
+    struct call *call;
+    int calls;
+    uint64_t random;
+    atomic_int running;
+    bool lost; /* a program hung: nothing more can be learned */
+};
+
+static uint64_t draw(struct node *node, uint64_t below)
+{
+    node->random = cf_mix(node->random + 1);
+    return node->random % below;
+}
+
+static void must(struct node *node, CUresult result, const char *what)
+{
+    if (result != CUDA_SUCCESS) {
+        printf("Bail out! %s: %s\n", what, oh_driver_error_name(node->driver, result));
+        fflush(stdout);
+        _exit(1);
+    }
+}
+#define CU(node_, call_) must((node_), (node_)->driver->call_, #call_)
+
+static void *memory(size_t bytes)
+{
+    void *got = calloc(1, bytes);
+    if (!got) {
+        printf("Bail out! no memory\n");
+        exit(1);
+    }
+    return got;
+}
+
+static void use(struct node *node, const struct rank *rank)
+{
+    CU(node, ctx_set_current(rank->gpu->context));
+}
+
+/* --- programs ----------------------------------------------------------------------------------------------------- */
+
+/* Grids of all ranks of a GPU are resident together even where a block fills an SM. */
+static uint32_t most_blocks(const struct node *node)
+{
+    uint32_t per_gpu = (node->nranks + (uint32_t)node->options->gpus - 1) / (uint32_t)node->options->gpus;
+    uint32_t most = (uint32_t)node->gpu[0].sms * 3 / 4 / per_gpu;
+    return most < 1 ? 1 : most > OH_MAX_BLOCKS ? OH_MAX_BLOCKS : most;
+}
+
+static void choose_shape(struct node *node, struct oh_plan *plan)
+{
+    static const uint32_t blocks[] = {1, 2, 3, 5, 8, 12, 16, 24, 32}, threads[] = {32, 64, 96, 128, 256, 512};
+    plan->blocks = blocks[draw(node, 9)];
+    plan->threads = threads[draw(node, 6)];
+    uint32_t most = most_blocks(node);
+    plan->blocks = plan->blocks > most ? most : plan->blocks;
+}
+
+static bool may_run(const struct node *node, int algorithm, ncclDataType_t type, enum cf_op op)
+{
+    return has_kernel(algorithm, type, op) && (!cf_types[type].fp8 || node->gpu[0].fp8);
+}
+
+/* Returns false when it does not fit any more. */
+static bool add_call(struct node *node, struct call call)
+{
+    size_t size = call.data.type->size;
+    uint64_t most = oh_plan_capacity(call.plan.algorithm, node->nranks);
+    most = most < MOST_BYTES ? most : MOST_BYTES;
+    call.count = call.count * size > most ? (size_t)most / size : call.count;
+    call.data.nranks = (int)node->nranks;
+    call.data.key = cf_mix(node->random ^ (uint64_t)node->calls);
+    for (uint32_t r = 0; r < node->nranks; r++) {
+        struct rank *rank = &node->rank[r];
+        if (rank->bytes + 2 * (call.count * size + GUARD + 2 * ALIGN) + 64 > ARENA_BYTES) {
+            return false;
+        }
+    }
+    if (node->calls == node->options->calls) {
+        return false;
+    }
+    bool in_place = draw(node, 3) == 0;
+    for (uint32_t r = 0; r < node->nranks; r++) {
+        struct rank *rank = &node->rank[r];
+        struct place *place = &rank->place[node->calls];
+        size_t slots = ALIGN / size, start = (rank->bytes + GUARD + ALIGN - 1) / ALIGN * ALIGN;
+        bool aligned = draw(node, 2) == 0; /* both the fast way and the other in one call */
+        place->scalar = start;
+        place->send = start + ALIGN + (aligned ? 0 : draw(node, slots) * size);
+        place->recv = place->send;
+        if (!in_place) {
+            size_t behind = (place->send + call.count * size + GUARD + ALIGN - 1) / ALIGN * ALIGN;
+            place->recv = behind + (draw(node, 2) ? 0 : draw(node, slots) * size);
+        }
+        rank->bytes = place->recv + call.count * size + GUARD;
+    }
+    node->call[node->calls++] = call;
+    return true;
+}
+
+static void begin_program(struct node *node)
+{
+    node->calls = 0;
+    for (uint32_t r = 0; r < node->nranks; r++) {
+        node->rank[r].bytes = 0;
+    }
+}
+
+static enum cf_family family_for(struct node *node, const struct cf_type *type)
+{
+    return type->mantissa == 0 ? (draw(node, 2) ? CF_EXACT : CF_MARKER) : (enum cf_family)draw(node, CF_FAMILIES);
+}
+
+static size_t random_count(struct node *node, size_t size)
+{
+    switch (draw(node, 24)) {
+    case 0:
+        return MOST_BYTES / size - draw(node, 5000);
+    case 1:
+    case 2:
+        return 1 + draw(node, (256 << 10) / size);
+    case 3:
+    case 4:
+    case 5:
+        return 1 + draw(node, 9);
+    default:
+        return 1 + draw(node, 6000);
+    }
+}
+
+static void random_program(struct node *node)
+{
+    begin_program(node);
+    for (bool room = true; room;) {
+        struct call call = {.plan.algorithm = (enum onehop_algorithm)draw(node, ONEHOP_ALGORITHMS)};
+        ncclDataType_t type = (ncclDataType_t)draw(node, ncclNumTypes);
+        enum cf_op op = (enum cf_op)draw(node, CF_OPS);
+        if (!may_run(node, (int)call.plan.algorithm, type, op)) {
+            continue;
+        }
+        choose_shape(node, &call.plan);
+        call.data = (struct cf_data){.type = &cf_types[type], .op = op, .family = family_for(node, &cf_types[type])};
+        call.count = random_count(node, cf_types[type].size);
+        room = add_call(node, call);
+    }
+}
+
+/* Runs a program; false: it did not end well. */
+static bool run_program(struct node *node, uint32_t epoch);
+
+/* Every kernel that there is, in several sizes; in several programs if need be. Returns the number of kernels. */
+static int systematic_programs(struct node *node, bool *good_p)
+{
+    static const size_t counts[] = {1, 7, 64, 1000, 4099, 30011, 200003};
+    int kernels = 0;
+    begin_program(node);
+    for (int i = 0; i < (int)ONEHOP_ALGORITHMS * (int)ncclNumTypes * CF_OPS && *good_p; i++) {
+        int algorithm = i % ONEHOP_ALGORITHMS, type = i / ONEHOP_ALGORITHMS % (int)ncclNumTypes;
+        enum cf_op op = (enum cf_op)(i / ONEHOP_ALGORITHMS / (int)ncclNumTypes);
+        if (!may_run(node, algorithm, (ncclDataType_t)type, op)) {
+            continue;
+        }
+        kernels++;
+        for (size_t c = 0; c < sizeof counts / sizeof *counts && *good_p; c++) {
+            struct call call = {.plan.algorithm = (enum onehop_algorithm)algorithm, .count = counts[c]};
+            choose_shape(node, &call.plan);
+            call.data =
+                (struct cf_data){.type = &cf_types[type], .op = op, .family = family_for(node, &cf_types[type])};
+            if (!add_call(node, call)) {
+                *good_p &= run_program(node, 0);
+                begin_program(node);
+                add_call(node, call);
+            }
+        }
+    }
+    *good_p = *good_p && (node->calls == 0 || run_program(node, 0));
+    return kernels;
+}
+
+/* --- running -------------------------------------------------------------------------------------------------------
+ */
+
+static void fill_arena(struct node *node, struct rank *rank)
+{
+    for (size_t i = 0; i < rank->bytes; i++) {
+        rank->before[i] = (unsigned char)(i * 37 + rank->index * 11 + (i >> 8));
+    }
+    for (int c = 0; c < node->calls; c++) {
+        const struct call *call = &node->call[c];
+        size_t size = call->data.type->size, bytes = call->count * size, period = PERIOD * size;
+        unsigned char *send = rank->before + rank->place[c].send;
+        for (size_t e = 0; e < call->count && e < PERIOD; e++) {
+            cf_store(call->data.type, send + e * size, cf_input(&call->data, (int)rank->index, e));
+        }
+        for (size_t done = period; done < bytes; done += period) {
+            memcpy(send + done, send, bytes - done < period ? bytes - done : period);
+        }
+        cf_store(call->data.type, rank->before + rank->place[c].scalar, cf_scalar(&call->data, (int)rank->index));
+    }
+    use(node, rank);
+    CU(node, memcpy_htod_async(rank->arena, rank->before, rank->bytes, rank->stream));
+}
+
+/* As it is between kernels (kernels/abi.h), with the epoch that the next one follows. */
+static void reset_staging(struct node *node, struct rank *rank, uint32_t epoch)
+{
+    use(node, rank);
+    CU(node, memset_d32_async(rank->staging, 0, OH_STAGING_BYTES / 4, rank->stream));
+    CU(node, memset_d32_async(rank->staging + OH_MARKER_OFFSET, OH_MARKER, OH_MARKER_SCATTER_BYTES, rank->stream));
+    CU(node, memset_d32_async(rank->staging + OH_EPOCH_OFFSET, epoch, OH_MAX_BLOCKS, rank->stream));
+}
+
+static CUresult launch_call(struct rank *rank, int c)
+{
+    struct node *node = rank->node;
+    const struct call *call = &node->call[c];
+    const struct place *place = &rank->place[c];
+    struct oh_kernel_args args = {
+        .sendbuff = (const void *)(uintptr_t)(rank->arena + place->send),
+        .recvbuff = (void *)(uintptr_t)(rank->arena + place->recv),
+        .count = call->count,
+        .abort_word = (const uint32_t *)(uintptr_t)node->abort_word_device,
+        .rank = rank->index,
+    };
+    for (uint32_t j = 0; j < node->nranks; j++) {
+        args.staging[j] = (char *)(uintptr_t)node->rank[(rank->index + j) % node->nranks].staging;
+    }
+    const void *scalar = call->data.op == CF_PREMUL_DEVICE ? (const void *)(uintptr_t)(rank->arena + place->scalar)
+                                                           : rank->before + place->scalar;
+    return launch_kernel(node->driver, &rank->kernels, &call->plan, call->data.type->nccl, call->data.op, scalar, &args,
+                         rank->stream);
+}
+
+/* A pause of this rank's own, on the host or on its stream. */
+static CUresult pause_now_and_then(struct rank *rank, uint64_t random)
+{
+    if (random % 64 == 0) {
+        usleep((useconds_t)(random >> 32) % 300);
+    } else if (random % 16 == 1) {
+        return rank->node->driver->memset_d8_async(rank->scratch, 0, (random >> 32) % SCRATCH_BYTES, rank->stream);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch_all(struct rank *rank)
+{
+    struct node *node = rank->node;
+    const struct oh_driver *driver = node->driver;
+    CUresult result = driver->ctx_set_current(rank->gpu->context);
+    for (int c = 0; c < node->calls && result == CUDA_SUCCESS; c++) {
+        result = pause_now_and_then(rank, cf_mix(node->random + (uint64_t)c * OH_MAX_RANKS + rank->index));
+        if (result == CUDA_SUCCESS) {
+            result = launch_call(rank, c);
+        }
+        atomic_store(&rank->launched, c + 1);
+        if (c % (WINDOW / 2) == 0 && result == CUDA_SUCCESS) {
+            CUevent event = rank->event[c / (WINDOW / 2) % 2];
+            result = c >= WINDOW ? driver->event_synchronize(event) : CUDA_SUCCESS; /* half a window ago and more */
+            if (result == CUDA_SUCCESS) {
+                result = driver->event_record(event, rank->stream);
+            }
+        }
+    }
+    return result == CUDA_SUCCESS ? driver->stream_synchronize(rank->stream) : result;
+}
+
+static void *run_rank(void *user)
+{
+    struct rank *rank = user;
+    rank->error = launch_all(rank);
+    atomic_fetch_sub(&rank->node->running, 1);
+    return NULL;
+}
+
+/* Waits for all ranks; after the time limit sets the abort word. */
+static bool wait_for_ranks(struct node *node)
+{
+    bool late = false, good = true;
+    long polls = 0, most = node->options->limit_s * 1000L;
+    while (atomic_load(&node->running) > 0) {
+        usleep(1000);
+        if (++polls > most && !late) {
+            late = true;
+            for (uint32_t r = 0; r < node->nranks; r++) {
+                tap_note("rank %u has launched %d of %d calls", r, atomic_load(&node->rank[r].launched), node->calls);
+            }
+            __atomic_store_n(node->abort_word, 1, __ATOMIC_RELEASE);
+        }
+        if (polls > 3 * most) {
+            printf("Bail out! n=%u: the kernels do not leave for the abort word\n", node->nranks);
+            fflush(stdout);
+            _exit(1);
+        }
+    }
+    for (uint32_t r = 0; r < node->nranks; r++) {
+        pthread_join(node->rank[r].thread, NULL);
+        must(node, node->rank[r].error, "launching");
+        good &= node->rank[r].error == CUDA_SUCCESS;
+    }
+    return good && !late;
+}
+
+static bool judge_element(const struct call *call, size_t e, const unsigned char *got, char *why, size_t bytes)
+{
+    static const int world[OH_MAX_RANKS] = {0, 1, 2, 3, 4, 5, 6, 7};
+    const struct cf_type *type = call->data.type;
+    const unsigned char *at = got + e * type->size;
+    if (e >= PERIOD && memcmp(at, at - PERIOD * type->size, type->size) == 0) {
+        return true;
+    }
+    return cf_judge(&call->data, world, e % PERIOD, cf_load(type, at), true, why, bytes);
+}
+
+static void explain(const struct node *node, int c, uint32_t rank, size_t e, const char *why)
+{
+    const struct call *call = &node->call[c];
+    const struct place *place = &node->rank[rank].place[c];
+    tap_note("n=%u call %d %s %s %s %s count %zu grid %ux%u send %%16=%zu receive %%16=%zu%s rank %u element %zu: %s",
+             node->nranks, c, oh_algorithm_name((int)call->plan.algorithm), call->data.type->name,
+             cf_op_names[call->data.op], cf_family_names[call->data.family], call->count, call->plan.blocks,
+             call->plan.threads, place->send % 16, place->recv % 16, place->send == place->recv ? " in place" : "",
+             rank, e, why);
+}
+
+/* Rank 0 against the reference, the others against rank 0. */
+static bool judge_call(const struct node *node, int c)
+{
+    const struct call *call = &node->call[c];
+    size_t size = call->data.type->size;
+    const unsigned char *first = node->rank[0].after + node->rank[0].place[c].recv;
+    char why[400];
+    for (size_t e = 0; e < call->count; e++) {
+        if (!judge_element(call, e, first, why, sizeof why)) {
+            explain(node, c, 0, e, why);
+            return false;
+        }
+    }
+    for (uint32_t r = 1; r < node->nranks; r++) {
+        const unsigned char *other = node->rank[r].after + node->rank[r].place[c].recv;
+        if (memcmp(first, other, call->count * size) != 0) {
+            size_t e = 0;
+            while (memcmp(first + e * size, other + e * size, size) == 0) {
+                e++;
+            }
+            snprintf(why, sizeof why, "%#llx, rank 0 has %#llx",
+                     (unsigned long long)cf_load(call->data.type, other + e * size),
+                     (unsigned long long)cf_load(call->data.type, first + e * size));
+            explain(node, c, r, e, why);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool judge_program(struct node *node)
+{
+    int bad = 0;
+    for (uint32_t r = 0; r < node->nranks; r++) {
+        struct rank *rank = &node->rank[r];
+        use(node, rank);
+        CU(node, memcpy_dtoh_async(rank->after, rank->arena, rank->bytes, rank->stream));
+        CU(node, stream_synchronize(rank->stream));
+    }
+    for (int c = 0; c < node->calls && bad < 5; c++) {
+        bad += !judge_call(node, c);
+    }
+    for (uint32_t r = 0; r < node->nranks && bad == 0; r++) {
+        struct rank *rank = &node->rank[r];
+        for (int c = 0; c < node->calls; c++) { /* now all but the results must be as before */
+            size_t bytes = node->call[c].count * node->call[c].data.type->size;
+            memcpy(rank->before + rank->place[c].recv, rank->after + rank->place[c].recv, bytes);
+        }
+        if (memcmp(rank->before, rank->after, rank->bytes) != 0) {
+            tap_note("n=%u rank %u: a byte that is no result was written", node->nranks, r);
+            bad++;
+        }
+    }
+    return bad == 0;
+}
+
+static bool run_program(struct node *node, uint32_t epoch)
+{
+    for (uint32_t r = 0; r < node->nranks; r++) {
+        fill_arena(node, &node->rank[r]);
+        reset_staging(node, &node->rank[r], epoch);
+        atomic_store(&node->rank[r].launched, 0);
+    }
+    for (uint32_t r = 0; r < node->nranks; r++) { /* nobody writes into staging that is being cleared */
+        use(node, &node->rank[r]);
+        CU(node, stream_synchronize(node->rank[r].stream));
+    }
+    atomic_store(&node->running, (int)node->nranks);
+    for (uint32_t r = 0; r < node->nranks; r++) {
+        if (pthread_create(&node->rank[r].thread, NULL, run_rank, &node->rank[r]) != 0) {
+            printf("Bail out! no thread\n");
+            exit(1);
+        }
+    }
+    if (!wait_for_ranks(node)) {
+        tap_note("n=%u: not finished after %d seconds", node->nranks, node->options->limit_s);
+        node->lost = true;
+        return false;
+    }
+    return judge_program(node);
+}
+
+/* --- GPUs and ranks ------------------------------------------------------------------------------------------------
+ */
+
+static void open_gpu(struct node *node, int index)
+{
+    struct gpu *gpu = &node->gpu[index];
+    int major;
+    CU(node, device_get(&gpu->device, index));
+    CU(node, primary_ctx_retain(&gpu->context, gpu->device));
+    CU(node, device_get_attribute(&gpu->sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu->device));
+    CU(node, device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, gpu->device));
+    gpu->fp8 = major >= 9;
+}
+
+static void open_gpus(struct node *node)
+{
+    int gpus = node->options->gpus;
+    for (int g = 0; g < gpus; g++) {
+        open_gpu(node, g);
+    }
+    for (int g = 0; g < gpus; g++) {
+        CU(node, ctx_set_current(node->gpu[g].context));
+        for (int p = 0; p < gpus; p++) {
+            if (p != g) {
+                CUresult result = node->driver->ctx_enable_peer_access(node->gpu[p].context, 0);
+                must(node, result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result, "peer access");
+            }
+        }
+    }
+    CU(node, ctx_set_current(node->gpu[0].context));
+    CU(node, mem_host_alloc((void **)&node->abort_word, sizeof *node->abort_word,
+                            CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+    *node->abort_word = 0;
+    CU(node, mem_host_get_device_pointer(&node->abort_word_device, node->abort_word, 0));
+}
+
+static void open_rank(struct node *node, uint32_t r)
+{
+    struct rank *rank = &node->rank[r];
+    *rank = (struct rank){.node = node, .index = r, .gpu = &node->gpu[r % (uint32_t)node->options->gpus]};
+    use(node, rank);
+    CU(node, stream_create(&rank->stream, CU_STREAM_NON_BLOCKING));
+    CU(node, event_create(&rank->event[0], CU_EVENT_DISABLE_TIMING));
+    CU(node, event_create(&rank->event[1], CU_EVENT_DISABLE_TIMING));
+    CU(node, mem_alloc(&rank->staging, OH_STAGING_BYTES));
+    CU(node, mem_alloc(&rank->arena, ARENA_BYTES));
+    CU(node, mem_alloc(&rank->scratch, SCRATCH_BYTES));
+    rank->before = memory(ARENA_BYTES);
+    rank->after = memory(ARENA_BYTES);
+    rank->place = memory((size_t)node->options->calls * sizeof *rank->place);
+    if (!load_kernels(node->driver, rank->gpu->device, node->nranks, &rank->kernels)) {
+        printf("Bail out! the kernels for %u ranks cannot be loaded\n", node->nranks);
+        exit(1);
+    }
+}
+
+static void close_rank(struct node *node, uint32_t r)
+{
+    struct rank *rank = &node->rank[r];
+    use(node, rank);
+    CU(node, mem_free(rank->scratch));
+    CU(node, mem_free(rank->arena));
+    CU(node, mem_free(rank->staging));
+    CU(node, event_destroy(rank->event[0]));
+    CU(node, event_destroy(rank->event[1]));
+    CU(node, stream_destroy(rank->stream));
+    free(rank->before);
+    free(rank->after);
+    free(rank->place);
+}
+
+/* Epochs at which sweeps, the wrap, and nothing of the kind lie within the next program. */
+static const uint32_t epochs[] = {0, OH_SWEEP_PERIOD - 40, OH_EPOCH_MASK - 40, 12345};
+
+static void test_ranks(struct node *node, uint32_t nranks)
+{
+    bool good = true;
+    node->nranks = nranks;
+    for (uint32_t r = 0; r < nranks; r++) {
+        open_rank(node, r);
+    }
+    int kernels = systematic_programs(node, &good);
+    tap_ok(good, "n=%u on %d GPU(s): every kernel, %d of them", nranks, node->options->gpus, kernels);
+    int calls = 0, programs = 0;
+    for (; programs < node->options->programs && good; programs++) {
+        random_program(node);
+        calls += node->calls;
+        good = run_program(node, epochs[programs % 4]);
+    }
+    tap_ok(good, "n=%u on %d GPU(s): %d calls in %d random programs", nranks, node->options->gpus, calls, programs);
+    if (node->lost) { /* what the abort left behind is not worth a look */
+        printf("Bail out! seed %llu\n", (unsigned long long)node->options->seed);
+        exit(1);
+    }
+    for (uint32_t r = 0; r < nranks; r++) {
+        close_rank(node, r);
+    }
+}
+
+static void parse_ranks(struct options *options, const char *text)
+{
+    options->rank_count = 0;
+    for (char *end = (char *)text; *end && options->rank_count < OH_MAX_RANKS;) {
+        options->ranks[options->rank_count++] = (uint32_t)strtoul(end, &end, 10);
+        end += *end != '\0';
+    }
+}
+
+static bool parse(int argc, char **argv, struct options *options)
+{
+    bool good = true;
+    for (int option; (option = getopt(argc, argv, "n:g:p:c:l:s:")) != -1;) {
+        switch (option) {
+        case 'n':
+            parse_ranks(options, optarg);
+            break;
+        case 'g':
+            options->gpus = atoi(optarg);
+            break;
+        case 'p':
+            options->programs = atoi(optarg);
+            break;
+        case 'c':
+            options->calls = atoi(optarg);
+            break;
+        case 'l':
+            options->limit_s = atoi(optarg);
+            break;
+        case 's':
+            options->seed = strtoull(optarg, NULL, 0);
+            break;
+        default:
+            good = false;
+        }
+    }
+    for (int i = 0; i < options->rank_count; i++) {
+        good &= options->ranks[i] >= 2 && options->ranks[i] <= OH_MAX_RANKS;
+    }
+    return good && options->gpus >= 1 && options->gpus <= OH_MAX_RANKS && options->calls >= 1 && options->limit_s >= 1;
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = {.ranks = {2, 3, 4, 5, 6, 7, 8},
+                              .rank_count = 7,
+                              .gpus = 1,
+                              .programs = 8,
+                              .calls = 1500,
+                              .limit_s = 30,
+                              .seed = (uint64_t)time(NULL)};
+    static struct node node;
+    int gpus = 0;
+    if (!parse(argc, argv, &options)) {
+        fprintf(stderr,
+                "usage: virtual_ranks [-n RANKS,...] [-g GPUS] [-p PROGRAMS] [-c CALLS] [-l SECONDS] [-s SEED]\n");
+        return 2;
+    }
+    /* Streams that share a hardware queue would wait for one another. Read by the driver when it starts. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+    if (oh_driver_get(&node.driver) != ncclSuccess || node.driver->device_get_count(&gpus) != CUDA_SUCCESS ||
+        gpus < options.gpus) {
+        tap_skip_all("not as many GPUs");
+    }
+    printf("# seed %llu\n", (unsigned long long)options.seed);
+    node.options = &options;
+    node.random = cf_mix(options.seed);
+    node.call = memory((size_t)options.calls * sizeof *node.call);
+    open_gpus(&node);
+    for (int i = 0; i < options.rank_count; i++) {
+        test_ranks(&node, options.ranks[i]);
+    }
+    free(node.call);
+    return tap_done();
+}
