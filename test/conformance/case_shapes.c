@@ -88,7 +88,7 @@ static void run_around(struct cf_worker *worker, ncclDataType_t type, size_t byt
 
 void cf_case_table_ends(struct cf_worker *worker)
 {
-    size_t most = worker->options->full ? 16 * MIB : 1 * MIB;
+    size_t most = worker->options->full ? 16 * MIB : 512 * KIB;
     for (size_t e = 0; e < sizeof ends / sizeof *ends && ends[e] * KIB <= most; e++) {
         run_around(worker, ncclFloat32, ends[e] * KIB);
         if (worker->options->full || e % 3 == 0) {

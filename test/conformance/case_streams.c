@@ -174,14 +174,14 @@ void cf_case_stream_communicators(struct cf_worker *worker)
     struct cf_set other;
     CUstream stream[2][CF_MAX_RANKS];
     cf_set_create(worker, CF_INIT_RANK, &other);
-    struct cf_batch *batch[2] = {some_calls(worker, &worker->world, 40), some_calls(worker, &other, 40)};
+    struct cf_batch *batch[2] = {some_calls(worker, &worker->world, 20), some_calls(worker, &other, 20)};
     for (int s = 0; s < 2; s++) {
         cf_streams(worker, s + 1, stream[s]);
         cf_batch_load(batch[s], stream[s]);
     }
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 20; i++) {
         cf_batch_issue_one(batch[0], i, false, stream[0]);
-        cf_batch_issue_one(batch[1], 39 - i, false, stream[1]);
+        cf_batch_issue_one(batch[1], 19 - i, false, stream[1]);
     }
     for (int s = 0; s < 2; s++) {
         cf_batch_judge(batch[s], stream[s], true);

@@ -57,6 +57,8 @@
     X("graph-outlives", graph_outlives, CF_ALWAYS, "the communicator is destroyed before the graph")                   \
     X("graph-child", graph_child, CF_ALWAYS, "a captured graph as a node of another")                                  \
     X("graph-update", graph_update, CF_ALWAYS, "cuGraphExecUpdate with a second capture")                              \
+    X("property", property, CF_ALWAYS, "random calls; each rank has its own alignment, place and stream")              \
+    X("property-capture", property_capture, CF_ONEHOP, "and some ranks capture what others call")                      \
     X("bits-repeat", bits_repeat, CF_ONEHOP, "the same inputs give the same bits, however the buffers lie")            \
     X("bits-graph", bits_graph, CF_ONEHOP, "eager and replayed calls give the same bits")                              \
     X("bits-sizes", bits_sizes, CF_ONEHOP, "so do messages on both sides of a change of algorithm")

@@ -250,6 +250,8 @@ void cf_batch_issue_one(struct cf_batch *batch, int item, bool grouped, CUstream
 ncclResult_t cf_batch_call(struct cf_batch *batch, int item, int member, CUstream stream);
 /* Brings the arenas back, waits, and judges everything. launched: false: not a byte may have changed. */
 void cf_batch_judge(struct cf_batch *batch, CUstream *stream, bool launched);
+/* Counts what onehop served since the load; judging a batch that was launched does it. For captures. */
+void cf_batch_count(struct cf_batch *batch);
 void cf_batch_free(struct cf_batch *batch);
 /* The three above on the members' first streams, and free. */
 void cf_batch_run(struct cf_batch *batch, enum cf_style style);

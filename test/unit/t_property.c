@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * t_property.c - rule 1: whether and how a call is served is the same on all ranks, wherever their buffers lie
+ *
+ * For random tables and random (count, type, op), each rank takes the way of a call: oh_comm_plan, then oh_call_launch
+ * with a driver of our own that only writes down what is launched. All that may differ between ranks does: rank,
+ * staging, pointers, alignment, in place or not, stream, captured or not, and what the communicator last did. What is
+ * decided and launched must not. The same end to end: the cases "property" of test/conformance.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "comm/comm.h"
+#include "test/tap.h"
+
+#define TABLES 150
+#define CALLS 200
+
+/* What a rank made of a call. */
+struct decision {
+    bool served;
+    struct oh_plan plan;
+    unsigned launches, blocks, threads;
+    CUfunction function;
+};
+
+static uint64_t seed;
+static struct decision now; /* of the rank whose turn it is */
+static bool capturing;      /* its stream is */
+static struct oh_driver driver;
+
+static uint64_t draw(uint64_t below)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (seed >> 16) % below;
+}
+
+/* --- the part that knows how a call is made ------------------------------------------------------------------------
+ */
+
+/* Kernels that can be told apart, the same on all ranks. */
+static void put_kernels(struct oh_comm *comm)
+{
+    for (uintptr_t a = 0; a < ONEHOP_ALGORITHMS; a++) {
+        for (uintptr_t t = 0; t < OH_KERNEL_TYPES; t++) {
+            comm->kernels.function[a][t] = (CUfunction)(0x1000 + a * 64 + t);
+        }
+    }
+}
+
+static bool decide(const struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op, struct oh_call *call)
+{
+    call->count = count;
+    call->type = type;
+    return oh_comm_plan(comm, count, type, op, &call->plan);
+}
+
+/* --- a driver that writes down launches ----------------------------------------------------------------------------
+ */
+
+static CUresult CUDAAPI get_current(CUcontext *context)
+{
+    *context = NULL;
+    return CUDA_SUCCESS;
+}
+
+static CUresult CUDAAPI push(CUcontext context)
+{
+    (void)context;
+    return CUDA_SUCCESS;
+}
+
+static CUresult CUDAAPI pop(CUcontext *context)
+{
+    *context = NULL;
+    return CUDA_SUCCESS;
+}
+
+static CUresult CUDAAPI capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                                     const CUgraphNode **nodes, size_t *count)
+{
+    (void)stream, (void)nodes, (void)count;
+    *status = capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    *id = 1 + draw(3);
+    *graph = NULL;
+    return CUDA_SUCCESS;
+}
+
+static CUresult CUDAAPI stream_id(CUstream stream, unsigned long long *id)
+{
+    *id = (uintptr_t)stream;
+    return CUDA_SUCCESS;
+}
+
+static CUresult CUDAAPI wait_event(CUstream stream, CUevent event, unsigned flags)
+{
+    (void)stream, (void)event, (void)flags;
+    return CUDA_SUCCESS;
+}
+
+static CUresult CUDAAPI record_event(CUevent event, CUstream stream)
+{
+    (void)event, (void)stream;
+    return CUDA_SUCCESS;
+}
+
+static CUresult CUDAAPI create_object(CUuserObject *object, void *data, CUhostFn destroy, unsigned count,
+                                      unsigned flags)
+{
+    (void)data, (void)destroy, (void)count, (void)flags;
+    *object = NULL;
+    return CUDA_SUCCESS;
+}
+
+static CUresult CUDAAPI retain_object(CUgraph graph, CUuserObject object, unsigned count, unsigned flags)
+{
+    (void)graph, (void)object, (void)count, (void)flags;
+    return CUDA_SUCCESS;
+}
+
+static CUresult CUDAAPI launch(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
+{
+    (void)parameters, (void)extra;
+    now.launches++;
+    now.blocks = config->gridDimX;
+    now.threads = config->blockDimX;
+    now.function = function;
+    return CUDA_SUCCESS;
+}
+
+static void make_driver(void)
+{
+    driver.ctx_get_current = get_current;
+    driver.ctx_push = push;
+    driver.ctx_pop = pop;
+    driver.stream_get_capture_info = capture_info;
+    driver.stream_get_id = stream_id;
+    driver.stream_wait_event = wait_event;
+    driver.event_record = record_event;
+    driver.user_object_create = create_object;
+    driver.graph_retain_user_object = retain_object;
+    driver.launch_kernel_ex = launch;
+}
+
+/* --- ranks and calls -----------------------------------------------------------------------------------------------
+ */
+
+static void *any_pointer(void)
+{
+    return (void *)(uintptr_t)(0x10000 + draw(UINT64_C(1) << 40));
+}
+
+static void make_table(struct oh_plan_table *table_p, uint32_t nranks)
+{
+    static const uint64_t caps[] = {UINT64_MAX, UINT64_MAX, UINT64_MAX, 0, 1000, 1 << 20, 64 << 20};
+    int forced = draw(3) == 0 ? (int)draw(ONEHOP_ALGORITHMS) : -1;
+    oh_plan_table_default(nranks, caps[draw(sizeof caps / sizeof *caps)], forced, table_p);
+}
+
+/* All that is not agreed between ranks is random. */
+static struct oh_comm *make_rank(const struct oh_plan_table *table, uint32_t rank)
+{
+    struct oh_comm *comm = calloc(1, sizeof *comm);
+    if (!comm) {
+        exit(1);
+    }
+    comm->rank = rank;
+    comm->nranks = table->nranks;
+    comm->table = *table;
+    atomic_store(&comm->served, true);
+    comm->staging.driver = &driver;
+    comm->staging.context = draw(2) ? any_pointer() : NULL;
+    comm->args.rank = rank;
+    for (uint32_t j = 0; j < table->nranks; j++) {
+        comm->args.staging[j] = any_pointer();
+    }
+    comm->launched = draw(2);
+    comm->last_stream = draw(4);
+    comm->capture_id = draw(4);
+    comm->captured_stream = draw(2) ? any_pointer() : NULL;
+    atomic_store(&comm->handed_back, draw(1000));
+    put_kernels(comm);
+    return comm;
+}
+
+static size_t any_count(const struct oh_plan_table *table, size_t size)
+{
+    size_t end = (size_t)oh_plan_table_end(table) / (size ? size : 1);
+    switch (draw(6)) {
+    case 0:
+        return draw(10);
+    case 1:
+        return end - 2 + draw(5);
+    case 2:
+        return SIZE_MAX / (1 + draw(16)) + draw(4);
+    default: /* of any magnitude */
+        return (size_t)(seed >> (8 + draw(55)));
+    }
+}
+
+static struct decision take(struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op)
+{
+    static const CUstream plain[] = {NULL, (CUstream)1, (CUstream)2}; /* the default streams */
+    struct oh_call call = {.comm = comm,
+                           .sendbuff = any_pointer(),
+                           .recvbuff = any_pointer(),
+                           .stream = draw(2) ? plain[draw(3)] : (CUstream)any_pointer()};
+    if (draw(2)) {
+        call.recvbuff = (void *)call.sendbuff;
+    }
+    capturing = draw(2);
+    memset(&now, 0, sizeof now);
+    now.served = decide(comm, count, type, op, &call);
+    if (now.served) {
+        now.plan = call.plan;
+        oh_call_launch(&call);
+    }
+    return now;
+}
+
+static bool is_equal(const struct decision *a, const struct decision *b)
+{
+    return a->served == b->served && a->plan.algorithm == b->plan.algorithm && a->plan.blocks == b->plan.blocks &&
+           a->plan.threads == b->plan.threads && a->launches == b->launches && a->blocks == b->blocks &&
+           a->threads == b->threads && a->function == b->function;
+}
+
+struct tally {
+    unsigned calls, served, differ;
+};
+
+static void one_call(struct oh_comm **comm, uint32_t nranks, struct tally *tally)
+{
+    static const ncclDataType_t common[] = {ncclFloat32, ncclFloat16, ncclBfloat16};
+    ncclDataType_t type = draw(2) ? common[draw(3)] : (ncclDataType_t)((int)draw(ncclNumTypes + 2) - 1);
+    ncclRedOp_t op = (ncclRedOp_t)(draw(3) == 0 ? (int)draw(40) - 1 : (int)ncclSum); /* user ops and worse among them */
+    size_t count = any_count(&comm[0]->table, oh_type_size(type));
+    struct decision first = take(comm[0], count, type, op);
+    tally->calls++;
+    tally->served += first.served;
+    for (uint32_t r = 1; r < nranks; r++) {
+        struct decision other = take(comm[r], count, type, op);
+        if (!is_equal(&first, &other) && tally->differ++ == 0) {
+            tap_note("n=%u count %zu type %d op %d: rank 0 %s %d %ux%u, rank %u %s %d %ux%u", nranks, count, (int)type,
+                     (int)op, first.served ? "serves" : "hands back", (int)first.plan.algorithm, first.blocks,
+                     first.threads, r, other.served ? "serves" : "hands back", (int)other.plan.algorithm, other.blocks,
+                     other.threads);
+        }
+    }
+}
+
+static void test_ranks(uint32_t nranks)
+{
+    struct tally tally = {0};
+    for (int t = 0; t < TABLES; t++) {
+        struct oh_comm *comm[OH_MAX_RANKS];
+        struct oh_plan_table table;
+        make_table(&table, nranks);
+        for (uint32_t r = 0; r < nranks; r++) {
+            comm[r] = make_rank(&table, r);
+        }
+        for (int c = 0; c < CALLS; c++) {
+            one_call(comm, nranks, &tally);
+        }
+        for (uint32_t r = 0; r < nranks; r++) {
+            free(comm[r]);
+        }
+    }
+    tap_ok(tally.differ == 0 && tally.served > tally.calls / 20 && tally.served < tally.calls,
+           "n=%u: %u calls, %u of them served, %u differ between ranks", nranks, tally.calls, tally.served,
+           tally.differ);
+}
+
+int main(int argc, char **argv)
+{
+    seed = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)time(NULL);
+    tap_note("seed %llu (the first argument, when given)", (unsigned long long)seed);
+    make_driver();
+    for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
+        test_ranks(n);
+    }
+    return tap_done();
+}
