@@ -4,7 +4,7 @@
 
 #include "test/conformance/cases.h"
 
-#define MANY 24
+#define MANY 12
 
 static void run_some(struct cf_worker *worker, const struct cf_set *set)
 {
@@ -92,7 +92,7 @@ void cf_case_comm_shrink(struct cf_worker *worker)
 void cf_case_comm_many(struct cf_worker *worker)
 {
     struct cf_set set[MANY];
-    int sets = worker->options->full ? MANY : 5;
+    int sets = worker->options->full ? MANY : 4;
     for (int s = 0; s < sets; s++) {
         cf_set_create(worker, s % 2 ? CF_INIT_CONFIG : CF_INIT_RANK, &set[s]);
     }
@@ -109,7 +109,7 @@ void cf_case_comm_many(struct cf_worker *worker)
 
 void cf_case_comm_rounds(struct cf_worker *worker)
 {
-    for (int round = 0; round < (worker->options->full ? 20 : 4); round++) {
+    for (int round = 0; round < (worker->options->full ? 8 : 3); round++) {
         struct cf_set set;
         cf_set_create(worker, CF_INIT_RANK, &set);
         run_some(worker, &set);

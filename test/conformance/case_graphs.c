@@ -17,7 +17,8 @@ struct capture {
     CUgraphExec exec[CF_MAX_RANKS];
 };
 
-static struct cf_batch *some_calls(struct cf_worker *worker, const struct cf_set *set, int items)
+/* in_place: some of them; such a call gives something else each time that it runs. */
+static struct cf_batch *make_calls(struct cf_worker *worker, const struct cf_set *set, int items, bool in_place)
 {
     static const struct cf_spec specs[] = {
         {.type = ncclFloat32, .op = CF_SUM, .count = 3001},
@@ -28,9 +29,16 @@ static struct cf_batch *some_calls(struct cf_worker *worker, const struct cf_set
     };
     struct cf_batch *batch = cf_batch_new(worker, set);
     for (int i = 0; i < items; i++) {
-        cf_batch_add(batch, &specs[i % 5]);
+        struct cf_spec spec = specs[i % 5];
+        spec.in_place &= in_place;
+        cf_batch_add(batch, &spec);
     }
     return batch;
+}
+
+static struct cf_batch *some_calls(struct cf_worker *worker, const struct cf_set *set, int items)
+{
+    return make_calls(worker, set, items, true);
 }
 
 static void begin(struct cf_worker *worker, CUstreamCaptureMode mode)
@@ -128,9 +136,9 @@ void cf_case_graph_modes(struct cf_worker *worker)
 void cf_case_graph_replay(struct cf_worker *worker)
 {
     struct capture capture;
-    capture_batch(worker, some_calls(worker, &worker->world, 20), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE,
+    capture_batch(worker, some_calls(worker, &worker->world, 10), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE,
                   &capture);
-    for (int r = 0; r < (worker->options->full ? 200 : 8); r++) {
+    for (int r = 0; r < (worker->options->full ? 60 : 5); r++) {
         replay(worker, &capture);
     }
     close_capture(worker, &capture);
@@ -295,7 +303,7 @@ void cf_case_graph_child(struct cf_worker *worker)
         cf_skip(worker, "this driver has no child graphs");
         return;
     }
-    capture_batch(worker, some_calls(worker, &worker->world, 5), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE,
+    capture_batch(worker, make_calls(worker, &worker->world, 5, false), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE,
                   &capture);
     parent = (struct capture){.batch = capture.batch};
     for (int m = 0; m < worker->members; m++) { /* twice the same child, one after the other */
@@ -304,12 +312,6 @@ void cf_case_graph_child(struct cf_worker *worker)
         CF_CU(worker, GraphCreate(&parent.graph[m], 0));
         CF_CU(worker, GraphAddChildGraphNode(&first, parent.graph[m], NULL, 0, capture.graph[m]));
         CF_CU(worker, GraphAddChildGraphNode(&second, parent.graph[m], &first, 1, capture.graph[m]));
-    }
-    /* In-place calls would be reduced twice: once only. */
-    for (int i = 0; i < capture.batch->items; i++) {
-        if (capture.batch->item[i].spec.in_place) {
-            capture.batch->item[i].spec.count = 0;
-        }
     }
     instantiate(worker, &parent);
     replay(worker, &capture);

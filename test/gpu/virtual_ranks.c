@@ -228,19 +228,14 @@ static enum cf_family family_for(struct node *node, const struct cf_type *type)
 
 static size_t random_count(struct node *node, size_t size)
 {
-    switch (draw(node, 24)) {
-    case 0:
+    uint64_t kind = draw(node, 100);
+    if (kind == 0) {
         return MOST_BYTES / size - draw(node, 5000);
-    case 1:
-    case 2:
-        return 1 + draw(node, (256 << 10) / size);
-    case 3:
-    case 4:
-    case 5:
-        return 1 + draw(node, 9);
-    default:
-        return 1 + draw(node, 6000);
     }
+    if (kind < 5) {
+        return 1 + draw(node, (256 << 10) / size);
+    }
+    return 1 + draw(node, kind < 20 ? 9 : 6000);
 }
 
 static void random_program(struct node *node)
@@ -665,7 +660,7 @@ int main(int argc, char **argv)
     struct options options = {.ranks = {2, 3, 4, 5, 6, 7, 8},
                               .rank_count = 7,
                               .gpus = 1,
-                              .programs = 8,
+                              .programs = 5,
                               .calls = 1500,
                               .limit_s = 30,
                               .seed = (uint64_t)time(NULL)};
