@@ -40,18 +40,15 @@
 /* Is there a kernel of this algorithm for this type and op? */
 static bool has_kernel(int algorithm, ncclDataType_t type, enum cf_op op)
 {
-    (void)algorithm;
-    return op == CF_SUM && (type == ncclFloat32 || type == ncclFloat16 || type == ncclBfloat16);
+    (void)op;
+    return oh_algorithm_carries((enum onehop_algorithm)algorithm, oh_kernel_type_carrier(oh_type_kernel(type)));
 }
 
 /* All kernels for nranks, in the current context, which is one of `device`. */
-static bool load_kernels(const struct oh_driver *driver, CUdevice device, uint32_t nranks, struct oh_kernel_set *set_p)
+static bool load_kernels(const struct oh_driver *driver, CUdevice device, uint32_t nranks,
+                         const struct oh_kernel_set **set_p)
 {
-    struct oh_plan_table table = {.nranks = nranks, .rows = ONEHOP_ALGORITHMS};
-    for (uint32_t a = 0; a < ONEHOP_ALGORITHMS; a++) {
-        table.row[a].algorithm = a;
-    }
-    return oh_kernel_set_load(driver, device, &table, set_p) == ncclSuccess;
+    return oh_kernel_set_get(driver, device, nranks, set_p) == ncclSuccess;
 }
 
 /* scalar: of PreMulSum, in host memory or (CF_PREMUL_DEVICE) device memory. */
@@ -59,8 +56,15 @@ static CUresult launch_kernel(const struct oh_driver *driver, const struct oh_ke
                               const struct oh_plan *plan, ncclDataType_t type, enum cf_op op, const void *scalar,
                               const struct oh_kernel_args *args, CUstream stream)
 {
-    (void)op, (void)scalar;
-    return oh_kernel_launch(driver, set, plan, type, args, stream);
+    static const ncclRedOp_t ops[] = {ncclSum, ncclProd, ncclMin, ncclMax, ncclAvg};
+    struct oh_op meaning;
+    if (op >= CF_PREMUL_HOST) {
+        oh_op_scaled(type, scalar, op == CF_PREMUL_DEVICE, &meaning);
+    } else {
+        oh_op_builtin(ops[op], type, &meaning);
+    }
+    const struct oh_launch launch = {driver, set, plan, &meaning, type, stream};
+    return oh_kernel_launch(&launch, args);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ */
@@ -97,7 +101,7 @@ struct rank {
     CUstream stream;
     CUevent event[2]; /* at the end of every other half window */
     CUdeviceptr staging, arena, scratch;
-    struct oh_kernel_set kernels;
+    const struct oh_kernel_set *kernels;
     struct place *place;
     size_t bytes; /* of the arena in use */
     unsigned char *before, *after;
@@ -331,13 +335,14 @@ static CUresult launch_call(struct rank *rank, int c)
         .count = call->count,
         .abort_word = (const uint32_t *)(uintptr_t)node->abort_word_device,
         .rank = rank->index,
+        .nranks = node->nranks,
     };
     for (uint32_t j = 0; j < node->nranks; j++) {
         args.staging[j] = (char *)(uintptr_t)node->rank[(rank->index + j) % node->nranks].staging;
     }
     const void *scalar = call->data.op == CF_PREMUL_DEVICE ? (const void *)(uintptr_t)(rank->arena + place->scalar)
                                                            : rank->before + place->scalar;
-    return launch_kernel(node->driver, &rank->kernels, &call->plan, call->data.type->nccl, call->data.op, scalar, &args,
+    return launch_kernel(node->driver, rank->kernels, &call->plan, call->data.type->nccl, call->data.op, scalar, &args,
                          rank->stream);
 }
 

@@ -16,6 +16,7 @@
 
 #include "comm/segment.h"
 #include "test/tap.h"
+#include "util/clock.h"
 
 #define ROUNDS 150
 #define MS UINT64_C(1000000)

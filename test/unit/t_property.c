@@ -2,7 +2,7 @@
 /*
  * t_property.c - rule 1: whether and how a call is served is the same on all ranks, wherever their buffers lie
  *
- * For random tables and random (count, type, op), each rank takes the way of a call: oh_comm_plan, then oh_call_launch
+ * For random tables and random (count, type, op), each rank takes the way of a call: oh_call_plan, then oh_call_launch
  * with a driver of our own that only writes down what is launched. All that may differ between ranks does: rank,
  * staging, pointers, alignment, in place or not, stream, captured or not, and what the communicator last did. What is
  * decided and launched must not. The same end to end: the cases "property" of test/conformance.
@@ -17,6 +17,7 @@
 
 #define TABLES 150
 #define CALLS 200
+#define USER_OPS 20
 
 /* What a rank made of a call. */
 struct decision {
@@ -43,18 +44,23 @@ static uint64_t draw(uint64_t below)
 /* Kernels that can be told apart, the same on all ranks. */
 static void put_kernels(struct oh_comm *comm)
 {
+    static struct oh_kernel_set set;
     for (uintptr_t a = 0; a < ONEHOP_ALGORITHMS; a++) {
         for (uintptr_t t = 0; t < OH_KERNEL_TYPES; t++) {
-            comm->kernels.function[a][t] = (CUfunction)(0x1000 + a * 64 + t);
+            set.any[a][t] = (CUfunction)(0x1000 + a * 64 + t);
+        }
+        for (uintptr_t t = 0; t < OH_SUM_TYPES; t++) {
+            set.sum[a][t] = (CUfunction)(0x2000 + a * 64 + t);
         }
     }
+    comm->kernels = &set;
 }
 
-static bool decide(const struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op, struct oh_call *call)
+static bool decide(size_t count, ncclDataType_t type, ncclRedOp_t op, struct oh_call *call)
 {
     call->count = count;
     call->type = type;
-    return oh_comm_plan(comm, count, type, op, &call->plan);
+    return oh_call_plan(call, op);
 }
 
 /* --- a driver that writes down launches ----------------------------------------------------------------------------
@@ -181,6 +187,12 @@ static struct oh_comm *make_rank(const struct oh_plan_table *table, uint32_t ran
     comm->capture_id = draw(4);
     comm->captured_stream = draw(2) ? any_pointer() : NULL;
     atomic_store(&comm->handed_back, draw(1000));
+    /* Ops of the program's own: the same handles and types on all ranks, a scalar of its own on each. */
+    for (int h = 0; h < USER_OPS; h++) {
+        static const uint64_t scalars[] = {3, 5, 7, 11};
+        oh_comm_op_add(comm, (ncclRedOp_t)(ncclNumOps + h), (ncclDataType_t)(h % ncclNumTypes), &scalars[draw(4)],
+                       draw(2));
+    }
     put_kernels(comm);
     return comm;
 }
@@ -212,7 +224,7 @@ static struct decision take(struct oh_comm *comm, size_t count, ncclDataType_t t
     }
     capturing = draw(2);
     memset(&now, 0, sizeof now);
-    now.served = decide(comm, count, type, op, &call);
+    now.served = decide(count, type, op, &call);
     if (now.served) {
         now.plan = call.plan;
         oh_call_launch(&call);
@@ -265,6 +277,7 @@ static void test_ranks(uint32_t nranks)
             one_call(comm, nranks, &tally);
         }
         for (uint32_t r = 0; r < nranks; r++) {
+            oh_comm_ops_forget(comm[r]);
             free(comm[r]);
         }
     }
