@@ -24,6 +24,7 @@
 #include "comm/key.h"
 #include "comm/segment.h"
 #include "comm/staging.h"
+#include "comm/stats.h"
 #include "gpu/kernels.h"
 #include "onehop/onehop.h"
 #include "plan/op.h"
@@ -59,7 +60,7 @@ struct oh_comm {
     struct oh_user_op *user_ops; /* redop.c */
 
     atomic_uint_fast64_t calls[ONEHOP_ALGORITHMS];
-    atomic_uint_fast64_t handed_back;
+    atomic_uint_fast64_t back[OH_BACKS]; /* handed back, by reason */
     atomic_uint_fast64_t bytes;
     double setup_ms;
 
@@ -127,6 +128,9 @@ void oh_comm_ops_forget(struct oh_comm *comm);
 /* What an op means on the communicator. False: NCCL would not take it for that type. */
 bool oh_comm_op_find(const struct oh_comm *comm, ncclRedOp_t op, ncclDataType_t type, struct oh_op *op_p);
 
+/* Counts a call that oh_comm_plan has declined, by the reason. */
+void oh_comm_count_handed_back(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op);
+
 /* One allreduce call, as the application made it. */
 struct oh_call {
     struct oh_comm *comm;
@@ -187,7 +191,7 @@ void oh_comms_reap(void);
 /* Fills the public description. */
 void oh_comm_describe(const struct oh_comm *comm, onehop_comm_info_t *info_p);
 
-/* Prints the statistics of every registered communicator, if ONEHOP_STATS=1. */
+/* Gives out the statistics of every registered communicator, where ONEHOP_STATS and ONEHOP_STATS_FILE say. */
 void oh_comms_print_stats(void);
 
 /* Between the files of this module. */

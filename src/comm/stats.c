@@ -2,13 +2,55 @@
 /*
  * stats.c - what was served, for people and for the public API
  */
-#include "comm/comm.h"
+#include "comm/stats.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
 
 #include "util/env.h"
 #include "util/log.h"
+
+static const struct {
+    const char *key;
+    const char *words;
+} backs[OH_BACKS] = {
+#define OH_BACK_ROW(identifier_, key_, words_) {key_, words_},
+    OH_BACK_REASONS(OH_BACK_ROW)
+#undef OH_BACK_ROW
+};
+
+const char *oh_back_words(int back)
+{
+    return back >= 0 && back < OH_BACKS ? backs[back].words : NULL;
+}
+
+/* Asks the plan about calls that differ in one thing, so that this holds whatever the plan serves. */
+static enum oh_back why_handed_back(const struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op)
+{
+    struct oh_plan unused;
+    if (!atomic_load_explicit(&comm->served, memory_order_relaxed)) {
+        return OH_BACK_OFF;
+    }
+    if (oh_plan_choose(&comm->table, 1, type, op, &unused)) {
+        return OH_BACK_SIZE;
+    }
+    if (oh_plan_choose(&comm->table, 1, type, ncclSum, &unused)) {
+        return OH_BACK_OP;
+    }
+    return oh_plan_choose(&comm->table, 1, ncclFloat32, ncclSum, &unused) ? OH_BACK_TYPE : OH_BACK_SIZE;
+}
+
+void oh_comm_count_handed_back(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op)
+{
+    atomic_fetch_add_explicit(&comm->back[why_handed_back(comm, type, op)], 1, memory_order_relaxed);
+}
 
 void oh_comm_describe(const struct oh_comm *comm, onehop_comm_info_t *info_p)
 {
@@ -16,35 +58,143 @@ void oh_comm_describe(const struct oh_comm *comm, onehop_comm_info_t *info_p)
         .served = atomic_load(&comm->served),
         .rank = (int)comm->rank,
         .nranks = (int)comm->nranks,
-        .handed_back = atomic_load(&comm->handed_back),
         .bytes = atomic_load(&comm->bytes),
         .staging_bytes = comm->staging.base ? OH_STAGING_BYTES : 0,
         .setup_ms = comm->setup_ms,
     };
     snprintf(info_p->reason, sizeof info_p->reason, "%s", comm->reason);
+    for (int b = 0; b < OH_BACKS; b++) {
+        info_p->handed_back += atomic_load(&comm->back[b]);
+    }
     for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
         info_p->calls[a] = atomic_load(&comm->calls[a]);
     }
+}
+
+/* "key=number ..." for the reasons. */
+static int format_backs(const uint64_t *back, char *text_p, size_t size)
+{
+    int used = 0;
+    for (int b = 0; b < OH_BACKS; b++) {
+        used += snprintf(text_p + used, size - (size_t)used, "%s%s=%" PRIu64, b > 0 ? " " : "", backs[b].key, back[b]);
+    }
+    return used;
+}
+
+#define RECORD_HEAD "onehop-stats 1 "
+
+size_t oh_stats_format(const struct oh_stats_record *record, char line_p[OH_STATS_LINE])
+{
+    int used =
+        snprintf(line_p, OH_STATS_LINE, RECORD_HEAD "pid=%d rank=%u nranks=%u served=%" PRIu64 " bytes=%" PRIu64 " ",
+                 record->pid, record->rank, record->nranks, record->served, record->bytes);
+    used += format_backs(record->back, line_p + used, OH_STATS_LINE - (size_t)used);
+    used +=
+        snprintf(line_p + used, OH_STATS_LINE - (size_t)used, " reason=%.*s\n", OH_REASON_BYTES - 1, record->reason);
+    return (size_t)used;
+}
+
+/* Takes "key=number " from the start of *text_p. */
+static bool take_number(const char **text_p, const char *key, uint64_t *number_p)
+{
+    size_t length = strlen(key);
+    int used = 0;
+    if (strncmp(*text_p, key, length) != 0 || (*text_p)[length] != '=' ||
+        sscanf(*text_p + length, "=%" SCNu64 " %n", number_p, &used) != 1 || used == 0) {
+        return false;
+    }
+    *text_p += length + (size_t)used;
+    return true;
+}
+
+bool oh_stats_parse(const char *line, struct oh_stats_record *record_p)
+{
+    struct oh_stats_record record = {0};
+    uint64_t pid, rank, nranks;
+    if (strncmp(line, RECORD_HEAD, strlen(RECORD_HEAD)) != 0) {
+        return false;
+    }
+    line += strlen(RECORD_HEAD);
+    if (!take_number(&line, "pid", &pid) || !take_number(&line, "rank", &rank) ||
+        !take_number(&line, "nranks", &nranks) || !take_number(&line, "served", &record.served) ||
+        !take_number(&line, "bytes", &record.bytes)) {
+        return false;
+    }
+    for (int b = 0; b < OH_BACKS; b++) {
+        if (!take_number(&line, backs[b].key, &record.back[b])) {
+            return false;
+        }
+    }
+    if (strncmp(line, "reason=", strlen("reason=")) != 0) {
+        return false;
+    }
+    line += strlen("reason=");
+    snprintf(record.reason, sizeof record.reason, "%.*s", (int)strcspn(line, "\n"), line);
+    record.pid = (int)pid;
+    record.rank = (unsigned)rank;
+    record.nranks = (unsigned)nranks;
+    *record_p = record;
+    return true;
+}
+
+/*
+ * Appends the record to the file that `onehop run` has made: one write, so that processes do not mix. The file is not
+ * created: a process that ends after the reader finds none, and that is all.
+ */
+static void append_record(const struct oh_comm *comm, const onehop_comm_info_t *info, const char *path)
+{
+    char line[OH_STATS_LINE];
+    struct stat status;
+    struct oh_stats_record record = {.pid = (int)getpid(), .rank = comm->rank, .nranks = comm->nranks};
+    int saved = errno;
+    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK);
+    if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
+        record.bytes = info->bytes;
+        for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+            record.served += info->calls[a];
+        }
+        for (int b = 0; b < OH_BACKS; b++) {
+            record.back[b] = atomic_load(&comm->back[b]);
+        }
+        memcpy(record.reason, comm->reason, sizeof record.reason);
+        size_t length = oh_stats_format(&record, line);
+        if (write(fd, line, length) != (ssize_t)length) {
+            OH_INFO("%s: %m", path);
+        }
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    errno = saved;
 }
 
 void oh_comm_print_stats(const struct oh_comm *comm)
 {
     onehop_comm_info_t info;
     char calls[48 * ONEHOP_ALGORITHMS] = ""; /* a name, a number of 20 digits */
-    uint64_t served = 0;
+    char why[32 * OH_BACKS] = "";
+    uint64_t served = 0, back[OH_BACKS];
+    const char *path = oh_env_path(OH_ENV_STATS_FILE, NULL);
 
+    oh_comm_describe(comm, &info);
+    if (path) {
+        append_record(comm, &info, path);
+    }
     if (!oh_env_flag(OH_ENV_STATS, false)) {
         return;
     }
-    oh_comm_describe(comm, &info);
     for (int a = 0, used = 0; a < ONEHOP_ALGORITHMS; a++) {
         used += snprintf(calls + used, sizeof calls - (size_t)used, "%s%s=%" PRIu64, a > 0 ? " " : "",
                          oh_algorithm_name(a), info.calls[a]);
         served += info.calls[a];
     }
-    oh_log_stats("rank %d nranks %d served=%" PRIu64 " (%s) handed_back=%" PRIu64 " bytes=%" PRIu64 "%s%s", info.rank,
-                 info.nranks, served, calls, info.handed_back, info.bytes, info.reason[0] ? " reason: " : "",
-                 info.reason);
+    for (int b = 0; b < OH_BACKS; b++) {
+        back[b] = atomic_load(&comm->back[b]);
+    }
+    format_backs(back, why, sizeof why);
+    oh_log_stats("rank %d nranks %d served=%" PRIu64 " (%s) handed_back=%" PRIu64 " (%s) bytes=%" PRIu64 "%s%s",
+                 info.rank, info.nranks, served, calls, info.handed_back, why, info.bytes,
+                 info.reason[0] ? " reason: " : "", info.reason);
 }
 
 void oh_comms_print_stats(void)

@@ -322,7 +322,7 @@ EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t c
         if (oh_call_plan(&call, op)) {
             return serve(&call);
         }
-        atomic_fetch_add_explicit(&ours->handed_back, 1, memory_order_relaxed);
+        oh_comm_count_handed_back(ours, type, op);
     }
     GET_REAL_OF(ours, real);
     return REAL(real, AllReduce(sendbuff, recvbuff, count, type, op, comm, stream));

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * run.c - `onehop run`: puts libonehop.so in front of a program and becomes that program
+ * run.c - `onehop run`: puts onehop in front of a program and becomes that program, or with --stats its parent
  */
 #include "tools/tool.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
@@ -12,89 +13,150 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LIBRARY "libonehop.so"
+#include "tools/supervise.h"
+#include "tools/tally.h"
+
+#define NET_PLUGIN_NAME_MAX 254 /* NCCL keeps a plugin's name in 255 bytes */
 
 static const char help[] =
-    "usage: onehop run [--stats] [--] PROGRAM [ARGUMENTS]\n"
+    "usage: onehop run [--via preload|plugin|audit] [--stats] [--] PROGRAM [ARGUMENTS]\n"
     "\n"
-    "Runs PROGRAM with libonehop.so preloaded, so that onehop serves the ncclAllReduce calls that it can, and\n"
-    "prints what was served when a communicator ends (unless ONEHOP_STATS=0 is set).\n"
+    "Runs PROGRAM so that onehop serves the ncclAllReduce calls that it can.\n"
     "\n"
-    "  --stats     print it even where ONEHOP_STATS=0 is set\n"
-    "  -h, --help  this text\n"
+    "  --via preload  by LD_PRELOAD (this is the default)\n"
+    "  --via plugin   by NCCL_NET_PLUGIN: NCCL itself loads onehop\n"
+    "  --via audit    by LD_PRELOAD and LD_AUDIT\n"
+    "  --stats        say at the end how many calls were served, in all processes of PROGRAM, and why others were "
+    "not;\n"
+    "                 sets ONEHOP_STATS=1 unless it is set\n"
+    "  -h, --help     this text\n"
     "\n"
-    "Environment: ONEHOP_LIBRARY is the libonehop.so to use. Exit status: that of PROGRAM; 2 for wrong usage, 126 "
-    "when\n"
-    "PROGRAM cannot be executed, 127 when it is not found, 1 when libonehop.so is not found.\n";
+    "Environment: ONEHOP_LIBRARY is the libonehop.so to use. Exit status: that of PROGRAM; 2 for wrong usage, 126\n"
+    "when PROGRAM cannot be executed, 127 when it is not found, 1 when a file of onehop is not found.\n";
 
-/* The directory of this command, without a final slash; "" when the kernel does not tell. */
-static void own_directory(char *directory_p, size_t size)
+/* Puts value in front of what the variable holds. False when it does not fit, or the value has a separator in it. */
+static bool prepend(const char *name, const char *value, const char *separators, const char *before)
 {
-    ssize_t length = readlink("/proc/self/exe", directory_p, size - 1);
-    directory_p[length < 0 ? 0 : length] = '\0';
-    char *slash = strrchr(directory_p, '/');
-    if (slash) {
-        *slash = '\0';
-    }
-}
-
-bool oh_tool_find_library(char *path_p, size_t size)
-{
-    static const char *const beside[] = {"../lib/" LIBRARY, "../../.libs/" LIBRARY}; /* installed; build tree */
-    char directory[PATH_MAX], candidate[2 * PATH_MAX];
-
-    const char *chosen = getenv("ONEHOP_LIBRARY");
-    if (chosen && chosen[0]) {
-        if (access(chosen, R_OK) != 0) {
-            oh_tool_error("ONEHOP_LIBRARY=%s: %s", chosen, strerror(errno));
-            return false;
-        }
-        snprintf(path_p, size, "%s", chosen);
-        return true;
-    }
-    own_directory(directory, sizeof directory);
-    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
-        snprintf(candidate, sizeof candidate, "%s/%s", directory, beside[i]);
-        char *real = realpath(candidate, NULL);
-        if (real) {
-            snprintf(path_p, size, "%s", real);
-            free(real);
-            return true;
-        }
-    }
-    if (access(OH_LIBDIR "/" LIBRARY, R_OK) == 0) {
-        snprintf(path_p, size, "%s", OH_LIBDIR "/" LIBRARY);
-        return true;
-    }
-    oh_tool_error(LIBRARY " is neither in %s/../lib nor in " OH_LIBDIR "; ONEHOP_LIBRARY can name it", directory);
-    return false;
-}
-
-/* Prepends the library to LD_PRELOAD. Returns false when the environment is full or the path cannot be preloaded. */
-static bool preload(const char *library)
-{
-    char value[PATH_MAX + 8192];
-    const char *before = getenv("LD_PRELOAD");
-    if (strpbrk(library, " :")) {
-        oh_tool_error("%s: LD_PRELOAD takes no path with a space or a colon in it", library);
+    char *text;
+    if (strpbrk(value, separators)) {
+        oh_tool_error("%s: %s takes no path with '%c' in it", value, name, *strpbrk(value, separators));
         return false;
     }
-    int length = snprintf(value, sizeof value, before && before[0] ? "%s:%s" : "%s", library, before);
-    if (length >= (int)sizeof value || setenv("LD_PRELOAD", value, 1) != 0) {
-        oh_tool_error("LD_PRELOAD is too long");
+    if (asprintf(&text, "%s%.1s%s", value, before && before[0] ? separators : "", before ? before : "") < 0) {
+        oh_tool_error("out of memory");
         return false;
     }
-    return true;
+    bool good = setenv(name, text, 1) == 0;
+    if (!good) {
+        oh_tool_error("%s: %s", name, strerror(errno));
+    }
+    free(text);
+    return good;
+}
+
+static bool reach_by_preload(const char *library)
+{
+    return prepend("LD_PRELOAD", library, ": ", getenv("LD_PRELOAD"));
+}
+
+static bool reach_by_audit(const char *library)
+{
+    char audit[PATH_MAX];
+    return oh_tool_find_beside(library, OH_AUDIT, audit, sizeof audit) &&
+           prepend("LD_AUDIT", audit, ":", getenv("LD_AUDIT")) && reach_by_preload(library);
+}
+
+/*
+ * What NCCL would load if we did not name a plugin. The variable replaces its default, libnccl-net.so; where a site has
+ * that, it stays behind ours. "none" means no other plugin, and is no member of a list.
+ */
+static const char *other_net_plugins(void)
+{
+    const char *before = getenv("NCCL_NET_PLUGIN");
+    if (before && before[0]) {
+        return strcasecmp(before, "none") == 0 ? NULL : before;
+    }
+    void *usual = dlopen("libnccl-net.so", RTLD_LAZY | RTLD_LOCAL);
+    if (!usual) {
+        return NULL;
+    }
+    dlclose(usual);
+    return "libnccl-net.so";
+}
+
+static bool reach_by_plugin(const char *library)
+{
+    char plugin[PATH_MAX];
+    if (!oh_tool_find_beside(library, OH_NET_PLUGIN, plugin, sizeof plugin)) {
+        return false;
+    }
+    if (strlen(plugin) > NET_PLUGIN_NAME_MAX) {
+        oh_tool_error("%s: NCCL takes no plugin name of more than %d characters", plugin, NET_PLUGIN_NAME_MAX);
+        return false;
+    }
+    return prepend("NCCL_NET_PLUGIN", plugin, ",", other_net_plugins());
+}
+
+bool oh_tool_reach(enum oh_via via)
+{
+    static bool (*const ways[OH_VIAS])(const char *library) = {reach_by_preload, reach_by_plugin, reach_by_audit};
+    char library[PATH_MAX];
+    return oh_tool_find_library(library, sizeof library) && ways[via](library);
+}
+
+int oh_tool_exec(char **argv)
+{
+    execvp(argv[0], argv);
+    int error = errno;
+    oh_tool_error("%s: %s", argv[0], strerror(error));
+    return error == ENOENT ? OH_EXIT_NOT_FOUND : OH_EXIT_CANNOT_RUN;
+}
+
+/* Stays the parent of the program, to say what was served when it has ended. */
+static int run_with_stats(char **argv)
+{
+    struct oh_tally tally;
+    if (!oh_tally_open(&tally)) {
+        return OH_EXIT_FAILED;
+    }
+    setenv("ONEHOP_STATS", "1", false);
+    int status = oh_supervise(argv, NULL, NULL);
+    if (status != OH_SUPERVISE_NOT_STARTED) {
+        oh_tally_read(&tally);
+        oh_tally_print(&tally, stderr, "onehop: ");
+    }
+    oh_tally_close(&tally);
+    return oh_supervise_end(status);
+}
+
+static int parse_via(const char *text)
+{
+    static const char *const names[OH_VIAS] = {"preload", "plugin", "audit"};
+    for (int via = 0; via < OH_VIAS; via++) {
+        if (strcmp(text, names[via]) == 0) {
+            return via;
+        }
+    }
+    oh_tool_error("run: --via %s: there are preload, plugin and audit", text);
+    return -1;
 }
 
 int oh_tool_run(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"stats", no_argument, NULL, 's'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"via", required_argument, NULL, 'v'},
+                                            {"stats", no_argument, NULL, 's'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
     bool stats = false;
-    int option;
+    int option, via = OH_VIA_PRELOAD;
     while ((option = getopt_long(argc, argv, "+h", options, NULL)) != -1) {
         switch (option) {
+        case 'v':
+            via = parse_via(optarg);
+            if (via < 0) {
+                return OH_EXIT_USAGE;
+            }
+            break;
         case 's':
             stats = true;
             break;
@@ -109,14 +171,8 @@ int oh_tool_run(int argc, char **argv)
         oh_tool_error("run: which program? See onehop run --help");
         return OH_EXIT_USAGE;
     }
-
-    char library[PATH_MAX];
-    if (!oh_tool_find_library(library, sizeof library) || !preload(library)) {
+    if (!oh_tool_reach((enum oh_via)via)) {
         return OH_EXIT_FAILED;
     }
-    setenv("ONEHOP_STATS", "1", stats);
-    execvp(argv[optind], argv + optind);
-    int error = errno;
-    oh_tool_error("%s: %s", argv[optind], strerror(error));
-    return error == ENOENT ? OH_EXIT_NOT_FOUND : OH_EXIT_CANNOT_RUN;
+    return stats ? run_with_stats(argv + optind) : oh_tool_exec(argv + optind);
 }

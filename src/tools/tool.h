@@ -14,7 +14,7 @@
 enum {
     OH_EXIT_OK = 0,
     OH_EXIT_FAILED = 1,       /* it did not go as asked, or the answer is no */
-    OH_EXIT_USAGE = 2,        /* a bad option or argument */
+    OH_EXIT_USAGE = 2,        /* a bad option or argument; doctor: it cannot tell */
     OH_EXIT_CANNOT_RUN = 126, /* run: the program exists and cannot be executed */
     OH_EXIT_NOT_FOUND = 127   /* run: there is no such program */
 };
@@ -22,15 +22,40 @@ enum {
 int oh_tool_run(int argc, char **argv);
 int oh_tool_perf(int argc, char **argv);
 int oh_tool_topo(int argc, char **argv);
+int oh_tool_doctor(int argc, char **argv);
 
 /* Writes "onehop: text" and a newline to stderr. */
 void oh_tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* The names under which the plugin is installed. */
+#define OH_LIBRARY "libonehop.so"
+#define OH_NET_PLUGIN "libnccl-net-onehop.so" /* the same object, under the name that NCCL's loader looks for */
+#define OH_AUDIT "libonehop-audit.so"
+
 /*
  * Finds libonehop.so: ONEHOP_LIBRARY, else beside this command (installed, or in the build tree), else in the libdir
- * of configure. Returns false, with the places named on stderr, when there is none that can be read.
+ * of configure. The path is absolute. Returns false, with the places named on stderr, when there is none that can be
+ * read.
  */
 bool oh_tool_find_library(char *path_p, size_t size);
+
+/* The path of a file in the folder of libonehop.so. Returns false, with one sentence on stderr, when it is not there.
+ */
+bool oh_tool_find_beside(const char *library, const char *name, char *path_p, size_t size);
+
+/* How the plugin comes into a program. */
+enum oh_via {
+    OH_VIA_PRELOAD,
+    OH_VIA_PLUGIN,
+    OH_VIA_AUDIT,
+    OH_VIAS
+};
+
+/* Sets this process's environment so that programs started from it are reached that way; false: said on stderr. */
+bool oh_tool_reach(enum oh_via via);
+
+/* Replaces this process by the program. Returns only on failure, with the exit status, and has said why. */
+int oh_tool_exec(char **argv);
 
 /* True when a GPU's name says that it is a stand-in; every table then says so. */
 bool oh_tool_is_simulated(const char *gpu_name);

@@ -21,6 +21,8 @@
     X(ALGO, "ONEHOP_ALGO", "auto", "auto, oneshot_ll, twoshot_ll, twoshot_push, oneshot_marker or twoshot_marker",     \
       "algorithm for every message that it can carry; rank 0's value counts")                                          \
     X(STATS, "ONEHOP_STATS", "0", "0 or 1", "1: print what was served, by communicator, when it ends")                 \
+    X(STATS_FILE, "ONEHOP_STATS_FILE", "none", "an absolute path of at most 200 characters",                           \
+      "an existing file that the same is appended to; `onehop run --stats` sets it")                                   \
     X(SHM_DIR, "ONEHOP_SHM_DIR", "/dev/shm", "an absolute path of at most 200 characters",                             \
       "where the ranks of a host meet; ranks with different values count as different hosts")                          \
     X(INIT_EPOCH, "ONEHOP_INIT_EPOCH", "1", "0 to 2147483647",                                                         \

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * supervise.h - runs a program as a child that nobody can tell from this process
+ *
+ * The child has this process's stdin, terminal and process group. Signals that are sent to this process go on to it;
+ * those of the terminal reach it by themselves. It dies with this process. One program at a time.
+ */
+#ifndef OH_TOOLS_SUPERVISE_H_
+#define OH_TOOLS_SUPERVISE_H_
+
+#include <sys/types.h>
+
+#define OH_SUPERVISE_NOT_STARTED (-1)
+
+/*
+ * Runs the program to its end. tick, when not NULL, is called again and again meanwhile, with the program's pid and
+ * user; it returns how many milliseconds may pass before the next time.
+ * Returns a wait status, or OH_SUPERVISE_NOT_STARTED (said on stderr; oh_supervise_end then gives the exit status).
+ */
+int oh_supervise(char **argv, int (*tick)(pid_t pid, void *user), void *user);
+
+/* The exit status to end with; does not return when the program was ended by a signal: so ends this process. */
+int oh_supervise_end(int status);
+
+#endif

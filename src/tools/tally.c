@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tally.c - adds up the records of a program's processes
+ */
+#include "tools/tally.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/tool.h"
+
+#define PLURAL(number_) ((number_) == 1 ? "" : "s")
+
+bool oh_tally_open(struct oh_tally *tally_p)
+{
+    const char *folder = getenv("TMPDIR");
+    struct oh_tally tally = {.records = 0};
+    if (!folder || folder[0] != '/' || strlen(folder) > 150) { /* the plugin takes 200 characters */
+        folder = "/tmp";
+    }
+    snprintf(tally.path, sizeof tally.path, "%s/onehop-stats.XXXXXX", folder);
+    int fd = mkostemp(tally.path, O_CLOEXEC);
+    if (fd < 0) {
+        oh_tool_error("%s: %s", tally.path, strerror(errno));
+        return false;
+    }
+    close(fd);
+    if (setenv("ONEHOP_STATS_FILE", tally.path, 1) != 0) {
+        oh_tool_error("ONEHOP_STATS_FILE: %s", strerror(errno));
+        unlink(tally.path);
+        return false;
+    }
+    *tally_p = tally;
+    return true;
+}
+
+static void add_reason(struct oh_tally *tally, const struct oh_stats_record *record)
+{
+    uint64_t calls = record->back[OH_BACK_OFF];
+    if (!record->reason[0] && calls == 0) {
+        return;
+    }
+    int i = 0;
+    while (i < tally->reasons && strcmp(tally->reason[i].text, record->reason) != 0) {
+        i++;
+    }
+    if (i == OH_TALLY_REASONS) {
+        tally->other_calls += calls;
+        return;
+    }
+    if (i == tally->reasons) {
+        memcpy(tally->reason[i].text, record->reason, sizeof record->reason);
+        tally->reasons++;
+    }
+    tally->reason[i].calls += calls;
+    tally->reason[i].ranks++;
+}
+
+/* Pids seen so far, for the number of processes. */
+struct pids {
+    int *pid;
+    size_t count;
+};
+
+static void add_pid(struct pids *pids, int pid)
+{
+    for (size_t i = 0; i < pids->count; i++) {
+        if (pids->pid[i] == pid) {
+            return;
+        }
+    }
+    int *larger = realloc(pids->pid, (pids->count + 1) * sizeof *larger);
+    if (larger) {
+        pids->pid = larger;
+        pids->pid[pids->count++] = pid;
+    }
+}
+
+void oh_tally_read(struct oh_tally *tally)
+{
+    char line[OH_STATS_LINE];
+    struct oh_stats_record record;
+    struct pids pids = {NULL, 0};
+    FILE *file = fopen(tally->path, "re");
+    if (!file) {
+        oh_tool_error("%s: %s", tally->path, strerror(errno));
+        return;
+    }
+    while (fgets(line, sizeof line, file)) {
+        if (!oh_stats_parse(line, &record)) {
+            continue;
+        }
+        tally->records++;
+        tally->served += record.served;
+        tally->bytes += record.bytes;
+        for (int b = 0; b < OH_BACKS; b++) {
+            tally->back[b] += record.back[b];
+        }
+        add_reason(tally, &record);
+        add_pid(&pids, record.pid);
+    }
+    tally->processes = pids.count;
+    free(pids.pid);
+    fclose(file);
+}
+
+void oh_tally_close(struct oh_tally *tally)
+{
+    unlink(tally->path);
+}
+
+uint64_t oh_tally_back(const struct oh_tally *tally)
+{
+    uint64_t sum = 0;
+    for (int b = 0; b < OH_BACKS; b++) {
+        sum += tally->back[b];
+    }
+    return sum;
+}
+
+void oh_tally_print(const struct oh_tally *tally, FILE *stream, const char *prefix)
+{
+    uint64_t calls = tally->served + oh_tally_back(tally);
+    if (tally->records == 0) {
+        fprintf(stream,
+                "%sno communicator was seen: onehop was in no process that made one and ended orderly; onehop doctor "
+                "tells more\n",
+                prefix);
+        return;
+    }
+    fprintf(stream,
+            "%s%" PRIu64 " of %" PRIu64 " ncclAllReduce call%s served, %" PRIu64 " bytes, in %" PRIu64 " process%s\n",
+            prefix, tally->served, calls, PLURAL(calls), tally->bytes, tally->processes,
+            tally->processes == 1 ? "" : "es");
+    for (int b = OH_BACK_OFF + 1; b < OH_BACKS; b++) {
+        if (tally->back[b] > 0) {
+            fprintf(stream, "%s%" PRIu64 " handed back: %s\n", prefix, tally->back[b], oh_back_words(b));
+        }
+    }
+    for (int i = 0; i < tally->reasons; i++) {
+        fprintf(stream, "%s%" PRIu64 " handed back: %s: %s\n", prefix, tally->reason[i].calls,
+                oh_back_words(OH_BACK_OFF),
+                tally->reason[i].text[0] ? tally->reason[i].text : "finalized, aborted or revoked");
+    }
+    if (tally->other_calls > 0) {
+        fprintf(stream, "%s%" PRIu64 " handed back: %s: other reasons\n", prefix, tally->other_calls,
+                oh_back_words(OH_BACK_OFF));
+    }
+}

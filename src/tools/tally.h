@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tally.h - what was served in all processes of a program, added up
+ *
+ * A file to which each process appends a record for each communicator and rank (comm/stats.h). Only communicators that
+ * were destroyed, or whose process ended by exit, are in it. Owned by one thread.
+ */
+#ifndef OH_TOOLS_TALLY_H_
+#define OH_TOOLS_TALLY_H_
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "comm/stats.h"
+
+#define OH_TALLY_REASONS 8 /* different reasons for a communicator that is not served; more are summed up */
+
+struct oh_tally {
+    char path[256];
+    uint64_t records;
+    uint64_t processes;
+    uint64_t served;
+    uint64_t bytes;
+    uint64_t back[OH_BACKS];
+    struct {
+        char text[OH_REASON_BYTES];
+        uint64_t calls;
+        uint64_t ranks; /* of communicators that were not served for that reason */
+    } reason[OH_TALLY_REASONS];
+    int reasons;
+    uint64_t other_calls; /* of reasons that found no place */
+};
+
+/* Makes the file and sets ONEHOP_STATS_FILE. False when it cannot be made (said on stderr). */
+bool oh_tally_open(struct oh_tally *tally_p);
+
+/* Reads what has come together. */
+void oh_tally_read(struct oh_tally *tally);
+
+/* Removes the file. */
+void oh_tally_close(struct oh_tally *tally);
+
+/* All calls handed back. */
+uint64_t oh_tally_back(const struct oh_tally *tally);
+
+/* "N of M ncclAllReduce calls served ..." and one line for each reason, each after the prefix. */
+void oh_tally_print(const struct oh_tally *tally, FILE *stream, const char *prefix);
+
+#endif

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: MIT
+# onehop run: what it sets, how it finds its files, that the program cannot tell it from a plain start, and the sums
+# that --stats gives at the end.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+onehop=$abs_top_builddir/src/tools/onehop
+unset ONEHOP_STATS
+
+# run_command COMMAND...: runs it with a limit. Sets $status, fills $out (stdout and stderr).
+run_command() {
+    status=0
+    rm -f "$scratch"/report.*
+    timeout -k 5 $((limit + 40)) "$@" >"$out" 2>&1 || status=$?
+}
+
+# expect NAME STATUS PATTERN...: the last command ended with STATUS, and a line of its output has each pattern.
+expect() {
+    local name=$1 good=1 pattern
+    [ "$status" = "$2" ] && good=0
+    shift 2
+    for pattern in "$@"; do
+        grep -qE -- "$pattern" "$out" || good=1
+    done
+    tap_point $good "$name" "$(printf 'exit status %s, wanted: %s\n' "$status" "$*"; tail -n 25 "$out")"
+}
+
+# --- what it sets
+
+run_command "$onehop" run -- "$app" --nranks 2 --counts 5,5000
+expect "a program is served" 0 '^ok' 'nranks 2: served by onehop'
+[ "$(count_of 'stats:')" = 0 ] && [ "$(count_of 'calls served')" = 0 ]
+tap_point $? "without --stats nothing is added to the output" "$(cat "$out")"
+LD_PRELOAD=libc.so.6 run_command "$onehop" run env
+expect "LD_PRELOAD: in front of what is there" 0 "^LD_PRELOAD=$plugin:libc.so.6\$"
+run_command env -u LD_PRELOAD "$onehop" run env
+expect "LD_PRELOAD: alone" 0 "^LD_PRELOAD=$plugin\$"
+
+# A folder of its own, so that both objects are there whatever the build has.
+mkdir "$scratch/lib"
+cp "$plugin" "$scratch/lib/libonehop.so"
+export ONEHOP_LIBRARY=$scratch/lib/libonehop.so
+run_command "$onehop" run --via plugin env
+expect "--via plugin without the object: one sentence" 1 '^onehop: this installation has no libnccl-net-onehop.so '
+run_command "$onehop" run --via audit env
+expect "--via audit without the object: one sentence" 1 '^onehop: this installation has no libonehop-audit.so '
+[ "$(wc -l <"$out")" = 1 ]
+tap_point $? "and no more than that" "$(cat "$out")"
+cp "$plugin" "$scratch/lib/libnccl-net-onehop.so"
+net=$scratch/lib/libnccl-net-onehop.so
+run_command env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
+expect "NCCL_NET_PLUGIN: the full path" 0 "^NCCL_NET_PLUGIN=$net\$"
+[ "$(count_of '^LD_PRELOAD=')" = 0 ]
+tap_point $? "and no preload" "$(cat "$out")"
+NCCL_NET_PLUGIN=aws,other run_command "$onehop" run --via plugin env
+expect "NCCL_NET_PLUGIN: in front of a list" 0 "^NCCL_NET_PLUGIN=$net,aws,other\$"
+NCCL_NET_PLUGIN=none run_command "$onehop" run --via plugin env
+expect "NCCL_NET_PLUGIN=none: no other plugin" 0 "^NCCL_NET_PLUGIN=$net\$"
+mkdir "$scratch/site"
+cp "$plugin" "$scratch/site/libnccl-net.so"
+LD_LIBRARY_PATH=$scratch/site:$LD_LIBRARY_PATH run_command env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
+expect "the site's own libnccl-net.so stays" 0 "^NCCL_NET_PLUGIN=$net,libnccl-net.so\$"
+echo 'unsigned la_version(unsigned version) { return version; }' >"$scratch/audit.c"
+if $CC -shared -fPIC -o "$scratch/lib/libonehop-audit.so" "$scratch/audit.c" 2>"$scratch/cc.log"; then
+    run_command "$onehop" run --via audit env
+    expect "--via audit: both variables" 0 "^LD_PRELOAD=$scratch/lib/libonehop.so\$" \
+        "^LD_AUDIT=$scratch/lib/libonehop-audit.so\$"
+else
+    tap_skip "--via audit: both variables" "no compiler"
+fi
+mkdir "$scratch/a b" "$scratch/a,b"
+cp "$plugin" "$scratch/a b/libonehop.so"
+cp "$plugin" "$scratch/a,b/libonehop.so"
+cp "$plugin" "$scratch/a,b/libnccl-net-onehop.so"
+ONEHOP_LIBRARY="$scratch/a b/libonehop.so" run_command "$onehop" run env
+expect "a path that cannot be preloaded" 1 "LD_PRELOAD takes no path with ' ' in it"
+ONEHOP_LIBRARY="$scratch/a,b/libonehop.so" run_command "$onehop" run --via plugin env
+expect "a path that cannot stand in a list" 1 "NCCL_NET_PLUGIN takes no path with ',' in it"
+status=0
+(cd "$scratch" && ONEHOP_LIBRARY=lib/libonehop.so "$onehop" run env) >"$out" 2>&1 || status=$?
+expect "a relative path is made a full one" 0 "^LD_PRELOAD=$scratch/lib/libonehop.so\$"
+ONEHOP_LIBRARY=/nowhere/x.so run_command "$onehop" run env
+expect "ONEHOP_LIBRARY that is not there" 1 'ONEHOP_LIBRARY=/nowhere/x.so: No such file'
+unset ONEHOP_LIBRARY
+
+# --- where it finds its files
+
+ln -s "$onehop" "$scratch/link"
+run_command "$scratch/link" run env
+expect "called by a symbolic link" 0 "^LD_PRELOAD=$plugin\$"
+# An installed tree, and the same moved elsewhere.
+make -s -C "$abs_top_builddir" install DESTDIR="$scratch/stage" >"$scratch/install.log" 2>&1
+tree=$(cd "$(dirname "$(find "$scratch/stage" -path '*/bin/onehop')")/.." && pwd)
+run_command "$tree/bin/onehop" run env
+expect "an installed tree" 0 "^LD_PRELOAD=$tree/lib.*/libonehop.so\$"
+mv "$tree" "$scratch/moved"
+run_command "$scratch/moved/bin/onehop" run env
+expect "a relocated tree" 0 "^LD_PRELOAD=$scratch/moved/lib.*/libonehop.so\$"
+mkdir -p "$scratch/apart/flat" "$scratch/apart/bare"
+cp "$onehop" "$plugin" "$scratch/apart/flat"
+run_command "$scratch/apart/flat/onehop" run env
+expect "all in one folder" 0 "^LD_PRELOAD=$scratch/apart/flat/libonehop.so\$"
+cp "$onehop" "$scratch/apart/bare"
+if [ -e "$(sed -n 's/^libdir = //p' "$abs_top_builddir/Makefile")/libonehop.so" ]; then
+    tap_skip "libonehop.so is nowhere" "one is installed"
+else
+    run_command "$scratch/apart/bare/onehop" run env
+    expect "libonehop.so is nowhere: one sentence" 1 '^onehop: libonehop.so is neither in .*; ONEHOP_LIBRARY can name it'
+fi
+
+# --- a program cannot tell
+
+for with in '' --stats; do
+    say="run${with:+ $with}"
+    run_command "$onehop" run $with -- bash -c 'exit 37'
+    expect "$say: exit status" 37
+    run_command "$onehop" run $with -- bash -c 'kill -USR1 $$'
+    expect "$say: ended by a signal" $((128 + $(kill -l USR1)))
+    run_command "$onehop" run $with -- "$scratch/nothing"
+    expect "$say: not found" 127 'nothing: No such file'
+    run_command "$onehop" run $with -- cat <<<hello
+    expect "$say: stdin" 0 '^hello$'
+    touch "$scratch/plain"
+    run_command "$onehop" run $with -- "$scratch/plain"
+    expect "$say: not executable" 126 'plain: Permission denied'
+    # A signal sent to the command is the program's; its handler decides.
+    "$onehop" run $with -- bash -c \
+        'trap "echo got it; exit 5" TERM; echo ready; for ((i = 0; i < 400; i++)); do sleep 0.05; done' >"$out" 2>&1 &
+    job=$!
+    for ((i = 0; i < 200; i++)); do
+        grep -q ready "$out" && break
+        sleep 0.05
+    done
+    kill -TERM $job
+    status=0
+    wait $job || status=$?
+    expect "$say: SIGTERM goes to the program" 5 'got it'
+done
+"$onehop" run -- bash -c 'echo pid $$' >"$out" 2>&1 &
+job=$! status=0
+wait $job || status=$?
+expect "run: becomes the program" 0 "^pid $job\$"
+# The command is killed outright: nothing stays behind.
+TMPDIR=$scratch "$onehop" run --stats -- bash -c 'echo $$ >'"$scratch/pid"'; exec sleep 60' >"$out" 2>&1 &
+job=$!
+for ((i = 0; i < 200; i++)); do
+    [ -s "$scratch/pid" ] && break
+    sleep 0.05
+done
+kill -KILL $job
+wait $job 2>/dev/null
+gone=1
+for ((i = 0; i < 100; i++)); do
+    kill -0 "$(cat "$scratch/pid")" 2>/dev/null || { gone=0; break; }
+    sleep 0.05
+done
+tap_point $gone "run --stats: the program dies with it" "process $(cat "$scratch/pid") is still there"
+rm -f "$scratch"/onehop-stats.?????? # a killed command leaves its file
+
+# --- the sums
+
+export TMPDIR=$scratch
+run_command "$onehop" run --stats -- "$app" --nranks 3 --counts 7,70 --types f32,f16
+expect "--stats: all served" 0 '^onehop: 12 of 12 ncclAllReduce calls served, 1386 bytes, in 3 processes$' 'stats: rank'
+[ "$(count_of 'onehop: .*handed back')" = 0 ]
+tap_point $? "and nothing handed back is named" "$(cat "$out")"
+run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7,4194305 --types f32,i32
+expect "--stats: by type and by size" 0 '^onehop: 2 of 8 ncclAllReduce' '^onehop: 4 handed back: a type ' \
+    '^onehop: 2 handed back: a size '
+run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7 --types f32,i32 --op max
+expect "--stats: by operation" 0 '^onehop: 0 of 4 ncclAllReduce' '^onehop: 2 handed back: an operation ' \
+    '^onehop: 2 handed back: a type '
+ONEHOP_MAX_BYTES=0 run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7
+expect "--stats: nothing fits" 0 '^onehop: 0 of 2 ncclAllReduce' '^onehop: 2 handed back: .* leave no message to serve'
+SIMNODE_TOPOLOGY=pcie-only run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7,8
+expect "--stats: not served, with the reason" 0 '^onehop: 0 of 4 ncclAllReduce' \
+    '^onehop: 4 handed back: the communicator is not served: .*NVLink'
+run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7 --local 2
+expect "--stats: two ranks of one process" 0 '^onehop: 2 of 2 ncclAllReduce calls served, .* in 1 process$'
+ONEHOP_STATS=0 run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7
+expect "ONEHOP_STATS=0: the sum alone" 0 '^onehop: 2 of 2 '
+[ "$(count_of 'stats:')" = 0 ]
+tap_point $? "and no line of a communicator" "$(cat "$out")"
+run_command "$onehop" run --stats -- true
+expect "--stats: no communicator at all" 0 '^onehop: no communicator was seen'
+run_command "$onehop" run --stats -- env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x4 \
+    SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" "$app" --nranks 2 --counts 7
+expect "--stats: env -i takes onehop away, and that is said" 0 '^ok' '^onehop: no communicator was seen'
+tap_empty "$(find "$scratch" -name 'onehop-stats.*')" "no file of statistics is left"
+TMPDIR=/nowhere run_command "$onehop" run --stats -- true
+expect "--stats: no room for the file" 1 '/nowhere/onehop-stats'
+
+# --- usage
+
+run_command "$onehop" run
+expect "no program" 2 'which program'
+run_command "$onehop" run --via magic true
+expect "an unknown way" 2 'there are preload, plugin and audit'
+run_command "$onehop" run --wrong true
+expect "an unknown option" 2
+run_command "$onehop" run --help
+expect "--help" 0 '^usage: onehop run '
+tap_done
