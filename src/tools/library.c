@@ -50,7 +50,7 @@ static bool take(const char *candidate, char *path_p, size_t size)
     return fits;
 }
 
-bool oh_tool_find_library(char *path_p, size_t size)
+bool oh_tool_locate_library(char *path_p, size_t size, char *why_p, size_t why_size)
 {
     char relative[PATH_MAX], directory[PATH_MAX], candidate[3 * PATH_MAX];
     const char *chosen = getenv("ONEHOP_LIBRARY");
@@ -58,7 +58,7 @@ bool oh_tool_find_library(char *path_p, size_t size)
         if (take(chosen, path_p, size)) {
             return true;
         }
-        oh_tool_error("ONEHOP_LIBRARY=%s: %s", chosen, strerror(errno));
+        snprintf(why_p, why_size, "ONEHOP_LIBRARY=%s: %s", chosen, strerror(errno));
         return false;
     }
     relative_libdir(relative, sizeof relative);
@@ -74,8 +74,18 @@ bool oh_tool_find_library(char *path_p, size_t size)
     if (take(OH_LIBDIR "/" OH_LIBRARY, path_p, size)) {
         return true;
     }
-    oh_tool_error(OH_LIBRARY " is neither in %s/%s nor in " OH_LIBDIR "; ONEHOP_LIBRARY can name it", directory,
-                  relative);
+    snprintf(why_p, why_size, OH_LIBRARY " is neither in %s/%s nor in " OH_LIBDIR "; ONEHOP_LIBRARY can name it",
+             directory, relative);
+    return false;
+}
+
+bool oh_tool_find_library(char *path_p, size_t size)
+{
+    char why[3 * PATH_MAX];
+    if (oh_tool_locate_library(path_p, size, why, sizeof why)) {
+        return true;
+    }
+    oh_tool_error("%s", why);
     return false;
 }
 

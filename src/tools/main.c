@@ -18,13 +18,14 @@ static const struct {
     {"run", oh_tool_run, "run a program with its ncclAllReduce calls served by onehop"},
     {"perf", oh_tool_perf, "measure stock NCCL and onehop side by side on this machine's GPUs"},
     {"topo", oh_tool_topo, "show how the GPUs are joined, and whether onehop serves them"},
+    {"doctor", oh_tool_doctor, "say whether onehop is in effect, on this machine or in a program, and if not, why"},
 };
 
 static void usage(FILE *stream)
 {
     fprintf(stream, "usage: onehop COMMAND [ARGUMENTS]\n\n");
     for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++) {
-        fprintf(stream, "  %-6s%s\n", subcommands[i].name, subcommands[i].purpose);
+        fprintf(stream, "  %-8s%s\n", subcommands[i].name, subcommands[i].purpose);
     }
     fprintf(stream, "\n`onehop COMMAND --help` tells more; `onehop --version` the version.\n");
 }

@@ -39,6 +39,9 @@ void oh_tool_error(const char *format, ...) __attribute__((format(printf, 1, 2))
  */
 bool oh_tool_find_library(char *path_p, size_t size);
 
+/* The same; the sentence goes into why_p, not to stderr. */
+bool oh_tool_locate_library(char *path_p, size_t size, char *why_p, size_t why_size);
+
 /* The path of a file in the folder of libonehop.so. Returns false, with one sentence on stderr, when it is not there.
  */
 bool oh_tool_find_beside(const char *library, const char *name, char *path_p, size_t size);
@@ -56,6 +59,10 @@ bool oh_tool_reach(enum oh_via via);
 
 /* Replaces this process by the program. Returns only on failure, with the exit status, and has said why. */
 int oh_tool_exec(char **argv);
+
+/* The verdict of `onehop topo` on the first count GPUs: true, or false with the reason. */
+struct oh_driver;
+bool oh_tool_judge_gpus(const struct oh_driver *driver, int count, char *reason_p, size_t size);
 
 /* True when a GPU's name says that it is a stand-in; every table then says so. */
 bool oh_tool_is_simulated(const char *gpu_name);

@@ -170,6 +170,18 @@ static int visible_gpus(const struct oh_driver **driver_p)
     return count;
 }
 
+bool oh_tool_judge_gpus(const struct oh_driver *driver, int count, char *reason_p, size_t size)
+{
+    struct node node;
+    if (!node_gather(driver, count, &node)) {
+        snprintf(reason_p, size, "out of memory");
+        return false;
+    }
+    bool served = judge(&node, reason_p, size);
+    node_free(&node);
+    return served;
+}
+
 int oh_tool_topo(int argc, char **argv)
 {
     static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};

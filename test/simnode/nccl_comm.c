@@ -17,6 +17,11 @@
 #define END_POLL_MICROSECONDS 500
 #define ABORT_POLLS 20000 /* 10 seconds */
 
+/* As in every NCCL; tools read it from the file. */
+#define VERSION_TEXT(major_, minor_, patch_) "NCCL version " #major_ "." #minor_ "." #patch_ "+simnode"
+#define EXPANDED(major_, minor_, patch_) VERSION_TEXT(major_, minor_, patch_)
+__attribute__((used)) static const char version_text[] = EXPANDED(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+
 SIMNCCL_API(ncclResult_t, GetVersion, (int *version))
 {
     simnccl_count(SIMNCCL_GetVersion);

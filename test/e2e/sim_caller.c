@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * sim_caller.c - one rank, from the id to the end of the communicator
+ *
+ * Bound to NCCL by the dynamic linker, and opened by its users as they like.
+ */
+#include "sim_caller.h"
+
+#include <cuda.h>
+#include <fcntl.h>
+#include <nccl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define ELEMENTS 1000
+#define POLLS 4000 /* of 5 ms */
+
+#define EXPORT __attribute__((visibility("default")))
+
+#define CHECK(good_)                                                                                                   \
+    do {                                                                                                               \
+        if (!(good_)) {                                                                                                \
+            printf("FAIL rank %d: %s\n", rank, #good_);                                                                \
+            fflush(stdout);                                                                                            \
+            return 1;                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+static int publish_id(int rank, const char *file, const ncclUniqueId *id)
+{
+    char part[4096];
+    snprintf(part, sizeof part, "%s.part", file);
+    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    CHECK(fd >= 0 && write(fd, id, sizeof *id) == sizeof *id && close(fd) == 0);
+    CHECK(rename(part, file) == 0);
+    return 0;
+}
+
+static int fetch_id(int rank, const char *file, ncclUniqueId *id_p)
+{
+    int fd = -1;
+    for (int i = 0; i < POLLS && fd < 0; i++) {
+        fd = open(file, O_RDONLY | O_CLOEXEC);
+        if (fd < 0) {
+            usleep(5000);
+        }
+    }
+    CHECK(fd >= 0 && read(fd, id_p, sizeof *id_p) == sizeof *id_p && close(fd) == 0);
+    return 0;
+}
+
+static int sum(int rank, int nranks, ncclComm_t comm, CUstream stream)
+{
+    CUdeviceptr memory;
+    float input[ELEMENTS], output[ELEMENTS];
+    CHECK(cuMemAlloc(&memory, sizeof input) == CUDA_SUCCESS);
+    for (int i = 0; i < ELEMENTS; i++) {
+        input[i] = (float)(rank + i);
+    }
+    CHECK(cuMemcpyHtoDAsync(memory, input, sizeof input, stream) == CUDA_SUCCESS);
+    CHECK(ncclAllReduce((void *)memory, (void *)memory, ELEMENTS, ncclFloat32, ncclSum, comm, (cudaStream_t)stream) ==
+          ncclSuccess);
+    CHECK(cuMemcpyDtoHAsync(output, memory, sizeof output, stream) == CUDA_SUCCESS);
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    for (int i = 0; i < ELEMENTS; i++) {
+        float expected = (float)(nranks * i + nranks * (nranks - 1) / 2);
+        CHECK(output[i] == expected);
+    }
+    CHECK(cuMemFree(memory) == CUDA_SUCCESS);
+    return 0;
+}
+
+EXPORT int caller_run(int rank, int nranks, const char *id_file, int calls)
+{
+    ncclUniqueId id;
+    ncclComm_t comm;
+    CUdevice device;
+    CUcontext context;
+    CUstream stream;
+    int gpus = 0;
+    CHECK(cuInit(0) == CUDA_SUCCESS && cuDeviceGetCount(&gpus) == CUDA_SUCCESS && gpus > 0);
+    CHECK(cuDeviceGet(&device, rank % gpus) == CUDA_SUCCESS);
+    CHECK(cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS && cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    CHECK(cuStreamCreate(&stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+    if (rank == 0) {
+        CHECK(ncclGetUniqueId(&id) == ncclSuccess && publish_id(rank, id_file, &id) == 0);
+    } else {
+        CHECK(fetch_id(rank, id_file, &id) == 0);
+    }
+    CHECK(ncclCommInitRank(&comm, nranks, id, rank) == ncclSuccess);
+    for (int i = 0; i < calls; i++) {
+        CHECK(sum(rank, nranks, comm, stream) == 0);
+    }
+    CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    CHECK(cuStreamDestroy(stream) == CUDA_SUCCESS);
+    return 0;
+}

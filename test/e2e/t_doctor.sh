@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: MIT
+# onehop doctor: what it says of machines, of running processes and of programs, and its exit status.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+onehop=$abs_top_builddir/src/tools/onehop
+holder=$abs_top_builddir/test/e2e/sim_holder
+static=$abs_top_builddir/test/e2e/sim_static
+export TMPDIR=$scratch SIMNODE_TOPOLOGY=h200x4 HOME=$scratch/home
+unset ONEHOP_STATS ONEHOP_DEBUG LD_PRELOAD CUDA_VISIBLE_DEVICES
+mkdir "$HOME"
+held=() # processes that wait, to be looked at
+mkfifo "$scratch/wait"
+exec 9<>"$scratch/wait"
+trap 'kill "${held[@]}" 2>/dev/null; rm -rf "$scratch" "$meeting"' EXIT
+
+# doctor ARGUMENT...: sets $status, fills $out.
+doctor() {
+    status=0
+    timeout -k 5 $limit "$onehop" doctor "$@" >"$out" 2>&1 </dev/null || status=$?
+}
+
+# expect NAME STATUS PATTERN...
+expect() {
+    local name=$1 wanted=$2 good=1 pattern
+    [ "$status" = "$wanted" ] && good=0
+    shift 2
+    for pattern in "$@"; do
+        grep -qE -- "$pattern" "$out" || good=1
+    done
+    tap_point $good "$name" "$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out")"
+}
+
+# --- this machine
+
+doctor
+expect "a machine that is served" 0 'yes +gpus +4 x SIMULATED .*full NVLink' '^verdict: yes: onehop serves'
+SIMNODE_TOPOLOGY=pcie-only doctor
+expect "no NVLink" 1 'no +gpus .*not joined by NVLink' '^verdict: no: .*NVLink'
+SIMNODE_TOPOLOGY=mig doctor
+expect "MIG" 1 '^verdict: no: .*MIG mode'
+for variable in NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=LOC ONEHOP_DISABLE=1 ONEHOP_MAX_BYTES=0 NCCL_COMM_BLOCKING=0; do
+    export "${variable?}"
+    doctor
+    expect "$variable" 1 "^verdict: no: ${variable%=*}=${variable#*=}"
+    unset "${variable%=*}"
+done
+echo NCCL_P2P_DISABLE=1 >"$HOME/.nccl.conf"
+doctor
+expect "~/.nccl.conf" 1 '^verdict: no: NCCL_P2P_DISABLE=1'
+echo NCCL_P2P_DISABLE=0 >"$scratch/other.conf"
+NCCL_CONF_FILE=$scratch/other.conf doctor
+expect "NCCL_CONF_FILE goes before it" 0
+NCCL_P2P_DISABLE=0 doctor
+expect "the environment goes before nccl.conf" 0
+rm "$HOME/.nccl.conf"
+CUDA_VISIBLE_DEVICES=2 doctor
+expect "one GPU visible: cannot be told" 2 'CUDA_VISIBLE_DEVICES=2 shows one GPU'
+ONEHOP_SHM_DIR=/nowhere/at/all doctor
+expect "no folder to meet in" 1 'no +shared_memory +/nowhere/at/all: No such file'
+ONEHOP_LIBRARY=/nowhere/x.so doctor
+expect "no library" 1 'no +library +ONEHOP_LIBRARY=/nowhere/x.so: No such file'
+ONEHOP_LIBRARY=$abs_top_srcdir/README.md doctor
+expect "a library that is none" 1 'no +library .*README.md is not an ELF file'
+ONEHOP_LIBRARY=$stand_ins/libnccl.so.2 doctor
+expect "a library that is another" 1 "no +library .*libnccl.so.* is not onehop's"
+SIMNODE_NCCL_VERSION=21805 doctor
+expect "an NCCL that is too old" 1 'no +nccl .*version 2\.18\.5'
+if ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then
+    tap_skip "no driver" "there is one"
+else
+    LD_LIBRARY_PATH= doctor
+    expect "no driver" 1 'no +driver +libcuda.so.1 cannot be opened' '^verdict: no: libcuda'
+fi
+tap_empty "$(find /dev/shm -maxdepth 1 -name 'onehop-doctor.*' -newer "$scratch/wait")" "nothing is left in shared memory"
+
+# --- a process
+
+jobs=0
+# hold COMMAND...: starts it (set variables before it) and waits until it says something. Sets $pid.
+hold() {
+    jobs=$((jobs + 1))
+    "$@" <"$scratch/wait" >"$scratch/held.$jobs" 2>&1 9>&- &
+    pid=$!
+    held+=("$pid")
+    for ((i = 0; i < 400; i++)); do
+        grep -q . "$scratch/held.$jobs" && return
+        sleep 0.02
+    done
+    echo "# $* does not start"
+}
+
+LD_PRELOAD=$plugin hold "$holder" 0 1 "$scratch/id.1" hold
+doctor --pid "$pid"
+expect "preloaded: reached" 0 "NCCL +$stand_ins/libnccl.so.2.*, version 2\.[0-9.]*\+simnode" "onehop +$plugin, by LD_PRELOAD" \
+    'caller +.*libsimcaller.so: reaches onehop: yes' '^verdict: yes: its calls reach onehop'
+doctor --json --pid "$pid"
+expect "preloaded: reached, as JSON" 0 '"schema": 1' '"came_by": "LD_PRELOAD"' '"reached": "yes"'
+cp "$out" "$scratch/process.json"
+hold "$holder" 0 1 "$scratch/id.2" hold
+doctor --pid "$pid"
+expect "not preloaded" 1 'onehop +not loaded' 'libsimcaller.so: reaches onehop: no' '^verdict: no: onehop is not loaded'
+LD_PRELOAD=$plugin ONEHOP_DISABLE=1 hold "$holder" 0 1 "$scratch/id.3" hold
+doctor --pid "$pid"
+expect "disabled there" 1 'variable +ONEHOP_DISABLE=1' '^verdict: no: ONEHOP_DISABLE=1 is set'
+ONEHOP_DISABLE=1 doctor --pid "${held[0]}"
+expect "disabled here only" 0
+LD_PRELOAD="$stand_ins/libnccl.so.2 $plugin" hold "$holder" 0 1 "$scratch/id.4" hold
+doctor --pid "$pid"
+expect "NCCL stands in front of onehop: seen in the process's memory" 1 'by LD_PRELOAD' \
+    '^verdict: no: calls go to NCCL, not to onehop: .*libsimcaller.so'
+LD_PRELOAD=$plugin hold "$static" hold
+doctor --pid "$pid"
+expect "statically linked" 1 'NCCL .*sim_static, version 2.27.3\+static, statically linked' \
+    '^verdict: no: NCCL is statically linked'
+if strip -o "$scratch/stripped" "$static" 2>/dev/null; then
+    LD_PRELOAD=$plugin hold "$scratch/stripped" hold
+    doctor --pid "$pid"
+    expect "statically linked, symbols removed: known by its version" 1 '^verdict: no: NCCL is statically linked'
+else
+    tap_skip "statically linked, symbols removed" "no strip"
+fi
+LD_PRELOAD=$plugin hold bash -c 'echo ready; read -r unused'
+doctor --pid "$pid"
+expect "a shell with the preload" 2 '^verdict: unknown: onehop is loaded, but no NCCL'
+hold bash -c 'echo ready; read -r unused'
+doctor --pid "$pid"
+expect "a shell" 2 '^verdict: unknown: no NCCL is loaded'
+mkdir "$scratch/copy"
+cp -L "$stand_ins"/libnccl.so.2 "$scratch/copy"
+LD_LIBRARY_PATH=$scratch/copy:$LD_LIBRARY_PATH LD_PRELOAD=$plugin hold "$holder" 0 1 "$scratch/id.5" hold
+doctor --pid "$pid"
+expect "another copy" 0 "NCCL +$scratch/copy/libnccl.so.2"
+rm "$scratch/copy/libnccl.so.2"
+doctor --pid "$pid"
+expect "its NCCL was removed since" 2 'not read .*libnccl.so.2 \(deleted\) cannot be read' '^verdict: unknown: a file that matters'
+cp -L "$stand_ins"/libnccl.so.2 "$scratch/copy"
+LD_LIBRARY_PATH=$scratch/copy:$LD_LIBRARY_PATH LD_PRELOAD=$plugin hold "$holder" 0 1 "$scratch/id.6" hold
+truncate -s 5000 "$scratch/copy/libnccl.so.2"
+doctor --pid "$pid"
+expect "its NCCL was cut short since" 2 'not read .*libnccl.so.2 is a damaged ELF file'
+kill -KILL "$pid"
+if [ -z "$OH_SANITIZERS" ] && command -v python3 >/dev/null; then
+    open='import ctypes, sys; ctypes.CDLL("libnccl.so.2").ncclAllReduce; print("ready", flush=True); sys.stdin.read()'
+    hold python3 -c "$open"
+    doctor --pid "$pid"
+    expect "ctypes without the preload" 1 '^verdict: no: onehop is not loaded'
+    LD_PRELOAD=$plugin hold python3 -c "$open"
+    doctor --pid "$pid"
+    answer=$(sed -n 's/.*by dlsym: reach onehop: //p' "$out")
+    wanted=1
+    [ "$answer" = yes ] && wanted=0
+    expect "ctypes with the preload: the verdict is that on dlsym ($answer)" $wanted "^verdict: (yes|no): .*dlsym"
+    tap_empty "$(python3 -m json.tool "$scratch/process.json" 2>&1 >/dev/null)" "the JSON is well-formed"
+else
+    tap_skip "ctypes" "no python3, or a sanitizer's runtime would have to come first"
+fi
+hold bash -c 'echo ready'
+wait "$pid"
+doctor --pid "$pid"
+expect "a process that has gone" 2 "^onehop: doctor: there is no process $pid\$"
+for word in 0 -1 12x '' 99999999999; do
+    doctor --pid "$word"
+    expect "--pid '$word'" 2 'not a process id'
+done
+if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups "$onehop" --version >/dev/null 2>&1; then
+    status=0
+    setpriv --reuid=65534 --clear-groups "$onehop" doctor --pid $$ >"$out" 2>&1 || status=$?
+    expect "another user's process" 2 "^onehop: doctor: process $$: Permission denied\$"
+else
+    tap_skip "another user's process" "not root, or no setpriv"
+fi
+if [ "$(cat /proc/2/comm 2>/dev/null)" = kthreadd ]; then
+    doctor --pid 2
+    expect "a thread of the kernel" 2 'process 2 has no program mapped'
+else
+    tap_skip "a thread of the kernel" "none to be seen here"
+fi
+
+# --- a program
+
+doctor -- "$app" --nranks 2 --counts 5,500 --iterations 20
+expect "a program that is served" 0 'the program ended with exit status 0' '80 of 80 ncclAllReduce calls served' \
+    '^verdict: yes: calls were served'
+doctor "$app" --nranks 2 --counts 5,500 --op max
+expect "an operation that is not" 1 '4 handed back: an operation' '^verdict: no: an operation that is not served'
+SIMNODE_TOPOLOGY=pcie-only doctor "$app" --nranks 2 --counts 5
+expect "a machine that is not" 1 '^verdict: no: .*NVLink'
+"$onehop" doctor --json -- "$app" --nranks 2 --counts 5 >"$scratch/program.json" 2>"$out"
+status=$?
+expect "what the program says goes to stderr" 0 '^ok 2 ranks'
+[ "$(head -c 1 "$scratch/program.json")" = '{' ] && grep -q '"served": 2,' "$scratch/program.json"
+tap_point $? "and only JSON to stdout" "$(cat "$scratch/program.json")"
+doctor bash -c 'exec 9>&-; sleep 0.4 | env -i SIMNODE_TOPOLOGY=h200x4 SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" "$0" 0 1 "$1" hold' \
+    "$holder" "$scratch/id.7"
+expect "the environment is cleared on the way: seen while it runs" 1 'onehop is not loaded' '^verdict: no: process [0-9]+ \(sim_holder\)'
+doctor "$static"
+expect "a statically linked program" 1 '^verdict: no: .*statically linked'
+doctor true
+expect "a program without NCCL" 2 '^verdict: unknown: no process of the program was seen with NCCL'
+doctor "$scratch/nothing"
+expect "a program that is not there" 2 'nothing: No such file' '^verdict: unknown: the program could not be started'
+doctor bash -c 'kill -TERM $$'
+expect "a program that is killed" 2 'ended by signal 15'
+tap_empty "$(find "$scratch" -name 'onehop-stats.*')" "no file of statistics is left"
+
+# --- usage
+
+doctor --pid $$ true
+expect "a process and a program" 2 'not both'
+doctor --wrong
+expect "an unknown option" 2
+doctor --help
+expect "--help" 0 '^usage: onehop doctor'
+status=0
+"$onehop" doctor >/dev/full 2>"$out" || status=$?
+expect "nowhere to write to" 2 'stdout: No space left'
+tap_done

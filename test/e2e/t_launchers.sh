@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+# How programs come to be started: each kind of launcher under `onehop run`, and those that onehop cannot follow.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+onehop=$abs_top_builddir/src/tools/onehop
+holder=$abs_top_builddir/test/e2e/sim_holder
+library=$abs_top_builddir/test/e2e/.libs/libsimcaller.so
+launch=$abs_top_srcdir/test/e2e/launch.py
+export TMPDIR=$scratch SIMNODE_TOPOLOGY=h200x2
+jobs=0
+
+# launch COMMAND...: runs it by `onehop run --stats`; $id is a new name for the file of its id. Fills $out.
+launch() {
+    status=0
+    rm -f "$scratch"/report.*
+    timeout -k 5 $limit "$onehop" run --stats -- "$@" >"$out" 2>&1 </dev/null || status=$?
+}
+
+next_id() {
+    jobs=$((jobs + 1))
+    id=$scratch/id.$jobs
+}
+
+# expect_all NAME CALLS: the last command ended well; all its calls were served, and NCCL saw none.
+expect_all() {
+    [ "$status" = 0 ] && grep -q "^onehop: $2 of $2 ncclAllReduce calls served" "$out" &&
+        [ "$(report_of nccl_allreduce)" = 0 ]
+    tap_point $? "$1: all served" "$(diagnosis)"
+}
+
+# expect_none NAME: it ended well, by stock NCCL alone, and that is said.
+expect_none() {
+    [ "$status" = 0 ] && grep -q '^onehop: no communicator was seen' "$out" && [ "$(count_of 'stats:')" = 0 ] &&
+        [ "$(count_of 'served by onehop')" = 0 ]
+    tap_point $? "$1: works on stock NCCL, and that is said" "$(diagnosis)"
+}
+
+# Two ranks, by a shell: $0 is the program, $1 the file of the id.
+pair='"$0" 1 2 "$1" & "$0" 0 2 "$1" && wait $!'
+
+next_id
+launch bash -c "$pair" "$holder" "$id"
+expect_all "a shell" 6
+next_id
+launch env -i SIMNODE_TOPOLOGY=h200x2 SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" bash -c "$pair" "$holder" "$id"
+expect_none "env -i between onehop run and the program"
+next_id
+status=0
+rm -f "$scratch"/report.*
+env -i PATH="$PATH" TMPDIR="$scratch" SIMNODE_TOPOLOGY=h200x2 SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" \
+    SIMNODE_REPORT="$SIMNODE_REPORT" timeout -k 5 $limit "$onehop" run --stats -- bash -c "$pair" "$holder" "$id" \
+    >"$out" 2>&1 || status=$?
+expect_all "env -i before onehop run" 6
+
+if [ -n "$OH_SANITIZERS" ]; then
+    tap_skip "python" "a sanitizer's runtime would have to come first"
+elif ! command -v python3 >/dev/null; then
+    tap_skip "python" "no python3"
+else
+    for mode in torchrun spawn; do
+        next_id
+        launch python3 "$launch" $mode "$library" "$holder" "$id"
+        expect_all "python, $mode" 6
+    done
+    # Children of fork leave by _exit: their communicators are destroyed, so that they are counted all the same.
+    next_id
+    launch python3 "$launch" fork "$library" "$holder" "$id"
+    expect_all "python, fork before NCCL is used" 6
+    next_id
+    launch python3 "$launch" fork-after "$library" "$holder" "$id"
+    expect_all "python, fork after NCCL was used, and a new job by exec" 12
+    child=$(sed -n 's/^child \([0-9]*\)$/\1/p' "$out")
+    [ -n "$child" ] && [ "$(count_of "^onehop: [^ ]*:$child ")" = 0 ]
+    tap_point $? "the forked child is left alone" "$(diagnosis)"
+fi
+
+mpirun=$(command -v mpirun || command -v mpiexec)
+if [ -z "$mpirun" ]; then
+    tap_skip "mpirun" "no mpirun here"
+elif [ -n "$OH_SANITIZERS" ]; then
+    tap_skip "mpirun" "a sanitizer's runtime would have to come first"
+else
+    next_id
+    options=(-np 2)
+    "$mpirun" --version 2>/dev/null | grep -q 'Open MPI' && options+=(--oversubscribe --allow-run-as-root)
+    launch "$mpirun" "${options[@]}" bash -c \
+        'exec "$0" "${OMPI_COMM_WORLD_RANK-$PMI_RANK}" "${OMPI_COMM_WORLD_SIZE-$PMI_SIZE}" "$1"' "$holder" "$id"
+    expect_all "mpirun" 6
+fi
+
+# The dynamic linker keeps preloads out of set-user-ID programs. Another user's program, run by root, is one.
+if [ "$(id -u)" != 0 ]; then
+    tap_skip "a set-user-ID program" "not root"
+elif [ -n "$OH_SANITIZERS" ]; then
+    tap_skip "a set-user-ID program" "a sanitizer's runtime is not found by one"
+else
+    next_id
+    mkdir -m 777 "$scratch/open"
+    chmod 755 "$scratch"
+    cp "$abs_top_builddir/test/e2e/sim_holder" "$scratch/setuid"
+    chown 65534 "$scratch/setuid"
+    chmod 4755 "$scratch/setuid"
+    launch bash -c "$pair" "$scratch/setuid" "$scratch/open/id"
+    if grep -q '^set-user-ID' "$out"; then
+        expect_none "a set-user-ID program"
+    else
+        tap_skip "a set-user-ID program" "$(tail -n 1 "$out")"
+    fi
+fi
+
+launch "$abs_top_builddir/test/e2e/sim_static"
+[ "$status" = 0 ] && grep -q '^NCCL version 2.27.3+static: result' "$out" &&
+    grep -q '^onehop: no communicator was seen' "$out"
+tap_point $? "a statically linked NCCL works, and is not reached" "$(diagnosis)"
+tap_empty "$(find "$scratch" -name 'onehop-stats.*')" "no file of statistics is left"
+tap_done
