@@ -3,7 +3,7 @@
 
 torchrun       a subprocess for each rank, with its rank in the environment
 spawn, fork    multiprocessing; each child opens LIBRARY and is a rank
-fork-after     a rank that forks when it is done: by os.fork (the child ends by exit), and by exec of a new rank
+fork-after     a rank that forks while it has a communicator: a child that ends by exit; and later a new job by exec
 """
 import ctypes
 import multiprocessing
@@ -39,21 +39,23 @@ def processes(method, library, id_file):
 
 
 def fork_after(library, holder, id_file):
-    """Both ranks do their work, then one forks a child that ends by exit, and starts two ranks of a new job."""
     context = multiprocessing.get_context("spawn")
     other = context.Process(target=be_rank, args=(library, 1, id_file))
     other.start()
-    if ctypes.CDLL(library).caller_run(0, RANKS, id_file.encode(), 3) != 0:
+    caller = ctypes.CDLL(library)
+    if caller.caller_begin(0, RANKS, id_file.encode()) != 0 or caller.caller_call(2) != 0:
         return 1
-    other.join()
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
         print("child", os.getpid(), flush=True)
         sys.exit(7)
-    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 7 or other.exitcode != 0:
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 7 or caller.caller_call(1) != 0:
         return 1
-    return torchrun(holder, id_file + ".again")
+    if caller.caller_end() != 0:
+        return 1
+    other.join()
+    return other.exitcode or torchrun(holder, id_file + ".again")
 
 
 if __name__ == "__main__":

@@ -70,28 +70,54 @@ static int sum(int rank, int nranks, ncclComm_t comm, CUstream stream)
     return 0;
 }
 
-EXPORT int caller_run(int rank, int nranks, const char *id_file, int calls)
+/* The one communicator of this process. */
+static struct {
+    int rank;
+    int nranks;
+    ncclComm_t comm;
+    CUstream stream;
+} job;
+
+EXPORT int caller_begin(int rank, int nranks, const char *id_file)
 {
     ncclUniqueId id;
-    ncclComm_t comm;
     CUdevice device;
     CUcontext context;
-    CUstream stream;
     int gpus = 0;
     CHECK(cuInit(0) == CUDA_SUCCESS && cuDeviceGetCount(&gpus) == CUDA_SUCCESS && gpus > 0);
     CHECK(cuDeviceGet(&device, rank % gpus) == CUDA_SUCCESS);
     CHECK(cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS && cuCtxSetCurrent(context) == CUDA_SUCCESS);
-    CHECK(cuStreamCreate(&stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+    CHECK(cuStreamCreate(&job.stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
     if (rank == 0) {
         CHECK(ncclGetUniqueId(&id) == ncclSuccess && publish_id(rank, id_file, &id) == 0);
     } else {
         CHECK(fetch_id(rank, id_file, &id) == 0);
     }
-    CHECK(ncclCommInitRank(&comm, nranks, id, rank) == ncclSuccess);
-    for (int i = 0; i < calls; i++) {
-        CHECK(sum(rank, nranks, comm, stream) == 0);
-    }
-    CHECK(ncclCommDestroy(comm) == ncclSuccess);
-    CHECK(cuStreamDestroy(stream) == CUDA_SUCCESS);
+    CHECK(ncclCommInitRank(&job.comm, nranks, id, rank) == ncclSuccess);
+    job.rank = rank;
+    job.nranks = nranks;
     return 0;
+}
+
+EXPORT int caller_call(int calls)
+{
+    for (int i = 0; i < calls; i++) {
+        if (sum(job.rank, job.nranks, job.comm, job.stream) != 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+EXPORT int caller_end(void)
+{
+    int rank = job.rank;
+    CHECK(ncclCommDestroy(job.comm) == ncclSuccess);
+    CHECK(cuStreamDestroy(job.stream) == CUDA_SUCCESS);
+    return 0;
+}
+
+EXPORT int caller_run(int rank, int nranks, const char *id_file, int calls)
+{
+    return caller_begin(rank, nranks, id_file) || caller_call(calls) || caller_end();
 }

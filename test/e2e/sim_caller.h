@@ -6,10 +6,19 @@
 #define TEST_E2E_SIM_CALLER_H_
 
 /*
- * One rank of a job: makes a communicator with the others (the id goes by a file, which rank 0 makes), sums a small
- * buffer `calls` times, checks it, ends the communicator. GPU: the local one of that number, counted modulo those that
- * are visible. Returns 0, or 1 with a line "FAIL ..." on stdout.
+ * Makes a communicator with the other ranks (the id goes by a file, which rank 0 makes), on the GPU of the rank's
+ * number, counted modulo those that are visible. One communicator a process. These return 0, or 1 with a line
+ * "FAIL ..." on stdout.
  */
+int caller_begin(int rank, int nranks, const char *id_file);
+
+/* Sums a small buffer so many times, and checks it. */
+int caller_call(int calls);
+
+/* Ends the communicator. */
+int caller_end(void);
+
+/* All three. */
 int caller_run(int rank, int nranks, const char *id_file, int calls);
 
 #endif
