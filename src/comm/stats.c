@@ -52,6 +52,14 @@ void oh_comm_count_handed_back(struct oh_comm *comm, ncclDataType_t type, ncclRe
     atomic_fetch_add_explicit(&comm->back[why_handed_back(comm, type, op)], 1, memory_order_relaxed);
 }
 
+/* Calls on communicators that onehop does not follow. */
+static atomic_uint_fast64_t strange_calls;
+
+void oh_stats_count_strange(void)
+{
+    atomic_fetch_add_explicit(&strange_calls, 1, memory_order_relaxed);
+}
+
 void oh_comm_describe(const struct oh_comm *comm, onehop_comm_info_t *info_p)
 {
     *info_p = (onehop_comm_info_t){
@@ -141,23 +149,14 @@ bool oh_stats_parse(const char *line, struct oh_stats_record *record_p)
  * Appends the record to the file that `onehop run` has made: one write, so that processes do not mix. The file is not
  * created: a process that ends after the reader finds none, and that is all.
  */
-static void append_record(const struct oh_comm *comm, const onehop_comm_info_t *info, const char *path)
+static void append_record(const struct oh_stats_record *record, const char *path)
 {
     char line[OH_STATS_LINE];
     struct stat status;
-    struct oh_stats_record record = {.pid = (int)getpid(), .rank = comm->rank, .nranks = comm->nranks};
     int saved = errno;
     int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK);
     if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
-        record.bytes = info->bytes;
-        for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
-            record.served += info->calls[a];
-        }
-        for (int b = 0; b < OH_BACKS; b++) {
-            record.back[b] = atomic_load(&comm->back[b]);
-        }
-        memcpy(record.reason, comm->reason, sizeof record.reason);
-        size_t length = oh_stats_format(&record, line);
+        size_t length = oh_stats_format(record, line);
         if (write(fd, line, length) != (ssize_t)length) {
             OH_INFO("%s: %m", path);
         }
@@ -168,36 +167,60 @@ static void append_record(const struct oh_comm *comm, const onehop_comm_info_t *
     errno = saved;
 }
 
+static struct oh_stats_record record_of(const struct oh_comm *comm)
+{
+    struct oh_stats_record record = {
+        .pid = (int)getpid(), .rank = comm->rank, .nranks = comm->nranks, .bytes = atomic_load(&comm->bytes)};
+    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+        record.served += atomic_load(&comm->calls[a]);
+    }
+    for (int b = 0; b < OH_BACKS; b++) {
+        record.back[b] = atomic_load(&comm->back[b]);
+    }
+    memcpy(record.reason, comm->reason, sizeof record.reason);
+    return record;
+}
+
 void oh_comm_print_stats(const struct oh_comm *comm)
 {
-    onehop_comm_info_t info;
     char calls[48 * ONEHOP_ALGORITHMS] = ""; /* a name, a number of 20 digits */
     char why[32 * OH_BACKS] = "";
-    uint64_t served = 0, back[OH_BACKS];
     const char *path = oh_env_path(OH_ENV_STATS_FILE, NULL);
+    struct oh_stats_record record = record_of(comm);
+    uint64_t handed_back = 0;
 
-    oh_comm_describe(comm, &info);
     if (path) {
-        append_record(comm, &info, path);
+        append_record(&record, path);
     }
     if (!oh_env_flag(OH_ENV_STATS, false)) {
         return;
     }
     for (int a = 0, used = 0; a < ONEHOP_ALGORITHMS; a++) {
         used += snprintf(calls + used, sizeof calls - (size_t)used, "%s%s=%" PRIu64, a > 0 ? " " : "",
-                         oh_algorithm_name(a), info.calls[a]);
-        served += info.calls[a];
+                         oh_algorithm_name(a), (uint64_t)atomic_load(&comm->calls[a]));
     }
     for (int b = 0; b < OH_BACKS; b++) {
-        back[b] = atomic_load(&comm->back[b]);
+        handed_back += record.back[b];
     }
-    format_backs(back, why, sizeof why);
-    oh_log_stats("rank %d nranks %d served=%" PRIu64 " (%s) handed_back=%" PRIu64 " (%s) bytes=%" PRIu64 "%s%s",
-                 info.rank, info.nranks, served, calls, info.handed_back, why, info.bytes,
-                 info.reason[0] ? " reason: " : "", info.reason);
+    format_backs(record.back, why, sizeof why);
+    oh_log_stats("rank %u nranks %u served=%" PRIu64 " (%s) handed_back=%" PRIu64 " (%s) bytes=%" PRIu64 "%s%s",
+                 record.rank, record.nranks, record.served, calls, handed_back, why, record.bytes,
+                 record.reason[0] ? " reason: " : "", record.reason);
+}
+
+/* In the sum of `onehop run --stats` only: with onehop off a program prints what it always did. */
+static void append_strange_calls(void)
+{
+    const char *path = oh_env_path(OH_ENV_STATS_FILE, NULL);
+    struct oh_stats_record record = {
+        .pid = (int)getpid(), .back = {[OH_BACK_OFF] = atomic_load(&strange_calls)}, .reason = OH_STRANGE_REASON};
+    if (path && record.back[OH_BACK_OFF] > 0) {
+        append_record(&record, path);
+    }
 }
 
 void oh_comms_print_stats(void)
 {
     oh_registry_visit(oh_comm_print_stats);
+    append_strange_calls();
 }

@@ -29,7 +29,7 @@ enum oh_back {
     OH_BACKS
 };
 
-/* One rank of one communicator. */
+/* One rank of one communicator; without ranks: the calls of a process on communicators that onehop does not know. */
 struct oh_stats_record {
     int pid;
     unsigned rank;
@@ -41,6 +41,12 @@ struct oh_stats_record {
 };
 
 #define OH_STATS_LINE 512 /* enough for a record, with its newline and final zero */
+
+/* Why calls are handed back on a communicator that onehop does not know: its creator is not followed, or off. */
+#define OH_STRANGE_REASON "made while onehop was off, or by a function that it does not follow"
+
+/* Counts such a call. */
+void oh_stats_count_strange(void);
 
 /* Words for people; NULL when out of range. Static storage. */
 const char *oh_back_words(int back);

@@ -323,6 +323,8 @@ EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t c
             return serve(&call);
         }
         oh_comm_count_handed_back(ours, type, op);
+    } else if (inside == 0) {
+        oh_stats_count_strange();
     }
     GET_REAL_OF(ours, real);
     return REAL(real, AllReduce(sendbuff, recvbuff, count, type, op, comm, stream));

@@ -19,7 +19,7 @@
 static const char help[] =
     "usage: onehop doctor [--json]\n"
     "       onehop doctor [--json] --pid N\n"
-    "       onehop doctor [--json] [--] PROGRAM [ARGUMENTS]\n"
+    "       onehop doctor [--json] [--via preload|plugin|audit] [--] PROGRAM [ARGUMENTS]\n"
     "\n"
     "Without arguments: would onehop serve on this machine, and if not, why not?\n"
     "With --pid: which NCCL does the running process N have, and do its calls reach onehop?\n"
@@ -27,6 +27,7 @@ static const char help[] =
     "program writes to stdout goes to stderr.\n"
     "\n"
     "  --pid N     look at process N\n"
+    "  --via WAY   how onehop comes into the program; as for onehop run\n"
     "  --json      the findings as JSON (the fields: doc/tools.md)\n"
     "  -h, --help  this text\n"
     "\n"
@@ -200,11 +201,11 @@ static void judge_program(const struct oh_program_report *program, const char *n
     }
 }
 
-static int doctor_program(char **argv, bool json)
+static int doctor_program(char **argv, enum oh_via via, bool json)
 {
     struct oh_program_report program;
     struct oh_doctor_report report = {.mode = "program", .program = &program};
-    if (!oh_doctor_watch(argv, &program)) {
+    if (!oh_doctor_watch(argv, via, &program)) {
         return OH_EXIT_USAGE;
     }
     report.process = program.process;
@@ -218,16 +219,23 @@ static int doctor_program(char **argv, bool json)
 int oh_tool_doctor(int argc, char **argv)
 {
     static const struct option options[] = {{"pid", required_argument, NULL, 'p'},
+                                            {"via", required_argument, NULL, 'v'},
                                             {"json", no_argument, NULL, 'j'},
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
     const char *pid = NULL;
+    enum oh_via via = OH_VIA_PRELOAD;
     bool json = false;
     int option;
     while ((option = getopt_long(argc, argv, "+h", options, NULL)) != -1) {
         switch (option) {
         case 'p':
             pid = optarg;
+            break;
+        case 'v':
+            if (!oh_tool_parse_via(optarg, &via)) {
+                return OH_EXIT_USAGE;
+            }
             break;
         case 'j':
             json = true;
@@ -246,5 +254,5 @@ int oh_tool_doctor(int argc, char **argv)
     if (pid) {
         return doctor_process(pid, json);
     }
-    return optind < argc ? doctor_program(argv + optind, json) : doctor_machine(json);
+    return optind < argc ? doctor_program(argv + optind, via, json) : doctor_machine(json);
 }

@@ -22,6 +22,7 @@
 
 #include "tools/doctor_elf.h"
 #include "tools/tally.h"
+#include "tools/tool.h"
 
 #define OH_DOCTOR_TEXT 512
 #define OH_DOCTOR_CHECKS 8
@@ -110,7 +111,7 @@ struct oh_program_report {
 };
 
 /* Runs the program under onehop, and looks at all its processes. False when it could not even be tried. */
-bool oh_doctor_watch(char **argv, struct oh_program_report *report_p);
+bool oh_doctor_watch(char **argv, enum oh_via via, struct oh_program_report *report_p);
 void oh_program_free(struct oh_program_report *report);
 
 /* --- the whole */

@@ -468,6 +468,20 @@ static const struct oh_object *first_caller(const struct oh_process_report *repo
     return NULL;
 }
 
+/* The first NCCL that says that it is older than onehop takes. */
+static const struct oh_object *first_old(const struct oh_process_report *report)
+{
+    for (size_t i = 0; i < report->objects; i++) {
+        int major, minor;
+        const struct oh_object *object = &report->object[i];
+        if (object->elf.exports_pcall && sscanf(object->version, "%d.%d", &major, &minor) == 2 &&
+            (major < 2 || (major == 2 && minor < 19))) {
+            return object;
+        }
+    }
+    return NULL;
+}
+
 static void judge(struct oh_process_report *report)
 {
     char why[OH_DOCTOR_TEXT];
@@ -484,6 +498,8 @@ static void judge(struct oh_process_report *report)
         decide(report, OH_ANSWER_NO, "onehop is not loaded", NULL);
     } else if (adopt_environment(report), oh_doctor_environment_forbids(why, sizeof why)) {
         decide(report, OH_ANSWER_NO, why, NULL);
+    } else if ((object = first_old(report))) {
+        decide(report, OH_ANSWER_NO, "NCCL 2.19 or later is needed", object->path);
     } else if ((object = first_caller(report, OH_ANSWER_NO))) {
         decide(report, OH_ANSWER_NO, "calls go to NCCL, not to onehop", object->path);
     } else if ((object = first_caller(report, OH_ANSWER_UNKNOWN))) {

@@ -171,10 +171,10 @@ static void drop_others(struct oh_program_report *program)
     program->processes = kept;
 }
 
-bool oh_doctor_watch(char **argv, struct oh_program_report *report_p)
+bool oh_doctor_watch(char **argv, enum oh_via via, struct oh_program_report *report_p)
 {
     struct watch watch = {.began_ns = oh_now_ns()};
-    if (!oh_tool_reach(OH_VIA_PRELOAD) || !oh_tally_open(&watch.report.tally)) {
+    if (!oh_tool_reach(via) || !oh_tally_open(&watch.report.tally)) {
         return false;
     }
     /* stdout is the report's: what the program says goes where its errors go. */

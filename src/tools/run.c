@@ -129,16 +129,17 @@ static int run_with_stats(char **argv)
     return oh_supervise_end(status);
 }
 
-static int parse_via(const char *text)
+bool oh_tool_parse_via(const char *name, enum oh_via *via_p)
 {
     static const char *const names[OH_VIAS] = {"preload", "plugin", "audit"};
     for (int via = 0; via < OH_VIAS; via++) {
-        if (strcmp(text, names[via]) == 0) {
-            return via;
+        if (strcmp(name, names[via]) == 0) {
+            *via_p = (enum oh_via)via;
+            return true;
         }
     }
-    oh_tool_error("run: --via %s: there are preload, plugin and audit", text);
-    return -1;
+    oh_tool_error("--via %s: there are preload, plugin and audit", name);
+    return false;
 }
 
 int oh_tool_run(int argc, char **argv)
@@ -148,12 +149,12 @@ int oh_tool_run(int argc, char **argv)
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
     bool stats = false;
-    int option, via = OH_VIA_PRELOAD;
+    enum oh_via via = OH_VIA_PRELOAD;
+    int option;
     while ((option = getopt_long(argc, argv, "+h", options, NULL)) != -1) {
         switch (option) {
         case 'v':
-            via = parse_via(optarg);
-            if (via < 0) {
+            if (!oh_tool_parse_via(optarg, &via)) {
                 return OH_EXIT_USAGE;
             }
             break;
@@ -171,7 +172,7 @@ int oh_tool_run(int argc, char **argv)
         oh_tool_error("run: which program? See onehop run --help");
         return OH_EXIT_USAGE;
     }
-    if (!oh_tool_reach((enum oh_via)via)) {
+    if (!oh_tool_reach(via)) {
         return OH_EXIT_FAILED;
     }
     return stats ? run_with_stats(argv + optind) : oh_tool_exec(argv + optind);

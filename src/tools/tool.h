@@ -54,6 +54,9 @@ enum oh_via {
     OH_VIAS
 };
 
+/* The way of that name in *via_p; false: there is none (said on stderr). */
+bool oh_tool_parse_via(const char *name, enum oh_via *via_p);
+
 /* Sets this process's environment so that programs started from it are reached that way; false: said on stderr. */
 bool oh_tool_reach(enum oh_via via);
 
