@@ -60,7 +60,7 @@ bool oh_doctor_variable_matters(const char *name);
 
 /* A file that is mapped as code. */
 struct oh_object {
-    char *path;
+    const char *path; /* in the report's list of mappings */
     bool has_code;
     enum oh_elf_status status; /* OH_ELF_NOT_ELF where it has no code: it is not opened */
     struct oh_elf elf;
@@ -90,7 +90,8 @@ struct oh_process_report {
     const char *came_by;
     enum oh_answer dlsym; /* do functions taken by dlsym reach onehop? */
     bool has_nccl;
-    uint64_t fingerprint; /* of its list of mappings */
+    char *maps;           /* its list of mappings, cut into strings */
+    uint64_t fingerprint; /* of that list as it was */
 };
 
 /* False when the process cannot be looked at: one clause in reason_p. */

@@ -76,13 +76,10 @@ static void *load(struct file *file, uint64_t offset, uint64_t size)
     if (offset > file->size || size > file->size - offset) {
         return NULL;
     }
-    char *memory = malloc(size + 1);
+    char *memory = calloc(1, size + 1);
     if (memory && !read_at(file, offset, memory, size)) {
         free(memory);
         memory = NULL;
-    }
-    if (memory) {
-        memory[size] = '\0';
     }
     return memory;
 }

@@ -96,11 +96,40 @@ static void read_object(pid_t pid, struct oh_object *object, bool search_version
 
 /* --- what is mapped */
 
-static FILE *open_proc(pid_t pid, const char *name)
+/* A file of /proc/N, with a zero behind; NULL, with errno set, when it cannot be read. Free it. */
+static char *read_proc(pid_t pid, const char *name, size_t *size_p)
 {
-    char path[64];
+    char path[64], *text = NULL;
+    size_t size = 0, room = 0;
+    ssize_t got = 0;
     snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
-    return fopen(path, "re");
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return NULL;
+    }
+    do {
+        size += (size_t)got;
+        if (room - size < 4096) { /* the kernel gives no more than a page at once */
+            char *larger = realloc(text, 2 * room + 65536 + 1);
+            if (!larger) {
+                got = -1;
+                break;
+            }
+            text = larger;
+            room = 2 * room + 65536;
+        }
+        got = read(fd, text + size, room - size);
+    } while (got > 0);
+    int error = errno;
+    close(fd);
+    if (got < 0) {
+        free(text);
+        errno = error;
+        return NULL;
+    }
+    text[size] = '\0';
+    *size_p = size;
+    return text;
 }
 
 /* /proc writes a newline in a path as \012. */
@@ -125,8 +154,8 @@ static bool add_object(struct oh_process_report *report, const char *path, uint6
         return false;
     }
     report->object = larger;
-    larger[report->objects] = (struct oh_object){.path = strdup(path), .start = start, .reached = OH_ANSWER_UNKNOWN};
-    return larger[report->objects++].path != NULL;
+    larger[report->objects++] = (struct oh_object){.path = path, .start = start, .reached = OH_ANSWER_UNKNOWN};
+    return true;
 }
 
 /* The object of a path; the mappings of an object follow one another, so the last ones are looked at first. */
@@ -158,32 +187,46 @@ static bool add_mapping(struct oh_process_report *report, const char *path, uint
     return true;
 }
 
-/* Reads the mappings of files. Only files with code will be opened: there are devices, and data of any size. */
+/* One line of maps; only files are noted. */
+static bool read_mapping(struct oh_process_report *report, char *line)
+{
+    uint64_t start, end;
+    char rights[5];
+    int at = 0;
+    if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %*x %*s %*s %n", &start, &end, rights, &at) != 3 || at == 0 ||
+        line[at] != '/') {
+        return true;
+    }
+    unescape(line + at);
+    return add_mapping(report, line + at, start, end, rights[2] == 'x');
+}
+
+static uint64_t fingerprint(const char *text, size_t size)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    for (size_t i = 0; i < size; i++) {
+        hash = (hash ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
+/* Only files with code will be opened: there are devices, and data of any size. */
 static bool read_maps(struct oh_process_report *report)
 {
-    FILE *file = open_proc(report->pid, "maps");
-    char *line = NULL;
-    size_t room = 0;
-    bool good = file != NULL;
-    while (good && getline(&line, &room, file) > 0) {
-        uint64_t start, end;
-        char rights[5];
-        int at = 0;
-        if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %*x %*s %*s %n", &start, &end, rights, &at) != 3 || at == 0 ||
-            line[at] != '/') {
-            continue;
+    size_t size;
+    report->maps = read_proc(report->pid, "maps", &size);
+    if (!report->maps) {
+        return false;
+    }
+    report->fingerprint = fingerprint(report->maps, size);
+    char *rest = report->maps, *line;
+    while ((line = strsep(&rest, "\n"))) {
+        if (!read_mapping(report, line)) {
+            errno = ENOMEM;
+            return false;
         }
-        char *path = line + at;
-        path[strcspn(path, "\n")] = '\0';
-        unescape(path);
-        good = add_mapping(report, path, start, end, rights[2] == 'x');
     }
-    free(line);
-    if (file) {
-        good = good && !ferror(file);
-        fclose(file);
-    }
-    return good;
+    return true;
 }
 
 static const struct oh_object *object_at(const struct oh_process_report *report, uint64_t address)
@@ -198,51 +241,14 @@ static const struct oh_object *object_at(const struct oh_process_report *report,
 
 uint64_t oh_process_fingerprint(pid_t pid)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
-    FILE *file = open_proc(pid, "maps");
-    int c;
-    if (!file) {
-        return 0;
-    }
-    while ((c = getc_unlocked(file)) != EOF) {
-        hash = (hash ^ (uint64_t)c) * UINT64_C(0x100000001b3);
-    }
-    fclose(file);
+    size_t size;
+    char *text = read_proc(pid, "maps", &size);
+    uint64_t hash = text ? fingerprint(text, size) : 0;
+    free(text);
     return hash;
 }
 
 /* --- the environment */
-
-static void read_environment(struct oh_process_report *report)
-{
-    FILE *file = open_proc(report->pid, "environ");
-    size_t room = 0;
-    char *text = NULL;
-    while (file && report->environment_size < (1 << 22)) {
-        char *larger = realloc(text, room + 65537);
-        if (!larger) {
-            break;
-        }
-        text = larger;
-        room += 65536;
-        report->environment_size += fread(text + report->environment_size, 1, room - report->environment_size, file);
-        if (report->environment_size < room) {
-            break;
-        }
-    }
-    if (text) {
-        text[report->environment_size] = '\0';
-    }
-    if (file) {
-        if (ferror(file)) {
-            free(text);
-            text = NULL;
-            report->environment_size = 0;
-        }
-        fclose(file);
-    }
-    report->environment = text;
-}
 
 static const char *variable(const struct oh_process_report *report, const char *name)
 {
@@ -550,13 +556,12 @@ static void read_objects(struct oh_process_report *report)
 
 static void read_command(struct oh_process_report *report)
 {
-    FILE *file = open_proc(report->pid, "comm");
-    if (file && fgets(report->command, sizeof report->command, file)) {
-        report->command[strcspn(report->command, "\n")] = '\0';
+    size_t size;
+    char *text = read_proc(report->pid, "comm", &size);
+    if (text) {
+        snprintf(report->command, sizeof report->command, "%.*s", (int)strcspn(text, "\n"), text);
     }
-    if (file) {
-        fclose(file);
-    }
+    free(text);
 }
 
 bool oh_process_read(pid_t pid, struct oh_process_report *report_p, char *reason_p, size_t size)
@@ -575,9 +580,8 @@ bool oh_process_read(pid_t pid, struct oh_process_report *report_p, char *reason
         oh_process_free(&report);
         return false;
     }
-    report.fingerprint = oh_process_fingerprint(pid);
     read_command(&report);
-    read_environment(&report);
+    report.environment = read_proc(pid, "environ", &report.environment_size);
     read_objects(&report);
     report.came_by = report.onehop ? how_it_came(&report) : NULL;
     snprintf(path, sizeof path, "/proc/%d/mem", (int)pid);
@@ -594,10 +598,8 @@ bool oh_process_read(pid_t pid, struct oh_process_report *report_p, char *reason
 
 void oh_process_free(struct oh_process_report *report)
 {
-    for (size_t i = 0; i < report->objects; i++) {
-        free(report->object[i].path);
-    }
     free(report->object);
     free(report->mapping);
+    free(report->maps);
     free(report->environment);
 }

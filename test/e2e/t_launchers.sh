@@ -47,7 +47,7 @@ expect_none "env -i between onehop run and the program"
 next_id
 status=0
 rm -f "$scratch"/report.*
-env -i PATH="$PATH" TMPDIR="$scratch" SIMNODE_TOPOLOGY=h200x2 SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" \
+env -i PATH="$PATH" TMPDIR="$scratch" ASAN_OPTIONS="${ASAN_OPTIONS-}" SIMNODE_TOPOLOGY=h200x2 SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" \
     SIMNODE_REPORT="$SIMNODE_REPORT" timeout -k 5 $limit "$onehop" run --stats -- bash -c "$pair" "$holder" "$id" \
     >"$out" 2>&1 || status=$?
 expect_all "env -i before onehop run" 6

@@ -30,8 +30,8 @@ run_command "$onehop" run -- "$app" --nranks 2 --counts 5,5000
 expect "a program is served" 0 '^ok' 'nranks 2: served by onehop'
 [ "$(count_of 'stats:')" = 0 ] && [ "$(count_of 'calls served')" = 0 ]
 tap_point $? "without --stats nothing is added to the output" "$(cat "$out")"
-LD_PRELOAD=libc.so.6 run_command "$onehop" run env
-expect "LD_PRELOAD: in front of what is there" 0 "^LD_PRELOAD=$plugin:libc.so.6\$"
+LD_PRELOAD=libm.so.6 run_command "$onehop" run env
+expect "LD_PRELOAD: in front of what is there" 0 "^LD_PRELOAD=$plugin:libm.so.6\$"
 run_command env -u LD_PRELOAD "$onehop" run env
 expect "LD_PRELOAD: alone" 0 "^LD_PRELOAD=$plugin\$"
 
