@@ -60,6 +60,9 @@ static int open_object(pid_t pid, const char *path)
     struct stat status;
     snprintf(there, sizeof there, "/proc/%d/root%s", (int)pid, path);
     int fd = open(there, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0 && (errno == EACCES || errno == EPERM)) { /* that way is closed: it is mostly our own tree */
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    }
     if (fd >= 0 && (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))) {
         close(fd);
         fd = -1;
@@ -331,10 +334,10 @@ static const char *how_it_came(const struct oh_process_report *report)
     if (base_name_is(report->onehop->path, OH_NET_PLUGIN)) {
         return "NCCL_NET_PLUGIN";
     }
-    if (preload && strstr(preload, "onehop")) {
+    if (preload && strstr(preload, "libonehop")) {
         return "LD_PRELOAD";
     }
-    if (file_names("/etc/ld.so.preload", "onehop")) {
+    if (file_names("/etc/ld.so.preload", "libonehop")) {
         return "/etc/ld.so.preload";
     }
     const char *plugin = variable(report, "NCCL_NET_PLUGIN");
@@ -352,12 +355,18 @@ static bool peek(int memory, uint64_t address, uint64_t *word_p)
     return memory >= 0 && pread(memory, word_p, sizeof *word_p, (off_t)address) == sizeof *word_p;
 }
 
+/* It may be mapped under each of its names. */
+static bool is_onehop(const struct oh_object *object)
+{
+    return object && object->elf.exports_onehop;
+}
+
 /* Does the table of symbols of an NCCL, as it is in memory, lead to onehop? */
 static bool is_redirected(const struct oh_process_report *report, const struct oh_object *nccl, int memory)
 {
     uint64_t bias = nccl->start - nccl->elf.base, value;
     return nccl->elf.call_field > 0 && peek(memory, bias + nccl->elf.call_field, &value) &&
-           object_at(report, bias + value) == report->onehop;
+           is_onehop(object_at(report, bias + value));
 }
 
 static enum oh_answer answer_dlsym(const struct oh_process_report *report, int memory)
@@ -392,7 +401,7 @@ static enum oh_answer answer_slot(const struct oh_process_report *report, const 
     }
     if (peek(memory, object->start - object->elf.base + slot, &value)) {
         const struct oh_object *target = object_at(report, value);
-        if (target == report->onehop) {
+        if (is_onehop(target)) {
             return OH_ANSWER_YES;
         }
         if (target && target->elf.exports_pcall) {
@@ -421,7 +430,7 @@ static void answer_callers(struct oh_process_report *report, int memory)
 {
     for (size_t i = 0; i < report->objects; i++) {
         struct oh_object *object = &report->object[i];
-        if (object->elf.slots == 0 || object == report->onehop) {
+        if (object->elf.slots == 0 || is_onehop(object)) {
             continue;
         }
         object->reached = OH_ANSWER_YES;
@@ -467,7 +476,7 @@ static const struct oh_object *first_caller(const struct oh_process_report *repo
 {
     for (size_t i = 0; i < report->objects; i++) {
         const struct oh_object *object = &report->object[i];
-        if (object->elf.slots > 0 && object != report->onehop && object->reached == answer) {
+        if (object->elf.slots > 0 && !is_onehop(object) && object->reached == answer) {
             return object;
         }
     }

@@ -28,7 +28,8 @@ static bool is_nccl(const struct oh_object *object)
 
 static bool is_caller(const struct oh_process_report *process, const struct oh_object *object)
 {
-    return object->elf.slots > 0 && object != process->onehop;
+    (void)process;
+    return object->elf.slots > 0 && !object->elf.exports_onehop;
 }
 
 static bool is_unread(const struct oh_object *object)
