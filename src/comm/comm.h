@@ -128,7 +128,7 @@ void oh_comm_ops_forget(struct oh_comm *comm);
 /* What an op means on the communicator. False: NCCL would not take it for that type. */
 bool oh_comm_op_find(const struct oh_comm *comm, ncclRedOp_t op, ncclDataType_t type, struct oh_op *op_p);
 
-/* Counts a call that oh_comm_plan has declined, by the reason. */
+/* Counts a call that oh_call_plan has declined, by the reason. */
 void oh_comm_count_handed_back(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op);
 
 /* One allreduce call, as the application made it. */

@@ -31,20 +31,17 @@ const char *oh_back_words(int back)
     return back >= 0 && back < OH_BACKS ? backs[back].words : NULL;
 }
 
-/* Asks the plan about calls that differ in one thing, so that this holds whatever the plan serves. */
-static enum oh_back why_handed_back(const struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op)
+/* Asks about calls that differ in one thing, so that this holds whatever is served. */
+static enum oh_back why_handed_back(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op)
 {
-    struct oh_plan unused;
+    struct oh_call smallest = {.comm = comm, .count = 1, .type = type};
     if (!atomic_load_explicit(&comm->served, memory_order_relaxed)) {
         return OH_BACK_OFF;
     }
-    if (oh_plan_choose(&comm->table, 1, type, op, &unused)) {
+    if (oh_call_plan(&smallest, op)) {
         return OH_BACK_SIZE;
     }
-    if (oh_plan_choose(&comm->table, 1, type, ncclSum, &unused)) {
-        return OH_BACK_OP;
-    }
-    return oh_plan_choose(&comm->table, 1, ncclFloat32, ncclSum, &unused) ? OH_BACK_TYPE : OH_BACK_SIZE;
+    return oh_call_plan(&smallest, ncclSum) ? OH_BACK_OP : OH_BACK_TYPE;
 }
 
 void oh_comm_count_handed_back(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op)

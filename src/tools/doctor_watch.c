@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "comm/segment.h"
 #include "tools/supervise.h"
 #include "tools/tool.h"
 
@@ -27,7 +27,7 @@ struct member {
 
 struct watch {
     struct oh_program_report report;
-    uint64_t began_ns;
+    struct timespec began;
 };
 
 static bool read_parent(pid_t pid, pid_t *parent_p)
@@ -152,8 +152,10 @@ static int tick(pid_t pid, void *user)
         }
     }
     free(member);
-    uint64_t age_ms = (oh_now_ns() - watch->began_ns) / 1000000;
-    return age_ms < 2000 ? 10 : age_ms < 20000 ? 100 : 1000;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    long age = (long)(now.tv_sec - watch->began.tv_sec); /* seconds */
+    return age < 2 ? 10 : age < 20 ? 100 : 1000;
 }
 
 /* Keeps the processes that have to do with NCCL. */
@@ -173,7 +175,8 @@ static void drop_others(struct oh_program_report *program)
 
 bool oh_doctor_watch(char **argv, enum oh_via via, struct oh_program_report *report_p)
 {
-    struct watch watch = {.began_ns = oh_now_ns()};
+    struct watch watch = {.began = {0}};
+    clock_gettime(CLOCK_MONOTONIC, &watch.began);
     if (!oh_tool_reach(via) || !oh_tally_open(&watch.report.tally)) {
         return false;
     }

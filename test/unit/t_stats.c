@@ -1,12 +1,39 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * t_stats.c - records of statistics: written and read back, and whatever else stands in the file is refused
+ * t_stats.c - why calls are handed back; records of statistics: written and read back, and whatever else stands in the
+ * file is refused
  */
-#include "comm/stats.h"
+#include "comm/comm.h"
 
 #include <string.h>
 
 #include "test/tap.h"
+
+static void expect_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op, enum oh_back wanted,
+                          const char *what)
+{
+    int got = -1;
+    for (int b = 0; b < OH_BACKS; b++) {
+        atomic_store(&comm->back[b], 0);
+    }
+    oh_comm_count_handed_back(comm, type, op);
+    for (int b = 0; b < OH_BACKS; b++) {
+        got = atomic_load(&comm->back[b]) == 1 ? b : got;
+    }
+    tap_ok(got == (int)wanted, "%s: %s", what, got < 0 ? "not counted" : oh_back_words(got));
+}
+
+static void test_reasons(void)
+{
+    static struct oh_comm comm;
+    oh_plan_table_default(2, 1024, -1, &comm.table);
+    expect_reason(&comm, ncclFloat32, ncclSum, OH_BACK_OFF, "a communicator that is not served");
+    atomic_store(&comm.served, true);
+    expect_reason(&comm, ncclFloat32, ncclSum, OH_BACK_SIZE, "a call that is declined though a small one would not be");
+    expect_reason(&comm, ncclFloat32, (ncclRedOp_t)77, OH_BACK_OP, "an op that nobody made");
+    expect_reason(&comm, (ncclDataType_t)77, ncclSum, OH_BACK_TYPE, "a type that there is not");
+    expect_reason(&comm, (ncclDataType_t)10, ncclSum, OH_BACK_TYPE, "fp8 where it is off");
+}
 
 int main(void)
 {
@@ -40,5 +67,6 @@ int main(void)
     tap_ok(!oh_stats_parse("", &got) && !oh_stats_parse("onehop-stats 2 pid=1\n", &got), "other lines are refused");
     tap_ok(oh_back_words(-1) == NULL && oh_back_words(OH_BACKS) == NULL && oh_back_words(0) != NULL,
            "words for reasons");
+    test_reasons();
     return tap_done();
 }
