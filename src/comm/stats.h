@@ -43,7 +43,7 @@ struct oh_stats_record {
 #define OH_STATS_LINE 512 /* enough for a record, with its newline and final zero */
 
 /* Why calls are handed back on a communicator that onehop does not know: its creator is not followed, or off. */
-#define OH_STRANGE_REASON "made while onehop was off, or by a function that it does not follow"
+#define OH_STRANGE_REASON "made by a function that onehop does not follow, or while onehop was off or not loaded yet"
 
 /* Counts such a call. */
 void oh_stats_count_strange(void);
