@@ -11,7 +11,7 @@ trap 'rm -rf "$scratch" "$meeting"' EXIT
 export LD_LIBRARY_PATH=$abs_top_builddir/test/simnode/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export SIMNODE_TOPOLOGY_DIR=$abs_top_srcdir/test/simnode/topologies
 export ONEHOP_SHM_DIR=$meeting
-patience=1
+patience=2 # the machine may be busy with other things
 [ -z "${OH_SANITIZERS-}" ] || patience=6
 
 # conform NAME TOPOLOGY PRELOAD ARGUMENT...: one point; what failed, and with which seed, is its diagnosis.
@@ -27,11 +27,11 @@ $(tail -n 3 "$scratch/out")"
     grep '^# seed' "$scratch/out" | head -n 1
 }
 
-conform "stand-in NCCL alone" h200x4 '' --ranks 2,3
+conform "stand-in NCCL alone" h200x4 '' --ranks 3
 conform "stand-in NCCL without fp8" a100x4-direct '' --ranks 4 --modes processes --cases sum,min
 conform "onehop, processes" h200x4 "$plugin" --ranks 2,3,4 --modes processes --expect-served
-conform "onehop, threads" h200x4 "$plugin" --ranks 2,4 --modes threads --expect-served
-conform "onehop, one thread with groups" h200x4 "$plugin" --ranks 3,4 --modes group --expect-served
+conform "onehop, threads" h200x4 "$plugin" --ranks 2,3 --modes threads --expect-served
+conform "onehop, one thread with groups" h200x4 "$plugin" --ranks 4 --modes group --expect-served
 conform "onehop, eight ranks" h200x8 "$plugin" --ranks 8 --modes processes --expect-served \
     --types float32,bfloat16,int8 --cases sum,max,avg,counts,alignment,group
 tap_empty "$(ls -A "$meeting")" "nothing is left in shared memory"

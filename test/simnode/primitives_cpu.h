@@ -19,6 +19,18 @@
 #include "kernels/abi.h"
 #include "test/simnode/kernels.h"
 
+/* The GPU's fmin and fmax. The C library's make a signalling NaN the result, and leave open which zero is less. */
+template <class Value> inline Value simnode_fmin(Value a, Value b)
+{
+    return a != a || b < a || (a == b && signbit(b)) ? b : a;
+}
+template <class Value> inline Value simnode_fmax(Value a, Value b)
+{
+    return a != a || b > a || (a == b && signbit(a)) ? b : a;
+}
+#define fmin simnode_fmin
+#define fmax simnode_fmax
+
 #define OH_INLINE inline
 #define OH_DEVICE static inline
 #define OH_DEVICE_METHOD inline
