@@ -33,6 +33,10 @@ template <class Value> struct oh_floating {
     {
         return sum / (Value)n;
     }
+    static OH_INLINE bool is_finite(Value value)
+    {
+        return value - value == 0;
+    }
 };
 
 /*
@@ -42,6 +46,7 @@ template <class Value> struct oh_floating {
 struct oh_f32 : oh_floating<float> {
     typedef uint32_t element;
     static const int part_words = 1, per_part = 1;
+    static const bool may_overflow = true;
     static OH_INLINE void unpack(const uint32_t *part, float *value)
     {
         memcpy(value, part, sizeof *value);
@@ -55,6 +60,7 @@ struct oh_f32 : oh_floating<float> {
 struct oh_f64 : oh_floating<double> {
     typedef uint64_t element;
     static const int part_words = 2, per_part = 1;
+    static const bool may_overflow = true;
     static OH_INLINE void unpack(const uint32_t *part, double *value)
     {
         uint64_t bits = part[0] | (uint64_t)part[1] << 32;
@@ -72,6 +78,7 @@ struct oh_f64 : oh_floating<double> {
 struct oh_f16 : oh_floating<float> {
     typedef uint16_t element;
     static const int part_words = 1, per_part = 2;
+    static const bool may_overflow = false;
     static OH_INLINE void unpack(const uint32_t *part, float *value)
     {
         __half2 pair;
@@ -89,6 +96,7 @@ struct oh_f16 : oh_floating<float> {
 struct oh_bf16 : oh_floating<float> {
     typedef uint16_t element;
     static const int part_words = 1, per_part = 2;
+    static const bool may_overflow = true;
     static OH_INLINE void unpack(const uint32_t *part, float *value)
     {
         uint32_t low = *part << 16, high = *part & 0xffff0000u; /* a bf16 is the upper half of an fp32 */
@@ -106,6 +114,7 @@ struct oh_bf16 : oh_floating<float> {
 template <__nv_fp8_interpretation_t kind> struct oh_fp8 : oh_floating<float> {
     typedef uint8_t element;
     static const int part_words = 1, per_part = 4;
+    static const bool may_overflow = false;
     static OH_INLINE void unpack(const uint32_t *part, float *value)
     {
 #if defined(OH_NO_FP8)
@@ -141,6 +150,7 @@ template <class Element, class Value> struct oh_integer {
     typedef Value value;
     static const int part_words = sizeof(Element) <= 4 ? 1 : 2;
     static const int per_part = sizeof(Element) <= 4 ? 4 / sizeof(Element) : 1;
+    static const bool may_overflow = false; /* it wraps around */
     static OH_INLINE void unpack(const uint32_t *part, Value *value)
     {
         uint64_t bits = part[0];
@@ -211,7 +221,10 @@ template <class Type, class Word> struct oh_values {
     /* Each element becomes combine(element, that of word). */
     template <class Combine> OH_DEVICE_METHOD void take(const Word &word, Combine combine)
     {
-        const oh_values other(word);
+        take_values(oh_values(word), combine);
+    }
+    template <class Combine> OH_DEVICE_METHOD void take_values(const oh_values &other, Combine combine)
+    {
         OH_UNROLL
         for (int p = 0; p < parts; p++) {
             OH_UNROLL
@@ -324,9 +337,31 @@ template <class Type, int ranks_, bool fixed> struct oh_any_of {
             over_ranks(&result, word, [](value a, value b) { return (value)(a + b); });
             if (op == OH_OP_AVG) {
                 result.each([=](value v) { return Type::average(v, n, sign); });
+                if constexpr (Type::may_overflow) {
+                    avoid_overflow(&result, word);
+                }
             }
         }
         return result.round();
+    }
+    /* Where the sum of an average was too large: the average of eighths, times eight. */
+    template <class Word>
+    OH_DEVICE_METHOD void avoid_overflow(oh_values<Type, Word> *average, const Word (&word)[ranks_]) const
+    {
+        bool finite = true;
+        average->each([&](value v) {
+            finite &= Type::is_finite(v);
+            return v;
+        });
+        if (__builtin_expect(finite, 1)) {
+            return;
+        }
+        const value eighth = (value)0.125, n = (value)count;
+        oh_values<Type, Word> other(word[0]);
+        other.each([=](value v) { return v * eighth; });
+        over_ranks(&other, word, [=](value a, value b) { return a + b * eighth; });
+        other.each([=](value v) { return v / (n * eighth); });
+        average->take_values(other, [](value a, value b) { return Type::is_finite(a) ? a : b; });
     }
 };
 

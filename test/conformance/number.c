@@ -538,6 +538,21 @@ static long double scaled(const struct cf_data *data, const int *world, const st
 }
 
 /* onehop's documented result: in rank order, in fp32 or fp64, rounded once. */
+/* An average whose sum was too large is taken of eighths. */
+static void avoid_overflow(const struct cf_data *data, const int *world, const struct column *column, double *wide,
+                           float *narrow)
+{
+    double wide_sum = 0;
+    float narrow_sum = 0;
+    for (int r = 0; r < data->nranks; r++) {
+        double eighth = (double)scaled(data, world, column, r) * 0.125;
+        wide_sum = r == 0 ? eighth : wide_sum + eighth;
+        narrow_sum = r == 0 ? (float)eighth : narrow_sum + (float)eighth;
+    }
+    *wide = isfinite(*wide) ? *wide : wide_sum / (data->nranks * 0.125);
+    *narrow = isfinite(*narrow) ? *narrow : narrow_sum / ((float)data->nranks * 0.125f);
+}
+
 static uint64_t result_in_order(const struct cf_data *data, const int *world, const struct column *column)
 {
     bool product = data->op == CF_PROD;
@@ -551,6 +566,7 @@ static uint64_t result_in_order(const struct cf_data *data, const int *world, co
     if (data->op == CF_AVG) {
         wide /= data->nranks;
         narrow /= (float)data->nranks;
+        avoid_overflow(data, world, column, &wide, &narrow);
     }
     return encode(data->type, data->type->mantissa > 23 ? (long double)wide : (long double)narrow);
 }
