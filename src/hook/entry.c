@@ -47,7 +47,7 @@ static atomic_bool forked;
 #define GET_REAL(real_)                                                                                                \
     const struct oh_real *real_;                                                                                       \
     do {                                                                                                               \
-        ncclResult_t got_ = oh_real_get(&real_);                                                                       \
+        ncclResult_t got_ = oh_real_get(&real_, __builtin_return_address(0));                                          \
         if (got_ != ncclSuccess) {                                                                                     \
             return got_;                                                                                               \
         }                                                                                                              \
@@ -85,20 +85,20 @@ static struct oh_comm *active_comm(ncclComm_t comm)
     return oh_comm_find(comm);
 }
 
-/* The NCCL that made a communicator, or the one that is loaded for one that onehop does not know. */
-static ncclResult_t real_of(const struct oh_comm *comm, const struct oh_real **real_p)
+/* The NCCL that made a communicator, or the one that the caller means for one that onehop does not know. */
+static ncclResult_t real_of(const struct oh_comm *comm, const struct oh_real **real_p, const void *caller)
 {
     if (comm) {
         *real_p = comm->library;
         return ncclSuccess;
     }
-    return oh_real_get(real_p);
+    return oh_real_get(real_p, caller);
 }
 
 #define GET_REAL_OF(comm_, real_)                                                                                      \
     const struct oh_real *real_;                                                                                       \
     do {                                                                                                               \
-        ncclResult_t got_ = real_of((comm_), &real_);                                                                  \
+        ncclResult_t got_ = real_of((comm_), &real_, __builtin_return_address(0));                                     \
         if (got_ != ncclSuccess) {                                                                                     \
             return got_;                                                                                               \
         }                                                                                                              \

@@ -2,17 +2,20 @@
 #include "hook/real.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <link.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "hook/patch.h"
 #include "util/log.h"
 
 /* The entry point by which an NCCL is known: exported by every NCCL, and by nothing else. */
 #define MARK "pncclAllReduce"
+
+#define SITES 256 /* power of two */
 
 static const struct {
     const char *symbol;
@@ -21,113 +24,163 @@ static const struct {
 } functions[] = {
 #define REQUIRED_ROW(name_, args_) {"pnccl" #name_, offsetof(struct oh_real, name_), true},
 #define OPTIONAL_ROW(name_, args_) {"pnccl" #name_, offsetof(struct oh_real, name_), false},
-    OH_REAL_REQUIRED(REQUIRED_ROW) OH_REAL_OPTIONAL(OPTIONAL_ROW)
+    OH_REAL_REQUIRED(REQUIRED_ROW) OH_REAL_PLAIN(REQUIRED_ROW) OH_REAL_QUERIES(REQUIRED_ROW)
+        OH_REAL_OPTIONAL(OPTIONAL_ROW)
 #undef REQUIRED_ROW
 #undef OPTIONAL_ROW
 };
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct oh_real table; /* complete before `found` is set */
-static atomic_bool found;
+__thread const struct oh_real *oh_real_of_door;
 
-/* Does the object behind this handle define the mark itself (not one of the objects it needs)? */
-static bool defines_mark(void *handle, const char *path)
+static struct oh_real copies[OH_REAL_MAX];
+static atomic_int copy_count; /* copies below it are complete: release here, acquire in oh_real_count */
+
+/*
+ * Which copy a call site means, remembered by its return address: the address, shifted, and the copy's number. One
+ * word, so that it is never read half old. A site stays bound to what it was bound to first.
+ */
+static _Atomic uint64_t sites[SITES];
+
+int oh_real_count(void)
 {
-    Dl_info info;
-    void *address = dlsym(handle, MARK);
-    return address && dladdr(address, &info) && info.dli_fname && strcmp(info.dli_fname, path) == 0;
+    return atomic_load_explicit(&copy_count, memory_order_acquire);
 }
 
-/* Paths of the loaded objects, one after the other, each ended by a zero. */
-struct paths {
-    char *text;
-    size_t length, room;
-};
-
-/* Called with the loader's lock held: nothing here may open an object. */
-static int note_path(struct dl_phdr_info *object, size_t size, void *user)
+struct oh_real *oh_real_at(int index)
 {
-    struct paths *paths = user;
-    size_t length = object->dlpi_name ? strlen(object->dlpi_name) + 1 : 0;
-    (void)size;
-    if (length <= 1) {
-        return 0; /* the program itself: RTLD_NEXT has covered it */
-    }
-    if (paths->length + length > paths->room) {
-        size_t room = 2 * paths->room + length + 4096;
-        char *text = realloc(paths->text, room);
-        if (!text) {
-            return 1;
-        }
-        paths->text = text;
-        paths->room = room;
-    }
-    memcpy(paths->text + paths->length, object->dlpi_name, length);
-    paths->length += length;
-    return 0;
+    return &copies[index];
 }
 
-/* The first loaded object that is an NCCL, with a reference that is kept for the life of the process; NULL: none. */
-static void *find_among_loaded(void)
-{
-    struct paths paths = {0};
-    void *found_handle = NULL;
-    dl_iterate_phdr(note_path, &paths);
-    for (size_t at = 0; at < paths.length; at += strlen(paths.text + at) + 1) {
-        const char *path = paths.text + at;
-        void *handle = dlopen(path, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-        if (!handle) {
-            continue;
-        }
-        if (!defines_mark(handle, path)) {
-            dlclose(handle);
-        } else if (!found_handle) {
-            found_handle = handle;
-            OH_INFO("NCCL found: %s", path);
-        } else {
-            OH_WARN("a second NCCL is loaded, %s; calls of both go to the first (ONEHOP_DISABLE=1 keeps them apart)",
-                    path);
-            dlclose(handle);
-        }
-    }
-    free(paths.text);
-    return found_handle;
-}
+/* --- finding them ----------------------------------------------------------------------------------------------- */
 
-static bool fill_table(void *handle)
+static bool fill_table(struct oh_real *real)
 {
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
-        void *address = dlsym(handle, functions[i].symbol);
-        if (!address && functions[i].required) {
-            OH_INFO("this NCCL has no %s", functions[i].symbol);
+        const ElfW(Sym) *symbol = oh_elf_find(&real->elf, functions[i].symbol);
+        if (!symbol && functions[i].required) {
+            OH_INFO("%s has no %s; calls of it go on as they are", real->path, functions[i].symbol);
             return false;
         }
-        memcpy((char *)&table + functions[i].offset, &address, sizeof address);
+        void *address = symbol ? (void *)(real->elf.base + symbol->st_value) : NULL;
+        memcpy((char *)real + functions[i].offset, &address, sizeof address);
     }
     return true;
 }
 
-static bool find(void)
+bool oh_real_add(const struct oh_elf *elf, const char *path)
 {
-    void *handle = dlsym(RTLD_NEXT, MARK) ? RTLD_NEXT : find_among_loaded();
-    return handle && fill_table(handle);
-}
-
-ncclResult_t oh_real_get(const struct oh_real **real_p)
-{
-    static atomic_flag said;
-    if (!atomic_load_explicit(&found, memory_order_acquire)) {
-        pthread_mutex_lock(&mutex);
-        bool now = atomic_load_explicit(&found, memory_order_relaxed) || find();
-        atomic_store_explicit(&found, now, memory_order_release);
-        pthread_mutex_unlock(&mutex);
-        if (!now) {
-            if (!atomic_flag_test_and_set(&said)) {
-                OH_WARN("no NCCL of version 2.19 or later is loaded in this process that calls could go to");
-            }
-            return ncclSystemError;
+    int count = oh_real_count();
+    if (!oh_elf_find(elf, MARK)) {
+        return false;
+    }
+    for (int i = 0; i < count; i++) {
+        if (copies[i].elf.dynamic == elf->dynamic) {
+            return true;
         }
     }
-    *real_p = &table;
+    if (count == OH_REAL_MAX) {
+        OH_WARN("more than %d copies of NCCL in this process; %s is left alone", OH_REAL_MAX, path);
+        return false;
+    }
+    struct oh_real *real = &copies[count];
+    *real = (struct oh_real){.elf = *elf, .path = strdup(path)};
+    if (!real->path || !fill_table(real)) {
+        free(real->path);
+        return false;
+    }
+    OH_INFO("NCCL found: %s", path[0] ? path : "in the program itself");
+    atomic_store_explicit(&copy_count, count + 1, memory_order_release);
+    return true;
+}
+
+/* --- which of them ---------------------------------------------------------------------------------------------- */
+
+/* The copy that defines the address, NULL: none. */
+static const struct oh_real *copy_with(const void *address)
+{
+    int count = oh_real_count();
+    for (int i = 0; i < count; i++) {
+        if ((const void *)copies[i].AllReduce == address) {
+            return &copies[i];
+        }
+    }
+    return NULL;
+}
+
+/* The copy that a search from this object on finds; "" is the program, whose search is that of the global scope. */
+static const struct oh_real *copy_in_scope_of(const char *path)
+{
+    const struct oh_real *real = NULL;
+    void *handle = dlopen(path[0] ? path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    if (handle) {
+        real = copy_with(dlsym(handle, MARK));
+        dlclose(handle);
+    }
+    return real;
+}
+
+/* Several copies: as the dynamic linker would have bound a call from this address. */
+static const struct oh_real *copy_for(const void *caller)
+{
+    static atomic_flag said;
+    Dl_info info;
+    struct link_map *map = NULL;
+    const struct oh_real *real;
+    bool known = dladdr1(caller, &info, (void **)&map, RTLD_DL_LINKMAP) && map;
+    for (int i = 0; known && i < oh_real_count(); i++) {
+        if (copies[i].elf.dynamic == map->l_ld) { /* NCCL itself, or what it is linked into */
+            return &copies[i];
+        }
+    }
+    real = copy_in_scope_of("");
+    if (!real && known && map->l_name) {
+        real = copy_in_scope_of(map->l_name);
+    }
+    if (!real) {
+        real = &copies[0];
+        if (!atomic_flag_test_and_set(&said)) {
+            OH_WARN("several copies of NCCL are loaded, and nothing says which one %s calls; taking %s",
+                    known && map->l_name[0] ? map->l_name : "the program", real->path);
+        }
+    }
+    return real;
+}
+
+static _Atomic uint64_t *site_of(const void *caller)
+{
+    return &sites[((uintptr_t)caller * UINT64_C(0x9e3779b97f4a7c15) >> 32) % SITES];
+}
+
+/* A site's first call. */
+static const struct oh_real *look_up(const void *caller)
+{
+    const struct oh_real *real = NULL;
+    int saved = errno;
+    oh_hooks_update(OH_HOOKS_SURELY);
+    int count = oh_real_count();
+    if (count > 0) {
+        real = count == 1 ? &copies[0] : copy_for(caller);
+        atomic_store_explicit(site_of(caller), (uint64_t)(uintptr_t)caller << 3 | (uint64_t)(real - copies),
+                              memory_order_relaxed);
+    }
+    errno = saved;
+    return real;
+}
+
+ncclResult_t oh_real_get(const struct oh_real **real_p, const void *caller)
+{
+    static atomic_flag said;
+    const struct oh_real *real = oh_real_of_door;
+    if (!real) {
+        uint64_t site = atomic_load_explicit(site_of(caller), memory_order_relaxed);
+        real = site >> 3 == (uint64_t)(uintptr_t)caller ? &copies[site & 7] : look_up(caller);
+    }
+    if (!real) {
+        if (!atomic_flag_test_and_set(&said)) {
+            OH_WARN("no NCCL of version 2.19 or later is loaded in this process that calls could go to");
+        }
+        return ncclSystemError;
+    }
+    *real_p = real;
     return ncclSuccess;
 }

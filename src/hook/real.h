@@ -1,18 +1,34 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * real.h - the NCCL that the application brought
+ * real.h - the NCCL that the application brought, or several of them
  *
- * Found among the objects that are loaded already, never loaded by onehop: the next definition after ours, or, where
- * NCCL was loaded out of the global scope (Python extensions), the loaded object that defines pncclAllReduce. Its
- * pncclX entry points are called, which are the same functions under a name that nobody interposes.
+ * Found among the objects that are loaded already, never loaded by onehop: whatever defines pncclAllReduce itself. Its
+ * pncclX entry points are called, which are the same functions under a name that nobody interposes. A process may hold
+ * several copies (PyTorch's and a wheel's); each has a table of its own, and each call must go to the copy that its
+ * caller meant:
+ *
+ *   a communicator that onehop knows    to the copy that made it (struct oh_comm)
+ *   a call through a door (doors.h)     to the door's copy
+ *   any other call                      to the copy that the caller would be bound to: the one in the global scope, or
+ *                                       else the one among what the caller's object needs
+ *
+ * Tables are never freed, and their libraries stay loaded. Thread-safe.
  */
 #ifndef OH_HOOK_REAL_H_
 #define OH_HOOK_REAL_H_
 
 #include <nccl.h>
 #include <stdbool.h>
+#include <stdint.h>
 
-/* X(name without the prefix, parameters); all return ncclResult_t. The first group must exist (NCCL 2.19 has it). */
+#include "hook/elf.h"
+
+#define OH_REAL_MAX 4 /* copies of NCCL in one process that are told apart */
+
+/*
+ * X(name without the prefix, parameter types); all return ncclResult_t. onehop exports a function for each name, except
+ * the queries. NCCL 2.19 has all but the optional ones.
+ */
 #define OH_REAL_REQUIRED(X)                                                                                            \
     X(CommInitRank, (ncclComm_t *, int, ncclUniqueId, int))                                                            \
     X(CommInitRankConfig, (ncclComm_t *, int, ncclUniqueId, int, ncclConfig_t *))                                      \
@@ -21,12 +37,11 @@
     X(CommFinalize, (ncclComm_t))                                                                                      \
     X(CommDestroy, (ncclComm_t))                                                                                       \
     X(CommAbort, (ncclComm_t))                                                                                         \
-    X(CommCount, (const ncclComm_t, int *))                                                                            \
-    X(CommCuDevice, (const ncclComm_t, int *))                                                                         \
-    X(CommUserRank, (const ncclComm_t, int *))                                                                         \
     X(AllReduce, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t))                \
     X(RedOpCreatePreMulSum, (ncclRedOp_t *, void *, ncclDataType_t, ncclScalarResidence_t, ncclComm_t))                \
-    X(RedOpDestroy, (ncclRedOp_t, ncclComm_t))                                                                         \
+    X(RedOpDestroy, (ncclRedOp_t, ncclComm_t))
+
+#define OH_REAL_PLAIN(X)                                                                                               \
     X(GroupStart, (void))                                                                                              \
     X(GroupEnd, (void))
 
@@ -35,20 +50,45 @@
     X(CommRevoke, (ncclComm_t, int))                                                                                   \
     X(CommShrink, (ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int))
 
+/* Called by onehop, not exported by it. */
+#define OH_REAL_QUERIES(X)                                                                                             \
+    X(CommCount, (const ncclComm_t, int *))                                                                            \
+    X(CommCuDevice, (const ncclComm_t, int *))                                                                         \
+    X(CommUserRank, (const ncclComm_t, int *))
+
 struct ncclSimInfo_v22200; /* ncclSimInfo_t since NCCL 2.22; older headers do not have it */
 
 struct oh_real {
 #define OH_REAL_FIELD(name_, args_) ncclResult_t(*name_) args_;
     OH_REAL_REQUIRED(OH_REAL_FIELD)
+    OH_REAL_PLAIN(OH_REAL_FIELD)
+    OH_REAL_QUERIES(OH_REAL_FIELD)
     OH_REAL_OPTIONAL(OH_REAL_FIELD) /* NULL where this NCCL has none */
 #undef OH_REAL_FIELD
+    struct oh_elf elf;
+    char *path;
+    bool pinned;  /* onehop holds a reference */
+    bool patched; /* its symbol table leads to the doors */
 };
 
 /*
- * Gives the table of the real library. *real_p: static storage, set only on success. Returns ncclSuccess, or
- * ncclSystemError (one WARN) when no loaded object is an NCCL of version 2.19 or later. Thread-safe; a failure is
- * not remembered, since the library may be loaded later.
+ * Gives the library that a call from the address `caller` is meant for. *real_p: static storage, set only on success.
+ * Returns ncclSuccess, or ncclSystemError (one WARN) when no loaded object is an NCCL of version 2.19 or later; that
+ * is not remembered, since the library may be loaded later. Keeps errno.
  */
-ncclResult_t oh_real_get(const struct oh_real **real_p);
+ncclResult_t oh_real_get(const struct oh_real **real_p, const void *caller);
+
+/* The library of a call that is under way through a door on this thread, NULL: none. Set by doors only. */
+extern __thread const struct oh_real *oh_real_of_door __attribute__((visibility("hidden")));
+
+/* Number of copies known so far, and each of them. */
+int oh_real_count(void);
+struct oh_real *oh_real_at(int index);
+
+/*
+ * Is the object an NCCL? Then it is remembered, unless it is known. False: it is none. Called with the loader's lock
+ * held (dl_iterate_phdr), by one thread at a time (patch.c).
+ */
+bool oh_real_add(const struct oh_elf *elf, const char *path);
 
 #endif

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+#include "hook/elf.h"
+
+#define HIDDEN_VERSION 0x8000 /* of two versions of a name, not the default one */
+
+/* The loader has relocated these addresses in place, except in the vdso. */
+OH_EARLY static const void *address_of(uintptr_t base, const ElfW(Dyn) * entry)
+{
+    uintptr_t address = (uintptr_t)entry->d_un.d_ptr;
+    return (const void *)(address < base ? base + address : address);
+}
+
+OH_EARLY bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_elf *elf_p)
+{
+    struct oh_elf elf = {.base = base, .dynamic = dynamic};
+    bool rela = true;
+    for (const ElfW(Dyn) *entry = dynamic; entry->d_tag != DT_NULL; entry++) {
+        switch (entry->d_tag) {
+        case DT_SYMTAB:
+            elf.symbols = address_of(base, entry);
+            break;
+        case DT_STRTAB:
+            elf.strings = address_of(base, entry);
+            break;
+        case DT_VERSYM:
+            elf.versions = address_of(base, entry);
+            break;
+        case DT_GNU_HASH:
+            elf.gnu_hash = address_of(base, entry);
+            break;
+        case DT_HASH:
+            elf.sysv_hash = address_of(base, entry);
+            break;
+        case DT_RELA:
+            elf.relocations = address_of(base, entry);
+            break;
+        case DT_RELASZ:
+            elf.relocation_count = entry->d_un.d_val / sizeof *elf.relocations;
+            break;
+        case DT_JMPREL:
+            elf.plt_relocations = address_of(base, entry);
+            break;
+        case DT_PLTRELSZ:
+            elf.plt_relocation_count = entry->d_un.d_val / sizeof *elf.plt_relocations;
+            break;
+        case DT_PLTREL:
+            rela = entry->d_un.d_val == DT_RELA;
+            break;
+        default:
+            break;
+        }
+    }
+    if (!elf.relocations) {
+        elf.relocation_count = 0;
+    }
+    if (!elf.plt_relocations || !rela) {
+        elf.plt_relocation_count = 0;
+    }
+    *elf_p = elf;
+    return elf.symbols && elf.strings && (elf.gnu_hash || elf.sysv_hash);
+}
+
+OH_EARLY static bool same(const char *a, const char *b)
+{
+    for (; *a && *a == *b; a++, b++) {
+    }
+    return *a == *b;
+}
+
+OH_EARLY static bool is_wanted(const struct oh_elf *elf, size_t index, const char *name)
+{
+    const ElfW(Sym) *symbol = &elf->symbols[index];
+    return symbol->st_shndx != SHN_UNDEF && symbol->st_value != 0 && same(elf->strings + symbol->st_name, name) &&
+           !(elf->versions && (elf->versions[index] & HIDDEN_VERSION));
+}
+
+/* The GNU hash table: header, Bloom filter, buckets, and for each symbol its hash, whose lowest bit ends a chain. */
+OH_EARLY static const ElfW(Sym) * find_gnu(const struct oh_elf *elf, const char *name)
+{
+    const uint32_t *table = elf->gnu_hash;
+    uint32_t buckets = table[0], first = table[1], words = table[2], shift = table[3];
+    const ElfW(Addr) *bloom = (const ElfW(Addr) *)(const void *)&table[4];
+    const uint32_t *bucket = (const uint32_t *)(const void *)&bloom[words];
+    const uint32_t *chain = bucket + buckets;
+    const uint32_t bits = 8 * sizeof *bloom;
+    uint32_t hash = 5381;
+    for (const unsigned char *c = (const unsigned char *)name; *c; c++) {
+        hash = hash * 33 + *c;
+    }
+    ElfW(Addr) word = buckets && words ? bloom[hash / bits % words] : 0;
+    if (!(word >> hash % bits & word >> (hash >> shift) % bits & 1)) {
+        return NULL;
+    }
+    for (uint32_t i = bucket[hash % buckets]; i >= first; i++) {
+        if ((chain[i - first] | 1) == (hash | 1) && is_wanted(elf, i, name)) {
+            return &elf->symbols[i];
+        }
+        if (chain[i - first] & 1) {
+            break;
+        }
+    }
+    return NULL;
+}
+
+OH_EARLY static const ElfW(Sym) * find_sysv(const struct oh_elf *elf, const char *name)
+{
+    uint32_t count = elf->sysv_hash[1];
+    for (uint32_t i = 1; i < count; i++) { /* rare, so without the buckets */
+        if (is_wanted(elf, i, name)) {
+            return &elf->symbols[i];
+        }
+    }
+    return NULL;
+}
+
+OH_EARLY const ElfW(Sym) * oh_elf_find(const struct oh_elf *elf, const char *name)
+{
+    return elf->gnu_hash ? find_gnu(elf, name) : find_sysv(elf, name);
+}

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * patch.c - see patch.h
+ *
+ * Objects are counted in the loader's list, to which it adds at the end: unless one has been unloaded, those beyond
+ * the number seen last are new. One thread at a time looks (`mutex`), in three steps, since no object may be opened
+ * while the list is walked: find copies of NCCL; hold them and change their symbol tables; correct the addresses that
+ * new objects have already. An object that another thread is loading meanwhile has either been bound before the first
+ * step, and is corrected in the third, or finds the changed table.
+ *
+ * Words are written with the protection that their page has put aside and then put back. It is asked of the kernel,
+ * not guessed: another object's page may still be writable because the loader is writing there.
+ */
+#include "hook/patch.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "hook/dlsym.h"
+#include "hook/doors.h"
+#include "hook/elf.h"
+#include "hook/real.h"
+#include "onehop/onehop.h"
+#include "util/env.h"
+#include "util/log.h"
+
+#define WAIT_SECONDS 1
+
+#if defined(__x86_64__)
+#define RELOCATION_SLOT R_X86_64_JUMP_SLOT
+#define RELOCATION_DATA R_X86_64_GLOB_DAT
+#define RELOCATION_WORD R_X86_64_64
+#else
+#define RELOCATION_SLOT R_AARCH64_JUMP_SLOT
+#define RELOCATION_DATA R_AARCH64_GLOB_DAT
+#define RELOCATION_WORD R_AARCH64_ABS64
+#endif
+
+/* Not recursive: opening an object runs other people's code, which may call dlsym, which leads here again. */
+static pthread_mutex_t mutex = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
+static atomic_ullong seen_loads; /* objects ever loaded, when last looked at */
+static unsigned long long seen_unloads;
+static size_t seen_objects;
+
+/* --- writing ---------------------------------------------------------------------------------------------------- */
+
+/* A page that can be written for a while. */
+struct window {
+    uintptr_t page; /* 0: none is open */
+    int protection; /* to put back */
+};
+
+static size_t page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* The protection of an address, from /proc/self/maps; -1: not known. */
+static int protection_of(uintptr_t address)
+{
+    unsigned long start, end;
+    char flags[5];
+    char line[512];
+    int protection = -1;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    while (maps && protection < 0 && fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%lx-%lx %4s", &start, &end, flags) == 3 && address >= start && address < end) {
+            protection = (flags[0] == 'r' ? PROT_READ : 0) | (flags[1] == 'w' ? PROT_WRITE : 0) |
+                         (flags[2] == 'x' ? PROT_EXEC : 0);
+        }
+    }
+    if (maps) {
+        fclose(maps);
+    }
+    return protection;
+}
+
+static void close_window(struct window *window)
+{
+    if (window->page && !(window->protection & PROT_WRITE)) {
+        mprotect((void *)window->page, page_bytes(), window->protection);
+    }
+    window->page = 0;
+}
+
+static bool open_window(struct window *window, uintptr_t address)
+{
+    uintptr_t page = address & ~(uintptr_t)(page_bytes() - 1);
+    if (window->page == page) {
+        return true;
+    }
+    close_window(window);
+    int protection = protection_of(page);
+    if (protection < 0 ||
+        (!(protection & PROT_WRITE) && mprotect((void *)page, page_bytes(), protection | PROT_WRITE) != 0)) {
+        return false;
+    }
+    *window = (struct window){.page = page, .protection = protection};
+    return true;
+}
+
+static bool write_word(struct window *window, const void *where, uintptr_t value)
+{
+    if (!open_window(window, (uintptr_t)where)) {
+        return false;
+    }
+    __atomic_store_n((uintptr_t *)where, value, __ATOMIC_RELEASE); /* others read it at any time */
+    return true;
+}
+
+/* --- symbol tables ---------------------------------------------------------------------------------------------- */
+
+static uintptr_t real_address(const struct oh_real *real, const struct oh_door *door)
+{
+    uintptr_t address;
+    memcpy(&address, (const char *)real + door->offset, sizeof address);
+    return address;
+}
+
+static uintptr_t door_address(const struct oh_door *door, int copy)
+{
+    return (uintptr_t)door->entry[copy];
+}
+
+/* Holds the library for good, so that its table stays valid. False: it has gone already, or has no name to open. */
+static bool pin(struct oh_real *real)
+{
+    struct link_map *map;
+    void *handle = dlopen(real->path[0] ? real->path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    if (handle && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_ld == real->elf.dynamic) {
+        return true;
+    }
+    if (handle) {
+        dlclose(handle);
+    }
+    dlerror(); /* nobody has asked for this one */
+    return false;
+}
+
+static bool patch_symbols(const struct oh_real *real, int copy)
+{
+    struct window window = {0};
+    bool done = true;
+    for (size_t i = 0; i < oh_door_count; i++) {
+        const ElfW(Sym) *symbol = oh_elf_find(&real->elf, oh_doors[i].name);
+        if (symbol && real_address(real, &oh_doors[i])) {
+            done = write_word(&window, &symbol->st_value, door_address(&oh_doors[i], copy) - real->elf.base) && done;
+        }
+    }
+    close_window(&window);
+    return done;
+}
+
+static void settle_copies(void)
+{
+    for (int i = 0; i < oh_real_count(); i++) {
+        struct oh_real *real = oh_real_at(i);
+        if (!real->pinned && !(real->pinned = pin(real))) {
+            OH_INFO("%s cannot be held; only callers that are bound to onehop itself are served", real->path);
+        } else if (!real->patched && !(real->patched = patch_symbols(real, i))) {
+            OH_INFO("the symbol table of %s cannot be changed; callers that use dlsym may go to it directly",
+                    real->path);
+        }
+    }
+}
+
+/* --- tables of addresses ---------------------------------------------------------------------------------------- */
+
+/* The door to put in the place of an address that was bound under this name; 0: none. */
+static uintptr_t door_for(uintptr_t address, const char *name)
+{
+    for (int copy = 0; copy < oh_real_count(); copy++) {
+        for (size_t i = 0; i < oh_door_count; i++) {
+            if (address == real_address(oh_real_at(copy), &oh_doors[i]) && strcmp(name, oh_doors[i].name) == 0) {
+                return door_address(&oh_doors[i], copy);
+            }
+        }
+    }
+    return 0;
+}
+
+static bool may_be_nccl(uintptr_t address)
+{
+    for (int copy = 0; copy < oh_real_count(); copy++) {
+        for (size_t i = 0; i < oh_door_count; i++) {
+            if (address == real_address(oh_real_at(copy), &oh_doors[i])) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* What the first and the last of all public functions of all copies are, to pass by most addresses quickly. */
+static void find_range(uintptr_t *low_p, uintptr_t *high_p)
+{
+    *low_p = UINTPTR_MAX;
+    *high_p = 0;
+    for (int copy = 0; copy < oh_real_count(); copy++) {
+        for (size_t i = 0; i < oh_door_count; i++) {
+            uintptr_t address = real_address(oh_real_at(copy), &oh_doors[i]);
+            *low_p = address && address < *low_p ? address : *low_p;
+            *high_p = address > *high_p ? address : *high_p;
+        }
+    }
+}
+
+static void patch_relocations(const struct oh_elf *elf, const ElfW(Rela) * relocations, size_t count)
+{
+    struct window window = {0};
+    uintptr_t low, high;
+    find_range(&low, &high);
+    for (size_t i = 0; i < count; i++) {
+        unsigned long type = ELF64_R_TYPE(relocations[i].r_info);
+        if ((type != RELOCATION_SLOT && type != RELOCATION_DATA && type != RELOCATION_WORD) ||
+            relocations[i].r_addend != 0) {
+            continue;
+        }
+        const uintptr_t *where = (const uintptr_t *)(elf->base + relocations[i].r_offset);
+        uintptr_t value = (uintptr_t)where % sizeof *where == 0 ? __atomic_load_n(where, __ATOMIC_RELAXED) : 0;
+        if (value < low || value > high || !may_be_nccl(value)) {
+            continue;
+        }
+        const ElfW(Sym) *symbol = &elf->symbols[ELF64_R_SYM(relocations[i].r_info)];
+        uintptr_t door = door_for(value, elf->strings + symbol->st_name);
+        if (door) {
+            write_word(&window, where, door);
+        }
+    }
+    close_window(&window);
+}
+
+/* --- walking the list ------------------------------------------------------------------------------------------- */
+
+struct walk {
+    size_t first; /* objects before it have been seen */
+    size_t objects;
+    unsigned long long loads, unloads;
+    void (*visit)(const struct oh_elf *elf, const char *path);
+};
+
+static void find_copy(const struct oh_elf *elf, const char *path)
+{
+    oh_real_add(elf, path);
+}
+
+static void patch_object(const struct oh_elf *elf, const char *path)
+{
+    static const ElfW(Sym) * own_symbols;
+    (void)path;
+    if (!own_symbols) {
+        const ElfW(Sym) *symbol = oh_elf_find(elf, "onehopVersion");
+        if (symbol && elf->base + symbol->st_value == (uintptr_t)onehopVersion) {
+            own_symbols = elf->symbols;
+        }
+    }
+    if (elf->symbols == own_symbols) {
+        return;
+    }
+    patch_relocations(elf, elf->plt_relocations, elf->plt_relocation_count);
+    patch_relocations(elf, elf->relocations, elf->relocation_count);
+}
+
+static int visit_object(struct dl_phdr_info *object, size_t size, void *user)
+{
+    struct walk *walk = user;
+    struct oh_elf elf;
+    (void)size;
+    walk->loads = object->dlpi_adds;
+    walk->unloads = object->dlpi_subs;
+    if (walk->objects++ < walk->first) {
+        return 0;
+    }
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *header = &object->dlpi_phdr[i];
+        const ElfW(Dyn) *dynamic = (const ElfW(Dyn) *)(object->dlpi_addr + header->p_vaddr);
+        if (header->p_type == PT_DYNAMIC && oh_elf_read(object->dlpi_addr, dynamic, &elf)) {
+            walk->visit(&elf, object->dlpi_name ? object->dlpi_name : "");
+        }
+    }
+    return 0;
+}
+
+static int glance(struct dl_phdr_info *object, size_t size, void *user)
+{
+    struct walk *walk = user;
+    (void)size;
+    walk->loads = object->dlpi_adds;
+    walk->unloads = object->dlpi_subs;
+    return 1;
+}
+
+/* --- when ------------------------------------------------------------------------------------------------------- */
+
+/* The onehop that the global scope has: NULL, ours, or another one's. */
+static const void *onehop_in_front(void)
+{
+    void *program = dlopen(NULL, RTLD_LAZY | RTLD_LOCAL);
+    void *found = program ? oh_dlsym_next(program, "onehopVersion") : NULL;
+    if (program) {
+        dlclose(program);
+    }
+    if (!found) {
+        dlerror();
+    }
+    return found;
+}
+
+bool oh_hooks_preloaded(void)
+{
+    return onehop_in_front() == (const void *)(uintptr_t)onehopVersion;
+}
+
+static bool may_patch(void)
+{
+    static int answer = -1; /* guarded by mutex */
+    if (answer < 0) {
+        const void *front = onehop_in_front();
+        answer = !oh_env_flag(OH_ENV_DISABLE, false);
+        if (front && front != (const void *)(uintptr_t)onehopVersion) {
+            OH_INFO("another libonehop.so is loaded in front of this one, which stays out of its way");
+            answer = 0;
+        }
+    }
+    return answer;
+}
+
+static void look(const struct walk *now)
+{
+    struct walk walk = {.first = now->unloads == seen_unloads ? seen_objects : 0, .visit = find_copy};
+    struct walk second = {.first = walk.first, .visit = patch_object};
+    dl_iterate_phdr(visit_object, &walk);
+    if (oh_real_count() > 0 && may_patch()) {
+        settle_copies();
+        dl_iterate_phdr(visit_object, &second);
+    }
+    seen_objects = walk.objects;
+    seen_unloads = walk.unloads;
+    atomic_store_explicit(&seen_loads, walk.loads, memory_order_release);
+}
+
+static int lock(enum oh_hooks_urgency urgency)
+{
+    struct timespec until;
+    if (urgency == OH_HOOKS_MAYBE) {
+        return pthread_mutex_trylock(&mutex);
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += WAIT_SECONDS;
+    return pthread_mutex_timedlock(&mutex, &until);
+}
+
+void oh_hooks_update(enum oh_hooks_urgency urgency)
+{
+    struct walk now = {0};
+    int saved = errno;
+    dl_iterate_phdr(glance, &now);
+    if (now.loads != atomic_load_explicit(&seen_loads, memory_order_acquire) && lock(urgency) == 0) {
+        look(&now);
+        pthread_mutex_unlock(&mutex);
+    }
+    errno = saved;
+}
+
+/* The thread that held the mutex is not in the child. */
+static void after_fork_in_child(void)
+{
+    mutex = (pthread_mutex_t)PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
