@@ -3,10 +3,10 @@
  * dlsym.c - what happens before a dlsym of the application is answered
  *
  * A caller that opens NCCL and takes an address from it (ctypes, JAX) gives onehop no other moment to see that NCCL
- * has been loaded. So dlsym and dlvsym (dlsym_entry.S) first have new objects looked at, and then jump to the real function,
- * which does all the answering; its errors, its RTLD_NEXT and its order of search stay what they are. Runs in any
- * thread, and in every program that onehop is preloaded into: where no object has been loaded since the last time it
- * costs one call of dl_iterate_phdr that stops at the first object.
+ * has been loaded. So dlsym and dlvsym (dlsym_entry.S) first have new objects looked at, and then jump to the real
+ * function, which does all the answering; its errors, its RTLD_NEXT and its order of search stay what they are. Runs in
+ * any thread, and in every program that onehop is preloaded into: where no object has been loaded since the last time
+ * it costs one call of dl_iterate_phdr that stops at the first object.
  */
 #include "hook/dlsym.h"
 

@@ -106,6 +106,7 @@ static ncclResult_t comm_create(const char *name, int nranks, int rank, int devi
         return ncclSystemError;
     }
     comm->blocking = blocking;
+    comm->hash = simnccl_hash(name);
     comm->core = simnccl_core_create(name, nranks, rank);
     if (comm->core == NULL) {
         goto err_comm;
@@ -129,7 +130,10 @@ err_comm:
 static ncclResult_t run_init(struct simnccl_job *job)
 {
     struct simnccl_core *core = job->comm->core;
-    ncclResult_t result = simnccl_core_join(core);
+    ncclResult_t result = simnccl_net_init(job->comm->hash);
+    if (result == ncclSuccess) {
+        result = simnccl_core_join(core);
+    }
     core->result = result;
     return result;
 }
@@ -225,12 +229,8 @@ struct split_wish {
 static void child_name(const char *parent, uint32_t split, int color, char *name_p)
 {
     char text[SIMNCCL_NAME_BYTES + 32];
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
     snprintf(text, sizeof text, "%s/%u/%d", parent, split, color);
-    for (const char *c = text; *c != '\0'; c++) {
-        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
-    }
-    snprintf(name_p, SIMNCCL_NAME_BYTES, "simnccl-%016llx", (unsigned long long)hash);
+    snprintf(name_p, SIMNCCL_NAME_BYTES, "simnccl-%016llx", (unsigned long long)simnccl_hash(text));
 }
 
 /* Where this rank stands among those of its colour, by key, then by parent rank. */
@@ -263,7 +263,10 @@ static ncclResult_t run_split(struct simnccl_job *job)
         result = comm_create(name, nranks, rank, parent->device, job->blocking, &child);
     }
     if (result == ncclSuccess && child != NULL) {
-        result = simnccl_core_join(child->core);
+        result = simnccl_net_init(child->hash);
+        if (result == ncclSuccess) {
+            result = simnccl_core_join(child->core);
+        }
         child->core->result = result;
         if (result != ncclSuccess) {
             comm_free(child);

@@ -145,6 +145,7 @@ struct simnccl_core {
 struct ncclComm {
     struct simnccl_core *core;
     bool blocking;
+    uint64_t hash; /* the same on all ranks, as NCCL's commHash; what network plugins are told */
 };
 
 /* One collective or point-to-point call. */
@@ -220,5 +221,9 @@ ncclResult_t simnccl_launch(const struct simnccl_operation *operations, size_t n
  * these streams wait for the last. Those between are in order anyway.
  */
 ncclResult_t simnccl_join(const struct simnccl_operation *operations, size_t number, bool before);
+
+/* nccl_plugin.c: chooses a network, loading plugins the first time; `hash` is the communicator's. */
+ncclResult_t simnccl_net_init(uint64_t hash);
+uint64_t simnccl_hash(const char *text);
 
 #endif

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * reach.c - one rank of an NCCL job that reaches NCCL in the way that its arguments say
+ *
+ *   reach RANK NRANKS FOLDER WAY...
+ *
+ * Each WAY is a set of functions of NCCL; the ranks make two communicators in turn with each, three allreduces on each
+ * communicator (the last two in a group), and check the results. Unique ids go from rank 0 to the others through files
+ * in FOLDER. Not linked with NCCL (but reach_linked is).
+ *
+ *   linked                    this program's own calls
+ *   object:PATH               calls of a shared object that is linked with NCCL, opened RTLD_LOCAL
+ *   deepbind:PATH             the same, RTLD_DEEPBIND, bound at once
+ *   lazy:PATH                 the same, RTLD_DEEPBIND, bound at the first call
+ *   table:PATH                the same as object, through its table of addresses
+ *   dlsym:PATH                dlsym on the library's handle, all functions before the first communicator
+ *   late:PATH                 the same, but looked up anew before each communicator
+ *   dlvsym:PATH               dlvsym on the library's handle
+ *   default:PATH              dlsym(RTLD_DEFAULT) after opening the library RTLD_GLOBAL
+ *   both:WAY,WAY              two sets, a communicator of each at the same time
+ *
+ * Prints "WAY: stock N" for each, the allreduces that the library behind it has been called for.
+ */
+#include "reach.h"
+
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define COUNT 1000
+#define COMMUNICATORS 2
+#define ID_WAIT_MS 20000
+
+static int rank, nranks;
+static const char *folder;
+
+struct way {
+    const char *text;
+    char kind[16];
+    const char *path;
+    void *handle;
+    struct reach_api api;
+    unsigned long (*calls)(const char *function);
+};
+
+#define MUST(condition_)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition_)) {                                                                                           \
+            fprintf(stderr, "reach: rank %d: line %d: %s\n", rank, __LINE__, #condition_);                             \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+/* --- ways ------------------------------------------------------------------------------------------------------- */
+
+static void *look_up(struct way *way, const char *name)
+{
+    if (strcmp(way->kind, "dlvsym") == 0) {
+        return dlvsym(way->handle, name, "NCCL_COPY_2");
+    }
+    return dlsym(strcmp(way->kind, "default") == 0 ? RTLD_DEFAULT : way->handle, name);
+}
+
+static void look_up_all(struct way *way)
+{
+    void *address[] = {look_up(way, "ncclGetUniqueId"), look_up(way, "ncclCommInitRank"),
+                       look_up(way, "ncclCommDestroy"), look_up(way, "ncclAllReduce"),
+                       look_up(way, "ncclGroupStart"),  look_up(way, "ncclGroupEnd")};
+    for (size_t i = 0; i < sizeof address / sizeof *address; i++) {
+        MUST(address[i]);
+    }
+    memcpy(&way->api, address, sizeof address);
+}
+
+static bool is(const struct way *way, const char *kind)
+{
+    return strcmp(way->kind, kind) == 0;
+}
+
+extern const struct reach_api reach_calls __attribute__((weak));
+
+static void open_way(struct way *way, const char *text)
+{
+    const char *colon = strchr(text, ':');
+    int length = colon ? (int)(colon - text) : (int)strlen(text);
+    *way = (struct way){.text = text, .path = colon ? colon + 1 : NULL};
+    snprintf(way->kind, sizeof way->kind, "%.*s", length, text);
+    if (is(way, "linked")) {
+        MUST(&reach_calls);
+        way->api = reach_calls;
+        way->handle = dlopen(NULL, RTLD_NOW);
+    } else if (is(way, "default")) {
+        way->handle = dlopen(way->path, RTLD_NOW | RTLD_GLOBAL);
+    } else {
+        int deep = is(way, "deepbind") || is(way, "lazy") ? RTLD_DEEPBIND : 0;
+        way->handle = dlopen(way->path, (is(way, "lazy") ? RTLD_LAZY : RTLD_NOW) | RTLD_LOCAL | deep);
+    }
+    if (!way->handle) {
+        fprintf(stderr, "reach: %s\n", dlerror());
+        exit(1);
+    }
+    if (is(way, "object") || is(way, "table") || is(way, "deepbind") || is(way, "lazy")) {
+        const struct reach_api *api = dlsym(way->handle, is(way, "table") ? "reach_addresses" : "reach_calls");
+        MUST(api);
+        way->api = *api;
+    } else if (!is(way, "linked")) {
+        look_up_all(way);
+    }
+    way->calls = (unsigned long (*)(const char *))dlsym(way->handle, "simnccl_calls");
+    MUST(way->calls);
+}
+
+/* A way may see other addresses now than before the first communicator. */
+static void refresh(struct way *way)
+{
+    if (is(way, "late")) {
+        look_up_all(way);
+    } else if (is(way, "table")) {
+        way->api = *(const struct reach_api *)dlsym(way->handle, "reach_addresses");
+    }
+}
+
+/* --- the job ---------------------------------------------------------------------------------------------------- */
+
+/* From rank 0 to all. */
+static void share_id(const struct reach_api *api, int serial, ncclUniqueId *id)
+{
+    char path[4096], temporary[4096 + 8];
+    snprintf(path, sizeof path, "%s/id.%d", folder, serial);
+    if (rank == 0) {
+        MUST(api->GetUniqueId(id) == ncclSuccess);
+        snprintf(temporary, sizeof temporary, "%s.new", path);
+        FILE *file = fopen(temporary, "wb");
+        MUST(file && fwrite(id, sizeof *id, 1, file) == 1 && fclose(file) == 0);
+        MUST(rename(temporary, path) == 0);
+        return;
+    }
+    for (int waited = 0;; waited++) {
+        FILE *file = fopen(path, "rb");
+        if (file) {
+            MUST(fread(id, sizeof *id, 1, file) == 1);
+            fclose(file);
+            return;
+        }
+        MUST(waited < ID_WAIT_MS);
+        usleep(1000);
+    }
+}
+
+static ncclComm_t make_comm(const struct reach_api *api)
+{
+    static int serial;
+    ncclUniqueId id;
+    ncclComm_t comm = NULL;
+    share_id(api, serial++, &id);
+    MUST(api->CommInitRank(&comm, nranks, id, rank) == ncclSuccess && comm);
+    return comm;
+}
+
+static void fill(CUdeviceptr buffer, int call)
+{
+    static float host[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        host[i] = (float)(i % 97 + call + rank);
+    }
+    MUST(cuMemcpyHtoD(buffer, host, sizeof host) == CUDA_SUCCESS);
+}
+
+static void check(CUdeviceptr buffer, int call)
+{
+    static float host[COUNT];
+    MUST(cuMemcpyDtoH(host, buffer, sizeof host) == CUDA_SUCCESS);
+    for (int i = 0; i < COUNT; i++) {
+        MUST(host[i] == (float)(nranks * (i % 97 + call) + nranks * (nranks - 1) / 2));
+    }
+}
+
+static void work(const struct reach_api *api, ncclComm_t comm, CUstream stream, CUdeviceptr *buffer)
+{
+    cudaStream_t nccl_stream = (cudaStream_t)stream;
+    for (int call = 0; call < 3; call++) {
+        fill(buffer[call], call);
+    }
+    for (int call = 0; call < 3; call++) {
+        void *at = (void *)(uintptr_t)buffer[call];
+        MUST(call != 1 || api->GroupStart() == ncclSuccess);
+        MUST(api->AllReduce(at, at, COUNT, ncclFloat, ncclSum, comm, nccl_stream) == ncclSuccess);
+    }
+    MUST(api->GroupEnd() == ncclSuccess);
+    MUST(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    for (int call = 0; call < 3; call++) {
+        check(buffer[call], call);
+    }
+}
+
+/* One or two ways at once; a communicator of each, in turn. */
+static void run(char *text)
+{
+    struct way way[2];
+    CUstream stream;
+    CUdeviceptr buffer[3];
+    char *second = strncmp(text, "both:", 5) == 0 ? strchr(text, ',') : NULL;
+    int ways = second ? 2 : 1;
+    if (second) {
+        *second = '\0';
+        open_way(&way[1], second + 1);
+        text += 5;
+    }
+    open_way(&way[0], text);
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    for (int b = 0; b < 3; b++) {
+        MUST(cuMemAlloc(&buffer[b], COUNT * sizeof(float)) == CUDA_SUCCESS);
+    }
+    for (int c = 0; c < COMMUNICATORS; c++) {
+        ncclComm_t comm[2];
+        for (int w = 0; w < ways; w++) {
+            refresh(&way[w]);
+            comm[w] = make_comm(&way[w].api);
+        }
+        for (int w = 0; w < ways; w++) {
+            refresh(&way[w]);
+            work(&way[w].api, comm[w], stream, buffer);
+        }
+        for (int w = 0; w < ways; w++) {
+            MUST(way[w].api.CommDestroy(comm[w]) == ncclSuccess);
+        }
+    }
+    for (int w = 0; w < ways; w++) {
+        printf("reach: %s: stock %lu, made %lu, ended %lu, groups %lu\n", way[w].text, way[w].calls("ncclAllReduce"),
+               way[w].calls("ncclCommInitRank"), way[w].calls("ncclCommDestroy"), way[w].calls("ncclGroupEnd"));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    CUcontext context;
+    if (argc < 5) {
+        fprintf(stderr, "usage: reach RANK NRANKS FOLDER WAY...\n");
+        return 2;
+    }
+    rank = atoi(argv[1]);
+    nranks = atoi(argv[2]);
+    folder = argv[3];
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    MUST(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, rank) == CUDA_SUCCESS &&
+         cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    for (int i = 4; i < argc; i++) {
+        run(argv[i]);
+    }
+    return 0;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * reach.h - the functions of NCCL that reach.c calls, got in one way or another
+ */
+#ifndef E2E_REACH_H_
+#define E2E_REACH_H_
+
+#include <nccl.h>
+
+struct reach_api {
+    ncclResult_t (*GetUniqueId)(ncclUniqueId *id);
+    ncclResult_t (*CommInitRank)(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank);
+    ncclResult_t (*CommDestroy)(ncclComm_t comm);
+    ncclResult_t (*AllReduce)(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                              ncclComm_t comm, cudaStream_t stream);
+    ncclResult_t (*GroupStart)(void);
+    ncclResult_t (*GroupEnd)(void);
+};
+
+/* Exported by objects that are linked with NCCL (reach_nccl.c): through calls, and as a table of their addresses. */
+extern const struct reach_api reach_calls;
+extern const struct reach_api reach_addresses;
+
+#endif

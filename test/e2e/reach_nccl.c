@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * reach_nccl.c - a caller that is linked with NCCL: part of a program, or a shared object of its own
+ */
+#include "reach.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* nccl.h gives these without a prototype. */
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+
+static ncclResult_t get_unique_id(ncclUniqueId *id)
+{
+    return ncclGetUniqueId(id);
+}
+
+static ncclResult_t comm_init_rank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
+{
+    return ncclCommInitRank(comm, nranks, id, rank);
+}
+
+static ncclResult_t comm_destroy(ncclComm_t comm)
+{
+    return ncclCommDestroy(comm);
+}
+
+static ncclResult_t all_reduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream)
+{
+    return ncclAllReduce(send, recv, count, type, op, comm, stream);
+}
+
+static ncclResult_t group_start(void)
+{
+    return ncclGroupStart();
+}
+
+static ncclResult_t group_end(void)
+{
+    return ncclGroupEnd();
+}
+
+EXPORT const struct reach_api reach_calls = {get_unique_id, comm_init_rank, comm_destroy,
+                                             all_reduce,    group_start,    group_end};
+EXPORT const struct reach_api reach_addresses = {ncclGetUniqueId, ncclCommInitRank, ncclCommDestroy,
+                                                 ncclAllReduce,   ncclGroupStart,   ncclGroupEnd};

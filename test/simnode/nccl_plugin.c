@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * nccl_plugin.c - how the stand-in NCCL loads network plugins
+ *
+ * As NCCL does it, once a process and before a communicator meets its other ranks (src/plugin/net.cc of 2.28.9): the
+ * names of NCCL_NET_PLUGIN, or libnccl-net.so; each opened RTLD_LOCAL, as given or as libnccl-net-NAME.so; the newest
+ * ncclNetPlugin_vN that this version knows; NCCL_NET chooses by name. A plugin that declines is left out from then on,
+ * and the built-in networks are taken. Nothing is ever sent through a plugin. SIMNODE_NCCL_VERSION (a number such as
+ * 22809) chooses the version whose ways are followed:
+ *
+ *   names by comma   since 2.27.3
+ *   newest N         7 in 2.19, 8 since 2.20.3, 9 since 2.24.3, 10 since 2.26.2, 11 since 2.28.3, 12 since 2.30.3,
+ *                    13 from SIMNODE_NCCL_VERSION=29900 on, which also knows none below 13: a version yet to come
+ *   2.28.x           calls finalize after an init that failed; for N below 11 that is a call of NULL, and here abort()
+ *
+ * With NCCL_DEBUG=INFO says what it found; a WARN is printed always.
+ */
+#include "nccl_internal.h"
+
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define PLUGINS_MAX 14
+#define NAME_BYTES 255
+#define OLDEST_ABI 6
+#define FUTURE 29900
+
+/* The order of functions is that of every version up to 12; older ones end earlier. */
+struct net {
+    const char *name;
+    void (*init)(void); /* its parameters depend on the version */
+    ncclResult_t (*devices)(int *number);
+    ncclResult_t (*others[17])(void);
+    ncclResult_t (*finalize)(void *context);
+};
+
+struct plugin {
+    char name[NAME_BYTES + 1];
+    const struct net *net;
+    int abi;
+    bool enabled, disabled;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct plugin plugins[PLUGINS_MAX];
+static int plugin_count = -1; /* not loaded yet */
+
+__attribute__((format(printf, 2, 3))) static void say(bool warn, const char *format, ...)
+{
+    const char *level = getenv("NCCL_DEBUG");
+    va_list arguments;
+    if (!warn && (level == NULL || strcasecmp(level, "INFO") != 0)) {
+        return;
+    }
+    flockfile(stderr);
+    fprintf(stderr, "NCCL %s ", warn ? "WARN" : "INFO");
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    funlockfile(stderr);
+}
+
+static int version(void)
+{
+    const char *wish = getenv("SIMNODE_NCCL_VERSION");
+    return wish != NULL ? atoi(wish) : NCCL_VERSION_CODE;
+}
+
+static int newest_abi(void)
+{
+    static const struct {
+        int since, abi;
+    } history[] = {{FUTURE, 13}, {23003, 12}, {22803, 11}, {22602, 10}, {22403, 9}, {22003, 8}};
+    for (size_t i = 0; i < sizeof history / sizeof *history; i++) {
+        if (version() >= history[i].since) {
+            return history[i].abi;
+        }
+    }
+    return 7;
+}
+
+static void *open_plugin(const char *name)
+{
+    char path[NAME_BYTES + 32];
+    size_t length = strlen(name);
+    void *handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    bool file = strchr(name, '/') != NULL ||
+                (strncmp(name, "lib", 3) == 0 && length > 3 && strcmp(name + length - 3, ".so") == 0);
+    if (handle == NULL && !file) {
+        snprintf(path, sizeof path, "libnccl-net-%s.so", name);
+        handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    }
+    return handle;
+}
+
+static void load_plugin(struct plugin *plugin)
+{
+    char symbol[32];
+    void *handle = open_plugin(plugin->name);
+    int oldest = version() >= FUTURE ? newest_abi() : OLDEST_ABI;
+    plugin->disabled = true;
+    if (handle == NULL) {
+        say(false, "NET/Plugin: could not find %s", plugin->name);
+        return;
+    }
+    for (plugin->abi = newest_abi(); plugin->abi >= oldest && plugin->disabled; plugin->abi--) {
+        snprintf(symbol, sizeof symbol, "ncclNetPlugin_v%d", plugin->abi);
+        plugin->net = dlsym(handle, symbol);
+        if (plugin->net != NULL) {
+            say(false, "NET/Plugin: loaded %s (v%d)", plugin->name, plugin->abi);
+            plugin->disabled = false;
+            return;
+        }
+    }
+    say(false, "External network plugin %s is unsupported", plugin->name);
+    dlclose(handle);
+}
+
+static void list_plugins(void)
+{
+    const char *list = getenv("NCCL_NET_PLUGIN");
+    char copy[4096], *rest = copy, *name;
+    snprintf(copy, sizeof copy, "%s", list != NULL ? list : "libnccl-net.so");
+    plugin_count = 0;
+    if (strcasecmp(copy, "none") == 0) {
+        return;
+    }
+    while (plugin_count < PLUGINS_MAX && (name = strsep(&rest, version() >= 22703 ? "," : "")) != NULL) {
+        if (name[0] != '\0' && strlen(name) <= NAME_BYTES) {
+            snprintf(plugins[plugin_count++].name, NAME_BYTES + 1, "%s", name);
+        }
+    }
+}
+
+static ncclResult_t call_init(const struct plugin *plugin, uint64_t hash, void **context)
+{
+    int traffic_class = -1;
+    if (plugin->abi >= 11) {
+        return ((ncclResult_t(*)(void **, uint64_t, int *, void *, void *))plugin->net->init)(
+            context, hash, &traffic_class, NULL, NULL);
+    }
+    return ((ncclResult_t(*)(void *, void *))plugin->net->init)(NULL, NULL);
+}
+
+static void init_plugin(struct plugin *plugin, uint64_t hash)
+{
+    int devices = 0;
+    void *context = NULL;
+    if (call_init(plugin, hash, &context) == ncclSuccess &&
+        (plugin->enabled || (plugin->net->devices(&devices) == ncclSuccess && devices > 0))) {
+        plugin->enabled = true;
+        return;
+    }
+    say(false, "Failed to initialize NET plugin %s", plugin->net->name);
+    plugin->disabled = true;
+    if (version() >= 22800 && version() < 22900) {
+        if (plugin->abi < 11) {
+            say(true, "this version calls NULL for a plugin v%d whose init has failed", plugin->abi);
+            abort();
+        }
+        plugin->net->finalize(context);
+    }
+}
+
+ncclResult_t simnccl_net_init(uint64_t hash)
+{
+    const char *wish = getenv("NCCL_NET");
+    const char *taken = NULL;
+    pthread_mutex_lock(&mutex);
+    if (plugin_count < 0) {
+        list_plugins();
+    }
+    for (int i = 0; i < plugin_count && taken == NULL; i++) {
+        struct plugin *plugin = &plugins[i];
+        if (plugin->net == NULL && !plugin->disabled) {
+            load_plugin(plugin);
+        }
+        if (!plugin->disabled && (wish == NULL || strcasecmp(wish, plugin->net->name) == 0)) {
+            init_plugin(plugin, hash);
+            taken = plugin->enabled ? plugin->net->name : NULL;
+        }
+    }
+    pthread_mutex_unlock(&mutex);
+    if (taken == NULL && (wish == NULL || strcasecmp(wish, "IB") == 0 || strcasecmp(wish, "Socket") == 0)) {
+        taken = "Socket";
+    }
+    if (taken == NULL) {
+        say(true, "Failed to initialize any NET plugin");
+        return ncclInvalidUsage;
+    }
+    say(false, "Using network %s", taken);
+    return ncclSuccess;
+}
+
+/* NCCL hashes the unique id, too, in another way. */
+uint64_t simnccl_hash(const char *text)
+{
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    for (const char *c = text; *c != '\0'; c++) {
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    }
+    return hash;
+}
