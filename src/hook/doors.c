@@ -56,11 +56,12 @@ OH_REAL_REQUIRED(DOORS)
 OH_REAL_PLAIN(PLAIN_DOORS)
 OH_REAL_OPTIONAL(DOORS)
 
-#define ENTRY(name_, slot_) (void (*)(void)) name_##_##slot_
+#define PLAIN(function_) (void (*)(void)) function_
 #define ROW(name_, types_)                                                                                             \
     {"nccl" #name_,                                                                                                    \
      offsetof(struct oh_real, name_),                                                                                  \
-     {ENTRY(name_, 0), ENTRY(name_, 1), ENTRY(name_, 2), ENTRY(name_, 3)}},
+     PLAIN(nccl##name_),                                                                                               \
+     {PLAIN(name_##_0), PLAIN(name_##_1), PLAIN(name_##_2), PLAIN(name_##_3)}},
 
 const struct oh_door oh_doors[] = {OH_REAL_REQUIRED(ROW) OH_REAL_PLAIN(ROW) OH_REAL_OPTIONAL(ROW)};
 const size_t oh_door_count = sizeof oh_doors / sizeof *oh_doors;

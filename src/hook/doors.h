@@ -14,8 +14,9 @@
 #include "hook/real.h"
 
 struct oh_door {
-    const char *name; /* "ncclAllReduce" */
-    size_t offset;    /* of the function in struct oh_real */
+    const char *name;    /* "ncclAllReduce" */
+    size_t offset;       /* of the function in struct oh_real */
+    void (*plain)(void); /* the exported function itself */
     void (*entry[OH_REAL_MAX])(void);
 };
 

@@ -26,6 +26,7 @@
 #include <string.h>
 
 #include "hook/patch.h"
+#include "util/env.h"
 #include "util/log.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -118,7 +119,7 @@ static bool is_asked_for(void)
 
 __attribute__((constructor)) static void opened(void)
 {
-    if (is_asked_for() && !oh_hooks_preloaded()) {
+    if (is_asked_for() && !oh_hooks_preloaded() && !oh_env_flag(OH_ENV_DISABLE, false)) {
         OH_INFO("loaded by NCCL as a network plugin");
         oh_hooks_update(OH_HOOKS_SURELY);
     }

@@ -19,6 +19,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -163,9 +164,13 @@ static void settle_copies(void)
 {
     for (int i = 0; i < oh_real_count(); i++) {
         struct oh_real *real = oh_real_at(i);
-        if (!real->pinned && !(real->pinned = pin(real))) {
+        if (real->pinned) {
+            continue;
+        }
+        OH_INFO("NCCL found: %s", real->path[0] ? real->path : "in the program itself");
+        if (!(real->pinned = pin(real))) {
             OH_INFO("%s cannot be held; only callers that are bound to onehop itself are served", real->path);
-        } else if (!real->patched && !(real->patched = patch_symbols(real, i))) {
+        } else if (!(real->patched = patch_symbols(real, i))) {
             OH_INFO("the symbol table of %s cannot be changed; callers that use dlsym may go to it directly",
                     real->path);
         }
@@ -174,68 +179,141 @@ static void settle_copies(void)
 
 /* --- tables of addresses ---------------------------------------------------------------------------------------- */
 
-/* The door to put in the place of an address that was bound under this name; 0: none. */
-static uintptr_t door_for(uintptr_t address, const char *name)
-{
-    for (int copy = 0; copy < oh_real_count(); copy++) {
-        for (size_t i = 0; i < oh_door_count; i++) {
-            if (address == real_address(oh_real_at(copy), &oh_doors[i]) && strcmp(name, oh_doors[i].name) == 0) {
-                return door_address(&oh_doors[i], copy);
-            }
-        }
-    }
-    return 0;
-}
+/* Calls visit for each of the object's words that hold the address of something called nccl*. */
+typedef void (*word_visit)(const struct oh_elf *elf, const uintptr_t *where, const char *name, void *user);
 
-static bool may_be_nccl(uintptr_t address)
+static void visit_words(const struct oh_elf *elf, const ElfW(Rela) * relocations, size_t count, word_visit visit,
+                        void *user)
 {
-    for (int copy = 0; copy < oh_real_count(); copy++) {
-        for (size_t i = 0; i < oh_door_count; i++) {
-            if (address == real_address(oh_real_at(copy), &oh_doors[i])) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
-/* What the first and the last of all public functions of all copies are, to pass by most addresses quickly. */
-static void find_range(uintptr_t *low_p, uintptr_t *high_p)
-{
-    *low_p = UINTPTR_MAX;
-    *high_p = 0;
-    for (int copy = 0; copy < oh_real_count(); copy++) {
-        for (size_t i = 0; i < oh_door_count; i++) {
-            uintptr_t address = real_address(oh_real_at(copy), &oh_doors[i]);
-            *low_p = address && address < *low_p ? address : *low_p;
-            *high_p = address > *high_p ? address : *high_p;
-        }
-    }
-}
-
-static void patch_relocations(const struct oh_elf *elf, const ElfW(Rela) * relocations, size_t count)
-{
-    struct window window = {0};
-    uintptr_t low, high;
-    find_range(&low, &high);
     for (size_t i = 0; i < count; i++) {
         unsigned long type = ELF64_R_TYPE(relocations[i].r_info);
+        uintptr_t where = elf->base + relocations[i].r_offset;
         if ((type != RELOCATION_SLOT && type != RELOCATION_DATA && type != RELOCATION_WORD) ||
-            relocations[i].r_addend != 0) {
+            relocations[i].r_addend != 0 || where % sizeof where != 0) {
             continue;
         }
-        const uintptr_t *where = (const uintptr_t *)(elf->base + relocations[i].r_offset);
-        uintptr_t value = (uintptr_t)where % sizeof *where == 0 ? __atomic_load_n(where, __ATOMIC_RELAXED) : 0;
-        if (value < low || value > high || !may_be_nccl(value)) {
-            continue;
-        }
-        const ElfW(Sym) *symbol = &elf->symbols[ELF64_R_SYM(relocations[i].r_info)];
-        uintptr_t door = door_for(value, elf->strings + symbol->st_name);
-        if (door) {
-            write_word(&window, where, door);
+        const char *name = elf->strings + elf->symbols[ELF64_R_SYM(relocations[i].r_info)].st_name;
+        if (strncmp(name, "nccl", 4) == 0) {
+            visit(elf, (const uintptr_t *)where, name, user);
         }
     }
-    close_window(&window);
+}
+
+static void visit_all_words(const struct oh_elf *elf, word_visit visit, void *user)
+{
+    visit_words(elf, elf->plt_relocations, elf->plt_relocation_count, visit, user);
+    visit_words(elf, elf->relocations, elf->relocation_count, visit, user);
+}
+
+static const struct oh_door *door_named(const char *name)
+{
+    for (size_t i = 0; i < oh_door_count; i++) {
+        if (strcmp(name, oh_doors[i].name) == 0) {
+            return &oh_doors[i];
+        }
+    }
+    return NULL;
+}
+
+/* What is bound to a copy of NCCL itself gets that copy's door. */
+static void correct_word(const struct oh_elf *elf, const uintptr_t *where, const char *name, void *user)
+{
+    const struct oh_door *door = door_named(name);
+    (void)elf;
+    for (int copy = 0; door && copy < oh_real_count(); copy++) {
+        if (__atomic_load_n(where, __ATOMIC_RELAXED) == real_address(oh_real_at(copy), door)) {
+            write_word(user, where, door_address(door, copy));
+            return;
+        }
+    }
+}
+
+/*
+ * Several copies, and an object that is bound to onehop's own functions, or not bound yet: it gets the doors of the
+ * copy that it would have got without onehop.
+ */
+struct assignment {
+    struct window window;
+    int copy;
+};
+
+static bool is_unbound(const struct oh_elf *elf, uintptr_t address)
+{
+    Dl_info info;
+    struct link_map *map = NULL;
+    return dladdr1((const void *)address, &info, (void **)&map, RTLD_DL_LINKMAP) && map && map->l_ld == elf->dynamic;
+}
+
+static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const char *name, void *user)
+{
+    struct assignment *assignment = user;
+    const struct oh_door *door = door_named(name);
+    uintptr_t address = __atomic_load_n(where, __ATOMIC_RELAXED);
+    if (door && (address == (uintptr_t)door->plain || is_unbound(elf, address))) {
+        write_word(&assignment->window, where, door_address(door, assignment->copy));
+    }
+}
+
+/* Objects to be given doors, once the walk is over: opening an object while it lasts is not allowed. */
+struct callers {
+    struct caller {
+        struct oh_elf elf;
+        char *path;
+    } * list;
+    size_t count, room;
+};
+
+static void note_word(const struct oh_elf *elf, const uintptr_t *where, const char *name, void *user)
+{
+    (void)elf, (void)where;
+    *(bool *)user = *(bool *)user || door_named(name);
+}
+
+static void note_caller(struct callers *callers, const struct oh_elf *elf, const char *path)
+{
+    bool calls = false;
+    visit_all_words(elf, note_word, &calls);
+    if (!calls) {
+        return;
+    }
+    if (callers->count == callers->room) {
+        size_t room = 2 * callers->room + 16;
+        struct caller *list = realloc(callers->list, room * sizeof *list);
+        if (!list) {
+            return;
+        }
+        callers->list = list;
+        callers->room = room;
+    }
+    char *copy = strdup(path);
+    if (copy) {
+        callers->list[callers->count++] = (struct caller){.elf = *elf, .path = copy};
+    }
+}
+
+static void assign_caller(const struct caller *caller)
+{
+    struct link_map *map;
+    const struct oh_real *real = oh_real_of_object(caller->elf.dynamic, caller->path);
+    void *handle = dlopen(caller->path[0] ? caller->path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    if (real && real->patched && handle && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 &&
+        map->l_ld == caller->elf.dynamic) {
+        struct assignment assignment = {.copy = (int)(real - oh_real_at(0))};
+        visit_all_words(&caller->elf, assign_word, &assignment);
+        close_window(&assignment.window);
+    }
+    if (handle) {
+        dlclose(handle);
+    }
+}
+
+static void assign_callers(struct callers *callers)
+{
+    for (size_t i = 0; i < callers->count; i++) {
+        assign_caller(&callers->list[i]);
+        free(callers->list[i].path);
+    }
+    free(callers->list);
 }
 
 /* --- walking the list ------------------------------------------------------------------------------------------- */
@@ -244,29 +322,33 @@ struct walk {
     size_t first; /* objects before it have been seen */
     size_t objects;
     unsigned long long loads, unloads;
-    void (*visit)(const struct oh_elf *elf, const char *path);
+    void (*visit)(const struct oh_elf *elf, const char *path, void *user);
+    void *user;
 };
 
-static void find_copy(const struct oh_elf *elf, const char *path)
+static void find_copy(const struct oh_elf *elf, const char *path, void *unused)
 {
+    (void)unused;
     oh_real_add(elf, path);
 }
 
-static void patch_object(const struct oh_elf *elf, const char *path)
+static bool is_own(const struct oh_elf *elf)
 {
-    static const ElfW(Sym) * own_symbols;
-    (void)path;
-    if (!own_symbols) {
-        const ElfW(Sym) *symbol = oh_elf_find(elf, "onehopVersion");
-        if (symbol && elf->base + symbol->st_value == (uintptr_t)onehopVersion) {
-            own_symbols = elf->symbols;
-        }
-    }
-    if (elf->symbols == own_symbols) {
+    const ElfW(Sym) *symbol = oh_elf_find(elf, "onehopVersion");
+    return symbol && elf->base + symbol->st_value == (uintptr_t)onehopVersion;
+}
+
+static void correct_object(const struct oh_elf *elf, const char *path, void *callers)
+{
+    struct window window = {0};
+    if (is_own(elf)) {
         return;
     }
-    patch_relocations(elf, elf->plt_relocations, elf->plt_relocation_count);
-    patch_relocations(elf, elf->relocations, elf->relocation_count);
+    visit_all_words(elf, correct_word, &window);
+    close_window(&window);
+    if (oh_real_count() > 1) {
+        note_caller(callers, elf, path);
+    }
 }
 
 static int visit_object(struct dl_phdr_info *object, size_t size, void *user)
@@ -283,7 +365,7 @@ static int visit_object(struct dl_phdr_info *object, size_t size, void *user)
         const ElfW(Phdr) *header = &object->dlpi_phdr[i];
         const ElfW(Dyn) *dynamic = (const ElfW(Dyn) *)(object->dlpi_addr + header->p_vaddr);
         if (header->p_type == PT_DYNAMIC && oh_elf_read(object->dlpi_addr, dynamic, &elf)) {
-            walk->visit(&elf, object->dlpi_name ? object->dlpi_name : "");
+            walk->visit(&elf, object->dlpi_name ? object->dlpi_name : "", walk->user);
         }
     }
     return 0;
@@ -335,16 +417,22 @@ static bool may_patch(void)
 
 static void look(const struct walk *now)
 {
-    struct walk walk = {.first = now->unloads == seen_unloads ? seen_objects : 0, .visit = find_copy};
-    struct walk second = {.first = walk.first, .visit = patch_object};
-    dl_iterate_phdr(visit_object, &walk);
+    int before = oh_real_count();
+    struct callers callers = {0};
+    struct walk find = {.first = now->unloads == seen_unloads ? seen_objects : 0, .visit = find_copy};
+    struct walk correct = {.first = find.first, .visit = correct_object, .user = &callers};
+    dl_iterate_phdr(visit_object, &find);
     if (oh_real_count() > 0 && may_patch()) {
         settle_copies();
-        dl_iterate_phdr(visit_object, &second);
+        if (before < 2 && oh_real_count() > 1) {
+            correct.first = 0; /* from now on every object must have the doors of its copy */
+        }
+        dl_iterate_phdr(visit_object, &correct);
+        assign_callers(&callers);
     }
-    seen_objects = walk.objects;
-    seen_unloads = walk.unloads;
-    atomic_store_explicit(&seen_loads, walk.loads, memory_order_release);
+    seen_objects = find.objects;
+    seen_unloads = find.unloads;
+    atomic_store_explicit(&seen_loads, find.loads, memory_order_release);
 }
 
 static int lock(enum oh_hooks_urgency urgency)

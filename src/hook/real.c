@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hook/dlsym.h"
 #include "hook/patch.h"
 #include "util/log.h"
 
@@ -88,7 +89,6 @@ bool oh_real_add(const struct oh_elf *elf, const char *path)
         free(real->path);
         return false;
     }
-    OH_INFO("NCCL found: %s", path[0] ? path : "in the program itself");
     atomic_store_explicit(&copy_count, count + 1, memory_order_release);
     return true;
 }
@@ -113,29 +113,31 @@ static const struct oh_real *copy_in_scope_of(const char *path)
     const struct oh_real *real = NULL;
     void *handle = dlopen(path[0] ? path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
     if (handle) {
-        real = copy_with(dlsym(handle, MARK));
+        real = copy_with(oh_dlsym_next(handle, MARK));
         dlclose(handle);
     }
     return real;
 }
 
-/* Several copies: as the dynamic linker would have bound a call from this address. */
+const struct oh_real *oh_real_of_object(const void *dynamic, const char *path)
+{
+    for (int i = 0; i < oh_real_count(); i++) {
+        if (copies[i].elf.dynamic == dynamic) { /* NCCL itself, or what it is linked into */
+            return &copies[i];
+        }
+    }
+    const struct oh_real *real = copy_in_scope_of("");
+    return real || !path || !path[0] ? real : copy_in_scope_of(path);
+}
+
+/* Several copies: the one of the object that the call comes from, as far as its return address tells. */
 static const struct oh_real *copy_for(const void *caller)
 {
     static atomic_flag said;
     Dl_info info;
     struct link_map *map = NULL;
-    const struct oh_real *real;
     bool known = dladdr1(caller, &info, (void **)&map, RTLD_DL_LINKMAP) && map;
-    for (int i = 0; known && i < oh_real_count(); i++) {
-        if (copies[i].elf.dynamic == map->l_ld) { /* NCCL itself, or what it is linked into */
-            return &copies[i];
-        }
-    }
-    real = copy_in_scope_of("");
-    if (!real && known && map->l_name) {
-        real = copy_in_scope_of(map->l_name);
-    }
+    const struct oh_real *real = oh_real_of_object(known ? map->l_ld : NULL, known ? map->l_name : NULL);
     if (!real) {
         real = &copies[0];
         if (!atomic_flag_test_and_set(&said)) {

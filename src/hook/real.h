@@ -8,9 +8,9 @@
  * caller meant:
  *
  *   a communicator that onehop knows    to the copy that made it (struct oh_comm)
- *   a call through a door (doors.h)     to the door's copy
- *   any other call                      to the copy that the caller would be bound to: the one in the global scope, or
- *                                       else the one among what the caller's object needs
+ *   a call through a door (doors.h)     to the door's copy; with several copies every object gets doors (patch.h)
+ *   any other call                      to the copy that the caller's object would be bound to, by the return address,
+ *                                       which may be that of the caller's caller (a call in tail position)
  *
  * Tables are never freed, and their libraries stay loaded. Thread-safe.
  */
@@ -80,6 +80,12 @@ ncclResult_t oh_real_get(const struct oh_real **real_p, const void *caller);
 
 /* The library of a call that is under way through a door on this thread, NULL: none. Set by doors only. */
 extern __thread const struct oh_real *oh_real_of_door __attribute__((visibility("hidden")));
+
+/*
+ * The copy that an object with this dynamic section and path is bound to, as its scope tells: the global scope's, or
+ * else that of what the object needs. NULL: none. Opens and closes objects, so not from dl_iterate_phdr.
+ */
+const struct oh_real *oh_real_of_object(const void *dynamic, const char *path);
 
 /* Number of copies known so far, and each of them. */
 int oh_real_count(void);

@@ -13,6 +13,8 @@
  *   deepbind:PATH             the same, RTLD_DEEPBIND, bound at once
  *   lazy:PATH                 the same, RTLD_DEEPBIND, bound at the first call
  *   table:PATH                the same as object, through its table of addresses
+ *   early:PATH                RTLD_DEEPBIND, and addresses that the object's constructor has kept
+ *   earlydlsym:PATH           the same, and it has got them by dlsym
  *   dlsym:PATH                dlsym on the library's handle, all functions before the first communicator
  *   late:PATH                 the same, but looked up anew before each communicator
  *   dlvsym:PATH               dlvsym on the library's handle
@@ -81,6 +83,20 @@ static bool is(const struct way *way, const char *kind)
     return strcmp(way->kind, kind) == 0;
 }
 
+static bool is_object(const struct way *way)
+{
+    return is(way, "object") || is(way, "table") || is(way, "deepbind") || is(way, "lazy") ||
+           strncmp(way->kind, "early", 5) == 0;
+}
+
+static const char *table_of(const struct way *way)
+{
+    return is(way, "table")        ? "reach_addresses"
+           : is(way, "early")      ? "reach_early"
+           : is(way, "earlydlsym") ? "reach_early_dlsym"
+                                   : "reach_calls";
+}
+
 extern const struct reach_api reach_calls __attribute__((weak));
 
 static void open_way(struct way *way, const char *text)
@@ -96,15 +112,15 @@ static void open_way(struct way *way, const char *text)
     } else if (is(way, "default")) {
         way->handle = dlopen(way->path, RTLD_NOW | RTLD_GLOBAL);
     } else {
-        int deep = is(way, "deepbind") || is(way, "lazy") ? RTLD_DEEPBIND : 0;
+        int deep = is(way, "deepbind") || is(way, "lazy") || strncmp(way->kind, "early", 5) == 0 ? RTLD_DEEPBIND : 0;
         way->handle = dlopen(way->path, (is(way, "lazy") ? RTLD_LAZY : RTLD_NOW) | RTLD_LOCAL | deep);
     }
     if (!way->handle) {
         fprintf(stderr, "reach: %s\n", dlerror());
         exit(1);
     }
-    if (is(way, "object") || is(way, "table") || is(way, "deepbind") || is(way, "lazy")) {
-        const struct reach_api *api = dlsym(way->handle, is(way, "table") ? "reach_addresses" : "reach_calls");
+    if (is_object(way)) {
+        const struct reach_api *api = dlsym(way->handle, table_of(way));
         MUST(api);
         way->api = *api;
     } else if (!is(way, "linked")) {

@@ -17,8 +17,12 @@ struct reach_api {
     ncclResult_t (*GroupEnd)(void);
 };
 
-/* Exported by objects that are linked with NCCL (reach_nccl.c): through calls, and as a table of their addresses. */
+/*
+ * Exported by objects that are linked with NCCL (reach_nccl.c): through calls, as a table of addresses, as that table
+ * was when the object's constructors ran, and what dlsym gave then.
+ */
 extern const struct reach_api reach_calls;
 extern const struct reach_api reach_addresses;
+extern struct reach_api reach_early, reach_early_dlsym;
 
 #endif

@@ -4,6 +4,11 @@
  */
 #include "reach.h"
 
+#include <dlfcn.h>
+#include <string.h>
+
+#define REACH_LIBRARY "libnccl.so.2"
+
 #define EXPORT __attribute__((visibility("default")))
 
 /* nccl.h gives these without a prototype. */
@@ -45,3 +50,18 @@ EXPORT const struct reach_api reach_calls = {get_unique_id, comm_init_rank, comm
                                              all_reduce,    group_start,    group_end};
 EXPORT const struct reach_api reach_addresses = {ncclGetUniqueId, ncclCommInitRank, ncclCommDestroy,
                                                  ncclAllReduce,   ncclGroupStart,   ncclGroupEnd};
+
+EXPORT struct reach_api reach_early, reach_early_dlsym;
+
+__attribute__((constructor)) static void take_addresses(void)
+{
+    const struct reach_api *volatile table = &reach_addresses; /* as the dynamic linker has bound it */
+    void *nccl = dlopen(REACH_LIBRARY, RTLD_NOW);
+    if (nccl) {
+        void *address[] = {dlsym(nccl, "ncclGetUniqueId"), dlsym(nccl, "ncclCommInitRank"),
+                           dlsym(nccl, "ncclCommDestroy"), dlsym(nccl, "ncclAllReduce"),
+                           dlsym(nccl, "ncclGroupStart"),  dlsym(nccl, "ncclGroupEnd")};
+        memcpy(&reach_early_dlsym, address, sizeof address);
+    }
+    reach_early = *table;
+}

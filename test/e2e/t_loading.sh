@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: MIT
+# Which callers reach onehop by which way of loading. Each cell of the table in doc/loading.md is counted here: two
+# ranks, two communicators in turn, three allreduces on each, so twelve calls. The table is printed (# |...).
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+libs=$abs_top_builddir/.libs
+objects=$abs_top_builddir/test/e2e/.libs
+export LD_LIBRARY_PATH=$libs:$LD_LIBRARY_PATH # for libnccl-net-onehop.so
+export ONEHOP_SHM_DIR=$meeting
+
+# run_ranks COMMAND...: two ranks of it, with RANK NRANKS FOLDER after its first words. Sets $status, fills $out.
+run_ranks() {
+    local rank pids=() folder
+    folder=$(mktemp -d "$scratch/job.XXXXXX")
+    status=0
+    rm -f "$scratch"/report.* "$out" "$out".[01]
+    local command=()
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        command+=("$1")
+        shift
+    done
+    shift
+    for rank in 0 1; do
+        timeout -k 5 $limit "${command[@]}" $rank 2 "$folder" "$@" >"$out.$rank" 2>&1 &
+        pids+=($!)
+    done
+    for rank in 0 1; do
+        wait "${pids[$rank]}" || status=$?
+    done
+    cat "$out".[01] >"$out"
+}
+
+# by WAY COMMAND...: runs the command in the environment of a way of loading.
+by() {
+    local way=$1
+    shift
+    case $way in
+        preload) run_ranks env LD_PRELOAD="$plugin" "$@" ;;
+        plugin) run_ranks env NCCL_NET_PLUGIN=onehop "$@" ;;
+        audit) run_ranks env LD_PRELOAD="$plugin" LD_AUDIT="$libs/libonehop-audit.so" "$@" ;;
+    esac
+}
+
+# What a count of served calls is called in the table.
+word_for() {
+    case $1 in
+        12) echo yes ;;
+        6) echo "2nd communicator" ;;
+        0) echo no ;;
+        *) echo "? ($1)" ;;
+    esac
+}
+
+# row NAME PRELOAD PLUGIN AUDIT COMMAND...: the calls that must be served, by way of loading.
+row() {
+    local name=$1 line="| $1 |" way served
+    local -A wanted=([preload]=$2 [plugin]=$3 [audit]=$4)
+    shift 4
+    for way in preload plugin audit; do
+        if [ $way = audit ] && [ -n "${OH_SANITIZERS-}" ]; then
+            tap_skip "$name, audit" "a sanitizer's runtime does not run in an audit library"
+            continue
+        fi
+        by $way "$@"
+        served=$(sum_of served)
+        [ "$status" = 0 ] && [ "$served" = "${wanted[$way]}" ] &&
+            [ "$((served + $(report_of nccl_allreduce)))" = 12 ] && [ "$(count_of WARN)" = 0 ]
+        tap_point $? "$name, $way: ${wanted[$way]} of 12 calls are served" "$(diagnosis)"
+        line="$line $(word_for "$served") |"
+    done
+    table+=("$line")
+}
+
+# (An object in an AddressSanitizer build cannot be opened with RTLD_DEEPBIND.)
+deep_row() {
+    if [ -n "${OH_SANITIZERS-}" ]; then
+        tap_skip "$1" "a sanitizer's runtime refuses RTLD_DEEPBIND"
+    else
+        row "$@"
+    fi
+}
+
+reach=$abs_top_builddir/test/e2e/reach
+linked=$abs_top_builddir/test/e2e/reach_linked
+object=$objects/libreach.so
+nccl=$stand_ins/libnccl.so.2
+copy=$stand_ins/libncclcopy.so.2
+table=()
+
+row "program linked with NCCL" 12 6 12 "$linked" -- linked
+row "shared object linked with NCCL, opened RTLD_LOCAL (PyTorch)" 12 6 12 "$reach" -- object:"$object"
+row "the same, by its table of addresses" 12 6 12 "$reach" -- table:"$object"
+deep_row "the same, opened RTLD_DEEPBIND" 12 6 12 "$reach" -- deepbind:"$object"
+deep_row "the same, RTLD_DEEPBIND and RTLD_LAZY" 12 6 12 "$reach" -- lazy:"$object"
+deep_row "the same, RTLD_DEEPBIND, its constructor keeps the addresses" 0 0 0 "$reach" -- early:"$object"
+deep_row "the same, RTLD_DEEPBIND, its constructor takes them by dlsym" 0 0 12 "$reach" -- earlydlsym:"$object"
+row "dlsym on a handle" 12 0 12 "$reach" -- dlsym:libnccl.so.2
+row "dlsym on a handle, opened by absolute path" 12 0 12 "$reach" -- dlsym:"$nccl"
+row "dlsym on a handle, anew for each communicator" 12 6 12 "$reach" -- late:libnccl.so.2
+row "dlvsym on a handle" 12 0 12 "$reach" -- dlvsym:"$copy"
+row "dlsym(RTLD_DEFAULT)" 12 0 12 "$reach" -- default:libnccl.so.2
+if command -v python3 >/dev/null; then
+    script=$abs_top_srcdir/test/e2e/reach_ctypes.py
+    row "Python ctypes, looked up at the start (vLLM, SGLang)" 12 0 12 python3 "$script" -- libnccl.so.2
+    row "Python ctypes, absolute path" 12 0 12 python3 "$script" -- "$nccl"
+    row "Python ctypes, looked up for each communicator" 12 6 12 python3 "$script" -- libnccl.so.2 late
+fi
+
+# Two copies of NCCL in one process: each call goes to the copy that its caller is bound to.
+# both NAME PROGRAM WAY WAY: with everything served, then with everything handed back.
+both() {
+    local name=$1 program=$2 lines way
+    for way in preload plugin; do
+        by $way "$program" -- both:"$3,$4"
+        lines=$(count_of 'reach: .* made 2, ended 2, groups 2$')
+        [ "$status" = 0 ] && [ "$lines" = 4 ] && [ "$(count_of WARN)" = 0 ] && [ "$(sum_of served)" -ge 12 ]
+        tap_point $? "$name, $way: each copy makes and ends its own" "$(diagnosis)"
+        ONEHOP_MAX_BYTES=0 by $way "$program" -- both:"$3,$4"
+        lines=$(count_of 'reach: .* stock 6, made 2, ended 2, groups 2$')
+        [ "$status" = 0 ] && [ "$lines" = 4 ] && [ "$(count_of WARN)" = 0 ]
+        tap_point $? "$name, $way: calls handed back go to the copy that made the communicator" "$(diagnosis)"
+    done
+}
+both "two copies, objects linked with each" "$reach" object:"$object" object:"$objects/libreachcopy.so"
+both "two copies, dlsym on each" "$reach" late:libnccl.so.2 late:libncclcopy.so.2
+both "two copies, a linked program and dlsym" "$linked" linked late:libncclcopy.so.2
+both "two copies, an object and dlsym" "$reach" object:"$objects/libreachcopy.so" late:libnccl.so.2
+
+# Nothing of the environment is needed but the way of loading itself.
+run_ranks env -i LD_PRELOAD="$plugin" LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x2 \
+    SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" ONEHOP_STATS=1 ASAN_OPTIONS="${ASAN_OPTIONS-}" "$linked" -- linked
+[ "$status" = 0 ] && [ "$(sum_of served)" = 12 ]
+tap_point $? "env -i" "$(diagnosis)"
+# A program that is handed the preloaded object under its other name has it once.
+run_ranks env LD_PRELOAD="$plugin" NCCL_NET_PLUGIN=onehop "$linked" -- linked
+[ "$status" = 0 ] && [ "$(sum_of served)" = 12 ] && [ "$(count_of WARN)" = 0 ]
+tap_point $? "preload and plugin together" "$(diagnosis)"
+# Another copy of the object stays out of the way of the first.
+cp "$plugin" "$scratch/libonehop.so"
+run_ranks env LD_PRELOAD="$plugin $scratch/libonehop.so" "$reach" -- dlsym:libnccl.so.2
+[ "$status" = 0 ] && [ "$(sum_of served)" = 12 ] && [ "$(count_of 'another libonehop.so is loaded')" = 2 ]
+tap_point $? "two onehops preloaded: the first serves" "$(diagnosis)"
+run_ranks env LD_PRELOAD="$plugin" NCCL_NET_PLUGIN="$scratch/libonehop.so" "$linked" -- linked
+[ "$status" = 0 ] && [ "$(sum_of served)" = 12 ] && [ "$(count_of 'another libonehop.so is loaded')" = 2 ]
+tap_point $? "another onehop as the plugin: the preloaded one serves" "$(diagnosis)"
+# Switched off.
+for way in preload plugin; do
+    ONEHOP_DISABLE=1 by $way "$reach" -- late:libnccl.so.2
+    [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] && [ "$(report_of nccl_allreduce)" = 12 ] &&
+        [ "$(count_of '^onehop')" = 0 ]
+    tap_point $? "ONEHOP_DISABLE=1, $way: silent, all stock" "$(diagnosis)"
+done
+expect_no_files
+
+printf '# %s\n' '| caller | preload | plugin | audit |' '|---|---|---|---|' "${table[@]}"
+tap_done
