@@ -34,6 +34,29 @@ run_stock() {
     timeout -k 5 $((limit + 40)) "$app" --timeout $limit "$@" >"$out" 2>&1 || status=$?
 }
 
+# run_ranks COMMAND... -- ARGUMENT...: two ranks of another program, COMMAND RANK NRANKS FOLDER ARGUMENT... each, with
+# nothing preloaded. Sets $status, fills $out.
+run_ranks() {
+    local rank pids=() folder
+    folder=$(mktemp -d "$scratch/job.XXXXXX")
+    status=0
+    rm -f "$scratch"/report.* "$out" "$out".[01]
+    local command=()
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        command+=("$1")
+        shift
+    done
+    shift
+    for rank in 0 1; do
+        timeout -k 5 $limit "${command[@]}" $rank 2 "$folder" "$@" >"$out.$rank" 2>&1 &
+        pids+=($!)
+    done
+    for rank in 0 1; do
+        wait "${pids[$rank]}" || status=$?
+    done
+    cat "$out".[01] >"$out"
+}
+
 # sum_of NAME: the sum of NAME=number over all lines of statistics.
 sum_of() {
     grep 'stats: rank' "$out" | grep -o "\b$1=[0-9]*" | awk -F= '{ sum += $2 } END { print sum + 0 }'

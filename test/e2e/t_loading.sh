@@ -8,28 +8,6 @@ objects=$abs_top_builddir/test/e2e/.libs
 export LD_LIBRARY_PATH=$libs:$LD_LIBRARY_PATH # for libnccl-net-onehop.so
 export ONEHOP_SHM_DIR=$meeting
 
-# run_ranks COMMAND...: two ranks of it, with RANK NRANKS FOLDER after its first words. Sets $status, fills $out.
-run_ranks() {
-    local rank pids=() folder
-    folder=$(mktemp -d "$scratch/job.XXXXXX")
-    status=0
-    rm -f "$scratch"/report.* "$out" "$out".[01]
-    local command=()
-    while [ $# -gt 0 ] && [ "$1" != -- ]; do
-        command+=("$1")
-        shift
-    done
-    shift
-    for rank in 0 1; do
-        timeout -k 5 $limit "${command[@]}" $rank 2 "$folder" "$@" >"$out.$rank" 2>&1 &
-        pids+=($!)
-    done
-    for rank in 0 1; do
-        wait "${pids[$rank]}" || status=$?
-    done
-    cat "$out".[01] >"$out"
-}
-
 # by WAY COMMAND...: runs the command in the environment of a way of loading.
 by() {
     local way=$1

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+# NCCL_NET_PLUGIN: how NCCL of several versions finds onehop, goes on without it as a network, and says nothing of it.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+libs=$abs_top_builddir/.libs
+linked=$abs_top_builddir/test/e2e/reach_linked
+export LD_LIBRARY_PATH=$libs:$LD_LIBRARY_PATH
+export ONEHOP_SHM_DIR=$meeting NCCL_DEBUG=INFO
+
+run_pair() {
+    run_ranks "$linked" -- linked
+}
+
+# expect_network NAME NETWORK SERVED: the job went well, on that network, without a warning.
+expect_network() {
+    [ "$status" = 0 ] && [ "$(count_of "NCCL INFO Using network $2")" = 4 ] && [ "$(count_of WARN)" = 0 ] &&
+        [ "$(sum_of served)" = "$3" ] && [ "$(($3 + $(report_of nccl_allreduce)))" = 12 ]
+    tap_point $? "$1: network $2, $3 of 12 calls served, no warning" "$(diagnosis)"
+}
+
+# By version: 2.19 to 2.32, and one that knows none of the plugin versions there are.
+for version in 21903 22203 22403 22602 22705 22803 22809 22907 23003 23007 23203; do
+    SIMNODE_NCCL_VERSION=$version NCCL_NET_PLUGIN=onehop run_pair
+    expect_network "NCCL $version" Socket 6
+    [ "$(count_of 'NET/Plugin: loaded onehop')" = 2 ] && [ "$(count_of 'Failed to initialize NET plugin onehop')" = 2 ]
+    tap_point $? "NCCL $version: found, asked once, declined" "$(diagnosis)"
+done
+SIMNODE_NCCL_VERSION=29900 NCCL_NET_PLUGIN=onehop run_pair
+expect_network "an NCCL that knows no version of this plugin" Socket 6
+[ "$(count_of 'plugin onehop is unsupported')" = 2 ]
+tap_point $? "an NCCL that knows no version of this plugin: says so" "$(diagnosis)"
+
+# Names and lists.
+NCCL_NET_PLUGIN=$libs/libnccl-net-onehop.so run_pair
+expect_network "full path" Socket 6
+NCCL_NET_PLUGIN=$libs/libonehop.so run_pair
+expect_network "full path of libonehop.so" Socket 6
+NCCL_NET_PLUGIN=libnccl-net-onehop.so run_pair
+expect_network "file name" Socket 6
+NCCL_NET_PLUGIN=onehop,simnet run_pair
+expect_network "in front of a real network" simnet 6
+NCCL_NET_PLUGIN=nowhere,onehop run_pair
+expect_network "behind a plugin that does not exist" Socket 6
+NCCL_NET_PLUGIN=simnet,onehop run_pair
+expect_network "behind a real network, where NCCL does not look" simnet 0
+NCCL_NET_PLUGIN=simnet run_pair
+expect_network "not named" simnet 0
+NCCL_NET_PLUGIN=none run_pair
+expect_network "NCCL_NET_PLUGIN=none" Socket 0
+NCCL_NET_PLUGIN=none LD_PRELOAD=$plugin run_pair
+expect_network "NCCL_NET_PLUGIN=none, preloaded" Socket 12
+
+# NCCL_NET: NCCL then asks only the network of that name, but opens all.
+NCCL_NET=Socket NCCL_NET_PLUGIN=onehop run_pair
+expect_network "NCCL_NET=Socket" Socket 6
+NCCL_NET=simnet NCCL_NET_PLUGIN=onehop,simnet run_pair
+expect_network "NCCL_NET=simnet" simnet 6
+NCCL_NET=onehop NCCL_NET_PLUGIN=onehop run_pair
+[ "$status" != 0 ] && [ "$(count_of 'NCCL WARN Failed to initialize any NET plugin')" -ge 1 ]
+tap_point $? "NCCL_NET=onehop is NCCL's error: there is no such network" "$(diagnosis)"
+
+# One rank by each way: they meet all the same, and where a rank has none, all go to NCCL.
+run_ranks "$abs_top_srcdir/test/e2e/by_rank.sh" "LD_PRELOAD=$plugin" NCCL_NET_PLUGIN=onehop "$linked" -- linked
+[ "$status" = 0 ] && [ "$(sum_of served)" = 6 ] && [ "$(count_of WARN)" = 0 ]
+tap_point $? "one rank by preload, one by plugin" "$(diagnosis)"
+run_ranks "$abs_top_srcdir/test/e2e/by_rank.sh" A=1 NCCL_NET_PLUGIN=onehop "$linked" -- linked
+[ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] && [ "$(report_of nccl_allreduce)" = 12 ]
+tap_point $? "one rank without onehop, one by plugin" "$(diagnosis)"
+expect_no_files
+tap_done
