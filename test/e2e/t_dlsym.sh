@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+# onehop exports dlsym and dlvsym: no other user of them may notice, and other preloaded objects work on.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+user=$abs_top_builddir/test/e2e/dlsym_user
+other=$abs_top_builddir/test/e2e/.libs/libinterpose.so
+linked=$abs_top_builddir/test/e2e/reach_linked
+reach=$abs_top_builddir/test/e2e/reach
+export ONEHOP_SHM_DIR=$meeting
+
+# unchanged NAME LIBRARIES COMMAND...: the same output with the libraries preloaded, and with onehop before or behind.
+unchanged() {
+    local name=$1 others=$2 plain order
+    shift 2
+    plain=$(LD_PRELOAD=$others timeout -k 5 $limit "$@" 2>&1 || echo "status $?")
+    for order in "$plugin $others" "$others $plugin"; do
+        [ "$(LD_PRELOAD=$order timeout -k 5 $limit "$@" 2>&1 || echo "status $?")" = "$plain" ]
+        tap_point $? "$name, preloaded: $(printf '%s ' $order | sed 's:[^ ]*/::g')" \
+            "$(diff <(echo "$plain") <(LD_PRELOAD=$order timeout -k 5 $limit "$@" 2>&1 || echo "status $?"))"
+        [ -n "$others" ] || break
+    done
+}
+
+# served_beside NAME LIBRARIES: an NCCL program, linked and by dlsym, is served with other libraries preloaded, too.
+served_beside() {
+    local order way
+    for order in "$plugin $2" "$2 $plugin"; do
+        for way in linked late:libnccl.so.2; do
+            [ $way = linked ] && program=$linked || program=$reach
+            run_ranks env LD_PRELOAD="$order" "$program" -- $way
+            [ "$status" = 0 ] && [ "$(sum_of served)" = 12 ] && [ "$(count_of WARN)" = 0 ]
+            tap_point $? "$1, $way, preloaded: $(printf '%s ' $order | sed 's:[^ ]*/::g')" "$(diagnosis)"
+        done
+    done
+}
+
+[ -z "${OH_SANITIZERS-}" ] || tap_skip_all "a sanitizer's runtime has a dlsym of its own kind"
+
+[[ $("$user") == *done ]]
+tap_point $? "the program works by itself" "$("$user" 2>&1)"
+unchanged "fine points of dlsym" "" "$user"
+unchanged "fine points of dlsym, from an object" "" "$user" "$other"
+unchanged "beside another interposer of dlsym" "$other" "$user"
+served_beside "another interposer of ncclAllReduce and dlsym" "$other"
+# In front it sees every call, and its RTLD_NEXT leads to onehop; behind onehop it sees none of those that are served.
+INTERPOSE_SAY=1 run_ranks env LD_PRELOAD="$other $plugin" "$linked" -- linked
+[ "$(count_of 'interposed: .*ncclAllReduce 6')" = 2 ] && [ "$(sum_of served)" = 12 ]
+tap_point $? "an interposer in front of onehop sees all calls" "$(diagnosis)"
+
+# Real ones of the distribution.
+# library FILE PACKAGE: sets $found to the path of an installed library, or empty.
+library() {
+    found=$(ls /usr/lib/*/"$1" /usr/lib/*/*/"$1" "${OH_TEST_LIBRARIES:-/nowhere}/$1" 2>/dev/null | head -n 1)
+    [ -n "$found" ] || tap_skip "$1" "not installed (Debian: $2)"
+}
+library libjemalloc.so.2 libjemalloc2
+if [ -n "$found" ]; then
+    unchanged "jemalloc" "$found" "$user"
+    served_beside "jemalloc" "$found"
+fi
+library libtcmalloc_minimal.so.4 libtcmalloc-minimal4
+if [ -n "$found" ]; then
+    unchanged "tcmalloc" "$found" "$user"
+    served_beside "tcmalloc" "$found"
+fi
+library libfaketime.so.1 libfaketime
+if [ -n "$found" ]; then
+    export FAKETIME="@2001-02-03 04:05:06"
+    unchanged "faketime" "$found" date -u +%F
+    [ "$(LD_PRELOAD="$plugin $found" date -u +%F)" = 2001-02-03 ]
+    tap_point $? "faketime behind onehop works" "$(LD_PRELOAD="$plugin $found" date -u +%F)"
+    unset FAKETIME
+    served_beside "faketime" "$found"
+fi
+expect_no_files
+tap_done
