@@ -130,5 +130,9 @@ for way in preload plugin; do
 done
 expect_no_files
 
+if [ -z "${OH_SANITIZERS-}" ] && command -v python3 >/dev/null; then
+    documented=$(sed -n '/^| caller | preload/,/^$/p' "$abs_top_srcdir/doc/loading.md" | sed '1,2d;/^$/d')
+    tap_empty "$(diff <(printf '%s\n' "${table[@]}") <(echo "$documented"))" "doc/loading.md has this table"
+fi
 printf '# %s\n' '| caller | preload | plugin | audit |' '|---|---|---|---|' "${table[@]}"
 tap_done

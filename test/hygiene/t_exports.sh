@@ -32,6 +32,10 @@ wanted=$(sed -n '/global:/,/local:/s/^ *\([A-Za-z0-9_]*\);$/\1/p' "$map" | sort)
 found=$(nm -D --defined-only "$object" | awk '{print $3}' | sort)
 tap_empty "$(diff <(echo "$wanted") <(echo "$found"))" "it exports exactly what src/onehop.map names"
 
+doors=$(sed -n '/define OH_REAL_QUERIES/,/^$/d; s/^ *X(\([A-Za-z]*\), (.*/nccl\1/p' "$abs_top_srcdir/src/hook/real.h" | sort)
+tap_empty "$(diff <(grep '^nccl[A-Z]' <<<"$wanted" | grep -v Plugin) <(echo "$doors"))" \
+    "every nccl* function that it exports has doors, and no other (src/hook/real.h)"
+
 undefined=$(nm -D --undefined-only "$object" | awk '{print $2}')
 foreign=$(grep -E '^(cuda|cu[A-Z]|p?nccl|nvml|hwloc)' <<<"$undefined")
 tap_empty "$foreign" "nothing of CUDA, NVML, NCCL or hwloc is linked"
