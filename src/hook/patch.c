@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -406,7 +407,7 @@ static bool may_patch(void)
     static int answer = -1; /* guarded by mutex */
     if (answer < 0) {
         const void *front = onehop_in_front();
-        answer = !oh_env_flag(OH_ENV_DISABLE, false);
+        answer = !oh_env_flag(OH_ENV_DISABLE, false) && !getauxval(AT_SECURE);
         if (front && front != (const void *)(uintptr_t)onehopVersion) {
             OH_INFO("another libonehop.so is loaded in front of this one, which stays out of its way");
             answer = 0;

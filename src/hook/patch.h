@@ -21,8 +21,8 @@ enum oh_hooks_urgency {
 
 /*
  * Looks at the objects that have been loaded since the last time. Cheap when there are none. Nothing is changed with
- * ONEHOP_DISABLE=1, nor when another onehop is in front of this one. Thread-safe; keeps errno. It takes the loader's
- * locks, so it must not be called from within dl_iterate_phdr.
+ * ONEHOP_DISABLE=1, in a set-user-ID program, nor when another onehop is in front of this one. Thread-safe; keeps
+ * errno. It takes the loader's locks, so it must not be called from within dl_iterate_phdr.
  */
 void oh_hooks_update(enum oh_hooks_urgency urgency);
 
