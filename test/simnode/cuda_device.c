@@ -116,6 +116,8 @@ CUresult cuInit(unsigned flags)
     }
     simcuda.seed = setting("SIMNODE_SEED");
     simcuda.delay_us = setting("SIMNODE_DELAY_US");
+    simcuda.queue = setting("SIMNODE_QUEUE");
+    simcuda.queue = simcuda.queue > 0 ? simcuda.queue : SIMCUDA_QUEUE;
     simcuda.block_threads = setting("SIMNODE_BLOCK_THREADS") == 1;
     simcuda.owner = getpid();
     return simcuda_leave(CUDA_SUCCESS);

@@ -1,45 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuda_graph.c - the stand-in driver's stream capture, graphs and user objects
+ * cuda_graph.c - the stand-in driver's graphs and user objects
  *
- * A captured graph is a program: the operations in the order in which they were captured, each with its lane, which
- * stands for the stream that it was captured on. Event records and waits stay in the program and order the lanes. A
- * launch queues the program: lane 0 on the stream that it is launched on, each other lane on a stream of the
- * executable graph's own, so that branches run at the same time. The program is shared by a graph and what is
- * instantiated from it, and does not change once the capture has ended.
+ * A graph is a list of nodes with edges between them. An executable graph has an image of it: all nodes, those of
+ * child graphs too, as steps in an order that respects the edges. A launch queues the steps: a step that follows
+ * another directly goes to the same stream, others to streams of the image's own, so that branches run at the same
+ * time; the first step's stream is the one that the graph is launched on. An update gives the executable graph another
+ * image. As in the driver, an event wait node waits for what had been recorded when the graph was launched, and an
+ * event record node counts as recorded from the launch on.
  */
 #include "test/simnode/cuda_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* For each lane, how many of its operations are known to be done. */
-struct clock {
-    uint32_t at[SIMCUDA_MAX_LANES];
-};
-
-struct program_step {
-    int lane;
-    struct simcuda_op op; /* RECORD and WAIT with a token */
-};
-
-struct program {
-    unsigned references;
-    int lanes;
-    CUcontext ctx[SIMCUDA_MAX_LANES];
-    size_t steps;
-    struct program_step *step;
-    uint32_t tokens;
-};
-
-/* References that a graph or executable graph holds. */
-struct user_list {
-    size_t count;
-    struct {
-        CUuserObject user;
-        unsigned references;
-    } * entry;
-};
+#define NO_STEP SIZE_MAX
 
 struct CUuserObject_st {
     struct simcuda_object object;
@@ -49,38 +24,35 @@ struct CUuserObject_st {
     CUuserObject next; /* of those to be destroyed */
 };
 
-struct CUgraph_st {
-    struct simcuda_object object;
-    bool capturing;
-    struct program *program;
-    struct user_list users;
+struct step {
+    CUgraphNodeType type;
+    CUcontext ctx;
+    struct simcuda_op op;
+    CUevent event;
+    size_t lane;
+    size_t previous; /* the step before it in its lane; NO_STEP: it is the first */
+    bool followed;   /* there is one after it */
+    size_t waits;
+    size_t *wait;                  /* steps that it comes after */
+    struct simcuda_marker *marker; /* during a launch: its end, or what an event wait waits for */
+};
+
+struct simcuda_image {
+    unsigned references; /* the executable graph, and each launch that is not finished */
+    size_t steps;
+    struct step *step;
+    size_t lanes;
+    CUstream *lane; /* lane 0 is the stream launched on */
+    struct simcuda_users users;
 };
 
 struct CUgraphExec_st {
     struct simcuda_object object;
-    unsigned references; /* the handle, and one for each launch that is not finished */
-    struct program *program;
-    struct user_list users;
-    CUstream lane[SIMCUDA_MAX_LANES]; /* lane 0 is the stream launched on */
-    struct simcuda_marker *last;      /* end of the latest launch: launches of one graph do not overlap */
+    struct simcuda_image *image;
+    struct simcuda_marker *last; /* end of the latest launch: launches of one graph do not overlap */
 };
 
-struct simcuda_capture {
-    struct simcuda_object object;
-    cuuint64_t id;
-    CUstreamCaptureMode mode;
-    pthread_t thread;
-    bool invalid;
-    CUgraph graph;
-    CUstream stream[SIMCUDA_MAX_LANES];
-    struct clock clock[SIMCUDA_MAX_LANES]; /* what each lane comes after */
-    struct clock *token;                   /* what each event record comes after */
-};
-
-static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-
-/* Room for one more: doubles an array at each power of two. */
-static void *grown(void *array, size_t count, size_t size)
+void *simcuda_grown(void *array, size_t count, size_t size)
 {
     if (count & (count - 1)) {
         return array;
@@ -91,14 +63,6 @@ static void *grown(void *array, size_t count, size_t size)
     }
     free(array);
     return bigger;
-}
-
-static void program_release(struct program *program)
-{
-    if (--program->references == 0) {
-        free(program->step);
-        free(program);
-    }
 }
 
 /* ---- user objects ---- */
@@ -114,15 +78,15 @@ static void user_drop(CUuserObject user, unsigned references, CUuserObject *doom
     }
 }
 
-static void users_add(struct user_list *users, CUuserObject user, unsigned references)
+static void users_add(struct simcuda_users *users, CUuserObject user, unsigned references)
 {
-    users->entry = grown(users->entry, users->count, sizeof *users->entry);
+    users->entry = simcuda_grown(users->entry, users->count, sizeof *users->entry);
     users->entry[users->count].user = user;
     users->entry[users->count].references = references;
     users->count++;
 }
 
-static void users_copy(struct user_list *to, const struct user_list *from)
+static void users_copy(struct simcuda_users *to, const struct simcuda_users *from)
 {
     for (size_t i = 0; i < from->count; i++) {
         from->entry[i].user->references += from->entry[i].references;
@@ -130,7 +94,7 @@ static void users_copy(struct user_list *to, const struct user_list *from)
     }
 }
 
-static void users_drop(struct user_list *users, CUuserObject *doomed)
+static void users_drop(struct simcuda_users *users, CUuserObject *doomed)
 {
     for (size_t i = 0; i < users->count; i++) {
         user_drop(users->entry[i].user, users->entry[i].references, doomed);
@@ -193,320 +157,293 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject user, unsigned refe
     return simcuda_leave(CUDA_SUCCESS);
 }
 
-/* ---- capture ---- */
+/* ---- nodes ---- */
 
-static void clock_merge(struct clock *to, const struct clock *from)
+CUgraph simcuda_graph_new(void)
 {
-    for (int i = 0; i < SIMCUDA_MAX_LANES; i++) {
-        to->at[i] = from->at[i] > to->at[i] ? from->at[i] : to->at[i];
+    CUgraph graph = simcuda_new(sizeof *graph);
+    simcuda_add(SIMCUDA_GRAPH, &graph->object);
+    return graph;
+}
+
+/* Nodes, and the graphs that they own. A child is not listed: it has no handle of the program's. */
+static void nodes_free(CUgraph graph, CUuserObject *doomed)
+{
+    for (size_t i = 0; i < graph->nodes; i++) {
+        CUgraphNode node = graph->node[i];
+        if (node->child) {
+            nodes_free(node->child, doomed);
+            free(node->child);
+        }
+        free(node->dependency);
+        free(node);
     }
+    free(graph->node);
+    users_drop(&graph->users, doomed);
 }
 
-static CUresult capture_fail(struct simcuda_capture *capture, CUresult result)
+CUuserObject simcuda_graph_free(CUgraph graph)
 {
-    capture->invalid = true;
-    return result;
+    CUuserObject doomed = NULL;
+    simcuda_remove(&graph->object);
+    nodes_free(graph, &doomed);
+    free(graph);
+    return doomed;
 }
 
-static void add_step(struct simcuda_capture *capture, int lane, const struct simcuda_op *op)
+CUgraphNode simcuda_node_new(CUgraph graph, CUgraphNodeType type, CUcontext ctx)
 {
-    struct program *program = capture->graph->program;
-    program->step = grown(program->step, program->steps, sizeof *program->step);
-    program->step[program->steps++] = (struct program_step){lane, *op};
+    CUgraphNode node = simcuda_new(sizeof *node);
+    node->graph = graph;
+    node->type = type;
+    node->ctx = ctx;
+    graph->node = simcuda_grown(graph->node, graph->nodes, sizeof(CUgraphNode));
+    graph->node[graph->nodes++] = node;
+    return node;
 }
 
-/* The stream becomes the capture's next lane. */
-static void add_lane(struct simcuda_capture *capture, CUstream stream)
+static struct simcuda_edge *edge_find(CUgraphNode node, CUgraphNode from)
 {
-    struct program *program = capture->graph->program;
-    int lane = program->lanes++;
-    program->ctx[lane] = stream->ctx;
-    capture->stream[lane] = stream;
-    simcuda_stream_retain(stream);
-    stream->capture = capture;
-    stream->lane = lane;
-}
-
-static struct simcuda_capture *capture_by_id(cuuint64_t id)
-{
-    for (struct simcuda_object *object = simcuda.objects[SIMCUDA_CAPTURE]; object; object = object->next) {
-        if (((struct simcuda_capture *)object)->id == id) {
-            return (struct simcuda_capture *)object;
+    for (size_t i = 0; i < node->dependencies; i++) {
+        if (node->dependency[i].from == from) {
+            return &node->dependency[i];
         }
     }
     return NULL;
 }
 
-CUresult simcuda_capture_check(void)
+bool simcuda_node_depend(CUgraphNode node, CUgraphNode from, bool programmatic)
 {
-    CUresult result = CUDA_SUCCESS;
-    if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) {
-        return CUDA_SUCCESS;
+    if (edge_find(node, from)) {
+        return false;
     }
-    for (struct simcuda_object *object = simcuda.objects[SIMCUDA_CAPTURE]; object; object = object->next) {
-        struct simcuda_capture *capture = (struct simcuda_capture *)object;
-        bool mine = pthread_equal(capture->thread, pthread_self());
-        bool all_global =
-            thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
-        if (mine ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED : all_global) {
-            result = capture_fail(capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    node->dependency = simcuda_grown(node->dependency, node->dependencies, sizeof *node->dependency);
+    node->dependency[node->dependencies++] = (struct simcuda_edge){from, programmatic};
+    return true;
+}
+
+bool simcuda_graph_has(const struct CUgraph_st *graph, CUgraphNode node)
+{
+    for (size_t i = graph->nodes; i > 0; i--) { /* the newest are asked for most */
+        if (graph->node[i - 1] == node) {
+            return true;
         }
     }
-    return result;
+    return false;
 }
 
-CUresult simcuda_capture_check_legacy(CUcontext ctx, bool invalidate)
+void simcuda_node_visit(CUgraphNode node)
 {
-    CUresult result = CUDA_SUCCESS;
-    for (struct simcuda_object *object = simcuda.objects[SIMCUDA_CAPTURE]; object; object = object->next) {
-        struct simcuda_capture *capture = (struct simcuda_capture *)object;
-        for (int i = 0; i < capture->graph->program->lanes; i++) {
-            const struct CUstream_st *stream = capture->stream[i];
-            if (stream->ctx == ctx && !(stream->flags & CU_STREAM_NON_BLOCKING)) {
-                capture->invalid = capture->invalid || invalidate;
-                result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-            }
+    if (!node->visited) {
+        node->visited = true;
+        for (size_t i = 0; i < node->dependencies; i++) {
+            simcuda_node_visit(node->dependency[i].from);
         }
     }
-    return result;
 }
 
-void simcuda_capture_invalidate(CUstream stream)
+void simcuda_graph_unvisit(CUgraph graph)
 {
-    stream->capture->invalid = true;
+    for (size_t i = 0; i < graph->nodes; i++) {
+        graph->node[i]->visited = false;
+    }
 }
 
-CUresult simcuda_capture_work(CUstream stream, const struct simcuda_op *op)
+static bool all_nodes(CUgraph graph, const CUgraphNode *nodes, size_t count)
 {
-    struct simcuda_capture *capture = stream->capture;
-    if (capture->invalid) {
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    bool all = simcuda_has(SIMCUDA_GRAPH, graph) && (count == 0 || nodes);
+    for (size_t i = 0; i < count && all; i++) {
+        all = simcuda_graph_has(graph, nodes[i]);
     }
-    add_step(capture, stream->lane, op);
-    capture->clock[stream->lane].at[stream->lane]++;
-    return CUDA_SUCCESS;
+    return all;
 }
 
-CUresult simcuda_capture_record(CUstream stream, CUevent event)
-{
-    struct simcuda_capture *capture = stream->capture;
-    struct program *program = capture->graph->program;
-    struct simcuda_op op = {.kind = SIMCUDA_OP_RECORD, .token = program->tokens};
-    if (capture->invalid) {
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
-    capture->token = grown(capture->token, program->tokens, sizeof *capture->token);
-    capture->token[program->tokens] = capture->clock[stream->lane];
-    simcuda_marker_release(event->marker);
-    event->marker = NULL;
-    event->capture = capture->id;
-    event->token = program->tokens++;
-    add_step(capture, stream->lane, &op);
-    return CUDA_SUCCESS;
-}
-
-CUresult simcuda_capture_wait(CUstream stream, CUevent event)
-{
-    struct simcuda_capture *capture = capture_by_id(event->capture);
-    struct simcuda_op op = {.kind = SIMCUDA_OP_WAIT, .token = event->token};
-    if (stream->capture && stream->capture != capture) {
-        if (capture) {
-            capture->invalid = true;
-        }
-        return capture_fail(stream->capture,
-                            capture ? CUDA_ERROR_STREAM_CAPTURE_MERGE : CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
-    }
-    if (!capture) {
-        return CUDA_ERROR_CAPTURED_EVENT;
-    }
-    if (capture->invalid) {
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
-    if (!stream->capture) {
-        if (stream->legacy || capture->graph->program->lanes == SIMCUDA_MAX_LANES) {
-            return capture_fail(capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-        }
-        add_lane(capture, stream);
-    }
-    add_step(capture, stream->lane, &op);
-    clock_merge(&capture->clock[stream->lane], &capture->token[event->token]);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+CUresult cuGraphCreate(CUgraph *graph_p, unsigned flags)
 {
     SIMCUDA_ENTER();
-    CUstreamCaptureMode old = thread_mode;
-    thread_mode = *mode;
-    *mode = old;
-    return CUDA_SUCCESS;
-}
-
-static CUgraph graph_new(void)
-{
-    CUgraph graph = simcuda_new(sizeof *graph);
-    graph->program = simcuda_new(sizeof *graph->program);
-    graph->program->references = 1;
-    graph->capturing = true;
-    simcuda_add(SIMCUDA_GRAPH, &graph->object);
-    return graph;
-}
-
-/* Returns the user objects to destroy. */
-static CUuserObject graph_free(CUgraph graph)
-{
-    CUuserObject doomed = NULL;
-    simcuda_remove(&graph->object);
-    users_drop(&graph->users, &doomed);
-    program_release(graph->program);
-    free(graph);
-    return doomed;
-}
-
-CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
-{
-    SIMCUDA_ENTER();
-    CUstream stream;
-    if (mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+    if (flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS && stream->legacy) {
-        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    } else if (result == CUDA_SUCCESS && stream->capture) {
-        result = CUDA_ERROR_ILLEGAL_STATE;
-    }
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
-    }
-    struct simcuda_capture *capture = simcuda_new(sizeof *capture);
-    capture->id = ++simcuda.captures;
-    capture->mode = mode;
-    capture->thread = pthread_self();
-    capture->graph = graph_new();
-    simcuda_add(SIMCUDA_CAPTURE, &capture->object);
-    add_lane(capture, stream);
+    *graph_p = simcuda_graph_new();
     return simcuda_leave(CUDA_SUCCESS);
 }
 
-/* What is wrong with a capture that is to end. */
-static CUresult capture_verdict(const struct simcuda_capture *capture)
+/* A node made by hand, behind the given ones. */
+static CUresult add_node(CUgraph graph, CUgraphNodeType type, const CUgraphNode *dependencies, size_t count,
+                         CUgraphNode *node_p)
 {
-    if (capture->invalid) {
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    CUcontext ctx = simcuda_current();
+    if (!ctx) {
+        return CUDA_ERROR_INVALID_CONTEXT;
     }
-    for (int i = 0; i < capture->graph->program->lanes; i++) {
-        if (capture->clock[0].at[i] < capture->clock[i].at[i]) {
-            return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-        }
+    if (!all_nodes(graph, dependencies, count)) {
+        return CUDA_ERROR_INVALID_VALUE;
     }
+    CUgraphNode node = simcuda_node_new(graph, type, ctx);
+    for (size_t i = 0; i < count; i++) {
+        simcuda_node_depend(node, dependencies[i], false);
+    }
+    *node_p = node;
     return CUDA_SUCCESS;
 }
 
-static void capture_free(struct simcuda_capture *capture)
+static CUresult add_event_node(CUgraphNode *node_p, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                               CUevent event, CUgraphNodeType type)
 {
-    for (int i = 0; i < capture->graph->program->lanes; i++) {
-        capture->stream[i]->capture = NULL;
-        simcuda_stream_release(capture->stream[i]);
+    CUgraphNode node;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = simcuda_has(SIMCUDA_EVENT, event) ? add_node(graph, type, dependencies, count, &node)
+                                                        : CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS) {
+        node->event = event;
+        *node_p = node;
     }
-    simcuda_remove(&capture->object);
-    free(capture->token);
-    free(capture);
+    return simcuda_leave(result);
 }
 
-CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph_p)
+CUresult cuGraphAddEventRecordNode(CUgraphNode *node_p, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                                   CUevent event)
 {
     SIMCUDA_ENTER();
-    CUstream stream;
-    CUuserObject doomed = NULL;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS && !stream->capture) {
-        result = CUDA_ERROR_ILLEGAL_STATE;
-    }
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
-    }
-    struct simcuda_capture *capture = stream->capture;
-    if (stream->lane != 0) {
-        return simcuda_leave(capture_fail(capture, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED));
-    }
-    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !pthread_equal(capture->thread, pthread_self())) {
-        return simcuda_leave(capture_fail(capture, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD));
-    }
-    CUgraph graph = capture->graph;
-    result = capture_verdict(capture);
-    capture_free(capture);
-    if (result != CUDA_SUCCESS) {
-        doomed = graph_free(graph);
-        graph = NULL;
-    } else {
-        graph->capturing = false;
-    }
-    *graph_p = graph;
-    pthread_mutex_unlock(&simcuda.lock);
-    simcuda_users_destroy(doomed);
-    return result;
+    return add_event_node(node_p, graph, dependencies, count, event, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
 }
 
-/* Every output but the status may be NULL. The simulated graph has no nodes to show, hence no dependencies. */
-static CUresult capture_info(CUstream handle, CUstreamCaptureStatus *status_p, cuuint64_t *id_p, CUgraph *graph_p,
-                             const CUgraphNode **dependencies_p, size_t *count_p)
+CUresult cuGraphAddEventWaitNode(CUgraphNode *node_p, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                                 CUevent event)
 {
-    CUstream stream;
+    SIMCUDA_ENTER();
+    return add_event_node(node_p, graph, dependencies, count, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
+}
+
+CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count)
+{
+    SIMCUDA_ENTER();
     pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS && stream->legacy) {
-        result = simcuda_capture_check_legacy(stream->ctx, false);
+    bool good = all_nodes(graph, from, count) && all_nodes(graph, to, count);
+    for (size_t i = 0; i < count && good; i++) {
+        simcuda_node_visit(from[i]);
+        good = !to[i]->visited && simcuda_node_depend(to[i], from[i], false); /* no cycles, no edge twice */
+        simcuda_graph_unvisit(graph);
     }
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
+    return simcuda_leave(good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+/* This old form is for edges without data: it does not find others. */
+CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    bool good = all_nodes(graph, from, count) && all_nodes(graph, to, count);
+    for (size_t i = 0; i < count && good; i++) {
+        struct simcuda_edge *edge = edge_find(to[i], from[i]);
+        good = edge && !edge->programmatic;
+        if (good) {
+            size_t place = (size_t)(edge - to[i]->dependency), after = --to[i]->dependencies - place;
+            memmove(edge, edge + 1, after * sizeof *edge);
+        }
     }
-    const struct simcuda_capture *capture = stream->capture;
-    *status_p = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (capture) {
-        *status_p = capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    return simcuda_leave(good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type_p)
+{
+    SIMCUDA_ENTER();
+    *type_p = node->type;
+    return CUDA_SUCCESS;
+}
+
+/* Both of these: with a NULL array, how many there are. */
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count_p)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    if (!simcuda_has(SIMCUDA_GRAPH, graph)) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    if (*status_p == CU_STREAM_CAPTURE_STATUS_ACTIVE && id_p) {
-        *id_p = capture->id;
+    for (size_t i = 0; nodes && i < *count_p; i++) {
+        nodes[i] = i < graph->nodes ? graph->node[i] : NULL;
     }
-    if (*status_p == CU_STREAM_CAPTURE_STATUS_ACTIVE && graph_p) {
-        *graph_p = capture->graph;
-    }
-    if (dependencies_p) {
-        *dependencies_p = NULL;
-    }
-    if (count_p) {
-        *count_p = 0;
+    if (!nodes || *count_p > graph->nodes) {
+        *count_p = graph->nodes;
     }
     return simcuda_leave(CUDA_SUCCESS);
 }
 
-CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status_p, cuuint64_t *id_p, CUgraph *graph_p,
-                                   const CUgraphNode **dependencies_p, size_t *count_p)
+CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *data, size_t *count_p)
 {
     SIMCUDA_ENTER();
-    return capture_info(stream, status_p, id_p, graph_p, dependencies_p, count_p);
-}
-
-CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status_p, cuuint64_t *id_p, CUgraph *graph_p,
-                                   const CUgraphNode **dependencies_p, const CUgraphEdgeData **edges_p, size_t *count_p)
-{
-    SIMCUDA_ENTER();
-    if (edges_p) {
-        *edges_p = NULL;
+    pthread_mutex_lock(&simcuda.lock);
+    if (!simcuda_has(SIMCUDA_GRAPH, graph)) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    return capture_info(stream, status_p, id_p, graph_p, dependencies_p, count_p);
-}
-
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status_p)
-{
-    SIMCUDA_ENTER();
-    return capture_info(stream, status_p, NULL, NULL, NULL, NULL);
+    size_t count = 0;
+    for (size_t i = 0; i < graph->nodes; i++) {
+        const struct CUgraphNode_st *node = graph->node[i];
+        for (size_t d = 0; d < node->dependencies; d++, count++) {
+            if (from && count < *count_p) {
+                from[count] = node->dependency[d].from;
+                to[count] = graph->node[i];
+                data[count] = (CUgraphEdgeData){.from_port = node->dependency[d].programmatic ? 1 : 0,
+                                                .type = node->dependency[d].programmatic ? 1 : 0};
+            }
+        }
+    }
+    *count_p = count;
+    return simcuda_leave(CUDA_SUCCESS);
 }
 
 /* ---- graphs ---- */
+
+/* A copy, not listed. The copies of nodes are found by their place. */
+static CUgraph copy_graph(CUgraph graph)
+{
+    CUgraph copy = simcuda_new(sizeof *copy);
+    for (size_t i = 0; i < graph->nodes; i++) {
+        graph->node[i]->step = i;
+        simcuda_node_new(copy, graph->node[i]->type, graph->node[i]->ctx);
+    }
+    for (size_t i = 0; i < graph->nodes; i++) {
+        const struct CUgraphNode_st *node = graph->node[i];
+        copy->node[i]->op = node->op;
+        copy->node[i]->event = node->event;
+        copy->node[i]->child = node->child ? copy_graph(node->child) : NULL;
+        for (size_t d = 0; d < node->dependencies; d++) {
+            simcuda_node_depend(copy->node[i], copy->node[node->dependency[d].from->step],
+                                node->dependency[d].programmatic);
+        }
+    }
+    users_copy(&copy->users, &graph->users);
+    return copy;
+}
+
+CUresult cuGraphClone(CUgraph *clone_p, CUgraph graph)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    if (!simcuda_has(SIMCUDA_GRAPH, graph)) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    *clone_p = copy_graph(graph);
+    simcuda_add(SIMCUDA_GRAPH, &(*clone_p)->object);
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphAddChildGraphNode(CUgraphNode *node_p, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                                  CUgraph child)
+{
+    SIMCUDA_ENTER();
+    CUgraphNode node;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = simcuda_has(SIMCUDA_GRAPH, child) && child != graph
+                          ? add_node(graph, CU_GRAPH_NODE_TYPE_GRAPH, dependencies, count, &node)
+                          : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) {
+        node->child = copy_graph(child);
+        *node_p = node;
+    }
+    return simcuda_leave(result);
+}
 
 CUresult cuGraphDestroy(CUgraph graph)
 {
@@ -515,10 +452,124 @@ CUresult cuGraphDestroy(CUgraph graph)
     if (!simcuda_has(SIMCUDA_GRAPH, graph) || graph->capturing) {
         return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    CUuserObject doomed = graph_free(graph);
+    CUuserObject doomed = simcuda_graph_free(graph);
     pthread_mutex_unlock(&simcuda.lock);
     simcuda_users_destroy(doomed);
     return CUDA_SUCCESS;
+}
+
+/* ---- images ---- */
+
+/* A step behind `waits` others, in the lane of the first of them that nothing follows yet. */
+static size_t add_step(struct simcuda_image *image, const struct step *model, const size_t *wait, size_t waits)
+{
+    image->step = simcuda_grown(image->step, image->steps, sizeof *image->step);
+    struct step *step = &image->step[image->steps];
+    *step = *model;
+    step->previous = NO_STEP;
+    step->waits = waits;
+    step->wait = simcuda_new((waits + 1) * sizeof *step->wait);
+    for (size_t i = 0; i < waits; i++) {
+        struct step *before = &image->step[wait[i]];
+        step->wait[i] = wait[i];
+        if (step->previous == NO_STEP && !before->followed && before->ctx == step->ctx) {
+            before->followed = true;
+            step->previous = wait[i];
+            step->lane = before->lane;
+        }
+    }
+    if (step->previous == NO_STEP) {
+        step->lane = image->lanes;
+        image->lane = simcuda_grown(image->lane, image->lanes, sizeof(CUstream));
+        image->lane[image->lanes] = image->lanes > 0 ? simcuda_stream_new(step->ctx, CU_STREAM_NON_BLOCKING) : NULL;
+        image->lanes++;
+    }
+    return image->steps++;
+}
+
+static size_t add_graph(struct simcuda_image *image, CUgraph graph, CUcontext ctx, const size_t *wait, size_t waits);
+
+/* The node's step, and before it those of all that it comes after. A node without any comes after `entry`. */
+static void add_node_steps(struct simcuda_image *image, CUgraphNode node, size_t entry)
+{
+    if (node->step > 0) {
+        return;
+    }
+    size_t waits = 0, *wait = simcuda_new((node->dependencies + 1) * sizeof *wait);
+    for (size_t i = 0; i < node->dependencies; i++) {
+        add_node_steps(image, node->dependency[i].from, entry);
+        wait[waits++] = node->dependency[i].from->step - 1;
+    }
+    if (waits == 0) {
+        wait[waits++] = entry;
+    }
+    if (node->child) {
+        node->step = add_graph(image, node->child, node->ctx, wait, waits) + 1;
+    } else {
+        struct step model = {.type = node->type, .ctx = node->ctx, .op = node->op, .event = node->event};
+        node->step = add_step(image, &model, wait, waits) + 1;
+    }
+    free(wait);
+}
+
+/* All of a graph between two empty steps, behind the given ones. Returns the last. */
+static size_t add_graph(struct simcuda_image *image, CUgraph graph, CUcontext ctx, const size_t *wait, size_t waits)
+{
+    const struct step empty = {.type = CU_GRAPH_NODE_TYPE_EMPTY, .ctx = ctx};
+    size_t entry = add_step(image, &empty, wait, waits), ends = 0;
+    size_t *end = simcuda_new((graph->nodes + 1) * sizeof *end);
+    for (size_t i = 0; i < graph->nodes; i++) {
+        graph->node[i]->step = 0;
+    }
+    for (size_t i = 0; i < graph->nodes; i++) {
+        add_node_steps(image, graph->node[i], entry);
+        end[ends++] = graph->node[i]->step - 1;
+    }
+    if (ends == 0) {
+        end[ends++] = entry;
+    }
+    users_copy(&image->users, &graph->users);
+    size_t last = add_step(image, &empty, end, ends);
+    free(end);
+    return last;
+}
+
+static struct simcuda_image *image_new(CUgraph graph, CUcontext ctx)
+{
+    struct simcuda_image *image = simcuda_new(sizeof *image);
+    image->references = 1;
+    add_graph(image, graph, ctx, NULL, 0);
+    return image;
+}
+
+CUuserObject simcuda_image_release(struct simcuda_image *image)
+{
+    CUuserObject doomed = NULL;
+    if (--image->references > 0) {
+        return NULL;
+    }
+    users_drop(&image->users, &doomed);
+    for (size_t i = 1; i < image->lanes; i++) {
+        simcuda_stream_close(image->lane[i]);
+    }
+    for (size_t i = 0; i < image->steps; i++) {
+        free(image->step[i].wait);
+    }
+    free(image->lane);
+    free(image->step);
+    free(image);
+    return doomed;
+}
+
+static bool same_topology(const struct simcuda_image *a, const struct simcuda_image *b)
+{
+    bool same = a->steps == b->steps;
+    for (size_t i = 0; i < a->steps && same; i++) {
+        const struct step *x = &a->step[i], *y = &b->step[i];
+        same = x->type == y->type && x->ctx == y->ctx && x->waits == y->waits &&
+               memcmp(x->wait, y->wait, x->waits * sizeof *x->wait) == 0;
+    }
+    return same;
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec_p, CUgraph graph, unsigned long long flags)
@@ -526,35 +577,34 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec_p, CUgraph graph, unsigne
     SIMCUDA_ENTER();
     (void)flags; /* about memory of graphs and where they are launched from */
     pthread_mutex_lock(&simcuda.lock);
-    if (!simcuda_has(SIMCUDA_GRAPH, graph) || graph->capturing) {
+    if (!simcuda_has(SIMCUDA_GRAPH, graph) || graph->capturing || !simcuda_current()) {
         return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
     }
     CUgraphExec exec = simcuda_new(sizeof *exec);
-    exec->references = 1;
-    exec->program = graph->program;
-    exec->program->references++;
-    users_copy(&exec->users, &graph->users);
-    for (int i = 1; i < exec->program->lanes; i++) {
-        exec->lane[i] = simcuda_stream_new(exec->program->ctx[i], CU_STREAM_NON_BLOCKING);
-    }
+    exec->image = image_new(graph, simcuda_current());
     simcuda_add(SIMCUDA_EXEC, &exec->object);
     *exec_p = exec;
     return simcuda_leave(CUDA_SUCCESS);
 }
 
-CUuserObject simcuda_exec_release(CUgraphExec exec)
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
 {
-    CUuserObject doomed = NULL;
-    if (--exec->references == 0) {
-        users_drop(&exec->users, &doomed);
-        for (int i = 1; i < exec->program->lanes; i++) {
-            simcuda_stream_close(exec->lane[i]);
-        }
-        program_release(exec->program);
-        simcuda_marker_release(exec->last);
-        free(exec);
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    if (!simcuda_has(SIMCUDA_EXEC, exec) || !simcuda_has(SIMCUDA_GRAPH, graph) || graph->capturing) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    return doomed;
+    struct simcuda_image *image = image_new(graph, exec->image->step[0].ctx), *unused = image;
+    bool same = same_topology(exec->image, image);
+    if (same) {
+        unused = exec->image;
+        exec->image = image;
+    }
+    info->result = same ? CU_GRAPH_EXEC_UPDATE_SUCCESS : CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    CUuserObject doomed = simcuda_image_release(unused);
+    pthread_mutex_unlock(&simcuda.lock);
+    simcuda_users_destroy(doomed);
+    return same ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec exec)
@@ -565,33 +615,79 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
         return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
     }
     simcuda_remove(&exec->object);
-    CUuserObject doomed = simcuda_exec_release(exec);
+    CUuserObject doomed = simcuda_image_release(exec->image);
+    simcuda_marker_release(exec->last);
+    free(exec);
     pthread_mutex_unlock(&simcuda.lock);
     simcuda_users_destroy(doomed);
     return CUDA_SUCCESS;
 }
 
-/* Queues every step, each token's record and waits with a marker of this launch. */
-static void launch_steps(CUgraphExec exec, CUstream stream)
+/* ---- launch ---- */
+
+/* What event waits wait for is fixed before this launch records anything. */
+static CUresult look_at_events(struct simcuda_image *image)
 {
-    const struct program *program = exec->program;
-    struct simcuda_marker **marker = simcuda_new((program->tokens + 1) * sizeof *marker);
-    for (size_t i = 0; i < program->steps; i++) {
-        const struct program_step *step = &program->step[i];
-        CUstream lane = step->lane == 0 ? stream : exec->lane[step->lane];
-        if (step->op.kind == SIMCUDA_OP_RECORD) {
-            marker[step->op.token] = simcuda_marker_new(1);
-            simcuda_push_record(lane, marker[step->op.token]);
-        } else if (step->op.kind == SIMCUDA_OP_WAIT) {
-            simcuda_push_wait(lane, marker[step->op.token]);
-        } else {
-            simcuda_push(lane, &step->op);
+    for (size_t i = 0; i < image->steps; i++) {
+        struct step *step = &image->step[i];
+        step->marker = NULL;
+        if (step->event && !simcuda_has(SIMCUDA_EVENT, step->event)) {
+            return CUDA_ERROR_INVALID_HANDLE;
         }
     }
-    for (uint32_t i = 0; i < program->tokens; i++) {
-        simcuda_marker_release(marker[i]);
+    for (size_t i = 0; i < image->steps; i++) {
+        struct step *step = &image->step[i];
+        if (step->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT && step->event->marker) {
+            step->marker = step->event->marker;
+            step->marker->references++;
+        }
     }
-    free(marker);
+    return CUDA_SUCCESS;
+}
+
+/* What the step does, on its lane. */
+static void push_work(CUstream lane, struct step *step)
+{
+    switch (step->type) {
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+        break;
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        if (step->marker) {
+            simcuda_push_wait(lane, step->marker);
+            simcuda_marker_release(step->marker);
+        }
+        break;
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        simcuda_marker_release(step->event->marker);
+        step->event->marker = simcuda_marker_new(1);
+        step->event->capture = 0;
+        simcuda_push_record(lane, step->event->marker);
+        break;
+    default:
+        simcuda_push(lane, &step->op);
+        break;
+    }
+}
+
+static void launch_steps(struct simcuda_image *image, CUstream stream)
+{
+    for (size_t i = 0; i < image->steps; i++) {
+        struct step *step = &image->step[i];
+        CUstream lane = step->lane == 0 ? stream : image->lane[step->lane];
+        for (size_t w = 0; w < step->waits; w++) {
+            if (step->wait[w] != step->previous) {
+                simcuda_push_wait(lane, image->step[step->wait[w]].marker);
+            }
+        }
+        push_work(lane, step);
+        step->marker = simcuda_marker_new(1);
+        simcuda_push_record(lane, step->marker);
+    }
+    /* The last step comes after all others: the stream goes on behind it. */
+    simcuda_push_wait(stream, image->step[image->steps - 1].marker);
+    for (size_t i = 0; i < image->steps; i++) {
+        simcuda_marker_release(image->step[i].marker);
+    }
 }
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
@@ -607,19 +703,22 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
     } else if (result == CUDA_SUCCESS && stream->legacy) {
         result = simcuda_capture_check_legacy(stream->ctx, true);
     }
+    if (result == CUDA_SUCCESS) {
+        result = look_at_events(exec->image);
+    }
     if (result != CUDA_SUCCESS) {
         return simcuda_leave(result);
     }
-    struct simcuda_op retire = {.kind = SIMCUDA_OP_RETIRE, .exec = exec};
+    struct simcuda_op retire = {.kind = SIMCUDA_OP_RETIRE, .image = exec->image};
     simcuda_stream_order(stream);
     if (exec->last) {
         simcuda_push_wait(stream, exec->last);
         simcuda_marker_release(exec->last);
     }
-    launch_steps(exec, stream);
+    launch_steps(exec->image, stream);
     exec->last = simcuda_marker_new(1);
     simcuda_push_record(stream, exec->last);
-    exec->references++;
+    exec->image->references++;
     simcuda_push(stream, &retire);
     return simcuda_leave(CUDA_SUCCESS);
 }

@@ -3,9 +3,10 @@
  * cuda_internal.h - inside the stand-in libcuda.so.1
  *
  * One lock (simcuda.lock) guards all state of the process. It is never held while work runs: kernels, copies, host
- * functions and destructors of user objects. A stream is a thread with a queue of operations. The one means of
- * ordering is the marker: something that is done once some streams have come to some place in their queues. Events,
- * the waits of host threads, the rules of the legacy stream and the edges of graphs are all made of markers.
+ * functions and destructors of user objects. A stream is a thread with a queue of operations, which is bounded for
+ * launches. The one means of ordering is the marker: something that is done once some streams have come to some place
+ * in their queues. Events, the waits of host threads, the rules of the legacy stream and the edges of graphs are all
+ * made of markers.
  *
  * Functions declared below want the lock held by the caller unless they say otherwise.
  */
@@ -19,6 +20,9 @@
 /* Exported under these names too, whichever of them the cuda.h at hand declares. */
 #undef cuEventElapsedTime
 #undef cuStreamGetCaptureInfo
+#undef cuStreamUpdateCaptureDependencies
+#undef cuGraphAddDependencies
+#undef cuGraphRemoveDependencies
 CUresult CUDAAPI cuEventElapsedTime(float *milliseconds_p, CUevent start, CUevent end);
 CUresult CUDAAPI cuEventElapsedTime_v2(float *milliseconds_p, CUevent start, CUevent end);
 CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status_p, cuuint64_t *id_p,
@@ -26,6 +30,10 @@ CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatu
 CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status_p, cuuint64_t *id_p,
                                            CUgraph *graph_p, const CUgraphNode **dependencies_p,
                                            const CUgraphEdgeData **edges_p, size_t *count_p);
+CUresult CUDAAPI cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *dependencies, size_t count,
+                                                   unsigned flags);
+CUresult CUDAAPI cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count);
+CUresult CUDAAPI cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count);
 #pragma GCC visibility pop
 
 #include <pthread.h>
@@ -38,7 +46,8 @@ CUresult CUDAAPI cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatu
 #include "test/simnode/kernels.h"
 #include "test/simnode/topology.h"
 
-#define SIMCUDA_MAX_LANES 16
+#define SIMCUDA_MAX_CAPTURED 16 /* streams in one capture */
+#define SIMCUDA_QUEUE 1024      /* operations that a stream takes before a launch waits; SIMNODE_QUEUE */
 #define SIMCUDA_MAX_THREADS 1024
 
 /* Objects with a handle. Listed, so that a handle can be checked and the living counted. */
@@ -92,7 +101,7 @@ enum simcuda_op_kind {
     SIMCUDA_OP_HOST,
     SIMCUDA_OP_RECORD, /* comes to a marker */
     SIMCUDA_OP_WAIT,   /* waits until a marker is done */
-    SIMCUDA_OP_RETIRE  /* drops a reference to an executable graph */
+    SIMCUDA_OP_RETIRE  /* drops a reference to the image of a graph */
 };
 
 /* One thing for a stream to do. */
@@ -104,6 +113,7 @@ struct simcuda_op {
             simnode_kernel_fn run;
             struct simcuda_launch_count *count;
             unsigned blocks;
+            bool programmatic; /* programmatic stream serialization is asked for */
             struct oh_kernel_list_args args; /* or only its base: as the kernel takes it */
         } kernel;
         struct {
@@ -123,9 +133,33 @@ struct simcuda_op {
             void *data;
         } host;
         struct simcuda_marker *marker; /* RECORD, WAIT: a reference */
-        uint32_t token;                /* the same in a graph, where there is one marker for each launch */
-        CUgraphExec exec;
+        struct simcuda_image *image;
     };
+};
+
+/* An edge into a node of a graph. */
+struct simcuda_edge {
+    CUgraphNode from;
+    bool programmatic;
+};
+
+struct CUgraphNode_st {
+    CUgraph graph;
+    CUgraphNodeType type;
+    CUcontext ctx;
+    struct simcuda_op op; /* kernel, copy, set, host function */
+    CUevent event;        /* event record, event wait */
+    CUgraph child;        /* child graph: a copy that the node owns */
+    size_t dependencies;
+    struct simcuda_edge *dependency;
+    size_t step;  /* while an image is made: its last step, plus 1 */
+    bool visited; /* while something is searched */
+};
+
+/* What the next operation of a captured stream comes after, and what an event recorded there stands for. */
+struct simcuda_frontier {
+    size_t count;
+    CUgraphNode *node;
 };
 
 struct CUstream_st {
@@ -144,7 +178,7 @@ struct CUstream_st {
     uint32_t random;
     unsigned long long id;           /* never used again, as handles are */
     struct simcuda_capture *capture; /* NULL: none */
-    int lane;                        /* in the capture */
+    int lane;                        /* which stream of the capture */
 };
 
 struct CUevent_st {
@@ -153,7 +187,7 @@ struct CUevent_st {
     unsigned flags;
     struct simcuda_marker *marker; /* NULL: never recorded */
     cuuint64_t capture;            /* last recorded in this capture; 0: outside */
-    uint32_t token;
+    struct simcuda_frontier after; /* what it stands for there */
 };
 
 struct CUlib_st {
@@ -186,6 +220,7 @@ struct simcuda_state {
     struct simnode_topology topology;
     uint32_t seed; /* SIMNODE_SEED, _DELAY_US, _BLOCK_THREADS; fixed by cuInit */
     uint32_t delay_us;
+    uint32_t queue; /* operations that a stream takes */
     bool block_threads;
     int devices;
     int gpu_of[SIMNODE_MAX_GPUS]; /* by device ordinal */
@@ -275,7 +310,7 @@ void simcuda_push_wait(CUstream stream, struct simcuda_marker *marker);
 void simcuda_stream_wait(CUstream stream);
 void simcuda_context_wait(CUcontext ctx);
 
-/* cuda_graph.c */
+/* cuda_capture.c */
 
 /* May this thread make a call that is unsafe while some stream captures? Otherwise invalidates that capture. */
 CUresult simcuda_capture_check(void);
@@ -283,17 +318,57 @@ CUresult simcuda_capture_check(void);
 /* May the legacy stream of this context be used? With `invalidate`, a capture in the way is invalidated. */
 CUresult simcuda_capture_check_legacy(CUcontext ctx, bool invalidate);
 
-/* The operations on a capturing stream: any work, event record, event wait (which may make the stream capture). */
+/*
+ * The operations on a capturing stream: any work, event record, event wait (which may make the stream capture); the
+ * last two as external nodes.
+ */
 CUresult simcuda_capture_work(CUstream stream, const struct simcuda_op *op);
 CUresult simcuda_capture_record(CUstream stream, CUevent event);
 CUresult simcuda_capture_wait(CUstream stream, CUevent event);
+CUresult simcuda_capture_external(CUstream stream, CUevent event, CUgraphNodeType type);
 void simcuda_capture_invalidate(CUstream stream);
 
-/* Drops a reference to an executable graph. Returns user objects to hand to simcuda_users_destroy. */
-CUuserObject simcuda_exec_release(CUgraphExec exec);
+/* cuda_graph.c */
+
+/* A graph without nodes. */
+CUgraph simcuda_graph_new(void);
+
+/* Frees a graph that is not captured any more. Returns user objects to hand to simcuda_users_destroy. */
+CUuserObject simcuda_graph_free(CUgraph graph);
+
+/* A node at the end of the graph, and an edge into a node. False: there is such an edge. */
+CUgraphNode simcuda_node_new(CUgraph graph, CUgraphNodeType type, CUcontext ctx);
+bool simcuda_node_depend(CUgraphNode node, CUgraphNode from, bool programmatic);
+
+/* Is the handle a node of that graph? */
+bool simcuda_graph_has(const struct CUgraph_st *graph, CUgraphNode node);
+
+/* Marks a node and all that it comes after; clears the marks of a graph. */
+void simcuda_node_visit(CUgraphNode node);
+void simcuda_graph_unvisit(CUgraph graph);
+
+/* Drops a reference to what an executable graph runs. Returns user objects to hand to simcuda_users_destroy. */
+CUuserObject simcuda_image_release(struct simcuda_image *image);
 
 /* Calls destructors. The lock is not held. */
 void simcuda_users_destroy(CUuserObject doomed);
+
+struct CUgraph_st {
+    struct simcuda_object object;
+    bool capturing;
+    size_t nodes;
+    CUgraphNode *node; /* in the order in which they were made */
+    struct simcuda_users {
+        size_t count;
+        struct {
+            CUuserObject user;
+            unsigned references;
+        } * entry;
+    } users; /* references that it holds */
+};
+
+/* Room for one more: doubles an array at each power of two. */
+void *simcuda_grown(void *array, size_t count, size_t size);
 
 /* cuda_module.c: runs a kernel on the calling thread. The lock is not held. */
 void simcuda_kernel_run(const struct simcuda_op *op, uint32_t *random);

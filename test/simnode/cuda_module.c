@@ -123,6 +123,9 @@ CUresult cuFuncGetAttribute(int *value_p, CUfunction_attribute attribute, CUfunc
     case CU_FUNC_ATTRIBUTE_NUM_REGS:
         *value_p = 32;
         break;
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+        *value_p = 90; /* so that programs launch with programmatic stream serialization */
+        break;
     default:
         *value_p = 0;
         break;
@@ -206,6 +209,10 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     op.kernel.run = kernel->run;
     op.kernel.count = kernel->count;
     op.kernel.blocks = config->gridDimX;
+    for (unsigned i = 0; i < config->numAttrs; i++) {
+        op.kernel.programmatic |= config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+                                  config->attrs[i].value.programmaticStreamSerializationAllowed;
+    }
     result = take_arguments(ctx, kernel, parameters[0], &op);
     return simcuda_leave(result == CUDA_SUCCESS ? simcuda_submit(stream, &op) : result);
 }

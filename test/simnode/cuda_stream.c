@@ -129,7 +129,7 @@ static void run(CUstream stream, struct simcuda_op *op)
         simcuda_marker_release(op->marker);
         break;
     case SIMCUDA_OP_RETIRE:
-        doomed = simcuda_exec_release(op->exec);
+        doomed = simcuda_image_release(op->image);
         pthread_mutex_unlock(&simcuda.lock);
         simcuda_users_destroy(doomed);
         pthread_mutex_lock(&simcuda.lock);
@@ -160,7 +160,9 @@ static void *stream_main(void *argument)
             stream->tail = &stream->head;
         }
         run(stream, op);
-        stream->pending--;
+        if (stream->pending-- == simcuda.queue) {
+            pthread_cond_broadcast(&simcuda.progress); /* pairs with wait_for_room */
+        }
     }
     simcuda_stream_release(stream);
     pthread_mutex_unlock(&simcuda.lock);
@@ -263,6 +265,16 @@ void simcuda_stream_order(CUstream stream)
     }
 }
 
+/* A launch into a full queue blocks its caller, as the driver does. */
+static void wait_for_room(CUstream stream)
+{
+    simcuda_stream_retain(stream);
+    while (stream->pending >= simcuda.queue) {
+        pthread_cond_wait(&simcuda.progress, &simcuda.lock);
+    }
+    simcuda_stream_release(stream);
+}
+
 CUresult simcuda_submit(CUstream stream, const struct simcuda_op *op)
 {
     if (stream->capture) {
@@ -270,6 +282,7 @@ CUresult simcuda_submit(CUstream stream, const struct simcuda_op *op)
     }
     CUresult result = stream->legacy ? simcuda_capture_check_legacy(stream->ctx, true) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS) {
+        wait_for_room(stream);
         simcuda_stream_order(stream);
         simcuda_push(stream, op);
     }
@@ -454,21 +467,25 @@ CUresult cuEventDestroy_v2(CUevent event)
     }
     simcuda_remove(&event->object);
     simcuda_marker_release(event->marker);
+    free(event->after.node);
     free(event);
     return simcuda_leave(CUDA_SUCCESS);
 }
 
-CUresult cuEventRecord(CUevent event, CUstream handle)
+static CUresult record(CUevent event, CUstream handle, unsigned flags)
 {
-    SIMCUDA_ENTER();
     CUstream stream;
     pthread_mutex_lock(&simcuda.lock);
     CUresult result = simcuda_stream_find(handle, &stream);
     if (result == CUDA_SUCCESS && (!simcuda_has(SIMCUDA_EVENT, event) || event->ctx != stream->ctx)) {
         result = CUDA_ERROR_INVALID_HANDLE;
     }
+    if (result == CUDA_SUCCESS && (flags & ~(stream->capture ? (unsigned)CU_EVENT_RECORD_EXTERNAL : 0u))) {
+        result = CUDA_ERROR_INVALID_VALUE; /* external: under capture only */
+    }
     if (result == CUDA_SUCCESS && stream->capture) {
-        return simcuda_leave(simcuda_capture_record(stream, event));
+        return simcuda_leave(flags ? simcuda_capture_external(stream, event, CU_GRAPH_NODE_TYPE_EVENT_RECORD)
+                                   : simcuda_capture_record(stream, event));
     }
     if (result == CUDA_SUCCESS && stream->legacy) {
         result = simcuda_capture_check_legacy(stream->ctx, true);
@@ -483,6 +500,18 @@ CUresult cuEventRecord(CUevent event, CUstream handle)
     return simcuda_leave(result);
 }
 
+CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+    SIMCUDA_ENTER();
+    return record(event, stream, 0);
+}
+
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
+{
+    SIMCUDA_ENTER();
+    return record(event, stream, flags);
+}
+
 CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
 {
     SIMCUDA_ENTER();
@@ -492,11 +521,14 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
     if (result == CUDA_SUCCESS && !simcuda_has(SIMCUDA_EVENT, event)) {
         result = CUDA_ERROR_INVALID_HANDLE;
     }
-    if (result == CUDA_SUCCESS && flags != 0) {
-        result = CUDA_ERROR_NOT_SUPPORTED;
+    if (result == CUDA_SUCCESS && (flags & ~(stream->capture ? (unsigned)CU_EVENT_WAIT_EXTERNAL : 0u))) {
+        result = CUDA_ERROR_INVALID_VALUE; /* external: under capture only */
     }
     if (result != CUDA_SUCCESS) {
         return simcuda_leave(result);
+    }
+    if (flags) {
+        return simcuda_leave(simcuda_capture_external(stream, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT));
     }
     if (event->capture != 0 || (stream->capture && event->marker)) {
         return simcuda_leave(simcuda_capture_wait(stream, event));
