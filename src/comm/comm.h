@@ -47,15 +47,14 @@ struct oh_comm {
     const struct oh_kernel_set *kernels;
     struct oh_kernel_args args; /* what is the same in every call */
 
-    /* Order between calls on different streams (launch.c). */
-    CUevent last_call;              /* recorded after every eager launch */
-    unsigned long long last_stream; /* its id */
+    /* Order between calls on different streams and in graphs (order.c). */
+    bool graph_mixing;              /* graphs are ordered with everything else */
+    CUevent last_call;              /* recorded after every eager launch, and by each replay of a graph */
+    unsigned long long last_stream; /* id of the stream of the last eager launch */
     bool launched;
-    CUevent captured_call; /* recorded after every captured launch */
-    cuuint64_t capture_id;
-    CUstream captured_stream;
-    atomic_uint graphs; /* captured graphs that hold launches of this communicator */
-    bool said_goodbye;  /* peers' memory closed (retire.c) */
+    struct oh_capture *captures; /* newest first */
+    atomic_uint graphs;          /* captured graphs that hold launches of this communicator */
+    bool said_goodbye;           /* peers' memory closed (retire.c) */
 
     struct oh_user_op *user_ops; /* redop.c */
 
@@ -160,8 +159,8 @@ struct oh_burst {
     const struct oh_call *calls;
     size_t count;
     size_t launched;
-    bool joined; /* more than one stream */
-    bool captured;
+    bool joined;                  /* more than one stream */
+    struct oh_capture *capture;   /* NULL: eager */
     unsigned long long stream_id; /* eager only */
 };
 

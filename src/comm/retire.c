@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "comm/order.h"
 #include "gpu/context.h"
 #include "util/log.h"
 
@@ -95,11 +96,9 @@ static void free_remains(struct oh_comm *comm)
         if (comm->last_call) {
             driver->event_destroy(comm->last_call);
         }
-        if (comm->captured_call) {
-            driver->event_destroy(comm->captured_call);
-        }
         oh_context_leave_relaxed(driver, &scope);
     }
+    oh_order_free(comm);
     oh_staging_destroy(&comm->staging);
     oh_segment_close(&comm->segment);
     free(comm);
@@ -271,7 +270,6 @@ void oh_comm_strip(struct oh_comm *comm)
     comm->staging = (struct oh_staging){0};
     comm->segment.meeting = NULL;
     comm->last_call = NULL;
-    comm->captured_call = NULL;
     oh_comms_reap();
 }
 

@@ -3,6 +3,8 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,10 +18,13 @@ static char error[160];
 static const struct {
     const char *symbol;
     size_t offset;
+    bool needed;
 } functions[] = {
-#define OH_DRIVER_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_driver, field_)},
-    OH_DRIVER_FUNCTIONS(OH_DRIVER_ROW)
+#define OH_DRIVER_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_driver, field_), true},
+#define OH_DRIVER_LATER_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_driver, field_), false},
+    OH_DRIVER_FUNCTIONS(OH_DRIVER_ROW) OH_DRIVER_LATER_FUNCTIONS(OH_DRIVER_LATER_ROW)
 #undef OH_DRIVER_ROW
+#undef OH_DRIVER_LATER_ROW
 };
 
 static ncclResult_t open_driver(void)
@@ -32,7 +37,7 @@ static ncclResult_t open_driver(void)
     }
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         void *address = dlsym(library, functions[i].symbol);
-        if (!address) {
+        if (!address && functions[i].needed) {
             snprintf(error, sizeof error, "the CUDA driver lacks %s (CUDA 12.0 or later is needed)",
                      functions[i].symbol);
             dlclose(library);

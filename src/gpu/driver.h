@@ -53,6 +53,8 @@
     X(stream_end_capture, cuStreamEndCapture, (CUstream, CUgraph *))                                                   \
     X(stream_get_capture_info, cuStreamGetCaptureInfo_v2,                                                              \
       (CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **, size_t *))                    \
+    X(stream_update_capture_dependencies, cuStreamUpdateCaptureDependencies,                                           \
+      (CUstream, CUgraphNode *, size_t, unsigned int))                                                                 \
     X(thread_exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *))                        \
     X(event_create, cuEventCreate, (CUevent *, unsigned int))                                                          \
     X(event_destroy, cuEventDestroy_v2, (CUevent))                                                                     \
@@ -62,6 +64,11 @@
     X(event_elapsed_time, cuEventElapsedTime, (float *, CUevent, CUevent))                                             \
     X(graph_instantiate, cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long))                    \
     X(graph_launch, cuGraphLaunch, (CUgraphExec, CUstream))                                                            \
+    X(graph_add_event_record_node, cuGraphAddEventRecordNode,                                                          \
+      (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUevent))                                                  \
+    X(graph_add_dependencies, cuGraphAddDependencies, (CUgraph, const CUgraphNode *, const CUgraphNode *, size_t))     \
+    X(graph_remove_dependencies, cuGraphRemoveDependencies,                                                            \
+      (CUgraph, const CUgraphNode *, const CUgraphNode *, size_t))                                                     \
     X(graph_destroy, cuGraphDestroy, (CUgraph))                                                                        \
     X(graph_exec_destroy, cuGraphExecDestroy, (CUgraphExec))                                                           \
     X(graph_retain_user_object, cuGraphRetainUserObject, (CUgraph, CUuserObject, unsigned int, unsigned int))          \
@@ -74,9 +81,15 @@
     X(func_get_attribute, cuFuncGetAttribute, (int *, CUfunction_attribute, CUfunction))                               \
     X(launch_kernel_ex, cuLaunchKernelEx, (const CUlaunchConfig *, CUfunction, void **, void **))
 
+/* The same, of later drivers: NULL where the driver lacks it. Types that cuda.h of CUDA 12.0 lacks are void here. */
+#define OH_DRIVER_LATER_FUNCTIONS(X)                                                                                   \
+    X(stream_get_capture_info_v3, cuStreamGetCaptureInfo_v3, /* 12.3 */                                                \
+      (CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **, const void **, size_t *))
+
 struct oh_driver {
 #define OH_DRIVER_FIELD(field_, symbol_, args_) CUresult(CUDAAPI *field_) args_;
     OH_DRIVER_FUNCTIONS(OH_DRIVER_FIELD)
+    OH_DRIVER_LATER_FUNCTIONS(OH_DRIVER_FIELD)
 #undef OH_DRIVER_FIELD
 };
 

@@ -23,6 +23,8 @@
     X(STATS, "ONEHOP_STATS", "0", "0 or 1", "1: print what was served, by communicator, when it ends")                 \
     X(STATS_FILE, "ONEHOP_STATS_FILE", "none", "an absolute path of at most 200 characters",                           \
       "an existing file that the same is appended to; `onehop run --stats` sets it")                                   \
+    X(GRAPH_MIXING, "ONEHOP_GRAPH_MIXING", "1, or NCCL_GRAPH_MIXING_SUPPORT", "0 or 1",                                \
+      "0: a graph's replays are not ordered with the communicator's other calls, the application does that")           \
     X(SHM_DIR, "ONEHOP_SHM_DIR", "/dev/shm", "an absolute path of at most 200 characters",                             \
       "where the ranks of a host meet; ranks with different values count as different hosts")                          \
     X(INIT_EPOCH, "ONEHOP_INIT_EPOCH", "1", "0 to 2147483647",                                                         \

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * order.c - see order.h
+ *
+ * Kernels of one communicator must not overlap: they share epochs and slots. On one stream they do not. Elsewhere they
+ * are ordered as NCCL orders its own (2.28.9, src/misc/strongstream.cc), in the order in which the host launches them:
+ *
+ *   eager      the event last_call is recorded after every call; a call on another stream waits for it. While graphs
+ *              of the communicator are alive every call waits: a replay may have come between.
+ *   captured   a call on another stream of the capture gets an edge from the newest kernel.
+ *   graphs     the first call of a graph comes after an external wait for last_call, and an external record of it
+ *              comes after the last. A launch of the graph is thus one call more in the eager order.
+ *
+ * Which call is the last, a capture does not say. So the record node is made behind the first call and moved behind
+ * each further one: all changes but removing nodes are allowed on a graph under capture (cuStreamGetCaptureInfo). It
+ * is a leaf, in no stream's way, so that the edges between kernels stay programmatic. One record is enough because
+ * the newest kernel comes after all earlier ones of the capture.
+ *
+ * A graph holds a reference on the communicator's memory, as NCCL's do (enqueue.cc:1542), and so on last_call.
+ */
+#include "comm/order.h"
+
+#include <stdlib.h>
+
+static const struct oh_driver *driver_of(const struct oh_comm *comm)
+{
+    return comm->staging.driver;
+}
+
+/* A burst runs on the stream of its first call. */
+static CUstream stream_of(const struct oh_burst *burst)
+{
+    return burst->calls[0].stream;
+}
+
+/* --- captures --------------------------------------------------------------------------------------------------- */
+
+/* On a thread of the driver. The last access is to `graphs`: at zero the communicator may be freed. */
+static void CUDA_CB graph_is_gone(void *user)
+{
+    struct oh_capture *capture = user;
+    struct oh_comm *comm = capture->comm;
+    atomic_store_explicit(&capture->gone, true, memory_order_release); /* pairs with the load in drop_captures */
+    atomic_fetch_sub_explicit(&comm->graphs, 1, memory_order_release); /* pairs with the load in retire.c */
+}
+
+/* Makes the graph hold the communicator's memory until it, and all made from it, are destroyed. */
+static CUresult retain_for_graph(struct oh_capture *capture)
+{
+    const struct oh_driver *driver = driver_of(capture->comm);
+    CUuserObject object;
+    CUresult result = driver->user_object_create(&object, capture, graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    atomic_fetch_add(&capture->comm->graphs, 1);
+    result = driver->graph_retain_user_object(capture->graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
+    if (result != CUDA_SUCCESS) {
+        driver->user_object_release(object, 1); /* runs graph_is_gone */
+    }
+    return result;
+}
+
+/* Frees the entries whose graphs are gone, or all. */
+static void drop_captures(struct oh_comm *comm, bool all)
+{
+    struct oh_capture **link = &comm->captures;
+    while (*link) {
+        struct oh_capture *capture = *link;
+        if (all || atomic_load_explicit(&capture->gone, memory_order_acquire)) {
+            *link = capture->next;
+            free(capture);
+        } else {
+            link = &capture->next;
+        }
+    }
+}
+
+void oh_order_free(struct oh_comm *comm)
+{
+    drop_captures(comm, true);
+}
+
+static struct oh_capture *find_capture(const struct oh_comm *comm, cuuint64_t id)
+{
+    struct oh_capture *capture = comm->captures;
+    while (capture && capture->id != id) {
+        capture = capture->next;
+    }
+    return capture;
+}
+
+/* The communicator's first call in a capture. */
+static CUresult open_capture(struct oh_comm *comm, cuuint64_t id, CUgraph graph, CUstream stream,
+                             struct oh_capture **capture_p)
+{
+    drop_captures(comm, false);
+    struct oh_capture *capture = malloc(sizeof *capture);
+    if (!capture) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *capture = (struct oh_capture){.comm = comm, .id = id, .graph = graph, .stream = stream};
+    CUresult result = retain_for_graph(capture);
+    if (result != CUDA_SUCCESS) {
+        free(capture);
+        return result;
+    }
+    capture->next = comm->captures;
+    comm->captures = capture;
+    if (comm->graph_mixing) {
+        result = driver_of(comm)->stream_wait_event(stream, comm->last_call, CU_EVENT_WAIT_EXTERNAL);
+    }
+    *capture_p = capture;
+    return result;
+}
+
+/* The node that the next work on a capturing stream comes after; for a stream that has just got a kernel, that. */
+static CUresult tip_of(const struct oh_driver *driver, CUstream stream, CUgraphNode *node_p)
+{
+    CUstreamCaptureStatus status;
+    const CUgraphNode *nodes = NULL;
+    const void *edges;
+    size_t count = 0;
+    /* The older form fails where edges carry data, which drivers before 12.3 do not know. */
+    CUresult result = driver->stream_get_capture_info_v3
+                          ? driver->stream_get_capture_info_v3(stream, &status, NULL, NULL, &nodes, &edges, &count)
+                          : driver->stream_get_capture_info(stream, &status, NULL, NULL, &nodes, &count);
+    if (result == CUDA_SUCCESS && (status != CU_STREAM_CAPTURE_STATUS_ACTIVE || count == 0)) {
+        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    if (result == CUDA_SUCCESS) {
+        *node_p = nodes[0];
+    }
+    return result;
+}
+
+/* An edge from the newest kernel, unless the stream is where that is. The per-thread stream is one in each thread. */
+static CUresult follow_newest(struct oh_capture *capture, CUstream stream)
+{
+    const struct oh_driver *driver = driver_of(capture->comm);
+    CUgraphNode tip;
+    if (!capture->newest || (stream == capture->stream && stream != CU_STREAM_PER_THREAD)) {
+        return CUDA_SUCCESS;
+    }
+    if (tip_of(driver, stream, &tip) == CUDA_SUCCESS && tip == capture->newest) {
+        return CUDA_SUCCESS;
+    }
+    return driver->stream_update_capture_dependencies(stream, &capture->newest, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
+}
+
+/* The record node comes after `tip` instead of after the kernel before. */
+static CUresult move_record(struct oh_capture *capture, CUgraphNode tip)
+{
+    const struct oh_driver *driver = driver_of(capture->comm);
+    if (!capture->record) {
+        return driver->graph_add_event_record_node(&capture->record, capture->graph, &tip, 1, capture->comm->last_call);
+    }
+    CUresult result = driver->graph_add_dependencies(capture->graph, &tip, &capture->record, 1);
+    if (result == CUDA_SUCCESS) {
+        result = driver->graph_remove_dependencies(capture->graph, &capture->newest, &capture->record, 1);
+    }
+    return result;
+}
+
+static CUresult after_captured(struct oh_capture *capture, CUstream stream)
+{
+    CUgraphNode tip;
+    CUresult result = tip_of(driver_of(capture->comm), stream, &tip);
+    if (result != CUDA_SUCCESS || tip == capture->newest) {
+        return result;
+    }
+    if (capture->comm->graph_mixing) {
+        result = move_record(capture, tip);
+    }
+    if (result == CUDA_SUCCESS) {
+        capture->newest = tip;
+        capture->stream = stream;
+    }
+    return result;
+}
+
+/* --- a burst ---------------------------------------------------------------------------------------------------- */
+
+static CUresult before_captured(struct oh_burst *burst, cuuint64_t id, CUgraph graph)
+{
+    struct oh_comm *comm = burst->calls[0].comm;
+    burst->capture = find_capture(comm, id);
+    return burst->capture ? follow_newest(burst->capture, stream_of(burst))
+                          : open_capture(comm, id, graph, stream_of(burst), &burst->capture);
+}
+
+static CUresult before_eager(struct oh_burst *burst)
+{
+    struct oh_comm *comm = burst->calls[0].comm;
+    const struct oh_driver *driver = driver_of(comm);
+    /* By id: handles come again after a stream is destroyed, and the per-thread default stream is one in each thread.
+     */
+    CUresult result = driver->stream_get_id(stream_of(burst), &burst->stream_id);
+    bool moved = comm->launched && burst->stream_id != comm->last_stream;
+    bool replayed = comm->graph_mixing && atomic_load_explicit(&comm->graphs, memory_order_relaxed) > 0;
+    if (result == CUDA_SUCCESS && (moved || replayed)) {
+        result = driver->stream_wait_event(stream_of(burst), comm->last_call, 0);
+    }
+    return result;
+}
+
+CUresult oh_order_before(struct oh_burst *burst)
+{
+    const struct oh_driver *driver = driver_of(burst->calls[0].comm);
+    CUstreamCaptureStatus status;
+    cuuint64_t id = 0;
+    CUgraph graph = NULL;
+    CUresult result = driver->stream_get_capture_info(stream_of(burst), &status, &id, &graph, NULL, NULL);
+    if (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
+        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? before_captured(burst, id, graph) : before_eager(burst);
+}
+
+CUresult oh_order_after(struct oh_burst *burst)
+{
+    struct oh_comm *comm = burst->calls[0].comm;
+    if (burst->capture) {
+        return after_captured(burst->capture, stream_of(burst));
+    }
+    comm->launched = true;
+    comm->last_stream = burst->stream_id;
+    return driver_of(comm)->event_record(comm->last_call, stream_of(burst));
+}

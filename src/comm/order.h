@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * order.h - the order of a communicator's launches, whatever streams and graphs they are on
+ *
+ * Inside of src/comm. Every function is called in the communicator's context, by the thread that uses the
+ * communicator; graph destructors run on a thread of the driver and touch atomics only.
+ */
+#ifndef OH_COMM_ORDER_H_
+#define OH_COMM_ORDER_H_
+
+#include "comm/comm.h"
+
+/* A capture with launches of this communicator. It lives until the graph, and all made from it, are gone. */
+struct oh_capture {
+    struct oh_capture *next; /* the list belongs to the thread that uses the communicator */
+    struct oh_comm *comm;
+    cuuint64_t id;      /* unique in the process */
+    CUgraph graph;      /* these four mean something while the capture is under way */
+    CUstream stream;    /* of its newest call */
+    CUgraphNode newest; /* the kernel of that; NULL: none yet */
+    CUgraphNode record; /* of the event last_call, behind the newest kernel; NULL: none */
+    atomic_bool gone;   /* the graph is: the entry may be freed */
+};
+
+/* Puts the burst's stream behind the last launch, in the world (eager, or one graph) that the stream is in now. */
+CUresult oh_order_before(struct oh_burst *burst);
+
+/* Notes the launches of the burst as the last ones. */
+CUresult oh_order_after(struct oh_burst *burst);
+
+/* Frees the list of captures: no graph may be left. */
+void oh_order_free(struct oh_comm *comm);
+
+#endif
