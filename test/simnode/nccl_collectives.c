@@ -252,15 +252,30 @@ static ncclResult_t join_streams(CUstream from, CUstream to)
     return result == CUDA_SUCCESS ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-/* Makes the stream wait for the communicator's last operation, where that is on another stream. */
+static ncclResult_t need_event(CUevent *event)
+{
+    if (*event == NULL) {
+        CU_CHECK(cuEventCreate(event, CU_EVENT_DISABLE_TIMING));
+    }
+    return ncclSuccess;
+}
+
+/*
+ * Makes the stream wait for the communicator's last operation, where that is on another stream; replays of graphs
+ * count, so a graph begins with an external wait, and once there is one every call waits.
+ */
 static ncclResult_t chain_begin(struct simnccl_core *core, CUstream stream, cuuint64_t capture)
 {
-    if (capture != 0) {
-        if (core->last_capture == capture && core->last_captured_stream != stream) {
-            CU_CHECK(cuStreamWaitEvent(stream, core->last_captured_event, 0));
-        }
-    } else if (core->chained && core->last_stream != stream) {
+    ncclResult_t result = need_event(&core->last_event);
+    if (result != ncclSuccess) {
+        return result;
+    }
+    if (capture == 0 && (core->captured || (core->chained && core->last_stream != stream))) {
         CU_CHECK(cuStreamWaitEvent(stream, core->last_event, 0));
+    } else if (capture != 0 && core->last_capture != capture) {
+        CU_CHECK(cuStreamWaitEvent(stream, core->last_event, CU_EVENT_WAIT_EXTERNAL));
+    } else if (capture != 0 && core->last_captured_stream != stream) {
+        CU_CHECK(cuStreamWaitEvent(stream, core->last_captured_event, 0));
     }
     return ncclSuccess;
 }
@@ -268,15 +283,18 @@ static ncclResult_t chain_begin(struct simnccl_core *core, CUstream stream, cuui
 /* Marks the end of the operation just put on the stream. */
 static ncclResult_t chain_end(struct simnccl_core *core, CUstream stream, cuuint64_t capture)
 {
-    CUevent *event = capture != 0 ? &core->last_captured_event : &core->last_event;
-    if (*event == NULL) {
-        CU_CHECK(cuEventCreate(event, CU_EVENT_DISABLE_TIMING));
-    }
-    CU_CHECK(cuEventRecord(*event, stream));
     if (capture != 0) {
+        ncclResult_t result = need_event(&core->last_captured_event);
+        if (result != ncclSuccess) {
+            return result;
+        }
+        CU_CHECK(cuEventRecordWithFlags(core->last_event, stream, CU_EVENT_RECORD_EXTERNAL));
+        CU_CHECK(cuEventRecord(core->last_captured_event, stream));
+        core->captured = true;
         core->last_capture = capture;
         core->last_captured_stream = stream;
     } else {
+        CU_CHECK(cuEventRecord(core->last_event, stream));
         core->chained = true;
         core->last_stream = stream;
     }

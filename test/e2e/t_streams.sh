@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT
+# Order between the calls of a communicator on streams, and in graphs, that nothing else orders.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+sim_app=$app
+app=$abs_top_builddir/test/gpu/graph_mixing
+export SIMNODE_DELAY_US=200
+seed=$((RANDOM + 1))
+mix=(--delay 300 --seed "$seed")
+
+run_app "${mix[@]}" --ranks 2 --rounds 60 --structure
+expect_served "graphs and eager calls on three streams (seed $seed)"
+run_app "${mix[@]}" --ranks 3 --threads --rounds 40 --structure
+expect_served "the same of threads (seed $seed)"
+ONEHOP_ALGO=twoshot_push run_app "${mix[@]}" --ranks 2 --rounds 30 --structure modes turns children
+expect_served "the same in two hops (seed $seed)" twoshot_push
+ONEHOP_MAX_BYTES=100 run_app "${mix[@]}" --ranks 2 --rounds 30 modes turns destroy
+expect_right "the same, handed back"
+run_stock "${mix[@]}" --ranks 2 --rounds 30 modes turns destroy
+expect_right "the same, without onehop"
+
+for variable in ONEHOP_GRAPH_MIXING NCCL_GRAPH_MIXING_SUPPORT; do
+    export $variable=0
+    run_app --ranks 2 --rounds 0 --structure modes
+    [ "$status" != 0 ] && [ "$(count_of 'FAIL line .* 0 wait and 0 record nodes')" -gt 0 ]
+    tap_point $? "$variable=0: no event nodes in graphs" "$(diagnosis)"
+    unset $variable
+done
+
+app=$sim_app
+for local in 1 4; do
+    SIMNODE_DELAY_US=2000 run_app --nranks 4 --local $local --streams 2 --scenario overlap --counts 5000 --rounds 10
+    expect_served "a graph on one stream, calls on another, $local ranks a process"
+done
+tap_done
