@@ -51,10 +51,16 @@ struct oh_comm {
     bool graph_mixing;              /* graphs are ordered with everything else */
     CUevent last_call;              /* recorded after every eager launch, and by each replay of a graph */
     unsigned long long last_stream; /* id of the stream of the last eager launch */
+    CUstream last_handle;           /* of that stream */
     bool launched;
-    struct oh_capture *captures; /* newest first */
-    atomic_uint graphs;          /* captured graphs that hold launches of this communicator */
-    bool said_goodbye;           /* peers' memory closed (retire.c) */
+    CUevent handed_back_call;      /* recorded after a call that NCCL has served, once there are many streams */
+    CUstream handed_back_stream;   /* of that call */
+    bool handed_back_since;        /* no launch of ours is behind that event yet */
+    CUstream latest_stream;        /* of any call, served or not */
+    bool any_stream, many_streams; /* calls have been on one stream, on several */
+    struct oh_capture *captures;   /* newest first */
+    atomic_uint graphs;            /* captured graphs that hold launches of this communicator */
+    bool said_goodbye;             /* peers' memory closed (retire.c) */
 
     struct oh_user_op *user_ops; /* redop.c */
 
@@ -159,8 +165,10 @@ struct oh_burst {
     const struct oh_call *calls;
     size_t count;
     size_t launched;
-    bool joined;                  /* more than one stream */
-    struct oh_capture *capture;   /* NULL: eager */
+    bool joined;   /* more than one stream */
+    CUgraph graph; /* that the stream is captured into, NULL: eager */
+    cuuint64_t capture_id;
+    struct oh_capture *capture;   /* of that */
     unsigned long long stream_id; /* eager only */
 };
 
@@ -168,6 +176,20 @@ struct oh_burst {
 ncclResult_t oh_burst_begin(struct oh_burst *burst, const struct oh_call *calls, size_t count);
 ncclResult_t oh_burst_turn(struct oh_burst *burst);
 ncclResult_t oh_burst_end(struct oh_burst *burst);
+
+/*
+ * The capture that a stream is in: a number that no other capture has, 0: none. The communicator has been served.
+ * Returns ncclSuccess or ncclUnhandledCudaError (logged as WARN).
+ */
+ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p);
+
+/*
+ * Around a call that NCCL serves on `stream`, of a communicator that is served: orders it after our launches, and our
+ * later launches after it. Costs a few loads while the communicator has used one stream only, and no graph is alive.
+ * What is not ordered: doc/design.md, "Order". Cannot fail; says at INFO what went wrong.
+ */
+void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream);
+void oh_comm_after_handed_back(struct oh_comm *comm, CUstream stream);
 
 /* A burst of one call, from begin to end. */
 ncclResult_t oh_call_launch(const struct oh_call *call);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/fuse.h"
 #include "comm/order.h"
 #include "gpu/context.h"
 #include "util/env.h"
@@ -35,8 +36,9 @@ ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm)
     if (res != ncclSuccess) {
         goto out;
     }
-    /* The event is destroyed by oh_comms_reap, also when this fails half-way. */
+    /* Events are destroyed by oh_comms_reap, also when this fails half-way. */
     OH_CU_GOTO(driver, event_create(&comm->last_call, CU_EVENT_DISABLE_TIMING), res, out);
+    OH_CU_GOTO(driver, event_create(&comm->handed_back_call, CU_EVENT_DISABLE_TIMING), res, out);
     for (uint32_t j = 0; j < comm->nranks; j++) {
         comm->args.staging[j] = (char *)(uintptr_t)staging->peer[(comm->rank + j) % comm->nranks].base;
     }
@@ -74,10 +76,23 @@ static CUresult launch_call(const struct oh_call *call, CUstream stream)
     return oh_kernel_launch(&launch, &args);
 }
 
-static void count_call(const struct oh_call *call)
+static CUresult launch_list(const struct oh_call *calls, size_t count, enum onehop_algorithm *algorithm_p,
+                            CUstream stream)
+{
+    const struct oh_comm *comm = calls[0].comm;
+    struct oh_kernel_list_args args;
+    struct oh_plan plan;
+    args.base = comm->args;
+    oh_fuse_list(&comm->table, calls, count, &args, &plan);
+    *algorithm_p = plan.algorithm;
+    const struct oh_launch launch = {comm->staging.driver, comm->kernels, &plan, &calls[0].op, calls[0].type, stream};
+    return oh_kernel_launch_list(&launch, &args);
+}
+
+static void count_call(const struct oh_call *call, enum onehop_algorithm algorithm)
 {
     struct oh_comm *comm = call->comm;
-    atomic_fetch_add_explicit(&comm->calls[call->plan.algorithm], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&comm->calls[algorithm], 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&comm->bytes, call->count * oh_type_size(call->type), memory_order_relaxed);
 }
 
@@ -130,16 +145,28 @@ static CUresult close_after_failure(struct oh_burst *burst, CUresult failure)
     return failure;
 }
 
+/* The next launch of the burst: a call, or a list of calls that go together. */
+static CUresult launch_next(struct oh_burst *burst)
+{
+    const struct oh_call *calls = &burst->calls[burst->launched];
+    size_t count = oh_fuse_count(&calls[0].comm->table, calls, burst->count - burst->launched);
+    enum onehop_algorithm algorithm = calls[0].plan.algorithm;
+    CUresult result =
+        count > 1 ? launch_list(calls, count, &algorithm, stream_of(burst)) : launch_call(&calls[0], stream_of(burst));
+    if (result == CUDA_SUCCESS) {
+        for (size_t i = 0; i < count; i++) {
+            count_call(&calls[i], algorithm);
+        }
+        burst->launched += count;
+    }
+    return result;
+}
+
 static CUresult launch_in_context(struct oh_burst *burst)
 {
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < OH_BURST_TURN && burst->launched < burst->count && result == CUDA_SUCCESS; i++) {
-        const struct oh_call *call = &burst->calls[burst->launched];
-        result = launch_call(call, stream_of(burst));
-        if (result == CUDA_SUCCESS) {
-            burst->launched++;
-            count_call(call);
-        }
+        result = launch_next(burst);
     }
     return result == CUDA_SUCCESS ? result : close_after_failure(burst, result);
 }
@@ -157,6 +184,11 @@ static CUresult whole_in_context(struct oh_burst *burst)
         result = launch_in_context(burst);
     }
     return result == CUDA_SUCCESS ? end_in_context(burst) : result;
+}
+
+static CUresult look_in_context(struct oh_burst *burst)
+{
+    return oh_order_look(burst->calls[0].comm, stream_of(burst), &burst->capture_id, &burst->graph);
 }
 
 /* Runs one of the steps above in the communicator's context. */
@@ -198,4 +230,15 @@ ncclResult_t oh_call_launch(const struct oh_call *call)
 {
     struct oh_burst burst = {.calls = call, .count = 1};
     return in_context(&burst, whole_in_context);
+}
+
+ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p)
+{
+    struct oh_call call = {.comm = comm, .stream = stream};
+    struct oh_burst burst = {.calls = &call, .count = 1};
+    ncclResult_t res = in_context(&burst, look_in_context);
+    if (res == ncclSuccess) {
+        *capture_p = burst.graph ? burst.capture_id + 1 : 0;
+    }
+    return res;
 }

@@ -16,11 +16,17 @@
  * is a leaf, in no stream's way, so that the edges between kernels stay programmatic. One record is enough because
  * the newest kernel comes after all earlier ones of the capture.
  *
+ *   NCCL's     a call of the communicator that NCCL serves waits for last_call where its stream is another; once calls
+ *              have been on several streams an event after it makes ours wait in turn.
+ *
  * A graph holds a reference on the communicator's memory, as NCCL's do (enqueue.cc:1542), and so on last_call.
  */
 #include "comm/order.h"
 
 #include <stdlib.h>
+
+#include "gpu/context.h"
+#include "util/log.h"
 
 static const struct oh_driver *driver_of(const struct oh_comm *comm)
 {
@@ -91,15 +97,16 @@ static struct oh_capture *find_capture(const struct oh_comm *comm, cuuint64_t id
 }
 
 /* The communicator's first call in a capture. */
-static CUresult open_capture(struct oh_comm *comm, cuuint64_t id, CUgraph graph, CUstream stream,
-                             struct oh_capture **capture_p)
+static CUresult open_capture(struct oh_burst *burst)
 {
+    struct oh_comm *comm = burst->calls[0].comm;
     drop_captures(comm, false);
     struct oh_capture *capture = malloc(sizeof *capture);
     if (!capture) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *capture = (struct oh_capture){.comm = comm, .id = id, .graph = graph, .stream = stream};
+    *capture =
+        (struct oh_capture){.comm = comm, .id = burst->capture_id, .graph = burst->graph, .stream = stream_of(burst)};
     CUresult result = retain_for_graph(capture);
     if (result != CUDA_SUCCESS) {
         free(capture);
@@ -108,9 +115,9 @@ static CUresult open_capture(struct oh_comm *comm, cuuint64_t id, CUgraph graph,
     capture->next = comm->captures;
     comm->captures = capture;
     if (comm->graph_mixing) {
-        result = driver_of(comm)->stream_wait_event(stream, comm->last_call, CU_EVENT_WAIT_EXTERNAL);
+        result = driver_of(comm)->stream_wait_event(stream_of(burst), comm->last_call, CU_EVENT_WAIT_EXTERNAL);
     }
-    *capture_p = capture;
+    burst->capture = capture;
     return result;
 }
 
@@ -181,12 +188,29 @@ static CUresult after_captured(struct oh_capture *capture, CUstream stream)
 
 /* --- a burst ---------------------------------------------------------------------------------------------------- */
 
-static CUresult before_captured(struct oh_burst *burst, cuuint64_t id, CUgraph graph)
+static CUresult before_captured(struct oh_burst *burst)
 {
     struct oh_comm *comm = burst->calls[0].comm;
-    burst->capture = find_capture(comm, id);
-    return burst->capture ? follow_newest(burst->capture, stream_of(burst))
-                          : open_capture(comm, id, graph, stream_of(burst), &burst->capture);
+    burst->capture = find_capture(comm, burst->capture_id);
+    return burst->capture ? follow_newest(burst->capture, stream_of(burst)) : open_capture(burst);
+}
+
+static void note_stream(struct oh_comm *comm, CUstream stream)
+{
+    comm->many_streams |= comm->any_stream && stream != comm->latest_stream;
+    comm->latest_stream = stream;
+    comm->any_stream = true;
+}
+
+/* Behind the last call that NCCL has served, if there is none of ours behind it yet. */
+static CUresult follow_handed_back(struct oh_comm *comm, CUstream stream)
+{
+    if (!comm->handed_back_since) {
+        return CUDA_SUCCESS;
+    }
+    comm->handed_back_since = false;
+    return stream == comm->handed_back_stream ? CUDA_SUCCESS
+                                              : driver_of(comm)->stream_wait_event(stream, comm->handed_back_call, 0);
 }
 
 static CUresult before_eager(struct oh_burst *burst)
@@ -201,23 +225,30 @@ static CUresult before_eager(struct oh_burst *burst)
     if (result == CUDA_SUCCESS && (moved || replayed)) {
         result = driver->stream_wait_event(stream_of(burst), comm->last_call, 0);
     }
+    note_stream(comm, stream_of(burst));
+    return result == CUDA_SUCCESS ? follow_handed_back(comm, stream_of(burst)) : result;
+}
+
+CUresult oh_order_look(const struct oh_comm *comm, CUstream stream, cuuint64_t *id_p, CUgraph *graph_p)
+{
+    CUstreamCaptureStatus status;
+    CUresult result = driver_of(comm)->stream_get_capture_info(stream, &status, id_p, graph_p, NULL, NULL);
+    if (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
+        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    if (result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        *graph_p = NULL;
+    }
     return result;
 }
 
 CUresult oh_order_before(struct oh_burst *burst)
 {
-    const struct oh_driver *driver = driver_of(burst->calls[0].comm);
-    CUstreamCaptureStatus status;
-    cuuint64_t id = 0;
-    CUgraph graph = NULL;
-    CUresult result = driver->stream_get_capture_info(stream_of(burst), &status, &id, &graph, NULL, NULL);
-    if (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
-        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
+    CUresult result = oh_order_look(burst->calls[0].comm, stream_of(burst), &burst->capture_id, &burst->graph);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? before_captured(burst, id, graph) : before_eager(burst);
+    return burst->graph ? before_captured(burst) : before_eager(burst);
 }
 
 CUresult oh_order_after(struct oh_burst *burst)
@@ -228,5 +259,74 @@ CUresult oh_order_after(struct oh_burst *burst)
     }
     comm->launched = true;
     comm->last_stream = burst->stream_id;
+    comm->last_handle = stream_of(burst);
     return driver_of(comm)->event_record(comm->last_call, stream_of(burst));
+}
+
+/* --- calls that NCCL serves --------------------------------------------------------------------------------------- */
+
+/* By handle: a stream destroyed and made again under the same handle counts as one. */
+static bool is_in_order(const struct oh_comm *comm, CUstream stream)
+{
+    bool nothing = !comm->launched && !comm->captures;
+    return nothing ||
+           (comm->launched && !comm->captures && stream == comm->last_handle && stream != CU_STREAM_PER_THREAD);
+}
+
+static CUresult follow_launches(struct oh_comm *comm, CUstream stream)
+{
+    cuuint64_t id;
+    CUgraph graph;
+    CUresult result = oh_order_look(comm, stream, &id, &graph);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (graph) {
+        struct oh_capture *capture = find_capture(comm, id);
+        return capture ? follow_newest(capture, stream) : CUDA_SUCCESS;
+    }
+    return driver_of(comm)->stream_wait_event(stream, comm->last_call, 0);
+}
+
+static CUresult record_handed_back(struct oh_comm *comm, CUstream stream)
+{
+    cuuint64_t id;
+    CUgraph graph;
+    CUresult result = oh_order_look(comm, stream, &id, &graph);
+    if (result == CUDA_SUCCESS && !graph) {
+        result = driver_of(comm)->event_record(comm->handed_back_call, stream);
+        comm->handed_back_stream = stream;
+        comm->handed_back_since = result == CUDA_SUCCESS;
+    }
+    return result;
+}
+
+static void in_context(struct oh_comm *comm, CUstream stream, CUresult (*step)(struct oh_comm *, CUstream))
+{
+    const struct oh_staging *staging = &comm->staging;
+    struct oh_context_scope scope;
+    CUresult result = oh_context_enter(staging->driver, staging->context, &scope);
+    if (result == CUDA_SUCCESS) {
+        result = step(comm, stream);
+        oh_context_leave(staging->driver, &scope);
+    }
+    if (result != CUDA_SUCCESS) {
+        OH_INFO("comm %p rank %u: ordering a call that NCCL serves: %s", (void *)comm->nccl, comm->rank,
+                oh_driver_error_name(staging->driver, result));
+    }
+}
+
+void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream)
+{
+    if (!is_in_order(comm, stream)) {
+        in_context(comm, stream, follow_launches);
+    }
+}
+
+void oh_comm_after_handed_back(struct oh_comm *comm, CUstream stream)
+{
+    note_stream(comm, stream);
+    if (comm->many_streams) {
+        in_context(comm, stream, record_handed_back);
+    }
 }

@@ -22,6 +22,9 @@ struct oh_capture {
     atomic_bool gone;   /* the graph is: the entry may be freed */
 };
 
+/* The graph that a stream is captured into, and the capture's id; NULL: it is not captured. */
+CUresult oh_order_look(const struct oh_comm *comm, CUstream stream, cuuint64_t *id_p, CUgraph *graph_p);
+
 /* Puts the burst's stream behind the last launch, in the world (eager, or one graph) that the stream is in now. */
 CUresult oh_order_before(struct oh_burst *burst);
 

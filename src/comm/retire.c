@@ -96,6 +96,9 @@ static void free_remains(struct oh_comm *comm)
         if (comm->last_call) {
             driver->event_destroy(comm->last_call);
         }
+        if (comm->handed_back_call) {
+            driver->event_destroy(comm->handed_back_call);
+        }
         oh_context_leave_relaxed(driver, &scope);
     }
     oh_order_free(comm);
@@ -270,6 +273,7 @@ void oh_comm_strip(struct oh_comm *comm)
     comm->staging = (struct oh_staging){0};
     comm->segment.meeting = NULL;
     comm->last_call = NULL;
+    comm->handed_back_call = NULL;
     oh_comms_reap();
 }
 

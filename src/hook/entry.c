@@ -300,11 +300,62 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, nc
 
 /* --- calls ------------------------------------------------------------------------------------------------------ */
 
+/* Gives a result of a call in a group, whose failure is that of the group. */
+static ncclResult_t in_group(const struct oh_comm *comm, ncclResult_t res)
+{
+    if (res != ncclSuccess) {
+        const struct oh_real *real = comm->library;
+        inside++;
+        oh_group_fail(real, comm, res);
+        inside--;
+    }
+    return res;
+}
+
 static ncclResult_t serve(const struct oh_call *call)
 {
     int saved = errno;
-    ncclResult_t res = oh_group_depth() > 0 ? oh_group_add_call(call) : oh_call_launch(call);
+    ncclResult_t res = oh_group_depth() > 0 ? in_group(call->comm, oh_group_add_call(call)) : oh_call_launch(call);
     errno = saved;
+    return res;
+}
+
+/* Before and after NCCL gets a call of a communicator of which others are served. */
+static ncclResult_t begin_hand_back(struct oh_comm *comm, CUstream stream)
+{
+    int saved = errno;
+    ncclResult_t res = ncclSuccess;
+    if (oh_group_depth() > 0) {
+        res = in_group(comm, oh_group_see(comm, stream, true));
+    }
+    oh_comm_before_handed_back(comm, stream);
+    errno = saved;
+    return res;
+}
+
+static void end_hand_back(struct oh_comm *comm, CUstream stream)
+{
+    int saved = errno;
+    if (oh_group_depth() == 0) { /* otherwise at the end of the group */
+        oh_comm_after_handed_back(comm, stream);
+    }
+    errno = saved;
+}
+
+static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *recvbuff, size_t count,
+                              ncclDataType_t type, ncclRedOp_t op, cudaStream_t stream)
+{
+    const struct oh_real *real = comm->library;
+    bool served = atomic_load_explicit(&comm->served, memory_order_relaxed);
+    oh_comm_count_handed_back(comm, type, op);
+    ncclResult_t res = served && count > 0 ? begin_hand_back(comm, (CUstream)stream) : ncclSuccess;
+    if (res != ncclSuccess) {
+        return res;
+    }
+    res = REAL(real, AllReduce(sendbuff, recvbuff, count, type, op, comm->nccl, stream));
+    if (res == ncclSuccess && served && count > 0) {
+        end_hand_back(comm, (CUstream)stream);
+    }
     return res;
 }
 
@@ -319,14 +370,12 @@ EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t c
                                .count = count,
                                .type = type,
                                .stream = (CUstream)stream};
-        if (oh_call_plan(&call, op)) {
-            return serve(&call);
-        }
-        oh_comm_count_handed_back(ours, type, op);
-    } else if (inside == 0) {
+        return oh_call_plan(&call, op) ? serve(&call) : hand_back(ours, sendbuff, recvbuff, count, type, op, stream);
+    }
+    if (inside == 0) {
         oh_stats_count_strange();
     }
-    GET_REAL_OF(ours, real);
+    GET_REAL(real);
     return REAL(real, AllReduce(sendbuff, recvbuff, count, type, op, comm, stream));
 }
 

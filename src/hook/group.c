@@ -6,11 +6,22 @@
 
 #include "util/log.h"
 
+/* A stream that a communicator's calls of the group are on. */
+struct seen {
+    struct oh_comm *comm;
+    CUstream stream;
+    cuuint64_t capture; /* 0: not captured, or the only one */
+    bool handed_back;   /* by a call that NCCL serves */
+};
+
 /* One per thread; the arrays live from the first use in a group to its end. */
 struct group {
     int depth;
+    ncclResult_t error; /* of the first call that onehop refused: nothing of the group may run */
     struct oh_call *calls;
     size_t call_count, call_room;
+    struct seen *seen;
+    size_t seen_count, seen_room;
     struct oh_birth *births;
     size_t birth_count, birth_room;
 };
@@ -43,8 +54,98 @@ static bool make_room(void **array, size_t count, size_t *room, size_t size)
     return true;
 }
 
+static const struct seen *find_seen(const struct oh_comm *comm, CUstream stream)
+{
+    for (size_t i = 0; i < group.seen_count; i++) {
+        if (group.seen[i].comm == comm && group.seen[i].stream == stream) {
+            return &group.seen[i];
+        }
+    }
+    return NULL;
+}
+
+/* NCCL's rule (2.28.9, src/enqueue.cc:2349): a communicator's streams in a group are all in one capture, or in none. */
+static bool captured_like_others(const struct seen *seen)
+{
+    for (size_t i = 0; i < group.seen_count; i++) {
+        if (group.seen[i].comm == seen->comm) {
+            return group.seen[i].capture == seen->capture;
+        }
+    }
+    return true;
+}
+
+/* The first of the group is looked at when there is a second: mostly there is none. */
+static ncclResult_t look_at_captures(struct seen *seen)
+{
+    struct seen *first = &group.seen[0];
+    ncclResult_t res = ncclSuccess;
+    if (group.seen_count == 1) {
+        res = oh_comm_capture(first->comm, first->stream, &first->capture);
+    }
+    return res == ncclSuccess ? oh_comm_capture(seen->comm, seen->stream, &seen->capture) : res;
+}
+
+ncclResult_t oh_group_see(struct oh_comm *comm, CUstream stream, bool handed_back)
+{
+    struct seen *known = (struct seen *)find_seen(comm, stream);
+    struct seen seen = {.comm = comm, .stream = stream, .handed_back = handed_back};
+    if (known) {
+        known->handed_back |= handed_back;
+        return ncclSuccess;
+    }
+    ncclResult_t res = group.seen_count > 0 ? look_at_captures(&seen) : ncclSuccess;
+    if (res != ncclSuccess) {
+        return res;
+    }
+    if (!captured_like_others(&seen)) {
+        OH_WARN("comm %p: the streams of a communicator in a group must be captured all, by one graph, or not at all",
+                (void *)comm->nccl);
+        return ncclInvalidUsage;
+    }
+    if (!make_room((void **)&group.seen, group.seen_count, &group.seen_room, sizeof *group.seen)) {
+        OH_WARN("out of memory for the calls of a group");
+        return ncclSystemError;
+    }
+    group.seen[group.seen_count++] = seen;
+    return ncclSuccess;
+}
+
+/* The same between communicators (NCCL: doLaunches): each may have its graph, but all are captured, or none. */
+static bool communicators_alike(void)
+{
+    for (size_t i = 1; i < group.seen_count; i++) {
+        if ((group.seen[i].capture != 0) != (group.seen[0].capture != 0)) {
+            OH_WARN("the communicators of a group must be captured all, or not at all");
+            return false;
+        }
+    }
+    return true;
+}
+
+void oh_group_fail(const struct oh_real *real, const struct oh_comm *comm, ncclResult_t error)
+{
+    group.error = group.error == ncclSuccess ? error : group.error;
+    /* Nothing of NCCL's part may run either: so it is given a call that it refuses. */
+    real->AllReduce(NULL, NULL, 1, ncclNumTypes, ncclSum, comm->nccl, NULL);
+}
+
+/* NCCL has launched its part just now. */
+static void note_handed_back(void)
+{
+    for (size_t i = 0; i < group.seen_count; i++) {
+        if (group.seen[i].handed_back) {
+            oh_comm_after_handed_back(group.seen[i].comm, group.seen[i].stream);
+        }
+    }
+}
+
 ncclResult_t oh_group_add_call(const struct oh_call *call)
 {
+    ncclResult_t res = oh_group_see(call->comm, call->stream, false);
+    if (res != ncclSuccess) {
+        return res;
+    }
     if (!make_room((void **)&group.calls, group.call_count, &group.call_room, sizeof *group.calls)) {
         OH_WARN("out of memory for the calls of a group");
         return ncclSystemError;
@@ -73,6 +174,13 @@ void oh_group_forget(const struct oh_comm *comm)
         }
     }
     group.call_count = kept;
+    kept = 0;
+    for (size_t i = 0; i < group.seen_count; i++) {
+        if (group.seen[i].comm != comm) {
+            group.seen[kept++] = group.seen[i];
+        }
+    }
+    group.seen_count = kept;
 }
 
 /* Fills in what the birth needs to know from NCCL; no handle: there is no such communicator after all. */
@@ -168,6 +276,7 @@ static ncclResult_t launch_queue(void)
 static void empty_group(void)
 {
     free(group.calls);
+    free(group.seen);
     free(group.births);
     group = (struct group){0};
 }
@@ -175,13 +284,20 @@ static void empty_group(void)
 ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(const struct oh_real *, void *),
                             void *argument, bool simulate)
 {
+    if (group.depth == 1 && group.error == ncclSuccess && !communicators_alike()) {
+        oh_group_fail(real, group.seen[0].comm, ncclInvalidUsage);
+    }
     ncclResult_t res = end(real, argument);
     if (group.depth == 0 || --group.depth > 0) {
         return res; /* depth 0: NCCL has said that this is not allowed */
     }
     int saved = errno;
+    res = group.error == ncclSuccess ? res : group.error;
     if (group.birth_count > 0) {
         oh_births_finish(real, group.births, group.birth_count, simulate ? ncclInvalidUsage : res);
+    }
+    if (res == ncclSuccess && !simulate) {
+        note_handed_back();
     }
     /* In progress: NCCL goes on with its part in the background, ours is of communicators that are complete. */
     if ((res == ncclSuccess || res == ncclInProgress) && !simulate && group.call_count > 0) {

@@ -23,8 +23,20 @@ int oh_group_depth(void);
 /* ncclGroupStart succeeded. */
 void oh_group_enter(void);
 
-/* Keeps a call for the end of the group. Returns ncclSuccess or ncclSystemError (out of memory, logged). */
+/*
+ * Keeps a call for the end of the group. Returns ncclSuccess; ncclInvalidUsage (its stream is captured, or not, unlike
+ * those of other calls of the communicator), ncclSystemError (out of memory) or ncclUnhandledCudaError, all logged.
+ */
 ncclResult_t oh_group_add_call(const struct oh_call *call);
+
+/*
+ * A call of a served communicator is on that stream, be it `handed_back` to NCCL or kept here. Returns as
+ * oh_group_add_call does.
+ */
+ncclResult_t oh_group_see(struct oh_comm *comm, CUstream stream, bool handed_back);
+
+/* A call has failed before it came to NCCL: nothing of the group will run, and its end returns the first such error. */
+void oh_group_fail(const struct oh_real *real, const struct oh_comm *comm, ncclResult_t error);
 
 /* Keeps a birth for the end of the group, which owns it then. False: no memory; the birth stays the caller's. */
 bool oh_group_add_birth(const struct oh_birth *birth);

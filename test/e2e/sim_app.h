@@ -183,6 +183,9 @@ void app_item_choose(const struct app_options *options, size_t which, struct app
 void app_item_fill(const struct app_options *options, const struct app_member *member, struct app_item *item,
                    uint64_t serial);
 ncclResult_t app_item_call(const struct app_item *item, const struct app_comm *comm, CUstream stream);
+/* A part of it: `count` elements from `first` on. */
+ncclResult_t app_item_call_part(const struct app_item *item, size_t first, size_t count, const struct app_comm *comm,
+                                CUstream stream);
 void app_item_verify(const struct app_options *options, struct app_member *member, const struct app_comm *comm,
                      const struct app_item *item);
 /* The call must not have been started. */
@@ -195,7 +198,18 @@ void app_batch_run_all(struct app_worker *worker);
 /* sim_mix.c: broadcast, allgather, reducescatter, send and receive on every communicator, checked. */
 void app_mix_run(struct app_worker *worker);
 
-/* sim_scenario.c */
+/* The same on the first communicator, with the calls that `with` makes in one group with them. */
+void app_mix_run_with(struct app_worker *worker, void (*with)(struct app_worker *, void *), void *argument);
+
+/* sim_scenario.c: one item for each member of the worker. */
 void app_scenario_run(struct app_worker *worker);
+void app_scenario_fill(struct app_worker *worker, struct app_item *items);
+void app_scenario_verify(struct app_worker *worker, const struct app_item *items);
+void app_scenario_verify_untouched(struct app_worker *worker, const struct app_item *items);
+
+/* sim_group.c: scenarios about groups. */
+void app_group_slices(struct app_worker *worker, struct app_item *items);
+void app_group_together(struct app_worker *worker, struct app_item *items);
+void app_group_captured(struct app_worker *worker, struct app_item *items);
 
 #endif

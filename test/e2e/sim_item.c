@@ -113,6 +113,14 @@ ncclResult_t app_item_call(const struct app_item *item, const struct app_comm *c
     return ncclAllReduce(send_data(item), recv_data(item), item->count, item->type, comm->op, comm->comm, stream);
 }
 
+ncclResult_t app_item_call_part(const struct app_item *item, size_t first, size_t count, const struct app_comm *comm,
+                                CUstream stream)
+{
+    size_t at = first * (item_bytes(item) / item->count);
+    return ncclAllReduce((char *)send_data(item) + at, (char *)recv_data(item) + at, count, item->type, comm->op,
+                         comm->comm, stream);
+}
+
 static char *download(const struct app_member *member, const struct app_item *item, int side)
 {
     char *data = malloc(buffer_bytes(item, side));

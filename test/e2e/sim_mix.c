@@ -86,7 +86,7 @@ static void verify(const struct app_member *member, const struct app_comm *comm,
     free(data);
 }
 
-static void run_on(struct app_worker *worker, int c)
+static void run_on(struct app_worker *worker, int c, void (*with)(struct app_worker *, void *), void *argument)
 {
     CUdeviceptr buffer[APP_MAX_RANKS];
     for (int m = 0; m < worker->members; m++) {
@@ -97,6 +97,9 @@ static void run_on(struct app_worker *worker, int c)
         }
     }
     APP_NCCL(ncclGroupStart());
+    if (with != NULL) {
+        with(worker, argument);
+    }
     for (int m = 0; m < worker->members; m++) {
         struct app_member *member = &worker->member[m];
         if (member->comm[c].comm != NULL) {
@@ -118,6 +121,11 @@ static void run_on(struct app_worker *worker, int c)
 void app_mix_run(struct app_worker *worker)
 {
     for (int c = 0; c < worker->options->comms; c++) {
-        run_on(worker, c);
+        run_on(worker, c, NULL, NULL);
     }
+}
+
+void app_mix_run_with(struct app_worker *worker, void (*with)(struct app_worker *, void *), void *argument)
+{
+    run_on(worker, 0, with, argument);
 }

@@ -21,7 +21,8 @@ static const char usage[] =
     "  --batch N --group N --nested  calls before waiting; calls per group\n"
     "  --counts a,b --types f32,f16 --op sum --offsets s:r,... --in-place 0|1|both\n"
     "  --iterations N --graph REPLAYS --mix --seed N\n"
-    "  --scenario simulate|group-error|arguments|churn|kill|drop|overlap --rounds N --victim R\n";
+    "  --scenario simulate|group-error|arguments|churn|kill|drop|overlap|slices|together|captured\n"
+    "             --rounds N --victim R\n";
 
 static const char *const type_names[ncclNumTypes] = {"i8",  "u8",  "i32", "u32",  "i64",  "u64",
                                                      "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};

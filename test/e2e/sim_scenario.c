@@ -19,7 +19,7 @@
 #define LEAVE_MICROSECONDS 10000000
 #define POLL_MICROSECONDS 2000
 
-static void fill(struct app_worker *worker, struct app_item *items)
+void app_scenario_fill(struct app_worker *worker, struct app_item *items)
 {
     for (int m = 0; m < worker->members; m++) {
         app_member_use(&worker->member[m]);
@@ -44,7 +44,7 @@ static void call_in_group(struct app_worker *worker, const struct app_item *item
     APP_NCCL(ncclGroupEnd());
 }
 
-static void verify_all(struct app_worker *worker, const struct app_item *items)
+void app_scenario_verify(struct app_worker *worker, const struct app_item *items)
 {
     for (int m = 0; m < worker->members; m++) {
         struct app_member *member = &worker->member[m];
@@ -53,7 +53,7 @@ static void verify_all(struct app_worker *worker, const struct app_item *items)
     }
 }
 
-static void verify_nothing_ran(struct app_worker *worker, const struct app_item *items)
+void app_scenario_verify_untouched(struct app_worker *worker, const struct app_item *items)
 {
     usleep(10 * POLL_MICROSECONDS); /* time to do what must not be done */
     for (int m = 0; m < worker->members; m++) {
@@ -65,20 +65,20 @@ static void verify_nothing_ran(struct app_worker *worker, const struct app_item 
 /* A call as it should be; what came before must not have broken anything. */
 static void run_plain(struct app_worker *worker, struct app_item *items)
 {
-    fill(worker, items);
+    app_scenario_fill(worker, items);
     call_in_group(worker, items);
-    verify_all(worker, items);
+    app_scenario_verify(worker, items);
 }
 
 static void simulate(struct app_worker *worker, struct app_item *items)
 {
     ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
     run_plain(worker, items);
-    fill(worker, items);
+    app_scenario_fill(worker, items);
     APP_NCCL(ncclGroupStart());
     call_all(worker, items);
     APP_NCCL(ncclGroupSimulateEnd(&info));
-    verify_nothing_ran(worker, items);
+    app_scenario_verify_untouched(worker, items);
     run_plain(worker, items);
 }
 
@@ -86,7 +86,7 @@ static void simulate(struct app_worker *worker, struct app_item *items)
 static void group_error(struct app_worker *worker, struct app_item *items)
 {
     for (int bad_first = 0; bad_first < 2; bad_first++) {
-        fill(worker, items);
+        app_scenario_fill(worker, items);
         APP_NCCL(ncclGroupStart());
         if (!bad_first) {
             call_all(worker, items);
@@ -100,7 +100,7 @@ static void group_error(struct app_worker *worker, struct app_item *items)
             call_all(worker, items);
         }
         APP_NCCL_IS(ncclGroupEnd(), ncclInvalidArgument);
-        verify_nothing_ran(worker, items);
+        app_scenario_verify_untouched(worker, items);
         run_plain(worker, items);
     }
 }
@@ -110,7 +110,7 @@ static void arguments(struct app_worker *worker, struct app_item *items)
     ncclComm_t comm = worker->member[0].comm[0].comm;
     CUstream stream = worker->member[0].stream[0];
     void *data = (void *)(uintptr_t)items[0].send;
-    fill(worker, items);
+    app_scenario_fill(worker, items);
     app_member_use(&worker->member[0]);
     APP_NCCL_IS(ncclAllReduce(data, data, 1, ncclFloat, ncclSum, NULL, stream), ncclInvalidArgument);
     APP_NCCL_IS(ncclAllReduce(data, data, 1, ncclNumTypes, ncclSum, comm, stream), ncclInvalidArgument);
@@ -121,7 +121,7 @@ static void arguments(struct app_worker *worker, struct app_item *items)
     APP_NCCL_IS(ncclGroupEnd(), ncclInvalidUsage);
     APP_NCCL(ncclCommDestroy(NULL));
     APP_NCCL(ncclCommAbort(NULL));
-    verify_nothing_ran(worker, items);
+    app_scenario_verify_untouched(worker, items);
     run_plain(worker, items);
 }
 
@@ -198,7 +198,7 @@ static void kill_one(struct app_worker *worker, struct app_item *items)
         usleep(STUCK_MICROSECONDS / 4);
         kill(getpid(), SIGKILL);
     }
-    fill(worker, items);
+    app_scenario_fill(worker, items);
     call_in_group(worker, items);
     APP_CHECK(!finishes(worker, STUCK_MICROSECONDS), "an allreduce ended without all of its ranks");
     for (int m = 0; m < worker->members; m++) {
@@ -246,18 +246,18 @@ static void destroy_all(struct app_worker *worker, const CUgraphExec *exec)
 static void drop(struct app_worker *worker, struct app_item *items)
 {
     CUgraphExec exec[APP_MAX_RANKS];
-    fill(worker, items);
+    app_scenario_fill(worker, items);
     call_in_group(worker, items);
     app_comm_end(worker);
-    verify_all(worker, items);
+    app_scenario_verify(worker, items);
 
     app_comm_make(worker);
-    fill(worker, items);
+    app_scenario_fill(worker, items);
     capture(worker, items, exec);
     launch_all(worker, exec);
     destroy_all(worker, exec);
     app_comm_end(worker);
-    verify_all(worker, items);
+    app_scenario_verify(worker, items);
 }
 
 /* A graph on one stream and, at the same time, a call on another: NCCL puts them in an order, the same everywhere. */
@@ -273,8 +273,8 @@ static void overlap(struct app_worker *worker, struct app_item *items)
     }
     capture(worker, items, exec);
     for (int round = 0; round < worker->options->rounds; round++) {
-        fill(worker, items);
-        fill(worker, second);
+        app_scenario_fill(worker, items);
+        app_scenario_fill(worker, second);
         launch_all(worker, exec);
         APP_NCCL(ncclGroupStart());
         for (int m = 0; m < worker->members; m++) {
@@ -283,8 +283,8 @@ static void overlap(struct app_worker *worker, struct app_item *items)
             APP_NCCL(app_item_call(&second[m], &member->comm[0], member->stream[1]));
         }
         APP_NCCL(ncclGroupEnd());
-        verify_all(worker, items);
-        verify_all(worker, second);
+        app_scenario_verify(worker, items);
+        app_scenario_verify(worker, second);
     }
     destroy_all(worker, exec);
     for (int m = 0; m < worker->members; m++) {
@@ -299,9 +299,16 @@ void app_scenario_run(struct app_worker *worker)
         const char *name;
         void (*run)(struct app_worker *, struct app_item *);
     } scenarios[] = {
-        {"simulate", simulate}, {"group-error", group_error}, {"arguments", arguments},
-        {"churn", churn},       {"kill", kill_one},           {"drop", drop},
+        {"simulate", simulate},
+        {"group-error", group_error},
+        {"arguments", arguments},
+        {"churn", churn},
+        {"kill", kill_one},
+        {"drop", drop},
         {"overlap", overlap},
+        {"slices", app_group_slices},
+        {"together", app_group_together},
+        {"captured", app_group_captured},
     };
     struct app_item items[APP_MAX_RANKS];
     for (int m = 0; m < worker->members; m++) {

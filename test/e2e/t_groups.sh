@@ -33,6 +33,32 @@ ONEHOP_MAX_BYTES=4K run_app --nranks 4 --counts 1000,2000 --batch 8 --streams 2 
 [ "$status" = 0 ] && [ "$(sum_of served)" = "$(report_of nccl_allreduce)" ] && [ "$(sum_of served)" -gt 0 ]
 tap_point $? "onehop and NCCL in turn on two streams" "$(diagnosis)"
 
+# A launch into a full queue blocks: one thread must not fill the queue of one GPU before the others have their part.
+flood=(--scenario slices --group 5000 --rounds 1 --counts 20000)
+ONEHOP_ALGO=twoshot_marker run_app --nranks 4 --local 4 "${flood[@]}"
+expect_served "5,000 calls in a group on each of four GPUs of a thread" twoshot_marker
+run_app --nranks 4 --local 4 "${flood[@]}"
+expect_served "the same, many calls to a launch" oneshot_marker
+run_app --nranks 2 "${flood[@]}" --streams 3 --nested
+expect_served "5,000 calls on three streams, in a group in a group"
+run_app --nranks 3 --scenario slices --group 60 --rounds 4 --counts 100003 --types bf16
+expect_served "60 calls, some of which go together" oneshot_marker
+run_app --nranks 2 --local 2 --scenario together --rounds 3 --counts 700
+expect_served "allreduces in one group with other collectives, send and receive"
+ONEHOP_MAX_BYTES=4K run_app --nranks 3 --scenario together --rounds 3 --counts 7001
+expect_right "the same, allreduces handed back"
+
+for local in 1 2; do
+    captured=(--nranks 2 --local $local --streams 2 --comms 2 --scenario captured --rounds 2 --counts 1000,2000)
+    run_app "${captured[@]}"
+    [ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ "$(sum_of handed_back)" = 0 ]
+    tap_point $? "a group of captured streams and others comes to nothing, $local ranks a process" "$(diagnosis)"
+    ONEHOP_MAX_BYTES=4K run_app "${captured[@]}"
+    expect_right "the same, part onehop, part NCCL, $local ranks a process"
+    run_stock "${captured[@]}"
+    expect_right "the same, without onehop, $local ranks a process"
+done
+
 for local in 1 2; do
     for scenario in simulate group-error arguments; do
         run_app --nranks 2 --local $local --scenario $scenario --counts 1000

@@ -13,6 +13,9 @@
 
 ncclResult_t ncclGroupStart(void); /* nccl.h leaves the parentheses empty, which is no prototype in C */
 ncclResult_t ncclGroupEnd(void);
+/* Not the name that this cuda.h gives it. */
+CUresult cuStreamGetCaptureInfo_v2(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **,
+                                   size_t *);
 
 struct queue {
     void *items;
@@ -61,8 +64,35 @@ ncclResult_t simnccl_group_fail(ncclResult_t result)
     return result;
 }
 
+/* The capture that a stream of a core is in; 0: none. */
+static cuuint64_t capture_of(const struct simnccl_operation *operation)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUcontext context;
+    cuuint64_t id = 0;
+    cuCtxPushCurrent(operation->core->context);
+    cuStreamGetCaptureInfo_v2(operation->stream, &status, &id, NULL, NULL, NULL);
+    cuCtxPopCurrent(&context);
+    return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? id : 0;
+}
+
+/* A communicator's streams in a group are all in one capture, or in none. */
+static bool captured_alike(const struct simnccl_operation *operation)
+{
+    const struct simnccl_operation *queued = group.operations.items;
+    for (size_t i = 0; i < group.operations.number; i++) {
+        if (queued[i].core == operation->core && queued[i].stream != operation->stream) {
+            return capture_of(&queued[i]) == capture_of(operation);
+        }
+    }
+    return true;
+}
+
 ncclResult_t simnccl_group_add_operation(const struct simnccl_operation *operation)
 {
+    if (!captured_alike(operation)) {
+        return simnccl_group_fail(ncclInvalidUsage);
+    }
     struct simnccl_operation *item = queue_extend(&group.operations, sizeof *item);
     if (item == NULL) {
         return simnccl_group_fail(ncclSystemError);
@@ -210,6 +240,11 @@ static ncclResult_t launch_operations(struct simnccl_operation *operation, size_
 {
     ncclResult_t result = ncclSuccess;
     sort_operations(operation, number);
+    for (size_t i = 1; i < number; i++) { /* communicators are captured all, or not at all */
+        if (operation[i].core != operation[i - 1].core && !capture_of(&operation[i]) != !capture_of(&operation[0])) {
+            return ncclInvalidUsage;
+        }
+    }
     for (size_t first = 0, next; first < number && result == ncclSuccess; first = next) {
         next = first + 1;
         while (next < number && operation[next].core == operation[first].core) {

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT */
+/* t_fuse.c - which calls of a group go out as one launch: random groups, cut as they would be launched */
+#include "comm/fuse.h"
+
+#include <string.h>
+
+#include "test/tap.h"
+
+#define GROUPS 2000
+#define CALLS 100
+
+static uint32_t state = 12345;
+
+static uint32_t draw(uint32_t below)
+{
+    state = state * 1664525u + 1013904223u;
+    return (uint32_t)((uint64_t)(state >> 4) * below >> 28);
+}
+
+static uint64_t words_of(const struct oh_call *call)
+{
+    return (call->count * oh_type_size(call->type) + 15) / 16;
+}
+
+static uint64_t one_shot_words(const struct oh_plan_table *table, ncclDataType_t type)
+{
+    const struct oh_plan_rows *rows = &table->rows[oh_kernel_type_carrier(oh_type_kernel(type))];
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < rows->count; i++) {
+        if (rows->row[i].algorithm == ONEHOP_ONESHOT_LL || rows->row[i].algorithm == ONEHOP_ONESHOT_MARKER) {
+            bytes = rows->row[i].max_bytes;
+        }
+    }
+    return bytes / 16;
+}
+
+static bool alike(const struct oh_call *a, const struct oh_call *b)
+{
+    return a->type == b->type && a->op.kind == b->op.kind && a->op.kind != OH_OP_SCALED_SUM;
+}
+
+/* A group as one rank has it: pointers and streams are its own, the rest is drawn by the seed. */
+static void make_group(uint32_t seed, uintptr_t rank, struct oh_call *calls)
+{
+    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclInt8, ncclUint64};
+    state = seed;
+    uint32_t kinds = 1 + draw(4), ops = draw(2) ? 1 : OH_OPS, limit = draw(2) ? 300 : 60000;
+    for (size_t i = 0; i < CALLS; i++) {
+        memset(&calls[i], (int)rank, sizeof calls[i]);
+        calls[i].count = 1 + draw(limit);
+        calls[i].type = types[draw(kinds)];
+        calls[i].op.kind = draw(ops);
+        calls[i].op.operand = rank * i % 2; /* of a scaled sum: each rank's own */
+        calls[i].sendbuff = (const void *)(1000 * rank + i);
+        calls[i].stream = (CUstream)(rank * i % 3 + 16);
+    }
+}
+
+static bool list_is_right(const struct oh_call *calls, size_t count, const struct oh_plan_table *table)
+{
+    struct oh_kernel_list_args list;
+    struct oh_plan plan;
+    uint64_t words = 0;
+    oh_fuse_list(table, calls, count, &list, &plan);
+    bool right =
+        list.calls == count && (plan.algorithm == ONEHOP_ONESHOT_MARKER || plan.algorithm == ONEHOP_ONESHOT_LL);
+    for (size_t i = 0; i < count; i++) {
+        right &= list.item[i].first_word == words && list.item[i].count == calls[i].count &&
+                 list.item[i].sendbuff == calls[i].sendbuff && list.item[i].recvbuff == calls[i].recvbuff &&
+                 alike(&calls[0], &calls[i]);
+        words += words_of(&calls[i]);
+    }
+    return right && list.words == words && words <= one_shot_words(table, calls[0].type);
+}
+
+/* As long as it could be: the next call has another type, or no room. */
+static bool is_greedy(const struct oh_call *calls, size_t count, size_t left, const struct oh_plan_table *table)
+{
+    uint64_t words = 0;
+    for (size_t i = 0; i < count; i++) {
+        words += words_of(&calls[i]);
+    }
+    return count == left || count == OH_LIST_CALLS || !alike(&calls[0], &calls[count]) ||
+           words + words_of(&calls[count]) > one_shot_words(table, calls[0].type);
+}
+
+static void test_groups(uint32_t nranks)
+{
+    static struct oh_call here[CALLS], there[CALLS];
+    struct oh_plan_table table;
+    size_t lists = 0, full = 0;
+    bool right = true, same = true;
+    oh_plan_table_default(nranks, UINT64_MAX, -1, &table);
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        make_group(g, 1, here);
+        make_group(g, 2, there);
+        for (size_t i = 0, count; i < CALLS; i += count) {
+            count = oh_fuse_count(&table, &here[i], CALLS - i);
+            same &= count == oh_fuse_count(&table, &there[i], CALLS - i);
+            right &= count >= 1 && i + count <= CALLS && is_greedy(&here[i], count, CALLS - i, &table) &&
+                     (count == 1 || list_is_right(&here[i], count, &table));
+            lists += count > 1;
+            full += count == OH_LIST_CALLS;
+        }
+    }
+    tap_ok(right && lists > GROUPS && full > 0, "n=%u: %zu lists, %zu of them full, are as long as may be", nranks,
+           lists, full);
+    tap_ok(same, "n=%u: ranks with other pointers, streams and scalars cut groups alike", nranks);
+}
+
+static void test_edges(void)
+{
+    struct oh_plan_table table;
+    struct oh_call calls[40] = {0};
+    oh_plan_table_default(4, UINT64_MAX, -1, &table);
+    size_t most = one_shot_words(&table, ncclFloat32) * 4; /* fp32 elements */
+    for (size_t i = 0; i < 40; i++) {
+        calls[i] = (struct oh_call){.count = 1, .type = ncclFloat32};
+    }
+    tap_ok(oh_fuse_count(&table, calls, 1) == 1, "one call alone");
+    tap_ok(oh_fuse_count(&table, calls, 40) == OH_LIST_CALLS, "no more calls than a list holds");
+    calls[0].count = most - 4;
+    tap_ok(oh_fuse_count(&table, calls, 2) == 2, "two calls that just fit");
+    calls[0].count = most - 3;
+    tap_ok(oh_fuse_count(&table, calls, 2) == 1, "two calls that do not");
+    calls[0].count = 100 * most;
+    tap_ok(oh_fuse_count(&table, calls, 40) == 1 && oh_fuse_count(&table, &calls[1], 39) == OH_LIST_CALLS,
+           "a large call goes alone");
+    calls[0].count = 1;
+    oh_plan_table_default(4, UINT64_MAX, ONEHOP_TWOSHOT_MARKER, &table);
+    tap_ok(oh_fuse_count(&table, calls, 40) == 1, "nothing goes together without a one-shot algorithm");
+    oh_plan_table_default(4, 0, -1, &table);
+    tap_ok(oh_fuse_count(&table, calls, 40) == 1, "nor with an empty table");
+}
+
+int main(void)
+{
+    for (uint32_t n = 2; n <= 8; n += 3) {
+        test_groups(n);
+    }
+    test_edges();
+    return tap_done();
+}
