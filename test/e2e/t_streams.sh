@@ -19,6 +19,13 @@ expect_right "the same, handed back"
 run_stock "${mix[@]}" --ranks 2 --rounds 30 modes turns destroy
 expect_right "the same, without onehop"
 
+# Halves are served, wholes handed back.
+ONEHOP_MAX_BYTES=8K SIMNODE_DELAY_US=1000 run_app "${mix[@]}" --ranks 2 --rounds 100 relay
+[ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ "$(sum_of handed_back)" -gt 0 ]
+tap_point $? "data passed on between onehop and NCCL by the order of calls alone (seed $seed)" "$(diagnosis)"
+run_stock "${mix[@]}" --ranks 2 --rounds 100 relay
+expect_right "the same, without onehop"
+
 for variable in ONEHOP_GRAPH_MIXING NCCL_GRAPH_MIXING_SUPPORT; do
     export $variable=0
     run_app --ranks 2 --rounds 0 --structure modes

@@ -298,26 +298,36 @@ static void mix(struct rank *rank, int rounds)
 
 /* --- graphs ----------------------------------------------------------------------------------------------------- */
 
+static CUgraphNodeType type_of(CUgraphNode node)
+{
+    CUgraphNodeType type;
+    CU(node_type(node, &type));
+    return type;
+}
+
 /* One wait, one record as a leaf behind the last kernel, and kernels that follow one another programmatically. */
 static void check_structure(CUgraph graph, int kernels_expected)
 {
+    CUgraphNode recorded = NULL;
     CUgraphNode nodes[64], from[256], to[256];
     CUgraphEdgeData data[256];
     size_t count = 64, edges = 256, of_type[32] = {0}, programmatic = 0, into_record = 0, out_of_record = 0;
     CU(graph_nodes(graph, nodes, &count));
     for (size_t i = 0; i < count; i++) {
-        CUgraphNodeType type;
-        CU(node_type(nodes[i], &type));
-        of_type[type]++;
+        of_type[type_of(nodes[i])]++;
     }
     CU(graph_edges(graph, from, to, data, &edges));
     for (size_t i = 0; i < edges; i++) {
-        CUgraphNodeType source, target;
-        CU(node_type(from[i], &source));
-        CU(node_type(to[i], &target));
         programmatic += data[i].type == CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC;
-        into_record += target == CU_GRAPH_NODE_TYPE_EVENT_RECORD;
-        out_of_record += source == CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+        out_of_record += type_of(from[i]) == CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+        if (type_of(to[i]) == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
+            into_record++;
+            recorded = from[i];
+        }
+    }
+    for (size_t i = 0; i < edges; i++) {
+        CHECK(from[i] != recorded || type_of(to[i]) == CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+              "the record node is not behind the last kernel");
     }
     CHECK(of_type[CU_GRAPH_NODE_TYPE_KERNEL] == (size_t)kernels_expected, "%zu kernels",
           of_type[CU_GRAPH_NODE_TYPE_KERNEL]);
@@ -329,10 +339,14 @@ static void check_structure(CUgraph graph, int kernels_expected)
           out_of_record);
 }
 
+/* Of a capture of the lane's chain and nothing else. */
 static CUgraph end_capture(const struct lane *lane)
 {
     CUgraph graph;
     CU(end_capture(lane->stream, &graph));
+    if (options.structure) {
+        check_structure(graph, CALLS);
+    }
     return graph;
 }
 
@@ -340,11 +354,7 @@ static CUgraph capture(const struct rank *rank, const struct lane *lane, CUstrea
 {
     CU(begin_capture(lane->stream, mode));
     call_chain(rank, lane);
-    CUgraph graph = end_capture(lane);
-    if (options.structure) {
-        check_structure(graph, CALLS);
-    }
-    return graph;
+    return end_capture(lane);
 }
 
 static void instantiate(struct lane *lane, CUgraph graph)
@@ -451,26 +461,34 @@ static void follow(CUstream from, CUstream to)
     CU(event_destroy(event));
 }
 
-/* Captures on two streams: the first graph's calls change stream, some in a group. */
+/* Captures on two streams: the first graph's calls change stream; others on a branch that nothing orders with them. */
 static void branches(struct rank *rank)
 {
-    struct lane *lane = &rank->lane[0];
-    CUstream side;
+    struct lane *lane = &rank->lane[0], spare = {0};
+    CUstream side, branch;
     CUgraph graph;
     CU(stream_create(&side, CU_STREAM_NON_BLOCKING));
+    CU(stream_create(&branch, CU_STREAM_NON_BLOCKING));
+    lane_open(&spare, branch);
     CU(begin_capture(lane->stream, usual_mode()));
+    follow(lane->stream, branch);
     call(rank, lane, 0, lane->stream);
+    call(rank, &spare, 0, branch);
     follow(lane->stream, side);
     call(rank, lane, 1, side);
+    call(rank, &spare, 1, branch);
     NCCL(group_start());
     call(rank, lane, 2, side);
     NCCL(group_end());
+    call(rank, &spare, 2, branch);
+    follow(branch, lane->stream);
     follow(side, lane->stream);
     CU(end_capture(lane->stream, &graph));
     instantiate(lane, graph);
     instantiate(&rank->lane[1], capture(rank, &rank->lane[1], usual_mode()));
     mix(rank, options.rounds);
     destroy_both(rank);
+    lane_close(&spare);
     CU(stream_destroy(side));
 }
 
@@ -510,6 +528,53 @@ static void destroy(struct rank *rank)
     flush_all(rank);
 }
 
+/* The chain in another way: each call on the next lane's stream, some whole, some in two halves. */
+static void relay_round(struct rank *rank)
+{
+    struct lane *first = &rank->lane[0], *last = &rank->lane[LANES - 1];
+    size_t at = (size_t)last->filled * COUNT, bytes = COUNT * sizeof(float);
+    uint32_t input = draw(&rank->common, PATTERN);
+    for (size_t i = 0; i < COUNT; i++) {
+        last->upload[at + i] = (float)(rank->rank + 1) * input_value(input, i);
+    }
+    last->input[last->filled++] = input;
+    CU(upload(first->in, &last->upload[at], bytes, first->stream));
+    for (int c = 0; c < CALLS; c++) {
+        CUdeviceptr from = c == 0 ? first->in : first->out[c - 1], to = first->out[c];
+        size_t half = draw(&rank->common, 2) ? COUNT / 2 : COUNT;
+        bool grouped = draw(&rank->common, 2);
+        if (grouped) {
+            NCCL(group_start());
+        }
+        for (size_t begin = 0; begin < COUNT; begin += half) {
+            size_t count = COUNT - begin < half ? COUNT - begin : half;
+            NCCL(all_reduce((const void *)(from + begin * sizeof(float)), (void *)(to + begin * sizeof(float)), count,
+                            ncclFloat, ncclSum, rank->comm, (cudaStream_t)rank->lane[c % LANES].stream));
+        }
+        if (grouped) {
+            NCCL(group_end());
+        }
+    }
+    CU(download(&last->download[at], first->out[CALLS - 1], bytes, last->stream));
+}
+
+/* Data that goes from stream to stream in the order of the calls alone, with whoever serves them. */
+static void relay(struct rank *rank)
+{
+    CHECK(CALLS == LANES, "the last call must be on the last lane");
+    for (int l = 0; l < 2; l++) { /* a communicator's first change of stream is not ordered: doc/design.md, "Order" */
+        call(rank, &rank->lane[l], 0, rank->lane[l].stream);
+        CU(synchronize(rank->lane[l].stream));
+    }
+    for (int r = 0; r < options.rounds; r++) {
+        relay_round(rank);
+        if (rank->lane[LANES - 1].filled == RING) {
+            lane_flush(rank, &rank->lane[LANES - 1], "relay");
+        }
+    }
+    lane_flush(rank, &rank->lane[LANES - 1], "relay");
+}
+
 /* Graphs that outlive their communicator. NCCL waits for its own graphs; onehop must not need them to end first. */
 static void outlive(struct rank *rank)
 {
@@ -531,9 +596,9 @@ static const struct {
     const char *name;
     void (*run)(struct rank *rank);
 } scenarios[] = {
-    {"modes", modes},       {"turns", turns},     {"update", update},   {"children", children},
-    {"branches", branches}, {"destroy", destroy}, {"outlive", outlive}, /* last: with --structure only, unless asked for
-                                                                         */
+    {"modes", modes},     {"turns", turns}, {"update", update},   {"children", children}, {"branches", branches},
+    {"destroy", destroy}, {"relay", relay}, {"outlive", outlive}, /* last: with --structure only, unless asked for
+                                                                   */
 };
 
 static bool is_wanted(const char *name)
