@@ -39,4 +39,17 @@ for local in 1 4; do
     SIMNODE_DELAY_US=2000 run_app --nranks 4 --local $local --streams 2 --scenario overlap --counts 5000 --rounds 10
     expect_served "a graph on one stream, calls on another, $local ranks a process"
 done
+
+# One hardware queue for all streams of a GPU: what is behind a call that waits for its peers waits too.
+export CUDA_DEVICE_MAX_CONNECTIONS=1 SIMNODE_DELAY_US=500
+one=(--counts 10,20000 --batch 6 --iterations 2)
+run_app --nranks 4 "${one[@]}" --comms 3 --streams 3
+expect_served "one connection: three communicators on three streams"
+run_app --nranks 4 --local 4 "${one[@]}" --comms 3 --streams 3 --group 6
+expect_served "one connection: in groups, four GPUs of a thread"
+ONEHOP_MAX_BYTES=4K run_app --nranks 3 "${one[@]}" --comms 2 --streams 2 --group 6 --graph 4
+expect_right "one connection: groups and graphs that are part onehop, part NCCL"
+app=$abs_top_builddir/test/gpu/graph_mixing
+run_app "${mix[@]}" --ranks 2 --rounds 30 modes turns branches
+expect_served "one connection: graphs and eager calls on three streams"
 tap_done

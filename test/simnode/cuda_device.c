@@ -118,6 +118,7 @@ CUresult cuInit(unsigned flags)
     simcuda.delay_us = setting("SIMNODE_DELAY_US");
     simcuda.queue = setting("SIMNODE_QUEUE");
     simcuda.queue = simcuda.queue > 0 ? simcuda.queue : SIMCUDA_QUEUE;
+    simcuda.one_connection = setting("CUDA_DEVICE_MAX_CONNECTIONS") == 1;
     simcuda.block_threads = setting("SIMNODE_BLOCK_THREADS") == 1;
     simcuda.owner = getpid();
     return simcuda_leave(CUDA_SUCCESS);

@@ -79,6 +79,8 @@ struct CUctx_st {
     unsigned uses; /* 0: does not exist */
     bool peer[SIMNODE_MAX_GPUS];
     size_t live_bytes;
+    uint64_t queued; /* operations ever queued, and started, on all streams; with one connection only */
+    uint64_t started;
 };
 
 /* Done when `left` is 0. Counted by reference. */
@@ -108,6 +110,7 @@ enum simcuda_op_kind {
 struct simcuda_op {
     struct simcuda_op *next;
     enum simcuda_op_kind kind;
+    uint64_t ticket; /* its place among all of the context */
     union {
         struct {
             simnode_kernel_fn run;
@@ -220,7 +223,8 @@ struct simcuda_state {
     struct simnode_topology topology;
     uint32_t seed; /* SIMNODE_SEED, _DELAY_US, _BLOCK_THREADS; fixed by cuInit */
     uint32_t delay_us;
-    uint32_t queue; /* operations that a stream takes */
+    uint32_t queue;      /* operations that a stream takes */
+    bool one_connection; /* CUDA_DEVICE_MAX_CONNECTIONS=1 */
     bool block_threads;
     int devices;
     int gpu_of[SIMNODE_MAX_GPUS]; /* by device ordinal */

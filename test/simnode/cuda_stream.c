@@ -116,12 +116,35 @@ static void run_unlocked(CUstream stream, const struct simcuda_op *op)
     }
 }
 
+/*
+ * One connection: the streams of a context share a queue, whose head blocks what is behind it until it can start; an
+ * operation can start when those before it in its stream have ended, and a wait when it is over.
+ */
+static void wait_for_turn(CUstream stream, const struct simcuda_op *op)
+{
+    while (simcuda.one_connection && stream->ctx->started != op->ticket) {
+        pthread_cond_wait(&simcuda.progress, &simcuda.lock);
+    }
+}
+
+static void note_start(CUstream stream)
+{
+    if (simcuda.one_connection) {
+        stream->ctx->started++;
+        pthread_cond_broadcast(&simcuda.progress);
+    }
+}
+
 static void run(CUstream stream, struct simcuda_op *op)
 {
     CUuserObject doomed = NULL;
+    wait_for_turn(stream, op);
+    if (op->kind == SIMCUDA_OP_WAIT) {
+        marker_wait(op->marker);
+    }
+    note_start(stream);
     switch (op->kind) {
     case SIMCUDA_OP_WAIT:
-        marker_wait(op->marker);
         simcuda_marker_release(op->marker);
         break;
     case SIMCUDA_OP_RECORD:
@@ -191,6 +214,7 @@ void simcuda_push(CUstream stream, const struct simcuda_op *op)
     struct simcuda_op *queued = simcuda_new(sizeof *queued);
     *queued = *op;
     queued->next = NULL;
+    queued->ticket = stream->ctx->queued++;
     *stream->tail = queued;
     stream->tail = &queued->next;
     stream->pending++;
