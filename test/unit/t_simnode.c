@@ -8,6 +8,7 @@
 #include <cuda.h>
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
@@ -21,6 +22,12 @@
 /* Not the names that this cuda.h gives them. */
 CUresult cuStreamGetCaptureInfo_v2(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **,
                                    size_t *);
+#undef cuStreamUpdateCaptureDependencies
+#undef cuGraphAddDependencies
+#undef cuGraphRemoveDependencies
+CUresult cuStreamUpdateCaptureDependencies(CUstream, CUgraphNode *, size_t, unsigned);
+CUresult cuGraphAddDependencies(CUgraph, const CUgraphNode *, const CUgraphNode *, size_t);
+CUresult cuGraphRemoveDependencies(CUgraph, const CUgraphNode *, const CUgraphNode *, size_t);
 #define DECLARE(field_, symbol_, args_) int symbol_ args_;
 OH_NVML_FUNCTIONS(DECLARE)
 #undef DECLARE
@@ -609,6 +616,228 @@ static void capture_errors(void)
     CHECK(counter == 0);
 }
 
+/* The one node that a captured stream's next operation comes after. */
+static CUgraphNode tip(CUstream stream)
+{
+    CUstreamCaptureStatus status;
+    const CUgraphNode *nodes;
+    size_t number = 0;
+    OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &nodes, &number));
+    CHECK(number == 1);
+    return number == 1 ? nodes[0] : NULL;
+}
+
+/* A graph under capture is changed by hand: edges, a node, what a stream comes after. */
+static void capture_by_hand(void)
+{
+    CUstream origin, side;
+    CUevent event, fork_event;
+    CUgraph graph, during;
+    CUstreamCaptureStatus status;
+    CUgraphNode first, second, record;
+    atomic_int counter = 0;
+    size_t number;
+    start(0);
+    OK(cuStreamCreate(&origin, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&side, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
+    FAILS(cuStreamUpdateCaptureDependencies(origin, NULL, 0, CU_STREAM_SET_CAPTURE_DEPENDENCIES),
+          CUDA_ERROR_ILLEGAL_STATE);
+    OK(cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuStreamGetCaptureInfo_v2(origin, &status, NULL, &during, NULL, &number));
+    CHECK(number == 0);
+    OK(cuLaunchHostFunc(origin, count, &counter));
+    first = tip(origin);
+    OK(cuGraphAddEventRecordNode(&record, during, &first, 1, event));
+    OK(cuLaunchHostFunc(origin, count, &counter));
+    second = tip(origin);
+    CHECK(second != first && second != record);
+    FAILS(cuGraphAddDependencies(during, &first, &record, 1), CUDA_ERROR_INVALID_VALUE);     /* there is one */
+    FAILS(cuGraphAddDependencies(during, &record, &first, 1), CUDA_ERROR_INVALID_VALUE);     /* a cycle */
+    FAILS(cuGraphRemoveDependencies(during, &second, &record, 1), CUDA_ERROR_INVALID_VALUE); /* there is none */
+    OK(cuGraphAddDependencies(during, &second, &record, 1));
+    OK(cuGraphRemoveDependencies(during, &first, &record, 1));
+    FAILS(cuGraphDestroy(during), CUDA_ERROR_INVALID_VALUE);
+
+    /* A branch that is given up by hand need not be joined; the record node never was on a stream. */
+    OK(cuEventRecord(fork_event, origin));
+    OK(cuStreamWaitEvent(side, fork_event, 0));
+    OK(cuLaunchHostFunc(side, count, &counter));
+    OK(cuStreamUpdateCaptureDependencies(side, &second, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+    CHECK(tip(side) == second);
+    OK(cuStreamEndCapture(origin, &graph));
+    OK(cuGraphGetNodes(graph, NULL, &number));
+    CHECK(number == 4);
+    CUgraphExec exec = instantiate(graph);
+    OK(cuGraphLaunch(exec, origin));
+    OK(cuEventSynchronize(event));
+    CHECK(counter >= 2);
+    OK(cuStreamSynchronize(origin));
+    CHECK(counter == 3);
+}
+
+/* Records and waits of graphs meet those of streams, in the order in which the host makes them. */
+static void external_events(void)
+{
+    CUstream origin, other;
+    CUevent event;
+    CUgraph graph;
+    atomic_int counter = 0, flag = 0, later = 0;
+    start(0);
+    OK(cuStreamCreate(&origin, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    FAILS(cuStreamWaitEvent(origin, event, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuEventRecordWithFlags(event, origin, CU_EVENT_RECORD_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
+    OK(cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuStreamWaitEvent(origin, event, CU_EVENT_WAIT_EXTERNAL));
+    OK(cuLaunchHostFunc(origin, count, &counter));
+    OK(cuEventRecordWithFlags(event, origin, CU_EVENT_RECORD_EXTERNAL));
+    OK(cuStreamEndCapture(origin, &graph));
+    OK(cuEventQuery(event)); /* the capture has not touched it */
+    CUgraphExec exec = instantiate(graph);
+    OK(cuGraphLaunch(exec, origin)); /* an event never recorded holds nothing up */
+    OK(cuStreamSynchronize(origin));
+    CHECK(counter == 1);
+
+    OK(cuLaunchHostFunc(other, wait_flag, &flag));
+    OK(cuEventRecord(event, other));
+    OK(cuGraphLaunch(exec, origin)); /* waits for the other stream */
+    OK(cuStreamWaitEvent(other, event, 0));
+    OK(cuLaunchHostFunc(other, count, &later)); /* and that, now, for the graph */
+    usleep(20000);
+    CHECK(counter == 1 && later == 0);
+    atomic_store(&flag, 1);
+    OK(cuStreamSynchronize(other));
+    CHECK(counter == 2 && later == 1);
+    OK(cuEventDestroy(event));
+    FAILS(cuGraphLaunch(exec, origin), CUDA_ERROR_INVALID_HANDLE);
+}
+
+/* A graph of one host function, with a user object that counts when it is gone. */
+static CUgraph counting_graph(CUstream stream, atomic_int *counter, atomic_int *destroyed, int calls)
+{
+    CUgraph graph;
+    CUuserObject object;
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    for (int i = 0; i < calls; i++) {
+        OK(cuLaunchHostFunc(stream, count, counter));
+    }
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuUserObjectCreate(&object, destroyed, count, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    return graph;
+}
+
+static void wait_until(atomic_int *value, int expected)
+{
+    for (int i = 0; i < 1000 && *value != expected; i++) {
+        usleep(1000);
+    }
+    CHECK(*value == expected);
+}
+
+/* Clones, child graphs and updates hold what the graph they are made of holds. */
+static void graph_copies(void)
+{
+    CUstream stream;
+    CUgraph clone, parent;
+    CUgraphNode child, behind;
+    CUgraphExecUpdateResultInfo info;
+    atomic_int counter = 0, destroyed = 0, second = 0, second_destroyed = 0;
+    start(0);
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUgraph graph = counting_graph(stream, &counter, &destroyed, 2);
+    OK(cuGraphClone(&clone, graph));
+    OK(cuGraphDestroy(graph));
+    OK(cuGraphCreate(&parent, 0));
+    OK(cuGraphAddChildGraphNode(&child, parent, NULL, 0, clone));
+    OK(cuGraphAddChildGraphNode(&behind, parent, &child, 1, clone));
+    CUgraphExec exec = instantiate(parent), single = instantiate(clone);
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    CHECK(counter == 4);
+    OK(cuGraphExecDestroy(exec));
+    CHECK(destroyed == 0);
+
+    CUgraph longer = counting_graph(stream, &second, &second_destroyed, 3);
+    FAILS(cuGraphExecUpdate_v2(single, longer, &info), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+    CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
+    OK(cuGraphDestroy(longer));
+    CUgraph like = counting_graph(stream, &second, &second_destroyed, 2);
+    OK(cuGraphExecUpdate_v2(single, like, &info));
+    OK(cuGraphDestroy(like));
+    wait_until(&destroyed, 1);
+    wait_until(&second_destroyed, 1); /* of the longer */
+    OK(cuGraphLaunch(single, stream));
+    OK(cuStreamSynchronize(stream));
+    CHECK(counter == 4 && second == 2);
+    OK(cuGraphExecDestroy(single));
+    wait_until(&second_destroyed, 2);
+}
+
+static void *set_soon(void *flag)
+{
+    usleep(50000);
+    atomic_store((atomic_int *)flag, 1);
+    return NULL;
+}
+
+/* The fifth operation finds the queue full, and its caller waits. */
+static void full_queue(void)
+{
+    CUstream stream;
+    pthread_t thread;
+    atomic_int flag = 0, counter = 0;
+    setenv("SIMNODE_QUEUE", "4", 1);
+    start(0);
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuLaunchHostFunc(stream, wait_flag, &flag));
+    for (int i = 0; i < 3; i++) {
+        OK(cuLaunchHostFunc(stream, count, &counter));
+    }
+    CHECK(pthread_create(&thread, NULL, set_soon, &flag) == 0);
+    OK(cuLaunchHostFunc(stream, count, &counter));
+    CHECK(flag == 1);
+    OK(cuStreamSynchronize(stream));
+    CHECK(counter == 4);
+    pthread_join(thread, NULL);
+}
+
+/* What waits at the head of the one queue holds up another stream, and only with one connection. */
+static void connections(void)
+{
+    CUstream first, second, third;
+    CUevent event;
+    atomic_int flag = 0, counter = 0;
+    start(0);
+    OK(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&third, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    OK(cuLaunchHostFunc(first, wait_flag, &flag));
+    OK(cuLaunchHostFunc(third, count, &counter)); /* nothing in its way */
+    wait_until(&counter, 1);
+    OK(cuEventRecord(event, first));
+    OK(cuStreamWaitEvent(second, event, 0));
+    OK(cuLaunchHostFunc(third, count, &counter));
+    if (getenv("CUDA_DEVICE_MAX_CONNECTIONS")) {
+        usleep(20000);
+        CHECK(counter == 1);
+    } else {
+        wait_until(&counter, 2);
+    }
+    atomic_store(&flag, 1);
+    wait_until(&counter, 2);
+}
+
+static void one_connection(void)
+{
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+    connections();
+}
+
 static void user_objects(void)
 {
     CUstream stream;
@@ -869,7 +1098,13 @@ int main(void)
         {capture, "capture with a branch, launched 50 times"},
         {capture_chain, "capture along a chain of streams"},
         {capture_errors, "what a capture forbids"},
+        {capture_by_hand, "a graph changed by hand while it is captured"},
+        {external_events, "event nodes of graphs and events of streams"},
+        {graph_copies, "clones, child graphs, updates"},
         {user_objects, "user objects"},
+        {full_queue, "a launch into a full queue blocks"},
+        {connections, "streams do not hold each other up"},
+        {one_connection, "with one connection they do"},
         {kernels, "kernels of two ranks, and pointers that a GPU could not reach"},
         {concurrent_blocks, "blocks in threads of their own"},
         {nvml_switch, "NVML: GPUs behind switches"},
