@@ -65,19 +65,33 @@ static CUstream stream_of(const struct oh_burst *burst)
     return burst->calls[0].stream;
 }
 
-static CUresult launch_call(const struct oh_call *call, CUstream stream)
+/* Edges of graphs carry data since CUDA 12.3; before, a captured kernel gains nothing by asking. */
+static bool is_serial(const struct oh_burst *burst)
+{
+    return burst->graph && !burst->calls[0].comm->staging.driver->stream_get_capture_info_v3;
+}
+
+static CUresult launch_call(const struct oh_burst *burst, const struct oh_call *call)
 {
     const struct oh_comm *comm = call->comm;
     struct oh_kernel_args args = comm->args;
     args.sendbuff = call->sendbuff;
     args.recvbuff = call->recvbuff;
     args.count = call->count;
-    const struct oh_launch launch = {comm->staging.driver, comm->kernels, &call->plan, &call->op, call->type, stream};
+    const struct oh_launch launch = {
+        .driver = comm->staging.driver,
+        .set = comm->kernels,
+        .plan = &call->plan,
+        .op = &call->op,
+        .type = call->type,
+        .stream = stream_of(burst),
+        .serial = is_serial(burst),
+    };
     return oh_kernel_launch(&launch, &args);
 }
 
-static CUresult launch_list(const struct oh_call *calls, size_t count, enum onehop_algorithm *algorithm_p,
-                            CUstream stream)
+static CUresult launch_list(const struct oh_burst *burst, const struct oh_call *calls, size_t count,
+                            enum onehop_algorithm *algorithm_p)
 {
     const struct oh_comm *comm = calls[0].comm;
     struct oh_kernel_list_args args;
@@ -85,7 +99,15 @@ static CUresult launch_list(const struct oh_call *calls, size_t count, enum oneh
     args.base = comm->args;
     oh_fuse_list(&comm->table, calls, count, &args, &plan);
     *algorithm_p = plan.algorithm;
-    const struct oh_launch launch = {comm->staging.driver, comm->kernels, &plan, &calls[0].op, calls[0].type, stream};
+    const struct oh_launch launch = {
+        .driver = comm->staging.driver,
+        .set = comm->kernels,
+        .plan = &plan,
+        .op = &calls[0].op,
+        .type = calls[0].type,
+        .stream = stream_of(burst),
+        .serial = is_serial(burst),
+    };
     return oh_kernel_launch_list(&launch, &args);
 }
 
@@ -151,8 +173,7 @@ static CUresult launch_next(struct oh_burst *burst)
     const struct oh_call *calls = &burst->calls[burst->launched];
     size_t count = oh_fuse_count(&calls[0].comm->table, calls, burst->count - burst->launched);
     enum onehop_algorithm algorithm = calls[0].plan.algorithm;
-    CUresult result =
-        count > 1 ? launch_list(calls, count, &algorithm, stream_of(burst)) : launch_call(&calls[0], stream_of(burst));
+    CUresult result = count > 1 ? launch_list(burst, calls, count, &algorithm) : launch_call(burst, calls);
     if (result == CUDA_SUCCESS) {
         for (size_t i = 0; i < count; i++) {
             count_call(&calls[i], algorithm);

@@ -172,7 +172,7 @@ static CUresult launch_function(const struct oh_launch *launch, CUfunction funct
         .blockDimZ = 1,
         .hStream = launch->stream,
         .attrs = &attribute,
-        .numAttrs = launch->set->programmatic ? 1 : 0,
+        .numAttrs = launch->set->programmatic && !launch->serial ? 1 : 0,
     };
     return launch->driver->launch_kernel_ex(&config, function, &args, NULL);
 }

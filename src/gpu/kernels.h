@@ -40,6 +40,7 @@ struct oh_launch {
     const struct oh_op *op;
     ncclDataType_t type;
     CUstream stream;
+    bool serial; /* without programmatic stream serialization, even where the device has it */
 };
 
 /*
