@@ -116,7 +116,7 @@ struct simcuda_op {
             simnode_kernel_fn run;
             struct simcuda_launch_count *count;
             unsigned blocks;
-            bool programmatic; /* programmatic stream serialization is asked for */
+            bool programmatic;               /* programmatic stream serialization is asked for */
             struct oh_kernel_list_args args; /* or only its base: as the kernel takes it */
         } kernel;
         struct {
