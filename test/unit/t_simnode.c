@@ -937,7 +937,7 @@ static void kernels(void)
     *abort_word = 0;
     OK(cuLibraryLoadData(&library, "not looked at", NULL, NULL, 0, NULL, NULL, 0));
     FAILS(cuLibraryGetKernel(&kernel, library, "no_such_kernel"), CUDA_ERROR_NOT_FOUND);
-    OK(cuLibraryGetKernel(&kernel, library, "oh_oneshot_ll_sum_f32_n2"));
+    OK(cuLibraryGetKernel(&kernel, library, "oh_oneshot_marker_sum_f32_n2"));
     OK(cuKernelGetFunction(&function, kernel));
     rank_open(&ranks[1], 1);
 
