@@ -50,9 +50,10 @@ struct app_options {
     enum app_make make;
     int comms;
     int streams;
-    int group;   /* calls per group, 0: no group of the program's own */
-    bool nested; /* groups inside the group */
-    int batch;   /* calls before the program waits for its streams */
+    int group;     /* calls per group, 0: no group of the program's own */
+    bool nested;   /* groups inside the group */
+    bool scramble; /* odd ranks make a group's calls in the reverse order of communicators */
+    int batch;     /* calls before the program waits for its streams */
     int iterations;
     int replays; /* of each batch as a graph, 0: eager only */
     bool mix;    /* other collectives after each batch */

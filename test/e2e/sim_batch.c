@@ -38,6 +38,21 @@ static void issue_one(struct app_worker *worker, const struct lane *lane, int m,
     }
 }
 
+/* A member's calls of a group; with --scramble communicator by communicator. */
+static void issue_group(struct app_worker *worker, const struct lane *lane, int m, int first, int end)
+{
+    const struct app_options *options = worker->options;
+    int comms = options->scramble ? options->comms : 1, odd = worker->member[m].world_rank % 2;
+    for (int c = 0; c < comms; c++) {
+        int chosen = odd ? comms - 1 - c : c;
+        for (int b = first; b < end; b++) {
+            if (b % comms == chosen) {
+                issue_one(worker, lane, m, b);
+            }
+        }
+    }
+}
+
 /* Makes the calls of the batch, in groups as the options say. Several members in a thread always need groups. */
 static void issue(struct app_worker *worker, const struct lane *lanes)
 {
@@ -50,9 +65,7 @@ static void issue(struct app_worker *worker, const struct lane *lanes)
         }
         for (int m = 0; m < worker->members; m++) {
             app_member_use(&worker->member[m]);
-            for (int b = first; b < first + step && b < options->batch; b++) {
-                issue_one(worker, &lanes[m], m, b);
-            }
+            issue_group(worker, &lanes[m], m, first, first + step < options->batch ? first + step : options->batch);
         }
         if (grouped) {
             APP_NCCL(ncclGroupEnd());

@@ -19,6 +19,7 @@ static const char usage[] =
     "  --split-colors a,b,... --split-keys a,b,...\n"
     "  --comms N --streams N       calls go round them\n"
     "  --batch N --group N --nested  calls before waiting; calls per group\n"
+    "  --scramble                    communicators of a group in another order on odd ranks\n"
     "  --counts a,b --types f32,f16 --op sum --offsets s:r,... --in-place 0|1|both\n"
     "  --iterations N --graph REPLAYS --mix --seed N\n"
     "  --scenario simulate|group-error|arguments|churn|kill|drop|overlap|slices|together|captured\n"
@@ -116,6 +117,7 @@ enum {
     OPT_BATCH,
     OPT_GROUP,
     OPT_NESTED,
+    OPT_SCRAMBLE,
     OPT_COUNTS,
     OPT_TYPES,
     OPT_OP,
@@ -147,6 +149,7 @@ static const struct option table[] = {
     {"batch", required_argument, NULL, OPT_BATCH},
     {"group", required_argument, NULL, OPT_GROUP},
     {"nested", no_argument, NULL, OPT_NESTED},
+    {"scramble", no_argument, NULL, OPT_SCRAMBLE},
     {"counts", required_argument, NULL, OPT_COUNTS},
     {"types", required_argument, NULL, OPT_TYPES},
     {"op", required_argument, NULL, OPT_OP},
@@ -223,6 +226,9 @@ static void set_work_option(struct app_options *options, int option, const char 
         break;
     case OPT_NESTED:
         options->nested = true;
+        break;
+    case OPT_SCRAMBLE:
+        options->scramble = true;
         break;
     case OPT_COUNTS:
         options->counts = 0;

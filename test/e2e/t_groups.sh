@@ -9,6 +9,8 @@ run_app "${work[@]}" --group 6 --nested
 expect_served "nested groups"
 run_app "${work[@]}" --group 6 --comms 3
 expect_served "three communicators in a group"
+run_app "${work[@]}" --group 6 --comms 3 --scramble
+expect_served "three communicators in a group, in another order on each rank"
 run_app "${work[@]}" --group 6 --comms 2 --streams 3
 expect_served "communicators and streams in a group"
 run_app "${work[@]}" --group 6 --local 4 --comms 2
