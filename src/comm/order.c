@@ -50,19 +50,23 @@ static void CUDA_CB graph_is_gone(void *user)
     atomic_fetch_sub_explicit(&comm->graphs, 1, memory_order_release); /* pairs with the load in retire.c */
 }
 
-/* Makes the graph hold the communicator's memory until it, and all made from it, are destroyed. */
+/*
+ * Makes the graph hold the communicator's memory until it, and all made from it, are destroyed. The entry is in the
+ * list already: from now on it goes by way of graph_is_gone, also when the graph does not take the reference.
+ */
 static CUresult retain_for_graph(struct oh_capture *capture)
 {
     const struct oh_driver *driver = driver_of(capture->comm);
     CUuserObject object;
     CUresult result = driver->user_object_create(&object, capture, graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
     if (result != CUDA_SUCCESS) {
+        atomic_store(&capture->gone, true);
         return result;
     }
     atomic_fetch_add(&capture->comm->graphs, 1);
     result = driver->graph_retain_user_object(capture->graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
     if (result != CUDA_SUCCESS) {
-        driver->user_object_release(object, 1); /* runs graph_is_gone */
+        driver->user_object_release(object, 1); /* runs graph_is_gone, sooner or later */
     }
     return result;
 }
@@ -90,7 +94,7 @@ void oh_order_free(struct oh_comm *comm)
 static struct oh_capture *find_capture(const struct oh_comm *comm, cuuint64_t id)
 {
     struct oh_capture *capture = comm->captures;
-    while (capture && capture->id != id) {
+    while (capture && (capture->id != id || !capture->graph)) {
         capture = capture->next;
     }
     return capture;
@@ -107,15 +111,14 @@ static CUresult open_capture(struct oh_burst *burst)
     }
     *capture =
         (struct oh_capture){.comm = comm, .id = burst->capture_id, .graph = burst->graph, .stream = stream_of(burst)};
-    CUresult result = retain_for_graph(capture);
-    if (result != CUDA_SUCCESS) {
-        free(capture);
-        return result;
-    }
     capture->next = comm->captures;
     comm->captures = capture;
-    if (comm->graph_mixing) {
+    CUresult result = retain_for_graph(capture);
+    if (result == CUDA_SUCCESS && comm->graph_mixing) {
         result = driver_of(comm)->stream_wait_event(stream_of(burst), comm->last_call, CU_EVENT_WAIT_EXTERNAL);
+    }
+    if (result != CUDA_SUCCESS) {
+        capture->graph = NULL;
     }
     burst->capture = capture;
     return result;

@@ -15,7 +15,7 @@ struct oh_capture {
     struct oh_capture *next; /* the list belongs to the thread that uses the communicator */
     struct oh_comm *comm;
     cuuint64_t id;      /* unique in the process */
-    CUgraph graph;      /* these four mean something while the capture is under way */
+    CUgraph graph;      /* these four mean something while the capture is under way; NULL: it could not be used */
     CUstream stream;    /* of its newest call */
     CUgraphNode newest; /* the kernel of that; NULL: none yet */
     CUgraphNode record; /* of the event last_call, behind the newest kernel; NULL: none */
