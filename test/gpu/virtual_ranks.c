@@ -63,7 +63,7 @@ static CUresult launch_kernel(const struct oh_driver *driver, const struct oh_ke
     } else {
         oh_op_builtin(ops[op], type, &meaning);
     }
-    const struct oh_launch launch = {driver, set, plan, &meaning, type, stream};
+    const struct oh_launch launch = {driver, set, plan, &meaning, type, stream, false};
     return oh_kernel_launch(&launch, args);
 }
 
