@@ -29,6 +29,7 @@ static void issue_one(struct app_worker *worker, const struct lane *lane, int m,
     if (comm->comm == NULL) { /* not part of this one */
         return;
     }
+    app_jitter(worker);
     if (options->nested) {
         APP_NCCL(ncclGroupStart());
     }

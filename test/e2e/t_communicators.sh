@@ -42,13 +42,20 @@ run_app --nranks 4 --make split --split-colors 0,0,0,1 "${work[@]}"
 [ "$status" = 0 ] && [ "$(count_of 'handed back to NCCL: .*single rank')" = 1 ]
 tap_point $? "split: a rank alone is handed back" "$(diagnosis)"
 
-run_app --nranks 4 --make nonblocking "${work[@]}"
-expect_stock "non-blocking" "non-blocking"
-run_app --nranks 4 --local 2 --make nonblocking "${work[@]}"
-expect_stock "non-blocking, grouped" "non-blocking"
-
 run_app --nranks 4 --make scalable "${work[@]}"
-expect_right "by scalable"
+expect_served "by scalable, three ids"
+run_app --nranks 4 --local 2 --make scalable "${work[@]}"
+expect_served "by scalable, two ranks a process"
+run_app --nranks 4 --make shrink --split-colors 0,-1,0,0 "${work[@]}"
+[ "$(count_of 'nranks 3: served by onehop')" = 3 ]
+tap_point $? "shrink: what is left is served" "$(diagnosis)"
+expect_served "shrink"
+run_app --nranks 4 --make shrink --comms 3 --split-colors -1,0,0,0 "${work[@]}"
+expect_served "shrunk three times"
+run_app --nranks 4 --local 2 --make shrink --split-colors 0,0,-1,-1 "${work[@]}"
+expect_served "shrink, two ranks a process"
+run_app --nranks 4 --make split --split-keys 0,3,1,2 --seed 3 "${work[@]}"
+expect_served "split with splitShare"
 
 # leftovers LIMIT: what is left at the end of the last run, more than LIMIT communicators' worth.
 leftovers() {
