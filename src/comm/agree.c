@@ -20,49 +20,6 @@
 /* From where on NCCL takes fp8, and the kernels have it (src/enqueue.cc:2557 of 2.28.9). */
 #define FP8_COMPUTE_MAJOR 9
 
-/* How long a rank waits for the others. They have just left the same barrier inside NCCL. */
-#define AGREEMENT_NS (UINT64_C(10) * 1000 * 1000 * 1000)
-/* The same in the background, where an application may notice much later that NCCL is done. */
-#define LATE_AGREEMENT_NS (UINT64_C(120) * 1000 * 1000 * 1000)
-
-/* --- birth ------------------------------------------------------------------------------------------------------ */
-
-void oh_birth_refuse(struct oh_birth *birth, const char *reason)
-{
-    if (!birth->refusal[0]) {
-        snprintf(birth->refusal, sizeof birth->refusal, "%s", reason);
-    }
-    oh_segment_refuse(&birth->segment, reason);
-}
-
-void oh_birth_begin(struct oh_birth *birth, const struct oh_key *key, bool blocking, ncclComm_t *nccl_p)
-{
-    uint64_t start = oh_now_ns();
-    *birth = (struct oh_birth){.key = *key, .blocking = blocking, .nccl_p = nccl_p};
-    oh_comms_reap();
-    birth->present = oh_segment_open(&birth->segment, key) == ncclSuccess;
-    if (!birth->present) {
-        oh_birth_refuse(birth, "this rank has no shared memory to meet the others");
-    } else if (!blocking) {
-        /* Before NCCL's barrier, so the other ranks know after it that they shall not wait for this one. */
-        atomic_store(&birth->segment.meeting->late, 1);
-    }
-    birth->spent_ns = oh_now_ns() - start;
-}
-
-/* Leaves the meeting for good, before anything was made for it. */
-static void abandon(struct oh_birth *birth, const char *reason)
-{
-    oh_birth_refuse(birth, reason);
-    oh_segment_unlink(&birth->segment);
-    oh_segment_close(&birth->segment);
-}
-
-void oh_birth_cancel(struct oh_birth *birth)
-{
-    abandon(birth, "NCCL did not create the communicator on a rank");
-}
-
 /* --- the steps -------------------------------------------------------------------------------------------------- */
 
 void oh_setup_give_up(struct oh_setup *setup, const char *reason)
@@ -96,10 +53,47 @@ static bool is_past(const struct oh_setup *setup)
     return oh_now_ns() > setup->deadline_ns;
 }
 
+void oh_setup_pass_gate(struct oh_setup *setup)
+{
+    struct oh_comm *comm = setup->comm;
+    const struct oh_meeting *gate = setup->gate.meeting;
+    uint32_t present = atomic_load(&gate->present);
+    if (present != setup->grown_from) {
+        char reason[OH_REASON_BYTES];
+        snprintf(reason, sizeof reason, "onehop is present on this host for %u of %u ranks that it grows from", present,
+                 setup->grown_from);
+        oh_setup_give_up(setup, reason);
+    } else if (!atomic_load(&gate->redirected)) {
+        oh_setup_give_up(setup, "no rank that it grows from had the unique id");
+    } else if (!comm->segment.meeting && oh_segment_visit(&comm->segment, &gate->target) != ncclSuccess) {
+        oh_setup_give_up(setup, "this rank has no shared memory to meet the others");
+    }
+    comm->key = gate->target;
+    oh_segment_drop(&setup->gate);
+}
+
+/* The new ranks have counted themselves in; those of the parent have been counted at the gate. Always decides. */
+static bool count_grown_ranks(struct oh_setup *setup)
+{
+    const struct oh_comm *comm = setup->comm;
+    uint32_t from = atomic_load(&comm->segment.meeting->grown_from);
+    uint32_t present = atomic_load(&comm->segment.meeting->present);
+    if (from == 0 || from >= comm->nranks || present != comm->nranks - from) {
+        char reason[OH_REASON_BYTES];
+        snprintf(reason, sizeof reason, "onehop is present on this host for %u of %u new ranks%s", present,
+                 comm->nranks - from, from == 0 ? ", and for none that has the unique id" : "");
+        oh_setup_give_up(setup, reason);
+    }
+    return true;
+}
+
 /* True when the ranks are counted. All ranks see the same number, after a barrier; without one they may still come. */
 static bool count_ranks(struct oh_setup *setup)
 {
     struct oh_comm *comm = setup->comm;
+    if (setup->grows) {
+        return count_grown_ranks(setup);
+    }
     uint32_t present = atomic_load(&comm->segment.meeting->present);
     if (present == comm->nranks) {
         oh_segment_unlink(&comm->segment);
@@ -347,7 +341,7 @@ void oh_setup_settle(struct oh_setup *setup)
 {
     struct oh_comm *comm = setup->comm;
     end_lap(setup, OH_LAP_VOTES);
-    if (setup->unbarred) {
+    if (setup->unbarred || setup->grows) { /* all ranks have found it by now */
         oh_segment_unlink(&comm->segment);
     }
     bool on = put_decision(setup);
@@ -363,173 +357,4 @@ void oh_setup_settle(struct oh_setup *setup)
         oh_comm_strip(comm);
     }
     free(setup);
-}
-
-/* --- from births to set-ups ------------------------------------------------------------------------------------- */
-
-/* A struct oh_comm for the handle; from here on the communicator owns the segment. NULL: has refused. */
-static struct oh_setup *adopt(struct oh_birth *birth, ncclComm_t nccl)
-{
-    struct oh_setup *setup = calloc(1, sizeof *setup);
-    struct oh_comm *comm = calloc(1, sizeof *comm), *stale;
-    if (!comm || !setup) {
-        abandon(birth, "a rank is out of memory");
-        goto err_free;
-    }
-    comm->nccl = nccl;
-    comm->key = birth->key;
-    comm->library = birth->library;
-    comm->blocking = birth->blocking;
-    comm->segment = birth->segment;
-    pthread_mutex_init(&comm->late.mutex, NULL);
-    setup->comm = comm;
-    setup->alive = true;
-    setup->unbarred = birth->unbarred;
-    setup->lap_ns[OH_LAP_PRESENCE] = birth->spent_ns;
-    if (birth->refusal[0]) {
-        oh_setup_give_up(setup, birth->refusal);
-    }
-    while ((stale = oh_comm_find(nccl))) { /* destroyed unseen by onehop, and NCCL has given its handle again */
-        oh_comm_retire(stale);
-    }
-    if (oh_registry_add(comm) != ncclSuccess) {
-        abandon(birth, "a rank has more communicators than onehop keeps track of");
-        goto err_free;
-    }
-    return setup;
-
-err_free:
-    free(comm);
-    free(setup);
-    return NULL;
-}
-
-static void start_clock(struct oh_setup *setup, int rank, int nranks, int cuda_device, uint64_t patience_ns)
-{
-    struct oh_comm *comm = setup->comm;
-    comm->rank = (uint32_t)rank;
-    comm->nranks = (uint32_t)nranks;
-    setup->cuda_device = cuda_device;
-    setup->context = oh_staging_current_context(cuda_device);
-    setup->mark_ns = oh_now_ns();
-    setup->deadline_ns = setup->mark_ns + patience_ns;
-    if (setup->alive && (nranks < 2 || nranks > OH_MAX_RANKS)) {
-        oh_segment_unlink(&comm->segment);
-        oh_setup_give_up(setup, nranks < 2 ? "a single rank" : "more than 8 ranks");
-    }
-}
-
-static struct oh_setup *start(struct oh_birth *birth, uint64_t patience_ns)
-{
-    struct oh_setup *setup = NULL;
-    if (!birth->nccl) {
-        oh_birth_cancel(birth);
-    } else if ((setup = adopt(birth, birth->nccl))) {
-        start_clock(setup, birth->rank, birth->nranks, birth->cuda_device, patience_ns);
-    }
-    return setup;
-}
-
-/* The caller waits: all set-ups advance together, so that ranks of one thread do not wait for one another. */
-static void complete(struct oh_setup *list)
-{
-    while (list) {
-        bool moved = false;
-        for (struct oh_setup **at = &list; *at;) {
-            struct oh_setup *setup = *at;
-            if (oh_setup_advance(setup, &moved)) {
-                *at = setup->next;
-                oh_setup_settle(setup);
-            } else if (atomic_load(&setup->comm->segment.meeting->late)) {
-                *at = setup->next;
-                setup->deadline_ns += LATE_AGREEMENT_NS - AGREEMENT_NS;
-                oh_setup_enqueue(setup);
-            } else {
-                at = &setup->next;
-            }
-        }
-        if (list && !moved) {
-            oh_segment_pause();
-        }
-    }
-}
-
-void oh_births_complete(struct oh_birth *births, size_t count)
-{
-    struct oh_setup *list = NULL;
-    for (size_t i = count; i-- > 0;) {
-        struct oh_setup *setup = start(&births[i], AGREEMENT_NS);
-        if (setup) {
-            setup->next = list;
-            list = setup;
-        }
-    }
-    complete(list);
-}
-
-/* The other ranks shall not wait for this one. Too late for those that wait already: they look again and again. */
-static void mark_late(struct oh_birth *birth)
-{
-    if (birth->present) {
-        atomic_store(&birth->segment.meeting->late, 1);
-    }
-}
-
-void oh_births_late(struct oh_birth *births, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        mark_late(&births[i]);
-        struct oh_setup *setup = start(&births[i], LATE_AGREEMENT_NS);
-        if (setup) {
-            oh_setup_enqueue(setup);
-        }
-    }
-}
-
-/* A copy in the parent's list, until NCCL says that the parent is ready again. */
-static void await_handle(struct oh_birth *birth)
-{
-    struct oh_birth *copy = birth->parent ? malloc(sizeof *copy) : NULL;
-    if (!copy) {
-        abandon(birth, "a rank cannot tell when NCCL has created the communicator");
-        return;
-    }
-    *copy = *birth;
-    oh_comm_add_child(birth->parent, copy);
-}
-
-void oh_births_await(struct oh_birth *births, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        ncclComm_t nccl = *births[i].nccl_p;
-        mark_late(&births[i]);
-        if (!nccl) {
-            await_handle(&births[i]);
-            continue;
-        }
-        struct oh_setup *setup = adopt(&births[i], nccl);
-        if (setup) {
-            oh_comm_expect(setup->comm, setup);
-        }
-    }
-}
-
-void oh_comm_created(struct oh_comm *comm, int rank, int nranks, int cuda_device)
-{
-    struct oh_setup *setup = oh_comm_take_setup(comm);
-    if (setup) {
-        start_clock(setup, rank, nranks, cuda_device, LATE_AGREEMENT_NS);
-        oh_setup_enqueue(setup);
-    }
-}
-
-void oh_comm_not_created(struct oh_comm *comm)
-{
-    struct oh_setup *setup = oh_comm_take_setup(comm);
-    if (setup) {
-        oh_segment_unlink(&comm->segment);
-        oh_setup_give_up(setup, "NCCL did not create the communicator on a rank");
-        setup->mark_ns = oh_now_ns();
-        oh_setup_settle(setup);
-    }
 }

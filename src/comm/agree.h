@@ -46,6 +46,9 @@ struct oh_setup {
     enum oh_setup_step step;
     bool alive;    /* has not given up */
     bool unbarred; /* ranks may still come */
+    bool grows;    /* by ncclCommGrow; the next two as in struct oh_birth */
+    uint32_t grown_from;
+    struct oh_segment gate;
     bool background;
     int cuda_device;
     CUcontext context; /* where the memory goes; NULL: the device's primary context */
@@ -57,11 +60,20 @@ struct oh_setup {
     uint64_t lap_ns[OH_LAPS];
 };
 
+/*
+ * A rank of the parent, after NCCL's barrier: are all the parent's ranks here, and where do they go? All of them see
+ * the same. One that knows where refuses there, if not all are here; so the new ranks need not know.
+ */
+void oh_setup_pass_gate(struct oh_setup *setup);
+
 /* Takes the next steps as far as they go without waiting; true when it is decided. *moved_p is set if any was taken. */
 bool oh_setup_advance(struct oh_setup *setup, bool *moved_p);
 
 /* Puts the decision into the communicator, says so in the log, and frees the set-up. */
 void oh_setup_settle(struct oh_setup *setup);
+
+/* Frees one that was never started; the communicator has been cancelled. */
+void oh_setup_drop(struct oh_setup *setup);
 
 /* Gives up: all ranks will hand back with this reason, unless they have agreed already. */
 void oh_setup_give_up(struct oh_setup *setup, const char *reason);

@@ -8,7 +8,7 @@
  *   set-up    after NCCL has created it: the ranks agree (oh_births_complete); served from then on, or handed back
  *   late      where the application does not wait for NCCL, nor shall it for onehop: oh_births_await,
  *             oh_comm_created, and a set-up in the background; served from a call on that the ranks agree on (late.c)
- *   calls     oh_comm_find, oh_comm_plan, oh_call_launch or oh_burst_*
+ *   calls     oh_comm_find, oh_call_plan, oh_call_launch or oh_burst_*
  *   death     oh_comm_retire before NCCL destroys it; memory is freed when kernels, graphs and peers are done with it
  *
  * Threads: different communicators are independent. One communicator is used by one thread at a time, which is NCCL's
@@ -56,6 +56,7 @@ struct oh_comm {
     bool blocking;       /* as the application asked, inherited by splits */
     uint64_t splits;     /* ncclCommSplit calls made on it: the same number on every rank */
     uint64_t shrinks;    /* ncclCommShrink calls, likewise */
+    uint64_t grows;      /* ncclCommGrow calls, likewise */
     uint32_t rank;
     uint32_t nranks;
 
@@ -96,7 +97,10 @@ struct oh_comm {
 struct oh_birth {
     struct oh_key key;
     struct oh_segment segment;
-    bool present; /* this rank has been counted in */
+    bool grows;             /* by ncclCommGrow */
+    uint32_t grown_from;    /* of a rank of the parent: the parent's ranks; 0: a new rank */
+    struct oh_segment gate; /* of a rank of the parent: where the others learn the key */
+    bool present;           /* this rank has been counted in */
     bool blocking;
     bool unbarred; /* no barrier has passed since the ranks published their presence: they may still come */
     char refusal[OH_REASON_BYTES]; /* not empty: this rank will not take part, and why */
@@ -119,6 +123,14 @@ struct oh_birth {
  * NCCL will put the handle.
  */
 void oh_birth_begin(struct oh_birth *birth, const struct oh_key *key, bool blocking, ncclComm_t *nccl_p);
+
+/*
+ * Starts the birth of a communicator that grows out of `parent`. The new ranks (parent NULL) and those of the parent
+ * that have the unique id know the key; the parent's other ranks learn it from these, through a meeting of the parent's
+ * ranks, the gate, when NCCL's barrier has passed. id: NULL where this rank has none.
+ */
+void oh_birth_begin_grown(struct oh_birth *birth, struct oh_comm *parent, const ncclUniqueId *id, bool blocking,
+                          ncclComm_t *nccl_p);
 
 /* Makes this rank refuse: all ranks will hand back with this reason. */
 void oh_birth_refuse(struct oh_birth *birth, const char *reason);
@@ -273,7 +285,7 @@ bool oh_late_decide(struct oh_comm *comm);    /* counts a call: is it served? */
 void oh_late_switch_on(struct oh_comm *comm); /* all ranks are ready; called with the mutex held */
 void oh_comm_expect(struct oh_comm *comm, struct oh_setup *setup);
 void oh_comm_add_child(struct oh_comm *comm, struct oh_birth *birth);
-struct oh_setup *oh_comm_take_setup(struct oh_comm *comm);     /* NULL: it is not unborn, or a call is passing */
+struct oh_setup *oh_comm_take_setup(struct oh_comm *comm);     /* mutex held; NULL: not unborn, or a call is passing */
 void oh_late_cancel(struct oh_comm *comm, const char *reason); /* hands back for good, if it is not settled */
 bool oh_late_leave(struct oh_comm *comm);                      /* retired: true when a set-up under way will bury it */
 void oh_comm_bury(struct oh_comm *comm);                       /* nobody knows it any more */

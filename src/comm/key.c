@@ -69,6 +69,12 @@ struct oh_key oh_key_of_split(const struct oh_key *parent, uint64_t sequence, in
     return hash(input, sizeof input);
 }
 
+struct oh_key oh_key_of_grow(const struct oh_key *parent, uint64_t sequence)
+{
+    const uint64_t input[] = {parent->word[0], parent->word[1], sequence};
+    return hash(input, sizeof input);
+}
+
 struct oh_key oh_key_random(void)
 {
     static atomic_uint_fast64_t serial;

@@ -31,6 +31,9 @@ struct oh_key oh_key_of_shrink(const struct oh_key *parent, uint64_t sequence, c
 /* Key of the communicator that `color` gets in the `sequence`-th split of a parent. */
 struct oh_key oh_key_of_split(const struct oh_key *parent, uint64_t sequence, int color);
 
+/* Key under which the ranks of a parent meet before its `sequence`-th growing. */
+struct oh_key oh_key_of_grow(const struct oh_key *parent, uint64_t sequence);
+
 /* A key that no one else has, for communicators that live in one process. */
 struct oh_key oh_key_random(void);
 

@@ -123,13 +123,11 @@ void oh_comm_expect(struct oh_comm *comm, struct oh_setup *setup)
 
 struct oh_setup *oh_comm_take_setup(struct oh_comm *comm)
 {
-    pthread_mutex_lock(&comm->late.mutex);
     struct oh_setup *setup = comm->late.passing ? NULL : comm->late.setup;
     if (setup) {
         comm->late.setup = NULL;
         atomic_fetch_sub(&comm->awaited, 1);
     }
-    pthread_mutex_unlock(&comm->late.mutex);
     return setup;
 }
 
@@ -181,8 +179,7 @@ bool oh_late_leave(struct oh_comm *comm)
     comm->orphaned = busy;
     pthread_mutex_unlock(&mutex);
     if (!busy && comm->late.setup) {
-        oh_segment_unlink(&comm->segment);
-        free(comm->late.setup);
+        oh_setup_drop(comm->late.setup);
         comm->late.setup = NULL;
     }
     return busy;

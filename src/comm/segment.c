@@ -76,7 +76,7 @@ err_close:
     return ncclSystemError;
 }
 
-ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *key)
+ncclResult_t oh_segment_visit(struct oh_segment *segment, const struct oh_key *key)
 {
     int fd;
     segment->meeting = NULL;
@@ -93,8 +93,16 @@ ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *ke
         return ncclSystemError;
     }
     segment->meeting = memory;
-    atomic_fetch_add(&segment->meeting->present, 1);
     return ncclSuccess;
+}
+
+ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *key)
+{
+    ncclResult_t res = oh_segment_visit(segment, key);
+    if (res == ncclSuccess) {
+        atomic_fetch_add(&segment->meeting->present, 1);
+    }
+    return res;
 }
 
 void oh_segment_unlink(const struct oh_segment *segment)
@@ -110,6 +118,12 @@ void oh_segment_close(struct oh_segment *segment)
         munmap(segment->meeting, sizeof *segment->meeting);
         segment->meeting = NULL;
     }
+}
+
+void oh_segment_drop(struct oh_segment *segment)
+{
+    oh_segment_unlink(segment);
+    oh_segment_close(segment);
 }
 
 void oh_segment_refuse(struct oh_segment *segment, const char *reason)

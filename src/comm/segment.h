@@ -49,6 +49,9 @@ struct oh_meeting {
     _Atomic uint32_t yes;
     _Atomic uint32_t decision;
     _Atomic uint32_t late;        /* a rank will not wait for the others: nobody does */
+    _Atomic uint32_t grown_from;  /* ncclCommGrow: ranks of the parent; only the new ones count as present */
+    _Atomic uint32_t redirected;  /* of a gate: target is set */
+    struct oh_key target;         /* of a gate: where the ranks of the grown communicator meet */
     uint32_t init_epoch;          /* rank 0's, written before its slot is filled */
     char reason[OH_REASON_BYTES]; /* why off, written by the first to refuse */
     struct oh_plan_table table;   /* rank 0's, likewise */
@@ -67,11 +70,17 @@ struct oh_segment {
  */
 ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *key);
 
+/* The same without counting this rank in. */
+ncclResult_t oh_segment_visit(struct oh_segment *segment, const struct oh_key *key);
+
 /* Removes the file's name. Safe to call by every rank, once all have opened it. */
 void oh_segment_unlink(const struct oh_segment *segment);
 
 /* Unmaps. The other ranks' mappings stay. */
 void oh_segment_close(struct oh_segment *segment);
+
+/* Both. */
+void oh_segment_drop(struct oh_segment *segment);
 
 /* Says no for all ranks, with the reason, unless the decision has fallen already. */
 void oh_segment_refuse(struct oh_segment *segment, const char *reason);

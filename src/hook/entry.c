@@ -29,6 +29,8 @@ ncclResult_t ncclGroupEnd(void);
 ncclResult_t ncclGroupSimulateEnd(struct ncclSimInfo_v22200 *info);
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int rank, int count, ncclUniqueId *ids,
                                       ncclConfig_t *config);
+ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
+                          ncclConfig_t *config);
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags);
 ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config,
                             int flags);
@@ -253,6 +255,28 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, nc
     return res;
 }
 
+/* Ranks of the parent come with it, new ranks without; of the former only one needs to have the id. */
+EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
+                                 ncclConfig_t *config)
+{
+    struct oh_comm *parent = active_comm(comm);
+    GET_REAL_OF(parent, real);
+    if (!real->CommGrow) {
+        OH_WARN("this NCCL has no ncclCommGrow");
+        return ncclInvalidUsage;
+    }
+    if (!is_active() || !newcomm || (comm ? !parent : !id)) {
+        return REAL(real, CommGrow(comm, nranks, id, rank, newcomm, config));
+    }
+    struct oh_birth birth;
+    int saved = errno;
+    oh_birth_begin_grown(&birth, parent, id, is_blocking(config, !parent || parent->blocking), newcomm);
+    errno = saved;
+    ncclResult_t res = REAL(real, CommGrow(comm, nranks, id, rank, newcomm, config));
+    end_births(real, &birth, 1, res);
+    return res;
+}
+
 /* --- the end ---------------------------------------------------------------------------------------------------- */
 
 EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
@@ -308,9 +332,7 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
     return res;
 }
 
-EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int rank, int count, ncclUniqueId *ids,
-                                             ncclConfig_t *config);
-ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
+EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
 {
     struct oh_comm *ours = active_comm(comm);
     GET_REAL_OF(ours, real);

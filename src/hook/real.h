@@ -49,6 +49,7 @@
 #define OH_REAL_OPTIONAL(X)                                                                                            \
     X(GroupSimulateEnd, (struct ncclSimInfo_v22200 *))                                                                 \
     X(CommInitRankScalable, (ncclComm_t *, int, int, int, ncclUniqueId *, ncclConfig_t *))                             \
+    X(CommGrow, (ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *))                            \
     X(CommRevoke, (ncclComm_t, int))                                                                                   \
     X(CommShrink, (ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int))
 

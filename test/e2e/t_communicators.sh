@@ -57,6 +57,27 @@ expect_served "shrink, two ranks a process"
 run_app --nranks 4 --make split --split-keys 0,3,1,2 --seed 3 "${work[@]}"
 expect_served "split with splitShare"
 
+# Growing: one of the parent's ranks has the unique id, the others learn where to meet from it.
+export SIMNODE_NCCL_VERSION=22902
+for root in 1,0,0,0 0,1,0,0 1,1,0,0; do
+    run_app --nranks 4 --make grow --split-colors 0,0,-1,-1 --split-keys $root "${work[@]}"
+    expect_served "grow from two ranks to four, ids $root"
+done
+run_app --nranks 4 --local 2 --make grow --split-colors 0,0,0,-1 --split-keys 0,0,1,0 "${work[@]}"
+expect_served "grow, two ranks a process, one of them new"
+SIMNODE_NCCL_DELAY_US=10000 run_app --nranks 4 --make grow --nonblocking --split-colors 0,0,-1,-1 \
+    --split-keys 0,1,0,0 --jitter 2000 "${work[@]}" --iterations 40
+[ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ -z "$(uneven_ranks)" ]
+tap_point $? "non-blocking grow: the same calls served on all ranks" "$(diagnosis)"
+for rank in 0 1 3; do # of the parent, that with the id, new
+    run_app --nranks 4 --make grow --split-colors 0,0,-1,-1 --split-keys 0,1,0,0 \
+        --rank-env $rank:ONEHOP_DISABLE=1 "${work[@]}"
+    [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] &&
+        [ "$(count_of 'nranks 4: handed back to NCCL: .*onehop is present on this host for')" = 3 ]
+    tap_point $? "grow, rank $rank without onehop: handed back at once, with the reason" "$(diagnosis)"
+done
+unset SIMNODE_NCCL_VERSION
+
 # leftovers LIMIT: what is left at the end of the last run, more than LIMIT communicators' worth.
 leftovers() {
     local what each
