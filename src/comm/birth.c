@@ -265,6 +265,9 @@ void oh_comm_created(struct oh_comm *comm, int rank, int nranks, int cuda_device
     if (setup) {
         setup->context = context;
         start_clock(setup, rank, nranks, cuda_device, LATE_AGREEMENT_NS);
+        if (setup->alive) {
+            oh_late_note_early(comm);
+        }
     }
     pthread_mutex_unlock(&comm->late.mutex);
     if (setup) {

@@ -281,8 +281,9 @@ static inline bool oh_comm_is_settled(const struct oh_comm *comm)
 }
 
 /* Between the files of this module. */
-bool oh_late_decide(struct oh_comm *comm);    /* counts a call: is it served? */
-void oh_late_switch_on(struct oh_comm *comm); /* all ranks are ready; called with the mutex held */
+bool oh_late_decide(struct oh_comm *comm);     /* counts a call: is it served? */
+void oh_late_switch_on(struct oh_comm *comm);  /* all ranks are ready; called with the mutex held */
+void oh_late_note_early(struct oh_comm *comm); /* notes the calls made before it was born; with the mutex held */
 void oh_comm_expect(struct oh_comm *comm, struct oh_setup *setup);
 void oh_comm_add_child(struct oh_comm *comm, struct oh_birth *birth);
 struct oh_setup *oh_comm_take_setup(struct oh_comm *comm);     /* mutex held; NULL: not unborn, or a call is passing */

@@ -36,10 +36,13 @@ static pid_t owner; /* the process that the thread belongs to; written once */
 
 /* --- calls ------------------------------------------------------------------------------------------------------ */
 
-/* Served for good when the next call is, on every rank: no call needs to be counted any more. */
+/*
+ * Served for good when the next call is, on every rank: no call needs to be counted any more. Not while NCCL has a call
+ * that it may reject, since the next call has the number of that one then.
+ */
 static void settle_when_reached(struct oh_comm *comm)
 {
-    if (comm->late.first != 0 && comm->late.calls + 1 >= comm->late.first) {
+    if (comm->late.first != 0 && !comm->late.passing && comm->late.calls + 1 >= comm->late.first) {
         atomic_store_explicit(&comm->served, true, memory_order_release);
         atomic_store_explicit(&comm->settled, true, memory_order_release);
     }
@@ -60,6 +63,7 @@ static bool count_call(struct oh_comm *comm)
     if (late->first == 0) {
         if (oh_switch_note(&comm->segment.meeting->first, comm->rank, late->calls + 1)) {
             late->calls++;
+            late->passing = true;
             return false;
         }
         oh_late_switch_on(comm);
@@ -69,7 +73,7 @@ static bool count_call(struct oh_comm *comm)
         return true;
     }
     late->calls++;
-    settle_when_reached(comm);
+    late->passing = true;
     return false;
 }
 
@@ -99,15 +103,16 @@ void oh_comm_note_result(struct oh_comm *comm, bool counted, ncclResult_t result
     if (oh_comm_is_settled(comm) || accepted == counted || comm->nranks > OH_MAX_RANKS) {
         /* As it was counted. */
     } else if (accepted) {
-        /* Nothing is closed: that needs this rank's vote, which needs the setup that is still here. */
-        late->calls++;
-        oh_switch_note(&comm->segment.meeting->first, comm->rank, late->calls);
+        late->calls++; /* noted when it is born, and this rank's number is known */
     } else {
         /* Whether a word that is closed holds this number or not, the next call has it, and goes the same way. */
         oh_switch_retract(&comm->segment.meeting->first, comm->rank, late->calls);
         late->calls--;
     }
     late->passing = false;
+    if (!oh_comm_is_settled(comm)) {
+        settle_when_reached(comm);
+    }
     pthread_mutex_unlock(&late->mutex);
 }
 
@@ -119,6 +124,14 @@ void oh_comm_expect(struct oh_comm *comm, struct oh_setup *setup)
     comm->late.setup = setup;
     atomic_fetch_add(&comm->awaited, 1);
     pthread_mutex_unlock(&comm->late.mutex);
+}
+
+/* Nothing is closed yet: that needs this rank's vote. */
+void oh_late_note_early(struct oh_comm *comm)
+{
+    for (uint64_t call = 1; call <= comm->late.calls; call++) {
+        oh_switch_note(&comm->segment.meeting->first, comm->rank, call);
+    }
 }
 
 struct oh_setup *oh_comm_take_setup(struct oh_comm *comm)
