@@ -96,7 +96,6 @@ static bool count_ranks(struct oh_setup *setup)
     }
     uint32_t present = atomic_load(&comm->segment.meeting->present);
     if (present == comm->nranks) {
-        oh_segment_unlink(&comm->segment);
         return true;
     }
     if (setup->unbarred && present < comm->nranks && !is_past(setup)) {
@@ -104,7 +103,6 @@ static bool count_ranks(struct oh_setup *setup)
     }
     char reason[OH_REASON_BYTES];
     snprintf(reason, sizeof reason, "onehop is present on this host for %u of %u ranks", present, comm->nranks);
-    oh_segment_unlink(&comm->segment);
     oh_setup_give_up(setup, reason);
     return true;
 }
@@ -262,6 +260,12 @@ static bool take_step(struct oh_setup *setup)
         }
         prepare(setup);
         if (setup->alive) {
+            /*
+             * What has been made ready is seen by a thread that takes the mutex after the vote has had its effect. The
+             * words in shared memory order the two already; but only for who knows that all mappings are one memory.
+             */
+            pthread_mutex_lock(&setup->comm->late.mutex);
+            pthread_mutex_unlock(&setup->comm->late.mutex);
             oh_segment_accept(&setup->comm->segment, setup->comm->nranks);
         }
         setup->step = OH_STEP_VOTED;

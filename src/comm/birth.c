@@ -159,11 +159,13 @@ static void start_clock(struct oh_setup *setup, int rank, int nranks, int cuda_d
     setup->cuda_device = cuda_device;
     setup->mark_ns = oh_now_ns();
     setup->deadline_ns = setup->mark_ns + patience_ns;
+    if (!setup->unbarred && !setup->grows) {
+        oh_segment_unlink(&comm->segment); /* after NCCL's barrier: whoever comes has come */
+    }
     if (setup->gate.meeting) {
         oh_setup_pass_gate(setup);
     }
     if (setup->alive && (nranks < 2 || nranks > OH_MAX_RANKS)) {
-        oh_segment_unlink(&comm->segment);
         oh_setup_give_up(setup, nranks < 2 ? "a single rank" : "more than 8 ranks");
     }
 }
@@ -243,7 +245,8 @@ static void await_handle(struct oh_birth *birth)
 void oh_births_await(struct oh_birth *births, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        ncclComm_t nccl = *births[i].nccl_p;
+        /* Of a child NCCL writes the handle when it is done: one must not look before. */
+        ncclComm_t nccl = births[i].parent ? NULL : *births[i].nccl_p;
         mark_late(&births[i].segment);
         if (!nccl) {
             await_handle(&births[i]);

@@ -57,6 +57,7 @@ struct app_options {
     int batch;        /* calls before the program waits for its streams */
     bool nonblocking; /* children of a parent, too, are made without waiting */
     int jitter;       /* microseconds; ranks wait up to as long before each call and poll, each its own time */
+    int pause;        /* milliseconds, after the first calls and after a capture */
     int iterations;
     int replays; /* of each batch as a graph, 0: eager only */
     bool mix;    /* other collectives after each batch */

@@ -19,6 +19,7 @@ static const char usage[] =
     "  --split-colors a,b,... --split-keys a,b,...  of split; colour -1: excluded by shrink, new to grow;\n"
     "                              key of grow: 1, the rank has the id\n"
     "  --nonblocking               children are made without waiting\n"
+    "  --pause MS                  wait after the first calls, and after a capture\n"
     "  --jitter US                 ranks wait up to as long before each call and poll\n"
     "  --comms N --streams N       calls go round them\n"
     "  --batch N --group N --nested  calls before waiting; calls per group\n"
@@ -116,6 +117,7 @@ enum {
     OPT_KEYS,
     OPT_NONBLOCKING,
     OPT_JITTER,
+    OPT_PAUSE,
     OPT_COMMS,
     OPT_STREAMS,
     OPT_BATCH,
@@ -149,6 +151,7 @@ static const struct option table[] = {
     {"split-keys", required_argument, NULL, OPT_KEYS},
     {"nonblocking", no_argument, NULL, OPT_NONBLOCKING},
     {"jitter", required_argument, NULL, OPT_JITTER},
+    {"pause", required_argument, NULL, OPT_PAUSE},
     {"comms", required_argument, NULL, OPT_COMMS},
     {"streams", required_argument, NULL, OPT_STREAMS},
     {"batch", required_argument, NULL, OPT_BATCH},
@@ -210,6 +213,9 @@ static void set_job_option(struct app_options *options, int option, const char *
         break;
     case OPT_NONBLOCKING:
         options->nonblocking = true;
+        break;
+    case OPT_PAUSE:
+        options->pause = atoi(value);
         break;
     case OPT_JITTER:
         options->jitter = atoi(value);

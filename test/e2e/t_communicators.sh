@@ -88,6 +88,13 @@ leftovers() {
     done
 }
 
+# Of each pair of GPUs NVML is asked three questions (NVLink, read, write), by each of its two ranks, once a process.
+SIMNODE_TRACE=$scratch/trace run_app --nranks 3 --scenario churn --rounds 5 --counts 1000
+expect_served "five rounds with a trace"
+asked=$(grep -c nvmlDeviceGetP2PStatus "$scratch/trace")
+[ "$asked" = 18 ]
+tap_point $? "what does not change is asked once: $asked questions about three pairs" "18 expected"
+
 export ONEHOP_SHM_DIR=$meeting
 for local in 1 2; do
     run_app --nranks 2 --local $local --scenario churn --rounds 50 --counts 1000
