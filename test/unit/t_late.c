@@ -2,7 +2,7 @@
 /*
  * t_late.c - communicators that are set up while their calls go on: every call goes the same way on all ranks
  *
- * Ranks are threads, each on a simulated GPU, with a made-up handle for NCCL's communicator. Each asks oh_comm_plan for
+ * Ranks are threads, each on a simulated GPU, with a made-up handle for NCCL's communicator. Each asks oh_call_plan for
  * each of its calls, with random pauses, until it is served; the number of the first call served must be the same.
  * Three ways in: communicators first met at a call, with no barrier before; communicators that NCCL is still creating
  * when the first calls are tried, and a watchdog thread that learns of it at the same time; and calls that NCCL rejects
@@ -17,6 +17,7 @@
 
 #include "comm/comm.h"
 #include "test/tap.h"
+#include "util/clock.h"
 
 #define RANKS 3
 #define MORE 50 /* calls after the first that is served */
@@ -70,7 +71,7 @@ static struct oh_comm *enter(struct rank *self)
 /* One attempt at a call, as the hook of ncclAllReduce does it. True: NCCL accepted, or onehop served. */
 static bool call(struct rank *self, struct oh_comm *comm, bool *served_p)
 {
-    struct oh_plan plan;
+    struct oh_call what = {.comm = comm, .count = 1000, .type = ncclFloat32};
     bool unsettled = !oh_comm_is_settled(comm), uncounted = false;
     if (unsettled && oh_comm_is_awaited(comm)) {
         if (atomic_load(&self->created)) {
@@ -78,7 +79,7 @@ static bool call(struct rank *self, struct oh_comm *comm, bool *served_p)
         }
         uncounted = oh_comm_pass_unborn(comm);
     }
-    *served_p = !uncounted && oh_comm_plan(comm, 1000, ncclFloat32, ncclSum, &plan);
+    *served_p = !uncounted && oh_call_plan(&what, ncclSum);
     if (*served_p) {
         return true;
     }
