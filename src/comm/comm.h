@@ -280,6 +280,9 @@ static inline bool oh_comm_is_settled(const struct oh_comm *comm)
     return atomic_load_explicit(&comm->settled, memory_order_acquire);
 }
 
+/* The process ends: communicators that are not settled yet are handed back, and leave no file behind. */
+void oh_comms_abandon(void);
+
 /* Between the files of this module. */
 bool oh_late_decide(struct oh_comm *comm);     /* counts a call: is it served? */
 void oh_late_switch_on(struct oh_comm *comm);  /* all ranks are ready; called with the mutex held */

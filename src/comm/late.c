@@ -178,6 +178,19 @@ void oh_late_cancel(struct oh_comm *comm, const char *reason)
     pthread_mutex_unlock(&comm->late.mutex);
 }
 
+static void abandon(struct oh_comm *comm)
+{
+    if (!oh_comm_is_settled(comm)) {
+        oh_late_cancel(comm, "a rank's process ended before its ranks had agreed");
+        oh_segment_unlink(&comm->segment);
+    }
+}
+
+void oh_comms_abandon(void)
+{
+    oh_registry_visit(abandon);
+}
+
 bool oh_late_leave(struct oh_comm *comm)
 {
     struct oh_birth *children = oh_comm_take_children(comm);

@@ -181,7 +181,7 @@ EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int r
         OH_WARN("this NCCL has no ncclCommInitRankScalable");
         return ncclInvalidUsage;
     }
-    if (!is_active() || !ids || count < 1) {
+    if (!is_active() || !ids || count < 1 || count > nranks) {
         return REAL(real, CommInitRankScalable(comm, nranks, rank, count, ids, config));
     }
     struct oh_birth birth;
@@ -243,7 +243,7 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, nc
     if (parent && (flags & 1)) {
         oh_comm_abort(parent);
     }
-    if (!parent || !excluded || count < 1 || !newcomm) {
+    if (!parent || !excluded || count < 1 || (uint32_t)count >= parent->nranks || !newcomm) {
         return REAL(real, CommShrink(comm, excluded, count, newcomm, config, flags));
     }
     struct oh_birth birth;
@@ -508,9 +508,10 @@ EXPORT int onehopCommInfo(const void *nccl_comm, onehop_comm_info_t *info, size_
     return 0;
 }
 
-__attribute__((destructor)) static void print_stats_at_exit(void)
+__attribute__((destructor)) static void leave_at_exit(void)
 {
     if (!atomic_load_explicit(&forked, memory_order_relaxed)) {
         oh_comms_print_stats();
+        oh_comms_abandon();
     }
 }

@@ -208,6 +208,13 @@ int main(int argc, char **argv)
            late, ROUNDS, before);
     late = run_rounds(&seed, (struct rank){.ends_at = 3}, &before);
     tap_ok(late == 0, "ended long before the ranks have agreed");
+
+    /* A process that ends while NCCL is still creating a communicator. */
+    atomic_int entered = 0;
+    struct rank alone = {.key = oh_key_random(), .unborn = true, .entered = &entered};
+    enter(&alone);
+    tap_ok(rmdir(meetings) != 0, "a meeting is open");
+    oh_comms_abandon();
     for (int i = 0; i < 100 && rmdir(meetings) != 0; i++) { /* what goes on in the background ends soon */
         usleep(20000);
     }
