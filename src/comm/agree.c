@@ -2,11 +2,10 @@
 /*
  * agree.c - from presence to a decision that all ranks share
  *
- * The phases of oh_births_complete: adopt (a struct oh_comm for the handle), count (is every rank here?), fill (my
- * slot), open (peers' memory, topology), vote, settle. A rank that cannot go on refuses, which ends it for all; it
- * never just stays away. See doc/design.md, "Set-up".
+ * The steps of a set-up: count (is every rank here?), fill (my slot), open (peers' memory, topology), vote. A rank
+ * that cannot go on refuses, which ends it for all; it never just stays away. See doc/design.md, "Set-up".
  */
-#include "comm/comm.h"
+#include "comm/agree.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -14,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "topo/topo.h"
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"
@@ -22,64 +20,16 @@
 /* From where on NCCL takes fp8, and the kernels have it (src/enqueue.cc:2557 of 2.28.9). */
 #define FP8_COMPUTE_MAJOR 9
 
-/* How long a rank waits for the others. They have just left the same barrier inside NCCL. */
-#define AGREEMENT_NS (UINT64_C(10) * 1000 * 1000 * 1000)
+/* --- the steps -------------------------------------------------------------------------------------------------- */
 
-/* A set-up under way: what completes one birth. */
-struct setup {
-    struct oh_birth *birth;
-    struct oh_comm *comm;
-    uint64_t start_ns;
-    uint64_t deadline_ns;
-    bool alive; /* still a candidate */
-    struct oh_topo_gpu gpu;
-};
-
-/* --- birth ------------------------------------------------------------------------------------------------------ */
-
-void oh_birth_refuse(struct oh_birth *birth, const char *reason)
-{
-    if (!birth->refusal[0]) {
-        snprintf(birth->refusal, sizeof birth->refusal, "%s", reason);
-    }
-    oh_segment_refuse(&birth->segment, reason);
-}
-
-void oh_birth_begin(struct oh_birth *birth, const struct oh_key *key, bool blocking, ncclComm_t *nccl_p)
-{
-    uint64_t start = oh_now_ns();
-    *birth = (struct oh_birth){.key = *key, .blocking = blocking, .nccl_p = nccl_p};
-    oh_comms_reap();
-    birth->present = oh_segment_open(&birth->segment, key) == ncclSuccess;
-    if (!birth->present) {
-        oh_birth_refuse(birth, "this rank has no shared memory to meet the others");
-    }
-    birth->spent_ns = oh_now_ns() - start;
-}
-
-/* Leaves the meeting for good, before anything was made for it. */
-static void abandon(struct oh_birth *birth, const char *reason)
-{
-    oh_birth_refuse(birth, reason);
-    oh_segment_unlink(&birth->segment);
-    oh_segment_close(&birth->segment);
-}
-
-void oh_birth_cancel(struct oh_birth *birth)
-{
-    abandon(birth, "NCCL did not create the communicator on a rank");
-}
-
-/* --- the phases ------------------------------------------------------------------------------------------------- */
-
-static void give_up(struct setup *setup, const char *reason)
+void oh_setup_give_up(struct oh_setup *setup, const char *reason)
 {
     setup->alive = false;
-    snprintf(setup->comm->reason, sizeof setup->comm->reason, "%s", reason);
+    snprintf(setup->reason, sizeof setup->reason, "%s", reason);
     oh_segment_refuse(&setup->comm->segment, reason);
 }
 
-__attribute__((format(printf, 2, 3))) static void give_up_because(struct setup *setup, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void give_up_because(struct oh_setup *setup, const char *format, ...)
 {
     char reason[OH_REASON_BYTES];
     va_list args;
@@ -87,58 +37,77 @@ __attribute__((format(printf, 2, 3))) static void give_up_because(struct setup *
     va_start(args, format);
     vsnprintf(reason + head, sizeof reason - (size_t)head, format, args);
     va_end(args);
-    give_up(setup, reason);
+    oh_setup_give_up(setup, reason);
 }
 
-/* A struct oh_comm for the handle; from here on the communicator owns the segment. */
-static void adopt(struct setup *setup)
+/* Books the time since the last lap. */
+static void end_lap(struct oh_setup *setup, enum oh_setup_lap lap)
 {
-    struct oh_birth *birth = setup->birth;
-    struct oh_comm *comm = calloc(1, sizeof *comm);
-    if (!comm) {
-        abandon(birth, "a rank is out of memory");
-        return;
-    }
-    comm->nccl = birth->nccl;
-    comm->key = birth->key;
-    comm->library = birth->library;
-    comm->blocking = birth->blocking;
-    comm->rank = (uint32_t)birth->rank;
-    comm->nranks = (uint32_t)birth->nranks;
-    comm->segment = birth->segment;
-    struct oh_comm *stale = oh_comm_find(comm->nccl);
-    if (stale) { /* destroyed in a way that onehop did not see, and NCCL has given its handle again */
-        oh_comm_retire(stale);
-    }
-    if (oh_registry_add(comm) != ncclSuccess) {
-        free(comm);
-        abandon(birth, "a rank has more communicators than onehop keeps track of");
-        return;
-    }
-    setup->comm = comm;
-    setup->alive = true;
+    uint64_t now = oh_now_ns();
+    setup->lap_ns[lap] += now - setup->mark_ns;
+    setup->mark_ns = now;
 }
 
-/* Is every rank of the communicator on this host, with onehop? All ranks see the same number. */
-static void count_ranks(struct setup *setup)
+static bool is_past(const struct oh_setup *setup)
 {
-    const struct oh_birth *birth = setup->birth;
+    return oh_now_ns() > setup->deadline_ns;
+}
+
+void oh_setup_pass_gate(struct oh_setup *setup)
+{
     struct oh_comm *comm = setup->comm;
-    uint32_t present = birth->present ? atomic_load(&comm->segment.meeting->present) : 0;
-
-    oh_segment_unlink(&comm->segment);
-    if (birth->refusal[0]) {
-        give_up_because(setup, "%s", birth->refusal);
-    } else if (comm->nranks < 2 || comm->nranks > OH_MAX_RANKS) {
-        give_up(setup, comm->nranks < 2 ? "a single rank" : "more than 8 ranks");
-    } else if (present != comm->nranks) {
+    const struct oh_meeting *gate = setup->gate.meeting;
+    uint32_t present = atomic_load(&gate->present);
+    if (present != setup->grown_from) {
         char reason[OH_REASON_BYTES];
-        snprintf(reason, sizeof reason, "onehop is present on this host for %u of %u ranks", present, comm->nranks);
-        give_up(setup, reason);
+        snprintf(reason, sizeof reason, "onehop is present on this host for %u of %u ranks that it grows from", present,
+                 setup->grown_from);
+        oh_setup_give_up(setup, reason);
+    } else if (!atomic_load(&gate->redirected)) {
+        oh_setup_give_up(setup, "no rank that it grows from had the unique id");
+    } else if (!comm->segment.meeting && oh_segment_visit(&comm->segment, &gate->target) != ncclSuccess) {
+        oh_setup_give_up(setup, "this rank has no shared memory to meet the others");
     }
+    comm->key = gate->target;
+    oh_segment_drop(&setup->gate);
 }
 
-static void publish_table(struct setup *setup)
+/* The new ranks have counted themselves in; those of the parent have been counted at the gate. Always decides. */
+static bool count_grown_ranks(struct oh_setup *setup)
+{
+    const struct oh_comm *comm = setup->comm;
+    uint32_t from = atomic_load(&comm->segment.meeting->grown_from);
+    uint32_t present = atomic_load(&comm->segment.meeting->present);
+    if (from == 0 || from >= comm->nranks || present != comm->nranks - from) {
+        char reason[OH_REASON_BYTES];
+        snprintf(reason, sizeof reason, "onehop is present on this host for %u of %u new ranks%s", present,
+                 comm->nranks - from, from == 0 ? ", and for none that has the unique id" : "");
+        oh_setup_give_up(setup, reason);
+    }
+    return true;
+}
+
+/* True when the ranks are counted. All ranks see the same number, after a barrier; without one they may still come. */
+static bool count_ranks(struct oh_setup *setup)
+{
+    struct oh_comm *comm = setup->comm;
+    if (setup->grows) {
+        return count_grown_ranks(setup);
+    }
+    uint32_t present = atomic_load(&comm->segment.meeting->present);
+    if (present == comm->nranks) {
+        return true;
+    }
+    if (setup->unbarred && present < comm->nranks && !is_past(setup)) {
+        return false;
+    }
+    char reason[OH_REASON_BYTES];
+    snprintf(reason, sizeof reason, "onehop is present on this host for %u of %u ranks", present, comm->nranks);
+    oh_setup_give_up(setup, reason);
+    return true;
+}
+
+static void publish_table(struct oh_setup *setup)
 {
     const char *names[1 + ONEHOP_ALGORITHMS] = {"auto"};
     struct oh_meeting *meeting = setup->comm->segment.meeting;
@@ -154,7 +123,7 @@ static void publish_table(struct setup *setup)
 }
 
 /* My slot: who I am and where my staging memory is. */
-static void fill(struct setup *setup)
+static void fill(struct oh_setup *setup)
 {
     struct oh_comm *comm = setup->comm;
     struct oh_slot *slot = &comm->segment.meeting->slot[comm->rank];
@@ -170,8 +139,8 @@ static void fill(struct setup *setup)
         give_up_because(setup, "%s", oh_driver_error());
         return;
     }
-    if (driver->device_get(&device, setup->birth->cuda_device) != CUDA_SUCCESS) {
-        give_up_because(setup, "CUDA device %d cannot be found", setup->birth->cuda_device);
+    if (driver->device_get(&device, setup->cuda_device) != CUDA_SUCCESS) {
+        give_up_because(setup, "CUDA device %d cannot be found", setup->cuda_device);
         return;
     }
     oh_topo_gpu_gather(driver, device, &setup->gpu);
@@ -179,7 +148,8 @@ static void fill(struct setup *setup)
         give_up_because(setup, "%s", reason);
         return;
     }
-    if (oh_staging_create(driver, device, &comm->staging) != ncclSuccess) {
+    end_lap(setup, OH_LAP_GPU);
+    if (oh_staging_create(driver, device, setup->context, &comm->staging) != ncclSuccess) {
         give_up_because(setup, "no staging memory on GPU %s", setup->gpu.bus_id);
         return;
     }
@@ -196,11 +166,14 @@ static void fill(struct setup *setup)
             return;
         }
     }
+    comm->staging.peer[comm->rank].base = comm->staging.base;
+    setup->opened = 1U << comm->rank;
     atomic_store(&slot->filled, 1);
+    end_lap(setup, OH_LAP_MEMORY);
 }
 
-/* One peer: is the way there NVLink, and does it open? False: has given up. */
-static bool open_peer(struct setup *setup, uint32_t rank)
+/* One peer: is the way there NVLink, and does it open? */
+static void open_peer(struct oh_setup *setup, uint32_t rank)
 {
     struct oh_comm *comm = setup->comm;
     struct oh_slot slot = comm->segment.meeting->slot[rank]; /* a copy that no one can change under us */
@@ -212,35 +185,35 @@ static bool open_peer(struct setup *setup, uint32_t rank)
     oh_topo_pair_gather(driver, setup->gpu.bus_id, slot.bus_id, &pair);
     if (!oh_topo_judge_pair(setup->gpu.bus_id, slot.bus_id, &pair, reason, sizeof reason)) {
         give_up_because(setup, "%s", reason);
-        return false;
+        return;
     }
+    end_lap(setup, OH_LAP_LINKS);
     if (oh_staging_open_peer(&comm->staging, rank, &slot, oh_slot_is_mine(&slot)) != ncclSuccess) {
         give_up_because(setup, "the memory of rank %u (GPU %s) cannot be opened", rank, slot.bus_id);
-        return false;
+        return;
     }
-    return true;
+    setup->opened |= 1U << rank;
+    end_lap(setup, OH_LAP_OPEN);
 }
 
-static void open_peers(struct setup *setup)
+/* Opens those whose slots are filled. True when all are open. */
+static bool open_peers(struct oh_setup *setup)
 {
     struct oh_comm *comm = setup->comm;
-    for (uint32_t r = 0; r < comm->nranks; r++) {
-        if (r == comm->rank) {
-            comm->staging.peer[r].base = comm->staging.base;
-            continue;
+    end_lap(setup, OH_LAP_PEERS);
+    for (uint32_t r = 0; r < comm->nranks && setup->alive; r++) {
+        if (oh_segment_decision(&comm->segment) == OH_DECISION_OFF) {
+            return false; /* then nothing may be opened */
         }
-        if (!oh_segment_wait_slot(&comm->segment, r, setup->deadline_ns)) {
-            setup->alive = false; /* off already, or settle() says that time is up */
-            return;
-        }
-        if (!open_peer(setup, r)) {
-            return;
+        if (!(setup->opened & 1U << r) && oh_segment_filled(&comm->segment, r)) {
+            open_peer(setup, r);
         }
     }
+    return setup->opened == (1U << comm->nranks) - 1;
 }
 
 /* What is needed to serve, once the peers' memory is there: table, kernels, epoch. */
-static void prepare(struct setup *setup)
+static void prepare(struct oh_setup *setup)
 {
     struct oh_comm *comm = setup->comm;
     const struct oh_meeting *meeting = comm->segment.meeting;
@@ -254,99 +227,138 @@ static void prepare(struct setup *setup)
         give_up_because(setup, "GPU %s is of another generation than that of rank 0", setup->gpu.bus_id);
         return;
     }
-    if (oh_staging_set_epoch(&comm->staging, meeting->init_epoch & OH_EPOCH_MASK) != ncclSuccess ||
-        oh_comm_prepare_launch(comm) != ncclSuccess) {
+    if (oh_comm_prepare_launch(comm) != ncclSuccess) {
         give_up_because(setup, "the kernels cannot be made ready on GPU %s", setup->gpu.bus_id);
-    }
-}
-
-static void open_and_vote(struct setup *setup)
-{
-    open_peers(setup);
-    if (setup->alive) {
-        prepare(setup);
-    }
-    if (setup->alive) {
-        oh_segment_accept(&setup->comm->segment, setup->comm->nranks);
-    }
-}
-
-static void settle(struct setup *setup)
-{
-    struct oh_comm *comm = setup->comm;
-    bool on = !comm->reason[0] && oh_segment_wait_decision(&comm->segment, setup->deadline_ns, comm->reason);
-
-    comm->setup_ms = (double)(setup->birth->spent_ns + oh_now_ns() - setup->start_ns) / 1e6;
-    if (on) {
-        atomic_store(&comm->served, true);
-        OH_INFO("comm %p rank %u nranks %u: served by onehop up to %" PRIu64 " bytes, %u MiB of GPU memory, set up in "
-                "%.1f ms",
-                (void *)comm->nccl, comm->rank, comm->nranks, oh_plan_table_end(&comm->table), OH_STAGING_BYTES >> 20,
-                comm->setup_ms);
-    } else {
-        OH_INFO("comm %p rank %u nranks %u: handed back to NCCL: %s", (void *)comm->nccl, comm->rank, comm->nranks,
-                comm->reason);
-        oh_comm_strip(comm);
-    }
-}
-
-static void run_phases(struct setup *setups, size_t count)
-{
-    static void (*const phases[])(struct setup *) = {count_ranks, fill, open_and_vote};
-    for (size_t p = 0; p < sizeof phases / sizeof *phases; p++) {
-        for (size_t i = 0; i < count; i++) {
-            if (setups[i].alive) {
-                phases[p](&setups[i]);
-            }
-        }
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (setups[i].comm) {
-            settle(&setups[i]);
-        }
-    }
-}
-
-static void decline(struct oh_birth *birth)
-{
-    static const char reason[] = "a rank created it as a non-blocking communicator";
-    struct setup setup = {.birth = birth, .start_ns = oh_now_ns()};
-    birth->nccl = *birth->nccl_p;
-    if (!birth->nccl) {
-        OH_INFO("a communicator is handed back to NCCL: %s", reason);
-        abandon(birth, reason);
         return;
     }
-    adopt(&setup);
-    if (setup.comm) {
-        oh_segment_unlink(&setup.comm->segment);
-        give_up(&setup, reason);
-        settle(&setup);
+    end_lap(setup, OH_LAP_KERNELS);
+    if (oh_staging_finish(&comm->staging, meeting->init_epoch & OH_EPOCH_MASK) != ncclSuccess) {
+        give_up_because(setup, "the staging memory cannot be cleared on GPU %s", setup->gpu.bus_id);
+        return;
     }
+    end_lap(setup, OH_LAP_CLEAR);
 }
 
-void oh_births_decline(struct oh_birth *births, size_t count)
+/* Takes the step that is due. False: it has to wait for others. */
+static bool take_step(struct oh_setup *setup)
 {
-    for (size_t i = 0; i < count; i++) {
-        decline(&births[i]);
-    }
-}
-
-void oh_births_complete(struct oh_birth *births, size_t count)
-{
-    struct setup *setups = calloc(count, sizeof *setups);
-    for (size_t i = 0; i < count; i++) {
-        if (!setups || !births[i].nccl) {
-            oh_birth_cancel(&births[i]);
-            continue;
+    switch (setup->step) {
+    case OH_STEP_COUNT:
+        if (!count_ranks(setup)) {
+            return false;
         }
-        setups[i].birth = &births[i];
-        setups[i].start_ns = oh_now_ns();
-        setups[i].deadline_ns = setups[i].start_ns + AGREEMENT_NS;
-        adopt(&setups[i]);
+        setup->step = OH_STEP_FILL;
+        end_lap(setup, OH_LAP_PRESENCE);
+        return true;
+    case OH_STEP_FILL:
+        fill(setup);
+        setup->step = OH_STEP_OPEN;
+        return true;
+    case OH_STEP_OPEN:
+        if (!open_peers(setup)) {
+            return false;
+        }
+        prepare(setup);
+        if (setup->alive) {
+            /*
+             * What has been made ready is seen by a thread that takes the mutex after the vote has had its effect. The
+             * words in shared memory order the two already; but only for who knows that all mappings are one memory.
+             */
+            pthread_mutex_lock(&setup->comm->late.mutex);
+            pthread_mutex_unlock(&setup->comm->late.mutex);
+            oh_segment_accept(&setup->comm->segment, setup->comm->nranks);
+        }
+        setup->step = OH_STEP_VOTED;
+        return true;
+    default:
+        return false;
     }
-    if (setups) {
-        run_phases(setups, count);
+}
+
+static bool is_decided(const struct oh_setup *setup)
+{
+    return !setup->alive || oh_segment_decision(&setup->comm->segment) != OH_DECISION_PENDING;
+}
+
+bool oh_setup_advance(struct oh_setup *setup, bool *moved_p)
+{
+    while (!is_decided(setup)) {
+        if (take_step(setup)) {
+            *moved_p = true;
+        } else if (is_past(setup)) {
+            oh_segment_refuse(&setup->comm->segment, "a rank did not answer in time");
+        } else {
+            return false;
+        }
     }
-    free(setups);
+    return true;
+}
+
+/* --- the end of a set-up ---------------------------------------------------------------------------------------- */
+
+static void trace_laps(const struct oh_setup *setup)
+{
+    static const char *const names[OH_LAPS] = {
+#define OH_SETUP_LAP(identifier_, name_) name_,
+        OH_SETUP_LAPS(OH_SETUP_LAP)
+#undef OH_SETUP_LAP
+    };
+    char text[32 * OH_LAPS] = "";
+    if (oh_log_level() < OH_LOG_TRACE) {
+        return;
+    }
+    for (int i = 0, used = 0; i < OH_LAPS; i++) {
+        used += snprintf(text + used, sizeof text - (size_t)used, "%s%s %.2f", i > 0 ? ", " : "", names[i],
+                         (double)setup->lap_ns[i] / 1e6);
+    }
+    OH_TRACE("comm %p rank %u: set-up in ms: %s", (void *)setup->comm->nccl, setup->comm->rank, text);
+}
+
+/* True when the communicator is, or will be, served. */
+static bool put_decision(struct oh_setup *setup)
+{
+    struct oh_comm *comm = setup->comm;
+    bool on = setup->alive && oh_segment_decision(&comm->segment) == OH_DECISION_ON;
+    if (!on && !setup->reason[0]) {
+        oh_segment_reason(&comm->segment, setup->reason);
+    }
+    pthread_mutex_lock(&comm->late.mutex);
+    for (int i = 0; i < OH_LAPS; i++) {
+        comm->setup_ms += (double)setup->lap_ns[i] / 1e6;
+    }
+    if (comm->late.first != 0) {
+        /* The application's thread has seen it first; it may have made calls, and even ended the communicator. */
+    } else if (oh_comm_is_settled(comm)) { /* cancelled meanwhile */
+        on = false;
+        snprintf(setup->reason, sizeof setup->reason, "%s", comm->reason);
+    } else if (on) {
+        oh_late_switch_on(comm);
+    } else {
+        memcpy(comm->reason, setup->reason, sizeof comm->reason);
+        atomic_store(&comm->settled, true);
+    }
+    pthread_mutex_unlock(&comm->late.mutex);
+    return on;
+}
+
+void oh_setup_settle(struct oh_setup *setup)
+{
+    struct oh_comm *comm = setup->comm;
+    end_lap(setup, OH_LAP_VOTES);
+    if (setup->unbarred || setup->grows) { /* all ranks have found it by now */
+        oh_segment_unlink(&comm->segment);
+    }
+    bool on = put_decision(setup);
+    trace_laps(setup);
+    if (on) {
+        OH_INFO("comm %p rank %u nranks %u: served by onehop up to %" PRIu64 " bytes from call %" PRIu64
+                " on, %u MiB of GPU memory, set up in %.1f ms%s",
+                (void *)comm->nccl, comm->rank, comm->nranks, oh_plan_table_end(&comm->table), comm->late.first,
+                OH_STAGING_BYTES >> 20, comm->setup_ms, setup->background ? ", in the background" : "");
+    } else {
+        OH_INFO("comm %p rank %u nranks %u: handed back to NCCL: %s", (void *)comm->nccl, comm->rank, comm->nranks,
+                setup->reason);
+        oh_comm_strip(comm);
+    }
+    free(setup);
 }

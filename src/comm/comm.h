@@ -6,7 +6,9 @@
  *
  *   birth     before NCCL creates a communicator: presence is published (oh_birth_begin)
  *   set-up    after NCCL has created it: the ranks agree (oh_births_complete); served from then on, or handed back
- *   calls     oh_comm_find, oh_comm_plan, oh_call_launch or oh_burst_*
+ *   late      where the application does not wait for NCCL, nor shall it for onehop: oh_births_await,
+ *             oh_comm_created, and a set-up in the background; served from a call on that the ranks agree on (late.c)
+ *   calls     oh_comm_find, oh_call_plan, oh_call_launch or oh_burst_*
  *   death     oh_comm_retire before NCCL destroys it; memory is freed when kernels, graphs and peers are done with it
  *
  * Threads: different communicators are independent. One communicator is used by one thread at a time, which is NCCL's
@@ -16,6 +18,7 @@
 #define OH_COMM_COMM_H_
 
 #include <nccl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,16 +33,39 @@
 #include "plan/op.h"
 #include "plan/plan.h"
 
+struct oh_birth;
+struct oh_setup;
+
+/*
+ * What a communicator needs until it is settled: served, or handed back for good. The mutex guards it, and the fields
+ * of struct oh_comm that settling changes (segment, reason, staging); it is never held over a call to NCCL or CUDA.
+ */
+struct oh_late {
+    pthread_mutex_t mutex;
+    uint64_t calls;            /* made so far; counted while unsettled */
+    uint64_t first;            /* the number of the first call that is served; 0: not known yet */
+    bool passing;              /* a call is on its way to NCCL, which may accept it: it is not counted yet */
+    struct oh_setup *setup;    /* waits for NCCL to finish the creation */
+    struct oh_birth *children; /* splits of this communicator that NCCL still works on */
+};
+
 struct oh_comm {
     ncclComm_t nccl;
     struct oh_key key;
     const void *library; /* the NCCL that made it, for src/hook */
     bool blocking;       /* as the application asked, inherited by splits */
     uint64_t splits;     /* ncclCommSplit calls made on it: the same number on every rank */
+    uint64_t shrinks;    /* ncclCommShrink calls, likewise */
+    uint64_t grows;      /* ncclCommGrow calls, likewise */
     uint32_t rank;
     uint32_t nranks;
 
     atomic_bool served;
+    atomic_bool settled; /* served, or handed back for good */
+    atomic_uint awaited; /* creations that NCCL works on: of this communicator, and of splits of it */
+    bool in_background;  /* its set-up is; guarded by late.c's mutex, as is the next */
+    bool orphaned;       /* retired meanwhile: the set-up will bury it */
+    struct oh_late late;
     char reason[OH_REASON_BYTES];
     struct oh_plan_table table;
     struct oh_segment segment;
@@ -76,12 +102,18 @@ struct oh_comm {
 struct oh_birth {
     struct oh_key key;
     struct oh_segment segment;
-    bool present; /* this rank has been counted in */
+    bool grows;             /* by ncclCommGrow */
+    uint32_t grown_from;    /* of a rank of the parent: the parent's ranks; 0: a new rank */
+    struct oh_segment gate; /* of a rank of the parent: where the others learn the key */
+    bool present;           /* this rank has been counted in */
     bool blocking;
+    bool unbarred; /* no barrier has passed since the ranks published their presence: they may still come */
     char refusal[OH_REASON_BYTES]; /* not empty: this rank will not take part, and why */
     uint64_t spent_ns;
 
-    ncclComm_t *nccl_p; /* where NCCL puts the handle */
+    ncclComm_t *nccl_p;     /* where NCCL puts the handle */
+    struct oh_comm *parent; /* of a split */
+    struct oh_birth *next;  /* list of a parent's children */
 
     /* Filled in by the caller when NCCL has created it. */
     ncclComm_t nccl; /* NULL: it has not */
@@ -97,6 +129,14 @@ struct oh_birth {
  */
 void oh_birth_begin(struct oh_birth *birth, const struct oh_key *key, bool blocking, ncclComm_t *nccl_p);
 
+/*
+ * Starts the birth of a communicator that grows out of `parent`. The new ranks (parent NULL) and those of the parent
+ * that have the unique id know the key; the parent's other ranks learn it from these, through a meeting of the parent's
+ * ranks, the gate, when NCCL's barrier has passed. id: NULL where this rank has none.
+ */
+void oh_birth_begin_grown(struct oh_birth *birth, struct oh_comm *parent, const ncclUniqueId *id, bool blocking,
+                          ncclComm_t *nccl_p);
+
 /* Makes this rank refuse: all ranks will hand back with this reason. */
 void oh_birth_refuse(struct oh_birth *birth, const char *reason);
 
@@ -104,10 +144,36 @@ void oh_birth_refuse(struct oh_birth *birth, const char *reason);
 void oh_birth_cancel(struct oh_birth *birth);
 
 /*
- * NCCL is still creating these communicators in the background: they are registered as handed back (where there is a
- * handle yet), so that their calls are counted and their splits have a parent. Ends the births.
+ * NCCL is still creating these communicators in the background. They are registered where there is a handle yet, or
+ * wait with their parent for one; oh_comm_created or oh_comm_not_created goes on. Ends the births.
  */
-void oh_births_decline(struct oh_birth *births, size_t count);
+void oh_births_await(struct oh_birth *births, size_t count);
+
+/* True while NCCL works on the communicator, or on a split of it, as far as onehop has been told. One atomic load. */
+static inline bool oh_comm_is_awaited(const struct oh_comm *comm);
+
+/*
+ * NCCL has created a communicator that was awaited: its set-up begins, in the background. Does nothing for one that was
+ * not. The current context is used for its memory if it is one of that device, else the device's primary one.
+ */
+void oh_comm_created(struct oh_comm *comm, int rank, int nranks, int cuda_device);
+
+/* NCCL has failed to create a communicator that was awaited: all ranks will hand back. */
+void oh_comm_not_created(struct oh_comm *comm);
+
+/*
+ * Takes over the splits of a communicator that NCCL had been working on, when it says that it is done. The list's
+ * births have nccl_p set; the caller looks there, and gives each to oh_births_late or oh_birth_cancel, then frees it.
+ */
+struct oh_birth *oh_comm_take_children(struct oh_comm *comm);
+
+/*
+ * Sets up, in the background, communicators that NCCL has created, and registers them at once. Nobody waits: the calls
+ * go to NCCL until the ranks have agreed on the call from which onehop serves. Also for communicators that onehop first
+ * meets at a call: their births begin when the communicator is found (with a key that all ranks share, and `unbarred`
+ * where no barrier has passed since). All ranks must be registered before the same numbered call. Ends the births.
+ */
+void oh_births_late(struct oh_birth *births, size_t count);
 
 /*
  * Sets up communicators that NCCL has created, all those that this thread has created together: each phase runs for
@@ -136,6 +202,15 @@ bool oh_comm_op_find(const struct oh_comm *comm, ncclRedOp_t op, ncclDataType_t 
 /* Counts a call that oh_call_plan has declined, by the reason. */
 void oh_comm_count_handed_back(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op);
 
+/*
+ * Until a communicator is settled, calls are counted, the same on all ranks: those that NCCL has accepted. A call that
+ * goes to NCCL is therefore put between these two. The first is asked before oh_call_plan; when it returns true, NCCL
+ * is still creating the communicator as far as onehop knows, and oh_call_plan is not asked. `counted`: it was asked.
+ */
+static inline bool oh_comm_is_settled(const struct oh_comm *comm);
+bool oh_comm_pass_unborn(struct oh_comm *comm);
+void oh_comm_note_result(struct oh_comm *comm, bool counted, ncclResult_t result);
+
 /* One allreduce call, as the application made it. */
 struct oh_call {
     struct oh_comm *comm;
@@ -151,7 +226,8 @@ struct oh_call {
 
 /*
  * True when onehop serves the call, whose comm, count and type are set; its op and plan then are, too. Depends only on
- * what is equal on all ranks.
+ * what is equal on all ranks. To be asked once for each call, in the order of the calls: until the communicator is
+ * settled, they are counted.
  */
 bool oh_call_plan(struct oh_call *call, ncclRedOp_t op);
 
@@ -210,17 +286,39 @@ void oh_comm_retire(struct oh_comm *comm);
 void oh_comms_reap(void);
 
 /* Fills the public description. */
-void oh_comm_describe(const struct oh_comm *comm, onehop_comm_info_t *info_p);
+void oh_comm_describe(struct oh_comm *comm, onehop_comm_info_t *info_p);
 
 /* Gives out the statistics of every registered communicator, where ONEHOP_STATS and ONEHOP_STATS_FILE say. */
 void oh_comms_print_stats(void);
 
+static inline bool oh_comm_is_awaited(const struct oh_comm *comm)
+{
+    return atomic_load_explicit(&comm->awaited, memory_order_acquire) > 0;
+}
+
+static inline bool oh_comm_is_settled(const struct oh_comm *comm)
+{
+    return atomic_load_explicit(&comm->settled, memory_order_acquire);
+}
+
+/* The process ends: communicators that are not settled yet are handed back, and leave no file behind. */
+void oh_comms_abandon(void);
+
 /* Between the files of this module. */
-ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm); /* kernels, events, arguments */
-void oh_comm_strip(struct oh_comm *comm);                  /* not served: lets go of meeting and memory */
+bool oh_late_decide(struct oh_comm *comm);     /* counts a call: is it served? */
+void oh_late_switch_on(struct oh_comm *comm);  /* all ranks are ready; called with the mutex held */
+void oh_late_note_early(struct oh_comm *comm); /* notes the calls made before it was born; with the mutex held */
+void oh_comm_expect(struct oh_comm *comm, struct oh_setup *setup);
+void oh_comm_add_child(struct oh_comm *comm, struct oh_birth *birth);
+struct oh_setup *oh_comm_take_setup(struct oh_comm *comm);     /* mutex held; NULL: not unborn, or a call is passing */
+void oh_late_cancel(struct oh_comm *comm, const char *reason); /* hands back for good, if it is not settled */
+bool oh_late_leave(struct oh_comm *comm);                      /* retired: true when a set-up under way will bury it */
+void oh_comm_bury(struct oh_comm *comm);                       /* nobody knows it any more */
+ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm);     /* kernels, events, arguments */
+void oh_comm_strip(struct oh_comm *comm);                      /* not served: lets go of meeting and memory */
 ncclResult_t oh_registry_add(struct oh_comm *comm);
 void oh_registry_remove(struct oh_comm *comm);
-void oh_registry_visit(void (*visit)(const struct oh_comm *comm));
-void oh_comm_print_stats(const struct oh_comm *comm);
+void oh_registry_visit(void (*visit)(struct oh_comm *comm));
+void oh_comm_print_stats(struct oh_comm *comm);
 
 #endif

@@ -38,9 +38,40 @@ struct oh_key oh_key_of_id(const ncclUniqueId *id)
     return hash(id, sizeof *id);
 }
 
+struct oh_key oh_key_of_ids(const ncclUniqueId *ids, int count)
+{
+    return hash(ids, (size_t)count * sizeof *ids);
+}
+
+/* The excluded ranks as a set: the sum of their hashes, each once. Quadratic, but NCCL's own work is far more. */
+struct oh_key oh_key_of_shrink(const struct oh_key *parent, uint64_t sequence, const int *excluded, int count)
+{
+    uint64_t sum[2] = {0};
+    for (int i = 0; i < count; i++) {
+        int before = 0;
+        while (before < i && excluded[before] != excluded[i]) {
+            before++;
+        }
+        if (before == i) {
+            struct oh_key one = hash(&excluded[i], sizeof excluded[i]);
+            sum[0] += one.word[0];
+            sum[1] += one.word[1];
+        }
+    }
+    /* Of another length than the input of a split, so never equal to one. */
+    const uint64_t input[] = {parent->word[0], parent->word[1], sequence, sum[0], sum[1]};
+    return hash(input, sizeof input);
+}
+
 struct oh_key oh_key_of_split(const struct oh_key *parent, uint64_t sequence, int color)
 {
     const uint64_t input[] = {parent->word[0], parent->word[1], sequence, (uint64_t)(uint32_t)color};
+    return hash(input, sizeof input);
+}
+
+struct oh_key oh_key_of_grow(const struct oh_key *parent, uint64_t sequence)
+{
+    const uint64_t input[] = {parent->word[0], parent->word[1], sequence};
     return hash(input, sizeof input);
 }
 

@@ -19,8 +19,20 @@ struct oh_key {
 /* Key of a communicator made from a unique id. */
 struct oh_key oh_key_of_id(const ncclUniqueId *id);
 
+/* Key of a communicator made from several unique ids. One id: the same as oh_key_of_id. */
+struct oh_key oh_key_of_ids(const ncclUniqueId *ids, int count);
+
+/*
+ * Key of the communicator that is left of a parent when `count` of its ranks are excluded, in the `sequence`-th
+ * shrinking of it. The order in which the ranks are given, and one given twice, make no difference.
+ */
+struct oh_key oh_key_of_shrink(const struct oh_key *parent, uint64_t sequence, const int *excluded, int count);
+
 /* Key of the communicator that `color` gets in the `sequence`-th split of a parent. */
 struct oh_key oh_key_of_split(const struct oh_key *parent, uint64_t sequence, int color);
+
+/* Key under which the ranks of a parent meet before its `sequence`-th growing. */
+struct oh_key oh_key_of_grow(const struct oh_key *parent, uint64_t sequence);
 
 /* A key that no one else has, for communicators that live in one process. */
 struct oh_key oh_key_random(void);

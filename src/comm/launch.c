@@ -53,9 +53,12 @@ out:
 
 bool oh_call_plan(struct oh_call *call, ncclRedOp_t op)
 {
-    const struct oh_comm *comm = call->comm;
-    return atomic_load_explicit(&comm->served, memory_order_acquire) &&
-           oh_comm_op_find(comm, op, call->type, &call->op) &&
+    struct oh_comm *comm = call->comm;
+    bool served = atomic_load_explicit(&comm->served, memory_order_acquire);
+    if (!served && !oh_comm_is_settled(comm)) {
+        served = oh_late_decide(comm);
+    }
+    return served && oh_comm_op_find(comm, op, call->type, &call->op) &&
            oh_plan_choose(&comm->table, call->count, call->type, &call->plan);
 }
 

@@ -104,7 +104,7 @@ void oh_registry_remove(struct oh_comm *comm)
     pthread_mutex_unlock(&mutex);
 }
 
-void oh_registry_visit(void (*visit)(const struct oh_comm *comm))
+void oh_registry_visit(void (*visit)(struct oh_comm *comm))
 {
     pthread_mutex_lock(&mutex);
     for (size_t i = 0; i < SLOTS; i++) {

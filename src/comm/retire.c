@@ -47,14 +47,18 @@ static void add_to_retired(struct oh_comm *comm)
 
 void oh_comm_abort(struct oh_comm *comm)
 {
-    atomic_store(&comm->served, false);
-    if (comm->staging.abort_word) { /* also when it is suspended already: its kernels may still be waiting */
+    oh_comm_suspend(comm);
+    pthread_mutex_lock(&comm->late.mutex);
+    /* Also when it was suspended already: its kernels may still be waiting. None was launched without a first call. */
+    if (comm->late.first != 0 && comm->staging.abort_word) {
         __atomic_store_n(comm->staging.abort_word, 1, __ATOMIC_RELEASE); /* pairs with oh_patience in the kernels */
     }
+    pthread_mutex_unlock(&comm->late.mutex);
 }
 
 void oh_comm_suspend(struct oh_comm *comm)
 {
+    oh_late_cancel(comm, "it was ended before its ranks had agreed");
     atomic_store(&comm->served, false);
 }
 
@@ -257,24 +261,50 @@ void oh_comms_reap(void)
     pthread_mutex_unlock(&mutex);
 }
 
-void oh_comm_strip(struct oh_comm *comm)
+/*
+ * Peers may be opening this rank's memory right now: it goes the way of a retired communicator's. Under the mutex,
+ * since the application may be asking about the communicator or ending it, if this is the set-up in the background.
+ */
+static struct oh_comm *take_remains(struct oh_comm *comm)
 {
-    struct oh_comm *remains;
+    struct oh_comm *remains = NULL;
+    pthread_mutex_lock(&comm->late.mutex);
     if (!comm->staging.base) {
         oh_segment_close(&comm->segment);
-        return;
+    } else if ((remains = calloc(1, sizeof *remains))) {
+        remains->rank = comm->rank;
+        remains->nranks = comm->nranks;
+        remains->segment = comm->segment;
+        remains->staging = comm->staging;
+        remains->last_call = comm->last_call;
+        remains->handed_back_call = comm->handed_back_call;
+        comm->staging = (struct oh_staging){0};
+        comm->segment.meeting = NULL;
+        comm->last_call = NULL;
+        comm->handed_back_call = NULL;
     }
-    /* Peers may be opening this rank's memory right now: it goes the way of a retired communicator's. */
-    remains = malloc(sizeof *remains);
+    pthread_mutex_unlock(&comm->late.mutex);
+    return remains;
+}
+
+void oh_comm_strip(struct oh_comm *comm)
+{
+    struct oh_comm *remains = take_remains(comm);
     if (remains) {
-        *remains = *comm;
         add_to_retired(remains);
+        oh_comms_reap();
     }
-    comm->staging = (struct oh_staging){0};
-    comm->segment.meeting = NULL;
-    comm->last_call = NULL;
-    comm->handed_back_call = NULL;
-    oh_comms_reap();
+}
+
+void oh_comm_bury(struct oh_comm *comm)
+{
+    if (comm->staging.base) {
+        add_to_retired(comm);
+        oh_comms_reap();
+    } else {
+        oh_segment_close(&comm->segment);
+        free(comm);
+    }
 }
 
 void oh_comm_retire(struct oh_comm *comm)
@@ -283,9 +313,12 @@ void oh_comm_retire(struct oh_comm *comm)
     oh_comm_print_stats(comm);
     oh_comm_suspend(comm);
     oh_comm_ops_forget(comm);
+    if (oh_late_leave(comm)) {
+        return; /* the set-up under way buries it */
+    }
     if (comm->staging.base) {
-        add_to_retired(comm);
+        add_to_retired(comm); /* the caller reaps, when NCCL's part is done */
     } else {
-        free(comm);
+        oh_comm_bury(comm);
     }
 }

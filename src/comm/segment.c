@@ -31,7 +31,7 @@ enum {
     OFF_SAID = 3
 };
 
-static void pause_briefly(void)
+void oh_segment_pause(void)
 {
     const struct timespec time = {0, POLL_NS};
     nanosleep(&time, NULL);
@@ -76,7 +76,7 @@ err_close:
     return ncclSystemError;
 }
 
-ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *key)
+ncclResult_t oh_segment_visit(struct oh_segment *segment, const struct oh_key *key)
 {
     int fd;
     segment->meeting = NULL;
@@ -93,8 +93,16 @@ ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *ke
         return ncclSystemError;
     }
     segment->meeting = memory;
-    atomic_fetch_add(&segment->meeting->present, 1);
     return ncclSuccess;
+}
+
+ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *key)
+{
+    ncclResult_t res = oh_segment_visit(segment, key);
+    if (res == ncclSuccess) {
+        atomic_fetch_add(&segment->meeting->present, 1);
+    }
+    return res;
 }
 
 void oh_segment_unlink(const struct oh_segment *segment)
@@ -110,6 +118,12 @@ void oh_segment_close(struct oh_segment *segment)
         munmap(segment->meeting, sizeof *segment->meeting);
         segment->meeting = NULL;
     }
+}
+
+void oh_segment_drop(struct oh_segment *segment)
+{
+    oh_segment_unlink(segment);
+    oh_segment_close(segment);
 }
 
 void oh_segment_refuse(struct oh_segment *segment, const char *reason)
@@ -197,21 +211,25 @@ bool oh_segment_deserted(const struct oh_segment *segment, uint32_t rank, uint32
     return true;
 }
 
-bool oh_segment_wait_slot(struct oh_segment *segment, uint32_t rank, uint64_t deadline_ns)
+bool oh_segment_filled(const struct oh_segment *segment, uint32_t rank)
 {
-    struct oh_meeting *meeting = segment->meeting;
-    for (;;) {
-        if (is_off(meeting)) {
-            return false;
-        }
-        if (atomic_load(&meeting->slot[rank].filled)) {
+    return atomic_load(&segment->meeting->slot[rank].filled);
+}
+
+bool oh_segment_has_dead_rank(const struct oh_segment *segment, uint32_t rank, uint32_t nranks)
+{
+    for (uint32_t r = 0; r < nranks; r++) {
+        if (r != rank && oh_segment_filled(segment, r) && is_dead(&segment->meeting->slot[r])) {
             return true;
         }
-        if (oh_now_ns() > deadline_ns) {
-            return false;
-        }
-        pause_briefly();
     }
+    return false;
+}
+
+enum oh_decision oh_segment_decision(const struct oh_segment *segment)
+{
+    uint32_t decision = atomic_load(&segment->meeting->decision);
+    return decision == PENDING ? OH_DECISION_PENDING : decision == ON ? OH_DECISION_ON : OH_DECISION_OFF;
 }
 
 /* The reason stands in shared memory: take a bounded copy and keep it one line of text. */
@@ -226,25 +244,12 @@ static void copy_reason(const struct oh_meeting *meeting, char *reason_p)
     }
 }
 
-bool oh_segment_wait_decision(struct oh_segment *segment, uint64_t deadline_ns, char *reason_p)
+void oh_segment_reason(const struct oh_segment *segment, char *reason_p)
 {
-    struct oh_meeting *meeting = segment->meeting;
-    uint32_t decision;
-    while ((decision = atomic_load(&meeting->decision)) == PENDING) {
-        if (oh_now_ns() > deadline_ns) {
-            oh_segment_refuse(segment, "a rank did not answer in time");
-        } else {
-            pause_briefly();
-        }
-    }
-    if (decision == ON) {
-        return true;
-    }
-    /* OFF stands already; its reason follows at once unless that rank was killed between the two. */
+    const struct oh_meeting *meeting = segment->meeting;
     const uint64_t patience_ns = oh_now_ns() + UINT64_C(100000000);
     while (atomic_load(&meeting->decision) == OFF && oh_now_ns() < patience_ns) {
-        pause_briefly();
+        oh_segment_pause();
     }
     copy_reason(meeting, reason_p);
-    return false;
 }

@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "comm/key.h"
+#include "comm/switch.h"
 #include "gpu/driver.h"
 #include "kernels/abi.h"
 #include "plan/plan.h"
@@ -47,9 +48,14 @@ struct oh_meeting {
     _Atomic uint32_t present;
     _Atomic uint32_t yes;
     _Atomic uint32_t decision;
+    _Atomic uint32_t late;        /* a rank will not wait for the others: nobody does */
+    _Atomic uint32_t grown_from;  /* ncclCommGrow: ranks of the parent; only the new ones count as present */
+    _Atomic uint32_t redirected;  /* of a gate: target is set */
+    struct oh_key target;         /* of a gate: where the ranks of the grown communicator meet */
     uint32_t init_epoch;          /* rank 0's, written before its slot is filled */
     char reason[OH_REASON_BYTES]; /* why off, written by the first to refuse */
     struct oh_plan_table table;   /* rank 0's, likewise */
+    struct oh_switch first;       /* the first call that is served */
     struct oh_slot slot[OH_MAX_RANKS];
 };
 
@@ -64,11 +70,17 @@ struct oh_segment {
  */
 ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *key);
 
+/* The same without counting this rank in. */
+ncclResult_t oh_segment_visit(struct oh_segment *segment, const struct oh_key *key);
+
 /* Removes the file's name. Safe to call by every rank, once all have opened it. */
 void oh_segment_unlink(const struct oh_segment *segment);
 
 /* Unmaps. The other ranks' mappings stay. */
 void oh_segment_close(struct oh_segment *segment);
+
+/* Both. */
+void oh_segment_drop(struct oh_segment *segment);
 
 /* Says no for all ranks, with the reason, unless the decision has fallen already. */
 void oh_segment_refuse(struct oh_segment *segment, const char *reason);
@@ -76,14 +88,28 @@ void oh_segment_refuse(struct oh_segment *segment, const char *reason);
 /* Says yes for this rank; the last of nranks to say so turns the decision on, unless someone has refused. */
 void oh_segment_accept(struct oh_segment *segment, uint32_t nranks);
 
-/* Waits until a rank's slot is filled. False when the decision is off (then nothing may be opened) or time is up. */
-bool oh_segment_wait_slot(struct oh_segment *segment, uint32_t rank, uint64_t deadline_ns);
+/* What has been decided. Nothing may be opened once it is OH_DECISION_OFF. */
+enum oh_decision {
+    OH_DECISION_PENDING,
+    OH_DECISION_ON,
+    OH_DECISION_OFF
+};
+enum oh_decision oh_segment_decision(const struct oh_segment *segment);
+
+/* True when that rank's slot is filled. */
+bool oh_segment_filled(const struct oh_segment *segment, uint32_t rank);
+
+/* True when a rank that has filled its slot runs no more. It can end between any two steps, so this is only a hint. */
+bool oh_segment_has_dead_rank(const struct oh_segment *segment, uint32_t rank, uint32_t nranks);
 
 /*
- * Waits for the decision, refusing on its own when the deadline passes. Returns true for on; false for off, with the
- * reason in reason_p (OH_REASON_BYTES).
+ * The reason for OH_DECISION_OFF, in reason_p (OH_REASON_BYTES). It follows the decision at once; waits for it, but not
+ * for long, since the rank that refused may have been killed between the two.
  */
-bool oh_segment_wait_decision(struct oh_segment *segment, uint64_t deadline_ns, char *reason_p);
+void oh_segment_reason(const struct oh_segment *segment, char *reason_p);
+
+/* Sleeps for as long as a rank usually takes to do the next thing. */
+void oh_segment_pause(void);
 
 /* Says that this rank has closed its peers' memory and will open none again. */
 void oh_segment_leave(struct oh_segment *segment, uint32_t rank);

@@ -6,20 +6,26 @@
 #include "gpu/context.h"
 #include "util/log.h"
 
-/* The application's context if it is one of this device, else the primary one, as the CUDA runtime would choose. */
-static ncclResult_t choose_context(struct oh_staging *staging)
+CUcontext oh_staging_current_context(int cuda_device)
 {
-    const struct oh_driver *driver = staging->driver;
-    CUcontext context = NULL;
-    CUdevice device;
-    ncclResult_t res = ncclSuccess;
+    const struct oh_driver *driver;
+    CUcontext context;
+    CUdevice wanted, device;
+    bool fits = oh_driver_get(&driver) == ncclSuccess && driver->ctx_get_current(&context) == CUDA_SUCCESS && context &&
+                driver->device_get(&wanted, cuda_device) == CUDA_SUCCESS &&
+                driver->ctx_get_device(&device) == CUDA_SUCCESS && device == wanted;
+    return fits ? context : NULL;
+}
 
-    if (driver->ctx_get_current(&context) == CUDA_SUCCESS && context &&
-        driver->ctx_get_device(&device) == CUDA_SUCCESS && device == staging->device) {
+/* The application's context, else the primary one. */
+static ncclResult_t choose_context(struct oh_staging *staging, CUcontext context)
+{
+    ncclResult_t res = ncclSuccess;
+    if (context) {
         staging->context = context;
         return ncclSuccess;
     }
-    OH_CU_GOTO(driver, primary_ctx_retain(&staging->context, staging->device), res, out);
+    OH_CU_GOTO(staging->driver, primary_ctx_retain(&staging->context, staging->device), res, out);
     staging->primary_retained = true;
 out:
     return res;
@@ -32,35 +38,49 @@ static void release_context(struct oh_staging *staging)
     }
 }
 
-/* Fills memory with a value and waits: on a stream of its own, since the default stream may be under capture. */
-static ncclResult_t fill(const struct oh_driver *driver, CUdeviceptr at, uint32_t value, size_t bytes)
+/* Enough for all that is done to the memory until the ranks have agreed. */
+static void end_stream(struct oh_staging *staging)
 {
-    CUstream stream;
+    if (staging->stream) {
+        staging->driver->stream_synchronize(staging->stream);
+        staging->driver->stream_destroy(staging->stream);
+        staging->stream = NULL;
+    }
+}
+
+/*
+ * Starts to bring the memory into the state between kernels (kernels/abi.h): no flag set, every marker word empty. On a
+ * stream of its own, since the default stream may be under capture; oh_staging_finish waits for it.
+ */
+static ncclResult_t start_clearing(struct oh_staging *staging)
+{
+    const struct oh_driver *driver = staging->driver;
+    static const struct {
+        size_t begin, end;
+        uint32_t value;
+    } parts[] = {{0, OH_MARKER_OFFSET, 0},
+                 {OH_MARKER_OFFSET, OH_MARKER_OFFSET + 4 * OH_MARKER_SCATTER_BYTES, OH_MARKER},
+                 {OH_MARKER_OFFSET + 4 * OH_MARKER_SCATTER_BYTES, OH_STAGING_BYTES, 0}};
     ncclResult_t res = ncclSuccess;
-    OH_CU_GOTO(driver, stream_create(&stream, CU_STREAM_NON_BLOCKING), res, out);
-    OH_CU_GOTO(driver, memset_d32_async(at, value, bytes / sizeof value, stream), res, err_stream);
-    OH_CU_GOTO(driver, stream_synchronize(stream), res, err_stream);
+    OH_CU_GOTO(driver, stream_create(&staging->stream, CU_STREAM_NON_BLOCKING), res, out);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        size_t words = (parts[i].end - parts[i].begin) / sizeof(uint32_t);
+        OH_CU_GOTO(driver, memset_d32_async(staging->base + parts[i].begin, parts[i].value, words, staging->stream),
+                   res, err_stream);
+    }
+    return ncclSuccess;
 err_stream:
-    driver->stream_destroy(stream);
+    end_stream(staging);
 out:
     return res;
 }
 
-/* The state between kernels (kernels/abi.h): no flag set, every marker word empty. */
-static ncclResult_t clear_all(const struct oh_staging *staging)
-{
-    ncclResult_t res = fill(staging->driver, staging->base, 0, OH_STAGING_BYTES);
-    if (res == ncclSuccess) {
-        res = fill(staging->driver, staging->base + OH_MARKER_OFFSET, OH_MARKER, 4 * OH_MARKER_SCATTER_BYTES);
-    }
-    return res;
-}
-
-ncclResult_t oh_staging_create(const struct oh_driver *driver, CUdevice device, struct oh_staging *staging_p)
+ncclResult_t oh_staging_create(const struct oh_driver *driver, CUdevice device, CUcontext context,
+                               struct oh_staging *staging_p)
 {
     struct oh_staging staging = {.driver = driver, .device = device};
     struct oh_context_scope scope;
-    ncclResult_t res = choose_context(&staging);
+    ncclResult_t res = choose_context(&staging, context);
 
     if (res != ncclSuccess) {
         goto out;
@@ -71,14 +91,14 @@ ncclResult_t oh_staging_create(const struct oh_driver *driver, CUdevice device, 
         goto err_context;
     }
     OH_CU_GOTO(driver, mem_alloc(&staging.base, OH_STAGING_BYTES), res, err_scope);
-    res = clear_all(&staging);
+    res = start_clearing(&staging);
     if (res != ncclSuccess) {
         goto err_memory;
     }
     OH_CU_GOTO(driver,
                mem_host_alloc((void **)&staging.abort_word, sizeof *staging.abort_word,
                               CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
-               res, err_memory);
+               res, err_clearing);
     *staging.abort_word = 0;
     OH_CU_GOTO(driver, mem_host_get_device_pointer(&staging.abort_word_device, staging.abort_word, 0), res, err_host);
     oh_context_leave_relaxed(driver, &scope);
@@ -87,6 +107,8 @@ ncclResult_t oh_staging_create(const struct oh_driver *driver, CUdevice device, 
 
 err_host:
     driver->mem_free_host(staging.abort_word);
+err_clearing:
+    end_stream(&staging);
 err_memory:
     driver->mem_free(staging.base);
 err_scope:
@@ -112,13 +134,18 @@ out:
     return res;
 }
 
-ncclResult_t oh_staging_set_epoch(const struct oh_staging *staging, uint32_t epoch)
+ncclResult_t oh_staging_finish(struct oh_staging *staging, uint32_t epoch)
 {
     struct oh_context_scope scope;
+    ncclResult_t res = ncclSuccess;
     if (oh_context_enter_relaxed(staging->driver, staging->context, &scope) != CUDA_SUCCESS) {
         return ncclUnhandledCudaError;
     }
-    ncclResult_t res = fill(staging->driver, staging->base + OH_EPOCH_OFFSET, epoch, OH_MAX_BLOCKS * sizeof epoch);
+    OH_CU_GOTO(staging->driver,
+               memset_d32_async(staging->base + OH_EPOCH_OFFSET, epoch, OH_MAX_BLOCKS, staging->stream), res, out);
+    OH_CU_GOTO(staging->driver, stream_synchronize(staging->stream), res, out);
+    end_stream(staging);
+out:
     oh_context_leave_relaxed(staging->driver, &scope);
     return res;
 }
@@ -180,6 +207,7 @@ void oh_staging_destroy(struct oh_staging *staging)
 {
     struct oh_context_scope scope;
     if (oh_context_enter_relaxed(staging->driver, staging->context, &scope) == CUDA_SUCCESS) {
+        end_stream(staging);
         staging->driver->mem_free(staging->base);
         staging->driver->mem_free_host(staging->abort_word);
         oh_context_leave_relaxed(staging->driver, &scope);

@@ -23,6 +23,7 @@ struct oh_staging {
     CUcontext context;
     bool primary_retained; /* context is the device's primary one, and held by us */
     CUdeviceptr base;
+    CUstream stream; /* clears the memory, during the set-up only */
     uint32_t *abort_word;
     CUdeviceptr abort_word_device;
     struct {
@@ -31,17 +32,21 @@ struct oh_staging {
     } peer[OH_MAX_RANKS]; /* by rank; own rank: base */
 };
 
+/* The calling thread's context if it is one of this device (CUDA ordinal), else NULL. */
+CUcontext oh_staging_current_context(int cuda_device);
+
 /*
- * Allocates and clears the staging memory of `device` in the context that is current (or, if none of that device is,
- * in its primary one). Returns ncclSuccess, or ncclUnhandledCudaError (logged at INFO), leaving nothing behind.
+ * Allocates the staging memory of `device` in `context` (NULL: the primary one, as the CUDA runtime would choose) and
+ * starts to clear it. Returns ncclSuccess, or ncclUnhandledCudaError (logged at INFO), leaving nothing behind.
  */
-ncclResult_t oh_staging_create(const struct oh_driver *driver, CUdevice device, struct oh_staging *staging_p);
+ncclResult_t oh_staging_create(const struct oh_driver *driver, CUdevice device, CUcontext context,
+                               struct oh_staging *staging_p);
 
 /* Describes it in this rank's slot: IPC handle, pointer, context. */
 ncclResult_t oh_staging_describe(const struct oh_staging *staging, struct oh_slot *slot);
 
-/* Sets every epoch word; before the first kernel. */
-ncclResult_t oh_staging_set_epoch(const struct oh_staging *staging, uint32_t epoch);
+/* Sets every epoch word and waits until the memory is as kernels expect it; before any peer may write there. */
+ncclResult_t oh_staging_finish(struct oh_staging *staging, uint32_t epoch);
 
 /* Makes a peer's staging reachable; `same_process` chooses how. */
 ncclResult_t oh_staging_open_peer(struct oh_staging *staging, uint32_t rank, const struct oh_slot *slot,

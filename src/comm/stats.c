@@ -57,17 +57,28 @@ void oh_stats_count_strange(void)
     atomic_fetch_add_explicit(&strange_calls, 1, memory_order_relaxed);
 }
 
-void oh_comm_describe(const struct oh_comm *comm, onehop_comm_info_t *info_p)
+/* A set-up in the background may just be ending. */
+static void copy_reason(struct oh_comm *comm, char *reason_p)
 {
+    pthread_mutex_lock(&comm->late.mutex);
+    const char *reason = oh_comm_is_settled(comm) ? comm->reason : "its ranks have not agreed yet";
+    snprintf(reason_p, OH_REASON_BYTES, "%s", reason);
+    pthread_mutex_unlock(&comm->late.mutex);
+}
+
+void oh_comm_describe(struct oh_comm *comm, onehop_comm_info_t *info_p)
+{
+    pthread_mutex_lock(&comm->late.mutex); /* a set-up in the background may just be ending */
     *info_p = (onehop_comm_info_t){
         .served = atomic_load(&comm->served),
         .rank = (int)comm->rank,
         .nranks = (int)comm->nranks,
         .bytes = atomic_load(&comm->bytes),
-        .staging_bytes = comm->staging.base ? OH_STAGING_BYTES : 0,
+        .staging_bytes = comm->late.first != 0 && comm->staging.base ? OH_STAGING_BYTES : 0,
         .setup_ms = comm->setup_ms,
     };
-    snprintf(info_p->reason, sizeof info_p->reason, "%s", comm->reason);
+    pthread_mutex_unlock(&comm->late.mutex);
+    copy_reason(comm, info_p->reason);
     for (int b = 0; b < OH_BACKS; b++) {
         info_p->handed_back += atomic_load(&comm->back[b]);
     }
@@ -164,7 +175,7 @@ static void append_record(const struct oh_stats_record *record, const char *path
     errno = saved;
 }
 
-static struct oh_stats_record record_of(const struct oh_comm *comm)
+static struct oh_stats_record record_of(struct oh_comm *comm)
 {
     struct oh_stats_record record = {
         .pid = (int)getpid(), .rank = comm->rank, .nranks = comm->nranks, .bytes = atomic_load(&comm->bytes)};
@@ -174,11 +185,11 @@ static struct oh_stats_record record_of(const struct oh_comm *comm)
     for (int b = 0; b < OH_BACKS; b++) {
         record.back[b] = atomic_load(&comm->back[b]);
     }
-    memcpy(record.reason, comm->reason, sizeof record.reason);
+    copy_reason(comm, record.reason);
     return record;
 }
 
-void oh_comm_print_stats(const struct oh_comm *comm)
+void oh_comm_print_stats(struct oh_comm *comm)
 {
     char calls[48 * ONEHOP_ALGORITHMS] = ""; /* a name, a number of 20 digits */
     char why[32 * OH_BACKS] = "";

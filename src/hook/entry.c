@@ -27,6 +27,10 @@
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t ncclGroupSimulateEnd(struct ncclSimInfo_v22200 *info);
+ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int rank, int count, ncclUniqueId *ids,
+                                      ncclConfig_t *config);
+ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
+                          ncclConfig_t *config);
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags);
 ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config,
                             int flags);
@@ -120,9 +124,6 @@ static void begin_birth(struct oh_birth *birth, const struct oh_key *key, bool b
 {
     int saved = errno;
     oh_birth_begin(birth, key, blocking, nccl_p);
-    if (!blocking) {
-        oh_birth_refuse(birth, "a rank created it as a non-blocking communicator");
-    }
     errno = saved;
 }
 
@@ -152,8 +153,6 @@ EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId 
     struct oh_birth birth;
     struct oh_key key = oh_key_of_id(&id);
     begin_birth(&birth, &key, is_blocking(NULL, true), comm);
-    birth.rank = rank;
-    birth.nranks = nranks;
     ncclResult_t res = REAL(real, CommInitRank(comm, nranks, id, rank));
     end_births(real, &birth, 1, res);
     return res;
@@ -169,9 +168,26 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUni
     struct oh_birth birth;
     struct oh_key key = oh_key_of_id(&id);
     begin_birth(&birth, &key, is_blocking(config, true), comm);
-    birth.rank = rank;
-    birth.nranks = nranks;
     ncclResult_t res = REAL(real, CommInitRankConfig(comm, nranks, id, rank, config));
+    end_births(real, &birth, 1, res);
+    return res;
+}
+
+EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int count, ncclUniqueId *ids,
+                                             ncclConfig_t *config)
+{
+    GET_REAL(real);
+    if (!real->CommInitRankScalable) {
+        OH_WARN("this NCCL has no ncclCommInitRankScalable");
+        return ncclInvalidUsage;
+    }
+    if (!is_active() || !ids || count < 1 || count > nranks) {
+        return REAL(real, CommInitRankScalable(comm, nranks, rank, count, ids, config));
+    }
+    struct oh_birth birth;
+    struct oh_key key = oh_key_of_ids(ids, count);
+    begin_birth(&birth, &key, is_blocking(config, true), comm);
+    ncclResult_t res = REAL(real, CommInitRankScalable(comm, nranks, rank, count, ids, config));
     end_births(real, &birth, 1, res);
     return res;
 }
@@ -208,7 +224,55 @@ EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, ncclCom
     struct oh_birth birth;
     struct oh_key key = oh_key_of_split(&parent->key, sequence, color);
     begin_birth(&birth, &key, is_blocking(config, parent->blocking), newcomm);
+    birth.parent = parent;
     ncclResult_t res = REAL(real, CommSplit(comm, color, order, newcomm, config));
+    end_births(real, &birth, 1, res);
+    return res;
+}
+
+/* With the abort flag (NCCL_SHRINK_ABORT, 1) NCCL ends what runs on the parent; kernels leave first. */
+EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config,
+                                   int flags)
+{
+    struct oh_comm *parent = active_comm(comm);
+    GET_REAL_OF(parent, real);
+    if (!real->CommShrink) {
+        OH_WARN("this NCCL has no ncclCommShrink");
+        return ncclInvalidUsage;
+    }
+    if (parent && (flags & 1)) {
+        oh_comm_abort(parent);
+    }
+    if (!parent || !excluded || count < 1 || (uint32_t)count >= parent->nranks || !newcomm) {
+        return REAL(real, CommShrink(comm, excluded, count, newcomm, config, flags));
+    }
+    struct oh_birth birth;
+    struct oh_key key = oh_key_of_shrink(&parent->key, parent->shrinks++, excluded, count);
+    begin_birth(&birth, &key, is_blocking(config, parent->blocking), newcomm);
+    birth.parent = parent;
+    ncclResult_t res = REAL(real, CommShrink(comm, excluded, count, newcomm, config, flags));
+    end_births(real, &birth, 1, res);
+    return res;
+}
+
+/* Ranks of the parent come with it, new ranks without; of the former only one needs to have the id. */
+EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
+                                 ncclConfig_t *config)
+{
+    struct oh_comm *parent = active_comm(comm);
+    GET_REAL_OF(parent, real);
+    if (!real->CommGrow) {
+        OH_WARN("this NCCL has no ncclCommGrow");
+        return ncclInvalidUsage;
+    }
+    if (!is_active() || !newcomm || (comm ? !parent : !id)) {
+        return REAL(real, CommGrow(comm, nranks, id, rank, newcomm, config));
+    }
+    struct oh_birth birth;
+    int saved = errno;
+    oh_birth_begin_grown(&birth, parent, id, is_blocking(config, !parent || parent->blocking), newcomm);
+    errno = saved;
+    ncclResult_t res = REAL(real, CommGrow(comm, nranks, id, rank, newcomm, config));
     end_births(real, &birth, 1, res);
     return res;
 }
@@ -282,22 +346,6 @@ EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
     return REAL(real, CommRevoke(comm, flags));
 }
 
-/* With the abort flag (NCCL_SHRINK_ABORT, 1) NCCL ends what runs on the parent. The child stays on stock NCCL. */
-EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config,
-                                   int flags)
-{
-    struct oh_comm *ours = active_comm(comm);
-    GET_REAL_OF(ours, real);
-    if (!real->CommShrink) {
-        OH_WARN("this NCCL has no ncclCommShrink");
-        return ncclInvalidUsage;
-    }
-    if (ours && (flags & 1)) {
-        oh_comm_abort(ours);
-    }
-    return REAL(real, CommShrink(comm, excluded, count, newcomm, config, flags));
-}
-
 /* --- calls ------------------------------------------------------------------------------------------------------ */
 
 /* Gives a result of a call in a group, whose failure is that of the group. */
@@ -359,6 +407,24 @@ static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *
     return res;
 }
 
+/* A communicator that is not settled: is NCCL still creating it, and the call to go there uncounted? */
+static bool goes_uncounted(struct oh_comm *comm)
+{
+    const struct oh_real *real = comm->library;
+    ncclResult_t state;
+    if (!oh_comm_is_awaited(comm)) {
+        return false;
+    }
+    int saved = errno;
+    if (REAL(real, CommGetAsyncError(comm->nccl, &state)) == ncclSuccess) {
+        inside++;
+        oh_births_look(real, comm, state);
+        inside--;
+    }
+    errno = saved;
+    return oh_comm_pass_unborn(comm);
+}
+
 EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                                   ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
@@ -370,13 +436,36 @@ EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t c
                                .count = count,
                                .type = type,
                                .stream = (CUstream)stream};
-        return oh_call_plan(&call, op) ? serve(&call) : hand_back(ours, sendbuff, recvbuff, count, type, op, stream);
+        bool unsettled = !oh_comm_is_settled(ours), uncounted = unsettled && goes_uncounted(ours);
+        if (!uncounted && oh_call_plan(&call, op)) {
+            return serve(&call);
+        }
+        ncclResult_t res = hand_back(ours, sendbuff, recvbuff, count, type, op, stream);
+        if (unsettled) {
+            oh_comm_note_result(ours, !uncounted, res);
+        }
+        return res;
     }
     if (inside == 0) {
         oh_stats_count_strange();
     }
     GET_REAL(real);
     return REAL(real, AllReduce(sendbuff, recvbuff, count, type, op, comm, stream));
+}
+
+EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+    struct oh_comm *ours = active_comm(comm);
+    GET_REAL_OF(ours, real);
+    ncclResult_t res = REAL(real, CommGetAsyncError(comm, error));
+    if (ours && res == ncclSuccess && oh_comm_is_awaited(ours)) {
+        int saved = errno;
+        inside++;
+        oh_births_look(real, ours, *error);
+        inside--;
+        errno = saved;
+    }
+    return res;
 }
 
 /* onehop keeps what the op means, since its handle is NCCL's secret. */
@@ -461,7 +550,7 @@ EXPORT const char *onehopAlgorithmName(int algorithm)
 
 EXPORT int onehopCommInfo(const void *nccl_comm, onehop_comm_info_t *info, size_t size)
 {
-    const struct oh_comm *comm = oh_comm_find((ncclComm_t)nccl_comm);
+    struct oh_comm *comm = oh_comm_find((ncclComm_t)nccl_comm);
     onehop_comm_info_t full;
     if (!comm || !info) {
         return -1;
@@ -471,9 +560,10 @@ EXPORT int onehopCommInfo(const void *nccl_comm, onehop_comm_info_t *info, size_
     return 0;
 }
 
-__attribute__((destructor)) static void print_stats_at_exit(void)
+__attribute__((destructor)) static void leave_at_exit(void)
 {
     if (!atomic_load_explicit(&forked, memory_order_relaxed)) {
         oh_comms_print_stats();
+        oh_comms_abandon();
     }
 }

@@ -187,7 +187,6 @@ void oh_group_forget(const struct oh_comm *comm)
 static void identify(const struct oh_real *real, struct oh_birth *birth)
 {
     ncclComm_t nccl = *birth->nccl_p;
-    birth->library = real;
     if (nccl && real->CommCount(nccl, &birth->nranks) == ncclSuccess &&
         real->CommUserRank(nccl, &birth->rank) == ncclSuccess &&
         real->CommCuDevice(nccl, &birth->cuda_device) == ncclSuccess) {
@@ -197,17 +196,46 @@ static void identify(const struct oh_real *real, struct oh_birth *birth)
 
 void oh_births_finish(const struct oh_real *real, struct oh_birth *births, size_t count, ncclResult_t res)
 {
-    if (res == ncclInProgress) {
-        for (size_t i = 0; i < count; i++) {
-            births[i].library = real;
+    for (size_t i = 0; i < count; i++) {
+        births[i].library = real;
+        if (res == ncclSuccess) {
+            identify(real, &births[i]);
         }
-        oh_births_decline(births, count);
+    }
+    if (res == ncclInProgress) {
+        oh_births_await(births, count);
+    } else {
+        oh_births_complete(births, count); /* cancels those without a handle */
+    }
+}
+
+static void finish_children(const struct oh_real *real, struct oh_birth *child)
+{
+    while (child) {
+        struct oh_birth *next = child->next;
+        child->library = real;
+        identify(real, child);
+        oh_births_late(child, 1);
+        free(child);
+        child = next;
+    }
+}
+
+void oh_births_look(const struct oh_real *real, struct oh_comm *comm, ncclResult_t state)
+{
+    struct oh_birth self = {.nccl_p = &comm->nccl};
+    if (state == ncclInProgress) {
         return;
     }
-    for (size_t i = 0; i < count && res == ncclSuccess; i++) {
-        identify(real, &births[i]);
+    finish_children(real, oh_comm_take_children(comm));
+    if (state == ncclSuccess) {
+        identify(real, &self);
+        if (self.nccl) {
+            oh_comm_created(comm, self.rank, self.nranks, self.cuda_device);
+        }
+    } else {
+        oh_comm_not_created(comm);
     }
-    oh_births_complete(births, count); /* cancels those without a handle */
 }
 
 /* By communicator in the order of keys, the calls of each in the order made. */

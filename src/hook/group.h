@@ -50,9 +50,12 @@ ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(cons
 
 /*
  * Ends births by how NCCL's creation ended: ncclSuccess, asks NCCL who they are and completes them together;
- * ncclInProgress, declines them; anything else, cancels them.
+ * ncclInProgress, waits for news of them (oh_births_look); anything else, cancels them.
  */
 void oh_births_finish(const struct oh_real *real, struct oh_birth *births, size_t count, ncclResult_t res);
+
+/* NCCL says what state a communicator is in, on which oh_comm_is_awaited: goes on with it and its splits. */
+void oh_births_look(const struct oh_real *real, struct oh_comm *comm, ncclResult_t state);
 
 /* Drops the queued calls of a communicator that is being destroyed or aborted inside a group. */
 void oh_group_forget(const struct oh_comm *comm);

@@ -37,6 +37,7 @@
     X(CommFinalize, (ncclComm_t))                                                                                      \
     X(CommDestroy, (ncclComm_t))                                                                                       \
     X(CommAbort, (ncclComm_t))                                                                                         \
+    X(CommGetAsyncError, (ncclComm_t, ncclResult_t *))                                                                 \
     X(AllReduce, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t))                \
     X(RedOpCreatePreMulSum, (ncclRedOp_t *, void *, ncclDataType_t, ncclScalarResidence_t, ncclComm_t))                \
     X(RedOpDestroy, (ncclRedOp_t, ncclComm_t))
@@ -47,6 +48,8 @@
 
 #define OH_REAL_OPTIONAL(X)                                                                                            \
     X(GroupSimulateEnd, (struct ncclSimInfo_v22200 *))                                                                 \
+    X(CommInitRankScalable, (ncclComm_t *, int, int, int, ncclUniqueId *, ncclConfig_t *))                             \
+    X(CommGrow, (ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *))                            \
     X(CommRevoke, (ncclComm_t, int))                                                                                   \
     X(CommShrink, (ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int))
 

@@ -4,14 +4,35 @@
  *
  * NVML sees every GPU of the machine, whatever CUDA_VISIBLE_DEVICES says; the CUDA driver sees only those visible in
  * this process. A source that cannot answer leaves OH_UNKNOWN. No CUDA context is created.
+ *
+ * What is asked here does not change while a process lives, and some of it takes NVML milliseconds. So the facts on a
+ * GPU and on a pair are kept, by CUDA device and by bus ids; the two lists only grow, guarded by a mutex that is not
+ * held over a call to NVML or CUDA. A process sees few GPUs.
  */
 #include "topo/topo.h"
 
 #include <ctype.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "topo/nvml.h"
+
+struct known_gpu {
+    struct oh_topo_gpu gpu;
+    struct known_gpu *next;
+};
+
+struct known_pair {
+    char bus_id[2][OH_TOPO_BUS_ID];
+    struct oh_topo_pair pair;
+    struct known_pair *next;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct known_gpu *gpus; /* guarded by mutex; entries are never changed nor freed */
+static struct known_pair *pairs;
 
 /* A PCI function as numbers: NVML writes the domain with eight digits, CUDA with four, either in any case. */
 struct pci_address {
@@ -53,7 +74,7 @@ static enum oh_fact mig_mode(const struct oh_topo_gpu *gpu)
     return current ? OH_YES : OH_NO;
 }
 
-void oh_topo_gpu_gather(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p)
+static void ask_gpu(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p)
 {
     *gpu_p = (struct oh_topo_gpu){.cuda_device = device}; /* a CUdevice is the ordinal */
     if (driver->device_get_pci_bus_id(gpu_p->bus_id, sizeof gpu_p->bus_id, device) != CUDA_SUCCESS) {
@@ -69,6 +90,29 @@ void oh_topo_gpu_gather(const struct oh_driver *driver, CUdevice device, struct 
     if (driver->device_get_attribute(&gpu_p->compute_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) !=
         CUDA_SUCCESS) {
         gpu_p->compute_major = 0;
+    }
+}
+
+void oh_topo_gpu_gather(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p)
+{
+    pthread_mutex_lock(&mutex);
+    const struct known_gpu *known = gpus;
+    while (known && known->gpu.cuda_device != device) {
+        known = known->next;
+    }
+    pthread_mutex_unlock(&mutex);
+    if (known) {
+        *gpu_p = known->gpu;
+        return;
+    }
+    ask_gpu(driver, device, gpu_p);
+    struct known_gpu *more = gpu_p->bus_id[0] ? malloc(sizeof *more) : NULL;
+    if (more) { /* two threads may add the same: no harm */
+        more->gpu = *gpu_p;
+        pthread_mutex_lock(&mutex);
+        more->next = gpus;
+        gpus = more;
+        pthread_mutex_unlock(&mutex);
     }
 }
 
@@ -92,8 +136,8 @@ static enum oh_fact p2p_attribute(const struct oh_driver *driver, CUdevice a, CU
     return there && back ? OH_YES : OH_NO;
 }
 
-void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, const char *bus_id_b,
-                         struct oh_topo_pair *pair_p)
+static void ask_pair(const struct oh_driver *driver, const char *bus_id_a, const char *bus_id_b,
+                     struct oh_topo_pair *pair_p)
 {
     *pair_p = (struct oh_topo_pair){0};
     if (same_gpu(bus_id_a, bus_id_b)) {
@@ -114,6 +158,32 @@ void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, c
         driver->device_get_by_pci_bus_id(&cuda_b, bus_id_b) == CUDA_SUCCESS) {
         pair_p->cuda_access = p2p_attribute(driver, cuda_a, cuda_b, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED);
         pair_p->cuda_atomics = p2p_attribute(driver, cuda_a, cuda_b, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED);
+    }
+}
+
+void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, const char *bus_id_b,
+                         struct oh_topo_pair *pair_p)
+{
+    pthread_mutex_lock(&mutex);
+    const struct known_pair *known = pairs;
+    while (known && (strcmp(known->bus_id[0], bus_id_a) != 0 || strcmp(known->bus_id[1], bus_id_b) != 0)) {
+        known = known->next;
+    }
+    pthread_mutex_unlock(&mutex);
+    if (known) {
+        *pair_p = known->pair;
+        return;
+    }
+    ask_pair(driver, bus_id_a, bus_id_b, pair_p);
+    struct known_pair *more = malloc(sizeof *more);
+    if (more) {
+        snprintf(more->bus_id[0], sizeof more->bus_id[0], "%s", bus_id_a);
+        snprintf(more->bus_id[1], sizeof more->bus_id[1], "%s", bus_id_b);
+        more->pair = *pair_p;
+        pthread_mutex_lock(&mutex);
+        more->next = pairs;
+        pairs = more;
+        pthread_mutex_unlock(&mutex);
     }
 }
 

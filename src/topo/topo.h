@@ -47,7 +47,10 @@ struct oh_topo_links {
     bool via_switch; /* the links end in an NVSwitch */
 };
 
-/* Fills *gpu_p for a CUDA device of this process. Never fails: what cannot be learned stays OH_UNKNOWN. */
+/*
+ * Fills *gpu_p for a CUDA device of this process. Never fails: what cannot be learned stays OH_UNKNOWN. This and
+ * oh_topo_pair_gather ask once and remember the answer: it does not change while the process lives.
+ */
 void oh_topo_gpu_gather(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p);
 
 /* Fills *pair_p for two GPUs given by bus id; either may be invisible to CUDA in this process. Never fails. */

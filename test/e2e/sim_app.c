@@ -22,7 +22,7 @@ void app_fail(const char *file, int line, const char *format, ...)
 
 static bool sees_all_ranks(const struct app_options *options)
 {
-    return options->scenario == NULL && options->make != APP_MAKE_SPLIT && options->make != APP_MAKE_FAMILY;
+    return options->scenario == NULL && options->make < APP_MAKE_SPLIT;
 }
 
 static void *run_worker(void *argument)

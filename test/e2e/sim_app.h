@@ -32,10 +32,12 @@ enum app_make {
     APP_MAKE_RANK,        /* ncclCommInitRank */
     APP_MAKE_CONFIG,      /* ncclCommInitRankConfig */
     APP_MAKE_NONBLOCKING, /* the same, blocking = 0 */
-    APP_MAKE_SCALABLE,    /* ncclCommInitRankScalable */
+    APP_MAKE_SCALABLE,    /* ncclCommInitRankScalable, with several ids */
     APP_MAKE_ALL,         /* ncclCommInitAll */
     APP_MAKE_SPLIT,       /* ncclCommSplit of a parent that is used for nothing else */
     APP_MAKE_FAMILY,      /* the parent and a child of it, used in turn */
+    APP_MAKE_SHRINK,      /* ncclCommShrink of a parent, without the ranks of negative colour */
+    APP_MAKE_GROW,        /* ncclCommGrow of a parent of the ranks of negative colour, which come first */
     APP_MAKES
 };
 
@@ -50,10 +52,13 @@ struct app_options {
     enum app_make make;
     int comms;
     int streams;
-    int group;     /* calls per group, 0: no group of the program's own */
-    bool nested;   /* groups inside the group */
-    bool scramble; /* odd ranks make a group's calls in the reverse order of communicators */
-    int batch;     /* calls before the program waits for its streams */
+    int group;        /* calls per group, 0: no group of the program's own */
+    bool nested;      /* groups inside the group */
+    bool scramble;    /* odd ranks make a group's calls in the reverse order of communicators */
+    int batch;        /* calls before the program waits for its streams */
+    bool nonblocking; /* children of a parent, too, are made without waiting */
+    int jitter;       /* microseconds; ranks wait up to as long before each call and poll, each its own time */
+    int pause;        /* milliseconds, after the first calls and after a capture */
     int iterations;
     int replays; /* of each batch as a graph, 0: eager only */
     bool mix;    /* other collectives after each batch */
@@ -168,7 +173,9 @@ uint64_t app_data_hash(uint64_t hash, const void *data, size_t bytes);
 void app_comm_make(struct app_worker *worker);
 void app_comm_end(struct app_worker *worker);
 /* Waits until a non-blocking call on the communicator is done. */
-void app_comm_ready(ncclComm_t comm);
+void app_comm_ready(const struct app_worker *worker, ncclComm_t comm);
+/* --jitter: waits for a random time. */
+void app_jitter(const struct app_worker *worker);
 /* Makes the calling thread's context that of the member. */
 void app_member_use(const struct app_member *member);
 void app_member_open(struct app_worker *worker, struct app_member *member);

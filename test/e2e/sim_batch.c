@@ -8,6 +8,7 @@
 #include "sim_app.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #define EAGER_EVERY 8 /* replays between two eager rounds */
 
@@ -29,6 +30,7 @@ static void issue_one(struct app_worker *worker, const struct lane *lane, int m,
     if (comm->comm == NULL) { /* not part of this one */
         return;
     }
+    app_jitter(worker);
     if (options->nested) {
         APP_NCCL(ncclGroupStart());
     }
@@ -153,9 +155,11 @@ static int launches_of(const struct app_worker *worker, const struct lane *lanes
 
 static void run_graph(struct app_worker *worker, struct lane *lanes)
 {
+    const struct app_options *options = worker->options;
     int launches = launches_of(worker, lanes);
     capture(worker, lanes);
-    for (int replay = 0; replay < worker->options->replays; replay++) {
+    usleep((useconds_t)options->pause * 1000);
+    for (int replay = 0; replay < options->replays; replay++) {
         if (replay % EAGER_EVERY == 0) {
             run_eager(worker, lanes);
         }
@@ -210,6 +214,7 @@ void app_batch_run_all(struct app_worker *worker)
         }
         for (int i = 0; i < options->iterations; i++) {
             run_eager(worker, lanes);
+            usleep((useconds_t)(first == 0 && i == 0 ? options->pause : 0) * 1000);
         }
         if (options->replays > 0) {
             run_graph(worker, lanes);

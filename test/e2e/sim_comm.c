@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #define POLL_MICROSECONDS 500
+#define SCALABLE_IDS 3
 
 void app_member_use(const struct app_member *member)
 {
@@ -60,45 +61,76 @@ static ncclUniqueId next_id(struct app_worker *worker)
     return worker->board->id[index];
 }
 
-void app_comm_ready(ncclComm_t comm)
+void app_jitter(const struct app_worker *worker)
+{
+    static _Thread_local unsigned seed;
+    if (worker->options->jitter > 0) {
+        seed = seed != 0 ? seed : (unsigned)worker->options->seed * 31 + (unsigned)worker->member[0].world_rank + 1;
+        usleep((useconds_t)(rand_r(&seed) % worker->options->jitter));
+    }
+}
+
+void app_comm_ready(const struct app_worker *worker, ncclComm_t comm)
 {
     ncclResult_t state = ncclInProgress;
     while (state == ncclInProgress) {
         usleep(POLL_MICROSECONDS);
+        app_jitter(worker);
         APP_NCCL(ncclCommGetAsyncError(comm, &state));
     }
     APP_NCCL_IS(state, ncclSuccess);
 }
 
-static ncclResult_t init_rank(const struct app_options *options, const struct app_member *member, ncclUniqueId *id,
-                              ncclComm_t *comm)
+/* nccl.h of 2.28 does not have it; weak: nor need the library. */
+__attribute__((weak)) ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank,
+                                                ncclComm_t *newcomm, ncclConfig_t *config);
+
+static ncclResult_t init_rank(const struct app_options *options, const struct app_member *member, int nranks,
+                              ncclUniqueId *id, ncclComm_t *comm)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = options->make != APP_MAKE_NONBLOCKING;
     switch (options->make) {
     case APP_MAKE_CONFIG:
     case APP_MAKE_NONBLOCKING:
-        return ncclCommInitRankConfig(comm, options->nranks, *id, member->world_rank, &config);
+        return ncclCommInitRankConfig(comm, nranks, *id, member->world_rank, &config);
     case APP_MAKE_SCALABLE:
-        return ncclCommInitRankScalable(comm, options->nranks, member->world_rank, 1, id, &config);
+        return ncclCommInitRankScalable(comm, nranks, member->world_rank, SCALABLE_IDS, id, &config);
     default:
-        return ncclCommInitRank(comm, options->nranks, *id, member->world_rank);
+        return ncclCommInitRank(comm, nranks, *id, member->world_rank);
     }
+}
+
+/* The ranks that come later, if any, are the last. */
+static int parent_ranks(const struct app_options *options)
+{
+    int nranks = options->nranks;
+    while (options->make == APP_MAKE_GROW && nranks > 0 && options->color[nranks - 1] < 0) {
+        nranks--;
+    }
+    return nranks;
 }
 
 /* A communicator over the whole job, for every member; *which gives the place of the handle. */
 static void make_world(struct app_worker *worker, ncclComm_t *(*which)(struct app_member *, int), int index)
 {
     const struct app_options *options = worker->options;
-    ncclUniqueId id = next_id(worker);
+    ncclUniqueId id[SCALABLE_IDS];
+    int ids = options->make == APP_MAKE_SCALABLE ? SCALABLE_IDS : 1;
     bool grouped = worker->members > 1, waits = options->make == APP_MAKE_NONBLOCKING;
+    for (int i = 0; i < ids; i++) {
+        id[i] = next_id(worker);
+    }
     if (grouped) {
         APP_NCCL(ncclGroupStart());
     }
     for (int m = 0; m < worker->members; m++) {
         struct app_member *member = &worker->member[m];
         app_member_use(member);
-        ncclResult_t result = init_rank(options, member, &id, which(member, index));
+        if (options->make == APP_MAKE_GROW && options->color[member->world_rank] < 0) {
+            continue; /* comes later */
+        }
+        ncclResult_t result = init_rank(options, member, parent_ranks(options), id, which(member, index));
         APP_CHECK(result == ncclSuccess || (waits && result == ncclInProgress), "init gave %d", (int)result);
         APP_CHECK(*which(member, index) != NULL, "no communicator after the call");
     }
@@ -106,7 +138,7 @@ static void make_world(struct app_worker *worker, ncclComm_t *(*which)(struct ap
         APP_NCCL_IS(ncclGroupEnd(), waits ? ncclInProgress : ncclSuccess);
     }
     for (int m = 0; m < worker->members && waits; m++) {
-        app_comm_ready(*which(&worker->member[m], index));
+        app_comm_ready(worker, *which(&worker->member[m], index));
     }
 }
 
@@ -130,24 +162,71 @@ static void make_all(struct app_worker *worker, int index)
     }
 }
 
-static void make_split(struct app_worker *worker, int index)
+static ncclResult_t shrink(const struct app_options *options, const struct app_member *member, ncclComm_t *comm,
+                           ncclConfig_t *config)
+{
+    int excluded[APP_MAX_RANKS], count = 0;
+    for (int r = options->nranks; r-- > 0;) { /* in any order */
+        if (options->color[r] < 0) {
+            excluded[count++] = r;
+        }
+    }
+    return ncclCommShrink(member->parent, excluded, count, comm, config, NCCL_SHRINK_DEFAULT);
+}
+
+static ncclResult_t make_child(const struct app_worker *worker, const struct app_member *member, ncclUniqueId *id,
+                               ncclComm_t *comm)
 {
     const struct app_options *options = worker->options;
-    if (worker->members > 1) {
+    int me = member->world_rank;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = !options->nonblocking;
+    config.splitShare = options->seed % 3 == 0;
+    switch (options->make) {
+    case APP_MAKE_SHRINK:
+        return options->color[me] < 0 ? ncclSuccess : shrink(options, member, comm, &config);
+    case APP_MAKE_GROW:
+        if (member->parent == NULL) {
+            return ncclCommGrow(NULL, options->nranks, id, me, comm, &config);
+        }
+        return ncclCommGrow(member->parent, options->nranks, options->key[me] > 0 ? id : NULL, -1, comm, &config);
+    default:
+        return ncclCommSplit(member->parent, options->color[me], options->key[me], comm, &config);
+    }
+}
+
+/* Who is in the child: a rank without colour is not, but comes in when it grows. */
+static bool has_child(const struct app_options *options, const struct app_member *member)
+{
+    return options->make == APP_MAKE_GROW || options->color[member->world_rank] >= 0;
+}
+
+static void make_children(struct app_worker *worker, int index)
+{
+    const struct app_options *options = worker->options;
+    bool grouped = worker->members > 1, waits = options->nonblocking;
+    ncclUniqueId id = options->make == APP_MAKE_GROW ? next_id(worker) : (ncclUniqueId){0};
+    if (grouped) {
         APP_NCCL(ncclGroupStart());
     }
     for (int m = 0; m < worker->members; m++) {
         struct app_member *member = &worker->member[m];
-        int r = member->world_rank;
         app_member_use(member);
-        APP_NCCL(ncclCommSplit(member->parent, options->color[r], options->key[r], &member->comm[index].comm, NULL));
+        ncclResult_t result = make_child(worker, member, &id, &member->comm[index].comm);
+        APP_CHECK(result == ncclSuccess || (waits && result == ncclInProgress), "child gave %d", (int)result);
     }
-    if (worker->members > 1) {
-        APP_NCCL(ncclGroupEnd());
+    if (grouped) {
+        APP_NCCL_IS(ncclGroupEnd(), waits ? ncclInProgress : ncclSuccess);
     }
     for (int m = 0; m < worker->members; m++) {
-        bool none = options->color[worker->member[m].world_rank] == NCCL_SPLIT_NOCOLOR;
-        APP_CHECK((worker->member[m].comm[index].comm == NULL) == none, "split made a communicator or did not");
+        struct app_member *member = &worker->member[m];
+        if (waits && member->parent != NULL) {
+            app_comm_ready(worker, member->parent);
+        }
+        APP_CHECK((member->comm[index].comm != NULL) == has_child(options, member), "a communicator or none");
+        if (waits && member->comm[index].comm != NULL) {
+            app_comm_ready(worker, member->comm[index].comm);
+        }
     }
 }
 
@@ -196,7 +275,7 @@ static void make_op(const struct app_options *options, struct app_comm *comm)
 void app_comm_make(struct app_worker *worker)
 {
     const struct app_options *options = worker->options;
-    bool splits = options->make == APP_MAKE_SPLIT || options->make == APP_MAKE_FAMILY;
+    bool splits = options->make >= APP_MAKE_SPLIT;
     if (splits) {
         make_world(worker, place_parent, 0);
     }
@@ -207,7 +286,7 @@ void app_comm_make(struct app_worker *worker)
                 worker->member[m].comm[0].comm = worker->member[m].parent;
             }
         } else if (splits) {
-            make_split(worker, c);
+            make_children(worker, c);
         } else if (options->make == APP_MAKE_ALL) {
             make_all(worker, c);
         } else {
@@ -216,7 +295,7 @@ void app_comm_make(struct app_worker *worker)
         for (int m = 0; m < worker->members; m++) {
             struct app_member *member = &worker->member[m];
             if (member->comm[c].comm != NULL) {
-                describe(options, member, splits && !is_parent, &member->comm[c]);
+                describe(options, member, splits && !is_parent && options->make != APP_MAKE_GROW, &member->comm[c]);
                 make_op(options, &member->comm[c]);
             }
         }

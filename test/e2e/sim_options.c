@@ -15,8 +15,12 @@ static const char usage[] =
     "  --rank-env R:NAME=VALUE     environment of the process that holds rank R; NAME alone: unset\n"
     "  --rank R --id-file F        be the process whose first rank is R\n"
     "  --timeout S                 end everything after S seconds\n"
-    "  --make rank|config|nonblocking|scalable|all|split|family\n"
-    "  --split-colors a,b,... --split-keys a,b,...\n"
+    "  --make rank|config|nonblocking|scalable|all|split|family|shrink|grow\n"
+    "  --split-colors a,b,... --split-keys a,b,...  of split; colour -1: excluded by shrink, new to grow;\n"
+    "                              key of grow: 1, the rank has the id\n"
+    "  --nonblocking               children are made without waiting\n"
+    "  --pause MS                  wait after the first calls, and after a capture\n"
+    "  --jitter US                 ranks wait up to as long before each call and poll\n"
     "  --comms N --streams N       calls go round them\n"
     "  --batch N --group N --nested  calls before waiting; calls per group\n"
     "  --scramble                    communicators of a group in another order on odd ranks\n"
@@ -83,7 +87,8 @@ static void read_ranks(const char *list, int *value)
 
 static enum app_make make_of(const char *text)
 {
-    static const char *const names[APP_MAKES] = {"rank", "config", "nonblocking", "scalable", "all", "split", "family"};
+    static const char *const names[APP_MAKES] = {"rank",  "config", "nonblocking", "scalable", "all",
+                                                 "split", "family", "shrink",      "grow"};
     for (int m = 0; m < APP_MAKES; m++) {
         if (strcmp(text, names[m]) == 0) {
             return (enum app_make)m;
@@ -112,6 +117,9 @@ enum {
     OPT_MAKE,
     OPT_COLORS,
     OPT_KEYS,
+    OPT_NONBLOCKING,
+    OPT_JITTER,
+    OPT_PAUSE,
     OPT_COMMS,
     OPT_STREAMS,
     OPT_BATCH,
@@ -144,6 +152,9 @@ static const struct option table[] = {
     {"make", required_argument, NULL, OPT_MAKE},
     {"split-colors", required_argument, NULL, OPT_COLORS},
     {"split-keys", required_argument, NULL, OPT_KEYS},
+    {"nonblocking", no_argument, NULL, OPT_NONBLOCKING},
+    {"jitter", required_argument, NULL, OPT_JITTER},
+    {"pause", required_argument, NULL, OPT_PAUSE},
     {"comms", required_argument, NULL, OPT_COMMS},
     {"streams", required_argument, NULL, OPT_STREAMS},
     {"batch", required_argument, NULL, OPT_BATCH},
@@ -203,6 +214,15 @@ static void set_job_option(struct app_options *options, int option, const char *
         break;
     case OPT_KEYS:
         read_ranks(value, options->key);
+        break;
+    case OPT_NONBLOCKING:
+        options->nonblocking = true;
+        break;
+    case OPT_PAUSE:
+        options->pause = atoi(value);
+        break;
+    case OPT_JITTER:
+        options->jitter = atoi(value);
         break;
     default:
         bad("option");

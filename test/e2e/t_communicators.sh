@@ -42,13 +42,41 @@ run_app --nranks 4 --make split --split-colors 0,0,0,1 "${work[@]}"
 [ "$status" = 0 ] && [ "$(count_of 'handed back to NCCL: .*single rank')" = 1 ]
 tap_point $? "split: a rank alone is handed back" "$(diagnosis)"
 
-run_app --nranks 4 --make nonblocking "${work[@]}"
-expect_stock "non-blocking" "non-blocking"
-run_app --nranks 4 --local 2 --make nonblocking "${work[@]}"
-expect_stock "non-blocking, grouped" "non-blocking"
-
 run_app --nranks 4 --make scalable "${work[@]}"
-expect_right "by scalable"
+expect_served "by scalable, three ids"
+run_app --nranks 4 --local 2 --make scalable "${work[@]}"
+expect_served "by scalable, two ranks a process"
+run_app --nranks 4 --make shrink --split-colors 0,-1,0,0 "${work[@]}"
+[ "$(count_of 'nranks 3: served by onehop')" = 3 ]
+tap_point $? "shrink: what is left is served" "$(diagnosis)"
+expect_served "shrink"
+run_app --nranks 4 --make shrink --comms 3 --split-colors -1,0,0,0 "${work[@]}"
+expect_served "shrunk three times"
+run_app --nranks 4 --local 2 --make shrink --split-colors 0,0,-1,-1 "${work[@]}"
+expect_served "shrink, two ranks a process"
+run_app --nranks 4 --make split --split-keys 0,3,1,2 --seed 3 "${work[@]}"
+expect_served "split with splitShare"
+
+# Growing: one of the parent's ranks has the unique id, the others learn where to meet from it.
+export SIMNODE_NCCL_VERSION=22902
+for root in 1,0,0,0 0,1,0,0 1,1,0,0; do
+    run_app --nranks 4 --make grow --split-colors 0,0,-1,-1 --split-keys $root "${work[@]}"
+    expect_served "grow from two ranks to four, ids $root"
+done
+run_app --nranks 4 --local 2 --make grow --split-colors 0,0,0,-1 --split-keys 0,0,1,0 "${work[@]}"
+expect_served "grow, two ranks a process, one of them new"
+SIMNODE_NCCL_DELAY_US=10000 run_app --nranks 4 --make grow --nonblocking --split-colors 0,0,-1,-1 \
+    --split-keys 0,1,0,0 --jitter 2000 "${work[@]}" --iterations 40
+[ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ -z "$(uneven_ranks)" ]
+tap_point $? "non-blocking grow: the same calls served on all ranks" "$(diagnosis)"
+for rank in 0 1 3; do # of the parent, that with the id, new
+    run_app --nranks 4 --make grow --split-colors 0,0,-1,-1 --split-keys 0,1,0,0 \
+        --rank-env $rank:ONEHOP_DISABLE=1 "${work[@]}"
+    [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] &&
+        [ "$(count_of 'nranks 4: handed back to NCCL: .*onehop is present on this host for')" = 3 ]
+    tap_point $? "grow, rank $rank without onehop: handed back at once, with the reason" "$(diagnosis)"
+done
+unset SIMNODE_NCCL_VERSION
 
 # leftovers LIMIT: what is left at the end of the last run, more than LIMIT communicators' worth.
 leftovers() {
@@ -59,6 +87,13 @@ leftovers() {
         [ "$(report_of "${what%:*}")" -le "$each" ] || echo "${what%:*} $(report_of "${what%:*}"), allowed $each"
     done
 }
+
+# Of each pair of GPUs NVML is asked three questions (NVLink, read, write), by each of its two ranks, once a process.
+SIMNODE_TRACE=$scratch/trace run_app --nranks 3 --scenario churn --rounds 5 --counts 1000
+expect_served "five rounds with a trace"
+asked=$(grep -c nvmlDeviceGetP2PStatus "$scratch/trace")
+[ "$asked" = 18 ]
+tap_point $? "what does not change is asked once: $asked questions about three pairs" "18 expected"
 
 export ONEHOP_SHM_DIR=$meeting
 for local in 1 2; do

@@ -19,6 +19,15 @@ for make in config nonblocking scalable split family; do
     run_stock --nranks 4 --make $make --comms 2 --counts 5,500 --split-colors 0,1,0,1 --split-keys 3,2,1,0
     expect_right "communicators by $make"
 done
+run_stock --nranks 4 --make shrink --counts 5,500 --split-colors 0,-1,0,0
+expect_right "communicators by shrink"
+SIMNODE_NCCL_VERSION=22902 run_stock --nranks 4 --make grow --counts 5,500 --split-colors 0,0,-1,-1 --split-keys 0,1,0,0
+expect_right "communicators by grow"
+for make in split shrink; do
+    SIMNODE_NCCL_DELAY_US=20000 run_stock --nranks 4 --make $make --nonblocking --jitter 1000 --counts 5,500 \
+        --split-colors 0,0,0,-1
+    expect_right "non-blocking, by $make"
+done
 run_stock --nranks 4 --local 2 --threads --counts 5,500
 expect_right "two processes of two threads"
 run_stock --nranks 4 --local 4 --make all --counts 5,500 --group 2 --batch 4

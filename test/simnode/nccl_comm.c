@@ -14,6 +14,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#define SHRINK_ABORT 1   /* NCCL_SHRINK_ABORT */
+#define GROW_SINCE 22902 /* the version that has ncclCommGrow */
 #define END_POLL_MICROSECONDS 500
 #define ABORT_POLLS 20000 /* 10 seconds */
 
@@ -127,23 +129,34 @@ err_comm:
     return result;
 }
 
+/* Ranks learn at different times that a communicator is ready, if they do not wait for it. */
+static void be_late(const struct simnccl_job *job)
+{
+    const char *limit = getenv("SIMNODE_NCCL_DELAY_US");
+    uint32_t random;
+    if (!job->blocking && limit != NULL && atol(limit) > 0 && getrandom(&random, sizeof random, 0) == sizeof random) {
+        usleep(random % (useconds_t)atol(limit));
+    }
+}
+
 static ncclResult_t run_init(struct simnccl_job *job)
 {
     struct simnccl_core *core = job->comm->core;
+    be_late(job);
     ncclResult_t result = simnccl_net_init(job->comm->hash);
     if (result == ncclSuccess) {
         result = simnccl_core_join(core);
     }
+    be_late(job);
     core->result = result;
     return result;
 }
 
 /* One rank of a new communicator, on `device`; called inside a group. *comm_p is set at once. */
-static ncclResult_t add_rank(ncclComm_t *comm_p, int nranks, const ncclUniqueId *id, int rank, int device,
-                             bool blocking)
+static ncclResult_t add_rank(ncclComm_t *comm_p, int nranks, const char *name, int rank, int device, bool blocking)
 {
     struct simnccl_job job = {.run = run_init, .blocking = blocking};
-    ncclResult_t result = comm_create(id->internal, nranks, rank, device, blocking, &job.comm);
+    ncclResult_t result = comm_create(name, nranks, rank, device, blocking, &job.comm);
     if (result == ncclSuccess) {
         result = simnccl_group_add_job(&job);
         if (result == ncclSuccess) {
@@ -155,7 +168,7 @@ static ncclResult_t add_rank(ncclComm_t *comm_p, int nranks, const ncclUniqueId 
     return simnccl_group_fail(result);
 }
 
-static ncclResult_t init_rank(ncclComm_t *comm_p, int nranks, const ncclUniqueId *id, int rank, bool blocking)
+static ncclResult_t init_rank(ncclComm_t *comm_p, int nranks, const char *name, int rank, bool blocking)
 {
     int device;
     if (comm_p == NULL || nranks < 1 || nranks > SIMNCCL_MAX_RANKS || rank < 0 || rank >= nranks) {
@@ -167,7 +180,7 @@ static ncclResult_t init_rank(ncclComm_t *comm_p, int nranks, const ncclUniqueId
         return simnccl_group_fail(result);
     }
     simnccl_group_enter();
-    result = add_rank(comm_p, nranks, id, rank, device, blocking);
+    result = add_rank(comm_p, nranks, name, rank, device, blocking);
     ncclResult_t end = simnccl_group_leave();
     if (result == ncclSuccess && end != ncclSuccess && end != ncclInProgress) {
         comm_free(*comm_p);
@@ -176,22 +189,37 @@ static ncclResult_t init_rank(ncclComm_t *comm_p, int nranks, const ncclUniqueId
     return result != ncclSuccess ? result : end;
 }
 
+/* The environment overrides the configuration. */
 static bool config_blocking(const ncclConfig_t *config, bool inherited)
 {
+    const char *text = getenv("NCCL_COMM_BLOCKING");
+    if (text != NULL && (strcmp(text, "0") == 0 || strcmp(text, "1") == 0)) {
+        return text[0] == '1';
+    }
     return config == NULL || config->blocking == NCCL_CONFIG_UNDEF_INT ? inherited : config->blocking != 0;
 }
 
 SIMNCCL_API(ncclResult_t, CommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank))
 {
     simnccl_count(SIMNCCL_CommInitRank);
-    return init_rank(comm, nranks, &id, rank, true);
+    return init_rank(comm, nranks, id.internal, rank, true);
 }
 
 SIMNCCL_API(ncclResult_t, CommInitRankConfig,
             (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config))
 {
     simnccl_count(SIMNCCL_CommInitRankConfig);
-    return init_rank(comm, nranks, &id, rank, config_blocking(config, true));
+    return init_rank(comm, nranks, id.internal, rank, config_blocking(config, true));
+}
+
+/* A name made from bytes that are the same on all ranks and random: as hard to guess as they are. */
+static void make_name(const void *data, size_t bytes, char *name_p)
+{
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    for (size_t i = 0; i < bytes; i++) {
+        hash = (hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
+    }
+    snprintf(name_p, SIMNCCL_NAME_BYTES, "simnccl-%016llx", (unsigned long long)hash);
 }
 
 SIMNCCL_API(ncclResult_t, CommInitRankScalable,
@@ -201,7 +229,9 @@ SIMNCCL_API(ncclResult_t, CommInitRankScalable,
     if (id == NULL || ids < 1 || ids > nranks) {
         return simnccl_group_fail(ncclInvalidArgument);
     }
-    return init_rank(comm, nranks, &id[0], rank, config_blocking(config, true));
+    char name[SIMNCCL_NAME_BYTES];
+    make_name(id, (size_t)ids * sizeof *id, name);
+    return init_rank(comm, nranks, name, rank, config_blocking(config, true));
 }
 
 SIMNCCL_API(ncclResult_t, CommInitAll, (ncclComm_t * comms, int ndev, const int *devices))
@@ -214,7 +244,7 @@ SIMNCCL_API(ncclResult_t, CommInitAll, (ncclComm_t * comms, int ndev, const int 
     ncclResult_t result = ncclGetUniqueId(&id); /* by its public name, as NCCL does */
     simnccl_group_enter();
     for (int r = 0; r < ndev && result == ncclSuccess; r++) {
-        result = add_rank(&comms[r], ndev, &id, r, devices != NULL ? devices[r] : r, true);
+        result = add_rank(&comms[r], ndev, id.internal, r, devices != NULL ? devices[r] : r, true);
     }
     ncclResult_t end = simnccl_group_leave();
     return result != ncclSuccess ? result : end;
@@ -225,12 +255,12 @@ struct split_wish {
     int key;
 };
 
-/* The child's name: the parent's is random, so this is as hard to guess, and the same on all ranks of a colour. */
+/* The child's name, the same on all ranks of a colour. */
 static void child_name(const char *parent, uint32_t split, int color, char *name_p)
 {
     char text[SIMNCCL_NAME_BYTES + 32];
-    snprintf(text, sizeof text, "%s/%u/%d", parent, split, color);
-    snprintf(name_p, SIMNCCL_NAME_BYTES, "simnccl-%016llx", (unsigned long long)simnccl_hash(text));
+    int length = snprintf(text, sizeof text, "%s/%u/%d", parent, split, color);
+    make_name(text, (size_t)length, name_p);
 }
 
 /* Where this rank stands among those of its colour, by key, then by parent rank. */
@@ -248,6 +278,27 @@ static void child_place(const struct simnccl_core *parent, const struct split_wi
     *nranks_p = nranks;
 }
 
+/* Joins the child's ranks, if there is a child, and tells the parent how it went. */
+static ncclResult_t finish_child(struct simnccl_job *job, ncclResult_t result, ncclComm_t child)
+{
+    if (result == ncclSuccess && child != NULL) {
+        result = simnccl_net_init(child->hash);
+        if (result == ncclSuccess) {
+            result = simnccl_core_join(child->core);
+        }
+        be_late(job);
+        child->core->result = result;
+        if (result != ncclSuccess) {
+            comm_free(child);
+            child = NULL;
+        }
+    }
+    *job->comm_p = child;
+    job->parent->result = result;
+    simnccl_core_release(job->parent);
+    return result;
+}
+
 static ncclResult_t run_split(struct simnccl_job *job)
 {
     struct simnccl_core *parent = job->parent;
@@ -262,21 +313,21 @@ static ncclResult_t run_split(struct simnccl_job *job)
         child_place(parent, &wish, &rank, &nranks);
         result = comm_create(name, nranks, rank, parent->device, job->blocking, &child);
     }
-    if (result == ncclSuccess && child != NULL) {
-        result = simnccl_net_init(child->hash);
-        if (result == ncclSuccess) {
-            result = simnccl_core_join(child->core);
-        }
-        child->core->result = result;
-        if (result != ncclSuccess) {
-            comm_free(child);
-            child = NULL;
-        }
+    return finish_child(job, result, child);
+}
+
+/* A call on a parent that makes a child: in the background, or now, or with the group. */
+static ncclResult_t make_child(struct simnccl_job *job, ncclComm_t parent)
+{
+    *job->comm_p = NULL;
+    simnccl_group_enter();
+    ncclResult_t result = simnccl_group_add_job(job);
+    if (result == ncclSuccess) {
+        simnccl_core_retain(parent->core);
+        parent->core->result = job->blocking ? ncclSuccess : ncclInProgress;
     }
-    *job->comm_p = child;
-    parent->result = result;
-    simnccl_core_release(parent);
-    return result;
+    ncclResult_t end = simnccl_group_leave();
+    return result != ncclSuccess ? result : end;
 }
 
 SIMNCCL_API(ncclResult_t, CommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config))
@@ -293,15 +344,7 @@ SIMNCCL_API(ncclResult_t, CommSplit, (ncclComm_t comm, int color, int key, ncclC
         .key = key,
         .blocking = config_blocking(config, comm->blocking),
     };
-    *newcomm = NULL;
-    simnccl_group_enter();
-    ncclResult_t result = simnccl_group_add_job(&job);
-    if (result == ncclSuccess) {
-        simnccl_core_retain(comm->core);
-        comm->core->result = job.blocking ? ncclSuccess : ncclInProgress;
-    }
-    ncclResult_t end = simnccl_group_leave();
-    return result != ncclSuccess ? result : end;
+    return make_child(&job, comm);
 }
 
 /* Waits until nothing of the communicator runs any more. */
@@ -334,6 +377,103 @@ static void end(ncclComm_t comm)
         cuEventDestroy(core->last_captured_event);
     }
     comm_free(comm);
+}
+
+/* Only those that stay take part: the parent's exchange would wait for the others. */
+static ncclResult_t run_shrink(struct simnccl_job *job)
+{
+    struct simnccl_core *parent = job->parent;
+    char text[SIMNCCL_NAME_BYTES + 32], name[SIMNCCL_NAME_BYTES];
+    int rank = 0, nranks = 0;
+    ncclComm_t child = NULL;
+    for (int r = 0; r < parent->nranks; r++) {
+        bool stays = !(job->excluded & 1U << r);
+        nranks += stays;
+        rank += stays && r < parent->rank;
+    }
+    int length = snprintf(text, sizeof text, "%s-%u/%x", parent->name, ++parent->shrinks, job->excluded);
+    make_name(text, (size_t)length, name);
+    ncclResult_t result = comm_create(name, nranks, rank, parent->device, job->blocking, &child);
+    return finish_child(job, result, child);
+}
+
+SIMNCCL_API(ncclResult_t, CommShrink,
+            (ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config, int flags))
+{
+    simnccl_count(SIMNCCL_CommShrink);
+    if (comm == NULL || excluded == NULL || newcomm == NULL || count < 1 || count >= comm->core->nranks) {
+        return simnccl_group_fail(ncclInvalidArgument);
+    }
+    struct simnccl_job job = {.run = run_shrink,
+                              .comm_p = newcomm,
+                              .parent = comm->core,
+                              .blocking = config_blocking(config, comm->blocking)};
+    for (int i = 0; i < count; i++) {
+        if (excluded[i] < 0 || excluded[i] >= comm->core->nranks || excluded[i] == comm->core->rank) {
+            return simnccl_group_fail(ncclInvalidArgument);
+        }
+        job.excluded |= 1U << excluded[i];
+    }
+    if (flags & SHRINK_ABORT) {
+        interrupt(comm->core);
+        comm->core->aborted = false;
+    }
+    return make_child(&job, comm);
+}
+
+/* The ranks of the parent learn the id from the one that has it; the new ones have it. */
+static ncclResult_t run_grow(struct simnccl_job *job)
+{
+    struct simnccl_core *parent = job->parent;
+    ncclUniqueId id = job->id;
+    ncclComm_t child = NULL;
+    ncclResult_t result = simnccl_core_exchange(parent, SIMNCCL_HOST, job->nranks, &id, sizeof id);
+    for (int r = 0; r < parent->nranks && id.internal[0] == '\0'; r++) {
+        id = *(const ncclUniqueId *)simnccl_core_piece(parent, SIMNCCL_HOST, r);
+    }
+    if (result == ncclSuccess) {
+        result = comm_create(id.internal, job->nranks, parent->rank, parent->device, job->blocking, &child);
+    }
+    return finish_child(job, result, child);
+}
+
+static bool has_grow(void)
+{
+    int version;
+    return ncclGetVersion(&version) == ncclSuccess && version >= GROW_SINCE;
+}
+
+/* nccl.h of 2.28 does not have these two. */
+SIMNCCL_EXPORT ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *id);
+SIMNCCL_EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank,
+                                         ncclComm_t *newcomm, ncclConfig_t *config);
+
+SIMNCCL_API(ncclResult_t, CommGetUniqueId, (ncclComm_t comm, ncclUniqueId *id))
+{
+    simnccl_count(SIMNCCL_CommGetUniqueId);
+    return comm == NULL || !has_grow() ? ncclInvalidArgument : ncclGetUniqueId(id);
+}
+
+SIMNCCL_API(ncclResult_t, CommGrow,
+            (ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm, ncclConfig_t *config))
+{
+    simnccl_count(SIMNCCL_CommGrow);
+    if (newcomm == NULL || !has_grow() || nranks > SIMNCCL_MAX_RANKS || (comm == NULL && id == NULL) ||
+        (comm != NULL && (rank != -1 || nranks <= comm->core->nranks))) {
+        return simnccl_group_fail(ncclInvalidArgument);
+    }
+    if (comm == NULL) {
+        return init_rank(newcomm, nranks, id->internal, rank, config_blocking(config, true));
+    }
+    struct simnccl_job job = {.run = run_grow,
+                              .comm_p = newcomm,
+                              .parent = comm->core,
+                              .nranks = nranks,
+                              .blocking = config_blocking(config, comm->blocking)};
+    if (id != NULL) {
+        job.id = *id;
+    }
+    return make_child(&job, comm);
 }
 
 SIMNCCL_API(ncclResult_t, CommFinalize, (ncclComm_t comm))

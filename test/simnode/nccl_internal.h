@@ -39,6 +39,9 @@
     X(CommInitRankScalable)                                                                                            \
     X(CommInitAll)                                                                                                     \
     X(CommSplit)                                                                                                       \
+    X(CommShrink)                                                                                                      \
+    X(CommGrow)                                                                                                        \
+    X(CommGetUniqueId)                                                                                                 \
     X(CommFinalize)                                                                                                    \
     X(CommDestroy)                                                                                                     \
     X(CommAbort)                                                                                                       \
@@ -127,6 +130,7 @@ struct simnccl_core {
     struct simnccl_segment *segment; /* NULL until joined */
     uint32_t step[SIMNCCL_CHANNELS]; /* this rank's exchanges so far, the same on all ranks */
     uint32_t splits;
+    uint32_t shrinks;
     atomic_int pending; /* operations launched outside capture and not finished */
     atomic_bool aborted;
     atomic_bool revoked;
@@ -167,10 +171,13 @@ struct simnccl_operation {
 struct simnccl_job {
     ncclResult_t (*run)(struct simnccl_job *job);
     ncclComm_t comm;
-    ncclComm_t *comm_p;          /* set at the end (split) */
-    struct simnccl_core *parent; /* split */
+    ncclComm_t *comm_p;          /* set at the end (split, shrink, grow) */
+    struct simnccl_core *parent; /* likewise */
     int color;
     int key;
+    uint32_t excluded; /* shrink: ranks, by bit */
+    int nranks;        /* grow */
+    ncclUniqueId id;   /* grow: zeros where it is not known */
     bool blocking;
     ncclResult_t result;
 };

@@ -33,6 +33,35 @@ struct rank {
     struct oh_segment segment;
 };
 
+/* Waits for a rank's slot; false: the decision is off, or time is up. */
+static bool wait_slot(struct oh_segment *segment, uint32_t rank, uint64_t deadline)
+{
+    while (!oh_segment_filled(segment, rank)) {
+        if (oh_segment_decision(segment) == OH_DECISION_OFF || oh_now_ns() > deadline) {
+            return false;
+        }
+        oh_segment_pause();
+    }
+    return oh_segment_decision(segment) != OH_DECISION_OFF;
+}
+
+/* Waits for the decision, refusing when time is up. True: on; false: off, with the reason. */
+static bool wait_decision(struct oh_segment *segment, uint64_t deadline, char *reason_p)
+{
+    enum oh_decision decision;
+    while ((decision = oh_segment_decision(segment)) == OH_DECISION_PENDING) {
+        if (oh_now_ns() > deadline) {
+            oh_segment_refuse(segment, "a rank did not answer in time");
+        } else {
+            oh_segment_pause();
+        }
+    }
+    if (decision == OH_DECISION_OFF) {
+        oh_segment_reason(segment, reason_p);
+    }
+    return decision == OH_DECISION_ON;
+}
+
 static void *take_part(void *user)
 {
     struct rank *self = user;
@@ -43,7 +72,7 @@ static void *take_part(void *user)
     atomic_store(&slot->filled, 1);
     bool here = true;
     for (uint32_t r = 0; r < self->nranks && here; r++) {
-        here = oh_segment_wait_slot(&self->segment, r, deadline);
+        here = wait_slot(&self->segment, r, deadline);
     }
     usleep(self->vote_delay);
     if (self->refuses) {
@@ -53,7 +82,7 @@ static void *take_part(void *user)
     } else if (here) {
         oh_segment_accept(&self->segment, self->nranks);
     }
-    self->on = oh_segment_wait_decision(&self->segment, deadline, self->reason);
+    self->on = wait_decision(&self->segment, deadline, self->reason);
     oh_segment_leave(&self->segment, self->rank);
     return NULL;
 }
@@ -140,9 +169,9 @@ static void test_absent_rank(void)
     oh_segment_open(&segment, &key);
     oh_segment_unlink(&segment);
     uint64_t start = oh_now_ns();
-    bool came = oh_segment_wait_slot(&segment, 1, start + 50 * MS);
+    bool came = wait_slot(&segment, 1, start + 50 * MS);
     oh_segment_accept(&segment, 2);
-    bool on = oh_segment_wait_decision(&segment, start + 60 * MS, reason);
+    bool on = wait_decision(&segment, start + 60 * MS, reason);
     tap_ok(!came && !on && strstr(reason, "in time") && oh_now_ns() - start < 2000 * MS,
            "a rank that never comes ends the wait: %s", reason);
     oh_segment_close(&segment);
@@ -187,6 +216,19 @@ static void test_keys(void)
     struct oh_key s0 = oh_key_of_split(&ka, 0, 1), s1 = oh_key_of_split(&ka, 1, 1), s2 = oh_key_of_split(&ka, 0, 2);
     tap_ok(oh_key_compare(&s0, &s1) && oh_key_compare(&s0, &s2) && oh_key_compare(&s0, &ka),
            "splits differ by number and colour");
+
+    ncclUniqueId ids[2] = {a, b};
+    struct oh_key one = oh_key_of_ids(ids, 1), two = oh_key_of_ids(ids, 2);
+    tap_ok(oh_key_compare(&one, &ka) == 0 && oh_key_compare(&two, &ka) != 0,
+           "one of several ids is that id, two are not");
+    struct oh_key x0 = oh_key_of_shrink(&ka, 0, (const int[]){1, 2}, 2),
+                  x1 = oh_key_of_shrink(&ka, 0, (const int[]){2, 1, 2}, 3),
+                  x2 = oh_key_of_shrink(&ka, 0, (const int[]){2, 3}, 2),
+                  x3 = oh_key_of_shrink(&ka, 1, (const int[]){1, 2}, 2),
+                  x4 = oh_key_of_shrink(&ka, 0, (const int[]){3}, 1);
+    tap_ok(oh_key_compare(&x0, &x1) == 0, "shrinking: the order of the excluded ranks makes no difference");
+    tap_ok(oh_key_compare(&x0, &x2) && oh_key_compare(&x0, &x3) && oh_key_compare(&x0, &x4) && oh_key_compare(&x0, &s0),
+           "shrinkings differ by the ranks excluded and by number");
 }
 
 int main(int argc, char **argv)

@@ -184,8 +184,6 @@ static struct oh_comm *make_rank(const struct oh_plan_table *table, uint32_t ran
     }
     comm->launched = draw(2);
     comm->last_stream = draw(4);
-    comm->capture_id = draw(4);
-    comm->captured_stream = draw(2) ? any_pointer() : NULL;
     /* Ops of the program's own: the same handles and types on all ranks, a scalar of its own on each. */
     for (int h = 0; h < USER_OPS; h++) {
         static const uint64_t scalars[] = {3, 5, 7, 11};

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * late.c - communicators that are set up while their calls go on
+ *
+ * Until a communicator is settled its calls are counted. Each call that goes to NCCL is noted in the meeting
+ * (switch.h); once all ranks have agreed, the ranks' words are closed, and that gives the number of the first call that
+ * is served. See doc/design.md, "Late attach".
+ *
+ * The set-up itself is done by a thread of its own, started when there is something to do and ended when there is not.
+ * Its list is guarded by a mutex that is never held over a call to the driver; a communicator's own mutex may be taken
+ * after it, not before.
+ */
+#include "comm/comm.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/agree.h"
+#include "util/log.h"
+
+#define PERIOD_NS (UINT64_C(100) * 1000) /* between looks at set-ups that wait, at first */
+#define PERIOD_MAX_NS (UINT64_C(5) * 1000 * 1000)
+#define STOP_NS (UINT64_C(100) * 1000 * 1000) /* the most that the end of the process waits for the thread */
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t wake; /* by the monotonic clock */
+static pthread_cond_t ended;
+static pthread_once_t prepared = PTHREAD_ONCE_INIT;
+static struct oh_setup *incoming; /* these three are guarded by mutex */
+static bool running;
+static bool stopping;
+static pid_t owner; /* the process that the thread belongs to; written once */
+
+/* --- calls ------------------------------------------------------------------------------------------------------ */
+
+/*
+ * Served for good when the next call is, on every rank: no call needs to be counted any more. Not while NCCL has a call
+ * that it may reject, since the next call has the number of that one then.
+ */
+static void settle_when_reached(struct oh_comm *comm)
+{
+    if (comm->late.first != 0 && !comm->late.passing && comm->late.calls + 1 >= comm->late.first) {
+        atomic_store_explicit(&comm->served, true, memory_order_release);
+        atomic_store_explicit(&comm->settled, true, memory_order_release);
+    }
+}
+
+void oh_late_switch_on(struct oh_comm *comm)
+{
+    if (comm->late.first == 0) {
+        comm->late.first = oh_switch_close(&comm->segment.meeting->first, comm->nranks);
+    }
+    settle_when_reached(comm);
+}
+
+/* The next call goes to NCCL on every rank, or is the first that is served on every rank. */
+static bool count_call(struct oh_comm *comm)
+{
+    struct oh_late *late = &comm->late;
+    if (late->first == 0) {
+        if (oh_switch_note(&comm->segment.meeting->first, comm->rank, late->calls + 1)) {
+            late->calls++;
+            late->passing = true;
+            return false;
+        }
+        oh_late_switch_on(comm);
+    }
+    settle_when_reached(comm);
+    if (oh_comm_is_settled(comm)) {
+        return true;
+    }
+    late->calls++;
+    late->passing = true;
+    return false;
+}
+
+bool oh_late_decide(struct oh_comm *comm)
+{
+    pthread_mutex_lock(&comm->late.mutex);
+    bool served = oh_comm_is_settled(comm) ? atomic_load(&comm->served)
+                                           : comm->nranks <= OH_MAX_RANKS && !comm->late.setup && count_call(comm);
+    pthread_mutex_unlock(&comm->late.mutex);
+    return served;
+}
+
+bool oh_comm_pass_unborn(struct oh_comm *comm)
+{
+    pthread_mutex_lock(&comm->late.mutex);
+    bool unborn = comm->late.setup != NULL;
+    comm->late.passing |= unborn;
+    pthread_mutex_unlock(&comm->late.mutex);
+    return unborn;
+}
+
+void oh_comm_note_result(struct oh_comm *comm, bool counted, ncclResult_t result)
+{
+    struct oh_late *late = &comm->late;
+    bool accepted = result != ncclInvalidArgument && result != ncclInvalidUsage;
+    pthread_mutex_lock(&late->mutex);
+    if (oh_comm_is_settled(comm) || accepted == counted || comm->nranks > OH_MAX_RANKS) {
+        /* As it was counted. */
+    } else if (accepted) {
+        late->calls++; /* noted when it is born, and this rank's number is known */
+    } else {
+        /* Whether a word that is closed holds this number or not, the next call has it, and goes the same way. */
+        oh_switch_retract(&comm->segment.meeting->first, comm->rank, late->calls);
+        late->calls--;
+    }
+    late->passing = false;
+    if (!oh_comm_is_settled(comm)) {
+        settle_when_reached(comm);
+    }
+    pthread_mutex_unlock(&late->mutex);
+}
+
+/* --- births that NCCL works on ---------------------------------------------------------------------------------- */
+
+void oh_comm_expect(struct oh_comm *comm, struct oh_setup *setup)
+{
+    pthread_mutex_lock(&comm->late.mutex);
+    comm->late.setup = setup;
+    atomic_fetch_add(&comm->awaited, 1);
+    pthread_mutex_unlock(&comm->late.mutex);
+}
+
+/* Nothing is closed yet: that needs this rank's vote. */
+void oh_late_note_early(struct oh_comm *comm)
+{
+    for (uint64_t call = 1; call <= comm->late.calls; call++) {
+        oh_switch_note(&comm->segment.meeting->first, comm->rank, call);
+    }
+}
+
+struct oh_setup *oh_comm_take_setup(struct oh_comm *comm)
+{
+    struct oh_setup *setup = comm->late.passing ? NULL : comm->late.setup;
+    if (setup) {
+        comm->late.setup = NULL;
+        atomic_fetch_sub(&comm->awaited, 1);
+    }
+    return setup;
+}
+
+void oh_comm_add_child(struct oh_comm *comm, struct oh_birth *birth)
+{
+    pthread_mutex_lock(&comm->late.mutex);
+    birth->next = comm->late.children;
+    comm->late.children = birth;
+    atomic_fetch_add(&comm->awaited, 1);
+    pthread_mutex_unlock(&comm->late.mutex);
+}
+
+struct oh_birth *oh_comm_take_children(struct oh_comm *comm)
+{
+    pthread_mutex_lock(&comm->late.mutex);
+    struct oh_birth *children = comm->late.children;
+    comm->late.children = NULL;
+    for (struct oh_birth *child = children; child; child = child->next) {
+        atomic_fetch_sub(&comm->awaited, 1);
+    }
+    pthread_mutex_unlock(&comm->late.mutex);
+    return children;
+}
+
+/* --- the end ---------------------------------------------------------------------------------------------------- */
+
+void oh_late_cancel(struct oh_comm *comm, const char *reason)
+{
+    pthread_mutex_lock(&comm->late.mutex);
+    if (!oh_comm_is_settled(comm)) {
+        oh_segment_refuse(&comm->segment, reason);
+        snprintf(comm->reason, sizeof comm->reason, "%s", reason);
+        atomic_store(&comm->settled, true);
+    }
+    pthread_mutex_unlock(&comm->late.mutex);
+}
+
+static void abandon(struct oh_comm *comm)
+{
+    if (!oh_comm_is_settled(comm)) {
+        oh_late_cancel(comm, "a rank's process ended before its ranks had agreed");
+        oh_segment_unlink(&comm->segment);
+    }
+}
+
+void oh_comms_abandon(void)
+{
+    oh_registry_visit(abandon);
+}
+
+bool oh_late_leave(struct oh_comm *comm)
+{
+    struct oh_birth *children = oh_comm_take_children(comm);
+    while (children) {
+        struct oh_birth *next = children->next;
+        oh_birth_cancel(children);
+        free(children);
+        children = next;
+    }
+    pthread_mutex_lock(&mutex);
+    bool busy = comm->in_background;
+    comm->orphaned = busy;
+    pthread_mutex_unlock(&mutex);
+    if (!busy && comm->late.setup) {
+        oh_setup_drop(comm->late.setup);
+        comm->late.setup = NULL;
+    }
+    return busy;
+}
+
+/* --- the thread ------------------------------------------------------------------------------------------------- */
+
+static void finish(struct oh_setup *setup)
+{
+    struct oh_comm *comm = setup->comm;
+    oh_setup_settle(setup);
+    pthread_mutex_lock(&mutex);
+    comm->in_background = false;
+    bool orphaned = comm->orphaned;
+    pthread_mutex_unlock(&mutex);
+    if (orphaned) {
+        oh_comm_bury(comm);
+    }
+}
+
+/* Every set-up as far as it goes; returns those that wait. */
+static struct oh_setup *advance_all(struct oh_setup *list, bool *moved_p)
+{
+    struct oh_setup *left = NULL;
+    while (list) {
+        struct oh_setup *setup = list;
+        list = list->next;
+        if (oh_setup_advance(setup, moved_p)) {
+            *moved_p = true;
+            finish(setup);
+        } else {
+            setup->next = left;
+            left = setup;
+        }
+    }
+    return left;
+}
+
+static void deadline_after(uint64_t ns, struct timespec *deadline_p)
+{
+    clock_gettime(CLOCK_MONOTONIC, deadline_p);
+    ns += (uint64_t)deadline_p->tv_nsec;
+    deadline_p->tv_sec += (time_t)(ns / 1000000000);
+    deadline_p->tv_nsec = (long)(ns % 1000000000);
+}
+
+/* Adds what came in to the list; called with the mutex held. */
+static struct oh_setup *take_incoming(struct oh_setup *list)
+{
+    while (incoming) {
+        struct oh_setup *setup = incoming;
+        incoming = setup->next;
+        setup->next = list;
+        list = setup;
+    }
+    return list;
+}
+
+static void *work(void *unused)
+{
+    struct oh_setup *list = NULL;
+    uint64_t period = PERIOD_NS;
+    struct timespec deadline;
+    (void)unused;
+    pthread_mutex_lock(&mutex);
+    while ((list = take_incoming(list)) && !stopping) {
+        bool moved = false;
+        pthread_mutex_unlock(&mutex);
+        list = advance_all(list, &moved);
+        pthread_mutex_lock(&mutex);
+        if (list && !incoming && !stopping) {
+            /* The application may take long to bring its other ranks this far. */
+            period = moved ? PERIOD_NS : period < PERIOD_MAX_NS ? 2 * period : period;
+            deadline_after(period, &deadline);
+            pthread_cond_timedwait(&wake, &mutex, &deadline);
+        }
+    }
+    running = false;
+    pthread_cond_broadcast(&ended);
+    pthread_mutex_unlock(&mutex);
+    return NULL;
+}
+
+/* As in retire.c: before the driver's own exit handlers run, and not in a forked child, which has no such thread. */
+static void stop_at_exit(void)
+{
+    struct timespec deadline;
+    if (getpid() != owner) {
+        return;
+    }
+    pthread_mutex_lock(&mutex);
+    stopping = true;
+    deadline_after(STOP_NS, &deadline);
+    pthread_cond_signal(&wake);
+    while (running && pthread_cond_timedwait(&ended, &mutex, &deadline) == 0) {
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+static void prepare_once(void)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&wake, &attributes);
+    pthread_cond_init(&ended, &attributes);
+    pthread_condattr_destroy(&attributes);
+    owner = getpid();
+    atexit(stop_at_exit);
+}
+
+/* A detached thread that takes no signal from the application's threads. Called with the mutex held. */
+static bool start_thread(void)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    if (pthread_attr_init(&attributes) != 0) {
+        return false;
+    }
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started = pthread_create(&thread, &attributes, work, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return started;
+}
+
+void oh_setup_enqueue(struct oh_setup *setup)
+{
+    setup->background = true;
+    pthread_once(&prepared, prepare_once);
+    pthread_mutex_lock(&mutex);
+    bool works = running || (!stopping && start_thread());
+    if (works) {
+        running = true;
+        setup->comm->in_background = true;
+        setup->next = incoming;
+        incoming = setup;
+        pthread_cond_signal(&wake);
+    }
+    pthread_mutex_unlock(&mutex);
+    if (!works) {
+        oh_segment_unlink(&setup->comm->segment);
+        oh_setup_give_up(setup, "a rank has no thread for the set-up");
+        oh_setup_settle(setup);
+    }
+}

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: MIT
+# Communicators made and ended many times, in every way, and 64 at once, leave nothing behind. The program measures, and
+# fails when something has grown. OH_CHURN_ROUNDS sets the number of rounds (scripts/check --full: 10000).
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+rounds=${OH_CHURN_ROUNDS:-45}
+stress=$abs_top_builddir/test/gpu/stress_comms
+export ONEHOP_SHM_DIR=$meeting ONEHOP_DEBUG=WARN ONEHOP_STATS=0
+
+# churn ARGUMENT...
+churn() {
+    status=0
+    LD_PRELOAD=$plugin timeout -k 5 $((limit + rounds)) "$stress" "$@" >"$out" 2>&1 || status=$?
+    sed 's/^/# /' "$out"
+}
+
+if [ -n "${OH_SANITIZERS-}" ]; then
+    tap_skip "nothing grows" "a sanitizer keeps freed memory for a while"
+else
+    churn --ranks 2 --rounds "$rounds" --served
+    [ "$status" = 0 ]
+    tap_point $? "$rounds rounds, 2 ranks: nothing grows, every communicator is served" "$(tail -n 5 "$out")"
+    churn --ranks 3 --rounds $((rounds < 45 ? rounds : 45)) --served
+    [ "$status" = 0 ]
+    tap_point $? "3 ranks, with shrinking: nothing grows, every communicator is served" "$(tail -n 5 "$out")"
+    churn --ranks 2 --rounds 25 --live 64 --served
+    [ "$status" = 0 ]
+    tap_point $? "64 communicators at once: every one is served, nothing is left" "$(tail -n 5 "$out")"
+fi
+expect_no_files
+tap_done

@@ -1,0 +1,601 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * stress_comms.c - communicators made, used and ended many times, or many at once, leave nothing behind
+ *
+ * One process for each rank and GPU. Each round makes a communicator in another way (by id, non-blocking, from several
+ * ids, by split, by shrink), makes some allreduce calls and checks them, and ends it, in an order of its own on each
+ * rank. What the process holds is measured when the first rounds are over and at the end: host memory, GPU memory,
+ * descriptors, threads, mappings, files of onehop in shared memory. More at the end fails.
+ *
+ * Uses the CUDA driver API and NCCL, both opened at run time and looked up as a linked program would (the global
+ * scope), so that it runs on real GPUs and on the simulated node, with and without onehop in front.
+ */
+#include <cuda.h>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <nccl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "onehop/onehop.h"
+
+#define MAX_RANKS 8
+#define MAX_LIVE 64
+#define MAX_ROUNDS 100000
+#define STREAMS 8
+#define COUNT 1000
+#define CALLS 3
+#define SETTLE_SECONDS 5
+
+/* X(symbol, parameters): what is used of each library. */
+#define CUDA_FUNCTIONS(X)                                                                                              \
+    X(cuInit, (unsigned int))                                                                                          \
+    X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                                               \
+    X(cuCtxSetCurrent, (CUcontext))                                                                                    \
+    X(cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                                          \
+    X(cuMemcpyHtoD_v2, (CUdeviceptr, const void *, size_t))                                                            \
+    X(cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t))                                                                  \
+    X(cuMemGetInfo_v2, (size_t *, size_t *))                                                                           \
+    X(cuStreamCreate, (CUstream *, unsigned int))                                                                      \
+    X(cuStreamSynchronize, (CUstream))
+#define NCCL_FUNCTIONS(X)                                                                                              \
+    X(ncclGetUniqueId, (ncclUniqueId *))                                                                               \
+    X(ncclCommInitRank, (ncclComm_t *, int, ncclUniqueId, int))                                                        \
+    X(ncclCommInitRankConfig, (ncclComm_t *, int, ncclUniqueId, int, ncclConfig_t *))                                  \
+    X(ncclCommInitRankScalable, (ncclComm_t *, int, int, int, ncclUniqueId *, ncclConfig_t *))                         \
+    X(ncclCommSplit, (ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *))                                             \
+    X(ncclCommShrink, (ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int))                                     \
+    X(ncclCommGetAsyncError, (ncclComm_t, ncclResult_t *))                                                             \
+    X(ncclCommFinalize, (ncclComm_t))                                                                                  \
+    X(ncclCommDestroy, (ncclComm_t))                                                                                   \
+    X(ncclCommAbort, (ncclComm_t))                                                                                     \
+    X(ncclAllReduce, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t))
+
+static struct {
+#define FIELD(symbol_, parameters_) int(*symbol_) parameters_;
+    CUDA_FUNCTIONS(FIELD) NCCL_FUNCTIONS(FIELD)
+#undef FIELD
+} api;
+
+/* Absent without onehop. */
+static int (*comm_info)(const void *, onehop_comm_info_t *, size_t);
+
+struct options {
+    int ranks, rounds, warm, live;
+    const char *nccl;
+    unsigned seed;
+    bool served;        /* every communicator must be served */
+    bool blocking_only; /* no non-blocking ones: times can be compared */
+    long host_kib;      /* growth of host and of GPU memory that is allowed */
+    long gpu_kib;
+};
+
+/* What the processes share. */
+struct board {
+    _Atomic uint32_t arrived, generation;
+    ncclUniqueId id[2];
+    double made_ms[MAX_ROUNDS]; /* rank 0's time for each round's communicator */
+};
+
+struct rank {
+    const struct options *options;
+    struct board *board;
+    int rank;
+    unsigned shared_seed, own_seed; /* the same on all ranks; this rank's */
+    CUdeviceptr send, recv;
+    CUstream stream[STREAMS];
+    float *data;
+    uint64_t served, handed_back;
+    int unserved; /* communicators that were not served */
+};
+
+struct holdings {
+    long host_kib, gpu_kib, descriptors, threads, mappings, files;
+};
+
+static int my_rank = -1;
+
+__attribute__((noreturn, format(printf, 2, 3))) static void fail(int line, const char *format, ...)
+{
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    printf("FAIL rank %d, line %d: %s\n", my_rank, line, text);
+    fflush(stdout);
+    _exit(1);
+}
+
+#define CHECK(condition_, ...)                                                                                         \
+    do {                                                                                                               \
+        if (!(condition_)) {                                                                                           \
+            fail(__LINE__, __VA_ARGS__);                                                                               \
+        }                                                                                                              \
+    } while (0)
+#define OK(call_)                                                                                                      \
+    do {                                                                                                               \
+        int result_ = (call_);                                                                                         \
+        CHECK(result_ == 0, "%s gave %d", #call_, result_);                                                            \
+    } while (0)
+
+static double now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+static void open_libraries(const char *nccl)
+{
+    CHECK(dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL), "%s", dlerror());
+    CHECK(dlopen(nccl, RTLD_NOW | RTLD_GLOBAL), "%s", dlerror());
+#define LOOK_UP(symbol_, parameters_)                                                                                  \
+    *(void **)&api.symbol_ = dlsym(RTLD_DEFAULT, #symbol_);                                                            \
+    CHECK(api.symbol_, "no %s", #symbol_);
+    CUDA_FUNCTIONS(LOOK_UP)
+    NCCL_FUNCTIONS(LOOK_UP)
+#undef LOOK_UP
+    *(void **)&comm_info = dlsym(RTLD_DEFAULT, "onehopCommInfo");
+}
+
+static void barrier(struct rank *self)
+{
+    struct board *board = self->board;
+    uint32_t generation = atomic_load(&board->generation);
+    if (atomic_fetch_add(&board->arrived, 1) + 1 == (uint32_t)self->options->ranks) {
+        atomic_store(&board->arrived, 0);
+        atomic_store(&board->generation, generation + 1);
+    }
+    while (atomic_load(&board->generation) == generation) {
+        usleep(20);
+    }
+}
+
+/* --- what the process holds ------------------------------------------------------------------------------------- */
+
+static long count_entries(const char *path, const char *prefix)
+{
+    long number = 0;
+    struct dirent *entry;
+    DIR *directory = opendir(path);
+    CHECK(directory, "%s cannot be read", path);
+    while ((entry = readdir(directory))) {
+        number += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
+    }
+    closedir(directory);
+    return number;
+}
+
+/* Anonymous memory in KiB, and the number of mappings. */
+static void read_memory(struct holdings *holdings)
+{
+    char line[1024];
+    FILE *file = fopen("/proc/self/status", "r");
+    CHECK(file, "/proc/self/status");
+    while (fgets(line, sizeof line, file)) {
+        sscanf(line, "RssAnon: %ld", &holdings->host_kib);
+    }
+    fclose(file);
+    file = fopen("/proc/self/maps", "r");
+    CHECK(file, "/proc/self/maps");
+    while (fgets(line, sizeof line, file)) {
+        holdings->mappings++;
+    }
+    fclose(file);
+}
+
+static struct holdings measure(void)
+{
+    const char *meeting = getenv("ONEHOP_SHM_DIR");
+    struct holdings now = {0};
+    size_t free_bytes, total;
+    OK(api.cuMemGetInfo_v2(&free_bytes, &total));
+    now.gpu_kib = (long)((total - free_bytes) >> 10);
+    now.descriptors = count_entries("/proc/self/fd", "");
+    now.threads = count_entries("/proc/self/task", "");
+    now.files = count_entries(meeting ? meeting : "/dev/shm", "onehop-");
+    read_memory(&now);
+    return now;
+}
+
+static bool has_grown(const struct options *options, const struct holdings *from, const struct holdings *to)
+{
+    return to->host_kib > from->host_kib + options->host_kib || to->gpu_kib > from->gpu_kib + options->gpu_kib ||
+           to->descriptors > from->descriptors + 2 || to->threads > from->threads ||
+           to->mappings > from->mappings + 16 || to->files > from->files;
+}
+
+/* Rank by rank, when what is freed in the background has had time to be. */
+static void compare(struct rank *self, const struct holdings *from)
+{
+    struct holdings to = measure();
+    for (double limit = now_ms() + SETTLE_SECONDS * 1e3; has_grown(self->options, from, &to) && now_ms() < limit;) {
+        usleep(20000);
+        to = measure();
+    }
+    printf("rank %d: host %ld -> %ld KiB, GPU %ld -> %ld KiB, descriptors %ld -> %ld, threads %ld -> %ld, mappings %ld "
+           "-> %ld, files %ld -> %ld\n",
+           self->rank, from->host_kib, to.host_kib, from->gpu_kib, to.gpu_kib, from->descriptors, to.descriptors,
+           from->threads, to.threads, from->mappings, to.mappings, from->files, to.files);
+    fflush(stdout);
+    CHECK(!has_grown(self->options, from, &to), "it has grown");
+}
+
+/* --- making, using, ending --------------------------------------------------------------------------------------- */
+
+static void share_ids(struct rank *self)
+{
+    barrier(self);
+    if (self->rank == 0) {
+        OK(api.ncclGetUniqueId(&self->board->id[0]));
+        OK(api.ncclGetUniqueId(&self->board->id[1]));
+    }
+    barrier(self);
+}
+
+static void wait_until_ready(ncclComm_t comm)
+{
+    ncclResult_t state = ncclInProgress;
+    while (state == ncclInProgress) {
+        usleep(100);
+        OK(api.ncclCommGetAsyncError(comm, &state));
+    }
+    OK(state);
+}
+
+enum kind {
+    BY_RANK,
+    NON_BLOCKING,
+    SCALABLE,
+    SPLIT,
+    SHRINK,
+    KINDS
+};
+
+/* A parent for kinds that need one; NULL for the others. */
+static ncclComm_t make_parent(struct rank *self, enum kind kind)
+{
+    ncclComm_t parent = NULL;
+    if (kind >= SPLIT) {
+        OK(api.ncclCommInitRank(&parent, self->options->ranks, self->board->id[1], self->rank));
+    }
+    return parent;
+}
+
+/* The communicator of a round; NULL on a rank that a shrink leaves out. */
+static ncclComm_t make(struct rank *self, enum kind kind, ncclComm_t parent)
+{
+    int ranks = self->options->ranks, last = ranks - 1, result;
+    ncclUniqueId *id = self->board->id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = NULL;
+    switch (kind) {
+    case NON_BLOCKING:
+        config.blocking = 0;
+        result = api.ncclCommInitRankConfig(&comm, ranks, id[0], self->rank, &config);
+        CHECK(result == ncclSuccess || result == ncclInProgress, "ncclCommInitRankConfig gave %d", result);
+        wait_until_ready(comm);
+        break;
+    case SCALABLE:
+        OK(api.ncclCommInitRankScalable(&comm, ranks, self->rank, ranks > 1 ? 2 : 1, id, &config));
+        break;
+    case SPLIT: /* in the opposite order */
+        OK(api.ncclCommSplit(parent, 7, ranks - self->rank, &comm, NULL));
+        break;
+    case SHRINK:
+        if (self->rank != last) {
+            OK(api.ncclCommShrink(parent, &last, 1, &comm, NULL, NCCL_SHRINK_DEFAULT));
+        }
+        break;
+    default:
+        OK(api.ncclCommInitRank(&comm, ranks, id[0], self->rank));
+    }
+    return comm;
+}
+
+/* Input and sum are small integers, exact in fp32 in any order. */
+static void use(struct rank *self, ncclComm_t comm, int ranks, CUstream stream)
+{
+    int salt = rand_r(&self->shared_seed) % 1000;
+    for (int i = 0; i < COUNT; i++) {
+        self->data[i] = (float)(salt + i % 97);
+    }
+    OK(api.cuMemcpyHtoD_v2(self->send, self->data, COUNT * sizeof *self->data));
+    for (int c = 0; c < CALLS; c++) {
+        OK(api.ncclAllReduce((void *)(uintptr_t)self->send, (void *)(uintptr_t)self->recv, COUNT, ncclFloat, ncclSum,
+                             comm, (cudaStream_t)stream));
+    }
+    OK(api.cuStreamSynchronize(stream));
+    OK(api.cuMemcpyDtoH_v2(self->data, self->recv, COUNT * sizeof *self->data));
+    for (int i = 0; i < COUNT; i++) {
+        float expected = (float)(ranks * (salt + i % 97));
+        CHECK(self->data[i] == expected, "element %d is %g, expected %g", i, self->data[i], expected);
+    }
+}
+
+/* `late`: it may not be served yet, or never have been. */
+static void note_service(struct rank *self, ncclComm_t comm, bool late)
+{
+    onehop_comm_info_t info;
+    if (!comm_info || comm_info(comm, &info, sizeof info) != 0) {
+        self->unserved++;
+        return;
+    }
+    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+        self->served += info.calls[a];
+    }
+    self->handed_back += info.handed_back;
+    self->unserved += !info.served && !late;
+}
+
+static void end(struct rank *self, ncclComm_t comm)
+{
+    int how = rand_r(&self->own_seed) % 4;
+    if (comm == NULL) {
+        return;
+    }
+    if (how == 0) {
+        OK(api.ncclCommAbort(comm)); /* all its calls are done */
+        return;
+    }
+    if (how == 1) {
+        OK(api.ncclCommFinalize(comm));
+    }
+    OK(api.ncclCommDestroy(comm));
+}
+
+static enum kind kind_of(const struct options *options, int round)
+{
+    enum kind kind = round % KINDS;
+    bool fits = (kind != SHRINK || options->ranks > 2) && (kind != NON_BLOCKING || !options->blocking_only);
+    return fits ? kind : BY_RANK;
+}
+
+static void run_round(struct rank *self, int round)
+{
+    enum kind kind = kind_of(self->options, round);
+    int ranks = self->options->ranks - (kind == SHRINK);
+    share_ids(self);
+    ncclComm_t parent = make_parent(self, kind), comm;
+    if (parent) {
+        barrier(self);
+    }
+    double start = now_ms();
+    comm = make(self, kind, parent);
+    if (self->rank == 0) {
+        self->board->made_ms[round] = now_ms() - start;
+    }
+    if (comm) {
+        use(self, comm, ranks, self->stream[round % STREAMS]);
+        note_service(self, comm, kind == NON_BLOCKING);
+    } else {
+        rand_r(&self->shared_seed); /* as in use() */
+    }
+    bool parent_first = rand_r(&self->own_seed) % 2 == 0;
+    end(self, parent_first ? parent : comm);
+    end(self, parent_first ? comm : parent);
+}
+
+/* As many at once as asked; all are used, twice round, and ended in a random order, each rank its own. */
+static void run_live(struct rank *self)
+{
+    ncclComm_t comms[MAX_LIVE];
+    int live = self->options->live;
+    for (int i = 0; i < live; i++) {
+        share_ids(self);
+        OK(api.ncclCommInitRank(&comms[i], self->options->ranks, self->board->id[0], self->rank));
+    }
+    /* All at once, on several streams, without waiting; then one by one, with a check. */
+    for (int i = 0; i < live; i++) {
+        OK(api.ncclAllReduce((void *)(uintptr_t)self->send, (void *)(uintptr_t)(self->recv + (size_t)i * COUNT * 4),
+                             COUNT, ncclFloat, ncclSum, comms[i], (cudaStream_t)self->stream[i % STREAMS]));
+    }
+    for (int s = 0; s < STREAMS; s++) {
+        OK(api.cuStreamSynchronize(self->stream[s]));
+    }
+    for (int i = 0; i < live; i++) {
+        use(self, comms[i], self->options->ranks, self->stream[i % STREAMS]);
+        note_service(self, comms[i], false);
+    }
+    for (int left = live; left > 0; left--) {
+        int at = rand_r(&self->own_seed) % left;
+        end(self, comms[at]);
+        comms[at] = comms[left - 1];
+    }
+}
+
+/* --- processes --------------------------------------------------------------------------------------------------- */
+
+static void open_rank(struct rank *self)
+{
+    CUcontext context;
+    open_libraries(self->options->nccl);
+    OK(api.cuInit(0));
+    OK(api.cuDevicePrimaryCtxRetain(&context, self->rank));
+    OK(api.cuCtxSetCurrent(context));
+    OK(api.cuMemAlloc_v2(&self->send, COUNT * sizeof *self->data));
+    OK(api.cuMemAlloc_v2(&self->recv, MAX_LIVE * COUNT * sizeof *self->data));
+    for (int s = 0; s < STREAMS; s++) {
+        OK(api.cuStreamCreate(&self->stream[s], CU_STREAM_NON_BLOCKING));
+    }
+    self->data = calloc(COUNT, sizeof *self->data);
+    CHECK(self->data, "no memory");
+}
+
+static int run_rank(const struct options *options, struct board *board, int rank)
+{
+    struct rank self = {.options = options,
+                        .board = board,
+                        .rank = rank,
+                        .shared_seed = options->seed,
+                        .own_seed = options->seed * 31 + (unsigned)rank};
+    struct holdings before = {0};
+    my_rank = rank;
+    open_rank(&self);
+    for (int round = 0; round < options->rounds; round++) {
+        run_round(&self, round);
+        if (round + 1 == options->warm) {
+            barrier(&self);
+            usleep(200000); /* what was freed last is, by now */
+            before = measure();
+            barrier(&self);
+        }
+    }
+    barrier(&self);
+    if (options->warm < options->rounds) {
+        compare(&self, &before);
+    }
+    if (options->live > 0) {
+        before = measure();
+        run_live(&self);
+        barrier(&self);
+        struct options looser = *options; /* tables and pools that grew for so many at once stay */
+        looser.host_kib += 64L * options->live;
+        looser.gpu_kib += 512L * options->live;
+        self.options = &looser;
+        compare(&self, &before);
+    }
+    printf("rank %d: calls served %llu, handed back %llu, communicators not served %d\n", rank,
+           (unsigned long long)self.served, (unsigned long long)self.handed_back, self.unserved);
+    fflush(stdout);
+    CHECK(!options->served || (self.unserved == 0 && self.served > 0), "not all communicators were served");
+    barrier(&self);
+    return 0;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+static void print_times(const struct options *options, const struct board *board)
+{
+    static const char *const names[KINDS] = {"rank", "non-blocking", "scalable", "split", "shrink"};
+    for (int kind = 0; kind < KINDS; kind++) {
+        double *times = calloc((size_t)options->rounds + 1, sizeof *times);
+        int count = 0;
+        for (int round = 0; times && round < options->rounds; round++) {
+            if (round > 0 && kind_of(options, round) == (enum kind)kind) {
+                times[count++] = board->made_ms[round];
+            }
+        }
+        if (count > 0) {
+            qsort(times, (size_t)count, sizeof *times, compare_doubles);
+            printf("made by %-12s %6d times, median %.2f ms, longest %.2f ms\n", names[kind], count, times[count / 2],
+                   times[count - 1]);
+        }
+        free(times);
+    }
+    printf("first communicator %.2f ms\n", board->made_ms[0]);
+}
+
+static const char usage[] =
+    "usage: stress_comms [--ranks N] [--rounds N] [--warm N] [--live N] [--nccl PATH] [--seed N]\n"
+    "                    [--served] [--blocking] [--host-kib N] [--gpu-kib N]\n";
+
+static void parse(int argc, char **argv, struct options *options)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
+        bool flag = true;
+        if (strcmp(name, "--served") == 0) {
+            options->served = true;
+        } else if (strcmp(name, "--blocking") == 0) {
+            options->blocking_only = true;
+        } else {
+            flag = false;
+        }
+        if (flag) {
+            continue;
+        }
+        i++;
+        if (strcmp(name, "--ranks") == 0) {
+            options->ranks = atoi(value);
+        } else if (strcmp(name, "--rounds") == 0) {
+            options->rounds = atoi(value);
+        } else if (strcmp(name, "--warm") == 0) {
+            options->warm = atoi(value);
+        } else if (strcmp(name, "--live") == 0) {
+            options->live = atoi(value);
+        } else if (strcmp(name, "--nccl") == 0) {
+            options->nccl = value;
+        } else if (strcmp(name, "--seed") == 0) {
+            options->seed = (unsigned)atoi(value);
+        } else if (strcmp(name, "--host-kib") == 0) {
+            options->host_kib = atol(value);
+        } else if (strcmp(name, "--gpu-kib") == 0) {
+            options->gpu_kib = atol(value);
+        } else {
+            fputs(usage, stderr);
+            exit(2);
+        }
+    }
+    if (options->ranks < 2 || options->ranks > MAX_RANKS || options->rounds < 1 || options->rounds > MAX_ROUNDS ||
+        options->live < 0 || options->live > MAX_LIVE) {
+        fputs(usage, stderr);
+        exit(2);
+    }
+    options->warm = options->warm > 0 ? options->warm : options->rounds / 10 > 20 ? options->rounds / 10 : 20;
+}
+
+/* Waits for all; one that fails ends the others, which would wait for it. */
+static bool watch(pid_t *pids, int count)
+{
+    bool good = true;
+    for (int left = count; left > 0; left--) {
+        int status;
+        pid_t pid = wait(&status);
+        for (int i = 0; i < count; i++) {
+            pids[i] = pids[i] == pid ? 0 : pids[i];
+        }
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+            good = false;
+            for (int i = 0; i < count; i++) {
+                if (pids[i] > 0) {
+                    kill(pids[i], SIGKILL);
+                }
+            }
+        }
+    }
+    return good;
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = {.ranks = 2,
+                              .rounds = 50,
+                              .nccl = "libnccl.so.2",
+                              .seed = (unsigned)time(NULL),
+                              .host_kib = 1024,
+                              .gpu_kib = 2048};
+    pid_t pids[MAX_RANKS];
+    parse(argc, argv, &options);
+    printf("%d ranks, %d rounds, %d at once, seed %u\n", options.ranks, options.rounds, options.live, options.seed);
+    fflush(stdout);
+    struct board *board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(board != MAP_FAILED, "no shared memory");
+    for (int r = 0; r < options.ranks; r++) {
+        pids[r] = fork();
+        CHECK(pids[r] >= 0, "fork failed");
+        if (pids[r] == 0) {
+            exit(run_rank(&options, board, r));
+        }
+    }
+    bool good = watch(pids, options.ranks);
+    if (good) {
+        print_times(&options, board);
+    }
+    printf("%s\n", good ? "ok" : "FAIL");
+    return good ? 0 : 1;
+}
