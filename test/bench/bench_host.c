@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "onehop/onehop.h"
+
 #define CALLS 200000
 #define RUNS 15
 #define COUNT 1000
@@ -66,6 +68,20 @@ static void call_group(void)
 static void call_dlsym(void)
 {
     MUST(dlsym(libc, "printf"));
+}
+
+/* What was measured as served must have been. */
+static void check_served(void)
+{
+    int (*ask)(const void *, onehop_comm_info_t *, size_t) =
+        (int (*)(const void *, onehop_comm_info_t *, size_t))dlsym(RTLD_DEFAULT, "onehopCommInfo");
+    onehop_comm_info_t info;
+    uint64_t calls = 0;
+    MUST(ask && ask(comms[0], &info, sizeof info) == 0);
+    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+        calls += info.calls[a];
+    }
+    MUST(calls == (uint64_t)CALLS * RUNS);
 }
 
 static double now_ns(void)
@@ -131,6 +147,7 @@ int main(void)
         stub(true, context);
         print("served: ncclAllReduce, beside the driver's time", measure(call_served), 1500);
         stub(false, NULL);
+        check_served();
     }
     fflush(stdout);
     _Exit(0); /* the peers never saw these calls */
