@@ -108,6 +108,7 @@ static ncclResult_t comm_create(const char *name, int nranks, int rank, int devi
         return ncclSystemError;
     }
     comm->blocking = blocking;
+    comm->start_magic = comm->end_magic = SIMNCCL_MAGIC;
     comm->hash = simnccl_hash(name);
     comm->core = simnccl_core_create(name, nranks, rank);
     if (comm->core == NULL) {
@@ -129,6 +130,13 @@ err_comm:
     return result;
 }
 
+/* Meets the other ranks, on a network that is chosen before. */
+static ncclResult_t join(ncclComm_t comm)
+{
+    ncclResult_t result = simnccl_net_init(comm);
+    return result == ncclSuccess ? simnccl_core_join(comm->core) : result;
+}
+
 /* Ranks learn at different times that a communicator is ready, if they do not wait for it. */
 static void be_late(const struct simnccl_job *job)
 {
@@ -143,10 +151,7 @@ static ncclResult_t run_init(struct simnccl_job *job)
 {
     struct simnccl_core *core = job->comm->core;
     be_late(job);
-    ncclResult_t result = simnccl_net_init(job->comm->hash);
-    if (result == ncclSuccess) {
-        result = simnccl_core_join(core);
-    }
+    ncclResult_t result = join(job->comm);
     be_late(job);
     core->result = result;
     return result;
@@ -282,10 +287,7 @@ static void child_place(const struct simnccl_core *parent, const struct split_wi
 static ncclResult_t finish_child(struct simnccl_job *job, ncclResult_t result, ncclComm_t child)
 {
     if (result == ncclSuccess && child != NULL) {
-        result = simnccl_net_init(child->hash);
-        if (result == ncclSuccess) {
-            result = simnccl_core_join(child->core);
-        }
+        result = join(child);
         be_late(job);
         child->core->result = result;
         if (result != ncclSuccess) {

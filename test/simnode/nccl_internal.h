@@ -147,10 +147,16 @@ struct simnccl_core {
     struct simnccl_user_op user_op[SIMNCCL_MAX_USER_OPS];
 };
 
+/* As in NCCL, a handle begins and ends with this, and has the communicator's hash and the plugin's context inside. */
+#define SIMNCCL_MAGIC UINT64_C(0x0280028002800280)
+
 struct ncclComm {
+    uint64_t start_magic;
     struct simnccl_core *core;
     bool blocking;
-    uint64_t hash; /* the same on all ranks, as NCCL's commHash; what network plugins are told */
+    void *net_context;
+    uint64_t hash; /* the same on all ranks; what network plugins are told */
+    uint64_t end_magic;
 };
 
 /* One collective or point-to-point call. */
@@ -230,8 +236,8 @@ ncclResult_t simnccl_launch(const struct simnccl_operation *operations, size_t n
  */
 ncclResult_t simnccl_join(const struct simnccl_operation *operations, size_t number, bool before);
 
-/* nccl_plugin.c: chooses a network, loading plugins the first time; `hash` is the communicator's. */
-ncclResult_t simnccl_net_init(uint64_t hash);
+/* nccl_plugin.c: chooses a network for the communicator, loading plugins the first time. */
+ncclResult_t simnccl_net_init(ncclComm_t comm);
 uint64_t simnccl_hash(const char *text);
 
 #endif

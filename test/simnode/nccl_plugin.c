@@ -137,21 +137,20 @@ static void list_plugins(void)
     }
 }
 
-static ncclResult_t call_init(const struct plugin *plugin, uint64_t hash, void **context)
+static ncclResult_t call_init(const struct plugin *plugin, ncclComm_t comm)
 {
     int traffic_class = -1;
     if (plugin->abi >= 11) {
         return ((ncclResult_t(*)(void **, uint64_t, int *, void *, void *))plugin->net->init)(
-            context, hash, &traffic_class, NULL, NULL);
+            &comm->net_context, comm->hash, &traffic_class, NULL, NULL);
     }
     return ((ncclResult_t(*)(void *, void *))plugin->net->init)(NULL, NULL);
 }
 
-static void init_plugin(struct plugin *plugin, uint64_t hash)
+static void init_plugin(struct plugin *plugin, ncclComm_t comm)
 {
     int devices = 0;
-    void *context = NULL;
-    if (call_init(plugin, hash, &context) == ncclSuccess &&
+    if (call_init(plugin, comm) == ncclSuccess &&
         (plugin->enabled || (plugin->net->devices(&devices) == ncclSuccess && devices > 0))) {
         plugin->enabled = true;
         return;
@@ -163,11 +162,11 @@ static void init_plugin(struct plugin *plugin, uint64_t hash)
             say(true, "this version calls NULL for a plugin v%d whose init has failed", plugin->abi);
             abort();
         }
-        plugin->net->finalize(context);
+        plugin->net->finalize(comm->net_context);
     }
 }
 
-ncclResult_t simnccl_net_init(uint64_t hash)
+ncclResult_t simnccl_net_init(ncclComm_t comm)
 {
     const char *wish = getenv("NCCL_NET");
     const char *taken = NULL;
@@ -181,7 +180,7 @@ ncclResult_t simnccl_net_init(uint64_t hash)
             load_plugin(plugin);
         }
         if (!plugin->disabled && (wish == NULL || strcasecmp(wish, plugin->net->name) == 0)) {
-            init_plugin(plugin, hash);
+            init_plugin(plugin, comm);
             taken = plugin->enabled ? plugin->net->name : NULL;
         }
     }
