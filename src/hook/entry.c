@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "comm/comm.h"
+#include "hook/first.h"
 #include "hook/group.h"
 #include "hook/real.h"
 #include "onehop/onehop.h"
@@ -81,13 +82,36 @@ static bool is_active(void)
     return !disabled;
 }
 
-static struct oh_comm *active_comm(ncclComm_t comm)
+/* Forgets the communicator before NCCL frees it: NCCL may give the same pointer to another thread at once. */
+static void forget(struct oh_comm *comm)
+{
+    int saved = errno;
+    oh_first_forget(comm);
+    oh_group_forget(comm);
+    oh_comm_retire(comm);
+    errno = saved;
+}
+
+static struct oh_comm *active_comm_from(ncclComm_t comm, const void *caller)
 {
     if (inside > 0 || atomic_load_explicit(&forked, memory_order_relaxed)) {
         return NULL;
     }
-    return oh_comm_find(comm);
+    bool awaited = atomic_load_explicit(&oh_first_awaited, memory_order_acquire); /* before the search: see first.c */
+    struct oh_comm *ours = oh_comm_find(comm);
+    if (!ours && awaited && is_active()) {
+        inside++;
+        ours = oh_first_find(comm, caller);
+        inside--;
+    }
+    if (ours && ours == atomic_load_explicit(&oh_first_comm, memory_order_acquire) && oh_first_has_gone()) {
+        forget(ours);
+        ours = NULL;
+    }
+    return ours;
 }
+
+#define active_comm(comm_) active_comm_from((comm_), __builtin_return_address(0))
 
 /* The NCCL that made a communicator, or the one that the caller means for one that onehop does not know. */
 static ncclResult_t real_of(const struct oh_comm *comm, const struct oh_real **real_p, const void *caller)
@@ -287,15 +311,6 @@ EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
         oh_comm_suspend(ours);
     }
     return REAL(real, CommFinalize(comm));
-}
-
-/* Forgets the communicator before NCCL frees it: NCCL may give the same pointer to another thread at once. */
-static void forget(struct oh_comm *comm)
-{
-    int saved = errno;
-    oh_group_forget(comm);
-    oh_comm_retire(comm);
-    errno = saved;
 }
 
 static void reap(void)

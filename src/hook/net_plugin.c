@@ -3,9 +3,9 @@
  * net_plugin.c - the way in by NCCL_NET_PLUGIN=onehop
  *
  * NCCL opens this object, under the name libnccl-net-onehop.so, inside the creation of the process's first
- * communicator, and asks it for a network. It has none: it puts the hooks in place (patch.h), and says that it has no
- * device. NCCL then goes on with the next plugin of the list, or with its own networks, without a warning, and does
- * not ask again in this process.
+ * communicator, and asks it for a network. It has none: it puts the hooks in place (patch.h), notes which communicator
+ * this was (first.h), and says that it has no device. NCCL then goes on with the next plugin of the list, or with its
+ * own networks, without a warning, and does not ask again in this process.
  *
  * The hooks are put in place as soon as the object is opened, if NCCL_NET_PLUGIN names it: with NCCL_NET=Socket NCCL
  * does not call init, and a later NCCL may not know any of the versions below. The object is never unloaded (-z
@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hook/first.h"
 #include "hook/patch.h"
 #include "util/env.h"
 #include "util/log.h"
@@ -42,9 +43,20 @@ struct net_plugin {
     ncclResult_t (*more[4])(void);
 };
 
+/* Versions 6 to 10: init(logger). */
 static ncclResult_t net_init(void)
 {
     oh_hooks_update(OH_HOOKS_SURELY);
+    return ncclSuccess;
+}
+
+/* Since version 11: init(where it keeps the context, the communicator's hash, ...). */
+static ncclResult_t net_init_for_comm(void **context, uint64_t hash)
+{
+    oh_hooks_update(OH_HOOKS_SURELY);
+    if (!oh_env_flag(OH_ENV_DISABLE, false) && !oh_hooks_preloaded()) {
+        oh_first_begin(context, hash);
+    }
     return ncclSuccess;
 }
 
@@ -68,17 +80,16 @@ static ncclResult_t net_unused(void)
 extern const struct net_plugin ncclNetPlugin_v6, ncclNetPlugin_v11, ncclNetPlugin_v12;
 
 #define UNUSED_4 net_unused, net_unused, net_unused, net_unused
-#define PLUGIN                                                                                                         \
+#define PLUGIN(init_)                                                                                                  \
     {                                                                                                                  \
-        NAME, (void (*)(void))net_init, net_devices, {UNUSED_4, UNUSED_4, UNUSED_4, UNUSED_4, net_unused},             \
-            net_finalize,                                                                                              \
+        NAME, (void (*)(void))init_, net_devices, {UNUSED_4, UNUSED_4, UNUSED_4, UNUSED_4, net_unused}, net_finalize,  \
         {                                                                                                              \
             UNUSED_4                                                                                                   \
         }                                                                                                              \
     }
-EXPORT const struct net_plugin ncclNetPlugin_v6 = PLUGIN;
-EXPORT const struct net_plugin ncclNetPlugin_v11 = PLUGIN;
-EXPORT const struct net_plugin ncclNetPlugin_v12 = PLUGIN;
+EXPORT const struct net_plugin ncclNetPlugin_v6 = PLUGIN(net_init);
+EXPORT const struct net_plugin ncclNetPlugin_v11 = PLUGIN(net_init_for_comm);
+EXPORT const struct net_plugin ncclNetPlugin_v12 = PLUGIN(net_init_for_comm);
 
 /* --- opened by NCCL? -------------------------------------------------------------------------------------------- */
 

@@ -17,11 +17,13 @@
  *   earlydlsym:PATH           the same, and it has got them by dlsym
  *   dlsym:PATH                dlsym on the library's handle, all functions before the first communicator
  *   late:PATH                 the same, but looked up anew before each communicator
+ *   mixed:PATH                the same, but only ncclAllReduce is looked up anew
  *   dlvsym:PATH               dlvsym on the library's handle
  *   default:PATH              dlsym(RTLD_DEFAULT) after opening the library RTLD_GLOBAL
  *   both:WAY,WAY              two sets, a communicator of each at the same time
  *
- * Prints "WAY: stock N" for each, the allreduces that the library behind it has been called for.
+ * REACH_PAUSE_MS: a pause after the very first allreduce. Prints "WAY: stock N" for each, the allreduces that the
+ * library behind it has been called for.
  */
 #include "reach.h"
 
@@ -135,6 +137,8 @@ static void refresh(struct way *way)
 {
     if (is(way, "late")) {
         look_up_all(way);
+    } else if (is(way, "mixed")) {
+        way->api.AllReduce = (__typeof__(way->api.AllReduce))look_up(way, "ncclAllReduce");
     } else if (is(way, "table")) {
         way->api = *(const struct reach_api *)dlsym(way->handle, "reach_addresses");
     }
@@ -195,6 +199,17 @@ static void check(CUdeviceptr buffer, int call)
     }
 }
 
+/* Time for a set-up in the background, after the first call on the first communicator. */
+static void pause_once(void)
+{
+    static bool paused;
+    const char *pause = getenv("REACH_PAUSE_MS");
+    if (!paused && pause) {
+        usleep((useconds_t)atol(pause) * 1000);
+    }
+    paused = true;
+}
+
 static void work(const struct reach_api *api, ncclComm_t comm, CUstream stream, CUdeviceptr *buffer)
 {
     cudaStream_t nccl_stream = (cudaStream_t)stream;
@@ -205,6 +220,9 @@ static void work(const struct reach_api *api, ncclComm_t comm, CUstream stream, 
         void *at = (void *)(uintptr_t)buffer[call];
         MUST(call != 1 || api->GroupStart() == ncclSuccess);
         MUST(api->AllReduce(at, at, COUNT, ncclFloat, ncclSum, comm, nccl_stream) == ncclSuccess);
+        if (call == 0) {
+            pause_once();
+        }
     }
     MUST(api->GroupEnd() == ncclSuccess);
     MUST(cuStreamSynchronize(stream) == CUDA_SUCCESS);

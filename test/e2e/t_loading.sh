@@ -7,6 +7,7 @@ libs=$abs_top_builddir/.libs
 objects=$abs_top_builddir/test/e2e/.libs
 export LD_LIBRARY_PATH=$libs:$LD_LIBRARY_PATH # for libnccl-net-onehop.so
 export ONEHOP_SHM_DIR=$meeting
+pause=1500 # milliseconds after the first call, in which the first communicator is set up in the plugin way
 
 # by WAY COMMAND...: runs the command in the environment of a way of loading.
 by() {
@@ -14,7 +15,7 @@ by() {
     shift
     case $way in
         preload) run_ranks env LD_PRELOAD="$plugin" "$@" ;;
-        plugin) run_ranks env NCCL_NET_PLUGIN=onehop "$@" ;;
+        plugin) run_ranks env NCCL_NET_PLUGIN=onehop REACH_PAUSE_MS=$pause "$@" ;;
         audit) run_ranks env LD_PRELOAD="$plugin" LD_AUDIT="$libs/libonehop-audit.so" "$@" ;;
     esac
 }
@@ -23,6 +24,7 @@ by() {
 word_for() {
     case $1 in
         12) echo yes ;;
+        10) echo "after the first call" ;;
         6) echo "2nd communicator" ;;
         0) echo no ;;
         *) echo "? ($1)" ;;
@@ -65,25 +67,32 @@ nccl=$stand_ins/libnccl.so.2
 copy=$stand_ins/libncclcopy.so.2
 table=()
 
-row "program linked with NCCL" 12 6 12 "$linked" -- linked
-row "shared object linked with NCCL, opened RTLD_LOCAL (PyTorch)" 12 6 12 "$reach" -- object:"$object"
-row "the same, by its table of addresses" 12 6 12 "$reach" -- table:"$object"
-deep_row "the same, opened RTLD_DEEPBIND" 12 6 12 "$reach" -- deepbind:"$object"
-deep_row "the same, RTLD_DEEPBIND and RTLD_LAZY" 12 6 12 "$reach" -- lazy:"$object"
+row "program linked with NCCL" 12 10 12 "$linked" -- linked
+row "shared object linked with NCCL, opened RTLD_LOCAL (PyTorch)" 12 10 12 "$reach" -- object:"$object"
+row "the same, by its table of addresses" 12 10 12 "$reach" -- table:"$object"
+deep_row "the same, opened RTLD_DEEPBIND" 12 10 12 "$reach" -- deepbind:"$object"
+deep_row "the same, RTLD_DEEPBIND and RTLD_LAZY" 12 10 12 "$reach" -- lazy:"$object"
 deep_row "the same, RTLD_DEEPBIND, its constructor keeps the addresses" 0 0 0 "$reach" -- early:"$object"
 deep_row "the same, RTLD_DEEPBIND, its constructor takes them by dlsym" 0 0 12 "$reach" -- earlydlsym:"$object"
 row "dlsym on a handle" 12 0 12 "$reach" -- dlsym:libnccl.so.2
 row "dlsym on a handle, opened by absolute path" 12 0 12 "$reach" -- dlsym:"$nccl"
-row "dlsym on a handle, anew for each communicator" 12 6 12 "$reach" -- late:libnccl.so.2
+row "dlsym on a handle, anew for each communicator" 12 10 12 "$reach" -- late:libnccl.so.2
 row "dlvsym on a handle" 12 0 12 "$reach" -- dlvsym:"$copy"
 row "dlsym(RTLD_DEFAULT)" 12 0 12 "$reach" -- default:libnccl.so.2
 if [ -z "${OH_SANITIZERS-}" ] && command -v python3 >/dev/null; then # (python3 has no sanitizer in it)
     script=$abs_top_srcdir/test/e2e/reach_ctypes.py
     row "Python ctypes, looked up at the start (vLLM, SGLang)" 12 0 12 python3 "$script" -- libnccl.so.2
     row "Python ctypes, absolute path" 12 0 12 python3 "$script" -- "$nccl"
-    row "Python ctypes, looked up for each communicator" 12 6 12 python3 "$script" -- libnccl.so.2 late
+    row "Python ctypes, looked up for each communicator" 12 10 12 python3 "$script" -- libnccl.so.2 late
 fi
 
+# Creators and enders out of sight, since their addresses were taken early: only the first communicator is known, and
+# what comes after it under the same handle is not taken for it.
+by plugin "$reach" -- mixed:libnccl.so.2
+[ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(report_of nccl_allreduce)" = 8 ] && [ "$(count_of WARN)" = 0 ]
+tap_point $? "plugin: another communicator under the first one's handle goes to NCCL" "$(diagnosis)"
+
+pause=0
 # Two copies of NCCL in one process: each call goes to the copy that its caller is bound to.
 # both NAME PROGRAM WAY WAY: with everything served, then with everything handed back.
 both() {

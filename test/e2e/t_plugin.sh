@@ -19,9 +19,12 @@ expect_network() {
 }
 
 # By version: 2.19 to 2.32, and one that knows none of the plugin versions there are.
+# Since 2.28.3 the plugin is told which communicator NCCL is creating, and the first one is served, too, after a call.
 for version in 21903 22203 22403 22602 22705 22803 22809 22907 23003 23007 23203; do
-    SIMNODE_NCCL_VERSION=$version NCCL_NET_PLUGIN=onehop run_pair
-    expect_network "NCCL $version" Socket 6
+    served=6 pause=0
+    [ $version -lt 22803 ] || served=10 pause=1500
+    REACH_PAUSE_MS=$pause SIMNODE_NCCL_VERSION=$version NCCL_NET_PLUGIN=onehop run_pair
+    expect_network "NCCL $version" Socket $served
     [ "$(count_of 'NET/Plugin: loaded onehop')" = 2 ] && [ "$(count_of 'Failed to initialize NET plugin onehop')" = 2 ]
     tap_point $? "NCCL $version: found, asked once, declined" "$(diagnosis)"
 done
@@ -30,7 +33,12 @@ expect_network "an NCCL that knows no version of this plugin" Socket 6
 [ "$(count_of 'plugin onehop is unsupported')" = 2 ]
 tap_point $? "an NCCL that knows no version of this plugin: says so" "$(diagnosis)"
 
+# Handles that do not look like NCCL's: the first communicator is not found, and goes to NCCL.
+SIMNODE_NCCL_HANDLE=plain REACH_PAUSE_MS=500 NCCL_NET_PLUGIN=onehop run_pair
+expect_network "a handle of another layout" Socket 6
+
 # Names and lists.
+export SIMNODE_NCCL_VERSION=22705 # the first communicator goes to NCCL, so that there is no need to wait for it
 NCCL_NET_PLUGIN=$libs/libnccl-net-onehop.so run_pair
 expect_network "full path" Socket 6
 NCCL_NET_PLUGIN=$libs/libonehop.so run_pair

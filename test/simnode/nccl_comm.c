@@ -108,7 +108,10 @@ static ncclResult_t comm_create(const char *name, int nranks, int rank, int devi
         return ncclSystemError;
     }
     comm->blocking = blocking;
-    comm->start_magic = comm->end_magic = SIMNCCL_MAGIC;
+    const char *layout = getenv("SIMNODE_NCCL_HANDLE");
+    if (layout == NULL || strcmp(layout, "plain") != 0) {
+        comm->start_magic = comm->end_magic = SIMNCCL_MAGIC;
+    }
     comm->hash = simnccl_hash(name);
     comm->core = simnccl_core_create(name, nranks, rank);
     if (comm->core == NULL) {
