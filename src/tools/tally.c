@@ -144,7 +144,8 @@ void oh_tally_print(const struct oh_tally *tally, FILE *stream, const char *pref
     for (int i = 0; i < tally->reasons; i++) {
         fprintf(stream, "%s%" PRIu64 " handed back: %s: %s\n", prefix, tally->reason[i].calls,
                 oh_back_words(OH_BACK_OFF),
-                tally->reason[i].text[0] ? tally->reason[i].text : "finalized, aborted or revoked");
+                tally->reason[i].text[0] ? tally->reason[i].text
+                                         : "its ranks had not agreed yet, or it was finalized, aborted or revoked");
     }
     if (tally->other_calls > 0) {
         fprintf(stream, "%s%" PRIu64 " handed back: %s: other reasons\n", prefix, tally->other_calls,

@@ -36,7 +36,7 @@
     X("comm-split", comm_split, CF_ALWAYS, "parts, other orders, ranks without a colour, shared resources")            \
     X("comm-alone", comm_alone, CF_ALWAYS, "communicators of one rank")                                                \
     X("comm-shrink", comm_shrink, CF_ALWAYS, "")                                                                       \
-    X("comm-many", comm_many, CF_ALWAYS, "many at once, ended in different orders by rank")                            \
+    X("comm-many", comm_many, CF_ONEHOP, "many at once, ended in different orders by rank")                            \
     X("comm-rounds", comm_rounds, CF_ALWAYS, "made, used and ended again and again")                                   \
     X("comm-finalize", comm_finalize, CF_ALWAYS, "calls under way when it is finalized")                               \
     X("stream-null", stream_null, CF_ALWAYS, "the legacy default stream")                                              \
@@ -51,8 +51,8 @@
     X("graph-eager", graph_eager, CF_ALWAYS, "replays and eager calls in turn")                                        \
     X("graph-two", graph_two, CF_ALWAYS, "two graphs in turn")                                                         \
     X("graph-branches", graph_branches, CF_ALWAYS, "a capture over two streams")                                       \
-    X("graph-two-streams", graph_two_streams, CF_NAMED, "two graphs of a communicator, unordered on two streams")      \
-    X("graph-first-use", graph_first_use, CF_ALWAYS, "the first call of a communicator is captured")                   \
+    X("graph-two-streams", graph_two_streams, CF_ALWAYS, "two graphs of a communicator, unordered on two streams")     \
+    X("graph-first-use", graph_first_use, CF_APART, "the first call of a communicator is captured")                    \
     X("graph-unused", graph_unused, CF_ALWAYS, "captured, never launched")                                             \
     X("graph-outlives", graph_outlives, CF_ALWAYS, "the communicator is destroyed before the graph")                   \
     X("graph-child", graph_child, CF_ALWAYS, "a captured graph as a node of another")                                  \

@@ -178,6 +178,8 @@ void app_comm_ready(const struct app_worker *worker, ncclComm_t comm);
 void app_jitter(const struct app_worker *worker);
 /* Makes the calling thread's context that of the member. */
 void app_member_use(const struct app_member *member);
+/* Makes a graph ready to run, also while other members' streams are being captured. */
+CUgraphExec app_member_instantiate(CUgraph graph);
 void app_member_open(struct app_worker *worker, struct app_member *member);
 void app_member_close(struct app_worker *worker, struct app_member *member);
 void app_member_sync(const struct app_worker *worker, const struct app_member *member);

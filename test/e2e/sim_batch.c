@@ -137,7 +137,7 @@ static void capture(struct app_worker *worker, struct lane *lanes)
             follow(stream[s], stream[0]);
         }
         APP_CU(cuStreamEndCapture(stream[0], &graph));
-        APP_CU(cuGraphInstantiate(&lanes[m].graph, graph, 0));
+        lanes[m].graph = app_member_instantiate(graph);
         APP_CU(cuGraphDestroy(graph));
     }
 }

@@ -14,6 +14,16 @@ void app_member_use(const struct app_member *member)
     APP_CU(cuCtxSetCurrent(member->context));
 }
 
+CUgraphExec app_member_instantiate(CUgraph graph)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUgraphExec exec;
+    APP_CU(cuThreadExchangeStreamCaptureMode(&mode));
+    APP_CU(cuGraphInstantiate(&exec, graph, 0));
+    APP_CU(cuThreadExchangeStreamCaptureMode(&mode));
+    return exec;
+}
+
 void app_member_open(struct app_worker *worker, struct app_member *member)
 {
     const struct app_options *options = worker->options;

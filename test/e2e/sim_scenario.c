@@ -232,7 +232,7 @@ static void capture(struct app_worker *worker, const struct app_item *items, CUg
         CUgraph graph;
         app_member_use(&worker->member[m]);
         APP_CU(cuStreamEndCapture(worker->member[m].stream[0], &graph));
-        APP_CU(cuGraphInstantiate(&exec[m], graph, 0));
+        exec[m] = app_member_instantiate(graph);
         APP_CU(cuGraphDestroy(graph));
     }
 }

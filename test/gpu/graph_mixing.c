@@ -55,6 +55,7 @@
     X(stream_destroy, cuStreamDestroy_v2, (CUstream))                                                                  \
     X(synchronize, cuStreamSynchronize, (CUstream))                                                                    \
     X(begin_capture, cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode))                                         \
+    X(exchange_mode, cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *))                                       \
     X(end_capture, cuStreamEndCapture, (CUstream, CUgraph *))                                                          \
     X(event_create, cuEventCreate, (CUevent *, unsigned))                                                              \
     X(event_destroy, cuEventDestroy_v2, (CUevent))                                                                     \
@@ -357,9 +358,13 @@ static CUgraph capture(const struct rank *rank, const struct lane *lane, CUstrea
     return end_capture(lane);
 }
 
+/* Another lane may be in a global capture, during which instantiating is allowed in this mode only. */
 static void instantiate(struct lane *lane, CUgraph graph)
 {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CU(exchange_mode(&mode));
     CU(instantiate(&lane->exec, graph, 0));
+    CU(exchange_mode(&mode));
     CU(graph_destroy(graph));
 }
 

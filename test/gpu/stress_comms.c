@@ -246,6 +246,7 @@ static void share_ids(struct rank *self)
 static void wait_until_ready(ncclComm_t comm)
 {
     ncclResult_t state = ncclInProgress;
+    OK(api.ncclCommGetAsyncError(comm, &state));
     while (state == ncclInProgress) {
         usleep(100);
         OK(api.ncclCommGetAsyncError(comm, &state));
@@ -312,8 +313,10 @@ static void use(struct rank *self, ncclComm_t comm, int ranks, CUstream stream)
     }
     OK(api.cuMemcpyHtoD_v2(self->send, self->data, COUNT * sizeof *self->data));
     for (int c = 0; c < CALLS; c++) {
-        OK(api.ncclAllReduce((void *)(uintptr_t)self->send, (void *)(uintptr_t)self->recv, COUNT, ncclFloat, ncclSum,
-                             comm, (cudaStream_t)stream));
+        ncclResult_t result = api.ncclAllReduce((void *)(uintptr_t)self->send, (void *)(uintptr_t)self->recv, COUNT,
+                                                ncclFloat, ncclSum, comm, (cudaStream_t)stream);
+        CHECK(result == ncclSuccess || result == ncclInProgress, "ncclAllReduce gave %d", result);
+        wait_until_ready(comm); /* NCCL launches calls of a non-blocking communicator in the background */
     }
     OK(api.cuStreamSynchronize(stream));
     OK(api.cuMemcpyDtoH_v2(self->data, self->recv, COUNT * sizeof *self->data));
@@ -349,7 +352,9 @@ static void end(struct rank *self, ncclComm_t comm)
         return;
     }
     if (how == 1) {
-        OK(api.ncclCommFinalize(comm));
+        ncclResult_t result = api.ncclCommFinalize(comm);
+        CHECK(result == ncclSuccess || result == ncclInProgress, "ncclCommFinalize gave %d", result);
+        wait_until_ready(comm);
     }
     OK(api.ncclCommDestroy(comm));
 }

@@ -580,6 +580,10 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec_p, CUgraph graph, unsigne
     if (!simcuda_has(SIMCUDA_GRAPH, graph) || graph->capturing || !simcuda_current()) {
         return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
     }
+    CUresult result = simcuda_capture_check();
+    if (result != CUDA_SUCCESS) {
+        return simcuda_leave(result);
+    }
     CUgraphExec exec = simcuda_new(sizeof *exec);
     exec->image = image_new(graph, simcuda_current());
     simcuda_add(SIMCUDA_EXEC, &exec->object);
