@@ -93,8 +93,8 @@ struct oh_kernel_args {
 };
 
 /*
- * Several calls in one launch: one message made of all, in which each call begins at a new 16-byte word. base: as above,
- * but its count and user buffers mean nothing.
+ * Several calls in one launch: one message made of all, in which each call begins at a new 16-byte word. base: as
+ * above, but its count and user buffers mean nothing.
  */
 #define OH_LIST_CALLS 32
 struct oh_list_item {

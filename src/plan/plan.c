@@ -121,8 +121,8 @@ bool oh_algorithm_carries(enum onehop_algorithm algorithm, enum oh_carrier carri
 uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks)
 {
     switch (algorithm) {
-    case ONEHOP_ONESHOT_LL: /* nranks rows of the whole message */
-        return OH_LL_SLOT_BYTES / OH_WORD_BYTES / nranks * OH_LL_WORD_PAYLOAD;
+    case ONEHOP_ONESHOT_LL: /* nranks rows of the whole message, which is a list of calls: in pairs of LL words */
+        return OH_LL_SLOT_BYTES / (2 * OH_WORD_BYTES) / nranks * (2 * OH_LL_WORD_PAYLOAD);
     case ONEHOP_TWOSHOT_LL: /* twice nranks rows of a chunk, where nranks chunks make the message */
         return OH_LL_SLOT_BYTES / OH_WORD_BYTES / (2 * nranks) * nranks * OH_LL_WORD_PAYLOAD;
     case ONEHOP_ONESHOT_MARKER:

@@ -15,7 +15,7 @@ types_of() {
 # largest_of ALGORITHM RANKS: its largest message in bytes; for one that carries any, several rounds of it.
 largest_of() {
     case $1 in
-    oneshot_ll) echo $(((2 << 20) / 16 / $2 * 8)) ;;
+    oneshot_ll) echo $(((2 << 20) / 32 / $2 * 16)) ;;
     twoshot_ll) echo $(((2 << 20) / 16 / (2 * $2) * $2 * 8)) ;;
     oneshot_marker) echo $(((4 << 20) / 16 / $2 * 16)) ;;
     *) echo $((5 << 20)) ;;

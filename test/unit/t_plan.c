@@ -103,7 +103,8 @@ static void test_forced(int algorithm, uint32_t n)
 static void test_capacity(void)
 {
     for (uint64_t n = 2; n <= OH_MAX_RANKS; n++) {
-        uint64_t one = oh_plan_capacity(ONEHOP_ONESHOT_LL, (uint32_t)n) / OH_LL_WORD_PAYLOAD;
+        /* As a list of calls, each of whole 16-byte words. */
+        uint64_t one = 2 * ((oh_plan_capacity(ONEHOP_ONESHOT_LL, (uint32_t)n) + OH_WORD_BYTES - 1) / OH_WORD_BYTES);
         uint64_t two = oh_plan_capacity(ONEHOP_TWOSHOT_LL, (uint32_t)n) / OH_LL_WORD_PAYLOAD;
         uint64_t chunk = (two + n - 1) / n;
         tap_ok(n * one * OH_WORD_BYTES <= OH_LL_SLOT_BYTES && 2 * n * chunk * OH_WORD_BYTES <= OH_LL_SLOT_BYTES,
