@@ -47,7 +47,7 @@ CUresult CUDAAPI cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *fro
 #include "test/simnode/topology.h"
 
 #define SIMCUDA_MAX_CAPTURED 16 /* streams in one capture */
-#define SIMCUDA_QUEUE 1024      /* operations that a stream takes before a launch waits; SIMNODE_QUEUE */
+#define SIMCUDA_QUEUE 1024      /* kernels, copies and sets that a stream takes before the next waits; SIMNODE_QUEUE */
 #define SIMCUDA_MAX_THREADS 1024
 
 /* Objects with a handle. Listed, so that a handle can be checked and the living counted. */
@@ -178,6 +178,7 @@ struct CUstream_st {
     struct simcuda_op *head;
     struct simcuda_op **tail;
     unsigned long pending; /* operations not finished */
+    unsigned long bounded; /* those of them that the queue's bound is about */
     uint32_t random;
     unsigned long long id;           /* never used again, as handles are */
     struct simcuda_capture *capture; /* NULL: none */
@@ -223,7 +224,7 @@ struct simcuda_state {
     struct simnode_topology topology;
     uint32_t seed; /* SIMNODE_SEED, _DELAY_US, _BLOCK_THREADS; fixed by cuInit */
     uint32_t delay_us;
-    uint32_t queue;      /* operations that a stream takes */
+    uint32_t queue;      /* kernels, copies and sets that a stream takes */
     bool one_connection; /* CUDA_DEVICE_MAX_CONNECTIONS=1 */
     bool block_threads;
     int devices;

@@ -166,6 +166,12 @@ static void run(CUstream stream, struct simcuda_op *op)
     free(op);
 }
 
+/* Host functions are not: the stand-in NCCL makes one of each call, where NCCL makes one launch of many calls. */
+static bool is_bounded(const struct simcuda_op *op)
+{
+    return op->kind == SIMCUDA_OP_KERNEL || op->kind == SIMCUDA_OP_COPY || op->kind == SIMCUDA_OP_SET;
+}
+
 static void *stream_main(void *argument)
 {
     CUstream stream = argument;
@@ -182,8 +188,10 @@ static void *stream_main(void *argument)
         if (!op->next) {
             stream->tail = &stream->head;
         }
+        bool bounded = is_bounded(op);
         run(stream, op);
-        if (stream->pending-- == simcuda.queue) {
+        stream->pending--;
+        if (bounded && stream->bounded-- == simcuda.queue) {
             pthread_cond_broadcast(&simcuda.progress); /* pairs with wait_for_room */
         }
     }
@@ -218,6 +226,7 @@ void simcuda_push(CUstream stream, const struct simcuda_op *op)
     *stream->tail = queued;
     stream->tail = &queued->next;
     stream->pending++;
+    stream->bounded += is_bounded(op);
     if (!stream->started) {
         start(stream);
     }
@@ -293,7 +302,7 @@ void simcuda_stream_order(CUstream stream)
 static void wait_for_room(CUstream stream)
 {
     simcuda_stream_retain(stream);
-    while (stream->pending >= simcuda.queue) {
+    while (stream->bounded >= simcuda.queue) {
         pthread_cond_wait(&simcuda.progress, &simcuda.lock);
     }
     simcuda_stream_release(stream);
@@ -306,7 +315,9 @@ CUresult simcuda_submit(CUstream stream, const struct simcuda_op *op)
     }
     CUresult result = stream->legacy ? simcuda_capture_check_legacy(stream->ctx, true) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS) {
-        wait_for_room(stream);
+        if (is_bounded(op)) {
+            wait_for_room(stream);
+        }
         simcuda_stream_order(stream);
         simcuda_push(stream, op);
     }
