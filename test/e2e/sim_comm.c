@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #define POLL_MICROSECONDS 500
-#define SCALABLE_IDS 3
+#define SCALABLE_IDS 3 /* at most; not more than ranks */
 
 void app_member_use(const struct app_member *member)
 {
@@ -95,6 +95,11 @@ void app_comm_ready(const struct app_worker *worker, ncclComm_t comm)
 __attribute__((weak)) ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank,
                                                 ncclComm_t *newcomm, ncclConfig_t *config);
 
+static int scalable_ids(int nranks)
+{
+    return nranks < SCALABLE_IDS ? nranks : SCALABLE_IDS;
+}
+
 static ncclResult_t init_rank(const struct app_options *options, const struct app_member *member, int nranks,
                               ncclUniqueId *id, ncclComm_t *comm)
 {
@@ -105,7 +110,7 @@ static ncclResult_t init_rank(const struct app_options *options, const struct ap
     case APP_MAKE_NONBLOCKING:
         return ncclCommInitRankConfig(comm, nranks, *id, member->world_rank, &config);
     case APP_MAKE_SCALABLE:
-        return ncclCommInitRankScalable(comm, nranks, member->world_rank, SCALABLE_IDS, id, &config);
+        return ncclCommInitRankScalable(comm, nranks, member->world_rank, scalable_ids(nranks), id, &config);
     default:
         return ncclCommInitRank(comm, nranks, *id, member->world_rank);
     }
@@ -126,7 +131,7 @@ static void make_world(struct app_worker *worker, ncclComm_t *(*which)(struct ap
 {
     const struct app_options *options = worker->options;
     ncclUniqueId id[SCALABLE_IDS];
-    int ids = options->make == APP_MAKE_SCALABLE ? SCALABLE_IDS : 1;
+    int ids = options->make == APP_MAKE_SCALABLE ? scalable_ids(options->nranks) : 1;
     bool grouped = worker->members > 1, waits = options->make == APP_MAKE_NONBLOCKING;
     for (int i = 0; i < ids; i++) {
         id[i] = next_id(worker);

@@ -77,6 +77,7 @@ struct options {
     bool blocking_only; /* no non-blocking ones: times can be compared */
     long host_kib;      /* growth of host and of GPU memory that is allowed */
     long gpu_kib;
+    long handles; /* of descriptors, threads, mappings each */
 };
 
 /* What the processes share. */
@@ -211,8 +212,9 @@ static struct holdings measure(void)
 static bool has_grown(const struct options *options, const struct holdings *from, const struct holdings *to)
 {
     return to->host_kib > from->host_kib + options->host_kib || to->gpu_kib > from->gpu_kib + options->gpu_kib ||
-           to->descriptors > from->descriptors + 2 || to->threads > from->threads ||
-           to->mappings > from->mappings + 16 || to->files > from->files;
+           to->descriptors > from->descriptors + 2 + options->handles ||
+           to->threads > from->threads + options->handles || to->mappings > from->mappings + 16 + options->handles ||
+           to->files > from->files;
 }
 
 /* Rank by rank, when what is freed in the background has had time to be. */
@@ -507,7 +509,7 @@ static void print_times(const struct options *options, const struct board *board
 
 static const char usage[] =
     "usage: stress_comms [--ranks N] [--rounds N] [--warm N] [--live N] [--nccl PATH] [--seed N]\n"
-    "                    [--served] [--blocking] [--host-kib N] [--gpu-kib N]\n";
+    "                    [--served] [--blocking] [--host-kib N] [--gpu-kib N] [--handles N]\n";
 
 static void parse(int argc, char **argv, struct options *options)
 {
@@ -541,6 +543,8 @@ static void parse(int argc, char **argv, struct options *options)
             options->host_kib = atol(value);
         } else if (strcmp(name, "--gpu-kib") == 0) {
             options->gpu_kib = atol(value);
+        } else if (strcmp(name, "--handles") == 0) {
+            options->handles = atol(value);
         } else {
             fputs(usage, stderr);
             exit(2);
