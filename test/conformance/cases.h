@@ -53,10 +53,10 @@
     X("graph-branches", graph_branches, CF_ALWAYS, "a capture over two streams")                                       \
     X("graph-two-streams", graph_two_streams, CF_ALWAYS, "two graphs of a communicator, unordered on two streams")     \
     X("graph-first-use", graph_first_use, CF_APART, "the first call of a communicator is captured")                    \
-    X("graph-unused", graph_unused, CF_ALWAYS, "captured, never launched")                                             \
-    X("graph-outlives", graph_outlives, CF_ALWAYS, "the communicator is destroyed before the graph")                   \
-    X("graph-child", graph_child, CF_ALWAYS, "a captured graph as a node of another")                                  \
-    X("graph-update", graph_update, CF_ALWAYS, "cuGraphExecUpdate with a second capture")                              \
+    X("graph-unused", graph_unused, CF_APART, "captured, never launched")                                              \
+    X("graph-outlives", graph_outlives, CF_APART, "the communicator is destroyed before the graph")                    \
+    X("graph-child", graph_child, CF_APART, "a captured graph as a node of another")                                   \
+    X("graph-update", graph_update, CF_APART, "cuGraphExecUpdate with a second capture")                               \
     X("property", property, CF_ALWAYS, "random calls; each rank has its own alignment, place and stream")              \
     X("property-capture", property_capture, CF_ONEHOP, "and some ranks capture what others call")                      \
     X("bits-repeat", bits_repeat, CF_ONEHOP, "the same inputs give the same bits, however the buffers lie")            \
