@@ -166,6 +166,9 @@ void oh_comm_not_created(struct oh_comm *comm);
  * births have nccl_p set; the caller looks there, and gives each to oh_births_late or oh_birth_cancel, then frees it.
  */
 struct oh_birth *oh_comm_take_children(struct oh_comm *comm);
+/* They are registered, or cancelled. Until then the communicator counts as awaited, so that whoever asks about it
+ * waits. */
+void oh_comm_children_done(struct oh_comm *comm, unsigned count);
 
 /*
  * Sets up, in the background, communicators that NCCL has created, and registers them at once. Nobody waits: the calls

@@ -77,11 +77,16 @@ static bool count_call(struct oh_comm *comm)
     return false;
 }
 
+/* A rank that has no meeting can only be off, as then all are. */
+static bool may_count(const struct oh_comm *comm)
+{
+    return comm->nranks <= OH_MAX_RANKS && !comm->late.setup && comm->segment.meeting;
+}
+
 bool oh_late_decide(struct oh_comm *comm)
 {
     pthread_mutex_lock(&comm->late.mutex);
-    bool served = oh_comm_is_settled(comm) ? atomic_load(&comm->served)
-                                           : comm->nranks <= OH_MAX_RANKS && !comm->late.setup && count_call(comm);
+    bool served = oh_comm_is_settled(comm) ? atomic_load(&comm->served) : may_count(comm) && count_call(comm);
     pthread_mutex_unlock(&comm->late.mutex);
     return served;
 }
@@ -100,8 +105,8 @@ void oh_comm_note_result(struct oh_comm *comm, bool counted, ncclResult_t result
     struct oh_late *late = &comm->late;
     bool accepted = result != ncclInvalidArgument && result != ncclInvalidUsage;
     pthread_mutex_lock(&late->mutex);
-    if (oh_comm_is_settled(comm) || accepted == counted || comm->nranks > OH_MAX_RANKS) {
-        /* As it was counted. */
+    if (oh_comm_is_settled(comm) || accepted == counted || comm->nranks > OH_MAX_RANKS || !comm->segment.meeting) {
+        /* As it was counted, or not to be counted. */
     } else if (accepted) {
         late->calls++; /* noted when it is born, and this rank's number is known */
     } else {
@@ -158,11 +163,13 @@ struct oh_birth *oh_comm_take_children(struct oh_comm *comm)
     pthread_mutex_lock(&comm->late.mutex);
     struct oh_birth *children = comm->late.children;
     comm->late.children = NULL;
-    for (struct oh_birth *child = children; child; child = child->next) {
-        atomic_fetch_sub(&comm->awaited, 1);
-    }
     pthread_mutex_unlock(&comm->late.mutex);
     return children;
+}
+
+void oh_comm_children_done(struct oh_comm *comm, unsigned count)
+{
+    atomic_fetch_sub_explicit(&comm->awaited, count, memory_order_release); /* pairs with oh_comm_is_awaited */
 }
 
 /* --- the end ---------------------------------------------------------------------------------------------------- */
@@ -194,12 +201,15 @@ void oh_comms_abandon(void)
 bool oh_late_leave(struct oh_comm *comm)
 {
     struct oh_birth *children = oh_comm_take_children(comm);
+    unsigned count = 0;
     while (children) {
         struct oh_birth *next = children->next;
         oh_birth_cancel(children);
         free(children);
         children = next;
+        count++;
     }
+    oh_comm_children_done(comm, count);
     pthread_mutex_lock(&mutex);
     bool busy = comm->in_background;
     comm->orphaned = busy;

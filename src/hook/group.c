@@ -2,7 +2,9 @@
 #include "hook/group.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "util/log.h"
 
@@ -127,7 +129,7 @@ void oh_group_fail(const struct oh_real *real, const struct oh_comm *comm, ncclR
 {
     group.error = group.error == ncclSuccess ? error : group.error;
     /* Nothing of NCCL's part may run either: so it is given a call that it refuses. */
-    real->AllReduce(NULL, NULL, 1, ncclNumTypes, ncclSum, comm->nccl, NULL);
+    real->AllReduce(NULL, NULL, 1, (ncclDataType_t)-1, ncclSum, comm->nccl, NULL);
 }
 
 /* NCCL has launched its part just now. */
@@ -209,9 +211,11 @@ void oh_births_finish(const struct oh_real *real, struct oh_birth *births, size_
     }
 }
 
-static void finish_children(const struct oh_real *real, struct oh_birth *child)
+/* Registers them; returns their number. */
+static unsigned finish_children(const struct oh_real *real, struct oh_birth *child)
 {
-    while (child) {
+    unsigned count = 0;
+    for (; child; count++) {
         struct oh_birth *next = child->next;
         child->library = real;
         identify(real, child);
@@ -219,6 +223,7 @@ static void finish_children(const struct oh_real *real, struct oh_birth *child)
         free(child);
         child = next;
     }
+    return count;
 }
 
 void oh_births_look(const struct oh_real *real, struct oh_comm *comm, ncclResult_t state)
@@ -227,7 +232,11 @@ void oh_births_look(const struct oh_real *real, struct oh_comm *comm, ncclResult
     if (state == ncclInProgress) {
         return;
     }
-    finish_children(real, oh_comm_take_children(comm));
+    /* Two threads may ask at once: the second must not go on, and use a child, before the first has registered it. */
+    static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&looking);
+    oh_comm_children_done(comm, finish_children(real, oh_comm_take_children(comm)));
+    pthread_mutex_unlock(&looking);
     if (state == ncclSuccess) {
         identify(real, &self);
         if (self.nccl) {
@@ -309,6 +318,26 @@ static void empty_group(void)
     group = (struct group){0};
 }
 
+/*
+ * NCCL launches its part in the background, as it does for non-blocking communicators. Waits until it has: on a stream
+ * that both parts use, the order must be the same on all ranks. Ends when a communicator is aborted.
+ */
+static ncclResult_t await_nccl(const struct oh_real *real)
+{
+    for (size_t i = 0; i < group.seen_count; i++) {
+        const struct oh_comm *comm = group.seen[i].comm;
+        ncclResult_t state = ncclInProgress;
+        while (atomic_load(&comm->served) && real->CommGetAsyncError(comm->nccl, &state) == ncclSuccess &&
+               state == ncclInProgress) {
+            usleep(20);
+        }
+        if (state != ncclSuccess) {
+            return state;
+        }
+    }
+    return ncclSuccess;
+}
+
 ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(const struct oh_real *, void *),
                             void *argument, bool simulate)
 {
@@ -324,11 +353,15 @@ ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(cons
     if (group.birth_count > 0) {
         oh_births_finish(real, group.births, group.birth_count, simulate ? ncclInvalidUsage : res);
     }
-    if (res == ncclSuccess && !simulate) {
+    ncclResult_t ready = res;
+    if (res == ncclInProgress && !simulate && group.call_count > 0) {
+        ready = await_nccl(real);
+        res = ready == ncclSuccess ? res : ready; /* in progress still: new communicators may be */
+    }
+    if (ready == ncclSuccess && !simulate) {
         note_handed_back();
     }
-    /* In progress: NCCL goes on with its part in the background, ours is of communicators that are complete. */
-    if ((res == ncclSuccess || res == ncclInProgress) && !simulate && group.call_count > 0) {
+    if (ready == ncclSuccess && !simulate && group.call_count > 0) {
         ncclResult_t launched = launch_queue();
         res = launched == ncclSuccess ? res : launched;
     }

@@ -68,4 +68,11 @@ run_app --nranks 2 --make nonblocking --scenario churn --rounds 40 --jitter 1000
 expect_right "ended at any time"
 tap_empty "$(uneven_ranks)" "ended at any time: the same calls served on all ranks"
 expect_no_files
+# A rank that cannot meet the others: its calls come before the set-up has found that out, or after.
+bad=0
+for seed in 1 2 3 4 5 6 7 8; do
+    run_app --nranks 2 --make nonblocking --rank-env 1:ONEHOP_SHM_DIR=/nowhere --counts 1,333 --batch 3 --seed $seed
+    [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] || bad=$((bad + 1))
+done
+tap_point $bad "a rank without shared memory: right, and all handed back" "$(diagnosis)"
 tap_done
