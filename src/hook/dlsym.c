@@ -18,6 +18,7 @@
 
 #include "hook/elf.h"
 #include "hook/patch.h"
+#include "hook/real.h"
 
 #define INTERNAL __attribute__((visibility("hidden")))
 
@@ -82,13 +83,23 @@ OH_EARLY static void *next_definition(const char *name)
     return found;
 }
 
+/* Zero until the loader has relocated this object: resolvers of indirect functions may call dlsym before. */
+static const void *const volatile relocated = &ready;
+
 OH_EARLY static void find_next(void)
 {
-    if (!atomic_load_explicit(&oh_next_dlvsym, memory_order_relaxed)) {
+    if (relocated != &ready) { /* nothing can be called yet: "not found", until the next time */
+        atomic_store_explicit(&oh_next_dlvsym, no_dlvsym, memory_order_relaxed);
+        atomic_store_explicit(&oh_next_dlsym, no_dlsym, memory_order_relaxed);
+        return;
+    }
+    dlvsym_function known = atomic_load_explicit(&oh_next_dlvsym, memory_order_relaxed);
+    if (!known || known == no_dlvsym) {
         dlvsym_function next = (dlvsym_function)next_definition("dlvsym");
         atomic_store_explicit(&oh_next_dlvsym, next ? next : no_dlvsym, memory_order_relaxed);
     }
-    if (!atomic_load_explicit(&oh_next_dlsym, memory_order_relaxed)) {
+    dlsym_function known_dlsym = atomic_load_explicit(&oh_next_dlsym, memory_order_relaxed);
+    if (!known_dlsym || known_dlsym == no_dlsym) {
         dlsym_function next = (dlsym_function)next_definition("dlsym");
         atomic_store_explicit(&oh_next_dlsym, next ? next : no_dlsym, memory_order_release);
     }
@@ -99,17 +110,38 @@ OH_EARLY static bool is_nccl(const char *name)
     return name && name[0] == 'n' && name[1] == 'c' && name[2] == 'c' && name[3] == 'l';
 }
 
+/* What a malloc replacement looks up, maybe called by the loader itself, where no object may be opened. */
+OH_EARLY static bool is_allocator(const char *name)
+{
+    static const char names[][16] = {"malloc",   "calloc",         "realloc",      "free",
+                                     "memalign", "posix_memalign", "aligned_alloc"};
+    for (size_t i = 0; name && i < sizeof names / sizeof *names; i++) {
+        size_t at = 0;
+        while (name[at] && name[at] == names[i][at]) {
+            at++;
+        }
+        if (name[at] == names[i][at]) {
+            return true;
+        }
+    }
+    return false;
+}
+
 OH_EARLY void oh_dlsym_before(const char *name)
 {
-    if (!atomic_load_explicit(&oh_next_dlsym, memory_order_acquire)) {
+    dlsym_function next = atomic_load_explicit(&oh_next_dlsym, memory_order_acquire);
+    if (!next || next == no_dlsym) {
         find_next();
     }
     if (!ready) {
         return;
     }
+    bool child = atomic_load_explicit(&in_child, memory_order_relaxed);
     if (is_nccl(name)) {
-        oh_hooks_update(OH_HOOKS_SURELY);
-    } else if (!atomic_load_explicit(&in_child, memory_order_relaxed)) {
+        if (!child || oh_real_count() == 0) { /* its table was changed before the fork; the loader's lock may be lost */
+            oh_hooks_update(OH_HOOKS_SURELY);
+        }
+    } else if (!is_allocator(name) && !child) {
         oh_hooks_update(OH_HOOKS_MAYBE); /* for objects that the loader has bound to NCCL itself (RTLD_DEEPBIND) */
     }
 }

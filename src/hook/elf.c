@@ -3,11 +3,16 @@
 
 #define HIDDEN_VERSION 0x8000 /* of two versions of a name, not the default one */
 
-/* The loader has relocated these addresses in place, except in the vdso. */
-OH_EARLY static const void *address_of(uintptr_t base, const ElfW(Dyn) * entry)
+/*
+ * The loader has relocated these addresses in place, except in the vdso. Those of an object that was linked for an
+ * address above its place have a base that wraps; the vdso of gVisor is one.
+ */
+OH_EARLY static const void *address_of(const struct oh_elf *elf, const ElfW(Dyn) * entry)
 {
-    uintptr_t address = (uintptr_t)entry->d_un.d_ptr;
-    return (const void *)(address < base ? base + address : address);
+    uintptr_t given = (uintptr_t)entry->d_un.d_ptr, here = (uintptr_t)elf->dynamic;
+    uintptr_t apart = given > here ? given - here : here - given;
+    bool as_linked = apart >> 32 || (elf->base <= here && given < elf->base);
+    return (const void *)(as_linked ? elf->base + given : given);
 }
 
 OH_EARLY bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_elf *elf_p)
@@ -17,28 +22,28 @@ OH_EARLY bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_e
     for (const ElfW(Dyn) *entry = dynamic; entry->d_tag != DT_NULL; entry++) {
         switch (entry->d_tag) {
         case DT_SYMTAB:
-            elf.symbols = address_of(base, entry);
+            elf.symbols = address_of(&elf, entry);
             break;
         case DT_STRTAB:
-            elf.strings = address_of(base, entry);
+            elf.strings = address_of(&elf, entry);
             break;
         case DT_VERSYM:
-            elf.versions = address_of(base, entry);
+            elf.versions = address_of(&elf, entry);
             break;
         case DT_GNU_HASH:
-            elf.gnu_hash = address_of(base, entry);
+            elf.gnu_hash = address_of(&elf, entry);
             break;
         case DT_HASH:
-            elf.sysv_hash = address_of(base, entry);
+            elf.sysv_hash = address_of(&elf, entry);
             break;
         case DT_RELA:
-            elf.relocations = address_of(base, entry);
+            elf.relocations = address_of(&elf, entry);
             break;
         case DT_RELASZ:
             elf.relocation_count = entry->d_un.d_val / sizeof *elf.relocations;
             break;
         case DT_JMPREL:
-            elf.plt_relocations = address_of(base, entry);
+            elf.plt_relocations = address_of(&elf, entry);
             break;
         case DT_PLTRELSZ:
             elf.plt_relocation_count = entry->d_un.d_val / sizeof *elf.plt_relocations;

@@ -161,17 +161,28 @@ static bool patch_symbols(const struct oh_real *real, int copy)
     return done;
 }
 
+/* Also where nothing is changed: calls of onehop's own functions go there. */
+static void hold_copies(void)
+{
+    for (int i = oh_real_count() - 1; i >= 0; i--) {
+        struct oh_real *real = oh_real_at(i);
+        if (!real->pinned && !(real->pinned = pin(real))) {
+            OH_INFO("%s cannot be held: it has been unloaded", real->path);
+            oh_real_drop(i);
+        }
+    }
+}
+
 static void settle_copies(void)
 {
     for (int i = 0; i < oh_real_count(); i++) {
         struct oh_real *real = oh_real_at(i);
-        if (real->pinned) {
+        if (!real->pinned || real->patched || real->tried) {
             continue;
         }
+        real->tried = true;
         OH_INFO("NCCL found: %s", real->path[0] ? real->path : "in the program itself");
-        if (!(real->pinned = pin(real))) {
-            OH_INFO("%s cannot be held; only callers that are bound to onehop itself are served", real->path);
-        } else if (!(real->patched = patch_symbols(real, i))) {
+        if (!(real->patched = patch_symbols(real, i))) {
             OH_INFO("the symbol table of %s cannot be changed; callers that use dlsym may go to it directly",
                     real->path);
         }
@@ -323,6 +334,7 @@ struct walk {
     size_t first; /* objects before it have been seen */
     size_t objects;
     unsigned long long loads, unloads;
+    bool changing; /* the loader is at the list, maybe in this very thread: no object may be opened */
     void (*visit)(const struct oh_elf *elf, const char *path, void *user);
     void *user;
 };
@@ -359,6 +371,9 @@ static int visit_object(struct dl_phdr_info *object, size_t size, void *user)
     (void)size;
     walk->loads = object->dlpi_adds;
     walk->unloads = object->dlpi_subs;
+    if (walk->objects == 0 && walk->unloads != seen_unloads) {
+        walk->first = 0;
+    }
     if (walk->objects++ < walk->first) {
         return 0;
     }
@@ -378,6 +393,16 @@ static int glance(struct dl_phdr_info *object, size_t size, void *user)
     (void)size;
     walk->loads = object->dlpi_adds;
     walk->unloads = object->dlpi_subs;
+    for (int i = 0; i < object->dlpi_phnum; i++) { /* the program: its DT_DEBUG says what the loader is doing */
+        const ElfW(Phdr) *header = &object->dlpi_phdr[i];
+        const ElfW(Dyn) *entry = (const ElfW(Dyn) *)(object->dlpi_addr + header->p_vaddr);
+        for (; header->p_type == PT_DYNAMIC && entry->d_tag != DT_NULL; entry++) {
+            const struct r_debug *debug = (const struct r_debug *)entry->d_un.d_ptr;
+            if (entry->d_tag == DT_DEBUG && debug) {
+                walk->changing = *(const volatile __typeof__(debug->r_state) *)&debug->r_state != RT_CONSISTENT;
+            }
+        }
+    }
     return 1;
 }
 
@@ -416,14 +441,16 @@ static bool may_patch(void)
     return answer;
 }
 
-static void look(const struct walk *now)
+static void look(void)
 {
     int before = oh_real_count();
     struct callers callers = {0};
-    struct walk find = {.first = now->unloads == seen_unloads ? seen_objects : 0, .visit = find_copy};
+    struct walk find = {.first = seen_objects, .visit = find_copy};
     struct walk correct = {.first = find.first, .visit = correct_object, .user = &callers};
     dl_iterate_phdr(visit_object, &find);
-    if (oh_real_count() > 0 && may_patch()) {
+    hold_copies();
+    bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->patched; /* new objects got doors */
+    if (oh_real_count() > 0 && !settled && may_patch()) {
         settle_copies();
         if (before < 2 && oh_real_count() > 1) {
             correct.first = 0; /* from now on every object must have the doors of its copy */
@@ -449,13 +476,20 @@ static int lock(enum oh_hooks_urgency urgency)
 
 void oh_hooks_update(enum oh_hooks_urgency urgency)
 {
+    static __thread bool looking; /* what is called here may be another preloaded object's, and that may call dlsym */
     struct walk now = {0};
     int saved = errno;
+    if (looking) {
+        return;
+    }
+    looking = true;
     dl_iterate_phdr(glance, &now);
-    if (now.loads != atomic_load_explicit(&seen_loads, memory_order_acquire) && lock(urgency) == 0) {
-        look(&now);
+    if (now.loads != atomic_load_explicit(&seen_loads, memory_order_acquire) &&
+        (urgency == OH_HOOKS_SURELY || !now.changing) && lock(urgency) == 0) {
+        look();
         pthread_mutex_unlock(&mutex);
     }
+    looking = false;
     errno = saved;
 }
 

@@ -93,6 +93,14 @@ bool oh_real_add(const struct oh_elf *elf, const char *path)
     return true;
 }
 
+void oh_real_drop(int index)
+{
+    if (index == oh_real_count() - 1) {
+        atomic_store_explicit(&copy_count, index, memory_order_release);
+        free(copies[index].path);
+    }
+}
+
 /* --- which of them ---------------------------------------------------------------------------------------------- */
 
 /* The copy that defines the address, NULL: none. */

@@ -71,6 +71,7 @@ struct oh_real {
     struct oh_elf elf;
     char *path;
     bool pinned;  /* onehop holds a reference */
+    bool tried;   /* to be patched */
     bool patched; /* its symbol table leads to the doors */
 };
 
@@ -99,5 +100,6 @@ struct oh_real *oh_real_at(int index);
  * held (dl_iterate_phdr), by one thread at a time (patch.c).
  */
 bool oh_real_add(const struct oh_elf *elf, const char *path);
+void oh_real_drop(int index); /* unloaded before it could be held; the last one only */
 
 #endif
