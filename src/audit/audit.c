@@ -50,7 +50,7 @@ static uintptr_t own_address(const struct link_map *nccl, const char *name)
     char own[NAME_BYTES] = "p";
     struct oh_elf elf;
     size_t i = 0;
-    for (; name[i] && i < sizeof own - 2; i++) {
+    for (; i < sizeof own - 2 && name[i]; i++) {
         own[i + 1] = name[i];
     }
     const ElfW(Sym) *symbol = name[i] || !oh_elf_read(nccl->l_addr, nccl->l_ld, &elf) ? NULL : oh_elf_find(&elf, own);

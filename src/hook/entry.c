@@ -426,7 +426,7 @@ static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *
 static bool goes_uncounted(struct oh_comm *comm)
 {
     const struct oh_real *real = comm->library;
-    ncclResult_t state;
+    ncclResult_t state = ncclInProgress;
     if (!oh_comm_is_awaited(comm)) {
         return false;
     }
