@@ -83,6 +83,9 @@
 
 /* The same, of later drivers: NULL where the driver lacks it. Types that cuda.h of CUDA 12.0 lacks are void here. */
 #define OH_DRIVER_LATER_FUNCTIONS(X)                                                                                   \
+    X(get_version, cuDriverGetVersion, (int *)) /* tools only */                                                       \
+    X(memcpy_peer_async, cuMemcpyPeerAsync,     /* tools only */                                                       \
+      (CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream))                                              \
     X(stream_get_capture_info_v3, cuStreamGetCaptureInfo_v3, /* 12.3 */                                                \
       (CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **, const void **, size_t *))
 

@@ -6,13 +6,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tools/options.h"
 #include "tools/supervise.h"
 #include "tools/tool.h"
 
@@ -218,34 +218,16 @@ static int doctor_program(char **argv, enum oh_via via, bool json)
 
 int oh_tool_doctor(int argc, char **argv)
 {
-    static const struct option options[] = {{"pid", required_argument, NULL, 'p'},
-                                            {"via", required_argument, NULL, 'v'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
-    const char *pid = NULL;
-    enum oh_via via = OH_VIA_PRELOAD;
+    const char *pid = NULL, *way = NULL;
     bool json = false;
-    int option;
-    while ((option = getopt_long(argc, argv, "+h", options, NULL)) != -1) {
-        switch (option) {
-        case 'p':
-            pid = optarg;
-            break;
-        case 'v':
-            if (!oh_tool_parse_via(optarg, &via)) {
-                return OH_EXIT_USAGE;
-            }
-            break;
-        case 'j':
-            json = true;
-            break;
-        case 'h':
-            fputs(help, stdout);
-            return OH_EXIT_OK;
-        default:
-            return OH_EXIT_USAGE;
-        }
+    const struct oh_option options[] = {{"pid", NULL, &pid}, {"via", NULL, &way}, {"json", &json, NULL}};
+    enum oh_via via = OH_VIA_PRELOAD;
+    int status;
+    if (!oh_options_read(argc, argv, help, options, sizeof options / sizeof *options, &status)) {
+        return status;
+    }
+    if (way && !oh_tool_parse_via(way, &via)) {
+        return OH_EXIT_USAGE;
     }
     if (pid && optind < argc) {
         oh_tool_error("doctor: a process or a program, not both; see onehop doctor --help");

@@ -229,7 +229,7 @@ static enum oh_answer check_gpus(struct oh_check *check)
         driver->device_get_name(name, sizeof name, device) != CUDA_SUCCESS) {
         name[0] = '\0';
     }
-    bool served = oh_tool_judge_gpus(driver, count, reason, sizeof reason);
+    bool served = oh_tool_judge_gpus(reason, sizeof reason);
     return say(check, served ? OH_ANSWER_YES : OH_ANSWER_NO, "%d x %s: %s", count, name,
                served ? "full NVLink between them" : reason);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * place.c - hwloc behind three functions
+ * place.c - hwloc behind a few functions
  */
 #include "config.h"
 
@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #ifdef HAVE_HWLOC
 #include <hwloc.h>
@@ -24,6 +25,7 @@ struct oh_machine *oh_machine_open(void)
     }
     /* PCI devices only: hwloc's own CUDA and NVML parts run for the sake of OS devices, and stay out. */
     if (hwloc_topology_set_type_filter(machine->topology, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) ||
+        hwloc_topology_set_type_filter(machine->topology, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) ||
         hwloc_topology_load(machine->topology) != 0) {
         goto err_destroy;
     }
@@ -44,15 +46,79 @@ void oh_machine_close(struct oh_machine *machine)
     }
 }
 
+static hwloc_obj_t find(const struct oh_machine *machine, const char *bus_id)
+{
+    return machine && bus_id[0] ? hwloc_get_pcidev_by_busidstring(machine->topology, bus_id) : NULL;
+}
+
+static bool is_pci_bridge(hwloc_obj_t object)
+{
+    return object && object->type == HWLOC_OBJ_BRIDGE && object->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_PCI;
+}
+
 void oh_machine_place(const struct oh_machine *machine, const char *bus_id, struct oh_place *place_p)
 {
-    *place_p = (struct oh_place){"-", "-"};
-    hwloc_obj_t gpu = machine ? hwloc_get_pcidev_by_busidstring(machine->topology, bus_id) : NULL;
+    *place_p = (struct oh_place){0};
+    hwloc_obj_t gpu = find(machine, bus_id);
     hwloc_obj_t host = gpu ? hwloc_get_non_io_ancestor_obj(machine->topology, gpu) : NULL;
-    if (host) {
-        hwloc_bitmap_list_snprintf(place_p->cpus, sizeof place_p->cpus, host->cpuset);
-        hwloc_bitmap_list_snprintf(place_p->numa, sizeof place_p->numa, host->nodeset);
+    if (!host) {
+        return;
     }
+    hwloc_bitmap_list_snprintf(place_p->cpus, sizeof place_p->cpus, host->cpuset);
+    hwloc_bitmap_list_snprintf(place_p->numa, sizeof place_p->numa, host->nodeset);
+    for (hwloc_obj_t up = gpu->parent; up != host; up = up->parent) {
+        if (is_pci_bridge(up)) {
+            const struct hwloc_pcidev_attr_s *pci = &up->attr->bridge.upstream.pci;
+            snprintf(place_p->root, sizeof place_p->root, "%04x:%02x:%02x.%x", (unsigned)pci->domain,
+                     (unsigned)pci->bus, (unsigned)pci->dev, (unsigned)pci->func);
+        }
+    }
+}
+
+/* Steps from an object up to its ancestor; -1 when it is none. */
+static int steps_up(hwloc_obj_t object, hwloc_obj_t ancestor)
+{
+    int steps = 0;
+    while (object && object != ancestor) {
+        object = object->parent;
+        steps++;
+    }
+    return object ? steps : -1;
+}
+
+enum oh_path oh_machine_path(const struct oh_machine *machine, const char *bus_id_a, const char *bus_id_b)
+{
+    hwloc_obj_t a = find(machine, bus_id_a), b = find(machine, bus_id_b), meeting = a;
+    if (!a || !b) {
+        return OH_PATH_UNKNOWN;
+    }
+    while (steps_up(b, meeting) < 0) {
+        meeting = meeting->parent; /* the root is above both */
+    }
+    if (is_pci_bridge(meeting)) { /* a switch: a bridge at its upstream port, and one at each port below */
+        return steps_up(a, meeting) <= 2 && steps_up(b, meeting) <= 2 ? OH_PATH_PIX : OH_PATH_PXB;
+    }
+    if (meeting->type == HWLOC_OBJ_BRIDGE) {
+        return OH_PATH_PHB;
+    }
+    hwloc_obj_t host_a = hwloc_get_non_io_ancestor_obj(machine->topology, a);
+    hwloc_obj_t host_b = hwloc_get_non_io_ancestor_obj(machine->topology, b);
+    return hwloc_bitmap_isequal(host_a->nodeset, host_b->nodeset) ? OH_PATH_NODE : OH_PATH_SYS;
+}
+
+char *oh_machine_xml(const struct oh_machine *machine, size_t *size_p)
+{
+    char *xml, *copy;
+    int size; /* with the final zero */
+    if (!machine || hwloc_topology_export_xmlbuffer(machine->topology, &xml, &size, 0) != 0) {
+        return NULL;
+    }
+    copy = strdup(xml);
+    hwloc_free_xmlbuffer(machine->topology, xml);
+    if (copy) {
+        *size_p = strlen(copy);
+    }
+    return copy;
 }
 
 #else
@@ -71,7 +137,22 @@ void oh_machine_place(const struct oh_machine *machine, const char *bus_id, stru
 {
     (void)machine;
     (void)bus_id;
-    *place_p = (struct oh_place){"-", "-"};
+    *place_p = (struct oh_place){0};
+}
+
+enum oh_path oh_machine_path(const struct oh_machine *machine, const char *bus_id_a, const char *bus_id_b)
+{
+    (void)machine;
+    (void)bus_id_a;
+    (void)bus_id_b;
+    return OH_PATH_UNKNOWN;
+}
+
+char *oh_machine_xml(const struct oh_machine *machine, size_t *size_p)
+{
+    (void)machine;
+    (void)size_p;
+    return NULL;
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * place.h - where in the machine a GPU sits: its CPUs and NUMA node, from hwloc
+ * place.h - where in the machine a GPU sits: its CPUs, NUMA node and place in the PCI tree, from hwloc
  *
  * Without hwloc at build time nothing is known. One thread at a time.
  */
@@ -8,10 +8,24 @@
 #define OH_TOOLS_PLACE_H_
 
 #include <stdbool.h>
+#include <stddef.h>
 
+/* Empty texts: unknown. */
 struct oh_place {
-    char cpus[64]; /* as a list, "0-31,64-95"; "-" unknown */
-    char numa[32]; /* as a list, "0"; "-" unknown */
+    char cpus[64]; /* as a list, "0-31,64-95" */
+    char numa[32]; /* as a list, "0" */
+    char root[32]; /* bus id of the bridge below the host bridge that the GPU hangs on: its root port */
+};
+
+/* How near two PCI devices are, by the names that nvidia-smi gives. */
+enum oh_path {
+    OH_PATH_UNKNOWN,
+    OH_PATH_PIX,  /* one PCIe bridge or switch */
+    OH_PATH_PXB,  /* several, without the host bridge */
+    OH_PATH_PHB,  /* the host bridge */
+    OH_PATH_NODE, /* host bridges of one NUMA node */
+    OH_PATH_SYS,  /* the interconnect of NUMA nodes */
+    OH_PATHS
 };
 
 struct oh_machine;
@@ -24,5 +38,11 @@ void oh_machine_close(struct oh_machine *machine);
 
 /* Fills *place_p for the GPU of a PCI bus id. Never fails; machine may be NULL. */
 void oh_machine_place(const struct oh_machine *machine, const char *bus_id, struct oh_place *place_p);
+
+/* How near two GPUs are; OH_PATH_UNKNOWN when hwloc does not know one of them, or machine is NULL. */
+enum oh_path oh_machine_path(const struct oh_machine *machine, const char *bus_id_a, const char *bus_id_b);
+
+/* The topology as hwloc's XML, of *size_p bytes and a zero; NULL when machine is NULL or memory is short. Free it. */
+char *oh_machine_xml(const struct oh_machine *machine, size_t *size_p);
 
 #endif

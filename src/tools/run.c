@@ -6,13 +6,13 @@
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <getopt.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/options.h"
 #include "tools/supervise.h"
 #include "tools/tally.h"
 
@@ -144,29 +144,16 @@ bool oh_tool_parse_via(const char *name, enum oh_via *via_p)
 
 int oh_tool_run(int argc, char **argv)
 {
-    static const struct option options[] = {{"via", required_argument, NULL, 'v'},
-                                            {"stats", no_argument, NULL, 's'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {NULL, 0, NULL, 0}};
+    const char *way = NULL;
     bool stats = false;
+    const struct oh_option options[] = {{"via", NULL, &way}, {"stats", &stats, NULL}};
     enum oh_via via = OH_VIA_PRELOAD;
-    int option;
-    while ((option = getopt_long(argc, argv, "+h", options, NULL)) != -1) {
-        switch (option) {
-        case 'v':
-            if (!oh_tool_parse_via(optarg, &via)) {
-                return OH_EXIT_USAGE;
-            }
-            break;
-        case 's':
-            stats = true;
-            break;
-        case 'h':
-            fputs(help, stdout);
-            return OH_EXIT_OK;
-        default:
-            return OH_EXIT_USAGE;
-        }
+    int status;
+    if (!oh_options_read(argc, argv, help, options, sizeof options / sizeof *options, &status)) {
+        return status;
+    }
+    if (way && !oh_tool_parse_via(way, &via)) {
+        return OH_EXIT_USAGE;
     }
     if (optind == argc) {
         oh_tool_error("run: which program? See onehop run --help");

@@ -14,7 +14,7 @@
 enum {
     OH_EXIT_OK = 0,
     OH_EXIT_FAILED = 1,       /* it did not go as asked, or the answer is no */
-    OH_EXIT_USAGE = 2,        /* a bad option or argument; doctor: it cannot tell */
+    OH_EXIT_USAGE = 2,        /* a bad option or argument; doctor: it cannot tell; topo: it cannot be done */
     OH_EXIT_CANNOT_RUN = 126, /* run: the program exists and cannot be executed */
     OH_EXIT_NOT_FOUND = 127   /* run: there is no such program */
 };
@@ -63,9 +63,8 @@ bool oh_tool_reach(enum oh_via via);
 /* Replaces this process by the program. Returns only on failure, with the exit status, and has said why. */
 int oh_tool_exec(char **argv);
 
-/* The verdict of `onehop topo` on the first count GPUs: true, or false with the reason. */
-struct oh_driver;
-bool oh_tool_judge_gpus(const struct oh_driver *driver, int count, char *reason_p, size_t size);
+/* The verdict of `onehop topo` on the GPUs of this machine: true, or false with the reason. */
+bool oh_tool_judge_gpus(char *reason_p, size_t size);
 
 /* True when a GPU's name says that it is a stand-in; every table then says so. */
 bool oh_tool_is_simulated(const char *gpu_name);

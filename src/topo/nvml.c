@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -18,10 +19,13 @@ static const struct oh_nvml *opened;
 static const struct {
     const char *symbol;
     size_t offset;
+    bool needed;
 } functions[] = {
-#define OH_NVML_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_nvml, field_)},
-    OH_NVML_FUNCTIONS(OH_NVML_ROW)
+#define OH_NVML_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_nvml, field_), true},
+#define OH_NVML_OPTIONAL_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_nvml, field_), false},
+    OH_NVML_FUNCTIONS(OH_NVML_ROW) OH_NVML_OPTIONAL_FUNCTIONS(OH_NVML_OPTIONAL_ROW)
 #undef OH_NVML_ROW
+#undef OH_NVML_OPTIONAL_ROW
 };
 
 static void open_nvml(void)
@@ -33,7 +37,7 @@ static void open_nvml(void)
     }
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         void *address = dlsym(library, functions[i].symbol);
-        if (!address) {
+        if (!address && functions[i].needed) {
             OH_INFO("libnvidia-ml.so.1 lacks %s", functions[i].symbol);
             goto err_close;
         }

@@ -18,6 +18,11 @@ enum {
     /* nvmlGpuP2PStatus_t; what lies between says why not */
     OH_NVML_P2P_OK = 0,
     OH_NVML_P2P_UNKNOWN = 6,
+    /* nvmlGpuFabricState_t */
+    OH_NVML_FABRIC_NOT_SUPPORTED = 0,
+    OH_NVML_FABRIC_NOT_STARTED = 1,
+    OH_NVML_FABRIC_IN_PROGRESS = 2,
+    OH_NVML_FABRIC_COMPLETED = 3,
     /* nvmlIntNvLinkDeviceType_t */
     OH_NVML_REMOTE_SWITCH = 2,
     /* NVML_NVLINK_MAX_LINKS */
@@ -37,6 +42,14 @@ struct oh_nvml_pci {
     char bus_id[32];
 };
 
+/* nvmlGpuFabricInfo_t: status counts where the state is COMPLETED. */
+struct oh_nvml_fabric {
+    unsigned char cluster[16];
+    int status;
+    unsigned int clique;
+    unsigned char state;
+};
+
 /* X(field, exported symbol, parameter list); all return nvmlReturn_t, an int. */
 #define OH_NVML_FUNCTIONS(X)                                                                                           \
     X(init, nvmlInit_v2, (void))                                                                                       \
@@ -47,14 +60,24 @@ struct oh_nvml_pci {
     X(link_remote_type, nvmlDeviceGetNvLinkRemoteDeviceType, (oh_nvml_device_t, unsigned int, int *))                  \
     X(link_remote_pci, nvmlDeviceGetNvLinkRemotePciInfo_v2, (oh_nvml_device_t, unsigned int, struct oh_nvml_pci *))
 
+/* The same, for people to see: NULL where the library lacks it. The verdict does not need them. */
+#define OH_NVML_OPTIONAL_FUNCTIONS(X)                                                                                  \
+    X(driver_version, nvmlSystemGetDriverVersion, (char *, unsigned int))                                              \
+    X(device_count, nvmlDeviceGetCount_v2, (unsigned int *))                                                           \
+    X(device_by_index, nvmlDeviceGetHandleByIndex_v2, (unsigned int, oh_nvml_device_t *))                              \
+    X(device_name, nvmlDeviceGetName, (oh_nvml_device_t, char *, unsigned int))                                        \
+    X(pci_info, nvmlDeviceGetPciInfo_v3, (oh_nvml_device_t, struct oh_nvml_pci *))                                     \
+    X(fabric_info, nvmlDeviceGetGpuFabricInfo, (oh_nvml_device_t, struct oh_nvml_fabric *))
+
 struct oh_nvml {
 #define OH_NVML_FIELD(field_, symbol_, args_) int(*field_) args_;
     OH_NVML_FUNCTIONS(OH_NVML_FIELD)
+    OH_NVML_OPTIONAL_FUNCTIONS(OH_NVML_FIELD)
 #undef OH_NVML_FIELD
 };
 
 /*
- * The table of functions, every one present; NULL when the library is absent, too old to have them all, or
+ * The table of functions, all but the optional ones present; NULL when the library is absent, too old to have these, or
  * fails to initialise (said once at INFO, and remembered). Static storage. Thread-safe, as NVML itself is.
  */
 const struct oh_nvml *oh_nvml_get(void);

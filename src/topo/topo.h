@@ -15,6 +15,7 @@
 #include "gpu/driver.h"
 
 #define OH_TOPO_BUS_ID 32
+#define OH_TOPO_COMPUTE_MAJOR 8 /* the least compute capability that kernels are compiled for (Ampere) */
 
 /* What one source says of something: it does not know, no, or yes. */
 enum oh_fact {
@@ -41,6 +42,19 @@ struct oh_topo_pair {
     enum oh_fact cuda_atomics; /* CUDA P2P attribute NATIVE_ATOMIC_SUPPORTED: NVLink has it, PCIe has not */
 };
 
+/* What stands against a pair, in the order in which it is looked for. */
+enum oh_topo_cause {
+    OH_CAUSE_NONE,
+    OH_CAUSE_NVML_NVLINK, /* denied, by the source and fact of that name */
+    OH_CAUSE_NVML_READ,
+    OH_CAUSE_NVML_WRITE,
+    OH_CAUSE_CUDA_ACCESS,
+    OH_CAUSE_CUDA_ATOMICS,
+    OH_CAUSE_UNPROVEN_NVLINK, /* neither source denies it, and none proves it */
+    OH_CAUSE_UNPROVEN_ACCESS,
+    OH_CAUSES
+};
+
 /* The links of an ordered pair: for people to see, no part of the verdict. */
 struct oh_topo_links {
     int active;      /* active NVLinks between the two (through switches: of the first GPU); -1 unknown */
@@ -61,10 +75,13 @@ void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, c
 void oh_topo_links_gather(const char *bus_id_a, const char *bus_id_b, struct oh_topo_links *links_p);
 
 /*
- * Verdict on a GPU by itself: false, with one clause in reason_p, when it is split into MIG instances or has no bus
- * id to know it by. Pure. reason_p is untouched when true.
+ * Verdict on a GPU by itself: false, with one clause in reason_p, when it is split into MIG instances, has no bus
+ * id to know it by, or is too old for the kernels. Pure. reason_p is untouched when true.
  */
 bool oh_topo_judge_gpu(const struct oh_topo_gpu *gpu, char *reason_p, size_t size);
+
+/* The first thing that stands against a pair of different GPUs; OH_CAUSE_NONE when nothing does. Pure. */
+enum oh_topo_cause oh_topo_pair_cause(const struct oh_topo_pair *pair);
 
 /*
  * Verdict on a pair: true when no source denies NVLink or direct access, and each of the two is proven by at least
@@ -80,5 +97,8 @@ bool oh_topo_judge_pair(const char *bus_id_a, const char *bus_id_b, const struct
  * which puts the settings of nccl.conf there.
  */
 bool oh_topo_allowed_by_env(char *reason_p, size_t size);
+
+/* The same for given values of the two variables; NULL: not set. Pure. */
+bool oh_topo_allowed(const char *p2p_disable, const char *p2p_level, char *reason_p, size_t size);
 
 #endif

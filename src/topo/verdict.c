@@ -19,42 +19,45 @@ bool oh_topo_judge_gpu(const struct oh_topo_gpu *gpu, char *reason_p, size_t siz
         snprintf(reason_p, size, "GPU %s is in MIG mode", gpu->bus_id);
         return false;
     }
+    if (gpu->compute_major > 0 && gpu->compute_major < OH_TOPO_COMPUTE_MAJOR) {
+        snprintf(reason_p, size, "GPU %s has compute capability %d, onehop's kernels need %d or later", gpu->bus_id,
+                 gpu->compute_major, OH_TOPO_COMPUTE_MAJOR);
+        return false;
+    }
     return true;
 }
 
-/* What a source denies; NULL when none denies anything. */
-static const char *denied(const struct oh_topo_pair *pair)
-{
-    if (pair->nvml_nvlink == OH_NO) {
-        return "are not joined by NVLink (NVML)";
-    }
-    if (pair->nvml_read == OH_NO) {
-        return "cannot read each other's memory (NVML)";
-    }
-    if (pair->nvml_write == OH_NO) {
-        return "cannot write each other's memory (NVML)";
-    }
-    if (pair->cuda_access == OH_NO) {
-        return "cannot access each other's memory (CUDA)";
-    }
-    if (pair->cuda_atomics == OH_NO) {
-        return "are not joined by NVLink (CUDA: no native atomics)";
-    }
-    return NULL;
-}
+static const char *const words[OH_CAUSES] = {
+    [OH_CAUSE_NVML_NVLINK] = "are not joined by NVLink (NVML)",
+    [OH_CAUSE_NVML_READ] = "cannot read each other's memory (NVML)",
+    [OH_CAUSE_NVML_WRITE] = "cannot write each other's memory (NVML)",
+    [OH_CAUSE_CUDA_ACCESS] = "cannot access each other's memory (CUDA)",
+    [OH_CAUSE_CUDA_ATOMICS] = "are not joined by NVLink (CUDA: no native atomics)",
+    [OH_CAUSE_UNPROVEN_NVLINK] = "may lack NVLink: neither NVML nor CUDA can tell",
+    [OH_CAUSE_UNPROVEN_ACCESS] = "may lack access to each other's memory: neither NVML nor CUDA can tell",
+};
 
-/* What no source proves; NULL when all is proven. */
-static const char *unproven(const struct oh_topo_pair *pair)
+enum oh_topo_cause oh_topo_pair_cause(const struct oh_topo_pair *pair)
 {
+    const struct {
+        enum oh_fact fact;
+        enum oh_topo_cause cause;
+    } denials[] = {
+        {pair->nvml_nvlink, OH_CAUSE_NVML_NVLINK},   {pair->nvml_read, OH_CAUSE_NVML_READ},
+        {pair->nvml_write, OH_CAUSE_NVML_WRITE},     {pair->cuda_access, OH_CAUSE_CUDA_ACCESS},
+        {pair->cuda_atomics, OH_CAUSE_CUDA_ATOMICS},
+    };
+    for (size_t i = 0; i < sizeof denials / sizeof *denials; i++) {
+        if (denials[i].fact == OH_NO) {
+            return denials[i].cause;
+        }
+    }
     bool nvlink = pair->nvml_nvlink == OH_YES || pair->cuda_atomics == OH_YES;
     bool access = (pair->nvml_read == OH_YES && pair->nvml_write == OH_YES) || pair->cuda_access == OH_YES;
     if (!nvlink) {
-        return "may lack NVLink: neither NVML nor CUDA can tell";
+        return OH_CAUSE_UNPROVEN_NVLINK;
     }
-    if (!access) {
-        return "may lack access to each other's memory: neither NVML nor CUDA can tell";
-    }
-    return NULL;
+    return access ? OH_CAUSE_NONE : OH_CAUSE_UNPROVEN_ACCESS;
 }
 
 bool oh_topo_judge_pair(const char *bus_id_a, const char *bus_id_b, const struct oh_topo_pair *pair, char *reason_p,
@@ -64,12 +67,24 @@ bool oh_topo_judge_pair(const char *bus_id_a, const char *bus_id_b, const struct
         snprintf(reason_p, size, "two ranks share GPU %s", bus_id_a);
         return false;
     }
-    const char *cause = denied(pair);
-    if (!cause) {
-        cause = unproven(pair);
+    enum oh_topo_cause cause = oh_topo_pair_cause(pair);
+    if (cause != OH_CAUSE_NONE) {
+        snprintf(reason_p, size, "GPUs %s and %s %s", bus_id_a, bus_id_b, words[cause]);
+        return false;
     }
-    if (cause) {
-        snprintf(reason_p, size, "GPUs %s and %s %s", bus_id_a, bus_id_b, cause);
+    return true;
+}
+
+bool oh_topo_allowed(const char *p2p_disable, const char *p2p_level, char *reason_p, size_t size)
+{
+    /* As NCCL 2.28 reads them (ncclGetUserP2pLevel): only the value 1 disables; a level is a name or an old number. */
+    if (p2p_disable && strtol(p2p_disable, NULL, 0) == 1) {
+        snprintf(reason_p, size, "NCCL_P2P_DISABLE=%s is set", p2p_disable);
+        return false;
+    }
+    if (p2p_level && (strcmp(p2p_level, "LOC") == 0 ||
+                      (p2p_level[0] >= '0' && p2p_level[0] <= '9' && strtol(p2p_level, NULL, 0) == 0))) {
+        snprintf(reason_p, size, "NCCL_P2P_LEVEL=%s is set", p2p_level);
         return false;
     }
     return true;
@@ -77,16 +92,5 @@ bool oh_topo_judge_pair(const char *bus_id_a, const char *bus_id_b, const struct
 
 bool oh_topo_allowed_by_env(char *reason_p, size_t size)
 {
-    /* As NCCL 2.28 reads them (ncclGetUserP2pLevel): only the value 1 disables; a level is a name or an old number. */
-    const char *disable = getenv("NCCL_P2P_DISABLE");
-    if (disable && strtol(disable, NULL, 0) == 1) {
-        snprintf(reason_p, size, "NCCL_P2P_DISABLE=%s is set", disable);
-        return false;
-    }
-    const char *level = getenv("NCCL_P2P_LEVEL");
-    if (level && (strcmp(level, "LOC") == 0 || (level[0] >= '0' && level[0] <= '9' && strtol(level, NULL, 0) == 0))) {
-        snprintf(reason_p, size, "NCCL_P2P_LEVEL=%s is set", level);
-        return false;
-    }
-    return true;
+    return oh_topo_allowed(getenv("NCCL_P2P_DISABLE"), getenv("NCCL_P2P_LEVEL"), reason_p, size);
 }

@@ -270,6 +270,7 @@ static int attribute_of(const struct simnode_gpu *gpu, CUdevice_attribute attrib
     case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
     case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
     case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
+    case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED: /* which stands for IPC memory, too */
         return 1;
     default:
         return 0;

@@ -444,6 +444,16 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CU
     return simcuda_leave(result);
 }
 
+/* With or without peer access; where there is none the driver goes through the host. */
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
+                           CUstream handle)
+{
+    if (!to_context || !from_context) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    return cuMemcpyDtoDAsync_v2(to, from, bytes, handle);
+}
+
 /* A copy on the legacy stream that is done when the call returns. */
 static CUresult copy_now(void *to, const void *from, size_t bytes, const void *device)
 {

@@ -38,12 +38,8 @@ enum {
 /* What the library exports: what onehop asks of NVML, and what others want of it. All return nvmlReturn_t. */
 #define FUNCTIONS(X)                                                                                                   \
     OH_NVML_FUNCTIONS(X)                                                                                               \
+    OH_NVML_OPTIONAL_FUNCTIONS(X)                                                                                      \
     X(shutdown, nvmlShutdown, (void))                                                                                  \
-    X(driver_version, nvmlSystemGetDriverVersion, (char *, unsigned))                                                  \
-    X(count, nvmlDeviceGetCount_v2, (unsigned *))                                                                      \
-    X(device_by_index, nvmlDeviceGetHandleByIndex_v2, (unsigned, oh_nvml_device_t *))                                  \
-    X(pci_info, nvmlDeviceGetPciInfo_v3, (oh_nvml_device_t, struct oh_nvml_pci *))                                     \
-    X(name, nvmlDeviceGetName, (oh_nvml_device_t, char *, unsigned))                                                   \
     X(uuid, nvmlDeviceGetUUID, (oh_nvml_device_t, char *, unsigned))                                                   \
     X(link_capability, nvmlDeviceGetNvLinkCapability, (oh_nvml_device_t, unsigned, int, unsigned *))
 
@@ -238,6 +234,17 @@ int nvmlDeviceGetMigMode(oh_nvml_device_t device, unsigned *current_p, unsigned 
         return NVML_ERROR_NOT_SUPPORTED;
     }
     *current_p = *pending_p = mig == SIMNODE_YES;
+    return OH_NVML_SUCCESS;
+}
+
+int nvmlDeviceGetGpuFabricInfo(oh_nvml_device_t device, struct oh_nvml_fabric *fabric_p)
+{
+    ENTER();
+    int gpu = gpu_of(device);
+    if (gpu < 0) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    *fabric_p = (struct oh_nvml_fabric){.state = (unsigned char)topology.gpu[gpu].fabric};
     return OH_NVML_SUCCESS;
 }
 

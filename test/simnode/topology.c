@@ -68,6 +68,9 @@ static bool set_gpu(void *object, const char *key, const char *value)
         gpu->memory = (uint64_t)gigabytes << 30;
         return true;
     }
+    if (strcmp(key, "fabric") == 0) {
+        return parse_number(value, 0, 3, &gpu->fabric);
+    }
     return strcmp(key, "mig") == 0 && parse_answer(value, &gpu->mig);
 }
 

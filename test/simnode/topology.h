@@ -32,6 +32,7 @@ struct simnode_gpu {
     int sms;
     uint64_t memory; /* bytes */
     enum simnode_answer mig;
+    int fabric;    /* nvmlGpuFabricState_t; 0: not supported */
     char name[96]; /* begins with "SIMULATED " */
 };
 

@@ -106,6 +106,12 @@ static void test_gpu(void)
     tap_ok(oh_topo_judge_gpu(&gpu, reason, sizeof reason), "unknown MIG mode is no obstacle");
     gpu.mig = OH_NO;
     tap_ok(oh_topo_judge_gpu(&gpu, reason, sizeof reason), "no MIG");
+    gpu.compute_major = 7;
+    tap_ok(!oh_topo_judge_gpu(&gpu, reason, sizeof reason) &&
+               strcmp(reason, "GPU " A " has compute capability 7, onehop's kernels need 8 or later") == 0,
+           "a GPU older than the kernels is refused");
+    gpu.compute_major = 8;
+    tap_ok(oh_topo_judge_gpu(&gpu, reason, sizeof reason), "Ampere is new enough");
     gpu.bus_id[0] = '\0';
     tap_ok(!oh_topo_judge_gpu(&gpu, reason, sizeof reason), "a GPU without a bus id is refused");
 }

@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * topo_draw.c - the picture: a graph for graphviz, and graphviz called to make it SVG
+ *
+ * The GPUs stand on a circle at places of their own, so the picture of a machine is always the same. What tells apart
+ * does so without colour too: NVLinks are solid lines, thicker for more links; pairs that are refused are dashed; the
+ * NUMA node is written in the box.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tools/save.h"
+#include "tools/tool.h"
+#include "tools/topo_node.h"
+
+#define WIDTHS 3           /* of lines, for the most links of a pair, fewer, and the fewest */
+#define REFUSED_LINES 100  /* more are not drawn */
+#define PICTURE_LIMIT_S 60 /* for graphviz */
+#define PICTURE_BYTES (64u << 20)
+#define PI 3.14159265358979323846
+
+static const char *const fills[] = {"#dbe9f6", "#fdebd3", "#e2f2df", "#efe3f4"}; /* by NUMA node; light, for print */
+
+/* Text within the quotes of dot. */
+static void put_quoted(const char *text, FILE *stream)
+{
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') {
+            fputc('\\', stream);
+        }
+        fputc(*text, stream);
+    }
+}
+
+/* Text of any length, broken into lines between words. */
+static void put_wrapped(const char *text, int width, FILE *stream)
+{
+    int used = 0;
+    while (*text) {
+        int length = (int)strcspn(text, " ");
+        char word[512];
+        snprintf(word, sizeof word, "%.*s", length, text);
+        if (used > 0 && used + length + 1 > width) {
+            fputs("\\n", stream);
+            used = 0;
+        }
+        fputs(used > 0 ? " " : "", stream);
+        put_quoted(word, stream);
+        used += length + (used > 0);
+        text += length;
+        text += strspn(text, " ");
+    }
+}
+
+static void put_gpu(const struct oh_node *node, int index, double radius, FILE *stream)
+{
+    const struct oh_node_gpu *gpu = &node->gpu[index];
+    double angle = PI * (0.5 + (2.0 * index + 1.0) / node->visible);
+    int numa = atoi(gpu->place.numa), switched = 0;
+    for (int column = 0; column < node->visible; column++) {
+        const struct oh_topo_links *links = &oh_node_pair_at(node, index, column)->links;
+        switched = index != column && links->via_switch && links->active > switched ? links->active : switched;
+    }
+    fprintf(stream, "  gpu%d [pos=\"%.2f,%.2f!\", fillcolor=\"%s\", label=\"GPU%d\\n", index, radius * cos(angle),
+            radius * sin(angle), fills[numa > 0 ? numa % 4 : 0], index);
+    put_quoted(gpu->topo.name, stream);
+    fprintf(stream, "\\n");
+    put_quoted(gpu->topo.bus_id, stream);
+    if (gpu->place.numa[0]) {
+        fprintf(stream, "\\nNUMA node ");
+        put_quoted(gpu->place.numa, stream);
+    }
+    if (switched > 0) {
+        fprintf(stream, "\\n%d NVLinks", switched);
+    }
+    fprintf(stream, "%s\"];\n", gpu->topo.mig == OH_YES ? "\\nMIG" : "");
+}
+
+/* The width for that many links: 0 the thickest. */
+static int width_of(const struct oh_node *node, int links)
+{
+    bool more[OH_NODE_VALUE] = {false};
+    int width = 0;
+    for (int i = 0; i < node->visible * node->visible; i++) {
+        int active = node->pair[i].links.active;
+        if (active > links && active < OH_NODE_VALUE && oh_node_has_nvlink(&node->pair[i].topo) && !more[active]) {
+            more[active] = true;
+            width++;
+        }
+    }
+    return width < WIDTHS ? width : WIDTHS - 1;
+}
+
+static bool is_refused(const struct oh_node *node, int a, int b)
+{
+    return oh_topo_pair_cause(&oh_node_pair_at(node, a, b)->topo) != OH_CAUSE_NONE ||
+           oh_topo_pair_cause(&oh_node_pair_at(node, b, a)->topo) != OH_CAUSE_NONE;
+}
+
+/* What the lines of a picture mean. */
+struct lines {
+    int links[WIDTHS]; /* of a pair with a line of this width; 0: there is none */
+    bool uncounted, switched, refused;
+};
+
+static void put_pair(const struct oh_node *node, int a, int b, bool draw_refused, struct lines *lines, FILE *stream)
+{
+    static const char *const widths[WIDTHS] = {"6", "3", "1.2"};
+    const struct oh_node_pair *pair = oh_node_pair_at(node, a, b);
+    if (is_refused(node, a, b)) {
+        lines->refused = true;
+        if (draw_refused) {
+            fprintf(stream, "  gpu%d -- gpu%d [style=dashed, color=\"#c00000\", penwidth=1.8];\n", a, b);
+        }
+    }
+    if (!oh_node_has_nvlink(&pair->topo) || pair->links.via_switch) {
+        return;
+    }
+    int width = pair->links.active > 0 ? width_of(node, pair->links.active) : 0;
+    if (pair->links.active > 0) {
+        lines->links[width] = pair->links.active;
+    } else {
+        lines->uncounted = true;
+    }
+    fprintf(stream, "  gpu%d -- gpu%d [color=\"#1f4e79\", penwidth=%s];\n", a, b, widths[width]);
+}
+
+static void put_switch(const struct oh_node *node, FILE *stream)
+{
+    fprintf(stream, "  switch [pos=\"0,0!\", shape=ellipse, fillcolor=\"#e6e6e6\", label=\"NVSwitch\"];\n");
+    for (int i = 0; i < node->visible; i++) {
+        bool joined = false;
+        for (int j = 0; j < node->visible; j++) {
+            joined = joined || (i != j && oh_node_pair_at(node, i, j)->links.via_switch);
+        }
+        if (joined) {
+            fprintf(stream, "  gpu%d -- switch [color=\"#1f4e79\", penwidth=4];\n", i);
+        }
+    }
+}
+
+static void put_caption(const struct oh_node *node, const struct oh_verdict *verdict, const struct lines *lines,
+                        bool drawn, FILE *stream)
+{
+    static const char *const words[WIDTHS] = {"thick", "middle", "thin"};
+    int classes = (lines->links[0] > 0) + (lines->links[1] > 0) + (lines->links[2] > 0);
+    const char *separator = "solid line: ";
+    fprintf(stream, "  label=\"\\n%s", oh_node_is_simulated(node) ? "SIMULATED node\\n" : "");
+    if (lines->switched || lines->uncounted) {
+        fprintf(stream, "solid line: NVLink");
+        separator = "; ";
+    }
+    for (int w = 0; w < WIDTHS; w++) {
+        if (lines->links[w] > 0) {
+            fprintf(stream, "%sNV%d", separator, lines->links[w]);
+            if (classes > 1) {
+                fprintf(stream, " (%s)", words[w + 1 == classes ? WIDTHS - 1 : w]);
+            }
+            separator = ", ";
+        }
+    }
+    if (lines->refused) {
+        bool first = strcmp(separator, "solid line: ") == 0;
+        fprintf(stream, "%s%s", first ? "" : ";  ",
+                drawn ? "dashed line: a pair that is refused" : "refused pairs are too many to be drawn");
+    }
+    fprintf(stream, "\\n");
+    if (verdict->served) {
+        fprintf(stream, "full NVLink between %d GPUs: onehop serves", node->visible);
+    } else {
+        put_wrapped("handed back to NCCL:", 78, stream);
+        fprintf(stream, "\\n");
+        put_wrapped(verdict->reason, 78, stream);
+    }
+    fprintf(stream, "\"];\n}\n");
+}
+
+/* In inches: neighbours on the circle, and what may stand in its middle, must not overlap. */
+static double radius_for(const struct oh_node *node)
+{
+    size_t widest = 12;
+    for (int i = 0; i < node->visible; i++) {
+        size_t length = strlen(node->gpu[i].topo.name);
+        widest = length > widest ? length : widest;
+    }
+    double width = 0.3 + 0.095 * (double)widest; /* of a box: letters of 12 points */
+    double between = node->visible > 1 ? (width + 0.6) / (2.0 * sin(PI / node->visible)) : 0.0;
+    double beside = width / 2.0 + 1.2;
+    double radius = between > beside ? between : beside;
+    return radius > 2.0 ? radius : 2.0;
+}
+
+void oh_node_dot(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream)
+{
+    double radius = radius_for(node);
+    struct lines lines = {.switched = oh_node_any_switch(node)};
+    int refused = 0;
+    fprintf(stream, "graph onehop {\n  graph [layout=neato, overlap=true, splines=true, esep=\"+14\", "
+                    "fontname=\"Helvetica\", fontsize=14, "
+                    "pad=0.3];\n"
+                    "  node [shape=box, style=\"rounded,filled\", fontname=\"Helvetica\", fontsize=12, "
+                    "margin=\"0.12,0.08\"];\n");
+    for (int i = 0; i < node->visible; i++) {
+        put_gpu(node, i, radius, stream);
+        for (int j = 0; j < i; j++) {
+            refused += is_refused(node, i, j);
+        }
+    }
+    if (lines.switched) {
+        put_switch(node, stream);
+    }
+    for (int i = 0; i < node->visible; i++) {
+        for (int j = i + 1; j < node->visible; j++) {
+            put_pair(node, i, j, refused <= REFUSED_LINES, &lines, stream);
+        }
+    }
+    fprintf(stream, "  graph [");
+    put_caption(node, verdict, &lines, refused <= REFUSED_LINES, stream);
+}
+
+/* --- SVG */
+
+/* graphviz between two files. The exit status, 127 when it is not there, -1 when it ended otherwise. */
+static int run_graphviz(int in, int out)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        int nothing = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        if (dup2(in, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 || dup2(nothing, STDERR_FILENO) < 0) {
+            _exit(126);
+        }
+        alarm(PICTURE_LIMIT_S); /* this and the next outlive exec */
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        execlp("dot", "dot", "-Tsvg", (char *)NULL);
+        _exit(errno == ENOENT ? 127 : 126);
+    }
+    if (child < 0) {
+        return -1;
+    }
+    while (waitpid(child, &status, 0) < 0) {
+        if (errno != EINTR) {
+            return -1;
+        }
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static bool save_picture(int picture, const char *path)
+{
+    struct stat status;
+    if (fstat(picture, &status) != 0 || status.st_size == 0 || status.st_size > PICTURE_BYTES) {
+        oh_tool_error("topo: graphviz's dot made no picture");
+        return false;
+    }
+    size_t size = (size_t)status.st_size;
+    void *bytes = mmap(NULL, size, PROT_READ, MAP_SHARED, picture, 0);
+    if (bytes == MAP_FAILED) {
+        oh_tool_error("topo: out of memory");
+        return false;
+    }
+    bool good = oh_save_file(path, bytes, size);
+    munmap(bytes, size);
+    return good;
+}
+
+static bool draw(const struct oh_node *node, const struct oh_verdict *verdict, int graph, int picture, const char *path)
+{
+    FILE *stream = fdopen(dup(graph), "w");
+    if (!stream) {
+        oh_tool_error("topo: out of memory");
+        return false;
+    }
+    oh_node_dot(node, verdict, stream);
+    bool written = !ferror(stream);
+    written = fclose(stream) == 0 && written && lseek(graph, 0, SEEK_SET) == 0;
+    int status = written ? run_graphviz(graph, picture) : -1;
+    if (status == 127) {
+        oh_tool_error(
+            "topo: --svg needs graphviz's `dot`, which is not here (Debian: graphviz); --dot prints its input");
+        return false;
+    }
+    if (status != 0) {
+        oh_tool_error("topo: graphviz's dot failed (%d); --dot prints its input", status);
+        return false;
+    }
+    return save_picture(picture, path);
+}
+
+bool oh_node_svg(const struct oh_node *node, const struct oh_verdict *verdict, const char *path)
+{
+    bool good = false;
+    int graph = memfd_create("onehop-graph", MFD_CLOEXEC);
+    int picture = memfd_create("onehop-picture", MFD_CLOEXEC);
+    if (graph < 0 || picture < 0) {
+        oh_tool_error("topo: %s", strerror(errno));
+    } else {
+        good = draw(node, verdict, graph, picture, path);
+    }
+    if (graph >= 0) {
+        close(graph);
+    }
+    if (picture >= 0) {
+        close(picture);
+    }
+    return good;
+}
