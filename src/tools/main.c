@@ -4,7 +4,6 @@
  */
 #include "tools/tool.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,22 +27,6 @@ static void usage(FILE *stream)
         fprintf(stream, "  %-8s%s\n", subcommands[i].name, subcommands[i].purpose);
     }
     fprintf(stream, "\n`onehop COMMAND --help` tells more; `onehop --version` the version.\n");
-}
-
-void oh_tool_error(const char *format, ...)
-{
-    va_list args;
-    fflush(stdout);
-    fprintf(stderr, "onehop: ");
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-    fprintf(stderr, "\n");
-}
-
-bool oh_tool_is_simulated(const char *gpu_name)
-{
-    return strncmp(gpu_name, "SIMULATED", strlen("SIMULATED")) == 0;
 }
 
 int main(int argc, char **argv)

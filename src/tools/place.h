@@ -42,7 +42,10 @@ void oh_machine_place(const struct oh_machine *machine, const char *bus_id, stru
 /* How near two GPUs are; OH_PATH_UNKNOWN when hwloc does not know one of them, or machine is NULL. */
 enum oh_path oh_machine_path(const struct oh_machine *machine, const char *bus_id_a, const char *bus_id_b);
 
-/* The topology as hwloc's XML, of *size_p bytes and a zero; NULL when machine is NULL or memory is short. Free it. */
+/*
+ * The topology as hwloc's XML, of *size_p bytes and a zero, without the names and serial numbers that tell whose
+ * machine it is. NULL when machine is NULL or memory is short. Free it.
+ */
 char *oh_machine_xml(const struct oh_machine *machine, size_t *size_p);
 
 #endif

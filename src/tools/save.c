@@ -105,22 +105,20 @@ static bool write_directly(const char *path, const char *data, size_t size)
 bool oh_save_file(const char *path, const char *data, size_t size)
 {
     struct stat status;
-    bool exists = stat(path, &status) == 0;
-    /* What a symbolic link leads to is replaced, not the link. */
-    char *target = exists ? realpath(path, NULL) : strdup(path);
-    bool good;
-    if (!target) {
-        good = false;
-    } else if (exists && S_ISREG(status.st_mode)) {
-        good = access(target, W_OK) == 0 && replace(target, status.st_mode & 0777, data, size);
-    } else if (exists) {
+    bool exists = stat(path, &status) == 0, good = false;
+    if (exists && !S_ISREG(status.st_mode)) {
         good = write_directly(path, data, size);
+    } else if (!exists) {
+        good = replace(path, 0666, data, size);
     } else {
-        good = replace(target, 0666, data, size);
+        char *target = realpath(path, NULL); /* what a symbolic link leads to is replaced, not the link */
+        good = target && access(target, W_OK) == 0 && replace(target, status.st_mode & 0777, data, size);
+        int error = errno;
+        free(target);
+        errno = error;
     }
     if (!good) {
         oh_tool_error("%s: %s", path, strerror(errno));
     }
-    free(target);
     return good;
 }

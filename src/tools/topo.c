@@ -151,7 +151,7 @@ bool oh_tool_judge_gpus(char *reason_p, size_t size)
 {
     struct oh_node node;
     struct oh_verdict verdict;
-    if (!oh_node_gather(&node)) {
+    if (!oh_node_gather(false, &node)) {
         snprintf(reason_p, size, "out of memory");
         return false;
     }
@@ -194,7 +194,7 @@ int oh_tool_topo(int argc, char **argv)
         oh_tool_error("topo: %s; see onehop topo --help", wrong);
         return OH_EXIT_USAGE;
     }
-    if (!(request.load ? load(request.load, &node) : oh_node_gather(&node))) {
+    if (!(request.load ? load(request.load, &node) : oh_node_gather(true, &node))) {
         return OH_EXIT_USAGE;
     }
     if (request.measure && !node.problem[0] && !oh_node_measure(&node)) {

@@ -34,30 +34,14 @@ static const char *const fills[] = {"#dbe9f6", "#fdebd3", "#e2f2df", "#efe3f4"};
 static void put_quoted(const char *text, FILE *stream)
 {
     for (; *text; text++) {
+        if (*text == '\n') {
+            fputs("\\n", stream);
+            continue;
+        }
         if (*text == '"' || *text == '\\') {
             fputc('\\', stream);
         }
         fputc(*text, stream);
-    }
-}
-
-/* Text of any length, broken into lines between words. */
-static void put_wrapped(const char *text, int width, FILE *stream)
-{
-    int used = 0;
-    while (*text) {
-        int length = (int)strcspn(text, " ");
-        char word[512];
-        snprintf(word, sizeof word, "%.*s", length, text);
-        if (used > 0 && used + length + 1 > width) {
-            fputs("\\n", stream);
-            used = 0;
-        }
-        fputs(used > 0 ? " " : "", stream);
-        put_quoted(word, stream);
-        used += length + (used > 0);
-        text += length;
-        text += strspn(text, " ");
     }
 }
 
@@ -177,9 +161,10 @@ static void put_caption(const struct oh_node *node, const struct oh_verdict *ver
     if (verdict->served) {
         fprintf(stream, "full NVLink between %d GPUs: onehop serves", node->visible);
     } else {
-        put_wrapped("handed back to NCCL:", 78, stream);
-        fprintf(stream, "\\n");
-        put_wrapped(verdict->reason, 78, stream);
+        char reason[2 * sizeof verdict->reason];
+        oh_node_wrap(verdict->reason, 78, "\n", reason, sizeof reason);
+        fprintf(stream, "handed back to NCCL:\\n");
+        put_quoted(reason, stream);
     }
     fprintf(stream, "\"];\n}\n");
 }

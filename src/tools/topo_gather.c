@@ -160,7 +160,7 @@ static void gather_versions(const struct oh_driver *driver, struct oh_node *node
     }
 }
 
-bool oh_node_gather(struct oh_node *node_p)
+bool oh_node_gather(bool with_places, struct oh_node *node_p)
 {
     struct oh_node node = {0};
     const struct oh_driver *driver = NULL;
@@ -178,7 +178,7 @@ bool oh_node_gather(struct oh_node *node_p)
         oh_node_free(&node);
         return false;
     }
-    struct oh_machine *machine = oh_machine_open();
+    struct oh_machine *machine = with_places ? oh_machine_open() : NULL;
     for (int i = 0; i < node.visible; i++) {
         CUdevice device;
         gather_gpu(driver, driver->device_get(&device, i) == CUDA_SUCCESS ? device : i, &node.gpu[i]);

@@ -91,8 +91,11 @@ static inline struct oh_node_pair *oh_node_pair_at(const struct oh_node *node, i
     return &node->pair[row * node->visible + column];
 }
 
-/* Reads this machine. A node without GPUs has a problem. False: no memory (said on stderr). */
-bool oh_node_gather(struct oh_node *node_p);
+/*
+ * Reads this machine; with_places: asks hwloc, too, which takes a moment. A node without GPUs has a problem. False: no
+ * memory (said on stderr).
+ */
+bool oh_node_gather(bool with_places, struct oh_node *node_p);
 
 /* Measures bandwidth and latency of every pair, on this machine. False: said on stderr. */
 bool oh_node_measure(struct oh_node *node);
@@ -120,6 +123,9 @@ const char *oh_node_fabric(const struct oh_node_gpu *gpu);
 bool oh_node_is_simulated(const struct oh_node *node);
 bool oh_node_any_switch(const struct oh_node *node);
 bool oh_node_any_measured(const struct oh_node *node);
+
+/* Breaks a text between words into lines of that width, with line_break between them; cut to size. */
+void oh_node_wrap(const char *text, size_t width, const char *line_break, char *text_p, size_t size);
 
 /* Writes the recording. */
 void oh_node_record(const struct oh_node *node, FILE *stream);

@@ -341,7 +341,9 @@ static void print_verdict(const struct oh_node *node, const struct oh_verdict *v
                 verdict->refused, pairs, verdict->refused == 1 ? "is" : "are");
     }
     if (verdict->remedy[0]) {
-        fprintf(stream, "  what to do: %s\n", verdict->remedy);
+        char remedy[2 * sizeof verdict->remedy];
+        oh_node_wrap(verdict->remedy, 104, "\n    ", remedy, sizeof remedy);
+        fprintf(stream, "  what to do: %s\n", remedy);
     }
     if (verdict->group_size > 0) {
         print_group(verdict, stream);

@@ -448,6 +448,7 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CU
 CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
                            CUstream handle)
 {
+    SIMCUDA_ENTER();
     if (!to_context || !from_context) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }

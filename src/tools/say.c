@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * say.c - what all subcommands say, and say of a GPU
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/tool.h"
+
+void oh_tool_error(const char *format, ...)
+{
+    va_list args;
+    fflush(stdout);
+    fprintf(stderr, "onehop: ");
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fprintf(stderr, "\n");
+}
+
+bool oh_tool_is_simulated(const char *gpu_name)
+{
+    return strncmp(gpu_name, "SIMULATED", strlen("SIMULATED")) == 0;
+}

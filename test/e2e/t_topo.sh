@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: MIT
+# `onehop topo` on the simulated node: the verdict, recordings, the picture, measurements, and everything that can go
+# wrong with files and arguments. What it says of recorded machines: test/fixtures.
+. "$abs_top_srcdir/test/hygiene/tap.sh"
+
+onehop=$abs_top_builddir/src/tools/onehop
+stand_ins=$abs_top_builddir/test/simnode/.libs
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+export LD_LIBRARY_PATH=$stand_ins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export SIMNODE_TOPOLOGY_DIR=$abs_top_srcdir/test/simnode/topologies
+export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS-}" # libpciaccess, below hwloc, keeps a little memory
+unset CUDA_VISIBLE_DEVICES
+cd "$scratch" || exit 1
+status=0
+
+# topo ARGUMENT...: fills out and err, sets $status.
+topo() {
+    status=0
+    timeout -k 5 100 "$onehop" topo "$@" >out 2>err || status=$?
+}
+
+# What went wrong, for tap_point.
+diagnosis() {
+    printf 'exit status %s\n' "$status"
+    tail -n 15 out err
+}
+
+# answers STATUS PATTERN NAME: the last run ended so, and stdout has that line.
+answers() {
+    [ "$status" = "$1" ] && grep -qE -- "$2" out && [ ! -s err ]
+    tap_point $? "$3" "$(diagnosis)"
+}
+
+# complains STATUS PATTERN NAME: the last run ended so, with that one line on stderr, and only that.
+complains() {
+    [ "$status" = "$1" ] && [ "$(wc -l <err)" = 1 ] && grep -qE -- "$2" err
+    tap_point $? "$3" "$(diagnosis)"
+}
+
+# --- the verdict, which is the plugin's
+
+SIMNODE_TOPOLOGY=h200x8 topo
+answers 0 '^verdict: full NVLink between 8 GPUs: onehop serves$' "h200x8"
+grep -q '^SIMULATED node: 8 GPUs' out
+tap_point $? "a simulated node is called that" "$(diagnosis)"
+SIMNODE_TOPOLOGY=a100x4-direct topo
+answers 0 'GPU0 +X +NV4 +NV4 +NV4 ' "a100x4-direct"
+SIMNODE_TOPOLOGY=partial-nvlink topo
+answers 1 '^verdict: handed back to NCCL: GPUs 0000:19:00.0 and 0000:4c:00.0 are not joined by NVLink' "partial-nvlink"
+grep -q '  would be served: GPU0 GPU1 (CUDA_VISIBLE_DEVICES=0,1)' out
+tap_point $? "partial-nvlink: what would be served" "$(diagnosis)"
+SIMNODE_TOPOLOGY=dead-link-pair topo
+answers 1 '^  the pair: GPU1 and GPU3; 1 of 6 pairs is refused$' "dead-link-pair"
+SIMNODE_TOPOLOGY=nvml-disagrees topo
+answers 1 "cannot access each other's memory \(CUDA\)" "nvml-disagrees"
+SIMNODE_TOPOLOGY=mig topo
+answers 1 'GPU 0000:3b:00.0 is in MIG mode' "mig"
+SIMNODE_TOPOLOGY=vm-hidden topo
+answers 0 'between 4 GPUs: onehop serves' "vm-hidden"
+NCCL_P2P_LEVEL=LOC topo
+answers 1 'handed back to NCCL: NCCL_P2P_LEVEL=LOC is set' "NCCL_P2P_LEVEL=LOC"
+CUDA_VISIBLE_DEVICES=3,1 topo
+answers 0 '^not visible to CUDA here: 0000:19:00.0 ' "CUDA_VISIBLE_DEVICES hides GPUs"
+[ "$(grep -c '^  GPU[01]  0000:\(5d\|3b\)' out)" = 2 ] && grep -q '^CUDA_VISIBLE_DEVICES=3,1$' out
+tap_point $? "CUDA_VISIBLE_DEVICES chooses and orders them" "$(diagnosis)"
+CUDA_VISIBLE_DEVICES=2 topo
+answers 1 'handed back to NCCL: 1 GPU is visible, onehop serves 2 to 8' "one GPU"
+CUDA_VISIBLE_DEVICES='' topo
+complains 1 'CUDA_ERROR_NO_DEVICE; NVML sees 4 GPUs that CUDA_VISIBLE_DEVICES= hides$' "no GPU is visible"
+mkdir none
+LD_LIBRARY_PATH=$scratch/none topo
+if grep -q 'libcuda.so.1 cannot be opened' err; then
+    complains 1 'no usable CUDA driver: libcuda.so.1 cannot be opened$' "no driver"
+else
+    tap_skip "no driver" "this machine has one"
+fi
+mkdir without-nvml
+ln -s "$stand_ins"/libcuda.so* without-nvml
+LD_LIBRARY_PATH=$scratch/without-nvml topo
+answers 0 '^direct access \(P2P\) between all: \?\?pa$' "no NVML: CUDA alone proves it"
+
+# The fabric's state, and what to do about it.
+sed 's/ mig=off/ mig=off fabric=1/; s/nvlink=ok/nvlink=no/' "$SIMNODE_TOPOLOGY_DIR/h200x2.topo" >fabric.topo
+SIMNODE_TOPOLOGY=$scratch/fabric.topo topo
+answers 1 '^  GPU0 .* not started ' "the fabric's state"
+grep -q 'what to do: the NVLink fabric is not up' out
+tap_point $? "the fabric is not up: that is what to look at" "$(diagnosis)"
+
+# --- recordings
+
+for topology in h200x8 partial-nvlink mig vm-hidden-noproof; do
+    SIMNODE_TOPOLOGY=$topology topo --save $topology.topo
+    cp out page
+    saved=$status
+    LD_LIBRARY_PATH=$scratch/none topo --load $topology.topo
+    [ "$status" = "$saved" ] && cmp -s page out
+    tap_point $? "$topology: recorded, and the same page elsewhere" "$(diff page out; diagnosis)"
+done
+CUDA_VISIBLE_DEVICES=1,3 NCCL_P2P_LEVEL=SYS topo --measure --save small.topo
+cp out page
+NCCL_P2P_LEVEL=LOC LD_LIBRARY_PATH=$scratch/none topo --load small.topo
+cmp -s page out && [ "$status" = 0 ]
+tap_point $? "environment and measurements are in the recording, this one's environment is not asked" "$(diff page out)"
+[ "$(grep -c -e HostName -e ProcessName -e LinuxCgroup h200x8.topo)" = 0 ]
+tap_point $? "a recording does not tell whose machine it is" "$(grep 'info name' h200x8.topo)"
+LD_LIBRARY_PATH=$scratch/none topo --save none.topo
+[ "$status" = 1 ] && LD_LIBRARY_PATH=$scratch/none topo --load none.topo
+complains 1 'no usable CUDA driver|CUDA sees no GPU' "a machine without GPU can be recorded"
+head -c 500 h200x8.topo >cut.topo
+topo --load cut.topo
+complains 2 '^onehop: cut.topo: the recording is (cut off|damaged at line [0-9]+)$' "a recording that is cut off"
+topo --load /bin/sh
+complains 2 '^onehop: /bin/sh: this is no recording of onehop topo' "another file"
+sed '1s/1$/2/' h200x8.topo >future.topo
+topo --load future.topo
+complains 2 'the recording has version 2, and this onehop reads version 1$' "a recording of the future"
+topo --load missing.topo
+complains 2 '^onehop: missing.topo: No such file or directory$' "no recording"
+topo --load .
+complains 2 '^onehop: \.: Is a directory$' "a folder"
+topo --load /dev/zero
+complains 2 'it is too large$' "a file without end"
+chmod 000 future.topo
+if [ -r future.topo ]; then
+    tap_skip "a recording that may not be read" "root may read everything"
+else
+    topo --load future.topo
+    complains 2 'Permission denied$' "a recording that may not be read"
+fi
+
+# --- files that are written: whole, or not at all
+
+umask 022
+rm -f h200x8.topo
+SIMNODE_TOPOLOGY=h200x8 topo --save h200x8.topo
+[ "$(stat -c %a h200x8.topo)" = 644 ]
+tap_point $? "a new file has the usual mode" "$(stat -c %a h200x8.topo)"
+chmod 640 h200x8.topo
+ln -s h200x8.topo link.topo
+SIMNODE_TOPOLOGY=h200x8 topo --save link.topo
+[ -L link.topo ] && [ "$(stat -c %a h200x8.topo)" = 640 ]
+tap_point $? "a file that is replaced keeps its mode, a link is followed" "$(ls -l link.topo h200x8.topo)"
+topo --save plain.topo
+timeout 60 "$onehop" topo --save /dev/stdout 2>err | sed '/^end$/q' >piped
+cmp -s piped plain.topo
+tap_point $? "what is no regular file is written to" "$(diff plain.topo piped | head -n 5; cat err)"
+
+mkdir folder
+echo before >folder/file
+# unharmed STATUS PATTERN NAME: as complains (no pattern: stderr does not matter); the file is as it was, and nothing
+# stands beside it.
+unharmed() {
+    local good=1
+    if [ "$status" = "$1" ] && { [ -z "$2" ] || { [ "$(wc -l <err)" = 1 ] && grep -qE -- "$2" err; }; } &&
+        [ "$(cat folder/file)" = before ] && [ "$(ls -A folder)" = file ]; then
+        good=0
+    fi
+    tap_point $good "$3" "$(diagnosis; ls -lA folder)"
+}
+fsync=$abs_top_builddir/test/e2e/.libs/libtopofsync.so
+(
+    ulimit -f 1
+    timeout 60 "$onehop" topo --save folder/file >out 2>err
+)
+status=$?
+unharmed 2 '^onehop: folder/file: File too large$' "no room for all of it"
+LD_PRELOAD=$fsync TOPO_FSYNC=full topo --save folder/file
+unharmed 2 '^onehop: folder/file: No space left on device$' "a disk that is full at the end"
+LD_PRELOAD=$fsync TOPO_FSYNC=signal "$onehop" topo --save folder/file >out 2>err
+status=$?
+unharmed 130 '' "SIGINT while it is written"
+(
+    trap '' INT
+    LD_PRELOAD=$fsync TOPO_FSYNC=signal "$onehop" topo --save ignored >out 2>err
+)
+[ "$(tail -n 1 ignored)" = end ]
+tap_point $? "SIGINT that is ignored stays ignored" "$(diagnosis)"
+topo --save /dev/full
+complains 2 '^onehop: /dev/full: No space left on device$' "/dev/full"
+topo --save missing/file
+complains 2 '^onehop: missing/file: No such file or directory$' "a folder that is not there"
+topo --save folder
+complains 2 '^onehop: folder: Is a directory$' "a folder instead of a file"
+status=0
+timeout 60 "$onehop" topo >/dev/full 2>err || status=$?
+: >out
+complains 2 '^onehop: topo: stdout: No space left on device$' "stdout is full"
+
+# --- pictures
+
+topo --dot
+answers 0 '^graph onehop \{$' "--dot"
+if command -v dot >/dev/null; then
+    SIMNODE_TOPOLOGY=dead-link-pair topo --svg picture.svg
+    [ "$status" = 1 ] && grep -q '</svg>' picture.svg && grep -q '>GPU3<' picture.svg &&
+        grep -q '>GPUs 0000:3b:00.0 and 0000:5d:00.0 are not joined by NVLink (NVML)<' picture.svg
+    tap_point $? "--svg draws GPUs and verdict" "$(diagnosis)"
+    LD_PRELOAD=$fsync TOPO_FSYNC=full topo --svg folder/file
+    unharmed 2 'No space left on device$' "--svg on a full disk"
+else
+    tap_skip "--svg draws GPUs and verdict" "no graphviz"
+fi
+timeout=$(command -v timeout)
+status=0
+env PATH="$scratch/none" "$timeout" 60 "$onehop" topo --svg none.svg >out 2>err || status=$?
+complains 2 "needs graphviz's .dot., which is not here" "--svg without graphviz"
+[ ! -e none.svg ]
+tap_point $? "and leaves no file"
+
+# --- measurements
+
+SIMNODE_TOPOLOGY=h200x3 topo --measure
+[ "$(grep -cE '^  GPU[0-2] +(X|[0-9.]+!?) +(X|[0-9.]+!?) +(X|[0-9.]+!?)$' out)" = 6 ] &&
+    grep -q 'SIMULATED: these numbers' out
+tap_point $? "--measure: bandwidth and latency of every pair" "$(diagnosis)"
+SIMNODE_TOPOLOGY=vm-hidden-noproof topo --measure
+[ "$status" = 1 ] && grep -q '^bandwidth' out
+tap_point $? "--measure where no GPU reaches another: copies only" "$(diagnosis)"
+SIMNODE_FAIL=cuMemcpyPeerAsync topo --measure
+complains 2 '^onehop: topo: --measure: GPU1 and GPU0: memcpy_peer_async: CUDA_ERROR_' "a copy that fails"
+SIMNODE_FAIL=cuGraphLaunch:2 topo --measure
+complains 2 '^onehop: topo: --measure: GPU1 and GPU0: graph_launch: CUDA_ERROR_' "a launch that fails: the other one leaves"
+CUDA_VISIBLE_DEVICES=1 topo --measure
+answers 1 '1 GPU is visible' "--measure of one GPU"
+
+# --- arguments
+
+topo --help
+answers 0 '^usage: onehop topo' "--help"
+[ "$(wc -l <out)" -le 24 ] && grep -q '^  onehop topo --load' out
+tap_point $? "--help fits a screen, and shows an example" "$(wc -l <out)"
+topo --nonsense
+complains 2 "unrecognized option '--nonsense'" "an unknown option"
+topo --save
+complains 2 "requires an argument" "an option without its argument"
+topo one two
+complains 2 "'one' is one argument too many" "a word too many"
+topo --json --dot
+complains 2 'both want stdout' "--json and --dot"
+topo --load small.topo --measure
+complains 2 'not for those of a recording' "--load and --measure"
+tap_done
