@@ -236,6 +236,7 @@ static bool use(const struct oh_node *node)
     FILE *stream = open_memstream(&text, &size);
     oh_node_print(node, &verdict, true, stream);
     oh_node_json(node, &verdict, stream);
+    oh_node_dot(node, &verdict, stream);
     fclose(stream);
     free(text);
     text = record(node, &size);
