@@ -65,10 +65,12 @@ void oh_setup_pass_gate(struct oh_setup *setup)
         oh_setup_give_up(setup, reason);
     } else if (!atomic_load(&gate->redirected)) {
         oh_setup_give_up(setup, "no rank that it grows from had the unique id");
-    } else if (!comm->segment.meeting && oh_segment_visit(&comm->segment, &gate->target) != ncclSuccess) {
-        oh_setup_give_up(setup, "this rank has no shared memory to meet the others");
+    } else {
+        comm->key = gate->target;
+        if (!comm->segment.meeting && oh_segment_visit(&comm->segment, &comm->key) != ncclSuccess) {
+            oh_setup_give_up(setup, "this rank has no shared memory to meet the others");
+        }
     }
-    comm->key = gate->target;
     oh_segment_drop(&setup->gate);
 }
 
@@ -107,7 +109,8 @@ static bool count_ranks(struct oh_setup *setup)
     return true;
 }
 
-static void publish_table(struct oh_setup *setup)
+/* Made in private memory and then copied: what lies in the meeting may change at any time. False: nothing to serve. */
+static bool publish_table(struct oh_setup *setup)
 {
     const char *names[1 + ONEHOP_ALGORITHMS] = {"auto"};
     struct oh_meeting *meeting = setup->comm->segment.meeting;
@@ -117,9 +120,12 @@ static void publish_table(struct oh_setup *setup)
     int forced = oh_env_choice(OH_ENV_ALGO, names, 1 + ONEHOP_ALGORITHMS, 0) - 1;
     uint64_t max_bytes = oh_env_number(OH_ENV_MAX_BYTES, true, UINT64_C(1) << 30, UINT64_MAX);
 
-    oh_plan_table_default(setup->comm->nranks, max_bytes, forced, &meeting->table);
-    meeting->table.fp8 = setup->gpu.compute_major >= FP8_COMPUTE_MAJOR;
+    struct oh_plan_table table;
+    oh_plan_table_default(setup->comm->nranks, max_bytes, forced, &table);
+    table.fp8 = setup->gpu.compute_major >= FP8_COMPUTE_MAJOR;
+    meeting->table = table;
     meeting->init_epoch = (uint32_t)oh_env_number(OH_ENV_INIT_EPOCH, false, OH_EPOCH_MASK, 1);
+    return oh_plan_table_end(&table) > 0;
 }
 
 /* My slot: who I am and where my staging memory is. */
@@ -159,17 +165,21 @@ static void fill(struct oh_setup *setup)
     }
     oh_slot_identify(slot);
     snprintf(slot->bus_id, sizeof slot->bus_id, "%s", setup->gpu.bus_id);
-    if (comm->rank == 0) {
-        publish_table(setup);
-        if (oh_plan_table_end(&comm->segment.meeting->table) == 0) {
-            give_up_because(setup, "the settings leave no message to serve");
-            return;
-        }
+    if (comm->rank == 0 && !publish_table(setup)) {
+        give_up_because(setup, "the settings leave no message to serve");
+        return;
     }
     comm->staging.peer[comm->rank].base = comm->staging.base;
     setup->opened = 1U << comm->rank;
     atomic_store(&slot->filled, 1);
     end_lap(setup, OH_LAP_MEMORY);
+}
+
+/* What a peer gives as its bus id goes into questions and into the log. */
+static bool is_bus_id(const char *text)
+{
+    size_t length = strspn(text, "0123456789abcdef:.");
+    return length > 0 && text[length] == '\0';
 }
 
 /* One peer: is the way there NVLink, and does it open? */
@@ -182,6 +192,10 @@ static void open_peer(struct oh_setup *setup, uint32_t rank)
     char reason[OH_REASON_BYTES];
 
     slot.bus_id[sizeof slot.bus_id - 1] = '\0';
+    if (!is_bus_id(slot.bus_id)) {
+        give_up_because(setup, "rank %u gives no bus id of a GPU", rank);
+        return;
+    }
     oh_topo_pair_gather(driver, setup->gpu.bus_id, slot.bus_id, &pair);
     if (!oh_topo_judge_pair(setup->gpu.bus_id, slot.bus_id, &pair, reason, sizeof reason)) {
         give_up_because(setup, "%s", reason);

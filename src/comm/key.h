@@ -4,7 +4,8 @@
  *
  * Equal on all ranks of a communicator and on no other: a hash of the unique id, or of the parent's key with the
  * number of the split and its colour. Made from the random part of ncclUniqueId, so another user cannot guess it
- * (with NCCL_COMM_ID set there is none: then the file's mode and owner alone keep others out).
+ * (with NCCL_COMM_ID set there is none: then the file's mode and owner alone keep others out). A key is a secret of the
+ * communicator's ranks: only its name is ever seen by others.
  */
 #ifndef OH_COMM_KEY_H_
 #define OH_COMM_KEY_H_
@@ -36,6 +37,9 @@ struct oh_key oh_key_of_grow(const struct oh_key *parent, uint64_t sequence);
 
 /* A key that no one else has, for communicators that live in one process. */
 struct oh_key oh_key_random(void);
+
+/* What others may see of a key: nothing can be told from it, neither the key nor what it was made of. */
+struct oh_key oh_key_name(const struct oh_key *key);
 
 /* Order used where several communicators are handled together: the same on all ranks. <0, 0, >0. */
 int oh_key_compare(const struct oh_key *a, const struct oh_key *b);

@@ -2,7 +2,6 @@
 #include "comm/segment.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -10,9 +9,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "comm/locked_file.h"
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"
@@ -33,66 +32,44 @@ enum {
 
 void oh_segment_pause(void)
 {
-    const struct timespec time = {0, POLL_NS};
-    nanosleep(&time, NULL);
+    oh_sleep_ns(POLL_NS);
 }
 
-/* Whoever comes first makes the file; both see it as zeros, since growing a file is the same for both. */
-static ncclResult_t open_file(const char *path, int *fd_p)
-{
-    struct stat status;
-    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        OH_INFO("%s cannot be opened: %m", path);
-        return ncclSystemError;
-    }
-    if (fstat(fd, &status) != 0) {
-        OH_INFO("%s: fstat: %m", path);
-        goto err_close;
-    }
-    if (!S_ISREG(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 077) != 0) {
-        OH_WARN("%s belongs to someone else; handing back to NCCL", path);
-        goto err_close;
-    }
-    if (status.st_size > (off_t)sizeof(struct oh_meeting) || ftruncate(fd, sizeof(struct oh_meeting)) != 0) {
-        OH_INFO("%s cannot have the size of a meeting: %m", path);
-        goto err_close;
-    }
-    /* A full /dev/shm must fail here, not at the first store (SIGBUS). */
-    int error;
-    do {
-        error = posix_fallocate(fd, 0, sizeof(struct oh_meeting));
-    } while (error == EINTR);
-    if (error != 0) {
-        OH_INFO("%s: no room: %s", path, strerror(error));
-        unlink(path); /* this rank will not be counted, so all hand back: nobody needs the name */
-        goto err_close;
-    }
-    *fd_p = fd;
-    return ncclSuccess;
+static pthread_once_t swept = PTHREAD_ONCE_INIT;
 
-err_close:
-    close(fd);
-    return ncclSystemError;
+static const char *folder(void)
+{
+    return oh_env_path(OH_ENV_SHM_DIR, "/dev/shm");
+}
+
+/* Of this build's only: another's may come from before there were locks. */
+static void sweep(void)
+{
+    char prefix[64];
+    snprintf(prefix, sizeof prefix, "onehop-" BUILD_FORMAT "-", BUILD_VALUES);
+    oh_locked_files_sweep(folder(), prefix, sizeof(struct oh_meeting));
 }
 
 ncclResult_t oh_segment_visit(struct oh_segment *segment, const struct oh_key *key)
 {
+    struct oh_key name = oh_key_name(key);
     int fd;
     segment->meeting = NULL;
-    snprintf(segment->path, sizeof segment->path, "%s/onehop-" BUILD_FORMAT "-%016" PRIx64 "%016" PRIx64,
-             oh_env_path(OH_ENV_SHM_DIR, "/dev/shm"), BUILD_VALUES, key->word[0], key->word[1]);
-    ncclResult_t res = open_file(segment->path, &fd);
+    pthread_once(&swept, sweep);
+    snprintf(segment->path, sizeof segment->path, "%s/onehop-" BUILD_FORMAT "-%016" PRIx64 "%016" PRIx64, folder(),
+             BUILD_VALUES, name.word[0], name.word[1]);
+    ncclResult_t res = oh_locked_file_open(segment->path, sizeof(struct oh_meeting), &fd);
     if (res != ncclSuccess) {
         return res;
     }
     void *memory = mmap(NULL, sizeof(struct oh_meeting), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
     if (memory == MAP_FAILED) {
         OH_INFO("%s: mmap: %m", segment->path);
+        oh_locked_file_remove(segment->path, fd); /* as all will hand back */
         return ncclSystemError;
     }
     segment->meeting = memory;
+    atomic_store(&segment->file, fd + 1);
     return ncclSuccess;
 }
 
@@ -105,15 +82,21 @@ ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *ke
     return res;
 }
 
-void oh_segment_unlink(const struct oh_segment *segment)
+/* The end of the process may come to it beside the thread of a set-up: only one of the two gets the descriptor. */
+void oh_segment_unlink(struct oh_segment *segment)
 {
-    if (segment->meeting && unlink(segment->path) != 0 && errno != ENOENT) {
-        OH_INFO("%s cannot be removed: %m", segment->path);
+    int file = atomic_exchange(&segment->file, 0);
+    if (file) {
+        oh_locked_file_remove(segment->path, file - 1);
     }
 }
 
 void oh_segment_close(struct oh_segment *segment)
 {
+    int file = atomic_exchange(&segment->file, 0);
+    if (file) {
+        close(file - 1);
+    }
     if (segment->meeting) {
         munmap(segment->meeting, sizeof *segment->meeting);
         segment->meeting = NULL;

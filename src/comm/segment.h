@@ -8,8 +8,10 @@
  *   agreement  each rank fills its slot, opens its peers' memory, votes; one word decides, and cannot be read two ways
  *   farewell   each rank counts itself out when it has closed its peers' memory, so that an owner frees it last
  *
- * The file is named after the communicator's key, made with mode 0600, accepted only from the same user, and unlinked
- * as soon as the ranks are counted. What peers wrote is checked before use: it may be wrong, but not beyond bounds.
+ * The file is named after the communicator's key (key.h), made with mode 0600, accepted only from the same user, and
+ * unlinked as soon as the ranks are counted. While it has a name, every rank that has it open holds a shared lock,
+ * which the kernel drops with the process: so a file that nobody has locked was left by a process that was killed, and
+ * the next process of that user removes it. What peers wrote is checked before use: read once, and never beyond bounds.
  * A struct oh_segment belongs to one rank and one thread at a time; the memory behind it is shared and atomic.
  */
 #ifndef OH_COMM_SEGMENT_H_
@@ -62,6 +64,7 @@ struct oh_meeting {
 struct oh_segment {
     struct oh_meeting *meeting; /* NULL: not open */
     char path[256];
+    atomic_int file; /* the locked file as long as it has its name: its descriptor plus one; 0: none */
 };
 
 /*
@@ -74,7 +77,7 @@ ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *ke
 ncclResult_t oh_segment_visit(struct oh_segment *segment, const struct oh_key *key);
 
 /* Removes the file's name. Safe to call by every rank, once all have opened it. */
-void oh_segment_unlink(const struct oh_segment *segment);
+void oh_segment_unlink(struct oh_segment *segment);
 
 /* Unmaps. The other ranks' mappings stay. */
 void oh_segment_close(struct oh_segment *segment);

@@ -1,10 +1,66 @@
 /* SPDX-License-Identifier: MIT */
 #include "comm/staging.h"
 
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "gpu/context.h"
 #include "util/log.h"
+
+/*
+ * The staging memory of this process. What a slot says of a peer in the same process are pointers, and only those that
+ * stand here are followed.
+ */
+struct own {
+    CUdeviceptr base;
+    CUcontext context;
+    struct own *next;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct own *owned; /* guarded by mutex */
+
+static bool add_own(CUdeviceptr base, CUcontext context)
+{
+    struct own *own = malloc(sizeof *own);
+    if (!own) {
+        OH_INFO("out of memory for the list of staging memory");
+        return false;
+    }
+    *own = (struct own){.base = base, .context = context};
+    pthread_mutex_lock(&mutex);
+    own->next = owned;
+    owned = own;
+    pthread_mutex_unlock(&mutex);
+    return true;
+}
+
+static void remove_own(CUdeviceptr base)
+{
+    pthread_mutex_lock(&mutex);
+    struct own **at = &owned;
+    while (*at && (*at)->base != base) {
+        at = &(*at)->next;
+    }
+    struct own *own = *at;
+    if (own) {
+        *at = own->next;
+    }
+    pthread_mutex_unlock(&mutex);
+    free(own);
+}
+
+static bool is_own(CUdeviceptr base, CUcontext context)
+{
+    pthread_mutex_lock(&mutex);
+    const struct own *own = owned;
+    while (own && (own->base != base || own->context != context)) {
+        own = own->next;
+    }
+    pthread_mutex_unlock(&mutex);
+    return own != NULL;
+}
 
 CUcontext oh_staging_current_context(int cuda_device)
 {
@@ -91,9 +147,13 @@ ncclResult_t oh_staging_create(const struct oh_driver *driver, CUdevice device, 
         goto err_context;
     }
     OH_CU_GOTO(driver, mem_alloc(&staging.base, OH_STAGING_BYTES), res, err_scope);
+    if (!add_own(staging.base, staging.context)) {
+        res = ncclSystemError;
+        goto err_memory;
+    }
     res = start_clearing(&staging);
     if (res != ncclSuccess) {
-        goto err_memory;
+        goto err_own;
     }
     OH_CU_GOTO(driver,
                mem_host_alloc((void **)&staging.abort_word, sizeof *staging.abort_word,
@@ -109,6 +169,8 @@ err_host:
     driver->mem_free_host(staging.abort_word);
 err_clearing:
     end_stream(&staging);
+err_own:
+    remove_own(staging.base);
 err_memory:
     driver->mem_free(staging.base);
 err_scope:
@@ -153,7 +215,12 @@ out:
 static ncclResult_t open_in_process(struct oh_staging *staging, const struct oh_slot *slot, CUdeviceptr *base_p)
 {
     const struct oh_driver *driver = staging->driver;
-    CUresult result = driver->ctx_enable_peer_access((CUcontext)(uintptr_t)slot->context, 0);
+    CUcontext context = (CUcontext)(uintptr_t)slot->context;
+    if (!is_own((CUdeviceptr)slot->staging, context)) {
+        OH_INFO("what GPU %s has published is no memory of this process", slot->bus_id);
+        return ncclSystemError;
+    }
+    CUresult result = driver->ctx_enable_peer_access(context, 0);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
         OH_INFO("peer access to GPU %s: %s", slot->bus_id, oh_driver_error_name(driver, result));
         return ncclUnhandledCudaError;
@@ -162,11 +229,25 @@ static ncclResult_t open_in_process(struct oh_staging *staging, const struct oh_
     return ncclSuccess;
 }
 
+/* Kernels write all of a peer's memory. Where the driver does not tell how much a handle has led to, it is believed. */
+static bool is_large_enough(const struct oh_staging *staging, CUdeviceptr base)
+{
+    CUdeviceptr start;
+    size_t bytes;
+    CUresult result = staging->driver->mem_get_address_range(&start, &bytes, base);
+    return result != CUDA_SUCCESS || bytes - (size_t)(base - start) >= OH_STAGING_BYTES;
+}
+
 static ncclResult_t open_by_ipc(struct oh_staging *staging, const struct oh_slot *slot, CUdeviceptr *base_p)
 {
     ncclResult_t res = ncclSuccess;
     OH_CU_GOTO(staging->driver, ipc_open_mem_handle(base_p, slot->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), res,
                out);
+    if (!is_large_enough(staging, *base_p)) {
+        OH_INFO("what GPU %s has published is not staging memory", slot->bus_id);
+        staging->driver->ipc_close_mem_handle(*base_p);
+        res = ncclSystemError;
+    }
 out:
     return res;
 }
@@ -206,6 +287,7 @@ void oh_staging_close_peers(struct oh_staging *staging)
 void oh_staging_destroy(struct oh_staging *staging)
 {
     struct oh_context_scope scope;
+    remove_own(staging->base);
     if (oh_context_enter_relaxed(staging->driver, staging->context, &scope) == CUDA_SUCCESS) {
         end_stream(staging);
         staging->driver->mem_free(staging->base);

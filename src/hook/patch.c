@@ -132,7 +132,7 @@ static uintptr_t door_address(const struct oh_door *door, int copy)
     return (uintptr_t)door->entry[copy];
 }
 
-/* Holds the library for good, so that its table stays valid. False: it has gone already, or has no name to open. */
+/* Holds the library for good, so that its table stays valid. False: it has gone already, or the loader lacks memory. */
 static bool pin(struct oh_real *real)
 {
     struct link_map *map;
@@ -161,12 +161,28 @@ static bool patch_symbols(const struct oh_real *real, int copy)
     return done;
 }
 
-/* Also where nothing is changed: calls of onehop's own functions go there. */
+static int is_object(struct dl_phdr_info *info, size_t size, void *user)
+{
+    const struct oh_real *real = user;
+    (void)size;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC &&
+            info->dlpi_addr + info->dlpi_phdr[i].p_vaddr == (uintptr_t)real->elf.dynamic) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/*
+ * Also where nothing is changed: calls of onehop's own functions go there. One that is loaded and cannot be held is
+ * called nevertheless, since the job would have no NCCL otherwise; the next look tries again.
+ */
 static void hold_copies(void)
 {
     for (int i = oh_real_count() - 1; i >= 0; i--) {
         struct oh_real *real = oh_real_at(i);
-        if (!real->pinned && !(real->pinned = pin(real))) {
+        if (!real->pinned && !(real->pinned = pin(real)) && !dl_iterate_phdr(is_object, real)) {
             OH_INFO("%s cannot be held: it has been unloaded", real->path);
             oh_real_drop(i);
         }

@@ -6,7 +6,7 @@
 #include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "hook/dlsym.h"
@@ -84,9 +84,8 @@ bool oh_real_add(const struct oh_elf *elf, const char *path)
         return false;
     }
     struct oh_real *real = &copies[count];
-    *real = (struct oh_real){.elf = *elf, .path = strdup(path)};
-    if (!real->path || !fill_table(real)) {
-        free(real->path);
+    *real = (struct oh_real){.elf = *elf};
+    if ((size_t)snprintf(real->path, sizeof real->path, "%s", path) >= sizeof real->path || !fill_table(real)) {
         return false;
     }
     atomic_store_explicit(&copy_count, count + 1, memory_order_release);
@@ -97,7 +96,6 @@ void oh_real_drop(int index)
 {
     if (index == oh_real_count() - 1) {
         atomic_store_explicit(&copy_count, index, memory_order_release);
-        free(copies[index].path);
     }
 }
 

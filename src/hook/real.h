@@ -61,6 +61,8 @@
 
 struct ncclSimInfo_v22200; /* ncclSimInfo_t since NCCL 2.22; older headers do not have it */
 
+#define OH_REAL_PATH 4096 /* PATH_MAX */
+
 struct oh_real {
 #define OH_REAL_FIELD(name_, args_) ncclResult_t(*name_) args_;
     OH_REAL_REQUIRED(OH_REAL_FIELD)
@@ -69,7 +71,7 @@ struct oh_real {
     OH_REAL_OPTIONAL(OH_REAL_FIELD) /* NULL where this NCCL has none */
 #undef OH_REAL_FIELD
     struct oh_elf elf;
-    char *path;
+    char path[OH_REAL_PATH];
     bool pinned;  /* onehop holds a reference */
     bool tried;   /* to be patched */
     bool patched; /* its symbol table leads to the doors */

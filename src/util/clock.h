@@ -16,4 +16,10 @@ static inline uint64_t oh_now_ns(void)
     return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
+static inline void oh_sleep_ns(uint64_t ns)
+{
+    const struct timespec time = {(time_t)(ns / UINT64_C(1000000000)), (long)(ns % UINT64_C(1000000000))};
+    nanosleep(&time, NULL);
+}
+
 #endif

@@ -17,17 +17,17 @@ static _Thread_local CUcontext stack[STACK_DEPTH];
 static _Thread_local int depth;
 static _Thread_local bool in_callback;
 
-static CUresult enter_uninitialised(const char *function)
+static CUresult enter_uninitialised(const char *function, const void *caller)
 {
-    if (simnode_call(function)) {
+    if (simnode_call(function, caller)) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     return in_callback ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
 }
 
-CUresult simcuda_enter(const char *function)
+CUresult simcuda_enter(const char *function, const void *caller)
 {
-    CUresult result = enter_uninitialised(function);
+    CUresult result = enter_uninitialised(function, caller);
     if (result == CUDA_SUCCESS && simcuda.owner != getpid()) {
         result = CUDA_ERROR_NOT_INITIALIZED;
     }
@@ -90,7 +90,7 @@ static uint32_t setting(const char *name)
 
 CUresult cuInit(unsigned flags)
 {
-    CUresult result = enter_uninitialised(__func__);
+    CUresult result = enter_uninitialised(__func__, __builtin_return_address(0));
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -126,7 +126,7 @@ CUresult cuInit(unsigned flags)
 
 CUresult cuDriverGetVersion(int *version_p)
 {
-    CUresult result = enter_uninitialised(__func__);
+    CUresult result = enter_uninitialised(__func__, __builtin_return_address(0));
     if (result == CUDA_SUCCESS) {
         *version_p = 13000;
     }
@@ -179,13 +179,13 @@ static CUresult error_text(CUresult error, const char **text_p)
 
 CUresult cuGetErrorName(CUresult error, const char **name_p)
 {
-    CUresult result = enter_uninitialised(__func__);
+    CUresult result = enter_uninitialised(__func__, __builtin_return_address(0));
     return result == CUDA_SUCCESS ? error_text(error, name_p) : result;
 }
 
 CUresult cuGetErrorString(CUresult error, const char **text_p)
 {
-    CUresult result = enter_uninitialised(__func__);
+    CUresult result = enter_uninitialised(__func__, __builtin_return_address(0));
     return result == CUDA_SUCCESS ? error_text(error, text_p) : result;
 }
 

@@ -244,7 +244,7 @@ extern struct simcuda_state simcuda;
 /* Heads every exported function. The lock is not held. */
 #define SIMCUDA_ENTER()                                                                                                \
     do {                                                                                                               \
-        CUresult entered_ = simcuda_enter(__func__);                                                                   \
+        CUresult entered_ = simcuda_enter(__func__, __builtin_return_address(0));                                      \
         if (entered_ != CUDA_SUCCESS) {                                                                                \
             return entered_;                                                                                           \
         }                                                                                                              \
@@ -253,7 +253,7 @@ extern struct simcuda_state simcuda;
 /* cuda_device.c */
 
 /* Trace, faults, and whether the API may be called here and now. */
-CUresult simcuda_enter(const char *function);
+CUresult simcuda_enter(const char *function, const void *caller);
 
 /* Unlocks and gives the result back: the end of most functions. */
 CUresult simcuda_leave(CUresult result);

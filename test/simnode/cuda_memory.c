@@ -174,6 +174,19 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base_p, size_t *bytes_p, CUdeviceptr address)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    const struct simcuda_memory *memory = find_any(as_pointer(address));
+    if (!memory) {
+        return simcuda_leave(CUDA_ERROR_NOT_FOUND);
+    }
+    *base_p = (CUdeviceptr)(uintptr_t)memory->base;
+    *bytes_p = memory->bytes;
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
 CUresult cuMemGetInfo_v2(size_t *free_p, size_t *total_p)
 {
     SIMCUDA_ENTER();

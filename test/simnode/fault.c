@@ -6,6 +6,7 @@
  */
 #include "test/simnode/fault.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -27,6 +28,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct fault faults[MAX_FAULTS];
 static int fault_count;
 static int trace = -1;
+static const char *caller_name; /* NULL: all count */
 
 /* Reads one `symbol[:n]` of `length` characters. */
 static bool parse_fault(const char *text, size_t length, struct fault *fault_p)
@@ -57,6 +59,7 @@ static void read_environment(void)
 {
     const char *text = getenv("SIMNODE_FAIL");
     const char *path = getenv("SIMNODE_TRACE");
+    caller_name = getenv("SIMNODE_CALLER");
     while (text && text[0] != '\0') {
         size_t length = strcspn(text, ",");
         if (fault_count == MAX_FAULTS || !parse_fault(text, length, &faults[fault_count])) {
@@ -81,10 +84,26 @@ static void trace_call(const char *function)
     }
 }
 
-bool simnode_call(const char *function)
+static bool counts(const void *caller)
+{
+    Dl_info info;
+    if (!caller_name) {
+        return true;
+    }
+    if (!dladdr(caller, &info) || !info.dli_fname) {
+        return false;
+    }
+    const char *slash = strrchr(info.dli_fname, '/');
+    return strcmp(slash ? slash + 1 : info.dli_fname, caller_name) == 0;
+}
+
+bool simnode_call(const char *function, const void *caller)
 {
     bool fails = false;
     pthread_once(&once, read_environment);
+    if ((trace < 0 && fault_count == 0) || !counts(caller)) {
+        return false;
+    }
     if (trace >= 0) {
         trace_call(function);
     }

@@ -53,9 +53,9 @@ static struct simnode_topology topology;
 static bool loaded;
 static int users; /* nvmlInit_v2 less nvmlShutdown */
 
-static int enter(const char *function)
+static int enter(const char *function, const void *caller)
 {
-    if (simnode_call(function)) {
+    if (simnode_call(function, caller)) {
         return NVML_ERROR_NOT_SUPPORTED;
     }
     pthread_mutex_lock(&lock);
@@ -67,7 +67,7 @@ static int enter(const char *function)
 /* Heads every function that wants NVML initialised. */
 #define ENTER()                                                                                                        \
     do {                                                                                                               \
-        int entered_ = enter(__func__);                                                                                \
+        int entered_ = enter(__func__, __builtin_return_address(0));                                                   \
         if (entered_ != OH_NVML_SUCCESS) {                                                                             \
             return entered_;                                                                                           \
         }                                                                                                              \
@@ -101,7 +101,7 @@ static int copy_text(const char *text, char *text_p, unsigned size)
 int nvmlInit_v2(void)
 {
     int result = OH_NVML_SUCCESS;
-    if (simnode_call(__func__)) {
+    if (simnode_call(__func__, __builtin_return_address(0))) {
         return NVML_ERROR_NOT_SUPPORTED;
     }
     pthread_mutex_lock(&lock);

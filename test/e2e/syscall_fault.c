@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * syscall_fault.c - preloaded behind onehop: its calls of the C library fail on request
+ *
+ * Takes SIMNODE_FAIL, SIMNODE_TRACE and SIMNODE_CALLER (test/simnode/fault.h), as the stand-in libraries do for theirs.
+ * Only libonehop.so is led here, by its own table of addresses, which the loader has filled and closed by then; so
+ * every other part of the process has its C library as ever. At exit one line, "descriptors N", goes to
+ * SIMNODE_REPORT's file: those that are open and were not when the process began, and are not memory of the stand-in
+ * driver's.
+ */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "hook/elf.h"
+#include "test/simnode/fault.h"
+
+#if defined(__x86_64__)
+#define IS_ADDRESS(type_) ((type_) == R_X86_64_JUMP_SLOT || (type_) == R_X86_64_GLOB_DAT)
+#elif defined(__aarch64__)
+#define IS_ADDRESS(type_) ((type_) == R_AARCH64_JUMP_SLOT || (type_) == R_AARCH64_GLOB_DAT)
+#endif
+
+/* X(function, result type, parameters, arguments, result of a failure, errno of a failure) */
+#define FUNCTIONS(X)                                                                                                   \
+    X(calloc, void *, (size_t a, size_t b), (a, b), NULL, ENOMEM)                                                      \
+    X(malloc, void *, (size_t a), (a), NULL, ENOMEM)                                                                   \
+    X(realloc, void *, (void *a, size_t b), (a, b), NULL, ENOMEM)                                                      \
+    X(strdup, char *, (const char *a), (a), NULL, ENOMEM)                                                              \
+    X(fstat, int, (int a, struct stat *b), (a, b), -1, EOVERFLOW)                                                      \
+    X(stat, int, (const char *a, struct stat *b), (a, b), -1, EACCES)                                                  \
+    X(flock, int, (int a, int b), (a, b), -1, ENOLCK)                                                                  \
+    X(ftruncate, int, (int a, off_t b), (a, b), -1, EIO)                                                               \
+    X(posix_fallocate, int, (int a, off_t b, off_t c), (a, b, c), ENOSPC, errno)                                       \
+    X(mmap, void *, (void *a, size_t b, int c, int d, int e, off_t f), (a, b, c, d, e, f), MAP_FAILED, ENOMEM)         \
+    X(unlink, int, (const char *a), (a), -1, EACCES)                                                                   \
+    X(opendir, DIR *, (const char *a), (a), NULL, EMFILE)                                                              \
+    X(getrandom, ssize_t, (void *a, size_t b, unsigned c), (a, b, c), -1, EAGAIN)                                      \
+    X(gethostname, int, (char *a, size_t b), (a, b), -1, EPERM)                                                        \
+    X(dlopen, void *, (const char *a, int b), (a, b), NULL, errno)                                                     \
+    X(pthread_attr_init, int, (pthread_attr_t * a), (a), ENOMEM, errno)                                                \
+    X(pthread_create, int, (pthread_t * a, const pthread_attr_t *b, void *(*c)(void *), void *d), (a, b, c, d),        \
+      EAGAIN, errno)
+
+#define DEFINE(function_, type_, parameters_, arguments_, result_, error_)                                             \
+    static type_(*real_##function_) parameters_;                                                                       \
+    static type_ faulty_##function_ parameters_                                                                        \
+    {                                                                                                                  \
+        if (simnode_call(#function_, __builtin_return_address(0))) {                                                   \
+            errno = error_;                                                                                            \
+            return result_;                                                                                            \
+        }                                                                                                              \
+        return real_##function_ arguments_;                                                                            \
+    }
+FUNCTIONS(DEFINE)
+
+static int (*real_open)(const char *, int, ...);
+
+static int faulty_open(const char *path, int flags, ...)
+{
+    va_list arguments;
+    va_start(arguments, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    if (simnode_call("open", __builtin_return_address(0))) {
+        errno = EMFILE;
+        return -1;
+    }
+    return real_open(path, flags, mode);
+}
+
+static const struct {
+    const char *name;
+    void *faulty;
+    void *real_p; /* where the real address goes */
+} functions[] = {
+#define ROW(function_, type_, parameters_, arguments_, result_, error_)                                                \
+    {#function_, (void *)faulty_##function_, &real_##function_},
+    FUNCTIONS(ROW){"open", (void *)faulty_open, &real_open},
+};
+
+static unsigned led; /* functions that come here */
+
+static void lead(void **slot, const char *name)
+{
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        if (strcmp(functions[i].name, name) == 0 && *slot != functions[i].faulty) {
+            uintptr_t page = (uintptr_t)slot & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
+            memcpy(functions[i].real_p, slot, sizeof *slot);
+            mprotect((void *)page, (uintptr_t)(slot + 1) - page, PROT_READ | PROT_WRITE);
+            *slot = functions[i].faulty;
+            led++;
+        }
+    }
+}
+
+static void lead_all(const struct oh_elf *elf, const ElfW(Rela) * relocations, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const ElfW(Sym) *symbol = &elf->symbols[ELF64_R_SYM(relocations[i].r_info)];
+        if (IS_ADDRESS(ELF64_R_TYPE(relocations[i].r_info))) {
+            lead((void **)(elf->base + relocations[i].r_offset), elf->strings + symbol->st_name);
+        }
+    }
+}
+
+static int look_at(struct dl_phdr_info *info, size_t size, void *unused)
+{
+    const char *slash = strrchr(info->dlpi_name, '/');
+    struct oh_elf elf;
+    (void)size;
+    (void)unused;
+    if (!slash || strcmp(slash + 1, "libonehop.so") != 0) {
+        return 0;
+    }
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Dyn) *dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC && oh_elf_read(info->dlpi_addr, dynamic, &elf)) {
+            lead_all(&elf, elf.relocations, elf.relocation_count);
+            lead_all(&elf, elf.plt_relocations, elf.plt_relocation_count);
+        }
+    }
+    return 0;
+}
+
+/* Files and folders; what has another kind of target, or is the simulated driver's memory, is not onehop's. */
+static int count_descriptors(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    int count = 0;
+    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
+        char target[256] = "";
+        ssize_t length = readlinkat(dirfd(folder), entry->d_name, target, sizeof target - 1);
+        int fd = atoi(entry->d_name);
+        count += length > 0 && fd != dirfd(folder) && strstr(target, "/onehop-");
+    }
+    if (folder) {
+        closedir(folder);
+    }
+    return count;
+}
+
+__attribute__((constructor)) static void start(void)
+{
+    dl_iterate_phdr(look_at, NULL);
+    if (led == 0) {
+        fprintf(stderr, "syscall_fault: libonehop.so is not there, or calls nothing\n");
+        _exit(1);
+    }
+}
+
+__attribute__((destructor)) static void report(void)
+{
+    const char *prefix = getenv("SIMNODE_REPORT");
+    char path[4096];
+    if (prefix) {
+        snprintf(path, sizeof path, "%s.%ld", prefix, (long)getpid());
+        FILE *file = fopen(path, "ae");
+        if (file) {
+            fprintf(file, "descriptors %d\n", count_descriptors());
+            fclose(file);
+        }
+    }
+}

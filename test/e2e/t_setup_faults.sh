@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+# Each call of the driver, of NVML and of the C library that onehop makes until it serves fails once: on one rank, on the
+# other, on all. The job must go on with right results, all ranks served or none, in little time, and leave nothing.
+#
+# A run without faults lists the calls, by function; "function:n" is a point. `make check` takes the first call of each
+# function, and more at random (the seed is printed; OH_SEED repeats it). OH_FAULT_POINTS=all takes every point (some
+# 4500: scripts/check --full), OH_FAULT_JOBS="grow split" those of some jobs.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+fault=$abs_top_builddir/test/e2e/.libs/libsyscallfault.so
+plugin="$plugin $fault"
+export ONEHOP_SHM_DIR=$meeting SIMNODE_CALLER=libonehop.so ONEHOP_DEBUG=TRACE
+export SIMNODE_NCCL_VERSION=22902
+limit=30 # no run takes long: the rank that has failed says so
+[ -z "${OH_SANITIZERS-}" ] || limit=100
+RANDOM=${OH_SEED:-$(date +%s)}
+echo "# OH_SEED=$RANDOM"
+RANDOM=${OH_SEED:-$RANDOM}
+more=${OH_FAULT_POINTS:-40}
+
+# How communicators come about: each takes another way through the set-up.
+declare -A job=(
+    [processes]="--nranks 2 --counts 1,5000"
+    [process]="--nranks 2 --local 2 --counts 1,5000"
+    [threads]="--nranks 2 --local 2 --threads --counts 1,5000"
+    [background]="--nranks 2 --make nonblocking --counts 1,5000 --batch 4 --iterations 10 --pause 60"
+    [split]="--nranks 2 --make split --split-colors 0,0 --counts 1,5000"
+    [grow]="--nranks 3 --make grow --split-colors 0,0,-1 --split-keys 1,0,0 --counts 1,5000"
+)
+
+# What must be gone at the end. Memory of a peer that is slower goes a little later than the last call: run again then.
+things="mem_live_bytes host_live ipc_open streams_live events_live descriptors"
+
+# left: what the last run has left, "" if nothing. Calls that free something may leave it when they fail.
+left() {
+    local thing
+    ls -A "$meeting"
+    for thing in $things; do
+        [ "$(report_of $thing)" = 0 ] || echo "$thing $(report_of $thing)"
+    done
+}
+
+# A name that cannot be removed stays until the user's next process comes; a stream that cannot be ended stays.
+excused() {
+    case $1 in
+    unlink) [ "$2" = "$(ls -A "$meeting")" ] ;;
+    cuStreamDestroy_v2) [ "${2% *}" = streams_live ] ;;
+    *) false ;;
+    esac
+}
+
+runs=0 bad=0
+# try JOB FUNCTION N WHO: runs one point, WHO: a rank, or all.
+try() {
+    local kind=$1 function=$2 what=$2:$3 who=$4 wrong='' attempt
+    runs=$((runs + 1))
+    for attempt in 1 2 3; do
+        rm -f "$meeting"/*
+        if [ "$who" = all ]; then
+            SIMNODE_FAIL=$what run_app ${job[$kind]}
+        else
+            run_app ${job[$kind]} --rank-env "$who:SIMNODE_FAIL=$what"
+        fi
+        wrong=
+        [ "$status" = 0 ] || wrong="exit status $status"
+        [ "$(sum_of served)" = 0 ] || [ -z "$(uneven_ranks)" ] || wrong="$wrong; not the same on all ranks"
+        [ "$(count_of 'served by onehop')" = 0 ] || [ "$(count_of 'handed back to NCCL')" = 0 ] ||
+            [ "$kind" = split ] || [ "$kind" = grow ] || wrong="$wrong; served on some ranks only"
+        [ "$status" != 0 ] || [ -z "$(left)" ] || excused "$function" "$(left)" || wrong="$wrong; left: $(left | tr '\n' ' ')"
+        [ -n "$wrong" ] && [ "$status" = 0 ] || break
+    done
+    if [ -n "$wrong" ]; then
+        bad=$((bad + 1))
+        echo "# $kind, $what on rank $who: $wrong"
+        [ "$bad" -gt 5 ] || tail -n 12 "$out" | sed 's/^/#     /'
+    fi
+}
+
+# list JOB: "function count" for what is called until the first call is served.
+list() {
+    rm -f "$scratch/trace"
+    run_app ${job[$1]} --rank-env "0:SIMNODE_TRACE=$scratch/trace"
+    # The last thing that a set-up does is to end the stream that has cleared its memory; then come calls.
+    sed '/^cuLaunchKernelEx$/,$d' "$scratch/trace" | tac | sed -n '/^cuStreamDestroy_v2$/,$p' | sort | uniq -c | awk '{ print $2, $1 }'
+}
+
+points=() firsts=()
+for kind in ${OH_FAULT_JOBS:-processes process threads background split grow}; do
+    list "$kind" >"$scratch/list.$kind"
+    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -gt 0 ] && [ "$(wc -l <"$scratch/list.$kind")" -gt 30 ]
+    tap_point $? "$kind: served without faults, $(awk '{ n += $2 } END { print n }' "$scratch/list.$kind") calls until then" \
+        "$(diagnosis)"
+    while read -r function count; do
+        for ((n = 1; n <= count; n++)); do
+            points+=("$kind $function $n 0")
+            # Where all ranks are one process, that is all there is to it.
+            [[ $kind = process || $kind = threads ]] || points+=("$kind $function $n 1" "$kind $function $n all")
+        done
+        [ "$kind" != processes ] || firsts+=("$kind $function 1 $((RANDOM % 2))" "$kind $function 1 all")
+    done <"$scratch/list.$kind"
+done
+
+if [ "$more" = all ]; then
+    for point in "${points[@]}"; do
+        try $point
+    done
+else
+    for point in "${firsts[@]}"; do
+        try $point
+    done
+    for ((i = 0; i < more; i++)); do
+        try ${points[RANDOM * 32768 % ${#points[@]}]}
+    done
+fi
+tap_point "$bad" "$runs of ${#points[@]} points: right results, all ranks alike, nothing left"
+tap_done

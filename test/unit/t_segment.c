@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * t_segment.c - where ranks meet: what may stand under the name already, what is left by the killed, what a name tells
+ *
+ * Whatever lies there, opening must end soon, without harm to it, and either with a meeting or with a refusal.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "comm/segment.h"
+#include "test/tap.h"
+#include "util/clock.h"
+#include "util/sha256.h"
+
+#define NOBODY 65534
+#define SOON_NS (UINT64_C(10) * 1000 * 1000 * 1000) /* far below a lease's 45 seconds, far above a busy machine's */
+
+static char folder[] = "/dev/shm/onehop-t_segment.XXXXXX";
+
+static void skip(const char *name, const char *reason)
+{
+    tap_ok(true, "%s # SKIP %s", name, reason);
+}
+
+/* The path that a key's meeting has. */
+static const char *path_of(const struct oh_key *key)
+{
+    static char path[256];
+    struct oh_segment segment;
+    if (oh_segment_visit(&segment, key) != ncclSuccess) {
+        return "";
+    }
+    snprintf(path, sizeof path, "%s", segment.path);
+    oh_segment_drop(&segment);
+    return path;
+}
+
+static int count_files(void)
+{
+    int count = 0;
+    DIR *listing = opendir(folder);
+    for (const struct dirent *entry; listing && (entry = readdir(listing));) {
+        count += entry->d_name[0] != '.';
+    }
+    if (listing) {
+        closedir(listing);
+    }
+    return count;
+}
+
+/* Runs in a child that is then gone as if by SIGKILL. */
+static int in_child(int (*run)(const char *path), const char *path)
+{
+    int status = -1;
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        _exit(run(path));
+    }
+    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* --- what stands there already ------------------------------------------------------------------------------------ */
+
+static bool put_nothing(const char *path)
+{
+    return unlink(path) != 0;
+}
+
+static bool put_folder(const char *path)
+{
+    return mkdir(path, 0700) == 0;
+}
+
+static bool put_fifo(const char *path)
+{
+    return mkfifo(path, 0600) == 0;
+}
+
+static bool put_link(const char *path)
+{
+    return symlink("/etc/passwd", path) == 0;
+}
+
+static bool put_dangling_link(const char *path)
+{
+    return symlink("made-through-a-link", path) == 0;
+}
+
+static bool put_file(const char *path, mode_t mode, off_t size)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    bool done = fd >= 0 && fchmod(fd, mode) == 0 && ftruncate(fd, size) == 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return done;
+}
+
+static bool put_readable(const char *path)
+{
+    return put_file(path, 0644, 0);
+}
+
+static bool put_short(const char *path)
+{
+    return put_file(path, 0600, 100);
+}
+
+static bool put_long(const char *path)
+{
+    return put_file(path, 0600, (off_t)sizeof(struct oh_meeting) + 1);
+}
+
+/* Another file of the user's, which must not be written to. */
+static bool put_hard_link(const char *path)
+{
+    char other[512];
+    snprintf(other, sizeof other, "%s/precious", folder);
+    return put_file(other, 0600, 0) && link(other, path) == 0;
+}
+
+static bool put_other_users(const char *path)
+{
+    return put_file(path, 0666, sizeof(struct oh_meeting)) && chown(path, NOBODY, NOBODY) == 0;
+}
+
+/* Whoever has a file of the right kind may hold up those who open it, by a lease, or a lock. */
+static bool put_leased(const char *path)
+{
+    int fd = put_file(path, 0600, 0) ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    signal(SIGIO, SIG_IGN);
+    return fd >= 0 && fcntl(fd, F_SETLEASE, F_WRLCK) == 0; /* stays open */
+}
+
+static bool put_locked(const char *path)
+{
+    int fd = put_file(path, 0600, 0) ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    return fd >= 0 && flock(fd, LOCK_EX) == 0; /* stays open */
+}
+
+static const struct {
+    const char *name;
+    bool (*put)(const char *path);
+    bool enters;
+    bool needs_root;
+} obstacles[] = {
+    {"nothing", put_nothing, true, false},
+    {"a folder", put_folder, false, false},
+    {"a FIFO", put_fifo, false, false},
+    {"a symbolic link", put_link, false, false},
+    {"a symbolic link to nothing", put_dangling_link, false, false},
+    {"a file that others may read", put_readable, false, false},
+    {"a file that is too short", put_short, false, false},
+    {"a file that is too long", put_long, false, false},
+    {"a file that has another name as well", put_hard_link, false, false},
+    {"another user's file", put_other_users, false, true},
+    {"a file under a lease", put_leased, false, false},
+    {"a file that is locked for good", put_locked, false, false},
+};
+
+static void test_obstacles(void)
+{
+    for (size_t i = 0; i < sizeof obstacles / sizeof *obstacles; i++) {
+        struct oh_key key = oh_key_random();
+        struct oh_segment segment = {0};
+        struct stat before = {0}, after = {0};
+        const char *path = path_of(&key);
+        if (obstacles[i].needs_root && geteuid() != 0) {
+            skip(obstacles[i].name, "not root");
+            continue;
+        }
+        if (!obstacles[i].put(path)) {
+            skip(obstacles[i].name, strerror(errno));
+            continue;
+        }
+        lstat(path, &before);
+        uint64_t start = oh_now_ns();
+        bool entered = oh_segment_open(&segment, &key) == ncclSuccess;
+        bool soon = oh_now_ns() - start < SOON_NS;
+        lstat(path, &after);
+        tap_ok(entered == obstacles[i].enters && soon && (entered || !segment.meeting) &&
+                   (entered || (before.st_ino == after.st_ino && before.st_size == after.st_size)),
+               "%s in the place: %s, at once, left as it was", obstacles[i].name, entered ? "entered" : "not entered");
+        oh_segment_drop(&segment);
+        remove(path);
+    }
+    char target[512];
+    snprintf(target, sizeof target, "%s/made-through-a-link", folder);
+    tap_ok(access(target, F_OK) != 0, "nothing is made through a link");
+    snprintf(target, sizeof target, "%s/precious", folder);
+    unlink(target);
+}
+
+/* --- what the killed leave ---------------------------------------------------------------------------------------- */
+
+static struct oh_key child_key;
+
+/* A rank that is killed after it has been counted. */
+static int die_there(const char *unused)
+{
+    struct oh_segment segment;
+    (void)unused;
+    return oh_segment_open(&segment, &child_key) == ncclSuccess ? 0 : 1;
+}
+
+/* The next process of the user: a program's first meeting takes away what is left. */
+static int meet_elsewhere(const char *path)
+{
+    setenv("T_SEGMENT_VISIT", path, 1);
+    execl("/proc/self/exe", "t_segment", (char *)NULL);
+    return 2;
+}
+
+static void visit_as_told(void)
+{
+    struct oh_segment segment;
+    struct oh_key key = oh_key_random();
+    bool met = oh_segment_open(&segment, &key) == ncclSuccess;
+    oh_segment_drop(&segment);
+    exit(met ? 0 : 1);
+}
+
+static void test_leftovers(void)
+{
+    struct oh_segment segment;
+    struct oh_key key = oh_key_random();
+    char other[512];
+    oh_segment_open(&segment, &key);
+    snprintf(other, sizeof other, "%s/onehop-of-another-version", folder);
+    put_file(other, 0600, sizeof(struct oh_meeting));
+    child_key = oh_key_random();
+    tap_ok(in_child(die_there, "") == 0 && count_files() == 3, "a rank that is killed in the meeting leaves the file");
+    tap_ok(in_child(meet_elsewhere, "") == 0 && count_files() == 2 && access(segment.path, F_OK) == 0 &&
+               access(other, F_OK) == 0,
+           "the next process removes it, and leaves alone what is in use or not known");
+    unlink(other);
+
+    /* Its name goes while others hold it, and comes again: whoever is late must not take the new one away. */
+    struct oh_segment late, next;
+    oh_segment_open(&late, &key);
+    oh_segment_unlink(&segment);
+    bool made = oh_segment_open(&next, &key) == ncclSuccess && atomic_load(&next.meeting->present) == 1;
+    oh_segment_unlink(&late);
+    tap_ok(made && access(next.path, F_OK) == 0, "a rank that is late does not remove the next meeting of that name");
+    oh_segment_close(&segment);
+    oh_segment_close(&late);
+    oh_segment_drop(&next);
+    tap_ok(count_files() == 0, "nothing is left");
+}
+
+/* Makers and sweepers at once: a name is taken away under its maker, who notices. */
+static int sweep_again_and_again(const char *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 20; i++) {
+        if (in_child(meet_elsewhere, "") != 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void test_sweepers_and_makers(void)
+{
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        _exit(sweep_again_and_again(""));
+    }
+    int alone = 0, rounds = 0, status = -1;
+    while (waitpid(pid, &status, WNOHANG) == 0) {
+        struct oh_segment first, second;
+        struct oh_key key = oh_key_random();
+        bool both = oh_segment_open(&first, &key) == ncclSuccess && oh_segment_open(&second, &key) == ncclSuccess;
+        alone += !both || atomic_load(&second.meeting->present) != 2;
+        oh_segment_drop(&first);
+        oh_segment_drop(&second);
+        rounds++;
+    }
+    tap_ok(alone == 0 && rounds > 0 && status == 0, "%d meetings made while others swept: everyone met (%d did not)",
+           rounds, alone);
+}
+
+/* --- what a name tells -------------------------------------------------------------------------------------------- */
+
+static void expect_digest(const char *text, size_t repeat, const char *wanted)
+{
+    size_t length = strlen(text) * repeat;
+    char *data = malloc(length + 1), found[2 * OH_SHA256_BYTES + 1];
+    uint8_t digest[OH_SHA256_BYTES];
+    for (size_t i = 0; i < repeat; i++) {
+        memcpy(data + i * strlen(text), text, strlen(text));
+    }
+    oh_sha256(data, length, digest);
+    for (int i = 0; i < OH_SHA256_BYTES; i++) {
+        snprintf(found + 2 * i, 3, "%02x", digest[i]);
+    }
+    tap_ok(strcmp(found, wanted) == 0, "SHA-256 of %zu bytes", length);
+    free(data);
+}
+
+static void test_names(void)
+{
+    /* FIPS 180-4's examples, and lengths around the end of a block (from coreutils' sha256sum). */
+    expect_digest("", 1, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    expect_digest("abc", 1, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    expect_digest("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 1,
+                  "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    expect_digest("a", 1000000, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    expect_digest("a", 55, "9f4390f8d30c2dd92ec9f095b65e2b9ae9b0a925a5258e241c9f1e910f734318");
+    expect_digest("a", 64, "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb");
+
+    struct oh_key key = oh_key_random();
+    struct oh_key name = oh_key_name(&key), child = oh_key_of_split(&key, 0, 0), fake = oh_key_of_split(&name, 0, 0);
+    char text[64];
+    snprintf(text, sizeof text, "%016llx%016llx", (unsigned long long)key.word[0], (unsigned long long)key.word[1]);
+    tap_ok(!strstr(path_of(&key), text) && oh_key_compare(&key, &name) != 0, "a file's name does not show the key");
+    tap_ok(oh_key_compare(&child, &fake) != 0, "and does not lead to the keys of a communicator's children");
+}
+
+int main(void)
+{
+    setenv("ONEHOP_DEBUG", "NONE", 1);
+    if (getenv("T_SEGMENT_VISIT")) {
+        visit_as_told();
+    }
+    if (!mkdtemp(folder)) {
+        tap_skip_all("no folder can be made in /dev/shm");
+    }
+    setenv("ONEHOP_SHM_DIR", folder, 1);
+    test_obstacles();
+    test_leftovers();
+    test_sweepers_and_makers();
+    test_names();
+    rmdir(folder);
+    return tap_done();
+}
