@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 
 #define PATIENCE_NS (UINT64_C(1) * 1000 * 1000 * 1000) /* with a name that others remove again and again */
 #define PAUSE_NS (UINT64_C(100) * 1000)
+#define SPARE_DESCRIPTORS 32
 #define SWEEP_MAX 4096 /* entries of the folder that are looked at */
 
 enum attempt {
@@ -82,6 +84,18 @@ static enum attempt try_open(const char *path, size_t size, int *fd_p)
     return OPENED;
 }
 
+/* The descriptor is held while NCCL creates the communicator, and NCCL must not go short of one for it. */
+static bool leaves_enough(const char *path, int fd)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        (rlim_t)fd + SPARE_DESCRIPTORS >= limit.rlim_cur) {
+        OH_INFO("%s: the limit of %llu descriptors is near", path, (unsigned long long)limit.rlim_cur);
+        return false;
+    }
+    return true;
+}
+
 /* A full file system must fail here, not at the first store (SIGBUS). */
 static ncclResult_t give_room(const char *path, size_t size, int fd)
 {
@@ -113,7 +127,7 @@ ncclResult_t oh_locked_file_open(const char *path, size_t size, int *fd_p)
     if (attempt == FAILED) {
         return ncclSystemError;
     }
-    if (give_room(path, size, fd) != ncclSuccess) {
+    if (!leaves_enough(path, fd) || give_room(path, size, fd) != ncclSuccess) {
         oh_locked_file_remove(path, fd); /* this rank cannot be counted, so all hand back: nobody needs the name */
         return ncclSystemError;
     }
@@ -141,7 +155,7 @@ static void remove_if_left(DIR *folder, const char *name, size_t size)
     }
     if (fstat(fd, &status) == 0 && is_acceptable(&status, size) && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
         fstat(fd, &status) == 0 && status.st_nlink == 1 && unlinkat(dirfd(folder), name, 0) == 0) {
-        OH_INFO("removed %s, left by processes that were killed", name);
+        OH_INFO("removed %s, which nobody has open any more", name);
     }
     close(fd);
 }

@@ -65,7 +65,9 @@ struct app_options {
     const char *op;
     const char *scenario;
     int rounds;
-    int victim; /* rank that ends by SIGKILL in scenario "kill" */
+    bool linger;
+    int descriptors; /* left to the process while it makes communicators; -1: as many as ever */
+    int victim;      /* rank that ends by SIGKILL in scenario "kill" */
     uint64_t seed;
     size_t count[APP_MAX_LIST];
     int counts;
@@ -216,6 +218,11 @@ void app_scenario_run(struct app_worker *worker);
 void app_scenario_fill(struct app_worker *worker, struct app_item *items);
 void app_scenario_verify(struct app_worker *worker, const struct app_item *items);
 void app_scenario_verify_untouched(struct app_worker *worker, const struct app_item *items);
+
+/* sim_end.c: scenarios about the end of processes. */
+void app_end_exit(struct app_worker *worker, struct app_item *items);
+void app_end_exec(struct app_worker *worker, struct app_item *items);
+void app_end_fork(struct app_worker *worker, struct app_item *items);
 
 /* sim_group.c: scenarios about groups. */
 void app_group_slices(struct app_worker *worker, struct app_item *items);

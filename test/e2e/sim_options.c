@@ -26,8 +26,10 @@ static const char usage[] =
     "  --scramble                    communicators of a group in another order on odd ranks\n"
     "  --counts a,b --types f32,f16 --op sum --offsets s:r,... --in-place 0|1|both\n"
     "  --iterations N --graph REPLAYS --mix --seed N\n"
-    "  --scenario simulate|group-error|arguments|churn|kill|drop|overlap|slices|together|captured\n"
-    "             --rounds N --victim R\n";
+    "  --scenario simulate|group-error|arguments|churn|kill|drop|overlap|slices|together|captured|exit|exec|fork\n"
+    "             --rounds N --victim R\n"
+    "  --descriptors N             left to a process while it makes its communicators\n"
+    "  --linger                    ends when the communicators' memory is back, or after 10 seconds\n";
 
 static const char *const type_names[ncclNumTypes] = {"i8",  "u8",  "i32", "u32",  "i64",  "u64",
                                                      "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
@@ -137,7 +139,9 @@ enum {
     OPT_SEED,
     OPT_SCENARIO,
     OPT_ROUNDS,
-    OPT_VICTIM
+    OPT_VICTIM,
+    OPT_DESCRIPTORS,
+    OPT_LINGER
 };
 
 static const struct option table[] = {
@@ -173,6 +177,8 @@ static const struct option table[] = {
     {"scenario", required_argument, NULL, OPT_SCENARIO},
     {"rounds", required_argument, NULL, OPT_ROUNDS},
     {"victim", required_argument, NULL, OPT_VICTIM},
+    {"descriptors", required_argument, NULL, OPT_DESCRIPTORS},
+    {"linger", no_argument, NULL, OPT_LINGER},
     {NULL, 0, NULL, 0},
 };
 
@@ -289,6 +295,12 @@ static void set_work_option(struct app_options *options, int option, const char 
     case OPT_VICTIM:
         options->victim = atoi(value);
         break;
+    case OPT_LINGER:
+        options->linger = true;
+        break;
+    case OPT_DESCRIPTORS:
+        options->descriptors = atoi(value);
+        break;
     default:
         bad("option");
     }
@@ -326,6 +338,7 @@ void app_options_parse(int argc, char **argv, struct app_options *options_p)
                                       .op = "sum",
                                       .rounds = 1,
                                       .victim = -1,
+                                      .descriptors = -1,
                                       .seed = 1,
                                       .count = {1000},
                                       .counts = 1,

@@ -88,6 +88,13 @@ static uint32_t setting(const char *name)
     return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
 }
 
+static void limit_memory(size_t mib)
+{
+    for (int i = 0; i < simcuda.topology.gpus && mib > 0; i++) {
+        simcuda.topology.gpu[i].memory = mib << 20;
+    }
+}
+
 CUresult cuInit(unsigned flags)
 {
     CUresult result = enter_uninitialised(__func__, __builtin_return_address(0));
@@ -120,6 +127,7 @@ CUresult cuInit(unsigned flags)
     simcuda.queue = simcuda.queue > 0 ? simcuda.queue : SIMCUDA_QUEUE;
     simcuda.one_connection = setting("CUDA_DEVICE_MAX_CONNECTIONS") == 1;
     simcuda.block_threads = setting("SIMNODE_BLOCK_THREADS") == 1;
+    limit_memory(setting("SIMNODE_MEMORY_MIB"));
     simcuda.owner = getpid();
     return simcuda_leave(CUDA_SUCCESS);
 }

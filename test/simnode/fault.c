@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@
 struct fault {
     char function[MAX_NAME];
     unsigned long nth; /* 0: every call */
+    bool kills;
     atomic_ulong calls;
 };
 
@@ -55,20 +57,26 @@ static bool parse_fault(const char *text, size_t length, struct fault *fault_p)
     return true;
 }
 
-static void read_environment(void)
+static void read_faults(const char *variable, bool kills)
 {
-    const char *text = getenv("SIMNODE_FAIL");
-    const char *path = getenv("SIMNODE_TRACE");
-    caller_name = getenv("SIMNODE_CALLER");
+    const char *text = getenv(variable);
     while (text && text[0] != '\0') {
         size_t length = strcspn(text, ",");
         if (fault_count == MAX_FAULTS || !parse_fault(text, length, &faults[fault_count])) {
-            fprintf(stderr, "simnode: SIMNODE_FAIL: cannot use '%.*s'\n", (int)length, text);
+            fprintf(stderr, "simnode: %s: cannot use '%.*s'\n", variable, (int)length, text);
         } else {
-            fault_count++;
+            faults[fault_count++].kills = kills;
         }
         text += length + (text[length] == ',');
     }
+}
+
+static void read_environment(void)
+{
+    const char *path = getenv("SIMNODE_TRACE");
+    read_faults("SIMNODE_FAIL", false);
+    read_faults("SIMNODE_KILL", true);
+    caller_name = getenv("SIMNODE_CALLER");
     if (path && path[0] != '\0') {
         trace = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     }
@@ -111,7 +119,11 @@ bool simnode_call(const char *function, const void *caller)
         struct fault *fault = &faults[i];
         if (strcmp(fault->function, function) == 0) {
             unsigned long call = atomic_fetch_add(&fault->calls, 1) + 1;
-            fails = fails || fault->nth == 0 || fault->nth == call;
+            bool due = fault->nth == 0 || fault->nth == call;
+            if (due && fault->kills) {
+                kill(getpid(), SIGKILL);
+            }
+            fails = fails || due;
         }
     }
     return fails;

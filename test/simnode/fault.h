@@ -3,6 +3,7 @@
  * fault.h - calls that fail on request, and a record of the calls made
  *
  * SIMNODE_FAIL=symbol[:n][,symbol[:n]...] makes the n-th call of an exported function fail (every call without n);
+ * SIMNODE_KILL, written likewise, ends the process there by SIGKILL.
  * SIMNODE_TRACE=path appends the name of each function called, one a line. SIMNODE_CALLER=name: only calls count that
  * come from a loaded object whose file has this name. Each stand-in library counts for itself.
  */

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+# Processes that end, fork, or become another program, with communicators alive or half made: nothing hangs, what forked
+# goes on, and no name is left in shared memory, or the next process of the user takes it away.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+export ONEHOP_SHM_DIR=$meeting
+work=(--counts 5000)
+
+# run_app's job has ended well and left nothing.
+# expect_end NAME
+expect_end() {
+    [ "$status" = 0 ] && [ -z "$(ls -A "$meeting")" ]
+    tap_point $? "$1: ends well, nothing left" "$(ls -A "$meeting")
+$(diagnosis)"
+}
+
+for kind in "--nranks 3" "--nranks 4 --local 2" "--nranks 2 --local 2 --threads"; do
+    run_app $kind --scenario exit --rounds 3 "${work[@]}"
+    expect_end "exit without destroying anything, $kind"
+done
+# The set-up is in the background, and has come as far as it has.
+SIMNODE_NCCL_DELAY_US=2000 run_app --nranks 3 --make nonblocking --jitter 2000 --scenario exit --rounds 0 "${work[@]}"
+expect_end "exit in the middle of a set-up"
+run_app --nranks 2 --make nonblocking --scenario exit --rounds 20 "${work[@]}"
+expect_end "exit while calls begin to be served"
+
+for kind in "--nranks 3" "--nranks 4 --local 2" "--nranks 2 --make nonblocking"; do
+    run_app $kind --scenario fork --rounds 6 "${work[@]}"
+    [ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ "$(count_of 'stats: rank')" = "$(echo $kind | awk '{ print $2 }')" ]
+    tap_point $? "fork between calls, $kind: children end well, the parent is served, and says so once" "$(diagnosis)"
+    expect_no_files
+done
+
+run_app --nranks 3 --scenario exec --rounds 2 "${work[@]}"
+[ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 3 ] && [ "$(count_of ' -> ')" -ge 9 ] &&
+    [ "$(count_of ' -> .*(onehop-|simnode-|/dev/nvidia)')" = 0 ]
+tap_point $? "exec between calls: the new program has no descriptor of onehop's" "$(diagnosis)"
+expect_no_files
+
+# Nothing can be done then: the process that comes next cleans up. All ranks at once, so that nobody is left to do it.
+next_cleans_up() {
+    local left
+    left=$(ls -A "$meeting" | wc -l)
+    run_app --nranks 2 "${work[@]}"
+    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 2 ] && [ -z "$(ls -A "$meeting")" ]
+    tap_point $? "$1: $left left, the next job is served and leaves nothing" "$(ls -A "$meeting"; diagnosis)"
+    names=$((names + left))
+}
+names=0
+run_app --nranks 2 --make nonblocking --scenario exec --rounds 0 "${work[@]}"
+next_cleans_up "exec in the middle of a set-up"
+
+plugin="$plugin $abs_top_builddir/test/e2e/.libs/libsyscallfault.so"
+export SIMNODE_CALLER=libonehop.so
+for at in flock:1 ftruncate:1 posix_fallocate:1 mmap:1 cuMemAlloc_v2:1; do
+    SIMNODE_KILL=$at run_app --nranks 2 "${work[@]}"
+    [ "$status" != 0 ] && [ "$(count_of 'ended by signal 9')" -gt 0 ]
+    tap_point $? "killed at $at" "$(diagnosis)"
+    next_cleans_up "killed at $at"
+done
+[ "$names" -gt 0 ]
+tap_point $? "some were killed while the file had its name ($names)"
+tap_done

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+# What a process needs is not there: device memory, room in shared memory, a place for it, descriptors. Without onehop
+# the job would run; so it must with it.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+work=(--counts 1,5000 --batch 2)
+export ONEHOP_SHM_DIR=$meeting
+
+# Enough for the program's buffers, and not for staging memory.
+run_app --nranks 4 --rank-env 2:SIMNODE_MEMORY_MIB=20 "${work[@]}"
+expect_stock "no device memory on one rank" "rank 2: no staging memory"
+SIMNODE_MEMORY_MIB=20 run_app --nranks 4 "${work[@]}"
+expect_stock "no device memory on any rank" "no staging memory"
+SIMNODE_MEMORY_MIB=50 run_app --nranks 2 --comms 3 "${work[@]}"
+[ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 2 ] && [ "$(count_of 'back to NCCL: .*no staging memory')" = 4 ]
+tap_point $? "device memory for one communicator of three" "$(diagnosis)"
+
+# The place where ranks meet.
+ONEHOP_SHM_DIR=$meeting/nowhere run_app --nranks 3 "${work[@]}"
+expect_stock "no such folder" "no shared memory"
+ONEHOP_SHM_DIR=/proc/self run_app --nranks 3 "${work[@]}"
+expect_stock "a folder in which nothing can be made" "no shared memory"
+run_app --nranks 3 --rank-env 1:ONEHOP_SHM_DIR=/dev/null "${work[@]}"
+expect_stock "no folder on one rank" "(present on this host for . of 3|no shared memory)"
+
+# mounted NAME OPTIONS: the folder is a file system of its own for the whole job, where that is allowed.
+real_app=$app
+mounted() {
+    mkdir -p "$scratch/place"
+    cat >"$scratch/mounted" <<MOUNTED
+#!/bin/sh
+mount -t tmpfs -o $2 tmpfs "$scratch/place" || exit 1
+cat /dev/zero >"$scratch/place/full" 2>/dev/null
+exec "$real_app" "\$@"
+MOUNTED
+    # The mount lives and dies with a name space of its own.
+    printf '#!/bin/sh\nexec unshare -m -- "%s" "$@"\n' "$scratch/mounted" >"$scratch/alone"
+    chmod +x "$scratch/mounted" "$scratch/alone"
+    if ! unshare -m mount -t tmpfs -o "$2" tmpfs "$scratch/place" 2>/dev/null; then
+        tap_skip "$1" "no file system can be mounted here"
+        return
+    fi
+    app=$scratch/alone
+    ONEHOP_SHM_DIR=$scratch/place run_app --nranks 3 "${work[@]}"
+    app=$real_app
+    expect_stock "$1" "no shared memory"
+}
+mounted "shared memory is full" size=4k
+mounted "shared memory is read-only" ro
+
+# The same by the calls' own errors, on one rank, wherever this runs.
+plugin_alone=$plugin
+plugin="$plugin $abs_top_builddir/test/e2e/.libs/libsyscallfault.so"
+for function in posix_fallocate ftruncate open mmap; do
+    SIMNODE_CALLER=libonehop.so run_app --nranks 3 --rank-env 1:SIMNODE_FAIL=$function "${work[@]}"
+    expect_stock "$function always fails on one rank" "(present on this host for . of 3|no shared memory)"
+done
+plugin=$plugin_alone
+
+# Few descriptors while communicators are made. onehop would hold one meanwhile, so it takes none of the last.
+stock=0 same=0 served=0
+for few in 0 1 2 3 4 8 20 32 33 34 60; do
+    run_stock --nranks 2 --descriptors $few "${work[@]}"
+    [ "$status" = 0 ] || continue
+    stock=$((stock + 1))
+    run_app --nranks 2 --descriptors $few "${work[@]}"
+    [ "$status" = 0 ] && same=$((same + 1)) || tail -n 8 "$out" | sed 's/^/# /'
+    [ "$(count_of 'served by onehop')" = 0 ] || served=$((served + 1))
+done
+[ "$stock" -gt 3 ] && [ "$same" = "$stock" ] && [ "$served" -gt 0 ] && [ "$served" -lt "$stock" ]
+tap_point $? "few descriptors: right wherever stock NCCL is ($same of $stock limits), served where there are enough ($served)"
+expect_no_files
+tap_done
