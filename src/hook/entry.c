@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 #include "comm/comm.h"
 #include "hook/first.h"
@@ -67,7 +68,8 @@ static bool disabled;
 
 static void start_once(void)
 {
-    disabled = oh_env_flag(OH_ENV_DISABLE, false);
+    /* A set-user-ID program, which /etc/ld.so.preload reaches, works for somebody else than who has started it. */
+    disabled = oh_env_flag(OH_ENV_DISABLE, false) || getauxval(AT_SECURE);
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 

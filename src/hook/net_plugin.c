@@ -24,6 +24,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 #include "hook/first.h"
 #include "hook/patch.h"
@@ -54,7 +55,7 @@ static ncclResult_t net_init(void)
 static ncclResult_t net_init_for_comm(void **context, uint64_t hash)
 {
     oh_hooks_update(OH_HOOKS_SURELY);
-    if (!oh_env_flag(OH_ENV_DISABLE, false) && !oh_hooks_preloaded()) {
+    if (!oh_env_flag(OH_ENV_DISABLE, false) && !getauxval(AT_SECURE) && !oh_hooks_preloaded()) {
         oh_first_begin(context, hash);
     }
     return ncclSuccess;

@@ -66,6 +66,7 @@ static void linger(struct app_worker *worker, const size_t *free_before)
             usleep(POLL_MICROSECONDS);
         }
     }
+    usleep(worker->options->linger ? 10 * POLL_MICROSECONDS : 0); /* what is freed after the memory */
 }
 
 static void *run_worker(void *argument)

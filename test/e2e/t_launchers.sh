@@ -106,6 +106,30 @@ else
     else
         tap_skip "a set-user-ID program" "$(tail -n 1 "$out")"
     fi
+    # Linked with onehop itself, as good as named in /etc/ld.so.preload: loaded, and inert.
+    lib=$abs_top_builddir/test/e2e/.libs
+    cp "$abs_top_builddir/.libs/libonehop.so" "$scratch/libonehop.so"
+    $CC $OH_CPPFLAGS -I"$abs_top_srcdir/test/e2e" -o "$scratch/linked" "$abs_top_srcdir/test/e2e/sim_holder.c" \
+        -Wl,--no-as-needed "$scratch/libonehop.so" "$lib/libsimcaller.so" -Wl,-rpath,"$scratch:$lib" >"$out" 2>&1
+    linked() {
+        status=0
+        rm -f "$scratch"/report.*
+        SIMNODE_REPORT=$scratch/open/report timeout -k 5 $limit bash -c "$pair" "$scratch/linked" "$scratch/open/$1" \
+            >"$out" 2>&1 </dev/null || status=$?
+        mv "$scratch"/open/report.* "$scratch"
+    }
+    linked id.plain
+    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 2 ] && [ "$(report_of nccl_allreduce)" = 0 ]
+    tap_point $? "a program linked with onehop is served" "$(diagnosis)"
+    chown 65534 "$scratch/linked"
+    chmod 4755 "$scratch/linked"
+    linked id.secure
+    if grep -q '^set-user-ID' "$out"; then
+        [ "$status" = 0 ] && [ "$(count_of 'onehop:')" = 0 ] && [ "$(report_of nccl_allreduce)" = 6 ]
+        tap_point $? "the same as a set-user-ID program: all calls go to NCCL" "$(diagnosis)"
+    else
+        tap_skip "the same as a set-user-ID program" "$(tail -n 1 "$out")"
+    fi
 fi
 
 launch "$abs_top_builddir/test/e2e/sim_static"

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * t_hostile.c - set-ups whose shared memory changes under them: bits flip, slots are exchanged, all becomes garbage
+ *
+ * Two ranks set up communicator after communicator, in one process and in two, while somebody writes into the meeting
+ * at random moments. Whatever that does to the agreement, nothing may crash (AddressSanitizer: nor read or write beyond
+ * bounds), every set-up must end, and a rank that serves must have memory of the right size of each peer. Without the
+ * writer every communicator is served. No call is made: ranks that have been led apart would wait for each other.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+#include "gpu/context.h"
+#include "test/tap.h"
+#include "util/clock.h"
+
+#define RANKS 2
+#define LANES 4 /* rounds at the same time: most of a bad one is waiting */
+#define SECOND UINT64_C(1000000000)
+#define DEFAULT_SECONDS 5        /* during which rounds begin */
+#define LIMIT_NS (60 * SECOND)   /* far above the patience of a set-up, of 10 seconds, on a busy machine */
+#define QUIET_ONE_IN 6           /* rounds without a writer */
+#define WRITER_MICROSECONDS 1000 /* the longest pause between two writes, up to 128 times that */
+
+/* One series of rounds. In memory that both processes share. */
+struct lane {
+    pthread_barrier_t barrier; /* as NCCL's, and between rounds */
+    unsigned seed;
+    uint64_t end_ns;
+    bool over;
+    atomic_uint rounds, quiet, quiet_served, noisy_served, broken, slow;
+};
+
+struct rank {
+    struct lane *lane;
+    uint32_t rank;
+    char handle[64];
+    pthread_t thread;
+};
+
+/* --- the writer --------------------------------------------------------------------------------------------------- */
+
+struct writer {
+    unsigned char *memory;
+    unsigned seed;
+    atomic_bool stop;
+    pthread_t thread;
+};
+
+static void write_byte(unsigned char *at, unsigned char value)
+{
+    __atomic_store_n(at, value, __ATOMIC_RELAXED);
+}
+
+static void write_something(struct writer *writer)
+{
+    const size_t size = sizeof(struct oh_meeting), slots = offsetof(struct oh_meeting, slot);
+    unsigned char *memory = writer->memory;
+    unsigned kind = (unsigned)rand_r(&writer->seed) % 100;
+    size_t at = (size_t)rand_r(&writer->seed) % size;
+    if (kind < 40) { /* mostly where the ranks' own words are */
+        at = slots + (size_t)rand_r(&writer->seed) % (RANKS * sizeof(struct oh_slot));
+    }
+    if (kind < 60) {
+        write_byte(memory + at, (unsigned char)(memory[at] ^ 1U << rand_r(&writer->seed) % 8));
+    } else if (kind < 85) {
+        for (size_t i = at & ~(size_t)7; i < size && i < (at & ~(size_t)7) + 8; i++) {
+            write_byte(memory + i, kind < 70 ? 0xff : (unsigned char)rand_r(&writer->seed));
+        }
+    } else if (kind < 97) { /* one rank's slot in the place of the other's */
+        for (size_t i = 0; i < sizeof(struct oh_slot); i++) {
+            write_byte(memory + slots + i, memory[slots + sizeof(struct oh_slot) + i]);
+        }
+    } else {
+        for (size_t i = 0; i < size; i++) {
+            write_byte(memory + i, (unsigned char)rand_r(&writer->seed));
+        }
+    }
+}
+
+static void *keep_writing(void *user)
+{
+    struct writer *writer = user;
+    unsigned pause = WRITER_MICROSECONDS << (unsigned)rand_r(&writer->seed) % 8;
+    while (!atomic_load(&writer->stop)) {
+        for (unsigned left = (unsigned)rand_r(&writer->seed) % pause; left > 0 && !atomic_load(&writer->stop);) {
+            unsigned part = left < WRITER_MICROSECONDS ? left : WRITER_MICROSECONDS;
+            usleep(part);
+            left -= part;
+        }
+        write_something(writer);
+    }
+    return NULL;
+}
+
+/* A mapping of its own, made while the file has its name. False: there is none. */
+static bool start_writer(struct writer *writer, const char *path, unsigned seed)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    void *memory =
+        fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(struct oh_meeting), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0) {
+        close(fd);
+    }
+    *writer = (struct writer){.memory = memory, .seed = seed};
+    return memory != MAP_FAILED && pthread_create(&writer->thread, NULL, keep_writing, writer) == 0;
+}
+
+static void stop_writer(struct writer *writer)
+{
+    atomic_store(&writer->stop, true);
+    pthread_join(writer->thread, NULL);
+    munmap(writer->memory, sizeof(struct oh_meeting));
+}
+
+/* --- the ranks ---------------------------------------------------------------------------------------------------- */
+
+/* What a rank serves with: a table within bounds, and memory of the right size behind every pointer. */
+static bool is_sound(struct oh_comm *comm)
+{
+    const struct oh_driver *driver = comm->staging.driver;
+    struct oh_context_scope scope;
+    bool sound = oh_plan_table_valid(&comm->table, RANKS) && oh_plan_table_end(&comm->table) > 0;
+    if (oh_context_enter(driver, comm->staging.context, &scope) != CUDA_SUCCESS) {
+        return false;
+    }
+    for (int r = 0; r < RANKS && sound; r++) {
+        CUdeviceptr start = 0, at = (CUdeviceptr)(uintptr_t)comm->args.staging[r];
+        size_t bytes = 0;
+        sound = driver->mem_get_address_range(&start, &bytes, at) == CUDA_SUCCESS && start == at &&
+                bytes >= OH_STAGING_BYTES;
+    }
+    oh_context_leave(driver, &scope);
+    return sound;
+}
+
+/* One communicator, from its birth to its end. */
+static void live_once(struct rank *self, bool quiet, struct oh_key key, unsigned seed)
+{
+    struct oh_birth birth;
+    struct writer writer;
+    ncclComm_t nccl = (ncclComm_t)(void *)self->handle;
+    oh_birth_begin(&birth, &key, true, &nccl);
+    bool writes = !quiet && start_writer(&writer, birth.segment.path, seed);
+    pthread_barrier_wait(&self->lane->barrier);
+    birth.nccl = nccl;
+    birth.rank = (int)self->rank;
+    birth.nranks = RANKS;
+    birth.cuda_device = (int)self->rank;
+    uint64_t start = oh_now_ns();
+    oh_births_complete(&birth, 1);
+    struct oh_comm *comm = oh_comm_find(nccl);
+    if (oh_now_ns() - start > LIMIT_NS) {
+        atomic_fetch_add(&self->lane->slow, 1);
+    }
+    for (size_t count = 1; comm && count < (1U << 24); count *= 7) {
+        struct oh_call call = {.comm = comm, .count = count, .type = ncclFloat32};
+        if (oh_call_plan(&call, ncclSum)) {
+            atomic_fetch_add(quiet ? &self->lane->quiet_served : &self->lane->noisy_served, count == 1);
+            atomic_fetch_add(&self->lane->broken, !is_sound(comm));
+        }
+    }
+    if (quiet && comm && comm->reason[0]) {
+        tap_note("without a writer, rank %u: %s", self->rank, comm->reason);
+    }
+    if (comm) {
+        oh_comm_retire(comm);
+    }
+    if (writes) {
+        stop_writer(&writer);
+    }
+    oh_comms_reap();
+}
+
+static void *live(void *user)
+{
+    struct rank *self = user;
+    struct lane *lane = self->lane;
+    unsigned seed = lane->seed;
+    for (;;) {
+        if (self->rank == 0) {
+            lane->over = oh_now_ns() > lane->end_ns;
+        }
+        pthread_barrier_wait(&lane->barrier);
+        if (lane->over) {
+            return NULL;
+        }
+        struct oh_key key = {{(uint64_t)(uint32_t)rand_r(&seed) << 32 | (uint32_t)rand_r(&seed), lane->end_ns}};
+        bool quiet = rand_r(&seed) % QUIET_ONE_IN == 0;
+        live_once(self, quiet, key, (unsigned)rand_r(&seed) + self->rank);
+        if (self->rank == 0) {
+            atomic_fetch_add(&lane->rounds, 1);
+            atomic_fetch_add(&lane->quiet, quiet);
+        }
+    }
+}
+
+/* The ranks from `first` on, one a thread, of all lanes. */
+static void run_ranks(struct lane *lanes, uint32_t first, uint32_t count)
+{
+    static struct rank ranks[LANES][RANKS];
+    for (int l = 0; l < LANES; l++) {
+        for (uint32_t r = first; r < first + count; r++) {
+            ranks[l][r] = (struct rank){.lane = &lanes[l], .rank = r};
+            pthread_create(&ranks[l][r].thread, NULL, live, &ranks[l][r]);
+        }
+    }
+    for (int l = 0; l < LANES; l++) {
+        for (uint32_t r = first; r < first + count; r++) {
+            pthread_join(ranks[l][r].thread, NULL);
+        }
+    }
+}
+
+/* All in a child, so that a crash is one failed point. Two processes: the second rank is the child's child. */
+static void run_child(struct lane *lanes, int processes)
+{
+    int status = 0;
+    alarm(180); /* a rank that has crashed leaves the others at a barrier */
+    pid_t pid = processes > 1 ? fork() : 0;
+    if (processes == 1) {
+        run_ranks(lanes, 0, RANKS);
+        exit(0);
+    }
+    if (pid == 0) {
+        alarm(180);
+        run_ranks(lanes, 1, 1);
+        exit(0);
+    }
+    run_ranks(lanes, 0, 1);
+    exit(waitpid(pid, &status, 0) == pid && status == 0 ? 0 : 1);
+}
+
+static unsigned sum(const struct lane *lanes, size_t offset)
+{
+    unsigned total = 0;
+    for (int l = 0; l < LANES; l++) {
+        total += atomic_load((const atomic_uint *)(const void *)((const char *)&lanes[l] + offset));
+    }
+    return total;
+}
+
+#define SUM(field_) sum(lanes, offsetof(struct lane, field_))
+
+static void test_processes(int processes, unsigned seed, unsigned seconds)
+{
+    int status;
+    struct lane *lanes = mmap(NULL, LANES * sizeof *lanes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pthread_barrierattr_t shared;
+    pthread_barrierattr_init(&shared);
+    pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    for (int l = 0; l < LANES; l++) {
+        pthread_barrier_init(&lanes[l].barrier, &shared, RANKS);
+        lanes[l].seed = seed + (unsigned)l * 1000003;
+        lanes[l].end_ns = oh_now_ns() + seconds * SECOND;
+    }
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        run_child(lanes, processes);
+    }
+    bool ended = waitpid(pid, &status, 0) == pid && status == 0;
+    tap_ok(ended, "%d process%s: no crash (status %x)", processes, processes > 1 ? "es" : "", (unsigned)status);
+    tap_ok(SUM(rounds) > 0 && SUM(slow) == 0, "%u set-ups, all of which ended", SUM(rounds));
+    tap_ok(SUM(broken) == 0, "%u times a rank was going to serve all the same, with sound pointers", SUM(noisy_served));
+    tap_ok(SUM(quiet_served) == RANKS * SUM(quiet), "%u of them without a writer: served", SUM(quiet));
+    munmap(lanes, LANES * sizeof *lanes);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
+    const char *seconds = getenv("OH_HOSTILE_SECONDS");
+    char folder[] = "/dev/shm/onehop-t_hostile.XXXXXX";
+#ifdef __SANITIZE_THREAD__
+    tap_skip_all("the races are what is tested");
+#endif
+    if (!mkdtemp(folder)) {
+        tap_skip_all("no folder can be made in /dev/shm");
+    }
+    setenv("ONEHOP_SHM_DIR", folder, 1);
+    setenv("ONEHOP_DEBUG", "NONE", 0);
+    if (!getenv("SIMNODE_TOPOLOGY_DIR") && getenv("abs_top_srcdir")) {
+        char topologies[4096];
+        snprintf(topologies, sizeof topologies, "%s/test/simnode/topologies", getenv("abs_top_srcdir"));
+        setenv("SIMNODE_TOPOLOGY_DIR", topologies, 1);
+    }
+    tap_note("seed %u", seed);
+    test_processes(1, seed, seconds ? (unsigned)atoi(seconds) : DEFAULT_SECONDS);
+    test_processes(2, seed + 1, seconds ? (unsigned)atoi(seconds) : DEFAULT_SECONDS);
+    tap_ok(rmdir(folder) == 0, "nothing is left in shared memory");
+    return tap_done();
+}
