@@ -37,6 +37,15 @@ run_app --nranks 3 --scenario exec --rounds 2 "${work[@]}"
 tap_point $? "exec between calls: the new program has no descriptor of onehop's" "$(diagnosis)"
 expect_no_files
 
+# A program that closes NCCL, with communicators alive or not: onehop has kept it open, so nothing hangs in the air.
+for mode in destroy keep; do
+    status=0
+    LD_PRELOAD=$plugin timeout -k 5 $limit "$abs_top_builddir/test/e2e/sim_close" $mode >"$out" 2>&1 || status=$?
+    [ "$status" = 0 ] && [ "$(count_of '^round [0-9]: right')" = 3 ] && [ "$(count_of 'served by onehop')" = 6 ] &&
+        [ "$(count_of '^the library stays')" = 1 ] && [ -z "$(ls -A "$meeting")" ]
+    tap_point $? "dlclose of NCCL, three times, $mode: served, ends well, nothing left" "$(ls -A "$meeting"; diagnosis)"
+done
+
 # Nothing can be done then: the process that comes next cleans up. All ranks at once, so that nobody is left to do it.
 next_cleans_up() {
     local left
