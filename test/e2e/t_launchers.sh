@@ -113,20 +113,22 @@ else
         -Wl,--no-as-needed "$scratch/libonehop.so" "$lib/libsimcaller.so" -Wl,-rpath,"$scratch:$lib" >"$out" 2>&1
     linked() {
         status=0
-        rm -f "$scratch"/report.*
-        SIMNODE_REPORT=$scratch/open/report timeout -k 5 $limit bash -c "$pair" "$scratch/linked" "$scratch/open/$1" \
-            >"$out" 2>&1 </dev/null || status=$?
+        rm -f "$scratch"/report.* "$scratch/open/trace"
+        SIMNODE_TRACE=$scratch/open/trace SIMNODE_CALLER=libonehop.so SIMNODE_REPORT=$scratch/open/report \
+            timeout -k 5 $limit bash -c "$pair" "$scratch/linked" "$scratch/open/$1" >"$out" 2>&1 </dev/null || status=$?
         mv "$scratch"/open/report.* "$scratch"
     }
     linked id.plain
-    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 2 ] && [ "$(report_of nccl_allreduce)" = 0 ]
+    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 2 ] && [ "$(report_of nccl_allreduce)" = 0 ] &&
+        [ -s "$scratch/open/trace" ]
     tap_point $? "a program linked with onehop is served" "$(diagnosis)"
     chown 65534 "$scratch/linked"
     chmod 4755 "$scratch/linked"
     linked id.secure
     if grep -q '^set-user-ID' "$out"; then
-        [ "$status" = 0 ] && [ "$(count_of 'onehop:')" = 0 ] && [ "$(report_of nccl_allreduce)" = 6 ]
-        tap_point $? "the same as a set-user-ID program: all calls go to NCCL" "$(diagnosis)"
+        [ "$status" = 0 ] && [ "$(count_of 'onehop:')" = 0 ] && [ "$(report_of nccl_allreduce)" = 6 ] &&
+            [ -e "$scratch/open/trace" ] && [ ! -s "$scratch/open/trace" ]
+        tap_point $? "the same as a set-user-ID program: all calls go to NCCL, none of onehop's to the driver" "$(diagnosis)"
     else
         tap_skip "the same as a set-user-ID program" "$(tail -n 1 "$out")"
     fi
