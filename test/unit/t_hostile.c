@@ -27,7 +27,7 @@
 #define RANKS 2
 #define LANES 4 /* rounds at the same time: most of a bad one is waiting */
 #define SECOND UINT64_C(1000000000)
-#define DEFAULT_SECONDS 5        /* during which rounds begin */
+#define DEFAULT_SECONDS 3        /* during which rounds begin */
 #define LIMIT_NS (60 * SECOND)   /* far above the patience of a set-up, of 10 seconds, on a busy machine */
 #define QUIET_ONE_IN 6           /* rounds without a writer */
 #define WRITER_MICROSECONDS 1000 /* the longest pause between two writes, up to 128 times that */

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * t_hostile_peer.c - one rank sets up a communicator with a peer that lies
+ *
+ * The peer is this program: it counts itself in, fills its slot with what the case says, and votes yes, all before the
+ * rank under test looks. An honest peer is served; every other must be refused, for the reason given, without a crash.
+ */
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+#include "gpu/context.h"
+#include "test/tap.h"
+
+#define RANKS 2
+#define SMALL_BYTES (1 << 20)
+#define RANDOM_PEERS 12
+
+/* What the cases start from: an honest peer's memory, by rank, and another process's that is too small. */
+static struct oh_staging honest[RANKS];
+static CUipcMemHandle small_handle;
+static unsigned seed;
+
+struct stage {
+    struct oh_meeting *meeting;
+    struct oh_slot *slot; /* the peer's */
+    uint32_t rank;        /* its rank */
+};
+
+/* --- the lies ----------------------------------------------------------------------------------------------------- */
+
+static void fill_random(void *memory, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        ((unsigned char *)memory)[i] = (unsigned char)rand_r(&seed);
+    }
+}
+
+static void no_lie(struct stage *stage)
+{
+    (void)stage;
+}
+
+static void wrong_pointer(struct stage *stage)
+{
+    stage->slot->staging += 4096;
+}
+
+static void wrong_context(struct stage *stage)
+{
+    stage->slot->context = 0x1234560;
+}
+
+static void random_pointers(struct stage *stage)
+{
+    fill_random(&stage->slot->staging, sizeof stage->slot->staging);
+    fill_random(&stage->slot->context, sizeof stage->slot->context);
+}
+
+static void random_handle(struct stage *stage)
+{
+    stage->slot->process++; /* of another process, then */
+    fill_random(&stage->slot->handle, sizeof stage->slot->handle);
+}
+
+static void small_memory(struct stage *stage)
+{
+    stage->slot->process++;
+    stage->slot->handle = small_handle;
+}
+
+static void endless_bus_id(struct stage *stage)
+{
+    memset(stage->slot->bus_id, '0', sizeof stage->slot->bus_id);
+}
+
+static void no_bus_id(struct stage *stage)
+{
+    stage->slot->bus_id[0] = '\0';
+}
+
+static void unprintable_bus_id(struct stage *stage)
+{
+    snprintf(stage->slot->bus_id, sizeof stage->slot->bus_id, "0000:3b\nonehop: all is well");
+}
+
+static void random_slot(struct stage *stage)
+{
+    fill_random((char *)stage->slot + offsetof(struct oh_slot, pid),
+                sizeof *stage->slot - offsetof(struct oh_slot, pid));
+}
+
+static void many_rows(struct stage *stage)
+{
+    stage->meeting->table.rows[0].count = 1000000;
+}
+
+static void high_cap(struct stage *stage)
+{
+    struct oh_plan_rows *rows = &stage->meeting->table.rows[0];
+    rows->row[rows->count - 1].max_bytes = UINT64_MAX;
+}
+
+static void many_blocks(struct stage *stage)
+{
+    stage->meeting->table.rows[0].row[0].blocks = OH_MAX_BLOCKS + 1;
+}
+
+static void no_such_algorithm(struct stage *stage)
+{
+    stage->meeting->table.rows[0].row[0].algorithm = 0x7fffffff;
+}
+
+static void random_table(struct stage *stage)
+{
+    fill_random(&stage->meeting->table, sizeof stage->meeting->table);
+}
+
+static const struct {
+    const char *name;
+    void (*lie)(struct stage *stage);
+    uint32_t rank;      /* of the liar; rank 0's table is everybody's */
+    const char *reason; /* NULL: served */
+} cases[] = {
+    {"an honest peer", no_lie, 1, NULL},
+    {"an honest peer, rank 0", no_lie, 0, NULL},
+    {"a pointer beside the memory", wrong_pointer, 1, "cannot be opened"},
+    {"a context that is none", wrong_context, 1, "cannot be opened"},
+    {"random pointers", random_pointers, 1, "cannot be opened"},
+    {"a random handle", random_handle, 1, "cannot be opened"},
+    {"a handle of less memory", small_memory, 1, "cannot be opened"},
+    {"a bus id without an end", endless_bus_id, 1, "GPU"},
+    {"no bus id", no_bus_id, 1, "no bus id"},
+    {"a bus id of two lines", unprintable_bus_id, 1, "no bus id"},
+    {"more rows than there are", many_rows, 0, "table is not valid"},
+    {"messages larger than the memory", high_cap, 0, "table is not valid"},
+    {"more blocks than there are", many_blocks, 0, "table is not valid"},
+    {"an algorithm that is none", no_such_algorithm, 0, "table is not valid"},
+    {"a random table", random_table, 0, "table is not valid"},
+};
+
+/* --- the stage ---------------------------------------------------------------------------------------------------- */
+
+/* The peer's part, to its vote. */
+static void play_peer(struct oh_segment *segment, uint32_t rank, void (*lie)(struct stage *stage))
+{
+    struct stage stage = {.meeting = segment->meeting, .slot = &segment->meeting->slot[rank], .rank = rank};
+    oh_staging_describe(&honest[rank], stage.slot);
+    oh_slot_identify(stage.slot);
+    snprintf(stage.slot->bus_id, sizeof stage.slot->bus_id, "%s", rank == 0 ? "0000:19:00.0" : "0000:3b:00.0");
+    if (rank == 0) {
+        oh_plan_table_default(RANKS, UINT64_MAX, -1, &stage.meeting->table);
+        stage.meeting->init_epoch = 1;
+    }
+    lie(&stage);
+    atomic_store(&stage.slot->filled, 1);
+    oh_segment_accept(segment, RANKS);
+}
+
+/* True when the rank under test, on the other GPU, was served. */
+static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p)
+{
+    static char handle[64];
+    struct oh_key key = oh_key_random();
+    struct oh_segment segment;
+    struct oh_birth birth;
+    ncclComm_t nccl = (ncclComm_t)(void *)handle;
+    oh_birth_begin(&birth, &key, true, &nccl);
+    if (oh_segment_open(&segment, &key) != ncclSuccess) {
+        return false;
+    }
+    play_peer(&segment, rank, lie);
+    birth.nccl = nccl;
+    birth.rank = (int)(1 - rank);
+    birth.nranks = RANKS;
+    birth.cuda_device = (int)(1 - rank);
+    oh_births_complete(&birth, 1);
+    struct oh_comm *comm = oh_comm_find(nccl);
+    bool served = comm && atomic_load(&comm->served);
+    snprintf(reason_p, OH_REASON_BYTES, "%s", comm ? comm->reason : "no communicator");
+    atomic_store(&segment.meeting->slot[rank].left, 1);
+    if (comm) {
+        oh_comm_retire(comm);
+    }
+    oh_comms_reap();
+    oh_segment_drop(&segment);
+    return served;
+}
+
+/* Another process has memory of its own, for as long as this one's pipe is open. */
+static pid_t start_small_process(int *hold_p)
+{
+    int handles[2], hold[2];
+    if (pipe(handles) != 0 || pipe(hold) != 0) {
+        return -1;
+    }
+    pid_t pid = fork();
+    if (pid == 0) {
+        const struct oh_driver *driver;
+        CUcontext context;
+        CUdeviceptr memory;
+        CUipcMemHandle handle = {0};
+        char unused;
+        close(hold[1]);
+        if (oh_driver_get(&driver) != ncclSuccess || driver->primary_ctx_retain(&context, 1) != CUDA_SUCCESS ||
+            driver->ctx_push(context) != CUDA_SUCCESS || driver->mem_alloc(&memory, SMALL_BYTES) != CUDA_SUCCESS ||
+            driver->ipc_get_mem_handle(&handle, memory) != CUDA_SUCCESS ||
+            write(handles[1], &handle, sizeof handle) != (ssize_t)sizeof handle) {
+            _exit(1);
+        }
+        _exit(read(hold[0], &unused, 1) == 0 ? 0 : 1);
+    }
+    close(handles[1]);
+    close(hold[0]);
+    bool got = read(handles[0], &small_handle, sizeof small_handle) == (ssize_t)sizeof small_handle;
+    close(handles[0]);
+    *hold_p = hold[1];
+    return got ? pid : -1;
+}
+
+/* Whatever stands in the slot: refused, or served if by chance nothing that counts was hit; never a crash. */
+static void test_random_peers(void)
+{
+    char reason[OH_REASON_BYTES];
+    int served = 0;
+    for (int i = 0; i < RANDOM_PEERS; i++) {
+        served += meet((uint32_t)i % RANKS, random_slot, reason);
+    }
+    tap_ok(served == 0, "%d peers whose slots are random: all refused", RANDOM_PEERS);
+}
+
+int main(int argc, char **argv)
+{
+    char folder[] = "/dev/shm/onehop-t_peer.XXXXXX", topologies[4096];
+    const struct oh_driver *driver;
+    int hold = -1, status = -1;
+    seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
+    tap_note("seed %u", seed);
+    if (!mkdtemp(folder)) {
+        tap_skip_all("no folder can be made in /dev/shm");
+    }
+    setenv("ONEHOP_SHM_DIR", folder, 1);
+    setenv("ONEHOP_DEBUG", "NONE", 0);
+    if (!getenv("SIMNODE_TOPOLOGY_DIR") && getenv("abs_top_srcdir")) {
+        snprintf(topologies, sizeof topologies, "%s/test/simnode/topologies", getenv("abs_top_srcdir"));
+        setenv("SIMNODE_TOPOLOGY_DIR", topologies, 1);
+    }
+    pid_t pid = start_small_process(&hold);
+    tap_ok(pid > 0, "another process has memory");
+    tap_ok(oh_driver_get(&driver) == ncclSuccess && oh_staging_create(driver, 0, NULL, &honest[0]) == ncclSuccess &&
+               oh_staging_create(driver, 1, NULL, &honest[1]) == ncclSuccess,
+           "the peer has memory, on the one GPU and on the other");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char reason[OH_REASON_BYTES];
+        bool served = meet(cases[i].rank, cases[i].lie, reason);
+        bool clean = !strchr(reason, '\n');
+        tap_ok(cases[i].reason ? !served && clean && strstr(reason, cases[i].reason) : served, "%s: %s", cases[i].name,
+               served ? "served" : reason);
+    }
+    test_random_peers();
+    for (int r = 0; r < RANKS; r++) {
+        oh_staging_destroy(&honest[r]);
+    }
+    close(hold);
+    tap_ok(waitpid(pid, &status, 0) == pid && status == 0, "the other process ends");
+    tap_ok(rmdir(folder) == 0, "nothing is left in shared memory");
+    return tap_done();
+}
