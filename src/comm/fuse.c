@@ -60,5 +60,8 @@ void oh_fuse_list(const struct oh_plan_table *table, const struct oh_call *calls
     list_p->calls = (uint32_t)count;
     list_p->words = (uint32_t)words;
     const struct oh_plan_row *row = row_for(table, calls[0].type, words);
+    if (!row) {
+        __builtin_unreachable(); /* oh_fuse_count has found one for as many words */
+    }
     *plan_p = (struct oh_plan){.algorithm = row->algorithm, .blocks = row->blocks, .threads = row->threads};
 }

@@ -290,8 +290,8 @@ void oh_staging_destroy(struct oh_staging *staging)
     remove_own(staging->base);
     if (oh_context_enter_relaxed(staging->driver, staging->context, &scope) == CUDA_SUCCESS) {
         end_stream(staging);
-        staging->driver->mem_free(staging->base);
         staging->driver->mem_free_host(staging->abort_word);
+        staging->driver->mem_free(staging->base); /* last: who sees that it is back knows that all is */
         oh_context_leave_relaxed(staging->driver, &scope);
     }
     release_context(staging);
