@@ -13,9 +13,9 @@ export ONEHOP_SHM_DIR=$meeting SIMNODE_CALLER=libonehop.so ONEHOP_DEBUG=TRACE
 export SIMNODE_NCCL_VERSION=22902
 limit=30 # no run takes long: the rank that has failed says so
 [ -z "${OH_SANITIZERS-}" ] || limit=100
-RANDOM=${OH_SEED:-$(date +%s)}
-echo "# OH_SEED=$RANDOM"
-RANDOM=${OH_SEED:-$RANDOM}
+seed=${OH_SEED:-$RANDOM}
+echo "# OH_SEED=$seed"
+RANDOM=$seed
 more=${OH_FAULT_POINTS:-40}
 
 # How communicators come about: each takes another way through the set-up.
@@ -116,7 +116,7 @@ else
         try $point
     done
     for ((i = 0; i < more; i++)); do
-        try ${points[RANDOM * 32768 % ${#points[@]}]}
+        try ${points[(RANDOM * 32768 + RANDOM) % ${#points[@]}]}
     done
 fi
 tap_point "$bad" "$runs of ${#points[@]} points: right results, all ranks alike, nothing left"
