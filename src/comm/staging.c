@@ -94,14 +94,16 @@ static void release_context(struct oh_staging *staging)
     }
 }
 
-/* Enough for all that is done to the memory until the ranks have agreed. */
+/*
+ * Enough for all that is done to the memory until the ranks have agreed. A stream that cannot be waited for is left as
+ * it is: it may be clearing the memory, and the driver waits for it, before it frees that, only as long as it knows it.
+ */
 static void end_stream(struct oh_staging *staging)
 {
-    if (staging->stream) {
-        staging->driver->stream_synchronize(staging->stream);
+    if (staging->stream && staging->driver->stream_synchronize(staging->stream) == CUDA_SUCCESS) {
         staging->driver->stream_destroy(staging->stream);
-        staging->stream = NULL;
     }
+    staging->stream = NULL;
 }
 
 /*
