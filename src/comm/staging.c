@@ -231,25 +231,11 @@ static ncclResult_t open_in_process(struct oh_staging *staging, const struct oh_
     return ncclSuccess;
 }
 
-/* Kernels write all of a peer's memory. Where the driver does not tell how much a handle has led to, it is believed. */
-static bool is_large_enough(const struct oh_staging *staging, CUdeviceptr base)
-{
-    CUdeviceptr start;
-    size_t bytes;
-    CUresult result = staging->driver->mem_get_address_range(&start, &bytes, base);
-    return result != CUDA_SUCCESS || bytes - (size_t)(base - start) >= OH_STAGING_BYTES;
-}
-
 static ncclResult_t open_by_ipc(struct oh_staging *staging, const struct oh_slot *slot, CUdeviceptr *base_p)
 {
     ncclResult_t res = ncclSuccess;
     OH_CU_GOTO(staging->driver, ipc_open_mem_handle(base_p, slot->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), res,
                out);
-    if (!is_large_enough(staging, *base_p)) {
-        OH_INFO("what GPU %s has published is not staging memory", slot->bus_id);
-        staging->driver->ipc_close_mem_handle(*base_p);
-        res = ncclSystemError;
-    }
 out:
     return res;
 }

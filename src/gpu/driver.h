@@ -34,7 +34,6 @@
     X(ctx_enable_peer_access, cuCtxEnablePeerAccess, (CUcontext, unsigned int))                                        \
     X(mem_alloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                               \
     X(mem_free, cuMemFree_v2, (CUdeviceptr))                                                                           \
-    X(mem_get_address_range, cuMemGetAddressRange_v2, (CUdeviceptr *, size_t *, CUdeviceptr))                          \
     X(mem_host_alloc, cuMemHostAlloc, (void **, size_t, unsigned int))                                                 \
     X(mem_free_host, cuMemFreeHost, (void *))                                                                          \
     X(mem_host_get_device_pointer, cuMemHostGetDevicePointer_v2, (CUdeviceptr *, void *, unsigned int))                \

@@ -137,8 +137,7 @@ static bool is_sound(struct oh_comm *comm)
     for (int r = 0; r < RANKS && sound; r++) {
         CUdeviceptr start = 0, at = (CUdeviceptr)(uintptr_t)comm->args.staging[r];
         size_t bytes = 0;
-        sound = driver->mem_get_address_range(&start, &bytes, at) == CUDA_SUCCESS && start == at &&
-                bytes >= OH_STAGING_BYTES;
+        sound = cuMemGetAddressRange(&start, &bytes, at) == CUDA_SUCCESS && start == at && bytes >= OH_STAGING_BYTES;
     }
     oh_context_leave(driver, &scope);
     return sound;

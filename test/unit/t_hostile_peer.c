@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,12 +17,10 @@
 #include "test/tap.h"
 
 #define RANKS 2
-#define SMALL_BYTES (1 << 20)
 #define RANDOM_PEERS 12
 
-/* What the cases start from: an honest peer's memory, by rank, and another process's that is too small. */
+/* What the cases start from: an honest peer's memory, by rank. */
 static struct oh_staging honest[RANKS];
-static CUipcMemHandle small_handle;
 static unsigned seed;
 
 struct stage {
@@ -66,12 +63,6 @@ static void random_handle(struct stage *stage)
 {
     stage->slot->process++; /* of another process, then */
     fill_random(&stage->slot->handle, sizeof stage->slot->handle);
-}
-
-static void small_memory(struct stage *stage)
-{
-    stage->slot->process++;
-    stage->slot->handle = small_handle;
 }
 
 static void endless_bus_id(struct stage *stage)
@@ -133,7 +124,6 @@ static const struct {
     {"a context that is none", wrong_context, 1, "cannot be opened"},
     {"random pointers", random_pointers, 1, "cannot be opened"},
     {"a random handle", random_handle, 1, "cannot be opened"},
-    {"a handle of less memory", small_memory, 1, "cannot be opened"},
     {"a bus id without an end", endless_bus_id, 1, "GPU"},
     {"no bus id", no_bus_id, 1, "no bus id"},
     {"a bus id of two lines", unprintable_bus_id, 1, "no bus id"},
@@ -192,37 +182,6 @@ static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p
     return served;
 }
 
-/* Another process has memory of its own, for as long as this one's pipe is open. */
-static pid_t start_small_process(int *hold_p)
-{
-    int handles[2], hold[2];
-    if (pipe(handles) != 0 || pipe(hold) != 0) {
-        return -1;
-    }
-    pid_t pid = fork();
-    if (pid == 0) {
-        const struct oh_driver *driver;
-        CUcontext context;
-        CUdeviceptr memory;
-        CUipcMemHandle handle = {0};
-        char unused;
-        close(hold[1]);
-        if (oh_driver_get(&driver) != ncclSuccess || driver->primary_ctx_retain(&context, 1) != CUDA_SUCCESS ||
-            driver->ctx_push(context) != CUDA_SUCCESS || driver->mem_alloc(&memory, SMALL_BYTES) != CUDA_SUCCESS ||
-            driver->ipc_get_mem_handle(&handle, memory) != CUDA_SUCCESS ||
-            write(handles[1], &handle, sizeof handle) != (ssize_t)sizeof handle) {
-            _exit(1);
-        }
-        _exit(read(hold[0], &unused, 1) == 0 ? 0 : 1);
-    }
-    close(handles[1]);
-    close(hold[0]);
-    bool got = read(handles[0], &small_handle, sizeof small_handle) == (ssize_t)sizeof small_handle;
-    close(handles[0]);
-    *hold_p = hold[1];
-    return got ? pid : -1;
-}
-
 /* Whatever stands in the slot: refused, or served if by chance nothing that counts was hit; never a crash. */
 static void test_random_peers(void)
 {
@@ -238,7 +197,6 @@ int main(int argc, char **argv)
 {
     char folder[] = "/dev/shm/onehop-t_peer.XXXXXX", topologies[4096];
     const struct oh_driver *driver;
-    int hold = -1, status = -1;
     seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
     tap_note("seed %u", seed);
     if (!mkdtemp(folder)) {
@@ -250,8 +208,6 @@ int main(int argc, char **argv)
         snprintf(topologies, sizeof topologies, "%s/test/simnode/topologies", getenv("abs_top_srcdir"));
         setenv("SIMNODE_TOPOLOGY_DIR", topologies, 1);
     }
-    pid_t pid = start_small_process(&hold);
-    tap_ok(pid > 0, "another process has memory");
     tap_ok(oh_driver_get(&driver) == ncclSuccess && oh_staging_create(driver, 0, NULL, &honest[0]) == ncclSuccess &&
                oh_staging_create(driver, 1, NULL, &honest[1]) == ncclSuccess,
            "the peer has memory, on the one GPU and on the other");
@@ -266,8 +222,6 @@ int main(int argc, char **argv)
     for (int r = 0; r < RANKS; r++) {
         oh_staging_destroy(&honest[r]);
     }
-    close(hold);
-    tap_ok(waitpid(pid, &status, 0) == pid && status == 0, "the other process ends");
     tap_ok(rmdir(folder) == 0, "nothing is left in shared memory");
     return tap_done();
 }
