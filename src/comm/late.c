@@ -37,7 +37,9 @@ static struct oh_setup *incoming; /* guarded by the worker's mutex */
 static void settle_when_reached(struct oh_comm *comm)
 {
     if (comm->late.first != 0 && !comm->late.passing && comm->late.calls + 1 >= comm->late.first) {
-        atomic_store_explicit(&comm->served, true, memory_order_release);
+        /* One that has failed meanwhile refuses its calls. The monitor looks again, should it fail just now. */
+        bool sound = atomic_load(&comm->failure) == ncclSuccess && atomic_load(&comm->lost) == 0;
+        atomic_store_explicit(&comm->served, sound, memory_order_release);
         atomic_store_explicit(&comm->settled, true, memory_order_release);
     }
 }
@@ -46,6 +48,7 @@ void oh_late_switch_on(struct oh_comm *comm)
 {
     if (comm->late.first == 0) {
         comm->late.first = oh_switch_close(&comm->segment.meeting->first, comm->nranks);
+        comm->progress = &comm->segment.meeting->progress[comm->rank];
     }
     settle_when_reached(comm);
 }

@@ -16,6 +16,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "comm/failure.h"
+#include "comm/monitor.h"
 #include "comm/order.h"
 #include "gpu/context.h"
 #include "util/clock.h"
@@ -42,11 +44,12 @@ static void add_to_retired(struct oh_comm *comm)
 
 void oh_comm_abort(struct oh_comm *comm)
 {
+    oh_comm_say_farewell(comm, OH_FAREWELL_ABORTED);
     oh_comm_suspend(comm);
     pthread_mutex_lock(&comm->late.mutex);
     /* Also when it was suspended already: its kernels may still be waiting. None was launched without a first call. */
-    if (comm->late.first != 0 && comm->staging.abort_word) {
-        __atomic_store_n(comm->staging.abort_word, 1, __ATOMIC_RELEASE); /* pairs with oh_patience in the kernels */
+    if (comm->late.first != 0 && comm->staging.signal) {
+        __atomic_store_n(&comm->staging.signal->abort, 1, __ATOMIC_RELEASE); /* pairs with oh_has_lost in the kernels */
     }
     pthread_mutex_unlock(&comm->late.mutex);
 }
@@ -54,6 +57,7 @@ void oh_comm_abort(struct oh_comm *comm)
 void oh_comm_suspend(struct oh_comm *comm)
 {
     oh_late_cancel(comm, "it was ended before its ranks had agreed");
+    oh_comm_say_farewell(comm, OH_FAREWELL_ENDED);
     atomic_store(&comm->served, false);
 }
 
@@ -66,7 +70,8 @@ static bool is_quiet(const struct oh_comm *comm)
     const struct oh_driver *driver = comm->staging.driver;
     struct oh_context_scope scope;
     bool quiet = true; /* a context that cannot be entered runs nothing */
-    if (atomic_load_explicit(&comm->graphs, memory_order_acquire) > 0) {
+    if (atomic_load_explicit(&comm->graphs, memory_order_acquire) > 0 ||
+        atomic_load_explicit(&comm->entered, memory_order_acquire) > 0) { /* pairs with oh_comm_leave */
         return false;
     }
     if (comm->launched && oh_context_enter_relaxed(driver, comm->staging.context, &scope) == CUDA_SUCCESS) {
@@ -224,6 +229,7 @@ void oh_comm_strip(struct oh_comm *comm)
 
 void oh_comm_bury(struct oh_comm *comm)
 {
+    oh_monitor_remove(comm); /* again: it may have been added by the set-up when it had been retired */
     if (comm->staging.base) {
         add_to_retired(comm);
         oh_comms_reap();
@@ -236,6 +242,7 @@ void oh_comm_bury(struct oh_comm *comm)
 void oh_comm_retire(struct oh_comm *comm)
 {
     oh_registry_remove(comm);
+    oh_monitor_remove(comm);
     oh_comm_print_stats(comm);
     oh_comm_suspend(comm);
     oh_comm_ops_forget(comm);

@@ -32,6 +32,9 @@ static void *run_worker(void *argument)
     for (int m = 0; m < worker->members; m++) {
         app_member_open(worker, &worker->member[m]);
     }
+    for (int m = 0; m < worker->members; m++) {
+        worker->board->pid[worker->member[m].world_rank] = getpid();
+    }
     app_comm_make(worker);
     if (options->scenario != NULL) {
         app_scenario_run(worker);

@@ -26,8 +26,10 @@ static const char usage[] =
     "  --scramble                    communicators of a group in another order on odd ranks\n"
     "  --counts a,b --types f32,f16 --op sum --offsets s:r,... --in-place 0|1|both\n"
     "  --iterations N --graph REPLAYS --mix --seed N\n"
-    "  --scenario simulate|group-error|arguments|churn|kill|drop|overlap|slices|together|captured\n"
-    "             --rounds N --victim R\n";
+    "  --scenario simulate|group-error|arguments|churn|drop|overlap|slices|together|captured|\n"
+    "             kill|kill-setup|kill-call|kill-replay|kill-idle|abort-call|abort-replay|abort-idle|abort-launch|\n"
+    "             abort-peer|stop|absent|timeout|mismatch|exit-last|exit-call\n"
+    "             --rounds N --victim R --log FILE\n";
 
 static const char *const type_names[ncclNumTypes] = {"i8",  "u8",  "i32", "u32",  "i64",  "u64",
                                                      "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
@@ -137,7 +139,8 @@ enum {
     OPT_SEED,
     OPT_SCENARIO,
     OPT_ROUNDS,
-    OPT_VICTIM
+    OPT_VICTIM,
+    OPT_LOG
 };
 
 static const struct option table[] = {
@@ -173,6 +176,7 @@ static const struct option table[] = {
     {"scenario", required_argument, NULL, OPT_SCENARIO},
     {"rounds", required_argument, NULL, OPT_ROUNDS},
     {"victim", required_argument, NULL, OPT_VICTIM},
+    {"log", required_argument, NULL, OPT_LOG},
     {NULL, 0, NULL, 0},
 };
 
@@ -288,6 +292,9 @@ static void set_work_option(struct app_options *options, int option, const char 
         break;
     case OPT_VICTIM:
         options->victim = atoi(value);
+        break;
+    case OPT_LOG:
+        options->log = value;
         break;
     default:
         bad("option");

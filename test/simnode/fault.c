@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,7 @@ struct fault {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct fault faults[MAX_FAULTS];
 static int fault_count;
+static struct fault fatal; /* no name: none */
 static int trace = -1;
 
 /* Reads one `symbol[:n]` of `length` characters. */
@@ -57,6 +59,10 @@ static void read_environment(void)
 {
     const char *text = getenv("SIMNODE_FAIL");
     const char *path = getenv("SIMNODE_TRACE");
+    const char *kills = getenv("SIMNODE_KILL");
+    if (kills && !parse_fault(kills, strlen(kills), &fatal)) {
+        fprintf(stderr, "simnode: SIMNODE_KILL: cannot use '%s'\n", kills);
+    }
     while (text && text[0] != '\0') {
         size_t length = strcspn(text, ",");
         if (fault_count == MAX_FAULTS || !parse_fault(text, length, &faults[fault_count])) {
@@ -87,6 +93,9 @@ bool simnode_call(const char *function)
     pthread_once(&once, read_environment);
     if (trace >= 0) {
         trace_call(function);
+    }
+    if (strcmp(fatal.function, function) == 0 && atomic_fetch_add(&fatal.calls, 1) + 1 == fatal.nth) {
+        raise(SIGKILL);
     }
     for (int i = 0; i < fault_count; i++) {
         struct fault *fault = &faults[i];
