@@ -76,6 +76,19 @@ enum oh_kernel_op {
     OH_OPS
 };
 
+/*
+ * Host-mapped words of a rank. The first tells kernels to leave; in the others a kernel that has waited for long says
+ * so, for reports: the host reads each word by itself and believes it when it stays.
+ */
+struct oh_signal {
+    uint32_t abort; /* not 0: leave */
+    uint32_t looks; /* changes as long as the kernel waits */
+    uint32_t epoch; /* of the last round that the rank had finished before */
+    uint32_t call;  /* these three as in struct oh_kernel_args */
+    uint32_t what;
+    uint32_t count;
+};
+
 struct oh_kernel_args {
     /* Staging of rank (rank + j) % nranks at [j]: rotated on the host, so that the index is static in the kernel. */
     char *staging[OH_MAX_RANKS];
@@ -83,10 +96,13 @@ struct oh_kernel_args {
     void *recvbuff;             /* local, element aligned; may equal sendbuff */
     uint64_t count;             /* elements, > 0 */
     const uint32_t *abort_word; /* host-mapped; not 0: leave */
+    struct oh_signal *signal;   /* where a long wait is told; NULL: nowhere */
     uint32_t rank;
     /* The rest is read by kernels for any op and number of ranks only. */
     uint32_t nranks;
-    uint32_t op; /* enum oh_kernel_op */
+    uint32_t op;   /* enum oh_kernel_op */
+    uint32_t call; /* these two mean nothing to the kernel: number of the call, and what it is (src/comm/failure.h) */
+    uint32_t what;
     uint32_t reserved;
     const void *scalar; /* OH_OP_SCALED_SUM: one element that the GPU can read; NULL: the scalar is the operand */
     uint64_t operand;   /* OH_OP_SCALED_SUM: bits of the scalar; MIN, MAX, AVG of integers: the sign bit, 0: unsigned */

@@ -29,6 +29,8 @@
 #define OH_DEVICE static OH_INLINE
 #define OH_DEVICE_METHOD OH_INLINE
 #define OH_UNROLL _Pragma("unroll")
+/* Looks at staging memory between two at the abort word, which costs about a microsecond; a power of two. */
+#define OH_PATIENCE 1024u
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
 #define OH_NO_FP8 /* no instructions for it, and NCCL takes it from compute capability 9.0 on */

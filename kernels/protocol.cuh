@@ -212,14 +212,33 @@ OH_DEVICE uint32_t oh_peer_rank(const oh_kernel_args &args, uint32_t nranks, uin
     return rank >= nranks ? rank - nranks : rank;
 }
 
-/* Looks at the abort word once in a while: reading host memory costs about a microsecond. */
+/* Epoch of the last round that this communicator finished on this rank. Every block has its own copy of the word. */
+OH_DEVICE uint32_t oh_epoch_last(const oh_kernel_args &args)
+{
+    return oh_word_load(args.staging[0] + OH_EPOCH_OFFSET + oh_block() * sizeof(uint32_t));
+}
+
+/* The rare part of waiting: nothing here stays in a register of the loop. */
+OH_DEVICE bool oh_has_lost(const oh_kernel_args &args, uint32_t looks)
+{
+    if ((looks & (16 * OH_PATIENCE - 1)) == 0 && args.signal) {
+        oh_word_store(&args.signal->epoch, oh_epoch_last(args));
+        oh_word_store(&args.signal->call, args.call);
+        oh_word_store(&args.signal->what, args.what);
+        oh_word_store(&args.signal->count, (uint32_t)args.count); /* OH_MESSAGE_BYTES sees to it that it fits */
+        oh_word_store(&args.signal->looks, looks);
+    }
+    return oh_word_load(args.abort_word) != 0;
+}
+
+/* Looks at the abort word once in a while, and more rarely tells the host that it still waits, and where. */
 struct oh_patience {
     uint32_t looks;
 
     OH_DEVICE_METHOD bool lost(const oh_kernel_args &args)
     {
         oh_spin_pause();
-        return (++looks & 0x3ff) == 0 && oh_word_load(args.abort_word) != 0;
+        return (++looks & (OH_PATIENCE - 1)) == 0 && oh_has_lost(args, looks);
     }
 };
 
@@ -244,12 +263,6 @@ OH_DEVICE bool oh_poll(const oh_kernel_args &args, int nranks, int spare, oh_pat
             return false;
         }
     }
-}
-
-/* Epoch of the last round that this communicator finished on this rank. Every block has its own copy of the word. */
-OH_DEVICE uint32_t oh_epoch_last(const oh_kernel_args &args)
-{
-    return oh_word_load(args.staging[0] + OH_EPOCH_OFFSET + oh_block() * sizeof(uint32_t));
 }
 
 OH_DEVICE uint32_t oh_epoch_after(uint32_t epoch)

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/monitor.h"
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"
@@ -137,6 +138,7 @@ static void fill(struct oh_setup *setup)
     CUdevice device;
     char reason[OH_REASON_BYTES];
 
+    oh_slot_identify(slot); /* first of all: should this process end here, the others need not wait for it */
     if (!oh_topo_allowed_by_env(reason, sizeof reason)) {
         give_up_because(setup, "%s", reason);
         return;
@@ -163,7 +165,7 @@ static void fill(struct oh_setup *setup)
         give_up_because(setup, "CUDA IPC gives no handle on GPU %s", setup->gpu.bus_id);
         return;
     }
-    oh_slot_identify(slot);
+    slot->check = oh_env_flag(OH_ENV_CHECK, false);
     snprintf(slot->bus_id, sizeof slot->bus_id, "%s", setup->gpu.bus_id);
     if (comm->rank == 0 && !publish_table(setup)) {
         give_up_because(setup, "the settings leave no message to serve");
@@ -233,6 +235,9 @@ static void prepare(struct oh_setup *setup)
     const struct oh_meeting *meeting = comm->segment.meeting;
 
     comm->table = meeting->table;
+    for (uint32_t r = 0; r < comm->nranks; r++) { /* all have filled their slots: the same for all */
+        comm->check |= meeting->slot[r].check != 0;
+    }
     if (!oh_plan_table_valid(&comm->table, comm->nranks)) {
         give_up_because(setup, "rank 0's tuning table is not valid");
         return;
@@ -301,6 +306,8 @@ bool oh_setup_advance(struct oh_setup *setup, bool *moved_p)
             *moved_p = true;
         } else if (is_past(setup)) {
             oh_segment_refuse(&setup->comm->segment, "a rank did not answer in time");
+        } else if (oh_segment_has_dead_rank(&setup->comm->segment, setup->comm->rank, setup->comm->nranks)) {
+            oh_segment_refuse(&setup->comm->segment, "a rank's process has ended");
         } else {
             return false;
         }
@@ -365,6 +372,7 @@ void oh_setup_settle(struct oh_setup *setup)
     bool on = put_decision(setup);
     trace_laps(setup);
     if (on) {
+        oh_monitor_add(comm);
         OH_INFO("comm %p rank %u nranks %u: served by onehop up to %" PRIu64 " bytes from call %" PRIu64
                 " on, %u MiB of GPU memory, set up in %.1f ms%s",
                 (void *)comm->nccl, comm->rank, comm->nranks, oh_plan_table_end(&comm->table), comm->late.first,

@@ -35,6 +35,7 @@
 
 struct oh_birth;
 struct oh_setup;
+struct oh_process;
 
 /*
  * What a communicator needs until it is settled: served, or handed back for good. The mutex guards it, and the fields
@@ -47,6 +48,17 @@ struct oh_late {
     bool passing;              /* a call is on its way to NCCL, which may accept it: it is not counted yet */
     struct oh_setup *setup;    /* waits for NCCL to finish the creation */
     struct oh_birth *children; /* splits of this communicator that NCCL still works on */
+};
+
+/* What the monitor knows of a communicator; guarded by its mutex. */
+struct oh_watch {
+    struct oh_comm *next; /* list of all that are watched */
+    bool watched;
+    struct oh_process *peer[OH_MAX_RANKS]; /* NULL: in this process, or cannot be watched */
+    uint32_t looks;                        /* these two as the kernels left them last */
+    uint32_t epoch;
+    uint64_t since_ns;              /* when a kernel was first seen to wait after that epoch; 0: never */
+    uint64_t gone_ns[OH_MAX_RANKS]; /* when a rank was first seen to have gone; 0: it has not */
 };
 
 struct oh_comm {
@@ -89,6 +101,17 @@ struct oh_comm {
     bool said_goodbye;             /* peers' memory closed (retire.c) */
 
     struct oh_user_op *user_ops; /* redop.c */
+
+    /* Failures, and what ranks tell each other (failure.h). */
+    atomic_int failure;           /* the error that calls now give; ncclSuccess: none */
+    atomic_uint lost;             /* a rank that is gone for good, plus 1: the next call fails; 0: none */
+    struct oh_progress *progress; /* this rank's in the meeting, once it is served */
+    uint64_t issued;              /* calls launched */
+    bool check;                   /* calls are compared between ranks */
+    uint64_t checked;             /* so many were */
+    uint64_t check_hash;
+    atomic_uint entered; /* threads between oh_comm_enter and oh_comm_leave */
+    struct oh_watch watch;
 
     atomic_uint_fast64_t calls[ONEHOP_ALGORITHMS];
     atomic_uint_fast64_t back[OH_BACKS]; /* handed back, by reason */
@@ -273,6 +296,17 @@ void oh_comm_after_handed_back(struct oh_comm *comm, CUstream stream);
 /* A burst of one call, from begin to end. */
 ncclResult_t oh_call_launch(const struct oh_call *call);
 
+/*
+ * Around what may block, or uses the communicator after it has blocked: another thread may abort the communicator
+ * meanwhile, and it must not be freed under this one. Plain stores, since one thread uses a communicator at a time;
+ * the one that frees (retire.c) looks much later than a store takes to be seen.
+ */
+static inline void oh_comm_enter(struct oh_comm *comm);
+static inline void oh_comm_leave(struct oh_comm *comm);
+
+/* The error that every call on the communicator now gives; ncclSuccess: it is sound. */
+ncclResult_t oh_comm_failure(struct oh_comm *comm);
+
 /* Tells running kernels of this communicator to leave, and hands later calls to NCCL. */
 void oh_comm_abort(struct oh_comm *comm);
 
@@ -293,6 +327,18 @@ void oh_comm_describe(struct oh_comm *comm, onehop_comm_info_t *info_p);
 
 /* Gives out the statistics of every registered communicator, where ONEHOP_STATS and ONEHOP_STATS_FILE say. */
 void oh_comms_print_stats(void);
+
+static inline void oh_comm_enter(struct oh_comm *comm)
+{
+    unsigned before = atomic_load_explicit(&comm->entered, memory_order_relaxed);
+    atomic_store_explicit(&comm->entered, before + 1, memory_order_relaxed);
+}
+
+static inline void oh_comm_leave(struct oh_comm *comm)
+{
+    unsigned before = atomic_load_explicit(&comm->entered, memory_order_relaxed);
+    atomic_store_explicit(&comm->entered, before - 1, memory_order_release); /* pairs with the load in retire.c */
+}
 
 static inline bool oh_comm_is_awaited(const struct oh_comm *comm)
 {

@@ -12,27 +12,21 @@
  */
 #include "comm/comm.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "comm/agree.h"
 #include "util/log.h"
+#include "util/worker.h"
 
 #define PERIOD_NS (UINT64_C(100) * 1000) /* between looks at set-ups that wait, at first */
 #define PERIOD_MAX_NS (UINT64_C(5) * 1000 * 1000)
 #define STOP_NS (UINT64_C(100) * 1000 * 1000) /* the most that the end of the process waits for the thread */
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t wake; /* by the monotonic clock */
-static pthread_cond_t ended;
-static pthread_once_t prepared = PTHREAD_ONCE_INIT;
-static struct oh_setup *incoming; /* these three are guarded by mutex */
-static bool running;
-static bool stopping;
-static pid_t owner; /* the process that the thread belongs to; written once */
+static void work(void);
+static void stop_at_exit(void);
+static struct oh_worker worker = OH_WORKER(work, stop_at_exit);
+static struct oh_setup *incoming; /* guarded by the worker's mutex */
 
 /* --- calls ------------------------------------------------------------------------------------------------------ */
 
@@ -43,7 +37,9 @@ static pid_t owner; /* the process that the thread belongs to; written once */
 static void settle_when_reached(struct oh_comm *comm)
 {
     if (comm->late.first != 0 && !comm->late.passing && comm->late.calls + 1 >= comm->late.first) {
-        atomic_store_explicit(&comm->served, true, memory_order_release);
+        /* One that has failed meanwhile refuses its calls. The monitor looks again, should it fail just now. */
+        bool sound = atomic_load(&comm->failure) == ncclSuccess && atomic_load(&comm->lost) == 0;
+        atomic_store_explicit(&comm->served, sound, memory_order_release);
         atomic_store_explicit(&comm->settled, true, memory_order_release);
     }
 }
@@ -52,6 +48,7 @@ void oh_late_switch_on(struct oh_comm *comm)
 {
     if (comm->late.first == 0) {
         comm->late.first = oh_switch_close(&comm->segment.meeting->first, comm->nranks);
+        comm->progress = &comm->segment.meeting->progress[comm->rank];
     }
     settle_when_reached(comm);
 }
@@ -210,10 +207,10 @@ bool oh_late_leave(struct oh_comm *comm)
         count++;
     }
     oh_comm_children_done(comm, count);
-    pthread_mutex_lock(&mutex);
+    pthread_mutex_lock(&worker.mutex);
     bool busy = comm->in_background;
     comm->orphaned = busy;
-    pthread_mutex_unlock(&mutex);
+    pthread_mutex_unlock(&worker.mutex);
     if (!busy && comm->late.setup) {
         oh_setup_drop(comm->late.setup);
         comm->late.setup = NULL;
@@ -227,10 +224,10 @@ static void finish(struct oh_setup *setup)
 {
     struct oh_comm *comm = setup->comm;
     oh_setup_settle(setup);
-    pthread_mutex_lock(&mutex);
+    pthread_mutex_lock(&worker.mutex);
     comm->in_background = false;
     bool orphaned = comm->orphaned;
-    pthread_mutex_unlock(&mutex);
+    pthread_mutex_unlock(&worker.mutex);
     if (orphaned) {
         oh_comm_bury(comm);
     }
@@ -254,14 +251,6 @@ static struct oh_setup *advance_all(struct oh_setup *list, bool *moved_p)
     return left;
 }
 
-static void deadline_after(uint64_t ns, struct timespec *deadline_p)
-{
-    clock_gettime(CLOCK_MONOTONIC, deadline_p);
-    ns += (uint64_t)deadline_p->tv_nsec;
-    deadline_p->tv_sec += (time_t)(ns / 1000000000);
-    deadline_p->tv_nsec = (long)(ns % 1000000000);
-}
-
 /* Adds what came in to the list; called with the mutex held. */
 static struct oh_setup *take_incoming(struct oh_setup *list)
 {
@@ -274,91 +263,39 @@ static struct oh_setup *take_incoming(struct oh_setup *list)
     return list;
 }
 
-static void *work(void *unused)
+static void work(void)
 {
     struct oh_setup *list = NULL;
     uint64_t period = PERIOD_NS;
-    struct timespec deadline;
-    (void)unused;
-    pthread_mutex_lock(&mutex);
-    while ((list = take_incoming(list)) && !stopping) {
+    while ((list = take_incoming(list)) && !worker.stopping) {
         bool moved = false;
-        pthread_mutex_unlock(&mutex);
+        pthread_mutex_unlock(&worker.mutex);
         list = advance_all(list, &moved);
-        pthread_mutex_lock(&mutex);
-        if (list && !incoming && !stopping) {
+        pthread_mutex_lock(&worker.mutex);
+        if (list && !incoming && !worker.stopping) {
             /* The application may take long to bring its other ranks this far. */
             period = moved ? PERIOD_NS : period < PERIOD_MAX_NS ? 2 * period : period;
-            deadline_after(period, &deadline);
-            pthread_cond_timedwait(&wake, &mutex, &deadline);
+            oh_worker_sleep(&worker, period);
         }
     }
-    running = false;
-    pthread_cond_broadcast(&ended);
-    pthread_mutex_unlock(&mutex);
-    return NULL;
 }
 
-/* As in retire.c: before the driver's own exit handlers run, and not in a forked child, which has no such thread. */
 static void stop_at_exit(void)
 {
-    struct timespec deadline;
-    if (getpid() != owner) {
-        return;
-    }
-    pthread_mutex_lock(&mutex);
-    stopping = true;
-    deadline_after(STOP_NS, &deadline);
-    pthread_cond_signal(&wake);
-    while (running && pthread_cond_timedwait(&ended, &mutex, &deadline) == 0) {
-    }
-    pthread_mutex_unlock(&mutex);
-}
-
-static void prepare_once(void)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&wake, &attributes);
-    pthread_cond_init(&ended, &attributes);
-    pthread_condattr_destroy(&attributes);
-    owner = getpid();
-    atexit(stop_at_exit);
-}
-
-/* A detached thread that takes no signal from the application's threads. Called with the mutex held. */
-static bool start_thread(void)
-{
-    pthread_t thread;
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    if (pthread_attr_init(&attributes) != 0) {
-        return false;
-    }
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = pthread_create(&thread, &attributes, work, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return started;
+    oh_worker_stop(&worker, STOP_NS);
 }
 
 void oh_setup_enqueue(struct oh_setup *setup)
 {
     setup->background = true;
-    pthread_once(&prepared, prepare_once);
-    pthread_mutex_lock(&mutex);
-    bool works = running || (!stopping && start_thread());
+    pthread_mutex_lock(&worker.mutex);
+    bool works = oh_worker_start(&worker);
     if (works) {
-        running = true;
         setup->comm->in_background = true;
         setup->next = incoming;
         incoming = setup;
-        pthread_cond_signal(&wake);
     }
-    pthread_mutex_unlock(&mutex);
+    pthread_mutex_unlock(&worker.mutex);
     if (!works) {
         oh_segment_unlink(&setup->comm->segment);
         oh_setup_give_up(setup, "a rank has no thread for the set-up");

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/failure.h"
 #include "comm/fuse.h"
 #include "comm/order.h"
 #include "gpu/context.h"
@@ -43,7 +44,8 @@ ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm)
         comm->args.staging[j] = (char *)(uintptr_t)staging->peer[(comm->rank + j) % comm->nranks].base;
     }
     comm->graph_mixing = oh_env_flag(OH_ENV_GRAPH_MIXING, nccl_mixes_graphs());
-    comm->args.abort_word = (const uint32_t *)(uintptr_t)staging->abort_word_device;
+    comm->args.signal = (struct oh_signal *)(uintptr_t)staging->signal_device;
+    comm->args.abort_word = &comm->args.signal->abort;
     comm->args.rank = comm->rank;
     comm->args.nranks = comm->nranks;
 out:
@@ -58,7 +60,7 @@ bool oh_call_plan(struct oh_call *call, ncclRedOp_t op)
     if (!served && !oh_comm_is_settled(comm)) {
         served = oh_late_decide(comm);
     }
-    return served && oh_comm_op_find(comm, op, call->type, &call->op) &&
+    return served && oh_comm_op_find(comm, op, call->type, &call->op) && (!comm->check || oh_check_call(call)) &&
            oh_plan_choose(&comm->table, call->count, call->type, &call->plan);
 }
 
@@ -81,6 +83,8 @@ static CUresult launch_call(const struct oh_burst *burst, const struct oh_call *
     args.sendbuff = call->sendbuff;
     args.recvbuff = call->recvbuff;
     args.count = call->count;
+    args.what = oh_what((int)call->plan.algorithm, call->type, call->op.kind);
+    args.call = (uint32_t)oh_comm_note_launch(call->comm, 1, args.what, call->count);
     const struct oh_launch launch = {
         .driver = comm->staging.driver,
         .set = comm->kernels,
@@ -102,6 +106,12 @@ static CUresult launch_list(const struct oh_burst *burst, const struct oh_call *
     args.base = comm->args;
     oh_fuse_list(&comm->table, calls, count, &args, &plan);
     *algorithm_p = plan.algorithm;
+    args.base.count = 0; /* for reports: of all together */
+    for (size_t i = 0; i < count; i++) {
+        args.base.count += calls[i].count;
+    }
+    args.base.what = oh_what((int)plan.algorithm, calls[0].type, calls[0].op.kind);
+    args.base.call = (uint32_t)oh_comm_note_launch(calls[0].comm, count, args.base.what, args.base.count);
     const struct oh_launch launch = {
         .driver = comm->staging.driver,
         .set = comm->kernels,
@@ -237,7 +247,8 @@ static ncclResult_t in_context(struct oh_burst *burst, CUresult (*step)(struct o
 ncclResult_t oh_burst_begin(struct oh_burst *burst, const struct oh_call *calls, size_t count)
 {
     *burst = (struct oh_burst){.calls = calls, .count = count};
-    return in_context(burst, begin_in_context);
+    ncclResult_t res = oh_comm_failure(calls[0].comm);
+    return res == ncclSuccess ? in_context(burst, begin_in_context) : res;
 }
 
 ncclResult_t oh_burst_turn(struct oh_burst *burst)
@@ -253,7 +264,10 @@ ncclResult_t oh_burst_end(struct oh_burst *burst)
 ncclResult_t oh_call_launch(const struct oh_call *call)
 {
     struct oh_burst burst = {.calls = call, .count = 1};
-    return in_context(&burst, whole_in_context);
+    oh_comm_enter(call->comm);
+    ncclResult_t res = in_context(&burst, whole_in_context);
+    oh_comm_leave(call->comm);
+    return res;
 }
 
 ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p)

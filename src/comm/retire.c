@@ -14,44 +14,42 @@
 #include "comm/comm.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "comm/failure.h"
+#include "comm/monitor.h"
 #include "comm/order.h"
 #include "gpu/context.h"
+#include "util/clock.h"
 #include "util/log.h"
+#include "util/worker.h"
 
 #define REAP_PERIOD_NS (UINT64_C(1) * 1000 * 1000) /* between looks at what is not ready yet, at first */
 #define REAP_PERIOD_MAX_NS (UINT64_C(100) * 1000 * 1000)
 #define REAP_COURTESY_NS (UINT64_C(50) * 1000 * 1000) /* the most that a caller waits for the thread */
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t wake;   /* there is more in the list; both conditions wait by the monotonic clock */
-static pthread_cond_t passed; /* the thread has looked at all there was */
-static pthread_once_t prepared = PTHREAD_ONCE_INIT;
-static struct oh_comm *retired; /* these four are guarded by mutex */
-static uint64_t passes;
-static bool running;
-static pid_t owner;   /* the process that the thread belongs to; written once */
-static bool stopping; /* the process ends: the thread shall too */
+static void work(void);
+static void stop_at_exit(void);
+static struct oh_worker worker = OH_WORKER(work, stop_at_exit);
+static struct oh_comm *retired; /* these two are guarded by the worker's mutex */
+static uint64_t passes;         /* of the thread over all that there was */
 
 static void add_to_retired(struct oh_comm *comm)
 {
-    pthread_mutex_lock(&mutex);
+    pthread_mutex_lock(&worker.mutex);
     comm->next = retired;
     retired = comm;
-    pthread_mutex_unlock(&mutex);
+    pthread_mutex_unlock(&worker.mutex);
 }
 
 void oh_comm_abort(struct oh_comm *comm)
 {
+    oh_comm_say_farewell(comm, OH_FAREWELL_ABORTED);
     oh_comm_suspend(comm);
     pthread_mutex_lock(&comm->late.mutex);
     /* Also when it was suspended already: its kernels may still be waiting. None was launched without a first call. */
-    if (comm->late.first != 0 && comm->staging.abort_word) {
-        __atomic_store_n(comm->staging.abort_word, 1, __ATOMIC_RELEASE); /* pairs with oh_patience in the kernels */
+    if (comm->late.first != 0 && comm->staging.signal) {
+        __atomic_store_n(&comm->staging.signal->abort, 1, __ATOMIC_RELEASE); /* pairs with oh_has_lost in the kernels */
     }
     pthread_mutex_unlock(&comm->late.mutex);
 }
@@ -59,6 +57,7 @@ void oh_comm_abort(struct oh_comm *comm)
 void oh_comm_suspend(struct oh_comm *comm)
 {
     oh_late_cancel(comm, "it was ended before its ranks had agreed");
+    oh_comm_say_farewell(comm, OH_FAREWELL_ENDED);
     atomic_store(&comm->served, false);
 }
 
@@ -71,7 +70,8 @@ static bool is_quiet(const struct oh_comm *comm)
     const struct oh_driver *driver = comm->staging.driver;
     struct oh_context_scope scope;
     bool quiet = true; /* a context that cannot be entered runs nothing */
-    if (atomic_load_explicit(&comm->graphs, memory_order_acquire) > 0) {
+    if (atomic_load_explicit(&comm->graphs, memory_order_acquire) > 0 ||
+        atomic_load_explicit(&comm->entered, memory_order_acquire) > 0) { /* pairs with oh_comm_leave */
         return false;
     }
     if (comm->launched && oh_context_enter_relaxed(driver, comm->staging.context, &scope) == CUDA_SUCCESS) {
@@ -140,14 +140,6 @@ static struct oh_comm *reap_list(struct oh_comm *list)
     return left;
 }
 
-static void deadline_after(uint64_t ns, struct timespec *deadline_p)
-{
-    clock_gettime(CLOCK_MONOTONIC, deadline_p);
-    ns += (uint64_t)deadline_p->tv_nsec;
-    deadline_p->tv_sec += (time_t)(ns / 1000000000);
-    deadline_p->tv_nsec = (long)(ns % 1000000000);
-}
-
 static void put_back(struct oh_comm *list)
 {
     while (list) {
@@ -158,107 +150,46 @@ static void put_back(struct oh_comm *list)
     }
 }
 
-static void *reaper(void *unused)
+static void work(void)
 {
-    struct timespec deadline;
     uint64_t period = REAP_PERIOD_NS;
-    (void)unused;
-    pthread_mutex_lock(&mutex);
-    while (retired && !stopping) {
+    while (retired && !worker.stopping) {
         struct oh_comm *list = retired;
         retired = NULL;
-        pthread_mutex_unlock(&mutex);
+        pthread_mutex_unlock(&worker.mutex);
         list = reap_list(list);
-        pthread_mutex_lock(&mutex);
+        pthread_mutex_lock(&worker.mutex);
         put_back(list);
         passes++;
-        pthread_cond_broadcast(&passed);
-        if (retired && !stopping) {
+        oh_worker_pass(&worker);
+        if (retired && !worker.stopping) {
             /* What is not ready soon may take long: look less and less often. */
             period = period < REAP_PERIOD_MAX_NS ? 2 * period : period;
-            deadline_after(period, &deadline);
-            if (pthread_cond_timedwait(&wake, &mutex, &deadline) == 0) {
+            if (oh_worker_sleep(&worker, period)) {
                 period = REAP_PERIOD_NS;
             }
         }
     }
-    running = false;
-    pthread_cond_broadcast(&passed);
-    pthread_mutex_unlock(&mutex);
-    return NULL;
 }
 
-/*
- * At the end of the process: lets the thread finish what it is doing, with a bound, before the driver's own handlers
- * run. Those were registered earlier, by cuInit, and run later. A forked child has the handler but not the thread, and
- * may have been given the mutex locked: it must not touch it.
- */
-static void stop_reaper(void)
+/* Lets it finish what it is doing. */
+static void stop_at_exit(void)
 {
-    struct timespec deadline;
-    if (getpid() != owner) {
-        return;
-    }
-    pthread_mutex_lock(&mutex);
-    stopping = true;
-    deadline_after(2 * REAP_COURTESY_NS, &deadline);
-    pthread_cond_signal(&wake);
-    while (running && pthread_cond_timedwait(&passed, &mutex, &deadline) == 0) {
-    }
-    pthread_mutex_unlock(&mutex);
-}
-
-static void prepare_once(void)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&wake, &attributes);
-    pthread_cond_init(&passed, &attributes);
-    pthread_condattr_destroy(&attributes);
-    owner = getpid();
-    atexit(stop_reaper);
-}
-
-/* A detached thread that takes no signal from the application's threads. Called with the mutex held. */
-static bool start_reaper(void)
-{
-    pthread_t thread;
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    bool started;
-
-    if (pthread_attr_init(&attributes) != 0) {
-        return false;
-    }
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    started = pthread_create(&thread, &attributes, reaper, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return started;
+    oh_worker_stop(&worker, 2 * REAP_COURTESY_NS);
 }
 
 void oh_comms_reap(void)
 {
-    struct timespec deadline;
-    pthread_mutex_lock(&mutex);
-    if (!retired && !running) {
-        pthread_mutex_unlock(&mutex);
-        return;
+    uint64_t until_ns = oh_now_ns() + REAP_COURTESY_NS;
+    pthread_mutex_lock(&worker.mutex);
+    if (retired || worker.running) {
+        /* Two passes: one may have been under way. No thread: the next one that comes or goes tries again. */
+        uint64_t enough = passes + 2;
+        bool works = oh_worker_start(&worker);
+        while (works && worker.running && passes < enough && oh_worker_await(&worker, until_ns)) {
+        }
     }
-    pthread_once(&prepared, prepare_once);
-    if (!running && !stopping) {
-        running = start_reaper(); /* if not, the next one that comes or goes tries again */
-    }
-    /* Two passes: one may have been under way. */
-    uint64_t enough = passes + 2;
-    deadline_after(REAP_COURTESY_NS, &deadline);
-    pthread_cond_signal(&wake);
-    while (running && passes < enough && pthread_cond_timedwait(&passed, &mutex, &deadline) == 0) {
-    }
-    pthread_mutex_unlock(&mutex);
+    pthread_mutex_unlock(&worker.mutex);
 }
 
 /*
@@ -298,6 +229,7 @@ void oh_comm_strip(struct oh_comm *comm)
 
 void oh_comm_bury(struct oh_comm *comm)
 {
+    oh_monitor_remove(comm); /* again: it may have been added by the set-up when it had been retired */
     if (comm->staging.base) {
         add_to_retired(comm);
         oh_comms_reap();
@@ -310,6 +242,7 @@ void oh_comm_bury(struct oh_comm *comm)
 void oh_comm_retire(struct oh_comm *comm)
 {
     oh_registry_remove(comm);
+    oh_monitor_remove(comm);
     oh_comm_print_stats(comm);
     oh_comm_suspend(comm);
     oh_comm_ops_forget(comm);

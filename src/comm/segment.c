@@ -15,6 +15,7 @@
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"
+#include "util/process.h"
 
 /* Part of the file's name, so that builds that could not work together never meet: version, layouts, algorithms. */
 #define BUILD_FORMAT "%d-%zx-%x-%d"
@@ -155,8 +156,10 @@ void oh_slot_identify(struct oh_slot *slot)
 {
     pthread_once(&process_once, identify_process);
     slot->pid = (int32_t)getpid();
+    slot->start_time = oh_process_start_time(slot->pid);
     slot->pid_namespace = process_pid_namespace;
     slot->process = process_token;
+    atomic_store(&slot->named, 1);
 }
 
 bool oh_slot_is_mine(const struct oh_slot *slot)
@@ -165,10 +168,15 @@ bool oh_slot_is_mine(const struct oh_slot *slot)
     return slot->process == process_token;
 }
 
+bool oh_slot_has_pid(const struct oh_slot *slot)
+{
+    pthread_once(&process_once, identify_process);
+    return slot->pid > 0 && slot->pid_namespace != 0 && slot->pid_namespace == process_pid_namespace;
+}
+
 static bool is_dead(const struct oh_slot *slot)
 {
-    return slot->pid > 0 && slot->pid_namespace != 0 && slot->pid_namespace == process_pid_namespace &&
-           kill(slot->pid, 0) != 0 && errno == ESRCH;
+    return oh_slot_has_pid(slot) && kill(slot->pid, 0) != 0 && errno == ESRCH;
 }
 
 /*
@@ -202,7 +210,7 @@ bool oh_segment_filled(const struct oh_segment *segment, uint32_t rank)
 bool oh_segment_has_dead_rank(const struct oh_segment *segment, uint32_t rank, uint32_t nranks)
 {
     for (uint32_t r = 0; r < nranks; r++) {
-        if (r != rank && oh_segment_filled(segment, r) && is_dead(&segment->meeting->slot[r])) {
+        if (r != rank && atomic_load(&segment->meeting->slot[r].named) && is_dead(&segment->meeting->slot[r])) {
             return true;
         }
     }

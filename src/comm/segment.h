@@ -33,16 +33,43 @@
 
 /* What one rank tells the others. Written by its rank before `filled`, read by the others after it. */
 struct oh_slot {
+    _Atomic uint32_t named; /* which process it is is there */
     _Atomic uint32_t filled;
     _Atomic uint32_t left; /* has closed its peers' memory for good */
     int32_t pid;
-    uint32_t reserved;
+    uint32_t check;         /* this rank wants calls to be compared (ONEHOP_CHECK); then all do */
+    uint64_t start_time;    /* of the process, against a pid used again (util/process.h) */
     uint64_t pid_namespace; /* inode of /proc/self/ns/pid: a pid says nothing in another one; 0: unknown */
     uint64_t process;       /* random, equal for ranks of one process only */
     char bus_id[OH_TOPO_BUS_ID];
     CUipcMemHandle handle; /* the staging memory, for other processes */
     uint64_t staging;      /* the same as a pointer, for ranks of the same process */
     uint64_t context;
+};
+
+/* How a rank has left, as far as it could say. */
+enum oh_farewell {
+    OH_FAREWELL_NONE,
+    OH_FAREWELL_ENDED,  /* finalized or destroyed */
+    OH_FAREWELL_ABORTED /* nothing more will come from it, also of what the others wait for */
+};
+
+/* How far a rank is, for reports and the watch over peers. Each on a line of its own, written by its rank alone. */
+struct oh_progress {
+    _Alignas(64) _Atomic uint64_t calls; /* launched, also into captures */
+    _Atomic uint32_t what;               /* the last of them: oh_what in failure.h, elements */
+    _Atomic uint32_t count;
+    _Atomic uint32_t waits;    /* epoch after which its kernel has been seen to wait, with OH_FLAG_BIT; 0: none yet */
+    _Atomic uint32_t farewell; /* enum oh_farewell */
+};
+
+/* One call of a rank, where calls are compared. */
+#define OH_RECORDS 32
+struct oh_record {
+    _Atomic uint64_t number; /* 0: being written */
+    _Atomic uint64_t count;
+    _Atomic uint64_t what;
+    _Atomic uint64_t hash; /* of all calls up to this one */
 };
 
 /* The memory itself; a new file is all zeros, which is its valid first state. */
@@ -58,7 +85,11 @@ struct oh_meeting {
     char reason[OH_REASON_BYTES]; /* why off, written by the first to refuse */
     struct oh_plan_table table;   /* rank 0's, likewise */
     struct oh_switch first;       /* the first call that is served */
+    _Atomic uint32_t failed;      /* the first failure: NCCL's code << 16 | rank that is gone << 8 | rank; 0: none */
+    _Atomic uint32_t told;        /* epoch after which a stall has been reported, with OH_FLAG_BIT */
     struct oh_slot slot[OH_MAX_RANKS];
+    struct oh_progress progress[OH_MAX_RANKS];
+    struct oh_record record[OH_MAX_RANKS][OH_RECORDS];
 };
 
 struct oh_segment {
@@ -102,7 +133,7 @@ enum oh_decision oh_segment_decision(const struct oh_segment *segment);
 /* True when that rank's slot is filled. */
 bool oh_segment_filled(const struct oh_segment *segment, uint32_t rank);
 
-/* True when a rank that has filled its slot runs no more. It can end between any two steps, so this is only a hint. */
+/* True when a rank that has named itself runs no more. It can end between any two steps, so this is only a hint. */
 bool oh_segment_has_dead_rank(const struct oh_segment *segment, uint32_t rank, uint32_t nranks);
 
 /*
@@ -120,8 +151,11 @@ void oh_segment_leave(struct oh_segment *segment, uint32_t rank);
 /* True when no other rank has this rank's memory open, or will open it: they have left, never came, or are dead. */
 bool oh_segment_deserted(const struct oh_segment *segment, uint32_t rank, uint32_t nranks);
 
-/* Fills in the fields of a slot that say which process this is. */
+/* Fills in the fields of a slot that say which process this is, for the others to see at once. */
 void oh_slot_identify(struct oh_slot *slot);
+
+/* True when the slot's pid means the same process here. */
+bool oh_slot_has_pid(const struct oh_slot *slot);
 
 /* True when a slot was filled by this very process. */
 bool oh_slot_is_mine(const struct oh_slot *slot);

@@ -158,17 +158,17 @@ ncclResult_t oh_staging_create(const struct oh_driver *driver, CUdevice device, 
         goto err_own;
     }
     OH_CU_GOTO(driver,
-               mem_host_alloc((void **)&staging.abort_word, sizeof *staging.abort_word,
+               mem_host_alloc((void **)&staging.signal, sizeof *staging.signal,
                               CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
                res, err_clearing);
-    *staging.abort_word = 0;
-    OH_CU_GOTO(driver, mem_host_get_device_pointer(&staging.abort_word_device, staging.abort_word, 0), res, err_host);
+    *staging.signal = (struct oh_signal){0};
+    OH_CU_GOTO(driver, mem_host_get_device_pointer(&staging.signal_device, staging.signal, 0), res, err_host);
     oh_context_leave_relaxed(driver, &scope);
     *staging_p = staging;
     return ncclSuccess;
 
 err_host:
-    driver->mem_free_host(staging.abort_word);
+    driver->mem_free_host(staging.signal);
 err_clearing:
     end_stream(&staging);
 err_own:
@@ -278,7 +278,7 @@ void oh_staging_destroy(struct oh_staging *staging)
     remove_own(staging->base);
     if (oh_context_enter_relaxed(staging->driver, staging->context, &scope) == CUDA_SUCCESS) {
         end_stream(staging);
-        staging->driver->mem_free_host(staging->abort_word);
+        staging->driver->mem_free_host(staging->signal);
         staging->driver->mem_free(staging->base); /* last: who sees that it is back knows that all is */
         oh_context_leave_relaxed(staging->driver, &scope);
     }

@@ -2,9 +2,10 @@
 /*
  * staging.h - the device memory of one rank that its peers write into, and this rank's view of theirs
  *
- * One plain cuMemAlloc allocation (never the application's pool), laid out by kernels/abi.h, and one word of
- * host-mapped memory that tells kernels to leave. Peers of other processes are mapped through CUDA IPC, peers of this
- * process are reached by their own pointer. Not thread-safe; the communicator that owns it serialises.
+ * One plain cuMemAlloc allocation (never the application's pool), laid out by kernels/abi.h, and a few words of
+ * host-mapped memory, in which kernels are told to leave, and tell that they wait. Peers of other processes are mapped
+ * through CUDA IPC, peers of this process are reached by their own pointer. Not thread-safe; the communicator that owns
+ * it serialises.
  */
 #ifndef OH_COMM_STAGING_H_
 #define OH_COMM_STAGING_H_
@@ -23,9 +24,9 @@ struct oh_staging {
     CUcontext context;
     bool primary_retained; /* context is the device's primary one, and held by us */
     CUdeviceptr base;
-    CUstream stream; /* clears the memory, during the set-up only */
-    uint32_t *abort_word;
-    CUdeviceptr abort_word_device;
+    CUstream stream;          /* clears the memory, during the set-up only */
+    struct oh_signal *signal; /* host-mapped */
+    CUdeviceptr signal_device;
     struct {
         CUdeviceptr base;
         bool ipc;

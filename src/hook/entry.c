@@ -412,6 +412,10 @@ static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *
 {
     const struct oh_real *real = comm->library;
     bool served = atomic_load_explicit(&comm->served, memory_order_relaxed);
+    ncclResult_t failure = oh_comm_failure(comm);
+    if (failure != ncclSuccess) {
+        return oh_group_depth() > 0 ? in_group(comm, failure) : failure;
+    }
     oh_comm_count_handed_back(comm, type, op);
     ncclResult_t res = served && count > 0 ? begin_hand_back(comm, (CUstream)stream) : ncclSuccess;
     if (res != ncclSuccess) {
@@ -457,10 +461,12 @@ EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t c
         if (!uncounted && oh_call_plan(&call, op)) {
             return serve(&call);
         }
+        oh_comm_enter(ours); /* NCCL may block */
         ncclResult_t res = hand_back(ours, sendbuff, recvbuff, count, type, op, stream);
         if (unsettled) {
             oh_comm_note_result(ours, !uncounted, res);
         }
+        oh_comm_leave(ours);
         return res;
     }
     if (inside == 0) {
@@ -481,6 +487,10 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
         oh_births_look(real, ours, *error);
         inside--;
         errno = saved;
+    }
+    if (ours && res == ncclSuccess && (*error == ncclSuccess || *error == ncclInProgress)) {
+        ncclResult_t failure = atomic_load_explicit(&ours->failure, memory_order_acquire);
+        *error = failure == ncclSuccess ? *error : failure;
     }
     return res;
 }

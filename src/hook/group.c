@@ -318,21 +318,40 @@ static void empty_group(void)
     group = (struct group){0};
 }
 
+/* From here to the end of the group this thread may block, while another aborts a communicator of it. */
+static void enter_communicators(void)
+{
+    for (size_t i = 0; i < group.seen_count; i++) {
+        oh_comm_enter(group.seen[i].comm);
+    }
+}
+
+static void leave_communicators(void)
+{
+    for (size_t i = 0; i < group.seen_count; i++) {
+        oh_comm_leave(group.seen[i].comm);
+    }
+}
+
 /*
  * NCCL launches its part in the background, as it does for non-blocking communicators. Waits until it has: on a stream
- * that both parts use, the order must be the same on all ranks. Ends when a communicator is aborted.
+ * that both parts use, the order must be the same on all ranks. NCCL does not stay "in progress" of itself: it launches
+ * or fails. Should it wait for a rank that is gone (for connections of its own, say), this ends when the monitor has
+ * seen that, or when another thread aborts the communicator: either makes `served` false. A rank that is alive and does
+ * not come keeps stock NCCL waiting just so.
  */
 static ncclResult_t await_nccl(const struct oh_real *real)
 {
     for (size_t i = 0; i < group.seen_count; i++) {
-        const struct oh_comm *comm = group.seen[i].comm;
+        struct oh_comm *comm = group.seen[i].comm;
         ncclResult_t state = ncclInProgress;
         while (atomic_load(&comm->served) && real->CommGetAsyncError(comm->nccl, &state) == ncclSuccess &&
                state == ncclInProgress) {
             usleep(20);
         }
         if (state != ncclSuccess) {
-            return state;
+            ncclResult_t failure = oh_comm_failure(comm);
+            return failure == ncclSuccess ? state : failure;
         }
     }
     return ncclSuccess;
@@ -343,6 +362,9 @@ ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(cons
 {
     if (group.depth == 1 && group.error == ncclSuccess && !simulate && !communicators_alike()) {
         oh_group_fail(real, group.seen[0].comm, ncclInvalidUsage);
+    }
+    if (group.depth == 1) {
+        enter_communicators();
     }
     ncclResult_t res = end(real, argument);
     if (group.depth == 0 || --group.depth > 0) {
@@ -365,6 +387,7 @@ ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(cons
         ncclResult_t launched = launch_queue();
         res = launched == ncclSuccess ? res : launched;
     }
+    leave_communicators();
     empty_group();
     errno = saved;
     return res;

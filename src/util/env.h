@@ -23,6 +23,12 @@
     X(STATS, "ONEHOP_STATS", "0", "0 or 1", "1: print what was served, by communicator, when it ends")                 \
     X(STATS_FILE, "ONEHOP_STATS_FILE", "none", "an absolute path of at most 200 characters",                           \
       "an existing file that the same is appended to; `onehop run --stats` sets it")                                   \
+    X(STALL_SECONDS, "ONEHOP_STALL_SECONDS", "60", "0 to 86400",                                                       \
+      "a call that waits longer for another rank is reported once; 0: never")                                          \
+    X(TIMEOUT_SECONDS, "ONEHOP_TIMEOUT_SECONDS", "0", "0 to 86400",                                                    \
+      "a call that waits longer for another rank fails, and the communicator with it; 0: never")                       \
+    X(CHECK, "ONEHOP_CHECK", "0", "0 or 1",                                                                            \
+      "1: count, type and op of each call are compared between the ranks; any rank's value counts")                    \
     X(GRAPH_MIXING, "ONEHOP_GRAPH_MIXING", "1, or NCCL_GRAPH_MIXING_SUPPORT", "0 or 1",                                \
       "0: a graph's replays are not ordered with the communicator's other calls, the application does that")           \
     X(SHM_DIR, "ONEHOP_SHM_DIR", "/dev/shm", "an absolute path of at most 200 characters",                             \

@@ -78,6 +78,9 @@ static void *run_worker(void *argument)
         app_member_open(worker, &worker->member[m]);
         free_before[m] = free_memory(&worker->member[m]);
     }
+    for (int m = 0; m < worker->members; m++) {
+        worker->board->pid[worker->member[m].world_rank] = getpid();
+    }
     make_communicators(worker);
     if (options->scenario != NULL) {
         app_scenario_run(worker);

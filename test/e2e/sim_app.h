@@ -67,7 +67,8 @@ struct app_options {
     int rounds;
     bool linger;
     int descriptors; /* left to the process while it makes communicators; -1: as many as ever */
-    int victim;      /* rank that ends by SIGKILL in scenario "kill" */
+    int victim;      /* the rank that something happens to; in scenarios kill, kill-* it ends by SIGKILL */
+    const char *log; /* file that standard error goes to: some scenarios wait for a line there */
     uint64_t seed;
     size_t count[APP_MAX_LIST];
     int counts;
@@ -87,6 +88,9 @@ struct app_board {
     ncclUniqueId id[APP_MAX_IDS];
     _Atomic uint64_t hash[APP_MAX_RANKS];
     _Atomic uint32_t hashed[APP_MAX_RANKS];
+    _Atomic int32_t pid[APP_MAX_RANKS];
+    _Atomic uint32_t called; /* ranks that have made the call that the victim does not make */
+    _Atomic uint32_t done;   /* ranks that are through with what they do without the victim */
 };
 
 /* A communicator as one rank has it. */
@@ -174,6 +178,8 @@ uint64_t app_data_hash(uint64_t hash, const void *data, size_t bytes);
 /* sim_comm.c: makes and ends the communicators of a worker's members. */
 void app_comm_make(struct app_worker *worker);
 void app_comm_end(struct app_worker *worker);
+/* The first communicator of the only member anew, for all ranks of the job or for all but one (-1: none). */
+void app_comm_renew(struct app_worker *worker, int without);
 /* Waits until a non-blocking call on the communicator is done. */
 void app_comm_ready(const struct app_worker *worker, ncclComm_t comm);
 /* --jitter: waits for a random time. */
@@ -215,6 +221,10 @@ void app_mix_run_with(struct app_worker *worker, void (*with)(struct app_worker 
 
 /* sim_scenario.c: one item for each member of the worker. */
 void app_scenario_run(struct app_worker *worker);
+void app_scenario_call(struct app_worker *worker, const struct app_item *items); /* in a group */
+void app_scenario_capture(struct app_worker *worker, const struct app_item *items, CUgraphExec *exec);
+void app_scenario_replay(struct app_worker *worker, const CUgraphExec *exec);
+bool app_scenario_finishes(const struct app_worker *worker, unsigned microseconds);
 void app_scenario_fill(struct app_worker *worker, struct app_item *items);
 void app_scenario_verify(struct app_worker *worker, const struct app_item *items);
 void app_scenario_verify_untouched(struct app_worker *worker, const struct app_item *items);
@@ -223,6 +233,14 @@ void app_scenario_verify_untouched(struct app_worker *worker, const struct app_i
 void app_end_exit(struct app_worker *worker, struct app_item *items);
 void app_end_exec(struct app_worker *worker, struct app_item *items);
 void app_end_fork(struct app_worker *worker, struct app_item *items);
+/* sim_guard.c: scenarios about ranks that are killed, stopped, absent or wrong, and communicators that are aborted. */
+void app_guard_kill(struct app_worker *worker, struct app_item *items);
+void app_guard_abort(struct app_worker *worker, struct app_item *items);
+void app_guard_leave(struct app_worker *worker, struct app_item *items);
+void app_guard_stop(struct app_worker *worker, struct app_item *items);
+void app_guard_absent(struct app_worker *worker, struct app_item *items);
+void app_guard_mismatch(struct app_worker *worker, struct app_item *items);
+void app_guard_exit(struct app_worker *worker, struct app_item *items);
 
 /* sim_group.c: scenarios about groups. */
 void app_group_slices(struct app_worker *worker, struct app_item *items);

@@ -56,12 +56,12 @@ void app_member_sync(const struct app_worker *worker, const struct app_member *m
     }
 }
 
-/* The next unique id of the job, from the worker that drives rank 0 to all. */
-static ncclUniqueId next_id(struct app_worker *worker)
+/* The next unique id of the job, from the worker whose first rank is `leader` to all. */
+static ncclUniqueId next_id(struct app_worker *worker, int leader)
 {
     uint32_t index = worker->ids++;
     APP_CHECK(index < APP_MAX_IDS, "too many communicators");
-    if (worker->member[0].world_rank == 0) {
+    if (worker->member[0].world_rank == leader) {
         APP_NCCL(ncclGetUniqueId(&worker->board->id[index]));
         atomic_store(&worker->board->ids, index + 1);
     }
@@ -134,7 +134,7 @@ static void make_world(struct app_worker *worker, ncclComm_t *(*which)(struct ap
     int ids = options->make == APP_MAKE_SCALABLE ? scalable_ids(options->nranks) : 1;
     bool grouped = worker->members > 1, waits = options->make == APP_MAKE_NONBLOCKING;
     for (int i = 0; i < ids; i++) {
-        id[i] = next_id(worker);
+        id[i] = next_id(worker, 0);
     }
     if (grouped) {
         APP_NCCL(ncclGroupStart());
@@ -220,7 +220,7 @@ static void make_children(struct app_worker *worker, int index)
 {
     const struct app_options *options = worker->options;
     bool grouped = worker->members > 1, waits = options->nonblocking;
-    ncclUniqueId id = options->make == APP_MAKE_GROW ? next_id(worker) : (ncclUniqueId){0};
+    ncclUniqueId id = options->make == APP_MAKE_GROW ? next_id(worker, 0) : (ncclUniqueId){0};
     if (grouped) {
         APP_NCCL(ncclGroupStart());
     }
@@ -315,6 +315,24 @@ void app_comm_make(struct app_worker *worker)
             }
         }
     }
+}
+
+void app_comm_renew(struct app_worker *worker, int without)
+{
+    const struct app_options *options = worker->options;
+    struct app_member *member = &worker->member[0];
+    struct app_comm *comm = &member->comm[0];
+    ncclUniqueId id = next_id(worker, without == 0 ? 1 : 0);
+    comm->nranks = 0;
+    for (int r = 0; r < options->nranks; r++) {
+        comm->rank = r == member->world_rank ? comm->nranks : comm->rank;
+        if (r != without) {
+            comm->world[comm->nranks++] = r;
+        }
+    }
+    app_member_use(member);
+    APP_NCCL(ncclCommInitRank(&comm->comm, comm->nranks, id, comm->rank));
+    comm->op = app_data_op(options);
 }
 
 static void end_comm(const struct app_options *options, struct app_comm *comm)

@@ -85,7 +85,8 @@ static pid_t start_process(const struct app_options *options, int first, const c
 
 static bool ended_well(const struct app_options *options, int first, int status)
 {
-    if (options->victim >= first && options->victim < first + options->local) {
+    bool kills = options->scenario != NULL && strncmp(options->scenario, "kill", 4) == 0;
+    if (kills && options->victim >= first && options->victim < first + options->local) {
         return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     }
     if (WIFSIGNALED(status)) {

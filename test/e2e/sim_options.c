@@ -26,10 +26,12 @@ static const char usage[] =
     "  --scramble                    communicators of a group in another order on odd ranks\n"
     "  --counts a,b --types f32,f16 --op sum --offsets s:r,... --in-place 0|1|both\n"
     "  --iterations N --graph REPLAYS --mix --seed N\n"
-    "  --scenario simulate|group-error|arguments|churn|kill|drop|overlap|slices|together|captured|exit|exec|fork\n"
-    "             --rounds N --victim R\n"
     "  --descriptors N             left to a process while it makes its communicators\n"
-    "  --linger                    ends when the communicators' memory is back, or after 10 seconds\n";
+    "  --linger                    ends when the communicators' memory is back, or after 10 seconds\n"
+    "  --scenario simulate|group-error|arguments|churn|drop|overlap|slices|together|captured|exit|exec|fork|\n"
+    "             kill|kill-setup|kill-call|kill-replay|kill-idle|abort-call|abort-replay|abort-idle|abort-launch|\n"
+    "             abort-peer|stop|absent|timeout|mismatch|exit-last|exit-call\n"
+    "             --rounds N --victim R --log FILE\n";
 
 static const char *const type_names[ncclNumTypes] = {"i8",  "u8",  "i32", "u32",  "i64",  "u64",
                                                      "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
@@ -141,7 +143,8 @@ enum {
     OPT_ROUNDS,
     OPT_VICTIM,
     OPT_DESCRIPTORS,
-    OPT_LINGER
+    OPT_LINGER,
+    OPT_LOG
 };
 
 static const struct option table[] = {
@@ -179,6 +182,7 @@ static const struct option table[] = {
     {"victim", required_argument, NULL, OPT_VICTIM},
     {"descriptors", required_argument, NULL, OPT_DESCRIPTORS},
     {"linger", no_argument, NULL, OPT_LINGER},
+    {"log", required_argument, NULL, OPT_LOG},
     {NULL, 0, NULL, 0},
 };
 
@@ -300,6 +304,9 @@ static void set_work_option(struct app_options *options, int option, const char 
         break;
     case OPT_DESCRIPTORS:
         options->descriptors = atoi(value);
+        break;
+    case OPT_LOG:
+        options->log = value;
         break;
     default:
         bad("option");

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* sim_scenario.c - the odd ways of sim_app: groups that come to nothing, wrong arguments, many rounds, a dead rank. */
+/* sim_scenario.c - the odd ways of sim_app: groups that come to nothing, wrong arguments, many rounds. */
 #include "sim_app.h"
 
 #include <dirent.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,6 @@
 /* What the last communicator may still hold: its memory, until the peers have left it. */
 #define DESCRIPTORS_TOLERATED 2
 #define MAPPINGS_TOLERATED 4
-#define STUCK_MICROSECONDS 300000
 #define LEAVE_MICROSECONDS 10000000
 #define POLL_MICROSECONDS 2000
 
@@ -37,7 +35,7 @@ static void call_all(struct app_worker *worker, const struct app_item *items)
     }
 }
 
-static void call_in_group(struct app_worker *worker, const struct app_item *items)
+void app_scenario_call(struct app_worker *worker, const struct app_item *items)
 {
     APP_NCCL(ncclGroupStart());
     call_all(worker, items);
@@ -66,7 +64,7 @@ void app_scenario_verify_untouched(struct app_worker *worker, const struct app_i
 static void run_plain(struct app_worker *worker, struct app_item *items)
 {
     app_scenario_fill(worker, items);
-    call_in_group(worker, items);
+    app_scenario_call(worker, items);
     app_scenario_verify(worker, items);
 }
 
@@ -185,9 +183,9 @@ static void churn(struct app_worker *worker, struct app_item *items)
     }
 }
 
-static bool finishes(const struct app_worker *worker, useconds_t limit)
+bool app_scenario_finishes(const struct app_worker *worker, unsigned microseconds)
 {
-    for (useconds_t waited = 0; waited < limit; waited += POLL_MICROSECONDS) {
+    for (unsigned waited = 0; waited < microseconds; waited += POLL_MICROSECONDS) {
         bool all = true;
         for (int m = 0; m < worker->members; m++) {
             app_member_use(&worker->member[m]);
@@ -201,33 +199,14 @@ static bool finishes(const struct app_worker *worker, useconds_t limit)
     return false;
 }
 
-/* One rank dies. The others wait for it on their GPUs, notice, abort, and get their GPUs back. */
-static void kill_one(struct app_worker *worker, struct app_item *items)
-{
-    run_plain(worker, items);
-    if (worker->member[0].world_rank == worker->options->victim) {
-        usleep(STUCK_MICROSECONDS / 4);
-        kill(getpid(), SIGKILL);
-    }
-    app_scenario_fill(worker, items);
-    call_in_group(worker, items);
-    APP_CHECK(!finishes(worker, STUCK_MICROSECONDS), "an allreduce ended without all of its ranks");
-    for (int m = 0; m < worker->members; m++) {
-        app_member_use(&worker->member[m]);
-        APP_NCCL(ncclCommAbort(worker->member[m].comm[0].comm));
-        worker->member[m].comm[0].comm = NULL;
-    }
-    APP_CHECK(finishes(worker, LEAVE_MICROSECONDS), "the GPU is still busy after ncclCommAbort");
-}
-
 /* Captures the call of every member. */
-static void capture(struct app_worker *worker, const struct app_item *items, CUgraphExec *exec)
+void app_scenario_capture(struct app_worker *worker, const struct app_item *items, CUgraphExec *exec)
 {
     for (int m = 0; m < worker->members; m++) {
         app_member_use(&worker->member[m]);
         APP_CU(cuStreamBeginCapture(worker->member[m].stream[0], CU_STREAM_CAPTURE_MODE_GLOBAL));
     }
-    call_in_group(worker, items);
+    app_scenario_call(worker, items);
     for (int m = 0; m < worker->members; m++) {
         CUgraph graph;
         app_member_use(&worker->member[m]);
@@ -237,7 +216,7 @@ static void capture(struct app_worker *worker, const struct app_item *items, CUg
     }
 }
 
-static void launch_all(struct app_worker *worker, const CUgraphExec *exec)
+void app_scenario_replay(struct app_worker *worker, const CUgraphExec *exec)
 {
     for (int m = 0; m < worker->members; m++) {
         app_member_use(&worker->member[m]);
@@ -258,14 +237,14 @@ static void drop(struct app_worker *worker, struct app_item *items)
 {
     CUgraphExec exec[APP_MAX_RANKS];
     app_scenario_fill(worker, items);
-    call_in_group(worker, items);
+    app_scenario_call(worker, items);
     app_comm_end(worker);
     app_scenario_verify(worker, items);
 
     app_comm_make(worker);
     app_scenario_fill(worker, items);
-    capture(worker, items, exec);
-    launch_all(worker, exec);
+    app_scenario_capture(worker, items, exec);
+    app_scenario_replay(worker, exec);
     destroy_all(worker, exec);
     app_comm_end(worker);
     app_scenario_verify(worker, items);
@@ -282,11 +261,11 @@ static void overlap(struct app_worker *worker, struct app_item *items)
         app_item_open(worker->options, &second[m]);
         app_item_choose(worker->options, 0, &second[m]);
     }
-    capture(worker, items, exec);
+    app_scenario_capture(worker, items, exec);
     for (int round = 0; round < worker->options->rounds; round++) {
         app_scenario_fill(worker, items);
         app_scenario_fill(worker, second);
-        launch_all(worker, exec);
+        app_scenario_replay(worker, exec);
         APP_NCCL(ncclGroupStart());
         for (int m = 0; m < worker->members; m++) {
             struct app_member *member = &worker->member[m];
@@ -314,7 +293,6 @@ void app_scenario_run(struct app_worker *worker)
         {"group-error", group_error},
         {"arguments", arguments},
         {"churn", churn},
-        {"kill", kill_one},
         {"drop", drop},
         {"overlap", overlap},
         {"exit", app_end_exit},
@@ -323,6 +301,22 @@ void app_scenario_run(struct app_worker *worker)
         {"slices", app_group_slices},
         {"together", app_group_together},
         {"captured", app_group_captured},
+        {"kill", app_guard_kill},
+        {"kill-setup", app_guard_kill},
+        {"kill-call", app_guard_kill},
+        {"kill-replay", app_guard_kill},
+        {"kill-idle", app_guard_kill},
+        {"abort-call", app_guard_abort},
+        {"abort-replay", app_guard_abort},
+        {"abort-idle", app_guard_abort},
+        {"abort-launch", app_guard_abort},
+        {"abort-peer", app_guard_leave},
+        {"stop", app_guard_stop},
+        {"absent", app_guard_absent},
+        {"timeout", app_guard_absent},
+        {"mismatch", app_guard_mismatch},
+        {"exit-last", app_guard_exit},
+        {"exit-call", app_guard_exit},
     };
     struct app_item items[APP_MAX_RANKS];
     for (int m = 0; m < worker->members; m++) {

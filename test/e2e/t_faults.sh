@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Calls of the driver that fail, bad settings, uneven timing, dead ranks.
+# Calls of the driver that fail, bad settings, uneven timing. (Ranks that die: t_guard.sh.)
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 work=(--counts 1,5000 --batch 2)
@@ -52,13 +52,5 @@ for algorithm in auto oneshot_ll twoshot_ll twoshot_push oneshot_marker twoshot_
     expect_served "the epoch wraps around, $algorithm"
 done
 
-# A rank is killed while the others wait for it.
-for local in 1 2; do
-    run_app --nranks 4 --local $local --scenario kill --victim 2 --counts 1000
-    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -ge $((4 - local)) ]
-    tap_point $? "a rank is killed, $local ranks a process: the others abort and have their GPUs back" "$(diagnosis)"
-done
-ONEHOP_ALGO=twoshot_push run_app --nranks 3 --scenario kill --victim 0 --counts 300000
-expect_right "rank 0 is killed, twoshot_push"
 expect_no_files
 tap_done

@@ -151,7 +151,8 @@ static bool arguments_reachable(CUcontext ctx, const struct oh_kernel_args *args
             return false;
         }
     }
-    return reachable(ctx, "abort_word", args->abort_word) && reachable(ctx, "scalar", args->scalar);
+    return reachable(ctx, "abort_word", args->abort_word) && reachable(ctx, "signal", args->signal) &&
+           reachable(ctx, "scalar", args->scalar);
 }
 
 static bool buffers_reachable(CUcontext ctx, const void *sendbuff, const void *recvbuff)

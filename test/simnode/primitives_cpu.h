@@ -35,6 +35,7 @@ template <class Value> inline Value simnode_fmax(Value a, Value b)
 #define OH_DEVICE static inline
 #define OH_DEVICE_METHOD inline
 #define OH_UNROLL
+#define OH_PATIENCE 16u /* a look may take as long as a time slice of everything else that runs */
 
 /* The block that this thread plays. Set by the wrapper of each kernel. */
 struct simnode_place {

@@ -67,6 +67,8 @@ static const struct {
 static const char *const op_names[OH_OPS] = {"sum", "prod", "min", "max", "avg", "scaled_sum"};
 
 #define ITEMS 5
+#define TOLD_CALL 17 /* what kernels tell of a call; it means nothing to them */
+#define TOLD_WHAT 0x20301
 
 struct call {
     enum algorithm algorithm;
@@ -108,7 +110,7 @@ static bool is_list(const struct call *call)
 struct node {
     unsigned ranks;
     char *staging[OH_MAX_RANKS];
-    uint32_t abort_word;
+    struct oh_signal signal;
 };
 
 static struct node node;
@@ -125,7 +127,7 @@ static void start_node(unsigned ranks, uint32_t epoch)
 {
     const uint32_t marker = OH_MARKER;
     node.ranks = ranks;
-    node.abort_word = 0;
+    node.signal = (struct oh_signal){0};
     for (unsigned r = 0; r < ranks; r++) {
         node.staging[r] = must(aligned_alloc(4096, OH_STAGING_BYTES));
         memset(node.staging[r], 0, OH_STAGING_BYTES);
@@ -198,7 +200,12 @@ static uint64_t scalar_bits(enum type type, unsigned rank)
 
 static struct oh_kernel_args base_args(const struct call *call, unsigned rank, const uint64_t *scalar)
 {
-    struct oh_kernel_args args = {.count = call->count, .abort_word = &node.abort_word, .rank = rank};
+    struct oh_kernel_args args = {.count = call->count,
+                                  .abort_word = &node.signal.abort,
+                                  .signal = &node.signal,
+                                  .call = TOLD_CALL,
+                                  .what = TOLD_WHAT,
+                                  .rank = rank};
     for (unsigned j = 0; j < node.ranks; j++) {
         args.staging[j] = node.staging[(rank + j) % node.ranks];
     }
@@ -616,11 +623,14 @@ static void test_sweep(enum algorithm algorithm, unsigned seed)
     tap_ok(!wrong, "%s: stale flags are swept before epochs repeat", algorithm_names[algorithm]);
 }
 
-static void *raise_abort_word(void *unused)
+/* Aborts once a kernel has told that it waits, or never will. */
+static void *abort_waiting(void *unused)
 {
     (void)unused;
-    usleep(30000);
-    __atomic_store_n(&node.abort_word, 1, __ATOMIC_RELEASE);
+    for (int i = 0; i < 10000 && __atomic_load_n(&node.signal.looks, __ATOMIC_RELAXED) == 0; i++) {
+        usleep(1000);
+    }
+    __atomic_store_n(&node.signal.abort, 1, __ATOMIC_RELEASE);
     return NULL;
 }
 
@@ -635,13 +645,17 @@ static void test_abort(enum algorithm algorithm)
     unsigned seed = 1;
     start_node(4, 1);
     prepare(&call, &seed);
-    pthread_create(&aborter, NULL, raise_abort_word, NULL);
+    pthread_create(&aborter, NULL, abort_waiting, NULL);
     pthread_create(&thread, NULL, run_rank, &job);
     clock_gettime(CLOCK_REALTIME, &limit);
     limit.tv_sec += 20;
     bool left = pthread_timedjoin_np(thread, NULL, &limit) == 0;
     pthread_join(aborter, NULL);
     tap_ok(left, "%s: leaves when the abort word is set", algorithm_names[algorithm]);
+    const struct oh_signal *signal = &node.signal;
+    tap_ok(signal->looks > 0 && signal->epoch == 1 && signal->call == TOLD_CALL && signal->what == TOLD_WHAT &&
+               signal->count == call.count,
+           "%s: tells in which call it waits", algorithm_names[algorithm]);
     if (left) {
         release(&call);
         stop_node();

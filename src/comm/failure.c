@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT */
+#include "comm/failure.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "util/log.h"
+
+/* --- words -------------------------------------------------------------------------------------------------------- */
+
+static const char *op_name(uint32_t op)
+{
+    static const char *const names[OH_OPS] = {
+        [OH_OP_SUM] = "sum", [OH_OP_PROD] = "prod", [OH_OP_MIN] = "min",
+        [OH_OP_MAX] = "max", [OH_OP_AVG] = "avg",   [OH_OP_SCALED_SUM] = "scaled sum",
+    };
+    return op < OH_OPS ? names[op] : "?";
+}
+
+static const char *type_name(uint32_t type)
+{
+    static const char *const names[OH_NCCL_TYPES] = {"int8",    "uint8",   "int32",   "uint32",   "int64",   "uint64",
+                                                     "float16", "float32", "float64", "bfloat16", "fp8e4m3", "fp8e5m2"};
+    return type < OH_NCCL_TYPES ? names[type] : "?";
+}
+
+void oh_what_text(uint32_t what, uint64_t count, char *text_p)
+{
+    uint32_t algorithm = what & 0xff;
+    bool known = algorithm < ONEHOP_ALGORITHMS;
+    snprintf(text_p, OH_WHAT_TEXT, "%s of %" PRIu64 " x %s%s%s", op_name(what >> 16), count,
+             type_name(what >> 8 & 0xff), known ? ", " : "", known ? oh_algorithm_name((int)algorithm) : "");
+}
+
+void oh_rank_text(const struct oh_comm *comm, uint32_t rank, char *text_p)
+{
+    static const char *const farewells[] = {"", "; it has ended the communicator", "; it has aborted the communicator"};
+    const struct oh_progress *progress = &comm->segment.meeting->progress[rank];
+    uint64_t calls = atomic_load(&progress->calls);
+    char what[OH_WHAT_TEXT];
+    oh_what_text(atomic_load(&progress->what), atomic_load(&progress->count), what);
+    snprintf(text_p, OH_RANK_TEXT, "rank %u (pid %d, %" PRIu64 " calls%s%s%s)", rank,
+             (int)comm->segment.meeting->slot[rank].pid, calls, calls > 0 ? ", the last a " : "", calls > 0 ? what : "",
+             farewells[oh_comm_farewell(comm, rank)]);
+}
+
+/* --- farewells and failures --------------------------------------------------------------------------------------- */
+
+enum oh_farewell oh_comm_farewell(const struct oh_comm *comm, uint32_t rank)
+{
+    uint32_t farewell = atomic_load(&comm->segment.meeting->progress[rank].farewell);
+    return farewell <= OH_FAREWELL_ABORTED ? (enum oh_farewell)farewell : OH_FAREWELL_NONE;
+}
+
+void oh_comm_say_farewell(struct oh_comm *comm, enum oh_farewell farewell)
+{
+    uint32_t none = OH_FAREWELL_NONE;
+    pthread_mutex_lock(&comm->late.mutex);
+    if (!comm->progress) {
+        /* It is not served: nobody waits for this rank. */
+    } else if (farewell == OH_FAREWELL_ABORTED) {
+        atomic_store(&comm->progress->farewell, farewell);
+    } else {
+        atomic_compare_exchange_strong(&comm->progress->farewell, &none, farewell);
+    }
+    pthread_mutex_unlock(&comm->late.mutex);
+}
+
+bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t gone)
+{
+    int none = ncclSuccess;
+    uint32_t nobody = 0, word = (uint32_t)error << 16 | gone << 8 | comm->rank;
+    if (!atomic_compare_exchange_strong(&comm->failure, &none, error)) {
+        return false;
+    }
+    atomic_store(&comm->served, false);
+    __atomic_store_n(&comm->staging.signal->abort, 1, __ATOMIC_RELEASE); /* pairs with oh_has_lost in the kernels */
+    atomic_compare_exchange_strong(&comm->segment.meeting->failed, &nobody, word);
+    return true;
+}
+
+struct oh_failure oh_meeting_failure(const struct oh_comm *comm)
+{
+    uint32_t word = atomic_load(&comm->segment.meeting->failed), error = word >> 16, gone = word >> 8 & 0xff;
+    bool known = error == ncclSuccess || error == ncclInvalidUsage || error == ncclInternalError;
+    return (struct oh_failure){
+        .error = known ? (ncclResult_t)error : ncclRemoteError,
+        .rank = word & 0xff,
+        .gone = gone < comm->nranks ? gone : OH_MAX_RANKS,
+    };
+}
+
+ncclResult_t oh_comm_failure(struct oh_comm *comm)
+{
+    uint32_t lost = atomic_load_explicit(&comm->lost, memory_order_acquire);
+    /* Once this rank has left as well, NCCL says what it says of such a communicator. */
+    bool stays = lost != 0 && oh_comm_farewell(comm, comm->rank) == OH_FAREWELL_NONE;
+    if (stays && oh_comm_fail(comm, ncclRemoteError, lost - 1)) {
+        char text[OH_RANK_TEXT];
+        oh_rank_text(comm, lost - 1, text);
+        OH_WARN("comm %p rank %u of %u: a call when %s has gone: calls now give ncclRemoteError", (void *)comm->nccl,
+                comm->rank, comm->nranks, text);
+    }
+    return (ncclResult_t)atomic_load_explicit(&comm->failure, memory_order_acquire);
+}
+
+/* --- ONEHOP_CHECK ------------------------------------------------------------------------------------------------- */
+
+/* A step of a hash over all calls: what differs earlier than the records reach is seen all the same. */
+static uint64_t chain(uint64_t hash, uint64_t count, uint32_t what)
+{
+    hash = (hash ^ count) * UINT64_C(0x9e3779b97f4a7c15);
+    hash = (hash ^ hash >> 32 ^ what) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 29;
+}
+
+static struct oh_record *record_of(const struct oh_comm *comm, uint32_t rank, uint64_t number)
+{
+    return &comm->segment.meeting->record[rank][number % OH_RECORDS];
+}
+
+/* Of two ranks that write a record and then read the other's, at least one sees both: hence the total order. */
+static void write_record(struct oh_record *record, uint64_t number, uint64_t count, uint32_t what, uint64_t hash)
+{
+    atomic_store(&record->number, 0);
+    atomic_store(&record->count, count);
+    atomic_store(&record->what, what);
+    atomic_store(&record->hash, hash);
+    atomic_store(&record->number, number);
+}
+
+/* False: it is not there yet, or no more. */
+static bool read_record(const struct oh_record *record, uint64_t number, uint64_t *count_p, uint64_t *what_p,
+                        uint64_t *hash_p)
+{
+    if (atomic_load(&record->number) != number) {
+        return false;
+    }
+    *count_p = atomic_load(&record->count);
+    *what_p = atomic_load(&record->what);
+    *hash_p = atomic_load(&record->hash);
+    return atomic_load(&record->number) == number;
+}
+
+static bool compare_with(const struct oh_call *call, uint32_t rank, uint32_t what)
+{
+    struct oh_comm *comm = call->comm;
+    uint64_t count, other, hash;
+    char mine[OH_WHAT_TEXT], theirs[OH_WHAT_TEXT];
+    if (!read_record(record_of(comm, rank, comm->checked), comm->checked, &count, &other, &hash) ||
+        hash == comm->check_hash) {
+        return true;
+    }
+    if (oh_comm_fail(comm, ncclInvalidUsage, OH_MAX_RANKS)) {
+        oh_what_text(what, call->count, mine);
+        oh_what_text((uint32_t)other, count, theirs);
+        bool earlier = count == call->count && other == what;
+        OH_WARN("comm %p: %s %" PRIu64 " is a %s on rank %u and a %s on rank %u: calls now give ncclInvalidUsage",
+                (void *)comm->nccl, earlier ? "calls differ before call" : "call", comm->checked, mine, comm->rank,
+                theirs, rank);
+    }
+    return false;
+}
+
+bool oh_check_call(const struct oh_call *call)
+{
+    struct oh_comm *comm = call->comm;
+    uint32_t what = oh_what(ONEHOP_ALGORITHMS, call->type, call->op.kind);
+    comm->checked++;
+    comm->check_hash = chain(comm->check_hash, call->count, what);
+    write_record(record_of(comm, comm->rank, comm->checked), comm->checked, call->count, what, comm->check_hash);
+    for (uint32_t r = 0; r < comm->nranks; r++) {
+        if (r != comm->rank && !compare_with(call, r, what)) {
+            return false;
+        }
+    }
+    return true;
+}

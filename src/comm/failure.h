@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * failure.h - communicators that have failed, and what ranks tell each other of their calls
+ *
+ * Inside of src/comm, but for oh_comm_failure. A failure is final: kernels leave, `served` is false, so that the next
+ * call takes the way of those handed back, and is refused there. It costs the calls of a sound communicator nothing.
+ * Whoever detects it says why; the other ranks learn of it through the meeting.
+ */
+#ifndef OH_COMM_FAILURE_H_
+#define OH_COMM_FAILURE_H_
+
+#include "comm/comm.h"
+
+/* Algorithm, type and op of a call in one word; algorithm ONEHOP_ALGORITHMS: none, it is not known yet. */
+static inline uint32_t oh_what(int algorithm, ncclDataType_t type, enum oh_kernel_op op)
+{
+    return (uint32_t)algorithm | (uint32_t)type << 8 | (uint32_t)op << 16;
+}
+
+/* The same in words, with the number of elements: "sum of 5 x float32, oneshot_ll". Takes any values. */
+#define OH_WHAT_TEXT 96
+void oh_what_text(uint32_t what, uint64_t count, char *text_p);
+
+/* Who a rank is, and how far: "rank 2 (pid 7, 16 calls, the last a sum of 5 x float32, oneshot_ll)". */
+#define OH_RANK_TEXT 256
+void oh_rank_text(const struct oh_comm *comm, uint32_t rank, char *text_p);
+
+/* How a rank has left. */
+enum oh_farewell oh_comm_farewell(const struct oh_comm *comm, uint32_t rank);
+
+/* Tells the others how this rank has left the communicator. */
+void oh_comm_say_farewell(struct oh_comm *comm, enum oh_farewell farewell);
+
+/* A failure, as the ranks tell each other. */
+struct oh_failure {
+    ncclResult_t error; /* ncclSuccess: none */
+    uint32_t rank;      /* that has noticed it first */
+    uint32_t gone;      /* the rank that is gone; OH_MAX_RANKS: none is */
+};
+
+/* Makes the communicator fail with an NCCL error code, on all ranks; gone: as above. False: it has failed before. */
+bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t gone);
+
+/* What the first rank that failed has said. */
+struct oh_failure oh_meeting_failure(const struct oh_comm *comm);
+
+/* Notes that this rank makes `calls` more calls, of which the last has `count` elements; returns its number. */
+static inline uint64_t oh_comm_note_launch(struct oh_comm *comm, size_t calls, uint32_t what, uint64_t count)
+{
+    struct oh_progress *progress = comm->progress;
+    comm->issued += calls;
+    atomic_store_explicit(&progress->what, what, memory_order_relaxed);
+    atomic_store_explicit(&progress->count, (uint32_t)count, memory_order_relaxed);
+    atomic_store_explicit(&progress->calls, comm->issued, memory_order_relaxed);
+    return comm->issued;
+}
+
+/*
+ * ONEHOP_CHECK=1: compares the call with those that the other ranks have made under its number. False: they differ; it
+ * has been said, and the communicator has failed.
+ */
+bool oh_check_call(const struct oh_call *call);
+
+#endif

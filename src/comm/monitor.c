@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * monitor.c - see monitor.h
+ *
+ * How a wait is seen: a kernel that has polled for long writes its call and a running number into host memory
+ * (kernels/protocol.cuh), again and again; so eager calls and replays of graphs are alike. The epoch says whether it is
+ * still the same wait. Only a fresh sign counts: a wait that is over leaves none.
+ *
+ * Messages are written without the mutex, since stderr may be a pipe that nobody empties.
+ */
+#include "comm/monitor.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "comm/failure.h"
+#include "util/clock.h"
+#include "util/env.h"
+#include "util/log.h"
+#include "util/process.h"
+#include "util/worker.h"
+
+#define MS UINT64_C(1000000)
+#define TICK_NS (500 * MS)        /* between looks, mostly */
+#define TICK_POLLED_NS (100 * MS) /* where a process must be looked for */
+#define TICK_GONE_NS (20 * MS)    /* while it must be seen whether a peer that has gone is waited for */
+#define GONE_SOON_NS (5000 * MS)  /* how long that is */
+/*
+ * From when on a wait is for a peer that has gone: what it sent before comes within microseconds, but another rank may
+ * be slower. One that has ended the communicator had all that it waited for, so its own part has been sent.
+ */
+#define GRACE_NS (100 * MS)
+#define GRACE_ENDED_NS (10000 * MS)
+#define LINE 2560
+#define NEVER UINT64_MAX
+
+static void work(void);
+static void stop_at_exit(void);
+static struct oh_worker worker = OH_WORKER(work, stop_at_exit);
+static struct oh_comm *watched; /* the list; this and what follows is guarded by the worker's mutex */
+static int poller = -1;         /* of epoll, made once */
+static bool begun;
+static bool polled; /* there is a process without a descriptor */
+static uint64_t stall_ns;
+static uint64_t timeout_ns;
+
+/* --- what is known of the ranks ----------------------------------------------------------------------------------- */
+
+static bool process_has_ended(const struct oh_comm *comm, uint32_t rank)
+{
+    const struct oh_process *process = comm->watch.peer[rank];
+    return process && process->ended;
+}
+
+/* Nothing more will come from it. */
+static bool has_gone(const struct oh_comm *comm, uint32_t rank)
+{
+    return rank != comm->rank && (oh_comm_farewell(comm, rank) == OH_FAREWELL_ABORTED || process_has_ended(comm, rank));
+}
+
+/* It keeps this rank waiting: it has not been seen to wait in the same call itself. */
+static bool is_missing(const struct oh_comm *comm, uint32_t rank)
+{
+    const struct oh_progress *progress = &comm->segment.meeting->progress[rank];
+    return rank != comm->rank && atomic_load(&progress->waits) != (comm->watch.epoch | OH_FLAG_BIT);
+}
+
+static bool is_anyone_missing(const struct oh_comm *comm)
+{
+    for (uint32_t r = 0; r < comm->nranks; r++) {
+        if (is_missing(comm, r)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* --- words -------------------------------------------------------------------------------------------------------- */
+
+__attribute__((format(printf, 2, 3))) static void append(char *line, const char *format, ...)
+{
+    size_t used = strlen(line);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line + used, LINE - used, format, args);
+    va_end(args);
+}
+
+static const char *name_of(ncclResult_t error)
+{
+    return error == ncclInvalidUsage    ? "ncclInvalidUsage"
+           : error == ncclInternalError ? "ncclInternalError"
+                                        : "ncclRemoteError";
+}
+
+static void append_rank(const struct oh_comm *comm, uint32_t rank, char *line)
+{
+    char text[OH_RANK_TEXT];
+    oh_rank_text(comm, rank, text);
+    append(line, "%s%s", text, process_has_ended(comm, rank) ? ", whose process has ended" : "");
+}
+
+static void append_missing(const struct oh_comm *comm, char *line)
+{
+    const char *between = "";
+    for (uint32_t r = 0; r < comm->nranks; r++) {
+        if (is_missing(comm, r)) {
+            append(line, "%s", between);
+            append_rank(comm, r, line);
+            between = ", ";
+        }
+    }
+    append(line, "%s", *between ? "" : "nobody: all ranks wait in it");
+}
+
+/* "ranks 0, 1 wait" */
+static void append_waiting(const struct oh_comm *comm, char *line)
+{
+    char list[4 * OH_MAX_RANKS] = "";
+    int count = 0, used = 0;
+    for (uint32_t r = 0; r < comm->nranks; r++) {
+        if (!is_missing(comm, r)) {
+            used += snprintf(list + used, sizeof list - (size_t)used, "%s%u", count > 0 ? ", " : "", r);
+            count++;
+        }
+    }
+    append(line, "rank%s %s wait%s", count > 1 ? "s" : "", list, count > 1 ? "" : "s");
+}
+
+/* "comm 0x1 rank 0 of 3: ranks 0, 1 wait for 60 s in call 17, a sum of 5 x float32, oneshot_ll, for rank 2 (...)" */
+static void describe_wait(const struct oh_comm *comm, uint64_t waited_ns, char *line)
+{
+    const struct oh_signal *signal = comm->staging.signal;
+    char what[OH_WHAT_TEXT];
+    oh_what_text(__atomic_load_n(&signal->what, __ATOMIC_RELAXED), __atomic_load_n(&signal->count, __ATOMIC_RELAXED),
+                 what);
+    append(line, "comm %p rank %u of %u: ", (void *)comm->nccl, comm->rank, comm->nranks);
+    append_waiting(comm, line);
+    append(line, " for %" PRIu64 " s in call %u, a %s, for ", waited_ns / (1000 * MS),
+           __atomic_load_n(&signal->call, __ATOMIC_RELAXED), what);
+    append_missing(comm, line);
+}
+
+/* --- one communicator --------------------------------------------------------------------------------------------- */
+
+/* How long a kernel has been seen waiting, if it still does. */
+static uint64_t look_at_wait(struct oh_comm *comm, uint64_t now)
+{
+    const struct oh_signal *signal = comm->staging.signal;
+    struct oh_watch *watch = &comm->watch;
+    uint32_t looks = __atomic_load_n(&signal->looks, __ATOMIC_RELAXED);
+    uint32_t epoch = __atomic_load_n(&signal->epoch, __ATOMIC_RELAXED);
+    bool same = watch->since_ns != 0 && epoch == watch->epoch;
+    if (looks == 0 || (same && looks == watch->looks)) {
+        return 0;
+    }
+    if (!same) {
+        watch->epoch = epoch;
+        watch->since_ns = now;
+        atomic_store(&comm->progress->waits, epoch | OH_FLAG_BIT);
+    }
+    watch->looks = looks;
+    return now - watch->since_ns;
+}
+
+static bool waits_in_vain(const struct oh_comm *comm, uint32_t rank, uint64_t waited_ns, uint64_t now)
+{
+    uint64_t gone_for_ns = now - comm->watch.gone_ns[rank];
+    uint64_t grace = oh_comm_farewell(comm, rank) == OH_FAREWELL_ENDED ? GRACE_ENDED_NS : GRACE_NS;
+    return waited_ns >= grace && gone_for_ns >= grace;
+}
+
+static void fail_without(struct oh_comm *comm, uint32_t rank, char *line)
+{
+    if (oh_comm_fail(comm, ncclRemoteError, rank)) {
+        append(line, "comm %p rank %u of %u: a call waits for ", (void *)comm->nccl, comm->rank, comm->nranks);
+        append_rank(comm, rank, line);
+        append(line, ": its result is lost, calls now give ncclRemoteError");
+    }
+}
+
+/* Peers that have gone. Returns how soon to look again. */
+static uint64_t look_at_peers(struct oh_comm *comm, uint64_t waited_ns, uint64_t now, char *line)
+{
+    uint64_t tick = NEVER;
+    for (uint32_t r = 0; r < comm->nranks; r++) {
+        uint64_t *gone_ns = &comm->watch.gone_ns[r];
+        if (!has_gone(comm, r)) {
+            continue;
+        }
+        *gone_ns = *gone_ns ? *gone_ns : now;
+        bool stays = oh_comm_farewell(comm, comm->rank) == OH_FAREWELL_NONE;
+        if (stays && oh_comm_farewell(comm, r) != OH_FAREWELL_ENDED) {
+            atomic_store(&comm->lost, r + 1);
+            atomic_store(&comm->served, false); /* the next call is refused */
+        }
+        if (waits_in_vain(comm, r, waited_ns, now)) {
+            fail_without(comm, r, line);
+            return NEVER;
+        }
+        tick = now - *gone_ns < GONE_SOON_NS ? TICK_GONE_NS : tick;
+    }
+    return tick;
+}
+
+/* Another rank has failed. */
+static void look_at_meeting(struct oh_comm *comm, char *line)
+{
+    struct oh_failure failure = oh_meeting_failure(comm);
+    if (failure.error != ncclSuccess && oh_comm_fail(comm, failure.error, failure.gone)) {
+        append(line, "comm %p rank %u of %u: rank %u has given up", (void *)comm->nccl, comm->rank, comm->nranks,
+               failure.rank);
+        if (failure.gone < OH_MAX_RANKS) {
+            append(line, ", without ");
+            append_rank(comm, failure.gone, line);
+        }
+        append(line, ": calls now give %s", name_of(failure.error));
+    }
+}
+
+static void look_at_clock(struct oh_comm *comm, uint64_t waited_ns, char *line)
+{
+    uint32_t wait = comm->watch.epoch | OH_FLAG_BIT;
+    if (timeout_ns > 0 && waited_ns >= timeout_ns) {
+        ncclResult_t error = is_anyone_missing(comm) ? ncclRemoteError : ncclInternalError;
+        if (oh_comm_fail(comm, error, OH_MAX_RANKS)) {
+            describe_wait(comm, waited_ns, line);
+            append(line, ": ONEHOP_TIMEOUT_SECONDS is over, calls now give %s", name_of(error));
+        }
+    } else if (stall_ns > 0 && waited_ns >= stall_ns &&
+               /* the ranks that wait share one report */
+               atomic_exchange(&comm->segment.meeting->told, wait) != wait) {
+        describe_wait(comm, waited_ns, line);
+    }
+}
+
+/* Returns how soon to look again. In line: what to say, if anything. */
+static uint64_t look_at(struct oh_comm *comm, uint64_t now, char *line)
+{
+    if (atomic_load(&comm->failure) != ncclSuccess) {
+        atomic_store(&comm->served, false); /* late.c may just have set it */
+        return NEVER;
+    }
+    if (oh_comm_farewell(comm, comm->rank) == OH_FAREWELL_ABORTED) {
+        return NEVER; /* nothing of this rank waits any more */
+    }
+    uint64_t waited_ns = look_at_wait(comm, now);
+    uint64_t tick = look_at_peers(comm, waited_ns, now, line);
+    if (line[0] == '\0') {
+        look_at_meeting(comm, line);
+    }
+    if (line[0] == '\0' && waited_ns > 0) {
+        look_at_clock(comm, waited_ns, line);
+    }
+    return tick;
+}
+
+/* --- the thread --------------------------------------------------------------------------------------------------- */
+
+static uint64_t usual_tick(void)
+{
+    uint64_t tick = polled ? TICK_POLLED_NS : TICK_NS;
+    const uint64_t limits[] = {stall_ns, timeout_ns};
+    for (int i = 0; i < 2; i++) {
+        tick = limits[i] > 0 && limits[i] / 8 < tick ? limits[i] / 8 : tick;
+    }
+    return tick;
+}
+
+/* Everything, until there is something to say. */
+static uint64_t look_around(char *line)
+{
+    uint64_t now = oh_now_ns(), tick = usual_tick();
+    oh_processes_look(poller);
+    for (struct oh_comm *comm = watched; comm && line[0] == '\0'; comm = comm->watch.next) {
+        uint64_t soon = look_at(comm, now, line);
+        tick = soon < tick ? soon : tick;
+    }
+    return tick;
+}
+
+/* Until a process ends, or so long. */
+static void rest(uint64_t ns)
+{
+    struct epoll_event event;
+    if (poller < 0) {
+        oh_worker_sleep(&worker, ns);
+        return;
+    }
+    pthread_mutex_unlock(&worker.mutex);
+    epoll_wait(poller, &event, 1, (int)(ns / MS));
+    pthread_mutex_lock(&worker.mutex);
+}
+
+static void work(void)
+{
+    while (!worker.stopping) {
+        char line[LINE] = "";
+        uint64_t tick = look_around(line);
+        if (line[0] != '\0') {
+            pthread_mutex_unlock(&worker.mutex);
+            OH_WARN("%s", line);
+            pthread_mutex_lock(&worker.mutex);
+        } else if (watched) {
+            rest(tick);
+        } else {
+            oh_worker_sleep(&worker, NEVER / 4);
+        }
+    }
+}
+
+/* It may sleep on, but touches nothing any more. */
+static void stop_at_exit(void)
+{
+    oh_worker_stop(&worker, 0);
+}
+
+/* --- who is watched ----------------------------------------------------------------------------------------------- */
+
+static void begin(void)
+{
+    stall_ns = oh_env_number(OH_ENV_STALL_SECONDS, false, 86400, 60) * 1000 * MS;
+    timeout_ns = oh_env_number(OH_ENV_TIMEOUT_SECONDS, false, 86400, 0) * 1000 * MS;
+    poller = epoll_create1(EPOLL_CLOEXEC);
+    begun = true;
+}
+
+/* False: it cannot be watched. */
+static bool watch_peer(struct oh_comm *comm, uint32_t rank)
+{
+    const struct oh_slot slot = comm->segment.meeting->slot[rank];
+    struct oh_process **peer = &comm->watch.peer[rank];
+    if (oh_slot_is_mine(&slot)) {
+        return true;
+    }
+    *peer = oh_slot_has_pid(&slot) ? oh_process_watch(slot.pid, slot.start_time, poller) : NULL;
+    polled |= *peer && (*peer)->fd < 0 && !(*peer)->ended;
+    return *peer != NULL;
+}
+
+void oh_monitor_add(struct oh_comm *comm)
+{
+    int unseen = 0;
+    pthread_mutex_lock(&worker.mutex);
+    if (!begun) {
+        begin();
+    }
+    for (uint32_t r = 0; r < comm->nranks; r++) {
+        unseen += !watch_peer(comm, r);
+    }
+    comm->watch.next = watched;
+    comm->watch.watched = true;
+    watched = comm;
+    bool works = oh_worker_start(&worker);
+    pthread_mutex_unlock(&worker.mutex);
+    if (!works) {
+        OH_INFO("comm %p rank %u: there is no thread to watch the other ranks", (void *)comm->nccl, comm->rank);
+    } else if (unseen > 0) {
+        OH_INFO("comm %p rank %u: of %d ranks it cannot be seen whether their processes end (other pid namespaces?); "
+                "calls that wait for them are reported after ONEHOP_STALL_SECONDS",
+                (void *)comm->nccl, comm->rank, unseen);
+    }
+}
+
+void oh_monitor_remove(struct oh_comm *comm)
+{
+    pthread_mutex_lock(&worker.mutex);
+    if (comm->watch.watched) {
+        struct oh_comm **link = &watched;
+        while (*link != comm) {
+            link = &(*link)->watch.next;
+        }
+        *link = comm->watch.next;
+        comm->watch.watched = false;
+        for (uint32_t r = 0; r < comm->nranks; r++) {
+            if (comm->watch.peer[r]) {
+                oh_process_unwatch(comm->watch.peer[r], poller);
+                comm->watch.peer[r] = NULL;
+            }
+        }
+    }
+    pthread_mutex_unlock(&worker.mutex);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT */
+#include "util/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SYS_pidfd_open /* the same number on every architecture */
+#define SYS_pidfd_open 434
+#endif
+
+static struct oh_process *processes;
+
+/*
+ * What stands in /proc about it: is it dead, but for being buried, and the time of start. (Where only the first thread
+ * has ended it is a zombie as well, but of several threads.) False: it cannot be read.
+ */
+static bool read_stat(int32_t pid, bool *dead_p, uint64_t *start_p)
+{
+    char path[32], text[1024], state;
+    long threads;
+    snprintf(path, sizeof path, "/proc/%" PRId32 "/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return false;
+    }
+    ssize_t length = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (length <= 0) {
+        return false;
+    }
+    text[length] = '\0';
+    /* The name in brackets may hold anything. State is field 3, threads 20, start 22 (proc(5)). */
+    const char *rest = strrchr(text, ')');
+    if (!rest ||
+        sscanf(rest + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %" SCNu64, &state,
+               &threads, start_p) != 3) {
+        return false;
+    }
+    *dead_p = (state == 'Z' || state == 'X') && threads <= 1;
+    return true;
+}
+
+uint64_t oh_process_start_time(int32_t pid)
+{
+    bool dead;
+    uint64_t start;
+    return read_stat(pid, &dead, &start) ? start : 0;
+}
+
+/* Is the number another process's by now, or that of one that only waits to be buried? */
+static bool is_another(const struct oh_process *process)
+{
+    bool dead;
+    uint64_t start;
+    return read_stat(process->pid, &dead, &start) && (dead || (process->start != 0 && start != process->start));
+}
+
+static bool is_gone(const struct oh_process *process)
+{
+    if (process->fd >= 0) {
+        struct pollfd look = {.fd = process->fd, .events = POLLIN};
+        return poll(&look, 1, 0) > 0;
+    }
+    return (kill(process->pid, 0) != 0 && errno == ESRCH) || is_another(process);
+}
+
+/* A copy of the descriptor may live on in a forked child, so that closing it would not take it from the poller. */
+static void drop_descriptor(struct oh_process *process, int poller)
+{
+    if (process->fd >= 0) {
+        if (poller >= 0) {
+            epoll_ctl(poller, EPOLL_CTL_DEL, process->fd, NULL);
+        }
+        close(process->fd);
+        process->fd = -1;
+    }
+}
+
+void oh_processes_look(int poller)
+{
+    for (struct oh_process *process = processes; process; process = process->next) {
+        if (!process->ended && is_gone(process)) {
+            process->ended = true;
+            drop_descriptor(process, poller);
+        }
+    }
+}
+
+static void open_descriptor(struct oh_process *process, int poller)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    process->fd = (int)syscall(SYS_pidfd_open, process->pid, 0);
+    if (process->fd < 0) {
+        return;
+    }
+    if (is_another(process)) { /* it ended before the descriptor was taken */
+        drop_descriptor(process, -1);
+        process->ended = true;
+    } else if (poller >= 0 && epoll_ctl(poller, EPOLL_CTL_ADD, process->fd, &event) != 0) {
+        drop_descriptor(process, -1);
+    }
+}
+
+struct oh_process *oh_process_watch(int32_t pid, uint64_t start, int poller)
+{
+    struct oh_process *process = processes;
+    while (process && (process->pid != pid || process->start != start)) {
+        process = process->next;
+    }
+    if (!process) {
+        process = malloc(sizeof *process);
+        if (!process) {
+            return NULL;
+        }
+        *process = (struct oh_process){.next = processes, .pid = pid, .start = start, .fd = -1};
+        processes = process;
+        open_descriptor(process, poller);
+    }
+    process->users++;
+    return process;
+}
+
+void oh_process_unwatch(struct oh_process *process, int poller)
+{
+    struct oh_process **link = &processes;
+    if (--process->users > 0) {
+        return;
+    }
+    while (*link != process) {
+        link = &(*link)->next;
+    }
+    *link = process->next;
+    drop_descriptor(process, poller);
+    free(process);
+}

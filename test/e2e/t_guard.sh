@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+# What must not hang, and what must be told: rows of the table in doc/faults.md.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+export ONEHOP_SHM_DIR=$meeting
+work=(--nranks 3 --counts 1000 --log "$out")
+
+# expect_told NAME LINES PATTERN: the run was right, so many warnings were given, and each has the pattern.
+expect_told() {
+    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -gt 0 ] && [ "$(count_of ' WARN ')" = "$2" ] &&
+        [ "$(count_of " WARN .*$3")" = "$2" ]
+    tap_point $? "$1" "$(diagnosis "$2 warnings: $3")"
+}
+
+# A rank is killed. Each of the others says so once: who, which process, and its last call.
+gone='rank 1 \(pid [0-9]+, [0-9]+ calls, the last a sum of 1000 x float32, oneshot_marker'
+run_app "${work[@]}" --scenario kill-call --victim 1
+expect_told "killed in a call: the others get an error, their GPUs, and a new communicator" 2 "$gone"
+run_app "${work[@]}" --scenario kill-replay --victim 1
+expect_told "killed in a graph's replay: likewise" 2 "$gone"
+run_app "${work[@]}" --scenario kill-idle --victim 1
+expect_told "killed between calls: likewise" 2 "$gone"
+run_app --nranks 4 --local 2 --counts 1000 --scenario kill-call --victim 2
+expect_told "killed in a call, two ranks a process: likewise" 2 'rank [23] \(pid'
+ONEHOP_ALGO=twoshot_push run_app --nranks 3 --counts 300000 --scenario kill-call --victim 0
+expect_told "killed in a call, rank 0, twoshot_push: likewise" 2 'rank 0 \(pid'
+run_app "${work[@]}" --scenario kill-setup --victim 1 --rank-env 1:SIMNODE_KILL=cuIpcOpenMemHandle_v2:1
+[ "$status" = 0 ] && [ "$(count_of "handed back to NCCL: (a rank's process has ended|rank [02]: the memory of rank 1 )")" = 2 ]
+tap_point $? "killed in set-up: the others hand back at once, and make a new communicator" "$(diagnosis)"
+
+# Another thread aborts.
+for state in call replay idle; do
+    run_app "${work[@]}" --scenario abort-$state --victim 2
+    expect_told "aborted by another thread, $state: returns, and a new communicator works" 0 ''
+done
+SIMNODE_QUEUE=8 run_app --nranks 3 --counts 300000 --scenario abort-launch --victim 2
+expect_told "aborted by another thread, while a launch blocks: likewise" 0 ''
+
+run_app "${work[@]}" --scenario abort-peer --victim 1
+expect_told "a rank aborts, the others wait for it: an error" 2 "$gone; it has aborted"
+
+# A rank is stopped; it never makes its call; for too long.
+# (On a loaded machine a rank may not have been seen waiting yet.)
+waits='wait.* for [0-9]+ s in call 2, a sum of 1000 x float32, oneshot_marker, for .*rank 2 \(pid [0-9]+, 1 calls'
+ONEHOP_STALL_SECONDS=1 run_app "${work[@]}" --scenario stop --victim 2 --rounds 3
+expect_told "stopped: one report; all go on, with right results" 1 "$waits"
+ONEHOP_STALL_SECONDS=1 run_app "${work[@]}" --scenario absent --victim 2
+expect_told "absent: one report; abort works" 1 "$waits"
+ONEHOP_STALL_SECONDS=0 ONEHOP_TIMEOUT_SECONDS=1 run_app "${work[@]}" --scenario timeout --victim 2
+expect_told "timeout: an error on every rank, also on the absent one" 3 'now give ncclRemoteError'
+[ "$(count_of ' WARN .*for .*rank 2 \(pid .*ONEHOP_TIMEOUT_SECONDS is over')" -ge 1 ]
+tap_point $? "timeout: it is said for whom a rank has waited" "$(diagnosis)"
+
+# Calls that do not match.
+for counts in 1000,500 1000,3000000; do
+    run_app --nranks 3 --counts $counts --scenario mismatch --victim 1 --rank-env 0:ONEHOP_CHECK=1
+    mine='a sum of 1000 x float32 on rank [02]' theirs="a sum of ${counts#*,} x float32 on rank 1"
+    [ "$status" = 0 ] && [ "$(count_of " WARN .*call 2 is ($mine and $theirs|$theirs and $mine):")" -ge 1 ]
+    tap_point $? "mismatch of $counts: both sides' arguments, an error on every rank" "$(diagnosis)"
+done
+ONEHOP_CHECK=1 run_app --nranks 3 --counts 1,1000,5000 --types f32,i32 --batch 6 --iterations 12 --graph 3
+expect_served "ONEHOP_CHECK=1 and calls that match"
+[ "$(count_of ' WARN ')" = 0 ]
+tap_point $? "ONEHOP_CHECK=1 and calls that match: no warning" "$(diagnosis)"
+
+# A rank ends early, without ncclCommDestroy.
+run_app "${work[@]}" --scenario exit-last --victim 1
+expect_told "ends after its last call: no fault" 0 ''
+run_app "${work[@]}" --scenario exit-call --victim 1
+expect_told "ends, and another call follows: an error" 2 "$gone"
+
+expect_no_files
+tap_done
