@@ -270,6 +270,12 @@ ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *
 void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream);
 void oh_comm_after_handed_back(struct oh_comm *comm, CUstream stream);
 
+/*
+ * Puts the later work of the stream `to` behind the earlier work of `from`, of a communicator that is served; both are
+ * captured by one graph, or not at all. Returns ncclSuccess or ncclUnhandledCudaError (logged as WARN).
+ */
+ncclResult_t oh_comm_join(struct oh_comm *comm, CUstream from, CUstream to);
+
 /* A burst of one call, from begin to end. */
 ncclResult_t oh_call_launch(const struct oh_call *call);
 

@@ -7,6 +7,8 @@
  * that NCCL makes to its own public names (facts about which: doc/design.md) pass straight through: `inside` counts
  * how deep this thread is in NCCL on our behalf. errno is as NCCL left it, or as it was.
  */
+#include "hook/entry.h"
+
 #include <errno.h>
 #include <nccl.h>
 #include <pthread.h>
@@ -422,6 +424,32 @@ static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *
         end_hand_back(comm, (CUstream)stream);
     }
     return res;
+}
+
+ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
+                           struct oh_passage *passage_p)
+{
+    struct oh_comm *ours = active_comm_from(comm, caller);
+    struct oh_passage passage = {.stream = (CUstream)stream};
+    ncclResult_t res = real_of(ours, &passage.real, caller);
+    if (res == ncclSuccess && ours && works && atomic_load_explicit(&ours->served, memory_order_acquire)) {
+        passage.comm = ours;
+        res = begin_hand_back(ours, passage.stream);
+    }
+    if (res == ncclSuccess) {
+        *passage_p = passage;
+        inside++;
+    }
+    return res;
+}
+
+ncclResult_t oh_pass_end(const struct oh_passage *passage, ncclResult_t result)
+{
+    inside--;
+    if (passage->comm && result == ncclSuccess) {
+        end_hand_back(passage->comm, passage->stream);
+    }
+    return result;
 }
 
 /* A communicator that is not settled: is NCCL still creating it, and the call to go there uncounted? */

@@ -14,6 +14,7 @@ struct seen {
     CUstream stream;
     cuuint64_t capture; /* 0: not captured, or the only one */
     bool handed_back;   /* by a call that NCCL serves */
+    bool served;        /* by a call that onehop serves */
 };
 
 /* One per thread; the arrays live from the first use in a group to its end. */
@@ -91,9 +92,10 @@ static ncclResult_t look_at_captures(struct seen *seen)
 ncclResult_t oh_group_see(struct oh_comm *comm, CUstream stream, bool handed_back)
 {
     struct seen *known = find_seen(comm, stream);
-    struct seen seen = {.comm = comm, .stream = stream, .handed_back = handed_back};
+    struct seen seen = {.comm = comm, .stream = stream, .handed_back = handed_back, .served = !handed_back};
     if (known) {
         known->handed_back |= handed_back;
+        known->served |= !handed_back;
         return ncclSuccess;
     }
     ncclResult_t res = group.seen_count > 0 ? look_at_captures(&seen) : ncclSuccess;
@@ -140,6 +142,36 @@ static void note_handed_back(void)
             oh_comm_after_handed_back(group.seen[i].comm, group.seen[i].stream);
         }
     }
+}
+
+/* The first stream of a communicator that is in NCCL's part of the group, or in onehop's. */
+static const struct seen *first_seen(const struct oh_comm *comm, bool handed_back)
+{
+    for (size_t i = 0; i < group.seen_count; i++) {
+        if (group.seen[i].comm == comm && (handed_back ? group.seen[i].handed_back : group.seen[i].served)) {
+            return &group.seen[i];
+        }
+    }
+    return NULL;
+}
+
+/*
+ * NCCL joins the streams of its part of a group for each communicator, and onehop those of its own. A communicator that
+ * is in both parts has them joined here, as if the group were one: each stream that is in one part alone (of_nccl:
+ * NCCL's) waits for the first stream of the other part, or that for it.
+ */
+static ncclResult_t join_parts(bool of_nccl, bool waits)
+{
+    ncclResult_t res = ncclSuccess;
+    for (size_t i = 0; i < group.seen_count && res == ncclSuccess; i++) {
+        const struct seen *one = &group.seen[i];
+        const struct seen *other = first_seen(one->comm, !of_nccl);
+        if (other && one->handed_back == of_nccl && one->served != of_nccl) {
+            res = waits ? oh_comm_join(one->comm, other->stream, one->stream)
+                        : oh_comm_join(one->comm, one->stream, other->stream);
+        }
+    }
+    return res;
 }
 
 ncclResult_t oh_group_add_call(const struct oh_call *call)
@@ -338,11 +370,34 @@ static ncclResult_t await_nccl(const struct oh_real *real)
     return ncclSuccess;
 }
 
+/* Before NCCL's part of the outermost group: it comes after the earlier work of all streams. */
+static void prepare_streams(const struct oh_real *real)
+{
+    int saved = errno;
+    if (group.error == ncclSuccess && group.seen_count > 1) {
+        ncclResult_t res = communicators_alike() ? join_parts(false, false) : ncclInvalidUsage;
+        if (res != ncclSuccess) {
+            oh_group_fail(real, group.seen[0].comm, res);
+        }
+    }
+    errno = saved;
+}
+
+/* Onehop's part, after NCCL's; the later work of all streams comes after it. */
+static ncclResult_t launch_part(void)
+{
+    ncclResult_t res = group.seen_count > 1 ? join_parts(true, false) : ncclSuccess;
+    if (res == ncclSuccess) {
+        res = launch_queue();
+    }
+    return res == ncclSuccess && group.seen_count > 1 ? join_parts(true, true) : res;
+}
+
 ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(const struct oh_real *, void *),
                             void *argument, bool simulate)
 {
-    if (group.depth == 1 && group.error == ncclSuccess && !simulate && !communicators_alike()) {
-        oh_group_fail(real, group.seen[0].comm, ncclInvalidUsage);
+    if (group.depth == 1 && !simulate) {
+        prepare_streams(real);
     }
     ncclResult_t res = end(real, argument);
     if (group.depth == 0 || --group.depth > 0) {
@@ -362,7 +417,7 @@ ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(cons
         note_handed_back();
     }
     if (ready == ncclSuccess && !simulate && group.call_count > 0) {
-        ncclResult_t launched = launch_queue();
+        ncclResult_t launched = launch_part();
         res = launched == ncclSuccess ? res : launched;
     }
     empty_group();

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* case_streams.c - default streams, several streams, and the order between them */
+#include <stdlib.h>
+#include <string.h>
+
 #include "test/conformance/cases.h"
 
 static struct cf_batch *some_calls(struct cf_worker *worker, const struct cf_set *set, int items)
@@ -93,30 +96,168 @@ void cf_case_stream_group(struct cf_worker *worker)
     }
 }
 
-/* As NCCL joins all streams of a group, the allreduce on one waits for the load on the broadcast's, and is waited for.
+/* --- with calls that NCCL serves ---------------------------------------------------------------------------------- */
+
+#define OTHER_BYTES 4096
+
+/* Of each member: what it sends, and behind that room for what all ranks send. */
+struct other {
+    size_t bytes;
+    CUdeviceptr device[CF_MAX_RANKS];
+    unsigned char *host[CF_MAX_RANKS];
+};
+
+enum other_call {
+    OTHER_BROADCAST,
+    OTHER_RING,
+    OTHER_GATHER,
+    OTHER_CALLS
+};
+
+static unsigned char other_byte(const struct cf_worker *worker, int rank, size_t i)
+{
+    return (unsigned char)cf_mix(worker->options->seed + worker->serial * 16 + (uint64_t)rank + i * 1024);
+}
+
+static void other_open(struct cf_worker *worker, struct other *other_p)
+{
+    *other_p = (struct other){.bytes = OTHER_BYTES * (1 + (size_t)worker->nranks)};
+    for (int m = 0; m < worker->members; m++) {
+        other_p->host[m] = malloc(other_p->bytes);
+        if (other_p->host[m] == NULL) {
+            cf_die(worker, "no memory");
+        }
+        cf_use(worker, m);
+        CF_CU(worker, MemAlloc(&other_p->device[m], other_p->bytes));
+    }
+}
+
+static void other_close(struct cf_worker *worker, struct other *other)
+{
+    for (int m = 0; m < worker->members; m++) {
+        cf_use(worker, m);
+        CF_CU(worker, MemFree(other->device[m]));
+        free(other->host[m]);
+    }
+}
+
+static void other_load(struct cf_worker *worker, struct other *other, CUstream *stream)
+{
+    for (int m = 0; m < worker->members; m++) {
+        memset(other->host[m], 0xee, other->bytes);
+        for (size_t i = 0; i < OTHER_BYTES; i++) {
+            other->host[m][i] = other_byte(worker, worker->member[m].world_rank, i);
+        }
+        cf_use(worker, m);
+        CF_CU(worker, MemcpyHtoDAsync(other->device[m], other->host[m], other->bytes, stream[m]));
+    }
+}
+
+static void other_issue(struct cf_worker *worker, struct other *other, enum other_call which, CUstream *stream)
+{
+    for (int m = 0; m < worker->members; m++) {
+        int rank = worker->member[m].world_rank, n = worker->nranks;
+        char *send = (char *)(uintptr_t)other->device[m], *recv = send + OTHER_BYTES;
+        ncclComm_t comm = worker->world.comm[m];
+        if (which == OTHER_BROADCAST) {
+            CF_NCCL(worker, Broadcast(send, recv, OTHER_BYTES, ncclUint8, n - 1, comm, stream[m]));
+        } else if (which == OTHER_RING) {
+            CF_NCCL(worker, Send(send, OTHER_BYTES, ncclUint8, (rank + n - 1) % n, comm, stream[m]));
+            CF_NCCL(worker, Recv(recv, OTHER_BYTES, ncclUint8, (rank + 1) % n, comm, stream[m]));
+        } else {
+            CF_NCCL(worker, AllGather(send, recv, OTHER_BYTES, ncclUint8, comm, stream[m]));
+        }
+    }
+}
+
+static void other_judge(struct cf_worker *worker, struct other *other, enum other_call which, CUstream *stream)
+{
+    static const char *const names[OTHER_CALLS] = {"broadcast", "send and receive", "allgather"};
+    for (int m = 0; m < worker->members; m++) {
+        int rank = worker->member[m].world_rank, n = worker->nranks;
+        size_t end = which == OTHER_GATHER ? other->bytes : (size_t)2 * OTHER_BYTES, bad = 0;
+        cf_use(worker, m);
+        CF_CU(worker, MemcpyDtoHAsync(other->host[m], other->device[m], other->bytes, stream[m]));
+        CF_CU(worker, StreamSynchronize(stream[m]));
+        for (size_t i = OTHER_BYTES; i < end; i++) {
+            int from = which == OTHER_BROADCAST ? n - 1
+                       : which == OTHER_RING    ? (rank + 1) % n
+                                                : (int)(i / OTHER_BYTES) - 1;
+            bad += other->host[m][i] != other_byte(worker, from, i % OTHER_BYTES);
+        }
+        cf_check(worker, bad == 0, "%s: %zu bytes are wrong", names[which], bad);
+    }
+}
+
+/*
+ * A group of an allreduce on one stream and another call on a second. As NCCL joins all streams of a group, both start
+ * after what is loaded on either stream, and either stream waits for both.
  */
 void cf_case_stream_group_mixed(struct cf_worker *worker)
 {
     CUstream stream[2][CF_MAX_RANKS];
+    struct other other;
     cf_streams(worker, 0, stream[0]);
     cf_streams(worker, 1, stream[1]);
-    for (int round = 0; round < 20; round++) {
+    other_open(worker, &other);
+    for (int round = 0; round < 8 * OTHER_CALLS; round++) {
+        enum other_call which = (enum other_call)(round % OTHER_CALLS);
+        CUstream *outer = stream[round / OTHER_CALLS % 2];
         struct cf_batch *batch = some_calls(worker, &worker->world, 1);
-        struct cf_batch *other = some_calls(worker, &worker->world, 1);
-        cf_batch_load(other, stream[1]);
-        cf_batch_load(batch, stream[1]);
+        cf_batch_load(batch, outer);
+        other_load(worker, &other, outer);
         CF_NCCL(worker, GroupStart());
-        for (int m = 0; m < worker->members; m++) {
-            void *buffer = (void *)(uintptr_t)(other->arena[m] + other->item[0].recv);
-            CF_NCCL(worker, Broadcast(buffer, buffer, 4, ncclUint8, 0, worker->world.comm[m], stream[1][m]));
+        if (round / 2 % 2) {
+            cf_batch_issue_one(batch, 0, false, stream[0]);
         }
-        cf_batch_issue_one(batch, 0, false, stream[0]);
+        other_issue(worker, &other, which, stream[1]);
+        if (!(round / 2 % 2)) {
+            cf_batch_issue_one(batch, 0, false, stream[0]);
+        }
         CF_NCCL(worker, GroupEnd());
-        cf_batch_judge(batch, stream[1], true);
+        other_judge(worker, &other, which, outer);
+        cf_batch_judge(batch, outer, true);
         cf_batch_free(batch);
-        cf_sync(worker);
-        cf_batch_free(other);
     }
+    other_close(worker, &other);
+}
+
+/*
+ * Calls in turn on two streams that nothing else orders: an allreduce takes what the broadcast before it has written,
+ * and a broadcast what the allreduce has. All ranks have equal inputs, so that a maximum is the input.
+ */
+void cf_case_stream_mixed(struct cf_worker *worker)
+{
+    enum {
+        TURNS = 6
+    };
+    CUstream stream[2][CF_MAX_RANKS];
+    struct other other;
+    cf_streams(worker, 0, stream[0]);
+    cf_streams(worker, 1, stream[1]);
+    other_open(worker, &other);
+    for (int round = 0; round < 6; round++) {
+        worker->serial++;
+        other_load(worker, &other, stream[1]);
+        for (int turn = 0; turn < TURNS; turn++) {
+            bool first = turn == 0, reduces = turn % 2 == 1;
+            CF_NCCL(worker, GroupStart());
+            for (int m = 0; m < worker->members; m++) {
+                char *from = (char *)(uintptr_t)other.device[m] + (reduces ? OTHER_BYTES : 0),
+                     *to = (char *)(uintptr_t)other.device[m] + (reduces ? 0 : OTHER_BYTES);
+                ncclComm_t comm = worker->world.comm[m];
+                if (reduces) {
+                    CF_NCCL(worker, AllReduce(from, to, OTHER_BYTES, ncclUint8, ncclMax, comm, stream[0][m]));
+                } else {
+                    CF_NCCL(worker, Broadcast(from, to, OTHER_BYTES, ncclUint8, first ? worker->nranks - 1 : 0, comm,
+                                              stream[1][m]));
+                }
+            }
+            CF_NCCL(worker, GroupEnd());
+        }
+        other_judge(worker, &other, OTHER_BROADCAST, stream[0]);
+    }
+    other_close(worker, &other);
 }
 
 /*

@@ -44,7 +44,8 @@
     X("stream-several", stream_several, CF_ALWAYS, "calls of one communicator on three streams in turn")               \
     X("stream-chain", stream_chain, CF_ALWAYS, "a result on one stream is the input on the next, by events")           \
     X("stream-group", stream_group, CF_ALWAYS, "one group over three streams")                                         \
-    X("stream-group-mixed", stream_group_mixed, CF_NAMED, "a group of a broadcast and an allreduce on two streams")    \
+    X("stream-group-mixed", stream_group_mixed, CF_ALWAYS, "a group of an allreduce and others on two streams")        \
+    X("stream-mixed", stream_mixed, CF_ALWAYS, "allreduces and broadcasts in turn on two streams")                     \
     X("stream-communicators", stream_communicators, CF_ALWAYS, "two communicators on two streams at once")             \
     X("graph-modes", graph_modes, CF_ALWAYS, "the three capture modes, calls alone and in a group")                    \
     X("graph-replay", graph_replay, CF_ALWAYS, "many replays, the inputs changed between")                             \

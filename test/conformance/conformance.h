@@ -120,8 +120,7 @@ struct cf_worker {
 enum cf_when {
     CF_ALWAYS,
     CF_ONEHOP, /* stock NCCL promises nothing here */
-    CF_APART,  /* a communicator's first call is captured: stock NCCL fails where ranks are threads of one process */
-    CF_NAMED   /* NCCL keeps it, onehop does not yet (README, Limits): runs only when --cases names it in full */
+    CF_APART   /* a communicator's first call is captured: stock NCCL fails where ranks are threads of one process */
 };
 
 struct cf_case {

@@ -61,6 +61,9 @@
     X(Reduce)                                                                                                          \
     X(AllGather)                                                                                                       \
     X(ReduceScatter)                                                                                                   \
+    X(AlltoAll)                                                                                                        \
+    X(Gather)                                                                                                          \
+    X(Scatter)                                                                                                         \
     X(Send)                                                                                                            \
     X(Recv)                                                                                                            \
     X(RedOpCreatePreMulSum)                                                                                            \
