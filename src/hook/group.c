@@ -25,6 +25,7 @@ struct group {
     size_t call_count, call_room;
     struct seen *seen;
     size_t seen_count, seen_room;
+    ncclComm_t in_nccl; /* a communicator with a call in NCCL's part; NULL: none that onehop knows */
     struct oh_birth *births;
     size_t birth_count, birth_room;
 };
@@ -134,12 +135,20 @@ void oh_group_fail(const struct oh_real *real, const struct oh_comm *comm, ncclR
     real->AllReduce(NULL, NULL, 1, (ncclDataType_t)-1, ncclSum, comm->nccl, NULL);
 }
 
-/* NCCL has launched its part just now. */
-static void note_handed_back(void)
+void oh_group_pass(const struct oh_comm *comm)
+{
+    group.in_nccl = comm->nccl;
+}
+
+/* NCCL has launched its part just now, or (in_background) is launching it. */
+static void note_handed_back(bool in_background)
 {
     for (size_t i = 0; i < group.seen_count; i++) {
-        if (group.seen[i].handed_back) {
-            oh_comm_after_handed_back(group.seen[i].comm, group.seen[i].stream);
+        const struct seen *seen = &group.seen[i];
+        if (seen->handed_back && in_background) {
+            oh_comm_handed_back_later(seen->comm, seen->stream);
+        } else if (seen->handed_back) {
+            oh_comm_after_handed_back(seen->comm, seen->stream);
         }
     }
 }
@@ -215,6 +224,7 @@ void oh_group_forget(const struct oh_comm *comm)
         }
     }
     group.seen_count = kept;
+    group.in_nccl = group.in_nccl == comm->nccl ? NULL : group.in_nccl;
 }
 
 /* Fills in what the birth needs to know from NCCL; no handle: there is no such communicator after all. */
@@ -350,6 +360,17 @@ static void empty_group(void)
     group = (struct group){0};
 }
 
+/* The launch of a group makes all its communicators ready at once: one that none of onehop's calls is on. */
+static ncclResult_t await_other(const struct oh_real *real)
+{
+    ncclResult_t state = ncclInProgress;
+    while (group.in_nccl && oh_comm_find(group.in_nccl) &&
+           real->CommGetAsyncError(group.in_nccl, &state) == ncclSuccess && state == ncclInProgress) {
+        usleep(20);
+    }
+    return state == ncclInProgress ? ncclSuccess : state; /* it is being aborted, or there is none */
+}
+
 /*
  * NCCL launches its part in the background, as it does for non-blocking communicators. Waits until it has: on a stream
  * that both parts use, the order must be the same on all ranks. Ends when a communicator is aborted.
@@ -367,7 +388,7 @@ static ncclResult_t await_nccl(const struct oh_real *real)
             return state;
         }
     }
-    return ncclSuccess;
+    return await_other(real);
 }
 
 /* Before NCCL's part of the outermost group: it comes after the earlier work of all streams. */
@@ -413,8 +434,8 @@ ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(cons
         ready = await_nccl(real);
         res = ready == ncclSuccess ? res : ready; /* in progress still: new communicators may be */
     }
-    if (ready == ncclSuccess && !simulate) {
-        note_handed_back();
+    if ((ready == ncclSuccess || ready == ncclInProgress) && !simulate) {
+        note_handed_back(ready == ncclInProgress);
     }
     if (ready == ncclSuccess && !simulate && group.call_count > 0) {
         ncclResult_t launched = launch_part();

@@ -2,6 +2,7 @@
 /* case_streams.c - default streams, several streams, and the order between them */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "test/conformance/cases.h"
 
@@ -99,6 +100,7 @@ void cf_case_stream_group(struct cf_worker *worker)
 /* --- with calls that NCCL serves ---------------------------------------------------------------------------------- */
 
 #define OTHER_BYTES 4096
+#define ROUND_MICROSECONDS 4000 /* between rounds, in which onehop's set-up in the background goes on */
 
 /* Of each member: what it sends, and behind that room for what all ranks send. */
 struct other {
@@ -222,42 +224,127 @@ void cf_case_stream_group_mixed(struct cf_worker *worker)
     other_close(worker, &other);
 }
 
+/* The call of one turn on each member: an odd one reduces to the front what the broadcast before it has left behind. */
+static void call_in_turn(struct cf_worker *worker, const struct cf_set *set, struct other *other, int turn,
+                         CUstream stream[2][CF_MAX_RANKS])
+{
+    for (int m = 0; m < worker->members; m++) {
+        char *front = (char *)(uintptr_t)other->device[m], *back = front + OTHER_BYTES;
+        int root = turn == 0 ? worker->nranks - 1 : 0;
+        cf_use(worker, m);
+        ncclResult_t result =
+            turn % 2 ? nccl.AllReduce(back, front, OTHER_BYTES, ncclUint8, ncclMax, set->comm[m], stream[0][m])
+                     : nccl.Broadcast(front, back, OTHER_BYTES, ncclUint8, root, set->comm[m], stream[1][m]);
+        if (result != ncclSuccess && result != ncclInProgress) {
+            cf_die(worker, "turn %d gave %d", turn, (int)result);
+        }
+    }
+}
+
 /*
  * Calls in turn on two streams that nothing else orders: an allreduce takes what the broadcast before it has written,
  * and a broadcast what the allreduce has. All ranks have equal inputs, so that a maximum is the input.
  */
-void cf_case_stream_mixed(struct cf_worker *worker)
+static void take_turns(struct cf_worker *worker, const struct cf_set *set, struct other *other, int streams)
 {
     enum {
         TURNS = 6
     };
     CUstream stream[2][CF_MAX_RANKS];
-    struct other other;
     cf_streams(worker, 0, stream[0]);
-    cf_streams(worker, 1, stream[1]);
+    cf_streams(worker, streams - 1, stream[1]);
+    worker->serial++;
+    other_load(worker, other, stream[1]);
+    for (int turn = 0; turn < TURNS; turn++) {
+        bool grouped = worker->members > 1;
+        if (grouped) {
+            CF_NCCL(worker, GroupStart());
+        }
+        call_in_turn(worker, set, other, turn, stream);
+        if (grouped) {
+            cf_group_end(worker, set);
+        } else {
+            cf_set_ready(worker, set);
+        }
+    }
+    other_judge(worker, other, OTHER_BROADCAST, stream[0]);
+}
+
+void cf_case_stream_mixed(struct cf_worker *worker)
+{
+    struct other other;
     other_open(worker, &other);
     for (int round = 0; round < 6; round++) {
-        worker->serial++;
-        other_load(worker, &other, stream[1]);
-        for (int turn = 0; turn < TURNS; turn++) {
-            bool first = turn == 0, reduces = turn % 2 == 1;
-            CF_NCCL(worker, GroupStart());
-            for (int m = 0; m < worker->members; m++) {
-                char *from = (char *)(uintptr_t)other.device[m] + (reduces ? OTHER_BYTES : 0),
-                     *to = (char *)(uintptr_t)other.device[m] + (reduces ? 0 : OTHER_BYTES);
-                ncclComm_t comm = worker->world.comm[m];
-                if (reduces) {
-                    CF_NCCL(worker, AllReduce(from, to, OTHER_BYTES, ncclUint8, ncclMax, comm, stream[0][m]));
-                } else {
-                    CF_NCCL(worker, Broadcast(from, to, OTHER_BYTES, ncclUint8, first ? worker->nranks - 1 : 0, comm,
-                                              stream[1][m]));
-                }
-            }
-            CF_NCCL(worker, GroupEnd());
-        }
-        other_judge(worker, &other, OTHER_BROADCAST, stream[0]);
+        take_turns(worker, &worker->world, &other, 2);
     }
     other_close(worker, &other);
+}
+
+/*
+ * The same of a non-blocking communicator, whose calls NCCL launches in the background. onehop comes in late, and not
+ * in order with NCCL's calls before that on other streams (README, Limits): so one stream comes first.
+ */
+void cf_case_stream_nonblocking(struct cf_worker *worker)
+{
+    struct cf_set set;
+    struct other other;
+    cf_set_create(worker, CF_INIT_NONBLOCKING, &set);
+    other_open(worker, &other);
+    for (int round = 0; round < 40; round++) {
+        take_turns(worker, &set, &other, round < 25 ? 1 : 2);
+        usleep(round < 25 ? ROUND_MICROSECONDS : 0);
+    }
+    other_close(worker, &other);
+    cf_barrier(worker);
+    cf_set_destroy(worker, &set);
+}
+
+/* An allreduce on one communicator and a broadcast on another, new one in a group, both on one stream. */
+static void group_of_two(struct cf_worker *worker, const struct cf_set *set, struct other *other)
+{
+    struct cf_set fresh;
+    CUstream stream[CF_MAX_RANKS];
+    cf_streams(worker, 0, stream);
+    cf_set_create(worker, CF_INIT_NONBLOCKING, &fresh);
+    struct cf_batch *batch = some_calls(worker, set, 1);
+    cf_batch_load(batch, stream);
+    other_load(worker, other, stream);
+    CF_NCCL(worker, GroupStart());
+    cf_batch_issue_one(batch, 0, true, stream);
+    for (int m = 0; m < worker->members; m++) {
+        char *send = (char *)(uintptr_t)other->device[m];
+        CF_NCCL(worker, Broadcast(send, send + OTHER_BYTES, OTHER_BYTES, ncclUint8, worker->nranks - 1, fresh.comm[m],
+                                  stream[m]));
+    }
+    cf_group_end(worker, set);
+    cf_set_ready(worker, &fresh);
+    cf_batch_judge(batch, stream, true);
+    cf_batch_free(batch);
+    other_judge(worker, other, OTHER_BROADCAST, stream);
+    cf_barrier(worker);
+    cf_set_destroy(worker, &fresh);
+}
+
+/*
+ * NCCL launches a group of non-blocking communicators in the background. Two calls of it on one stream must be there in
+ * the same order on all ranks, or these wait for one another.
+ */
+void cf_case_stream_group_nonblocking(struct cf_worker *worker)
+{
+    struct cf_set set;
+    struct other other;
+    cf_set_create(worker, CF_INIT_NONBLOCKING, &set);
+    other_open(worker, &other);
+    for (int round = 0; round < 25; round++) {
+        take_turns(worker, &set, &other, 1);
+        usleep(ROUND_MICROSECONDS);
+    }
+    for (int round = 0; round < 10; round++) {
+        group_of_two(worker, &set, &other);
+    }
+    other_close(worker, &other);
+    cf_barrier(worker);
+    cf_set_destroy(worker, &set);
 }
 
 /*

@@ -22,6 +22,7 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *statu
 
 #define FP8_CAPABILITY 90
 #define NO_USER_OP                                                                                                     \
+    false,                                                                                                             \
     {                                                                                                                  \
         .used = false                                                                                                  \
     }
@@ -457,6 +458,13 @@ static ncclResult_t check_reduction(const struct simnccl_operation *op, ncclComm
                                                                                        : ncclSuccess;
 }
 
+/* As NCCL does for non-blocking communicators; asked for, since the program must look for the end of each call then. */
+static bool launches_in_background(void)
+{
+    const char *text = getenv("SIMNODE_NCCL_BACKGROUND");
+    return text != NULL && strcmp(text, "1") == 0;
+}
+
 /* Checks a call and puts it into the group, which is the call's own when the caller has none open. */
 static ncclResult_t enqueue(struct simnccl_operation op, ncclComm_t comm)
 {
@@ -465,6 +473,7 @@ static ncclResult_t enqueue(struct simnccl_operation op, ncclComm_t comm)
     bool empty = op.count == 0 && op.function != SIMNCCL_Send && op.function != SIMNCCL_Recv;
     if (result == ncclSuccess && !empty) {
         op.core = comm->core;
+        op.background = !comm->blocking && launches_in_background();
         if (has_user_op(&op)) { /* which may be destroyed before the call runs */
             op.user = *simnccl_user_op_find(comm, (int)op.op);
         }
