@@ -190,6 +190,18 @@ static ncclResult_t make_set(const struct oh_driver *driver, CUdevice device, un
     return ncclSuccess;
 }
 
+bool oh_kernel_set_is_loaded(const struct oh_driver *driver, uint32_t nranks)
+{
+    unsigned long long context_id;
+    if (driver->ctx_get_id(NULL, &context_id) != CUDA_SUCCESS) {
+        return false;
+    }
+    pthread_mutex_lock(&mutex);
+    bool found = find_set(context_id, nranks) != NULL;
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
 ncclResult_t oh_kernel_set_get(const struct oh_driver *driver, CUdevice device, uint32_t nranks,
                                const struct oh_kernel_set **set_p)
 {

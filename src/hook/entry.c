@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
+#include "comm/warm.h"
 #include "hook/first.h"
 #include "hook/group.h"
 #include "hook/real.h"
@@ -166,6 +167,17 @@ static bool is_in_progress(const struct oh_real *real, const struct oh_birth *bi
            state == ncclInProgress;
 }
 
+/* What the process lacks for a set-up is made ready while NCCL creates the communicator, if it does so in the call. */
+static void begin_warm(struct oh_warm *warm, int nranks, bool blocking)
+{
+    int saved = errno;
+    *warm = (struct oh_warm){.started = false};
+    if (blocking && oh_group_depth() == 0) {
+        oh_warm_begin(warm, nranks);
+    }
+    errno = saved;
+}
+
 static void begin_birth(struct oh_birth *birth, const struct oh_key *key, bool blocking, ncclComm_t *nccl_p)
 {
     int saved = errno;
@@ -198,9 +210,12 @@ EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId 
         return real->CommInitRank(comm, nranks, id, rank);
     }
     struct oh_birth birth;
+    struct oh_warm warm;
     struct oh_key key = oh_key_of_id(&id);
     begin_birth(&birth, &key, is_blocking(NULL, true), comm);
+    begin_warm(&warm, nranks, birth.blocking);
     ncclResult_t res = REAL(real, CommInitRank(comm, nranks, id, rank));
+    oh_warm_end(&warm);
     end_births(real, &birth, 1, res);
     return res;
 }
@@ -213,9 +228,12 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUni
         return real->CommInitRankConfig(comm, nranks, id, rank, config);
     }
     struct oh_birth birth;
+    struct oh_warm warm;
     struct oh_key key = oh_key_of_id(&id);
     begin_birth(&birth, &key, is_blocking(config, true), comm);
+    begin_warm(&warm, nranks, birth.blocking);
     ncclResult_t res = REAL(real, CommInitRankConfig(comm, nranks, id, rank, config));
+    oh_warm_end(&warm);
     end_births(real, &birth, 1, res);
     return res;
 }
@@ -232,9 +250,12 @@ EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int r
         return REAL(real, CommInitRankScalable(comm, nranks, rank, count, ids, config));
     }
     struct oh_birth birth;
+    struct oh_warm warm;
     struct oh_key key = oh_key_of_ids(ids, count);
     begin_birth(&birth, &key, is_blocking(config, true), comm);
+    begin_warm(&warm, nranks, birth.blocking);
     ncclResult_t res = REAL(real, CommInitRankScalable(comm, nranks, rank, count, ids, config));
+    oh_warm_end(&warm);
     end_births(real, &birth, 1, res);
     return res;
 }
