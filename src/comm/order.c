@@ -329,15 +329,27 @@ static CUresult follow_launches(struct oh_comm *comm, CUstream stream)
     return driver_of(comm)->stream_wait_event(stream, comm->last_call, 0);
 }
 
-static CUresult record_handed_back(struct oh_comm *comm, CUstream stream)
+/* *recorded_p: false where the stream is captured. */
+static CUresult record_event(struct oh_comm *comm, CUstream stream, bool *recorded_p)
 {
     cuuint64_t id;
     CUgraph graph;
     CUresult result = oh_order_look(comm, stream, &id, &graph);
+    *recorded_p = false;
     if (result == CUDA_SUCCESS && !graph) {
         result = driver_of(comm)->event_record(comm->handed_back_call, stream);
+        *recorded_p = result == CUDA_SUCCESS;
+    }
+    return result;
+}
+
+static CUresult record_handed_back(struct oh_comm *comm, CUstream stream)
+{
+    bool recorded;
+    CUresult result = record_event(comm, stream, &recorded);
+    if (recorded) {
         comm->handed_back_stream = stream;
-        comm->handed_back_since = result == CUDA_SUCCESS;
+        comm->handed_back_since = true;
     }
     return result;
 }
@@ -390,13 +402,9 @@ void oh_comm_handed_back_later(struct oh_comm *comm, CUstream stream)
 
 static CUresult record_launched(struct oh_comm *comm, CUstream stream)
 {
-    cuuint64_t id;
-    CUgraph graph;
-    CUresult result = oh_order_look(comm, stream, &id, &graph);
-    if (result == CUDA_SUCCESS && !graph) {
-        result = driver_of(comm)->event_record(comm->handed_back_call, stream);
-    }
-    int state = result == CUDA_SUCCESS && !graph ? LAUNCH_RECORDED : LAUNCH_NONE;
+    bool recorded;
+    CUresult result = record_event(comm, stream, &recorded);
+    int state = recorded ? LAUNCH_RECORDED : LAUNCH_NONE;
     atomic_store_explicit(&comm->launching, state, memory_order_release); /* pairs with the load in take_recorded */
     return result;
 }

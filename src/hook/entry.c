@@ -484,7 +484,7 @@ static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *
     const struct oh_real *real = comm->library;
     bool served = atomic_load_explicit(&comm->served, memory_order_relaxed);
     oh_comm_count_handed_back(comm, type, op);
-    if (oh_group_depth() > 0) {
+    if (count > 0 && oh_group_depth() > 0) {
         oh_group_pass(comm);
     }
     ncclResult_t res = served && count > 0 ? begin_hand_back(comm, (CUstream)stream) : ncclSuccess;
@@ -504,7 +504,7 @@ ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, con
     struct oh_comm *ours = active_comm_from(comm, caller);
     struct oh_passage passage = {.stream = (CUstream)stream};
     ncclResult_t res = real_of(ours, &passage.real, caller);
-    if (ours && oh_group_depth() > 0) {
+    if (ours && works && oh_group_depth() > 0) {
         oh_group_pass(ours);
     }
     if (res == ncclSuccess && ours && works && atomic_load_explicit(&ours->served, memory_order_acquire)) {

@@ -45,19 +45,6 @@ void cf_case_stream_per_thread(struct cf_worker *worker)
     run_on_default(worker, CU_STREAM_PER_THREAD);
 }
 
-/* Makes stream `to` of each member wait for what is on its stream `from` now. */
-static void join(struct cf_worker *worker, int from, int to)
-{
-    for (int m = 0; m < worker->members; m++) {
-        CUevent event;
-        cf_use(worker, m);
-        CF_CU(worker, EventCreate(&event, CU_EVENT_DISABLE_TIMING));
-        CF_CU(worker, EventRecord(event, worker->member[m].stream[from]));
-        CF_CU(worker, StreamWaitEvent(worker->member[m].stream[to], event, 0));
-        CF_CU(worker, EventDestroy(event));
-    }
-}
-
 void cf_case_stream_several(struct cf_worker *worker)
 {
     CUstream stream[CF_STREAMS][CF_MAX_RANKS];
@@ -66,13 +53,13 @@ void cf_case_stream_several(struct cf_worker *worker)
         cf_streams(worker, s, stream[s]);
     }
     cf_batch_load(batch, stream[0]);
-    join(worker, 0, 1);
-    join(worker, 0, 2);
+    cf_join(worker, 0, 1);
+    cf_join(worker, 0, 2);
     for (int i = 0; i < batch->items; i++) {
         cf_batch_issue_one(batch, i, false, stream[i % CF_STREAMS]);
     }
-    join(worker, 1, 0);
-    join(worker, 2, 0);
+    cf_join(worker, 1, 0);
+    cf_join(worker, 2, 0);
     cf_batch_judge(batch, stream[0], true);
     cf_batch_free(batch);
 }
@@ -368,13 +355,13 @@ void cf_case_stream_chain(struct cf_worker *worker)
     }
     cf_batch_load(batch, stream[0]);
     cf_batch_issue_one(batch, 0, false, stream[0]);
-    join(worker, 0, 1);
+    cf_join(worker, 0, 1);
     for (int m = 0; m < worker->members; m++) {
         cf_use(worker, m);
         CF_CU(worker, MemcpyDtoDAsync(batch->arena[m] + batch->item[1].send, batch->arena[m] + batch->item[0].recv,
                                       bytes, stream[1][m]));
     }
-    join(worker, 1, 2);
+    cf_join(worker, 1, 2);
     cf_batch_issue_one(batch, 1, false, stream[2]);
     for (int m = 0; m < worker->members; m++) {
         unsigned char *got = batch->after[m];
