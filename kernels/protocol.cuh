@@ -338,22 +338,17 @@ OH_DEVICE uint32_t oh_active_blocks(uint32_t words)
     OH_KERNEL(oh_##algorithm_##_sum_##type_##_n##n_, oh_kernel_args,                                                   \
               algorithm_<oh_sum_of<oh_##type_, n_>, oh_kernel_args>)
 
-#define OH_ANY_KERNELS(algorithm_, type_)                                                                              \
-    OH_ANY_KERNEL(algorithm_, type_, n2, 2, true)                                                                      \
-    OH_ANY_KERNEL(algorithm_, type_, n3, 3, true)                                                                      \
-    OH_ANY_KERNEL(algorithm_, type_, n4, 4, true)                                                                      \
-    OH_ANY_KERNEL(algorithm_, type_, n8, 8, true)                                                                      \
-    OH_ANY_KERNEL(algorithm_, type_, upto8, 8, false)
+/* x_(algorithm, type, suffix, number of ranks, is it exact) for the kernels that read the op from their arguments */
+#define OH_EACH_ANY_RANKS(x_, algorithm_, type_)                                                                       \
+    x_(algorithm_, type_, n2, 2, true) x_(algorithm_, type_, n3, 3, true) x_(algorithm_, type_, n4, 4, true)           \
+        x_(algorithm_, type_, n8, 8, true) x_(algorithm_, type_, upto8, 8, false)
+
+#define OH_ANY_KERNELS(algorithm_, type_) OH_EACH_ANY_RANKS(OH_ANY_KERNEL, algorithm_, type_)
 #define OH_ANY_KERNEL(algorithm_, type_, suffix_, n_, fixed_)                                                          \
     OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_, oh_kernel_args,                                               \
               algorithm_<oh_any_of<oh_##type_, n_, fixed_>, oh_kernel_args>)
 
-#define OH_LIST_KERNELS(algorithm_, type_)                                                                             \
-    OH_LIST_KERNEL(algorithm_, type_, n2, 2, true)                                                                     \
-    OH_LIST_KERNEL(algorithm_, type_, n3, 3, true)                                                                     \
-    OH_LIST_KERNEL(algorithm_, type_, n4, 4, true)                                                                     \
-    OH_LIST_KERNEL(algorithm_, type_, n8, 8, true)                                                                     \
-    OH_LIST_KERNEL(algorithm_, type_, upto8, 8, false)
+#define OH_LIST_KERNELS(algorithm_, type_) OH_EACH_ANY_RANKS(OH_LIST_KERNEL, algorithm_, type_)
 #define OH_LIST_KERNEL(algorithm_, type_, suffix_, n_, fixed_)                                                         \
     OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_##_list, oh_kernel_list_args,                                   \
               algorithm_<oh_any_of<oh_##type_, n_, fixed_>, oh_kernel_list_args>)

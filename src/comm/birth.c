@@ -245,8 +245,8 @@ static void await_handle(struct oh_birth *birth)
 void oh_births_await(struct oh_birth *births, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        /* Of a child NCCL writes the handle when it is done: one must not look before. */
-        ncclComm_t nccl = births[i].parent ? NULL : *births[i].nccl_p;
+        /* Of a split NCCL writes the handle when it is done: one must not look before. */
+        ncclComm_t nccl = births[i].parent && !births[i].grows ? NULL : *births[i].nccl_p;
         mark_late(&births[i].segment);
         if (!nccl) {
             await_handle(&births[i]);

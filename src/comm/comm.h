@@ -93,9 +93,12 @@ struct oh_comm {
     bool launched;
     CUevent handed_back_call;      /* recorded after a call that NCCL has served, once there are many streams */
     CUstream handed_back_stream;   /* of that call */
+    atomic_int launching;          /* order.c: NCCL launches a call in the background */
+    CUstream launching_stream;     /* of that call */
     bool handed_back_since;        /* no launch of ours is behind that event yet */
     CUstream latest_stream;        /* of any call, served or not */
     bool any_stream, many_streams; /* calls have been on one stream, on several */
+    unsigned wary;                 /* calls that NCCL has served while one stream was known */
     struct oh_capture *captures;   /* newest first */
     atomic_uint graphs;            /* captured graphs that hold launches of this communicator */
     bool said_goodbye;             /* peers' memory closed (retire.c) */
@@ -293,6 +296,20 @@ ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *
 void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream);
 void oh_comm_after_handed_back(struct oh_comm *comm, CUstream stream);
 
+/*
+ * The same behind a call that NCCL launches in the background (ncclInProgress): noted when NCCL says that it is done,
+ * which is told to oh_comm_launched, in any thread.
+ */
+void oh_comm_handed_back_later(struct oh_comm *comm, CUstream stream);
+void oh_comm_launched(struct oh_comm *comm);
+static inline bool oh_comm_is_launching(const struct oh_comm *comm);
+
+/*
+ * Puts the later work of the stream `to` behind the earlier work of `from`, of a communicator that is served; both are
+ * captured by one graph, or not at all. Returns ncclSuccess or ncclUnhandledCudaError (logged as WARN).
+ */
+ncclResult_t oh_comm_join(struct oh_comm *comm, CUstream from, CUstream to);
+
 /* A burst of one call, from begin to end. */
 ncclResult_t oh_call_launch(const struct oh_call *call);
 
@@ -343,6 +360,11 @@ static inline void oh_comm_leave(struct oh_comm *comm)
 static inline bool oh_comm_is_awaited(const struct oh_comm *comm)
 {
     return atomic_load_explicit(&comm->awaited, memory_order_acquire) > 0;
+}
+
+static inline bool oh_comm_is_launching(const struct oh_comm *comm)
+{
+    return atomic_load_explicit(&comm->launching, memory_order_relaxed) != 0;
 }
 
 static inline bool oh_comm_is_settled(const struct oh_comm *comm)

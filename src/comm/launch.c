@@ -225,6 +225,11 @@ static CUresult look_in_context(struct oh_burst *burst)
     return oh_order_look(burst->calls[0].comm, stream_of(burst), &burst->capture_id, &burst->graph);
 }
 
+static CUresult join_in_context(struct oh_burst *burst)
+{
+    return join_streams(burst, true);
+}
+
 /* Runs one of the steps above in the communicator's context. */
 static ncclResult_t in_context(struct oh_burst *burst, CUresult (*step)(struct oh_burst *))
 {
@@ -279,4 +284,11 @@ ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *
         *capture_p = burst.graph ? burst.capture_id + 1 : 0;
     }
     return res;
+}
+
+ncclResult_t oh_comm_join(struct oh_comm *comm, CUstream from, CUstream to)
+{
+    const struct oh_call calls[] = {{.comm = comm, .stream = to}, {.comm = comm, .stream = from}};
+    struct oh_burst burst = {.calls = calls, .count = 2};
+    return in_context(&burst, join_in_context);
 }

@@ -16,17 +16,21 @@
  * is a leaf, in no stream's way, so that the edges between kernels stay programmatic. One record is enough because
  * the newest kernel comes after all earlier ones of the capture.
  *
- *   NCCL's     a call of the communicator that NCCL serves waits for last_call where its stream is another; once calls
- *              have been on several streams an event after it makes ours wait in turn.
+ *   NCCL's     a call of the communicator that NCCL serves waits for last_call where its stream is another; an event
+ *              after it makes ours wait in turn, once calls have been on several streams. Until then it costs time for
+ *              nothing; a program that uses several shows it early, so the first calls have the event.
  *
  * A graph holds a reference on the communicator's memory, as NCCL's do (enqueue.cc:1542), and so on last_call.
  */
 #include "comm/order.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
 #include "gpu/context.h"
 #include "util/log.h"
+
+#define WARY_CALLS 64
 
 static const struct oh_driver *driver_of(const struct oh_comm *comm)
 {
@@ -205,9 +209,43 @@ static void note_stream(struct oh_comm *comm, CUstream stream)
     comm->any_stream = true;
 }
 
+/* What `launching` says. The stream belongs to whoever has made the last change. */
+enum {
+    LAUNCH_NONE,      /* or noted */
+    LAUNCH_GOING_ON,  /* since oh_comm_handed_back_later: the thread that uses the communicator */
+    LAUNCH_RECORDING, /* a thread has heard that it is done, and records the event */
+    LAUNCH_RECORDED,  /* release; pairs with the load in take_recorded */
+};
+
+/* The event of a call that NCCL has launched in the background is taken over by the thread that uses the communicator.
+ */
+static void take_recorded(struct oh_comm *comm)
+{
+    int state = atomic_load_explicit(&comm->launching, memory_order_acquire);
+    while (state == LAUNCH_RECORDING) { /* by another thread: an event is being recorded */
+        sched_yield();
+        state = atomic_load_explicit(&comm->launching, memory_order_acquire);
+    }
+    if (state == LAUNCH_RECORDED) {
+        comm->handed_back_stream = comm->launching_stream;
+        comm->handed_back_since = true;
+        atomic_store_explicit(&comm->launching, LAUNCH_NONE, memory_order_relaxed);
+    }
+}
+
+/* NCCL has, or will have, a later call: its own calls are in order, so that the event behind that one is enough. */
+static void drop_launching(struct oh_comm *comm)
+{
+    int expected = LAUNCH_GOING_ON;
+    if (!atomic_compare_exchange_strong(&comm->launching, &expected, LAUNCH_NONE)) {
+        take_recorded(comm);
+    }
+}
+
 /* Behind the last call that NCCL has served, if there is none of ours behind it yet. */
 static CUresult follow_handed_back(struct oh_comm *comm, CUstream stream)
 {
+    take_recorded(comm);
     if (!comm->handed_back_since) {
         return CUDA_SUCCESS;
     }
@@ -291,15 +329,27 @@ static CUresult follow_launches(struct oh_comm *comm, CUstream stream)
     return driver_of(comm)->stream_wait_event(stream, comm->last_call, 0);
 }
 
-static CUresult record_handed_back(struct oh_comm *comm, CUstream stream)
+/* *recorded_p: false where the stream is captured. */
+static CUresult record_event(struct oh_comm *comm, CUstream stream, bool *recorded_p)
 {
     cuuint64_t id;
     CUgraph graph;
     CUresult result = oh_order_look(comm, stream, &id, &graph);
+    *recorded_p = false;
     if (result == CUDA_SUCCESS && !graph) {
         result = driver_of(comm)->event_record(comm->handed_back_call, stream);
+        *recorded_p = result == CUDA_SUCCESS;
+    }
+    return result;
+}
+
+static CUresult record_handed_back(struct oh_comm *comm, CUstream stream)
+{
+    bool recorded;
+    CUresult result = record_event(comm, stream, &recorded);
+    if (recorded) {
         comm->handed_back_stream = stream;
-        comm->handed_back_since = result == CUDA_SUCCESS;
+        comm->handed_back_since = true;
     }
     return result;
 }
@@ -326,10 +376,45 @@ void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream)
     }
 }
 
-void oh_comm_after_handed_back(struct oh_comm *comm, CUstream stream)
+/* Does a call that NCCL has served, on that stream, get an event? */
+static bool needs_event(struct oh_comm *comm, CUstream stream)
 {
     note_stream(comm, stream);
-    if (comm->many_streams) {
+    return comm->many_streams || (comm->wary < WARY_CALLS && ++comm->wary);
+}
+
+void oh_comm_after_handed_back(struct oh_comm *comm, CUstream stream)
+{
+    if (needs_event(comm, stream)) {
+        drop_launching(comm);
         in_context(comm, stream, record_handed_back);
+    }
+}
+
+void oh_comm_handed_back_later(struct oh_comm *comm, CUstream stream)
+{
+    if (needs_event(comm, stream)) {
+        drop_launching(comm);
+        comm->launching_stream = stream;
+        atomic_store_explicit(&comm->launching, LAUNCH_GOING_ON, memory_order_release); /* pairs with the exchange */
+    }
+}
+
+static CUresult record_launched(struct oh_comm *comm, CUstream stream)
+{
+    bool recorded;
+    CUresult result = record_event(comm, stream, &recorded);
+    int state = recorded ? LAUNCH_RECORDED : LAUNCH_NONE;
+    atomic_store_explicit(&comm->launching, state, memory_order_release); /* pairs with the load in take_recorded */
+    return result;
+}
+
+void oh_comm_launched(struct oh_comm *comm)
+{
+    int expected = LAUNCH_GOING_ON;
+    if (atomic_compare_exchange_strong(&comm->launching, &expected, LAUNCH_RECORDING)) {
+        in_context(comm, comm->launching_stream, record_launched);
+        expected = LAUNCH_RECORDING; /* the context could not be entered */
+        atomic_compare_exchange_strong(&comm->launching, &expected, LAUNCH_NONE);
     }
 }

@@ -34,13 +34,47 @@ struct loaded {
     struct loaded *next;
 };
 
+/*
+ * Loading may wait for the GPU, whose kernel may wait for a rank that another thread of the process is about to serve.
+ * So the mutex is held for looking and adding only; two threads may load the same thing, and the second lets go of it.
+ */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static CUlibrary libraries[ONEHOP_ALGORITHMS]; /* guarded by mutex; loaded once, never unloaded */
+static CUlibrary libraries[ONEHOP_ALGORITHMS]; /* guarded by mutex; set once, never unloaded */
 static struct loaded *loaded;                  /* likewise; entries are never freed */
 
 static bool is_oneshot(enum onehop_algorithm algorithm)
 {
     return algorithm == ONEHOP_ONESHOT_LL || algorithm == ONEHOP_ONESHOT_MARKER;
+}
+
+static CUlibrary library_of(int algorithm)
+{
+    pthread_mutex_lock(&mutex);
+    CUlibrary library = libraries[algorithm];
+    pthread_mutex_unlock(&mutex);
+    return library;
+}
+
+/* The second of two threads unloads what no kernel was taken from, which touches no context. */
+static ncclResult_t load_library(const struct oh_driver *driver, int algorithm)
+{
+    ncclResult_t res = ncclSuccess;
+    CUlibrary library;
+    if (library_of(algorithm)) {
+        return ncclSuccess;
+    }
+    OH_CU_GOTO(driver, library_load_data(&library, images[algorithm], NULL, NULL, 0, NULL, NULL, 0), res, out);
+    pthread_mutex_lock(&mutex);
+    bool first = !libraries[algorithm];
+    if (first) {
+        libraries[algorithm] = library;
+    }
+    pthread_mutex_unlock(&mutex);
+    if (!first) {
+        driver->library_unload(library);
+    }
+out:
+    return res;
 }
 
 static ncclResult_t load_function(const struct oh_driver *driver, int algorithm, const char *name,
@@ -51,7 +85,7 @@ static ncclResult_t load_function(const struct oh_driver *driver, int algorithm,
     CUfunction function;
     int code;
 
-    OH_CU_GOTO(driver, library_get_kernel(&kernel, libraries[algorithm], name), res, out);
+    OH_CU_GOTO(driver, library_get_kernel(&kernel, library_of(algorithm), name), res, out);
     OH_CU_GOTO(driver, kernel_get_function(&function, kernel), res, out);
     /* Asking for an attribute makes the driver load the code now (CUDA_MODULE_LOADING=LAZY is the default). */
     OH_CU_GOTO(driver, func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function), res, out);
@@ -88,15 +122,10 @@ static ncclResult_t load_type(const struct oh_driver *driver, int algorithm, int
 static ncclResult_t load_algorithm(const struct oh_driver *driver, int algorithm, uint32_t nranks,
                                    struct oh_kernel_set *set)
 {
-    ncclResult_t res = ncclSuccess;
-    if (!libraries[algorithm]) {
-        OH_CU_GOTO(driver, library_load_data(&libraries[algorithm], images[algorithm], NULL, NULL, 0, NULL, NULL, 0),
-                   res, out);
-    }
+    ncclResult_t res = load_library(driver, algorithm);
     for (int t = 0; t < OH_KERNEL_TYPES && res == ncclSuccess; t++) {
         res = load_type(driver, algorithm, t, nranks, set);
     }
-out:
     return res;
 }
 
@@ -114,34 +143,63 @@ out:
     return res;
 }
 
-/* The set in the list, put there if need be. The mutex is held. */
-static ncclResult_t get_set(const struct oh_driver *driver, CUdevice device, unsigned long long context_id,
-                            uint32_t nranks, const struct oh_kernel_set **set_p)
+/* The set in the list, NULL: it is not there. The mutex is held. */
+static struct loaded *find_set(unsigned long long context_id, uint32_t nranks)
 {
     struct loaded *entry = loaded;
     while (entry && (entry->context_id != context_id || entry->nranks != nranks)) {
         entry = entry->next;
     }
+    return entry;
+}
+
+/* Puts a set into the list, unless another thread has been faster; gives the one that is there. */
+static struct loaded *add_set(struct loaded *fresh)
+{
+    pthread_mutex_lock(&mutex);
+    struct loaded *entry = find_set(fresh->context_id, fresh->nranks);
     if (!entry) {
-        entry = calloc(1, sizeof *entry);
-        if (!entry) {
-            OH_INFO("out of memory for the table of kernels");
-            return ncclSystemError;
-        }
-        uint64_t start = oh_now_ns();
-        ncclResult_t res = load_set(driver, device, nranks, &entry->set);
-        OH_TRACE("kernels for %u ranks loaded in %.1f ms", nranks, (double)(oh_now_ns() - start) / 1e6);
-        if (res != ncclSuccess) {
-            free(entry);
-            return res;
-        }
-        entry->context_id = context_id;
-        entry->nranks = nranks;
-        entry->next = loaded;
-        loaded = entry;
+        fresh->next = loaded;
+        loaded = entry = fresh;
     }
-    *set_p = &entry->set;
+    pthread_mutex_unlock(&mutex);
+    if (entry != fresh) {
+        free(fresh);
+    }
+    return entry;
+}
+
+static ncclResult_t make_set(const struct oh_driver *driver, CUdevice device, unsigned long long context_id,
+                             uint32_t nranks, struct loaded **entry_p)
+{
+    uint64_t start = oh_now_ns();
+    struct loaded *fresh = calloc(1, sizeof *fresh);
+    if (!fresh) {
+        OH_INFO("out of memory for the table of kernels");
+        return ncclSystemError;
+    }
+    fresh->context_id = context_id;
+    fresh->nranks = nranks;
+    ncclResult_t res = load_set(driver, device, nranks, &fresh->set);
+    OH_TRACE("kernels for %u ranks loaded in %.1f ms", nranks, (double)(oh_now_ns() - start) / 1e6);
+    if (res != ncclSuccess) {
+        free(fresh);
+        return res;
+    }
+    *entry_p = add_set(fresh);
     return ncclSuccess;
+}
+
+bool oh_kernel_set_is_loaded(const struct oh_driver *driver, uint32_t nranks)
+{
+    unsigned long long context_id;
+    if (driver->ctx_get_id(NULL, &context_id) != CUDA_SUCCESS) {
+        return false;
+    }
+    pthread_mutex_lock(&mutex);
+    bool found = find_set(context_id, nranks) != NULL;
+    pthread_mutex_unlock(&mutex);
+    return found;
 }
 
 ncclResult_t oh_kernel_set_get(const struct oh_driver *driver, CUdevice device, uint32_t nranks,
@@ -151,8 +209,14 @@ ncclResult_t oh_kernel_set_get(const struct oh_driver *driver, CUdevice device, 
     unsigned long long context_id;
     OH_CU_GOTO(driver, ctx_get_id(NULL, &context_id), res, out);
     pthread_mutex_lock(&mutex);
-    res = get_set(driver, device, context_id, nranks, set_p);
+    struct loaded *entry = find_set(context_id, nranks);
     pthread_mutex_unlock(&mutex);
+    if (!entry) {
+        res = make_set(driver, device, context_id, nranks, &entry);
+    }
+    if (res == ncclSuccess) {
+        *set_p = &entry->set;
+    }
 out:
     return res;
 }

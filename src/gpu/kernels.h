@@ -32,6 +32,9 @@ struct oh_kernel_set {
 ncclResult_t oh_kernel_set_get(const struct oh_driver *driver, CUdevice device, uint32_t nranks,
                                const struct oh_kernel_set **set_p);
 
+/* True when the kernels for nranks are there for the current context. Thread-safe. */
+bool oh_kernel_set_is_loaded(const struct oh_driver *driver, uint32_t nranks);
+
 /* What every call of a launch has in common. `plan` and `op` must be such as oh_plan_choose and oh_op_... gave. */
 struct oh_launch {
     const struct oh_driver *driver;

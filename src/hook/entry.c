@@ -7,6 +7,8 @@
  * that NCCL makes to its own public names (facts about which: doc/design.md) pass straight through: `inside` counts
  * how deep this thread is in NCCL on our behalf. errno is as NCCL left it, or as it was.
  */
+#include "hook/entry.h"
+
 #include <errno.h>
 #include <nccl.h>
 #include <pthread.h>
@@ -14,8 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <unistd.h>
 
 #include "comm/comm.h"
+#include "comm/warm.h"
 #include "hook/first.h"
 #include "hook/group.h"
 #include "hook/real.h"
@@ -24,6 +28,7 @@
 #include "util/log.h"
 
 #define EXPORT __attribute__((visibility("default")))
+#define LAUNCH_POLL_US 20
 
 /* nccl.h gives the first two without a prototype, and the others only in newer versions. */
 ncclResult_t ncclGroupStart(void);
@@ -143,7 +148,34 @@ static bool is_blocking(const ncclConfig_t *config, bool inherited)
     if (text && (strcmp(text, "0") == 0 || strcmp(text, "1") == 0)) {
         return text[0] == '1';
     }
-    return config && config->blocking != NCCL_CONFIG_UNDEF_INT ? config->blocking != 0 : inherited;
+    return config ? config->blocking != 0 : inherited; /* a configuration that leaves it open: NCCL's default, 1 */
+}
+
+/*
+ * A split or shrinking of a non-blocking communicator gives ncclSuccess while NCCL works on it, and so may other
+ * non-blocking creations (2.28.9 and 2.31, src/init.cc: what the helper thread is at, ncclGroupEndInternal says, but
+ * NCCLCHECK drops ncclInProgress). The handle of a split must not be looked at before NCCL has said that the parent is
+ * done; one that grows has a handle at once, whose state tells.
+ */
+static bool is_in_progress(const struct oh_real *real, const struct oh_birth *birth)
+{
+    ncclResult_t state;
+    if (birth->parent && !birth->grows) {
+        return !birth->parent->blocking;
+    }
+    return !birth->blocking && *birth->nccl_p && REAL(real, CommGetAsyncError(*birth->nccl_p, &state)) == ncclSuccess &&
+           state == ncclInProgress;
+}
+
+/* What the process lacks for a set-up is made ready while NCCL creates the communicator, if it does so in the call. */
+static void begin_warm(struct oh_warm *warm, int nranks, bool blocking)
+{
+    int saved = errno;
+    *warm = (struct oh_warm){.started = false};
+    if (blocking && oh_group_depth() == 0) {
+        oh_warm_begin(warm, nranks);
+    }
+    errno = saved;
 }
 
 static void begin_birth(struct oh_birth *birth, const struct oh_key *key, bool blocking, ncclComm_t *nccl_p)
@@ -159,7 +191,8 @@ static void end_births(const struct oh_real *real, struct oh_birth *births, size
     int saved = errno;
     bool created = res == ncclSuccess || res == ncclInProgress;
     if (created && oh_group_depth() == 0) {
-        oh_births_finish(real, births, count, res);
+        bool later = res == ncclSuccess && count == 1 && is_in_progress(real, births);
+        oh_births_finish(real, births, count, later ? ncclInProgress : res);
     } else {
         for (size_t i = 0; i < count; i++) {
             if (!created || !oh_group_add_birth(&births[i])) {
@@ -177,9 +210,12 @@ EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId 
         return real->CommInitRank(comm, nranks, id, rank);
     }
     struct oh_birth birth;
+    struct oh_warm warm;
     struct oh_key key = oh_key_of_id(&id);
     begin_birth(&birth, &key, is_blocking(NULL, true), comm);
+    begin_warm(&warm, nranks, birth.blocking);
     ncclResult_t res = REAL(real, CommInitRank(comm, nranks, id, rank));
+    oh_warm_end(&warm);
     end_births(real, &birth, 1, res);
     return res;
 }
@@ -192,9 +228,12 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUni
         return real->CommInitRankConfig(comm, nranks, id, rank, config);
     }
     struct oh_birth birth;
+    struct oh_warm warm;
     struct oh_key key = oh_key_of_id(&id);
     begin_birth(&birth, &key, is_blocking(config, true), comm);
+    begin_warm(&warm, nranks, birth.blocking);
     ncclResult_t res = REAL(real, CommInitRankConfig(comm, nranks, id, rank, config));
+    oh_warm_end(&warm);
     end_births(real, &birth, 1, res);
     return res;
 }
@@ -211,9 +250,12 @@ EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int r
         return REAL(real, CommInitRankScalable(comm, nranks, rank, count, ids, config));
     }
     struct oh_birth birth;
+    struct oh_warm warm;
     struct oh_key key = oh_key_of_ids(ids, count);
     begin_birth(&birth, &key, is_blocking(config, true), comm);
+    begin_warm(&warm, nranks, birth.blocking);
     ncclResult_t res = REAL(real, CommInitRankScalable(comm, nranks, rank, count, ids, config));
+    oh_warm_end(&warm);
     end_births(real, &birth, 1, res);
     return res;
 }
@@ -249,7 +291,7 @@ EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, ncclCom
     }
     struct oh_birth birth;
     struct oh_key key = oh_key_of_split(&parent->key, sequence, color);
-    begin_birth(&birth, &key, is_blocking(config, parent->blocking), newcomm);
+    begin_birth(&birth, &key, parent->blocking && is_blocking(config, true), newcomm);
     birth.parent = parent;
     ncclResult_t res = REAL(real, CommSplit(comm, color, order, newcomm, config));
     end_births(real, &birth, 1, res);
@@ -274,7 +316,7 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, nc
     }
     struct oh_birth birth;
     struct oh_key key = oh_key_of_shrink(&parent->key, parent->shrinks++, excluded, count);
-    begin_birth(&birth, &key, is_blocking(config, parent->blocking), newcomm);
+    begin_birth(&birth, &key, parent->blocking && is_blocking(config, true), newcomm);
     birth.parent = parent;
     ncclResult_t res = REAL(real, CommShrink(comm, excluded, count, newcomm, config, flags));
     end_births(real, &birth, 1, res);
@@ -377,9 +419,34 @@ static ncclResult_t in_group(const struct oh_comm *comm, ncclResult_t res)
     return res;
 }
 
+/* NCCL may still be launching an earlier call, of a non-blocking communicator that the application has not asked about.
+ */
+static ncclResult_t await_launch(struct oh_comm *comm)
+{
+    const struct oh_real *real = comm->library;
+    ncclResult_t state = ncclInProgress;
+    while (state == ncclInProgress && atomic_load(&comm->served)) {
+        if (REAL(real, CommGetAsyncError(comm->nccl, &state)) != ncclSuccess) {
+            return ncclSuccess;
+        }
+        if (state == ncclInProgress) {
+            usleep(LAUNCH_POLL_US);
+        }
+    }
+    oh_comm_launched(comm);
+    return state == ncclInProgress ? ncclSuccess : state;
+}
+
 static ncclResult_t serve(const struct oh_call *call)
 {
     int saved = errno;
+    if (oh_comm_is_launching(call->comm)) {
+        ncclResult_t state = await_launch(call->comm);
+        if (state != ncclSuccess) {
+            errno = saved;
+            return state;
+        }
+    }
     ncclResult_t res = oh_group_depth() > 0 ? in_group(call->comm, oh_group_add_call(call)) : oh_call_launch(call);
     errno = saved;
     return res;
@@ -398,11 +465,15 @@ static ncclResult_t begin_hand_back(struct oh_comm *comm, CUstream stream)
     return res;
 }
 
-static void end_hand_back(struct oh_comm *comm, CUstream stream)
+static void end_hand_back(struct oh_comm *comm, CUstream stream, ncclResult_t res)
 {
     int saved = errno;
     if (oh_group_depth() == 0) { /* otherwise at the end of the group */
-        oh_comm_after_handed_back(comm, stream);
+        if (res == ncclSuccess) {
+            oh_comm_after_handed_back(comm, stream);
+        } else if (res == ncclInProgress) {
+            oh_comm_handed_back_later(comm, stream);
+        }
     }
     errno = saved;
 }
@@ -417,15 +488,47 @@ static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *
         return oh_group_depth() > 0 ? in_group(comm, failure) : failure;
     }
     oh_comm_count_handed_back(comm, type, op);
+    if (count > 0 && oh_group_depth() > 0) {
+        oh_group_pass(comm);
+    }
     ncclResult_t res = served && count > 0 ? begin_hand_back(comm, (CUstream)stream) : ncclSuccess;
     if (res != ncclSuccess) {
         return res;
     }
     res = REAL(real, AllReduce(sendbuff, recvbuff, count, type, op, comm->nccl, stream));
-    if (res == ncclSuccess && served && count > 0) {
-        end_hand_back(comm, (CUstream)stream);
+    if (served && count > 0) {
+        end_hand_back(comm, (CUstream)stream, res);
     }
     return res;
+}
+
+ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
+                           struct oh_passage *passage_p)
+{
+    struct oh_comm *ours = active_comm_from(comm, caller);
+    struct oh_passage passage = {.stream = (CUstream)stream};
+    ncclResult_t res = real_of(ours, &passage.real, caller);
+    if (ours && works && oh_group_depth() > 0) {
+        oh_group_pass(ours);
+    }
+    if (res == ncclSuccess && ours && works && atomic_load_explicit(&ours->served, memory_order_acquire)) {
+        passage.comm = ours;
+        res = begin_hand_back(ours, passage.stream);
+    }
+    if (res == ncclSuccess) {
+        *passage_p = passage;
+        inside++;
+    }
+    return res;
+}
+
+ncclResult_t oh_pass_end(const struct oh_passage *passage, ncclResult_t result)
+{
+    inside--;
+    if (passage->comm) {
+        end_hand_back(passage->comm, passage->stream, result);
+    }
+    return result;
 }
 
 /* A communicator that is not settled: is NCCL still creating it, and the call to go there uncounted? */
@@ -481,6 +584,11 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
     struct oh_comm *ours = active_comm(comm);
     GET_REAL_OF(ours, real);
     ncclResult_t res = REAL(real, CommGetAsyncError(comm, error));
+    if (ours && res == ncclSuccess && *error != ncclInProgress && oh_comm_is_launching(ours)) {
+        int saved = errno;
+        oh_comm_launched(ours);
+        errno = saved;
+    }
     if (ours && res == ncclSuccess && oh_comm_is_awaited(ours)) {
         int saved = errno;
         inside++;

@@ -14,6 +14,7 @@ struct seen {
     CUstream stream;
     cuuint64_t capture; /* 0: not captured, or the only one */
     bool handed_back;   /* by a call that NCCL serves */
+    bool served;        /* by a call that onehop serves */
 };
 
 /* One per thread; the arrays live from the first use in a group to its end. */
@@ -24,6 +25,7 @@ struct group {
     size_t call_count, call_room;
     struct seen *seen;
     size_t seen_count, seen_room;
+    ncclComm_t in_nccl; /* a communicator with a call in NCCL's part; NULL: none that onehop knows */
     struct oh_birth *births;
     size_t birth_count, birth_room;
 };
@@ -91,9 +93,10 @@ static ncclResult_t look_at_captures(struct seen *seen)
 ncclResult_t oh_group_see(struct oh_comm *comm, CUstream stream, bool handed_back)
 {
     struct seen *known = find_seen(comm, stream);
-    struct seen seen = {.comm = comm, .stream = stream, .handed_back = handed_back};
+    struct seen seen = {.comm = comm, .stream = stream, .handed_back = handed_back, .served = !handed_back};
     if (known) {
         known->handed_back |= handed_back;
+        known->served |= !handed_back;
         return ncclSuccess;
     }
     ncclResult_t res = group.seen_count > 0 ? look_at_captures(&seen) : ncclSuccess;
@@ -132,14 +135,52 @@ void oh_group_fail(const struct oh_real *real, const struct oh_comm *comm, ncclR
     real->AllReduce(NULL, NULL, 1, (ncclDataType_t)-1, ncclSum, comm->nccl, NULL);
 }
 
-/* NCCL has launched its part just now. */
-static void note_handed_back(void)
+void oh_group_pass(const struct oh_comm *comm)
+{
+    group.in_nccl = comm->nccl;
+}
+
+/* NCCL has launched its part just now, or (in_background) is launching it. */
+static void note_handed_back(bool in_background)
 {
     for (size_t i = 0; i < group.seen_count; i++) {
-        if (group.seen[i].handed_back) {
-            oh_comm_after_handed_back(group.seen[i].comm, group.seen[i].stream);
+        const struct seen *seen = &group.seen[i];
+        if (seen->handed_back && in_background) {
+            oh_comm_handed_back_later(seen->comm, seen->stream);
+        } else if (seen->handed_back) {
+            oh_comm_after_handed_back(seen->comm, seen->stream);
         }
     }
+}
+
+/* The first stream of a communicator that is in NCCL's part of the group, or in onehop's. */
+static const struct seen *first_seen(const struct oh_comm *comm, bool handed_back)
+{
+    for (size_t i = 0; i < group.seen_count; i++) {
+        if (group.seen[i].comm == comm && (handed_back ? group.seen[i].handed_back : group.seen[i].served)) {
+            return &group.seen[i];
+        }
+    }
+    return NULL;
+}
+
+/*
+ * NCCL joins the streams of its part of a group for each communicator, and onehop those of its own. A communicator that
+ * is in both parts has them joined here, as if the group were one: each stream that is in one part alone (of_nccl:
+ * NCCL's) waits for the first stream of the other part, or that for it.
+ */
+static ncclResult_t join_parts(bool of_nccl, bool waits)
+{
+    ncclResult_t res = ncclSuccess;
+    for (size_t i = 0; i < group.seen_count && res == ncclSuccess; i++) {
+        const struct seen *one = &group.seen[i];
+        const struct seen *other = first_seen(one->comm, !of_nccl);
+        if (other && one->handed_back == of_nccl && one->served != of_nccl) {
+            res = waits ? oh_comm_join(one->comm, other->stream, one->stream)
+                        : oh_comm_join(one->comm, one->stream, other->stream);
+        }
+    }
+    return res;
 }
 
 ncclResult_t oh_group_add_call(const struct oh_call *call)
@@ -183,6 +224,7 @@ void oh_group_forget(const struct oh_comm *comm)
         }
     }
     group.seen_count = kept;
+    group.in_nccl = group.in_nccl == comm->nccl ? NULL : group.in_nccl;
 }
 
 /* Fills in what the birth needs to know from NCCL; no handle: there is no such communicator after all. */
@@ -333,6 +375,17 @@ static void leave_communicators(void)
     }
 }
 
+/* The launch of a group makes all its communicators ready at once: one that none of onehop's calls is on. */
+static ncclResult_t await_other(const struct oh_real *real)
+{
+    ncclResult_t state = ncclInProgress;
+    while (group.in_nccl && oh_comm_find(group.in_nccl) &&
+           real->CommGetAsyncError(group.in_nccl, &state) == ncclSuccess && state == ncclInProgress) {
+        usleep(20);
+    }
+    return state == ncclInProgress ? ncclSuccess : state; /* it is being aborted, or there is none */
+}
+
 /*
  * NCCL launches its part in the background, as it does for non-blocking communicators. Waits until it has: on a stream
  * that both parts use, the order must be the same on all ranks. NCCL does not stay "in progress" of itself: it launches
@@ -354,17 +407,40 @@ static ncclResult_t await_nccl(const struct oh_real *real)
             return failure == ncclSuccess ? state : failure;
         }
     }
-    return ncclSuccess;
+    return await_other(real);
+}
+
+/* Before NCCL's part of the outermost group: it comes after the earlier work of all streams. */
+static void prepare_streams(const struct oh_real *real)
+{
+    int saved = errno;
+    if (group.error == ncclSuccess && group.seen_count > 1) {
+        ncclResult_t res = communicators_alike() ? join_parts(false, false) : ncclInvalidUsage;
+        if (res != ncclSuccess) {
+            oh_group_fail(real, group.seen[0].comm, res);
+        }
+    }
+    errno = saved;
+}
+
+/* Onehop's part, after NCCL's; the later work of all streams comes after it. */
+static ncclResult_t launch_part(void)
+{
+    ncclResult_t res = group.seen_count > 1 ? join_parts(true, false) : ncclSuccess;
+    if (res == ncclSuccess) {
+        res = launch_queue();
+    }
+    return res == ncclSuccess && group.seen_count > 1 ? join_parts(true, true) : res;
 }
 
 ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(const struct oh_real *, void *),
                             void *argument, bool simulate)
 {
-    if (group.depth == 1 && group.error == ncclSuccess && !simulate && !communicators_alike()) {
-        oh_group_fail(real, group.seen[0].comm, ncclInvalidUsage);
-    }
     if (group.depth == 1) {
         enter_communicators();
+    }
+    if (group.depth == 1 && !simulate) {
+        prepare_streams(real);
     }
     ncclResult_t res = end(real, argument);
     if (group.depth == 0 || --group.depth > 0) {
@@ -380,11 +456,11 @@ ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(cons
         ready = await_nccl(real);
         res = ready == ncclSuccess ? res : ready; /* in progress still: new communicators may be */
     }
-    if (ready == ncclSuccess && !simulate) {
-        note_handed_back();
+    if ((ready == ncclSuccess || ready == ncclInProgress) && !simulate) {
+        note_handed_back(ready == ncclInProgress);
     }
     if (ready == ncclSuccess && !simulate && group.call_count > 0) {
-        ncclResult_t launched = launch_queue();
+        ncclResult_t launched = launch_part();
         res = launched == ncclSuccess ? res : launched;
     }
     leave_communicators();

@@ -35,6 +35,9 @@ ncclResult_t oh_group_add_call(const struct oh_call *call);
  */
 ncclResult_t oh_group_see(struct oh_comm *comm, CUstream stream, bool handed_back);
 
+/* A call of that communicator goes to NCCL within the group, and puts something on its stream. */
+void oh_group_pass(const struct oh_comm *comm);
+
 /* A call has failed before it came to NCCL: nothing of the group will run, and its end returns the first such error. */
 void oh_group_fail(const struct oh_real *real, const struct oh_comm *comm, ncclResult_t error);
 

@@ -243,26 +243,13 @@ static const struct oh_door *door_named(const char *name)
     return NULL;
 }
 
-/* What is bound to a copy of NCCL itself gets that copy's door. */
-static void correct_word(const struct oh_elf *elf, const uintptr_t *where, const char *name, void *user)
-{
-    const struct oh_door *door = door_named(name);
-    (void)elf;
-    for (int copy = 0; door && copy < oh_real_count(); copy++) {
-        if (__atomic_load_n(where, __ATOMIC_RELAXED) == real_address(oh_real_at(copy), door)) {
-            write_word(user, where, door_address(door, copy));
-            return;
-        }
-    }
-}
-
 /*
- * Several copies, and an object that is bound to onehop's own functions, or not bound yet: it gets the doors of the
- * copy that it would have got without onehop.
+ * What is bound to a copy of NCCL itself gets that copy's door. With several copies also what is bound to onehop's own
+ * functions, or not bound yet, gets the doors of the copy that the object would have got without onehop.
  */
 struct assignment {
     struct window window;
-    int copy;
+    int copy; /* -1: there is one only, or none that the object means */
 };
 
 static bool is_unbound(const struct oh_elf *elf, uintptr_t address)
@@ -277,12 +264,21 @@ static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const 
     struct assignment *assignment = user;
     const struct oh_door *door = door_named(name);
     uintptr_t address = __atomic_load_n(where, __ATOMIC_RELAXED);
-    if (door && (address == (uintptr_t)door->plain || is_unbound(elf, address))) {
+    for (int copy = 0; door && copy < oh_real_count(); copy++) {
+        if (address == real_address(oh_real_at(copy), door)) {
+            write_word(&assignment->window, where, door_address(door, copy));
+            return;
+        }
+    }
+    if (door && assignment->copy >= 0 && (address == (uintptr_t)door->plain || is_unbound(elf, address))) {
         write_word(&assignment->window, where, door_address(door, assignment->copy));
     }
 }
 
-/* Objects to be given doors, once the walk is over: opening an object while it lasts is not allowed. */
+/*
+ * Objects to be given doors, once the walk is over: opening an object while it lasts is not allowed. When one could be
+ * opened its loading is over: no other thread puts back the protection of its pages while words are written.
+ */
 struct callers {
     struct caller {
         struct oh_elf elf;
@@ -322,16 +318,17 @@ static void note_caller(struct callers *callers, const struct oh_elf *elf, const
 static void assign_caller(const struct caller *caller)
 {
     struct link_map *map;
-    const struct oh_real *real = oh_real_of_object(caller->elf.dynamic, caller->path);
+    const struct oh_real *real = oh_real_count() > 1 ? oh_real_of_object(caller->elf.dynamic, caller->path) : NULL;
     void *handle = dlopen(caller->path[0] ? caller->path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-    if (real && real->patched && handle && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 &&
-        map->l_ld == caller->elf.dynamic) {
-        struct assignment assignment = {.copy = (int)(real - oh_real_at(0))};
+    if (handle && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_ld == caller->elf.dynamic) {
+        struct assignment assignment = {.copy = real && real->patched ? (int)(real - oh_real_at(0)) : -1};
         visit_all_words(&caller->elf, assign_word, &assignment);
         close_window(&assignment.window);
     }
     if (handle) {
         dlclose(handle);
+    } else {
+        dlerror(); /* nobody has asked for this one */
     }
 }
 
@@ -367,15 +364,9 @@ static bool is_own(const struct oh_elf *elf)
     return symbol && elf->base + symbol->st_value == (uintptr_t)onehopVersion;
 }
 
-static void correct_object(const struct oh_elf *elf, const char *path, void *callers)
+static void find_caller(const struct oh_elf *elf, const char *path, void *callers)
 {
-    struct window window = {0};
-    if (is_own(elf)) {
-        return;
-    }
-    visit_all_words(elf, correct_word, &window);
-    close_window(&window);
-    if (oh_real_count() > 1) {
+    if (!is_own(elf)) {
         note_caller(callers, elf, path);
     }
 }
@@ -462,7 +453,7 @@ static void look(void)
     int before = oh_real_count();
     struct callers callers = {0};
     struct walk find = {.first = seen_objects, .visit = find_copy};
-    struct walk correct = {.first = find.first, .visit = correct_object, .user = &callers};
+    struct walk correct = {.first = find.first, .visit = find_caller, .user = &callers};
     dl_iterate_phdr(visit_object, &find);
     hold_copies();
     bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->patched; /* new objects got doors */

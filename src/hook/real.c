@@ -24,9 +24,9 @@ static const struct {
     bool required;
 } functions[] = {
 #define REQUIRED_ROW(name_, args_) {"pnccl" #name_, offsetof(struct oh_real, name_), true},
-#define OPTIONAL_ROW(name_, args_) {"pnccl" #name_, offsetof(struct oh_real, name_), false},
+#define OPTIONAL_ROW(name_, args_, ...) {"pnccl" #name_, offsetof(struct oh_real, name_), false},
     OH_REAL_REQUIRED(REQUIRED_ROW) OH_REAL_PLAIN(REQUIRED_ROW) OH_REAL_QUERIES(REQUIRED_ROW)
-        OH_REAL_OPTIONAL(OPTIONAL_ROW)
+        OH_REAL_OPTIONAL(OPTIONAL_ROW) OH_REAL_OTHERS(OPTIONAL_ROW)
 #undef REQUIRED_ROW
 #undef OPTIONAL_ROW
 };

@@ -53,6 +53,23 @@
     X(CommRevoke, (ncclComm_t, int))                                                                                   \
     X(CommShrink, (ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int))
 
+/*
+ * Collectives that onehop passes on, for the order between their streams and its own. X(name, types, what is not zero
+ * when NCCL puts something on the stream: the last parameter is p1). The last two are the communicator and the stream.
+ * A send of nothing is a call like others (2.28.9, src/enqueue.cc, taskAppend).
+ */
+#define OH_REAL_OTHERS(X)                                                                                              \
+    X(Reduce, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t), p6)          \
+    X(Bcast, (void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), p5)                                      \
+    X(Broadcast, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), p5)                    \
+    X(ReduceScatter, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t), p5)        \
+    X(AllGather, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t), p4)                         \
+    X(Send, (const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), 1)                                  \
+    X(Recv, (void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), 1)                                        \
+    X(AlltoAll, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t), p4)                          \
+    X(Gather, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), p5)                       \
+    X(Scatter, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), p5)
+
 /* Called by onehop, not exported by it. */
 #define OH_REAL_QUERIES(X)                                                                                             \
     X(CommCount, (const ncclComm_t, int *))                                                                            \
@@ -64,11 +81,12 @@ struct ncclSimInfo_v22200; /* ncclSimInfo_t since NCCL 2.22; older headers do no
 #define OH_REAL_PATH 4096 /* PATH_MAX */
 
 struct oh_real {
-#define OH_REAL_FIELD(name_, args_) ncclResult_t(*name_) args_;
+#define OH_REAL_FIELD(name_, args_, ...) ncclResult_t(*name_) args_;
     OH_REAL_REQUIRED(OH_REAL_FIELD)
     OH_REAL_PLAIN(OH_REAL_FIELD)
     OH_REAL_QUERIES(OH_REAL_FIELD)
-    OH_REAL_OPTIONAL(OH_REAL_FIELD) /* NULL where this NCCL has none */
+    OH_REAL_OPTIONAL(OH_REAL_FIELD) /* these and the next: NULL where this NCCL has none */
+    OH_REAL_OTHERS(OH_REAL_FIELD)
 #undef OH_REAL_FIELD
     struct oh_elf elf;
     char path[OH_REAL_PATH];

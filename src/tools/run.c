@@ -16,7 +16,8 @@
 #include "tools/supervise.h"
 #include "tools/tally.h"
 
-#define NET_PLUGIN_NAME_MAX 254 /* NCCL keeps a plugin's name in 255 bytes */
+#define NET_PLUGIN_NAME_MAX 254     /* NCCL keeps a plugin's name in 255 bytes */
+#define NET_PLUGIN_LIST_SINCE 22703 /* the first NCCL that takes a list of plugins */
 
 static const char help[] =
     "usage: onehop run [--via preload|plugin|audit] [--stats] [--] PROGRAM [ARGUMENTS]\n"
@@ -66,27 +67,65 @@ static bool reach_by_audit(const char *library)
            prepend("LD_AUDIT", audit, ":", getenv("LD_AUDIT")) && reach_by_preload(library);
 }
 
+/* The version of the NCCL that the loader finds; 0: it finds none, as where a Python package brings it. */
+static int nccl_version(void)
+{
+    int version = 0;
+    void *library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
+    int (*get)(int *) = library ? (int (*)(int *))dlsym(library, "ncclGetVersion") : NULL;
+    if (!get || get(&version) != 0) {
+        version = 0;
+    }
+    if (library) {
+        dlclose(library);
+    }
+    return version;
+}
+
+static bool is_site_plugin_there(void)
+{
+    void *usual = dlopen("libnccl-net.so", RTLD_LAZY | RTLD_LOCAL);
+    if (usual) {
+        dlclose(usual);
+    }
+    return usual != NULL;
+}
+
 /*
- * What NCCL would load if we did not name a plugin. The variable replaces its default, libnccl-net.so; where a site has
- * that, it stays behind ours. "none" means no other plugin, and is no member of a list.
+ * What stands behind our plugin, since the variable replaces what NCCL would load without us: the plugins that it named
+ * before, or the site's libnccl-net.so. "none" means no other plugin, and is no member of a list. An older NCCL takes
+ * the list for one name. False: the application's plugin and ours cannot both be had.
  */
-static const char *other_net_plugins(void)
+static bool find_other_net_plugins(const char **others_p)
 {
     const char *before = getenv("NCCL_NET_PLUGIN");
+    int version = nccl_version();
+    *others_p = NULL;
     if (before && before[0]) {
-        return strcasecmp(before, "none") == 0 ? NULL : before;
+        if (strcasecmp(before, "none") == 0) {
+            return true;
+        }
+        if (version != 0 && version < NET_PLUGIN_LIST_SINCE) {
+            oh_tool_error(
+                "NCCL_NET_PLUGIN=%s is set, and NCCL %d.%d.%d takes one network plugin only: use --via preload", before,
+                version / 10000, version / 100 % 100, version % 100);
+            return false;
+        }
+        *others_p = before;
+    } else if (is_site_plugin_there()) {
+        if (version >= NET_PLUGIN_LIST_SINCE) {
+            *others_p = "libnccl-net.so";
+        } else {
+            fputs("onehop: libnccl-net.so is left out: an NCCL before 2.27.3 takes one network plugin only\n", stderr);
+        }
     }
-    void *usual = dlopen("libnccl-net.so", RTLD_LAZY | RTLD_LOCAL);
-    if (!usual) {
-        return NULL;
-    }
-    dlclose(usual);
-    return "libnccl-net.so";
+    return true;
 }
 
 static bool reach_by_plugin(const char *library)
 {
     char plugin[PATH_MAX];
+    const char *others;
     if (!oh_tool_find_beside(library, OH_NET_PLUGIN, plugin, sizeof plugin)) {
         return false;
     }
@@ -94,7 +133,7 @@ static bool reach_by_plugin(const char *library)
         oh_tool_error("%s: NCCL takes no plugin name of more than %d characters", plugin, NET_PLUGIN_NAME_MAX);
         return false;
     }
-    return prepend("NCCL_NET_PLUGIN", plugin, ",", other_net_plugins());
+    return find_other_net_plugins(&others) && prepend("NCCL_NET_PLUGIN", plugin, ",", others);
 }
 
 bool oh_tool_reach(enum oh_via via)

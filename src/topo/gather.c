@@ -74,15 +74,21 @@ static enum oh_fact mig_mode(const struct oh_topo_gpu *gpu)
     return current ? OH_YES : OH_NO;
 }
 
+/* Empty when it cannot be learned. */
+static void ask_bus_id(const struct oh_driver *driver, CUdevice device, char bus_id_p[OH_TOPO_BUS_ID])
+{
+    if (driver->device_get_pci_bus_id(bus_id_p, OH_TOPO_BUS_ID, device) != CUDA_SUCCESS) {
+        bus_id_p[0] = '\0';
+    }
+    for (char *c = bus_id_p; *c; c++) {
+        *c = (char)tolower((unsigned char)*c);
+    }
+}
+
 static void ask_gpu(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p)
 {
     *gpu_p = (struct oh_topo_gpu){.cuda_device = device}; /* a CUdevice is the ordinal */
-    if (driver->device_get_pci_bus_id(gpu_p->bus_id, sizeof gpu_p->bus_id, device) != CUDA_SUCCESS) {
-        gpu_p->bus_id[0] = '\0';
-    }
-    for (char *c = gpu_p->bus_id; *c; c++) {
-        *c = (char)tolower((unsigned char)*c);
-    }
+    ask_bus_id(driver, device, gpu_p->bus_id);
     if (driver->device_get_name(gpu_p->name, sizeof gpu_p->name, device) != CUDA_SUCCESS) {
         snprintf(gpu_p->name, sizeof gpu_p->name, "unknown GPU");
     }
@@ -184,6 +190,23 @@ void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, c
         more->next = pairs;
         pairs = more;
         pthread_mutex_unlock(&mutex);
+    }
+}
+
+void oh_topo_row_gather(const struct oh_driver *driver, const struct oh_topo_gpu *gpu)
+{
+    char other[OH_TOPO_BUS_ID];
+    struct oh_topo_pair pair;
+    CUdevice device;
+    int count;
+    if (driver->device_get_count(&count) != CUDA_SUCCESS) {
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        if (driver->device_get(&device, i) == CUDA_SUCCESS && device != gpu->cuda_device) {
+            ask_bus_id(driver, device, other);
+            oh_topo_pair_gather(driver, gpu->bus_id, other, &pair);
+        }
     }
 }
 

@@ -59,6 +59,14 @@ static void call_refused(void)
     reduce(at, at, COUNT, (ncclDataType_t)99, ncclSum, comms[0], (cudaStream_t)stream);
 }
 
+static ncclResult_t (*broadcast)(const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
+
+static void call_other(void)
+{
+    void *at = (void *)(uintptr_t)buffer;
+    broadcast(at, at, COUNT, (ncclDataType_t)99, 0, comms[0], (cudaStream_t)stream);
+}
+
 static void call_group(void)
 {
     group_start();
@@ -131,6 +139,9 @@ int main(void)
     reduce = pncclAllReduce;
     double nccl = measure(call_refused);
     reduce = ncclAllReduce;
+    broadcast = pncclBroadcast;
+    double nccl_other = measure(call_other);
+    broadcast = ncclBroadcast;
     group_start = pncclGroupStart;
     group_end = pncclGroupEnd;
     double nccl_group = measure(call_group);
@@ -138,6 +149,7 @@ int main(void)
     group_end = ncclGroupEnd;
     if (onehop) {
         print("handed back: ncclAllReduce, beside NCCL's own time", measure(call_refused) - nccl, 100);
+        print("handed back: ncclBroadcast, beside NCCL's own time", measure(call_other) - nccl_other, 100);
         print("handed back: an empty group, beside NCCL's own time", measure(call_group) - nccl_group, 200);
         void *handle = dlopen("libnccl.so.2", RTLD_NOW);
         reduce = (reduce_function)dlsym(handle, "ncclAllReduce");

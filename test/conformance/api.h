@@ -63,6 +63,7 @@
     X(CommUserRank, (const ncclComm_t, int *))                                                                         \
     X(AllReduce, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, CUstream))                    \
     X(Broadcast, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, CUstream))                            \
+    X(AllGather, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, CUstream))                                 \
     X(Send, (const void *, size_t, ncclDataType_t, int, ncclComm_t, CUstream))                                         \
     X(Recv, (void *, size_t, ncclDataType_t, int, ncclComm_t, CUstream))                                               \
     X(RedOpCreatePreMulSum, (ncclRedOp_t *, void *, ncclDataType_t, ncclScalarResidence_t, ncclComm_t))                \

@@ -36,6 +36,18 @@ void cf_streams(struct cf_worker *worker, int which, CUstream *stream_p)
     }
 }
 
+void cf_join(struct cf_worker *worker, int from, int to)
+{
+    for (int m = 0; m < worker->members; m++) {
+        CUevent event;
+        cf_use(worker, m);
+        CF_CU(worker, EventCreate(&event, CU_EVENT_DISABLE_TIMING));
+        CF_CU(worker, EventRecord(event, worker->member[m].stream[from]));
+        CF_CU(worker, StreamWaitEvent(worker->member[m].stream[to], event, 0));
+        CF_CU(worker, EventDestroy(event));
+    }
+}
+
 struct cf_batch *cf_batch_new(struct cf_worker *worker, const struct cf_set *set)
 {
     struct cf_batch *batch = need(worker, calloc(1, sizeof *batch));

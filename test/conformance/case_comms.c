@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* case_comms.c - the life of communicators */
+#include <pthread.h>
 #include <string.h>
 
 #include "test/conformance/cases.h"
@@ -60,6 +61,80 @@ void cf_case_comm_split(struct cf_worker *worker)
     split_and_run(worker, same, descending, true);
     split_and_run(worker, parts, same, false); /* equal keys: the parent's order */
     split_and_run(worker, one_out, descending, false);
+}
+
+#define POLLERS 3
+
+/* A thread that waits for a split of a non-blocking communicator. */
+struct poller {
+    pthread_t thread;
+    ncclComm_t parent;
+    ncclComm_t *child_p;
+    ncclResult_t state;
+    bool known; /* with onehop: it knows the child as soon as NCCL has told of it */
+};
+
+static void *poll_split(void *argument)
+{
+    struct poller *poller = argument;
+    onehop_comm_info_t info;
+    do {
+        if (nccl.CommGetAsyncError(poller->parent, &poller->state) != ncclSuccess) {
+            poller->state = ncclInternalError;
+        }
+    } while (poller->state == ncclInProgress);
+    ncclComm_t child = __atomic_load_n(poller->child_p, __ATOMIC_ACQUIRE);
+    poller->known =
+        child != NULL && (nccl.onehop_comm_info == NULL || nccl.onehop_comm_info(child, &info, sizeof info) == 0);
+    return NULL;
+}
+
+static void start_split(struct cf_worker *worker, const struct cf_set *parent, struct cf_set *child_p)
+{
+    *child_p = *parent;
+    if (worker->members > 1) {
+        CF_NCCL(worker, GroupStart());
+    }
+    for (int m = 0; m < worker->members; m++) {
+        cf_use(worker, m);
+        ncclResult_t result = nccl.CommSplit(parent->comm[m], 0, parent->rank[m], &child_p->comm[m], NULL);
+        if (result != ncclSuccess && result != ncclInProgress) {
+            cf_die(worker, "ncclCommSplit of a non-blocking communicator gave %d", (int)result);
+        }
+    }
+    ncclResult_t result = worker->members > 1 ? nccl.GroupEnd() : ncclSuccess;
+    if (result != ncclSuccess && result != ncclInProgress) {
+        cf_die(worker, "a group of splits gave %d", (int)result);
+    }
+}
+
+/* Splits of a non-blocking communicator go on in the background; several threads look for their end at once. */
+void cf_case_comm_pollers(struct cf_worker *worker)
+{
+    struct cf_set parent, child;
+    struct poller poller[CF_MAX_RANKS][POLLERS];
+    cf_set_create(worker, CF_INIT_NONBLOCKING, &parent);
+    for (int round = 0; round < (worker->options->full ? 20 : 3); round++) {
+        start_split(worker, &parent, &child);
+        for (int i = 0; i < worker->members * POLLERS; i++) {
+            struct poller *one = &poller[i / POLLERS][i % POLLERS];
+            *one = (struct poller){.parent = parent.comm[i / POLLERS], .child_p = &child.comm[i / POLLERS]};
+            if (pthread_create(&one->thread, NULL, poll_split, one) != 0) {
+                cf_die(worker, "no thread");
+            }
+        }
+        for (int i = 0; i < worker->members * POLLERS; i++) {
+            struct poller *one = &poller[i / POLLERS][i % POLLERS];
+            pthread_join(one->thread, NULL);
+            cf_check(worker, one->state == ncclSuccess, "the split came to %d", (int)one->state);
+            cf_check(worker, one->known, "a thread has heard of the child, and onehop has not");
+        }
+        cf_set_ready(worker, &child);
+        run_some(worker, &child);
+        cf_barrier(worker);
+        cf_set_destroy(worker, &child);
+    }
+    cf_set_destroy(worker, &parent);
 }
 
 void cf_case_comm_alone(struct cf_worker *worker)

@@ -86,6 +86,12 @@ static void capture_batch(struct cf_worker *worker, struct cf_batch *batch, CUst
     instantiate(worker, capture_p);
 }
 
+/* Calls one by one, in the mode that leaves other threads alone. */
+static void capture_calls(struct cf_worker *worker, const struct cf_set *set, int items, struct capture *capture_p)
+{
+    capture_batch(worker, some_calls(worker, set, items), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE, capture_p);
+}
+
 /* New inputs, a launch, and a look at the results; all on the first stream. */
 static void replay(struct cf_worker *worker, struct capture *capture)
 {
@@ -136,8 +142,7 @@ void cf_case_graph_modes(struct cf_worker *worker)
 void cf_case_graph_replay(struct cf_worker *worker)
 {
     struct capture capture;
-    capture_batch(worker, some_calls(worker, &worker->world, 10), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE,
-                  &capture);
+    capture_calls(worker, &worker->world, 10, &capture);
     for (int r = 0; r < (worker->options->full ? 60 : 5); r++) {
         replay(worker, &capture);
     }
@@ -147,8 +152,7 @@ void cf_case_graph_replay(struct cf_worker *worker)
 void cf_case_graph_eager(struct cf_worker *worker)
 {
     struct capture capture;
-    capture_batch(worker, some_calls(worker, &worker->world, 5), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE,
-                  &capture);
+    capture_calls(worker, &worker->world, 5, &capture);
     for (int r = 0; r < 4; r++) {
         replay(worker, &capture);
         cf_batch_run(some_calls(worker, &worker->world, 1 + r), r % 2 ? CF_GROUPED : CF_SINGLE);
@@ -160,8 +164,7 @@ void cf_case_graph_two(struct cf_worker *worker)
 {
     struct capture capture[2];
     for (int c = 0; c < 2; c++) {
-        capture_batch(worker, some_calls(worker, &worker->world, 4 + c), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE,
-                      &capture[c]);
+        capture_calls(worker, &worker->world, 4 + c, &capture[c]);
     }
     for (int r = 0; r < 6; r++) {
         replay(worker, &capture[r % 3 == 1]);
@@ -178,8 +181,7 @@ void cf_case_graph_two_streams(struct cf_worker *worker)
     CUstream stream[2][CF_MAX_RANKS];
     for (int c = 0; c < 2; c++) {
         cf_streams(worker, c, stream[c]);
-        capture_batch(worker, some_calls(worker, &worker->world, 20), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE,
-                      &capture[c]);
+        capture_calls(worker, &worker->world, 20, &capture[c]);
     }
     for (int r = 0; r < 10; r++) {
         for (int c = 0; c < 2; c++) {
@@ -201,18 +203,6 @@ void cf_case_graph_two_streams(struct cf_worker *worker)
     close_capture(worker, &capture[1]);
 }
 
-static void fork_stream(struct cf_worker *worker, int from, int to)
-{
-    for (int m = 0; m < worker->members; m++) {
-        CUevent event;
-        cf_use(worker, m);
-        CF_CU(worker, EventCreate(&event, CU_EVENT_DISABLE_TIMING));
-        CF_CU(worker, EventRecord(event, worker->member[m].stream[from]));
-        CF_CU(worker, StreamWaitEvent(worker->member[m].stream[to], event, 0));
-        CF_CU(worker, EventDestroy(event));
-    }
-}
-
 /* The same communicator on both streams of one capture: NCCL puts its calls in order. */
 void cf_case_graph_branches(struct cf_worker *worker)
 {
@@ -222,12 +212,12 @@ void cf_case_graph_branches(struct cf_worker *worker)
     cf_streams(worker, 1, stream[1]);
     cf_batch_load(capture.batch, stream[0]);
     begin(worker, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-    fork_stream(worker, 0, 1);
+    cf_join(worker, 0, 1);
     for (int i = 0; i < capture.batch->items; i++) {
         cf_batch_issue_one(capture.batch, i, false, stream[i / 2 % 2]);
     }
     cf_batch_count(capture.batch);
-    fork_stream(worker, 1, 0);
+    cf_join(worker, 1, 0);
     end(worker, capture.graph);
     instantiate(worker, &capture);
     for (int r = 0; r < 3; r++) {
@@ -241,7 +231,7 @@ void cf_case_graph_first_use(struct cf_worker *worker)
     struct cf_set set;
     struct capture capture;
     cf_set_create(worker, CF_INIT_RANK, &set);
-    capture_batch(worker, some_calls(worker, &set, 5), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE, &capture);
+    capture_calls(worker, &set, 5, &capture);
     replay(worker, &capture);
     cf_batch_run(some_calls(worker, &set, 5), CF_SINGLE);
     replay(worker, &capture);
@@ -255,7 +245,7 @@ void cf_case_graph_unused(struct cf_worker *worker)
     struct cf_set set;
     struct capture capture;
     cf_set_create(worker, CF_INIT_RANK, &set);
-    capture_batch(worker, some_calls(worker, &set, 5), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE, &capture);
+    capture_calls(worker, &set, 5, &capture);
     close_capture(worker, &capture);
     cf_batch_run(some_calls(worker, &set, 3), CF_SINGLE);
     cf_barrier(worker);
@@ -283,7 +273,7 @@ void cf_case_graph_outlives(struct cf_worker *worker)
     pthread_t thread;
     struct late_end late = {worker, &capture};
     cf_set_create(worker, CF_INIT_RANK, &set);
-    capture_batch(worker, some_calls(worker, &set, 5), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE, &capture);
+    capture_calls(worker, &set, 5, &capture);
     replay(worker, &capture);
     cf_sync(worker);
     cf_barrier(worker);
@@ -329,8 +319,7 @@ void cf_case_graph_update(struct cf_worker *worker)
         return;
     }
     for (int c = 0; c < 2; c++) {
-        capture_batch(worker, some_calls(worker, &worker->world, 5), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE,
-                      &capture[c]);
+        capture_calls(worker, &worker->world, 5, &capture[c]);
         replay(worker, &capture[c]);
     }
     for (int m = 0; m < worker->members; m++) {

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* case_streams.c - default streams, several streams, and the order between them */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "test/conformance/cases.h"
 
 static struct cf_batch *some_calls(struct cf_worker *worker, const struct cf_set *set, int items)
@@ -41,19 +45,6 @@ void cf_case_stream_per_thread(struct cf_worker *worker)
     run_on_default(worker, CU_STREAM_PER_THREAD);
 }
 
-/* Makes stream `to` of each member wait for what is on its stream `from` now. */
-static void join(struct cf_worker *worker, int from, int to)
-{
-    for (int m = 0; m < worker->members; m++) {
-        CUevent event;
-        cf_use(worker, m);
-        CF_CU(worker, EventCreate(&event, CU_EVENT_DISABLE_TIMING));
-        CF_CU(worker, EventRecord(event, worker->member[m].stream[from]));
-        CF_CU(worker, StreamWaitEvent(worker->member[m].stream[to], event, 0));
-        CF_CU(worker, EventDestroy(event));
-    }
-}
-
 void cf_case_stream_several(struct cf_worker *worker)
 {
     CUstream stream[CF_STREAMS][CF_MAX_RANKS];
@@ -62,13 +53,13 @@ void cf_case_stream_several(struct cf_worker *worker)
         cf_streams(worker, s, stream[s]);
     }
     cf_batch_load(batch, stream[0]);
-    join(worker, 0, 1);
-    join(worker, 0, 2);
+    cf_join(worker, 0, 1);
+    cf_join(worker, 0, 2);
     for (int i = 0; i < batch->items; i++) {
         cf_batch_issue_one(batch, i, false, stream[i % CF_STREAMS]);
     }
-    join(worker, 1, 0);
-    join(worker, 2, 0);
+    cf_join(worker, 1, 0);
+    cf_join(worker, 2, 0);
     cf_batch_judge(batch, stream[0], true);
     cf_batch_free(batch);
 }
@@ -93,30 +84,254 @@ void cf_case_stream_group(struct cf_worker *worker)
     }
 }
 
-/* As NCCL joins all streams of a group, the allreduce on one waits for the load on the broadcast's, and is waited for.
+/* --- with calls that NCCL serves ---------------------------------------------------------------------------------- */
+
+#define OTHER_BYTES 4096
+#define ROUND_MICROSECONDS 4000 /* between rounds, in which onehop's set-up in the background goes on */
+
+/* Of each member: what it sends, and behind that room for what all ranks send. */
+struct other {
+    size_t bytes;
+    CUdeviceptr device[CF_MAX_RANKS];
+    unsigned char *host[CF_MAX_RANKS];
+};
+
+enum other_call {
+    OTHER_BROADCAST,
+    OTHER_RING,
+    OTHER_GATHER,
+    OTHER_CALLS
+};
+
+static unsigned char other_byte(const struct cf_worker *worker, int rank, size_t i)
+{
+    return (unsigned char)cf_mix(worker->options->seed + worker->serial * 16 + (uint64_t)rank + i * 1024);
+}
+
+static void other_open(struct cf_worker *worker, struct other *other_p)
+{
+    *other_p = (struct other){.bytes = OTHER_BYTES * (1 + (size_t)worker->nranks)};
+    for (int m = 0; m < worker->members; m++) {
+        other_p->host[m] = malloc(other_p->bytes);
+        if (other_p->host[m] == NULL) {
+            cf_die(worker, "no memory");
+        }
+        cf_use(worker, m);
+        CF_CU(worker, MemAlloc(&other_p->device[m], other_p->bytes));
+    }
+}
+
+static void other_close(struct cf_worker *worker, struct other *other)
+{
+    for (int m = 0; m < worker->members; m++) {
+        cf_use(worker, m);
+        CF_CU(worker, MemFree(other->device[m]));
+        free(other->host[m]);
+    }
+}
+
+static void other_load(struct cf_worker *worker, struct other *other, CUstream *stream)
+{
+    for (int m = 0; m < worker->members; m++) {
+        memset(other->host[m], 0xee, other->bytes);
+        for (size_t i = 0; i < OTHER_BYTES; i++) {
+            other->host[m][i] = other_byte(worker, worker->member[m].world_rank, i);
+        }
+        cf_use(worker, m);
+        CF_CU(worker, MemcpyHtoDAsync(other->device[m], other->host[m], other->bytes, stream[m]));
+    }
+}
+
+static void other_issue(struct cf_worker *worker, struct other *other, enum other_call which, CUstream *stream)
+{
+    for (int m = 0; m < worker->members; m++) {
+        int rank = worker->member[m].world_rank, n = worker->nranks;
+        char *send = (char *)(uintptr_t)other->device[m], *recv = send + OTHER_BYTES;
+        ncclComm_t comm = worker->world.comm[m];
+        if (which == OTHER_BROADCAST) {
+            CF_NCCL(worker, Broadcast(send, recv, OTHER_BYTES, ncclUint8, n - 1, comm, stream[m]));
+        } else if (which == OTHER_RING) {
+            CF_NCCL(worker, Send(send, OTHER_BYTES, ncclUint8, (rank + n - 1) % n, comm, stream[m]));
+            CF_NCCL(worker, Recv(recv, OTHER_BYTES, ncclUint8, (rank + 1) % n, comm, stream[m]));
+        } else {
+            CF_NCCL(worker, AllGather(send, recv, OTHER_BYTES, ncclUint8, comm, stream[m]));
+        }
+    }
+}
+
+static void other_judge(struct cf_worker *worker, struct other *other, enum other_call which, CUstream *stream)
+{
+    static const char *const names[OTHER_CALLS] = {"broadcast", "send and receive", "allgather"};
+    for (int m = 0; m < worker->members; m++) {
+        int rank = worker->member[m].world_rank, n = worker->nranks;
+        size_t end = which == OTHER_GATHER ? other->bytes : (size_t)2 * OTHER_BYTES, bad = 0;
+        cf_use(worker, m);
+        CF_CU(worker, MemcpyDtoHAsync(other->host[m], other->device[m], other->bytes, stream[m]));
+        CF_CU(worker, StreamSynchronize(stream[m]));
+        for (size_t i = OTHER_BYTES; i < end; i++) {
+            int from = which == OTHER_BROADCAST ? n - 1
+                       : which == OTHER_RING    ? (rank + 1) % n
+                                                : (int)(i / OTHER_BYTES) - 1;
+            bad += other->host[m][i] != other_byte(worker, from, i % OTHER_BYTES);
+        }
+        cf_check(worker, bad == 0, "%s: %zu bytes are wrong", names[which], bad);
+    }
+}
+
+/*
+ * A group of an allreduce on one stream and another call on a second. As NCCL joins all streams of a group, both start
+ * after what is loaded on either stream, and either stream waits for both.
  */
 void cf_case_stream_group_mixed(struct cf_worker *worker)
 {
     CUstream stream[2][CF_MAX_RANKS];
+    struct other other;
     cf_streams(worker, 0, stream[0]);
     cf_streams(worker, 1, stream[1]);
-    for (int round = 0; round < 20; round++) {
+    other_open(worker, &other);
+    for (int round = 0; round < 8 * OTHER_CALLS; round++) {
+        enum other_call which = (enum other_call)(round % OTHER_CALLS);
+        CUstream *outer = stream[round / OTHER_CALLS % 2];
         struct cf_batch *batch = some_calls(worker, &worker->world, 1);
-        struct cf_batch *other = some_calls(worker, &worker->world, 1);
-        cf_batch_load(other, stream[1]);
-        cf_batch_load(batch, stream[1]);
+        cf_batch_load(batch, outer);
+        other_load(worker, &other, outer);
         CF_NCCL(worker, GroupStart());
-        for (int m = 0; m < worker->members; m++) {
-            void *buffer = (void *)(uintptr_t)(other->arena[m] + other->item[0].recv);
-            CF_NCCL(worker, Broadcast(buffer, buffer, 4, ncclUint8, 0, worker->world.comm[m], stream[1][m]));
+        if (round / 2 % 2) {
+            cf_batch_issue_one(batch, 0, false, stream[0]);
         }
-        cf_batch_issue_one(batch, 0, false, stream[0]);
+        other_issue(worker, &other, which, stream[1]);
+        if (!(round / 2 % 2)) {
+            cf_batch_issue_one(batch, 0, false, stream[0]);
+        }
         CF_NCCL(worker, GroupEnd());
-        cf_batch_judge(batch, stream[1], true);
+        other_judge(worker, &other, which, outer);
+        cf_batch_judge(batch, outer, true);
         cf_batch_free(batch);
-        cf_sync(worker);
-        cf_batch_free(other);
     }
+    other_close(worker, &other);
+}
+
+/* The call of one turn on each member: an odd one reduces to the front what the broadcast before it has left behind. */
+static void call_in_turn(struct cf_worker *worker, const struct cf_set *set, struct other *other, int turn,
+                         CUstream stream[2][CF_MAX_RANKS])
+{
+    for (int m = 0; m < worker->members; m++) {
+        char *front = (char *)(uintptr_t)other->device[m], *back = front + OTHER_BYTES;
+        int root = turn == 0 ? worker->nranks - 1 : 0;
+        cf_use(worker, m);
+        ncclResult_t result =
+            turn % 2 ? nccl.AllReduce(back, front, OTHER_BYTES, ncclUint8, ncclMax, set->comm[m], stream[0][m])
+                     : nccl.Broadcast(front, back, OTHER_BYTES, ncclUint8, root, set->comm[m], stream[1][m]);
+        if (result != ncclSuccess && result != ncclInProgress) {
+            cf_die(worker, "turn %d gave %d", turn, (int)result);
+        }
+    }
+}
+
+/*
+ * Calls in turn on two streams that nothing else orders: an allreduce takes what the broadcast before it has written,
+ * and a broadcast what the allreduce has. All ranks have equal inputs, so that a maximum is the input.
+ */
+static void take_turns(struct cf_worker *worker, const struct cf_set *set, struct other *other, int streams)
+{
+    enum {
+        TURNS = 6
+    };
+    CUstream stream[2][CF_MAX_RANKS];
+    cf_streams(worker, 0, stream[0]);
+    cf_streams(worker, streams - 1, stream[1]);
+    worker->serial++;
+    other_load(worker, other, stream[1]);
+    for (int turn = 0; turn < TURNS; turn++) {
+        bool grouped = worker->members > 1;
+        if (grouped) {
+            CF_NCCL(worker, GroupStart());
+        }
+        call_in_turn(worker, set, other, turn, stream);
+        if (grouped) {
+            cf_group_end(worker, set);
+        } else {
+            cf_set_ready(worker, set);
+        }
+    }
+    other_judge(worker, other, OTHER_BROADCAST, stream[0]);
+}
+
+void cf_case_stream_mixed(struct cf_worker *worker)
+{
+    struct other other;
+    other_open(worker, &other);
+    for (int round = 0; round < 6; round++) {
+        take_turns(worker, &worker->world, &other, 2);
+    }
+    other_close(worker, &other);
+}
+
+/*
+ * The same of a non-blocking communicator, whose calls NCCL launches in the background. onehop comes in late, and not
+ * in order with NCCL's calls before that on other streams (README, Limits): so one stream comes first.
+ */
+void cf_case_stream_nonblocking(struct cf_worker *worker)
+{
+    struct cf_set set;
+    struct other other;
+    cf_set_create(worker, CF_INIT_NONBLOCKING, &set);
+    other_open(worker, &other);
+    for (int round = 0; round < 40; round++) {
+        take_turns(worker, &set, &other, round < 25 ? 1 : 2);
+        usleep(round < 25 ? ROUND_MICROSECONDS : 0);
+    }
+    other_close(worker, &other);
+    cf_barrier(worker);
+    cf_set_destroy(worker, &set);
+}
+
+/* An allreduce on one communicator and a broadcast on another, new one in a group, both on one stream. */
+static void group_of_two(struct cf_worker *worker, const struct cf_set *set, struct other *other)
+{
+    struct cf_set fresh;
+    CUstream stream[CF_MAX_RANKS];
+    cf_streams(worker, 0, stream);
+    cf_set_create(worker, CF_INIT_NONBLOCKING, &fresh);
+    struct cf_batch *batch = some_calls(worker, set, 1);
+    cf_batch_load(batch, stream);
+    other_load(worker, other, stream);
+    CF_NCCL(worker, GroupStart());
+    cf_batch_issue_one(batch, 0, true, stream);
+    for (int m = 0; m < worker->members; m++) {
+        char *send = (char *)(uintptr_t)other->device[m];
+        CF_NCCL(worker, Broadcast(send, send + OTHER_BYTES, OTHER_BYTES, ncclUint8, worker->nranks - 1, fresh.comm[m],
+                                  stream[m]));
+    }
+    cf_group_end(worker, set);
+    cf_set_ready(worker, &fresh);
+    cf_batch_judge(batch, stream, true);
+    cf_batch_free(batch);
+    other_judge(worker, other, OTHER_BROADCAST, stream);
+    cf_barrier(worker);
+    cf_set_destroy(worker, &fresh);
+}
+
+/*
+ * NCCL launches a group of non-blocking communicators in the background. Two calls of it on one stream must be there in
+ * the same order on all ranks, or these wait for one another.
+ */
+void cf_case_stream_group_nonblocking(struct cf_worker *worker)
+{
+    struct cf_set set;
+    struct other other;
+    cf_set_create(worker, CF_INIT_NONBLOCKING, &set);
+    other_open(worker, &other);
+    for (int round = 0; round < 25; round++) {
+        take_turns(worker, &set, &other, 1);
+        usleep(ROUND_MICROSECONDS);
+    }
+    for (int round = 0; round < 10; round++) {
+        group_of_two(worker, &set, &other);
+    }
+    other_close(worker, &other);
+    cf_barrier(worker);
+    cf_set_destroy(worker, &set);
 }
 
 /*
@@ -140,13 +355,13 @@ void cf_case_stream_chain(struct cf_worker *worker)
     }
     cf_batch_load(batch, stream[0]);
     cf_batch_issue_one(batch, 0, false, stream[0]);
-    join(worker, 0, 1);
+    cf_join(worker, 0, 1);
     for (int m = 0; m < worker->members; m++) {
         cf_use(worker, m);
         CF_CU(worker, MemcpyDtoDAsync(batch->arena[m] + batch->item[1].send, batch->arena[m] + batch->item[0].recv,
                                       bytes, stream[1][m]));
     }
-    join(worker, 1, 2);
+    cf_join(worker, 1, 2);
     cf_batch_issue_one(batch, 1, false, stream[2]);
     for (int m = 0; m < worker->members; m++) {
         unsigned char *got = batch->after[m];

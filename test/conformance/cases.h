@@ -34,6 +34,7 @@
     X("group-error", group_error, CF_ALWAYS, "a bad call: nothing is launched")                                        \
     X("comm-makers", comm_makers, CF_ALWAYS, "ncclCommInitRank, Config (blocking or not), Scalable, All")              \
     X("comm-split", comm_split, CF_ALWAYS, "parts, other orders, ranks without a colour, shared resources")            \
+    X("comm-pollers", comm_pollers, CF_ALWAYS, "non-blocking splits that several threads wait for")                    \
     X("comm-alone", comm_alone, CF_ALWAYS, "communicators of one rank")                                                \
     X("comm-shrink", comm_shrink, CF_ALWAYS, "")                                                                       \
     X("comm-many", comm_many, CF_ONEHOP, "many at once, ended in different orders by rank")                            \
@@ -44,7 +45,10 @@
     X("stream-several", stream_several, CF_ALWAYS, "calls of one communicator on three streams in turn")               \
     X("stream-chain", stream_chain, CF_ALWAYS, "a result on one stream is the input on the next, by events")           \
     X("stream-group", stream_group, CF_ALWAYS, "one group over three streams")                                         \
-    X("stream-group-mixed", stream_group_mixed, CF_NAMED, "a group of a broadcast and an allreduce on two streams")    \
+    X("stream-group-mixed", stream_group_mixed, CF_ALWAYS, "a group of an allreduce and others on two streams")        \
+    X("stream-mixed", stream_mixed, CF_ALWAYS, "allreduces and broadcasts in turn on two streams")                     \
+    X("stream-nonblocking", stream_nonblocking, CF_ALWAYS, "the same of a non-blocking communicator")                  \
+    X("stream-group-nonblocking", stream_group_nonblocking, CF_ALWAYS, "a group of two, on one stream")                \
     X("stream-communicators", stream_communicators, CF_ALWAYS, "two communicators on two streams at once")             \
     X("graph-modes", graph_modes, CF_ALWAYS, "the three capture modes, calls alone and in a group")                    \
     X("graph-replay", graph_replay, CF_ALWAYS, "many replays, the inputs changed between")                             \

@@ -120,8 +120,7 @@ struct cf_worker {
 enum cf_when {
     CF_ALWAYS,
     CF_ONEHOP, /* stock NCCL promises nothing here */
-    CF_APART,  /* a communicator's first call is captured: stock NCCL fails where ranks are threads of one process */
-    CF_NAMED   /* NCCL keeps it, onehop does not yet (README, Limits): runs only when --cases names it in full */
+    CF_APART   /* a communicator's first call is captured: stock NCCL fails where ranks are threads of one process */
 };
 
 struct cf_case {
@@ -260,6 +259,8 @@ void cf_batch_run(struct cf_batch *batch, enum cf_style style);
 const unsigned char *cf_batch_result(const struct cf_batch *batch, int item, int member);
 /* The first stream of each member, or another one. */
 void cf_streams(struct cf_worker *worker, int which, CUstream *stream_p);
+/* Makes stream `to` of each member wait for what is on its stream `from` now; both may be in a capture. */
+void cf_join(struct cf_worker *worker, int from, int to);
 /* Calls that onehop has served and handed back on this set, over its members. */
 void cf_served(const struct cf_set *set, const struct cf_worker *worker, uint64_t *served_p, uint64_t *back_p);
 bool cf_type_wanted(const struct cf_worker *worker, ncclDataType_t type);

@@ -34,5 +34,9 @@ conform "onehop, threads" h200x4 "$plugin" --ranks 2,3 --modes threads --expect-
 conform "onehop, one thread with groups" h200x4 "$plugin" --ranks 4 --modes group --expect-served
 conform "onehop, eight ranks" h200x8 "$plugin" --ranks 8 --modes processes --expect-served \
     --types float32,bfloat16,int8 --cases sum,max,avg,counts,alignment,group
+# NCCL launches the calls of non-blocking communicators in the background, each rank in its own time.
+export SIMNODE_NCCL_BACKGROUND=1 SIMNODE_NCCL_DELAY_US=100
+conform "onehop, calls launched in the background" h200x4 "$plugin" --ranks 2,3 \
+    --cases stream-nonblocking,stream-group-nonblocking,comm-makers,comm-pollers
 tap_empty "$(ls -A "$meeting")" "nothing is left in shared memory"
 tap_done

@@ -56,7 +56,7 @@ struct app_options {
     bool nested;      /* groups inside the group */
     bool scramble;    /* odd ranks make a group's calls in the reverse order of communicators */
     int batch;        /* calls before the program waits for its streams */
-    bool nonblocking; /* children of a parent, too, are made without waiting */
+    bool nonblocking; /* a parent and its children are made without waiting */
     int jitter;       /* microseconds; ranks wait up to as long before each call and poll, each its own time */
     int pause;        /* milliseconds, after the first calls and after a capture */
     int iterations;

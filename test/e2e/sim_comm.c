@@ -100,20 +100,22 @@ static int scalable_ids(int nranks)
     return nranks < SCALABLE_IDS ? nranks : SCALABLE_IDS;
 }
 
+static bool is_nonblocking(const struct app_options *options)
+{
+    return options->make == APP_MAKE_NONBLOCKING || options->nonblocking;
+}
+
 static ncclResult_t init_rank(const struct app_options *options, const struct app_member *member, int nranks,
                               ncclUniqueId *id, ncclComm_t *comm)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = options->make != APP_MAKE_NONBLOCKING;
-    switch (options->make) {
-    case APP_MAKE_CONFIG:
-    case APP_MAKE_NONBLOCKING:
-        return ncclCommInitRankConfig(comm, nranks, *id, member->world_rank, &config);
-    case APP_MAKE_SCALABLE:
+    config.blocking = !is_nonblocking(options);
+    if (options->make == APP_MAKE_SCALABLE) {
         return ncclCommInitRankScalable(comm, nranks, member->world_rank, scalable_ids(nranks), id, &config);
-    default:
-        return ncclCommInitRank(comm, nranks, *id, member->world_rank);
     }
+    return options->make == APP_MAKE_CONFIG || !config.blocking
+               ? ncclCommInitRankConfig(comm, nranks, *id, member->world_rank, &config)
+               : ncclCommInitRank(comm, nranks, *id, member->world_rank);
 }
 
 /* The ranks that come later, if any, are the last. */
@@ -132,7 +134,7 @@ static void make_world(struct app_worker *worker, ncclComm_t *(*which)(struct ap
     const struct app_options *options = worker->options;
     ncclUniqueId id[SCALABLE_IDS];
     int ids = options->make == APP_MAKE_SCALABLE ? scalable_ids(options->nranks) : 1;
-    bool grouped = worker->members > 1, waits = options->make == APP_MAKE_NONBLOCKING;
+    bool grouped = worker->members > 1, waits = is_nonblocking(options);
     for (int i = 0; i < ids; i++) {
         id[i] = next_id(worker, 0);
     }
@@ -153,7 +155,9 @@ static void make_world(struct app_worker *worker, ncclComm_t *(*which)(struct ap
         APP_NCCL_IS(ncclGroupEnd(), waits ? ncclInProgress : ncclSuccess);
     }
     for (int m = 0; m < worker->members && waits; m++) {
-        app_comm_ready(worker, *which(&worker->member[m], index));
+        if (*which(&worker->member[m], index) != NULL) {
+            app_comm_ready(worker, *which(&worker->member[m], index));
+        }
     }
 }
 

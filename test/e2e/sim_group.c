@@ -81,8 +81,12 @@ static void end_capture(struct app_worker *worker)
     }
 }
 
-/* A communicator on a captured stream and on one that is not: the second call says so, and nothing runs. */
-static void one_communicator(struct app_worker *worker, const struct app_item *first, const struct app_item *second)
+/*
+ * A call on a captured stream and one on a stream that is not, and nothing runs. Of one communicator (other: 0) the
+ * second call says so; of two, the end of the group does.
+ */
+static void half_captured(struct app_worker *worker, int other, const struct app_item *first,
+                          const struct app_item *second)
 {
     begin_capture(worker);
     APP_NCCL(ncclGroupStart());
@@ -90,22 +94,8 @@ static void one_communicator(struct app_worker *worker, const struct app_item *f
         struct app_member *member = &worker->member[m];
         app_member_use(member);
         APP_NCCL(app_item_call(&first[m], &member->comm[0], member->stream[0]));
-        APP_NCCL_IS(app_item_call(&second[m], &member->comm[0], member->stream[1]), ncclInvalidUsage);
-    }
-    APP_NCCL_IS(ncclGroupEnd(), ncclInvalidUsage);
-    end_capture(worker);
-}
-
-/* One communicator on the captured stream, another on the other: the end of the group says so. */
-static void two_communicators(struct app_worker *worker, const struct app_item *first, const struct app_item *second)
-{
-    begin_capture(worker);
-    APP_NCCL(ncclGroupStart());
-    for (int m = 0; m < worker->members; m++) {
-        struct app_member *member = &worker->member[m];
-        app_member_use(member);
-        APP_NCCL(app_item_call(&first[m], &member->comm[0], member->stream[0]));
-        APP_NCCL(app_item_call(&second[m], &member->comm[1], member->stream[1]));
+        APP_NCCL_IS(app_item_call(&second[m], &member->comm[other], member->stream[1]),
+                    other == 0 ? ncclInvalidUsage : ncclSuccess);
     }
     APP_NCCL_IS(ncclGroupEnd(), ncclInvalidUsage);
     end_capture(worker);
@@ -125,8 +115,9 @@ void app_group_captured(struct app_worker *worker, struct app_item *items)
     for (int round = 0; round < options->rounds; round++) {
         app_scenario_fill(worker, items);
         app_scenario_fill(worker, second);
-        one_communicator(worker, round % 2 ? second : items, round % 2 ? items : second);
-        two_communicators(worker, round % 2 ? second : items, round % 2 ? items : second);
+        for (int other = 0; other < 2; other++) {
+            half_captured(worker, other, round % 2 ? second : items, round % 2 ? items : second);
+        }
         app_scenario_verify_untouched(worker, items);
         app_scenario_verify_untouched(worker, second);
         APP_NCCL(ncclGroupStart());

@@ -18,7 +18,7 @@ static const char usage[] =
     "  --make rank|config|nonblocking|scalable|all|split|family|shrink|grow\n"
     "  --split-colors a,b,... --split-keys a,b,...  of split; colour -1: excluded by shrink, new to grow;\n"
     "                              key of grow: 1, the rank has the id\n"
-    "  --nonblocking               children are made without waiting\n"
+    "  --nonblocking               a parent and its children are made without waiting\n"
     "  --pause MS                  wait after the first calls, and after a capture\n"
     "  --jitter US                 ranks wait up to as long before each call and poll\n"
     "  --comms N --streams N       calls go round them\n"

@@ -89,11 +89,21 @@ leftovers() {
 }
 
 # Of each pair of GPUs NVML is asked three questions (NVLink, read, write), by each of its two ranks, once a process.
-SIMNODE_TRACE=$scratch/trace run_app --nranks 3 --scenario churn --rounds 5 --counts 1000
+SIMNODE_TOPOLOGY=h200x4 SIMNODE_TRACE=$scratch/trace run_app --nranks 4 --scenario churn --rounds 5 --counts 1000
 expect_served "five rounds with a trace"
 asked=$(grep -c nvmlDeviceGetP2PStatus "$scratch/trace")
-[ "$asked" = 18 ]
-tap_point $? "what does not change is asked once: $asked questions about three pairs" "18 expected"
+[ "$asked" = 36 ]
+tap_point $? "what does not change is asked once: $asked questions about six pairs" "36 expected"
+
+# That, and the kernels, are made ready while NCCL creates the first communicator: before the staging memory is there.
+SIMNODE_TOPOLOGY=h200x2 ONEHOP_DEBUG=TRACE run_app --nranks 2 --counts 1000 --rank-env "0:SIMNODE_TRACE=$scratch/early"
+expect_served "one communicator with a trace"
+late=$(awk '/cuMemHostAlloc/ { late = 1 } late && /nvml|cuLibrary|cuFuncGetAttribute/' "$scratch/early")
+[ "$(grep -cE 'cuMemHostAlloc|nvmlDeviceGetP2PStatus|cuLibraryLoadData' "$scratch/early")" -ge 9 ]
+tap_point $? "the trace has what it should have" "$(cat "$scratch/early")"
+tap_empty "$late" "nothing is loaded, and NVML is not asked, once NCCL has created the communicator"
+[ "$(count_of 'made ready for 2 ranks')" = 2 ] && [ "$(count_of 'kernels for 2 ranks loaded')" = 2 ]
+tap_point $? "once in each process" "$(diagnosis)"
 
 export ONEHOP_SHM_DIR=$meeting
 for local in 1 2; do

@@ -59,6 +59,11 @@ mkdir "$scratch/site"
 cp "$plugin" "$scratch/site/libnccl-net.so"
 LD_LIBRARY_PATH=$scratch/site:$LD_LIBRARY_PATH run_command env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
 expect "the site's own libnccl-net.so stays" 0 "^NCCL_NET_PLUGIN=$net,libnccl-net.so\$"
+SIMNODE_NCCL_VERSION=22702 LD_LIBRARY_PATH=$scratch/site:$LD_LIBRARY_PATH \
+    run_command env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
+expect "no list for an NCCL that cannot read one" 0 "^NCCL_NET_PLUGIN=$net\$" 'libnccl-net.so is left out'
+SIMNODE_NCCL_VERSION=22702 NCCL_NET_PLUGIN=aws run_command "$onehop" run --via plugin env
+expect "nor is another plugin taken away" 1 'NCCL 2.27.2 takes one network plugin only'
 echo 'unsigned la_version(unsigned version) { return version; }' >"$scratch/audit.c"
 if $CC -shared -fPIC -o "$scratch/lib/libonehop-audit.so" "$scratch/audit.c" 2>"$scratch/cc.log"; then
     run_command "$onehop" run --via audit env

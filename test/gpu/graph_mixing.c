@@ -32,6 +32,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "test/gpu/check.h"
+
 #define MAX_RANKS 8
 #define COUNT 3001
 #define CALLS 3    /* in a graph, one after the other */
@@ -130,25 +132,7 @@ struct rank {
     uint32_t own;
 };
 
-static void fail(int line, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
-static void fail(int line, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    printf("FAIL line %d: ", line);
-    vprintf(format, arguments);
-    printf("\n");
-    va_end(arguments);
-    fflush(stdout);
-    _exit(1); /* other threads may wait for ever */
-}
-
-#define CHECK(condition_, ...)                                                                                         \
-    do {                                                                                                               \
-        if (!(condition_)) {                                                                                           \
-            fail(__LINE__, __VA_ARGS__);                                                                               \
-        }                                                                                                              \
-    } while (0)
+#define CHECK_WHO ""
 #define CU(call_)                                                                                                      \
     do {                                                                                                               \
         CUresult cu_ = cu.call_;                                                                                       \
@@ -744,7 +728,7 @@ static void parse(int argc, char **argv)
             } else if (strcmp(argv[i], "--timeout") == 0) {
                 options.timeout = number;
             } else {
-                fail(__LINE__, "no option %s", argv[i]);
+                check_failed(CHECK_WHO, __LINE__, "no option %s", argv[i]);
             }
             i++;
         }

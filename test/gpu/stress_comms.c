@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "onehop/onehop.h"
+#include "test/gpu/check.h"
 
 #define MAX_RANKS 8
 #define MAX_LIVE 64
@@ -103,26 +104,9 @@ struct holdings {
     long host_kib, gpu_kib, descriptors, threads, mappings, files;
 };
 
-static int my_rank = -1;
+static char my_name[32]; /* "rank 3, " */
 
-__attribute__((noreturn, format(printf, 2, 3))) static void fail(int line, const char *format, ...)
-{
-    char text[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    printf("FAIL rank %d, line %d: %s\n", my_rank, line, text);
-    fflush(stdout);
-    _exit(1);
-}
-
-#define CHECK(condition_, ...)                                                                                         \
-    do {                                                                                                               \
-        if (!(condition_)) {                                                                                           \
-            fail(__LINE__, __VA_ARGS__);                                                                               \
-        }                                                                                                              \
-    } while (0)
+#define CHECK_WHO my_name
 #define OK(call_)                                                                                                      \
     do {                                                                                                               \
         int result_ = (call_);                                                                                         \
@@ -447,7 +431,7 @@ static int run_rank(const struct options *options, struct board *board, int rank
                         .shared_seed = options->seed,
                         .own_seed = options->seed * 31 + (unsigned)rank};
     struct holdings before = {0};
-    my_rank = rank;
+    snprintf(my_name, sizeof my_name, "rank %d, ", rank);
     open_rank(&self);
     for (int round = 0; round < options->rounds; round++) {
         run_round(&self, round);

@@ -22,6 +22,7 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *statu
 
 #define FP8_CAPABILITY 90
 #define NO_USER_OP                                                                                                     \
+    false,                                                                                                             \
     {                                                                                                                  \
         .used = false                                                                                                  \
     }
@@ -69,7 +70,8 @@ static void reduce_pieces(const struct simnccl_operation *op, size_t piece_offse
     simnccl_reduce(op->type, has_user_op(op) ? ncclSum : op->op, NULL, in, op->core->nranks, count, out);
 }
 
-/* AllReduce, Reduce, Broadcast, AllGather: a rank shows a piece of its send buffer and takes from the others'. */
+/* AllReduce, Reduce, Broadcast, AllGather, Gather: a rank shows a piece of its send buffer and takes from the others'.
+ */
 static ncclResult_t run_whole(const struct simnccl_operation *op)
 {
     struct simnccl_core *core = op->core;
@@ -90,7 +92,7 @@ static ncclResult_t run_whole(const struct simnccl_operation *op)
             reduce_pieces(op, 0, count, out);
         } else if (op->function == SIMNCCL_Broadcast) {
             memcpy(out, simnccl_core_piece(core, SIMNCCL_STREAM, op->peer), bytes);
-        } else if (op->function == SIMNCCL_AllGather) {
+        } else if (op->function == SIMNCCL_AllGather || (op->function == SIMNCCL_Gather && core->rank == op->peer)) {
             for (int r = 0; r < core->nranks; r++) {
                 memcpy(out + (size_t)r * op->count * size, simnccl_core_piece(core, SIMNCCL_STREAM, r), bytes);
             }
@@ -100,17 +102,36 @@ static ncclResult_t run_whole(const struct simnccl_operation *op)
     return result;
 }
 
-/* ReduceScatter: a rank shows a part of every block, and reduces its own. */
-static ncclResult_t run_reduce_scatter(const struct simnccl_operation *op)
+/* What a rank takes of the parts shown: ReduceScatter reduces its block of all, AlltoAll and Scatter copy it. */
+static void take_parts(const struct simnccl_operation *op, size_t first, size_t count)
+{
+    const struct simnccl_core *core = op->core;
+    size_t size = simnccl_type_size(op->type), bytes = count * size, mine = (size_t)core->rank * bytes;
+    char *out = (char *)op->recv + first * size;
+    if (op->function == SIMNCCL_ReduceScatter) {
+        reduce_pieces(op, mine, count, out);
+    } else if (op->function == SIMNCCL_Scatter) {
+        memcpy(out, (const char *)simnccl_core_piece(core, SIMNCCL_STREAM, op->peer) + mine, bytes);
+    } else {
+        for (int r = 0; r < core->nranks; r++) {
+            memcpy(out + (size_t)r * op->count * size, (const char *)simnccl_core_piece(core, SIMNCCL_STREAM, r) + mine,
+                   bytes);
+        }
+    }
+}
+
+/* ReduceScatter, AlltoAll, Scatter: a rank shows a part of every block, and takes its own. */
+static ncclResult_t run_blocks(const struct simnccl_operation *op)
 {
     struct simnccl_core *core = op->core;
+    bool shows = op->function != SIMNCCL_Scatter || core->rank == op->peer;
     size_t size = simnccl_type_size(op->type), ranks = (size_t)core->nranks;
     size_t step = SIMNCCL_CHUNK_BYTES / size / ranks;
     char *parts = malloc(SIMNCCL_CHUNK_BYTES);
     ncclResult_t result = parts != NULL ? ncclSuccess : ncclSystemError;
     for (size_t first = 0; first < op->count && result == ncclSuccess; first += step) {
         size_t count = op->count - first < step ? op->count - first : step, bytes = count * size;
-        for (size_t r = 0; r < ranks; r++) {
+        for (size_t r = 0; r < ranks && shows; r++) {
             const char *block = (const char *)op->send + (r * op->count + first) * size;
             if (has_user_op(op)) {
                 scale(op, block, count, parts + r * bytes);
@@ -118,9 +139,9 @@ static ncclResult_t run_reduce_scatter(const struct simnccl_operation *op)
                 memcpy(parts + r * bytes, block, bytes);
             }
         }
-        result = simnccl_core_exchange(core, SIMNCCL_STREAM, signature(op, first), parts, ranks * bytes);
+        result = simnccl_core_exchange(core, SIMNCCL_STREAM, signature(op, first), parts, shows ? ranks * bytes : 0);
         if (result == ncclSuccess) {
-            reduce_pieces(op, (size_t)core->rank * bytes, count, (char *)op->recv + first * size);
+            take_parts(op, first, count);
         }
     }
     free(parts);
@@ -201,7 +222,9 @@ static ncclResult_t run_operations(const struct simnccl_operation *op, size_t nu
     case SIMNCCL_Recv:
         return run_point_to_point(op, number);
     case SIMNCCL_ReduceScatter:
-        return run_reduce_scatter(op);
+    case SIMNCCL_AlltoAll:
+    case SIMNCCL_Scatter:
+        return run_blocks(op);
     default:
         return run_whole(op);
     }
@@ -435,13 +458,22 @@ static ncclResult_t check_reduction(const struct simnccl_operation *op, ncclComm
                                                                                        : ncclSuccess;
 }
 
+/* As NCCL does for non-blocking communicators; asked for, since the program must look for the end of each call then. */
+static bool launches_in_background(void)
+{
+    const char *text = getenv("SIMNODE_NCCL_BACKGROUND");
+    return text != NULL && strcmp(text, "1") == 0;
+}
+
 /* Checks a call and puts it into the group, which is the call's own when the caller has none open. */
 static ncclResult_t enqueue(struct simnccl_operation op, ncclComm_t comm)
 {
     simnccl_group_enter();
     ncclResult_t result = simnccl_group_fail(check_arguments(&op, comm));
-    if (result == ncclSuccess && op.count > 0) {
+    bool empty = op.count == 0 && op.function != SIMNCCL_Send && op.function != SIMNCCL_Recv;
+    if (result == ncclSuccess && !empty) {
         op.core = comm->core;
+        op.background = !comm->blocking && launches_in_background();
         if (has_user_op(&op)) { /* which may be destroyed before the call runs */
             op.user = *simnccl_user_op_find(comm, (int)op.op);
         }
@@ -493,6 +525,35 @@ SIMNCCL_API(ncclResult_t, AllGather,
     simnccl_count(SIMNCCL_AllGather);
     return enqueue(
         (struct simnccl_operation){SIMNCCL_AllGather, NULL, send, recv, count, type, ncclSum, 0, stream, NO_USER_OP},
+        comm);
+}
+
+SIMNCCL_API(ncclResult_t, AlltoAll,
+            (const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream))
+{
+    simnccl_count(SIMNCCL_AlltoAll);
+    return enqueue(
+        (struct simnccl_operation){SIMNCCL_AlltoAll, NULL, send, recv, count, type, ncclSum, 0, stream, NO_USER_OP},
+        comm);
+}
+
+SIMNCCL_API(ncclResult_t, Gather,
+            (const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+             cudaStream_t stream))
+{
+    simnccl_count(SIMNCCL_Gather);
+    return enqueue(
+        (struct simnccl_operation){SIMNCCL_Gather, NULL, send, recv, count, type, ncclSum, root, stream, NO_USER_OP},
+        comm);
+}
+
+SIMNCCL_API(ncclResult_t, Scatter,
+            (const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+             cudaStream_t stream))
+{
+    simnccl_count(SIMNCCL_Scatter);
+    return enqueue(
+        (struct simnccl_operation){SIMNCCL_Scatter, NULL, send, recv, count, type, ncclSum, root, stream, NO_USER_OP},
         comm);
 }
 

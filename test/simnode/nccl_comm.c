@@ -160,13 +160,19 @@ static ncclResult_t join(ncclComm_t comm)
     return result == ncclSuccess ? simnccl_core_join(comm->core) : result;
 }
 
-/* Ranks learn at different times that a communicator is ready, if they do not wait for it. */
-static void be_late(const struct simnccl_job *job)
+void simnccl_be_late(void)
 {
     const char *limit = getenv("SIMNODE_NCCL_DELAY_US");
     uint32_t random;
-    if (!job->blocking && limit != NULL && atol(limit) > 0 && getrandom(&random, sizeof random, 0) == sizeof random) {
+    if (limit != NULL && atol(limit) > 0 && getrandom(&random, sizeof random, 0) == sizeof random) {
         usleep(random % (useconds_t)atol(limit));
+    }
+}
+
+static void be_late(const struct simnccl_job *job)
+{
+    if (job->background) {
+        simnccl_be_late();
     }
 }
 
@@ -183,7 +189,7 @@ static ncclResult_t run_init(struct simnccl_job *job)
 /* One rank of a new communicator, on `device`; called inside a group. *comm_p is set at once. */
 static ncclResult_t add_rank(ncclComm_t *comm_p, int nranks, const char *name, int rank, int device, bool blocking)
 {
-    struct simnccl_job job = {.run = run_init, .blocking = blocking};
+    struct simnccl_job job = {.run = run_init, .blocking = blocking, .background = !blocking};
     ncclResult_t result = comm_create(name, nranks, rank, device, blocking, &job.comm);
     if (result == ncclSuccess) {
         result = simnccl_group_add_job(&job);
@@ -224,7 +230,7 @@ static bool config_blocking(const ncclConfig_t *config, bool inherited)
     if (text != NULL && (strcmp(text, "0") == 0 || strcmp(text, "1") == 0)) {
         return text[0] == '1';
     }
-    return config == NULL || config->blocking == NCCL_CONFIG_UNDEF_INT ? inherited : config->blocking != 0;
+    return config == NULL ? inherited : config->blocking != 0; /* left open in a configuration: 1 */
 }
 
 SIMNCCL_API(ncclResult_t, CommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank))
@@ -341,7 +347,10 @@ static ncclResult_t run_split(struct simnccl_job *job)
     return finish_child(job, result, child);
 }
 
-/* A call on a parent that makes a child: in the background, or now, or with the group. */
+/*
+ * A call on a parent that makes a child: in the background where the parent is non-blocking, or now, or with the group.
+ * As with NCCL (2.28.9, src/init.cc, ncclCommSplit), that it goes on in the background only the parent's state tells.
+ */
 static ncclResult_t make_child(struct simnccl_job *job, ncclComm_t parent)
 {
     *job->comm_p = NULL;
@@ -349,9 +358,10 @@ static ncclResult_t make_child(struct simnccl_job *job, ncclComm_t parent)
     ncclResult_t result = simnccl_group_add_job(job);
     if (result == ncclSuccess) {
         simnccl_core_retain(parent->core);
-        parent->core->result = job->blocking ? ncclSuccess : ncclInProgress;
+        parent->core->result = job->background ? ncclInProgress : ncclSuccess;
     }
     ncclResult_t end = simnccl_group_leave();
+    end = end == ncclInProgress ? ncclSuccess : end;
     return result != ncclSuccess ? result : end;
 }
 
@@ -368,6 +378,7 @@ SIMNCCL_API(ncclResult_t, CommSplit, (ncclComm_t comm, int color, int key, ncclC
         .color = color,
         .key = key,
         .blocking = config_blocking(config, comm->blocking),
+        .background = !comm->blocking,
     };
     return make_child(&job, comm);
 }
@@ -432,7 +443,8 @@ SIMNCCL_API(ncclResult_t, CommShrink,
     struct simnccl_job job = {.run = run_shrink,
                               .comm_p = newcomm,
                               .parent = comm->core,
-                              .blocking = config_blocking(config, comm->blocking)};
+                              .blocking = config_blocking(config, comm->blocking),
+                              .background = !comm->blocking};
     for (int i = 0; i < count; i++) {
         if (excluded[i] < 0 || excluded[i] >= comm->core->nranks || excluded[i] == comm->core->rank) {
             return simnccl_group_fail(ncclInvalidArgument);
@@ -450,16 +462,38 @@ SIMNCCL_API(ncclResult_t, CommShrink,
 static ncclResult_t run_grow(struct simnccl_job *job)
 {
     struct simnccl_core *parent = job->parent;
+    struct simnccl_core *core = job->comm->core;
     ncclUniqueId id = job->id;
-    ncclComm_t child = NULL;
-    ncclResult_t result = simnccl_core_exchange(parent, SIMNCCL_HOST, job->nranks, &id, sizeof id);
+    ncclResult_t result = simnccl_core_exchange(parent, SIMNCCL_HOST, (uint32_t)core->nranks, &id, sizeof id);
     for (int r = 0; r < parent->nranks && id.internal[0] == '\0'; r++) {
         id = *(const ncclUniqueId *)simnccl_core_piece(parent, SIMNCCL_HOST, r);
     }
     if (result == ncclSuccess) {
-        result = comm_create(id.internal, job->nranks, parent->rank, parent->device, job->blocking, &child);
+        snprintf(core->name, sizeof core->name, "%.*s", SIMNCCL_NAME_BYTES - 1, id.internal);
+        job->comm->hash = simnccl_hash(core->name);
+        be_late(job);
+        result = join(job->comm);
     }
-    return finish_child(job, result, child);
+    be_late(job);
+    core->result = result;
+    simnccl_core_release(parent);
+    return result;
+}
+
+/* For a rank of the parent. The handle is there at once, as with NCCL, and its state tells when it is good. */
+static ncclResult_t grow(struct simnccl_job *job, ncclComm_t parent, int nranks, ncclComm_t *newcomm)
+{
+    ncclResult_t result = comm_create("", nranks, parent->core->rank, parent->core->device, job->blocking, &job->comm);
+    if (result != ncclSuccess) {
+        return simnccl_group_fail(result);
+    }
+    *newcomm = job->comm;
+    simnccl_core_retain(job->parent);
+    simnccl_group_enter();
+    result = simnccl_group_add_job(job);
+    ncclResult_t end = simnccl_group_leave();
+    end = end == ncclInProgress ? ncclSuccess : end;
+    return result != ncclSuccess ? result : end;
 }
 
 static bool has_grow(void)
@@ -488,17 +522,15 @@ SIMNCCL_API(ncclResult_t, CommGrow,
         return simnccl_group_fail(ncclInvalidArgument);
     }
     if (comm == NULL) {
-        return init_rank(newcomm, nranks, id->internal, rank, config_blocking(config, true));
+        ncclResult_t result = init_rank(newcomm, nranks, id->internal, rank, config_blocking(config, true));
+        return result == ncclInProgress ? ncclSuccess : result;
     }
-    struct simnccl_job job = {.run = run_grow,
-                              .comm_p = newcomm,
-                              .parent = comm->core,
-                              .nranks = nranks,
-                              .blocking = config_blocking(config, comm->blocking)};
+    bool blocking = config_blocking(config, comm->blocking);
+    struct simnccl_job job = {.run = run_grow, .parent = comm->core, .blocking = blocking, .background = !blocking};
     if (id != NULL) {
         job.id = *id;
     }
-    return make_child(&job, comm);
+    return grow(&job, comm, nranks, newcomm);
 }
 
 SIMNCCL_API(ncclResult_t, CommFinalize, (ncclComm_t comm))

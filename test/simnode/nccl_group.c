@@ -175,7 +175,7 @@ static ncclResult_t finish_jobs(struct queue *jobs)
 {
     const struct simnccl_job *job = jobs->items;
     for (size_t i = 0; i < jobs->number; i++) {
-        if (!job[i].blocking) {
+        if (job[i].background) {
             return start_in_background(jobs);
         }
     }
@@ -261,6 +261,54 @@ static ncclResult_t launch_operations(struct simnccl_operation *operation, size_
     return result;
 }
 
+static void *launching_thread(void *argument)
+{
+    struct queue *operations = argument;
+    struct simnccl_operation *operation = operations->items;
+    simnccl_be_late();
+    ncclResult_t result = launch_operations(operation, operations->number);
+    for (size_t i = 0; i < operations->number; i++) {
+        operation[i].core->result = result;
+        simnccl_core_release(operation[i].core);
+    }
+    queue_clear(operations);
+    free(operations);
+    return NULL;
+}
+
+/* Takes the queue over. Until it is launched the communicators' state is ncclInProgress. */
+static ncclResult_t launch_in_background(struct queue *operations)
+{
+    pthread_t thread;
+    struct queue *copy = malloc(sizeof *copy);
+    if (copy == NULL) {
+        return ncclSystemError;
+    }
+    *copy = *operations;
+    *operations = (struct queue){0};
+    struct simnccl_operation *operation = copy->items;
+    for (size_t i = 0; i < copy->number; i++) {
+        simnccl_core_retain(operation[i].core);
+        operation[i].core->result = ncclInProgress;
+    }
+    if (pthread_create(&thread, NULL, launching_thread, copy) != 0) {
+        abort(); /* as above */
+    }
+    pthread_detach(thread);
+    return ncclInProgress;
+}
+
+static ncclResult_t finish_operations(struct queue *operations)
+{
+    const struct simnccl_operation *operation = operations->items;
+    for (size_t i = 0; i < operations->number; i++) {
+        if (operation[i].background) {
+            return launch_in_background(operations);
+        }
+    }
+    return launch_operations(operations->items, operations->number);
+}
+
 void simnccl_group_enter(void)
 {
     group.depth++;
@@ -282,7 +330,7 @@ ncclResult_t simnccl_group_leave(void)
         fail_jobs(&jobs, result);
     }
     if (result == ncclSuccess) {
-        result = launch_operations(operations.items, operations.number);
+        result = finish_operations(&operations);
     }
     queue_clear(&operations);
     queue_clear(&jobs);

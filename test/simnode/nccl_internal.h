@@ -61,6 +61,9 @@
     X(Reduce)                                                                                                          \
     X(AllGather)                                                                                                       \
     X(ReduceScatter)                                                                                                   \
+    X(AlltoAll)                                                                                                        \
+    X(Gather)                                                                                                          \
+    X(Scatter)                                                                                                         \
     X(Send)                                                                                                            \
     X(Recv)                                                                                                            \
     X(RedOpCreatePreMulSum)                                                                                            \
@@ -170,21 +173,22 @@ struct simnccl_operation {
     ncclRedOp_t op;
     int peer; /* or root */
     CUstream stream;
+    bool background;             /* a group with it is launched by a thread of its own */
     struct simnccl_user_op user; /* as it was when the call was made, where op is a user's */
 };
 
 /* Making one communicator; runs in a thread of its own where it must not block the others. */
 struct simnccl_job {
     ncclResult_t (*run)(struct simnccl_job *job);
-    ncclComm_t comm;
-    ncclComm_t *comm_p;          /* set at the end (split, shrink, grow) */
-    struct simnccl_core *parent; /* likewise */
+    ncclComm_t comm;             /* NULL: split, shrink */
+    ncclComm_t *comm_p;          /* set at the end (split, shrink) */
+    struct simnccl_core *parent; /* of a split, shrink, grow */
     int color;
     int key;
     uint32_t excluded; /* shrink: ranks, by bit */
-    int nranks;        /* grow */
     ncclUniqueId id;   /* grow: zeros where it is not known */
-    bool blocking;
+    bool blocking;     /* the communicator is to be */
+    bool background;   /* nobody waits for the job */
     ncclResult_t result;
 };
 
@@ -223,6 +227,9 @@ ncclResult_t simnccl_group_fail(ncclResult_t result);
 /* Adds a copy to the group. A job that fails outside a group of the caller's frees its communicator. */
 ncclResult_t simnccl_group_add_operation(const struct simnccl_operation *operation);
 ncclResult_t simnccl_group_add_job(const struct simnccl_job *job);
+
+/* nccl_comm.c: ranks learn at different times that something is done that they do not wait for. */
+void simnccl_be_late(void);
 
 /* nccl_comm.c: the user op behind a handle, NULL: it is none of this communicator's. */
 struct simnccl_user_op *simnccl_user_op_find(struct ncclComm *comm, int handle);

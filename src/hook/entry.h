@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * entry.h - what the exported functions of entry.c and others.c share
+ */
+#ifndef OH_HOOK_ENTRY_H_
+#define OH_HOOK_ENTRY_H_
+
+#include <nccl.h>
+#include <stdbool.h>
+
+#include "comm/comm.h"
+#include "hook/real.h"
+
+/* A call on its way to NCCL. */
+struct oh_passage {
+    const struct oh_real *real;
+    struct oh_comm *comm; /* NULL: onehop serves none of its calls, or NCCL puts nothing on the stream */
+    CUstream stream;
+};
+
+/*
+ * Around a call of the real function, on this thread: its communicator's calls on other streams keep their order, in a
+ * group too. `works`: NCCL puts something on the stream. The second is called if and only if the first has returned
+ * ncclSuccess, and gives back the result. caller: the return address.
+ */
+ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
+                           struct oh_passage *passage_p);
+ncclResult_t oh_pass_end(const struct oh_passage *passage, ncclResult_t result);
+
+#endif

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+# C programs on the simulated node, with onehop and without: the same results, allreduces served, the rest with NCCL.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+apps=$abs_top_builddir/test/apps
+
+# run_program PRELOAD COMMAND...: sets $status, fills $out (also with what goes to stderr) and $out.results.
+run_program() {
+    local preload=$1
+    shift
+    status=0
+    rm -f "$scratch"/report.*
+    env ${preload:+LD_PRELOAD="$preload"} timeout -k 5 $limit "$@" >"$out.results" 2>"$out" || status=$?
+    cat "$out.results" >>"$out"
+}
+
+# What NCCL was asked for, but allreduces and what belongs to making communicators.
+other_calls() {
+    cat "$scratch"/report.* | grep -E '^nccl_(all(gather|toall)|broadcast|reduce|reducescatter|send|recv) ' |
+        awk '{ calls[$1] += $2 } END { for (name in calls) print name, calls[name] }' | sort
+}
+
+run_program "$plugin" "$apps/allreduce_all" 3000 20
+expect_served "one process with all GPUs"
+grep -q '^8 GPUs, 20 sums of 3000 elements: 0 wrong$' "$out.results"
+tap_point $? "its sums are right" "$(diagnosis)"
+run_program '' "$apps/allreduce_all" 3000 20
+expect_right "the same, without onehop"
+
+for ranks in 2 4 8; do
+    export SIMNODE_TOPOLOGY=h200x$ranks
+    run_program '' "$apps/sparse_collectives"
+    expect_right "sparse gradients, $ranks ranks, without onehop"
+    cp "$out.results" "$scratch/stock"
+    stock=$(other_calls) reductions=$(report_of nccl_allreduce)
+    run_program "$plugin" "$apps/sparse_collectives"
+    expect_served "sparse gradients, $ranks ranks"
+    tap_empty "$(diff "$scratch/stock" "$out.results")" "the same values"
+    [ "$(sum_of served)" = "$reductions" ] && [ "$reductions" -gt 0 ]
+    tap_point $? "every allreduce is counted ($reductions)" "$(diagnosis "$reductions allreduces")"
+    [ "$(grep -c ' [1-9]' <<<"$stock")" -ge 4 ] && [ "$(other_calls)" = "$stock" ]
+    tap_point $? "everything else goes to NCCL, call by call" "without:
+$stock
+with onehop:
+$(other_calls)"
+done
+
+# As a user would build it.
+read -ra flags <<<"$OH_CPPFLAGS"
+if mpicc "${flags[@]}" -o "$scratch/allreduce_mpi" "$abs_top_srcdir/test/apps/allreduce_mpi.c" -L"$stand_ins" -lnccl -lcuda \
+    >"$scratch/mpicc.log" 2>&1 && command -v mpirun >/dev/null; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 SIMNODE_TOPOLOGY=h200x4
+    run_program "$plugin" mpirun --oversubscribe -n 4 "$scratch/allreduce_mpi" 2000 20
+    expect_served "a program with MPI"
+    grep -q '^4 ranks, 20 sums of 2000 elements: 0 wrong$' "$out.results"
+    tap_point $? "its sums are right" "$(diagnosis)"
+    run_program '' mpirun --oversubscribe -n 4 "$scratch/allreduce_mpi" 2000 20
+    expect_right "the same, without onehop"
+else
+    tap_skip "a program with MPI" "no mpicc, or no mpirun: $(tail -n 1 "$scratch/mpicc.log")"
+fi
+tap_done
