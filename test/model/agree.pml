@@ -14,7 +14,7 @@ mtype = { pending, on, off };
 mtype decision = pending;
 byte present, yes;
 byte born; /* ranks that NCCL's creation has, its barrier */
-bool filled[N], left[N], dead[N], alive[N];
+bool filled[N], gone[N], dead[N], alive[N];
 bool ready[N];          /* could launch */
 bool opened[N * N];     /* [who * N + whose] memory */
 bool freed[N];
@@ -26,7 +26,7 @@ inline refuse()
 #ifdef BLIND_REFUSE
     decision = off
 #else
-    d_step { if :: decision == pending -> decision = off :: else fi }
+    atomic { if :: decision == pending -> decision = off :: else fi }
 #endif
 }
 
@@ -38,7 +38,7 @@ inline give_up()
 }
 
 /* oh_segment_deserted */
-#define NOTHING_OPEN(s) (s == r || (!filled[s] && decision == off) || left[s] || dead[s])
+#define NOTHING_OPEN(s) (s == r || (!filled[s] && decision == off) || gone[s] || dead[s])
 #if N > 2
 #define DESERTED (NOTHING_OPEN(0) && NOTHING_OPEN(1) && NOTHING_OPEN(2))
 #else
@@ -129,7 +129,7 @@ proctype Rank(byte r; bool mortal)
     :: ready[r] = true
     fi;
 #endif
-    d_step { yes++; seen = yes };
+    atomic { yes++; seen = yes };
     if
 #ifdef EARLY_ON
     :: seen + 1 >= N ->
@@ -143,7 +143,7 @@ proctype Rank(byte r; bool mortal)
 #ifdef BLIND_ON
         decision = on
 #else
-        d_step { if :: decision == pending -> decision = on :: else fi }
+        atomic { if :: decision == pending -> decision = on :: else fi }
 #endif
     :: else
     fi;
@@ -168,46 +168,46 @@ late:
 decided:
     if
     :: alive[r] && decision == on ->
-        d_step {
+        atomic {
             view[r] = on;
-            for (s : 0 .. N - 1) { assert(ready[s] && opened[r * N + s]) }
+            for (s : 0 .. N - 1) { assert(ready[s] && opened[r * N + s]) };
             s = 0
         }
     :: else ->
         view[r] = off;
         /* oh_comm_strip: closes, says so, and frees when nobody has it open */
-        d_step {
+        atomic {
             for (s : 0 .. N - 1) {
                 if
                 :: s != r -> opened[r * N + s] = false
                 :: else
                 fi
-            }
+            };
             s = 0
         };
-        left[r] = true;
+        gone[r] = true;
 #ifndef FREE_AT_ONCE
         DESERTED;
 #endif
-        d_step {
+        atomic {
             freed[r] = true;
-            for (s : 0 .. N - 1) { assert(s == r || !opened[s * N + r]) }
+            for (s : 0 .. N - 1) { assert(s == r || !opened[s * N + r]) };
             s = 0
         }
     fi;
     goto done;
 
 died:
-    d_step {
+    atomic {
         dead[r] = true;
-        for (s : 0 .. N - 1) { opened[r * N + s] = false }
+        for (s : 0 .. N - 1) { opened[r * N + s] = false };
         s = 0
     };
 
 done:
     /* Nobody goes by another answer than the rest. */
-    d_step {
-        for (s : 0 .. N - 1) { assert(view[r] == pending || view[s] == pending || view[r] == view[s]) }
+    atomic {
+        for (s : 0 .. N - 1) { assert(view[r] == pending || view[s] == pending || view[r] == view[s]) };
         s = 0
     }
 }

@@ -90,18 +90,26 @@ inline send_all(e, place)
 #else
 #define SWEPT(e) ((e) + 1)
 #endif
+/* oh_active_blocks */
+#ifdef SWEEP_IDLE
+#define ACTIVE(c) grid[c]
+#else
+#define ACTIVE(c) ((words[c] + THREADS - 1) / THREADS < grid[c] -> (words[c] + THREADS - 1) / THREADS : grid[c])
+#endif
 /* oh_sweep: of the slot that this round does not use, shared out among the active blocks. */
-inline sweep(e, active)
+inline sweep(e)
 {
+    workers = ACTIVE(c);
     if
-    :: SWEEPS(e) && (b < (active)) ->
+    :: SWEEPS(e) && b < workers ->
         atomic {
             k = b * THREADS + t;
             do
-            :: k < ROW * HALVES -> wipe(AT(r, SWEPT(e), 0, 0) + k, lane); k = k + THREADS * (active)
+            :: k < ROW * HALVES -> i = AT(r, SWEPT(e), 0, 0) + k; wipe(i, lane); k = k + THREADS * workers
             :: else -> break
             od;
-            k = 0
+            k = 0;
+            i = 0
         };
 #ifndef SWEEP_NO_FENCE
         fence(lane);
@@ -114,17 +122,13 @@ inline sweep(e, active)
 }
 #endif
 
-/* oh_active_blocks */
-#ifdef SWEEP_IDLE
-#define ACTIVE(c) grid[c]
-#else
-#define ACTIVE(c) ((words[c] + THREADS - 1) / THREADS < grid[c] -> (words[c] + THREADS - 1) / THREADS : grid[c])
-#endif
-
 proctype Lane(byte r; byte b; byte t)
 {
     byte c, e, i, k;
     byte lane = LANE(r, b, t);
+#ifdef SWEEP
+    byte workers;
+#endif
 #if THREADS > 1
     byte passed;
 #endif
@@ -136,7 +140,7 @@ proctype Lane(byte r; byte b; byte t)
         :: else ->
             e = epoch[r * BLOCKS + b] + 1;
 #ifdef SWEEP
-            sweep(e, ACTIVE(c));
+            sweep(e);
 #endif
             if
             :: words[c] > 0 -> /* oneshot_ll */
@@ -199,6 +203,17 @@ init
             c++
         :: else -> break
         od;
+#ifdef SWEEP
+        if /* the large calls in the one slot or in the other */
+        :: x = 0
+        :: x = 1
+        fi;
+        c = 0;
+        do
+        :: c < N * BLOCKS -> epoch[c] = x; c++
+        :: else -> break
+        od;
+#endif
         run_all()
     }
 }

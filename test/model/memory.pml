@@ -38,6 +38,17 @@ byte arrived[N * BLOCKS]; /* at the block's barriers, in all */
 byte grid[CALLS]; /* blocks of a call: the same on all ranks; chosen by the model's init */
 byte made;        /* threads that have made all calls */
 
+#ifndef ON_LANDING
+#define ON_LANDING(at) skip
+#endif
+
+#ifdef FAST_STORES /* fewer states, to see more threads: only what an owner empties is slow */
+inline post(at, value, lane)
+{
+    ON_LANDING(at);
+    mem[at] = value
+}
+#else
 /* Two stores to one word must not be under way together: nothing says which one stays. */
 inline post(at, value, lane)
 {
@@ -46,6 +57,7 @@ inline post(at, value, lane)
     sender[at] = lane;
     out[lane]++
 }
+#endif
 
 #ifdef WIPES
 inline wipe(at, lane)
@@ -62,9 +74,6 @@ inline wipe(at, lane)
 
 #ifndef MAY_LAND /* what a release must wait for */
 #define MAY_LAND(at) true
-#endif
-#ifndef ON_LANDING
-#define ON_LANDING(at) skip
 #endif
 #define LAND(at)                                                                                                       \
     :: d_step { sent[at] != 0 && MAY_LAND(at) -> ON_LANDING(at); mem[at] = sent[at]; sent[at] = 0;                     \
