@@ -6,7 +6,7 @@ here=$abs_top_srcdir/test/model
 for tool in spin cpp cc; do
     command -v $tool >/dev/null || tap_skip_all "no $tool (Debian: apt-get install spin gcc)"
 done
-sets=quick limit=150
+sets=quick limit=400
 [ "${OH_MODEL_FULL-0}" = 0 ] || sets='quick|full' limit=900
 
 scratch=$(mktemp -d) || exit 1
