@@ -119,13 +119,13 @@ static bool parse_settings(char *words, bool (*set)(void *, const char *, const 
 /* `name=` comes last and takes the rest of the line. */
 static bool parse_gpu(struct simnode_topology *topology, char *words)
 {
-    int used;
+    int used = 0; /* stays so where the bus id does not end in .0 */
     char *name = strstr(words, " name=SIMULATED ");
     if (!name || topology->gpus == SIMNODE_MAX_GPUS) {
         return false;
     }
     struct simnode_gpu *gpu = &topology->gpu[topology->gpus];
-    if (sscanf(words, "%x:%x:%x.0%n", &gpu->domain, &gpu->bus, &gpu->device, &used) != 3) {
+    if (sscanf(words, "%x:%x:%x.0%n", &gpu->domain, &gpu->bus, &gpu->device, &used) != 3 || used == 0) {
         return false;
     }
     snprintf(gpu->name, sizeof gpu->name, "%s", name + strlen(" name="));

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * fuzz_maps.c - /proc/N/maps as `onehop doctor --pid` reads it: file names in it are the process's own choice
+ *
+ * sources: src/tools/doctor_elf.c
+ */
+#include <stdint.h>
+
+#include "src/tools/doctor_process.c"
+
+/* Of doctor_machine.c, which would bring in all of the library; not called here. */
+bool oh_doctor_variable_matters(const char *name)
+{
+    (void)name;
+    return false;
+}
+
+bool oh_doctor_environment_forbids(char *reason_p, size_t size)
+{
+    (void)reason_p;
+    (void)size;
+    return false;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct oh_process_report report = {0};
+    char *text = malloc(size + 1), *rest = text, *line;
+    if (!text) {
+        return 0;
+    }
+    memcpy(text, data, size);
+    text[size] = '\0';
+    while ((line = strsep(&rest, "\n"))) {
+        if (!read_mapping(&report, line)) {
+            break;
+        }
+    }
+    for (size_t i = 0; i < report.mappings; i++) {
+        if (report.mapping[i].object >= report.objects || report.object[report.mapping[i].object].path[0] != '/') {
+            abort();
+        }
+        object_at(&report, report.mapping[i].start);
+    }
+    free(report.mapping);
+    free(report.object);
+    free(text);
+    return 0;
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * memory.pml - what the models of the kernels share: threads, kernels on a stream, and memory that is slow
+ *
+ * A model sets LOCS (words of memory) and includes this. N ranks of BLOCKS blocks of THREADS threads make CALLS calls.
+ * A store is posted, and gets into memory at some later time: any store before any other, unless a fence, a release or
+ * the end of the kernel orders them. So a missing one of these shows. A word holds the number of the round that its
+ * content is of; 0 is an empty word. README.md says which line stands for what in the source.
+ */
+#ifndef N
+#define N 2
+#endif
+#ifndef BLOCKS
+#define BLOCKS 1
+#endif
+#ifndef THREADS
+#define THREADS 1
+#endif
+#ifndef CALLS
+#define CALLS 3
+#endif
+#define LANES (BLOCKS * THREADS) /* threads of a rank */
+#define LANE(r, b, t) (((r) * BLOCKS + (b)) * THREADS + (t))
+
+byte mem[LOCS];
+byte sent[LOCS];   /* a store on its way; 0: none */
+byte sender[LOCS]; /* the thread that posted it */
+#ifdef WIPES
+bool wiping[LOCS]; /* the owner empties the word; on its way */
+byte wiper[LOCS];
+#endif
+byte out[N * LANES];    /* stores of a thread that are on their way */
+byte epoch[N * BLOCKS]; /* the epoch words of a rank, one for each block */
+byte ended[N];          /* threads of a rank that have ended, in all kernels so far */
+#if THREADS > 1
+byte arrived[N * BLOCKS]; /* at the block's barriers, in all */
+#endif
+byte grid[CALLS]; /* blocks of a call: the same on all ranks; chosen by the model's init */
+byte made;        /* threads that have made all calls */
+
+#ifndef ON_LANDING
+#define ON_LANDING(at) skip
+#endif
+
+#ifdef FAST_STORES /* fewer states, to see more threads: only what an owner empties is slow */
+inline post(at, value, lane)
+{
+    ON_LANDING(at);
+    mem[at] = value
+}
+#else
+/* Two stores to one word must not be under way together: nothing says which one stays. */
+inline post(at, value, lane)
+{
+    assert(sent[at] == 0);
+    sent[at] = value;
+    sender[at] = lane;
+    out[lane]++
+}
+#endif
+
+#ifdef WIPES
+inline wipe(at, lane)
+{
+    assert(!wiping[at]);
+    wiping[at] = true;
+    wiper[at] = lane;
+    out[lane]++
+}
+#define LAND_WIPE(at) :: d_step { wiping[at] -> mem[at] = 0; wiping[at] = false; out[wiper[at]]--; wiper[at] = 0 }
+#else
+#define LAND_WIPE(at)
+#endif
+
+#ifndef MAY_LAND /* what a release must wait for */
+#define MAY_LAND(at) true
+#endif
+#define LAND(at)                                                                                                       \
+    :: d_step { sent[at] != 0 && MAY_LAND(at) -> ON_LANDING(at); mem[at] = sent[at]; sent[at] = 0;                     \
+                out[sender[at]]--; sender[at] = 0 } LAND_WIPE(at)
+#define LAND4(at) LAND(at) LAND(at + 1) LAND(at + 2) LAND(at + 3)
+
+active proctype Memory()
+{
+end:
+    do
+    LAND4(0)
+#if LOCS > 4
+    LAND4(4)
+#endif
+#if LOCS > 8
+    LAND4(8)
+#endif
+#if LOCS > 12
+    LAND4(12)
+#endif
+#if LOCS > 16
+    LAND4(16)
+#endif
+#if LOCS > 20
+    LAND4(20)
+#endif
+#if LOCS > 24
+    LAND4(24)
+#endif
+#if LOCS > 28
+    LAND4(28)
+#endif
+#if LOCS > 32
+    LAND4(32)
+#endif
+#if LOCS > 36
+    LAND4(36)
+#endif
+#if LOCS > 40
+#error "more words than Memory has lines"
+#endif
+    od
+}
+
+/* --- kernels on a stream ---------------------------------------------------------------------------------------- */
+
+#if LANES == 1
+#define AT_REST(r) (out[r] == 0)
+#elif LANES == 2
+#define AT_REST(r) (out[2 * (r)] == 0 && out[2 * (r) + 1] == 0)
+#else
+#error "more threads than AT_REST has terms"
+#endif
+
+/* oh_grid_wait: the kernel before has ended, and what it wrote is there. */
+#ifdef NO_GRID_WAIT
+#define grid_wait(r, c) skip
+#else
+#define grid_wait(r, c) (ended[r] >= LANES * (c) && AT_REST(r))
+#endif
+
+#define fence(lane) (out[lane] == 0)
+
+#if THREADS > 1
+inline block_sync(r, b)
+{
+    arrived[(r) * BLOCKS + (b)]++;
+    passed++;
+    (arrived[(r) * BLOCKS + (b)] >= THREADS * passed)
+}
+#else
+#define block_sync(r, b) skip
+#endif
+
+/* oh_epoch_finish */
+inline epoch_finish(r, b, t, g, e)
+{
+#ifndef NO_FINISH_BARRIER
+    block_sync(r, b);
+#endif
+    d_step {
+#ifdef OWN_EPOCH_WORD
+        epoch[(r) * BLOCKS + (b)] = e;
+#else
+        k = (b) + (t) * (g);
+        do
+        :: k < BLOCKS -> epoch[(r) * BLOCKS + k] = e; k = k + THREADS * (g)
+        :: else -> break
+        od;
+        k = 0;
+#endif
+        ended[r]++
+    }
+}
+
+/* Between kernels all words of a rank are equal; looked at when all is over. */
+inline all_made()
+{
+    d_step {
+        made++;
+        if
+        :: made == N * LANES ->
+            k = 0;
+            do
+            :: k < N * BLOCKS -> assert(epoch[k] == epoch[0]); k++
+            :: else -> break
+            od
+        :: else
+        fi
+    }
+}
+
+inline run_all()
+{
+    c = 0;
+    do
+    :: c < N * LANES ->
+        x = c / LANES;
+        y = c % LANES;
+        run Lane(x, y / THREADS, y % THREADS);
+        c++
+    :: else -> break
+    od;
+    c = 0; x = 0; y = 0
+}

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: MIT
+# The models of the protocols, checked exhaustively, and their mutations, each of which must be found (README.md).
+# OH_MODEL_FULL=1: with larger bounds, too.
+. "$abs_top_srcdir/test/hygiene/tap.sh"
+here=$abs_top_srcdir/test/model
+for tool in spin cpp cc; do
+    command -v $tool >/dev/null || tap_skip_all "no $tool (Debian: apt-get install spin gcc)"
+done
+sets=quick limit=400
+[ "${OH_MODEL_FULL-0}" = 0 ] || sets='quick|full' limit=900
+
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+grep -E "^($sets) " "$here/checks.list" >"$scratch/checks"
+# Each check in a folder of its own, as many at a time as there are processors.
+jobs=$(nproc 2>/dev/null || echo 2)
+nl "$scratch/checks" | xargs -P "$jobs" -L 1 bash -c \
+    '"$0" "$1/$3" "$2" "${@:6}" >"$1/$3.result" 2>&1; rm -rf "$1/${3:?}"' "$here/one.sh" "$scratch" "$limit"
+
+number=0
+while read -r _ expected check; do
+    number=$((number + 1))
+    result=$(cat "$scratch/$number.result" 2>/dev/null)
+    [ "${result%%[ :]*}" = "$expected" ]
+    tap_point $? "$check: ${result:-no result}" "expected: $expected"
+done <"$scratch/checks"
+[ "$number" -gt 40 ]
+tap_point $? "all checks of the list were made"
+tap_done
