@@ -38,6 +38,7 @@ static const struct style {
     {"", "lc rgb '#7F3F00' dt 8 lw 2 pt 14 ps 0.8"},
 };
 #define NAMED_STYLES 3
+#define FLOOR_STYLE "lc rgb '#808080' dt 1 lw 1.5"
 #define STYLES (int)(sizeof styles / sizeof *styles)
 
 static const char *style_of(const struct oh_perf_run *run, int column)
@@ -137,58 +138,100 @@ static void write_size_marks(FILE *script, const struct oh_perf_run *run)
     fprintf(script, ")\nset xrange [%zu*0.8:%zu*1.25]\n", (size_t)1 << first, most);
 }
 
-/* One panel; scale: what stands in front of a time in the expression that is drawn. */
-static void write_panel(FILE *script, const struct oh_perf_run *run, const struct series *series, int number,
-                        const char *what, const char *scale)
+/* gnuplot would take the next power of ten. */
+static void write_range(FILE *script, const struct oh_perf_run *run, const struct series *series, double factor)
 {
+    double least = 0, most = 0;
+    for (size_t i = 0; i < series->rows; i++) {
+        const struct oh_perf_row *row = &series->row[i];
+        for (int c = -1; c < run->columns; c++) {
+            double us = c < 0 ? row->floor_us : row->cell[c].there ? row->cell[c].us : 0;
+            if (us > 0) {
+                double value = factor > 0 ? (double)row->bytes * factor / us : us;
+                least = least > 0 && least < value ? least : value;
+                most = most > value ? most : value;
+            }
+        }
+    }
+    fprintf(script, "set yrange [%g:%g]\n", least * 0.75, most * 1.3);
+}
+
+/* One panel; factor: of bytes by time, for a bandwidth; 0: the time itself. */
+static void write_panel(FILE *script, const struct oh_perf_run *run, const struct series *series, int number,
+                        const char *what, double factor)
+{
+    char scale[32] = "";
     bool floor = false;
     for (size_t i = 0; i < series->rows; i++) {
         floor = floor || series->row[i].floor_us > 0;
     }
+    if (factor > 0) {
+        snprintf(scale, sizeof scale, "$1*%.6g/", factor);
+    }
+    write_range(script, run, series, factor);
     fprintf(script, "set ylabel '%s'\nset title '%s, %s %s' noenhanced\nplot ", what,
             oh_perf_mode_names[series->row->mode], series->row->type, series->row->op);
     for (int c = 0; c < run->columns; c++) {
-        fprintf(script, "%s$d%d using 1:(%s$%d) with linespoints %s title ", c ? ", " : "", number, scale, c + 3,
+        fprintf(script, "%s$d%d using 1:(%s$%d) with linespoints %s", c ? ", " : "", number, scale, c + 3,
                 style_of(run, c));
-        quote(script, run->column[c]);
     }
     if (floor) {
-        fprintf(script, ", $d%d using 1:(%s$2) with lines lc rgb '#808080' dt 1 lw 1.5 title 'floor'", number, scale);
+        fprintf(script, ", $d%d using 1:(%s$2) with lines " FLOOR_STYLE, number, scale);
     }
     fprintf(script, "\n");
+}
+
+/* One key for all panels, in a plot of its own: it needs the whole width. */
+static void write_key(FILE *script, const struct oh_perf_run *run, int height)
+{
+    fprintf(script,
+            "unset title\nunset xlabel\nunset ylabel\nunset border\nunset tics\nunset grid\nunset logscale\n"
+            "set lmargin at screen 0.02\nset rmargin at screen 0.98\nset bmargin at screen 0.005\n"
+            "set tmargin at screen %.4f\nset xrange [0:1]\nset yrange [0:1]\n"
+            "set key center center horizontal samplen 4 noenhanced\nplot ",
+            62.0 / height);
+    for (int c = 0; c < run->columns; c++) {
+        fprintf(script, "NaN with linespoints %s title ", style_of(run, c));
+        quote(script, run->column[c]);
+        fprintf(script, ", ");
+    }
+    fprintf(script, "NaN with lines " FLOOR_STYLE " title '%s'\n", run->floors[0] ? "floor" : "");
 }
 
 static void write_script(FILE *script, const struct oh_perf_run *run, const char *path)
 {
     struct series series[PANELS_MAX];
     int count = list_series(run, series);
-    char title[sizeof run->machine + 64], scale[64];
-    snprintf(title, sizeof title, "%s%s", run->simulated ? "SIMULATED (times mean nothing): " : "", run->machine);
+    int height = 80 + 420 * count;
     /* On one rank nothing goes over a bus. */
-    snprintf(scale, sizeof scale, "$1*%.6g/", run->ranks > 1 ? 2e-3 * (run->ranks - 1) / run->ranks : 1e-3);
+    double factor = run->ranks > 1 ? 2e-3 * (run->ranks - 1) / run->ranks : 1e-3;
+    char title[sizeof run->machine + 64];
+    snprintf(title, sizeof title, "%s%s", run->simulated ? "SIMULATED (times mean nothing): " : "", run->machine);
     for (int i = 0; i < count; i++) {
         write_data(script, run, &series[i], i);
     }
     fprintf(script, "set terminal svg size 1100,%d font 'Helvetica,Arial,sans-serif,15' background '#ffffff'\n",
-            60 + 420 * count);
+            height);
     fprintf(script, "set output ");
     quote(script, path);
-    fprintf(script, "\nset multiplot layout %d,2 title ", count);
+    fprintf(script, "\nset multiplot layout %d,2 margins 0.1,0.985,%.4f,%.4f spacing 0.115,%.4f title ", count,
+            130.0 / height, 1 - 85.0 / height, 130.0 / height);
     quote(script, title);
     fprintf(script, " noenhanced font ',17'\n"
                     "set logscale xy\n"
-                    "set ytics (0.01,0.02,0.05,0.1,0.2,0.5,1,2,5,10,20,50,100,200,500,1000,2000,5000,10000,20000,"
-                    "50000,100000,200000,500000,1000000)\n"
+                    "set ytics (0.001,0.002,0.005,0.01,0.02,0.05,0.1,0.2,0.5,1,2,5,10,20,50,100,200,500,1000,2000,"
+                    "5000,10000,20000,50000,100000,200000,500000,1000000)\n"
                     "set format y '%%g'\n"
                     "set grid xtics ytics lc rgb '#d0d0d0' dt 1 lw 0.7\n"
                     "set border 3\nset tics nomirror out\n"
-                    "set key top left reverse Left samplen 4 spacing 1.1 noenhanced\n"
-                    "set xlabel 'message size'\nset offsets graph 0, graph 0, graph 0.12, graph 0.05\n");
+                    "set xlabel 'message size' offset 0,0.3\n"
+                    "unset key\n");
     write_size_marks(script, run);
     for (int i = 0; i < count; i++) {
-        write_panel(script, run, &series[i], i, "time of a call (µs)", "");
-        write_panel(script, run, &series[i], i, run->ranks > 1 ? "bus bandwidth (GB/s)" : "bandwidth (GB/s)", scale);
+        write_panel(script, run, &series[i], i, "time of a call (µs)", 0);
+        write_panel(script, run, &series[i], i, run->ranks > 1 ? "bus bandwidth (GB/s)" : "bandwidth (GB/s)", factor);
     }
+    write_key(script, run, height);
     fprintf(script, "unset multiplot\nunset output\n");
 }
 

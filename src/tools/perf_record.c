@@ -43,7 +43,7 @@ static void write_line(FILE *stream, const struct oh_perf_run *run, const struct
 {
     const struct oh_perf_cell *cell = &row->cell[column];
     bool ours = strcmp(run->column[column], oh_perf_side_names[OH_PERF_ONEHOP]) == 0;
-    fprintf(stream, "%s,%s,%s,%d,%zu,%zu,%s,%.3f,%.3f,%.3f,%.3f,", oh_perf_mode_names[row->mode], row->type, row->op,
+    fprintf(stream, "%s,%s,%s,%d,%zu,%zu,%s,%.3f,%.3f,%.6g,%.6g,", oh_perf_mode_names[row->mode], row->type, row->op,
             run->ranks, row->bytes, row->count, run->column[column], cell->us, cell->p99_us,
             (double)row->bytes / cell->us / 1000.0, oh_perf_busbw(run, row, cell->us));
     if (run->checked) {

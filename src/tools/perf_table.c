@@ -167,6 +167,16 @@ static void print_cell(FILE *stream, const struct oh_perf_run *run, const struct
     }
 }
 
+/* A number in so many columns; 0: not known. */
+static void print_known(FILE *stream, int width, double number)
+{
+    if (number > 0) {
+        fprintf(stream, " %*.2f", width, number);
+    } else {
+        fprintf(stream, " %*s", width, "-");
+    }
+}
+
 /* Geometric means over the rows of the mode of row `last`, which is its last one. */
 static void print_averages(FILE *stream, const struct oh_perf_run *run, size_t last)
 {
@@ -202,10 +212,10 @@ void oh_perf_print_row(FILE *stream, const struct oh_perf_run *run, size_t index
         print_cell(stream, run, row, c);
     }
     if (has_floor(run)) {
-        fprintf(stream, " %8.2f", row->floor_us);
+        print_known(stream, 8, row->floor_us);
     }
     for (int i = 0; i < ratios; i++) {
-        fprintf(stream, " %*.2f", ratio_width(&ratio[i]), ratio_of(row, &ratio[i]));
+        print_known(stream, ratio_width(&ratio[i]), ratio_of(row, &ratio[i]));
     }
     fprintf(stream, "  %s\n", row->served_by);
     if (index + 1 == run->rows || row[1].mode != row->mode) {
