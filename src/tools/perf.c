@@ -115,8 +115,9 @@ static void describe_floors(const struct oh_perf_options *options, const struct 
 static double floor_us(const struct oh_perf_floor *floor, int ranks, size_t bytes)
 {
     double us_per_byte = 1e-3 / floor->gb_per_s, size = (double)bytes;
+    double second_hop = floor->exchange_us > floor->empty_us ? floor->exchange_us - floor->empty_us : 0;
     double one_hop = floor->exchange_us + (ranks - 1) * size * us_per_byte;
-    double two_hops = 2 * floor->exchange_us - floor->empty_us + 2.0 * (ranks - 1) / ranks * size * us_per_byte;
+    double two_hops = floor->exchange_us + second_hop + 2.0 * (ranks - 1) / ranks * size * us_per_byte;
     return one_hop < two_hops ? one_hop : two_hops;
 }
 
@@ -327,6 +328,9 @@ static bool open_output(const struct oh_perf_options *options, struct output *ou
 
 static bool write_results(const struct oh_perf_run *run, struct output *output)
 {
+    if (output->plot.stream && !oh_perf_plot(run, oh_outfile_name(&output->plot))) {
+        return false;
+    }
     if (output->table) {
         oh_perf_print_foot(output->table, run);
     }
@@ -336,9 +340,6 @@ static bool write_results(const struct oh_perf_run *run, struct output *output)
     if (output->json.stream) {
         oh_perf_write_json(output->json.stream, run);
     }
-    if (output->plot.stream && !oh_perf_plot(run, oh_outfile_name(&output->plot))) {
-        return false;
-    }
     return table_arrives(output->table) && oh_outfile_commit("perf", &output->csv) &&
            oh_outfile_commit("perf", &output->json) && oh_outfile_commit("perf", &output->plot);
 }
@@ -347,7 +348,7 @@ static bool all_right(const struct oh_perf_run *run)
 {
     uint64_t wrong = oh_perf_all_wrong(run);
     if (wrong) {
-        oh_tool_error("perf: %llu element%s of results wrong", (unsigned long long)wrong, wrong == 1 ? " is" : "s are");
+        oh_tool_error("perf: %llu wrong element%s in the results", (unsigned long long)wrong, wrong == 1 ? "" : "s");
     }
     return wrong == 0;
 }
