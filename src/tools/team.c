@@ -45,7 +45,10 @@ void oh_team_hold_signals(void)
 {
     sigemptyset(&held);
     for (size_t i = 0; i < ENDING_SIGNALS; i++) {
-        sigaddset(&held, ending_signals[i]);
+        struct sigaction action;
+        if (sigaction(ending_signals[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) { /* as nohup wants it */
+            sigaddset(&held, ending_signals[i]);
+        }
     }
     sigprocmask(SIG_BLOCK, &held, &mask_before);
     signal(SIGPIPE, SIG_IGN);

@@ -206,8 +206,10 @@ fi
 # start ARGUMENT...: a run of its own that is measuring when this returns; sets $pid, $ranks.
 start() {
     rm -f "$out" "$err"
+    set -m # else the shell would have it ignore SIGINT
     "$onehop" perf -b 64 -e 64 -d all -o all --rounds 1000 "$@" >"$out" 2>"$err" </dev/null &
     pid=$!
+    set +m
     for _ in $(seq 600); do
         ! grep -qE '^ +64 +64 +int8 +sum' "$out" 2>/dev/null || break
         sleep 0.1
@@ -239,7 +241,6 @@ ended() {
 }
 
 for layout in --processes --one-process; do
-    # not in the background of a shell, which makes a command ignore SIGINT: the first signal is SIGTERM's kind of end
     start $layout --csv "$csv" --json "$json"
     kill -TERM $pid
     finish
