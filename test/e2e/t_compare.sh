@@ -18,26 +18,15 @@ compare() {
     timeout -k 5 $limit bash "$compare" --onehop "$onehop" "$@" >"$out" 2>"$err" </dev/null || status=$?
 }
 
-# expect NAME STATUS PATTERN...
-expect() {
-    local name=$1 wanted=$2 good=1 pattern
-    [ "$status" = "$wanted" ] && good=0
-    shift 2
-    for pattern in "$@"; do
-        cat "$out" "$err" | grep -qE -- "$pattern" || good=1
-    done
-    tap_point $good "$name" "$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out" "$err")"
-}
-
 # refuses NAME STATUS PATTERN: one sentence, and nothing is left.
 refuses() {
-    expect "$@"
+    expect_command "$@"
     [ "$(wc -l <"$err")" = 1 ] && [ ! -s "$out" ] && [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
     tap_point $? "$1: one sentence, and nothing else" "$(cat "$err" "$out"; ls -A "$work" "$TMPDIR")"
 }
 
 compare --bin "$bin" --repeat 3 --csv "$work/a.csv" -- -b 1K -e 16K -f 4 -g 4
-expect "one process, four GPUs" 0 '^# SIMULATED' 'stock +onehop$' '^ +1024 +256 +float +sum +-1 .* [0-9]+\.[0-9]+ ' \
+expect_command "one process, four GPUs" 0 '^# SIMULATED' 'stock +onehop$' '^ +1024 +256 +float +sum +-1 .* [0-9]+\.[0-9]+ ' \
     '^ +16384 ' 'Avg speedup \(geometric mean of 3 rows, eager\)' '^# last run with onehop: ([0-9]+) of \1 ncclAllReduce calls served' \
     '^# 4 x SIMULATED' 'Out of bounds values : 0 OK'
 [ "$(grep -c ',stock,' "$work/a.csv")" = 3 ] && [ "$(grep -c ',onehop,' "$work/a.csv")" = 3 ] &&
@@ -45,11 +34,11 @@ expect "one process, four GPUs" 0 '^# SIMULATED' 'stock +onehop$' '^ +1024 +256 
 tap_point $? "the numbers as CSV, and no temporary file" "$(cat "$work/a.csv" "$err"; ls -A "$TMPDIR")"
 rm -f "$work/a.csv"
 compare --bin "$bin" --repeat 1 --in-place -- -b 1K -e 1K -g 2 -G 5
-expect "in place, graphs" 0 'all-reduce, CUDA graph' 'N/A' 'Results were not checked'
+expect_command "in place, graphs" 0 'all-reduce, CUDA graph' 'N/A' 'Results were not checked'
 if command -v mpirun >/dev/null; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     compare --bin "$bin" --repeat 1 --mpi 3 --mpirun 'mpirun --oversubscribe' -- -b 1K -e 1K
-    expect "mpirun" 0 '^# 3 x SIMULATED' '^ +1024 ' 'calls served, .* in 3 processes'
+    expect_command "mpirun" 0 '^# 3 x SIMULATED' '^ +1024 ' 'calls served, .* in 3 processes'
     rm -f "$TMPDIR"/all_reduce_perf.*
 else
     tap_skip "mpirun" "no mpirun"
@@ -86,11 +75,11 @@ compare --help
 [ "$status" = 0 ] && [ "$(wc -l <"$out")" -le 40 ] && grep -q -- '--bin ~/nccl-tests/build' "$out"
 tap_point $? "--help fits a screen, with an example" "$(cat "$out")"
 STAND_IN_FAIL=3 compare --bin "$bin" --csv "$work/a.csv" -- -b 1K -e 4K -g 2
-expect "nccl-tests that fails" 1 'compare-nccl-tests: all_reduce_perf \(stock\) ended with status 3$'
+expect_command "nccl-tests that fails" 1 'compare-nccl-tests: all_reduce_perf \(stock\) ended with status 3$'
 SIMNODE_NCCL_WRONG=1 compare --bin "$bin" -- -b 1K -e 1K -g 2
-expect "a wrong result" 1 'all_reduce_perf \(stock\) ended with status 1$'
+expect_command "a wrong result" 1 'all_reduce_perf \(stock\) ended with status 1$'
 compare --bin "$bin" --repeat 1 --csv /nowhere/a.csv -- -g 2
-expect "a file that cannot be made" 1 'perf: /nowhere/a.csv: No such file'
+expect_command "a file that cannot be made" 1 'perf: /nowhere/a.csv: No such file'
 
 for signal in INT:130 TERM:143; do
     set -m # else the shell would have it ignore SIGINT

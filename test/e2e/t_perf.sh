@@ -27,20 +27,9 @@ perf() {
     $timeout -k 5 $limit "$onehop" perf "$@" >"$out" 2>"$err" </dev/null || status=$?
 }
 
-# expect NAME STATUS PATTERN...: the last run ended with that status; patterns are looked for in stdout and stderr.
-expect() {
-    local name=$1 wanted=$2 good=1 pattern
-    [ "$status" = "$wanted" ] && good=0
-    shift 2
-    for pattern in "$@"; do
-        cat "$out" "$err" | grep -qE -- "$pattern" || good=1
-    done
-    tap_point $good "$name" "$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out" "$err")"
-}
-
 # refuses NAME STATUS PATTERN: one sentence on stderr, nothing on stdout, no file.
 refuses() {
-    expect "$@"
+    expect_command "$@"
     [ "$(wc -l <"$err")" = 1 ] && [ ! -s "$out" ] && [ -z "$(left)" ]
     tap_point $? "$1: one sentence, and nothing else" "$(cat "$err" "$out"; left)"
     clear_work
@@ -50,22 +39,22 @@ refuses() {
 
 for layout in --processes --one-process --one-process=group; do
     perf -b 48 -e 48 -n 1 -w 1 --rounds 1 -d all -o all --compare all $layout
-    expect "all types, ops and sides, $layout" 0 '^# SIMULATED' '^# Out of bounds values : 0 OK' 'onehop serves'
+    expect_command "all types, ops and sides, $layout" 0 '^# SIMULATED' '^# Out of bounds values : 0 OK' 'onehop serves'
     [ "$(grep -cE '^ +48 +[0-9]+ +[a-z]+[0-9a-z]* +[a-z]+ +-1 ' "$out")" = 144 ] && [ ! -s "$err" ]
     tap_point $? "144 rows of them, and no word on stderr" "$(head -n 30 "$out"; cat "$err")"
 done
 perf -b 16K -e 16K $few --graph --floor --in-place -m 3 --one-process=group
-expect "groups of calls, in place, one thread" 0 'floor: graph: empty kernel' 'onehop/floor' 'agg iters 3' 'in-place'
+expect_command "groups of calls, in place, one thread" 0 'floor: graph: empty kernel' 'onehop/floor' 'agg iters 3' 'in-place'
 perf -b 1 -e 30 -i 10 $few --eager -d int8,double
-expect "sizes by steps" 0 '^ +1 +1 +int8' '^ +21 +21 +int8' '^ +16 +2 +double'
+expect_command "sizes by steps" 0 '^ +1 +1 +int8' '^ +21 +21 +int8' '^ +16 +2 +double'
 ! grep -qE '^ +[0-9]+ +0 ' "$out" && ! grep -q 'CUDA graph' "$out"
 tap_point $? "none that holds no element; only the mode that was asked for" "$(cat "$out")"
 SIMNODE_NCCL_WRONG=1 perf -b 64 -e 64 $few --graph
-expect "a wrong result" 1 '#.* FAILED$' 'perf: 12 wrong elements in the results$'
+expect_command "a wrong result" 1 '#.* FAILED$' 'perf: 12 wrong elements in the results$'
 SIMNODE_NCCL_WRONG=1 perf -b 64 -e 64 $few --graph --check 0
-expect "which nobody looks for" 0 ' N/A ' 'Results were not checked'
+expect_command "which nobody looks for" 0 ' N/A ' 'Results were not checked'
 perf -b 64 -e 64 $few -g 1 --eager
-expect "one GPU" 0 '^ +64 +16 +float' 'Out of bounds values : 0 OK'
+expect_command "one GPU" 0 '^ +64 +16 +float' 'Out of bounds values : 0 OK'
 SIMNODE_NCCL_WINDOWS=0 perf -b 64 -e 64 --compare windows
 refuses "an NCCL that makes no windows" 1 'NCCL makes no windows here'
 perf -b 64 -e 64 --compare windows --nccl "$stand_ins/libncclcopy.so.2"
@@ -73,7 +62,7 @@ refuses "an NCCL without windows" 1 '--compare windows needs NCCL 2\.27 or later
 status=0
 env -u LD_LIBRARY_PATH "$timeout" -k 5 $limit "$onehop" perf --simulated -b 64 -e 64 $few --graph >"$out" 2>"$err" \
     </dev/null || status=$?
-expect "--simulated finds the simulated node" 0 '^# SIMULATED' '^ +64 +16 +float'
+expect_command "--simulated finds the simulated node" 0 '^# SIMULATED' '^ +64 +16 +float'
 
 # --- what it writes
 
@@ -109,7 +98,7 @@ tail -n +2 "$out" | cut -d , -f 1-8 >"$scratch/again"
 [ "$status" = 0 ] && tail -n +2 "$scratch/kept.csv" | cut -d , -f 1-8 | cmp -s - "$scratch/again"
 tap_point $? "--csv without a file is stdout, and no table" "$(cat "$out" "$err")"
 perf --from "$scratch/kept.csv" --json=-
-expect "--json as well" 0 '"schema": 1'
+expect_command "--json as well" 0 '"schema": 1'
 
 # gnuplot by a stand-in, which need not draw: a whole picture, none, half of one
 mkdir "$scratch/bin"
@@ -148,7 +137,7 @@ for arguments in '-b 0' '-b 1x' '-b -5' '-f 1' '-n 0' '-d int9' '-o median' '-o 
     refuses "wrong usage: $arguments" 2 '^onehop: perf: '
 done
 perf --help
-expect "--help shows an example" 0 '^ +onehop perf -b 1K'
+expect_command "--help shows an example" 0 '^ +onehop perf -b 1K'
 [ "$(wc -l <"$out")" -le 40 ]
 tap_point $? "--help fits a screen" "$(wc -l <"$out") lines"
 
@@ -179,7 +168,7 @@ refuses "a file that cannot be made" 1 '/nowhere/x.csv: No such file'
 perf --csv "$scratch"
 refuses "a folder" 1 ': Is a directory'
 perf --from "$scratch/kept.csv" --csv /dev/full --json
-expect "a full disk, --csv" 1 'perf: /dev/full: No space left'
+expect_command "a full disk, --csv" 1 'perf: /dev/full: No space left'
 status=0
 $timeout $limit "$onehop" perf -b 64 -e 64 $few >/dev/full 2>"$err" </dev/null || status=$?
 : >"$out"
@@ -194,7 +183,7 @@ unshare -rm sh -c 'mount -t tmpfs -o size=8k none "$1" && head -c 6k /dev/zero >
     ls -A "$1"
     exit $status' sh "$small" "$onehop" "$scratch/kept.csv" >"$out" 2>"$err" </dev/null || status=$?
 if grep -q '^filler$' "$out"; then
-    expect "a small disk" 1 'No space left'
+    expect_command "a small disk" 1 'No space left'
     [ "$(sed -n '/^# Out of bounds/,$p' "$out" | sed 1d)" = filler ]
     tap_point $? "holds no half of a file" "$(cat "$out" "$err")"
 else
@@ -244,13 +233,13 @@ for layout in --processes --one-process; do
     start $layout --csv "$csv" --json "$json"
     kill -TERM $pid
     finish
-    expect "SIGTERM in the middle, $layout" 143 'perf: ended by signal 15 \(Terminated\), and all ranks with it$'
+    expect_command "SIGTERM in the middle, $layout" 143 'perf: ended by signal 15 \(Terminated\), and all ranks with it$'
     ended "SIGTERM, $layout"
 done
 start --csv "$csv"
 kill -INT $pid
 finish
-expect "SIGINT" 130 'perf: ended by signal 2 \(Interrupt\), and all ranks with it$'
+expect_command "SIGINT" 130 'perf: ended by signal 2 \(Interrupt\), and all ranks with it$'
 ended SIGINT
 start
 kill -KILL $pid
@@ -259,12 +248,12 @@ ended "the command killed"
 start --csv "$csv"
 kill -KILL ${ranks##*[[:space:]]}
 finish
-expect "a rank killed" 1 'perf: process [0-9] of the ranks was killed by signal 9'
+expect_command "a rank killed" 1 'perf: process [0-9] of the ranks was killed by signal 9'
 ended "a rank killed"
 start -T 2
 kill -STOP ${ranks##*[[:space:]]}
 finish
-expect "a rank that does not go on" 1 'perf: no progress for 2 s \(--timeout\)'
+expect_command "a rank that does not go on" 1 'perf: no progress for 2 s \(--timeout\)'
 ended "a rank that does not go on"
 
 # --- progress
