@@ -297,17 +297,17 @@ static void work(struct oh_crew *crew)
 static struct oh_crew *new_crew(const struct oh_perf_job *job, int first_rank, int seats)
 {
     struct oh_crew *crew = calloc(1, sizeof *crew);
-    if (!crew) {
-        oh_team_fail(&job->shared->board, first_rank, "out of memory");
+    if (crew) {
+        crew->options = job->options;
+        crew->shared = job->shared;
+        crew->seats = seats;
+        crew->parties = job->options->ranks / seats;
+        for (int i = 0; i < seats; i++) {
+            crew->seat[i].rank = first_rank + i;
+        }
+        return crew;
     }
-    crew->options = job->options;
-    crew->shared = job->shared;
-    crew->seats = seats;
-    crew->parties = job->options->ranks / seats;
-    for (int i = 0; i < seats; i++) {
-        crew->seat[i].rank = first_rank + i;
-    }
-    return crew;
+    oh_team_fail(&job->shared->board, first_rank, "out of memory");
 }
 
 static void *run_crew(void *crew)
