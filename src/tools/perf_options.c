@@ -32,7 +32,7 @@ static const char help[] =
     "      --in-place         measure in place; both ways are checked always\n"
     "      --compare LIST     stock windows onehop (stock,onehop); windows: NCCL on registered buffers\n"
     "      --floor            measure what an allreduce costs at least here, too\n"
-    "  -c, --check 0|1        compare every result with what it must be (1)\n"
+    "  -c, --check [0|1]      compare every result with what it must be (1)\n"
     "      --csv [FILE], --json [FILE]     write the numbers; without FILE on stdout, in place of the table\n"
     "      --plot FILE.svg    draw latency and bus bandwidth against size; needs gnuplot\n"
     "      --from FILE        measure nothing: show, convert or draw what --csv wrote; several for one table\n"
@@ -82,7 +82,7 @@ static const struct option long_options[] = {
     {"in-place", no_argument, NULL, OPTION_IN_PLACE},
     {"compare", required_argument, NULL, OPTION_COMPARE},
     {"floor", no_argument, NULL, OPTION_FLOOR},
-    {"check", required_argument, NULL, 'c'},
+    {"check", optional_argument, NULL, 'c'},
     {"csv", optional_argument, NULL, OPTION_CSV},
     {"json", optional_argument, NULL, OPTION_JSON},
     {"plot", required_argument, NULL, OPTION_PLOT},
@@ -225,6 +225,15 @@ static const char *optional_file(int argc, char **argv, const char *text)
     return text ? text : "-";
 }
 
+/* --check alone is 1; else 0 or 1, behind '=' or as the next word. */
+static bool parse_check(int argc, char **argv, const char *text, struct oh_perf_options *options)
+{
+    if (!text && optind < argc && argv[optind][0] != '-') {
+        text = argv[optind++];
+    }
+    return parse_flag("check", text ? text : "1", &options->check);
+}
+
 static bool parse_from(const char *path, struct oh_perf_options *options)
 {
     if (options->froms == OH_PERF_COLUMNS) {
@@ -319,8 +328,6 @@ static bool parse_option(int option, const char *name, const char *text, struct 
         return parse_mode(text, options);
     case OPTION_ONE_PROCESS:
         return parse_one_process(text, options);
-    case 'c':
-        return parse_flag(name, text, &options->check);
     case OPTION_PLOT:
         return parse_plot(text, options);
     case OPTION_FROM:
@@ -365,6 +372,11 @@ int oh_perf_parse(int argc, char **argv, struct oh_perf_options *options_p, bool
             break;
         case OPTION_JSON:
             options_p->json = optional_file(argc, argv, optarg);
+            break;
+        case 'c':
+            if (!parse_check(argc, argv, optarg, options_p)) {
+                return OH_EXIT_USAGE;
+            }
             break;
         default:
             good = parse_count(option, long_name(option), optarg, options_p, &known);

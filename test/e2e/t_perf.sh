@@ -49,7 +49,7 @@ perf -b 1 -e 30 -i 10 $few --eager -d int8,double
 expect_command "sizes by steps" 0 '^ +1 +1 +int8' '^ +21 +21 +int8' '^ +16 +2 +double'
 ! grep -qE '^ +[0-9]+ +0 ' "$out" && ! grep -q 'CUDA graph' "$out"
 tap_point $? "none that holds no element; only the mode that was asked for" "$(cat "$out")"
-SIMNODE_NCCL_WRONG=1 perf -b 64 -e 64 $few --graph
+SIMNODE_NCCL_WRONG=1 perf --check -b 64 -e 64 $few --graph
 expect_command "a wrong result" 1 '#.* FAILED$' 'perf: 12 wrong elements in the results$'
 SIMNODE_NCCL_WRONG=1 perf -b 64 -e 64 $few --graph --check 0
 expect_command "which nobody looks for" 0 ' N/A ' 'Results were not checked'
