@@ -5,6 +5,7 @@
 #include "tools/json.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -102,6 +103,16 @@ void oh_json_number(struct oh_json *json, const char *key, int64_t number)
 {
     begin(json, key);
     fprintf(json->stream, "%" PRId64, number);
+}
+
+void oh_json_real(struct oh_json *json, const char *key, double number)
+{
+    begin(json, key);
+    if (isfinite(number)) {
+        fprintf(json->stream, "%.6g", number);
+    } else {
+        fputs("null", json->stream); /* JSON has no word for it */
+    }
 }
 
 void oh_json_flag(struct oh_json *json, const char *key, bool flag)

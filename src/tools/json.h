@@ -22,6 +22,7 @@ void oh_json_open(struct oh_json *json, const char *key, char bracket);
 void oh_json_close(struct oh_json *json, char bracket);
 void oh_json_text(struct oh_json *json, const char *key, const char *text); /* NULL: null */
 void oh_json_number(struct oh_json *json, const char *key, int64_t number);
+void oh_json_real(struct oh_json *json, const char *key, double number); /* six digits; not finite: null */
 void oh_json_flag(struct oh_json *json, const char *key, bool flag);
 void oh_json_null(struct oh_json *json, const char *key);
 

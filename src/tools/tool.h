@@ -66,6 +66,12 @@ int oh_tool_exec(char **argv);
 /* The verdict of `onehop topo` on the GPUs of this machine: true, or false with the reason. */
 bool oh_tool_judge_gpus(char *reason_p, size_t size);
 
+/*
+ * Begins the whole command again, argv (of main), with the simulated node of the build tree in front of CUDA, NVML and
+ * NCCL. Returns OH_EXIT_OK when that is so already; else, with the reason on stderr, the exit status.
+ */
+int oh_tool_simulate(const char *name, char **argv);
+
 /* True when a GPU's name says that it is a stand-in; every table then says so. */
 bool oh_tool_is_simulated(const char *gpu_name);
 

@@ -121,6 +121,18 @@ expect_right() {
     tap_point $? "$1: right results" "$(diagnosis)"
 }
 
+# expect_command NAME STATUS PATTERN...: the last command ended with that status, and each pattern is found in what it
+# said ($out, and stderr in $err).
+expect_command() {
+    local name=$1 wanted=$2 good=1 pattern
+    [ "$status" = "$wanted" ] && good=0
+    shift 2
+    for pattern in "$@"; do
+        cat "$out" "$err" | grep -qE -- "$pattern" || good=1
+    done
+    tap_point $good "$name" "$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out" "$err")"
+}
+
 # Passed when the runs with ONEHOP_SHM_DIR=$meeting have left nothing there.
 expect_no_files() {
     tap_empty "$(ls -A "$meeting")" "nothing is left in shared memory"

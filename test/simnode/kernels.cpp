@@ -7,6 +7,7 @@
  */
 #define OH_SIMNODE 1
 
+#include "kernels/floor.cu"
 #include "kernels/oneshot_ll.cu"
 #include "kernels/oneshot_marker.cu"
 #include "kernels/twoshot_ll.cu"

@@ -68,6 +68,9 @@ static void reduce_pieces(const struct simnccl_operation *op, size_t piece_offse
         in[r] = (const char *)simnccl_core_piece(op->core, SIMNCCL_STREAM, r) + piece_offset;
     }
     simnccl_reduce(op->type, has_user_op(op) ? ncclSum : op->op, NULL, in, op->core->nranks, count, out);
+    if (getenv("SIMNODE_NCCL_WRONG") != NULL && count > 0) { /* for tests of who checks results */
+        *(unsigned char *)out ^= 1;
+    }
 }
 
 /* AllReduce, Reduce, Broadcast, AllGather, Gather: a rank shows a piece of its send buffer and takes from the others'.

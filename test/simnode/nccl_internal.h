@@ -71,7 +71,9 @@
     X(MemAlloc)                                                                                                        \
     X(MemFree)                                                                                                         \
     X(CommRegister)                                                                                                    \
-    X(CommDeregister)
+    X(CommDeregister)                                                                                                  \
+    X(CommWindowRegister)                                                                                              \
+    X(CommWindowDeregister)
 
 enum simnccl_function {
 #define SIMNCCL_ENUMERATOR(name_) SIMNCCL_##name_,

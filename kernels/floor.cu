@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * floor.cu - what any allreduce costs at least: an empty kernel, one hop, and the bandwidth of the links
+ *
+ * For `onehop perf --floor` only; no allreduce uses them. Launched as the others are, programmatic stream serialization
+ * included. oh_floor_exchange: one block in which every thread tells one peer its epoch and waits for that peer's; no
+ * data, no order but that of the one word. A rank may be one epoch ahead of a peer, never two, so that an epoch is
+ * compared as not before. oh_floor_write: all ranks write to all others at once, and nobody reads it.
+ */
+#include "kernels/floor.h"
+#include "kernels/primitives.cuh"
+
+/* Looks at a peer's word before giving up: about a minute, so that no GPU is left spinning. */
+#define OH_FLOOR_PATIENCE (1u << 26)
+
+OH_DEVICE void floor_empty(const oh_kernel_args &)
+{
+    oh_grid_wait();
+    oh_grid_release();
+}
+
+OH_DEVICE bool floor_await(const char *at, uint32_t epoch)
+{
+    for (uint32_t looks = 0; looks < OH_FLOOR_PATIENCE; looks++) {
+        oh_word16 word;
+        oh_marker_load(at, &word);
+        if ((int32_t)(word.w[0] - epoch) >= 0) {
+            return true;
+        }
+        oh_spin_pause();
+    }
+    return false;
+}
+
+OH_DEVICE void floor_exchange(const oh_kernel_args &args)
+{
+    oh_grid_wait();
+    const uint32_t epoch = oh_word_load(args.staging[0]) + 1;
+    for (uint32_t j = 1 + oh_thread(); j < args.nranks; j += oh_threads()) {
+        oh_marker_store(args.staging[j] + OH_FLOOR_FLAGS + args.rank * OH_FLOOR_FLAG_BYTES,
+                        {{epoch, epoch, epoch, epoch}});
+    }
+    for (uint32_t j = 1 + oh_thread(); j < args.nranks; j += oh_threads()) {
+        const uint32_t source = (args.rank + j) % args.nranks;
+        if (!floor_await(args.staging[0] + OH_FLOOR_FLAGS + source * OH_FLOOR_FLAG_BYTES, epoch)) {
+            oh_word_store(args.staging[0] + OH_FLOOR_GAVE_UP, 1);
+        }
+    }
+    oh_block_sync();
+    oh_grid_release();
+    if (oh_thread() == 0) {
+        oh_word_store(args.staging[0], epoch);
+    }
+}
+
+OH_DEVICE void floor_write(const oh_kernel_args &args)
+{
+    oh_grid_wait();
+    const uint64_t words = args.count / OH_WORD_BYTES;
+    const uint64_t step = (uint64_t)oh_blocks() * oh_threads();
+    for (uint64_t i = (uint64_t)oh_block() * oh_threads() + oh_thread(); i < words; i += step) {
+        for (uint32_t j = 1; j < args.nranks; j++) {
+            oh_push_store(args.staging[j] + OH_FLOOR_DATA + args.rank * args.count + i * OH_WORD_BYTES,
+                          {{(uint32_t)i, args.rank, 0, 0}});
+        }
+    }
+    oh_grid_release();
+}
+
+OH_KERNEL(oh_floor_empty, oh_kernel_args, floor_empty)
+OH_KERNEL(oh_floor_exchange, oh_kernel_args, floor_exchange)
+OH_KERNEL(oh_floor_write, oh_kernel_args, floor_write)

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * floor.h - what host and device must agree on for the kernels of kernels/floor.cu
+ *
+ * They take struct oh_kernel_args; count: bytes to each peer, a multiple of OH_WORD_BYTES. staging here is memory of
+ * one rank, written by its peers: the owner's epoch word, a word that says that it has given up, a flag word for each
+ * source rank, and behind OH_FLOOR_DATA an area for each source rank.
+ */
+#ifndef OH_KERNELS_FLOOR_H_
+#define OH_KERNELS_FLOOR_H_
+
+#include "kernels/abi.h"
+
+#define OH_FLOOR_GAVE_UP 64u
+#define OH_FLOOR_FLAGS 128u
+#define OH_FLOOR_FLAG_BYTES 128u
+#define OH_FLOOR_DATA 4096u
+
+#endif

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * perf_crew.h - one thread and the GPUs that it drives
+ *
+ * Opened by perf_crew.c, used by perf_measure.c and perf_floor.c. Any failure ends the process (oh_team_fail); nothing
+ * is freed then, the parent ends the others.
+ */
+#ifndef OH_TOOLS_PERF_CREW_H_
+#define OH_TOOLS_PERF_CREW_H_
+
+#include "gpu/driver.h"
+#include "tools/perf.h"
+
+/* One rank. */
+struct oh_seat {
+    int rank;
+    CUdevice device;
+    CUcontext context;
+    CUstream stream;
+    CUevent begin;
+    CUevent end;
+    ncclComm_t comm;
+    ncclRedOp_t mulsum;
+    CUdeviceptr send[OH_PERF_SIDES]; /* the sides but windows share theirs */
+    CUdeviceptr recv[OH_PERF_SIDES]; /* OH_PERF_GUARD bytes longer */
+    void *window[2];                 /* handles of ncclCommWindowRegister */
+    char *input;                     /* this rank's pattern */
+};
+
+/* The functions of one side. */
+struct oh_perf_api {
+    __typeof__(ncclAllReduce) *all_reduce;
+    __typeof__(ncclGroupStart) *group_start;
+    __typeof__(ncclGroupEnd) *group_end;
+};
+
+struct oh_crew {
+    const struct oh_perf_options *options;
+    struct oh_perf_shared *shared;
+    const struct oh_driver *driver;
+    int parties; /* crews that meet at the barrier */
+    int seats;
+    struct oh_seat seat[OH_PERF_RANKS];
+
+    __typeof__(ncclGetVersion) *get_version;
+    __typeof__(ncclGetUniqueId) *get_unique_id;
+    __typeof__(ncclGetErrorString) *error_string;
+    __typeof__(ncclCommInitRank) *comm_init_rank; /* onehop's, which forwards; so are the next three */
+    __typeof__(ncclCommDestroy) *comm_destroy;
+    __typeof__(ncclRedOpCreatePreMulSum) *op_create;
+    __typeof__(ncclRedOpDestroy) *op_destroy;
+    struct oh_perf_api api[OH_PERF_SIDES];
+    ncclResult_t (*mem_alloc)(void **, size_t); /* for windows; nccl.h may be older than these */
+    ncclResult_t (*mem_free)(void *);
+    ncclResult_t (*window_register)(ncclComm_t, void *, size_t, void **, int);
+    ncclResult_t (*window_deregister)(ncclComm_t, void *);
+    __typeof__(onehopVersion) *onehop_version;
+    __typeof__(onehopCommInfo) *onehop_info;
+    __typeof__(onehopAlgorithmName) *algorithm_name;
+
+    const struct oh_perf_type *type; /* what the patterns are of */
+    enum oh_perf_op op;
+    char *expected;
+    char *got;
+    unsigned int checks;
+};
+
+#define OH_CREW_FAIL(crew_, ...) oh_team_fail(&(crew_)->shared->board, (crew_)->seat[0].rank, __VA_ARGS__)
+
+#define OH_CREW_CU(crew_, call_)                                                                                       \
+    do {                                                                                                               \
+        CUresult result_ = (crew_)->driver->call_;                                                                     \
+        if (result_ != CUDA_SUCCESS) {                                                                                 \
+            OH_CREW_FAIL((crew_), "%s: %s", #call_, oh_driver_error_name((crew_)->driver, result_));                   \
+        }                                                                                                              \
+    } while (0)
+
+#define OH_CREW_NCCL(crew_, name_, call_)                                                                              \
+    do {                                                                                                               \
+        ncclResult_t result_ = (crew_)->call_;                                                                         \
+        if (result_ != ncclSuccess) {                                                                                  \
+            OH_CREW_FAIL((crew_), "%s: %s", (name_), (crew_)->error_string(result_));                                  \
+        }                                                                                                              \
+    } while (0)
+
+/* For each seat, with its context current. */
+#define OH_CREW_EACH(crew_, seat_)                                                                                     \
+    for (struct oh_seat *seat_ = (crew_)->seat; seat_ < (crew_)->seat + (crew_)->seats && oh_crew_sit((crew_), seat_); \
+         seat_++)
+
+/* Makes the seat's context current; true. */
+bool oh_crew_sit(struct oh_crew *crew, const struct oh_seat *seat);
+
+void oh_crew_group_start(struct oh_crew *crew, enum oh_perf_side side);
+void oh_crew_group_end(struct oh_crew *crew, enum oh_perf_side side);
+
+/* Waits until all crews are here. */
+void oh_crew_barrier(struct oh_crew *crew);
+
+/* True for the one crew that writes what is common to all. */
+bool oh_crew_leads(const struct oh_crew *crew);
+
+/* Something that every seat runs, one time after the other or by a graph that has captured all times. */
+struct oh_job {
+    /* Puts so many iterations on the streams of all seats. */
+    void (*issue)(struct oh_crew *crew, const struct oh_job *job, int iterations);
+    int iterations;
+    int aggregate; /* calls in an iteration; a time is that of one call */
+    /* of an allreduce */
+    const struct oh_perf_task *task;
+    enum oh_perf_side side;
+    bool in_place;
+    /* of a kernel of perf_floor.c */
+    const void *floor;
+    CUgraphExec graph[OH_PERF_RANKS]; /* by seat; NULL in eager mode */
+};
+
+/* perf_measure.c */
+void oh_job_capture(struct oh_crew *crew, enum oh_perf_mode mode, struct oh_job *job);
+void oh_job_run(struct oh_crew *crew, const struct oh_job *job);
+void oh_job_discard(struct oh_crew *crew, struct oh_job *job);
+/* Times one block of all crews; the microseconds of a call go to us_p[rank] for each seat. */
+void oh_job_time(struct oh_crew *crew, const struct oh_job *job, double *us_p);
+/* The median and the 99th percentile over the rounds of the slowest rank's time of a side. */
+void oh_perf_summarise(const struct oh_perf_shared *shared, int ranks, int rounds, int side, double *median_p,
+                       double *p99_p);
+void oh_perf_measure(struct oh_crew *crew, struct oh_perf_task *task);
+
+/* perf_floor.c: measures what the floor is made of, for each mode asked for, into shared->floor. */
+void oh_perf_measure_floor(struct oh_crew *crew);
+
+#endif

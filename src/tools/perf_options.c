@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * perf_options.c - what `onehop perf` is asked for
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/abi.h"
+#include "tools/perf.h"
+#include "tools/tool.h"
+
+static const char help[] =
+    "usage: onehop perf [OPTIONS]\n"
+    "       onehop perf -b 1K -e 64M -d bfloat16,float --floor --csv run.csv --plot run.svg\n"
+    "\n"
+    "Measures ncclAllReduce on this machine's GPUs: stock NCCL and onehop in turns, in the same processes and on the\n"
+    "same communicator, with checked results. Letters are those of nccl-tests; LIST is a,b,c or all.\n"
+    "\n"
+    "  -b, --minbytes N   -e, --maxbytes N     sizes (8, 64M); K, M and G are powers of 1024\n"
+    "  -f, --stepfactor N -i, --stepbytes N    from size to size: multiply by N (2), or add N\n"
+    "  -n, --iters N      -w, --warmup_iters N calls in a measured block (20), eager ones of a row before (5)\n"
+    "  -m, --agg_iters N  --rounds N           calls in a group (1), blocks of each side in turns (20)\n"
+    "  -d, --datatype LIST    int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2 (float)\n"
+    "  -o, --op LIST          sum prod min max avg mulsum (sum)\n"
+    "  -g, --ngpus N          GPUs (all that are visible)\n"
+    "      --graph, --eager   only this mode (both); --mode graph|eager|both is the same\n"
+    "      --processes        a process for each GPU (this is the default)\n"
+    "      --one-process[=threads|group]   one for all: a thread for each GPU, or one thread and groups (threads)\n"
+    "      --in-place         measure in place; both ways are checked always\n"
+    "      --compare LIST     stock windows onehop (stock,onehop); windows: NCCL on registered buffers\n"
+    "      --floor            measure what an allreduce costs at least here, too\n"
+    "  -c, --check [0|1]      compare every result with what it must be (1)\n"
+    "      --csv [FILE], --json [FILE]     write the numbers; without FILE on stdout, in place of the table\n"
+    "      --plot FILE.svg    draw latency and bus bandwidth against size; needs gnuplot\n"
+    "      --from FILE        measure nothing: show, convert or draw what --csv wrote; several for one table\n"
+    "      --simulated        on the simulated node of the build tree (make simnode); its times mean nothing\n"
+    "      --nccl PATH, --onehop PATH      the libraries (libnccl.so.2; as `onehop run` finds it)\n"
+    "  -T, --timeout N        seconds without progress after which all is ended (120)\n"
+    "\n"
+    "A time is the slowest rank's: median and 99th percentile over the blocks. Exit status: 0 when all went well, 1\n"
+    "when a result is wrong or something failed, 2 for wrong usage, 128 + N when signal N ended it.\n";
+
+enum {
+    OPTION_ROUNDS = 256,
+    OPTION_MODE,
+    OPTION_GRAPH,
+    OPTION_EAGER,
+    OPTION_PROCESSES,
+    OPTION_ONE_PROCESS,
+    OPTION_IN_PLACE,
+    OPTION_COMPARE,
+    OPTION_FLOOR,
+    OPTION_CSV,
+    OPTION_JSON,
+    OPTION_PLOT,
+    OPTION_FROM,
+    OPTION_SIMULATED,
+    OPTION_NCCL,
+    OPTION_ONEHOP
+};
+
+static const struct option long_options[] = {
+    {"minbytes", required_argument, NULL, 'b'},
+    {"maxbytes", required_argument, NULL, 'e'},
+    {"stepfactor", required_argument, NULL, 'f'},
+    {"stepbytes", required_argument, NULL, 'i'},
+    {"iters", required_argument, NULL, 'n'},
+    {"warmup_iters", required_argument, NULL, 'w'},
+    {"agg_iters", required_argument, NULL, 'm'},
+    {"rounds", required_argument, NULL, OPTION_ROUNDS},
+    {"datatype", required_argument, NULL, 'd'},
+    {"op", required_argument, NULL, 'o'},
+    {"ngpus", required_argument, NULL, 'g'},
+    {"mode", required_argument, NULL, OPTION_MODE},
+    {"graph", no_argument, NULL, OPTION_GRAPH},
+    {"eager", no_argument, NULL, OPTION_EAGER},
+    {"processes", no_argument, NULL, OPTION_PROCESSES},
+    {"one-process", optional_argument, NULL, OPTION_ONE_PROCESS},
+    {"in-place", no_argument, NULL, OPTION_IN_PLACE},
+    {"compare", required_argument, NULL, OPTION_COMPARE},
+    {"floor", no_argument, NULL, OPTION_FLOOR},
+    {"check", optional_argument, NULL, 'c'},
+    {"csv", optional_argument, NULL, OPTION_CSV},
+    {"json", optional_argument, NULL, OPTION_JSON},
+    {"plot", required_argument, NULL, OPTION_PLOT},
+    {"from", required_argument, NULL, OPTION_FROM},
+    {"simulated", no_argument, NULL, OPTION_SIMULATED},
+    {"nccl", required_argument, NULL, OPTION_NCCL},
+    {"onehop", required_argument, NULL, OPTION_ONEHOP},
+    {"timeout", required_argument, NULL, 'T'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+static const char *long_name(int option)
+{
+    const struct option *entry = long_options;
+    while (entry->name && entry->val != option) {
+        entry++;
+    }
+    return entry->name;
+}
+
+/* --- values ----------------------------------------------------------------------------------------------------- */
+
+/* A whole number in [min, max], with K, M or G behind it when `units`. */
+static bool parse_number(const char *name, const char *text, bool units, size_t min, size_t max, size_t *number_p)
+{
+    char *end;
+    int shift = 0;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    bool good = end != text && *text >= '0' && *text <= '9' && errno == 0;
+    if (good && units && *end) {
+        const char *suffixes = "kKmMgG";
+        const char *suffix = strchr(suffixes, *end++);
+        shift = suffix ? 10 * (1 + (int)(suffix - suffixes) / 2) : 0;
+        good = suffix != NULL;
+    }
+    if (!good || *end || number > max >> shift || number << shift < min) {
+        oh_tool_error("perf: --%s %s: a whole number from %zu to %zu%s is needed", name, text, min, max,
+                      units ? ", K, M or G may follow" : "");
+        return false;
+    }
+    *number_p = (size_t)number << shift;
+    return true;
+}
+
+static bool parse_int(const char *name, const char *text, int min, int max, int *number_p)
+{
+    size_t number;
+    if (!parse_number(name, text, false, (size_t)min, (size_t)max, &number)) {
+        return false;
+    }
+    *number_p = (int)number;
+    return true;
+}
+
+static bool parse_flag(const char *name, const char *text, bool *flag_p)
+{
+    int number;
+    if (!parse_int(name, text, 0, 1, &number)) {
+        return false;
+    }
+    *flag_p = number;
+    return true;
+}
+
+/* Sets chosen_p[i] for each name of a list that is the i-th word; "all" is all of them. */
+static bool parse_list(const char *option, const char *list, const char *(*word)(int i), int words, bool *chosen_p)
+{
+    char copy[256], all[256] = "";
+    char *rest = copy;
+    bool everything = strcmp(list, "all") == 0;
+    for (int i = 0; i < words; i++) {
+        chosen_p[i] = everything;
+        strcat(strcat(all, i ? ", " : ""), word(i));
+    }
+    snprintf(copy, sizeof copy, "%s", list);
+    for (const char *name; !everything && (name = strsep(&rest, ",")) != NULL;) {
+        int i = 0;
+        while (i < words && strcmp(name, word(i)) != 0) {
+            i++;
+        }
+        if (i == words) {
+            oh_tool_error("perf: --%s %s: '%s' is none of %s", option, list, name, all);
+            return false;
+        }
+        chosen_p[i] = true;
+    }
+    return true;
+}
+
+static const char *type_name(int i)
+{
+    return oh_perf_types[i].name;
+}
+
+static const char *op_name(int i)
+{
+    return oh_perf_op_names[i];
+}
+
+static const char *side_name(int i)
+{
+    return oh_perf_side_names[i];
+}
+
+static bool parse_mode(const char *name, struct oh_perf_options *options)
+{
+    bool both = strcmp(name, "both") == 0;
+    bool known = both;
+    for (int mode = 0; mode < OH_PERF_MODES; mode++) {
+        options->mode[mode] = both || strcmp(name, oh_perf_mode_names[mode]) == 0;
+        known = known || options->mode[mode];
+    }
+    if (!known) {
+        oh_tool_error("perf: --mode %s: graph, eager or both is needed", name);
+    }
+    return known;
+}
+
+static bool parse_one_process(const char *name, struct oh_perf_options *options)
+{
+    if (!name || strcmp(name, "threads") == 0) {
+        options->layout = OH_PERF_THREADS;
+    } else if (strcmp(name, "group") == 0) {
+        options->layout = OH_PERF_GROUP;
+    } else {
+        oh_tool_error("perf: --one-process=%s: threads or group is needed", name);
+        return false;
+    }
+    return true;
+}
+
+/* The file of --csv or --json: behind '=', or the next word unless that is an option, or stdout. */
+static const char *optional_file(int argc, char **argv, const char *text)
+{
+    if (!text && optind < argc && (argv[optind][0] != '-' || argv[optind][1] == '\0')) {
+        text = argv[optind++];
+    }
+    return text ? text : "-";
+}
+
+/* --check alone is 1; else 0 or 1, behind '=' or as the next word. */
+static bool parse_check(int argc, char **argv, const char *text, struct oh_perf_options *options)
+{
+    if (!text && optind < argc && argv[optind][0] != '-') {
+        text = argv[optind++];
+    }
+    return parse_flag("check", text ? text : "1", &options->check);
+}
+
+static bool parse_from(const char *path, struct oh_perf_options *options)
+{
+    if (options->froms == OH_PERF_COLUMNS) {
+        oh_tool_error("perf: --from: %d files are the most", OH_PERF_COLUMNS);
+        return false;
+    }
+    options->from[options->froms++] = path;
+    return true;
+}
+
+static bool parse_plot(const char *path, struct oh_perf_options *options)
+{
+    size_t length = strlen(path);
+    options->plot = path;
+    if (length < 5 || strcmp(path + length - 4, ".svg") != 0) {
+        oh_tool_error("perf: --plot %s: the name must end in .svg", path);
+        return false;
+    }
+    return true;
+}
+
+/* --- options ---------------------------------------------------------------------------------------------------- */
+
+/* Sizes and counts. *known_p: it is one of them. */
+static bool parse_count(int option, const char *name, const char *text, struct oh_perf_options *options, bool *known_p)
+{
+    const size_t most = (size_t)64 << 30;
+    *known_p = true;
+    switch (option) {
+    case 'b':
+        return parse_number(name, text, true, 1, most, &options->min_bytes);
+    case 'e':
+        return parse_number(name, text, true, 1, most, &options->max_bytes);
+    case 'f':
+        return parse_number(name, text, false, 2, 1 << 20, &options->step_factor);
+    case 'i':
+        return parse_number(name, text, true, 1, most, &options->step_bytes);
+    case 'n':
+        return parse_int(name, text, 1, 100000, &options->iters);
+    case 'm':
+        return parse_int(name, text, 1, 1000, &options->aggregate);
+    case 'w':
+        return parse_int(name, text, 1, 100000, &options->warmup);
+    case OPTION_ROUNDS:
+        return parse_int(name, text, 1, OH_PERF_ROUNDS, &options->rounds);
+    case 'g':
+        return parse_int(name, text, 1, OH_PERF_RANKS, &options->ranks);
+    case 'T':
+        return parse_int(name, text, 1, 86400, &options->timeout_s);
+    default:
+        *known_p = false;
+        return true;
+    }
+}
+
+/* Options without an argument. False: not one of them. */
+static bool parse_switch(int option, struct oh_perf_options *options)
+{
+    switch (option) {
+    case OPTION_GRAPH:
+        return parse_mode("graph", options);
+    case OPTION_EAGER:
+        return parse_mode("eager", options);
+    case OPTION_PROCESSES:
+        options->layout = OH_PERF_PROCESSES;
+        return true;
+    case OPTION_IN_PLACE:
+        options->in_place = true;
+        return true;
+    case OPTION_FLOOR:
+        options->floor = true;
+        return true;
+    case OPTION_SIMULATED:
+        options->simulated = true;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* One option; `name` is its long name. Returns false, with the reason on stderr, when its argument is bad. */
+static bool parse_option(int option, const char *name, const char *text, struct oh_perf_options *options)
+{
+    switch (option) {
+    case 'd':
+        return parse_list(name, text, type_name, OH_PERF_TYPES, options->type);
+    case 'o':
+        return parse_list(name, text, op_name, OH_PERF_OPS, options->op);
+    case OPTION_COMPARE:
+        return parse_list(name, text, side_name, OH_PERF_SIDES, options->side);
+    case OPTION_MODE:
+        return parse_mode(text, options);
+    case OPTION_ONE_PROCESS:
+        return parse_one_process(text, options);
+    case OPTION_PLOT:
+        return parse_plot(text, options);
+    case OPTION_FROM:
+        return parse_from(text, options);
+    case OPTION_NCCL:
+        options->nccl = text;
+        return true;
+    case OPTION_ONEHOP:
+        snprintf(options->onehop, sizeof options->onehop, "%s", text);
+        return true;
+    default:
+        return false; /* getopt has said why */
+    }
+}
+
+/* What the options must be together. */
+static bool fit_together(const struct oh_perf_options *options)
+{
+    if (options->min_bytes > options->max_bytes) {
+        oh_tool_error("perf: --minbytes %zu is more than --maxbytes %zu", options->min_bytes, options->max_bytes);
+        return false;
+    }
+    if (options->csv && options->json && strcmp(options->csv, "-") == 0 && strcmp(options->json, "-") == 0) {
+        oh_tool_error("perf: --csv and --json cannot both go to stdout; name a file for one");
+        return false;
+    }
+    return true;
+}
+
+int oh_perf_parse(int argc, char **argv, struct oh_perf_options *options_p, bool *done_p)
+{
+    int option;
+    bool known, good;
+    while ((option = getopt_long(argc, argv, "b:e:f:i:n:w:m:d:o:g:c:T:h", long_options, NULL)) != -1) {
+        switch (option) {
+        case 'h':
+            fputs(help, stdout);
+            *done_p = true;
+            return OH_EXIT_OK;
+        case OPTION_CSV:
+            options_p->csv = optional_file(argc, argv, optarg);
+            break;
+        case OPTION_JSON:
+            options_p->json = optional_file(argc, argv, optarg);
+            break;
+        case 'c':
+            if (!parse_check(argc, argv, optarg, options_p)) {
+                return OH_EXIT_USAGE;
+            }
+            break;
+        default:
+            good = parse_count(option, long_name(option), optarg, options_p, &known);
+            if (!good || (!known && !parse_switch(option, options_p) &&
+                          !parse_option(option, long_name(option), optarg, options_p))) {
+                return OH_EXIT_USAGE;
+            }
+        }
+    }
+    if (optind != argc) {
+        oh_tool_error("perf: '%s' is one argument too many; see onehop perf --help", argv[optind]);
+        return OH_EXIT_USAGE;
+    }
+    return fit_together(options_p) ? OH_EXIT_OK : OH_EXIT_USAGE;
+}
+
+int oh_perf_members(const struct oh_perf_options *options)
+{
+    return options->layout == OH_PERF_PROCESSES ? options->ranks : 1;
+}

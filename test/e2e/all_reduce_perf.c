@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * all_reduce_perf.c - stands in for the program of that name of nccl-tests: same options, same lines, little measuring
+ *
+ *   all_reduce_perf [-b BYTES] [-e BYTES] [-f FACTOR] [-g GPUS] [-n ITERS] [-G REPLAYS]
+ *
+ * Floats, sum. One process with GPUS GPUs, or one process of mpirun (Open MPI's variables) with one; its ranks meet by
+ * a file in TMPDIR. STAND_IN_FAIL=status: ends with it in the middle. STAND_IN_WAIT: waits behind the first row.
+ */
+#include <cuda.h>
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define GPUS 8
+#define CHECK(call_)                                                                                                   \
+    do {                                                                                                               \
+        if ((call_) != 0) {                                                                                            \
+            fprintf(stderr, "%s failed\n", #call_);                                                                    \
+            exit(EXIT_FAILURE);                                                                                        \
+        }                                                                                                              \
+    } while (0)
+
+static int ranks, rank, local;
+static struct {
+    CUcontext context;
+    CUstream stream;
+    CUdeviceptr send, recv;
+    ncclComm_t comm;
+} gpu[GPUS];
+
+static int variable(const char *name, int otherwise)
+{
+    const char *text = getenv(name);
+    return text ? atoi(text) : otherwise;
+}
+
+static double now_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+/* The id of rank 0, by a file whose name all ranks of this mpirun know. */
+static void share_id(ncclUniqueId *id)
+{
+    char path[4096], other[4200];
+    snprintf(path, sizeof path, "%s/all_reduce_perf.%d", getenv("TMPDIR"), (int)getppid());
+    if (rank == 0) {
+        snprintf(other, sizeof other, "%s.new", path);
+        FILE *file = fopen(other, "w");
+        CHECK(!file || fwrite(id, sizeof *id, 1, file) != 1 || fclose(file) != 0 || rename(other, path) != 0);
+        return;
+    }
+    for (int tries = 0; tries < 3000; tries++) {
+        FILE *file = fopen(path, "r");
+        if (file) {
+            CHECK(fread(id, sizeof *id, 1, file) != 1);
+            fclose(file);
+            return;
+        }
+        usleep(10000);
+    }
+    exit(EXIT_FAILURE);
+}
+
+static void open_all(size_t bytes)
+{
+    ncclUniqueId id;
+    CHECK(cuInit(0));
+    if (rank == 0) {
+        CHECK(ncclGetUniqueId(&id));
+    }
+    if (ranks > local) {
+        share_id(&id);
+    }
+    for (int i = 0; i < local; i++) {
+        CUdevice device;
+        CHECK(cuDeviceGet(&device, rank + i));
+        CHECK(cuDevicePrimaryCtxRetain(&gpu[i].context, device));
+        CHECK(cuCtxSetCurrent(gpu[i].context));
+        CHECK(cuStreamCreate(&gpu[i].stream, CU_STREAM_NON_BLOCKING));
+        CHECK(cuMemAlloc(&gpu[i].send, bytes));
+        CHECK(cuMemAlloc(&gpu[i].recv, bytes));
+        CHECK(cuMemsetD32Async(gpu[i].send, 0x3f800000, bytes / 4, gpu[i].stream)); /* ones */
+    }
+    CHECK(ncclGroupStart());
+    for (int i = 0; i < local; i++) {
+        CHECK(cuCtxSetCurrent(gpu[i].context));
+        CHECK(ncclCommInitRank(&gpu[i].comm, ranks, id, rank + i));
+    }
+    CHECK(ncclGroupEnd());
+}
+
+/* Microseconds of a call. */
+static double run(size_t count, int iters)
+{
+    double start = now_us();
+    for (int n = 0; n < iters; n++) {
+        CHECK(ncclGroupStart());
+        for (int i = 0; i < local; i++) {
+            CHECK(cuCtxSetCurrent(gpu[i].context));
+            CHECK(ncclAllReduce((void *)gpu[i].send, (void *)gpu[i].recv, count, ncclFloat, ncclSum, gpu[i].comm,
+                                (void *)gpu[i].stream));
+        }
+        CHECK(ncclGroupEnd());
+    }
+    for (int i = 0; i < local; i++) {
+        CHECK(cuStreamSynchronize(gpu[i].stream));
+    }
+    return (now_us() - start) / iters;
+}
+
+static long wrong(size_t count)
+{
+    long found = 0;
+    float *host = malloc(count * sizeof *host);
+    for (int i = 0; i < local; i++) {
+        CHECK(cuMemcpyDtoHAsync(host, gpu[i].recv, count * sizeof *host, gpu[i].stream));
+        CHECK(cuStreamSynchronize(gpu[i].stream));
+        for (size_t j = 0; j < count; j++) {
+            found += host[j] != (float)ranks;
+        }
+    }
+    free(host);
+    return found;
+}
+
+static void print_head(void)
+{
+    printf("# nccl-tests version 2.17.0 (stand-in) nccl-headers=22809 nccl-library=22809\n#\n# Using devices\n");
+    for (int r = 0; r < ranks; r++) {
+        char name[128];
+        CUdevice device;
+        CHECK(cuDeviceGet(&device, r));
+        CHECK(cuDeviceGetName(name, sizeof name, device));
+        printf("#  Rank %2d Group  0 Pid %6d on        vm device %2d [0000:%02x:00] %s\n", r, (int)getpid(), r, r,
+               name);
+    }
+    printf("#\n#%69s%35s\n", "out-of-place", "in-place");
+    printf("#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   "
+           "busbw #wrong\n");
+    printf("#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  "
+           "(GB/s)\n");
+}
+
+static void print_row(size_t bytes, double us, long bad)
+{
+    double algbw = (double)bytes / us / 1000, busbw = algbw * 2 * (ranks - 1) / ranks;
+    printf("%12zu  %12zu  %8s  %6s  %6d", bytes, bytes / 4, "float", "sum", -1);
+    printf("  %7.2f %7.2f %7.2f %6ld", us, algbw, busbw, bad);
+    printf("  %7.2f %7.2f %7.2f    N/A\n", us, algbw, busbw);
+    fflush(stdout);
+}
+
+static size_t parse_bytes(const char *text)
+{
+    char *end;
+    size_t number = strtoul(text, &end, 10);
+    return *end == 'M' ? number << 20 : *end == 'K' ? number << 10 : number;
+}
+
+int main(int argc, char **argv)
+{
+    size_t least = 1024, most = 1024, factor = 2;
+    int option, iters = 3;
+    long all_wrong = 0;
+    local = 1;
+    while ((option = getopt(argc, argv, "b:e:f:g:n:G:")) != -1) {
+        switch (option) {
+        case 'b':
+            least = parse_bytes(optarg);
+            break;
+        case 'e':
+            most = parse_bytes(optarg);
+            break;
+        case 'f':
+            factor = (size_t)atoi(optarg);
+            break;
+        case 'g':
+            local = atoi(optarg);
+            break;
+        case 'n':
+            iters = atoi(optarg);
+            break;
+        case 'G':
+            break;
+        default:
+            return 2;
+        }
+    }
+    rank = variable("OMPI_COMM_WORLD_RANK", 0);
+    ranks = variable("OMPI_COMM_WORLD_SIZE", 1) * local;
+    open_all(most);
+    if (rank == 0) {
+        print_head();
+    }
+    for (size_t bytes = least; bytes <= most; bytes *= factor) {
+        double us = run(bytes / 4, iters);
+        long bad = wrong(bytes / 4);
+        all_wrong += bad;
+        if (rank == 0) {
+            print_row(bytes, us, bad);
+        }
+        if (getenv("STAND_IN_WAIT")) {
+            sleep(600);
+        }
+        if (getenv("STAND_IN_FAIL")) {
+            return variable("STAND_IN_FAIL", 1);
+        }
+    }
+    if (rank == 0) {
+        printf("# Out of bounds values : %ld %s\n# Avg bus bandwidth    : 1\n#\n", all_wrong,
+               all_wrong ? "FAILED" : "OK");
+    }
+    for (int i = 0; i < local; i++) {
+        CHECK(ncclCommDestroy(gpu[i].comm));
+    }
+    return all_wrong != 0;
+}

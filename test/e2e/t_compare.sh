@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: MIT
+# scripts/compare-nccl-tests with a program that stands in for nccl-tests, on the simulated node.
+. "${abs_top_srcdir:?}/test/e2e/lib.sh" || exit 1
+[ -d "${scratch:?}" ] || exit 1
+
+compare=$abs_top_srcdir/scripts/compare-nccl-tests
+onehop=$abs_top_builddir/src/tools/onehop
+bin=$scratch/bin work=$scratch/work err=$scratch/err
+mkdir "$bin" "$work" "$scratch/tmp"
+cp "$abs_top_builddir/test/e2e/all_reduce_perf" "$bin"
+export TMPDIR=$scratch/tmp SIMNODE_TOPOLOGY=h200x4 ONEHOP_LIBRARY=$plugin
+unset ONEHOP_STATS ONEHOP_DEBUG LD_PRELOAD CUDA_VISIBLE_DEVICES
+command -v readelf >/dev/null || tap_skip_all "no readelf"
+
+# compare ARGUMENT...: sets $status, fills $out and $err.
+compare() {
+    status=0
+    timeout -k 5 $limit bash "$compare" --onehop "$onehop" "$@" >"$out" 2>"$err" </dev/null || status=$?
+}
+
+# refuses NAME STATUS PATTERN: one sentence, and nothing is left.
+refuses() {
+    expect_command "$@"
+    [ "$(wc -l <"$err")" = 1 ] && [ ! -s "$out" ] && [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
+    tap_point $? "$1: one sentence, and nothing else" "$(cat "$err" "$out"; ls -A "$work" "$TMPDIR")"
+}
+
+compare --bin "$bin" --repeat 3 --csv "$work/a.csv" -- -b 1K -e 16K -f 4 -g 4
+expect_command "one process, four GPUs" 0 '^# SIMULATED' 'stock +onehop$' '^ +1024 +256 +float +sum +-1 .* [0-9]+\.[0-9]+ ' \
+    '^ +16384 ' 'Avg speedup \(geometric mean of 3 rows, eager\)' '^# last run with onehop: ([0-9]+) of \1 ncclAllReduce calls served' \
+    '^# 4 x SIMULATED' 'Out of bounds values : 0 OK'
+[ "$(grep -c ',stock,' "$work/a.csv")" = 3 ] && [ "$(grep -c ',onehop,' "$work/a.csv")" = 3 ] &&
+    [ -z "$(ls -A "$TMPDIR")" ] && [ ! -s "$err" ]
+tap_point $? "the numbers as CSV, and no temporary file" "$(cat "$work/a.csv" "$err"; ls -A "$TMPDIR")"
+rm -f "$work/a.csv"
+compare --bin "$bin" --repeat 1 --in-place -- -b 1K -e 1K -g 2 -G 5
+expect_command "in place, graphs" 0 'all-reduce, CUDA graph' 'N/A' 'Results were not checked'
+if command -v mpirun >/dev/null; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    compare --bin "$bin" --repeat 1 --mpi 3 --mpirun 'mpirun --oversubscribe' -- -b 1K -e 1K
+    expect_command "mpirun" 0 '^# 3 x SIMULATED' '^ +1024 ' 'calls served, .* in 3 processes'
+    rm -f "$TMPDIR"/all_reduce_perf.*
+else
+    tap_skip "mpirun" "no mpirun"
+fi
+compare --bin "$bin" --repeat 1 --mpi 2 --mpirun /nowhere/mpirun
+refuses "no launcher" 1 'compare-nccl-tests: /nowhere/mpirun is missing'
+compare --bin "$scratch"
+refuses "no binaries" 1 'all_reduce_perf is missing; '
+compare --bin "$scratch/none"
+refuses "no folder" 1 'all_reduce_perf is missing; '
+mkdir "$scratch/static" "$scratch/text" "$scratch/unreadable"
+cp "$abs_top_builddir/test/e2e/sim_static" "$scratch/static/all_reduce_perf"
+compare --bin "$scratch/static"
+refuses "NCCL linked in" 1 'has NCCL linked in statically .*NCCL_STATIC=0'
+echo 'echo hello' >"$scratch/text/all_reduce_perf"
+compare --bin "$scratch/text"
+refuses "no program" 1 'cannot be executed'
+chmod +x "$scratch/text/all_reduce_perf"
+compare --bin "$scratch/text"
+refuses "a script" 1 'not a program that readelf can read'
+LD_LIBRARY_PATH='' compare --bin "$bin"
+if ldconfig -p | grep -q 'libnccl\.so\.2'; then
+    tap_skip "NCCL is not found" "it is, in the system"
+else
+    refuses "NCCL is not found" 1 'does not find libnccl.so; LD_LIBRARY_PATH'
+fi
+compare --bin "$bin" --onehop /nowhere/onehop
+refuses "no onehop" 1 'the onehop command is missing'
+for arguments in '' '--bin' '--repeat 0 --bin x' '--mpi many --bin x' 'word'; do
+    compare $arguments
+    refuses "wrong usage: $arguments" 2 '^compare-nccl-tests: '
+done
+compare --help
+[ "$status" = 0 ] && [ "$(wc -l <"$out")" -le 40 ] && grep -q -- '--bin ~/nccl-tests/build' "$out"
+tap_point $? "--help fits a screen, with an example" "$(cat "$out")"
+STAND_IN_FAIL=3 compare --bin "$bin" --csv "$work/a.csv" -- -b 1K -e 4K -g 2
+expect_command "nccl-tests that fails" 1 'compare-nccl-tests: all_reduce_perf \(stock\) ended with status 3$'
+SIMNODE_NCCL_WRONG=1 compare --bin "$bin" -- -b 1K -e 1K -g 2
+expect_command "a wrong result" 1 'all_reduce_perf \(stock\) ended with status 1$'
+compare --bin "$bin" --repeat 1 --csv /nowhere/a.csv -- -g 2
+expect_command "a file that cannot be made" 1 'perf: /nowhere/a.csv: No such file'
+
+for signal in INT:130 TERM:143; do
+    set -m # else the shell would have it ignore SIGINT
+    STAND_IN_WAIT=1 bash "$compare" --onehop "$onehop" --bin "$bin" --csv "$work/a.csv" -- -b 1K -e 4K -g 2 >"$out" \
+        2>"$err" </dev/null &
+    pid=$!
+    set +m
+    for _ in $(seq 600); do
+        ! grep -qs '^ *1024 ' "$TMPDIR"/tmp.*/stock.1 || break
+        sleep 0.1
+    done
+    child=$(pgrep -P $pid -f all_reduce_perf)
+    kill -"${signal%:*}" $pid
+    status=0
+    wait $pid 2>/dev/null || status=$?
+    for _ in $(seq 100); do
+        [ -n "$(tr -d '\0' <"/proc/$child/cmdline" 2>/dev/null)" ] || break
+        sleep 0.1
+    done
+    [ "$status" = "${signal#*:}" ] && [ -n "$child" ] && [ -z "$(tr -d '\0' <"/proc/$child/cmdline" 2>/dev/null)" ] &&
+        [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
+    tap_point $? "SIG${signal%:*}: no process, no file is left" "status $status, child $child; $(ls -A "$work" "$TMPDIR"; cat "$err")"
+done
+tap_done

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: MIT
+# onehop perf on the simulated node: what it measures, checks and writes, and how it ends when something is not well.
+. "${abs_top_srcdir:?}/test/e2e/lib.sh" || exit 1
+[ -d "${scratch:?}" ] || exit 1
+
+onehop=$abs_top_builddir/src/tools/onehop
+timeout=$(command -v timeout)
+work=$scratch/work # all that a run may leave: files that it was asked for, and its temporary ones
+mkdir -p "$work/files" "$work/tmp"
+export TMPDIR=$work/tmp SIMNODE_TOPOLOGY=h200x3 ONEHOP_LIBRARY=$plugin
+unset ONEHOP_STATS ONEHOP_DEBUG LD_PRELOAD CUDA_VISIBLE_DEVICES NCCL_NVLS_ENABLE
+csv=$work/files/run.csv json=$work/files/run.json svg=$work/files/run.svg err=$scratch/err
+few="-n 2 -w 1 --rounds 2"
+
+# left: the names of all that is there.
+left() {
+    find "$work" -type f -printf '%f\n' | sort | xargs
+}
+
+clear_work() {
+    find "${scratch:?}/work" -type f -delete
+}
+
+# perf ARGUMENT...: sets $status, fills $out (stdout) and $err.
+perf() {
+    status=0
+    $timeout -k 5 $limit "$onehop" perf "$@" >"$out" 2>"$err" </dev/null || status=$?
+}
+
+# refuses NAME STATUS PATTERN: one sentence on stderr, nothing on stdout, no file.
+refuses() {
+    expect_command "$@"
+    [ "$(wc -l <"$err")" = 1 ] && [ ! -s "$out" ] && [ -z "$(left)" ]
+    tap_point $? "$1: one sentence, and nothing else" "$(cat "$err" "$out"; left)"
+    clear_work
+}
+
+# --- what it measures
+
+for layout in --processes --one-process --one-process=group; do
+    perf -b 48 -e 48 -n 1 -w 1 --rounds 1 -d all -o all --compare all $layout
+    expect_command "all types, ops and sides, $layout" 0 '^# SIMULATED' '^# Out of bounds values : 0 OK' 'onehop serves'
+    [ "$(grep -cE '^ +48 +[0-9]+ +[a-z]+[0-9a-z]* +[a-z]+ +-1 ' "$out")" = 144 ] && [ ! -s "$err" ]
+    tap_point $? "144 rows of them, and no word on stderr" "$(head -n 30 "$out"; cat "$err")"
+done
+perf -b 16K -e 16K $few --graph --floor --in-place -m 3 --one-process=group
+expect_command "groups of calls, in place, one thread" 0 'floor: graph: empty kernel' 'onehop/floor' 'agg iters 3' 'in-place'
+perf -b 1 -e 30 -i 10 $few --eager -d int8,double
+expect_command "sizes by steps" 0 '^ +1 +1 +int8' '^ +21 +21 +int8' '^ +16 +2 +double'
+! grep -qE '^ +[0-9]+ +0 ' "$out" && ! grep -q 'CUDA graph' "$out"
+tap_point $? "none that holds no element; only the mode that was asked for" "$(cat "$out")"
+SIMNODE_NCCL_WRONG=1 perf --check -b 64 -e 64 $few --graph
+expect_command "a wrong result" 1 '#.* FAILED$' 'perf: 12 wrong elements in the results$'
+SIMNODE_NCCL_WRONG=1 perf -b 64 -e 64 $few --graph --check 0
+expect_command "which nobody looks for" 0 ' N/A ' 'Results were not checked'
+perf -b 64 -e 64 $few -g 1 --eager
+expect_command "one GPU" 0 '^ +64 +16 +float' 'Out of bounds values : 0 OK'
+SIMNODE_NCCL_WINDOWS=0 perf -b 64 -e 64 --compare windows
+refuses "an NCCL that makes no windows" 1 'NCCL makes no windows here'
+perf -b 64 -e 64 --compare windows --nccl "$stand_ins/libncclcopy.so.2"
+refuses "an NCCL without windows" 1 '--compare windows needs NCCL 2\.27 or later; .* is 2\.[0-9.]+ and has no windows$'
+status=0
+env -u LD_LIBRARY_PATH "$timeout" -k 5 $limit "$onehop" perf --simulated -b 64 -e 64 $few --graph >"$out" 2>"$err" \
+    </dev/null || status=$?
+expect_command "--simulated finds the simulated node" 0 '^# SIMULATED' '^ +64 +16 +float'
+
+# --- what it writes
+
+# rows TABLE: what its rows are about.
+rows() {
+    awk '/^ / { print $1, $2, $3, $4, $NF }' "$1"
+}
+
+perf -b 64 -e 4K -f 8 $few --floor --csv "$csv" --json "$json" --compare stock,onehop
+cp "$out" "$scratch/table"
+[ "$status" = 0 ] && [ "$(grep -c ',stock,' "$csv")" = 6 ] && [ "$(grep -c ',onehop,' "$csv")" = 6 ] &&
+    head -n 1 "$csv" | grep -q '^# SIMULATED' && [ "$(left)" = 'run.csv run.json' ]
+tap_point $? "--csv has a line for each row and side" "$(cat "$csv" "$err"; left)"
+if command -v python3 >/dev/null; then
+    python3 - "$json" >"$out" 2>&1 <<'END'
+import json, sys
+run = json.load(open(sys.argv[1]))
+assert run["schema"] == 1 and run["simulated"] and run["note"].startswith("SIMULATED"), run
+assert run["ranks"] == 3 and run["wrong"] == 0 and len(run["rows"]) == 6, run
+assert all(set(row["sides"]) == {"stock", "onehop"} and row["floor_us"] > 0 for row in run["rows"]), run
+END
+    tap_point $? "--json is JSON" "$(cat "$out")"
+else
+    tap_skip "--json is JSON" "no python3"
+fi
+mv "$csv" "$scratch/kept.csv"
+clear_work
+perf --from "$scratch/kept.csv"
+[ "$status" = 0 ] && diff <(rows "$scratch/table") <(rows "$out") >"$scratch/diff"
+tap_point $? "--from shows it again" "$(cat "$scratch/diff" "$err")"
+perf --from "$scratch/kept.csv" --csv
+tail -n +2 "$out" | cut -d , -f 1-8 >"$scratch/again"
+[ "$status" = 0 ] && tail -n +2 "$scratch/kept.csv" | cut -d , -f 1-8 | cmp -s - "$scratch/again"
+tap_point $? "--csv without a file is stdout, and no table" "$(cat "$out" "$err")"
+perf --from "$scratch/kept.csv" --json=-
+expect_command "--json as well" 0 '"schema": 1'
+
+# gnuplot by a stand-in, which need not draw: a whole picture, none, half of one
+mkdir "$scratch/bin"
+stand_in() {
+    printf '#!/bin/sh\nto=$(sed -n "s/^set output .\\(.*\\).$/\\1/p" "$1")\n%s\n' "$1" >"$scratch/bin/gnuplot"
+    chmod +x "$scratch/bin/gnuplot"
+}
+stand_in 'cp "$1" "$to"; echo "</svg>" >>"$to"'
+PATH=$scratch/bin:$PATH perf --from "$scratch/kept.csv" --plot "$svg"
+[ "$status" = 0 ] && [ "$(left)" = run.svg ] && grep -q 'SIMULATED (times mean nothing): 3 x' "$svg" &&
+    grep -q 'lc rgb' "$svg"
+tap_point $? "--plot asks gnuplot for a picture that says SIMULATED" "$(cat "$err"; left)"
+clear_work
+stand_in 'exit 3'
+PATH=$scratch/bin:$PATH perf --from "$scratch/kept.csv" --plot "$svg" --csv "$csv" --json
+refuses "gnuplot that fails" 1 'perf: gnuplot has failed'
+stand_in 'echo "<svg>" >"$to"'
+PATH=$scratch/bin:$PATH perf --from "$scratch/kept.csv" --plot "$svg" --csv "$csv" --json
+refuses "half a picture" 1 'gnuplot could not write the whole picture'
+PATH=/nowhere perf --plot "$svg"
+refuses "no gnuplot" 1 '--plot needs gnuplot, which is not in PATH .*--csv'
+if command -v gnuplot >/dev/null; then
+    perf --from "$scratch/kept.csv" --plot "$svg"
+    [ "$status" = 0 ] && [ ! -s "$err" ] && grep -q '</svg>' "$svg" && grep -q 'SIMULATED' "$svg"
+    tap_point $? "gnuplot itself takes the script without a word" "$(cat "$err")"
+    clear_work
+else
+    tap_skip "gnuplot itself takes the script" "no gnuplot"
+fi
+
+# --- wrong usage: exit status 2
+
+for arguments in '-b 0' '-b 1x' '-b -5' '-f 1' '-n 0' '-d int9' '-o median' '-o ,' '--mode none' '--one-process=two' \
+    '--compare stock,nobody' '--check 2' '--rounds 1001' '--plot x.png' '-b 2K -e 1K' '--csv --json' 'word'; do
+    perf $arguments
+    refuses "wrong usage: $arguments" 2 '^onehop: perf: '
+done
+perf --help
+expect_command "--help shows an example" 0 '^ +onehop perf -b 1K'
+[ "$(wc -l <"$out")" -le 40 ]
+tap_point $? "--help fits a screen" "$(wc -l <"$out") lines"
+
+# --- what is missing: exit status 1, one sentence
+
+if ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then
+    tap_skip "no driver" "there is one"
+else
+    LD_LIBRARY_PATH='' perf --csv "$csv"
+    refuses "no driver" 1 'perf: no usable CUDA driver: '
+fi
+CUDA_VISIBLE_DEVICES='' perf --csv "$csv"
+refuses "no GPU" 1 'perf: '
+perf -g 4
+refuses "fewer GPUs than asked for" 1 '--ngpus 4: CUDA sees 3 here'
+perf -g 1 --floor
+refuses "one GPU has no floor" 1 '--floor needs 2 to 8 GPUs'
+perf --nccl /nowhere/libnccl.so
+refuses "no NCCL" 1 'cannot load /nowhere/libnccl.so'
+perf --onehop "$stand_ins/libcuda.so.1" -b 64 -e 64
+refuses "a library that is another" 1 'undefined symbol: nccl'
+perf --from /nowhere/x.csv
+refuses "no recording" 1 '/nowhere/x.csv: No such file'
+perf --from "$abs_top_srcdir/README.md"
+refuses "a file that is none" 1 'README.md:[0-9]+: not the head'
+perf --csv /nowhere/x.csv
+refuses "a file that cannot be made" 1 '/nowhere/x.csv: No such file'
+perf --csv "$scratch"
+refuses "a folder" 1 ': Is a directory'
+perf --from "$scratch/kept.csv" --csv /dev/full --json
+expect_command "a full disk, --csv" 1 'perf: /dev/full: No space left'
+status=0
+$timeout $limit "$onehop" perf -b 64 -e 64 $few >/dev/full 2>"$err" </dev/null || status=$?
+: >"$out"
+refuses "a full disk, the table" 1 'perf: the table cannot be written: No space left'
+# A small disk of its own, in a mount namespace of its own.
+small=$scratch/small
+mkdir "$small"
+status=0
+unshare -rm sh -c 'mount -t tmpfs -o size=8k none "$1" && head -c 6k /dev/zero >"$1/filler" || exit 99
+    "$2" perf --from "$3" --csv "$1/a.csv"
+    status=$?
+    ls -A "$1"
+    exit $status' sh "$small" "$onehop" "$scratch/kept.csv" >"$out" 2>"$err" </dev/null || status=$?
+if grep -q '^filler$' "$out"; then
+    expect_command "a small disk" 1 'No space left'
+    [ "$(sed -n '/^# Out of bounds/,$p' "$out" | sed 1d)" = filler ]
+    tap_point $? "holds no half of a file" "$(cat "$out" "$err")"
+else
+    tap_skip "a small disk" "tmpfs cannot be mounted here"
+fi
+
+# --- ends in the middle
+
+# start ARGUMENT...: a run of its own that is measuring when this returns; sets $pid, $ranks.
+start() {
+    rm -f "$out" "$err"
+    set -m # else the shell would have it ignore SIGINT
+    "$onehop" perf -b 64 -e 64 -d all -o all --rounds 1000 "$@" >"$out" 2>"$err" </dev/null &
+    pid=$!
+    set +m
+    for _ in $(seq 600); do
+        ! grep -qE '^ +64 +64 +int8 +sum' "$out" 2>/dev/null || break
+        sleep 0.1
+    done
+    ranks=$(sed -n 's/^#  Rank .* Pid *\([0-9]*\) .*/\1/p' "$out" | sort -u)
+}
+
+# finish: waits for it; sets $status.
+finish() {
+    status=0
+    wait "$pid" 2>/dev/null || status=$?
+}
+
+# ended NAME: nothing of it is left, within some seconds.
+ended() {
+    local living one
+    for _ in $(seq 100); do
+        living=
+        for one in $ranks; do
+            # a process that is dead and not yet collected has no command line
+            [ -z "$(tr -d '\0' <"/proc/$one/cmdline" 2>/dev/null)" ] || living="$living $one"
+        done
+        [ -n "$living" ] || break
+        sleep 0.1
+    done
+    [ -n "$ranks" ] && [ -z "$living" ] && { [ "$#" -gt 1 ] || [ -z "$(left)" ]; }
+    tap_point $? "$1: nothing is left" "ranks: $ranks, living: $living; $(left; tail -n 3 "$out" "$err")"
+    clear_work
+}
+
+for layout in --processes --one-process; do
+    start $layout --csv "$csv" --json "$json"
+    kill -TERM $pid
+    finish
+    expect_command "SIGTERM in the middle, $layout" 143 'perf: ended by signal 15 \(Terminated\), and all ranks with it$'
+    ended "SIGTERM, $layout"
+done
+start --csv "$csv"
+kill -INT $pid
+finish
+expect_command "SIGINT" 130 'perf: ended by signal 2 \(Interrupt\), and all ranks with it$'
+ended SIGINT
+start
+kill -KILL $pid
+finish
+ended "the command killed"
+start --csv "$csv"
+kill -KILL ${ranks##*[[:space:]]}
+finish
+expect_command "a rank killed" 1 'perf: process [0-9] of the ranks was killed by signal 9'
+ended "a rank killed"
+start -T 2
+kill -STOP ${ranks##*[[:space:]]}
+finish
+expect_command "a rank that does not go on" 1 'perf: no progress for 2 s \(--timeout\)'
+ended "a rank that does not go on"
+
+# --- progress
+
+if command -v python3 >/dev/null; then
+    $timeout $limit python3 - "$onehop" >"$out" 2>&1 <<'END'
+import os, pty, sys
+leader, follower = pty.openpty()
+child = os.fork()
+if child == 0:
+    os.dup2(follower, 2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.execv(sys.argv[1], [sys.argv[1], "perf", "-b", "64", "-e", "256", "--graph", "-n", "2", "--rounds", "2"])
+os.close(follower)
+text = b""
+while True:
+    try:
+        piece = os.read(leader, 4096)
+    except OSError:
+        break
+    if not piece:
+        break
+    text += piece
+_, status = os.waitpid(child, 0)
+print(text)
+assert status == 0 and b"of 3: graph, float, sum, " in text and text.endswith(b"\r\x1b[K"), text
+END
+    tap_point $? "a line of progress on a terminal, gone at the end" "$(cat "$out")"
+else
+    tap_skip "a line of progress on a terminal" "no python3"
+fi
+tap_done

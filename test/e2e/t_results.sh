@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+# scripts/results on the simulated node: the page that it writes, and what it leaves when it fails or is ended.
+. "${abs_top_srcdir:?}/test/e2e/lib.sh" || exit 1
+[ -d "${scratch:?}" ] || exit 1
+
+results=$abs_top_srcdir/scripts/results
+onehop=$abs_top_builddir/src/tools/onehop
+work=$scratch/work err=$scratch/err
+mkdir "$work" "$scratch/tmp"
+export TMPDIR=$scratch/tmp SIMNODE_TOPOLOGY=h200x2 ONEHOP_LIBRARY=$plugin
+unset ONEHOP_STATS ONEHOP_DEBUG LD_PRELOAD CUDA_VISIBLE_DEVICES
+
+# results ARGUMENT...: sets $status, fills $out and $err.
+results() {
+    status=0
+    timeout -k 5 $limit bash "$results" --onehop "$onehop" "$@" >"$out" 2>"$err" </dev/null || status=$?
+}
+
+# refuses NAME STATUS PATTERN: one sentence, and nothing is left.
+refuses() {
+    expect_command "$@"
+    [ "$(wc -l <"$err")" = 1 ] && [ ! -s "$out" ] && [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
+    tap_point $? "$1: one sentence, and nothing else" "$(cat "$err" "$out"; ls -A "$work" "$TMPDIR")"
+}
+
+few="-b 64 -e 4K -f 64 -n 2 -w 1 --rounds 2 --graph"
+results --out "$work" --name test -- $few
+expect_command "a page" 0 "^$work/[0-9-]*-test\.md$"
+page=$(cat "$out")
+[ -s "${page%.md}.csv" ] && grep -q '^# 2 x SIMULATED' "$page" && grep -q '^SIMULATED: ' "$page" &&
+    grep -q 'Commit [0-9a-z]' "$page" && grep -q "^    onehop perf $few" "$page" && grep -qE '^ +4096 +1024 +float' "$page" &&
+    { ! command -v gnuplot >/dev/null || { [ -s "${page%.md}.svg" ] && grep -q '!\[.*-test\.svg)' "$page"; }; }
+tap_point $? "it has machine, commit, command, table and picture" "$(cat "$page"; ls -A "$work")"
+before=$(cat "$page")
+results --out "$work" --name test -- $few
+expect_command "the same name again" 1 'is there already \(--force'
+[ "$(cat "$page")" = "$before" ] && [ -z "$(ls -A "$TMPDIR")" ]
+tap_point $? "the page stays" "$(cat "$page"; ls -A "$TMPDIR")"
+rm -f "$work"/*-test.*
+results --out /nowhere -- $few
+refuses "no folder" 1 'results: /nowhere: no folder that can be written'
+results --out "$work" --name '../x' -- $few
+refuses "wrong usage: a name" 2 '^results: --name '
+results --out "$work" word
+refuses "wrong usage: a word" 2 "^results: 'word' is not an option"
+results --out "$work" -- --nccl /nowhere
+expect_command "onehop perf fails" 1 'cannot load /nowhere' 'results: onehop perf failed'
+[ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
+tap_point $? "and leaves nothing" "$(ls -A "$work" "$TMPDIR")"
+results --help
+[ "$status" = 0 ] && [ "$(wc -l <"$out")" -le 40 ]
+tap_point $? "--help fits a screen" "$(cat "$out")"
+
+set -m # else the shell would have it ignore SIGINT
+bash "$results" --onehop "$onehop" --out "$work" -- -b 64 -e 64 -d all -o all --rounds 1000 >"$out" 2>"$err" </dev/null &
+pid=$!
+set +m
+for _ in $(seq 600); do
+    ! grep -qsE '^ +64 +64 +int8' "$TMPDIR"/tmp.*/table || break
+    sleep 0.1
+done
+child=$(pgrep -P $pid -f 'onehop perf')
+kill -INT $pid
+status=0
+wait $pid 2>/dev/null || status=$?
+for _ in $(seq 100); do
+    [ -n "$(tr -d '\0' <"/proc/$child/cmdline" 2>/dev/null)" ] || break
+    sleep 0.1
+done
+[ "$status" = 130 ] && [ -n "$child" ] && [ -z "$(tr -d '\0' <"/proc/$child/cmdline" 2>/dev/null)" ] &&
+    [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
+tap_point $? "SIGINT: no process, no file is left" "status $status, child $child; $(ls -A "$work" "$TMPDIR"; cat "$err")"
+tap_done

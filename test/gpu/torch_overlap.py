@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""A matmul beside allreduces of 1 MiB: what each costs the other.
+
+    torchrun --nproc-per-node 4 test/gpu/torch_overlap.py            (stock NCCL)
+    LD_PRELOAD=libonehop.so torchrun ... test/gpu/torch_overlap.py   (onehop)
+
+Two streams: matmuls (bfloat16) on one, allreduces on the other, each alone and both together, each in a CUDA graph. The
+slowest rank counts; median of the rounds. One line for each of alone and together, and one with what was lost.
+"""
+import argparse
+import os
+import sys
+
+
+def parse():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bytes", type=int, default=1 << 20)
+    parser.add_argument("--n", type=int, default=4096, help="the matmul is n x n x n")
+    parser.add_argument("--matmuls", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--name", default="", help="what the lines begin with")
+    return parser.parse_args()
+
+
+def capture(torch, work, times):
+    work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            work()
+    return graph
+
+
+class Timer:
+    def __init__(self, torch, dist, rounds):
+        self.torch, self.dist, self.rounds = torch, dist, rounds
+        self.streams = [torch.cuda.Stream() for _ in range(2)]
+
+    def measure(self, graphs):
+        """Milliseconds of each graph (None: not run), begun together on two streams."""
+        torch = self.torch
+        times = torch.zeros(self.rounds, 2, device="cuda", dtype=torch.float64)
+        for i in range(self.rounds):
+            events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(2)]
+            torch.cuda.synchronize()
+            self.dist.barrier()
+            torch.cuda.synchronize()
+            for stream, graph, (begin, end) in zip(self.streams, graphs, events):
+                if graph:
+                    with torch.cuda.stream(stream):
+                        begin.record()
+                        graph.replay()
+                        end.record()
+            torch.cuda.synchronize()
+            for j, graph in enumerate(graphs):
+                if graph:
+                    times[i, j] = events[j][0].elapsed_time(events[j][1])
+        self.dist.all_reduce(times, op=self.dist.ReduceOp.MAX)
+        return times.median(dim=0).values.tolist()
+
+
+def main():
+    options = parse()
+    import torch
+    import torch.distributed as dist
+
+    rank = int(os.environ["RANK"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    a, b = (torch.randn(options.n, options.n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    c = torch.empty_like(a)
+    message = torch.zeros(options.bytes // 2, device="cuda", dtype=torch.bfloat16)
+    timer = Timer(torch, dist, options.rounds)
+
+    matmul = capture(torch, lambda: torch.matmul(a, b, out=c), options.matmuls)
+    alone_matmul = timer.measure([matmul, None])[0]
+    one = timer.measure([None, capture(torch, lambda: dist.all_reduce(message), 50)])[1] / 50
+    # About as many as fit under the matmuls on every rank: the number must be the same on all.
+    calls = max(1, int(alone_matmul / one))
+    allreduce = capture(torch, lambda: dist.all_reduce(message), calls)
+    alone_allreduce = timer.measure([None, allreduce])[1]
+    both = timer.measure([matmul, allreduce])
+    if rank == 0:
+        name = options.name or ("onehop" if "onehop" in os.environ.get("LD_PRELOAD", "") else "stock")
+        print(f"{name}: {options.matmuls} matmuls of {options.n} alone {alone_matmul * 1000:.1f} us, "
+              f"{calls} allreduces of {options.bytes} bytes alone {alone_allreduce * 1000 / calls:.2f} us each")
+        print(f"{name}: together: matmuls {both[0] * 1000:.1f} us ({both[0] / alone_matmul:.3f} x), "
+              f"allreduces {both[1] * 1000 / calls:.2f} us each ({both[1] / alone_allreduce:.3f} x), "
+              f"all done after {max(both) * 1000:.1f} us, one after the other {(alone_matmul + alone_allreduce) * 1000:.1f} us",
+              flush=True)
+    dist.destroy_process_group()
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

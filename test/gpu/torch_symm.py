@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+"""PyTorch's symmetric memory allreduces, one-shot and two-shot, timed as `onehop perf` times, in its CSV.
+
+    torchrun --nproc-per-node 4 test/gpu/torch_symm.py --sizes 1024,65536,1048576 --csv torch.csv
+
+bfloat16 sum, in a CUDA graph of 20 calls and eager; slowest rank of each round, median and 99th percentile over the
+rounds, results checked. NVLink multicast stays off: TORCH_SYMM_MEM_DISABLE_MULTICAST=1 is set here.
+"""
+import argparse
+import os
+import sys
+
+os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+HEAD = "mode,type,op,ranks,bytes,count,side,time_us,p99_us,algbw_gbps,busbw_gbps,wrong,floor_us,served_by"
+ONE_SHOT_LIMIT = 8 << 20  # above it one-shot sends n times the message for nothing
+
+
+def parse():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sizes", default="1024,4096,16384,65536,262144,1048576,4194304,16777216")
+    parser.add_argument("--iters", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--csv", help="where rank 0 writes the lines (stdout)")
+    return parser.parse_args()
+
+
+def capture(torch, call, iters):
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(iters):
+            call()
+    return graph
+
+
+def measure(torch, dist, run, before, rounds, iters):
+    """Microseconds of a call in each round, of the slowest rank. `before` brings the ranks together."""
+    times = torch.zeros(rounds, device="cuda", dtype=torch.float64)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for i in range(rounds):
+        torch.cuda.synchronize()
+        dist.barrier()
+        before()
+        begin.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        times[i] = begin.elapsed_time(end) * 1000 / iters
+    dist.all_reduce(times, op=dist.ReduceOp.MAX)
+    return sorted(times.tolist())
+
+
+def main():
+    options = parse()
+    import torch
+    import torch.distributed as dist
+    import torch.distributed._symmetric_memory as symm
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    group = dist.group.WORLD.group_name
+    sizes = sorted({int(size) for size in options.sizes.split(",")})
+    buffer = symm.empty(max(sizes) // 2 + 8, dtype=torch.bfloat16, device=f"cuda:{rank}")
+    symm.rendezvous(buffer, dist.group.WORLD)
+
+    lines, failures = [], 0
+    for mode in ("graph", "eager"):
+        for size in sizes:
+            count = size // 2
+            view = buffer[:count]
+            for side, call in (("torch-oneshot", lambda v=view: torch.ops.symm_mem.one_shot_all_reduce(v, "sum", group)),
+                               ("torch-twoshot", lambda v=view: torch.ops.symm_mem.two_shot_all_reduce_(v, "sum", group))):
+                if count == 0 or (side == "torch-oneshot" and size > ONE_SHOT_LIMIT):
+                    continue
+                if size % (16 * world) != 0:  # two-shot deals 16-byte words out to the ranks
+                    continue
+                view.fill_(rank + 1)
+                dist.barrier()
+                torch.cuda.synchronize()
+                result = call()
+                torch.cuda.synchronize()
+                wrong = torch.tensor([int((result != world * (world + 1) // 2).sum())], device="cuda")
+                dist.all_reduce(wrong)
+                view.zero_()  # sums of sums, in place, would overflow
+                torch.cuda.synchronize()
+                dist.barrier()
+                if mode == "graph":
+                    graph = capture(torch, call, options.iters)
+                    times = measure(torch, dist, graph.replay, graph.replay, options.rounds, options.iters)
+                    del graph
+                else:
+                    def eager(c=call):
+                        for _ in range(options.iters):
+                            c()
+                    times = measure(torch, dist, eager, call, options.rounds, options.iters)
+                failures += int(wrong)
+                n = len(times)
+                median, p99 = (times[(n - 1) // 2] + times[n // 2]) / 2, times[(99 * n + 99) // 100 - 1]
+                bandwidth = size / median / 1000
+                lines.append(f"{mode},bfloat16,sum,{world},{size},{count},{side},{median:.3f},{p99:.3f},{bandwidth:.6g},"
+                             f"{bandwidth * 2 * (world - 1) / world:.6g},{int(wrong)},,")
+    if rank == 0:
+        text = "\n".join([f"# software: torch {torch.__version__}", HEAD] + lines) + "\n"
+        if options.csv:
+            with open(options.csv + ".new", "w") as file:
+                file.write(text)
+            os.replace(options.csv + ".new", options.csv)
+        else:
+            sys.stdout.write(text)
+    dist.destroy_process_group()
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
