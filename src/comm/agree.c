@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "comm/monitor.h"
+#include "plan/store.h"
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"
@@ -110,6 +111,21 @@ static bool count_ranks(struct oh_setup *setup)
     return true;
 }
 
+/* What is known of this machine, of which rank 0 stands for all. */
+static void load_table(struct oh_setup *setup, struct oh_plan_table *table_p)
+{
+    const struct oh_comm *comm = setup->comm;
+    struct oh_tuning_key key = {.nranks = comm->nranks, .nccl = "unknown"};
+    char from[OH_STORE_PATH];
+    snprintf(key.gpu, sizeof key.gpu, "%s", setup->gpu.name);
+    oh_topo_driver_version(key.driver, sizeof key.driver);
+    if (comm->nccl_version > 0) {
+        oh_tuning_nccl_name(comm->nccl_version, key.nccl);
+    }
+    oh_store_load(&key, table_p, from);
+    OH_INFO("comm %p nranks %u: all ranks use the tuning table of rank 0: %s", (void *)comm->nccl, comm->nranks, from);
+}
+
 /* Made in private memory and then copied: what lies in the meeting may change at any time. False: nothing to serve. */
 static bool publish_table(struct oh_setup *setup)
 {
@@ -122,7 +138,8 @@ static bool publish_table(struct oh_setup *setup)
     uint64_t max_bytes = oh_env_number(OH_ENV_MAX_BYTES, true, UINT64_C(1) << 30, UINT64_MAX);
 
     struct oh_plan_table table;
-    oh_plan_table_default(setup->comm->nranks, max_bytes, forced, &table);
+    load_table(setup, &table);
+    oh_plan_table_wish(&table, max_bytes, forced);
     table.fp8 = setup->gpu.compute_major >= FP8_COMPUTE_MAJOR;
     meeting->table = table;
     meeting->init_epoch = (uint32_t)oh_env_number(OH_ENV_INIT_EPOCH, false, OH_EPOCH_MASK, 1);

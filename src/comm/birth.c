@@ -115,6 +115,7 @@ static struct oh_setup *adopt(struct oh_birth *birth, ncclComm_t nccl)
     comm->nccl = nccl;
     comm->key = birth->key;
     comm->library = birth->library;
+    comm->nccl_version = birth->nccl_version;
     comm->blocking = birth->blocking;
     comm->segment = birth->segment;
     pthread_mutex_init(&comm->late.mutex, NULL);

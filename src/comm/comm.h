@@ -65,6 +65,7 @@ struct oh_comm {
     ncclComm_t nccl;
     struct oh_key key;
     const void *library; /* the NCCL that made it, for src/hook */
+    int nccl_version;    /* of that, as ncclGetVersion gives it; 0: unknown */
     bool blocking;       /* as the application asked, inherited by splits */
     uint64_t splits;     /* ncclCommSplit calls made on it: the same number on every rank */
     uint64_t shrinks;    /* ncclCommShrink calls, likewise */
@@ -144,6 +145,7 @@ struct oh_birth {
     /* Filled in by the caller when NCCL has created it. */
     ncclComm_t nccl; /* NULL: it has not */
     const void *library;
+    int nccl_version; /* 0: unknown */
     int rank;
     int nranks;
     int cuda_device;

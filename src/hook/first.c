@@ -141,6 +141,7 @@ static bool identify(const struct oh_real *real, ncclComm_t comm)
                  real->CommCount(comm, &birth.nranks) == ncclSuccess &&
                  real->CommUserRank(comm, &birth.rank) == ncclSuccess &&
                  real->CommCuDevice(comm, &birth.cuda_device) == ncclSuccess;
+    real->GetVersion(&birth.nccl_version);
     birth.library = real;
     birth.nccl = comm;
     return known;

@@ -242,6 +242,7 @@ void oh_births_finish(const struct oh_real *real, struct oh_birth *births, size_
 {
     for (size_t i = 0; i < count; i++) {
         births[i].library = real;
+        real->GetVersion(&births[i].nccl_version);
         if (res == ncclSuccess) {
             identify(real, &births[i]);
         }
@@ -260,6 +261,7 @@ static unsigned finish_children(const struct oh_real *real, struct oh_birth *chi
     for (; child; count++) {
         struct oh_birth *next = child->next;
         child->library = real;
+        real->GetVersion(&child->nccl_version);
         identify(real, child);
         oh_births_late(child, 1);
         free(child);

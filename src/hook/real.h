@@ -74,7 +74,8 @@
 #define OH_REAL_QUERIES(X)                                                                                             \
     X(CommCount, (const ncclComm_t, int *))                                                                            \
     X(CommCuDevice, (const ncclComm_t, int *))                                                                         \
-    X(CommUserRank, (const ncclComm_t, int *))
+    X(CommUserRank, (const ncclComm_t, int *))                                                                         \
+    X(GetVersion, (int *))
 
 struct ncclSimInfo_v22200; /* ncclSimInfo_t since NCCL 2.22; older headers do not have it */
 

@@ -6,88 +6,16 @@
 
 #include "kernels/abi.h"
 
-#define KIB UINT64_C(1024)
-#define MIB (KIB * KIB)
-
-/*
- * Per carrier and number of ranks: the algorithms used, in ascending order, and the largest message of each; above the
- * last one stock NCCL is faster, or not known to be slower. Measured for 2, 3 and 4 x H200 (doc/results), NVLS off; for
- * 5 to 8 ranks taken from the number of hops and bytes, with a cautious end.
- */
-struct range {
-    enum onehop_algorithm algorithm;
-    uint64_t max_bytes;
-};
-
-#define RANGES 3
-static const struct range ranges[OH_CARRIERS][OH_MAX_RANKS + 1][RANGES] =
-    {
-        [OH_CARRIER_MARKER] =
-            {
-                [2] = {{ONEHOP_ONESHOT_MARKER, 512 * KIB},
-                       {ONEHOP_TWOSHOT_MARKER, 4 * MIB},
-                       {ONEHOP_TWOSHOT_PUSH, 16 * MIB}},
-                [3] = {{ONEHOP_ONESHOT_MARKER, 256 * KIB}, {ONEHOP_TWOSHOT_MARKER, 4 * MIB}},
-                [4] = {{ONEHOP_ONESHOT_MARKER, 128 * KIB}, {ONEHOP_TWOSHOT_MARKER, 8 * MIB}},
-                [5] = {{ONEHOP_ONESHOT_MARKER, 64 * KIB}, {ONEHOP_TWOSHOT_MARKER, 4 * MIB}},
-                [6] = {{ONEHOP_ONESHOT_MARKER, 64 * KIB}, {ONEHOP_TWOSHOT_MARKER, 4 * MIB}},
-                [7] = {{ONEHOP_ONESHOT_MARKER, 64 * KIB}, {ONEHOP_TWOSHOT_MARKER, 4 * MIB}},
-                [8] = {{ONEHOP_ONESHOT_MARKER, 64 * KIB}, {ONEHOP_TWOSHOT_MARKER, 4 * MIB}},
-            },
-        [OH_CARRIER_FLAG] =
-            {
-                [2] = {{ONEHOP_ONESHOT_LL, 512 * KIB}, {ONEHOP_TWOSHOT_PUSH, 16 * MIB}},
-                [3] = {{ONEHOP_ONESHOT_LL, 128 * KIB}, {ONEHOP_TWOSHOT_LL, 256 * KIB}, {ONEHOP_TWOSHOT_PUSH, 4 * MIB}},
-                [4] = {{ONEHOP_ONESHOT_LL, 64 * KIB}, {ONEHOP_TWOSHOT_LL, 512 * KIB}, {ONEHOP_TWOSHOT_PUSH, 8 * MIB}},
-                [5] = {{ONEHOP_ONESHOT_LL, 32 * KIB}, {ONEHOP_TWOSHOT_LL, 256 * KIB}, {ONEHOP_TWOSHOT_PUSH, 4 * MIB}},
-                [6] = {{ONEHOP_ONESHOT_LL, 32 * KIB}, {ONEHOP_TWOSHOT_LL, 256 * KIB}, {ONEHOP_TWOSHOT_PUSH, 4 * MIB}},
-                [7] = {{ONEHOP_ONESHOT_LL, 32 * KIB}, {ONEHOP_TWOSHOT_LL, 256 * KIB}, {ONEHOP_TWOSHOT_PUSH, 4 * MIB}},
-                [8] = {{ONEHOP_ONESHOT_LL, 32 * KIB}, {ONEHOP_TWOSHOT_LL, 256 * KIB}, {ONEHOP_TWOSHOT_PUSH, 4 * MIB}},
-            },
-};
-
-/*
- * The shape of a launch for messages of at most max_bytes, the best found by test/gpu/bench_shapes among those of at
- * most 32768 threads: kernels of several communicators must fit on the GPU together, since each waits for peers.
- */
-struct shape {
-    uint64_t max_bytes;
-    uint32_t blocks;
-    uint32_t threads;
-};
-
-#define SHAPES 10
-static const struct shape shapes[ONEHOP_ALGORITHMS][SHAPES] = {
-    [ONEHOP_ONESHOT_LL] = {{1 * KIB, 2, 64},
-                           {4 * KIB, 8, 64},
-                           {16 * KIB, 32, 64},
-                           {64 * KIB, 64, 128},
-                           {128 * KIB, 128, 128},
-                           {UINT64_MAX, 128, 256}},
-    [ONEHOP_TWOSHOT_LL] =
-        {{4 * KIB, 4, 64}, {16 * KIB, 8, 64}, {64 * KIB, 32, 64}, {128 * KIB, 64, 64}, {UINT64_MAX, 128, 128}},
-    [ONEHOP_TWOSHOT_PUSH] = {{64 * KIB, 8, 128}, {256 * KIB, 32, 128}, {1 * MIB, 32, 256}, {UINT64_MAX, 64, 512}},
-    [ONEHOP_ONESHOT_MARKER] = {{1 * KIB, 1, 64},
-                               {2 * KIB, 2, 64},
-                               {4 * KIB, 4, 64},
-                               {8 * KIB, 8, 64},
-                               {16 * KIB, 16, 64},
-                               {32 * KIB, 32, 64},
-                               {64 * KIB, 64, 64},
-                               {128 * KIB, 128, 64},
-                               {256 * KIB, 128, 128},
-                               {UINT64_MAX, 128, 256}},
-    [ONEHOP_TWOSHOT_MARKER] =
-        {{64 * KIB, 16, 64}, {256 * KIB, 64, 64}, {512 * KIB, 128, 64}, {1 * MIB, 64, 512}, {UINT64_MAX, 128, 256}},
-};
-
-_Static_assert(SHAPES + 5 + 1 <= OH_PLAN_ROWS, "the longest default rows, n = 2, fit");
-
 static const char *const names[ONEHOP_ALGORITHMS] = {
     [ONEHOP_ONESHOT_LL] = "oneshot_ll",         [ONEHOP_TWOSHOT_LL] = "twoshot_ll",
     [ONEHOP_TWOSHOT_PUSH] = "twoshot_push",     [ONEHOP_ONESHOT_MARKER] = "oneshot_marker",
     [ONEHOP_TWOSHOT_MARKER] = "twoshot_marker",
 };
+
+const char *oh_carrier_name(enum oh_carrier carrier)
+{
+    return carrier == OH_CARRIER_MARKER ? "marker" : "flag";
+}
 
 const char *oh_algorithm_name(int algorithm)
 {
@@ -132,6 +60,45 @@ uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks)
     }
 }
 
+uint32_t oh_plan_grid_threads(uint32_t nranks)
+{
+    /* With five ranks and more a thread holds more words, in more registers. */
+    return nranks > 4 ? 16384 : 32768;
+}
+
+/* Words that the threads of a rank share out among them, in the loop that is longest. */
+static uint64_t loop_words(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes)
+{
+    switch (algorithm) {
+    case ONEHOP_ONESHOT_LL:
+        return bytes / OH_LL_WORD_PAYLOAD;
+    case ONEHOP_TWOSHOT_LL:
+        return bytes / OH_LL_WORD_PAYLOAD / nranks;
+    case ONEHOP_ONESHOT_MARKER:
+        return bytes / OH_WORD_BYTES;
+    default:
+        return bytes / OH_WORD_BYTES / nranks;
+    }
+}
+
+void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes, uint32_t *blocks_p,
+                   uint32_t *threads_p)
+{
+    bool push = algorithm == ONEHOP_TWOSHOT_PUSH; /* a flag for each block and peer: fewer, larger blocks */
+    uint32_t most = push || nranks > 4 ? OH_MAX_BLOCKS / 2 : OH_MAX_BLOCKS;
+    uint32_t blocks = 1, threads = push ? 128 : 64;
+    uint64_t words = loop_words(algorithm, nranks, bytes);
+    while (blocks < most && (uint64_t)blocks * threads < words) {
+        blocks *= 2;
+    }
+    while (threads < OH_MAX_THREADS && (uint64_t)blocks * threads < words &&
+           2 * blocks * threads <= oh_plan_grid_threads(nranks)) {
+        threads *= 2;
+    }
+    *blocks_p = blocks;
+    *threads_p = threads;
+}
+
 static uint64_t least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
@@ -151,62 +118,72 @@ uint64_t oh_plan_table_end(const struct oh_plan_table *table)
     return end;
 }
 
-/* Adds rows for `algorithm` from where they end now up to max_bytes, or what it can carry. */
-static void add_rows(struct oh_plan_rows *rows, uint32_t nranks, enum onehop_algorithm algorithm, uint64_t max_bytes)
+/* Only `algorithm`, up to `end` or what it can carry. */
+static void force(struct oh_plan_rows *rows, uint32_t nranks, enum onehop_algorithm algorithm, uint64_t end)
 {
-    uint64_t done = rows_end(rows);
-    max_bytes = least(max_bytes, oh_plan_capacity(algorithm, nranks));
-    for (int s = 0; s < SHAPES && done < max_bytes && rows->count < OH_PLAN_ROWS; s++) {
-        const struct shape *shape = &shapes[algorithm][s];
-        uint64_t end = least(shape->max_bytes, max_bytes);
-        if (end > done) {
-            /* With five ranks and more a thread holds more words, in more registers: smaller grids, to fit as well. */
-            bool many = nranks > 4;
-            rows->row[rows->count++] = (struct oh_plan_row){
-                .max_bytes = end,
-                .algorithm = algorithm,
-                .blocks = many && shape->blocks > 64 ? 64 : shape->blocks,
-                .threads = many && shape->threads > 256 ? 256 : shape->threads,
-            };
-            done = end;
+    struct oh_plan_rows forced = {0};
+    end = least(end, oh_plan_capacity(algorithm, nranks));
+    for (uint64_t bytes = 1024, done = 0; done < end; bytes *= 2) {
+        struct oh_plan_row row = {.algorithm = algorithm};
+        oh_plan_shape(algorithm, nranks, bytes, &row.blocks, &row.threads);
+        struct oh_plan_row *last = forced.count > 0 ? &forced.row[forced.count - 1] : NULL;
+        done = least(bytes, end);
+        if (!last || ((last->blocks != row.blocks || last->threads != row.threads) && forced.count < OH_PLAN_ROWS)) {
+            last = &forced.row[forced.count++];
+            *last = row;
+        }
+        last->max_bytes = done;
+    }
+    *rows = forced;
+}
+
+static void cut(struct oh_plan_rows *rows, uint64_t max_bytes)
+{
+    while (rows->count > 0 &&
+           (max_bytes == 0 || (rows->count > 1 && rows->row[rows->count - 2].max_bytes >= max_bytes))) {
+        rows->count--;
+    }
+    if (rows->count > 0) {
+        rows->row[rows->count - 1].max_bytes = max_bytes;
+    }
+    while (rows->count > 0 && rows->row[rows->count - 1].algorithm == OH_PLAN_NCCL) {
+        rows->count--;
+    }
+}
+
+/* The wish may lie above the table's end: the last algorithm then goes as far as asked, or as it can. */
+static void limit(struct oh_plan_rows *rows, uint32_t nranks, uint64_t max_bytes)
+{
+    if (max_bytes < rows_end(rows)) {
+        cut(rows, max_bytes);
+    } else if (rows->count > 0) {
+        struct oh_plan_row *last = &rows->row[rows->count - 1];
+        last->max_bytes = least(max_bytes, oh_plan_capacity((enum onehop_algorithm)last->algorithm, nranks));
+    }
+}
+
+void oh_plan_table_wish(struct oh_plan_table *table, uint64_t max_bytes, int forced)
+{
+    for (int c = 0; c < OH_CARRIERS; c++) {
+        struct oh_plan_rows *rows = &table->rows[c];
+        uint64_t end = max_bytes != UINT64_MAX ? max_bytes : rows_end(rows);
+        if (forced >= 0 && oh_algorithm_carries((enum onehop_algorithm)forced, (enum oh_carrier)c)) {
+            force(rows, table->nranks, (enum onehop_algorithm)forced, end);
+        } else if (max_bytes != UINT64_MAX) {
+            limit(rows, table->nranks, max_bytes);
         }
     }
 }
 
-static void make_rows(struct oh_plan_rows *rows, enum oh_carrier carrier, uint32_t nranks, uint64_t max_bytes,
-                      int forced)
+bool oh_plan_row_valid(const struct oh_plan_row *row, enum oh_carrier carrier, uint32_t nranks)
 {
-    const struct range *range = ranges[carrier][nranks];
-    int last = 0;
-
-    while (last + 1 < RANGES && range[last + 1].max_bytes > 0) {
-        last++;
+    if (row->algorithm == OH_PLAN_NCCL) {
+        return row->blocks == 0 && row->threads == 0 && row->max_bytes <= OH_MESSAGE_BYTES;
     }
-    uint64_t end = max_bytes != UINT64_MAX ? max_bytes : range[last].max_bytes;
-    if (forced >= 0 && oh_algorithm_carries((enum onehop_algorithm)forced, carrier)) {
-        add_rows(rows, nranks, (enum onehop_algorithm)forced, end);
-        return;
-    }
-    for (int i = 0; i <= last; i++) {
-        /* The user's cap may also lie above the default one: the last algorithm goes as far as asked. */
-        add_rows(rows, nranks, range[i].algorithm, i < last ? least(range[i].max_bytes, end) : end);
-    }
-}
-
-void oh_plan_table_default(uint32_t nranks, uint64_t max_bytes, int forced, struct oh_plan_table *table_p)
-{
-    struct oh_plan_table table = {.nranks = nranks};
-    for (int c = 0; c < OH_CARRIERS; c++) {
-        make_rows(&table.rows[c], (enum oh_carrier)c, nranks, max_bytes, forced);
-    }
-    *table_p = table;
-}
-
-static bool row_valid(const struct oh_plan_row *row, enum oh_carrier carrier, uint32_t nranks)
-{
-    return row->algorithm < ONEHOP_ALGORITHMS && oh_algorithm_carries(row->algorithm, carrier) && row->blocks >= 1 &&
-           row->blocks <= OH_MAX_BLOCKS && row->threads >= 32 && row->threads <= OH_MAX_THREADS &&
-           row->threads % 32 == 0 && row->max_bytes <= oh_plan_capacity(row->algorithm, nranks);
+    return row->algorithm < ONEHOP_ALGORITHMS && oh_algorithm_carries((enum onehop_algorithm)row->algorithm, carrier) &&
+           row->blocks >= 1 && row->blocks <= OH_MAX_BLOCKS && row->threads >= 32 && row->threads <= OH_MAX_THREADS &&
+           row->threads % 32 == 0 && row->blocks * row->threads <= oh_plan_grid_threads(nranks) &&
+           row->max_bytes <= oh_plan_capacity((enum onehop_algorithm)row->algorithm, nranks);
 }
 
 static bool rows_valid(const struct oh_plan_rows *rows, enum oh_carrier carrier, uint32_t nranks)
@@ -215,17 +192,17 @@ static bool rows_valid(const struct oh_plan_rows *rows, enum oh_carrier carrier,
         return false;
     }
     for (uint32_t i = 0; i < rows->count; i++) {
-        if (!row_valid(&rows->row[i], carrier, nranks) ||
+        if (!oh_plan_row_valid(&rows->row[i], carrier, nranks) ||
             (i > 0 && rows->row[i].max_bytes <= rows->row[i - 1].max_bytes)) {
             return false;
         }
     }
-    return true;
+    return rows->count == 0 || rows->row[rows->count - 1].algorithm != OH_PLAN_NCCL;
 }
 
 bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks)
 {
-    bool valid = table->nranks == nranks && table->fp8 <= 1;
+    bool valid = table->nranks == nranks && nranks >= 2 && nranks <= OH_MAX_RANKS && table->fp8 <= 1;
     for (int c = 0; c < OH_CARRIERS && valid; c++) {
         valid = rows_valid(&table->rows[c], (enum oh_carrier)c, nranks);
     }
@@ -242,7 +219,11 @@ bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataTyp
     for (uint32_t i = 0; i < rows->count; i++) {
         const struct oh_plan_row *row = &rows->row[i];
         if (count * size <= row->max_bytes) {
-            *plan_p = (struct oh_plan){.algorithm = row->algorithm, .blocks = row->blocks, .threads = row->threads};
+            if (row->algorithm == OH_PLAN_NCCL) {
+                return false;
+            }
+            *plan_p = (struct oh_plan){
+                .algorithm = (enum onehop_algorithm)row->algorithm, .blocks = row->blocks, .threads = row->threads};
             return true;
         }
     }

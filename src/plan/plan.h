@@ -18,11 +18,12 @@
 #include "plan/op.h"
 
 #define OH_PLAN_ROWS 16
+#define OH_PLAN_NCCL UINT32_MAX /* in place of an algorithm: handed back */
 
 /* One row: messages of at most max_bytes (and more than the row before) run `algorithm` on blocks x threads. */
 struct oh_plan_row {
     uint64_t max_bytes;
-    uint32_t algorithm; /* enum onehop_algorithm */
+    uint32_t algorithm; /* enum onehop_algorithm, or OH_PLAN_NCCL, with 0 blocks and threads; never in the last row */
     uint32_t blocks;
     uint32_t threads;
     uint32_t reserved;
@@ -34,7 +35,10 @@ struct oh_plan_rows {
     struct oh_plan_row row[OH_PLAN_ROWS];
 };
 
-/* Rank 0 builds it, the shared segment carries it, every rank uses that copy. Plain data: no pointers. */
+/*
+ * All that is known of which algorithm serves what: read from a text (tuning.h), with the user's wishes applied. Rank 0
+ * makes it, the shared segment carries it, every rank uses that copy. Plain data: no pointers.
+ */
 struct oh_plan_table {
     uint32_t nranks;
     uint32_t fp8; /* 1: fp8 is served */
@@ -49,11 +53,29 @@ struct oh_plan {
 };
 
 /*
- * Builds the default table for nranks (2..8), then applies the user's wishes: max_bytes (messages above it go to
- * NCCL; UINT64_MAX: no wish) and forced (an enum onehop_algorithm, or -1 for the table's own choice; types that this
- * algorithm cannot carry keep that). fp8 is off; the caller knows the GPUs.
+ * Applies the user's wishes: max_bytes (messages above it go to NCCL; UINT64_MAX: no wish) and forced (an enum
+ * onehop_algorithm, or -1 for the table's own choice; types that this algorithm cannot carry keep that).
  */
+void oh_plan_table_wish(struct oh_plan_table *table, uint64_t max_bytes, int forced);
+
+/* The shipped table for a GPU that onehop does not know (tuning.h), with the wishes above. */
 void oh_plan_table_default(uint32_t nranks, uint64_t max_bytes, int forced, struct oh_plan_table *table_p);
+
+/*
+ * A launch shape for messages of `bytes` where no table has one, and the first that the tuner tries: a thread for each
+ * word, in small blocks as long as there are blocks. test/gpu/bench_shapes found little better (doc/results).
+ */
+void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes, uint32_t *blocks_p,
+                   uint32_t *threads_p);
+
+/*
+ * The most threads of a launch: kernels of several communicators must fit on a GPU together, since each waits for its
+ * peers. A row with more is not valid.
+ */
+uint32_t oh_plan_grid_threads(uint32_t nranks);
+
+/* True when a row may stand in a table for nranks (2..8). */
+bool oh_plan_row_valid(const struct oh_plan_row *row, enum oh_carrier carrier, uint32_t nranks);
 
 /* True when a table read from shared memory is sane for nranks: bounds of every field, rows in ascending order. */
 bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks);
@@ -63,6 +85,9 @@ uint64_t oh_plan_table_end(const struct oh_plan_table *table);
 
 /* Chooses. Returns true and fills *plan_p when onehop serves the call, false when it belongs to NCCL. */
 bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataType_t type, struct oh_plan *plan_p);
+
+/* Name of a carrier in tables: "marker", "flag". */
+const char *oh_carrier_name(enum oh_carrier carrier);
 
 /* True when the algorithm has kernels for that carrier. */
 bool oh_algorithm_carries(enum onehop_algorithm algorithm, enum oh_carrier carrier);

@@ -99,6 +99,14 @@ static void ask_gpu(const struct oh_driver *driver, CUdevice device, struct oh_t
     }
 }
 
+void oh_topo_driver_version(char *version_p, size_t size)
+{
+    char version[80] = ""; /* NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE */
+    const struct oh_nvml *nvml = oh_nvml_get();
+    bool known = nvml && nvml->driver_version(version, sizeof version) == OH_NVML_SUCCESS && version[0];
+    snprintf(version_p, size, "%s", known ? version : "unknown");
+}
+
 void oh_topo_gpu_gather(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p)
 {
     pthread_mutex_lock(&mutex);

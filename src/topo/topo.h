@@ -67,6 +67,9 @@ struct oh_topo_links {
  */
 void oh_topo_gpu_gather(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p);
 
+/* The version of the NVIDIA driver as NVML writes it; "unknown" where it does not tell. Never fails. */
+void oh_topo_driver_version(char *version_p, size_t size);
+
 /* Fills *pair_p for two GPUs given by bus id; either may be invisible to CUDA in this process. Never fails. */
 void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, const char *bus_id_b,
                          struct oh_topo_pair *pair_p);

@@ -119,3 +119,10 @@ const char *oh_env_path(enum oh_env_variable variable, const char *unset)
     }
     return value;
 }
+
+const char *oh_env_path_or_none(enum oh_env_variable variable, const char *unset, bool *none_p)
+{
+    const char *value = value_of(variable);
+    *none_p = value && strcasecmp(value, "none") == 0;
+    return *none_p ? unset : oh_env_path(variable, unset);
+}

@@ -20,6 +20,9 @@
       "larger messages go to NCCL; rank 0's value counts")                                                             \
     X(ALGO, "ONEHOP_ALGO", "auto", "auto, oneshot_ll, twoshot_ll, twoshot_push, oneshot_marker or twoshot_marker",     \
       "algorithm for every message that it can carry; rank 0's value counts")                                          \
+    X(TUNING, "ONEHOP_TUNING", "the user's cache, else the shipped table",                                             \
+      "none, or an absolute path of at most 200 characters",                                                           \
+      "tuning table, made by `onehop tune`; none: the shipped one; rank 0's counts")                                   \
     X(STATS, "ONEHOP_STATS", "0", "0 or 1", "1: print what was served, by communicator, when it ends")                 \
     X(STATS_FILE, "ONEHOP_STATS_FILE", "none", "an absolute path of at most 200 characters",                           \
       "an existing file that the same is appended to; `onehop run --stats` sets it")                                   \
@@ -54,5 +57,8 @@ uint64_t oh_env_number(enum oh_env_variable variable, bool units, uint64_t max, 
 
 /* An absolute path of at most 200 characters; `unset` otherwise. The string belongs to the environment. */
 const char *oh_env_path(enum oh_env_variable variable, const char *unset);
+
+/* The same, or "none": then `unset`, too, and *none_p tells. */
+const char *oh_env_path_or_none(enum oh_env_variable variable, const char *unset, bool *none_p);
 
 #endif

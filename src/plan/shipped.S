@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * shipped.S - the tables that onehop brings along, as text at oh_shipped_tables
+ */
+    .section .rodata.oh_shipped, "a", %progbits
+    .globl oh_shipped_tables
+    .hidden oh_shipped_tables
+    .globl oh_shipped_tables_end
+    .hidden oh_shipped_tables_end
+oh_shipped_tables:
+    .incbin "src/plan/shipped.tuning"
+oh_shipped_tables_end:
+    .byte 0
+
+    .section .note.GNU-stack, "", %progbits

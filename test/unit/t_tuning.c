@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * t_tuning.c - tables as text: good ones, every kind of damage, limits, and what onehop brings along
+ */
+#include "plan/tuning.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/abi.h"
+#include "test/tap.h"
+
+static const struct oh_tuning_key key = {"NVIDIA H200", 4, "580.95.05", "2.28.9"};
+
+#define HEAD "onehop-tuning 1\n"
+#define KEY "table\n gpu NVIDIA H200\n ranks 4\n driver 580.95.05\n nccl 2.28.9\n source by hand\n"
+#define ROW "marker 64K oneshot_marker 64 64\n"
+
+static enum oh_tuning_result parse(const char *text, struct oh_plan_table *table_p, struct oh_tuning_fault *fault_p)
+{
+    /* A copy of just that size, so that a sanitizer sees a byte read too far. */
+    size_t size = strlen(text);
+    char *copy = malloc(size ? size : 1);
+    if (!copy) {
+        abort();
+    }
+    memcpy(copy, text, size);
+    enum oh_tuning_result result = oh_tuning_parse(copy, size, &key, table_p, NULL, fault_p);
+    free(copy);
+    return result;
+}
+
+static void test_good(void)
+{
+    struct oh_tuning_fault fault;
+    struct oh_plan_table table;
+    struct oh_plan plan;
+    char source[OH_TUNING_TEXT];
+    static const char text[] =
+        "# a comment\n\n" HEAD "  " KEY "# more\n\tmarker 1000 oneshot_marker\t2 64 # us\n"
+        "flag 1K nccl\nmarker 1M nccl\nflag 64K ONESHOT_LL 32 96\nmarker 8M twoshot_push 64 512\n"
+        "flag 1M nccl\nend\n\n#\n";
+    enum oh_tuning_result result = oh_tuning_parse(text, sizeof text - 1, &key, &table, source, &fault);
+    tap_ok(result == OH_TUNING_FOUND && strcmp(source, "by hand") == 0 && oh_plan_table_valid(&table, 4) &&
+               table.fp8 == 0,
+           "comments, blanks, units and rows of both carriers in any order");
+    const struct oh_plan_rows *marker = &table.rows[OH_CARRIER_MARKER], *flag = &table.rows[OH_CARRIER_FLAG];
+    tap_ok(marker->count == 3 && marker->row[0].max_bytes == 1000 && marker->row[0].blocks == 2 &&
+               marker->row[1].algorithm == OH_PLAN_NCCL && marker->row[2].max_bytes == 8 << 20 && flag->count == 2 &&
+               flag->row[1].threads == 96,
+           "the rows are as written; what is handed back at the end goes without saying");
+    tap_ok(oh_plan_choose(&table, 250, ncclFloat32, &plan) && plan.algorithm == ONEHOP_ONESHOT_MARKER &&
+               !oh_plan_choose(&table, 251, ncclFloat32, &plan) &&
+               !oh_plan_choose(&table, 262144, ncclFloat32, &plan) &&
+               oh_plan_choose(&table, 262145, ncclFloat32, &plan) && plan.algorithm == ONEHOP_TWOSHOT_PUSH &&
+               !oh_plan_choose(&table, 256, ncclInt32, &plan) && oh_plan_choose(&table, 257, ncclInt32, &plan),
+           "look-up: handed back between two sizes that are served, and below the first");
+    tap_ok(parse(HEAD KEY "end\n", &table, &fault) == OH_TUNING_FOUND && oh_plan_table_valid(&table, 4) &&
+               oh_plan_table_end(&table) == 0 && !oh_plan_choose(&table, 1, ncclFloat32, &plan),
+           "a table without rows hands everything back");
+}
+
+/* The wishes of the environment on a table that hands back in between. */
+static void test_wishes(void)
+{
+    struct oh_tuning_fault fault;
+    struct oh_plan_table table, copy;
+    parse(HEAD KEY ROW "marker 1M nccl\nmarker 8M twoshot_push 64 512\nflag 64K oneshot_ll 64 64\nend\n", &table,
+          &fault);
+    copy = table;
+    oh_plan_table_wish(&copy, 512 << 10, -1);
+    tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows[OH_CARRIER_MARKER].count == 1 &&
+               copy.rows[OH_CARRIER_MARKER].row[0].max_bytes == 64 << 10 &&
+               copy.rows[OH_CARRIER_FLAG].row[0].max_bytes == oh_plan_capacity(ONEHOP_ONESHOT_LL, 4),
+           "a cap within what is handed back ends before it; the other carrier goes on as far as it can");
+    copy = table;
+    oh_plan_table_wish(&copy, 2 << 20, -1);
+    tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows[OH_CARRIER_MARKER].count == 3 &&
+               copy.rows[OH_CARRIER_MARKER].row[2].max_bytes == 2 << 20,
+           "a cap behind it leaves it");
+}
+
+static void test_foreign(void)
+{
+    static const struct {
+        const char *text;
+        const char *what;
+    } foreign[] = {
+        {HEAD, "no table at all"},
+        {HEAD "table\n gpu NVIDIA H100\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n", "another GPU"},
+        {HEAD "table\n gpu NVIDIA H200 NVL\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n", "a longer name"},
+        {HEAD "table\n gpu SIMULATED NVIDIA H200\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n", "stand-ins"},
+        {HEAD "table\n gpu *\n ranks 2\n driver *\n nccl *\n source x\n" ROW "end\n", "another number of ranks"},
+        {HEAD "table\n gpu *\n ranks 4\n driver 570.*\n nccl *\n source x\n" ROW "end\n", "another driver"},
+        {HEAD "table\n gpu *\n ranks 4\n driver *\n nccl 2.28.3\n source x\n" ROW "end\n", "another NCCL"},
+    };
+    struct oh_tuning_fault fault;
+    struct oh_plan_table table = {.nranks = 77};
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+        tap_ok(parse(foreign[i].text, &table, &fault) == OH_TUNING_FOREIGN && table.nranks == 77 && fault.what[0] &&
+                   fault.line > 0,
+               "foreign: %s", foreign[i].what);
+    }
+    const char *several = HEAD "table\n gpu A*\n ranks 4\n driver *\n nccl *\n source x\nend\n"
+                               "table\n gpu NVIDIA*\n ranks 4\n driver 580.*\n nccl *\n source x\n" ROW "end\n" KEY
+                               "marker 1K oneshot_marker 1 64\nend\n";
+    tap_ok(parse(several, &table, &fault) == OH_TUNING_FOUND && table.rows[OH_CARRIER_MARKER].row[0].max_bytes == 65536,
+           "of several tables the first that fits; '*' stands for the rest of a value");
+}
+
+/* Each is refused at that line, and says what is accepted. */
+static void test_damage(void)
+{
+    static const struct {
+        const char *text;
+        unsigned line;
+        const char *what;
+    } damaged[] = {
+        {"", 0, "nothing"},
+        {"# only a comment\n", 1, "nothing but a comment"},
+        {"onehop-tuning\n", 1, "no version"},
+        {"onehop-tuning 0\n", 1, "version 0"},
+        {"onehop-tuning 2\nwhatever\n", 1, "a later version"},
+        {"onehop-tuning 99999999999999999999\n", 1, "a version beyond all bounds"},
+        {"something-else 1\n", 1, "another kind of file"},
+        {HEAD "row\n", 2, "a word that is none"},
+        {HEAD KEY ROW, 8, "no end"},
+        {HEAD KEY ROW "en", 9, "cut off in the last line"},
+        {HEAD KEY ROW "end", 9, "the last newline is missing"},
+        {HEAD "table\n gpu NVIDIA H200\n", 3, "cut off within the key"},
+        {HEAD "table\n ranks 4\n gpu X\n", 3, "the key in another order"},
+        {HEAD "table\n gpu\n ranks 4\n", 3, "a key without a value"},
+        {HEAD "table\n gpu X\n ranks 1\n driver *\n", 4, "one rank"},
+        {HEAD "table\n gpu X\n ranks 9\n driver *\n", 4, "nine ranks"},
+        {HEAD "table\n gpu X\n ranks 4x\n driver *\n", 4, "ranks that are no number"},
+        {HEAD "table\n gpu X\n ranks -4\n driver *\n", 4, "a negative number"},
+        {HEAD KEY "both 64K oneshot_marker 64 64\nend\n", 8, "a carrier that is none"},
+        {HEAD KEY "marker 64K oneshot_marker 64\nend\n", 8, "a row without threads"},
+        {HEAD KEY "marker 64K oneshot_marker 64 64 64\nend\n", 8, "a row with too much"},
+        {HEAD KEY "marker 64K ring 64 64\nend\n", 8, "an algorithm that is none"},
+        {HEAD KEY "marker 64K nccl 64 64\nend\n", 8, "a shape for NCCL"},
+        {HEAD KEY "marker 64K\nend\n", 8, "a size alone"},
+        {HEAD KEY "marker 0 oneshot_marker 1 64\nend\n", 8, "size 0"},
+        {HEAD KEY "marker K oneshot_marker 1 64\nend\n", 8, "a unit alone"},
+        {HEAD KEY "marker 2G twoshot_push 1 64\nend\n", 8, "more than any message"},
+        {HEAD KEY "marker 18446744073709551617 twoshot_push 1 64\nend\n", 8, "a size that overflows"},
+        {HEAD KEY "marker 1.5M twoshot_push 1 64\nend\n", 8, "a fraction"},
+        {HEAD KEY "marker 64K oneshot_ll 64 64\nend\n", 8, "flag words for marker types"},
+        {HEAD KEY "flag 64K twoshot_marker 64 64\nend\n", 8, "marker words for flag types"},
+        {HEAD KEY "marker 2M oneshot_marker 64 64\nend\n", 8, "more than the staging memory holds"},
+        {HEAD KEY "marker 64K oneshot_marker 0 64\nend\n", 8, "no blocks"},
+        {HEAD KEY "marker 64K oneshot_marker 129 64\nend\n", 8, "too many blocks"},
+        {HEAD KEY "marker 64K oneshot_marker 1 48\nend\n", 8, "part of a warp"},
+        {HEAD KEY "marker 64K oneshot_marker 1 1024\nend\n", 8, "too many threads in a block"},
+        {HEAD KEY "marker 64K oneshot_marker 128 512\nend\n", 8, "a grid that would fill the GPU"},
+        {HEAD KEY ROW "marker 64K oneshot_marker 64 64\nend\n", 9, "the same size twice"},
+        {HEAD KEY ROW "marker 1K oneshot_marker 64 64\nend\n", 9, "sizes that go down"},
+        {HEAD KEY ROW "end\nend\n", 10, "one end too many"},
+        {HEAD KEY ROW "end\ntable\n", 10, "a second table that is cut off"},
+        {HEAD KEY ROW "\x01\nend\n", 9, "a control character"},
+        {HEAD KEY ROW "end\r\n", 9, "line ends of another system"},
+        {HEAD "table\n gpu X\xc3\x9c\n", 3, "a letter that is not ASCII"},
+    };
+    for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
+        struct oh_plan_table table = {.nranks = 77};
+        struct oh_tuning_fault fault = {0};
+        enum oh_tuning_result result = parse(damaged[i].text, &table, &fault);
+        bool right = result == OH_TUNING_BAD && fault.line == damaged[i].line && strstr(fault.what, "(accepted: ") &&
+                     table.nranks == 77;
+        tap_ok(right, "damaged: %s", damaged[i].what);
+        if (!right) {
+            printf("# result %d, line %u: %s\n", (int)result, fault.line, fault.what);
+        }
+    }
+}
+
+static void test_limits(void)
+{
+    static char text[OH_TUNING_BYTES + 2];
+    struct oh_plan_table table;
+    struct oh_tuning_fault fault;
+    size_t used = (size_t)snprintf(text, sizeof text, HEAD KEY);
+    for (int i = 1; i <= OH_PLAN_ROWS; i++) {
+        used += (size_t)snprintf(text + used, sizeof text - used, "flag %d oneshot_ll 1 64\n", i);
+    }
+    snprintf(text + used, sizeof text - used, "end\n");
+    tap_ok(parse(text, &table, &fault) == OH_TUNING_FOUND && table.rows[OH_CARRIER_FLAG].count == OH_PLAN_ROWS,
+           "as many rows as there may be");
+    snprintf(text + used, sizeof text - used, "flag 1M twoshot_push 1 64\nend\n");
+    tap_ok(parse(text, &table, &fault) == OH_TUNING_BAD && fault.line == 7 + OH_PLAN_ROWS + 1, "one more");
+
+    memset(text, '\n', sizeof text);
+    memcpy(text, HEAD KEY ROW "end\n", sizeof HEAD KEY ROW "end\n" - 1);
+    tap_ok(oh_tuning_parse(text, OH_TUNING_BYTES, &key, &table, NULL, &fault) == OH_TUNING_FOUND, "as long as may be");
+    tap_ok(oh_tuning_parse(text, OH_TUNING_BYTES + 1, &key, &table, NULL, &fault) == OH_TUNING_BAD, "a byte longer");
+
+    char line[400];
+    for (int length = 199; length <= 200; length++) {
+        snprintf(line, sizeof line, HEAD KEY ROW "#%0*d\nend\n", length - 1, 0);
+        tap_ok((parse(line, &table, &fault) == OH_TUNING_FOUND) == (length == 199), "a line of %d characters", length);
+    }
+    for (int length = OH_TUNING_TEXT - 1; length <= OH_TUNING_TEXT; length++) {
+        snprintf(line, sizeof line, HEAD "table\n gpu %0*d\n ranks 4\n driver *\n nccl *\n source x\nend\n", length, 0);
+        enum oh_tuning_result result = parse(line, &table, &fault);
+        tap_ok(result == (length < OH_TUNING_TEXT ? OH_TUNING_FOREIGN : OH_TUNING_BAD), "a name of %d characters",
+               length);
+    }
+}
+
+/* Every byte of a good text left out, and changed: whatever comes out is valid, or nothing. */
+static void test_mutations(void)
+{
+    static const char good[] =
+        HEAD KEY ROW "flag 64K oneshot_ll 64 64\nmarker 1M nccl\nmarker 4M twoshot_push 64 512\nend\n";
+    unsigned bad = 0, found = 0;
+    for (size_t i = 0; i < sizeof good - 1; i++) {
+        for (int change = 0; change < 5; change++) {
+            static const char bytes[] = {0, ' ', '9', '\n', (char)0xff};
+            struct oh_plan_table table = {0};
+            struct oh_tuning_fault fault;
+            char text[sizeof good];
+            size_t size = sizeof good - 1;
+            memcpy(text, good, sizeof good);
+            if (change == 0) {
+                memmove(text + i, text + i + 1, size - i);
+                size--;
+            } else {
+                text[i] = bytes[change];
+            }
+            enum oh_tuning_result result = oh_tuning_parse(text, size, &key, &table, NULL, &fault);
+            found += result == OH_TUNING_FOUND;
+            bad += result == OH_TUNING_FOUND && !oh_plan_table_valid(&table, 4);
+            bad += result != OH_TUNING_FOUND && (fault.what[0] == '\0' || strlen(fault.what) >= sizeof fault.what);
+        }
+    }
+    tap_ok(bad == 0 && found > 10, "one byte changed: a valid table or a fault that is named");
+}
+
+/* What was written is read as it was. */
+static void test_writing(void)
+{
+    struct oh_tuning_fault fault;
+    struct oh_plan_table table, again;
+    bool right = true;
+    for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
+        struct oh_tuning_key one = {"SIMULATED NVIDIA H200", n, "unknown", "2.28.9"};
+        char source[OH_TUNING_TEXT], *text = NULL;
+        size_t size = 0;
+        FILE *stream = open_memstream(&text, &size);
+        oh_tuning_shipped("NVIDIA H200", n, &table, source);
+        oh_tuning_write_head(stream);
+        oh_tuning_write_key(stream, &one, source);
+        for (int c = 0; c < OH_CARRIERS; c++) {
+            for (uint32_t i = 0; i < table.rows[c].count; i++) {
+                oh_tuning_write_row(stream, (enum oh_carrier)c, &table.rows[c].row[i], i % 2 ? "2.1 us" : NULL);
+            }
+        }
+        oh_tuning_write_end(stream);
+        fclose(stream);
+        right &= oh_tuning_parse(text, size, &one, &again, NULL, &fault) == OH_TUNING_FOUND &&
+                 memcmp(&table, &again, sizeof table) == 0;
+        free(text);
+    }
+    tap_ok(right, "written and read again: the same table");
+    char name[OH_TUNING_TEXT];
+    oh_tuning_nccl_name(22809, name);
+    tap_ok(strcmp(name, "2.28.9") == 0, "NCCL's version");
+}
+
+static void test_shipped(void)
+{
+    static const struct {
+        const char *gpu;
+        const char *measured; /* ranks */
+    } gpus[] = {
+        {"NVIDIA H200", "24"},    {"SIMULATED NVIDIA H200", "24"}, {"NVIDIA H100 80GB HBM3", ""},
+        {"NVIDIA B200", ""},      {"NVIDIA A100-SXM4-80GB", ""},   {"NVIDIA A100-SXM4-40GB", ""},
+        {"some GPU to come", ""},
+    };
+    const char *text;
+    size_t size;
+    struct oh_tuning_fault fault;
+    struct oh_plan_table table;
+    const struct oh_tuning_key nobody = {.nranks = 1};
+    oh_tuning_shipped_text(&text, &size);
+    tap_ok(oh_tuning_parse(text, size, &nobody, &table, NULL, &fault) == OH_TUNING_FOREIGN,
+           "the shipped text is well-formed to its end");
+    for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++) {
+        bool right = true;
+        for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
+            char source[OH_TUNING_TEXT];
+            oh_tuning_shipped(gpus[i].gpu, n, &table, source);
+            bool measured = strchr(gpus[i].measured, (int)('0' + n)) != NULL;
+            right &= oh_plan_table_valid(&table, n) && table.rows[OH_CARRIER_MARKER].count > 2 &&
+                     table.rows[OH_CARRIER_FLAG].count > 2 &&
+                     strncmp(source, measured ? "measured" : "modelled", 8) == 0;
+        }
+        tap_ok(right, "%s: a shipped table for each number of ranks, which says whether it was measured", gpus[i].gpu);
+    }
+}
+
+int main(void)
+{
+    test_good();
+    test_wishes();
+    test_foreign();
+    test_damage();
+    test_limits();
+    test_mutations();
+    test_writing();
+    test_shipped();
+    return tap_done();
+}
