@@ -82,7 +82,7 @@ static char *read_file(const char *path, bool asked, size_t *size_p)
     size_t size = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a pipe must not hold us up */
     if (fd < 0) {
-        if (asked || errno != ENOENT) {
+        if (asked) {
             warn("tuning table %s cannot be opened: %s", path, strerror(errno));
         }
         return NULL;
