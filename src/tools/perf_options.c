@@ -106,27 +106,9 @@ static const char *long_name(int option)
 
 /* --- values ----------------------------------------------------------------------------------------------------- */
 
-/* A whole number in [min, max], with K, M or G behind it when `units`. */
 static bool parse_number(const char *name, const char *text, bool units, size_t min, size_t max, size_t *number_p)
 {
-    char *end;
-    int shift = 0;
-    errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    bool good = end != text && *text >= '0' && *text <= '9' && errno == 0;
-    if (good && units && *end) {
-        const char *suffixes = "kKmMgG";
-        const char *suffix = strchr(suffixes, *end++);
-        shift = suffix ? 10 * (1 + (int)(suffix - suffixes) / 2) : 0;
-        good = suffix != NULL;
-    }
-    if (!good || *end || number > max >> shift || number << shift < min) {
-        oh_tool_error("perf: --%s %s: a whole number from %zu to %zu%s is needed", name, text, min, max,
-                      units ? ", K, M or G may follow" : "");
-        return false;
-    }
-    *number_p = (size_t)number << shift;
-    return true;
+    return oh_tool_number("perf", name, text, units, min, max, number_p);
 }
 
 static bool parse_int(const char *name, const char *text, int min, int max, int *number_p)

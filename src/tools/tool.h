@@ -23,6 +23,14 @@ int oh_tool_run(int argc, char **argv);
 int oh_tool_perf(int argc, char **argv);
 int oh_tool_topo(int argc, char **argv);
 int oh_tool_doctor(int argc, char **argv);
+int oh_tool_tune(int argc, char **argv);
+
+/*
+ * An option's whole number in [min, max], with K, M or G behind it when `units`. Returns false, with the sentence on
+ * stderr.
+ */
+bool oh_tool_number(const char *command, const char *option, const char *text, bool units, size_t min, size_t max,
+                    size_t *number_p);
 
 /* Writes "onehop: text" and a newline to stderr. */
 void oh_tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));

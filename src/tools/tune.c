@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tune.c - `onehop tune`: options, a table for each number of ranks, and where they go
+ *
+ * Files appear when all is measured, each whole or not at all. One thread.
+ */
+#include "tools/tune.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tools/outfile.h"
+#include "tools/tool.h"
+#include "util/clock.h"
+
+static const char help[] =
+    "usage: onehop tune [OPTIONS]\n"
+    "\n"
+    "Measures on this machine's GPUs which algorithm and grid serves each size the fastest, and where stock NCCL is\n"
+    "faster, and leaves a table that onehop uses from then on (doc/tuning.md). Nothing else should run meanwhile.\n"
+    "\n"
+    "  -n, --ranks LIST     numbers of GPUs, a table for each (all that are visible)\n"
+    "  -b, --minbytes N     smallest size (1K); K, M and G are powers of 1024\n"
+    "  -e, --maxbytes N     largest size (16M); from one size to the next it doubles\n"
+    "  -d, --datatype LIST  types, as of `onehop perf` (float,int32); what is chosen holds for all types whose words\n"
+    "                       travel alike: floating-point, integers. Words without a type stay as shipped\n"
+    "      --mode MODE      graph, eager or both (both); a table does not tell them apart, so both count\n"
+    "      --iters N        calls in a measured block (20)\n"
+    "      --rounds N       blocks; their median counts (5)\n"
+    "      --time N         seconds in all (55); then what is not measured stays as shipped\n"
+    "      --trial N        seconds for one size on one candidate (5)\n"
+    "  -o, --output FILE    the tables go there, not to the cache (~/.cache/onehop); - is stdout\n"
+    "      --nccl PATH      the NCCL library (libnccl.so.2, by the normal search)\n"
+    "      --onehop PATH    the onehop library (as `onehop run` finds it)\n"
+    "      --simulated      on the simulated node of the build tree; such a table is never used on GPUs\n"
+    "  -h, --help           this text\n"
+    "\n"
+    "Example: onehop tune -n 2,4 -o /etc/onehop.tuning && ONEHOP_TUNING=/etc/onehop.tuning onehop perf -g 4\n"
+    "Exit status: 0 tables written, 1 something failed and nothing is written, 2 wrong usage; a signal ends all "
+    "ranks,\n"
+    "and nothing is written either.\n";
+
+enum {
+    OPTION_MODE = 256,
+    OPTION_ITERS,
+    OPTION_ROUNDS,
+    OPTION_TIME,
+    OPTION_TRIAL,
+    OPTION_NCCL,
+    OPTION_ONEHOP,
+    OPTION_SIMULATED
+};
+
+static const struct option long_options[] = {
+    {"ranks", required_argument, NULL, 'n'},
+    {"minbytes", required_argument, NULL, 'b'},
+    {"maxbytes", required_argument, NULL, 'e'},
+    {"datatype", required_argument, NULL, 'd'},
+    {"mode", required_argument, NULL, OPTION_MODE},
+    {"iters", required_argument, NULL, OPTION_ITERS},
+    {"rounds", required_argument, NULL, OPTION_ROUNDS},
+    {"time", required_argument, NULL, OPTION_TIME},
+    {"trial", required_argument, NULL, OPTION_TRIAL},
+    {"output", required_argument, NULL, 'o'},
+    {"nccl", required_argument, NULL, OPTION_NCCL},
+    {"onehop", required_argument, NULL, OPTION_ONEHOP},
+    {"simulated", no_argument, NULL, OPTION_SIMULATED},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+/* --- options ---------------------------------------------------------------------------------------------------- */
+
+static bool parse_ranks(const char *list, struct oh_tune_options *options)
+{
+    char copy[64];
+    char *rest = copy;
+    snprintf(copy, sizeof copy, "%s", list);
+    options->tables = 0;
+    for (const char *part; (part = strsep(&rest, ",")) != NULL;) {
+        char *end;
+        long ranks = strtol(part, &end, 10);
+        if (end == part || *end || ranks < 2 || ranks > OH_MAX_RANKS || options->tables == OH_MAX_RANKS) {
+            oh_tool_error("tune: --ranks %s: numbers from 2 to %d are needed, separated by commas", list, OH_MAX_RANKS);
+            return false;
+        }
+        options->ranks[options->tables++] = (int)ranks;
+    }
+    return true;
+}
+
+static bool parse_types(const char *list, struct oh_perf_options *perf)
+{
+    char copy[160];
+    char *rest = copy;
+    snprintf(copy, sizeof copy, "%s", list);
+    memset(perf->type, 0, sizeof perf->type);
+    for (const char *name; (name = strsep(&rest, ",")) != NULL;) {
+        int i = 0;
+        while (i < OH_PERF_TYPES && strcmp(name, oh_perf_types[i].name) != 0) {
+            i++;
+        }
+        if (i == OH_PERF_TYPES) {
+            oh_tool_error("tune: --datatype %s: there is no '%s'; see onehop perf --help", list, name);
+            return false;
+        }
+        perf->type[i] = true;
+    }
+    return true;
+}
+
+static bool parse_mode(const char *name, struct oh_perf_options *perf)
+{
+    bool both = strcmp(name, "both") == 0, known = both;
+    for (int mode = 0; mode < OH_PERF_MODES; mode++) {
+        perf->mode[mode] = both || strcmp(name, oh_perf_mode_names[mode]) == 0;
+        known = known || perf->mode[mode];
+    }
+    if (!known) {
+        oh_tool_error("tune: --mode %s: graph, eager or both is needed", name);
+    }
+    return known;
+}
+
+static const char *long_name(int option)
+{
+    const struct option *entry = long_options;
+    while (entry->name && entry->val != option) {
+        entry++;
+    }
+    return entry->name;
+}
+
+static bool parse_int(int option, int max, int *number_p)
+{
+    size_t number;
+    if (!oh_tool_number("tune", long_name(option), optarg, false, 1, (size_t)max, &number)) {
+        return false;
+    }
+    *number_p = (int)number;
+    return true;
+}
+
+static bool parse_option(int option, struct oh_tune_options *options)
+{
+    struct oh_perf_options *perf = &options->perf;
+    switch (option) {
+    case 'n':
+        return parse_ranks(optarg, options);
+    case 'b':
+        return oh_tool_number("tune", "minbytes", optarg, true, 1, OH_MESSAGE_BYTES, &perf->min_bytes);
+    case 'e':
+        return oh_tool_number("tune", "maxbytes", optarg, true, 1, OH_MESSAGE_BYTES, &perf->max_bytes);
+    case 'd':
+        return parse_types(optarg, perf);
+    case 'o':
+        options->output = optarg;
+        return true;
+    case OPTION_MODE:
+        return parse_mode(optarg, perf);
+    case OPTION_ITERS:
+        return parse_int(option, 1000, &perf->iters);
+    case OPTION_ROUNDS:
+        return parse_int(option, OH_PERF_ROUNDS, &perf->rounds);
+    case OPTION_TIME:
+        return parse_int(option, 86400, &options->time_s);
+    case OPTION_TRIAL:
+        return parse_int(option, 3600, &options->trial_s);
+    case OPTION_NCCL:
+        perf->nccl = optarg;
+        return true;
+    case OPTION_ONEHOP:
+        snprintf(perf->onehop, sizeof perf->onehop, "%s", optarg);
+        return true;
+    case OPTION_SIMULATED:
+        perf->simulated = true;
+        return true;
+    default:
+        return false; /* getopt has said why */
+    }
+}
+
+/* Returns OH_EXIT_OK to go on; *done_p is set when --help has been answered. */
+static int parse_options(int argc, char **argv, struct oh_tune_options *options, bool *done_p)
+{
+    const struct oh_perf_options *perf = &options->perf;
+    int option, sizes = 0;
+    while ((option = getopt_long(argc, argv, "n:b:e:d:o:h", long_options, NULL)) != -1) {
+        if (option == 'h') {
+            fputs(help, stdout);
+            *done_p = true;
+            return OH_EXIT_OK;
+        }
+        if (!parse_option(option, options)) {
+            return OH_EXIT_USAGE;
+        }
+    }
+    if (optind != argc) {
+        oh_tool_error("tune: '%s' is one argument too many; see onehop tune --help", argv[optind]);
+        return OH_EXIT_USAGE;
+    }
+    for (uint64_t bytes = perf->min_bytes; bytes <= perf->max_bytes; bytes *= 2) {
+        sizes++;
+    }
+    if (sizes < 1 || sizes > OH_PLAN_ROWS) {
+        oh_tool_error("tune: from %zu to %zu bytes there are %d sizes; 1 to %d are needed", perf->min_bytes,
+                      perf->max_bytes, sizes, OH_PLAN_ROWS);
+        return OH_EXIT_USAGE;
+    }
+    return OH_EXIT_OK;
+}
+
+/* --- where tables go -------------------------------------------------------------------------------------------- */
+
+/* All folders on the way to a file. */
+static bool make_folders(const char *path)
+{
+    char folder[OH_STORE_PATH];
+    snprintf(folder, sizeof folder, "%s", path);
+    for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (mkdir(folder, 0755) != 0 && errno != EEXIST) {
+            oh_tool_error("tune: %s cannot be made: %s", folder, strerror(errno));
+            return false;
+        }
+        *slash = '/';
+    }
+    return true;
+}
+
+/* `count` tables into one file. */
+static bool write_file(const char *path, const struct oh_tune *tune, int count)
+{
+    struct oh_outfile file;
+    if (!oh_outfile_open("tune", path, &file)) {
+        return false;
+    }
+    oh_tuning_write_head(file.stream);
+    for (int i = 0; i < count; i++) {
+        oh_tune_write(file.stream, &tune[i]);
+    }
+    return oh_outfile_commit("tune", &file);
+}
+
+static bool write_cache(const struct oh_tune *tune, FILE *report)
+{
+    char path[OH_STORE_PATH];
+    if (!oh_store_cache_path(&tune->key, path)) {
+        oh_tool_error("tune: neither XDG_CACHE_HOME nor HOME names a folder; --output can name a file");
+        return false;
+    }
+    if (!make_folders(path) || !write_file(path, tune, 1)) {
+        return false;
+    }
+    fprintf(report, "# written: %s\n", path);
+    return true;
+}
+
+/* --- all of it -------------------------------------------------------------------------------------------------- */
+
+/* Measures and reports one table after the other; an equal part of the time that is left for each. */
+static bool measure_all(struct oh_tune_options *options, struct oh_tune *tune, FILE *report)
+{
+    uint64_t end = oh_now_ns() + (uint64_t)options->time_s * 1000000000u;
+    for (int i = 0; i < options->tables; i++) {
+        uint64_t now = oh_now_ns();
+        tune[i].options = options;
+        tune[i].key.nranks = (uint32_t)options->ranks[i];
+        tune[i].deadline_ns = now + (end > now ? (end - now) / (uint64_t)(options->tables - i) : 0);
+        oh_tune_list(&tune[i]);
+        if (!oh_tune_measure(&tune[i])) {
+            return false;
+        }
+        oh_tune_print(report, &tune[i]);
+        fflush(report);
+    }
+    return true;
+}
+
+static bool write_all(const struct oh_tune_options *options, const struct oh_tune *tune, FILE *report)
+{
+    for (int i = 0; i < options->tables && !options->output; i++) {
+        if (!write_cache(&tune[i], report)) {
+            return false;
+        }
+    }
+    return !options->output || write_file(options->output, tune, options->tables);
+}
+
+/* The machine's key goes to every table; the number of ranks is settled. */
+static struct oh_tune *begin(struct oh_tune_options *options)
+{
+    struct oh_tuning_key key = {.nccl = "unknown"};
+    int gpus;
+    if (!oh_tune_ask_machine(&key, &gpus)) {
+        return NULL;
+    }
+    if (options->tables == 0) {
+        options->ranks[options->tables++] = gpus < OH_MAX_RANKS ? gpus : OH_MAX_RANKS;
+    }
+    for (int i = 0; i < options->tables; i++) {
+        if (options->ranks[i] > gpus || gpus < 2) {
+            oh_tool_error("tune: a table for %d ranks needs as many GPUs, at least 2; CUDA sees %d here",
+                          options->ranks[i], gpus);
+            return NULL;
+        }
+    }
+    struct oh_tune *tune = calloc(OH_MAX_RANKS, sizeof *tune);
+    if (!tune) {
+        oh_tool_error("tune: out of memory");
+    }
+    for (int i = 0; tune && i < options->tables; i++) {
+        tune[i].key = key;
+    }
+    return tune;
+}
+
+static int run(struct oh_tune_options *options)
+{
+    FILE *report = options->output && strcmp(options->output, "-") == 0 ? stderr : stdout;
+    struct oh_tune *tune = begin(options);
+    bool good = tune && measure_all(options, tune, report) && !oh_team_signal() && write_all(options, tune, report);
+    free(tune);
+    return good ? OH_EXIT_OK : OH_EXIT_FAILED;
+}
+
+int oh_tool_tune(int argc, char **argv)
+{
+    struct oh_tune_options options = {
+        .perf =
+            {
+                .min_bytes = 1024,
+                .max_bytes = 16 << 20,
+                .step_factor = 2,
+                .iters = 20,
+                .aggregate = 1,
+                .warmup = 2,
+                .rounds = 5,
+                .check = true,
+                .mode = {true, true},
+                .op = {[OH_PERF_SUM] = true},
+                .side = {[OH_PERF_STOCK] = true, [OH_PERF_ONEHOP] = true},
+                .nccl = "libnccl.so.2",
+            },
+        .time_s = 55,
+        .trial_s = 5,
+    };
+    bool done = false;
+    parse_types("float,int32", &options.perf);
+    int status = parse_options(argc, argv, &options, &done);
+    if (status == OH_EXIT_OK && !done && options.perf.simulated) {
+        status = oh_tool_simulate("tune", argv - 1); /* this subcommand's argv is main's from the second word on */
+    }
+    if (status != OH_EXIT_OK || done) {
+        return status;
+    }
+    if (!options.perf.onehop[0] && !oh_tool_find_library(options.perf.onehop, sizeof options.perf.onehop)) {
+        return OH_EXIT_FAILED;
+    }
+    oh_team_hold_signals();
+    status = run(&options);
+    if (oh_team_signal()) {
+        oh_team_end_by(oh_team_signal());
+    }
+    return status;
+}
