@@ -2,7 +2,6 @@
 /*
  * perf_options.c - what `onehop perf` is asked for
  */
-#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>

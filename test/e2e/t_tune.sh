@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: MIT
+# onehop tune on the simulated node: what it measures, what it writes and where, that the plugin takes it, and what becomes
+# of it when time runs out, a trial hangs, or a signal comes.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+onehop=$abs_top_builddir/src/tools/onehop
+export SIMNODE_TOPOLOGY=h200x2 ONEHOP_DEBUG=WARN ONEHOP_STATS=0 ONEHOP_SHM_DIR=$meeting
+export XDG_CACHE_HOME=$scratch/cache
+name=SIMULATED-NVIDIA-H200-n2-driver-580.00.00-nccl-2.28.9.tuning
+small=(--iters 2 --rounds 2 --time 300 --trial 120)
+
+# tune ARGUMENT...: sets $status, fills $out (stdout) and $scratch/err.
+tune() {
+    status=0
+    timeout -k 5 $((limit + 40)) "$onehop" tune "$@" >"$out" 2>"$scratch/err" || status=$?
+}
+
+# what_it_said: for tap_point.
+what_it_said() {
+    printf 'exit status %s\n' "$status"
+    cat "$out" "$scratch/err"
+}
+
+# --- usage ---------------------------------------------------------------------------------------------------------
+
+tune --help
+[ "$status" = 0 ] && [ "$(wc -l <"$out")" -le 40 ] && grep -q '^Example: ' "$out" && [ "$(awk 'length > 120' "$out")" = "" ]
+tap_point $? "--help fits a screen and has an example" "$(what_it_said)"
+wrong=
+for arguments in "-n 1" "-n 9" "-n 2,x" "-b 0" "-b 2K -e 1K" "-b 1 -e 1M" "-d ring" "--mode never" "--time 0" "more"; do
+    # shellcheck disable=SC2086
+    tune $arguments
+    [ "$status" = 2 ] && [ -s "$scratch/err" ] || wrong+="$arguments: $status; "
+done
+tap_empty "$wrong" "wrong usage: exit status 2, and a sentence"
+tune -n 4 "${small[@]}"
+[ "$status" = 1 ] && grep -q 'CUDA sees 2' "$scratch/err"
+tap_point $? "more ranks than GPUs: exit status 1" "$(what_it_said)"
+
+# --- a table for the cache -----------------------------------------------------------------------------------------
+
+tune --simulated -b 1K -e 4K "${small[@]}"
+[ "$status" = 0 ] && [ "$(grep -c 'SIMULATED' "$out")" -ge 1 ] && ! grep -q $'\r' "$scratch/err" && [ ! -s "$scratch/err" ]
+tap_point $? "a table is measured; in a pipe there is no progress" "$(what_it_said)"
+rows=$(grep -cE '^ +(1024|2048|4096) +(marker|flag) ' "$out")
+stock=$(awk '/^ +[0-9]+ +(marker|flag) / { for (i = 4; i <= NF; i++) if ($i ~ /^[0-9]+\.[0-9]+$/) n++ } END { print n + 0 }' "$out")
+[ "$rows" = 6 ] && [ "$stock" -ge 36 ]
+tap_point $? "each size of both kinds of words has its times beside stock NCCL's, eager and in a graph" "$(what_it_said)"
+table=$XDG_CACHE_HOME/onehop/$name
+[ "$(ls -A "$XDG_CACHE_HOME/onehop")" = "$name" ] && grep -q "written: $table" "$out" &&
+    grep -q '^  gpu SIMULATED NVIDIA H200$' "$table" && grep -q '^  source SIMULATED' "$table"
+tap_point $? "it lies in the cache under GPU, ranks, driver and NCCL, alone" "$(ls -lA "$XDG_CACHE_HOME/onehop")"
+
+# What it chose is what serves: 4 KiB of fp32 and of int32 (2 of each for two ranks), by the row of the table.
+ONEHOP_DEBUG=INFO ONEHOP_STATS=1 run_app --nranks 2 --counts 1024 --types f32,i32 --batch 4
+[ "$status" = 0 ] && [ "$(count_of "tuning table of rank 0: $table .SIMULATED")" = 1 ] && [ "$(count_of WARN)" = 0 ]
+tap_point $? "the plugin takes it" "$(diagnosis)"
+
+# Times on this machine say nothing; so the table is made to say something.
+sed -i '/^  \(marker\|flag\) /d; s/^end$/  marker 4K twoshot_push 2 64\n  flag 4K twoshot_ll 2 64\nend/' "$table"
+ONEHOP_DEBUG=INFO ONEHOP_STATS=1 run_app --nranks 2 --counts 1024 --types f32,i32 --batch 4
+expect_served "by what stands in it" twoshot_push twoshot_ll
+[ "$(sum_of twoshot_push)" = 4 ] && [ "$(sum_of twoshot_ll)" = 4 ]
+tap_point $? "and by nothing else" "$(diagnosis)"
+
+# --- a file; several numbers of ranks; one kind of words -----------------------------------------------------------
+
+file=$scratch/all.tuning
+SIMNODE_TOPOLOGY=h200x3 tune -n 2,3 -b 2K -e 2K -d bfloat16 --mode eager -o "$file" "${small[@]}"
+[ "$status" = 0 ] && [ "$(grep -c '^table$' "$file")" = 2 ] && [ "$(grep -c '^  ranks [23]$' "$file")" = 2 ] &&
+    [ "$(grep -c 'eager .* us, stock' "$file")" -ge 2 ] && ! grep -q 'graph .* us' "$file"
+tap_point $? "--output has a table for each number of ranks" "$(what_it_said; cat "$file")"
+[ "$(grep -c '^  flag .*# as shipped$' "$file")" -gt 10 ] && [ "$(grep -c '^  marker .*# as shipped$' "$file")" -gt 4 ]
+tap_point $? "what was not measured is as shipped: integers, and larger sizes" "$(cat "$file")"
+for n in 2 3; do
+    SIMNODE_TOPOLOGY=h200x3 ONEHOP_DEBUG=INFO ONEHOP_STATS=1 ONEHOP_TUNING=$file run_app --nranks $n --counts 40000,200 --types i32 --batch 2
+    expect_served "$n ranks, integers"
+done
+tune -b 2K -e 2K -d float --mode eager -o - "${small[@]}"
+[ "$status" = 0 ] && [ "$(head -n 1 "$out")" = "onehop-tuning 1" ] && [ "$(tail -n 1 "$out")" = end ] &&
+    grep -q SIMULATED "$scratch/err"
+tap_point $? "-o -: the table on stdout, the report on stderr" "$(what_it_said)"
+
+# The user's settings neither force an algorithm on trials nor turn onehop off.
+ONEHOP_ALGO=twoshot_push ONEHOP_MAX_BYTES=1K ONEHOP_DISABLE=1 ONEHOP_TUNING=none \
+    tune -b 2K -e 2K -d float --mode eager -o "$file" "${small[@]}"
+[ "$status" = 0 ]
+tap_point $? "settings that would stand in the way do not" "$(what_it_said)"
+
+# --- what goes wrong -----------------------------------------------------------------------------------------------
+
+rm -rf "$XDG_CACHE_HOME"
+tune -b 256K -e 256K -d float --mode graph --iters 1000 --rounds 900 --trial 1 --time 100
+[ "$status" = 0 ] && grep -q 'stays as shipped' "$scratch/err" && grep -q 'as shipped: a trial took too long' "$out" &&
+    grep -qE '^  marker +256K  oneshot_marker' "$XDG_CACHE_HOME/onehop/$name"
+tap_point $? "a trial that takes too long leaves its size as shipped" "$(what_it_said; cat "$XDG_CACHE_HOME"/onehop/*)"
+rm -rf "$XDG_CACHE_HOME"
+tune -b 256K -e 256K -d float --mode graph --iters 1000 --rounds 900 --trial 100 --time 2
+[ "$status" = 0 ] && grep -q 'as shipped: time ran out' "$out" &&
+    grep -qE '^  marker +256K  oneshot_marker' "$XDG_CACHE_HOME/onehop/$name"
+tap_point $? "so does a time that runs out" "$(what_it_said; cat "$XDG_CACHE_HOME"/onehop/*)"
+rm -rf "$XDG_CACHE_HOME"
+NCCL_P2P_DISABLE=1 tune -b 2K -e 2K "${small[@]}"
+[ "$status" = 1 ] && grep -q 'hands this communicator back' "$scratch/err" && [ ! -e "$XDG_CACHE_HOME/onehop/$name" ]
+tap_point $? "GPUs that onehop does not serve: exit status 1, the reason, no table" "$(what_it_said)"
+SIMNODE_FAIL=cuLaunchKernelEx tune -b 2K -e 2K "${small[@]}"
+[ "$status" = 1 ] && [ -s "$scratch/err" ] && [ ! -e "$XDG_CACHE_HOME/onehop/$name" ]
+tap_point $? "a driver that fails: the same" "$(what_it_said)"
+
+# Interrupted while it measures: ends by that signal, leaves no process and no file.
+for signal in INT TERM; do
+    "$onehop" tune -b 1M -e 8M --iters 1000 --rounds 900 --trial 100 --time 100 -o "$file.2" >"$out" 2>"$scratch/err" &
+    pid=$!
+    for ((i = 0; i < 600; i++)); do # its ranks are there
+        children=$(cat /proc/$pid/task/$pid/children 2>/dev/null)
+        [ "$(wc -w <<<"$children")" -lt 2 ] || break
+        sleep 0.1
+    done
+    kill -$signal $pid
+    status=0
+    wait $pid || status=$?
+    alive=
+    for child in $children; do
+        [ ! -e "/proc/$child" ] || alive+="$child "
+    done
+    number=$(kill -l $signal)
+    [ -n "$children" ] && [ "$status" = $((128 + number)) ] && [ -z "$alive" ] && [ -z "$(ls "$scratch" | grep all.tuning.2)" ]
+    tap_point $? "SIG$signal: ended by it, no rank and no file left" \
+        "$(printf 'children %s, alive %s\n' "$children" "$alive"; what_it_said; ls "$scratch")"
+done
+tap_done
