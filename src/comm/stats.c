@@ -34,14 +34,14 @@ const char *oh_back_words(int back)
 /* Asks about calls that differ in one thing, so that this holds whatever is served. */
 static enum oh_back why_handed_back(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op)
 {
-    struct oh_call smallest = {.comm = comm, .count = 1, .type = type};
+    struct oh_call fitting = {.comm = comm, .count = oh_plan_some_count(&comm->table, type), .type = type};
     if (!atomic_load_explicit(&comm->served, memory_order_relaxed)) {
         return OH_BACK_OFF;
     }
-    if (oh_call_plan(&smallest, op)) {
+    if (oh_call_plan(&fitting, op)) {
         return OH_BACK_SIZE;
     }
-    return oh_call_plan(&smallest, ncclSum) ? OH_BACK_OP : OH_BACK_TYPE;
+    return oh_call_plan(&fitting, ncclSum) ? OH_BACK_OP : OH_BACK_TYPE;
 }
 
 void oh_comm_count_handed_back(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op)

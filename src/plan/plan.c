@@ -229,3 +229,17 @@ bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataTyp
     }
     return false;
 }
+
+size_t oh_plan_some_count(const struct oh_plan_table *table, ncclDataType_t type)
+{
+    size_t size = oh_type_size(type);
+    struct oh_plan plan;
+    for (uint32_t i = 0; size > 0 && i < OH_PLAN_ROWS; i++) {
+        const struct oh_plan_rows *rows = &table->rows[oh_kernel_type_carrier(oh_type_kernel(type))];
+        size_t count = i < rows->count ? rows->row[i].max_bytes / size : 0;
+        if (oh_plan_choose(table, count, type, &plan)) {
+            return count;
+        }
+    }
+    return 0;
+}

@@ -89,6 +89,9 @@ bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataTyp
 /* Name of a carrier in tables: "marker", "flag". */
 const char *oh_carrier_name(enum oh_carrier carrier);
 
+/* A count of elements of that type that the table serves, of whatever op; 0: none. */
+size_t oh_plan_some_count(const struct oh_plan_table *table, ncclDataType_t type);
+
 /* True when the algorithm has kernels for that carrier. */
 bool oh_algorithm_carries(enum onehop_algorithm algorithm, enum oh_carrier carrier);
 

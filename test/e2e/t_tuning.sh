@@ -53,6 +53,11 @@ ONEHOP_TUNING=$push run_app --nranks 4 --counts 16384,16385 --batch 2
 [ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(sum_of handed_back)" = 4 ]
 tap_point $? "above the end of the table NCCL serves" "$(diagnosis)"
 
+{ head_of 4; printf 'marker 1K nccl\nmarker 4K twoshot_push 3 96\nend\n'; } >"$scratch/middle.tuning"
+ONEHOP_TUNING=$scratch/middle.tuning run_app --nranks 4 --counts 100,1000,2000 --batch 3
+[ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(sum_of handed_back)" = 8 ] && [ "$(sum_of size)" = 8 ]
+tap_point $? "what the table hands back below what it serves is counted as handed back by size" "$(diagnosis)"
+
 run_app --nranks 4 --counts 250,16384 --batch 2 --rank-env "0:ONEHOP_TUNING=$twoshot" --rank-env "1:ONEHOP_TUNING=$push" \
     --rank-env 2:ONEHOP_TUNING=none
 expect_served "ranks with different tables" twoshot_marker

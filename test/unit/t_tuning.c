@@ -55,6 +55,9 @@ static void test_good(void)
                oh_plan_choose(&table, 262145, ncclFloat32, &plan) && plan.algorithm == ONEHOP_TWOSHOT_PUSH &&
                !oh_plan_choose(&table, 256, ncclInt32, &plan) && oh_plan_choose(&table, 257, ncclInt32, &plan),
            "look-up: handed back between two sizes that are served, and below the first");
+    tap_ok(oh_plan_some_count(&table, ncclFloat64) == 125 && oh_plan_some_count(&table, ncclInt64) == 8192 &&
+               oh_plan_some_count(&table, OH_NCCL_FP8_E4M3) == 0 && oh_plan_some_count(&table, (ncclDataType_t)99) == 0,
+           "a count that is served, also where the smallest are not");
     tap_ok(parse(HEAD KEY "end\n", &table, &fault) == OH_TUNING_FOUND && oh_plan_table_valid(&table, 4) &&
                oh_plan_table_end(&table) == 0 && !oh_plan_choose(&table, 1, ncclFloat32, &plan),
            "a table without rows hands everything back");
