@@ -96,11 +96,7 @@ static const struct option long_options[] = {
 
 static const char *long_name(int option)
 {
-    const struct option *entry = long_options;
-    while (entry->name && entry->val != option) {
-        entry++;
-    }
-    return entry->name;
+    return oh_tool_long_name(long_options, option);
 }
 
 /* --- values ----------------------------------------------------------------------------------------------------- */
@@ -130,29 +126,9 @@ static bool parse_flag(const char *name, const char *text, bool *flag_p)
     return true;
 }
 
-/* Sets chosen_p[i] for each name of a list that is the i-th word; "all" is all of them. */
 static bool parse_list(const char *option, const char *list, const char *(*word)(int i), int words, bool *chosen_p)
 {
-    char copy[256], all[256] = "";
-    char *rest = copy;
-    bool everything = strcmp(list, "all") == 0;
-    for (int i = 0; i < words; i++) {
-        chosen_p[i] = everything;
-        strcat(strcat(all, i ? ", " : ""), word(i));
-    }
-    snprintf(copy, sizeof copy, "%s", list);
-    for (const char *name; !everything && (name = strsep(&rest, ",")) != NULL;) {
-        int i = 0;
-        while (i < words && strcmp(name, word(i)) != 0) {
-            i++;
-        }
-        if (i == words) {
-            oh_tool_error("perf: --%s %s: '%s' is none of %s", option, list, name, all);
-            return false;
-        }
-        chosen_p[i] = true;
-    }
-    return true;
+    return oh_tool_list("perf", option, list, word, words, chosen_p);
 }
 
 static const char *type_name(int i)

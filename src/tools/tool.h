@@ -32,6 +32,17 @@ int oh_tool_tune(int argc, char **argv);
 bool oh_tool_number(const char *command, const char *option, const char *text, bool units, size_t min, size_t max,
                     size_t *number_p);
 
+/*
+ * An option's list of words, separated by commas: sets chosen_p[i] for each that is word(i), and clears the others;
+ * "all" is all of them, which together have less than 256 letters. Returns false, as above.
+ */
+bool oh_tool_list(const char *command, const char *option, const char *list, const char *(*word)(int i), int words,
+                  bool *chosen_p);
+
+/* The long name of an option, as getopt_long returned it; NULL: none. */
+struct option;
+const char *oh_tool_long_name(const struct option *options, int option);
+
 /* Writes "onehop: text" and a newline to stderr. */
 void oh_tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -92,52 +92,20 @@ static bool parse_ranks(const char *list, struct oh_tune_options *options)
     return true;
 }
 
-static bool parse_types(const char *list, struct oh_perf_options *perf)
+static const char *type_name(int type)
 {
-    char copy[160];
-    char *rest = copy;
-    snprintf(copy, sizeof copy, "%s", list);
-    memset(perf->type, 0, sizeof perf->type);
-    for (const char *name; (name = strsep(&rest, ",")) != NULL;) {
-        int i = 0;
-        while (i < OH_PERF_TYPES && strcmp(name, oh_perf_types[i].name) != 0) {
-            i++;
-        }
-        if (i == OH_PERF_TYPES) {
-            oh_tool_error("tune: --datatype %s: there is no '%s'; see onehop perf --help", list, name);
-            return false;
-        }
-        perf->type[i] = true;
-    }
-    return true;
+    return oh_perf_types[type].name;
 }
 
-static bool parse_mode(const char *name, struct oh_perf_options *perf)
+static const char *mode_name(int mode)
 {
-    bool both = strcmp(name, "both") == 0, known = both;
-    for (int mode = 0; mode < OH_PERF_MODES; mode++) {
-        perf->mode[mode] = both || strcmp(name, oh_perf_mode_names[mode]) == 0;
-        known = known || perf->mode[mode];
-    }
-    if (!known) {
-        oh_tool_error("tune: --mode %s: graph, eager or both is needed", name);
-    }
-    return known;
-}
-
-static const char *long_name(int option)
-{
-    const struct option *entry = long_options;
-    while (entry->name && entry->val != option) {
-        entry++;
-    }
-    return entry->name;
+    return oh_perf_mode_names[mode];
 }
 
 static bool parse_int(int option, int max, int *number_p)
 {
     size_t number;
-    if (!oh_tool_number("tune", long_name(option), optarg, false, 1, (size_t)max, &number)) {
+    if (!oh_tool_number("tune", oh_tool_long_name(long_options, option), optarg, false, 1, (size_t)max, &number)) {
         return false;
     }
     *number_p = (int)number;
@@ -155,12 +123,13 @@ static bool parse_option(int option, struct oh_tune_options *options)
     case 'e':
         return oh_tool_number("tune", "maxbytes", optarg, true, 1, OH_MESSAGE_BYTES, &perf->max_bytes);
     case 'd':
-        return parse_types(optarg, perf);
+        return oh_tool_list("tune", "datatype", optarg, type_name, OH_PERF_TYPES, perf->type);
     case 'o':
         options->output = optarg;
         return true;
     case OPTION_MODE:
-        return parse_mode(optarg, perf);
+        return oh_tool_list("tune", "mode", strcmp(optarg, "both") == 0 ? "all" : optarg, mode_name, OH_PERF_MODES,
+                            perf->mode);
     case OPTION_ITERS:
         return parse_int(option, 1000, &perf->iters);
     case OPTION_ROUNDS:
@@ -349,7 +318,7 @@ int oh_tool_tune(int argc, char **argv)
         .trial_s = 5,
     };
     bool done = false;
-    parse_types("float,int32", &options.perf);
+    oh_tool_list("tune", "datatype", "float,int32", type_name, OH_PERF_TYPES, options.perf.type);
     int status = parse_options(argc, argv, &options, &done);
     if (status == OH_EXIT_OK && !done && options.perf.simulated) {
         status = oh_tool_simulate("tune", argv - 1); /* this subcommand's argv is main's from the second word on */
