@@ -58,7 +58,7 @@ __attribute__((format(printf, 1, 2))) static void warn(const char *format, ...)
     OH_WARN("%s; using the shipped table", text);
 }
 
-/* What it says of itself when it is not to be read; NULL: all is well. */
+/* Why a file is not to be read; NULL: it is. */
 static const char *refuse_file(const struct stat *status, bool asked)
 {
     if (!S_ISREG(status->st_mode)) {
@@ -114,13 +114,12 @@ static bool load_file(const char *path, bool asked, const struct oh_tuning_key *
 {
     struct oh_tuning_fault fault;
     char source[OH_TUNING_TEXT];
-    enum oh_tuning_result result = OH_TUNING_BAD;
     size_t size;
     char *text = read_file(path, asked, &size);
     if (!text) {
         return false;
     }
-    result = oh_tuning_parse(text, size, key, table_p, source, &fault);
+    enum oh_tuning_result result = oh_tuning_parse(text, size, key, table_p, source, &fault);
     free(text);
     if (result == OH_TUNING_FOUND) {
         snprintf(from_p, OH_STORE_PATH, "%s (%s)", path, source);

@@ -342,12 +342,12 @@ void oh_tuning_nccl_name(int version, char name_p[OH_TUNING_TEXT])
 
 /* src/plan/shipped.tuning, by shipped.S. */
 extern const char oh_shipped_tables[] __attribute__((visibility("hidden")));
-extern const char oh_shipped_tables_end[] __attribute__((visibility("hidden")));
+extern const uint64_t oh_shipped_size __attribute__((visibility("hidden")));
 
 void oh_tuning_shipped_text(const char **text_p, size_t *size_p)
 {
     *text_p = oh_shipped_tables;
-    *size_p = (size_t)(oh_shipped_tables_end - oh_shipped_tables);
+    *size_p = oh_shipped_size;
 }
 
 void oh_tuning_shipped(const char *gpu, uint32_t nranks, struct oh_plan_table *table_p, char source_p[OH_TUNING_TEXT])
@@ -357,8 +357,10 @@ void oh_tuning_shipped(const char *gpu, uint32_t nranks, struct oh_plan_table *t
     struct oh_tuning_fault fault;
     const char *text;
     size_t size;
-    bool is_simulated = strncmp(gpu, simulated, sizeof simulated - 1) == 0;
-    snprintf(key.gpu, sizeof key.gpu, "%s", gpu + (is_simulated ? sizeof simulated - 1 : 0));
+    if (strncmp(gpu, simulated, sizeof simulated - 1) == 0) {
+        gpu += sizeof simulated - 1;
+    }
+    snprintf(key.gpu, sizeof key.gpu, "%s", gpu);
     oh_tuning_shipped_text(&text, &size);
     if (oh_tuning_parse(text, size, &key, table_p, source_p, &fault) != OH_TUNING_FOUND) {
         *table_p = (struct oh_plan_table){.nranks = nranks}; /* nothing is served; a test shows that it is never so */

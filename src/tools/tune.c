@@ -243,6 +243,11 @@ static bool measure_all(struct oh_tune_options *options, struct oh_tune *tune, F
         if (!oh_tune_measure(&tune[i])) {
             return false;
         }
+        if (tune[i].out_of_time && !tune[i].ready) {
+            oh_tool_error("tune: the time (--time %d) was over before %u ranks had started", options->time_s,
+                          tune[i].key.nranks);
+            return false;
+        }
         oh_tune_print(report, &tune[i]);
         fflush(report);
     }

@@ -57,6 +57,7 @@ struct oh_tune {
     int points;
     struct oh_tune_point point[OH_TUNE_POINTS];
     uint64_t deadline_ns;
+    bool ready; /* ranks have been ready to measure */
     bool out_of_time;
 };
 

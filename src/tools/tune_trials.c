@@ -249,8 +249,9 @@ static bool run_team(struct trials *trials)
     trials->begun_ns = oh_now_ns();
     bool well = oh_team_run(&team);
     clear_progress();
-    if (trials->shared->nccl_version > 0) {
+    if (atomic_load(&trials->shared->ready)) {
         oh_tuning_nccl_name(trials->shared->nccl_version, tune->key.nccl);
+        tune->ready = true;
     }
     return well || (!oh_team_signal() && go_on(trials));
 }

@@ -99,12 +99,22 @@ static void ask_gpu(const struct oh_driver *driver, CUdevice device, struct oh_t
     }
 }
 
+static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
+static char driver_version[80]; /* NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE */
+
+static void ask_driver_version(void)
+{
+    const struct oh_nvml *nvml = oh_nvml_get();
+    if (!nvml || nvml->driver_version(driver_version, sizeof driver_version) != OH_NVML_SUCCESS) {
+        driver_version[0] = '\0';
+    }
+    driver_version[sizeof driver_version - 1] = '\0';
+}
+
 void oh_topo_driver_version(char *version_p, size_t size)
 {
-    char version[80] = ""; /* NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE */
-    const struct oh_nvml *nvml = oh_nvml_get();
-    bool known = nvml && nvml->driver_version(version, sizeof version) == OH_NVML_SUCCESS && version[0];
-    snprintf(version_p, size, "%s", known ? version : "unknown");
+    pthread_once(&driver_once, ask_driver_version);
+    snprintf(version_p, size, "%s", driver_version[0] ? driver_version : "unknown");
 }
 
 void oh_topo_gpu_gather(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p)

@@ -95,7 +95,7 @@ tune -b 256K -e 256K -d float --mode graph --iters 1000 --rounds 900 --trial 1 -
     grep -qE '^  marker +256K  oneshot_marker' "$XDG_CACHE_HOME/onehop/$name"
 tap_point $? "a trial that takes too long leaves its size as shipped" "$(what_it_said; cat "$XDG_CACHE_HOME"/onehop/*)"
 rm -rf "$XDG_CACHE_HOME"
-tune -b 256K -e 256K -d float --mode graph --iters 1000 --rounds 900 --trial 100 --time 2
+tune -b 256K -e 256K -d float --mode graph --iters 1000 --rounds 900 --trial 100 --time 10
 [ "$status" = 0 ] && grep -q 'as shipped: time ran out' "$out" &&
     grep -qE '^  marker +256K  oneshot_marker' "$XDG_CACHE_HOME/onehop/$name"
 tap_point $? "so does a time that runs out" "$(what_it_said; cat "$XDG_CACHE_HOME"/onehop/*)"
