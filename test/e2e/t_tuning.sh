@@ -3,6 +3,8 @@
 # that cannot be taken gives one WARN and leaves the shipped one; results have the same bits under any table.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
+export ONEHOP_SHM_DIR=$meeting
+
 # head_of RANKS [GPU]: the head of a table for the simulated node.
 head_of() {
     printf 'onehop-tuning 1\ntable\n gpu %s\n ranks %d\n driver *\n nccl *\n source a test\n' "${2-SIMULATED NVIDIA H200}" "$1"
@@ -169,4 +171,5 @@ for seed in 1 2 3 4 5 6 7 8 9; do
 done
 [ "$(sort -u "$scratch/used" | wc -l)" = 5 ]
 tap_point $? "the random tables had all algorithms" "$(sort "$scratch/used" | uniq -c)"
+expect_no_files
 tap_done
