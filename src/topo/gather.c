@@ -105,7 +105,8 @@ static char driver_version[80]; /* NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE */
 static void ask_driver_version(void)
 {
     const struct oh_nvml *nvml = oh_nvml_get();
-    if (!nvml || nvml->driver_version(driver_version, sizeof driver_version) != OH_NVML_SUCCESS) {
+    if (!nvml || !nvml->driver_version ||
+        nvml->driver_version(driver_version, sizeof driver_version) != OH_NVML_SUCCESS) {
         driver_version[0] = '\0';
     }
     driver_version[sizeof driver_version - 1] = '\0';

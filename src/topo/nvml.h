@@ -53,7 +53,6 @@ struct oh_nvml_fabric {
 /* X(field, exported symbol, parameter list); all return nvmlReturn_t, an int. */
 #define OH_NVML_FUNCTIONS(X)                                                                                           \
     X(init, nvmlInit_v2, (void))                                                                                       \
-    X(driver_version, nvmlSystemGetDriverVersion, (char *, unsigned int))                                              \
     X(device_by_bus_id, nvmlDeviceGetHandleByPciBusId_v2, (const char *, oh_nvml_device_t *))                          \
     X(p2p_status, nvmlDeviceGetP2PStatus, (oh_nvml_device_t, oh_nvml_device_t, int, int *))                            \
     X(mig_mode, nvmlDeviceGetMigMode, (oh_nvml_device_t, unsigned int *, unsigned int *))                              \
