@@ -144,23 +144,20 @@ bool oh_tool_parse_via(const char *name, enum oh_via *via_p)
 
 int oh_tool_run(int argc, char **argv)
 {
-    const char *way = NULL;
     bool stats = false;
-    const struct oh_option options[] = {{"via", NULL, &way}, {"stats", &stats, NULL}};
     enum oh_via via = OH_VIA_PRELOAD;
-    int status;
-    if (!oh_options_read(argc, argv, help, options, sizeof options / sizeof *options, &status)) {
+    const struct oh_option options[] = {
+        {"via", 0, oh_option_via, &via}, {"stats", 0, NULL, &stats}, {NULL, 0, NULL, NULL}};
+    int status, first = oh_options_read(argc, argv, help, options, &status);
+    if (first < 0) {
         return status;
     }
-    if (way && !oh_tool_parse_via(way, &via)) {
-        return OH_EXIT_USAGE;
-    }
-    if (optind == argc) {
+    if (first == argc) {
         oh_tool_error("run: which program? See onehop run --help");
         return OH_EXIT_USAGE;
     }
     if (!oh_tool_reach(via)) {
         return OH_EXIT_FAILED;
     }
-    return stats ? run_with_stats(argv + optind) : oh_tool_exec(argv + optind);
+    return stats ? run_with_stats(argv + first) : oh_tool_exec(argv + first);
 }

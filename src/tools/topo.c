@@ -176,18 +176,21 @@ static const char *contradiction(const struct request *request)
 int oh_tool_topo(int argc, char **argv)
 {
     struct request request = {0};
-    const struct oh_option options[] = {
-        {"measure", &request.measure, NULL}, {"json", &request.json, NULL}, {"dot", &request.dot, NULL},
-        {"svg", NULL, &request.svg},         {"save", NULL, &request.save}, {"load", NULL, &request.load},
-    };
+    const struct oh_option options[] = {{"measure", 0, NULL, &request.measure},
+                                        {"json", 0, NULL, &request.json},
+                                        {"dot", 0, NULL, &request.dot},
+                                        {"svg", 0, oh_option_text, &request.svg},
+                                        {"save", 0, oh_option_text, &request.save},
+                                        {"load", 0, oh_option_text, &request.load},
+                                        {NULL, 0, NULL, NULL}};
     struct oh_node node;
-    int status;
-    if (!oh_options_read(argc, argv, help, options, sizeof options / sizeof *options, &status)) {
+    int status, first = oh_options_read(argc, argv, help, options, &status);
+    if (first < 0) {
         return status;
     }
     const char *wrong = contradiction(&request);
-    if (optind != argc) {
-        oh_tool_error("topo: '%s' is one argument too many; see onehop topo --help", argv[optind]);
+    if (first < argc) {
+        oh_tool_error("topo: '%s' is one argument too many; see onehop topo --help", argv[first]);
         return OH_EXIT_USAGE;
     }
     if (wrong) {
