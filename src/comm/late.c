@@ -45,6 +45,7 @@ static void settle_when_reached(struct oh_comm *comm)
     if (comm->late.first != 0 && !comm->late.passing && comm->late.calls + 1 >= comm->late.first) {
         atomic_store_explicit(&comm->served, true, memory_order_release);
         atomic_store_explicit(&comm->settled, true, memory_order_release);
+        oh_board_show(comm);
     }
 }
 

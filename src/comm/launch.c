@@ -116,9 +116,9 @@ static CUresult launch_list(const struct oh_burst *burst, const struct oh_call *
 
 static void count_call(const struct oh_call *call, enum onehop_algorithm algorithm)
 {
-    struct oh_comm *comm = call->comm;
-    atomic_fetch_add_explicit(&comm->calls[algorithm], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&comm->bytes, call->count * oh_type_size(call->type), memory_order_relaxed);
+    struct oh_counters *counters = oh_comm_counters(call->comm);
+    oh_count(&counters->calls[algorithm], 1);
+    oh_count(&counters->bytes, call->count * oh_type_size(call->type));
 }
 
 /* For every other stream of the burst: the burst's stream waits for it (`before`), or it for the burst's stream. */

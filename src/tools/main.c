@@ -18,6 +18,7 @@ static const struct {
     {"perf", oh_tool_perf, "measure stock NCCL and onehop side by side on this machine's GPUs"},
     {"topo", oh_tool_topo, "show how the GPUs are joined, and whether onehop serves them"},
     {"doctor", oh_tool_doctor, "say whether onehop is in effect, on this machine or in a program, and if not, why"},
+    {"stat", oh_tool_stat, "show what onehop has served in processes that run"},
 };
 
 static void usage(FILE *stream)

@@ -23,6 +23,7 @@ int oh_tool_run(int argc, char **argv);
 int oh_tool_perf(int argc, char **argv);
 int oh_tool_topo(int argc, char **argv);
 int oh_tool_doctor(int argc, char **argv);
+int oh_tool_stat(int argc, char **argv);
 
 /* Writes "onehop: text" and a newline to stderr. */
 void oh_tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
