@@ -18,6 +18,17 @@ static struct oh_board_head at_home; /* in its place where there is no board */
 static bool tried;
 static uint32_t hint; /* no row before it is free */
 
+/* The memory is there before it is used: a page that cannot be had would end the process at the first store. */
+static bool reserve(int fd)
+{
+    int error;
+    do {
+        error = posix_fallocate(fd, 0, sizeof(struct oh_board));
+    } while (error == EINTR);
+    errno = error;
+    return error == 0;
+}
+
 /* The descriptor stays open for readers, and is used no more here: the application may close it. */
 static struct oh_board *make_board(void)
 {
@@ -27,7 +38,7 @@ static struct oh_board *make_board(void)
         return NULL;
     }
     void *memory = MAP_FAILED;
-    if (fchmod(fd, 0600) == 0 && ftruncate(fd, sizeof(struct oh_board)) == 0 &&
+    if (fchmod(fd, 0600) == 0 && ftruncate(fd, sizeof(struct oh_board)) == 0 && reserve(fd) &&
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
         memory = mmap(NULL, sizeof(struct oh_board), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     }

@@ -23,7 +23,7 @@
 
 #define OH_BOARD_NAME "onehop-board" /* of the memfd: "/memfd:onehop-board (deleted)" in /proc/N/fd */
 #define OH_BOARD_MAGIC "onehop\nB"   /* 8 bytes, no final zero */
-#define OH_BOARD_ROWS 2048           /* as many as the registry takes; what is not used takes no memory */
+#define OH_BOARD_ROWS 512            /* 192 KiB; more communicators are not shown */
 
 /* The facts of a communicator: everything of a record but the counters. */
 struct oh_board_facts {

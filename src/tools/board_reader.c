@@ -18,7 +18,7 @@ const char *oh_board_words(enum oh_board_answer answer)
 {
     static const char *const words[] = {
         [OH_BOARD_SEEN] = "",
-        [OH_BOARD_NONE] = "shows no communicator: none was made yet with onehop in front, or it was ended by a fork",
+        [OH_BOARD_NONE] = "shows no communicator: it has made none with onehop in front of NCCL",
         [OH_BOARD_FORBIDDEN] = "may not be looked at: it belongs to another user",
         [OH_BOARD_GONE] = "is not there",
         [OH_BOARD_OTHER] = "has another version of onehop: use the command of that version",

@@ -16,25 +16,24 @@
 #include "tools/supervise.h"
 #include "tools/tool.h"
 
-static const char help[] =
-    "usage: onehop doctor [--json]\n"
-    "       onehop doctor [--json] --pid N\n"
-    "       onehop doctor [--json] [--via preload|plugin|audit] [--] PROGRAM [ARGS]\n"
-    "\n"
-    "Without arguments: would onehop serve on this machine, and if not, why not?\n"
-    "With --pid: which NCCL does process N have, and do its calls reach onehop?\n"
-    "With a program: runs it under onehop to its end, looks at all its processes, and\n"
-    "says what was served. What the program writes to stdout goes to stderr.\n"
-    "\n"
-    "  --pid N     look at process N\n"
-    "  --via WAY   how onehop comes into the program; as for onehop run\n"
-    "  --json      the findings as JSON (the fields: doc/tools.md)\n"
-    "  -h, --help  this text\n"
-    "\n"
-    "Exit status: 0 yes (would be served; reaches onehop; was served), 1 no, 2 wrong\n"
-    "usage or it cannot be told.\n"
-    "\n"
-    "Example: onehop doctor -- torchrun --nproc-per-node=4 train.py\n";
+static const char help[] = "usage: onehop doctor [--json]\n"
+                           "       onehop doctor [--json] --pid N\n"
+                           "       onehop doctor [--json] [--via preload|plugin|audit] [--] PROGRAM [ARGS]\n"
+                           "\n"
+                           "Without arguments: would onehop serve on this machine, and if not, why not?\n"
+                           "With --pid: which NCCL does process N have, and do its calls reach onehop?\n"
+                           "With a program: runs it under onehop to its end, looks at all its processes, and\n"
+                           "says what was served. What the program writes to stdout goes to stderr.\n"
+                           "\n"
+                           "  --pid N     look at process N\n"
+                           "  --via WAY   how onehop comes into the program; as for onehop run\n"
+                           "  --json      the findings as JSON (the fields: doc/tools.md)\n"
+                           "  -h, --help  this text\n"
+                           "\n"
+                           "Exit status: 0 yes (would be served; reaches onehop; was served), 1 no, 2 wrong\n"
+                           "usage or it cannot be told.\n"
+                           "\n"
+                           "Example: onehop doctor -- torchrun --nproc-per-node=4 train.py\n";
 
 static void decide(struct oh_doctor_report *report, enum oh_answer answer, const char *reason)
 {

@@ -18,23 +18,22 @@
 
 #define NET_PLUGIN_NAME_MAX 254 /* NCCL keeps a plugin's name in 255 bytes */
 
-static const char help[] =
-    "usage: onehop run [--via preload|plugin|audit] [--stats] [--] PROGRAM [ARGS]\n"
-    "\n"
-    "Runs PROGRAM so that onehop serves the ncclAllReduce calls that it can.\n"
-    "\n"
-    "  --via preload  by LD_PRELOAD (this is the default)\n"
-    "  --via plugin   by NCCL_NET_PLUGIN: NCCL itself loads onehop\n"
-    "  --via audit    by LD_PRELOAD and LD_AUDIT\n"
-    "  --stats        say at the end how many calls were served, in all processes,\n"
-    "                 and why others were not; sets ONEHOP_STATS=1 unless it is set\n"
-    "  -h, --help     this text\n"
-    "\n"
-    "Environment: ONEHOP_LIBRARY is the libonehop.so to use.\n"
-    "Exit status: that of PROGRAM; 2 for wrong usage, 126 when PROGRAM cannot be\n"
-    "executed, 127 when it is not found, 1 when a file of onehop is not found.\n"
-    "\n"
-    "Example: onehop run --stats -- torchrun --nproc-per-node=4 train.py\n";
+static const char help[] = "usage: onehop run [--via preload|plugin|audit] [--stats] [--] PROGRAM [ARGS]\n"
+                           "\n"
+                           "Runs PROGRAM so that onehop serves the ncclAllReduce calls that it can.\n"
+                           "\n"
+                           "  --via preload  by LD_PRELOAD (this is the default)\n"
+                           "  --via plugin   by NCCL_NET_PLUGIN: NCCL itself loads onehop\n"
+                           "  --via audit    by LD_PRELOAD and LD_AUDIT\n"
+                           "  --stats        say at the end how many calls were served, in all processes,\n"
+                           "                 and why others were not; sets ONEHOP_STATS=1 unless it is set\n"
+                           "  -h, --help     this text\n"
+                           "\n"
+                           "Environment: ONEHOP_LIBRARY is the libonehop.so to use.\n"
+                           "Exit status: that of PROGRAM; 2 for wrong usage, 126 when PROGRAM cannot be\n"
+                           "executed, 127 when it is not found, 1 when a file of onehop is not found.\n"
+                           "\n"
+                           "Example: onehop run --stats -- torchrun --nproc-per-node=4 train.py\n";
 
 /* Puts value in front of what the variable holds. False when it does not fit, or the value has a separator in it. */
 static bool prepend(const char *name, const char *value, const char *separators, const char *before)

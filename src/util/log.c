@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "util/env.h"
@@ -33,22 +34,44 @@ enum oh_log_level oh_log_level(void)
 #define FD_UNREAD (-1)
 
 static atomic_int log_fd = FD_UNREAD;
+static dev_t log_device; /* these two are written once, before log_fd, if that is a file's */
+static ino_t log_inode;
+
+/* Opens the file that the user wants, or takes stderr. */
+static int open_destination(void)
+{
+    const char *pattern = oh_env_path(OH_ENV_DEBUG_FILE, NULL);
+    struct stat status;
+    int fd = pattern ? oh_output_open(pattern) : STDERR_FILENO;
+    if (fd < 0) {
+        OH_WARN("ONEHOP_DEBUG_FILE=%s cannot be opened (%s); the log goes to stderr", pattern, strerror(errno));
+        return STDERR_FILENO;
+    }
+    if (fd != STDERR_FILENO && fstat(fd, &status) == 0) {
+        log_device = status.st_dev;
+        log_inode = status.st_ino;
+    }
+    return fd;
+}
+
+/* The application may have closed it, as daemons do, and opened something else by its number. */
+static bool is_still_ours(int fd)
+{
+    struct stat status;
+    return fd == STDERR_FILENO ||
+           (fstat(fd, &status) == 0 && status.st_dev == log_device && status.st_ino == log_inode);
+}
 
 /* One thread opens the file; what others say meanwhile, and what opening it gives rise to, goes to stderr. */
 static int destination(void)
 {
     static atomic_flag taken = ATOMIC_FLAG_INIT;
-    int fd = atomic_load_explicit(&log_fd, memory_order_relaxed);
+    int fd = atomic_load_explicit(&log_fd, memory_order_acquire);
     if (fd != FD_UNREAD || atomic_flag_test_and_set(&taken)) {
         return fd == FD_UNREAD ? STDERR_FILENO : fd;
     }
-    const char *pattern = oh_env_path(OH_ENV_DEBUG_FILE, NULL);
-    fd = pattern ? oh_output_open(pattern) : STDERR_FILENO;
-    if (fd < 0) {
-        OH_WARN("ONEHOP_DEBUG_FILE=%s cannot be opened (%s); the log goes to stderr", pattern, strerror(errno));
-        fd = STDERR_FILENO;
-    }
-    atomic_store_explicit(&log_fd, fd, memory_order_relaxed);
+    fd = open_destination();
+    atomic_store_explicit(&log_fd, fd, memory_order_release);
     return fd;
 }
 
@@ -73,8 +96,8 @@ static size_t compose(char line_p[LINE_MAX_BYTES], size_t *head_p, const char *t
 
 void oh_log_raw(const char *line, size_t length)
 {
-    int saved = errno;
-    oh_output_write(destination(), line, length);
+    int saved = errno, fd = destination();
+    oh_output_write(is_still_ours(fd) ? fd : STDERR_FILENO, line, length);
     errno = saved;
 }
 
