@@ -97,7 +97,7 @@ void oh_comm_describe(struct oh_comm *comm, onehop_comm_info_t *info_p)
         .handed_back = oh_stats_back(&record),
         .bytes = record.bytes,
         .staging_bytes = record.memory,
-        .setup_ms = comm->setup_ms,
+        .setup_ms = (double)record.setup_us / 1000,
         .handed_back_bytes = record.back_bytes,
     };
     memcpy(info_p->reason, record.reason, sizeof info_p->reason);
