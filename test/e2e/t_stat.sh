@@ -8,6 +8,7 @@ live=$abs_top_builddir/test/e2e/sim_live
 jobs=()
 trap 'kill "${jobs[@]}" 2>/dev/null; rm -rf "$scratch" "$meeting"' EXIT
 unset ONEHOP_STATS ONEHOP_DEBUG
+export ONEHOP_SHM_DIR=$meeting
 
 # start NAME RANK: a rank of job NAME. Its pid is in ${pid_NAME_RANK}; it takes commands from, and answers to, a fifo.
 start() {
@@ -217,4 +218,5 @@ tap_point $? "a file that cannot be had: said once, and stderr has the log" "$(c
 ONEHOP_DEBUG_FILE=/dev/full ONEHOP_STATS=json:/dev/full run_app --nranks 2 --counts 5
 [ "$status" = 0 ]
 tap_point $? "what is no file is not written to" "$(cat "$out")"
+expect_no_files
 tap_done
