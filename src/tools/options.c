@@ -44,7 +44,7 @@ static void translate(const struct oh_option *options, struct option *long_p, ch
     int row = 0;
     *letters_p++ = '+';
     *letters_p++ = 'h';
-    for (; options[row].name && row < OPTIONS_MAX; row++) {
+    for (; row < OPTIONS_MAX && options[row].name; row++) {
         int argument = options[row].take ? required_argument : no_argument;
         long_p[row] = (struct option){options[row].name, argument, NULL, FIRST_CODE + row};
         if (options[row].letter) {
