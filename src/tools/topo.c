@@ -18,29 +18,28 @@
 
 #define RECORDING_BYTES (16u << 20) /* hwloc's XML of the largest machines has one */
 
-static const char help[] =
-    "usage: onehop topo [--measure] [--json | --dot] [--svg FILE] [--save FILE]\n"
-    "                   [--load FILE]\n"
-    "\n"
-    "Shows the GPUs that CUDA sees here (CUDA_VISIBLE_DEVICES applies), where they\n"
-    "sit, how each pair is joined, and whether onehop serves a communicator over all\n"
-    "of them; if not, which pair is the cause and what could be done.\n"
-    "\n"
-    "  --measure    also bandwidth and latency of every pair; takes seconds, and\n"
-    "               disturbs what runs on these GPUs\n"
-    "  --json       as JSON (the fields: doc/tools.md)\n"
-    "  --dot        as a graph for graphviz\n"
-    "  --svg FILE   draw it to FILE as well (calls graphviz)\n"
-    "  --save FILE  record everything in FILE as well: text, to be sent or kept\n"
-    "  --load FILE  show what was recorded there, not this machine; needs no GPU\n"
-    "  -h, --help   this text\n"
-    "\n"
-    "Exit status: 0 when onehop serves, 1 when it does not, 2 for wrong usage or when\n"
-    "something asked for cannot be done (a file, a measurement).\n"
-    "\n"
-    "For example, on the machine in question, then anywhere:\n"
-    "  onehop topo --save node.topo\n"
-    "  onehop topo --load node.topo --svg node.svg\n";
+static const char help[] = "usage: onehop topo [--measure] [--json | --dot] [--svg FILE] [--save FILE]\n"
+                           "                   [--load FILE]\n"
+                           "\n"
+                           "Shows the GPUs that CUDA sees here (CUDA_VISIBLE_DEVICES applies), where they\n"
+                           "sit, how each pair is joined, and whether onehop serves a communicator over all\n"
+                           "of them; if not, which pair is the cause and what could be done.\n"
+                           "\n"
+                           "  --measure    also bandwidth and latency of every pair; takes seconds, and\n"
+                           "               disturbs what runs on these GPUs\n"
+                           "  --json       as JSON (the fields: doc/tools.md)\n"
+                           "  --dot        as a graph for graphviz\n"
+                           "  --svg FILE   draw it to FILE as well (calls graphviz)\n"
+                           "  --save FILE  record everything in FILE as well: text, to be sent or kept\n"
+                           "  --load FILE  show what was recorded there, not this machine; needs no GPU\n"
+                           "  -h, --help   this text\n"
+                           "\n"
+                           "Exit status: 0 when onehop serves, 1 when it does not, 2 for wrong usage or when\n"
+                           "something asked for cannot be done (a file, a measurement).\n"
+                           "\n"
+                           "For example, on the machine in question, then anywhere:\n"
+                           "  onehop topo --save node.topo\n"
+                           "  onehop topo --load node.topo --svg node.svg\n";
 
 struct request {
     bool measure, json, dot;
