@@ -3,8 +3,14 @@
  * onehop.h - public C API of libonehop.so
  *
  * A program needs none of this to be served: the library is loaded in front of NCCL and takes the calls it can
- * serve. The functions here let a program (or a tool) ask what happened. Look them up with dlsym if the library
- * may be absent.
+ * serve. The functions here let a program (or a tool) ask what happened. Do not link libonehop.so: where it is not
+ * loaded, the program is to run all the same. Either look functions up by dlsym(RTLD_DEFAULT, ...), or declare them
+ * weak by defining ONEHOP_WEAK before this header is included, and compare with NULL:
+ *
+ *   #define ONEHOP_WEAK
+ *   #include <onehop/onehop.h>
+ *   onehop_process_info_t info = {0};
+ *   if (onehopProcessInfo && onehopProcessInfo(&info, sizeof info) == 0) ...
  *
  * Thread-safety: every function may be called from any thread; onehopCommInfo not while its communicator is being
  * created or destroyed by another thread.
@@ -17,6 +23,12 @@
 
 #ifdef __cplusplus
 extern "C" {
+#endif
+
+#if defined(ONEHOP_WEAK)
+#define ONEHOP_API __attribute__((weak))
+#else
+#define ONEHOP_API
 #endif
 
 #define ONEHOP_VERSION_MAJOR 0
@@ -34,30 +46,71 @@ enum onehop_algorithm {
     ONEHOP_ALGORITHMS = 5
 };
 
-/* What onehop knows of one communicator. Filled up to the size the caller passes, so it may grow at the end. */
+/* Why a call went to NCCL; the order is part of the API. Words for each: onehopReasonText. */
+enum onehop_reason {
+    ONEHOP_REASON_OFF = 0,  /* the communicator is not served; onehop_comm_info_t says why */
+    ONEHOP_REASON_OP = 1,   /* an operation that is not served */
+    ONEHOP_REASON_TYPE = 2, /* a type that is not served */
+    ONEHOP_REASON_SIZE = 3, /* a size that is not served */
+    ONEHOP_REASONS = 4
+};
+
+/* Lengths of arrays below; what is behind the last algorithm or reason is 0. */
+#define ONEHOP_ALGORITHMS_ROOM 16
+#define ONEHOP_REASONS_ROOM 8
+
+/*
+ * What onehop knows of one communicator. A structure's version is its size: new fields come at the end, the library
+ * fills in no more than the caller's size, and a caller that may meet an older library sets the structure to zero
+ * first.
+ */
 typedef struct onehop_comm_info {
-    int served;                        /* 1: eligible calls run on onehop, 0: all calls go to NCCL */
-    int rank;                          /* this process's rank in the communicator */
-    int nranks;                        /* ranks in the communicator */
-    char reason[160];                  /* why not served; empty when served */
-    uint64_t handed_back;              /* ncclAllReduce calls passed on to NCCL */
-    uint64_t bytes;                    /* message bytes of the calls served */
-    uint64_t staging_bytes;            /* device memory held for this communicator on this rank's GPU */
-    double setup_ms;                   /* time that onehop added to the communicator's creation */
-    uint64_t calls[ONEHOP_ALGORITHMS]; /* ncclAllReduce calls launched by onehop, by algorithm; may grow */
+    int served;                                   /* 1: eligible calls run on onehop, 0: all calls go to NCCL */
+    int rank;                                     /* this process's rank in the communicator */
+    int nranks;                                   /* ranks in the communicator */
+    char reason[160];                             /* why not served; empty when served */
+    uint64_t handed_back;                         /* ncclAllReduce calls passed on to NCCL */
+    uint64_t bytes;                               /* message bytes of the calls served */
+    uint64_t staging_bytes;                       /* device memory held for this communicator on this rank's GPU */
+    double setup_ms;                              /* time that onehop added to the communicator's creation */
+    uint64_t calls[ONEHOP_ALGORITHMS_ROOM];       /* ncclAllReduce calls launched by onehop, by algorithm */
+    uint64_t handed_back_by[ONEHOP_REASONS_ROOM]; /* handed_back, by reason */
+    uint64_t handed_back_bytes;                   /* message bytes of the calls handed back */
 } onehop_comm_info_t;
 
+/* All communicators of the process, those that have ended included. */
+typedef struct onehop_process_info {
+    uint64_t communicators;     /* that live, and that onehop knows */
+    uint64_t served;            /* of these: eligible calls run on onehop */
+    uint64_t ended;             /* communicators that have been destroyed or aborted */
+    uint64_t served_calls;      /* ncclAllReduce calls launched by onehop */
+    uint64_t bytes;             /* message bytes of these */
+    uint64_t handed_back;       /* ncclAllReduce calls passed on to NCCL */
+    uint64_t handed_back_bytes; /* message bytes of these */
+    uint64_t unknown_calls;     /* ncclAllReduce calls on communicators that onehop does not know */
+    uint64_t staging_bytes;     /* device memory held for the communicators that live */
+    uint64_t calls[ONEHOP_ALGORITHMS_ROOM];
+    uint64_t handed_back_by[ONEHOP_REASONS_ROOM];
+} onehop_process_info_t;
+
 /* Returns ONEHOP_VERSION_CODE of the loaded library. */
-int onehopVersion(void);
+ONEHOP_API int onehopVersion(void);
 
 /*
  * Fills *info (its first `size` bytes, pass sizeof *info) for an ncclComm_t.
  * Returns 0, or -1 when the communicator is unknown to onehop or an argument is NULL; *info is then untouched.
  */
-int onehopCommInfo(const void *nccl_comm, onehop_comm_info_t *info, size_t size);
+ONEHOP_API int onehopCommInfo(const void *nccl_comm, onehop_comm_info_t *info, size_t size);
+
+/* The same for all of the process. Returns 0, or -1 when info is NULL. */
+ONEHOP_API int onehopProcessInfo(onehop_process_info_t *info, size_t size);
+
+/* A short name of a reason as in the statistics, and words for people; NULL when out of range. Static storage. */
+ONEHOP_API const char *onehopReasonName(int reason);
+ONEHOP_API const char *onehopReasonText(int reason);
 
 /* The name of an algorithm as used in logs and in ONEHOP_ALGO; NULL when out of range. Static storage. */
-const char *onehopAlgorithmName(int algorithm);
+ONEHOP_API const char *onehopAlgorithmName(int algorithm);
 
 #ifdef __cplusplus
 }

@@ -375,6 +375,7 @@ static bool put_decision(struct oh_setup *setup)
         memcpy(comm->reason, setup->reason, sizeof comm->reason);
         atomic_store(&comm->settled, true);
     }
+    oh_board_show(comm);
     pthread_mutex_unlock(&comm->late.mutex);
     return on;
 }

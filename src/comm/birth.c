@@ -13,6 +13,7 @@
 #include "comm/agree.h"
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/nvtx.h"
 
 /* How long a rank waits for the others. They have just left the same barrier inside NCCL. */
 #define AGREEMENT_NS (UINT64_C(10) * 1000 * 1000 * 1000)
@@ -132,10 +133,16 @@ static struct oh_setup *adopt(struct oh_birth *birth, ncclComm_t nccl)
     while ((stale = oh_comm_find(nccl))) { /* destroyed unseen by onehop, and NCCL has given its handle again */
         oh_comm_retire(stale);
     }
+    oh_nvtx_start(oh_algorithm_name, ONEHOP_ALGORITHMS);
+    oh_board_enter(comm);
     if (oh_registry_add(comm) != ncclSuccess) {
+        oh_board_leave(comm);
         abandon(birth, "a rank has more communicators than onehop keeps track of");
         goto err_free;
     }
+    pthread_mutex_lock(&comm->late.mutex);
+    oh_board_show(comm);
+    pthread_mutex_unlock(&comm->late.mutex);
     return setup;
 
 err_free:

@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "comm/board.h"
 #include "comm/key.h"
 #include "comm/segment.h"
 #include "comm/staging.h"
@@ -117,9 +118,8 @@ struct oh_comm {
     atomic_uint entered; /* threads between oh_comm_enter and oh_comm_leave */
     struct oh_watch watch;
 
-    atomic_uint_fast64_t calls[ONEHOP_ALGORITHMS];
-    atomic_uint_fast64_t back[OH_BACKS]; /* handed back, by reason */
-    atomic_uint_fast64_t bytes;
+    struct oh_board_row *row;    /* where its calls are counted; NULL: in the next (board.h) */
+    struct oh_counters counters; /* see oh_comm_counters */
     double setup_ms;
 
     struct oh_comm *next; /* list of the retired */
@@ -231,7 +231,10 @@ void oh_comm_ops_forget(struct oh_comm *comm);
 bool oh_comm_op_find(const struct oh_comm *comm, ncclRedOp_t op, ncclDataType_t type, struct oh_op *op_p);
 
 /* Counts a call that oh_call_plan has declined, by the reason. */
-void oh_comm_count_handed_back(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op);
+void oh_comm_count_handed_back(struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op);
+
+/* Counts a call on a communicator that onehop does not know. */
+void oh_stats_count_strange(void);
 
 /*
  * Until a communicator is settled, calls are counted, the same on all ranks: those that NCCL has accepted. A call that
@@ -341,8 +344,9 @@ void oh_comm_retire(struct oh_comm *comm);
  */
 void oh_comms_reap(void);
 
-/* Fills the public description. */
+/* Fill the public descriptions, of a communicator and of all of the process. */
 void oh_comm_describe(struct oh_comm *comm, onehop_comm_info_t *info_p);
+void oh_comms_describe(onehop_process_info_t *info_p);
 
 /* Gives out the statistics of every registered communicator, where ONEHOP_STATS and ONEHOP_STATS_FILE say. */
 void oh_comms_print_stats(void);
@@ -357,6 +361,11 @@ static inline void oh_comm_leave(struct oh_comm *comm)
 {
     unsigned before = atomic_load_explicit(&comm->entered, memory_order_relaxed);
     atomic_store_explicit(&comm->entered, before - 1, memory_order_release); /* pairs with the load in retire.c */
+}
+
+static inline struct oh_counters *oh_comm_counters(struct oh_comm *comm)
+{
+    return comm->row ? &comm->row->counters : &comm->counters;
 }
 
 static inline bool oh_comm_is_awaited(const struct oh_comm *comm)
@@ -393,5 +402,6 @@ ncclResult_t oh_registry_add(struct oh_comm *comm);
 void oh_registry_remove(struct oh_comm *comm);
 void oh_registry_visit(void (*visit)(struct oh_comm *comm));
 void oh_comm_print_stats(struct oh_comm *comm);
+void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p); /* all but counters; mutex held */
 
 #endif

@@ -41,6 +41,7 @@ static void settle_when_reached(struct oh_comm *comm)
         bool sound = atomic_load(&comm->failure) == ncclSuccess && atomic_load(&comm->lost) == 0;
         atomic_store_explicit(&comm->served, sound, memory_order_release);
         atomic_store_explicit(&comm->settled, true, memory_order_release);
+        oh_board_show(comm);
     }
 }
 

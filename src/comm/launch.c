@@ -16,6 +16,7 @@
 #include "gpu/context.h"
 #include "util/env.h"
 #include "util/log.h"
+#include "util/nvtx.h"
 
 /* NCCL's own switch for the same thing. */
 static bool nccl_mixes_graphs(void)
@@ -76,6 +77,30 @@ static bool is_serial(const struct oh_burst *burst)
     return burst->graph && !burst->calls[0].comm->staging.driver->stream_get_capture_info_v3;
 }
 
+/* For a profiler, if there is one: what a launch of so many calls carries. True when close_range is due. */
+static bool open_range(const struct oh_call *calls, size_t count, enum onehop_algorithm algorithm)
+{
+    if (!oh_nvtx_on()) {
+        return false;
+    }
+    struct oh_stats_record record;
+    struct oh_nvtx_payload payload = {.comm = calls->comm->key.word[0], .algorithm = algorithm, .calls = count};
+    oh_stats_copy(oh_comm_counters(calls->comm), &record);
+    payload.sequence = oh_stats_served(&record);
+    for (size_t i = 0; i < count; i++) {
+        payload.bytes += calls[i].count * oh_type_size(calls[i].type);
+    }
+    oh_nvtx_push(&payload);
+    return true;
+}
+
+static void close_range(bool open)
+{
+    if (open) {
+        oh_nvtx_pop();
+    }
+}
+
 static CUresult launch_call(const struct oh_burst *burst, const struct oh_call *call)
 {
     const struct oh_comm *comm = call->comm;
@@ -94,7 +119,10 @@ static CUresult launch_call(const struct oh_burst *burst, const struct oh_call *
         .stream = stream_of(burst),
         .serial = is_serial(burst),
     };
-    return oh_kernel_launch(&launch, &args);
+    bool range = open_range(call, 1, call->plan.algorithm);
+    CUresult result = oh_kernel_launch(&launch, &args);
+    close_range(range);
+    return result;
 }
 
 static CUresult launch_list(const struct oh_burst *burst, const struct oh_call *calls, size_t count,
@@ -121,14 +149,17 @@ static CUresult launch_list(const struct oh_burst *burst, const struct oh_call *
         .stream = stream_of(burst),
         .serial = is_serial(burst),
     };
-    return oh_kernel_launch_list(&launch, &args);
+    bool range = open_range(calls, count, plan.algorithm);
+    CUresult result = oh_kernel_launch_list(&launch, &args);
+    close_range(range);
+    return result;
 }
 
 static void count_call(const struct oh_call *call, enum onehop_algorithm algorithm)
 {
-    struct oh_comm *comm = call->comm;
-    atomic_fetch_add_explicit(&comm->calls[algorithm], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&comm->bytes, call->count * oh_type_size(call->type), memory_order_relaxed);
+    struct oh_counters *counters = oh_comm_counters(call->comm);
+    oh_count(&counters->calls[algorithm], 1);
+    oh_count(&counters->bytes, call->count * oh_type_size(call->type));
 }
 
 /* For every other stream of the burst: the burst's stream waits for it (`before`), or it for the burst's stream. */

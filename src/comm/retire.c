@@ -59,6 +59,9 @@ void oh_comm_suspend(struct oh_comm *comm)
     oh_late_cancel(comm, "it was ended before its ranks had agreed");
     oh_comm_say_farewell(comm, OH_FAREWELL_ENDED);
     atomic_store(&comm->served, false);
+    pthread_mutex_lock(&comm->late.mutex);
+    oh_board_show(comm);
+    pthread_mutex_unlock(&comm->late.mutex);
 }
 
 /*
@@ -244,6 +247,7 @@ void oh_comm_retire(struct oh_comm *comm)
     oh_registry_remove(comm);
     oh_monitor_remove(comm);
     oh_comm_print_stats(comm);
+    oh_board_leave(comm);
     oh_comm_suspend(comm);
     oh_comm_ops_forget(comm);
     if (oh_late_leave(comm)) {

@@ -487,7 +487,7 @@ static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *
     if (failure != ncclSuccess) {
         return oh_group_depth() > 0 ? in_group(comm, failure) : failure;
     }
-    oh_comm_count_handed_back(comm, type, op);
+    oh_comm_count_handed_back(comm, count, type, op);
     if (count > 0 && oh_group_depth() > 0) {
         oh_group_pass(comm);
     }
@@ -681,6 +681,27 @@ EXPORT int onehopVersion(void)
 EXPORT const char *onehopAlgorithmName(int algorithm)
 {
     return oh_algorithm_name(algorithm);
+}
+
+EXPORT const char *onehopReasonName(int reason)
+{
+    return oh_back_key(reason);
+}
+
+EXPORT const char *onehopReasonText(int reason)
+{
+    return oh_back_words(reason);
+}
+
+EXPORT int onehopProcessInfo(onehop_process_info_t *info, size_t size)
+{
+    onehop_process_info_t full;
+    if (!info) {
+        return -1;
+    }
+    oh_comms_describe(&full);
+    memcpy(info, &full, size < sizeof full ? size : sizeof full);
+    return 0;
 }
 
 EXPORT int onehopCommInfo(const void *nccl_comm, onehop_comm_info_t *info, size_t size)

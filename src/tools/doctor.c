@@ -16,22 +16,24 @@
 #include "tools/supervise.h"
 #include "tools/tool.h"
 
-static const char help[] =
-    "usage: onehop doctor [--json]\n"
-    "       onehop doctor [--json] --pid N\n"
-    "       onehop doctor [--json] [--via preload|plugin|audit] [--] PROGRAM [ARGUMENTS]\n"
-    "\n"
-    "Without arguments: would onehop serve on this machine, and if not, why not?\n"
-    "With --pid: which NCCL does the running process N have, and do its calls reach onehop?\n"
-    "With a program: runs it under onehop to its end, looks at all its processes, and says what was served. What the\n"
-    "program writes to stdout goes to stderr.\n"
-    "\n"
-    "  --pid N     look at process N\n"
-    "  --via WAY   how onehop comes into the program; as for onehop run\n"
-    "  --json      the findings as JSON (the fields: doc/tools.md)\n"
-    "  -h, --help  this text\n"
-    "\n"
-    "Exit status: 0 yes (would be served; reaches onehop; was served), 1 no, 2 wrong usage or it cannot be told.\n";
+static const char help[] = "usage: onehop doctor [--json]\n"
+                           "       onehop doctor [--json] --pid N\n"
+                           "       onehop doctor [--json] [--via preload|plugin|audit] [--] PROGRAM [ARGS]\n"
+                           "\n"
+                           "Without arguments: would onehop serve on this machine, and if not, why not?\n"
+                           "With --pid: which NCCL does process N have, and do its calls reach onehop?\n"
+                           "With a program: runs it under onehop to its end, looks at all its processes, and\n"
+                           "says what was served. What the program writes to stdout goes to stderr.\n"
+                           "\n"
+                           "  --pid N     look at process N\n"
+                           "  --via WAY   how onehop comes into the program; as for onehop run\n"
+                           "  --json      the findings as JSON (the fields: doc/tools.md)\n"
+                           "  -h, --help  this text\n"
+                           "\n"
+                           "Exit status: 0 yes (would be served; reaches onehop; was served), 1 no, 2 wrong\n"
+                           "usage or it cannot be told.\n"
+                           "\n"
+                           "Example: onehop doctor -- torchrun --nproc-per-node=4 train.py\n";
 
 static void decide(struct oh_doctor_report *report, enum oh_answer answer, const char *reason)
 {
@@ -82,17 +84,12 @@ static int doctor_machine(bool json)
 
 /* --- a process */
 
-static int doctor_process(const char *text, bool json)
+static int doctor_process(pid_t pid, bool json)
 {
-    char *end, reason[OH_DOCTOR_TEXT];
+    char reason[OH_DOCTOR_TEXT];
     struct oh_process_report process;
     struct oh_doctor_report report = {.mode = "process", .process = &process, .processes = 1};
-    long pid = strtol(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end || pid < 1 || pid > INT_MAX) {
-        oh_tool_error("doctor: --pid %s: not a process id", text);
-        return OH_EXIT_USAGE;
-    }
-    if (!oh_process_read((pid_t)pid, &process, reason, sizeof reason)) {
+    if (!oh_process_read(pid, &process, reason, sizeof reason)) {
         oh_tool_error("doctor: %s", reason);
         return OH_EXIT_USAGE;
     }
@@ -218,23 +215,23 @@ static int doctor_program(char **argv, enum oh_via via, bool json)
 
 int oh_tool_doctor(int argc, char **argv)
 {
-    const char *pid = NULL, *way = NULL;
-    bool json = false;
-    const struct oh_option options[] = {{"pid", NULL, &pid}, {"via", NULL, &way}, {"json", &json, NULL}};
+    pid_t pid = 0;
     enum oh_via via = OH_VIA_PRELOAD;
-    int status;
-    if (!oh_options_read(argc, argv, help, options, sizeof options / sizeof *options, &status)) {
+    bool json = false;
+    const struct oh_option options[] = {{"pid", 0, oh_option_pid, &pid},
+                                        {"via", 0, oh_option_via, &via},
+                                        {"json", 0, NULL, &json},
+                                        {NULL, 0, NULL, NULL}};
+    int status, first = oh_options_read(argc, argv, help, options, &status);
+    if (first < 0) {
         return status;
     }
-    if (way && !oh_tool_parse_via(way, &via)) {
-        return OH_EXIT_USAGE;
-    }
-    if (pid && optind < argc) {
+    if (pid && first < argc) {
         oh_tool_error("doctor: a process or a program, not both; see onehop doctor --help");
         return OH_EXIT_USAGE;
     }
     if (pid) {
         return doctor_process(pid, json);
     }
-    return optind < argc ? doctor_program(argv + optind, via, json) : doctor_machine(json);
+    return first < argc ? doctor_program(argv + first, via, json) : doctor_machine(json);
 }

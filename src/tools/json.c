@@ -31,7 +31,7 @@ static size_t sequence(const unsigned char *at)
     return length;
 }
 
-static void quote(FILE *stream, const char *text)
+void oh_json_quote(FILE *stream, const char *text)
 {
     const unsigned char *at = (const unsigned char *)text;
     fputc('"', stream);
@@ -62,7 +62,7 @@ static void begin(struct oh_json *json, const char *key)
         fprintf(json->stream, "\n%*s", 2 * json->depth, "");
     }
     if (key) {
-        quote(json->stream, key);
+        oh_json_quote(json->stream, key);
         fputs(": ", json->stream);
     }
     json->filled = true;
@@ -93,7 +93,7 @@ void oh_json_text(struct oh_json *json, const char *key, const char *text)
 {
     begin(json, key);
     if (text) {
-        quote(json->stream, text);
+        oh_json_quote(json->stream, text);
     } else {
         fputs("null", json->stream);
     }

@@ -18,6 +18,9 @@ struct oh_json {
     bool filled; /* the object or array that is open has a value already */
 };
 
+/* Writes a text in quotes, for those who lay out their own line. */
+void oh_json_quote(FILE *stream, const char *text);
+
 void oh_json_open(struct oh_json *json, const char *key, char bracket);
 void oh_json_close(struct oh_json *json, char bracket);
 void oh_json_text(struct oh_json *json, const char *key, const char *text); /* NULL: null */

@@ -1,42 +1,97 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * options.c - getopt_long, driven by a table (options.h)
- */
 #include "tools/options.h"
 
 #include <getopt.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
 
 #include "tools/tool.h"
 
-#define MOST_OPTIONS 16
-#define FIRST_VALUE 256 /* beyond every character */
+#define OPTIONS_MAX 40
+#define FIRST_CODE 256 /* what getopt_long returns for row 0: no letter has this value */
 
-bool oh_options_read(int argc, char **argv, const char *help, const struct oh_option *options, size_t count,
-                     int *status_p)
+bool oh_option_text(const char *name, const char *text, void *value)
 {
-    struct option table[MOST_OPTIONS + 2] = {{"help", no_argument, NULL, 'h'}};
-    for (size_t i = 0; i < count && i < MOST_OPTIONS; i++) {
-        int argument = options[i].text_p ? required_argument : no_argument;
-        table[i + 1] = (struct option){options[i].name, argument, NULL, FIRST_VALUE + (int)i};
+    (void)name;
+    *(const char **)value = text;
+    return true;
+}
+
+bool oh_option_via(const char *name, const char *text, void *value)
+{
+    (void)name;
+    return oh_tool_parse_via(text, value);
+}
+
+bool oh_option_pid(const char *name, const char *text, void *value)
+{
+    char *end;
+    long pid = strtol(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || pid < 1 || pid > INT_MAX) {
+        oh_tool_error("--%s %s: not a process id", name, text);
+        return false;
     }
-    int option;
-    while ((option = getopt_long(argc, argv, "+h", table, NULL)) != -1) {
-        if (option == 'h') {
+    *(pid_t *)value = (pid_t)pid;
+    return true;
+}
+
+/* The same table in the form of getopt_long, and the letters of it. "+": ends at the first operand. */
+static void translate(const struct oh_option *options, struct option *long_p, char *letters_p)
+{
+    int row = 0;
+    *letters_p++ = '+';
+    *letters_p++ = 'h';
+    for (; row < OPTIONS_MAX && options[row].name; row++) {
+        int argument = options[row].take ? required_argument : no_argument;
+        long_p[row] = (struct option){options[row].name, argument, NULL, FIRST_CODE + row};
+        if (options[row].letter) {
+            *letters_p++ = options[row].letter;
+            *letters_p = ':';
+            letters_p += argument == required_argument;
+        }
+    }
+    *letters_p = '\0';
+    long_p[row] = (struct option){"help", no_argument, NULL, 'h'};
+    long_p[row + 1] = (struct option){NULL, 0, NULL, 0};
+}
+
+static const struct oh_option *row_of(const struct oh_option *options, int code)
+{
+    if (code >= FIRST_CODE) {
+        return &options[code - FIRST_CODE];
+    }
+    while (options->letter != code) {
+        options++;
+    }
+    return options;
+}
+
+int oh_options_read(int argc, char **argv, const char *help, const struct oh_option *options, int *status_p)
+{
+    struct option long_options[OPTIONS_MAX + 2];
+    char letters[2 * OPTIONS_MAX + 3];
+    int code;
+    translate(options, long_options, letters);
+    *status_p = OH_EXIT_USAGE;
+    while ((code = getopt_long(argc, argv, letters, long_options, NULL)) != -1) {
+        if (code == '?') { /* said by getopt_long */
+            return -1;
+        }
+        if (code == 'h') {
             fputs(help, stdout);
             *status_p = OH_EXIT_OK;
-            return false;
+            return -1;
         }
-        if (option < FIRST_VALUE) { /* getopt has said what is wrong */
-            *status_p = OH_EXIT_USAGE;
-            return false;
-        }
-        const struct oh_option *found = &options[option - FIRST_VALUE];
-        if (found->text_p) {
-            *found->text_p = optarg;
-        } else {
-            *found->flag_p = true;
+        const struct oh_option *option = row_of(options, code);
+        if (!option->take) {
+            *(bool *)option->value = true;
+        } else if (!option->take(option->name, optarg, option->value)) {
+            return -1;
         }
     }
-    return true;
+    *status_p = OH_EXIT_OK;
+    return optind;
 }

@@ -19,21 +19,22 @@
 #define NET_PLUGIN_NAME_MAX 254     /* NCCL keeps a plugin's name in 255 bytes */
 #define NET_PLUGIN_LIST_SINCE 22703 /* the first NCCL that takes a list of plugins */
 
-static const char help[] =
-    "usage: onehop run [--via preload|plugin|audit] [--stats] [--] PROGRAM [ARGUMENTS]\n"
-    "\n"
-    "Runs PROGRAM so that onehop serves the ncclAllReduce calls that it can.\n"
-    "\n"
-    "  --via preload  by LD_PRELOAD (this is the default)\n"
-    "  --via plugin   by NCCL_NET_PLUGIN: NCCL itself loads onehop\n"
-    "  --via audit    by LD_PRELOAD and LD_AUDIT\n"
-    "  --stats        say at the end how many calls were served, in all processes of PROGRAM, and why others were "
-    "not;\n"
-    "                 sets ONEHOP_STATS=1 unless it is set\n"
-    "  -h, --help     this text\n"
-    "\n"
-    "Environment: ONEHOP_LIBRARY is the libonehop.so to use. Exit status: that of PROGRAM; 2 for wrong usage, 126\n"
-    "when PROGRAM cannot be executed, 127 when it is not found, 1 when a file of onehop is not found.\n";
+static const char help[] = "usage: onehop run [--via preload|plugin|audit] [--stats] [--] PROGRAM [ARGS]\n"
+                           "\n"
+                           "Runs PROGRAM so that onehop serves the ncclAllReduce calls that it can.\n"
+                           "\n"
+                           "  --via preload  by LD_PRELOAD (this is the default)\n"
+                           "  --via plugin   by NCCL_NET_PLUGIN: NCCL itself loads onehop\n"
+                           "  --via audit    by LD_PRELOAD and LD_AUDIT\n"
+                           "  --stats        say at the end how many calls were served, in all processes,\n"
+                           "                 and why others were not; sets ONEHOP_STATS=1 unless it is set\n"
+                           "  -h, --help     this text\n"
+                           "\n"
+                           "Environment: ONEHOP_LIBRARY is the libonehop.so to use.\n"
+                           "Exit status: that of PROGRAM; 2 for wrong usage, 126 when PROGRAM cannot be\n"
+                           "executed, 127 when it is not found, 1 when a file of onehop is not found.\n"
+                           "\n"
+                           "Example: onehop run --stats -- torchrun --nproc-per-node=4 train.py\n";
 
 /* Puts value in front of what the variable holds. False when it does not fit, or the value has a separator in it. */
 static bool prepend(const char *name, const char *value, const char *separators, const char *before)
@@ -183,23 +184,20 @@ bool oh_tool_parse_via(const char *name, enum oh_via *via_p)
 
 int oh_tool_run(int argc, char **argv)
 {
-    const char *way = NULL;
     bool stats = false;
-    const struct oh_option options[] = {{"via", NULL, &way}, {"stats", &stats, NULL}};
     enum oh_via via = OH_VIA_PRELOAD;
-    int status;
-    if (!oh_options_read(argc, argv, help, options, sizeof options / sizeof *options, &status)) {
+    const struct oh_option options[] = {
+        {"via", 0, oh_option_via, &via}, {"stats", 0, NULL, &stats}, {NULL, 0, NULL, NULL}};
+    int status, first = oh_options_read(argc, argv, help, options, &status);
+    if (first < 0) {
         return status;
     }
-    if (way && !oh_tool_parse_via(way, &via)) {
-        return OH_EXIT_USAGE;
-    }
-    if (optind == argc) {
+    if (first == argc) {
         oh_tool_error("run: which program? See onehop run --help");
         return OH_EXIT_USAGE;
     }
     if (!oh_tool_reach(via)) {
         return OH_EXIT_FAILED;
     }
-    return stats ? run_with_stats(argv + optind) : oh_tool_exec(argv + optind);
+    return stats ? run_with_stats(argv + first) : oh_tool_exec(argv + first);
 }

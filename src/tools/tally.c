@@ -62,18 +62,18 @@ static void add_reason(struct oh_tally *tally, const struct oh_stats_record *rec
 
 /* Pids seen so far, for the number of processes. */
 struct pids {
-    int *pid;
+    uint64_t *pid;
     size_t count;
 };
 
-static void add_pid(struct pids *pids, int pid)
+static void add_pid(struct pids *pids, uint64_t pid)
 {
     for (size_t i = 0; i < pids->count; i++) {
         if (pids->pid[i] == pid) {
             return;
         }
     }
-    int *larger = realloc(pids->pid, (pids->count + 1) * sizeof *larger);
+    uint64_t *larger = realloc(pids->pid, (pids->count + 1) * sizeof *larger);
     if (larger) {
         pids->pid = larger;
         pids->pid[pids->count++] = pid;
@@ -95,7 +95,7 @@ void oh_tally_read(struct oh_tally *tally)
             continue;
         }
         tally->records++;
-        tally->served += record.served;
+        tally->served += oh_stats_served(&record);
         tally->bytes += record.bytes;
         for (int b = 0; b < OH_BACKS; b++) {
             tally->back[b] += record.back[b];

@@ -23,6 +23,7 @@ int oh_tool_run(int argc, char **argv);
 int oh_tool_perf(int argc, char **argv);
 int oh_tool_topo(int argc, char **argv);
 int oh_tool_doctor(int argc, char **argv);
+int oh_tool_stat(int argc, char **argv);
 int oh_tool_tune(int argc, char **argv);
 
 /*

@@ -18,27 +18,28 @@
 
 #define RECORDING_BYTES (16u << 20) /* hwloc's XML of the largest machines has one */
 
-static const char help[] =
-    "usage: onehop topo [--measure] [--json | --dot] [--svg FILE] [--save FILE] [--load FILE]\n"
-    "\n"
-    "Shows the GPUs that CUDA sees here (CUDA_VISIBLE_DEVICES applies), where they sit, how each pair is joined, and\n"
-    "whether onehop serves a communicator over all of them; if not, which pair is the cause and what could be done.\n"
-    "\n"
-    "  --measure    also bandwidth and latency of every pair; takes seconds, and disturbs what runs on these GPUs\n"
-    "  --json       as JSON (the fields: doc/tools.md)\n"
-    "  --dot        as a graph for graphviz\n"
-    "  --svg FILE   draw it to FILE as well (calls graphviz)\n"
-    "  --save FILE  record everything in FILE as well: text, to be sent or kept\n"
-    "  --load FILE  show what was recorded there instead of this machine; needs no GPU\n"
-    "  -h, --help   this text\n"
-    "\n"
-    "For example, on the machine in question, then anywhere:\n"
-    "  onehop topo --save node.topo\n"
-    "  onehop topo --load node.topo --svg node.svg\n"
-    "\n"
-    "Exit status: 0 when onehop serves, 1 when it does not, 2 for wrong usage or when something asked for cannot be "
-    "done\n"
-    "(a file, a measurement).\n";
+static const char help[] = "usage: onehop topo [--measure] [--json | --dot] [--svg FILE] [--save FILE]\n"
+                           "                   [--load FILE]\n"
+                           "\n"
+                           "Shows the GPUs that CUDA sees here (CUDA_VISIBLE_DEVICES applies), where they\n"
+                           "sit, how each pair is joined, and whether onehop serves a communicator over all\n"
+                           "of them; if not, which pair is the cause and what could be done.\n"
+                           "\n"
+                           "  --measure    also bandwidth and latency of every pair; takes seconds, and\n"
+                           "               disturbs what runs on these GPUs\n"
+                           "  --json       as JSON (the fields: doc/tools.md)\n"
+                           "  --dot        as a graph for graphviz\n"
+                           "  --svg FILE   draw it to FILE as well (calls graphviz)\n"
+                           "  --save FILE  record everything in FILE as well: text, to be sent or kept\n"
+                           "  --load FILE  show what was recorded there, not this machine; needs no GPU\n"
+                           "  -h, --help   this text\n"
+                           "\n"
+                           "Exit status: 0 when onehop serves, 1 when it does not, 2 for wrong usage or when\n"
+                           "something asked for cannot be done (a file, a measurement).\n"
+                           "\n"
+                           "For example, on the machine in question, then anywhere:\n"
+                           "  onehop topo --save node.topo\n"
+                           "  onehop topo --load node.topo --svg node.svg\n";
 
 struct request {
     bool measure, json, dot;
@@ -176,18 +177,21 @@ static const char *contradiction(const struct request *request)
 int oh_tool_topo(int argc, char **argv)
 {
     struct request request = {0};
-    const struct oh_option options[] = {
-        {"measure", &request.measure, NULL}, {"json", &request.json, NULL}, {"dot", &request.dot, NULL},
-        {"svg", NULL, &request.svg},         {"save", NULL, &request.save}, {"load", NULL, &request.load},
-    };
+    const struct oh_option options[] = {{"measure", 0, NULL, &request.measure},
+                                        {"json", 0, NULL, &request.json},
+                                        {"dot", 0, NULL, &request.dot},
+                                        {"svg", 0, oh_option_text, &request.svg},
+                                        {"save", 0, oh_option_text, &request.save},
+                                        {"load", 0, oh_option_text, &request.load},
+                                        {NULL, 0, NULL, NULL}};
     struct oh_node node;
-    int status;
-    if (!oh_options_read(argc, argv, help, options, sizeof options / sizeof *options, &status)) {
+    int status, first = oh_options_read(argc, argv, help, options, &status);
+    if (first < 0) {
         return status;
     }
     const char *wrong = contradiction(&request);
-    if (optind != argc) {
-        oh_tool_error("topo: '%s' is one argument too many; see onehop topo --help", argv[optind]);
+    if (first < argc) {
+        oh_tool_error("topo: '%s' is one argument too many; see onehop topo --help", argv[first]);
         return OH_EXIT_USAGE;
     }
     if (wrong) {

@@ -107,13 +107,29 @@ uint64_t oh_env_number(enum oh_env_variable variable, bool units, uint64_t max, 
     return number;
 }
 
+const char *oh_env_text(enum oh_env_variable variable)
+{
+    return value_of(variable);
+}
+
+void oh_env_refuse(enum oh_env_variable variable)
+{
+    const char *value = value_of(variable);
+    refuse(variable, value ? value : "");
+}
+
+bool oh_env_is_path(const char *text)
+{
+    return text[0] == '/' && strlen(text) <= PATH_LENGTH_MAX;
+}
+
 const char *oh_env_path(enum oh_env_variable variable, const char *unset)
 {
     const char *value = value_of(variable);
     if (!value) {
         return unset;
     }
-    if (value[0] != '/' || strlen(value) > PATH_LENGTH_MAX) {
+    if (!oh_env_is_path(value)) {
         refuse(variable, value);
         return unset;
     }

@@ -15,6 +15,8 @@
 /* X(identifier, name, default, accepted values, meaning) */
 #define OH_ENV_VARIABLES(X)                                                                                            \
     X(DEBUG, "ONEHOP_DEBUG", "WARN", "NONE, WARN, INFO or TRACE", "how much is said on stderr")                        \
+    X(DEBUG_FILE, "ONEHOP_DEBUG_FILE", "stderr", "an absolute path of at most 200 characters",                         \
+      "where that goes; %h becomes the host, %p the process id")                                                       \
     X(DISABLE, "ONEHOP_DISABLE", "0", "0 or 1", "1: every call goes to NCCL, no communicator is looked at")            \
     X(MAX_BYTES, "ONEHOP_MAX_BYTES", "the table's own", "0 to 1G, in bytes or with K, M or G",                         \
       "larger messages go to NCCL; rank 0's value counts")                                                             \
@@ -23,9 +25,11 @@
     X(TUNING, "ONEHOP_TUNING", "the user's cache, else the shipped table",                                             \
       "none, or an absolute path of at most 200 characters",                                                           \
       "tuning table, made by `onehop tune`; none: the shipped one; rank 0's counts")                                   \
-    X(STATS, "ONEHOP_STATS", "0", "0 or 1", "1: print what was served, by communicator, when it ends")                 \
+    X(STATS, "ONEHOP_STATS", "0", "0, 1, text or json, or text or json with a colon and an absolute path",             \
+      "what was served, by communicator, when it ends; %h and %p as above")                                            \
     X(STATS_FILE, "ONEHOP_STATS_FILE", "none", "an absolute path of at most 200 characters",                           \
       "an existing file that the same is appended to; `onehop run --stats` sets it")                                   \
+    X(NVTX, "ONEHOP_NVTX", "1", "0 or 1", "0: no NVTX ranges, even where a profiler asks for them")                    \
     X(STALL_SECONDS, "ONEHOP_STALL_SECONDS", "60", "0 to 86400",                                                       \
       "a call that waits longer for another rank is reported once; 0: never")                                          \
     X(TIMEOUT_SECONDS, "ONEHOP_TIMEOUT_SECONDS", "0", "0 to 86400",                                                    \
@@ -54,6 +58,15 @@ bool oh_env_flag(enum oh_env_variable variable, bool unset);
 
 /* A whole number from 0 to max, with K, M or G (powers of 1024) when `units`; `unset` otherwise. */
 uint64_t oh_env_number(enum oh_env_variable variable, bool units, uint64_t max, uint64_t unset);
+
+/* The value as it is; NULL: not set. The string belongs to the environment. */
+const char *oh_env_text(enum oh_env_variable variable);
+
+/* Warns, once, that the value is not accepted. */
+void oh_env_refuse(enum oh_env_variable variable);
+
+/* Is it an absolute path of at most 200 characters? */
+bool oh_env_is_path(const char *text);
 
 /* An absolute path of at most 200 characters; `unset` otherwise. The string belongs to the environment. */
 const char *oh_env_path(enum oh_env_variable variable, const char *unset);

@@ -137,3 +137,14 @@ expect_command() {
 expect_no_files() {
     tap_empty "$(ls -A "$meeting")" "nothing is left in shared memory"
 }
+
+# expect NAME STATUS PATTERN...: the last command ended with STATUS, and a line of its output has each pattern.
+expect() {
+    local name=$1 wanted=$2 good=1 pattern
+    [ "$status" = "$wanted" ] && good=0
+    shift 2
+    for pattern in "$@"; do
+        grep -qE -- "$pattern" "$out" || good=1
+    done
+    tap_point $good "$name" "$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out")"
+}

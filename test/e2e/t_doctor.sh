@@ -19,17 +19,6 @@ doctor() {
     timeout -k 5 $limit "$onehop" doctor "$@" >"$out" 2>&1 </dev/null || status=$?
 }
 
-# expect NAME STATUS PATTERN...
-expect() {
-    local name=$1 wanted=$2 good=1 pattern
-    [ "$status" = "$wanted" ] && good=0
-    shift 2
-    for pattern in "$@"; do
-        grep -qE -- "$pattern" "$out" || good=1
-    done
-    tap_point $good "$name" "$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out")"
-}
-
 # --- this machine
 
 doctor

@@ -13,17 +13,6 @@ run_command() {
     timeout -k 5 $((limit + 40)) "$@" >"$out" 2>&1 || status=$?
 }
 
-# expect NAME STATUS PATTERN...: the last command ended with STATUS, and a line of its output has each pattern.
-expect() {
-    local name=$1 good=1 pattern
-    [ "$status" = "$2" ] && good=0
-    shift 2
-    for pattern in "$@"; do
-        grep -qE -- "$pattern" "$out" || good=1
-    done
-    tap_point $good "$name" "$(printf 'exit status %s, wanted: %s\n' "$status" "$*"; tail -n 25 "$out")"
-}
-
 # --- what it sets
 
 run_command "$onehop" run -- "$app" --nranks 2 --counts 5,5000

@@ -64,10 +64,10 @@ int main(void)
     tap_ok(oh_env_choice(OH_ENV_ALGO, names, 2, 0) == 1, "a choice, whatever its case");
     setenv("ONEHOP_ALGO", "ring", 1);
     tap_ok(oh_env_choice(OH_ENV_ALGO, names, 2, 0) == 0 && strstr(said(), "ONEHOP_ALGO=ring"), "an unknown choice");
-    setenv("ONEHOP_STATS", "1", 1);
-    tap_ok(oh_env_flag(OH_ENV_STATS, false), "a flag");
-    setenv("ONEHOP_STATS", "yes", 1);
-    tap_ok(!oh_env_flag(OH_ENV_STATS, false) && strstr(said(), "0 or 1"), "a flag that is none");
+    setenv("ONEHOP_DISABLE", "1", 1);
+    tap_ok(oh_env_flag(OH_ENV_DISABLE, false), "a flag");
+    setenv("ONEHOP_DISABLE", "yes", 1);
+    tap_ok(!oh_env_flag(OH_ENV_DISABLE, false) && strstr(said(), "0 or 1"), "a flag that is none");
     setenv("ONEHOP_SHM_DIR", "relative", 1);
     tap_ok(strcmp(oh_env_path(OH_ENV_SHM_DIR, "/dev/shm"), "/dev/shm") == 0 && strstr(said(), "absolute"),
            "a relative path");

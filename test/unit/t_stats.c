@@ -13,12 +13,10 @@ static void expect_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t
                           const char *what)
 {
     int got = -1;
+    memset(&comm->counters, 0, sizeof comm->counters);
+    oh_comm_count_handed_back(comm, 100, type, op);
     for (int b = 0; b < OH_BACKS; b++) {
-        atomic_store(&comm->back[b], 0);
-    }
-    oh_comm_count_handed_back(comm, type, op);
-    for (int b = 0; b < OH_BACKS; b++) {
-        got = atomic_load(&comm->back[b]) == 1 ? b : got;
+        got = atomic_load(&comm->counters.back[b]) == 1 ? b : got;
     }
     tap_ok(got == (int)wanted, "%s: %s", what, got < 0 ? "not counted" : oh_back_words(got));
 }
@@ -33,24 +31,27 @@ static void test_reasons(void)
     expect_reason(&comm, ncclFloat32, (ncclRedOp_t)77, OH_BACK_OP, "an op that nobody made");
     expect_reason(&comm, (ncclDataType_t)77, ncclSum, OH_BACK_TYPE, "a type that there is not");
     expect_reason(&comm, (ncclDataType_t)10, ncclSum, OH_BACK_TYPE, "fp8 where it is off");
+    expect_reason(&comm, ncclFloat64, (ncclRedOp_t)77, OH_BACK_OP, "eight bytes an element");
+    tap_ok(atomic_load(&comm.counters.back_bytes) == 800, "bytes that are handed back");
 }
 
 int main(void)
 {
-    struct oh_stats_record record = {.pid = 4711,
-                                     .rank = 3,
-                                     .nranks = 8,
-                                     .served = UINT64_MAX,
-                                     .bytes = UINT64_MAX,
-                                     .back = {UINT64_MAX, UINT64_MAX, UINT64_MAX, 4}};
+    struct oh_stats_record record;
     struct oh_stats_record got = {0};
     char line[OH_STATS_LINE], part[OH_STATS_LINE];
-    memset(record.reason, 'x', sizeof record.reason - 1);
+    memset(&record, 0xff, sizeof record); /* every number as long as it gets */
+    memset(record.reason, '"', sizeof record.reason - 1);
+    record.reason[sizeof record.reason - 1] = '\0';
     size_t length = oh_stats_format(&record, line);
     tap_ok(length == strlen(line) && length < OH_STATS_LINE && line[length - 1] == '\n', "the longest record fits: %zu",
            length);
     tap_ok(oh_stats_parse(line, &got) && memcmp(&got, &record, sizeof got) == 0, "and comes back the same");
-    record.reason[0] = '\0';
+    length = oh_stats_text(&record, line);
+    tap_ok(length == strlen(line) && length < OH_STATS_LINE - 20 && strchr(line, '\n') == NULL, "as text: %zu", length);
+    length = oh_stats_json(&record, line);
+    tap_ok(length == strlen(line) && length < OH_STATS_LINE - 20 && strcmp(line + length - 4, "\\\"\"}") == 0,
+           "as JSON: %zu", length);
     memset(record.reason, 0, sizeof record.reason);
     length = oh_stats_format(&record, line);
     tap_ok(oh_stats_parse(line, &got) && memcmp(&got, &record, sizeof got) == 0, "a record without a reason");
@@ -64,7 +65,10 @@ int main(void)
         accepted += oh_stats_parse(part, &got);
     }
     tap_ok(accepted == 0, "none of %zu cut records is taken, %d were", head, accepted);
-    tap_ok(!oh_stats_parse("", &got) && !oh_stats_parse("onehop-stats 2 pid=1\n", &got), "other lines are refused");
+    tap_ok(!oh_stats_parse("", &got) && !oh_stats_parse("onehop-stats 1 pid=1\n", &got), "other lines are refused");
+    char dirty[] = "a\033[2Jb\xff\n";
+    oh_stats_clean(dirty, sizeof dirty);
+    tap_ok(strcmp(dirty, "a?[2Jb??") == 0, "text from elsewhere is made printable: %s", dirty);
     tap_ok(oh_back_words(-1) == NULL && oh_back_words(OH_BACKS) == NULL && oh_back_words(0) != NULL,
            "words for reasons");
     test_reasons();

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * report.c - counts what is handed back, and tells of a communicator: to the public API, and at its end to the user
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "comm/board.h"
+#include "comm/comm.h"
+#include "util/env.h"
+#include "util/log.h"
+#include "util/output.h"
+
+/* --- counting --------------------------------------------------------------------------------------------------- */
+
+/* Asks about calls that differ in one thing, so that this holds whatever is served. */
+static enum oh_back why_handed_back(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op)
+{
+    struct oh_call smallest = {.comm = comm, .count = oh_plan_some_count(&comm->table, type), .type = type};
+    if (!atomic_load_explicit(&comm->served, memory_order_relaxed)) {
+        return OH_BACK_OFF;
+    }
+    if (oh_call_plan(&smallest, op)) {
+        return OH_BACK_SIZE;
+    }
+    return oh_call_plan(&smallest, ncclSum) ? OH_BACK_OP : OH_BACK_TYPE;
+}
+
+void oh_comm_count_handed_back(struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op)
+{
+    struct oh_counters *counters = oh_comm_counters(comm);
+    oh_count(&counters->back[why_handed_back(comm, type, op)], 1);
+    oh_count(&counters->back_bytes, count * oh_type_size(type));
+}
+
+/* Calls on communicators that onehop does not follow. */
+static atomic_uint_fast64_t strange_calls;
+
+void oh_stats_count_strange(void)
+{
+    atomic_fetch_add_explicit(&strange_calls, 1, memory_order_relaxed);
+}
+
+/* --- one communicator ------------------------------------------------------------------------------------------- */
+
+static enum oh_state state_of(const struct oh_comm *comm)
+{
+    if (!oh_comm_is_settled(comm)) {
+        return OH_STATE_SETTING_UP;
+    }
+    if (atomic_load(&comm->served)) {
+        return OH_STATE_SERVED;
+    }
+    return comm->reason[0] ? OH_STATE_HANDED_BACK : OH_STATE_ENDED;
+}
+
+void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p)
+{
+    *record_p = (struct oh_stats_record){
+        .pid = (uint64_t)getpid(),
+        .comm = comm->key.word[0],
+        .rank = comm->rank,
+        .nranks = comm->nranks,
+        .state = state_of(comm),
+        .memory = comm->late.first != 0 && comm->staging.base ? OH_STAGING_BYTES : 0,
+        .setup_us = (uint64_t)(comm->setup_ms * 1000),
+    };
+    const char *reason = oh_comm_is_settled(comm) ? comm->reason : "its ranks have not agreed yet";
+    snprintf(record_p->reason, sizeof record_p->reason, "%s", reason);
+}
+
+/* A set-up in the background may just be ending. */
+static struct oh_stats_record record_of(struct oh_comm *comm)
+{
+    struct oh_stats_record record;
+    pthread_mutex_lock(&comm->late.mutex);
+    oh_comm_facts(comm, &record);
+    pthread_mutex_unlock(&comm->late.mutex);
+    oh_stats_copy(oh_comm_counters(comm), &record);
+    return record;
+}
+
+_Static_assert(ONEHOP_ALGORITHMS <= ONEHOP_ALGORITHMS_ROOM && OH_BACKS <= ONEHOP_REASONS_ROOM, "the public API's room");
+
+void oh_comm_describe(struct oh_comm *comm, onehop_comm_info_t *info_p)
+{
+    struct oh_stats_record record = record_of(comm);
+    *info_p = (onehop_comm_info_t){
+        .served = atomic_load(&comm->served),
+        .rank = (int)record.rank,
+        .nranks = (int)record.nranks,
+        .handed_back = oh_stats_back(&record),
+        .bytes = record.bytes,
+        .staging_bytes = record.memory,
+        .setup_ms = (double)record.setup_us / 1000,
+        .handed_back_bytes = record.back_bytes,
+    };
+    memcpy(info_p->reason, record.reason, sizeof info_p->reason);
+    memcpy(info_p->calls, record.calls, sizeof record.calls);
+    memcpy(info_p->handed_back_by, record.back, sizeof record.back);
+}
+
+/* --- all of the process ----------------------------------------------------------------------------------------- */
+
+/* A visitor has no argument; the registry's mutex is held while it runs, and this one around it. */
+static pthread_mutex_t sum_mutex = PTHREAD_MUTEX_INITIALIZER;
+static onehop_process_info_t sum;
+
+static void add_record(const struct oh_stats_record *record)
+{
+    sum.served_calls += oh_stats_served(record);
+    sum.bytes += record->bytes;
+    sum.handed_back += oh_stats_back(record);
+    sum.handed_back_bytes += record->back_bytes;
+    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+        sum.calls[a] += record->calls[a];
+    }
+    for (int b = 0; b < OH_BACKS; b++) {
+        sum.handed_back_by[b] += record->back[b];
+    }
+}
+
+static void add_comm(struct oh_comm *comm)
+{
+    struct oh_stats_record record = record_of(comm);
+    add_record(&record);
+    sum.communicators++;
+    sum.served += record.state == OH_STATE_SERVED;
+    sum.staging_bytes += record.memory;
+}
+
+void oh_comms_describe(onehop_process_info_t *info_p)
+{
+    struct oh_stats_record gone;
+    pthread_mutex_lock(&sum_mutex);
+    sum = (onehop_process_info_t){.unknown_calls = atomic_load(&strange_calls)};
+    sum.ended = oh_board_gone(&gone);
+    add_record(&gone);
+    oh_registry_visit(add_comm);
+    *info_p = sum;
+    pthread_mutex_unlock(&sum_mutex);
+}
+
+/* --- at the end ------------------------------------------------------------------------------------------------- */
+
+/* What ONEHOP_STATS asks for. */
+struct wish {
+    bool wanted;
+    bool json;
+    const char *path; /* NULL: where the log goes */
+};
+
+/* "0", "1", or "text" or "json", with a colon and a path or without. */
+static bool parse_wish(const char *text, struct wish *wish_p)
+{
+    if (strcmp(text, "0") == 0 || strcmp(text, "1") == 0) {
+        *wish_p = (struct wish){.wanted = text[0] == '1'};
+        return true;
+    }
+    bool json = strncasecmp(text, "json", 4) == 0;
+    if (!json && strncasecmp(text, "text", 4) != 0) {
+        return false;
+    }
+    *wish_p = (struct wish){.wanted = true, .json = json, .path = text[4] == ':' ? text + 5 : NULL};
+    return wish_p->path ? oh_env_is_path(wish_p->path) : text[4] == '\0';
+}
+
+static struct wish get_wish(void)
+{
+    struct wish wish = {.wanted = false};
+    const char *text = oh_env_text(OH_ENV_STATS);
+    if (text && !parse_wish(text, &wish)) {
+        oh_env_refuse(OH_ENV_STATS);
+        wish = (struct wish){.wanted = false};
+    }
+    return wish;
+}
+
+/* One write, so that processes do not mix. */
+static void append_line(const char *path, const char *line, size_t length)
+{
+    int fd = oh_output_open(path);
+    if (fd < 0) {
+        OH_WARN("ONEHOP_STATS: %s cannot be opened: %m", path);
+        return;
+    }
+    oh_output_write(fd, line, length);
+    close(fd);
+}
+
+static void give_out(const struct wish *wish, const struct oh_stats_record *record)
+{
+    char line[OH_STATS_LINE];
+    size_t length = wish->json ? oh_stats_json(record, line) : oh_stats_text(record, line);
+    if (!wish->path && !wish->json) {
+        oh_log_stats("%s", line);
+        return;
+    }
+    line[length] = '\n'; /* in the place of the final zero */
+    if (wish->path) {
+        append_line(wish->path, line, length + 1);
+    } else {
+        oh_log_raw(line, length + 1);
+    }
+}
+
+/*
+ * Appends the record to the file that `onehop run` has made: one write, so that processes do not mix. The file is not
+ * created: a process that ends after the reader finds none, and that is all.
+ */
+static void append_record(const struct oh_stats_record *record, const char *path)
+{
+    char line[OH_STATS_LINE];
+    struct stat status;
+    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK);
+    if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
+        size_t length = oh_stats_format(record, line);
+        if (write(fd, line, length) != (ssize_t)length) {
+            OH_INFO("%s: %m", path);
+        }
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+void oh_comm_print_stats(struct oh_comm *comm)
+{
+    int saved = errno;
+    const char *path = oh_env_path(OH_ENV_STATS_FILE, NULL);
+    struct wish wish = get_wish();
+    if (path || wish.wanted) {
+        struct oh_stats_record record = record_of(comm);
+        if (path) {
+            append_record(&record, path);
+        }
+        if (wish.wanted) {
+            give_out(&wish, &record);
+        }
+    }
+    errno = saved;
+}
+
+/* In the sum of `onehop run --stats` only: with onehop off a program prints what it always did. */
+static void append_strange_calls(void)
+{
+    int saved = errno;
+    const char *path = oh_env_path(OH_ENV_STATS_FILE, NULL);
+    struct oh_stats_record record = {.pid = (uint64_t)getpid(),
+                                     .state = OH_STATE_HANDED_BACK,
+                                     .back = {[OH_BACK_OFF] = atomic_load(&strange_calls)},
+                                     .reason = OH_STRANGE_REASON};
+    if (path && record.back[OH_BACK_OFF] > 0) {
+        append_record(&record, path);
+    }
+    errno = saved;
+}
+
+void oh_comms_print_stats(void)
+{
+    oh_registry_visit(oh_comm_print_stats);
+    append_strange_calls();
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+#include "config.h"
+
+#include "util/nvtx.h"
+
+atomic_bool oh_nvtx_active;
+
+#ifdef HAVE_NVTX
+
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/auxv.h>
+
+#include <nvtx3/nvToolsExt.h>
+#include <nvtx3/nvToolsExtPayload.h>
+
+#include "util/env.h"
+
+#define ALGORITHMS_MAX 16
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static const char *(*name_of)(int);
+static int name_count;
+static nvtxDomainHandle_t domain; /* these three are written once, before oh_nvtx_active */
+static nvtxStringHandle_t message[ALGORITHMS_MAX];
+static uint64_t schema;
+
+static void register_schema(void)
+{
+#define ENTRY(name_)                                                                                                   \
+    {                                                                                                                  \
+        .type = NVTX_PAYLOAD_ENTRY_TYPE_UINT64, .name = #name_, .offset = offsetof(struct oh_nvtx_payload, name_)      \
+    }
+    static const nvtxPayloadSchemaEntry_t entries[] = {ENTRY(comm), ENTRY(sequence), ENTRY(bytes), ENTRY(algorithm),
+                                                       ENTRY(calls)};
+#undef ENTRY
+    const nvtxPayloadSchemaAttr_t attributes = {
+        .fieldMask = NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_NAME | NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_TYPE |
+                     NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_ENTRIES | NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_NUM_ENTRIES |
+                     NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_STATIC_SIZE,
+        .name = "onehop allreduce",
+        .type = NVTX_PAYLOAD_SCHEMA_TYPE_STATIC,
+        .entries = entries,
+        .numEntries = sizeof entries / sizeof *entries,
+        .payloadStaticSize = sizeof(struct oh_nvtx_payload),
+    };
+    schema = nvtxPayloadSchemaRegister(domain, &attributes);
+}
+
+/* NVTX loads what the environment names: not into a program that runs with more rights than its user. */
+static void start(void)
+{
+    if (getauxval(AT_SECURE) || !oh_env_flag(OH_ENV_NVTX, true)) {
+        return;
+    }
+    domain = nvtxDomainCreateA("onehop");
+    if (!domain) {
+        return; /* no profiler */
+    }
+    for (int a = 0; a < name_count && a < ALGORITHMS_MAX; a++) {
+        char text[64];
+        snprintf(text, sizeof text, "ncclAllReduce %s", name_of(a));
+        message[a] = nvtxDomainRegisterStringA(domain, text);
+    }
+    register_schema();
+    atomic_store_explicit(&oh_nvtx_active, true, memory_order_release);
+}
+
+void oh_nvtx_start(const char *(*name)(int algorithm), int count)
+{
+    name_of = name;
+    name_count = count;
+    pthread_once(&once, start);
+}
+
+void oh_nvtx_push(const struct oh_nvtx_payload *payload)
+{
+    const nvtxPayloadData_t data = {schema, sizeof *payload, payload};
+    nvtxEventAttributes_t event = {
+        .version = NVTX_VERSION,
+        .size = NVTX_EVENT_ATTRIB_STRUCT_SIZE,
+        .messageType = NVTX_MESSAGE_TYPE_REGISTERED,
+        .message = {.registered = message[payload->algorithm % ALGORITHMS_MAX]},
+    };
+    if (schema != 0) { /* 0: the profiler does not take payloads of that kind */
+        event.payloadType = NVTX_PAYLOAD_TYPE_EXT;
+        event.reserved0 = 1; /* payloads that follow */
+        event.payload.ullValue = (uint64_t)(uintptr_t)&data;
+    } else {
+        event.payloadType = NVTX_PAYLOAD_TYPE_UNSIGNED_INT64;
+        event.payload.ullValue = payload->bytes;
+    }
+    nvtxDomainRangePushEx(domain, &event);
+}
+
+void oh_nvtx_pop(void)
+{
+    nvtxDomainRangePop(domain);
+}
+
+#else
+
+void oh_nvtx_start(const char *(*name)(int algorithm), int count)
+{
+    (void)name;
+    (void)count;
+}
+
+void oh_nvtx_push(const struct oh_nvtx_payload *payload)
+{
+    (void)payload;
+}
+
+void oh_nvtx_pop(void)
+{
+}
+
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+#include "util/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+void oh_output_expand(const char *pattern, char *path_p)
+{
+    char host[65] = "", pid[16];
+    size_t used = 0;
+    gethostname(host, sizeof host - 1);
+    host[strcspn(host, "./")] = '\0';
+    snprintf(pid, sizeof pid, "%d", (int)getpid());
+    for (const char *at = pattern; *at && used < OH_OUTPUT_PATH - 1; at++) {
+        char one[2] = {*at, '\0'};
+        const char *text = one;
+        if (at[0] == '%' && (at[1] == 'h' || at[1] == 'p' || at[1] == '%')) {
+            text = at[1] == 'h' ? host : at[1] == 'p' ? pid : "%";
+            at++;
+        }
+        int length = snprintf(path_p + used, OH_OUTPUT_PATH - used, "%s", text);
+        used += (size_t)length;
+    }
+    path_p[used < OH_OUTPUT_PATH ? used : OH_OUTPUT_PATH - 1] = '\0';
+}
+
+int oh_output_open(const char *pattern)
+{
+    char path[OH_OUTPUT_PATH];
+    struct stat status;
+    oh_output_expand(pattern, path);
+    /* O_NONBLOCK: a pipe without a reader must not hold the application up. */
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK, 0600);
+    if (fd < 0) {
+        return -1;
+    }
+    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != geteuid() || status.st_nlink != 1) {
+        close(fd);
+        errno = EPERM;
+        return -1;
+    }
+    return fd;
+}
+
+void oh_output_write(int fd, const char *text, size_t length)
+{
+    while (length > 0) {
+        ssize_t written = write(fd, text, length);
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written <= 0) {
+            return; /* nowhere to complain */
+        }
+        text += written;
+        length -= (size_t)written;
+    }
+}

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: MIT
+# onehop stat: what it shows of processes that run. And where statistics go at the end: words, JSON, files; the log's
+# file; what the public API tells.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+onehop=$abs_top_builddir/src/tools/onehop
+live=$abs_top_builddir/test/e2e/sim_live
+jobs=()
+trap 'kill "${jobs[@]}" 2>/dev/null; rm -rf "$scratch" "$meeting"' EXIT
+unset ONEHOP_STATS ONEHOP_DEBUG
+export ONEHOP_SHM_DIR=$meeting
+
+# start NAME RANK: a rank of job NAME. Its pid is in ${pid_NAME_RANK}; it takes commands from, and answers to, a fifo.
+start() {
+    local at=$scratch/$1.$2
+    mkfifo "$at.in" "$at.out"
+    LD_PRELOAD=$plugin "$live" "$2" 2 "$scratch/$1.id" <"$at.in" >"$at.out" 2>"$at.log" &
+    jobs+=($!)
+    printf -v "pid_$1_$2" %s $!
+    exec {fd}>"$at.in"
+    printf -v "in_$1_$2" %s "$fd"
+    exec {fd}<"$at.out"
+    printf -v "out_$1_$2" %s "$fd"
+}
+
+# hear NAME RANK: its next line, in $heard.
+hear() {
+    local fd=out_$1_$2
+    heard=
+    read -r -t "$limit" -u "${!fd}" heard || heard="nothing; $(tail -n 5 "$scratch/$1.$2.log")"
+}
+
+# tell NAME COMMAND: to both ranks; the answers are in ${said[0]} and ${said[1]}.
+tell() {
+    local rank fd
+    for rank in 0 1; do
+        fd=in_$1_$rank
+        echo "$2" >&"${!fd}"
+    done
+    for rank in 0 1; do
+        hear "$1" $rank
+        said[rank]=$heard
+    done
+}
+
+# job NAME: starts both ranks. False when they do not come up.
+job() {
+    start "$1" 0
+    start "$1" 1
+    said=()
+    for rank in 0 1; do
+        hear "$1" $rank
+        said[rank]=$heard
+    done
+    [ "${said[*]}" = 'done done' ]
+}
+
+# stat ARGUMENT...: sets $status, fills $out.
+stat() {
+    status=0
+    timeout -k 5 $limit "$onehop" stat "$@" >"$out" 2>&1 </dev/null || status=$?
+}
+
+# --- processes that live
+
+job a
+tap_point $? "two ranks have a communicator" "${said[*]}"
+pid=$pid_a_0
+stat --pid "$pid"
+expect "before a call" 0 "^process $pid \(sim_live\): 1 communicator$" \
+    '^  [0-9a-f]{16}   0/2 served +0 +0 +0 +[1-9][0-9]* MiB$' 'set up in [0-9]+\.[0-9] ms$'
+tell a 'call 7'
+stat --pid "$pid"
+expect "after seven calls of 4000 bytes" 0 '/2 served +7 +0 +28000 ' 'served: [a-z_]+ 7$'
+if command -v python3 >/dev/null; then
+    "$onehop" stat --pid "$pid_a_1" --json >"$scratch/json" 2>"$out"
+    python3 - "$scratch/json" "$pid_a_1" >"$out" 2>&1 <<'PY'
+import json, sys
+lines = open(sys.argv[1]).read().splitlines()
+assert len(lines) == 1, lines
+top = json.loads(lines[0])
+assert top["schema"] == 1 and top["pid"] == int(sys.argv[2]) and top["command"] == "sim_live" and top["ended"] == 0, top
+comm, = top["communicators"]
+assert (comm["rank"], comm["nranks"], comm["state"], comm["served"], comm["bytes"]) == (1, 2, "served", 7, 28000), comm
+assert sum(comm["calls"].values()) == 7 and comm["handed_back"] == 0 and set(comm["reasons"]) == {"off", "op", "type", "size"}
+assert comm["memory_bytes"] > 1 << 20 and comm["setup_us"] > 0 and comm["reason"] == "", comm
+PY
+    tap_point $? "the other rank as JSON, on one line" "$(cat "$out" "$scratch/json")"
+    # A board that somebody else has made, and an empty one.
+    python3 -c 'import os, sys
+for text in b"x" * 400000, b"":
+    fd = os.memfd_create("onehop-board")
+    os.fchmod(fd, 0o600)
+    os.write(fd, text)
+print("ready", flush=True)
+sys.stdin.read()' < <(sleep 30) >"$scratch/forger" 2>&1 &
+    forger=$!
+    jobs+=($forger)
+    for ((i = 0; i < 200; i++)); do
+        grep -q ready "$scratch/forger" && break
+        sleep 0.05
+    done
+    stat --pid $forger
+    expect "a board that onehop did not make" 1 'shows something that onehop did not make'
+    kill $forger
+else
+    tap_skip "JSON" "no python3"
+fi
+ids=$(for rank in 0 1; do p=pid_a_$rank; "$onehop" stat --pid "${!p}" | grep -oE '^  [0-9a-f]{16}'; done | sort -u | wc -l)
+[ "$ids" = 1 ]
+tap_point $? "both ranks give the communicator the same number" "$ids numbers"
+ONEHOP_MAX_BYTES=1K job b
+tell b 'call 3'
+stat
+expect "all processes" 0 "^process $pid_a_0 " "^process $pid_a_1 " "^process $pid_b_0 " 'served +0 +3 ' 'handed back: size 3$'
+tell b info
+[[ ${said[0]} == 'communicators 1 served 1 ended 0 calls 0 bytes 0 back 3 size 3 staging '[1-9]* ]]
+tap_point $? "the public API tells the same" "${said[0]}"
+tell a fork
+stat --pid "${said[0]}"
+expect "a forked child shows nothing" 1 "^onehop: stat: process ${said[0]} shows no communicator"
+tell a 'call 2'
+stat --pid "$pid"
+expect "the parent goes on" 0 'served +9 '
+
+# Rates, while it goes on; the command ends when the process does.
+rates=$scratch/rates
+timeout -k 5 $limit "$onehop" stat --pid "$pid_b_0" --watch 0.1 >"$rates" 2>&1 &
+watcher=$!
+for ((i = 0; i < 200; i++)); do
+    grep -q '/s' "$rates" && break
+    sleep 0.05
+done
+tell b 'call 40'
+for ((i = 0; i < 200; i++)); do
+    grep -qE 'handed back [1-9][0-9]*/s' "$rates" && break
+    sleep 0.05
+done
+tell b end
+[ "${said[*]}" = 'done done' ]
+tap_point $? "the communicators end" "${said[*]}"
+stat --pid "$pid_b_0"
+expect "an ended communicator's calls are kept" 0 '0 communicators; 1 ended before, which had served 0 and handed back 43$'
+tell b info
+[[ ${said[1]} == 'communicators 0 served 0 ended 1 calls 0 bytes 0 back 43 size 43 staging 0' ]]
+tap_point $? "by the public API too" "${said[1]}"
+kill "$pid_b_0"
+status=0
+wait $watcher || status=$?
+[ "$status" = 0 ] && grep -qE "^process $pid_b_0 .* served 0/s, 0.0 MiB/s, handed back [1-9][0-9]*/s, 1 communicator$" "$rates"
+tap_point $? "--watch gives rates, and ends with the process" "exit status $status; $(tail -n 5 "$rates")"
+
+# --- what is no such process
+
+stat --pid $$
+expect "a process without onehop" 1 "^onehop: stat: process $$ shows no communicator"
+bash -c : &
+gone=$!
+wait $gone
+stat --pid $gone
+expect "no process" 1 "^onehop: stat: process $gone is not there"
+for arguments in '--pid 0' '--pid x' '--watch 0' '--watch x' '--watch nan' '--wrong' '4711'; do
+    # shellcheck disable=SC2086
+    stat $arguments
+    expect "stat $arguments" 2
+done
+status=0
+"$onehop" stat --pid "$pid" >/dev/full 2>"$out" || status=$?
+expect "nowhere to write to" 2 'stdout: No space left'
+if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups "$onehop" --version >/dev/null 2>&1; then
+    status=0
+    setpriv --reuid=65534 --clear-groups "$onehop" stat --pid "$pid" >"$out" 2>&1 || status=$?
+    expect "another user's process" 1 'may not be looked at'
+else
+    tap_skip "another user's process" "not root, or no setpriv"
+fi
+kill -KILL "$pid_a_0" "$pid_a_1"
+wait "$pid_a_0" "$pid_a_1" 2>/dev/null
+
+# --- at the end
+
+mkdir "$scratch/stats"
+ONEHOP_STATS=json:$scratch/stats/%p.%h%% run_app --nranks 2 --counts 5,50
+files=("$scratch"/stats/*.*%)
+[ ${#files[@]} = 2 ] && [ "$(cat "${files[@]}" | grep -c '^{"pid":.*"served":2,.*"reason":""}$')" = 2 ] &&
+    [ "$(command stat -c %a "${files[@]}" | sort -u)" = 600 ]
+tap_point $? "ONEHOP_STATS=json with a file for each process, mode 0600" "$(ls -l "$scratch/stats"; cat "${files[@]}")"
+ONEHOP_STATS=json run_app --nranks 2 --counts 5
+[ "$(count_of '^\{"pid":[0-9]+,"comm":"[0-9a-f]{16}","rank":[01],"nranks":2,"state":"served","served":1,')" = 2 ]
+tap_point $? "json without a file: on stderr" "$(cat "$out")"
+ONEHOP_STATS=text:$scratch/all run_app --nranks 2 --counts 5
+[ "$(grep -c '^rank [01] nranks 2 served=1 .*memory=[1-9][0-9]* setup_us=[1-9]' "$scratch/all")" = 2 ]
+tap_point $? "text with one file for all" "$(cat "$scratch/all" "$out")"
+ONEHOP_STATS=text run_app --nranks 2 --counts 5
+[ "$(count_of '^onehop: [^ ]+ stats: rank [01] nranks 2 served=1 ')" = 2 ]
+tap_point $? "text without: on stderr" "$(cat "$out")"
+for value in yes json: text:relative jsonx; do
+    ONEHOP_STATS=$value run_app --nranks 2 --counts 5
+    [ "$status" = 0 ] && [ "$(count_of "WARN ONEHOP_STATS=$value is not accepted")" = 2 ] && [ "$(count_of 'served=')" = 0 ]
+    tap_point $? "ONEHOP_STATS=$value: said once by each process, and none are given" "$(cat "$out")"
+done
+touch "$scratch/target"
+ln -s "$scratch/target" "$scratch/link"
+ONEHOP_STATS=json:$scratch/link run_app --nranks 2 --counts 5
+[ "$status" = 0 ] && [ ! -s "$scratch/target" ] && [ "$(count_of 'WARN ONEHOP_STATS: .*link cannot be opened')" = 2 ]
+tap_point $? "a link is not followed" "$(cat "$out")"
+
+# --- the log's file
+
+ONEHOP_DEBUG=INFO ONEHOP_DEBUG_FILE=$scratch/log.%p ONEHOP_STATS=text run_app --nranks 2 --counts 5
+[ "$(count_of onehop:)" = 0 ] && [ "$(cat "$scratch"/log.* | grep -c 'INFO .*served by onehop')" = 2 ] &&
+    [ "$(cat "$scratch"/log.* | grep -c 'stats: rank')" = 2 ]
+tap_point $? "ONEHOP_DEBUG_FILE takes the log and the statistics" "$(cat "$out" "$scratch"/log.*)"
+ONEHOP_DEBUG=INFO ONEHOP_DEBUG_FILE=$scratch/link run_app --nranks 2 --counts 5
+[ "$status" = 0 ] && [ "$(count_of 'WARN ONEHOP_DEBUG_FILE=.* cannot be opened .*; the log goes to stderr')" = 2 ] &&
+    [ "$(count_of 'served by onehop')" = 2 ] && [ ! -s "$scratch/target" ]
+tap_point $? "a file that cannot be had: said once, and stderr has the log" "$(cat "$out")"
+ONEHOP_DEBUG_FILE=/dev/full ONEHOP_STATS=json:/dev/full run_app --nranks 2 --counts 5
+[ "$status" = 0 ]
+tap_point $? "what is no file is not written to" "$(cat "$out")"
+expect_no_files
+tap_done

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT
+# Manual pages: there is one for each command, they name every variable, and the formatter has nothing to say.
+. "$abs_top_srcdir/test/hygiene/tap.sh"
+
+onehop=$abs_top_builddir/src/tools/onehop
+pages=$abs_top_builddir/doc/man
+commands=$("$onehop" --help | sed -n 's/^  \([a-z][a-z-]*\)  *.*/\1/p')
+[ "$(wc -w <<<"$commands")" -ge 5 ]
+tap_point $? "the command names its subcommands" "$commands"
+for command in $commands; do
+    [ -s "$pages/onehop-$command.1" ]
+    tap_point $? "onehop-$command(1) is there" "add it to doc/man/man.am"
+    grep -qF "onehop\\-$command" "$pages/onehop.1"
+    tap_point $? "onehop(1) names it"
+    options=$("$onehop" "$command" --help | sed '/^\(For e\|E\)xample/,$d' | grep -oE -- '--[a-z][a-z-]+' | sort -u)
+    missing=$(for option in $options; do
+        grep -qF -- "${option//-/\\-}" "$pages/onehop-$command.1" || echo "$option"
+    done)
+    tap_empty "$missing" "and its page has every option of its help"
+done
+variables=$(awk -F '`' '/^The `onehop` command alone/ { exit } /^[|] `ONEHOP_/ { print $2 }' "$abs_top_srcdir/doc/environment.md")
+[ "$(wc -w <<<"$variables")" -ge 9 ]
+tap_point $? "doc/environment.md has variables" "$variables"
+tap_empty "$(for variable in $variables; do grep -q "^\.BR $variable " "$pages/onehop.7" || echo "$variable"; done)" \
+    "onehop(7) has each of them"
+for page in "$pages"/*.[17]; do
+    name=${page##*/}
+    tap_empty "$(grep -oE "@[a-zA-Z_]+@|[$][{].*" "$page")" "$name: everything is filled in"
+    if command -v groff >/dev/null; then
+        tap_empty "$(groff -man -ww -z -Tutf8 "$page" 2>&1)" "$name: groff has nothing to say"
+        columns=$(groff -man -Tutf8 -P -c -rLL=80n "$page" 2>/dev/null | sed 's/\x1b\[[0-9;]*m//g; s/.\x08//g' |
+            LC_ALL=C.UTF-8 wc -L)
+        [ "$columns" -le 80 ]
+        tap_point $? "$name: 80 columns are enough" "$columns"
+    else
+        tap_skip "$name: groff has nothing to say" "no groff"
+    fi
+done
+tap_done

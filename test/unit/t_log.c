@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * t_log.c - where lines go, and how often a warning is given; names of files with signs in them
+ */
+#include "util/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "test/tap.h"
+#include "util/output.h"
+
+static char folder[] = "/tmp/onehop-log.XXXXXX";
+
+static void name_in_folder(char *path_p, const char *name)
+{
+    snprintf(path_p, OH_OUTPUT_PATH, "%s/%s", folder, name);
+}
+
+/* Lines of a file that have the text. */
+static int count_lines(const char *path, const char *text)
+{
+    char line[2048];
+    int count = 0;
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file)) {
+        count += strstr(line, text) != NULL;
+    }
+    if (file) {
+        fclose(file);
+    }
+    return count;
+}
+
+static void test_names(void)
+{
+    char path[OH_OUTPUT_PATH], wanted[OH_OUTPUT_PATH], host[65] = "", longest[600];
+    gethostname(host, sizeof host - 1);
+    host[strcspn(host, ".")] = '\0';
+    oh_output_expand("/a/%p-%h-%%-%x-%", path);
+    snprintf(wanted, sizeof wanted, "/a/%d-%s-%%-%%x-%%", (int)getpid(), host);
+    tap_ok(strcmp(path, wanted) == 0, "signs in a name: %s", path);
+    memset(longest, '%', sizeof longest);
+    memcpy(longest + sizeof longest - 3, "%p", 3);
+    memset(longest, 'x', 505);
+    oh_output_expand(longest, path);
+    tap_ok(strlen(path) < OH_OUTPUT_PATH, "a name that is too long is cut: %zu", strlen(path));
+}
+
+static void expect_refused(const char *path, const char *what)
+{
+    int fd = oh_output_open(path);
+    tap_ok(fd < 0, "not opened: %s: %s", what, strerror(errno));
+    if (fd >= 0) {
+        close(fd);
+    }
+}
+
+static void test_files(void)
+{
+    char path[OH_OUTPUT_PATH], other[OH_OUTPUT_PATH];
+    struct stat status;
+    umask(0);
+    name_in_folder(path, "new");
+    int fd = oh_output_open(path);
+    tap_ok(fd >= 0 && fstat(fd, &status) == 0 && (status.st_mode & 07777) == 0600, "a new file is the user's alone");
+    tap_ok((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0 && (fcntl(fd, F_GETFL) & O_APPEND) != 0,
+           "closed by exec, appended to");
+    close(fd);
+    name_in_folder(other, "soft");
+    tap_ok(symlink("new", other) == 0, "a link");
+    expect_refused(other, "a link");
+    name_in_folder(other, "hard");
+    tap_ok(link(path, other) == 0, "a second name");
+    expect_refused(path, "a file with two names");
+    name_in_folder(other, "pipe");
+    tap_ok(mkfifo(other, 0600) == 0, "a pipe");
+    expect_refused(other, "a pipe without a reader");
+    expect_refused("/dev/null", "a device");
+    expect_refused(folder, "a folder");
+    expect_refused("/nowhere/at/all", "no folder");
+}
+
+/* The descriptor that is open on a file. */
+static int descriptor_of(const char *path)
+{
+    struct stat wanted, status;
+    int fd = 3;
+    if (stat(path, &wanted) != 0) {
+        return -1;
+    }
+    while (fd < 1000 && (fstat(fd, &status) != 0 || status.st_dev != wanted.st_dev || status.st_ino != wanted.st_ino)) {
+        fd++;
+    }
+    return fd;
+}
+
+static void warn(int cause)
+{
+    OH_WARN("cause %d.", cause);
+}
+
+static void test_once(const char *path)
+{
+    for (int i = 0; i < 1000; i++) {
+        warn(1);
+    }
+    tap_ok(count_lines(path, "WARN cause 1.") == 1, "a cause is warned of once");
+    for (int i = 0; i < 1000; i++) {
+        warn(i);
+    }
+    tap_ok(count_lines(path, "WARN cause ") == OH_LOG_CAUSES, "one place warns of so many causes: %d",
+           count_lines(path, "WARN cause "));
+    tap_ok(count_lines(path, "(more of this kind are not shown)") == 1 &&
+               count_lines(path, "cause 15. (more of this kind are not shown)") == 1,
+           "and says so with the last");
+    for (int i = 0; i < 3; i++) {
+        OH_INFO("not warned");
+    }
+    tap_ok(count_lines(path, "INFO not warned") == 3, "what is no warning is not held back");
+    char other[OH_OUTPUT_PATH];
+    name_in_folder(other, "other");
+    int fd = descriptor_of(path);
+    int foreign = open(other, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    tap_ok(foreign >= 0 && dup2(foreign, fd) == fd, "the application puts another file in the place of the log, %d",
+           fd);
+    OH_INFO("after that");
+    tap_ok(count_lines(other, "after that") == 0 && count_lines(path, "after that") == 0, "it is not written to");
+    errno = 4711;
+    OH_WARN("errno");
+    OH_INFO("errno");
+    tap_ok(errno == 4711, "errno stays");
+}
+
+int main(void)
+{
+    char path[OH_OUTPUT_PATH], pattern[OH_OUTPUT_PATH], command[OH_OUTPUT_PATH + 16];
+    if (!mkdtemp(folder)) {
+        return 1;
+    }
+    test_names();
+    test_files();
+    name_in_folder(pattern, "log.%p");
+    oh_output_expand(pattern, path);
+    setenv("ONEHOP_DEBUG", "INFO", 1);
+    setenv("ONEHOP_DEBUG_FILE", pattern, 1);
+    test_once(path);
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    tap_ok(system(command) == 0, "cleaned up");
+    return tap_done();
+}
