@@ -15,6 +15,8 @@
  *   OH_MARKER_OFFSET       marker slots, 2 x { scatter area, gather area } of OH_MARKER_SCATTER_BYTES; OH_MARKER
  *                          everywhere between kernels, but for words on their way
  *   OH_PUSH_OFFSET         scatter area and gather area of two-shot push, of OH_PUSH_ROUND_BYTES; plain data
+ *   OH_ESCAPE_OFFSET       escape cells, a byte for each word of the marker slots; 0 between kernels, but for those on
+ *                          their way
  *
  * Why two slots, and one pair of push areas, are enough without a closing barrier: doc/design.md, "Epochs".
  */
@@ -41,13 +43,18 @@
 #endif
 #define OH_MARKER_OFFSET (OH_LL_OFFSET + 2u * OH_LL_SLOT_BYTES)
 #define OH_PUSH_OFFSET (OH_MARKER_OFFSET + 4u * OH_MARKER_SCATTER_BYTES)
-#define OH_STAGING_BYTES (OH_PUSH_OFFSET + 2u * OH_PUSH_ROUND_BYTES)
+#define OH_ESCAPE_OFFSET (OH_PUSH_OFFSET + 2u * OH_PUSH_ROUND_BYTES)
+#define OH_STAGING_BYTES (OH_ESCAPE_OFFSET + 4u * OH_MARKER_SCATTER_BYTES / OH_WORD_BYTES)
 
 /*
  * What an empty marker word holds: as a floating-point number of any width, and as a pair or four of them, NaNs that no
- * arithmetic on the GPU produces. A value that happens to be it is sent with another sign (protocol.cuh).
+ * arithmetic on the GPU produces. A value that happens to be it is sent with another sign; integers are sent in another
+ * way (protocol.cuh, "Marker words").
  */
 #define OH_MARKER 0xffffffffu
+/* What the lower and upper half of each 8 bytes of integers are xored with on their way. */
+#define OH_KEY_LOW 0x5c9e31a7u
+#define OH_KEY_HIGH 0xa34db86eu
 
 /*
  * Epochs count rounds of data exchange on one communicator, the same number on every rank. Kept modulo 2^31, so that

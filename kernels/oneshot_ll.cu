@@ -54,4 +54,4 @@ template <class Reduction, class Args> OH_DEVICE void oneshot_ll(const Args &all
     oh_epoch_finish(args, epoch);
 }
 
-OH_EACH_FLAG_TYPE(OH_LIST_KERNELS, oneshot_ll)
+OH_EACH_INTEGER_TYPE(OH_LIST_KERNELS, oneshot_ll)

@@ -2,9 +2,9 @@
 /*
  * oneshot_marker.cu - one hop without flag bytes: a word is there when it no longer holds the marker
  *
- * As oneshot_ll, but all 16 bytes of a word are payload: half the bytes on the wire. For float types only, whose values
- * leave one bit pattern free (protocol.cuh, "Marker words"). Slot layout: [source rank][word],
- * in the scatter area: what two-shot leaves behind in the gather area may still be on its way to being cleared.
+ * As oneshot_ll, but all 16 bytes of a word are payload: half the bytes on the wire (protocol.cuh, "Marker words").
+ * Slot layout: [source rank][word], in the scatter area: what two-shot leaves behind in the gather area may still be on
+ * its way to being cleared.
  */
 #include "kernels/protocol.cuh"
 
@@ -32,17 +32,18 @@ template <class Reduction, class Args> OH_DEVICE void oneshot_marker(const Args 
     oh_sweep(args, epoch, oh_active_blocks(words), 0);
     for (uint32_t i = first; i < words; i += step) {
         const oh_word16 mine = i == first ? head : load(i);
-        oh_each<1, Reduction::ranks>(nranks, [&](int j) {
-            oh_marker_store(args.staging[j] + slot + args.rank * source_bytes + i * OH_WORD_BYTES, mine);
-        });
+        const oh_marked<type> sent(mine);
+        oh_each<1, Reduction::ranks>(
+            nranks, [&](int j) { sent.store(args.staging[j], slot + args.rank * source_bytes + i * OH_WORD_BYTES); });
     }
     for (uint32_t i = first; i < words; i += step) {
         const oh_word16 mine = i == first ? head : load(i);
-        char *at = args.staging[0] + slot + i * OH_WORD_BYTES;
+        const uint32_t at = slot + i * OH_WORD_BYTES;
         oh_word16 addend[Reduction::ranks];
         const bool here = oh_poll<0, Reduction::ranks>(args, nranks, spare, &patience, [&](int r, int source) {
             oh_word16 word = mine; /* stored to addend in one place: else its index would be dynamic */
-            const bool there = source == (int)args.rank || oh_marker_take<type>(at + source * source_bytes, &word);
+            const bool there =
+                source == (int)args.rank || oh_marker_take<type>(args.staging[0], at + source * source_bytes, &word);
             addend[r] = word;
             return there;
         });
@@ -52,7 +53,7 @@ template <class Reduction, class Args> OH_DEVICE void oneshot_marker(const Args 
         message.store(i, reduction.combine(addend));
         oh_each<0, Reduction::ranks>(nranks, [&](int r) {
             if (r != (int)args.rank) {
-                oh_marker_clear(at + r * source_bytes);
+                oh_marker_empty<type>(args.staging[0], at + r * source_bytes, addend[r]);
             }
         });
     }
@@ -60,4 +61,4 @@ template <class Reduction, class Args> OH_DEVICE void oneshot_marker(const Args 
 }
 
 OH_EACH_SUM_TYPE(OH_SUM_KERNELS, oneshot_marker)
-OH_EACH_MARKER_TYPE(OH_LIST_KERNELS, oneshot_marker)
+OH_EACH_TYPE(OH_LIST_KERNELS, oneshot_marker)

@@ -7,9 +7,9 @@
  *
  * Memory order, GPU side: a 16-byte LL word is stored and loaded as one relaxed system-scope vector access, and each
  * 8-byte half carries its own flag, so a reader that sees the flag sees the data beside it (the assumption of NCCL's
- * LL protocol: 8-byte accesses are not torn). Each 32-bit part of a marker word, for 64-bit elements each 8-byte half,
- * tells by itself whether it has come, so tearing between them does no harm. Push data are plain stores, ordered by
- * oh_flag_store (release) which pairs with oh_flag_load (acquire).
+ * LL protocol: 8-byte accesses are not torn). Each 32-bit part of a marker word, for integers and 64-bit elements each
+ * 8-byte half, tells by itself whether it has come, so tearing between them does no harm. Push data are plain stores,
+ * ordered by oh_flag_store (release) which pairs with oh_flag_load (acquire).
  */
 #ifndef OH_KERNELS_PRIMITIVES_CUH_
 #define OH_KERNELS_PRIMITIVES_CUH_
@@ -138,6 +138,19 @@ OH_DEVICE void oh_marker_load(const char *at, oh_word16 *data)
 OH_DEVICE void oh_marker_clear(char *at)
 {
     *reinterpret_cast<uint4 *>(at) = make_uint4(OH_MARKER, OH_MARKER, OH_MARKER, OH_MARKER);
+}
+
+/* Escape cells: a byte in a peer's staging memory. */
+OH_DEVICE void oh_cell_store(char *at, uint32_t value)
+{
+    asm volatile("st.relaxed.sys.global.u8 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+
+OH_DEVICE uint32_t oh_cell_load(const char *at)
+{
+    uint32_t value;
+    asm volatile("ld.relaxed.sys.global.u8 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
 }
 
 OH_DEVICE void oh_push_store(char *at, const oh_word16 &data)

@@ -164,34 +164,118 @@ template <class Type, class Word> struct oh_message_of<oh_kernel_list_args, Type
 /*
  * Marker words. An empty word holds OH_MARKER in each 32-bit part (of 64-bit elements only the upper parts count), a
  * full one in none; the reader puts the marker back once it has taken the word. So no bytes go to flags, and what was
- * not written for long cannot look new. The marker is a NaN, in 16- and 8-bit types a row of NaNs: a part of a message
- * that holds it is sent without its top bit, as another NaN. Results of NaNs are the GPU's one canonical NaN whatever
- * their bits were, so no result changes. Zeros keep their sign.
+ * not written for long cannot look new.
+ *
+ * Of floating-point types the marker is a NaN, in 16- and 8-bit types a row of NaNs: a part of a message that holds it
+ * is sent without its top bit, as another NaN. Results of NaNs are the GPU's one canonical NaN whatever their bits
+ * were, so no result changes. Zeros keep their sign.
+ *
+ * Integers need every pattern. Their words are told apart by 8-byte halves: an empty one is all ones. What is sent is
+ * xored with a key, so that no usual number comes out as all ones. A half that does, or that comes out one less, is
+ * sent as the escape, all ones less one; which of the two it is stands in the word's escape cell, which the reader
+ * waits for and clears as it does the word.
  */
+#define OH_ESCAPE_LOW (OH_MARKER - 1)
+#define OH_CELL_FULL 4u /* beside a bit for each half */
+
 OH_DEVICE uint32_t oh_marker_slot(uint32_t epoch)
 {
     return OH_MARKER_OFFSET + (epoch & 1) * 2 * OH_MARKER_SCATTER_BYTES;
 }
 
+/* The escape cell of the marker word at an offset in staging. */
+OH_DEVICE uint32_t oh_escape_cell(uint32_t offset)
+{
+    return OH_ESCAPE_OFFSET + (offset - OH_MARKER_OFFSET) / OH_WORD_BYTES;
+}
+
+/* What a rank reckons with instead of a word of its own: what its peers get. */
 template <class Type> OH_DEVICE oh_word16 oh_unmarked(oh_word16 word)
 {
-    OH_UNROLL
-    for (int k = Type::part_words - 1; k < 4; k += Type::part_words) {
-        word.w[k] = word.w[k] == OH_MARKER ? OH_MARKER >> 1 : word.w[k];
+    if constexpr (Type::has_marker) {
+        OH_UNROLL
+        for (int k = Type::part_words - 1; k < 4; k += Type::part_words) {
+            word.w[k] = word.w[k] == OH_MARKER ? OH_MARKER >> 1 : word.w[k];
+        }
     }
     return word;
 }
 
-/* Takes a marker word; true when all of it has come. */
-template <class Type> OH_DEVICE bool oh_marker_take(const char *at, oh_word16 *word)
+/* A word (oh_unmarked) as it travels. */
+template <class Type> struct oh_marked {
+    oh_word16 word;
+    uint32_t cell; /* 0: no escape */
+
+    explicit OH_DEVICE_METHOD oh_marked(const oh_word16 &plain) : word(plain), cell(0)
+    {
+        if constexpr (!Type::has_marker) {
+            OH_UNROLL
+            for (int k = 0; k < 4; k += 2) {
+                word.w[k] ^= OH_KEY_LOW;
+                word.w[k + 1] ^= OH_KEY_HIGH;
+                if (word.w[k + 1] == OH_MARKER && word.w[k] >= OH_ESCAPE_LOW) {
+                    cell |= OH_CELL_FULL | (word.w[k] & 1) << (k / 2);
+                    word.w[k] = OH_ESCAPE_LOW;
+                }
+            }
+        }
+    }
+    OH_DEVICE_METHOD void store(char *staging, uint32_t offset) const
+    {
+        oh_marker_store(staging + offset, word);
+        if (!Type::has_marker && __builtin_expect(cell != 0, 0)) {
+            oh_cell_store(staging + oh_escape_cell(offset), cell);
+        }
+    }
+};
+
+/* The rest of oh_marker_take for integers. */
+OH_DEVICE bool oh_marker_decode(const char *staging, uint32_t offset, oh_word16 *word)
+{
+    bool here = true, escaped = false;
+    OH_UNROLL
+    for (int k = 0; k < 4; k += 2) {
+        here &= (word->w[k] & word->w[k + 1]) != OH_MARKER;
+        escaped |= word->w[k + 1] == OH_MARKER && word->w[k] == OH_ESCAPE_LOW;
+    }
+    if (__builtin_expect(here && escaped, 0)) {
+        const uint32_t cell = oh_cell_load(staging + oh_escape_cell(offset));
+        here = cell != 0;
+        OH_UNROLL
+        for (int k = 0; k < 4; k += 2) {
+            word->w[k] |= word->w[k + 1] == OH_MARKER && word->w[k] == OH_ESCAPE_LOW ? cell >> (k / 2) & 1 : 0;
+        }
+    }
+    OH_UNROLL
+    for (int k = 0; k < 4; k += 2) {
+        word->w[k] ^= OH_KEY_LOW;
+        word->w[k + 1] ^= OH_KEY_HIGH;
+    }
+    return here;
+}
+
+/* Takes the marker word at an offset in this rank's staging; true when all of it has come. */
+template <class Type> OH_DEVICE bool oh_marker_take(const char *staging, uint32_t offset, oh_word16 *word)
 {
     bool here = true;
-    oh_marker_load(at, word);
+    oh_marker_load(staging + offset, word);
+    if constexpr (!Type::has_marker) {
+        return oh_marker_decode(staging, offset, word);
+    }
     OH_UNROLL
     for (int k = Type::part_words - 1; k < 4; k += Type::part_words) {
         here &= word->w[k] != OH_MARKER;
     }
     return here;
+}
+
+/* Makes the place of a word that was taken empty again. */
+template <class Type> OH_DEVICE void oh_marker_empty(char *staging, uint32_t offset, const oh_word16 &taken)
+{
+    oh_marker_clear(staging + offset);
+    if (!Type::has_marker && __builtin_expect(oh_marked<Type>(taken).cell != 0, 0)) {
+        oh_cell_store(staging + oh_escape_cell(offset), 0);
+    }
 }
 
 /* Calls act(k) for k = from to nranks-1: a static loop to `most`, so that k may index what lives in registers. */
@@ -354,10 +438,11 @@ OH_DEVICE uint32_t oh_active_blocks(uint32_t words)
               algorithm_<oh_any_of<oh_##type_, n_, fixed_>, oh_kernel_list_args>)
 
 /* X(algorithm, type) for the types of one kind */
+#define OH_EACH_TYPE(x_, algorithm_) OH_EACH_FLOAT_TYPE(x_, algorithm_) OH_EACH_INTEGER_TYPE(x_, algorithm_)
 #define OH_EACH_SUM_TYPE(x_, algorithm_) x_(algorithm_, f32) x_(algorithm_, f16) x_(algorithm_, bf16)
-#define OH_EACH_MARKER_TYPE(x_, algorithm_)                                                                            \
+#define OH_EACH_FLOAT_TYPE(x_, algorithm_)                                                                             \
     x_(algorithm_, f64) x_(algorithm_, f32) x_(algorithm_, f16) x_(algorithm_, bf16) x_(algorithm_, e4m3)              \
         x_(algorithm_, e5m2)
-#define OH_EACH_FLAG_TYPE(x_, algorithm_) x_(algorithm_, i8) x_(algorithm_, i32) x_(algorithm_, i64)
+#define OH_EACH_INTEGER_TYPE(x_, algorithm_) x_(algorithm_, i8) x_(algorithm_, i32) x_(algorithm_, i64)
 
 #endif

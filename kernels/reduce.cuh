@@ -21,6 +21,7 @@
  */
 template <class Value> struct oh_floating {
     typedef Value value;
+    static const bool has_marker = true; /* a bit pattern that no result needs (protocol.cuh, "Marker words") */
     static OH_INLINE Value least(Value a, Value b, uint64_t)
     {
         return fmin(a, b);
@@ -151,6 +152,7 @@ template <class Element, class Value> struct oh_integer {
     static const int part_words = sizeof(Element) <= 4 ? 1 : 2;
     static const int per_part = sizeof(Element) <= 4 ? 4 / sizeof(Element) : 1;
     static const bool may_overflow = false; /* it wraps around */
+    static const bool has_marker = false;
     static OH_INLINE void unpack(const uint32_t *part, Value *value)
     {
         uint64_t bits = part[0];

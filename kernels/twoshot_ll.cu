@@ -78,4 +78,4 @@ template <class Reduction, class Args> OH_DEVICE void twoshot_ll(const Args &arg
     oh_epoch_finish(args, epoch);
 }
 
-OH_EACH_FLAG_TYPE(OH_ANY_KERNELS, twoshot_ll)
+OH_EACH_INTEGER_TYPE(OH_ANY_KERNELS, twoshot_ll)

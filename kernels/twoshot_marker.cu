@@ -2,7 +2,7 @@
 /*
  * twoshot_marker.cu - two hops without flag bytes: rank p sums chunk p, then sends the sum to every other
  *
- * As twoshot_ll, but all 16 bytes of a word are payload (protocol.cuh, "Marker words"). For float types only.
+ * As twoshot_ll, but all 16 bytes of a word are payload (protocol.cuh, "Marker words").
  * A message that is larger than a slot goes in rounds of equal length, with an epoch each, padded with zeros, so that
  * in every round each place has its word from and for every rank. Slot layout: scatter area [source rank][place],
  * gather area [owner rank] [place], both with a fixed row length; in all rounds of one call a place belongs to one
@@ -45,8 +45,8 @@ template <class Reduction> struct twoshot_marker_call {
                 theirs[j] = reduction.prepare(message.load(round.base + oh_peer_rank(args, nranks, j) * chunk + i));
             });
             oh_each<1, Reduction::ranks>(nranks, [&](int j) {
-                oh_marker_store(args.staging[j] + round.slot + args.rank * row_bytes + i * OH_WORD_BYTES,
-                                oh_unmarked<type>(theirs[j]));
+                oh_marked<type>(oh_unmarked<type>(theirs[j]))
+                    .store(args.staging[j], round.slot + args.rank * row_bytes + i * OH_WORD_BYTES);
             });
         }
     }
@@ -57,11 +57,12 @@ template <class Reduction> struct twoshot_marker_call {
         for (uint32_t i = first; i < chunk; i += step) {
             const uint64_t place = round.base + args.rank * chunk + i;
             const oh_word16 mine = oh_unmarked<type>(reduction.prepare(message.load(place)));
-            char *at = args.staging[0] + round.slot + i * OH_WORD_BYTES;
+            const uint32_t at = round.slot + i * OH_WORD_BYTES;
             oh_word16 addend[Reduction::ranks];
             const bool here = oh_poll<0, Reduction::ranks>(args, nranks, spare, &patience, [&](int r, int source) {
                 oh_word16 word = mine; /* stored to addend in one place: else its index would be dynamic */
-                const bool there = source == (int)args.rank || oh_marker_take<type>(at + source * row_bytes, &word);
+                const bool there =
+                    source == (int)args.rank || oh_marker_take<type>(args.staging[0], at + source * row_bytes, &word);
                 addend[r] = word;
                 return there;
             });
@@ -70,11 +71,12 @@ template <class Reduction> struct twoshot_marker_call {
             }
             const oh_word16 sum = oh_unmarked<type>(reduction.combine(addend));
             const uint32_t there = round.slot + OH_MARKER_SCATTER_BYTES + args.rank * row_bytes + i * OH_WORD_BYTES;
-            oh_each<1, Reduction::ranks>(nranks, [&](int j) { oh_marker_store(args.staging[j] + there, sum); });
+            const oh_marked<type> sent(sum);
+            oh_each<1, Reduction::ranks>(nranks, [&](int j) { sent.store(args.staging[j], there); });
             message.store(place, sum);
             oh_each<0, Reduction::ranks>(nranks, [&](int r) {
                 if (r != (int)args.rank) {
-                    oh_marker_clear(at + r * row_bytes);
+                    oh_marker_empty<type>(args.staging[0], at + r * row_bytes, addend[r]);
                 }
             });
         }
@@ -85,10 +87,11 @@ template <class Reduction> struct twoshot_marker_call {
     OH_DEVICE_METHOD bool gather(const twoshot_round &round)
     {
         for (uint32_t i = first; i < chunk; i += step) {
-            char *at = args.staging[0] + round.slot + OH_MARKER_SCATTER_BYTES + i * OH_WORD_BYTES;
+            const uint32_t at = round.slot + OH_MARKER_SCATTER_BYTES + i * OH_WORD_BYTES;
             oh_word16 sum[Reduction::ranks];
             const bool here = oh_poll<1, Reduction::ranks>(args, nranks, 1, &patience, [&](int j, int source) {
-                return oh_marker_take<type>(at + oh_peer_rank(args, nranks, source) * row_bytes, &sum[j]);
+                return oh_marker_take<type>(args.staging[0], at + oh_peer_rank(args, nranks, source) * row_bytes,
+                                            &sum[j]);
             });
             if (!here) {
                 return false;
@@ -96,7 +99,7 @@ template <class Reduction> struct twoshot_marker_call {
             oh_each<1, Reduction::ranks>(nranks, [&](int j) {
                 const uint32_t owner = oh_peer_rank(args, nranks, j);
                 message.store(round.base + owner * chunk + i, sum[j]);
-                oh_marker_clear(at + owner * row_bytes);
+                oh_marker_empty<type>(args.staging[0], at + owner * row_bytes, sum[j]);
             });
         }
         return true;
@@ -152,4 +155,4 @@ template <class Reduction, class Args> OH_DEVICE void twoshot_marker(const Args 
 }
 
 OH_EACH_SUM_TYPE(OH_SUM_KERNELS, twoshot_marker)
-OH_EACH_MARKER_TYPE(OH_ANY_KERNELS, twoshot_marker)
+OH_EACH_TYPE(OH_ANY_KERNELS, twoshot_marker)

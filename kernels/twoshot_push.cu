@@ -126,5 +126,5 @@ template <class Reduction, class Args> OH_DEVICE void twoshot_push(const Args &a
 }
 
 OH_EACH_SUM_TYPE(OH_SUM_KERNELS, twoshot_push)
-OH_EACH_MARKER_TYPE(OH_ANY_KERNELS, twoshot_push)
-OH_EACH_FLAG_TYPE(OH_ANY_KERNELS, twoshot_push)
+OH_EACH_FLOAT_TYPE(OH_ANY_KERNELS, twoshot_push)
+OH_EACH_INTEGER_TYPE(OH_ANY_KERNELS, twoshot_push)

@@ -38,10 +38,7 @@ bool oh_algorithm_carries(enum onehop_algorithm algorithm, enum oh_carrier carri
     case ONEHOP_ONESHOT_LL:
     case ONEHOP_TWOSHOT_LL:
         return carrier == OH_CARRIER_FLAG;
-    case ONEHOP_ONESHOT_MARKER:
-    case ONEHOP_TWOSHOT_MARKER:
-        return carrier == OH_CARRIER_MARKER;
-    default: /* plain data, and flags for whole blocks */
+    default:
         return true;
     }
 }

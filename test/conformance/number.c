@@ -280,8 +280,14 @@ static uint64_t special_input(const struct cf_data *data, int world, size_t i, u
 
 static uint64_t marker_input(const struct cf_data *data, int world, size_t i)
 {
-    static const uint64_t patterns[] = {UINT64_MAX, 0xfffafffafffafffau, 0xfffafffbfffafffbu};
-    uint64_t about = cf_mix(data->key ^ (i * 17 + 3)), pattern = patterns[about % 3] & mask_of(data->type);
+    /* The last two: eight bytes of integers that would be sent as an empty word, and as the escape. */
+    static const uint64_t patterns[] = {UINT64_MAX, 0xfffafffafffafffau, 0xfffafffbfffafffbu, 0x5cb24791a361ce58u,
+                                        0x5cb24791a361ce59u};
+    bool integer = data->type->mantissa == 0;
+    size_t byte = i * data->type->size;
+    uint64_t about = cf_mix(data->key ^ ((integer ? byte / 8 : i) * 17 + 3));
+    uint64_t pattern = integer ? patterns[about % 5] >> (byte % 8 * 8) : patterns[about % 3];
+    pattern &= mask_of(data->type);
     bool all = about >> 16 & 1, chosen = world == (int)((about >> 32) % (uint64_t)data->nranks);
     uint64_t other = data->type->mantissa ? neutral(data) : data->op == CF_PROD;
     return all || chosen ? pattern : other;

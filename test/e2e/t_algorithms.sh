@@ -7,7 +7,6 @@
 types_of() {
     case $1 in
     *_ll) echo i32,i8,u8,u32,i64,u64 ;;
-    *_marker) echo f32,bf16,f16,f64,e4m3,e5m2 ;;
     *) echo f32,bf16,f16,f64,e4m3,e5m2,i8,u8,i32,u32,i64,u64 ;;
     esac
 }

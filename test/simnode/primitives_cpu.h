@@ -157,6 +157,17 @@ OH_DEVICE void oh_marker_clear(char *at)
     oh_marker_store(at, {{OH_MARKER, OH_MARKER, OH_MARKER, OH_MARKER}});
 }
 
+OH_DEVICE void oh_cell_store(char *at, uint32_t value)
+{
+    oh_hesitate();
+    __atomic_store_n(at, (char)value, __ATOMIC_RELEASE);
+}
+
+OH_DEVICE uint32_t oh_cell_load(const char *at)
+{
+    return (unsigned char)__atomic_load_n(at, __ATOMIC_ACQUIRE);
+}
+
 OH_DEVICE void oh_push_store(char *at, const oh_word16 &data)
 {
     memcpy(at, &data, sizeof data);

@@ -129,7 +129,6 @@ static void test_foreign_tables(void)
     REJECTS(bad.rows[OH_CARRIER_FLAG].count = OH_PLAN_ROWS + 1, "too many rows of the other carrier");
     REJECTS(rows->row[0].algorithm = ONEHOP_ALGORITHMS, "an algorithm that does not exist");
     REJECTS(rows->row[0].algorithm = ONEHOP_ONESHOT_LL, "an algorithm that does not carry the types");
-    REJECTS(bad.rows[OH_CARRIER_FLAG].row[0].algorithm = ONEHOP_ONESHOT_MARKER, "markers for integers");
     REJECTS(rows->row[1].blocks = 0, "no blocks");
     REJECTS(rows->row[1].blocks = OH_MAX_BLOCKS + 1, "too many blocks");
     REJECTS(rows->row[0].threads = 0, "no threads");
