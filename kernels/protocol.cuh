@@ -257,16 +257,17 @@ OH_DEVICE bool oh_marker_decode(const char *staging, uint32_t offset, oh_word16 
 /* Takes the marker word at an offset in this rank's staging; true when all of it has come. */
 template <class Type> OH_DEVICE bool oh_marker_take(const char *staging, uint32_t offset, oh_word16 *word)
 {
-    bool here = true;
     oh_marker_load(staging + offset, word);
-    if constexpr (!Type::has_marker) {
+    if constexpr (Type::has_marker) {
+        bool here = true;
+        OH_UNROLL
+        for (int k = Type::part_words - 1; k < 4; k += Type::part_words) {
+            here &= word->w[k] != OH_MARKER;
+        }
+        return here;
+    } else {
         return oh_marker_decode(staging, offset, word);
     }
-    OH_UNROLL
-    for (int k = Type::part_words - 1; k < 4; k += Type::part_words) {
-        here &= word->w[k] != OH_MARKER;
-    }
-    return here;
 }
 
 /* Makes the place of a word that was taken empty again. */

@@ -16,13 +16,14 @@ static void warm_device(const struct oh_warm *warm)
     const struct oh_kernel_set *set;
     struct oh_topo_gpu gpu;
     CUdevice device;
-    char reason[OH_REASON_BYTES];
+    char reason[OH_REASON_BYTES], version[OH_REASON_BYTES];
     if (warm->driver->ctx_get_device(&device) != CUDA_SUCCESS) {
         return;
     }
     oh_topo_gpu_gather(warm->driver, device, &gpu);
     if (oh_topo_judge_gpu(&gpu, reason, sizeof reason)) {
         oh_topo_row_gather(warm->driver, &gpu);
+        oh_topo_driver_version(version, sizeof version);
         oh_kernel_set_get(warm->driver, device, warm->nranks, &set);
     }
 }

@@ -13,8 +13,8 @@ for function in cuIpcOpenMemHandle_v2 cuIpcGetMemHandle cuMemHostAlloc cuLibrary
 done
 run_app --nranks 4 --rank-env 1:SIMNODE_FAIL=cuIpcOpenMemHandle_v2:2 "${work[@]}"
 expect_stock "the second cuIpcOpenMemHandle fails on one rank" "rank 1"
-# The first calls are the application's and NCCL's own. (A driver that cannot be opened at all: test/unit/t_driver.c.)
-run_app --nranks 4 --rank-env 3:SIMNODE_FAIL=cuInit:3 "${work[@]}"
+# Not the calls that the application and NCCL make. (A driver that cannot be opened at all: test/unit/t_driver.c.)
+SIMNODE_CALLER=libonehop.so run_app --nranks 4 --rank-env 3:SIMNODE_FAIL=cuInit "${work[@]}"
 expect_stock "onehop cannot use the driver on one rank" "rank 3: cuInit"
 SIMNODE_FAIL=cuIpcOpenMemHandle_v2 run_app --nranks 4 "${work[@]}"
 expect_stock "CUDA IPC is refused on every rank" "rank"
