@@ -40,12 +40,17 @@ template <class Reduction, class Args> OH_DEVICE void oneshot_marker(const Args 
         const oh_word16 mine = i == first ? head : load(i);
         const uint32_t at = slot + i * OH_WORD_BYTES;
         oh_word16 addend[Reduction::ranks];
-        const bool here = oh_poll<0, Reduction::ranks>(args, nranks, spare, &patience, [&](int r, int source) {
+        bool here = oh_poll<0, Reduction::ranks>(args, nranks, spare, &patience, [&](int r, int source) {
             oh_word16 word = mine; /* stored to addend in one place: else its index would be dynamic */
             const bool there =
                 source == (int)args.rank || oh_marker_take<type>(args.staging[0], at + source * source_bytes, &word);
             addend[r] = word;
             return there;
+        });
+        oh_each<0, Reduction::ranks>(nranks, [&](int r) {
+            if (r != (int)args.rank) {
+                here = here && oh_marker_decode<type>(args, at + r * source_bytes, &patience, &addend[r]);
+            }
         });
         if (!here) {
             return;

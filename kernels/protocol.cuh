@@ -229,45 +229,26 @@ template <class Type> struct oh_marked {
     }
 };
 
-/* The rest of oh_marker_take for integers. */
-OH_DEVICE bool oh_marker_decode(const char *staging, uint32_t offset, oh_word16 *word)
-{
-    bool here = true, escaped = false;
-    OH_UNROLL
-    for (int k = 0; k < 4; k += 2) {
-        here &= (word->w[k] & word->w[k + 1]) != OH_MARKER;
-        escaped |= word->w[k + 1] == OH_MARKER && word->w[k] == OH_ESCAPE_LOW;
-    }
-    if (__builtin_expect(here && escaped, 0)) {
-        const uint32_t cell = oh_cell_load(staging + oh_escape_cell(offset));
-        here = cell != 0;
-        OH_UNROLL
-        for (int k = 0; k < 4; k += 2) {
-            word->w[k] |= word->w[k + 1] == OH_MARKER && word->w[k] == OH_ESCAPE_LOW ? cell >> (k / 2) & 1 : 0;
-        }
-    }
-    OH_UNROLL
-    for (int k = 0; k < 4; k += 2) {
-        word->w[k] ^= OH_KEY_LOW;
-        word->w[k + 1] ^= OH_KEY_HIGH;
-    }
-    return here;
-}
-
-/* Takes the marker word at an offset in this rank's staging; true when all of it has come. */
+/*
+ * Takes the marker word at an offset in this rank's staging as it has travelled; true when all of it has come. Without
+ * a branch: polls look at several at a time (oh_poll).
+ */
 template <class Type> OH_DEVICE bool oh_marker_take(const char *staging, uint32_t offset, oh_word16 *word)
 {
+    bool here = true;
     oh_marker_load(staging + offset, word);
     if constexpr (Type::has_marker) {
-        bool here = true;
         OH_UNROLL
         for (int k = Type::part_words - 1; k < 4; k += Type::part_words) {
             here &= word->w[k] != OH_MARKER;
         }
-        return here;
     } else {
-        return oh_marker_decode(staging, offset, word);
+        OH_UNROLL
+        for (int k = 0; k < 4; k += 2) {
+            here &= (word->w[k] & word->w[k + 1]) != OH_MARKER;
+        }
     }
+    return here;
 }
 
 /* Makes the place of a word that was taken empty again. */
@@ -295,6 +276,37 @@ OH_DEVICE uint32_t oh_peer_rank(const oh_kernel_args &args, uint32_t nranks, uin
 {
     const uint32_t rank = args.rank + j;
     return rank >= nranks ? rank - nranks : rank;
+}
+
+OH_DEVICE bool oh_is_escape(const oh_word16 &word, int k)
+{
+    return word.w[k + 1] == OH_MARKER && word.w[k] == OH_ESCAPE_LOW;
+}
+
+/* Turns a word that was taken into what was sent. False: aborted. */
+template <class Type>
+OH_DEVICE bool oh_marker_decode(const oh_kernel_args &args, uint32_t offset, oh_patience *patience, oh_word16 *word)
+{
+    if constexpr (!Type::has_marker) {
+        if (__builtin_expect(oh_is_escape(*word, 0) || oh_is_escape(*word, 2), 0)) {
+            uint32_t cell;
+            while ((cell = oh_cell_load(args.staging[0] + oh_escape_cell(offset))) == 0) {
+                if (patience->lost(args)) {
+                    return false;
+                }
+            }
+            OH_UNROLL
+            for (int k = 0; k < 4; k += 2) {
+                word->w[k] |= oh_is_escape(*word, k) ? cell >> (k / 2) & 1 : 0;
+            }
+        }
+        OH_UNROLL
+        for (int k = 0; k < 4; k += 2) {
+            word->w[k] ^= OH_KEY_LOW;
+            word->w[k + 1] ^= OH_KEY_HIGH;
+        }
+    }
+    return true;
 }
 
 /* Epoch of the last round that this communicator finished on this rank. Every block has its own copy of the word. */

@@ -59,12 +59,17 @@ template <class Reduction> struct twoshot_marker_call {
             const oh_word16 mine = oh_unmarked<type>(reduction.prepare(message.load(place)));
             const uint32_t at = round.slot + i * OH_WORD_BYTES;
             oh_word16 addend[Reduction::ranks];
-            const bool here = oh_poll<0, Reduction::ranks>(args, nranks, spare, &patience, [&](int r, int source) {
+            bool here = oh_poll<0, Reduction::ranks>(args, nranks, spare, &patience, [&](int r, int source) {
                 oh_word16 word = mine; /* stored to addend in one place: else its index would be dynamic */
                 const bool there =
                     source == (int)args.rank || oh_marker_take<type>(args.staging[0], at + source * row_bytes, &word);
                 addend[r] = word;
                 return there;
+            });
+            oh_each<0, Reduction::ranks>(nranks, [&](int r) {
+                if (r != (int)args.rank) {
+                    here = here && oh_marker_decode<type>(args, at + r * row_bytes, &patience, &addend[r]);
+                }
             });
             if (!here) {
                 return false;
@@ -89,9 +94,13 @@ template <class Reduction> struct twoshot_marker_call {
         for (uint32_t i = first; i < chunk; i += step) {
             const uint32_t at = round.slot + OH_MARKER_SCATTER_BYTES + i * OH_WORD_BYTES;
             oh_word16 sum[Reduction::ranks];
-            const bool here = oh_poll<1, Reduction::ranks>(args, nranks, 1, &patience, [&](int j, int source) {
+            bool here = oh_poll<1, Reduction::ranks>(args, nranks, 1, &patience, [&](int j, int source) {
                 return oh_marker_take<type>(args.staging[0], at + oh_peer_rank(args, nranks, source) * row_bytes,
                                             &sum[j]);
+            });
+            oh_each<1, Reduction::ranks>(nranks, [&](int j) {
+                here = here &&
+                       oh_marker_decode<type>(args, at + oh_peer_rank(args, nranks, j) * row_bytes, &patience, &sum[j]);
             });
             if (!here) {
                 return false;

@@ -332,6 +332,10 @@ ncclResult_t oh_comm_failure(struct oh_comm *comm);
 /* Tells running kernels of this communicator to leave, and hands later calls to NCCL. */
 void oh_comm_abort(struct oh_comm *comm);
 
+/* Waits until the calls of a served communicator have left the GPU; ends early when it fails or is aborted. Keeps no
+ * lock. */
+void oh_comm_drain(const struct oh_comm *comm);
+
 /* Hands later calls to NCCL (the communicator is being finalized). */
 void oh_comm_suspend(struct oh_comm *comm);
 
@@ -365,7 +369,8 @@ static inline void oh_comm_leave(struct oh_comm *comm)
 
 static inline struct oh_counters *oh_comm_counters(struct oh_comm *comm)
 {
-    return comm->row ? &comm->row->counters : &comm->counters;
+    struct oh_board_row *row = comm->row; /* once: it may be taken away */
+    return row ? &row->counters : &comm->counters;
 }
 
 static inline bool oh_comm_is_awaited(const struct oh_comm *comm)

@@ -10,11 +10,13 @@
  */
 #include "comm/monitor.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include "comm/failure.h"
 #include "util/clock.h"
@@ -27,7 +29,8 @@
 #define TICK_NS (500 * MS)        /* between looks, mostly */
 #define TICK_POLLED_NS (100 * MS) /* where a process must be looked for */
 #define TICK_GONE_NS (20 * MS)    /* while it must be seen whether a peer that has gone is waited for */
-#define GONE_SOON_NS (5000 * MS)  /* how long that is */
+#define EVENT_US 2000
+#define GONE_SOON_NS (5000 * MS) /* how long that is */
 /*
  * From when on a wait is for a peer that has gone: what it sent before comes within microseconds, but another rank may
  * be slower. One that has ended the communicator had all that it waited for, so its own part has been sent.
@@ -291,8 +294,16 @@ static void rest(uint64_t ns)
         return;
     }
     pthread_mutex_unlock(&worker.mutex);
-    epoll_wait(poller, &event, 1, (int)(ns / MS));
+    int events = epoll_wait(poller, &event, 1, (int)(ns / MS));
+    bool broken = events < 0 && errno != EINTR;
+    if (events > 0) { /* what has ended may be so still: not more often than this */
+        usleep(EVENT_US);
+    }
     pthread_mutex_lock(&worker.mutex);
+    if (broken) { /* the application has closed it */
+        poller = -1;
+        polled = true;
+    }
 }
 
 static void work(void)

@@ -21,14 +21,15 @@
 /* Asks about calls that differ in one thing, so that this holds whatever is served. */
 static enum oh_back why_handed_back(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op)
 {
-    struct oh_call smallest = {.comm = comm, .count = oh_plan_some_count(&comm->table, type), .type = type};
+    struct oh_plan plan;
+    struct oh_op known;
     if (!atomic_load_explicit(&comm->served, memory_order_relaxed)) {
         return OH_BACK_OFF;
     }
-    if (oh_call_plan(&smallest, op)) {
-        return OH_BACK_SIZE;
+    if (!oh_plan_choose(&comm->table, oh_plan_some_count(&comm->table, type), type, &plan)) {
+        return OH_BACK_TYPE;
     }
-    return oh_call_plan(&smallest, ncclSum) ? OH_BACK_OP : OH_BACK_TYPE;
+    return oh_comm_op_find(comm, op, type, &known) ? OH_BACK_SIZE : OH_BACK_OP;
 }
 
 void oh_comm_count_handed_back(struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op)

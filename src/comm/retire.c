@@ -15,6 +15,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "comm/failure.h"
 #include "comm/monitor.h"
@@ -65,18 +66,15 @@ void oh_comm_suspend(struct oh_comm *comm)
 }
 
 /*
- * No kernel of this rank is running or can still be started by a graph. Asked in the relaxed capture mode: in another
- * mode the question itself would break a capture under way elsewhere, and be answered with an error.
+ * No kernel of this rank that a call has launched is running. (Replays of graphs count until the graph is gone.) Asked
+ * in the relaxed capture mode: in another mode the question itself would break a capture under way elsewhere, and be
+ * answered with an error.
  */
-static bool is_quiet(const struct oh_comm *comm)
+static bool has_finished(const struct oh_comm *comm)
 {
     const struct oh_driver *driver = comm->staging.driver;
     struct oh_context_scope scope;
     bool quiet = true; /* a context that cannot be entered runs nothing */
-    if (atomic_load_explicit(&comm->graphs, memory_order_acquire) > 0 ||
-        atomic_load_explicit(&comm->entered, memory_order_acquire) > 0) { /* pairs with oh_comm_leave */
-        return false;
-    }
     if (comm->launched && oh_context_enter_relaxed(driver, comm->staging.context, &scope) == CUDA_SUCCESS) {
         CUresult result = driver->event_query(comm->last_call);
         oh_context_leave_relaxed(driver, &scope);
@@ -84,6 +82,25 @@ static bool is_quiet(const struct oh_comm *comm)
         quiet = result != CUDA_ERROR_NOT_READY;
     }
     return quiet;
+}
+
+/* Nor can one be started any more, by a graph or a call that is under way. */
+static bool is_quiet(const struct oh_comm *comm)
+{
+    return atomic_load_explicit(&comm->graphs, memory_order_acquire) == 0 &&
+           atomic_load_explicit(&comm->entered, memory_order_acquire) == 0 && /* pairs with oh_comm_leave */
+           has_finished(comm);
+}
+
+/*
+ * As NCCL waits for its own: the process may end when ncclCommDestroy has returned, and would take with it what peers
+ * still wait for. Not longer than they live: the monitor sees to it that a call without them fails.
+ */
+void oh_comm_drain(const struct oh_comm *comm)
+{
+    while (atomic_load(&comm->served) && comm->launched && !has_finished(comm)) {
+        usleep(50);
+    }
 }
 
 static void say_goodbye(struct oh_comm *comm)
@@ -253,6 +270,7 @@ void oh_comm_retire(struct oh_comm *comm)
     if (oh_late_leave(comm)) {
         return; /* the set-up under way buries it */
     }
+    oh_monitor_remove(comm); /* again: that set-up may have added it just before it ended */
     if (comm->staging.base) {
         add_to_retired(comm); /* the caller reaps, when NCCL's part is done */
     } else {

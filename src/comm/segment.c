@@ -149,7 +149,10 @@ static void identify_process(void)
 {
     struct stat status;
     process_token = oh_key_random().word[0];
-    process_pid_namespace = stat("/proc/self/ns/pid", &status) == 0 ? (uint64_t)status.st_ino : 0;
+    char self[16] = "";
+    /* A /proc of another namespace tells of other processes under these numbers. */
+    bool own = readlink("/proc/self", self, sizeof self - 1) > 0 && strtol(self, NULL, 10) == (long)getpid();
+    process_pid_namespace = own && stat("/proc/self/ns/pid", &status) == 0 ? (uint64_t)status.st_ino : 0;
 }
 
 void oh_slot_identify(struct oh_slot *slot)

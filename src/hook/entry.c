@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "comm/comm.h"
+#include "comm/failure.h"
 #include "comm/warm.h"
 #include "hook/first.h"
 #include "hook/group.h"
@@ -347,11 +348,22 @@ EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId
 
 /* --- the end ---------------------------------------------------------------------------------------------------- */
 
+/* In a group NCCL ends it later, with the group; a non-blocking one in the background. */
+static void drain(const struct oh_comm *comm)
+{
+    int saved = errno;
+    if (comm->blocking && oh_group_depth() == 0) {
+        oh_comm_drain(comm);
+    }
+    errno = saved;
+}
+
 EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
     struct oh_comm *ours = active_comm(comm);
     GET_REAL_OF(ours, real);
     if (ours) {
+        drain(ours);
         oh_comm_suspend(ours);
     }
     return REAL(real, CommFinalize(comm));
@@ -371,6 +383,7 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
     if (!ours) {
         return real->CommDestroy(comm);
     }
+    drain(ours);
     forget(ours);
     ncclResult_t res = REAL(real, CommDestroy(comm));
     reap();
@@ -513,7 +526,11 @@ ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, con
     }
     if (res == ncclSuccess && ours && works && atomic_load_explicit(&ours->served, memory_order_acquire)) {
         passage.comm = ours;
+        oh_comm_enter(ours);
         res = begin_hand_back(ours, passage.stream);
+        if (res != ncclSuccess) {
+            oh_comm_leave(ours);
+        }
     }
     if (res == ncclSuccess) {
         *passage_p = passage;
@@ -527,6 +544,7 @@ ncclResult_t oh_pass_end(const struct oh_passage *passage, ncclResult_t result)
     inside--;
     if (passage->comm) {
         end_hand_back(passage->comm, passage->stream, result);
+        oh_comm_leave(passage->comm);
     }
     return result;
 }
@@ -597,8 +615,10 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
         errno = saved;
     }
     if (ours && res == ncclSuccess && (*error == ncclSuccess || *error == ncclInProgress)) {
+        /* Once it is being ended, NCCL tells how that goes. */
         ncclResult_t failure = atomic_load_explicit(&ours->failure, memory_order_acquire);
-        *error = failure == ncclSuccess ? *error : failure;
+        bool stays = failure != ncclSuccess && oh_comm_farewell(ours, ours->rank) == OH_FAREWELL_NONE;
+        *error = stays ? failure : *error;
     }
     return res;
 }

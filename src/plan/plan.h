@@ -17,7 +17,7 @@
 #include "onehop/onehop.h"
 #include "plan/op.h"
 
-#define OH_PLAN_ROWS 16
+#define OH_PLAN_ROWS 32
 #define OH_PLAN_NCCL UINT32_MAX /* in place of an algorithm: handed back */
 
 /* One row: messages of at most max_bytes (and more than the row before) run `algorithm` on blocks x threads. */

@@ -171,9 +171,9 @@ static int parse_options(int argc, char **argv, struct oh_tune_options *options,
     for (uint64_t bytes = perf->min_bytes; bytes <= perf->max_bytes; bytes *= 2) {
         sizes++;
     }
-    if (sizes < 1 || sizes > OH_PLAN_ROWS) {
+    if (sizes < 1 || sizes > OH_TUNE_SIZES) {
         oh_tool_error("tune: from %zu to %zu bytes there are %d sizes; 1 to %d are needed", perf->min_bytes,
-                      perf->max_bytes, sizes, OH_PLAN_ROWS);
+                      perf->max_bytes, sizes, OH_TUNE_SIZES);
         return OH_EXIT_USAGE;
     }
     return OH_EXIT_OK;

@@ -18,8 +18,9 @@
 #include "plan/tuning.h"
 #include "tools/perf.h"
 
-#define OH_TUNE_CANDIDATES 12
-#define OH_TUNE_POINTS (OH_CARRIERS * OH_PLAN_ROWS)
+#define OH_TUNE_CANDIDATES (3 * ONEHOP_ALGORITHMS + 1) /* three grids each, and the shipped choice */
+#define OH_TUNE_SIZES 16                               /* so that rows of the shipped table fit beside them */
+#define OH_TUNE_POINTS (OH_CARRIERS * OH_TUNE_SIZES)
 
 /* How much faster stock NCCL must be, in any mode and type, to have a size for itself. */
 #define OH_TUNE_MARGIN 1.02

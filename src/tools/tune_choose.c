@@ -179,6 +179,11 @@ void oh_tune_rows(const struct oh_tune *tune, enum oh_carrier carrier, struct oh
     const struct oh_plan_rows *shipped = &tune->shipped.rows[carrier];
     struct oh_plan_rows rows = {0};
     uint64_t measured = 0;
+    for (uint32_t i = 0; i < shipped->count; i++) { /* below what was measured, and above */
+        if (2 * shipped->row[i].max_bytes <= tune->options->perf.min_bytes) {
+            add_row(&rows, &shipped->row[i], -1, of_p);
+        }
+    }
     for (int i = 0; i < tune->points; i++) {
         if (tune->point[i].carrier == carrier) {
             struct oh_tune_choice choice = oh_tune_choose(tune, &tune->point[i]);

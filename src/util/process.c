@@ -64,25 +64,34 @@ static bool is_another(const struct oh_process *process)
     return read_stat(process->pid, &dead, &start) && (dead || (process->start != 0 && start != process->start));
 }
 
-static bool is_gone(const struct oh_process *process)
+/* The application may have closed the descriptor, and have another under its number. */
+static bool is_pidfd(int fd)
 {
-    if (process->fd >= 0) {
-        struct pollfd look = {.fd = process->fd, .events = POLLIN};
-        return poll(&look, 1, 0) > 0;
-    }
-    return (kill(process->pid, 0) != 0 && errno == ESRCH) || is_another(process);
+    char path[40], target[40] = "";
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return readlink(path, target, sizeof target - 1) > 0 && strstr(target, "pidfd");
 }
 
 /* A copy of the descriptor may live on in a forked child, so that closing it would not take it from the poller. */
 static void drop_descriptor(struct oh_process *process, int poller)
 {
-    if (process->fd >= 0) {
+    if (process->fd >= 0 && is_pidfd(process->fd)) {
         if (poller >= 0) {
             epoll_ctl(poller, EPOLL_CTL_DEL, process->fd, NULL);
         }
         close(process->fd);
-        process->fd = -1;
     }
+    process->fd = -1;
+}
+
+/* What the descriptor says is only a reason to look. */
+static bool is_gone(const struct oh_process *process)
+{
+    struct pollfd look = {.fd = process->fd, .events = POLLIN};
+    if (process->fd >= 0 && poll(&look, 1, 0) == 0) {
+        return false;
+    }
+    return (kill(process->pid, 0) != 0 && errno == ESRCH) || is_another(process);
 }
 
 void oh_processes_look(int poller)

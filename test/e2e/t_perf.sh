@@ -137,7 +137,7 @@ for arguments in '-b 0' '-b 1x' '-b -5' '-f 1' '-n 0' '-d int9' '-o median' '-o 
     refuses "wrong usage: $arguments" 2 '^onehop: perf: '
 done
 perf --help
-expect_command "--help shows an example" 0 '^ +onehop perf -b 1K'
+expect_command "--help shows an example" 0 '^Example: onehop perf -b 1K'
 [ "$(wc -l <"$out")" -le 40 ]
 tap_point $? "--help fits a screen" "$(wc -l <"$out") lines"
 

@@ -153,7 +153,7 @@ static void test_rows(void)
     tap_ok(memcmp(&rows, &tune.shipped.rows[OH_CARRIER_FLAG], sizeof rows) == 0, "not measured at all: as shipped");
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         begin(n, 512, 16 << 20); /* as many sizes as rows; each another choice than its neighbours */
-        bool right = tune.points == 2 * OH_PLAN_ROWS;
+        bool right = tune.points == 2 * OH_TUNE_SIZES;
         for (int i = 0; i < tune.points; i++) {
             give_all(&tune.point[i], 10, 30);
             give(&tune.point[i], i % 2 ? tune.point[i].candidates - 1 : 0, 1, 30);
