@@ -278,37 +278,6 @@ OH_DEVICE uint32_t oh_peer_rank(const oh_kernel_args &args, uint32_t nranks, uin
     return rank >= nranks ? rank - nranks : rank;
 }
 
-OH_DEVICE bool oh_is_escape(const oh_word16 &word, int k)
-{
-    return word.w[k + 1] == OH_MARKER && word.w[k] == OH_ESCAPE_LOW;
-}
-
-/* Turns a word that was taken into what was sent. False: aborted. */
-template <class Type>
-OH_DEVICE bool oh_marker_decode(const oh_kernel_args &args, uint32_t offset, oh_patience *patience, oh_word16 *word)
-{
-    if constexpr (!Type::has_marker) {
-        if (__builtin_expect(oh_is_escape(*word, 0) || oh_is_escape(*word, 2), 0)) {
-            uint32_t cell;
-            while ((cell = oh_cell_load(args.staging[0] + oh_escape_cell(offset))) == 0) {
-                if (patience->lost(args)) {
-                    return false;
-                }
-            }
-            OH_UNROLL
-            for (int k = 0; k < 4; k += 2) {
-                word->w[k] |= oh_is_escape(*word, k) ? cell >> (k / 2) & 1 : 0;
-            }
-        }
-        OH_UNROLL
-        for (int k = 0; k < 4; k += 2) {
-            word->w[k] ^= OH_KEY_LOW;
-            word->w[k + 1] ^= OH_KEY_HIGH;
-        }
-    }
-    return true;
-}
-
 /* Epoch of the last round that this communicator finished on this rank. Every block has its own copy of the word. */
 OH_DEVICE uint32_t oh_epoch_last(const oh_kernel_args &args)
 {
@@ -360,6 +329,37 @@ OH_DEVICE bool oh_poll(const oh_kernel_args &args, int nranks, int spare, oh_pat
             return false;
         }
     }
+}
+
+OH_DEVICE bool oh_is_escape(const oh_word16 &word, int k)
+{
+    return word.w[k + 1] == OH_MARKER && word.w[k] == OH_ESCAPE_LOW;
+}
+
+/* Turns a word that was taken into what was sent. False: aborted. */
+template <class Type>
+OH_DEVICE bool oh_marker_decode(const oh_kernel_args &args, uint32_t offset, oh_patience *patience, oh_word16 *word)
+{
+    if constexpr (!Type::has_marker) {
+        if (__builtin_expect(oh_is_escape(*word, 0) || oh_is_escape(*word, 2), 0)) {
+            uint32_t cell;
+            while ((cell = oh_cell_load(args.staging[0] + oh_escape_cell(offset))) == 0) {
+                if (patience->lost(args)) {
+                    return false;
+                }
+            }
+            OH_UNROLL
+            for (int k = 0; k < 4; k += 2) {
+                word->w[k] |= oh_is_escape(*word, k) ? cell >> (k / 2) & 1 : 0;
+            }
+        }
+        OH_UNROLL
+        for (int k = 0; k < 4; k += 2) {
+            word->w[k] ^= OH_KEY_LOW;
+            word->w[k + 1] ^= OH_KEY_HIGH;
+        }
+    }
+    return true;
 }
 
 OH_DEVICE uint32_t oh_epoch_after(uint32_t epoch)

@@ -241,6 +241,7 @@ void app_guard_stop(struct app_worker *worker, struct app_item *items);
 void app_guard_absent(struct app_worker *worker, struct app_item *items);
 void app_guard_mismatch(struct app_worker *worker, struct app_item *items);
 void app_guard_exit(struct app_worker *worker, struct app_item *items);
+void app_guard_destroy(struct app_worker *worker, struct app_item *items);
 
 /* sim_group.c: scenarios about groups. */
 void app_group_slices(struct app_worker *worker, struct app_item *items);

@@ -358,6 +358,26 @@ void app_guard_mismatch(struct app_worker *worker, struct app_item *items)
 /* --- a rank ends early -------------------------------------------------------------------------------------------- */
 
 /*
+ * All but the victim end their last call, on the GPU, by ncclCommDestroy alone, and then their process; the victim
+ * comes to that call later.
+ */
+void app_guard_destroy(struct app_worker *worker, struct app_item *items)
+{
+    only_one_member(worker);
+    run_plain(worker, items);
+    if (is_victim(worker)) {
+        usleep(3 * STUCK_MICROSECONDS);
+        run_plain(worker, items);
+        return;
+    }
+    app_scenario_fill(worker, items);
+    app_scenario_call(worker, items);
+    APP_NCCL(ncclCommDestroy(worker->member[0].comm[0].comm));
+    fflush(stdout);
+    _exit(0);
+}
+
+/*
  * The victim ends after the last call, without ncclCommDestroy. That is no fault, unless another call follows
  * (exit-call).
  */

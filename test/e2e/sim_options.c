@@ -30,7 +30,7 @@ static const char usage[] =
     "  --linger                    ends when the communicators' memory is back, or after 10 seconds\n"
     "  --scenario simulate|group-error|arguments|churn|drop|overlap|slices|together|captured|exit|exec|fork|\n"
     "             kill|kill-setup|kill-call|kill-replay|kill-idle|abort-call|abort-replay|abort-idle|abort-launch|\n"
-    "             abort-peer|stop|absent|timeout|mismatch|exit-last|exit-call\n"
+    "             abort-peer|stop|absent|timeout|mismatch|exit-last|exit-call|destroy-first\n"
     "             --rounds N --victim R --log FILE\n";
 
 static const char *const type_names[ncclNumTypes] = {"i8",  "u8",  "i32", "u32",  "i64",  "u64",

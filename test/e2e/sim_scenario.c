@@ -316,6 +316,7 @@ void app_scenario_run(struct app_worker *worker)
         {"timeout", app_guard_absent},
         {"mismatch", app_guard_mismatch},
         {"exit-last", app_guard_exit},
+        {"destroy-first", app_guard_destroy},
         {"exit-call", app_guard_exit},
     };
     struct app_item items[APP_MAX_RANKS];

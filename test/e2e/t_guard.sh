@@ -69,5 +69,9 @@ expect_told "ends after its last call: no fault" 0 ''
 run_app "${work[@]}" --scenario exit-call --victim 1
 expect_told "ends, and another call follows: an error" 2 "$gone"
 
+# ncclCommDestroy waits for calls that are on the GPU, so that the process may end. (The others' parts are needed twice.)
+ONEHOP_ALGO=twoshot_push run_app --nranks 3 --counts 300000 --scenario destroy-first --victim 1
+expect_told "the others destroy and end while a call waits for this rank: right" 0 ''
+
 expect_no_files
 tap_done
