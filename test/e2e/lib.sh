@@ -148,3 +148,11 @@ expect() {
     done
     tap_point $good "$name" "$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out")"
 }
+
+# refuses NAME STATUS PATTERN: the last command, whose output is in $out and $err, said one sentence and left nothing in
+# $work and $TMPDIR.
+refuses() {
+    expect_command "$@"
+    [ "$(wc -l <"$err")" = 1 ] && [ ! -s "$out" ] && [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
+    tap_point $? "$1: one sentence, and nothing else" "$(cat "$err" "$out"; ls -A "$work" "$TMPDIR")"
+}

@@ -18,7 +18,7 @@
 #define POLL_MICROSECONDS 2000
 #define STUCK_MICROSECONDS 300000
 #define PATIENCE_SECONDS 30 /* everything that is waited for here comes within two, on an idle machine */
-#define BLOCKED_LAUNCHES 64 /* more than the queue of a stream takes in scenario abort-launch */
+#define BLOCKED_LAUNCHES 16 /* more than the queue of a stream takes in scenario abort-launch */
 
 static double now(void)
 {

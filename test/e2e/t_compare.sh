@@ -18,13 +18,6 @@ compare() {
     timeout -k 5 $limit bash "$compare" --onehop "$onehop" "$@" >"$out" 2>"$err" </dev/null || status=$?
 }
 
-# refuses NAME STATUS PATTERN: one sentence, and nothing is left.
-refuses() {
-    expect_command "$@"
-    [ "$(wc -l <"$err")" = 1 ] && [ ! -s "$out" ] && [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
-    tap_point $? "$1: one sentence, and nothing else" "$(cat "$err" "$out"; ls -A "$work" "$TMPDIR")"
-}
-
 compare --bin "$bin" --repeat 3 --csv "$work/a.csv" -- -b 1K -e 16K -f 4 -g 4
 expect_command "one process, four GPUs" 0 '^# SIMULATED' 'stock +onehop$' '^ +1024 +256 +float +sum +-1 .* [0-9]+\.[0-9]+ ' \
     '^ +16384 ' 'Avg speedup \(geometric mean of 3 rows, eager\)' '^# last run with onehop: ([0-9]+) of \1 ncclAllReduce calls served' \

@@ -33,7 +33,7 @@ for state in call replay idle; do
     run_app "${work[@]}" --scenario abort-$state --victim 2
     expect_told "aborted by another thread, $state: returns, and a new communicator works" 0 ''
 done
-SIMNODE_QUEUE=8 run_app --nranks 3 --counts 300000 --scenario abort-launch --victim 2
+SIMNODE_QUEUE=8 run_app "${work[@]}" --scenario abort-launch --victim 2
 expect_told "aborted by another thread, while a launch blocks: likewise" 0 ''
 
 run_app "${work[@]}" --scenario abort-peer --victim 1

@@ -16,13 +16,6 @@ results() {
     timeout -k 5 $limit bash "$results" --onehop "$onehop" "$@" >"$out" 2>"$err" </dev/null || status=$?
 }
 
-# refuses NAME STATUS PATTERN: one sentence, and nothing is left.
-refuses() {
-    expect_command "$@"
-    [ "$(wc -l <"$err")" = 1 ] && [ ! -s "$out" ] && [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
-    tap_point $? "$1: one sentence, and nothing else" "$(cat "$err" "$out"; ls -A "$work" "$TMPDIR")"
-}
-
 few="-b 64 -e 4K -f 64 -n 2 -w 1 --rounds 2 --graph"
 results --out "$work" --name test -- $few
 expect_command "a page" 0 "^$work/[0-9-]*-test\.md$"
