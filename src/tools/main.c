@@ -16,7 +16,7 @@ static const struct {
 } subcommands[] = {
     {"run", oh_tool_run, "run a program with its ncclAllReduce calls served by onehop"},
     {"perf", oh_tool_perf, "measure stock NCCL and onehop side by side on these GPUs"},
-    {"tune", oh_tool_tune, "measure which algorithm and grid is the fastest here, and use that from then on"},
+    {"tune", oh_tool_tune, "find the fastest algorithms of this machine, to be used from then on"},
     {"topo", oh_tool_topo, "show how the GPUs are joined, and whether onehop serves them"},
     {"doctor", oh_tool_doctor, "say whether onehop is in effect, here or in a program, and if not, why"},
     {"stat", oh_tool_stat, "show what onehop has served in processes that run"},

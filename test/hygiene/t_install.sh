@@ -5,6 +5,7 @@
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 make=${MAKE:-make}
+unset MAKEFLAGS MFLAGS MAKELEVEL # of the make that runs the tests: it may want more said
 variable() {
     (cd "$abs_top_builddir" && printf 'include Makefile\nshow:\n\t@echo $(%s)\n' "$1" | $make -s --no-print-directory -f - show)
 }

@@ -168,10 +168,12 @@ static void make_table(struct oh_plan_table *table_p, uint32_t nranks)
 /* All that is not agreed between ranks is random. */
 static struct oh_comm *make_rank(const struct oh_plan_table *table, uint32_t rank)
 {
+    static struct oh_progress progress[OH_MAX_RANKS];
     struct oh_comm *comm = calloc(1, sizeof *comm);
     if (!comm) {
         exit(1);
     }
+    comm->progress = &progress[rank];
     comm->rank = rank;
     comm->nranks = table->nranks;
     comm->table = *table;

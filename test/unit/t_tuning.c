@@ -149,7 +149,6 @@ static void test_damage(void)
         {HEAD KEY "marker 18446744073709551617 twoshot_push 1 64\nend\n", 8, "a size that overflows"},
         {HEAD KEY "marker 1.5M twoshot_push 1 64\nend\n", 8, "a fraction"},
         {HEAD KEY "marker 64K oneshot_ll 64 64\nend\n", 8, "flag words for marker types"},
-        {HEAD KEY "flag 64K twoshot_marker 64 64\nend\n", 8, "marker words for flag types"},
         {HEAD KEY "marker 2M oneshot_marker 64 64\nend\n", 8, "more than the staging memory holds"},
         {HEAD KEY "marker 64K oneshot_marker 0 64\nend\n", 8, "no blocks"},
         {HEAD KEY "marker 64K oneshot_marker 129 64\nend\n", 8, "too many blocks"},
