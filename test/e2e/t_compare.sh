@@ -75,11 +75,10 @@ compare --bin "$bin" --repeat 1 --csv /nowhere/a.csv -- -g 2
 expect_command "a file that cannot be made" 1 'perf: /nowhere/a.csv: No such file'
 
 for signal in INT:130 TERM:143; do
-    set -m # else the shell would have it ignore SIGINT
-    STAND_IN_WAIT=1 bash "$compare" --onehop "$onehop" --bin "$bin" --csv "$work/a.csv" -- -b 1K -e 4K -g 2 >"$out" \
+    # A shell has what it starts in the background ignore SIGINT, and may itself have been started so.
+    STAND_IN_WAIT=1 env --default-signal=INT bash "$compare" --onehop "$onehop" --bin "$bin" --csv "$work/a.csv" -- -b 1K -e 4K -g 2 >"$out" \
         2>"$err" </dev/null &
     pid=$!
-    set +m
     for _ in $(seq 600); do
         ! grep -qs '^ *1024 ' "$TMPDIR"/tmp.*/stock.1 || break
         sleep 0.1

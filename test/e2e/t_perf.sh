@@ -195,10 +195,9 @@ fi
 # start ARGUMENT...: a run of its own that is measuring when this returns; sets $pid, $ranks.
 start() {
     rm -f "$out" "$err"
-    set -m # else the shell would have it ignore SIGINT
-    "$onehop" perf -b 64 -e 64 -d all -o all --rounds 1000 "$@" >"$out" 2>"$err" </dev/null &
+    # A shell has what it starts in the background ignore SIGINT, and may itself have been started so.
+    env --default-signal=INT "$onehop" perf -b 64 -e 64 -d all -o all --rounds 1000 "$@" >"$out" 2>"$err" </dev/null &
     pid=$!
-    set +m
     for _ in $(seq 600); do
         ! grep -qE '^ +64 +64 +int8 +sum' "$out" 2>/dev/null || break
         sleep 0.1

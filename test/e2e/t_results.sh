@@ -44,10 +44,9 @@ results --help
 [ "$status" = 0 ] && [ "$(wc -l <"$out")" -le 40 ]
 tap_point $? "--help fits a screen" "$(cat "$out")"
 
-set -m # else the shell would have it ignore SIGINT
-bash "$results" --onehop "$onehop" --out "$work" -- -b 64 -e 64 -d all -o all --rounds 1000 >"$out" 2>"$err" </dev/null &
+# A shell has what it starts in the background ignore SIGINT, and may itself have been started so.
+env --default-signal=INT bash "$results" --onehop "$onehop" --out "$work" -- -b 64 -e 64 -d all -o all --rounds 1000 >"$out" 2>"$err" </dev/null &
 pid=$!
-set +m
 for _ in $(seq 600); do
     ! grep -qsE '^ +64 +64 +int8' "$TMPDIR"/tmp.*/table || break
     sleep 0.1
