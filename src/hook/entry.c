@@ -446,21 +446,26 @@ static ncclResult_t await_launch(struct oh_comm *comm)
             usleep(LAUNCH_POLL_US);
         }
     }
+    if (state == ncclInProgress) { /* it has failed, or another thread ends it */
+        ncclResult_t failure = oh_comm_failure(comm);
+        return failure != ncclSuccess ? failure : ncclInvalidUsage;
+    }
     oh_comm_launched(comm);
-    return state == ncclInProgress ? ncclSuccess : state;
+    return state;
 }
 
 static ncclResult_t serve(const struct oh_call *call)
 {
     int saved = errno;
+    ncclResult_t res = ncclSuccess;
+    oh_comm_enter(call->comm);
     if (oh_comm_is_launching(call->comm)) {
-        ncclResult_t state = await_launch(call->comm);
-        if (state != ncclSuccess) {
-            errno = saved;
-            return state;
-        }
+        res = await_launch(call->comm);
     }
-    ncclResult_t res = oh_group_depth() > 0 ? in_group(call->comm, oh_group_add_call(call)) : oh_call_launch(call);
+    if (res == ncclSuccess) {
+        res = oh_group_depth() > 0 ? in_group(call->comm, oh_group_add_call(call)) : oh_call_launch(call);
+    }
+    oh_comm_leave(call->comm);
     errno = saved;
     return res;
 }

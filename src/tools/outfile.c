@@ -13,43 +13,74 @@
 
 #include "tools/tool.h"
 
-static bool open_temporary(struct oh_outfile *file)
+/* The mode that a file newly made by open would have. */
+static mode_t usual_mode(void)
 {
     mode_t mask = umask(0);
     umask(mask);
-    if (snprintf(file->temporary, sizeof file->temporary, "%s.XXXXXX", file->path) >= (int)sizeof file->temporary) {
+    return 0666 & ~mask;
+}
+
+static FILE *open_temporary(struct oh_outfile *file, mode_t mode)
+{
+    if (snprintf(file->temporary, sizeof file->temporary, "%s.XXXXXX", file->target) >= (int)sizeof file->temporary) {
         errno = ENAMETOOLONG;
-        return false;
+        return NULL;
     }
     int fd = mkostemp(file->temporary, O_CLOEXEC);
     if (fd < 0) {
-        return false;
+        return NULL;
     }
-    fchmod(fd, 0666 & ~mask); /* as open would have made it */
-    file->stream = fdopen(fd, "w");
-    return true;
+    fchmod(fd, mode);
+    FILE *stream = fdopen(fd, "w");
+    if (!stream) {
+        int error = errno;
+        close(fd);
+        unlink(file->temporary);
+        errno = error;
+    }
+    return stream;
 }
 
-bool oh_outfile_open(const char *name, const char *path, struct oh_outfile *file_p)
+/* NULL: errno says why. */
+static FILE *open_stream(struct oh_outfile *file)
 {
     struct stat there;
-    struct oh_outfile file = {.path = path};
-    bool open = true;
-    if (strcmp(path, "-") == 0) {
-        file.stream = stdout;
-    } else if (stat(path, &there) == 0 && !S_ISREG(there.st_mode)) {
-        file.stream = fopen(path, "we");
-    } else if (access(path, F_OK) == 0 && access(path, W_OK) != 0) {
-        open = false; /* a rename would not ask */
-    } else {
-        open = open_temporary(&file);
+    if (strcmp(file->path, "-") == 0) {
+        return stdout;
     }
-    if (!open || !file.stream) {
+    if (stat(file->path, &there) != 0) {
+        if (snprintf(file->target, sizeof file->target, "%s", file->path) >= (int)sizeof file->target) {
+            errno = ENAMETOOLONG;
+            return NULL;
+        }
+        return open_temporary(file, usual_mode());
+    }
+    if (!S_ISREG(there.st_mode)) {
+        return fopen(file->path, "we");
+    }
+    if (access(file->path, W_OK) != 0 || !realpath(file->path, file->target)) {
+        return NULL; /* a rename would not ask */
+    }
+    return open_temporary(file, there.st_mode & 0777);
+}
+
+bool oh_outfile_open(const char *name, const char *path, struct oh_outfile *file)
+{
+    *file = (struct oh_outfile){.path = path};
+    file->stream = open_stream(file);
+    if (!file->stream) {
         oh_tool_error("%s: %s: %s", name, path, strerror(errno));
         return false;
     }
-    *file_p = file;
     return true;
+}
+
+void oh_outfile_write(struct oh_outfile *file, const void *data, size_t size)
+{
+    if (fwrite(data, 1, size, file->stream) != size && file->error == 0) {
+        file->error = errno;
+    }
 }
 
 const char *oh_outfile_name(const struct oh_outfile *file)
@@ -63,12 +94,12 @@ bool oh_outfile_commit(const char *name, struct oh_outfile *file)
     if (!stream) {
         return true;
     }
-    errno = 0;
-    bool good = fflush(stream) == 0 && !ferror(stream);
+    errno = file->error;
+    bool good = !ferror(stream) && fflush(stream) == 0;
     if (file->temporary[0]) {
         good = good && fsync(fileno(stream)) == 0;
         good = fclose(stream) == 0 && good;
-        good = good && rename(file->temporary, file->path) == 0;
+        good = good && rename(file->temporary, file->target) == 0;
     } else if (stream != stdout) {
         good = fclose(stream) == 0 && good;
     }

@@ -9,11 +9,10 @@
 #include <stddef.h>
 
 /*
- * Writes a file: a temporary one in its folder, which takes its place when it is complete and on the disk. A signal
- * that ends the process takes the temporary file along. What exists and is no regular file (a device, a pipe) is
- * written to directly. Returns false, with one sentence on stderr, when it cannot be done; then what was there is as it
- * was. One at a time.
+ * Writes a whole file as outfile.h says. A signal that ends the process takes what is half-written along. Returns
+ * false, with one sentence on stderr that begins with `name`, when it cannot be done; then what was there is as it was.
+ * One at a time.
  */
-bool oh_save_file(const char *path, const char *data, size_t size);
+bool oh_save_file(const char *name, const char *path, const char *data, size_t size);
 
 #endif

@@ -104,7 +104,7 @@ static bool save(const struct oh_node *node, const char *path)
         oh_tool_error("topo: out of memory");
         return false;
     }
-    bool good = oh_save_file(path, data, size);
+    bool good = oh_save_file("topo", path, data, size);
     free(data);
     return good;
 }

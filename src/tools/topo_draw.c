@@ -253,7 +253,7 @@ static bool save_picture(int picture, const char *path)
         oh_tool_error("topo: out of memory");
         return false;
     }
-    bool good = oh_save_file(path, bytes, size);
+    bool good = oh_save_file("topo", path, bytes, size);
     munmap(bytes, size);
     return good;
 }

@@ -2,6 +2,7 @@
 # `onehop topo` on the simulated node: the verdict, recordings, the picture, measurements, and everything that can go
 # wrong with files and arguments. What it says of recorded machines: test/fixtures.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
+. "$abs_top_srcdir/test/e2e/signals.sh"
 
 onehop=$abs_top_builddir/src/tools/onehop
 stand_ins=$abs_top_builddir/test/simnode/.libs
@@ -164,10 +165,10 @@ fsync=$abs_top_builddir/test/e2e/.libs/libtopofsync.so
     timeout 60 "$onehop" topo --save folder/file >out 2>err
 )
 status=$?
-unharmed 2 '^onehop: folder/file: File too large$' "no room for all of it"
+unharmed 2 '^onehop: topo: folder/file: File too large$' "no room for all of it"
 LD_PRELOAD=$fsync TOPO_FSYNC=full topo --save folder/file
-unharmed 2 '^onehop: folder/file: No space left on device$' "a disk that is full at the end"
-LD_PRELOAD=$fsync TOPO_FSYNC=signal "$onehop" topo --save folder/file >out 2>err
+unharmed 2 '^onehop: topo: folder/file: No space left on device$' "a disk that is full at the end"
+LD_PRELOAD=$fsync TOPO_FSYNC=signal "${interruptible[@]}" "$onehop" topo --save folder/file >out 2>err
 status=$?
 unharmed 130 '' "SIGINT while it is written"
 (
@@ -177,11 +178,11 @@ unharmed 130 '' "SIGINT while it is written"
 [ "$(tail -n 1 ignored)" = end ]
 tap_point $? "SIGINT that is ignored stays ignored" "$(diagnosis)"
 topo --save /dev/full
-complains 2 '^onehop: /dev/full: No space left on device$' "/dev/full"
+complains 2 '^onehop: topo: /dev/full: No space left on device$' "/dev/full"
 topo --save missing/file
-complains 2 '^onehop: missing/file: No such file or directory$' "a folder that is not there"
+complains 2 '^onehop: topo: missing/file: No such file or directory$' "a folder that is not there"
 topo --save folder
-complains 2 '^onehop: folder: Is a directory$' "a folder instead of a file"
+complains 2 '^onehop: topo: folder: Is a directory$' "a folder instead of a file"
 status=0
 timeout 60 "$onehop" topo >/dev/full 2>err || status=$?
 : >out
