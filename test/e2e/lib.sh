@@ -2,6 +2,7 @@
 # lib.sh - runs sim_app on the simulated node, with the built plugin preloaded, and looks at what the plugin says of
 # it: one INFO line for each communicator and rank, one line of statistics. Sourced by the tests of this folder.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
+. "$abs_top_srcdir/test/e2e/signals.sh"
 
 app=$abs_top_builddir/test/e2e/sim_app
 plugin=$abs_top_builddir/.libs/libonehop.so

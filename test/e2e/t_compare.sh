@@ -75,9 +75,8 @@ compare --bin "$bin" --repeat 1 --csv /nowhere/a.csv -- -g 2
 expect_command "a file that cannot be made" 1 'perf: /nowhere/a.csv: No such file'
 
 for signal in INT:130 TERM:143; do
-    # A shell has what it starts in the background ignore SIGINT, and may itself have been started so.
-    STAND_IN_WAIT=1 env --default-signal=INT bash "$compare" --onehop "$onehop" --bin "$bin" --csv "$work/a.csv" -- -b 1K -e 4K -g 2 >"$out" \
-        2>"$err" </dev/null &
+    STAND_IN_WAIT=1 "${interruptible[@]}" bash "$compare" --onehop "$onehop" --bin "$bin" --csv "$work/a.csv" -- \
+        -b 1K -e 4K -g 2 >"$out" 2>"$err" </dev/null &
     pid=$!
     for _ in $(seq 600); do
         ! grep -qs '^ *1024 ' "$TMPDIR"/tmp.*/stock.1 || break
@@ -87,11 +86,7 @@ for signal in INT:130 TERM:143; do
     kill -"${signal%:*}" $pid
     status=0
     wait $pid 2>/dev/null || status=$?
-    for _ in $(seq 100); do
-        [ -n "$(tr -d '\0' <"/proc/$child/cmdline" 2>/dev/null)" ] || break
-        sleep 0.1
-    done
-    [ "$status" = "${signal#*:}" ] && [ -n "$child" ] && [ -z "$(tr -d '\0' <"/proc/$child/cmdline" 2>/dev/null)" ] &&
+    [ "$status" = "${signal#*:}" ] && [ -n "$child" ] && await_death "$child" &&
         [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
     tap_point $? "SIG${signal%:*}: no process, no file is left" "status $status, child $child; $(ls -A "$work" "$TMPDIR"; cat "$err")"
 done

@@ -195,8 +195,7 @@ fi
 # start ARGUMENT...: a run of its own that is measuring when this returns; sets $pid, $ranks.
 start() {
     rm -f "$out" "$err"
-    # A shell has what it starts in the background ignore SIGINT, and may itself have been started so.
-    env --default-signal=INT "$onehop" perf -b 64 -e 64 -d all -o all --rounds 1000 "$@" >"$out" 2>"$err" </dev/null &
+    "${interruptible[@]}" "$onehop" perf -b 64 -e 64 -d all -o all --rounds 1000 "$@" >"$out" 2>"$err" </dev/null &
     pid=$!
     for _ in $(seq 600); do
         ! grep -qE '^ +64 +64 +int8 +sum' "$out" 2>/dev/null || break
@@ -213,15 +212,9 @@ finish() {
 
 # ended NAME: nothing of it is left, within some seconds.
 ended() {
-    local living one
-    for _ in $(seq 100); do
-        living=
-        for one in $ranks; do
-            # a process that is dead and not yet collected has no command line
-            [ -z "$(tr -d '\0' <"/proc/$one/cmdline" 2>/dev/null)" ] || living="$living $one"
-        done
-        [ -n "$living" ] || break
-        sleep 0.1
+    local living= one
+    for one in $ranks; do
+        await_death "$one" || living="$living $one"
     done
     [ -n "$ranks" ] && [ -z "$living" ] && { [ "$#" -gt 1 ] || [ -z "$(left)" ]; }
     tap_point $? "$1: nothing is left" "ranks: $ranks, living: $living; $(left; tail -n 3 "$out" "$err")"

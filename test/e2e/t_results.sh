@@ -44,8 +44,8 @@ results --help
 [ "$status" = 0 ] && [ "$(wc -l <"$out")" -le 40 ]
 tap_point $? "--help fits a screen" "$(cat "$out")"
 
-# A shell has what it starts in the background ignore SIGINT, and may itself have been started so.
-env --default-signal=INT bash "$results" --onehop "$onehop" --out "$work" -- -b 64 -e 64 -d all -o all --rounds 1000 >"$out" 2>"$err" </dev/null &
+"${interruptible[@]}" bash "$results" --onehop "$onehop" --out "$work" -- -b 64 -e 64 -d all -o all --rounds 1000 \
+    >"$out" 2>"$err" </dev/null &
 pid=$!
 for _ in $(seq 600); do
     ! grep -qsE '^ +64 +64 +int8' "$TMPDIR"/tmp.*/table || break
@@ -55,11 +55,7 @@ child=$(pgrep -P $pid -f 'onehop perf')
 kill -INT $pid
 status=0
 wait $pid 2>/dev/null || status=$?
-for _ in $(seq 100); do
-    [ -n "$(tr -d '\0' <"/proc/$child/cmdline" 2>/dev/null)" ] || break
-    sleep 0.1
-done
-[ "$status" = 130 ] && [ -n "$child" ] && [ -z "$(tr -d '\0' <"/proc/$child/cmdline" 2>/dev/null)" ] &&
+[ "$status" = 130 ] && [ -n "$child" ] && await_death "$child" &&
     [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
 tap_point $? "SIGINT: no process, no file is left" "status $status, child $child; $(ls -A "$work" "$TMPDIR"; cat "$err")"
 tap_done

@@ -117,7 +117,7 @@ for with in '' --stats; do
     run_command "$onehop" run $with -- "$scratch/plain"
     expect "$say: not executable" 126 'plain: Permission denied'
     # A signal sent to the command is the program's; its handler decides.
-    "$onehop" run $with -- bash -c \
+    "${interruptible[@]}" "$onehop" run $with -- bash -c \
         'trap "echo got it; exit 5" TERM; echo ready; for ((i = 0; i < 400; i++)); do sleep 0.05; done' >"$out" 2>&1 &
     job=$!
     for ((i = 0; i < 200; i++)); do

@@ -108,15 +108,8 @@ SIMNODE_FAIL=cuLaunchKernelEx tune -b 2K -e 2K "${small[@]}"
 tap_point $? "a driver that fails: the same" "$(what_it_said)"
 
 # Interrupted while it measures: ends by that signal, leaves no process and no file.
-# What is started in the background ignores SIGINT, and so does what a background shell starts, unless env undoes it.
-signals=TERM with=()
-if env --default-signal=INT true 2>/dev/null; then
-    signals="INT TERM" with=(env --default-signal=INT)
-else
-    tap_skip "SIGINT" "env cannot undo that it is ignored"
-fi
-for signal in $signals; do
-    "${with[@]}" "$onehop" tune -b 1M -e 8M --iters 1000 --rounds 900 --trial 100 --time 100 -o "$file.2" >"$out" 2>"$scratch/err" &
+for signal in INT TERM; do
+    "${interruptible[@]}" "$onehop" tune -b 1M -e 8M --iters 1000 --rounds 900 --trial 100 --time 100 -o "$file.2" >"$out" 2>"$scratch/err" &
     pid=$!
     for ((i = 0; i < 600; i++)); do # its ranks are there
         children=$(cat /proc/$pid/task/$pid/children 2>/dev/null)
