@@ -57,10 +57,12 @@ AC_DEFUN([OH_CUDA], [
     [ AC_MSG_CHECKING([for the GPU architectures to compile for])
       AS_IF([test -z "$NVCC_GENCODE"], [
         oh_cuda_codes=$("$NVCC" --list-gpu-code 2>/dev/null)
+        oh_cuda_last=
         for oh_cuda_arch in 80 90 100; do
           AS_IF([echo "$oh_cuda_codes" | grep -qx "sm_$oh_cuda_arch"], [
-            NVCC_GENCODE="$NVCC_GENCODE -gencode=arch=compute_$oh_cuda_arch,code=sm_$oh_cuda_arch"
-            oh_cuda_last=$oh_cuda_arch])
+            # The PTX for 9.0 holds all that the kernels use: sm_100 is made of it too, since PTX takes most of the time.
+            test "$oh_cuda_last/$oh_cuda_arch" = 90/100 || oh_cuda_last=$oh_cuda_arch
+            NVCC_GENCODE="$NVCC_GENCODE -gencode=arch=compute_$oh_cuda_last,code=sm_$oh_cuda_arch"])
         done
         AS_IF([test -z "$oh_cuda_last"], [AC_MSG_ERROR([$NVCC knows none of sm_80, sm_90, sm_100; set NVCC_GENCODE])])
         NVCC_GENCODE="${NVCC_GENCODE# } -gencode=arch=compute_$oh_cuda_last,code=compute_$oh_cuda_last"])

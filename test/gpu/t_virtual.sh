@@ -16,5 +16,5 @@ virtual() {
 }
 
 virtual "2, 3 and 5 ranks on one GPU" -n 2,3,5 -p 1 -c 40
-virtual "7 ranks on two GPUs" -n 7 -g 2 -p 1 -c 40
+virtual "7 ranks on two GPUs" -n 7 -g 2 -p 1 -c 12
 tap_done
