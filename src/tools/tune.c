@@ -318,6 +318,7 @@ int oh_tool_tune(int argc, char **argv)
             },
         .time_s = 55,
         .trial_s = 5,
+        .too_slow = "that size stays as shipped",
     };
     bool done = false;
     oh_tool_list("tune", "datatype", "float,int32", type_name, OH_PERF_TYPES, options.perf.type);

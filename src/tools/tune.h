@@ -31,7 +31,8 @@ struct oh_tune_options {
     int tables; /* numbers of ranks; 0: one, all GPUs */
     int time_s; /* in all */
     int trial_s;
-    const char *output; /* NULL: the cache */
+    const char *too_slow; /* what is said of a size whose trial took longer than that */
+    const char *output;   /* NULL: the cache */
 };
 
 struct oh_tune_time {

@@ -216,9 +216,9 @@ static bool go_on(struct trials *trials)
     if (trials->too_slow && atomic_load(&trials->shared->ready)) {
         struct oh_tune_point *point = trials->place[trials->done].point;
         const struct oh_plan_row *row = &point->candidate[trials->candidate];
-        oh_tool_error("tune: %s %ux%u took more than %d s for %" PRIu64 " bytes: that size stays as shipped",
+        oh_tool_error("tune: %s %ux%u took more than %d s for %" PRIu64 " bytes: %s",
                       oh_algorithm_name((int)row->algorithm), row->blocks, row->threads, trials->tune->options->trial_s,
-                      point->bytes);
+                      point->bytes, trials->tune->options->too_slow);
         point->too_slow = true;
         return true;
     }
