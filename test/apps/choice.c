@@ -8,8 +8,8 @@
  * The trials are those of `onehop tune`, by its own code (src/tools/tune.h): here each size has one candidate, what the
  * shipped table has for it. Ranks begin together, blocks of the two alternate, results are checked, the slowest rank
  * counts, then the median of the rounds. A size goes to onehop when its trial has shown that NCCL is not faster; to
- * NCCL in any other case, also when the trial was not over after -t seconds (5), or not begun when -T were over (120):
- * the ranks are ended then, others measure the rest, and no rank is waited for.
+ * NCCL in any other case, also when the trial is not over after -t seconds (5), or when all -T (120) are over: the
+ * ranks are ended then, others measure the rest, and no rank is waited for.
  *
  * The table is Markdown, on stdout. Exit status: 0 each size has its choice, 1 nothing could be measured, 2 usage.
  */
@@ -137,7 +137,7 @@ static void explain(const struct oh_tune *tune, const struct oh_tune_point *poin
     } else if (!point->shipped) {
         snprintf(text_p, size, "onehop hands this size back");
     } else if (choice->why == OH_TUNE_SHIPPED) {
-        snprintf(text_p, size, "time ran out before its trial");
+        snprintf(text_p, size, "time ran out before its trial was over");
     } else {
         const struct oh_plan_row *row = &point->candidate[0];
         snprintf(text_p, size, "%s: %s %ux%u", choice->why == OH_TUNE_STOCK ? "faster than" : "not slower",

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+# Stock NCCL or onehop for each size, on the simulated node: what is chosen follows from the times; a trial that stalls
+# goes to stock NCCL and holds up nothing; of unequal ranks the slowest counts; and scripts/apps shows the table.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+choice=$abs_top_builddir/test/apps/choice
+odd=$abs_top_builddir/test/apps/.libs/liboddrank.so
+err=$scratch/err
+export SIMNODE_TOPOLOGY=h200x2 ONEHOP_DEBUG=WARN ONEHOP_STATS=0 ONEHOP_SHM_DIR=$meeting
+trial=10 # seconds
+[ -z "${OH_SANITIZERS-}" ] || trial=60
+
+# choose ARGUMENT...: sets $status, fills $out (the table) and $err.
+choose() {
+    status=0
+    timeout -k 5 $((limit + 60)) "$choice" -i 2 -r 3 -t $trial "$@" >"$out" 2>"$err" || status=$?
+}
+
+# row BYTES: the choice and the reason.
+row() {
+    awk -F ' *[|] *' -v bytes="$1" '$2 == bytes { print $(NF - 2) ": " $(NF - 1) }' "$out"
+}
+
+what_it_said() {
+    printf 'exit status %s\n' "$status"
+    cat "$out" "$err"
+}
+
+choose -b 1K -e 8K "$plugin"
+[ "$status" = 0 ] && [ ! -s "$err" ] && grep -q '^SIMULATED' "$out" && [ "$(grep -cE '^\| (1024|2048|4096|8192) ' "$out")" = 4 ]
+tap_point $? "each size has its line" "$(what_it_said)"
+# Bytes, stock, onehop, times, choice: onehop is chosen unless NCCL is more than 2 % faster; times have two decimals.
+wrong=$(awk -F ' *[|] *' '$2 ~ /^[0-9]+$/ {
+    if ($3 <= 0 || $4 <= 0 || ($6 == "onehop" && $4 - 0.01 > 1.02 * ($3 + 0.01)) ||
+        ($6 == "stock" && $4 + 0.01 < 1.02 * ($3 - 0.01)) || ($6 != "stock" && $6 != "onehop")) print }' "$out")
+tap_empty "$wrong" "and goes to onehop unless stock NCCL is more than 2 % faster"
+choose -b 2K -e 2K -m graph,eager "$plugin"
+[ "$status" = 0 ] && grep -qE '^\| 2048 \|( [0-9.]+ \|){6} (stock|onehop) ' "$out"
+tap_point $? "graphs and eager calls in one table" "$(what_it_said)"
+choose -b 64M -e 64M "$plugin"
+[ "$status" = 0 ] && [ "$(row 67108864)" = "stock: onehop hands this size back" ]
+tap_point $? "a size that onehop does not serve needs no trial" "$(what_it_said)"
+
+# 2 KiB of bfloat16. Its trial never ends by itself.
+ODD_COUNT=1024 ODD_STALLS=1 choose -b 1K -e 4K "$odd"
+[ "$status" = 0 ] && [ "$(row 2048)" = "stock: its trial was not over after $trial s" ] &&
+    [ "$(grep -c "took more than $trial s for 2048 bytes: it goes to stock NCCL" "$err")" = 1 ]
+tap_point $? "a rank that stalls: the size goes to stock NCCL, and that is said" "$(what_it_said)"
+[ "$(grep -cE '^\| (1024|4096) \| [0-9.]+ \| [0-9.]+ ' "$out")" = 2 ]
+tap_point $? "the sizes before and after it are measured" "$(what_it_said)"
+ODD_COUNT=1024 ODD_STALLS=1 choose -b 1K -e 4K -t 100 -T 5 "$odd"
+[ "$status" = 0 ] && [ "$(row 2048)" = "stock: time ran out before its trial was over" ] &&
+    [ "$(row 4096)" = "stock: time ran out before its trial was over" ]
+tap_point $? "a time that runs out meanwhile: all the rest goes to stock NCCL" "$(what_it_said)"
+
+# The last rank alone is 100 ms late in each measured call: a mean, or rank 0's time, would be half of that or less.
+ODD_COUNT=1024 ODD_SLOW_US=100000 choose -b 1K -e 4K -m eager -i 1 "$odd"
+us=$(awk -F ' *[|] *' '$2 == 2048 { print int($4) }' "$out")
+[ "$status" = 0 ] && [ "${us:-0}" -ge 80000 ] && [[ $(row 2048) = "stock: faster than: "* ]]
+tap_point $? "a slow rank: its time counts" "$(what_it_said)"
+
+NCCL_P2P_DISABLE=1 choose -b 1K -e 1K "$plugin"
+[ "$status" = 1 ] && [ ! -s "$out" ] && grep -q 'hands this communicator back' "$err"
+tap_point $? "GPUs that onehop does not serve: exit status 1 and the reason" "$(what_it_said)"
+choose -n 4 "$plugin"
+[ "$status" = 1 ] && grep -q 'CUDA sees 2' "$err"
+tap_point $? "more ranks than GPUs: exit status 1" "$(what_it_said)"
+wrong=
+for arguments in "" "-n 1 x" "-b 1K -e 1 x" "-b 1 -e 1M x" "-m never x" "-t 0 x" "x more"; do
+    # shellcheck disable=SC2086
+    choose $arguments
+    [ "$status" = 2 ] && [ -s "$err" ] || wrong+="$arguments: $status; "
+done
+tap_empty "$wrong" "wrong usage: exit status 2"
+expect_no_files
+
+# As on a machine with GPUs: an installed onehop, and the build tree. (python3 is a sanitizer's victim.)
+mkdir -p "$scratch/prefix/lib" "$scratch/apps"
+ln -s "$plugin" "$scratch/prefix/lib/libonehop.so"
+others=(choice bindings)
+[ -z "${OH_SANITIZERS-}" ] && command -v python3 >/dev/null || others=(choice)
+status=0
+NCCL_LIB=$stand_ins timeout -k 5 280 bash "$abs_top_srcdir/scripts/apps" --prefix "$scratch/prefix" --build "$abs_top_builddir" \
+    --gpus 2 --out "$scratch/apps" "${others[@]}" >"$out" 2>"$err" || status=$?
+[ "$status" = 0 ] && [ "$(grep -cE '^\| [0-9]+ .* \| (stock|onehop) \| ' "$scratch/apps/apps.md")" = 15 ] &&
+    [ "$(grep -cE '^\| (cupy_allreduce|nccl4py_allreduce|psum) ' "$scratch/apps/apps.md")" = $((3 * ${#others[@]} - 3)) ]
+tap_point $? "scripts/apps has the tables in its report" "$(what_it_said; cat "$scratch/apps"/*)"
+tap_done
