@@ -16,7 +16,7 @@ def package(load):
     try:
         return load()
     except ImportError as error:
-        print(f"skipped: {error}")
+        print(error)
         sys.exit(77)
 
 
