@@ -75,7 +75,7 @@ def open_gpus():
 
 
 def run(about, open_all, reduce, close):
-    """open_all(gpus) makes a communicator of all, reduce(gpus, comms) sums `send` into `receive`, close(comm) ends one."""
+    """open_all(gpus) makes a communicator of all, reduce(gpus, comms) sums `send` into `receive`, close(comm) ends it."""
     gpus, wrong, sums = open_gpus(), 0, 0
     for _ in range(COMMUNICATORS):
         comms = open_all(gpus)

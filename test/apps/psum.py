@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """JAX's psum over all devices of one process: psum.py
 
-It knows nothing of onehop. On GPUs XLA makes an allreduce of NCCL of it. Where JAX has no GPU plugin it runs on the CPU,
-without NCCL (more than one device: XLA_FLAGS=--xla_force_host_platform_device_count=4), and says so.
+It knows nothing of onehop. On GPUs XLA makes an allreduce of NCCL of it. Where JAX has no GPU plugin it runs on the
+CPU, without NCCL (more than one device: XLA_FLAGS=--xla_force_host_platform_device_count=4), and says so.
 """
 import sys
 

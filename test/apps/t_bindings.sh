@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# Python packages that bring a binding of NCCL, on the simulated node: by which way of loading their calls are served. Two
-# GPUs in one process, two communicators, ten rounds on each: forty calls. doc/loading.md has what is counted here. PYTHON
-# names a python3 that has the packages.
+# Python packages that bring a binding of NCCL, on the simulated node: by which way of loading their calls are served.
+# Two GPUs in one process, two communicators, ten rounds on each: forty calls. doc/loading.md has what is counted here.
+# PYTHON names a python3 that has the packages.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 apps=$abs_top_srcdir/test/apps
@@ -22,11 +22,13 @@ run() {
 binding() {
     local program=$1_allreduce way served
     local -A wanted=([none]=0 [preload]=$2 [plugin]=$3 [audit]=$4)
-    local -A setting=([none]=A=1 [preload]="LD_PRELOAD=$plugin" [plugin]=NCCL_NET_PLUGIN=onehop [audit]="LD_PRELOAD=$plugin")
     for way in none preload plugin audit; do
-        local settings=("${setting[$way]}")
-        [ $way != audit ] || settings+=(LD_AUDIT="$abs_top_builddir/.libs/libonehop-audit.so")
-        run "${settings[@]}" "$program"
+        case $way in
+            none) run "$program" ;;
+            preload) run LD_PRELOAD="$plugin" "$program" ;;
+            plugin) run NCCL_NET_PLUGIN=onehop "$program" ;;
+            audit) run LD_PRELOAD="$plugin" LD_AUDIT="$abs_top_builddir/.libs/libonehop-audit.so" "$program" ;;
+        esac
         if [ "$status" = 77 ]; then
             tap_skip "$1, $way" "$(tail -n 1 "$out")"
             continue
