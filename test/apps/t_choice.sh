@@ -8,7 +8,7 @@ odd=$abs_top_builddir/test/apps/.libs/liboddrank.so
 err=$scratch/err
 export SIMNODE_TOPOLOGY=h200x2 ONEHOP_DEBUG=WARN ONEHOP_STATS=0 ONEHOP_SHM_DIR=$meeting
 trial=10 # seconds
-[ -z "${OH_SANITIZERS-}" ] || trial=60
+[ -z "${OH_SANITIZERS-}" ] || trial=30
 
 # choose ARGUMENT...: sets $status, fills $out (the table) and $err.
 choose() {
