@@ -51,6 +51,23 @@ struct alignas(16) oh_word16 {
     uint32_t w[4];
 };
 
+/*
+ * Where a thread may be late without harm to the protocols. In the kernels of `make litmus` it is, at random, so that
+ * blocks and ranks run far apart; in the product this is nothing.
+ */
+OH_DEVICE void oh_hesitate()
+{
+#if defined(OH_LITMUS)
+    uint32_t random;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(random));
+    random = (random ^ blockIdx.x * 0x9e3779b9u ^ threadIdx.x / 32 * 0x85ebca6bu) * 0xc2b2ae35u;
+    random ^= random >> 15;
+    if (random % 64 == 0) { /* a few microseconds, now and then many */
+        __nanosleep(random >> 8 & (random >> 28 == 0 ? 0x1ffffu : 0x0fffu));
+    }
+#endif
+}
+
 OH_DEVICE uint32_t oh_block()
 {
     return blockIdx.x;
@@ -73,12 +90,14 @@ OH_DEVICE uint32_t oh_threads()
 
 OH_DEVICE void oh_block_sync()
 {
+    oh_hesitate();
     __syncthreads();
 }
 
 /* Barrier of the block that also tells whether `condition` held in any thread. */
 OH_DEVICE bool oh_block_any(bool condition)
 {
+    oh_hesitate();
     return __syncthreads_or(condition);
 }
 
@@ -97,6 +116,7 @@ OH_DEVICE void oh_grid_wait()
 
 OH_DEVICE void oh_grid_release()
 {
+    oh_hesitate();
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
@@ -104,6 +124,7 @@ OH_DEVICE void oh_grid_release()
 
 OH_DEVICE void oh_ll_store(char *at, const oh_word8 &data, uint32_t flag)
 {
+    oh_hesitate();
     asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(data.w[0]), "r"(flag),
                  "r"(data.w[1]), "r"(flag)
                  : "memory");
@@ -113,6 +134,7 @@ OH_DEVICE void oh_ll_store(char *at, const oh_word8 &data, uint32_t flag)
 OH_DEVICE bool oh_ll_load(const char *at, oh_word8 *data, uint32_t flag)
 {
     uint32_t flag0, flag1;
+    oh_hesitate();
     asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(data->w[0]), "=r"(flag0), "=r"(data->w[1]), "=r"(flag1)
                  : "l"(at)
@@ -122,6 +144,7 @@ OH_DEVICE bool oh_ll_load(const char *at, oh_word8 *data, uint32_t flag)
 
 OH_DEVICE void oh_marker_store(char *at, const oh_word16 &data)
 {
+    oh_hesitate();
     asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(data.w[0]), "r"(data.w[1]),
                  "r"(data.w[2]), "r"(data.w[3])
                  : "memory");
@@ -129,6 +152,7 @@ OH_DEVICE void oh_marker_store(char *at, const oh_word16 &data)
 
 OH_DEVICE void oh_marker_load(const char *at, oh_word16 *data)
 {
+    oh_hesitate();
     asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(data->w[0]), "=r"(data->w[1]), "=r"(data->w[2]), "=r"(data->w[3])
                  : "l"(at)
@@ -137,12 +161,14 @@ OH_DEVICE void oh_marker_load(const char *at, oh_word16 *data)
 
 OH_DEVICE void oh_marker_clear(char *at)
 {
+    oh_hesitate();
     *reinterpret_cast<uint4 *>(at) = make_uint4(OH_MARKER, OH_MARKER, OH_MARKER, OH_MARKER);
 }
 
 /* Escape cells: a byte in a peer's staging memory. */
 OH_DEVICE void oh_cell_store(char *at, uint32_t value)
 {
+    oh_hesitate();
     asm volatile("st.relaxed.sys.global.u8 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 
@@ -155,6 +181,7 @@ OH_DEVICE uint32_t oh_cell_load(const char *at)
 
 OH_DEVICE void oh_push_store(char *at, const oh_word16 &data)
 {
+    oh_hesitate();
     *reinterpret_cast<uint4 *>(at) = make_uint4(data.w[0], data.w[1], data.w[2], data.w[3]);
 }
 
@@ -167,6 +194,7 @@ OH_DEVICE oh_word16 oh_push_load(const char *at)
 
 OH_DEVICE void oh_flag_store(char *at, uint32_t flag)
 {
+    oh_hesitate();
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(flag) : "memory");
 }
 

@@ -27,6 +27,7 @@
     X(CtxSetCurrent, cuCtxSetCurrent, (CUcontext))                                                                     \
     X(MemAlloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                                \
     X(MemFree, cuMemFree_v2, (CUdeviceptr))                                                                            \
+    X(MemGetInfo, cuMemGetInfo_v2, (size_t *, size_t *))                                                               \
     X(MemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))                            \
     X(MemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream))                                  \
     X(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                             \
@@ -58,6 +59,7 @@
     X(CommSplit, (ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *))                                                 \
     X(CommFinalize, (ncclComm_t))                                                                                      \
     X(CommDestroy, (ncclComm_t))                                                                                       \
+    X(CommAbort, (ncclComm_t))                                                                                         \
     X(CommGetAsyncError, (ncclComm_t, ncclResult_t *))                                                                 \
     X(CommCount, (const ncclComm_t, int *))                                                                            \
     X(CommUserRank, (const ncclComm_t, int *))                                                                         \

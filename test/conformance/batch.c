@@ -142,6 +142,11 @@ void cf_served(const struct cf_set *set, const struct cf_worker *worker, uint64_
     }
 }
 
+void cf_batch_mark(struct cf_batch *batch)
+{
+    cf_served(batch->set, batch->worker, &batch->served_before, &batch->back_before);
+}
+
 void cf_batch_load(struct cf_batch *batch, CUstream *stream)
 {
     struct cf_worker *worker = batch->worker;
@@ -161,7 +166,7 @@ void cf_batch_load(struct cf_batch *batch, CUstream *stream)
         }
         CF_CU(worker, MemcpyHtoDAsync(batch->arena[m], batch->before[m], batch->bytes, stream[m]));
     }
-    cf_served(batch->set, worker, &batch->served_before, &batch->back_before);
+    cf_batch_mark(batch);
     if (first) { /* to allocate memory may wait for a kernel, which may wait for a rank that is still here */
         cf_barrier(worker);
     }
@@ -242,6 +247,38 @@ void cf_batch_issue(struct cf_batch *batch, enum cf_style style, CUstream *strea
     }
     if (style != CF_SINGLE) {
         cf_group_end(worker, batch->set);
+    }
+}
+
+void cf_batch_capture(struct cf_batch *batch, enum cf_style style, CUstream *stream, struct cf_graph *graph_p)
+{
+    struct cf_worker *worker = batch->worker;
+    for (int m = 0; m < worker->members; m++) {
+        cf_use(worker, m);
+        CF_CU(worker, StreamBeginCapture(stream[m], CU_STREAM_CAPTURE_MODE_RELAXED));
+    }
+    cf_batch_issue(batch, style, stream);
+    for (int m = 0; m < worker->members; m++) {
+        cf_use(worker, m);
+        CF_CU(worker, StreamEndCapture(stream[m], &graph_p->graph[m]));
+        CF_CU(worker, GraphInstantiate(&graph_p->exec[m], graph_p->graph[m], 0));
+    }
+}
+
+void cf_graph_launch(struct cf_batch *batch, const struct cf_graph *graph, CUstream *stream)
+{
+    for (int m = 0; m < batch->worker->members; m++) {
+        cf_use(batch->worker, m);
+        CF_CU(batch->worker, GraphLaunch(graph->exec[m], stream[m]));
+    }
+}
+
+void cf_graph_destroy(struct cf_batch *batch, struct cf_graph *graph)
+{
+    for (int m = 0; m < batch->worker->members; m++) {
+        cf_use(batch->worker, m);
+        CF_CU(batch->worker, GraphExecDestroy(graph->exec[m]));
+        CF_CU(batch->worker, GraphDestroy(graph->graph[m]));
     }
 }
 
@@ -351,6 +388,8 @@ void cf_batch_count(struct cf_batch *batch)
         all += batch->item[i].spec.count > 0 ? members : 0;
         expected += should_serve(&batch->item[i].spec) ? members : 0;
     }
+    batch->served_before += served;
+    batch->back_before = back;
     batch->served |= batch->set->whole && all > 0 && served == all;
     if (worker->options->expect_served && batch->set->whole && batch->set->expected && !batch->replayed &&
         served < expected) {
@@ -375,7 +414,7 @@ void cf_batch_judge(struct cf_batch *batch, CUstream *stream, bool launched)
             CF_CU(worker, StreamSynchronize(stream[m]));
         }
     }
-    if (launched) {
+    if (launched && !batch->counted) {
         cf_batch_count(batch);
     }
     for (int m = 0; m < worker->members; m++) {

@@ -65,7 +65,8 @@
     X("property-capture", property_capture, CF_ONEHOP, "and some ranks capture what others call")                      \
     X("bits-repeat", bits_repeat, CF_ONEHOP, "the same inputs give the same bits, however the buffers lie")            \
     X("bits-graph", bits_graph, CF_ONEHOP, "eager and replayed calls give the same bits")                              \
-    X("bits-sizes", bits_sizes, CF_ONEHOP, "so do messages on both sides of a change of algorithm")
+    X("bits-sizes", bits_sizes, CF_ONEHOP, "so do messages on both sides of a change of algorithm")                    \
+    X("soak", soak, CF_SOAK, "anything, again and again; nothing grows")
 
 #define CF_DECLARE(name_, run_, when_, what_) void cf_case_##run_(struct cf_worker *worker);
 CF_CASES(CF_DECLARE)

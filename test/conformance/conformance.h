@@ -21,6 +21,7 @@
 
 #include "test/conformance/api.h"
 #include "test/conformance/number.h"
+#include "test/gpu/holdings.h"
 
 #define CF_MAX_CASES 64
 #define CF_MAX_IDS 256
@@ -36,6 +37,13 @@ enum cf_mode {
 
 extern const char *const cf_mode_names[CF_MODES];
 
+/* Growth that is no fault of a soak: what NCCL itself keeps. */
+struct cf_allowance {
+    long host_kib, host_kib_each; /* and for each communicator */
+    long gpu_kib;                 /* of each GPU */
+    long handles;
+};
+
 struct cf_options {
     int ranks[CF_MAX_RANKS];
     int rank_count; /* 0: all that the node has, and fewer down to 2 */
@@ -46,6 +54,8 @@ struct cf_options {
     bool full;
     bool expect_served;
     int patience; /* factor on the time limits */
+    int soak;     /* seconds of it instead of the cases; 0: none */
+    struct cf_allowance allowance;
     const char *json;
     /* of a child */
     int rank; /* its first, -1: launcher */
@@ -66,11 +76,20 @@ struct cf_result {
     char skipped[CF_TEXT]; /* why it did not run */
 };
 
+/* What a worker has done in a soak. */
+struct cf_soaked {
+    _Atomic uint64_t rounds, calls, communicators, graphs, replays; /* calls: of all members, those of replays too */
+    uint64_t after_warm_up;                                         /* communicators */
+    bool measured;
+    struct holdings from, to;
+};
+
 struct cf_worker_state {
     _Atomic int at_case; /* -1: before the first */
     _Atomic uint64_t since_ms;
     _Atomic int done; /* all cases */
     struct cf_result result[CF_MAX_CASES];
+    struct cf_soaked soaked;
 };
 
 /* Shared by the processes of a job. */
@@ -80,6 +99,7 @@ struct cf_board {
     ncclUniqueId id[CF_MAX_IDS];
     uint64_t value[CF_MAX_RANKS]; /* cf_agree */
     int workers;
+    uint64_t soak_ms;         /* of this job */
     int onehop, nccl_version; /* as rank 0 found them */
     struct cf_worker_state worker[CF_MAX_RANKS];
 };
@@ -120,7 +140,8 @@ struct cf_worker {
 enum cf_when {
     CF_ALWAYS,
     CF_ONEHOP, /* stock NCCL promises nothing here */
-    CF_APART   /* a communicator's first call is captured: stock NCCL fails where ranks are threads of one process */
+    CF_APART,  /* a communicator's first call is captured: stock NCCL fails where ranks are threads of one process */
+    CF_SOAK    /* for as long as one likes, and alone */
 };
 
 struct cf_case {
@@ -152,6 +173,10 @@ bool cf_check(struct cf_worker *worker, bool good, const char *format, ...) __at
 void cf_use(struct cf_worker *worker, int member);
 void cf_sync(struct cf_worker *worker);    /* all streams of all members */
 void cf_barrier(struct cf_worker *worker); /* all workers of the job */
+/* Gives all workers of the job the first one's value. */
+uint64_t cf_share(struct cf_worker *worker, uint64_t value);
+/* A case that goes on for long is in time: its limit begins anew. */
+void cf_alive(struct cf_worker *worker);
 /* True when all workers of the job call it with the same value. */
 bool cf_agree(struct cf_worker *worker, uint64_t value);
 
@@ -227,8 +252,9 @@ struct cf_batch {
     CUdeviceptr arena[CF_MAX_RANKS];
     unsigned char *before[CF_MAX_RANKS], *after[CF_MAX_RANKS];
     uint64_t served_before, back_before;
-    bool opened;   /* the arenas have their size */
-    bool served;   /* onehop made all calls of it, as they were issued */
+    bool opened; /* the arenas have their size */
+    bool served; /* onehop made all calls of it, as they were issued */
+    bool counted;
     bool replayed; /* judged after a replay of a graph: no call was made */
 };
 
@@ -250,7 +276,11 @@ void cf_batch_issue_one(struct cf_batch *batch, int item, bool grouped, CUstream
 ncclResult_t cf_batch_call(struct cf_batch *batch, int item, int member, CUstream stream);
 /* Brings the arenas back, waits, and judges everything. launched: false: not a byte may have changed. */
 void cf_batch_judge(struct cf_batch *batch, CUstream *stream, bool launched);
-/* Counts what onehop served since the load; judging a batch that was launched does it. For captures. */
+/*
+ * Counts what onehop has served since the load or mark. Judging a batch that was launched does it, unless it is
+ * `counted`: for captures, and where other calls of the communicator come between.
+ */
+void cf_batch_mark(struct cf_batch *batch);
 void cf_batch_count(struct cf_batch *batch);
 void cf_batch_free(struct cf_batch *batch);
 /* The three above on the members' first streams, and free. */
@@ -261,8 +291,28 @@ const unsigned char *cf_batch_result(const struct cf_batch *batch, int item, int
 void cf_streams(struct cf_worker *worker, int which, CUstream *stream_p);
 /* Makes stream `to` of each member wait for what is on its stream `from` now; both may be in a capture. */
 void cf_join(struct cf_worker *worker, int from, int to);
+/* A batch as graphs, one for each member; streams other than the default ones. The arenas must be there. */
+struct cf_graph {
+    CUgraph graph[CF_MAX_RANKS];
+    CUgraphExec exec[CF_MAX_RANKS];
+};
+void cf_batch_capture(struct cf_batch *batch, enum cf_style style, CUstream *stream, struct cf_graph *graph_p);
+void cf_graph_launch(struct cf_batch *batch, const struct cf_graph *graph, CUstream *stream);
+void cf_graph_destroy(struct cf_batch *batch, struct cf_graph *graph);
 /* Calls that onehop has served and handed back on this set, over its members. */
 void cf_served(const struct cf_set *set, const struct cf_worker *worker, uint64_t *served_p, uint64_t *back_p);
 bool cf_type_wanted(const struct cf_worker *worker, ncclDataType_t type);
+
+/* draw.c: random calls. What is drawn from a common source is the same on all ranks. */
+struct cf_source {
+    uint64_t state;
+};
+struct cf_source cf_common_source(const struct cf_worker *worker, uint64_t about);
+struct cf_source cf_own_source(const struct cf_worker *worker, uint64_t about);
+uint64_t cf_draw(struct cf_source *source, uint64_t below);
+/* plain: sums of 16- and 32-bit floats. Only the place of the buffers comes from the rank's own source. */
+struct cf_spec cf_random_spec(struct cf_worker *worker, struct cf_source *common, struct cf_source *own, bool plain);
+/* A stream of the rank's own choice: also a default one. */
+void cf_own_stream(struct cf_worker *worker, struct cf_source *own, CUstream *stream_p);
 
 #endif

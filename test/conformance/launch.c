@@ -7,6 +7,7 @@
  * case has failed, and the job starts again behind it.
  */
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,7 @@ struct job {
     pid_t pid[CF_MAX_RANKS];
     FILE *json;
     int points, failed;
+    uint64_t soak_ms; /* of each job */
 };
 
 /* In a process of its own: the launcher must not open CUDA. Exit status: the number of GPUs. */
@@ -119,10 +121,39 @@ static bool is_late(const struct job *job)
     return late;
 }
 
+/* What a soak has done so far, over all workers. */
+static struct cf_soaked sum_soaked(const struct job *job)
+{
+    struct cf_soaked sum = job->board->worker[0].soaked;
+    for (int w = 1; w < job->workers; w++) {
+        sum.calls += job->board->worker[w].soaked.calls;
+    }
+    return sum;
+}
+
+static bool shows_progress(const struct job *job)
+{
+    return job->options->soak > 0 && isatty(STDERR_FILENO);
+}
+
+static void show_progress(const struct job *job, uint64_t start_ms)
+{
+    struct cf_soaked soaked = sum_soaked(job);
+    uint64_t failures = 0;
+    for (int w = 0; w < job->workers; w++) {
+        failures += job->board->worker[w].result[current_case(job)].failures;
+    }
+    fprintf(stderr, "\r\033[Kn=%d %s: %llu s of %llu, %llu calls, %llu communicators, %llu failures", job->nranks,
+            cf_mode_names[job->mode], (unsigned long long)(cf_now_ms() - start_ms) / 1000,
+            (unsigned long long)job->board->soak_ms / 1000, (unsigned long long)soaked.calls,
+            (unsigned long long)soaked.communicators, (unsigned long long)failures);
+}
+
 /* Waits for the end of all processes. Returns the case that ended the job early, -1 when none did. */
 static int watch(struct job *job)
 {
     char what[CF_TEXT];
+    uint64_t start_ms = cf_now_ms(), shown_ms = start_ms;
     for (int left = job->processes; left > 0;) {
         for (int p = 0; p < job->processes; p++) {
             int status;
@@ -147,9 +178,41 @@ static int watch(struct job *job)
             blame(job, which, "not finished in time: killed");
             return which;
         }
+        if (shows_progress(job) && cf_now_ms() > shown_ms + 1000) {
+            shown_ms = cf_now_ms();
+            show_progress(job, start_ms);
+        }
         usleep(POLL_MICROSECONDS);
     }
     return -1;
+}
+
+static long larger(long a, long b)
+{
+    return a > b ? a : b;
+}
+
+/* One line: what was done, and by how much the worker that grew most has grown. */
+static void report_soak(const struct job *job, uint64_t failures)
+{
+    struct cf_soaked sum = sum_soaked(job);
+    struct holdings most = {LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN};
+    for (int w = 0; w < job->workers; w++) {
+        const struct holdings *from = &job->board->worker[w].soaked.from, *to = &job->board->worker[w].soaked.to;
+        most.host_kib = larger(most.host_kib, to->host_kib - from->host_kib);
+        most.gpu_kib = larger(most.gpu_kib, to->gpu_kib - from->gpu_kib);
+        most.descriptors = larger(most.descriptors, to->descriptors - from->descriptors);
+        most.threads = larger(most.threads, to->threads - from->threads);
+        most.mappings = larger(most.mappings, to->mappings - from->mappings);
+        most.files = larger(most.files, to->files - from->files);
+    }
+    printf("# soak: %llu rounds, %llu calls, %llu communicators, %llu graphs, %llu replays, %llu failures; in %llu "
+           "communicators grown by %ld KiB of host memory, %ld KiB of GPU memory, %ld descriptors, %ld threads, %ld "
+           "mappings, %ld files\n",
+           (unsigned long long)sum.rounds, (unsigned long long)sum.calls, (unsigned long long)sum.communicators,
+           (unsigned long long)sum.graphs, (unsigned long long)sum.replays, (unsigned long long)failures,
+           (unsigned long long)sum.after_warm_up, most.host_kib, most.gpu_kib, most.descriptors, most.threads,
+           most.mappings, most.files);
 }
 
 static void report(struct job *job, int which)
@@ -183,6 +246,9 @@ static void report(struct job *job, int which)
     if (sum.failures > 0) {
         printf("# %llu failures, the first: %s\n", (unsigned long long)sum.failures, sum.failure);
     }
+    if (tested->when == CF_SOAK) {
+        report_soak(job, sum.failures);
+    }
     fflush(stdout);
     if (job->json != NULL) {
         fprintf(job->json,
@@ -199,6 +265,7 @@ static void reset_board(struct job *job)
 {
     memset(job->board, 0, sizeof *job->board);
     job->board->workers = job->workers;
+    job->board->soak_ms = job->soak_ms;
     for (int w = 0; w < job->workers; w++) {
         atomic_store(&job->board->worker[w].at_case, -1);
         atomic_store(&job->board->worker[w].since_ms, cf_now_ms());
@@ -215,6 +282,9 @@ static void run_job(struct job *job)
             start_process(job, p);
         }
         int ended = watch(job), end = ended >= 0 ? ended + 1 : cf_case_count;
+        if (shows_progress(job)) {
+            fprintf(stderr, "\r\033[K");
+        }
         if (!told) {
             printf("# NCCL %d, onehop %d%s\n", job->board->nccl_version, job->board->onehop,
                    job->board->onehop == 0 ? " (not loaded)" : "");
@@ -231,12 +301,26 @@ static void run_job(struct job *job)
 
 static void choose_ranks(struct cf_options *options, int gpus)
 {
+    if (options->soak > 0 && options->rank_count == 0) {
+        options->ranks[options->rank_count++] = gpus > CF_MAX_RANKS ? CF_MAX_RANKS : gpus;
+    }
     for (int n = 2; options->rank_count == 0 && n <= gpus && n <= CF_MAX_RANKS; n++) {
         options->ranks[n - 2] = n;
     }
     if (options->rank_count == 0) {
         options->rank_count = gpus > CF_MAX_RANKS ? CF_MAX_RANKS - 1 : gpus - 1;
     }
+}
+
+static int count_jobs(const struct cf_options *options, int gpus)
+{
+    int jobs = 0;
+    for (int i = 0; i < options->rank_count; i++) {
+        for (int m = 0; m < CF_MODES; m++) {
+            jobs += options->mode[m] && options->ranks[i] <= gpus;
+        }
+    }
+    return jobs > 0 ? jobs : 1;
 }
 
 int cf_launch(const struct cf_options *given, char **argv)
@@ -255,6 +339,7 @@ int cf_launch(const struct cf_options *given, char **argv)
         unlink(job.path);
         return 0;
     }
+    job.soak_ms = (uint64_t)options.soak * 1000 / (uint64_t)count_jobs(&options, gpus);
     job.json = options.json != NULL ? fopen(options.json, "w") : NULL;
     job.board = cf_board_open(job.path);
     printf("# seed %llu, %d GPUs, %s\n", (unsigned long long)options.seed, gpus, options.full ? "full" : "quick");

@@ -4,6 +4,11 @@
  *
  *   onehop-conformance [--ranks N,...] [--modes processes,threads,group] [--cases NAME,...] [--types NAME,...]
  *                      [--seed N] [--quick | --full] [--expect-served] [--patience FACTOR] [--json FILE] [--list]
+ *   onehop-conformance --soak SECONDS [--allow HOST_KIB,HOST_KIB_EACH,GPU_KIB,HANDLES] ...
+ *
+ * A soak is in place of the cases, with as many ranks as there are GPUs where none are named; its seconds are shared
+ * out among the modes. --allow: growth that is no fault, of host memory in all and for each communicator made, of
+ * GPU memory, and of descriptors, threads and mappings.
  *
  * Speaks TAP, a point for each case of each job. Exit status 0: nothing failed; 1: something did; 2: it could not run.
  */
@@ -40,13 +45,16 @@ bool cf_named(const char *list, const char *name, bool prefix)
 bool cf_wanted(const struct cf_options *options, int which)
 {
     const struct cf_case *tested = &cf_cases[which];
+    if (tested->when == CF_SOAK || options->soak > 0) {
+        return tested->when == CF_SOAK && options->soak > 0;
+    }
     return options->cases == NULL || cf_named(options->cases, tested->name, true);
 }
 
 static void list_cases(void)
 {
     for (int c = 0; c < cf_case_count; c++) {
-        static const char *const when[] = {"", " [onehop only]", " [NCCL alone: not in threads]"};
+        static const char *const when[] = {"", " [onehop only]", " [NCCL alone: not in threads]", " [--soak]"};
         printf("%-24s %s%s\n", cf_cases[c].name, cf_cases[c].what, when[cf_cases[c].when]);
     }
     exit(0);
@@ -56,7 +64,7 @@ static void usage(void)
 {
     fprintf(stderr, "usage: onehop-conformance [--ranks N,...] [--modes processes,threads,group] [--cases NAME,...]\n"
                     "  [--types NAME,...] [--seed N] [--quick | --full] [--expect-served] [--patience FACTOR]\n"
-                    "  [--json FILE] [--list]\n");
+                    "  [--json FILE] [--list] [--soak SECONDS [--allow HOST_KIB,HOST_KIB_EACH,GPU_KIB,HANDLES]]\n");
     exit(2);
 }
 
@@ -92,6 +100,8 @@ enum {
     PATIENCE,
     JSON,
     LIST,
+    SOAK,
+    ALLOW,
     CHILD
 };
 
@@ -100,7 +110,7 @@ static const struct option long_options[] = {
     {"types", 1, NULL, TYPES}, {"seed", 1, NULL, SEED},         {"quick", 0, NULL, QUICK},
     {"full", 0, NULL, FULL},   {"json", 1, NULL, JSON},         {"expect-served", 0, NULL, EXPECT_SERVED},
     {"list", 0, NULL, LIST},   {"patience", 1, NULL, PATIENCE}, {"child", 1, NULL, CHILD},
-    {NULL, 0, NULL, 0},
+    {"soak", 1, NULL, SOAK},   {"allow", 1, NULL, ALLOW},       {NULL, 0, NULL, 0},
 };
 
 /* What the launcher tells a child: mode, ranks, first rank, first case, seed, board. */
@@ -116,6 +126,15 @@ static void parse_child(struct cf_options *options, const char *text)
     options->child_mode = (enum cf_mode)mode;
     options->seed = seed;
     options->board = text + used;
+}
+
+static void parse_allowance(struct cf_options *options, const char *text)
+{
+    struct cf_allowance *allowance = &options->allowance;
+    if (sscanf(text, "%ld,%ld,%ld,%ld", &allowance->host_kib, &allowance->host_kib_each, &allowance->gpu_kib,
+               &allowance->handles) != 4) {
+        usage();
+    }
 }
 
 static void parse(int argc, char **argv, struct cf_options *options)
@@ -154,6 +173,12 @@ static void parse(int argc, char **argv, struct cf_options *options)
         case LIST:
             list_cases();
             break;
+        case SOAK:
+            options->soak = atoi(optarg);
+            break;
+        case ALLOW:
+            parse_allowance(options, optarg);
+            break;
         case CHILD:
             parse_child(options, optarg);
             break;
@@ -161,14 +186,15 @@ static void parse(int argc, char **argv, struct cf_options *options)
             usage();
         }
     }
-    if (optind < argc || options->patience < 1) {
+    if (optind < argc || options->patience < 1 || options->soak < 0) {
         usage();
     }
 }
 
 int main(int argc, char **argv)
 {
-    struct cf_options options = {.mode = {true, true, true}, .rank = -1, .patience = 1};
+    struct cf_options options = {
+        .mode = {true, true, true}, .rank = -1, .patience = 1, .allowance = {8192, 0, 2048, 0}};
     if (getrandom(&options.seed, sizeof options.seed, 0) != sizeof options.seed) {
         options.seed = (uint64_t)time(NULL);
     }

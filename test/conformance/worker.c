@@ -121,6 +121,24 @@ bool cf_agree(struct cf_worker *worker, uint64_t value)
     return same;
 }
 
+uint64_t cf_share(struct cf_worker *worker, uint64_t value)
+{
+    struct cf_board *board = worker->board;
+    cf_barrier(worker);
+    if (worker->index == 0) {
+        board->value[0] = value;
+    }
+    cf_barrier(worker);
+    value = board->value[0];
+    cf_barrier(worker);
+    return value;
+}
+
+void cf_alive(struct cf_worker *worker)
+{
+    atomic_store(&worker->board->worker[worker->index].since_ms, cf_now_ms());
+}
+
 static void open_member(struct cf_worker *worker, int m)
 {
     struct cf_member *member = &worker->member[m];
@@ -152,7 +170,8 @@ static void run_case(struct cf_worker *worker, int which)
     worker->case_name = tested->name;
     worker->result = &state->result[which];
     cf_barrier(worker);
-    atomic_store(&state->since_ms, cf_now_ms());
+    uint64_t start_ms = cf_now_ms();
+    atomic_store(&state->since_ms, start_ms);
     atomic_store(&state->at_case, which);
     worker->serial = (uint64_t)which << 32; /* the same data when the case runs alone */
     if (tested->when == CF_ONEHOP && !worker->onehop) {
@@ -163,7 +182,7 @@ static void run_case(struct cf_worker *worker, int which)
         tested->run(worker);
         cf_sync(worker);
     }
-    worker->result->milliseconds = cf_now_ms() - atomic_load(&state->since_ms);
+    worker->result->milliseconds = cf_now_ms() - start_ms;
 }
 
 static void *run_worker(void *argument)

@@ -11,7 +11,6 @@
  * scope), so that it runs on real GPUs and on the simulated node, with and without onehop in front.
  */
 #include <cuda.h>
-#include <dirent.h>
 #include <dlfcn.h>
 #include <nccl.h>
 #include <signal.h>
@@ -28,6 +27,7 @@
 
 #include "onehop/onehop.h"
 #include "test/gpu/check.h"
+#include "test/gpu/holdings.h"
 
 #define MAX_RANKS 8
 #define MAX_LIVE 64
@@ -35,7 +35,6 @@
 #define STREAMS 8
 #define COUNT 1000
 #define CALLS 3
-#define SETTLE_SECONDS 5
 
 /* X(symbol, parameters): what is used of each library. */
 #define CUDA_FUNCTIONS(X)                                                                                              \
@@ -76,9 +75,7 @@ struct options {
     unsigned seed;
     bool served;        /* every communicator must be served */
     bool blocking_only; /* no non-blocking ones: times can be compared */
-    long host_kib;      /* growth of host and of GPU memory that is allowed */
-    long gpu_kib;
-    long handles; /* of descriptors, threads, mappings each */
+    struct holdings_bounds bounds;
 };
 
 /* What the processes share. */
@@ -98,10 +95,6 @@ struct rank {
     float *data;
     uint64_t served, handed_back;
     int unserved; /* communicators that were not served */
-};
-
-struct holdings {
-    long host_kib, gpu_kib, descriptors, threads, mappings, files;
 };
 
 static char my_name[32]; /* "rank 3, " */
@@ -148,73 +141,23 @@ static void barrier(struct rank *self)
 
 /* --- what the process holds ------------------------------------------------------------------------------------- */
 
-static long count_entries(const char *path, const char *prefix)
+static long gpu_kib(void *unused)
 {
-    long number = 0;
-    struct dirent *entry;
-    DIR *directory = opendir(path);
-    CHECK(directory, "%s cannot be read", path);
-    while ((entry = readdir(directory))) {
-        number += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
-    }
-    closedir(directory);
-    return number;
-}
-
-/* Anonymous memory in KiB, and the number of mappings. */
-static void read_memory(struct holdings *holdings)
-{
-    char line[1024];
-    FILE *file = fopen("/proc/self/status", "r");
-    CHECK(file, "/proc/self/status");
-    while (fgets(line, sizeof line, file)) {
-        sscanf(line, "RssAnon: %ld", &holdings->host_kib);
-    }
-    fclose(file);
-    file = fopen("/proc/self/maps", "r");
-    CHECK(file, "/proc/self/maps");
-    while (fgets(line, sizeof line, file)) {
-        holdings->mappings++;
-    }
-    fclose(file);
-}
-
-static struct holdings measure(void)
-{
-    const char *meeting = getenv("ONEHOP_SHM_DIR");
-    struct holdings now = {0};
     size_t free_bytes, total;
+    (void)unused;
     OK(api.cuMemGetInfo_v2(&free_bytes, &total));
-    now.gpu_kib = (long)((total - free_bytes) >> 10);
-    now.descriptors = count_entries("/proc/self/fd", "");
-    now.threads = count_entries("/proc/self/task", "");
-    now.files = count_entries(meeting ? meeting : "/dev/shm", "onehop-");
-    read_memory(&now);
-    return now;
-}
-
-static bool has_grown(const struct options *options, const struct holdings *from, const struct holdings *to)
-{
-    return to->host_kib > from->host_kib + options->host_kib || to->gpu_kib > from->gpu_kib + options->gpu_kib ||
-           to->descriptors > from->descriptors + 2 + options->handles ||
-           to->threads > from->threads + options->handles || to->mappings > from->mappings + 16 + options->handles ||
-           to->files > from->files;
+    return (long)((total - free_bytes) >> 10);
 }
 
 /* Rank by rank, when what is freed in the background has had time to be. */
 static void compare(struct rank *self, const struct holdings *from)
 {
-    struct holdings to = measure();
-    for (double limit = now_ms() + SETTLE_SECONDS * 1e3; has_grown(self->options, from, &to) && now_ms() < limit;) {
-        usleep(20000);
-        to = measure();
-    }
-    printf("rank %d: host %ld -> %ld KiB, GPU %ld -> %ld KiB, descriptors %ld -> %ld, threads %ld -> %ld, mappings %ld "
-           "-> %ld, files %ld -> %ld\n",
-           self->rank, from->host_kib, to.host_kib, from->gpu_kib, to.gpu_kib, from->descriptors, to.descriptors,
-           from->threads, to.threads, from->mappings, to.mappings, from->files, to.files);
+    char text[256];
+    struct holdings to = holdings_settle(&self->options->bounds, from, gpu_kib, NULL);
+    holdings_describe(from, &to, text, sizeof text);
+    printf("rank %d: %s\n", self->rank, text);
     fflush(stdout);
-    CHECK(!has_grown(self->options, from, &to), "it has grown");
+    CHECK(!holdings_have_grown(&self->options->bounds, from, &to), "it has grown");
 }
 
 /* --- making, using, ending --------------------------------------------------------------------------------------- */
@@ -438,7 +381,7 @@ static int run_rank(const struct options *options, struct board *board, int rank
         if (round + 1 == options->warm) {
             barrier(&self);
             usleep(200000); /* what was freed last is, by now */
-            before = measure();
+            before = holdings_measure(gpu_kib, NULL);
             barrier(&self);
         }
     }
@@ -447,12 +390,12 @@ static int run_rank(const struct options *options, struct board *board, int rank
         compare(&self, &before);
     }
     if (options->live > 0) {
-        before = measure();
+        before = holdings_measure(gpu_kib, NULL);
         run_live(&self);
         barrier(&self);
         struct options looser = *options; /* tables and pools that grew for so many at once stay */
-        looser.host_kib += 64L * options->live;
-        looser.gpu_kib += 512L * options->live;
+        looser.bounds.host_kib += 64L * options->live;
+        looser.bounds.gpu_kib += 512L * options->live;
         self.options = &looser;
         compare(&self, &before);
     }
@@ -524,11 +467,11 @@ static void parse(int argc, char **argv, struct options *options)
         } else if (strcmp(name, "--seed") == 0) {
             options->seed = (unsigned)atoi(value);
         } else if (strcmp(name, "--host-kib") == 0) {
-            options->host_kib = atol(value);
+            options->bounds.host_kib = atol(value);
         } else if (strcmp(name, "--gpu-kib") == 0) {
-            options->gpu_kib = atol(value);
+            options->bounds.gpu_kib = atol(value);
         } else if (strcmp(name, "--handles") == 0) {
-            options->handles = atol(value);
+            options->bounds.handles = atol(value);
         } else {
             fputs(usage, stderr);
             exit(2);
@@ -570,8 +513,7 @@ int main(int argc, char **argv)
                               .rounds = 50,
                               .nccl = "libnccl.so.2",
                               .seed = (unsigned)time(NULL),
-                              .host_kib = 1024,
-                              .gpu_kib = 2048};
+                              .bounds = {.host_kib = 1024, .gpu_kib = 2048}};
     pid_t pids[MAX_RANKS];
     parse(argc, argv, &options);
     printf("%d ranks, %d rounds, %d at once, seed %u\n", options.ranks, options.rounds, options.live, options.seed);

@@ -6,6 +6,11 @@
  * but its peers' data. Shown here is what the end-to-end tests cannot arrange: every change of algorithm, grid and
  * size from call to call, ranks and blocks running far apart, the wrap of epochs, stale flags that the sweep must
  * remove, an abort word, and that all algorithms give the same bits.
+ *
+ *   t_kernels [SEED [SECONDS]]
+ *
+ * SECONDS: only what shows the protocols, for the few kernels of test/protocol/kernels.cpp; ends at the first fault,
+ * and when no rank ends a call for so long.
  */
 #include <math.h>
 #include <pthread.h>
@@ -23,6 +28,7 @@
 #include "test/tap.h"
 
 #define GUARD 64
+#define PAGE 4096u
 
 enum algorithm {
     ONESHOT_LL,
@@ -114,6 +120,8 @@ struct node {
 };
 
 static struct node node;
+static int watch_seconds; /* 0: none, and all kernels */
+static atomic_uint calls_ended, ranks_running;
 
 static void *must(void *memory)
 {
@@ -129,7 +137,7 @@ static void start_node(unsigned ranks, uint32_t epoch)
     node.ranks = ranks;
     node.signal = (struct oh_signal){0};
     for (unsigned r = 0; r < ranks; r++) {
-        node.staging[r] = must(aligned_alloc(4096, OH_STAGING_BYTES));
+        node.staging[r] = must(aligned_alloc(PAGE, (OH_STAGING_BYTES + PAGE - 1) / PAGE * PAGE));
         memset(node.staging[r], 0, OH_STAGING_BYTES);
         for (size_t at = OH_MARKER_OFFSET; at < OH_PUSH_OFFSET; at += sizeof marker) {
             memcpy(node.staging[r] + at, &marker, sizeof marker);
@@ -294,19 +302,42 @@ static void *run_rank(void *user)
             usleep(20000);
         }
         run_kernel(&job->calls[i], job->rank);
+        atomic_fetch_add(&calls_ended, 1);
     }
+    atomic_fetch_sub(&ranks_running, 1);
     return NULL;
+}
+
+#define WATCH_MICROSECONDS 10000
+
+/* Ranks that wait for ever leave when the abort word is set, and their results are wrong. */
+static void watch_ranks(void)
+{
+    unsigned seen = 0;
+    for (long still = 0; atomic_load(&ranks_running) > 0; usleep(WATCH_MICROSECONDS)) {
+        unsigned ended = atomic_load(&calls_ended);
+        still = ended == seen ? still + 1 : 0;
+        seen = ended;
+        if (still * WATCH_MICROSECONDS > watch_seconds * 1000000L) {
+            tap_note("no rank has ended a call for %d s", watch_seconds);
+            __atomic_store_n(&node.signal.abort, 1, __ATOMIC_RELAXED);
+        }
+    }
 }
 
 static void run_calls(const struct call *calls, int count)
 {
     pthread_t thread[OH_MAX_RANKS];
     struct rank_job job[OH_MAX_RANKS];
+    atomic_store(&ranks_running, node.ranks);
     for (unsigned r = 0; r < node.ranks; r++) {
         job[r] = (struct rank_job){calls, count, r};
         if (pthread_create(&thread[r], NULL, run_rank, &job[r]) != 0) {
             abort();
         }
+    }
+    if (watch_seconds > 0) {
+        watch_ranks();
     }
     for (unsigned r = 0; r < node.ranks; r++) {
         pthread_join(thread[r], NULL);
@@ -557,13 +588,18 @@ static uint64_t most(enum algorithm algorithm, enum type type)
 
 static struct call random_call(unsigned *seed)
 {
+    static const enum type few[] = {F32, I32, U32};
     struct call call = {.late_rank = -1};
-    call.type = (enum type)(rand_r(seed) % TYPES);
+    call.type = watch_seconds > 0 ? few[rand_r(seed) % 3] : (enum type)(rand_r(seed) % TYPES);
     do {
         call.algorithm = (enum algorithm)(rand_r(seed) % ALGORITHMS);
     } while (!carries(call.algorithm, call.type));
     call.op = rand_r(seed) % 3 == 0 ? OH_OP_SUM : (enum oh_kernel_op)(rand_r(seed) % OH_OPS);
     call.any = rand_r(seed) % 2;
+    if (watch_seconds > 0 && call.type == F32) {
+        call.op = OH_OP_SUM;
+        call.any = false;
+    }
     call.items = 1 + (unsigned)rand_r(seed) % ITEMS;
     call.scalar_in_memory = rand_r(seed) % 2;
     uint64_t limit = rand_r(seed) % 3 == 0 ? 20 : most(call.algorithm, call.type);
@@ -579,17 +615,24 @@ static struct call random_call(unsigned *seed)
 }
 
 #define LIST 60
+#define SHORT_LIST 10 /* of test_protocols */
+
+static int list_length(void)
+{
+    return watch_seconds > 0 ? SHORT_LIST : LIST;
+}
 
 static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
 {
     struct call calls[LIST];
+    int count = list_length();
     start_node(ranks, epoch);
-    for (int i = 0; i < LIST; i++) {
+    for (int i = 0; i < count; i++) {
         calls[i] = random_call(&seed);
     }
-    const char *wrong = run_and_check(calls, LIST, &seed);
+    const char *wrong = run_and_check(calls, count, &seed);
     stop_node();
-    tap_ok(!wrong, "n=%u: %d calls, algorithm, grid, type, size and alignment changing, from epoch %u", ranks, LIST,
+    tap_ok(!wrong, "n=%u: %d calls, algorithm, grid, type, size and alignment changing, from epoch %u", ranks, count,
            epoch);
 }
 
@@ -603,16 +646,18 @@ static enum type usual_type(enum algorithm algorithm)
 static void test_rounds(enum algorithm algorithm, unsigned ranks, unsigned seed)
 {
     struct call calls[LIST];
+    int count = list_length();
+    unsigned rounds = algorithm == ONESHOT_LL || algorithm == TWOSHOT_LL ? 1 : 3;
     start_node(ranks, 1);
-    for (int i = 0; i < LIST; i++) {
+    for (int i = 0; i < count; i++) {
         calls[i] = (struct call){.algorithm = algorithm,
                                  .type = usual_type(algorithm),
                                  .blocks = 3 + i % 4,
                                  .late_rank = -1,
                                  .concurrent = true};
-        calls[i].count = ((1u + i % 3) * 12288u + 16u * (unsigned)(rand_r(&seed) % 300)) / 4;
+        calls[i].count = ((1u + i % rounds) * 12288u + 16u * (unsigned)(rand_r(&seed) % 300)) / 4;
     }
-    const char *wrong = run_and_check(calls, LIST, &seed);
+    const char *wrong = run_and_check(calls, count, &seed);
     stop_node();
     tap_ok(!wrong, "n=%u: %s in several rounds, blocks far apart", ranks, algorithm_names[algorithm]);
 }
@@ -827,11 +872,75 @@ static void test_nan_ops(enum type type)
     tap_ok(right, "%s: a NaN beside numbers", types[type].name);
 }
 
+/* Epochs with a sweep, again and again, in LL calls that fill the slots, so that they need what is cleared last. */
+static void test_calls_at_sweep(enum algorithm algorithm, unsigned seed)
+{
+    uint64_t words = OH_LL_SLOT_BYTES / OH_WORD_BYTES, per_rank = algorithm == ONESHOT_LL ? words / 3 : words / 6 * 3;
+    const char *wrong = NULL;
+    for (int round = 0; round < 4 && !wrong; round++) {
+        struct call calls[3];
+        start_node(3, OH_SWEEP_PERIOD - 1);
+        for (int i = 0; i < 3; i++) {
+            calls[i] = (struct call){.algorithm = algorithm,
+                                     .type = I32,
+                                     .count = per_rank * OH_LL_WORD_PAYLOAD / 4,
+                                     .blocks = 2,
+                                     .late_rank = -1,
+                                     .concurrent = true};
+        }
+        wrong = run_and_check(calls, 3, &seed);
+        stop_node();
+    }
+    tap_ok(!wrong, "%s: calls at a sweep", algorithm_names[algorithm]);
+}
+
+/* The end, if something was wrong. */
+static void go_on(void)
+{
+    if (tap_failures > 0) {
+        exit(tap_done());
+    }
+}
+
+static int test_protocols(unsigned seed)
+{
+    for (unsigned ranks = 2; ranks <= 3; ranks++) {
+        for (enum algorithm a = ONESHOT_LL; a < ALGORITHMS; a++) {
+            if (a != ONESHOT_MARKER) { /* its messages are smaller */
+                test_rounds(a, ranks, seed + 60 + ranks);
+                go_on();
+            }
+        }
+        test_random_calls(ranks, 1, seed + ranks);
+        go_on();
+    }
+    for (enum algorithm a = ONESHOT_LL; a <= TWOSHOT_PUSH; a++) {
+        test_sweep(a, seed + 70);
+        go_on();
+        if (a != TWOSHOT_PUSH) {
+            test_calls_at_sweep(a, seed + 80);
+            go_on();
+        }
+    }
+    for (enum algorithm a = ONESHOT_MARKER; a < ALGORITHMS; a++) {
+        test_marker_values(a, F32);
+        go_on();
+        test_marker_values(a, I32);
+        go_on();
+    }
+    test_random_calls(3, OH_SWEEP_PERIOD - 4, seed + 51);
+    return tap_done();
+}
+
 int main(int argc, char **argv)
 {
     unsigned seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
+    watch_seconds = argc > 2 ? atoi(argv[2]) : 0;
     tap_note("seed %u", seed);
     simnode_hesitate = hesitate;
+    if (watch_seconds > 0) {
+        return test_protocols(seed);
+    }
     for (unsigned ranks = 2; ranks <= OH_MAX_RANKS; ranks++) {
         test_random_calls(ranks, 1, seed + ranks);
         test_same_bits(ranks, seed + 100 + ranks);

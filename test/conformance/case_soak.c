@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * case_soak.c - random rounds for as long as one likes: calls, graphs, streams, communicators that come and go
+ *
+ * What a round does is drawn from the seed and the round's number, the same on all ranks; where buffers lie, which
+ * stream is taken and who is late is each rank's own. In a round, some batches are made ready, each on a communicator
+ * of its own choice, to be called or, as a graph, to be launched; then all are issued; once all ranks have issued
+ * theirs, and while the calls are still under way, a communicator may end and another be made; then all results are
+ * judged. What may wait for a GPU (memory, communicators, graphs) comes before the first call of any rank or after the
+ * last.
+ *
+ * What the processes hold is measured after a warm-up and at the end, when all communicators but the world have ended.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "test/conformance/cases.h"
+
+#define SLOTS 6 /* communicators at once; the first is the world */
+#define GRAPHS 5
+#define PARTS 3 /* batches of a round */
+#define ITEMS 24
+#define LAUNCHES 5
+#define WARM_UP 4 /* the fourth part of the time */
+#define LATE_MICROSECONDS 2000
+
+/* Where a communicator comes from; before these, enum cf_maker. */
+enum origin {
+    SPLIT_REVERSED = CF_MAKERS,
+    SPLIT_PARTS,
+    SPLIT_ONE_OUT,
+    SPLIT_SHARED,
+    SHRUNK,
+    ORIGINS
+};
+#define LEAST_ROUNDS (ORIGINS + 5) /* before a measurement */
+
+struct slot {
+    struct cf_set set;
+    bool used;
+    bool called;      /* stock NCCL wants the first call of a communicator not to be captured (CF_APART) */
+    bool nonblocking; /* sums only, not captured, not split */
+    bool shares;      /* resources with its parent: not to be aborted */
+};
+
+struct recorded {
+    struct cf_batch *batch; /* NULL: none */
+    struct cf_graph graph;
+    int slot;
+    bool repeats; /* no call in place: it may be launched several times on the same inputs */
+    bool busy;    /* in this round */
+};
+
+struct part {
+    struct cf_batch *batch;
+    int slot;
+    struct recorded *recorded; /* NULL: calls */
+    enum cf_style style;
+    int launches;
+    CUstream stream[CF_MAX_RANKS];
+};
+
+struct soak {
+    struct cf_worker *worker;
+    struct cf_soaked *soaked;
+    struct cf_source common, own;
+    struct slot slot[SLOTS];
+    struct recorded recorded[GRAPHS];
+    struct part part[PARTS];
+    int parts;
+};
+
+/* --- communicators ------------------------------------------------------------------------------------------------ */
+
+/* A communicator of all ranks that can be split; the world, if need be. */
+static struct slot *choose_parent(struct soak *soak)
+{
+    struct slot *slot = &soak->slot[cf_draw(&soak->common, SLOTS)];
+    return slot->used && slot->set.whole && !slot->nonblocking ? slot : &soak->slot[0];
+}
+
+static void split(struct soak *soak, enum origin origin, struct slot *slot)
+{
+    struct slot *parent = origin == SPLIT_SHARED ? &soak->slot[0] : choose_parent(soak);
+    int n = soak->worker->nranks, color[CF_MAX_RANKS] = {0}, key[CF_MAX_RANKS];
+    for (int r = 0; r < n; r++) {
+        color[r] = origin == SPLIT_PARTS ? r % 2 : 0;
+        key[r] = origin == SPLIT_SHARED ? r : -r;
+    }
+    color[n - 1] = origin == SPLIT_ONE_OUT ? NCCL_SPLIT_NOCOLOR : color[n - 1];
+    cf_set_split(soak->worker, &parent->set, color, key, origin == SPLIT_SHARED, &slot->set);
+}
+
+static void note_communicator(struct soak *soak)
+{
+    atomic_fetch_add(&soak->soaked->communicators, 1);
+    soak->soaked->after_warm_up += soak->soaked->measured;
+}
+
+/* From a parent made for it: what was shrunk once counts its children differently on the rank that was left out. */
+static bool shrink(struct soak *soak, struct slot *slot)
+{
+    struct cf_worker *worker = soak->worker;
+    struct cf_set parent;
+    int excluded = (int)cf_draw(&soak->common, (uint64_t)worker->nranks);
+    if (worker->nranks < 3 || nccl.CommShrink == NULL) {
+        return false;
+    }
+    cf_set_create(worker, CF_INIT_RANK, &parent);
+    note_communicator(soak);
+    cf_set_shrink(worker, &parent, excluded, &slot->set);
+    cf_set_destroy(worker, &parent);
+    return true;
+}
+
+static void make(struct soak *soak, enum origin origin, struct slot *slot)
+{
+    struct cf_worker *worker = soak->worker;
+    bool made = true;
+    *slot = (struct slot){.used = true, .nonblocking = origin == (enum origin)CF_INIT_NONBLOCKING};
+    slot->shares = origin == SPLIT_SHARED;
+    if (origin < (enum origin)CF_MAKERS) {
+        made = cf_set_create(worker, (enum cf_maker)origin, &slot->set);
+    } else if (origin == SHRUNK) {
+        made = shrink(soak, slot);
+    } else {
+        split(soak, origin, slot);
+    }
+    if (!made) {
+        cf_set_create(worker, CF_INIT_RANK, &slot->set);
+    }
+    note_communicator(soak);
+}
+
+static void finalize(struct cf_worker *worker, struct cf_set *set)
+{
+    CF_NCCL(worker, GroupStart());
+    for (int m = 0; m < worker->members; m++) {
+        if (set->comm[m] != NULL) {
+            ncclResult_t result = nccl.CommFinalize(set->comm[m]);
+            cf_check(worker, result == ncclSuccess || result == ncclInProgress, "ncclCommFinalize gave %d", result);
+        }
+    }
+    cf_group_end(worker, set);
+    cf_set_ready(worker, set);
+}
+
+static void forget_graph(struct recorded *recorded)
+{
+    cf_graph_destroy(recorded->batch, &recorded->graph);
+    cf_batch_free(recorded->batch);
+    recorded->batch = NULL;
+}
+
+static void forget_graphs_of(struct soak *soak, int slot)
+{
+    for (int g = 0; g < GRAPHS; g++) {
+        if (soak->recorded[g].batch != NULL && soak->recorded[g].slot == slot) {
+            forget_graph(&soak->recorded[g]);
+        }
+    }
+}
+
+/* Graphs of it end before it, or after. */
+static void end(struct soak *soak, int which)
+{
+    struct cf_worker *worker = soak->worker;
+    struct slot *slot = &soak->slot[which];
+    bool graphs_first = cf_draw(&soak->common, 2);
+    uint64_t how = cf_draw(&soak->common, 4);
+    if (graphs_first) {
+        forget_graphs_of(soak, which);
+    }
+    if (how == 0) {
+        finalize(worker, &slot->set);
+    } else if (how == 1 && worker->members == 1 && slot->set.comm[0] != NULL && !slot->shares) {
+        CF_IS(worker, ncclSuccess, CommAbort(slot->set.comm[0])); /* all its calls are done */
+        slot->set.comm[0] = NULL;
+    }
+    cf_set_destroy(worker, &slot->set);
+    forget_graphs_of(soak, which);
+    slot->used = false;
+}
+
+static bool is_busy(const struct soak *soak, int slot)
+{
+    bool busy = false;
+    for (int p = 0; p < soak->parts; p++) {
+        busy |= soak->part[p].slot == slot;
+    }
+    return busy;
+}
+
+/* In the first rounds, one from each origin. */
+static void come_and_go(struct soak *soak, uint64_t round)
+{
+    int which = 1 + (int)cf_draw(&soak->common, SLOTS - 1);
+    enum origin origin = round < ORIGINS ? (enum origin)round : (enum origin)cf_draw(&soak->common, ORIGINS);
+    bool comes = round < ORIGINS || cf_draw(&soak->common, 3) > 0;
+    if (round >= ORIGINS && cf_draw(&soak->common, 2)) {
+        return;
+    }
+    while (is_busy(soak, which)) {
+        which = which % (SLOTS - 1) + 1;
+    }
+    if (soak->slot[which].used) {
+        end(soak, which);
+    }
+    if (comes) {
+        make(soak, origin, &soak->slot[which]);
+    }
+}
+
+/* --- parts of a round --------------------------------------------------------------------------------------------- */
+
+/* replayed: with new inputs each time, also factors, but those in host memory are read when the call is made. */
+static struct cf_batch *random_batch(struct soak *soak, int which, bool replayed, bool in_place)
+{
+    struct slot *slot = &soak->slot[which];
+    struct cf_batch *batch = cf_batch_new(soak->worker, &slot->set);
+    int items = 1 + (int)cf_draw(&soak->common, ITEMS);
+    for (int i = 0; i < items; i++) {
+        struct cf_spec spec = cf_random_spec(soak->worker, &soak->common, &soak->own, slot->nonblocking);
+        spec.in_place &= in_place;
+        spec.op = replayed && spec.op == CF_PREMUL_HOST ? CF_PREMUL_DEVICE : spec.op;
+        cf_batch_add(batch, &spec);
+    }
+    return batch;
+}
+
+static enum cf_style random_style(struct soak *soak)
+{
+    static const enum cf_style styles[] = {CF_SINGLE, CF_SINGLE, CF_GROUPED, CF_NESTED};
+    return styles[cf_draw(&soak->common, sizeof styles / sizeof *styles)];
+}
+
+/* Graphs are captured from, and launched on, streams other than the default ones, which cannot capture. */
+static void own_created_stream(struct soak *soak, CUstream *stream_p)
+{
+    cf_streams(soak->worker, (int)cf_draw(&soak->own, CF_STREAMS), stream_p);
+}
+
+static struct recorded *record(struct soak *soak, int which, struct recorded *recorded)
+{
+    CUstream stream[CF_MAX_RANKS];
+    if (recorded->batch != NULL) {
+        forget_graph(recorded);
+    }
+    *recorded = (struct recorded){.slot = which, .repeats = cf_draw(&soak->common, 2)};
+    recorded->batch = random_batch(soak, which, true, !recorded->repeats);
+    own_created_stream(soak, stream);
+    cf_batch_load(recorded->batch, stream);
+    cf_sync(soak->worker); /* the next load may be on another stream */
+    cf_batch_capture(recorded->batch, random_style(soak), stream, &recorded->graph);
+    cf_batch_count(recorded->batch);
+    recorded->batch->counted = true;
+    atomic_fetch_add(&soak->soaked->graphs, 1);
+    return recorded;
+}
+
+/* One that stands, or a new one; NULL: the communicator is not to be captured, or there is no room. */
+static struct recorded *choose_graph(struct soak *soak, int which)
+{
+    struct recorded *recorded = &soak->recorded[cf_draw(&soak->common, GRAPHS)];
+    bool again = cf_draw(&soak->common, 4) > 0;
+    if (recorded->busy || soak->slot[which].nonblocking || !soak->slot[which].called) {
+        return NULL;
+    }
+    return recorded->batch != NULL && again ? recorded : record(soak, which, recorded);
+}
+
+static void prepare(struct soak *soak, struct part *part)
+{
+    int which = (int)cf_draw(&soak->common, SLOTS);
+    bool calls = cf_draw(&soak->common, 5) < 3;
+    which = soak->slot[which].used ? which : 0;
+    *part = (struct part){.slot = which, .launches = 1, .style = random_style(soak)};
+    part->recorded = calls ? NULL : choose_graph(soak, which);
+    if (part->recorded != NULL) {
+        part->recorded->busy = true;
+        part->slot = part->recorded->slot;
+        part->launches += part->recorded->repeats ? (int)cf_draw(&soak->common, LAUNCHES) : 0;
+        part->batch = part->recorded->batch;
+        own_created_stream(soak, part->stream);
+    } else {
+        part->batch = random_batch(soak, which, false, true);
+        cf_own_stream(soak->worker, &soak->own, part->stream);
+    }
+    cf_batch_load(part->batch, part->stream);
+}
+
+static void note_calls(struct soak *soak, const struct part *part)
+{
+    uint64_t calls = 0;
+    for (int m = 0; m < soak->worker->members; m++) {
+        for (int i = 0; i < part->batch->items && part->batch->set->comm[m] != NULL; i++) {
+            calls += part->batch->item[i].spec.count > 0;
+        }
+    }
+    atomic_fetch_add(&soak->soaked->calls, calls * (uint64_t)part->launches);
+    atomic_fetch_add(&soak->soaked->replays, part->recorded != NULL ? (uint64_t)part->launches : 0);
+}
+
+static void issue(struct soak *soak, struct part *part)
+{
+    if (cf_draw(&soak->own, 8) == 0) {
+        usleep((useconds_t)cf_draw(&soak->own, LATE_MICROSECONDS));
+    }
+    for (int i = 0; i < part->launches && part->recorded != NULL; i++) {
+        cf_graph_launch(part->batch, &part->recorded->graph, part->stream);
+    }
+    if (part->recorded == NULL) {
+        cf_batch_mark(part->batch); /* another part may be of the same communicator */
+        cf_batch_issue(part->batch, part->style, part->stream);
+        cf_batch_count(part->batch);
+        part->batch->counted = true;
+        soak->slot[part->slot].called = true;
+    }
+    note_calls(soak, part);
+}
+
+static void finish(struct part *part)
+{
+    cf_batch_judge(part->batch, part->stream, true);
+    if (part->recorded == NULL) {
+        cf_batch_free(part->batch);
+    } else {
+        part->recorded->busy = false;
+    }
+}
+
+static void run_round(struct soak *soak, uint64_t round)
+{
+    soak->common = cf_common_source(soak->worker, 1000 + round);
+    soak->own = cf_own_source(soak->worker, 1000 + round);
+    soak->parts = 1 + (int)cf_draw(&soak->common, PARTS);
+    for (int p = 0; p < soak->parts; p++) {
+        prepare(soak, &soak->part[p]);
+    }
+    cf_barrier(soak->worker);
+    for (int p = 0; p < soak->parts; p++) {
+        issue(soak, &soak->part[p]);
+    }
+    cf_barrier(soak->worker);
+    come_and_go(soak, round);
+    for (int p = 0; p < soak->parts; p++) {
+        finish(&soak->part[p]);
+    }
+    atomic_fetch_add(&soak->soaked->rounds, 1);
+}
+
+/* --- growth ------------------------------------------------------------------------------------------------------- */
+
+static long gpu_kib(void *user)
+{
+    struct cf_worker *worker = user;
+    size_t used = 0, free_bytes, total;
+    for (int m = 0; m < worker->members; m++) {
+        cf_use(worker, m);
+        CF_CU(worker, MemGetInfo(&free_bytes, &total));
+        used += total - free_bytes;
+    }
+    return (long)(used >> 10);
+}
+
+/* All communicators but the world end, and all graphs. */
+static void rest(struct soak *soak)
+{
+    soak->parts = 0;
+    forget_graphs_of(soak, 0);
+    for (int s = 1; s < SLOTS; s++) {
+        if (soak->slot[s].used) {
+            end(soak, s);
+        }
+    }
+    cf_sync(soak->worker);
+    cf_barrier(soak->worker);
+}
+
+static void measure(struct soak *soak)
+{
+    rest(soak);
+    usleep(200000); /* what was freed last is, by now */
+    soak->soaked->from = holdings_measure(gpu_kib, soak->worker);
+    soak->soaked->measured = true;
+    cf_barrier(soak->worker);
+}
+
+static void compare(struct soak *soak)
+{
+    const struct cf_allowance *allowance = &soak->worker->options->allowance;
+    struct cf_soaked *soaked = soak->soaked;
+    struct holdings_bounds bounds = {.host_kib =
+                                         allowance->host_kib + allowance->host_kib_each * (long)soaked->after_warm_up,
+                                     .gpu_kib = allowance->gpu_kib * (long)soak->worker->members,
+                                     .handles = allowance->handles};
+    char text[CF_TEXT - 64];
+    rest(soak);
+    soaked->to = holdings_settle(&bounds, &soaked->from, gpu_kib, soak->worker);
+    holdings_describe(&soaked->from, &soaked->to, text, sizeof text);
+    cf_check(soak->worker, !holdings_have_grown(&bounds, &soaked->from, &soaked->to), "it has grown: %s", text);
+    cf_barrier(soak->worker);
+}
+
+void cf_case_soak(struct cf_worker *worker)
+{
+    struct soak *soak = calloc(1, sizeof *soak);
+    uint64_t start_ms = cf_now_ms(), measured_at = 0;
+    if (soak == NULL) {
+        cf_die(worker, "no memory");
+    }
+    soak->worker = worker;
+    soak->soaked = &worker->board->worker[worker->index].soaked;
+    soak->slot[0] = (struct slot){.set = worker->world, .used = true};
+    for (uint64_t round = 0;; round++) {
+        cf_alive(worker);
+        uint64_t now_ms = cf_share(worker, cf_now_ms() - start_ms);
+        bool measured = soak->soaked->measured;
+        if (!measured && round >= LEAST_ROUNDS && now_ms * WARM_UP >= worker->board->soak_ms) {
+            measure(soak);
+            measured_at = round;
+        } else if (measured && round >= measured_at + LEAST_ROUNDS && now_ms >= worker->board->soak_ms) {
+            break;
+        }
+        run_round(soak, round);
+    }
+    compare(soak);
+    free(soak);
+}

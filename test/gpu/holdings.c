@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+/* holdings.c - see holdings.h */
+#include "test/gpu/holdings.h"
+
+#include <dirent.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SETTLE_SECONDS 5
+#define POLL_MICROSECONDS 20000
+
+static void *need(void *opened, const char *path)
+{
+    if (!opened) {
+        printf("FAIL %s cannot be read\n", path);
+        fflush(stdout);
+        _exit(1);
+    }
+    return opened;
+}
+
+static long count_entries(const char *path, const char *prefix)
+{
+    long number = 0;
+    struct dirent *entry;
+    DIR *directory = need(opendir(path), path);
+    while ((entry = readdir(directory))) {
+        number += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
+    }
+    closedir(directory);
+    return number;
+}
+
+/* Anonymous memory in KiB, and the number of mappings. */
+static void read_memory(struct holdings *holdings)
+{
+    char line[1024];
+    FILE *file = need(fopen("/proc/self/status", "r"), "/proc/self/status");
+    while (fgets(line, sizeof line, file)) {
+        sscanf(line, "RssAnon: %ld", &holdings->host_kib);
+    }
+    fclose(file);
+    file = need(fopen("/proc/self/maps", "r"), "/proc/self/maps");
+    while (fgets(line, sizeof line, file)) {
+        holdings->mappings++;
+    }
+    fclose(file);
+}
+
+struct holdings holdings_measure(holdings_gpu_fn gpu_kib, void *user)
+{
+    const char *meeting = getenv("ONEHOP_SHM_DIR");
+    struct holdings now = {.gpu_kib = gpu_kib(user)};
+    malloc_trim(0); /* what malloc keeps for later is not held by anyone */
+    now.descriptors = count_entries("/proc/self/fd", "");
+    now.threads = count_entries("/proc/self/task", "");
+    now.files = count_entries(meeting ? meeting : "/dev/shm", "onehop-");
+    read_memory(&now);
+    return now;
+}
+
+bool holdings_have_grown(const struct holdings_bounds *bounds, const struct holdings *from, const struct holdings *to)
+{
+    return to->host_kib > from->host_kib + bounds->host_kib || to->gpu_kib > from->gpu_kib + bounds->gpu_kib ||
+           to->descriptors > from->descriptors + 2 + bounds->handles || to->threads > from->threads + bounds->handles ||
+           to->mappings > from->mappings + 16 + bounds->handles || to->files > from->files;
+}
+
+struct holdings holdings_settle(const struct holdings_bounds *bounds, const struct holdings *from,
+                                holdings_gpu_fn gpu_kib, void *user)
+{
+    struct holdings to = holdings_measure(gpu_kib, user);
+    long looks = SETTLE_SECONDS * 1000000L / POLL_MICROSECONDS;
+    for (; holdings_have_grown(bounds, from, &to) && looks > 0; looks--) {
+        usleep(POLL_MICROSECONDS);
+        to = holdings_measure(gpu_kib, user);
+    }
+    return to;
+}
+
+void holdings_describe(const struct holdings *from, const struct holdings *to, char *text, size_t bytes)
+{
+    snprintf(text, bytes,
+             "host %ld -> %ld KiB, GPU %ld -> %ld KiB, descriptors %ld -> %ld, threads %ld -> %ld, mappings %ld -> "
+             "%ld, files %ld -> %ld",
+             from->host_kib, to->host_kib, from->gpu_kib, to->gpu_kib, from->descriptors, to->descriptors,
+             from->threads, to->threads, from->mappings, to->mappings, from->files, to->files);
+}

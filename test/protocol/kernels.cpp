@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * kernels.cpp - the kernels for the CPU as in test/simnode/kernels.cpp, but on a memory as weak as a GPU's
+ *
+ * A store to staging memory is posted: it lands at a later time, before or after other stores of the same thread. Only
+ * this binds the order, as in test/model/memory.pml: a fence, a release and the end of the kernel let all stores of the
+ * thread land; stores to one place land in their order, and the thread that made them sees them. An LL or marker
+ * word lands in two halves. Words are stored and loaded relaxed, as the GPU does, so ThreadSanitizer takes only flags
+ * of two-shot push for synchronisation. Loads are made in the order of the text.
+ *
+ * Few kernels: sums of fp32 and any op of 32-bit integers, two and three ranks; t_protocol.sh compiles this file often.
+ */
+#define OH_SIMNODE 1
+
+/* These are made anew below. */
+#define oh_cell_load simnode_cell_load
+#define oh_cell_store simnode_cell_store
+#define oh_fence_system simnode_fence_system
+#define oh_flag_load simnode_flag_load
+#define oh_flag_store simnode_flag_store
+#define oh_ll_load simnode_ll_load
+#define oh_ll_store simnode_ll_store
+#define oh_marker_clear simnode_marker_clear
+#define oh_marker_load simnode_marker_load
+#define oh_marker_store simnode_marker_store
+#define oh_push_load simnode_push_load
+#define oh_push_store simnode_push_store
+#define oh_spin_pause simnode_spin_pause
+#define oh_word_load simnode_word_load
+#define oh_word_store simnode_word_store
+#include "test/simnode/primitives_cpu.h"
+#undef oh_cell_load
+#undef oh_cell_store
+#undef oh_fence_system
+#undef oh_flag_load
+#undef oh_flag_store
+#undef oh_ll_load
+#undef oh_ll_store
+#undef oh_marker_clear
+#undef oh_marker_load
+#undef oh_marker_store
+#undef oh_push_load
+#undef oh_push_store
+#undef oh_spin_pause
+#undef oh_word_load
+#undef oh_word_store
+
+#define MOST_POSTED 48
+
+struct posted_store {
+    char *at;
+    uint64_t value;
+    uint32_t bytes;
+    bool plain; /* not atomic */
+    bool late;  /* lands much later than others */
+};
+
+/* The stores of one thread that have not landed. */
+struct posted_stores {
+    posted_store store[MOST_POSTED];
+    uint32_t count;
+    uint64_t state;
+
+    posted_stores() : store(), count(0)
+    {
+        static uint64_t threads;
+        state = (__atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED)) * 0x9e3779b97f4a7c15u;
+    }
+
+    uint32_t draw(uint32_t below)
+    {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        return (uint32_t)(state >> 33) % below;
+    }
+    void land(uint32_t i)
+    {
+        const posted_store landing = store[i];
+        store[i] = store[--count];
+        if (landing.plain) {
+            memcpy(landing.at, &landing.value, landing.bytes);
+        } else if (landing.bytes == 8) {
+            __atomic_store_n(reinterpret_cast<uint64_t *>(landing.at), landing.value, __ATOMIC_RELAXED);
+        } else if (landing.bytes == 4) {
+            __atomic_store_n(reinterpret_cast<uint32_t *>(landing.at), (uint32_t)landing.value, __ATOMIC_RELAXED);
+        } else {
+            __atomic_store_n(landing.at, (char)landing.value, __ATOMIC_RELAXED);
+        }
+    }
+    void land_all()
+    {
+        while (count > 0) {
+            land(draw(count));
+        }
+    }
+    /* Time passes. */
+    void pass()
+    {
+        for (uint32_t i; count > 0 && draw(8) == 0;) {
+            i = draw(count);
+            if (!store[i].late || draw(64) == 0) {
+                land(i);
+            }
+        }
+    }
+    /* One lands that is not late, if there is one. */
+    void make_room()
+    {
+        uint32_t i = draw(count);
+        for (uint32_t tried = 0; tried < count && store[i].late; tried++) {
+            i = (i + 1) % count;
+        }
+        land(i);
+    }
+    /* Before the thread itself touches a place again. */
+    void settle(const char *at)
+    {
+        for (uint32_t i = 0; i < count; i++) {
+            if (store[i].at == at) {
+                land(i);
+                return; /* there is one at most */
+            }
+        }
+    }
+    void post(char *at, uint64_t value, uint32_t bytes, bool plain)
+    {
+        settle(at);
+        if (count == MOST_POSTED) {
+            make_room();
+        }
+        store[count++] = {at, value, bytes, plain, draw(32) == 0};
+        pass();
+    }
+};
+static thread_local posted_stores stores;
+
+/* A load may come late. */
+static inline void before_load(const char *at)
+{
+    stores.pass();
+    stores.settle(at);
+    if (stores.draw(256) == 0) {
+        oh_hesitate();
+    }
+}
+
+OH_DEVICE uint64_t oh_half_load(const char *at)
+{
+    before_load(at);
+    return __atomic_load_n(reinterpret_cast<const uint64_t *>(at), __ATOMIC_RELAXED);
+}
+
+OH_DEVICE void oh_fence_system()
+{
+    stores.land_all();
+}
+
+OH_DEVICE void oh_spin_pause()
+{
+    stores.pass();
+    sched_yield();
+}
+
+OH_DEVICE void oh_ll_store(char *at, const oh_word8 &data, uint32_t flag)
+{
+    stores.post(at, data.w[0] | (uint64_t)flag << 32, 8, false);
+    stores.post(at + 8, data.w[1] | (uint64_t)flag << 32, 8, false);
+}
+
+OH_DEVICE bool oh_ll_load(const char *at, oh_word8 *data, uint32_t flag)
+{
+    const uint64_t first = oh_half_load(at), second = oh_half_load(at + 8);
+    *data = {{(uint32_t)first, (uint32_t)second}};
+    return first >> 32 == flag && second >> 32 == flag;
+}
+
+OH_DEVICE void oh_marker_store(char *at, const oh_word16 &data)
+{
+    stores.post(at, data.w[0] | (uint64_t)data.w[1] << 32, 8, false);
+    stores.post(at + 8, data.w[2] | (uint64_t)data.w[3] << 32, 8, false);
+}
+
+OH_DEVICE void oh_marker_load(const char *at, oh_word16 *data)
+{
+    const uint64_t first = oh_half_load(at), second = oh_half_load(at + 8);
+    *data = {{(uint32_t)first, (uint32_t)(first >> 32), (uint32_t)second, (uint32_t)(second >> 32)}};
+}
+
+OH_DEVICE void oh_marker_clear(char *at)
+{
+    oh_marker_store(at, {{OH_MARKER, OH_MARKER, OH_MARKER, OH_MARKER}});
+}
+
+OH_DEVICE void oh_cell_store(char *at, uint32_t value)
+{
+    stores.post(at, value, 1, false);
+}
+
+OH_DEVICE uint32_t oh_cell_load(const char *at)
+{
+    before_load(at);
+    return (unsigned char)__atomic_load_n(at, __ATOMIC_RELAXED);
+}
+
+OH_DEVICE void oh_push_store(char *at, const oh_word16 &data)
+{
+    stores.post(at, data.w[0] | (uint64_t)data.w[1] << 32, 8, true);
+    stores.post(at + 8, data.w[2] | (uint64_t)data.w[3] << 32, 8, true);
+}
+
+OH_DEVICE oh_word16 oh_push_load(const char *at)
+{
+    oh_word16 data;
+    before_load(at);
+    stores.settle(at + 8);
+    memcpy(&data, at, sizeof data);
+    return data;
+}
+
+OH_DEVICE void oh_flag_store(char *at, uint32_t flag)
+{
+    stores.land_all(); /* what a release does to the memory; the order tells ThreadSanitizer */
+    __atomic_store_n(reinterpret_cast<uint32_t *>(at), flag, __ATOMIC_RELEASE);
+}
+
+OH_DEVICE uint32_t oh_flag_load(const char *at)
+{
+    before_load(at);
+    return __atomic_load_n(reinterpret_cast<const uint32_t *>(at), __ATOMIC_ACQUIRE);
+}
+
+OH_DEVICE uint32_t oh_word_load(const void *at)
+{
+    before_load(static_cast<const char *>(at));
+    return __atomic_load_n(static_cast<const uint32_t *>(at), __ATOMIC_RELAXED);
+}
+
+OH_DEVICE void oh_word_store(void *at, uint32_t value)
+{
+    stores.post(static_cast<char *>(at), value, 4, false);
+}
+
+#undef OH_KERNEL
+#define OH_KERNEL(name_, args_t_, ...)                                                                                 \
+    static void name_(const void *args, unsigned block, unsigned blocks)                                               \
+    {                                                                                                                  \
+        simnode_here = {block, blocks};                                                                                \
+        __VA_ARGS__(*static_cast<const args_t_ *>(args));                                                              \
+        stores.land_all();                                                                                             \
+    }                                                                                                                  \
+    static simnode_kernel_entry name_##_entry = {#name_, name_, sizeof(args_t_), simnode_kernels};                     \
+    static const bool name_##_listed = (simnode_kernels = &name_##_entry, true);
+
+#include "kernels/protocol.cuh"
+
+#undef OH_SUM_KERNELS
+#define OH_SUM_KERNELS(algorithm_, type_) OH_SUM_KERNEL(algorithm_, type_, 2) OH_SUM_KERNEL(algorithm_, type_, 3)
+#undef OH_EACH_ANY_RANKS
+#define OH_EACH_ANY_RANKS(x_, algorithm_, type_) x_(algorithm_, type_, n2, 2, true) x_(algorithm_, type_, n3, 3, true)
+#undef OH_EACH_SUM_TYPE
+#define OH_EACH_SUM_TYPE(x_, algorithm_) x_(algorithm_, f32)
+#undef OH_EACH_FLOAT_TYPE
+#define OH_EACH_FLOAT_TYPE(x_, algorithm_)
+#undef OH_EACH_INTEGER_TYPE
+#define OH_EACH_INTEGER_TYPE(x_, algorithm_) x_(algorithm_, i32)
+
+#include "test/simnode/kernels.cpp"

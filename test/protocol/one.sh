@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# one.sh - the kernels with one thing taken out, under ThreadSanitizer: one.sh FOLDER TESTS SECONDS [NAME FILE EXPRESSION]
+# FOLDER is for what is made on the way, TESTS the object of t_kernels.c (t_protocol.sh). FILE is changed by sed in a copy.
+# SECONDS without the end of a call count as for ever. CXX and OH_CPPFLAGS as make check sets them. Prints one line: "clean",
+# "found: WHAT", or "broken: WHY" when it cannot be built, or nothing was changed.
+set -u
+top=$(cd "$(dirname "$0")/../.." && pwd)
+folder=$1 tests=$2 seconds=$3
+shift 3
+mkdir -p "$folder/test/protocol" && cp -r "$top/kernels" "$folder" && chmod -R u+w "$folder" || exit 2
+cp "$top/test/protocol/kernels.cpp" "$folder/test/protocol" || exit 2
+# A sweep of the whole slots would take most of the time.
+sed -i 's/OH_LL_SLOT_BYTES (2u << 20)/OH_LL_SLOT_BYTES (128u << 10)/' "$folder/kernels/abi.h"
+if [ $# -gt 0 ]; then
+    cp "$folder/$2" "$folder/whole" || exit 2
+    sed -i "${*:3}" "$folder/$2"
+    if cmp -s "$folder/$2" "$folder/whole"; then
+        echo "broken: nothing of $2 was changed"
+        exit
+    fi
+fi
+read -ra cxx <<<"${CXX:-c++}"
+read -ra cppflags <<<"${OH_CPPFLAGS-}"
+small=(-DOH_PUSH_ROUND_BYTES=12288u -DOH_MARKER_SCATTER_BYTES=12288u)
+build=("${cxx[@]}" -fsanitize=thread -g -O1)
+# The copies come first. t_kernels.c is the same for all.
+if [ ! -e "$tests" ]; then
+    read -ra cc <<<"${CC:-cc}"
+    "${cc[@]}" -fsanitize=thread -g -O1 -std=gnu11 -I "$folder" "${cppflags[@]}" "${small[@]}" \
+        -c "$top/test/unit/t_kernels.c" -o "$tests" >"$folder/build.log" 2>&1 ||
+        { echo "broken: $(head -n 3 "$folder/build.log")"; exit; }
+fi
+if ! "${build[@]}" -std=c++17 -I "$folder" "${cppflags[@]}" "${small[@]}" -o "$folder/t_kernels" \
+    "$folder/test/protocol/kernels.cpp" -x none "$tests" -lpthread -lm >"$folder/build.log" 2>&1; then
+    echo "broken: $(grep -m 3 error "$folder/build.log" | tr '\n' ' ')"
+    exit
+fi
+status=0
+TSAN_OPTIONS="halt_on_error=1 exitcode=66" timeout -k 5 600 "$folder/t_kernels" "${OH_PROTOCOL_SEED:-$RANDOM}" "$seconds" \
+    >"$folder/log" 2>&1 || status=$?
+if grep -q '^# no rank has ended' "$folder/log"; then
+    echo "found: ranks wait for ever ($(grep '^# seed' "$folder/log"))"
+elif grep -q 'WARNING: ThreadSanitizer: data race' "$folder/log"; then
+    echo "found: a data race ($(grep '^# seed' "$folder/log"))"
+elif grep -q '^not ok' "$folder/log"; then
+    echo "found: wrong results, $(grep -m 1 '^not ok' "$folder/log" | sed 's/^not ok [0-9]* - //') ($(grep '^# seed' "$folder/log"))"
+elif [ $status = 0 ] && grep -q '^1\.\.' "$folder/log"; then
+    echo "clean"
+else
+    echo "broken: status $status, $(tail -n 3 "$folder/log" | tr '\n' ' ')"
+fi
