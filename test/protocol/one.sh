@@ -24,11 +24,11 @@ read -ra cxx <<<"${CXX:-c++}"
 read -ra cppflags <<<"${OH_CPPFLAGS-}"
 small=(-DOH_PUSH_ROUND_BYTES=12288u -DOH_MARKER_SCATTER_BYTES=12288u)
 build=("${cxx[@]}" -fsanitize=thread -g -O1)
-# The copies come first. t_kernels.c is the same for all.
+# The copies come first. The tests are the same for all: one object of their three files.
 if [ ! -e "$tests" ]; then
     read -ra cc <<<"${CC:-cc}"
     "${cc[@]}" -fsanitize=thread -g -O1 -std=gnu11 -I "$folder" "${cppflags[@]}" "${small[@]}" \
-        -c "$top/test/unit/t_kernels.c" -o "$tests" >"$folder/build.log" 2>&1 ||
+        -r -nostdlib "$top"/test/unit/{t_kernels,kernel_node,kernel_reference}.c -o "$tests" >"$folder/build.log" 2>&1 ||
         { echo "broken: $(head -n 3 "$folder/build.log")"; exit; }
 fi
 if ! "${build[@]}" -std=c++17 -I "$folder" "${cppflags[@]}" "${small[@]}" -o "$folder/t_kernels" \

@@ -12,10 +12,8 @@
  * SECONDS: only what shows the protocols, for the few kernels of test/protocol/kernels.cpp; ends at the first fault,
  * and when no rank ends a call for so long.
  */
-#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,326 +21,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels/abi.h"
 #include "test/simnode/kernels.h"
 #include "test/tap.h"
-
-#define GUARD 64
-#define PAGE 4096u
-
-enum algorithm {
-    ONESHOT_LL,
-    TWOSHOT_LL,
-    TWOSHOT_PUSH,
-    ONESHOT_MARKER,
-    TWOSHOT_MARKER,
-    ALGORITHMS
-};
-static const char *const algorithm_names[] = {"oneshot_ll", "twoshot_ll", "twoshot_push", "oneshot_marker",
-                                              "twoshot_marker"};
-
-enum type {
-    F32,
-    F16,
-    BF16,
-    F64,
-    E4M3,
-    E5M2,
-    I8,
-    U8,
-    I32,
-    U32,
-    I64,
-    U64,
-    TYPES
-};
-static const struct {
-    const char *name, *kernel;
-    size_t bytes;
-    int exponent, fraction; /* bits; 0: an integer */
-    uint64_t sign;          /* of signed integers */
-} types[TYPES] = {
-    [F32] = {"f32", "f32", 4, 8, 23, 0},         [F16] = {"f16", "f16", 2, 5, 10, 0},
-    [BF16] = {"bf16", "bf16", 2, 8, 7, 0},       [F64] = {"f64", "f64", 8, 11, 52, 0},
-    [E4M3] = {"e4m3", "e4m3", 1, 4, 3, 0},       [E5M2] = {"e5m2", "e5m2", 1, 5, 2, 0},
-    [I8] = {"i8", "i8", 1, 0, 0, 0x80},          [U8] = {"u8", "i8", 1, 0, 0, 0},
-    [I32] = {"i32", "i32", 4, 0, 0, 0x80000000}, [U32] = {"u32", "i32", 4, 0, 0, 0},
-    [I64] = {"i64", "i64", 8, 0, 0, 1ull << 63}, [U64] = {"u64", "i64", 8, 0, 0, 0},
-};
-
-static const char *const op_names[OH_OPS] = {"sum", "prod", "min", "max", "avg", "scaled_sum"};
+#include "test/unit/kernel_node.h"
 
 #define ITEMS 5
-#define TOLD_CALL 17 /* what kernels tell of a call; it means nothing to them */
-#define TOLD_WHAT 0x20301
-
-struct call {
-    enum algorithm algorithm;
-    enum type type;
-    enum oh_kernel_op op;
-    bool any;       /* by the kernel for any op, where there is one for this op alone */
-    unsigned items; /* of a list: one-shot by the kernel for any op; they share the message out */
-    uint64_t count;
-    unsigned blocks;
-    size_t send_offset[OH_MAX_RANKS], recv_offset[OH_MAX_RANKS]; /* elements */
-    bool in_place;
-    bool scalar_in_memory;
-    int late_rank;   /* sleeps before its kernel; -1: none */
-    bool concurrent; /* the blocks run at the same time, else one after the other */
-    char *send[OH_MAX_RANKS], *recv[OH_MAX_RANKS], *input[OH_MAX_RANKS]; /* input: a copy of what was sent */
-};
-
-static bool is_float(enum type type)
-{
-    return types[type].exponent > 0;
-}
-
-static bool carries(enum algorithm algorithm, enum type type)
-{
-    bool flags = algorithm == ONESHOT_LL || algorithm == TWOSHOT_LL;
-    return !flags || !is_float(type);
-}
-
-static bool has_sum_kernel(const struct call *call)
-{
-    return call->op == OH_OP_SUM && call->type <= BF16;
-}
-
-static bool is_list(const struct call *call)
-{
-    return (call->algorithm == ONESHOT_LL || call->algorithm == ONESHOT_MARKER) && (call->any || !has_sum_kernel(call));
-}
-
-struct node {
-    unsigned ranks;
-    char *staging[OH_MAX_RANKS];
-    struct oh_signal signal;
-};
-
-static struct node node;
-static int watch_seconds; /* 0: none, and all kernels */
-static atomic_uint calls_ended, ranks_running;
-
-static void *must(void *memory)
-{
-    if (!memory) {
-        abort();
-    }
-    return memory;
-}
-
-static void start_node(unsigned ranks, uint32_t epoch)
-{
-    const uint32_t marker = OH_MARKER;
-    node.ranks = ranks;
-    node.signal = (struct oh_signal){0};
-    for (unsigned r = 0; r < ranks; r++) {
-        node.staging[r] = must(aligned_alloc(PAGE, (OH_STAGING_BYTES + PAGE - 1) / PAGE * PAGE));
-        memset(node.staging[r], 0, OH_STAGING_BYTES);
-        for (size_t at = OH_MARKER_OFFSET; at < OH_PUSH_OFFSET; at += sizeof marker) {
-            memcpy(node.staging[r] + at, &marker, sizeof marker);
-        }
-        for (unsigned b = 0; b < OH_MAX_BLOCKS; b++) {
-            memcpy(node.staging[r] + OH_EPOCH_OFFSET + b * 4, &epoch, sizeof epoch);
-        }
-    }
-}
-
-static void stop_node(void)
-{
-    for (unsigned r = 0; r < node.ranks; r++) {
-        free(node.staging[r]);
-    }
-}
-
-static void set_epochs(uint32_t epoch)
-{
-    for (unsigned r = 0; r < node.ranks; r++) {
-        for (unsigned b = 0; b < OH_MAX_BLOCKS; b++) {
-            memcpy(node.staging[r] + OH_EPOCH_OFFSET + b * 4, &epoch, sizeof epoch);
-        }
-    }
-}
-
-static char *sendbuff(const struct call *call, unsigned rank)
-{
-    return call->send[rank] + GUARD + call->send_offset[rank] * types[call->type].bytes;
-}
-
-static char *recvbuff(const struct call *call, unsigned rank)
-{
-    return call->in_place ? sendbuff(call, rank)
-                          : call->recv[rank] + GUARD + call->recv_offset[rank] * types[call->type].bytes;
-}
-
-static size_t message_bytes(const struct call *call)
-{
-    return call->count * types[call->type].bytes;
-}
-
-/* One block of one rank's kernel. */
-struct block_job {
-    simnode_kernel_fn kernel;
-    const void *args;
-    unsigned block, blocks;
-    pthread_t thread;
-};
-
-static void *run_block(void *user)
-{
-    struct block_job *job = user;
-    job->kernel(job->args, job->block, job->blocks);
-    return NULL;
-}
-
-/* Scalars by rank: powers of two, so that the product is exact in every type; of integers the numbers themselves. */
-static uint64_t scalar_bits(enum type type, unsigned rank)
-{
-    uint64_t bits = 0;
-    if (!is_float(type)) {
-        return 3 + rank;
-    }
-    bits = (uint64_t)((1 << (types[type].exponent - 1)) - 1 - (int)(rank % 2)) << types[type].fraction;
-    return rank % 3 == 2 ? bits | 1ull << (types[type].bytes * 8 - 1) : bits;
-}
-
-static struct oh_kernel_args base_args(const struct call *call, unsigned rank, const uint64_t *scalar)
-{
-    struct oh_kernel_args args = {.count = call->count,
-                                  .abort_word = &node.signal.abort,
-                                  .signal = &node.signal,
-                                  .call = TOLD_CALL,
-                                  .what = TOLD_WHAT,
-                                  .rank = rank};
-    for (unsigned j = 0; j < node.ranks; j++) {
-        args.staging[j] = node.staging[(rank + j) % node.ranks];
-    }
-    args.sendbuff = sendbuff(call, rank);
-    args.recvbuff = recvbuff(call, rank);
-    args.nranks = node.ranks;
-    args.op = call->op;
-    args.operand = call->op == OH_OP_SCALED_SUM ? *scalar : types[call->type].sign;
-    if (call->op == OH_OP_SCALED_SUM && call->scalar_in_memory) {
-        args.scalar = scalar;
-        args.operand = 0;
-    }
-    return args;
-}
-
-/* Shares the message out among the items, the last with what is left. */
-static struct oh_kernel_list_args list_args(const struct call *call, const struct oh_kernel_args *base)
-{
-    struct oh_kernel_list_args list = {.base = *base};
-    size_t size = types[call->type].bytes;
-    uint64_t done = 0, words = 0, items = call->items > 0 ? call->items : 1;
-    items = items > call->count ? call->count : items;
-    for (uint64_t k = 0; k < items; k++) {
-        uint64_t count = k + 1 == items ? call->count - done : call->count / items;
-        list.item[k] = (struct oh_list_item){(const char *)base->sendbuff + done * size,
-                                             (char *)base->recvbuff + done * size, count, words};
-        done += count;
-        words += (count * size + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
-    }
-    list.calls = (uint32_t)items;
-    list.words = (uint32_t)words;
-    return list;
-}
-
-static simnode_kernel_fn kernel_of(const struct call *call)
-{
-    char name[64];
-    if (has_sum_kernel(call) && !call->any) {
-        snprintf(name, sizeof name, "oh_%s_sum_%s_n%u", algorithm_names[call->algorithm], types[call->type].kernel,
-                 node.ranks);
-    } else {
-        static const char *const suffix[] = {"", "", "n2", "n3", "n4", "upto8", "upto8", "upto8", "n8"};
-        snprintf(name, sizeof name, "oh_%s_any_%s_%s%s", algorithm_names[call->algorithm], types[call->type].kernel,
-                 suffix[node.ranks], is_list(call) ? "_list" : "");
-    }
-    simnode_kernel_fn kernel = simnode_kernel_find(name, NULL);
-    if (!kernel) {
-        tap_note("no kernel %s", name);
-        abort();
-    }
-    return kernel;
-}
-
-static void run_kernel(const struct call *call, unsigned rank)
-{
-    struct block_job job[OH_MAX_BLOCKS];
-    uint64_t scalar = scalar_bits(call->type, rank);
-    struct oh_kernel_args args = base_args(call, rank, &scalar);
-    struct oh_kernel_list_args list = list_args(call, &args);
-    simnode_kernel_fn kernel = kernel_of(call);
-
-    for (unsigned b = 0; b < call->blocks; b++) {
-        job[b] = (struct block_job){kernel, is_list(call) ? (void *)&list : &args, b, call->blocks, 0};
-        if (!call->concurrent) {
-            run_block(&job[b]);
-        } else if (pthread_create(&job[b].thread, NULL, run_block, &job[b]) != 0) {
-            abort();
-        }
-    }
-    for (unsigned b = 0; call->concurrent && b < call->blocks; b++) {
-        pthread_join(job[b].thread, NULL);
-    }
-}
-
-struct rank_job {
-    const struct call *calls;
-    int count;
-    unsigned rank;
-};
-
-static void *run_rank(void *user)
-{
-    const struct rank_job *job = user;
-    for (int i = 0; i < job->count; i++) {
-        if ((int)job->rank == job->calls[i].late_rank) {
-            usleep(20000);
-        }
-        run_kernel(&job->calls[i], job->rank);
-        atomic_fetch_add(&calls_ended, 1);
-    }
-    atomic_fetch_sub(&ranks_running, 1);
-    return NULL;
-}
-
-#define WATCH_MICROSECONDS 10000
-
-/* Ranks that wait for ever leave when the abort word is set, and their results are wrong. */
-static void watch_ranks(void)
-{
-    unsigned seen = 0;
-    for (long still = 0; atomic_load(&ranks_running) > 0; usleep(WATCH_MICROSECONDS)) {
-        unsigned ended = atomic_load(&calls_ended);
-        still = ended == seen ? still + 1 : 0;
-        seen = ended;
-        if (still * WATCH_MICROSECONDS > watch_seconds * 1000000L) {
-            tap_note("no rank has ended a call for %d s", watch_seconds);
-            __atomic_store_n(&node.signal.abort, 1, __ATOMIC_RELAXED);
-        }
-    }
-}
-
-static void run_calls(const struct call *calls, int count)
-{
-    pthread_t thread[OH_MAX_RANKS];
-    struct rank_job job[OH_MAX_RANKS];
-    atomic_store(&ranks_running, node.ranks);
-    for (unsigned r = 0; r < node.ranks; r++) {
-        job[r] = (struct rank_job){calls, count, r};
-        if (pthread_create(&thread[r], NULL, run_rank, &job[r]) != 0) {
-            abort();
-        }
-    }
-    if (watch_seconds > 0) {
-        watch_ranks();
-    }
-    for (unsigned r = 0; r < node.ranks; r++) {
-        pthread_join(thread[r], NULL);
-    }
-}
 
 /* Sleeps now and then, differently in every thread and every run of the same seed. */
 static void hesitate(void)
@@ -353,225 +36,6 @@ static void hesitate(void)
         usleep((useconds_t)(rand_r(&seed) % (rand_r(&seed) % 8 ? 200 : 4000)));
     }
 }
-
-/* --- data and reference, kept apart from the kernels' own conversions ------------------------------------------- */
-
-static uint64_t bits_of(enum type type, const char *at)
-{
-    uint64_t bits = 0;
-    memcpy(&bits, at, types[type].bytes);
-    return bits;
-}
-
-/* A finite floating-point number; exact, since a double holds all of these types. */
-static double decode_bits(enum type type, uint64_t bits)
-{
-    int fraction_bits = types[type].fraction, exponent_bits = types[type].exponent;
-    uint64_t fraction = bits & ((1ull << fraction_bits) - 1);
-    int exponent = (int)(bits >> fraction_bits & ((1u << exponent_bits) - 1));
-    double value = exponent ? (double)(fraction | 1ull << fraction_bits) : (double)fraction;
-    value = ldexp(value, (exponent ? exponent : 1) - ((1 << (exponent_bits - 1)) - 1) - fraction_bits);
-    return bits >> (fraction_bits + exponent_bits) & 1 ? -value : value;
-}
-
-static double decode(enum type type, const char *at)
-{
-    return decode_bits(type, bits_of(type, at));
-}
-
-static bool is_nan(enum type type, const char *at)
-{
-    uint64_t magnitude = bits_of(type, at) & ((1ull << (types[type].bytes * 8 - 1)) - 1);
-    uint64_t infinity = ((1ull << types[type].exponent) - 1) << types[type].fraction;
-    return type == E4M3 ? magnitude == 0x7f : magnitude > infinity;
-}
-
-/* Is a result the value of the type that is nearest to `value`, ties to even? Tried among its neighbours. */
-static bool is_nearest(enum type type, double value, const char *result)
-{
-    uint64_t bits = bits_of(type, result);
-    double best = decode_bits(type, bits), distance = fabs(best - value);
-    for (int step = -1; step <= 1; step += 2) {
-        double its = fabs(decode_bits(type, bits + (uint64_t)step) - value);
-        if (its < distance || (its == distance && distance > 0 && (bits & 1))) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Numbers of mixed sign and magnitude, so that order and rounding show; products stay near one. Any integer. */
-static void encode_random(enum type type, enum oh_kernel_op op, unsigned *seed, char *at)
-{
-    uint64_t random = (uint64_t)rand_r(seed) << 40 ^ (uint64_t)rand_r(seed) << 20 ^ (uint64_t)rand_r(seed);
-    int fraction_bits = types[type].fraction, exponent_bits = types[type].exponent;
-    if (is_float(type)) {
-        int spread = op == OH_OP_PROD ? 2 : 6;
-        int exponent = (1 << (exponent_bits - 1)) - 1 - spread / 2 + rand_r(seed) % spread;
-        random &= (1ull << fraction_bits) - 1;
-        random |= (uint64_t)exponent << fraction_bits | (uint64_t)(rand_r(seed) & 1) << (fraction_bits + exponent_bits);
-    }
-    memcpy(at, &random, types[type].bytes);
-}
-
-/* The reference for floating-point types: in fp32 (fp64 in itself), in rank order. */
-static double combine_floats(const struct call *call, uint64_t i)
-{
-    size_t size = types[call->type].bytes;
-    double result = 0;
-    for (unsigned r = 0; r < node.ranks; r++) {
-        uint64_t scalar = scalar_bits(call->type, r);
-        double next = decode(call->type, call->input[r] + i * size);
-        next *= call->op == OH_OP_SCALED_SUM ? decode_bits(call->type, scalar) : 1;
-        double combined = call->op == OH_OP_PROD  ? result * next
-                          : call->op == OH_OP_MIN ? fmin(result, next)
-                          : call->op == OH_OP_MAX ? fmax(result, next)
-                                                  : result + next;
-        result = r == 0 ? next : call->type == F64 ? combined : (double)(float)combined;
-    }
-    if (call->op == OH_OP_AVG) {
-        result = call->type == F64 ? result / node.ranks : (double)((float)result / (float)node.ranks);
-    }
-    return result;
-}
-
-static int64_t as_signed(enum type type, uint64_t bits)
-{
-    int unused = 64 - 8 * (int)types[type].bytes;
-    return (int64_t)(bits << unused) >> unused;
-}
-
-static bool integer_less(enum type type, uint64_t a, uint64_t b)
-{
-    return types[type].sign ? as_signed(type, a) < as_signed(type, b) : a < b;
-}
-
-/* The reference for integers, in the low bits of what is returned. */
-static uint64_t combine_integers(const struct call *call, uint64_t i)
-{
-    size_t size = types[call->type].bytes;
-    uint64_t mask = ~0ull >> (64 - 8 * size), result = 0;
-    for (unsigned r = 0; r < node.ranks; r++) {
-        uint64_t next = bits_of(call->type, call->input[r] + i * size);
-        next *= call->op == OH_OP_SCALED_SUM ? scalar_bits(call->type, r) : 1;
-        bool less = integer_less(call->type, next, result);
-        uint64_t combined = call->op == OH_OP_PROD  ? result * next
-                            : call->op == OH_OP_MIN ? (less ? next : result)
-                            : call->op == OH_OP_MAX ? (less ? result : next)
-                                                    : result + next;
-        result = (r == 0 ? next : combined) & mask;
-    }
-    if (call->op == OH_OP_AVG) {
-        result = types[call->type].sign ? (uint64_t)(as_signed(call->type, result) / (int64_t)node.ranks)
-                                        : result / node.ranks;
-    }
-    return result & mask;
-}
-
-static bool is_right(const struct call *call, uint64_t i, const char *result)
-{
-    return is_float(call->type) ? is_nearest(call->type, combine_floats(call, i), result)
-                                : combine_integers(call, i) == bits_of(call->type, result);
-}
-
-/* Eight bytes of integers that come out as the marker, or as the escape, when they are sent. */
-static uint64_t hard_integers(unsigned random)
-{
-    return ~(OH_KEY_LOW | (uint64_t)OH_KEY_HIGH << 32) ^ (random & 1);
-}
-
-/* Puts such bytes here and there. */
-static void harden(const struct call *call, char *buffer, unsigned seed)
-{
-    for (size_t at = 0; at + 8 <= message_bytes(call); at += 8) {
-        uint64_t hard = hard_integers((unsigned)rand_r(&seed));
-        if (rand_r(&seed) % 4 == 0) {
-            memcpy(buffer + at, &hard, 8);
-        }
-    }
-}
-
-static void prepare(struct call *call, unsigned *seed)
-{
-    unsigned hard_seed = (unsigned)rand_r(seed);
-    size_t bytes = message_bytes(call);
-    size_t room = bytes + 2 * GUARD + 16 * types[call->type].bytes;
-    for (unsigned r = 0; r < node.ranks; r++) {
-        call->send[r] = must(malloc(room));
-        call->recv[r] = must(malloc(room));
-        call->input[r] = must(malloc(bytes));
-        memset(call->send[r], 0xA5, room);
-        memset(call->recv[r], 0xA5, room);
-        for (uint64_t i = 0; i < call->count; i++) {
-            encode_random(call->type, call->op, seed, sendbuff(call, r) + i * types[call->type].bytes);
-        }
-        if (!is_float(call->type) && hard_seed % 2 == 0) { /* often in all ranks alike, so that results hold them */
-            harden(call, sendbuff(call, r), hard_seed + (hard_seed % 3 == 0 ? r : 0));
-        }
-        memcpy(call->input[r], sendbuff(call, r), bytes);
-    }
-}
-
-static void release(struct call *call)
-{
-    for (unsigned r = 0; r < node.ranks; r++) {
-        free(call->send[r]);
-        free(call->recv[r]);
-        free(call->input[r]);
-    }
-}
-
-static bool guards_hold(const char *start, size_t bytes)
-{
-    for (size_t i = 1; i <= GUARD; i++) {
-        if ((unsigned char)start[-(ptrdiff_t)i] != 0xA5 || (unsigned char)start[bytes + i - 1] != 0xA5) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* NULL: right on all ranks; else what is wrong. */
-static const char *check(const struct call *call)
-{
-    size_t size = types[call->type].bytes;
-    for (unsigned r = 0; r < node.ranks; r++) {
-        const char *result = recvbuff(call, r);
-        for (uint64_t i = 0; i < call->count; i++) {
-            if (!is_right(call, i, result + i * size)) {
-                return "a wrong value";
-            }
-        }
-        if (!guards_hold(result, message_bytes(call))) {
-            return "a write outside the message";
-        }
-    }
-    return NULL;
-}
-
-/* Runs the list on all ranks, each at its own pace, and checks every call. */
-static const char *run_and_check(struct call *calls, int count, unsigned *seed)
-{
-    const char *wrong = NULL;
-    for (int i = 0; i < count; i++) {
-        prepare(&calls[i], seed);
-    }
-    run_calls(calls, count);
-    for (int i = 0; i < count; i++) {
-        const char *here = check(&calls[i]);
-        if (here && !wrong) {
-            wrong = here;
-            tap_note("call %d: %s %s %s any %d items %u count %llu blocks %u in_place %d: %s", i,
-                     algorithm_names[calls[i].algorithm], op_names[calls[i].op], types[calls[i].type].name,
-                     calls[i].any, calls[i].items, (unsigned long long)calls[i].count, calls[i].blocks,
-                     calls[i].in_place, here);
-        }
-        release(&calls[i]);
-    }
-    return wrong;
-}
-
-/* --- tests ------------------------------------------------------------------------------------------------------ */
 
 /* The largest random message: what a slot holds, or several rounds. */
 static uint64_t most(enum algorithm algorithm, enum type type)
@@ -710,7 +174,7 @@ static void test_abort(enum algorithm algorithm)
     struct timespec limit;
     unsigned seed = 1;
     start_node(4, 1);
-    prepare(&call, &seed);
+    prepare_call(&call, &seed);
     pthread_create(&aborter, NULL, abort_waiting, NULL);
     pthread_create(&thread, NULL, run_rank, &job);
     clock_gettime(CLOCK_REALTIME, &limit);
@@ -723,7 +187,7 @@ static void test_abort(enum algorithm algorithm)
                signal->count == call.count,
            "%s: tells in which call it waits", algorithm_names[algorithm]);
     if (left) {
-        release(&call);
+        release_call(&call);
         stop_node();
     }
 }
@@ -733,7 +197,7 @@ static bool same_bits(struct call *call, unsigned seed, char **first)
 {
     size_t bytes = message_bytes(call);
     bool same = true;
-    prepare(call, &seed);
+    prepare_call(call, &seed);
     run_calls(call, 1);
     for (unsigned r = 0; r < node.ranks; r++) {
         if (!*first) {
@@ -742,7 +206,7 @@ static bool same_bits(struct call *call, unsigned seed, char **first)
         }
         same &= memcmp(*first, recvbuff(call, r), bytes) == 0;
     }
-    release(call);
+    release_call(call);
     return same;
 }
 
@@ -778,7 +242,7 @@ static void test_negative_zero(enum algorithm algorithm)
     uint32_t negative_zero = 0x80000000u, got[3];
     unsigned seed = 1;
     start_node(4, 1);
-    prepare(&call, &seed);
+    prepare_call(&call, &seed);
     for (unsigned r = 0; r < 4; r++) {
         for (int i = 0; i < 3; i++) {
             memcpy(sendbuff(&call, r) + 4 * i, &negative_zero, 4);
@@ -786,7 +250,7 @@ static void test_negative_zero(enum algorithm algorithm)
     }
     run_calls(&call, 1);
     memcpy(got, recvbuff(&call, 2), sizeof got);
-    release(&call);
+    release_call(&call);
     tap_ok(got[0] == negative_zero && got[2] == negative_zero, "%s: a sum of negative zeros is negative zero",
            algorithm_names[algorithm]);
     stop_node();
@@ -800,7 +264,7 @@ static void test_marker_values(enum algorithm algorithm, enum type type)
     bool right = true;
     unsigned seed = 1;
     start_node(3, 1);
-    prepare(&call, &seed);
+    prepare_call(&call, &seed);
     for (unsigned r = 0; r < 3; r++) {
         for (uint64_t i = r; i < 300; i += 7 + r) { /* alone, beside another, and in all ranks at once */
             memcpy(sendbuff(&call, r) + i * types[type].bytes, &marker, types[type].bytes);
@@ -815,7 +279,7 @@ static void test_marker_values(enum algorithm algorithm, enum type type)
             right &= is_float(type) ? is_nan(type, result) == nan : is_right(&call, i, result);
         }
     }
-    release(&call);
+    release_call(&call);
     stop_node();
     tap_ok(right, "%s %s: inputs that hold the marker are taken for what they are", algorithm_names[algorithm],
            types[type].name);
@@ -827,7 +291,7 @@ static void test_half_markers(enum algorithm algorithm)
     struct call call = {.algorithm = algorithm, .type = F64, .count = 40, .blocks = 2, .late_rank = -1};
     unsigned seed = 1;
     start_node(3, 1);
-    prepare(&call, &seed);
+    prepare_call(&call, &seed);
     for (unsigned r = 0; r < 3; r++) {
         for (uint64_t i = 0; i < 40; i += 2) {
             memset(sendbuff(&call, r) + i * 8, 0xff, 4);
@@ -835,8 +299,8 @@ static void test_half_markers(enum algorithm algorithm)
         memcpy(call.input[r], sendbuff(&call, r), message_bytes(&call));
     }
     run_calls(&call, 1);
-    const char *wrong = check(&call);
-    release(&call);
+    const char *wrong = check_call(&call);
+    release_call(&call);
     stop_node();
     tap_ok(!wrong, "%s: fp64 whose lower half looks like the marker", algorithm_names[algorithm]);
 }
@@ -857,7 +321,7 @@ static void test_nan_ops(enum type type)
         const uint64_t nan = 0x7fffffffffffffffull;
         unsigned seed = 1;
         start_node(3, 1);
-        prepare(&call, &seed);
+        prepare_call(&call, &seed);
         memcpy(sendbuff(&call, 1) + 4 * types[type].bytes, (const char *)&nan + 8 - types[type].bytes,
                types[type].bytes);
         memcpy(call.input[1], sendbuff(&call, 1), message_bytes(&call));
@@ -866,7 +330,7 @@ static void test_nan_ops(enum type type)
             bool expected = i == 4 && op != OH_OP_MIN && op != OH_OP_MAX;
             right &= is_nan(type, recvbuff(&call, 2) + i * types[type].bytes) == expected;
         }
-        release(&call);
+        release_call(&call);
         stop_node();
     }
     tap_ok(right, "%s: a NaN beside numbers", types[type].name);

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT */
+#include "test/unit/kernel_node.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "test/simnode/kernels.h"
+#include "test/tap.h"
+
+#define PAGE 4096u
+
+const char *const algorithm_names[ALGORITHMS] = {"oneshot_ll", "twoshot_ll", "twoshot_push", "oneshot_marker",
+                                                 "twoshot_marker"};
+
+const struct type_facts types[TYPES] = {
+    [F32] = {"f32", "f32", 4, 8, 23, 0},         [F16] = {"f16", "f16", 2, 5, 10, 0},
+    [BF16] = {"bf16", "bf16", 2, 8, 7, 0},       [F64] = {"f64", "f64", 8, 11, 52, 0},
+    [E4M3] = {"e4m3", "e4m3", 1, 4, 3, 0},       [E5M2] = {"e5m2", "e5m2", 1, 5, 2, 0},
+    [I8] = {"i8", "i8", 1, 0, 0, 0x80},          [U8] = {"u8", "i8", 1, 0, 0, 0},
+    [I32] = {"i32", "i32", 4, 0, 0, 0x80000000}, [U32] = {"u32", "i32", 4, 0, 0, 0},
+    [I64] = {"i64", "i64", 8, 0, 0, 1ull << 63}, [U64] = {"u64", "i64", 8, 0, 0, 0},
+};
+
+struct node node;
+int watch_seconds;
+static atomic_uint calls_ended, ranks_running;
+
+bool is_float(enum type type)
+{
+    return types[type].exponent > 0;
+}
+
+bool carries(enum algorithm algorithm, enum type type)
+{
+    bool flags = algorithm == ONESHOT_LL || algorithm == TWOSHOT_LL;
+    return !flags || !is_float(type);
+}
+
+static bool has_sum_kernel(const struct call *call)
+{
+    return call->op == OH_OP_SUM && call->type <= BF16;
+}
+
+static bool is_list(const struct call *call)
+{
+    return (call->algorithm == ONESHOT_LL || call->algorithm == ONESHOT_MARKER) && (call->any || !has_sum_kernel(call));
+}
+
+void *must(void *memory)
+{
+    if (!memory) {
+        abort();
+    }
+    return memory;
+}
+
+void start_node(unsigned ranks, uint32_t epoch)
+{
+    const uint32_t marker = OH_MARKER;
+    node.ranks = ranks;
+    node.signal = (struct oh_signal){0};
+    for (unsigned r = 0; r < ranks; r++) {
+        node.staging[r] = must(aligned_alloc(PAGE, (OH_STAGING_BYTES + PAGE - 1) / PAGE * PAGE));
+        memset(node.staging[r], 0, OH_STAGING_BYTES);
+        for (size_t at = OH_MARKER_OFFSET; at < OH_PUSH_OFFSET; at += sizeof marker) {
+            memcpy(node.staging[r] + at, &marker, sizeof marker);
+        }
+        for (unsigned b = 0; b < OH_MAX_BLOCKS; b++) {
+            memcpy(node.staging[r] + OH_EPOCH_OFFSET + b * 4, &epoch, sizeof epoch);
+        }
+    }
+}
+
+void stop_node(void)
+{
+    for (unsigned r = 0; r < node.ranks; r++) {
+        free(node.staging[r]);
+    }
+}
+
+void set_epochs(uint32_t epoch)
+{
+    for (unsigned r = 0; r < node.ranks; r++) {
+        for (unsigned b = 0; b < OH_MAX_BLOCKS; b++) {
+            memcpy(node.staging[r] + OH_EPOCH_OFFSET + b * 4, &epoch, sizeof epoch);
+        }
+    }
+}
+
+char *sendbuff(const struct call *call, unsigned rank)
+{
+    return call->send[rank] + GUARD + call->send_offset[rank] * types[call->type].bytes;
+}
+
+char *recvbuff(const struct call *call, unsigned rank)
+{
+    return call->in_place ? sendbuff(call, rank)
+                          : call->recv[rank] + GUARD + call->recv_offset[rank] * types[call->type].bytes;
+}
+
+size_t message_bytes(const struct call *call)
+{
+    return call->count * types[call->type].bytes;
+}
+
+/* One block of one rank's kernel. */
+struct block_job {
+    simnode_kernel_fn kernel;
+    const void *args;
+    unsigned block, blocks;
+    pthread_t thread;
+};
+
+static void *run_block(void *user)
+{
+    struct block_job *job = user;
+    job->kernel(job->args, job->block, job->blocks);
+    return NULL;
+}
+
+uint64_t scalar_bits(enum type type, unsigned rank)
+{
+    uint64_t bits = 0;
+    if (!is_float(type)) {
+        return 3 + rank;
+    }
+    bits = (uint64_t)((1 << (types[type].exponent - 1)) - 1 - (int)(rank % 2)) << types[type].fraction;
+    return rank % 3 == 2 ? bits | 1ull << (types[type].bytes * 8 - 1) : bits;
+}
+
+static struct oh_kernel_args base_args(const struct call *call, unsigned rank, const uint64_t *scalar)
+{
+    struct oh_kernel_args args = {.count = call->count,
+                                  .abort_word = &node.signal.abort,
+                                  .signal = &node.signal,
+                                  .call = TOLD_CALL,
+                                  .what = TOLD_WHAT,
+                                  .rank = rank};
+    for (unsigned j = 0; j < node.ranks; j++) {
+        args.staging[j] = node.staging[(rank + j) % node.ranks];
+    }
+    args.sendbuff = sendbuff(call, rank);
+    args.recvbuff = recvbuff(call, rank);
+    args.nranks = node.ranks;
+    args.op = call->op;
+    args.operand = call->op == OH_OP_SCALED_SUM ? *scalar : types[call->type].sign;
+    if (call->op == OH_OP_SCALED_SUM && call->scalar_in_memory) {
+        args.scalar = scalar;
+        args.operand = 0;
+    }
+    return args;
+}
+
+/* Shares the message out among the items, the last with what is left. */
+static struct oh_kernel_list_args list_args(const struct call *call, const struct oh_kernel_args *base)
+{
+    struct oh_kernel_list_args list = {.base = *base};
+    size_t size = types[call->type].bytes;
+    uint64_t done = 0, words = 0, items = call->items > 0 ? call->items : 1;
+    items = items > call->count ? call->count : items;
+    for (uint64_t k = 0; k < items; k++) {
+        uint64_t count = k + 1 == items ? call->count - done : call->count / items;
+        list.item[k] = (struct oh_list_item){(const char *)base->sendbuff + done * size,
+                                             (char *)base->recvbuff + done * size, count, words};
+        done += count;
+        words += (count * size + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
+    }
+    list.calls = (uint32_t)items;
+    list.words = (uint32_t)words;
+    return list;
+}
+
+static simnode_kernel_fn kernel_of(const struct call *call)
+{
+    char name[64];
+    if (has_sum_kernel(call) && !call->any) {
+        snprintf(name, sizeof name, "oh_%s_sum_%s_n%u", algorithm_names[call->algorithm], types[call->type].kernel,
+                 node.ranks);
+    } else {
+        static const char *const suffix[] = {"", "", "n2", "n3", "n4", "upto8", "upto8", "upto8", "n8"};
+        snprintf(name, sizeof name, "oh_%s_any_%s_%s%s", algorithm_names[call->algorithm], types[call->type].kernel,
+                 suffix[node.ranks], is_list(call) ? "_list" : "");
+    }
+    simnode_kernel_fn kernel = simnode_kernel_find(name, NULL);
+    if (!kernel) {
+        tap_note("no kernel %s", name);
+        abort();
+    }
+    return kernel;
+}
+
+static void run_kernel(const struct call *call, unsigned rank)
+{
+    struct block_job job[OH_MAX_BLOCKS];
+    uint64_t scalar = scalar_bits(call->type, rank);
+    struct oh_kernel_args args = base_args(call, rank, &scalar);
+    struct oh_kernel_list_args list = list_args(call, &args);
+    simnode_kernel_fn kernel = kernel_of(call);
+
+    for (unsigned b = 0; b < call->blocks; b++) {
+        job[b] = (struct block_job){kernel, is_list(call) ? (void *)&list : &args, b, call->blocks, 0};
+        if (!call->concurrent) {
+            run_block(&job[b]);
+        } else if (pthread_create(&job[b].thread, NULL, run_block, &job[b]) != 0) {
+            abort();
+        }
+    }
+    for (unsigned b = 0; call->concurrent && b < call->blocks; b++) {
+        pthread_join(job[b].thread, NULL);
+    }
+}
+
+void *run_rank(void *user)
+{
+    const struct rank_job *job = user;
+    for (int i = 0; i < job->count; i++) {
+        if ((int)job->rank == job->calls[i].late_rank) {
+            usleep(20000);
+        }
+        run_kernel(&job->calls[i], job->rank);
+        atomic_fetch_add(&calls_ended, 1);
+    }
+    atomic_fetch_sub(&ranks_running, 1);
+    return NULL;
+}
+
+#define WATCH_MICROSECONDS 10000
+
+/* Ranks that wait for ever leave when the abort word is set, and their results are wrong. */
+static void watch_ranks(void)
+{
+    unsigned seen = 0;
+    for (long still = 0; atomic_load(&ranks_running) > 0; usleep(WATCH_MICROSECONDS)) {
+        unsigned ended = atomic_load(&calls_ended);
+        still = ended == seen ? still + 1 : 0;
+        seen = ended;
+        if (still * WATCH_MICROSECONDS > watch_seconds * 1000000L) {
+            tap_note("no rank has ended a call for %d s", watch_seconds);
+            __atomic_store_n(&node.signal.abort, 1, __ATOMIC_RELAXED);
+        }
+    }
+}
+
+void run_calls(const struct call *calls, int count)
+{
+    pthread_t thread[OH_MAX_RANKS];
+    struct rank_job job[OH_MAX_RANKS];
+    atomic_store(&ranks_running, node.ranks);
+    for (unsigned r = 0; r < node.ranks; r++) {
+        job[r] = (struct rank_job){calls, count, r};
+        if (pthread_create(&thread[r], NULL, run_rank, &job[r]) != 0) {
+            abort();
+        }
+    }
+    if (watch_seconds > 0) {
+        watch_ranks();
+    }
+    for (unsigned r = 0; r < node.ranks; r++) {
+        pthread_join(thread[r], NULL);
+    }
+}

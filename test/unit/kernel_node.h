@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * kernel_node.h - ranks that are threads of this process, with a staging memory each, and calls that they run
+ *
+ * kernel_node.c runs kernels as the plugin would launch them; kernel_reference.c makes their inputs and says what must
+ * come out. One node at a time. For t_kernels.c.
+ */
+#ifndef TEST_UNIT_KERNEL_NODE_H_
+#define TEST_UNIT_KERNEL_NODE_H_
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/abi.h"
+
+#define GUARD 64 /* bytes before and after a message that nobody writes */
+
+enum algorithm {
+    ONESHOT_LL,
+    TWOSHOT_LL,
+    TWOSHOT_PUSH,
+    ONESHOT_MARKER,
+    TWOSHOT_MARKER,
+    ALGORITHMS
+};
+extern const char *const algorithm_names[ALGORITHMS];
+
+enum type {
+    F32,
+    F16,
+    BF16,
+    F64,
+    E4M3,
+    E5M2,
+    I8,
+    U8,
+    I32,
+    U32,
+    I64,
+    U64,
+    TYPES
+};
+struct type_facts {
+    const char *name, *kernel;
+    size_t bytes;
+    int exponent, fraction; /* bits; 0: an integer */
+    uint64_t sign;          /* of signed integers */
+};
+extern const struct type_facts types[TYPES];
+
+#define TOLD_CALL 17 /* what kernels tell of a call; it means nothing to them */
+#define TOLD_WHAT 0x20301
+
+struct call {
+    enum algorithm algorithm;
+    enum type type;
+    enum oh_kernel_op op;
+    bool any;       /* by the kernel for any op, where there is one for this op alone */
+    unsigned items; /* of a list: one-shot by the kernel for any op; they share the message out */
+    uint64_t count;
+    unsigned blocks;
+    size_t send_offset[OH_MAX_RANKS], recv_offset[OH_MAX_RANKS]; /* elements */
+    bool in_place;
+    bool scalar_in_memory;
+    int late_rank;   /* sleeps before its kernel; -1: none */
+    bool concurrent; /* the blocks run at the same time, else one after the other */
+    char *send[OH_MAX_RANKS], *recv[OH_MAX_RANKS], *input[OH_MAX_RANKS]; /* input: a copy of what was sent */
+};
+
+struct node {
+    unsigned ranks;
+    char *staging[OH_MAX_RANKS];
+    struct oh_signal signal;
+};
+
+extern struct node node;
+extern int watch_seconds; /* without the end of a call: then the ranks are let go. 0: for ever */
+
+/* --- kernel_node.c ---------------------------------------------------------------------------------------------- */
+
+bool is_float(enum type type);
+bool carries(enum algorithm algorithm, enum type type); /* is there a kernel */
+
+/* memory, or the end of the program. */
+void *must(void *memory);
+
+void start_node(unsigned ranks, uint32_t epoch);
+void stop_node(void);
+void set_epochs(uint32_t epoch);
+
+/* Where a rank's message is. */
+char *sendbuff(const struct call *call, unsigned rank);
+char *recvbuff(const struct call *call, unsigned rank);
+size_t message_bytes(const struct call *call);
+
+/* Scalars by rank: powers of two, so that the product is exact in every type; of integers the numbers themselves. */
+uint64_t scalar_bits(enum type type, unsigned rank);
+
+struct rank_job {
+    const struct call *calls;
+    int count;
+    unsigned rank;
+};
+
+void *run_rank(void *user); /* a struct rank_job; a thread's function */
+
+/* On all ranks, each at its own pace. */
+void run_calls(const struct call *calls, int count);
+
+/* --- kernel_reference.c ----------------------------------------------------------------------------------------- */
+
+/* Buffers and random inputs of a call on all ranks, and their end. */
+void prepare_call(struct call *call, unsigned *seed);
+void release_call(struct call *call);
+
+bool is_nan(enum type type, const char *at);
+bool is_right(const struct call *call, uint64_t i, const char *result); /* element i */
+
+/* NULL: right on all ranks; else what is wrong. */
+const char *check_call(const struct call *call);
+
+/* Prepares, runs and releases calls, and checks every one. */
+const char *run_and_check(struct call *calls, int count, unsigned *seed);
+
+#endif
