@@ -300,26 +300,9 @@ static int run(struct oh_tune_options *options)
 
 int oh_tool_tune(int argc, char **argv)
 {
-    struct oh_tune_options options = {
-        .perf =
-            {
-                .min_bytes = 1024,
-                .max_bytes = 16 << 20,
-                .step_factor = 2,
-                .iters = 20,
-                .aggregate = 1,
-                .warmup = 2,
-                .rounds = 5,
-                .check = true,
-                .mode = {true, true},
-                .op = {[OH_PERF_SUM] = true},
-                .side = {[OH_PERF_STOCK] = true, [OH_PERF_ONEHOP] = true},
-                .nccl = "libnccl.so.2",
-            },
-        .time_s = 55,
-        .trial_s = 5,
-        .too_slow = "that size stays as shipped",
-    };
+    struct oh_tune_options options = oh_tune_defaults();
+    options.perf.mode[OH_PERF_EAGER] = true;
+    options.too_slow = "that size stays as shipped";
     bool done = false;
     oh_tool_list("tune", "datatype", "float,int32", type_name, OH_PERF_TYPES, options.perf.type);
     int status = parse_options(argc, argv, &options, &done);

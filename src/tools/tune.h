@@ -78,6 +78,9 @@ struct oh_tune_choice {
 
 /* tune_choose.c: pure functions. */
 
+/* Options to start from: what a trial is, graphs only, and within which time. All types are still to be chosen. */
+struct oh_tune_options oh_tune_defaults(void);
+
 /* Fills in the points: every size of every carrier that a type of the options has. The key and options are set. */
 void oh_tune_list(struct oh_tune *tune);
 

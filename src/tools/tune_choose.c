@@ -6,6 +6,29 @@
 
 #include <math.h>
 
+struct oh_tune_options oh_tune_defaults(void)
+{
+    return (struct oh_tune_options){
+        .perf =
+            {
+                .min_bytes = 1024,
+                .max_bytes = 16 << 20,
+                .step_factor = 2,
+                .iters = 20,
+                .aggregate = 1,
+                .warmup = 2,
+                .rounds = 5,
+                .check = true,
+                .mode = {[OH_PERF_GRAPH] = true},
+                .op = {[OH_PERF_SUM] = true},
+                .side = {[OH_PERF_STOCK] = true, [OH_PERF_ONEHOP] = true},
+                .nccl = "libnccl.so.2",
+            },
+        .time_s = 55,
+        .trial_s = 5,
+    };
+}
+
 /* --- candidates ------------------------------------------------------------------------------------------------- */
 
 static void add_candidate(const struct oh_tune *tune, struct oh_tune_point *point, struct oh_plan_row row)

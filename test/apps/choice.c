@@ -196,26 +196,10 @@ static void print_table(const struct oh_tune *tune)
 
 int main(int argc, char **argv)
 {
-    struct oh_tune_options options = {
-        .perf =
-            {
-                .min_bytes = 1024,
-                .max_bytes = 16 << 20,
-                .step_factor = 2,
-                .iters = 20,
-                .aggregate = 1,
-                .warmup = 2,
-                .rounds = 20,
-                .check = true,
-                .mode = {[OH_PERF_GRAPH] = true},
-                .op = {[OH_PERF_SUM] = true},
-                .side = {[OH_PERF_STOCK] = true, [OH_PERF_ONEHOP] = true},
-                .nccl = "libnccl.so.2",
-            },
-        .time_s = 120,
-        .trial_s = 5,
-        .too_slow = "it goes to stock NCCL",
-    };
+    struct oh_tune_options options = oh_tune_defaults();
+    options.perf.rounds = 20;
+    options.time_s = 120;
+    options.too_slow = "it goes to stock NCCL";
     for (int i = 0; i < OH_PERF_TYPES; i++) {
         options.perf.type[i] = strcmp(oh_perf_types[i].name, "bfloat16") == 0;
     }
