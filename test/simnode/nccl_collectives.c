@@ -457,8 +457,10 @@ static ncclResult_t check_reduction(const struct simnccl_operation *op, ncclComm
         op->function == SIMNCCL_AllReduce || op->function == SIMNCCL_Reduce || op->function == SIMNCCL_ReduceScatter;
     bool fp8 = op->type == ncclFloat8e4m3 || op->type == ncclFloat8e5m2;
     bool wrong_type = has_user_op(op) && op->user.type != op->type;
-    return reduces && (wrong_type || (fp8 && comm->core->capability < FP8_CAPABILITY)) ? ncclInvalidArgument
-                                                                                       : ncclSuccess;
+    /* NCCL's kernel for one rank, which multiplies, lacks fp8 (device/onerank.cu, 2.24 to 2.30); an average is one. */
+    bool lacks = comm->core->nranks == 1 && (has_user_op(op) || op->op == ncclAvg);
+    bool refused = wrong_type || (fp8 && (comm->core->capability < FP8_CAPABILITY || lacks));
+    return reduces && refused ? ncclInvalidArgument : ncclSuccess;
 }
 
 /* As NCCL does for non-blocking communicators; asked for, since the program must look for the end of each call then. */
