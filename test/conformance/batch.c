@@ -29,6 +29,19 @@ bool cf_type_wanted(const struct cf_worker *worker, ncclDataType_t type)
     return worker->options->types == NULL || cf_named(worker->options->types, cf_types[type].name, false);
 }
 
+/*
+ * fp8 is reduced from compute capability 9.0 on. Where there is one rank, NCCL's kernel that multiplies by a factor
+ * lacks it on every GPU (2.24 to 2.30), and an average of floats has a factor too.
+ */
+bool cf_refused(const struct cf_worker *worker, const struct cf_set *set, ncclDataType_t type, enum cf_op op)
+{
+    bool alone = false, factor = op == CF_AVG || op == CF_PREMUL_HOST || op == CF_PREMUL_DEVICE;
+    for (int m = 0; m < worker->members; m++) {
+        alone |= set->comm[m] != NULL && set->nranks[m] == 1;
+    }
+    return cf_types[type].fp8 && (!worker->fp8 || (alone && factor));
+}
+
 void cf_streams(struct cf_worker *worker, int which, CUstream *stream_p)
 {
     for (int m = 0; m < worker->members; m++) {
@@ -449,5 +462,24 @@ void cf_batch_run(struct cf_batch *batch, enum cf_style style)
     cf_batch_load(batch, stream);
     cf_batch_issue(batch, style, stream);
     cf_batch_judge(batch, stream, true);
+    cf_batch_free(batch);
+}
+
+void cf_batch_expect_refusal(struct cf_batch *batch)
+{
+    struct cf_worker *worker = batch->worker;
+    CUstream stream[CF_MAX_RANKS];
+    cf_streams(worker, 0, stream);
+    cf_batch_load(batch, stream);
+    for (int i = 0; i < batch->items; i++) {
+        const struct cf_spec *spec = &batch->item[i].spec;
+        for (int m = 0; m < worker->members; m++) {
+            ncclResult_t result =
+                batch->set->comm[m] != NULL ? cf_batch_call(batch, i, m, stream[m]) : ncclInvalidArgument;
+            cf_check(worker, result == ncclInvalidArgument, "%s, %s, of %d ranks: expected a refusal, it gave %d",
+                     cf_types[spec->type].name, cf_op_names[spec->op], batch->set->nranks[m], (int)result);
+        }
+    }
+    cf_batch_judge(batch, stream, false);
     cf_batch_free(batch);
 }

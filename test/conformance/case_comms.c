@@ -137,13 +137,37 @@ void cf_case_comm_pollers(struct cf_worker *worker)
     cf_set_destroy(worker, &parent);
 }
 
+/* fp8 with every op: taken, or refused where it should be. */
+static void run_fp8(struct cf_worker *worker, const struct cf_set *set)
+{
+    for (int op = 0; op < CF_OPS; op++) {
+        for (int t = ncclFloat8e4m3; t <= ncclFloat8e5m2; t++) {
+            if (!cf_type_wanted(worker, (ncclDataType_t)t)) {
+                continue;
+            }
+            struct cf_batch *batch = cf_batch_new(worker, set);
+            cf_batch_add(batch, &(struct cf_spec){.type = (ncclDataType_t)t, .op = (enum cf_op)op, .count = 300});
+            if (cf_refused(worker, set, (ncclDataType_t)t, (enum cf_op)op)) {
+                cf_batch_expect_refusal(batch);
+            } else {
+                cf_batch_run(batch, CF_SINGLE);
+            }
+        }
+    }
+}
+
 void cf_case_comm_alone(struct cf_worker *worker)
 {
     int color[CF_MAX_RANKS], key[CF_MAX_RANKS] = {0};
+    struct cf_set set;
     for (int r = 0; r < worker->nranks; r++) {
         color[r] = r;
     }
     split_and_run(worker, color, key, false);
+    cf_set_split(worker, &worker->world, color, key, false, &set);
+    run_fp8(worker, &set);
+    cf_barrier(worker);
+    cf_set_destroy(worker, &set);
 }
 
 void cf_case_comm_shrink(struct cf_worker *worker)

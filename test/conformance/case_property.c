@@ -11,7 +11,7 @@ static struct cf_batch *random_batch(struct cf_worker *worker, int items, bool p
 {
     struct cf_batch *batch = cf_batch_new(worker, &worker->world);
     for (int i = 0; i < items; i++) {
-        struct cf_spec spec = cf_random_spec(worker, common, own, plain);
+        struct cf_spec spec = cf_random_spec(worker, &worker->world, common, own, plain);
         cf_batch_add(batch, &spec);
     }
     return batch;

@@ -221,7 +221,7 @@ static struct cf_batch *random_batch(struct soak *soak, int which, bool replayed
     struct cf_batch *batch = cf_batch_new(soak->worker, &slot->set);
     int items = 1 + (int)cf_draw(&soak->common, ITEMS);
     for (int i = 0; i < items; i++) {
-        struct cf_spec spec = cf_random_spec(soak->worker, &soak->common, &soak->own, slot->nonblocking);
+        struct cf_spec spec = cf_random_spec(soak->worker, &slot->set, &soak->common, &soak->own, slot->nonblocking);
         spec.in_place &= in_place;
         spec.op = replayed && spec.op == CF_PREMUL_HOST ? CF_PREMUL_DEVICE : spec.op;
         cf_batch_add(batch, &spec);

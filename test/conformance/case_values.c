@@ -20,23 +20,6 @@ static void add_type(struct cf_batch *batch, ncclDataType_t type, enum cf_op op,
     }
 }
 
-/* fp8 on a GPU that lacks it: refused, and nothing written. */
-static void expect_refusal(struct cf_worker *worker, struct cf_batch *batch)
-{
-    CUstream stream[CF_MAX_RANKS];
-    cf_streams(worker, 0, stream);
-    cf_batch_load(batch, stream);
-    for (int m = 0; m < worker->members; m++) {
-        if (cf_types[batch->item[0].spec.type].fp8) {
-            ncclResult_t result = cf_batch_call(batch, 0, m, stream[m]);
-            cf_check(worker, result == ncclInvalidArgument, "%s before compute capability 9.0 gave %d",
-                     cf_types[batch->item[0].spec.type].name, (int)result);
-        }
-    }
-    cf_batch_judge(batch, stream, false);
-    cf_batch_free(batch);
-}
-
 static void run_op(struct cf_worker *worker, enum cf_op op)
 {
     for (int t = 0; t < (int)ncclNumTypes; t++) {
@@ -45,8 +28,8 @@ static void run_op(struct cf_worker *worker, enum cf_op op)
         }
         struct cf_batch *batch = cf_batch_new(worker, &worker->world);
         add_type(batch, (ncclDataType_t)t, op, worker->options->full);
-        if (cf_types[t].fp8 && !worker->fp8) {
-            expect_refusal(worker, batch);
+        if (cf_refused(worker, &worker->world, (ncclDataType_t)t, op)) {
+            cf_batch_expect_refusal(batch);
         } else {
             cf_batch_run(batch, CF_SINGLE);
         }

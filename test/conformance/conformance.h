@@ -302,6 +302,10 @@ void cf_graph_destroy(struct cf_batch *batch, struct cf_graph *graph);
 /* Calls that onehop has served and handed back on this set, over its members. */
 void cf_served(const struct cf_set *set, const struct cf_worker *worker, uint64_t *served_p, uint64_t *back_p);
 bool cf_type_wanted(const struct cf_worker *worker, ncclDataType_t type);
+/* NCCL gives ncclInvalidArgument for such a call on one of the worker's communicators of this set. */
+bool cf_refused(const struct cf_worker *worker, const struct cf_set *set, ncclDataType_t type, enum cf_op op);
+/* Makes each call of a batch of refused ones: refused, and nothing written. Frees the batch. */
+void cf_batch_expect_refusal(struct cf_batch *batch);
 
 /* draw.c: random calls. What is drawn from a common source is the same on all ranks. */
 struct cf_source {
@@ -310,8 +314,12 @@ struct cf_source {
 struct cf_source cf_common_source(const struct cf_worker *worker, uint64_t about);
 struct cf_source cf_own_source(const struct cf_worker *worker, uint64_t about);
 uint64_t cf_draw(struct cf_source *source, uint64_t below);
-/* plain: sums of 16- and 32-bit floats. Only the place of the buffers comes from the rank's own source. */
-struct cf_spec cf_random_spec(struct cf_worker *worker, struct cf_source *common, struct cf_source *own, bool plain);
+/*
+ * A call that is not refused on this set. plain: sums of 16- and 32-bit floats. Only the place of the buffers comes
+ * from the rank's own source.
+ */
+struct cf_spec cf_random_spec(struct cf_worker *worker, const struct cf_set *set, struct cf_source *common,
+                              struct cf_source *own, bool plain);
 /* A stream of the rank's own choice: also a default one. */
 void cf_own_stream(struct cf_worker *worker, struct cf_source *own, CUstream *stream_p);
 

@@ -35,14 +35,17 @@ static size_t random_count(struct cf_source *common, bool full)
     }
 }
 
-struct cf_spec cf_random_spec(struct cf_worker *worker, struct cf_source *common, struct cf_source *own, bool plain)
+/* What is refused on some communicators of the set only is drawn on all ranks, so that their sources stay in step. */
+struct cf_spec cf_random_spec(struct cf_worker *worker, const struct cf_set *set, struct cf_source *common,
+                              struct cf_source *own, bool plain)
 {
     static const ncclDataType_t plain_types[] = {ncclFloat32, ncclBfloat16, ncclFloat16};
     struct cf_spec spec = {.family = CF_EXACT};
     do {
         spec.type = plain ? plain_types[cf_draw(common, 3)] : (ncclDataType_t)cf_draw(common, ncclNumTypes);
-    } while (cf_types[spec.type].fp8 && !worker->fp8);
+    } while (cf_refused(worker, set, spec.type, CF_SUM));
     spec.op = plain || cf_draw(common, 2) ? CF_SUM : (enum cf_op)cf_draw(common, CF_OPS);
+    spec.op = cf_refused(worker, set, spec.type, spec.op) ? CF_SUM : spec.op;
     if (cf_types[spec.type].mantissa > 0 && cf_draw(common, 2)) {
         spec.family = CF_WIDE;
     }
