@@ -60,7 +60,7 @@ OH_DEVICE void floor_write(const oh_kernel_args &args)
     const uint64_t step = (uint64_t)oh_blocks() * oh_threads();
     for (uint64_t i = (uint64_t)oh_block() * oh_threads() + oh_thread(); i < words; i += step) {
         for (uint32_t j = 1; j < args.nranks; j++) {
-            oh_push_store(args.staging[j] + OH_FLOOR_DATA + args.rank * args.count + i * OH_WORD_BYTES,
+            oh_user_store(args.staging[j] + OH_FLOOR_DATA + args.rank * args.count + i * OH_WORD_BYTES,
                           {{(uint32_t)i, args.rank, 0, 0}});
         }
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * protocol.cuh - what the algorithms share: a message seen as words, epochs, waiting, and the sweep
+ * protocol.cuh - what the algorithms share: a message seen as words, marker words, epochs, waiting
  */
 #ifndef OH_KERNELS_PROTOCOL_CUH_
 #define OH_KERNELS_PROTOCOL_CUH_
@@ -362,11 +362,6 @@ OH_DEVICE bool oh_marker_decode(const oh_kernel_args &args, uint32_t offset, oh_
     return true;
 }
 
-OH_DEVICE uint32_t oh_epoch_after(uint32_t epoch)
-{
-    return (epoch + 1) & OH_EPOCH_MASK;
-}
-
 /*
  * Ends the kernel: writes the epoch into the words b, b + blocks, b + 2 blocks, ... So after any kernel all
  * OH_MAX_BLOCKS words are equal whatever its grid was, without a word being written by two blocks or read by one and
@@ -379,47 +374,6 @@ OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch)
     for (uint32_t b = oh_block() + oh_thread() * oh_blocks(); b < OH_MAX_BLOCKS; b += oh_threads() * oh_blocks()) {
         oh_word_store(args.staging[0] + OH_EPOCH_OFFSET + b * sizeof(uint32_t), epoch);
     }
-}
-
-OH_DEVICE char *oh_flag_at(char *staging, int phase, uint32_t block, uint32_t rank)
-{
-    return staging + OH_FLAG_OFFSET + ((phase * OH_MAX_BLOCKS + block) * OH_MAX_RANKS + rank) * sizeof(uint32_t);
-}
-
-/*
- * Flags are 31-bit epochs, so a flag left standing for exactly 2^31 rounds would look new. Twice in that span every
- * rank clears what it could still hold: the LL slot that this round does not use, and the push flags of blocks that
- * this round does not use (`flag_blocks` and up). Two rounds running, so that both slots get their turn.
- *
- * Why nothing new is cleared: a peer writes there only in its next round, for which it needs data of this round from
- * each of the `active` blocks here, and a block sends only after its own part of the sweep (the barrier below).
- * Blocks that send nothing in this round must not sweep. The argument is spelt out in doc/design.md, "Epochs".
- */
-OH_DEVICE void oh_sweep(const oh_kernel_args &args, uint32_t epoch, uint32_t active, uint32_t flag_blocks)
-{
-    if ((epoch & (OH_SWEEP_PERIOD - 1)) > 1 || oh_block() >= active) {
-        return;
-    }
-    char *slot = args.staging[0] + OH_LL_OFFSET + ((epoch + 1) & 1) * OH_LL_SLOT_BYTES;
-    uint32_t first = oh_block() * oh_threads() + oh_thread();
-    uint32_t step = active * oh_threads();
-    for (uint32_t i = first; i < OH_LL_SLOT_BYTES / OH_WORD_BYTES; i += step) {
-        oh_ll_store(slot + i * OH_WORD_BYTES, oh_word8(), 0);
-    }
-    uint32_t per_phase = (OH_MAX_BLOCKS - flag_blocks) * OH_MAX_RANKS;
-    for (uint32_t i = first; i < OH_FLAG_PHASES * per_phase; i += step) {
-        oh_word_store(oh_flag_at(args.staging[0], i / per_phase, flag_blocks, 0) + (i % per_phase) * sizeof(uint32_t),
-                      0);
-    }
-    oh_fence_system();
-    oh_block_sync();
-}
-
-/* Of a loop over `words` words spread over the grid: the number of blocks that get at least one. */
-OH_DEVICE uint32_t oh_active_blocks(uint32_t words)
-{
-    uint32_t blocks = (words + oh_threads() - 1) / oh_threads();
-    return blocks < oh_blocks() ? blocks : oh_blocks();
 }
 
 /* Kernels for one type: the sum; any op; any op for a list of calls. */
@@ -450,7 +404,7 @@ OH_DEVICE uint32_t oh_active_blocks(uint32_t words)
     OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_##_list, oh_kernel_list_args,                                   \
               algorithm_<oh_any_of<oh_##type_, n_, fixed_>, oh_kernel_list_args>)
 
-/* X(algorithm, type) for the types of one kind */
+/* x_(algorithm, type) for all types, and for those with kernels for the sum */
 #define OH_EACH_TYPE(x_, algorithm_) OH_EACH_FLOAT_TYPE(x_, algorithm_) OH_EACH_INTEGER_TYPE(x_, algorithm_)
 #define OH_EACH_SUM_TYPE(x_, algorithm_) x_(algorithm_, f32) x_(algorithm_, f16) x_(algorithm_, bf16)
 #define OH_EACH_FLOAT_TYPE(x_, algorithm_)                                                                             \

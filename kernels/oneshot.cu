@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * oneshot_marker.cu - one hop without flag bytes: a word is there when it no longer holds the marker
+ * oneshot.cu - one hop: every rank sends its words to every other, and combines what it has got
  *
- * As oneshot_ll, but all 16 bytes of a word are payload: half the bytes on the wire (protocol.cuh, "Marker words").
- * Slot layout: [source rank][word], in the scatter area: what two-shot leaves behind in the gather area may still be on
- * its way to being cleared.
+ * A word is there when it no longer holds the marker (protocol.cuh, "Marker words"). Slot layout: [source rank][word],
+ * in the scatter area: what two-shot leaves behind in the gather area may still be on its way to being cleared.
  */
 #include "kernels/protocol.cuh"
 
-template <class Reduction, class Args> OH_DEVICE void oneshot_marker(const Args &all_args)
+template <class Reduction, class Args> OH_DEVICE void oneshot(const Args &all_args)
 {
     typedef typename Reduction::type type;
     const oh_kernel_args &args = oh_base(all_args);
@@ -23,13 +22,12 @@ template <class Reduction, class Args> OH_DEVICE void oneshot_marker(const Args 
     const auto load = [&](uint32_t i) { return oh_unmarked<type>(reduction.prepare(message.load(i))); };
     /* This thread's first word, often its only one: under way before the epoch has come. */
     const oh_word16 head = load(first);
-    const uint32_t epoch = oh_epoch_after(oh_epoch_last(args));
+    const uint32_t epoch = oh_epoch_last(args) + 1;
     const uint32_t slot = oh_marker_slot(epoch);
     const uint32_t source_bytes = words * OH_WORD_BYTES;
     const int spare = (int)oh_peer_rank(args, nranks, 1);
     oh_patience patience = {0};
 
-    oh_sweep(args, epoch, oh_active_blocks(words), 0);
     for (uint32_t i = first; i < words; i += step) {
         const oh_word16 mine = i == first ? head : load(i);
         const oh_marked<type> sent(mine);
@@ -65,5 +63,5 @@ template <class Reduction, class Args> OH_DEVICE void oneshot_marker(const Args 
     oh_epoch_finish(args, epoch);
 }
 
-OH_EACH_SUM_TYPE(OH_SUM_KERNELS, oneshot_marker)
-OH_EACH_TYPE(OH_LIST_KERNELS, oneshot_marker)
+OH_EACH_SUM_TYPE(OH_SUM_KERNELS, oneshot)
+OH_EACH_TYPE(OH_LIST_KERNELS, oneshot)

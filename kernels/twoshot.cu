@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * twoshot_marker.cu - two hops without flag bytes: rank p sums chunk p, then sends the sum to every other
+ * twoshot.cu - two hops: rank p sums chunk p, then sends the sum to every other
  *
- * As twoshot_ll, but all 16 bytes of a word are payload (protocol.cuh, "Marker words").
+ * A word is there when it no longer holds the marker (protocol.cuh, "Marker words").
  * A message that is larger than a slot goes in rounds of equal length, with an epoch each, padded with zeros, so that
  * in every round each place has its word from and for every rank. Slot layout: scatter area [source rank][place],
  * gather area [owner rank] [place], both with a fixed row length; in all rounds of one call a place belongs to one
@@ -21,7 +21,7 @@ struct twoshot_round {
     uint32_t slot; /* offset in staging */
 };
 
-template <class Reduction> struct twoshot_marker_call {
+template <class Reduction> struct twoshot_call {
     typedef typename Reduction::type type;
     typedef oh_message<type, oh_word16> message_t;
 
@@ -115,9 +115,9 @@ template <class Reduction> struct twoshot_marker_call {
     }
 };
 
-template <class Reduction, class Args> OH_DEVICE void twoshot_marker(const Args &args)
+template <class Reduction, class Args> OH_DEVICE void twoshot(const Args &args)
 {
-    typedef twoshot_marker_call<Reduction> call_t;
+    typedef twoshot_call<Reduction> call_t;
     const uint32_t nranks = Reduction::nranks(args);
     const uint32_t row_words = OH_MARKER_SCATTER_BYTES / OH_WORD_BYTES / nranks;
     const typename call_t::message_t message(args);
@@ -139,9 +139,8 @@ template <class Reduction, class Args> OH_DEVICE void twoshot_marker(const Args 
     oh_each<0, Reduction::ranks>(nranks, [&](int r) { /* under way before the epoch has come */
                                                       message.prefetch(r * chunk + call.first);
     });
-    uint32_t epoch = oh_epoch_after(oh_epoch_last(args));
+    uint32_t epoch = oh_epoch_last(args) + 1;
     twoshot_round round = {0, oh_marker_slot(epoch)};
-    oh_sweep(args, epoch, oh_active_blocks(chunk), 0);
     call.scatter(round);
     while (call.reduce(round)) {
         const uint64_t next_base = round.base + nranks * chunk;
@@ -151,9 +150,8 @@ template <class Reduction, class Args> OH_DEVICE void twoshot_marker(const Args 
             }
             return;
         }
-        epoch = oh_epoch_after(epoch);
+        epoch++;
         const twoshot_round next = {next_base, oh_marker_slot(epoch)};
-        oh_sweep(args, epoch, oh_active_blocks(chunk), 0);
         oh_fence_system(); /* what this thread has cleared comes before its words of the next round */
         call.scatter(next);
         if (!call.gather(round)) {
@@ -163,5 +161,5 @@ template <class Reduction, class Args> OH_DEVICE void twoshot_marker(const Args 
     }
 }
 
-OH_EACH_SUM_TYPE(OH_SUM_KERNELS, twoshot_marker)
-OH_EACH_TYPE(OH_ANY_KERNELS, twoshot_marker)
+OH_EACH_SUM_TYPE(OH_SUM_KERNELS, twoshot)
+OH_EACH_TYPE(OH_ANY_KERNELS, twoshot)
