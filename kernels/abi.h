@@ -10,10 +10,12 @@
  * Staging of one rank (one cuMemAlloc allocation, written by the peers, read by the owner):
  *
  *   0                      epoch words, one per block, all equal between kernels
- *   OH_MARKER_OFFSET       marker slots, 2 x { scatter area, gather area } of OH_MARKER_SCATTER_BYTES; OH_MARKER
- *                          everywhere between kernels, but for words on their way
- *   OH_ESCAPE_OFFSET       escape cells, a byte for each word of the marker slots; 0 between kernels, but for those on
- *                          their way
+ *   OH_ONESHOT_OFFSET      words of one-shot: 2 slots of OH_ONESHOT_BYTES
+ *   OH_TWOSHOT_OFFSET      words of two-shot: 2 slots x { scatter area, gather area } of OH_TWOSHOT_BYTES
+ *   OH_ESCAPE_OFFSET       escape cells, a byte for each word of these; 0 between kernels, but for those on their way
+ *
+ * Words (from OH_MARKER_OFFSET to OH_ESCAPE_OFFSET) hold OH_MARKER between kernels, but for those on their way. An area
+ * is made of rows, one from each peer in the order of ranks.
  *
  * Why two slots are enough without a closing barrier: doc/design.md, "Epochs".
  */
@@ -29,11 +31,16 @@
 
 #define OH_EPOCH_OFFSET 0u
 #define OH_MARKER_OFFSET 4096u
-#ifndef OH_MARKER_SCATTER_BYTES /* the kernel unit test makes it small, to have many rounds */
-#define OH_MARKER_SCATTER_BYTES (4u << 20)
+#ifndef OH_ONESHOT_BYTES /* the kernels' tests make these two small, to have many rounds */
+#define OH_ONESHOT_BYTES (2u << 20)
 #endif
-#define OH_ESCAPE_OFFSET (OH_MARKER_OFFSET + 4u * OH_MARKER_SCATTER_BYTES)
-#define OH_STAGING_BYTES (OH_ESCAPE_OFFSET + 4u * OH_MARKER_SCATTER_BYTES / OH_WORD_BYTES)
+#ifndef OH_TWOSHOT_BYTES
+#define OH_TWOSHOT_BYTES (6u << 20)
+#endif
+#define OH_ONESHOT_OFFSET OH_MARKER_OFFSET
+#define OH_TWOSHOT_OFFSET (OH_ONESHOT_OFFSET + 2u * OH_ONESHOT_BYTES)
+#define OH_ESCAPE_OFFSET (OH_TWOSHOT_OFFSET + 4u * OH_TWOSHOT_BYTES)
+#define OH_STAGING_BYTES (OH_ESCAPE_OFFSET + (OH_ESCAPE_OFFSET - OH_MARKER_OFFSET) / OH_WORD_BYTES)
 
 /*
  * What an empty marker word holds: as a floating-point number of any width, and as a pair or four of them, NaNs that no
@@ -45,7 +52,9 @@
 #define OH_KEY_LOW 0x5c9e31a7u
 #define OH_KEY_HIGH 0xa34db86eu
 
-/* Of a word in staging memory, all of them message. */
+/* Epochs count rounds of data exchange on one communicator, the same number on every rank. They choose the slot. */
+
+/* Words in staging memory. */
 #define OH_WORD_BYTES 16u
 
 /* No message is larger, so that words of it are counted in 32 bits. */

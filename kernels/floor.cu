@@ -67,6 +67,6 @@ OH_DEVICE void floor_write(const oh_kernel_args &args)
     oh_grid_release();
 }
 
-OH_KERNEL(oh_floor_empty, oh_kernel_args, floor_empty)
-OH_KERNEL(oh_floor_exchange, oh_kernel_args, floor_exchange)
-OH_KERNEL(oh_floor_write, oh_kernel_args, floor_write)
+OH_KERNEL(oh_floor_empty, 2, oh_kernel_args, floor_empty)
+OH_KERNEL(oh_floor_exchange, 2, oh_kernel_args, floor_exchange)
+OH_KERNEL(oh_floor_write, 2, oh_kernel_args, floor_write)

@@ -1,66 +1,128 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * oneshot.cu - one hop: every rank sends its words to every other, and combines what it has got
+ * oneshot.cu - one hop: every rank sends its message to all others, and combines what has come
  *
- * A word is there when it no longer holds the marker (protocol.cuh, "Marker words"). Slot layout: [source rank][word],
- * in the scatter area: what two-shot leaves behind in the gather area may still be on its way to being cleared.
+ * A word is there when it no longer holds the marker (protocol.cuh, "Marker words"). Slot layout: a row for each peer, as
+ * long as the message.
  */
 #include "kernels/protocol.cuh"
 
-template <class Reduction, class Args> OH_DEVICE void oneshot(const Args &all_args)
+OH_DEVICE uint32_t oneshot_slot(uint32_t epoch)
+{
+    return OH_ONESHOT_OFFSET + (epoch & 1) * OH_ONESHOT_BYTES;
+}
+
+/*
+ * batch: words that a thread looks at together, so that it waits for several at a time. once: no thread has more than one
+ * batch; the code without loops is what small messages need.
+ */
+template <int batch, bool once, class Reduction, class Message>
+OH_DEVICE void oneshot_words(const oh_kernel_args &args, const Message &message)
 {
     typedef typename Reduction::type type;
-    const oh_kernel_args &args = oh_base(all_args);
+    static const int ranks = Reduction::ranks;
     const int nranks = (int)Reduction::nranks(args);
-
-    oh_grid_wait();
-    const Reduction reduction(args);
-    const typename oh_message_of<Args, type, oh_word16>::message message(all_args);
     const uint32_t words = message.words();
     const uint32_t first = oh_block() * oh_threads() + oh_thread();
     const uint32_t step = oh_blocks() * oh_threads();
-    const auto load = [&](uint32_t i) { return oh_unmarked<type>(reduction.prepare(message.load(i))); };
-    /* This thread's first word, often its only one: under way before the epoch has come. */
-    const oh_word16 head = load(first);
-    const uint32_t epoch = oh_epoch_last(args) + 1;
-    const uint32_t slot = oh_marker_slot(epoch);
-    const uint32_t source_bytes = words * OH_WORD_BYTES;
-    const int spare = (int)oh_peer_rank(args, nranks, 1);
-    oh_patience patience = {0};
+    const oh_inbox<type, ranks, 0> inbox(args, nranks, words * OH_WORD_BYTES);
+    const oh_outbox<type, ranks> outbox(args, nranks, words * OH_WORD_BYTES);
 
-    for (uint32_t i = first; i < words; i += step) {
-        const oh_word16 mine = i == first ? head : load(i);
-        const oh_marked<type> sent(mine);
-        oh_each<1, Reduction::ranks>(
-            nranks, [&](int j) { sent.store(args.staging[j], slot + args.rank * source_bytes + i * OH_WORD_BYTES); });
-    }
-    for (uint32_t i = first; i < words; i += step) {
-        const oh_word16 mine = i == first ? head : load(i);
-        const uint32_t at = slot + i * OH_WORD_BYTES;
-        oh_word16 addend[Reduction::ranks];
-        bool here = oh_poll<0, Reduction::ranks>(args, nranks, spare, &patience, [&](int r, int source) {
-            oh_word16 word = mine; /* stored to addend in one place: else its index would be dynamic */
-            const bool there =
-                source == (int)args.rank || oh_marker_take<type>(args.staging[0], at + source * source_bytes, &word);
-            addend[r] = word;
-            return there;
-        });
-        oh_each<0, Reduction::ranks>(nranks, [&](int r) {
-            if (r != (int)args.rank) {
-                here = here && oh_marker_decode<type>(args, at + r * source_bytes, &patience, &addend[r]);
+    oh_grid_wait();
+    const Reduction reduction(args);
+    oh_word16 mine[batch];
+    const auto load = [&](uint32_t i) {
+        OH_UNROLL
+        for (int b = 0; b < batch; b++) {
+            mine[b] = message.load(i + b * step);
+        }
+    };
+    const auto prepare = [&]() {
+        OH_UNROLL
+        for (int b = 0; b < batch; b++) {
+            mine[b] = oh_unmarked<type>(reduction.prepare(mine[b]));
+        }
+    };
+    /* Batch b of the words from i on is there. The first is, where the loops go round. */
+    const auto has = [&](uint32_t i, int b) { return b == 0 || i + b * step < words; };
+
+    load(first); /* under way before the epoch has come */
+    const uint32_t epoch = oh_epoch_last(args) + 1;
+    const uint32_t slot = oneshot_slot(epoch);
+    prepare();
+    for (uint32_t i = first; i < words; i += batch * step) {
+        OH_UNROLL
+        for (int b = 0; b < batch; b++) {
+            if (has(i, b)) {
+                outbox.send(slot + (i + b * step) * OH_WORD_BYTES, mine[b]);
             }
+        }
+        if (once) {
+            break;
+        }
+        load(i + batch * step);
+        prepare();
+    }
+    oh_patience patience = {0};
+    if (!once) {
+        load(first);
+        prepare();
+    }
+    for (uint32_t i = first; i < words; i += batch * step) {
+        oh_word16 addend[batch][ranks];
+        const bool here = oh_poll(args, &patience, [&]() {
+            bool all = true;
+            OH_UNROLL
+            for (int b = 0; b < batch; b++) { /* where there is no word b, at the first again */
+                inbox.look(slot + (has(i, b) ? i + b * step : i) * OH_WORD_BYTES, mine[b], addend[b]);
+            }
+            OH_UNROLL
+            for (int b = 0; b < batch; b++) {
+                all &= inbox.has_all(addend[b]);
+            }
+            return all;
         });
         if (!here) {
             return;
         }
-        message.store(i, reduction.combine(addend));
-        oh_each<0, Reduction::ranks>(nranks, [&](int r) {
-            if (r != (int)args.rank) {
-                oh_marker_empty<type>(args.staging[0], at + r * source_bytes, addend[r]);
+        OH_UNROLL
+        for (int b = 0; b < batch; b++) {
+            if (has(i, b)) {
+                const uint32_t at = slot + (i + b * step) * OH_WORD_BYTES;
+                if (!inbox.decode(at, &patience, addend[b])) {
+                    return;
+                }
+                message.store(i + b * step, reduction.combine(addend[b]));
+                inbox.empty(at, addend[b]);
             }
-        });
+        }
+        if (once) {
+            break;
+        }
+        load(i + batch * step);
+        prepare();
     }
     oh_epoch_finish(args, epoch);
+}
+
+template <class Reduction, class Args> OH_DEVICE void oneshot(const Args &args)
+{
+    typedef typename Reduction::type type;
+    typedef oh_whole_message<type> whole_t;
+    const auto *call = oh_only_call(args);
+    const oh_kernel_args &base = oh_base(args);
+    if (__builtin_expect(call && whole_t::fits(*call), 1)) {
+        const whole_t message(*call);
+        if (message.words() <= oh_blocks() * oh_threads()) {
+            oneshot_words<1, true, Reduction>(base, message);
+            return;
+        }
+        if constexpr (Reduction::is_sum) {
+            oneshot_words<Reduction::batch, false, Reduction>(base, message);
+            return;
+        }
+    }
+    oneshot_words<1, false, Reduction>(base, typename oh_message_of<Args, type>::message(args));
 }
 
 OH_EACH_SUM_TYPE(OH_SUM_KERNELS, oneshot)

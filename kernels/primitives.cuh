@@ -34,9 +34,14 @@
 #define OH_NO_FP8 /* no instructions for it, and NCCL takes it from compute capability 9.0 on */
 #endif
 
-/* A kernel entry point: name, type of its parameter, and body, a function of a constant reference to that. */
-#define OH_KERNEL(name_, args_t_, ...)                                                                                 \
-    extern "C" __global__ void __launch_bounds__(OH_MAX_THREADS) name_(const __grid_constant__ args_t_ args)           \
+/*
+ * A kernel entry point: name, number of ranks that it is compiled for, type of its parameter, and body, a function of a
+ * constant reference to that. Registers are such that the kernels of several communicators fit on a GPU together; where
+ * there are more ranks, grids are smaller (oh_plan_grid_threads).
+ */
+#define OH_KERNEL(name_, ranks_, args_t_, ...)                                                                         \
+    extern "C" __global__ void __launch_bounds__(OH_MAX_THREADS, ranks_ > 4 ? 1 : 2)                                   \
+        name_(const __grid_constant__ args_t_ args)                                                                    \
     {                                                                                                                  \
         __VA_ARGS__(args);                                                                                             \
     }
@@ -60,6 +65,12 @@ OH_DEVICE void oh_hesitate()
         __nanosleep(random >> 8 & (random >> 28 == 0 ? 0x1ffffu : 0x0fffu));
     }
 #endif
+}
+
+/* Makes the compiler have this value here, and not later when time counts. */
+OH_DEVICE void oh_settle(uint32_t *value)
+{
+    asm volatile("" : "+r"(*value));
 }
 
 OH_DEVICE uint32_t oh_block()
@@ -173,11 +184,6 @@ OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
 {
     uint4 v = *reinterpret_cast<const uint4 *>(at);
     *data = {{v.x, v.y, v.z, v.w}};
-}
-
-OH_DEVICE void oh_user_prefetch(const char *at)
-{
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
 }
 
 OH_DEVICE void oh_user_store(char *at, const oh_word16 &data)

@@ -248,6 +248,10 @@ static void random_program(struct node *node)
         choose_shape(node, &call.plan);
         call.data = (struct cf_data){.type = &cf_types[type], .op = op, .family = family_for(node, &cf_types[type])};
         call.count = random_count(node, cf_types[type].size);
+        if (draw(node, 2)) { /* whole words have a faster way */
+            size_t per_word = OH_WORD_BYTES / cf_types[type].size;
+            call.count = (call.count + per_word - 1) / per_word * per_word;
+        }
         room = add_call(node, call);
     }
 }
@@ -258,7 +262,7 @@ static bool run_program(struct node *node, uint32_t epoch);
 /* Every kernel that there is, in several sizes; in several programs if need be. Returns the number of kernels. */
 static int systematic_programs(struct node *node, bool *good_p)
 {
-    static const size_t counts[] = {1, 7, 64, 1000, 4099, 30011, 200003};
+    static const size_t counts[] = {1, 7, 64, 1024, 4099, 30016, 200003};
     int kernels = 0;
     begin_program(node);
     for (int i = 0; i < (int)ONEHOP_ALGORITHMS * (int)ncclNumTypes * CF_OPS && *good_p; i++) {

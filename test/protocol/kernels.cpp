@@ -184,7 +184,7 @@ OH_DEVICE void oh_word_store(void *at, uint32_t value)
 }
 
 #undef OH_KERNEL
-#define OH_KERNEL(name_, args_t_, ...)                                                                                 \
+#define OH_KERNEL(name_, ranks_, args_t_, ...)                                                                         \
     static void name_(const void *args, unsigned block, unsigned blocks)                                               \
     {                                                                                                                  \
         simnode_here = {block, blocks};                                                                                \

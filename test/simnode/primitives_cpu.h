@@ -53,7 +53,7 @@ struct simnode_kernel_entry {
 };
 static simnode_kernel_entry *simnode_kernels;
 
-#define OH_KERNEL(name_, args_t_, ...)                                                                                 \
+#define OH_KERNEL(name_, ranks_, args_t_, ...)                                                                         \
     static void name_(const void *args, unsigned block, unsigned blocks)                                               \
     {                                                                                                                  \
         simnode_here = {block, blocks};                                                                                \
@@ -65,6 +65,10 @@ static simnode_kernel_entry *simnode_kernels;
 struct alignas(16) oh_word16 {
     uint32_t w[4];
 };
+
+OH_DEVICE void oh_settle(uint32_t *)
+{
+}
 
 OH_DEVICE uint32_t oh_block()
 {
@@ -168,10 +172,6 @@ OH_DEVICE void oh_spin_pause()
 OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
 {
     memcpy(data, at, sizeof *data);
-}
-
-OH_DEVICE void oh_user_prefetch(const char *)
-{
 }
 
 OH_DEVICE void oh_user_store(char *at, const oh_word16 &data)

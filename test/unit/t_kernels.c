@@ -41,8 +41,8 @@ static void hesitate(void)
 static uint64_t most(enum algorithm algorithm, enum type type)
 {
     static const uint64_t bytes[] = {
-        [ONESHOT] = OH_MARKER_SCATTER_BYTES / OH_MAX_RANKS,
-        [TWOSHOT] = 4 * OH_MARKER_SCATTER_BYTES,
+        [ONESHOT] = (OH_ONESHOT_BYTES / OH_WORD_BYTES / (OH_MAX_RANKS - 1) - ITEMS) * OH_WORD_BYTES, /* as a list */
+        [TWOSHOT] = 4 * OH_TWOSHOT_BYTES,
     };
     return bytes[algorithm] / types[type].bytes;
 }
@@ -66,9 +66,15 @@ static struct call random_call(unsigned *seed)
     call.blocks = 1 + (unsigned)rand_r(seed) % 12;
     call.in_place = rand_r(seed) % 2;
     call.concurrent = rand_r(seed) % 4 == 0;
+    const unsigned per_word = (unsigned)(OH_WORD_BYTES / types[call.type].bytes);
+    const bool whole = rand_r(seed) % 2; /* words have a faster way: on some ranks, on others not */
+    if (whole) {
+        call.count = (call.count + per_word - 1) / per_word * per_word;
+    }
     for (unsigned r = 0; r < OH_MAX_RANKS; r++) {
-        call.send_offset[r] = (size_t)rand_r(seed) % 9;
-        call.recv_offset[r] = (size_t)rand_r(seed) % 9;
+        const unsigned unit = whole && rand_r(seed) % 4 > 0 ? per_word : 1;
+        call.send_offset[r] = (size_t)rand_r(seed) % (8 / unit + 1) * unit;
+        call.recv_offset[r] = (size_t)rand_r(seed) % (8 / unit + 1) * unit;
     }
     return call;
 }

@@ -111,7 +111,7 @@ static void test_capacity(void)
     for (uint64_t n = 2; n <= OH_MAX_RANKS; n++) {
         /* As a list of calls, each of whole 16-byte words. */
         uint64_t words = (oh_plan_capacity(ONEHOP_ONESHOT, (uint32_t)n) + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
-        tap_ok(n * words * OH_WORD_BYTES <= OH_MARKER_SCATTER_BYTES, "n=%u: the largest one-shot message fits a slot",
+        tap_ok((n - 1) * words * OH_WORD_BYTES <= OH_ONESHOT_BYTES, "n=%u: the largest one-shot message fits a slot",
                (unsigned)n);
     }
 }
