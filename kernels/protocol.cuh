@@ -316,7 +316,10 @@ OH_DEVICE uint32_t oh_peer_rank(const oh_kernel_args &args, uint32_t nranks, uin
     return rank >= nranks ? rank - nranks : rank;
 }
 
-/* Epoch of the last round that this communicator finished on this rank. Every block has its own copy of the word. */
+/*
+ * Epoch of the last round that this communicator finished on this rank, the same number on all ranks; all but its
+ * parity is for reports. Every block has its own copy of the word.
+ */
 OH_DEVICE uint32_t oh_epoch_last(const oh_kernel_args &args)
 {
     return oh_word_load(args.staging[0] + OH_EPOCH_OFFSET + oh_block() * sizeof(uint32_t));

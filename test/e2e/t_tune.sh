@@ -57,7 +57,7 @@ ONEHOP_DEBUG=INFO ONEHOP_STATS=1 run_app --nranks 2 --counts 1024 --types f32,i3
 tap_point $? "the plugin takes it" "$(diagnosis)"
 
 # Times on this machine say nothing; so the table is made to say something.
-sed -i '/^ .*\(oneshot\|twoshot\|nccl$\)/d; s/^end$/  4K twoshot 2 64\nend/' "$table"
+sed -i '/^ *[0-9]/d; s/^end$/  4K twoshot 2 64\nend/' "$table"
 ONEHOP_DEBUG=INFO ONEHOP_STATS=1 run_app --nranks 2 --counts 1024 --types f32,i32 --batch 4
 expect_served "by what stands in it" twoshot
 [ "$(sum_of twoshot)" = 8 ] && [ "$(sum_of oneshot)" = 0 ]

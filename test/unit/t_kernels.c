@@ -116,6 +116,21 @@ static void test_rounds(unsigned ranks, unsigned seed)
     tap_ok(!wrong, "n=%u: twoshot in several rounds, blocks far apart", ranks);
 }
 
+/* One-shot messages of one size in grids that change: a place belongs to another block in each call. */
+static void test_grids(unsigned ranks, unsigned seed)
+{
+    struct call calls[LIST];
+    int count = list_length();
+    start_node(ranks, 1);
+    for (int i = 0; i < count; i++) {
+        calls[i] = (struct call){
+            .algorithm = ONESHOT, .count = 400, .blocks = 1 + i % 3, .late_rank = -1, .concurrent = i % 2};
+    }
+    const char *wrong = run_and_check(calls, count, &seed);
+    stop_node();
+    tap_ok(!wrong, "n=%u: oneshot in grids that change", ranks);
+}
+
 /* Aborts once a kernel has told that it waits, or never will. */
 static void *abort_waiting(void *unused)
 {
@@ -308,6 +323,8 @@ static int test_protocols(unsigned seed)
     for (unsigned ranks = 2; ranks <= 3; ranks++) {
         test_rounds(ranks, seed + 60 + ranks);
         go_on();
+        test_grids(ranks, seed + 70 + ranks);
+        go_on();
         test_random_calls(ranks, 1, seed + ranks);
         go_on();
     }
@@ -337,6 +354,7 @@ int main(int argc, char **argv)
     test_random_calls(4, UINT32_MAX - 20, seed + 50);
     for (unsigned ranks = 2; ranks <= 4; ranks++) {
         test_rounds(ranks, seed + 60 + ranks);
+        test_grids(ranks, seed + 70 + ranks);
     }
     for (int a = 0; a < ALGORITHMS; a++) {
         test_abort((enum algorithm)a);
