@@ -6,7 +6,7 @@
 # largest_of ALGORITHM RANKS: its largest message in bytes; for one that carries any, several rounds of it.
 largest_of() {
     case $1 in
-    oneshot) echo $(((4 << 20) / 16 / $2 * 16)) ;;
+    oneshot) echo $(((2 << 20) / 16 / ($2 - 1) * 16)) ;;
     *) echo $((5 << 20)) ;;
     esac
 }
