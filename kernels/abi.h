@@ -10,15 +10,14 @@
  * Staging of one rank (one cuMemAlloc allocation, written by the peers, read by the owner):
  *
  *   0                      epoch words, one per block, all equal between kernels
- *   OH_FLAG_OFFSET         flags of two-shot push: [phase][block][source rank]
- *   OH_LL_OFFSET           LL slots, 2 x OH_LL_SLOT_BYTES; only LL words (data, flag) ever live here
- *   OH_MARKER_OFFSET       marker slots, 2 x { scatter area, gather area } of OH_MARKER_SCATTER_BYTES; OH_MARKER
- *                          everywhere between kernels, but for words on their way
- *   OH_PUSH_OFFSET         scatter area and gather area of two-shot push, of OH_PUSH_ROUND_BYTES; plain data
- *   OH_ESCAPE_OFFSET       escape cells, a byte for each word of the marker slots; 0 between kernels, but for those on
- *                          their way
+ *   OH_ONESHOT_OFFSET      words of one-shot: 2 slots of OH_ONESHOT_BYTES
+ *   OH_TWOSHOT_OFFSET      words of two-shot: 2 slots x { scatter area, gather area } of OH_TWOSHOT_BYTES
+ *   OH_ESCAPE_OFFSET       escape cells, a byte for each word of these; 0 between kernels, but for those on their way
  *
- * Why two slots, and one pair of push areas, are enough without a closing barrier: doc/design.md, "Epochs".
+ * Words (from OH_MARKER_OFFSET to OH_ESCAPE_OFFSET) hold OH_MARKER between kernels, but for those on their way. An area
+ * is made of rows, one from each peer in the order of ranks.
+ *
+ * Why two slots are enough without a closing barrier: doc/design.md, "Epochs".
  */
 /* clang-format on */
 #ifndef OH_KERNELS_ABI_H_
@@ -31,20 +30,17 @@
 #define OH_MAX_THREADS 512
 
 #define OH_EPOCH_OFFSET 0u
-#define OH_FLAG_OFFSET 4096u
-#define OH_FLAG_PHASES 2
-#define OH_LL_OFFSET 65536u
-#define OH_LL_SLOT_BYTES (2u << 20)
-#ifndef OH_MARKER_SCATTER_BYTES /* the kernel unit test makes these two small, to have many rounds */
-#define OH_MARKER_SCATTER_BYTES (4u << 20)
+#define OH_MARKER_OFFSET 4096u
+#ifndef OH_ONESHOT_BYTES /* the kernels' tests make these two small, to have many rounds */
+#define OH_ONESHOT_BYTES (2u << 20)
 #endif
-#ifndef OH_PUSH_ROUND_BYTES
-#define OH_PUSH_ROUND_BYTES (4u << 20)
+#ifndef OH_TWOSHOT_BYTES
+#define OH_TWOSHOT_BYTES (6u << 20)
 #endif
-#define OH_MARKER_OFFSET (OH_LL_OFFSET + 2u * OH_LL_SLOT_BYTES)
-#define OH_PUSH_OFFSET (OH_MARKER_OFFSET + 4u * OH_MARKER_SCATTER_BYTES)
-#define OH_ESCAPE_OFFSET (OH_PUSH_OFFSET + 2u * OH_PUSH_ROUND_BYTES)
-#define OH_STAGING_BYTES (OH_ESCAPE_OFFSET + 4u * OH_MARKER_SCATTER_BYTES / OH_WORD_BYTES)
+#define OH_ONESHOT_OFFSET OH_MARKER_OFFSET
+#define OH_TWOSHOT_OFFSET (OH_ONESHOT_OFFSET + 2u * OH_ONESHOT_BYTES)
+#define OH_ESCAPE_OFFSET (OH_TWOSHOT_OFFSET + 4u * OH_TWOSHOT_BYTES)
+#define OH_STAGING_BYTES (OH_ESCAPE_OFFSET + (OH_ESCAPE_OFFSET - OH_MARKER_OFFSET) / OH_WORD_BYTES)
 
 /*
  * What an empty marker word holds: as a floating-point number of any width, and as a pair or four of them, NaNs that no
@@ -56,18 +52,10 @@
 #define OH_KEY_LOW 0x5c9e31a7u
 #define OH_KEY_HIGH 0xa34db86eu
 
-/*
- * Epochs count rounds of data exchange on one communicator, the same number on every rank. Kept modulo 2^31, so that
- * the flag of an epoch (top bit set) is never the zero of cleared memory and slot parity survives the wrap.
- */
-#define OH_EPOCH_MASK 0x7fffffffu
-#define OH_FLAG_BIT 0x80000000u
-/* A sweep (clearing what has not been written for long) happens in the two epochs that follow each multiple. */
-#define OH_SWEEP_PERIOD (1u << 30)
+/* Epochs count rounds of data exchange on one communicator, the same number on every rank. They choose the slot. */
 
-/* Words in staging memory are 16 bytes; an LL word (data, flag, data, flag) carries 8 bytes of the message. */
+/* Words in staging memory. */
 #define OH_WORD_BYTES 16u
-#define OH_LL_WORD_PAYLOAD 8u
 
 /* No message is larger, so that words of it are counted in 32 bits. */
 #define OH_MESSAGE_BYTES (1u << 30)

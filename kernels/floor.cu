@@ -60,13 +60,13 @@ OH_DEVICE void floor_write(const oh_kernel_args &args)
     const uint64_t step = (uint64_t)oh_blocks() * oh_threads();
     for (uint64_t i = (uint64_t)oh_block() * oh_threads() + oh_thread(); i < words; i += step) {
         for (uint32_t j = 1; j < args.nranks; j++) {
-            oh_push_store(args.staging[j] + OH_FLOOR_DATA + args.rank * args.count + i * OH_WORD_BYTES,
+            oh_user_store(args.staging[j] + OH_FLOOR_DATA + args.rank * args.count + i * OH_WORD_BYTES,
                           {{(uint32_t)i, args.rank, 0, 0}});
         }
     }
     oh_grid_release();
 }
 
-OH_KERNEL(oh_floor_empty, oh_kernel_args, floor_empty)
-OH_KERNEL(oh_floor_exchange, oh_kernel_args, floor_exchange)
-OH_KERNEL(oh_floor_write, oh_kernel_args, floor_write)
+OH_KERNEL(oh_floor_empty, 2, oh_kernel_args, floor_empty)
+OH_KERNEL(oh_floor_exchange, 2, oh_kernel_args, floor_exchange)
+OH_KERNEL(oh_floor_write, 2, oh_kernel_args, floor_write)

@@ -5,11 +5,9 @@
  * The kernels are written against these functions only. test/simnode/primitives_cpu.h gives the same functions for
  * the CPU (one thread per block), so that the same kernel source runs where there is no GPU.
  *
- * Memory order, GPU side: a 16-byte LL word is stored and loaded as one relaxed system-scope vector access, and each
- * 8-byte half carries its own flag, so a reader that sees the flag sees the data beside it (the assumption of NCCL's
- * LL protocol: 8-byte accesses are not torn). Each 32-bit part of a marker word, for integers and 64-bit elements each
- * 8-byte half, tells by itself whether it has come, so tearing between them does no harm. Push data are plain stores,
- * ordered by oh_flag_store (release) which pairs with oh_flag_load (acquire).
+ * Memory order, GPU side: a marker word is stored and loaded as one relaxed system-scope vector access. Each 32-bit
+ * part of it, for integers and 64-bit elements each 8-byte half, tells by itself whether it has come, so tearing
+ * between them does no harm (8-byte accesses are not torn, which NCCL's LL protocol assumes as well).
  */
 #ifndef OH_KERNELS_PRIMITIVES_CUH_
 #define OH_KERNELS_PRIMITIVES_CUH_
@@ -36,16 +34,17 @@
 #define OH_NO_FP8 /* no instructions for it, and NCCL takes it from compute capability 9.0 on */
 #endif
 
-/* A kernel entry point: name, type of its parameter, and body, a function of a constant reference to that. */
-#define OH_KERNEL(name_, args_t_, ...)                                                                                 \
-    extern "C" __global__ void __launch_bounds__(OH_MAX_THREADS) name_(const __grid_constant__ args_t_ args)           \
+/*
+ * A kernel entry point: name, number of ranks that it is compiled for, type of its parameter, and body, a function of a
+ * constant reference to that. Registers are such that the kernels of several communicators fit on a GPU together; where
+ * there are more ranks, grids are smaller (oh_plan_grid_threads).
+ */
+#define OH_KERNEL(name_, ranks_, args_t_, ...)                                                                         \
+    extern "C" __global__ void __launch_bounds__(OH_MAX_THREADS, ranks_ > 4 ? 1 : 2)                                   \
+        name_(const __grid_constant__ args_t_ args)                                                                    \
     {                                                                                                                  \
         __VA_ARGS__(args);                                                                                             \
     }
-
-struct oh_word8 {
-    uint32_t w[2];
-};
 
 struct alignas(16) oh_word16 {
     uint32_t w[4];
@@ -66,6 +65,12 @@ OH_DEVICE void oh_hesitate()
         __nanosleep(random >> 8 & (random >> 28 == 0 ? 0x1ffffu : 0x0fffu));
     }
 #endif
+}
+
+/* Makes the compiler have this value here, and not later when time counts. */
+OH_DEVICE void oh_settle(uint32_t *value)
+{
+    asm volatile("" : "+r"(*value));
 }
 
 OH_DEVICE uint32_t oh_block()
@@ -94,13 +99,6 @@ OH_DEVICE void oh_block_sync()
     __syncthreads();
 }
 
-/* Barrier of the block that also tells whether `condition` held in any thread. */
-OH_DEVICE bool oh_block_any(bool condition)
-{
-    oh_hesitate();
-    return __syncthreads_or(condition);
-}
-
 /*
  * Programmatic launch (sm_90): a kernel may be brought onto the GPU before the one in front of it in the stream has
  * ended. oh_grid_wait waits until that one has ended and its writes are visible; nothing that another kernel writes
@@ -120,26 +118,6 @@ OH_DEVICE void oh_grid_release()
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
-}
-
-OH_DEVICE void oh_ll_store(char *at, const oh_word8 &data, uint32_t flag)
-{
-    oh_hesitate();
-    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(data.w[0]), "r"(flag),
-                 "r"(data.w[1]), "r"(flag)
-                 : "memory");
-}
-
-/* Loads an LL word; true when both halves carry `flag`. */
-OH_DEVICE bool oh_ll_load(const char *at, oh_word8 *data, uint32_t flag)
-{
-    uint32_t flag0, flag1;
-    oh_hesitate();
-    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(data->w[0]), "=r"(flag0), "=r"(data->w[1]), "=r"(flag1)
-                 : "l"(at)
-                 : "memory");
-    return flag0 == flag && flag1 == flag;
 }
 
 OH_DEVICE void oh_marker_store(char *at, const oh_word16 &data)
@@ -179,32 +157,6 @@ OH_DEVICE uint32_t oh_cell_load(const char *at)
     return value;
 }
 
-OH_DEVICE void oh_push_store(char *at, const oh_word16 &data)
-{
-    oh_hesitate();
-    *reinterpret_cast<uint4 *>(at) = make_uint4(data.w[0], data.w[1], data.w[2], data.w[3]);
-}
-
-/* Cached in L2 only: another GPU writes these lines. */
-OH_DEVICE oh_word16 oh_push_load(const char *at)
-{
-    uint4 v = __ldcg(reinterpret_cast<const uint4 *>(at));
-    return {{v.x, v.y, v.z, v.w}};
-}
-
-OH_DEVICE void oh_flag_store(char *at, uint32_t flag)
-{
-    oh_hesitate();
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(flag) : "memory");
-}
-
-OH_DEVICE uint32_t oh_flag_load(const char *at)
-{
-    uint32_t flag;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(flag) : "l"(at) : "memory");
-    return flag;
-}
-
 /* Words that only kernels of this GPU and the host touch: epochs and the abort word. */
 OH_DEVICE uint32_t oh_word_load(const void *at)
 {
@@ -227,27 +179,11 @@ OH_DEVICE void oh_spin_pause()
 {
 }
 
-/* User buffers: a word of 8 or 16 bytes, or one element. */
-OH_DEVICE void oh_user_load(const char *at, oh_word8 *data)
-{
-    uint2 v = *reinterpret_cast<const uint2 *>(at);
-    *data = {{v.x, v.y}};
-}
-
+/* User buffers. */
 OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
 {
     uint4 v = *reinterpret_cast<const uint4 *>(at);
     *data = {{v.x, v.y, v.z, v.w}};
-}
-
-OH_DEVICE void oh_user_prefetch(const char *at)
-{
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
-}
-
-OH_DEVICE void oh_user_store(char *at, const oh_word8 &data)
-{
-    *reinterpret_cast<uint2 *>(at) = make_uint2(data.w[0], data.w[1]);
 }
 
 OH_DEVICE void oh_user_store(char *at, const oh_word16 &data)

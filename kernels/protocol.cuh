@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * protocol.cuh - what the algorithms share: a message seen as words, epochs, waiting, and the sweep
+ * protocol.cuh - what the algorithms share: a message seen as words, epochs, and waiting
  */
 #ifndef OH_KERNELS_PROTOCOL_CUH_
 #define OH_KERNELS_PROTOCOL_CUH_
@@ -11,22 +11,19 @@
  * A call's local buffers as rows of words. The pointers may have any alignment of the element, and the last word may be
  * partly outside the message; both are this rank's own affair and leave no trace in what the peers see.
  */
-template <class Type, class Word> struct oh_message {
+template <class Type> struct oh_message {
     typedef typename Type::element element;
-    static const uint32_t per_word = sizeof(Word) / sizeof(element);
+    static const uint32_t per_word = OH_WORD_BYTES / sizeof(element);
 
     const char *sendbuff;
     char *recvbuff;
     uint64_t count;
 
-    explicit OH_DEVICE_METHOD oh_message(const oh_kernel_args &args)
-        : sendbuff(static_cast<const char *>(args.sendbuff)), recvbuff(static_cast<char *>(args.recvbuff)),
-          count(args.count)
-    {
-    }
-    explicit OH_DEVICE_METHOD oh_message(const oh_list_item &item)
-        : sendbuff(static_cast<const char *>(item.sendbuff)), recvbuff(static_cast<char *>(item.recvbuff)),
-          count(item.count)
+    /* call: struct oh_kernel_args or oh_list_item */
+    template <class Call>
+    explicit OH_DEVICE_METHOD oh_message(const Call &call)
+        : sendbuff(static_cast<const char *>(call.sendbuff)), recvbuff(static_cast<char *>(call.recvbuff)),
+          count(call.count)
     {
     }
 
@@ -37,12 +34,12 @@ template <class Type, class Word> struct oh_message {
 
     OH_DEVICE_METHOD bool whole(const char *base, uint64_t i) const
     {
-        return reinterpret_cast<uintptr_t>(base) % sizeof(Word) == 0 && (i + 1) * per_word <= count;
+        return reinterpret_cast<uintptr_t>(base) % OH_WORD_BYTES == 0 && (i + 1) * per_word <= count;
     }
 
     /* Element k of a word. Shifts keep a word in registers; copying through an array of elements put it into local
      * memory (nvcc 13.0). */
-    static OH_INLINE element take(const Word &word, uint32_t k)
+    static OH_INLINE element take(const oh_word16 &word, uint32_t k)
     {
         if constexpr (sizeof(element) == 8) {
             return word.w[2 * k] | (uint64_t)word.w[2 * k + 1] << 32;
@@ -51,7 +48,7 @@ template <class Type, class Word> struct oh_message {
             return (element)(word.w[k / per_32] >> (k % per_32 * 8 * sizeof(element)));
         }
     }
-    static OH_INLINE void put(Word *word, uint32_t k, element value)
+    static OH_INLINE void put(oh_word16 *word, uint32_t k, element value)
     {
         if constexpr (sizeof(element) == 8) {
             word->w[2 * k] = (uint32_t)value;
@@ -63,17 +60,17 @@ template <class Type, class Word> struct oh_message {
     }
 
     /* Word i of what this rank sends; zeros where there is no message. */
-    OH_DEVICE_METHOD Word load(uint64_t i) const
+    OH_DEVICE_METHOD oh_word16 load(uint32_t i) const
     {
-        Word word;
+        oh_word16 word;
         if (__builtin_expect(whole(sendbuff, i), 1)) {
-            oh_user_load(sendbuff + i * sizeof(Word), &word);
+            oh_user_load(sendbuff + (uint64_t)i * OH_WORD_BYTES, &word);
             return word;
         }
-        word = Word();
+        word = oh_word16();
         OH_UNROLL
         for (uint32_t k = 0; k < per_word; k++) {
-            const uint64_t at = i * per_word + k;
+            const uint64_t at = (uint64_t)i * per_word + k;
             if (at < count) {
                 put(&word, k, reinterpret_cast<const element *>(sendbuff)[at]);
             }
@@ -81,24 +78,16 @@ template <class Type, class Word> struct oh_message {
         return word;
     }
 
-    /* Brings word i near, if there is one. */
-    OH_DEVICE_METHOD void prefetch(uint64_t i) const
-    {
-        if (i < words()) {
-            oh_user_prefetch(sendbuff + i * sizeof(Word));
-        }
-    }
-
     /* Word i of the result. */
-    OH_DEVICE_METHOD void store(uint64_t i, const Word &word) const
+    OH_DEVICE_METHOD void store(uint32_t i, const oh_word16 &word) const
     {
         if (__builtin_expect(whole(recvbuff, i), 1)) {
-            oh_user_store(recvbuff + i * sizeof(Word), word);
+            oh_user_store(recvbuff + (uint64_t)i * OH_WORD_BYTES, word);
             return;
         }
         OH_UNROLL
         for (uint32_t k = 0; k < per_word; k++) {
-            const uint64_t at = i * per_word + k;
+            const uint64_t at = (uint64_t)i * per_word + k;
             if (at < count) {
                 reinterpret_cast<element *>(recvbuff)[at] = take(word, k);
             }
@@ -106,9 +95,48 @@ template <class Type, class Word> struct oh_message {
     }
 };
 
-/* The same of several calls: words of the message that they make together. */
-template <class Type, class Word> struct oh_message_list {
-    static const uint32_t per_list_word = OH_WORD_BYTES / sizeof(Word);
+/* A message of whole, aligned words, as most are: the same, an instruction for each load and store. */
+template <class Type> struct oh_whole_message {
+    static const uint32_t per_word = OH_WORD_BYTES / sizeof(typename Type::element);
+
+    const char *sendbuff;
+    char *recvbuff;
+    uint32_t count; /* words */
+
+    template <class Call>
+    explicit OH_DEVICE_METHOD oh_whole_message(const Call &call)
+        : sendbuff(static_cast<const char *>(call.sendbuff)), recvbuff(static_cast<char *>(call.recvbuff)),
+          count((uint32_t)(call.count / per_word))
+    {
+    }
+    template <class Call> static OH_INLINE bool fits(const Call &call)
+    {
+        const uintptr_t buffers =
+            reinterpret_cast<uintptr_t>(call.sendbuff) | reinterpret_cast<uintptr_t>(call.recvbuff);
+        return ((uint32_t)buffers % OH_WORD_BYTES | (uint32_t)call.count % per_word) == 0;
+    }
+    OH_DEVICE_METHOD uint32_t words() const
+    {
+        return count;
+    }
+    OH_DEVICE_METHOD oh_word16 load(uint32_t i) const
+    {
+        oh_word16 word = oh_word16();
+        if (i < count) {
+            oh_user_load(sendbuff + (uint64_t)i * OH_WORD_BYTES, &word);
+        }
+        return word;
+    }
+    OH_DEVICE_METHOD void store(uint32_t i, const oh_word16 &word) const
+    {
+        if (i < count) {
+            oh_user_store(recvbuff + (uint64_t)i * OH_WORD_BYTES, word);
+        }
+    }
+};
+
+/* Several calls: words of the message that they make together. */
+template <class Type> struct oh_message_list {
     const oh_kernel_list_args &list;
 
     explicit OH_DEVICE_METHOD oh_message_list(const oh_kernel_list_args &list_args) : list(list_args)
@@ -116,7 +144,7 @@ template <class Type, class Word> struct oh_message_list {
     }
     OH_DEVICE_METHOD uint32_t words() const
     {
-        return list.words * per_list_word;
+        return list.words;
     }
     /* The call that word i belongs to: the last that begins at or before it. */
     OH_DEVICE_METHOD const oh_list_item &item(uint32_t i) const
@@ -124,7 +152,7 @@ template <class Type, class Word> struct oh_message_list {
         uint32_t low = 0, high = list.calls;
         while (high - low > 1) {
             const uint32_t middle = (low + high) / 2;
-            if (list.item[middle].first_word * per_list_word <= i) {
+            if (list.item[middle].first_word <= i) {
                 low = middle;
             } else {
                 high = middle;
@@ -132,15 +160,19 @@ template <class Type, class Word> struct oh_message_list {
         }
         return list.item[low];
     }
-    OH_DEVICE_METHOD Word load(uint64_t i) const
+    OH_DEVICE_METHOD oh_word16 load(uint32_t i) const
     {
-        const oh_list_item &it = item((uint32_t)i);
-        return oh_message<Type, Word>(it).load(i - it.first_word * per_list_word);
+        oh_word16 word = oh_word16();
+        if (i < list.words) {
+            const oh_list_item &it = item(i);
+            word = oh_message<Type>(it).load(i - (uint32_t)it.first_word);
+        }
+        return word;
     }
-    OH_DEVICE_METHOD void store(uint64_t i, const Word &word) const
+    OH_DEVICE_METHOD void store(uint32_t i, const oh_word16 &word) const
     {
-        const oh_list_item &it = item((uint32_t)i);
-        oh_message<Type, Word>(it).store(i - it.first_word * per_list_word, word);
+        const oh_list_item &it = item(i);
+        oh_message<Type>(it).store(i - (uint32_t)it.first_word, word);
     }
 };
 
@@ -153,12 +185,21 @@ OH_DEVICE const oh_kernel_args &oh_base(const oh_kernel_list_args &args)
 {
     return args.base;
 }
-template <class Args, class Type, class Word> struct oh_message_of;
-template <class Type, class Word> struct oh_message_of<oh_kernel_args, Type, Word> {
-    typedef oh_message<Type, Word> message;
+/* The only call, where it is one. */
+OH_DEVICE const oh_kernel_args *oh_only_call(const oh_kernel_args &args)
+{
+    return &args;
+}
+OH_DEVICE const oh_list_item *oh_only_call(const oh_kernel_list_args &args)
+{
+    return args.calls == 1 ? &args.item[0] : NULL;
+}
+template <class Args, class Type> struct oh_message_of;
+template <class Type> struct oh_message_of<oh_kernel_args, Type> {
+    typedef oh_message<Type> message;
 };
-template <class Type, class Word> struct oh_message_of<oh_kernel_list_args, Type, Word> {
-    typedef oh_message_list<Type, Word> message;
+template <class Type> struct oh_message_of<oh_kernel_list_args, Type> {
+    typedef oh_message_list<Type> message;
 };
 
 /*
@@ -178,9 +219,10 @@ template <class Type, class Word> struct oh_message_of<oh_kernel_list_args, Type
 #define OH_ESCAPE_LOW (OH_MARKER - 1)
 #define OH_CELL_FULL 4u /* beside a bit for each half */
 
-OH_DEVICE uint32_t oh_marker_slot(uint32_t epoch)
+/* A row of an area in rank `owner`'s staging: that of what `source` sends. */
+OH_DEVICE uint32_t oh_row(uint32_t owner, uint32_t source)
 {
-    return OH_MARKER_OFFSET + (epoch & 1) * 2 * OH_MARKER_SCATTER_BYTES;
+    return source - (source > owner ? 1 : 0);
 }
 
 /* The escape cell of the marker word at an offset in staging. */
@@ -229,23 +271,19 @@ template <class Type> struct oh_marked {
     }
 };
 
-/*
- * Takes the marker word at an offset in this rank's staging as it has travelled; true when all of it has come. Without
- * a branch: polls look at several at a time (oh_poll).
- */
-template <class Type> OH_DEVICE bool oh_marker_take(const char *staging, uint32_t offset, oh_word16 *word)
+/* All of a word, as it has travelled, has come. */
+template <class Type> OH_DEVICE bool oh_is_here(const oh_word16 &word)
 {
     bool here = true;
-    oh_marker_load(staging + offset, word);
     if constexpr (Type::has_marker) {
         OH_UNROLL
         for (int k = Type::part_words - 1; k < 4; k += Type::part_words) {
-            here &= word->w[k] != OH_MARKER;
+            here &= word.w[k] != OH_MARKER;
         }
     } else {
         OH_UNROLL
         for (int k = 0; k < 4; k += 2) {
-            here &= (word->w[k] & word->w[k + 1]) != OH_MARKER;
+            here &= (word.w[k] & word.w[k + 1]) != OH_MARKER;
         }
     }
     return here;
@@ -278,7 +316,10 @@ OH_DEVICE uint32_t oh_peer_rank(const oh_kernel_args &args, uint32_t nranks, uin
     return rank >= nranks ? rank - nranks : rank;
 }
 
-/* Epoch of the last round that this communicator finished on this rank. Every block has its own copy of the word. */
+/*
+ * Epoch of the last round that this communicator finished on this rank, the same number on all ranks; all but its
+ * parity is for reports. Every block has its own copy of the word.
+ */
 OH_DEVICE uint32_t oh_epoch_last(const oh_kernel_args &args)
 {
     return oh_word_load(args.staging[0] + OH_EPOCH_OFFSET + oh_block() * sizeof(uint32_t));
@@ -308,27 +349,15 @@ struct oh_patience {
     }
 };
 
-/*
- * Looks at the words `from` to nranks-1 together until all have come: look(k, source) takes word k from the row of
- * `source` and tells whether it is there. False: aborted. Where a kernel has room for more ranks than there are, it
- * looks at the row `spare` once more: a branch would make each load wait for the one before.
- */
-template <int from, int most, class Look>
-OH_DEVICE bool oh_poll(const oh_kernel_args &args, int nranks, int spare, oh_patience *patience, Look look)
+/* Until look() finds all that it looks at. False: aborted. */
+template <class Look> OH_DEVICE bool oh_poll(const oh_kernel_args &args, oh_patience *patience, Look look)
 {
-    for (;;) {
-        bool ready = true;
-        OH_UNROLL
-        for (int k = from; k < most; k++) {
-            ready &= look(k, k < nranks ? k : spare);
-        }
-        if (ready) {
-            return true;
-        }
+    while (!look()) {
         if (patience->lost(args)) {
             return false;
         }
     }
+    return true;
 }
 
 OH_DEVICE bool oh_is_escape(const oh_word16 &word, int k)
@@ -362,10 +391,106 @@ OH_DEVICE bool oh_marker_decode(const oh_kernel_args &args, uint32_t offset, oh_
     return true;
 }
 
-OH_DEVICE uint32_t oh_epoch_after(uint32_t epoch)
-{
-    return (epoch + 1) & OH_EPOCH_MASK;
-}
+/*
+ * What the peers send: rows of an area of this rank's staging. Words of a place are numbered by rank where `from` is 0,
+ * this rank's own among them, and where it is 1 by peer: word k is from the rank whose staging stands at args.staging[k].
+ */
+template <class Type, int ranks, int from> struct oh_inbox {
+    const oh_kernel_args &args;
+    const int nranks;
+    uint32_t row[ranks]; /* offset of the row of word k, there before it is needed (oh_settle) */
+
+    OH_DEVICE_METHOD oh_inbox(const oh_kernel_args &kernel_args, int n, uint32_t row_bytes)
+        : args(kernel_args), nranks(n)
+    {
+        OH_UNROLL
+        for (int k = from; k < ranks; k++) {
+            row[k] = oh_row(args.rank, source(k)) * row_bytes;
+            oh_settle(&row[k]);
+        }
+    }
+    /* Where a kernel has room for more ranks than there are, it looks at a row once more: a branch would make each load
+     * wait for the one before. */
+    OH_DEVICE_METHOD uint32_t source(int k) const
+    {
+        return from == 0 && k < nranks ? (uint32_t)k : oh_peer_rank(args, nranks, from == 1 && k < nranks ? k : 1);
+    }
+    OH_DEVICE_METHOD bool is_own(int k) const
+    {
+        return from == 0 && source(k) == args.rank;
+    }
+    /* Looks at the words of a place; this rank's is `mine`. A poll looks at all that it waits for (look), and then at what
+     * it has seen (has_all): a test between would make each load wait for the one before. */
+    OH_DEVICE_METHOD void look(uint32_t at, const oh_word16 &mine, oh_word16 (&word)[ranks]) const
+    {
+        OH_UNROLL
+        for (int k = from; k < ranks; k++) {
+            oh_word16 one = mine; /* stored to word in one place: else its index would be dynamic */
+            if (!is_own(k)) {
+                oh_marker_load(args.staging[0] + at + row[k], &one);
+            }
+            word[k] = one;
+        }
+    }
+    OH_DEVICE_METHOD bool has_all(const oh_word16 (&word)[ranks]) const
+    {
+        bool all = true;
+        OH_UNROLL
+        for (int k = from; k < ranks; k++) {
+            all &= is_own(k) | oh_is_here<Type>(word[k]);
+        }
+        return all;
+    }
+    /* Turns words that have come into what was sent. False: aborted. */
+    OH_DEVICE_METHOD bool decode(uint32_t at, oh_patience *patience, oh_word16 (&word)[ranks]) const
+    {
+        bool good = true;
+        oh_each<from, ranks>(nranks, [&](int k) {
+            if (!is_own(k)) {
+                good = good && oh_marker_decode<Type>(args, at + row[k], patience, &word[k]);
+            }
+        });
+        return good;
+    }
+    /* Makes the places of words that were decoded empty again. */
+    OH_DEVICE_METHOD void empty(uint32_t at, const oh_word16 (&word)[ranks]) const
+    {
+        oh_each<from, ranks>(nranks, [&](int k) {
+            if (!is_own(k)) {
+                oh_marker_empty<Type>(args.staging[0], at + row[k], word[k]);
+            }
+        });
+    }
+};
+
+/* Where this rank sends to: of the same area of each peer's staging, its row there. */
+template <class Type, int ranks> struct oh_outbox {
+    const oh_kernel_args &args;
+    const int nranks;
+    uint32_t row[ranks];
+
+    OH_DEVICE_METHOD oh_outbox(const oh_kernel_args &kernel_args, int n, uint32_t row_bytes)
+        : args(kernel_args), nranks(n)
+    {
+        oh_each<1, ranks>(nranks, [&](int j) {
+            row[j] = oh_row(oh_peer_rank(args, nranks, j), args.rank) * row_bytes;
+            oh_settle(&row[j]);
+        });
+    }
+    /* One word (oh_unmarked) to all. */
+    OH_DEVICE_METHOD void send(uint32_t at, const oh_word16 &word) const
+    {
+        const oh_marked<Type> sent(word);
+        oh_each<1, ranks>(nranks, [&](int j) { sent.store(args.staging[j], at + row[j]); });
+    }
+    /* Word j to the peer whose staging stands at args.staging[j]. */
+    OH_DEVICE_METHOD void send_each(uint32_t at, const oh_word16 (&word)[ranks]) const
+    {
+        oh_each<1, ranks>(nranks, [&](int j) {
+            oh_marked<Type>(oh_unmarked<Type>(word[j])).store(args.staging[j], at + row[j]);
+        });
+    }
+};
 
 /*
  * Ends the kernel: writes the epoch into the words b, b + blocks, b + 2 blocks, ... So after any kernel all
@@ -381,47 +506,6 @@ OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch)
     }
 }
 
-OH_DEVICE char *oh_flag_at(char *staging, int phase, uint32_t block, uint32_t rank)
-{
-    return staging + OH_FLAG_OFFSET + ((phase * OH_MAX_BLOCKS + block) * OH_MAX_RANKS + rank) * sizeof(uint32_t);
-}
-
-/*
- * Flags are 31-bit epochs, so a flag left standing for exactly 2^31 rounds would look new. Twice in that span every
- * rank clears what it could still hold: the LL slot that this round does not use, and the push flags of blocks that
- * this round does not use (`flag_blocks` and up). Two rounds running, so that both slots get their turn.
- *
- * Why nothing new is cleared: a peer writes there only in its next round, for which it needs data of this round from
- * each of the `active` blocks here, and a block sends only after its own part of the sweep (the barrier below).
- * Blocks that send nothing in this round must not sweep. The argument is spelt out in doc/design.md, "Epochs".
- */
-OH_DEVICE void oh_sweep(const oh_kernel_args &args, uint32_t epoch, uint32_t active, uint32_t flag_blocks)
-{
-    if ((epoch & (OH_SWEEP_PERIOD - 1)) > 1 || oh_block() >= active) {
-        return;
-    }
-    char *slot = args.staging[0] + OH_LL_OFFSET + ((epoch + 1) & 1) * OH_LL_SLOT_BYTES;
-    uint32_t first = oh_block() * oh_threads() + oh_thread();
-    uint32_t step = active * oh_threads();
-    for (uint32_t i = first; i < OH_LL_SLOT_BYTES / OH_WORD_BYTES; i += step) {
-        oh_ll_store(slot + i * OH_WORD_BYTES, oh_word8(), 0);
-    }
-    uint32_t per_phase = (OH_MAX_BLOCKS - flag_blocks) * OH_MAX_RANKS;
-    for (uint32_t i = first; i < OH_FLAG_PHASES * per_phase; i += step) {
-        oh_word_store(oh_flag_at(args.staging[0], i / per_phase, flag_blocks, 0) + (i % per_phase) * sizeof(uint32_t),
-                      0);
-    }
-    oh_fence_system();
-    oh_block_sync();
-}
-
-/* Of a loop over `words` words spread over the grid: the number of blocks that get at least one. */
-OH_DEVICE uint32_t oh_active_blocks(uint32_t words)
-{
-    uint32_t blocks = (words + oh_threads() - 1) / oh_threads();
-    return blocks < oh_blocks() ? blocks : oh_blocks();
-}
-
 /* Kernels for one type: the sum; any op; any op for a list of calls. */
 #define OH_SUM_KERNELS(algorithm_, type_)                                                                              \
     OH_SUM_KERNEL(algorithm_, type_, 2)                                                                                \
@@ -432,7 +516,7 @@ OH_DEVICE uint32_t oh_active_blocks(uint32_t words)
     OH_SUM_KERNEL(algorithm_, type_, 7)                                                                                \
     OH_SUM_KERNEL(algorithm_, type_, 8)
 #define OH_SUM_KERNEL(algorithm_, type_, n_)                                                                           \
-    OH_KERNEL(oh_##algorithm_##_sum_##type_##_n##n_, oh_kernel_args,                                                   \
+    OH_KERNEL(oh_##algorithm_##_sum_##type_##_n##n_, n_, oh_kernel_args,                                                   \
               algorithm_<oh_sum_of<oh_##type_, n_>, oh_kernel_args>)
 
 /* x_(algorithm, type, suffix, number of ranks, is it exact) for the kernels that read the op from their arguments */
@@ -442,12 +526,12 @@ OH_DEVICE uint32_t oh_active_blocks(uint32_t words)
 
 #define OH_ANY_KERNELS(algorithm_, type_) OH_EACH_ANY_RANKS(OH_ANY_KERNEL, algorithm_, type_)
 #define OH_ANY_KERNEL(algorithm_, type_, suffix_, n_, fixed_)                                                          \
-    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_, oh_kernel_args,                                               \
+    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_, n_, oh_kernel_args,                                               \
               algorithm_<oh_any_of<oh_##type_, n_, fixed_>, oh_kernel_args>)
 
 #define OH_LIST_KERNELS(algorithm_, type_) OH_EACH_ANY_RANKS(OH_LIST_KERNEL, algorithm_, type_)
 #define OH_LIST_KERNEL(algorithm_, type_, suffix_, n_, fixed_)                                                         \
-    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_##_list, oh_kernel_list_args,                                   \
+    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_##_list, n_, oh_kernel_list_args,                                   \
               algorithm_<oh_any_of<oh_##type_, n_, fixed_>, oh_kernel_list_args>)
 
 /* X(algorithm, type) for the types of one kind */

@@ -38,12 +38,9 @@ extern "C" {
 
 /* Kernels that can serve a call; the order is part of the API. */
 enum onehop_algorithm {
-    ONEHOP_ONESHOT_LL = 0,
-    ONEHOP_TWOSHOT_LL = 1,
-    ONEHOP_TWOSHOT_PUSH = 2,
-    ONEHOP_ONESHOT_MARKER = 3,
-    ONEHOP_TWOSHOT_MARKER = 4,
-    ONEHOP_ALGORITHMS = 5
+    ONEHOP_ONESHOT = 0,
+    ONEHOP_TWOSHOT = 1,
+    ONEHOP_ALGORITHMS = 2
 };
 
 /* Why a call went to NCCL; the order is part of the API. Words for each: onehopReasonText. */

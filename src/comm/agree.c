@@ -142,7 +142,7 @@ static bool publish_table(struct oh_setup *setup)
     oh_plan_table_wish(&table, max_bytes, forced);
     table.fp8 = setup->gpu.compute_major >= FP8_COMPUTE_MAJOR;
     meeting->table = table;
-    meeting->init_epoch = (uint32_t)oh_env_number(OH_ENV_INIT_EPOCH, false, OH_EPOCH_MASK, 1);
+    meeting->init_epoch = (uint32_t)oh_env_number(OH_ENV_INIT_EPOCH, false, UINT32_MAX, 1);
     return oh_plan_table_end(&table) > 0;
 }
 
@@ -268,7 +268,7 @@ static void prepare(struct oh_setup *setup)
         return;
     }
     end_lap(setup, OH_LAP_KERNELS);
-    if (oh_staging_finish(&comm->staging, meeting->init_epoch & OH_EPOCH_MASK) != ncclSuccess) {
+    if (oh_staging_finish(&comm->staging, meeting->init_epoch) != ncclSuccess) {
         give_up_because(setup, "the staging memory cannot be cleared on GPU %s", setup->gpu.bus_id);
         return;
     }

@@ -17,11 +17,11 @@ static inline uint32_t oh_what(int algorithm, ncclDataType_t type, enum oh_kerne
     return (uint32_t)algorithm | (uint32_t)type << 8 | (uint32_t)op << 16;
 }
 
-/* The same in words, with the number of elements: "sum of 5 x float32, oneshot_ll". Takes any values. */
+/* The same in words, with the number of elements: "sum of 5 x float32, oneshot". Takes any values. */
 #define OH_WHAT_TEXT 96
 void oh_what_text(uint32_t what, uint64_t count, char *text_p);
 
-/* Who a rank is, and how far: "rank 2 (pid 7, 16 calls, the last a sum of 5 x float32, oneshot_ll)". */
+/* Who a rank is, and how far: "rank 2 (pid 7, 16 calls, the last a sum of 5 x float32, oneshot)". */
 #define OH_RANK_TEXT 256
 void oh_rank_text(const struct oh_comm *comm, uint32_t rank, char *text_p);
 

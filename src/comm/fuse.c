@@ -7,17 +7,12 @@ static uint64_t words_of(const struct oh_call *call)
     return (call->count * oh_type_size(call->type) + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
 }
 
-static bool is_one_shot(uint32_t algorithm)
+/* The first row that carries so many words in one shot; NULL: none. */
+static const struct oh_plan_row *row_for(const struct oh_plan_table *table, uint64_t words)
 {
-    return algorithm == ONEHOP_ONESHOT_LL || algorithm == ONEHOP_ONESHOT_MARKER;
-}
-
-/* The first row of a one-shot algorithm that carries so many words of that type; NULL: none. */
-static const struct oh_plan_row *row_for(const struct oh_plan_table *table, ncclDataType_t type, uint64_t words)
-{
-    const struct oh_plan_rows *rows = &table->rows[oh_kernel_type_carrier(oh_type_kernel(type))];
+    const struct oh_plan_rows *rows = &table->rows;
     for (uint32_t i = 0; i < rows->count; i++) {
-        if (is_one_shot(rows->row[i].algorithm) && words <= rows->row[i].max_bytes / OH_WORD_BYTES) {
+        if (rows->row[i].algorithm == ONEHOP_ONESHOT && words <= rows->row[i].max_bytes / OH_WORD_BYTES) {
             return &rows->row[i];
         }
     }
@@ -36,7 +31,7 @@ size_t oh_fuse_count(const struct oh_plan_table *table, const struct oh_call *ca
     size_t fused = 1;
     while (fused < count && fused < OH_LIST_CALLS && go_together(&calls[0], &calls[fused])) {
         words += words_of(&calls[fused]);
-        if (!row_for(table, calls[0].type, words)) {
+        if (!row_for(table, words)) {
             break;
         }
         fused++;
@@ -59,7 +54,7 @@ void oh_fuse_list(const struct oh_plan_table *table, const struct oh_call *calls
     }
     list_p->calls = (uint32_t)count;
     list_p->words = (uint32_t)words;
-    const struct oh_plan_row *row = row_for(table, calls[0].type, words);
+    const struct oh_plan_row *row = row_for(table, words);
     if (!row) {
         __builtin_unreachable(); /* oh_fuse_count has found one for as many words */
     }

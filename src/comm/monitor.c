@@ -64,11 +64,17 @@ static bool has_gone(const struct oh_comm *comm, uint32_t rank)
     return rank != comm->rank && (oh_comm_farewell(comm, rank) == OH_FAREWELL_ABORTED || process_has_ended(comm, rank));
 }
 
+/* A wait after that epoch, as the shared memory has it (segment.h). */
+static uint64_t wait_after(uint32_t epoch)
+{
+    return (uint64_t)epoch + 1;
+}
+
 /* It keeps this rank waiting: it has not been seen to wait in the same call itself. */
 static bool is_missing(const struct oh_comm *comm, uint32_t rank)
 {
     const struct oh_progress *progress = &comm->segment.meeting->progress[rank];
-    return rank != comm->rank && atomic_load(&progress->waits) != (comm->watch.epoch | OH_FLAG_BIT);
+    return rank != comm->rank && atomic_load(&progress->waits) != wait_after(comm->watch.epoch);
 }
 
 static bool is_anyone_missing(const struct oh_comm *comm)
@@ -133,7 +139,7 @@ static void append_waiting(const struct oh_comm *comm, char *line)
     append(line, "rank%s %s wait%s", count > 1 ? "s" : "", list, count > 1 ? "" : "s");
 }
 
-/* "comm 0x1 rank 0 of 3: ranks 0, 1 wait for 60 s in call 17, a sum of 5 x float32, oneshot_ll, for rank 2 (...)" */
+/* "comm 0x1 rank 0 of 3: ranks 0, 1 wait for 60 s in call 17, a sum of 5 x float32, oneshot, for rank 2 (...)" */
 static void describe_wait(const struct oh_comm *comm, uint64_t waited_ns, char *line)
 {
     const struct oh_signal *signal = comm->staging.signal;
@@ -163,7 +169,7 @@ static uint64_t look_at_wait(struct oh_comm *comm, uint64_t now)
     if (!same) {
         watch->epoch = epoch;
         watch->since_ns = now;
-        atomic_store(&comm->progress->waits, epoch | OH_FLAG_BIT);
+        atomic_store(&comm->progress->waits, wait_after(epoch));
     }
     watch->looks = looks;
     return now - watch->since_ns;
@@ -226,7 +232,7 @@ static void look_at_meeting(struct oh_comm *comm, char *line)
 
 static void look_at_clock(struct oh_comm *comm, uint64_t waited_ns, char *line)
 {
-    uint32_t wait = comm->watch.epoch | OH_FLAG_BIT;
+    uint64_t wait = wait_after(comm->watch.epoch);
     if (timeout_ns > 0 && waited_ns >= timeout_ns) {
         ncclResult_t error = is_anyone_missing(comm) ? ncclRemoteError : ncclInternalError;
         if (oh_comm_fail(comm, error, OH_MAX_RANKS)) {

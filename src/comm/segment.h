@@ -59,7 +59,7 @@ struct oh_progress {
     _Alignas(64) _Atomic uint64_t calls; /* launched, also into captures */
     _Atomic uint32_t what;               /* the last of them: oh_what in failure.h, elements */
     _Atomic uint32_t count;
-    _Atomic uint32_t waits;    /* epoch after which its kernel has been seen to wait, with OH_FLAG_BIT; 0: none yet */
+    _Atomic uint64_t waits;    /* epoch after which its kernel has been seen to wait, plus one; 0: none yet */
     _Atomic uint32_t farewell; /* enum oh_farewell */
 };
 
@@ -86,7 +86,7 @@ struct oh_meeting {
     struct oh_plan_table table;   /* rank 0's, likewise */
     struct oh_switch first;       /* the first call that is served */
     _Atomic uint32_t failed;      /* the first failure: NCCL's code << 16 | rank that is gone << 8 | rank; 0: none */
-    _Atomic uint32_t told;        /* epoch after which a stall has been reported, with OH_FLAG_BIT */
+    _Atomic uint64_t told;        /* epoch after which a stall has been reported, plus one; 0: none yet */
     struct oh_slot slot[OH_MAX_RANKS];
     struct oh_progress progress[OH_MAX_RANKS];
     struct oh_record record[OH_MAX_RANKS][OH_RECORDS];

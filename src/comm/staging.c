@@ -107,8 +107,8 @@ static void end_stream(struct oh_staging *staging)
 }
 
 /*
- * Starts to bring the memory into the state between kernels (kernels/abi.h): no flag set, every marker word empty. On a
- * stream of its own, since the default stream may be under capture; oh_staging_finish waits for it.
+ * Starts to bring the memory into the state between kernels (kernels/abi.h): every marker word empty, every escape cell
+ * 0. On a stream of its own, since the default stream may be under capture; oh_staging_finish waits for it.
  */
 static ncclResult_t start_clearing(struct oh_staging *staging)
 {
@@ -117,8 +117,8 @@ static ncclResult_t start_clearing(struct oh_staging *staging)
         size_t begin, end;
         uint32_t value;
     } parts[] = {{0, OH_MARKER_OFFSET, 0},
-                 {OH_MARKER_OFFSET, OH_MARKER_OFFSET + 4 * OH_MARKER_SCATTER_BYTES, OH_MARKER},
-                 {OH_MARKER_OFFSET + 4 * OH_MARKER_SCATTER_BYTES, OH_STAGING_BYTES, 0}};
+                 {OH_MARKER_OFFSET, OH_ESCAPE_OFFSET, OH_MARKER},
+                 {OH_ESCAPE_OFFSET, OH_STAGING_BYTES, 0}};
     ncclResult_t res = ncclSuccess;
     OH_CU_GOTO(driver, stream_create(&staging->stream, CU_STREAM_NON_BLOCKING), res, out);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

@@ -15,10 +15,7 @@ oh_image_\name:
     .endm
 
     .section .rodata.oh_images, "a", %progbits
-    oh_image oneshot_ll
-    oh_image oneshot_marker
-    oh_image twoshot_ll
-    oh_image twoshot_marker
-    oh_image twoshot_push
+    oh_image oneshot
+    oh_image twoshot
 
     .section .note.GNU-stack, "", %progbits

@@ -9,13 +9,11 @@
 #include "util/clock.h"
 #include "util/log.h"
 
-extern const unsigned char oh_image_oneshot_ll[], oh_image_twoshot_ll[], oh_image_twoshot_push[],
-    oh_image_oneshot_marker[], oh_image_twoshot_marker[];
+extern const unsigned char oh_image_oneshot[], oh_image_twoshot[];
 
 static const unsigned char *const images[ONEHOP_ALGORITHMS] = {
-    [ONEHOP_ONESHOT_LL] = oh_image_oneshot_ll,         [ONEHOP_TWOSHOT_LL] = oh_image_twoshot_ll,
-    [ONEHOP_TWOSHOT_PUSH] = oh_image_twoshot_push,     [ONEHOP_ONESHOT_MARKER] = oh_image_oneshot_marker,
-    [ONEHOP_TWOSHOT_MARKER] = oh_image_twoshot_marker,
+    [ONEHOP_ONESHOT] = oh_image_oneshot,
+    [ONEHOP_TWOSHOT] = oh_image_twoshot,
 };
 
 /* What the code must have been compiled for to know programmatic launch: griddepcontrol is of compute_90. */
@@ -41,11 +39,6 @@ struct loaded {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static CUlibrary libraries[ONEHOP_ALGORITHMS]; /* guarded by mutex; set once, never unloaded */
 static struct loaded *loaded;                  /* likewise; entries are never freed */
-
-static bool is_oneshot(enum onehop_algorithm algorithm)
-{
-    return algorithm == ONEHOP_ONESHOT_LL || algorithm == ONEHOP_ONESHOT_MARKER;
-}
 
 static CUlibrary library_of(int algorithm)
 {
@@ -99,13 +92,9 @@ out:
 static ncclResult_t load_type(const struct oh_driver *driver, int algorithm, int type, uint32_t nranks,
                               struct oh_kernel_set *set)
 {
-    enum oh_carrier carrier = oh_kernel_type_carrier(type);
     ncclResult_t res = ncclSuccess;
     char name[64];
 
-    if (!oh_algorithm_carries((enum onehop_algorithm)algorithm, carrier)) {
-        return ncclSuccess;
-    }
     if (type < OH_SUM_TYPES) {
         snprintf(name, sizeof name, "oh_%s_sum_%s_n%u", oh_algorithm_name(algorithm), oh_kernel_type_name(type),
                  nranks);
@@ -113,7 +102,7 @@ static ncclResult_t load_type(const struct oh_driver *driver, int algorithm, int
     }
     if (res == ncclSuccess) {
         snprintf(name, sizeof name, "oh_%s_any_%s_%s%s", oh_algorithm_name(algorithm), oh_kernel_type_name(type),
-                 any_suffix[nranks], is_oneshot(algorithm) ? "_list" : "");
+                 any_suffix[nranks], algorithm == ONEHOP_ONESHOT ? "_list" : "");
         res = load_function(driver, algorithm, name, set, &set->any[algorithm][type]);
     }
     return res;
@@ -273,7 +262,7 @@ CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel
     if (launch->op->kind == OH_OP_SUM && type < OH_SUM_TYPES) {
         return launch_function(launch, launch->set->sum[algorithm][type], (void *)args);
     }
-    if (is_oneshot(algorithm)) {
+    if (algorithm == ONEHOP_ONESHOT) {
         return launch_list_of_one(launch, args);
     }
     struct oh_kernel_args with_op = *args;

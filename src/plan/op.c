@@ -49,11 +49,6 @@ const char *oh_kernel_type_name(int kernel_type)
     return names[kernel_type];
 }
 
-enum oh_carrier oh_kernel_type_carrier(int kernel_type)
-{
-    return kernel_type >= OH_TYPE_I8 ? OH_CARRIER_FLAG : OH_CARRIER_MARKER;
-}
-
 bool oh_type_is_fp8(ncclDataType_t type)
 {
     return type == OH_NCCL_FP8_E4M3 || type == OH_NCCL_FP8_E5M2;

@@ -36,13 +36,6 @@ enum oh_kernel_type {
     OH_KERNEL_TYPES
 };
 
-/* How words of a type travel where every word tells by itself that it has come. */
-enum oh_carrier {
-    OH_CARRIER_MARKER, /* all of a word is message: types with a NaN to spare */
-    OH_CARRIER_FLAG,   /* half of it is flags */
-    OH_CARRIERS
-};
-
 /* What an op makes of the elements of all ranks. */
 struct oh_op {
     enum oh_kernel_op kind;
@@ -58,8 +51,6 @@ int oh_type_kernel(ncclDataType_t type);
 
 /* The name of a kernels' type in the names of kernels ("f32", "i8", ...); type in range. */
 const char *oh_kernel_type_name(int kernel_type);
-
-enum oh_carrier oh_kernel_type_carrier(int kernel_type);
 
 /* True for the types that NCCL takes from compute capability 9.0 on only. */
 bool oh_type_is_fp8(ncclDataType_t type);

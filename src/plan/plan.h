@@ -42,7 +42,7 @@ struct oh_plan_rows {
 struct oh_plan_table {
     uint32_t nranks;
     uint32_t fp8; /* 1: fp8 is served */
-    struct oh_plan_rows rows[OH_CARRIERS];
+    struct oh_plan_rows rows;
 };
 
 /* How one call is launched. */
@@ -54,7 +54,7 @@ struct oh_plan {
 
 /*
  * Applies the user's wishes: max_bytes (messages above it go to NCCL; UINT64_MAX: no wish) and forced (an enum
- * onehop_algorithm, or -1 for the table's own choice; types that this algorithm cannot carry keep that).
+ * onehop_algorithm, or -1 for the table's own choice).
  */
 void oh_plan_table_wish(struct oh_plan_table *table, uint64_t max_bytes, int forced);
 
@@ -75,7 +75,7 @@ void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t by
 uint32_t oh_plan_grid_threads(uint32_t nranks);
 
 /* True when a row may stand in a table for nranks (2..8). */
-bool oh_plan_row_valid(const struct oh_plan_row *row, enum oh_carrier carrier, uint32_t nranks);
+bool oh_plan_row_valid(const struct oh_plan_row *row, uint32_t nranks);
 
 /* True when a table read from shared memory is sane for nranks: bounds of every field, rows in ascending order. */
 bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks);
@@ -86,19 +86,13 @@ uint64_t oh_plan_table_end(const struct oh_plan_table *table);
 /* Chooses. Returns true and fills *plan_p when onehop serves the call, false when it belongs to NCCL. */
 bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataType_t type, struct oh_plan *plan_p);
 
-/* Name of a carrier in tables: "marker", "flag". */
-const char *oh_carrier_name(enum oh_carrier carrier);
-
 /* A count of elements of that type that the table serves, of whatever op; 0: none. */
 size_t oh_plan_some_count(const struct oh_plan_table *table, ncclDataType_t type);
-
-/* True when the algorithm has kernels for that carrier. */
-bool oh_algorithm_carries(enum onehop_algorithm algorithm, enum oh_carrier carrier);
 
 /* The largest message, in bytes, that the staging memory lets `algorithm` carry between nranks. */
 uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks);
 
-/* Name used in logs and in ONEHOP_ALGO ("oneshot_ll", ...); NULL when out of range. */
+/* Name used in logs and in ONEHOP_ALGO ("oneshot", "twoshot"); NULL when out of range. */
 const char *oh_algorithm_name(int algorithm);
 
 /* The algorithm of that name, -1 when there is none. */

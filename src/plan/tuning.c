@@ -7,7 +7,7 @@
 
 #define MARK "onehop-tuning"
 #define LINE 200 /* with its final zero */
-#define WORDS 6
+#define WORDS 5
 
 /* --- reading lines ---------------------------------------------------------------------------------------------- */
 
@@ -175,16 +175,16 @@ static bool parse_key(struct reader *reader, struct oh_tuning_key *key_p, char s
 static bool parse_choice(char *word[WORDS], int words, struct oh_plan_row *row_p)
 {
     uint64_t blocks, threads;
-    if (!parse_size(word[1], &row_p->max_bytes)) {
+    if (!parse_size(word[0], &row_p->max_bytes)) {
         return false;
     }
-    if (words == 3 && strcmp(word[2], "nccl") == 0) {
+    if (words == 2 && strcmp(word[1], "nccl") == 0) {
         row_p->algorithm = OH_PLAN_NCCL;
         return true;
     }
-    int algorithm = oh_algorithm_by_name(word[2]);
-    if (words != 5 || algorithm < 0 || !parse_number(word[3], OH_MAX_BLOCKS, &blocks) ||
-        !parse_number(word[4], OH_MAX_THREADS, &threads)) {
+    int algorithm = words == 4 ? oh_algorithm_by_name(word[1]) : -1;
+    if (algorithm < 0 || !parse_number(word[2], OH_MAX_BLOCKS, &blocks) ||
+        !parse_number(word[3], OH_MAX_THREADS, &threads)) {
         return false;
     }
     row_p->algorithm = (uint32_t)algorithm;
@@ -196,42 +196,31 @@ static bool parse_choice(char *word[WORDS], int words, struct oh_plan_row *row_p
 static bool add_row(struct reader *reader, struct oh_plan_table *table, char *word[WORDS], int words)
 {
     struct oh_plan_row row = {0};
-    int c = 0;
-    while (c < OH_CARRIERS && strcmp(word[0], oh_carrier_name((enum oh_carrier)c)) != 0) {
-        c++;
+    struct oh_plan_rows *rows = &table->rows;
+    if (!parse_choice(word, words, &row)) {
+        return fault(reader, "a row that is none (accepted: BYTES ALGORITHM BLOCKS THREADS, BYTES nccl, or end)");
     }
-    if (c == OH_CARRIERS) {
-        return fault(reader, "'%.32s' (accepted: marker, flag or end)", word[0]);
-    }
-    struct oh_plan_rows *rows = &table->rows[c];
-    if (words < 3 || !parse_choice(word, words, &row)) {
-        return fault(reader, "a row that is none (accepted: %s BYTES ALGORITHM BLOCKS THREADS, or %s BYTES nccl)",
-                     oh_carrier_name((enum oh_carrier)c), oh_carrier_name((enum oh_carrier)c));
-    }
-    if (!oh_plan_row_valid(&row, (enum oh_carrier)c, table->nranks)) {
+    if (!oh_plan_row_valid(&row, table->nranks)) {
         return fault(reader,
-                     "a row that cannot be served (accepted: an algorithm for %s words, up to the size that it "
-                     "carries, threads in 32s, at most %u in all)",
-                     oh_carrier_name((enum oh_carrier)c), oh_plan_grid_threads(table->nranks));
+                     "a row that cannot be served (accepted: up to the size that the algorithm carries, threads in "
+                     "32s, at most %u in all)",
+                     oh_plan_grid_threads(table->nranks));
     }
     if (rows->count > 0 && row.max_bytes <= rows->row[rows->count - 1].max_bytes) {
-        return fault(reader, "rows out of order (accepted: each carrier's in ascending order)");
+        return fault(reader, "rows out of order (accepted: in ascending order of size)");
     }
     if (rows->count == OH_PLAN_ROWS) {
-        return fault(reader, "too many rows (accepted: %d a carrier)", OH_PLAN_ROWS);
+        return fault(reader, "too many rows (accepted: %d)", OH_PLAN_ROWS);
     }
     rows->row[rows->count++] = row;
     return true;
 }
 
 /* What lies behind the last served row is handed back anyway. */
-static void drop_idle_rows(struct oh_plan_table *table)
+static void drop_idle_rows(struct oh_plan_rows *rows)
 {
-    for (int c = 0; c < OH_CARRIERS; c++) {
-        struct oh_plan_rows *rows = &table->rows[c];
-        while (rows->count > 0 && rows->row[rows->count - 1].algorithm == OH_PLAN_NCCL) {
-            rows->row[--rows->count] = (struct oh_plan_row){0};
-        }
+    while (rows->count > 0 && rows->row[rows->count - 1].algorithm == OH_PLAN_NCCL) {
+        rows->row[--rows->count] = (struct oh_plan_row){0};
     }
 }
 
@@ -248,7 +237,7 @@ static bool parse_table(struct reader *reader, struct oh_tuning_key *key_p, stru
         char *word[WORDS];
         int words = split(reader, word);
         if (words == 1 && strcmp(word[0], "end") == 0) {
-            drop_idle_rows(&table);
+            drop_idle_rows(&table.rows);
             *table_p = table;
             return true;
         }
@@ -286,7 +275,7 @@ static bool parse_head(struct reader *reader)
         return fault(reader, "not a tuning table (accepted: " MARK " %d)", OH_TUNING_VERSION);
     }
     if (version != OH_TUNING_VERSION) {
-        return fault(reader, "version %" PRIu64 ", of a later onehop (accepted: " MARK " %d)", version,
+        return fault(reader, "version %" PRIu64 ", of another onehop (accepted: " MARK " %d)", version,
                      OH_TUNING_VERSION);
     }
     return true;
@@ -397,7 +386,7 @@ static void format_size(uint64_t bytes, char text_p[24])
     snprintf(text_p, 24, "%" PRIu64 "%.1s", bytes, &units[unit]);
 }
 
-void oh_tuning_write_row(FILE *stream, enum oh_carrier carrier, const struct oh_plan_row *row, const char *comment)
+void oh_tuning_write_row(FILE *stream, const struct oh_plan_row *row, const char *comment)
 {
     char size[24], shape[24] = "";
     bool served = row->algorithm != OH_PLAN_NCCL;
@@ -405,8 +394,7 @@ void oh_tuning_write_row(FILE *stream, enum oh_carrier carrier, const struct oh_
     if (served) {
         snprintf(shape, sizeof shape, "%3u %3u", row->blocks, row->threads);
     }
-    fprintf(stream, "  %-6s %5s  %-14s %7s", oh_carrier_name(carrier), size,
-            served ? oh_algorithm_name((int)row->algorithm) : "nccl", shape);
+    fprintf(stream, "  %6s  %-7s %7s", size, served ? oh_algorithm_name((int)row->algorithm) : "nccl", shape);
     fprintf(stream, comment ? "  # %s\n" : "\n", comment);
 }
 

@@ -15,7 +15,7 @@
 
 #include "plan/plan.h"
 
-#define OH_TUNING_VERSION 1
+#define OH_TUNING_VERSION 2   /* 1 had rows for each kind of words */
 #define OH_TUNING_BYTES 65536 /* no text is longer */
 #define OH_TUNING_TEXT 96     /* of a value that names something, with its final zero */
 
@@ -63,7 +63,7 @@ void oh_tuning_shipped(const char *gpu, uint32_t nranks, struct oh_plan_table *t
 /* Writing: the head of a text once; then for each table its key, its rows, and the end. comment: NULL for none. */
 void oh_tuning_write_head(FILE *stream);
 void oh_tuning_write_key(FILE *stream, const struct oh_tuning_key *key, const char *source);
-void oh_tuning_write_row(FILE *stream, enum oh_carrier carrier, const struct oh_plan_row *row, const char *comment);
+void oh_tuning_write_row(FILE *stream, const struct oh_plan_row *row, const char *comment);
 void oh_tuning_write_end(FILE *stream);
 
 #endif

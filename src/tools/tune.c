@@ -25,7 +25,7 @@ static const char help[] = "usage: onehop tune [OPTIONS]\n"
                            "  -n, --ranks LIST     numbers of GPUs, a table for each (all that are visible)\n"
                            "  -b, --minbytes N     smallest size (1K); K, M and G are powers of 1024\n"
                            "  -e, --maxbytes N     largest size (16M); from one size to the next it doubles\n"
-                           "  -d, --datatype LIST  types (float,int32): one floating-point, one integer\n"
+                           "  -d, --datatype LIST  types (float,int32); all of them count for the table\n"
                            "      --mode MODE      graph, eager or both (both); both count for the table\n"
                            "      --iters N        calls in a measured block (20)\n"
                            "      --rounds N       blocks; their median counts (5)\n"
@@ -171,9 +171,9 @@ static int parse_options(int argc, char **argv, struct oh_tune_options *options,
     for (uint64_t bytes = perf->min_bytes; bytes <= perf->max_bytes; bytes *= 2) {
         sizes++;
     }
-    if (sizes < 1 || sizes > OH_TUNE_SIZES) {
+    if (sizes < 1 || sizes > OH_TUNE_POINTS) {
         oh_tool_error("tune: from %zu to %zu bytes there are %d sizes; 1 to %d are needed", perf->min_bytes,
-                      perf->max_bytes, sizes, OH_TUNE_SIZES);
+                      perf->max_bytes, sizes, OH_TUNE_POINTS);
         return OH_EXIT_USAGE;
     }
     return OH_EXIT_OK;

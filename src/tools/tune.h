@@ -2,7 +2,7 @@
 /*
  * tune.h - what the parts of `onehop tune` share
  *
- * A point is one size of one carrier; its candidates are rows that could stand in a table there. Candidate k of every
+ * A point is one size; its candidates are rows that could stand in a table there. Candidate k of every
  * point makes table k, which a team of `onehop perf` measures (tune_trials.c) through ONEHOP_TUNING, stock NCCL in
  * turns with it: the same code serves a trial and a user. What is chosen from the times is a pure function of them
  * (tune_choose.c). One thread.
@@ -19,8 +19,7 @@
 #include "tools/perf.h"
 
 #define OH_TUNE_CANDIDATES (3 * ONEHOP_ALGORITHMS + 1) /* three grids each, and the shipped choice */
-#define OH_TUNE_SIZES 16                               /* so that rows of the shipped table fit beside them */
-#define OH_TUNE_POINTS (OH_CARRIERS * OH_TUNE_SIZES)
+#define OH_TUNE_POINTS 16                              /* so that rows of the shipped table fit beside them */
 
 /* How much faster stock NCCL must be, in any mode and type, to have a size for itself. */
 #define OH_TUNE_MARGIN 1.02
@@ -42,7 +41,6 @@ struct oh_tune_time {
 };
 
 struct oh_tune_point {
-    enum oh_carrier carrier;
     uint64_t bytes;
     bool shipped;  /* the first candidate is the shipped table's choice; false: that hands this size back */
     bool too_slow; /* a trial went beyond its time */
@@ -81,7 +79,7 @@ struct oh_tune_choice {
 /* Options to start from: what a trial is, graphs only, and within which time. All types are still to be chosen. */
 struct oh_tune_options oh_tune_defaults(void);
 
-/* Fills in the points: every size of every carrier that a type of the options has. The key and options are set. */
+/* Fills in the points: every size that holds an element of a type of the options. The key and options are set. */
 void oh_tune_list(struct oh_tune *tune);
 
 /* What a candidate needs, as a geometric mean over all modes and types that the options have; 0: not all measured. */
@@ -90,14 +88,13 @@ double oh_tune_score(const struct oh_tune *tune, const struct oh_tune_point *poi
 struct oh_tune_choice oh_tune_choose(const struct oh_tune *tune, const struct oh_tune_point *point);
 
 /*
- * The rows of a carrier: the choices, and above the largest size measured what the shipped table has. of_p[i]: the last
+ * The rows of the table: the choices, and above the largest size measured what the shipped table has. of_p[i]: the last
  * point of row i, -1: none.
  */
-void oh_tune_rows(const struct oh_tune *tune, enum oh_carrier carrier, struct oh_plan_rows *rows_p,
-                  int of_p[OH_PLAN_ROWS]);
+void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p, int of_p[OH_PLAN_ROWS]);
 
-/* True when a type of the options goes by that carrier and `bytes` hold one element. */
-bool oh_tune_has_type(const struct oh_tune_options *options, int type, enum oh_carrier carrier, uint64_t bytes);
+/* True when it is a type of the options and `bytes` hold one element. */
+bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t bytes);
 
 /* tune_trials.c */
 

@@ -41,7 +41,7 @@ static void add_candidate(const struct oh_tune *tune, struct oh_tune_point *poin
         }
     }
     if (row.algorithm != OH_PLAN_NCCL && point->candidates < OH_TUNE_CANDIDATES &&
-        oh_plan_row_valid(&row, point->carrier, tune->key.nranks)) {
+        oh_plan_row_valid(&row, tune->key.nranks)) {
         point->candidate[point->candidates++] = row;
     }
 }
@@ -63,7 +63,7 @@ static void add_shape(const struct oh_tune *tune, struct oh_tune_point *point, i
 /* The likely ones first: time may run out. */
 static void add_candidates(const struct oh_tune *tune, struct oh_tune_point *point)
 {
-    const struct oh_plan_rows *rows = &tune->shipped.rows[point->carrier];
+    const struct oh_plan_rows *rows = &tune->shipped.rows;
     for (uint32_t i = 0; i < rows->count; i++) {
         if (point->bytes <= rows->row[i].max_bytes) {
             add_candidate(tune, point, rows->row[i]);
@@ -78,10 +78,9 @@ static void add_candidates(const struct oh_tune *tune, struct oh_tune_point *poi
     }
 }
 
-bool oh_tune_has_type(const struct oh_tune_options *options, int type, enum oh_carrier carrier, uint64_t bytes)
+bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t bytes)
 {
-    return options->perf.type[type] && oh_perf_types[type].size <= bytes &&
-           oh_kernel_type_carrier(oh_type_kernel(oh_perf_types[type].nccl)) == carrier;
+    return options->perf.type[type] && oh_perf_types[type].size <= bytes;
 }
 
 void oh_tune_list(struct oh_tune *tune)
@@ -90,17 +89,15 @@ void oh_tune_list(struct oh_tune *tune)
     char source[OH_TUNING_TEXT];
     oh_tuning_shipped(tune->key.gpu, tune->key.nranks, &tune->shipped, source);
     tune->points = 0;
-    for (int c = 0; c < OH_CARRIERS; c++) {
-        for (uint64_t bytes = perf->min_bytes; bytes <= perf->max_bytes; bytes *= 2) {
-            bool asked = false;
-            for (int type = 0; type < OH_PERF_TYPES; type++) {
-                asked |= oh_tune_has_type(tune->options, type, (enum oh_carrier)c, bytes);
-            }
-            if (asked && tune->points < OH_TUNE_POINTS) {
-                struct oh_tune_point *point = &tune->point[tune->points++];
-                *point = (struct oh_tune_point){.carrier = (enum oh_carrier)c, .bytes = bytes};
-                add_candidates(tune, point);
-            }
+    for (uint64_t bytes = perf->min_bytes; bytes <= perf->max_bytes; bytes *= 2) {
+        bool asked = false;
+        for (int type = 0; type < OH_PERF_TYPES; type++) {
+            asked |= oh_tune_has_type(tune->options, type, bytes);
+        }
+        if (asked && tune->points < OH_TUNE_POINTS) {
+            struct oh_tune_point *point = &tune->point[tune->points++];
+            *point = (struct oh_tune_point){.bytes = bytes};
+            add_candidates(tune, point);
         }
     }
 }
@@ -116,7 +113,7 @@ static bool weigh(const struct oh_tune *tune, const struct oh_tune_point *point,
     for (int mode = 0; mode < OH_PERF_MODES; mode++) {
         for (int type = 0; type < OH_PERF_TYPES && tune->options->perf.mode[mode]; type++) {
             const struct oh_tune_time *time = &point->time[candidate][mode][type];
-            if (!oh_tune_has_type(tune->options, type, point->carrier, point->bytes)) {
+            if (!oh_tune_has_type(tune->options, type, point->bytes)) {
                 continue;
             }
             if (!time->done) {
@@ -196,10 +193,9 @@ static void add_row(struct oh_plan_rows *rows, const struct oh_plan_row *row, in
     }
 }
 
-void oh_tune_rows(const struct oh_tune *tune, enum oh_carrier carrier, struct oh_plan_rows *rows_p,
-                  int of_p[OH_PLAN_ROWS])
+void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p, int of_p[OH_PLAN_ROWS])
 {
-    const struct oh_plan_rows *shipped = &tune->shipped.rows[carrier];
+    const struct oh_plan_rows *shipped = &tune->shipped.rows;
     struct oh_plan_rows rows = {0};
     uint64_t measured = 0;
     for (uint32_t i = 0; i < shipped->count; i++) { /* below what was measured, and above */
@@ -208,11 +204,9 @@ void oh_tune_rows(const struct oh_tune *tune, enum oh_carrier carrier, struct oh
         }
     }
     for (int i = 0; i < tune->points; i++) {
-        if (tune->point[i].carrier == carrier) {
-            struct oh_tune_choice choice = oh_tune_choose(tune, &tune->point[i]);
-            add_row(&rows, &choice.row, i, of_p);
-            measured = tune->point[i].bytes;
-        }
+        struct oh_tune_choice choice = oh_tune_choose(tune, &tune->point[i]);
+        add_row(&rows, &choice.row, i, of_p);
+        measured = tune->point[i].bytes;
     }
     for (uint32_t i = 0; i < shipped->count; i++) {
         if (shipped->row[i].max_bytes > measured) {

@@ -63,7 +63,7 @@ static void print_point(FILE *stream, const struct oh_tune *tune, const struct o
     char chosen[48], rival[96];
     describe_row(&choice.row, chosen, sizeof chosen);
     describe_rival(tune, point, &choice, rival, sizeof rival);
-    fprintf(stream, "  %10" PRIu64 "  %-6s  %-23s", point->bytes, oh_carrier_name(point->carrier), chosen);
+    fprintf(stream, "  %10" PRIu64 "  %-15s", point->bytes, chosen);
     for (int mode = 0; mode < OH_PERF_MODES; mode++) {
         double us, stock_us;
         if (!tune->options->perf.mode[mode]) {
@@ -86,13 +86,13 @@ void oh_tune_print(FILE *stream, const struct oh_tune *tune)
             tune->key.gpu, tune->key.driver, tune->key.nccl);
     fprintf(stream, "# us a call, of %d; slowest rank, median of %d rounds, stock NCCL in turns with onehop\n",
             perf->iters, perf->rounds);
-    fprintf(stream, "# %41s", "");
+    fprintf(stream, "# %25s", "");
     for (int mode = 0; mode < OH_PERF_MODES; mode++) {
         if (perf->mode[mode]) {
             fprintf(stream, " %17s %6s", oh_perf_mode_names[mode], "");
         }
     }
-    fprintf(stream, "\n# %10s  %-6s  %-23s", "size", "words", "chosen");
+    fprintf(stream, "\n# %10s  %-15s", "size", "chosen");
     for (int mode = 0; mode < OH_PERF_MODES; mode++) {
         if (perf->mode[mode]) {
             fprintf(stream, " %8s %8s %6s", "onehop", "stock", "times");
@@ -105,8 +105,7 @@ void oh_tune_print(FILE *stream, const struct oh_tune *tune)
 }
 
 /* The times of a row's last point, as a comment. */
-static void write_row(FILE *stream, const struct oh_tune *tune, enum oh_carrier carrier, const struct oh_plan_row *row,
-                      int of)
+static void write_row(FILE *stream, const struct oh_tune *tune, const struct oh_plan_row *row, int of)
 {
     char comment[128] = "as shipped";
     size_t used = 0;
@@ -122,7 +121,7 @@ static void write_row(FILE *stream, const struct oh_tune *tune, enum oh_carrier 
                                      used ? "; " : "", oh_perf_mode_names[mode], us, stock_us);
         }
     }
-    oh_tuning_write_row(stream, carrier, row, comment);
+    oh_tuning_write_row(stream, row, comment);
 }
 
 void oh_tune_write(FILE *stream, const struct oh_tune *tune)
@@ -136,13 +135,11 @@ void oh_tune_write(FILE *stream, const struct oh_tune *tune)
     snprintf(source, sizeof source, "%s by onehop tune, %s",
              oh_tool_is_simulated(tune->key.gpu) ? "SIMULATED, not measured," : "measured", day);
     oh_tuning_write_key(stream, &tune->key, source);
-    for (int c = 0; c < OH_CARRIERS; c++) {
-        struct oh_plan_rows rows;
-        int of[OH_PLAN_ROWS];
-        oh_tune_rows(tune, (enum oh_carrier)c, &rows, of);
-        for (uint32_t i = 0; i < rows.count; i++) {
-            write_row(stream, tune, (enum oh_carrier)c, &rows.row[i], of[i]);
-        }
+    struct oh_plan_rows rows;
+    int of[OH_PLAN_ROWS];
+    oh_tune_rows(tune, &rows, of);
+    for (uint32_t i = 0; i < rows.count; i++) {
+        write_row(stream, tune, &rows.row[i], of[i]);
     }
     oh_tuning_write_end(stream);
 }

@@ -103,8 +103,7 @@ static size_t list_tasks(struct trials *trials)
             for (int i = 0; i < trials->tune->points; i++) {
                 struct oh_tune_point *point = &trials->tune->point[i];
                 if (point->candidates <= trials->candidate || point->too_slow ||
-                    point->time[trials->candidate][mode][type].done ||
-                    !oh_tune_has_type(options, type, point->carrier, point->bytes)) {
+                    point->time[trials->candidate][mode][type].done || !oh_tune_has_type(options, type, point->bytes)) {
                     continue;
                 }
                 if (trials->shared) {
@@ -139,7 +138,7 @@ static bool write_table(const struct trials *trials, int fd)
         const struct oh_tune_point *point = &trials->tune->point[i];
         struct oh_plan_row nothing = {.max_bytes = point->bytes, .algorithm = OH_PLAN_NCCL};
         bool there = trials->candidate < point->candidates;
-        oh_tuning_write_row(stream, point->carrier, there ? &point->candidate[trials->candidate] : &nothing, NULL);
+        oh_tuning_write_row(stream, there ? &point->candidate[trials->candidate] : &nothing, NULL);
     }
     oh_tuning_write_end(stream);
     return fclose(stream) == 0;

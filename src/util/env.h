@@ -20,7 +20,7 @@
     X(DISABLE, "ONEHOP_DISABLE", "0", "0 or 1", "1: every call goes to NCCL, no communicator is looked at")            \
     X(MAX_BYTES, "ONEHOP_MAX_BYTES", "the table's own", "0 to 1G, in bytes or with K, M or G",                         \
       "larger messages go to NCCL; rank 0's value counts")                                                             \
-    X(ALGO, "ONEHOP_ALGO", "auto", "auto, oneshot_ll, twoshot_ll, twoshot_push, oneshot_marker or twoshot_marker",     \
+    X(ALGO, "ONEHOP_ALGO", "auto", "auto, oneshot or twoshot",                                                         \
       "algorithm for every message that it can carry; rank 0's value counts")                                          \
     X(TUNING, "ONEHOP_TUNING", "the user's cache, else the shipped table",                                             \
       "none, or an absolute path of at most 200 characters",                                                           \
@@ -40,7 +40,7 @@
       "0: a graph's replays are not ordered with the communicator's other calls, the application does that")           \
     X(SHM_DIR, "ONEHOP_SHM_DIR", "/dev/shm", "an absolute path of at most 200 characters",                             \
       "where the ranks of a host meet; ranks with different values count as different hosts")                          \
-    X(INIT_EPOCH, "ONEHOP_INIT_EPOCH", "1", "0 to 2147483647",                                                         \
+    X(INIT_EPOCH, "ONEHOP_INIT_EPOCH", "1", "0 to 4294967295",                                                         \
       "first epoch of a communicator, to test the wrap; rank 0's value counts")
 
 enum oh_env_variable {

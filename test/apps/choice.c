@@ -79,7 +79,7 @@ static bool parse_options(int argc, char **argv, struct oh_tune_options *options
     for (size_t bytes = options->perf.min_bytes; bytes <= options->perf.max_bytes; bytes *= 2) {
         sizes++;
     }
-    if (sizes < 1 || sizes > OH_TUNE_SIZES || optind != argc - 1) {
+    if (sizes < 1 || sizes > OH_TUNE_POINTS || optind != argc - 1) {
         return false;
     }
     snprintf(options->perf.onehop, sizeof options->perf.onehop, "%s", argv[optind]);

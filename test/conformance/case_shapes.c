@@ -152,8 +152,8 @@ static void add_shifts(struct cf_batch *batch, ncclDataType_t type, size_t count
 void cf_case_alignment(struct cf_worker *worker)
 {
     static const ncclDataType_t types[] = {ncclBfloat16, ncclFloat32, ncclInt8, ncclFloat64, ncclFloat16, ncclInt32};
-    static const size_t counts[] = {29, 1000, 70000};
-    size_t type_count = worker->options->full ? 6 : 4, count_count = worker->options->full ? 3 : 1;
+    static const size_t counts[] = {29, 1024, 70000};
+    size_t type_count = worker->options->full ? 6 : 4, count_count = worker->options->full ? 3 : 2;
     for (size_t t = 0; t < type_count; t++) {
         for (size_t c = 0; c < count_count; c++) {
             struct cf_batch *batch = cf_batch_new(worker, &worker->world);

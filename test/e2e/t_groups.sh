@@ -37,17 +37,17 @@ tap_point $? "onehop and NCCL in turn on two streams" "$(diagnosis)"
 
 # A launch into a full queue blocks: one thread must not fill the queue of one GPU before the others have their part.
 flood=(--scenario slices --group 5000 --rounds 1 --counts 20000)
-ONEHOP_ALGO=twoshot_marker run_app --nranks 4 --local 4 "${flood[@]}"
-expect_served "5,000 calls in a group on each of four GPUs of a thread" twoshot_marker
+ONEHOP_ALGO=twoshot run_app --nranks 4 --local 4 "${flood[@]}"
+expect_served "5,000 calls in a group on each of four GPUs of a thread" twoshot
 SIMNODE_QUEUE=64 run_app --nranks 4 --local 4 "${flood[@]}"
-expect_served "the same, many calls to a launch" oneshot_marker
+expect_served "the same, many calls to a launch" oneshot
 launches=$(report_of kernels_launched)
 [ "$launches" -gt 0 ] && [ "$launches" -le 628 ] # 4 ranks, 32 calls in a launch
 tap_point $? "5,000 calls are $launches launches on four GPUs" "$(diagnosis)"
 run_app --nranks 2 "${flood[@]}" --streams 3 --nested
 expect_served "5,000 calls on three streams, in a group in a group"
 run_app --nranks 3 --scenario slices --group 60 --rounds 4 --counts 100003 --types bf16
-expect_served "60 calls, some of which go together" oneshot_marker
+expect_served "60 calls, some of which go together" oneshot
 for op in "max i8" "avg i32" "premul f32"; do
     run_app --nranks 3 --scenario slices --group 60 --rounds 2 --counts 10007 --types "${op#* }" --op "${op% *}"
     expect_served "60 calls, $op"

@@ -13,7 +13,7 @@ expect_told() {
 }
 
 # A rank is killed. Each of the others says so once: who, which process, and its last call.
-gone='rank 1 \(pid [0-9]+, [0-9]+ calls, the last a sum of 1000 x float32, oneshot_marker'
+gone='rank 1 \(pid [0-9]+, [0-9]+ calls, the last a sum of 1000 x float32, oneshot'
 run_app "${work[@]}" --scenario kill-call --victim 1
 expect_told "killed in a call: the others get an error, their GPUs, and a new communicator" 2 "$gone"
 run_app "${work[@]}" --scenario kill-replay --victim 1
@@ -22,8 +22,8 @@ run_app "${work[@]}" --scenario kill-idle --victim 1
 expect_told "killed between calls: likewise" 2 "$gone"
 run_app --nranks 4 --local 2 --counts 1000 --scenario kill-call --victim 2
 expect_told "killed in a call, two ranks a process: likewise" 2 'rank [23] \(pid'
-ONEHOP_ALGO=twoshot_push run_app --nranks 3 --counts 300000 --scenario kill-call --victim 0
-expect_told "killed in a call, rank 0, twoshot_push: likewise" 2 'rank 0 \(pid'
+ONEHOP_ALGO=twoshot run_app --nranks 3 --counts 300000 --scenario kill-call --victim 0
+expect_told "killed in a call, rank 0, twoshot: likewise" 2 'rank 0 \(pid'
 run_app "${work[@]}" --scenario kill-setup --victim 1 --rank-env 1:SIMNODE_KILL=cuIpcOpenMemHandle_v2:1
 [ "$status" = 0 ] && [ "$(count_of "handed back to NCCL: (a rank's process has ended|rank [02]: the memory of rank 1 )")" = 2 ]
 tap_point $? "killed in set-up: the others hand back at once, and make a new communicator" "$(diagnosis)"
@@ -41,7 +41,7 @@ expect_told "a rank aborts, the others wait for it: an error" 2 "$gone; it has a
 
 # A rank is stopped; it never makes its call; for too long.
 # (On a loaded machine a rank may not have been seen waiting yet.)
-waits='wait.* for [0-9]+ s in call 2, a sum of 1000 x float32, oneshot_marker, for .*rank 2 \(pid [0-9]+, 1 calls'
+waits='wait.* for [0-9]+ s in call 2, a sum of 1000 x float32, oneshot, for .*rank 2 \(pid [0-9]+, 1 calls'
 ONEHOP_STALL_SECONDS=1 run_app "${work[@]}" --scenario stop --victim 2 --rounds 3
 expect_told "stopped: one report; all go on, with right results" 1 "$waits"
 ONEHOP_STALL_SECONDS=1 run_app "${work[@]}" --scenario absent --victim 2
@@ -70,7 +70,7 @@ run_app "${work[@]}" --scenario exit-call --victim 1
 expect_told "ends, and another call follows: an error" 2 "$gone"
 
 # ncclCommDestroy waits for calls that are on the GPU, so that the process may end. (The others' parts are needed twice.)
-ONEHOP_ALGO=twoshot_push run_app --nranks 3 --counts 300000 --scenario destroy-first --victim 1
+ONEHOP_ALGO=twoshot run_app --nranks 3 --counts 300000 --scenario destroy-first --victim 1
 expect_told "the others destroy and end while a call waits for this rank: right" 0 ''
 
 expect_no_files

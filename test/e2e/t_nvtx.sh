@@ -24,7 +24,7 @@ expect_served "two ranks under a profiler"
 tap_point $? "a domain and a schema in each process" "$(cat "$scratch"/nvtx.*)"
 [ "$(ranges '^push ')" = 12 ] && [ "$(ranges '^pop 0$')" = 12 ] && [ "$(ranges '^push elsewhere')" = 0 ]
 tap_point $? "a range for each call, one in no other" "$(cat "$scratch"/nvtx.*)"
-[ "$(ranges '^push ncclAllReduce [a-z_]+ comm=[0-9]+ sequence=[0-5] bytes=4000 algorithm=[0-4] calls=1$')" = 6 ] &&
+[ "$(ranges '^push ncclAllReduce [a-z_]+ comm=[0-9]+ sequence=[0-5] bytes=4000 algorithm=[01] calls=1$')" = 6 ] &&
     [ "$(ranges ' bytes=80000 ')" = 6 ]
 tap_point $? "with the size" "$(cat "$scratch"/nvtx.*)"
 for sequence in 0 1 2 3 4 5; do
@@ -32,8 +32,8 @@ for sequence in 0 1 2 3 4 5; do
 done
 [ "$(ranges " sequence=$sequence ")" = 2 ]
 tap_point $? "calls are numbered, the same on both ranks" "$(cat "$scratch"/nvtx.*)"
-ONEHOP_ALGO=oneshot_ll profile --nranks 2 --counts 10 --types i32
-[ "$(ranges '^push ncclAllReduce oneshot_ll .* algorithm=0 ')" = 2 ]
+ONEHOP_ALGO=twoshot profile --nranks 2 --counts 10 --types i32
+[ "$(ranges '^push ncclAllReduce twoshot .* algorithm=1 ')" = 2 ]
 tap_point $? "and the algorithm" "$(cat "$scratch"/nvtx.*)"
 NVTX_TOOL_PLAIN=1 profile --nranks 2 --counts 10
 [ "$(ranges '^push ncclAllReduce [a-z_]+ 40$')" = 2 ] && [ "$(ranges '^schema')" = 0 ]

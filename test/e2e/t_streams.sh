@@ -12,8 +12,8 @@ run_app "${mix[@]}" --ranks 2 --rounds 60 --structure
 expect_served "graphs and eager calls on three streams (seed $seed)"
 run_app "${mix[@]}" --ranks 3 --threads --rounds 40 --structure
 expect_served "the same of threads (seed $seed)"
-ONEHOP_ALGO=twoshot_push run_app "${mix[@]}" --ranks 2 --rounds 30 --structure modes turns children
-expect_served "the same in two hops (seed $seed)" twoshot_push
+ONEHOP_ALGO=twoshot run_app "${mix[@]}" --ranks 2 --rounds 30 --structure modes turns children
+expect_served "the same in two hops (seed $seed)" twoshot
 ONEHOP_MAX_BYTES=100 run_app "${mix[@]}" --ranks 2 --rounds 30 modes turns destroy
 expect_right "the same, handed back"
 run_stock "${mix[@]}" --ranks 2 --rounds 30 modes turns destroy

@@ -7,7 +7,7 @@ export ONEHOP_SHM_DIR=$meeting
 
 # head_of RANKS [GPU]: the head of a table for the simulated node.
 head_of() {
-    printf 'onehop-tuning 1\ntable\n gpu %s\n ranks %d\n driver *\n nccl *\n source a test\n' "${2-SIMULATED NVIDIA H200}" "$1"
+    printf 'onehop-tuning 2\ntable\n gpu %s\n ranks %d\n driver *\n nccl *\n source a test\n' "${2-SIMULATED NVIDIA H200}" "$1"
 }
 
 # table_of ALGORITHM RANKS...: a file with tables in which that algorithm has all up to 64 KiB.
@@ -16,78 +16,70 @@ table_of() {
     shift
     for n in "$@"; do
         head_of "$n"
-        case $algorithm in
-        *_ll) ;;
-        *) printf 'marker 64K %s 3 96\n' "$algorithm" ;;
-        esac
-        case $algorithm in
-        *_marker) ;;
-        *) printf 'flag 64K %s 3 96\n' "$algorithm" ;;
-        esac
-        echo end
+        printf '64K %s 3 96\nend\n' "$algorithm"
     done | awk 'NR == 1 || !/^onehop-tuning/' >"$file"
     echo "$file"
 }
-push=$(table_of twoshot_push 2 4)
-twoshot=$(table_of twoshot_marker 2 4)
+oneshot=$(table_of oneshot 2 4)
+twoshot=$(table_of twoshot 2 4)
 
-# expect_shipped NAME LINES [PATTERN]: served as without a table (4 ranks, 1000 bytes and 128 KiB + 4 of fp32), with so
-# many WARNs, the one of them with that text.
+# expect_shipped NAME LINES [PATTERN]: served as without a table (4 ranks, 1000 bytes and 128 KiB + 4 of fp32, which
+# the tables above hand back), with so many WARNs, the one of them with that text.
 expect_shipped() {
     local good=1
-    if [ "$(count_of WARN)" = "$2" ] && [ "$(count_of "WARN.*${3-.}")" = "$2" ] && [ "$(sum_of twoshot_push)" = 0 ] &&
+    if [ "$(count_of WARN)" = "$2" ] && [ "$(count_of "WARN.*${3-.}")" = "$2" ] &&
         [ "$(count_of 'tuning table of rank 0: shipped')" -gt 0 ]; then
         good=0
     fi
     tap_point $good "$1: $2 WARN, and the shipped table" "$(diagnosis "${3-}")"
-    expect_served "$1" oneshot_marker twoshot_marker
+    expect_served "$1" oneshot twoshot
 }
 
 # --- whose table, and which ----------------------------------------------------------------------------------------
 
 run_app --nranks 4 --counts 250,32769 --batch 2
 expect_shipped "nothing is set" 0
-ONEHOP_TUNING=$push run_app --nranks 4 --counts 250,16384 --batch 2
-expect_served "a table" twoshot_push
-[ "$(sum_of oneshot_marker)" = 0 ] && [ "$(count_of "tuning table of rank 0: $push .a test.")" = 1 ]
+ONEHOP_TUNING=$twoshot run_app --nranks 4 --counts 250,16384 --batch 2
+expect_served "a table" twoshot
+[ "$(sum_of oneshot)" = 0 ] && [ "$(count_of "tuning table of rank 0: $twoshot .a test.")" = 1 ]
 tap_point $? "INFO names the file, and no other algorithm serves" "$(diagnosis)"
-ONEHOP_TUNING=$push run_app --nranks 4 --counts 16384,16385 --batch 2
+ONEHOP_TUNING=$twoshot run_app --nranks 4 --counts 16384,16385 --batch 2
 [ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(sum_of handed_back)" = 4 ]
 tap_point $? "above the end of the table NCCL serves" "$(diagnosis)"
 
-{ head_of 4; printf 'marker 1K nccl\nmarker 4K twoshot_push 3 96\nend\n'; } >"$scratch/middle.tuning"
+{ head_of 4; printf '1K nccl\n4K twoshot 3 96\nend\n'; } >"$scratch/middle.tuning"
 ONEHOP_TUNING=$scratch/middle.tuning run_app --nranks 4 --counts 100,1000,2000 --batch 3
 [ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(sum_of handed_back)" = 8 ] && [ "$(sum_of size)" = 8 ]
 tap_point $? "what the table hands back below what it serves is counted as handed back by size" "$(diagnosis)"
 
-run_app --nranks 4 --counts 250,16384 --batch 2 --rank-env "0:ONEHOP_TUNING=$twoshot" --rank-env "1:ONEHOP_TUNING=$push" \
+run_app --nranks 4 --counts 250,16384 --batch 2 --rank-env "0:ONEHOP_TUNING=$oneshot" --rank-env "1:ONEHOP_TUNING=$twoshot" \
     --rank-env 2:ONEHOP_TUNING=none
-expect_served "ranks with different tables" twoshot_marker
-[ "$(sum_of twoshot_push)" = 0 ] && [ "$(sum_of twoshot_marker)" = 8 ]
+expect_served "ranks with different tables" oneshot
+[ "$(sum_of twoshot)" = 0 ] && [ "$(sum_of oneshot)" = 8 ]
 tap_point $? "rank 0's is used by all" "$(diagnosis)"
-run_app --nranks 4 --counts 250,32769 --batch 2 --rank-env "3:ONEHOP_TUNING=$push"
+run_app --nranks 4 --counts 250,32769 --batch 2 --rank-env "3:ONEHOP_TUNING=$twoshot"
 expect_shipped "a table on another rank than 0 is not read" 0
 
-ONEHOP_TUNING=$push run_app --nranks 4 --make nonblocking --counts 250 --batch 4 --iterations 4 --pause 1000
+ONEHOP_TUNING=$twoshot run_app --nranks 4 --make nonblocking --counts 250 --batch 4 --iterations 4 --pause 1000
 expect_right "set up in the background"
-[ "$(sum_of twoshot_push)" -gt 0 ] && [ "$(sum_of oneshot_marker)" = 0 ]
+[ "$(sum_of twoshot)" -gt 0 ] && [ "$(sum_of oneshot)" = 0 ]
 tap_point $? "set up in the background: with the table" "$(diagnosis)"
-ONEHOP_TUNING=$push run_app --nranks 4 --make split --split-colors 0,0,1,1 --counts 250 --batch 2
-expect_served "children of a split" twoshot_push
-[ "$(sum_of oneshot_marker)" = 0 ]
+ONEHOP_TUNING=$twoshot run_app --nranks 4 --make split --split-colors 0,0,1,1 --counts 250 --batch 2
+expect_served "children of a split" twoshot
+[ "$(sum_of oneshot)" = 0 ]
 tap_point $? "children of a split: with the table for their number" "$(diagnosis)"
 
 cache=$scratch/cache
 mkdir -p "$cache/onehop" "$scratch/home/.cache/onehop"
 name=SIMULATED-NVIDIA-H200-n4-driver-580.00.00-nccl-2.28.9.tuning
-cp "$push" "$cache/onehop/$name"
-cp "$twoshot" "$scratch/home/.cache/onehop/$name"
+cp "$twoshot" "$cache/onehop/$name"
+cp "$oneshot" "$scratch/home/.cache/onehop/$name"
 XDG_CACHE_HOME=$cache run_app --nranks 4 --counts 250,16384 --batch 2
-expect_served "the cache" twoshot_push
+expect_served "the cache" twoshot
 (
     unset XDG_CACHE_HOME
     HOME=$scratch/home run_app --nranks 4 --counts 250,16384 --batch 2
-    expect_served "the cache in the home folder" twoshot_marker
+    expect_served "the cache in the home folder" oneshot
 ) >"$scratch/point"
 sed "s/^\(not \)\?ok [0-9]*/\1ok $((tap_points + 1))/" "$scratch/point"
 tap_points=$((tap_points + 1))
@@ -95,8 +87,8 @@ XDG_CACHE_HOME=$cache ONEHOP_TUNING=none run_app --nranks 4 --counts 250,32769 -
 expect_shipped "none" 0
 XDG_CACHE_HOME=$cache SIMNODE_NCCL_VERSION=22803 run_app --nranks 4 --counts 250,32769 --batch 2
 expect_shipped "another NCCL than the cache's" 0
-XDG_CACHE_HOME=$cache ONEHOP_ALGO=oneshot_marker run_app --nranks 4 --counts 250 --batch 2
-expect_served "ONEHOP_ALGO goes before a table" oneshot_marker
+XDG_CACHE_HOME=$cache ONEHOP_ALGO=oneshot run_app --nranks 4 --counts 250 --batch 2
+expect_served "ONEHOP_ALGO goes before a table" oneshot
 
 # --- what cannot be taken ------------------------------------------------------------------------------------------
 
@@ -106,14 +98,16 @@ expect_refused() {
     expect_shipped "$1" 1 "tuning table $2 $3.*using the shipped table"
 }
 bad=$scratch/bad.tuning
-head -n -1 "$push" >"$bad"
+head -n -1 "$twoshot" >"$bad"
 expect_refused "a table that is cut off" "$bad" "line [0-9]*: the text ends within a table .accepted: end."
-sed 's/twoshot_push/ring/' "$push" >"$bad"
+sed 's/twoshot/ring/' "$twoshot" >"$bad"
 expect_refused "an algorithm that is none" "$bad" "line 8: .*accepted:"
-sed '1s/1/2/' "$push" >"$bad"
-expect_refused "a later version" "$bad" "line 1: version 2, of a later onehop .accepted: onehop-tuning 1."
-cp "$(table_of twoshot_push 2 3)" "$bad"
-expect_refused "other numbers of ranks" "$bad" "line .*a table for 3 x SIMULATED NVIDIA H200.*accepted: 4 x SIMULATED NVIDIA H200"
+sed '1s/2/3/' "$twoshot" >"$bad"
+expect_refused "a later version" "$bad" "line 1: version 3, of another onehop .accepted: onehop-tuning 2."
+sed '1s/2/1/; s/^64K twoshot/marker 64K twoshot_marker/' "$twoshot" >"$bad"
+expect_refused "an earlier version" "$bad" "line 1: version 1, of another onehop .accepted: onehop-tuning 2."
+{ head_of 3; echo end; } >"$bad"
+expect_refused "another number of ranks" "$bad" "line .*a table for 3 x SIMULATED NVIDIA H200.*accepted: 4 x SIMULATED NVIDIA H200"
 { head_of 4 'NVIDIA H200'; echo end; } >"$bad"
 expect_refused "a real GPU's table on stand-ins" "$bad" "line .*a table for 4 x NVIDIA H200.*accepted: 4 x SIMULATED"
 expect_refused "no such file" "$scratch/none.tuning" "cannot be opened"
@@ -125,31 +119,26 @@ head -c 70000 /dev/zero >"$bad"
 expect_refused "a file that is too large" "$bad" "is no tuning table"
 ONEHOP_TUNING=relative run_app --nranks 4 --counts 250,32769 --batch 2
 expect_shipped "a path that is not absolute" 1 'ONEHOP_TUNING=relative is not accepted'
-sed 's/twoshot_push/ring/' "$push" >"$cache/onehop/$name"
+sed 's/twoshot/ring/' "$twoshot" >"$cache/onehop/$name"
 XDG_CACHE_HOME=$cache run_app --nranks 4 --counts 250,32769 --batch 2
 expect_shipped "a damaged cache" 1 "line 8: "
 
 # --- equal bits under any table ------------------------------------------------------------------------------------
 
-# random_table RANKS SEED: sizes of one to four rows a carrier, each with a random algorithm and shape; the sizes in bytes
-# go to $scratch/sizes. The program compares each result with the sum in rank order, bit by bit.
+# random_table RANKS SEED: one to four rows, each with a random algorithm and shape; the sizes in bytes go to
+# $scratch/sizes. The program compares each result with the sum in rank order, bit by bit.
 random_table() {
     head_of "$1"
     awk -v seed="$2" -v sizes="$scratch/sizes" '
-    function rows(carrier, names, number,   i, bytes) {
+    BEGIN {
+        srand(seed)
+        split("oneshot twoshot", names)
         bytes = 0
         for (i = 1 + int(rand() * 4); i > 0; i--) {
             bytes += 4 * (1 + int(rand() * 6000))
-            print carrier, bytes, names[1 + int(rand() * number)], 1 + int(rand() * 40), 32 * (1 + int(rand() * 8))
+            print bytes, names[1 + int(rand() * 2)], 1 + int(rand() * 40), 32 * (1 + int(rand() * 8))
             printf "%d ", bytes > sizes
         }
-    }
-    BEGIN {
-        srand(seed)
-        split("oneshot_marker twoshot_marker twoshot_push", marker)
-        split("oneshot_ll twoshot_ll twoshot_push", flag)
-        rows("marker", marker, 3)
-        rows("flag", flag, 3)
     }'
     echo end
 }
@@ -165,11 +154,11 @@ for seed in 1 2 3 4 5 6 7 8 9; do
     ONEHOP_TUNING=$scratch/random.tuning run_app --nranks $n --counts "$counts" --types f32,bf16,i32,f16 --batch 70 --seed 7
     [ "$status" = 0 ] && [ "$(count_of WARN)" = 0 ] && [ "$(sum_of served)" -gt 0 ]
     tap_point $? "$n ranks, random table $seed: each bit as in rank order" "$(diagnosis; cat "$scratch/random.tuning")"
-    for algorithm in oneshot_ll twoshot_ll twoshot_push oneshot_marker twoshot_marker; do
+    for algorithm in oneshot twoshot; do
         [ "$(sum_of $algorithm)" = 0 ] || echo $algorithm >>"$scratch/used"
     done
 done
-[ "$(sort -u "$scratch/used" | wc -l)" = 5 ]
-tap_point $? "the random tables had all algorithms" "$(sort "$scratch/used" | uniq -c)"
+[ "$(sort -u "$scratch/used" | wc -l)" = 2 ]
+tap_point $? "the random tables had both algorithms" "$(sort "$scratch/used" | uniq -c)"
 expect_no_files
 tap_done

@@ -172,16 +172,8 @@ static float measure(struct worker *worker, const struct oh_call *call, int call
 /* Words that the threads of a rank share out among them, in the loop that is longest. */
 static uint64_t loop_words(int algorithm, uint64_t bytes, int gpus)
 {
-    switch (algorithm) {
-    case ONEHOP_ONESHOT_LL:
-        return (bytes + 7) / 8;
-    case ONEHOP_TWOSHOT_LL:
-        return (bytes + 7) / 8 / (uint64_t)gpus + 1;
-    case ONEHOP_ONESHOT_MARKER:
-        return (bytes + 15) / 16;
-    default:
-        return (bytes + 15) / 16 / (uint64_t)gpus + 1;
-    }
+    uint64_t words = (bytes + 15) / 16;
+    return algorithm == ONEHOP_ONESHOT ? words : words / (uint64_t)gpus + 1;
 }
 
 static int compare_shapes(const void *a, const void *b)
@@ -221,7 +213,7 @@ static void measure_shapes(struct worker *worker, int algorithm, uint64_t bytes)
     }
     qsort(shape, (size_t)count, sizeof *shape, compare_shapes);
     if (worker->rank == 0) {
-        printf("%10" PRIu64 "  %-13s", bytes, oh_algorithm_name(algorithm));
+        printf("%10" PRIu64 "  %-7s", bytes, oh_algorithm_name(algorithm));
         for (int i = 0; i < count && i < worker->options->best; i++) {
             printf("  %8.2f %3ux%-3u", (double)shape[i].us, shape[i].blocks, shape[i].threads);
         }
@@ -232,14 +224,12 @@ static void measure_shapes(struct worker *worker, int algorithm, uint64_t bytes)
 
 static int work(struct worker *worker, const struct oh_key *key)
 {
-    enum oh_carrier carrier = oh_kernel_type_carrier(oh_type_kernel(worker->options->type));
     alarm(TIME_LIMIT_S);
     open_worker(worker, key);
     for (uint64_t bytes = worker->options->min_bytes; bytes <= worker->options->max_bytes; bytes *= 2) {
         for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
             uint64_t most = oh_plan_capacity((enum onehop_algorithm)a, (uint32_t)worker->options->gpus);
-            bool asked = worker->options->algorithm < 0 || worker->options->algorithm == a;
-            if (asked && bytes <= most && oh_algorithm_carries((enum onehop_algorithm)a, carrier)) {
+            if ((worker->options->algorithm < 0 || worker->options->algorithm == a) && bytes <= most) {
                 measure_shapes(worker, a, bytes);
             }
         }

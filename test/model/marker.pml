@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * marker.pml - oneshot_marker and twoshot_marker: words that are there when they are not empty, emptied by the reader;
+ * marker.pml - oneshot and twoshot: words that are there when they are not empty, emptied by the reader;
  * rounds of a call overlap
  *
  * Mutations: NO_GRID_WAIT, OWN_EPOCH_WORD, NO_FINISH_BARRIER (memory.pml), ONE_SLOT, ONE_PART, LOST_WORD,
@@ -24,7 +24,6 @@
 #endif
 #define AT(owner, e, area, place, half) (((((owner) * 2 + SLOT(e)) * 2 + (area)) * AREA + (place)) * HALVES + (half))
 
-#define WIPES
 /* A word that has not been emptied must not be written: what was there would be lost, or what comes wiped. */
 #define ON_LANDING(at) assert(mem[at] == 0 && !wiping[at])
 #include "memory.pml"
@@ -221,8 +220,10 @@ init
 #else
             if
             :: rounds[c] = 0
+#ifndef NO_TWOSHOT
             :: rounds[c] = 1
             :: rounds[c] = 2
+#endif
             fi;
             if
             :: chunk[c] = PLACES

@@ -3,8 +3,8 @@
  * memory.pml - what the models of the kernels share: threads, kernels on a stream, and memory that is slow
  *
  * A model sets LOCS (words of memory) and includes this. N ranks of BLOCKS blocks of THREADS threads make CALLS calls.
- * A store is posted, and gets into memory at some later time: any store before any other, unless a fence, a release or
- * the end of the kernel orders them. So a missing one of these shows. A word holds the number of the round that its
+ * A store is posted, and gets into memory at some later time: any store before any other, unless a fence or the end of
+ * the kernel orders them. So a missing one of these shows. A word holds the number of the round that its
  * content is of; 0 is an empty word. README.md says which line stands for what in the source.
  */
 #ifndef N
@@ -25,10 +25,8 @@
 byte mem[LOCS];
 byte sent[LOCS];   /* a store on its way; 0: none */
 byte sender[LOCS]; /* the thread that posted it */
-#ifdef WIPES
 bool wiping[LOCS]; /* the owner empties the word; on its way */
 byte wiper[LOCS];
-#endif
 byte out[N * LANES];    /* stores of a thread that are on their way */
 byte epoch[N * BLOCKS]; /* the epoch words of a rank, one for each block */
 byte ended[N];          /* threads of a rank that have ended, in all kernels so far */
@@ -59,7 +57,6 @@ inline post(at, value, lane)
 }
 #endif
 
-#ifdef WIPES
 inline wipe(at, lane)
 {
     assert(!wiping[at]);
@@ -67,17 +64,10 @@ inline wipe(at, lane)
     wiper[at] = lane;
     out[lane]++
 }
-#define LAND_WIPE(at) :: d_step { wiping[at] -> mem[at] = 0; wiping[at] = false; out[wiper[at]]--; wiper[at] = 0 }
-#else
-#define LAND_WIPE(at)
-#endif
 
-#ifndef MAY_LAND /* what a release must wait for */
-#define MAY_LAND(at) true
-#endif
 #define LAND(at)                                                                                                       \
-    :: d_step { sent[at] != 0 && MAY_LAND(at) -> ON_LANDING(at); mem[at] = sent[at]; sent[at] = 0;                     \
-                out[sender[at]]--; sender[at] = 0 } LAND_WIPE(at)
+    :: d_step { sent[at] != 0 -> ON_LANDING(at); mem[at] = sent[at]; sent[at] = 0; out[sender[at]]--; sender[at] = 0 } \
+    :: d_step { wiping[at] -> mem[at] = 0; wiping[at] = false; out[wiper[at]]--; wiper[at] = 0 }
 #define LAND4(at) LAND(at) LAND(at + 1) LAND(at + 2) LAND(at + 3)
 
 active proctype Memory()

@@ -3,10 +3,9 @@
  * kernels.cpp - the kernels for the CPU as in test/simnode/kernels.cpp, but on a memory as weak as a GPU's
  *
  * A store to staging memory is posted: it lands at a later time, before or after other stores of the same thread. Only
- * this binds the order, as in test/model/memory.pml: a fence, a release and the end of the kernel let all stores of the
- * thread land; stores to one place land in their order, and the thread that made them sees them. An LL or marker
- * word lands in two halves. Words are stored and loaded relaxed, as the GPU does, so ThreadSanitizer takes only flags
- * of two-shot push for synchronisation. Loads are made in the order of the text.
+ * this binds the order, as in test/model/memory.pml: a fence and the end of the kernel let all stores of the thread
+ * land; stores to one place land in their order, and the thread that made them sees them. A word lands in two halves.
+ * Words are stored and loaded relaxed, as the GPU does. Loads are made in the order of the text.
  *
  * Few kernels: sums of fp32 and any op of 32-bit integers, two and three ranks; t_protocol.sh compiles this file often.
  */
@@ -16,15 +15,9 @@
 #define oh_cell_load simnode_cell_load
 #define oh_cell_store simnode_cell_store
 #define oh_fence_system simnode_fence_system
-#define oh_flag_load simnode_flag_load
-#define oh_flag_store simnode_flag_store
-#define oh_ll_load simnode_ll_load
-#define oh_ll_store simnode_ll_store
 #define oh_marker_clear simnode_marker_clear
 #define oh_marker_load simnode_marker_load
 #define oh_marker_store simnode_marker_store
-#define oh_push_load simnode_push_load
-#define oh_push_store simnode_push_store
 #define oh_spin_pause simnode_spin_pause
 #define oh_word_load simnode_word_load
 #define oh_word_store simnode_word_store
@@ -32,15 +25,9 @@
 #undef oh_cell_load
 #undef oh_cell_store
 #undef oh_fence_system
-#undef oh_flag_load
-#undef oh_flag_store
-#undef oh_ll_load
-#undef oh_ll_store
 #undef oh_marker_clear
 #undef oh_marker_load
 #undef oh_marker_store
-#undef oh_push_load
-#undef oh_push_store
 #undef oh_spin_pause
 #undef oh_word_load
 #undef oh_word_store
@@ -51,8 +38,7 @@ struct posted_store {
     char *at;
     uint64_t value;
     uint32_t bytes;
-    bool plain; /* not atomic */
-    bool late;  /* lands much later than others */
+    bool late; /* lands much later than others */
 };
 
 /* The stores of one thread that have not landed. */
@@ -76,9 +62,7 @@ struct posted_stores {
     {
         const posted_store landing = store[i];
         store[i] = store[--count];
-        if (landing.plain) {
-            memcpy(landing.at, &landing.value, landing.bytes);
-        } else if (landing.bytes == 8) {
+        if (landing.bytes == 8) {
             __atomic_store_n(reinterpret_cast<uint64_t *>(landing.at), landing.value, __ATOMIC_RELAXED);
         } else if (landing.bytes == 4) {
             __atomic_store_n(reinterpret_cast<uint32_t *>(landing.at), (uint32_t)landing.value, __ATOMIC_RELAXED);
@@ -121,13 +105,13 @@ struct posted_stores {
             }
         }
     }
-    void post(char *at, uint64_t value, uint32_t bytes, bool plain)
+    void post(char *at, uint64_t value, uint32_t bytes)
     {
         settle(at);
         if (count == MOST_POSTED) {
             make_room();
         }
-        store[count++] = {at, value, bytes, plain, draw(32) == 0};
+        store[count++] = {at, value, bytes, draw(32) == 0};
         pass();
     }
 };
@@ -160,23 +144,10 @@ OH_DEVICE void oh_spin_pause()
     sched_yield();
 }
 
-OH_DEVICE void oh_ll_store(char *at, const oh_word8 &data, uint32_t flag)
-{
-    stores.post(at, data.w[0] | (uint64_t)flag << 32, 8, false);
-    stores.post(at + 8, data.w[1] | (uint64_t)flag << 32, 8, false);
-}
-
-OH_DEVICE bool oh_ll_load(const char *at, oh_word8 *data, uint32_t flag)
-{
-    const uint64_t first = oh_half_load(at), second = oh_half_load(at + 8);
-    *data = {{(uint32_t)first, (uint32_t)second}};
-    return first >> 32 == flag && second >> 32 == flag;
-}
-
 OH_DEVICE void oh_marker_store(char *at, const oh_word16 &data)
 {
-    stores.post(at, data.w[0] | (uint64_t)data.w[1] << 32, 8, false);
-    stores.post(at + 8, data.w[2] | (uint64_t)data.w[3] << 32, 8, false);
+    stores.post(at, data.w[0] | (uint64_t)data.w[1] << 32, 8);
+    stores.post(at + 8, data.w[2] | (uint64_t)data.w[3] << 32, 8);
 }
 
 OH_DEVICE void oh_marker_load(const char *at, oh_word16 *data)
@@ -192,40 +163,13 @@ OH_DEVICE void oh_marker_clear(char *at)
 
 OH_DEVICE void oh_cell_store(char *at, uint32_t value)
 {
-    stores.post(at, value, 1, false);
+    stores.post(at, value, 1);
 }
 
 OH_DEVICE uint32_t oh_cell_load(const char *at)
 {
     before_load(at);
     return (unsigned char)__atomic_load_n(at, __ATOMIC_RELAXED);
-}
-
-OH_DEVICE void oh_push_store(char *at, const oh_word16 &data)
-{
-    stores.post(at, data.w[0] | (uint64_t)data.w[1] << 32, 8, true);
-    stores.post(at + 8, data.w[2] | (uint64_t)data.w[3] << 32, 8, true);
-}
-
-OH_DEVICE oh_word16 oh_push_load(const char *at)
-{
-    oh_word16 data;
-    before_load(at);
-    stores.settle(at + 8);
-    memcpy(&data, at, sizeof data);
-    return data;
-}
-
-OH_DEVICE void oh_flag_store(char *at, uint32_t flag)
-{
-    stores.land_all(); /* what a release does to the memory; the order tells ThreadSanitizer */
-    __atomic_store_n(reinterpret_cast<uint32_t *>(at), flag, __ATOMIC_RELEASE);
-}
-
-OH_DEVICE uint32_t oh_flag_load(const char *at)
-{
-    before_load(at);
-    return __atomic_load_n(reinterpret_cast<const uint32_t *>(at), __ATOMIC_ACQUIRE);
 }
 
 OH_DEVICE uint32_t oh_word_load(const void *at)
@@ -236,11 +180,11 @@ OH_DEVICE uint32_t oh_word_load(const void *at)
 
 OH_DEVICE void oh_word_store(void *at, uint32_t value)
 {
-    stores.post(static_cast<char *>(at), value, 4, false);
+    stores.post(static_cast<char *>(at), value, 4);
 }
 
 #undef OH_KERNEL
-#define OH_KERNEL(name_, args_t_, ...)                                                                                 \
+#define OH_KERNEL(name_, ranks_, args_t_, ...)                                                                         \
     static void name_(const void *args, unsigned block, unsigned blocks)                                               \
     {                                                                                                                  \
         simnode_here = {block, blocks};                                                                                \

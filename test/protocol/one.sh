@@ -10,8 +10,6 @@ folder=$1 tests=$2 seconds=$3
 shift 3
 mkdir -p "$folder/test/protocol" && cp -r "$top/kernels" "$folder" && chmod -R u+w "$folder" || exit 2
 cp "$top/test/protocol/kernels.cpp" "$folder/test/protocol" || exit 2
-# A sweep of the whole slots would take most of the time.
-sed -i 's/OH_LL_SLOT_BYTES (2u << 20)/OH_LL_SLOT_BYTES (128u << 10)/' "$folder/kernels/abi.h"
 if [ $# -gt 0 ]; then
     cp "$folder/$2" "$folder/whole" || exit 2
     sed -i "${*:3}" "$folder/$2"
@@ -22,7 +20,7 @@ if [ $# -gt 0 ]; then
 fi
 read -ra cxx <<<"${CXX:-c++}"
 read -ra cppflags <<<"${OH_CPPFLAGS-}"
-small=(-DOH_PUSH_ROUND_BYTES=12288u -DOH_MARKER_SCATTER_BYTES=12288u)
+small=(-DOH_ONESHOT_BYTES=12288u -DOH_TWOSHOT_BYTES=12288u)
 build=("${cxx[@]}" -fsanitize=thread -g -O1)
 # The copies come first. The tests are the same for all: one object of their three files.
 if [ ! -e "$tests" ]; then

@@ -8,11 +8,8 @@
 #define OH_SIMNODE 1
 
 #include "kernels/floor.cu"
-#include "kernels/oneshot_ll.cu"
-#include "kernels/oneshot_marker.cu"
-#include "kernels/twoshot_ll.cu"
-#include "kernels/twoshot_marker.cu"
-#include "kernels/twoshot_push.cu"
+#include "kernels/oneshot.cu"
+#include "kernels/twoshot.cu"
 
 #include "test/simnode/kernels.h"
 

@@ -2,9 +2,9 @@
 /*
  * primitives_cpu.h - the functions of kernels/primitives.cuh for the CPU: one thread per block
  *
- * Staging is memory shared between processes, so everything that peers exchange goes through atomics: an LL word is
- * two 8-byte atomics (release store, acquire load), push data are plain copies ordered by the flags. What this shows
- * is the state machine (epochs, slots, chunks, flags); it says nothing of the GPU's memory order.
+ * Staging is memory shared between processes, so everything that peers exchange goes through atomics: a marker
+ * word is two 8-byte atomics (release store, acquire load). What this shows is the state machine (epochs, slots,
+ * chunks, rounds); it says nothing of the GPU's memory order.
  */
 #ifndef SIMNODE_PRIMITIVES_CPU_H_
 #define SIMNODE_PRIMITIVES_CPU_H_
@@ -53,7 +53,7 @@ struct simnode_kernel_entry {
 };
 static simnode_kernel_entry *simnode_kernels;
 
-#define OH_KERNEL(name_, args_t_, ...)                                                                                 \
+#define OH_KERNEL(name_, ranks_, args_t_, ...)                                                                         \
     static void name_(const void *args, unsigned block, unsigned blocks)                                               \
     {                                                                                                                  \
         simnode_here = {block, blocks};                                                                                \
@@ -62,13 +62,13 @@ static simnode_kernel_entry *simnode_kernels;
     static simnode_kernel_entry name_##_entry = {#name_, name_, sizeof(args_t_), simnode_kernels};                     \
     static const bool name_##_listed = (simnode_kernels = &name_##_entry, true);
 
-struct oh_word8 {
-    uint32_t w[2];
-};
-
 struct alignas(16) oh_word16 {
     uint32_t w[4];
 };
+
+OH_DEVICE void oh_settle(uint32_t *)
+{
+}
 
 OH_DEVICE uint32_t oh_block()
 {
@@ -103,34 +103,12 @@ OH_DEVICE void oh_block_sync()
     oh_hesitate();
 }
 
-OH_DEVICE bool oh_block_any(bool condition)
-{
-    oh_block_sync();
-    return condition;
-}
-
 OH_DEVICE void oh_grid_wait()
 {
 }
 
 OH_DEVICE void oh_grid_release()
 {
-}
-
-OH_DEVICE void oh_ll_store(char *at, const oh_word8 &data, uint32_t flag)
-{
-    uint64_t *part = reinterpret_cast<uint64_t *>(at);
-    __atomic_store_n(part, data.w[0] | (uint64_t)flag << 32, __ATOMIC_RELEASE);
-    __atomic_store_n(part + 1, data.w[1] | (uint64_t)flag << 32, __ATOMIC_RELEASE);
-}
-
-OH_DEVICE bool oh_ll_load(const char *at, oh_word8 *data, uint32_t flag)
-{
-    const uint64_t *part = reinterpret_cast<const uint64_t *>(at);
-    uint64_t first = __atomic_load_n(part, __ATOMIC_ACQUIRE);
-    uint64_t second = __atomic_load_n(part + 1, __ATOMIC_ACQUIRE);
-    *data = {{(uint32_t)first, (uint32_t)second}};
-    return first >> 32 == flag && second >> 32 == flag;
 }
 
 OH_DEVICE void oh_marker_store(char *at, const oh_word16 &data)
@@ -168,28 +146,6 @@ OH_DEVICE uint32_t oh_cell_load(const char *at)
     return (unsigned char)__atomic_load_n(at, __ATOMIC_ACQUIRE);
 }
 
-OH_DEVICE void oh_push_store(char *at, const oh_word16 &data)
-{
-    memcpy(at, &data, sizeof data);
-}
-
-OH_DEVICE oh_word16 oh_push_load(const char *at)
-{
-    oh_word16 data;
-    memcpy(&data, at, sizeof data);
-    return data;
-}
-
-OH_DEVICE void oh_flag_store(char *at, uint32_t flag)
-{
-    __atomic_store_n(reinterpret_cast<uint32_t *>(at), flag, __ATOMIC_RELEASE);
-}
-
-OH_DEVICE uint32_t oh_flag_load(const char *at)
-{
-    return __atomic_load_n(reinterpret_cast<const uint32_t *>(at), __ATOMIC_ACQUIRE);
-}
-
 OH_DEVICE uint32_t oh_word_load(const void *at)
 {
     return __atomic_load_n(static_cast<const uint32_t *>(at), __ATOMIC_RELAXED);
@@ -213,16 +169,12 @@ OH_DEVICE void oh_spin_pause()
     sched_yield();
 }
 
-template <class Word> OH_DEVICE void oh_user_load(const char *at, Word *data)
+OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
 {
     memcpy(data, at, sizeof *data);
 }
 
-OH_DEVICE void oh_user_prefetch(const char *)
-{
-}
-
-template <class Word> OH_DEVICE void oh_user_store(char *at, const Word &data)
+OH_DEVICE void oh_user_store(char *at, const oh_word16 &data)
 {
     memcpy(at, &data, sizeof data);
 }

@@ -12,8 +12,7 @@
 
 #define PAGE 4096u
 
-const char *const algorithm_names[ALGORITHMS] = {"oneshot_ll", "twoshot_ll", "twoshot_push", "oneshot_marker",
-                                                 "twoshot_marker"};
+const char *const algorithm_names[ALGORITHMS] = {"oneshot", "twoshot"};
 
 const struct type_facts types[TYPES] = {
     [F32] = {"f32", "f32", 4, 8, 23, 0},         [F16] = {"f16", "f16", 2, 5, 10, 0},
@@ -33,12 +32,6 @@ bool is_float(enum type type)
     return types[type].exponent > 0;
 }
 
-bool carries(enum algorithm algorithm, enum type type)
-{
-    bool flags = algorithm == ONESHOT_LL || algorithm == TWOSHOT_LL;
-    return !flags || !is_float(type);
-}
-
 static bool has_sum_kernel(const struct call *call)
 {
     return call->op == OH_OP_SUM && call->type <= BF16;
@@ -46,7 +39,7 @@ static bool has_sum_kernel(const struct call *call)
 
 static bool is_list(const struct call *call)
 {
-    return (call->algorithm == ONESHOT_LL || call->algorithm == ONESHOT_MARKER) && (call->any || !has_sum_kernel(call));
+    return call->algorithm == ONESHOT && (call->any || !has_sum_kernel(call));
 }
 
 void *must(void *memory)
@@ -65,7 +58,7 @@ void start_node(unsigned ranks, uint32_t epoch)
     for (unsigned r = 0; r < ranks; r++) {
         node.staging[r] = must(aligned_alloc(PAGE, (OH_STAGING_BYTES + PAGE - 1) / PAGE * PAGE));
         memset(node.staging[r], 0, OH_STAGING_BYTES);
-        for (size_t at = OH_MARKER_OFFSET; at < OH_PUSH_OFFSET; at += sizeof marker) {
+        for (size_t at = OH_MARKER_OFFSET; at < OH_ESCAPE_OFFSET; at += sizeof marker) {
             memcpy(node.staging[r] + at, &marker, sizeof marker);
         }
         for (unsigned b = 0; b < OH_MAX_BLOCKS; b++) {
@@ -78,15 +71,6 @@ void stop_node(void)
 {
     for (unsigned r = 0; r < node.ranks; r++) {
         free(node.staging[r]);
-    }
-}
-
-void set_epochs(uint32_t epoch)
-{
-    for (unsigned r = 0; r < node.ranks; r++) {
-        for (unsigned b = 0; b < OH_MAX_BLOCKS; b++) {
-            memcpy(node.staging[r] + OH_EPOCH_OFFSET + b * 4, &epoch, sizeof epoch);
-        }
     }
 }
 

@@ -18,11 +18,8 @@
 #define GUARD 64 /* bytes before and after a message that nobody writes */
 
 enum algorithm {
-    ONESHOT_LL,
-    TWOSHOT_LL,
-    TWOSHOT_PUSH,
-    ONESHOT_MARKER,
-    TWOSHOT_MARKER,
+    ONESHOT,
+    TWOSHOT,
     ALGORITHMS
 };
 extern const char *const algorithm_names[ALGORITHMS];
@@ -81,14 +78,12 @@ extern int watch_seconds; /* without the end of a call: then the ranks are let g
 /* --- kernel_node.c ---------------------------------------------------------------------------------------------- */
 
 bool is_float(enum type type);
-bool carries(enum algorithm algorithm, enum type type); /* is there a kernel */
 
 /* memory, or the end of the program. */
 void *must(void *memory);
 
 void start_node(unsigned ranks, uint32_t epoch);
 void stop_node(void);
-void set_epochs(uint32_t epoch);
 
 /* Where a rank's message is. */
 char *sendbuff(const struct call *call, unsigned rank);

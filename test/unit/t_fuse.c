@@ -22,12 +22,12 @@ static uint64_t words_of(const struct oh_call *call)
     return (call->count * oh_type_size(call->type) + 15) / 16;
 }
 
-static uint64_t one_shot_words(const struct oh_plan_table *table, ncclDataType_t type)
+static uint64_t one_shot_words(const struct oh_plan_table *table)
 {
-    const struct oh_plan_rows *rows = &table->rows[oh_kernel_type_carrier(oh_type_kernel(type))];
+    const struct oh_plan_rows *rows = &table->rows;
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < rows->count; i++) {
-        if (rows->row[i].algorithm == ONEHOP_ONESHOT_LL || rows->row[i].algorithm == ONEHOP_ONESHOT_MARKER) {
+        if (rows->row[i].algorithm == ONEHOP_ONESHOT) {
             bytes = rows->row[i].max_bytes;
         }
     }
@@ -62,15 +62,14 @@ static bool list_is_right(const struct oh_call *calls, size_t count, const struc
     struct oh_plan plan;
     uint64_t words = 0;
     oh_fuse_list(table, calls, count, &list, &plan);
-    bool right =
-        list.calls == count && (plan.algorithm == ONEHOP_ONESHOT_MARKER || plan.algorithm == ONEHOP_ONESHOT_LL);
+    bool right = list.calls == count && plan.algorithm == ONEHOP_ONESHOT;
     for (size_t i = 0; i < count; i++) {
         right &= list.item[i].first_word == words && list.item[i].count == calls[i].count &&
                  list.item[i].sendbuff == calls[i].sendbuff && list.item[i].recvbuff == calls[i].recvbuff &&
                  alike(&calls[0], &calls[i]);
         words += words_of(&calls[i]);
     }
-    return right && list.words == words && words <= one_shot_words(table, calls[0].type);
+    return right && list.words == words && words <= one_shot_words(table);
 }
 
 /* As long as it could be: the next call has another type, or no room. */
@@ -81,7 +80,7 @@ static bool is_greedy(const struct oh_call *calls, size_t count, size_t left, co
         words += words_of(&calls[i]);
     }
     return count == left || count == OH_LIST_CALLS || !alike(&calls[0], &calls[count]) ||
-           words + words_of(&calls[count]) > one_shot_words(table, calls[0].type);
+           words + words_of(&calls[count]) > one_shot_words(table);
 }
 
 static void test_groups(uint32_t nranks)
@@ -113,7 +112,7 @@ static void test_edges(void)
     struct oh_plan_table table;
     struct oh_call calls[40] = {0};
     oh_plan_table_default(4, UINT64_MAX, -1, &table);
-    size_t most = one_shot_words(&table, ncclFloat32) * 4; /* fp32 elements */
+    size_t most = one_shot_words(&table) * 4; /* fp32 elements */
     for (size_t i = 0; i < 40; i++) {
         calls[i] = (struct oh_call){.count = 1, .type = ncclFloat32};
     }
@@ -127,8 +126,8 @@ static void test_edges(void)
     tap_ok(oh_fuse_count(&table, calls, 40) == 1 && oh_fuse_count(&table, &calls[1], 39) == OH_LIST_CALLS,
            "a large call goes alone");
     calls[0].count = 1;
-    oh_plan_table_default(4, UINT64_MAX, ONEHOP_TWOSHOT_MARKER, &table);
-    tap_ok(oh_fuse_count(&table, calls, 40) == 1, "nothing goes together without a one-shot algorithm");
+    oh_plan_table_default(4, UINT64_MAX, ONEHOP_TWOSHOT, &table);
+    tap_ok(oh_fuse_count(&table, calls, 40) == 1, "nothing goes together without one-shot");
     oh_plan_table_default(4, 0, -1, &table);
     tap_ok(oh_fuse_count(&table, calls, 40) == 1, "nor with an empty table");
 }

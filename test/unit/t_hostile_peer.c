@@ -88,23 +88,23 @@ static void random_slot(struct stage *stage)
 
 static void many_rows(struct stage *stage)
 {
-    stage->meeting->table.rows[0].count = 1000000;
+    stage->meeting->table.rows.count = 1000000;
 }
 
 static void high_cap(struct stage *stage)
 {
-    struct oh_plan_rows *rows = &stage->meeting->table.rows[0];
+    struct oh_plan_rows *rows = &stage->meeting->table.rows;
     rows->row[rows->count - 1].max_bytes = UINT64_MAX;
 }
 
 static void many_blocks(struct stage *stage)
 {
-    stage->meeting->table.rows[0].row[0].blocks = OH_MAX_BLOCKS + 1;
+    stage->meeting->table.rows.row[0].blocks = OH_MAX_BLOCKS + 1;
 }
 
 static void no_such_algorithm(struct stage *stage)
 {
-    stage->meeting->table.rows[0].row[0].algorithm = 0x7fffffff;
+    stage->meeting->table.rows.row[0].algorithm = 0x7fffffff;
 }
 
 static void random_table(struct stage *stage)

@@ -83,7 +83,7 @@ static void check_averages(void)
 }
 
 static const struct oh_perf_row rows[] = {
-    {OH_PERF_GRAPH, "float", "sum", 1024, 256, {{true, 9.1, 9.9, 0}, {true, 2.2, 2.3, 3}}, 1.45, "oneshot_marker"},
+    {OH_PERF_GRAPH, "float", "sum", 1024, 256, {{true, 9.1, 9.9, 0}, {true, 2.2, 2.3, 3}}, 1.45, "oneshot"},
     {OH_PERF_GRAPH, "float", "sum", 2048, 512, {{true, 9.2, 9.9, 0}, {false, 0, 0, 0}}, 0, ""},
     {OH_PERF_EAGER, "f8e4m3", "avg", 64, 64, {{true, 10.1, 11.9, 0}, {true, 3.2, 3.3, 0}}, 0, "nccl"},
 };

@@ -9,24 +9,38 @@
 #include "plan/plan.h"
 #include "test/tap.h"
 
-/* A type of each carrier, with four bytes an element. */
-static const ncclDataType_t type_of[OH_CARRIERS] = {[OH_CARRIER_MARKER] = ncclFloat32, [OH_CARRIER_FLAG] = ncclInt32};
-
-static void test_rows(const struct oh_plan_table *table, int carrier)
+static void test_rows(const struct oh_plan_table *table, ncclDataType_t type)
 {
-    const struct oh_plan_rows *rows = &table->rows[carrier];
-    ncclDataType_t type = type_of[carrier];
+    const struct oh_plan_rows *rows = &table->rows;
+    size_t size = oh_type_size(type);
     struct oh_plan plan;
     bool right = rows->count > 2;
     for (uint32_t i = 0; i < rows->count; i++) {
         /* At the end of each row its own algorithm, one element later the next one's. */
-        size_t count = rows->row[i].max_bytes / 4;
+        size_t count = rows->row[i].max_bytes / size;
         right &= oh_plan_choose(table, count, type, &plan) && plan.algorithm == rows->row[i].algorithm &&
                  plan.blocks == rows->row[i].blocks;
         bool served = oh_plan_choose(table, count + 1, type, &plan);
         right &= served == (i + 1 < rows->count) && (!served || plan.algorithm == rows->row[i + 1].algorithm);
     }
-    tap_ok(right, "n=%u: each row of carrier %d begins and ends where it says", table->nranks, carrier);
+    tap_ok(right, "n=%u: each row begins and ends where it says, in elements of %zu bytes", table->nranks, size);
+}
+
+/* Of any number of ranks and type, each size up to the table's end is served, and none above. */
+static void test_no_gaps(uint32_t n)
+{
+    struct oh_plan_table table;
+    struct oh_plan plan;
+    bool right = true;
+    oh_plan_table_default(n, UINT64_MAX, -1, &table);
+    uint64_t end = oh_plan_table_end(&table);
+    for (int type = 0; type < OH_NCCL_TYPES - 2; type++) {
+        size_t size = oh_type_size((ncclDataType_t)type);
+        for (uint64_t count = 1; count <= 2 * end / size; count += 1 + count / 50) {
+            right &= oh_plan_choose(&table, count, (ncclDataType_t)type, &plan) == (count * size <= end);
+        }
+    }
+    tap_ok(right, "n=%u: all sizes up to the table's end are served", n);
 }
 
 static void test_default_tables(void)
@@ -35,9 +49,9 @@ static void test_default_tables(void)
         struct oh_plan_table table;
         oh_plan_table_default(n, UINT64_MAX, -1, &table);
         tap_ok(oh_plan_table_valid(&table, n), "n=%u: the default table is valid", n);
-        for (int c = 0; c < OH_CARRIERS; c++) {
-            test_rows(&table, c);
-        }
+        test_rows(&table, ncclFloat32);
+        test_rows(&table, ncclUint8);
+        test_no_gaps(n);
     }
 }
 
@@ -55,7 +69,7 @@ static void test_what_is_not_served(void)
         }
     }
     tap_ok(right, "served: every type, fp8 where the table says so; nothing that is no type");
-    plan = (struct oh_plan){ONEHOP_TWOSHOT_PUSH, 7, 7};
+    plan = (struct oh_plan){ONEHOP_TWOSHOT, 7, 7};
     tap_ok(!oh_plan_choose(&table, 0, ncclFloat32, &plan) && plan.blocks == 7, "count 0 is not served");
     tap_ok(!oh_plan_choose(&table, SIZE_MAX, ncclFloat32, &plan), "a count whose bytes overflow");
     tap_ok(!oh_plan_choose(&table, SIZE_MAX / 4 + 2, ncclFloat32, &plan), "a count whose bytes wrap to few");
@@ -77,45 +91,35 @@ static void test_wishes(void)
            "a cap of 0: nothing is served");
 }
 
-/* An algorithm asked for: for all that it can carry; types that it cannot carry keep the default. */
+/* An algorithm asked for: for all that it can carry. */
 static void test_forced(int algorithm, uint32_t n)
 {
-    struct oh_plan_table table, usual;
-    bool right = true;
-    oh_plan_table_default(n, UINT64_MAX, -1, &usual);
+    struct oh_plan_table table;
     oh_plan_table_default(n, UINT64_MAX, algorithm, &table);
-    for (int c = 0; c < OH_CARRIERS; c++) {
-        const struct oh_plan_rows *rows = &table.rows[c];
-        if (!oh_algorithm_carries(algorithm, c)) {
-            right &= memcmp(rows, &usual.rows[c], sizeof *rows) == 0;
-            continue;
-        }
-        right &= rows->count > 0 && rows->row[rows->count - 1].max_bytes <= oh_plan_capacity(algorithm, n);
-        for (uint32_t i = 0; i < rows->count; i++) {
-            right &= (int)rows->row[i].algorithm == algorithm;
-        }
+    const struct oh_plan_rows *rows = &table.rows;
+    bool right = rows->count > 0 && rows->row[rows->count - 1].max_bytes <= oh_plan_capacity(algorithm, n);
+    for (uint32_t i = 0; i < rows->count; i++) {
+        right &= (int)rows->row[i].algorithm == algorithm;
     }
     tap_ok(right && oh_plan_table_valid(&table, n), "n=%u: %s for all that it can carry, and no more", n,
            oh_algorithm_name(algorithm));
 }
 
-/* The slots in staging memory hold what oh_plan_capacity promises: computed here from the kernels' layout. */
+/* A slot in staging memory holds what oh_plan_capacity promises: computed here from the kernels' layout. */
 static void test_capacity(void)
 {
     for (uint64_t n = 2; n <= OH_MAX_RANKS; n++) {
         /* As a list of calls, each of whole 16-byte words. */
-        uint64_t one = 2 * ((oh_plan_capacity(ONEHOP_ONESHOT_LL, (uint32_t)n) + OH_WORD_BYTES - 1) / OH_WORD_BYTES);
-        uint64_t two = oh_plan_capacity(ONEHOP_TWOSHOT_LL, (uint32_t)n) / OH_LL_WORD_PAYLOAD;
-        uint64_t chunk = (two + n - 1) / n;
-        tap_ok(n * one * OH_WORD_BYTES <= OH_LL_SLOT_BYTES && 2 * n * chunk * OH_WORD_BYTES <= OH_LL_SLOT_BYTES,
-               "n=%u: the largest LL messages fit a slot", (unsigned)n);
+        uint64_t words = (oh_plan_capacity(ONEHOP_ONESHOT, (uint32_t)n) + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
+        tap_ok((n - 1) * words * OH_WORD_BYTES <= OH_ONESHOT_BYTES, "n=%u: the largest one-shot message fits a slot",
+               (unsigned)n);
     }
 }
 
 static void test_foreign_tables(void)
 {
     struct oh_plan_table good, bad;
-    struct oh_plan_rows *rows = &bad.rows[OH_CARRIER_MARKER];
+    struct oh_plan_rows *rows = &bad.rows;
     oh_plan_table_default(4, UINT64_MAX, -1, &good);
     tap_ok(!oh_plan_table_valid(&good, 3), "a table for another number of ranks");
 #define REJECTS(change_, text_)                                                                                        \
@@ -126,16 +130,14 @@ static void test_foreign_tables(void)
     } while (0)
     REJECTS(bad.fp8 = 2, "something other than yes or no for fp8");
     REJECTS(rows->count = OH_PLAN_ROWS + 1, "too many rows");
-    REJECTS(bad.rows[OH_CARRIER_FLAG].count = OH_PLAN_ROWS + 1, "too many rows of the other carrier");
     REJECTS(rows->row[0].algorithm = ONEHOP_ALGORITHMS, "an algorithm that does not exist");
-    REJECTS(rows->row[0].algorithm = ONEHOP_ONESHOT_LL, "an algorithm that does not carry the types");
     REJECTS(rows->row[1].blocks = 0, "no blocks");
     REJECTS(rows->row[1].blocks = OH_MAX_BLOCKS + 1, "too many blocks");
     REJECTS(rows->row[0].threads = 0, "no threads");
     REJECTS(rows->row[0].threads = 48, "part of a warp");
     REJECTS(rows->row[0].threads = OH_MAX_THREADS + 32, "too many threads");
     REJECTS(rows->row[1].max_bytes = rows->row[0].max_bytes, "rows out of order");
-    REJECTS(rows->row[rows->count - 1].algorithm = ONEHOP_ONESHOT_MARKER, "more than the slot holds");
+    REJECTS(rows->row[rows->count - 1].algorithm = ONEHOP_ONESHOT, "more than the slot holds");
 #undef REJECTS
 }
 

@@ -189,7 +189,7 @@ static void rank_open(struct rank *rank, int device)
     }
     OK(cuMemcpyHtoD(rank->data, input, sizeof input));
     OK(cuMemsetD8(rank->staging, 0, OH_STAGING_BYTES));
-    OK(cuMemsetD32(rank->staging + OH_MARKER_OFFSET, OH_MARKER, (OH_PUSH_OFFSET - OH_MARKER_OFFSET) / 4));
+    OK(cuMemsetD32(rank->staging + OH_MARKER_OFFSET, OH_MARKER, (OH_ESCAPE_OFFSET - OH_MARKER_OFFSET) / 4));
     OK(cuCtxSynchronize());
 }
 
@@ -241,7 +241,7 @@ static void kernels(void)
     *abort_word = 0;
     OK(cuLibraryLoadData(&library, "not looked at", NULL, NULL, 0, NULL, NULL, 0));
     FAILS(cuLibraryGetKernel(&kernel, library, "no_such_kernel"), CUDA_ERROR_NOT_FOUND);
-    OK(cuLibraryGetKernel(&kernel, library, "oh_oneshot_marker_sum_f32_n2"));
+    OK(cuLibraryGetKernel(&kernel, library, "oh_oneshot_sum_f32_n2"));
     OK(cuKernelGetFunction(&function, kernel));
     rank_open(&ranks[1], 1);
 

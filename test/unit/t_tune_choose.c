@@ -34,9 +34,9 @@ static void begin(uint32_t nranks, size_t min_bytes, size_t max_bytes)
 /* All times of a candidate: eager takes 1 us more, with stock NCCL, too. */
 static void give(struct oh_tune_point *point, int candidate, double us, double stock_us)
 {
-    int type = type_of(point->carrier == OH_CARRIER_MARKER ? "float" : "int32");
     for (int mode = 0; mode < OH_PERF_MODES; mode++) {
-        point->time[candidate][mode][type] = (struct oh_tune_time){true, us + mode, stock_us + mode};
+        struct oh_tune_time time = {true, us + mode, stock_us + mode};
+        point->time[candidate][mode][type_of("float")] = point->time[candidate][mode][type_of("int32")] = time;
     }
 }
 
@@ -52,15 +52,13 @@ static void test_candidates(void)
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         bool right = true;
         begin(n, 1024, 16 << 20);
-        right &= tune.points == 30;
+        right &= tune.points == 15;
         for (int i = 0; i < tune.points; i++) {
             const struct oh_tune_point *point = &tune.point[i];
-            bool served = point->bytes <=
-                          tune.shipped.rows[point->carrier].row[tune.shipped.rows[point->carrier].count - 1].max_bytes;
+            bool served = point->bytes <= oh_plan_table_end(&tune.shipped);
             right &= point->candidates > 0 && point->shipped == served;
             for (int k = 0; k < point->candidates; k++) {
-                right &= oh_plan_row_valid(&point->candidate[k], point->carrier, n) &&
-                         point->candidate[k].max_bytes == point->bytes;
+                right &= oh_plan_row_valid(&point->candidate[k], n) && point->candidate[k].max_bytes == point->bytes;
                 for (int l = 0; l < k; l++) {
                     right &= memcmp(&point->candidate[k], &point->candidate[l], sizeof point->candidate[k]) != 0;
                 }
@@ -69,7 +67,7 @@ static void test_candidates(void)
         tap_ok(right, "n=%u: candidates of all sizes, each valid and once, the shipped choice among them", n);
     }
     begin(4, 1, 4);
-    tap_ok(tune.points == 2 && tune.point[0].bytes == 4, "no size that holds no element");
+    tap_ok(tune.points == 1 && tune.point[0].bytes == 4, "no size that holds no element");
 }
 
 static void test_choice(void)
@@ -86,7 +84,7 @@ static void test_choice(void)
                memcmp(&choice.row, &point->candidate[last], sizeof choice.row) == 0 && choice.second >= 0 &&
                point->candidate[choice.second].algorithm != choice.row.algorithm,
            "the fastest is chosen; beside it the best of another algorithm");
-    tap_ok(fabs(oh_tune_score(&tune, point, last) - sqrt(5.0 * 6.0)) < 1e-9, "both modes count alike");
+    tap_ok(fabs(oh_tune_score(&tune, point, last) - sqrt(5.0 * 6.0)) < 1e-9, "both modes, and all types, count alike");
 
     give(point, last, 5, 5 / 1.03);
     choice = oh_tune_choose(&tune, point);
@@ -94,7 +92,7 @@ static void test_choice(void)
     give(point, last, 5, 5 / 1.01);
     tap_ok(oh_tune_choose(&tune, point).best == last, "one that it beats by 1 %% does");
     point->time[last][OH_PERF_EAGER][type_of("float")].stock_us = 5;
-    tap_ok(oh_tune_choose(&tune, point).best == 0, "nor one that it beats in one mode only");
+    tap_ok(oh_tune_choose(&tune, point).best == 0, "nor one that it beats in one mode and type only");
 
     *point = fresh;
     give_all(point, 10, 9);
@@ -108,7 +106,7 @@ static void test_choice(void)
     give(point, 1, 9, 30);
     tap_ok(oh_tune_choose(&tune, point).best == 1, "time ran out: of what was measured");
     point->time[1][OH_PERF_EAGER][type_of("float")].done = false;
-    tap_ok(oh_tune_choose(&tune, point).best == 0, "one that was measured in one mode only does not count");
+    tap_ok(oh_tune_choose(&tune, point).best == 0, "one that was not measured in all modes and types does not count");
     give(point, 1, 9, 30);
     point->too_slow = true;
     choice = oh_tune_choose(&tune, point);
@@ -131,37 +129,34 @@ static void test_rows(void)
     int of[OH_PLAN_ROWS];
     begin(4, 1024, 16384);
     for (int i = 0; i < tune.points; i++) {
-        give_all(&tune.point[i], 10, i == 2 ? 5 : 30); /* 4 KiB of marker words: stock NCCL */
+        give_all(&tune.point[i], 10, i == 2 ? 5 : 30); /* 4 KiB: stock NCCL */
     }
-    oh_tune_rows(&tune, OH_CARRIER_MARKER, &rows, of);
-    struct oh_plan_table table = {.nranks = 4, .rows = {[OH_CARRIER_MARKER] = rows}};
+    oh_tune_rows(&tune, &rows, of);
+    struct oh_plan_table table = {.nranks = 4, .rows = rows};
     tap_ok(oh_plan_table_valid(&table, 4) && rows.row[2].algorithm == OH_PLAN_NCCL && rows.row[2].max_bytes == 4096 &&
                of[2] == 2 && of[rows.count - 1] == -1 && rows.row[rows.count - 1].max_bytes == 8 << 20,
            "handed back in the middle; above what was measured as shipped");
     /* One algorithm and grid for all: one row. */
-    const struct oh_plan_row same = {.algorithm = ONEHOP_TWOSHOT_PUSH, .blocks = 8, .threads = 128};
+    const struct oh_plan_row same = {.algorithm = ONEHOP_TWOSHOT, .blocks = 8, .threads = 128};
     for (int i = 0; i < tune.points; i++) {
         tune.point[i].candidate[0] = same;
         tune.point[i].candidate[0].max_bytes = tune.point[i].bytes;
         give(&tune.point[i], 0, 1, 30);
     }
-    oh_tune_rows(&tune, OH_CARRIER_MARKER, &rows, of);
+    oh_tune_rows(&tune, &rows, of);
     tap_ok(rows.row[0].max_bytes == 16384 && rows.row[0].blocks == 8 && of[0] == 4, "equal choices are one row");
-    options.perf.type[type_of("int32")] = false;
     tune.points = 0;
-    oh_tune_rows(&tune, OH_CARRIER_FLAG, &rows, of);
-    tap_ok(memcmp(&rows, &tune.shipped.rows[OH_CARRIER_FLAG], sizeof rows) == 0, "not measured at all: as shipped");
+    oh_tune_rows(&tune, &rows, of);
+    tap_ok(memcmp(&rows, &tune.shipped.rows, sizeof rows) == 0, "not measured at all: as shipped");
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         begin(n, 512, 16 << 20); /* as many sizes as rows; each another choice than its neighbours */
-        bool right = tune.points == 2 * OH_TUNE_SIZES;
+        bool right = tune.points == OH_TUNE_POINTS;
         for (int i = 0; i < tune.points; i++) {
             give_all(&tune.point[i], 10, 30);
             give(&tune.point[i], i % 2 ? tune.point[i].candidates - 1 : 0, 1, 30);
         }
         table = (struct oh_plan_table){.nranks = n};
-        for (int c = 0; c < OH_CARRIERS; c++) {
-            oh_tune_rows(&tune, (enum oh_carrier)c, &table.rows[c], of);
-        }
+        oh_tune_rows(&tune, &table.rows, of);
         tap_ok(right && oh_plan_table_valid(&table, n), "n=%u: a table of as many rows as there may be is valid", n);
     }
 }

@@ -12,9 +12,9 @@
 
 static const struct oh_tuning_key key = {"NVIDIA H200", 4, "580.95.05", "2.28.9"};
 
-#define HEAD "onehop-tuning 1\n"
+#define HEAD "onehop-tuning 2\n"
 #define KEY "table\n gpu NVIDIA H200\n ranks 4\n driver 580.95.05\n nccl 2.28.9\n source by hand\n"
-#define ROW "marker 64K oneshot_marker 64 64\n"
+#define ROW "64K oneshot 64 64\n"
 
 static enum oh_tuning_result parse(const char *text, struct oh_plan_table *table_p, struct oh_tuning_fault *fault_p)
 {
@@ -36,28 +36,30 @@ static void test_good(void)
     struct oh_plan_table table;
     struct oh_plan plan;
     char source[OH_TUNING_TEXT];
-    static const char text[] =
-        "# a comment\n\n" HEAD "  " KEY "# more\n\tmarker 1000 oneshot_marker\t2 64 # us\n"
-        "flag 1K nccl\nmarker 1M nccl\nflag 64K ONESHOT_LL 32 96\nmarker 8M twoshot_push 64 512\n"
-        "flag 1M nccl\nend\n\n#\n";
+    static const char text[] = "# a comment\n\n" HEAD "  " KEY "# more\n\t1000 oneshot\t2 64 # us\n"
+                               "1M nccl\n2M TWOSHOT 32 96\n8M twoshot 64 512\n16M nccl\nend\n\n#\n";
     enum oh_tuning_result result = oh_tuning_parse(text, sizeof text - 1, &key, &table, source, &fault);
     tap_ok(result == OH_TUNING_FOUND && strcmp(source, "by hand") == 0 && oh_plan_table_valid(&table, 4) &&
                table.fp8 == 0,
-           "comments, blanks, units and rows of both carriers in any order");
-    const struct oh_plan_rows *marker = &table.rows[OH_CARRIER_MARKER], *flag = &table.rows[OH_CARRIER_FLAG];
-    tap_ok(marker->count == 3 && marker->row[0].max_bytes == 1000 && marker->row[0].blocks == 2 &&
-               marker->row[1].algorithm == OH_PLAN_NCCL && marker->row[2].max_bytes == 8 << 20 && flag->count == 2 &&
-               flag->row[1].threads == 96,
+           "comments, blanks, units and names in any case");
+    const struct oh_plan_rows *rows = &table.rows;
+    tap_ok(rows->count == 4 && rows->row[0].max_bytes == 1000 && rows->row[0].blocks == 2 &&
+               rows->row[1].algorithm == OH_PLAN_NCCL && rows->row[2].threads == 96 &&
+               rows->row[3].max_bytes == 8 << 20,
            "the rows are as written; what is handed back at the end goes without saying");
-    tap_ok(oh_plan_choose(&table, 250, ncclFloat32, &plan) && plan.algorithm == ONEHOP_ONESHOT_MARKER &&
+    tap_ok(oh_plan_choose(&table, 250, ncclFloat32, &plan) && plan.algorithm == ONEHOP_ONESHOT &&
                !oh_plan_choose(&table, 251, ncclFloat32, &plan) &&
                !oh_plan_choose(&table, 262144, ncclFloat32, &plan) &&
-               oh_plan_choose(&table, 262145, ncclFloat32, &plan) && plan.algorithm == ONEHOP_TWOSHOT_PUSH &&
-               !oh_plan_choose(&table, 256, ncclInt32, &plan) && oh_plan_choose(&table, 257, ncclInt32, &plan),
-           "look-up: handed back between two sizes that are served, and below the first");
-    tap_ok(oh_plan_some_count(&table, ncclFloat64) == 125 && oh_plan_some_count(&table, ncclInt64) == 8192 &&
+               oh_plan_choose(&table, 262145, ncclFloat32, &plan) && plan.algorithm == ONEHOP_TWOSHOT &&
+               !oh_plan_choose(&table, 251, ncclInt32, &plan) && oh_plan_choose(&table, 262145, ncclInt32, &plan),
+           "look-up: handed back between two sizes that are served");
+    tap_ok(oh_plan_some_count(&table, ncclFloat64) == 125 && oh_plan_some_count(&table, ncclInt8) == 1000 &&
                oh_plan_some_count(&table, OH_NCCL_FP8_E4M3) == 0 && oh_plan_some_count(&table, (ncclDataType_t)99) == 0,
-           "a count that is served, also where the smallest are not");
+           "a count that is served");
+    tap_ok(parse(HEAD KEY "1K nccl\n64K oneshot 1 64\nend\n", &table, &fault) == OH_TUNING_FOUND &&
+               !oh_plan_choose(&table, 256, ncclInt32, &plan) && oh_plan_choose(&table, 257, ncclInt32, &plan) &&
+               oh_plan_some_count(&table, ncclInt64) == 8192,
+           "the smallest are handed back, and a count that is served is found all the same");
     tap_ok(parse(HEAD KEY "end\n", &table, &fault) == OH_TUNING_FOUND && oh_plan_table_valid(&table, 4) &&
                oh_plan_table_end(&table) == 0 && !oh_plan_choose(&table, 1, ncclFloat32, &plan),
            "a table without rows hands everything back");
@@ -68,19 +70,19 @@ static void test_wishes(void)
 {
     struct oh_tuning_fault fault;
     struct oh_plan_table table, copy;
-    parse(HEAD KEY ROW "marker 1M nccl\nmarker 8M twoshot_push 64 512\nflag 64K oneshot_ll 64 64\nend\n", &table,
-          &fault);
+    parse(HEAD KEY ROW "1M nccl\n8M twoshot 64 512\nend\n", &table, &fault);
     copy = table;
     oh_plan_table_wish(&copy, 512 << 10, -1);
-    tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows[OH_CARRIER_MARKER].count == 1 &&
-               copy.rows[OH_CARRIER_MARKER].row[0].max_bytes == 64 << 10 &&
-               copy.rows[OH_CARRIER_FLAG].row[0].max_bytes == oh_plan_capacity(ONEHOP_ONESHOT_LL, 4),
-           "a cap within what is handed back ends before it; the other carrier goes on as far as it can");
+    tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows.count == 1 && oh_plan_table_end(&copy) == 64 << 10,
+           "a cap within what is handed back ends before it");
     copy = table;
     oh_plan_table_wish(&copy, 2 << 20, -1);
-    tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows[OH_CARRIER_MARKER].count == 3 &&
-               copy.rows[OH_CARRIER_MARKER].row[2].max_bytes == 2 << 20,
+    tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows.count == 3 && oh_plan_table_end(&copy) == 2 << 20,
            "a cap behind it leaves it");
+    parse(HEAD KEY ROW "end\n", &table, &fault);
+    oh_plan_table_wish(&table, 512 << 20, -1);
+    tap_ok(oh_plan_table_valid(&table, 4) && oh_plan_table_end(&table) == oh_plan_capacity(ONEHOP_ONESHOT, 4),
+           "a cap above the end: the last algorithm goes on as far as it can");
 }
 
 static void test_foreign(void)
@@ -106,8 +108,8 @@ static void test_foreign(void)
     }
     const char *several = HEAD "table\n gpu A*\n ranks 4\n driver *\n nccl *\n source x\nend\n"
                                "table\n gpu NVIDIA*\n ranks 4\n driver 580.*\n nccl *\n source x\n" ROW "end\n" KEY
-                               "marker 1K oneshot_marker 1 64\nend\n";
-    tap_ok(parse(several, &table, &fault) == OH_TUNING_FOUND && table.rows[OH_CARRIER_MARKER].row[0].max_bytes == 65536,
+                               "1K oneshot 1 64\nend\n";
+    tap_ok(parse(several, &table, &fault) == OH_TUNING_FOUND && table.rows.row[0].max_bytes == 65536,
            "of several tables the first that fits; '*' stands for the rest of a value");
 }
 
@@ -123,9 +125,10 @@ static void test_damage(void)
         {"# only a comment\n", 1, "nothing but a comment"},
         {"onehop-tuning\n", 1, "no version"},
         {"onehop-tuning 0\n", 1, "version 0"},
-        {"onehop-tuning 2\nwhatever\n", 1, "a later version"},
+        {"onehop-tuning 3\nwhatever\n", 1, "a later version"},
+        {"onehop-tuning 1\n" KEY "marker 64K oneshot_marker 64 64\nend\n", 1, "the version before"},
         {"onehop-tuning 99999999999999999999\n", 1, "a version beyond all bounds"},
-        {"something-else 1\n", 1, "another kind of file"},
+        {"something-else 2\n", 1, "another kind of file"},
         {HEAD "row\n", 2, "a word that is none"},
         {HEAD KEY ROW, 8, "no end"},
         {HEAD KEY ROW "en", 9, "cut off in the last line"},
@@ -137,26 +140,26 @@ static void test_damage(void)
         {HEAD "table\n gpu X\n ranks 9\n driver *\n", 4, "nine ranks"},
         {HEAD "table\n gpu X\n ranks 4x\n driver *\n", 4, "ranks that are no number"},
         {HEAD "table\n gpu X\n ranks -4\n driver *\n", 4, "a negative number"},
-        {HEAD KEY "both 64K oneshot_marker 64 64\nend\n", 8, "a carrier that is none"},
-        {HEAD KEY "marker 64K oneshot_marker 64\nend\n", 8, "a row without threads"},
-        {HEAD KEY "marker 64K oneshot_marker 64 64 64\nend\n", 8, "a row with too much"},
-        {HEAD KEY "marker 64K ring 64 64\nend\n", 8, "an algorithm that is none"},
-        {HEAD KEY "marker 64K nccl 64 64\nend\n", 8, "a shape for NCCL"},
-        {HEAD KEY "marker 64K\nend\n", 8, "a size alone"},
-        {HEAD KEY "marker 0 oneshot_marker 1 64\nend\n", 8, "size 0"},
-        {HEAD KEY "marker K oneshot_marker 1 64\nend\n", 8, "a unit alone"},
-        {HEAD KEY "marker 2G twoshot_push 1 64\nend\n", 8, "more than any message"},
-        {HEAD KEY "marker 18446744073709551617 twoshot_push 1 64\nend\n", 8, "a size that overflows"},
-        {HEAD KEY "marker 1.5M twoshot_push 1 64\nend\n", 8, "a fraction"},
-        {HEAD KEY "marker 64K oneshot_ll 64 64\nend\n", 8, "flag words for marker types"},
-        {HEAD KEY "marker 2M oneshot_marker 64 64\nend\n", 8, "more than the staging memory holds"},
-        {HEAD KEY "marker 64K oneshot_marker 0 64\nend\n", 8, "no blocks"},
-        {HEAD KEY "marker 64K oneshot_marker 129 64\nend\n", 8, "too many blocks"},
-        {HEAD KEY "marker 64K oneshot_marker 1 48\nend\n", 8, "part of a warp"},
-        {HEAD KEY "marker 64K oneshot_marker 1 1024\nend\n", 8, "too many threads in a block"},
-        {HEAD KEY "marker 64K oneshot_marker 128 512\nend\n", 8, "a grid that would fill the GPU"},
-        {HEAD KEY ROW "marker 64K oneshot_marker 64 64\nend\n", 9, "the same size twice"},
-        {HEAD KEY ROW "marker 1K oneshot_marker 64 64\nend\n", 9, "sizes that go down"},
+        {HEAD KEY "marker 64K oneshot 64 64\nend\n", 8, "a row of the version before"},
+        {HEAD KEY "64K oneshot 64\nend\n", 8, "a row without threads"},
+        {HEAD KEY "64K oneshot 64 64 64\nend\n", 8, "a row with too much"},
+        {HEAD KEY "64K ring 64 64\nend\n", 8, "an algorithm that is none"},
+        {HEAD KEY "64K nccl 64 64\nend\n", 8, "a shape for NCCL"},
+        {HEAD KEY "64K\nend\n", 8, "a size alone"},
+        {HEAD KEY "0 oneshot 1 64\nend\n", 8, "size 0"},
+        {HEAD KEY "K oneshot 1 64\nend\n", 8, "a unit alone"},
+        {HEAD KEY "2G twoshot 1 64\nend\n", 8, "more than any message"},
+        {HEAD KEY "18446744073709551617 twoshot 1 64\nend\n", 8, "a size that overflows"},
+        {HEAD KEY "1.5M twoshot 1 64\nend\n", 8, "a fraction"},
+        {HEAD KEY "64K oneshot_ll 64 64\nend\n", 8, "an algorithm that is no more"},
+        {HEAD KEY "2M oneshot 64 64\nend\n", 8, "more than the staging memory holds"},
+        {HEAD KEY "64K oneshot 0 64\nend\n", 8, "no blocks"},
+        {HEAD KEY "64K oneshot 129 64\nend\n", 8, "too many blocks"},
+        {HEAD KEY "64K oneshot 1 48\nend\n", 8, "part of a warp"},
+        {HEAD KEY "64K oneshot 1 1024\nend\n", 8, "too many threads in a block"},
+        {HEAD KEY "64K oneshot 128 512\nend\n", 8, "a grid that would fill the GPU"},
+        {HEAD KEY ROW "64K oneshot 64 64\nend\n", 9, "the same size twice"},
+        {HEAD KEY ROW "1K oneshot 64 64\nend\n", 9, "sizes that go down"},
         {HEAD KEY ROW "end\nend\n", 10, "one end too many"},
         {HEAD KEY ROW "end\ntable\n", 10, "a second table that is cut off"},
         {HEAD KEY ROW "\x01\nend\n", 9, "a control character"},
@@ -183,12 +186,12 @@ static void test_limits(void)
     struct oh_tuning_fault fault;
     size_t used = (size_t)snprintf(text, sizeof text, HEAD KEY);
     for (int i = 1; i <= OH_PLAN_ROWS; i++) {
-        used += (size_t)snprintf(text + used, sizeof text - used, "flag %d oneshot_ll 1 64\n", i);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%d oneshot 1 64\n", i);
     }
     snprintf(text + used, sizeof text - used, "end\n");
-    tap_ok(parse(text, &table, &fault) == OH_TUNING_FOUND && table.rows[OH_CARRIER_FLAG].count == OH_PLAN_ROWS,
+    tap_ok(parse(text, &table, &fault) == OH_TUNING_FOUND && table.rows.count == OH_PLAN_ROWS,
            "as many rows as there may be");
-    snprintf(text + used, sizeof text - used, "flag 1M twoshot_push 1 64\nend\n");
+    snprintf(text + used, sizeof text - used, "1M twoshot 1 64\nend\n");
     tap_ok(parse(text, &table, &fault) == OH_TUNING_BAD && fault.line == 7 + OH_PLAN_ROWS + 1, "one more");
 
     memset(text, '\n', sizeof text);
@@ -212,8 +215,7 @@ static void test_limits(void)
 /* Every byte of a good text left out, and changed: whatever comes out is valid, or nothing. */
 static void test_mutations(void)
 {
-    static const char good[] =
-        HEAD KEY ROW "flag 64K oneshot_ll 64 64\nmarker 1M nccl\nmarker 4M twoshot_push 64 512\nend\n";
+    static const char good[] = HEAD KEY ROW "1M nccl\n4M twoshot 64 512\nend\n";
     unsigned bad = 0, found = 0;
     for (size_t i = 0; i < sizeof good - 1; i++) {
         for (int change = 0; change < 5; change++) {
@@ -252,10 +254,8 @@ static void test_writing(void)
         oh_tuning_shipped("NVIDIA H200", n, &table, source);
         oh_tuning_write_head(stream);
         oh_tuning_write_key(stream, &one, source);
-        for (int c = 0; c < OH_CARRIERS; c++) {
-            for (uint32_t i = 0; i < table.rows[c].count; i++) {
-                oh_tuning_write_row(stream, (enum oh_carrier)c, &table.rows[c].row[i], i % 2 ? "2.1 us" : NULL);
-            }
+        for (uint32_t i = 0; i < table.rows.count; i++) {
+            oh_tuning_write_row(stream, &table.rows.row[i], i % 2 ? "2.1 us" : NULL);
         }
         oh_tuning_write_end(stream);
         fclose(stream);
@@ -293,8 +293,7 @@ static void test_shipped(void)
             char source[OH_TUNING_TEXT];
             oh_tuning_shipped(gpus[i].gpu, n, &table, source);
             bool measured = strchr(gpus[i].measured, (int)('0' + n)) != NULL;
-            right &= oh_plan_table_valid(&table, n) && table.rows[OH_CARRIER_MARKER].count > 2 &&
-                     table.rows[OH_CARRIER_FLAG].count > 2 &&
+            right &= oh_plan_table_valid(&table, n) && table.rows.count > 2 &&
                      strncmp(source, measured ? "measured" : "modelled", 8) == 0;
         }
         tap_ok(right, "%s: a shipped table for each number of ranks, which says whether it was measured", gpus[i].gpu);
