@@ -393,7 +393,8 @@ OH_DEVICE bool oh_marker_decode(const oh_kernel_args &args, uint32_t offset, oh_
 
 /*
  * What the peers send: rows of an area of this rank's staging. Words of a place are numbered by rank where `from` is 0,
- * this rank's own among them, and where it is 1 by peer: word k is from the rank whose staging stands at args.staging[k].
+ * this rank's own among them, and where it is 1 by peer: word k is from the rank whose staging stands at
+ * args.staging[k].
  */
 template <class Type, int ranks, int from> struct oh_inbox {
     const oh_kernel_args &args;
@@ -419,8 +420,8 @@ template <class Type, int ranks, int from> struct oh_inbox {
     {
         return from == 0 && source(k) == args.rank;
     }
-    /* Looks at the words of a place; this rank's is `mine`. A poll looks at all that it waits for (look), and then at what
-     * it has seen (has_all): a test between would make each load wait for the one before. */
+    /* Looks at the words of a place; this rank's is `mine`. A poll looks at all that it waits for (look), and then at
+     * what it has seen (has_all): a test between would make each load wait for the one before. */
     OH_DEVICE_METHOD void look(uint32_t at, const oh_word16 &mine, oh_word16 (&word)[ranks]) const
     {
         OH_UNROLL
@@ -486,9 +487,8 @@ template <class Type, int ranks> struct oh_outbox {
     /* Word j to the peer whose staging stands at args.staging[j]. */
     OH_DEVICE_METHOD void send_each(uint32_t at, const oh_word16 (&word)[ranks]) const
     {
-        oh_each<1, ranks>(nranks, [&](int j) {
-            oh_marked<Type>(oh_unmarked<Type>(word[j])).store(args.staging[j], at + row[j]);
-        });
+        oh_each<1, ranks>(
+            nranks, [&](int j) { oh_marked<Type>(oh_unmarked<Type>(word[j])).store(args.staging[j], at + row[j]); });
     }
 };
 
@@ -516,7 +516,7 @@ OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch)
     OH_SUM_KERNEL(algorithm_, type_, 7)                                                                                \
     OH_SUM_KERNEL(algorithm_, type_, 8)
 #define OH_SUM_KERNEL(algorithm_, type_, n_)                                                                           \
-    OH_KERNEL(oh_##algorithm_##_sum_##type_##_n##n_, n_, oh_kernel_args,                                                   \
+    OH_KERNEL(oh_##algorithm_##_sum_##type_##_n##n_, n_, oh_kernel_args,                                               \
               algorithm_<oh_sum_of<oh_##type_, n_>, oh_kernel_args>)
 
 /* x_(algorithm, type, suffix, number of ranks, is it exact) for the kernels that read the op from their arguments */
@@ -526,12 +526,12 @@ OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch)
 
 #define OH_ANY_KERNELS(algorithm_, type_) OH_EACH_ANY_RANKS(OH_ANY_KERNEL, algorithm_, type_)
 #define OH_ANY_KERNEL(algorithm_, type_, suffix_, n_, fixed_)                                                          \
-    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_, n_, oh_kernel_args,                                               \
+    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_, n_, oh_kernel_args,                                           \
               algorithm_<oh_any_of<oh_##type_, n_, fixed_>, oh_kernel_args>)
 
 #define OH_LIST_KERNELS(algorithm_, type_) OH_EACH_ANY_RANKS(OH_LIST_KERNEL, algorithm_, type_)
 #define OH_LIST_KERNEL(algorithm_, type_, suffix_, n_, fixed_)                                                         \
-    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_##_list, n_, oh_kernel_list_args,                                   \
+    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_##_list, n_, oh_kernel_list_args,                               \
               algorithm_<oh_any_of<oh_##type_, n_, fixed_>, oh_kernel_list_args>)
 
 /* X(algorithm, type) for the types of one kind */

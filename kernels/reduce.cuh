@@ -249,15 +249,13 @@ template <class Type, class Word> struct oh_values {
 
 /*
  * A reduction gives: the type, the most ranks that it is compiled for (`ranks`, for static loops) and their number in
- * this communicator (nranks), whether it is compiled for the sum alone (is_sum) and how
- * many words from each peer a thread that has several then looks at together (batch), what a rank does to its own words before it sends or combines them (prepare), and the
- * combination of the words of ranks 0 to nranks-1.
+ * this communicator (nranks), whether it is compiled for the sum alone (is_sum), what a rank does to its own words
+ * before it sends or combines them (prepare), and the combination of the words of ranks 0 to nranks-1.
  */
 template <class Type, int ranks_> struct oh_sum_of {
     typedef Type type;
     static const int ranks = ranks_;
     static const bool is_sum = true;
-    static const int batch = ranks_ <= 3 ? 2 : 1; /* with more peers a thread has enough to wait for */
 
     explicit OH_DEVICE_METHOD oh_sum_of(const oh_kernel_args &)
     {

@@ -2,10 +2,10 @@
 /*
  * twoshot.cu - two hops: rank p combines chunk p, then sends the result to every other
  *
- * A word is there when it no longer holds the marker (protocol.cuh, "Marker words"). A message that is larger than a slot
- * goes in rounds of equal length, with an epoch each, padded with zeros, so that in every round each place has its word
- * from and for every rank. Slot layout: scatter area [row of a source][place], gather area [row of an owner][place], both
- * with a fixed row length; in all rounds of one call a place belongs to one thread.
+ * A word is there when it no longer holds the marker (protocol.cuh, "Marker words"). A message that is larger than a
+ * slot goes in rounds of equal length, with an epoch each, padded with zeros, so that in every round each place has its
+ * word from and for every rank. Slot layout: scatter area [row of a source][place], gather area [row of an
+ * owner][place], both with a fixed row length; in all rounds of one call a place belongs to one thread.
  *
  * Rounds overlap: a thread sends its words of round k+1 after combining round k and before gathering it. In the scatter
  * area it then writes where a peer's thread has cleared after combining round k-1, which came before the fence in front
@@ -26,8 +26,8 @@ struct twoshot_round {
     }
 };
 
-/* batch: places that a thread looks at together. */
-template <int batch, class Reduction, class Message> struct twoshot_call {
+/* once: there is one round, in which no thread has more than one place; code without loops is faster. */
+template <bool once, class Reduction, class Message> struct twoshot_call {
     typedef typename Reduction::type type;
     static const int ranks = Reduction::ranks;
 
@@ -42,98 +42,56 @@ template <int batch, class Reduction, class Message> struct twoshot_call {
     const Reduction reduction;
     oh_patience patience;
 
-    /* Batch b of the places from i on is there. The first is, where the loops go round. */
-    OH_DEVICE_METHOD bool has(uint32_t i, int b) const
+    /* What each owner gets from here at place i of the round whose first word is `base`. */
+    OH_DEVICE_METHOD void load(uint32_t base, uint32_t i, oh_word16 (&theirs)[ranks]) const
     {
-        return b == 0 || i + b * step < chunk;
+        oh_each<1, ranks>(nranks,
+                          [&](int j) { theirs[j] = message.load(base + oh_peer_rank(args, nranks, j) * chunk + i); });
     }
-    OH_DEVICE_METHOD uint32_t place(uint32_t i, int b) const
+    OH_DEVICE_METHOD void send(const twoshot_round &round, uint32_t i, oh_word16 (&theirs)[ranks]) const
     {
-        return (i + b * step) * OH_WORD_BYTES;
+        oh_each<1, ranks>(nranks, [&](int j) { theirs[j] = reduction.prepare(theirs[j]); });
+        outbox.send_each(round.scatter + i * OH_WORD_BYTES, theirs);
     }
-
-    /* What each owner gets from here at the places from i on, in the round whose first word is `base`. */
-    OH_DEVICE_METHOD void load(uint32_t base, uint32_t i, oh_word16 (&theirs)[batch][ranks]) const
-    {
-        OH_UNROLL
-        for (int b = 0; b < batch; b++) {
-            if (has(i, b)) {
-                oh_each<1, ranks>(nranks, [&](int j) {
-                    theirs[b][j] = message.load(base + oh_peer_rank(args, nranks, j) * chunk + i + b * step);
-                });
-            }
-        }
-    }
-    OH_DEVICE_METHOD void send(const twoshot_round &round, uint32_t i, oh_word16 (&theirs)[batch][ranks]) const
-    {
-        OH_UNROLL
-        for (int b = 0; b < batch; b++) {
-            if (has(i, b)) {
-                oh_each<1, ranks>(nranks, [&](int j) { theirs[b][j] = reduction.prepare(theirs[b][j]); });
-                outbox.send_each(round.scatter + place(i, b), theirs[b]);
-            }
-        }
-    }
-    /* Sends each owner its words, from `start` on: all loads of a batch before its first store, which the compiler cannot
-     * move them across. */
+    /* Sends each owner its words, from place `start` on: at each place all loads before the first store, which the
+     * compiler cannot move them across. */
     OH_DEVICE_METHOD void scatter(const twoshot_round &round, uint32_t start) const
     {
-        for (uint32_t i = start; i < chunk; i += batch * step) {
-            oh_word16 theirs[batch][ranks];
+        for (uint32_t i = start; i < chunk; i += step) {
+            oh_word16 theirs[ranks];
             load(round.base, i, theirs);
             send(round, i, theirs);
         }
     }
 
-    /* Waits for the words at the places from i on of an area. False: aborted. */
+    /* Waits for the words at an offset in the rows of an area. False: aborted. */
     template <class Inbox>
-    OH_DEVICE_METHOD bool await(const Inbox &inbox, uint32_t area, uint32_t i, const oh_word16 (&mine)[batch],
-                                oh_word16 (&word)[batch][ranks])
+    OH_DEVICE_METHOD bool await(const Inbox &inbox, uint32_t at, const oh_word16 &mine, oh_word16 (&word)[ranks])
     {
-        bool good = oh_poll(args, &patience, [&]() {
-            bool all = true;
-            OH_UNROLL
-            for (int b = 0; b < batch; b++) { /* where there is no place b, at the first again */
-                inbox.look(area + place(i, has(i, b) ? b : 0), mine[b], word[b]);
-            }
-            OH_UNROLL
-            for (int b = 0; b < batch; b++) {
-                all &= inbox.has_all(word[b]);
-            }
-            return all;
+        const bool here = oh_poll(args, &patience, [&]() {
+            inbox.look(at, mine, word);
+            return inbox.has_all(word);
         });
-        OH_UNROLL
-        for (int b = 0; b < batch; b++) {
-            if (has(i, b)) {
-                good = good && inbox.decode(area + place(i, b), &patience, word[b]);
-            }
-        }
-        return good;
+        return here && inbox.decode(at, &patience, word);
     }
 
     /* Combines my words and sends the results to all. False: aborted. */
     OH_DEVICE_METHOD bool reduce(const twoshot_round &round)
     {
-        for (uint32_t i = first; i < chunk; i += batch * step) {
-            const uint32_t here = round.base + args.rank * chunk + i;
-            oh_word16 mine[batch], addend[batch][ranks];
-            OH_UNROLL
-            for (int b = 0; b < batch; b++) {
-                if (has(i, b)) {
-                    mine[b] = oh_unmarked<type>(reduction.prepare(message.load(here + b * step)));
-                }
-            }
-            if (!await(scattered, round.scatter, i, mine, addend)) {
+        for (uint32_t i = first; i < chunk; i += step) {
+            const uint32_t place = round.base + args.rank * chunk + i;
+            const uint32_t at = i * OH_WORD_BYTES;
+            const oh_word16 mine = oh_unmarked<type>(reduction.prepare(message.load(place)));
+            oh_word16 addend[ranks];
+            if (!await(scattered, round.scatter + at, mine, addend)) {
                 return false;
             }
-            OH_UNROLL
-            for (int b = 0; b < batch; b++) {
-                if (has(i, b)) {
-                    const oh_word16 result = oh_unmarked<type>(reduction.combine(addend[b]));
-                    outbox.send(round.gather + place(i, b), result);
-                    message.store(here + b * step, result);
-                    scattered.empty(round.scatter + place(i, b), addend[b]);
-                }
+            const oh_word16 result = oh_unmarked<type>(reduction.combine(addend));
+            outbox.send(round.gather + at, result);
+            message.store(place, result);
+            scattered.empty(round.scatter + at, addend);
+            if (once) {
+                break;
             }
         }
         return true;
@@ -142,53 +100,57 @@ template <int batch, class Reduction, class Message> struct twoshot_call {
     /* Takes the other owners' results. False: aborted. */
     OH_DEVICE_METHOD bool gather(const twoshot_round &round)
     {
-        for (uint32_t i = first; i < chunk; i += batch * step) {
-            oh_word16 none[batch] = {}, result[batch][ranks];
-            if (!await(gathered, round.gather, i, none, result)) {
+        for (uint32_t i = first; i < chunk; i += step) {
+            const uint32_t at = round.gather + i * OH_WORD_BYTES;
+            oh_word16 result[ranks];
+            if (!await(gathered, at, oh_word16(), result)) {
                 return false;
             }
-            OH_UNROLL
-            for (int b = 0; b < batch; b++) {
-                if (has(i, b)) {
-                    oh_each<1, ranks>(nranks, [&](int j) {
-                        message.store(round.base + oh_peer_rank(args, nranks, j) * chunk + i + b * step, result[b][j]);
-                    });
-                    gathered.empty(round.gather + place(i, b), result[b]);
-                }
+            oh_each<1, ranks>(nranks, [&](int j) {
+                message.store(round.base + oh_peer_rank(args, nranks, j) * chunk + i, result[j]);
+            });
+            gathered.empty(at, result);
+            if (once) {
+                break;
             }
         }
         return true;
     }
 };
 
-template <int batch, class Reduction, class Message>
+/* Words of a row, of which each owner has one. */
+OH_DEVICE uint32_t twoshot_row_words(uint32_t nranks)
+{
+    return OH_TWOSHOT_BYTES / OH_WORD_BYTES / (nranks - 1);
+}
+
+template <bool once, class Reduction, class Message>
 OH_DEVICE void twoshot_rounds(const oh_kernel_args &args, const Message &message)
 {
-    typedef twoshot_call<batch, Reduction, Message> call_t;
     typedef typename Reduction::type type;
+    static const int ranks = Reduction::ranks;
     const uint32_t nranks = Reduction::nranks(args);
-    const uint32_t row_words = OH_TWOSHOT_BYTES / OH_WORD_BYTES / (nranks - 1);
+    const uint32_t row_words = twoshot_row_words(nranks), row_bytes = row_words * OH_WORD_BYTES;
     const uint32_t words = message.words();
-    const uint32_t rounds = (words + nranks * row_words - 1) / (nranks * row_words);
+    const uint32_t rounds = once ? 1 : (words + nranks * row_words - 1) / (nranks * row_words);
     const uint32_t chunk = (words + nranks * rounds - 1) / (nranks * rounds);
-    const uint32_t row_bytes = row_words * OH_WORD_BYTES;
-    const oh_inbox<type, Reduction::ranks, 0> scattered(args, (int)nranks, row_bytes);
-    const oh_inbox<type, Reduction::ranks, 1> gathered(args, (int)nranks, row_bytes);
-    const oh_outbox<type, Reduction::ranks> outbox(args, (int)nranks, row_bytes);
+    const oh_inbox<type, ranks, 0> scattered(args, (int)nranks, row_bytes);
+    const oh_inbox<type, ranks, 1> gathered(args, (int)nranks, row_bytes);
+    const oh_outbox<type, ranks> outbox(args, (int)nranks, row_bytes);
 
     oh_grid_wait();
-    call_t call = {args,
-                   message,
-                   (int)nranks,
-                   chunk,
-                   oh_block() * oh_threads() + oh_thread(),
-                   oh_blocks() * oh_threads(),
-                   scattered,
-                   gathered,
-                   outbox,
-                   Reduction(args),
-                   {0}};
-    oh_word16 head[batch][Reduction::ranks]; /* under way before the epoch has come */
+    twoshot_call<once, Reduction, Message> call = {args,
+                                                   message,
+                                                   (int)nranks,
+                                                   chunk,
+                                                   oh_block() * oh_threads() + oh_thread(),
+                                                   oh_blocks() * oh_threads(),
+                                                   scattered,
+                                                   gathered,
+                                                   outbox,
+                                                   Reduction(args),
+                                                   {0}};
+    oh_word16 head[ranks]; /* under way before the epoch has come */
     if (call.first < chunk) {
         call.load(0, call.first, head);
     }
@@ -197,10 +159,12 @@ OH_DEVICE void twoshot_rounds(const oh_kernel_args &args, const Message &message
     if (call.first < chunk) {
         call.send(round, call.first, head);
     }
-    call.scatter(round, call.first + batch * call.step);
+    if (!once) {
+        call.scatter(round, call.first + call.step);
+    }
     while (call.reduce(round)) {
         const uint32_t next_base = round.base + nranks * chunk;
-        if (next_base >= words) {
+        if (once || next_base >= words) {
             if (call.gather(round)) {
                 oh_epoch_finish(args, epoch);
             }
@@ -220,13 +184,21 @@ OH_DEVICE void twoshot_rounds(const oh_kernel_args &args, const Message &message
 template <class Reduction, class Args> OH_DEVICE void twoshot(const Args &args)
 {
     typedef typename Reduction::type type;
+    typedef oh_whole_message<type> whole_t;
     if constexpr (Reduction::is_sum) {
-        if (__builtin_expect(oh_whole_message<type>::fits(args), 1)) {
-            twoshot_rounds<Reduction::batch, Reduction>(args, oh_whole_message<type>(args));
+        if (__builtin_expect(whole_t::fits(args), 1)) {
+            const whole_t message(args);
+            const uint32_t nranks = Reduction::nranks(args), threads = oh_blocks() * oh_threads();
+            const uint32_t row_words = twoshot_row_words(nranks);
+            if (message.words() <= nranks * (threads < row_words ? threads : row_words)) {
+                twoshot_rounds<true, Reduction>(args, message);
+            } else {
+                twoshot_rounds<false, Reduction>(args, message);
+            }
             return;
         }
     }
-    twoshot_rounds<1, Reduction>(args, oh_message<type>(args));
+    twoshot_rounds<false, Reduction>(args, oh_message<type>(args));
 }
 
 OH_EACH_SUM_TYPE(OH_SUM_KERNELS, twoshot)
