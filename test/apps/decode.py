@@ -153,6 +153,7 @@ class Step:
         if job.cuda and not compiled:
             self.position.fill_(model.shape.context)
             side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())  # for what it reads: weights, caches, the position
             with torch.cuda.stream(side):
                 self.run()
             torch.cuda.synchronize()
