@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# lib.sh - what quickstart and check share: installing what is missing, configuring, building. Sourced by bash.
+# lib.sh - what the scripts share: installing what is missing, configuring, building, time limits. Sourced by bash.
 
 oh_top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -20,6 +20,27 @@ oh_run() {
         tail -n 40 "$log" >&2
         oh_die "failed: $* (whole output: $log)"
     fi
+}
+
+# oh_limited SECONDS COMMAND...: runs a command under a time limit, and never longer than the script itself runs: `timeout`
+# alone puts the command out of reach of a signal to the script.
+oh_limited() {
+    local status
+    timeout -k 10 "$@" &
+    oh_running=$!
+    trap 'oh_end_running 130' INT
+    trap 'oh_end_running 143' TERM HUP
+    wait "$oh_running"
+    status=$?
+    oh_running=
+    return $status
+}
+oh_end_running() {
+    if [ -n "${oh_running-}" ]; then
+        kill "$oh_running"
+        wait "$oh_running"
+    fi
+    exit "$1"
 }
 
 oh_has_header() {
