@@ -15,6 +15,11 @@
 #define ALIGN 16
 #define GUARD 48 /* at least so many bytes around each buffer */
 #define EXPECTED_BYTES (64u << 10)
+/* NCCL's kernel for one rank; see cf_computed. */
+#define ALONE_FLAWED_SINCE 21901
+#define ALONE_MENDED_SINCE 22907
+#define ALONE_BLOCKS 32
+#define ALONE_BLOCK_BYTES 16384
 
 static void *need(struct cf_worker *worker, void *memory)
 {
@@ -29,17 +34,47 @@ bool cf_type_wanted(const struct cf_worker *worker, ncclDataType_t type)
     return worker->options->types == NULL || cf_named(worker->options->types, cf_types[type].name, false);
 }
 
+static bool is_alone(const struct cf_set *set, int m)
+{
+    return set->comm[m] != NULL && set->nranks[m] == 1;
+}
+
+/* Does NCCL multiply by a factor? So it does for an average of floats. */
+static bool has_factor(ncclDataType_t type, enum cf_op op)
+{
+    return op == CF_PREMUL_HOST || op == CF_PREMUL_DEVICE || (op == CF_AVG && cf_types[type].mantissa > 0);
+}
+
 /*
  * fp8 is reduced from compute capability 9.0 on. Where there is one rank, NCCL's kernel that multiplies by a factor
- * lacks it on every GPU (2.24 to 2.30), and an average of floats has a factor too.
+ * lacks it on every GPU (2.24 to 2.30).
  */
 bool cf_refused(const struct cf_worker *worker, const struct cf_set *set, ncclDataType_t type, enum cf_op op)
 {
-    bool alone = false, factor = op == CF_AVG || op == CF_PREMUL_HOST || op == CF_PREMUL_DEVICE;
+    bool alone = false;
     for (int m = 0; m < worker->members; m++) {
-        alone |= set->comm[m] != NULL && set->nranks[m] == 1;
+        alone |= is_alone(set, m);
     }
-    return cf_types[type].fp8 && (!worker->fp8 || (alone && factor));
+    return cf_types[type].fp8 && (!worker->fp8 || (alone && has_factor(type, op)));
+}
+
+/*
+ * The kernel for one rank deals a message out to blocks in whole packs of 16 bytes. From 2.19.1 to 2.29.3
+ * (src/device/onerank.cu) it rounds a block's share down before it rounds it up to packs: where the first gives whole
+ * packs, the rest of the division is nobody's.
+ */
+size_t cf_computed(const struct cf_worker *worker, const struct cf_set *set, int m, const struct cf_spec *spec)
+{
+    int version = worker->board->nccl_version;
+    size_t size = cf_types[spec->type].size, pack = ALIGN / size;
+    size_t blocks = (spec->count * size + ALONE_BLOCK_BYTES - 1) / ALONE_BLOCK_BYTES;
+    if (!is_alone(set, m) || !has_factor(spec->type, spec->op) || spec->count == 0 || version < ALONE_FLAWED_SINCE ||
+        version >= ALONE_MENDED_SINCE) {
+        return spec->count;
+    }
+    blocks = blocks < ALONE_BLOCKS ? blocks : ALONE_BLOCKS;
+    size_t share = (spec->count / blocks + pack - 1) / pack * pack;
+    return share * blocks < spec->count ? share * blocks : spec->count;
 }
 
 void cf_streams(struct cf_worker *worker, int which, CUstream *stream_p)
@@ -309,11 +344,11 @@ static void judge_item(struct cf_batch *batch, int i, int m)
     const struct cf_spec *spec = &item->spec;
     struct cf_data data = data_of(batch, i, m);
     const unsigned char *got = batch->after[m] + item->recv;
-    size_t size = data.type->size, bad = 0;
+    size_t size = data.type->size, count = cf_computed(worker, batch->set, m, spec), bad = 0;
     char why[CF_TEXT];
     /* Mostly all periods are equal and the first is right. */
-    bool repeats = spec->count > PERIOD && memcmp(got, got + PERIOD * size, (spec->count - PERIOD) * size) == 0;
-    for (size_t e = 0; e < (repeats ? PERIOD : spec->count); e++) {
+    bool repeats = count > PERIOD && memcmp(got, got + PERIOD * size, (count - PERIOD) * size) == 0;
+    for (size_t e = 0; e < (repeats ? PERIOD : count); e++) {
         const unsigned char *at = got + e * size;
         /* What was right one period before is right here. */
         if (e >= PERIOD && bad == 0 && memcmp(at, at - PERIOD * size, size) == 0) {
@@ -361,7 +396,8 @@ static void judge_arena(struct cf_batch *batch, int m, bool launched, uint64_t *
     *hash_p = 0xcbf29ce484222325u;
     for (int i = 0; i < batch->items && launched; i++) {
         const struct cf_item *item = &batch->item[i];
-        size_t bytes = item->spec.count * cf_types[item->spec.type].size;
+        /* What is not computed must be as it was. */
+        size_t bytes = cf_computed(batch->worker, batch->set, m, &item->spec) * cf_types[item->spec.type].size;
         judge_item(batch, i, m);
         *hash_p = hash_bytes(*hash_p, after + item->recv, bytes);
         memcpy(before + item->recv, after + item->recv, bytes);

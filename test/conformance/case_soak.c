@@ -11,6 +11,7 @@
  *
  * What the processes hold is measured after a warm-up and at the end, when all communicators but the world have ended.
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -24,6 +25,8 @@
 #define LAUNCHES 5
 #define WARM_UP 4 /* the fourth part of the time */
 #define LATE_MICROSECONDS 2000
+#define PATIENCE_POLLS 1000 /* of graphs whose communicator ends */
+#define POLL_MICROSECONDS 100
 
 /* Where a communicator comes from; before these, enum cf_maker. */
 enum origin {
@@ -162,16 +165,8 @@ static void forget_graphs_of(struct soak *soak, int slot)
     }
 }
 
-/* Graphs of it end before it, or after. */
-static void end(struct soak *soak, int which)
+static void end_communicator(struct cf_worker *worker, struct slot *slot, uint64_t how)
 {
-    struct cf_worker *worker = soak->worker;
-    struct slot *slot = &soak->slot[which];
-    bool graphs_first = cf_draw(&soak->common, 2);
-    uint64_t how = cf_draw(&soak->common, 4);
-    if (graphs_first) {
-        forget_graphs_of(soak, which);
-    }
     if (how == 0) {
         finalize(worker, &slot->set);
     } else if (how == 1 && worker->members == 1 && slot->set.comm[0] != NULL && !slot->shares) {
@@ -179,7 +174,46 @@ static void end(struct soak *soak, int which)
         slot->set.comm[0] = NULL;
     }
     cf_set_destroy(worker, &slot->set);
-    forget_graphs_of(soak, which);
+}
+
+struct late_end {
+    struct soak *soak;
+    int slot;
+    atomic_bool ended; /* the communicator */
+};
+
+static void *forget_late(void *argument)
+{
+    struct late_end *late = argument;
+    for (int poll = 0; poll < PATIENCE_POLLS && !atomic_load(&late->ended); poll++) {
+        usleep(POLL_MICROSECONDS);
+    }
+    forget_graphs_of(late->soak, late->slot);
+    return NULL;
+}
+
+/*
+ * Graphs of it end before it, or after. NCCL finalizes, destroys and aborts no communicator as long as graphs hold
+ * calls of its own (2.28.3, src/init.cc, commDestroySync), so that another thread ends them after a while; where they
+ * hold calls of onehop alone, the communicator is gone first.
+ */
+static void end(struct soak *soak, int which)
+{
+    struct cf_worker *worker = soak->worker;
+    struct slot *slot = &soak->slot[which];
+    struct late_end late = {.soak = soak, .slot = which};
+    pthread_t thread;
+    bool graphs_first = cf_draw(&soak->common, 2);
+    uint64_t how = cf_draw(&soak->common, 4);
+    if (graphs_first) {
+        forget_graphs_of(soak, which);
+    }
+    if (pthread_create(&thread, NULL, forget_late, &late) != 0) {
+        cf_die(worker, "no thread");
+    }
+    end_communicator(worker, slot, how);
+    atomic_store(&late.ended, true);
+    pthread_join(thread, NULL);
     slot->used = false;
 }
 

@@ -35,7 +35,8 @@
     X("comm-makers", comm_makers, CF_ALWAYS, "ncclCommInitRank, Config (blocking or not), Scalable, All")              \
     X("comm-split", comm_split, CF_ALWAYS, "parts, other orders, ranks without a colour, shared resources")            \
     X("comm-pollers", comm_pollers, CF_ALWAYS, "non-blocking splits that several threads wait for")                    \
-    X("comm-alone", comm_alone, CF_ALWAYS, "communicators of one rank")                                                \
+    X("comm-alone", comm_alone, CF_ALWAYS,                                                                             \
+      "communicators of one rank; NCCL before 2.29.7 may not multiply the last elements")                              \
     X("comm-shrink", comm_shrink, CF_ALWAYS, "")                                                                       \
     X("comm-many", comm_many, CF_ONEHOP, "many at once, ended in different orders by rank")                            \
     X("comm-rounds", comm_rounds, CF_ALWAYS, "made, used and ended again and again")                                   \

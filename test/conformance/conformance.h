@@ -304,6 +304,11 @@ void cf_served(const struct cf_set *set, const struct cf_worker *worker, uint64_
 bool cf_type_wanted(const struct cf_worker *worker, ncclDataType_t type);
 /* NCCL gives ncclInvalidArgument for such a call on one of the worker's communicators of this set. */
 bool cf_refused(const struct cf_worker *worker, const struct cf_set *set, ncclDataType_t type, enum cf_op op);
+/*
+ * How many elements of such a call on member m's communicator NCCL computes: all, but for a flaw where there is one
+ * rank. The others stay as they were.
+ */
+size_t cf_computed(const struct cf_worker *worker, const struct cf_set *set, int m, const struct cf_spec *spec);
 /* Makes each call of a batch of refused ones: refused, and nothing written. Frees the batch. */
 void cf_batch_expect_refusal(struct cf_batch *batch);
 

@@ -28,6 +28,7 @@ $(tail -n 3 "$scratch/out")"
 }
 
 conform "stand-in NCCL alone" h200x4 '' --ranks 3
+SIMNODE_NCCL_VERSION=22907 conform "stand-in NCCL without the flaw of one rank" h200x4 '' --ranks 2 --cases comm-alone
 conform "stand-in NCCL without fp8" a100x4-direct '' --ranks 4 --modes processes --cases sum,min
 conform "onehop, processes" h200x4 "$plugin" --ranks 2,3,4 --modes processes --expect-served
 conform "onehop, threads" h200x4 "$plugin" --ranks 2,3 --modes threads --expect-served

@@ -21,6 +21,11 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *statu
                                    const CUgraphNode **dependencies, size_t *number);
 
 #define FP8_CAPABILITY 90
+#define ONE_RANK_FLAWED_SINCE 21901
+#define ONE_RANK_MENDED_SINCE 22907
+#define ONE_RANK_MAX_BLOCKS 32
+#define ONE_RANK_BLOCK_BYTES 16384
+#define PACK_BYTES 16
 #define NO_USER_OP                                                                                                     \
     false,                                                                                                             \
     {                                                                                                                  \
@@ -30,6 +35,7 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *statu
 struct launch {
     struct simnccl_core *core;
     bool captured;
+    int held; /* 1: as long as a graph holds it, the communicator does not end */
     size_t number;
     struct simnccl_operation operation[];
 };
@@ -218,25 +224,58 @@ static ncclResult_t run_point_to_point(const struct simnccl_operation *operation
     return result;
 }
 
-static ncclResult_t run_operations(const struct simnccl_operation *op, size_t number)
+static bool reduces(const struct simnccl_operation *op)
 {
-    switch (op->function) {
+    return op->function == SIMNCCL_AllReduce || op->function == SIMNCCL_Reduce || op->function == SIMNCCL_ReduceScatter;
+}
+
+/* Has NCCL the reduction of one rank done by a kernel of its own, which multiplies? An average of floats is one. */
+static bool multiplies_alone(const struct simnccl_operation *op)
+{
+    bool is_float = op->type >= ncclFloat16;
+    return reduces(op) && op->core->nranks == 1 && (has_user_op(op) || (op->op == ncclAvg && is_float));
+}
+
+/*
+ * NCCL from 2.19.1 to 2.29.3 (src/device/onerank.cu, oneRankReduce) gives each block alignUp(nElts/bn, EltPerPack)
+ * elements: where nElts/bn, which is rounded down, is a multiple already, the last nElts%bn are left as they were.
+ */
+static size_t one_rank_count(const struct simnccl_operation *op)
+{
+    size_t size = simnccl_type_size(op->type), pack = PACK_BYTES / size;
+    size_t blocks = (op->count * size + ONE_RANK_BLOCK_BYTES - 1) / ONE_RANK_BLOCK_BYTES;
+    int version = simnccl_version();
+    if (version < ONE_RANK_FLAWED_SINCE || version >= ONE_RANK_MENDED_SINCE) {
+        return op->count;
+    }
+    blocks = blocks < ONE_RANK_MAX_BLOCKS ? blocks : ONE_RANK_MAX_BLOCKS;
+    size_t done = (op->count / blocks + pack - 1) / pack * pack * blocks;
+    return done < op->count ? done : op->count;
+}
+
+static ncclResult_t run_operations(const struct simnccl_operation *operations, size_t number)
+{
+    struct simnccl_operation op = *operations;
+    op.count = multiplies_alone(&op) ? one_rank_count(&op) : op.count;
+    switch (op.function) {
     case SIMNCCL_Send:
     case SIMNCCL_Recv:
-        return run_point_to_point(op, number);
+        return run_point_to_point(operations, number);
     case SIMNCCL_ReduceScatter:
     case SIMNCCL_AlltoAll:
     case SIMNCCL_Scatter:
-        return run_blocks(op);
+        return run_blocks(&op);
     default:
-        return run_whole(op);
+        return run_whole(&op);
     }
 }
 
 static void CUDA_CB launch_free(void *argument)
 {
     struct launch *launch = argument;
-    simnccl_core_release(launch->core);
+    struct simnccl_core *core = launch->core;
+    atomic_fetch_sub(&core->graphs, launch->held);
+    simnccl_core_release(core);
     free(launch);
 }
 
@@ -358,9 +397,11 @@ static struct launch *launch_create(const struct simnccl_operation *operations, 
     if (launch != NULL) {
         launch->core = operations[0].core;
         launch->captured = captured;
+        launch->held = captured && launch->core->nranks > 1; /* alone, NCCL captures a kernel and no more */
         launch->number = number;
         memcpy(launch->operation, operations, number * sizeof *operations);
         simnccl_core_retain(launch->core);
+        atomic_fetch_add(&launch->core->graphs, launch->held);
     }
     return launch;
 }
@@ -453,14 +494,11 @@ static ncclResult_t check_arguments(const struct simnccl_operation *op, ncclComm
 /* What NCCL checks only when there is something to do. */
 static ncclResult_t check_reduction(const struct simnccl_operation *op, ncclComm_t comm)
 {
-    bool reduces =
-        op->function == SIMNCCL_AllReduce || op->function == SIMNCCL_Reduce || op->function == SIMNCCL_ReduceScatter;
     bool fp8 = op->type == ncclFloat8e4m3 || op->type == ncclFloat8e5m2;
     bool wrong_type = has_user_op(op) && op->user.type != op->type;
-    /* NCCL's kernel for one rank, which multiplies, lacks fp8 (device/onerank.cu, 2.24 to 2.30); an average is one. */
-    bool lacks = comm->core->nranks == 1 && (has_user_op(op) || op->op == ncclAvg);
-    bool refused = wrong_type || (fp8 && (comm->core->capability < FP8_CAPABILITY || lacks));
-    return reduces && refused ? ncclInvalidArgument : ncclSuccess;
+    /* NCCL's kernel for one rank lacks fp8 (device/onerank.cu, 2.24 to 2.30). */
+    bool refused = wrong_type || (fp8 && (comm->core->capability < FP8_CAPABILITY || multiplies_alone(op)));
+    return reduces(op) && refused ? ncclInvalidArgument : ncclSuccess;
 }
 
 /* As NCCL does for non-blocking communicators; asked for, since the program must look for the end of each call then. */

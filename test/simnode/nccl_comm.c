@@ -30,8 +30,7 @@ SIMNCCL_API(ncclResult_t, GetVersion, (int *version))
     if (version == NULL) {
         return ncclInvalidArgument;
     }
-    const char *wish = getenv("SIMNODE_NCCL_VERSION");
-    *version = wish != NULL ? atoi(wish) : NCCL_VERSION_CODE;
+    *version = simnccl_version();
     return ncclSuccess;
 }
 
@@ -383,13 +382,19 @@ SIMNCCL_API(ncclResult_t, CommSplit, (ncclComm_t comm, int color, int key, ncclC
     return make_child(&job, comm);
 }
 
-/* Waits until nothing of the communicator runs any more. */
+/*
+ * Waits until nothing of the communicator runs any more, and for graphs that hold it, be it aborted or not: NCCL
+ * (2.28.3, src/init.cc, commDestroySync) polls until localPersistentRefs is 0.
+ */
 static void drain(struct simnccl_core *core)
 {
     for (unsigned polls = 0; core->pending > 0 || core->result == ncclInProgress; polls++) {
         if (core->aborted && polls > ABORT_POLLS) {
-            return;
+            break;
         }
+        usleep(END_POLL_MICROSECONDS);
+    }
+    while (core->graphs > 0) {
         usleep(END_POLL_MICROSECONDS);
     }
 }

@@ -137,6 +137,7 @@ struct simnccl_core {
     uint32_t splits;
     uint32_t shrinks;
     atomic_int pending; /* operations launched outside capture and not finished */
+    atomic_int graphs;  /* captured operations that graphs hold */
     atomic_bool aborted;
     atomic_bool revoked;
     atomic_int result;       /* ncclInProgress during init; later the asynchronous error */
@@ -244,6 +245,9 @@ ncclResult_t simnccl_launch(const struct simnccl_operation *operations, size_t n
  * these streams wait for the last. Those between are in order anyway.
  */
 ncclResult_t simnccl_join(const struct simnccl_operation *operations, size_t number, bool before);
+
+/* nccl_plugin.c: what the library says that it is: SIMNODE_NCCL_VERSION. */
+int simnccl_version(void);
 
 /* nccl_plugin.c: chooses a network for the communicator, loading plugins the first time. */
 ncclResult_t simnccl_net_init(ncclComm_t comm);

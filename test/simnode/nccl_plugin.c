@@ -65,7 +65,7 @@ __attribute__((format(printf, 2, 3))) static void say(bool warn, const char *for
     funlockfile(stderr);
 }
 
-static int version(void)
+int simnccl_version(void)
 {
     const char *wish = getenv("SIMNODE_NCCL_VERSION");
     return wish != NULL ? atoi(wish) : NCCL_VERSION_CODE;
@@ -77,7 +77,7 @@ static int newest_abi(void)
         int since, abi;
     } history[] = {{FUTURE, 13}, {23003, 12}, {22803, 11}, {22602, 10}, {22403, 9}, {22003, 8}};
     for (size_t i = 0; i < sizeof history / sizeof *history; i++) {
-        if (version() >= history[i].since) {
+        if (simnccl_version() >= history[i].since) {
             return history[i].abi;
         }
     }
@@ -102,7 +102,7 @@ static void load_plugin(struct plugin *plugin)
 {
     char symbol[32];
     void *handle = open_plugin(plugin->name);
-    int oldest = version() >= FUTURE ? newest_abi() : OLDEST_ABI;
+    int oldest = simnccl_version() >= FUTURE ? newest_abi() : OLDEST_ABI;
     plugin->disabled = true;
     if (handle == NULL) {
         say(false, "NET/Plugin: could not find %s", plugin->name);
@@ -130,7 +130,7 @@ static void list_plugins(void)
     if (strcasecmp(copy, "none") == 0) {
         return;
     }
-    while (plugin_count < PLUGINS_MAX && (name = strsep(&rest, version() >= 22703 ? "," : "")) != NULL) {
+    while (plugin_count < PLUGINS_MAX && (name = strsep(&rest, simnccl_version() >= 22703 ? "," : "")) != NULL) {
         if (name[0] != '\0' && strlen(name) <= NAME_BYTES) {
             snprintf(plugins[plugin_count++].name, NAME_BYTES + 1, "%s", name);
         }
@@ -157,7 +157,7 @@ static void init_plugin(struct plugin *plugin, ncclComm_t comm)
     }
     say(false, "Failed to initialize NET plugin %s", plugin->net->name);
     plugin->disabled = true;
-    if (version() >= 22800 && version() < 22900) {
+    if (simnccl_version() >= 22800 && simnccl_version() < 22900) {
         if (plugin->abi < 11) {
             say(true, "this version calls NULL for a plugin v%d whose init has failed", plugin->abi);
             abort();
