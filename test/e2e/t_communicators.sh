@@ -99,7 +99,8 @@ tap_point $? "what does not change is asked once: $asked questions about six pai
 SIMNODE_TOPOLOGY=h200x2 ONEHOP_DEBUG=TRACE run_app --nranks 2 --counts 1000 --rank-env "0:SIMNODE_TRACE=$scratch/early"
 expect_served "one communicator with a trace"
 late=$(awk '/cuMemHostAlloc/ { late = 1 } late && /nvml|cuLibrary|cuFuncGetAttribute/' "$scratch/early")
-[ "$(grep -cE 'cuMemHostAlloc|nvmlDeviceGetP2PStatus|cuLibraryLoadData' "$scratch/early")" -ge 9 ]
+grep -q cuMemHostAlloc "$scratch/early" && grep -q nvmlDeviceGetP2PStatus "$scratch/early" &&
+    [ "$(grep -c cuLibraryLoadData "$scratch/early")" = 2 ] # an image for each algorithm
 tap_point $? "the trace has what it should have" "$(cat "$scratch/early")"
 tap_empty "$late" "nothing is loaded, and NVML is not asked, once NCCL has created the communicator"
 [ "$(count_of 'made ready for 2 ranks')" = 2 ] && [ "$(count_of 'kernels for 2 ranks loaded')" = 2 ]
