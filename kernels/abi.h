@@ -4,8 +4,8 @@
  * abi.h - what host and device must agree on: kernel arguments and the layout of a rank's staging memory
  *
  * The only header that host C, device CUDA C++ and the CPU build of the kernels share. Sizes are in bytes unless a
- * name says otherwise. A kernel takes exactly one parameter by value: struct oh_kernel_args, or, where its name ends in
- * "_list", struct oh_kernel_list_args.
+ * name says otherwise. A kernel takes exactly one parameter by value: one for the sum of one call ("_sum_" in its name)
+ * struct oh_kernel_args, one for any op ("_any_") struct oh_kernel_list_args.
  *
  * Staging of one rank (one cuMemAlloc allocation, written by the peers, read by the owner):
  *

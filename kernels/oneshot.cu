@@ -129,4 +129,4 @@ template <class Reduction, class Args> OH_DEVICE void oneshot(const Args &args)
 }
 
 OH_EACH_SUM_TYPE(OH_SUM_KERNELS, oneshot)
-OH_EACH_TYPE(OH_LIST_KERNELS, oneshot)
+OH_EACH_TYPE(OH_ANY_KERNELS, oneshot)

@@ -168,7 +168,7 @@ OH_DEVICE void oh_word_store(void *at, uint32_t value)
     *static_cast<volatile uint32_t *>(at) = value;
 }
 
-/* Makes this thread's writes visible to the peers before any later write of its block (after a block barrier). */
+/* Makes this thread's writes visible to the peers before any later write of it. */
 OH_DEVICE void oh_fence_system()
 {
     __threadfence_system();

@@ -506,7 +506,7 @@ OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch)
     }
 }
 
-/* Kernels for one type: the sum; any op; any op for a list of calls. */
+/* Kernels for one type: the sum of one call; any op for a list of calls. */
 #define OH_SUM_KERNELS(algorithm_, type_)                                                                              \
     OH_SUM_KERNEL(algorithm_, type_, 2)                                                                                \
     OH_SUM_KERNEL(algorithm_, type_, 3)                                                                                \
@@ -526,12 +526,7 @@ OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch)
 
 #define OH_ANY_KERNELS(algorithm_, type_) OH_EACH_ANY_RANKS(OH_ANY_KERNEL, algorithm_, type_)
 #define OH_ANY_KERNEL(algorithm_, type_, suffix_, n_, fixed_)                                                          \
-    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_, n_, oh_kernel_args,                                           \
-              algorithm_<oh_any_of<oh_##type_, n_, fixed_>, oh_kernel_args>)
-
-#define OH_LIST_KERNELS(algorithm_, type_) OH_EACH_ANY_RANKS(OH_LIST_KERNEL, algorithm_, type_)
-#define OH_LIST_KERNEL(algorithm_, type_, suffix_, n_, fixed_)                                                         \
-    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_##_list, n_, oh_kernel_list_args,                               \
+    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_, n_, oh_kernel_list_args,                                      \
               algorithm_<oh_any_of<oh_##type_, n_, fixed_>, oh_kernel_list_args>)
 
 /* X(algorithm, type) for the types of one kind */

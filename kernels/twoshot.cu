@@ -184,8 +184,8 @@ OH_DEVICE void twoshot_rounds(const oh_kernel_args &args, const Message &message
 template <class Reduction, class Args> OH_DEVICE void twoshot(const Args &args)
 {
     typedef typename Reduction::type type;
-    typedef oh_whole_message<type> whole_t;
     if constexpr (Reduction::is_sum) {
+        typedef oh_whole_message<type> whole_t;
         if (__builtin_expect(whole_t::fits(args), 1)) {
             const whole_t message(args);
             const uint32_t nranks = Reduction::nranks(args), threads = oh_blocks() * oh_threads();
@@ -198,7 +198,7 @@ template <class Reduction, class Args> OH_DEVICE void twoshot(const Args &args)
             return;
         }
     }
-    twoshot_rounds<false, Reduction>(args, oh_message<type>(args));
+    twoshot_rounds<false, Reduction>(oh_base(args), typename oh_message_of<Args, type>::message(args));
 }
 
 OH_EACH_SUM_TYPE(OH_SUM_KERNELS, twoshot)

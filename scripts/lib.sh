@@ -22,14 +22,15 @@ oh_run() {
     fi
 }
 
-# oh_limited SECONDS COMMAND...: runs a command under a time limit, and never longer than the script itself runs: `timeout`
-# alone puts the command out of reach of a signal to the script.
+# oh_limited SECONDS COMMAND...: runs a command under a time limit, and ends it when the script is ended by a signal:
+# `timeout` alone puts it out of reach of one. For scripts without traps of their own, and not in a subshell.
 oh_limited() {
     local status
-    timeout -k 10 "$@" &
-    oh_running=$!
+    oh_running=
     trap 'oh_end_running 130' INT
     trap 'oh_end_running 143' TERM HUP
+    timeout -k 10 "$@" &
+    oh_running=$!
     wait "$oh_running"
     status=$?
     oh_running=

@@ -101,8 +101,8 @@ static ncclResult_t load_type(const struct oh_driver *driver, int algorithm, int
         res = load_function(driver, algorithm, name, set, &set->sum[algorithm][type]);
     }
     if (res == ncclSuccess) {
-        snprintf(name, sizeof name, "oh_%s_any_%s_%s%s", oh_algorithm_name(algorithm), oh_kernel_type_name(type),
-                 any_suffix[nranks], algorithm == ONEHOP_ONESHOT ? "_list" : "");
+        snprintf(name, sizeof name, "oh_%s_any_%s_%s", oh_algorithm_name(algorithm), oh_kernel_type_name(type),
+                 any_suffix[nranks]);
         res = load_function(driver, algorithm, name, set, &set->any[algorithm][type]);
     }
     return res;
@@ -243,7 +243,7 @@ CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_
     return launch_function(launch, launch->set->any[launch->plan->algorithm][oh_type_kernel(launch->type)], args);
 }
 
-/* One call where there are only kernels for lists. */
+/* One call, where there are only kernels for lists. */
 static CUresult launch_list_of_one(const struct oh_launch *launch, const struct oh_kernel_args *args)
 {
     struct oh_kernel_list_args list; /* items that are not in use may hold anything */
@@ -257,15 +257,9 @@ static CUresult launch_list_of_one(const struct oh_launch *launch, const struct 
 
 CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel_args *args)
 {
-    enum onehop_algorithm algorithm = launch->plan->algorithm;
     int type = oh_type_kernel(launch->type);
     if (launch->op->kind == OH_OP_SUM && type < OH_SUM_TYPES) {
-        return launch_function(launch, launch->set->sum[algorithm][type], (void *)args);
+        return launch_function(launch, launch->set->sum[launch->plan->algorithm][type], (void *)args);
     }
-    if (algorithm == ONEHOP_ONESHOT) {
-        return launch_list_of_one(launch, args);
-    }
-    struct oh_kernel_args with_op = *args;
-    put_op(&with_op, launch->op);
-    return launch_function(launch, launch->set->any[algorithm][type], &with_op);
+    return launch_list_of_one(launch, args);
 }

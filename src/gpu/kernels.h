@@ -20,7 +20,7 @@
 /* The kernels for one number of ranks in one context. */
 struct oh_kernel_set {
     CUfunction sum[ONEHOP_ALGORITHMS][OH_SUM_TYPES];
-    CUfunction any[ONEHOP_ALGORITHMS][OH_KERNEL_TYPES]; /* any op; of ONEHOP_ONESHOT: of a list of calls */
+    CUfunction any[ONEHOP_ALGORITHMS][OH_KERNEL_TYPES]; /* any op, for a list of calls */
     bool programmatic; /* device and code know programmatic stream serialization (compute capability 9.0) */
 };
 
@@ -52,8 +52,7 @@ struct oh_launch {
  */
 CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel_args *args);
 
-/* The same for several calls in one launch: the plan's algorithm must be ONEHOP_ONESHOT. args: as above, but op and
- * per-call fields. */
+/* The same for several calls in one launch. args: as above, but op and per-call fields. */
 CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_list_args *args);
 
 #endif

@@ -81,8 +81,3 @@ bool oh_op_scaled(ncclDataType_t type, const void *scalar, bool on_device, struc
     *op_p = made;
     return true;
 }
-
-bool oh_op_equal(const struct oh_op *a, const struct oh_op *b)
-{
-    return a->kind == b->kind && a->operand == b->operand && a->scalar == b->scalar;
-}

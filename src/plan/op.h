@@ -64,7 +64,4 @@ bool oh_op_builtin(ncclRedOp_t op, ncclDataType_t type, struct oh_op *op_p);
  */
 bool oh_op_scaled(ncclDataType_t type, const void *scalar, bool on_device, struct oh_op *op_p);
 
-/* True when calls with these ops may share a launch. */
-bool oh_op_equal(const struct oh_op *a, const struct oh_op *b);
-
 #endif

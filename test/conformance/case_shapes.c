@@ -117,7 +117,7 @@ void cf_case_largest_served(struct cf_worker *worker)
 {
     static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16};
     for (size_t t = 0; t < (worker->options->full ? 2 : 1); t++) {
-        size_t served = 0, over = 32 * MIB / cf_types[types[t]].size;
+        size_t served = 0, over = 64 * MIB / cf_types[types[t]].size;
         for (size_t step = over / 2; step > 0 && worker->options->full; step /= 2) {
             served += probe(worker, types[t], served + step) ? step : 0;
         }

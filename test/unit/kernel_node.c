@@ -39,7 +39,7 @@ static bool has_sum_kernel(const struct call *call)
 
 static bool is_list(const struct call *call)
 {
-    return call->algorithm == ONESHOT && (call->any || !has_sum_kernel(call));
+    return call->any || !has_sum_kernel(call);
 }
 
 void *must(void *memory)
@@ -165,8 +165,8 @@ static simnode_kernel_fn kernel_of(const struct call *call)
                  node.ranks);
     } else {
         static const char *const suffix[] = {"", "", "n2", "n3", "n4", "upto8", "upto8", "upto8", "n8"};
-        snprintf(name, sizeof name, "oh_%s_any_%s_%s%s", algorithm_names[call->algorithm], types[call->type].kernel,
-                 suffix[node.ranks], is_list(call) ? "_list" : "");
+        snprintf(name, sizeof name, "oh_%s_any_%s_%s", algorithm_names[call->algorithm], types[call->type].kernel,
+                 suffix[node.ranks]);
     }
     simnode_kernel_fn kernel = simnode_kernel_find(name, NULL);
     if (!kernel) {

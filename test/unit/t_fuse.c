@@ -22,16 +22,9 @@ static uint64_t words_of(const struct oh_call *call)
     return (call->count * oh_type_size(call->type) + 15) / 16;
 }
 
-static uint64_t one_shot_words(const struct oh_plan_table *table)
+static uint64_t most_words(const struct oh_plan_table *table)
 {
-    const struct oh_plan_rows *rows = &table->rows;
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < rows->count; i++) {
-        if (rows->row[i].algorithm == ONEHOP_ONESHOT) {
-            bytes = rows->row[i].max_bytes;
-        }
-    }
-    return bytes / 16;
+    return oh_plan_table_end(table) / 16;
 }
 
 static bool alike(const struct oh_call *a, const struct oh_call *b)
@@ -44,7 +37,7 @@ static void make_group(uint32_t seed, uintptr_t rank, struct oh_call *calls)
 {
     static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclInt8, ncclUint64};
     state = seed;
-    uint32_t kinds = 1 + draw(4), ops = draw(2) ? 1 : OH_OPS, limit = draw(2) ? 300 : 60000;
+    uint32_t kinds = 1 + draw(4), ops = draw(2) ? 1 : OH_OPS, limit = draw(2) ? 300 : draw(2) ? 60000 : 2000000;
     for (size_t i = 0; i < CALLS; i++) {
         memset(&calls[i], (int)rank, sizeof calls[i]);
         calls[i].count = 1 + draw(limit);
@@ -62,14 +55,16 @@ static bool list_is_right(const struct oh_call *calls, size_t count, const struc
     struct oh_plan plan;
     uint64_t words = 0;
     oh_fuse_list(table, calls, count, &list, &plan);
-    bool right = list.calls == count && plan.algorithm == ONEHOP_ONESHOT;
+    bool right = list.calls == count;
     for (size_t i = 0; i < count; i++) {
         right &= list.item[i].first_word == words && list.item[i].count == calls[i].count &&
                  list.item[i].sendbuff == calls[i].sendbuff && list.item[i].recvbuff == calls[i].recvbuff &&
                  alike(&calls[0], &calls[i]);
         words += words_of(&calls[i]);
     }
-    return right && list.words == words && words <= one_shot_words(table);
+    struct oh_plan alone; /* of one message as large */
+    return right && list.words == words && oh_plan_choose(table, words * 16, ncclInt8, &alone) &&
+           plan.algorithm == alone.algorithm && plan.blocks == alone.blocks && plan.threads == alone.threads;
 }
 
 /* As long as it could be: the next call has another type, or no room. */
@@ -80,7 +75,7 @@ static bool is_greedy(const struct oh_call *calls, size_t count, size_t left, co
         words += words_of(&calls[i]);
     }
     return count == left || count == OH_LIST_CALLS || !alike(&calls[0], &calls[count]) ||
-           words + words_of(&calls[count]) > one_shot_words(table);
+           words + words_of(&calls[count]) > most_words(table);
 }
 
 static void test_groups(uint32_t nranks)
@@ -112,7 +107,7 @@ static void test_edges(void)
     struct oh_plan_table table;
     struct oh_call calls[40] = {0};
     oh_plan_table_default(4, UINT64_MAX, -1, &table);
-    size_t most = one_shot_words(&table) * 4; /* fp32 elements */
+    size_t most = most_words(&table) * 4; /* fp32 elements */
     for (size_t i = 0; i < 40; i++) {
         calls[i] = (struct oh_call){.count = 1, .type = ncclFloat32};
     }
@@ -127,7 +122,11 @@ static void test_edges(void)
            "a large call goes alone");
     calls[0].count = 1;
     oh_plan_table_default(4, UINT64_MAX, ONEHOP_TWOSHOT, &table);
-    tap_ok(oh_fuse_count(&table, calls, 40) == 1, "nothing goes together without one-shot");
+    tap_ok(oh_fuse_count(&table, calls, 40) == OH_LIST_CALLS, "two-shot carries lists, too");
+    oh_plan_table_default(4, UINT64_MAX, -1, &table);
+    table.rows.row[1].algorithm = OH_PLAN_NCCL;
+    calls[0].count = calls[1].count = (size_t)table.rows.row[0].max_bytes / 4;
+    tap_ok(oh_fuse_count(&table, calls, 2) == 1, "nothing goes together where NCCL would serve the whole");
     oh_plan_table_default(4, 0, -1, &table);
     tap_ok(oh_fuse_count(&table, calls, 40) == 1, "nor with an empty table");
 }

@@ -42,7 +42,7 @@ static uint64_t most(enum algorithm algorithm, enum type type)
 {
     static const uint64_t bytes[] = {
         [ONESHOT] = (OH_ONESHOT_BYTES / OH_WORD_BYTES / (OH_MAX_RANKS - 1) - ITEMS) * OH_WORD_BYTES, /* as a list */
-        [TWOSHOT] = 4 * OH_TWOSHOT_BYTES,
+        [TWOSHOT] = 8 * OH_TWOSHOT_BYTES, /* four rounds of two ranks, seven of eight */
     };
     return bytes[algorithm] / types[type].bytes;
 }
@@ -101,15 +101,16 @@ static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
            epoch);
 }
 
-/* Messages of several rounds with a short last one, and blocks that run far apart. */
+/* Messages of two to four rounds, and blocks that run far apart. */
 static void test_rounds(unsigned ranks, unsigned seed)
 {
+    const unsigned round = ranks * (OH_TWOSHOT_BYTES / OH_WORD_BYTES / (ranks - 1)) * OH_WORD_BYTES;
     struct call calls[LIST];
     int count = list_length();
     start_node(ranks, 1);
     for (int i = 0; i < count; i++) {
         calls[i] = (struct call){.algorithm = TWOSHOT, .blocks = 3 + i % 4, .late_rank = -1, .concurrent = true};
-        calls[i].count = ((1u + i % 3) * 12288u + 16u * (unsigned)(rand_r(&seed) % 300)) / 4;
+        calls[i].count = ((1u + i % 3) * round + OH_WORD_BYTES * (1u + (unsigned)rand_r(&seed) % 300)) / 4;
     }
     const char *wrong = run_and_check(calls, count, &seed);
     stop_node();
