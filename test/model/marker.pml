@@ -15,6 +15,9 @@
 #ifndef PLACES
 #define PLACES 1 /* places of a row, at most */
 #endif
+#ifndef MOST_ROUNDS
+#define MOST_ROUNDS 2 /* of a call, or 3: then a slot is used again within the call */
+#endif
 #define AREA (N * PLACES)
 #define LOCS (N * 2 * 2 * AREA * HALVES)
 #ifdef ONE_SLOT
@@ -223,6 +226,7 @@ init
 #ifndef NO_TWOSHOT
             :: rounds[c] = 1
             :: rounds[c] = 2
+            :: MOST_ROUNDS > 2 -> rounds[c] = 3
 #endif
             fi;
             if
