@@ -14,7 +14,7 @@ ONEHOP_MAX_BYTES=64K run_app --nranks 2 --counts 16383,16384,16385 --types f32
 [ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(sum_of handed_back)" = 2 ] &&
     [ "$(report_of nccl_allreduce)" = 2 ]
 tap_point $? "ONEHOP_MAX_BYTES: the limit is served, one element more is not" "$(diagnosis)"
-run_app --nranks 2 --counts 4194303,4194304,4194305 --types f32
+run_app --nranks 2 --counts 8388607,8388608,8388609 --types f32
 [ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(report_of nccl_allreduce)" = 2 ]
 tap_point $? "the table's limit of 2 ranks, and one element more" "$(diagnosis)"
 ONEHOP_MAX_BYTES=0 run_app --nranks 2 "${work[@]}"
