@@ -412,9 +412,20 @@ static void rest(struct soak *soak)
     cf_barrier(soak->worker);
 }
 
+/* The streams of each GPU that are made when they are first used; a driver may give them threads. */
+static void touch_default_streams(struct cf_worker *worker)
+{
+    for (int m = 0; m < worker->members; m++) {
+        cf_use(worker, m);
+        CF_CU(worker, StreamSynchronize(NULL));
+        CF_CU(worker, StreamSynchronize(CU_STREAM_PER_THREAD));
+    }
+}
+
 static void measure(struct soak *soak)
 {
     rest(soak);
+    touch_default_streams(soak->worker);
     usleep(200000); /* what was freed last is, by now */
     soak->soaked->from = holdings_measure(gpu_kib, soak->worker);
     soak->soaked->measured = true;
