@@ -371,21 +371,7 @@ static int run_all(struct oh_perf_options *options)
 
 int oh_tool_perf(int argc, char **argv)
 {
-    struct oh_perf_options options = {
-        .min_bytes = 8,
-        .max_bytes = (size_t)64 << 20,
-        .step_factor = 2,
-        .iters = 20,
-        .aggregate = 1,
-        .warmup = 5,
-        .rounds = 20,
-        .timeout_s = 120,
-        .check = true,
-        .mode = {true, true},
-        .op = {[OH_PERF_SUM] = true},
-        .side = {[OH_PERF_STOCK] = true, [OH_PERF_ONEHOP] = true},
-        .nccl = "libnccl.so.2",
-    };
+    struct oh_perf_options options = oh_perf_defaults();
     bool done = false;
     for (int i = 0; i < OH_PERF_TYPES; i++) {
         options.type[i] = oh_perf_types[i].nccl == ncclFloat32;

@@ -189,7 +189,12 @@ struct oh_perf_shared {
     } task[];
 };
 
-/* perf_options.c. Returns OH_EXIT_OK to go on; *done_p is set when --help has been answered. */
+/* perf_options.c */
+
+/* What is measured when nothing is said; all types are still to be chosen, and the library. */
+struct oh_perf_options oh_perf_defaults(void);
+
+/* Returns OH_EXIT_OK to go on; *done_p is set when --help has been answered. */
 int oh_perf_parse(int argc, char **argv, struct oh_perf_options *options_p, bool *done_p);
 /* Processes of the run. */
 int oh_perf_members(const struct oh_perf_options *options);

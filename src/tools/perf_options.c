@@ -308,6 +308,25 @@ static bool fit_together(const struct oh_perf_options *options)
     return true;
 }
 
+struct oh_perf_options oh_perf_defaults(void)
+{
+    return (struct oh_perf_options){
+        .min_bytes = 8,
+        .max_bytes = (size_t)64 << 20,
+        .step_factor = 2,
+        .iters = 20,
+        .aggregate = 1,
+        .warmup = 5,
+        .rounds = 20,
+        .timeout_s = 120,
+        .check = true,
+        .mode = {true, true},
+        .op = {[OH_PERF_SUM] = true},
+        .side = {[OH_PERF_STOCK] = true, [OH_PERF_ONEHOP] = true},
+        .nccl = "libnccl.so.2",
+    };
+}
+
 int oh_perf_parse(int argc, char **argv, struct oh_perf_options *options_p, bool *done_p)
 {
     int option;

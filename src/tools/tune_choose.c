@@ -8,25 +8,13 @@
 
 struct oh_tune_options oh_tune_defaults(void)
 {
-    return (struct oh_tune_options){
-        .perf =
-            {
-                .min_bytes = 1024,
-                .max_bytes = 16 << 20,
-                .step_factor = 2,
-                .iters = 20,
-                .aggregate = 1,
-                .warmup = 2,
-                .rounds = 5,
-                .check = true,
-                .mode = {[OH_PERF_GRAPH] = true},
-                .op = {[OH_PERF_SUM] = true},
-                .side = {[OH_PERF_STOCK] = true, [OH_PERF_ONEHOP] = true},
-                .nccl = "libnccl.so.2",
-            },
-        .time_s = 55,
-        .trial_s = 5,
-    };
+    struct oh_tune_options options = {.perf = oh_perf_defaults(), .time_s = 55, .trial_s = 5};
+    options.perf.min_bytes = 1024;
+    options.perf.max_bytes = 16 << 20;
+    options.perf.warmup = 2;
+    options.perf.rounds = 5;
+    options.perf.mode[OH_PERF_EAGER] = false;
+    return options;
 }
 
 /* --- candidates ------------------------------------------------------------------------------------------------- */

@@ -36,6 +36,28 @@ void cf_case_group_nested(struct cf_worker *worker)
     cf_batch_run(batch, CF_NESTED);
 }
 
+/* Large calls of one type and op, one after another, of lengths and alignments that differ: more together than the
+ * largest one-shot message. */
+void cf_case_group_together(struct cf_worker *worker)
+{
+    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclInt32, ncclInt8};
+    static const enum cf_op ops[] = {CF_SUM, CF_SUM, CF_MAX, CF_AVG};
+    for (int t = 0; t < 4; t++) {
+        struct cf_batch *batch = cf_batch_new(worker, &worker->world);
+        unsigned size = (unsigned)cf_types[types[t]].size;
+        for (int i = 0; i < 12; i++) {
+            cf_batch_add(batch, &(struct cf_spec){.type = types[t],
+                                                  .op = ops[t],
+                                                  .family = CF_EXACT,
+                                                  .count = (100000 + (size_t)i * 4099) / size,
+                                                  .send_shift = (unsigned)i % 3 * size,
+                                                  .recv_shift = (unsigned)i % 2 * size,
+                                                  .in_place = i % 4 == 3});
+        }
+        cf_batch_run(batch, CF_GROUPED);
+    }
+}
+
 /* An empty group, and one whose only call has nothing to do. */
 void cf_case_group_empty(struct cf_worker *worker)
 {

@@ -26,6 +26,7 @@
     X("foreign-op", foreign_op, CF_ALWAYS, "a user's op on another communicator")                                      \
     X("group", group, CF_ALWAYS, "several allreduces")                                                                 \
     X("group-nested", group_nested, CF_ALWAYS, "")                                                                     \
+    X("group-together", group_together, CF_ALWAYS, "large calls of one type and op")                                   \
     X("group-empty", group_empty, CF_ALWAYS, "")                                                                       \
     X("group-5000", group_5000, CF_ALWAYS, "more calls than a launch queue holds")                                     \
     X("group-communicators", group_communicators, CF_ALWAYS, "three communicators in one group")                       \

@@ -39,11 +39,20 @@ tap_point $? "onehop and NCCL in turn on two streams" "$(diagnosis)"
 flood=(--scenario slices --group 5000 --rounds 1 --counts 20000)
 ONEHOP_ALGO=twoshot run_app --nranks 4 --local 4 "${flood[@]}"
 expect_served "5,000 calls in a group on each of four GPUs of a thread" twoshot
+launches=$(report_of kernels_launched)
+[ "$launches" -gt 0 ] && [ "$launches" -le 628 ] # 4 ranks, 32 calls in a launch
+tap_point $? "5,000 calls are $launches launches of two-shot on four GPUs" "$(diagnosis)"
 SIMNODE_QUEUE=64 run_app --nranks 4 --local 4 "${flood[@]}"
 expect_served "the same, many calls to a launch" oneshot
 launches=$(report_of kernels_launched)
 [ "$launches" -gt 0 ] && [ "$launches" -le 628 ] # 4 ranks, 32 calls in a launch
 tap_point $? "5,000 calls are $launches launches on four GPUs" "$(diagnosis)"
+for type in f32 i32; do
+    run_app --nranks 4 --counts 65537 --types $type --offsets 1:3 --batch 8 --group 8 --iterations 3
+    expect_served "eight calls of 256 KiB in a group, $type" twoshot
+    [ "$(report_of kernels_launched)" = 12 ] && [ "$(sum_of served)" = 96 ]
+    tap_point $? "they are one launch on each rank, $type" "$(diagnosis)"
+done
 run_app --nranks 2 "${flood[@]}" --streams 3 --nested
 expect_served "5,000 calls on three streams, in a group in a group"
 run_app --nranks 3 --scenario slices --group 60 --rounds 4 --counts 100003 --types bf16

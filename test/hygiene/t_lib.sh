@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: MIT
+# oh_limited of scripts/lib.sh: the status of a command, its time limit, and that it ends with the script.
+. "$abs_top_srcdir/test/hygiene/tap.sh"
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+
+# limited ARGUMENT...: a script of its own that runs oh_limited.
+limited() {
+    bash -c '. "$0"; oh_limited "$@"' "$abs_top_srcdir/scripts/lib.sh" "$@"
+}
+
+limited 20 true && ! limited 20 false
+tap_point $? "the command's status"
+limited 1 sleep 60
+[ $? = 124 ]
+tap_point $? "the time limit"
+
+limited 60 bash -c 'echo $$ >"$0.new" && mv "$0.new" "$0" && sleep 50' "$scratch/pid" &
+script=$!
+for _ in $(seq 100); do
+    [ ! -e "$scratch/pid" ] || break
+    sleep 0.1
+done
+command=$(cat "$scratch/pid")
+kill -TERM $script
+wait $script
+[ $? = 143 ] && [ -n "$command" ] && ! kill -0 "$command" 2>/dev/null
+tap_point $? "a script that is ended takes its command along" "command: $command"
+tap_done
