@@ -91,19 +91,16 @@ struct oh_comm {
     bool graph_mixing;              /* graphs are ordered with everything else */
     CUevent last_call;              /* recorded after every eager launch, and by each replay of a graph */
     unsigned long long last_stream; /* id of the stream of the last eager launch */
-    CUstream last_handle;           /* of that stream */
     bool launched;
-    CUevent handed_back_call;      /* recorded after a call that NCCL has served, once there are many streams */
-    CUstream handed_back_stream;   /* of that call */
-    atomic_int launching;          /* order.c: NCCL launches a call in the background */
-    CUstream launching_stream;     /* of that call */
-    bool handed_back_since;        /* no launch of ours is behind that event yet */
-    CUstream latest_stream;        /* of any call, served or not */
-    bool any_stream, many_streams; /* calls have been on one stream, on several */
-    unsigned wary;                 /* calls that NCCL has served while one stream was known */
-    struct oh_capture *captures;   /* newest first */
-    atomic_uint graphs;            /* captured graphs that hold launches of this communicator */
-    bool said_goodbye;             /* peers' memory closed (retire.c) */
+    CUevent handed_back_call;              /* recorded after every eager call that NCCL has served */
+    unsigned long long handed_back_stream; /* id of the stream of that call */
+    bool handed_back_since;                /* no launch of ours is behind that event yet */
+    atomic_int launching;                  /* order.c: NCCL launches a call in the background */
+    CUstream launching_stream;             /* of that call */
+    unsigned long long launching_id;       /* its id, once the call's event is recorded */
+    struct oh_capture *captures;           /* newest first */
+    atomic_uint graphs;                    /* captured graphs that hold calls of this communicator */
+    bool said_goodbye;                     /* peers' memory closed (retire.c) */
 
     struct oh_user_op *user_ops; /* redop.c */
 
@@ -265,6 +262,14 @@ struct oh_call {
  */
 bool oh_call_plan(struct oh_call *call, ncclRedOp_t op);
 
+/* Where a stream is: in a graph, or out of all. */
+struct oh_place {
+    CUstream stream;
+    CUgraph graph; /* that it is captured into, NULL: eager */
+    cuuint64_t capture_id;
+    unsigned long long stream_id; /* eager only */
+};
+
 /*
  * Calls of one communicator that the application made together: one alone, or those of a group. As in NCCL, a group
  * on several streams starts after the earlier work of each of these streams, and their later work after all of it.
@@ -275,11 +280,9 @@ struct oh_burst {
     const struct oh_call *calls;
     size_t count;
     size_t launched;
-    bool joined;   /* more than one stream */
-    CUgraph graph; /* that the stream is captured into, NULL: eager */
-    cuuint64_t capture_id;
-    struct oh_capture *capture;   /* of that */
-    unsigned long long stream_id; /* eager only */
+    bool joined; /* more than one stream */
+    struct oh_place place;
+    struct oh_capture *capture; /* NULL: eager */
 };
 
 /* Each returns ncclSuccess, or ncclUnhandledCudaError (logged as WARN); after an error the burst is over. */
@@ -293,10 +296,12 @@ ncclResult_t oh_burst_end(struct oh_burst *burst);
  */
 ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p);
 
+/* Are calls that NCCL serves to be ordered with ours? True of a communicator that is served, or about to be. */
+bool oh_comm_is_ordered(struct oh_comm *comm);
+
 /*
- * Around a call that NCCL serves on `stream`, of a communicator that is served: orders it after our launches, and our
- * later launches after it. Costs a few loads while the communicator has used one stream only, and no graph is alive.
- * What is not ordered: doc/design.md, "Order". Cannot fail; says at INFO what went wrong.
+ * Around a call that NCCL serves on `stream`, of a communicator that is ordered: orders it after our launches, and our
+ * later launches after it. What is not ordered: doc/design.md, "Order". Cannot fail; says at INFO what went wrong.
  */
 void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream);
 void oh_comm_after_handed_back(struct oh_comm *comm, CUstream stream);

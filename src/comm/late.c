@@ -45,10 +45,15 @@ static void settle_when_reached(struct oh_comm *comm)
     }
 }
 
+/*
+ * Where calls have gone to NCCL, one more goes there: by then every rank has voted, and so has the event with which
+ * that call's end is told to the first that is served (order.c). NCCL itself orders the earlier ones before it.
+ */
 void oh_late_switch_on(struct oh_comm *comm)
 {
     if (comm->late.first == 0) {
-        comm->late.first = oh_switch_close(&comm->segment.meeting->first, comm->nranks);
+        uint64_t first = oh_switch_close(&comm->segment.meeting->first, comm->nranks);
+        comm->late.first = first > 1 ? first + 1 : first;
         comm->progress = &comm->segment.meeting->progress[comm->rank];
     }
     settle_when_reached(comm);
@@ -87,6 +92,17 @@ bool oh_late_decide(struct oh_comm *comm)
     bool served = oh_comm_is_settled(comm) ? atomic_load(&comm->served) : may_count(comm) && count_call(comm);
     pthread_mutex_unlock(&comm->late.mutex);
     return served;
+}
+
+bool oh_comm_is_ordered(struct oh_comm *comm)
+{
+    if (oh_comm_is_settled(comm)) {
+        return atomic_load_explicit(&comm->served, memory_order_relaxed);
+    }
+    pthread_mutex_lock(&comm->late.mutex);
+    bool ordered = comm->late.first != 0;
+    pthread_mutex_unlock(&comm->late.mutex);
+    return ordered;
 }
 
 bool oh_comm_pass_unborn(struct oh_comm *comm)

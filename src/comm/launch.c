@@ -74,7 +74,7 @@ static CUstream stream_of(const struct oh_burst *burst)
 /* Edges of graphs carry data since CUDA 12.3; before, a captured kernel gains nothing by asking. */
 static bool is_serial(const struct oh_burst *burst)
 {
-    return burst->graph && !burst->calls[0].comm->staging.driver->stream_get_capture_info_v3;
+    return burst->place.graph && !burst->calls[0].comm->staging.driver->stream_get_capture_info_v3;
 }
 
 /* For a profiler, if there is one: what a launch of so many calls carries. True when close_range is due. */
@@ -253,7 +253,7 @@ static CUresult whole_in_context(struct oh_burst *burst)
 
 static CUresult look_in_context(struct oh_burst *burst)
 {
-    return oh_order_look(burst->calls[0].comm, stream_of(burst), &burst->capture_id, &burst->graph);
+    return oh_order_look(burst->calls[0].comm, stream_of(burst), &burst->place);
 }
 
 static CUresult join_in_context(struct oh_burst *burst)
@@ -312,7 +312,7 @@ ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *
     struct oh_burst burst = {.calls = &call, .count = 1};
     ncclResult_t res = in_context(&burst, look_in_context);
     if (res == ncclSuccess) {
-        *capture_p = burst.graph ? burst.capture_id + 1 : 0;
+        *capture_p = burst.place.graph ? burst.place.capture_id + 1 : 0;
     }
     return res;
 }

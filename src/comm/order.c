@@ -7,18 +7,18 @@
  *
  *   eager      the event last_call is recorded after every call; a call on another stream waits for it. While graphs
  *              of the communicator are alive every call waits: a replay may have come between.
- *   captured   a call on another stream of the capture gets an edge from the newest kernel.
+ *   captured   a call on another stream of the capture gets edges from the newest call.
  *   graphs     the first call of a graph comes after an external wait for last_call, and an external record of it
  *              comes after the last. A launch of the graph is thus one call more in the eager order.
  *
  * Which call is the last, a capture does not say. So the record node is made behind the first call and moved behind
  * each further one: all changes but removing nodes are allowed on a graph under capture (cuStreamGetCaptureInfo). It
  * is a leaf, in no stream's way, so that the edges between kernels stay programmatic. One record is enough because
- * the newest kernel comes after all earlier ones of the capture.
+ * the newest call comes after all earlier ones of the capture.
  *
- *   NCCL's     a call of the communicator that NCCL serves waits for last_call where its stream is another; an event
- *              after it makes ours wait in turn, once calls have been on several streams. Until then it costs time for
- *              nothing; a program that uses several shows it early, so the first calls have the event.
+ *   NCCL's     calls of the communicator that NCCL serves take part: in a capture like ours; an eager one waits for
+ *              last_call where its stream is another, and the event handed_back_call after it makes ours wait in turn.
+ *              NCCL itself orders its calls with one another.
  *
  * A graph holds a reference on the communicator's memory, as NCCL's do (enqueue.cc:1542), and so on last_call.
  */
@@ -26,21 +26,14 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "gpu/context.h"
 #include "util/log.h"
 
-#define WARY_CALLS 64
-
 static const struct oh_driver *driver_of(const struct oh_comm *comm)
 {
     return comm->staging.driver;
-}
-
-/* A burst runs on the stream of its first call. */
-static CUstream stream_of(const struct oh_burst *burst)
-{
-    return burst->calls[0].stream;
 }
 
 /* --- captures --------------------------------------------------------------------------------------------------- */
@@ -83,6 +76,7 @@ static void drop_captures(struct oh_comm *comm, bool all)
         struct oh_capture *capture = *link;
         if (all || atomic_load_explicit(&capture->gone, memory_order_acquire)) {
             *link = capture->next;
+            free(capture->newest);
             free(capture);
         } else {
             link = &capture->next;
@@ -105,109 +99,143 @@ static struct oh_capture *find_capture(const struct oh_comm *comm, cuuint64_t id
 }
 
 /* The communicator's first call in a capture. */
-static CUresult open_capture(struct oh_burst *burst)
+static CUresult open_capture(struct oh_comm *comm, const struct oh_place *place, struct oh_capture **capture_p)
 {
-    struct oh_comm *comm = burst->calls[0].comm;
     drop_captures(comm, false);
-    struct oh_capture *capture = malloc(sizeof *capture);
+    struct oh_capture *capture = calloc(1, sizeof *capture);
     if (!capture) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *capture =
-        (struct oh_capture){.comm = comm, .id = burst->capture_id, .graph = burst->graph, .stream = stream_of(burst)};
+    capture->comm = comm;
+    capture->id = place->capture_id;
+    capture->graph = place->graph;
+    capture->stream = place->stream;
     capture->next = comm->captures;
     comm->captures = capture;
     CUresult result = retain_for_graph(capture);
     if (result == CUDA_SUCCESS && comm->graph_mixing) {
-        result = driver_of(comm)->stream_wait_event(stream_of(burst), comm->last_call, CU_EVENT_WAIT_EXTERNAL);
+        result = driver_of(comm)->stream_wait_event(place->stream, comm->last_call, CU_EVENT_WAIT_EXTERNAL);
     }
     if (result != CUDA_SUCCESS) {
         capture->graph = NULL;
+        return result;
     }
-    burst->capture = capture;
-    return result;
+    *capture_p = capture;
+    return CUDA_SUCCESS;
 }
 
-/* The node that the next work on a capturing stream comes after; for a stream that has just got a kernel, that. */
-static CUresult tip_of(const struct oh_driver *driver, CUstream stream, CUgraphNode *node_p)
+/* The nodes that the next work on a capturing stream comes after; for a stream that has just got a kernel, that. They
+ * are the driver's, until the next call on the capture. */
+static CUresult tips_of(const struct oh_driver *driver, CUstream stream, const CUgraphNode **nodes_p, size_t *count_p)
 {
     CUstreamCaptureStatus status;
-    const CUgraphNode *nodes = NULL;
     const void *edges;
-    size_t count = 0;
     /* The older form fails where edges carry data, which drivers before 12.3 do not know. */
     CUresult result = driver->stream_get_capture_info_v3
-                          ? driver->stream_get_capture_info_v3(stream, &status, NULL, NULL, &nodes, &edges, &count)
-                          : driver->stream_get_capture_info(stream, &status, NULL, NULL, &nodes, &count);
-    if (result == CUDA_SUCCESS && (status != CU_STREAM_CAPTURE_STATUS_ACTIVE || count == 0)) {
-        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
-    if (result == CUDA_SUCCESS) {
-        *node_p = nodes[0];
-    }
-    return result;
+                          ? driver->stream_get_capture_info_v3(stream, &status, NULL, NULL, nodes_p, &edges, count_p)
+                          : driver->stream_get_capture_info(stream, &status, NULL, NULL, nodes_p, count_p);
+    return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_ACTIVE ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                                                                               : result;
 }
 
-/* An edge from the newest kernel, unless the stream is where that is. The per-thread stream is one in each thread. */
+static bool are_newest(const struct oh_capture *capture, const CUgraphNode *nodes, size_t count)
+{
+    return count == capture->newest_count &&
+           (count == 0 || memcmp(nodes, capture->newest, count * sizeof(CUgraphNode)) == 0);
+}
+
+/* Edges from the newest call, unless the stream is where that is. The per-thread stream is one in each thread. */
 static CUresult follow_newest(struct oh_capture *capture, CUstream stream)
 {
     const struct oh_driver *driver = driver_of(capture->comm);
-    CUgraphNode tip;
-    if (!capture->newest || (stream == capture->stream && stream != CU_STREAM_PER_THREAD)) {
+    const CUgraphNode *nodes;
+    size_t count;
+    if (capture->newest_count == 0 || (stream == capture->stream && stream != CU_STREAM_PER_THREAD)) {
         return CUDA_SUCCESS;
     }
-    if (tip_of(driver, stream, &tip) == CUDA_SUCCESS && tip == capture->newest) {
+    if (tips_of(driver, stream, &nodes, &count) == CUDA_SUCCESS && are_newest(capture, nodes, count)) {
         return CUDA_SUCCESS;
     }
-    return driver->stream_update_capture_dependencies(stream, &capture->newest, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
+    return driver->stream_update_capture_dependencies(stream, capture->newest, capture->newest_count,
+                                                      CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
 }
 
-/* The record node comes after `tip` instead of after the kernel before. */
-static CUresult move_record(struct oh_capture *capture, CUgraphNode tip)
+/* The record node comes after these nodes instead of after the newest call. */
+static CUresult move_record(struct oh_capture *capture, const CUgraphNode *nodes, size_t count)
 {
     const struct oh_driver *driver = driver_of(capture->comm);
+    CUresult result = CUDA_SUCCESS;
     if (!capture->record) {
-        return driver->graph_add_event_record_node(&capture->record, capture->graph, &tip, 1, capture->comm->last_call);
+        return driver->graph_add_event_record_node(&capture->record, capture->graph, nodes, count,
+                                                   capture->comm->last_call);
     }
-    CUresult result = driver->graph_add_dependencies(capture->graph, &tip, &capture->record, 1);
-    if (result == CUDA_SUCCESS) {
-        result = driver->graph_remove_dependencies(capture->graph, &capture->newest, &capture->record, 1);
+    for (size_t i = 0; i < capture->newest_count && result == CUDA_SUCCESS; i++) {
+        result = driver->graph_remove_dependencies(capture->graph, &capture->newest[i], &capture->record, 1);
+    }
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        result = driver->graph_add_dependencies(capture->graph, &nodes[i], &capture->record, 1);
     }
     return result;
 }
 
+/* Behind a call on `stream`, ours or NCCL's, that has been captured. */
 static CUresult after_captured(struct oh_capture *capture, CUstream stream)
 {
-    CUgraphNode tip;
-    CUresult result = tip_of(driver_of(capture->comm), stream, &tip);
-    if (result != CUDA_SUCCESS || tip == capture->newest) {
+    const CUgraphNode *nodes;
+    size_t count;
+    CUresult result = tips_of(driver_of(capture->comm), stream, &nodes, &count);
+    if (result != CUDA_SUCCESS || count == 0 || are_newest(capture, nodes, count)) {
         return result;
     }
-    if (capture->comm->graph_mixing) {
-        result = move_record(capture, tip);
+    CUgraphNode *newest = malloc(count * sizeof *newest);
+    if (!newest) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memcpy(newest, nodes, count * sizeof *newest);
+    result = capture->comm->graph_mixing ? move_record(capture, newest, count) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) {
+        free(newest);
+        return result;
+    }
+    free(capture->newest);
+    capture->newest = newest;
+    capture->newest_count = count;
+    capture->stream = stream;
+    return CUDA_SUCCESS;
+}
+
+static CUresult before_captured(struct oh_comm *comm, const struct oh_place *place, struct oh_capture **capture_p)
+{
+    struct oh_capture *capture = find_capture(comm, place->capture_id);
+    if (!capture) {
+        return open_capture(comm, place, capture_p);
+    }
+    *capture_p = capture;
+    return follow_newest(capture, place->stream);
+}
+
+CUresult oh_order_look(const struct oh_comm *comm, CUstream stream, struct oh_place *place_p)
+{
+    const struct oh_driver *driver = driver_of(comm);
+    CUstreamCaptureStatus status;
+    struct oh_place place = {.stream = stream};
+    CUresult result = driver->stream_get_capture_info(stream, &status, &place.capture_id, &place.graph, NULL, NULL);
+    if (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
+        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    if (result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        /* By id: handles come again after a stream is destroyed, and the per-thread default stream is one in each
+         * thread. (Of a capturing stream the driver does not tell it.) */
+        place.graph = NULL;
+        result = driver->stream_get_id(stream, &place.stream_id);
     }
     if (result == CUDA_SUCCESS) {
-        capture->newest = tip;
-        capture->stream = stream;
+        *place_p = place;
     }
     return result;
 }
 
-/* --- a burst ---------------------------------------------------------------------------------------------------- */
-
-static CUresult before_captured(struct oh_burst *burst)
-{
-    struct oh_comm *comm = burst->calls[0].comm;
-    burst->capture = find_capture(comm, burst->capture_id);
-    return burst->capture ? follow_newest(burst->capture, stream_of(burst)) : open_capture(burst);
-}
-
-static void note_stream(struct oh_comm *comm, CUstream stream)
-{
-    comm->many_streams |= comm->any_stream && stream != comm->latest_stream;
-    comm->latest_stream = stream;
-    comm->any_stream = true;
-}
+/* --- eager calls -------------------------------------------------------------------------------------------------- */
 
 /* What `launching` says. The stream belongs to whoever has made the last change. */
 enum {
@@ -227,7 +255,7 @@ static void take_recorded(struct oh_comm *comm)
         state = atomic_load_explicit(&comm->launching, memory_order_acquire);
     }
     if (state == LAUNCH_RECORDED) {
-        comm->handed_back_stream = comm->launching_stream;
+        comm->handed_back_stream = comm->launching_id;
         comm->handed_back_since = true;
         atomic_store_explicit(&comm->launching, LAUNCH_NONE, memory_order_relaxed);
     }
@@ -243,115 +271,79 @@ static void drop_launching(struct oh_comm *comm)
 }
 
 /* Behind the last call that NCCL has served, if there is none of ours behind it yet. */
-static CUresult follow_handed_back(struct oh_comm *comm, CUstream stream)
+static CUresult follow_handed_back(struct oh_comm *comm, const struct oh_place *place)
 {
     take_recorded(comm);
     if (!comm->handed_back_since) {
         return CUDA_SUCCESS;
     }
     comm->handed_back_since = false;
-    return stream == comm->handed_back_stream ? CUDA_SUCCESS
-                                              : driver_of(comm)->stream_wait_event(stream, comm->handed_back_call, 0);
+    return place->stream_id == comm->handed_back_stream
+               ? CUDA_SUCCESS
+               : driver_of(comm)->stream_wait_event(place->stream, comm->handed_back_call, 0);
 }
 
-static CUresult before_eager(struct oh_burst *burst)
+/* Behind our last launch. While graphs of the communicator are alive, a replay may have come since. */
+static CUresult follow_launches(struct oh_comm *comm, const struct oh_place *place)
 {
-    struct oh_comm *comm = burst->calls[0].comm;
-    const struct oh_driver *driver = driver_of(comm);
-    /* By id: handles come again after a stream is destroyed, and the per-thread default stream is one in each thread.
-     */
-    CUresult result = driver->stream_get_id(stream_of(burst), &burst->stream_id);
-    bool moved = comm->launched && burst->stream_id != comm->last_stream;
+    bool moved = comm->launched && place->stream_id != comm->last_stream;
     bool replayed = comm->graph_mixing && atomic_load_explicit(&comm->graphs, memory_order_relaxed) > 0;
-    if (result == CUDA_SUCCESS && (moved || replayed)) {
-        result = driver->stream_wait_event(stream_of(burst), comm->last_call, 0);
-    }
-    note_stream(comm, stream_of(burst));
-    return result == CUDA_SUCCESS ? follow_handed_back(comm, stream_of(burst)) : result;
+    return moved || replayed ? driver_of(comm)->stream_wait_event(place->stream, comm->last_call, 0) : CUDA_SUCCESS;
 }
 
-CUresult oh_order_look(const struct oh_comm *comm, CUstream stream, cuuint64_t *id_p, CUgraph *graph_p)
-{
-    CUstreamCaptureStatus status;
-    CUresult result = driver_of(comm)->stream_get_capture_info(stream, &status, id_p, graph_p, NULL, NULL);
-    if (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
-        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
-    if (result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-        *graph_p = NULL;
-    }
-    return result;
-}
+/* --- a burst ---------------------------------------------------------------------------------------------------- */
 
 CUresult oh_order_before(struct oh_burst *burst)
 {
-    CUresult result = oh_order_look(burst->calls[0].comm, stream_of(burst), &burst->capture_id, &burst->graph);
-    if (result != CUDA_SUCCESS) {
-        return result;
+    struct oh_comm *comm = burst->calls[0].comm;
+    CUresult result = oh_order_look(comm, burst->calls[0].stream, &burst->place);
+    if (result == CUDA_SUCCESS && burst->place.graph) {
+        return before_captured(comm, &burst->place, &burst->capture);
     }
-    return burst->graph ? before_captured(burst) : before_eager(burst);
+    if (result == CUDA_SUCCESS) {
+        result = follow_launches(comm, &burst->place);
+    }
+    return result == CUDA_SUCCESS ? follow_handed_back(comm, &burst->place) : result;
 }
 
 CUresult oh_order_after(struct oh_burst *burst)
 {
     struct oh_comm *comm = burst->calls[0].comm;
     if (burst->capture) {
-        return after_captured(burst->capture, stream_of(burst));
+        return after_captured(burst->capture, burst->place.stream);
     }
     comm->launched = true;
-    comm->last_stream = burst->stream_id;
-    comm->last_handle = stream_of(burst);
-    return driver_of(comm)->event_record(comm->last_call, stream_of(burst));
+    comm->last_stream = burst->place.stream_id;
+    return driver_of(comm)->event_record(comm->last_call, burst->place.stream);
 }
 
 /* --- calls that NCCL serves --------------------------------------------------------------------------------------- */
 
-/* By handle: a stream destroyed and made again under the same handle counts as one. */
-static bool is_in_order(const struct oh_comm *comm, CUstream stream)
+static CUresult before_handed_back(struct oh_comm *comm, CUstream stream)
 {
-    bool nothing = !comm->launched && !comm->captures;
-    return nothing ||
-           (comm->launched && !comm->captures && stream == comm->last_handle && stream != CU_STREAM_PER_THREAD);
+    struct oh_place place;
+    struct oh_capture *capture;
+    CUresult result = oh_order_look(comm, stream, &place);
+    if (result == CUDA_SUCCESS) {
+        result = place.graph ? before_captured(comm, &place, &capture) : follow_launches(comm, &place);
+    }
+    return result;
 }
 
-static CUresult follow_launches(struct oh_comm *comm, CUstream stream)
+static CUresult after_handed_back(struct oh_comm *comm, CUstream stream)
 {
-    cuuint64_t id;
-    CUgraph graph;
-    CUresult result = oh_order_look(comm, stream, &id, &graph);
+    struct oh_place place;
+    CUresult result = oh_order_look(comm, stream, &place);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (graph) {
-        struct oh_capture *capture = find_capture(comm, id);
-        return capture ? follow_newest(capture, stream) : CUDA_SUCCESS;
+    if (place.graph) {
+        struct oh_capture *capture = find_capture(comm, place.capture_id);
+        return capture ? after_captured(capture, stream) : CUDA_SUCCESS;
     }
-    return driver_of(comm)->stream_wait_event(stream, comm->last_call, 0);
-}
-
-/* *recorded_p: false where the stream is captured. */
-static CUresult record_event(struct oh_comm *comm, CUstream stream, bool *recorded_p)
-{
-    cuuint64_t id;
-    CUgraph graph;
-    CUresult result = oh_order_look(comm, stream, &id, &graph);
-    *recorded_p = false;
-    if (result == CUDA_SUCCESS && !graph) {
-        result = driver_of(comm)->event_record(comm->handed_back_call, stream);
-        *recorded_p = result == CUDA_SUCCESS;
-    }
-    return result;
-}
-
-static CUresult record_handed_back(struct oh_comm *comm, CUstream stream)
-{
-    bool recorded;
-    CUresult result = record_event(comm, stream, &recorded);
-    if (recorded) {
-        comm->handed_back_stream = stream;
-        comm->handed_back_since = true;
-    }
-    return result;
+    comm->handed_back_stream = place.stream_id;
+    comm->handed_back_since = true;
+    return driver_of(comm)->event_record(comm->handed_back_call, stream);
 }
 
 static void in_context(struct oh_comm *comm, CUstream stream, CUresult (*step)(struct oh_comm *, CUstream))
@@ -371,39 +363,33 @@ static void in_context(struct oh_comm *comm, CUstream stream, CUresult (*step)(s
 
 void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream)
 {
-    if (!is_in_order(comm, stream)) {
-        in_context(comm, stream, follow_launches);
-    }
-}
-
-/* Does a call that NCCL has served, on that stream, get an event? */
-static bool needs_event(struct oh_comm *comm, CUstream stream)
-{
-    note_stream(comm, stream);
-    return comm->many_streams || (comm->wary < WARY_CALLS && ++comm->wary);
+    in_context(comm, stream, before_handed_back);
 }
 
 void oh_comm_after_handed_back(struct oh_comm *comm, CUstream stream)
 {
-    if (needs_event(comm, stream)) {
-        drop_launching(comm);
-        in_context(comm, stream, record_handed_back);
-    }
+    drop_launching(comm);
+    in_context(comm, stream, after_handed_back);
 }
 
 void oh_comm_handed_back_later(struct oh_comm *comm, CUstream stream)
 {
-    if (needs_event(comm, stream)) {
-        drop_launching(comm);
-        comm->launching_stream = stream;
-        atomic_store_explicit(&comm->launching, LAUNCH_GOING_ON, memory_order_release); /* pairs with the exchange */
-    }
+    drop_launching(comm);
+    comm->launching_stream = stream;
+    atomic_store_explicit(&comm->launching, LAUNCH_GOING_ON, memory_order_release); /* pairs with the exchange */
 }
 
+/* On any thread: the captures are not this one's to change, so that a captured call stays without. */
 static CUresult record_launched(struct oh_comm *comm, CUstream stream)
 {
-    bool recorded;
-    CUresult result = record_event(comm, stream, &recorded);
+    struct oh_place place;
+    CUresult result = oh_order_look(comm, stream, &place);
+    bool recorded = false;
+    if (result == CUDA_SUCCESS && !place.graph) {
+        result = driver_of(comm)->event_record(comm->handed_back_call, stream);
+        recorded = result == CUDA_SUCCESS;
+        comm->launching_id = place.stream_id;
+    }
     int state = recorded ? LAUNCH_RECORDED : LAUNCH_NONE;
     atomic_store_explicit(&comm->launching, state, memory_order_release); /* pairs with the load in take_recorded */
     return result;

@@ -10,20 +10,22 @@
 
 #include "comm/comm.h"
 
-/* A capture with launches of this communicator. It lives until the graph, and all made from it, are gone. */
+/* A capture with calls of this communicator, ours or NCCL's. It lives until the graph, and all made from it, are gone.
+ */
 struct oh_capture {
     struct oh_capture *next; /* the list belongs to the thread that uses the communicator */
     struct oh_comm *comm;
-    cuuint64_t id;      /* unique in the process */
-    CUgraph graph;      /* these four mean something while the capture is under way; NULL: it could not be used */
-    CUstream stream;    /* of its newest call */
-    CUgraphNode newest; /* the kernel of that; NULL: none yet */
-    CUgraphNode record; /* of the event last_call, behind the newest kernel; NULL: none */
+    cuuint64_t id;       /* unique in the process */
+    CUgraph graph;       /* these mean something while the capture is under way; NULL: it could not be used */
+    CUstream stream;     /* of its newest call */
+    CUgraphNode *newest; /* what work on that stream came after, behind the call: of ours, its kernel */
+    size_t newest_count;
+    CUgraphNode record; /* of the event last_call, behind the newest call; NULL: none */
     atomic_bool gone;   /* the graph is: the entry may be freed */
 };
 
-/* The graph that a stream is captured into, and the capture's id; NULL: it is not captured. */
-CUresult oh_order_look(const struct oh_comm *comm, CUstream stream, cuuint64_t *id_p, CUgraph *graph_p);
+/* Where a stream is now. */
+CUresult oh_order_look(const struct oh_comm *comm, CUstream stream, struct oh_place *place_p);
 
 /* Puts the burst's stream behind the last launch, in the world (eager, or one graph) that the stream is in now. */
 CUresult oh_order_before(struct oh_burst *burst);

@@ -500,7 +500,7 @@ static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *
                               ncclDataType_t type, ncclRedOp_t op, cudaStream_t stream)
 {
     const struct oh_real *real = comm->library;
-    bool served = atomic_load_explicit(&comm->served, memory_order_relaxed);
+    bool ordered = count > 0 && oh_comm_is_ordered(comm);
     ncclResult_t failure = oh_comm_failure(comm);
     if (failure != ncclSuccess) {
         return oh_group_depth() > 0 ? in_group(comm, failure) : failure;
@@ -509,12 +509,12 @@ static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *
     if (count > 0 && oh_group_depth() > 0) {
         oh_group_pass(comm);
     }
-    ncclResult_t res = served && count > 0 ? begin_hand_back(comm, (CUstream)stream) : ncclSuccess;
+    ncclResult_t res = ordered ? begin_hand_back(comm, (CUstream)stream) : ncclSuccess;
     if (res != ncclSuccess) {
         return res;
     }
     res = REAL(real, AllReduce(sendbuff, recvbuff, count, type, op, comm->nccl, stream));
-    if (served && count > 0) {
+    if (ordered) {
         end_hand_back(comm, (CUstream)stream, res);
     }
     return res;

@@ -210,6 +210,23 @@ void cf_case_comm_shrink(struct cf_worker *worker)
     cf_set_destroy(worker, &set);
 }
 
+void cf_case_comm_grow(struct cf_worker *worker)
+{
+    int n = worker->nranks, color[CF_MAX_RANKS] = {0}, key[CF_MAX_RANKS] = {0};
+    struct cf_set fewer, set;
+    color[n - 1] = NCCL_SPLIT_NOCOLOR;
+    cf_set_split(worker, &worker->world, color, key, false, &fewer);
+    if (cf_set_grow(worker, &fewer, &set)) {
+        run_some(worker, &set);
+        run_some(worker, &worker->world);
+        cf_barrier(worker);
+        cf_set_destroy(worker, &set);
+    } else {
+        cf_skip(worker, "this NCCL has no ncclCommGrow");
+    }
+    cf_set_destroy(worker, &fewer);
+}
+
 /* Ranks end them in different orders: it is no collective call. */
 void cf_case_comm_many(struct cf_worker *worker)
 {

@@ -41,7 +41,7 @@ static struct cf_batch *some_calls(struct cf_worker *worker, const struct cf_set
     return make_calls(worker, set, items, true);
 }
 
-static void begin(struct cf_worker *worker, CUstreamCaptureMode mode)
+void cf_capture_begin(struct cf_worker *worker, CUstreamCaptureMode mode)
 {
     /* A capture in global mode forbids calls in other threads of the process: they must be here as well. */
     cf_sync(worker);
@@ -52,7 +52,7 @@ static void begin(struct cf_worker *worker, CUstreamCaptureMode mode)
     }
 }
 
-static void end(struct cf_worker *worker, CUgraph *graph_p)
+void cf_capture_end(struct cf_worker *worker, CUgraph *graph_p)
 {
     for (int m = 0; m < worker->members; m++) {
         cf_use(worker, m);
@@ -78,10 +78,10 @@ static void capture_batch(struct cf_worker *worker, struct cf_batch *batch, CUst
     cf_streams(worker, 0, stream);
     *capture_p = (struct capture){.batch = batch};
     cf_batch_load(batch, stream);
-    begin(worker, mode);
+    cf_capture_begin(worker, mode);
     cf_batch_issue(batch, style, stream);
     cf_batch_count(batch);
-    end(worker, capture_p->graph);
+    cf_capture_end(worker, capture_p->graph);
     cf_batch_judge(batch, stream, false); /* nothing has run */
     instantiate(worker, capture_p);
 }
@@ -211,14 +211,14 @@ void cf_case_graph_branches(struct cf_worker *worker)
     cf_streams(worker, 0, stream[0]);
     cf_streams(worker, 1, stream[1]);
     cf_batch_load(capture.batch, stream[0]);
-    begin(worker, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    cf_capture_begin(worker, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     cf_join(worker, 0, 1);
     for (int i = 0; i < capture.batch->items; i++) {
         cf_batch_issue_one(capture.batch, i, false, stream[i / 2 % 2]);
     }
     cf_batch_count(capture.batch);
     cf_join(worker, 1, 0);
-    end(worker, capture.graph);
+    cf_capture_end(worker, capture.graph);
     instantiate(worker, &capture);
     for (int r = 0; r < 3; r++) {
         replay(worker, &capture);

@@ -228,6 +228,22 @@ static void call_in_turn(struct cf_worker *worker, const struct cf_set *set, str
     }
 }
 
+/* One turn on all members, which waits where the communicator is non-blocking. */
+static void take_turn(struct cf_worker *worker, const struct cf_set *set, struct other *other, int turn,
+                      CUstream stream[2][CF_MAX_RANKS])
+{
+    bool grouped = worker->members > 1;
+    if (grouped) {
+        CF_NCCL(worker, GroupStart());
+    }
+    call_in_turn(worker, set, other, turn, stream);
+    if (grouped) {
+        cf_group_end(worker, set);
+    } else {
+        cf_set_ready(worker, set);
+    }
+}
+
 /*
  * Calls in turn on two streams that nothing else orders: an allreduce takes what the broadcast before it has written,
  * and a broadcast what the allreduce has. All ranks have equal inputs, so that a maximum is the input.
@@ -243,16 +259,7 @@ static void take_turns(struct cf_worker *worker, const struct cf_set *set, struc
     worker->serial++;
     other_load(worker, other, stream[1]);
     for (int turn = 0; turn < TURNS; turn++) {
-        bool grouped = worker->members > 1;
-        if (grouped) {
-            CF_NCCL(worker, GroupStart());
-        }
-        call_in_turn(worker, set, other, turn, stream);
-        if (grouped) {
-            cf_group_end(worker, set);
-        } else {
-            cf_set_ready(worker, set);
-        }
+        take_turn(worker, set, other, turn, stream);
     }
     other_judge(worker, other, OTHER_BROADCAST, stream[0]);
 }
@@ -267,10 +274,135 @@ void cf_case_stream_mixed(struct cf_worker *worker)
     other_close(worker, &other);
 }
 
-/*
- * The same of a non-blocking communicator, whose calls NCCL launches in the background. onehop comes in late, and not
- * in order with NCCL's calls before that on other streams (README, Limits): so one stream comes first.
+#define MANY_TURNS 200
+
+/* Many broadcasts on one stream, the last of which leaves what an allreduce on another takes: a communicator's first.
  */
+void cf_case_stream_change(struct cf_worker *worker)
+{
+    struct cf_set set;
+    struct other other;
+    CUstream stream[2][CF_MAX_RANKS], broadcasts[CF_MAX_RANKS];
+    cf_streams(worker, 0, stream[0]);
+    cf_streams(worker, 1, stream[1]);
+    cf_streams(worker, 1, broadcasts);
+    cf_set_create(worker, CF_INIT_RANK, &set);
+    other_open(worker, &other);
+    worker->serial++;
+    other_load(worker, &other, broadcasts);
+    for (int i = 0; i < MANY_TURNS; i++) {
+        bool grouped = worker->members > 1;
+        if (grouped) {
+            CF_NCCL(worker, GroupStart());
+        }
+        for (int m = 0; m < worker->members; m++) {
+            char *front = (char *)(uintptr_t)other.device[m];
+            char *to = i < MANY_TURNS - 1 ? front : front + OTHER_BYTES; /* in place but for the last */
+            cf_use(worker, m);
+            CF_NCCL(worker,
+                    Broadcast(front, to, OTHER_BYTES, ncclUint8, worker->nranks - 1, set.comm[m], stream[1][m]));
+        }
+        if (grouped) {
+            CF_NCCL(worker, GroupEnd());
+        }
+    }
+    for (int turn = 1; turn <= 3; turn++) {
+        take_turn(worker, &set, &other, turn, stream);
+    }
+    other_judge(worker, &other, OTHER_BROADCAST, stream[0]);
+    other_close(worker, &other);
+    cf_barrier(worker);
+    cf_set_destroy(worker, &set);
+}
+
+/*
+ * Turns in a graph, from turn `first` to `last`, on two streams of one capture that only NCCL's order of calls puts one
+ * behind the other.
+ */
+static void capture_turns(struct cf_worker *worker, const struct cf_set *set, struct other *other, int first, int last,
+                          CUgraph *graph_p, CUgraphExec *exec_p)
+{
+    CUstream stream[2][CF_MAX_RANKS];
+    cf_streams(worker, 0, stream[0]);
+    cf_streams(worker, 1, stream[1]);
+    cf_capture_begin(worker, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    cf_join(worker, 0, 1);
+    for (int turn = first; turn <= last; turn++) {
+        take_turn(worker, set, other, turn, stream);
+    }
+    cf_join(worker, 1, 0);
+    cf_capture_end(worker, graph_p);
+    for (int m = 0; m < worker->members; m++) {
+        cf_use(worker, m);
+        CF_CU(worker, GraphInstantiate(&exec_p[m], graph_p[m], 0));
+    }
+    cf_barrier(worker); /* it may wait for kernels, as all that allocates */
+}
+
+static void launch_graphs(struct cf_worker *worker, const CUgraphExec *exec, int which)
+{
+    for (int m = 0; m < worker->members; m++) {
+        cf_use(worker, m);
+        CF_CU(worker, GraphLaunch(exec[m], worker->member[m].stream[which]));
+    }
+}
+
+static void destroy_graphs(struct cf_worker *worker, const CUgraph *graph, const CUgraphExec *exec)
+{
+    cf_sync(worker);
+    for (int m = 0; m < worker->members; m++) {
+        cf_use(worker, m);
+        CF_CU(worker, GraphExecDestroy(exec[m]));
+        CF_CU(worker, GraphDestroy(graph[m]));
+    }
+}
+
+/* Allreduces and broadcasts in turn on two streams of a capture. */
+void cf_case_graph_mixed(struct cf_worker *worker)
+{
+    CUstream stream[CF_MAX_RANKS];
+    CUgraph graph[CF_MAX_RANKS];
+    CUgraphExec exec[CF_MAX_RANKS];
+    struct other other;
+    cf_streams(worker, 0, stream);
+    other_open(worker, &other);
+    capture_turns(worker, &worker->world, &other, 0, 5, graph, exec);
+    for (int round = 0; round < 5; round++) {
+        worker->serial++;
+        other_load(worker, &other, stream);
+        launch_graphs(worker, exec, 0);
+        other_judge(worker, &other, OTHER_BROADCAST, stream);
+    }
+    destroy_graphs(worker, graph, exec);
+    other_close(worker, &other);
+}
+
+/* A graph of broadcasts alone on one stream, and allreduces on another, in turn. */
+void cf_case_graph_others(struct cf_worker *worker)
+{
+    CUstream stream[2][CF_MAX_RANKS];
+    CUgraph graph[CF_MAX_RANKS];
+    CUgraphExec exec[CF_MAX_RANKS];
+    struct other other;
+    cf_streams(worker, 0, stream[0]);
+    cf_streams(worker, 1, stream[1]);
+    other_open(worker, &other);
+    capture_turns(worker, &worker->world, &other, 0, 0, graph, exec);
+    for (int round = 0; round < 5; round++) {
+        worker->serial++;
+        other_load(worker, &other, stream[1]);
+        for (int turn = 0; turn < 6; turn += 2) {
+            launch_graphs(worker, exec, 1);
+            take_turn(worker, &worker->world, &other, turn + 1, stream);
+        }
+        other_judge(worker, &other, OTHER_BROADCAST, stream[0]);
+    }
+    destroy_graphs(worker, graph, exec);
+    other_close(worker, &other);
+}
+
+/* As stream-mixed of a non-blocking communicator, whose calls NCCL launches in the background, and onehop comes in
+ * late. */
 void cf_case_stream_nonblocking(struct cf_worker *worker)
 {
     struct cf_set set;
@@ -278,7 +410,7 @@ void cf_case_stream_nonblocking(struct cf_worker *worker)
     cf_set_create(worker, CF_INIT_NONBLOCKING, &set);
     other_open(worker, &other);
     for (int round = 0; round < 40; round++) {
-        take_turns(worker, &set, &other, round < 25 ? 1 : 2);
+        take_turns(worker, &set, &other, 2);
         usleep(round < 25 ? ROUND_MICROSECONDS : 0);
     }
     other_close(worker, &other);

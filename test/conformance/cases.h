@@ -39,6 +39,7 @@
     X("comm-alone", comm_alone, CF_ALWAYS,                                                                             \
       "communicators of one rank; NCCL before 2.29.7 may not multiply the last elements")                              \
     X("comm-shrink", comm_shrink, CF_ALWAYS, "")                                                                       \
+    X("comm-grow", comm_grow, CF_ALWAYS, "NCCL 2.29.2 and later")                                                      \
     X("comm-many", comm_many, CF_ONEHOP, "many at once, ended in different orders by rank")                            \
     X("comm-rounds", comm_rounds, CF_ALWAYS, "made, used and ended again and again")                                   \
     X("comm-finalize", comm_finalize, CF_ALWAYS, "calls under way when it is finalized")                               \
@@ -49,6 +50,9 @@
     X("stream-group", stream_group, CF_ALWAYS, "one group over three streams")                                         \
     X("stream-group-mixed", stream_group_mixed, CF_ALWAYS, "a group of an allreduce and others on two streams")        \
     X("stream-mixed", stream_mixed, CF_ALWAYS, "allreduces and broadcasts in turn on two streams")                     \
+    X("stream-change", stream_change, CF_ALWAYS, "many broadcasts on one stream, then an allreduce on another")        \
+    X("graph-mixed", graph_mixed, CF_ALWAYS, "allreduces and broadcasts in turn on two streams of a capture")          \
+    X("graph-others", graph_others, CF_ALWAYS, "a graph of broadcasts, and allreduces in turn on another stream")      \
     X("stream-nonblocking", stream_nonblocking, CF_ALWAYS, "the same of a non-blocking communicator")                  \
     X("stream-group-nonblocking", stream_group_nonblocking, CF_ALWAYS, "a group of two, on one stream")                \
     X("stream-communicators", stream_communicators, CF_ALWAYS, "two communicators on two streams at once")             \

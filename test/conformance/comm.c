@@ -7,14 +7,20 @@
 #include "test/conformance/conformance.h"
 
 #define POLL_MICROSECONDS 100
+#define GROW_SINCE 22902 /* the version that has ncclCommGrow */
 
-/* The next unique id of the job: its worker with rank 0 makes it, all others wait for it. */
-static ncclUniqueId next_id(struct cf_worker *worker)
+/* The next unique id of the job, of one that is to grow (NULL: of a new one): its worker with rank 0 makes it, all
+ * others wait for it. */
+static ncclUniqueId next_id(struct cf_worker *worker, ncclComm_t grows)
 {
     struct cf_board *board = worker->board;
     uint32_t which = worker->ids++;
     if (worker->member[0].world_rank == 0) {
-        CF_NCCL(worker, GetUniqueId(&board->id[which % CF_MAX_IDS]));
+        ncclUniqueId *id = &board->id[which % CF_MAX_IDS];
+        ncclResult_t result = grows ? nccl.CommGetUniqueId(grows, id) : nccl.GetUniqueId(id);
+        if (result != ncclSuccess) {
+            cf_die(worker, "asking for a unique id gave %d", (int)result);
+        }
         atomic_store(&board->ids, which + 1);
     }
     while (atomic_load(&board->ids) <= which) {
@@ -23,8 +29,9 @@ static ncclUniqueId next_id(struct cf_worker *worker)
     return board->id[which % CF_MAX_IDS];
 }
 
-/* Ways of making communicators that onehop serves today; splits follow their parent. */
-static const bool served_makers[CF_MAKERS] = {[CF_INIT_RANK] = true, [CF_INIT_CONFIG] = true, [CF_INIT_ALL] = true};
+/* Ways of making communicators that onehop serves from the first call on; children follow their parent. */
+static const bool served_makers[CF_MAKERS] = {
+    [CF_INIT_RANK] = true, [CF_INIT_CONFIG] = true, [CF_INIT_SCALABLE] = true, [CF_INIT_ALL] = true};
 
 static void fill_whole(struct cf_worker *worker, struct cf_set *set)
 {
@@ -96,7 +103,7 @@ bool cf_set_create(struct cf_worker *worker, enum cf_maker maker, struct cf_set 
         init_all(worker, set_p);
         return true;
     }
-    ncclUniqueId id = next_id(worker);
+    ncclUniqueId id = next_id(worker, NULL);
     if (worker->members > 1) {
         CF_NCCL(worker, GroupStart());
     }
@@ -196,7 +203,7 @@ bool cf_set_shrink(struct cf_worker *worker, const struct cf_set *parent, int ex
     if (nccl.CommShrink == NULL) {
         return false;
     }
-    *set_p = (struct cf_set){.whole = false};
+    *set_p = (struct cf_set){.expected = parent->expected};
     if (worker->members > 1) {
         CF_NCCL(worker, GroupStart());
     }
@@ -213,6 +220,32 @@ bool cf_set_shrink(struct cf_worker *worker, const struct cf_set *parent, int ex
             cf_use(worker, m);
             CF_NCCL(worker, CommShrink(parent->comm[m], &excluded, 1, &set_p->comm[m], NULL, NCCL_SHRINK_DEFAULT));
         }
+    }
+    if (worker->members > 1) {
+        CF_NCCL(worker, GroupEnd());
+    }
+    return true;
+}
+
+bool cf_set_grow(struct cf_worker *worker, const struct cf_set *parent, struct cf_set *set_p)
+{
+    int version;
+    CF_NCCL(worker, GetVersion(&version));
+    if (nccl.CommGrow == NULL || nccl.CommGetUniqueId == NULL || version < GROW_SINCE) {
+        return false;
+    }
+    *set_p = (struct cf_set){.expected = parent->expected};
+    fill_whole(worker, set_p);
+    ncclUniqueId id = next_id(worker, parent->comm[0]);
+    if (worker->members > 1) {
+        CF_NCCL(worker, GroupStart());
+    }
+    for (int m = 0; m < worker->members; m++) {
+        int rank = worker->member[m].world_rank;
+        bool is_new = parent->comm[m] == NULL, knows = is_new || rank == 0;
+        cf_use(worker, m);
+        CF_NCCL(worker, CommGrow(parent->comm[m], worker->nranks, knows ? &id : NULL, is_new ? rank : -1,
+                                 &set_p->comm[m], NULL));
     }
     if (worker->members > 1) {
         CF_NCCL(worker, GroupEnd());

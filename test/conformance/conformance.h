@@ -220,11 +220,17 @@ void cf_set_split(struct cf_worker *worker, const struct cf_set *parent, const i
                   struct cf_set *set_p);
 /* ncclCommShrink without one rank. */
 bool cf_set_shrink(struct cf_worker *worker, const struct cf_set *parent, int excluded, struct cf_set *set_p);
+/* ncclCommGrow to the world, of a set that has its first ranks. */
+bool cf_set_grow(struct cf_worker *worker, const struct cf_set *parent, struct cf_set *set_p);
 void cf_set_destroy(struct cf_worker *worker, struct cf_set *set);
 /* Waits until non-blocking calls on the communicators are done. */
 void cf_set_ready(struct cf_worker *worker, const struct cf_set *set);
 /* The end of a group in which this set was used; waits where the set is non-blocking. */
 void cf_group_end(struct cf_worker *worker, const struct cf_set *set);
+
+/* case_graphs.c: a capture on every member's first stream, and its graphs. */
+void cf_capture_begin(struct cf_worker *worker, CUstreamCaptureMode mode);
+void cf_capture_end(struct cf_worker *worker, CUgraph *graph_p);
 
 /* batch.c */
 struct cf_spec {

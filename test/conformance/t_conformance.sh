@@ -30,6 +30,13 @@ $(tail -n 3 "$scratch/out")"
 conform "stand-in NCCL alone" h200x4 '' --ranks 3
 SIMNODE_NCCL_VERSION=22907 conform "stand-in NCCL without the flaw of one rank" h200x4 '' --ranks 2 --cases comm-alone
 conform "stand-in NCCL without fp8" a100x4-direct '' --ranks 4 --modes processes --cases sum,min
+conform "onehop without fp8" a100x4-direct "$plugin" --ranks 4 --modes processes --cases sum,min --expect-served
+SIMNODE_NCCL_VERSION=22902 conform "onehop, communicators that grow" h200x4 "$plugin" --ranks 2,3,4 \
+    --cases comm-grow,comm-shrink --expect-served
+ONEHOP_MAX_BYTES=64K conform "onehop, the cap and one element over" h200x4 "$plugin" --ranks 2,4 --modes processes \
+    --cases largest-served --full
+CUDA_DEVICE_MAX_CONNECTIONS=1 conform "onehop, one hardware queue" h200x4 "$plugin" --ranks 2 \
+    --cases stream,group,graph --expect-served
 conform "onehop, processes" h200x4 "$plugin" --ranks 2,3,4 --modes processes --expect-served
 conform "onehop, threads" h200x4 "$plugin" --ranks 2,3 --modes threads --expect-served
 conform "onehop, one thread with groups" h200x4 "$plugin" --ranks 4 --modes group --expect-served
