@@ -10,7 +10,7 @@ step are the result. All operations are deterministic, so that equal sums make e
 
 step_ms: a whole step. tail_ms: in the step, from when the last gradient is there until the last one is reduced: what the
 step waits for. (fsdp does not tell.) comm_ms: the collectives of one step alone, back to back, after training: allreduces
-of the same sizes (ddp: of its buckets), for fsdp two allgathers and a reduce-scatter for each block and for the rest.
+of the same sizes (ddp: of its buckets), for fsdp a reduce-scatter and two allgathers for each block, one for the rest.
 """
 import torch
 import torch.distributed as dist
@@ -194,9 +194,10 @@ class Fsdp:
         wholes = [torch.zeros(size * self.job.world, device=self.job.device) for size in self.sizes]
 
         def run():
-            for part, whole in zip(parts, wholes):
+            for number, (part, whole) in enumerate(zip(parts, wholes)):
                 dist.all_gather_into_tensor(whole, part)  # for the forward pass
-                dist.all_gather_into_tensor(whole, part)  # for the backward pass
+                if number > 0:  # a block's: what is outside of them stays gathered
+                    dist.all_gather_into_tensor(whole, part)  # for the backward pass
                 dist.reduce_scatter_tensor(part, whole)
         return run
 
