@@ -213,8 +213,8 @@ def head(runs, about):
             f"NVLS {about['NVLS']}." if "NVLS" in about else "",
             f"Commit {about['commit']}." if "commit" in about else ""]
     for results in [ways["stock"][0] for ways in runs.values()][:1]:
-        said.append(f"{results['ranks']} x {results['device']}, PyTorch {results['torch']} with NCCL {results['nccl']}, seed "
-                    f"{results['seed']}.")
+        said.append("" if machine else f"{results['ranks']} x {results['device']}.")
+        said.append(f"PyTorch {results['torch']} with NCCL {results['nccl']}, seed {results['seed']}.")
     return " ".join(part for part in said if part)
 
 
