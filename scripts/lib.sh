@@ -44,6 +44,26 @@ oh_end_running() {
     exit "$1"
 }
 
+# oh_library_folder NAME: the folder from which the dynamic linker takes a library here; empty when there is none.
+oh_library_folder() {
+    local folder folders
+    IFS=: read -ra folders <<<"${LD_LIBRARY_PATH-}"
+    for folder in "${folders[@]}"; do
+        [ -z "$folder" ] || [ ! -e "$folder/$1" ] || { echo "$folder"; return; }
+    done
+    folder=$(ldconfig -p 2>/dev/null | awk -v name="$1" '$1 == name && /x86-64/ { print $NF; exit }')
+    [ -z "$folder" ] || dirname "$folder"
+}
+
+# oh_nccl_folder PYTHON: the folder of libnccl.so.2: NCCL_LIB, else where programs find it, else PyTorch's.
+oh_nccl_folder() {
+    local folder=${NCCL_LIB-}
+    [ -n "$folder" ] || folder=$(oh_library_folder libnccl.so.2)
+    [ -n "$folder" ] ||
+        folder=$("$1" -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0] + "/lib")' 2>/dev/null)
+    [ -z "$folder" ] || echo "$folder"
+}
+
 oh_has_header() {
     printf '#include <%s>\n' "$1" | cc -E - >/dev/null 2>&1
 }

@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: MIT
 """Tensor-parallel decoding: a Llama-shaped stack with random weights, two allreduces a layer.
 
-    torchrun --nproc-per-node 4 test/apps/decode.py [--batches 1,8,64] [--out FILE] [--tokens FILE]
+    torchrun --nproc-per-node 4 test/apps/decode.py [--ways LIST] [--batches 1,8,64] [--out FILE] [--tokens FILE]
 
 Query, key, value, gate and up projections are split by columns, the two that follow by rows, as Megatron-LM and vLLM
-do it. Each decoding step of a batch size is one CUDA graph. Ways: torch (torch.distributed), ctypes (a binding of
-NCCL by ctypes, as vLLM's and SGLang's pynccl), compile (torch.compile with mode "reduce-overhead"). Results are the
-tokens of a greedy decoding, and the gap between the best word and the second. With --tokens, the results of another
-run, every step is fed with that run's tokens: so one different word does not make all that follow different.
+do it; bfloat16, but the logits, which are computed and kept in float. Each decoding step of a batch size is one CUDA
+graph. Ways: torch (torch.distributed), ctypes (a binding of NCCL by ctypes, as vLLM's and SGLang's pynccl), pool (torch,
+with the buffers of the allreduces in a torch.cuda.MemPool), compile (torch.compile with mode "reduce-overhead", the
+first batch size only: compiling takes long).
+
+Results are the tokens of a greedy decoding, the logit of each, and the gap between it and the second best. With
+--tokens, the results of another run, every step is fed with that run's tokens, and the logits are those of its tokens:
+so one different word does not make all that follow different, and every number can be compared with that run's.
+
+How far logits may move when the allreduces add in another order: a sum that is rounded to bfloat16 is off by up to 2^-9
+of itself; 2 * layers sums of n parts are rounded n times each, and independent errors add up by squares. The logits have
+the standard deviation LOGITS, so theirs is about LOGITS * 2^-9 * sqrt(2 * layers * n): "logit_bound" in the results.
 
 token_us: one step. comm_us: the allreduces of one step alone, in a graph too. tokens_s: batch / step.
 """
+import contextlib
 import ctypes
 import json
 
@@ -21,6 +30,7 @@ from torch.nn import functional
 from harness import Clock, Job, parser
 
 REPEATS = 20
+LOGITS = 2.5  # the best of 32000 is then about 10, and about 0.5 above the second
 
 
 class Shape:
@@ -39,6 +49,33 @@ class TorchReducer:
     def __call__(self, tensor):
         dist.all_reduce(tensor)
         return tensor
+
+    def close(self):
+        pass
+
+
+class PoolReducer(TorchReducer):
+    """The same from and to buffers that lie in a memory pool of their own; one for each shape."""
+
+    def __init__(self, job):
+        super().__init__(job)
+        self.job, self.pool, self.buffers = job, torch.cuda.MemPool() if job.cuda else None, {}
+
+    def buffer_like(self, tensor):
+        if tensor.shape not in self.buffers:
+            with torch.cuda.use_mem_pool(self.pool) if self.pool else contextlib.nullcontext():
+                self.buffers[tensor.shape] = torch.empty_like(tensor)
+        return self.buffers[tensor.shape]
+
+    def __call__(self, tensor):
+        buffer = self.buffer_like(tensor)
+        dist.all_reduce(buffer.copy_(tensor))
+        return tensor.copy_(buffer)
+
+    def close(self):
+        self.buffers.clear()
+        self.job.clean()  # a pool ends after its memory
+        self.pool = None
 
 
 class UniqueId(ctypes.Structure):
@@ -117,6 +154,12 @@ class Model:
             whole = torch.randn(batch, shape.heads, shape.context, size, generator=generator, device=job.device)
             cache[:, :, :shape.context] = whole.chunk(job.world, 1)[job.rank].to(shape.dtype)
 
+    def static(self):
+        """What stays where it is: weights, and the caches, which each step writes to."""
+        yield from (self.table, self.head, self.places, *self.keys, *self.values)
+        for layer in self.layers:
+            yield from vars(layer).values()
+
     def attend(self, layer, number, x, position):
         batch = x.shape[0]
         heads = (batch, self.heads, 1, -1)
@@ -135,31 +178,27 @@ class Model:
             x = x + reduce(self.attend(layer, number, functional.rms_norm(x, width), position))
             y = functional.rms_norm(x, width)
             x = x + reduce((functional.silu(y @ layer.gate.t()) * (y @ layer.up.t())) @ layer.down.t())
-        return (functional.rms_norm(x, width) @ self.head.t()).float()
+        return functional.rms_norm(x, width).float() @ self.head.t()
 
 
 class Step:
     """One decoding step with fixed places for its input and output: a graph on a GPU, else plain calls."""
 
-    def __init__(self, job, model, reduce, batch, compiled):
+    def __init__(self, job, model, reduce, batch):
         self.tokens = torch.zeros(batch, dtype=torch.long, device=job.device)
-        self.position = torch.zeros(1, dtype=torch.long, device=job.device)
+        self.position = torch.full((1,), model.shape.context, dtype=torch.long, device=job.device)
         self.graph = None
+        self.make(job, model, reduce)
+
+    def make(self, job, model, reduce):
+        tokens, position = self.tokens, self.position  # not self: nothing shall keep a step alive but its user
 
         def run():
-            return model.forward(self.tokens, self.position, reduce)
+            return model.forward(tokens, position, reduce)
 
-        self.run = torch.compile(run, mode="reduce-overhead") if compiled else run
-        if job.cuda and not compiled:
-            self.position.fill_(model.shape.context)
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())  # for what it reads: weights, caches, the position
-            with torch.cuda.stream(side):
-                self.run()
-            torch.cuda.synchronize()
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.logits = self.run()
+        self.run = run
+        if job.cuda:
+            self.graph, self.logits = capture(run)
 
     def __call__(self):
         if self.graph:
@@ -167,19 +206,66 @@ class Step:
             return self.logits
         return self.run()
 
+    def close(self):
+        """The graph ends: while it lives, its communicator does not."""
+        if self.graph:
+            self.graph.reset()
+        self.graph = self.logits = self.run = None
+
+
+class CompiledStep(Step):
+    """The same by torch.compile, which makes the graph by itself, when it is called for the second time."""
+
+    def make(self, job, model, reduce):
+        tokens, position = self.tokens, self.position
+        for tensor in model.static():  # else each would be copied for every step, and changed caches forbid a graph
+            torch._dynamo.mark_static_address(tensor)
+
+        def run():
+            return model.forward(tokens, position, reduce)
+
+        self.cuda = job.cuda
+        self.run = torch.compile(run, mode="reduce-overhead", fullgraph=True, dynamic=False)
+
+    def __call__(self):
+        torch.compiler.cudagraph_mark_step_begin()
+        return self.run()
+
+    def close(self):
+        counters = dict(torch._dynamo.utils.counters["inductor"])
+        self.run = None
+        torch._dynamo.reset()
+        if self.cuda and (counters.get("cudagraph_skips", 0) or not counters.get("cudagraph_recorded_non_static_inputs")):
+            raise SystemExit(f"torch.compile made no CUDA graph: {counters}")
+
+
+def capture(run):
+    """A graph of run(), which is called once before, and what it returned."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())  # for what it reads: weights, caches, the position
+    with torch.cuda.stream(side):
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads of this process go on
+        result = run()
+    return graph, result
+
 
 def decode(job, shape, step, forced):
-    """Tokens [steps, batch] of a greedy decoding and the gaps between the best and the second logit."""
-    chosen, gaps = [], []
+    """Tokens [steps, batch] of a greedy decoding, their logits, and the gaps between the best and the second logit."""
+    chosen, heights, gaps = [], [], []
     tokens = torch.arange(step.tokens.numel(), device=job.device) % shape.words
     for number in range(shape.steps):
         step.tokens.copy_(tokens if forced is None or number == 0 else forced[number - 1])
         step.position.fill_(shape.context + number)
-        best = step().topk(2, dim=1)
+        logits = step()
+        best = logits.topk(2, dim=1)
         tokens = best.indices[:, 0].clone()
         chosen.append(tokens)
+        heights.append(logits.gather(1, (tokens if forced is None else forced[number])[:, None])[:, 0].clone())
         gaps.append((best.values[:, 0] - best.values[:, 1]).clone())
-    return torch.stack(chosen), torch.stack(gaps)
+    return torch.stack(chosen), torch.stack(heights), torch.stack(gaps)
 
 
 def step_ms(job, step):
@@ -200,14 +286,12 @@ def communication_ms(job, shape, reduce, batch):
         for _ in range(2 * shape.layers):
             reduce(buffer)
 
-    run()
     if not job.cuda:
         return step_ms(job, run)
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        run()
-    return step_ms(job, graph.replay)
+    graph, _ = capture(run)
+    took = step_ms(job, graph.replay)
+    graph.reset()
+    return took
 
 
 def read_tokens(job, name):
@@ -220,40 +304,41 @@ def read_tokens(job, name):
 
 def measure(job, shape, layers, tables, way, reduce, batch):
     model = Model(job, shape, layers, tables, batch)
-    step = Step(job, model, reduce, batch, way == "compile")
+    step = (CompiledStep if way == "compile" else Step)(job, model, reduce, batch)
     name = f"decode {way} batch {batch}"
     forced = read_tokens(job, f"tokens {name}")
-    tokens, gaps = decode(job, shape, step, None if forced is None else forced.view(shape.steps, batch))
+    tokens, heights, gaps = decode(job, shape, step, None if forced is None else forced.view(shape.steps, batch))
     job.must_agree(name, tokens)
-    job.value(f"tokens {name}", tokens)
-    job.value(f"gaps {name}", gaps)
+    for about, result in (("tokens", tokens), ("logits", heights), ("gaps", gaps)):
+        job.value(f"{about} {name}", result)
     took, alone = step_ms(job, step), communication_ms(job, shape, reduce, batch)
     job.row(name, tokens_s=1000 * batch / took, token_us=1000 * took, comm_us=1000 * alone)
+    step.close()
 
 
 def main():
     options = parser(__doc__)
     options.add_argument("--batches", default="1,2,8,32,64")
-    options.add_argument("--ways", default="torch,ctypes,compile")
+    options.add_argument("--ways", default="torch,ctypes,pool,compile")
     options.add_argument("--tokens", metavar="FILE", help="results of another run, whose tokens every step is fed")
     job = Job(options.parse_args())
     shape = Shape(job.options.small)
     generator = torch.Generator(device=job.device).manual_seed(job.options.seed)
     layers = [Layer(job, shape, generator) for _ in range(shape.layers)]
-    tables = [torch.randn(shape.words, shape.width, generator=generator, device=job.device).to(shape.dtype)
-              for _ in range(2)]  # words in, words out
+    tables = [torch.randn(shape.words, shape.width, generator=generator, device=job.device) for _ in range(2)]
+    tables = tables[0].to(shape.dtype), tables[1] * (LOGITS * shape.width ** -0.5)  # words in, words out
+    job.bound = LOGITS * 2 ** -9 * (2 * shape.layers * job.world) ** 0.5
     batches = [int(batch) for batch in job.options.batches.split(",")]
-    reducers = {"torch": TorchReducer, "ctypes": CtypesReducer, "compile": TorchReducer}
-    with torch.inference_mode():
+    reducers = {"torch": TorchReducer, "ctypes": CtypesReducer, "pool": PoolReducer, "compile": TorchReducer}
+    with torch.no_grad():
         for way in job.options.ways.split(","):
             if way == "ctypes" and not job.cuda:
                 continue  # it needs NCCL
             reduce = reducers[way](job)
-            for batch in batches[:1] if way == "compile" else batches:  # compiling takes a minute for each
+            for batch in batches[:1] if way == "compile" else batches:
                 measure(job, shape, layers, tables, way, reduce, batch)
-            if hasattr(reduce, "close"):
-                job.synchronize()
-                reduce.close()
+                job.clean()
+            reduce.close()
     job.finish("decode")
 
 

@@ -12,11 +12,11 @@ COMMUNICATORS, ROUNDS, COUNT = 2, 10, 1000
 
 
 def package(load):
-    """What load() imports; ends the program with a sentence where it is not installed."""
+    """What load() imports; ends the program with a sentence where that is not there, or has no libnccl to use."""
     try:
         return load()
-    except ImportError as error:
-        print(error)
+    except Exception as error:  # packages raise errors of their own when a library that they need is missing
+        print(f"{type(error).__name__}: {str(error).strip() or 'no reason given'}".splitlines()[0])
         sys.exit(77)
 
 

@@ -6,10 +6,14 @@ itself is right. None knows of onehop. Rank 0 writes one JSON file: times are th
 written so that two runs can be compared bit for bit (report.py does).
 """
 import argparse
+import gc
+import hashlib
 import json
 import os
 import statistics
 import time
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # matmuls give the same bits in every run
 
 import torch
 import torch.distributed as dist
@@ -40,7 +44,7 @@ class Job:
         dist.init_process_group("nccl" if self.cuda else "gloo")
         # Figures and reports go by another way, so that the counts of NCCL's calls are the program's alone.
         self.side = dist.new_group(backend="gloo")
-        self.rows, self.values = [], {}
+        self.rows, self.values, self.calls, self.bound = [], {}, {}, None
 
     def synchronize(self):
         if self.cuda:
@@ -63,29 +67,46 @@ class Job:
         flat = tensor.detach().cpu().flatten()
         self.values[name] = flat.to(torch.float64).tolist() if flat.is_floating_point() else flat.tolist()
 
+    def digest(self, name, tensor):
+        """The same for what is too large to keep: a hash of its bits, the number of elements, and some of them."""
+        flat = tensor.detach().cpu().flatten()
+        self.values[name] = {"sha256": hash_of(tensor), "count": flat.numel(),
+                             "some": flat[::max(1, flat.numel() // 16)][:16].to(torch.float64).tolist()}
+
+    def count(self, kind, calls=1):
+        """Notes collective calls of a kind that this rank makes; those of all ranks go to the results."""
+        self.calls[kind] = self.calls.get(kind, 0) + calls
+
     def must_agree(self, name, tensor):
         """All ranks hold the same bits; else the program ends."""
-        mine = tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes()
         every = [None] * self.world
-        dist.all_gather_object(every, hash_of(mine), group=self.side)
+        dist.all_gather_object(every, hash_of(tensor), group=self.side)
         if len(set(every)) != 1:
             raise SystemExit(f"rank {self.rank}: {name}: the ranks' results differ")
 
-    def finish(self, about):
+    def clean(self):
+        """Frees what is not used any more. A CUDA graph that lives on keeps the communicators that it calls from ending."""
+        gc.collect()
         self.synchronize()
+
+    def finish(self, about):
+        self.clean()
+        every = [None] * self.world
+        dist.all_gather_object(every, self.calls, group=self.side)
+        self.calls = {kind: sum(calls.get(kind, 0) for calls in every) for kind in sorted(set().union(*every))}
         if self.rank == 0 and self.options.out:
             with open(self.options.out + ".new", "w", encoding="utf-8") as file:
                 json.dump({"program": about, "ranks": self.world, "device": device_name(self),
                            "torch": torch.__version__, "nccl": nccl_version(self), "seed": self.options.seed,
-                           "rows": self.rows, "values": self.values}, file)
+                           "rows": self.rows, "values": self.values, "collectives": self.calls,
+                           "logit_bound": self.bound}, file)
             os.rename(self.options.out + ".new", self.options.out)
         dist.barrier(group=self.side)
         dist.destroy_process_group()
 
 
-def hash_of(data):
-    import hashlib
-
+def hash_of(tensor):
+    data = tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes()
     return hashlib.sha256(data).hexdigest()
 
 

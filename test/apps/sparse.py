@@ -9,7 +9,8 @@ regions of equal load by an allreduce of boundaries; each rank is sent its regio
 grouped sends and receives, a few peers at a time), adds them, picks those above a common threshold, and all gather
 (Li and Hoefler, PPoPP 2022). gaussian: entries above a threshold taken from mean and deviation, whose number differs
 from rank to rank (Shi et al., 2019); gaussian-adjusted: the threshold is moved until the number is near k.
-Then: all of these on two communicators and two streams at once.
+Then: all of these on two communicators and two streams at once. (PyTorch cannot put an allreduce into one group with
+sends of another stream: sparse_collectives.c does.) The program counts the collectives that it asks for, by kind.
 
 The gradients are whole multiples of 2^-10, so that every sum is exact in whatever order: results must be the same bits
 with any NCCL, and are compared with a sum that each rank makes by itself.
@@ -46,6 +47,7 @@ class Group:
         self.group = dist.new_group(list(range(job.world)))
 
     def sum(self, tensor):
+        self.job.count("allreduce")
         dist.all_reduce(tensor, group=self.group)
         return tensor
 
@@ -57,8 +59,14 @@ class Group:
         padded = torch.zeros(max(max(lengths), 1), dtype=tensor.dtype, device=tensor.device)
         padded[:tensor.numel()] = tensor
         every = [torch.empty_like(padded) for _ in range(self.world)]
+        self.job.count("allgather")
         dist.all_gather(every, padded, group=self.group)
         return [part[:length] for part, length in zip(every, lengths)]
+
+    def broadcast(self, tensor):
+        """Rank 0's."""
+        self.job.count("broadcast")
+        dist.broadcast(tensor, 0, group=self.group)
 
     def swap(self, operations):
         """Sends and receives of one group."""
@@ -66,9 +74,11 @@ class Group:
             work.wait()
 
     def send(self, tensor, peer):
+        self.job.count("send")
         return dist.P2POp(dist.isend, tensor, peer, group=self.group)
 
     def receive(self, tensor, peer):
+        self.job.count("receive")
         return dist.P2POp(dist.irecv, tensor, peer, group=self.group)
 
 
@@ -97,8 +107,8 @@ def gtopk(group, values, k):
             index = largest(both, k)
             mine = both[index]
         step *= 2
-    dist.broadcast(index, 0, group=group.group)
-    dist.broadcast(mine, 0, group=group.group)
+    group.broadcast(index)
+    group.broadcast(mine)
     return add_at(torch.zeros_like(values), index, mine)
 
 
@@ -112,6 +122,7 @@ def boundaries(group, index, length):
 def exchange_sizes(group, sizes):
     every = torch.empty_like(sizes)
     if group.job.cuda:
+        group.job.count("all-to-all")
         dist.all_to_all_single(every, sizes, group=group.group)
         return every.tolist()
     return [int(row[group.rank]) for row in group.gather(sizes)]  # gloo has no all-to-all
@@ -233,7 +244,7 @@ def run_schemes(job, length, k):
             result = scheme(group, values, k)
             clock.stop()
             check(job, name, result, round_, length, k)
-        job.value(f"sparse {name}", result[result != 0])
+        job.digest(f"sparse {name}", result)
         job.row(f"sparse {name}", step_ms=clock.median_ms(3), entries=int((result != 0).sum()))
 
 

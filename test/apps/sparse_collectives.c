@@ -2,7 +2,7 @@
 /*
  * sparse_collectives.c - the collectives of sparse gradient reduction in C: what test/apps/sparse.py does in Python
  *
- *   cc -I/usr/local/cuda/include -o sparse_collectives test/apps/sparse_*.c -lnccl -lcuda -lpthread
+ *   cc -I/usr/local/cuda/include -o sparse_collectives test/apps/sparse_*.c -lnccl -lcuda -lpthread -lm
  *   ./sparse_collectives [elements [entries [rounds]]]
  *
  * One process, a thread for each GPU, two communicators and a stream for each: all schemes run on the first, on the
@@ -15,11 +15,15 @@
  *   oktopk   the index space cut into regions of equal load (allreduce of boundaries); sizes by an all-to-all of
  * grouped sends and receives, then the entries, two peers at a time; a common threshold (allreduce); a gather of what
  *            lies above it (Li and Hoefler, PPoPP 2022)
+ *   gaussian entries above a threshold taken from mean and deviation, whose number differs from rank to rank: their
+ *            numbers and then they are allgathered (Shi et al., 2019); adjusted: the threshold is moved until the
+ *            number is near that of topk
  *   overlap  an allreduce on one stream, in one group with an exchange on the other
  *
  * Gradients are small whole numbers, so that every sum is exact. All is compared with what the rank computes by itself;
  * the hashes printed are the same with any NCCL.
  */
+#include <math.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
@@ -98,6 +102,72 @@ static struct entries largest(const float *values, size_t k)
     return entries;
 }
 
+/* How many deviations a normal variable exceeds, up or down, with this probability. */
+static double deviations(double share)
+{
+    double low = 0, high = 10;
+    for (int i = 0; i < 60; i++) {
+        double middle = (low + high) / 2;
+        *(erfc(middle / sqrt(2)) > share ? &low : &high) = middle;
+    }
+    return low;
+}
+
+static size_t count_above(const float *values, double threshold)
+{
+    size_t above = 0;
+    for (size_t i = 0; i < length; i++) {
+        above += magnitude(values[i]) > threshold;
+    }
+    return above;
+}
+
+/* Those above the magnitude that k of them would exceed, were they normally distributed. */
+static struct entries above_gaussian(const float *values, size_t k, bool adjusted)
+{
+    double sum = 0, squares = 0, n = (double)length;
+    for (size_t i = 0; i < length; i++) {
+        sum += values[i];
+        squares += (double)values[i] * values[i];
+    }
+    double threshold = fabs(sum / n) + sqrt(squares / n - sum / n * sum / n) * deviations((double)k / n);
+    for (int i = 0; i < 10 && adjusted; i++) {
+        size_t above = count_above(values, threshold);
+        if (2 * k / 3 <= above && above <= 4 * k / 3) {
+            break;
+        }
+        threshold *= above < k ? 0.8 : 1.25;
+    }
+    struct entries entries = entries_new(length);
+    for (size_t i = 0; i < length; i++) {
+        if (magnitude(values[i]) > threshold) {
+            entries.index[entries.count] = (int32_t)i;
+            entries.value[entries.count++] = values[i];
+        }
+    }
+    return entries;
+}
+
+static struct entries pick_all(const float *values)
+{
+    return largest(values, length);
+}
+
+static struct entries pick_largest(const float *values)
+{
+    return largest(values, picked);
+}
+
+static struct entries pick_gaussian(const float *values)
+{
+    return above_gaussian(values, picked, false);
+}
+
+static struct entries pick_adjusted(const float *values)
+{
+    return above_gaussian(values, picked, true);
+}
+
 /* --- the schemes ----------------------------------------------------------------------------------------------------
  */
 
@@ -107,11 +177,25 @@ static void dense(const struct lane *lane, const float *gradient, float *sum_p)
     all_reduce(lane, sum_p, length, ncclFloat);
 }
 
-static void topk(const struct lane *lane, const float *gradient, float *sum_p)
+static void gather_picked(const struct lane *lane, struct entries mine, float *sum_p)
 {
-    struct entries mine = largest(gradient, picked);
     gather_entries(lane, &mine, sum_p);
     entries_free(&mine);
+}
+
+static void topk(const struct lane *lane, const float *gradient, float *sum_p)
+{
+    gather_picked(lane, pick_largest(gradient), sum_p);
+}
+
+static void gaussian(const struct lane *lane, const float *gradient, float *sum_p)
+{
+    gather_picked(lane, pick_gaussian(gradient), sum_p);
+}
+
+static void adjusted(const struct lane *lane, const float *gradient, float *sum_p)
+{
+    gather_picked(lane, pick_adjusted(gradient), sum_p);
 }
 
 /* The largest of what two ranks hold, in place of the first's. */
@@ -241,8 +325,10 @@ typedef void (*scheme)(const struct lane *lane, const float *gradient, float *su
 static const struct {
     const char *name;
     scheme run;
-    bool picks; /* of each rank the largest entries only */
-} schemes[] = {{"dense", dense, false}, {"topk", topk, true}, {"gtopk", gtopk, true}, {"oktopk", oktopk, true}};
+    struct entries (*pick)(const float *values); /* what a rank contributes */
+} schemes[] = {
+    {"dense", dense, pick_all},       {"topk", topk, pick_largest},          {"gtopk", gtopk, pick_largest},
+    {"oktopk", oktopk, pick_largest}, {"gaussian", gaussian, pick_gaussian}, {"adjusted", adjusted, pick_adjusted}};
 
 #define SCHEMES (sizeof schemes / sizeof *schemes)
 
@@ -266,7 +352,7 @@ static void verify(size_t which, int round, const float *got)
     size_t entries = 0;
     for (int r = 0; r < ranks; r++) {
         fill_gradient(r, round, gradient);
-        of_rank[r] = largest(gradient, schemes[which].picks ? picked : length);
+        of_rank[r] = schemes[which].pick(gradient);
         if (!tree) {
             add_to(sum, &of_rank[r]);
         }

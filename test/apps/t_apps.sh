@@ -9,12 +9,20 @@ trap 'rm -rf "$scratch"' EXIT
 export PYTHONDONTWRITEBYTECODE=1
 command -v python3 >/dev/null || { echo '1..0 # SKIP no python3'; exit 0; }
 
-# run NAME RANKS WAY LOSSES TOKENS MS: a made-up result of a program "demo".
+# run NAME RANKS WAY LOSSES TOKENS MS [LOGITS]: a made-up result of a program "demo", and what onehop counted: 15 calls of
+# the 15 that it asked for.
 run() {
-    printf '{"program": "demo", "ranks": %d, "device": "none", "torch": "0", "nccl": "0", "seed": 1,
+    printf '{"program": "demo", "ranks": %d, "device": "none", "torch": "0", "nccl": "0", "seed": 1, "logit_bound": 0.05,
+        "collectives": {"allreduce": 15, "allgather": 4},
         "rows": [{"name": "demo row", "step_ms": %s, "last_loss": 1.0}],
-        "values": {"loss demo": [%s], "tokens demo": [%s], "gaps demo": [5.0, 0.1], "sparse demo": [1.5]}}\n' \
-        "$2" "$6" "$4" "$5" >"$scratch/$1/demo.$3.json"
+        "values": {"loss demo": [%s], "tokens demo": [%s], "gaps demo": [5.0, 0.1], "logits demo": [%s],
+        "sparse demo": {"sha256": "0", "count": 1, "some": [1.5]}}}\n' \
+        "$2" "$6" "$4" "$5" "${7-9.5,9.25}" >"$scratch/$1/demo.$3.json"
+    counted=
+    case $3 in
+        onehop* | segments*) counted='onehop: stats: rank 0 nranks 2 served=12 (oneshot=12) handed_back=3 (size=3) bytes=9' ;;
+    esac
+    echo "$counted" >"$scratch/$1/demo.$3.log"
 }
 
 # report NAME STATUS PATTERN TEXT: what report.py makes of the folder NAME.
@@ -25,34 +33,68 @@ report() {
     tap_point $? "$4" "status $status: $(cat "$scratch/out")"
 }
 
-for name in equal loss-2 loss-4 tokens-near tokens-far slow empty; do
+for name in equal loss-2 loss-4 tokens-near tokens-far logits-2 logits-near logits-far logits-rms slow some missing off \
+    on lost unserved sparse empty; do
     mkdir "$scratch/$name"
 done
 run equal 2 stock.1 1.0,2.0 7,8 6.0
 run equal 2 stock.2 1.0,2.0 7,8 4.0
 run equal 2 onehop.1 1.0,2.0 7,8 2.0
-echo 'onehop: stats: comm 0x1 nranks 2 served=12 (oneshot 12) handed_back=3 (size 3)' >"$scratch/equal/demo.onehop.1.log"
+printf 'date: 2026-01-02\nmachine: 2 x GPU\ndriver: 5\nNVLS: off\ncommit: abc\ncommand: scripts/apps demo\n' \
+    >"$scratch/equal/about.txt"
+printf '| program | stock |\n|---|---|\n| in C | right |\n' >"$scratch/equal/programs-in-c.md"
 report equal 0 '^demo row +step_ms +4 +2 +2\.00x' "runs that agree; the best of two is compared"
-grep -q 'demo: onehop: served 12, handed back 3 calls' "$scratch/out"
+grep -q 'demo: onehop: served 12, handed back 3 calls; the program asked for: allreduce 15, allgather 4' "$scratch/out"
 tap_point $? "calls are counted" "$(cat "$scratch/out")"
-grep -q '^| demo row | step_ms | 4 | 2 | 2.00x |' "$scratch/equal.md"
-tap_point $? "the same as a page" "$(cat "$scratch/equal.md")"
+grep -q '^| demo row | step_ms | 4 | 2 | 2.00x |' "$scratch/equal.md" && grep -q '^| in C | right |' "$scratch/equal.md" &&
+    grep -q '^2026-01-02. 2 x GPU, driver 5. NVLS off. Commit abc. ' "$scratch/equal.md" &&
+    grep -q '^| demo | onehop | 12 | 3 | ' "$scratch/equal.md" && grep -q '^    scripts/apps demo$' "$scratch/equal.md"
+tap_point $? "the same as a page, with machine, commit, command, and the tables of other programs" "$(cat "$scratch/equal.md")"
 for ranks in 2 4; do
     run loss-$ranks $ranks stock.1 1.0,2.0 7,8 1.0
     run loss-$ranks $ranks onehop.1 1.0,2.0001 7,8 1.0
 done
 report loss-2 1 'loss demo: 1 of 2 values differ' "two ranks: a loss that differs at all"
-report loss-4 0 '3 of 3 results agree, 2 bit for bit' "four ranks: a loss that differs a little"
-for name in near far; do
-    run tokens-$name 4 stock.1 1.0,2.0 7,8 1.0
+report loss-4 0 '4 results, 3 of them the same bit for bit, 0 faults' "four ranks: a loss that differs a little"
+for name in tokens-near tokens-far logits-near logits-far logits-rms slow; do
+    run $name 4 stock.1 1.0,2.0 7,8 1.0
 done
 run tokens-near 4 onehop.1 1.0,2.0 7,9 1.0
 run tokens-far 4 onehop.1 1.0,2.0 6,8 1.0
-report tokens-near 0 '3 of 3 results agree' "a token that differs where two words are near"
+report tokens-near 0 ' 0 faults' "a token that differs where two words are near"
 report tokens-far 1 'tokens demo: token 0: 7 and 6' "a token that differs where they are not"
-run slow 4 stock.1 1.0,2.0 7,8 1.0
+run logits-2 2 stock.1 1.0,2.0 7,8 1.0
+run logits-2 2 onehop.1 1.0,2.0 7,8 1.0 9.5,9.2501
+report logits-2 1 'logits demo: 1 of 2 values differ' "two ranks: a logit that differs at all"
+run logits-near 4 onehop.1 1.0,2.0 7,8 1.0 9.5,9.30
+report logits-near 0 ' 0 faults' "four ranks: a logit that differs as rounding lets it"
+run logits-far 4 onehop.1 1.0,2.0 7,8 1.0 9.5,9.6
+report logits-far 1 'logits demo: logit 1: 9.25 and 9.6' "a logit that differs more"
+run logits-rms 4 onehop.1 1.0,2.0 7,8 1.0 9.7,9.4
+report logits-rms 1 'logits demo: 0.177 apart on the average' "logits that differ more on the average"
 run slow 4 onehop.1 1.0,2.5 7,8 1.0
 report slow 1 'loss demo: step 1: 2.0 and 2.5' "four ranks: a loss that differs much"
+for name in some missing off on lost unserved sparse; do
+    run $name 2 stock.1 1.0,2.0 7,8 4.0
+    [ $name = missing ] || run $name 2 onehop.1 1.0,2.0 7,8 2.0
+done
+run some 2 segments.1 1.0,2.0 7,8 3.0
+sed -i 's/"loss demo": [^]]*\], //' "$scratch/some/demo.segments.1.json"
+report some 0 '^demo row, segments +step_ms +3 *$' "a way that runs some of the values is compared in these"
+run missing 2 onehop.1 1.0,2.0 7,8 2.0
+sed -i 's/"loss demo": [^]]*\], //' "$scratch/missing/demo.onehop.1.json"
+report missing 1 'missing with onehop: loss demo' "but each value runs with onehop in some way"
+run off 2 off.1 1.0,2.0 7,8 4.0
+report off 0 '^demo row +step_ms +4 +2 +2\.00x +4$' "onehop switched off: no statistics"
+run on 2 off.1 1.0,2.0 7,8 4.0
+cp "$scratch/on/demo.onehop.1.log" "$scratch/on/demo.off.1.log"
+report on 1 'off: calls are counted, although' "switched off, but served"
+sed -i 's/served=12/served=11/' "$scratch/lost/demo.onehop.1.log"
+report lost 1 'onehop: 15 allreduces were asked for, more than the 11 served and 3 handed back' "a call that is not counted"
+: >"$scratch/unserved/demo.onehop.1.log"
+report unserved 1 'onehop: no call was served' "a run with onehop that is not served"
+sed -i 's/"sha256": "0"/"sha256": "1"/' "$scratch/sparse/demo.onehop.1.json"
+report sparse 1 'sparse demo: not the same bits' "other bits of a sparse scheme"
 report empty 2 'has no program' "nothing to compare"
 
 if python3 -c 'import torch' 2>/dev/null; then

@@ -6,12 +6,17 @@
 parameter: one allreduce for each parameter after the backward pass; flat: one for all gradients in one buffer; hooks:
 one for each parameter from a hook, on a stream beside the backward pass; ddp: torch's DistributedDataParallel; fsdp:
 fully_shard, whose collectives are others. All start from the same weights and see the same batches; the losses of every
-step are the result. step_ms: a whole step. comm_ms: the allreduces of one step alone, back to back.
+step are the result. All operations are deterministic, so that equal sums make equal bits.
+
+step_ms: a whole step. tail_ms: in the step, from when the last gradient is there until the last one is reduced: what the
+step waits for. (fsdp does not tell.) comm_ms: the collectives of one step alone, back to back, after training: allreduces
+of the same sizes (ddp: of its buckets), for fsdp a reduce-scatter and two allgathers for each block, one for the rest.
 """
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness import Clock, Job, parser
 
@@ -30,7 +35,8 @@ class Block(nn.Module):
         batch, length, width = x.shape
         heads = (batch, length, self.heads, width // self.heads)
         q, k, v = (part.view(heads).transpose(1, 2) for part in self.qkv(self.norm1(x)).chunk(3, -1))
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        with sdpa_kernel(SDPBackend.MATH):  # the others have no deterministic backward pass, or not for all types
+            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return x + self.down(functional.gelu(self.up(self.norm2(x))))
 
@@ -83,24 +89,26 @@ class ByParameter:
     """One allreduce for each gradient, after the backward pass."""
 
     def __init__(self, job, model):
-        self.job, self.parameters = job, [p for p in model.parameters() if p.requires_grad]
-        self.buffers = [torch.zeros_like(p) for p in self.parameters]
+        self.job, self.parameters, self.tail = job, [p for p in model.parameters() if p.requires_grad], Clock(job)
 
     def after_backward(self):
+        self.tail.start()
         for p in self.parameters:
             dist.all_reduce(p.grad)
+        self.tail.stop()
+        for p in self.parameters:
             p.grad /= self.job.world
 
     def calls_alone(self):
-        for buffer in self.buffers:
-            dist.all_reduce(buffer)
+        buffers = [torch.zeros_like(p) for p in self.parameters]
+        return lambda: [dist.all_reduce(buffer) for buffer in buffers]
 
 
 class Flat:
     """One allreduce for all gradients, which live in one buffer."""
 
     def __init__(self, job, model):
-        self.job, parameters = job, [p for p in model.parameters() if p.requires_grad]
+        self.job, parameters, self.tail = job, [p for p in model.parameters() if p.requires_grad], Clock(job)
         self.buffer = torch.zeros(sum(p.numel() for p in parameters), device=job.device, dtype=parameters[0].dtype)
         at = 0
         for p in parameters:
@@ -108,11 +116,14 @@ class Flat:
             at += p.numel()
 
     def after_backward(self):
+        self.tail.start()
         dist.all_reduce(self.buffer)
+        self.tail.stop()
         self.buffer /= self.job.world
 
     def calls_alone(self):
-        dist.all_reduce(self.buffer.zero_())
+        buffer = torch.zeros_like(self.buffer)
+        return lambda: dist.all_reduce(buffer)
 
 
 class Hooks(ByParameter):
@@ -125,24 +136,70 @@ class Hooks(ByParameter):
             p.register_post_accumulate_grad_hook(self.reduce)
 
     def reduce(self, p):
+        self.tail.start()  # again for each: the last one's counts
         self.works.append(dist.all_reduce(p.grad, async_op=True))
 
     def after_backward(self):
         for work in self.works:
             work.wait()
+        self.tail.stop()
         self.works.clear()
         for p in self.parameters:
             p.grad /= self.job.world
 
 
-class Nothing:
-    """The model reduces by itself."""
+class Ddp:
+    """The model reduces by itself. It calls for each bucket of gradients, as its default does, and so tells when."""
 
     def __init__(self, job, model):
-        pass
+        self.job, self.sizes, self.tail = job, {}, Clock(job)
+        model.register_comm_hook(None, self.reduce)
+
+    def reduce(self, _, bucket):
+        buffer = bucket.buffer()
+        if bucket.index() == 0:
+            self.sizes.clear()  # buckets are made anew after the first step
+        self.sizes[bucket.index()] = buffer.numel()
+        self.tail.start()  # again for each: the last one's counts
+        buffer.div_(self.job.world)
+        done = dist.all_reduce(buffer, async_op=True).get_future()
+        return done.then(self.note if bucket.is_last() else lambda future: future.value()[0])
+
+    def note(self, future):
+        self.tail.stop()
+        return future.value()[0]
 
     def after_backward(self):
         pass
+
+    def calls_alone(self):
+        buffers = [torch.zeros(size, device=self.job.device) for size in self.sizes.values()]
+        return lambda: [dist.all_reduce(buffer) for buffer in buffers]
+
+
+class Fsdp:
+    """The model gathers weights and scatters gradients by itself."""
+
+    def __init__(self, job, model):
+        self.job, self.tail = job, None
+        whole = sum(p.numel() for p in model.parameters())
+        blocks = [sum(p.numel() for p in block.parameters()) for block in model.blocks]
+        self.sizes = [-(-size // job.world) for size in (whole - sum(blocks), *blocks)]
+
+    def after_backward(self):
+        pass
+
+    def calls_alone(self):
+        parts = [torch.zeros(size, device=self.job.device) for size in self.sizes]
+        wholes = [torch.zeros(size * self.job.world, device=self.job.device) for size in self.sizes]
+
+        def run():
+            for number, (part, whole) in enumerate(zip(parts, wholes)):
+                dist.all_gather_into_tensor(whole, part)  # for the forward pass
+                if number > 0:  # a block's: what is outside of them stays gathered
+                    dist.all_gather_into_tensor(whole, part)  # for the backward pass
+                dist.reduce_scatter_tensor(part, whole)
+        return run
 
 
 def wrap_ddp(job, model):
@@ -158,19 +215,17 @@ def wrap_fsdp(job, model):
     return fully_shard(model)
 
 
-WAYS = {"parameter": (None, ByParameter), "flat": (None, Flat), "hooks": (None, Hooks), "ddp": (wrap_ddp, Nothing),
-        "fsdp": (wrap_fsdp, Nothing)}
+WAYS = {"parameter": (None, ByParameter), "flat": (None, Flat), "hooks": (None, Hooks), "ddp": (wrap_ddp, Ddp),
+        "fsdp": (wrap_fsdp, Fsdp)}
 
 
 def communication_ms(job, reducer, repeats=20):
-    """The allreduces of a step without anything else; None where the model makes them by itself."""
-    if not hasattr(reducer, "calls_alone"):
-        return None
-    clock = Clock(job)
+    """The collectives of a step without anything else."""
+    clock, run = Clock(job), reducer.calls_alone()
     for _ in range(repeats):
         dist.barrier(group=job.side)
         clock.start()
-        reducer.calls_alone()
+        run()
         clock.stop()
     return clock.median_ms(WARM_UP)
 
@@ -199,9 +254,9 @@ def train(job, shape, way):
     if wrap is None:
         job.must_agree(f"weights {way}", torch.cat([p.detach().flatten() for p in model.parameters()]))
     figures = {"step_ms": clock.median_ms(WARM_UP)}
-    alone = communication_ms(job, reducer)
-    if alone is not None:
-        figures["comm_ms"] = alone
+    if reducer.tail:
+        figures["tail_ms"] = reducer.tail.median_ms(WARM_UP)
+    figures["comm_ms"] = communication_ms(job, reducer)
     job.row(f"train {way}", **figures, first_loss=float(everyone[0] / job.world),
             last_loss=float(everyone[-1] / job.world))
 
@@ -211,10 +266,12 @@ def main():
     options.add_argument("--steps", type=int, default=40)
     options.add_argument("--ways", default=",".join(WAYS))
     job = Job(options.parse_args())
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # it would add kernels to every step
     shape = Shape(job.options.small)
     for way in job.options.ways.split(","):
         train(job, shape, way)
+        job.clean()
     job.finish("train")
 
 
