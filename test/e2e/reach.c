@@ -22,8 +22,8 @@
  *   default:PATH              dlsym(RTLD_DEFAULT) after opening the library RTLD_GLOBAL
  *   both:WAY,WAY              two sets, a communicator of each at the same time
  *
- * REACH_PAUSE_MS: a pause after the very first allreduce. Prints "WAY: stock N" for each, the allreduces that the
- * library behind it has been called for.
+ * REACH_PAUSE_MS: a pause after the very first allreduce. Prints a line for each WAY; with the stand-in NCCL "stock N"
+ * is in it, the allreduces that the library behind it has been called for. Runs on real GPUs, too (scripts/check-gpu).
  */
 #include "reach.h"
 
@@ -48,7 +48,7 @@ struct way {
     const char *path;
     void *handle;
     struct reach_api api;
-    unsigned long (*calls)(const char *function);
+    unsigned long (*calls)(const char *function); /* NULL: not a stand-in */
 };
 
 #define MUST(condition_)                                                                                               \
@@ -129,7 +129,6 @@ static void open_way(struct way *way, const char *text)
         look_up_all(way);
     }
     way->calls = (unsigned long (*)(const char *))dlsym(way->handle, "simnccl_calls");
-    MUST(way->calls);
 }
 
 /* A way may see other addresses now than before the first communicator. */
@@ -181,13 +180,14 @@ static ncclComm_t make_comm(const struct reach_api *api)
     return comm;
 }
 
+/* Waits, since the stream of the calls does not wait for the copy. */
 static void fill(CUdeviceptr buffer, int call)
 {
     static float host[COUNT];
     for (int i = 0; i < COUNT; i++) {
         host[i] = (float)(i % 97 + call + rank);
     }
-    MUST(cuMemcpyHtoD(buffer, host, sizeof host) == CUDA_SUCCESS);
+    MUST(cuMemcpyHtoD(buffer, host, sizeof host) == CUDA_SUCCESS && cuCtxSynchronize() == CUDA_SUCCESS);
 }
 
 static void check(CUdeviceptr buffer, int call)
@@ -231,6 +231,16 @@ static void work(const struct reach_api *api, ncclComm_t comm, CUstream stream, 
     }
 }
 
+static void report(const struct way *way)
+{
+    if (way->calls) {
+        printf("reach: %s: stock %lu, made %lu, ended %lu, groups %lu\n", way->text, way->calls("ncclAllReduce"),
+               way->calls("ncclCommInitRank"), way->calls("ncclCommDestroy"), way->calls("ncclGroupEnd"));
+    } else {
+        printf("reach: %s: right\n", way->text);
+    }
+}
+
 /* One or two ways at once; a communicator of each, in turn. */
 static void run(char *text)
 {
@@ -264,8 +274,7 @@ static void run(char *text)
         }
     }
     for (int w = 0; w < ways; w++) {
-        printf("reach: %s: stock %lu, made %lu, ended %lu, groups %lu\n", way[w].text, way[w].calls("ncclAllReduce"),
-               way[w].calls("ncclCommInitRank"), way[w].calls("ncclCommDestroy"), way[w].calls("ncclGroupEnd"));
+        report(&way[w]);
     }
 }
 
