@@ -23,7 +23,8 @@
  *   both:WAY,WAY              two sets, a communicator of each at the same time
  *
  * REACH_PAUSE_MS: a pause after the very first allreduce. Prints a line for each WAY; with the stand-in NCCL "stock N"
- * is in it, the allreduces that the library behind it has been called for. Runs on real GPUs, too (scripts/check-gpu).
+ * is in it, the allreduces that the library behind it has been called for. REACH_HOLD: waits for the end of its input
+ * then. Runs on real GPUs, too (scripts/check-gpu).
  */
 #include "reach.h"
 
@@ -293,6 +294,8 @@ int main(int argc, char **argv)
          cuCtxSetCurrent(context) == CUDA_SUCCESS);
     for (int i = 4; i < argc; i++) {
         run(argv[i]);
+    }
+    while (getenv("REACH_HOLD") && getchar() != EOF) {
     }
     return 0;
 }

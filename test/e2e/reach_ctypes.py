@@ -85,6 +85,9 @@ def main():
         print(f"reach: ctypes: stock {library.simnccl_calls(b'ncclAllReduce')}")
     else:
         print("reach: ctypes: right")
+    if "REACH_HOLD" in os.environ:
+        sys.stdout.flush()
+        sys.stdin.read()
 
 
 main()
