@@ -112,7 +112,8 @@ if [ -z "${OH_SANITIZERS-}" ] && command -v python3 >/dev/null; then # (python3 
     holder=$abs_top_builddir/test/e2e/sim_holder
     launch=$abs_top_srcdir/test/e2e/launch.py
     export SIMNODE_TOPOLOGY=h200x2 PYTHONPATH=$abs_top_srcdir/test/e2e PYTHONDONTWRITEBYTECODE=1
-    launched "a launcher with a subprocess for each rank (torchrun)" 6 4 6 python3 "$launch" torchrun "$library" "$holder" ID
+    launched "a launcher with a subprocess for each rank (torchrun)" 6 4 6 python3 "$launch" torchrun "$library" \
+        "$holder" ID
     launched "Python multiprocessing, spawn" 6 4 6 python3 "$launch" spawn "$library" "$holder" ID
     launched "Python multiprocessing, fork" 6 4 6 python3 "$launch" fork "$library" "$holder" ID
     launched "the same, started as \`python -m\`, spawn" 6 4 6 python3 -m launch spawn "$library" "$holder" ID
