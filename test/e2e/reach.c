@@ -18,6 +18,8 @@
  *   dlsym:PATH                dlsym on the library's handle, all functions before the first communicator
  *   late:PATH                 the same, but looked up anew before each communicator
  *   mixed:PATH                the same, but only ncclAllReduce is looked up anew
+ *   newer:PATH                as object, but with ncclAllReduceConfig instead of ncclAllReduce
+ *   newerdlsym:PATH           as late, but so
  *   dlvsym:PATH               dlvsym on the library's handle
  *   default:PATH              dlsym(RTLD_DEFAULT) after opening the library RTLD_GLOBAL
  *   both:WAY,WAY              two sets, a communicator of each at the same time
@@ -70,6 +72,14 @@ static void *look_up(struct way *way, const char *name)
     return dlsym(strcmp(way->kind, "default") == 0 ? RTLD_DEFAULT : way->handle, name);
 }
 
+static reach_config config_function;
+
+static ncclResult_t all_reduce_config(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                      ncclComm_t comm, cudaStream_t stream)
+{
+    return config_function(send, recv, count, type, op, comm, stream, NULL);
+}
+
 static void look_up_all(struct way *way)
 {
     void *address[] = {look_up(way, "ncclGetUniqueId"), look_up(way, "ncclCommInitRank"),
@@ -79,6 +89,11 @@ static void look_up_all(struct way *way)
         MUST(address[i]);
     }
     memcpy(&way->api, address, sizeof address);
+    if (strcmp(way->kind, "newerdlsym") == 0) {
+        config_function = (reach_config)look_up(way, "ncclAllReduceConfig");
+        MUST(config_function);
+        way->api.AllReduce = all_reduce_config;
+    }
 }
 
 static bool is(const struct way *way, const char *kind)
@@ -88,13 +103,14 @@ static bool is(const struct way *way, const char *kind)
 
 static bool is_object(const struct way *way)
 {
-    return is(way, "object") || is(way, "table") || is(way, "deepbind") || is(way, "lazy") ||
+    return is(way, "object") || is(way, "newer") || is(way, "table") || is(way, "deepbind") || is(way, "lazy") ||
            strncmp(way->kind, "early", 5) == 0;
 }
 
 static const char *table_of(const struct way *way)
 {
     return is(way, "table")        ? "reach_addresses"
+           : is(way, "newer")      ? "reach_newer"
            : is(way, "early")      ? "reach_early"
            : is(way, "earlydlsym") ? "reach_early_dlsym"
                                    : "reach_calls";
@@ -135,7 +151,7 @@ static void open_way(struct way *way, const char *text)
 /* A way may see other addresses now than before the first communicator. */
 static void refresh(struct way *way)
 {
-    if (is(way, "late")) {
+    if (is(way, "late") || is(way, "newerdlsym")) {
         look_up_all(way);
     } else if (is(way, "mixed")) {
         way->api.AllReduce = (__typeof__(way->api.AllReduce))look_up(way, "ncclAllReduce");

@@ -137,6 +137,19 @@ by plugin "$reach" -- mixed:libnccl.so.2
 tap_point $? "plugin: another communicator under the first one's handle goes to NCCL" "$(diagnosis)"
 
 pause=0
+# A function that onehop does not know goes to NCCL as it is, on communicators that onehop serves, too.
+for newer in newer:"$object" newerdlsym:libnccl.so.2; do
+    for way in preload plugin audit; do
+        if [ $way = audit ] && [ -n "${OH_SANITIZERS-}" ]; then
+            continue
+        fi
+        by $way "$reach" -- "$newer"
+        [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] && [ "$(report_of nccl_allreduceconfig)" = 12 ] &&
+            [ "$(report_of nccl_allreduce)" = 0 ] && [ "$(count_of WARN)" = 0 ] && [ "$(count_of 'served by onehop')" -ge 2 ]
+        tap_point $? "$way: a function of a newer NCCL, ${newer%%:*}" "$(diagnosis)"
+    done
+done
+
 # Two copies of NCCL in one process: each call goes to the copy that its caller is bound to.
 # both NAME PROGRAM WAY WAY: with everything served, then with everything handed back.
 both() {

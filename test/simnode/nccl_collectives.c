@@ -546,6 +546,19 @@ SIMNCCL_API(ncclResult_t, AllReduce,
         (struct simnccl_operation){SIMNCCL_AllReduce, NULL, send, recv, count, type, op, 0, stream, NO_USER_OP}, comm);
 }
 
+/* As 2.32 has it, unlike nccl.h here: a function that onehop does not know. */
+ncclResult_t ncclAllReduceConfig(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                 ncclComm_t comm, cudaStream_t stream, const void *config);
+SIMNCCL_API(ncclResult_t, AllReduceConfig,
+            (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+             cudaStream_t stream, const void *config))
+{
+    (void)config;
+    simnccl_count(SIMNCCL_AllReduceConfig);
+    return enqueue(
+        (struct simnccl_operation){SIMNCCL_AllReduce, NULL, send, recv, count, type, op, 0, stream, NO_USER_OP}, comm);
+}
+
 SIMNCCL_API(ncclResult_t, Reduce,
             (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm,
              cudaStream_t stream))
