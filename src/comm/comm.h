@@ -233,6 +233,10 @@ void oh_comm_count_handed_back(struct oh_comm *comm, size_t count, ncclDataType_
 /* Counts a call on a communicator that onehop does not know. */
 void oh_stats_count_strange(void);
 
+/* NCCL has loaded this library as a plugin: there is a communicator. The program has made or ended one by onehop. */
+void oh_stats_expect_calls(void);
+void oh_stats_heard_program(void);
+
 /*
  * Until a communicator is settled, calls are counted, the same on all ranks: those that NCCL has accepted. A call that
  * goes to NCCL is therefore put between these two. The first is asked before oh_call_plan; when it returns true, NCCL

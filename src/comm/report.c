@@ -47,6 +47,18 @@ void oh_stats_count_strange(void)
     atomic_fetch_add_explicit(&strange_calls, 1, memory_order_relaxed);
 }
 
+static atomic_bool expecting;
+
+void oh_stats_expect_calls(void)
+{
+    atomic_store(&expecting, true);
+}
+
+void oh_stats_heard_program(void)
+{
+    atomic_store(&expecting, false);
+}
+
 /* --- one communicator ------------------------------------------------------------------------------------------- */
 
 static enum oh_state state_of(const struct oh_comm *comm)
@@ -247,23 +259,39 @@ void oh_comm_print_stats(struct oh_comm *comm)
     errno = saved;
 }
 
-/* In the sum of `onehop run --stats` only: with onehop off a program prints what it always did. */
-static void append_strange_calls(void)
+/* NCCL brought onehop in, for a communicator, and no call of the program was seen: only NCCL's looks at that one. */
+static bool is_passed_by(void)
 {
-    int saved = errno;
-    const char *path = oh_env_path(OH_ENV_STATS_FILE, NULL);
+    onehop_process_info_t info;
+    if (!atomic_load(&expecting)) {
+        return false;
+    }
+    oh_comms_describe(&info);
+    return info.served_calls + info.handed_back + info.unknown_calls == 0;
+}
+
+/* In the sum of `onehop run --stats` only: with onehop off a program prints what it always did. */
+static void append_process(const char *path)
+{
     struct oh_stats_record record = {.pid = (uint64_t)getpid(),
                                      .state = OH_STATE_HANDED_BACK,
                                      .back = {[OH_BACK_OFF] = atomic_load(&strange_calls)},
                                      .reason = OH_STRANGE_REASON};
-    if (path && record.back[OH_BACK_OFF] > 0) {
+    if (record.back[OH_BACK_OFF] > 0) {
         append_record(&record, path);
+    } else if (is_passed_by()) {
+        append_record(
+            &(struct oh_stats_record){.pid = record.pid, .state = OH_STATE_UNSEEN, .reason = OH_UNSEEN_REASON}, path);
     }
-    errno = saved;
 }
 
 void oh_comms_print_stats(void)
 {
+    int saved = errno;
+    const char *path = oh_env_path(OH_ENV_STATS_FILE, NULL);
     oh_registry_visit(oh_comm_print_stats);
-    append_strange_calls();
+    if (path) {
+        append_process(path);
+    }
+    errno = saved;
 }

@@ -37,7 +37,8 @@ enum oh_back {
     X(SETTING_UP, "setting_up")   /* its calls go to NCCL as yet */                                                    \
     X(SERVED, "served")           /* from now on */                                                                    \
     X(HANDED_BACK, "handed_back") /* for good, with a reason */                                                        \
-    X(ENDED, "ended")             /* was served; finalized, aborted or revoked since */
+    X(ENDED, "ended")             /* was served; finalized, aborted or revoked since */                                \
+    X(UNSEEN, "unseen")           /* of a process: NCCL has made communicators, and no call came to onehop */
 
 enum oh_state {
 #define OH_STATE_ENUM(identifier_, key_) OH_STATE_##identifier_,
@@ -85,6 +86,9 @@ struct oh_stats_record {
 
 /* Why calls are handed back on a communicator that onehop does not know: its creator is not followed, or off. */
 #define OH_STRANGE_REASON "made by a function that onehop does not follow, or while onehop was off or not loaded yet"
+
+/* Why no call comes to onehop in a process that NCCL_NET_PLUGIN has brought it into. */
+#define OH_UNSEEN_REASON "addresses taken by dlsym before the first communicator go to NCCL"
 
 /* Sums over algorithms, over reasons. */
 uint64_t oh_stats_served(const struct oh_stats_record *record);

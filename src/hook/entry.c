@@ -182,6 +182,7 @@ static void begin_warm(struct oh_warm *warm, int nranks, bool blocking)
 static void begin_birth(struct oh_birth *birth, const struct oh_key *key, bool blocking, ncclComm_t *nccl_p)
 {
     int saved = errno;
+    oh_stats_heard_program();
     oh_birth_begin(birth, key, blocking, nccl_p);
     errno = saved;
 }
@@ -379,6 +380,7 @@ static void reap(void)
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     struct oh_comm *ours = active_comm(comm);
+    oh_stats_heard_program();
     GET_REAL_OF(ours, real);
     if (!ours) {
         return real->CommDestroy(comm);
@@ -393,6 +395,7 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     struct oh_comm *ours = active_comm(comm);
+    oh_stats_heard_program();
     GET_REAL_OF(ours, real);
     if (!ours) {
         return real->CommAbort(comm);

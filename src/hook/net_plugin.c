@@ -26,6 +26,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 
+#include "comm/comm.h"
 #include "hook/first.h"
 #include "hook/patch.h"
 #include "util/env.h"
@@ -133,6 +134,7 @@ __attribute__((constructor)) static void opened(void)
 {
     if (is_asked_for() && !oh_hooks_preloaded() && !oh_env_flag(OH_ENV_DISABLE, false)) {
         OH_INFO("loaded by NCCL as a network plugin");
+        oh_stats_expect_calls();
         oh_hooks_update(OH_HOOKS_SURELY);
     }
 }

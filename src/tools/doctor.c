@@ -173,7 +173,11 @@ static void explain_none(const struct oh_tally *tally, struct oh_doctor_report *
             return;
         }
     }
-    decide(report, OH_ANSWER_UNKNOWN, "no ncclAllReduce call was made");
+    if (tally->unseen > 0) {
+        decide(report, OH_ANSWER_NO, "no ncclAllReduce call came to onehop: " OH_UNSEEN_REASON);
+    } else {
+        decide(report, OH_ANSWER_UNKNOWN, "no ncclAllReduce call was made");
+    }
 }
 
 static void judge_program(const struct oh_program_report *program, const char *name, struct oh_doctor_report *report)

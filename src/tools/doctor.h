@@ -88,7 +88,9 @@ struct oh_process_report {
     size_t environment_size;
     const struct oh_object *onehop; /* NULL: not loaded */
     const char *came_by;
-    enum oh_answer dlsym; /* do functions taken by dlsym reach onehop? */
+    bool has_calls;          /* calls have come to onehop; asked only where it came late */
+    enum oh_answer look_ups; /* would functions that are taken by dlsym from now on reach onehop? */
+    enum oh_answer dlsym;    /* do functions taken by dlsym reach onehop? */
     bool has_nccl;
     char *maps;           /* its list of mappings, cut into strings */
     uint64_t fingerprint; /* of that list as it was */

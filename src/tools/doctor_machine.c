@@ -58,17 +58,12 @@ bool oh_doctor_variable_matters(const char *name)
 
 bool oh_doctor_environment_forbids(char *reason_p, size_t size)
 {
-    const char *blocking = getenv("NCCL_COMM_BLOCKING");
     if (oh_env_flag(OH_ENV_DISABLE, false)) {
         snprintf(reason_p, size, "ONEHOP_DISABLE=1 is set");
         return true;
     }
     if (oh_env_number(OH_ENV_MAX_BYTES, true, UINT64_C(1) << 30, UINT64_MAX) == 0) {
         snprintf(reason_p, size, "ONEHOP_MAX_BYTES=0 leaves no message to serve");
-        return true;
-    }
-    if (blocking && strcmp(blocking, "0") == 0) {
-        snprintf(reason_p, size, "NCCL_COMM_BLOCKING=0 makes communicators non-blocking, and those are not served");
         return true;
     }
     return !oh_topo_allowed_by_env(reason_p, size);

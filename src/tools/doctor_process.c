@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tools/board_reader.h"
 #include "tools/tool.h"
 
 /* --- files */
@@ -349,6 +350,27 @@ static bool came_first(const struct oh_process_report *report)
     return strcmp(report->came_by, "LD_PRELOAD") == 0 || strcmp(report->came_by, "/etc/ld.so.preload") == 0;
 }
 
+/* Inside the creation of the first communicator. */
+static bool came_late(const struct oh_process_report *report)
+{
+    return report->came_by && strcmp(report->came_by, "NCCL_NET_PLUGIN") == 0;
+}
+
+/* Has a call come to onehop? (NCCL itself looks at its communicator, which then is on the board without calls.) */
+static bool has_calls(pid_t pid)
+{
+    struct oh_board_view view;
+    if (oh_board_read(pid, &view) != OH_BOARD_SEEN) {
+        return false;
+    }
+    uint64_t calls = oh_stats_served(&view.gone) + oh_stats_back(&view.gone);
+    for (size_t i = 0; i < view.rows; i++) {
+        calls += oh_stats_served(&view.row[i]) + oh_stats_back(&view.row[i]);
+    }
+    oh_board_view_free(&view);
+    return calls > 0;
+}
+
 /* A word of the process's memory. */
 static bool peek(int memory, uint64_t address, uint64_t *word_p)
 {
@@ -369,7 +391,7 @@ static bool is_redirected(const struct oh_process_report *report, const struct o
            is_onehop(object_at(report, bias + value));
 }
 
-static enum oh_answer answer_dlsym(const struct oh_process_report *report, int memory)
+static enum oh_answer answer_look_ups(const struct oh_process_report *report, int memory)
 {
     bool any = false, all = true;
     if (!report->onehop) {
@@ -415,7 +437,7 @@ static enum oh_answer answer_slot(const struct oh_process_report *report, const 
     if (came_first(report) || strcmp(report->came_by, "linked") == 0) {
         return OH_ANSWER_YES;
     }
-    return report->dlsym == OH_ANSWER_YES ? OH_ANSWER_YES : OH_ANSWER_UNKNOWN;
+    return report->look_ups == OH_ANSWER_YES ? OH_ANSWER_YES : OH_ANSWER_UNKNOWN;
 }
 
 static enum oh_answer worse(enum oh_answer a, enum oh_answer b)
@@ -521,6 +543,10 @@ static void judge(struct oh_process_report *report)
         decide(report, OH_ANSWER_UNKNOWN, "it cannot be seen where calls go", object->path);
     } else if (first_caller(report, OH_ANSWER_YES)) {
         decide(report, OH_ANSWER_YES, "its calls reach onehop", NULL);
+    } else if (report->has_calls) {
+        decide(report, OH_ANSWER_YES, "calls of functions taken by dlsym have come to onehop", NULL);
+    } else if (report->look_ups == OH_ANSWER_YES && came_late(report)) {
+        decide(report, OH_ANSWER_UNKNOWN, "no ncclAllReduce call has come to onehop: " OH_UNSEEN_REASON, NULL);
     } else if (report->dlsym == OH_ANSWER_YES) {
         decide(report, OH_ANSWER_YES, "functions taken by dlsym reach onehop", NULL);
     } else if (report->dlsym == OH_ANSWER_NO) {
@@ -595,7 +621,13 @@ bool oh_process_read(pid_t pid, struct oh_process_report *report_p, char *reason
     report.came_by = report.onehop ? how_it_came(&report) : NULL;
     snprintf(path, sizeof path, "/proc/%d/mem", (int)pid);
     int memory = open(path, O_RDONLY | O_CLOEXEC);
-    report.dlsym = answer_dlsym(&report, memory);
+    report.look_ups = answer_look_ups(&report, memory);
+    if (report.look_ups == OH_ANSWER_YES && came_late(&report)) {
+        report.has_calls = has_calls(pid);
+        report.dlsym = OH_ANSWER_UNKNOWN; /* what was taken before it came, by whom, cannot be seen */
+    } else {
+        report.dlsym = report.look_ups;
+    }
     answer_callers(&report, memory);
     if (memory >= 0) {
         close(memory);

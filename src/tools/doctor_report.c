@@ -269,6 +269,7 @@ static void write_program(struct oh_json *json, const struct oh_program_report *
         oh_json_close(json, '}');
     }
     oh_json_close(json, ']');
+    oh_json_number(json, "processes_unseen", (int64_t)tally->unseen);
     oh_json_number(json, "processes_without_nccl", (int64_t)program->others);
     oh_json_close(json, '}');
 }

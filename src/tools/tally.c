@@ -95,13 +95,17 @@ void oh_tally_read(struct oh_tally *tally)
             continue;
         }
         tally->records++;
+        add_pid(&pids, record.pid);
+        if (record.state == OH_STATE_UNSEEN) {
+            tally->unseen++;
+            continue;
+        }
         tally->served += oh_stats_served(&record);
         tally->bytes += record.bytes;
         for (int b = 0; b < OH_BACKS; b++) {
             tally->back[b] += record.back[b];
         }
         add_reason(tally, &record);
-        add_pid(&pids, record.pid);
     }
     tally->processes = pids.count;
     free(pids.pid);
@@ -122,6 +126,14 @@ uint64_t oh_tally_back(const struct oh_tally *tally)
     return sum;
 }
 
+static void print_unseen(const struct oh_tally *tally, FILE *stream, const char *prefix)
+{
+    if (tally->unseen > 0) {
+        fprintf(stream, "%sin %" PRIu64 " process%s no ncclAllReduce call came to onehop: %s\n", prefix, tally->unseen,
+                tally->unseen == 1 ? "" : "es", OH_UNSEEN_REASON);
+    }
+}
+
 void oh_tally_print(const struct oh_tally *tally, FILE *stream, const char *prefix)
 {
     uint64_t calls = tally->served + oh_tally_back(tally);
@@ -130,6 +142,10 @@ void oh_tally_print(const struct oh_tally *tally, FILE *stream, const char *pref
                 "%sno communicator was seen: onehop was in no process that made one and ended orderly; onehop doctor "
                 "tells more\n",
                 prefix);
+        return;
+    }
+    print_unseen(tally, stream, prefix);
+    if (tally->unseen > 0 && calls == 0) {
         return;
     }
     fprintf(stream,

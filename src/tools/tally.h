@@ -30,6 +30,7 @@ struct oh_tally {
     } reason[OH_TALLY_REASONS];
     int reasons;
     uint64_t other_calls; /* of reasons that found no place */
+    uint64_t unseen;      /* processes that NCCL_NET_PLUGIN brought onehop into, and from which no call came */
 };
 
 /* Makes the file and sets ONEHOP_STATS_FILE. False when it cannot be made (said on stderr). */

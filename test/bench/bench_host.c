@@ -5,8 +5,10 @@
  *   LD_PRELOAD="libonehop.so libstubdriver.so" bench_host
  *
  * `make bench` builds and runs it. One process, two ranks, one of which calls. What is handed back is measured with
- * arguments that NCCL refuses at once, so that NCCL's own time is small, and that is subtracted: the same call is made
- * to pncclX. The shortest of several runs counts, since a busy machine only adds.
+ * arguments that NCCL refuses at once, and with messages that are too large, while the stand-in NCCL takes calls and
+ * does nothing (simnccl_idle) and the driver's functions are stubs: what is left of NCCL's own time is subtracted, by
+ * the same call to pncclX. The shortest of many short runs counts, since a busy machine only adds. Exit status 1: an
+ * aim is missed.
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -18,9 +20,10 @@
 
 #include "onehop/onehop.h"
 
-#define CALLS 200000
-#define RUNS 15
+#define CALLS 10000
+#define RUNS 300
 #define COUNT 1000
+#define TOO_MANY ((size_t)1 << 30) /* elements: more than is ever served */
 
 /* nccl.h gives these without a prototype. */
 ncclResult_t ncclGroupStart(void);
@@ -31,13 +34,15 @@ ncclResult_t pncclGroupEnd(void);
 typedef ncclResult_t (*reduce_function)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
                                         cudaStream_t);
 
-static ncclComm_t comms[2];
-static CUstream stream;
+static ncclComm_t comms[2], unserved[2];
+static ncclComm_t comm; /* of the next calls, and their stream */
+static CUstream stream, streams[2];
 static CUdeviceptr buffer;
 static reduce_function reduce;
 static ncclResult_t (*group_start)(void);
 static ncclResult_t (*group_end)(void);
 static void *libc;
+static bool missed;
 
 #define MUST(condition_)                                                                                               \
     do {                                                                                                               \
@@ -50,13 +55,19 @@ static void *libc;
 static void call_served(void)
 {
     void *at = (void *)(uintptr_t)buffer;
-    reduce(at, at, COUNT, ncclFloat, ncclSum, comms[0], (cudaStream_t)stream);
+    reduce(at, at, COUNT, ncclFloat, ncclSum, comm, (cudaStream_t)stream);
+}
+
+static void call_large(void)
+{
+    void *at = (void *)(uintptr_t)buffer;
+    reduce(at, at, TOO_MANY, ncclFloat, ncclSum, comm, (cudaStream_t)stream);
 }
 
 static void call_refused(void)
 {
     void *at = (void *)(uintptr_t)buffer;
-    reduce(at, at, COUNT, (ncclDataType_t)99, ncclSum, comms[0], (cudaStream_t)stream);
+    reduce(at, at, COUNT, (ncclDataType_t)99, ncclSum, comm, (cudaStream_t)stream);
 }
 
 static ncclResult_t (*broadcast)(const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
@@ -64,7 +75,7 @@ static ncclResult_t (*broadcast)(const void *, void *, size_t, ncclDataType_t, i
 static void call_other(void)
 {
     void *at = (void *)(uintptr_t)buffer;
-    broadcast(at, at, COUNT, (ncclDataType_t)99, 0, comms[0], (cudaStream_t)stream);
+    broadcast(at, at, COUNT, (ncclDataType_t)99, 0, comm, (cudaStream_t)stream);
 }
 
 static void call_group(void)
@@ -78,18 +89,18 @@ static void call_dlsym(void)
     MUST(dlsym(libc, "printf"));
 }
 
-/* What was measured as served must have been. */
-static void check_served(void)
+/* What was measured as served, or as handed back, must have been. */
+static void check_counts(ncclComm_t of, uint64_t served, uint64_t handed_back)
 {
     int (*ask)(const void *, onehop_comm_info_t *, size_t) =
         (int (*)(const void *, onehop_comm_info_t *, size_t))dlsym(RTLD_DEFAULT, "onehopCommInfo");
     onehop_comm_info_t info;
     uint64_t calls = 0;
-    MUST(ask && ask(comms[0], &info, sizeof info) == 0);
+    MUST(ask && ask(of, &info, sizeof info) == 0);
     for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
         calls += info.calls[a];
     }
-    MUST(calls == (uint64_t)CALLS * RUNS);
+    MUST(calls == served && info.handed_back == handed_back);
 }
 
 static double now_ns(void)
@@ -99,16 +110,21 @@ static double now_ns(void)
     return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
-/* Nanoseconds a call. */
+/* Nanoseconds a call, in one run. */
+static double run(void (*call)(void))
+{
+    double start = now_ns();
+    for (int i = 0; i < CALLS; i++) {
+        call();
+    }
+    return (now_ns() - start) / CALLS;
+}
+
 static double measure(void (*call)(void))
 {
     double best = 1e18;
-    for (int run = 0; run < RUNS; run++) {
-        double start = now_ns();
-        for (int i = 0; i < CALLS; i++) {
-            call();
-        }
-        double each = (now_ns() - start) / CALLS;
+    for (int i = 0; i < RUNS; i++) {
+        double each = run(call);
         best = each < best ? each : best;
     }
     return best;
@@ -117,50 +133,122 @@ static double measure(void (*call)(void))
 static void print(const char *what, double ns, double aim)
 {
     if (aim > 0) {
-        printf("%-52s %8.1f ns   (aim: below %.0f)%s\n", what, ns, aim, ns < aim ? "" : "  MISSED");
+        printf("%-66s %8.1f ns   (aim: below %.0f)%s\n", what, ns, aim, ns < aim ? "" : "  MISSED");
+        missed |= ns >= aim;
     } else {
-        printf("%-52s %8.1f ns\n", what, ns);
+        printf("%-66s %8.1f ns\n", what, ns);
     }
+}
+
+/* The functions of NCCL itself, and those that the program calls. */
+static const struct functions {
+    reduce_function reduce;
+    __typeof__(broadcast) broadcast;
+    __typeof__(group_start) group_start;
+    __typeof__(group_end) group_end;
+} nccl = {pncclAllReduce, pncclBroadcast, pncclGroupStart, pncclGroupEnd},
+  program = {ncclAllReduce, ncclBroadcast, ncclGroupStart, ncclGroupEnd};
+
+static void choose(const struct functions *functions)
+{
+    reduce = functions->reduce;
+    broadcast = functions->broadcast;
+    group_start = functions->group_start;
+    group_end = functions->group_end;
+}
+
+/* What a call costs more by these functions than by NCCL's own; in turns, since the machine's speed drifts. */
+static double beside_nccl_by(const struct functions *functions, void (*call)(void))
+{
+    double best = 1e18, best_nccl = 1e18;
+    for (int i = 0; i < RUNS; i++) {
+        choose(&nccl);
+        double each_nccl = run(call);
+        choose(functions);
+        double each = run(call);
+        best = each < best ? each : best;
+        best_nccl = each_nccl < best_nccl ? each_nccl : best_nccl;
+    }
+    choose(&program);
+    return best - best_nccl;
+}
+
+static double beside_nccl(void (*call)(void))
+{
+    return beside_nccl_by(&program, call);
+}
+
+static void measure_refused(void)
+{
+    print("handed back: ncclAllReduce, refused arguments", beside_nccl(call_refused), 100);
+    print("handed back: ncclBroadcast, refused arguments", beside_nccl(call_other), 100);
+    print("handed back: an empty group", beside_nccl(call_group), 200);
+}
+
+/* The same from an address that dlsym gives. */
+static void measure_dlsym(void)
+{
+    struct functions found = program;
+    found.reduce = (reduce_function)dlsym(dlopen("libnccl.so.2", RTLD_NOW), "ncclAllReduce");
+    print("handed back: the same, its address from dlsym", beside_nccl_by(&found, call_large), 100);
+}
+
+/* Served calls come in between, and streams. The order matters: what a communicator has seen decides what it costs. */
+static void measure_handed_back(void)
+{
+    print("handed back: a message that is too large", beside_nccl(call_large), 100);
+    measure_dlsym();
+    call_served();
+    print("handed back: the same, after a served call", beside_nccl(call_large), 100);
+    stream = streams[1];
+    print("handed back: the same, after a served call on another stream", beside_nccl(call_large), 100);
+    stream = streams[0];
+    print("handed back: the same, on the first stream again", beside_nccl(call_large), 100);
+    comm = unserved[0];
+    print("handed back: a communicator that is not served", beside_nccl(call_large), 100);
+    comm = comms[0];
+}
+
+static void make_comms(CUcontext context)
+{
+    MUST(ncclCommInitAll(comms, 2, NULL) == ncclSuccess);
+    setenv("ONEHOP_MAX_BYTES", "0", 1);
+    MUST(ncclCommInitAll(unserved, 2, NULL) == ncclSuccess);
+    unsetenv("ONEHOP_MAX_BYTES");
+    MUST(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    comm = comms[0];
 }
 
 int main(void)
 {
     CUcontext context;
     void (*stub)(bool, CUcontext) = (void (*)(bool, CUcontext))dlsym(RTLD_DEFAULT, "bench_stub");
+    void (*idle)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "simnccl_idle");
     bool onehop = dlsym(RTLD_DEFAULT, "onehopVersion") != NULL;
+    uint64_t calls = (uint64_t)CALLS * RUNS;
     MUST(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
-    MUST(cuCtxSetCurrent(context) == CUDA_SUCCESS && cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-    MUST(cuMemAlloc(&buffer, COUNT * sizeof(float)) == CUDA_SUCCESS);
-    MUST(ncclCommInitAll(comms, 2, NULL) == ncclSuccess);
     MUST(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    MUST(cuStreamCreate(&streams[0], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    MUST(cuStreamCreate(&streams[1], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    MUST(cuMemAlloc(&buffer, COUNT * sizeof(float)) == CUDA_SUCCESS);
+    make_comms(context);
+    stream = streams[0];
+    choose(&program);
     libc = dlopen("libc.so.6", RTLD_NOW);
-    printf("SIMULATED node, host time of a call, %s\n", onehop ? "with onehop" : "without onehop");
+    printf("SIMULATED node, host time of a call, %s\n",
+           onehop ? "with onehop, beside NCCL's and the driver's" : "without");
     print("dlsym", measure(call_dlsym), 0);
-    reduce = pncclAllReduce;
-    double nccl = measure(call_refused);
-    reduce = ncclAllReduce;
-    broadcast = pncclBroadcast;
-    double nccl_other = measure(call_other);
-    broadcast = ncclBroadcast;
-    group_start = pncclGroupStart;
-    group_end = pncclGroupEnd;
-    double nccl_group = measure(call_group);
-    group_start = ncclGroupStart;
-    group_end = ncclGroupEnd;
     if (onehop) {
-        print("handed back: ncclAllReduce, beside NCCL's own time", measure(call_refused) - nccl, 100);
-        print("handed back: ncclBroadcast, beside NCCL's own time", measure(call_other) - nccl_other, 100);
-        print("handed back: an empty group, beside NCCL's own time", measure(call_group) - nccl_group, 200);
-        void *handle = dlopen("libnccl.so.2", RTLD_NOW);
-        reduce = (reduce_function)dlsym(handle, "ncclAllReduce");
-        print("the same ncclAllReduce, its address from dlsym", measure(call_refused) - nccl, 100);
-        reduce = ncclAllReduce;
-        MUST(stub);
+        MUST(stub && idle);
+        idle(1);
         stub(true, context);
-        print("served: ncclAllReduce, beside the driver's time", measure(call_served), 1500);
-        stub(false, NULL);
-        check_served();
+        measure_refused();
+        measure_handed_back();
+        check_counts(comms[0], 1, 6 * calls);
+        check_counts(unserved[0], 0, calls);
+        print("served: ncclAllReduce", measure(call_served), 1500);
+        check_counts(comms[0], calls + 1, 6 * calls);
     }
     fflush(stdout);
-    _Exit(0); /* the peers never saw these calls */
+    _Exit(missed); /* the peers never saw these calls */
 }

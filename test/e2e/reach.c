@@ -18,12 +18,15 @@
  *   dlsym:PATH                dlsym on the library's handle, all functions before the first communicator
  *   late:PATH                 the same, but looked up anew before each communicator
  *   mixed:PATH                the same, but only ncclAllReduce is looked up anew
+ *   newer:PATH                as object, but with ncclAllReduceConfig instead of ncclAllReduce
+ *   newerdlsym:PATH           as late, but so
  *   dlvsym:PATH               dlvsym on the library's handle
  *   default:PATH              dlsym(RTLD_DEFAULT) after opening the library RTLD_GLOBAL
  *   both:WAY,WAY              two sets, a communicator of each at the same time
  *
- * REACH_PAUSE_MS: a pause after the very first allreduce. Prints "WAY: stock N" for each, the allreduces that the
- * library behind it has been called for.
+ * REACH_PAUSE_MS: a pause after the very first allreduce. Prints a line for each WAY; with the stand-in NCCL "stock N"
+ * is in it, the allreduces that the library behind it has been called for. REACH_HOLD: waits for the end of its input
+ * then. Runs on real GPUs, too (scripts/check-gpu).
  */
 #include "reach.h"
 
@@ -48,7 +51,7 @@ struct way {
     const char *path;
     void *handle;
     struct reach_api api;
-    unsigned long (*calls)(const char *function);
+    unsigned long (*calls)(const char *function); /* NULL: not a stand-in */
 };
 
 #define MUST(condition_)                                                                                               \
@@ -69,6 +72,14 @@ static void *look_up(struct way *way, const char *name)
     return dlsym(strcmp(way->kind, "default") == 0 ? RTLD_DEFAULT : way->handle, name);
 }
 
+static reach_config config_function;
+
+static ncclResult_t all_reduce_config(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                      ncclComm_t comm, cudaStream_t stream)
+{
+    return config_function(send, recv, count, type, op, comm, stream, NULL);
+}
+
 static void look_up_all(struct way *way)
 {
     void *address[] = {look_up(way, "ncclGetUniqueId"), look_up(way, "ncclCommInitRank"),
@@ -78,6 +89,11 @@ static void look_up_all(struct way *way)
         MUST(address[i]);
     }
     memcpy(&way->api, address, sizeof address);
+    if (strcmp(way->kind, "newerdlsym") == 0) {
+        config_function = (reach_config)look_up(way, "ncclAllReduceConfig");
+        MUST(config_function);
+        way->api.AllReduce = all_reduce_config;
+    }
 }
 
 static bool is(const struct way *way, const char *kind)
@@ -87,13 +103,14 @@ static bool is(const struct way *way, const char *kind)
 
 static bool is_object(const struct way *way)
 {
-    return is(way, "object") || is(way, "table") || is(way, "deepbind") || is(way, "lazy") ||
+    return is(way, "object") || is(way, "newer") || is(way, "table") || is(way, "deepbind") || is(way, "lazy") ||
            strncmp(way->kind, "early", 5) == 0;
 }
 
 static const char *table_of(const struct way *way)
 {
     return is(way, "table")        ? "reach_addresses"
+           : is(way, "newer")      ? "reach_newer"
            : is(way, "early")      ? "reach_early"
            : is(way, "earlydlsym") ? "reach_early_dlsym"
                                    : "reach_calls";
@@ -129,13 +146,12 @@ static void open_way(struct way *way, const char *text)
         look_up_all(way);
     }
     way->calls = (unsigned long (*)(const char *))dlsym(way->handle, "simnccl_calls");
-    MUST(way->calls);
 }
 
 /* A way may see other addresses now than before the first communicator. */
 static void refresh(struct way *way)
 {
-    if (is(way, "late")) {
+    if (is(way, "late") || is(way, "newerdlsym")) {
         look_up_all(way);
     } else if (is(way, "mixed")) {
         way->api.AllReduce = (__typeof__(way->api.AllReduce))look_up(way, "ncclAllReduce");
@@ -181,13 +197,14 @@ static ncclComm_t make_comm(const struct reach_api *api)
     return comm;
 }
 
+/* Waits, since the stream of the calls does not wait for the copy. */
 static void fill(CUdeviceptr buffer, int call)
 {
     static float host[COUNT];
     for (int i = 0; i < COUNT; i++) {
         host[i] = (float)(i % 97 + call + rank);
     }
-    MUST(cuMemcpyHtoD(buffer, host, sizeof host) == CUDA_SUCCESS);
+    MUST(cuMemcpyHtoD(buffer, host, sizeof host) == CUDA_SUCCESS && cuCtxSynchronize() == CUDA_SUCCESS);
 }
 
 static void check(CUdeviceptr buffer, int call)
@@ -231,6 +248,16 @@ static void work(const struct reach_api *api, ncclComm_t comm, CUstream stream, 
     }
 }
 
+static void report(const struct way *way)
+{
+    if (way->calls) {
+        printf("reach: %s: stock %lu, made %lu, ended %lu, groups %lu\n", way->text, way->calls("ncclAllReduce"),
+               way->calls("ncclCommInitRank"), way->calls("ncclCommDestroy"), way->calls("ncclGroupEnd"));
+    } else {
+        printf("reach: %s: right\n", way->text);
+    }
+}
+
 /* One or two ways at once; a communicator of each, in turn. */
 static void run(char *text)
 {
@@ -264,8 +291,7 @@ static void run(char *text)
         }
     }
     for (int w = 0; w < ways; w++) {
-        printf("reach: %s: stock %lu, made %lu, ended %lu, groups %lu\n", way[w].text, way[w].calls("ncclAllReduce"),
-               way[w].calls("ncclCommInitRank"), way[w].calls("ncclCommDestroy"), way[w].calls("ncclGroupEnd"));
+        report(&way[w]);
     }
 }
 
@@ -284,6 +310,8 @@ int main(int argc, char **argv)
          cuCtxSetCurrent(context) == CUDA_SUCCESS);
     for (int i = 4; i < argc; i++) {
         run(argv[i]);
+    }
+    while (getenv("REACH_HOLD") && getchar() != EOF) {
     }
     return 0;
 }

@@ -25,4 +25,9 @@ extern const struct reach_api reach_calls;
 extern const struct reach_api reach_addresses;
 extern struct reach_api reach_early, reach_early_dlsym;
 
+/* A function of NCCL that is newer than this header and than onehop; and calls through it instead of ncclAllReduce. */
+typedef ncclResult_t (*reach_config)(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                     ncclComm_t comm, cudaStream_t stream, const void *config);
+extern const struct reach_api reach_newer;
+
 #endif

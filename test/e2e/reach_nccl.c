@@ -36,6 +36,17 @@ static ncclResult_t all_reduce(const void *send, void *recv, size_t count, ncclD
     return ncclAllReduce(send, recv, count, type, op, comm, stream);
 }
 
+/* Only a newer NCCL has it. */
+__attribute__((weak)) ncclResult_t ncclAllReduceConfig(const void *send, void *recv, size_t count, ncclDataType_t type,
+                                                       ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
+                                                       const void *config);
+
+static ncclResult_t all_reduce_config(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                      ncclComm_t comm, cudaStream_t stream)
+{
+    return ncclAllReduceConfig(send, recv, count, type, op, comm, stream, NULL);
+}
+
 static ncclResult_t group_start(void)
 {
     return ncclGroupStart();
@@ -48,6 +59,8 @@ static ncclResult_t group_end(void)
 
 EXPORT const struct reach_api reach_calls = {get_unique_id, comm_init_rank, comm_destroy,
                                              all_reduce,    group_start,    group_end};
+EXPORT const struct reach_api reach_newer = {get_unique_id,     comm_init_rank, comm_destroy,
+                                             all_reduce_config, group_start,    group_end};
 EXPORT const struct reach_api reach_addresses = {ncclGetUniqueId, ncclCommInitRank, ncclCommDestroy,
                                                  ncclAllReduce,   ncclGroupStart,   ncclGroupEnd};
 

@@ -2,7 +2,8 @@
 /*
  * sim_caller.c - one rank, from the id to the end of the communicator
  *
- * Bound to NCCL by the dynamic linker, and opened by its users as they like.
+ * Bound to NCCL by the dynamic linker, and opened by its users as they like. CALLER_PAUSE_MS: a pause after the first
+ * call.
  */
 #include "sim_caller.h"
 
@@ -10,6 +11,7 @@
 #include <fcntl.h>
 #include <nccl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #define ELEMENTS 1000
@@ -74,6 +76,7 @@ static int sum(int rank, int nranks, ncclComm_t comm, CUstream stream)
 static struct {
     int rank;
     int nranks;
+    int paused;
     ncclComm_t comm;
     CUstream stream;
 } job;
@@ -99,12 +102,23 @@ EXPORT int caller_begin(int rank, int nranks, const char *id_file)
     return 0;
 }
 
+/* Time for a set-up in the background. */
+static void pause_once(void)
+{
+    const char *pause = job.paused ? NULL : getenv("CALLER_PAUSE_MS");
+    if (pause) {
+        usleep((useconds_t)atol(pause) * 1000);
+    }
+    job.paused = 1;
+}
+
 EXPORT int caller_call(int calls)
 {
     for (int i = 0; i < calls; i++) {
         if (sum(job.rank, job.nranks, job.comm, job.stream) != 0) {
             return 1;
         }
+        pause_once();
     }
     return 0;
 }

@@ -27,12 +27,14 @@ SIMNODE_TOPOLOGY=pcie-only doctor
 expect "no NVLink" 1 'no +gpus .*not joined by NVLink' '^verdict: no: .*NVLink'
 SIMNODE_TOPOLOGY=mig doctor
 expect "MIG" 1 '^verdict: no: .*MIG mode'
-for variable in NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=LOC ONEHOP_DISABLE=1 ONEHOP_MAX_BYTES=0 NCCL_COMM_BLOCKING=0; do
+for variable in NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=LOC ONEHOP_DISABLE=1 ONEHOP_MAX_BYTES=0; do
     export "${variable?}"
     doctor
     expect "$variable" 1 "^verdict: no: ${variable%=*}=${variable#*=}"
     unset "${variable%=*}"
 done
+NCCL_COMM_BLOCKING=0 doctor
+expect "non-blocking communicators are served" 0 '^verdict: yes: onehop serves'
 echo NCCL_P2P_DISABLE=1 >"$HOME/.nccl.conf"
 doctor
 expect "~/.nccl.conf" 1 '^verdict: no: NCCL_P2P_DISABLE=1'
@@ -143,6 +145,50 @@ if [ -z "$OH_SANITIZERS" ] && command -v python3 >/dev/null; then
 else
     tap_skip "ctypes" "no python3, or a sanitizer's runtime would have to come first"
 fi
+# By the other ways of loading.
+export REACH_HOLD=1
+reach=$abs_top_builddir/test/e2e/reach
+object=$abs_top_builddir/test/e2e/.libs/libreach.so
+ctypes=$abs_top_srcdir/test/e2e/reach_ctypes.py
+net=$abs_top_builddir/.libs/libnccl-net-onehop.so
+folder() {
+    mktemp -d "$scratch/job.XXXXXX"
+}
+NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(folder)" object:"$object"
+doctor --pid "$pid"
+expect "plugin, linked" 0 'onehop +.*, by NCCL_NET_PLUGIN' 'libreach.so: reaches onehop: yes' \
+    'callers by dlsym: reach onehop: unknown' '^verdict: yes: its calls reach onehop'
+NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(folder)" dlsym:libnccl.so.2
+doctor --pid "$pid"
+expect "plugin, dlsym before the first communicator" 2 'callers by dlsym: reach onehop: unknown' \
+    '^verdict: unknown: no ncclAllReduce call has come to onehop.* before the first communicator'
+doctor --json --pid "$pid"
+expect "the same as JSON" 2 '"dlsym": "unknown"'
+NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(folder)" late:libnccl.so.2
+doctor --pid "$pid"
+expect "plugin, dlsym for each communicator" 0 '^verdict: yes: calls of functions taken by dlsym have come to onehop'
+LD_PRELOAD=$plugin hold "$reach" 0 1 "$(folder)" both:object:"$object",late:libncclcopy.so.2
+doctor --pid "$pid"
+expect "two copies of NCCL" 0 "NCCL +$stand_ins/libnccl.so.2" "NCCL +$stand_ins/libncclcopy.so.2" \
+    'libreach.so: reaches onehop: yes' 'callers by dlsym: reach onehop: yes' '^verdict: yes'
+if [ -n "$OH_SANITIZERS" ]; then
+    tap_skip "audit" "a sanitizer's runtime does not run in an audit library"
+else
+    LD_PRELOAD=$plugin LD_AUDIT=$abs_top_builddir/.libs/libonehop-audit.so hold "$reach" 0 1 "$(folder)" dlsym:libnccl.so.2
+    doctor --pid "$pid"
+    expect "audit" 0 'variable +LD_AUDIT=' 'callers by dlsym: reach onehop: yes' '^verdict: yes'
+fi
+if [ -n "$OH_SANITIZERS" ] || ! command -v python3 >/dev/null; then
+    tap_skip "plugin, ctypes" "no python3, or a sanitizer's runtime would have to come first"
+else
+    NCCL_NET_PLUGIN=$net hold python3 "$ctypes" 0 1 "$(folder)" libnccl.so.2
+    doctor --pid "$pid"
+    expect "plugin, ctypes before the first communicator" 2 '^verdict: unknown: no ncclAllReduce call has come to onehop'
+    NCCL_NET_PLUGIN=$net hold python3 "$ctypes" 0 1 "$(folder)" libnccl.so.2 late
+    doctor --pid "$pid"
+    expect "plugin, ctypes for each communicator" 0 '^verdict: yes: calls of functions taken by dlsym have come to onehop'
+fi
+unset REACH_HOLD
 hold bash -c 'echo ready'
 wait "$pid"
 doctor --pid "$pid"
@@ -184,6 +230,20 @@ doctor bash -c 'exec 9>&-; sleep 0.4 | env -i SIMNODE_TOPOLOGY=h200x4 SIMNODE_TO
 expect "the environment is cleared on the way: seen while it runs" 1 'onehop is not loaded' '^verdict: no: process [0-9]+ \(sim_holder\)'
 doctor "$static"
 expect "a statically linked program" 1 '^verdict: no: .*statically linked'
+# Two ranks, in one folder: $0 is the program, $1 the folder.
+pair='"$0" 1 2 "$@" & "$0" 0 2 "$@" && wait $!'
+doctor --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+expect "plugin, dlsym before the first communicator: all calls go to NCCL" 1 \
+    'in 2 processes no ncclAllReduce call came to onehop' '^verdict: no: .*before the first communicator'
+SIMNODE_NCCL_VERSION=22705 doctor --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+expect "the same where NCCL tells plugins no hash" 1 'no ncclAllReduce call came to onehop' \
+    '^verdict: no: .*before the first communicator'
+doctor --json --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+expect "the same as JSON" 1 '"processes_unseen": 2'
+doctor --via plugin bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
+expect "plugin, dlsym for each communicator: served" 0 '^verdict: yes: calls were served'
+doctor --via plugin bash -c "$pair" "${reach}_linked" "$(folder)" linked
+expect "plugin, linked: served" 0 '^verdict: yes: calls were served'
 doctor true
 expect "a program without NCCL" 2 '^verdict: unknown: no process of the program was seen with NCCL'
 doctor "$scratch/nothing"

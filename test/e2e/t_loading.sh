@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Which callers reach onehop by which way of loading. Each cell of the table in doc/loading.md is counted here: two
-# ranks, two communicators in turn, three allreduces on each, so twelve calls. The table is printed (# |...).
+# ranks, two communicators in turn, three allreduces on each, so twelve calls; by launchers one communicator, six calls.
+# The table is printed (# |...).
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 libs=$abs_top_builddir/.libs
@@ -20,12 +21,11 @@ by() {
     esac
 }
 
-# What a count of served calls is called in the table.
+# word_for SERVED CALLS: what a count of served calls is called in the table.
 word_for() {
     case $1 in
-        12) echo yes ;;
-        10) echo "after the first call" ;;
-        6) echo "2nd communicator" ;;
+        "$2") echo yes ;;
+        $(($2 - 2))) echo "after the first call" ;;
         0) echo no ;;
         *) echo "? ($1)" ;;
     esac
@@ -46,7 +46,31 @@ row() {
         [ "$status" = 0 ] && [ "$served" = "${wanted[$way]}" ] &&
             [ "$((served + $(report_of nccl_allreduce)))" = 12 ] && [ "$(count_of WARN)" = 0 ]
         tap_point $? "$name, $way: ${wanted[$way]} of 12 calls are served" "$(diagnosis)"
-        line="$line $(word_for "$served") |"
+        line="$line $(word_for "$served" 12) |"
+    done
+    table+=("$line")
+}
+
+# launched NAME PRELOAD PLUGIN AUDIT COMMAND...: the same for a command that starts the ranks itself. ID in it becomes a new
+# name for the file of the id.
+launched() {
+    local name=$1 line="| $1 |" way served settings
+    local -A wanted=([preload]=$2 [plugin]=$3 [audit]=$4)
+    shift 4
+    for way in preload plugin audit; do
+        case $way in
+            preload) settings=(LD_PRELOAD="$plugin") ;;
+            plugin) settings=(NCCL_NET_PLUGIN=onehop CALLER_PAUSE_MS=$pause) ;;
+            audit) settings=(LD_PRELOAD="$plugin" LD_AUDIT="$libs/libonehop-audit.so") ;;
+        esac
+        status=0
+        timeout -k 5 $limit env "${settings[@]}" "${@/#ID/$(mktemp -u "$scratch/id.XXXXXX")}" >"$out" 2>&1 </dev/null ||
+            status=$?
+        served=$(sum_of served)
+        [ "$status" = 0 ] && [ "$served" = "${wanted[$way]}" ] && [ "$((served + $(sum_of handed_back)))" = 6 ] &&
+            [ "$(count_of WARN)" = 0 ]
+        tap_point $? "$name, $way: ${wanted[$way]} of 6 calls are served" "$(diagnosis)"
+        line="$line $(word_for "$served" 6) |"
     done
     table+=("$line")
 }
@@ -84,7 +108,27 @@ if [ -z "${OH_SANITIZERS-}" ] && command -v python3 >/dev/null; then # (python3 
     row "Python ctypes, looked up at the start (vLLM, SGLang)" 12 0 12 python3 "$script" -- libnccl.so.2
     row "Python ctypes, absolute path" 12 0 12 python3 "$script" -- "$nccl"
     row "Python ctypes, looked up for each communicator" 12 10 12 python3 "$script" -- libnccl.so.2 late
+    library=$objects/libsimcaller.so
+    holder=$abs_top_builddir/test/e2e/sim_holder
+    launch=$abs_top_srcdir/test/e2e/launch.py
+    export SIMNODE_TOPOLOGY=h200x2 PYTHONPATH=$abs_top_srcdir/test/e2e PYTHONDONTWRITEBYTECODE=1
+    launched "a launcher with a subprocess for each rank (torchrun)" 6 4 6 python3 "$launch" torchrun "$library" \
+        "$holder" ID
+    launched "Python multiprocessing, spawn" 6 4 6 python3 "$launch" spawn "$library" "$holder" ID
+    launched "Python multiprocessing, fork" 6 4 6 python3 "$launch" fork "$library" "$holder" ID
+    launched "the same, started as \`python -m\`, spawn" 6 4 6 python3 -m launch spawn "$library" "$holder" ID
 fi
+mpirun=$(command -v mpirun || command -v mpiexec)
+if [ -z "${OH_SANITIZERS-}" ] && [ -n "$mpirun" ]; then
+    options=(-np 2)
+    "$mpirun" --version 2>/dev/null | grep -q 'Open MPI' && options+=(--oversubscribe --allow-run-as-root)
+    launched "mpirun" 6 4 6 "$mpirun" "${options[@]}" bash -c \
+        'exec "$0" "${OMPI_COMM_WORLD_RANK-$PMI_RANK}" "${OMPI_COMM_WORLD_SIZE-$PMI_SIZE}" "$1"' \
+        "$abs_top_builddir/test/e2e/sim_holder" ID
+else
+    tap_skip "mpirun" "no mpirun here, or a sanitizer's runtime would have to come first"
+fi
+export SIMNODE_TOPOLOGY=h200x8
 
 # Creators and enders out of sight, since their addresses were taken early: only the first communicator is known, and
 # what comes after it under the same handle is not taken for it.
@@ -93,11 +137,25 @@ by plugin "$reach" -- mixed:libnccl.so.2
 tap_point $? "plugin: another communicator under the first one's handle goes to NCCL" "$(diagnosis)"
 
 pause=0
+# A function that onehop does not know goes to NCCL as it is, on communicators that onehop serves, too.
+for newer in newer:"$object" newerdlsym:libnccl.so.2; do
+    for way in preload plugin audit; do
+        if [ $way = audit ] && [ -n "${OH_SANITIZERS-}" ]; then
+            continue
+        fi
+        by $way "$reach" -- "$newer"
+        [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] && [ "$(report_of nccl_allreduceconfig)" = 12 ] &&
+            [ "$(report_of nccl_allreduce)" = 0 ] && [ "$(count_of WARN)" = 0 ] && [ "$(count_of 'served by onehop')" -ge 2 ]
+        tap_point $? "$way: a function of a newer NCCL, ${newer%%:*}" "$(diagnosis)"
+    done
+done
+
 # Two copies of NCCL in one process: each call goes to the copy that its caller is bound to.
 # both NAME PROGRAM WAY WAY: with everything served, then with everything handed back.
 both() {
-    local name=$1 program=$2 lines way
-    for way in preload plugin; do
+    local name=$1 program=$2 lines way ways=(preload plugin audit)
+    [ -z "${OH_SANITIZERS-}" ] || ways=(preload plugin)
+    for way in "${ways[@]}"; do
         by $way "$program" -- both:"$3,$4"
         lines=$(count_of 'reach: .* made 2, ended 2, groups 2$')
         [ "$status" = 0 ] && [ "$lines" = 4 ] && [ "$(count_of WARN)" = 0 ] && [ "$(sum_of served)" -ge 12 ]
@@ -139,7 +197,7 @@ for way in preload plugin; do
 done
 expect_no_files
 
-if [ -z "${OH_SANITIZERS-}" ] && command -v python3 >/dev/null; then
+if [ -z "${OH_SANITIZERS-}" ] && [ -n "$mpirun" ] && command -v python3 >/dev/null; then
     documented=$(sed -n '/^| caller | preload/,/^$/p' "$abs_top_srcdir/doc/loading.md" | sed '1,2d;/^$/d')
     tap_empty "$(diff <(printf '%s\n' "${table[@]}") <(echo "$documented"))" "doc/loading.md has this table"
 fi

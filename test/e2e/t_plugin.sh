@@ -33,6 +33,22 @@ expect_network "an NCCL that knows no version of this plugin" Socket 6
 [ "$(count_of 'plugin onehop is unsupported')" = 2 ]
 tap_point $? "an NCCL that knows no version of this plugin: says so" "$(diagnosis)"
 
+# A network beside it, closed with the first communicator, whose name 2.28 and 2.29 forget: the second one goes without.
+# list_pair VERSION BUILT_IN: so many communicators of the ranks are on NCCL's own network.
+list_pair() {
+    REACH_PAUSE_MS=1500 SIMNODE_NCCL_VERSION=$1 NCCL_NET_PLUGIN=onehop,simnet run_pair
+    [ "$status" = 0 ] && [ "$(count_of 'Using network simnet')" = $((4 - $2)) ] &&
+        [ "$(count_of 'Using network Socket')" = "$2" ] && [ "$(count_of WARN)" = 0 ] && [ "$(sum_of served)" = 10 ] &&
+        [ "$(count_of 'NET/Plugin: loaded onehop')" = 2 ]
+    tap_point $? "NCCL $1: onehop and a network, two communicators in turn" "$(diagnosis)"
+}
+list_pair 22803 2
+[ "$(count_of 'could not find libnccl-net.so')" = 2 ]
+tap_point $? "NCCL 22803 looks for another plugin then" "$(diagnosis)"
+list_pair 22809 2
+list_pair 22907 2
+list_pair 23007 0
+
 # Handles that do not look like NCCL's: the first communicator is not found, and goes to NCCL.
 SIMNODE_NCCL_HANDLE=plain REACH_PAUSE_MS=500 NCCL_NET_PLUGIN=onehop run_pair
 expect_network "a handle of another layout" Socket 6

@@ -177,6 +177,42 @@ expect "--stats: no communicator at all" 0 '^onehop: no communicator was seen'
 run_command "$onehop" run --stats -- env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x4 \
     SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" "$app" --nranks 2 --counts 7
 expect "--stats: env -i takes onehop away, and that is said" 0 '^ok' '^onehop: no communicator was seen'
+
+# By the other ways, with two ranks in one folder: $0 is the program, $1 the folder.
+pair='"$0" 1 2 "$@" & "$0" 0 2 "$@" && wait $!'
+reach=$abs_top_builddir/test/e2e/reach
+ctypes=$abs_top_srcdir/test/e2e/reach_ctypes.py
+folder() {
+    mktemp -d "$scratch/job.XXXXXX"
+}
+export SIMNODE_TOPOLOGY=h200x2
+REACH_PAUSE_MS=1500 run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "${reach}_linked" "$(folder)" linked
+expect "--via plugin --stats, linked" 0 '^onehop: 10 of 12 ncclAllReduce calls served, .* in 2 processes$' \
+    '^onehop: 2 handed back: the communicator is not served'
+run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+expect "--via plugin --stats, addresses from before the first communicator: that is said" 0 \
+    '^onehop: in 2 processes no ncclAllReduce call came to onehop: .* before the first communicator'
+[ "$(count_of '^onehop: [0-9]+ (of|handed)')" = 0 ]
+tap_point $? "and no sum of nothing" "$(cat "$out")"
+run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
+expect "--via plugin --stats, addresses for each communicator" 0 '^onehop: [0-9]+ of 12 ncclAllReduce calls served'
+[ "$(count_of 'before the first communicator')" = 0 ]
+tap_point $? "and nothing else is said" "$(cat "$out")"
+if [ -n "${OH_SANITIZERS-}" ]; then
+    tap_skip "--via audit --stats" "a sanitizer's runtime does not run in an audit library"
+else
+    run_command "$onehop" run --via audit --stats -- bash -c "$pair" "${reach}_linked" "$(folder)" linked
+    expect "--via audit --stats, linked" 0 '^onehop: 12 of 12 ncclAllReduce calls served, .* in 2 processes$'
+fi
+if [ -n "${OH_SANITIZERS-}" ] || ! command -v python3 >/dev/null; then
+    tap_skip "--stats, ctypes" "no python3, or a sanitizer's runtime would have to come first"
+else
+    python='python3 "$0" 1 2 "$@" & python3 "$0" 0 2 "$@" && wait $!'
+    run_command "$onehop" run --via plugin --stats -- bash -c "$python" "$ctypes" "$(folder)" libnccl.so.2
+    expect "--via plugin --stats, ctypes" 0 '^onehop: in 2 processes no ncclAllReduce call came to onehop: '
+    run_command "$onehop" run --via audit --stats -- bash -c "$python" "$ctypes" "$(folder)" libnccl.so.2
+    expect "--via audit --stats, ctypes" 0 '^onehop: 12 of 12 ncclAllReduce calls served, .* in 2 processes$'
+fi
 tap_empty "$(find "$scratch" -name 'onehop-stats.*')" "no file of statistics is left"
 TMPDIR=/nowhere run_command "$onehop" run --stats -- true
 expect "--stats: no room for the file" 1 '/nowhere/onehop-stats'

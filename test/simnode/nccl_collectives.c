@@ -508,12 +508,22 @@ static bool launches_in_background(void)
     return text != NULL && strcmp(text, "1") == 0;
 }
 
+/* For a bench: a call that is right is not carried out. Exported; looked up with dlsym. */
+SIMNCCL_EXPORT void simnccl_idle(int on);
+
+static int idle;
+
+void simnccl_idle(int on)
+{
+    idle = on;
+}
+
 /* Checks a call and puts it into the group, which is the call's own when the caller has none open. */
 static ncclResult_t enqueue(struct simnccl_operation op, ncclComm_t comm)
 {
     simnccl_group_enter();
     ncclResult_t result = simnccl_group_fail(check_arguments(&op, comm));
-    bool empty = op.count == 0 && op.function != SIMNCCL_Send && op.function != SIMNCCL_Recv;
+    bool empty = idle || (op.count == 0 && op.function != SIMNCCL_Send && op.function != SIMNCCL_Recv);
     if (result == ncclSuccess && !empty) {
         op.core = comm->core;
         op.background = !comm->blocking && launches_in_background();
@@ -532,6 +542,19 @@ SIMNCCL_API(ncclResult_t, AllReduce,
              cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_AllReduce);
+    return enqueue(
+        (struct simnccl_operation){SIMNCCL_AllReduce, NULL, send, recv, count, type, op, 0, stream, NO_USER_OP}, comm);
+}
+
+/* As 2.32 has it, unlike nccl.h here: a function that onehop does not know. */
+ncclResult_t ncclAllReduceConfig(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                 ncclComm_t comm, cudaStream_t stream, const void *config);
+SIMNCCL_API(ncclResult_t, AllReduceConfig,
+            (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+             cudaStream_t stream, const void *config))
+{
+    (void)config;
+    simnccl_count(SIMNCCL_AllReduceConfig);
     return enqueue(
         (struct simnccl_operation){SIMNCCL_AllReduce, NULL, send, recv, count, type, op, 0, stream, NO_USER_OP}, comm);
 }

@@ -108,6 +108,7 @@ static void comm_free(ncclComm_t comm)
 {
     cuDevicePrimaryCtxRelease(comm->core->device);
     simnccl_core_release(comm->core);
+    simnccl_net_finish(comm);
     handle_free(comm);
 }
 

@@ -56,6 +56,7 @@
     X(GroupEnd)                                                                                                        \
     X(GroupSimulateEnd)                                                                                                \
     X(AllReduce)                                                                                                       \
+    X(AllReduceConfig)                                                                                                 \
     X(Broadcast)                                                                                                       \
     X(Bcast)                                                                                                           \
     X(Reduce)                                                                                                          \
@@ -162,6 +163,7 @@ struct ncclComm {
     bool blocking;
     void *net_context;
     uint64_t hash; /* the same on all ranks; what network plugins are told */
+    int net;       /* number of the plugin in use; 0: none */
     uint64_t end_magic;
 };
 
@@ -251,6 +253,9 @@ int simnccl_version(void);
 
 /* nccl_plugin.c: chooses a network for the communicator, loading plugins the first time. */
 ncclResult_t simnccl_net_init(ncclComm_t comm);
+
+/* nccl_plugin.c: the communicator ends; the last one of a plugin closes it. */
+void simnccl_net_finish(ncclComm_t comm);
 uint64_t simnccl_hash(const char *text);
 
 #endif

@@ -11,6 +11,7 @@
  *   names by comma   since 2.27.3
  *   newest N         7 in 2.19, 8 since 2.20.3, 9 since 2.24.3, 10 since 2.26.2, 11 since 2.28.3, 12 since 2.30.3,
  *                    13 from SIMNODE_NCCL_VERSION=29900 on, which also knows none below 13: a version yet to come
+ *   2.28, 2.29       forget the name of a plugin that the last communicator on it closes: libnccl-net.so is tried next
  *   2.28.x           calls finalize after an init that failed; for N below 11 that is a call of NULL, and here abort()
  *
  * With NCCL_DEBUG=INFO says what it found; a WARN is printed always.
@@ -28,6 +29,7 @@
 #define NAME_BYTES 255
 #define OLDEST_ABI 6
 #define FUTURE 29900
+#define USUAL "libnccl-net.so"
 
 /* The order of functions is that of every version up to 12; older ones end earlier. */
 struct net {
@@ -40,8 +42,10 @@ struct net {
 
 struct plugin {
     char name[NAME_BYTES + 1];
+    void *handle;
     const struct net *net;
     int abi;
+    int users; /* communicators */
     bool enabled, disabled;
 };
 
@@ -101,23 +105,25 @@ static void *open_plugin(const char *name)
 static void load_plugin(struct plugin *plugin)
 {
     char symbol[32];
-    void *handle = open_plugin(plugin->name);
+    const char *name = plugin->name[0] != '\0' ? plugin->name : USUAL;
+    void *handle = open_plugin(name);
     int oldest = simnccl_version() >= FUTURE ? newest_abi() : OLDEST_ABI;
     plugin->disabled = true;
     if (handle == NULL) {
-        say(false, "NET/Plugin: could not find %s", plugin->name);
+        say(false, "NET/Plugin: could not find %s", name);
         return;
     }
     for (plugin->abi = newest_abi(); plugin->abi >= oldest && plugin->disabled; plugin->abi--) {
         snprintf(symbol, sizeof symbol, "ncclNetPlugin_v%d", plugin->abi);
         plugin->net = dlsym(handle, symbol);
         if (plugin->net != NULL) {
-            say(false, "NET/Plugin: loaded %s (v%d)", plugin->name, plugin->abi);
+            say(false, "NET/Plugin: loaded %s (v%d)", name, plugin->abi);
+            plugin->handle = handle;
             plugin->disabled = false;
             return;
         }
     }
-    say(false, "External network plugin %s is unsupported", plugin->name);
+    say(false, "External network plugin %s is unsupported", name);
     dlclose(handle);
 }
 
@@ -125,7 +131,7 @@ static void list_plugins(void)
 {
     const char *list = getenv("NCCL_NET_PLUGIN");
     char copy[4096], *rest = copy, *name;
-    snprintf(copy, sizeof copy, "%s", list != NULL ? list : "libnccl-net.so");
+    snprintf(copy, sizeof copy, "%s", list != NULL ? list : USUAL);
     plugin_count = 0;
     if (strcasecmp(copy, "none") == 0) {
         return;
@@ -181,7 +187,11 @@ ncclResult_t simnccl_net_init(ncclComm_t comm)
         }
         if (!plugin->disabled && (wish == NULL || strcasecmp(wish, plugin->net->name) == 0)) {
             init_plugin(plugin, comm);
-            taken = plugin->enabled ? plugin->net->name : NULL;
+        }
+        if (plugin->enabled) {
+            taken = plugin->net->name;
+            plugin->users++;
+            comm->net = i + 1;
         }
     }
     pthread_mutex_unlock(&mutex);
@@ -194,6 +204,24 @@ ncclResult_t simnccl_net_init(ncclComm_t comm)
     }
     say(false, "Using network %s", taken);
     return ncclSuccess;
+}
+
+void simnccl_net_finish(ncclComm_t comm)
+{
+    struct plugin *plugin = &plugins[comm->net - 1];
+    if (comm->net == 0) {
+        return;
+    }
+    pthread_mutex_lock(&mutex);
+    if (--plugin->users == 0) {
+        dlclose(plugin->handle);
+        plugin->net = NULL;
+        plugin->enabled = false;
+        if (simnccl_version() >= 22800 && simnccl_version() < 23003) {
+            plugin->name[0] = '\0';
+        }
+    }
+    pthread_mutex_unlock(&mutex);
 }
 
 /* NCCL hashes the unique id, too, in another way. */
