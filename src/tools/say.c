@@ -2,6 +2,7 @@
 /*
  * say.c - what all subcommands say, and say of a GPU
  */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +18,15 @@ void oh_tool_error(const char *format, ...)
     vfprintf(stderr, format, args);
     va_end(args);
     fprintf(stderr, "\n");
+}
+
+int oh_tool_told(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) {
+        return OH_EXIT_OK;
+    }
+    oh_tool_error("stdout: %s", strerror(errno));
+    return OH_EXIT_USAGE;
 }
 
 bool oh_tool_is_simulated(const char *gpu_name)
