@@ -93,6 +93,9 @@ bool oh_tool_reach(enum oh_via via);
 /* Replaces this process by the program. Returns only on failure, with the exit status, and has said why. */
 int oh_tool_exec(char **argv);
 
+/* Why oh_driver_get has failed, in words: a driver that is there and has no GPU to show is not called unusable. */
+void oh_tool_driver_error(char *text_p, size_t size);
+
 /* The verdict of `onehop topo` on the GPUs of this machine: true, or false with the reason. */
 bool oh_tool_judge_gpus(char *reason_p, size_t size);
 

@@ -138,7 +138,10 @@ static void put_caption(const struct oh_node *node, const struct oh_verdict *ver
     static const char *const words[WIDTHS] = {"thick", "middle", "thin"};
     int classes = (lines->links[0] > 0) + (lines->links[1] > 0) + (lines->links[2] > 0);
     const char *separator = "solid line: ";
-    fprintf(stream, "  label=\"\\n%s", oh_node_is_simulated(node) ? "SIMULATED node\\n" : "");
+    fprintf(stream, "  label=\"\\n%s",
+            node->by_hand                ? "SIMULATED node, made by hand\\n"
+            : oh_node_is_simulated(node) ? "SIMULATED node\\n"
+                                         : "");
     if (lines->switched || lines->uncounted) {
         fprintf(stream, "solid line: NVLink");
         separator = "; ";

@@ -68,11 +68,11 @@ tap_point $? "CUDA_VISIBLE_DEVICES chooses and orders them" "$(diagnosis)"
 CUDA_VISIBLE_DEVICES=2 topo
 answers 1 'handed back to NCCL: 1 GPU is visible, onehop serves 2 to 8' "one GPU"
 CUDA_VISIBLE_DEVICES='' topo
-complains 1 'CUDA_ERROR_NO_DEVICE; NVML sees 4 GPUs that CUDA_VISIBLE_DEVICES= hides$' "no GPU is visible"
+complains 1 'topo: .*CUDA sees no GPU here; NVML sees 4 GPUs that CUDA_VISIBLE_DEVICES= hides; what to do: unset' "no GPU is visible"
 mkdir none
 LD_LIBRARY_PATH=$scratch/none topo
 if grep -q 'libcuda.so.1 cannot be opened' err; then
-    complains 1 'no usable CUDA driver: libcuda.so.1 cannot be opened$' "no driver"
+    complains 1 'no usable CUDA driver: libcuda.so.1 cannot be opened; what to do: install' "no driver"
 else
     tap_skip "no driver" "this machine has one"
 fi
