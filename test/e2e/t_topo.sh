@@ -197,6 +197,10 @@ if command -v dot >/dev/null; then
     [ "$status" = 1 ] && grep -q '</svg>' picture.svg && grep -q '>GPU3<' picture.svg &&
         grep -q '>GPUs 0000:3b:00.0 and 0000:5d:00.0 are not joined by NVLink (NVML)<' picture.svg
     tap_point $? "--svg draws GPUs and verdict" "$(diagnosis)"
+    topo --load "$abs_top_srcdir/test/fixtures/nvl72-domain.topo" --svg many.svg
+    width=$(sed -n 's/^<svg width="\([0-9]*\)pt".*/\1/p' many.svg)
+    [ "${width:-9999}" -le 1000 ] && grep -q '>GPU70 and GPU71<' many.svg
+    tap_point $? "--svg of 72 GPUs fits a page" "it is ${width-} pt wide"
     LD_PRELOAD=$fsync TOPO_FSYNC=full topo --svg folder/file
     unharmed 2 'No space left on device$' "--svg on a full disk"
 else
