@@ -28,6 +28,11 @@ tap_point $? "the numbers as CSV, and no temporary file" "$(cat "$work/a.csv" "$
 rm -f "$work/a.csv"
 compare --bin "$bin" --repeat 1 --in-place -- -b 1K -e 1K -g 2 -G 5
 expect_command "in place, graphs" 0 'all-reduce, CUDA graph' 'N/A' 'Results were not checked'
+# What versions and options make of a row; in place the stand-in then says 4711 us.
+for form in old each stamped; do
+    STAND_IN_FORM=$form compare --bin "$bin" --repeat 1 --in-place --csv - -- -b 1K -e 1K -g 2
+    expect_command "the columns of a table, $form" 0 '^eager,float,sum,2,1024,256,stock,4711\.000,4711\.000,[0-9.e-]+,[0-9.e-]+,,' ',onehop,4711\.000,'
+done
 if command -v mpirun >/dev/null; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     compare --bin "$bin" --repeat 1 --mpi 3 --mpirun 'mpirun --oversubscribe' -- -b 1K -e 1K
