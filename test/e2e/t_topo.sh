@@ -81,6 +81,14 @@ ln -s "$stand_ins"/libcuda.so* without-nvml
 LD_LIBRARY_PATH=$scratch/without-nvml topo
 answers 0 '^direct access \(P2P\) between all: \?\?pa$' "no NVML: CUDA alone proves it"
 
+status=0
+unshare -rm sh -c 'mount -t tmpfs none /sys || exit 99; exec "$@"' sh timeout 60 "$onehop" topo >out 2>err || status=$?
+if [ "$status" = 99 ]; then
+    tap_skip "no /sys" "tmpfs cannot be mounted here"
+else
+    answers 0 '^  GPU0 .* -$' "no /sys: hwloc's own words stay away"
+fi
+
 # The fabric's state, and what to do about it.
 sed 's/ mig=off/ mig=off fabric=1/; s/nvlink=ok/nvlink=no/' "$SIMNODE_TOPOLOGY_DIR/h200x2.topo" >fabric.topo
 SIMNODE_TOPOLOGY=$scratch/fabric.topo topo
