@@ -60,15 +60,18 @@ BEGIN {
     usage = 1
 }
 
-usage && /onehop/ {
+# Lines of usage come first; one that names no command goes on with the one before.
+usage && !/^(usage: | +)(onehop |[[])/ { usage = 0 }
+
+usage {
     section("SYNOPSIS")
     sub(/^usage: /, "")
     sub(/^ +/, "")
-    print (lines++ ? ".br\n" : "") escaped($0)
+    print (lines++ && /^onehop / ? ".br\n" : "") escaped($0)
     next
 }
 
-/^$/ { usage = 0; flush(); next }
+/^$/ { flush(); next }
 
 /^ +--?[a-zA-Z]/ {
     flush()

@@ -64,6 +64,32 @@ oh_nccl_folder() {
     [ -z "$folder" ] || echo "$folder"
 }
 
+# oh_help SCRIPT: the comment at its head, from the line "usage: " on, as text.
+oh_help() {
+    sed -n '/^# usage: /,/^$\|^[^#]/s/^# \{0,1\}//p' "$1"
+}
+
+# oh_answer_options SCRIPT WORD...: answers --help; ends with one sentence, status 2, when a word is nothing for configure.
+oh_answer_options() {
+    local script=$1 word name
+    shift
+    for word in "$@"; do
+        case $word in
+        -h | --help) oh_help "$script"; exit ;;
+        --prefix=?* | --*dir=?* | --host=?* | --build=?* | [A-Z]*=*) continue ;;
+        --enable-?* | --disable-?* | --with-?* | --without-?*)
+            name=${word#--*-}
+            ! grep -qE "^ *AC_ARG_(ENABLE|WITH)\(\[${name%%=*}\]" "$oh_top"/m4/oh_*.m4 || continue
+            case ${name%%=*} in
+            shared | static | dependency-tracking | silent-rules) continue ;;
+            esac
+            ;;
+        esac
+        printf "%s: '%s' is no option, of configure neither; see --help\n" "${script##*/}" "$word" >&2
+        exit 2
+    done
+}
+
 oh_has_header() {
     printf '#include <%s>\n' "$1" | cc -E - >/dev/null 2>&1
 }

@@ -58,6 +58,21 @@ bool oh_tool_list(const char *command, const char *option, const char *list, con
     return true;
 }
 
+void oh_tool_refuse_option(char *const *argv, const struct option *options, int code)
+{
+    const char *known = optopt ? oh_tool_long_name(options, optopt) : NULL;
+    const char letter[] = {'-', (char)optopt, '\0'};
+    const char *what = known ? known : optopt ? letter : argv[optind - 1];
+    const char *dashes = known ? "--" : "";
+    if (code == ':') {
+        oh_tool_error("%s: option '%s%s' requires an argument; see onehop %s --help", argv[0], dashes, what, argv[0]);
+    } else if (known) {
+        oh_tool_error("%s: option '--%s' takes no argument; see onehop %s --help", argv[0], what, argv[0]);
+    } else {
+        oh_tool_error("%s: unrecognized option '%s'; see onehop %s --help", argv[0], what, argv[0]);
+    }
+}
+
 const char *oh_tool_long_name(const struct option *options, int option)
 {
     while (options->name && options->val != option) {

@@ -38,11 +38,13 @@ bool oh_option_pid(const char *name, const char *text, void *value)
     return true;
 }
 
-/* The same table in the form of getopt_long, and the letters of it. "+": ends at the first operand. */
+/* The same table in the form of getopt_long, and the letters of it. "+": ends at the first operand; ":": says nothing.
+ */
 static void translate(const struct oh_option *options, struct option *long_p, char *letters_p)
 {
     int row = 0;
     *letters_p++ = '+';
+    *letters_p++ = ':';
     *letters_p++ = 'h';
     for (; row < OPTIONS_MAX && options[row].name; row++) {
         int argument = options[row].take ? required_argument : no_argument;
@@ -72,17 +74,18 @@ static const struct oh_option *row_of(const struct oh_option *options, int code)
 int oh_options_read(int argc, char **argv, const char *help, const struct oh_option *options, int *status_p)
 {
     struct option long_options[OPTIONS_MAX + 2];
-    char letters[2 * OPTIONS_MAX + 3];
+    char letters[2 * OPTIONS_MAX + 4];
     int code;
     translate(options, long_options, letters);
     *status_p = OH_EXIT_USAGE;
     while ((code = getopt_long(argc, argv, letters, long_options, NULL)) != -1) {
-        if (code == '?') { /* said by getopt_long */
+        if (code == '?' || code == ':') {
+            oh_tool_refuse_option(argv, long_options, code);
             return -1;
         }
         if (code == 'h') {
             fputs(help, stdout);
-            *status_p = OH_EXIT_OK;
+            *status_p = oh_tool_told();
             return -1;
         }
         const struct oh_option *option = row_of(options, code);

@@ -42,6 +42,19 @@ static FILE *open_temporary(struct oh_outfile *file, mode_t mode)
     return stream;
 }
 
+/* A device that holds no more, as /dev/full, tells so to who writes nothing: now, and not when the work is done. */
+static FILE *open_special(const char *path)
+{
+    FILE *stream = fopen(path, "we");
+    if (stream && write(fileno(stream), "", 0) < 0) {
+        int error = errno;
+        fclose(stream);
+        errno = error;
+        return NULL;
+    }
+    return stream;
+}
+
 /* NULL: errno says why. */
 static FILE *open_stream(struct oh_outfile *file)
 {
@@ -57,7 +70,7 @@ static FILE *open_stream(struct oh_outfile *file)
         return open_temporary(file, usual_mode());
     }
     if (!S_ISREG(there.st_mode)) {
-        return fopen(file->path, "we");
+        return open_special(file->path);
     }
     if (access(file->path, W_OK) != 0 || !realpath(file->path, file->target)) {
         return NULL; /* a rename would not ask */

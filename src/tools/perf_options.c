@@ -290,7 +290,7 @@ static bool parse_option(int option, const char *name, const char *text, struct 
         snprintf(options->onehop, sizeof options->onehop, "%s", text);
         return true;
     default:
-        return false; /* getopt has said why */
+        return false; /* every option has its row */
     }
 }
 
@@ -331,12 +331,16 @@ int oh_perf_parse(int argc, char **argv, struct oh_perf_options *options_p, bool
 {
     int option;
     bool known, good;
-    while ((option = getopt_long(argc, argv, "b:e:f:i:n:w:m:d:o:g:c:T:h", long_options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, ":b:e:f:i:n:w:m:d:o:g:c:T:h", long_options, NULL)) != -1) {
         switch (option) {
         case 'h':
             fputs(help, stdout);
             *done_p = true;
-            return OH_EXIT_OK;
+            return oh_tool_told();
+        case '?':
+        case ':':
+            oh_tool_refuse_option(argv, long_options, option);
+            return OH_EXIT_USAGE;
         case OPTION_CSV:
             options_p->csv = optional_file(argc, argv, optarg);
             break;

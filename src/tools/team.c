@@ -245,7 +245,7 @@ static int count_gpus(void *user, int member)
     const struct oh_driver *driver;
     (void)member;
     if (oh_driver_get(&driver) != ncclSuccess) {
-        snprintf(board->failure, sizeof board->failure, "no usable CUDA driver: %s", oh_driver_error());
+        oh_tool_driver_error(board->failure, sizeof board->failure);
     } else if (driver->device_get_count(&board->gpus) != CUDA_SUCCESS || board->gpus < 1) {
         snprintf(board->failure, sizeof board->failure, "CUDA sees no GPU here");
         board->gpus = 0;

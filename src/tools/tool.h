@@ -14,7 +14,7 @@
 enum {
     OH_EXIT_OK = 0,
     OH_EXIT_FAILED = 1,       /* it did not go as asked, or the answer is no */
-    OH_EXIT_USAGE = 2,        /* a bad option or argument; doctor: it cannot tell; topo: it cannot be done */
+    OH_EXIT_USAGE = 2,        /* a bad option, a help that cannot be shown; doctor: cannot tell; topo: cannot be done */
     OH_EXIT_CANNOT_RUN = 126, /* run: the program exists and cannot be executed */
     OH_EXIT_NOT_FOUND = 127   /* run: there is no such program */
 };
@@ -44,8 +44,18 @@ bool oh_tool_list(const char *command, const char *option, const char *list, con
 struct option;
 const char *oh_tool_long_name(const struct option *options, int option);
 
+/*
+ * Says on stderr what is wrong with the option for which getopt_long has just returned '?' or ':'. The letters given to
+ * it began with ':' (behind a '+'), so that it has said nothing itself.
+ */
+void oh_tool_refuse_option(char *const *argv, const struct option *options, int code);
+
 /* Writes "onehop: text" and a newline to stderr. */
 void oh_tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* After a help or a version on stdout: OH_EXIT_OK if all of it has arrived, else OH_EXIT_USAGE, and it is said on
+ * stderr. */
+int oh_tool_told(void);
 
 /* The names under which the plugin is installed. */
 #define OH_LIBRARY "libonehop.so"
@@ -82,6 +92,9 @@ bool oh_tool_reach(enum oh_via via);
 
 /* Replaces this process by the program. Returns only on failure, with the exit status, and has said why. */
 int oh_tool_exec(char **argv);
+
+/* Why oh_driver_get has failed, in words: a driver that is there and has no GPU to show is not called unusable. */
+void oh_tool_driver_error(char *text_p, size_t size);
 
 /* The verdict of `onehop topo` on the GPUs of this machine: true, or false with the reason. */
 bool oh_tool_judge_gpus(char *reason_p, size_t size);

@@ -143,7 +143,7 @@ static int answer(const struct request *request, const struct oh_node *node)
         return OH_EXIT_USAGE;
     }
     if (node->problem[0]) {
-        oh_tool_error("topo: %s", node->problem);
+        oh_tool_error("topo: %s%s; what to do: %s", oh_node_origin(node), node->problem, verdict.remedy);
     }
     return verdict.served ? OH_EXIT_OK : OH_EXIT_FAILED;
 }

@@ -2,9 +2,10 @@
 /*
  * topo_draw.c - the picture: a graph for graphviz, and graphviz called to make it SVG
  *
- * The GPUs stand on a circle at places of their own, so the picture of a machine is always the same. What tells apart
- * does so without colour too: NVLinks are solid lines, thicker for more links; pairs that are refused are dashed; the
- * NUMA node is written in the box.
+ * The GPUs stand on a circle at places of their own, so the picture of a machine is always the same; more than
+ * CIRCLE_GPUS stand in a grid without lines, a box for each NUMA node. What tells apart does so without colour too:
+ * NVLinks are solid lines, thicker for more links; pairs that are refused are dashed; the NUMA node is written in the
+ * box.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +29,12 @@
 #define PICTURE_BYTES (64u << 20)
 #define PI 3.14159265358979323846
 
-static const char *const fills[] = {"#dbe9f6", "#fdebd3", "#e2f2df", "#efe3f4"}; /* by NUMA node; light, for print */
+#define CIRCLE_GPUS 16 /* more would make a picture that no page holds */
+#define LEGEND 256
+
+/* By NUMA node, as far as they reach; in grey from white downwards, each as far from the next. */
+static const char *const fills[] = {"#ffffff", "#d9e8f6", "#f3bf8f", "#9fb0d8"};
+#define FILLS (sizeof fills / sizeof *fills)
 
 /* Text within the quotes of dot. */
 static void put_quoted(const char *text, FILE *stream)
@@ -45,17 +51,38 @@ static void put_quoted(const char *text, FILE *stream)
     }
 }
 
+/* White for all where there are more NUMA nodes than colours, or it is not known. */
+static const char *fill_of(const struct oh_node *node, int index)
+{
+    const char *seen[FILLS];
+    size_t nodes = 0, own = 0;
+    for (int i = 0; i < node->visible; i++) {
+        const char *numa = node->gpu[i].place.numa;
+        size_t at = 0;
+        while (at < nodes && strcmp(seen[at], numa) != 0) {
+            at++;
+        }
+        if (at == FILLS) {
+            return fills[0];
+        }
+        seen[at] = numa;
+        nodes += at == nodes;
+        own = i == index ? at : own;
+    }
+    return fills[own];
+}
+
 static void put_gpu(const struct oh_node *node, int index, double radius, FILE *stream)
 {
     const struct oh_node_gpu *gpu = &node->gpu[index];
     double angle = PI * (0.5 + (2.0 * index + 1.0) / node->visible);
-    int numa = atoi(gpu->place.numa), switched = 0;
+    int switched = 0;
     for (int column = 0; column < node->visible; column++) {
         const struct oh_topo_links *links = &oh_node_pair_at(node, index, column)->links;
         switched = index != column && links->via_switch && links->active > switched ? links->active : switched;
     }
     fprintf(stream, "  gpu%d [pos=\"%.2f,%.2f!\", fillcolor=\"%s\", label=\"GPU%d\\n", index, radius * cos(angle),
-            radius * sin(angle), fills[numa > 0 ? numa % 4 : 0], index);
+            radius * sin(angle), fill_of(node, index), index);
     put_quoted(gpu->topo.name, stream);
     fprintf(stream, "\\n");
     put_quoted(gpu->topo.bus_id, stream);
@@ -132,32 +159,37 @@ static void put_switch(const struct oh_node *node, FILE *stream)
     }
 }
 
-static void put_caption(const struct oh_node *node, const struct oh_verdict *verdict, const struct lines *lines,
-                        bool drawn, FILE *stream)
+/* What the lines of the circle mean. */
+static void explain_lines(const struct lines *lines, bool drawn, char text_p[LEGEND])
 {
     static const char *const words[WIDTHS] = {"thick", "middle", "thin"};
     int classes = (lines->links[0] > 0) + (lines->links[1] > 0) + (lines->links[2] > 0);
-    const char *separator = "solid line: ";
-    fprintf(stream, "  label=\"\\n%s", oh_node_is_simulated(node) ? "SIMULATED node\\n" : "");
-    if (lines->switched || lines->uncounted) {
-        fprintf(stream, "solid line: NVLink");
-        separator = "; ";
-    }
+    bool plain = lines->switched || lines->uncounted;
+    size_t used = (size_t)snprintf(text_p, LEGEND, "%s", plain ? "solid line: NVLink" : "");
+    const char *separator = plain ? "; " : "solid line: ";
     for (int w = 0; w < WIDTHS; w++) {
         if (lines->links[w] > 0) {
-            fprintf(stream, "%sNV%d", separator, lines->links[w]);
+            used += (size_t)snprintf(text_p + used, LEGEND - used, "%sNV%d", separator, lines->links[w]);
             if (classes > 1) {
-                fprintf(stream, " (%s)", words[w + 1 == classes ? WIDTHS - 1 : w]);
+                used +=
+                    (size_t)snprintf(text_p + used, LEGEND - used, " (%s)", words[w + 1 == classes ? WIDTHS - 1 : w]);
             }
             separator = ", ";
         }
     }
     if (lines->refused) {
-        bool first = strcmp(separator, "solid line: ") == 0;
-        fprintf(stream, "%s%s", first ? "" : ";  ",
-                drawn ? "dashed line: a pair that is refused" : "refused pairs are too many to be drawn");
+        snprintf(text_p + used, LEGEND - used, "%s%s", used > 0 ? ";  " : "",
+                 drawn ? "dashed line: a pair that is refused" : "refused pairs are too many to be drawn");
     }
-    fprintf(stream, "\\n");
+}
+
+static void put_caption(const struct oh_node *node, const struct oh_verdict *verdict, const char *legend, FILE *stream)
+{
+    fprintf(stream, "  graph [  label=\"\\n%s%s\\n",
+            node->by_hand                ? "SIMULATED node, made by hand\\n"
+            : oh_node_is_simulated(node) ? "SIMULATED node\\n"
+                                         : "",
+            legend);
     if (verdict->served) {
         fprintf(stream, "full NVLink between %d GPUs: onehop serves", node->visible);
     } else {
@@ -184,16 +216,11 @@ static double radius_for(const struct oh_node *node)
     return radius > 2.0 ? radius : 2.0;
 }
 
-void oh_node_dot(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream)
+static void put_circle(const struct oh_node *node, char legend_p[LEGEND], FILE *stream)
 {
     double radius = radius_for(node);
     struct lines lines = {.switched = oh_node_any_switch(node)};
     int refused = 0;
-    fprintf(stream, "graph onehop {\n  graph [layout=neato, overlap=true, splines=true, esep=\"+14\", "
-                    "fontname=\"Helvetica\", fontsize=14, "
-                    "pad=0.3];\n"
-                    "  node [shape=box, style=\"rounded,filled\", fontname=\"Helvetica\", fontsize=12, "
-                    "margin=\"0.12,0.08\"];\n");
     for (int i = 0; i < node->visible; i++) {
         put_gpu(node, i, radius, stream);
         for (int j = 0; j < i; j++) {
@@ -208,8 +235,100 @@ void oh_node_dot(const struct oh_node *node, const struct oh_verdict *verdict, F
             put_pair(node, i, j, refused <= REFUSED_LINES, &lines, stream);
         }
     }
-    fprintf(stream, "  graph [");
-    put_caption(node, verdict, &lines, refused <= REFUSED_LINES, stream);
+    explain_lines(&lines, refused <= REFUSED_LINES, legend_p);
+}
+
+/* --- many GPUs: a grid, a box for neighbours of one NUMA node */
+
+/* The last of the GPUs that share a box with the first. */
+static int box_end(const struct oh_node *node, int first)
+{
+    int last = first;
+    while (last + 1 < node->visible && last - first < 7 &&
+           strcmp(node->gpu[last + 1].place.numa, node->gpu[first].place.numa) == 0) {
+        last++;
+    }
+    return last;
+}
+
+/* The least of NVLinks that its GPUs have to any other GPU, through a switch; 0: some pair has none, or is refused. */
+static int least_links(const struct oh_node *node, int first, int last, int *refused_p)
+{
+    int least = -1;
+    *refused_p = 0;
+    for (int i = first; i <= last; i++) {
+        for (int j = 0; j < node->visible; j++) {
+            if (i != j) {
+                const struct oh_topo_links *links = &oh_node_pair_at(node, i, j)->links;
+                int active = links->via_switch && links->active > 0 ? links->active : 0;
+                least = least < 0 || active < least ? active : least;
+                *refused_p += (j < first || j > i) && is_refused(node, i, j);
+            }
+        }
+    }
+    return *refused_p > 0 ? 0 : least;
+}
+
+static void put_box(const struct oh_node *node, int first, int last, double x, double y, FILE *stream)
+{
+    int refused, links = least_links(node, first, last, &refused);
+    fprintf(stream, "  box%d [pos=\"%.2f,%.2f!\", width=1.6, height=0.8, fillcolor=\"#ffffff\"%s, label=\"GPU%d", first,
+            x, y, refused ? ", style=\"rounded,dashed\", color=\"#c00000\", penwidth=1.8" : "", first);
+    if (last > first) {
+        fprintf(stream, " %s GPU%d", last == first + 1 ? "and" : "to", last);
+    }
+    if (node->gpu[first].place.numa[0]) {
+        fprintf(stream, "\\nNUMA node ");
+        put_quoted(node->gpu[first].place.numa, stream);
+    }
+    if (refused) {
+        fprintf(stream, "\\n%d pair%s refused", refused, refused == 1 ? "" : "s");
+    } else if (links > 0) {
+        fprintf(stream, "\\n%d NVLinks each", links);
+    }
+    fprintf(stream, "\"];\n");
+}
+
+static void put_grid(const struct oh_node *node, char legend_p[LEGEND], FILE *stream)
+{
+    int boxes = 0, refused = 0, switched = 0;
+    bool alike = true;
+    for (int first = 0; first < node->visible; first = box_end(node, first) + 1) {
+        int of_box;
+        switched += least_links(node, first, box_end(node, first), &of_box) > 0;
+        refused += of_box;
+        boxes++;
+    }
+    int columns = (int)ceil(sqrt(boxes)), rows = (boxes + columns - 1) / columns;
+    for (int first = 0, box = 0; first < node->visible; first = box_end(node, first) + 1, box++) {
+        put_box(node, first, box_end(node, first), 2.0 * (box % columns), 1.0 * (rows - 1 - box / columns), stream);
+        alike = alike && strcmp(node->gpu[first].topo.name, node->gpu[0].topo.name) == 0;
+    }
+    if (oh_node_any_switch(node)) {
+        fprintf(stream,
+                "  switch [pos=\"%.2f,%.2f!\", width=%.2f, height=0.5, fillcolor=\"#e6e6e6\", label=\"NVSwitch\"];\n",
+                1.0 * (columns - 1), 1.0 * rows - 0.1, 2.0 * columns - 0.2);
+    }
+    snprintf(legend_p, LEGEND, "%d x %.60s%s\\n%s%s", node->visible, node->gpu[0].topo.name, alike ? "" : " and others",
+             switched == boxes ? "all joined with each other through NVSwitch"
+                               : "lines are not drawn for so many GPUs: the matrix has them",
+             refused > 0 ? ";  dashed: pairs with these GPUs are refused" : "");
+}
+
+void oh_node_dot(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream)
+{
+    char legend[LEGEND] = "";
+    fprintf(stream, "graph onehop {\n  graph [layout=neato, overlap=true, splines=true, esep=\"+14\", "
+                    "fontname=\"Helvetica\", fontsize=14, "
+                    "pad=0.3];\n"
+                    "  node [shape=box, style=\"rounded,filled\", fontname=\"Helvetica\", fontsize=12, "
+                    "margin=\"0.12,0.08\"];\n");
+    if (node->visible > CIRCLE_GPUS) {
+        put_grid(node, legend, stream);
+    } else {
+        put_circle(node, legend, stream);
+    }
+    put_caption(node, verdict, legend, stream);
 }
 
 /* --- SVG */

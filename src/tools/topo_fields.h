@@ -6,6 +6,7 @@
  *
  *   onehop topology 1            the first line: what it is, and its version
  *   # ...                        anywhere before `hwloc`: a comment
+ *   made by hand                 no machine has been asked: every page of it says SIMULATED
  *   driver TEXT, cuda N, problem TEXT, NAME=VALUE of a variable that was set
  *   gpu N KEY=VALUE... name=TEXT GPUs that CUDA sees, in its order
  *   hidden N KEY=VALUE...        after them: GPUs that only NVML sees
@@ -23,6 +24,7 @@
 
 #define OH_RECORDING_HEAD "onehop topology "
 #define OH_RECORDING_VERSION 1
+#define OH_RECORDING_BY_HAND "made by hand"
 #define OH_RECORDING_XML_END "</topology>"
 
 enum oh_field_kind {

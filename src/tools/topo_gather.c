@@ -167,7 +167,7 @@ bool oh_node_gather(bool with_places, struct oh_node *node_p)
     char why[160] = "CUDA sees no GPU here";
     int count = 0;
     if (oh_driver_get(&driver) != ncclSuccess) {
-        snprintf(why, sizeof why, "no usable CUDA driver: %.120s", oh_driver_error());
+        oh_tool_driver_error(why, sizeof why);
     } else if (driver->device_get_count(&count) != CUDA_SUCCESS || count < 0) {
         count = 0;
     }

@@ -100,6 +100,7 @@ void oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, 
     struct oh_json json = {.stream = stream};
     oh_json_open(&json, NULL, '{');
     oh_json_flag(&json, "simulated", oh_node_is_simulated(node));
+    oh_json_flag(&json, "made_by_hand", node->by_hand);
     put_text(&json, "driver", node->driver);
     put_number(&json, "cuda_version", node->cuda, 1);
     oh_json_open(&json, "environment", '{');

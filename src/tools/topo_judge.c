@@ -84,6 +84,7 @@ static void find_group(const struct oh_node *node, struct oh_verdict *verdict)
     size_t used = 0;
     extend(&search, 0, 0);
     if (verdict->group_size < 2 || verdict->group_size == node->visible) {
+        verdict->no_group = verdict->group_size < 2 && node->visible > 1;
         verdict->group_size = 0;
         return;
     }
@@ -167,7 +168,30 @@ static void advise_pair(const struct oh_node *node, struct oh_verdict *verdict)
                         "in every process");
         break;
     default:
+        advise(verdict, "give each rank a GPU of its own");
         break;
+    }
+}
+
+/* Where there is nothing to judge: by the words of the problem, which a recording has, too. */
+static void advise_problem(const struct oh_node *node, struct oh_verdict *verdict)
+{
+    if (strstr(node->problem, "libcuda.so.1")) {
+        advise(verdict, "install NVIDIA's driver, for CUDA 12 or later; a container gets it with its GPUs (docker run "
+                        "--gpus all)");
+    } else if (strstr(node->problem, "CUDA_ERROR_SYSTEM_NOT_READY")) {
+        advise(verdict, "look at the service nvidia-fabricmanager and its log: GPUs behind NVSwitch need it running");
+    } else if (strstr(node->problem, "no usable CUDA driver")) {
+        advise(verdict, "look at `nvidia-smi` and at dmesg: kernel module and libraries must be of one version, 525 or "
+                        "later");
+    } else if (node->hidden > 0 && node->variable[OH_NODE_VISIBLE_DEVICES].set) {
+        advise(verdict, "unset CUDA_VISIBLE_DEVICES, or name GPUs in it that `nvidia-smi -L` lists");
+    } else if (node->hidden > 0) {
+        advise(verdict, "look at the Xid lines of dmesg and at `nvidia-smi -q`; may this user open /dev/nvidia0 and "
+                        "/dev/nvidia-uvm?");
+    } else {
+        advise(verdict, "see whether `nvidia-smi -L` lists GPUs, and lspci; a container must be given them (docker run "
+                        "--gpus all)");
     }
 }
 
@@ -196,7 +220,9 @@ static bool count_fits(const struct oh_node *node, struct oh_verdict *verdict)
              node->visible == 1 ? " is" : "s are", OH_MAX_RANKS);
     if (node->visible == 1 && node->hidden > 0) {
         advise(verdict, "let this process see more of the machine's GPUs");
-    } else if (node->visible > OH_MAX_RANKS) {
+    } else if (node->visible == 1) {
+        advise(verdict, "nothing: with one GPU there is no other to reduce with");
+    } else {
         advise(verdict, "communicators of 2 to %d GPUs of one host are judged by themselves", OH_MAX_RANKS);
     }
     return false;
@@ -209,6 +235,11 @@ static bool gpus_fit(const struct oh_node *node, struct oh_verdict *verdict)
         if (!oh_topo_judge_gpu(gpu, verdict->reason, sizeof verdict->reason)) {
             if (gpu->mig == OH_YES) {
                 advise(verdict, "`nvidia-smi -i %s -mig 0` ends MIG mode (as root, with the GPU idle)", gpu->bus_id);
+            } else if (!gpu->bus_id[0]) {
+                advise(verdict,
+                       "look at `nvidia-smi -q`: a virtual GPU without a PCI bus id cannot be told from others");
+            } else {
+                advise(verdict, "nothing on such GPUs: programs run on them with stock NCCL, as without onehop");
             }
             return false;
         }
@@ -238,6 +269,7 @@ void oh_node_judge(const struct oh_node *node, struct oh_verdict *verdict_p)
     struct oh_verdict verdict = {.row = -1, .column = -1};
     if (node->problem[0]) {
         snprintf(verdict.reason, sizeof verdict.reason, "%.150s", node->problem);
+        advise_problem(node, &verdict);
         *verdict_p = verdict;
         return;
     }

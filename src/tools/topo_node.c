@@ -84,7 +84,12 @@ const char *oh_node_fabric(const struct oh_node_gpu *gpu)
 
 bool oh_node_is_simulated(const struct oh_node *node)
 {
-    return node->visible + node->hidden > 0 && oh_tool_is_simulated(node->gpu[0].topo.name);
+    return node->by_hand || (node->visible + node->hidden > 0 && oh_tool_is_simulated(node->gpu[0].topo.name));
+}
+
+const char *oh_node_origin(const struct oh_node *node)
+{
+    return node->by_hand ? "SIMULATED node, made by hand: " : oh_node_is_simulated(node) ? "SIMULATED node: " : "";
 }
 
 bool oh_node_any_switch(const struct oh_node *node)

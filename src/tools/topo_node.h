@@ -52,6 +52,7 @@ enum oh_node_variable {
 extern const char *const oh_node_variable_names[OH_NODE_VARIABLES];
 
 struct oh_node {
+    bool by_hand;      /* a recording that somebody has written: no machine has been asked */
     char driver[64];   /* version; empty: unknown */
     int cuda;          /* of the driver, 13000 is 13.0; 0: unknown */
     char problem[256]; /* why there are no GPUs to judge; empty: there are */
@@ -74,8 +75,9 @@ struct oh_verdict {
     enum oh_topo_cause cause;   /* of the pair; OH_CAUSE_NONE: no pair is to blame */
     int row, column;            /* the pair; -1: none */
     int refused;                /* pairs of GPUs that are refused, of all */
-    char remedy[320];           /* what could be done; empty: nothing */
+    char remedy[320];           /* what could be done; never empty where not served */
     int group[8], group_size;   /* the largest set of GPUs that would be served, where it is not all; 0: none */
+    bool no_group;              /* not even two of several GPUs would be served */
     char select[OH_NODE_VALUE]; /* CUDA_VISIBLE_DEVICES for these; empty: cannot be told */
 };
 
@@ -120,7 +122,11 @@ const char *oh_path_name(enum oh_path path);
 
 /* "ready", "not started", ...; "-" where there is none or it is not known. */
 const char *oh_node_fabric(const struct oh_node_gpu *gpu);
+
+/* True when it is no real machine: the simulated node, or a recording made by hand. The words begin what is said of it.
+ */
 bool oh_node_is_simulated(const struct oh_node *node);
+const char *oh_node_origin(const struct oh_node *node);
 bool oh_node_any_switch(const struct oh_node *node);
 bool oh_node_any_measured(const struct oh_node *node);
 

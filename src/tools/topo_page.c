@@ -36,8 +36,7 @@ static int widest_name(const struct oh_node *node)
 
 static void print_head(const struct oh_node *node, FILE *stream)
 {
-    fprintf(stream, "%s%d GPU%s", oh_node_is_simulated(node) ? "SIMULATED node: " : "", node->visible,
-            plural(node->visible));
+    fprintf(stream, "%s%d GPU%s", oh_node_origin(node), node->visible, plural(node->visible));
     if (node->driver[0]) {
         fprintf(stream, ", driver %s", node->driver);
     }
@@ -347,6 +346,8 @@ static void print_verdict(const struct oh_node *node, const struct oh_verdict *v
     }
     if (verdict->group_size > 0) {
         print_group(verdict, stream);
+    } else if (verdict->no_group) {
+        fprintf(stream, "  would be served: no two of these GPUs\n");
     }
 }
 

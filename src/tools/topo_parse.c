@@ -231,6 +231,10 @@ static bool parse_line(struct parser *parser)
     if ((rest = after(parser, "cuda "))) {
         return oh_fields_number(rest, 1, 1000000, &node->cuda) || damaged(parser);
     }
+    if (strcmp(parser->line, OH_RECORDING_BY_HAND) == 0) {
+        node->by_hand = true;
+        return true;
+    }
     if (strcmp(parser->line, "hwloc") == 0) {
         return parse_xml(parser);
     }

@@ -21,6 +21,9 @@ static void put_text(const char *text, FILE *stream)
 
 static void put_node(const struct oh_node *node, FILE *stream)
 {
+    if (node->by_hand) {
+        fprintf(stream, OH_RECORDING_BY_HAND "\n");
+    }
     if (node->driver[0]) {
         fprintf(stream, "driver ");
         put_text(node->driver, stream);
@@ -69,7 +72,7 @@ static void put_row(const struct oh_node *node, int row, FILE *stream)
 void oh_node_record(const struct oh_node *node, FILE *stream)
 {
     char line[LINE];
-    fprintf(stream, "%s%d\n# Recorded by onehop %d.%d.%d; `onehop topo --load FILE` shows it.\n", OH_RECORDING_HEAD,
+    fprintf(stream, "%s%d\n# Written by onehop %d.%d.%d; `onehop topo --load FILE` shows it.\n", OH_RECORDING_HEAD,
             OH_RECORDING_VERSION, ONEHOP_VERSION_MAJOR, ONEHOP_VERSION_MINOR, ONEHOP_VERSION_PATCH);
     put_node(node, stream);
     for (int i = 0; i < node->visible + node->hidden; i++) {

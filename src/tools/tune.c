@@ -2,7 +2,8 @@
 /*
  * tune.c - `onehop tune`: options, a table for each number of ranks, and where they go
  *
- * Files appear when all is measured, each whole or not at all. One thread.
+ * Files are opened before anything is measured, and come to their place when all is: each whole or not at all. One
+ * thread.
  */
 #include "tools/tune.h"
 
@@ -145,7 +146,7 @@ static bool parse_option(int option, struct oh_tune_options *options)
         perf->simulated = true;
         return true;
     default:
-        return false; /* getopt has said why */
+        return false; /* every option has its row */
     }
 }
 
@@ -154,11 +155,15 @@ static int parse_options(int argc, char **argv, struct oh_tune_options *options,
 {
     const struct oh_perf_options *perf = &options->perf;
     int option, sizes = 0;
-    while ((option = getopt_long(argc, argv, "n:b:e:d:o:h", long_options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, ":n:b:e:d:o:h", long_options, NULL)) != -1) {
         if (option == 'h') {
             fputs(help, stdout);
             *done_p = true;
-            return OH_EXIT_OK;
+            return oh_tool_told();
+        }
+        if (option == '?' || option == ':') {
+            oh_tool_refuse_option(argv, long_options, option);
+            return OH_EXIT_USAGE;
         }
         if (!parse_option(option, options)) {
             return OH_EXIT_USAGE;
@@ -197,28 +202,49 @@ static bool make_folders(const char *path)
     return true;
 }
 
-/* `count` tables into one file. */
-static bool write_file(const char *path, const struct oh_tune *tune, int count)
+/* A place in the cache, whose folders are made. */
+static bool place_in_cache(const struct oh_tuning_key *key, char path_p[OH_STORE_PATH])
 {
-    struct oh_outfile file;
-    if (!oh_outfile_open("tune", path, &file)) {
+    if (!oh_store_cache_path(key, path_p)) {
+        oh_tool_error("tune: neither XDG_CACHE_HOME nor HOME names a folder; --output can name a file");
         return false;
     }
-    oh_tuning_write_head(file.stream);
-    for (int i = 0; i < count; i++) {
-        oh_tune_write(file.stream, &tune[i]);
+    return make_folders(path_p);
+}
+
+/*
+ * Opens the file of --output. Names in the cache have NCCL's version, which only a run tells: there it is tried whether
+ * a file can be made.
+ */
+static bool begin_output(const struct oh_tune_options *options, const struct oh_tuning_key *key,
+                         struct oh_outfile *output_p)
+{
+    char path[OH_STORE_PATH];
+    struct oh_outfile trial;
+    if (options->output) {
+        return oh_outfile_open("tune", options->output, output_p);
     }
-    return oh_outfile_commit("tune", &file);
+    if (!place_in_cache(key, path) || !oh_outfile_open("tune", path, &trial)) {
+        return false;
+    }
+    oh_outfile_drop(&trial);
+    return true;
+}
+
+static bool write_tables(const struct oh_tune *tune, int count, struct oh_outfile *file)
+{
+    oh_tuning_write_head(file->stream);
+    for (int i = 0; i < count; i++) {
+        oh_tune_write(file->stream, &tune[i]);
+    }
+    return oh_outfile_commit("tune", file);
 }
 
 static bool write_cache(const struct oh_tune *tune, FILE *report)
 {
     char path[OH_STORE_PATH];
-    if (!oh_store_cache_path(&tune->key, path)) {
-        oh_tool_error("tune: neither XDG_CACHE_HOME nor HOME names a folder; --output can name a file");
-        return false;
-    }
-    if (!make_folders(path) || !write_file(path, tune, 1)) {
+    struct oh_outfile file;
+    if (!place_in_cache(&tune->key, path) || !oh_outfile_open("tune", path, &file) || !write_tables(tune, 1, &file)) {
         return false;
     }
     fprintf(report, "# written: %s\n", path);
@@ -234,7 +260,6 @@ static bool measure_all(struct oh_tune_options *options, struct oh_tune *tune, F
     for (int i = 0; i < options->tables; i++) {
         uint64_t now = oh_now_ns();
         tune[i].options = options;
-        tune[i].key.nranks = (uint32_t)options->ranks[i];
         tune[i].deadline_ns = now + (end > now ? (end - now) / (uint64_t)(options->tables - i) : 0);
         oh_tune_list(&tune[i]);
         if (!oh_tune_measure(&tune[i])) {
@@ -246,19 +271,23 @@ static bool measure_all(struct oh_tune_options *options, struct oh_tune *tune, F
             return false;
         }
         oh_tune_print(report, &tune[i]);
-        fflush(report);
+        if (fflush(report) != 0 || ferror(report)) {
+            oh_tool_error("tune: the report cannot be written: %s", strerror(errno));
+            return false;
+        }
     }
     return true;
 }
 
-static bool write_all(const struct oh_tune_options *options, const struct oh_tune *tune, FILE *report)
+static bool write_all(const struct oh_tune_options *options, const struct oh_tune *tune, struct oh_outfile *output,
+                      FILE *report)
 {
     for (int i = 0; i < options->tables && !options->output; i++) {
         if (!write_cache(&tune[i], report)) {
             return false;
         }
     }
-    return !options->output || write_file(options->output, tune, options->tables);
+    return !options->output || write_tables(tune, options->tables, output);
 }
 
 /* The machine's key goes to every table; the number of ranks is settled. */
@@ -272,10 +301,13 @@ static struct oh_tune *begin(struct oh_tune_options *options)
     if (options->tables == 0) {
         options->ranks[options->tables++] = gpus < OH_MAX_RANKS ? gpus : OH_MAX_RANKS;
     }
+    if (gpus < 2) {
+        oh_tool_error("tune: at least 2 GPUs are needed; CUDA sees %d here", gpus);
+        return NULL;
+    }
     for (int i = 0; i < options->tables; i++) {
-        if (options->ranks[i] > gpus || gpus < 2) {
-            oh_tool_error("tune: a table for %d ranks needs as many GPUs, at least 2; CUDA sees %d here",
-                          options->ranks[i], gpus);
+        if (options->ranks[i] > gpus) {
+            oh_tool_error("tune: a table for %d ranks needs as many GPUs; CUDA sees %d here", options->ranks[i], gpus);
             return NULL;
         }
     }
@@ -285,6 +317,7 @@ static struct oh_tune *begin(struct oh_tune_options *options)
     }
     for (int i = 0; tune && i < options->tables; i++) {
         tune[i].key = key;
+        tune[i].key.nranks = (uint32_t)options->ranks[i];
     }
     return tune;
 }
@@ -293,7 +326,10 @@ static int run(struct oh_tune_options *options)
 {
     FILE *report = options->output && strcmp(options->output, "-") == 0 ? stderr : stdout;
     struct oh_tune *tune = begin(options);
-    bool good = tune && measure_all(options, tune, report) && !oh_team_signal() && write_all(options, tune, report);
+    struct oh_outfile output = {.stream = NULL};
+    bool good = tune && begin_output(options, &tune[0].key, &output) && measure_all(options, tune, report) &&
+                !oh_team_signal() && write_all(options, tune, &output, report);
+    oh_outfile_drop(&output);
     free(tune);
     return good ? OH_EXIT_OK : OH_EXIT_FAILED;
 }

@@ -38,7 +38,9 @@ static int ask(void *user, int member)
     struct oh_topo_gpu gpu;
     CUdevice device;
     if (oh_driver_get(&driver) != ncclSuccess) {
-        oh_team_fail(&machine->board, member, "no usable CUDA driver: %s", oh_driver_error());
+        char why[160];
+        oh_tool_driver_error(why, sizeof why);
+        oh_team_fail(&machine->board, member, "%s", why);
     }
     if (driver->device_get_count(&machine->board.gpus) != CUDA_SUCCESS || machine->board.gpus < 1 ||
         driver->device_get(&device, 0) != CUDA_SUCCESS) {

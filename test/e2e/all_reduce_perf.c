@@ -9,6 +9,7 @@
  */
 #include <cuda.h>
 #include <nccl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,6 +131,17 @@ static long wrong(size_t count)
     return found;
 }
 
+/*
+ * STAND_IN_FORM: the columns of an old version, of one with times of each iteration, or with timestamps; the time in
+ * place is then IN_PLACE_US.
+ */
+#define IN_PLACE_US 4711.0
+static bool form_is(const char *form)
+{
+    const char *wanted = getenv("STAND_IN_FORM");
+    return wanted && strcmp(wanted, form) == 0;
+}
+
 static void print_head(void)
 {
     printf("# nccl-tests version 2.17.0 (stand-in) nccl-headers=22809 nccl-library=22809\n#\n# Using devices\n");
@@ -142,8 +154,19 @@ static void print_head(void)
                name);
     }
     printf("#\n#%69s%35s\n", "out-of-place", "in-place");
-    printf("#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   "
-           "busbw #wrong\n");
+    if (form_is("old")) {
+        printf("#       size         count      type   redop     time   algbw   busbw  error     time   algbw   busbw  "
+               "error\n");
+    } else if (form_is("each")) {
+        printf(
+            "#       size         count      type   redop    root     time   algbw   busbw #wrong    i_min    i_max    "
+            "i_p99    i_cv%%     time   algbw   busbw #wrong    i_min    i_max    i_p99    i_cv%%\n");
+    } else {
+        printf(
+            "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   "
+            "busbw #wrong%s\n",
+            form_is("stamped") ? "           timestamp" : "");
+    }
     printf("#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  "
            "(GB/s)\n");
 }
@@ -151,9 +174,15 @@ static void print_head(void)
 static void print_row(size_t bytes, double us, long bad)
 {
     double algbw = (double)bytes / us / 1000, busbw = algbw * 2 * (ranks - 1) / ranks;
-    printf("%12zu  %12zu  %8s  %6s  %6d", bytes, bytes / 4, "float", "sum", -1);
-    printf("  %7.2f %7.2f %7.2f %6ld", us, algbw, busbw, bad);
-    printf("  %7.2f %7.2f %7.2f    N/A\n", us, algbw, busbw);
+    const char *more = form_is("each") ? "     1.00     9.00     8.00     7.00" : "";
+    printf("%12zu  %12zu  %8s  %6s", bytes, bytes / 4, "float", "sum");
+    if (form_is("old")) {
+        printf("  %7.2f %7.2f %7.2f  2e-07  %7.2f %7.2f %7.2f  2e-07\n", us, algbw, busbw, IN_PLACE_US, algbw, busbw);
+    } else {
+        printf("  %6d  %7.2f %7.2f %7.2f %6ld%s", -1, us, algbw, busbw, bad, more);
+        printf("  %7.2f %7.2f %7.2f    N/A%s%s\n", getenv("STAND_IN_FORM") ? IN_PLACE_US : us, algbw, busbw, more,
+               form_is("stamped") ? "  2026-11-22 08:00:00" : "");
+    }
     fflush(stdout);
 }
 

@@ -3,9 +3,11 @@
  * nvtx_tool.c - a profiler of a kind: writes down the domains, strings, schemas and ranges that a program makes by NVTX
  *
  * NVTX loads it where NVTX_INJECTION64_PATH names it. The lines go to the file that NVTX_TOOL_OUT names, with the
- * process id behind it. With NVTX_TOOL_PLAIN=1 it knows nothing of payloads by schema.
+ * process id behind it. Of domains that are not onehop's (NCCL has one) only the ranges' beginnings. With
+ * NVTX_TOOL_PLAIN=1 it knows nothing of payloads by schema.
  */
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,7 +22,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define FIELDS_MAX 16
 
-static char domain; /* its address is the only handle there is */
+static char domain, elsewhere; /* their addresses are the only handles there are */
 static struct {
     char name[FIELDS_MAX][32];
     size_t offset[FIELDS_MAX];
@@ -47,7 +49,12 @@ static void __attribute__((format(printf, 1, 2))) say(const char *format, ...)
 static nvtxDomainHandle_t create(const char *name)
 {
     say("domain %s\n", name);
-    return (nvtxDomainHandle_t)(void *)&domain;
+    return (nvtxDomainHandle_t)(void *)(strcmp(name, "onehop") == 0 ? &domain : &elsewhere);
+}
+
+static bool is_ours(nvtxDomainHandle_t handle)
+{
+    return handle == (nvtxDomainHandle_t)(void *)&domain;
 }
 
 static nvtxStringHandle_t keep(nvtxDomainHandle_t handle, const char *text)
@@ -58,7 +65,9 @@ static nvtxStringHandle_t keep(nvtxDomainHandle_t handle, const char *text)
 
 static uint64_t keep_schema(nvtxDomainHandle_t handle, const nvtxPayloadSchemaAttr_t *attributes)
 {
-    (void)handle;
+    if (!is_ours(handle)) {
+        return 4712;
+    }
     for (size_t i = 0; i < attributes->numEntries && i < FIELDS_MAX; i++) {
         snprintf(schema.name[i], sizeof schema.name[i], "%s", attributes->entries[i].name);
         schema.offset[i] = attributes->entries[i].offset;
@@ -69,36 +78,46 @@ static uint64_t keep_schema(nvtxDomainHandle_t handle, const nvtxPayloadSchemaAt
     return 4711;
 }
 
-static void say_payload(const nvtxPayloadData_t *data)
+/* " NAME=NUMBER" for each field. */
+static void describe_payload(const nvtxPayloadData_t *data, char *text_p, size_t size)
 {
+    size_t used = 0;
     if (data->schemaId != 4711 || data->size != schema.bytes) {
-        say(" a payload of another kind");
+        snprintf(text_p, size, " a payload of another kind");
         return;
     }
-    for (size_t i = 0; i < schema.count; i++) {
+    for (size_t i = 0; i < schema.count && used < size; i++) {
         uint64_t number;
         memcpy(&number, (const char *)data->payload + schema.offset[i], sizeof number);
-        say(" %s=%llu", schema.name[i], (unsigned long long)number);
+        used += (size_t)snprintf(text_p + used, size - used, " %s=%llu", schema.name[i], (unsigned long long)number);
     }
 }
 
+/* One line at a time: other threads have lines, too. */
 static int push(nvtxDomainHandle_t handle, const nvtxEventAttributes_t *event)
 {
-    say("%s %s", handle == (nvtxDomainHandle_t)(void *)&domain ? "push" : "push elsewhere",
-        event->messageType == NVTX_MESSAGE_TYPE_REGISTERED ? (const char *)(const void *)event->message.registered
-                                                           : "?");
-    if (event->payloadType == NVTX_PAYLOAD_TYPE_EXT && event->reserved0 == 1) {
-        say_payload((const nvtxPayloadData_t *)(uintptr_t)event->payload.ullValue);
-    } else if (event->payloadType == NVTX_PAYLOAD_TYPE_UNSIGNED_INT64) {
-        say(" %llu", (unsigned long long)event->payload.ullValue);
+    char payload[512] = "";
+    if (!is_ours(handle)) {
+        say("push elsewhere\n");
+        return 0;
     }
-    say("\n");
+    if (event->payloadType == NVTX_PAYLOAD_TYPE_EXT && event->reserved0 == 1) {
+        describe_payload((const nvtxPayloadData_t *)(uintptr_t)event->payload.ullValue, payload, sizeof payload);
+    } else if (event->payloadType == NVTX_PAYLOAD_TYPE_UNSIGNED_INT64) {
+        snprintf(payload, sizeof payload, " %llu", (unsigned long long)event->payload.ullValue);
+    }
+    say("push %s%s\n",
+        event->messageType == NVTX_MESSAGE_TYPE_REGISTERED ? (const char *)(const void *)event->message.registered
+                                                           : "?",
+        payload);
     return depth++;
 }
 
 static int pop(nvtxDomainHandle_t handle)
 {
-    (void)handle;
+    if (!is_ours(handle)) {
+        return 0;
+    }
     say("pop %d\n", --depth);
     return depth;
 }

@@ -9,7 +9,7 @@ interruptible=(env --default-signal=HUP,INT,PIPE,TERM)
 # 1 when it lives.
 await_death() {
     for _ in $(seq 100); do
-        [ -n "$(tr -d '\0' <"/proc/$1/cmdline" 2>/dev/null)" ] || return 0
+        [ -n "$({ tr -d '\0' <"/proc/$1/cmdline"; } 2>/dev/null)" ] || return 0
         sleep 0.1
     done
     return 1

@@ -28,6 +28,11 @@ tap_point $? "the numbers as CSV, and no temporary file" "$(cat "$work/a.csv" "$
 rm -f "$work/a.csv"
 compare --bin "$bin" --repeat 1 --in-place -- -b 1K -e 1K -g 2 -G 5
 expect_command "in place, graphs" 0 'all-reduce, CUDA graph' 'N/A' 'Results were not checked'
+# What versions and options make of a row; in place the stand-in then says 4711 us.
+for form in old each stamped; do
+    STAND_IN_FORM=$form compare --bin "$bin" --repeat 1 --in-place --csv - -- -b 1K -e 1K -g 2
+    expect_command "the columns of a table, $form" 0 '^eager,float,sum,2,1024,256,stock,4711\.000,4711\.000,[0-9.e-]+,[0-9.e-]+,,' ',onehop,4711\.000,'
+done
 if command -v mpirun >/dev/null; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     compare --bin "$bin" --repeat 1 --mpi 3 --mpirun 'mpirun --oversubscribe' -- -b 1K -e 1K
@@ -65,14 +70,38 @@ for arguments in '' '--bin' '--repeat 0 --bin x' '--mpi many --bin x' 'word'; do
     refuses "wrong usage: $arguments" 2 '^compare-nccl-tests: '
 done
 compare --help
-[ "$status" = 0 ] && [ "$(wc -l <"$out")" -le 40 ] && grep -q -- '--bin ~/nccl-tests/build' "$out"
+[ "$status" = 0 ] && [ "$(wc -l <"$out")" -le 24 ] && [ "$(wc -L <"$out")" -le 80 ] &&
+    grep -q -- '--bin ~/nccl-tests/build' "$out"
 tap_point $? "--help fits a screen, with an example" "$(cat "$out")"
+status=0
+bash "$compare" --help >/dev/full 2>"$err" || status=$?
+[ "$status" = 1 ] && [ "$(wc -l <"$err")" = 1 ]
+tap_point $? "--help on a full disk: one sentence, exit status 1" "$status: $(cat "$err")"
 STAND_IN_FAIL=3 compare --bin "$bin" --csv "$work/a.csv" -- -b 1K -e 4K -g 2
 expect_command "nccl-tests that fails" 1 'compare-nccl-tests: all_reduce_perf \(stock\) ended with status 3$'
 SIMNODE_NCCL_WRONG=1 compare --bin "$bin" -- -b 1K -e 1K -g 2
 expect_command "a wrong result" 1 'all_reduce_perf \(stock\) ended with status 1$'
-compare --bin "$bin" --repeat 1 --csv /nowhere/a.csv -- -g 2
-expect_command "a file that cannot be made" 1 'perf: /nowhere/a.csv: No such file'
+# Files that cannot be made are told of before anything runs: in one sentence, and without a table.
+compare --bin "$bin" --csv /nowhere/a.csv -- -g 2
+refuses "a folder that is not there" 1 'compare-nccl-tests: /nowhere/a.csv: /nowhere is no folder'
+compare --bin "$bin" --csv "$scratch" -- -g 2
+refuses "a folder instead of a file" 1 'is a folder$'
+compare --bin "$bin" --plot "$work/a.png" -- -g 2
+refuses "a picture of another kind" 2 'must end in .svg$'
+mkdir "$scratch/commands"
+for command in bash cat cp dirname env grep head ldd mktemp mv readelf rm sed seq sort tail timeout tr wc awk; do
+    ln -s "$(command -v $command)" "$scratch/commands"
+done
+PATH=$scratch/commands compare --bin "$bin" --plot "$work/a.svg" -- -g 2
+refuses "no gnuplot" 1 'compare-nccl-tests: --plot needs gnuplot'
+compare --bin "$bin" --repeat 1 --csv /dev/full -- -b 1K -e 1K -g 2
+expect_command "a file that could not be written: the table stays" 1 '^ +1024 +256 ' 'perf: /dev/full: No space left'
+status=0
+timeout -k 5 $limit bash "$compare" --onehop "$onehop" --bin "$bin" --repeat 1 --csv "$work/a.csv" -- -b 1K -e 1K -g 2 \
+    >/dev/full 2>"$err" </dev/null || status=$?
+[ "$status" = 1 ] && [ "$(wc -l <"$err")" = 1 ] && [ "$(grep -c ,onehop, "$work/a.csv")" = 1 ]
+tap_point $? "stdout is full: one sentence, and the files are there" "$status: $(cat "$err"; ls "$work")"
+rm -f "$work/a.csv"
 
 for signal in INT:130 TERM:143; do
     STAND_IN_WAIT=1 "${interruptible[@]}" bash "$compare" --onehop "$onehop" --bin "$bin" --csv "$work/a.csv" -- \

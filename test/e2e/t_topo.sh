@@ -68,11 +68,11 @@ tap_point $? "CUDA_VISIBLE_DEVICES chooses and orders them" "$(diagnosis)"
 CUDA_VISIBLE_DEVICES=2 topo
 answers 1 'handed back to NCCL: 1 GPU is visible, onehop serves 2 to 8' "one GPU"
 CUDA_VISIBLE_DEVICES='' topo
-complains 1 'CUDA_ERROR_NO_DEVICE; NVML sees 4 GPUs that CUDA_VISIBLE_DEVICES= hides$' "no GPU is visible"
+complains 1 'topo: .*CUDA sees no GPU here; NVML sees 4 GPUs that CUDA_VISIBLE_DEVICES= hides; what to do: unset' "no GPU is visible"
 mkdir none
 LD_LIBRARY_PATH=$scratch/none topo
 if grep -q 'libcuda.so.1 cannot be opened' err; then
-    complains 1 'no usable CUDA driver: libcuda.so.1 cannot be opened$' "no driver"
+    complains 1 'no usable CUDA driver: libcuda.so.1 cannot be opened; what to do: install' "no driver"
 else
     tap_skip "no driver" "this machine has one"
 fi
@@ -80,6 +80,14 @@ mkdir without-nvml
 ln -s "$stand_ins"/libcuda.so* without-nvml
 LD_LIBRARY_PATH=$scratch/without-nvml topo
 answers 0 '^direct access \(P2P\) between all: \?\?pa$' "no NVML: CUDA alone proves it"
+
+status=0
+unshare -rm sh -c 'mount -t tmpfs none /sys || exit 99; exec "$@"' sh timeout 60 "$onehop" topo >out 2>err || status=$?
+if [ "$status" = 99 ]; then
+    tap_skip "no /sys" "tmpfs cannot be mounted here"
+else
+    answers 0 '^  GPU0 .* -$' "no /sys: hwloc's own words stay away"
+fi
 
 # The fabric's state, and what to do about it.
 sed 's/ mig=off/ mig=off fabric=1/; s/nvlink=ok/nvlink=no/' "$SIMNODE_TOPOLOGY_DIR/h200x2.topo" >fabric.topo
@@ -197,6 +205,10 @@ if command -v dot >/dev/null; then
     [ "$status" = 1 ] && grep -q '</svg>' picture.svg && grep -q '>GPU3<' picture.svg &&
         grep -q '>GPUs 0000:3b:00.0 and 0000:5d:00.0 are not joined by NVLink (NVML)<' picture.svg
     tap_point $? "--svg draws GPUs and verdict" "$(diagnosis)"
+    topo --load "$abs_top_srcdir/test/fixtures/nvl72-domain.topo" --svg many.svg
+    width=$(sed -n 's/^<svg width="\([0-9]*\)pt".*/\1/p' many.svg)
+    [ "${width:-9999}" -le 1000 ] && grep -q '>GPU70 and GPU71<' many.svg
+    tap_point $? "--svg of 72 GPUs fits a page" "it is ${width-} pt wide"
     LD_PRELOAD=$fsync TOPO_FSYNC=full topo --svg folder/file
     unharmed 2 'No space left on device$' "--svg on a full disk"
 else

@@ -37,6 +37,27 @@ tune -n 4 "${small[@]}"
 [ "$status" = 1 ] && grep -q 'CUDA sees 2' "$scratch/err"
 tap_point $? "more ranks than GPUs: exit status 1" "$(what_it_said)"
 
+SIMNODE_TOPOLOGY=h200x2 CUDA_VISIBLE_DEVICES=1 tune "${small[@]}"
+[ "$status" = 1 ] && [ "$(cat "$scratch/err")" = "onehop: tune: at least 2 GPUs are needed; CUDA sees 1 here" ]
+tap_point $? "one GPU: exit status 1" "$(what_it_said)"
+
+# Where a table cannot be left is told before anything is measured: there is no report.
+touch "$scratch/no-folder"
+for place in "$scratch/none/x" "$scratch" /dev/full; do
+    tune -b 2K -e 2K -o "$place" "${small[@]}"
+    [ "$status" = 1 ] && [ ! -s "$out" ] && [ "$(wc -l <"$scratch/err")" = 1 ] && grep -q "^onehop: tune: $place: " "$scratch/err"
+    tap_point $? "-o $place: one sentence, and nothing is measured" "$(what_it_said)"
+done
+XDG_CACHE_HOME=$scratch/no-folder tune -b 2K -e 2K "${small[@]}"
+[ "$status" = 1 ] && [ ! -s "$out" ] && [ "$(wc -l <"$scratch/err")" = 1 ] && grep -q 'no-folder.* cannot be made\|Not a directory' "$scratch/err"
+tap_point $? "a cache that cannot be made: the same" "$(what_it_said)"
+status=0
+timeout -k 5 $((limit + 40)) "$onehop" tune -b 2K -e 2K -o "$scratch/kept.tuning" "${small[@]}" >/dev/full 2>"$scratch/err" || status=$?
+: >"$out"
+[ "$status" = 1 ] && [ "$(wc -l <"$scratch/err")" = 1 ] && grep -q 'the report cannot be written: No space' "$scratch/err" &&
+    [ ! -e "$scratch/kept.tuning" ]
+tap_point $? "stdout is full: the same, and no table" "$(what_it_said)"
+
 # --- a table for the cache -----------------------------------------------------------------------------------------
 
 tune --simulated -b 1K -e 4K "${small[@]}"

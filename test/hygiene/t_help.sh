@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# The help of each command fits a screen and shows an example.
+# The help of each command fits a screen and shows an example; what cannot be shown, or is no option, is told in one sentence.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
 
 onehop=$abs_top_builddir/src/tools/onehop
@@ -25,5 +25,51 @@ for command in '' $commands; do
     point "$command" $? "shows an example" "$(cat "$scratch/help")"
     [ -z "$command" ] || sed -n 1p "$scratch/help" | grep -q "^usage: onehop $command"
     point "$command" $? "begins with its usage" "$(cat "$scratch/help")"
+done
+
+# refused PATTERN NAME: the last command ended with status 2 and one line on stderr, which has the pattern.
+refused() {
+    [ "$status" = 2 ] && [ "$(wc -l <"$scratch/error")" = 1 ] && grep -qE "$1" "$scratch/error"
+    tap_point $? "$2" "exit status $status: $(cat "$scratch/error")"
+}
+
+for words in --help --version $(printf '%s/--help ' $commands); do
+    status=0
+    "$onehop" ${words/\// } >/dev/full 2>"$scratch/error" || status=$?
+    refused '^onehop: stdout: No space left on device$' "onehop ${words/\// }, and stdout is full"
+    status=0
+    "$onehop" ${words/\// } >&- 2>"$scratch/error" || status=$?
+    refused '^onehop: stdout: Bad file descriptor$' "onehop ${words/\// }, and stdout is closed"
+done
+for command in $commands; do
+    status=0
+    "$onehop" $command --nonsense >/dev/null 2>"$scratch/error" || status=$?
+    refused "^onehop: $command: unrecognized option '--nonsense'; see onehop $command --help\$" "onehop $command --nonsense"
+    status=0
+    "$onehop" $command -Z >/dev/null 2>"$scratch/error" || status=$?
+    refused "^onehop: $command: unrecognized option '-Z'; see onehop $command --help\$" "onehop $command -Z"
+    status=0
+    "$onehop" $command --help=yes >/dev/null 2>"$scratch/error" || status=$?
+    refused "^onehop: $command: option '--help' takes no argument; see" "onehop $command --help=yes"
+done
+for words in run/--via perf/--minbytes tune/-o topo/--save doctor/--pid stat/--watch; do
+    status=0
+    "$onehop" ${words/\// } >/dev/null 2>"$scratch/error" || status=$?
+    refused "^onehop: [a-z]+: option '--[a-z]+' requires an argument; see onehop [a-z]+ --help\$" "onehop ${words/\// } and no more"
+done
+
+# The scripts that people start: their help fits a screen as well, and what they do not know they do not do.
+for script in compare-nccl-tests results quickstart check deb check-gpu model-tables; do
+    status=0
+    timeout 20 bash "$abs_top_srcdir/scripts/$script" --help >"$scratch/help" 2>"$scratch/error" || status=$?
+    [ "$status" = 0 ] && [ ! -s "$scratch/error" ] && [ "$(wc -l <"$scratch/help")" -le 24 ] &&
+        [ "$(LC_ALL=C.UTF-8 wc -L <"$scratch/help")" -le 80 ] && sed -n 1p "$scratch/help" | grep -q "^usage: .*$script"
+    tap_point $? "scripts/$script --help fits a screen of 24 lines and 80 columns" \
+        "exit status $status: $(cat "$scratch/help" "$scratch/error")"
+    status=0
+    timeout 20 bash "$abs_top_srcdir/scripts/$script" --nonsense >"$scratch/help" 2>"$scratch/error" || status=$?
+    [ ! -s "$scratch/help" ]
+    tap_point $? "scripts/$script --nonsense: nothing is done" "$(cat "$scratch/help")"
+    refused "^$script: .*--nonsense" "and one sentence says so"
 done
 tap_done

@@ -17,6 +17,10 @@ for command in $commands; do
         grep -qF -- "${option//-/\\-}" "$pages/onehop-$command.1" || echo "$option"
     done)
     tap_empty "$missing" "and its page has every option of its help"
+    wrong=$(sed '/^\.SH SYNOPSIS/,/^\.SH/!d; /^\.SH/d; /^\.br/d; s/^usage: //' "$pages/onehop-$command.1" |
+        grep -vE '^(onehop|\[)' || true)
+    [ -z "$wrong" ] && [ "$(grep -c '^\.PP' <(sed '/^\.SH SYNOPSIS/,/^\.SH/!d' "$pages/onehop-$command.1"))" = 0 ]
+    tap_point $? "and its synopsis is of commands" "$wrong"
 done
 variables=$(awk -F '`' '/^The `onehop` command alone/ { exit } /^[|] `ONEHOP_/ { print $2 }' "$abs_top_srcdir/doc/environment.md")
 [ "$(wc -w <<<"$variables")" -ge 9 ]

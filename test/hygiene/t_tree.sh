@@ -23,4 +23,8 @@ unnamed=$(find include src kernels test -type f -regextype posix-extended -regex
         grep -qF -e "$file" -e "%reldir%/${file##*/}" -e "%D%/${file##*/}" <<<"$fragments" || echo "$file"
     done)
 tap_empty "$unnamed" "every source file is named in a makefile fragment, so the tarball has it"
+tap_empty "$(for page in doc/*.md SECURITY.md CONTRIBUTING.md; do
+    page=${page#doc/}
+    [ "$page" = README.md ] || grep -qF -e "]($page)" -e "](../$page)" doc/README.md || echo "$page"
+done)" "doc/README.md names every page, and what stands above"
 tap_done

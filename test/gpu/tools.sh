@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: MIT
+#
+# tools.sh - the onehop command on real GPUs: ended in the middle, with one GPU and with none, beside a run, under a
+# profiler, and beside nvidia-smi. For scripts/check-gpu tools; speaks TAP.
+#
+#   bash test/gpu/tools.sh PREFIX BUILD OUT
+#
+# PREFIX: an installed onehop. BUILD: has test/e2e/.libs/libnvtxtool.so, else ranges are skipped. OUT: a folder for what the
+# commands say. All GPUs are used; LD_LIBRARY_PATH leads to NCCL where needed. OH_TOOLS_ROUNDS: of the perf that is looked
+# at and interrupted (300, some 15 s on GPUs if nobody ends it).
+set -u
+top=$(cd "$(dirname "$0")/../.." && pwd)
+abs_top_srcdir=$top
+. "$top/scripts/lib.sh"
+. "$top/test/hygiene/tap.sh"
+. "$top/test/e2e/signals.sh"
+
+prefix=$1 build=$2 out=$3/tools
+onehop=$prefix/bin/onehop
+mkdir -p "$out"
+unset CUDA_VISIBLE_DEVICES ONEHOP_STATS ONEHOP_DEBUG LD_PRELOAD NCCL_DEBUG
+background=
+trap '[ -z "$background" ] || kill -KILL "$background" 2>/dev/null' EXIT
+few=(-n 2 -w 1 --rounds 2)
+
+# tool NAME ARGUMENT...: a command under a limit. Sets $status; stdout in $said, stderr in $err.
+tool() {
+    said=$out/$1.out err=$out/$1.err status=0
+    shift
+    oh_limited 60 "$onehop" "$@" >"$said" 2>"$err" </dev/null || status=$?
+}
+
+# What went wrong, for tap_point.
+diagnosis() {
+    printf 'exit status %s\n' "$status"
+    tail -n 8 "$said" "$err"
+}
+
+# sentence STATUS PATTERN NAME: the last command ended so, with one line on stderr, and nothing else.
+sentence() {
+    [ "$status" = "$1" ] && [ ! -s "$said" ] && [ "$(wc -l <"$err")" = 1 ] && grep -qE -- "$2" "$err"
+    tap_point $? "$3: exit status $1, one sentence" "$(diagnosis)"
+}
+
+# --- what the GPUs hold
+
+# MiB in use, a line a GPU; nothing where nvidia-smi cannot tell.
+memory() {
+    timeout 20 nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null | grep -E '^[0-9]+$'
+}
+
+# released NAME PID...: these processes end, nvidia-smi names none of them, and the GPUs hold what they held at the
+# beginning. (In a container nvidia-smi has no process ids, or those of another namespace: memory tells.)
+released() {
+    local name=$1 pid living='' now=
+    shift
+    for pid in "$@"; do
+        await_death "$pid" || living+="$pid "
+    done
+    [ $# -gt 0 ] && [ -z "$living" ]
+    tap_point $? "$name: its $# processes are gone" "living: $living"
+    if [ -z "$memory_before" ]; then
+        tap_skip "$name: the GPUs are free again" "no nvidia-smi that tells"
+        return
+    fi
+    for _ in $(seq 20); do
+        now=$(memory)
+        paste -d ' ' <(printf '%s\n' "$memory_before") <(printf '%s\n' "$now") |
+            awk '{ if ($2 > $1 + 16) more = 1 } END { exit more }' && break
+        sleep 0.25
+        now=
+    done
+    living=$(timeout 20 nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null |
+        grep -xF -f <(printf '%s\n' "$@"))
+    [ -n "$now" ] && [ -z "$living" ]
+    tap_point $? "$name: the GPUs are free again" "MiB before: ${memory_before//$'\n'/ }; now: $(memory | xargs); $living"
+}
+
+# --- a command in the background
+
+# start NAME ARGUMENT...: sets $background; stdout in $said, stderr in $err.
+start() {
+    said=$out/$1.out err=$out/$1.err
+    shift
+    "${interruptible[@]}" "$onehop" "$@" >"$said" 2>"$err" </dev/null &
+    background=$!
+}
+
+# family PID: the process and all below it.
+family() {
+    local child
+    echo "$1"
+    for child in $(cat "/proc/$1/task"/*/children 2>/dev/null); do
+        family "$child"
+    done
+}
+
+# until_it SECONDS COMMAND...: waits till the command succeeds; false when it never does, or the background ends.
+until_it() {
+    local left=$(($1 * 10))
+    shift
+    while [ $((left--)) -gt 0 ] && [ -d "/proc/$background" ]; do
+        ! "$@" || return 0
+        sleep 0.1
+    done
+    return 1
+}
+
+# interrupt NAME: SIGINT to the background; it must end by it within five seconds, and leave nothing on the GPUs.
+interrupt() {
+    local name=$1 began members
+    mapfile -t members < <(family "$background")
+    began=$(date +%s%N)
+    kill -INT "$background"
+    status=0
+    wait "$background" 2>/dev/null || status=$?
+    background=
+    began=$((($(date +%s%N) - began) / 1000000))
+    [ "$status" = 130 ] && [ "$began" -le 5000 ]
+    tap_point $? "$name: SIGINT ends it ($began ms)" "$(diagnosis)"
+    released "$name" "${members[@]}"
+}
+
+has_row() {
+    grep -qE '^ +64 +64 +int8 +sum' "$said"
+}
+has_ranks() {
+    [ "$(family "$background" | wc -l)" -gt 2 ]
+}
+has_driver() { # CUDA is being opened
+    grep -qs 'libcuda\.so' "/proc/$background/maps"
+}
+
+# --- perf, and who looks at it meanwhile
+
+memory_before=$(memory)
+start perf perf -b 64 -e 64 -d all -o all --rounds "${OH_TOOLS_ROUNDS-300}"
+if until_it 60 has_row; then
+    rank=$(sed -n 's/^#  Rank  0 Pid *\([0-9]*\) .*/\1/p' "$said")
+    tool stat stat
+    grep -q "process $rank" "$said" && [ "$status" = 0 ]
+    tap_point $? "stat sees the ranks of a perf" "$(diagnosis)"
+    tool stat-pid stat --pid "$rank"
+    grep -qE 'served' "$said" && [ "$status" = 0 ]
+    tap_point $? "stat --pid of a rank" "$(diagnosis)"
+    tool stat-json stat --json --pid "$rank"
+    [ "$status" = 0 ] && python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$said" 2>>"$err"
+    tap_point $? "stat --json is JSON" "$(diagnosis)"
+    tool doctor-pid doctor --pid "$rank"
+    [ "$status" = 0 ] && grep -q '^verdict: yes' "$said"
+    tap_point $? "doctor --pid of a rank" "$(diagnosis)"
+    said=$out/perf.out err=$out/perf.err
+    interrupt perf
+else
+    tap_point 1 "perf measures" "$(status=unknown diagnosis)"
+    kill -KILL "$background"
+    background=
+fi
+
+start tune tune -b 1M -e 8M --iters 1000 --rounds 900 --trial 50 --time 50 -o "$out/interrupted.tuning"
+until_it 60 has_ranks
+sleep 4
+interrupt tune
+[ -z "$(find "$out" -name 'interrupted.tuning*')" ]
+tap_point $? "tune: no table, nor half of one" "$(ls "$out")"
+
+# How long it measures depends on the GPUs: later, then sooner.
+for delay in 2 1 0.5 0.2 0; do
+    start topo topo --measure
+    until_it 30 has_driver
+    sleep $delay
+    [ ! -d "/proc/$background" ] || break
+    wait "$background"
+    background=
+done
+if [ -n "$background" ]; then
+    interrupt "topo --measure"
+else
+    tap_skip "topo --measure: SIGINT ends it" "it is always done before"
+fi
+
+# --- one GPU, and none
+
+export CUDA_VISIBLE_DEVICES=0
+tool one-topo topo
+[ "$status" = 1 ] && grep -q '^verdict: handed back to NCCL: 1 GPU is visible' "$said" &&
+    grep -q 'what to do: ' "$said"
+tap_point $? "one GPU, topo: exit status 1, why, and what could be done" "$(diagnosis)"
+tool one-perf perf -b 64 -e 64 "${few[@]}"
+[ "$status" = 0 ] && grep -q 'Out of bounds values : 0 OK' "$said"
+tap_point $? "one GPU, perf: measures it" "$(diagnosis)"
+tool one-floor perf --floor -b 64 -e 64
+sentence 1 '--floor needs 2 to 8 GPUs' "one GPU, perf --floor"
+tool one-tune tune
+sentence 1 'at least 2 GPUs are needed' "one GPU, tune"
+tool one-doctor doctor
+[ "$status" = 2 ] && grep -q '^verdict: unknown: CUDA_VISIBLE_DEVICES=0 shows one GPU' "$said"
+tap_point $? "one GPU, doctor: exit status 2, since ranks may see one each" "$(diagnosis)"
+export CUDA_VISIBLE_DEVICES=
+tool no-topo topo
+sentence 1 'CUDA sees no GPU here.*; what to do: ' "no GPU, topo"
+tool no-perf perf -b 64 -e 64
+sentence 1 'perf: CUDA sees no GPU here' "no GPU, perf"
+tool no-tune tune
+sentence 1 'tune: .*CUDA sees no GPU here' "no GPU, tune"
+unset CUDA_VISIBLE_DEVICES
+
+# --- ranges for a profiler
+
+profiler=$build/test/e2e/.libs/libnvtxtool.so
+if [ ! -e "$profiler" ]; then
+    tap_skip "ranges" "no $profiler"
+elif ! grep -q NVTX_INJECTION64_PATH "$prefix/lib/libonehop.so"; then
+    tap_skip "ranges" "built without the NVTX headers"
+else
+    rm -f "$out"/nvtx.*
+    NVTX_INJECTION64_PATH=$profiler NVTX_TOOL_OUT=$out/nvtx tool nvtx perf -b 64 -e 4K -f 8 "${few[@]}"
+    cat "$out"/nvtx.* >"$out/ranges" 2>/dev/null
+    ranks=$(grep -c '^#  Rank' "$said")
+    [ "$status" = 0 ] && [ "$(grep -c '^domain onehop$' "$out/ranges")" = "$ranks" ]
+    tap_point $? "a domain of onehop in each of $ranks ranks" "$(diagnosis; sort "$out/ranges" | uniq -c | head -n 5)"
+    wrong=
+    for bytes in 64 512 4096; do
+        grep -qE "^push ncclAllReduce [a-z_]+ comm=[0-9]+ sequence=[0-9]+ bytes=$bytes algorithm=[0-9]+ calls=1\$" \
+            "$out/ranges" || wrong+="none of $bytes bytes; "
+    done
+    pushed=$(grep -c '^push ncclAllReduce ' "$out/ranges") popped=$(grep -c '^pop 0$' "$out/ranges")
+    paid=$(grep -cE '^push ncclAllReduce .* bytes=[0-9]+ algorithm=[0-9]+ ' "$out/ranges")
+    [ "$pushed" -gt 0 ] && [ "$pushed" = "$popped" ] && [ "$pushed" = "$paid" ] && [ -z "$wrong" ]
+    tap_point $? "$pushed ranges, each with its payload, each ended" "$wrong payloads: $paid, ends: $popped"
+fi
+
+# --- beside nvidia-smi
+
+# links NAME: the matrix of a page, one line for each GPU: "NV18" and the like, 0 where there is no NVLink.
+links() {
+    sed 's/\x1b\[[0-9;]*m//g' "$out/$1" | awk '$1 ~ /^GPU[0-9]+$/ && $2 ~ /^(X|NV[0-9]+|PIX|PXB|PHB|NODE|SYS|-)$/ && !seen[$1]++ {
+        line = $1
+        for (i = 2; i <= NF && $i ~ /^(X|NV[0-9]+|PIX|PXB|PHB|NODE|SYS|-)$/ && i <= gpus + 1; i++) {
+            line = line " " ($i ~ /^NV/ ? $i : $i == "X" ? "X" : 0)
+        }
+        print line
+    }' gpus="$gpus"
+}
+tool page topo
+gpus=$(sed -n '1s/^[^0-9]*\([0-9]*\) GPU.*/\1/p' "$said")
+if timeout 20 nvidia-smi topo -m >"$out/nvidia-smi-topo" 2>&1 && grep -q '^.*GPU0' "$out/nvidia-smi-topo"; then
+    [ -n "$(links page.out)" ] && [ "$(links page.out)" = "$(links nvidia-smi-topo)" ]
+    tap_point $? "the matrix has the link counts of nvidia-smi topo -m" \
+        "$(diff <(links page.out) <(links nvidia-smi-topo); cat "$out/nvidia-smi-topo")"
+else
+    tap_skip "the matrix has the link counts of nvidia-smi topo -m" "nvidia-smi cannot tell"
+fi
+tap_done
