@@ -64,6 +64,12 @@ static bool has_gone(const struct oh_comm *comm, uint32_t rank)
     return rank != comm->rank && (oh_comm_farewell(comm, rank) == OH_FAREWELL_ABORTED || process_has_ended(comm, rank));
 }
 
+/* Its process has ended without a word: by a signal, or by _exit, which cannot be told apart. */
+static bool was_killed(const struct oh_comm *comm, uint32_t rank)
+{
+    return process_has_ended(comm, rank) && oh_comm_farewell(comm, rank) == OH_FAREWELL_NONE;
+}
+
 /* A wait after that epoch, as the shared memory has it (segment.h). */
 static uint64_t wait_after(uint32_t epoch)
 {
@@ -182,12 +188,13 @@ static bool waits_in_vain(const struct oh_comm *comm, uint32_t rank, uint64_t wa
     return waited_ns >= grace && gone_for_ns >= grace;
 }
 
-static void fail_without(struct oh_comm *comm, uint32_t rank, char *line)
+static void fail_without(struct oh_comm *comm, uint32_t rank, bool waits, char *line)
 {
     if (oh_comm_fail(comm, ncclRemoteError, rank)) {
-        append(line, "comm %p rank %u of %u: a call waits for ", (void *)comm->nccl, comm->rank, comm->nranks);
+        append(line, "comm %p rank %u of %u: %s", (void *)comm->nccl, comm->rank, comm->nranks,
+               waits ? "a call waits for " : "");
         append_rank(comm, rank, line);
-        append(line, ": its result is lost, calls now give ncclRemoteError");
+        append(line, "%s: calls now give ncclRemoteError", waits ? ": its result is lost" : "");
     }
 }
 
@@ -206,8 +213,9 @@ static uint64_t look_at_peers(struct oh_comm *comm, uint64_t waited_ns, uint64_t
             atomic_store(&comm->lost, r + 1);
             atomic_store(&comm->served, false); /* the next call is refused */
         }
-        if (waits_in_vain(comm, r, waited_ns, now)) {
-            fail_without(comm, r, line);
+        bool waits = waits_in_vain(comm, r, waited_ns, now);
+        if (waits || (stays && was_killed(comm, r) && now - *gone_ns >= GRACE_NS)) {
+            fail_without(comm, r, waits, line);
             return NEVER;
         }
         tick = now - *gone_ns < GONE_SOON_NS ? TICK_GONE_NS : tick;

@@ -165,7 +165,7 @@ static void survive(struct app_worker *worker, struct app_item *items, const CUg
     double begin = now();
     if (is_scenario(worker, "kill-idle")) {
         call_in_vain(worker, items);
-    } else {
+    } else if (!is_scenario(worker, "kill-poll")) { /* that one makes no call, and asks */
         start(worker, items, exec);
         say(worker, &worker->board->called);
     }
@@ -176,7 +176,9 @@ static void survive(struct app_worker *worker, struct app_item *items, const CUg
     for (int m = 0; m < worker->members; m++) {
         await_error(worker, worker->member[m].comm[0].comm, ncclRemoteError);
     }
-    await_gpus(worker);
+    if (!is_scenario(worker, "kill-large")) { /* there NCCL's kernel waits, until ncclCommAbort */
+        await_gpus(worker);
+    }
     APP_NCCL_IS(call_again(worker, items), ncclRemoteError);
     printf("rank %d: free after %.0f ms\n", worker->member[0].world_rank, (now() - begin) * 1e3);
 }
@@ -192,8 +194,11 @@ void app_guard_kill(struct app_worker *worker, struct app_item *items)
             start(worker, items, replayed);
             app_scenario_verify(worker, items);
         }
+        if (is_scenario(worker, "kill-large")) { /* the next call has the second of --counts */
+            app_item_choose(worker->options, 1, &items[0]);
+        }
         if (is_victim(worker)) {
-            if (!is_scenario(worker, "kill-idle")) {
+            if (!is_scenario(worker, "kill-idle") && !is_scenario(worker, "kill-poll")) {
                 await_others(worker, &worker->board->called);
             }
             kill(getpid(), SIGKILL);
@@ -378,7 +383,7 @@ void app_guard_destroy(struct app_worker *worker, struct app_item *items)
 }
 
 /*
- * The victim ends after the last call, without ncclCommDestroy. That is no fault, unless another call follows
+ * The victim ends by exit() after the last call, without ncclCommDestroy. That is no fault, unless another call follows
  * (exit-call).
  */
 void app_guard_exit(struct app_worker *worker, struct app_item *items)
@@ -389,7 +394,7 @@ void app_guard_exit(struct app_worker *worker, struct app_item *items)
     run_plain(worker, items);
     if (is_victim(worker)) {
         fflush(stdout);
-        _exit(0);
+        exit(0);
     }
     pid_t pid = worker->board->pid[worker->options->victim];
     for (double begin = now(); kill(pid, 0) == 0;) {

@@ -29,7 +29,8 @@ static const char usage[] =
     "  --descriptors N             left to a process while it makes its communicators\n"
     "  --linger                    ends when the communicators' memory is back, or after 10 seconds\n"
     "  --scenario simulate|group-error|arguments|churn|drop|overlap|slices|together|captured|exit|exec|fork|\n"
-    "             kill|kill-setup|kill-call|kill-replay|kill-idle|abort-call|abort-replay|abort-idle|abort-launch|\n"
+    "             kill|kill-setup|kill-call|kill-replay|kill-idle|kill-poll|kill-large|\n"
+    "             abort-call|abort-replay|abort-idle|abort-launch|\n"
     "             abort-peer|stop|absent|timeout|mismatch|exit-last|exit-call|destroy-first\n"
     "             --rounds N --victim R --log FILE\n";
 

@@ -306,6 +306,8 @@ void app_scenario_run(struct app_worker *worker)
         {"kill-call", app_guard_kill},
         {"kill-replay", app_guard_kill},
         {"kill-idle", app_guard_kill},
+        {"kill-poll", app_guard_kill},
+        {"kill-large", app_guard_kill},
         {"abort-call", app_guard_abort},
         {"abort-replay", app_guard_abort},
         {"abort-idle", app_guard_abort},

@@ -20,6 +20,10 @@ run_app "${work[@]}" --scenario kill-replay --victim 1
 expect_told "killed in a graph's replay: likewise" 2 "$gone"
 run_app "${work[@]}" --scenario kill-idle --victim 1
 expect_told "killed between calls: likewise" 2 "$gone"
+run_app "${work[@]}" --scenario kill-poll --victim 1
+expect_told "killed between calls, and nobody makes another: likewise" 2 "$gone"
+ONEHOP_MAX_BYTES=8K run_app --nranks 3 --counts 1000,100000 --scenario kill-large --victim 1
+expect_told "killed in a call that was handed back: likewise" 2 "$gone"
 run_app --nranks 4 --local 2 --counts 1000 --scenario kill-call --victim 2
 expect_told "killed in a call, two ranks a process: likewise" 2 'rank [23] \(pid'
 ONEHOP_ALGO=twoshot run_app --nranks 3 --counts 300000 --scenario kill-call --victim 0
