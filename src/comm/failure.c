@@ -105,6 +105,11 @@ ncclResult_t oh_comm_failure(struct oh_comm *comm)
     return (ncclResult_t)atomic_load_explicit(&comm->failure, memory_order_acquire);
 }
 
+void oh_comm_revoked(struct oh_comm *comm)
+{
+    atomic_store(&comm->failure, ncclSuccess);
+}
+
 /* --- ONEHOP_CHECK ------------------------------------------------------------------------------------------------- */
 
 /* A step of a hash over all calls: what differs earlier than the records reach is seen all the same. */
