@@ -397,7 +397,7 @@ static inline bool oh_comm_is_settled(const struct oh_comm *comm)
     return atomic_load_explicit(&comm->settled, memory_order_acquire);
 }
 
-/* The process ends: communicators that are not settled yet are handed back, and leave no file behind. */
+/* The process ends, and says so; communicators that are not settled yet are handed back, and leave no file behind. */
 void oh_comms_abandon(void);
 
 /* Between the files of this module. */

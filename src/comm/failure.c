@@ -34,7 +34,8 @@ void oh_what_text(uint32_t what, uint64_t count, char *text_p)
 
 void oh_rank_text(const struct oh_comm *comm, uint32_t rank, char *text_p)
 {
-    static const char *const farewells[] = {"", "; it has ended the communicator", "; it has aborted the communicator"};
+    static const char *const farewells[] = {"", "; it has ended the communicator", "; it has aborted the communicator",
+                                            "; it has called exit()"};
     const struct oh_progress *progress = &comm->segment.meeting->progress[rank];
     uint64_t calls = atomic_load(&progress->calls);
     char what[OH_WHAT_TEXT];
@@ -49,7 +50,7 @@ void oh_rank_text(const struct oh_comm *comm, uint32_t rank, char *text_p)
 enum oh_farewell oh_comm_farewell(const struct oh_comm *comm, uint32_t rank)
 {
     uint32_t farewell = atomic_load(&comm->segment.meeting->progress[rank].farewell);
-    return farewell <= OH_FAREWELL_ABORTED ? (enum oh_farewell)farewell : OH_FAREWELL_NONE;
+    return farewell <= OH_FAREWELL_EXITED ? (enum oh_farewell)farewell : OH_FAREWELL_NONE;
 }
 
 void oh_comm_say_farewell(struct oh_comm *comm, enum oh_farewell farewell)
@@ -102,6 +103,11 @@ ncclResult_t oh_comm_failure(struct oh_comm *comm)
                 comm->rank, comm->nranks, text);
     }
     return (ncclResult_t)atomic_load_explicit(&comm->failure, memory_order_acquire);
+}
+
+void oh_comm_revoked(struct oh_comm *comm)
+{
+    atomic_store(&comm->failure, ncclSuccess);
 }
 
 /* --- ONEHOP_CHECK ------------------------------------------------------------------------------------------------- */

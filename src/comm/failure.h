@@ -41,6 +41,9 @@ struct oh_failure {
 /* Makes the communicator fail with an NCCL error code, on all ranks; gone: as above. False: it has failed before. */
 bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t gone);
 
+/* NCCL has revoked the communicator, and refuses calls itself from now on: what was wrong before counts no more. */
+void oh_comm_revoked(struct oh_comm *comm);
+
 /* What the first rank that failed has said. */
 struct oh_failure oh_meeting_failure(const struct oh_comm *comm);
 

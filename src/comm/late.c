@@ -16,6 +16,7 @@
 #include <stdlib.h>
 
 #include "comm/agree.h"
+#include "comm/failure.h"
 #include "util/log.h"
 #include "util/worker.h"
 
@@ -201,6 +202,7 @@ void oh_late_cancel(struct oh_comm *comm, const char *reason)
 
 static void abandon(struct oh_comm *comm)
 {
+    oh_comm_say_farewell(comm, OH_FAREWELL_EXITED); /* the others need not take it for one that was killed */
     if (!oh_comm_is_settled(comm)) {
         oh_late_cancel(comm, "a rank's process ended before its ranks had agreed");
         oh_segment_unlink(&comm->segment);

@@ -64,6 +64,12 @@ static bool has_gone(const struct oh_comm *comm, uint32_t rank)
     return rank != comm->rank && (oh_comm_farewell(comm, rank) == OH_FAREWELL_ABORTED || process_has_ended(comm, rank));
 }
 
+/* Its process has ended without a word: by a signal, or by _exit, which cannot be told apart. */
+static bool was_killed(const struct oh_comm *comm, uint32_t rank)
+{
+    return process_has_ended(comm, rank) && oh_comm_farewell(comm, rank) == OH_FAREWELL_NONE;
+}
+
 /* A wait after that epoch, as the shared memory has it (segment.h). */
 static uint64_t wait_after(uint32_t epoch)
 {
@@ -139,6 +145,38 @@ static void append_waiting(const struct oh_comm *comm, char *line)
     append(line, "rank%s %s wait%s", count > 1 ? "s" : "", list, count > 1 ? "" : "s");
 }
 
+/* A rank's last call as it stands in the shared memory. False: it is just changing. */
+static bool read_last_call(const struct oh_comm *comm, uint32_t rank, uint64_t *number_p, uint32_t *what_p,
+                           uint32_t *count_p)
+{
+    const struct oh_progress *progress = &comm->segment.meeting->progress[rank];
+    *number_p = atomic_load(&progress->calls);
+    *what_p = atomic_load(&progress->what);
+    *count_p = atomic_load(&progress->count);
+    return *number_p == atomic_load(&progress->calls);
+}
+
+/* Where ranks have got equally far, by different calls: that is why they wait. */
+static void append_differences(const struct oh_comm *comm, char *line)
+{
+    uint64_t number, other_number;
+    uint32_t what, count, other_what, other_count;
+    char text[OH_WHAT_TEXT];
+    if (!read_last_call(comm, comm->rank, &number, &what, &count)) {
+        return;
+    }
+    for (uint32_t r = 0; r < comm->nranks; r++) {
+        if (read_last_call(comm, r, &other_number, &other_what, &other_count) && other_number == number &&
+            (other_what != what || other_count != count)) {
+            oh_what_text(other_what, other_count, text);
+            append(line, "; the calls differ: call %" PRIu64 " is a %s on rank %u", number, text, r);
+            oh_what_text(what, count, text);
+            append(line, " and a %s on rank %u", text, comm->rank);
+            return;
+        }
+    }
+}
+
 /* "comm 0x1 rank 0 of 3: ranks 0, 1 wait for 60 s in call 17, a sum of 5 x float32, oneshot, for rank 2 (...)" */
 static void describe_wait(const struct oh_comm *comm, uint64_t waited_ns, char *line)
 {
@@ -151,6 +189,7 @@ static void describe_wait(const struct oh_comm *comm, uint64_t waited_ns, char *
     append(line, " for %" PRIu64 " s in call %u, a %s, for ", waited_ns / (1000 * MS),
            __atomic_load_n(&signal->call, __ATOMIC_RELAXED), what);
     append_missing(comm, line);
+    append_differences(comm, line);
 }
 
 /* --- one communicator --------------------------------------------------------------------------------------------- */
@@ -182,12 +221,13 @@ static bool waits_in_vain(const struct oh_comm *comm, uint32_t rank, uint64_t wa
     return waited_ns >= grace && gone_for_ns >= grace;
 }
 
-static void fail_without(struct oh_comm *comm, uint32_t rank, char *line)
+static void fail_without(struct oh_comm *comm, uint32_t rank, bool waits, char *line)
 {
     if (oh_comm_fail(comm, ncclRemoteError, rank)) {
-        append(line, "comm %p rank %u of %u: a call waits for ", (void *)comm->nccl, comm->rank, comm->nranks);
+        append(line, "comm %p rank %u of %u: %s", (void *)comm->nccl, comm->rank, comm->nranks,
+               waits ? "a call waits for " : "");
         append_rank(comm, rank, line);
-        append(line, ": its result is lost, calls now give ncclRemoteError");
+        append(line, "%s: calls now give ncclRemoteError", waits ? ": its result is lost" : "");
     }
 }
 
@@ -206,8 +246,9 @@ static uint64_t look_at_peers(struct oh_comm *comm, uint64_t waited_ns, uint64_t
             atomic_store(&comm->lost, r + 1);
             atomic_store(&comm->served, false); /* the next call is refused */
         }
-        if (waits_in_vain(comm, r, waited_ns, now)) {
-            fail_without(comm, r, line);
+        bool waits = waits_in_vain(comm, r, waited_ns, now);
+        if (waits || (stays && was_killed(comm, r) && now - *gone_ns >= GRACE_NS)) {
+            fail_without(comm, r, waits, line);
             return NEVER;
         }
         tick = now - *gone_ns < GONE_SOON_NS ? TICK_GONE_NS : tick;

@@ -6,8 +6,9 @@
  * that kernels and ranks leave in host memory, and never calls the driver, so it disturbs no capture and no context.
  *
  * A peer that has gone - its process has ended, or it has aborted the communicator - makes the communicator fail where
- * this rank waits for it in a kernel, or makes another call. One that has ended it, or has made its last call and just
- * ends, as programs do in any order, harms nobody.
+ * this rank waits for it in a kernel, or makes another call; one that was killed, at once: this rank may be waiting for
+ * it elsewhere, in a call of NCCL's. One that has ended it, or has made its last call and just ends, as programs do in
+ * any order, harms nobody.
  */
 #ifndef OH_COMM_MONITOR_H_
 #define OH_COMM_MONITOR_H_

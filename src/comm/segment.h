@@ -50,8 +50,9 @@ struct oh_slot {
 /* How a rank has left, as far as it could say. */
 enum oh_farewell {
     OH_FAREWELL_NONE,
-    OH_FAREWELL_ENDED,  /* finalized or destroyed */
-    OH_FAREWELL_ABORTED /* nothing more will come from it, also of what the others wait for */
+    OH_FAREWELL_ENDED,   /* finalized or destroyed */
+    OH_FAREWELL_ABORTED, /* nothing more will come from it, also of what the others wait for */
+    OH_FAREWELL_EXITED   /* its process ends in good order, by exit(), with the communicator alive */
 };
 
 /* How far a rank is, for reports and the watch over peers. Each on a line of its own, written by its rank alone. */

@@ -418,7 +418,11 @@ EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
     if (ours) {
         oh_comm_abort(ours);
     }
-    return REAL(real, CommRevoke(comm, flags));
+    ncclResult_t res = REAL(real, CommRevoke(comm, flags));
+    if (ours && res == ncclSuccess) {
+        oh_comm_revoked(ours);
+    }
+    return res;
 }
 
 /* --- calls ------------------------------------------------------------------------------------------------------ */

@@ -91,6 +91,7 @@ struct app_board {
     _Atomic int32_t pid[APP_MAX_RANKS];
     _Atomic uint32_t called; /* ranks that have made the call that the victim does not make */
     _Atomic uint32_t done;   /* ranks that are through with what they do without the victim */
+    _Atomic double killed;   /* when the victim ended, on the monotonic clock; 0: it has not */
 };
 
 /* A communicator as one rank has it. */
@@ -180,6 +181,10 @@ void app_comm_make(struct app_worker *worker);
 void app_comm_end(struct app_worker *worker);
 /* The first communicator of the only member anew, for all ranks of the job or for all but one (-1: none). */
 void app_comm_renew(struct app_worker *worker, int without);
+/* The same, of all ranks, without waiting for NCCL; skip: this rank does not take part after all. */
+void app_comm_begin(struct app_worker *worker, bool skip);
+/* Fills in who is in the first communicator of the only member, when it has lost a rank. */
+void app_comm_place(struct app_worker *worker, int without);
 /* Waits until a non-blocking call on the communicator is done. */
 void app_comm_ready(const struct app_worker *worker, ncclComm_t comm);
 /* --jitter: waits for a random time. */
@@ -240,8 +245,13 @@ void app_guard_leave(struct app_worker *worker, struct app_item *items);
 void app_guard_stop(struct app_worker *worker, struct app_item *items);
 void app_guard_absent(struct app_worker *worker, struct app_item *items);
 void app_guard_mismatch(struct app_worker *worker, struct app_item *items);
+void app_guard_differ(struct app_worker *worker, struct app_item *items);
 void app_guard_exit(struct app_worker *worker, struct app_item *items);
 void app_guard_destroy(struct app_worker *worker, struct app_item *items);
+/* sim_revoke.c: communicators that are revoked, shrunk with the abort flag, or aborted while they are made. */
+void app_guard_revoke(struct app_worker *worker, struct app_item *items);
+void app_guard_shrink(struct app_worker *worker, struct app_item *items);
+void app_guard_unborn(struct app_worker *worker, struct app_item *items);
 
 /* sim_group.c: scenarios about groups. */
 void app_group_slices(struct app_worker *worker, struct app_item *items);

@@ -321,12 +321,11 @@ void app_comm_make(struct app_worker *worker)
     }
 }
 
-void app_comm_renew(struct app_worker *worker, int without)
+void app_comm_place(struct app_worker *worker, int without)
 {
     const struct app_options *options = worker->options;
-    struct app_member *member = &worker->member[0];
-    struct app_comm *comm = &member->comm[0];
-    ncclUniqueId id = next_id(worker, without == 0 ? 1 : 0);
+    const struct app_member *member = &worker->member[0];
+    struct app_comm *comm = &worker->member[0].comm[0];
     comm->nranks = 0;
     for (int r = 0; r < options->nranks; r++) {
         comm->rank = r == member->world_rank ? comm->nranks : comm->rank;
@@ -334,9 +333,30 @@ void app_comm_renew(struct app_worker *worker, int without)
             comm->world[comm->nranks++] = r;
         }
     }
-    app_member_use(member);
-    APP_NCCL(ncclCommInitRank(&comm->comm, comm->nranks, id, comm->rank));
     comm->op = app_data_op(options);
+}
+
+void app_comm_renew(struct app_worker *worker, int without)
+{
+    struct app_comm *comm = &worker->member[0].comm[0];
+    ncclUniqueId id = next_id(worker, without == 0 ? 1 : 0);
+    app_comm_place(worker, without);
+    app_member_use(&worker->member[0]);
+    APP_NCCL(ncclCommInitRank(&comm->comm, comm->nranks, id, comm->rank));
+}
+
+void app_comm_begin(struct app_worker *worker, bool skip)
+{
+    struct app_comm *comm = &worker->member[0].comm[0];
+    ncclUniqueId id = next_id(worker, worker->options->victim == 0 ? 1 : 0);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    app_comm_place(worker, -1);
+    app_member_use(&worker->member[0]);
+    if (!skip) {
+        ncclResult_t result = ncclCommInitRankConfig(&comm->comm, comm->nranks, id, comm->rank, &config);
+        APP_CHECK(result == ncclSuccess || result == ncclInProgress, "init gave %d", (int)result);
+    }
 }
 
 static void end_comm(const struct app_options *options, struct app_comm *comm)

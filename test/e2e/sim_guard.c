@@ -5,56 +5,53 @@
  * Something happens to one rank, the victim; the others must go on, or learn of it in time, get their GPUs back, and be
  * able to make another communicator. What is measured is printed, as "noticed after N ms".
  */
-#include "sim_app.h"
+#include "sim_guard.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
-#define POLL_MICROSECONDS 2000
-#define STUCK_MICROSECONDS 300000
-#define PATIENCE_SECONDS 30 /* everything that is waited for here comes within two, on an idle machine */
+#define STOPPED_SECONDS 5
 #define BLOCKED_LAUNCHES 16 /* more than the queue of a stream takes in scenario abort-launch */
 
-static double now(void)
+double guard_now(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-static bool is_scenario(const struct app_worker *worker, const char *name)
+bool guard_is_scenario(const struct app_worker *worker, const char *name)
 {
     return strcmp(worker->options->scenario, name) == 0;
 }
 
-static bool is_victim(const struct app_worker *worker)
+bool guard_is_victim(const struct app_worker *worker)
 {
     int first = worker->member[0].world_rank, victim = worker->options->victim;
     return victim >= first && victim < first + worker->members;
 }
 
-static void only_one_member(const struct app_worker *worker)
+void guard_only_one_member(const struct app_worker *worker)
 {
     APP_CHECK(worker->members == 1, "this scenario is for one rank a process");
 }
 
 /* --- parts of scenarios ------------------------------------------------------------------------------------------- */
 
-/* A call of all ranks, with its result. */
-static void run_plain(struct app_worker *worker, struct app_item *items)
+void guard_run_plain(struct app_worker *worker, struct app_item *items)
 {
     app_scenario_fill(worker, items);
     app_scenario_call(worker, items);
     app_scenario_verify(worker, items);
 }
 
-/* A call of all members; replayed from a graph if there is one. */
-static void start(struct app_worker *worker, struct app_item *items, const CUgraphExec *exec)
+void guard_start(struct app_worker *worker, struct app_item *items, const CUgraphExec *exec)
 {
     app_scenario_fill(worker, items);
     if (exec != NULL) {
@@ -64,38 +61,43 @@ static void start(struct app_worker *worker, struct app_item *items, const CUgra
     }
 }
 
-static void await_error(const struct app_worker *worker, ncclComm_t comm, ncclResult_t expected)
+void guard_tell(const struct app_worker *worker, const char *what, double seconds)
+{
+    printf("rank %d: %s %.0f ms\n", worker->member[0].world_rank, what, seconds * 1e3);
+    fflush(stdout);
+}
+
+void guard_await_error(const struct app_worker *worker, ncclComm_t comm, ncclResult_t expected)
 {
     ncclResult_t state = ncclSuccess;
-    double begin = now();
-    while (state == ncclSuccess && now() - begin < PATIENCE_SECONDS) {
+    double begin = guard_now();
+    while (state == ncclSuccess && guard_now() - begin < PATIENCE_SECONDS) {
         APP_NCCL(ncclCommGetAsyncError(comm, &state));
         usleep(POLL_MICROSECONDS);
     }
     APP_CHECK(state == expected, "the asynchronous error is %d, expected %d", (int)state, (int)expected);
-    printf("rank %d: noticed after %.0f ms\n", worker->member[0].world_rank, (now() - begin) * 1e3);
-    fflush(stdout);
+    double killed = atomic_load(&worker->board->killed);
+    guard_tell(worker, "noticed after", guard_now() - (killed > begin ? killed : begin));
 }
 
-static void await_gpus(const struct app_worker *worker)
+void guard_await_gpus(const struct app_worker *worker)
 {
     APP_CHECK(app_scenario_finishes(worker, PATIENCE_SECONDS * 1000000U), "the GPU is still busy");
 }
 
-static void abort_all(struct app_worker *worker)
+void guard_abort_all(struct app_worker *worker)
 {
     for (int m = 0; m < worker->members; m++) {
         struct app_member *member = &worker->member[m];
-        double begin = now();
+        double begin = guard_now();
         app_member_use(member);
         APP_NCCL(ncclCommAbort(member->comm[0].comm));
         member->comm[0].comm = NULL;
-        printf("rank %d: aborted within %.0f ms\n", member->world_rank, (now() - begin) * 1e3);
+        guard_tell(worker, "aborted within", guard_now() - begin);
     }
-    fflush(stdout);
 }
 
-static ncclResult_t call_again(struct app_worker *worker, const struct app_item *items)
+ncclResult_t guard_call_again(struct app_worker *worker, const struct app_item *items)
 {
     struct app_member *member = &worker->member[0];
     app_member_use(member);
@@ -105,33 +107,36 @@ static ncclResult_t call_again(struct app_worker *worker, const struct app_item 
 /* One that may have been made before the trouble was noticed. */
 static void call_in_vain(struct app_worker *worker, const struct app_item *items)
 {
-    ncclResult_t result = call_again(worker, items);
+    ncclResult_t result = guard_call_again(worker, items);
     APP_CHECK(result == ncclSuccess || result == ncclRemoteError, "a call gave %d", (int)result);
 }
 
-/* The survivors, or all, go on with a new communicator. */
-static void go_on(struct app_worker *worker, struct app_item *items, int without)
+void guard_go_on(struct app_worker *worker, struct app_item *items, int without)
 {
     worker->serial = 1000; /* the victim has made other calls than the rest */
     if (worker->members == 1) {
         app_comm_renew(worker, without);
-        run_plain(worker, items);
+        guard_run_plain(worker, items);
     }
 }
 
-/* The ranks tell the victim how far they are. */
-static void say(const struct app_worker *worker, _Atomic uint32_t *counter)
+void guard_say(const struct app_worker *worker, _Atomic uint32_t *counter)
 {
     atomic_fetch_add(counter, (uint32_t)worker->members);
 }
 
-static void await_others(const struct app_worker *worker, _Atomic uint32_t *counter)
+void guard_await_count(_Atomic uint32_t *counter, int ranks)
 {
-    double begin = now();
-    while (atomic_load(counter) < (uint32_t)(worker->options->nranks - worker->members)) {
-        APP_CHECK(now() - begin < PATIENCE_SECONDS, "the other ranks do not come");
+    double begin = guard_now();
+    while (atomic_load(counter) < (uint32_t)ranks) {
+        APP_CHECK(guard_now() - begin < PATIENCE_SECONDS, "the other ranks do not come");
         usleep(POLL_MICROSECONDS);
     }
+}
+
+void guard_await_others(const struct app_worker *worker, _Atomic uint32_t *counter)
+{
+    guard_await_count(counter, worker->options->nranks - worker->members);
 }
 
 static bool log_has(const struct app_worker *worker, const char *text)
@@ -147,167 +152,194 @@ static bool log_has(const struct app_worker *worker, const char *text)
     return found;
 }
 
-/* Waits for a line on standard error, of any rank. */
-static void await_log(const struct app_worker *worker, const char *text)
+void guard_await_log(const struct app_worker *worker, const char *text)
 {
-    double begin = now();
+    double begin = guard_now();
     APP_CHECK(worker->options->log != NULL, "this scenario needs --log");
     while (!log_has(worker, text)) {
-        APP_CHECK(now() - begin < PATIENCE_SECONDS, "no line has '%s'", text);
+        APP_CHECK(guard_now() - begin < PATIENCE_SECONDS, "no line has '%s'", text);
         usleep(POLL_MICROSECONDS);
     }
+}
+
+void guard_die(const struct app_worker *worker)
+{
+    struct rlimit none = {0, 0};
+    atomic_store(&worker->board->killed, guard_now());
+    if (guard_is_scenario(worker, "kill-fault")) { /* a sanitizer would make it an ordinary exit */
+        setrlimit(RLIMIT_CORE, &none);
+        signal(SIGSEGV, SIG_DFL);
+        raise(SIGSEGV);
+    }
+    kill(getpid(), SIGKILL);
+    abort();
 }
 
 /* --- a rank is killed --------------------------------------------------------------------------------------------- */
 
 static void survive(struct app_worker *worker, struct app_item *items, const CUgraphExec *exec)
 {
-    double begin = now();
-    if (is_scenario(worker, "kill-idle")) {
-        call_in_vain(worker, items);
-    } else {
-        start(worker, items, exec);
-        say(worker, &worker->board->called);
+    bool idle = guard_is_scenario(worker, "kill-idle") || guard_is_scenario(worker, "kill-poll");
+    if (!idle) {
+        guard_start(worker, items, exec);
     }
-    if (is_scenario(worker, "kill")) { /* with stock NCCL */
+    guard_say(worker, &worker->board->called);
+    if (guard_is_scenario(worker, "kill-idle")) { /* in kill-poll it only asks */
+        call_in_vain(worker, items);
+    }
+    if (guard_is_scenario(worker, "kill")) { /* with stock NCCL */
         APP_CHECK(!app_scenario_finishes(worker, STUCK_MICROSECONDS), "an allreduce ended without all of its ranks");
         return;
     }
     for (int m = 0; m < worker->members; m++) {
-        await_error(worker, worker->member[m].comm[0].comm, ncclRemoteError);
+        guard_await_error(worker, worker->member[m].comm[0].comm, ncclRemoteError);
     }
-    await_gpus(worker);
-    APP_NCCL_IS(call_again(worker, items), ncclRemoteError);
-    printf("rank %d: free after %.0f ms\n", worker->member[0].world_rank, (now() - begin) * 1e3);
+    if (!guard_is_scenario(worker, "kill-large")) { /* there NCCL's kernel waits, until ncclCommAbort */
+        double since = guard_now();
+        guard_await_gpus(worker);
+        guard_tell(worker, "left after", guard_now() - since);
+    }
+    APP_NCCL_IS(guard_call_again(worker, items), ncclRemoteError);
 }
 
 void app_guard_kill(struct app_worker *worker, struct app_item *items)
 {
     CUgraphExec exec[APP_MAX_RANKS], *replayed = NULL;
-    if (!is_scenario(worker, "kill-setup")) { /* there the victim is no more */
-        run_plain(worker, items);
-        if (is_scenario(worker, "kill-replay")) {
+    if (!guard_is_scenario(worker, "kill-setup")) { /* there the victim is no more */
+        guard_run_plain(worker, items);
+        if (guard_is_scenario(worker, "kill-replay")) {
             replayed = exec;
             app_scenario_capture(worker, items, exec);
-            start(worker, items, replayed);
+            guard_start(worker, items, replayed);
             app_scenario_verify(worker, items);
         }
-        if (is_victim(worker)) {
-            if (!is_scenario(worker, "kill-idle")) {
-                await_others(worker, &worker->board->called);
-            }
-            kill(getpid(), SIGKILL);
+        if (guard_is_scenario(worker, "kill-large")) { /* the next call has the second of --counts */
+            app_item_choose(worker->options, 1, &items[0]);
+        }
+        if (guard_is_victim(worker)) {
+            guard_await_others(worker, &worker->board->called);
+            guard_die(worker);
         }
         survive(worker, items, replayed);
     }
-    abort_all(worker);
-    await_gpus(worker);
-    go_on(worker, items, worker->options->victim);
+    guard_abort_all(worker);
+    guard_await_gpus(worker);
+    guard_go_on(worker, items, worker->options->victim);
 }
 
 /* --- another thread aborts ---------------------------------------------------------------------------------------- */
 
-struct blocked {
-    struct app_worker *worker;
-    struct app_item *items;
-    const CUgraphExec *exec;
-    atomic_bool begun;
-};
-
 /* What the thread that uses the communicator is at, when the other aborts it. */
 static void *use(void *argument)
 {
-    struct blocked *blocked = argument;
+    struct guard_user *blocked = argument;
     struct app_worker *worker = blocked->worker;
     app_member_use(&worker->member[0]);
     atomic_store(&blocked->begun, true);
-    if (is_scenario(worker, "abort-launch")) {
+    if (guard_is_scenario(worker, "abort-launch")) {
         APP_NCCL(ncclGroupStart()); /* one call that blocks: after the abort the handle may not be used any more */
         for (int i = 0; i < BLOCKED_LAUNCHES; i++) {
-            APP_NCCL(call_again(worker, blocked->items));
+            APP_NCCL(guard_call_again(worker, blocked->items));
         }
         ncclGroupEnd();
-    } else if (!is_scenario(worker, "abort-idle")) {
-        start(worker, blocked->items, blocked->exec);
+    } else if (strstr(worker->options->scenario, "-idle") == NULL) {
+        guard_start(worker, blocked->items, blocked->exec);
     }
     APP_CU(cuStreamSynchronize(worker->member[0].stream[0]));
+    blocked->free = guard_now();
     return NULL;
+}
+
+void guard_begin_use(struct guard_user *user)
+{
+    APP_CHECK(pthread_create(&user->thread, NULL, use, user) == 0, "no thread");
+    while (!atomic_load(&user->begun)) {
+        usleep(POLL_MICROSECONDS);
+    }
+    usleep(STUCK_MICROSECONDS);
+}
+
+void guard_end_use(struct guard_user *user, double aborted)
+{
+    APP_CHECK(pthread_join(user->thread, NULL) == 0, "join");
+    guard_tell(user->worker, "left after", user->free > aborted ? user->free - aborted : 0);
 }
 
 void app_guard_abort(struct app_worker *worker, struct app_item *items)
 {
     CUgraphExec exec[APP_MAX_RANKS];
-    struct blocked blocked = {.worker = worker, .items = items};
-    pthread_t thread;
-    only_one_member(worker);
-    run_plain(worker, items);
-    if (is_scenario(worker, "abort-replay")) {
+    struct guard_user blocked = {.worker = worker, .items = items};
+    double begin = 0;
+    guard_only_one_member(worker);
+    guard_run_plain(worker, items);
+    if (guard_is_scenario(worker, "abort-replay")) {
         app_scenario_capture(worker, items, exec);
         blocked.exec = exec;
     }
-    if (is_victim(worker)) {
-        await_others(worker, &worker->board->done);
+    if (guard_is_victim(worker)) {
+        guard_await_others(worker, &worker->board->done);
     } else {
-        APP_CHECK(pthread_create(&thread, NULL, use, &blocked) == 0, "no thread");
-        while (!atomic_load(&blocked.begun)) {
-            usleep(POLL_MICROSECONDS);
-        }
-        usleep(STUCK_MICROSECONDS);
+        guard_begin_use(&blocked);
     }
-    abort_all(worker);
-    if (!is_victim(worker)) {
-        APP_CHECK(pthread_join(thread, NULL) == 0, "join");
-        say(worker, &worker->board->done);
+    begin = guard_now();
+    guard_abort_all(worker);
+    if (!guard_is_victim(worker)) {
+        guard_end_use(&blocked, begin);
+        guard_say(worker, &worker->board->done);
     }
-    go_on(worker, items, -1);
+    guard_go_on(worker, items, -1);
 }
 
 /* One rank aborts and lives on. The others wait for it. */
 void app_guard_leave(struct app_worker *worker, struct app_item *items)
 {
-    only_one_member(worker);
-    run_plain(worker, items);
-    if (is_victim(worker)) {
-        await_others(worker, &worker->board->called);
+    guard_only_one_member(worker);
+    guard_run_plain(worker, items);
+    if (guard_is_victim(worker)) {
+        guard_await_others(worker, &worker->board->called);
     } else {
-        start(worker, items, NULL);
-        say(worker, &worker->board->called);
-        await_error(worker, worker->member[0].comm[0].comm, ncclRemoteError);
-        await_gpus(worker);
+        guard_start(worker, items, NULL);
+        guard_say(worker, &worker->board->called);
+        guard_await_error(worker, worker->member[0].comm[0].comm, ncclRemoteError);
+        guard_await_gpus(worker);
     }
-    abort_all(worker);
-    go_on(worker, items, -1);
+    guard_abort_all(worker);
+    guard_go_on(worker, items, -1);
 }
 
 /* --- a rank is stopped, absent or wrong --------------------------------------------------------------------------- */
 
 void app_guard_stop(struct app_worker *worker, struct app_item *items)
 {
-    only_one_member(worker);
-    run_plain(worker, items);
+    guard_only_one_member(worker);
+    guard_run_plain(worker, items);
     app_scenario_fill(worker, items);
-    if (is_victim(worker)) {
+    if (guard_is_victim(worker)) {
         raise(SIGSTOP);
     }
     app_scenario_call(worker, items);
     if (worker->member[0].world_rank == (worker->options->victim == 0 ? 1 : 0)) {
-        await_log(worker, " s in call ");
+        if (guard_is_scenario(worker, "stop-long")) {
+            sleep(STOPPED_SECONDS);
+        } else {
+            guard_await_log(worker, " s in call ");
+        }
         kill(worker->board->pid[worker->options->victim], SIGCONT);
     }
     app_scenario_verify(worker, items);
     for (int i = 0; i < worker->options->rounds; i++) {
-        run_plain(worker, items);
+        guard_run_plain(worker, items);
     }
 }
 
 static void wait_for_absent(struct app_worker *worker, struct app_item *items, bool times_out)
 {
-    start(worker, items, NULL);
+    guard_start(worker, items, NULL);
     if (times_out) {
-        await_error(worker, worker->member[0].comm[0].comm, ncclRemoteError);
-        await_gpus(worker);
+        guard_await_error(worker, worker->member[0].comm[0].comm, ncclRemoteError);
+        guard_await_gpus(worker);
     } else {
-        await_log(worker, " s in call ");
+        guard_await_log(worker, " s in call ");
         APP_CHECK(!app_scenario_finishes(worker, POLL_MICROSECONDS), "an allreduce ended without its ranks");
     }
 }
@@ -315,44 +347,74 @@ static void wait_for_absent(struct app_worker *worker, struct app_item *items, b
 /* The victim does not make the call that the others make; it is alive and well. */
 void app_guard_absent(struct app_worker *worker, struct app_item *items)
 {
-    bool times_out = is_scenario(worker, "timeout");
-    only_one_member(worker);
-    run_plain(worker, items);
-    if (!is_victim(worker)) {
+    bool times_out = guard_is_scenario(worker, "timeout");
+    guard_only_one_member(worker);
+    guard_run_plain(worker, items);
+    if (!guard_is_victim(worker)) {
         wait_for_absent(worker, items, times_out);
     } else if (times_out) { /* the failure is everybody's */
-        await_error(worker, worker->member[0].comm[0].comm, ncclRemoteError);
-        APP_NCCL_IS(call_again(worker, items), ncclRemoteError);
+        guard_await_error(worker, worker->member[0].comm[0].comm, ncclRemoteError);
+        APP_NCCL_IS(guard_call_again(worker, items), ncclRemoteError);
     } else {
-        await_others(worker, &worker->board->done);
+        guard_await_others(worker, &worker->board->done);
     }
-    abort_all(worker);
-    await_gpus(worker);
-    if (!is_victim(worker)) {
-        say(worker, &worker->board->done);
+    guard_abort_all(worker);
+    guard_await_gpus(worker);
+    if (!guard_is_victim(worker)) {
+        guard_say(worker, &worker->board->done);
     }
-    go_on(worker, items, -1);
+    guard_go_on(worker, items, -1);
 }
 
-/* The victim makes its call with other arguments (--counts: the second). */
+/* The call of the victim has other arguments: the second of --counts, another type, another op. */
+static ncclResult_t call_differently(struct app_worker *worker, const struct app_item *items)
+{
+    struct app_member *member = &worker->member[0];
+    struct app_item item = items[0];
+    struct app_comm comm = member->comm[0];
+    size_t count = worker->options->count[0];
+    if (guard_is_victim(worker)) {
+        bool type = guard_is_scenario(worker, "mismatch-type"), op = guard_is_scenario(worker, "mismatch-op");
+        item.type = type ? ncclInt32 : item.type;
+        comm.op = op ? ncclMax : comm.op;
+        count = type || op ? count : worker->options->count[1];
+    }
+    app_member_use(member);
+    return app_item_call_part(&item, 0, count, &comm, member->stream[0]);
+}
+
+/* ONEHOP_CHECK=1 */
 void app_guard_mismatch(struct app_worker *worker, struct app_item *items)
 {
     struct app_member *member = &worker->member[0];
-    only_one_member(worker);
-    run_plain(worker, items);
+    guard_only_one_member(worker);
+    guard_run_plain(worker, items);
     app_scenario_fill(worker, items);
-    app_member_use(member);
-    size_t count = worker->options->count[is_victim(worker) ? 1 : 0];
-    ncclResult_t result = app_item_call_part(&items[0], 0, count, &member->comm[0], member->stream[0]);
+    ncclResult_t result = call_differently(worker, items);
     APP_CHECK(result == ncclSuccess || result == ncclInvalidUsage, "the call gave %d", (int)result);
-    await_error(worker, member->comm[0].comm, ncclInvalidUsage);
-    if (!is_victim(worker)) { /* its call may have gone to NCCL, before the others made theirs */
-        await_gpus(worker);
+    guard_await_error(worker, member->comm[0].comm, ncclInvalidUsage);
+    if (!guard_is_victim(worker)) { /* its call may have gone to NCCL, before the others made theirs */
+        guard_await_gpus(worker);
     }
-    APP_NCCL_IS(call_again(worker, items), ncclInvalidUsage);
-    abort_all(worker);
-    await_gpus(worker);
-    go_on(worker, items, -1);
+    APP_NCCL_IS(guard_call_again(worker, items), ncclInvalidUsage);
+    guard_abort_all(worker);
+    guard_await_gpus(worker);
+    guard_go_on(worker, items, -1);
+}
+
+/* The same without it: nobody knows but who reads the report. */
+void app_guard_differ(struct app_worker *worker, struct app_item *items)
+{
+    guard_only_one_member(worker);
+    guard_run_plain(worker, items);
+    app_scenario_fill(worker, items);
+    APP_NCCL(call_differently(worker, items));
+    guard_await_log(worker, " s in call ");
+    guard_say(worker, &worker->board->done); /* an abort before the report would be one of its own */
+    guard_await_count(&worker->board->done, worker->options->nranks);
+    guard_abort_all(worker);
+    guard_await_gpus(worker);
+    guard_go_on(worker, items, -1);
 }
 
 /* --- a rank ends early -------------------------------------------------------------------------------------------- */
@@ -363,11 +425,11 @@ void app_guard_mismatch(struct app_worker *worker, struct app_item *items)
  */
 void app_guard_destroy(struct app_worker *worker, struct app_item *items)
 {
-    only_one_member(worker);
-    run_plain(worker, items);
-    if (is_victim(worker)) {
+    guard_only_one_member(worker);
+    guard_run_plain(worker, items);
+    if (guard_is_victim(worker)) {
         usleep(3 * STUCK_MICROSECONDS);
-        run_plain(worker, items);
+        guard_run_plain(worker, items);
         return;
     }
     app_scenario_fill(worker, items);
@@ -378,30 +440,30 @@ void app_guard_destroy(struct app_worker *worker, struct app_item *items)
 }
 
 /*
- * The victim ends after the last call, without ncclCommDestroy. That is no fault, unless another call follows
+ * The victim ends by exit() after the last call, without ncclCommDestroy. That is no fault, unless another call follows
  * (exit-call).
  */
 void app_guard_exit(struct app_worker *worker, struct app_item *items)
 {
     ncclResult_t state;
     ncclComm_t comm = worker->member[0].comm[0].comm;
-    only_one_member(worker);
-    run_plain(worker, items);
-    if (is_victim(worker)) {
+    guard_only_one_member(worker);
+    guard_run_plain(worker, items);
+    if (guard_is_victim(worker)) {
         fflush(stdout);
-        _exit(0);
+        exit(0);
     }
     pid_t pid = worker->board->pid[worker->options->victim];
-    for (double begin = now(); kill(pid, 0) == 0;) {
-        APP_CHECK(now() - begin < PATIENCE_SECONDS, "the victim is still there");
+    for (double begin = guard_now(); kill(pid, 0) == 0;) {
+        APP_CHECK(guard_now() - begin < PATIENCE_SECONDS, "the victim is still there");
         usleep(POLL_MICROSECONDS);
     }
     usleep(STUCK_MICROSECONDS); /* time to notice what is no fault */
     APP_NCCL(ncclCommGetAsyncError(comm, &state));
     APP_NCCL_IS(state, ncclSuccess);
-    if (is_scenario(worker, "exit-call")) {
+    if (guard_is_scenario(worker, "exit-call")) {
         call_in_vain(worker, items);
-        await_error(worker, comm, ncclRemoteError);
-        await_gpus(worker);
+        guard_await_error(worker, comm, ncclRemoteError);
+        guard_await_gpus(worker);
     }
 }

@@ -87,7 +87,8 @@ static bool ended_well(const struct app_options *options, int first, int status)
 {
     bool kills = options->scenario != NULL && strncmp(options->scenario, "kill", 4) == 0;
     if (kills && options->victim >= first && options->victim < first + options->local) {
-        return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+        int wanted = strcmp(options->scenario, "kill-fault") == 0 ? SIGSEGV : SIGKILL;
+        return WIFSIGNALED(status) && WTERMSIG(status) == wanted;
     }
     if (WIFSIGNALED(status)) {
         printf("FAIL rank %d ended by signal %d\n", first, WTERMSIG(status));

@@ -29,8 +29,11 @@ static const char usage[] =
     "  --descriptors N             left to a process while it makes its communicators\n"
     "  --linger                    ends when the communicators' memory is back, or after 10 seconds\n"
     "  --scenario simulate|group-error|arguments|churn|drop|overlap|slices|together|captured|exit|exec|fork|\n"
-    "             kill|kill-setup|kill-call|kill-replay|kill-idle|abort-call|abort-replay|abort-idle|abort-launch|\n"
-    "             abort-peer|stop|absent|timeout|mismatch|exit-last|exit-call|destroy-first\n"
+    "             kill|kill-init|kill-setup|kill-call|kill-replay|kill-idle|kill-poll|kill-large|kill-fault|\n"
+    "             "
+    "kill-revoke|kill-shrink|abort-init|abort-setup|abort-call|abort-replay|abort-idle|abort-launch|abort-peer|\n"
+    "             revoke-call|revoke-replay|revoke-idle|shrink-call|shrink-replay|shrink-idle|stop|stop-long|\n"
+    "             absent|timeout|mismatch|mismatch-type|mismatch-op|differ|exit-last|exit-call|destroy-first\n"
     "             --rounds N --victim R --log FILE\n";
 
 static const char *const type_names[ncclNumTypes] = {"i8",  "u8",  "i32", "u32",  "i64",  "u64",

@@ -4,7 +4,8 @@
  *
  * Takes SIMNODE_FAIL, SIMNODE_TRACE and SIMNODE_CALLER (test/simnode/fault.h), as the stand-in libraries do for theirs.
  * Only libonehop.so is led here, by its own table of addresses, which the loader has filled and closed by then; so
- * every other part of the process has its C library as ever. At exit one line, "descriptors N", goes to
+ * every other part of the process has its C library as ever. Where NCCL loads it as a plugin, the stand-in tells when
+ * (simnode_loaded). At exit one line, "descriptors N", goes to
  * SIMNODE_REPORT's file: those that are open and were not when the process began, and are not memory of the stand-in
  * driver's.
  */
@@ -13,14 +14,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -50,6 +54,20 @@
     X(getrandom, ssize_t, (void *a, size_t b, unsigned c), (a, b, c), -1, EAGAIN)                                      \
     X(gethostname, int, (char *a, size_t b), (a, b), -1, EPERM)                                                        \
     X(dlopen, void *, (const char *a, int b), (a, b), NULL, errno)                                                     \
+    X(epoll_create1, int, (int a), (a), -1, EMFILE)                                                                    \
+    X(epoll_ctl, int, (int a, int b, int c, struct epoll_event *d), (a, b, c, d), -1, ENOMEM)                          \
+    X(epoll_wait, int, (int a, struct epoll_event *b, int c, int d), (a, b, c, d), -1, EBADF)                          \
+    X(poll, int, (struct pollfd * a, nfds_t b, int c), (a, b, c), -1, ENOMEM)                                          \
+    X(memfd_create, int, (const char *a, unsigned b), (a, b), -1, EMFILE)                                              \
+    X(fopen, FILE *, (const char *a, const char *b), (a, b), NULL, EMFILE)                                             \
+    X(fgets, char *, (char *a, int b, FILE *c), (a, b, c), NULL, EIO)                                                  \
+    X(read, ssize_t, (int a, void *b, size_t c), (a, b, c), -1, EIO)                                                   \
+    X(pread, ssize_t, (int a, void *b, size_t c, off_t d), (a, b, c, d), -1, EIO)                                      \
+    X(readlink, ssize_t, (const char *a, char *b, size_t c), (a, b, c), -1, EACCES)                                    \
+    X(fchmod, int, (int a, mode_t b), (a, b), -1, EPERM)                                                               \
+    X(mprotect, int, (void *a, size_t b, int c), (a, b, c), -1, ENOMEM)                                                \
+    X(getrlimit, int, (__rlimit_resource_t a, struct rlimit * b), (a, b), -1, EPERM)                                   \
+    X(pthread_cond_init, int, (pthread_cond_t * a, const pthread_condattr_t *b), (a, b), ENOMEM, errno)                \
     X(pthread_attr_init, int, (pthread_attr_t * a), (a), ENOMEM, errno)                                                \
     X(pthread_create, int, (pthread_t * a, const pthread_attr_t *b, void *(*c)(void *), void *d), (a, b, c, d),        \
       EAGAIN, errno)
@@ -81,6 +99,55 @@ static int faulty_open(const char *path, int flags, ...)
     return real_open(path, flags, mode);
 }
 
+static int (*real_openat)(int, const char *, int, ...);
+
+static int faulty_openat(int folder, const char *path, int flags, ...)
+{
+    va_list arguments;
+    va_start(arguments, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    if (simnode_call("openat", __builtin_return_address(0))) {
+        errno = EMFILE;
+        return -1;
+    }
+    return real_openat(folder, path, flags, mode);
+}
+
+static int (*real_fcntl)(int, int, ...);
+
+static int faulty_fcntl(int fd, int command, ...)
+{
+    va_list arguments;
+    va_start(arguments, command);
+    void *argument = va_arg(arguments, void *); /* a number, a pointer, or nothing that is looked at */
+    va_end(arguments);
+    if (simnode_call("fcntl", __builtin_return_address(0))) {
+        errno = EINVAL;
+        return -1;
+    }
+    return real_fcntl(fd, command, argument);
+}
+
+static long (*real_syscall)(long, ...);
+
+/* pidfd_open has the fewest arguments of what is called so, gettid none; the rest is not looked at. */
+static long faulty_syscall(long number, ...)
+{
+    long a[6];
+    va_list arguments;
+    va_start(arguments, number);
+    for (int i = 0; i < 6; i++) {
+        a[i] = va_arg(arguments, long);
+    }
+    va_end(arguments);
+    if (simnode_call("syscall", __builtin_return_address(0))) {
+        errno = ENOSYS;
+        return -1;
+    }
+    return real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
 static const struct {
     const char *name;
     void *faulty;
@@ -89,6 +156,9 @@ static const struct {
 #define ROW(function_, type_, parameters_, arguments_, result_, error_)                                                \
     {#function_, (void *)faulty_##function_, &real_##function_},
     FUNCTIONS(ROW){"open", (void *)faulty_open, &real_open},
+    {"openat", (void *)faulty_openat, &real_openat},
+    {"fcntl", (void *)faulty_fcntl, &real_fcntl},
+    {"syscall", (void *)faulty_syscall, &real_syscall},
 };
 
 static unsigned led; /* functions that come here */
@@ -152,17 +222,18 @@ static int count_descriptors(void)
     return count;
 }
 
-__attribute__((constructor)) static void start(void)
+/* nccl_plugin.c calls it when it has loaded something. */
+__attribute__((visibility("default"))) void simnode_loaded(void);
+void simnode_loaded(void)
 {
     dl_iterate_phdr(look_at, NULL);
-    if (led == 0) {
-        fprintf(stderr, "syscall_fault: libonehop.so is not there, or calls nothing\n");
-        _exit(1);
-    }
 }
 
-__attribute__((destructor)) static void report(void)
+int __cxa_atexit(void (*run)(void *), void *argument, void *object);
+
+static void report(void *unused)
 {
+    (void)unused;
     const char *prefix = getenv("SIMNODE_REPORT");
     char path[4096];
     if (prefix) {
@@ -173,4 +244,15 @@ __attribute__((destructor)) static void report(void)
             fclose(file);
         }
     }
+}
+
+__attribute__((constructor)) static void start(void)
+{
+    dl_iterate_phdr(look_at, NULL);
+    if (led == 0 && !getenv("NCCL_NET_PLUGIN")) {
+        fprintf(stderr, "syscall_fault: libonehop.so is not there, or calls nothing\n");
+        _exit(1);
+    }
+    /* Of no object, and before the loader's own: it runs when all objects, onehop among them, have had their ends. */
+    __cxa_atexit(report, NULL, NULL);
 }

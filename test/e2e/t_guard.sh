@@ -5,10 +5,19 @@
 export ONEHOP_SHM_DIR=$meeting
 work=(--nranks 3 --counts 1000 --log "$out")
 
-# expect_told NAME LINES PATTERN: the run was right, so many warnings were given, and each has the pattern.
+# What doc/faults.md promises, in ms, times the slack of a loaded machine. Here kernels are threads, many more than there
+# are processors: how soon they leave says little.
+slack=8
+[ -z "${OH_SANITIZERS-}" ] || slack=30
+too_slow() {
+    awk -v slack=$slack 'BEGIN { limit["noticed"] = 2000; limit["left"] = 2500; limit["aborted"] = limit["revoked"] = 1000 }
+        /^rank [0-9]+: [a-z]+ [a-z]+ [0-9]+ ms$/ && $3 in limit && $5 > slack * limit[$3]' "$out"
+}
+
+# expect_told NAME LINES PATTERN: the run was right and in time, so many warnings were given, and each has the pattern.
 expect_told() {
     [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -gt 0 ] && [ "$(count_of ' WARN ')" = "$2" ] &&
-        [ "$(count_of " WARN .*$3")" = "$2" ]
+        [ "$(count_of " WARN .*$3")" = "$2" ] && [ -z "$(too_slow)" ]
     tap_point $? "$1" "$(diagnosis "$2 warnings: $3")"
 }
 
@@ -20,6 +29,14 @@ run_app "${work[@]}" --scenario kill-replay --victim 1
 expect_told "killed in a graph's replay: likewise" 2 "$gone"
 run_app "${work[@]}" --scenario kill-idle --victim 1
 expect_told "killed between calls: likewise" 2 "$gone"
+run_app "${work[@]}" --scenario kill-poll --victim 1
+expect_told "killed between calls, and nobody makes another: likewise" 2 "$gone"
+ONEHOP_MAX_BYTES=8K run_app --nranks 3 --counts 1000,100000 --scenario kill-large --victim 1
+expect_told "killed in a call that was handed back: likewise" 2 "$gone"
+run_app "${work[@]}" --scenario kill-fault --victim 1
+expect_told "ended by SIGSEGV in a call: likewise" 2 "$gone"
+run_app "${work[@]}" --scenario kill-init --victim 1
+expect_told "killed before a communicator is made: the others abort it, and make another" 0 ''
 run_app --nranks 4 --local 2 --counts 1000 --scenario kill-call --victim 2
 expect_told "killed in a call, two ranks a process: likewise" 2 'rank [23] \(pid'
 ONEHOP_ALGO=twoshot run_app --nranks 3 --counts 300000 --scenario kill-call --victim 0
@@ -36,6 +53,29 @@ done
 SIMNODE_QUEUE=8 run_app "${work[@]}" --scenario abort-launch --victim 2
 expect_told "aborted by another thread, while a launch blocks: likewise" 0 ''
 
+run_app "${work[@]}" --scenario abort-init --victim 1
+expect_told "aborted by another thread, while NCCL makes it: likewise" 0 ''
+run_app "${work[@]}" --scenario abort-setup --victim 1
+expect_told "aborted by another thread, in the set-up: likewise" 0 ''
+[ "$(count_of 'handed back to NCCL: it was ended before its ranks had agreed')" -ge 2 ]
+tap_point $? "... and the set-up was under way" "$(diagnosis)"
+
+# Revoked, and shrunk with the abort flag: later calls get NCCL's answer, the child is served.
+for state in call replay idle; do
+    run_app "${work[@]}" --scenario revoke-$state --victim 1
+    expect_told "revoked, $state: kernels leave, NCCL refuses calls, a new communicator works" 0 ''
+    run_app "${work[@]}" --scenario shrink-$state --victim 1
+    [ "$(count_of 'nranks 2: served by onehop')" = 2 ]
+    tap_point $? "shrunk with the abort flag, $state: the child is served" "$(diagnosis)"
+    expect_told "shrunk with the abort flag, $state: kernels leave" 0 ''
+done
+run_app "${work[@]}" --scenario kill-revoke --victim 1
+expect_told "killed in a call, the others revoke: NCCL refuses calls" 2 "$gone"
+run_app "${work[@]}" --scenario kill-shrink --victim 1
+[ "$(count_of 'nranks 2: served by onehop')" = 2 ]
+tap_point $? "killed in a call, the others shrink: the child is served" "$(diagnosis)"
+expect_told "killed in a call, the others shrink: they were told" 2 "$gone"
+
 run_app "${work[@]}" --scenario abort-peer --victim 1
 expect_told "a rank aborts, the others wait for it: an error" 2 "$gone; it has aborted"
 
@@ -44,6 +84,10 @@ expect_told "a rank aborts, the others wait for it: an error" 2 "$gone; it has a
 waits='wait.* for [0-9]+ s in call 2, a sum of 1000 x float32, oneshot, for .*rank 2 \(pid [0-9]+, 1 calls'
 ONEHOP_STALL_SECONDS=1 run_app "${work[@]}" --scenario stop --victim 2 --rounds 3
 expect_told "stopped: one report; all go on, with right results" 1 "$waits"
+ONEHOP_STALL_SECONDS=2 run_app "${work[@]}" --scenario stop-long --victim 2
+expect_told "stopped for 5 s: one report; all go on, with right results" 1 "$waits"
+run_app "${work[@]}" --scenario stop-long --victim 2
+expect_told "stopped for 5 s, where reports come after 60: nothing is said; likewise" 0 ''
 ONEHOP_STALL_SECONDS=1 run_app "${work[@]}" --scenario absent --victim 2
 expect_told "absent: one report; abort works" 1 "$waits"
 ONEHOP_STALL_SECONDS=0 ONEHOP_TIMEOUT_SECONDS=1 run_app "${work[@]}" --scenario timeout --victim 2
@@ -58,6 +102,16 @@ for counts in 1000,500 1000,3000000; do
     [ "$status" = 0 ] && [ "$(count_of " WARN .*call 2 is ($mine and $theirs|$theirs and $mine):")" -ge 1 ]
     tap_point $? "mismatch of $counts: both sides' arguments, an error on every rank" "$(diagnosis)"
 done
+for kind in type:'sum of 1000 x int32' op:'max of 1000 x float32'; do
+    run_app --nranks 3 --counts 1000 --scenario mismatch-${kind%%:*} --victim 1 --rank-env 0:ONEHOP_CHECK=1
+    mine='a sum of 1000 x float32 on rank [02]' theirs="a ${kind#*:} on rank 1"
+    [ "$status" = 0 ] && [ "$(count_of " WARN .*call 2 is ($mine and $theirs|$theirs and $mine):")" -ge 1 ]
+    tap_point $? "mismatch of ${kind%%:*}: likewise" "$(diagnosis)"
+done
+ONEHOP_STALL_SECONDS=1 run_app --nranks 3 --counts 1000,500 --log "$out" --scenario differ --victim 1
+mine='a sum of 1000 x float32, oneshot on rank [02]' theirs='a sum of 500 x float32, oneshot on rank 1'
+expect_told "mismatch of 1000,500 without ONEHOP_CHECK: the report tells it, abort works" 1 \
+    "the calls differ: call 2 is ($mine and $theirs|$theirs and $mine)"
 ONEHOP_CHECK=1 run_app --nranks 3 --counts 1,1000,5000 --types f32,i32 --batch 6 --iterations 12 --graph 3
 expect_served "ONEHOP_CHECK=1 and calls that match"
 [ "$(count_of ' WARN ')" = 0 ]

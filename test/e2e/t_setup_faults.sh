@@ -4,7 +4,7 @@
 #
 # A run without faults lists the calls, by function; "function:n" is a point. `make check` takes the first call of each
 # function, and more at random (the seed is printed; OH_SEED repeats it). OH_FAULT_POINTS=all takes every point (some
-# 4500: scripts/check --full), OH_FAULT_JOBS="grow split" those of some jobs.
+# 5900: scripts/check --full), OH_FAULT_JOBS="grow split" those of some jobs.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 fault=$abs_top_builddir/test/e2e/.libs/libsyscallfault.so
@@ -25,8 +25,18 @@ declare -A job=(
     [threads]="--linger --nranks 2 --local 2 --threads --counts 1,5000"
     [background]="--linger --nranks 2 --make nonblocking --counts 1,5000 --batch 4 --iterations 10 --pause 150"
     [split]="--linger --nranks 2 --make split --split-colors 0,0 --counts 1,5000"
+    [plugin]="--linger --nranks 2 --counts 1,5000 --batch 4 --iterations 10 --pause 150"
     [grow]="--linger --nranks 3 --make grow --split-colors 0,0,-1 --split-keys 1,0,0 --counts 1,5000"
 )
+
+# run_job KIND ARGUMENT...: such a job; "plugin": NCCL loads the library, and it finds the first communicator at a call.
+run_job() {
+    if [ "$1" = plugin ]; then
+        plugin=$fault NCCL_NET_PLUGIN=$abs_top_builddir/.libs/libonehop.so run_app ${job[$1]} "${@:2}"
+    else
+        run_app ${job[$1]} "${@:2}"
+    fi
+}
 
 # What must be gone at the end. At the very end a thread that frees may be cut short: so it counts what is left always.
 things="mem_live_bytes host_live ipc_open streams_live events_live descriptors"
@@ -59,9 +69,9 @@ try() {
     for attempt in 1 2 3; do
         rm -f "$meeting"/*
         if [ "$who" = all ]; then
-            SIMNODE_FAIL=$what run_app ${job[$kind]}
+            SIMNODE_FAIL=$what run_job $kind
         else
-            run_app ${job[$kind]} --rank-env "$who:SIMNODE_FAIL=$what"
+            run_job $kind --rank-env "$who:SIMNODE_FAIL=$what"
         fi
         wrong=
         [ "$status" = 0 ] || wrong="exit status $status"
@@ -84,25 +94,30 @@ list() {
     local pause
     for pause in 150 1500 15000; do
         rm -f "$scratch/trace"
-        run_app ${job[$1]} --pause $pause --rank-env "0:SIMNODE_TRACE=$scratch/trace"
+        run_job $1 --pause $pause --rank-env "0:SIMNODE_TRACE=$scratch/trace"
         ! grep -q '^cuLaunchKernelEx$' "$scratch/trace" || break
     done
-    # The last thing that a set-up does is to end the stream that has cleared its memory; then come calls.
-    sed '/^cuLaunchKernelEx$/,$d' "$scratch/trace" | tac | sed -n '/^cuStreamDestroy_v2$/,$p' | sort | uniq -c | awk '{ print $2, $1 }'
+    # The last thing that a set-up asks of the driver is to end the stream that has cleared its memory; then the other ranks'
+    # processes are watched. What is asked of the driver after that is the first call's.
+    sed '/^cuLaunchKernelEx$/,$d' "$scratch/trace" | awk '
+        { name[NR] = $1 } $1 == "cuStreamDestroy_v2" { last = NR }
+        END { for (i = 1; i <= NR; i++) if (i <= last || name[i] !~ /^cu/) print name[i] }' | sort | uniq -c | awk '{ print $2, $1 }'
 }
 
 points=() firsts=()
-for kind in ${OH_FAULT_JOBS:-processes process threads background split grow}; do
+for kind in ${OH_FAULT_JOBS:-processes process threads background split plugin grow}; do
     list "$kind" >"$scratch/list.$kind"
     [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -gt 0 ] && [ "$(wc -l <"$scratch/list.$kind")" -gt 30 ]
     tap_point $? "$kind: served without faults, $(awk '{ n += $2 } END { print n }' "$scratch/list.$kind") calls until then" \
         "$(diagnosis)"
     while read -r function count; do
+        [ "$function" != fgets ] || [ "$count" -lt 10 ] || count=10 # hundreds of lines of /proc/self/maps, each like the next
         for ((n = 1; n <= count; n++)); do
             points+=("$kind $function $n 0")
             # Where all ranks are one process, that is all there is to it.
             [[ $kind = process || $kind = threads ]] || points+=("$kind $function $n 1" "$kind $function $n all")
         done
+        [ "$kind" != plugin ] || firsts+=("$kind $function 1 $((RANDOM % 2))")
         [ "$kind" != processes ] || firsts+=("$kind $function 1 $((RANDOM % 2))" "$kind $function 1 all")
     done <"$scratch/list.$kind"
 done

@@ -61,16 +61,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 1) {
         return 0;
     }
-    char *value = malloc(size);
-    if (!value) {
+    enum oh_env_variable variable = (enum oh_env_variable)(data[0] / 8 % OH_ENV_COUNT);
+    size_t name = strlen(names[variable]);
+    char *setting = malloc(name + 1 + size);
+    if (!setting) {
         return 0;
     }
-    memcpy(value, data + 1, size - 1);
-    value[size - 1] = '\0';
-    enum oh_env_variable variable = (enum oh_env_variable)(data[0] / 8 % OH_ENV_COUNT);
-    setenv(names[variable], value, 1);
+    memcpy(setting, names[variable], name);
+    setting[name] = '=';
+    memcpy(setting + name + 1, data + 1, size - 1);
+    setting[name + size] = '\0';
+    putenv(setting); /* setenv would keep each value for ever */
     read_as(data[0] % 8, variable);
     unsetenv(names[variable]);
-    free(value);
+    free(setting);
     return 0;
 }
