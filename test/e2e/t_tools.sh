@@ -3,6 +3,7 @@
 # it is told; and that the step notices what it is for.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
+# (`topo --measure` may be done before it can be interrupted: stand-ins copy little.)
 build=$abs_top_builddir
 prefix=$scratch/prefix bin=$scratch/bin
 mkdir -p "$prefix/bin" "$prefix/lib" "$bin"
@@ -39,7 +40,7 @@ check_gpu() {
 check_gpu
 cat "$scratch/logs/tools.log" >>"$out"
 [ "$status" = 0 ] && grep -q '^ok    tools' "$out" && grep -q ' 0 wrong' "$out" && ! grep -q '^not ok' "$out" &&
-    [ "$(grep -c '# SKIP' "$out")" = "$(grep -c '# SKIP built without the NVTX' "$out")" ]
+    ! grep '# SKIP' "$out" | grep -qvE 'built without the NVTX|it is always done before'
 tap_point $? "all of it passes" "$(cat "$out")"
 
 # A GPU that still holds memory afterwards, and a matrix of other links.

@@ -112,6 +112,7 @@ interrupt() {
     mapfile -t members < <(family "$background")
     began=$(date +%s%N)
     kill -INT "$background"
+    kill -CONT "$background"
     status=0
     wait "$background" 2>/dev/null || status=$?
     background=
@@ -164,12 +165,19 @@ interrupt tune
 [ -z "$(find "$out" -name 'interrupted.tuning*')" ]
 tap_point $? "tune: no table, nor half of one" "$(ls "$out")"
 
+# held: the background is stopped where it is, and had not ended before.
+held() {
+    kill -STOP "$background" 2>/dev/null
+    sleep 0.1
+    [ "$({ sed 's/.*) //; s/ .*//' "/proc/$background/stat"; } 2>/dev/null)" = T ]
+}
+
 # How long it measures depends on the GPUs: later, then sooner.
 for delay in 2 1 0.5 0.2 0; do
     start topo topo --measure
     until_it 30 has_driver
     sleep $delay
-    [ ! -d "/proc/$background" ] || break
+    ! held || break
     wait "$background"
     background=
 done
