@@ -298,6 +298,7 @@ void app_scenario_run(struct app_worker *worker)
         {"exit", app_end_exit},
         {"exec", app_end_exec},
         {"fork", app_end_fork},
+        {"fork-busy", app_end_fork_busy},
         {"slices", app_group_slices},
         {"together", app_group_together},
         {"captured", app_group_captured},
