@@ -313,6 +313,7 @@ void app_scenario_run(struct app_worker *worker)
         {"kill-revoke", app_guard_revoke},
         {"kill-shrink", app_guard_shrink},
         {"kill-init", app_guard_unborn},
+        {"kill-attach", app_guard_unborn},
         {"abort-call", app_guard_abort},
         {"abort-replay", app_guard_abort},
         {"abort-idle", app_guard_abort},
