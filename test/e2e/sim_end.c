@@ -5,7 +5,7 @@
  * Nothing of theirs is destroyed. What must hold besides the results: the process is gone soon (the launcher has a
  * limit), and what it leaves is looked at by the tests.
  */
-#include "sim_app.h"
+#include "sim_guard.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -76,5 +76,30 @@ void app_end_fork(struct app_worker *worker, struct app_item *items)
     for (int round = 0; round < worker->options->rounds; round++) {
         call_and_verify(worker, items);
         fork_one(round);
+    }
+}
+
+/* While calls, or replays, wait on the GPU for the victim, which comes when the others have forked. */
+void app_end_fork_busy(struct app_worker *worker, struct app_item *items)
+{
+    CUgraphExec exec[APP_MAX_RANKS];
+    call_and_verify(worker, items);
+    app_scenario_capture(worker, items, exec);
+    for (int round = 0; round < 6; round++) {
+        app_scenario_fill(worker, items);
+        if (guard_is_victim(worker)) {
+            guard_await_count(&worker->board->called, (worker->options->nranks - worker->members) * (round + 1));
+        }
+        if (round % 2 == 0) {
+            app_scenario_call(worker, items);
+        } else {
+            app_scenario_replay(worker, exec);
+        }
+        if (!guard_is_victim(worker)) {
+            APP_CHECK(!app_scenario_finishes(worker, POLL_MICROSECONDS), "an allreduce ended without all of its ranks");
+            fork_one(round / 2);
+            guard_say(worker, &worker->board->called);
+        }
+        app_scenario_verify(worker, items);
     }
 }

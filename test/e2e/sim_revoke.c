@@ -143,24 +143,31 @@ static void check_in_progress(ncclComm_t comm)
 
 /*
  * A second communicator, non-blocking. The victim is killed before it, or does not come to it (kill-init, abort-init);
- * or NCCL has made it and the victim does not ask, so that the others' set-up waits (abort-setup). The others abort.
+ * or NCCL has made it and the victim does not ask, so that the others' set-up waits (abort-setup), or is killed then
+ * (kill-attach). The others abort.
  */
 void app_guard_unborn(struct app_worker *worker, struct app_item *items)
 {
     struct app_comm *comm = &worker->member[0].comm[0];
-    bool sets_up = guard_is_scenario(worker, "abort-setup"), kills = guard_is_scenario(worker, "kill-init");
+    bool attaches = guard_is_scenario(worker, "kill-attach"),
+         kills = attaches || guard_is_scenario(worker, "kill-init");
+    bool sets_up = attaches || guard_is_scenario(worker, "abort-setup");
     guard_only_one_member(worker);
     guard_run_plain(worker, items);
     APP_NCCL(ncclCommDestroy(comm->comm));
     comm->comm = NULL;
-    if (guard_is_victim(worker) && kills) {
+    if (guard_is_victim(worker) && kills && !attaches) {
         guard_die(worker);
     }
     app_comm_begin(worker, guard_is_victim(worker) && !sets_up);
     if (guard_is_victim(worker)) {
-        guard_await_others(worker, &worker->board->done);
+        guard_await_others(worker, attaches ? &worker->board->called : &worker->board->done);
     } else if (sets_up) {
         app_comm_ready(worker, comm->comm);
+        guard_say(worker, &worker->board->called);
+    }
+    if (guard_is_victim(worker) && attaches) {
+        guard_die(worker);
     }
     usleep(STUCK_MICROSECONDS);
     if (comm->comm != NULL) {

@@ -33,6 +33,11 @@ for kind in "--nranks 3" "--nranks 4 --local 2" "--nranks 2 --make nonblocking";
     expect_no_files
 done
 
+run_app --nranks 3 --scenario fork-busy --victim 1 "${work[@]}"
+[ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 3 ] && [ -z "$(uneven_ranks)" ] && [ "$(count_of ' WARN ')" = 0 ]
+tap_point $? "fork while calls and replays are on the GPU: they end with right results" "$(diagnosis)"
+expect_no_files
+
 run_app --nranks 3 --scenario exec --rounds 2 "${work[@]}"
 [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 3 ] && [ "$(count_of ' -> ')" -ge 9 ] &&
     [ "$(count_of ' -> .*(onehop-|simnode-|/dev/nvidia)')" = 0 ]

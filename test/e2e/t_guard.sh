@@ -37,6 +37,8 @@ run_app "${work[@]}" --scenario kill-fault --victim 1
 expect_told "ended by SIGSEGV in a call: likewise" 2 "$gone"
 run_app "${work[@]}" --scenario kill-init --victim 1
 expect_told "killed before a communicator is made: the others abort it, and make another" 0 ''
+run_app "${work[@]}" --scenario kill-attach --victim 1
+expect_told "killed in a set-up in the background: likewise" 0 ''
 run_app --nranks 4 --local 2 --counts 1000 --scenario kill-call --victim 2
 expect_told "killed in a call, two ranks a process: likewise" 2 'rank [23] \(pid'
 ONEHOP_ALGO=twoshot run_app --nranks 3 --counts 300000 --scenario kill-call --victim 0

@@ -56,7 +56,7 @@ excused() {
     case $1 in
     unlink) [ "$2" = "$(ls -A "$meeting")" ] ;;
     cuStreamDestroy_v2 | cuStreamSynchronize) [ "${2% *}" = streams_live ] ;;
-    cuThreadExchangeStreamCaptureMode | cuCtxGetCurrent) [ -z "$(ls -A "$meeting")$(grep ^descriptors <<<"$2")" ] ;;
+    cuThreadExchangeStreamCaptureMode | cuCtxGetCurrent | cuCtxPushCurrent_v2) [ -z "$(ls -A "$meeting")$(grep ^descriptors <<<"$2")" ] ;;
     *) false ;;
     esac
 }

@@ -222,11 +222,15 @@ init
             grid[c] = BLOCKS;
 #else
             if
+#ifdef ONLY_ROUNDS /* of all calls */
+            :: rounds[c] = ONLY_ROUNDS
+#else
             :: rounds[c] = 0
 #ifndef NO_TWOSHOT
             :: rounds[c] = 1
             :: rounds[c] = 2
             :: MOST_ROUNDS > 2 -> rounds[c] = 3
+#endif
 #endif
             fi;
             if

@@ -24,12 +24,13 @@ byte calls[N], first[N]; /* struct oh_late */
 bool passing[N], settled[N], mutex[N];
 mtype way[CALLS + 1] = none; /* how call k went, whoever made it */
 
-inline lock(r)
-{
-    atomic { !mutex[r] -> mutex[r] = true }
-}
+/*
+ * What a thread does with the mutex held is one step, as far as it looks at one word of the meeting at most: the rest
+ * concerns its rank alone.
+ */
+#define locked(r) !mutex[r] -> mutex[r] = true
 
-/* oh_switch_close: one word in one step, the words one after the other. */
+/* oh_switch_close: one word in one step, the words one after the other. The mutex is held. */
 inline switch_on(r)
 {
     if
@@ -114,57 +115,62 @@ inline retract(r)
     }
 }
 
+/* The end of oh_comm_note_result. */
+inline note_result(r)
+{
+#ifdef NOTE_AFTER
+    noted[r] = calls[r];
+#endif
+    passing[r] = false;
+    if
+    :: !settled[r] -> settle_when_reached(r)
+    :: else
+    fi;
+    mutex[r] = false
+}
+
 proctype Caller(byte r)
 {
     byte made, rejected, k, x;
     bool served, counted;
     do
     :: made < CALLS ->
-        /* oh_late_decide */
-        lock(r);
-        atomic { served = false; counted = false };
-        if
-        :: settled[r] -> served = true
-        :: else ->
+        atomic { /* oh_late_decide */
+            locked(r);
+            served = settled[r];
+            counted = false;
             if
-            :: first[r] == 0 ->
-                note(r);
-                if
-                :: !counted -> switch_on(r)
-                :: else
-                fi
-            :: else -> settle_when_reached(r)
-            fi;
-            if
-            :: !counted && settled[r] -> served = true
-            :: else -> atomic { calls[r]++; passing[r] = true }
-            fi
-        fi;
-        mutex[r] = false;
-        if
-        :: served -> made++; went(made, onehop)
-        :: else -> /* with NCCL; then oh_comm_note_result */
-            if
-            :: made++; went(made, nccl); lock(r)
-            :: rejected < REJECTS ->
-                rejected++;
-                lock(r);
-#ifndef COUNT_REJECTED
-                if
-                :: settled[r]
-                :: else -> retract(r); calls[r]--
-                fi
-#endif
-            fi;
-#ifdef NOTE_AFTER
-            noted[r] = calls[r];
-#endif
-            passing[r] = false;
-            if
-            :: !settled[r] -> settle_when_reached(r)
+            :: !served && first[r] == 0 -> note(r)
+            :: !served && first[r] != 0 -> settle_when_reached(r); counted = !settled[r]; served = settled[r]
             :: else
+            fi
+        };
+        if
+        :: !served && !counted -> switch_on(r); served = settled[r]
+        :: else
+        fi;
+        atomic {
+            if
+            :: served -> made++; went(made, onehop)
+            :: else -> calls[r]++; passing[r] = true
             fi;
             mutex[r] = false
+        };
+        if
+        :: served
+        :: atomic { !served -> locked(r); made++; went(made, nccl); note_result(r) } /* oh_comm_note_result */
+        :: atomic {
+            !served && rejected < REJECTS ->
+            locked(r);
+            rejected++;
+#ifndef COUNT_REJECTED
+            if
+            :: settled[r]
+            :: else -> retract(r); calls[r]--
+            fi;
+#endif
+            note_result(r)
+        }
         fi
     :: else -> break
     od
@@ -175,8 +181,7 @@ proctype Setup(byte r)
 {
     byte k, x;
     votes++;
-    votes == N;
-    lock(r);
+    atomic { votes == N -> locked(r) };
     switch_on(r);
     mutex[r] = false
 }

@@ -7,7 +7,10 @@ for tool in spin cpp cc; do
     command -v $tool >/dev/null || tap_skip_all "no $tool (Debian: apt-get install spin gcc)"
 done
 sets=quick limit=400
-[ "${OH_MODEL_FULL-0}" = 0 ] || sets='quick|full' limit=900
+if [ "${OH_MODEL_FULL-0}" != 0 ]; then
+    sets='quick|full' limit=900
+    export OH_MODEL_CC=${OH_MODEL_CC:-cc -O2} # the small ones are searched faster than they are compiled so
+fi
 
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT

@@ -17,6 +17,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "test/simnode/secret.h"
+
 #define GARBAGE 0xA5
 #define NONCE_NAME "simnode-%016llx"
 
@@ -274,6 +276,9 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle_p, CUdeviceptr address)
     simnode_gpu_bus_id(&simcuda.topology.gpu[simcuda_gpu(memory->ctx)], 4, handle.bus_id, sizeof handle.bus_id);
     *handle_p = (CUipcMemHandle){0};
     memcpy(handle_p, &handle, sizeof handle);
+    char nonce[20];
+    snprintf(nonce, sizeof nonce, "%016llx", (unsigned long long)handle.nonce);
+    simnode_tell("handle", nonce);
     return simcuda_leave(CUDA_SUCCESS);
 }
 

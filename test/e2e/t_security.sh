@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: MIT
+# What SECURITY.md promises, seen from outside: no secrets in logs, no files but the meeting's, another user at a live
+# meeting, and a name that is known beforehand and was taken.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+export ONEHOP_SHM_DIR=$meeting
+secrets=$scratch/secrets
+
+# bytes HEX: those bytes.
+bytes() {
+    printf '%b' "$(sed 's/../\\x&/g' <<<"$1")"
+}
+
+# digest: SHA-256 of stdin.
+digest() {
+    sha256sum | cut -c 1-64
+}
+
+# key USE: of what is on stdin, as src/comm/key.c makes it; 32 hex digits, in the order of the bytes.
+key() {
+    local inner
+    inner=$(digest)
+    { printf '%s' "$1"; head -c $((32 - ${#1})) /dev/zero; bytes "$inner"; } | digest | cut -c 1-32
+}
+
+# turned HEX: the bytes of each 8-byte word in reverse, as a number is printed.
+turned() {
+    local word
+    for word in ${1:0:16} ${1:16:16}; do
+        sed 's/\(..\)\(..\)\(..\)\(..\)\(..\)\(..\)\(..\)\(..\)/\8\7\6\5\4\3\2\1/' <<<"$word" | tr -d '\n'
+    done
+}
+
+key_of_id() {
+    { printf '%s' "$1"; head -c $((128 - ${#1})) /dev/zero; } | key id
+}
+
+# The file of the communicator with that unique id: all of its name but the build's part.
+file_of_id() {
+    turned "$(bytes "$(key_of_id "$1")" | key name)"
+}
+
+# --- secrets ---
+
+# The keys that this test works out are those that onehop uses: a job that is killed leaves a file of that name.
+rm -f "$secrets"
+(plugin="$plugin $abs_top_builddir/test/e2e/.libs/libsyscallfault.so"
+    SIMNODE_SECRETS=$secrets SIMNODE_CALLER=libonehop.so SIMNODE_KILL=ftruncate:1 run_app --nranks 2 --counts 1000)
+id=$(sed -n 's/^id //p' "$secrets")
+[ -n "$id" ] && ls "$meeting" | grep -q "$(file_of_id "$id")"
+tap_point $? "this test knows how keys are made" "$id $(file_of_id "$id")
+$(ls "$meeting")"
+rm -f "$meeting"/*
+
+rm -f "$secrets"
+SIMNODE_SECRETS=$secrets ONEHOP_DEBUG=TRACE ONEHOP_STATS=1 ONEHOP_STATS_FILE=$scratch/stats run_app --nranks 3 \
+    --make split --split-colors 0,0,0 --counts 1000
+[ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -ge 3 ] && [ "$(count_of TRACE)" -ge 3 ] &&
+    [ "$(grep -c '^handle ' "$secrets")" -ge 3 ] && [ "$(grep -c '^id ' "$secrets")" = 1 ]
+tap_point $? "a job with all that can be said, and secrets" "$(cat "$secrets"; diagnosis)"
+id=$(sed -n 's/^id //p' "$secrets")
+secret_key=$(key_of_id "$id")
+# Any half of a secret counts, with its bytes in either order.
+found=
+for secret in "$secret_key" $(sed -n 's/^handle //p; s/^id simnccl-//p' "$secrets"); do
+    for text in "$secret" "$(turned "$secret")"; do
+        for part in $(sed 's/.\{8\}/& /g' <<<"$text"); do
+            ! grep -qiE "$part" "$out" "$scratch/stats" 2>/dev/null || found="$found $part"
+        done
+    done
+done
+tap_empty "$found" "no unique id, key or handle in what is said"
+
+# --- files ---
+
+# list_written COMMAND...: what a run leaves in the folders that programs write to, each empty before.
+list_written() {
+    local home=$scratch/home-$1
+    rm -rf "$home" && mkdir -p "$home/home" "$home/cache" "$home/tmp" "$home/work"
+    (cd "$home/work" && unset ONEHOP_SHM_DIR &&
+        HOME=$home/home XDG_CACHE_HOME=$home/cache TMPDIR=$home/tmp SIMNODE_REPORT= "$1" --nranks 2 --counts 1,1000 &&
+        [ "$status" = 0 ] && echo right >"$scratch/right-$1")
+    (cd "$home" && find . | sort)
+}
+stock=$(list_written run_stock) ours=$(list_written run_app)
+[ -e "$scratch/right-run_app" ] && [ -e "$scratch/right-run_stock" ] && [ "$stock" = "$ours" ]
+tap_point $? "nothing is written to the home, the cache, temporary files, or the folder of work" "$ours"
+
+# --- another user ---
+
+if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups true 2>/dev/null; then
+    other() {
+        setpriv --reuid=65534 --regid=65534 --clear-groups "$@" >/dev/null 2>&1
+    }
+    chmod 1777 "$meeting" # as /dev/shm is
+    SIMNODE_NCCL_DELAY_US=3000000 LD_PRELOAD=$plugin timeout $limit "$app" --timeout $limit --nranks 2 \
+        --make nonblocking --counts 1000 --pause 200 --batch 4 --iterations 3 >"$out" 2>&1 &
+    job=$!
+    for ((i = 0; i < 500; i++)); do
+        file=$(ls -d "$meeting"/onehop-* 2>/dev/null | head -n 1)
+        [ -z "$file" ] || break
+        sleep 0.01
+    done
+    got=
+    ! other cat "$file" || got="$got read"
+    ! other bash -c "printf x >>'$file'" || got="$got written"
+    ! other truncate -s 0 "$file" || got="$got cut"
+    ! other flock -n "$file" true || got="$got locked"
+    ! other rm -f "$file" || got="$got removed"
+    ! other mv "$file" "$file.x" || got="$got renamed"
+    ! other ln "$file" "$meeting/link" || got="$got linked"
+    ! other chmod 666 "$file" || got="$got opened up"
+    [ -e "$file" ] || got="$got (it has gone too soon)"
+    tap_empty "$got" "another user can do nothing to a live meeting"
+    status=0
+    wait "$job" || status=$?
+    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 2 ]
+    tap_point $? "the job is served" "$(diagnosis)"
+    chmod 700 "$meeting"
+else
+    tap_point 0 "another user # SKIP this user cannot become another"
+fi
+expect_no_files
+
+# --- a name that is known ---
+
+# An id without a random part (NCCL_COMM_ID): whoever knows it can be first. What they put there stays as it is.
+export NCCL_COMM_ID=127.0.0.1:$RANDOM$$
+rm -f "$secrets"
+SIMNODE_SECRETS=$secrets run_app --nranks 2 --counts 1000
+expect_served "a known id"
+id=$(sed -n 's/^id //p' "$secrets")
+(plugin="$plugin $abs_top_builddir/test/e2e/.libs/libsyscallfault.so"
+    SIMNODE_CALLER=libonehop.so SIMNODE_KILL=posix_fallocate:1 run_app --nranks 2 --counts 1000)
+rm -f /dev/shm/"$id"* # NCCL's own, of the job that was killed
+name=$(ls -d "$meeting"/onehop-*"$(file_of_id "$id")")
+size=$(stat -c %s "$name")
+rm -f "$name"
+
+# hostile NAME: a job whose name has been taken, and what was there.
+hostile() {
+    local before
+    before=$(stat -c '%F %s %a %u %h' "$name"; [ ! -f "$name" ] || digest <"$name")
+    run_app --nranks 2 --counts 1000
+    [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] && [ "$(report_of nccl_allreduce)" -gt 0 ] &&
+        [ "$(count_of 'handed back to NCCL: ')" = 2 ] &&
+        [ "$before" = "$(stat -c '%F %s %a %u %h' "$name"; [ ! -f "$name" ] || digest <"$name")" ]
+    tap_point $? "$1 under the name: right on stock NCCL, and left as it was" "$before
+$(diagnosis)"
+    rm -rf "$name"
+}
+mkdir "$name"
+hostile "a folder"
+mkfifo "$name"
+hostile "a FIFO"
+echo precious >"$scratch/precious"
+ln -s "$scratch/precious" "$name"
+hostile "a link"
+[ "$(cat "$scratch/precious")" = precious ]
+tap_point $? "nothing goes through the link" "$(cat "$scratch/precious")"
+head -c "$size" /dev/urandom >"$name"
+hostile "a file that all may write to"
+if [ "$(id -u)" = 0 ]; then
+    head -c "$size" /dev/zero >"$name"
+    chmod 600 "$name"
+    chown 65534 "$name"
+    hostile "a file of another user"
+else
+    tap_point 0 "a file of another user # SKIP needs root"
+fi
+tap_done
