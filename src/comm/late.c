@@ -47,14 +47,15 @@ static void settle_when_reached(struct oh_comm *comm)
 }
 
 /*
- * Where calls have gone to NCCL, one more goes there: by then every rank has voted, and so has the event with which
- * that call's end is told to the first that is served (order.c). NCCL itself orders the earlier ones before it.
+ * Where calls of any kind may have gone to NCCL meanwhile, one more allreduce goes there: by then every rank has voted,
+ * and so has the event with which that call's end is told to the first that is served (order.c). NCCL itself orders the
+ * earlier ones before it. A rank that marks the meeting does so before it votes, so all see the mark here.
  */
 void oh_late_switch_on(struct oh_comm *comm)
 {
     if (comm->late.first == 0) {
-        uint64_t first = oh_switch_close(&comm->segment.meeting->first, comm->nranks);
-        comm->late.first = first > 1 ? first + 1 : first;
+        struct oh_meeting *meeting = comm->segment.meeting;
+        comm->late.first = oh_switch_close(&meeting->first, comm->nranks) + (atomic_load(&meeting->late) != 0);
         comm->progress = &comm->segment.meeting->progress[comm->rank];
     }
     settle_when_reached(comm);

@@ -40,6 +40,7 @@
     X(EventCreate, cuEventCreate, (CUevent *, unsigned))                                                               \
     X(EventDestroy, cuEventDestroy_v2, (CUevent))                                                                      \
     X(EventRecord, cuEventRecord, (CUevent, CUstream))                                                                 \
+    X(LaunchHostFunc, cuLaunchHostFunc, (CUstream, CUhostFn, void *))                                                  \
     X(GraphInstantiate, cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long))                     \
     X(GraphLaunch, cuGraphLaunch, (CUgraphExec, CUstream))                                                             \
     X(GraphDestroy, cuGraphDestroy, (CUgraph))                                                                         \

@@ -315,6 +315,42 @@ void cf_case_stream_change(struct cf_worker *worker)
     cf_set_destroy(worker, &set);
 }
 
+#define SLOW_MICROSECONDS 300000 /* a stream is held up; onehop's set-up in the background takes less */
+
+static void CUDA_CB be_slow(void *nothing)
+{
+    (void)nothing;
+    usleep(SLOW_MICROSECONDS);
+}
+
+/* A broadcast of a new, non-blocking communicator waits on its stream while onehop comes in; then an allreduce on
+ * another stream takes what it leaves. */
+void cf_case_stream_late(struct cf_worker *worker)
+{
+    struct cf_set set;
+    struct other other;
+    CUstream stream[2][CF_MAX_RANKS];
+    cf_streams(worker, 0, stream[0]);
+    cf_streams(worker, 1, stream[1]);
+    cf_set_create(worker, CF_INIT_NONBLOCKING, &set);
+    other_open(worker, &other);
+    worker->serial++;
+    other_load(worker, &other, stream[1]);
+    for (int m = 0; m < worker->members; m++) {
+        cf_use(worker, m);
+        CF_CU(worker, LaunchHostFunc(stream[1][m], be_slow, NULL));
+    }
+    take_turn(worker, &set, &other, 0, stream);
+    usleep(SLOW_MICROSECONDS / 2);
+    for (int turn = 1; turn <= 5; turn++) {
+        take_turn(worker, &set, &other, turn, stream);
+    }
+    other_judge(worker, &other, OTHER_BROADCAST, stream[0]);
+    other_close(worker, &other);
+    cf_barrier(worker);
+    cf_set_destroy(worker, &set);
+}
+
 /*
  * Turns in a graph, from turn `first` to `last`, on two streams of one capture that only NCCL's order of calls puts one
  * behind the other.

@@ -51,6 +51,7 @@
     X("stream-group-mixed", stream_group_mixed, CF_ALWAYS, "a group of an allreduce and others on two streams")        \
     X("stream-mixed", stream_mixed, CF_ALWAYS, "allreduces and broadcasts in turn on two streams")                     \
     X("stream-change", stream_change, CF_ALWAYS, "many broadcasts on one stream, then an allreduce on another")        \
+    X("stream-late", stream_late, CF_ALWAYS, "a broadcast under way while a non-blocking communicator is set up")      \
     X("graph-mixed", graph_mixed, CF_ALWAYS, "allreduces and broadcasts in turn on two streams of a capture")          \
     X("graph-others", graph_others, CF_ALWAYS, "a graph of broadcasts, and allreduces in turn on another stream")      \
     X("stream-nonblocking", stream_nonblocking, CF_ALWAYS, "the same of a non-blocking communicator")                  \

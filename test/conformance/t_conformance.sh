@@ -45,6 +45,6 @@ conform "onehop, eight ranks" h200x8 "$plugin" --ranks 8 --modes processes --exp
 # NCCL launches the calls of non-blocking communicators in the background, each rank in its own time.
 export SIMNODE_NCCL_BACKGROUND=1 SIMNODE_NCCL_DELAY_US=100
 conform "onehop, calls launched in the background" h200x4 "$plugin" --ranks 2,3 \
-    --cases stream-nonblocking,stream-group-nonblocking,comm-makers,comm-pollers
+    --cases stream-nonblocking,stream-late,stream-group-nonblocking,comm-makers,comm-pollers
 tap_empty "$(ls -A "$meeting")" "nothing is left in shared memory"
 tap_done
