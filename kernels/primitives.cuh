@@ -27,8 +27,10 @@
 #define OH_DEVICE static OH_INLINE
 #define OH_DEVICE_METHOD OH_INLINE
 #define OH_UNROLL _Pragma("unroll")
-/* Looks at staging memory between two at the abort word, which costs about a microsecond; a power of two. */
+/* Looks at staging memory, half a microsecond or more each, after which it is the turn of a part of the warps to look
+ * at the abort word; parts. Powers of two. */
 #define OH_PATIENCE 1024u
+#define OH_TURNS 16u
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
 #define OH_NO_FP8 /* no instructions for it, and NCCL takes it from compute capability 9.0 on */
@@ -177,6 +179,18 @@ OH_DEVICE void oh_fence_system()
 /* Between two looks at memory that is not ready. */
 OH_DEVICE void oh_spin_pause()
 {
+}
+
+/* What one of the threads that are here together, in a warp, answers for all of them. */
+template <class Ask> OH_DEVICE bool oh_ask_once(Ask ask)
+{
+    const unsigned together = __activemask();
+    const int speaker = __ffs(together) - 1;
+    bool answer = false;
+    if ((int)(threadIdx.x % warpSize) == speaker) {
+        answer = ask();
+    }
+    return __shfl_sync(together, answer, speaker);
 }
 
 /* User buffers. */

@@ -325,20 +325,37 @@ OH_DEVICE uint32_t oh_epoch_last(const oh_kernel_args &args)
     return oh_word_load(args.staging[0] + OH_EPOCH_OFFSET + oh_block() * sizeof(uint32_t));
 }
 
-/* The rare part of waiting: nothing here stays in a register of the loop. */
-OH_DEVICE bool oh_has_lost(const oh_kernel_args &args, uint32_t looks)
+/* Tells the host that this kernel still waits, and where. */
+OH_DEVICE void oh_report(const oh_kernel_args &args, uint32_t looks)
 {
-    if ((looks & (16 * OH_PATIENCE - 1)) == 0 && args.signal) {
-        oh_word_store(&args.signal->epoch, oh_epoch_last(args));
-        oh_word_store(&args.signal->call, args.call);
-        oh_word_store(&args.signal->what, args.what);
-        oh_word_store(&args.signal->count, (uint32_t)args.count); /* OH_MESSAGE_BYTES sees to it that it fits */
-        oh_word_store(&args.signal->looks, looks);
-    }
-    return oh_word_load(args.abort_word) != 0;
+    oh_word_store(&args.signal->epoch, oh_epoch_last(args));
+    oh_word_store(&args.signal->call, args.call);
+    oh_word_store(&args.signal->what, args.what);
+    oh_word_store(&args.signal->count, (uint32_t)args.count); /* OH_MESSAGE_BYTES sees to it that it fits */
+    oh_word_store(&args.signal->looks, looks);
 }
 
-/* Looks at the abort word once in a while, and more rarely tells the host that it still waits, and where. */
+/*
+ * The rare part of waiting: nothing here stays in a register of the loop. Host memory answers some 25 looks a
+ * microsecond, and the thread that looks is deaf meanwhile: when every thread looked for itself, those of a large grid
+ * that had waited for a late rank were late themselves by a millisecond, and then it was the other rank's turn to wait
+ * that long, in call after call. So a thread looks for its warp, and warps take turns.
+ */
+OH_DEVICE bool oh_has_lost(const oh_kernel_args &args, uint32_t looks)
+{
+    const uint32_t warp = (oh_block() * oh_threads() + oh_thread()) / 32;
+    if ((looks / OH_PATIENCE + warp) % OH_TURNS != 0) {
+        return false;
+    }
+    return oh_ask_once([&]() {
+        if (args.signal) {
+            oh_report(args, looks);
+        }
+        return oh_word_load(args.abort_word) != 0;
+    });
+}
+
+/* Once in a while it is time for a look at the abort word, and for a word to the host. */
 struct oh_patience {
     uint32_t looks;
 

@@ -477,15 +477,16 @@ static ncclResult_t serve(const struct oh_call *call)
     return res;
 }
 
-/* Before and after NCCL gets a call of a communicator of which others are served. */
+/* Before and after NCCL gets a call of a communicator of which others are served; in a group, both are at its end. */
 static ncclResult_t begin_hand_back(struct oh_comm *comm, CUstream stream)
 {
     int saved = errno;
     ncclResult_t res = ncclSuccess;
     if (oh_group_depth() > 0) {
         res = in_group(comm, oh_group_see(comm, stream, true));
+    } else {
+        oh_comm_before_handed_back(comm, stream);
     }
-    oh_comm_before_handed_back(comm, stream);
     errno = saved;
     return res;
 }
@@ -493,7 +494,7 @@ static ncclResult_t begin_hand_back(struct oh_comm *comm, CUstream stream)
 static void end_hand_back(struct oh_comm *comm, CUstream stream, ncclResult_t res)
 {
     int saved = errno;
-    if (oh_group_depth() == 0) { /* otherwise at the end of the group */
+    if (oh_group_depth() == 0) {
         if (res == ncclSuccess) {
             oh_comm_after_handed_back(comm, stream);
         } else if (res == ncclInProgress) {

@@ -422,6 +422,11 @@ static void prepare_streams(const struct oh_real *real)
             oh_group_fail(real, group.seen[0].comm, res);
         }
     }
+    for (size_t i = 0; i < group.seen_count && group.error == ncclSuccess; i++) {
+        if (group.seen[i].handed_back) {
+            oh_comm_before_handed_back(group.seen[i].comm, group.seen[i].stream);
+        }
+    }
     errno = saved;
 }
 

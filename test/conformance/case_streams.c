@@ -361,6 +361,7 @@ static void capture_turns(struct cf_worker *worker, const struct cf_set *set, st
     CUstream stream[2][CF_MAX_RANKS];
     cf_streams(worker, 0, stream[0]);
     cf_streams(worker, 1, stream[1]);
+    take_turn(worker, set, other, 0, stream); /* NCCL makes the first broadcast of ranks as threads only uncaptured */
     cf_capture_begin(worker, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     cf_join(worker, 0, 1);
     for (int turn = first; turn <= last; turn++) {

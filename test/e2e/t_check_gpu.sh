@@ -40,7 +40,7 @@ check_gpu() {
 }
 
 check_gpu A=1
-expect "the table is as documented" 0 '^ +linked program +yes \(12\) +first \(10\) +yes \(12\)' \
+expect "the table is as documented" 0 '^ +linked program +yes \(12\) +first \(8\) +yes \(12\)' \
     '^ +Python ctypes +yes \(12\) +no \(0\) +yes \(12\)' '^ +PyTorch, torchrun +yes \(12\) +first \([0-9]+\) +yes \(12\)'
 [ "$(count_of '\) +(first|no) \(.*\) +yes \(')" = $rows ] &&
     [ "$(count_of '^ok +loading-linked-(none|none-preload|socket|list) ')" = 4 ]

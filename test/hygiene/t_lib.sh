@@ -15,7 +15,8 @@ limited 1 sleep 60
 [ $? = 124 ]
 tap_point $? "the time limit"
 
-limited 60 bash -c 'echo $$ >"$0.new" && mv "$0.new" "$0" && sleep 50' "$scratch/pid" &
+# No function here: the signal shall reach the script, not a shell that waits for it.
+bash -c '. "$0"; oh_limited "$@"' "$abs_top_srcdir/scripts/lib.sh" 60 bash -c 'echo $$ >"$0.new" && mv "$0.new" "$0" && sleep 50' "$scratch/pid" &
 script=$!
 for _ in $(seq 100); do
     [ ! -e "$scratch/pid" ] || break

@@ -36,6 +36,7 @@ template <class Value> inline Value simnode_fmax(Value a, Value b)
 #define OH_DEVICE_METHOD inline
 #define OH_UNROLL
 #define OH_PATIENCE 16u /* a look may take as long as a time slice of everything else that runs */
+#define OH_TURNS 1u
 
 /* The block that this thread plays. Set by the wrapper of each kernel. */
 struct simnode_place {
@@ -167,6 +168,12 @@ OH_DEVICE void oh_fence_system()
 OH_DEVICE void oh_spin_pause()
 {
     sched_yield();
+}
+
+/* A thread is a block here, with no other together. */
+template <class Ask> OH_DEVICE bool oh_ask_once(Ask ask)
+{
+    return ask();
 }
 
 OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
