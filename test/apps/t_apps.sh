@@ -65,7 +65,7 @@ report tokens-near 0 ' 0 faults' "a token that differs where two words are near"
 report tokens-far 1 'tokens demo: token 0: 7 and 6' "a token that differs where they are not"
 run logits-2 2 stock.1 1.0,2.0 7,8 1.0
 run logits-2 2 onehop.1 1.0,2.0 7,8 1.0 9.5,9.2501
-report logits-2 1 'logits demo: 1 of 2 values differ' "two ranks: a logit that differs at all"
+report logits-2 0 '4 results, 3 of them the same bit for bit, 0 faults' "two ranks: a logit that differs a little"
 run logits-near 4 onehop.1 1.0,2.0 7,8 1.0 9.5,9.30
 report logits-near 0 ' 0 faults' "four ranks: a logit that differs as rounding lets it"
 run logits-far 4 onehop.1 1.0,2.0 7,8 1.0 9.5,9.6
