@@ -19,7 +19,7 @@ static struct oh_key hash(const char *use, const void *data, size_t length)
     uint8_t digest[OH_SHA256_BYTES], both[2 * OH_SHA256_BYTES];
     struct oh_key key;
     memset(both, 0, OH_SHA256_BYTES);
-    memcpy(both, use, strlen(use));
+    memcpy(both, use, strlen(use)); /* NOLINT(bugprone-not-null-terminated-result): zeros are behind it */
     oh_sha256(data, length, both + OH_SHA256_BYTES);
     oh_sha256(both, sizeof both, digest);
     memcpy(&key, digest, sizeof key);

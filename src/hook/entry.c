@@ -160,7 +160,7 @@ static bool is_blocking(const ncclConfig_t *config, bool inherited)
  */
 static bool is_in_progress(const struct oh_real *real, const struct oh_birth *birth)
 {
-    ncclResult_t state;
+    ncclResult_t state = ncclSuccess;
     if (birth->parent && !birth->grows) {
         return !birth->parent->blocking;
     }

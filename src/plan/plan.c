@@ -29,7 +29,7 @@ int oh_algorithm_by_name(const char *name)
 uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks)
 {
     if (algorithm == ONEHOP_ONESHOT) { /* a row of the whole message for each peer */
-        return OH_ONESHOT_BYTES / OH_WORD_BYTES / (nranks - 1) * OH_WORD_BYTES;
+        return (uint64_t)OH_ONESHOT_BYTES / OH_WORD_BYTES / (nranks - 1) * OH_WORD_BYTES;
     }
     return OH_MESSAGE_BYTES; /* goes in rounds */
 }

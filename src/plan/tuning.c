@@ -87,11 +87,14 @@ static bool next_line(struct reader *reader)
     return false;
 }
 
-/* Splits the line where it is blank. Returns the number of words, WORDS when there are as many or more. */
+/* Splits a line that says something where it is blank. Returns the number of words, WORDS for as many or more. */
 static int split(struct reader *reader, char *word[WORDS])
 {
     int count = 0;
     char *rest = reader->text;
+    for (int i = 0; i < WORDS; i++) {
+        word[i] = rest; /* none stays without a value */
+    }
     for (char *part; count < WORDS && (part = strsep(&rest, " \t")) != NULL;) {
         if (*part) {
             word[count++] = part;
@@ -104,8 +107,8 @@ static bool parse_number(const char *text, uint64_t max, uint64_t *number_p)
 {
     uint64_t number = 0;
     const char *at = text;
-    for (; *at >= '0' && *at <= '9'; at++) {
-        if (number > max / 10) { /* far from an overflow: max is small */
+    for (; *at >= '0' && *at <= '9'; at++) { /* NOLINT(clang-analyzer-core.UndefinedBinaryOperatorResult): text ends */
+        if (number > max / 10) {             /* far from an overflow: max is small */
             return false;
         }
         number = number * 10 + (uint64_t)(*at - '0');

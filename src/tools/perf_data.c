@@ -145,6 +145,7 @@ static double finish(const struct oh_perf_type *type, enum oh_perf_op op, int ra
 {
     switch (op) {
     case OH_PERF_AVG:
+        /* NOLINTNEXTLINE(bugprone-integer-division): integers are cut off */
         return type->mantissa ? (double)all / ranks : (double)(all / ranks);
     case OH_PERF_MULSUM:
         return 2.0 * (double)all;

@@ -64,7 +64,7 @@ static struct oh_job allreduce_job(const struct oh_perf_task *task, enum oh_perf
 
 void oh_job_capture(struct oh_crew *crew, enum oh_perf_mode mode, struct oh_job *job)
 {
-    CUgraph graph[OH_PERF_RANKS];
+    CUgraph graph[OH_PERF_RANKS] = {NULL};
     if (mode != OH_PERF_GRAPH) {
         return;
     }

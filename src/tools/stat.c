@@ -229,7 +229,7 @@ static bool show_all(struct request *request)
 /* One look; true when something was shown. `quiet`: what is not there needs no words. */
 static bool look(struct request *request, bool quiet)
 {
-    enum oh_board_answer answer;
+    enum oh_board_answer answer = (enum oh_board_answer)0; /* set where there is a process to ask for */
     bool any = request->pid ? show_process(request, request->pid, &answer) : show_all(request);
     if (!any && !quiet && request->pid) {
         oh_tool_error("stat: process %d %s", (int)request->pid, oh_board_words(answer));

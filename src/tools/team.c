@@ -20,7 +20,7 @@
 #include "tools/tool.h"
 #include "util/clock.h"
 
-#define TICK_NS (2 * 1000 * 1000)
+#define TICK_NS (2L * 1000 * 1000)
 
 static const int ending_signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 #define ENDING_SIGNALS (sizeof ending_signals / sizeof *ending_signals)

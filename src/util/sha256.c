@@ -32,7 +32,7 @@ static void add_block(uint32_t state[8], const uint8_t *block)
 {
     uint32_t w[64], v[8];
     for (int i = 0; i < 16; i++) {
-        w[i] = read_word(block + 4 * i);
+        w[i] = read_word(block + 4 * (size_t)i);
     }
     for (int i = 16; i < 64; i++) {
         uint32_t s0 = rotate(w[i - 15], 7) ^ rotate(w[i - 15], 18) ^ w[i - 15] >> 3;

@@ -78,11 +78,13 @@ static void add_type(struct app_options *options, const char *text)
 
 static void add_offset(struct app_options *options, const char *text)
 {
-    int *offset = options->offset[options->offsets];
-    if (options->offsets == APP_MAX_LIST || sscanf(text, "%d:%d", &offset[0], &offset[1]) != 2) {
+    if (options->offsets == APP_MAX_LIST) {
+        bad("number of offsets");
+    }
+    int *offset = options->offset[options->offsets++];
+    if (sscanf(text, "%d:%d", &offset[0], &offset[1]) != 2) {
         bad("offset");
     }
-    options->offsets++;
 }
 
 static void read_ranks(const char *list, int *value)

@@ -148,7 +148,7 @@ static int compare_floats(const void *a, const void *b)
 /* Microseconds a call: slowest rank of each replay, median of the replays. The same on every rank. */
 static float measure(struct worker *worker, const struct oh_call *call, int calls)
 {
-    float us[REPLAYS];
+    float us[REPLAYS] = {0};
     CUgraphExec exec = capture(worker, call, calls);
     for (int i = -1; i < REPLAYS; i++) { /* the first warms up */
         float ms;
