@@ -185,11 +185,12 @@ static void explain_lines(const struct lines *lines, bool drawn, char text_p[LEG
 
 static void put_caption(const struct oh_node *node, const struct oh_verdict *verdict, const char *legend, FILE *stream)
 {
-    fprintf(stream, "  graph [  label=\"\\n%s%s\\n",
+    fprintf(stream, "  graph [  label=\"\\n%s",
             node->by_hand                ? "SIMULATED node, made by hand\\n"
             : oh_node_is_simulated(node) ? "SIMULATED node\\n"
-                                         : "",
-            legend);
+                                         : "");
+    put_quoted(legend, stream);
+    fprintf(stream, "\\n");
     if (verdict->served) {
         fprintf(stream, "full NVLink between %d GPUs: onehop serves", node->visible);
     } else {
@@ -309,7 +310,7 @@ static void put_grid(const struct oh_node *node, char legend_p[LEGEND], FILE *st
                 "  switch [pos=\"%.2f,%.2f!\", width=%.2f, height=0.5, fillcolor=\"#e6e6e6\", label=\"NVSwitch\"];\n",
                 1.0 * (columns - 1), 1.0 * rows - 0.1, 2.0 * columns - 0.2);
     }
-    snprintf(legend_p, LEGEND, "%d x %.60s%s\\n%s%s", node->visible, node->gpu[0].topo.name, alike ? "" : " and others",
+    snprintf(legend_p, LEGEND, "%d x %.60s%s\n%s%s", node->visible, node->gpu[0].topo.name, alike ? "" : " and others",
              switched == boxes ? "all joined with each other through NVSwitch"
                                : "lines are not drawn for so many GPUs: the matrix has them",
              refused > 0 ? ";  dashed: pairs with these GPUs are refused" : "");

@@ -159,6 +159,7 @@ hostile "a link"
 [ "$(cat "$scratch/precious")" = precious ]
 tap_point $? "nothing goes through the link" "$(cat "$scratch/precious")"
 head -c "$size" /dev/urandom >"$name"
+chmod 666 "$name"
 hostile "a file that all may write to"
 if [ "$(id -u)" = 0 ]; then
     head -c "$size" /dev/zero >"$name"

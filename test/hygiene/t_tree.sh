@@ -27,4 +27,10 @@ tap_empty "$(for page in doc/*.md SECURITY.md CONTRIBUTING.md; do
     page=${page#doc/}
     [ "$page" = README.md ] || grep -qF -e "]($page)" -e "](../$page)" doc/README.md || echo "$page"
 done)" "doc/README.md names every page, and what stands above"
+if git rev-parse --git-dir >/dev/null 2>&1; then
+    tap_empty "$(git ls-files | grep -E '(^|/)(Makefile|config\.(h|log|status)|libtool|stamp-h1|[^/]*\.(o|lo|la|so))$')" \
+        "nothing that a build makes is tracked"
+else
+    tap_skip "nothing that a build makes is tracked" "no repository"
+fi
 tap_done
