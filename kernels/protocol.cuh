@@ -343,12 +343,12 @@ OH_DEVICE void oh_report(const oh_kernel_args &args, uint32_t looks)
  */
 OH_DEVICE bool oh_has_lost(const oh_kernel_args &args, uint32_t looks)
 {
-    const uint32_t warp = (oh_block() * oh_threads() + oh_thread()) / 32;
-    if ((looks / OH_PATIENCE + warp) % OH_TURNS != 0) {
+    const uint32_t turn = looks / OH_PATIENCE + (oh_block() * oh_threads() + oh_thread()) / 32;
+    if (turn % OH_LOOK_TURNS != 0) {
         return false;
     }
     return oh_ask_once([&]() {
-        if (args.signal) {
+        if (turn % OH_REPORT_TURNS == 0 && args.signal) {
             oh_report(args, looks);
         }
         return oh_word_load(args.abort_word) != 0;

@@ -305,10 +305,11 @@ bool oh_comm_is_ordered(struct oh_comm *comm);
 
 /*
  * Around a call that NCCL serves on `stream`, of a communicator that is ordered: orders it after our launches, and our
- * later launches after it. What is not ordered: doc/design.md, "Order". Cannot fail; says at INFO what went wrong.
+ * later launches after it. *place_p, for the second: where the stream is. What is not ordered: doc/design.md, "Order".
+ * Cannot fail; says at INFO what went wrong.
  */
-void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream);
-void oh_comm_after_handed_back(struct oh_comm *comm, CUstream stream);
+void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream, struct oh_place *place_p);
+void oh_comm_after_handed_back(struct oh_comm *comm, struct oh_place *place);
 
 /*
  * The same behind a call that NCCL launches in the background (ncclInProgress): noted when NCCL says that it is done,

@@ -98,32 +98,6 @@ static struct oh_capture *find_capture(const struct oh_comm *comm, cuuint64_t id
     return capture;
 }
 
-/* The communicator's first call in a capture. */
-static CUresult open_capture(struct oh_comm *comm, const struct oh_place *place, struct oh_capture **capture_p)
-{
-    drop_captures(comm, false);
-    struct oh_capture *capture = calloc(1, sizeof *capture);
-    if (!capture) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    capture->comm = comm;
-    capture->id = place->capture_id;
-    capture->graph = place->graph;
-    capture->stream = place->stream;
-    capture->next = comm->captures;
-    comm->captures = capture;
-    CUresult result = retain_for_graph(capture);
-    if (result == CUDA_SUCCESS && comm->graph_mixing) {
-        result = driver_of(comm)->stream_wait_event(place->stream, comm->last_call, CU_EVENT_WAIT_EXTERNAL);
-    }
-    if (result != CUDA_SUCCESS) {
-        capture->graph = NULL;
-        return result;
-    }
-    *capture_p = capture;
-    return CUDA_SUCCESS;
-}
-
 /* The nodes that the next work on a capturing stream comes after; for a stream that has just got a kernel, that. They
  * are the driver's, until the next call on the capture. */
 static CUresult tips_of(const struct oh_driver *driver, CUstream stream, const CUgraphNode **nodes_p, size_t *count_p)
@@ -144,6 +118,65 @@ static bool are_newest(const struct oh_capture *capture, const CUgraphNode *node
            (count == 0 || memcmp(nodes, capture->newest, count * sizeof(CUgraphNode)) == 0);
 }
 
+/* A copy of the nodes that a stream's next work comes after; *copy_p is NULL where there are none. */
+static CUresult copy_tips(const struct oh_capture *capture, CUstream stream, CUgraphNode **copy_p, size_t *count_p)
+{
+    const CUgraphNode *nodes;
+    CUgraphNode *copy = NULL;
+    size_t count;
+    CUresult result = tips_of(driver_of(capture->comm), stream, &nodes, &count);
+    if (result == CUDA_SUCCESS && count > 0) {
+        copy = malloc(count * sizeof *copy);
+        if (!copy) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        memcpy(copy, nodes, count * sizeof *copy);
+    }
+    if (result == CUDA_SUCCESS) {
+        *copy_p = copy;
+        *count_p = count;
+    }
+    return result;
+}
+
+/* Takes the nodes over as what comes behind the newest call. */
+static void put_newest(struct oh_capture *capture, CUgraphNode *nodes, size_t count)
+{
+    free(capture->newest);
+    capture->newest = nodes;
+    capture->newest_count = count;
+}
+
+/* The communicator's first call in a capture. */
+static CUresult open_capture(struct oh_comm *comm, const struct oh_place *place, struct oh_capture **capture_p)
+{
+    drop_captures(comm, false);
+    struct oh_capture *capture = calloc(1, sizeof *capture);
+    if (!capture) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    capture->comm = comm;
+    capture->id = place->capture_id;
+    capture->graph = place->graph;
+    capture->stream = place->stream;
+    capture->next = comm->captures;
+    comm->captures = capture;
+    CUresult result = retain_for_graph(capture);
+    if (result == CUDA_SUCCESS && comm->graph_mixing) {
+        result = driver_of(comm)->stream_wait_event(place->stream, comm->last_call, CU_EVENT_WAIT_EXTERNAL);
+    }
+    if (result == CUDA_SUCCESS && comm->graph_mixing) {
+        /* Should this call come to nothing, another stream's still comes after the wait. */
+        result = copy_tips(capture, place->stream, &capture->newest, &capture->newest_count);
+    }
+    if (result != CUDA_SUCCESS) {
+        capture->graph = NULL;
+        return result;
+    }
+    *capture_p = capture;
+    return CUDA_SUCCESS;
+}
+
 /* Edges from the newest call, unless the stream is where that is. The per-thread stream is one in each thread. */
 static CUresult follow_newest(struct oh_capture *capture, CUstream stream)
 {
@@ -160,7 +193,16 @@ static CUresult follow_newest(struct oh_capture *capture, CUstream stream)
                                                       CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
 }
 
-/* The record node comes after these nodes instead of after the newest call. */
+static bool is_among(CUgraphNode node, const CUgraphNode *nodes, size_t count)
+{
+    size_t i = 0;
+    while (i < count && nodes[i] != node) {
+        i++;
+    }
+    return i < count;
+}
+
+/* The record node comes after these nodes instead of after the newest call; never after nothing. */
 static CUresult move_record(struct oh_capture *capture, const CUgraphNode *nodes, size_t count)
 {
     const struct oh_driver *driver = driver_of(capture->comm);
@@ -169,11 +211,15 @@ static CUresult move_record(struct oh_capture *capture, const CUgraphNode *nodes
         return driver->graph_add_event_record_node(&capture->record, capture->graph, nodes, count,
                                                    capture->comm->last_call);
     }
-    for (size_t i = 0; i < capture->newest_count && result == CUDA_SUCCESS; i++) {
-        result = driver->graph_remove_dependencies(capture->graph, &capture->newest[i], &capture->record, 1);
-    }
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        result = driver->graph_add_dependencies(capture->graph, &nodes[i], &capture->record, 1);
+        if (!is_among(nodes[i], capture->newest, capture->newest_count)) {
+            result = driver->graph_add_dependencies(capture->graph, &nodes[i], &capture->record, 1);
+        }
+    }
+    for (size_t i = 0; i < capture->newest_count && result == CUDA_SUCCESS; i++) {
+        if (!is_among(capture->newest[i], nodes, count)) {
+            result = driver->graph_remove_dependencies(capture->graph, &capture->newest[i], &capture->record, 1);
+        }
     }
     return result;
 }
@@ -181,25 +227,21 @@ static CUresult move_record(struct oh_capture *capture, const CUgraphNode *nodes
 /* Behind a call on `stream`, ours or NCCL's, that has been captured. */
 static CUresult after_captured(struct oh_capture *capture, CUstream stream)
 {
-    const CUgraphNode *nodes;
+    CUgraphNode *nodes;
     size_t count;
-    CUresult result = tips_of(driver_of(capture->comm), stream, &nodes, &count);
-    if (result != CUDA_SUCCESS || count == 0 || are_newest(capture, nodes, count)) {
-        return result;
-    }
-    CUgraphNode *newest = malloc(count * sizeof *newest);
-    if (!newest) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    memcpy(newest, nodes, count * sizeof *newest);
-    result = capture->comm->graph_mixing ? move_record(capture, newest, count) : CUDA_SUCCESS;
+    CUresult result = copy_tips(capture, stream, &nodes, &count);
     if (result != CUDA_SUCCESS) {
-        free(newest);
         return result;
     }
-    free(capture->newest);
-    capture->newest = newest;
-    capture->newest_count = count;
+    bool moved = count > 0 && !are_newest(capture, nodes, count);
+    if (moved && capture->comm->graph_mixing) {
+        result = move_record(capture, nodes, count);
+    }
+    if (!moved || result != CUDA_SUCCESS) {
+        free(nodes);
+        return result;
+    }
+    put_newest(capture, nodes, count);
     capture->stream = stream;
     return CUDA_SUCCESS;
 }
@@ -319,40 +361,35 @@ CUresult oh_order_after(struct oh_burst *burst)
 
 /* --- calls that NCCL serves --------------------------------------------------------------------------------------- */
 
-static CUresult before_handed_back(struct oh_comm *comm, CUstream stream)
+static CUresult before_handed_back(struct oh_comm *comm, struct oh_place *place)
 {
-    struct oh_place place;
     struct oh_capture *capture;
-    CUresult result = oh_order_look(comm, stream, &place);
+    CUresult result = oh_order_look(comm, place->stream, place);
     if (result == CUDA_SUCCESS) {
-        result = place.graph ? before_captured(comm, &place, &capture) : follow_launches(comm, &place);
+        result = place->graph ? before_captured(comm, place, &capture) : follow_launches(comm, place);
     }
     return result;
 }
 
-static CUresult after_handed_back(struct oh_comm *comm, CUstream stream)
+static CUresult after_handed_back(struct oh_comm *comm, struct oh_place *place)
 {
-    struct oh_place place;
-    CUresult result = oh_order_look(comm, stream, &place);
-    if (result != CUDA_SUCCESS) {
-        return result;
+    if (place->graph) {
+        struct oh_capture *capture = find_capture(comm, place->capture_id);
+        return capture ? after_captured(capture, place->stream) : CUDA_SUCCESS;
     }
-    if (place.graph) {
-        struct oh_capture *capture = find_capture(comm, place.capture_id);
-        return capture ? after_captured(capture, stream) : CUDA_SUCCESS;
-    }
-    comm->handed_back_stream = place.stream_id;
+    comm->handed_back_stream = place->stream_id;
     comm->handed_back_since = true;
-    return driver_of(comm)->event_record(comm->handed_back_call, stream);
+    return driver_of(comm)->event_record(comm->handed_back_call, place->stream);
 }
 
-static void in_context(struct oh_comm *comm, CUstream stream, CUresult (*step)(struct oh_comm *, CUstream))
+static void in_context(struct oh_comm *comm, struct oh_place *place,
+                       CUresult (*step)(struct oh_comm *, struct oh_place *))
 {
     const struct oh_staging *staging = &comm->staging;
     struct oh_context_scope scope;
     CUresult result = oh_context_enter(staging->driver, staging->context, &scope);
     if (result == CUDA_SUCCESS) {
-        result = step(comm, stream);
+        result = step(comm, place);
         oh_context_leave(staging->driver, &scope);
     }
     if (result != CUDA_SUCCESS) {
@@ -361,15 +398,16 @@ static void in_context(struct oh_comm *comm, CUstream stream, CUresult (*step)(s
     }
 }
 
-void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream)
+void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream, struct oh_place *place_p)
 {
-    in_context(comm, stream, before_handed_back);
+    *place_p = (struct oh_place){.stream = stream};
+    in_context(comm, place_p, before_handed_back);
 }
 
-void oh_comm_after_handed_back(struct oh_comm *comm, CUstream stream)
+void oh_comm_after_handed_back(struct oh_comm *comm, struct oh_place *place)
 {
     drop_launching(comm);
-    in_context(comm, stream, after_handed_back);
+    in_context(comm, place, after_handed_back);
 }
 
 void oh_comm_handed_back_later(struct oh_comm *comm, CUstream stream)
@@ -380,15 +418,14 @@ void oh_comm_handed_back_later(struct oh_comm *comm, CUstream stream)
 }
 
 /* On any thread: the captures are not this one's to change, so that a captured call stays without. */
-static CUresult record_launched(struct oh_comm *comm, CUstream stream)
+static CUresult record_launched(struct oh_comm *comm, struct oh_place *place)
 {
-    struct oh_place place;
-    CUresult result = oh_order_look(comm, stream, &place);
+    CUresult result = oh_order_look(comm, place->stream, place);
     bool recorded = false;
-    if (result == CUDA_SUCCESS && !place.graph) {
-        result = driver_of(comm)->event_record(comm->handed_back_call, stream);
+    if (result == CUDA_SUCCESS && !place->graph) {
+        result = driver_of(comm)->event_record(comm->handed_back_call, place->stream);
         recorded = result == CUDA_SUCCESS;
-        comm->launching_id = place.stream_id;
+        comm->launching_id = place->stream_id;
     }
     int state = recorded ? LAUNCH_RECORDED : LAUNCH_NONE;
     atomic_store_explicit(&comm->launching, state, memory_order_release); /* pairs with the load in take_recorded */
@@ -399,7 +436,8 @@ void oh_comm_launched(struct oh_comm *comm)
 {
     int expected = LAUNCH_GOING_ON;
     if (atomic_compare_exchange_strong(&comm->launching, &expected, LAUNCH_RECORDING)) {
-        in_context(comm, comm->launching_stream, record_launched);
+        struct oh_place place = {.stream = comm->launching_stream};
+        in_context(comm, &place, record_launched);
         expected = LAUNCH_RECORDING; /* the context could not be entered */
         atomic_compare_exchange_strong(&comm->launching, &expected, LAUNCH_NONE);
     }

@@ -419,7 +419,7 @@ EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
         oh_comm_abort(ours);
     }
     ncclResult_t res = REAL(real, CommRevoke(comm, flags));
-    if (ours && res == ncclSuccess) {
+    if (ours && (res == ncclSuccess || res == ncclInProgress)) {
         oh_comm_revoked(ours);
     }
     return res;
@@ -478,27 +478,27 @@ static ncclResult_t serve(const struct oh_call *call)
 }
 
 /* Before and after NCCL gets a call of a communicator of which others are served; in a group, both are at its end. */
-static ncclResult_t begin_hand_back(struct oh_comm *comm, CUstream stream)
+static ncclResult_t begin_hand_back(struct oh_comm *comm, CUstream stream, struct oh_place *place_p)
 {
     int saved = errno;
     ncclResult_t res = ncclSuccess;
     if (oh_group_depth() > 0) {
         res = in_group(comm, oh_group_see(comm, stream, true));
     } else {
-        oh_comm_before_handed_back(comm, stream);
+        oh_comm_before_handed_back(comm, stream, place_p);
     }
     errno = saved;
     return res;
 }
 
-static void end_hand_back(struct oh_comm *comm, CUstream stream, ncclResult_t res)
+static void end_hand_back(struct oh_comm *comm, struct oh_place *place, ncclResult_t res)
 {
     int saved = errno;
     if (oh_group_depth() == 0) {
         if (res == ncclSuccess) {
-            oh_comm_after_handed_back(comm, stream);
+            oh_comm_after_handed_back(comm, place);
         } else if (res == ncclInProgress) {
-            oh_comm_handed_back_later(comm, stream);
+            oh_comm_handed_back_later(comm, place->stream);
         }
     }
     errno = saved;
@@ -509,6 +509,7 @@ static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *
 {
     const struct oh_real *real = comm->library;
     bool ordered = count > 0 && oh_comm_is_ordered(comm);
+    struct oh_place place;
     ncclResult_t failure = oh_comm_failure(comm);
     if (failure != ncclSuccess) {
         return oh_group_depth() > 0 ? in_group(comm, failure) : failure;
@@ -517,13 +518,13 @@ static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *
     if (count > 0 && oh_group_depth() > 0) {
         oh_group_pass(comm);
     }
-    ncclResult_t res = ordered ? begin_hand_back(comm, (CUstream)stream) : ncclSuccess;
+    ncclResult_t res = ordered ? begin_hand_back(comm, (CUstream)stream, &place) : ncclSuccess;
     if (res != ncclSuccess) {
         return res;
     }
     res = REAL(real, AllReduce(sendbuff, recvbuff, count, type, op, comm->nccl, stream));
     if (ordered) {
-        end_hand_back(comm, (CUstream)stream, res);
+        end_hand_back(comm, &place, res);
     }
     return res;
 }
@@ -532,7 +533,7 @@ ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, con
                            struct oh_passage *passage_p)
 {
     struct oh_comm *ours = active_comm_from(comm, caller);
-    struct oh_passage passage = {.stream = (CUstream)stream};
+    struct oh_passage passage = {.place.stream = (CUstream)stream};
     ncclResult_t res = real_of(ours, &passage.real, caller);
     if (ours && works && oh_group_depth() > 0) {
         oh_group_pass(ours);
@@ -540,7 +541,7 @@ ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, con
     if (res == ncclSuccess && ours && works && atomic_load_explicit(&ours->served, memory_order_acquire)) {
         passage.comm = ours;
         oh_comm_enter(ours);
-        res = begin_hand_back(ours, passage.stream);
+        res = begin_hand_back(ours, (CUstream)stream, &passage.place);
         if (res != ncclSuccess) {
             oh_comm_leave(ours);
         }
@@ -552,11 +553,11 @@ ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, con
     return res;
 }
 
-ncclResult_t oh_pass_end(const struct oh_passage *passage, ncclResult_t result)
+ncclResult_t oh_pass_end(struct oh_passage *passage, ncclResult_t result)
 {
     inside--;
     if (passage->comm) {
-        end_hand_back(passage->comm, passage->stream, result);
+        end_hand_back(passage->comm, &passage->place, result);
         oh_comm_leave(passage->comm);
     }
     return result;

@@ -15,7 +15,7 @@
 struct oh_passage {
     const struct oh_real *real;
     struct oh_comm *comm; /* NULL: onehop serves none of its calls, or NCCL puts nothing on the stream */
-    CUstream stream;
+    struct oh_place place;
 };
 
 /*
@@ -25,6 +25,6 @@ struct oh_passage {
  */
 ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
                            struct oh_passage *passage_p);
-ncclResult_t oh_pass_end(const struct oh_passage *passage, ncclResult_t result);
+ncclResult_t oh_pass_end(struct oh_passage *passage, ncclResult_t result);
 
 #endif

@@ -12,9 +12,10 @@
 struct seen {
     struct oh_comm *comm;
     CUstream stream;
-    cuuint64_t capture; /* 0: not captured, or the only one */
-    bool handed_back;   /* by a call that NCCL serves */
-    bool served;        /* by a call that onehop serves */
+    cuuint64_t capture;    /* 0: not captured, or the only one */
+    bool handed_back;      /* by a call that NCCL serves */
+    bool served;           /* by a call that onehop serves */
+    struct oh_place place; /* of the first kind, once NCCL's part is about to begin */
 };
 
 /* One per thread; the arrays live from the first use in a group to its end. */
@@ -144,11 +145,11 @@ void oh_group_pass(const struct oh_comm *comm)
 static void note_handed_back(bool in_background)
 {
     for (size_t i = 0; i < group.seen_count; i++) {
-        const struct seen *seen = &group.seen[i];
+        struct seen *seen = &group.seen[i];
         if (seen->handed_back && in_background) {
             oh_comm_handed_back_later(seen->comm, seen->stream);
         } else if (seen->handed_back) {
-            oh_comm_after_handed_back(seen->comm, seen->stream);
+            oh_comm_after_handed_back(seen->comm, &seen->place);
         }
     }
 }
@@ -392,7 +393,7 @@ static ncclResult_t await_other(const struct oh_real *real)
  * NCCL launches its part in the background, as it does for non-blocking communicators. Waits until it has: on a stream
  * that both parts use, the order must be the same on all ranks. NCCL does not stay "in progress" of itself: it launches
  * or fails. Should it wait for a rank that is gone (for connections of its own, say), this ends when the monitor has
- * seen that, or when another thread aborts the communicator: either makes `served` false. A rank that is alive and does
+ * seen that, or when another thread aborts the communicator: either ends its order. A rank that is alive and does
  * not come keeps stock NCCL waiting just so.
  */
 static ncclResult_t await_nccl(const struct oh_real *real)
@@ -400,7 +401,7 @@ static ncclResult_t await_nccl(const struct oh_real *real)
     for (size_t i = 0; i < group.seen_count; i++) {
         struct oh_comm *comm = group.seen[i].comm;
         ncclResult_t state = ncclInProgress;
-        while (atomic_load(&comm->served) && real->CommGetAsyncError(comm->nccl, &state) == ncclSuccess &&
+        while (oh_comm_is_ordered(comm) && real->CommGetAsyncError(comm->nccl, &state) == ncclSuccess &&
                state == ncclInProgress) {
             usleep(20);
         }
@@ -424,7 +425,7 @@ static void prepare_streams(const struct oh_real *real)
     }
     for (size_t i = 0; i < group.seen_count && group.error == ncclSuccess; i++) {
         if (group.seen[i].handed_back) {
-            oh_comm_before_handed_back(group.seen[i].comm, group.seen[i].stream);
+            oh_comm_before_handed_back(group.seen[i].comm, group.seen[i].stream, &group.seen[i].place);
         }
     }
     errno = saved;
