@@ -393,7 +393,7 @@ static ncclResult_t await_other(const struct oh_real *real)
  * NCCL launches its part in the background, as it does for non-blocking communicators. Waits until it has: on a stream
  * that both parts use, the order must be the same on all ranks. NCCL does not stay "in progress" of itself: it launches
  * or fails. Should it wait for a rank that is gone (for connections of its own, say), this ends when the monitor has
- * seen that, or when another thread aborts the communicator: either ends its order. A rank that is alive and does
+ * seen that, or when another thread aborts the communicator: either ends the wait. A rank that is alive and does
  * not come keeps stock NCCL waiting just so.
  */
 static ncclResult_t await_nccl(const struct oh_real *real)
@@ -401,8 +401,9 @@ static ncclResult_t await_nccl(const struct oh_real *real)
     for (size_t i = 0; i < group.seen_count; i++) {
         struct oh_comm *comm = group.seen[i].comm;
         ncclResult_t state = ncclInProgress;
-        while (oh_comm_is_ordered(comm) && real->CommGetAsyncError(comm->nccl, &state) == ncclSuccess &&
-               state == ncclInProgress) {
+        /* One that is about to be served stays so when the monitor fails it: its failure ends the wait. */
+        while (oh_comm_is_ordered(comm) && oh_comm_failure(comm) == ncclSuccess &&
+               real->CommGetAsyncError(comm->nccl, &state) == ncclSuccess && state == ncclInProgress) {
             usleep(20);
         }
         if (state != ncclSuccess) {

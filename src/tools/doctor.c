@@ -184,7 +184,10 @@ static void judge_program(const struct oh_program_report *program, const char *n
 {
     char why[OH_DOCTOR_TEXT];
     const struct oh_process_report *process;
-    if ((process = first_process(program, OH_ANSWER_NO))) {
+    if (program->tally.served == 0 && program->tally.unseen > 0) {
+        explain_none(&program->tally,
+                     report); /* what processes say at their end is firmer than an early look at them */
+    } else if ((process = first_process(program, OH_ANSWER_NO))) {
         snprintf(why, sizeof why, "process %d (%s): %.380s", (int)process->pid, process->command, process->reason);
         decide(report, OH_ANSWER_NO, why);
     } else if (program->tally.served > 0) {

@@ -282,14 +282,13 @@ void cf_case_stream_change(struct cf_worker *worker)
 {
     struct cf_set set;
     struct other other;
-    CUstream stream[2][CF_MAX_RANKS], broadcasts[CF_MAX_RANKS];
+    CUstream stream[2][CF_MAX_RANKS];
     cf_streams(worker, 0, stream[0]);
     cf_streams(worker, 1, stream[1]);
-    cf_streams(worker, 1, broadcasts);
     cf_set_create(worker, CF_INIT_RANK, &set);
     other_open(worker, &other);
     worker->serial++;
-    other_load(worker, &other, broadcasts);
+    other_load(worker, &other, stream[1]);
     for (int i = 0; i < MANY_TURNS; i++) {
         bool grouped = worker->members > 1;
         if (grouped) {
