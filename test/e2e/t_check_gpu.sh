@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# scripts/check-gpu loading on the simulated node: an installed onehop, and a folder that holds the test programs alone.
+# scripts/check-gpu on the simulated node: an installed onehop, and a folder that holds the test programs alone. The step
+# loading with the real ones; what creation and soak make of figures, with programs that say what they are told.
 # A package of the name of PyTorch starts a shared object that is linked with NCCL, for each rank.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
@@ -32,23 +33,73 @@ END
 export REACH=$abs_top_builddir/test/e2e/reach REACH_OBJECT=$abs_top_builddir/test/e2e/.libs/libreach.so
 export PYTHONPATH=$scratch/packages
 
-# check_gpu SETTING...: sets $status, fills $out.
+# check_gpu SETTING... -- ARGUMENT...: sets $status, fills $out.
 check_gpu() {
+    local settings=()
+    while [ "$1" != -- ]; do
+        settings+=("$1")
+        shift
+    done
     status=0
-    timeout -k 5 300 env "$@" "$abs_top_srcdir/scripts/check-gpu" --prefix "$prefix" --build "$carried" --gpus 2 --quick \
-        --out "$scratch/logs" loading >"$out" 2>&1 || status=$?
+    timeout -k 5 300 env "${settings[@]}" "$abs_top_srcdir/scripts/check-gpu" --prefix "$prefix" --build "$carried" --gpus 2 \
+        --quick --out "$scratch/logs" "${@:2}" >"$out" 2>&1 || status=$?
 }
 
-check_gpu A=1
+check_gpu -- loading
 expect "the table is as documented" 0 '^ +linked program +yes \(12\) +first \(8\) +yes \(12\)' \
     '^ +Python ctypes +yes \(12\) +no \(0\) +yes \(12\)' '^ +PyTorch, torchrun +yes \(12\) +first \([0-9]+\) +yes \(12\)'
 [ "$(count_of '\) +(first|no) \(.*\) +yes \(')" = $rows ] &&
     [ "$(count_of '^ok +loading-linked-(none|none-preload|socket|list) ')" = 4 ]
 tap_point $? "$rows callers, and four settings of the plugin way" "$(cat "$out")"
-check_gpu ONEHOP_DISABLE=1
+check_gpu ONEHOP_DISABLE=1 -- loading
 expect "where nothing is served, it fails" 1 \
     '^FAIL +loading-linked-preload: served: no \(0 calls, 0 not\), expected yes=12' \
     '^FAIL +loading-ctypes-audit: ' '^FAIL +loading-linked-list: '
 [ "$(count_of '^FAIL .*loading-ctypes-plugin')" = 0 ]
 tap_point $? "but for what is not expected" "$(cat "$out")"
+
+# creation: the medians, the limit, and the real program.
+mkdir -p "$carried/test/gpu" "$carried/test/conformance"
+cat >"$carried/test/gpu/stress_comms" <<'END'
+#!/bin/sh
+more=0
+[ -z "${LD_PRELOAD-}" ] || { more=${MORE-20}; echo "served by onehop"; }
+LD_PRELOAD=
+for ms in 100 300 ${ODD-110}; do echo "later communicator $((ms + more)).50 ms"; done
+echo "first communicator $((900 + 3 * more)).25 ms"
+END
+chmod +x "$carried/test/gpu/stress_comms"
+check_gpu -- creation
+expect "creation: medians, the first communicator by itself" 0 \
+    '^ +creation +first: 960\.2 ms, with stock NCCL 900\.2 ms, 60\.0 ms more \(medians of 3\)$' \
+    '^ +creation +later: 130\.5 ms, with stock NCCL 110\.5 ms, 20\.0 ms more \(medians of 9\)$' '^ok +creation-stock-3 '
+check_gpu MORE=31 -- creation
+expect "creation: 31 ms more are too much" 1 '^FAIL +creation: not 30 ms more than stock NCCL at most'
+check_gpu ONEHOP_DISABLE=1 MORE=-1000 -- creation
+expect "creation: what is no time is none" 1 '^FAIL +creation: '
+cp "$abs_top_builddir/test/gpu/stress_comms" "$carried/test/gpu"
+check_gpu -- creation
+expect "creation on the simulated node" "$status" '^ok +creation-1 ' '^ +creation +first: [0-9.]+ ms, with .*\(medians of 3\)' \
+    '^ +creation +later: [0-9.]+ ms, with stock NCCL [0-9.]+ ms, [0-9.-]+ ms more \(medians of 21\)'
+[ "$(grep -c 'set-up in ms: .*kernels [0-9.]*' "$scratch/logs/creation-1.log")" = 16 ]
+tap_point $? "and the log has the parts of each set-up" "$(head -n 20 "$scratch/logs/creation-1.log")"
+
+# soak: what it allows onehop, with figures of stock NCCL and without.
+cat >"$carried/test/conformance/onehop-conformance" <<'END'
+#!/bin/sh
+echo "# arguments: $*"
+echo "# soak: 5 rounds, 50 calls, 12 communicators, 3 graphs, 4 replays, 0 failures; in 10 communicators grown by 4000 KiB of \
+host memory, 600 KiB of GPU memory, 0 descriptors, 0 threads, 0 mappings, 0 files"
+END
+chmod +x "$carried/test/conformance/onehop-conformance"
+rm -rf "${scratch:?}/logs"
+check_gpu -- --soak-seconds 70 soak
+expect "soak alone" 0 'soak +no figures of stock NCCL in .*: --allow 65536,4096,65536,64$'
+grep -q -- '--soak 70 .*--expect-served --allow 65536,4096,65536,64$' "$scratch/logs/soak.log"
+tap_point $? "soak alone: the seconds and what is allowed" "$(cat "$scratch/logs/soak.log")"
+check_gpu -- soak-stock
+check_gpu -- soak
+expect "soak behind soak-stock, in another run" 0 '^ok +soak '
+grep -q -- '--soak 12 ' "$scratch/logs/soak-stock.log" && grep -q -- '--soak 60 .*--allow 8192,601,2948,8$' "$scratch/logs/soak.log"
+tap_point $? "soak: what stock NCCL keeps is allowed" "$(cat "$scratch"/logs/soak*.log)"
 tap_done

@@ -75,6 +75,8 @@ struct options {
     unsigned seed;
     bool served;        /* every communicator must be served */
     bool blocking_only; /* no non-blocking ones: times can be compared */
+    bool by_rank_only;  /* all by ncclCommInitRank: no parents, so a round is short */
+    bool times;         /* print the time of each round's communicator */
     struct holdings_bounds bounds;
 };
 
@@ -290,7 +292,7 @@ static void end(struct rank *self, ncclComm_t comm)
 
 static enum kind kind_of(const struct options *options, int round)
 {
-    enum kind kind = round % KINDS;
+    enum kind kind = options->by_rank_only ? BY_RANK : round % KINDS;
     bool fits = (kind != SHRINK || options->ranks > 2) && (kind != NON_BLOCKING || !options->blocking_only);
     return fits ? kind : BY_RANK;
 }
@@ -432,11 +434,14 @@ static void print_times(const struct options *options, const struct board *board
         free(times);
     }
     printf("first communicator %.2f ms\n", board->made_ms[0]);
+    for (int round = 1; options->times && round < options->rounds; round++) {
+        printf("later communicator %.2f ms\n", board->made_ms[round]);
+    }
 }
 
 static const char usage[] =
     "usage: stress_comms [--ranks N] [--rounds N] [--warm N] [--live N] [--nccl PATH] [--seed N]\n"
-    "                    [--served] [--blocking] [--host-kib N] [--gpu-kib N] [--handles N]\n";
+    "                    [--served] [--blocking] [--by-rank] [--times] [--host-kib N] [--gpu-kib N] [--handles N]\n";
 
 static void parse(int argc, char **argv, struct options *options)
 {
@@ -447,6 +452,10 @@ static void parse(int argc, char **argv, struct options *options)
             options->served = true;
         } else if (strcmp(name, "--blocking") == 0) {
             options->blocking_only = true;
+        } else if (strcmp(name, "--by-rank") == 0) {
+            options->by_rank_only = true;
+        } else if (strcmp(name, "--times") == 0) {
+            options->times = true;
         } else {
             flag = false;
         }
