@@ -257,19 +257,21 @@ static void use(struct rank *self, ncclComm_t comm, int ranks, CUstream stream)
     }
 }
 
-/* `late`: it may not be served yet, or never have been. */
+/* By its calls: another rank may have aborted it since. `late`: it may not be served yet, or never have been. */
 static void note_service(struct rank *self, ncclComm_t comm, bool late)
 {
     onehop_comm_info_t info;
+    uint64_t served = 0;
     if (!comm_info || comm_info(comm, &info, sizeof info) != 0) {
         self->unserved++;
         return;
     }
     for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
-        self->served += info.calls[a];
+        served += info.calls[a];
     }
+    self->served += served;
     self->handed_back += info.handed_back;
-    self->unserved += !info.served && !late;
+    self->unserved += served == 0 && !late;
 }
 
 static void end(struct rank *self, ncclComm_t comm)
@@ -322,16 +324,9 @@ static void run_round(struct rank *self, int round)
     end(self, parent_first ? comm : parent);
 }
 
-/* As many at once as asked; all are used, twice round, and ended in a random order, each rank its own. */
-static void run_live(struct rank *self)
+/* One call on each communicator, on several streams, without waiting. */
+static void call_all(struct rank *self, const ncclComm_t *comms, int live)
 {
-    ncclComm_t comms[MAX_LIVE];
-    int live = self->options->live;
-    for (int i = 0; i < live; i++) {
-        share_ids(self);
-        OK(api.ncclCommInitRank(&comms[i], self->options->ranks, self->board->id[0], self->rank));
-    }
-    /* All at once, on several streams, without waiting; then one by one, with a check. */
     for (int i = 0; i < live; i++) {
         OK(api.ncclAllReduce((void *)(uintptr_t)self->send, (void *)(uintptr_t)(self->recv + (size_t)i * COUNT * 4),
                              COUNT, ncclFloat, ncclSum, comms[i], (cudaStream_t)self->stream[i % STREAMS]));
@@ -339,6 +334,23 @@ static void run_live(struct rank *self)
     for (int s = 0; s < STREAMS; s++) {
         OK(api.cuStreamSynchronize(self->stream[s]));
     }
+}
+
+/*
+ * As many at once as asked; all are used, twice one by one and once together, and ended in a random order, each rank
+ * its own. One by one first: NCCL connects the ranks in the first call of a communicator that it serves, and with
+ * kernels of others still running that did not come to an end on 2 x H200 (NCCL 2.28.3, without onehop).
+ */
+static void run_live(struct rank *self)
+{
+    ncclComm_t comms[MAX_LIVE];
+    int live = self->options->live;
+    for (int i = 0; i < live; i++) {
+        share_ids(self);
+        OK(api.ncclCommInitRank(&comms[i], self->options->ranks, self->board->id[0], self->rank));
+        use(self, comms[i], self->options->ranks, self->stream[i % STREAMS]);
+    }
+    call_all(self, comms, live);
     for (int i = 0; i < live; i++) {
         use(self, comms[i], self->options->ranks, self->stream[i % STREAMS]);
         note_service(self, comms[i], false);
