@@ -64,6 +64,22 @@ oh_nccl_folder() {
     [ -z "$folder" ] || echo "$folder"
 }
 
+# oh_mpi_program BUILD OUT NCCL DRIVER: prints the path of allreduce_mpi: made in OUT as a user would, with the libraries of
+# the folders NCCL and DRIVER, else that of the build tree. Fails, with the reason in OUT/mpicc.log, when there is none, or
+# no mpirun.
+oh_mpi_program() {
+    local log=$2/mpicc.log
+    command -v mpirun >/dev/null || { echo "no mpirun" >"$log"; return 1; }
+    if mpicc -I/usr/local/cuda/include -I"$3/../include" -o "$2/allreduce_mpi" "$oh_top/test/apps/allreduce_mpi.c" \
+        "$3/libnccl.so.2" "$4/libcuda.so.1" >"$log" 2>&1; then
+        echo "$2/allreduce_mpi"
+    elif [ -x "$1/test/apps/allreduce_mpi" ]; then
+        echo "$1/test/apps/allreduce_mpi"
+    else
+        return 1
+    fi
+}
+
 # oh_help SCRIPT: the comment at its head, from the line "usage: " on, as text.
 oh_help() {
     sed -n '/^# usage: /,/^$\|^[^#]/s/^# \{0,1\}//p' "$1"
