@@ -64,6 +64,16 @@ oh_nccl_folder() {
     [ -z "$folder" ] || echo "$folder"
 }
 
+# oh_refuse_onehop: stops, status 2, where the environment brings onehop into every program: nothing would be stock NCCL.
+oh_refuse_onehop() {
+    local name
+    for name in LD_PRELOAD LD_AUDIT NCCL_NET_PLUGIN; do
+        [[ ${!name-} = *onehop* ]] || continue
+        printf '%s: %s is %s: nothing here would run with stock NCCL alone; unset it\n' "${0##*/}" "$name" "${!name}" >&2
+        exit 2
+    done
+}
+
 # oh_mpi_program BUILD OUT NCCL DRIVER: prints the path of allreduce_mpi: made in OUT as a user would, with the libraries of
 # the folders NCCL and DRIVER, else that of the build tree. Fails, with the reason in OUT/mpicc.log, when there is none, or
 # no mpirun.
