@@ -23,13 +23,14 @@ oh_run() {
 }
 
 # oh_limited SECONDS COMMAND...: runs a command under a time limit, and ends it when the script is ended by a signal:
-# `timeout` alone puts it out of reach of one. For scripts without traps of their own, and not in a subshell.
+# `timeout` alone puts it out of reach of one. For scripts without traps of their own for signals, and not in a subshell.
+# The command does not get descriptor 3, which a script may keep for itself.
 oh_limited() {
     local status
     oh_running=
     trap 'oh_end_running 130' INT
     trap 'oh_end_running 143' TERM HUP
-    timeout -k 10 "$@" &
+    timeout -k 10 "$@" 3>&- &
     oh_running=$!
     wait "$oh_running"
     status=$?

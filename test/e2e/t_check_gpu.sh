@@ -102,4 +102,37 @@ check_gpu -- soak
 expect "soak behind soak-stock, in another run" 0 '^ok +soak '
 grep -q -- '--soak 12 ' "$scratch/logs/soak-stock.log" && grep -q -- '--soak 60 .*--allow 8192,601,2948,8$' "$scratch/logs/soak.log"
 tap_point $? "soak: what stock NCCL keeps is allowed" "$(cat "$scratch"/logs/soak*.log)"
+
+# Ended in the middle: what was found by then is told, and nothing is left in shared memory.
+cat >"$carried/test/e2e/sim_app" <<'END'
+#!/bin/sh
+echo "$ONEHOP_SHM_DIR" >"$PLACE.new"
+mv "$PLACE.new" "$PLACE"
+exec sleep 100
+END
+chmod +x "$carried/test/e2e/sim_app"
+PLACE=$scratch/place "${interruptible[@]}" bash "$abs_top_srcdir/scripts/check-gpu" --prefix "$prefix" --build "$carried" \
+    --gpus 2 --quick --out "$scratch/logs" soak faults >"$out" 2>&1 </dev/null &
+pid=$!
+for _ in $(seq 300); do
+    [ ! -e "$scratch/place" ] || break
+    sleep 0.1
+done
+kill -INT $pid
+status=0
+wait $pid || status=$?
+expect "SIGINT: what was found by then is told" 130 '^ok +soak ' '^ENDED before all steps were done: soak faults$'
+place=$(cat "$scratch/place")
+[ -n "$place" ] && [ ! -e "$place" ]
+tap_point $? "SIGINT: nothing is left in shared memory" "$place: $(ls -A "$place" 2>&1)"
+
+# What cannot be is refused before anything runs.
+for arguments in 'soak nonsense' '--gpus 1 soak' '--gpus' '--soak-seconds 1h soak'; do
+    check_gpu -- $arguments
+    expect "refused: $arguments" 2 '^check-gpu: '
+    [ "$(wc -l <"$out")" = 1 ]
+    tap_point $? "refused: $arguments: in one sentence" "$(cat "$out")"
+done
+check_gpu LD_PRELOAD="$prefix/lib/libonehop.so" -- soak
+expect "onehop in the environment" 2 '^check-gpu: LD_PRELOAD is .*: nothing here would run with stock NCCL alone'
 tap_done

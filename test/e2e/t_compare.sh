@@ -75,6 +75,8 @@ if ldconfig -p | grep -q 'libnccl\.so\.2'; then
 else
     refuses "NCCL is not found" 1 'does not find libnccl.so; LD_LIBRARY_PATH'
 fi
+LD_PRELOAD=$plugin compare --bin "$bin" -- -g 2
+refuses "onehop in the environment" 2 'LD_PRELOAD is .*libonehop.so: nothing here would run with stock NCCL alone'
 compare --bin "$bin" --onehop /nowhere/onehop
 refuses "no onehop" 1 'the onehop command is missing'
 for arguments in '' '--bin' '--repeat 0 --bin x' '--mpi many --bin x' 'word'; do
