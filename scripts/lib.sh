@@ -65,6 +65,18 @@ oh_nccl_folder() {
     [ -z "$folder" ] || echo "$folder"
 }
 
+# oh_gpus: the GPUs that programs see, by comma: CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists; empty where none are
+# known.
+oh_gpus() {
+    local count
+    if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+        echo "$CUDA_VISIBLE_DEVICES"
+        return
+    fi
+    count=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
+    [ "$count" = 0 ] || seq -s , 0 $((count - 1))
+}
+
 # oh_refuse_onehop: stops, status 2, where the environment brings onehop into every program: nothing would be stock NCCL.
 oh_refuse_onehop() {
     local name

@@ -158,6 +158,8 @@ grep -q '^| allreduce_all | not run: no time left | not run: no time left | 0 | 
     ! grep -qE 'exit status [0-9]|not that with|no call was served' "$scratch/out"
 tap_point $? "in their table, too" "$(cat "$scratch/out" "$scratch/apps/programs-in-c.md")"
 run_apps 0 '^\| allreduce_all \| right \| right \| 1 \| 0 \| right \|' "programs in C" -- programs-in-c
+run_apps 2 'apps: two GPUs at least are needed; 2 of 1 visible' "two GPUs asked for, and one visible" \
+    CUDA_VISIBLE_DEVICES=3 -- train
 run_apps 2 'apps: LD_PRELOAD is .*libonehop.so: nothing here would run' "onehop in the environment" \
     LD_PRELOAD="$prefix/lib/libonehop.so" -- train
 unset DEMO PYTHON NCCL_LIB

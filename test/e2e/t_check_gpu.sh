@@ -136,6 +136,8 @@ for arguments in 'soak nonsense' '--gpus 1 soak' '--gpus' '--soak-seconds 1h soa
     [ "$(wc -l <"$out")" = 1 ]
     tap_point $? "refused: $arguments: in one sentence" "$(cat "$out")"
 done
+check_gpu CUDA_VISIBLE_DEVICES=3 -- soak
+expect "two GPUs asked for, and one visible" 2 '^check-gpu: --gpus 2: 1 are visible$'
 check_gpu LD_PRELOAD="$prefix/lib/libonehop.so" -- soak
 expect "onehop in the environment" 2 '^check-gpu: LD_PRELOAD is .*: nothing here would run with stock NCCL alone'
 tap_done
