@@ -129,6 +129,16 @@ place=$(cat "$scratch/place")
 [ -n "$place" ] && [ ! -e "$place" ]
 tap_point $? "SIGINT: nothing is left in shared memory" "$place: $(ls -A "$place" 2>&1)"
 
+printf '#!/bin/sh\necho served by onehop\n' >"$carried/test/e2e/sim_app.new"
+chmod +x "$carried/test/e2e/sim_app.new"
+mv "$carried/test/e2e/sim_app.new" "$carried/test/e2e/sim_app"
+check_gpu -- --rows kill-init,stop-silent guard
+expect "some rows of guard" 0 '^ok +guard-kill-init ' '^ok +guard-stop-silent '
+[ "$(count_of '^(ok|FAIL) +guard-')" = 2 ]
+tap_point $? "and no other" "$(cat "$out")"
+check_gpu -- --rows kill-init,nonsense guard
+expect "a row that is not there" 1 '^FAIL +guard: no row nonsense$'
+
 # What cannot be is refused before anything runs.
 for arguments in 'soak nonsense' '--gpus 1 soak' '--gpus' '--soak-seconds 1h soak'; do
     check_gpu -- $arguments
