@@ -23,13 +23,14 @@ oh_run() {
 }
 
 # oh_limited SECONDS COMMAND...: runs a command under a time limit, and ends it when the script is ended by a signal:
-# `timeout` alone puts it out of reach of one. For scripts without traps of their own, and not in a subshell.
+# `timeout` alone puts it out of reach of one. For scripts without traps of their own for signals, and not in a subshell.
+# The command does not get descriptor 3, which a script may keep for itself.
 oh_limited() {
     local status
     oh_running=
     trap 'oh_end_running 130' INT
     trap 'oh_end_running 143' TERM HUP
-    timeout -k 10 "$@" &
+    timeout -k 10 "$@" 3>&- &
     oh_running=$!
     wait "$oh_running"
     status=$?
@@ -62,6 +63,44 @@ oh_nccl_folder() {
     [ -n "$folder" ] ||
         folder=$("$1" -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0] + "/lib")' 2>/dev/null)
     [ -z "$folder" ] || echo "$folder"
+}
+
+# oh_gpus: the GPUs that programs see, by comma: CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists; empty where none are
+# known.
+oh_gpus() {
+    local count
+    if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+        echo "$CUDA_VISIBLE_DEVICES"
+        return
+    fi
+    count=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
+    [ "$count" = 0 ] || seq -s , 0 $((count - 1))
+}
+
+# oh_refuse_onehop: stops, status 2, where the environment brings onehop into every program: nothing would be stock NCCL.
+oh_refuse_onehop() {
+    local name
+    for name in LD_PRELOAD LD_AUDIT NCCL_NET_PLUGIN; do
+        [[ ${!name-} = *onehop* ]] || continue
+        printf '%s: %s is %s: nothing here would run with stock NCCL alone; unset it\n' "${0##*/}" "$name" "${!name}" >&2
+        exit 2
+    done
+}
+
+# oh_mpi_program BUILD OUT NCCL DRIVER: prints the path of allreduce_mpi: made in OUT as a user would, with the libraries of
+# the folders NCCL and DRIVER, else that of the build tree. Fails, with the reason in OUT/mpicc.log, when there is none, or
+# no mpirun.
+oh_mpi_program() {
+    local log=$2/mpicc.log
+    command -v mpirun >/dev/null || { echo "no mpirun" >"$log"; return 1; }
+    if mpicc -I/usr/local/cuda/include -I"$3/../include" -o "$2/allreduce_mpi" "$oh_top/test/apps/allreduce_mpi.c" \
+        "$3/libnccl.so.2" "$4/libcuda.so.1" >"$log" 2>&1; then
+        echo "$2/allreduce_mpi"
+    elif [ -x "$1/test/apps/allreduce_mpi" ]; then
+        echo "$1/test/apps/allreduce_mpi"
+    else
+        return 1
+    fi
 }
 
 # oh_help SCRIPT: the comment at its head, from the line "usage: " on, as text.

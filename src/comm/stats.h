@@ -87,8 +87,9 @@ struct oh_stats_record {
 /* Why calls are handed back on a communicator that onehop does not know: its creator is not followed, or off. */
 #define OH_STRANGE_REASON "made by a function that onehop does not follow, or while onehop was off or not loaded yet"
 
-/* Why no call comes to onehop in a process that NCCL_NET_PLUGIN has brought it into. */
-#define OH_UNSEEN_REASON "addresses taken by dlsym before the first communicator go to NCCL"
+/* Why no call comes to onehop in a process that NCCL_NET_PLUGIN has brought it into. It may make none. */
+#define OH_UNSEEN_REASON                                                                                               \
+    "if the program makes any, they go to NCCL by addresses that dlsym gave before the first communicator"
 
 /* Sums over algorithms, over reasons. */
 uint64_t oh_stats_served(const struct oh_stats_record *record);

@@ -4,11 +4,11 @@
     report.py FOLDER [--markdown FILE] [--plot FILE.svg]
 
 FOLDER, written by scripts/apps, holds PROGRAM.WAY.NUMBER.json as the programs write them, PROGRAM.WAY.NUMBER.log with
-what they printed, about.txt for the head of the page, and the tables of the other programs, which go into the page as
-they are. Nothing else is needed: the page can be made on another machine. WAY is stock; onehop; off (onehop loaded with
-ONEHOP_DISABLE=1); segments (onehop, PyTorch's expandable segments) and pool (onehop, a memory pool), which run some of
-the values. Figures are the best of the runs of one way. Exit status: 0 all values agree, 1 some do not, 2 nothing to
-report.
+what they printed, about.txt for the head of the page, not-run.txt with the runs for which there was no time, and the
+tables of the other programs, which go into the page as they are. Nothing else is needed: the page can be made on another
+machine. WAY is stock; onehop; off (onehop loaded with ONEHOP_DISABLE=1); segments (onehop, PyTorch's expandable segments)
+and pool (onehop, a memory pool by itself), which run some of the values and have rows of their own. Figures are the best
+of the runs of one way. Exit status: 0 all values agree, 1 some do not, 2 nothing to report.
 
 What agrees means: results of the sparse schemes are exact, so the same bits. Losses are the same bits on two ranks, where
 there is but one order of a sum; on more they may differ by LOSS_BOUND of themselves. Logits and tokens of two runs of
@@ -68,6 +68,11 @@ def read_about(folder):
     return {key: value for key, _, value in lines}
 
 
+def read_not_run(folder):
+    """Names of runs that were not made."""
+    return read_text(os.path.join(folder, "not-run.txt")).splitlines()
+
+
 def best(results, row, figure):
     """The best of all runs: the least time, the highest rate."""
     values = [r[figure] for run in results for r in run["rows"] if r["name"] == row and figure in r]
@@ -83,14 +88,14 @@ def table(runs):
     for ways in runs.values():
         for row in ways["stock"][0]["rows"]:
             for figure in (f for f in row if is_time(f)):
-                stock, off = (best(ways.get(w, []), row["name"], figure) for w in ("stock", "off"))
-                onehop = best(ways.get("onehop", []) + ways.get("pool", []), row["name"], figure)
+                stock, onehop, off = (best(ways.get(w, []), row["name"], figure) for w in ("stock", "onehop", "off"))
                 if stock and onehop:
                     gain = onehop / stock if figure.endswith("_s") else stock / onehop
                     yield row["name"], figure, stock, onehop, gain, off
-        for row in (row for results in ways.get("segments", [])[:1] for row in results["rows"]):
-            for figure in (f for f in row if is_time(f)):
-                yield row["name"] + ", segments", figure, None, row[figure], None, None
+        for way, title in (("segments", "segments"), ("pool", "by itself")):
+            for row in (row for results in ways.get(way, [])[:1] for row in results["rows"]):
+                for figure in (f for f in row if is_time(f)):
+                    yield f"{row['name']}, {title}", figure, None, row[figure], None, None
 
 
 def losses_differ(stock, other):
@@ -154,8 +159,8 @@ def faults_of_calls(way, results):
         yield f"{asked} allreduces were asked for, more than the {served} served and {results['handed_back']} handed back"
 
 
-def compare(runs):
-    """Lines of the comparison and the number of disagreements."""
+def compare(runs, not_run):
+    """Lines of the comparison and the number of disagreements. What was not run is neither."""
     lines, failures = [], 0
     for program, ways in runs.items():
         stock = ways["stock"][0]
@@ -174,9 +179,11 @@ def compare(runs):
                 failures += len(faults)
         served = {name for way in ways if way not in ("stock", "off") for other in ways[way] for name in other["values"]}
         missing = [f"  {program}: missing with onehop: {name}" for name in names_of(stock) if name not in served]
+        if any(name.startswith(program + ".") for name in not_run):
+            missing = []
         lines += missing
         failures += len(missing)
-    return lines, failures
+    return lines + [f"{name}: not run: no time left" for name in not_run], failures
 
 
 def calls(runs):
@@ -230,7 +237,7 @@ def write_markdown(path, folder, runs, rows, lines, plotted):
             file.write("\n| program | figure | stock | onehop | faster | onehop, off |\n|---|---|---|---|---|---|\n")
         for name, figure, stock, onehop, gain, off in rows:
             file.write(f"| {name} | {figure} | {shown(stock)} | {shown(onehop)} | {times(gain)} | {shown(off)} |\n")
-        if runs:
+        if runs or lines:
             file.write("\n## Calls\n\n| program | way | served | handed back | the program asked for |\n|---|---|---|---|---|\n")
             file.writelines(f"| {' | '.join(str(cell) for cell in row)} |\n" for row in calls(runs))
             file.write("\n## Values\n\n" + "\n".join(f"- {line.strip()}" for line in lines) + "\n")
@@ -274,12 +281,13 @@ def main():
     options = options.parse_args()
     runs = {program: ways for program, ways in read_runs(options.folder).items() if "stock" in ways}
     others = any(os.path.exists(os.path.join(options.folder, name + ".md")) for name, _ in OTHERS)
-    if not others and not any("onehop" in ways for ways in runs.values()):
+    not_run = read_not_run(options.folder)
+    if not others and not not_run and not any("onehop" in ways for ways in runs.values()):
         print(f"report.py: {options.folder} has no program's results with stock NCCL and with onehop", file=sys.stderr)
         sys.exit(2)
     rows = list(table(runs))
-    lines, failures = compare(runs)
-    if runs:
+    lines, failures = compare(runs, not_run)
+    if runs or lines:
         print_text(rows, calls(runs), lines)
     plotted = plot(options.plot, rows) if options.plot else None
     if options.markdown:

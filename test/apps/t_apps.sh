@@ -20,7 +20,7 @@ run() {
         "$2" "$6" "$4" "$5" "${7-9.5,9.25}" >"$scratch/$1/demo.$3.json"
     counted=
     case $3 in
-        onehop* | segments*) counted='onehop: stats: rank 0 nranks 2 served=12 (oneshot=12) handed_back=3 (size=3) bytes=9' ;;
+        onehop* | segments* | pool*) counted='onehop: stats: rank 0 nranks 2 served=12 (oneshot=12) handed_back=3 (size=3) bytes=9' ;;
     esac
     echo "$counted" >"$scratch/$1/demo.$3.log"
 }
@@ -34,7 +34,7 @@ report() {
 }
 
 for name in equal loss-2 loss-4 tokens-near tokens-far logits-2 logits-near logits-far logits-rms slow some missing off \
-    on lost unserved sparse empty; do
+    on lost unserved sparse pool unrun-onehop unrun-all empty; do
     mkdir "$scratch/$name"
 done
 run equal 2 stock.1 1.0,2.0 7,8 6.0
@@ -74,13 +74,23 @@ run logits-rms 4 onehop.1 1.0,2.0 7,8 1.0 9.7,9.4
 report logits-rms 1 'logits demo: 0.177 apart on the average' "logits that differ more on the average"
 run slow 4 onehop.1 1.0,2.5 7,8 1.0
 report slow 1 'loss demo: step 1: 2.0 and 2.5' "four ranks: a loss that differs much"
-for name in some missing off on lost unserved sparse; do
+for name in some missing off on lost unserved sparse pool; do
     run $name 2 stock.1 1.0,2.0 7,8 4.0
     [ $name = missing ] || run $name 2 onehop.1 1.0,2.0 7,8 2.0
 done
 run some 2 segments.1 1.0,2.0 7,8 3.0
 sed -i 's/"loss demo": [^]]*\], //' "$scratch/some/demo.segments.1.json"
 report some 0 '^demo row, segments +step_ms +3 *$' "a way that runs some of the values is compared in these"
+run pool 2 pool.1 1.0,2.0 7,8 1.0
+report pool 0 '^demo row +step_ms +4 +2 +2\.00x' "a pool's own run is not the best of the others"
+grep -qE '^demo row, by itself +step_ms +1 *$' "$scratch/out"
+tap_point $? "but has a row" "$(cat "$scratch/out")"
+run unrun-onehop 2 stock.1 1.0,2.0 7,8 4.0
+printf 'demo.onehop.1\nsparse_collectives, onehop\n' | tee "$scratch/unrun-onehop/not-run.txt" >"$scratch/unrun-all/not-run.txt"
+report unrun-onehop 0 '^demo.onehop.1: not run: no time left$' "what there was no time for is told, and no fault"
+grep -q '^- sparse_collectives, onehop: not run: no time left' "$scratch/unrun-onehop.md"
+tap_point $? "on the page, too" "$(cat "$scratch/unrun-onehop.md")"
+report unrun-all 0 '^demo.onehop.1: not run: no time left$' "no time for anything"
 run missing 2 onehop.1 1.0,2.0 7,8 2.0
 sed -i 's/"loss demo": [^]]*\], //' "$scratch/missing/demo.onehop.1.json"
 report missing 1 'missing with onehop: loss demo' "but each value runs with onehop in some way"
@@ -96,6 +106,63 @@ report unserved 1 'onehop: no call was served' "a run with onehop that is not se
 sed -i 's/"sha256": "0"/"sha256": "1"/' "$scratch/sparse/demo.onehop.1.json"
 report sparse 1 'sparse demo: not the same bits' "other bits of a sparse scheme"
 report empty 2 'has no program' "nothing to compare"
+
+# scripts/apps with programs that stand in for torchrun and for those in C: who fails, who has no time, what was left by others.
+prefix=$scratch/prefix bin=$scratch/bin
+mkdir -p "$prefix/lib" "$bin" "$scratch/built/test/apps" "$scratch/nccl"
+touch "$prefix/lib/libonehop.so" "$scratch/nccl/libnccl.so.2" "$scratch/nccl/libcuda.so.1"
+cat >"$bin/python" <<'END'
+#!/bin/bash
+[ "$1" = -m ] || exec python3 "$@"
+[ -z "${FAIL-}" ] || { echo "it has failed"; exit 9; }
+sleep "${TAKES-0}"
+while [ "$1" != --out ]; do shift; done
+cp "$DEMO" "$2"
+case $2 in
+*.onehop.* | *.segments.* | *.pool.*) echo 'onehop: stats: rank 0 nranks 2 served=12 (oneshot=12) handed_back=3 (size=3) bytes=9' ;;
+esac
+END
+for program in allreduce_all sparse_collectives; do
+    printf '#!/bin/bash\nsleep "${TAKES_C-0}"\necho right\ncase $ONEHOP_STATS$ONEHOP_DISABLE in\n1) echo "onehop: stats: rank 0 nranks 2 %s" >&2 ;;\nesac\n' \
+        'served=1 (oneshot=1) handed_back=0 (size=0) bytes=9' >"$scratch/built/test/apps/$program"
+done
+chmod +x "$bin/python" "$scratch"/built/test/apps/*
+export DEMO=$scratch/equal/demo.stock.1.json PYTHON=$bin/python NCCL_LIB=$scratch/nccl
+unset LD_PRELOAD LD_AUDIT NCCL_NET_PLUGIN CUDA_VISIBLE_DEVICES
+
+# run_apps STATUS PATTERN TEXT SETTING... -- ARGUMENT...: what scripts/apps says. (The prefix's library cannot be preloaded.)
+run_apps() {
+    local wanted=$1 pattern=$2 text=$3 settings=()
+    shift 3
+    while [ "$1" != -- ]; do
+        settings+=("$1")
+        shift
+    done
+    status=0
+    env LD_LIBRARY_PATH="$scratch/nccl:${LD_LIBRARY_PATH-}" "${settings[@]}" timeout 100 bash "$abs_top_srcdir/scripts/apps" \
+        --prefix "$prefix" --build "$scratch/built" --gpus 2 --out "$scratch/apps" "${@:2}" >"$scratch/out" 2>&1 || status=$?
+    [ $status = "$wanted" ] && grep -qE -- "$pattern" "$scratch/out"
+    tap_point $? "scripts/apps: $text" "status $status: $(cat "$scratch/out")"
+}
+mkdir "$scratch/apps"
+touch "$scratch/apps/decode.onehop.7.json" "$scratch/apps/mine"
+run_apps 0 '^train.*|demo: onehop run 1 against stock' "all well" -- train
+[ ! -e "$scratch/apps/decode.onehop.7.json" ] && [ -e "$scratch/apps/mine" ] && [ -e "$scratch/apps/train.off.1.json" ]
+tap_point $? "what an earlier run has left is not reported" "$(ls "$scratch/apps")"
+run_apps 1 'train.stock.1 failed after [0-9]+ s \(status 9\)' "a program that fails" FAIL=1 -- train
+run_apps 3 '^apps: train.onehop.1: not run: no time left' "no time left is no failure" TAKES=4 -- --seconds 8 train
+! grep -qE 'failed|missing' "$scratch/out" && grep -q '^apps: not run for want of time: 2$' "$scratch/out"
+tap_point $? "and nothing is called failed or missing" "$(cat "$scratch/out")"
+run_apps 3 '^apps: allreduce_all, stock: not run' "no time left for programs in C" TAKES_C=30 -- --seconds 6 programs-in-c
+grep -q '^| allreduce_all | not run: no time left | not run: no time left | 0 | 0 | not run: no time left |' "$scratch/apps/programs-in-c.md" &&
+    ! grep -qE 'exit status [0-9]|not that with|no call was served' "$scratch/out"
+tap_point $? "in their table, too" "$(cat "$scratch/out" "$scratch/apps/programs-in-c.md")"
+run_apps 0 '^\| allreduce_all \| right \| right \| 1 \| 0 \| right \|' "programs in C" -- programs-in-c
+run_apps 2 'apps: two GPUs at least are needed; 2 of 1 visible' "two GPUs asked for, and one visible" \
+    CUDA_VISIBLE_DEVICES=3 -- train
+run_apps 2 'apps: LD_PRELOAD is .*libonehop.so: nothing here would run' "onehop in the environment" \
+    LD_PRELOAD="$prefix/lib/libonehop.so" -- train
+unset DEMO PYTHON NCCL_LIB
 
 if python3 -c 'import torch' 2>/dev/null; then
     CUDA_VISIBLE_DEVICES= timeout 250 bash "$abs_top_srcdir/scripts/apps" --cpu --out "$scratch/cpu" >"$scratch/out" 2>&1

@@ -132,8 +132,8 @@ static long wrong(size_t count)
 }
 
 /*
- * STAND_IN_FORM: the columns of an old version, of one with times of each iteration, or with timestamps; the time in
- * place is then IN_PLACE_US.
+ * STAND_IN_FORM: the columns of an old version, of one with times of each iteration, with timestamps, or ranks split
+ * into two groups; the time in place is then IN_PLACE_US. Or a program made without MPI.
  */
 #define IN_PLACE_US 4711.0
 static bool form_is(const char *form)
@@ -150,8 +150,8 @@ static void print_head(void)
         CUdevice device;
         CHECK(cuDeviceGet(&device, r));
         CHECK(cuDeviceGetName(name, sizeof name, device));
-        printf("#  Rank %2d Group  0 Pid %6d on        vm device %2d [0000:%02x:00] %s\n", r, (int)getpid(), r, r,
-               name);
+        printf("#  Rank %2d Group %2d Pid %6d on        vm device %2d [0000:%02x:00] %s\n", r,
+               form_is("split") ? r % 2 : 0, (int)getpid(), r, r, name);
     }
     printf("#\n#%69s%35s\n", "out-of-place", "in-place");
     if (form_is("old")) {
@@ -222,8 +222,8 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    rank = variable("OMPI_COMM_WORLD_RANK", 0);
-    ranks = variable("OMPI_COMM_WORLD_SIZE", 1) * local;
+    rank = form_is("alone") ? 0 : variable("OMPI_COMM_WORLD_RANK", 0);
+    ranks = form_is("alone") ? local : variable("OMPI_COMM_WORLD_SIZE", 1) * local;
     open_all(most);
     if (rank == 0) {
         print_head();

@@ -24,9 +24,9 @@
  *   default:PATH              dlsym(RTLD_DEFAULT) after opening the library RTLD_GLOBAL
  *   both:WAY,WAY              two sets, a communicator of each at the same time
  *
- * REACH_PAUSE_MS: a pause after the very first allreduce. Prints a line for each WAY; with the stand-in NCCL "stock N"
- * is in it, the allreduces that the library behind it has been called for. REACH_HOLD: waits for the end of its input
- * then. Runs on real GPUs, too (scripts/check-gpu).
+ * REACH_PAUSE_MS: a pause after the very first allreduce. REACH_IDLE: communicators are made and ended only. Prints a
+ * line for each WAY; with the stand-in NCCL "stock N" is in it, the allreduces that the library behind it has been
+ * called for. REACH_HOLD: waits for the end of its input then. Runs on real GPUs, too (scripts/check-gpu).
  */
 #include "reach.h"
 
@@ -230,6 +230,9 @@ static void pause_once(void)
 static void work(const struct reach_api *api, ncclComm_t comm, CUstream stream, CUdeviceptr *buffer)
 {
     cudaStream_t nccl_stream = (cudaStream_t)stream;
+    if (getenv("REACH_IDLE")) {
+        return;
+    }
     for (int call = 0; call < 3; call++) {
         fill(buffer[call], call);
     }

@@ -83,6 +83,9 @@ expect "creation on the simulated node" "$status" '^ok +creation-1 ' '^ +creatio
     '^ +creation +later: [0-9.]+ ms, with stock NCCL [0-9.]+ ms, [0-9.-]+ ms more \(medians of 21\)'
 [ "$(grep -c 'set-up in ms: .*kernels [0-9.]*' "$scratch/logs/creation-1.log")" = 16 ]
 tap_point $? "and the log has the parts of each set-up" "$(head -n 20 "$scratch/logs/creation-1.log")"
+check_gpu -- communicators communicators-live
+expect "communicators on the simulated node" 0 '^ok +comms-stock ' '^ok +comms ' '^ +comms +30 rounds, with stock NCCL 30$' \
+    '^ +comms +made by split in [0-9.]+ ms, with stock NCCL in [0-9.]+ ms' '^ok +comms-16 '
 
 # soak: what it allows onehop, with figures of stock NCCL and without.
 cat >"$carried/test/conformance/onehop-conformance" <<'END'
@@ -102,4 +105,49 @@ check_gpu -- soak
 expect "soak behind soak-stock, in another run" 0 '^ok +soak '
 grep -q -- '--soak 12 ' "$scratch/logs/soak-stock.log" && grep -q -- '--soak 60 .*--allow 8192,601,2948,8$' "$scratch/logs/soak.log"
 tap_point $? "soak: what stock NCCL keeps is allowed" "$(cat "$scratch"/logs/soak*.log)"
+
+# Ended in the middle: what was found by then is told, and nothing is left in shared memory.
+cat >"$carried/test/e2e/sim_app" <<'END'
+#!/bin/sh
+echo "$ONEHOP_SHM_DIR" >"$PLACE.new"
+mv "$PLACE.new" "$PLACE"
+exec sleep 100
+END
+chmod +x "$carried/test/e2e/sim_app"
+PLACE=$scratch/place "${interruptible[@]}" bash "$abs_top_srcdir/scripts/check-gpu" --prefix "$prefix" --build "$carried" \
+    --gpus 2 --quick --out "$scratch/logs" soak faults >"$out" 2>&1 </dev/null &
+pid=$!
+for _ in $(seq 300); do
+    [ ! -e "$scratch/place" ] || break
+    sleep 0.1
+done
+kill -INT $pid
+status=0
+wait $pid || status=$?
+expect "SIGINT: what was found by then is told" 130 '^ok +soak ' '^ENDED before all steps were done: soak faults$'
+place=$(cat "$scratch/place")
+[ -n "$place" ] && [ ! -e "$place" ]
+tap_point $? "SIGINT: nothing is left in shared memory" "$place: $(ls -A "$place" 2>&1)"
+
+printf '#!/bin/sh\necho served by onehop\n' >"$carried/test/e2e/sim_app.new"
+chmod +x "$carried/test/e2e/sim_app.new"
+mv "$carried/test/e2e/sim_app.new" "$carried/test/e2e/sim_app"
+check_gpu -- --rows kill-init,stop-silent guard
+expect "some rows of guard" 0 '^ok +guard-kill-init ' '^ok +guard-stop-silent '
+[ "$(count_of '^(ok|FAIL) +guard-')" = 2 ]
+tap_point $? "and no other" "$(cat "$out")"
+check_gpu -- --rows kill-init,nonsense guard
+expect "a row that is not there" 1 '^FAIL +guard: no row nonsense$'
+
+# What cannot be is refused before anything runs.
+for arguments in 'soak nonsense' '--gpus 1 soak' '--gpus' '--soak-seconds 1h soak'; do
+    check_gpu -- $arguments
+    expect "refused: $arguments" 2 '^check-gpu: '
+    [ "$(wc -l <"$out")" = 1 ]
+    tap_point $? "refused: $arguments: in one sentence" "$(cat "$out")"
+done
+check_gpu CUDA_VISIBLE_DEVICES=3 -- soak
+expect "two GPUs asked for, and one visible" 2 '^check-gpu: --gpus 2: 1 are visible$'
+check_gpu LD_PRELOAD="$prefix/lib/libonehop.so" -- soak
+expect "onehop in the environment" 2 '^check-gpu: LD_PRELOAD is .*: nothing here would run with stock NCCL alone'
 tap_done

@@ -23,6 +23,13 @@ else
     churn --ranks 3 --rounds $((rounds < 45 ? rounds : 45)) --served
     [ "$status" = 0 ]
     tap_point $? "3 ranks, with shrinking: nothing grows, every communicator is served" "$(tail -n 5 "$out")"
+    churn --ranks 2 --rounds 10000 --warm 5 --seconds 2 --handles 100 --served # pools grow at first
+    made=$(sed -n 's/^rounds made: //p' "$out")
+    [ "$status" = 0 ] && [ "$made" -gt 5 ] && [ "$made" -lt 10000 ]
+    tap_point $? "as many rounds as there is time for" "$(tail -n 5 "$out")"
+    churn --ranks 2 --rounds 10000 --warm 9999 --seconds 1
+    [ "$status" = 1 ] && grep -q 'only [0-9]* rounds, of which 9999 warm up$' "$out"
+    tap_point $? "no time to measure growth in: that is no success" "$(tail -n 5 "$out")"
     churn --ranks 2 --rounds 25 --live 64 --served
     [ "$status" = 0 ]
     tap_point $? "64 communicators at once: every one is served, nothing is left" "$(tail -n 5 "$out")"

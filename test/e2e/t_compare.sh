@@ -33,11 +33,23 @@ for form in old each stamped; do
     STAND_IN_FORM=$form compare --bin "$bin" --repeat 1 --in-place --csv - -- -b 1K -e 1K -g 2
     expect_command "the columns of a table, $form" 0 '^eager,float,sum,2,1024,256,stock,4711\.000,4711\.000,[0-9.e-]+,[0-9.e-]+,,' ',onehop,4711\.000,'
 done
+STAND_IN_FORM=split compare --bin "$bin" --repeat 1 --csv - -- -b 1K -e 1K -g 4
+expect_command "groups of ranks: the first one's bandwidth" 0 '^# machine: 2 x SIMULATED' '^eager,float,sum,2,1024,'
 if command -v mpirun >/dev/null; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     compare --bin "$bin" --repeat 1 --mpi 3 --mpirun 'mpirun --oversubscribe' -- -b 1K -e 1K
-    expect_command "mpirun" 0 '^# 3 x SIMULATED' '^ +1024 ' 'calls served, .* in 3 processes'
+    expect_command "mpirun" 0 '^# 3 x SIMULATED' '^ +1024 ' 'calls served, .* in 3 processes' \
+        '^# mpirun --oversubscribe -np 3 all_reduce_perf -b 1K -e 1K, median of 1 run$'
+    [ "$(grep -c '^# last run with onehop: ' "$out")" = 1 ]
+    tap_point $? "mpirun: one line says what was served" "$(cat "$out")"
+    mkdir "$scratch/both"
+    cp "$bin/all_reduce_perf" "$scratch/both/all_reduce_perf_mpi"
+    cp "$abs_top_builddir/test/e2e/sim_static" "$scratch/both/all_reduce_perf"
+    compare --bin "$scratch/both" --repeat 1 --mpi 2 --mpirun 'mpirun --oversubscribe' -- -b 1K -e 1K
+    expect_command "mpirun, and the program with the suffix of MPI" 0 '^# 2 x SIMULATED' ' all_reduce_perf_mpi -b'
     rm -f "$TMPDIR"/all_reduce_perf.*
+    STAND_IN_FORM=alone compare --bin "$bin" --mpi 2 --mpirun 'mpirun --oversubscribe' -- -b 1K -e 1K
+    refuses "mpirun, and a program without MPI" 1 'was made without MPI=1: of 2 processes each has run by itself$'
 else
     tap_skip "mpirun" "no mpirun"
 fi
@@ -50,7 +62,7 @@ refuses "no folder" 1 'all_reduce_perf is missing; '
 mkdir "$scratch/static" "$scratch/text" "$scratch/unreadable"
 cp "$abs_top_builddir/test/e2e/sim_static" "$scratch/static/all_reduce_perf"
 compare --bin "$scratch/static"
-refuses "NCCL linked in" 1 'has NCCL linked in statically .*NCCL_STATIC=0'
+refuses "NCCL linked in" 1 'has NCCL linked in statically .*libnccl.so'
 echo 'echo hello' >"$scratch/text/all_reduce_perf"
 compare --bin "$scratch/text"
 refuses "no program" 1 'cannot be executed'
@@ -63,6 +75,8 @@ if ldconfig -p | grep -q 'libnccl\.so\.2'; then
 else
     refuses "NCCL is not found" 1 'does not find libnccl.so; LD_LIBRARY_PATH'
 fi
+LD_PRELOAD=$plugin compare --bin "$bin" -- -g 2
+refuses "onehop in the environment" 2 'LD_PRELOAD is .*libonehop.so: nothing here would run with stock NCCL alone'
 compare --bin "$bin" --onehop /nowhere/onehop
 refuses "no onehop" 1 'the onehop command is missing'
 for arguments in '' '--bin' '--repeat 0 --bin x' '--mpi many --bin x' 'word'; do

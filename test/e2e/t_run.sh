@@ -194,6 +194,9 @@ expect "--via plugin --stats, addresses from before the first communicator: that
     '^onehop: in 2 processes no ncclAllReduce call came to onehop: .* before the first communicator'
 [ "$(count_of '^onehop: [0-9]+ (of|handed)')" = 0 ]
 tap_point $? "and no sum of nothing" "$(cat "$out")"
+REACH_IDLE=1 run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+expect "--via plugin --stats, a program that makes no call: nothing is said of it that is not so" 0 \
+    '^onehop: in 2 processes no ncclAllReduce call came to onehop: if the program makes any, they go to NCCL by addresses that'
 run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
 expect "--via plugin --stats, addresses for each communicator" 0 '^onehop: [0-9]+ of 12 ncclAllReduce calls served'
 [ "$(count_of 'before the first communicator')" = 0 ]

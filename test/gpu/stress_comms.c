@@ -71,6 +71,7 @@ static int (*comm_info)(const void *, onehop_comm_info_t *, size_t);
 
 struct options {
     int ranks, rounds, warm, live;
+    double end_ms; /* no round begins after this time; 0: all do */
     const char *nccl;
     unsigned seed;
     bool served;        /* every communicator must be served */
@@ -84,6 +85,7 @@ struct options {
 struct board {
     _Atomic uint32_t arrived, generation;
     ncclUniqueId id[2];
+    int rounds;                 /* that have begun; fewer than asked for when time is over */
     double made_ms[MAX_ROUNDS]; /* rank 0's time for each round's communicator */
 };
 
@@ -163,6 +165,18 @@ static void compare(struct rank *self, const struct holdings *from)
 }
 
 /* --- making, using, ending --------------------------------------------------------------------------------------- */
+
+/* The same answer on all ranks: rank 0's. */
+static bool goes_on(struct rank *self, int round)
+{
+    const struct options *options = self->options;
+    barrier(self);
+    if (self->rank == 0 && round < options->rounds && (options->end_ms == 0 || now_ms() < options->end_ms)) {
+        self->board->rounds = round + 1;
+    }
+    barrier(self);
+    return self->board->rounds > round;
+}
 
 static void share_ids(struct rank *self)
 {
@@ -390,7 +404,7 @@ static int run_rank(const struct options *options, struct board *board, int rank
     struct holdings before = {0};
     snprintf(my_name, sizeof my_name, "rank %d, ", rank);
     open_rank(&self);
-    for (int round = 0; round < options->rounds; round++) {
+    for (int round = 0; goes_on(&self, round); round++) {
         run_round(&self, round);
         if (round + 1 == options->warm) {
             barrier(&self);
@@ -400,7 +414,9 @@ static int run_rank(const struct options *options, struct board *board, int rank
         }
     }
     barrier(&self);
-    if (options->warm < options->rounds) {
+    CHECK(board->rounds == options->rounds || board->rounds > options->warm, "only %d rounds, of which %d warm up",
+          board->rounds, options->warm);
+    if (options->warm < board->rounds) {
         compare(&self, &before);
     }
     if (options->live > 0) {
@@ -431,9 +447,9 @@ static void print_times(const struct options *options, const struct board *board
 {
     static const char *const names[KINDS] = {"rank", "non-blocking", "scalable", "split", "shrink"};
     for (int kind = 0; kind < KINDS; kind++) {
-        double *times = calloc((size_t)options->rounds + 1, sizeof *times);
+        double *times = calloc((size_t)board->rounds + 1, sizeof *times);
         int count = 0;
-        for (int round = 0; times && round < options->rounds; round++) {
+        for (int round = 0; times && round < board->rounds; round++) {
             if (round > 0 && kind_of(options, round) == (enum kind)kind) {
                 times[count++] = board->made_ms[round];
             }
@@ -445,15 +461,16 @@ static void print_times(const struct options *options, const struct board *board
         }
         free(times);
     }
-    printf("first communicator %.2f ms\n", board->made_ms[0]);
-    for (int round = 1; options->times && round < options->rounds; round++) {
+    printf("rounds made: %d\nfirst communicator %.2f ms\n", board->rounds, board->made_ms[0]);
+    for (int round = 1; options->times && round < board->rounds; round++) {
         printf("later communicator %.2f ms\n", board->made_ms[round]);
     }
 }
 
 static const char usage[] =
     "usage: stress_comms [--ranks N] [--rounds N] [--warm N] [--live N] [--nccl PATH] [--seed N]\n"
-    "                    [--served] [--blocking] [--by-rank] [--times] [--host-kib N] [--gpu-kib N] [--handles N]\n";
+    "                    [--served] [--blocking] [--by-rank] [--times] [--seconds N]\n"
+    "                    [--host-kib N] [--gpu-kib N] [--handles N]\n";
 
 static void parse(int argc, char **argv, struct options *options)
 {
@@ -479,6 +496,8 @@ static void parse(int argc, char **argv, struct options *options)
             options->ranks = atoi(value);
         } else if (strcmp(name, "--rounds") == 0) {
             options->rounds = atoi(value);
+        } else if (strcmp(name, "--seconds") == 0) {
+            options->end_ms = now_ms() + atof(value) * 1e3;
         } else if (strcmp(name, "--warm") == 0) {
             options->warm = atoi(value);
         } else if (strcmp(name, "--live") == 0) {

@@ -154,7 +154,8 @@ if until_it 60 has_row; then
     interrupt perf
 else
     tap_point 1 "perf measures" "$(status=unknown diagnosis)"
-    kill -KILL "$background"
+    kill -KILL "$background" 2>/dev/null
+    wait "$background" 2>/dev/null
     background=
 fi
 

@@ -39,4 +39,15 @@ tap_empty "$(diff <(grep '^nccl[A-Z]' <<<"$wanted" | grep -v Plugin) <(echo "$do
 undefined=$(nm -D --undefined-only "$object" | awk '{print $2}')
 foreign=$(grep -E '^(cuda|cu[A-Z]|p?nccl|nvml|hwloc)' <<<"$undefined")
 tap_empty "$foreign" "nothing of CUDA, NVML, NCCL or hwloc is linked"
+
+# Most of it is device code, which grows by what is compiled for what (doc/design.md).
+most=$((8 << 20)) bytes=$(wc -c <"$object")
+if [ ! -s "$abs_top_builddir/kernels/twoshot.fatbin" ]; then
+    tap_skip "it has less than 8 MiB" "built without kernels"
+elif [ -n "$OH_SANITIZERS" ] || ! grep -q '^NVCC_COMPRESS = .' "$abs_top_builddir/Makefile"; then
+    tap_skip "it has less than 8 MiB" "a sanitizer is built in, or nvcc cannot compress for size (before 12.8)"
+else
+    [ "$bytes" -lt $most ]
+    tap_point $? "it has less than 8 MiB" "$bytes bytes"
+fi
 tap_done

@@ -59,7 +59,7 @@ for words in run/--via perf/--minbytes tune/-o topo/--save doctor/--pid stat/--w
 done
 
 # The scripts that people start: their help fits a screen as well, and what they do not know they do not do.
-for script in compare-nccl-tests results quickstart check deb check-gpu model-tables; do
+for script in apps compare-nccl-tests results quickstart check deb check-gpu model-tables; do
     status=0
     timeout 20 bash "$abs_top_srcdir/scripts/$script" --help >"$scratch/help" 2>"$scratch/error" || status=$?
     [ "$status" = 0 ] && [ ! -s "$scratch/error" ] && [ "$(wc -l <"$scratch/help")" -le 24 ] &&
