@@ -33,10 +33,14 @@
 #define GONE_SOON_NS (5000 * MS) /* how long that is */
 /*
  * From when on a wait is for a peer that has gone: what it sent before comes within microseconds, but another rank may
- * be slower. One that has ended the communicator had all that it waited for, so its own part has been sent.
+ * be slower, and then the wait was for that one. One that has ended the communicator had all that it waited for, so its
+ * own part has been sent. One that was killed said no word: no process that ends in good order does that, so nothing
+ * speaks for waiting, and no more than a second look is granted. (Its end comes late enough: the kernel tells of it
+ * when it has taken the process's GPU contexts apart, 55 to 117 ms on an H200.)
  */
 #define GRACE_NS (100 * MS)
 #define GRACE_ENDED_NS (10000 * MS)
+#define GRACE_KILLED_NS TICK_GONE_NS
 #define LINE 2560
 #define NEVER UINT64_MAX
 
@@ -214,11 +218,10 @@ static uint64_t look_at_wait(struct oh_comm *comm, uint64_t now)
     return now - watch->since_ns;
 }
 
-static bool waits_in_vain(const struct oh_comm *comm, uint32_t rank, uint64_t waited_ns, uint64_t now)
+static uint64_t grace_of(const struct oh_comm *comm, uint32_t rank)
 {
-    uint64_t gone_for_ns = now - comm->watch.gone_ns[rank];
-    uint64_t grace = oh_comm_farewell(comm, rank) == OH_FAREWELL_ENDED ? GRACE_ENDED_NS : GRACE_NS;
-    return waited_ns >= grace && gone_for_ns >= grace;
+    bool ended = oh_comm_farewell(comm, rank) == OH_FAREWELL_ENDED;
+    return was_killed(comm, rank) ? GRACE_KILLED_NS : ended ? GRACE_ENDED_NS : GRACE_NS;
 }
 
 static void fail_without(struct oh_comm *comm, uint32_t rank, bool waits, char *line)
@@ -246,8 +249,9 @@ static uint64_t look_at_peers(struct oh_comm *comm, uint64_t waited_ns, uint64_t
             atomic_store(&comm->lost, r + 1);
             atomic_store(&comm->served, false); /* the next call is refused */
         }
-        bool waits = waits_in_vain(comm, r, waited_ns, now);
-        if (waits || (stays && was_killed(comm, r) && now - *gone_ns >= GRACE_NS)) {
+        uint64_t grace = grace_of(comm, r);
+        bool waits = waited_ns >= grace; /* in vain, if it has gone for as long */
+        if (now - *gone_ns >= grace && (waits || (stays && was_killed(comm, r)))) {
             fail_without(comm, r, waits, line);
             return NEVER;
         }
