@@ -149,32 +149,21 @@ static void append_waiting(const struct oh_comm *comm, char *line)
     append(line, "rank%s %s wait%s", count > 1 ? "s" : "", list, count > 1 ? "" : "s");
 }
 
-/* A rank's last call as it stands in the shared memory. False: it is just changing. */
-static bool read_last_call(const struct oh_comm *comm, uint32_t rank, uint64_t *number_p, uint32_t *what_p,
-                           uint32_t *count_p)
-{
-    const struct oh_progress *progress = &comm->segment.meeting->progress[rank];
-    *number_p = atomic_load(&progress->calls);
-    *what_p = atomic_load(&progress->what);
-    *count_p = atomic_load(&progress->count);
-    return *number_p == atomic_load(&progress->calls);
-}
-
 /* Where ranks have got equally far, by different calls: that is why they wait. */
 static void append_differences(const struct oh_comm *comm, char *line)
 {
-    uint64_t number, other_number;
-    uint32_t what, count, other_what, other_count;
+    const struct oh_progress *progress = comm->segment.meeting->progress;
+    struct oh_last_call mine, theirs;
     char text[OH_WHAT_TEXT];
-    if (!read_last_call(comm, comm->rank, &number, &what, &count)) {
+    if (!oh_read_last_call(&progress[comm->rank], &mine)) {
         return;
     }
     for (uint32_t r = 0; r < comm->nranks; r++) {
-        if (read_last_call(comm, r, &other_number, &other_what, &other_count) && other_number == number &&
-            (other_what != what || other_count != count)) {
-            oh_what_text(other_what, other_count, text);
-            append(line, "; the calls differ: call %" PRIu64 " is a %s on rank %u", number, text, r);
-            oh_what_text(what, count, text);
+        if (oh_read_last_call(&progress[r], &theirs) && theirs.number == mine.number &&
+            (theirs.what != mine.what || theirs.count != mine.count)) {
+            oh_what_text(theirs.what, theirs.count, text);
+            append(line, "; the calls differ: call %" PRIu64 " is a %s on rank %u", mine.number, text, r);
+            oh_what_text(mine.what, mine.count, text);
             append(line, " and a %s on rank %u", text, comm->rank);
             return;
         }
