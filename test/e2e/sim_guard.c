@@ -215,8 +215,10 @@ void app_guard_kill(struct app_worker *worker, struct app_item *items)
             guard_start(worker, items, replayed);
             app_scenario_verify(worker, items);
         }
-        if (guard_is_scenario(worker, "kill-large")) { /* the next call has the second of --counts */
+        if (guard_is_scenario(worker, "kill-large")) { /* calls have the second of --counts from here on */
             app_item_choose(worker->options, 1, &items[0]);
+            guard_run_plain(worker,
+                            items); /* NCCL connects all ranks in the first that it serves, and blocks until then */
         }
         if (guard_is_victim(worker)) {
             guard_await_others(worker, &worker->board->called);
