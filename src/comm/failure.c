@@ -32,16 +32,25 @@ void oh_what_text(uint32_t what, uint64_t count, char *text_p)
              type_name(what >> 8 & 0xff), known ? ", " : "", known ? oh_algorithm_name((int)algorithm) : "");
 }
 
+/* Pairs with oh_comm_note_launch: `calls` tells from which call on what follows is, `begun` up to which one. */
+bool oh_read_last_call(const struct oh_progress *progress, struct oh_last_call *call_p)
+{
+    call_p->number = atomic_load_explicit(&progress->calls, memory_order_acquire);
+    call_p->what = atomic_load_explicit(&progress->what, memory_order_acquire);
+    call_p->count = atomic_load_explicit(&progress->count, memory_order_acquire);
+    return atomic_load_explicit(&progress->begun, memory_order_relaxed) == call_p->number;
+}
+
 void oh_rank_text(const struct oh_comm *comm, uint32_t rank, char *text_p)
 {
     static const char *const farewells[] = {"", "; it has ended the communicator", "; it has aborted the communicator",
                                             "; it has called exit()"};
-    const struct oh_progress *progress = &comm->segment.meeting->progress[rank];
-    uint64_t calls = atomic_load(&progress->calls);
+    struct oh_last_call last;
     char what[OH_WHAT_TEXT];
-    oh_what_text(atomic_load(&progress->what), atomic_load(&progress->count), what);
+    bool known = oh_read_last_call(&comm->segment.meeting->progress[rank], &last) && last.number > 0;
+    oh_what_text(last.what, last.count, what);
     snprintf(text_p, OH_RANK_TEXT, "rank %u (pid %d, %" PRIu64 " calls%s%s%s)", rank,
-             (int)comm->segment.meeting->slot[rank].pid, calls, calls > 0 ? ", the last a " : "", calls > 0 ? what : "",
+             (int)comm->segment.meeting->slot[rank].pid, last.number, known ? ", the last a " : "", known ? what : "",
              farewells[oh_comm_farewell(comm, rank)]);
 }
 
@@ -53,16 +62,27 @@ enum oh_farewell oh_comm_farewell(const struct oh_comm *comm, uint32_t rank)
     return farewell <= OH_FAREWELL_EXITED ? (enum oh_farewell)farewell : OH_FAREWELL_NONE;
 }
 
+/*
+ * Also before this rank has switched: the others may have, once all have voted. NULL: no meeting is left, so nobody
+ * waits for this rank; or NCCL has not said yet which rank it is, so it has not voted. Called with the mutex held.
+ */
+static struct oh_progress *own_progress(const struct oh_comm *comm)
+{
+    bool known = !comm->late.setup && comm->nranks > 0 && comm->nranks <= OH_MAX_RANKS;
+    return known && comm->segment.meeting ? &comm->segment.meeting->progress[comm->rank] : NULL;
+}
+
 void oh_comm_say_farewell(struct oh_comm *comm, enum oh_farewell farewell)
 {
     uint32_t none = OH_FAREWELL_NONE;
     pthread_mutex_lock(&comm->late.mutex);
-    if (!comm->progress) {
-        /* It is not served: nobody waits for this rank. */
+    struct oh_progress *progress = own_progress(comm);
+    if (!progress) {
+        /* There is nobody to tell. */
     } else if (farewell == OH_FAREWELL_ABORTED) {
-        atomic_store(&comm->progress->farewell, farewell);
+        atomic_store(&progress->farewell, farewell);
     } else {
-        atomic_compare_exchange_strong(&comm->progress->farewell, &none, farewell);
+        atomic_compare_exchange_strong(&progress->farewell, &none, farewell);
     }
     pthread_mutex_unlock(&comm->late.mutex);
 }

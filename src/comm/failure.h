@@ -47,16 +47,31 @@ void oh_comm_revoked(struct oh_comm *comm);
 /* What the first rank that failed has said. */
 struct oh_failure oh_meeting_failure(const struct oh_comm *comm);
 
-/* Notes that this rank makes `calls` more calls, of which the last has `count` elements; returns its number. */
+/*
+ * Notes that this rank makes `calls` more calls, of which the last has `count` elements; returns its number. Who reads
+ * what or count of this call by acquire sees `begun` as it is here: so a reader knows whether all belongs together
+ * (oh_read_last_call). Plain stores on x86.
+ */
 static inline uint64_t oh_comm_note_launch(struct oh_comm *comm, size_t calls, uint32_t what, uint64_t count)
 {
     struct oh_progress *progress = comm->progress;
     comm->issued += calls;
-    atomic_store_explicit(&progress->what, what, memory_order_relaxed);
-    atomic_store_explicit(&progress->count, (uint32_t)count, memory_order_relaxed);
-    atomic_store_explicit(&progress->calls, comm->issued, memory_order_relaxed);
+    atomic_store_explicit(&progress->begun, comm->issued, memory_order_relaxed);
+    atomic_store_explicit(&progress->what, what, memory_order_release);
+    atomic_store_explicit(&progress->count, (uint32_t)count, memory_order_release);
+    atomic_store_explicit(&progress->calls, comm->issued, memory_order_release);
     return comm->issued;
 }
+
+/* A rank's last call. */
+struct oh_last_call {
+    uint64_t number;
+    uint32_t what;
+    uint32_t count;
+};
+
+/* False: the rank is just changing it, or ended when it did; the number is the last one that stood. */
+bool oh_read_last_call(const struct oh_progress *progress, struct oh_last_call *call_p);
 
 /*
  * ONEHOP_CHECK=1: compares the call with those that the other ranks have made under its number. False: they differ; it

@@ -33,10 +33,14 @@
 #define GONE_SOON_NS (5000 * MS) /* how long that is */
 /*
  * From when on a wait is for a peer that has gone: what it sent before comes within microseconds, but another rank may
- * be slower. One that has ended the communicator had all that it waited for, so its own part has been sent.
+ * be slower, and then the wait was for that one. One that has ended the communicator had all that it waited for, so its
+ * own part has been sent. One that was killed said no word: no process that ends in good order does that, so nothing
+ * speaks for waiting, and no more than a second look is granted. (Its end comes late enough: the kernel tells of it
+ * when it has taken the process's GPU contexts apart, 55 to 117 ms on an H200.)
  */
 #define GRACE_NS (100 * MS)
 #define GRACE_ENDED_NS (10000 * MS)
+#define GRACE_KILLED_NS TICK_GONE_NS
 #define LINE 2560
 #define NEVER UINT64_MAX
 
@@ -145,32 +149,21 @@ static void append_waiting(const struct oh_comm *comm, char *line)
     append(line, "rank%s %s wait%s", count > 1 ? "s" : "", list, count > 1 ? "" : "s");
 }
 
-/* A rank's last call as it stands in the shared memory. False: it is just changing. */
-static bool read_last_call(const struct oh_comm *comm, uint32_t rank, uint64_t *number_p, uint32_t *what_p,
-                           uint32_t *count_p)
-{
-    const struct oh_progress *progress = &comm->segment.meeting->progress[rank];
-    *number_p = atomic_load(&progress->calls);
-    *what_p = atomic_load(&progress->what);
-    *count_p = atomic_load(&progress->count);
-    return *number_p == atomic_load(&progress->calls);
-}
-
 /* Where ranks have got equally far, by different calls: that is why they wait. */
 static void append_differences(const struct oh_comm *comm, char *line)
 {
-    uint64_t number, other_number;
-    uint32_t what, count, other_what, other_count;
+    const struct oh_progress *progress = comm->segment.meeting->progress;
+    struct oh_last_call mine, theirs;
     char text[OH_WHAT_TEXT];
-    if (!read_last_call(comm, comm->rank, &number, &what, &count)) {
+    if (!oh_read_last_call(&progress[comm->rank], &mine)) {
         return;
     }
     for (uint32_t r = 0; r < comm->nranks; r++) {
-        if (read_last_call(comm, r, &other_number, &other_what, &other_count) && other_number == number &&
-            (other_what != what || other_count != count)) {
-            oh_what_text(other_what, other_count, text);
-            append(line, "; the calls differ: call %" PRIu64 " is a %s on rank %u", number, text, r);
-            oh_what_text(what, count, text);
+        if (oh_read_last_call(&progress[r], &theirs) && theirs.number == mine.number &&
+            (theirs.what != mine.what || theirs.count != mine.count)) {
+            oh_what_text(theirs.what, theirs.count, text);
+            append(line, "; the calls differ: call %" PRIu64 " is a %s on rank %u", mine.number, text, r);
+            oh_what_text(mine.what, mine.count, text);
             append(line, " and a %s on rank %u", text, comm->rank);
             return;
         }
@@ -214,11 +207,10 @@ static uint64_t look_at_wait(struct oh_comm *comm, uint64_t now)
     return now - watch->since_ns;
 }
 
-static bool waits_in_vain(const struct oh_comm *comm, uint32_t rank, uint64_t waited_ns, uint64_t now)
+static uint64_t grace_of(const struct oh_comm *comm, uint32_t rank)
 {
-    uint64_t gone_for_ns = now - comm->watch.gone_ns[rank];
-    uint64_t grace = oh_comm_farewell(comm, rank) == OH_FAREWELL_ENDED ? GRACE_ENDED_NS : GRACE_NS;
-    return waited_ns >= grace && gone_for_ns >= grace;
+    bool ended = oh_comm_farewell(comm, rank) == OH_FAREWELL_ENDED;
+    return was_killed(comm, rank) ? GRACE_KILLED_NS : ended ? GRACE_ENDED_NS : GRACE_NS;
 }
 
 static void fail_without(struct oh_comm *comm, uint32_t rank, bool waits, char *line)
@@ -246,8 +238,9 @@ static uint64_t look_at_peers(struct oh_comm *comm, uint64_t waited_ns, uint64_t
             atomic_store(&comm->lost, r + 1);
             atomic_store(&comm->served, false); /* the next call is refused */
         }
-        bool waits = waits_in_vain(comm, r, waited_ns, now);
-        if (waits || (stays && was_killed(comm, r) && now - *gone_ns >= GRACE_NS)) {
+        uint64_t grace = grace_of(comm, r);
+        bool waits = waited_ns >= grace; /* in vain, if it has gone for as long */
+        if (now - *gone_ns >= grace && (waits || (stays && was_killed(comm, r)))) {
             fail_without(comm, r, waits, line);
             return NEVER;
         }

@@ -147,6 +147,19 @@ static void put_newest(struct oh_capture *capture, CUgraphNode *nodes, size_t co
     capture->newest_count = count;
 }
 
+/* The capture waits for earlier calls: should its first call come to nothing, another stream's still comes after that.
+ */
+static CUresult note_wait(struct oh_capture *capture)
+{
+    CUgraphNode *nodes;
+    size_t count;
+    CUresult result = copy_tips(capture, capture->stream, &nodes, &count);
+    if (result == CUDA_SUCCESS) {
+        put_newest(capture, nodes, count);
+    }
+    return result;
+}
+
 /* The communicator's first call in a capture. */
 static CUresult open_capture(struct oh_comm *comm, const struct oh_place *place, struct oh_capture **capture_p)
 {
@@ -166,8 +179,7 @@ static CUresult open_capture(struct oh_comm *comm, const struct oh_place *place,
         result = driver_of(comm)->stream_wait_event(place->stream, comm->last_call, CU_EVENT_WAIT_EXTERNAL);
     }
     if (result == CUDA_SUCCESS && comm->graph_mixing) {
-        /* Should this call come to nothing, another stream's still comes after the wait. */
-        result = copy_tips(capture, place->stream, &capture->newest, &capture->newest_count);
+        result = note_wait(capture);
     }
     if (result != CUDA_SUCCESS) {
         capture->graph = NULL;

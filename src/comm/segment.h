@@ -58,6 +58,7 @@ enum oh_farewell {
 /* How far a rank is, for reports and the watch over peers. Each on a line of its own, written by its rank alone. */
 struct oh_progress {
     _Alignas(64) _Atomic uint64_t calls; /* launched, also into captures */
+    _Atomic uint64_t begun;              /* the same, written before these two, where `calls` is written after */
     _Atomic uint32_t what;               /* the last of them: oh_what in failure.h, elements */
     _Atomic uint32_t count;
     _Atomic uint64_t waits;    /* epoch after which its kernel has been seen to wait, plus one; 0: none yet */

@@ -104,7 +104,8 @@ enum oh_path oh_machine_path(const struct oh_machine *machine, const char *bus_i
     }
     hwloc_obj_t host_a = hwloc_get_non_io_ancestor_obj(machine->topology, a);
     hwloc_obj_t host_b = hwloc_get_non_io_ancestor_obj(machine->topology, b);
-    return hwloc_bitmap_isequal(host_a->nodeset, host_b->nodeset) ? OH_PATH_NODE : OH_PATH_SYS;
+    bool same = host_a && host_b && hwloc_bitmap_isequal(host_a->nodeset, host_b->nodeset);
+    return same ? OH_PATH_NODE : OH_PATH_SYS;
 }
 
 /* Who the machine is, which nobody needs who looks at a recording. hwloc writes each of these as a line. */

@@ -48,8 +48,8 @@ struct request {
 
 /* --- a recording's file */
 
-/* The whole file in *data_p, to be freed; false: said on stderr. */
-static bool read_file(const char *path, char **data_p, size_t *size_p)
+/* The whole file, to be freed; NULL: said on stderr. */
+static char *read_file(const char *path, size_t *size_p)
 {
     FILE *file = fopen(path, "re");
     char *data = malloc(RECORDING_BYTES + 1);
@@ -62,8 +62,6 @@ static bool read_file(const char *path, char **data_p, size_t *size_p)
     } else if (size > RECORDING_BYTES) {
         oh_tool_error("%s: this is no recording of onehop topo: it is too large", path);
     } else {
-        *data_p = data;
-        *size_p = size;
         good = true;
     }
     if (file) {
@@ -71,15 +69,18 @@ static bool read_file(const char *path, char **data_p, size_t *size_p)
     }
     if (!good) {
         free(data);
+        return NULL;
     }
-    return good;
+    *size_p = size;
+    return data;
 }
 
 static bool load(const char *path, struct oh_node *node_p)
 {
-    char *data, why[160];
+    char why[160];
     size_t size;
-    if (!read_file(path, &data, &size)) {
+    char *data = read_file(path, &size);
+    if (!data) {
         return false;
     }
     bool good = oh_node_parse(data, size, node_p, why, sizeof why);

@@ -31,7 +31,6 @@ struct gpu {
     CUstream stream;
     CUdeviceptr send, recv;
     ncclComm_t comm;
-    int *host;
 };
 
 static void open_gpu(struct gpu *gpu, int ordinal, size_t bytes)
@@ -42,33 +41,34 @@ static void open_gpu(struct gpu *gpu, int ordinal, size_t bytes)
     CHECK(cuCtxSetCurrent(gpu->context) == CUDA_SUCCESS);
     CHECK(cuStreamCreate(&gpu->stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
     CHECK(cuMemAlloc(&gpu->send, bytes) == CUDA_SUCCESS && cuMemAlloc(&gpu->recv, bytes) == CUDA_SUCCESS);
-    CHECK((gpu->host = malloc(bytes)) != NULL);
 }
 
-static void reduce(struct gpu *gpu, int gpus, size_t count, int round)
+static void reduce(struct gpu *gpu, int *host, int gpus, size_t count, int round)
 {
     CHECK(ncclGroupStart() == ncclSuccess);
     for (int g = 0; g < gpus; g++) {
+        int *data = host + (size_t)g * count;
         for (size_t i = 0; i < count; i++) {
-            gpu[g].host[i] = g * round + (int)i;
+            data[i] = g * round + (int)i;
         }
         CHECK(cuCtxSetCurrent(gpu[g].context) == CUDA_SUCCESS);
-        CHECK(cuMemcpyHtoDAsync(gpu[g].send, gpu[g].host, count * sizeof(int), gpu[g].stream) == CUDA_SUCCESS);
+        CHECK(cuMemcpyHtoDAsync(gpu[g].send, data, count * sizeof(int), gpu[g].stream) == CUDA_SUCCESS);
         CHECK(ncclAllReduce((void *)(uintptr_t)gpu[g].send, (void *)(uintptr_t)gpu[g].recv, count, ncclInt, ncclSum,
                             gpu[g].comm, (cudaStream_t)gpu[g].stream) == ncclSuccess);
     }
     CHECK(ncclGroupEnd() == ncclSuccess);
 }
 
-static size_t count_wrong(struct gpu *gpu, int gpus, size_t count, int round)
+static size_t count_wrong(struct gpu *gpu, int *host, int gpus, size_t count, int round)
 {
     size_t wrong = 0;
     for (int g = 0; g < gpus; g++) {
+        int *data = host + (size_t)g * count;
         CHECK(cuCtxSetCurrent(gpu[g].context) == CUDA_SUCCESS);
-        CHECK(cuMemcpyDtoHAsync(gpu[g].host, gpu[g].recv, count * sizeof(int), gpu[g].stream) == CUDA_SUCCESS);
+        CHECK(cuMemcpyDtoHAsync(data, gpu[g].recv, count * sizeof(int), gpu[g].stream) == CUDA_SUCCESS);
         CHECK(cuStreamSynchronize(gpu[g].stream) == CUDA_SUCCESS);
         for (size_t i = 0; i < count; i++) {
-            wrong += gpu[g].host[i] != gpus * (gpus - 1) / 2 * round + gpus * (int)i;
+            wrong += data[i] != gpus * (gpus - 1) / 2 * round + gpus * (int)i;
         }
     }
     return wrong;
@@ -82,17 +82,20 @@ int main(int argc, char **argv)
     int rounds = argc > 2 ? atoi(argv[2]) : 100, gpus;
     CHECK(cuInit(0) == CUDA_SUCCESS && cuDeviceGetCount(&gpus) == CUDA_SUCCESS && gpus > 0 && gpus <= GPUS_MAX);
     CHECK(ncclCommInitAll(comms, gpus, NULL) == ncclSuccess);
+    int *host = calloc((size_t)gpus * count, sizeof *host);
+    CHECK(host != NULL);
     for (int g = 0; g < gpus; g++) {
         gpu[g].comm = comms[g];
         open_gpu(&gpu[g], g, count * sizeof(int));
     }
     for (int round = 1; round <= rounds; round++) {
-        reduce(gpu, gpus, count, round);
-        wrong += count_wrong(gpu, gpus, count, round);
+        reduce(gpu, host, gpus, count, round);
+        wrong += count_wrong(gpu, host, gpus, count, round);
     }
     printf("%d GPUs, %d sums of %zu elements: %zu wrong\n", gpus, rounds, count, wrong);
     for (int g = 0; g < gpus; g++) {
         ncclCommDestroy(gpu[g].comm);
     }
+    free(host);
     return wrong > 0;
 }

@@ -78,7 +78,7 @@ static void compare_sizes(struct cf_worker *worker, ncclDataType_t type, size_t 
         }
         cf_batch_free(batch);
     }
-    for (int m = 0; m < worker->members; m++) {
+    for (int m = 0; m < CF_MAX_RANKS; m++) {
         free(first[m]);
     }
 }

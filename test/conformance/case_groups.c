@@ -173,7 +173,7 @@ static void judge_mixed(struct cf_worker *worker, struct mixed *mixed, CUstream 
 
 void cf_case_group_mixed(struct cf_worker *worker)
 {
-    struct mixed mixed;
+    struct mixed mixed = {0};
     CUstream stream[CF_MAX_RANKS];
     cf_streams(worker, 0, stream);
     for (int grouped = 0; grouped < 2; grouped++) {

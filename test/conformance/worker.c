@@ -244,17 +244,17 @@ int cf_child(const struct cf_options *options)
         nccl.GetVersion(&board->nccl_version);
         board->onehop = nccl.onehop_version != NULL ? nccl.onehop_version() : 0;
     }
-    for (int w = 0; w < workers; w++) {
+    for (int w = 1; w < workers; w++) {
         worker[w] = new_worker(options, board, options->rank + w, members);
-        if (w > 0 && pthread_create(&thread[w], NULL, run_worker, worker[w]) != 0) {
+        if (pthread_create(&thread[w], NULL, run_worker, worker[w]) != 0) {
             return 2;
         }
     }
+    worker[0] = new_worker(options, board, options->rank, members);
     run_worker(worker[0]);
-    for (int w = 0; w < workers; w++) {
-        if (w > 0) {
-            pthread_join(thread[w], NULL);
-        }
+    free(worker[0]);
+    for (int w = 1; w < workers; w++) {
+        pthread_join(thread[w], NULL);
         free(worker[w]);
     }
     return 0;

@@ -120,17 +120,15 @@ static int run_process(const struct app_options *options)
     int workers = options->threads ? options->local : 1, members = options->local / workers;
     struct app_worker *worker[APP_MAX_RANKS] = {NULL};
     pthread_t thread[APP_MAX_RANKS];
-    for (int w = 0; w < workers; w++) {
-        worker[w] = create_worker(options, board, options->rank + w * members, members);
-    }
     for (int w = 1; w < workers; w++) {
+        worker[w] = create_worker(options, board, options->rank + w * members, members);
         APP_CHECK(pthread_create(&thread[w], NULL, run_worker, worker[w]) == 0, "no thread");
     }
+    worker[0] = create_worker(options, board, options->rank, members);
     run_worker(worker[0]);
-    for (int w = 0; w < workers; w++) {
-        if (w > 0) {
-            pthread_join(thread[w], NULL);
-        }
+    free(worker[0]);
+    for (int w = 1; w < workers; w++) {
+        pthread_join(thread[w], NULL);
         free(worker[w]);
     }
     return 0;

@@ -145,8 +145,10 @@ static void capture(struct app_worker *worker, struct lane *lanes)
 /* A call that is not in place gives the same again: such batches are launched twice without waiting. */
 static int launches_of(const struct app_worker *worker, const struct lane *lanes)
 {
+    const struct app_item *items = lanes[0].item;
+    APP_CHECK(items != NULL, "a worker without a member");
     for (int b = 0; b < worker->options->batch; b++) {
-        if (lanes[0].item[b].in_place) {
+        if (items[b].in_place) {
             return 1;
         }
     }

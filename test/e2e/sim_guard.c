@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -168,6 +169,7 @@ void guard_die(const struct app_worker *worker)
     atomic_store(&worker->board->killed, guard_now());
     if (guard_is_scenario(worker, "kill-fault")) { /* a sanitizer would make it an ordinary exit */
         setrlimit(RLIMIT_CORE, &none);
+        prctl(PR_SET_DUMPABLE, 0); /* a handler that core_pattern pipes to runs whatever the limit */
         signal(SIGSEGV, SIG_DFL);
         raise(SIGSEGV);
     }
@@ -213,8 +215,10 @@ void app_guard_kill(struct app_worker *worker, struct app_item *items)
             guard_start(worker, items, replayed);
             app_scenario_verify(worker, items);
         }
-        if (guard_is_scenario(worker, "kill-large")) { /* the next call has the second of --counts */
+        if (guard_is_scenario(worker, "kill-large")) { /* calls have the second of --counts from here on */
             app_item_choose(worker->options, 1, &items[0]);
+            guard_run_plain(worker,
+                            items); /* NCCL connects all ranks in the first that it serves, and blocks until then */
         }
         if (guard_is_victim(worker)) {
             guard_await_others(worker, &worker->board->called);

@@ -61,7 +61,13 @@ excused() {
     esac
 }
 
-runs=0 bad=0
+# What is listed of rank 0 may be more than another rank does in its set-up, and libc is called until the first launch: then
+# it is a call that fails. That is said, and the call returns an error.
+falls_on_call() {
+    [ "$status" != 0 ] && grep -qE ' WARN .*(launching an allreduce: CUDA_ERROR|out of memory for the calls of a group)' "$out"
+}
+
+runs=0 bad=0 on_calls=0
 # try JOB FUNCTION N WHO: runs one point, WHO: a rank, or all.
 try() {
     local kind=$1 function=$2 what=$2:$3 who=$4 wrong='' attempt
@@ -74,6 +80,10 @@ try() {
             run_job $kind --rank-env "$who:SIMNODE_FAIL=$what"
         fi
         wrong=
+        if falls_on_call; then
+            on_calls=$((on_calls + 1))
+            return
+        fi
         [ "$status" = 0 ] || wrong="exit status $status"
         [ "$(sum_of served)" = 0 ] || [ -z "$(uneven_ranks)" ] || wrong="$wrong; not the same on all ranks"
         [ "$(count_of 'served by onehop')" = 0 ] || [ "$(count_of 'handed back to NCCL')" = 0 ] ||
@@ -134,5 +144,5 @@ else
         try ${points[(RANDOM * 32768 + RANDOM) % ${#points[@]}]}
     done
 fi
-tap_point "$bad" "$runs of ${#points[@]} points: right results, all ranks alike, nothing left"
+tap_point "$bad" "$runs of ${#points[@]} points: right results, all ranks alike, nothing left ($on_calls fell on a call)"
 tap_done

@@ -301,11 +301,9 @@ void simcuda_stream_order(CUstream stream)
 /* A launch into a full queue blocks its caller, as the driver does. */
 static void wait_for_room(CUstream stream)
 {
-    simcuda_stream_retain(stream);
     while (stream->bounded >= simcuda.queue) {
         pthread_cond_wait(&simcuda.progress, &simcuda.lock);
     }
-    simcuda_stream_release(stream);
 }
 
 CUresult simcuda_submit(CUstream stream, const struct simcuda_op *op)
@@ -315,11 +313,13 @@ CUresult simcuda_submit(CUstream stream, const struct simcuda_op *op)
     }
     CUresult result = stream->legacy ? simcuda_capture_check_legacy(stream->ctx, true) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS) {
+        simcuda_stream_retain(stream); /* another thread may destroy it while this one waits */
         if (is_bounded(op)) {
             wait_for_room(stream);
         }
         simcuda_stream_order(stream);
         simcuda_push(stream, op);
+        simcuda_stream_release(stream);
     }
     return result;
 }

@@ -453,8 +453,12 @@ static ncclResult_t launch_in_context(const struct simnccl_operation *operations
 ncclResult_t simnccl_launch(const struct simnccl_operation *operations, size_t number)
 {
     CUcontext context;
+    ncclResult_t result = simnccl_core_connect(operations[0].core);
+    if (result != ncclSuccess) {
+        return result;
+    }
     CU_CHECK(cuCtxPushCurrent(operations[0].core->context));
-    ncclResult_t result = launch_in_context(operations, number);
+    result = launch_in_context(operations, number);
     CU_CHECK(cuCtxPopCurrent(&context));
     return result;
 }

@@ -106,6 +106,22 @@ static void segment_unlink(const struct simnccl_core *core)
     unlink(path);
 }
 
+/* Counts this rank, and waits until all ranks have been. False: it was aborted. */
+static bool count_and_wait(struct simnccl_core *core, _Atomic uint32_t *counted)
+{
+    bool alive = true;
+    atomic_fetch_add(counted, 1);
+    simnccl_core_ring(core);
+    while (alive) {
+        uint32_t seen = atomic_load(&core->segment->doorbell);
+        if (atomic_load(counted) == (uint32_t)core->nranks) {
+            break;
+        }
+        alive = simnccl_core_wait(core, seen);
+    }
+    return alive;
+}
+
 ncclResult_t simnccl_core_join(struct simnccl_core *core)
 {
     int fd = segment_open(core);
@@ -120,20 +136,21 @@ ncclResult_t simnccl_core_join(struct simnccl_core *core)
     }
     core->segment = segment;
 
-    atomic_fetch_add(&segment->joined, 1);
-    simnccl_core_ring(core);
-    bool alive = true;
-    while (alive) {
-        uint32_t seen = atomic_load(&segment->doorbell);
-        if (atomic_load(&segment->joined) == (uint32_t)core->nranks) {
-            break;
-        }
-        alive = simnccl_core_wait(core, seen);
-    }
+    bool alive = count_and_wait(core, &segment->joined);
     if (core->rank == 0) {
         segment_unlink(core);
     }
     return alive ? ncclSuccess : ncclInternalError;
+}
+
+ncclResult_t simnccl_core_connect(struct simnccl_core *core)
+{
+    const char *text = getenv("SIMNODE_NCCL_LAZY");
+    if (core->connected || text == NULL || strcmp(text, "1") != 0) {
+        return ncclSuccess;
+    }
+    core->connected = true;
+    return count_and_wait(core, &core->segment->connected) ? ncclSuccess : ncclInternalError;
 }
 
 const void *simnccl_core_piece(const struct simnccl_core *core, enum simnccl_channel_id channel, int rank)

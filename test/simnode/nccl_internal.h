@@ -112,6 +112,7 @@ struct simnccl_mailbox {
 struct simnccl_segment {
     _Atomic uint32_t ready; /* nranks, once the creator has sized the segment */
     _Atomic uint32_t joined;
+    _Atomic uint32_t connected;
     _Atomic uint32_t doorbell; /* futex; moves whenever anything else here does */
     struct simnccl_slot slot[SIMNCCL_CHANNELS][SIMNCCL_MAX_RANKS];
     struct simnccl_mailbox mail[SIMNCCL_MAX_RANKS][SIMNCCL_MAX_RANKS]; /* [from][to] */
@@ -137,6 +138,7 @@ struct simnccl_core {
     uint32_t step[SIMNCCL_CHANNELS]; /* this rank's exchanges so far, the same on all ranks */
     uint32_t splits;
     uint32_t shrinks;
+    bool connected;
     atomic_int pending; /* operations launched outside capture and not finished */
     atomic_int graphs;  /* captured operations that graphs hold */
     atomic_bool aborted;
@@ -207,6 +209,12 @@ void simnccl_core_release(struct simnccl_core *core);
 
 /* Maps the segment, which rank 0 creates, and returns when all ranks have. */
 ncclResult_t simnccl_core_join(struct simnccl_core *core);
+
+/*
+ * SIMNODE_NCCL_LAZY=1: returns when all ranks have come this far, as NCCL connects them in the first call that it
+ * serves. For one rank a thread.
+ */
+ncclResult_t simnccl_core_connect(struct simnccl_core *core);
 
 /* Sleeps until the doorbell has moved from `seen` or some milliseconds have gone by; false: the rank was aborted. */
 bool simnccl_core_wait(struct simnccl_core *core, uint32_t seen);

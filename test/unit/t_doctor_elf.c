@@ -98,6 +98,9 @@ static void test_refused(const struct bytes *good)
 {
     struct oh_elf elf = {0};
     unsigned char *bytes = malloc(good->size);
+    if (!bytes || !good->at) {
+        exit(1);
+    }
     memcpy(bytes, good->at, good->size);
     tap_ok(read_bytes(bytes, 0, &elf) == OH_ELF_NOT_ELF, "an empty file");
     tap_ok(read_bytes((const unsigned char *)"#!/bin/sh\nexit 0\n", 17, &elf) == OH_ELF_NOT_ELF, "a script");
@@ -119,6 +122,9 @@ static void test_damaged(const char *what, const struct bytes *good, long rounds
 {
     unsigned char *bytes = malloc(good->size);
     long bad = 0, refused = 0;
+    if (!bytes) {
+        exit(1);
+    }
     for (long i = 0; i < rounds; i++) {
         struct oh_elf elf = {0};
         size_t size = good->size;

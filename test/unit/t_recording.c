@@ -34,6 +34,9 @@ static bool parse(const char *text, size_t size, struct oh_node *node_p, char wh
 {
     /* A copy that ends where the text ends: a sanitizer then sees a look beyond. */
     char *copy = malloc(size ? size : 1);
+    if (!copy) {
+        exit(1);
+    }
     memcpy(copy, text, size);
     why_p[0] = '\0';
     bool parsed = oh_node_parse(copy, size, node_p, why_p, 160);
@@ -218,6 +221,9 @@ static void test_long_line(void)
     size_t size = 100000;
     char *text = malloc(size), why[160];
     struct oh_node node;
+    if (!text) {
+        exit(1);
+    }
     memset(text, 'x', size);
     memcpy(text, HEAD, strlen(HEAD));
     tap_ok(!parse(text, size, &node, why) && strcmp(why, "the recording is damaged at line 2") == 0,

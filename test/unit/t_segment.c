@@ -298,6 +298,9 @@ static void expect_digest(const char *text, size_t repeat, const char *wanted)
     size_t length = strlen(text) * repeat;
     char *data = malloc(length + 1), found[2 * OH_SHA256_BYTES + 1];
     uint8_t digest[OH_SHA256_BYTES];
+    if (!data) {
+        exit(1);
+    }
     for (size_t i = 0; i < repeat; i++) {
         memcpy(data + i * strlen(text), text, strlen(text));
     }
