@@ -93,12 +93,12 @@ struct oh_kernel_args {
     const uint32_t *abort_word; /* host-mapped; not 0: leave */
     struct oh_signal *signal;   /* where a long wait is told; NULL: nowhere */
     uint32_t rank;
+    uint32_t early; /* not 0: the next kernel is this communicator's, and comes in while this one waits for its peers */
     /* The rest is read by kernels for any op and number of ranks only. */
     uint32_t nranks;
     uint32_t op;   /* enum oh_kernel_op */
     uint32_t call; /* these two mean nothing to the kernel: number of the call, and what it is (src/comm/failure.h) */
     uint32_t what;
-    uint32_t reserved;
     const void *scalar; /* OH_OP_SCALED_SUM: one element that the GPU can read; NULL: the scalar is the operand */
     uint64_t operand;   /* OH_OP_SCALED_SUM: bits of the scalar; MIN, MAX, AVG of integers: the sign bit, 0: unsigned */
 };

@@ -28,7 +28,7 @@ OH_DEVICE void oneshot_words(const oh_kernel_args &args, const Message &message)
     const oh_inbox<type, ranks, 0> inbox(args, nranks, words * OH_WORD_BYTES);
     const oh_outbox<type, ranks> outbox(args, nranks, words * OH_WORD_BYTES);
 
-    oh_grid_wait();
+    oh_begin(args);
     const Reduction reduction(args);
     oh_word16 mine[batch];
     const auto load = [&](uint32_t i) {

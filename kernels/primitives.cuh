@@ -105,8 +105,9 @@ OH_DEVICE void oh_block_sync()
 /*
  * Programmatic launch (sm_90): a kernel may be brought onto the GPU before the one in front of it in the stream has
  * ended. oh_grid_wait waits until that one has ended and its writes are visible; nothing that another kernel writes
- * (user data, epochs, staging) may be touched before. oh_grid_release lets the next kernel in: only when this one waits
- * for no peer any more, so that kernels that wait never fill the GPU. No-ops for a kernel launched the ordinary way.
+ * (user data, epochs, staging) may be touched before. oh_grid_release lets the next kernel in, when all blocks have
+ * come to it: only when this one waits for no peer any more, or the next is ours and small (oh_begin), so that kernels
+ * that wait never fill the GPU. No-ops for a kernel launched the ordinary way.
  */
 OH_DEVICE void oh_grid_wait()
 {

@@ -317,6 +317,19 @@ OH_DEVICE uint32_t oh_peer_rank(const oh_kernel_args &args, uint32_t nranks, uin
 }
 
 /*
+ * Waits for the kernel before: up to here a kernel reads its arguments only, since that one may be waiting for peers
+ * yet. An early kernel then lets in the next, which is known to be of the same communicator and small enough for both
+ * (src/comm/order.c). A third comes in when that one lets it in, which is behind this place, where this one has ended.
+ */
+OH_DEVICE void oh_begin(const oh_kernel_args &args)
+{
+    oh_grid_wait();
+    if (args.early) {
+        oh_grid_release();
+    }
+}
+
+/*
  * Epoch of the last round that this communicator finished on this rank, the same number on all ranks; all but its
  * parity is for reports. Every block has its own copy of the word.
  */

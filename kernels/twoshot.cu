@@ -138,7 +138,7 @@ OH_DEVICE void twoshot_rounds(const oh_kernel_args &args, const Message &message
     const oh_inbox<type, ranks, 1> gathered(args, (int)nranks, row_bytes);
     const oh_outbox<type, ranks> outbox(args, (int)nranks, row_bytes);
 
-    oh_grid_wait();
+    oh_begin(args);
     twoshot_call<once, Reduction, Message> call = {args,
                                                    message,
                                                    (int)nranks,

@@ -219,6 +219,7 @@ static CUresult launch_next(struct oh_burst *burst)
     enum onehop_algorithm algorithm = calls[0].plan.algorithm;
     CUresult result = count > 1 ? launch_list(burst, calls, count, &algorithm) : launch_call(burst, calls);
     if (result == CUDA_SUCCESS) {
+        oh_order_launched(burst);
         for (size_t i = 0; i < count; i++) {
             count_call(&calls[i], algorithm);
         }

@@ -16,6 +16,10 @@
  * is a leaf, in no stream's way, so that the edges between kernels stay programmatic. One record is enough because
  * the newest call comes after all earlier ones of the capture.
  *
+ *   early      a captured kernel whose next is of the same communicator, with nothing between, may let it in while it
+ *              waits for its peers; otherwise it must not, as the next may fill the GPU. Which is known only when the
+ *              next has come. So the parameters of its node are changed then.
+ *
  *   NCCL's     calls of the communicator that NCCL serves take part: in a capture like ours; an eager one waits for
  *              last_call where its stream is another, and the event handed_back_call after it makes ours wait in turn.
  *              NCCL itself orders its calls with one another.
@@ -358,6 +362,36 @@ CUresult oh_order_before(struct oh_burst *burst)
         result = follow_launches(comm, &burst->place);
     }
     return result == CUDA_SUCCESS ? follow_handed_back(comm, &burst->place) : result;
+}
+
+/* What a captured kernel comes after is this node alone. */
+static bool follows_only(const struct oh_driver *driver, CUgraphNode kernel, CUgraphNode before)
+{
+    CUgraphNode nodes[2];
+    uint64_t edges[2]; /* without a place for their data the call fails */
+    size_t count = 2;
+    return driver->graph_node_get_dependencies(kernel, nodes, edges, &count) == CUDA_SUCCESS && count == 1 &&
+           nodes[0] == before;
+}
+
+/* The result of oh_kernel_let_in is not looked at: a kernel that could not be changed lets the next in late, as it
+ * would any other, and the capture goes on. */
+void oh_order_launched(const struct oh_burst *burst)
+{
+    const struct oh_comm *comm = burst->calls[0].comm;
+    const struct oh_driver *driver = driver_of(comm);
+    struct oh_capture *capture = burst->capture;
+    const CUgraphNode *nodes;
+    size_t count;
+    if (!capture || !comm->kernels->programmatic || !driver->graph_node_get_dependencies) {
+        return;
+    }
+    bool known = tips_of(driver, burst->place.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
+    CUgraphNode kernel = known ? nodes[0] : NULL;
+    if (kernel && capture->kernel && follows_only(driver, kernel, capture->kernel)) {
+        oh_kernel_let_in(driver, comm->kernels, capture->kernel, kernel, oh_plan_grid_threads(comm->nranks));
+    }
+    capture->kernel = kernel;
 }
 
 CUresult oh_order_after(struct oh_burst *burst)

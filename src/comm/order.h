@@ -21,6 +21,7 @@ struct oh_capture {
     CUgraphNode *newest; /* what work on that stream came after, behind the call: of ours, its kernel */
     size_t newest_count;
     CUgraphNode record; /* of the event last_call, behind the newest call; NULL: none */
+    CUgraphNode kernel; /* the newest of ours; NULL: none, or not known */
     atomic_bool gone;   /* the graph is: the entry may be freed */
 };
 
@@ -29,6 +30,9 @@ CUresult oh_order_look(const struct oh_comm *comm, CUstream stream, struct oh_pl
 
 /* Puts the burst's stream behind the last launch, in the world (eager, or one graph) that the stream is in now. */
 CUresult oh_order_before(struct oh_burst *burst);
+
+/* After each launch of the burst. In a capture it may have the kernel before let this one in early. Cannot fail. */
+void oh_order_launched(const struct oh_burst *burst);
 
 /* Notes the launches of the burst as the last ones. */
 CUresult oh_order_after(struct oh_burst *burst);

@@ -69,6 +69,8 @@
     X(graph_add_dependencies, cuGraphAddDependencies, (CUgraph, const CUgraphNode *, const CUgraphNode *, size_t))     \
     X(graph_remove_dependencies, cuGraphRemoveDependencies,                                                            \
       (CUgraph, const CUgraphNode *, const CUgraphNode *, size_t))                                                     \
+    X(graph_kernel_node_get_params, cuGraphKernelNodeGetParams_v2, (CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))           \
+    X(graph_kernel_node_set_params, cuGraphKernelNodeSetParams_v2, (CUgraphNode, const CUDA_KERNEL_NODE_PARAMS *))     \
     X(graph_destroy, cuGraphDestroy, (CUgraph))                                                                        \
     X(graph_exec_destroy, cuGraphExecDestroy, (CUgraphExec))                                                           \
     X(graph_retain_user_object, cuGraphRetainUserObject, (CUgraph, CUuserObject, unsigned int, unsigned int))          \
@@ -88,7 +90,9 @@
     X(memcpy_peer_async, cuMemcpyPeerAsync,     /* tools only */                                                       \
       (CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream))                                              \
     X(stream_get_capture_info_v3, cuStreamGetCaptureInfo_v3, /* 12.3 */                                                \
-      (CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **, const void **, size_t *))
+      (CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **, const void **, size_t *))     \
+    X(graph_node_get_dependencies, cuGraphNodeGetDependencies_v2, /* 12.3; the data of an edge has 8 bytes */          \
+      (CUgraphNode, CUgraphNode *, void *, size_t *))
 
 struct oh_driver {
 #define OH_DRIVER_FIELD(field_, symbol_, args_) CUresult(CUDAAPI *field_) args_;

@@ -263,3 +263,43 @@ CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel
     }
     return launch_list_of_one(launch, args);
 }
+
+/* Of a kernel's parameter; 0: it is none of the set. */
+static size_t args_bytes(const struct oh_kernel_set *set, CUfunction function)
+{
+    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+        for (int t = 0; t < OH_KERNEL_TYPES; t++) {
+            if (set->any[a][t] == function) {
+                return sizeof(struct oh_kernel_list_args);
+            }
+            if (t < OH_SUM_TYPES && set->sum[a][t] == function) {
+                return sizeof(struct oh_kernel_args);
+            }
+        }
+    }
+    return 0;
+}
+
+CUresult oh_kernel_let_in(const struct oh_driver *driver, const struct oh_kernel_set *set, CUgraphNode first,
+                          CUgraphNode next, uint32_t most_threads)
+{
+    CUDA_KERNEL_NODE_PARAMS params, behind;
+    struct oh_kernel_list_args args; /* or only its base */
+    void *parameters[] = {&args};
+    CUresult result = driver->graph_kernel_node_get_params(first, &params);
+    if (result == CUDA_SUCCESS) {
+        result = driver->graph_kernel_node_get_params(next, &behind);
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    size_t bytes = args_bytes(set, params.func);
+    uint32_t threads = params.gridDimX * params.blockDimX + behind.gridDimX * behind.blockDimX;
+    if (bytes == 0 || !params.kernelParams || threads > most_threads) {
+        return CUDA_SUCCESS;
+    }
+    memcpy(&args, params.kernelParams[0], bytes);
+    args.base.early = 1;
+    params.kernelParams = parameters;
+    return driver->graph_kernel_node_set_params(first, &params);
+}

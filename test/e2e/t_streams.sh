@@ -14,6 +14,11 @@ run_app "${mix[@]}" --ranks 3 --threads --rounds 40 --structure
 expect_served "the same of threads (seed $seed)"
 ONEHOP_ALGO=twoshot run_app "${mix[@]}" --ranks 2 --rounds 30 --structure modes turns children
 expect_served "the same in two hops (seed $seed)" twoshot
+for function in cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetParams_v2 cuGraphNodeGetDependencies_v2; do
+    SIMNODE_CALLER=libonehop.so SIMNODE_FAIL=$function run_app "${mix[@]}" --ranks 2 --rounds 10 modes early
+    [ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ "$(count_of WARN)" = 0 ]
+    tap_point $? "without $function kernels let the next in late" "$(diagnosis)"
+done
 ONEHOP_MAX_BYTES=100 run_app "${mix[@]}" --ranks 2 --rounds 30 modes turns destroy
 expect_right "the same, handed back"
 run_stock "${mix[@]}" --ranks 2 --rounds 30 modes turns destroy

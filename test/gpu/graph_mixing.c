@@ -7,12 +7,13 @@
  *
  * NCCL puts all launches of a communicator, replays of graphs among them, into the order in which the host makes them.
  * This program relies on that: it launches in an order that is random but the same on all ranks, with random pauses
- * that differ from rank to rank, and compares every result. It knows nothing of onehop, opens libcuda.so.1 and
- * libnccl.so.2 itself, and so runs on GPUs and on the simulated node, with a preloaded library or without.
+ * that differ from rank to rank, and compares every result. It knows nothing of onehop, but for --structure, opens
+ * libcuda.so.1 and libnccl.so.2 itself, and so runs on GPUs and on the simulated node, with a preloaded library or
+ * without.
  *
  * A rank is a process, or with --threads a thread. Every result is exact: sums of small whole numbers in fp32.
- * --structure checks what is served by onehop on the simulated node: one wait and one record node in a graph, and
- * programmatic edges between all its kernels. Exit status 0 when all was right, 77 without two GPUs.
+ * --structure checks what onehop has served: one wait and one record node in a graph, programmatic edges between all
+ * its kernels, and which of them let the next in early. Exit status 0 when all was right, 77 without two GPUs.
  */
 #include <cuda.h>
 #include <nccl.h>
@@ -32,6 +33,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "kernels/abi.h"
 #include "test/gpu/check.h"
 
 #define MAX_RANKS 8
@@ -63,12 +65,14 @@
     X(event_destroy, cuEventDestroy_v2, (CUevent))                                                                     \
     X(event_record, cuEventRecord, (CUevent, CUstream))                                                                \
     X(wait_event, cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                                    \
+    X(memset, cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                                         \
     X(graph_create, cuGraphCreate, (CUgraph *, unsigned))                                                              \
     X(graph_clone, cuGraphClone, (CUgraph *, CUgraph))                                                                 \
     X(graph_add_child, cuGraphAddChildGraphNode, (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraph))       \
     X(graph_nodes, cuGraphGetNodes, (CUgraph, CUgraphNode *, size_t *))                                                \
     X(graph_edges, cuGraphGetEdges_v2, (CUgraph, CUgraphNode *, CUgraphNode *, CUgraphEdgeData *, size_t *))           \
     X(node_type, cuGraphNodeGetType, (CUgraphNode, CUgraphNodeType *))                                                 \
+    X(kernel_params, cuGraphKernelNodeGetParams_v2, (CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))                          \
     X(instantiate, cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long))                          \
     X(update, cuGraphExecUpdate_v2, (CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo *))                             \
     X(graph_launch, cuGraphLaunch, (CUgraphExec, CUstream))                                                            \
@@ -290,6 +294,50 @@ static CUgraphNodeType type_of(CUgraphNode node)
     return type;
 }
 
+/* Both of onehop, of one communicator, small enough to be on the GPU together, and one comes after the other alone. */
+static bool may_be_let_in(CUgraphNode before, CUgraphNode kernel, const CUgraphNode *to, size_t edges)
+{
+    CUDA_KERNEL_NODE_PARAMS first, second;
+    size_t into = 0;
+    if (type_of(kernel) != CU_GRAPH_NODE_TYPE_KERNEL) {
+        return false;
+    }
+    CU(kernel_params(before, &first));
+    CU(kernel_params(kernel, &second));
+    const struct oh_kernel_args *one = first.kernelParams[0], *other = second.kernelParams[0];
+    for (size_t i = 0; i < edges; i++) {
+        into += to[i] == kernel;
+    }
+    return into == 1 && one->staging[0] == other->staging[0] &&
+           first.gridDimX * first.blockDimX + second.gridDimX * second.blockDimX <= (options.ranks > 4 ? 16384 : 32768);
+}
+
+/* A kernel of onehop lets the next in early where that is known to be right, and nowhere else. */
+static void check_early(CUgraph graph, int expected)
+{
+    CUgraphNode nodes[64], from[256], to[256];
+    CUgraphEdgeData data[256];
+    size_t count = 64, edges = 256;
+    int early = 0;
+    CU(graph_nodes(graph, nodes, &count));
+    CU(graph_edges(graph, from, to, data, &edges));
+    for (size_t n = 0; n < count; n++) {
+        CUDA_KERNEL_NODE_PARAMS params;
+        bool right = false;
+        if (type_of(nodes[n]) != CU_GRAPH_NODE_TYPE_KERNEL) {
+            continue;
+        }
+        for (size_t i = 0; i < edges; i++) {
+            right |= from[i] == nodes[n] && may_be_let_in(nodes[n], to[i], to, edges);
+        }
+        CU(kernel_params(nodes[n], &params));
+        const struct oh_kernel_args *args = params.kernelParams[0];
+        CHECK(args->early == (right ? 1 : 0), "kernel %zu: early is %u", n, args->early);
+        early += right;
+    }
+    CHECK(early == expected, "%d kernels let the next in early, not %d", early, expected);
+}
+
 /* One wait, one record as a leaf behind the last kernel, and kernels that follow one another programmatically. */
 static void check_structure(CUgraph graph, int kernels_expected)
 {
@@ -302,6 +350,7 @@ static void check_structure(CUgraph graph, int kernels_expected)
         of_type[type_of(nodes[i])]++;
     }
     CU(graph_edges(graph, from, to, data, &edges));
+    check_early(graph, kernels_expected - 1);
     for (size_t i = 0; i < edges; i++) {
         programmatic += data[i].type == CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC;
         out_of_record += type_of(from[i]) == CU_GRAPH_NODE_TYPE_EVENT_RECORD;
@@ -497,6 +546,58 @@ static void make_comm(struct rank *rank)
     NCCL(init_rank(&rank->comm, options.ranks, board->id[number], rank->rank));
 }
 
+/* Calls of which some are followed by another of the same communicator, some by something else; to see which let in the
+ * next early. What comes of them is looked at elsewhere. */
+static void early(struct rank *rank)
+{
+    const struct lane *lane = &rank->lane[0];
+    const size_t large = 1 << 20;
+    CUdeviceptr in, out;
+    CUgraph graph;
+    CUgraphExec exec;
+    ncclComm_t comm = rank->comm, other;
+    make_comm(rank);
+    other = rank->comm;
+    rank->comm = comm;
+    CU(alloc(&in, large * sizeof(float)));
+    CU(alloc(&out, large * sizeof(float)));
+    CU(begin_capture(lane->stream, usual_mode()));
+    CU(memset(in, 0, large * sizeof(float), lane->stream));
+    call(rank, lane, 0, lane->stream); /* the first that lets in the next */
+    call(rank, lane, 1, lane->stream);
+    CU(memset(out, 0, sizeof(float), lane->stream));
+    call(rank, lane, 0, lane->stream);
+    rank->comm = other;
+    call(rank, lane, 1, lane->stream);
+    rank->comm = comm;
+    call(rank, lane, 0, lane->stream);
+    for (int i = 0; i < 2; i++) {
+        NCCL(all_reduce((const void *)in, (void *)out, large, ncclFloat, ncclSum, comm, (cudaStream_t)lane->stream));
+    }
+    NCCL(group_start()); /* two types, two kernels: the second and third that do */
+    call(rank, lane, 0, lane->stream);
+    NCCL(all_reduce((const void *)in, (void *)out, 100, ncclInt, ncclSum, comm, (cudaStream_t)lane->stream));
+    NCCL(group_end());
+    call(rank, lane, 1, lane->stream);
+    follow(lane->stream, rank->lane[2].stream);
+    CU(memset(out, 0, sizeof(float), rank->lane[2].stream));
+    follow(rank->lane[2].stream, lane->stream);
+    call(rank, lane, 2, lane->stream); /* behind the call before and the branch */
+    CU(end_capture(lane->stream, &graph));
+    if (options.structure) {
+        check_early(graph, 3);
+    }
+    CU(instantiate(&exec, graph, 0));
+    CU(graph_launch(exec, lane->stream));
+    CU(graph_launch(exec, lane->stream));
+    CU(synchronize(lane->stream));
+    CU(exec_destroy(exec));
+    CU(graph_destroy(graph));
+    CU(free(in));
+    CU(free(out));
+    NCCL(destroy(other));
+}
+
 /* Graphs destroyed as soon as they are launched, before the communicator and after it; first use under capture. */
 static void destroy(struct rank *rank)
 {
@@ -581,13 +682,13 @@ static void outlive(struct rank *rank)
     }
 }
 
+/* The last with --structure only, unless asked for. */
 static const struct {
     const char *name;
     void (*run)(struct rank *rank);
 } scenarios[] = {
-    {"modes", modes},     {"turns", turns}, {"update", update},   {"children", children}, {"branches", branches},
-    {"destroy", destroy}, {"relay", relay}, {"outlive", outlive}, /* last: with --structure only, unless asked for
-                                                                   */
+    {"modes", modes}, {"turns", turns},     {"update", update}, {"children", children}, {"branches", branches},
+    {"early", early}, {"destroy", destroy}, {"relay", relay},   {"outlive", outlive},
 };
 
 static bool is_wanted(const char *name)

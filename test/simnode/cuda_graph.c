@@ -370,6 +370,12 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count_p)
     return simcuda_leave(CUDA_SUCCESS);
 }
 
+static CUgraphEdgeData edge_data(const struct simcuda_edge *edge)
+{
+    unsigned char number = edge->programmatic ? 1 : 0; /* both enumerators */
+    return (CUgraphEdgeData){.from_port = number, .type = number};
+}
+
 CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *data, size_t *count_p)
 {
     SIMCUDA_ENTER();
@@ -384,12 +390,35 @@ CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, C
             if (from && count < *count_p) {
                 from[count] = node->dependency[d].from;
                 to[count] = graph->node[i];
-                data[count] = (CUgraphEdgeData){.from_port = node->dependency[d].programmatic ? 1 : 0,
-                                                .type = node->dependency[d].programmatic ? 1 : 0};
+                data[count] = edge_data(&node->dependency[d]);
             }
         }
     }
     *count_p = count;
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *nodes, CUgraphEdgeData *data, size_t *count_p)
+{
+    SIMCUDA_ENTER();
+    if (data && !nodes) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&simcuda.lock);
+    for (size_t d = 0; d < node->dependencies; d++) {
+        if (!data && node->dependency[d].programmatic) {
+            return simcuda_leave(CUDA_ERROR_LOSSY_QUERY);
+        }
+    }
+    for (size_t d = 0; nodes && d < *count_p; d++) {
+        nodes[d] = d < node->dependencies ? node->dependency[d].from : NULL;
+        if (data && nodes[d]) {
+            data[d] = edge_data(&node->dependency[d]);
+        }
+    }
+    if (!nodes || *count_p > node->dependencies) {
+        *count_p = node->dependencies;
+    }
     return simcuda_leave(CUDA_SUCCESS);
 }
 

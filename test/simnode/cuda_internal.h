@@ -115,7 +115,9 @@ struct simcuda_op {
         struct {
             simnode_kernel_fn run;
             struct simcuda_launch_count *count;
+            CUkernel kernel;
             unsigned blocks;
+            unsigned threads;                /* of a block, that a GPU would run */
             bool programmatic;               /* programmatic stream serialization is asked for */
             struct oh_kernel_list_args args; /* or only its base: as the kernel takes it */
         } kernel;
@@ -153,6 +155,7 @@ struct CUgraphNode_st {
     struct simcuda_op op; /* kernel, copy, set, host function */
     CUevent event;        /* event record, event wait */
     CUgraph child;        /* child graph: a copy that the node owns */
+    void *parameters[1];  /* as the caller of cuGraphKernelNodeGetParams sees them */
     size_t dependencies;
     struct simcuda_edge *dependency;
     size_t step;  /* while an image is made: its last step, plus 1 */

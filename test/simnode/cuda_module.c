@@ -186,6 +186,15 @@ static CUresult check_shape(const CUlaunchConfig *config)
     return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+static void put_kernel(struct simcuda_op *op, CUkernel kernel, const CUlaunchConfig *config)
+{
+    op->kernel.run = kernel->run;
+    op->kernel.count = kernel->count;
+    op->kernel.kernel = kernel;
+    op->kernel.blocks = config->gridDimX;
+    op->kernel.threads = config->blockDimX;
+}
+
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
 {
     SIMCUDA_ENTER();
@@ -207,15 +216,63 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     if (result != CUDA_SUCCESS) {
         return simcuda_leave(result);
     }
-    op.kernel.run = kernel->run;
-    op.kernel.count = kernel->count;
-    op.kernel.blocks = config->gridDimX;
+    put_kernel(&op, kernel, config);
     for (unsigned i = 0; i < config->numAttrs; i++) {
         op.kernel.programmatic |= config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
                                   config->attrs[i].value.programmaticStreamSerializationAllowed;
     }
     result = take_arguments(ctx, kernel, parameters[0], &op);
     return simcuda_leave(result == CUDA_SUCCESS ? simcuda_submit(stream, &op) : result);
+}
+
+CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *params_p)
+{
+    SIMCUDA_ENTER();
+    if (node->type != CU_GRAPH_NODE_TYPE_KERNEL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    node->parameters[0] = &node->op.kernel.args;
+    *params_p = (CUDA_KERNEL_NODE_PARAMS){
+        .func = (CUfunction)node->op.kernel.kernel,
+        .gridDimX = node->op.kernel.blocks,
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = node->op.kernel.threads,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .kernelParams = node->parameters,
+        .ctx = node->ctx,
+    };
+    return CUDA_SUCCESS;
+}
+
+/* Allowed while the graph is captured. Edges stay what they are; an executable graph has what it was made with. */
+CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params)
+{
+    SIMCUDA_ENTER();
+    const CUlaunchConfig config = {
+        .gridDimX = params->gridDimX,
+        .gridDimY = params->gridDimY,
+        .gridDimZ = params->gridDimZ,
+        .blockDimX = params->blockDimX,
+        .blockDimY = params->blockDimY,
+        .blockDimZ = params->blockDimZ,
+    };
+    pthread_mutex_lock(&simcuda.lock);
+    CUkernel kernel = kernel_find(params->func);
+    if (node->type != CU_GRAPH_NODE_TYPE_KERNEL || !kernel || !params->kernelParams || !params->kernelParams[0]) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    struct simcuda_op op = node->op;
+    put_kernel(&op, kernel, &config);
+    CUresult result = check_shape(&config);
+    if (result == CUDA_SUCCESS) {
+        result = take_arguments(node->ctx, kernel, params->kernelParams[0], &op);
+    }
+    if (result == CUDA_SUCCESS) {
+        node->op = op;
+    }
+    return simcuda_leave(result);
 }
 
 static void delay(uint32_t *random)

@@ -25,6 +25,11 @@ typedef void (*simnode_kernel_fn)(const void *args, unsigned block, unsigned blo
  * before use. */
 extern void (*simnode_hesitate)(void);
 
+/* When set, called where a block waits for the kernel before, and where it lets in the next: then a test may run
+ * kernels that overlap as with programmatic launch. Otherwise they must not. Set before use. */
+extern void (*simnode_grid_wait)(void);
+extern void (*simnode_grid_release)(void);
+
 /* NULL when there is no kernel of that name. args_bytes_p, when not NULL, gets the size of its parameter. */
 simnode_kernel_fn simnode_kernel_find(const char *name, size_t *args_bytes_p);
 

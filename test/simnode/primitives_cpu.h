@@ -107,10 +107,16 @@ OH_DEVICE void oh_block_sync()
 
 OH_DEVICE void oh_grid_wait()
 {
+    if (simnode_grid_wait) {
+        simnode_grid_wait();
+    }
 }
 
 OH_DEVICE void oh_grid_release()
 {
+    if (simnode_grid_release) {
+        simnode_grid_release();
+    }
 }
 
 OH_DEVICE void oh_marker_store(char *at, const oh_word16 &data)

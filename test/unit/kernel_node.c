@@ -50,11 +50,69 @@ void *must(void *memory)
     return memory;
 }
 
+/*
+ * A kernel of one rank. The next begins when all blocks of this one have let it in, or ended; its blocks wait for the
+ * end of this one where oh_grid_wait stands.
+ */
+struct kernel_run {
+    struct kernel_run *before; /* NULL: none */
+    struct oh_kernel_args args;
+    struct oh_kernel_list_args list;
+    uint64_t scalar;
+    unsigned blocks;
+    bool joined;
+    atomic_uint released, ended; /* blocks */
+    struct block_job {
+        struct kernel_run *run;
+        simnode_kernel_fn kernel;
+        const void *args;
+        unsigned block;
+        pthread_t thread;
+    } job[OH_MAX_BLOCKS];
+};
+static _Thread_local struct kernel_run *running;
+static _Thread_local bool has_released;
+
+static void await_blocks(atomic_uint *count, unsigned blocks)
+{
+    while (atomic_load(count) < blocks) {
+        usleep(20);
+    }
+}
+
+static void grid_wait(void)
+{
+    if (running->before) {
+        await_blocks(&running->before->ended, running->before->blocks);
+    }
+}
+
+static void grid_release(void)
+{
+    if (!has_released) {
+        has_released = true;
+        atomic_fetch_add(&running->released, 1);
+    }
+}
+
+static void *run_block(void *user)
+{
+    struct block_job *job = user;
+    running = job->run;
+    has_released = false;
+    job->kernel(job->args, job->block, running->blocks);
+    grid_release();
+    atomic_fetch_add(&running->ended, 1);
+    return NULL;
+}
+
 void start_node(unsigned ranks, uint32_t epoch)
 {
     const uint32_t marker = OH_MARKER;
     node.ranks = ranks;
     node.signal = (struct oh_signal){0};
+    simnode_grid_wait = grid_wait;
+    simnode_grid_release = grid_release;
     for (unsigned r = 0; r < ranks; r++) {
         node.staging[r] = must(aligned_alloc(PAGE, (OH_STAGING_BYTES + PAGE - 1) / PAGE * PAGE));
         memset(node.staging[r], 0, OH_STAGING_BYTES);
@@ -90,21 +148,6 @@ size_t message_bytes(const struct call *call)
     return call->count * types[call->type].bytes;
 }
 
-/* One block of one rank's kernel. */
-struct block_job {
-    simnode_kernel_fn kernel;
-    const void *args;
-    unsigned block, blocks;
-    pthread_t thread;
-};
-
-static void *run_block(void *user)
-{
-    struct block_job *job = user;
-    job->kernel(job->args, job->block, job->blocks);
-    return NULL;
-}
-
 uint64_t scalar_bits(enum type type, unsigned rank)
 {
     uint64_t bits = 0;
@@ -122,6 +165,7 @@ static struct oh_kernel_args base_args(const struct call *call, unsigned rank, c
                                   .signal = &node.signal,
                                   .call = TOLD_CALL,
                                   .what = TOLD_WHAT,
+                                  .early = call->early,
                                   .rank = rank};
     for (unsigned j = 0; j < node.ranks; j++) {
         args.staging[j] = node.staging[(rank + j) % node.ranks];
@@ -176,37 +220,60 @@ static simnode_kernel_fn kernel_of(const struct call *call)
     return kernel;
 }
 
-static void run_kernel(const struct call *call, unsigned rank)
+static void join_kernel(struct kernel_run *run)
 {
-    struct block_job job[OH_MAX_BLOCKS];
-    uint64_t scalar = scalar_bits(call->type, rank);
-    struct oh_kernel_args args = base_args(call, rank, &scalar);
-    struct oh_kernel_list_args list = list_args(call, &args);
-    simnode_kernel_fn kernel = kernel_of(call);
+    for (unsigned b = 0; !run->joined && b < run->blocks; b++) {
+        pthread_join(run->job[b].thread, NULL);
+    }
+    run->joined = true;
+}
 
+/* Begins a kernel that has room in *run; `before` may still be running. */
+static void start_kernel(const struct call *call, unsigned rank, struct kernel_run *before, struct kernel_run *run)
+{
+    simnode_kernel_fn kernel = kernel_of(call);
+    if (before && call->concurrent) {
+        await_blocks(&before->released, before->blocks);
+    } else if (before) {
+        join_kernel(before);
+    }
+    run->before = before;
+    run->scalar = scalar_bits(call->type, rank);
+    run->args = base_args(call, rank, &run->scalar);
+    run->list = list_args(call, &run->args);
+    run->blocks = call->blocks;
+    run->joined = !call->concurrent;
+    atomic_store(&run->released, 0);
+    atomic_store(&run->ended, 0);
     for (unsigned b = 0; b < call->blocks; b++) {
-        job[b] = (struct block_job){kernel, is_list(call) ? (void *)&list : &args, b, call->blocks, 0};
+        struct block_job *job = &run->job[b];
+        *job = (struct block_job){run, kernel, is_list(call) ? (void *)&run->list : &run->args, b, 0};
         if (!call->concurrent) {
-            run_block(&job[b]);
-        } else if (pthread_create(&job[b].thread, NULL, run_block, &job[b]) != 0) {
+            run_block(job);
+        } else if (pthread_create(&job->thread, NULL, run_block, job) != 0) {
             abort();
         }
     }
-    for (unsigned b = 0; call->concurrent && b < call->blocks; b++) {
-        pthread_join(job[b].thread, NULL);
-    }
 }
 
+/* Two kernels at a time at most: the third takes the place of the first. */
 void *run_rank(void *user)
 {
     const struct rank_job *job = user;
+    struct kernel_run runs[2], *before = NULL;
     for (int i = 0; i < job->count; i++) {
         if ((int)job->rank == job->calls[i].late_rank) {
             usleep(20000);
         }
-        run_kernel(&job->calls[i], job->rank);
-        atomic_fetch_add(&calls_ended, 1);
+        start_kernel(&job->calls[i], job->rank, before, &runs[i % 2]);
+        if (before) {
+            join_kernel(before);
+            atomic_fetch_add(&calls_ended, 1);
+        }
+        before = &runs[i % 2];
     }
+    join_kernel(before);
+    atomic_fetch_add(&calls_ended, 1);
     atomic_fetch_sub(&ranks_running, 1);
     return NULL;
 }

@@ -62,7 +62,9 @@ struct call {
     bool in_place;
     bool scalar_in_memory;
     int late_rank;   /* sleeps before its kernel; -1: none */
-    bool concurrent; /* the blocks run at the same time, else one after the other */
+    bool concurrent; /* the blocks run at the same time, and beside what the next kernel does before it waits for this
+                      * one; else one after the other */
+    bool early;      /* lets the next kernel in while it waits for its peers */
     char *send[OH_MAX_RANKS], *recv[OH_MAX_RANKS], *input[OH_MAX_RANKS]; /* input: a copy of what was sent */
 };
 

@@ -2,10 +2,10 @@
 /*
  * t_kernels.c - the kernels themselves, on the CPU, without driver or plugin
  *
- * Ranks are threads with a staging memory each; a rank runs a list of calls one after the other, waiting for nothing
- * but its peers' data. Shown here is what the end-to-end tests cannot arrange: every change of algorithm, grid and
- * size from call to call, ranks and blocks running far apart, the wrap of epochs, an abort
- * word, and that all algorithms give the same bits.
+ * Ranks are threads with a staging memory each; a rank runs a list of calls one after the other, as programmatic launch
+ * does: a kernel may begin while the one before still runs. Shown here is what the end-to-end tests cannot arrange:
+ * every change of algorithm, grid and size from call to call, ranks and blocks running far apart, the wrap of epochs,
+ * an abort word, and that all algorithms give the same bits.
  *
  *   t_kernels [SEED [SECONDS]]
  *
@@ -66,6 +66,7 @@ static struct call random_call(unsigned *seed)
     call.blocks = 1 + (unsigned)rand_r(seed) % 12;
     call.in_place = rand_r(seed) % 2;
     call.concurrent = rand_r(seed) % 4 == 0;
+    call.early = rand_r(seed) % 2;
     const unsigned per_word = (unsigned)(OH_WORD_BYTES / types[call.type].bytes);
     const bool whole = rand_r(seed) % 2; /* words have a faster way: on some ranks, on others not */
     if (whole) {
@@ -109,7 +110,8 @@ static void test_rounds(unsigned ranks, unsigned seed)
     int count = list_length();
     start_node(ranks, 1);
     for (int i = 0; i < count; i++) {
-        calls[i] = (struct call){.algorithm = TWOSHOT, .blocks = 3 + i % 4, .late_rank = -1, .concurrent = true};
+        calls[i] = (struct call){
+            .algorithm = TWOSHOT, .blocks = 3 + i % 4, .late_rank = -1, .concurrent = true, .early = i % 2};
         calls[i].count = ((1u + i % 3) * round + OH_WORD_BYTES * (1u + (unsigned)rand_r(&seed) % 300)) / 4;
     }
     const char *wrong = run_and_check(calls, count, &seed);
@@ -124,8 +126,12 @@ static void test_grids(unsigned ranks, unsigned seed)
     int count = list_length();
     start_node(ranks, 1);
     for (int i = 0; i < count; i++) {
-        calls[i] = (struct call){
-            .algorithm = ONESHOT, .count = 400, .blocks = 1 + i % 3, .late_rank = -1, .concurrent = i % 2};
+        calls[i] = (struct call){.algorithm = ONESHOT,
+                                 .count = 400,
+                                 .blocks = 1 + i % 3,
+                                 .late_rank = -1,
+                                 .concurrent = i % 4 > 0,
+                                 .early = true};
     }
     const char *wrong = run_and_check(calls, count, &seed);
     stop_node();

@@ -204,13 +204,17 @@ static CUresult launch(struct rank *ranks, unsigned me, CUfunction function, con
         .rank = me,
     };
     void *parameters[] = {&args};
+    CUlaunchAttribute programmatic = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                      .value.programmaticStreamSerializationAllowed = 1};
     CUlaunchConfig config = {.gridDimX = 3,
                              .gridDimY = 1,
                              .gridDimZ = 1,
                              .blockDimX = 128,
                              .blockDimY = 1,
                              .blockDimZ = 1,
-                             .hStream = ranks[me].stream};
+                             .hStream = ranks[me].stream,
+                             .attrs = &programmatic,
+                             .numAttrs = 1};
     OK(cuCtxSetCurrent(ranks[me].ctx));
     return cuLaunchKernelEx(&config, function, parameters, NULL);
 }
@@ -265,6 +269,54 @@ static void kernels(void)
     FAILS(launch(ranks, 0, function, abort_word), CUDA_ERROR_INVALID_HANDLE);
 }
 
+/* A kernel's parameter changed while its graph is captured, after an edge has come out of it. */
+static void kernel_nodes(void)
+{
+    struct rank ranks[2];
+    CUlibrary library;
+    CUkernel kernel;
+    CUfunction function;
+    CUgraph graph;
+    CUgraphNode nodes[2], from[2] = {NULL};
+    CUgraphEdgeData edge[2];
+    CUDA_KERNEL_NODE_PARAMS params;
+    struct oh_kernel_args args;
+    void *parameters[] = {&args};
+    uint32_t *abort_word;
+    size_t number = 2;
+    rank_open(&ranks[0], 0);
+    ranks[1] = ranks[0];
+    OK(cuMemHostAlloc((void **)&abort_word, 4, 0));
+    OK(cuLibraryLoadData(&library, "not looked at", NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetKernel(&kernel, library, "oh_oneshot_sum_f32_n2"));
+    OK(cuKernelGetFunction(&function, kernel));
+    OK(cuStreamBeginCapture(ranks[0].stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(launch(ranks, 0, function, abort_word));
+    OK(launch(ranks, 0, function, abort_word));
+    OK(cuStreamGetCaptureInfo_v3(ranks[0].stream, &(CUstreamCaptureStatus){0}, NULL, &graph, NULL, NULL, NULL));
+    OK(cuGraphGetNodes(graph, nodes, &number));
+    CHECK(number == 2);
+
+    OK(cuGraphKernelNodeGetParams(nodes[0], &params));
+    CHECK(params.func == function && params.gridDimX == 3 && params.blockDimX == 128);
+    args = *(const struct oh_kernel_args *)params.kernelParams[0];
+    CHECK(args.count == COUNT && args.early == 0);
+    args.early = 1;
+    params.kernelParams = parameters;
+    OK(cuGraphKernelNodeSetParams(nodes[0], &params));
+    args.early = 2; /* it is copied */
+    OK(cuGraphKernelNodeGetParams(nodes[0], &params));
+    CHECK(((const struct oh_kernel_args *)params.kernelParams[0])->early == 1);
+    params.gridDimX = OH_MAX_BLOCKS + 1;
+    FAILS(cuGraphKernelNodeSetParams(nodes[0], &params), CUDA_ERROR_INVALID_VALUE);
+
+    number = 2;
+    OK(cuGraphNodeGetDependencies_v2(nodes[1], from, edge, &number));
+    CHECK(number == 1 && from[0] == nodes[0] && edge[0].type == CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC);
+    FAILS(cuGraphNodeGetDependencies_v2(nodes[1], from, NULL, &number), CUDA_ERROR_LOSSY_QUERY);
+    OK(cuStreamEndCapture(ranks[0].stream, &graph));
+}
+
 static void concurrent_blocks(void)
 {
     setenv("SIMNODE_BLOCK_THREADS", "1", 1);
@@ -281,6 +333,7 @@ int main(void)
         {connections, "streams do not hold each other up"},
         {one_connection, "with one connection they do"},
         {kernels, "kernels of two ranks, and pointers that a GPU could not reach"},
+        {kernel_nodes, "a kernel changed in a graph under capture"},
         {concurrent_blocks, "blocks in threads of their own"},
     };
     return run_scenarios(scenarios, sizeof scenarios / sizeof *scenarios);
