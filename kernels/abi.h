@@ -10,6 +10,7 @@
  * Staging of one rank (one cuMemAlloc allocation, written by the peers, read by the owner):
  *
  *   0                      epoch words, one per block, all equal between kernels
+ *   OH_HEARD_OFFSET        not 0: a kernel of this rank has seen the abort word set; never 0 again
  *   OH_ONESHOT_OFFSET      words of one-shot: 2 slots of OH_ONESHOT_BYTES
  *   OH_TWOSHOT_OFFSET      words of two-shot: 2 slots x { scatter area, gather area } of OH_TWOSHOT_BYTES
  *   OH_ESCAPE_OFFSET       escape cells, a byte for each word of these; 0 between kernels, but for those on their way
@@ -30,6 +31,7 @@
 #define OH_MAX_THREADS 512
 
 #define OH_EPOCH_OFFSET 0u
+#define OH_HEARD_OFFSET 2048u
 #define OH_MARKER_OFFSET 4096u
 #ifndef OH_ONESHOT_BYTES /* the kernels' tests make these two small, to have many rounds */
 #define OH_ONESHOT_BYTES (2u << 20)

@@ -27,11 +27,10 @@
 #define OH_DEVICE static OH_INLINE
 #define OH_DEVICE_METHOD OH_INLINE
 #define OH_UNROLL _Pragma("unroll")
-/* Looks at staging memory, half a microsecond or more each, after which it is the turn of some of the warps to look at
- * the abort word; how many take turns in that, and in telling the host. Powers of two. */
+/* Looks at staging memory, a third of a microsecond or more each, after which a warp looks whether it is to leave; how
+ * many warps take turns in asking the host, and telling it. Powers of two. */
 #define OH_PATIENCE 1024u
-#define OH_LOOK_TURNS 2u
-#define OH_REPORT_TURNS 16u
+#define OH_HOST_TURNS 16u
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
 #define OH_NO_FP8 /* no instructions for it, and NCCL takes it from compute capability 9.0 on */

@@ -349,26 +349,30 @@ OH_DEVICE void oh_report(const oh_kernel_args &args, uint32_t looks)
 }
 
 /*
- * The rare part of waiting: nothing here stays in a register of the loop. Host memory answers some 25 looks a
- * microsecond, and the thread that looks is deaf meanwhile: when every thread looked for itself, those of a large grid
- * that had waited for a late rank were late themselves by a millisecond, and then it was the other rank's turn to wait
- * that long, in call after call. So a thread looks for its warp, and warps take turns.
+ * The rare part of waiting: nothing here stays in a register of the loop. Host memory answers one warp after the other,
+ * in 0.6 us each, and a warp that asks is deaf meanwhile. When all of a large grid asked, those that had waited for a
+ * late rank came to be late themselves by more than the patience of the other rank, and then it was that one's turn to
+ * wait and to ask, in call after call (doc/experiments.md, "A late rank"). So few warps ask the host, in turns; what
+ * one of them has heard the others read in the rank's own memory, kernels that are queued behind this one too.
  */
 OH_DEVICE bool oh_has_lost(const oh_kernel_args &args, uint32_t looks)
 {
     const uint32_t turn = looks / OH_PATIENCE + (oh_block() * oh_threads() + oh_thread()) / 32;
-    if (turn % OH_LOOK_TURNS != 0) {
-        return false;
-    }
+    char *const heard = args.staging[0] + OH_HEARD_OFFSET;
     return oh_ask_once([&]() {
-        if (turn % OH_REPORT_TURNS == 0 && args.signal) {
-            oh_report(args, looks);
+        if (turn % OH_HOST_TURNS == 0) {
+            if (args.signal) {
+                oh_report(args, looks);
+            }
+            if (oh_word_load(args.abort_word) != 0) {
+                oh_word_store(heard, 1);
+            }
         }
-        return oh_word_load(args.abort_word) != 0;
+        return oh_word_load(heard) != 0;
     });
 }
 
-/* Once in a while it is time for a look at the abort word, and for a word to the host. */
+/* Once in a while it is time to ask whether this communicator has been aborted. */
 struct oh_patience {
     uint32_t looks;
 

@@ -26,6 +26,7 @@
 #include "hook/real.h"
 #include "onehop/onehop.h"
 #include "util/env.h"
+#include "util/clock.h"
 #include "util/log.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -392,6 +393,15 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
     return res;
 }
 
+/* So that nobody need ask whose time it was: NCCL's threads may take a second to see an abort (doc/faults.md). */
+static void tell_times(ncclComm_t comm, uint64_t begin_ns, uint64_t nccl_ns)
+{
+    int saved = errno;
+    OH_INFO("comm %p: aborted in %.0f ms, of which NCCL took %.0f", (void *)comm,
+            (double)(oh_now_ns() - begin_ns) / 1e6, (double)nccl_ns / 1e6);
+    errno = saved;
+}
+
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     struct oh_comm *ours = active_comm(comm);
@@ -400,10 +410,14 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
     if (!ours) {
         return real->CommAbort(comm);
     }
+    uint64_t begin_ns = oh_now_ns();
     oh_comm_abort(ours); /* kernels leave first: NCCL waits for the device */
     forget(ours);
+    uint64_t told_ns = oh_now_ns();
     ncclResult_t res = REAL(real, CommAbort(comm));
+    uint64_t ended_ns = oh_now_ns();
     reap();
+    tell_times(comm, begin_ns, ended_ns - told_ns);
     return res;
 }
 

@@ -350,30 +350,45 @@ static void call_all(struct rank *self, const ncclComm_t *comms, int live)
     }
 }
 
+/* How far it is, for whoever finds it at a stand. */
+static void tell_live(const struct rank *self, const char *what, double start)
+{
+    if (self->rank == 0) {
+        printf("%d communicators %s after %.1f s\n", self->options->live, what, (now_ms() - start) / 1e3);
+        fflush(stdout);
+    }
+}
+
 /*
  * As many at once as asked; all are used, twice one by one and once together, and ended in a random order, each rank
- * its own. One by one first: NCCL connects the ranks in the first call of a communicator that it serves, and with
- * kernels of others still running that did not come to an end on 2 x H200 (NCCL 2.28.3, without onehop).
+ * its own. Stock NCCL is spared two things: ranks that connect (in the first call of a communicator that it serves)
+ * beside kernels of others, and ends in another order on each rank, since ncclCommDestroy waits until all ranks that it
+ * has connected call it.
  */
 static void run_live(struct rank *self)
 {
     ncclComm_t comms[MAX_LIVE];
     int live = self->options->live;
+    unsigned *order = comm_info ? &self->own_seed : &self->shared_seed;
+    double start = now_ms();
     for (int i = 0; i < live; i++) {
         share_ids(self);
         OK(api.ncclCommInitRank(&comms[i], self->options->ranks, self->board->id[0], self->rank));
         use(self, comms[i], self->options->ranks, self->stream[i % STREAMS]);
     }
+    tell_live(self, "made", start);
     call_all(self, comms, live);
     for (int i = 0; i < live; i++) {
         use(self, comms[i], self->options->ranks, self->stream[i % STREAMS]);
         note_service(self, comms[i], false);
     }
+    tell_live(self, "used", start);
     for (int left = live; left > 0; left--) {
-        int at = rand_r(&self->own_seed) % left;
+        int at = rand_r(order) % left;
         end(self, comms[at]);
         comms[at] = comms[left - 1];
     }
+    tell_live(self, "ended", start);
 }
 
 /* --- processes --------------------------------------------------------------------------------------------------- */

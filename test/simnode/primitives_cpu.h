@@ -36,8 +36,7 @@ template <class Value> inline Value simnode_fmax(Value a, Value b)
 #define OH_DEVICE_METHOD inline
 #define OH_UNROLL
 #define OH_PATIENCE 16u /* a look may take as long as a time slice of everything else that runs */
-#define OH_LOOK_TURNS 2u
-#define OH_REPORT_TURNS 16u
+#define OH_HOST_TURNS 2u
 
 /* The block that this thread plays. Set by the wrapper of each kernel. */
 struct simnode_place {
