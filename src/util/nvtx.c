@@ -18,9 +18,8 @@ atomic_bool oh_nvtx_active;
 
 #define ALGORITHMS_MAX 16
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static const char *(*name_of)(int);
-static int name_count;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards begun */
+static bool begun;
 static nvtxDomainHandle_t domain; /* these three are written once, before oh_nvtx_active */
 static nvtxStringHandle_t message[ALGORITHMS_MAX];
 static uint64_t schema;
@@ -48,7 +47,7 @@ static void register_schema(void)
 }
 
 /* NVTX loads what the environment names: not into a program that runs with more rights than its user. */
-static void start(void)
+static void start(const char *(*name)(int algorithm), int count)
 {
     if (getauxval(AT_SECURE) || !oh_env_flag(OH_ENV_NVTX, true)) {
         return;
@@ -57,9 +56,9 @@ static void start(void)
     if (!domain) {
         return; /* no profiler */
     }
-    for (int a = 0; a < name_count && a < ALGORITHMS_MAX; a++) {
+    for (int a = 0; a < count && a < ALGORITHMS_MAX; a++) {
         char text[64];
-        snprintf(text, sizeof text, "ncclAllReduce %s", name_of(a));
+        snprintf(text, sizeof text, "ncclAllReduce %s", name(a));
         message[a] = nvtxDomainRegisterStringA(domain, text);
     }
     register_schema();
@@ -68,9 +67,12 @@ static void start(void)
 
 void oh_nvtx_start(const char *(*name)(int algorithm), int count)
 {
-    name_of = name;
-    name_count = count;
-    pthread_once(&once, start);
+    pthread_mutex_lock(&mutex);
+    if (!begun) {
+        begun = true;
+        start(name, count);
+    }
+    pthread_mutex_unlock(&mutex);
 }
 
 void oh_nvtx_push(const struct oh_nvtx_payload *payload)
