@@ -130,11 +130,11 @@ static CUresult copy_tips(const struct oh_capture *capture, CUstream stream, CUg
     size_t count;
     CUresult result = tips_of(driver_of(capture->comm), stream, &nodes, &count);
     if (result == CUDA_SUCCESS && count > 0) {
-        copy = malloc(count * sizeof *copy);
+        copy = malloc(count * sizeof(CUgraphNode));
         if (!copy) {
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
-        memcpy(copy, nodes, count * sizeof *copy);
+        memcpy(copy, nodes, count * sizeof(CUgraphNode));
     }
     if (result == CUDA_SUCCESS) {
         *copy_p = copy;

@@ -523,7 +523,7 @@ static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *
 {
     const struct oh_real *real = comm->library;
     bool ordered = count > 0 && oh_comm_is_ordered(comm);
-    struct oh_place place;
+    struct oh_place place = {0};
     ncclResult_t failure = oh_comm_failure(comm);
     if (failure != ncclSuccess) {
         return oh_group_depth() > 0 ? in_group(comm, failure) : failure;
