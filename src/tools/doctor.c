@@ -183,11 +183,10 @@ static void explain_none(const struct oh_tally *tally, struct oh_doctor_report *
 static void judge_program(const struct oh_program_report *program, const char *name, struct oh_doctor_report *report)
 {
     char why[OH_DOCTOR_TEXT];
-    const struct oh_process_report *process;
-    if (program->tally.served == 0 && program->tally.unseen > 0) {
-        explain_none(&program->tally,
-                     report); /* what processes say at their end is firmer than an early look at them */
-    } else if ((process = first_process(program, OH_ANSWER_NO))) {
+    /* What processes say at their end is firmer than an early look at them. */
+    bool told = program->tally.served == 0 && program->tally.unseen > 0;
+    const struct oh_process_report *process = told ? NULL : first_process(program, OH_ANSWER_NO);
+    if (process) {
         snprintf(why, sizeof why, "process %d (%s): %.380s", (int)process->pid, process->command, process->reason);
         decide(report, OH_ANSWER_NO, why);
     } else if (program->tally.served > 0) {

@@ -302,7 +302,8 @@ static void put_grid(const struct oh_node *node, char legend_p[LEGEND], FILE *st
     }
     int columns = (int)ceil(sqrt(boxes)), rows = (boxes + columns - 1) / columns;
     for (int first = 0, box = 0; first < node->visible; first = box_end(node, first) + 1, box++) {
-        put_box(node, first, box_end(node, first), 2.0 * (box % columns), 1.0 * (rows - 1 - box / columns), stream);
+        int row = rows - 1 - box / columns;
+        put_box(node, first, box_end(node, first), 2.0 * (box % columns), 1.0 * row, stream);
         alike = alike && strcmp(node->gpu[first].topo.name, node->gpu[0].topo.name) == 0;
     }
     if (oh_node_any_switch(node)) {
