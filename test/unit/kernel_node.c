@@ -220,9 +220,13 @@ static simnode_kernel_fn kernel_of(const struct call *call)
     return kernel;
 }
 
+/* NULL: none has run. */
 static void join_kernel(struct kernel_run *run)
 {
-    for (unsigned b = 0; !run->joined && b < run->blocks; b++) {
+    if (!run || run->joined) {
+        return;
+    }
+    for (unsigned b = 0; b < run->blocks; b++) {
         pthread_join(run->job[b].thread, NULL);
     }
     run->joined = true;
