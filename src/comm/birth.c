@@ -185,8 +185,8 @@ static struct oh_setup *start(struct oh_birth *birth, uint64_t patience_ns)
         oh_birth_cancel(birth);
     } else if ((setup = adopt(birth, birth->nccl))) {
         setup->context = oh_staging_current_context(birth->cuda_device);
-        pthread_mutex_lock(
-            &setup->comm->late.mutex); /* it is registered: the process may be ending in another thread */
+        /* It is registered: the process may be ending in another thread. */
+        pthread_mutex_lock(&setup->comm->late.mutex);
         start_clock(setup, birth->rank, birth->nranks, birth->cuda_device, patience_ns);
         pthread_mutex_unlock(&setup->comm->late.mutex);
     }

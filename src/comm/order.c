@@ -151,8 +151,7 @@ static void put_newest(struct oh_capture *capture, CUgraphNode *nodes, size_t co
     capture->newest_count = count;
 }
 
-/* The capture waits for earlier calls: should its first call come to nothing, another stream's still comes after that.
- */
+/* The capture waits for earlier calls. Should its first call come to nothing, another stream's still waits, too. */
 static CUresult note_wait(struct oh_capture *capture)
 {
     CUgraphNode *nodes;
@@ -374,8 +373,10 @@ static bool follows_only(const struct oh_driver *driver, CUgraphNode kernel, CUg
            nodes[0] == before;
 }
 
-/* The result of oh_kernel_let_in is not looked at: a kernel that could not be changed lets the next in late, as it
- * would any other, and the capture goes on. */
+/*
+ * The result of oh_kernel_let_in is not looked at: a kernel that could not be changed lets the next in late, as it
+ * would any other, and the capture goes on.
+ */
 void oh_order_launched(const struct oh_burst *burst)
 {
     const struct oh_comm *comm = burst->calls[0].comm;

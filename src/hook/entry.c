@@ -25,8 +25,8 @@
 #include "hook/group.h"
 #include "hook/real.h"
 #include "onehop/onehop.h"
-#include "util/env.h"
 #include "util/clock.h"
+#include "util/env.h"
 #include "util/log.h"
 
 #define EXPORT __attribute__((visibility("default")))

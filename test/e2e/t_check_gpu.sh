@@ -139,6 +139,24 @@ tap_point $? "and no other" "$(cat "$out")"
 check_gpu -- --rows kill-init,nonsense guard
 expect "a row that is not there" 1 '^FAIL +guard: no row nonsense$'
 
+# guard: how long an abort may take, and whose time it is.
+cat >"$carried/test/e2e/sim_app" <<'END'
+#!/bin/sh
+echo served by onehop
+[ -z "$NCCL_TOOK" ] || echo "onehop: vm:1 INFO comm 0x1: aborted in $TOOK ms, of which NCCL took $NCCL_TOOK"
+echo "rank 0: aborted within $TOOK ms"
+END
+while read -r took nccl wanted text; do
+    check_gpu TOOK="$took" NCCL_TOOK="${nccl#-}" -- --rows abort-idle guard
+    expect "an abort of $took ms: $text" "$wanted" '^ok +guard-abort-idle '
+done <<'END'
+1000 - 0 within the limit
+1001 - 1 nobody says that it was NCCL
+1400 1390 0 NCCL's
+1400 1290 1 not all of it NCCL's
+300 190 1 more than 0.1 s of it onehop's
+END
+
 # What cannot be is refused before anything runs.
 for arguments in 'soak nonsense' '--gpus 1 soak' '--gpus' '--soak-seconds 1h soak'; do
     check_gpu -- $arguments

@@ -149,6 +149,30 @@ static void *abort_waiting(void *unused)
     return NULL;
 }
 
+/* Another kernel of the rank has heard of an abort: one that waits leaves without asking the host. */
+static void test_heard(enum algorithm algorithm)
+{
+    struct call call = {.algorithm = algorithm, .count = 1000, .blocks = 3, .late_rank = -1};
+    struct rank_job job = {&call, 1, 0};
+    const uint32_t heard = 1;
+    struct timespec limit;
+    pthread_t thread;
+    unsigned seed = 1;
+    start_node(4, 1);
+    prepare_call(&call, &seed);
+    memcpy(node.staging[job.rank] + OH_HEARD_OFFSET, &heard, sizeof heard);
+    pthread_create(&thread, NULL, run_rank, &job);
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += 20;
+    bool left = pthread_timedjoin_np(thread, NULL, &limit) == 0;
+    tap_ok(left, "%s: leaves when another kernel of the rank has heard of an abort", algorithm_names[algorithm]);
+    if (!left) {
+        __atomic_store_n(&node.signal.abort, 1, __ATOMIC_RELEASE);
+        pthread_join(thread, NULL);
+    }
+    stop_node();
+}
+
 /* A peer that never comes: the others leave once the abort word is set. */
 static void test_abort(enum algorithm algorithm)
 {
@@ -365,6 +389,7 @@ int main(int argc, char **argv)
     }
     for (int a = 0; a < ALGORITHMS; a++) {
         test_abort((enum algorithm)a);
+        test_heard((enum algorithm)a);
     }
     for (int a = 0; a < ALGORITHMS; a++) {
         for (int type = 0; type < TYPES; type++) {
