@@ -69,6 +69,12 @@ OH_DEVICE void oh_hesitate()
 #endif
 }
 
+/* The compiler may build on it. */
+OH_DEVICE void oh_assume(bool condition)
+{
+    __builtin_assume(condition);
+}
+
 /* Makes the compiler have this value here, and not later when time counts. */
 OH_DEVICE void oh_settle(uint32_t *value)
 {

@@ -553,15 +553,15 @@ OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch)
     OH_KERNEL(oh_##algorithm_##_sum_##type_##_n##n_, n_, oh_kernel_args,                                               \
               algorithm_<oh_sum_of<oh_##type_, n_>, oh_kernel_args>)
 
-/* x_(algorithm, type, suffix, number of ranks, is it exact) for the kernels that read the op from their arguments */
+/* x_(algorithm, type, suffix, least ranks, most ranks) for the kernels that read the op from their arguments */
 #define OH_EACH_ANY_RANKS(x_, algorithm_, type_)                                                                       \
-    x_(algorithm_, type_, n2, 2, true) x_(algorithm_, type_, n3, 3, true) x_(algorithm_, type_, n4, 4, true)           \
-        x_(algorithm_, type_, n8, 8, true) x_(algorithm_, type_, upto8, 8, false)
+    x_(algorithm_, type_, n2, 2, 2) x_(algorithm_, type_, n3, 3, 3) x_(algorithm_, type_, n4, 4, 4)                    \
+        x_(algorithm_, type_, n5to8, 5, 8)
 
 #define OH_ANY_KERNELS(algorithm_, type_) OH_EACH_ANY_RANKS(OH_ANY_KERNEL, algorithm_, type_)
-#define OH_ANY_KERNEL(algorithm_, type_, suffix_, n_, fixed_)                                                          \
-    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_, n_, oh_kernel_list_args,                                      \
-              algorithm_<oh_any_of<oh_##type_, n_, fixed_>, oh_kernel_list_args>)
+#define OH_ANY_KERNEL(algorithm_, type_, suffix_, least_, most_)                                                       \
+    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_, most_, oh_kernel_list_args,                                   \
+              algorithm_<oh_any_of<oh_##type_, least_, most_>, oh_kernel_list_args>)
 
 /* X(algorithm, type) for the types of one kind */
 #define OH_EACH_TYPE(x_, algorithm_) OH_EACH_FLOAT_TYPE(x_, algorithm_) OH_EACH_INTEGER_TYPE(x_, algorithm_)

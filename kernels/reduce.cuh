@@ -8,7 +8,7 @@
  * negative zeros stays negative.
  *
  * Two reductions: oh_sum_of is compiled for each number of ranks, for the sums of the three types that programs are
- * made of; oh_any_of takes the op from the arguments, and is compiled for 2, 3, 4 and 8 ranks, and for any up to 8.
+ * made of; oh_any_of takes the op from the arguments, and is compiled for 2, 3 and 4 ranks, and for 5 to 8 together.
  */
 #ifndef OH_KERNELS_REDUCE_CUH_
 #define OH_KERNELS_REDUCE_CUH_
@@ -279,8 +279,8 @@ template <class Type, int ranks_> struct oh_sum_of {
     }
 };
 
-/* fixed: there are exactly ranks_ ranks, not up to that many. */
-template <class Type, int ranks_, bool fixed> struct oh_any_of {
+/* For communicators of `least` to ranks_ ranks. */
+template <class Type, int least, int ranks_> struct oh_any_of {
     typedef Type type;
     typedef typename Type::value value;
     static const int ranks = ranks_;
@@ -298,7 +298,11 @@ template <class Type, int ranks_, bool fixed> struct oh_any_of {
     }
     static OH_INLINE uint32_t nranks(const oh_kernel_args &args)
     {
-        return fixed ? ranks_ : args.nranks;
+        if (least == ranks_) {
+            return ranks_;
+        }
+        oh_assume(args.nranks >= least && args.nranks <= ranks_);
+        return args.nranks;
     }
     template <class Word> OH_DEVICE_METHOD Word prepare(const Word &word) const
     {

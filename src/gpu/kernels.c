@@ -21,7 +21,7 @@ static const unsigned char *const images[ONEHOP_ALGORITHMS] = {
 
 /* Names of the kernels for any op, by number of ranks. */
 static const char *const any_suffix[OH_MAX_RANKS + 1] = {
-    [2] = "n2", [3] = "n3", [4] = "n4", [5] = "upto8", [6] = "upto8", [7] = "upto8", [8] = "n8",
+    [2] = "n2", [3] = "n3", [4] = "n4", [5] = "n5to8", [6] = "n5to8", [7] = "n5to8", [8] = "n5to8",
 };
 
 /* A set that has been loaded. */

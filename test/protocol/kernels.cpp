@@ -199,7 +199,7 @@ OH_DEVICE void oh_word_store(void *at, uint32_t value)
 #undef OH_SUM_KERNELS
 #define OH_SUM_KERNELS(algorithm_, type_) OH_SUM_KERNEL(algorithm_, type_, 2) OH_SUM_KERNEL(algorithm_, type_, 3)
 #undef OH_EACH_ANY_RANKS
-#define OH_EACH_ANY_RANKS(x_, algorithm_, type_) x_(algorithm_, type_, n2, 2, true) x_(algorithm_, type_, n3, 3, true)
+#define OH_EACH_ANY_RANKS(x_, algorithm_, type_) x_(algorithm_, type_, n2, 2, 2) x_(algorithm_, type_, n3, 3, 3)
 #undef OH_EACH_SUM_TYPE
 #define OH_EACH_SUM_TYPE(x_, algorithm_) x_(algorithm_, f32)
 #undef OH_EACH_FLOAT_TYPE

@@ -67,6 +67,13 @@ struct alignas(16) oh_word16 {
     uint32_t w[4];
 };
 
+OH_DEVICE void oh_assume(bool condition)
+{
+    if (!condition) {
+        __builtin_unreachable();
+    }
+}
+
 OH_DEVICE void oh_settle(uint32_t *)
 {
 }

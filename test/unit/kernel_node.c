@@ -208,7 +208,7 @@ static simnode_kernel_fn kernel_of(const struct call *call)
         snprintf(name, sizeof name, "oh_%s_sum_%s_n%u", algorithm_names[call->algorithm], types[call->type].kernel,
                  node.ranks);
     } else {
-        static const char *const suffix[] = {"", "", "n2", "n3", "n4", "upto8", "upto8", "upto8", "n8"};
+        static const char *const suffix[] = {"", "", "n2", "n3", "n4", "n5to8", "n5to8", "n5to8", "n5to8"};
         snprintf(name, sizeof name, "oh_%s_any_%s_%s", algorithm_names[call->algorithm], types[call->type].kernel,
                  suffix[node.ranks]);
     }
