@@ -12,7 +12,7 @@
  *   0                      epoch words, one per block, all equal between kernels
  *   OH_HEARD_OFFSET        not 0: a kernel of this rank has seen the abort word set; never 0 again
  *   OH_ONESHOT_OFFSET      words of one-shot: 2 slots of OH_ONESHOT_BYTES
- *   OH_TWOSHOT_OFFSET      words of two-shot: 2 slots x { scatter area, gather area } of OH_TWOSHOT_BYTES
+ *   OH_TWOSHOT_OFFSET      words of two-shot: 2 slots for the scatter and one for the gather, of OH_TWOSHOT_BYTES
  *   OH_ESCAPE_OFFSET       escape cells, a byte for each word of these; 0 between kernels, but for those on their way
  *
  * Words (from OH_MARKER_OFFSET to OH_ESCAPE_OFFSET) hold OH_MARKER between kernels, but for those on their way. An area
@@ -37,11 +37,11 @@
 #define OH_ONESHOT_BYTES (2u << 20)
 #endif
 #ifndef OH_TWOSHOT_BYTES
-#define OH_TWOSHOT_BYTES (6u << 20)
+#define OH_TWOSHOT_BYTES (8u << 20)
 #endif
 #define OH_ONESHOT_OFFSET OH_MARKER_OFFSET
 #define OH_TWOSHOT_OFFSET (OH_ONESHOT_OFFSET + 2u * OH_ONESHOT_BYTES)
-#define OH_ESCAPE_OFFSET (OH_TWOSHOT_OFFSET + 4u * OH_TWOSHOT_BYTES)
+#define OH_ESCAPE_OFFSET (OH_TWOSHOT_OFFSET + 3u * OH_TWOSHOT_BYTES)
 #define OH_STAGING_BYTES (OH_ESCAPE_OFFSET + (OH_ESCAPE_OFFSET - OH_MARKER_OFFSET) / OH_WORD_BYTES)
 
 /*

@@ -4,13 +4,14 @@
  *
  * A word is there when it no longer holds the marker (protocol.cuh, "Marker words"). A message that is larger than a
  * slot goes in rounds of equal length, with an epoch each, padded with zeros, so that in every round each place has its
- * word from and for every rank. Slot layout: scatter area [row of a source][place], gather area [row of an
- * owner][place], both with a fixed row length; in all rounds of one call a place belongs to one thread.
+ * word from and for every rank. Two slots for the scatter, in turns, and one for the gather, [row of a source or
+ * owner][place], with a fixed row length; in all rounds of one call a place belongs to one thread.
  *
- * Rounds overlap: a thread sends its words of round k+1 after combining round k and before gathering it. In the scatter
- * area it then writes where a peer's thread has cleared after combining round k-1, which came before the fence in front
- * of that thread's words of round k, and those are here. In the gather area it writes, when combining round k+1, where
- * that thread has cleared in gathering round k-1, before the fence in front of its words of round k+1, which are here.
+ * A thread begins round k+1 when it has gathered round k. Its words for the owners go where a peer's thread has cleared
+ * after combining round k-1, which came before the fence in front of that thread's words of round k, and those are
+ * here. (It clears after sending its results of round k: so the scatter needs a second slot.) Its own results go where
+ * that thread has cleared in gathering round k, before the fence in front of its words of round k+1, without which
+ * there is no result: so the gather needs none. Between calls the end of a kernel is the fence.
  */
 #include "kernels/protocol.cuh"
 
@@ -20,8 +21,8 @@ struct twoshot_round {
     uint32_t scatter, gather; /* offsets in staging */
 
     OH_DEVICE_METHOD twoshot_round(uint32_t first_word, uint32_t epoch)
-        : base(first_word), scatter(OH_TWOSHOT_OFFSET + (epoch & 1) * 2 * OH_TWOSHOT_BYTES),
-          gather(scatter + OH_TWOSHOT_BYTES)
+        : base(first_word), scatter(OH_TWOSHOT_OFFSET + (epoch & 1) * OH_TWOSHOT_BYTES),
+          gather(OH_TWOSHOT_OFFSET + 2 * OH_TWOSHOT_BYTES)
     {
     }
 };
@@ -162,22 +163,16 @@ OH_DEVICE void twoshot_rounds(const oh_kernel_args &args, const Message &message
     if (!once) {
         call.scatter(round, call.first + call.step);
     }
-    while (call.reduce(round)) {
+    while (call.reduce(round) && call.gather(round)) {
         const uint32_t next_base = round.base + nranks * chunk;
         if (once || next_base >= words) {
-            if (call.gather(round)) {
-                oh_epoch_finish(args, epoch);
-            }
+            oh_epoch_finish(args, epoch);
             return;
         }
         epoch++;
-        const twoshot_round next(next_base, epoch);
+        round = twoshot_round(next_base, epoch);
         oh_fence_system(); /* what this thread has cleared comes before its words of the next round */
-        call.scatter(next, call.first);
-        if (!call.gather(round)) {
-            return;
-        }
-        round = next;
+        call.scatter(round, call.first);
     }
 }
 

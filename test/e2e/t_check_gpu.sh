@@ -87,6 +87,18 @@ check_gpu -- communicators communicators-live
 expect "communicators on the simulated node" 0 '^ok +comms-stock ' '^ok +comms ' '^ +comms +30 rounds, with stock NCCL 30$' \
     '^ +comms +made by split in [0-9.]+ ms, with stock NCCL in [0-9.]+ ms' '^ok +comms-16 '
 
+# communicators: what stock NCCL leaves behind is allowed, host memory half as much again, and 8 MiB of each memory.
+cat >"$carried/test/gpu/stress_comms" <<'END'
+#!/bin/sh
+echo "# arguments: $*"
+echo "rank 1: host 1000 -> 5000 KiB, GPU 900000 -> 900000 KiB, descriptors 62 -> 64, threads 7 -> 9, mappings 5 -> 8, files 0 -> 0"
+echo "rank 1: host 5000 -> 5100 KiB, GPU 900000 -> 969632 KiB, descriptors 64 -> 64, threads 9 -> 9, mappings 8 -> 95, files 0 -> 0"
+END
+check_gpu -- communicators-live
+expect "communicators that live" 0 '^ +comms-16 +host memory grew by 4000 KiB, .* GPU memory by 69632 and 69632 KiB$'
+grep -q -- '--host-kib 14192 --gpu-kib 77824 --handles 87$' "$scratch/logs/comms-16.log"
+tap_point $? "communicators that live: what stock NCCL keeps is allowed" "$(cat "$scratch/logs/comms-16.log")"
+
 # soak: what it allows onehop, with figures of stock NCCL and without.
 cat >"$carried/test/conformance/onehop-conformance" <<'END'
 #!/bin/sh

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * marker.pml - oneshot and twoshot: words that are there when they are not empty, emptied by the reader;
- * rounds of a call overlap
+ * marker.pml - oneshot and twoshot: words that are there when they are not empty, emptied by the reader; two slots for
+ * what is sent first, one for results
  *
  * Mutations: NO_GRID_WAIT, OWN_EPOCH_WORD, NO_FINISH_BARRIER (memory.pml), ONE_SLOT, ONE_PART, LOST_WORD,
  * NO_SCATTER_WIPE, NO_GATHER_WIPE, NO_FENCE, SHORT_ROUND (with STORY), ONESHOT_IN_GATHER.
@@ -16,16 +16,16 @@
 #define PLACES 1 /* places of a row, at most */
 #endif
 #ifndef MOST_ROUNDS
-#define MOST_ROUNDS 2 /* of a call, or 3: then a slot is used again within the call */
+#define MOST_ROUNDS 2 /* of a call, or 3: then a scatter slot is used again within the call */
 #endif
 #define AREA (N * PLACES)
-#define LOCS (N * 2 * 2 * AREA * HALVES)
+#define LOCS (N * 3 * AREA * HALVES)
 #ifdef ONE_SLOT
-#define SLOT(e) 0
+#define SLOT(e, area) (2 * (area))
 #else
-#define SLOT(e) ((e) % 2)
+#define SLOT(e, area) ((area) == 1 -> 2 : (e) % 2)
 #endif
-#define AT(owner, e, area, place, half) (((((owner) * 2 + SLOT(e)) * 2 + (area)) * AREA + (place)) * HALVES + (half))
+#define AT(owner, e, area, place, half) ((((owner) * 3 + SLOT(e, area)) * AREA + (place)) * HALVES + (half))
 
 /* A word that has not been emptied must not be written: what was there would be lost, or what comes wiped. */
 #define ON_LANDING(at) assert(mem[at] == 0 && !wiping[at])
@@ -189,15 +189,15 @@ proctype Lane(byte r; byte b; byte t)
                 scatter(e, 0);
                 do
                 :: reduce(e, round);
+                    gather(e, round);
                     if
-                    :: round + 1 == rounds[c] -> gather(e, round); break
+                    :: round + 1 == rounds[c] -> break
                     :: else ->
+                        atomic { e++; round++ };
 #ifndef NO_FENCE
                         fence(lane);
 #endif
-                        scatter(e + 1, round + 1);
-                        gather(e, round);
-                        atomic { e++; round++ }
+                        scatter(e, round)
                     fi
                 od
             fi;

@@ -25,11 +25,12 @@
 #define LANES (BLOCKS * THREADS) /* threads of a rank */
 #define LANE(r, b, t) (((r) * BLOCKS + (b)) * THREADS + (t))
 
-byte mem[LOCS];
-byte sent[LOCS];   /* a store on its way; 0: none */
-byte sender[LOCS]; /* the thread that posted it */
-bool wiping[LOCS]; /* the owner empties the word; on its way */
-byte wiper[LOCS];
+#define CELLS ((LOCS + 3) / 4 * 4) /* they land in fours */
+byte mem[CELLS];
+byte sent[CELLS];   /* a store on its way; 0: none */
+byte sender[CELLS]; /* the thread that posted it */
+bool wiping[CELLS]; /* the owner empties the word; on its way */
+byte wiper[CELLS];
 byte out[N * LANES];    /* stores of a thread that are on their way */
 byte epoch[N * BLOCKS]; /* the epoch words of a rank, one for each block */
 byte ended[N];          /* threads of a rank that have ended, in all kernels so far */
