@@ -69,7 +69,7 @@ OH_DEVICE void oh_hesitate()
 #endif
 }
 
-/* The compiler may build on it. */
+/* What the compiler may take for granted. */
 OH_DEVICE void oh_assume(bool condition)
 {
     __builtin_assume(condition);
