@@ -472,7 +472,8 @@ template <class Type, int ranks, int from> struct oh_inbox {
         bool all = true;
         OH_UNROLL
         for (int k = from; k < ranks; k++) {
-            all &= is_own(k) | oh_is_here<Type>(word[k]);
+            const bool own = is_own(k), here = oh_is_here<Type>(word[k]);
+            all &= own | here;
         }
         return all;
     }
