@@ -79,6 +79,7 @@ struct options {
     bool by_rank_only;  /* all by ncclCommInitRank: no parents, so a round is short */
     bool times;         /* print the time of each round's communicator */
     struct holdings_bounds bounds;
+    long live_gpu_kib; /* what GPU memory may grow by, beyond its bound, with `live` at once; below 0: 512 for each */
 };
 
 /* What the processes share. */
@@ -440,7 +441,7 @@ static int run_rank(const struct options *options, struct board *board, int rank
         barrier(&self);
         struct options looser = *options; /* tables and pools that grew for so many at once stay */
         looser.bounds.host_kib += 64L * options->live;
-        looser.bounds.gpu_kib += 512L * options->live;
+        looser.bounds.gpu_kib += options->live_gpu_kib >= 0 ? options->live_gpu_kib : 512L * options->live;
         self.options = &looser;
         compare(&self, &before);
     }
@@ -485,7 +486,7 @@ static void print_times(const struct options *options, const struct board *board
 static const char usage[] =
     "usage: stress_comms [--ranks N] [--rounds N] [--warm N] [--live N] [--nccl PATH] [--seed N]\n"
     "                    [--served] [--blocking] [--by-rank] [--times] [--seconds N]\n"
-    "                    [--host-kib N] [--gpu-kib N] [--handles N]\n";
+    "                    [--host-kib N] [--gpu-kib N] [--live-gpu-kib N] [--handles N]\n";
 
 static void parse(int argc, char **argv, struct options *options)
 {
@@ -525,6 +526,8 @@ static void parse(int argc, char **argv, struct options *options)
             options->bounds.host_kib = atol(value);
         } else if (strcmp(name, "--gpu-kib") == 0) {
             options->bounds.gpu_kib = atol(value);
+        } else if (strcmp(name, "--live-gpu-kib") == 0) { /* that as many at once may leave beyond --gpu-kib */
+            options->live_gpu_kib = atol(value);
         } else if (strcmp(name, "--handles") == 0) {
             options->bounds.handles = atol(value);
         } else {
@@ -568,7 +571,8 @@ int main(int argc, char **argv)
                               .rounds = 50,
                               .nccl = "libnccl.so.2",
                               .seed = (unsigned)time(NULL),
-                              .bounds = {.host_kib = 1024, .gpu_kib = 2048}};
+                              .bounds = {.host_kib = 1024, .gpu_kib = 2048},
+                              .live_gpu_kib = -1};
     pid_t pids[MAX_RANKS];
     parse(argc, argv, &options);
     printf("%d ranks, %d rounds, %d at once, seed %u\n", options.ranks, options.rounds, options.live, options.seed);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "comm/segment.h"
+#include "kernels/abi.h"
 #include "test/tap.h"
 #include "util/clock.h"
 #include "util/sha256.h"
@@ -230,6 +231,15 @@ static void visit_as_told(void)
     exit(met ? 0 : 1);
 }
 
+/* Slots of other sizes may fill as much memory: such builds would write to each other's wrong places. */
+static void test_layout(void)
+{
+    struct oh_key key = oh_key_random();
+    char slots[64];
+    snprintf(slots, sizeof slots, "-%x-%x-%x-", OH_ONESHOT_BYTES, OH_TWOSHOT_BYTES, OH_STAGING_BYTES);
+    tap_ok(strstr(path_of(&key), slots) != NULL, "builds with other slots in staging memory do not meet");
+}
+
 static void test_leftovers(void)
 {
     struct oh_segment segment;
@@ -342,6 +352,7 @@ int main(void)
     }
     setenv("ONEHOP_SHM_DIR", folder, 1);
     test_obstacles();
+    test_layout();
     test_leftovers();
     test_sweepers_and_makers();
     test_names();
