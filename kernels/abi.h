@@ -11,14 +11,16 @@
  *
  *   0                      epoch words, one per block, all equal between kernels
  *   OH_HEARD_OFFSET        not 0: a kernel of this rank has seen the abort word set; never 0 again
- *   OH_ONESHOT_OFFSET      words of one-shot: 2 slots of OH_ONESHOT_BYTES
- *   OH_TWOSHOT_OFFSET      words of two-shot: 2 slots for the scatter and one for the gather, of OH_TWOSHOT_BYTES
- *   OH_ESCAPE_OFFSET       escape cells, a byte for each word of these; 0 between kernels, but for those on their way
+ *   OH_ROW_OFFSET          the row word: epoch of the kernel that the newest row of kernels began with (protocol.cuh,
+ * "Rows") OH_ONESHOT_OFFSET      words of one-shot: 4 slots of OH_ONESHOT_BYTES OH_TWOSHOT_OFFSET      words of
+ * two-shot: 4 slots for the scatter and 2 for the gather, of OH_TWOSHOT_BYTES OH_LARGE_OFFSET        the same for
+ * messages that are too large for these: 2 slots and 1, of OH_LARGE_BYTES OH_ESCAPE_OFFSET       escape cells, a byte
+ * for each word of these; 0 between kernels, but for those on their way
  *
  * Words (from OH_MARKER_OFFSET to OH_ESCAPE_OFFSET) hold OH_MARKER between kernels, but for those on their way. An area
  * is made of rows, one from each peer in the order of ranks.
  *
- * Why two slots are enough without a closing barrier: doc/design.md, "Epochs".
+ * Why so many slots are enough without a closing barrier: doc/design.md, "Epochs".
  */
 /* clang-format on */
 #ifndef OH_KERNELS_ABI_H_
@@ -32,16 +34,21 @@
 
 #define OH_EPOCH_OFFSET 0u
 #define OH_HEARD_OFFSET 2048u
+#define OH_ROW_OFFSET 2176u
 #define OH_MARKER_OFFSET 4096u
-#ifndef OH_ONESHOT_BYTES /* the kernels' tests make these two small, to have many rounds */
-#define OH_ONESHOT_BYTES (2u << 20)
+#ifndef OH_ONESHOT_BYTES /* the kernels' tests make these small */
+#define OH_ONESHOT_BYTES (1u << 20)
 #endif
 #ifndef OH_TWOSHOT_BYTES
-#define OH_TWOSHOT_BYTES (8u << 20)
+#define OH_TWOSHOT_BYTES (1u << 20)
+#endif
+#ifndef OH_LARGE_BYTES
+#define OH_LARGE_BYTES (13u << 19)
 #endif
 #define OH_ONESHOT_OFFSET OH_MARKER_OFFSET
-#define OH_TWOSHOT_OFFSET (OH_ONESHOT_OFFSET + 2u * OH_ONESHOT_BYTES)
-#define OH_ESCAPE_OFFSET (OH_TWOSHOT_OFFSET + 3u * OH_TWOSHOT_BYTES)
+#define OH_TWOSHOT_OFFSET (OH_ONESHOT_OFFSET + 4u * OH_ONESHOT_BYTES)
+#define OH_LARGE_OFFSET (OH_TWOSHOT_OFFSET + 6u * OH_TWOSHOT_BYTES)
+#define OH_ESCAPE_OFFSET (OH_LARGE_OFFSET + 3u * OH_LARGE_BYTES)
 #define OH_STAGING_BYTES (OH_ESCAPE_OFFSET + (OH_ESCAPE_OFFSET - OH_MARKER_OFFSET) / OH_WORD_BYTES)
 
 /*
@@ -54,10 +61,13 @@
 #define OH_KEY_LOW 0x5c9e31a7u
 #define OH_KEY_HIGH 0xa34db86eu
 
-/* Epochs count rounds of data exchange on one communicator, the same number on every rank. They choose the slot. */
+/* Epochs count the kernels of a communicator, the same number on every rank. They choose the slot. */
 
 /* Words in staging memory. */
 #define OH_WORD_BYTES 16u
+
+/* Words that a slot has room for from each peer. */
+#define OH_ROW_WORDS(slot_bytes_, nranks_) ((slot_bytes_) / OH_WORD_BYTES / ((nranks_)-1))
 
 /* No message is larger, so that words of it are counted in 32 bits. */
 #define OH_MESSAGE_BYTES (1u << 30)
@@ -96,6 +106,9 @@ struct oh_kernel_args {
     struct oh_signal *signal;   /* where a long wait is told; NULL: nowhere */
     uint32_t rank;
     uint32_t early; /* not 0: the next kernel is this communicator's, and comes in while this one waits for its peers */
+    uint32_t leads; /* not 0: it runs ahead, too, so it is to be told the epoch */
+    uint32_t
+        ahead; /* not 0: sends before it waits for the kernel before; its place in the row, behind one that leads */
     /* The rest is read by kernels for any op and number of ranks only. */
     uint32_t nranks;
     uint32_t op;   /* enum oh_kernel_op */

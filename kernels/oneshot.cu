@@ -9,7 +9,7 @@
 
 OH_DEVICE uint32_t oneshot_slot(uint32_t epoch)
 {
-    return OH_ONESHOT_OFFSET + (epoch & 1) * OH_ONESHOT_BYTES;
+    return OH_ONESHOT_OFFSET + epoch % 4 * OH_ONESHOT_BYTES;
 }
 
 /*
@@ -28,7 +28,9 @@ OH_DEVICE void oneshot_words(const oh_kernel_args &args, const Message &message)
     const oh_inbox<type, ranks, 0> inbox(args, nranks, words * OH_WORD_BYTES);
     const oh_outbox<type, ranks> outbox(args, nranks, words * OH_WORD_BYTES);
 
-    oh_begin(args);
+    if (!args.ahead) {
+        oh_begin(args);
+    }
     const Reduction reduction(args);
     oh_word16 mine[batch];
     const auto load = [&](uint32_t i) {
@@ -47,7 +49,7 @@ OH_DEVICE void oneshot_words(const oh_kernel_args &args, const Message &message)
     const auto has = [&](uint32_t i, int b) { return b == 0 || i + b * step < words; };
 
     load(first); /* under way before the epoch has come */
-    const uint32_t epoch = oh_epoch_last(args) + 1;
+    const uint32_t epoch = oh_epoch_of(args);
     const uint32_t slot = oneshot_slot(epoch);
     prepare();
     for (uint32_t i = first; i < words; i += batch * step) {
@@ -62,6 +64,9 @@ OH_DEVICE void oneshot_words(const oh_kernel_args &args, const Message &message)
         }
         load(i + batch * step);
         prepare();
+    }
+    if (args.ahead) {
+        oh_begin(args);
     }
     oh_patience patience = {0};
     if (!once) {

@@ -109,8 +109,8 @@ OH_DEVICE void oh_block_sync()
 
 /*
  * Programmatic launch (sm_90): a kernel may be brought onto the GPU before the one in front of it in the stream has
- * ended. oh_grid_wait waits until that one has ended and its writes are visible; nothing that another kernel writes
- * (user data, epochs, staging) may be touched before. oh_grid_release lets the next kernel in, when all blocks have
+ * ended. oh_grid_wait waits until that one has ended and its writes are visible; nothing that it writes (user data,
+ * epochs, staging) may be touched before. oh_grid_release lets the next kernel in, when all blocks have
  * come to it: only when this one waits for no peer any more, or the next is ours and small (oh_begin), so that kernels
  * that wait never fill the GPU. No-ops for a kernel launched the ordinary way.
  */
@@ -177,10 +177,11 @@ OH_DEVICE void oh_word_store(void *at, uint32_t value)
     *static_cast<volatile uint32_t *>(at) = value;
 }
 
-/* Makes this thread's writes visible to the peers before any later write of it. */
-OH_DEVICE void oh_fence_system()
+/* The same for a kernel that is let in behind this place: it finds the word, though it does not wait for this one. */
+OH_DEVICE void oh_word_publish(void *at, uint32_t value)
 {
-    __threadfence_system();
+    oh_word_store(at, value);
+    __threadfence();
 }
 
 /* Between two looks at memory that is not ready. */

@@ -317,25 +317,49 @@ OH_DEVICE uint32_t oh_peer_rank(const oh_kernel_args &args, uint32_t nranks, uin
 }
 
 /*
- * Waits for the kernel before: up to here a kernel reads its arguments only, since that one may be waiting for peers
- * yet. An early kernel then lets in the next, which is known to be of the same communicator and small enough for both
- * (src/comm/order.c). A third comes in when that one lets it in, which is behind this place, where this one has ended.
+ * Epoch of the last kernel of this communicator that has ended on this rank, the same number on all ranks; all but its
+ * lowest bits is for reports. Every block has its own copy of the word.
+ */
+OH_DEVICE uint32_t oh_epoch_last(const oh_kernel_args &args)
+{
+    return oh_word_load(args.staging[0] + OH_EPOCH_OFFSET + oh_block() * sizeof(uint32_t));
+}
+
+/*
+ * Rows. In a capture the kernel behind may be known to be of the same communicator, with nothing between
+ * (src/comm/order.c). Then it is let in early: when this one has begun, that is, when the one before this has ended. A
+ * third comes in when the second has begun, so that there are never more than two. Where the second reads nothing that
+ * the first writes, it also runs ahead: it sends its words before it waits for the first. Its epoch it cannot take from
+ * the epoch words, since the first has not written them yet; it counts from the first kernel of the row, the one that
+ * leads and does not run ahead, which tells its own in the row word before it lets anyone in.
+ */
+OH_DEVICE void oh_lead(const oh_kernel_args &args)
+{
+    if (oh_thread() == 0) { /* the first to release speaks for its block, so no other may */
+        oh_word_publish(args.staging[0] + OH_ROW_OFFSET, oh_epoch_last(args) + 1);
+        oh_grid_release();
+    }
+}
+
+OH_DEVICE uint32_t oh_epoch_of(const oh_kernel_args &args)
+{
+    return args.ahead ? oh_word_load(args.staging[0] + OH_ROW_OFFSET) + args.ahead : oh_epoch_last(args) + 1;
+}
+
+/*
+ * Waits for the kernel before. Up to here a kernel reads its arguments only, since that one may still be waiting for
+ * peers; one that runs ahead also its input and the row word, and writes what it sends.
  */
 OH_DEVICE void oh_begin(const oh_kernel_args &args)
 {
     oh_grid_wait();
     if (args.early) {
-        oh_grid_release();
+        if (args.leads && !args.ahead && oh_block() == 0) {
+            oh_lead(args);
+        } else {
+            oh_grid_release();
+        }
     }
-}
-
-/*
- * Epoch of the last round that this communicator finished on this rank, the same number on all ranks; all but its
- * parity is for reports. Every block has its own copy of the word.
- */
-OH_DEVICE uint32_t oh_epoch_last(const oh_kernel_args &args)
-{
-    return oh_word_load(args.staging[0] + OH_EPOCH_OFFSET + oh_block() * sizeof(uint32_t));
 }
 
 /* Tells the host that this kernel still waits, and where. */

@@ -283,8 +283,9 @@ struct oh_place {
 struct oh_burst {
     const struct oh_call *calls;
     size_t count;
-    size_t launched;
-    bool joined; /* more than one stream */
+    size_t launched; /* calls */
+    size_t kernels;  /* that have gone out */
+    bool joined;     /* more than one stream */
     struct oh_place place;
     struct oh_capture *capture; /* NULL: eager */
 };

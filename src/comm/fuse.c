@@ -7,13 +7,16 @@ static uint64_t words_of(const struct oh_call *call)
     return (call->count * oh_type_size(call->type) + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
 }
 
-/* The row for a message of so many words; NULL: it would not be served. */
+/* The row for a message of so many words; NULL: it would not be served, or not by one kernel. */
 static const struct oh_plan_row *row_for(const struct oh_plan_table *table, uint64_t words)
 {
     const struct oh_plan_rows *rows = &table->rows;
     for (uint32_t i = 0; i < rows->count; i++) {
-        if (words <= rows->row[i].max_bytes / OH_WORD_BYTES) {
-            return rows->row[i].algorithm == OH_PLAN_NCCL ? NULL : &rows->row[i];
+        const struct oh_plan_row *row = &rows->row[i];
+        if (words <= row->max_bytes / OH_WORD_BYTES) {
+            bool whole = row->algorithm != OH_PLAN_NCCL &&
+                         words <= oh_plan_kernel_words((enum onehop_algorithm)row->algorithm, table->nranks);
+            return whole ? row : NULL;
         }
     }
     return NULL;

@@ -101,13 +101,32 @@ static void close_range(bool open)
     }
 }
 
-static CUresult launch_call(const struct oh_burst *burst, const struct oh_call *call)
+/* Behind each launch of a kernel: passes its result on. */
+static CUresult after_kernel(struct oh_burst *burst, CUresult result)
+{
+    if (result == CUDA_SUCCESS) {
+        burst->kernels++;
+        oh_order_launched(burst);
+    }
+    return result;
+}
+
+/* Elements of the parts that a call goes in, a kernel each: as few as can be, and as long as one another. */
+static uint64_t part_count(const struct oh_call *call)
+{
+    const uint64_t per_word = OH_WORD_BYTES / oh_type_size(call->type);
+    const uint64_t words = (call->count + per_word - 1) / per_word;
+    const uint64_t most = oh_plan_kernel_words(call->plan.algorithm, call->comm->nranks);
+    const uint64_t parts = (words + most - 1) / most;
+    return (words + parts - 1) / parts * per_word;
+}
+
+static CUresult launch_call(struct oh_burst *burst, const struct oh_call *call)
 {
     const struct oh_comm *comm = call->comm;
+    const size_t size = oh_type_size(call->type);
+    const uint64_t part = part_count(call);
     struct oh_kernel_args args = comm->args;
-    args.sendbuff = call->sendbuff;
-    args.recvbuff = call->recvbuff;
-    args.count = call->count;
     args.what = oh_what((int)call->plan.algorithm, call->type, call->op.kind);
     args.call = (uint32_t)oh_comm_note_launch(call->comm, 1, args.what, call->count);
     const struct oh_launch launch = {
@@ -119,13 +138,19 @@ static CUresult launch_call(const struct oh_burst *burst, const struct oh_call *
         .stream = stream_of(burst),
         .serial = is_serial(burst),
     };
+    CUresult result = CUDA_SUCCESS;
     bool range = open_range(call, 1, call->plan.algorithm);
-    CUresult result = oh_kernel_launch(&launch, &args);
+    for (uint64_t done = 0; done < call->count && result == CUDA_SUCCESS; done += part) {
+        args.sendbuff = (const char *)call->sendbuff + done * size;
+        args.recvbuff = (char *)call->recvbuff + done * size;
+        args.count = call->count - done < part ? call->count - done : part;
+        result = after_kernel(burst, oh_kernel_launch(&launch, &args));
+    }
     close_range(range);
     return result;
 }
 
-static CUresult launch_list(const struct oh_burst *burst, const struct oh_call *calls, size_t count,
+static CUresult launch_list(struct oh_burst *burst, const struct oh_call *calls, size_t count,
                             enum onehop_algorithm *algorithm_p)
 {
     const struct oh_comm *comm = calls[0].comm;
@@ -150,7 +175,7 @@ static CUresult launch_list(const struct oh_burst *burst, const struct oh_call *
         .serial = is_serial(burst),
     };
     bool range = open_range(calls, count, plan.algorithm);
-    CUresult result = oh_kernel_launch_list(&launch, &args);
+    CUresult result = after_kernel(burst, oh_kernel_launch_list(&launch, &args));
     close_range(range);
     return result;
 }
@@ -205,7 +230,7 @@ static CUresult begin_in_context(struct oh_burst *burst)
 /* Kernels that did go out must be known to have, even when a later one failed: memory is freed by that. */
 static CUresult close_after_failure(struct oh_burst *burst, CUresult failure)
 {
-    if (burst->launched > 0) {
+    if (burst->kernels > 0) {
         oh_order_after(burst);
     }
     return failure;
@@ -219,7 +244,6 @@ static CUresult launch_next(struct oh_burst *burst)
     enum onehop_algorithm algorithm = calls[0].plan.algorithm;
     CUresult result = count > 1 ? launch_list(burst, calls, count, &algorithm) : launch_call(burst, calls);
     if (result == CUDA_SUCCESS) {
-        oh_order_launched(burst);
         for (size_t i = 0; i < count; i++) {
             count_call(&calls[i], algorithm);
         }

@@ -16,9 +16,7 @@
  * is a leaf, in no stream's way, so that the edges between kernels stay programmatic. One record is enough because
  * the newest call comes after all earlier ones of the capture.
  *
- *   early      a captured kernel whose next is of the same communicator, with nothing between, may let it in while it
- *              waits for its peers; otherwise it must not, as the next may fill the GPU. Which is known only when the
- *              next has come. So the parameters of its node are changed then.
+ *   rows       captured kernels of the communicator with nothing between overlap (gpu/row.h).
  *
  *   NCCL's     calls of the communicator that NCCL serves take part: in a capture like ours; an eager one waits for
  *              last_call where its stream is another, and the event handed_back_call after it makes ours wait in turn.
@@ -33,6 +31,7 @@
 #include <string.h>
 
 #include "gpu/context.h"
+#include "gpu/row.h"
 #include "util/log.h"
 
 static const struct oh_driver *driver_of(const struct oh_comm *comm)
@@ -374,8 +373,8 @@ static bool follows_only(const struct oh_driver *driver, CUgraphNode kernel, CUg
 }
 
 /*
- * The result of oh_kernel_let_in is not looked at: a kernel that could not be changed lets the next in late, as it
- * would any other, and the capture goes on.
+ * The result of oh_row_join is not looked at: a kernel that could not be changed lets the next in late, as it would any
+ * other, and the capture goes on.
  */
 void oh_order_launched(const struct oh_burst *burst)
 {
@@ -390,7 +389,7 @@ void oh_order_launched(const struct oh_burst *burst)
     bool known = tips_of(driver, burst->place.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
     CUgraphNode kernel = known ? nodes[0] : NULL;
     if (kernel && capture->kernel && follows_only(driver, kernel, capture->kernel)) {
-        oh_kernel_let_in(driver, comm->kernels, capture->kernel, kernel, oh_plan_grid_threads(comm->nranks));
+        oh_row_join(driver, comm->kernels, capture->kernel, kernel, oh_plan_grid_threads(comm->nranks));
     }
     capture->kernel = kernel;
 }

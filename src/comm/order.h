@@ -31,7 +31,7 @@ CUresult oh_order_look(const struct oh_comm *comm, CUstream stream, struct oh_pl
 /* Puts the burst's stream behind the last launch, in the world (eager, or one graph) that the stream is in now. */
 CUresult oh_order_before(struct oh_burst *burst);
 
-/* After each launch of the burst. In a capture it may have the kernel before let this one in early. Cannot fail. */
+/* After each kernel of the burst. In a capture it may make a row of it and the one before (gpu/row.h). Cannot fail. */
 void oh_order_launched(const struct oh_burst *burst);
 
 /* Notes the launches of the burst as the last ones. */

@@ -37,6 +37,7 @@
     X(mem_host_alloc, cuMemHostAlloc, (void **, size_t, unsigned int))                                                 \
     X(mem_free_host, cuMemFreeHost, (void *))                                                                          \
     X(mem_host_get_device_pointer, cuMemHostGetDevicePointer_v2, (CUdeviceptr *, void *, unsigned int))                \
+    X(pointer_get_attribute, cuPointerGetAttribute, (void *, CUpointer_attribute, CUdeviceptr))                        \
     X(memset_d8_async, cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                                \
     X(memset_d32_async, cuMemsetD32Async, (CUdeviceptr, unsigned int, size_t, CUstream))                               \
     X(memcpy_htod_async, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))                          \

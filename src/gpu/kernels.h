@@ -55,11 +55,4 @@ CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel
 /* The same for several calls in one launch. args: as above, but op and per-call fields. */
 CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_list_args *args);
 
-/*
- * Makes `first`, the node of a captured kernel of the set, let in the one behind it, `next`, while it waits for its
- * peers. Does nothing where they have more than most_threads together. Returns the driver's result.
- */
-CUresult oh_kernel_let_in(const struct oh_driver *driver, const struct oh_kernel_set *set, CUgraphNode first,
-                          CUgraphNode next, uint32_t most_threads);
-
 #endif

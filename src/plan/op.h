@@ -52,6 +52,9 @@ int oh_type_kernel(ncclDataType_t type);
 /* The name of a kernels' type in the names of kernels ("f32", "i8", ...); type in range. */
 const char *oh_kernel_type_name(int kernel_type);
 
+/* Bytes of one of its elements; type in range. */
+uint32_t oh_kernel_type_size(int kernel_type);
+
 /* True for the types that NCCL takes from compute capability 9.0 on only. */
 bool oh_type_is_fp8(ncclDataType_t type);
 

@@ -28,10 +28,22 @@ int oh_algorithm_by_name(const char *name)
 
 uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks)
 {
-    if (algorithm == ONEHOP_ONESHOT) { /* a row of the whole message for each peer */
-        return (uint64_t)OH_ONESHOT_BYTES / OH_WORD_BYTES / (nranks - 1) * OH_WORD_BYTES;
+    if (algorithm == ONEHOP_ONESHOT) {
+        return oh_plan_kernel_words(algorithm, nranks) * OH_WORD_BYTES;
     }
-    return OH_MESSAGE_BYTES; /* goes in rounds */
+    return OH_MESSAGE_BYTES; /* goes in parts */
+}
+
+uint64_t oh_plan_kernel_words(enum onehop_algorithm algorithm, uint32_t nranks)
+{
+    /* A row of the whole message for each peer; a row of a chunk. */
+    return algorithm == ONEHOP_ONESHOT ? OH_ROW_WORDS(OH_ONESHOT_BYTES, nranks)
+                                       : (uint64_t)nranks * OH_ROW_WORDS(OH_LARGE_BYTES, nranks);
+}
+
+bool oh_plan_can_run_ahead(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t words)
+{
+    return algorithm == ONEHOP_ONESHOT || words <= (uint64_t)nranks * OH_ROW_WORDS(OH_TWOSHOT_BYTES, nranks);
 }
 
 uint32_t oh_plan_grid_threads(uint32_t nranks)

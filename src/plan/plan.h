@@ -74,6 +74,12 @@ void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t by
  */
 uint32_t oh_plan_grid_threads(uint32_t nranks);
 
+/* The most words of OH_WORD_BYTES that one kernel takes; a larger message goes in parts. */
+uint64_t oh_plan_kernel_words(enum onehop_algorithm algorithm, uint32_t nranks);
+
+/* True when a kernel for a message of so many words may run ahead, and be run ahead of (protocol.cuh, "Rows"). */
+bool oh_plan_can_run_ahead(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t words);
+
 /* True when a row may stand in a table for nranks (2..8). */
 bool oh_plan_row_valid(const struct oh_plan_row *row, uint32_t nranks);
 

@@ -14,22 +14,22 @@
 /* These are made anew below. */
 #define oh_cell_load simnode_cell_load
 #define oh_cell_store simnode_cell_store
-#define oh_fence_system simnode_fence_system
 #define oh_marker_clear simnode_marker_clear
 #define oh_marker_load simnode_marker_load
 #define oh_marker_store simnode_marker_store
 #define oh_spin_pause simnode_spin_pause
 #define oh_word_load simnode_word_load
+#define oh_word_publish simnode_word_publish
 #define oh_word_store simnode_word_store
 #include "test/simnode/primitives_cpu.h"
 #undef oh_cell_load
 #undef oh_cell_store
-#undef oh_fence_system
 #undef oh_marker_clear
 #undef oh_marker_load
 #undef oh_marker_store
 #undef oh_spin_pause
 #undef oh_word_load
+#undef oh_word_publish
 #undef oh_word_store
 
 #define MOST_POSTED 48
@@ -133,11 +133,6 @@ OH_DEVICE uint64_t oh_half_load(const char *at)
     return __atomic_load_n(reinterpret_cast<const uint64_t *>(at), __ATOMIC_RELAXED);
 }
 
-OH_DEVICE void oh_fence_system()
-{
-    stores.land_all();
-}
-
 OH_DEVICE void oh_spin_pause()
 {
     stores.pass();
@@ -181,6 +176,12 @@ OH_DEVICE uint32_t oh_word_load(const void *at)
 OH_DEVICE void oh_word_store(void *at, uint32_t value)
 {
     stores.post(static_cast<char *>(at), value, 4);
+}
+
+OH_DEVICE void oh_word_publish(void *at, uint32_t value)
+{
+    oh_word_store(at, value);
+    stores.land_all();
 }
 
 #undef OH_KERNEL

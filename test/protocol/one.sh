@@ -20,7 +20,7 @@ if [ $# -gt 0 ]; then
 fi
 read -ra cxx <<<"${CXX:-c++}"
 read -ra cppflags <<<"${OH_CPPFLAGS-}"
-small=(-DOH_ONESHOT_BYTES=12288u -DOH_TWOSHOT_BYTES=12288u)
+small=(-DOH_ONESHOT_BYTES=12288u -DOH_TWOSHOT_BYTES=12288u -DOH_LARGE_BYTES=24576u)
 build=("${cxx[@]}" -fsanitize=thread -g -O1)
 # The copies come first. The tests are the same for all: one object of their three files.
 if [ ! -e "$tests" ]; then

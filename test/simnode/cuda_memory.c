@@ -189,6 +189,21 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base_p, size_t *bytes_p, CUdevicep
     return simcuda_leave(CUDA_SUCCESS);
 }
 
+/* Of all attributes one: memory of cuMemAlloc is the only device memory here. */
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    SIMCUDA_ENTER();
+    if (attribute != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    pthread_mutex_lock(&simcuda.lock);
+    if (!find_any(as_pointer(address))) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    *(unsigned *)data = find(SIMCUDA_DEVICE_MEMORY, as_pointer(address)) != NULL;
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
 CUresult cuMemGetInfo_v2(size_t *free_p, size_t *total_p)
 {
     SIMCUDA_ENTER();

@@ -170,11 +170,9 @@ OH_DEVICE void oh_word_store(void *at, uint32_t value)
     __atomic_store_n(static_cast<uint32_t *>(at), value, __ATOMIC_RELAXED);
 }
 
-/* A read-modify-write that is ordered like a fence: ThreadSanitizer does not know fences. */
-OH_DEVICE void oh_fence_system()
+OH_DEVICE void oh_word_publish(void *at, uint32_t value)
 {
-    static uint32_t word;
-    __atomic_fetch_add(&word, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(static_cast<uint32_t *>(at), value, __ATOMIC_SEQ_CST);
 }
 
 /* Few cores, many ranks: let the peer run. */

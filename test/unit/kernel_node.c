@@ -201,6 +201,32 @@ static struct oh_kernel_list_args list_args(const struct call *call, const struc
     return list;
 }
 
+static uint64_t words_of(const struct call *call)
+{
+    const uint64_t scalar = 0;
+    const struct oh_kernel_args base = base_args(call, 0, &scalar);
+    return is_list(call) ? list_args(call, &base).words : (message_bytes(call) + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
+}
+
+static bool can_run_ahead(const struct call *call)
+{
+    return call->algorithm == ONESHOT || words_of(call) <= node.ranks * OH_ROW_WORDS(OH_TWOSHOT_BYTES, node.ranks);
+}
+
+/* The place in a row of the kernel of call i, 0: it does not run ahead. */
+static uint32_t place_in_row(const struct rank_job *job, int i)
+{
+    uint32_t place = 0;
+    for (; i > 0 && i < job->count; i--, place++) {
+        const struct call *first = &job->calls[i - 1], *next = &job->calls[i];
+        if (!next->ahead[job->rank] || !next->concurrent || !first->early || !can_run_ahead(first) ||
+            !can_run_ahead(next)) {
+            break;
+        }
+    }
+    return place;
+}
+
 static simnode_kernel_fn kernel_of(const struct call *call)
 {
     char name[64];
@@ -232,9 +258,11 @@ static void join_kernel(struct kernel_run *run)
     run->joined = true;
 }
 
-/* Begins a kernel that has room in *run; `before` may still be running. */
-static void start_kernel(const struct call *call, unsigned rank, struct kernel_run *before, struct kernel_run *run)
+/* Begins the kernel of call i, which has room in *run; `before` may still be running. */
+static void start_kernel(const struct rank_job *job_of_rank, int i, struct kernel_run *before, struct kernel_run *run)
 {
+    const struct call *call = &job_of_rank->calls[i];
+    const unsigned rank = job_of_rank->rank;
     simnode_kernel_fn kernel = kernel_of(call);
     if (before && call->concurrent) {
         await_blocks(&before->released, before->blocks);
@@ -244,6 +272,8 @@ static void start_kernel(const struct call *call, unsigned rank, struct kernel_r
     run->before = before;
     run->scalar = scalar_bits(call->type, rank);
     run->args = base_args(call, rank, &run->scalar);
+    run->args.ahead = place_in_row(job_of_rank, i);
+    run->args.leads = run->args.ahead == 0 && place_in_row(job_of_rank, i + 1) > 0;
     run->list = list_args(call, &run->args);
     run->blocks = call->blocks;
     run->joined = !call->concurrent;
@@ -269,7 +299,7 @@ void *run_rank(void *user)
         if ((int)job->rank == job->calls[i].late_rank) {
             usleep(20000);
         }
-        start_kernel(&job->calls[i], job->rank, before, &runs[i % 2]);
+        start_kernel(job, i, before, &runs[i % 2]);
         if (before) {
             join_kernel(before);
             atomic_fetch_add(&calls_ended, 1);

@@ -65,6 +65,7 @@ struct call {
     bool concurrent; /* the blocks run at the same time, and beside what the next kernel does before it waits for this
                       * one; else one after the other */
     bool early;      /* lets the next kernel in while it waits for its peers */
+    bool ahead[OH_MAX_RANKS]; /* on these ranks it runs ahead, if it can: concurrent, behind an early one (gpu/row.h) */
     char *send[OH_MAX_RANKS], *recv[OH_MAX_RANKS], *input[OH_MAX_RANKS]; /* input: a copy of what was sent */
 };
 

@@ -37,12 +37,12 @@ static void hesitate(void)
     }
 }
 
-/* The largest random message: what a slot holds, or several rounds. */
+/* The largest random message, for any number of ranks: what slots hold. */
 static uint64_t most(enum algorithm algorithm, enum type type)
 {
     static const uint64_t bytes[] = {
         [ONESHOT] = (OH_ONESHOT_BYTES / OH_WORD_BYTES / (OH_MAX_RANKS - 1) - ITEMS) * OH_WORD_BYTES, /* as a list */
-        [TWOSHOT] = 8 * OH_TWOSHOT_BYTES, /* four rounds of two ranks, seven of eight */
+        [TWOSHOT] = (OH_LARGE_BYTES / OH_WORD_BYTES - ITEMS) * OH_WORD_BYTES,
     };
     return bytes[algorithm] / types[type].bytes;
 }
@@ -65,7 +65,7 @@ static struct call random_call(unsigned *seed)
     call.count = 1 + (uint64_t)rand_r(seed) % limit;
     call.blocks = 1 + (unsigned)rand_r(seed) % 12;
     call.in_place = rand_r(seed) % 2;
-    call.concurrent = rand_r(seed) % 4 == 0;
+    call.concurrent = rand_r(seed) % 3 == 0;
     call.early = rand_r(seed) % 2;
     const unsigned per_word = (unsigned)(OH_WORD_BYTES / types[call.type].bytes);
     const bool whole = rand_r(seed) % 2; /* words have a faster way: on some ranks, on others not */
@@ -73,6 +73,7 @@ static struct call random_call(unsigned *seed)
         call.count = (call.count + per_word - 1) / per_word * per_word;
     }
     for (unsigned r = 0; r < OH_MAX_RANKS; r++) {
+        call.ahead[r] = rand_r(seed) % 2;
         const unsigned unit = whole && rand_r(seed) % 4 > 0 ? per_word : 1;
         call.send_offset[r] = (size_t)rand_r(seed) % (8 / unit + 1) * unit;
         call.recv_offset[r] = (size_t)rand_r(seed) % (8 / unit + 1) * unit;
@@ -102,21 +103,31 @@ static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
            epoch);
 }
 
-/* Messages of two to four rounds, and blocks that run far apart. */
-static void test_rounds(unsigned ranks, unsigned seed)
+/* Kernels that follow one another with nothing between, blocks far apart; some ranks run ahead, others do not. */
+static void test_rows(unsigned ranks, unsigned large_of_eight, unsigned seed)
 {
-    const unsigned round = ranks * (OH_TWOSHOT_BYTES / OH_WORD_BYTES / (ranks - 1)) * OH_WORD_BYTES;
+    const unsigned small = ranks * OH_ROW_WORDS(OH_TWOSHOT_BYTES, ranks),
+                   large = ranks * OH_ROW_WORDS(OH_LARGE_BYTES, ranks);
     struct call calls[LIST];
     int count = list_length();
     start_node(ranks, 1);
     for (int i = 0; i < count; i++) {
-        calls[i] = (struct call){
-            .algorithm = TWOSHOT, .blocks = 3 + i % 4, .late_rank = -1, .concurrent = true, .early = i % 2};
-        calls[i].count = ((1u + i % 3) * round + OH_WORD_BYTES * (1u + (unsigned)rand_r(&seed) % 300)) / 4;
+        struct call *call = &calls[i];
+        const bool is_large = (unsigned)rand_r(&seed) % 8 < large_of_eight;
+        *call = (struct call){
+            .blocks = 1 + (unsigned)rand_r(&seed) % 6, .late_rank = -1, .concurrent = true, .early = true};
+        call->algorithm = is_large || rand_r(&seed) % 2 ? TWOSHOT : ONESHOT;
+        call->count =
+            4 * (is_large                     ? large - (unsigned)rand_r(&seed) % 300
+                 : call->algorithm == TWOSHOT ? small - (unsigned)rand_r(&seed) % 300
+                                              : 1 + (unsigned)rand_r(&seed) % OH_ROW_WORDS(OH_ONESHOT_BYTES, ranks));
+        for (unsigned r = 0; r < ranks; r++) {
+            call->ahead[r] = rand_r(&seed) % 4 > 0;
+        }
     }
     const char *wrong = run_and_check(calls, count, &seed);
     stop_node();
-    tap_ok(!wrong, "n=%u: twoshot in several rounds, blocks far apart", ranks);
+    tap_ok(!wrong, "n=%u: kernels in rows, %u of 8 too large to run ahead", ranks, large_of_eight);
 }
 
 /* One-shot messages of one size in grids that change: a place belongs to another block in each call. */
@@ -352,7 +363,9 @@ static void go_on(void)
 static int test_protocols(unsigned seed)
 {
     for (unsigned ranks = 2; ranks <= 3; ranks++) {
-        test_rounds(ranks, seed + 60 + ranks);
+        test_rows(ranks, 0, seed + 60 + ranks);
+        go_on();
+        test_rows(ranks, 3, seed + 80 + ranks);
         go_on();
         test_grids(ranks, seed + 70 + ranks);
         go_on();
@@ -384,7 +397,8 @@ int main(int argc, char **argv)
     }
     test_random_calls(4, UINT32_MAX - 20, seed + 50);
     for (unsigned ranks = 2; ranks <= 4; ranks++) {
-        test_rounds(ranks, seed + 60 + ranks);
+        test_rows(ranks, 0, seed + 60 + ranks);
+        test_rows(ranks, 3, seed + 80 + ranks);
         test_grids(ranks, seed + 70 + ranks);
     }
     for (int a = 0; a < ALGORITHMS; a++) {

@@ -236,7 +236,8 @@ static void test_layout(void)
 {
     struct oh_key key = oh_key_random();
     char slots[64];
-    snprintf(slots, sizeof slots, "-%x-%x-%x-", OH_ONESHOT_BYTES, OH_TWOSHOT_BYTES, OH_STAGING_BYTES);
+    snprintf(slots, sizeof slots, "-%x-%x-%x-%x-", OH_ONESHOT_BYTES, OH_TWOSHOT_BYTES, OH_LARGE_BYTES,
+             OH_STAGING_BYTES);
     tap_ok(strstr(path_of(&key), slots) != NULL, "builds with other slots in staging memory do not meet");
 }
 
