@@ -6,7 +6,7 @@
 # largest_of ALGORITHM RANKS: its largest message in bytes; for one that carries any, a large one.
 largest_of() {
     case $1 in
-    oneshot) echo $(((2 << 20) / 16 / ($2 - 1) * 16)) ;;
+    oneshot) echo $(((1 << 20) / 16 / ($2 - 1) * 16)) ;;
     *) echo $((5 << 20)) ;;
     esac
 }
@@ -48,12 +48,12 @@ done
 run_app --nranks 3 --op premul --counts 1,1000,40000,300000 --batch 4
 expect_served "3 ranks, an op of the program's own"
 
-# Three rounds of two-shot (doc/design.md, "Kernels": 8 MiB in one), the last as long as the others.
+# Three parts of two-shot (doc/design.md, "Kernels": 8.7 MiB each at most).
 ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=18M run_app --nranks 4 --counts 4500001 --types f32 --offsets 0:0,1:3 --batch 2
-expect_served "4 ranks, three rounds" twoshot
+expect_served "4 ranks, three parts" twoshot
 
-# One element more or less than where the choice changes: 128 KiB at 4 ranks, 1 MiB at 2, in fp32 and int32.
-run_app --nranks 4 --counts 32767,32768,32769 --types f32,i32 --batch 6
+# One element more or less than where the choice changes: 256 KiB at 4 ranks, 1 MiB at 2, in fp32 and int32.
+run_app --nranks 4 --counts 65535,65536,65537 --types f32,i32 --batch 6
 expect_served "where the algorithm changes, 4 ranks" oneshot twoshot
 run_app --nranks 2 --counts 262143,262144,262145 --types f32,i32 --batch 6
 expect_served "where the algorithm changes, 2 ranks" oneshot twoshot

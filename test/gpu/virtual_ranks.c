@@ -5,11 +5,12 @@
  *   virtual_ranks [-n RANKS,...] [-g GPUS] [-p PROGRAMS] [-c CALLS] [-l SECONDS] [-s SEED]
  *
  * A rank is a staging memory, a stream and a thread. Ranks are dealt out over the first GPUS GPUs (default: one), with
- * grids so small that those of all ranks are resident together; otherwise a kernel could wait for one that has no room.
+ * grids so small that two of each rank are resident together; otherwise a kernel could wait for one that has no room.
  * A program is a list of calls, the same on all ranks but for where the buffers lie: first every algorithm with every
  * type and op, in several sizes, then PROGRAMS lists of CALLS random ones. Each rank launches its list on
- * its own, without waiting for the others, with pauses of its own on host and GPU. All results are compared with
- * the reference of test/conformance (number.h); all other bytes of the buffers must be as they were.
+ * its own, without waiting for the others, with pauses of its own on host and GPU, and rows (kernels/protocol.cuh) of
+ * its own: where they can, three kernels of four run ahead. All results are compared with the reference of
+ * test/conformance (number.h); all other bytes of the buffers must be as they were.
  *
  * A program that does not end in SECONDS is told to leave by the abort word, and has failed. Speaks TAP.
  */
@@ -98,6 +99,7 @@ struct rank {
     struct place *place;
     size_t bytes; /* of the arena in use */
     unsigned char *before, *after;
+    uint32_t row;        /* place in its row of the kernel that was launched last, 0: it does not run ahead */
     atomic_int launched; /* calls, for the report of a hang */
     CUresult error;
     pthread_t thread;
@@ -155,7 +157,7 @@ static void use(struct node *node, const struct rank *rank)
 static uint32_t most_blocks(const struct node *node)
 {
     uint32_t per_gpu = (node->nranks + (uint32_t)node->options->gpus - 1) / (uint32_t)node->options->gpus;
-    uint32_t most = (uint32_t)node->gpu[0].sms * 3 / 4 / per_gpu;
+    uint32_t most = (uint32_t)node->gpu[0].sms * 3 / 4 / per_gpu / 2;
     return most < 1 ? 1 : most > OH_MAX_BLOCKS ? OH_MAX_BLOCKS : most;
 }
 
@@ -173,11 +175,24 @@ static bool may_run(const struct node *node, ncclDataType_t type)
     return !cf_types[type].fp8 || node->gpu[0].fp8;
 }
 
+/* As in src/plan, whose layout is not that of `make litmus`. */
+static uint64_t kernel_words(const struct node *node, enum onehop_algorithm algorithm)
+{
+    return algorithm == ONEHOP_ONESHOT ? OH_ROW_WORDS(OH_ONESHOT_BYTES, node->nranks)
+                                       : (uint64_t)node->nranks * OH_ROW_WORDS(OH_LARGE_BYTES, node->nranks);
+}
+static bool can_run_ahead(const struct node *node, const struct call *call)
+{
+    uint64_t words = (call->count * call->data.type->size + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
+    return call->plan.algorithm == ONEHOP_ONESHOT ||
+           words <= (uint64_t)node->nranks * OH_ROW_WORDS(OH_TWOSHOT_BYTES, node->nranks);
+}
+
 /* Returns false when it does not fit any more. */
 static bool add_call(struct node *node, struct call call)
 {
     size_t size = call.data.type->size;
-    uint64_t most = oh_plan_capacity(call.plan.algorithm, node->nranks);
+    uint64_t most = kernel_words(node, call.plan.algorithm) * OH_WORD_BYTES;
     most = most < MOST_BYTES ? most : MOST_BYTES;
     call.count = call.count * size > most ? (size_t)most / size : call.count;
     call.data.nranks = (int)node->nranks;
@@ -322,6 +337,20 @@ static void reset_staging(struct node *node, struct rank *rank, uint32_t epoch)
     CU(node, memset_d32_async(rank->staging + OH_EPOCH_OFFSET, epoch, OH_MAX_BLOCKS, rank->stream));
 }
 
+/* A number of this rank's own for a call. */
+static uint64_t own_draw(const struct rank *rank, int c)
+{
+    return cf_mix(rank->node->random + (uint64_t)c * OH_MAX_RANKS + rank->index);
+}
+
+/* Call c runs ahead of the one before on this rank. */
+static bool runs_ahead(const struct rank *rank, int c)
+{
+    const struct node *node = rank->node;
+    return c > 0 && c < node->calls && own_draw(rank, c) >> 8 & 3 && can_run_ahead(node, &node->call[c - 1]) &&
+           can_run_ahead(node, &node->call[c]);
+}
+
 static CUresult launch_call(struct rank *rank, int c)
 {
     struct node *node = rank->node;
@@ -334,6 +363,9 @@ static CUresult launch_call(struct rank *rank, int c)
         .abort_word = (const uint32_t *)(uintptr_t)node->abort_word_device,
         .rank = rank->index,
         .nranks = node->nranks,
+        .early = runs_ahead(rank, c + 1) || own_draw(rank, c) >> 10 & 1,
+        .ahead = rank->row,
+        .leads = rank->row == 0 && runs_ahead(rank, c + 1),
     };
     for (uint32_t j = 0; j < node->nranks; j++) {
         args.staging[j] = (char *)(uintptr_t)node->rank[(rank->index + j) % node->nranks].staging;
@@ -360,8 +392,10 @@ static CUresult launch_all(struct rank *rank)
     struct node *node = rank->node;
     const struct oh_driver *driver = node->driver;
     CUresult result = driver->ctx_set_current(rank->gpu->context);
+    rank->row = 0;
     for (int c = 0; c < node->calls && result == CUDA_SUCCESS; c++) {
-        result = pause_now_and_then(rank, cf_mix(node->random + (uint64_t)c * OH_MAX_RANKS + rank->index));
+        rank->row = runs_ahead(rank, c) ? rank->row + 1 : 0;
+        result = pause_now_and_then(rank, own_draw(rank, c));
         if (result == CUDA_SUCCESS) {
             result = launch_call(rank, c);
         }

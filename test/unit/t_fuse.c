@@ -22,9 +22,13 @@ static uint64_t words_of(const struct oh_call *call)
     return (call->count * oh_type_size(call->type) + 15) / 16;
 }
 
+/* What the table serves, and one kernel takes. */
 static uint64_t most_words(const struct oh_plan_table *table)
 {
-    return oh_plan_table_end(table) / 16;
+    const struct oh_plan_row *last = &table->rows.row[table->rows.count - 1];
+    const uint64_t served = last->max_bytes / 16;
+    const uint64_t kernel = oh_plan_kernel_words((enum onehop_algorithm)last->algorithm, table->nranks);
+    return served < kernel ? served : kernel;
 }
 
 static bool alike(const struct oh_call *a, const struct oh_call *b)
