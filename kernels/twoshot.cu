@@ -61,13 +61,16 @@ template <int batch, bool once, class Reduction, class Message> struct twoshot_c
         return b == 0 || place(i, b) < chunk;
     }
 
-    /* What each owner gets from here at the places of a batch. */
+    /* What each owner gets from here at the places of a batch; where there is none nothing may be read, since another
+     * thread may be writing its results there. */
     OH_DEVICE_METHOD void load(uint32_t i, oh_word16 (&theirs)[batch][ranks]) const
     {
         OH_UNROLL
         for (int b = 0; b < batch; b++) {
+            const bool is_place = place(i, b) < chunk;
             oh_each<1, ranks>(nranks, [&](int j) {
-                theirs[b][j] = message.load(oh_peer_rank(args, nranks, j) * chunk + place(i, b));
+                theirs[b][j] =
+                    is_place ? message.load(oh_peer_rank(args, nranks, j) * chunk + place(i, b)) : oh_word16();
             });
         }
     }
@@ -114,7 +117,8 @@ template <int batch, bool once, class Reduction, class Message> struct twoshot_c
             oh_word16 mine[batch], addend[batch][ranks];
             OH_UNROLL
             for (int b = 0; b < batch; b++) {
-                mine[b] = oh_unmarked<type>(reduction.prepare(message.load(args.rank * chunk + place(i, b))));
+                const uint32_t own = args.rank * chunk + place(i, has(i, b) ? b : 0);
+                mine[b] = oh_unmarked<type>(reduction.prepare(message.load(own)));
             }
             if (!await(scattered, slots.scatter, i, mine, addend)) {
                 return false;

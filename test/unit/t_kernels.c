@@ -272,6 +272,37 @@ static void test_negative_zero(enum algorithm algorithm)
     stop_node();
 }
 
+/* Integers that go by an escape cell, call after call in the same slots, and not the same: a cell that was not cleared,
+ * or not waited for, makes one of the other. */
+static void test_escapes(enum algorithm algorithm, unsigned seed)
+{
+    struct call calls[LIST];
+    bool right = true;
+    start_node(3, 1);
+    for (int c = 0; c < LIST; c++) {
+        calls[c] = (struct call){.algorithm = algorithm, .type = I32, .count = 120, .blocks = 3, .late_rank = -1};
+        prepare_call(&calls[c], &seed);
+        for (unsigned r = 0; r < 3; r++) {
+            for (uint64_t i = 0; i < calls[c].count; i += 2) {
+                const uint32_t pair[2] = {~OH_KEY_LOW ^ (uint32_t)(rand_r(&seed) % 2), ~OH_KEY_HIGH};
+                memcpy(sendbuff(&calls[c], r) + i * sizeof *pair, pair, sizeof pair);
+            }
+            memcpy(calls[c].input[r], sendbuff(&calls[c], r), message_bytes(&calls[c]));
+        }
+    }
+    run_calls(calls, LIST);
+    for (int c = 0; c < LIST; c++) {
+        for (unsigned r = 0; r < 3; r++) {
+            for (uint64_t i = 0; i < calls[c].count; i++) {
+                right &= is_right(&calls[c], i, recvbuff(&calls[c], r) + i * types[I32].bytes);
+            }
+        }
+        release_call(&calls[c]);
+    }
+    stop_node();
+    tap_ok(right, "%s: integers that go by escape cells", algorithm_names[algorithm]);
+}
+
 /* A value that looks like the marker must neither stall its reader nor come out as a number. */
 static void test_marker_values(enum algorithm algorithm, enum type type)
 {
@@ -377,6 +408,8 @@ static int test_protocols(unsigned seed)
         go_on();
         test_marker_values(a, I32);
         go_on();
+        test_escapes(a, seed + 90);
+        go_on();
     }
     test_random_calls(3, UINT32_MAX - 4, seed + 51);
     return tap_done();
@@ -409,6 +442,7 @@ int main(int argc, char **argv)
         for (int type = 0; type < TYPES; type++) {
             test_marker_values((enum algorithm)a, (enum type)type);
         }
+        test_escapes((enum algorithm)a, seed + 90);
         test_half_markers((enum algorithm)a);
         test_negative_zero((enum algorithm)a);
     }
