@@ -128,6 +128,12 @@ template <class Reduction, class Args> OH_DEVICE void oneshot(const Args &args)
                 oneshot_words<2, true, Reduction>(base, message);
                 return;
             }
+            if constexpr (Reduction::ranks == 2) { /* where one-shot goes that far */
+                if (message.words() <= 4 * threads) {
+                    oneshot_words<4, true, Reduction>(base, message);
+                    return;
+                }
+            }
         }
     }
     oneshot_words<1, false, Reduction>(base, typename oh_message_of<Args, type>::message(args));

@@ -37,6 +37,14 @@ ONEHOP_DEBUG=NONE ONEHOP_STATS=0 ONEHOP_MAX_BYTES=-1 run_app --nranks 2 "${work[
 [ "$status" = 0 ] && [ "$(count_of onehop:)" = 0 ]
 tap_point $? "ONEHOP_DEBUG=NONE says nothing" "$(diagnosis)"
 
+# A large call is two kernels. When the second cannot be launched, the call fails, and the process can go on and end.
+large=(--nranks 2 --counts 4000000 --types f32 --batch 1)
+ONEHOP_ALGO=twoshot run_app "${large[@]}" --graph 2
+expect_served "a call of two kernels, in a graph" twoshot
+SIMNODE_CALLER=libonehop.so SIMNODE_FAIL=cuLaunchKernelEx:2 ONEHOP_ALGO=twoshot run_app "${large[@]}"
+[ "$status" = 1 ] && [ "$(count_of 'WARN .*launching an allreduce')" -gt 0 ] && [ "$(count_of 'gave 1, expected 0')" -gt 0 ]
+tap_point $? "a call whose second kernel cannot be launched fails" "$(diagnosis)"
+
 # Timing: kernels and copies start late, differently on every rank.
 for seed in 1 2 3; do
     SIMNODE_DELAY_US=2000 SIMNODE_SEED=$seed run_app --nranks 4 --counts 3,5000,20000 --batch 6 --iterations 3 \
