@@ -106,26 +106,28 @@ static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
 /* Kernels that follow one another with nothing between, blocks far apart; some ranks run ahead, others do not. */
 static void test_rows(unsigned ranks, unsigned large_of_eight, unsigned seed)
 {
-    const unsigned small = ranks * OH_ROW_WORDS(OH_TWOSHOT_BYTES, ranks),
-                   large = ranks * OH_ROW_WORDS(OH_LARGE_BYTES, ranks);
+    const unsigned most[] = {OH_ROW_WORDS(OH_ONESHOT_BYTES, ranks), ranks * OH_ROW_WORDS(OH_TWOSHOT_BYTES, ranks)};
+    const unsigned large = ranks * OH_ROW_WORDS(OH_LARGE_BYTES, ranks);
     struct call calls[LIST];
-    int count = list_length();
     start_node(ranks, 1);
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < LIST; i++) {
         struct call *call = &calls[i];
-        const bool is_large = (unsigned)rand_r(&seed) % 8 < large_of_eight;
-        *call = (struct call){
-            .blocks = 1 + (unsigned)rand_r(&seed) % 6, .late_rank = -1, .concurrent = true, .early = true};
-        call->algorithm = is_large || rand_r(&seed) % 2 ? TWOSHOT : ONESHOT;
-        call->count =
-            4 * (is_large                     ? large - (unsigned)rand_r(&seed) % 300
-                 : call->algorithm == TWOSHOT ? small - (unsigned)rand_r(&seed) % 300
-                                              : 1 + (unsigned)rand_r(&seed) % OH_ROW_WORDS(OH_ONESHOT_BYTES, ranks));
+        *call = (struct call){.algorithm = (enum algorithm)(rand_r(&seed) % ALGORITHMS),
+                              .blocks = 1 + (unsigned)rand_r(&seed) % 6,
+                              .late_rank = -1,
+                              .concurrent = true,
+                              .early = true};
+        unsigned words = rand_r(&seed) % 8 > 0 ? 1 + (unsigned)rand_r(&seed) % 20 : most[call->algorithm];
+        if ((unsigned)rand_r(&seed) % 8 < large_of_eight) {
+            call->algorithm = TWOSHOT;
+            words = large - (unsigned)rand_r(&seed) % 300;
+        }
+        call->count = words * (OH_WORD_BYTES / 4);
         for (unsigned r = 0; r < ranks; r++) {
             call->ahead[r] = rand_r(&seed) % 4 > 0;
         }
     }
-    const char *wrong = run_and_check(calls, count, &seed);
+    const char *wrong = run_and_check(calls, LIST, &seed);
     stop_node();
     tap_ok(!wrong, "n=%u: kernels in rows, %u of 8 too large to run ahead", ranks, large_of_eight);
 }
