@@ -37,7 +37,7 @@ expect_shipped() {
 
 # --- whose table, and which ----------------------------------------------------------------------------------------
 
-run_app --nranks 4 --counts 250,32769 --batch 2
+run_app --nranks 4 --counts 250,65537 --batch 2
 expect_shipped "nothing is set" 0
 ONEHOP_TUNING=$twoshot run_app --nranks 4 --counts 250,16384 --batch 2
 expect_served "a table" twoshot
@@ -57,7 +57,7 @@ run_app --nranks 4 --counts 250,16384 --batch 2 --rank-env "0:ONEHOP_TUNING=$one
 expect_served "ranks with different tables" oneshot
 [ "$(sum_of twoshot)" = 0 ] && [ "$(sum_of oneshot)" = 8 ]
 tap_point $? "rank 0's is used by all" "$(diagnosis)"
-run_app --nranks 4 --counts 250,32769 --batch 2 --rank-env "3:ONEHOP_TUNING=$twoshot"
+run_app --nranks 4 --counts 250,65537 --batch 2 --rank-env "3:ONEHOP_TUNING=$twoshot"
 expect_shipped "a table on another rank than 0 is not read" 0
 
 ONEHOP_TUNING=$twoshot run_app --nranks 4 --make nonblocking --counts 250 --batch 4 --iterations 4 --pause 1000
@@ -83,9 +83,9 @@ expect_served "the cache" twoshot
 ) >"$scratch/point"
 sed "s/^\(not \)\?ok [0-9]*/\1ok $((tap_points + 1))/" "$scratch/point"
 tap_points=$((tap_points + 1))
-XDG_CACHE_HOME=$cache ONEHOP_TUNING=none run_app --nranks 4 --counts 250,32769 --batch 2
+XDG_CACHE_HOME=$cache ONEHOP_TUNING=none run_app --nranks 4 --counts 250,65537 --batch 2
 expect_shipped "none" 0
-XDG_CACHE_HOME=$cache SIMNODE_NCCL_VERSION=22803 run_app --nranks 4 --counts 250,32769 --batch 2
+XDG_CACHE_HOME=$cache SIMNODE_NCCL_VERSION=22803 run_app --nranks 4 --counts 250,65537 --batch 2
 expect_shipped "another NCCL than the cache's" 0
 XDG_CACHE_HOME=$cache ONEHOP_ALGO=oneshot run_app --nranks 4 --counts 250 --batch 2
 expect_served "ONEHOP_ALGO goes before a table" oneshot
@@ -94,7 +94,7 @@ expect_served "ONEHOP_ALGO goes before a table" oneshot
 
 # expect_refused NAME FILE PATTERN: three communicators, one WARN.
 expect_refused() {
-    ONEHOP_TUNING=$2 run_app --nranks 4 --comms 3 --counts 250,32769 --batch 6
+    ONEHOP_TUNING=$2 run_app --nranks 4 --comms 3 --counts 250,65537 --batch 6
     expect_shipped "$1" 1 "tuning table $2 $3.*using the shipped table"
 }
 bad=$scratch/bad.tuning
@@ -117,10 +117,10 @@ expect_refused "a pipe" "$bad" "is no regular file"
 rm -f "$bad"
 head -c 70000 /dev/zero >"$bad"
 expect_refused "a file that is too large" "$bad" "is no tuning table"
-ONEHOP_TUNING=relative run_app --nranks 4 --counts 250,32769 --batch 2
+ONEHOP_TUNING=relative run_app --nranks 4 --counts 250,65537 --batch 2
 expect_shipped "a path that is not absolute" 1 'ONEHOP_TUNING=relative is not accepted'
 sed 's/twoshot/ring/' "$twoshot" >"$cache/onehop/$name"
-XDG_CACHE_HOME=$cache run_app --nranks 4 --counts 250,32769 --batch 2
+XDG_CACHE_HOME=$cache run_app --nranks 4 --counts 250,65537 --batch 2
 expect_shipped "a damaged cache" 1 "line 8: "
 
 # --- equal bits under any table ------------------------------------------------------------------------------------
