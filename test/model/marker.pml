@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * marker.pml - oneshot and twoshot: words that are there when they are not empty, emptied by the reader; two slots for
- * what is sent first, one for results
+ * marker.pml - oneshot and twoshot: words that are there when they are not empty, emptied by the reader; kernels that
+ * run ahead: that send before the one before has ended
  *
- * Mutations: NO_GRID_WAIT, OWN_EPOCH_WORD, NO_FINISH_BARRIER (memory.pml), ONE_SLOT, ONE_PART, LOST_WORD,
- * NO_SCATTER_WIPE, NO_GATHER_WIPE, NO_FENCE, SHORT_ROUND (with STORY), ONESHOT_IN_GATHER.
+ * Mutations: ONESHOT_SLOTS, SCATTER_SLOTS, GATHER_SLOTS, LARGE_SLOTS (one less), LARGE_AHEAD, BEHIND_LARGE,
+ * EARLY_RELEASE, RELEASE_ANY_THREAD, LAST_EPOCH, NO_ROW_FENCE, NO_CLEAR_FLUSH, NO_GRID_WAIT, OWN_EPOCH_WORD,
+ * NO_FINISH_BARRIER, ONE_PART, LOST_WORD, NO_ONESHOT_WIPE, NO_SCATTER_WIPE, NO_GATHER_WIPE.
  */
 #ifndef N
 #define N 2
@@ -15,239 +16,397 @@
 #ifndef PLACES
 #define PLACES 1 /* places of a row, at most */
 #endif
-#ifndef MOST_ROUNDS
-#define MOST_ROUNDS 2 /* of a call, or 3: then a scatter slot is used again within the call */
+
+#define ONESHOT 1
+#define SMALL 2
+#define LARGE 3
+#ifndef KINDS
+#define KINDS 7 /* a bit for each kind of kernel */
 #endif
-#define AREA (N * PLACES)
-#define LOCS (N * 3 * AREA * HALVES)
-#ifdef ONE_SLOT
-#define SLOT(e, area) (2 * (area))
+#define HAS_ONESHOT ((KINDS) & 1)
+#define HAS_SMALL ((KINDS) & 2)
+#define HAS_LARGE ((KINDS) & 4)
+
+/* Slots. What is sent first in one-shot and in small two-shot goes to the same ones. */
+#ifndef ONESHOT_SLOTS
+#define ONESHOT_SLOTS 4
+#endif
+#ifndef SCATTER_SLOTS
+#define SCATTER_SLOTS 4
+#endif
+#ifndef GATHER_SLOTS
+#define GATHER_SLOTS 2
+#endif
+#ifndef LARGE_SLOTS
+#define LARGE_SLOTS 2
+#endif
+#if ONESHOT_SLOTS == 3 || SCATTER_SLOTS == 3
+#define CYCLE 12
+#endif
+#if ONESHOT_SLOTS != SCATTER_SLOTS /* areas of their own, so that only the lack of slots is seen */
+#define FIRST_SCATTER ONESHOT_SLOTS
+#define FIRST_GATHER (ONESHOT_SLOTS + SCATTER_SLOTS)
+#elif KINDS & 3
+#define FIRST_SCATTER 0
+#define FIRST_GATHER ONESHOT_SLOTS
 #else
-#define SLOT(e, area) ((area) == 1 -> 2 : (e) % 2)
+#define FIRST_SCATTER 0
+#define FIRST_GATHER 0
 #endif
-#define AT(owner, e, area, place, half) ((((owner) * 3 + SLOT(e, area)) * AREA + (place)) * HALVES + (half))
+#if KINDS & 2
+#define FIRST_LARGE (FIRST_GATHER + 2)
+#else
+#define FIRST_LARGE FIRST_GATHER
+#endif
+#if KINDS & 4
+#define SLOTS (FIRST_LARGE + 3)
+#else
+#define SLOTS FIRST_LARGE
+#endif
+#define ROW(owner, source) ((source) - ((source) > (owner)))
+#define AREA ((N - 1) * PLACES)
+#define LOCS (N * SLOTS * AREA * HALVES)
+#define AT(owner, slot, place, half) ((((owner) * SLOTS + (slot)) * AREA + (place)) * HALVES + (half))
+
+/* The shape of a kernel: words to each rank, and blocks. */
+#if PLACES > 1
+#define chunk (shape[n] % 2 == 1 -> 1 : PLACES)
+#else
+#define chunk 1
+#endif
+#if BLOCKS > 1
+#define grid (shape[n] >= 2 -> 1 : BLOCKS)
+#else
+#define grid 1
+#endif
+#define FIRST (b * THREADS + t)
+#define STEP (grid * THREADS)
 
 /* A word that has not been emptied must not be written: what was there would be lost, or what comes wiped. */
 #define ON_LANDING(at) assert(mem[at] == 0 && !wiping[at])
 #define WORD HALVES
 #include "memory.pml"
 
-byte chunk[CALLS];  /* words to each rank in a round */
-byte rounds[CALLS]; /* 0: one-shot */
-
 #define OTHER(r, j) (((r) + (j)) % N)
-#ifdef ONESHOT_IN_GATHER
-#define ONESHOT_AREA 1
-#else
-#define ONESHOT_AREA 0
-#endif
 
 #if HALVES == 1 || defined(ONE_PART)
-#define HERE(e, area, place) (mem[AT(r, e, area, place, 0)] != 0)
+#define HERE(slot, place) (mem[AT(r, slot, place, 0)] != 0)
 #else
-#define HERE(e, area, place) (mem[AT(r, e, area, place, 0)] != 0 && mem[AT(r, e, area, place, 1)] != 0)
+#define HERE(slot, place) (mem[AT(r, slot, place, 0)] != 0 && mem[AT(r, slot, place, 1)] != 0)
 #endif
 #if HALVES == 1
-#define RIGHT(e, area, place) (mem[AT(r, e, area, place, 0)] == e)
+#define RIGHT(slot, place) (mem[AT(r, slot, place, 0)] == n + 1)
 #else
-#define RIGHT(e, area, place) (mem[AT(r, e, area, place, 0)] == e && mem[AT(r, e, area, place, 1)] == e)
+#define RIGHT(slot, place) (mem[AT(r, slot, place, 0)] == n + 1 && mem[AT(r, slot, place, 1)] == n + 1)
 #endif
 
-inline marker_store(owner, e, area, place)
+inline marker_store(owner, slot, place)
 {
-    post(AT(owner, e, area, place, 0), e, lane);
+    post(AT(owner, slot, place, 0), e + 1);
 #if HALVES > 1
-    post(AT(owner, e, area, place, 1), e, lane)
+    post(AT(owner, slot, place, 1), e + 1)
 #endif
 }
 
-inline send_all(e, area, place)
+/* One word to each peer, at place i of this rank's row. */
+inline send_all(slot)
 {
-    marker_store(OTHER(r, 1), e, area, place);
+    marker_store(OTHER(r, 1), slot, ROW(OTHER(r, 1), r) * PLACES + i);
 #if N > 2
-    marker_store(OTHER(r, 2), e, area, place)
+    marker_store(OTHER(r, 2), slot, ROW(OTHER(r, 2), r) * PLACES + i)
 #endif
 }
 
-inline marker_clear(e, area, place)
+inline marker_clear(slot, place)
 {
-    wipe(AT(r, e, area, place, 0), lane);
+    wipe(AT(r, slot, place, 0));
 #if HALVES > 1
-    wipe(AT(r, e, area, place, 1), lane)
+    wipe(AT(r, slot, place, 1))
 #endif
 }
 
-/* The words at first + source * step of all sources. */
+/* The words at place i of all peers' rows. */
 #if N > 2
-#define ALL(what, e, area, first, step)                                                                                \
-    (what(e, area, (first) + OTHER(r, 1) * (step)) && what(e, area, (first) + OTHER(r, 2) * (step)))
+#define ALL(what, slot) (what(slot, i) && what(slot, PLACES + i))
 #else
-#define ALL(what, e, area, first, step) what(e, area, (first) + OTHER(r, 1) * (step))
+#define ALL(what, slot) what(slot, i)
 #endif
-#define take_all(e, area, first, step)                                                                                 \
-    atomic { ALL(HERE, e, area, first, step) -> assert(ALL(RIGHT, e, area, first, step)) }
-inline clear_all(e, area, first, step)
+inline clear_all(slot)
 {
-    marker_clear(e, area, first + OTHER(r, 1) * step);
+    marker_clear(slot, i);
 #if N > 2
-    marker_clear(e, area, first + OTHER(r, 2) * step)
+    marker_clear(slot, PLACES + i)
 #endif
 }
 
-/* My places of a round of call c. */
-#ifdef SHORT_ROUND
-#define LENGTH(round) (rounds[c] > 1 && (round) + 1 == rounds[c] -> 1 : chunk[c])
-#else
-#define LENGTH(round) chunk[c]
-#endif
-#define FIRST (b * THREADS + t)
-#define STEP (grid[c] * THREADS)
-
-inline scatter(e, round)
+/* Where the words of epoch e go. */
+inline slots()
 {
-    atomic {
-        i = FIRST;
-        do
-        :: i < LENGTH(round) -> send_all(e, 0, r * PLACES + i); i = i + STEP
-        :: else -> break
-        od;
-        i = FIRST
-    }
+    if
+#if KINDS & 1
+    :: kind[n] == ONESHOT -> to = e % ONESHOT_SLOTS
+#endif
+#if KINDS & 2
+    :: kind[n] == SMALL -> to = FIRST_SCATTER + e % SCATTER_SLOTS; back = FIRST_GATHER + e % GATHER_SLOTS
+#endif
+#if KINDS & 4
+    :: kind[n] == LARGE -> to = FIRST_LARGE + e % LARGE_SLOTS; back = FIRST_LARGE + 2
+#endif
+    fi
 }
 
-inline reduce(e, round)
+inline send()
 {
+    slots();
     i = FIRST;
     do
-    :: i < LENGTH(round) ->
-        take_all(e, 0, i, PLACES);
-        d_step {
-#ifndef LOST_WORD
-            send_all(e, 1, r * PLACES + i);
-#endif
-#ifndef NO_SCATTER_WIPE
-            clear_all(e, 0, i, PLACES);
-#endif
-            i = i + STEP
-        }
-    :: else -> break
-    od
-}
-
-inline gather(e, round)
-{
-    i = FIRST;
-    do
-    :: i < LENGTH(round) ->
-        take_all(e, 1, i, PLACES);
-        d_step {
-#ifndef NO_GATHER_WIPE
-            clear_all(e, 1, i, PLACES);
-#endif
-            i = i + STEP
-        }
-    :: else -> break
-    od
-}
-
-/* With chunk[c] words; the rows of a one-shot message are as long as it. */
-inline oneshot(e)
-{
-    atomic {
-        i = FIRST;
-        do
-        :: i < chunk[c] -> send_all(e, ONESHOT_AREA, r * chunk[c] + i); i = i + STEP
-        :: else -> break
-        od;
-        i = FIRST
-    };
-    do
-    :: i < chunk[c] ->
-        take_all(e, ONESHOT_AREA, i, chunk[c]);
-        d_step { clear_all(e, ONESHOT_AREA, i, chunk[c]); i = i + STEP }
-    :: else -> break
-    od
-}
-
-proctype Lane(byte r; byte b; byte t)
-{
-    byte c, e, i, k, round;
-    byte lane = LANE(r, b, t);
-#if THREADS > 1
-    byte passed;
-#endif
-    do
-    :: c < CALLS ->
-        grid_wait(r, c);
-        if
-        :: b >= grid[c] -> ended[r]++ /* not part of this kernel */
-        :: else ->
-            e = epoch[r * BLOCKS + b] + 1;
-            if
-            :: rounds[c] == 0 -> oneshot(e)
-            :: else ->
-                scatter(e, 0);
-                do
-                :: reduce(e, round);
-                    gather(e, round);
-                    if
-                    :: round + 1 == rounds[c] -> break
-                    :: else ->
-                        atomic { e++; round++ };
-#ifndef NO_FENCE
-                        fence(lane);
-#endif
-                        scatter(e, round)
-                    fi
-                od
-            fi;
-            atomic { i = 0; round = 0 };
-            epoch_finish(r, b, t, grid[c], e)
-        fi;
-        c++
+    :: i < chunk -> send_all(to); i = i + STEP
     :: else -> break
     od;
-    e = 0;
-    all_made()
+    i = FIRST
 }
+
+/* Takes what came first, and in two-shot sends the results. */
+inline reduce()
+{
+    do
+    :: atomic {
+            i < chunk && ALL(HERE, to) ->
+            assert(ALL(RIGHT, to));
+            if
+            :: kind[n] == ONESHOT ->
+#ifndef NO_ONESHOT_WIPE
+                clear_all(to)
+#else
+                skip
+#endif
+            :: else ->
+#ifndef LOST_WORD
+                send_all(back);
+#endif
+#ifndef NO_SCATTER_WIPE
+                clear_all(to)
+#else
+                skip
+#endif
+            fi;
+            i = i + STEP;
+            if
+            :: i >= chunk -> break
+            :: else
+            fi
+        }
+    :: i >= chunk -> break
+    od
+}
+
+inline gather()
+{
+    i = FIRST;
+    do
+    :: atomic {
+            i < chunk && ALL(HERE, back) ->
+            assert(ALL(RIGHT, back));
+#ifndef NO_GATHER_WIPE
+            clear_all(back);
+#endif
+            i = i + STEP;
+            if
+            :: i >= chunk -> break
+            :: else
+            fi
+        }
+    :: i >= chunk -> break
+    od
+}
+
+/* --- what is known when a kernel is launched -------------------------------------------------------------------- */
+
+#ifdef BEHIND_LARGE
+#define MAY_LET_IN(its_kind) true
+#else
+#define MAY_LET_IN(its_kind) ((its_kind) != LARGE)
+#endif
+#ifdef LARGE_AHEAD
+#define MAY_RUN_AHEAD(its_kind) true
+#else
+#define MAY_RUN_AHEAD(its_kind) ((its_kind) != LARGE)
+#endif
+#ifdef CALLS
+#define WANTED (n <= CALLS)
+#if CALLS + KERNELS >= CYCLE
+#error "CYCLE must be longer"
+#endif
+#define HAS_NEXT (n < CALLS)
+#else
+#define WANTED true
+#define HAS_NEXT true
+#endif
+
+inline choose_kind(m)
+{
+    if
+    :: kind[m] == 0 ->
+        if
+        :: HAS_ONESHOT -> kind[m] = ONESHOT
+        :: HAS_SMALL -> kind[m] = SMALL
+        :: HAS_LARGE -> kind[m] = LARGE
+        fi;
+        if
+        :: shape[m] = 0
+        :: PLACES > 1 -> shape[m] = 1
+        :: BLOCKS > 1 -> shape[m] = 2
+        :: PLACES > 1 && BLOCKS > 1 -> shape[m] = 3
+        fi
+    :: else
+    fi
+}
+
+/*
+ * Each rank chooses for itself which kernels run ahead; the kinds are the same on all. NO_ROWS: all do that may, and
+ * know their epoch. Nothing is missed of the slots: one that begins late does what one does that waits.
+ */
+inline choose()
+{
+    if
+    :: next[q] == 0 ->
+        choose_kind(n);
+        if
+#ifdef NO_ROWS
+        :: !(HAS_NEXT && MAY_LET_IN(kind[n])) -> next[q] = ALONE
+#else
+        :: next[q] = ALONE
+#endif
+        :: HAS_NEXT && MAY_LET_IN(kind[n]) ->
+            choose_kind(AFTER(n));
+            if
+            :: MAY_RUN_AHEAD(kind[AFTER(n)]) -> next[q] = AHEAD
+            :: else -> next[q] = ALONE
+            fi
+        fi
+    :: else
+    fi
+}
+
+/* --- a kernel --------------------------------------------------------------------------------------------------- */
+
+#ifdef RELEASE_ANY_THREAD
+#define MAY_RELEASE true
+#else
+#define MAY_RELEASE (ahead || b > 0 || t == 0) /* a leader's row word comes before all that speaks for block 0 */
+#endif
+inline let_next_in()
+{
+    if
+    :: next[q] == AHEAD && MAY_RELEASE -> release()
+    :: else
+    fi
+}
+
+/* The first of a row says its epoch to those that run ahead behind it. */
+inline publish()
+{
+    if
+    :: next[q] == AHEAD && b == 0 && t == 0 ->
+#ifdef NO_ROWS
+        skip
+#elif defined(NO_ROW_FENCE)
+        row_sent[r] = e + 1
+#else
+        row[r] = e /* and a fence: nobody looks until the next is let in, so it may as well be there at once */
+#endif
+    :: else
+    fi
+}
+
+/* Ahead, the words of the epoch are yet to be written. */
+#ifdef NO_ROWS /* fewer states */
+#define EPOCH_AHEAD n
+#elif defined(LAST_EPOCH)
+#define EPOCH_AHEAD AFTER(epoch[r * BLOCKS + b])
+#else
+#define EPOCH_AHEAD ((row[r] + in_row[q]) % CYCLE)
+#endif
+
+proctype Lane(byte r; byte j; byte b; byte t)
+{
+    byte n = (j == 0 -> KERNELS : j); /* the kernel */
+    byte q = r * KERNELS + j;
+    byte e; /* its epoch, as it reckons itself */
+    byte to, back; /* slots */
+    byte i;
+    bool ahead;
+again:
+    do
+#ifdef CALLS
+    :: n > CALLS -> break
+#endif
+    :: atomic {
+            WANTED && (IS_LET_IN || MAY_BEGIN) -> /* launched, and begun or past its wait */
+            ahead = IS_LET_IN;
+            choose();
+            if
+            :: b >= grid -> ahead = false; end_lane(); goto again /* not part of this kernel */
+            :: else
+            fi;
+#if THREADS > 1 /* others of the block may be past this */
+        };
+        atomic {
+#endif
+            if
+            :: ahead -> e = EPOCH_AHEAD
+            :: else -> e = AFTER(epoch[r * BLOCKS + b])
+            fi;
+            assert(e == n);
+            if
+            :: ahead
+            :: else -> publish(); let_next_in()
+            fi;
+            send()
+        };
+        if
+        :: ahead ->
+#ifdef EARLY_RELEASE
+            let_next_in();
+            grid_wait();
+#else
+            atomic { grid_wait(); let_next_in() };
+#endif
+            ahead = false
+        :: else
+        fi;
+        reduce();
+        if
+        :: kind[n] == ONESHOT
+        :: else -> gather()
+        fi;
+        epoch_finish()
+    od
+}
+
+/* The ranks are alike, their rows, and the slots of an area: one word, of rank 0, stands for those of all. */
+#define SLOW_IN(slot) (AT(0, slot, 0, 0) / HALVES)
 
 init
 {
     byte c, x, y;
     atomic {
-        do
-        :: c < CALLS ->
-#ifdef STORY /* two rounds of whole rows, then one shot */
-            rounds[c] = (c == 0 -> 2 : 0);
-            chunk[c] = PLACES;
-            grid[c] = BLOCKS;
-#else
-            if
-#ifdef ONLY_ROUNDS /* of all calls */
-            :: rounds[c] = ONLY_ROUNDS
-#else
-            :: rounds[c] = 0
-#ifndef NO_TWOSHOT
-            :: rounds[c] = 1
-            :: rounds[c] = 2
-            :: MOST_ROUNDS > 2 -> rounds[c] = 3
+#ifdef SLOW_WORD
+        if
+#if KINDS & 3
+        :: slow = SLOW_IN(1)
+#if FIRST_SCATTER > 0
+        :: slow = SLOW_IN(FIRST_SCATTER + 1)
 #endif
 #endif
-            fi;
-            if
-            :: chunk[c] = PLACES
-            :: PLACES > 1 -> chunk[c] = 1
-            fi;
-            if
-            :: grid[c] = BLOCKS
-            :: BLOCKS > 1 -> grid[c] = 1
-            fi;
+#if KINDS & 2
+        :: slow = SLOW_IN(FIRST_GATHER + 1 % GATHER_SLOTS)
 #endif
-            c++
-        :: else -> break
-        od;
-#ifdef SLOW_WORD /* the ranks are alike: a word of rank 0 stands for those of the others */
-        select(slow : 0 .. LOCS / N / HALVES - 1);
+#if KINDS & 4
+        :: slow = SLOW_IN(FIRST_LARGE + 1 % LARGE_SLOTS)
+        :: slow = SLOW_IN(FIRST_LARGE + 2)
+#endif
+        fi;
 #endif
         run_all()
     }

@@ -2,10 +2,13 @@
 /*
  * memory.pml - what the models of the kernels share: threads, kernels on a stream, and memory that is slow
  *
- * A model sets LOCS (words of memory) and includes this. N ranks of BLOCKS blocks of THREADS threads make CALLS calls.
- * A store is posted, and gets into memory at some later time: any store before any other, unless a fence or the end of
- * the kernel orders them. So a missing one of these shows. A word holds the number of the round that its
- * content is of; 0 is an empty word. README.md says which line stands for what in the source.
+ * A model sets LOCS (words of memory) and includes this. N ranks of BLOCKS blocks of THREADS threads make calls without
+ * end, or CALLS of them. Kernels are numbered from 1 on, modulo CYCLE, which tells all apart that ranks can be at
+ * together, and all slots. A kernel of a rank is one of KERNELS places in turn, its q; two are there at most.
+ *
+ * A store is posted, and gets into memory at some later time: any store before any other, unless the end of the kernel
+ * orders them. So a missing wait shows. A word holds the number of the kernel that its content is of, plus 1; 0 is an
+ * empty word. README.md says which line stands for what in the source.
  */
 #ifndef N
 #define N 2
@@ -16,33 +19,81 @@
 #ifndef THREADS
 #define THREADS 1
 #endif
-#ifndef CALLS
-#define CALLS 3
-#endif
 #ifndef WORD
 #define WORD 1 /* parts of a word, that land one by one */
 #endif
-#define LANES (BLOCKS * THREADS) /* threads of a rank */
-#define LANE(r, b, t) (((r) * BLOCKS + (b)) * THREADS + (t))
+#ifdef EARLY_RELEASE
+#define KERNELS 3
+#else
+#define KERNELS 2
+#endif
+#ifndef CYCLE
+#if KERNELS == 3
+#define CYCLE 12
+#else
+#define CYCLE 8
+#endif
+#endif
+#define LANES (BLOCKS * THREADS) /* threads of a rank's kernel */
+#define BEFORE(k) (((k) + CYCLE - 1) % CYCLE)
+#define AFTER(k) (((k) + 1) % CYCLE)
 
 #define CELLS ((LOCS + 3) / 4 * 4) /* they land in fours */
 byte mem[CELLS];
 byte sent[CELLS];   /* a store on its way; 0: none */
-byte sender[CELLS]; /* the thread that posted it */
+byte sender[CELLS]; /* the kernel that posted it */
 bool wiping[CELLS]; /* the owner empties the word; on its way */
 byte wiper[CELLS];
-byte out[N * LANES];    /* stores of a thread that are on their way */
 byte epoch[N * BLOCKS]; /* the epoch words of a rank, one for each block */
-byte ended[N];          /* threads of a rank that have ended, in all kernels so far */
+byte row[N];            /* the row word of a rank */
+byte complete[N];       /* the newest kernel that has ended, and all before */
+
+/* Of a kernel, at q = rank * KERNELS + its place */
+byte out[N * KERNELS];      /* stores that are on their way */
+byte ended[N * KERNELS];    /* threads that have ended */
+byte let_in[N * KERNELS];   /* it may begin ahead: its number, plus 1 */
+byte in_row[N * KERNELS];   /* its place in its row, a parameter; 0: the first */
+byte next[N * KERNELS];     /* whether the next one runs ahead; 0: not chosen yet */
+byte released[N * KERNELS]; /* a bit for each block that lets in the next */
 #if THREADS > 1
-byte arrived[N * BLOCKS]; /* at the block's barriers, in all */
+byte arrived[N * KERNELS * BLOCKS]; /* at the barrier of a block */
 #endif
-byte grid[CALLS]; /* blocks of a call: the same on all ranks; chosen by the model's init */
-byte made;        /* threads that have made all calls */
+#define ALONE 1
+#define AHEAD 2
+
+byte kind[CYCLE]; /* of a kernel, the same on all ranks; chosen by the first that must know; 0: not yet */
+byte shape[CYCLE]; /* its blocks and places, as kind */
+byte made[CYCLE]; /* ranks that have completed it */
 
 #ifndef ON_LANDING
 #define ON_LANDING(at) skip
 #endif
+
+/* The end of a kernel: all of its threads have ended, and all that it wrote is there. Part of a d_step. */
+#if THREADS > 1
+#if BLOCKS > 1
+#define CLEAR_BARRIERS(q) arrived[2 * (q)] = 0; arrived[2 * (q) + 1] = 0;
+#else
+#define CLEAR_BARRIERS(q) arrived[q] = 0;
+#endif
+#else
+#define CLEAR_BARRIERS(q)
+#endif
+#define RANK_OF(q) ((q) / KERNELS)
+#define DONE(q) complete[RANK_OF(q)]
+#define SETTLE(q)                                                                                                      \
+    if                                                                                                                 \
+    :: ended[q] == LANES && out[q] == 0 ->                                                                             \
+        DONE(q) = AFTER(DONE(q));                                                                                      \
+        ended[q] = 0; let_in[q] = 0; in_row[q] = 0; next[q] = 0; released[q] = 0;                                      \
+        CLEAR_BARRIERS(q)                                                                                              \
+        made[DONE(q)]++;                                                                                               \
+        if                                                                                                             \
+        :: made[DONE(q)] == N -> kind[DONE(q)] = 0; shape[DONE(q)] = 0; made[DONE(q)] = 0                              \
+        :: else                                                                                                        \
+        fi                                                                                                             \
+    :: else                                                                                                            \
+    fi
 
 /*
  * SLOW_WORD: only the stores to one word of rank 0 are slow, any one; all others land at once. Nothing is missed so
@@ -50,62 +101,69 @@ byte made;        /* threads that have made all calls */
  */
 #ifdef SLOW_WORD
 byte slow;
-inline post(at, value, lane)
+#define IS_SLOW(at) ((at) / WORD == slow)
+#define IS_WIPED_SLOWLY(at) IS_SLOW(at)
+#elif defined(FAST_STORES) /* fewer states, to see more threads: only what an owner empties is slow */
+#define IS_SLOW(at) false
+#define IS_WIPED_SLOWLY(at) true
+#else
+#define IS_SLOW(at) true
+#define IS_WIPED_SLOWLY(at) true
+#endif
+
+/* Two stores to one word must not be under way together: nothing says which one stays. */
+inline post(at, value)
 {
     if
-    :: (at) / WORD == slow ->
+    :: IS_SLOW(at) ->
         assert(sent[at] == 0);
         sent[at] = value;
-        sender[at] = lane;
-        out[lane]++
+        sender[at] = q;
+        out[q]++
     :: else ->
         ON_LANDING(at);
         mem[at] = value
     fi
 }
-#elif defined(FAST_STORES) /* fewer states, to see more threads: only what an owner empties is slow */
-inline post(at, value, lane)
-{
-    ON_LANDING(at);
-    mem[at] = value
-}
-#else
-/* Two stores to one word must not be under way together: nothing says which one stays. */
-inline post(at, value, lane)
-{
-    assert(sent[at] == 0);
-    sent[at] = value;
-    sender[at] = lane;
-    out[lane]++
-}
-#endif
 
-#ifdef SLOW_WORD
-#define IS_WIPED_SLOWLY(at) ((at) / WORD == slow)
-#else
-#define IS_WIPED_SLOWLY(at) true
-#endif
-inline wipe(at, lane)
+inline wipe(at)
 {
     assert(!wiping[at]);
     if
     :: IS_WIPED_SLOWLY(at) ->
         wiping[at] = true;
-        wiper[at] = lane;
-        out[lane]++
+#ifndef NO_CLEAR_FLUSH
+        wiper[at] = q;
+        out[q]++
+#endif
     :: else -> mem[at] = 0
     fi
 }
 
+#define LANDED(who) out[who]--; SETTLE(who); who = 0
+#ifdef NO_CLEAR_FLUSH /* the end of a kernel does not wait for what it empties */
+#define CLEAR_LANDED(at)
+#else
+#define CLEAR_LANDED(at) ; LANDED(wiper[at])
+#endif
 #define LAND(at)                                                                                                       \
-    :: d_step { sent[at] != 0 -> ON_LANDING(at); mem[at] = sent[at]; sent[at] = 0; out[sender[at]]--; sender[at] = 0 } \
-    :: d_step { wiping[at] -> mem[at] = 0; wiping[at] = false; out[wiper[at]]--; wiper[at] = 0 }
+    :: d_step { sent[at] != 0 -> ON_LANDING(at); mem[at] = sent[at]; sent[at] = 0; LANDED(sender[at]) }                \
+    :: d_step { wiping[at] -> mem[at] = 0; wiping[at] = false CLEAR_LANDED(at) }
 #define LAND4(at) LAND(at) LAND(at + 1) LAND(at + 2) LAND(at + 3)
+
+#ifdef NO_ROW_FENCE
+byte row_sent[N];
+#define LAND_ROW(r) :: d_step { row_sent[r] != 0 -> row[r] = row_sent[r] - 1; row_sent[r] = 0 }
+#endif
 
 active proctype Memory()
 {
 end:
     do
+#ifdef NO_ROW_FENCE
+    LAND_ROW(0)
+    LAND_ROW(1)
+#endif
 #ifdef SLOW_WORD
     LAND(slow * WORD)
 #if WORD > 1
@@ -149,80 +207,79 @@ end:
 
 /* --- kernels on a stream ---------------------------------------------------------------------------------------- */
 
-#if LANES == 1
-#define AT_REST(r) (out[r] == 0)
-#elif LANES == 2
-#define AT_REST(r) (out[2 * (r)] == 0 && out[2 * (r) + 1] == 0)
-#else
-#error "more threads than AT_REST has terms"
-#endif
-
-/* oh_grid_wait: the kernel before has ended, and what it wrote is there. */
+/* oh_grid_wait: the kernel before has ended, and what it wrote is there. One that is not ahead begins with it. */
+#define IS_LET_IN (let_in[q] == n + 1)
 #ifdef NO_GRID_WAIT
-#define grid_wait(r, c) skip
+#define MAY_BEGIN true
+#define grid_wait() skip
 #else
-#define grid_wait(r, c) (ended[r] >= LANES * (c) && AT_REST(r))
+#define MAY_BEGIN (complete[r] == BEFORE(n))
+#define grid_wait() (complete[r] == BEFORE(n))
 #endif
 
-#define fence(lane) (out[lane] == 0)
-
-#if THREADS > 1
-inline block_sync(r, b)
-{
-    arrived[(r) * BLOCKS + (b)]++;
-    passed++;
-    (arrived[(r) * BLOCKS + (b)] >= THREADS * passed)
-}
+/* This thread lets in the next kernel, if that one runs ahead. The first thread to do so speaks for its block. */
+#define ALL_RELEASED (released[q] == (1 << grid) - 1)
+#define NEXT_Q (r * KERNELS + (j + 1) % KERNELS)
+#if KERNELS > 2
+#define ROOM_FOR_NEXT (complete[r] == BEFORE(n) || complete[r] == BEFORE(BEFORE(n))) /* its place is free */
 #else
-#define block_sync(r, b) skip
+#define ROOM_FOR_NEXT true
 #endif
-
-/* oh_epoch_finish */
-inline epoch_finish(r, b, t, g, e)
-{
-#ifndef NO_FINISH_BARRIER
-    block_sync(r, b);
-#endif
-    d_step {
-#ifdef OWN_EPOCH_WORD
-        epoch[(r) * BLOCKS + (b)] = e;
+#ifdef NO_ROWS
+#define COUNT_ROW
 #else
-        k = (b) + (t) * (g);
-        do
-        :: k < BLOCKS -> epoch[(r) * BLOCKS + k] = e; k = k + THREADS * (g)
-        :: else -> break
-        od;
-        k = 0;
+#define COUNT_ROW in_row[NEXT_Q] = AFTER(in_row[q])
 #endif
-        ended[r]++
-    }
-}
-
-/* Between kernels all words of a rank are equal; looked at when all is over. */
-inline all_made()
+inline release()
 {
     d_step {
-        made++;
+        ROOM_FOR_NEXT ->
+        released[q] = released[q] | (1 << b);
         if
-        :: made == N * LANES ->
-            k = 0;
-            do
-            :: k < N * BLOCKS -> assert(epoch[k] == epoch[0]); k++
-            :: else -> break
-            od
+        :: ALL_RELEASED -> let_in[NEXT_Q] = AFTER(n) + 1; COUNT_ROW
         :: else
         fi
     }
+}
+
+/* oh_epoch_finish */
+inline epoch_finish()
+{
+#if THREADS > 1 && !defined(NO_FINISH_BARRIER)
+    arrived[q * BLOCKS + b]++;
+    (arrived[q * BLOCKS + b] == THREADS);
+#endif
+    d_step {
+#ifdef OWN_EPOCH_WORD
+        epoch[r * BLOCKS + b] = e;
+#else
+        i = b + t * grid;
+        do
+        :: i < BLOCKS -> epoch[r * BLOCKS + i] = e; i = i + THREADS * grid
+        :: else -> break
+        od;
+        i = 0;
+#endif
+        end_lane()
+    }
+}
+
+inline end_lane()
+{
+    e = 0; to = 0; back = 0;
+    n = (n + KERNELS) % CYCLE;
+    ended[q]++;
+    SETTLE(q)
 }
 
 inline run_all()
 {
     c = 0;
     do
-    :: c < N * LANES ->
+    :: c < N * KERNELS * LANES ->
         x = c / LANES;
         y = c % LANES;
-        run Lane(x, y / THREADS, y % THREADS);
+        run Lane(x / KERNELS, x % KERNELS, y / THREADS, y % THREADS);
         c++
     :: else -> break
     od;

@@ -18,7 +18,7 @@ if ! spin -a model.pml >spin.log 2>&1; then
     exit
 fi
 ${OH_MODEL_CC:-cc -O0} -w -DSAFETY -DNOCLAIM -DCOLLAPSE -DMEMLIM=2500 -o pan pan.c 2>cc.log || { echo "broken: $(head -n 3 cc.log)"; exit; }
-timeout "$limit" ./pan -m200000 -w20 >pan.log 2>&1
+timeout "$limit" ./pan -m4000000 -w20 >pan.log 2>&1
 status=$?
 if grep -q '^pan:1:' pan.log; then
     echo "fails: $(sed -n 's/^pan:1: \([^()]*\).*(at depth \([0-9]*\)).*/\1 at depth \2/p' pan.log | head -n 1)"
