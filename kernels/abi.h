@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* clang-format off: the table below */
+/* clang-format off */
 /*
  * abi.h - what host and device must agree on: kernel arguments and the layout of a rank's staging memory
  *
@@ -11,11 +11,11 @@
  *
  *   0                      epoch words, one per block, all equal between kernels
  *   OH_HEARD_OFFSET        not 0: a kernel of this rank has seen the abort word set; never 0 again
- *   OH_ROW_OFFSET          the row word: epoch of the kernel that the newest row of kernels began with (protocol.cuh,
- * "Rows") OH_ONESHOT_OFFSET      words of one-shot: 4 slots of OH_ONESHOT_BYTES OH_TWOSHOT_OFFSET      words of
- * two-shot: 4 slots for the scatter and 2 for the gather, of OH_TWOSHOT_BYTES OH_LARGE_OFFSET        the same for
- * messages that are too large for these: 2 slots and 1, of OH_LARGE_BYTES OH_ESCAPE_OFFSET       escape cells, a byte
- * for each word of these; 0 between kernels, but for those on their way
+ *   OH_ROW_OFFSET          the row word: epoch of the kernel that leads the newest row (protocol.cuh, "Rows")
+ *   OH_ONESHOT_OFFSET      words of one-shot: 4 slots of OH_ONESHOT_BYTES
+ *   OH_TWOSHOT_OFFSET      words of two-shot: 4 slots for the scatter and 2 for the gather, of OH_TWOSHOT_BYTES
+ *   OH_LARGE_OFFSET        the same for messages that are too large for these: 2 slots and 1, of OH_LARGE_BYTES
+ *   OH_ESCAPE_OFFSET       escape cells, a byte for each word of these; 0 between kernels, but for those on their way
  *
  * Words (from OH_MARKER_OFFSET to OH_ESCAPE_OFFSET) hold OH_MARKER between kernels, but for those on their way. An area
  * is made of rows, one from each peer in the order of ranks.
@@ -90,10 +90,10 @@ enum oh_kernel_op {
 struct oh_signal {
     uint32_t abort; /* not 0: leave */
     uint32_t looks; /* changes as long as the kernel waits */
-    uint32_t epoch; /* of the last round that the rank had finished before */
+    uint32_t epoch; /* of the last kernel that the rank had finished before */
     uint32_t call;  /* these three as in struct oh_kernel_args */
     uint32_t what;
-    uint32_t count;
+    uint32_t count; /* told_count */
 };
 
 struct oh_kernel_args {
@@ -107,15 +107,15 @@ struct oh_kernel_args {
     uint32_t rank;
     uint32_t early; /* not 0: the next kernel is this communicator's, and comes in while this one waits for its peers */
     uint32_t leads; /* not 0: it runs ahead, too, so it is to be told the epoch */
-    uint32_t
-        ahead; /* not 0: sends before it waits for the kernel before; its place in the row, behind one that leads */
+    uint32_t ahead; /* not 0: sends before it waits for the kernel before; its place behind the one that leads */
     /* The rest is read by kernels for any op and number of ranks only. */
     uint32_t nranks;
     uint32_t op;   /* enum oh_kernel_op */
-    uint32_t call; /* these two mean nothing to the kernel: number of the call, and what it is (src/comm/failure.h) */
+    uint32_t call; /* these mean nothing to the kernel: number of the call, what it is (src/comm/failure.h), elements */
     uint32_t what;
-    const void *scalar; /* OH_OP_SCALED_SUM: one element that the GPU can read; NULL: the scalar is the operand */
-    uint64_t operand;   /* OH_OP_SCALED_SUM: bits of the scalar; MIN, MAX, AVG of integers: the sign bit, 0: unsigned */
+    uint32_t told_count; /* of the whole call, or list of calls, of which this kernel may be a part */
+    const void *scalar;  /* OH_OP_SCALED_SUM: one element that the GPU can read; NULL: the scalar is the operand */
+    uint64_t operand; /* OH_OP_SCALED_SUM: bits of the scalar; MIN, MAX, AVG of integers: the sign bit, 0: unsigned */
 };
 
 /*

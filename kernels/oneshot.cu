@@ -136,7 +136,7 @@ template <class Reduction, class Args> OH_DEVICE void oneshot(const Args &args)
             }
         }
     }
-    oneshot_words<1, false, Reduction>(base, typename oh_message_of<Args, type>::message(args));
+    oneshot_words<1, false, Reduction>(base, typename oh_message_of<Args, type>::message(args, oh_base(args)));
 }
 
 OH_EACH_SUM_TYPE(OH_SUM_KERNELS, oneshot)

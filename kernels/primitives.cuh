@@ -166,7 +166,7 @@ OH_DEVICE uint32_t oh_cell_load(const char *at)
     return value;
 }
 
-/* Words that only kernels of this GPU and the host touch: epochs and the abort word. */
+/* Words that only kernels of this GPU and the host touch: epochs, the row word and the abort word. */
 OH_DEVICE uint32_t oh_word_load(const void *at)
 {
     return *static_cast<const volatile uint32_t *>(at);
@@ -201,11 +201,24 @@ template <class Ask> OH_DEVICE bool oh_ask_once(Ask ask)
     return __shfl_sync(together, answer, speaker);
 }
 
-/* User buffers. */
+/*
+ * User buffers. A kernel that runs ahead has not waited for the one before, and so not made sure that the L1 caches
+ * hold nothing old: it reads past them. A word is read once or twice, so that L1 is of no use for it anyway; of an
+ * element's neighbours it is (fresh: past L1).
+ */
 OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
 {
-    uint4 v = *reinterpret_cast<const uint4 *>(at);
+    uint4 v = __ldcg(reinterpret_cast<const uint4 *>(at));
     *data = {{v.x, v.y, v.z, v.w}};
+}
+
+template <class Element> OH_DEVICE Element oh_element_load(const Element *at, bool fresh)
+{
+    if constexpr (sizeof(Element) == 8) {
+        return fresh ? (Element)__ldcg(reinterpret_cast<const unsigned long long *>(at)) : *at;
+    } else {
+        return fresh ? __ldcg(at) : *at;
+    }
 }
 
 OH_DEVICE void oh_user_store(char *at, const oh_word16 &data)

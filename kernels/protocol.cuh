@@ -18,12 +18,13 @@ template <class Type> struct oh_message {
     const char *sendbuff;
     char *recvbuff;
     uint64_t count;
+    bool fresh; /* as in oh_element_load */
 
-    /* call: struct oh_kernel_args or oh_list_item */
+    /* call: struct oh_kernel_args or oh_list_item; base: of its kernel */
     template <class Call>
-    explicit OH_DEVICE_METHOD oh_message(const Call &call)
+    OH_DEVICE_METHOD oh_message(const Call &call, const oh_kernel_args &base)
         : sendbuff(static_cast<const char *>(call.sendbuff)), recvbuff(static_cast<char *>(call.recvbuff)),
-          count(call.count)
+          count(call.count), fresh(base.ahead != 0)
     {
     }
 
@@ -72,7 +73,7 @@ template <class Type> struct oh_message {
         for (uint32_t k = 0; k < per_word; k++) {
             const uint64_t at = (uint64_t)i * per_word + k;
             if (at < count) {
-                put(&word, k, reinterpret_cast<const element *>(sendbuff)[at]);
+                put(&word, k, oh_element_load(reinterpret_cast<const element *>(sendbuff) + at, fresh));
             }
         }
         return word;
@@ -139,7 +140,7 @@ template <class Type> struct oh_whole_message {
 template <class Type> struct oh_message_list {
     const oh_kernel_list_args &list;
 
-    explicit OH_DEVICE_METHOD oh_message_list(const oh_kernel_list_args &list_args) : list(list_args)
+    OH_DEVICE_METHOD oh_message_list(const oh_kernel_list_args &list_args, const oh_kernel_args &) : list(list_args)
     {
     }
     OH_DEVICE_METHOD uint32_t words() const
@@ -165,14 +166,14 @@ template <class Type> struct oh_message_list {
         oh_word16 word = oh_word16();
         if (i < list.words) {
             const oh_list_item &it = item(i);
-            word = oh_message<Type>(it).load(i - (uint32_t)it.first_word);
+            word = oh_message<Type>(it, list.base).load(i - (uint32_t)it.first_word);
         }
         return word;
     }
     OH_DEVICE_METHOD void store(uint32_t i, const oh_word16 &word) const
     {
         const oh_list_item &it = item(i);
-        oh_message<Type>(it).store(i - (uint32_t)it.first_word, word);
+        oh_message<Type>(it, list.base).store(i - (uint32_t)it.first_word, word);
     }
 };
 
@@ -368,7 +369,7 @@ OH_DEVICE void oh_report(const oh_kernel_args &args, uint32_t looks)
     oh_word_store(&args.signal->epoch, oh_epoch_last(args));
     oh_word_store(&args.signal->call, args.call);
     oh_word_store(&args.signal->what, args.what);
-    oh_word_store(&args.signal->count, (uint32_t)args.count); /* OH_MESSAGE_BYTES sees to it that it fits */
+    oh_word_store(&args.signal->count, args.told_count);
     oh_word_store(&args.signal->looks, looks);
 }
 

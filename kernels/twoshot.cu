@@ -234,7 +234,7 @@ template <class Reduction, class Args> OH_DEVICE void twoshot(const Args &args)
             return;
         }
     }
-    twoshot_words<1, false, Reduction>(oh_base(args), typename oh_message_of<Args, type>::message(args));
+    twoshot_words<1, false, Reduction>(oh_base(args), typename oh_message_of<Args, type>::message(args, oh_base(args)));
 }
 
 OH_EACH_SUM_TYPE(OH_SUM_KERNELS, twoshot)

@@ -89,6 +89,7 @@ struct oh_comm {
 
     /* Order between calls on different streams and in graphs (order.c). */
     bool graph_mixing;              /* graphs are ordered with everything else */
+    bool rows;                      /* captured kernels that follow one another overlap (gpu/row.h) */
     CUevent last_call;              /* recorded after every eager launch, and by each replay of a graph */
     unsigned long long last_stream; /* id of the stream of the last eager launch */
     bool launched;
@@ -279,7 +280,7 @@ struct oh_place {
  * on several streams starts after the earlier work of each of these streams, and their later work after all of it.
  * Use: begin, turns until launched == count, end. Bursts of other communicators may take their turns in between.
  */
-#define OH_BURST_TURN 16 /* the most launches in one turn */
+#define OH_BURST_TURN 16 /* kernels after which a turn ends; the last call of it goes out whole */
 struct oh_burst {
     const struct oh_call *calls;
     size_t count;

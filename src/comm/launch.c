@@ -45,6 +45,7 @@ ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm)
         comm->args.staging[j] = (char *)(uintptr_t)staging->peer[(comm->rank + j) % comm->nranks].base;
     }
     comm->graph_mixing = oh_env_flag(OH_ENV_GRAPH_MIXING, nccl_mixes_graphs());
+    comm->rows = oh_env_flag(OH_ENV_ROWS, true);
     comm->args.signal = (struct oh_signal *)(uintptr_t)staging->signal_device;
     comm->args.abort_word = &comm->args.signal->abort;
     comm->args.rank = comm->rank;
@@ -129,6 +130,7 @@ static CUresult launch_call(struct oh_burst *burst, const struct oh_call *call)
     struct oh_kernel_args args = comm->args;
     args.what = oh_what((int)call->plan.algorithm, call->type, call->op.kind);
     args.call = (uint32_t)oh_comm_note_launch(call->comm, 1, args.what, call->count);
+    args.told_count = (uint32_t)call->count; /* OH_MESSAGE_BYTES sees to it that it fits */
     const struct oh_launch launch = {
         .driver = comm->staging.driver,
         .set = comm->kernels,
@@ -159,12 +161,12 @@ static CUresult launch_list(struct oh_burst *burst, const struct oh_call *calls,
     args.base = comm->args;
     oh_fuse_list(&comm->table, calls, count, &args, &plan);
     *algorithm_p = plan.algorithm;
-    args.base.count = 0; /* for reports: of all together */
+    args.base.told_count = 0;
     for (size_t i = 0; i < count; i++) {
-        args.base.count += calls[i].count;
+        args.base.told_count += (uint32_t)calls[i].count;
     }
     args.base.what = oh_what((int)plan.algorithm, calls[0].type, calls[0].op.kind);
-    args.base.call = (uint32_t)oh_comm_note_launch(calls[0].comm, count, args.base.what, args.base.count);
+    args.base.call = (uint32_t)oh_comm_note_launch(calls[0].comm, count, args.base.what, args.base.told_count);
     const struct oh_launch launch = {
         .driver = comm->staging.driver,
         .set = comm->kernels,
@@ -255,7 +257,8 @@ static CUresult launch_next(struct oh_burst *burst)
 static CUresult launch_in_context(struct oh_burst *burst)
 {
     CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < OH_BURST_TURN && burst->launched < burst->count && result == CUDA_SUCCESS; i++) {
+    const size_t until = burst->kernels + OH_BURST_TURN;
+    while (burst->kernels < until && burst->launched < burst->count && result == CUDA_SUCCESS) {
         result = launch_next(burst);
     }
     return result == CUDA_SUCCESS ? result : close_after_failure(burst, result);

@@ -2,8 +2,9 @@
 /*
  * order.c - see order.h
  *
- * Kernels of one communicator must not overlap: they share epochs and slots. On one stream they do not. Elsewhere they
- * are ordered as NCCL orders its own (2.28.9, src/misc/strongstream.cc), in the order in which the host launches them:
+ * Kernels of one communicator share epochs and slots, and must not overlap but as below. On one stream they are in
+ * order. Elsewhere they are ordered as NCCL orders its own (2.28.9, src/misc/strongstream.cc), in the order in which
+ * the host launches them:
  *
  *   eager      the event last_call is recorded after every call; a call on another stream waits for it. While graphs
  *              of the communicator are alive every call waits: a replay may have come between.
@@ -383,7 +384,7 @@ void oh_order_launched(const struct oh_burst *burst)
     struct oh_capture *capture = burst->capture;
     const CUgraphNode *nodes;
     size_t count;
-    if (!capture || !comm->kernels->programmatic || !driver->graph_node_get_dependencies) {
+    if (!capture || !comm->rows || !comm->kernels->programmatic || !driver->graph_node_get_dependencies) {
         return;
     }
     bool known = tips_of(driver, burst->place.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;

@@ -109,9 +109,20 @@ static bool is_independent(const struct oh_driver *driver, const struct captured
     return independent;
 }
 
+/*
+ * A message of a word or less is what programs use as a barrier (torch.distributed.barrier is a sum of one element):
+ * when it is there, all that came before it on the other ranks has ended. That would not hold of the kernel that it
+ * runs ahead of, nor of what runs ahead of it.
+ */
+static bool may_be_barrier(const struct captured *kernel)
+{
+    return words_of(kernel) <= 1;
+}
+
 static bool can_run_ahead(const struct captured *kernel)
 {
-    return oh_plan_can_run_ahead(kernel->algorithm, kernel->args.base.nranks, words_of(kernel));
+    return !may_be_barrier(kernel) &&
+           oh_plan_can_run_ahead(kernel->algorithm, kernel->args.base.nranks, words_of(kernel));
 }
 
 CUresult oh_row_join(const struct oh_driver *driver, const struct oh_kernel_set *set, CUgraphNode first_node,

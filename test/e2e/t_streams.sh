@@ -39,6 +39,12 @@ for variable in ONEHOP_GRAPH_MIXING NCCL_GRAPH_MIXING_SUPPORT; do
     unset $variable
 done
 
+ONEHOP_ROWS=0 run_app "${mix[@]}" --ranks 2 --rounds 20 rows
+expect_served "ONEHOP_ROWS=0: rows"
+ONEHOP_ROWS=0 run_app "${mix[@]}" --ranks 2 --rounds 20 --structure rows
+[ "$status" != 0 ] && [ "$(count_of 'FAIL line .* no kernel runs ahead')" -gt 0 ]
+tap_point $? "... in which no kernel runs ahead" "$(diagnosis)"
+
 app=$sim_app
 for local in 1 4; do
     SIMNODE_DELAY_US=2000 run_app --nranks 4 --local $local --streams 2 --scenario overlap --counts 5000 --rounds 10

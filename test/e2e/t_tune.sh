@@ -98,7 +98,7 @@ for n in 2 3; do
     expect_served "$n ranks, integers"
 done
 tune -b 2K -e 2K -d float --mode eager -o - "${small[@]}"
-[ "$status" = 0 ] && [ "$(head -n 1 "$out")" = "onehop-tuning 2" ] && [ "$(tail -n 1 "$out")" = end ] &&
+[ "$status" = 0 ] && [ "$(head -n 1 "$out")" = "onehop-tuning 3" ] && [ "$(tail -n 1 "$out")" = end ] &&
     grep -q SIMULATED "$scratch/err"
 tap_point $? "-o -: the table on stdout, the report on stderr" "$(what_it_said)"
 

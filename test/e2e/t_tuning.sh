@@ -7,7 +7,7 @@ export ONEHOP_SHM_DIR=$meeting
 
 # head_of RANKS [GPU]: the head of a table for the simulated node.
 head_of() {
-    printf 'onehop-tuning 2\ntable\n gpu %s\n ranks %d\n driver *\n nccl *\n source a test\n' "${2-SIMULATED NVIDIA H200}" "$1"
+    printf 'onehop-tuning 3\ntable\n gpu %s\n ranks %d\n driver *\n nccl *\n source a test\n' "${2-SIMULATED NVIDIA H200}" "$1"
 }
 
 # table_of ALGORITHM RANKS...: a file with tables in which that algorithm has all up to 64 KiB.
@@ -102,10 +102,10 @@ head -n -1 "$twoshot" >"$bad"
 expect_refused "a table that is cut off" "$bad" "line [0-9]*: the text ends within a table .accepted: end."
 sed 's/twoshot/ring/' "$twoshot" >"$bad"
 expect_refused "an algorithm that is none" "$bad" "line 8: .*accepted:"
-sed '1s/2/3/' "$twoshot" >"$bad"
-expect_refused "a later version" "$bad" "line 1: version 3, of another onehop .accepted: onehop-tuning 2."
-sed '1s/2/1/; s/^64K twoshot/marker 64K twoshot_marker/' "$twoshot" >"$bad"
-expect_refused "an earlier version" "$bad" "line 1: version 1, of another onehop .accepted: onehop-tuning 2."
+sed '1s/3/4/' "$twoshot" >"$bad"
+expect_refused "a later version" "$bad" "line 1: version 4, of another onehop .accepted: onehop-tuning 3."
+sed '1s/3/1/; s/^64K twoshot/marker 64K twoshot_marker/' "$twoshot" >"$bad"
+expect_refused "an earlier version" "$bad" "line 1: version 1, of another onehop .accepted: onehop-tuning 3."
 { head_of 3; echo end; } >"$bad"
 expect_refused "another number of ranks" "$bad" "line .*a table for 3 x SIMULATED NVIDIA H200.*accepted: 4 x SIMULATED NVIDIA H200"
 { head_of 4 'NVIDIA H200'; echo end; } >"$bad"

@@ -19,7 +19,7 @@
 
 /* Of shipped.S, which takes its text from a folder of the build. */
 #define SHIPPED                                                                                                        \
-    "onehop-tuning 2\ntable\n gpu *\n ranks 2\n driver *\n nccl *\n source a\n 64K oneshot 64 64\nend\n"               \
+    "onehop-tuning 3\ntable\n gpu *\n ranks 2\n driver *\n nccl *\n source a\n 64K oneshot 64 64\nend\n"               \
     "table\n gpu *\n ranks 4\n driver *\n nccl *\n source a\n 64K oneshot 64 64\nend\n"                                \
     "table\n gpu *\n ranks 8\n driver *\n nccl *\n source a\n 64K oneshot 64 64\nend\n"
 const char oh_shipped_tables[] = SHIPPED;

@@ -743,6 +743,25 @@ static void reckon_row(const struct row_call *row, float *pools)
     }
 }
 
+/* Some kernels run ahead, not all: of so many calls some depend on the one before, and some do not. */
+static void check_ahead(CUgraph graph)
+{
+    CUgraphNode nodes[2 * ROW];
+    size_t count = 2 * ROW, kernels = 0, ahead = 0;
+    CU(graph_nodes(graph, nodes, &count));
+    for (size_t n = 0; n < count; n++) {
+        CUDA_KERNEL_NODE_PARAMS params;
+        if (type_of(nodes[n]) == CU_GRAPH_NODE_TYPE_KERNEL) {
+            CU(kernel_params(nodes[n], &params));
+            const struct oh_kernel_args *args = params.kernelParams[0];
+            kernels++;
+            ahead += args->ahead > 0;
+        }
+    }
+    CHECK(ahead > 0, "no kernel runs ahead, of %zu", kernels);
+    CHECK(ahead < kernels - 1, "%zu kernels run ahead, of %zu", ahead, kernels);
+}
+
 static void capture_row(const struct rank *rank, CUstream stream, const struct row_call *row, CUdeviceptr pool,
                         CUgraphExec *exec_p)
 {
@@ -756,6 +775,9 @@ static void capture_row(const struct rank *rank, CUstream stream, const struct r
                         (cudaStream_t)stream));
     }
     CU(end_capture(stream, &graph));
+    if (options.structure) {
+        check_ahead(graph);
+    }
     CU(exchange_mode(&mode));
     CU(instantiate(exec_p, graph, 0));
     CU(exchange_mode(&mode));

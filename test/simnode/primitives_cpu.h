@@ -192,6 +192,11 @@ OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
     memcpy(data, at, sizeof *data);
 }
 
+template <class Element> OH_DEVICE Element oh_element_load(const Element *at, bool)
+{
+    return *at;
+}
+
 OH_DEVICE void oh_user_store(char *at, const oh_word16 &data)
 {
     memcpy(at, &data, sizeof data);

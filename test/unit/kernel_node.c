@@ -165,6 +165,7 @@ static struct oh_kernel_args base_args(const struct call *call, unsigned rank, c
                                   .signal = &node.signal,
                                   .call = TOLD_CALL,
                                   .what = TOLD_WHAT,
+                                  .told_count = (uint32_t)call->count,
                                   .early = call->early,
                                   .rank = rank};
     for (unsigned j = 0; j < node.ranks; j++) {

@@ -156,6 +156,9 @@ static void test_pairs(void)
     expect(list(one(a, b, n), c, d), one(d, a, n), true, false, "what the second call of a list has written");
     expect(first, list(one(c, a, n), b, d), true, false, "... read by the second of a list");
     expect(list(one(a, b, n), a, b + n), list(one(c, d, n), c, d + n), true, true, "lists in other buffers: ahead");
+    expect(first, one(c, d, 16), true, false, "a barrier runs not ahead");
+    expect(one(c, d, 4), first, true, false, "... nor anything of it");
+    expect(first, one(c, d, 20), true, true, "more than a word: ahead");
     expect(in_blocks(first, 40), in_blocks(first, 25), false, false, "too many threads together");
 }
 

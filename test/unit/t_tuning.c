@@ -12,7 +12,7 @@
 
 static const struct oh_tuning_key key = {"NVIDIA H200", 4, "580.95.05", "2.28.9"};
 
-#define HEAD "onehop-tuning 2\n"
+#define HEAD "onehop-tuning 3\n"
 #define KEY "table\n gpu NVIDIA H200\n ranks 4\n driver 580.95.05\n nccl 2.28.9\n source by hand\n"
 #define ROW "64K oneshot 64 64\n"
 
@@ -125,8 +125,9 @@ static void test_damage(void)
         {"# only a comment\n", 1, "nothing but a comment"},
         {"onehop-tuning\n", 1, "no version"},
         {"onehop-tuning 0\n", 1, "version 0"},
-        {"onehop-tuning 3\nwhatever\n", 1, "a later version"},
-        {"onehop-tuning 1\n" KEY "marker 64K oneshot_marker 64 64\nend\n", 1, "the version before"},
+        {"onehop-tuning 4\nwhatever\n", 1, "a later version"},
+        {"onehop-tuning 2\n" KEY "64K oneshot 64 64\nend\n", 1, "the version before"},
+        {"onehop-tuning 1\n" KEY "marker 64K oneshot_marker 64 64\nend\n", 1, "the first version"},
         {"onehop-tuning 99999999999999999999\n", 1, "a version beyond all bounds"},
         {"something-else 2\n", 1, "another kind of file"},
         {HEAD "row\n", 2, "a word that is none"},
@@ -140,7 +141,7 @@ static void test_damage(void)
         {HEAD "table\n gpu X\n ranks 9\n driver *\n", 4, "nine ranks"},
         {HEAD "table\n gpu X\n ranks 4x\n driver *\n", 4, "ranks that are no number"},
         {HEAD "table\n gpu X\n ranks -4\n driver *\n", 4, "a negative number"},
-        {HEAD KEY "marker 64K oneshot 64 64\nend\n", 8, "a row of the version before"},
+        {HEAD KEY "marker 64K oneshot 64 64\nend\n", 8, "a row of the first version"},
         {HEAD KEY "64K oneshot 64\nend\n", 8, "a row without threads"},
         {HEAD KEY "64K oneshot 64 64 64\nend\n", 8, "a row with too much"},
         {HEAD KEY "64K ring 64 64\nend\n", 8, "an algorithm that is none"},
