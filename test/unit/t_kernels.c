@@ -113,6 +113,7 @@ static void test_rows(unsigned ranks, unsigned large_of_eight, unsigned seed)
     for (int i = 0; i < LIST; i++) {
         struct call *call = &calls[i];
         *call = (struct call){.algorithm = (enum algorithm)(rand_r(&seed) % ALGORITHMS),
+                              .type = rand_r(&seed) % 4 ? F32 : I32,
                               .blocks = 1 + (unsigned)rand_r(&seed) % 6,
                               .late_rank = -1,
                               .concurrent = true,
@@ -437,6 +438,7 @@ int main(int argc, char **argv)
         test_rows(ranks, 3, seed + 80 + ranks);
         test_grids(ranks, seed + 70 + ranks);
     }
+    test_rows(OH_MAX_RANKS, 2, seed + 88);
     for (int a = 0; a < ALGORITHMS; a++) {
         test_abort((enum algorithm)a);
         test_heard((enum algorithm)a);
