@@ -112,6 +112,7 @@ static struct {
 /* What the ranks share. */
 struct board {
     atomic_int ids; /* published so far */
+    atomic_int met; /* times that a rank has come to meet() */
     ncclUniqueId id[64];
 };
 
@@ -683,6 +684,16 @@ static void outlive(struct rank *rank)
     }
 }
 
+/* Waits until all ranks have come here as often. Where ranks are threads, a call that allocates may wait for the
+ * kernels of all GPUs, and those for the rank that makes it: so no rank launches before all have made such calls. */
+static void meet(const struct rank *rank)
+{
+    int came = atomic_fetch_add(&rank->board->met, 1) + 1;
+    while (atomic_load(&rank->board->met) < (came + options.ranks - 1) / options.ranks * options.ranks) {
+        usleep(50);
+    }
+}
+
 /* --- rows ------------------------------------------------------------------------------------------------------- */
 
 #define POOL 5
@@ -817,6 +828,7 @@ static void rows(struct rank *rank)
         capture_row(rank, stream, row, pool, &exec, &tally);
         memcpy(pools, start, (size_t)options.ranks * bytes);
         reckon_row(row, pools);
+        meet(rank);
         for (int replay = 0; replay < 2; replay++) {
             CU(upload(pool, before, bytes, stream));
             CU(graph_launch(exec, stream));
@@ -828,6 +840,7 @@ static void rows(struct rank *rank)
                       rank->rank, round, replay, i / POOL_COUNT, i % POOL_COUNT, (double)after[i], (double)expected[i]);
             }
         }
+        meet(rank);
         CU(exec_destroy(exec));
     }
     CHECK(!options.structure || tally.ahead > 0, "no kernel runs ahead, of %zu behind another", tally.behind);
