@@ -116,7 +116,11 @@ static bool is_independent(const struct oh_driver *driver, const struct captured
  */
 static bool may_be_barrier(const struct captured *kernel)
 {
-    return words_of(kernel) <= 1;
+    bool found = false;
+    for (uint32_t i = 0; i < calls_of(kernel) && !found; i++) {
+        found = call_of(kernel, i).count * kernel->element_bytes <= OH_WORD_BYTES;
+    }
+    return found;
 }
 
 static bool can_run_ahead(const struct captured *kernel)

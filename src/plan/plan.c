@@ -34,18 +34,6 @@ uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks)
     return OH_MESSAGE_BYTES; /* goes in parts */
 }
 
-uint64_t oh_plan_kernel_words(enum onehop_algorithm algorithm, uint32_t nranks)
-{
-    /* A row of the whole message for each peer; a row of a chunk. */
-    return algorithm == ONEHOP_ONESHOT ? OH_ROW_WORDS(OH_ONESHOT_BYTES, nranks)
-                                       : (uint64_t)nranks * OH_ROW_WORDS(OH_LARGE_BYTES, nranks);
-}
-
-bool oh_plan_can_run_ahead(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t words)
-{
-    return algorithm == ONEHOP_ONESHOT || words <= (uint64_t)nranks * OH_ROW_WORDS(OH_TWOSHOT_BYTES, nranks);
-}
-
 uint32_t oh_plan_grid_threads(uint32_t nranks)
 {
     /* With five ranks and more a thread holds more words, in more registers. */

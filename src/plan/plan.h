@@ -74,11 +74,20 @@ void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t by
  */
 uint32_t oh_plan_grid_threads(uint32_t nranks);
 
-/* The most words of OH_WORD_BYTES that one kernel takes; a larger message goes in parts. */
-uint64_t oh_plan_kernel_words(enum onehop_algorithm algorithm, uint32_t nranks);
+/* The most words of OH_WORD_BYTES that one kernel takes; a larger message goes in parts. Here and not in plan.c, as the
+ * next: tests have slots of other sizes. */
+static inline uint64_t oh_plan_kernel_words(enum onehop_algorithm algorithm, uint32_t nranks)
+{
+    /* A row of the whole message for each peer; a row of a chunk. */
+    return algorithm == ONEHOP_ONESHOT ? OH_ROW_WORDS(OH_ONESHOT_BYTES, nranks)
+                                       : (uint64_t)nranks * OH_ROW_WORDS(OH_LARGE_BYTES, nranks);
+}
 
 /* True when a kernel for a message of so many words may run ahead, and be run ahead of (protocol.cuh, "Rows"). */
-bool oh_plan_can_run_ahead(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t words);
+static inline bool oh_plan_can_run_ahead(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t words)
+{
+    return algorithm == ONEHOP_ONESHOT || words <= (uint64_t)nranks * OH_ROW_WORDS(OH_TWOSHOT_BYTES, nranks);
+}
 
 /* True when a row may stand in a table for nranks (2..8). */
 bool oh_plan_row_valid(const struct oh_plan_row *row, uint32_t nranks);

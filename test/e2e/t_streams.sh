@@ -34,7 +34,7 @@ expect_right "the same, without onehop"
 for variable in ONEHOP_GRAPH_MIXING NCCL_GRAPH_MIXING_SUPPORT; do
     export $variable=0
     run_app --ranks 2 --rounds 0 --structure modes
-    [ "$status" != 0 ] && [ "$(count_of 'FAIL line .* 0 wait and 0 record nodes')" -gt 0 ]
+    [ "$status" != 0 ] && [ "$(count_of 'FAIL graph_capture.c, line .* 0 wait and 0 record nodes')" -gt 0 ]
     tap_point $? "$variable=0: no event nodes in graphs" "$(diagnosis)"
     unset $variable
 done
@@ -42,7 +42,7 @@ done
 ONEHOP_ROWS=0 run_app "${mix[@]}" --ranks 2 --rounds 20 rows
 expect_served "ONEHOP_ROWS=0: rows"
 ONEHOP_ROWS=0 run_app "${mix[@]}" --ranks 2 --rounds 20 --structure rows
-[ "$status" != 0 ] && [ "$(count_of 'FAIL line .* no kernel runs ahead')" -gt 0 ]
+[ "$status" != 0 ] && [ "$(count_of 'FAIL graph_rows.c, line .* no kernel runs ahead')" -gt 0 ]
 tap_point $? "... in which no kernel runs ahead" "$(diagnosis)"
 
 app=$sim_app

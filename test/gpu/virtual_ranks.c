@@ -175,24 +175,17 @@ static bool may_run(const struct node *node, ncclDataType_t type)
     return !cf_types[type].fp8 || node->gpu[0].fp8;
 }
 
-/* As in src/plan, whose layout is not that of `make litmus`. */
-static uint64_t kernel_words(const struct node *node, enum onehop_algorithm algorithm)
-{
-    return algorithm == ONEHOP_ONESHOT ? OH_ROW_WORDS(OH_ONESHOT_BYTES, node->nranks)
-                                       : (uint64_t)node->nranks * OH_ROW_WORDS(OH_LARGE_BYTES, node->nranks);
-}
 static bool can_run_ahead(const struct node *node, const struct call *call)
 {
     uint64_t words = (call->count * call->data.type->size + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
-    return call->plan.algorithm == ONEHOP_ONESHOT ||
-           words <= (uint64_t)node->nranks * OH_ROW_WORDS(OH_TWOSHOT_BYTES, node->nranks);
+    return oh_plan_can_run_ahead(call->plan.algorithm, node->nranks, words);
 }
 
 /* Returns false when it does not fit any more. */
 static bool add_call(struct node *node, struct call call)
 {
     size_t size = call.data.type->size;
-    uint64_t most = kernel_words(node, call.plan.algorithm) * OH_WORD_BYTES;
+    uint64_t most = oh_plan_kernel_words(call.plan.algorithm, node->nranks) * OH_WORD_BYTES;
     most = most < MOST_BYTES ? most : MOST_BYTES;
     call.count = call.count * size > most ? (size_t)most / size : call.count;
     call.data.nranks = (int)node->nranks;

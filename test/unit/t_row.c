@@ -23,6 +23,7 @@ static const struct oh_kernel_set *set;
 static CUstream stream;
 static char *memory[4];   /* of cuMemAlloc */
 static char *host_memory; /* of the GPU's, too */
+static ncclDataType_t type = ncclFloat32;
 
 /* A kernel; of a list where there are two calls. */
 struct kernel {
@@ -53,18 +54,20 @@ static CUgraphNode launch(const struct kernel *kernel)
 {
     const struct oh_plan plan = {kernel->algorithm, kernel->blocks ? kernel->blocks : 8, 512};
     const struct oh_op op = {kernel->scalar ? OH_OP_SCALED_SUM : OH_OP_SUM, 0, kernel->scalar};
-    const struct oh_launch launch = {driver, set, &plan, &op, ncclFloat32, stream, false};
+    const struct oh_launch launch = {driver, set, &plan, &op, type, stream, false};
     const CUgraphNode *nodes;
     const void *edges;
     size_t count;
     CUstreamCaptureStatus status;
-    struct oh_kernel_args args = {
-        .sendbuff = kernel->send, .recvbuff = kernel->recv, .count = kernel->bytes / 4, .nranks = RANKS};
+    struct oh_kernel_args args = {.sendbuff = kernel->send,
+                                  .recvbuff = kernel->recv,
+                                  .count = kernel->bytes / oh_type_size(type),
+                                  .nranks = RANKS};
     if (kernel->other_send) {
         struct oh_kernel_list_args list = {.base = args, .calls = 2, .words = 2 * (uint32_t)(kernel->bytes / 16)};
-        list.item[0] = (struct oh_list_item){kernel->send, kernel->recv, kernel->bytes / 4, 0};
-        list.item[1] =
-            (struct oh_list_item){kernel->other_send, kernel->other_recv, kernel->bytes / 4, kernel->bytes / 16};
+        list.item[0] = (struct oh_list_item){kernel->send, kernel->recv, kernel->bytes / oh_type_size(type), 0};
+        list.item[1] = (struct oh_list_item){kernel->other_send, kernel->other_recv, kernel->bytes / oh_type_size(type),
+                                             kernel->bytes / 16};
         must(oh_kernel_launch_list(&launch, &list), "launching a list");
     } else {
         must(oh_kernel_launch(&launch, &args), "launching");
@@ -73,8 +76,9 @@ static CUgraphNode launch(const struct kernel *kernel)
     return nodes[0];
 }
 
-/* Captures the kernels and joins each with the one before. */
-static void join(const struct kernel *kernels, int count, struct seen *seen)
+/* Captures the kernels, joins each with the one before, all being of `of_set` for all that is known, and looks at what
+ * has become of them. */
+static void join_as(const struct oh_kernel_set *of_set, const struct kernel *kernels, int count, struct seen *seen)
 {
     CUgraphNode node[KERNELS];
     CUgraph graph;
@@ -82,7 +86,7 @@ static void join(const struct kernel *kernels, int count, struct seen *seen)
     for (int i = 0; i < count; i++) {
         node[i] = launch(&kernels[i]);
         if (i > 0) {
-            must(oh_row_join(driver, set, node[i - 1], node[i], MOST_THREADS), "joining");
+            must(oh_row_join(driver, of_set, node[i - 1], node[i], MOST_THREADS), "joining");
         }
     }
     for (int i = 0; i < count; i++) {
@@ -93,6 +97,11 @@ static void join(const struct kernel *kernels, int count, struct seen *seen)
     }
     CU(stream_end_capture(stream, &graph));
     CU(graph_destroy(graph));
+}
+
+static void join(const struct kernel *kernels, int count, struct seen *seen)
+{
+    join_as(set, kernels, count, seen);
 }
 
 static struct kernel one(const char *send, char *recv, uint64_t bytes)
@@ -158,6 +167,7 @@ static void test_pairs(void)
     expect(list(one(a, b, n), a, b + n), list(one(c, d, n), c, d + n), true, true, "lists in other buffers: ahead");
     expect(first, one(c, d, 16), true, false, "a barrier runs not ahead");
     expect(one(c, d, 4), first, true, false, "... nor anything of it");
+    expect(first, list(one(c, d, 16), c + 64, d + 64), true, false, "... nor with others in a list");
     expect(first, one(c, d, 20), true, true, "more than a word: ahead");
     expect(in_blocks(first, 40), in_blocks(first, 25), false, false, "too many threads together");
 }
@@ -193,22 +203,27 @@ static void test_stranger(void)
     static const struct oh_kernel_set empty;
     const struct kernel kernel = one(memory[0], memory[1], 4096);
     struct seen seen[2];
-    CUgraphNode node[2];
-    CUgraph graph;
-    CU(stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    for (int i = 0; i < 2; i++) {
-        node[i] = launch(&kernel);
+    join_as(&empty, (struct kernel[]){kernel, kernel}, 2, seen);
+    tap_ok(seen[0].early == 0 && seen[0].leads == 0 && seen[1].ahead == 0, "kernels of no set stay as they are");
+}
+
+/* How many bytes a kernel writes and reads is known of every type. */
+static void test_types(void)
+{
+    static const ncclDataType_t types[] = {ncclInt8,    ncclFloat16, ncclBfloat16,     ncclInt32,       ncclFloat32,
+                                           ncclFloat64, ncclUint64,  OH_NCCL_FP8_E4M3, OH_NCCL_FP8_E5M2};
+    char *const a = memory[0], *const b = memory[1], *const c = memory[2];
+    const uint64_t n = 4096;
+    bool right = true;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        struct seen last[2], behind[2];
+        type = types[i];
+        join((struct kernel[]){one(a, b, n), one(b + n - 8, c, n)}, 2, last);
+        join((struct kernel[]){one(a, b, n), one(b + n, c, n)}, 2, behind);
+        right &= last[0].early && !last[1].ahead && behind[1].ahead == 1;
     }
-    CUresult result = oh_row_join(driver, &empty, node[0], node[1], MOST_THREADS);
-    for (int i = 0; i < 2; i++) {
-        CUDA_KERNEL_NODE_PARAMS params;
-        CU(graph_kernel_node_get_params(node[i], &params));
-        const struct oh_kernel_args *args = params.kernelParams[0];
-        seen[i] = (struct seen){args->early, args->leads, args->ahead};
-    }
-    CU(stream_end_capture(stream, &graph));
-    CU(graph_destroy(graph));
-    tap_ok(result == CUDA_SUCCESS && seen[0].early == 0 && seen[1].ahead == 0, "kernels of no set stay as they are");
+    type = ncclFloat32;
+    tap_ok(right, "types of 1 to 8 bytes: what the first has written ends where it ends");
 }
 
 static void open_device(void)
@@ -247,5 +262,6 @@ int main(void)
     test_twoshot();
     test_three();
     test_stranger();
+    test_types();
     return tap_done();
 }

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT */
+/* graph_rows.c - captured calls that follow one another, and depend on one another or do not */
+#define CHECK_WHO "graph_rows.c, "
+#include "test/gpu/graph_mixing.h"
+
+/* Waits until all ranks have come here as often. Where ranks are threads, a call that allocates may wait for the
+ * kernels of all GPUs, and those for the rank that makes it: so no rank launches before all have made such calls. */
+static void meet(const struct rank *rank)
+{
+    int came = atomic_fetch_add(&rank->board->met, 1) + 1;
+    while (atomic_load(&rank->board->met) < (came + options.ranks - 1) / options.ranks * options.ranks) {
+        usleep(50);
+    }
+}
+
+#define POOL 5
+#define POOL_COUNT 12000 /* floats of a buffer */
+#define ROW 24           /* calls of a graph */
+
+/* A call from one buffer of the pool to another, or in place. */
+struct row_call {
+    int from, to;
+    size_t send, recv, count;
+};
+
+/* Sums in a buffer stay whole numbers that fp32 has, after so many sums one on another. */
+static int most_sums(void)
+{
+    int sums = 0;
+    for (double value = 4.0 * options.ranks; value < 1 << 24; value *= options.ranks) {
+        sums++;
+    }
+    return sums;
+}
+
+/* Each call reads what the one before has written, or an earlier one, in whole, in part or not at all. */
+static void draw_row(uint32_t *state, struct row_call *row)
+{
+    int sums[POOL] = {0};
+    for (int i = 0; i < ROW; i++) {
+        struct row_call *call = &row[i];
+        do {
+            call->from = i > 0 && draw(state, 3) == 0 ? row[i - 1].to : (int)draw(state, POOL);
+        } while (sums[call->from] == most_sums());
+        call->to = 1 + (int)draw(state, POOL - 1); /* the first one stays as it is */
+        call->count = 1 + draw(state, draw(state, 3) ? 300 : POOL_COUNT / 2);
+        call->send = draw(state, 4) ? 0 : draw(state, (uint32_t)(POOL_COUNT - call->count));
+        call->recv = call->to == call->from ? call->send
+                     : draw(state, 4)       ? draw(state, 200)
+                                            : draw(state, (uint32_t)(POOL_COUNT - call->count));
+        sums[call->to] = sums[call->from] >= sums[call->to] ? sums[call->from] + 1 : sums[call->to];
+    }
+}
+
+static float *pool_of(float *pools, int rank, int buffer)
+{
+    return pools + ((size_t)rank * POOL + (size_t)buffer) * POOL_COUNT;
+}
+
+/* What the pools of all ranks hold then. */
+static void reckon_row(const struct row_call *row, float *pools)
+{
+    for (int i = 0; i < ROW; i++) {
+        for (size_t k = 0; k < row[i].count; k++) {
+            float sum = 0;
+            for (int r = 0; r < options.ranks; r++) {
+                sum += pool_of(pools, r, row[i].from)[row[i].send + k];
+            }
+            for (int r = 0; r < options.ranks; r++) {
+                pool_of(pools, r, row[i].to)[row[i].recv + k] = sum;
+            }
+        }
+    }
+}
+
+/* Of the kernels behind another: those that run ahead of it, and those that do not. */
+struct tally {
+    size_t ahead, behind;
+};
+
+static void tally_row(CUgraph graph, struct tally *tally)
+{
+    CUgraphNode nodes[2 * ROW];
+    size_t count = 2 * ROW, kernels = 0, ahead = 0;
+    CU(graph_nodes(graph, nodes, &count));
+    for (size_t n = 0; n < count; n++) {
+        CUDA_KERNEL_NODE_PARAMS params;
+        if (type_of(nodes[n]) == CU_GRAPH_NODE_TYPE_KERNEL) {
+            CU(kernel_params(nodes[n], &params));
+            kernels++;
+            ahead += ((const struct oh_kernel_args *)params.kernelParams[0])->ahead > 0;
+        }
+    }
+    tally->ahead += ahead;
+    tally->behind += kernels - 1 - ahead;
+}
+
+static CUgraphExec capture_row(const struct rank *rank, CUstream stream, const struct row_call *row, CUdeviceptr pool,
+                               struct tally *tally)
+{
+    CUgraph graph;
+    CU(begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (int i = 0; i < ROW; i++) {
+        CUdeviceptr from = pool + ((size_t)row[i].from * POOL_COUNT + row[i].send) * sizeof(float);
+        CUdeviceptr to = pool + ((size_t)row[i].to * POOL_COUNT + row[i].recv) * sizeof(float);
+        NCCL(all_reduce((const void *)from, (void *)to, row[i].count, ncclFloat, ncclSum, rank->comm,
+                        (cudaStream_t)stream));
+    }
+    CU(end_capture(stream, &graph));
+    if (options.structure) {
+        tally_row(graph, tally);
+    }
+    return instantiate(graph);
+}
+
+void rows(struct rank *rank)
+{
+    const size_t bytes = POOL * POOL_COUNT * sizeof(float);
+    const CUstream stream = rank->lane[0].stream;
+    struct row_call row[ROW];
+    struct tally tally = {0, 0};
+    CUdeviceptr pool;
+    CUgraphExec exec;
+    float *before, *after, *pools = malloc((size_t)options.ranks * bytes);
+    CHECK(pools, "no memory");
+    CU(alloc(&pool, bytes));
+    CU(host_alloc((void **)&before, bytes, 0));
+    CU(host_alloc((void **)&after, bytes, 0));
+    for (int r = 0; r < options.ranks; r++) {
+        for (size_t i = 0; i < POOL * POOL_COUNT; i++) {
+            pool_of(pools, r, 0)[i] = (float)((i * 7 + (size_t)r * 3) % 4);
+        }
+    }
+    memcpy(before, pool_of(pools, rank->rank, 0), bytes);
+    float *start = malloc((size_t)options.ranks * bytes);
+    CHECK(start, "no memory");
+    memcpy(start, pools, (size_t)options.ranks * bytes);
+    for (int round = 0; round < 1 + options.rounds / 20; round++) {
+        draw_row(&rank->common, row);
+        exec = capture_row(rank, stream, row, pool, &tally);
+        memcpy(pools, start, (size_t)options.ranks * bytes);
+        reckon_row(row, pools);
+        meet(rank);
+        for (int replay = 0; replay < 2; replay++) {
+            CU(upload(pool, before, bytes, stream));
+            CU(graph_launch(exec, stream));
+            CU(download(after, pool, bytes, stream));
+            CU(synchronize(stream));
+            const float *expected = pool_of(pools, rank->rank, 0);
+            for (size_t i = 0; i < POOL * POOL_COUNT; i++) {
+                CHECK(after[i] == expected[i], "rank %d row %d replay %d buffer %zu element %zu is %g, expected %g",
+                      rank->rank, round, replay, i / POOL_COUNT, i % POOL_COUNT, (double)after[i], (double)expected[i]);
+            }
+        }
+        meet(rank);
+        CU(exec_destroy(exec));
+    }
+    CHECK(!options.structure || tally.ahead > 0, "no kernel runs ahead, of %zu behind another", tally.behind);
+    CHECK(!options.structure || tally.behind > 0, "all %zu kernels behind another run ahead", tally.ahead);
+    free(start);
+    free(pools);
+    CU(host_free(after));
+    CU(host_free(before));
+    CU(free(pool));
+}
