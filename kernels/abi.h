@@ -36,19 +36,24 @@
 #define OH_HEARD_OFFSET 2048u
 #define OH_ROW_OFFSET 2176u
 #define OH_MARKER_OFFSET 4096u
-#ifndef OH_ONESHOT_BYTES /* the kernels' tests make these small */
-#define OH_ONESHOT_BYTES (1u << 20)
+/*
+ * Bytes of a slot. Between two ranks one-shot moves no more than two-shot, and carries large messages, too: it has most
+ * of the memory there, which in all is the same. (The kernels' tests make slots small.)
+ */
+#ifndef OH_ONESHOT_BYTES
+#define OH_ONESHOT_BYTES(nranks_) ((nranks_) == 2 ? 4u << 20 : 1u << 20)
 #endif
 #ifndef OH_TWOSHOT_BYTES
-#define OH_TWOSHOT_BYTES (1u << 20)
+#define OH_TWOSHOT_BYTES(nranks_) ((nranks_) == 2 ? 1u << 18 : 1u << 20)
 #endif
 #ifndef OH_LARGE_BYTES
-#define OH_LARGE_BYTES (13u << 19)
+#define OH_LARGE_BYTES(nranks_) ((nranks_) == 2 ? 4u << 20 : 13u << 19)
 #endif
 #define OH_ONESHOT_OFFSET OH_MARKER_OFFSET
-#define OH_TWOSHOT_OFFSET (OH_ONESHOT_OFFSET + 4u * OH_ONESHOT_BYTES)
-#define OH_LARGE_OFFSET (OH_TWOSHOT_OFFSET + 6u * OH_TWOSHOT_BYTES)
-#define OH_ESCAPE_OFFSET (OH_LARGE_OFFSET + 3u * OH_LARGE_BYTES)
+#define OH_TWOSHOT_OFFSET(nranks_) (OH_ONESHOT_OFFSET + 4u * OH_ONESHOT_BYTES(nranks_))
+#define OH_LARGE_OFFSET(nranks_) (OH_TWOSHOT_OFFSET(nranks_) + 6u * OH_TWOSHOT_BYTES(nranks_))
+#define OH_WORDS_END(nranks_) (OH_LARGE_OFFSET(nranks_) + 3u * OH_LARGE_BYTES(nranks_))
+#define OH_ESCAPE_OFFSET (OH_WORDS_END(2) > OH_WORDS_END(3) ? OH_WORDS_END(2) : OH_WORDS_END(3))
 #define OH_STAGING_BYTES (OH_ESCAPE_OFFSET + (OH_ESCAPE_OFFSET - OH_MARKER_OFFSET) / OH_WORD_BYTES)
 
 /*
@@ -66,8 +71,8 @@
 /* Words in staging memory. */
 #define OH_WORD_BYTES 16u
 
-/* Words that a slot has room for from each peer. */
-#define OH_ROW_WORDS(slot_bytes_, nranks_) ((slot_bytes_) / OH_WORD_BYTES / ((nranks_)-1))
+/* Words that a slot (one of the sizes above) has room for from each peer. */
+#define OH_ROW_WORDS(slot_bytes_, nranks_) (slot_bytes_(nranks_) / OH_WORD_BYTES / ((nranks_)-1))
 
 /* No message is larger, so that words of it are counted in 32 bits. */
 #define OH_MESSAGE_BYTES (1u << 30)
@@ -108,6 +113,8 @@ struct oh_kernel_args {
     uint32_t early; /* not 0: the next kernel is this communicator's, and comes in while this one waits for its peers */
     uint32_t leads; /* not 0: it runs ahead, too, so it is to be told the epoch */
     uint32_t ahead; /* not 0: sends before it waits for the kernel before; its place behind the one that leads */
+    uint32_t split; /* one-shot of two ranks: not 0: words of the first of two parts, for which this kernel is both;
+                     * those behind them have the next epoch */
     /* The rest is read by kernels for any op and number of ranks only. */
     uint32_t nranks;
     uint32_t op;   /* enum oh_kernel_op */

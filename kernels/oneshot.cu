@@ -3,111 +3,177 @@
  * oneshot.cu - one hop: every rank sends its message to all others, and combines what has come
  *
  * A word is there when it no longer holds the marker (protocol.cuh, "Marker words"). Slot layout: a row for each peer,
- * as long as the message.
+ * as long as the message. Of two ranks, for which one-shot serves large messages, too, a kernel may be that of two
+ * parts of a message, which have a slot each: no peer can tell it from two of which the second runs ahead
+ * (doc/design.md, "Epochs").
  */
 #include "kernels/protocol.cuh"
 
-OH_DEVICE uint32_t oneshot_slot(uint32_t epoch)
-{
-    return OH_ONESHOT_OFFSET + epoch % 4 * OH_ONESHOT_BYTES;
-}
+/* Where the words of a kernel are; of two parts, in two slots. */
+template <bool may_split> struct oneshot_places {
+    const uint32_t slot, split, beyond; /* beyond: what word 0 would have in the second slot */
+
+    OH_DEVICE_METHOD oneshot_places(const oh_kernel_args &args, uint32_t nranks, uint32_t epoch)
+        : slot(of(nranks, epoch)), split(may_split && args.split ? args.split : UINT32_MAX),
+          beyond(of(nranks, epoch + 1) - args.split * OH_WORD_BYTES)
+    {
+    }
+    static OH_INLINE uint32_t of(uint32_t nranks, uint32_t epoch)
+    {
+        return OH_ONESHOT_OFFSET + epoch % 4 * OH_ONESHOT_BYTES(nranks);
+    }
+    OH_DEVICE_METHOD uint32_t at(uint32_t i) const
+    {
+        return (may_split && i >= split ? beyond : slot) + i * OH_WORD_BYTES;
+    }
+};
 
 /*
  * batch: words that a thread looks at together, so that it waits for several at a time. once: no thread has more than
  * one batch; code without loops is faster, by 3 to 6 % of a small message.
+ */
+template <int batch, bool once, class Reduction, class Message> struct oneshot_call {
+    typedef typename Reduction::type type;
+    static const int ranks = Reduction::ranks;
+    typedef oneshot_places<ranks == 2 && !once> places;
+
+    const oh_kernel_args &args;
+    const Message &message;
+    const uint32_t words, step;
+    const oh_inbox<type, ranks, 0> inbox;
+    const oh_outbox<type, ranks> outbox;
+    const Reduction reduction;
+    oh_patience patience;
+
+    /* Batch b of the words from i on is there. The first is, where the loops go round. */
+    OH_DEVICE_METHOD bool has(uint32_t i, int b) const
+    {
+        return b == 0 || i + b * step < words;
+    }
+    OH_DEVICE_METHOD void load(uint32_t i, oh_word16 (&mine)[batch]) const
+    {
+        OH_UNROLL
+        for (int b = 0; b < batch; b++) {
+            mine[b] = message.load(i + b * step);
+        }
+    }
+    OH_DEVICE_METHOD void prepare(oh_word16 (&mine)[batch]) const
+    {
+        OH_UNROLL
+        for (int b = 0; b < batch; b++) {
+            mine[b] = oh_unmarked<type>(reduction.prepare(mine[b]));
+        }
+    }
+    OH_DEVICE_METHOD void send(const places &place, uint32_t i, const oh_word16 (&mine)[batch]) const
+    {
+        OH_UNROLL
+        for (int b = 0; b < batch; b++) {
+            if (has(i, b)) {
+                outbox.send(place.at(i + b * step), mine[b]);
+            }
+        }
+    }
+
+    /* Waits for the peers' words of a batch. False: aborted. */
+    OH_DEVICE_METHOD bool await(const places &place, uint32_t i, oh_word16 (&word)[batch][ranks])
+    {
+        const auto at = [&](int b) { return place.at(has(i, b) ? i + b * step : i); };
+        bool here = oh_poll(args, &patience, [&]() {
+            bool all = true;
+            OH_UNROLL
+            for (int b = 0; b < batch; b++) { /* where there is no word b, at the first again */
+                inbox.look(at(b), word[b]);
+            }
+            OH_UNROLL
+            for (int b = 0; b < batch; b++) {
+                all &= inbox.has_all(word[b]);
+            }
+            return all;
+        });
+        OH_UNROLL
+        for (int b = 0; b < batch; b++) {
+            here = here && (!has(i, b) || inbox.decode(at(b), &patience, word[b]));
+        }
+        return here;
+    }
+    /* Combines a batch; its words are empty then. */
+    OH_DEVICE_METHOD void combine(const places &place, uint32_t i, const oh_word16 (&mine)[batch],
+                                  oh_word16 (&word)[batch][ranks]) const
+    {
+        OH_UNROLL
+        for (int b = 0; b < batch; b++) {
+            if (has(i, b)) {
+                inbox.put_own(mine[b], word[b]);
+                message.store(i + b * step, reduction.combine(word[b]));
+                inbox.empty(place.at(i + b * step), word[b]);
+            }
+        }
+    }
+};
+
+/*
+ * A thread with several batches sends one more than it has waited for, so that what it waits for is on its way together
+ * with the next. A kernel that runs ahead sends all first: while it does, the one before waits and combines.
  */
 template <int batch, bool once, class Reduction, class Message>
 OH_DEVICE void oneshot_words(const oh_kernel_args &args, const Message &message)
 {
     typedef typename Reduction::type type;
     static const int ranks = Reduction::ranks;
-    const int nranks = (int)Reduction::nranks(args);
+    const uint32_t nranks = Reduction::nranks(args);
     const uint32_t words = message.words();
     const uint32_t first = oh_block() * oh_threads() + oh_thread();
-    const uint32_t step = oh_blocks() * oh_threads();
-    const oh_inbox<type, ranks, 0> inbox(args, nranks, words * OH_WORD_BYTES);
-    const oh_outbox<type, ranks> outbox(args, nranks, words * OH_WORD_BYTES);
+    const oh_inbox<type, ranks, 0> inbox(args, (int)nranks, words * OH_WORD_BYTES);
+    const oh_outbox<type, ranks> outbox(args, (int)nranks, words * OH_WORD_BYTES);
 
     if (!args.ahead) {
         oh_begin(args);
     }
-    const Reduction reduction(args);
-    oh_word16 mine[batch];
-    const auto load = [&](uint32_t i) {
-        OH_UNROLL
-        for (int b = 0; b < batch; b++) {
-            mine[b] = message.load(i + b * step);
-        }
-    };
-    const auto prepare = [&]() {
-        OH_UNROLL
-        for (int b = 0; b < batch; b++) {
-            mine[b] = oh_unmarked<type>(reduction.prepare(mine[b]));
-        }
-    };
-    /* Batch b of the words from i on is there. The first is, where the loops go round. */
-    const auto has = [&](uint32_t i, int b) { return b == 0 || i + b * step < words; };
-
-    load(first); /* under way before the epoch has come */
+    typedef oneshot_call<batch, once, Reduction, Message> call_t;
+    call_t call = {args, message, words, oh_blocks() * oh_threads(), inbox, outbox, Reduction(args), {0}};
+    const uint32_t stride = batch * call.step;
+    oh_word16 mine[batch], word[batch][ranks];
+    call.load(first, mine); /* under way before the epoch has come */
     const uint32_t epoch = oh_epoch_of(args);
-    const uint32_t slot = oneshot_slot(epoch);
-    prepare();
-    for (uint32_t i = first; i < words; i += batch * step) {
-        OH_UNROLL
-        for (int b = 0; b < batch; b++) {
-            if (has(i, b)) {
-                outbox.send(slot + (i + b * step) * OH_WORD_BYTES, mine[b]);
-            }
+    const typename call_t::places place(args, nranks, epoch);
+    call.prepare(mine);
+    if (first < words) {
+        call.send(place, first, mine);
+    }
+    uint32_t next = first + stride; /* to be sent */
+    const auto send_next = [&]() {
+        call.load(next, mine);
+        call.prepare(mine);
+        call.send(place, next, mine);
+        next += stride;
+    };
+    if (args.ahead || OH_SENDS_FIRST) {
+        while (!once && next < words) {
+            send_next();
         }
-        if (once) {
-            break;
-        }
-        load(i + batch * step);
-        prepare();
     }
     if (args.ahead) {
         oh_begin(args);
     }
-    oh_patience patience = {0};
-    if (!once) {
-        load(first);
-        prepare();
-    }
-    for (uint32_t i = first; i < words; i += batch * step) {
-        oh_word16 addend[batch][ranks];
-        const bool here = oh_poll(args, &patience, [&]() {
-            bool all = true;
-            OH_UNROLL
-            for (int b = 0; b < batch; b++) { /* where there is no word b, at the first again */
-                inbox.look(slot + (has(i, b) ? i + b * step : i) * OH_WORD_BYTES, mine[b], addend[b]);
+    for (uint32_t i = first; i < words; i += stride) {
+        if (!once) {
+            if (next < words) {
+                send_next();
             }
-            OH_UNROLL
-            for (int b = 0; b < batch; b++) {
-                all &= inbox.has_all(addend[b]);
-            }
-            return all;
-        });
-        if (!here) {
+            call.load(i, mine); /* comes while the peers' words are waited for */
+        }
+        if (!call.await(place, i, word)) {
             return;
         }
-        OH_UNROLL
-        for (int b = 0; b < batch; b++) {
-            if (has(i, b)) {
-                const uint32_t at = slot + (i + b * step) * OH_WORD_BYTES;
-                if (!inbox.decode(at, &patience, addend[b])) {
-                    return;
-                }
-                message.store(i + b * step, reduction.combine(addend[b]));
-                inbox.empty(at, addend[b]);
-            }
+        if (!once) {
+            call.prepare(mine);
         }
+        call.combine(place, i, mine, word);
         if (once) {
             break;
         }
-        load(i + batch * step);
-        prepare();
     }
-    oh_epoch_finish(args, epoch);
+    oh_epoch_finish(args, epoch + (ranks == 2 && !once && args.split ? 1 : 0));
 }
 
 template <class Reduction, class Args> OH_DEVICE void oneshot(const Args &args)
@@ -119,24 +185,24 @@ template <class Reduction, class Args> OH_DEVICE void oneshot(const Args &args)
     if (__builtin_expect(call && whole_t::fits(*call), 1)) {
         const whole_t message(*call);
         const uint32_t threads = oh_blocks() * oh_threads();
-        if (message.words() <= threads) {
+        const bool whole = Reduction::ranks > 2 || base.split == 0; /* not two parts */
+        if (message.words() <= threads && whole) {
             oneshot_words<1, true, Reduction>(base, message);
             return;
         }
         if constexpr (Reduction::is_sum) {
-            if (message.words() <= 2 * threads) {
+            if (message.words() <= 2 * threads && whole) {
                 oneshot_words<2, true, Reduction>(base, message);
                 return;
             }
-            if constexpr (Reduction::ranks == 2) { /* where one-shot goes that far */
-                if (message.words() <= 4 * threads) {
-                    oneshot_words<4, true, Reduction>(base, message);
-                    return;
-                }
-            }
+        }
+        if constexpr (Reduction::ranks == 2) { /* where one-shot serves large messages */
+            oneshot_words<2, false, Reduction>(base, message);
+            return;
         }
     }
-    oneshot_words<1, false, Reduction>(base, typename oh_message_of<Args, type>::message(args, oh_base(args)));
+    oneshot_words<(Reduction::ranks == 2 ? 2 : 1), false, Reduction>(
+        base, typename oh_message_of<Args, type>::message(args, oh_base(args)));
 }
 
 OH_EACH_SUM_TYPE(OH_SUM_KERNELS, oneshot)

@@ -31,6 +31,8 @@
  * many warps take turns in asking the host, and telling it. Powers of two. */
 #define OH_PATIENCE 1024u
 #define OH_HOST_TURNS 16u
+/* Not 0: one-shot sends all before it waits for anything. */
+#define OH_SENDS_FIRST 0
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
 #define OH_NO_FP8 /* no instructions for it, and NCCL takes it from compute capability 9.0 on */

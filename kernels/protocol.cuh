@@ -479,17 +479,29 @@ template <class Type, int ranks, int from> struct oh_inbox {
     {
         return from == 0 && source(k) == args.rank;
     }
-    /* Looks at the words of a place; this rank's is `mine`. A poll looks at all that it waits for (look), and then at
-     * what it has seen (has_all): a test between would make each load wait for the one before. */
-    OH_DEVICE_METHOD void look(uint32_t at, const oh_word16 &mine, oh_word16 (&word)[ranks]) const
+    /* Looks at the peers' words of a place. A poll looks at all that it waits for (look), and then at what it has seen
+     * (has_all): a test between would make each load wait for the one before. */
+    OH_DEVICE_METHOD void look(uint32_t at, oh_word16 (&word)[ranks]) const
     {
         OH_UNROLL
         for (int k = from; k < ranks; k++) {
-            oh_word16 one = mine; /* stored to word in one place: else its index would be dynamic */
+            oh_word16 one = oh_word16(); /* stored to word in one place: else its index would be dynamic */
             if (!is_own(k)) {
                 oh_marker_load(args.staging[0] + at + row[k], &one);
             }
             word[k] = one;
+        }
+    }
+    /* This rank's word among them. Behind the poll: to bring it in before would be to wait for it to be loaded. */
+    OH_DEVICE_METHOD void put_own(const oh_word16 &mine, oh_word16 (&word)[ranks]) const
+    {
+        OH_UNROLL
+        for (int k = from; k < ranks; k++) {
+            const bool own = is_own(k);
+            OH_UNROLL
+            for (int w = 0; w < 4; w++) {
+                word[k].w[w] = own ? mine.w[w] : word[k].w[w];
+            }
         }
     }
     OH_DEVICE_METHOD bool has_all(const oh_word16 (&word)[ranks]) const

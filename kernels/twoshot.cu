@@ -21,13 +21,14 @@ struct twoshot_slots {
     }
     static OH_INLINE uint32_t row_bytes(uint32_t nranks, uint32_t chunk)
     {
-        return OH_ROW_WORDS(large(nranks, chunk) ? OH_LARGE_BYTES : OH_TWOSHOT_BYTES, nranks) * OH_WORD_BYTES;
+        return (large(nranks, chunk) ? OH_ROW_WORDS(OH_LARGE_BYTES, nranks) : OH_ROW_WORDS(OH_TWOSHOT_BYTES, nranks)) *
+               OH_WORD_BYTES;
     }
     OH_DEVICE_METHOD twoshot_slots(uint32_t nranks, uint32_t chunk, uint32_t epoch)
-        : scatter(large(nranks, chunk) ? OH_LARGE_OFFSET + epoch % 2 * OH_LARGE_BYTES
-                                       : OH_TWOSHOT_OFFSET + epoch % 4 * OH_TWOSHOT_BYTES),
-          gather(large(nranks, chunk) ? OH_LARGE_OFFSET + 2 * OH_LARGE_BYTES
-                                      : OH_TWOSHOT_OFFSET + (4 + epoch % 2) * OH_TWOSHOT_BYTES)
+        : scatter(large(nranks, chunk) ? OH_LARGE_OFFSET(nranks) + epoch % 2 * OH_LARGE_BYTES(nranks)
+                                       : OH_TWOSHOT_OFFSET(nranks) + epoch % 4 * OH_TWOSHOT_BYTES(nranks)),
+          gather(large(nranks, chunk) ? OH_LARGE_OFFSET(nranks) + 2 * OH_LARGE_BYTES(nranks)
+                                      : OH_TWOSHOT_OFFSET(nranks) + (4 + epoch % 2) * OH_TWOSHOT_BYTES(nranks))
     {
     }
 };
@@ -87,15 +88,14 @@ template <int batch, bool once, class Reduction, class Message> struct twoshot_c
 
     /* Waits for the words of a batch in the rows of an area. False: aborted. */
     template <class Inbox>
-    OH_DEVICE_METHOD bool await(const Inbox &inbox, uint32_t area, uint32_t i, const oh_word16 (&mine)[batch],
-                                oh_word16 (&word)[batch][ranks])
+    OH_DEVICE_METHOD bool await(const Inbox &inbox, uint32_t area, uint32_t i, oh_word16 (&word)[batch][ranks])
     {
         const auto at = [&](int b) { return area + place(i, has(i, b) ? b : 0) * OH_WORD_BYTES; };
         bool here = oh_poll(args, &patience, [&]() {
             bool all = true;
             OH_UNROLL
             for (int b = 0; b < batch; b++) { /* where there is no place b, at the first again */
-                inbox.look(at(b), mine[b], word[b]);
+                inbox.look(at(b), word[b]);
             }
             OH_UNROLL
             for (int b = 0; b < batch; b++) {
@@ -118,15 +118,16 @@ template <int batch, bool once, class Reduction, class Message> struct twoshot_c
             OH_UNROLL
             for (int b = 0; b < batch; b++) {
                 const uint32_t own = args.rank * chunk + place(i, has(i, b) ? b : 0);
-                mine[b] = oh_unmarked<type>(reduction.prepare(message.load(own)));
+                mine[b] = message.load(own); /* comes while the peers' words are waited for */
             }
-            if (!await(scattered, slots.scatter, i, mine, addend)) {
+            if (!await(scattered, slots.scatter, i, addend)) {
                 return false;
             }
             OH_UNROLL
             for (int b = 0; b < batch; b++) {
                 if (has(i, b)) {
                     const uint32_t at = place(i, b) * OH_WORD_BYTES;
+                    scattered.put_own(oh_unmarked<type>(reduction.prepare(mine[b])), addend[b]);
                     const oh_word16 result = oh_unmarked<type>(reduction.combine(addend[b]));
                     outbox.send(slots.gather + at, result);
                     message.store(args.rank * chunk + place(i, b), result);
@@ -144,9 +145,8 @@ template <int batch, bool once, class Reduction, class Message> struct twoshot_c
     OH_DEVICE_METHOD bool gather(const twoshot_slots &slots)
     {
         for (uint32_t i = first; i < chunk; i += batch * step) {
-            const oh_word16 none[batch] = {};
             oh_word16 result[batch][ranks];
-            if (!await(gathered, slots.gather, i, none, result)) {
+            if (!await(gathered, slots.gather, i, result)) {
                 return false;
             }
             OH_UNROLL

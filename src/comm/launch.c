@@ -112,21 +112,34 @@ static CUresult after_kernel(struct oh_burst *burst, CUresult result)
     return result;
 }
 
-/* Elements of the parts that a call goes in, a kernel each: as few as can be, and as long as one another. */
-static uint64_t part_count(const struct oh_call *call)
+/* Words of the parts that a call goes in: as few as can be, and as long as one another, the last but for a few. */
+static uint64_t part_words(const struct oh_call *call)
 {
     const uint64_t per_word = OH_WORD_BYTES / oh_type_size(call->type);
     const uint64_t words = (call->count + per_word - 1) / per_word;
     const uint64_t most = oh_plan_kernel_words(call->plan.algorithm, call->comm->nranks);
     const uint64_t parts = (words + most - 1) / most;
-    return (words + parts - 1) / parts * per_word;
+    return (words + parts - 1) / parts;
+}
+
+/*
+ * Two parts of one-shot may share a kernel (kernels/oneshot.cu), on each rank as it likes. That is the faster way where
+ * they could not overlap otherwise. In a capture they make rows, also with what comes before and behind
+ * (oh_order_launched).
+ */
+static bool parts_share_kernels(const struct oh_burst *burst, const struct oh_call *call)
+{
+    const struct oh_comm *comm = call->comm;
+    const bool rows = burst->place.graph && comm->rows && comm->kernels->programmatic && !is_serial(burst);
+    return call->plan.algorithm == ONEHOP_ONESHOT && comm->nranks == 2 && !rows;
 }
 
 static CUresult launch_call(struct oh_burst *burst, const struct oh_call *call)
 {
     const struct oh_comm *comm = call->comm;
     const size_t size = oh_type_size(call->type);
-    const uint64_t part = part_count(call);
+    const uint64_t words = part_words(call);
+    const uint64_t part = words * (OH_WORD_BYTES / size), most = parts_share_kernels(burst, call) ? 2 * part : part;
     struct oh_kernel_args args = comm->args;
     args.what = oh_what((int)call->plan.algorithm, call->type, call->op.kind);
     args.call = (uint32_t)oh_comm_note_launch(call->comm, 1, args.what, call->count);
@@ -142,10 +155,12 @@ static CUresult launch_call(struct oh_burst *burst, const struct oh_call *call)
     };
     CUresult result = CUDA_SUCCESS;
     bool range = open_range(call, 1, call->plan.algorithm);
-    for (uint64_t done = 0; done < call->count && result == CUDA_SUCCESS; done += part) {
+    for (uint64_t done = 0; done < call->count && result == CUDA_SUCCESS; done += args.count) {
+        const uint64_t left = call->count - done;
         args.sendbuff = (const char *)call->sendbuff + done * size;
         args.recvbuff = (char *)call->recvbuff + done * size;
-        args.count = call->count - done < part ? call->count - done : part;
+        args.count = left < most ? left : most;
+        args.split = args.count > part ? (uint32_t)words : 0;
         result = after_kernel(burst, oh_kernel_launch(&launch, &args));
     }
     close_range(range);

@@ -390,7 +390,7 @@ void oh_order_launched(const struct oh_burst *burst)
     bool known = tips_of(driver, burst->place.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
     CUgraphNode kernel = known ? nodes[0] : NULL;
     if (kernel && capture->kernel && follows_only(driver, kernel, capture->kernel)) {
-        oh_row_join(driver, comm->kernels, capture->kernel, kernel, oh_plan_grid_threads(comm->nranks));
+        oh_row_join(driver, comm->kernels, capture->kernel, kernel);
     }
     capture->kernel = kernel;
 }

@@ -18,10 +18,10 @@
 #include "util/process.h"
 
 /* Part of the file's name, so that builds that could not work together never meet: version, layouts, algorithms. */
-#define BUILD_FORMAT "%d-%zx-%x-%x-%x-%x-%d"
+#define BUILD_FORMAT "%d-%zx-%x-%x-%x-%x-%x-%x-%x-%d"
 #define BUILD_VALUES                                                                                                   \
-    ONEHOP_VERSION_CODE, sizeof(struct oh_meeting), OH_ONESHOT_BYTES, OH_TWOSHOT_BYTES, OH_LARGE_BYTES,                \
-        OH_STAGING_BYTES, ONEHOP_ALGORITHMS
+    ONEHOP_VERSION_CODE, sizeof(struct oh_meeting), OH_ONESHOT_BYTES(2), OH_TWOSHOT_BYTES(2), OH_LARGE_BYTES(2),       \
+        OH_ONESHOT_BYTES(3), OH_TWOSHOT_BYTES(3), OH_LARGE_BYTES(3), OH_STAGING_BYTES, ONEHOP_ALGORITHMS
 
 #define POLL_NS 20000
 
@@ -48,7 +48,7 @@ static const char *folder(void)
 /* Of this build's only: another's may come from before there were locks. */
 static void sweep(void)
 {
-    char prefix[64];
+    char prefix[128];
     snprintf(prefix, sizeof prefix, "onehop-" BUILD_FORMAT "-", BUILD_VALUES);
     oh_locked_files_sweep(folder(), prefix, sizeof(struct oh_meeting));
 }

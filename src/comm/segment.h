@@ -96,8 +96,8 @@ struct oh_meeting {
 
 struct oh_segment {
     struct oh_meeting *meeting; /* NULL: not open */
-    char path[256];
-    atomic_int file; /* the locked file as long as it has its name: its descriptor plus one; 0: none */
+    char path[384];             /* longer than a folder and a name may be */
+    atomic_int file;            /* the locked file as long as it has its name: its descriptor plus one; 0: none */
 };
 
 /*

@@ -125,12 +125,19 @@ static bool may_be_barrier(const struct captured *kernel)
 
 static bool can_run_ahead(const struct captured *kernel)
 {
-    return !may_be_barrier(kernel) &&
+    return !may_be_barrier(kernel) && kernel->args.base.split == 0 && /* one epoch is what the next counts with */
            oh_plan_can_run_ahead(kernel->algorithm, kernel->args.base.nranks, words_of(kernel));
 }
 
+/* Two of a row are on the GPU at a time. */
+static void make_room(struct captured *kernel)
+{
+    kernel->params.gridDimX =
+        oh_plan_blocks_in_row(kernel->args.base.nranks, kernel->params.gridDimX, kernel->params.blockDimX);
+}
+
 CUresult oh_row_join(const struct oh_driver *driver, const struct oh_kernel_set *set, CUgraphNode first_node,
-                     CUgraphNode next_node, uint32_t most_threads)
+                     CUgraphNode next_node)
 {
     struct captured first, next;
     bool first_known, next_known = false;
@@ -138,13 +145,24 @@ CUresult oh_row_join(const struct oh_driver *driver, const struct oh_kernel_set 
     if (result == CUDA_SUCCESS) {
         result = read_node(driver, set, next_node, &next, &next_known);
     }
-    if (!first_known || !next_known || threads_of(&first) + threads_of(&next) > most_threads) {
+    if (!first_known || !next_known) {
         return result;
     }
-    bool ahead = can_run_ahead(&first) && can_run_ahead(&next) && is_independent(driver, &first, &next);
+    const bool fit = threads_of(&first) + threads_of(&next) <= oh_plan_grid_threads(first.args.base.nranks);
+    const bool ahead = can_run_ahead(&first) && can_run_ahead(&next) && is_independent(driver, &first, &next);
+    if (!fit && !ahead) {
+        return result;
+    }
+    if (!fit) { /* the next before all else: no failure leaves too many threads */
+        make_room(&first);
+        make_room(&next);
+        result = driver->graph_kernel_node_set_params(next_node, &next.params);
+    }
     first.args.base.early = 1;
     first.args.base.leads = ahead && !first.args.base.ahead;
-    result = driver->graph_kernel_node_set_params(first_node, &first.params);
+    if (result == CUDA_SUCCESS) {
+        result = driver->graph_kernel_node_set_params(first_node, &first.params);
+    }
     if (result == CUDA_SUCCESS && ahead) {
         next.args.base.ahead = first.args.base.ahead + 1;
         result = driver->graph_kernel_node_set_params(next_node, &next.params);

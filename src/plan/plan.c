@@ -6,6 +6,8 @@
 
 #include "kernels/abi.h"
 
+#define MOST_PARTS 256 /* of a call */
+
 static const char *const names[ONEHOP_ALGORITHMS] = {
     [ONEHOP_ONESHOT] = "oneshot",
     [ONEHOP_TWOSHOT] = "twoshot",
@@ -26,18 +28,28 @@ int oh_algorithm_by_name(const char *name)
     return -1;
 }
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks)
 {
-    if (algorithm == ONEHOP_ONESHOT) {
-        return oh_plan_kernel_words(algorithm, nranks) * OH_WORD_BYTES;
-    }
-    return OH_MESSAGE_BYTES; /* goes in parts */
+    return least(OH_MESSAGE_BYTES, MOST_PARTS * oh_plan_kernel_words(algorithm, nranks) * OH_WORD_BYTES);
 }
 
 uint32_t oh_plan_grid_threads(uint32_t nranks)
 {
     /* With five ranks and more a thread holds more words, in more registers. */
     return nranks > 4 ? 16384 : 32768;
+}
+
+uint32_t oh_plan_blocks_in_row(uint32_t nranks, uint32_t blocks, uint32_t threads)
+{
+    while (blocks > 1 && 2 * blocks * threads > oh_plan_grid_threads(nranks)) {
+        blocks /= 2;
+    }
+    return blocks;
 }
 
 /* Words that the threads of a rank share out among them, in the loop that is longest. */
@@ -61,11 +73,6 @@ void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t by
     }
     *blocks_p = blocks;
     *threads_p = threads;
-}
-
-static uint64_t least(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
 }
 
 uint64_t oh_plan_table_end(const struct oh_plan_table *table)

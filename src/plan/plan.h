@@ -74,6 +74,19 @@ void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t by
  */
 uint32_t oh_plan_grid_threads(uint32_t nranks);
 
+/*
+ * Blocks of a kernel in a row (protocol.cuh, "Rows"), where there are two on a GPU at a time: as many as the table
+ * says, or half as many, or a quarter..., so that both together have no more threads than one may have. A rank's own
+ * affair.
+ */
+uint32_t oh_plan_blocks_in_row(uint32_t nranks, uint32_t blocks, uint32_t threads);
+
+/*
+ * The largest message, in bytes, that `algorithm` serves between nranks: all parts of a call are launched one after the
+ * other, and must leave room in the launch queue (some 1000 kernels) for a thread that drives other ranks, too.
+ */
+uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks);
+
 /* The most words of OH_WORD_BYTES that one kernel takes; a larger message goes in parts. Here and not in plan.c, as the
  * next: tests have slots of other sizes. */
 static inline uint64_t oh_plan_kernel_words(enum onehop_algorithm algorithm, uint32_t nranks)
@@ -103,9 +116,6 @@ bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataTyp
 
 /* A count of elements of that type that the table serves, of whatever op; 0: none. */
 size_t oh_plan_some_count(const struct oh_plan_table *table, ncclDataType_t type);
-
-/* The largest message, in bytes, that the staging memory lets `algorithm` carry between nranks. */
-uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks);
 
 /* Name used in logs and in ONEHOP_ALGO ("oneshot", "twoshot"); NULL when out of range. */
 const char *oh_algorithm_name(int algorithm);

@@ -3,10 +3,12 @@
 # written.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-# largest_of ALGORITHM RANKS: its largest message in bytes; for one that carries any, a large one.
+# largest_of ALGORITHM RANKS: a large message in bytes; of two ranks, and in one-shot, one that goes in parts (kernels/abi.h:
+# of 4 MiB at most in one-shot of two ranks, of 341 KiB with four, of 8 MiB in two-shot of two).
 largest_of() {
-    case $1 in
-    oneshot) echo $(((1 << 20) / 16 / ($2 - 1) * 16)) ;;
+    case $1-$2 in
+    *-2) echo $((9 << 20)) ;;
+    oneshot-*) echo $((3 << 19)) ;;
     *) echo $((5 << 20)) ;;
     esac
 }
@@ -52,11 +54,31 @@ expect_served "3 ranks, an op of the program's own"
 ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=18M run_app --nranks 4 --counts 4500001 --types f32 --offsets 0:0,1:3 --batch 2
 expect_served "4 ranks, three parts" twoshot
 
-# One element more or less than where the choice changes: 256 KiB at 4 ranks, 1 MiB at 2, in fp32 and int32.
+# One element more or less than where the choice changes: 256 KiB at 4 ranks, 4 and 8 MiB at 2, in fp32 and int32.
 run_app --nranks 4 --counts 65535,65536,65537 --types f32,i32 --batch 6
 expect_served "where the algorithm changes, 4 ranks" oneshot twoshot
-run_app --nranks 2 --counts 262143,262144,262145 --types f32,i32 --batch 6
+run_app --nranks 2 --counts 1048576,1048577,2097152 --types f32,i32 --batch 6
 expect_served "where the algorithm changes, 2 ranks" oneshot twoshot
+run_app --nranks 2 --counts 2097153,3145729,4194304 --types f32 --offsets 0:0,1:3 --in-place both --batch 12
+expect_served "2 ranks, parts of which two share a kernel" oneshot
+# Four parts, eager, and in a graph that has two eager rounds beside it.
+four_parts() {
+    local expected=$1 kernels
+    shift
+    rm -f "$scratch/trace"
+    run_app --nranks 2 --counts 3145729 --types f32 --batch 1 "$@" --rank-env "0:SIMNODE_TRACE=$scratch/trace" \
+        --rank-env 0:SIMNODE_CALLER=libonehop.so
+    kernels=$(grep -c cuLaunchKernelEx "$scratch/trace")
+    [ "$status" = 0 ] && [ "$kernels" = "$expected" ]
+    tap_point $? "four parts $*: $kernels kernels" "$(diagnosis)"
+}
+four_parts 2
+four_parts 8 --graph 1
+ONEHOP_ROWS=0 four_parts 6 --graph 1
+# A rank whose graphs have each part in a kernel of its own, and one on which two share a kernel.
+ONEHOP_ALGO=oneshot SIMNODE_BLOCK_THREADS=1 run_app --nranks 2 --counts 2097153,3145729 --types f32,i32 --in-place both --batch 8 \
+    --graph 3 --rank-env 0:ONEHOP_ROWS=0
+expect_served "2 ranks, parts in rows and parts that share a kernel" oneshot
 for n in 5 6 7; do
     run_app --nranks $n --counts 1,$n,1025,20000 --types f32,bf16 --offsets 1:0 --batch 4
     expect_served "$n ranks"

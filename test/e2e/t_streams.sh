@@ -45,6 +45,13 @@ ONEHOP_ROWS=0 run_app "${mix[@]}" --ranks 2 --rounds 20 --structure rows
 [ "$status" != 0 ] && [ "$(count_of 'FAIL graph_rows.c, line .* no kernel runs ahead')" -gt 0 ]
 tap_point $? "... in which no kernel runs ahead" "$(diagnosis)"
 
+# Calls that go in parts. Where some kernels of a rank run ahead, its grids are smaller, so that blocks of two ranks wait
+# for one another across: all of a kernel must run at a time, as on a GPU.
+export SIMNODE_BLOCK_THREADS=1
+SIMNODE_DELAY_US=0 run_app "${mix[@]}" --ranks 2 --rounds 40 --floats 6000000 --structure rows
+expect_served "rows of large calls (seed $seed)"
+unset SIMNODE_BLOCK_THREADS
+
 app=$sim_app
 for local in 1 4; do
     SIMNODE_DELAY_US=2000 run_app --nranks 4 --local $local --streams 2 --scenario overlap --counts 5000 --rounds 10

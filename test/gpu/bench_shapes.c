@@ -228,8 +228,7 @@ static int work(struct worker *worker, const struct oh_key *key)
     open_worker(worker, key);
     for (uint64_t bytes = worker->options->min_bytes; bytes <= worker->options->max_bytes; bytes *= 2) {
         for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
-            uint64_t most = oh_plan_capacity((enum onehop_algorithm)a, (uint32_t)worker->options->gpus);
-            if ((worker->options->algorithm < 0 || worker->options->algorithm == a) && bytes <= most) {
+            if (worker->options->algorithm < 0 || worker->options->algorithm == a) {
                 measure_shapes(worker, a, bytes);
             }
         }

@@ -2,7 +2,7 @@
 /*
  * graph_mixing.c - graphs and eager calls of one communicator on streams that nothing orders
  *
- *   graph_mixing [--ranks N] [--threads] [--rounds N] [--delay US] [--seed N] [--timeout S] [--structure]
+ *   graph_mixing [--ranks N] [--threads] [--rounds N] [--delay US] [--seed N] [--floats N] [--timeout S] [--structure]
  *                [SCENARIO...]
  *
  * NCCL puts all launches of a communicator, replays of graphs among them, into the order in which the host makes them.
@@ -24,7 +24,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-struct options options = {.ranks = 0, .rounds = 1000, .delay_us = 200, .seed = 1, .timeout = 300};
+struct options options = {.ranks = 0, .rounds = 1000, .delay_us = 200, .seed = 1, .floats = 12000, .timeout = 300};
 
 static bool is_wanted(const char *name)
 {
@@ -161,6 +161,8 @@ static void parse(int argc, char **argv)
                 options.delay_us = number;
             } else if (strcmp(argv[i], "--seed") == 0) {
                 options.seed = number;
+            } else if (strcmp(argv[i], "--floats") == 0) {
+                options.floats = number;
             } else if (strcmp(argv[i], "--timeout") == 0) {
                 options.timeout = number;
             } else {

@@ -92,6 +92,7 @@ struct options {
     int rounds;
     unsigned delay_us;
     uint32_t seed;
+    uint32_t floats; /* of a buffer of the scenario rows, whose calls have half as many at most */
     bool structure;
     unsigned timeout;            /* seconds until everything ends by a signal */
     const char *const *scenario; /* to run; NULL: all */

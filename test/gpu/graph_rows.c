@@ -14,8 +14,9 @@ static void meet(const struct rank *rank)
 }
 
 #define POOL 5
-#define POOL_COUNT 12000 /* floats of a buffer */
-#define ROW 24           /* calls of a graph */
+#define POOL_COUNT (size_t) options.floats
+#define ROW 24              /* calls of a graph */
+#define MOST_NODES 40 * ROW /* large calls go in parts */
 
 /* A call from one buffer of the pool to another, or in place. */
 struct row_call {
@@ -43,7 +44,7 @@ static void draw_row(uint32_t *state, struct row_call *row)
             call->from = i > 0 && draw(state, 3) == 0 ? row[i - 1].to : (int)draw(state, POOL);
         } while (sums[call->from] == most_sums());
         call->to = 1 + (int)draw(state, POOL - 1); /* the first one stays as it is */
-        call->count = 1 + draw(state, draw(state, 3) ? 300 : POOL_COUNT / 2);
+        call->count = 1 + draw(state, draw(state, 3) ? 300 : options.floats / 2);
         call->send = draw(state, 4) ? 0 : draw(state, (uint32_t)(POOL_COUNT - call->count));
         call->recv = call->to == call->from ? call->send
                      : draw(state, 4)       ? draw(state, 200)
@@ -80,8 +81,8 @@ struct tally {
 
 static void tally_row(CUgraph graph, struct tally *tally)
 {
-    CUgraphNode nodes[2 * ROW];
-    size_t count = 2 * ROW, kernels = 0, ahead = 0;
+    CUgraphNode nodes[MOST_NODES];
+    size_t count = MOST_NODES, kernels = 0, ahead = 0;
     CU(graph_nodes(graph, nodes, &count));
     for (size_t n = 0; n < count; n++) {
         CUDA_KERNEL_NODE_PARAMS params;

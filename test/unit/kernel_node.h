@@ -66,6 +66,9 @@ struct call {
                       * one; else one after the other */
     bool early;      /* lets the next kernel in while it waits for its peers */
     bool ahead[OH_MAX_RANKS]; /* on these ranks it runs ahead, if it can: concurrent, behind an early one (gpu/row.h) */
+    bool half[OH_MAX_RANKS];  /* on these ranks the grid is half as large, if blocks run at the same time */
+    unsigned split;           /* words of the first of two parts (one-shot of two ranks); 0: it is one kernel's */
+    bool pair[OH_MAX_RANKS];  /* on these ranks both parts are one kernel */
     char *send[OH_MAX_RANKS], *recv[OH_MAX_RANKS], *input[OH_MAX_RANKS]; /* input: a copy of what was sent */
 };
 

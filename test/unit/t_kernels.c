@@ -41,13 +41,13 @@ static void hesitate(void)
 static uint64_t most(enum algorithm algorithm, enum type type)
 {
     static const uint64_t bytes[] = {
-        [ONESHOT] = (OH_ONESHOT_BYTES / OH_WORD_BYTES / (OH_MAX_RANKS - 1) - ITEMS) * OH_WORD_BYTES, /* as a list */
-        [TWOSHOT] = (OH_LARGE_BYTES / OH_WORD_BYTES - ITEMS) * OH_WORD_BYTES,
+        [ONESHOT] = (OH_ROW_WORDS(OH_ONESHOT_BYTES, OH_MAX_RANKS) - ITEMS) * OH_WORD_BYTES, /* as a list */
+        [TWOSHOT] = (OH_ROW_WORDS(OH_LARGE_BYTES, 2) - ITEMS) * OH_WORD_BYTES,
     };
     return bytes[algorithm] / types[type].bytes;
 }
 
-static struct call random_call(unsigned *seed)
+static struct call random_call(unsigned ranks, unsigned *seed)
 {
     static const enum type few[] = {F32, I32, U32};
     struct call call = {.late_rank = -1};
@@ -69,11 +69,17 @@ static struct call random_call(unsigned *seed)
     call.early = rand_r(seed) % 2;
     const unsigned per_word = (unsigned)(OH_WORD_BYTES / types[call.type].bytes);
     const bool whole = rand_r(seed) % 2; /* words have a faster way: on some ranks, on others not */
+    if (ranks == 2 && call.algorithm == ONESHOT && call.count > per_word && rand_r(seed) % 3 == 0) {
+        call.split = 1 + (unsigned)rand_r(seed) % (unsigned)((call.count - 1) / per_word);
+        call.concurrent = true; /* in one kernel and in two a word belongs to different blocks */
+    }
     if (whole) {
         call.count = (call.count + per_word - 1) / per_word * per_word;
     }
     for (unsigned r = 0; r < OH_MAX_RANKS; r++) {
         call.ahead[r] = rand_r(seed) % 2;
+        call.pair[r] = rand_r(seed) % 2;
+        call.half[r] = rand_r(seed) % 3 == 0;
         const unsigned unit = whole && rand_r(seed) % 4 > 0 ? per_word : 1;
         call.send_offset[r] = (size_t)rand_r(seed) % (8 / unit + 1) * unit;
         call.recv_offset[r] = (size_t)rand_r(seed) % (8 / unit + 1) * unit;
@@ -95,7 +101,7 @@ static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
     int count = list_length();
     start_node(ranks, epoch);
     for (int i = 0; i < count; i++) {
-        calls[i] = random_call(&seed);
+        calls[i] = random_call(ranks, &seed);
     }
     const char *wrong = run_and_check(calls, count, &seed);
     stop_node();
@@ -124,9 +130,16 @@ static void test_rows(unsigned ranks, unsigned large_of_eight, unsigned seed)
             call->algorithm = TWOSHOT;
             words = sizes[rand_r(&seed) % 3];
         }
+        if (ranks == 2 && call->algorithm == ONESHOT &&
+            rand_r(&seed) % 4 == 0) { /* two parts, the first as large as can be */
+            words = most[ONESHOT] + 1 + (unsigned)rand_r(&seed) % most[ONESHOT];
+            call->split = most[ONESHOT];
+        }
         call->count = words * (OH_WORD_BYTES / 4);
         for (unsigned r = 0; r < ranks; r++) {
             call->ahead[r] = rand_r(&seed) % 4 > 0;
+            call->pair[r] = rand_r(&seed) % 2;
+            call->half[r] = rand_r(&seed) % 3 == 0;
         }
     }
     const char *wrong = run_and_check(calls, LIST, &seed);
@@ -433,6 +446,7 @@ int main(int argc, char **argv)
         test_same_bits(ranks, seed + 100 + ranks);
     }
     test_random_calls(4, UINT32_MAX - 20, seed + 50);
+    test_random_calls(2, UINT32_MAX - 20, seed + 52);
     for (unsigned ranks = 2; ranks <= 4; ranks++) {
         test_rows(ranks, 0, seed + 60 + ranks);
         test_rows(ranks, 3, seed + 80 + ranks);

@@ -95,25 +95,47 @@ static void test_wishes(void)
 static void test_forced(int algorithm, uint32_t n)
 {
     struct oh_plan_table table;
+    oh_plan_table_default(n, UINT64_MAX, -1, &table);
+    const uint64_t end = oh_plan_table_end(&table), most = oh_plan_capacity((enum onehop_algorithm)algorithm, n);
     oh_plan_table_default(n, UINT64_MAX, algorithm, &table);
     const struct oh_plan_rows *rows = &table.rows;
-    bool right = rows->count > 0 && rows->row[rows->count - 1].max_bytes <= oh_plan_capacity(algorithm, n);
+    bool right = rows->count > 0 && oh_plan_table_end(&table) == (end < most ? end : most);
     for (uint32_t i = 0; i < rows->count; i++) {
         right &= (int)rows->row[i].algorithm == algorithm;
     }
-    tap_ok(right && oh_plan_table_valid(&table, n), "n=%u: %s for all that it can carry, and no more", n,
+    tap_ok(right && oh_plan_table_valid(&table, n), "n=%u: %s for all that it can carry", n,
            oh_algorithm_name(algorithm));
 }
 
-/* A slot in staging memory holds what oh_plan_capacity promises: computed here from the kernels' layout. */
-static void test_capacity(void)
+/* What a kernel takes fits its slots, and these into the staging memory: computed here from the kernels' layout. */
+static void test_slots(uint32_t n)
 {
-    for (uint64_t n = 2; n <= OH_MAX_RANKS; n++) {
-        /* As a list of calls, each of whole 16-byte words. */
-        uint64_t words = (oh_plan_capacity(ONEHOP_ONESHOT, (uint32_t)n) + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
-        tap_ok((n - 1) * words * OH_WORD_BYTES <= OH_ONESHOT_BYTES, "n=%u: the largest one-shot message fits a slot",
-               (unsigned)n);
+    const uint64_t row = n - 1, word = OH_WORD_BYTES;
+    const uint64_t one = oh_plan_kernel_words(ONEHOP_ONESHOT, n), two = oh_plan_kernel_words(ONEHOP_TWOSHOT, n);
+    tap_ok(one * row * word <= OH_ONESHOT_BYTES(n) && (two + n - 1) / n * row * word <= OH_LARGE_BYTES(n) &&
+               oh_plan_can_run_ahead(ONEHOP_TWOSHOT, n, n * (OH_TWOSHOT_BYTES(n) / word / row)) &&
+               !oh_plan_can_run_ahead(ONEHOP_TWOSHOT, n, n * (OH_TWOSHOT_BYTES(n) / word / row) + 1),
+           "n=%u: the largest message of a kernel fits a slot", n);
+    tap_ok(OH_WORDS_END(n) <= OH_ESCAPE_OFFSET && OH_ESCAPE_OFFSET - OH_WORDS_END(n) < 1 << 20 &&
+               OH_STAGING_BYTES <= 32 << 20,
+           "n=%u: all slots fit the staging memory, which is 32 MiB at most", n);
+    tap_ok(oh_plan_capacity(ONEHOP_ONESHOT, n) <= 256 * one * word && oh_plan_capacity(ONEHOP_ONESHOT, n) >= 32 << 20 &&
+               oh_plan_capacity(ONEHOP_TWOSHOT, n) == OH_MESSAGE_BYTES,
+           "n=%u: a call goes in 256 kernels at most", n);
+}
+
+/* Two kernels of a row have together no more threads than one may have. */
+static void test_blocks_in_row(uint32_t n)
+{
+    const uint32_t most = oh_plan_grid_threads(n);
+    bool right = true;
+    for (uint32_t blocks = 1; blocks <= OH_MAX_BLOCKS; blocks++) {
+        for (uint32_t threads = 32; threads <= OH_MAX_THREADS && blocks * threads <= most; threads += 32) {
+            const uint32_t fewer = oh_plan_blocks_in_row(n, blocks, threads);
+            right &= fewer >= 1 && 2 * fewer * threads <= most && (fewer == blocks) == (2 * blocks * threads <= most);
+        }
     }
+    tap_ok(right, "n=%u: in a row a large grid becomes half as large", n);
 }
 
 static void test_foreign_tables(void)
@@ -137,7 +159,7 @@ static void test_foreign_tables(void)
     REJECTS(rows->row[0].threads = 48, "part of a warp");
     REJECTS(rows->row[0].threads = OH_MAX_THREADS + 32, "too many threads");
     REJECTS(rows->row[1].max_bytes = rows->row[0].max_bytes, "rows out of order");
-    REJECTS(rows->row[rows->count - 1].algorithm = ONEHOP_ONESHOT, "more than the slot holds");
+    REJECTS(rows->row[rows->count - 1].max_bytes = (uint64_t)OH_MESSAGE_BYTES + 1, "more than any message");
 #undef REJECTS
 }
 
@@ -186,7 +208,10 @@ int main(void)
             test_forced(a, n);
         }
     }
-    test_capacity();
+    for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
+        test_slots(n);
+        test_blocks_in_row(n);
+    }
     test_foreign_tables();
     test_ops();
     test_names();

@@ -14,7 +14,6 @@
 #include "test/tap.h"
 
 #define RANKS 4
-#define MOST_THREADS 32768
 #define BUFFER (16u << 20)
 #define KERNELS 3
 
@@ -38,7 +37,7 @@ struct kernel {
 };
 
 struct seen {
-    uint32_t early, leads, ahead;
+    uint32_t early, leads, ahead, blocks;
 };
 
 static void must(CUresult result, const char *what)
@@ -86,14 +85,14 @@ static void join_as(const struct oh_kernel_set *of_set, const struct kernel *ker
     for (int i = 0; i < count; i++) {
         node[i] = launch(&kernels[i]);
         if (i > 0) {
-            must(oh_row_join(driver, of_set, node[i - 1], node[i], MOST_THREADS), "joining");
+            must(oh_row_join(driver, of_set, node[i - 1], node[i]), "joining");
         }
     }
     for (int i = 0; i < count; i++) {
         CUDA_KERNEL_NODE_PARAMS params;
         CU(graph_kernel_node_get_params(node[i], &params));
         const struct oh_kernel_args *args = params.kernelParams[0];
-        seen[i] = (struct seen){args->early, args->leads, args->ahead};
+        seen[i] = (struct seen){args->early, args->leads, args->ahead, params.gridDimX};
     }
     CU(stream_end_capture(stream, &graph));
     CU(graph_destroy(graph));
@@ -169,7 +168,23 @@ static void test_pairs(void)
     expect(one(c, d, 4), first, true, false, "... nor anything of it");
     expect(first, list(one(c, d, 16), c + 64, d + 64), true, false, "... nor with others in a list");
     expect(first, one(c, d, 20), true, true, "more than a word: ahead");
-    expect(in_blocks(first, 40), in_blocks(first, 25), false, false, "too many threads together");
+}
+
+/* Two kernels of a row have together no more threads than one may have. */
+static void test_grids(void)
+{
+    const struct kernel first = one(memory[0], memory[1], 4096), reads_it = one(memory[1], memory[2], 4096);
+    const struct kernel wide = in_blocks(first, 40), narrow = in_blocks(first, 25);
+    struct seen seen[KERNELS];
+    expect(wide, in_blocks(reads_it, 25), false, false, "too many threads together, and not ahead");
+    join((struct kernel[]){wide, in_blocks(reads_it, 25)}, 2, seen);
+    tap_ok(seen[0].blocks == 40 && seen[1].blocks == 25, "... grids stay");
+    expect(wide, narrow, true, true, "too many threads together: ahead all the same");
+    join((struct kernel[]){wide, narrow, wide}, 3, seen);
+    tap_ok(seen[0].blocks == 20 && seen[1].blocks == 25 && seen[2].blocks == 20 && seen[2].ahead == 2,
+           "... in smaller grids where they are too large");
+    join((struct kernel[]){narrow, narrow}, 2, seen);
+    tap_ok(seen[0].blocks == 25 && seen[1].blocks == 25, "few enough together: grids stay");
 }
 
 static void test_twoshot(void)
@@ -259,6 +274,7 @@ int main(void)
     }
     open_device();
     test_pairs();
+    test_grids();
     test_twoshot();
     test_three();
     test_stranger();

@@ -35,7 +35,7 @@ static void skip(const char *name, const char *reason)
 /* The path that a key's meeting has. */
 static const char *path_of(const struct oh_key *key)
 {
-    static char path[256];
+    static char path[384];
     struct oh_segment segment;
     if (oh_segment_visit(&segment, key) != ncclSuccess) {
         return "";
@@ -235,9 +235,9 @@ static void visit_as_told(void)
 static void test_layout(void)
 {
     struct oh_key key = oh_key_random();
-    char slots[64];
-    snprintf(slots, sizeof slots, "-%x-%x-%x-%x-", OH_ONESHOT_BYTES, OH_TWOSHOT_BYTES, OH_LARGE_BYTES,
-             OH_STAGING_BYTES);
+    char slots[96];
+    snprintf(slots, sizeof slots, "-%x-%x-%x-%x-%x-%x-%x-", OH_ONESHOT_BYTES(2), OH_TWOSHOT_BYTES(2), OH_LARGE_BYTES(2),
+             OH_ONESHOT_BYTES(3), OH_TWOSHOT_BYTES(3), OH_LARGE_BYTES(3), OH_STAGING_BYTES);
     tap_ok(strstr(path_of(&key), slots) != NULL, "builds with other slots in staging memory do not meet");
 }
 
