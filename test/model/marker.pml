@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * marker.pml - oneshot and twoshot: words that are there when they are not empty, emptied by the reader; kernels that
- * run ahead: that send before the one before has ended
+ * run ahead: that send before the one before has ended. PAIRS: with oneshot a rank may also run two kernels as one.
  *
  * Mutations: ONESHOT_SLOTS, SCATTER_SLOTS, GATHER_SLOTS, LARGE_SLOTS (one less), LARGE_AHEAD, BEHIND_LARGE,
  * EARLY_RELEASE, RELEASE_ANY_THREAD, LAST_EPOCH, NO_ROW_FENCE, NO_CLEAR_FLUSH, NO_GRID_WAIT, OWN_EPOCH_WORD,
- * NO_FINISH_BARRIER, ONE_PART, LOST_WORD, NO_ONESHOT_WIPE, NO_SCATTER_WIPE, NO_GATHER_WIPE.
+ * NO_FINISH_BARRIER, ONE_PART, LOST_WORD, NO_ONESHOT_WIPE, NO_SCATTER_WIPE, NO_GATHER_WIPE, PAIR_AHEAD, PAIR_IN_ONE_SLOT.
  */
 #ifndef N
 #define N 2
@@ -95,9 +95,9 @@
 #define HERE(slot, place) (mem[AT(r, slot, place, 0)] != 0 && mem[AT(r, slot, place, 1)] != 0)
 #endif
 #if HALVES == 1
-#define RIGHT(slot, place) (mem[AT(r, slot, place, 0)] == n + 1)
+#define RIGHT(slot, place) (mem[AT(r, slot, place, 0)] == e + 1)
 #else
-#define RIGHT(slot, place) (mem[AT(r, slot, place, 0)] == n + 1 && mem[AT(r, slot, place, 1)] == n + 1)
+#define RIGHT(slot, place) (mem[AT(r, slot, place, 0)] == e + 1 && mem[AT(r, slot, place, 1)] == e + 1)
 #endif
 
 inline marker_store(owner, slot, place)
@@ -220,6 +220,56 @@ inline gather()
     od
 }
 
+/* Two kernels of oneshot as one: what the first does for the second, which then has nothing left to do. */
+#ifdef PAIRS
+#if BLOCKS * THREADS > 1 || PLACES > 1
+#error "pairs are for ranks of one thread"
+#endif
+#define PAIRED 3
+byte carried[N]; /* the kernel that has been run by the one before, plus 1; 0: none */
+inline send_second()
+{
+    if
+    :: next[q] == PAIRED ->
+#ifndef PAIR_IN_ONE_SLOT
+        e = AFTER(e);
+#endif
+        send();
+#ifndef PAIR_IN_ONE_SLOT
+        e = BEFORE(e);
+#endif
+        slots()
+    :: else
+    fi
+}
+inline reduce_second()
+{
+    if
+    :: next[q] == PAIRED ->
+        e = AFTER(e);
+        slots();
+        i = FIRST;
+        reduce();
+        carried[r] = AFTER(n) + 1
+    :: else
+    fi
+}
+#define SKIP_CARRIED                                                                                                   \
+    if                                                                                                                 \
+    :: carried[r] == n + 1 -> carried[r] = 0; ahead = false; end_lane(); goto again                                    \
+    :: else                                                                                                            \
+    fi;
+#ifdef PAIR_AHEAD
+#define MAY_PAIR true
+#else
+#define MAY_PAIR (!ahead)
+#endif
+#else
+#define send_second() skip
+#define reduce_second() skip
+#define SKIP_CARRIED
+#endif
+
 /* --- what is known when a kernel is launched -------------------------------------------------------------------- */
 
 #ifdef BEHIND_LARGE
@@ -281,6 +331,9 @@ inline choose()
             choose_kind(AFTER(n));
             if
             :: MAY_RUN_AHEAD(kind[AFTER(n)]) -> next[q] = AHEAD
+#ifdef PAIRS
+            :: MAY_PAIR && kind[n] == ONESHOT && kind[AFTER(n)] == ONESHOT -> next[q] = PAIRED
+#endif
             :: else -> next[q] = ALONE
             fi
         fi
@@ -344,6 +397,7 @@ again:
     :: atomic {
             WANTED && (IS_LET_IN || MAY_BEGIN) -> /* launched, and begun or past its wait */
             ahead = IS_LET_IN;
+            SKIP_CARRIED
             choose();
             if
             :: b >= grid -> ahead = false; end_lane(); goto again /* not part of this kernel */
@@ -362,7 +416,8 @@ again:
             :: ahead
             :: else -> publish(); let_next_in()
             fi;
-            send()
+            send();
+            send_second()
         };
         if
         :: ahead ->
@@ -377,7 +432,7 @@ again:
         fi;
         reduce();
         if
-        :: kind[n] == ONESHOT
+        :: kind[n] == ONESHOT -> reduce_second()
         :: else -> gather()
         fi;
         epoch_finish()
