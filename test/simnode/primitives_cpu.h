@@ -37,8 +37,8 @@ template <class Value> inline Value simnode_fmax(Value a, Value b)
 #define OH_UNROLL
 #define OH_PATIENCE 16u /* a look may take as long as a time slice of everything else that runs */
 #define OH_HOST_TURNS 2u
-#ifndef OH_SENDS_FIRST /* the kernels' tests do as a GPU does; else ranks on few processors would take turns for each  \
-                          word */
+/* The kernels' tests do as a GPU does. Here ranks on few processors would take turns for each word. */
+#ifndef OH_SENDS_FIRST
 #define OH_SENDS_FIRST 1
 #endif
 

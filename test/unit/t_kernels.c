@@ -130,8 +130,8 @@ static void test_rows(unsigned ranks, unsigned large_of_eight, unsigned seed)
             call->algorithm = TWOSHOT;
             words = sizes[rand_r(&seed) % 3];
         }
-        if (ranks == 2 && call->algorithm == ONESHOT &&
-            rand_r(&seed) % 4 == 0) { /* two parts, the first as large as can be */
+        /* Two parts, the first as large as can be. */
+        if (ranks == 2 && call->algorithm == ONESHOT && rand_r(&seed) % 4 == 0) {
             words = most[ONESHOT] + 1 + (unsigned)rand_r(&seed) % most[ONESHOT];
             call->split = most[ONESHOT];
         }

@@ -34,6 +34,7 @@ struct kernel {
     char *other_recv;
     const char *scalar;
     uint32_t blocks;
+    uint32_t split;
 };
 
 struct seen {
@@ -61,7 +62,8 @@ static CUgraphNode launch(const struct kernel *kernel)
     struct oh_kernel_args args = {.sendbuff = kernel->send,
                                   .recvbuff = kernel->recv,
                                   .count = kernel->bytes / oh_type_size(type),
-                                  .nranks = RANKS};
+                                  .nranks = RANKS,
+                                  .split = kernel->split};
     if (kernel->other_send) {
         struct oh_kernel_list_args list = {.base = args, .calls = 2, .words = 2 * (uint32_t)(kernel->bytes / 16)};
         list.item[0] = (struct oh_list_item){kernel->send, kernel->recv, kernel->bytes / oh_type_size(type), 0};
@@ -170,6 +172,16 @@ static void test_pairs(void)
     expect(first, one(c, d, 20), true, true, "more than a word: ahead");
 }
 
+/* Two parts in one kernel have two epochs, and a row counts kernels. */
+static void test_two_parts(void)
+{
+    const struct kernel first = one(memory[0], memory[1], 4096);
+    struct kernel both = one(memory[2], memory[3], 4096);
+    both.split = 128;
+    expect(both, first, true, false, "behind two parts in one kernel: early only");
+    expect(first, both, true, false, "... nor do they run ahead");
+}
+
 /* Two kernels of a row have together no more threads than one may have. */
 static void test_grids(void)
 {
@@ -275,6 +287,7 @@ int main(void)
     open_device();
     test_pairs();
     test_grids();
+    test_two_parts();
     test_twoshot();
     test_three();
     test_stranger();
