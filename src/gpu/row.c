@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "gpu/alias.h"
+
 /* A captured kernel: its node's parameters, and what it is. */
 struct captured {
     CUDA_KERNEL_NODE_PARAMS params;
@@ -71,40 +73,31 @@ static uint64_t words_of(const struct captured *kernel)
 
 /* --- running ahead ---------------------------------------------------------------------------------------------- */
 
-static bool overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes)
-{
-    return (uintptr_t)a < (uintptr_t)b + b_bytes && (uintptr_t)b < (uintptr_t)a + a_bytes;
-}
-
-/* Does the kernel read from there? */
-static bool reads(const struct captured *kernel, const void *at, uint64_t bytes)
+/* Can the kernel read any of it? */
+static bool may_read(const struct oh_driver *driver, const struct captured *kernel, const void *at, uint64_t bytes)
 {
     const struct oh_kernel_args *base = &kernel->args.base;
-    bool found =
-        base->op == OH_OP_SCALED_SUM && base->scalar && overlap(at, bytes, base->scalar, kernel->element_bytes);
+    bool found = base->op == OH_OP_SCALED_SUM && base->scalar &&
+                 !oh_alias_never(driver, at, bytes, base->scalar, kernel->element_bytes);
     for (uint32_t i = 0; i < calls_of(kernel) && !found; i++) {
         const struct oh_list_item call = call_of(kernel, i);
-        found = overlap(at, bytes, call.sendbuff, call.count * kernel->element_bytes);
+        found = !oh_alias_never(driver, at, bytes, call.sendbuff, call.count * kernel->element_bytes);
     }
     return found;
 }
 
-/* Memory that is mapped piece by piece (cuMemMap: expandable segments, pools) may be mapped twice. */
-static bool has_one_address(const struct oh_driver *driver, const void *at)
+/* Two parts of one call: they have no element in common. */
+static bool are_parts(const struct captured *first, const struct captured *next)
 {
-    unsigned legacy = 0;
-    CUresult result = driver->pointer_get_attribute(&legacy, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                                                    (CUdeviceptr)(uintptr_t)at);
-    return result == CUDA_SUCCESS && legacy;
+    return !first->is_list && !next->is_list && first->args.base.call == next->args.base.call;
 }
 
 static bool is_independent(const struct oh_driver *driver, const struct captured *first, const struct captured *next)
 {
     bool independent = true;
-    for (uint32_t i = 0; i < calls_of(first) && independent; i++) {
+    for (uint32_t i = 0; i < calls_of(first) && independent && !are_parts(first, next); i++) {
         const struct oh_list_item call = call_of(first, i);
-        independent =
-            !reads(next, call.recvbuff, call.count * first->element_bytes) && has_one_address(driver, call.recvbuff);
+        independent = !may_read(driver, next, call.recvbuff, call.count * first->element_bytes);
     }
     return independent;
 }

@@ -64,10 +64,11 @@ static void describe_settings(const struct oh_perf_options *options, struct oh_p
     snprintf(step, sizeof step, options->step_bytes ? "%zu(bytes)" : "%zu(factor)",
              options->step_bytes ? options->step_bytes : options->step_factor);
     snprintf(run->settings, sizeof run->settings,
-             "ranks %d, %s, bytes %zu to %zu, step %s, iters %d, agg iters %d, warmup iters %d, rounds %d, %s",
+             "ranks %d, %s, bytes %zu to %zu, step %s, iters %d, agg iters %d, warmup iters %d, rounds %d, %s%s",
              options->ranks, oh_perf_layout_names[options->layout], options->min_bytes, options->max_bytes, step,
              options->iters, options->aggregate, options->warmup, options->rounds,
-             options->in_place ? "in-place" : "out-of-place");
+             options->in_place ? "in-place" : "out-of-place",
+             options->memory == OH_PERF_NCCL_MEMORY ? ", ncclMemAlloc" : "");
 }
 
 /* Once the communicators are there. */

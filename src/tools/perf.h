@@ -64,6 +64,13 @@ enum oh_perf_layout {
     OH_PERF_LAYOUTS
 };
 
+/* Of the buffers; windows have NCCL's always. */
+enum oh_perf_memory {
+    OH_PERF_CUDA_MEMORY, /* cuMemAlloc */
+    OH_PERF_NCCL_MEMORY, /* ncclMemAlloc */
+    OH_PERF_MEMORIES
+};
+
 struct oh_perf_type {
     const char *name; /* as nccl-tests has it */
     ncclDataType_t nccl;
@@ -79,6 +86,7 @@ extern const char *const oh_perf_side_names[OH_PERF_SIDES];
 extern const char *const oh_perf_mode_names[OH_PERF_MODES];
 extern const char *const oh_perf_op_names[OH_PERF_OPS];
 extern const char *const oh_perf_layout_names[OH_PERF_LAYOUTS];
+extern const char *const oh_perf_memory_names[OH_PERF_MEMORIES];
 
 struct oh_perf_options {
     size_t min_bytes;
@@ -92,6 +100,7 @@ struct oh_perf_options {
     int ranks; /* 0: all GPUs */
     int timeout_s;
     enum oh_perf_layout layout;
+    enum oh_perf_memory memory;
     bool in_place;
     bool check;
     bool floor;

@@ -95,15 +95,26 @@ static void look_up(struct oh_crew *crew, void *library, const char *name, void 
     }
 }
 
-static void open_windows_api(struct oh_crew *crew, void *nccl)
+/* Ends it all where NCCL is too old for what `option` asks for. */
+static void refuse_nccl(struct oh_crew *crew, const char *option, const char *needed, const char *lacking)
 {
     int version = 0;
-    if (!find(nccl, "ncclMemAlloc", &crew->mem_alloc) || !find(nccl, "ncclMemFree", &crew->mem_free) ||
-        !find(nccl, "ncclCommWindowRegister", &crew->window_register) ||
-        !find(nccl, "ncclCommWindowDeregister", &crew->window_deregister)) {
-        crew->get_version(&version);
-        OH_CREW_FAIL(crew, "--compare windows needs NCCL 2.27 or later; %s is %d.%d.%d and has no windows",
-                     crew->options->nccl, version / 10000, version / 100 % 100, version % 100);
+    crew->get_version(&version);
+    OH_CREW_FAIL(crew, "%s needs NCCL %s or later; %s is %d.%d.%d and has no %s", option, needed, crew->options->nccl,
+                 version / 10000, version / 100 % 100, version % 100, lacking);
+}
+
+static void open_memory_api(struct oh_crew *crew, void *nccl)
+{
+    const struct oh_perf_options *options = crew->options;
+    bool memory = find(nccl, "ncclMemAlloc", &crew->mem_alloc) && find(nccl, "ncclMemFree", &crew->mem_free);
+    bool windows = find(nccl, "ncclCommWindowRegister", &crew->window_register) &&
+                   find(nccl, "ncclCommWindowDeregister", &crew->window_deregister);
+    if (options->side[OH_PERF_WINDOWS] && !(memory && windows)) {
+        refuse_nccl(crew, "--compare windows", "2.27", "windows");
+    }
+    if (options->memory == OH_PERF_NCCL_MEMORY && !memory) {
+        refuse_nccl(crew, "--memory nccl", "2.19", "ncclMemAlloc");
     }
 }
 
@@ -119,9 +130,7 @@ static void open_libraries(struct oh_crew *crew)
     look_up(crew, nccl, "pncclGroupStart", &stock->group_start);
     look_up(crew, nccl, "pncclGroupEnd", &stock->group_end);
     crew->api[OH_PERF_WINDOWS] = *stock;
-    if (options->side[OH_PERF_WINDOWS]) {
-        open_windows_api(crew, nccl);
-    }
+    open_memory_api(crew, nccl);
 
     void *onehop = open_library(crew, options->onehop);
     look_up(crew, onehop, "ncclCommInitRank", &crew->comm_init_rank);
@@ -173,18 +182,35 @@ static void *allocate(struct oh_crew *crew, size_t bytes)
     return memory;
 }
 
+static CUdeviceptr new_buffer(struct oh_crew *crew, enum oh_perf_memory memory, size_t bytes)
+{
+    CUdeviceptr address = 0;
+    void *buffer = NULL;
+    if (memory == OH_PERF_CUDA_MEMORY) {
+        OH_CREW_CU(crew, mem_alloc(&address, bytes));
+        return address;
+    }
+    OH_CREW_NCCL(crew, "ncclMemAlloc", mem_alloc(&buffer, bytes));
+    return (CUdeviceptr)(uintptr_t)buffer;
+}
+
+static void free_buffer(struct oh_crew *crew, enum oh_perf_memory memory, CUdeviceptr buffer)
+{
+    if (memory == OH_PERF_CUDA_MEMORY) {
+        OH_CREW_CU(crew, mem_free(buffer));
+    } else {
+        OH_CREW_NCCL(crew, "ncclMemFree", mem_free((void *)(uintptr_t)buffer));
+    }
+}
+
 /* Two buffers of memory that NCCL may map on all ranks, registered on all ranks together. */
 static void open_windows(struct oh_crew *crew)
 {
     size_t bytes = crew->options->max_bytes + OH_PERF_GUARD;
     OH_CREW_EACH(crew, seat)
     {
-        void *memory[2];
-        for (int i = 0; i < 2; i++) {
-            OH_CREW_NCCL(crew, "ncclMemAlloc", mem_alloc(&memory[i], bytes));
-        }
-        seat->send[OH_PERF_WINDOWS] = (CUdeviceptr)(uintptr_t)memory[0];
-        seat->recv[OH_PERF_WINDOWS] = (CUdeviceptr)(uintptr_t)memory[1];
+        seat->send[OH_PERF_WINDOWS] = new_buffer(crew, OH_PERF_NCCL_MEMORY, bytes);
+        seat->recv[OH_PERF_WINDOWS] = new_buffer(crew, OH_PERF_NCCL_MEMORY, bytes);
     }
     oh_crew_group_start(crew, OH_PERF_STOCK);
     OH_CREW_EACH(crew, seat)
@@ -212,12 +238,13 @@ static void open_windows(struct oh_crew *crew)
 #endif
 static void open_buffers(struct oh_crew *crew)
 {
+    enum oh_perf_memory memory = crew->options->memory;
     size_t bytes = crew->options->max_bytes;
     size_t slack = OH_PERF_SLACK * sizeof(uint64_t);
     OH_CREW_EACH(crew, seat)
     {
-        OH_CREW_CU(crew, mem_alloc(&seat->send[OH_PERF_STOCK], bytes));
-        OH_CREW_CU(crew, mem_alloc(&seat->recv[OH_PERF_STOCK], bytes + OH_PERF_GUARD));
+        seat->send[OH_PERF_STOCK] = new_buffer(crew, memory, bytes);
+        seat->recv[OH_PERF_STOCK] = new_buffer(crew, memory, bytes + OH_PERF_GUARD);
         seat->send[OH_PERF_ONEHOP] = seat->send[OH_PERF_STOCK];
         seat->recv[OH_PERF_ONEHOP] = seat->recv[OH_PERF_STOCK];
         seat->input = allocate(crew, bytes + slack);
@@ -246,8 +273,8 @@ static void close_windows(struct oh_crew *crew)
     }
     OH_CREW_EACH(crew, seat)
     {
-        OH_CREW_NCCL(crew, "ncclMemFree", mem_free((void *)(uintptr_t)seat->send[OH_PERF_WINDOWS]));
-        OH_CREW_NCCL(crew, "ncclMemFree", mem_free((void *)(uintptr_t)seat->recv[OH_PERF_WINDOWS]));
+        free_buffer(crew, OH_PERF_NCCL_MEMORY, seat->send[OH_PERF_WINDOWS]);
+        free_buffer(crew, OH_PERF_NCCL_MEMORY, seat->recv[OH_PERF_WINDOWS]);
     }
 }
 
@@ -266,8 +293,8 @@ static void close_all(struct oh_crew *crew)
     }
     OH_CREW_EACH(crew, seat)
     {
-        OH_CREW_CU(crew, mem_free(seat->send[OH_PERF_STOCK]));
-        OH_CREW_CU(crew, mem_free(seat->recv[OH_PERF_STOCK]));
+        free_buffer(crew, crew->options->memory, seat->send[OH_PERF_STOCK]);
+        free_buffer(crew, crew->options->memory, seat->recv[OH_PERF_STOCK]);
         OH_CREW_CU(crew, event_destroy(seat->begin));
         OH_CREW_CU(crew, event_destroy(seat->end));
         OH_CREW_CU(crew, stream_destroy(seat->stream));

@@ -50,7 +50,7 @@ struct oh_crew {
     __typeof__(ncclRedOpCreatePreMulSum) *op_create;
     __typeof__(ncclRedOpDestroy) *op_destroy;
     struct oh_perf_api api[OH_PERF_SIDES];
-    ncclResult_t (*mem_alloc)(void **, size_t); /* for windows; nccl.h may be older than these */
+    ncclResult_t (*mem_alloc)(void **, size_t); /* NULL unless needed; nccl.h may be older than these */
     ncclResult_t (*mem_free)(void *);
     ncclResult_t (*window_register)(ncclComm_t, void *, size_t, void **, int);
     ncclResult_t (*window_deregister)(ncclComm_t, void *);

@@ -23,7 +23,7 @@ static const char help[] = "usage: onehop perf [OPTIONS]\n"
                            "      --graph, --eager   only this mode; --mode graph|eager|both (both)\n"
                            "      --processes        a process for each GPU (this is the default)\n"
                            "      --one-process[=threads|group]         one for all: threads, or groups\n"
-                           "      --in-place         measure in place; both ways are checked always\n"
+                           "      --in-place  --memory cuda|nccl    in place; buffers of ncclMemAlloc (cuda)\n"
                            "      --compare LIST     stock windows onehop (stock,onehop)\n"
                            "      --floor            measure what an allreduce costs at least here, too\n"
                            "  -c, --check [0|1]      compare every result with what it must be (1)\n"
@@ -44,6 +44,7 @@ enum {
     OPTION_PROCESSES,
     OPTION_ONE_PROCESS,
     OPTION_IN_PLACE,
+    OPTION_MEMORY,
     OPTION_COMPARE,
     OPTION_FLOOR,
     OPTION_CSV,
@@ -73,6 +74,7 @@ static const struct option long_options[] = {
     {"processes", no_argument, NULL, OPTION_PROCESSES},
     {"one-process", optional_argument, NULL, OPTION_ONE_PROCESS},
     {"in-place", no_argument, NULL, OPTION_IN_PLACE},
+    {"memory", required_argument, NULL, OPTION_MEMORY},
     {"compare", required_argument, NULL, OPTION_COMPARE},
     {"floor", no_argument, NULL, OPTION_FLOOR},
     {"check", optional_argument, NULL, 'c'},
@@ -165,6 +167,18 @@ static bool parse_one_process(const char *name, struct oh_perf_options *options)
         return false;
     }
     return true;
+}
+
+static bool parse_memory(const char *name, struct oh_perf_options *options)
+{
+    for (int memory = 0; memory < OH_PERF_MEMORIES; memory++) {
+        if (strcmp(name, oh_perf_memory_names[memory]) == 0) {
+            options->memory = (enum oh_perf_memory)memory;
+            return true;
+        }
+    }
+    oh_tool_error("perf: --memory %s: cuda or nccl is needed", name);
+    return false;
 }
 
 /* The file of --csv or --json: behind '=', or the next word unless that is an option, or stdout. */
@@ -279,6 +293,8 @@ static bool parse_option(int option, const char *name, const char *text, struct 
         return parse_mode(text, options);
     case OPTION_ONE_PROCESS:
         return parse_one_process(text, options);
+    case OPTION_MEMORY:
+        return parse_memory(text, options);
     case OPTION_PLOT:
         return parse_plot(text, options);
     case OPTION_FROM:

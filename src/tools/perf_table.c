@@ -11,6 +11,7 @@ const char *const oh_perf_side_names[OH_PERF_SIDES] = {"stock", "windows", "oneh
 const char *const oh_perf_mode_names[OH_PERF_MODES] = {"graph", "eager"};
 const char *const oh_perf_layout_names[OH_PERF_LAYOUTS] = {
     "a process for each GPU", "one process, a thread for each GPU", "one process, one thread, groups"};
+const char *const oh_perf_memory_names[OH_PERF_MEMORIES] = {"cuda", "nccl"};
 
 #define SIDE_WIDTH 42 /* of one side's columns */
 

@@ -192,13 +192,15 @@ static long larger(long a, long b)
     return a > b ? a : b;
 }
 
-/* One line: what was done, and by how much the worker that grew most has grown. */
+/* What was done, by how much the worker that grew most has grown, and where its host memory lies. */
 static void report_soak(const struct job *job, uint64_t failures)
 {
     struct cf_soaked sum = sum_soaked(job);
-    struct holdings most = {LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN};
+    struct holdings most = {LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, ""};
+    const struct cf_soaked *grown = NULL; /* the one whose host memory grew most */
     for (int w = 0; w < job->workers; w++) {
         const struct holdings *from = &job->board->worker[w].soaked.from, *to = &job->board->worker[w].soaked.to;
+        grown = to->host_kib - from->host_kib > most.host_kib ? &job->board->worker[w].soaked : grown;
         most.host_kib = larger(most.host_kib, to->host_kib - from->host_kib);
         most.gpu_kib = larger(most.gpu_kib, to->gpu_kib - from->gpu_kib);
         most.descriptors = larger(most.descriptors, to->descriptors - from->descriptors);
@@ -213,6 +215,8 @@ static void report_soak(const struct job *job, uint64_t failures)
            (unsigned long long)sum.graphs, (unsigned long long)sum.replays, (unsigned long long)failures,
            (unsigned long long)sum.after_warm_up, most.host_kib, most.gpu_kib, most.descriptors, most.threads,
            most.mappings, most.files);
+    printf("# soak, largest mappings (MiB of the address, name, KiB): %s -> %s\n", grown->from.largest,
+           grown->to.largest);
 }
 
 static void report(struct job *job, int which)

@@ -110,13 +110,13 @@ END
 chmod +x "$carried/test/conformance/onehop-conformance"
 rm -rf "${scratch:?}/logs"
 check_gpu -- --soak-seconds 70 soak
-expect "soak alone" 0 'soak +no figures of stock NCCL in .*: --allow 65536,4096,65536,64$'
-grep -q -- '--soak 70 .*--expect-served --allow 65536,4096,65536,64$' "$scratch/logs/soak.log"
+expect "soak alone" 0 'soak +no figures of stock NCCL in .*: --allow 458752,4096,65536,64$'
+grep -q -- '--soak 70 .*--expect-served --allow 458752,4096,65536,64$' "$scratch/logs/soak.log"
 tap_point $? "soak alone: the seconds and what is allowed" "$(cat "$scratch/logs/soak.log")"
 check_gpu -- soak-stock
 check_gpu -- soak
 expect "soak behind soak-stock, in another run" 0 '^ok +soak '
-grep -q -- '--soak 12 ' "$scratch/logs/soak-stock.log" && grep -q -- '--soak 60 .*--allow 8192,601,2948,8$' "$scratch/logs/soak.log"
+grep -q -- '--soak 60 ' "$scratch/logs/soak-stock.log" && grep -q -- '--soak 60 .*--allow 8192,601,2948,8$' "$scratch/logs/soak.log"
 tap_point $? "soak: what stock NCCL keeps is allowed" "$(cat "$scratch"/logs/soak*.log)"
 
 # Ended in the middle: what was found by then is told, and nothing is left in shared memory.

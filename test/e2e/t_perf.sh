@@ -45,6 +45,10 @@ for layout in --processes --one-process --one-process=group; do
 done
 perf -b 16K -e 16K $few --graph --floor --in-place -m 3 --one-process=group
 expect_command "groups of calls, in place, one thread" 0 'floor: graph: empty kernel' 'onehop/floor' 'agg iters 3' 'in-place'
+perf -b 16K -e 16K $few --memory nccl --compare all
+expect_command "memory of ncclMemAlloc" 0 'out-of-place, ncclMemAlloc$' 'Out of bounds values : 0 OK' 'onehop serves'
+perf -b 64 -e 64 --memory host
+refuses "no such memory" 2 'perf: --memory host: cuda or nccl is needed$'
 perf -b 1 -e 30 -i 10 $few --eager -d int8,double
 expect_command "sizes by steps" 0 '^ +1 +1 +int8' '^ +21 +21 +int8' '^ +16 +2 +double'
 ! grep -qE '^ +[0-9]+ +0 ' "$out" && ! grep -q 'CUDA graph' "$out"

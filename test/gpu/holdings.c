@@ -34,20 +34,49 @@ static long count_entries(const char *path, const char *prefix)
     return number;
 }
 
-/* Anonymous memory in KiB, and the number of mappings. */
+#define LARGEST 3
+
+struct mapping {
+    char name[32];
+    long kib;
+};
+
+/* Into a list with the largest first. */
+static void insert(struct mapping largest[LARGEST], struct mapping mapping)
+{
+    for (int i = 0; i < LARGEST; i++) {
+        if (mapping.kib > largest[i].kib) {
+            struct mapping moved = largest[i];
+            largest[i] = mapping;
+            mapping = moved;
+        }
+    }
+}
+
+/* Anonymous memory in KiB, the number of mappings, and which of them hold most of it. */
 static void read_memory(struct holdings *holdings)
 {
-    char line[1024];
-    FILE *file = need(fopen("/proc/self/status", "r"), "/proc/self/status");
+    struct mapping largest[LARGEST] = {0}, mapping = {0};
+    char line[1024], path[256];
+    unsigned long start, end;
+    int length = 0;
+    FILE *file = need(fopen("/proc/self/smaps", "r"), "/proc/self/smaps");
     while (fgets(line, sizeof line, file)) {
-        sscanf(line, "RssAnon: %ld", &holdings->host_kib);
+        path[0] = '\0';
+        if (sscanf(line, "%lx-%lx %*s %*s %*s %*s %255[^\n]", &start, &end, path) >= 2) {
+            const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+            snprintf(mapping.name, sizeof mapping.name, "%lx %.11s", start >> 20, *name ? name : "unnamed");
+            holdings->mappings++;
+        } else if (sscanf(line, "Anonymous: %ld", &mapping.kib) == 1) {
+            holdings->host_kib += mapping.kib;
+            insert(largest, mapping);
+        }
     }
     fclose(file);
-    file = need(fopen("/proc/self/maps", "r"), "/proc/self/maps");
-    while (fgets(line, sizeof line, file)) {
-        holdings->mappings++;
+    for (int i = 0; i < LARGEST; i++) {
+        length += snprintf(holdings->largest + length, sizeof holdings->largest - (size_t)length, "%s%s: %ld",
+                           i == 0 ? "" : ", ", largest[i].name, largest[i].kib);
     }
-    fclose(file);
 }
 
 struct holdings holdings_measure(holdings_gpu_fn gpu_kib, void *user)

@@ -11,9 +11,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Room for the largest mappings, as text. */
+#define HOLDINGS_LARGEST 160
+
 /* files: of onehop in shared memory. */
 struct holdings {
     long host_kib, gpu_kib, descriptors, threads, mappings, files;
+    char largest[HOLDINGS_LARGEST]; /* those that hold most of host_kib: MiB of the address, name, KiB */
 };
 
 /* Growth that is allowed. */

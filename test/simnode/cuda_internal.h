@@ -63,6 +63,9 @@ enum simcuda_kind {
     SIMCUDA_DEVICE_MEMORY,
     SIMCUDA_HOST_MEMORY,
     SIMCUDA_IPC_MEMORY,
+    SIMCUDA_MAPPED_MEMORY, /* cuMemMap */
+    SIMCUDA_RESERVED,      /* addresses */
+    SIMCUDA_ALLOCATION,    /* a handle's memory */
     SIMCUDA_KINDS
 };
 
@@ -209,7 +212,9 @@ struct CUkern_st {
     struct simcuda_launch_count *count;
 };
 
-/* Memory that streams may touch. */
+struct simcuda_allocation; /* cuda_virtual.c */
+
+/* Memory that streams may touch, or reserved addresses. */
 struct simcuda_memory {
     struct simcuda_object object;
     CUcontext ctx; /* on whose device; for IPC memory: in which it was opened; NULL: host memory, open to all */
@@ -217,7 +222,9 @@ struct simcuda_memory {
     size_t bytes;
     int fd; /* device memory */
     uint64_t nonce;
-    unsigned opened; /* IPC: how often */
+    uint64_t block;                        /* id of the memory, whatever its address */
+    unsigned opened;                       /* IPC: how often */
+    struct simcuda_allocation *allocation; /* mapped memory: a reference */
 };
 
 struct simcuda_state {
@@ -237,6 +244,7 @@ struct simcuda_state {
     struct simcuda_launch_count *launches;
     unsigned long contexts_created;
     unsigned long mem_allocs;
+    uint64_t blocks; /* ids given */
     size_t mem_live;
     size_t mem_peak;
     cuuint64_t captures; /* ids given */
@@ -287,6 +295,9 @@ struct simcuda_launch_count *simcuda_count_get(const char *name);
 
 /* True when [address, address + bytes) is memory that the context's device can reach. */
 bool simcuda_reaches(CUcontext ctx, const void *address, size_t bytes);
+
+/* The memory of that kind that holds the address; NULL: none. */
+struct simcuda_memory *simcuda_memory_find(enum simcuda_kind kind, const void *address);
 
 /* cuda_stream.c */
 

@@ -33,8 +33,7 @@ struct ipc_handle {
 
 _Static_assert(sizeof(struct ipc_handle) <= sizeof(CUipcMemHandle), "a handle must fit");
 
-/* The memory that holds the address; NULL: none. */
-static struct simcuda_memory *find(enum simcuda_kind kind, const void *address)
+struct simcuda_memory *simcuda_memory_find(enum simcuda_kind kind, const void *address)
 {
     for (struct simcuda_object *object = simcuda.objects[kind]; object; object = object->next) {
         struct simcuda_memory *memory = (struct simcuda_memory *)object;
@@ -47,10 +46,11 @@ static struct simcuda_memory *find(enum simcuda_kind kind, const void *address)
 
 static struct simcuda_memory *find_any(const void *address)
 {
-    static const enum simcuda_kind kinds[] = {SIMCUDA_DEVICE_MEMORY, SIMCUDA_HOST_MEMORY, SIMCUDA_IPC_MEMORY};
+    static const enum simcuda_kind kinds[] = {SIMCUDA_DEVICE_MEMORY, SIMCUDA_HOST_MEMORY, SIMCUDA_IPC_MEMORY,
+                                              SIMCUDA_MAPPED_MEMORY};
     struct simcuda_memory *memory = NULL;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !memory; i++) {
-        memory = find(kinds[i], address);
+        memory = simcuda_memory_find(kinds[i], address);
     }
     return memory;
 }
@@ -58,7 +58,7 @@ static struct simcuda_memory *find_any(const void *address)
 /* The memory of that kind that begins at the address; NULL: none. */
 static struct simcuda_memory *find_base(enum simcuda_kind kind, const void *base)
 {
-    struct simcuda_memory *memory = find(kind, base);
+    struct simcuda_memory *memory = simcuda_memory_find(kind, base);
     return memory && memory->base == base ? memory : NULL;
 }
 
@@ -74,7 +74,7 @@ bool simcuda_reaches(CUcontext ctx, const void *address, size_t bytes)
         return false;
     }
     return !memory->ctx || memory->ctx == ctx ||
-           (memory->object.kind == SIMCUDA_DEVICE_MEMORY && ctx->peer[memory->ctx->device]);
+           (memory->object.kind != SIMCUDA_IPC_MEMORY && ctx->peer[memory->ctx->device]);
 }
 
 static void *as_pointer(CUdeviceptr address)
@@ -103,6 +103,7 @@ static struct simcuda_memory *allocate(CUcontext ctx, size_t bytes)
     struct simcuda_memory *memory = simcuda_new(sizeof *memory);
     memory->ctx = ctx;
     memory->bytes = bytes;
+    memory->block = ++simcuda.blocks;
     if (getrandom(&memory->nonce, sizeof memory->nonce, 0) != (ssize_t)sizeof memory->nonce) {
         goto err_free;
     }
@@ -189,19 +190,36 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base_p, size_t *bytes_p, CUdevicep
     return simcuda_leave(CUDA_SUCCESS);
 }
 
-/* Of all attributes one: memory of cuMemAlloc is the only device memory here. */
+/* Some of the attributes. There are no pools, and no memory of cuIpcOpenMemHandle is to be exported again. */
+static CUresult get_attribute(const struct simcuda_memory *memory, CUpointer_attribute attribute, void *data)
+{
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        *(unsigned *)data = memory->object.kind == SIMCUDA_DEVICE_MEMORY;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        *(CUdeviceptr *)data = (CUdeviceptr)(uintptr_t)memory->base;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        *(size_t *)data = memory->bytes;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+        *(unsigned long long *)data = memory->block;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        *(CUmemoryPool *)data = NULL;
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
 {
     SIMCUDA_ENTER();
-    if (attribute != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
     pthread_mutex_lock(&simcuda.lock);
-    if (!find_any(as_pointer(address))) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    *(unsigned *)data = find(SIMCUDA_DEVICE_MEMORY, as_pointer(address)) != NULL;
-    return simcuda_leave(CUDA_SUCCESS);
+    const struct simcuda_memory *memory = find_any(as_pointer(address));
+    return simcuda_leave(memory ? get_attribute(memory, attribute, data) : CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_p, size_t *total_p)
@@ -238,6 +256,7 @@ CUresult cuMemHostAlloc(void **address_p, size_t bytes, unsigned flags)
     struct simcuda_memory *memory = simcuda_new(sizeof *memory);
     memory->base = base;
     memory->bytes = bytes;
+    memory->block = ++simcuda.blocks;
     simcuda_add(SIMCUDA_HOST_MEMORY, &memory->object);
     *address_p = base;
     return simcuda_leave(CUDA_SUCCESS);
@@ -267,7 +286,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device_p, void *address, unsi
 {
     SIMCUDA_ENTER();
     pthread_mutex_lock(&simcuda.lock);
-    if (flags != 0 || !find(SIMCUDA_HOST_MEMORY, address)) {
+    if (flags != 0 || !simcuda_memory_find(SIMCUDA_HOST_MEMORY, address)) {
         return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
     }
     *device_p = (CUdeviceptr)(uintptr_t)address;
@@ -280,7 +299,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle_p, CUdeviceptr address)
     SIMCUDA_ENTER();
     struct ipc_handle handle = {0};
     pthread_mutex_lock(&simcuda.lock);
-    const struct simcuda_memory *memory = find(SIMCUDA_DEVICE_MEMORY, as_pointer(address));
+    const struct simcuda_memory *memory = simcuda_memory_find(SIMCUDA_DEVICE_MEMORY, as_pointer(address));
     if (!memory) {
         return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
     }
@@ -332,6 +351,7 @@ static CUresult open_mapping(CUcontext ctx, const struct ipc_handle *handle, str
     struct simcuda_memory *memory = simcuda_new(sizeof *memory);
     memory->ctx = ctx;
     memory->bytes = handle->bytes;
+    memory->block = ++simcuda.blocks;
     memory->nonce = handle->nonce;
     memory->fd = open_exported(handle);
     if (memory->fd < 0) {

@@ -18,6 +18,7 @@
 #define KERNELS 3
 
 static const struct oh_driver *driver;
+static const struct oh_driver *joining; /* the driver, or one that fails */
 static const struct oh_kernel_set *set;
 static CUstream stream;
 static char *memory[4];   /* of cuMemAlloc */
@@ -35,6 +36,7 @@ struct kernel {
     const char *scalar;
     uint32_t blocks;
     uint32_t split;
+    uint32_t call; /* number of the call that it is a part of; 0: of a call of its own */
 };
 
 struct seen {
@@ -52,6 +54,7 @@ static void must(CUresult result, const char *what)
 
 static CUgraphNode launch(const struct kernel *kernel)
 {
+    static uint32_t calls = 1000;
     const struct oh_plan plan = {kernel->algorithm, kernel->blocks ? kernel->blocks : 8, 512};
     const struct oh_op op = {kernel->scalar ? OH_OP_SCALED_SUM : OH_OP_SUM, 0, kernel->scalar};
     const struct oh_launch launch = {driver, set, &plan, &op, type, stream, false};
@@ -63,6 +66,7 @@ static CUgraphNode launch(const struct kernel *kernel)
                                   .recvbuff = kernel->recv,
                                   .count = kernel->bytes / oh_type_size(type),
                                   .nranks = RANKS,
+                                  .call = kernel->call ? kernel->call : ++calls,
                                   .split = kernel->split};
     if (kernel->other_send) {
         struct oh_kernel_list_args list = {.base = args, .calls = 2, .words = 2 * (uint32_t)(kernel->bytes / 16)};
@@ -87,7 +91,8 @@ static void join_as(const struct oh_kernel_set *of_set, const struct kernel *ker
     for (int i = 0; i < count; i++) {
         node[i] = launch(&kernels[i]);
         if (i > 0) {
-            must(oh_row_join(driver, of_set, node[i - 1], node[i]), "joining");
+            CUresult result = oh_row_join(joining, of_set, node[i - 1], node[i]);
+            must(joining == driver ? result : CUDA_SUCCESS, "joining");
         }
     }
     for (int i = 0; i < count; i++) {
@@ -125,6 +130,12 @@ static struct kernel list(struct kernel kernel, const char *other_send, char *ot
 static struct kernel scaled(struct kernel kernel, const char *scalar)
 {
     kernel.scalar = scalar;
+    return kernel;
+}
+
+static struct kernel part_of(struct kernel kernel, uint32_t call)
+{
+    kernel.call = call;
     return kernel;
 }
 
@@ -172,6 +183,18 @@ static void test_pairs(void)
     expect(first, one(c, d, 20), true, true, "more than a word: ahead");
 }
 
+/* They have no element in common, whatever is known of the memory. */
+static void test_parts(void)
+{
+    const uint64_t n = 4096;
+    char *const a = host_memory, *const b = host_memory + (BUFFER / 2);
+    const struct kernel first = part_of(one(a, b, n), 7), second = one(a + n, b + n, n);
+    expect(first, part_of(second, 7), true, true, "two parts of a call in host memory: ahead");
+    expect(first, part_of(second, 8), true, false, "... of two calls: early only");
+    expect(part_of(one(a, a, n), 7), part_of(one(a + n, a + n, n), 7), true, true, "... two parts in place: ahead");
+    expect(part_of(list(one(a, b, n), a, b), 7), part_of(second, 7), true, false, "a list is no part");
+}
+
 /* Two parts in one kernel have two epochs, and a row counts kernels. */
 static void test_two_parts(void)
 {
@@ -197,6 +220,32 @@ static void test_grids(void)
            "... in smaller grids where they are too large");
     join((struct kernel[]){narrow, narrow}, 2, seen);
     tap_ok(seen[0].blocks == 25 && seen[1].blocks == 25, "few enough together: grids stay");
+}
+
+static int changes; /* of nodes until one fails */
+
+static CUresult fail_to_change(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params)
+{
+    return changes-- > 0 ? driver->graph_kernel_node_set_params(node, params) : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Whichever change of a node fails: what lets another in early has, with that, no more threads than one may have. */
+static void test_failures(void)
+{
+    const struct kernel wide = in_blocks(one(memory[0], memory[1], 4096), 60);
+    struct oh_driver failing = *driver;
+    failing.graph_kernel_node_set_params = fail_to_change;
+    joining = &failing;
+    for (int good = 0; good < 4; good++) {
+        struct seen seen[2];
+        changes = good;
+        join((struct kernel[]){wide, wide}, 2, seen);
+        tap_ok((seen[0].early == 0 || seen[0].blocks + seen[1].blocks <= oh_plan_grid_threads(RANKS) / 512) &&
+                   seen[1].ahead == (good == 3) && seen[0].early == (good >= 2),
+               "%d changes of nodes succeed (early %u, ahead %u, %u and %u blocks)", good, seen[0].early, seen[1].ahead,
+               seen[0].blocks, seen[1].blocks);
+    }
+    joining = driver;
 }
 
 static void test_twoshot(void)
@@ -284,9 +333,12 @@ int main(void)
     if (oh_driver_get(&driver) != ncclSuccess) {
         tap_skip_all("no driver");
     }
+    joining = driver;
     open_device();
     test_pairs();
+    test_parts();
     test_grids();
+    test_failures();
     test_two_parts();
     test_twoshot();
     test_three();
