@@ -113,7 +113,9 @@ template <int batch, bool once, class Reduction, class Message> struct oneshot_c
 
 /*
  * A thread with several batches sends one more than it has waited for, so that what it waits for is on its way together
- * with the next. A kernel that runs ahead sends all first: while it does, the one before waits and combines.
+ * with the next. A kernel that runs ahead sends all first: while it does, the one before waits and combines. That has
+ * ended long before the last eighth, so that goes behind the wait for it: the next kernel comes in meanwhile, and the
+ * wire is never idle.
  */
 template <int batch, bool once, class Reduction, class Message>
 OH_DEVICE void oneshot_words(const oh_kernel_args &args, const Message &message)
@@ -147,13 +149,17 @@ OH_DEVICE void oneshot_words(const oh_kernel_args &args, const Message &message)
         call.send(place, next, mine);
         next += stride;
     };
-    if (args.ahead || OH_SENDS_FIRST) {
-        while (!once && next < words) {
+    const auto send_until = [&](uint32_t end) {
+        while (!once && next < end) {
             send_next();
         }
-    }
+    };
     if (args.ahead) {
+        send_until(words - words / 8);
         oh_begin(args);
+    }
+    if (args.ahead || OH_SENDS_FIRST) {
+        send_until(words);
     }
     for (uint32_t i = first; i < words; i += stride) {
         if (!once) {

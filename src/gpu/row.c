@@ -89,7 +89,7 @@ static bool may_read(const struct oh_driver *driver, const struct captured *kern
 /* Two parts of one call: they have no element in common. */
 static bool are_parts(const struct captured *first, const struct captured *next)
 {
-    return !first->is_list && !next->is_list && first->args.base.call == next->args.base.call;
+    return first->args.base.call == next->args.base.call;
 }
 
 static bool is_independent(const struct oh_driver *driver, const struct captured *first, const struct captured *next)

@@ -21,12 +21,24 @@ static ncclRedOp_t nccl_op(const struct oh_seat *seat, enum oh_perf_op op)
     return op == OH_PERF_MULSUM ? seat->mulsum : builtin[op];
 }
 
-static void call_once(struct oh_crew *crew, const struct oh_job *job)
+/*
+ * Out of place, calls go through the buffers as those of nccl-tests do (startColl), so that no cache holds their
+ * inputs; in place, each needs what the one before has left.
+ */
+static size_t place_of(const struct oh_crew *crew, const struct oh_job *job, int number)
 {
+    const size_t bytes = job->task->count * job->task->type->size;
+    return job->in_place ? 0 : (size_t)number % (crew->options->max_bytes / bytes) * bytes;
+}
+
+/* The call of that number in a block. */
+static void call_once(struct oh_crew *crew, const struct oh_job *job, int number)
+{
+    const size_t place = place_of(crew, job, number);
     OH_CREW_EACH(crew, seat)
     {
-        CUdeviceptr recv = seat->recv[job->side];
-        CUdeviceptr send = job->in_place ? recv : seat->send[job->side];
+        CUdeviceptr recv = seat->recv[job->side] + place;
+        CUdeviceptr send = job->in_place ? recv : seat->send[job->side] + place;
         OH_CREW_NCCL(crew, "ncclAllReduce",
                      api[job->side].all_reduce((const void *)(uintptr_t)send, (void *)(uintptr_t)recv, job->task->count,
                                                job->task->type->nccl, nccl_op(seat, job->task->op), seat->comm,
@@ -43,7 +55,7 @@ static void issue_allreduce(struct oh_crew *crew, const struct oh_job *job, int 
             oh_crew_group_start(crew, job->side);
         }
         for (int j = 0; j < job->aggregate; j++) {
-            call_once(crew, job);
+            call_once(crew, job, i * job->aggregate + j);
         }
         if (grouped) {
             oh_crew_group_end(crew, job->side);
