@@ -110,6 +110,7 @@ struct oh_job {
     const struct oh_perf_task *task;
     enum oh_perf_side side;
     bool in_place;
+    bool goes_on; /* through the buffers, from call to call */
     /* of a kernel of perf_floor.c */
     const void *floor;
     CUgraphExec graph[OH_PERF_RANKS]; /* by seat; NULL in eager mode */

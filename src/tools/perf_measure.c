@@ -28,10 +28,9 @@ static ncclRedOp_t nccl_op(const struct oh_seat *seat, enum oh_perf_op op)
 static size_t place_of(const struct oh_crew *crew, const struct oh_job *job, int number)
 {
     const size_t bytes = job->task->count * job->task->type->size;
-    return job->in_place ? 0 : (size_t)number % (crew->options->max_bytes / bytes) * bytes;
+    return job->goes_on ? (size_t)number % (crew->options->max_bytes / bytes) * bytes : 0;
 }
 
-/* The call of that number in a block. */
 static void call_once(struct oh_crew *crew, const struct oh_job *job, int number)
 {
     const size_t place = place_of(crew, job, number);
@@ -276,13 +275,12 @@ static void name_servers(struct oh_crew *crew, const onehop_comm_info_t *before,
 /* Eager calls of the row's shape, so that whatever is made at first use exists before anything is captured. */
 static void warm_up(struct oh_crew *crew, const struct oh_perf_task *task)
 {
-    size_t bytes = task->count * task->type->size;
     for (int side = 0; side < OH_PERF_SIDES; side++) {
         if (crew->options->side[side]) {
             const struct oh_job job = allreduce_job(task, side, false, crew->options->warmup, crew->options->aggregate);
             OH_CREW_EACH(crew, seat)
             {
-                OH_CREW_CU(crew, memset_d8_async(seat->send[side], 0, bytes, seat->stream));
+                OH_CREW_CU(crew, memset_d8_async(seat->send[side], 0, crew->options->max_bytes, seat->stream));
             }
             oh_job_run(crew, &job);
         }
@@ -298,6 +296,8 @@ static void time_task(struct oh_crew *crew, const struct oh_perf_task *task)
     for (int side = 0; side < OH_PERF_SIDES; side++) {
         if (options->side[side]) {
             job[side] = allreduce_job(task, side, options->in_place, options->iters, options->aggregate);
+            /* So that no cache holds what is read; in place, each call needs what the one before has left. */
+            job[side].goes_on = !options->in_place;
             oh_job_capture(crew, task->mode, &job[side]);
             OH_CREW_EACH(crew, seat) /* in place, sums of sums would overflow; zeros stay zeros */
             {
