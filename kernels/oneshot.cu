@@ -113,8 +113,8 @@ template <int batch, bool once, class Reduction, class Message> struct oneshot_c
 
 /*
  * A thread with several batches sends one more than it has waited for, so that what it waits for is on its way together
- * with the next. A kernel that runs ahead sends all first: while it does, the one before waits and combines. That has
- * ended long before the last eighth, so that goes behind the wait for it: the next kernel comes in meanwhile, and the
+ * with the next. A kernel that runs ahead sends seven eighths first: while it does, the one before waits and combines.
+ * That has ended by then, so that the rest goes behind the wait for it: the next kernel comes in meanwhile, and the
  * wire is never idle.
  */
 template <int batch, bool once, class Reduction, class Message>

@@ -3,7 +3,7 @@
 
 enum kind {
     UNKNOWN,
-    MAPPED, /* by cuMemMap, perhaps of a handle that was imported, from this process even; or of a pool */
+    MAPPED, /* by cuMemMap, perhaps of a handle that was imported, from this process even */
     OWN,    /* by cuMemMap, of a handle that this process has made */
     PLAIN   /* cuMemAlloc: it has one address */
 };
@@ -30,12 +30,11 @@ static enum kind kind_of(const struct oh_driver *driver, uint64_t address)
     unsigned plain = 0;
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp properties;
-    CUmemoryPool pool = NULL;
     if (get(driver, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address, &plain) && plain) {
         return PLAIN;
     }
     if (driver->mem_retain_allocation_handle(&handle, (void *)(uintptr_t)address) != CUDA_SUCCESS) {
-        return get(driver, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address, &pool) && pool ? MAPPED : UNKNOWN;
+        return UNKNOWN; /* also memory of a pool */
     }
     CUresult result = driver->mem_get_allocation_properties(&properties, handle);
     driver->mem_release(handle);

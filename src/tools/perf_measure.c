@@ -296,7 +296,7 @@ static void time_task(struct oh_crew *crew, const struct oh_perf_task *task)
     for (int side = 0; side < OH_PERF_SIDES; side++) {
         if (options->side[side]) {
             job[side] = allreduce_job(task, side, options->in_place, options->iters, options->aggregate);
-            /* So that no cache holds what is read; in place, each call needs what the one before has left. */
+            /* In place, each call needs what the one before has left. */
             job[side].goes_on = !options->in_place;
             oh_job_capture(crew, task->mode, &job[side]);
             OH_CREW_EACH(crew, seat) /* in place, sums of sums would overflow; zeros stay zeros */

@@ -100,7 +100,7 @@ expect "communicators that live" 0 '^ +comms-16 +host memory grew by 4000 KiB, .
 grep -q -- '--served --host-kib 14192 --live-gpu-kib 75776 --handles 87$' "$scratch/logs/comms-16.log"
 tap_point $? "communicators that live: what stock NCCL keeps is allowed" "$(cat "$scratch/logs/comms-16.log")"
 
-# soak: what it allows onehop, with figures of stock NCCL and without.
+# soak: what it allows onehop, by figures of stock NCCL of this run and of another, and without.
 cat >"$carried/test/conformance/onehop-conformance" <<'END'
 #!/bin/sh
 echo "# arguments: $*"
@@ -110,14 +110,22 @@ END
 chmod +x "$carried/test/conformance/onehop-conformance"
 rm -rf "${scratch:?}/logs"
 check_gpu -- --soak-seconds 70 soak
-expect "soak alone" 0 'soak +no figures of stock NCCL in .*: --allow 458752,4096,65536,64$'
-grep -q -- '--soak 70 .*--expect-served --allow 458752,4096,65536,64$' "$scratch/logs/soak.log"
-tap_point $? "soak alone: the seconds and what is allowed" "$(cat "$scratch/logs/soak.log")"
+expect "soak alone" 0 '^ok +soak-stock ' '^ok +soak '
+grep -q -- '--soak 70 ' "$scratch/logs/soak-stock.log" && grep -q -- '--soak 70 .*--expect-served --allow 8192,601,2948,8$' "$scratch/logs/soak.log"
+tap_point $? "soak alone: stock NCCL first, as long" "$(cat "$scratch"/logs/soak*.log)"
+rm -rf "${scratch:?}/logs"
 check_gpu -- soak-stock
 check_gpu -- soak
 expect "soak behind soak-stock, in another run" 0 '^ok +soak '
 grep -q -- '--soak 60 ' "$scratch/logs/soak-stock.log" && grep -q -- '--soak 60 .*--allow 8192,601,2948,8$' "$scratch/logs/soak.log"
 tap_point $? "soak: what stock NCCL keeps is allowed" "$(cat "$scratch"/logs/soak*.log)"
+mv "$carried/test/conformance/onehop-conformance" "$scratch/kept"
+printf '#!/bin/sh\nexit 1\n' >"$carried/test/conformance/onehop-conformance"
+chmod +x "$carried/test/conformance/onehop-conformance"
+rm -rf "${scratch:?}/logs"
+check_gpu -- soak
+expect "soak where stock NCCL fails" 1 'FAIL  soak: stock NCCL has left no figures$'
+mv "$scratch/kept" "$carried/test/conformance/onehop-conformance"
 
 # Ended in the middle: what was found by then is told, and nothing is left in shared memory.
 cat >"$carried/test/e2e/sim_app" <<'END'

@@ -46,7 +46,7 @@ done
 perf -b 16K -e 16K $few --graph --floor --in-place -m 3 --one-process=group
 expect_command "groups of calls, in place, one thread" 0 'floor: graph: empty kernel' 'onehop/floor' 'agg iters 3' 'in-place'
 perf -b 1K -e 16K -f 4 $few --graph -m 8
-expect_command "groups of calls, out of place, through the buffers" 0 'agg iters 8' 'Out of bounds values : 0 OK'
+expect_command "groups of calls, out of place, of which the timed ones go through the buffers" 0 'agg iters 8' 'Out of bounds values : 0 OK'
 perf -b 16K -e 16K $few --memory nccl --compare all
 expect_command "memory of ncclMemAlloc" 0 'out-of-place, ncclMemAlloc$' 'Out of bounds values : 0 OK' 'onehop serves'
 perf -b 64 -e 64 --memory host

@@ -190,7 +190,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base_p, size_t *bytes_p, CUdevicep
     return simcuda_leave(CUDA_SUCCESS);
 }
 
-/* Some of the attributes. There are no pools, and no memory of cuIpcOpenMemHandle is to be exported again. */
+/* Some of the attributes. */
 static CUresult get_attribute(const struct simcuda_memory *memory, CUpointer_attribute attribute, void *data)
 {
     switch ((int)attribute) {
@@ -205,9 +205,6 @@ static CUresult get_attribute(const struct simcuda_memory *memory, CUpointer_att
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
         *(unsigned long long *)data = memory->block;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        *(CUmemoryPool *)data = NULL;
         return CUDA_SUCCESS;
     default:
         return CUDA_ERROR_NOT_SUPPORTED;

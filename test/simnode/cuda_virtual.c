@@ -25,6 +25,7 @@ struct simcuda_allocation {
     int fd;
     uint64_t block;
     unsigned references;
+    bool imported; /* so that its memory is counted already */
 };
 
 static struct simcuda_allocation *find_allocation(CUmemGenericAllocationHandle handle)
@@ -42,14 +43,16 @@ static void drop(struct simcuda_allocation *allocation)
 {
     if (--allocation->references == 0) {
         simcuda_remove(&allocation->object);
-        context_of(allocation)->live_bytes -= allocation->bytes;
+        if (!allocation->imported) {
+            context_of(allocation)->live_bytes -= allocation->bytes;
+        }
         close(allocation->fd);
         free(allocation);
     }
 }
 
 /* Lists what is behind fd, which it takes over. */
-static CUmemGenericAllocationHandle list(const CUmemAllocationProp *properties, size_t bytes, int fd)
+static CUmemGenericAllocationHandle list(const CUmemAllocationProp *properties, size_t bytes, int fd, bool imported)
 {
     struct simcuda_allocation *allocation = simcuda_new(sizeof *allocation);
     allocation->properties = *properties;
@@ -57,8 +60,11 @@ static CUmemGenericAllocationHandle list(const CUmemAllocationProp *properties, 
     allocation->fd = fd;
     allocation->block = ++simcuda.blocks;
     allocation->references = 1;
+    allocation->imported = imported;
     simcuda_add(SIMCUDA_ALLOCATION, &allocation->object);
-    context_of(allocation)->live_bytes += bytes;
+    if (!imported) {
+        context_of(allocation)->live_bytes += bytes;
+    }
     return (CUmemGenericAllocationHandle)(uintptr_t)allocation;
 }
 
@@ -87,18 +93,24 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle_p, size_t bytes, const
         location->type != CU_MEM_LOCATION_TYPE_DEVICE || location->id < 0 || location->id >= simcuda.devices) {
         return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
     }
+    const CUcontext ctx = &simcuda.context[location->id];
+    if (bytes > simcuda.topology.gpu[simcuda_gpu(ctx)].memory - ctx->live_bytes) {
+        return simcuda_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
     int fd = memfd_create("simnode-virtual", MFD_CLOEXEC);
     void *memory = MAP_FAILED;
     if (fd >= 0 && ftruncate(fd, (off_t)bytes) == 0) {
         memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     }
     if (memory == MAP_FAILED) {
-        close(fd);
+        if (fd >= 0) {
+            close(fd);
+        }
         return simcuda_leave(CUDA_ERROR_OUT_OF_MEMORY);
     }
     memset(memory, GARBAGE, bytes);
     munmap(memory, bytes);
-    *handle_p = list(properties, bytes, fd);
+    *handle_p = list(properties, bytes, fd, false);
     return simcuda_leave(CUDA_SUCCESS);
 }
 
@@ -167,12 +179,25 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle_p, 
     CUcontext ctx = simcuda_current();
     int fd = fcntl((int)(intptr_t)shareable, F_DUPFD_CLOEXEC, 0);
     if (fd < 0 || !ctx || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fstat(fd, &status) != 0) {
-        close(fd);
+        if (fd >= 0) {
+            close(fd);
+        }
         return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
     }
     properties.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ctx->device};
-    *handle_p = list(&properties, (size_t)status.st_size, fd);
+    *handle_p = list(&properties, (size_t)status.st_size, fd, true);
     return simcuda_leave(CUDA_SUCCESS);
+}
+
+/* Is anything mapped there? */
+static bool is_mapped(const char *address, size_t bytes)
+{
+    bool found = false;
+    for (struct simcuda_object *object = simcuda.objects[SIMCUDA_MAPPED_MEMORY]; object; object = object->next) {
+        const struct simcuda_memory *memory = (const struct simcuda_memory *)object;
+        found |= memory->base < address + bytes && address < memory->base + memory->bytes;
+    }
+    return found;
 }
 
 CUresult cuMemAddressReserve(CUdeviceptr *address_p, size_t bytes, size_t alignment, CUdeviceptr wish,
@@ -201,7 +226,8 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
     SIMCUDA_ENTER();
     pthread_mutex_lock(&simcuda.lock);
     struct simcuda_memory *reserved = simcuda_memory_find(SIMCUDA_RESERVED, (void *)(uintptr_t)address);
-    if (!reserved || reserved->base != (char *)(uintptr_t)address || reserved->bytes != bytes) {
+    if (!reserved || reserved->base != (char *)(uintptr_t)address || reserved->bytes != bytes ||
+        is_mapped(reserved->base, bytes)) {
         return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
     }
     simcuda_remove(&reserved->object);
@@ -210,12 +236,11 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
     return simcuda_leave(CUDA_SUCCESS);
 }
 
-/* May [address, address + bytes) be mapped: is it reserved, and nothing mapped where it begins? */
-static bool is_free(char *address, size_t bytes)
+/* Is [address, address + bytes) reserved, and nothing mapped there? */
+static bool is_free(const char *address, size_t bytes)
 {
     const struct simcuda_memory *reserved = simcuda_memory_find(SIMCUDA_RESERVED, address);
-    return reserved && bytes <= (size_t)(reserved->base + reserved->bytes - address) &&
-           !simcuda_memory_find(SIMCUDA_MAPPED_MEMORY, address);
+    return reserved && bytes <= (size_t)(reserved->base + reserved->bytes - address) && !is_mapped(address, bytes);
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
@@ -270,7 +295,7 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
         own |= memory && access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
                access[i].location.id == memory->ctx->device;
     }
-    if (!own || bytes > memory->bytes) {
+    if (!own || bytes > (size_t)(memory->base + memory->bytes - (const char *)(uintptr_t)address)) {
         return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
     }
     int error = mprotect((void *)(uintptr_t)address, bytes, PROT_READ | PROT_WRITE);

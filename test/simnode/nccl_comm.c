@@ -700,7 +700,11 @@ static CUresult allocate_mapped(CUdeviceptr *address_p, size_t size)
         cuMemAddressFree(*address_p, size);
     }
     cuMemRelease(handle); /* the mapping keeps it */
-    return result == CUDA_SUCCESS ? cuMemSetAccess(*address_p, size, &access, 1) : result;
+    if (result == CUDA_SUCCESS && (result = cuMemSetAccess(*address_p, size, &access, 1)) != CUDA_SUCCESS) {
+        cuMemUnmap(*address_p, size);
+        cuMemAddressFree(*address_p, size);
+    }
+    return result;
 }
 
 SIMNCCL_API(ncclResult_t, MemAlloc, (void **memory, size_t size))
