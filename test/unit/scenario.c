@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "test/tap.h"
+#include "test/unit/topologies.h"
 
 /* A scenario that takes longer hangs; on a busy machine one may take many seconds. */
 #define SCENARIO_SECONDS 120
@@ -79,12 +80,7 @@ void wait_until(atomic_int *value, int expected)
 
 int run_scenarios(const struct scenario *scenarios, size_t number)
 {
-    char folder[4096];
-    const char *source = getenv("abs_top_srcdir");
-    if (source) {
-        snprintf(folder, sizeof folder, "%s/test/simnode/topologies", source);
-        setenv("SIMNODE_TOPOLOGY_DIR", folder, 1);
-    }
+    use_topologies();
     unsetenv("CUDA_VISIBLE_DEVICES");
     for (size_t i = 0; i < number; i++) {
         tap_ok(run_child(scenarios[i].run), "%s", scenarios[i].name);

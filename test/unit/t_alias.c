@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "test/tap.h"
+#include "test/unit/topologies.h"
 
 #define CHUNK ((size_t)2 << 20)
 #define CHUNKS 16
@@ -93,12 +94,7 @@ static void expect(CUdeviceptr a, size_t a_bytes, CUdeviceptr b, size_t b_bytes,
 
 int main(void)
 {
-    char topologies[4096];
-    const char *source = getenv("abs_top_srcdir");
-    if (source) {
-        snprintf(topologies, sizeof topologies, "%s/test/simnode/topologies", source);
-        setenv("SIMNODE_TOPOLOGY_DIR", topologies, 1);
-    }
+    use_topologies();
     if (oh_driver_get(&driver) != ncclSuccess) {
         tap_skip_all("no driver");
     }

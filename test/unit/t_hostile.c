@@ -22,6 +22,7 @@
 #include "comm/comm.h"
 #include "gpu/context.h"
 #include "test/tap.h"
+#include "test/unit/topologies.h"
 #include "util/clock.h"
 
 #define RANKS 2
@@ -289,11 +290,7 @@ int main(int argc, char **argv)
     }
     setenv("ONEHOP_SHM_DIR", folder, 1);
     setenv("ONEHOP_DEBUG", "NONE", 0);
-    if (!getenv("SIMNODE_TOPOLOGY_DIR") && getenv("abs_top_srcdir")) {
-        char topologies[4096];
-        snprintf(topologies, sizeof topologies, "%s/test/simnode/topologies", getenv("abs_top_srcdir"));
-        setenv("SIMNODE_TOPOLOGY_DIR", topologies, 1);
-    }
+    use_topologies();
     tap_note("seed %u", seed);
     test_processes(1, seed, seconds ? (unsigned)atoi(seconds) : DEFAULT_SECONDS);
     test_processes(2, seed + 1, seconds ? (unsigned)atoi(seconds) : DEFAULT_SECONDS);

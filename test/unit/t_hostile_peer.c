@@ -15,6 +15,7 @@
 #include "comm/comm.h"
 #include "gpu/context.h"
 #include "test/tap.h"
+#include "test/unit/topologies.h"
 
 #define RANKS 2
 #define RANDOM_PEERS 12
@@ -195,7 +196,7 @@ static void test_random_peers(void)
 
 int main(int argc, char **argv)
 {
-    char folder[] = "/dev/shm/onehop-t_peer.XXXXXX", topologies[4096];
+    char folder[] = "/dev/shm/onehop-t_peer.XXXXXX";
     const struct oh_driver *driver;
     seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
     tap_note("seed %u", seed);
@@ -204,10 +205,7 @@ int main(int argc, char **argv)
     }
     setenv("ONEHOP_SHM_DIR", folder, 1);
     setenv("ONEHOP_DEBUG", "NONE", 0);
-    if (!getenv("SIMNODE_TOPOLOGY_DIR") && getenv("abs_top_srcdir")) {
-        snprintf(topologies, sizeof topologies, "%s/test/simnode/topologies", getenv("abs_top_srcdir"));
-        setenv("SIMNODE_TOPOLOGY_DIR", topologies, 1);
-    }
+    use_topologies();
     tap_ok(oh_driver_get(&driver) == ncclSuccess && oh_staging_create(driver, 0, NULL, &honest[0]) == ncclSuccess &&
                oh_staging_create(driver, 1, NULL, &honest[1]) == ncclSuccess,
            "the peer has memory, on the one GPU and on the other");

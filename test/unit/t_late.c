@@ -17,6 +17,7 @@
 
 #include "comm/comm.h"
 #include "test/tap.h"
+#include "test/unit/topologies.h"
 #include "util/clock.h"
 
 #define RANKS 3
@@ -186,12 +187,10 @@ int main(int argc, char **argv)
 {
     unsigned seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
     int before, late;
-    const char *source = getenv("abs_top_srcdir");
-    char topologies[4096], meetings[] = "/dev/shm/onehop-test.XXXXXX";
+    char meetings[] = "/dev/shm/onehop-test.XXXXXX";
     tap_note("seed %u", seed);
     setenv("ONEHOP_DEBUG", "WARN", 1);
-    snprintf(topologies, sizeof topologies, "%s/test/simnode/topologies", source ? source : ".");
-    setenv("SIMNODE_TOPOLOGY_DIR", topologies, 1);
+    use_topologies();
     if (!mkdtemp(meetings)) {
         tap_skip_all("no shared memory");
     }

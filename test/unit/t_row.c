@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "test/tap.h"
+#include "test/unit/topologies.h"
 
 #define RANKS 4
 #define BUFFER (16u << 20)
@@ -335,12 +336,7 @@ static void open_device(void)
 
 int main(void)
 {
-    char topologies[4096];
-    const char *source = getenv("abs_top_srcdir");
-    if (source) {
-        snprintf(topologies, sizeof topologies, "%s/test/simnode/topologies", source);
-        setenv("SIMNODE_TOPOLOGY_DIR", topologies, 1);
-    }
+    use_topologies();
     if (oh_driver_get(&driver) != ncclSuccess) {
         tap_skip_all("no driver");
     }
