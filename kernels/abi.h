@@ -9,8 +9,8 @@
  *
  * Staging of one rank (one cuMemAlloc allocation, written by the peers, read by the owner):
  *
- *   0                      epoch words, one per block, all equal between kernels
- *   OH_HEARD_OFFSET        not 0: a kernel of this rank has seen the abort word set; never 0 again
+ *   0                      struct oh_epoch, one per block, all equal between kernels
+ *   OH_HEARD_OFFSET        enum oh_abort, as a kernel of this rank has seen it; once not 0, never 0 again
  *   OH_ROW_OFFSET          the row word: epoch of the kernel that leads the newest row (protocol.cuh, "Rows")
  *   OH_ONESHOT_OFFSET      words of one-shot: 4 slots of OH_ONESHOT_BYTES
  *   OH_TWOSHOT_OFFSET      words of two-shot: 4 slots for the scatter and 2 for the gather, of OH_TWOSHOT_BYTES
@@ -88,12 +88,25 @@ enum oh_kernel_op {
     OH_OPS
 };
 
+/* One load gives a block both. */
+struct oh_epoch {
+    uint32_t last; /* of the last kernel of this communicator that has ended on this rank */
+    uint32_t held; /* 0, or OH_MARKER: a kernel that begins sends only empty words, and waits (oh_staging_hold) */
+};
+
+/* What a kernel that waits does next; the host changes it once from OH_ABORT_NONE. */
+enum oh_abort {
+    OH_ABORT_NONE,
+    OH_ABORT_LEAVE, /* ends without a result: the program has ended the communicator */
+    OH_ABORT_TRAP   /* ends the context with an error, as ONEHOP_TRAP_AFTER asks after a failure */
+};
+
 /*
  * Host-mapped words of a rank. The first tells kernels to leave; in the others a kernel that has waited for long says
  * so, for reports: the host reads each word by itself and believes it when it stays.
  */
 struct oh_signal {
-    uint32_t abort; /* not 0: leave */
+    uint32_t abort; /* enum oh_abort */
     uint32_t looks; /* changes as long as the kernel waits */
     uint32_t epoch; /* of the last kernel that the rank had finished before */
     uint32_t call;  /* these three as in struct oh_kernel_args */
@@ -107,7 +120,7 @@ struct oh_kernel_args {
     const void *sendbuff;       /* local, element aligned */
     void *recvbuff;             /* local, element aligned; may equal sendbuff */
     uint64_t count;             /* elements, > 0 */
-    const uint32_t *abort_word; /* host-mapped; not 0: leave */
+    const uint32_t *abort_word; /* host-mapped; enum oh_abort */
     struct oh_signal *signal;   /* where a long wait is told; NULL: nowhere */
     uint32_t rank;
     uint32_t early; /* not 0: the next kernel is this communicator's, and comes in while this one waits for its peers */

@@ -44,6 +44,7 @@ template <int batch, bool once, class Reduction, class Message> struct oneshot_c
     const oh_outbox<type, ranks> outbox;
     const Reduction reduction;
     oh_patience patience;
+    uint32_t held; /* as in struct oh_epoch */
 
     /* Batch b of the words from i on is there. The first is, where the loops go round. */
     OH_DEVICE_METHOD bool has(uint32_t i, int b) const
@@ -64,12 +65,13 @@ template <int batch, bool once, class Reduction, class Message> struct oneshot_c
             mine[b] = oh_unmarked<type>(reduction.prepare(mine[b]));
         }
     }
-    OH_DEVICE_METHOD void send(const places &place, uint32_t i, const oh_word16 (&mine)[batch]) const
+    /* hold: as `held`, for a thread's first batch; without that no peer gets to the others */
+    OH_DEVICE_METHOD void send(const places &place, uint32_t i, const oh_word16 (&mine)[batch], uint32_t hold) const
     {
         OH_UNROLL
         for (int b = 0; b < batch; b++) {
             if (has(i, b)) {
-                outbox.send(place.at(i + b * step), mine[b]);
+                outbox.send(place.at(i + b * step), mine[b], hold);
             }
         }
     }
@@ -79,7 +81,7 @@ template <int batch, bool once, class Reduction, class Message> struct oneshot_c
     {
         const auto at = [&](int b) { return place.at(has(i, b) ? i + b * step : i); };
         bool here = oh_poll(args, &patience, [&]() {
-            bool all = true;
+            bool all = held == 0;
             OH_UNROLL
             for (int b = 0; b < batch; b++) { /* where there is no word b, at the first again */
                 inbox.look(at(b), word[b]);
@@ -115,10 +117,10 @@ template <int batch, bool once, class Reduction, class Message> struct oneshot_c
  * A thread with several batches sends one more than it has waited for, so that what it waits for is on its way together
  * with the next. A kernel that runs ahead sends seven eighths first: while it does, the one before waits and combines.
  * That has ended by then, so that the rest goes behind the wait for it: the next kernel comes in meanwhile, and the
- * wire is never idle.
+ * wire is never idle. Returns false if the communicator has been aborted.
  */
 template <int batch, bool once, class Reduction, class Message>
-OH_DEVICE void oneshot_words(const oh_kernel_args &args, const Message &message)
+OH_DEVICE bool oneshot_words(const oh_kernel_args &args, const Message &message)
 {
     typedef typename Reduction::type type;
     static const int ranks = Reduction::ranks;
@@ -132,21 +134,21 @@ OH_DEVICE void oneshot_words(const oh_kernel_args &args, const Message &message)
         oh_begin(args);
     }
     typedef oneshot_call<batch, once, Reduction, Message> call_t;
-    call_t call = {args, message, words, oh_blocks() * oh_threads(), inbox, outbox, Reduction(args), {0}};
+    call_t call = {args, message, words, oh_blocks() * oh_threads(), inbox, outbox, Reduction(args), {0}, 0};
     const uint32_t stride = batch * call.step;
     oh_word16 mine[batch], word[batch][ranks];
     call.load(first, mine); /* under way before the epoch has come */
-    const uint32_t epoch = oh_epoch_of(args);
+    const uint32_t epoch = oh_epoch_of(args, &call.held);
     const typename call_t::places place(args, nranks, epoch);
     call.prepare(mine);
     if (first < words) {
-        call.send(place, first, mine);
+        call.send(place, first, mine, call.held);
     }
     uint32_t next = first + stride; /* to be sent */
     const auto send_next = [&]() {
         call.load(next, mine);
         call.prepare(mine);
-        call.send(place, next, mine);
+        call.send(place, next, mine, 0);
         next += stride;
     };
     const auto send_until = [&](uint32_t end) {
@@ -169,7 +171,7 @@ OH_DEVICE void oneshot_words(const oh_kernel_args &args, const Message &message)
             call.load(i, mine); /* comes while the peers' words are waited for */
         }
         if (!call.await(place, i, word)) {
-            return;
+            return false;
         }
         if (!once) {
             call.prepare(mine);
@@ -180,9 +182,11 @@ OH_DEVICE void oneshot_words(const oh_kernel_args &args, const Message &message)
         }
     }
     oh_epoch_finish(args, epoch + (ranks == 2 && !once && args.split ? 1 : 0));
+    return true;
 }
 
-template <class Reduction, class Args> OH_DEVICE void oneshot(const Args &args)
+/* False: aborted. */
+template <class Reduction, class Args> OH_DEVICE bool oneshot(const Args &args)
 {
     typedef typename Reduction::type type;
     typedef oh_whole_message<type> whole_t;
@@ -193,21 +197,18 @@ template <class Reduction, class Args> OH_DEVICE void oneshot(const Args &args)
         const uint32_t threads = oh_blocks() * oh_threads();
         const bool whole = Reduction::ranks > 2 || base.split == 0; /* not two parts */
         if (message.words() <= threads && whole) {
-            oneshot_words<1, true, Reduction>(base, message);
-            return;
+            return oneshot_words<1, true, Reduction>(base, message);
         }
         if constexpr (Reduction::is_sum) {
             if (message.words() <= 2 * threads && whole) {
-                oneshot_words<2, true, Reduction>(base, message);
-                return;
+                return oneshot_words<2, true, Reduction>(base, message);
             }
         }
         if constexpr (Reduction::ranks == 2) { /* where one-shot serves large messages */
-            oneshot_words<2, false, Reduction>(base, message);
-            return;
+            return oneshot_words<2, false, Reduction>(base, message);
         }
     }
-    oneshot_words<(Reduction::ranks == 2 ? 2 : 1), false, Reduction>(
+    return oneshot_words<(Reduction::ranks == 2 ? 2 : 1), false, Reduction>(
         base, typename oh_message_of<Args, type>::message(args, oh_base(args)));
 }
 

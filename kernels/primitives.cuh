@@ -174,6 +174,12 @@ OH_DEVICE uint32_t oh_word_load(const void *at)
     return *static_cast<const volatile uint32_t *>(at);
 }
 
+/* Two words that lie side by side at a multiple of 8 bytes, the first in the lower half. */
+OH_DEVICE uint64_t oh_pair_load(const void *at)
+{
+    return *static_cast<const volatile uint64_t *>(at);
+}
+
 OH_DEVICE void oh_word_store(void *at, uint32_t value)
 {
     *static_cast<volatile uint32_t *>(at) = value;
@@ -184,6 +190,12 @@ OH_DEVICE void oh_word_publish(void *at, uint32_t value)
 {
     oh_word_store(at, value);
     __threadfence();
+}
+
+/* Ends the kernel, and the context with it, with CUDA_ERROR_LAUNCH_FAILED. */
+OH_DEVICE void oh_trap()
+{
+    asm volatile("trap;");
 }
 
 /* Between two looks at memory that is not ready. */

@@ -263,6 +263,14 @@ template <class Type> struct oh_marked {
             }
         }
     }
+    /* OH_MARKER in `held` makes it an empty word, which tells a peer nothing. A branch cost 2 % of a small message. */
+    OH_DEVICE_METHOD void hold(uint32_t held)
+    {
+        OH_UNROLL
+        for (int k = 0; k < 4; k++) {
+            word.w[k] |= held;
+        }
+    }
     OH_DEVICE_METHOD void store(char *staging, uint32_t offset) const
     {
         oh_marker_store(staging + offset, word);
@@ -323,7 +331,7 @@ OH_DEVICE uint32_t oh_peer_rank(const oh_kernel_args &args, uint32_t nranks, uin
  */
 OH_DEVICE uint32_t oh_epoch_last(const oh_kernel_args &args)
 {
-    return oh_word_load(args.staging[0] + OH_EPOCH_OFFSET + oh_block() * sizeof(uint32_t));
+    return oh_word_load(args.staging[0] + OH_EPOCH_OFFSET + oh_block() * sizeof(struct oh_epoch));
 }
 
 /*
@@ -342,9 +350,20 @@ OH_DEVICE void oh_lead(const oh_kernel_args &args)
     }
 }
 
-OH_DEVICE uint32_t oh_epoch_of(const oh_kernel_args &args)
+/*
+ * held: this rank has refused a call that other ranks may have made. A kernel that begins now, as by a replay, has the
+ * number of theirs: its words would be taken for those of that call. (One that runs ahead is of the same replay as the
+ * one that leads: it goes by that.)
+ */
+OH_DEVICE uint32_t oh_epoch_of(const oh_kernel_args &args, uint32_t *held)
 {
-    return args.ahead ? oh_word_load(args.staging[0] + OH_ROW_OFFSET) + args.ahead : oh_epoch_last(args) + 1;
+    if (args.ahead) {
+        *held = 0;
+        return oh_word_load(args.staging[0] + OH_ROW_OFFSET) + args.ahead;
+    }
+    const uint64_t both = oh_pair_load(args.staging[0] + OH_EPOCH_OFFSET + oh_block() * sizeof(struct oh_epoch));
+    *held = (uint32_t)(both >> 32);
+    return (uint32_t)both + 1;
 }
 
 /*
@@ -389,12 +408,24 @@ OH_DEVICE bool oh_has_lost(const oh_kernel_args &args, uint32_t looks)
             if (args.signal) {
                 oh_report(args, looks);
             }
-            if (oh_word_load(args.abort_word) != 0) {
-                oh_word_store(heard, 1);
+            const uint32_t abort = oh_word_load(args.abort_word); /* pairs with the release store of the host */
+            if (abort != OH_ABORT_NONE) {
+                oh_word_store(heard, abort);
             }
         }
         return oh_word_load(heard) != 0;
     });
+}
+
+/*
+ * Ends a kernel that oh_has_lost. Once a kernel, and not where it polls: each call behind another in the stream loads
+ * its code anew, so code that never runs costs time, too.
+ */
+OH_DEVICE void oh_leave(const oh_kernel_args &args)
+{
+    if (oh_word_load(args.staging[0] + OH_HEARD_OFFSET) == OH_ABORT_TRAP) {
+        oh_trap();
+    }
 }
 
 /* Once in a while it is time to ask whether this communicator has been aborted. */
@@ -550,17 +581,21 @@ template <class Type, int ranks> struct oh_outbox {
             oh_settle(&row[j]);
         });
     }
-    /* One word (oh_unmarked) to all. */
-    OH_DEVICE_METHOD void send(uint32_t at, const oh_word16 &word) const
+    /* One word (oh_unmarked) to all. held: as in struct oh_epoch. */
+    OH_DEVICE_METHOD void send(uint32_t at, const oh_word16 &word, uint32_t held) const
     {
-        const oh_marked<Type> sent(word);
+        oh_marked<Type> sent(word);
+        sent.hold(held);
         oh_each<1, ranks>(nranks, [&](int j) { sent.store(args.staging[j], at + row[j]); });
     }
     /* Word j to the peer whose staging stands at args.staging[j]. */
-    OH_DEVICE_METHOD void send_each(uint32_t at, const oh_word16 (&word)[ranks]) const
+    OH_DEVICE_METHOD void send_each(uint32_t at, const oh_word16 (&word)[ranks], uint32_t held) const
     {
-        oh_each<1, ranks>(
-            nranks, [&](int j) { oh_marked<Type>(oh_unmarked<Type>(word[j])).store(args.staging[j], at + row[j]); });
+        oh_each<1, ranks>(nranks, [&](int j) {
+            oh_marked<Type> sent(oh_unmarked<Type>(word[j]));
+            sent.hold(held);
+            sent.store(args.staging[j], at + row[j]);
+        });
     }
 };
 
@@ -574,7 +609,14 @@ OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch)
     oh_block_sync();   /* every thread has read this block's word, and has all that it needs from the peers */
     oh_grid_release(); /* after the barrier, since the first thread to call it speaks for its block */
     for (uint32_t b = oh_block() + oh_thread() * oh_blocks(); b < OH_MAX_BLOCKS; b += oh_threads() * oh_blocks()) {
-        oh_word_store(args.staging[0] + OH_EPOCH_OFFSET + b * sizeof(uint32_t), epoch);
+        oh_word_store(args.staging[0] + OH_EPOCH_OFFSET + b * sizeof(struct oh_epoch), epoch);
+    }
+}
+
+template <class Args, bool (*algorithm)(const Args &)> OH_DEVICE void oh_run(const Args &args)
+{
+    if (!algorithm(args)) {
+        oh_leave(oh_base(args));
     }
 }
 
@@ -589,7 +631,7 @@ OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch)
     OH_SUM_KERNEL(algorithm_, type_, 8)
 #define OH_SUM_KERNEL(algorithm_, type_, n_)                                                                           \
     OH_KERNEL(oh_##algorithm_##_sum_##type_##_n##n_, n_, oh_kernel_args,                                               \
-              algorithm_<oh_sum_of<oh_##type_, n_>, oh_kernel_args>)
+              oh_run<oh_kernel_args, algorithm_<oh_sum_of<oh_##type_, n_>, oh_kernel_args>>)
 
 /* x_(algorithm, type, suffix, least ranks, most ranks) for the kernels that read the op from their arguments */
 #define OH_EACH_ANY_RANKS(x_, algorithm_, type_)                                                                       \
@@ -599,7 +641,7 @@ OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch)
 #define OH_ANY_KERNELS(algorithm_, type_) OH_EACH_ANY_RANKS(OH_ANY_KERNEL, algorithm_, type_)
 #define OH_ANY_KERNEL(algorithm_, type_, suffix_, least_, most_)                                                       \
     OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_, most_, oh_kernel_list_args,                                   \
-              algorithm_<oh_any_of<oh_##type_, least_, most_>, oh_kernel_list_args>)
+              oh_run<oh_kernel_list_args, algorithm_<oh_any_of<oh_##type_, least_, most_>, oh_kernel_list_args>>)
 
 /* X(algorithm, type) for the types of one kind */
 #define OH_EACH_TYPE(x_, algorithm_) OH_EACH_FLOAT_TYPE(x_, algorithm_) OH_EACH_INTEGER_TYPE(x_, algorithm_)

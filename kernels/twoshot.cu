@@ -51,6 +51,7 @@ template <int batch, bool once, class Reduction, class Message> struct twoshot_c
     const oh_outbox<type, ranks> outbox;
     const Reduction reduction;
     oh_patience patience;
+    uint32_t held; /* as in struct oh_epoch */
 
     /* Place b of the batch that begins at i. The first is there, where the loops go round. */
     OH_DEVICE_METHOD uint32_t place(uint32_t i, int b) const
@@ -75,13 +76,15 @@ template <int batch, bool once, class Reduction, class Message> struct twoshot_c
             });
         }
     }
-    OH_DEVICE_METHOD void send(const twoshot_slots &slots, uint32_t i, oh_word16 (&theirs)[batch][ranks]) const
+    /* hold: as `held`, for a thread's first batch; without that no peer gets to the others */
+    OH_DEVICE_METHOD void send(const twoshot_slots &slots, uint32_t i, oh_word16 (&theirs)[batch][ranks],
+                               uint32_t hold) const
     {
         OH_UNROLL
         for (int b = 0; b < batch; b++) {
             if (has(i, b)) {
                 oh_each<1, ranks>(nranks, [&](int j) { theirs[b][j] = reduction.prepare(theirs[b][j]); });
-                outbox.send_each(slots.scatter + place(i, b) * OH_WORD_BYTES, theirs[b]);
+                outbox.send_each(slots.scatter + place(i, b) * OH_WORD_BYTES, theirs[b], hold);
             }
         }
     }
@@ -92,7 +95,7 @@ template <int batch, bool once, class Reduction, class Message> struct twoshot_c
     {
         const auto at = [&](int b) { return area + place(i, has(i, b) ? b : 0) * OH_WORD_BYTES; };
         bool here = oh_poll(args, &patience, [&]() {
-            bool all = true;
+            bool all = held == 0;
             OH_UNROLL
             for (int b = 0; b < batch; b++) { /* where there is no place b, at the first again */
                 inbox.look(at(b), word[b]);
@@ -129,7 +132,7 @@ template <int batch, bool once, class Reduction, class Message> struct twoshot_c
                     const uint32_t at = place(i, b) * OH_WORD_BYTES;
                     scattered.put_own(oh_unmarked<type>(reduction.prepare(mine[b])), addend[b]);
                     const oh_word16 result = oh_unmarked<type>(reduction.combine(addend[b]));
-                    outbox.send(slots.gather + at, result);
+                    outbox.send(slots.gather + at, result, 0);
                     message.store(args.rank * chunk + place(i, b), result);
                     scattered.empty(slots.scatter + at, addend[b]);
                 }
@@ -167,7 +170,7 @@ template <int batch, bool once, class Reduction, class Message> struct twoshot_c
 };
 
 template <int batch, bool once, class Reduction, class Message>
-OH_DEVICE void twoshot_words(const oh_kernel_args &args, const Message &message)
+OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
 {
     typedef typename Reduction::type type;
     static const int ranks = Reduction::ranks;
@@ -191,16 +194,17 @@ OH_DEVICE void twoshot_words(const oh_kernel_args &args, const Message &message)
                                                           gathered,
                                                           outbox,
                                                           Reduction(args),
-                                                          {0}};
+                                                          {0},
+                                                          0};
     oh_word16 theirs[batch][ranks]; /* under way before the epoch has come */
     call.load(call.first, theirs);
-    const uint32_t epoch = oh_epoch_of(args);
+    const uint32_t epoch = oh_epoch_of(args, &call.held);
     const twoshot_slots slots(nranks, chunk, epoch);
     for (uint32_t i = call.first; i < chunk; i += batch * call.step) {
         if (i != call.first) {
             call.load(i, theirs); /* all loads before the first store, which the compiler cannot move them across */
         }
-        call.send(slots, i, theirs);
+        call.send(slots, i, theirs, i == call.first ? call.held : 0);
         if (once) {
             break;
         }
@@ -208,33 +212,35 @@ OH_DEVICE void twoshot_words(const oh_kernel_args &args, const Message &message)
     if (args.ahead) {
         oh_begin(args);
     }
-    if (call.reduce(slots) && call.gather(slots)) {
-        oh_epoch_finish(args, epoch);
+    if (!call.reduce(slots) || !call.gather(slots)) {
+        return false;
     }
+    oh_epoch_finish(args, epoch);
+    return true;
 }
 
 /* Messages of whole, aligned words. Two places at a time, where there are registers for them. */
 template <class Reduction, class Message>
-OH_DEVICE void twoshot_whole(const oh_kernel_args &args, const Message &message)
+OH_DEVICE bool twoshot_whole(const oh_kernel_args &args, const Message &message)
 {
     if (message.words() <= Reduction::nranks(args) * oh_blocks() * oh_threads()) {
-        twoshot_words<1, true, Reduction>(args, message);
-    } else {
-        twoshot_words<(Reduction::ranks > 4 ? 1 : 2), false, Reduction>(args, message);
+        return twoshot_words<1, true, Reduction>(args, message);
     }
+    return twoshot_words<(Reduction::ranks > 4 ? 1 : 2), false, Reduction>(args, message);
 }
 
-template <class Reduction, class Args> OH_DEVICE void twoshot(const Args &args)
+/* False: aborted. */
+template <class Reduction, class Args> OH_DEVICE bool twoshot(const Args &args)
 {
     typedef typename Reduction::type type;
     if constexpr (Reduction::is_sum) {
         typedef oh_whole_message<type> whole_t;
         if (__builtin_expect(whole_t::fits(args), 1)) {
-            twoshot_whole<Reduction>(args, whole_t(args));
-            return;
+            return twoshot_whole<Reduction>(args, whole_t(args));
         }
     }
-    twoshot_words<1, false, Reduction>(oh_base(args), typename oh_message_of<Args, type>::message(args, oh_base(args)));
+    return twoshot_words<1, false, Reduction>(oh_base(args),
+                                              typename oh_message_of<Args, type>::message(args, oh_base(args)));
 }
 
 OH_EACH_SUM_TYPE(OH_SUM_KERNELS, twoshot)

@@ -327,7 +327,8 @@ static void reset_staging(struct node *node, struct rank *rank, uint32_t epoch)
     CU(node, memset_d32_async(rank->staging, 0, OH_STAGING_BYTES / 4, rank->stream));
     CU(node, memset_d32_async(rank->staging + OH_MARKER_OFFSET, OH_MARKER, (OH_ESCAPE_OFFSET - OH_MARKER_OFFSET) / 4,
                               rank->stream));
-    CU(node, memset_d32_async(rank->staging + OH_EPOCH_OFFSET, epoch, OH_MAX_BLOCKS, rank->stream));
+    CU(node, memset_2d_d32_async(rank->staging + OH_EPOCH_OFFSET, sizeof(struct oh_epoch), epoch, 1, OH_MAX_BLOCKS,
+                                 rank->stream));
 }
 
 /* A number of this rank's own for a call. */
@@ -574,9 +575,9 @@ static void open_gpus(struct node *node)
         }
     }
     CU(node, ctx_set_current(node->gpu[0].context));
-    CU(node, mem_host_alloc((void **)&node->abort_word, sizeof *node->abort_word,
-                            CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
-    *node->abort_word = 0;
+    static _Alignas(4096) uint32_t page[1024]; /* the abort flag at its head */
+    node->abort_word = page;
+    CU(node, mem_host_register(page, sizeof page, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
     CU(node, mem_host_get_device_pointer(&node->abort_word_device, node->abort_word, 0));
 }
 

@@ -15,6 +15,7 @@
 
 void (*simnode_hesitate)(void);
 void (*simnode_grid_wait)(void);
+void (*simnode_trap)(void);
 void (*simnode_grid_release)(void);
 
 simnode_kernel_fn simnode_kernel_find(const char *name, size_t *args_bytes_p)

@@ -30,6 +30,9 @@ extern void (*simnode_hesitate)(void);
 extern void (*simnode_grid_wait)(void);
 extern void (*simnode_grid_release)(void);
 
+/* When set, called where a block traps. The block leaves its kernel behind it. Set before use. */
+extern void (*simnode_trap)(void);
+
 /* NULL when there is no kernel of that name. args_bytes_p, when not NULL, gets the size of its parameter. */
 simnode_kernel_fn simnode_kernel_find(const char *name, size_t *args_bytes_p);
 

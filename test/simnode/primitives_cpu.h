@@ -169,6 +169,11 @@ OH_DEVICE uint32_t oh_word_load(const void *at)
     return __atomic_load_n(static_cast<const uint32_t *>(at), __ATOMIC_RELAXED);
 }
 
+OH_DEVICE uint64_t oh_pair_load(const void *at)
+{
+    return __atomic_load_n(static_cast<const uint64_t *>(at), __ATOMIC_RELAXED);
+}
+
 OH_DEVICE void oh_word_store(void *at, uint32_t value)
 {
     __atomic_store_n(static_cast<uint32_t *>(at), value, __ATOMIC_RELAXED);
@@ -177,6 +182,14 @@ OH_DEVICE void oh_word_store(void *at, uint32_t value)
 OH_DEVICE void oh_word_publish(void *at, uint32_t value)
 {
     __atomic_store_n(static_cast<uint32_t *>(at), value, __ATOMIC_SEQ_CST);
+}
+
+/* The block goes on to leave; what runs the kernel makes the context unusable. */
+OH_DEVICE void oh_trap()
+{
+    if (simnode_trap) {
+        simnode_trap();
+    }
 }
 
 /* Few cores, many ranks: let the peer run. */

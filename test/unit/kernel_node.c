@@ -120,7 +120,7 @@ void start_node(unsigned ranks, uint32_t epoch)
             memcpy(node.staging[r] + at, &marker, sizeof marker);
         }
         for (unsigned b = 0; b < OH_MAX_BLOCKS; b++) {
-            memcpy(node.staging[r] + OH_EPOCH_OFFSET + b * 4, &epoch, sizeof epoch);
+            memcpy(node.staging[r] + OH_EPOCH_OFFSET + b * sizeof(struct oh_epoch), &epoch, sizeof epoch);
         }
     }
 }

@@ -12,8 +12,10 @@
  * SECONDS: only what shows the protocols, for the few kernels of test/protocol/kernels.cpp; ends at the first fault,
  * and when no rank ends a call for so long.
  */
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -199,6 +201,40 @@ static void test_heard(enum algorithm algorithm)
         pthread_join(thread, NULL);
     }
     stop_node();
+}
+
+/* A rank is held: its kernel sends nothing, and does not end with what the others send. All leave after an abort. */
+static void test_held(enum algorithm algorithm, uint64_t count)
+{
+    struct call call = {.algorithm = algorithm, .count = count, .blocks = 3, .late_rank = -1};
+    struct rank_job job[3];
+    pthread_t thread[3];
+    const uint32_t held = OH_MARKER;
+    bool all_wait = true;
+    unsigned seed = 1;
+    start_node(3, 1);
+    prepare_call(&call, &seed);
+    for (unsigned b = 0; b < OH_MAX_BLOCKS; b++) {
+        size_t at = OH_EPOCH_OFFSET + b * sizeof(struct oh_epoch) + offsetof(struct oh_epoch, held);
+        memcpy(node.staging[1] + at, &held, sizeof held);
+    }
+    for (unsigned r = 0; r < 3; r++) {
+        job[r] = (struct rank_job){&call, 1, r};
+        pthread_create(&thread[r], NULL, run_rank, &job[r]);
+    }
+    usleep(100000);
+    for (unsigned r = 0; r < 3; r++) {
+        all_wait &= pthread_tryjoin_np(thread[r], NULL) == EBUSY;
+    }
+    tap_ok(all_wait, "%s of %u: where a rank is held, all wait", algorithm_names[algorithm], (unsigned)count);
+    __atomic_store_n(&node.signal.abort, OH_ABORT_LEAVE, __ATOMIC_RELEASE);
+    for (unsigned r = 0; all_wait && r < 3; r++) {
+        pthread_join(thread[r], NULL);
+    }
+    if (all_wait) {
+        release_call(&call);
+        stop_node();
+    }
 }
 
 /* A peer that never comes: the others leave once the abort word is set. */
@@ -456,6 +492,8 @@ int main(int argc, char **argv)
     for (int a = 0; a < ALGORITHMS; a++) {
         test_abort((enum algorithm)a);
         test_heard((enum algorithm)a);
+        test_held((enum algorithm)a, 10);
+        test_held((enum algorithm)a, 1000);
     }
     for (int a = 0; a < ALGORITHMS; a++) {
         for (int type = 0; type < TYPES; type++) {
