@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "comm/monitor.h"
+#include "gpu/room.h"
 #include "plan/store.h"
 #include "util/clock.h"
 #include "util/env.h"
@@ -210,6 +211,11 @@ static void open_peer(struct oh_setup *setup, uint32_t rank)
     struct oh_topo_pair pair;
     char reason[OH_REASON_BYTES];
 
+    if (!oh_slot_is_mine(&slot) && !oh_slot_can_be_seen(&slot)) {
+        give_up_because(setup, "the process of rank %u cannot be seen from here (another PID namespace, or no /proc?)",
+                        rank);
+        return;
+    }
     slot.bus_id[sizeof slot.bus_id - 1] = '\0';
     if (!is_bus_id(slot.bus_id)) {
         give_up_because(setup, "rank %u gives no bus id of a GPU", rank);
@@ -245,6 +251,33 @@ static bool open_peers(struct oh_setup *setup)
     return setup->opened == (1U << comm->nranks) - 1;
 }
 
+/* Says how large grids may be here. The least of all ranks counts (oh_late_switch_on). */
+static bool publish_room(struct oh_setup *setup)
+{
+    struct oh_comm *comm = setup->comm;
+    const struct oh_staging *staging = &comm->staging;
+    struct oh_plan_table table = comm->table;
+    struct oh_context_scope scope;
+    struct oh_plan_room room;
+    if (oh_context_enter_relaxed(staging->driver, &staging->context, &scope) != CUDA_SUCCESS) {
+        give_up_because(setup, "the context of GPU %s cannot be made current", setup->gpu.bus_id);
+        return false;
+    }
+    ncclResult_t res =
+        oh_room_query(staging->driver, staging->device, &staging->context, comm->kernels, &comm->table, &room);
+    oh_context_leave_relaxed(staging->driver, &scope);
+    if (res != ncclSuccess) {
+        give_up_because(setup, "the occupancy of the kernels is unknown on GPU %s", setup->gpu.bus_id);
+    } else if (!oh_plan_table_fit(&table, &room)) {
+        give_up_because(setup, "too few SMs for the kernels on GPU %s: %u, with %u threads each", setup->gpu.bus_id,
+                        room.sms, room.sm_threads);
+    } else {
+        comm->segment.meeting->slot[comm->rank].room = room;
+        comm->segment.meeting->slot[comm->rank].programmatic = comm->kernels->programmatic;
+    }
+    return setup->alive;
+}
+
 /* What is needed to serve, once the peers' memory is there: table, kernels, epoch. */
 static void prepare(struct oh_setup *setup)
 {
@@ -263,8 +296,15 @@ static void prepare(struct oh_setup *setup)
         give_up_because(setup, "GPU %s is of another generation than that of rank 0", setup->gpu.bus_id);
         return;
     }
+    if (!oh_monitor_start()) {
+        give_up_because(setup, "no thread to monitor the other ranks");
+        return;
+    }
     if (oh_comm_prepare_launch(comm) != ncclSuccess) {
         give_up_because(setup, "the kernels cannot be made ready on GPU %s", setup->gpu.bus_id);
+        return;
+    }
+    if (!publish_room(setup)) {
         return;
     }
     end_lap(setup, OH_LAP_KERNELS);

@@ -59,7 +59,20 @@ struct oh_watch {
     uint32_t looks;                        /* these two as the kernels left them last */
     uint32_t epoch;
     uint64_t since_ns;              /* when a kernel was first seen to wait after that epoch; 0: never */
-    uint64_t gone_ns[OH_MAX_RANKS]; /* when a rank was first seen to have gone; 0: it has not */
+    uint64_t gone_ns[OH_MAX_RANKS]; /* when a rank was first seen to have departed; 0: it has not */
+    bool asks;                      /* the driver is to be asked whether NCCL's calls are complete */
+    atomic_bool asking;             /* it is being asked; not guarded by the mutex */
+    bool waits_in_nccl;             /* what it has said last */
+    unsigned answered;              /* so many of NCCL's allreduces are known to be complete */
+    uint64_t failed_ns;             /* when the communicator was first seen to have failed; 0: it has not */
+    bool trapped;                   /* kernels have been told to trap */
+};
+
+enum oh_event {
+    OH_EVENT_LAUNCH, /* recorded after every eager launch, and by each replay of a graph */
+    OH_EVENT_NCCL,   /* recorded after every eager call that NCCL has served */
+    OH_EVENT_JOIN,   /* between the streams of a group */
+    OH_EVENTS
 };
 
 struct oh_comm {
@@ -88,26 +101,32 @@ struct oh_comm {
     struct oh_kernel_args args; /* what is the same in every call */
 
     /* Order between calls on different streams and in graphs (order.c). */
-    bool graph_mixing;              /* graphs are ordered with everything else */
-    bool rows;                      /* captured kernels that follow one another overlap (gpu/row.h) */
-    CUevent last_call;              /* recorded after every eager launch, and by each replay of a graph */
+    bool graph_mixing; /* graphs are ordered with everything else */
+    bool rows;         /* kernels of this rank that follow one another may overlap (gpu/row.h) */
+    bool overlaps;     /* those of every rank may, by what device and code are: the same on all ranks */
+    CUevent event[OH_EVENTS];
     unsigned long long last_stream; /* id of the stream of the last eager launch */
     bool launched;
-    CUevent handed_back_call;              /* recorded after every eager call that NCCL has served */
+    bool unrecorded;             /* kernels run that OH_EVENT_LAUNCH does not cover: their memory can never be freed */
+    atomic_uint nccl_allreduces; /* eager ones that NCCL has served since this rank is served */
     unsigned long long handed_back_stream; /* id of the stream of that call */
     bool handed_back_since;                /* no launch of ours is behind that event yet */
     atomic_int launching;                  /* order.c: NCCL launches a call in the background */
     CUstream launching_stream;             /* of that call */
+    bool launching_allreduce;              /* it is one */
     unsigned long long launching_id;       /* its id, once the call's event is recorded */
     struct oh_capture *captures;           /* newest first */
     atomic_uint graphs;                    /* captured graphs that hold calls of this communicator */
     bool said_goodbye;                     /* peers' memory closed (retire.c) */
+    unsigned reclaim_failures;             /* of the driver, while memory was freed */
 
     struct oh_user_op *user_ops; /* redop.c */
 
     /* Failures, and what ranks tell each other (failure.h). */
     atomic_int failure;           /* the error that calls now give; ncclSuccess: none */
-    atomic_uint lost;             /* a rank that is gone for good, plus 1: the next call fails; 0: none */
+    atomic_uint lost;             /* a rank that has departed, plus 1: the next call fails; 0: none */
+    bool held;                    /* kernels that begin send nothing any more (oh_comm_failure) */
+    atomic_bool destroyed;        /* by the program: kernels that wait in vain may leave */
     struct oh_progress *progress; /* this rank's in the meeting, once it is served */
     uint64_t issued;              /* calls launched */
     bool check;                   /* calls are compared between ranks */
@@ -269,10 +288,18 @@ bool oh_call_plan(struct oh_call *call, ncclRedOp_t op);
 
 /* Where a stream is: in a graph, or out of all. */
 struct oh_place {
+    bool known; /* the driver has told the rest */
     CUstream stream;
     CUgraph graph; /* that it is captured into, NULL: eager */
     cuuint64_t capture_id;
     unsigned long long stream_id; /* eager only */
+};
+
+/* A call that NCCL serves, of a communicator that is ordered. */
+struct oh_nccl_call {
+    struct oh_place place;
+    bool allreduce;  /* so no rank completes it without all others */
+    CUresult result; /* of what has put it in order so far */
 };
 
 /*
@@ -291,7 +318,11 @@ struct oh_burst {
     struct oh_capture *capture; /* NULL: eager */
 };
 
-/* Each returns ncclSuccess, or ncclUnhandledCudaError (logged as WARN); after an error the burst is over. */
+/*
+ * Each returns ncclSuccess, or ncclUnhandledCudaError (logged at WARN). After an error the burst is over, and the
+ * communicator has failed: this rank may have launched fewer kernels than the others. A capture is invalid then. (If
+ * the program's capture was invalid before, the communicator stays as it was.)
+ */
 ncclResult_t oh_burst_begin(struct oh_burst *burst, const struct oh_call *calls, size_t count);
 ncclResult_t oh_burst_turn(struct oh_burst *burst);
 ncclResult_t oh_burst_end(struct oh_burst *burst);
@@ -307,17 +338,18 @@ bool oh_comm_is_ordered(struct oh_comm *comm);
 
 /*
  * Around a call that NCCL serves on `stream`, of a communicator that is ordered: orders it after our launches, and our
- * later launches after it. *place_p, for the second: where the stream is. What is not ordered: doc/design.md, "Order".
- * Cannot fail; says at INFO what went wrong.
+ * later launches after it. What is not ordered: doc/design.md, "Order". *call_p is for the second function, which is
+ * called if NCCL has accepted the call. It returns ncclSuccess, or ncclUnhandledCudaError (logged at WARN) if the
+ * driver has failed in either: then the communicator has failed.
  */
-void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream, struct oh_place *place_p);
-void oh_comm_after_handed_back(struct oh_comm *comm, struct oh_place *place);
+void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p);
+ncclResult_t oh_comm_after_handed_back(struct oh_comm *comm, struct oh_nccl_call *call);
 
 /*
- * The same behind a call that NCCL launches in the background (ncclInProgress): noted when NCCL says that it is done,
- * which is told to oh_comm_launched, in any thread.
+ * The second behind a call that NCCL launches in the background (ncclInProgress): the call is noted when NCCL has
+ * launched it, which oh_comm_launched is told, on any thread.
  */
-void oh_comm_handed_back_later(struct oh_comm *comm, CUstream stream);
+ncclResult_t oh_comm_handed_back_later(struct oh_comm *comm, const struct oh_nccl_call *call);
 void oh_comm_launched(struct oh_comm *comm);
 static inline bool oh_comm_is_launching(const struct oh_comm *comm);
 
@@ -338,10 +370,14 @@ ncclResult_t oh_call_launch(const struct oh_call *call);
 static inline void oh_comm_enter(struct oh_comm *comm);
 static inline void oh_comm_leave(struct oh_comm *comm);
 
-/* The error that every call on the communicator now gives; ncclSuccess: it is sound. */
+/*
+ * The error with which the caller must refuse its call; ncclSuccess: the communicator is sound. After an error no
+ * replay of this rank's graphs sends anything: another rank may have launched the kernel of the call that is refused
+ * here, and the replay's kernel would take its number. Called by the thread that uses the communicator.
+ */
 ncclResult_t oh_comm_failure(struct oh_comm *comm);
 
-/* Tells running kernels of this communicator to leave, and hands later calls to NCCL. */
+/* Lets kernels of this communicator that wait leave, and passes later calls to NCCL. */
 void oh_comm_abort(struct oh_comm *comm);
 
 /* Waits until the calls of a served communicator have left the GPU; ends early when it fails or is aborted. Keeps no

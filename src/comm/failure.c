@@ -62,6 +62,11 @@ enum oh_farewell oh_comm_farewell(const struct oh_comm *comm, uint32_t rank)
     return farewell <= OH_FAREWELL_EXITED ? (enum oh_farewell)farewell : OH_FAREWELL_NONE;
 }
 
+bool oh_comm_is_in_use(const struct oh_comm *comm)
+{
+    return !comm->segment.meeting || oh_comm_farewell(comm, comm->rank) == OH_FAREWELL_NONE;
+}
+
 /*
  * Also before this rank has switched: the others may have, once all have voted. NULL: no meeting is left, so nobody
  * waits for this rank; or NCCL has not said yet which rank it is, so it has not voted. Called with the mutex held.
@@ -94,10 +99,36 @@ bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t gone)
     if (!atomic_compare_exchange_strong(&comm->failure, &none, error)) {
         return false;
     }
-    atomic_store(&comm->served, false);
-    __atomic_store_n(&comm->staging.signal->abort, 1, __ATOMIC_RELEASE); /* pairs with oh_has_lost in the kernels */
+    atomic_store(&comm->served, false); /* seq_cst, as is `failure`: pairs with settle_when_reached in late.c */
     atomic_compare_exchange_strong(&comm->segment.meeting->failed, &nobody, word);
     return true;
+}
+
+static void hold_graphs(struct oh_comm *comm)
+{
+    if (comm->held || atomic_load_explicit(&comm->graphs, memory_order_relaxed) == 0) {
+        return;
+    }
+    comm->held = true;
+    oh_comm_enter(comm); /* its memory stays */
+    CUresult result = oh_staging_hold(&comm->staging);
+    oh_comm_leave(comm);
+    if (result != CUDA_SUCCESS) {
+        OH_WARN("comm %p rank %u of %u: %s while its graphs are stopped: a replay can give a wrong result",
+                (void *)comm->nccl, comm->rank, comm->nranks, oh_driver_error_name(comm->staging.driver, result));
+    }
+}
+
+void oh_comm_release_kernels(struct oh_comm *comm)
+{
+    __atomic_store_n(&comm->staging.signal->abort, OH_ABORT_LEAVE, __ATOMIC_RELEASE); /* pairs with oh_has_lost */
+}
+
+void oh_comm_trap_kernels(struct oh_comm *comm)
+{
+    uint32_t none = OH_ABORT_NONE;
+    __atomic_compare_exchange_n(&comm->staging.signal->abort, &none, OH_ABORT_TRAP, false, __ATOMIC_RELEASE,
+                                __ATOMIC_RELAXED); /* pairs with oh_has_lost */
 }
 
 struct oh_failure oh_meeting_failure(const struct oh_comm *comm)
@@ -115,14 +146,17 @@ ncclResult_t oh_comm_failure(struct oh_comm *comm)
 {
     uint32_t lost = atomic_load_explicit(&comm->lost, memory_order_acquire);
     /* Once this rank has left as well, NCCL says what it says of such a communicator. */
-    bool stays = lost != 0 && oh_comm_farewell(comm, comm->rank) == OH_FAREWELL_NONE;
-    if (stays && oh_comm_fail(comm, ncclRemoteError, lost - 1)) {
+    if (lost != 0 && oh_comm_is_in_use(comm) && oh_comm_fail(comm, ncclRemoteError, lost - 1)) {
         char text[OH_RANK_TEXT];
         oh_rank_text(comm, lost - 1, text);
-        OH_WARN("comm %p rank %u of %u: a call when %s has gone: calls now give ncclRemoteError", (void *)comm->nccl,
-                comm->rank, comm->nranks, text);
+        OH_WARN("comm %p rank %u of %u: a call after the departure of %s: calls now return ncclRemoteError",
+                (void *)comm->nccl, comm->rank, comm->nranks, text);
     }
-    return (ncclResult_t)atomic_load_explicit(&comm->failure, memory_order_acquire);
+    ncclResult_t failure = (ncclResult_t)atomic_load_explicit(&comm->failure, memory_order_acquire);
+    if (failure != ncclSuccess) {
+        hold_graphs(comm);
+    }
+    return failure;
 }
 
 void oh_comm_revoked(struct oh_comm *comm)
@@ -181,7 +215,7 @@ static bool compare_with(const struct oh_call *call, uint32_t rank, uint32_t wha
         oh_what_text(what, call->count, mine);
         oh_what_text((uint32_t)other, count, theirs);
         bool earlier = count == call->count && other == what;
-        OH_WARN("comm %p: %s %" PRIu64 " is a %s on rank %u and a %s on rank %u: calls now give ncclInvalidUsage",
+        OH_WARN("comm %p: %s %" PRIu64 " is a %s on rank %u and a %s on rank %u: calls now return ncclInvalidUsage",
                 (void *)comm->nccl, earlier ? "calls differ before call" : "call", comm->checked, mine, comm->rank,
                 theirs, rank);
     }

@@ -2,9 +2,13 @@
 /*
  * failure.h - communicators that have failed, and what ranks tell each other of their calls
  *
- * Inside of src/comm, but for oh_comm_failure. A failure is final: kernels leave, `served` is false, so that the next
- * call takes the way of those handed back, and is refused there. It costs the calls of a sound communicator nothing.
- * Whoever detects it says why; the other ranks learn of it through the meeting.
+ * Inside of src/comm, but for oh_comm_failure and oh_comm_fail. A failure is final: `served` is false, so that the next
+ * call takes the way of those that NCCL serves, and is refused there. A failure costs the calls of a sound communicator
+ * nothing. The rank that detects a failure logs why; the other ranks read the failure in the segment.
+ *
+ * Fail-stop: a failure ends no kernel. A kernel that waits goes on waiting, so that its stream never completes with a
+ * wrong result; it leaves when the program aborts, revokes, shrinks with the abort flag, or destroys
+ * (oh_comm_release_kernels).
  */
 #ifndef OH_COMM_FAILURE_H_
 #define OH_COMM_FAILURE_H_
@@ -28,6 +32,9 @@ void oh_rank_text(const struct oh_comm *comm, uint32_t rank, char *text_p);
 /* How a rank has left. */
 enum oh_farewell oh_comm_farewell(const struct oh_comm *comm, uint32_t rank);
 
+/* The program has not finalized, revoked or aborted it on this rank. */
+bool oh_comm_is_in_use(const struct oh_comm *comm);
+
 /* Tells the others how this rank has left the communicator. */
 void oh_comm_say_farewell(struct oh_comm *comm, enum oh_farewell farewell);
 
@@ -38,8 +45,18 @@ struct oh_failure {
     uint32_t gone;      /* the rank that is gone; OH_MAX_RANKS: none is */
 };
 
-/* Makes the communicator fail with an NCCL error code, on all ranks; gone: as above. False: it has failed before. */
+/*
+ * Makes the communicator fail with an NCCL error code on this rank, and, through the segment, on all others: with
+ * ncclRemoteError there, if the error is one of this rank's driver. gone: as above. Returns false if the communicator
+ * had failed before. Thread-safe.
+ */
 bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t gone);
+
+/* Lets kernels that wait leave without a result: the program has ended the communicator. Thread-safe. */
+void oh_comm_release_kernels(struct oh_comm *comm);
+
+/* Makes kernels that wait trap, if they have not been let go. */
+void oh_comm_trap_kernels(struct oh_comm *comm);
 
 /* NCCL has revoked the communicator, and refuses calls itself from now on: what was wrong before counts no more. */
 void oh_comm_revoked(struct oh_comm *comm);

@@ -14,6 +14,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "comm/agree.h"
 #include "comm/failure.h"
@@ -38,11 +39,40 @@ static struct oh_setup *incoming; /* guarded by the worker's mutex */
 static void settle_when_reached(struct oh_comm *comm)
 {
     if (comm->late.first != 0 && !comm->late.passing && comm->late.calls + 1 >= comm->late.first) {
-        /* One that has failed meanwhile refuses its calls. The monitor looks again, should it fail just now. */
-        bool sound = atomic_load(&comm->failure) == ncclSuccess && atomic_load(&comm->lost) == 0;
-        atomic_store_explicit(&comm->served, sound, memory_order_release);
+        atomic_store(&comm->served, true);
+        /* A communicator that fails just now refuses its calls. seq_cst: this load comes after the store to `served`,
+         * and in oh_comm_fail and oh_monitor the store to `served` after that to `failure` or `lost`; so one sees the
+         * other. */
+        if (atomic_load(&comm->failure) != ncclSuccess || atomic_load(&comm->lost) != 0) {
+            atomic_store(&comm->served, false);
+        }
         atomic_store_explicit(&comm->settled, true, memory_order_release);
         oh_board_show(comm);
+    }
+}
+
+/*
+ * Cuts the table to the room of the rank that has least: the same on all ranks, since each has published its room
+ * before its vote. The table fits each rank. If it does not fit the least of both numbers, no rank serves a message.
+ */
+static void fit_table(struct oh_comm *comm)
+{
+    struct oh_plan_room least = {UINT32_MAX, UINT32_MAX};
+    comm->overlaps = true;
+    for (uint32_t r = 0; r < comm->nranks; r++) {
+        const struct oh_slot *slot = &comm->segment.meeting->slot[r];
+        const struct oh_plan_room room = slot->room;
+        least.sms = room.sms < least.sms ? room.sms : least.sms;
+        least.sm_threads = room.sm_threads < least.sm_threads ? room.sm_threads : least.sm_threads;
+        comm->overlaps &= slot->programmatic != 0;
+    }
+    const struct oh_plan_table whole = comm->table;
+    if (!oh_plan_table_fit(&comm->table, &least)) {
+        comm->table.rows.count = 0;
+    }
+    if (memcmp(&whole, &comm->table, sizeof whole) != 0) {
+        OH_INFO("comm %p rank %u: a GPU has room for %u threads on each of %u SMs: grids are %s", (void *)comm->nccl,
+                comm->rank, least.sm_threads, least.sms, comm->table.rows.count > 0 ? "smaller" : "too large");
     }
 }
 
@@ -57,6 +87,7 @@ void oh_late_switch_on(struct oh_comm *comm)
         struct oh_meeting *meeting = comm->segment.meeting;
         comm->late.first = oh_switch_close(&meeting->first, comm->nranks) + (atomic_load(&meeting->late) != 0);
         comm->progress = &comm->segment.meeting->progress[comm->rank];
+        fit_table(comm);
     }
     settle_when_reached(comm);
 }

@@ -31,7 +31,7 @@ ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm)
     const struct oh_driver *driver = staging->driver;
     struct oh_context_scope scope;
 
-    if (oh_context_enter_relaxed(driver, staging->context, &scope) != CUDA_SUCCESS) {
+    if (oh_context_enter_relaxed(driver, &staging->context, &scope) != CUDA_SUCCESS) {
         return ncclUnhandledCudaError;
     }
     ncclResult_t res = oh_kernel_set_get(driver, staging->device, comm->nranks, &comm->kernels);
@@ -39,8 +39,9 @@ ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm)
         goto out;
     }
     /* Events are destroyed by oh_comms_reap, also when this fails half-way. */
-    OH_CU_GOTO(driver, event_create(&comm->last_call, CU_EVENT_DISABLE_TIMING), res, out);
-    OH_CU_GOTO(driver, event_create(&comm->handed_back_call, CU_EVENT_DISABLE_TIMING), res, out);
+    for (int e = 0; e < OH_EVENTS; e++) {
+        OH_CU_GOTO(driver, event_create(&comm->event[e], CU_EVENT_DISABLE_TIMING), res, out);
+    }
     for (uint32_t j = 0; j < comm->nranks; j++) {
         comm->args.staging[j] = (char *)(uintptr_t)staging->peer[(comm->rank + j) % comm->nranks].base;
     }
@@ -122,24 +123,64 @@ static uint64_t part_words(const struct oh_call *call)
     return (words + parts - 1) / parts;
 }
 
+/* Kernels on the burst's stream may overlap, as far as this rank is concerned. */
+static bool may_overlap(const struct oh_burst *burst)
+{
+    const struct oh_comm *comm = burst->calls[0].comm;
+    return comm->rows && comm->kernels->programmatic && !is_serial(burst);
+}
+
 /*
- * Two parts of one-shot may share a kernel (kernels/oneshot.cu), on each rank as it likes. That is the faster way where
- * they could not overlap otherwise. In a capture they make rows, also with what comes before and behind
- * (oh_order_launched).
+ * How the parts of a call follow one another. Their grid is the same on all ranks; the rest is this rank's own affair
+ * (doc/design.md, "Two parts in one kernel" and "Rows"). In a capture the nodes are joined when they have been captured
+ * (oh_order_launched), also with what comes before and behind.
  */
-static bool parts_share_kernels(const struct oh_burst *burst, const struct oh_call *call)
+struct parts {
+    uint64_t words; /* of each, but for the last */
+    uint64_t count; /* elements of each */
+    struct oh_plan plan;
+    bool shared; /* two parts share a kernel: the faster way where they cannot overlap */
+    bool ahead;  /* each but the first runs ahead of the one before */
+};
+
+static struct parts parts_of(const struct oh_burst *burst, const struct oh_call *call)
 {
     const struct oh_comm *comm = call->comm;
-    const bool rows = burst->place.graph && comm->rows && comm->kernels->programmatic && !is_serial(burst);
-    return call->plan.algorithm == ONEHOP_ONESHOT && comm->nranks == 2 && !rows;
+    const uint64_t words = part_words(call);
+    struct parts parts = {
+        .words = words, .count = words * (OH_WORD_BYTES / oh_type_size(call->type)), .plan = call->plan};
+    if (call->count > parts.count) {
+        if (comm->overlaps) {
+            parts.plan.blocks = oh_plan_part_blocks(comm->nranks, parts.plan.blocks, parts.plan.threads);
+        }
+        const bool overlap = comm->overlaps && may_overlap(burst);
+        parts.shared = !overlap && call->plan.algorithm == ONEHOP_ONESHOT && comm->nranks == 2;
+        parts.ahead =
+            overlap && !burst->place.graph && oh_plan_can_run_ahead(call->plan.algorithm, comm->nranks, words);
+    }
+    return parts;
+}
+
+/* The arguments of the next kernel, whose first element is number `done` of the call. */
+static void next_part(const struct oh_call *call, const struct parts *parts, uint64_t done, struct oh_kernel_args *args)
+{
+    const size_t size = oh_type_size(call->type);
+    const uint64_t left = call->count - done, most = parts->shared ? 2 * parts->count : parts->count;
+    args->sendbuff = (const char *)call->sendbuff + done * size;
+    args->recvbuff = (char *)call->recvbuff + done * size;
+    args->count = left < most ? left : most;
+    args->split = args->count > parts->count ? (uint32_t)parts->words : 0;
+    if (parts->ahead) {
+        args->early = left > most;
+        args->leads = done == 0;
+        args->ahead = (uint32_t)(done / parts->count);
+    }
 }
 
 static CUresult launch_call(struct oh_burst *burst, const struct oh_call *call)
 {
     const struct oh_comm *comm = call->comm;
-    const size_t size = oh_type_size(call->type);
-    const uint64_t words = part_words(call);
-    const uint64_t part = words * (OH_WORD_BYTES / size), most = parts_share_kernels(burst, call) ? 2 * part : part;
+    const struct parts parts = parts_of(burst, call);
     struct oh_kernel_args args = comm->args;
     args.what = oh_what((int)call->plan.algorithm, call->type, call->op.kind);
     args.call = (uint32_t)oh_comm_note_launch(call->comm, 1, args.what, call->count);
@@ -147,7 +188,7 @@ static CUresult launch_call(struct oh_burst *burst, const struct oh_call *call)
     const struct oh_launch launch = {
         .driver = comm->staging.driver,
         .set = comm->kernels,
-        .plan = &call->plan,
+        .plan = &parts.plan,
         .op = &call->op,
         .type = call->type,
         .stream = stream_of(burst),
@@ -156,11 +197,7 @@ static CUresult launch_call(struct oh_burst *burst, const struct oh_call *call)
     CUresult result = CUDA_SUCCESS;
     bool range = open_range(call, 1, call->plan.algorithm);
     for (uint64_t done = 0; done < call->count && result == CUDA_SUCCESS; done += args.count) {
-        const uint64_t left = call->count - done;
-        args.sendbuff = (const char *)call->sendbuff + done * size;
-        args.recvbuff = (char *)call->recvbuff + done * size;
-        args.count = left < most ? left : most;
-        args.split = args.count > part ? (uint32_t)words : 0;
+        next_part(call, &parts, done, &args);
         result = after_kernel(burst, oh_kernel_launch(&launch, &args));
     }
     close_range(range);
@@ -207,12 +244,10 @@ static void count_call(const struct oh_call *call, enum onehop_algorithm algorit
 /* For every other stream of the burst: the burst's stream waits for it (`before`), or it for the burst's stream. */
 static CUresult join_streams(const struct oh_burst *burst, bool before)
 {
-    const struct oh_driver *driver = burst->calls[0].comm->staging.driver;
-    CUevent event;
-    CUresult result = driver->event_create(&event, CU_EVENT_DISABLE_TIMING);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
+    const struct oh_comm *comm = burst->calls[0].comm;
+    const struct oh_driver *driver = comm->staging.driver;
+    const CUevent event = comm->event[OH_EVENT_JOIN]; /* a wait is for the record before it: it may be recorded again */
+    CUresult result = CUDA_SUCCESS;
     if (!before) {
         result = driver->event_record(event, stream_of(burst));
     }
@@ -228,7 +263,6 @@ static CUresult join_streams(const struct oh_burst *burst, bool before)
             result = driver->stream_wait_event(before ? stream_of(burst) : stream, event, 0);
         }
     }
-    driver->event_destroy(event); /* takes effect when the waits on it are done */
     return result;
 }
 
@@ -304,23 +338,39 @@ static CUresult join_in_context(struct oh_burst *burst)
     return join_streams(burst, true);
 }
 
+/*
+ * How many kernels of the burst are on their way, and in which order, is not known to the other ranks. So none follows
+ * them, and a capture that may hold some is never replayed.
+ */
+static ncclResult_t fail_burst(const struct oh_burst *burst, CUresult result)
+{
+    struct oh_comm *comm = burst->calls[0].comm;
+    bool first = !oh_order_is_void(result) && oh_comm_fail(comm, ncclUnhandledCudaError, OH_MAX_RANKS);
+    oh_comm_failure(comm); /* it is refused */
+    OH_WARN("comm %p rank %u: launching an allreduce: %s%s", (void *)comm->nccl, comm->rank,
+            oh_driver_error_name(comm->staging.driver, result),
+            first ? ": calls now return ncclUnhandledCudaError" : "");
+    return ncclUnhandledCudaError;
+}
+
 /* Runs one of the steps above in the communicator's context. */
 static ncclResult_t in_context(struct oh_burst *burst, CUresult (*step)(struct oh_burst *))
 {
     const struct oh_comm *comm = burst->calls[0].comm;
     const struct oh_staging *staging = &comm->staging;
     struct oh_context_scope scope;
-    CUresult result = oh_context_enter(staging->driver, staging->context, &scope);
-    if (result == CUDA_SUCCESS) {
+    CUresult result = oh_context_enter(staging->driver, &staging->context, &scope);
+    bool entered = result == CUDA_SUCCESS;
+    if (entered) {
         result = step(burst);
-        oh_context_leave(staging->driver, &scope);
     }
     if (result != CUDA_SUCCESS) {
-        OH_WARN("comm %p rank %u: launching an allreduce: %s", (void *)comm->nccl, comm->rank,
-                oh_driver_error_name(staging->driver, result));
-        return ncclUnhandledCudaError;
+        oh_order_invalidate(comm, stream_of(burst), &burst->place);
     }
-    return ncclSuccess;
+    if (entered) {
+        oh_context_leave(staging->driver, &scope);
+    }
+    return result == CUDA_SUCCESS ? ncclSuccess : fail_burst(burst, result);
 }
 
 ncclResult_t oh_burst_begin(struct oh_burst *burst, const struct oh_call *calls, size_t count)

@@ -6,7 +6,8 @@
  * (kernels/protocol.cuh), again and again; so eager calls and replays of graphs are alike. The epoch says whether it is
  * still the same wait. Only a fresh sign counts: a wait that is over leaves none.
  *
- * Messages are written without the mutex, since stderr may be a pipe that nobody empties.
+ * Messages are written, and the driver is asked, without the mutex: stderr may be a pipe that nobody empties, and a
+ * call of the driver may wait for one that blocks in a launch until another thread aborts.
  */
 #include "comm/monitor.h"
 
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #include "comm/failure.h"
+#include "comm/order.h"
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"
@@ -26,21 +28,17 @@
 #include "util/worker.h"
 
 #define MS UINT64_C(1000000)
-#define TICK_NS (500 * MS)        /* between looks, mostly */
-#define TICK_POLLED_NS (100 * MS) /* where a process must be looked for */
-#define TICK_GONE_NS (20 * MS)    /* while it must be seen whether a peer that has gone is waited for */
+#define TICK_NS (80 * MS)      /* between looks, mostly */
+#define TICK_GONE_NS (20 * MS) /* while it must be seen whether a departed peer is waited for */
 #define EVENT_US 2000
 #define GONE_SOON_NS (5000 * MS) /* how long that is */
 /*
- * From when on a wait is for a peer that has gone: what it sent before comes within microseconds, but another rank may
- * be slower, and then the wait was for that one. One that has ended the communicator had all that it waited for, so its
- * own part has been sent. One that was killed said no word: no process that ends in good order does that, so nothing
- * speaks for waiting, and no more than a second look is granted. (Its end comes late enough: the kernel tells of it
- * when it has taken the process's GPU contexts apart, 55 to 117 ms on an H200.)
+ * For how long after the departure of a peer a call is seen to wait, before it waits in vain. No rank completes a call
+ * before it has sent its part of it; so a call that waits with all peers' words there is one that the departed peer has
+ * not completed. The words arrive within microseconds of being sent, and a sign of waiting is at most as old as the
+ * last look; the rest is for loaded machines.
  */
-#define GRACE_NS (100 * MS)
-#define GRACE_ENDED_NS (10000 * MS)
-#define GRACE_KILLED_NS TICK_GONE_NS
+#define GRACE_NS (40 * MS)
 #define LINE 2560
 #define NEVER UINT64_MAX
 
@@ -50,9 +48,9 @@ static struct oh_worker worker = OH_WORKER(work, stop_at_exit);
 static struct oh_comm *watched; /* the list; this and what follows is guarded by the worker's mutex */
 static int poller = -1;         /* of epoll, made once */
 static bool begun;
-static bool polled; /* there is a process without a descriptor */
 static uint64_t stall_ns;
 static uint64_t timeout_ns;
+static uint64_t trap_ns;
 
 /* --- what is known of the ranks ----------------------------------------------------------------------------------- */
 
@@ -62,16 +60,12 @@ static bool process_has_ended(const struct oh_comm *comm, uint32_t rank)
     return process && process->ended;
 }
 
-/* Nothing more will come from it. */
-static bool has_gone(const struct oh_comm *comm, uint32_t rank)
+/* Nothing more comes from it. */
+static bool has_departed(const struct oh_comm *comm, uint32_t rank)
 {
-    return rank != comm->rank && (oh_comm_farewell(comm, rank) == OH_FAREWELL_ABORTED || process_has_ended(comm, rank));
-}
-
-/* Its process has ended without a word: by a signal, or by _exit, which cannot be told apart. */
-static bool was_killed(const struct oh_comm *comm, uint32_t rank)
-{
-    return process_has_ended(comm, rank) && oh_comm_farewell(comm, rank) == OH_FAREWELL_NONE;
+    return rank != comm->rank &&
+           (oh_comm_farewell(comm, rank) == OH_FAREWELL_ABORTED || process_has_ended(comm, rank) ||
+            atomic_load(&comm->segment.meeting->slot[rank].left));
 }
 
 /* A wait after that epoch, as the shared memory has it (segment.h). */
@@ -207,41 +201,41 @@ static uint64_t look_at_wait(struct oh_comm *comm, uint64_t now)
     return now - watch->since_ns;
 }
 
-static uint64_t grace_of(const struct oh_comm *comm, uint32_t rank)
-{
-    bool ended = oh_comm_farewell(comm, rank) == OH_FAREWELL_ENDED;
-    return was_killed(comm, rank) ? GRACE_KILLED_NS : ended ? GRACE_ENDED_NS : GRACE_NS;
-}
-
-static void fail_without(struct oh_comm *comm, uint32_t rank, bool waits, char *line)
+static void fail_without(struct oh_comm *comm, uint32_t rank, char *line)
 {
     if (oh_comm_fail(comm, ncclRemoteError, rank)) {
-        append(line, "comm %p rank %u of %u: %s", (void *)comm->nccl, comm->rank, comm->nranks,
-               waits ? "a call waits for " : "");
+        append(line, "comm %p rank %u of %u: a call waits, after the departure of ", (void *)comm->nccl, comm->rank,
+               comm->nranks);
         append_rank(comm, rank, line);
-        append(line, "%s: calls now give ncclRemoteError", waits ? ": its result is lost" : "");
+        append(line, ": calls now return ncclRemoteError, the stream waits for ncclCommAbort");
     }
 }
 
-/* Peers that have gone. Returns how soon to look again. */
+/* NCCL serves an allreduce that is not complete, and was made before the peer's departure was known. */
+static bool waits_in_nccl(struct oh_comm *comm)
+{
+    struct oh_watch *watch = &comm->watch;
+    watch->asks = watch->answered != atomic_load_explicit(&comm->nccl_allreduces, memory_order_acquire);
+    return watch->asks && watch->waits_in_nccl;
+}
+
+/* Peers that have departed. Returns how soon to look again. */
 static uint64_t look_at_peers(struct oh_comm *comm, uint64_t waited_ns, uint64_t now, char *line)
 {
     uint64_t tick = NEVER;
     for (uint32_t r = 0; r < comm->nranks; r++) {
         uint64_t *gone_ns = &comm->watch.gone_ns[r];
-        if (!has_gone(comm, r)) {
+        if (!has_departed(comm, r)) {
             continue;
         }
         *gone_ns = *gone_ns ? *gone_ns : now;
-        bool stays = oh_comm_farewell(comm, comm->rank) == OH_FAREWELL_NONE;
-        if (stays && oh_comm_farewell(comm, r) != OH_FAREWELL_ENDED) {
+        if (oh_comm_is_in_use(comm)) {
             atomic_store(&comm->lost, r + 1);
-            atomic_store(&comm->served, false); /* the next call is refused */
+            atomic_store(&comm->served, false); /* the next call is refused; pairs with settle_when_reached */
         }
-        uint64_t grace = grace_of(comm, r);
-        bool waits = waited_ns >= grace; /* in vain, if it has gone for as long */
-        if (now - *gone_ns >= grace && (waits || (stays && was_killed(comm, r)))) {
-            fail_without(comm, r, waits, line);
+        bool in_nccl = waits_in_nccl(comm); /* asked from now on, so that the answer is there in time */
+        if (now - *gone_ns >= GRACE_NS && (waited_ns >= GRACE_NS || in_nccl)) {
+            fail_without(comm, r, line);
             return NEVER;
         }
         tick = now - *gone_ns < GONE_SOON_NS ? TICK_GONE_NS : tick;
@@ -260,7 +254,7 @@ static void look_at_meeting(struct oh_comm *comm, char *line)
             append(line, ", without ");
             append_rank(comm, failure.gone, line);
         }
-        append(line, ": calls now give %s", name_of(failure.error));
+        append(line, ": calls now return %s", name_of(failure.error));
     }
 }
 
@@ -271,7 +265,7 @@ static void look_at_clock(struct oh_comm *comm, uint64_t waited_ns, char *line)
         ncclResult_t error = is_anyone_missing(comm) ? ncclRemoteError : ncclInternalError;
         if (oh_comm_fail(comm, error, OH_MAX_RANKS)) {
             describe_wait(comm, waited_ns, line);
-            append(line, ": ONEHOP_TIMEOUT_SECONDS is over, calls now give %s", name_of(error));
+            append(line, ": ONEHOP_TIMEOUT_SECONDS is over, calls now return %s", name_of(error));
         }
     } else if (stall_ns > 0 && waited_ns >= stall_ns &&
                /* the ranks that wait share one report */
@@ -280,17 +274,52 @@ static void look_at_clock(struct oh_comm *comm, uint64_t waited_ns, char *line)
     }
 }
 
+/* After a failure: a kernel that waits for too long is to end the context. Returns how soon to look again. */
+static uint64_t look_at_failed(struct oh_comm *comm, uint64_t now, char *line)
+{
+    struct oh_watch *watch = &comm->watch;
+    watch->failed_ns = watch->failed_ns ? watch->failed_ns : now;
+    if (trap_ns == 0 || watch->trapped) {
+        return NEVER;
+    }
+    if (look_at_wait(comm, now) > 0 && now - watch->failed_ns >= trap_ns) {
+        watch->trapped = true;
+        oh_comm_trap_kernels(comm);
+        append(line, "comm %p rank %u of %u: ONEHOP_TRAP_AFTER is over: the kernel that waits ends in a trap",
+               (void *)comm->nccl, comm->rank, comm->nranks);
+    }
+    return TICK_NS;
+}
+
+/* The program has destroyed the communicator: a kernel that waits in vain may leave. */
+static uint64_t look_at_destroyed(struct oh_comm *comm, uint64_t waited_ns, uint64_t now)
+{
+    bool failed = oh_meeting_failure(comm).error != ncclSuccess;
+    for (uint32_t r = 0; r < comm->nranks; r++) {
+        uint64_t *gone_ns = &comm->watch.gone_ns[r];
+        *gone_ns = *gone_ns ? *gone_ns : has_departed(comm, r) ? now : 0;
+        failed |= *gone_ns != 0 && now - *gone_ns >= GRACE_NS;
+    }
+    if (failed && waited_ns >= GRACE_NS) {
+        oh_comm_release_kernels(comm);
+        return NEVER;
+    }
+    return TICK_NS;
+}
+
 /* Returns how soon to look again. In line: what to say, if anything. */
 static uint64_t look_at(struct oh_comm *comm, uint64_t now, char *line)
 {
-    if (atomic_load(&comm->failure) != ncclSuccess) {
-        atomic_store(&comm->served, false); /* late.c may just have set it */
-        return NEVER;
-    }
     if (oh_comm_farewell(comm, comm->rank) == OH_FAREWELL_ABORTED) {
         return NEVER; /* nothing of this rank waits any more */
     }
+    if (atomic_load(&comm->failure) != ncclSuccess) {
+        return look_at_failed(comm, now, line);
+    }
     uint64_t waited_ns = look_at_wait(comm, now);
+    if (atomic_load(&comm->destroyed)) {
+        return look_at_destroyed(comm, waited_ns, now);
+    }
     uint64_t tick = look_at_peers(comm, waited_ns, now, line);
     if (line[0] == '\0') {
         look_at_meeting(comm, line);
@@ -301,13 +330,39 @@ static uint64_t look_at(struct oh_comm *comm, uint64_t now, char *line)
     return tick;
 }
 
+/*
+ * Asks the driver whether NCCL's calls are complete, of one communicator that look_at_peers wants to know it of. The
+ * mutex is not held meanwhile; the communicator is not freed (oh_monitor_is_asking).
+ */
+static void ask_driver(void)
+{
+    struct oh_comm *comm = watched;
+    while (comm && !comm->watch.asks) {
+        comm = comm->watch.next;
+    }
+    if (!comm) {
+        return;
+    }
+    comm->watch.asks = false;
+    atomic_store(&comm->watch.asking, true);
+    unsigned calls = atomic_load_explicit(&comm->nccl_allreduces, memory_order_acquire); /* before the event */
+    pthread_mutex_unlock(&worker.mutex);
+    CUresult result = oh_order_query_nccl(comm);
+    pthread_mutex_lock(&worker.mutex);
+    comm->watch.waits_in_nccl = result == CUDA_ERROR_NOT_READY;
+    if (result == CUDA_SUCCESS) { /* no need to ask again until there is another call */
+        comm->watch.answered = calls;
+    }
+    atomic_store_explicit(&comm->watch.asking, false, memory_order_release); /* pairs with oh_monitor_is_asking */
+}
+
 /* --- the thread --------------------------------------------------------------------------------------------------- */
 
 static uint64_t usual_tick(void)
 {
-    uint64_t tick = polled ? TICK_POLLED_NS : TICK_NS;
-    const uint64_t limits[] = {stall_ns, timeout_ns};
-    for (int i = 0; i < 2; i++) {
+    uint64_t tick = TICK_NS;
+    const uint64_t limits[] = {stall_ns, timeout_ns, trap_ns};
+    for (int i = 0; i < 3; i++) {
         tick = limits[i] > 0 && limits[i] / 8 < tick ? limits[i] / 8 : tick;
     }
     return tick;
@@ -342,7 +397,6 @@ static void rest(uint64_t ns)
     pthread_mutex_lock(&worker.mutex);
     if (broken) { /* the application has closed it */
         poller = -1;
-        polled = true;
     }
 }
 
@@ -356,6 +410,7 @@ static void work(void)
             OH_WARN("%s", line);
             pthread_mutex_lock(&worker.mutex);
         } else if (watched) {
+            ask_driver();
             rest(tick);
         } else {
             oh_worker_sleep(&worker, NEVER / 4);
@@ -375,11 +430,12 @@ static void begin(void)
 {
     stall_ns = oh_env_number(OH_ENV_STALL_SECONDS, false, 86400, 60) * 1000 * MS;
     timeout_ns = oh_env_number(OH_ENV_TIMEOUT_SECONDS, false, 86400, 0) * 1000 * MS;
+    trap_ns = oh_env_number(OH_ENV_TRAP_AFTER, false, 86400, 0) * 1000 * MS;
     poller = epoll_create1(EPOLL_CLOEXEC);
     begun = true;
 }
 
-/* False: it cannot be watched. */
+/* False: there is no memory for it. */
 static bool watch_peer(struct oh_comm *comm, uint32_t rank)
 {
     const struct oh_slot slot = comm->segment.meeting->slot[rank];
@@ -387,32 +443,36 @@ static bool watch_peer(struct oh_comm *comm, uint32_t rank)
     if (oh_slot_is_mine(&slot)) {
         return true;
     }
-    *peer = oh_slot_has_pid(&slot) ? oh_process_watch(slot.pid, slot.start_time, poller) : NULL;
-    polled |= *peer && (*peer)->fd < 0 && !(*peer)->ended;
+    *peer = oh_process_watch(slot.pid, slot.start_time, poller);
     return *peer != NULL;
+}
+
+bool oh_monitor_start(void)
+{
+    pthread_mutex_lock(&worker.mutex);
+    if (!begun) {
+        begin();
+    }
+    bool works = oh_worker_start(&worker);
+    pthread_mutex_unlock(&worker.mutex);
+    return works;
 }
 
 void oh_monitor_add(struct oh_comm *comm)
 {
     int unseen = 0;
     pthread_mutex_lock(&worker.mutex);
-    if (!begun) {
-        begin();
-    }
     for (uint32_t r = 0; r < comm->nranks; r++) {
         unseen += !watch_peer(comm, r);
     }
     comm->watch.next = watched;
     comm->watch.watched = true;
     watched = comm;
-    bool works = oh_worker_start(&worker);
+    oh_worker_start(&worker); /* it runs: oh_monitor_start */
     pthread_mutex_unlock(&worker.mutex);
-    if (!works) {
-        OH_INFO("comm %p rank %u: there is no thread to watch the other ranks", (void *)comm->nccl, comm->rank);
-    } else if (unseen > 0) {
-        OH_INFO("comm %p rank %u: of %d ranks it cannot be seen whether their processes end (other pid namespaces?); "
-                "calls that wait for them are reported after ONEHOP_STALL_SECONDS",
-                (void *)comm->nccl, comm->rank, unseen);
+    if (unseen > 0) {
+        OH_WARN("comm %p rank %u of %u: no memory to watch %d processes: their end is not detected", (void *)comm->nccl,
+                comm->rank, comm->nranks, unseen);
     }
 }
 
@@ -434,4 +494,9 @@ void oh_monitor_remove(struct oh_comm *comm)
         }
     }
     pthread_mutex_unlock(&worker.mutex);
+}
+
+bool oh_monitor_is_asking(const struct oh_comm *comm)
+{
+    return atomic_load_explicit(&comm->watch.asking, memory_order_acquire); /* pairs with the store in ask_driver */
 }

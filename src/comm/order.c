@@ -6,10 +6,10 @@
  * order. Elsewhere they are ordered as NCCL orders its own (2.28.9, src/misc/strongstream.cc), in the order in which
  * the host launches them:
  *
- *   eager      the event last_call is recorded after every call; a call on another stream waits for it. While graphs
+ *   eager      OH_EVENT_LAUNCH is recorded after every call; a call on another stream waits for it. While graphs
  *              of the communicator are alive every call waits: a replay may have come between.
  *   captured   a call on another stream of the capture gets edges from the newest call.
- *   graphs     the first call of a graph comes after an external wait for last_call, and an external record of it
+ *   graphs     the first call of a graph comes after an external wait for OH_EVENT_LAUNCH, and an external record of it
  *              comes after the last. A launch of the graph is thus one call more in the eager order.
  *
  * Which call is the last, a capture does not say. So the record node is made behind the first call and moved behind
@@ -20,10 +20,10 @@
  *   rows       captured kernels of the communicator with nothing between overlap (gpu/row.h).
  *
  *   NCCL's     calls of the communicator that NCCL serves take part: in a capture like ours; an eager one waits for
- *              last_call where its stream is another, and the event handed_back_call after it makes ours wait in turn.
+ *              OH_EVENT_LAUNCH where its stream is another, and OH_EVENT_NCCL after it makes ours wait in turn.
  *              NCCL itself orders its calls with one another.
  *
- * A graph holds a reference on the communicator's memory, as NCCL's do (enqueue.cc:1542), and so on last_call.
+ * A graph holds a reference on the communicator's memory, as NCCL's do (enqueue.cc:1542), and so on OH_EVENT_LAUNCH.
  */
 #include "comm/order.h"
 
@@ -31,6 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/failure.h"
 #include "gpu/context.h"
 #include "gpu/row.h"
 #include "util/log.h"
@@ -179,7 +180,8 @@ static CUresult open_capture(struct oh_comm *comm, const struct oh_place *place,
     comm->captures = capture;
     CUresult result = retain_for_graph(capture);
     if (result == CUDA_SUCCESS && comm->graph_mixing) {
-        result = driver_of(comm)->stream_wait_event(place->stream, comm->last_call, CU_EVENT_WAIT_EXTERNAL);
+        result =
+            driver_of(comm)->stream_wait_event(place->stream, comm->event[OH_EVENT_LAUNCH], CU_EVENT_WAIT_EXTERNAL);
     }
     if (result == CUDA_SUCCESS && comm->graph_mixing) {
         result = note_wait(capture);
@@ -224,7 +226,7 @@ static CUresult move_record(struct oh_capture *capture, const CUgraphNode *nodes
     CUresult result = CUDA_SUCCESS;
     if (!capture->record) {
         return driver->graph_add_event_record_node(&capture->record, capture->graph, nodes, count,
-                                                   capture->comm->last_call);
+                                                   capture->comm->event[OH_EVENT_LAUNCH]);
     }
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
         if (!is_among(nodes[i], capture->newest, capture->newest_count)) {
@@ -275,7 +277,7 @@ CUresult oh_order_look(const struct oh_comm *comm, CUstream stream, struct oh_pl
 {
     const struct oh_driver *driver = driver_of(comm);
     CUstreamCaptureStatus status;
-    struct oh_place place = {.stream = stream};
+    struct oh_place place = {.known = true, .stream = stream};
     CUresult result = driver->stream_get_capture_info(stream, &status, &place.capture_id, &place.graph, NULL, NULL);
     if (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
         result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -337,7 +339,7 @@ static CUresult follow_handed_back(struct oh_comm *comm, const struct oh_place *
     comm->handed_back_since = false;
     return place->stream_id == comm->handed_back_stream
                ? CUDA_SUCCESS
-               : driver_of(comm)->stream_wait_event(place->stream, comm->handed_back_call, 0);
+               : driver_of(comm)->stream_wait_event(place->stream, comm->event[OH_EVENT_NCCL], 0);
 }
 
 /* Behind our last launch. While graphs of the communicator are alive, a replay may have come since. */
@@ -345,7 +347,8 @@ static CUresult follow_launches(struct oh_comm *comm, const struct oh_place *pla
 {
     bool moved = comm->launched && place->stream_id != comm->last_stream;
     bool replayed = comm->graph_mixing && atomic_load_explicit(&comm->graphs, memory_order_relaxed) > 0;
-    return moved || replayed ? driver_of(comm)->stream_wait_event(place->stream, comm->last_call, 0) : CUDA_SUCCESS;
+    return moved || replayed ? driver_of(comm)->stream_wait_event(place->stream, comm->event[OH_EVENT_LAUNCH], 0)
+                             : CUDA_SUCCESS;
 }
 
 /* --- a burst ---------------------------------------------------------------------------------------------------- */
@@ -395,84 +398,144 @@ void oh_order_launched(const struct oh_burst *burst)
     capture->kernel = kernel;
 }
 
-CUresult oh_order_after(struct oh_burst *burst)
+/* A communicator whose memory is freed waits for OH_EVENT_LAUNCH: so a record that fails is tried once more. */
+static CUresult record_launch(struct oh_comm *comm, const struct oh_place *place)
 {
-    struct oh_comm *comm = burst->calls[0].comm;
-    if (burst->capture) {
-        return after_captured(burst->capture, burst->place.stream);
-    }
+    const struct oh_driver *driver = driver_of(comm);
+    CUresult result = driver->event_record(comm->event[OH_EVENT_LAUNCH], place->stream);
     comm->launched = true;
-    comm->last_stream = burst->place.stream_id;
-    return driver_of(comm)->event_record(comm->last_call, burst->place.stream);
-}
-
-/* --- calls that NCCL serves --------------------------------------------------------------------------------------- */
-
-static CUresult before_handed_back(struct oh_comm *comm, struct oh_place *place)
-{
-    struct oh_capture *capture;
-    CUresult result = oh_order_look(comm, place->stream, place);
     if (result == CUDA_SUCCESS) {
-        result = place->graph ? before_captured(comm, place, &capture) : follow_launches(comm, place);
+        comm->last_stream = place->stream_id;
+    } else {
+        comm->unrecorded = driver->event_record(comm->event[OH_EVENT_LAUNCH], place->stream) != CUDA_SUCCESS;
     }
     return result;
 }
 
-static CUresult after_handed_back(struct oh_comm *comm, struct oh_place *place)
+CUresult oh_order_after(struct oh_burst *burst)
 {
-    if (place->graph) {
-        struct oh_capture *capture = find_capture(comm, place->capture_id);
-        return capture ? after_captured(capture, place->stream) : CUDA_SUCCESS;
-    }
-    comm->handed_back_stream = place->stream_id;
-    comm->handed_back_since = true;
-    return driver_of(comm)->event_record(comm->handed_back_call, place->stream);
+    return burst->capture ? after_captured(burst->capture, burst->place.stream)
+                          : record_launch(burst->calls[0].comm, &burst->place);
 }
 
-static void in_context(struct oh_comm *comm, struct oh_place *place,
-                       CUresult (*step)(struct oh_comm *, struct oh_place *))
+void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const struct oh_place *place)
+{
+    if (place->graph || !place->known) {
+        driver_of(comm)->stream_query(stream);
+    }
+}
+
+/* --- calls that NCCL serves --------------------------------------------------------------------------------------- */
+
+static CUresult before_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
+{
+    struct oh_capture *capture;
+    CUresult result = oh_order_look(comm, call->place.stream, &call->place);
+    if (result == CUDA_SUCCESS) {
+        result =
+            call->place.graph ? before_captured(comm, &call->place, &capture) : follow_launches(comm, &call->place);
+    }
+    return result;
+}
+
+static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *call)
+{
+    CUresult result = driver_of(comm)->event_record(comm->event[OH_EVENT_NCCL], call->place.stream);
+    if (result == CUDA_SUCCESS && call->allreduce) {
+        /* release: pairs with the load in the monitor, which then finds the event recorded */
+        atomic_fetch_add_explicit(&comm->nccl_allreduces, 1, memory_order_release);
+    }
+    return result;
+}
+
+static CUresult after_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
+{
+    if (call->place.graph) {
+        struct oh_capture *capture = find_capture(comm, call->place.capture_id);
+        return capture ? after_captured(capture, call->place.stream) : CUDA_SUCCESS;
+    }
+    CUresult result = record_nccl(comm, call);
+    if (result == CUDA_SUCCESS) {
+        comm->handed_back_stream = call->place.stream_id;
+        comm->handed_back_since = true;
+    }
+    return result;
+}
+
+static CUresult in_context(struct oh_comm *comm, struct oh_nccl_call *call,
+                           CUresult (*step)(struct oh_comm *, struct oh_nccl_call *))
 {
     const struct oh_staging *staging = &comm->staging;
     struct oh_context_scope scope;
-    CUresult result = oh_context_enter(staging->driver, staging->context, &scope);
-    if (result == CUDA_SUCCESS) {
-        result = step(comm, place);
-        oh_context_leave(staging->driver, &scope);
+    CUresult result = oh_context_enter(staging->driver, &staging->context, &scope);
+    bool entered = result == CUDA_SUCCESS;
+    if (entered) {
+        result = step(comm, call);
     }
     if (result != CUDA_SUCCESS) {
-        OH_INFO("comm %p rank %u: ordering a call that NCCL serves: %s", (void *)comm->nccl, comm->rank,
-                oh_driver_error_name(staging->driver, result));
+        oh_order_invalidate(comm, call->place.stream, &call->place);
     }
+    if (entered) {
+        oh_context_leave(staging->driver, &scope);
+    }
+    return result;
 }
 
-void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream, struct oh_place *place_p)
+/* NCCL has the call, in no known order with those of onehop: the program must not go on as if it were ordered. */
+static ncclResult_t check_ordered(struct oh_comm *comm, CUresult result)
 {
-    *place_p = (struct oh_place){.stream = stream};
-    in_context(comm, place_p, before_handed_back);
+    if (result == CUDA_SUCCESS || oh_order_is_void(result)) {
+        return ncclSuccess;
+    }
+    bool first = oh_comm_fail(comm, ncclUnhandledCudaError, OH_MAX_RANKS);
+    OH_WARN("comm %p rank %u: order around a call that NCCL serves: %s%s", (void *)comm->nccl, comm->rank,
+            oh_driver_error_name(driver_of(comm), result), first ? ": calls now return ncclUnhandledCudaError" : "");
+    return ncclUnhandledCudaError;
 }
 
-void oh_comm_after_handed_back(struct oh_comm *comm, struct oh_place *place)
+/* The same, for the thread that uses the communicator, whose call returns the error. */
+static ncclResult_t refuse_unordered(struct oh_comm *comm, CUresult result)
+{
+    ncclResult_t res = check_ordered(comm, result);
+    if (res != ncclSuccess) {
+        oh_comm_failure(comm);
+    }
+    return res;
+}
+
+void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
+{
+    *call_p = (struct oh_nccl_call){.place.stream = stream, .allreduce = allreduce};
+    call_p->result = in_context(comm, call_p, before_nccl);
+}
+
+ncclResult_t oh_comm_after_handed_back(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     drop_launching(comm);
-    in_context(comm, place, after_handed_back);
+    if (call->result == CUDA_SUCCESS) {
+        call->result = in_context(comm, call, after_nccl);
+    }
+    return refuse_unordered(comm, call->result);
 }
 
-void oh_comm_handed_back_later(struct oh_comm *comm, CUstream stream)
+ncclResult_t oh_comm_handed_back_later(struct oh_comm *comm, const struct oh_nccl_call *call)
 {
     drop_launching(comm);
-    comm->launching_stream = stream;
+    comm->launching_stream = call->place.stream;
+    comm->launching_allreduce = call->allreduce;
     atomic_store_explicit(&comm->launching, LAUNCH_GOING_ON, memory_order_release); /* pairs with the exchange */
+    return refuse_unordered(comm, call->result);
 }
 
 /* On any thread: the captures are not this one's to change, so that a captured call stays without. */
-static CUresult record_launched(struct oh_comm *comm, struct oh_place *place)
+static CUresult record_launched(struct oh_comm *comm, struct oh_nccl_call *call)
 {
-    CUresult result = oh_order_look(comm, place->stream, place);
+    CUresult result = oh_order_look(comm, call->place.stream, &call->place);
     bool recorded = false;
-    if (result == CUDA_SUCCESS && !place->graph) {
-        result = driver_of(comm)->event_record(comm->handed_back_call, place->stream);
+    if (result == CUDA_SUCCESS && !call->place.graph) {
+        result = record_nccl(comm, call);
         recorded = result == CUDA_SUCCESS;
-        comm->launching_id = place->stream_id;
+        comm->launching_id = call->place.stream_id;
     }
     int state = recorded ? LAUNCH_RECORDED : LAUNCH_NONE;
     atomic_store_explicit(&comm->launching, state, memory_order_release); /* pairs with the load in take_recorded */
@@ -483,9 +546,22 @@ void oh_comm_launched(struct oh_comm *comm)
 {
     int expected = LAUNCH_GOING_ON;
     if (atomic_compare_exchange_strong(&comm->launching, &expected, LAUNCH_RECORDING)) {
-        struct oh_place place = {.stream = comm->launching_stream};
-        in_context(comm, &place, record_launched);
+        struct oh_nccl_call call = {.place.stream = comm->launching_stream, .allreduce = comm->launching_allreduce};
+        CUresult result = in_context(comm, &call, record_launched);
         expected = LAUNCH_RECORDING; /* the context could not be entered */
         atomic_compare_exchange_strong(&comm->launching, &expected, LAUNCH_NONE);
+        check_ordered(comm, result); /* the asynchronous error tells it */
     }
+}
+
+CUresult oh_order_query_nccl(const struct oh_comm *comm)
+{
+    const struct oh_staging *staging = &comm->staging;
+    struct oh_context_scope scope;
+    CUresult result = oh_context_enter_relaxed(staging->driver, &staging->context, &scope);
+    if (result == CUDA_SUCCESS) {
+        result = staging->driver->event_query(comm->event[OH_EVENT_NCCL]);
+        oh_context_leave_relaxed(staging->driver, &scope);
+    }
+    return result;
 }

@@ -3,7 +3,7 @@
  * order.h - the order of a communicator's launches, whatever streams and graphs they are on
  *
  * Inside of src/comm. Every function is called in the communicator's context, by the thread that uses the
- * communicator; graph destructors run on a thread of the driver and touch atomics only.
+ * communicator, but for oh_order_query_nccl; graph destructors run on a thread of the driver and touch atomics only.
  */
 #ifndef OH_COMM_ORDER_H_
 #define OH_COMM_ORDER_H_
@@ -20,7 +20,7 @@ struct oh_capture {
     CUstream stream;     /* of its newest call */
     CUgraphNode *newest; /* what work on that stream came after, behind the call: of ours, its kernel */
     size_t newest_count;
-    CUgraphNode record; /* of the event last_call, behind the newest call; NULL: none */
+    CUgraphNode record; /* of OH_EVENT_LAUNCH, behind the newest call; NULL: none */
     CUgraphNode kernel; /* the newest of ours; NULL: none, or not known */
     atomic_bool gone;   /* the graph is: the entry may be freed */
 };
@@ -36,6 +36,29 @@ void oh_order_launched(const struct oh_burst *burst);
 
 /* Notes the launches of the burst as the last ones. */
 CUresult oh_order_after(struct oh_burst *burst);
+
+/*
+ * True of an error that says only that the capture of the stream is invalid already: by the program, or by a failure
+ * before. Nothing of such a capture is ever replayed, so no rank has launched more kernels than another.
+ */
+static inline bool oh_order_is_void(CUresult result)
+{
+    return result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+}
+
+/*
+ * After a failure: makes the capture that the stream is in invalid, if `place` does not tell that there is none, so
+ * that nothing of the capture can be replayed. The CUDA programming guide ("Prohibited and Unhandled Operations") has a
+ * query of a stream under capture do so.
+ */
+void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const struct oh_place *place);
+
+/*
+ * CUDA_ERROR_NOT_READY while the newest eager allreduce that NCCL serves is not complete, or a later call of NCCL's on
+ * the communicator is not; CUDA_SUCCESS when they are. The monitor asks, so that no other thread ends the communicator
+ * meanwhile.
+ */
+CUresult oh_order_query_nccl(const struct oh_comm *comm);
 
 /* Frees the list of captures: no graph may be left. */
 void oh_order_free(struct oh_comm *comm);

@@ -15,6 +15,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "comm/failure.h"
@@ -27,6 +28,7 @@
 
 #define REAP_PERIOD_NS (UINT64_C(1) * 1000 * 1000) /* between looks at what is not ready yet, at first */
 #define REAP_PERIOD_MAX_NS (UINT64_C(100) * 1000 * 1000)
+#define RECLAIM_TRIES 20                              /* in two seconds, by these periods */
 #define REAP_COURTESY_NS (UINT64_C(50) * 1000 * 1000) /* the most that a caller waits for the thread */
 
 static void work(void);
@@ -50,7 +52,7 @@ void oh_comm_abort(struct oh_comm *comm)
     pthread_mutex_lock(&comm->late.mutex);
     /* Also when it was suspended already: its kernels may still be waiting. None was launched without a first call. */
     if (comm->late.first != 0 && comm->staging.signal) {
-        __atomic_store_n(&comm->staging.signal->abort, 1, __ATOMIC_RELEASE); /* pairs with oh_has_lost in the kernels */
+        oh_comm_release_kernels(comm);
     }
     pthread_mutex_unlock(&comm->late.mutex);
 }
@@ -66,30 +68,28 @@ void oh_comm_suspend(struct oh_comm *comm)
 }
 
 /*
- * No kernel of this rank that a call has launched is running. (Replays of graphs count until the graph is gone.) Asked
- * in the relaxed capture mode: in another mode the question itself would break a capture under way elsewhere, and be
- * answered with an error.
+ * Asks whether the kernels of this rank that calls have launched have ended. (Replays of graphs count until the graph
+ * is gone.) In the relaxed capture mode: in another mode the question itself would break a capture under way elsewhere,
+ * and be answered with an error.
  */
-static bool has_finished(const struct oh_comm *comm)
+static CUresult query_finished(const struct oh_comm *comm)
 {
     const struct oh_driver *driver = comm->staging.driver;
     struct oh_context_scope scope;
-    bool quiet = true; /* a context that cannot be entered runs nothing */
-    if (comm->launched && oh_context_enter_relaxed(driver, comm->staging.context, &scope) == CUDA_SUCCESS) {
-        CUresult result = driver->event_query(comm->last_call);
-        oh_context_leave_relaxed(driver, &scope);
-        /* Other errors are those of a kernel that failed: the context is beyond use, and runs nothing. */
-        quiet = result != CUDA_ERROR_NOT_READY;
+    if (!comm->launched) {
+        return CUDA_SUCCESS;
     }
-    return quiet;
+    CUresult result = oh_context_enter_relaxed(driver, &comm->staging.context, &scope);
+    if (result == CUDA_SUCCESS) {
+        result = driver->event_query(comm->event[OH_EVENT_LAUNCH]);
+        oh_context_leave_relaxed(driver, &scope);
+    }
+    return oh_context_is_lost(result) ? CUDA_SUCCESS : result; /* then nothing runs in it */
 }
 
-/* Nor can one be started any more, by a graph or a call that is under way. */
-static bool is_quiet(const struct oh_comm *comm)
+static bool has_finished(const struct oh_comm *comm)
 {
-    return atomic_load_explicit(&comm->graphs, memory_order_acquire) == 0 &&
-           atomic_load_explicit(&comm->entered, memory_order_acquire) == 0 && /* pairs with oh_comm_leave */
-           has_finished(comm);
+    return query_finished(comm) == CUDA_SUCCESS;
 }
 
 /*
@@ -103,46 +103,104 @@ void oh_comm_drain(const struct oh_comm *comm)
     }
 }
 
-static void say_goodbye(struct oh_comm *comm)
+/* What has become of a step of reclaiming. A step that has failed is tried again, a number of times. */
+enum reclaim {
+    RECLAIM_DONE,
+    RECLAIM_WAITING, /* for a kernel, a graph, a peer */
+    RECLAIM_FAILED   /* in the driver */
+};
+
+/* No kernel runs or can be started any more, by a graph or by a call that is under way; the monitor is done with it. */
+static enum reclaim await_quiet(struct oh_comm *comm)
 {
-    if (!comm->said_goodbye) {
-        oh_staging_close_peers(&comm->staging);
-        oh_segment_leave(&comm->segment, comm->rank);
-        comm->said_goodbye = true;
+    if (atomic_load_explicit(&comm->graphs, memory_order_acquire) > 0 ||
+        atomic_load_explicit(&comm->entered, memory_order_acquire) > 0) { /* pairs with oh_comm_leave */
+        return RECLAIM_WAITING;
     }
+    CUresult result = comm->unrecorded ? CUDA_ERROR_UNKNOWN : query_finished(comm);
+    if (result != CUDA_SUCCESS) {
+        return result == CUDA_ERROR_NOT_READY ? RECLAIM_WAITING : RECLAIM_FAILED;
+    }
+    oh_monitor_remove(comm);
+    return oh_monitor_is_asking(comm) ? RECLAIM_WAITING : RECLAIM_DONE;
 }
 
-static void free_remains(struct oh_comm *comm)
+static enum reclaim close_peers(struct oh_comm *comm)
+{
+    if (!oh_staging_close_peers(&comm->staging)) {
+        return RECLAIM_FAILED;
+    }
+    oh_segment_leave(&comm->segment, comm->rank);
+    comm->said_goodbye = true;
+    return RECLAIM_DONE;
+}
+
+static CUresult destroy_event(const struct oh_driver *driver, CUevent *event)
+{
+    CUresult result = *event ? driver->event_destroy(*event) : CUDA_SUCCESS;
+    *event = result == CUDA_SUCCESS ? NULL : *event;
+    return result;
+}
+
+/* A context that is lost has taken the events along. */
+static enum reclaim destroy_events(struct oh_comm *comm)
 {
     const struct oh_driver *driver = comm->staging.driver;
     struct oh_context_scope scope;
-    if (oh_context_enter_relaxed(driver, comm->staging.context, &scope) == CUDA_SUCCESS) {
-        if (comm->last_call) {
-            driver->event_destroy(comm->last_call);
-        }
-        if (comm->handed_back_call) {
-            driver->event_destroy(comm->handed_back_call);
+    if (!driver) {
+        return RECLAIM_DONE;
+    }
+    CUresult result = oh_context_enter_relaxed(driver, &comm->staging.context, &scope);
+    if (result == CUDA_SUCCESS) {
+        for (int e = 0; e < OH_EVENTS && result == CUDA_SUCCESS; e++) {
+            result = destroy_event(driver, &comm->event[e]);
         }
         oh_context_leave_relaxed(driver, &scope);
     }
-    oh_order_free(comm);
-    oh_staging_destroy(&comm->staging);
-    oh_segment_close(&comm->segment);
-    free(comm);
+    return result == CUDA_SUCCESS || oh_context_is_lost(result) ? RECLAIM_DONE : RECLAIM_FAILED;
+}
+
+static enum reclaim free_memory(struct oh_comm *comm)
+{
+    if (!oh_segment_deserted(&comm->segment, comm->rank, comm->nranks)) {
+        return RECLAIM_WAITING;
+    }
+    enum reclaim state = destroy_events(comm);
+    return state == RECLAIM_DONE && !oh_staging_destroy(&comm->staging) ? RECLAIM_FAILED : state;
+}
+
+static enum reclaim reclaim(struct oh_comm *comm)
+{
+    enum reclaim state = RECLAIM_DONE;
+    if (!comm->said_goodbye) {
+        state = await_quiet(comm);
+        state = state == RECLAIM_DONE ? close_peers(comm) : state;
+    }
+    return state == RECLAIM_DONE ? free_memory(comm) : state;
+}
+
+/* The driver does not let go: what it holds is its own from now on, until the process ends. */
+static void abandon_memory(struct oh_comm *comm)
+{
+    oh_monitor_remove(comm);
+    oh_segment_leave(&comm->segment, comm->rank);
+    oh_staging_abandon(&comm->staging);
 }
 
 /* True when nothing of it is left. */
 static bool reap_one(struct oh_comm *comm)
 {
-    if (!comm->said_goodbye && !is_quiet(comm)) {
-        return false;
+    enum reclaim state = reclaim(comm);
+    if (state == RECLAIM_FAILED && ++comm->reclaim_failures >= RECLAIM_TRIES && !oh_monitor_is_asking(comm)) {
+        abandon_memory(comm);
+        state = RECLAIM_DONE;
     }
-    say_goodbye(comm);
-    if (!oh_segment_deserted(&comm->segment, comm->rank, comm->nranks)) {
-        return false;
+    if (state == RECLAIM_DONE) {
+        oh_order_free(comm);
+        oh_segment_close(&comm->segment);
+        free(comm);
     }
-    free_remains(comm);
-    return true;
+    return state == RECLAIM_DONE;
 }
 
 /* Works on a list that nobody else sees; returns what is left of it. */
@@ -220,19 +278,17 @@ static struct oh_comm *take_remains(struct oh_comm *comm)
 {
     struct oh_comm *remains = NULL;
     pthread_mutex_lock(&comm->late.mutex);
-    if (!comm->staging.base) {
+    if (!comm->staging.driver) {
         oh_segment_close(&comm->segment);
     } else if ((remains = calloc(1, sizeof *remains))) {
         remains->rank = comm->rank;
         remains->nranks = comm->nranks;
         remains->segment = comm->segment;
         remains->staging = comm->staging;
-        remains->last_call = comm->last_call;
-        remains->handed_back_call = comm->handed_back_call;
+        memcpy(remains->event, comm->event, sizeof comm->event);
         comm->staging = (struct oh_staging){0};
         comm->segment.meeting = NULL;
-        comm->last_call = NULL;
-        comm->handed_back_call = NULL;
+        memset(comm->event, 0, sizeof comm->event);
     }
     pthread_mutex_unlock(&comm->late.mutex);
     return remains;
@@ -250,7 +306,7 @@ void oh_comm_strip(struct oh_comm *comm)
 void oh_comm_bury(struct oh_comm *comm)
 {
     oh_monitor_remove(comm); /* again: it may have been added by the set-up when it had been retired */
-    if (comm->staging.base) {
+    if (comm->staging.driver) {
         add_to_retired(comm);
         oh_comms_reap();
     } else {
@@ -259,10 +315,13 @@ void oh_comm_bury(struct oh_comm *comm)
     }
 }
 
+/*
+ * The monitor watches on until the kernels have left: one may wait for a peer that departs only now. If the
+ * communicator has failed, kernels that wait do so in vain.
+ */
 void oh_comm_retire(struct oh_comm *comm)
 {
     oh_registry_remove(comm);
-    oh_monitor_remove(comm);
     oh_comm_print_stats(comm);
     oh_board_leave(comm);
     oh_comm_suspend(comm);
@@ -270,8 +329,11 @@ void oh_comm_retire(struct oh_comm *comm)
     if (oh_late_leave(comm)) {
         return; /* the set-up under way buries it */
     }
-    oh_monitor_remove(comm); /* again: that set-up may have added it just before it ended */
-    if (comm->staging.base) {
+    atomic_store(&comm->destroyed, true);
+    if (atomic_load(&comm->failure) != ncclSuccess) {
+        oh_comm_release_kernels(comm);
+    }
+    if (comm->staging.driver) {
         add_to_retired(comm); /* the caller reaps, when NCCL's part is done */
     } else {
         oh_comm_bury(comm);

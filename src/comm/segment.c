@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -173,6 +172,12 @@ bool oh_slot_is_mine(const struct oh_slot *slot)
     return slot->process == process_token;
 }
 
+bool oh_slot_can_be_seen(const struct oh_slot *slot)
+{
+    return oh_slot_has_pid(slot) && slot->start_time != 0 &&
+           (oh_process_has_ended(slot->pid, slot->start_time) || oh_process_start_time(slot->pid) != 0);
+}
+
 bool oh_slot_has_pid(const struct oh_slot *slot)
 {
     pthread_once(&process_once, identify_process);
@@ -181,7 +186,7 @@ bool oh_slot_has_pid(const struct oh_slot *slot)
 
 static bool is_dead(const struct oh_slot *slot)
 {
-    return oh_slot_has_pid(slot) && kill(slot->pid, 0) != 0 && errno == ESRCH;
+    return oh_slot_has_pid(slot) && oh_process_has_ended(slot->pid, slot->start_time);
 }
 
 /*

@@ -37,10 +37,12 @@ struct oh_slot {
     _Atomic uint32_t filled;
     _Atomic uint32_t left; /* has closed its peers' memory for good */
     int32_t pid;
-    uint32_t check;         /* this rank wants calls to be compared (ONEHOP_CHECK); then all do */
-    uint64_t start_time;    /* of the process, against a pid used again (util/process.h) */
-    uint64_t pid_namespace; /* inode of /proc/self/ns/pid: a pid says nothing in another one; 0: unknown */
-    uint64_t process;       /* random, equal for ranks of one process only */
+    uint32_t check;           /* this rank wants calls to be compared (ONEHOP_CHECK); then all do */
+    uint64_t start_time;      /* of the process, against a pid used again (util/process.h) */
+    uint64_t pid_namespace;   /* inode of /proc/self/ns/pid: a pid says nothing in another one; 0: unknown */
+    uint64_t process;         /* random, equal for ranks of one process only */
+    struct oh_plan_room room; /* these two are written before this rank's vote: all are there once it is decided */
+    uint32_t programmatic;    /* the kernels of this rank may overlap (oh_kernel_set) */
     char bus_id[OH_TOPO_BUS_ID];
     CUipcMemHandle handle; /* the staging memory, for other processes */
     uint64_t staging;      /* the same as a pointer, for ranks of the same process */
@@ -158,6 +160,9 @@ void oh_slot_identify(struct oh_slot *slot);
 
 /* True when the slot's pid means the same process here. */
 bool oh_slot_has_pid(const struct oh_slot *slot);
+
+/* True when it can be seen from here whether the slot's process has ended. */
+bool oh_slot_can_be_seen(const struct oh_slot *slot);
 
 /* True when a slot was filled by this very process. */
 bool oh_slot_is_mine(const struct oh_slot *slot);

@@ -2,11 +2,18 @@
 #include "comm/staging.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "gpu/context.h"
+#include "util/clock.h"
 #include "util/log.h"
+
+#define HOLD_NS (UINT64_C(10) * 1000 * 1000)
+#define SIGNAL_BYTES 4096u /* a page, as it is registered */
 
 /*
  * The staging memory of this process. What a slot says of a peer in the same process are pointers, and only those that
@@ -77,33 +84,29 @@ CUcontext oh_staging_current_context(int cuda_device)
 static ncclResult_t choose_context(struct oh_staging *staging, CUcontext context)
 {
     ncclResult_t res = ncclSuccess;
-    if (context) {
-        staging->context = context;
-        return ncclSuccess;
+    staging->context.handle = context;
+    if (!context) {
+        OH_CU_GOTO(staging->driver, primary_ctx_retain(&staging->context.handle, staging->device), res, out);
+        staging->primary_retained = true;
     }
-    OH_CU_GOTO(staging->driver, primary_ctx_retain(&staging->context, staging->device), res, out);
-    staging->primary_retained = true;
+    OH_CU_GOTO(staging->driver, ctx_get_id(staging->context.handle, &staging->context.id), res, out);
 out:
     return res;
 }
 
-static void release_context(struct oh_staging *staging)
-{
-    if (staging->primary_retained) {
-        staging->driver->primary_ctx_release(staging->device);
-    }
-}
-
 /*
- * Enough for all that is done to the memory until the ranks have agreed. A stream that cannot be waited for is left as
- * it is: it may be clearing the memory, and the driver waits for it, before it frees that, only as long as it knows it.
+ * Enough for all that is done to the memory until the ranks have agreed. A stream that cannot be waited for is kept: it
+ * may be clearing the memory, and the driver waits for it, before it frees that, only as long as it knows it.
  */
-static void end_stream(struct oh_staging *staging)
+static CUresult end_stream(struct oh_staging *staging)
 {
-    if (staging->stream && staging->driver->stream_synchronize(staging->stream) == CUDA_SUCCESS) {
-        staging->driver->stream_destroy(staging->stream);
+    CUresult result = CUDA_SUCCESS;
+    if (staging->stream) {
+        result = staging->driver->stream_synchronize(staging->stream);
+        result = result == CUDA_SUCCESS ? staging->driver->stream_destroy(staging->stream) : result;
     }
-    staging->stream = NULL;
+    staging->stream = result == CUDA_SUCCESS ? NULL : staging->stream;
+    return result;
 }
 
 /*
@@ -124,62 +127,55 @@ static ncclResult_t start_clearing(struct oh_staging *staging)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         size_t words = (parts[i].end - parts[i].begin) / sizeof(uint32_t);
         OH_CU_GOTO(driver, memset_d32_async(staging->base + parts[i].begin, parts[i].value, words, staging->stream),
-                   res, err_stream);
+                   res, out);
     }
-    return ncclSuccess;
-err_stream:
-    end_stream(staging);
 out:
+    return res;
+}
+
+static ncclResult_t map_signal(struct oh_staging *staging)
+{
+    const struct oh_driver *driver = staging->driver;
+    ncclResult_t res = ncclSuccess;
+    void *page = mmap(NULL, SIGNAL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) {
+        OH_INFO("device %d: the control block cannot be mapped: %m", staging->device);
+        return ncclSystemError;
+    }
+    OH_CU_GOTO(driver,
+               mem_host_register(page, SIGNAL_BYTES, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP), res,
+               err_page);
+    OH_CU_GOTO(driver, mem_host_get_device_pointer(&staging->signal_device, page, 0), res, err_registered);
+    staging->signal = page;
+    return ncclSuccess;
+err_registered:
+    driver->mem_host_unregister(page);
+err_page:
+    munmap(page, SIGNAL_BYTES);
     return res;
 }
 
 ncclResult_t oh_staging_create(const struct oh_driver *driver, CUdevice device, CUcontext context,
                                struct oh_staging *staging_p)
 {
-    struct oh_staging staging = {.driver = driver, .device = device};
+    struct oh_staging *staging = staging_p;
     struct oh_context_scope scope;
-    ncclResult_t res = choose_context(&staging, context);
-
+    *staging = (struct oh_staging){.driver = driver, .device = device};
+    ncclResult_t res = choose_context(staging, context);
     if (res != ncclSuccess) {
-        goto out;
+        return res;
     }
-    if (oh_context_enter_relaxed(driver, staging.context, &scope) != CUDA_SUCCESS) {
+    if (oh_context_enter_relaxed(driver, &staging->context, &scope) != CUDA_SUCCESS) {
         OH_INFO("device %d: its context cannot be made current", device);
-        res = ncclUnhandledCudaError;
-        goto err_context;
+        return ncclUnhandledCudaError;
     }
-    OH_CU_GOTO(driver, mem_alloc(&staging.base, OH_STAGING_BYTES), res, err_scope);
-    if (!add_own(staging.base, staging.context)) {
-        res = ncclSystemError;
-        goto err_memory;
+    OH_CU_GOTO(driver, mem_alloc(&staging->base, OH_STAGING_BYTES), res, out);
+    res = add_own(staging->base, staging->context.handle) ? map_signal(staging) : ncclSystemError;
+    if (res == ncclSuccess) {
+        res = start_clearing(staging);
     }
-    res = start_clearing(&staging);
-    if (res != ncclSuccess) {
-        goto err_own;
-    }
-    OH_CU_GOTO(driver,
-               mem_host_alloc((void **)&staging.signal, sizeof *staging.signal,
-                              CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
-               res, err_clearing);
-    *staging.signal = (struct oh_signal){0};
-    OH_CU_GOTO(driver, mem_host_get_device_pointer(&staging.signal_device, staging.signal, 0), res, err_host);
-    oh_context_leave_relaxed(driver, &scope);
-    *staging_p = staging;
-    return ncclSuccess;
-
-err_host:
-    driver->mem_free_host(staging.signal);
-err_clearing:
-    end_stream(&staging);
-err_own:
-    remove_own(staging.base);
-err_memory:
-    driver->mem_free(staging.base);
-err_scope:
-    oh_context_leave_relaxed(driver, &scope);
-err_context:
-    release_context(&staging);
 out:
+    oh_context_leave_relaxed(driver, &scope);
     return res;
 }
 
@@ -187,12 +183,12 @@ ncclResult_t oh_staging_describe(const struct oh_staging *staging, struct oh_slo
 {
     ncclResult_t res = ncclSuccess;
     struct oh_context_scope scope;
-    if (oh_context_enter_relaxed(staging->driver, staging->context, &scope) != CUDA_SUCCESS) {
+    if (oh_context_enter_relaxed(staging->driver, &staging->context, &scope) != CUDA_SUCCESS) {
         return ncclUnhandledCudaError;
     }
     OH_CU_GOTO(staging->driver, ipc_get_mem_handle(&slot->handle, staging->base), res, out);
     slot->staging = staging->base;
-    slot->context = (uintptr_t)staging->context;
+    slot->context = (uintptr_t)staging->context.handle;
 out:
     oh_context_leave_relaxed(staging->driver, &scope);
     return res;
@@ -202,13 +198,14 @@ ncclResult_t oh_staging_finish(struct oh_staging *staging, uint32_t epoch)
 {
     struct oh_context_scope scope;
     ncclResult_t res = ncclSuccess;
-    if (oh_context_enter_relaxed(staging->driver, staging->context, &scope) != CUDA_SUCCESS) {
+    if (oh_context_enter_relaxed(staging->driver, &staging->context, &scope) != CUDA_SUCCESS) {
         return ncclUnhandledCudaError;
     }
+    const CUdeviceptr field = staging->base + OH_EPOCH_OFFSET + offsetof(struct oh_epoch, last);
     OH_CU_GOTO(staging->driver,
-               memset_d32_async(staging->base + OH_EPOCH_OFFSET, epoch, OH_MAX_BLOCKS, staging->stream), res, out);
+               memset_2d_d32_async(field, sizeof(struct oh_epoch), epoch, 1, OH_MAX_BLOCKS, staging->stream), res, out);
     OH_CU_GOTO(staging->driver, stream_synchronize(staging->stream), res, out);
-    end_stream(staging);
+    end_stream(staging); /* what fails is tried again by oh_staging_destroy */
 out:
     oh_context_leave_relaxed(staging->driver, &scope);
     return res;
@@ -245,7 +242,7 @@ ncclResult_t oh_staging_open_peer(struct oh_staging *staging, uint32_t rank, con
 {
     struct oh_context_scope scope;
     CUdeviceptr base;
-    if (oh_context_enter_relaxed(staging->driver, staging->context, &scope) != CUDA_SUCCESS) {
+    if (oh_context_enter_relaxed(staging->driver, &staging->context, &scope) != CUDA_SUCCESS) {
         return ncclUnhandledCudaError;
     }
     ncclResult_t res = same_process ? open_in_process(staging, slot, &base) : open_by_ipc(staging, slot, &base);
@@ -257,30 +254,108 @@ ncclResult_t oh_staging_open_peer(struct oh_staging *staging, uint32_t rank, con
     return res;
 }
 
-void oh_staging_close_peers(struct oh_staging *staging)
+static CUresult hold_in_context(struct oh_staging *staging)
 {
-    struct oh_context_scope scope;
-    if (oh_context_enter_relaxed(staging->driver, staging->context, &scope) != CUDA_SUCCESS) {
-        return; /* the context is gone, and every mapping with it */
+    const struct oh_driver *driver = staging->driver;
+    CUresult result = staging->stream ? CUDA_SUCCESS : driver->stream_create(&staging->stream, CU_STREAM_NON_BLOCKING);
+    if (result == CUDA_SUCCESS) {
+        const CUdeviceptr field = staging->base + OH_EPOCH_OFFSET + offsetof(struct oh_epoch, held);
+        result =
+            driver->memset_2d_d32_async(field, sizeof(struct oh_epoch), OH_MARKER, 1, OH_MAX_BLOCKS, staging->stream);
     }
-    for (int r = 0; r < OH_MAX_RANKS; r++) {
-        if (staging->peer[r].ipc) {
-            staging->driver->ipc_close_mem_handle(staging->peer[r].base);
-            staging->peer[r].ipc = false;
-        }
+    const uint64_t end = oh_now_ns() + HOLD_NS;
+    while (result == CUDA_SUCCESS && driver->stream_query(staging->stream) == CUDA_ERROR_NOT_READY &&
+           oh_now_ns() < end) {
+        sched_yield();
     }
-    oh_context_leave_relaxed(staging->driver, &scope);
+    return result;
 }
 
-void oh_staging_destroy(struct oh_staging *staging)
+CUresult oh_staging_hold(struct oh_staging *staging)
 {
     struct oh_context_scope scope;
-    remove_own(staging->base);
-    if (oh_context_enter_relaxed(staging->driver, staging->context, &scope) == CUDA_SUCCESS) {
-        end_stream(staging);
-        staging->driver->mem_free_host(staging->signal);
-        staging->driver->mem_free(staging->base); /* last: who sees that it is back knows that all is */
+    CUresult result = oh_context_enter_relaxed(staging->driver, &staging->context, &scope);
+    if (result == CUDA_SUCCESS) {
+        result = hold_in_context(staging); /* oh_staging_destroy ends the stream */
         oh_context_leave_relaxed(staging->driver, &scope);
     }
-    release_context(staging);
+    return result;
+}
+
+/*
+ * Takes a step of freeing something in the context. Returns true if it is done, or if the context is lost, and with it
+ * all that was made there.
+ */
+static bool free_in_context(struct oh_staging *staging, CUresult (*step)(struct oh_staging *))
+{
+    struct oh_context_scope scope;
+    CUresult result = oh_context_enter_relaxed(staging->driver, &staging->context, &scope);
+    if (result == CUDA_SUCCESS) {
+        result = step(staging);
+        oh_context_leave_relaxed(staging->driver, &scope);
+    }
+    return result == CUDA_SUCCESS || oh_context_is_lost(result);
+}
+
+static CUresult close_peers(struct oh_staging *staging)
+{
+    CUresult first = CUDA_SUCCESS;
+    for (int r = 0; r < OH_MAX_RANKS; r++) {
+        if (staging->peer[r].ipc) {
+            CUresult result = staging->driver->ipc_close_mem_handle(staging->peer[r].base);
+            staging->peer[r].ipc = result != CUDA_SUCCESS;
+            first = first == CUDA_SUCCESS ? result : first;
+        }
+    }
+    return first;
+}
+
+bool oh_staging_close_peers(struct oh_staging *staging)
+{
+    return !staging->driver || free_in_context(staging, close_peers);
+}
+
+/* The memory last: who sees that it is back knows that all is. */
+static CUresult free_memory(struct oh_staging *staging)
+{
+    const struct oh_driver *driver = staging->driver;
+    CUresult result = end_stream(staging);
+    if (result == CUDA_SUCCESS && staging->signal_device) {
+        result = driver->mem_host_unregister(staging->signal);
+        staging->signal_device = result == CUDA_SUCCESS ? 0 : staging->signal_device;
+    }
+    if (result == CUDA_SUCCESS && staging->base) {
+        result = driver->mem_free(staging->base);
+        staging->base = result == CUDA_SUCCESS ? 0 : staging->base;
+    }
+    return result;
+}
+
+bool oh_staging_destroy(struct oh_staging *staging)
+{
+    if (!staging->driver) {
+        return true;
+    }
+    if (staging->base) {
+        remove_own(staging->base);
+    }
+    if (!free_in_context(staging, free_memory)) {
+        return false;
+    }
+    if (staging->primary_retained) {
+        staging->driver->primary_ctx_release(staging->device);
+    }
+    if (staging->signal) {
+        munmap(staging->signal, SIGNAL_BYTES);
+    }
+    *staging = (struct oh_staging){.driver = NULL};
+    return true;
+}
+
+void oh_staging_abandon(struct oh_staging *staging)
+{
+    if (staging->driver) {
+        OH_INFO("device %d: the driver keeps %u MiB until the process ends", staging->device, OH_STAGING_BYTES >> 20);
+    }
+    *staging = (struct oh_staging){.driver = NULL};
 }

@@ -15,18 +15,23 @@
 #include <stdint.h>
 
 #include "comm/segment.h"
+#include "gpu/context.h"
 #include "gpu/driver.h"
 #include "kernels/abi.h"
 
 struct oh_staging {
-    const struct oh_driver *driver;
+    const struct oh_driver *driver; /* NULL: nothing is held, and the rest means nothing */
     CUdevice device;
-    CUcontext context;
+    struct oh_context context;
     bool primary_retained; /* context is the device's primary one, and held by us */
     CUdeviceptr base;
-    CUstream stream;          /* clears the memory, during the set-up only */
-    struct oh_signal *signal; /* host-mapped */
-    CUdeviceptr signal_device;
+    CUstream stream; /* of the set-up, which clears the memory, and of oh_staging_hold; else NULL */
+    /*
+     * Host memory of our own, registered with the driver: readable also after the program has destroyed the context.
+     * Shared, so that a fork does not part this process from the page that the GPU reads.
+     */
+    struct oh_signal *signal;
+    CUdeviceptr signal_device; /* 0: not registered */
     struct {
         CUdeviceptr base;
         bool ipc;
@@ -38,7 +43,8 @@ CUcontext oh_staging_current_context(int cuda_device);
 
 /*
  * Allocates the staging memory of `device` in `context` (NULL: the primary one, as the CUDA runtime would choose) and
- * starts to clear it. Returns ncclSuccess, or ncclUnhandledCudaError (logged at INFO), leaving nothing behind.
+ * starts to clear it. Returns ncclSuccess, or ncclUnhandledCudaError or ncclSystemError (logged at INFO). Whatever it
+ * returns, *staging_p is to be given to oh_staging_destroy.
  */
 ncclResult_t oh_staging_create(const struct oh_driver *driver, CUdevice device, CUcontext context,
                                struct oh_staging *staging_p);
@@ -49,14 +55,29 @@ ncclResult_t oh_staging_describe(const struct oh_staging *staging, struct oh_slo
 /* Sets every epoch word and waits until the memory is as kernels expect it; before any peer may write there. */
 ncclResult_t oh_staging_finish(struct oh_staging *staging, uint32_t epoch);
 
+/*
+ * Makes kernels of this rank that begin from now on send nothing and wait. Waits 10 ms at most for the GPU to write so:
+ * if it is too full, it writes later. Returns the driver's result.
+ */
+CUresult oh_staging_hold(struct oh_staging *staging);
+
 /* Makes a peer's staging reachable; `same_process` chooses how. */
 ncclResult_t oh_staging_open_peer(struct oh_staging *staging, uint32_t rank, const struct oh_slot *slot,
                                   bool same_process);
 
-/* Closes the peers' memory. No kernel of this communicator may be running. */
-void oh_staging_close_peers(struct oh_staging *staging);
+/*
+ * Closes the peers' memory. No kernel of this communicator may be running. Returns false if the driver has failed, and
+ * may not fail if asked again.
+ */
+bool oh_staging_close_peers(struct oh_staging *staging);
 
-/* Frees all. The peers must have closed their view of it. */
-void oh_staging_destroy(struct oh_staging *staging);
+/*
+ * Frees all. The peers must have closed their view of it. Returns false if the driver has failed in a step, and may not
+ * fail if asked again: then what is freed is not freed twice.
+ */
+bool oh_staging_destroy(struct oh_staging *staging);
+
+/* Forgets what the driver does not free; the control block stays mapped, since a kernel may write to it. */
+void oh_staging_abandon(struct oh_staging *staging);
 
 #endif

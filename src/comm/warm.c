@@ -33,7 +33,7 @@ static void *work(void *argument)
     const struct oh_warm *warm = argument;
     struct oh_context_scope scope;
     uint64_t start = oh_now_ns();
-    if (oh_context_enter_relaxed(warm->driver, warm->context, &scope) == CUDA_SUCCESS) {
+    if (oh_context_enter_relaxed(warm->driver, &warm->context, &scope) == CUDA_SUCCESS) {
         warm_device(warm);
         oh_context_leave_relaxed(warm->driver, &scope);
     }
@@ -47,8 +47,7 @@ static bool has_work(struct oh_warm *warm, int nranks)
 {
     char reason[OH_REASON_BYTES];
     return nranks >= 2 && nranks <= OH_MAX_RANKS && oh_topo_allowed_by_env(reason, sizeof reason) &&
-           oh_driver_get(&warm->driver) == ncclSuccess &&
-           warm->driver->ctx_get_current(&warm->context) == CUDA_SUCCESS && warm->context &&
+           oh_driver_get(&warm->driver) == ncclSuccess && oh_context_get_current(warm->driver, &warm->context) &&
            !oh_kernel_set_is_loaded(warm->driver, (uint32_t)nranks);
 }
 

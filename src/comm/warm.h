@@ -14,13 +14,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "gpu/context.h"
 #include "gpu/driver.h"
 
 struct oh_warm {
     bool started;
     pthread_t thread;
     const struct oh_driver *driver;
-    CUcontext context; /* the calling thread's */
+    struct oh_context context; /* the calling thread's */
     uint32_t nranks;
 };
 

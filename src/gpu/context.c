@@ -1,13 +1,31 @@
 /* SPDX-License-Identifier: MIT */
 #include "gpu/context.h"
 
-CUresult oh_context_enter(const struct oh_driver *driver, CUcontext context, struct oh_context_scope *scope_p)
+bool oh_context_get_current(const struct oh_driver *driver, struct oh_context *context_p)
 {
-    CUcontext current;
-    CUresult result = driver->ctx_get_current(&current);
-    scope_p->pushed = result == CUDA_SUCCESS && current != context;
-    if (scope_p->pushed) {
-        result = driver->ctx_push(context);
+    return driver->ctx_get_current(&context_p->handle) == CUDA_SUCCESS && context_p->handle &&
+           driver->ctx_get_id(context_p->handle, &context_p->id) == CUDA_SUCCESS;
+}
+
+CUresult oh_context_enter(const struct oh_driver *driver, const struct oh_context *context,
+                          struct oh_context_scope *scope_p)
+{
+    unsigned long long id;
+    CUcontext popped;
+    scope_p->pushed = driver->ctx_get_id(NULL, &id) != CUDA_SUCCESS || id != context->id;
+    if (!scope_p->pushed) {
+        return CUDA_SUCCESS;
+    }
+    CUresult result = driver->ctx_push(context->handle);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = driver->ctx_get_id(NULL, &id);
+    if (result == CUDA_SUCCESS && id != context->id) {
+        result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    if (result != CUDA_SUCCESS) {
+        driver->ctx_pop(&popped);
     }
     return result;
 }
@@ -20,7 +38,8 @@ void oh_context_leave(const struct oh_driver *driver, const struct oh_context_sc
     }
 }
 
-CUresult oh_context_enter_relaxed(const struct oh_driver *driver, CUcontext context, struct oh_context_scope *scope_p)
+CUresult oh_context_enter_relaxed(const struct oh_driver *driver, const struct oh_context *context,
+                                  struct oh_context_scope *scope_p)
 {
     scope_p->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUresult result = driver->thread_exchange_capture_mode(&scope_p->mode);
@@ -38,4 +57,27 @@ void oh_context_leave_relaxed(const struct oh_driver *driver, struct oh_context_
 {
     oh_context_leave(driver, scope);
     driver->thread_exchange_capture_mode(&scope->mode);
+}
+
+bool oh_context_is_lost(CUresult result)
+{
+    switch (result) {
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+        return true;
+    default:
+        return false;
+    }
 }

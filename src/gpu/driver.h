@@ -34,8 +34,8 @@
     X(ctx_enable_peer_access, cuCtxEnablePeerAccess, (CUcontext, unsigned int))                                        \
     X(mem_alloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                               \
     X(mem_free, cuMemFree_v2, (CUdeviceptr))                                                                           \
-    X(mem_host_alloc, cuMemHostAlloc, (void **, size_t, unsigned int))                                                 \
-    X(mem_free_host, cuMemFreeHost, (void *))                                                                          \
+    X(mem_host_register, cuMemHostRegister_v2, (void *, size_t, unsigned int))                                         \
+    X(mem_host_unregister, cuMemHostUnregister, (void *))                                                              \
     X(mem_host_get_device_pointer, cuMemHostGetDevicePointer_v2, (CUdeviceptr *, void *, unsigned int))                \
     X(pointer_get_attribute, cuPointerGetAttribute, (void *, CUpointer_attribute, CUdeviceptr))                        \
     X(mem_retain_allocation_handle, cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle *, void *))             \
@@ -44,6 +44,7 @@
     X(mem_release, cuMemRelease, (CUmemGenericAllocationHandle))                                                       \
     X(memset_d8_async, cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                                \
     X(memset_d32_async, cuMemsetD32Async, (CUdeviceptr, unsigned int, size_t, CUstream))                               \
+    X(memset_2d_d32_async, cuMemsetD2D32Async, (CUdeviceptr, size_t, unsigned int, size_t, size_t, CUstream))          \
     X(memcpy_htod_async, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))                          \
     X(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream))                                \
     X(ipc_get_mem_handle, cuIpcGetMemHandle, (CUipcMemHandle *, CUdeviceptr))                                          \
@@ -52,6 +53,7 @@
     X(stream_create, cuStreamCreate, (CUstream *, unsigned int))                                                       \
     X(stream_destroy, cuStreamDestroy_v2, (CUstream))                                                                  \
     X(stream_synchronize, cuStreamSynchronize, (CUstream))                                                             \
+    X(stream_query, cuStreamQuery, (CUstream))                                                                         \
     X(stream_wait_event, cuStreamWaitEvent, (CUstream, CUevent, unsigned int))                                         \
     X(stream_get_id, cuStreamGetId, (CUstream, unsigned long long *))                                                  \
     X(stream_begin_capture, cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode))                                  \
@@ -86,6 +88,7 @@
     X(library_unload, cuLibraryUnload, (CUlibrary))                                                                    \
     X(library_get_kernel, cuLibraryGetKernel, (CUkernel *, CUlibrary, const char *))                                   \
     X(kernel_get_function, cuKernelGetFunction, (CUfunction *, CUkernel))                                              \
+    X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *, CUfunction, int, size_t))                        \
     X(func_get_attribute, cuFuncGetAttribute, (int *, CUfunction_attribute, CUfunction))                               \
     X(launch_kernel_ex, cuLaunchKernelEx, (const CUlaunchConfig *, CUfunction, void **, void **))
 
@@ -94,7 +97,9 @@
     X(get_version, cuDriverGetVersion, (int *)) /* tools only */                                                       \
     X(memcpy_peer_async, cuMemcpyPeerAsync,     /* tools only */                                                       \
       (CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t, CUstream))                                              \
-    X(stream_get_capture_info_v3, cuStreamGetCaptureInfo_v3, /* 12.3 */                                                \
+    X(ctx_get_exec_affinity, cuCtxGetExecAffinity, (CUexecAffinityParam *, CUexecAffinityType)) /* with MPS */         \
+    X(ctx_get_dev_resource, cuCtxGetDevResource, (CUcontext, void *, int))                      /* 12.4 */             \
+    X(stream_get_capture_info_v3, cuStreamGetCaptureInfo_v3,                                    /* 12.3 */             \
       (CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **, const void **, size_t *))     \
     X(graph_node_get_dependencies, cuGraphNodeGetDependencies_v2, /* 12.3; the data of an edge has 8 bytes */          \
       (CUgraphNode, CUgraphNode *, void *, size_t *))

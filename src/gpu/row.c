@@ -122,13 +122,6 @@ static bool can_run_ahead(const struct captured *kernel)
            oh_plan_can_run_ahead(kernel->algorithm, kernel->args.base.nranks, words_of(kernel));
 }
 
-/* Two of a row are on the GPU at a time. */
-static void make_room(struct captured *kernel)
-{
-    kernel->params.gridDimX =
-        oh_plan_blocks_in_row(kernel->args.base.nranks, kernel->params.gridDimX, kernel->params.blockDimX);
-}
-
 CUresult oh_row_join(const struct oh_driver *driver, const struct oh_kernel_set *set, CUgraphNode first_node,
                      CUgraphNode next_node)
 {
@@ -141,21 +134,13 @@ CUresult oh_row_join(const struct oh_driver *driver, const struct oh_kernel_set 
     if (!first_known || !next_known) {
         return result;
     }
-    const bool fit = threads_of(&first) + threads_of(&next) <= oh_plan_grid_threads(first.args.base.nranks);
-    const bool ahead = can_run_ahead(&first) && can_run_ahead(&next) && is_independent(driver, &first, &next);
-    if (!fit && !ahead) {
+    if (threads_of(&first) + threads_of(&next) > oh_plan_grid_threads(first.args.base.nranks)) {
         return result;
     }
-    if (!fit) { /* the next before all else: no failure leaves too many threads */
-        make_room(&first);
-        make_room(&next);
-        result = driver->graph_kernel_node_set_params(next_node, &next.params);
-    }
+    const bool ahead = can_run_ahead(&first) && can_run_ahead(&next) && is_independent(driver, &first, &next);
     first.args.base.early = 1;
     first.args.base.leads = ahead && !first.args.base.ahead;
-    if (result == CUDA_SUCCESS) {
-        result = driver->graph_kernel_node_set_params(first_node, &first.params);
-    }
+    result = driver->graph_kernel_node_set_params(first_node, &first.params);
     if (result == CUDA_SUCCESS && ahead) {
         next.args.base.ahead = first.args.base.ahead + 1;
         result = driver->graph_kernel_node_set_params(next_node, &next.params);

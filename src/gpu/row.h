@@ -12,11 +12,10 @@
 
 /*
  * first, next: nodes of captured kernels of the set, for one communicator, of which the second comes after the first
- * and nothing else. The second runs ahead of the first, where their kernels can, neither may be meant as a barrier, it
- * surely reads nothing that the first writes (alias.h; parts of one call do not). They get smaller grids then, if they
- * have more threads together than one kernel may have (oh_plan_blocks_in_row). Where it does not run ahead, the first
- * lets it in early, unless they have. Returns the driver's result; after a failure, too, the nodes are such as may be
- * launched.
+ * and nothing else. If they have no more threads together than one kernel may have, the first lets the second in early,
+ * and the second runs ahead of the first where their kernels can, neither may be meant as a barrier, and it surely
+ * reads nothing that the first writes (alias.h; parts of one call do not). Grids stay as they are: a call has the same
+ * grid on all ranks. Returns the driver's result; after a failure, too, the nodes are such as may be launched.
  */
 CUresult oh_row_join(const struct oh_driver *driver, const struct oh_kernel_set *set, CUgraphNode first,
                      CUgraphNode next);

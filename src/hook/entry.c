@@ -30,7 +30,6 @@
 #include "util/log.h"
 
 #define EXPORT __attribute__((visibility("default")))
-#define LAUNCH_POLL_US 20
 
 /* nccl.h gives the first two without a prototype, and the others only in newer versions. */
 ncclResult_t ncclGroupStart(void);
@@ -188,6 +187,12 @@ static void begin_birth(struct oh_birth *birth, const struct oh_key *key, bool b
     errno = saved;
 }
 
+/* NCCL has taken the call for a mistake: it has not happened, and its number is that of the next. */
+static bool is_rejected(ncclResult_t res)
+{
+    return res == ncclInvalidArgument || res == ncclInvalidUsage;
+}
+
 /* After the real creator: completes the births now, or at the end of the group. */
 static void end_births(const struct oh_real *real, struct oh_birth *births, size_t count, ncclResult_t res)
 {
@@ -297,11 +302,25 @@ EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, ncclCom
     begin_birth(&birth, &key, parent->blocking && is_blocking(config, true), newcomm);
     birth.parent = parent;
     ncclResult_t res = REAL(real, CommSplit(comm, color, order, newcomm, config));
+    parent->splits -= is_rejected(res);
     end_births(real, &birth, 1, res);
     return res;
 }
 
-/* With the abort flag (NCCL_SHRINK_ABORT, 1) NCCL ends what runs on the parent; kernels leave first. */
+/* The arguments that NCCL takes (ncclCommInitChildComm, src/init.cc of 2.28.9), as far as onehop knows such a child. */
+static bool can_shrink(const struct oh_comm *parent, const int *excluded, int count, const ncclComm_t *newcomm)
+{
+    bool right = excluded && newcomm && count > 0 && (uint32_t)count < parent->nranks;
+    for (int i = 0; right && i < count; i++) {
+        right = excluded[i] >= 0 && (uint32_t)excluded[i] < parent->nranks && excluded[i] != (int)parent->rank;
+    }
+    return right;
+}
+
+/*
+ * With the abort flag (NCCL_SHRINK_ABORT, 1) NCCL ends what runs on the parent, and waits for it. So kernels leave
+ * before the call, unless NCCL will reject its arguments.
+ */
 EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config,
                                    int flags)
 {
@@ -311,10 +330,11 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, nc
         OH_WARN("this NCCL has no ncclCommShrink");
         return ncclInvalidUsage;
     }
-    if (parent && (flags & 1)) {
+    bool right = parent && can_shrink(parent, excluded, count, newcomm);
+    if (right && (flags & 1)) {
         oh_comm_abort(parent);
     }
-    if (!parent || !excluded || count < 1 || (uint32_t)count >= parent->nranks || !newcomm) {
+    if (!right) {
         return REAL(real, CommShrink(comm, excluded, count, newcomm, config, flags));
     }
     struct oh_birth birth;
@@ -322,6 +342,7 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, nc
     begin_birth(&birth, &key, parent->blocking && is_blocking(config, true), newcomm);
     birth.parent = parent;
     ncclResult_t res = REAL(real, CommShrink(comm, excluded, count, newcomm, config, flags));
+    parent->shrinks -= is_rejected(res);
     end_births(real, &birth, 1, res);
     return res;
 }
@@ -344,6 +365,9 @@ EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId
     oh_birth_begin_grown(&birth, parent, id, is_blocking(config, !parent || parent->blocking), newcomm);
     errno = saved;
     ncclResult_t res = REAL(real, CommGrow(comm, nranks, id, rank, newcomm, config));
+    if (parent) {
+        parent->grows -= is_rejected(res);
+    }
     end_births(real, &birth, 1, res);
     return res;
 }
@@ -429,11 +453,17 @@ EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
         OH_WARN("this NCCL has no ncclCommRevoke");
         return ncclInvalidUsage;
     }
-    if (ours) {
+    /* NCCL waits for the device, so kernels leave before the call, unless NCCL will reject it: 2.28.9 takes no flags,
+     * and no communicator that is finalized or revoked. */
+    bool first = ours && flags == 0 && oh_comm_is_in_use(ours);
+    if (first) {
         oh_comm_abort(ours);
     }
     ncclResult_t res = REAL(real, CommRevoke(comm, flags));
     if (ours && (res == ncclSuccess || res == ncclInProgress)) {
+        if (!first) {
+            oh_comm_abort(ours);
+        }
         oh_comm_revoked(ours);
     }
     return res;
@@ -453,23 +483,21 @@ static ncclResult_t in_group(const struct oh_comm *comm, ncclResult_t res)
     return res;
 }
 
-/* NCCL may still be launching an earlier call, of a non-blocking communicator that the application has not asked about.
+/*
+ * NCCL may still be launching an earlier call, of a non-blocking communicator that the application has not asked about.
+ * Then it takes no other (ncclCommEnsureReady, src/init.cc of 2.28.9), and so does onehop.
  */
-static ncclResult_t await_launch(struct oh_comm *comm)
+static ncclResult_t check_launched(struct oh_comm *comm)
 {
     const struct oh_real *real = comm->library;
     ncclResult_t state = ncclInProgress;
-    while (state == ncclInProgress && atomic_load(&comm->served)) {
-        if (REAL(real, CommGetAsyncError(comm->nccl, &state)) != ncclSuccess) {
-            return ncclSuccess;
-        }
-        if (state == ncclInProgress) {
-            usleep(LAUNCH_POLL_US);
-        }
+    if (REAL(real, CommGetAsyncError(comm->nccl, &state)) != ncclSuccess) {
+        return ncclSuccess;
     }
-    if (state == ncclInProgress) { /* it has failed, or another thread ends it */
-        ncclResult_t failure = oh_comm_failure(comm);
-        return failure != ncclSuccess ? failure : ncclInvalidUsage;
+    if (state == ncclInProgress) {
+        OH_WARN("comm %p: a call before ncclCommGetAsyncError has said that the one before is launched",
+                (void *)comm->nccl);
+        return ncclInvalidArgument;
     }
     oh_comm_launched(comm);
     return state;
@@ -481,7 +509,7 @@ static ncclResult_t serve(const struct oh_call *call)
     ncclResult_t res = ncclSuccess;
     oh_comm_enter(call->comm);
     if (oh_comm_is_launching(call->comm)) {
-        res = await_launch(call->comm);
+        res = check_launched(call->comm);
     }
     if (res == ncclSuccess) {
         res = oh_group_depth() > 0 ? in_group(call->comm, oh_group_add_call(call)) : oh_call_launch(call);
@@ -492,30 +520,31 @@ static ncclResult_t serve(const struct oh_call *call)
 }
 
 /* Before and after NCCL gets a call of a communicator of which others are served; in a group, both are at its end. */
-static ncclResult_t begin_hand_back(struct oh_comm *comm, CUstream stream, struct oh_place *place_p)
+static ncclResult_t begin_hand_back(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
 {
     int saved = errno;
     ncclResult_t res = ncclSuccess;
     if (oh_group_depth() > 0) {
-        res = in_group(comm, oh_group_see(comm, stream, true));
+        res = in_group(comm, oh_group_see(comm, stream, allreduce ? OH_CALL_NCCL_ALLREDUCE : OH_CALL_NCCL));
     } else {
-        oh_comm_before_handed_back(comm, stream, place_p);
+        oh_comm_before_handed_back(comm, stream, allreduce, call_p);
     }
     errno = saved;
     return res;
 }
 
-static void end_hand_back(struct oh_comm *comm, struct oh_place *place, ncclResult_t res)
+/* Returns the result of the call: NCCL's, unless onehop has failed to put it in order. */
+static ncclResult_t end_hand_back(struct oh_comm *comm, struct oh_nccl_call *call, ncclResult_t res)
 {
     int saved = errno;
-    if (oh_group_depth() == 0) {
-        if (res == ncclSuccess) {
-            oh_comm_after_handed_back(comm, place);
-        } else if (res == ncclInProgress) {
-            oh_comm_handed_back_later(comm, place->stream);
-        }
+    ncclResult_t ordered = ncclSuccess;
+    if (oh_group_depth() == 0 && res == ncclSuccess) {
+        ordered = oh_comm_after_handed_back(comm, call);
+    } else if (oh_group_depth() == 0 && res == ncclInProgress) {
+        ordered = oh_comm_handed_back_later(comm, call);
     }
     errno = saved;
+    return ordered == ncclSuccess ? res : ordered;
 }
 
 static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *recvbuff, size_t count,
@@ -523,7 +552,7 @@ static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *
 {
     const struct oh_real *real = comm->library;
     bool ordered = count > 0 && oh_comm_is_ordered(comm);
-    struct oh_place place = {0};
+    struct oh_nccl_call nccl_call = {.result = CUDA_SUCCESS};
     ncclResult_t failure = oh_comm_failure(comm);
     if (failure != ncclSuccess) {
         return oh_group_depth() > 0 ? in_group(comm, failure) : failure;
@@ -532,30 +561,32 @@ static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *
     if (count > 0 && oh_group_depth() > 0) {
         oh_group_pass(comm);
     }
-    ncclResult_t res = ordered ? begin_hand_back(comm, (CUstream)stream, &place) : ncclSuccess;
+    ncclResult_t res = ordered ? begin_hand_back(comm, (CUstream)stream, true, &nccl_call) : ncclSuccess;
     if (res != ncclSuccess) {
         return res;
     }
     res = REAL(real, AllReduce(sendbuff, recvbuff, count, type, op, comm->nccl, stream));
-    if (ordered) {
-        end_hand_back(comm, &place, res);
-    }
-    return res;
+    return ordered ? end_hand_back(comm, &nccl_call, res) : res;
 }
 
 ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
                            struct oh_passage *passage_p)
 {
     struct oh_comm *ours = active_comm_from(comm, caller);
-    struct oh_passage passage = {.place.stream = (CUstream)stream};
+    struct oh_passage passage = {.comm = NULL};
     ncclResult_t res = real_of(ours, &passage.real, caller);
-    if (ours && works && oh_group_depth() > 0) {
+    if (res == ncclSuccess && ours) {
+        /* A departed peer alone is no error here: it may have no part in this call. */
+        res = (ncclResult_t)atomic_load_explicit(&ours->failure, memory_order_acquire);
+        res = oh_group_depth() > 0 ? in_group(ours, res) : res;
+    }
+    if (res == ncclSuccess && ours && works && oh_group_depth() > 0) {
         oh_group_pass(ours);
     }
     if (res == ncclSuccess && ours && works && atomic_load_explicit(&ours->served, memory_order_acquire)) {
         passage.comm = ours;
         oh_comm_enter(ours);
-        res = begin_hand_back(ours, (CUstream)stream, &passage.place);
+        res = begin_hand_back(ours, (CUstream)stream, false, &passage.nccl_call);
         if (res != ncclSuccess) {
             oh_comm_leave(ours);
         }
@@ -571,7 +602,7 @@ ncclResult_t oh_pass_end(struct oh_passage *passage, ncclResult_t result)
 {
     inside--;
     if (passage->comm) {
-        end_hand_back(passage->comm, &passage->place, result);
+        result = end_hand_back(passage->comm, &passage->nccl_call, result);
         oh_comm_leave(passage->comm);
     }
     return result;
@@ -645,8 +676,7 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
     if (ours && res == ncclSuccess && (*error == ncclSuccess || *error == ncclInProgress)) {
         /* Once it is being ended, NCCL tells how that goes. */
         ncclResult_t failure = atomic_load_explicit(&ours->failure, memory_order_acquire);
-        bool stays = failure != ncclSuccess && oh_comm_farewell(ours, ours->rank) == OH_FAREWELL_NONE;
-        *error = stays ? failure : *error;
+        *error = failure != ncclSuccess && oh_comm_is_in_use(ours) ? failure : *error;
     }
     return res;
 }

@@ -15,13 +15,13 @@
 struct oh_passage {
     const struct oh_real *real;
     struct oh_comm *comm; /* NULL: onehop serves none of its calls, or NCCL puts nothing on the stream */
-    struct oh_place place;
+    struct oh_nccl_call nccl_call;
 };
 
 /*
  * Around a call of the real function, on this thread: its communicator's calls on other streams keep their order, in a
  * group too. `works`: NCCL puts something on the stream. The second is called if and only if the first has returned
- * ncclSuccess, and gives back the result. caller: the return address.
+ * ncclSuccess, and returns the result of the call. caller: the return address.
  */
 ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
                            struct oh_passage *passage_p);

@@ -6,16 +6,18 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "comm/failure.h"
 #include "util/log.h"
 
 /* A stream that a communicator's calls of the group are on. */
 struct seen {
     struct oh_comm *comm;
     CUstream stream;
-    cuuint64_t capture;    /* 0: not captured, or the only one */
-    bool handed_back;      /* by a call that NCCL serves */
-    bool served;           /* by a call that onehop serves */
-    struct oh_place place; /* of the first kind, once NCCL's part is about to begin */
+    cuuint64_t capture;            /* 0: not captured, or the only one */
+    bool served;                   /* with a call that onehop serves */
+    bool handed_back;              /* with a call that NCCL serves */
+    bool allreduce;                /* ... which is an allreduce */
+    struct oh_nccl_call nccl_call; /* of the second kind, once NCCL's part is about to begin */
 };
 
 /* One per thread; the arrays live from the first use in a group to its end. */
@@ -91,13 +93,18 @@ static ncclResult_t look_at_captures(struct seen *seen)
     return res == ncclSuccess ? oh_comm_capture(seen->comm, seen->stream, &seen->capture) : res;
 }
 
-ncclResult_t oh_group_see(struct oh_comm *comm, CUstream stream, bool handed_back)
+ncclResult_t oh_group_see(struct oh_comm *comm, CUstream stream, enum oh_group_call kind)
 {
     struct seen *known = find_seen(comm, stream);
-    struct seen seen = {.comm = comm, .stream = stream, .handed_back = handed_back, .served = !handed_back};
+    struct seen seen = {.comm = comm,
+                        .stream = stream,
+                        .served = kind == OH_CALL_SERVED,
+                        .handed_back = kind != OH_CALL_SERVED,
+                        .allreduce = kind == OH_CALL_NCCL_ALLREDUCE};
     if (known) {
-        known->handed_back |= handed_back;
-        known->served |= !handed_back;
+        known->served |= seen.served;
+        known->handed_back |= seen.handed_back;
+        known->allreduce |= seen.allreduce;
         return ncclSuccess;
     }
     ncclResult_t res = group.seen_count > 0 ? look_at_captures(&seen) : ncclSuccess;
@@ -141,17 +148,19 @@ void oh_group_pass(const struct oh_comm *comm)
     group.in_nccl = comm->nccl;
 }
 
-/* NCCL has launched its part just now, or (in_background) is launching it. */
-static void note_handed_back(bool in_background)
+/* NCCL has launched its part just now, or (in_background) is launching it. Returns the first failure. */
+static ncclResult_t note_handed_back(bool in_background)
 {
+    ncclResult_t res = ncclSuccess;
     for (size_t i = 0; i < group.seen_count; i++) {
         struct seen *seen = &group.seen[i];
-        if (seen->handed_back && in_background) {
-            oh_comm_handed_back_later(seen->comm, seen->stream);
-        } else if (seen->handed_back) {
-            oh_comm_after_handed_back(seen->comm, &seen->place);
+        if (seen->handed_back) {
+            ncclResult_t noted = in_background ? oh_comm_handed_back_later(seen->comm, &seen->nccl_call)
+                                               : oh_comm_after_handed_back(seen->comm, &seen->nccl_call);
+            res = res == ncclSuccess ? noted : res;
         }
     }
+    return res;
 }
 
 /* The first stream of a communicator that is in NCCL's part of the group, or in onehop's. */
@@ -186,7 +195,7 @@ static ncclResult_t join_parts(bool of_nccl, bool waits)
 
 ncclResult_t oh_group_add_call(const struct oh_call *call)
 {
-    ncclResult_t res = oh_group_see(call->comm, call->stream, false);
+    ncclResult_t res = oh_group_see(call->comm, call->stream, OH_CALL_SERVED);
     if (res != ncclSuccess) {
         return res;
     }
@@ -425,11 +434,32 @@ static void prepare_streams(const struct oh_real *real)
         }
     }
     for (size_t i = 0; i < group.seen_count && group.error == ncclSuccess; i++) {
-        if (group.seen[i].handed_back) {
-            oh_comm_before_handed_back(group.seen[i].comm, group.seen[i].stream, &group.seen[i].place);
+        struct seen *seen = &group.seen[i];
+        if (seen->handed_back) {
+            oh_comm_before_handed_back(seen->comm, seen->stream, seen->allreduce, &seen->nccl_call);
         }
     }
     errno = saved;
+}
+
+/*
+ * A failure that the program has not made, as by wrong arguments, may be this rank's alone: the others have launched
+ * what this one has not.
+ */
+static void fail_communicators(ncclResult_t res)
+{
+    if (res == ncclSuccess || res == ncclInProgress || res == ncclInvalidArgument || res == ncclInvalidUsage) {
+        return;
+    }
+    for (size_t i = 0; i < group.seen_count; i++) {
+        struct oh_comm *comm = group.seen[i].comm;
+        if (oh_comm_fail(comm, res, OH_MAX_RANKS)) {
+            OH_WARN("comm %p rank %u of %u: a group with calls of this communicator has failed: calls now return error "
+                    "%d",
+                    (void *)comm->nccl, comm->rank, comm->nranks, (int)res);
+        }
+        oh_comm_failure(comm); /* its calls are refused */
+    }
 }
 
 /* Onehop's part, after NCCL's; the later work of all streams comes after it. */
@@ -466,11 +496,16 @@ ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(cons
         res = ready == ncclSuccess ? res : ready; /* in progress still: new communicators may be */
     }
     if ((ready == ncclSuccess || ready == ncclInProgress) && !simulate) {
-        note_handed_back(ready == ncclInProgress);
+        ncclResult_t noted = note_handed_back(ready == ncclInProgress);
+        ready = noted == ncclSuccess ? ready : noted;
+        res = noted == ncclSuccess ? res : noted;
     }
     if (ready == ncclSuccess && !simulate && group.call_count > 0) {
         ncclResult_t launched = launch_part();
         res = launched == ncclSuccess ? res : launched;
+    }
+    if (!simulate) {
+        fail_communicators(res);
     }
     leave_communicators();
     empty_group();

@@ -29,11 +29,15 @@ void oh_group_enter(void);
  */
 ncclResult_t oh_group_add_call(const struct oh_call *call);
 
-/*
- * A call of a served communicator is on that stream, be it `handed_back` to NCCL or kept here. Returns as
- * oh_group_add_call does.
- */
-ncclResult_t oh_group_see(struct oh_comm *comm, CUstream stream, bool handed_back);
+/* Who serves a call of a group. */
+enum oh_group_call {
+    OH_CALL_SERVED, /* onehop: the call is kept here */
+    OH_CALL_NCCL,
+    OH_CALL_NCCL_ALLREDUCE
+};
+
+/* A call of a served communicator is on that stream. Returns as oh_group_add_call does. */
+ncclResult_t oh_group_see(struct oh_comm *comm, CUstream stream, enum oh_group_call kind);
 
 /* A call of that communicator goes to NCCL within the group, and puts something on its stream. */
 void oh_group_pass(const struct oh_comm *comm);
@@ -46,7 +50,8 @@ bool oh_group_add_birth(const struct oh_birth *birth);
 
 /*
  * Ends one level by calling `end` (which calls the real ncclGroupEnd or ncclGroupSimulateEnd); at the outermost level
- * does onehop's part, unless NCCL failed or this only `simulate`s. Returns what failed first.
+ * does onehop's part, unless NCCL failed or this only `simulate`s. Returns the first failure. After one that is not of
+ * the program's making, and so may be this rank's alone, every communicator with calls in the group has failed.
  */
 ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(const struct oh_real *, void *),
                             void *argument, bool simulate);

@@ -44,7 +44,7 @@ uint32_t oh_plan_grid_threads(uint32_t nranks)
     return nranks > 4 ? 16384 : 32768;
 }
 
-uint32_t oh_plan_blocks_in_row(uint32_t nranks, uint32_t blocks, uint32_t threads)
+uint32_t oh_plan_part_blocks(uint32_t nranks, uint32_t blocks, uint32_t threads)
 {
     while (blocks > 1 && 2 * blocks * threads > oh_plan_grid_threads(nranks)) {
         blocks /= 2;
@@ -165,6 +165,23 @@ bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks)
 {
     return table->nranks == nranks && nranks >= 2 && nranks <= OH_MAX_RANKS && table->fp8 <= 1 &&
            rows_valid(&table->rows, nranks);
+}
+
+bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room)
+{
+    struct oh_plan_rows fitting = table->rows;
+    for (uint32_t i = 0; i < fitting.count; i++) {
+        struct oh_plan_row *row = &fitting.row[i];
+        if (row->algorithm != OH_PLAN_NCCL) {
+            uint64_t most = (uint64_t)room->sms * (room->sm_threads / row->threads);
+            if (4 * most < row->blocks) {
+                return false;
+            }
+            row->blocks = (uint32_t)least(row->blocks, most);
+        }
+    }
+    table->rows = fitting;
+    return true;
 }
 
 bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataType_t type, struct oh_plan *plan_p)

@@ -45,6 +45,15 @@ struct oh_plan_table {
     struct oh_plan_rows rows;
 };
 
+/*
+ * What fits in the contexts of all ranks at once: multiprocessors, and threads of a kernel on each. Kernels wait for
+ * one another's blocks, so that a grid of which blocks wait for room might wait for ever.
+ */
+struct oh_plan_room {
+    uint32_t sms;
+    uint32_t sm_threads;
+};
+
 /* How one call is launched. */
 struct oh_plan {
     enum onehop_algorithm algorithm;
@@ -75,11 +84,10 @@ void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t by
 uint32_t oh_plan_grid_threads(uint32_t nranks);
 
 /*
- * Blocks of a kernel in a row (protocol.cuh, "Rows"), where there are two on a GPU at a time: as many as the table
- * says, or half as many, or a quarter..., so that both together have no more threads than one may have. A rank's own
- * affair.
+ * Blocks of each kernel of a call that goes in parts, of which two are on a GPU at a time: as many as the table says,
+ * or half as many, or a quarter..., so that both together have no more threads than one kernel may have.
  */
-uint32_t oh_plan_blocks_in_row(uint32_t nranks, uint32_t blocks, uint32_t threads);
+uint32_t oh_plan_part_blocks(uint32_t nranks, uint32_t blocks, uint32_t threads);
 
 /*
  * The largest message, in bytes, that `algorithm` serves between nranks: all parts of a call are launched one after the
@@ -107,6 +115,12 @@ bool oh_plan_row_valid(const struct oh_plan_row *row, uint32_t nranks);
 
 /* True when a table read from shared memory is sane for nranks: bounds of every field, rows in ascending order. */
 bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks);
+
+/*
+ * Cuts the grids of a valid table to what fits. Returns false, and leaves the table as it was, if a grid would lose
+ * more than three quarters of its blocks: then NCCL, which has chosen its channels for this GPU, does better.
+ */
+bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room);
 
 /* The largest message that the table serves, in bytes. */
 uint64_t oh_plan_table_end(const struct oh_plan_table *table);

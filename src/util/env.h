@@ -33,7 +33,9 @@
     X(STALL_SECONDS, "ONEHOP_STALL_SECONDS", "60", "0 to 86400",                                                       \
       "a call that waits longer for another rank is reported once; 0: never")                                          \
     X(TIMEOUT_SECONDS, "ONEHOP_TIMEOUT_SECONDS", "0", "0 to 86400",                                                    \
-      "a call that waits longer for another rank fails, and the communicator with it; 0: never")                       \
+      "a call that waits longer for another rank fails the communicator; the call itself waits on; 0: never")          \
+    X(TRAP_AFTER, "ONEHOP_TRAP_AFTER", "0", "0 to 86400",                                                              \
+      "seconds after a failure from when a kernel that waits ends in a device trap; 0: never")                         \
     X(CHECK, "ONEHOP_CHECK", "0", "0 or 1",                                                                            \
       "1: count, type and op of each call are compared between the ranks; any rank's value counts")                    \
     X(GRAPH_MIXING, "ONEHOP_GRAPH_MIXING", "1, or NCCL_GRAPH_MIXING_SUPPORT", "0 or 1",                                \

@@ -20,8 +20,9 @@
 static struct oh_process *processes;
 
 /*
- * What stands in /proc about it: is it dead, but for being buried, and the time of start. (Where only the first thread
- * has ended it is a zombie as well, but of several threads.) False: it cannot be read.
+ * What /proc has of a process: has it ended, though its parent has not waited for it, and the time of start. (A process
+ * of which only the first thread has ended is a zombie as well, but of several threads.) Returns false if /proc has
+ * nothing.
  */
 static bool read_stat(int32_t pid, bool *dead_p, uint64_t *start_p)
 {
@@ -56,12 +57,15 @@ uint64_t oh_process_start_time(int32_t pid)
     return read_stat(pid, &dead, &start) ? start : 0;
 }
 
-/* Is the number another process's by now, or that of one that only waits to be buried? */
-static bool is_another(const struct oh_process *process)
+bool oh_process_has_ended(int32_t pid, uint64_t start)
 {
     bool dead;
-    uint64_t start;
-    return read_stat(process->pid, &dead, &start) && (dead || (process->start != 0 && start != process->start));
+    uint64_t now;
+    int saved = errno;
+    bool ended = (kill(pid, 0) != 0 && errno == ESRCH) ||
+                 (read_stat(pid, &dead, &now) && (dead || (start != 0 && now != start)));
+    errno = saved;
+    return ended;
 }
 
 /* The application may have closed the descriptor, and have another under its number. */
@@ -91,7 +95,7 @@ static bool is_gone(const struct oh_process *process)
     if (process->fd >= 0 && poll(&look, 1, 0) == 0) {
         return false;
     }
-    return (kill(process->pid, 0) != 0 && errno == ESRCH) || is_another(process);
+    return oh_process_has_ended(process->pid, process->start);
 }
 
 void oh_processes_look(int poller)
@@ -111,7 +115,7 @@ static void open_descriptor(struct oh_process *process, int poller)
     if (process->fd < 0) {
         return;
     }
-    if (is_another(process)) { /* it ended before the descriptor was taken */
+    if (oh_process_has_ended(process->pid, process->start)) { /* it ended before the descriptor was taken */
         drop_descriptor(process, -1);
         process->ended = true;
     } else if (poller >= 0 && epoll_ctl(poller, EPOLL_CTL_ADD, process->fd, &event) != 0) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * process.h - is another process still there?
+ * process.h - the end of other processes
  *
- * A process is named by its number and its time of start, so that a number used again does not pass for it. The kernel
- * tells by a descriptor (pidfd, Linux 5.3) that a poller waits for; where it gives none (an older one, a filter of
- * system calls, no descriptor left), the process is looked for each time. Not thread-safe: one mutex of the user's
- * guards all functions but oh_process_start_time, and the entries.
+ * A process is named by its number and its time of start, so that a number used again does not pass for it. One
+ * function decides: oh_process_has_ended. A descriptor (pidfd, Linux 5.3) only wakes a poller for it; without one (an
+ * older Linux, a filter of system calls, no descriptor left) the function is asked each time. Threads: one mutex of the
+ * user's guards all functions and the entries, but for the first two functions, which any thread may call.
  */
 #ifndef OH_UTIL_PROCESS_H_
 #define OH_UTIL_PROCESS_H_
@@ -24,6 +24,12 @@ struct oh_process {
 
 /* When a process was started, in ticks since the machine was; 0: it cannot be told. */
 uint64_t oh_process_start_time(int32_t pid);
+
+/*
+ * Has it ended: no process of that number is left, or only a zombie, or one that was started at another time? start: 0,
+ * if it is not known. Keeps errno.
+ */
+bool oh_process_has_ended(int32_t pid, uint64_t start);
 
 /* Watches a process; one entry serves all who watch it. poller: of epoll; -1: none. NULL: no memory. */
 struct oh_process *oh_process_watch(int32_t pid, uint64_t start, int poller);

@@ -132,7 +132,7 @@ static bool is_sound(struct oh_comm *comm)
     const struct oh_driver *driver = comm->staging.driver;
     struct oh_context_scope scope;
     bool sound = oh_plan_table_valid(&comm->table, RANKS) && oh_plan_table_end(&comm->table) > 0;
-    if (oh_context_enter(driver, comm->staging.context, &scope) != CUDA_SUCCESS) {
+    if (oh_context_enter(driver, &comm->staging.context, &scope) != CUDA_SUCCESS) {
         return false;
     }
     for (int r = 0; r < RANKS && sound; r++) {
@@ -170,6 +170,7 @@ static void live_once(struct rank *self, bool quiet, struct oh_key key, unsigned
             atomic_fetch_add(&self->lane->broken, !is_sound(comm));
         }
     }
+    pthread_barrier_wait(&self->lane->barrier); /* a call after a peer's end is refused */
     if (quiet && comm && comm->reason[0]) {
         tap_note("without a writer, rank %u: %s", self->rank, comm->reason);
     }

@@ -55,6 +55,34 @@ static void test_default_tables(void)
     }
 }
 
+/* Whatever room there is: a grid that fits, no less than a quarter of the table's; or the table as it was. */
+static void test_room(void)
+{
+    bool right = true;
+    int cut = 0, refused = 0;
+    for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
+        for (uint32_t sms = 0; sms <= 140; sms++) {
+            for (uint32_t threads = 0; threads <= 2048; threads += 32) {
+                const struct oh_plan_room room = {sms, threads};
+                struct oh_plan_table whole, table;
+                oh_plan_table_default(n, UINT64_MAX, -1, &whole);
+                table = whole;
+                bool fits = oh_plan_table_fit(&table, &room);
+                right &= fits ? oh_plan_table_valid(&table, n) : memcmp(&table, &whole, sizeof table) == 0;
+                for (uint32_t i = 0; fits && i < table.rows.count; i++) {
+                    const struct oh_plan_row *row = &table.rows.row[i];
+                    right &=
+                        row->blocks <= sms * (threads / row->threads) && 4 * row->blocks >= whole.rows.row[i].blocks;
+                }
+                cut += fits && memcmp(&table, &whole, sizeof table) != 0;
+                refused += !fits;
+            }
+        }
+    }
+    tap_ok(right && cut > 0 && refused > 0, "grids fit the room, or the table is refused (%d cut, %d refused)", cut,
+           refused);
+}
+
 static void test_what_is_not_served(void)
 {
     struct oh_plan_table table;
@@ -125,13 +153,13 @@ static void test_slots(uint32_t n)
 }
 
 /* Two kernels of a row have together no more threads than one may have. */
-static void test_blocks_in_row(uint32_t n)
+static void test_part_blocks(uint32_t n)
 {
     const uint32_t most = oh_plan_grid_threads(n);
     bool right = true;
     for (uint32_t blocks = 1; blocks <= OH_MAX_BLOCKS; blocks++) {
         for (uint32_t threads = 32; threads <= OH_MAX_THREADS && blocks * threads <= most; threads += 32) {
-            const uint32_t fewer = oh_plan_blocks_in_row(n, blocks, threads);
+            const uint32_t fewer = oh_plan_part_blocks(n, blocks, threads);
             right &= fewer >= 1 && 2 * fewer * threads <= most && (fewer == blocks) == (2 * blocks * threads <= most);
         }
     }
@@ -201,6 +229,7 @@ static void test_names(void)
 int main(void)
 {
     test_default_tables();
+    test_room();
     test_what_is_not_served();
     test_wishes();
     for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
@@ -210,7 +239,7 @@ int main(void)
     }
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         test_slots(n);
-        test_blocks_in_row(n);
+        test_part_blocks(n);
     }
     test_foreign_tables();
     test_ops();

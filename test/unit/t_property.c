@@ -66,21 +66,29 @@ static bool decide(size_t count, ncclDataType_t type, ncclRedOp_t op, struct oh_
 /* --- a driver that writes down launches ----------------------------------------------------------------------------
  */
 
-static CUresult CUDAAPI get_current(CUcontext *context)
+static CUcontext current;
+
+static unsigned long long id_of(CUcontext context)
 {
-    *context = NULL;
+    return (unsigned long long)(uintptr_t)context + 1;
+}
+
+static CUresult CUDAAPI get_id(CUcontext context, unsigned long long *id)
+{
+    *id = id_of(context ? context : current);
     return CUDA_SUCCESS;
 }
 
 static CUresult CUDAAPI push(CUcontext context)
 {
-    (void)context;
+    current = context;
     return CUDA_SUCCESS;
 }
 
 static CUresult CUDAAPI pop(CUcontext *context)
 {
-    *context = NULL;
+    *context = current;
+    current = NULL;
     return CUDA_SUCCESS;
 }
 
@@ -138,7 +146,7 @@ static CUresult CUDAAPI launch(const CUlaunchConfig *config, CUfunction function
 
 static void make_driver(void)
 {
-    driver.ctx_get_current = get_current;
+    driver.ctx_get_id = get_id;
     driver.ctx_push = push;
     driver.ctx_pop = pop;
     driver.stream_get_capture_info = capture_info;
@@ -179,7 +187,8 @@ static struct oh_comm *make_rank(const struct oh_plan_table *table, uint32_t ran
     comm->table = *table;
     atomic_store(&comm->served, true);
     comm->staging.driver = &driver;
-    comm->staging.context = draw(2) ? any_pointer() : NULL;
+    comm->staging.context.handle = draw(2) ? any_pointer() : NULL;
+    comm->staging.context.id = id_of(comm->staging.context.handle);
     comm->args.rank = rank;
     for (uint32_t j = 0; j < table->nranks; j++) {
         comm->args.staging[j] = any_pointer();

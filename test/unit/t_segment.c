@@ -20,6 +20,7 @@
 #include "kernels/abi.h"
 #include "test/tap.h"
 #include "util/clock.h"
+#include "util/process.h"
 #include "util/sha256.h"
 
 #define NOBODY 65534
@@ -342,6 +343,48 @@ static void test_names(void)
     tap_ok(oh_key_compare(&child, &fake) != 0, "and does not lead to the keys of a communicator's children");
 }
 
+/* --- peers that have ended ---------------------------------------------------------------------------------------- */
+
+/* Fills rank 1's slot as a child that runs would. */
+static pid_t put_peer(struct oh_meeting *meeting)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        pause();
+        _exit(0);
+    }
+    oh_slot_identify(&meeting->slot[1]);
+    meeting->slot[1].pid = (int32_t)child;
+    meeting->slot[1].start_time = oh_process_start_time((int32_t)child);
+    meeting->slot[1].process++; /* another process than this one */
+    atomic_store(&meeting->slot[1].filled, 1);
+    return child;
+}
+
+/* A peer that was killed has nothing open any more, whether its parent has waited for it or not. */
+static void test_ended_peer(void)
+{
+    static struct oh_meeting meeting;
+    struct oh_segment segment = {.meeting = &meeting};
+    struct oh_slot *slot = &meeting.slot[1];
+    siginfo_t info;
+    pid_t child = put_peer(&meeting);
+    tap_ok(!oh_segment_deserted(&segment, 0, 2) && oh_slot_can_be_seen(slot), "a peer that runs has its memory open");
+    slot->start_time++;
+    tap_ok(oh_segment_deserted(&segment, 0, 2) && oh_slot_can_be_seen(slot), "another process of its number has not");
+    slot->start_time--;
+    slot->pid_namespace++;
+    tap_ok(!oh_segment_deserted(&segment, 0, 2) && !oh_slot_can_be_seen(slot),
+           "nothing is known of a process in another PID namespace");
+    slot->pid_namespace--;
+    kill(child, SIGKILL);
+    waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT);
+    tap_ok(oh_segment_deserted(&segment, 0, 2) && oh_segment_has_dead_rank(&segment, 0, 2) && oh_slot_can_be_seen(slot),
+           "a peer that was killed has ended before its parent has waited for it");
+    waitpid(child, NULL, 0);
+}
+
 int main(void)
 {
     setenv("ONEHOP_DEBUG", "NONE", 1);
@@ -357,6 +400,7 @@ int main(void)
     test_leftovers();
     test_sweepers_and_makers();
     test_names();
+    test_ended_peer();
     rmdir(folder);
     return tap_done();
 }
