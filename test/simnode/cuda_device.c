@@ -25,11 +25,22 @@ static CUresult enter_uninitialised(const char *function, const void *caller)
     return in_callback ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
 }
 
+/* A context in which a kernel has trapped can only be left; what concerns no context goes on. */
+static bool is_ended_by_trap(const char *function)
+{
+    CUcontext ctx = depth > 0 ? stack[depth - 1] : NULL;
+    return ctx && atomic_load(&ctx->trapped) && strncmp(function, "cuCtx", 5) != 0 &&
+           strncmp(function, "cuDevice", 8) != 0 && strncmp(function, "cuThread", 8) != 0;
+}
+
 CUresult simcuda_enter(const char *function, const void *caller)
 {
     CUresult result = enter_uninitialised(function, caller);
     if (result == CUDA_SUCCESS && simcuda.owner != getpid()) {
         result = CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (result == CUDA_SUCCESS && is_ended_by_trap(function)) {
+        result = CUDA_ERROR_LAUNCH_FAILED;
     }
     return result;
 }
@@ -38,6 +49,13 @@ CUresult simcuda_leave(CUresult result)
 {
     pthread_mutex_unlock(&simcuda.lock);
     return result;
+}
+
+CUresult simcuda_leave_after_wait(CUresult result)
+{
+    CUcontext ctx = simcuda_current();
+    bool trapped = ctx && atomic_load(&ctx->trapped) && result == CUDA_SUCCESS;
+    return simcuda_leave(trapped ? CUDA_ERROR_LAUNCH_FAILED : result);
 }
 
 void simcuda_callback(void (*run)(void *), void *data)
@@ -121,6 +139,7 @@ CUresult cuInit(unsigned flags)
     for (int i = 0; i < simcuda.devices; i++) {
         simcuda.context[i].device = i;
     }
+    simcuda_kernels_start();
     simcuda.seed = setting("SIMNODE_SEED");
     simcuda.delay_us = setting("SIMNODE_DELAY_US");
     simcuda.queue = setting("SIMNODE_QUEUE");
@@ -155,6 +174,8 @@ CUresult cuDriverGetVersion(int *version_p)
     X(CUDA_ERROR_ILLEGAL_STATE)                                                                                        \
     X(CUDA_ERROR_NOT_FOUND)                                                                                            \
     X(CUDA_ERROR_NOT_READY)                                                                                            \
+    X(CUDA_ERROR_CONTEXT_IS_DESTROYED)                                                                                 \
+    X(CUDA_ERROR_LAUNCH_FAILED)                                                                                        \
     X(CUDA_ERROR_ILLEGAL_ADDRESS)                                                                                      \
     X(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)                                                                          \
     X(CUDA_ERROR_NOT_PERMITTED)                                                                                        \
@@ -390,6 +411,26 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
     return simcuda_leave(CUDA_SUCCESS);
 }
 
+/* Its handle stays, and is that of another context from now on. */
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    SIMCUDA_ENTER();
+    if (!gpu_at(device)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    pthread_mutex_lock(&simcuda.lock);
+    CUcontext ctx = &simcuda.context[device];
+    if (ctx->uses > 0) {
+        simcuda_context_wait(ctx);
+        simcuda_streams_reset(ctx);
+        simcuda_memory_reset(ctx);
+        memset(ctx->peer, 0, sizeof ctx->peer);
+        atomic_store(&ctx->trapped, false);
+        ctx->id = ++simcuda.contexts_created;
+    }
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
 static bool is_context(CUcontext ctx)
 {
     for (int i = 0; i < simcuda.devices; i++) {
@@ -457,6 +498,13 @@ CUresult cuCtxGetDevice(CUdevice *device_p)
     return simcuda_leave(CUDA_SUCCESS);
 }
 
+/* For SIMNODE_FROM: it does nothing. */
+CUresult cuProfilerStart(void)
+{
+    SIMCUDA_ENTER();
+    return CUDA_SUCCESS;
+}
+
 CUresult cuCtxGetId(CUcontext ctx, unsigned long long *id_p)
 {
     SIMCUDA_ENTER();
@@ -469,6 +517,21 @@ CUresult cuCtxGetId(CUcontext ctx, unsigned long long *id_p)
     return simcuda_leave(CUDA_SUCCESS);
 }
 
+/* SIMNODE_SMS: as a share of MPS limits a process. */
+CUresult cuCtxGetExecAffinity(CUexecAffinityParam *affinity_p, CUexecAffinityType type)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    CUcontext ctx = simcuda_current();
+    const char *limit = getenv("SIMNODE_SMS");
+    if (!ctx || type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) {
+        return simcuda_leave(ctx ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : CUDA_ERROR_INVALID_CONTEXT);
+    }
+    affinity_p->type = type;
+    affinity_p->param.smCount.val = (unsigned)(limit ? atoi(limit) : simcuda.topology.gpu[simcuda_gpu(ctx)].sms);
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
 CUresult cuCtxSynchronize(void)
 {
     SIMCUDA_ENTER();
@@ -478,7 +541,7 @@ CUresult cuCtxSynchronize(void)
     if (result == CUDA_SUCCESS) {
         simcuda_context_wait(ctx);
     }
-    return simcuda_leave(result);
+    return simcuda_leave_after_wait(result);
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)

@@ -16,6 +16,7 @@
 /* What cuda.h declares is what the library exports; the rest of it is compiled with -fvisibility=hidden. */
 #pragma GCC visibility push(default)
 #include <cuda.h>
+#include <cudaProfiler.h>
 
 /* Exported under these names too, whichever of them the cuda.h at hand declares. */
 #undef cuEventElapsedTime
@@ -37,6 +38,7 @@ CUresult CUDAAPI cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *fro
 #pragma GCC visibility pop
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -49,6 +51,7 @@ CUresult CUDAAPI cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *fro
 #define SIMCUDA_MAX_CAPTURED 16 /* streams in one capture */
 #define SIMCUDA_QUEUE 1024      /* kernels, copies and sets that a stream takes before the next waits; SIMNODE_QUEUE */
 #define SIMCUDA_MAX_THREADS 1024
+#define SIMCUDA_SM_THREADS 2048
 
 /* Objects with a handle. Listed, so that a handle can be checked and the living counted. */
 enum simcuda_kind {
@@ -81,6 +84,7 @@ struct CUctx_st {
     unsigned long id;
     unsigned uses; /* 0: does not exist */
     bool peer[SIMNODE_MAX_GPUS];
+    atomic_bool trapped; /* a kernel has: every call on the context fails, and nothing more runs */
     size_t live_bytes;
     uint64_t queued; /* operations ever queued, and started, on all streams; with one connection only */
     uint64_t started;
@@ -134,6 +138,7 @@ struct simcuda_op {
             void *to;
             uint32_t value;
             unsigned width; /* bytes of one element: 1 or 4 */
+            size_t pitch;   /* from one element to the next */
             size_t count;
         } set;
         struct {
@@ -223,6 +228,8 @@ struct simcuda_memory {
     int fd; /* device memory */
     uint64_t nonce;
     uint64_t block;                        /* id of the memory, whatever its address */
+    bool registered;                       /* host memory of the program's own */
+    CUcontext owner;                       /* of host memory that is registered: goes with it */
     unsigned opened;                       /* IPC: how often */
     struct simcuda_allocation *allocation; /* mapped memory: a reference */
 };
@@ -269,6 +276,9 @@ CUresult simcuda_enter(const char *function, const void *caller);
 /* Unlocks and gives the result back: the end of most functions. */
 CUresult simcuda_leave(CUresult result);
 
+/* The same behind a wait: a failure where a kernel has trapped meanwhile. */
+CUresult simcuda_leave_after_wait(CUresult result);
+
 /* The thread runs a host function or a destructor, in which the API must not be called. */
 void simcuda_callback(void (*run)(void *), void *data);
 
@@ -295,6 +305,9 @@ struct simcuda_launch_count *simcuda_count_get(const char *name);
 
 /* True when [address, address + bytes) is memory that the context's device can reach. */
 bool simcuda_reaches(CUcontext ctx, const void *address, size_t bytes);
+
+/* Frees what the context has, or has registered, as far as it is no mapped memory of handles. */
+void simcuda_memory_reset(CUcontext ctx);
 
 /* The memory of that kind that holds the address; NULL: none. */
 struct simcuda_memory *simcuda_memory_find(enum simcuda_kind kind, const void *address);
@@ -389,7 +402,13 @@ struct CUgraph_st {
 /* Room for one more: doubles an array at each power of two. */
 void *simcuda_grown(void *array, size_t count, size_t size);
 
-/* cuda_module.c: runs a kernel on the calling thread. The lock is not held. */
-void simcuda_kernel_run(const struct simcuda_op *op, uint32_t *random);
+/* cuda_module.c: runs a kernel of the context on the calling thread. The lock is not held. */
+void simcuda_kernel_run(CUcontext ctx, const struct simcuda_op *op, uint32_t *random);
+
+/* cuda_stream.c: ends the context's streams and events. Nothing is queued on them. */
+void simcuda_streams_reset(CUcontext ctx);
+
+/* Before the first kernel: what a block that traps calls. */
+void simcuda_kernels_start(void);
 
 #endif

@@ -177,6 +177,40 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
+/* Of this context: on its device, opened or registered in it. */
+static bool is_of(const struct simcuda_memory *memory, CUcontext ctx)
+{
+    return memory->ctx == ctx || memory->owner == ctx;
+}
+
+static void free_of(enum simcuda_kind kind, CUcontext ctx)
+{
+    for (struct simcuda_object *object = simcuda.objects[kind], *next; object; object = next) {
+        struct simcuda_memory *memory = (struct simcuda_memory *)object;
+        next = object->next;
+        if (!is_of(memory, ctx)) {
+            continue;
+        }
+        simcuda_remove(object);
+        if (kind == SIMCUDA_DEVICE_MEMORY) {
+            ctx->live_bytes -= memory->bytes;
+            simcuda.mem_live -= memory->bytes;
+            close(memory->fd);
+        }
+        if (kind != SIMCUDA_HOST_MEMORY) {
+            munmap(memory->base, memory->bytes);
+        }
+        free(memory);
+    }
+}
+
+void simcuda_memory_reset(CUcontext ctx)
+{
+    free_of(SIMCUDA_DEVICE_MEMORY, ctx);
+    free_of(SIMCUDA_IPC_MEMORY, ctx);
+    free_of(SIMCUDA_HOST_MEMORY, ctx);
+}
+
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base_p, size_t *bytes_p, CUdeviceptr address)
 {
     SIMCUDA_ENTER();
@@ -259,6 +293,51 @@ CUresult cuMemHostAlloc(void **address_p, size_t bytes, unsigned flags)
     return simcuda_leave(CUDA_SUCCESS);
 }
 
+CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
+{
+    SIMCUDA_ENTER();
+    CUcontext ctx;
+    (void)flags;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = begin(&ctx);
+    if (result != CUDA_SUCCESS) {
+        return simcuda_leave(result);
+    }
+    if (!address || bytes == 0) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    if (simcuda_memory_find(SIMCUDA_HOST_MEMORY, address)) {
+        return simcuda_leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    struct simcuda_memory *memory = simcuda_new(sizeof *memory);
+    memory->base = address;
+    memory->bytes = bytes;
+    memory->registered = true;
+    memory->owner = ctx;
+    memory->block = ++simcuda.blocks;
+    simcuda_add(SIMCUDA_HOST_MEMORY, &memory->object);
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemHostUnregister(void *address)
+{
+    SIMCUDA_ENTER();
+    CUcontext ctx;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = begin(&ctx);
+    if (result != CUDA_SUCCESS) {
+        return simcuda_leave(result);
+    }
+    struct simcuda_memory *memory = find_base(SIMCUDA_HOST_MEMORY, address);
+    if (!memory || !memory->registered) {
+        return simcuda_leave(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    }
+    simcuda_remove(&memory->object);
+    simcuda_context_wait(ctx);
+    free(memory);
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
 CUresult cuMemFreeHost(void *address)
 {
     SIMCUDA_ENTER();
@@ -269,7 +348,7 @@ CUresult cuMemFreeHost(void *address)
         return simcuda_leave(result);
     }
     struct simcuda_memory *memory = find_base(SIMCUDA_HOST_MEMORY, address);
-    if (!memory) {
+    if (!memory || memory->registered) {
         return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
     }
     simcuda_remove(&memory->object);
@@ -535,19 +614,27 @@ CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
     return copy_now(to, as_pointer(from), bytes, as_pointer(from));
 }
 
-static CUresult fill(CUstream handle, CUdeviceptr to, uint32_t value, unsigned width, size_t count)
+/* count elements of `width` bytes, `pitch` bytes from one to the next. */
+static CUresult fill_pitched(CUstream handle, CUdeviceptr to, uint32_t value, unsigned width, size_t pitch,
+                             size_t count)
 {
     CUstream stream;
-    struct simcuda_op op = {.kind = SIMCUDA_OP_SET, .set = {as_pointer(to), value, width, count}};
+    struct simcuda_op op = {.kind = SIMCUDA_OP_SET, .set = {as_pointer(to), value, width, pitch, count}};
+    size_t bytes = count > 0 ? (count - 1) * pitch + width : 0;
     pthread_mutex_lock(&simcuda.lock);
     CUresult result = simcuda_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS && (to % width != 0 || !known(as_pointer(to), width * count))) {
+    if (result == CUDA_SUCCESS && (to % width != 0 || pitch % width != 0 || !known(as_pointer(to), bytes))) {
         result = CUDA_ERROR_INVALID_VALUE;
     }
     if (result == CUDA_SUCCESS && count > 0) {
         result = simcuda_submit(stream, &op);
     }
     return simcuda_leave(result);
+}
+
+static CUresult fill(CUstream handle, CUdeviceptr to, uint32_t value, unsigned width, size_t count)
+{
+    return fill_pitched(handle, to, value, width, width, count);
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream)
@@ -560,6 +647,13 @@ CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream
 {
     SIMCUDA_ENTER();
     return fill(stream, to, value, 4, count);
+}
+
+/* Rows of one element only. */
+CUresult cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream)
+{
+    SIMCUDA_ENTER();
+    return width == 1 ? fill_pitched(stream, to, value, 4, pitch, height) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 /* On the legacy stream and, as with the driver, not waited for. */

@@ -109,6 +109,21 @@ CUresult cuKernelGetFunction(CUfunction *function_p, CUkernel kernel)
     return simcuda_leave(CUDA_SUCCESS);
 }
 
+/* As of a GPU on which 32 registers of a thread let all threads of a multiprocessor in. */
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks_p, CUfunction function, int threads, size_t shared)
+{
+    SIMCUDA_ENTER();
+    pthread_mutex_lock(&simcuda.lock);
+    if (!kernel_find(function)) {
+        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
+    }
+    if (threads < 1 || threads > SIMCUDA_MAX_THREADS || shared != 0) {
+        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    *blocks_p = SIMCUDA_SM_THREADS / threads;
+    return simcuda_leave(CUDA_SUCCESS);
+}
+
 CUresult cuFuncGetAttribute(int *value_p, CUfunction_attribute attribute, CUfunction function)
 {
     SIMCUDA_ENTER();
@@ -283,8 +298,21 @@ static void delay(uint32_t *random)
     }
 }
 
+static __thread CUcontext running; /* of the kernel that this thread runs */
+
+static void trap(void)
+{
+    atomic_store(&running->trapped, true);
+}
+
+void simcuda_kernels_start(void)
+{
+    simnode_trap = trap;
+}
+
 /* One block of a grid, for a thread of its own. */
 struct block {
+    CUcontext ctx;
     const struct simcuda_op *op;
     unsigned index;
     uint32_t random;
@@ -294,16 +322,17 @@ struct block {
 static void *block_main(void *argument)
 {
     struct block *block = argument;
+    running = block->ctx;
     delay(&block->random);
     block->op->kernel.run(&block->op->kernel.args, block->index, block->op->kernel.blocks);
     return NULL;
 }
 
-static void run_threads(const struct simcuda_op *op, uint32_t random)
+static void run_threads(CUcontext ctx, const struct simcuda_op *op, uint32_t random)
 {
     struct block block[OH_MAX_BLOCKS];
     for (unsigned i = 0; i < op->kernel.blocks; i++) {
-        block[i] = (struct block){.op = op, .index = i, .random = random + i * 2654435761u};
+        block[i] = (struct block){.ctx = ctx, .op = op, .index = i, .random = random + i * 2654435761u};
         if (pthread_create(&block[i].thread, NULL, block_main, &block[i]) != 0) {
             fprintf(stderr, "simnode: no thread for a block\n");
             abort();
@@ -314,12 +343,16 @@ static void run_threads(const struct simcuda_op *op, uint32_t random)
     }
 }
 
-void simcuda_kernel_run(const struct simcuda_op *op, uint32_t *random)
+void simcuda_kernel_run(CUcontext ctx, const struct simcuda_op *op, uint32_t *random)
 {
+    if (atomic_load(&ctx->trapped)) {
+        return;
+    }
+    running = ctx;
     op->kernel.count->launches++;
     delay(random);
     if (simcuda.block_threads) {
-        run_threads(op, *random);
+        run_threads(ctx, op, *random);
         return;
     }
     for (unsigned i = 0; i < op->kernel.blocks; i++) {

@@ -84,13 +84,13 @@ void simcuda_stream_close(CUstream stream)
 
 static void fill(const struct simcuda_op *op)
 {
-    if (op->set.width == 1) {
+    if (op->set.width == 1) { /* never with a pitch */
         memset(op->set.to, (int)op->set.value, op->set.count);
         return;
     }
     uint32_t *to = op->set.to;
     for (size_t i = 0; i < op->set.count; i++) {
-        to[i] = op->set.value;
+        to[i * (op->set.pitch / sizeof *to)] = op->set.value;
     }
 }
 
@@ -99,7 +99,7 @@ static void run_unlocked(CUstream stream, const struct simcuda_op *op)
 {
     switch (op->kind) {
     case SIMCUDA_OP_KERNEL:
-        simcuda_kernel_run(op, &stream->random);
+        simcuda_kernel_run(stream->ctx, op, &stream->random);
         break;
     case SIMCUDA_OP_COPY:
         memmove(op->copy.to, op->copy.from, op->copy.bytes);
@@ -440,7 +440,7 @@ CUresult cuStreamSynchronize(CUstream handle)
     if (result == CUDA_SUCCESS) {
         simcuda_stream_wait(stream);
     }
-    return simcuda_leave(result);
+    return simcuda_leave_after_wait(result);
 }
 
 CUresult cuStreamQuery(CUstream handle)
@@ -493,6 +493,14 @@ CUresult cuEventCreate(CUevent *event_p, unsigned flags)
     return simcuda_leave(CUDA_SUCCESS);
 }
 
+static void event_free(CUevent event)
+{
+    simcuda_remove(&event->object);
+    simcuda_marker_release(event->marker);
+    free(event->after.node);
+    free(event);
+}
+
 CUresult cuEventDestroy_v2(CUevent event)
 {
     SIMCUDA_ENTER();
@@ -500,11 +508,29 @@ CUresult cuEventDestroy_v2(CUevent event)
     if (!simcuda_has(SIMCUDA_EVENT, event)) {
         return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
     }
-    simcuda_remove(&event->object);
-    simcuda_marker_release(event->marker);
-    free(event->after.node);
-    free(event);
+    event_free(event);
     return simcuda_leave(CUDA_SUCCESS);
+}
+
+void simcuda_streams_reset(CUcontext ctx)
+{
+    static const enum simcuda_kind kinds[] = {SIMCUDA_STREAM, SIMCUDA_DEFAULT_STREAM};
+    struct simcuda_object *next;
+    for (int k = 0; k < 2; k++) {
+        for (struct simcuda_object *object = simcuda.objects[kinds[k]]; object; object = next) {
+            next = object->next;
+            if (((CUstream)object)->ctx == ctx) {
+                simcuda_remove(object);
+                simcuda_stream_close((CUstream)object);
+            }
+        }
+    }
+    for (struct simcuda_object *object = simcuda.objects[SIMCUDA_EVENT]; object; object = next) {
+        next = object->next;
+        if (((CUevent)object)->ctx == ctx) {
+            event_free((CUevent)object);
+        }
+    }
 }
 
 static CUresult record(CUevent event, CUstream handle, unsigned flags)
@@ -609,7 +635,7 @@ CUresult cuEventSynchronize(CUevent event)
         marker_wait(marker);
         simcuda_marker_release(marker);
     }
-    return simcuda_leave(result);
+    return simcuda_leave_after_wait(result);
 }
 
 static CUresult elapsed(float *milliseconds_p, CUevent start_event, CUevent end_event)

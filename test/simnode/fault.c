@@ -19,10 +19,17 @@
 #define MAX_FAULTS 16
 #define MAX_NAME 64
 
+enum act {
+    ACT_FAIL,
+    ACT_KILL,
+    ACT_STOP,
+    ACT_QUIT
+};
+
 struct fault {
     char function[MAX_NAME];
     unsigned long nth; /* 0: every call */
-    bool kills;
+    enum act act;
     atomic_ulong calls;
 };
 
@@ -31,6 +38,8 @@ static struct fault faults[MAX_FAULTS];
 static int fault_count;
 static int trace = -1;
 static const char *caller_name; /* NULL: all count */
+static const char *from;        /* calls count after the first of this function; NULL: from the start */
+static atomic_bool begun;
 
 /* Reads one `symbol[:n]` of `length` characters. */
 static bool parse_fault(const char *text, size_t length, struct fault *fault_p)
@@ -57,7 +66,7 @@ static bool parse_fault(const char *text, size_t length, struct fault *fault_p)
     return true;
 }
 
-static void read_faults(const char *variable, bool kills)
+static void read_faults(const char *variable, enum act act)
 {
     const char *text = getenv(variable);
     while (text && text[0] != '\0') {
@@ -65,7 +74,7 @@ static void read_faults(const char *variable, bool kills)
         if (fault_count == MAX_FAULTS || !parse_fault(text, length, &faults[fault_count])) {
             fprintf(stderr, "simnode: %s: cannot use '%.*s'\n", variable, (int)length, text);
         } else {
-            faults[fault_count++].kills = kills;
+            faults[fault_count++].act = act;
         }
         text += length + (text[length] == ',');
     }
@@ -74,9 +83,13 @@ static void read_faults(const char *variable, bool kills)
 static void read_environment(void)
 {
     const char *path = getenv("SIMNODE_TRACE");
-    read_faults("SIMNODE_FAIL", false);
-    read_faults("SIMNODE_KILL", true);
+    read_faults("SIMNODE_FAIL", ACT_FAIL);
+    read_faults("SIMNODE_KILL", ACT_KILL);
+    read_faults("SIMNODE_STOP", ACT_STOP);
+    read_faults("SIMNODE_QUIT", ACT_QUIT);
     caller_name = getenv("SIMNODE_CALLER");
+    from = getenv("SIMNODE_FROM");
+    atomic_store(&begun, from == NULL);
     if (path && path[0] != '\0') {
         trace = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     }
@@ -92,9 +105,13 @@ static void trace_call(const char *function)
     }
 }
 
-static bool counts(const void *caller)
+static bool counts(const char *function, const void *caller)
 {
     Dl_info info;
+    if (!atomic_load(&begun)) {
+        atomic_store(&begun, strcmp(function, from) == 0);
+        return false;
+    }
     if (!caller_name) {
         return true;
     }
@@ -105,11 +122,29 @@ static bool counts(const void *caller)
     return strcmp(slash ? slash + 1 : info.dli_fname, caller_name) == 0;
 }
 
+/* What a fault does to the process. True: the call fails. */
+static bool act_on(enum act act)
+{
+    switch (act) {
+    case ACT_FAIL:
+        return true;
+    case ACT_KILL:
+        kill(getpid(), SIGKILL);
+        break;
+    case ACT_STOP:
+        kill(getpid(), SIGSTOP);
+        break;
+    case ACT_QUIT:
+        _exit(0);
+    }
+    return false;
+}
+
 bool simnode_call(const char *function, const void *caller)
 {
     bool fails = false;
     pthread_once(&once, read_environment);
-    if ((trace < 0 && fault_count == 0) || !counts(caller)) {
+    if ((trace < 0 && fault_count == 0) || !counts(function, caller)) {
         return false;
     }
     if (trace >= 0) {
@@ -119,11 +154,9 @@ bool simnode_call(const char *function, const void *caller)
         struct fault *fault = &faults[i];
         if (strcmp(fault->function, function) == 0) {
             unsigned long call = atomic_fetch_add(&fault->calls, 1) + 1;
-            bool due = fault->nth == 0 || fault->nth == call;
-            if (due && fault->kills) {
-                kill(getpid(), SIGKILL);
+            if (fault->nth == 0 || fault->nth == call) {
+                fails |= act_on(fault->act);
             }
-            fails = fails || due;
         }
     }
     return fails;

@@ -2,10 +2,11 @@
 /*
  * fault.h - calls that fail on request, and a record of the calls made
  *
- * SIMNODE_FAIL=symbol[:n][,symbol[:n]...] makes the n-th call of an exported function fail (every call without n);
- * SIMNODE_KILL, written likewise, ends the process there by SIGKILL.
- * SIMNODE_TRACE=path appends the name of each function called, one a line. SIMNODE_CALLER=name: only calls count that
- * come from a loaded object whose file has this name. Each stand-in library counts for itself.
+ * SIMNODE_FAIL=symbol[:n][,symbol[:n]...] makes the n-th call of an exported function fail (every call without n).
+ * Written likewise: SIMNODE_KILL ends the process there by SIGKILL, SIMNODE_STOP stops it by SIGSTOP, SIMNODE_QUIT ends
+ * it by _exit(0). SIMNODE_TRACE=path appends the name of each function called, one a line. SIMNODE_CALLER=name: only
+ * calls count that come from a loaded object whose file has this name. SIMNODE_FROM=symbol: only calls count that come
+ * after the first call of that function, by any caller. Each stand-in library counts for itself.
  */
 #ifndef SIMNODE_FAULT_H_
 #define SIMNODE_FAULT_H_

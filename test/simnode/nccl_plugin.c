@@ -214,10 +214,10 @@ ncclResult_t simnccl_net_init(ncclComm_t comm)
 
 void simnccl_net_finish(ncclComm_t comm)
 {
-    struct plugin *plugin = &plugins[comm->net - 1];
     if (comm->net == 0) {
         return;
     }
+    struct plugin *plugin = &plugins[comm->net - 1];
     pthread_mutex_lock(&mutex);
     if (--plugin->users == 0) {
         dlclose(plugin->handle);
