@@ -249,6 +249,7 @@ void app_guard_mismatch(struct app_worker *worker, struct app_item *items);
 void app_guard_differ(struct app_worker *worker, struct app_item *items);
 void app_guard_exit(struct app_worker *worker, struct app_item *items);
 void app_guard_destroy(struct app_worker *worker, struct app_item *items);
+void app_guard_reset(struct app_worker *worker, struct app_item *items);
 /* sim_revoke.c: communicators that are revoked, shrunk with the abort flag, or aborted while they are made. */
 void app_guard_revoke(struct app_worker *worker, struct app_item *items);
 void app_guard_shrink(struct app_worker *worker, struct app_item *items);

@@ -2,8 +2,9 @@
 /*
  * sim_guard.c - scenarios of sim_app about what must not hang: doc/faults.md has the table
  *
- * Something happens to one rank, the victim; the others must go on, or learn of it in time, get their GPUs back, and be
- * able to make another communicator. What is measured is printed, as "noticed after N ms".
+ * Something happens to one rank, the victim; the others must go on, or learn of it in time, never take a wrong result
+ * for a right one, get their GPUs back when they abort, and be able to make another communicator. What is measured is
+ * printed, as "noticed after N ms".
  */
 #include "sim_guard.h"
 
@@ -83,7 +84,22 @@ void guard_await_error(const struct app_worker *worker, ncclComm_t comm, ncclRes
 
 void guard_await_gpus(const struct app_worker *worker)
 {
+    double since = guard_now();
     APP_CHECK(app_scenario_finishes(worker, PATIENCE_SECONDS * 1000000U), "the GPU is still busy");
+    guard_tell(worker, "left after", guard_now() - since);
+}
+
+void guard_check_waiting(const struct app_worker *worker)
+{
+    APP_CHECK(!app_scenario_finishes(worker, STUCK_MICROSECONDS), "an allreduce ended without all of its ranks");
+}
+
+void guard_check_sound(ncclComm_t comm)
+{
+    ncclResult_t state;
+    usleep(STUCK_MICROSECONDS); /* time to notice what is no fault */
+    APP_NCCL(ncclCommGetAsyncError(comm, &state));
+    APP_NCCL_IS(state, ncclSuccess);
 }
 
 void guard_abort_all(struct app_worker *worker)
@@ -177,6 +193,32 @@ void guard_die(const struct app_worker *worker)
     abort();
 }
 
+/* Calls have the second of --counts from here on. NCCL connects all ranks in the first that it serves, and blocks. */
+static void use_large(struct app_worker *worker, struct app_item *items)
+{
+    app_item_choose(worker->options, 1, &items[0]);
+    guard_run_plain(worker, items);
+}
+
+/* Until the victim's process has ended. */
+static void await_end(const struct app_worker *worker)
+{
+    pid_t pid = worker->board->pid[worker->options->victim];
+    for (double begin = guard_now(); kill(pid, 0) == 0;) {
+        APP_CHECK(guard_now() - begin < PATIENCE_SECONDS, "the victim is still there");
+        usleep(POLL_MICROSECONDS);
+    }
+}
+
+/* No rank has an error before the victim is missed. A call that misses it fails the communicator on all ranks. */
+static void check_all_sound(struct app_worker *worker)
+{
+    await_end(worker);
+    guard_check_sound(worker->member[0].comm[0].comm);
+    guard_say(worker, &worker->board->done);
+    guard_await_count(&worker->board->done, worker->options->nranks - 1);
+}
+
 /* --- a rank is killed --------------------------------------------------------------------------------------------- */
 
 static void survive(struct app_worker *worker, struct app_item *items, const CUgraphExec *exec)
@@ -186,22 +228,44 @@ static void survive(struct app_worker *worker, struct app_item *items, const CUg
         guard_start(worker, items, exec);
     }
     guard_say(worker, &worker->board->called);
-    if (guard_is_scenario(worker, "kill-idle")) { /* in kill-poll it only asks */
-        call_in_vain(worker, items);
-    }
     if (guard_is_scenario(worker, "kill")) { /* with stock NCCL */
-        APP_CHECK(!app_scenario_finishes(worker, STUCK_MICROSECONDS), "an allreduce ended without all of its ranks");
+        guard_check_waiting(worker);
         return;
+    }
+    if (guard_is_scenario(worker, "kill-poll")) { /* as long as nobody waits for the victim, nothing is wrong */
+        check_all_sound(worker);
+        APP_NCCL_IS(guard_call_again(worker, items), ncclRemoteError);
+    }
+    if (guard_is_scenario(worker, "kill-idle")) {
+        call_in_vain(worker, items);
     }
     for (int m = 0; m < worker->members; m++) {
         guard_await_error(worker, worker->member[m].comm[0].comm, ncclRemoteError);
     }
-    if (!guard_is_scenario(worker, "kill-large")) { /* there NCCL's kernel waits, until ncclCommAbort */
-        double since = guard_now();
-        guard_await_gpus(worker);
-        guard_tell(worker, "left after", guard_now() - since);
+    if (!idle) {
+        guard_check_waiting(worker);
     }
     APP_NCCL_IS(guard_call_again(worker, items), ncclRemoteError);
+}
+
+/* ONEHOP_TRAP_AFTER: nobody aborts, and the kernel that waits ends the context. */
+static void await_trap(const struct app_worker *worker)
+{
+    app_member_use(&worker->member[0]);
+    CUresult result = cuStreamSynchronize(worker->member[0].stream[0]);
+    APP_CHECK(result == CUDA_ERROR_LAUNCH_FAILED, "after the trap the stream gives %d", (int)result);
+}
+
+static void end_all(struct app_worker *worker)
+{
+    if (!guard_is_scenario(worker, "kill-destroy")) {
+        guard_abort_all(worker);
+        return;
+    }
+    for (int m = 0; m < worker->members; m++) {
+        APP_NCCL(ncclCommDestroy(worker->member[m].comm[0].comm));
+        worker->member[m].comm[0].comm = NULL;
+    }
 }
 
 void app_guard_kill(struct app_worker *worker, struct app_item *items)
@@ -215,10 +279,8 @@ void app_guard_kill(struct app_worker *worker, struct app_item *items)
             guard_start(worker, items, replayed);
             app_scenario_verify(worker, items);
         }
-        if (guard_is_scenario(worker, "kill-large")) { /* calls have the second of --counts from here on */
-            app_item_choose(worker->options, 1, &items[0]);
-            guard_run_plain(worker,
-                            items); /* NCCL connects all ranks in the first that it serves, and blocks until then */
+        if (guard_is_scenario(worker, "kill-large")) {
+            use_large(worker, items);
         }
         if (guard_is_victim(worker)) {
             guard_await_others(worker, &worker->board->called);
@@ -226,7 +288,13 @@ void app_guard_kill(struct app_worker *worker, struct app_item *items)
         }
         survive(worker, items, replayed);
     }
-    guard_abort_all(worker);
+    if (guard_is_scenario(worker, "kill-trap")) {
+        await_trap(worker);
+        guard_abort_all(worker);
+        fflush(stdout);
+        _exit(0); /* nothing can be done with the context any more */
+    }
+    end_all(worker);
     guard_await_gpus(worker);
     guard_go_on(worker, items, worker->options->victim);
 }
@@ -294,20 +362,24 @@ void app_guard_abort(struct app_worker *worker, struct app_item *items)
     guard_go_on(worker, items, -1);
 }
 
-/* One rank aborts and lives on. The others wait for it. */
+/* One rank aborts and lives on. The others wait for it; in abort-large in a call that NCCL serves. */
 void app_guard_leave(struct app_worker *worker, struct app_item *items)
 {
     guard_only_one_member(worker);
     guard_run_plain(worker, items);
+    if (guard_is_scenario(worker, "abort-large")) {
+        use_large(worker, items);
+    }
     if (guard_is_victim(worker)) {
         guard_await_others(worker, &worker->board->called);
     } else {
         guard_start(worker, items, NULL);
         guard_say(worker, &worker->board->called);
         guard_await_error(worker, worker->member[0].comm[0].comm, ncclRemoteError);
-        guard_await_gpus(worker);
+        guard_check_waiting(worker);
     }
     guard_abort_all(worker);
+    guard_await_gpus(worker);
     guard_go_on(worker, items, -1);
 }
 
@@ -341,11 +413,10 @@ static void wait_for_absent(struct app_worker *worker, struct app_item *items, b
     guard_start(worker, items, NULL);
     if (times_out) {
         guard_await_error(worker, worker->member[0].comm[0].comm, ncclRemoteError);
-        guard_await_gpus(worker);
     } else {
         guard_await_log(worker, " s in call ");
-        APP_CHECK(!app_scenario_finishes(worker, POLL_MICROSECONDS), "an allreduce ended without its ranks");
     }
+    guard_check_waiting(worker);
 }
 
 /* The victim does not make the call that the others make; it is alive and well. */
@@ -397,8 +468,8 @@ void app_guard_mismatch(struct app_worker *worker, struct app_item *items)
     ncclResult_t result = call_differently(worker, items);
     APP_CHECK(result == ncclSuccess || result == ncclInvalidUsage, "the call gave %d", (int)result);
     guard_await_error(worker, member->comm[0].comm, ncclInvalidUsage);
-    if (!guard_is_victim(worker)) { /* its call may have gone to NCCL, before the others made theirs */
-        guard_await_gpus(worker);
+    if (result == ncclSuccess) {
+        guard_check_waiting(worker);
     }
     APP_NCCL_IS(guard_call_again(worker, items), ncclInvalidUsage);
     guard_abort_all(worker);
@@ -444,30 +515,75 @@ void app_guard_destroy(struct app_worker *worker, struct app_item *items)
 }
 
 /*
- * The victim ends by exit() after the last call, without ncclCommDestroy. That is no fault, unless another call follows
- * (exit-call).
+ * The victim ends after the last call, without ncclCommDestroy: by exit() or, in quit-*, by _exit(). That is no fault,
+ * unless another call follows (*-call).
  */
 void app_guard_exit(struct app_worker *worker, struct app_item *items)
 {
-    ncclResult_t state;
     ncclComm_t comm = worker->member[0].comm[0].comm;
     guard_only_one_member(worker);
     guard_run_plain(worker, items);
     if (guard_is_victim(worker)) {
         fflush(stdout);
+        if (strncmp(worker->options->scenario, "quit-", 5) == 0) {
+            _exit(0);
+        }
         exit(0);
     }
-    pid_t pid = worker->board->pid[worker->options->victim];
-    for (double begin = guard_now(); kill(pid, 0) == 0;) {
-        APP_CHECK(guard_now() - begin < PATIENCE_SECONDS, "the victim is still there");
-        usleep(POLL_MICROSECONDS);
-    }
-    usleep(STUCK_MICROSECONDS); /* time to notice what is no fault */
-    APP_NCCL(ncclCommGetAsyncError(comm, &state));
-    APP_NCCL_IS(state, ncclSuccess);
-    if (guard_is_scenario(worker, "exit-call")) {
+    check_all_sound(worker);
+    if (strstr(worker->options->scenario, "-call") != NULL) {
         call_in_vain(worker, items);
         guard_await_error(worker, comm, ncclRemoteError);
+        guard_abort_all(worker);
         guard_await_gpus(worker);
     }
+}
+
+/* What follows a reset of the device: a program makes its context anew. */
+static void call_after_reset(const struct app_member *member, ncclComm_t comm)
+{
+    CUcontext context;
+    CUdeviceptr buffer; /* at an address of old memory perhaps */
+    CUstream stream;
+    ncclResult_t state;
+    APP_CU(cuDevicePrimaryCtxRetain(&context, member->device));
+    APP_CU(cuCtxSetCurrent(context));
+    APP_CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    APP_CU(cuMemAlloc(&buffer, 1 << 20));
+    void *data = (void *)(uintptr_t)buffer;
+    APP_NCCL_IS(ncclAllReduce(data, data, 1000, ncclFloat, ncclSum, comm, stream), ncclUnhandledCudaError);
+    APP_NCCL_IS(ncclAllReduce(data, data, 1000, ncclFloat, ncclSum, comm, stream), ncclUnhandledCudaError);
+    APP_NCCL(ncclCommGetAsyncError(comm, &state));
+    APP_NCCL_IS(state, ncclUnhandledCudaError);
+}
+
+/*
+ * The victim resets its device between calls, and makes another (reset-call), or ends the communicator (reset-abort),
+ * or its process. The others make theirs. (NCCL 2.28.9 ends with SIGSEGV in an abort after a reset, on a real GPU.)
+ */
+void app_guard_reset(struct app_worker *worker, struct app_item *items)
+{
+    struct app_member *member = &worker->member[0];
+    ncclComm_t comm = member->comm[0].comm;
+    guard_only_one_member(worker);
+    guard_run_plain(worker, items);
+    if (!guard_is_victim(worker)) {
+        guard_start(worker, items, NULL);
+        guard_await_error(worker, comm, ncclRemoteError);
+        guard_check_waiting(worker);
+        guard_abort_all(worker);
+        guard_await_gpus(worker);
+        return;
+    }
+    app_member_use(member);
+    APP_CU(cuDevicePrimaryCtxReset(member->device));
+    usleep(STUCK_MICROSECONDS); /* the monitor looks around meanwhile */
+    if (guard_is_scenario(worker, "reset-call")) {
+        call_after_reset(member, comm);
+    }
+    if (guard_is_scenario(worker, "reset-abort")) {
+        APP_NCCL(ncclCommAbort(comm));
+    }
+    fflush(stdout);
+    _exit(0); /* the rest of the program has lost its streams and buffers, too */
 }

@@ -28,10 +28,14 @@ ncclResult_t guard_call_again(struct app_worker *worker, const struct app_item *
 /* Prints "rank R: WHAT N ms". Tests have limits for it. */
 void guard_tell(const struct app_worker *worker, const char *what, double seconds);
 
-/* Waits for the asynchronous error; for idle streams; for a line on standard error, of any rank. */
+/* Waits for the asynchronous error; for idle streams ("left after"); for a line on standard error, of any rank. */
 void guard_await_error(const struct app_worker *worker, ncclComm_t comm, ncclResult_t expected);
 void guard_await_gpus(const struct app_worker *worker);
 void guard_await_log(const struct app_worker *worker, const char *text);
+
+/* For a while: no stream completes; the communicator gets no error. */
+void guard_check_waiting(const struct app_worker *worker);
+void guard_check_sound(ncclComm_t comm);
 
 /* The ranks tell each other how far they are; waits for so many, or for all but the caller's. */
 void guard_say(const struct app_worker *worker, _Atomic uint32_t *counter);

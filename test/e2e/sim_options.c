@@ -33,9 +33,12 @@ static const char usage[] =
     "             "
     "kill|kill-init|kill-attach|kill-setup|kill-call|kill-replay|kill-idle|kill-poll|kill-large|kill-fault|\n"
     "             "
-    "kill-revoke|kill-shrink|abort-init|abort-setup|abort-call|abort-replay|abort-idle|abort-launch|abort-peer|\n"
-    "             revoke-call|revoke-replay|revoke-idle|shrink-call|shrink-replay|shrink-idle|stop|stop-long|\n"
-    "             absent|timeout|mismatch|mismatch-type|mismatch-op|differ|exit-last|exit-call|destroy-first\n"
+    "kill-revoke|kill-shrink|kill-destroy|kill-trap|abort-init|abort-setup|abort-call|abort-replay|abort-idle|\n"
+    "             "
+    "abort-launch|abort-peer|abort-large|revoke-call|revoke-replay|revoke-idle|shrink-call|shrink-replay|shrink-idle|"
+    "stop|stop-long|\n"
+    "             absent|timeout|mismatch|mismatch-type|mismatch-op|differ|exit-last|exit-call|quit-last|\n"
+    "             quit-call|destroy-first|reset-call|reset-idle|reset-abort\n"
     "             --rounds N --victim R --log FILE\n";
 
 static const char *const type_names[ncclNumTypes] = {"i8",  "u8",  "i32", "u32",  "i64",  "u64",

@@ -103,6 +103,17 @@ static void group_error(struct app_worker *worker, struct app_item *items)
     }
 }
 
+/* What NCCL rejects of functions that end a communicator, or make another of it, leaves the communicator as it was. */
+static void reject_endings(ncclComm_t comm, int rank)
+{
+    ncclComm_t child = NULL;
+    APP_NCCL_IS(ncclCommRevoke(comm, -1), ncclInvalidArgument);
+    APP_NCCL_IS(ncclCommShrink(comm, NULL, 1, &child, NULL, NCCL_SHRINK_ABORT), ncclInvalidArgument);
+    APP_NCCL_IS(ncclCommShrink(comm, &rank, 1, &child, NULL, NCCL_SHRINK_ABORT), ncclInvalidArgument);
+    APP_NCCL_IS(ncclCommShrink(comm, &rank, 0, &child, NULL, NCCL_SHRINK_ABORT), ncclInvalidArgument);
+    APP_CHECK(child == NULL, "a child of a call that was rejected");
+}
+
 static void arguments(struct app_worker *worker, struct app_item *items)
 {
     ncclComm_t comm = worker->member[0].comm[0].comm;
@@ -119,6 +130,7 @@ static void arguments(struct app_worker *worker, struct app_item *items)
     APP_NCCL_IS(ncclGroupEnd(), ncclInvalidUsage);
     APP_NCCL(ncclCommDestroy(NULL));
     APP_NCCL(ncclCommAbort(NULL));
+    reject_endings(comm, worker->member[0].world_rank);
     app_scenario_verify_untouched(worker, items);
     run_plain(worker, items);
 }
@@ -310,6 +322,8 @@ void app_scenario_run(struct app_worker *worker)
         {"kill-poll", app_guard_kill},
         {"kill-large", app_guard_kill},
         {"kill-fault", app_guard_kill},
+        {"kill-destroy", app_guard_kill},
+        {"kill-trap", app_guard_kill},
         {"kill-revoke", app_guard_revoke},
         {"kill-shrink", app_guard_shrink},
         {"kill-init", app_guard_unborn},
@@ -321,6 +335,7 @@ void app_scenario_run(struct app_worker *worker)
         {"abort-init", app_guard_unborn},
         {"abort-setup", app_guard_unborn},
         {"abort-peer", app_guard_leave},
+        {"abort-large", app_guard_leave},
         {"revoke-call", app_guard_revoke},
         {"revoke-replay", app_guard_revoke},
         {"revoke-idle", app_guard_revoke},
@@ -338,6 +353,11 @@ void app_scenario_run(struct app_worker *worker)
         {"exit-last", app_guard_exit},
         {"destroy-first", app_guard_destroy},
         {"exit-call", app_guard_exit},
+        {"quit-last", app_guard_exit},
+        {"quit-call", app_guard_exit},
+        {"reset-call", app_guard_reset},
+        {"reset-idle", app_guard_reset},
+        {"reset-abort", app_guard_reset},
     };
     struct app_item items[APP_MAX_RANKS];
     for (int m = 0; m < worker->members; m++) {

@@ -60,7 +60,7 @@ expect_served "where the algorithm changes, 4 ranks" oneshot twoshot
 run_app --nranks 2 --counts 1048576,1048577,2097152 --types f32,i32 --batch 6
 expect_served "where the algorithm changes, 2 ranks" oneshot twoshot
 run_app --nranks 2 --counts 2097153,3145729,4194304 --types f32 --offsets 0:0,1:3 --in-place both --batch 12
-expect_served "2 ranks, parts of which two share a kernel" oneshot
+expect_served "2 ranks, calls in parts" oneshot
 # Four parts, eager, and in a graph that has two eager rounds beside it.
 four_parts() {
     local expected=$1 kernels
@@ -72,8 +72,9 @@ four_parts() {
     [ "$status" = 0 ] && [ "$kernels" = "$expected" ]
     tap_point $? "four parts $*: $kernels kernels" "$(diagnosis)"
 }
-four_parts 2
-four_parts 8 --graph 1
+four_parts 4
+four_parts 12 --graph 1
+ONEHOP_ROWS=0 four_parts 2
 ONEHOP_ROWS=0 four_parts 6 --graph 1
 # A rank whose graphs have each part in a kernel of its own, and one on which two share a kernel.
 ONEHOP_ALGO=oneshot SIMNODE_BLOCK_THREADS=1 run_app --nranks 2 --counts 2097153,3145729 --types f32,i32 --in-place both --batch 8 \

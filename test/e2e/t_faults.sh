@@ -6,7 +6,7 @@ work=(--counts 1,5000 --batch 2)
 export ONEHOP_SHM_DIR=$meeting
 
 # Set-up fails on one rank: all hand back.
-for function in cuIpcOpenMemHandle_v2 cuIpcGetMemHandle cuMemHostAlloc cuLibraryLoadData cuLibraryGetKernel \
+for function in cuIpcOpenMemHandle_v2 cuIpcGetMemHandle cuMemHostRegister_v2 cuLibraryLoadData cuLibraryGetKernel \
     cuMemsetD32Async; do
     run_app --nranks 4 --rank-env 2:SIMNODE_FAIL=$function "${work[@]}"
     expect_stock "$function fails on one rank" "rank 2"
@@ -59,6 +59,14 @@ for algorithm in auto oneshot twoshot; do
     ONEHOP_INIT_EPOCH=4294967293 ONEHOP_ALGO=$algorithm run_app --nranks 3 --counts 3,5000,70000 --types f32,i32 --batch 6 --iterations 3
     expect_served "the epoch wraps around, $algorithm"
 done
+
+# A rank whose context has fewer multiprocessors, as a share of MPS: all ranks have its grids, or fall back.
+run_app --nranks 3 --counts 3,5000,300000 --rank-env 1:SIMNODE_SMS=8 --batch 3
+expect_served "a rank with 8 SMs"
+[ "$(count_of 'room for 2048 threads on each of 8 SMs: grids are smaller')" = 3 ]
+tap_point $? "... all ranks have smaller grids" "$(diagnosis)"
+run_app --nranks 3 --counts 3,5000 --rank-env 1:SIMNODE_SMS=1
+expect_stock "a rank with 1 SM" 'rank 1: too few SMs for the kernels on GPU .*: 1, with 2048 threads each'
 
 expect_no_files
 tap_done

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# What must not hang, and what must be told: rows of the table in doc/faults.md.
+# What must not hang, what must be told, and what must not be taken for a fault: rows of the table in doc/faults.md.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 export ONEHOP_SHM_DIR=$meeting
@@ -10,7 +10,7 @@ work=(--nranks 3 --counts 1000 --log "$out")
 slack=8
 [ -z "${OH_SANITIZERS-}" ] || slack=30
 too_slow() {
-    awk -v slack=$slack 'BEGIN { limit["noticed"] = 2000; limit["left"] = 2500; limit["aborted"] = limit["revoked"] = 1000 }
+    awk -v slack=$slack 'BEGIN { limit["noticed"] = 200; limit["left"] = 2500; limit["aborted"] = limit["revoked"] = 1000 }
         /^rank [0-9]+: [a-z]+ [a-z]+ [0-9]+ ms$/ && $3 in limit && $5 > slack * limit[$3]' "$out"
 }
 
@@ -22,34 +22,30 @@ expect_told() {
 }
 
 # A rank is killed. Each of the others says so once: who, which process, and its last call.
-gone='rank 1 \(pid [0-9]+, [0-9]+ calls, the last a sum of 1000 x float32, oneshot'
+departed='rank 1 \(pid [0-9]+, [0-9]+ calls, the last a sum of 1000 x float32, oneshot'
 run_app "${work[@]}" --scenario kill-call --victim 1
-expect_told "killed in a call: the others get an error, their GPUs, and a new communicator" 2 "$gone"
+expect_told "killed in a call: the others get an error, wait on, abort, and make a new communicator" 2 "$departed"
 run_app "${work[@]}" --scenario kill-replay --victim 1
-expect_told "killed in a graph's replay: likewise" 2 "$gone"
+expect_told "killed in a graph's replay: likewise" 2 "$departed"
+run_app "${work[@]}" --scenario kill-destroy --victim 1
+expect_told "killed in a call, the others destroy the communicator: kernels leave" 2 "$departed"
+ONEHOP_TRAP_AFTER=1 run_app "${work[@]}" --scenario kill-trap --victim 1
+[ "$status" = 0 ] && [ "$(count_of " WARN .*$departed")" = 2 ] && [ "$(count_of ' WARN .*ONEHOP_TRAP_AFTER is over')" = 2 ]
+tap_point $? "killed in a call, ONEHOP_TRAP_AFTER=1: the others' kernels trap" "$(diagnosis)"
 run_app "${work[@]}" --scenario kill-idle --victim 1
-expect_told "killed between calls: likewise" 2 "$gone"
+expect_told "killed between calls, another follows: an error" 2 "$departed"
 run_app "${work[@]}" --scenario kill-poll --victim 1
-expect_told "killed between calls, and nobody makes another: likewise" 2 "$gone"
+expect_told "killed between calls: no error before another call, which is refused" 2 "$departed"
 SIMNODE_NCCL_LAZY=1 ONEHOP_MAX_BYTES=8K run_app --nranks 3 --counts 1000,100000 --scenario kill-large --victim 1
-expect_told "killed in a call that was handed back: likewise" 2 "$gone"
+expect_told "killed in a call that NCCL serves: an error" 2 "$departed"
+SIMNODE_NCCL_LAZY=1 ONEHOP_MAX_BYTES=8K run_app --nranks 3 --counts 1000,100000 --scenario abort-large --victim 1
+expect_told "a rank aborts, the others wait for it in a call that NCCL serves: an error" 2 "$departed"
 run_app "${work[@]}" --scenario kill-fault --victim 1
-expect_told "ended by SIGSEGV in a call: likewise" 2 "$gone"
+expect_told "ended by SIGSEGV in a call: likewise" 2 "$departed"
 run_app "${work[@]}" --scenario kill-init --victim 1
 expect_told "killed before a communicator is made: the others abort it, and make another" 0 ''
 run_app "${work[@]}" --scenario kill-attach --victim 1
 expect_told "killed in a set-up in the background: likewise" 0 ''
-
-# 20 ms after the end of its process, where a rank that says a word at its end is given 100. A loaded machine may make a
-# run late, but none early.
-soonest=1000
-for ((i = 0; i < 10 && soonest >= 100; i++)); do
-    run_app "${work[@]}" --scenario kill-poll --victim 1
-    soonest=$(sed -n 's/^rank [0-9]*: noticed after \([0-9]*\) ms$/\1/p' "$out" | sort -n | head -n 1)
-    soonest=${soonest:-1000}
-done
-[ "$soonest" -lt 100 ]
-tap_point $? "killed: noticed sooner than an end with a word is ($soonest ms)" "$(diagnosis)"
 
 run_app --nranks 4 --local 2 --counts 1000 --scenario kill-call --victim 2
 expect_told "killed in a call, two ranks a process: likewise" 2 'rank [23] \(pid'
@@ -84,14 +80,14 @@ for state in call replay idle; do
     expect_told "shrunk with the abort flag, $state: kernels leave" 0 ''
 done
 run_app "${work[@]}" --scenario kill-revoke --victim 1
-expect_told "killed in a call, the others revoke: NCCL refuses calls" 2 "$gone"
+expect_told "killed in a call, the others revoke: NCCL refuses calls" 2 "$departed"
 run_app "${work[@]}" --scenario kill-shrink --victim 1
 [ "$(count_of 'nranks 2: served by onehop')" = 2 ]
 tap_point $? "killed in a call, the others shrink: the child is served" "$(diagnosis)"
-expect_told "killed in a call, the others shrink: they were told" 2 "$gone"
+expect_told "killed in a call, the others shrink: they were told" 2 "$departed"
 
 run_app "${work[@]}" --scenario abort-peer --victim 1
-expect_told "a rank aborts, the others wait for it: an error" 2 "$gone; it has aborted"
+expect_told "a rank aborts, the others wait for it: an error" 2 "$departed; it has aborted"
 
 # A rank is stopped; it never makes its call; for too long.
 # (On a loaded machine a rank may not have been seen waiting yet.)
@@ -105,7 +101,7 @@ expect_told "stopped for 5 s, where reports come after 60: nothing is said; like
 ONEHOP_STALL_SECONDS=1 run_app "${work[@]}" --scenario absent --victim 2
 expect_told "absent: one report; abort works" 1 "$waits"
 ONEHOP_STALL_SECONDS=0 ONEHOP_TIMEOUT_SECONDS=1 run_app "${work[@]}" --scenario timeout --victim 2
-expect_told "timeout: an error on every rank, also on the absent one" 3 'now give ncclRemoteError'
+expect_told "timeout: an error on every rank, also on the absent one" 3 'now return ncclRemoteError'
 [ "$(count_of ' WARN .*for .*rank 2 \(pid .*ONEHOP_TIMEOUT_SECONDS is over')" -ge 1 ]
 tap_point $? "timeout: it is said for whom a rank has waited" "$(diagnosis)"
 
@@ -135,11 +131,25 @@ tap_point $? "ONEHOP_CHECK=1 and calls that match: no warning" "$(diagnosis)"
 run_app "${work[@]}" --scenario exit-last --victim 1
 expect_told "ends after its last call: no fault" 0 ''
 run_app "${work[@]}" --scenario exit-call --victim 1
-expect_told "ends, and another call follows: an error" 2 "$gone"
+expect_told "ends, and another call follows: an error" 2 "$departed"
+run_app "${work[@]}" --scenario quit-last --victim 1
+expect_told "ends by _exit after its last call: no fault" 0 ''
+run_app "${work[@]}" --scenario quit-call --victim 1
+expect_told "ends by _exit, and another call follows: an error" 2 "$departed"
 
 # ncclCommDestroy waits for calls that are on the GPU, so that the process may end. (The others' parts are needed twice.)
 ONEHOP_ALGO=twoshot run_app --nranks 3 --counts 300000 --scenario destroy-first --victim 1
 expect_told "the others destroy and end while a call waits for this rank: right" 0 ''
+
+# A rank resets its device: its memory and its handles are gone, and another context has the old one's handle.
+run_app "${work[@]}" --scenario reset-call --victim 1
+expect_told "a device is reset, a call follows: an error there, and on the others" 3 \
+    '(launching an allreduce: CUDA_ERROR_CONTEXT_IS_DESTROYED: calls now return ncclUnhandledCudaError|rank 1 has given up)'
+run_app "${work[@]}" --scenario reset-abort --victim 1
+expect_told "a device is reset, the communicator aborted: an error on the others" 2 "$departed; it has aborted"
+
+run_app "${work[@]}" --scenario reset-idle --victim 1
+expect_told "a device is reset, the process ends: an error on the others" 2 "$departed"
 
 expect_no_files
 tap_done

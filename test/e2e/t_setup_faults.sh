@@ -50,13 +50,10 @@ left() {
     done
 }
 
-# A name that cannot be removed stays until the user's next process comes; a stream that cannot be waited for, or
-# ended, stays, and so does memory to which the driver does not let one go.
+# A name that cannot be removed stays until the user's next process comes.
 excused() {
     case $1 in
     unlink) [ "$2" = "$(ls -A "$meeting")" ] ;;
-    cuStreamDestroy_v2 | cuStreamSynchronize) [ "${2% *}" = streams_live ] ;;
-    cuThreadExchangeStreamCaptureMode | cuCtxGetCurrent | cuCtxPushCurrent_v2) [ -z "$(ls -A "$meeting")$(grep ^descriptors <<<"$2")" ] ;;
     *) false ;;
     esac
 }
