@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * bench_virtual.c - how long the kernels of two ranks take on one GPU, by size
+ *
+ *   bench_virtual [REPLAYS]
+ *
+ * For comparing two builds where there is one GPU: run both in turns. Time on the wire is missing, so what a kernel
+ * does besides weighs more here than between GPUs. Each rank is a staging memory and a stream of this process; a trial
+ * is a graph of calls on each, out of place (free) or in place (chain). bf16, sum; the median of the replays, in
+ * microseconds a call. Results are not checked (virtual_ranks does).
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "comm/staging.h"
+#include "gpu/kernels.h"
+
+#define RANKS 2
+#define CALLS 50
+#define WARM_UP 10
+#define MOST_REPLAYS 1000
+#define MOST_BYTES ((size_t)4 << 20)
+#define MOST_BLOCKS 32 /* both ranks' grids are resident together */
+#define MOST_THREADS 512
+
+#define CU(call_)                                                                                                      \
+    do {                                                                                                               \
+        CUresult result_ = driver->call_;                                                                              \
+        if (result_ != CUDA_SUCCESS) {                                                                                 \
+            fprintf(stderr, "bench_virtual: %s: %s\n", #call_, oh_driver_error_name(driver, result_));                 \
+            exit(EXIT_FAILURE);                                                                                        \
+        }                                                                                                              \
+    } while (0)
+
+struct rank {
+    struct oh_staging staging;
+    CUstream stream;
+    CUdeviceptr send, recv;
+    CUgraphExec exec;
+    CUevent begin, end;
+};
+
+static const struct oh_driver *driver;
+static const struct oh_kernel_set *set;
+static struct rank ranks[RANKS];
+
+static void check(ncclResult_t result, const char *what)
+{
+    if (result != ncclSuccess) {
+        fprintf(stderr, "bench_virtual: %s: %s\n", what, oh_driver_error());
+        exit(EXIT_FAILURE);
+    }
+}
+
+static void open_ranks(void)
+{
+    CUdevice device;
+    CUcontext context;
+    check(oh_driver_get(&driver), "no driver");
+    CU(device_get(&device, 0));
+    CU(primary_ctx_retain(&context, device));
+    CU(ctx_set_current(context));
+    check(oh_kernel_set_get(driver, device, RANKS, &set), "no kernels");
+    for (int r = 0; r < RANKS; r++) {
+        struct rank *rank = &ranks[r];
+        check(oh_staging_create(driver, device, context, &rank->staging), "no staging memory");
+        check(oh_staging_finish(&rank->staging, 1), "no staging memory");
+        CU(stream_create(&rank->stream, CU_STREAM_NON_BLOCKING));
+        CU(mem_alloc(&rank->send, MOST_BYTES));
+        CU(mem_alloc(&rank->recv, MOST_BYTES));
+        CU(memset_d32_async(rank->send, 0, MOST_BYTES / 4, rank->stream));
+        CU(memset_d32_async(rank->recv, 0, MOST_BYTES / 4, rank->stream));
+        CU(stream_synchronize(rank->stream));
+        CU(event_create(&rank->begin, 0));
+        CU(event_create(&rank->end, 0));
+    }
+}
+
+static struct oh_plan plan_of(enum onehop_algorithm algorithm, size_t bytes)
+{
+    const size_t words = bytes / OH_WORD_BYTES, threads = words < MOST_THREADS ? words : MOST_THREADS;
+    const size_t blocks = (words + threads - 1) / threads;
+    return (struct oh_plan){.algorithm = algorithm,
+                            .blocks = (uint32_t)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS),
+                            .threads = (uint32_t)threads};
+}
+
+static void capture(int r, const struct oh_plan *plan, size_t bytes, bool in_place)
+{
+    struct rank *rank = &ranks[r];
+    struct oh_op op;
+    CUgraph graph;
+    oh_op_builtin(ncclSum, ncclBfloat16, &op);
+    const struct oh_launch launch = {driver, set, plan, &op, ncclBfloat16, rank->stream, false};
+    struct oh_signal *signal = (struct oh_signal *)(uintptr_t)rank->staging.signal_device;
+    struct oh_kernel_args args = {.sendbuff = (void *)(uintptr_t)(in_place ? rank->recv : rank->send),
+                                  .recvbuff = (void *)(uintptr_t)rank->recv,
+                                  .count = bytes / 2,
+                                  .abort_word = &signal->abort,
+                                  .signal = signal,
+                                  .rank = (uint32_t)r,
+                                  .nranks = RANKS};
+    for (int j = 0; j < RANKS; j++) {
+        args.staging[j] = (char *)(uintptr_t)ranks[(r + j) % RANKS].staging.base;
+    }
+    CU(stream_begin_capture(rank->stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    for (args.call = 1; args.call <= CALLS; args.call++) {
+        CUresult result = oh_kernel_launch(&launch, &args);
+        if (result != CUDA_SUCCESS) {
+            fprintf(stderr, "bench_virtual: launch: %s\n", oh_driver_error_name(driver, result));
+            exit(EXIT_FAILURE);
+        }
+    }
+    CU(stream_end_capture(rank->stream, &graph));
+    CU(graph_instantiate(&rank->exec, graph, 0));
+    CU(graph_destroy(graph));
+}
+
+static int compare(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* Microseconds a call, of the rank that is launched last. */
+static float replay_once(void)
+{
+    float ms = 0;
+    for (int r = 0; r < RANKS; r++) {
+        CU(event_record(ranks[r].begin, ranks[r].stream));
+    }
+    for (int r = 0; r < RANKS; r++) {
+        CU(graph_launch(ranks[r].exec, ranks[r].stream));
+        CU(event_record(ranks[r].end, ranks[r].stream));
+    }
+    for (int r = 0; r < RANKS; r++) {
+        CU(stream_synchronize(ranks[r].stream));
+    }
+    CU(event_elapsed_time(&ms, ranks[RANKS - 1].begin, ranks[RANKS - 1].end));
+    return ms * 1000 / CALLS;
+}
+
+static float measure(enum onehop_algorithm algorithm, size_t bytes, bool in_place, int replays)
+{
+    static float us[MOST_REPLAYS];
+    const struct oh_plan plan = plan_of(algorithm, bytes);
+    for (int r = 0; r < RANKS; r++) {
+        capture(r, &plan, bytes, in_place);
+    }
+    for (int i = -WARM_UP; i < replays; i++) {
+        float once = replay_once();
+        if (i >= 0) {
+            us[i] = once;
+        }
+    }
+    for (int r = 0; r < RANKS; r++) {
+        CU(graph_exec_destroy(ranks[r].exec));
+    }
+    qsort(us, (size_t)replays, sizeof *us, compare);
+    return us[replays / 2];
+}
+
+int main(int argc, char **argv)
+{
+    static const size_t sizes[] = {1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20};
+    const int replays = argc > 1 ? atoi(argv[1]) : 101;
+    if (replays < 1 || replays > MOST_REPLAYS) {
+        fprintf(stderr, "bench_virtual: %s replays: expected 1 to %d\n", argv[1], MOST_REPLAYS);
+        return EXIT_FAILURE;
+    }
+    open_ranks();
+    printf("algorithm    bytes     free    chain\n");
+    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+            if (sizes[s] / OH_WORD_BYTES <= oh_plan_kernel_words((enum onehop_algorithm)a, RANKS)) {
+                printf("%-9s %8zu %8.3f %8.3f\n", oh_algorithm_name(a), sizes[s],
+                       (double)measure((enum onehop_algorithm)a, sizes[s], false, replays),
+                       (double)measure((enum onehop_algorithm)a, sizes[s], true, replays));
+            }
+        }
+    }
+    return EXIT_SUCCESS;
+}
