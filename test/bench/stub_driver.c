@@ -24,13 +24,13 @@
     X(cuStreamGetCaptureInfo_v2,                                                                                       \
       (CUstream a, CUstreamCaptureStatus * b, cuuint64_t * c, CUgraph * d, const CUgraphNode **e, size_t *f),          \
       (a, b, c, d, e, f), *b = CU_STREAM_CAPTURE_STATUS_NONE)                                                          \
-    X(cuCtxGetCurrent, (CUcontext * a), (a), *a = bench_context)
+    X(cuCtxGetId, (CUcontext a, unsigned long long *b), (a, b), *b = bench_context)
 
 EXPORT void *dlsym(void *handle, const char *name);
 EXPORT void bench_stub(bool on, CUcontext context);
 
 static bool stubbed;
-static CUcontext bench_context;
+static unsigned long long bench_context; /* id of the context of all calls */
 
 /* Undone for the names that cuda.h gives a version. */
 #undef cuStreamGetCaptureInfo_v2
@@ -74,6 +74,5 @@ EXPORT void *dlsym(void *handle, const char *name)
 
 EXPORT void bench_stub(bool on, CUcontext context)
 {
-    bench_context = context;
-    stubbed = on;
+    stubbed = on && real_cuCtxGetId && real_cuCtxGetId(context, &bench_context) == CUDA_SUCCESS;
 }
