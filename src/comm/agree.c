@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * agree.c - from presence to a decision that all ranks share
+ * agree.c - from a rank's first call to a decision that all ranks share
  *
- * The steps of a set-up: count (is every rank here?), fill (my slot), open (peers' memory, topology), vote. A rank
- * that cannot go on refuses, which ends it for all; it never just stays away. See doc/design.md, "Set-up".
+ * The steps of a set-up: fill (my slot), open (peers' memory, topology, kernels), vote. A rank that cannot go on
+ * refuses, which ends it for all; it never just stays away. See doc/design.md, "Attach".
  */
 #include "comm/agree.h"
 
@@ -51,67 +51,6 @@ static void end_lap(struct oh_setup *setup, enum oh_setup_lap lap)
     setup->mark_ns = now;
 }
 
-static bool is_past(const struct oh_setup *setup)
-{
-    return oh_now_ns() > setup->deadline_ns;
-}
-
-void oh_setup_pass_gate(struct oh_setup *setup)
-{
-    struct oh_comm *comm = setup->comm;
-    const struct oh_meeting *gate = setup->gate.meeting;
-    uint32_t present = atomic_load(&gate->present);
-    if (present != setup->grown_from) {
-        char reason[OH_REASON_BYTES];
-        snprintf(reason, sizeof reason, "onehop is present on this host for %u of %u ranks that it grows from", present,
-                 setup->grown_from);
-        oh_setup_give_up(setup, reason);
-    } else if (!atomic_load(&gate->redirected)) {
-        oh_setup_give_up(setup, "no rank that it grows from had the unique id");
-    } else {
-        comm->key = gate->target;
-        if (!comm->segment.meeting && oh_segment_visit(&comm->segment, &comm->key) != ncclSuccess) {
-            oh_setup_give_up(setup, "this rank has no shared memory to meet the others");
-        }
-    }
-    oh_segment_drop(&setup->gate);
-}
-
-/* The new ranks have counted themselves in; those of the parent have been counted at the gate. Always decides. */
-static bool count_grown_ranks(struct oh_setup *setup)
-{
-    const struct oh_comm *comm = setup->comm;
-    uint32_t from = atomic_load(&comm->segment.meeting->grown_from);
-    uint32_t present = atomic_load(&comm->segment.meeting->present);
-    if (from == 0 || from >= comm->nranks || present != comm->nranks - from) {
-        char reason[OH_REASON_BYTES];
-        snprintf(reason, sizeof reason, "onehop is present on this host for %u of %u new ranks%s", present,
-                 comm->nranks - from, from == 0 ? ", and for none that has the unique id" : "");
-        oh_setup_give_up(setup, reason);
-    }
-    return true;
-}
-
-/* True when the ranks are counted. All ranks see the same number, after a barrier; without one they may still come. */
-static bool count_ranks(struct oh_setup *setup)
-{
-    struct oh_comm *comm = setup->comm;
-    if (setup->grows) {
-        return count_grown_ranks(setup);
-    }
-    uint32_t present = atomic_load(&comm->segment.meeting->present);
-    if (present == comm->nranks) {
-        return true;
-    }
-    if (setup->unbarred && present < comm->nranks && !is_past(setup)) {
-        return false;
-    }
-    char reason[OH_REASON_BYTES];
-    snprintf(reason, sizeof reason, "onehop is present on this host for %u of %u ranks", present, comm->nranks);
-    oh_setup_give_up(setup, reason);
-    return true;
-}
-
 /* What is known of this machine, of which rank 0 stands for all. */
 static void load_table(struct oh_setup *setup, struct oh_plan_table *table_p)
 {
@@ -152,30 +91,16 @@ static void fill(struct oh_setup *setup)
 {
     struct oh_comm *comm = setup->comm;
     struct oh_slot *slot = &comm->segment.meeting->slot[comm->rank];
-    const struct oh_driver *driver;
-    CUdevice device;
+    const struct oh_driver *driver = comm->staging.driver;
     char reason[OH_REASON_BYTES];
 
-    oh_slot_identify(slot); /* first of all: should this process end here, the others need not wait for it */
-    if (!oh_topo_allowed_by_env(reason, sizeof reason)) {
-        give_up_because(setup, "%s", reason);
-        return;
-    }
-    if (oh_driver_get(&driver) != ncclSuccess) {
-        give_up_because(setup, "%s", oh_driver_error());
-        return;
-    }
-    if (driver->device_get(&device, setup->cuda_device) != CUDA_SUCCESS) {
-        give_up_because(setup, "CUDA device %d cannot be found", setup->cuda_device);
-        return;
-    }
-    oh_topo_gpu_gather(driver, device, &setup->gpu);
+    oh_topo_gpu_gather(driver, comm->staging.device, &setup->gpu);
     if (!oh_topo_judge_gpu(&setup->gpu, reason, sizeof reason)) {
         give_up_because(setup, "%s", reason);
         return;
     }
     end_lap(setup, OH_LAP_GPU);
-    if (oh_staging_create(driver, device, setup->context, &comm->staging) != ncclSuccess) {
+    if (oh_staging_create(&comm->staging) != ncclSuccess) {
         give_up_because(setup, "no staging memory on GPU %s", setup->gpu.bus_id);
         return;
     }
@@ -251,7 +176,7 @@ static bool open_peers(struct oh_setup *setup)
     return setup->opened == (1U << comm->nranks) - 1;
 }
 
-/* Says how large grids may be here. The least of all ranks counts (oh_late_switch_on). */
+/* Says how large grids may be here. The least of all ranks counts (attach.c). */
 static bool publish_room(struct oh_setup *setup)
 {
     struct oh_comm *comm = setup->comm;
@@ -315,17 +240,27 @@ static void prepare(struct oh_setup *setup)
     end_lap(setup, OH_LAP_CLEAR);
 }
 
+/*
+ * What has been made ready is seen by a thread that takes the mutex after the vote has had its effect. The words in
+ * shared memory order the two already; but only for who knows that all mappings are one memory.
+ */
+static void vote(struct oh_setup *setup)
+{
+    struct oh_comm *comm = setup->comm;
+    pthread_mutex_lock(&comm->attach.mutex);
+    for (int i = 0; i < OH_LAPS; i++) {
+        comm->setup_ms += (double)setup->lap_ns[i] / 1e6;
+    }
+    comm->attach.voted = true;
+    pthread_mutex_unlock(&comm->attach.mutex);
+    oh_segment_accept(&comm->segment, comm->nranks);
+}
+
 /* Takes the step that is due. False: it has to wait for others. */
 static bool take_step(struct oh_setup *setup)
 {
+    struct oh_comm *comm = setup->comm;
     switch (setup->step) {
-    case OH_STEP_COUNT:
-        if (!count_ranks(setup)) {
-            return false;
-        }
-        setup->step = OH_STEP_FILL;
-        end_lap(setup, OH_LAP_PRESENCE);
-        return true;
     case OH_STEP_FILL:
         fill(setup);
         setup->step = OH_STEP_OPEN;
@@ -335,15 +270,14 @@ static bool take_step(struct oh_setup *setup)
             return false;
         }
         prepare(setup);
-        if (setup->alive) {
-            /*
-             * What has been made ready is seen by a thread that takes the mutex after the vote has had its effect. The
-             * words in shared memory order the two already; but only for who knows that all mappings are one memory.
-             */
-            pthread_mutex_lock(&setup->comm->late.mutex);
-            pthread_mutex_unlock(&setup->comm->late.mutex);
-            oh_segment_accept(&setup->comm->segment, setup->comm->nranks);
+        setup->step = OH_STEP_VOTE;
+        return true;
+    case OH_STEP_VOTE:
+        if (comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
+            return false;
         }
+        atomic_store(&comm->segment.meeting->slot[comm->rank].withheld, OH_WITHHELD_NOT);
+        vote(setup);
         setup->step = OH_STEP_VOTED;
         return true;
     default:
@@ -353,7 +287,8 @@ static bool take_step(struct oh_setup *setup)
 
 static bool is_decided(const struct oh_setup *setup)
 {
-    return !setup->alive || oh_segment_decision(&setup->comm->segment) != OH_DECISION_PENDING;
+    const struct oh_comm *comm = setup->comm;
+    return !setup->alive || oh_comm_is_settled(comm) || oh_segment_decision(&comm->segment) != OH_DECISION_PENDING;
 }
 
 bool oh_setup_advance(struct oh_setup *setup, bool *moved_p)
@@ -361,8 +296,6 @@ bool oh_setup_advance(struct oh_setup *setup, bool *moved_p)
     while (!is_decided(setup)) {
         if (take_step(setup)) {
             *moved_p = true;
-        } else if (is_past(setup)) {
-            oh_segment_refuse(&setup->comm->segment, "a rank did not answer in time");
         } else if (oh_segment_has_dead_rank(&setup->comm->segment, setup->comm->rank, setup->comm->nranks)) {
             oh_segment_refuse(&setup->comm->segment, "a rank's process has ended");
         } else {
@@ -392,50 +325,71 @@ static void trace_laps(const struct oh_setup *setup)
     OH_TRACE("comm %p rank %u: set-up in ms: %s", (void *)setup->comm->nccl, setup->comm->rank, text);
 }
 
-/* True when the communicator is, or will be, served. */
-static bool put_decision(struct oh_setup *setup)
+/* --- begin and end ------------------------------------------------------------------------------------------------ */
+
+static void bind(struct oh_setup *setup, CUstream stream)
 {
     struct oh_comm *comm = setup->comm;
-    bool on = setup->alive && oh_segment_decision(&comm->segment) == OH_DECISION_ON;
+    const struct oh_driver *driver;
+    CUdevice device;
+    char reason[OH_REASON_BYTES];
+    if (!oh_topo_allowed_by_env(reason, sizeof reason)) {
+        give_up_because(setup, "%s", reason);
+    } else if (oh_driver_get(&driver) != ncclSuccess) {
+        give_up_because(setup, "%s", oh_driver_error());
+    } else if (driver->device_get(&device, comm->attach.cuda_device) != CUDA_SUCCESS) {
+        give_up_because(setup, "CUDA device %d cannot be found", comm->attach.cuda_device);
+    } else if (oh_staging_bind(driver, device, oh_context_of_call(driver, device, stream), &comm->staging) !=
+               ncclSuccess) {
+        give_up_because(setup, "CUDA device %d has no context", comm->attach.cuda_device);
+    } else if (oh_comm_prepare_order(comm) != ncclSuccess) {
+        give_up_because(setup, "CUDA device %d has no events", comm->attach.cuda_device);
+    }
+}
+
+struct oh_setup *oh_setup_begin(struct oh_comm *comm, CUstream stream)
+{
+    struct oh_setup *setup = calloc(1, sizeof *setup);
+    if (!setup) {
+        oh_segment_refuse(&comm->segment, "a rank is out of memory");
+        return NULL;
+    }
+    setup->comm = comm;
+    setup->alive = true;
+    setup->mark_ns = oh_now_ns();
+    struct oh_slot *slot = &comm->segment.meeting->slot[comm->rank];
+    atomic_store(&slot->withheld, comm->attach.unordered ? OH_WITHHELD_CALL : OH_WITHHELD_NOT);
+    bind(setup, stream);
+    atomic_store(&slot->begun, 1); /* after `withheld`: who sees it sees that */
+    end_lap(setup, OH_LAP_GPU);
+    return setup;
+}
+
+/* What the ranks have decided takes effect, if it is no; yes does at the next call. Returns which of the two it is. */
+static bool settle(struct oh_setup *setup)
+{
+    struct oh_comm *comm = setup->comm;
+    pthread_mutex_lock(&comm->attach.mutex);
+    bool on = comm->attach.first != 0 || (comm->attach.voted && oh_segment_decision(&comm->segment) == OH_DECISION_ON);
     if (!on && !setup->reason[0]) {
         oh_segment_reason(&comm->segment, setup->reason);
     }
-    pthread_mutex_lock(&comm->late.mutex);
-    for (int i = 0; i < OH_LAPS; i++) {
-        comm->setup_ms += (double)setup->lap_ns[i] / 1e6;
-    }
-    if (comm->late.first != 0) {
-        /* The application's thread has seen it first; it may have made calls, and even ended the communicator. */
-    } else if (oh_comm_is_settled(comm)) { /* cancelled meanwhile */
-        on = false;
-        snprintf(setup->reason, sizeof setup->reason, "%s", comm->reason);
-    } else if (on) {
-        oh_late_switch_on(comm);
-    } else {
+    if (!on && !oh_comm_is_settled(comm)) {
         memcpy(comm->reason, setup->reason, sizeof comm->reason);
         atomic_store(&comm->settled, true);
+        oh_board_show(comm);
     }
-    oh_board_show(comm);
-    pthread_mutex_unlock(&comm->late.mutex);
+    pthread_mutex_unlock(&comm->attach.mutex);
     return on;
 }
 
-void oh_setup_settle(struct oh_setup *setup)
+void oh_setup_end(struct oh_setup *setup)
 {
     struct oh_comm *comm = setup->comm;
     end_lap(setup, OH_LAP_VOTES);
-    if (setup->unbarred || setup->grows) { /* all ranks have found it by now */
-        oh_segment_unlink(&comm->segment);
-    }
-    bool on = put_decision(setup);
     trace_laps(setup);
-    if (on) {
-        oh_monitor_add(comm);
-        OH_INFO("comm %p rank %u nranks %u: served by onehop up to %" PRIu64 " bytes from call %" PRIu64
-                " on, %u MiB of GPU memory, set up in %.1f ms%s",
-                (void *)comm->nccl, comm->rank, comm->nranks, oh_plan_table_end(&comm->table), comm->late.first,
-                OH_STAGING_BYTES >> 20, comm->setup_ms, setup->background ? ", in the background" : "");
-    } else {
+    oh_segment_unlink(&comm->segment); /* if it still has a name: all ranks have found it by now */
+    if (!settle(setup)) {
         OH_INFO("comm %p rank %u nranks %u: handed back to NCCL: %s", (void *)comm->nccl, comm->rank, comm->nranks,
                 setup->reason);
         oh_comm_strip(comm);

@@ -4,10 +4,7 @@
  *
  * The application's ncclComm_t stays what NCCL made; onehop keeps a struct oh_comm beside it, found by the pointer.
  *
- *   birth     before NCCL creates a communicator: presence is published (oh_birth_begin)
- *   set-up    after NCCL has created it: the ranks agree (oh_births_complete); served from then on, or handed back
- *   late      where the application does not wait for NCCL, nor shall it for onehop: oh_births_await,
- *             oh_comm_created, and a set-up in the background; served from a call on that the ranks agree on (late.c)
+ *   attach    from before its creation to the first call that is served: attach.h
  *   calls     oh_comm_find, oh_call_plan, oh_call_launch or oh_burst_*
  *   death     oh_comm_retire before NCCL destroys it; memory is freed when kernels, graphs and peers are done with it
  *
@@ -34,21 +31,29 @@
 #include "plan/op.h"
 #include "plan/plan.h"
 
-struct oh_birth;
-struct oh_setup;
+struct oh_creation;
 struct oh_process;
 
 /*
- * What a communicator needs until it is settled: served, or handed back for good. The mutex guards it, and the fields
- * of struct oh_comm that settling changes (segment, reason, staging); it is never held over a call to NCCL or CUDA.
+ * What a communicator needs until it is settled: served, or handed back for good. The mutex guards the fields of struct
+ * oh_comm that settling changes (rank, nranks, segment, reason, staging), `creation` and `children`; it is never held
+ * over a call to NCCL or CUDA. The other fields belong to the thread that uses the communicator.
  */
-struct oh_late {
+struct oh_attach {
     pthread_mutex_t mutex;
-    uint64_t calls;            /* made so far; counted while unsettled */
-    uint64_t first;            /* the number of the first call that is served; 0: not known yet */
-    bool passing;              /* a call is on its way to NCCL, which may accept it: it is not counted yet */
-    struct oh_setup *setup;    /* waits for NCCL to finish the creation */
-    struct oh_birth *children; /* splits of this communicator that NCCL still works on */
+    struct oh_creation *creation; /* NCCL still works on it; NULL: done, and who this rank is, is known */
+    struct oh_creation *children; /* splits of this communicator that NCCL still works on */
+    int cuda_device;
+    atomic_bool begun;   /* the set-up; set by the communicator's thread, read by others */
+    bool ordering;       /* calls that NCCL serves are to be ordered with ours: there are events for it */
+    bool unordered;      /* NCCL got work of this communicator before that */
+    bool voted;          /* this rank has voted yes; what serving needs is ready. Guarded by the mutex */
+    atomic_bool ordered; /* OH_EVENT_NCCL is behind all work of it that NCCL has; any thread */
+    bool patient;        /* has not waited for the other ranks in vain */
+    bool first_call;     /* of those that oh_attach_wants, no earlier one has been decided */
+    pthread_t thread;    /* that has created it */
+    uint64_t calls;      /* allreduces so far; counted while unsettled */
+    uint64_t first;      /* the number of the first call that is served; 0: not known yet */
 };
 
 /* What the monitor knows of a communicator; guarded by its mutex. */
@@ -89,10 +94,11 @@ struct oh_comm {
 
     atomic_bool served;
     atomic_bool settled; /* served, or handed back for good */
+    atomic_bool created; /* NCCL has, and has said who this rank is */
     atomic_uint awaited; /* creations that NCCL works on: of this communicator, and of splits of it */
-    bool in_background;  /* its set-up is; guarded by late.c's mutex, as is the next */
+    bool setting_up;     /* guarded by attach.c's mutex, as is the next */
     bool orphaned;       /* retired meanwhile: the set-up will bury it */
-    struct oh_late late;
+    struct oh_attach attach;
     char reason[OH_REASON_BYTES];
     struct oh_plan_table table;
     struct oh_segment segment;
@@ -142,94 +148,6 @@ struct oh_comm {
     struct oh_comm *next; /* list of the retired */
 };
 
-/* A communicator on its way. Plain memory of the caller; no field is touched by others. */
-struct oh_birth {
-    struct oh_key key;
-    struct oh_segment segment;
-    bool grows;             /* by ncclCommGrow */
-    uint32_t grown_from;    /* of a rank of the parent: the parent's ranks; 0: a new rank */
-    struct oh_segment gate; /* of a rank of the parent: where the others learn the key */
-    bool present;           /* this rank has been counted in */
-    bool blocking;
-    bool unbarred; /* no barrier has passed since the ranks published their presence: they may still come */
-    char refusal[OH_REASON_BYTES]; /* not empty: this rank will not take part, and why */
-    uint64_t spent_ns;
-
-    ncclComm_t *nccl_p;     /* where NCCL puts the handle */
-    struct oh_comm *parent; /* of a split */
-    struct oh_birth *next;  /* list of a parent's children */
-
-    /* Filled in by the caller when NCCL has created it. */
-    ncclComm_t nccl; /* NULL: it has not */
-    const void *library;
-    int nccl_version; /* 0: unknown */
-    int rank;
-    int nranks;
-    int cuda_device;
-};
-
-/*
- * Starts a birth: counts this rank in under the key. Cannot fail; what goes wrong becomes the refusal. nccl_p: where
- * NCCL will put the handle.
- */
-void oh_birth_begin(struct oh_birth *birth, const struct oh_key *key, bool blocking, ncclComm_t *nccl_p);
-
-/*
- * Starts the birth of a communicator that grows out of `parent`. The new ranks (parent NULL) and those of the parent
- * that have the unique id know the key; the parent's other ranks learn it from these, through a meeting of the parent's
- * ranks, the gate, when NCCL's barrier has passed. id: NULL where this rank has none.
- */
-void oh_birth_begin_grown(struct oh_birth *birth, struct oh_comm *parent, const ncclUniqueId *id, bool blocking,
-                          ncclComm_t *nccl_p);
-
-/* Makes this rank refuse: all ranks will hand back with this reason. */
-void oh_birth_refuse(struct oh_birth *birth, const char *reason);
-
-/* NCCL did not create it after all: withdraws. */
-void oh_birth_cancel(struct oh_birth *birth);
-
-/*
- * NCCL is still creating these communicators in the background. They are registered where there is a handle yet, or
- * wait with their parent for one; oh_comm_created or oh_comm_not_created goes on. Ends the births.
- */
-void oh_births_await(struct oh_birth *births, size_t count);
-
-/* True while NCCL works on the communicator, or on a split of it, as far as onehop has been told. One atomic load. */
-static inline bool oh_comm_is_awaited(const struct oh_comm *comm);
-
-/*
- * NCCL has created a communicator that was awaited: its set-up begins, in the background. Does nothing for one that was
- * not. The current context is used for its memory if it is one of that device, else the device's primary one.
- */
-void oh_comm_created(struct oh_comm *comm, int rank, int nranks, int cuda_device);
-
-/* NCCL has failed to create a communicator that was awaited: all ranks will hand back. */
-void oh_comm_not_created(struct oh_comm *comm);
-
-/*
- * Takes over the splits of a communicator that NCCL had been working on, when it says that it is done. The list's
- * births have nccl_p set; the caller looks there, and gives each to oh_births_late or oh_birth_cancel, then frees it.
- */
-struct oh_birth *oh_comm_take_children(struct oh_comm *comm);
-/* They are registered, or cancelled. Until then the communicator counts as awaited, so that whoever asks about it
- * waits. */
-void oh_comm_children_done(struct oh_comm *comm, unsigned count);
-
-/*
- * Sets up, in the background, communicators that NCCL has created, and registers them at once. Nobody waits: the calls
- * go to NCCL until the ranks have agreed on the call from which onehop serves. Also for communicators that onehop first
- * meets at a call: their births begin when the communicator is found (with a key that all ranks share, and `unbarred`
- * where no barrier has passed since). All ranks must be registered before the same numbered call. Ends the births.
- */
-void oh_births_late(struct oh_birth *births, size_t count);
-
-/*
- * Sets up communicators that NCCL has created, all those that this thread has created together: each phase runs for
- * all of them before the next begins, so that ranks of one thread do not wait for one another. Every wait is bounded.
- * Afterwards each is registered, served or not; a birth without a handle is cancelled. Ends the births.
- */
-void oh_births_complete(struct oh_birth *births, size_t count);
-
 /* The communicator of that pointer, NULL if onehop does not know it. Lock-free. */
 struct oh_comm *oh_comm_find(ncclComm_t nccl);
 
@@ -257,14 +175,8 @@ void oh_stats_count_strange(void);
 void oh_stats_expect_calls(void);
 void oh_stats_heard_program(void);
 
-/*
- * Until a communicator is settled, calls are counted, the same on all ranks: those that NCCL has accepted. A call that
- * goes to NCCL is therefore put between these two. The first is asked before oh_call_plan; when it returns true, NCCL
- * is still creating the communicator as far as onehop knows, and oh_call_plan is not asked. `counted`: it was asked.
- */
+/* True: served, or handed back for good. Until then calls go through attach.h. One atomic load; any thread. */
 static inline bool oh_comm_is_settled(const struct oh_comm *comm);
-bool oh_comm_pass_unborn(struct oh_comm *comm);
-void oh_comm_note_result(struct oh_comm *comm, bool counted, ncclResult_t result);
 
 /* One allreduce call, as the application made it. */
 struct oh_call {
@@ -281,8 +193,7 @@ struct oh_call {
 
 /*
  * True when onehop serves the call, whose comm, count and type are set; its op and plan then are, too. Depends only on
- * what is equal on all ranks. To be asked once for each call, in the order of the calls: until the communicator is
- * settled, they are counted.
+ * what is equal on all ranks. The communicator is settled.
  */
 bool oh_call_plan(struct oh_call *call, ncclRedOp_t op);
 
@@ -333,7 +244,8 @@ ncclResult_t oh_burst_end(struct oh_burst *burst);
  */
 ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p);
 
-/* Are calls that NCCL serves to be ordered with ours? True of a communicator that is served, or about to be. */
+/* Are calls that NCCL serves to be ordered with ours? True from the set-up on, unless the communicator is handed back.
+ */
 bool oh_comm_is_ordered(struct oh_comm *comm);
 
 /*
@@ -377,19 +289,6 @@ static inline void oh_comm_leave(struct oh_comm *comm);
  */
 ncclResult_t oh_comm_failure(struct oh_comm *comm);
 
-/* Lets kernels of this communicator that wait leave, and passes later calls to NCCL. */
-void oh_comm_abort(struct oh_comm *comm);
-
-/* Waits until the calls of a served communicator have left the GPU; ends early when it fails or is aborted. Keeps no
- * lock. */
-void oh_comm_drain(const struct oh_comm *comm);
-
-/* Hands later calls to NCCL (the communicator is being finalized). */
-void oh_comm_suspend(struct oh_comm *comm);
-
-/* Forgets the communicator: its pointer may be reused at once. Its memory goes when no one uses it any more. */
-void oh_comm_retire(struct oh_comm *comm);
-
 /*
  * Has what retired communicators left freed in the background, as far as kernels, graphs and peers are done with it.
  * Waits 50 ms at most, and mostly far less.
@@ -421,11 +320,6 @@ static inline struct oh_counters *oh_comm_counters(struct oh_comm *comm)
     return row ? &row->counters : &comm->counters;
 }
 
-static inline bool oh_comm_is_awaited(const struct oh_comm *comm)
-{
-    return atomic_load_explicit(&comm->awaited, memory_order_acquire) > 0;
-}
-
 static inline bool oh_comm_is_launching(const struct oh_comm *comm)
 {
     return atomic_load_explicit(&comm->launching, memory_order_relaxed) != 0;
@@ -436,21 +330,11 @@ static inline bool oh_comm_is_settled(const struct oh_comm *comm)
     return atomic_load_explicit(&comm->settled, memory_order_acquire);
 }
 
-/* The process ends, and says so; communicators that are not settled yet are handed back, and leave no file behind. */
-void oh_comms_abandon(void);
-
 /* Between the files of this module. */
-bool oh_late_decide(struct oh_comm *comm);     /* counts a call: is it served? */
-void oh_late_switch_on(struct oh_comm *comm);  /* all ranks are ready; called with the mutex held */
-void oh_late_note_early(struct oh_comm *comm); /* notes the calls made before it was born; with the mutex held */
-void oh_comm_expect(struct oh_comm *comm, struct oh_setup *setup);
-void oh_comm_add_child(struct oh_comm *comm, struct oh_birth *birth);
-struct oh_setup *oh_comm_take_setup(struct oh_comm *comm);     /* mutex held; NULL: not unborn, or a call is passing */
-void oh_late_cancel(struct oh_comm *comm, const char *reason); /* hands back for good, if it is not settled */
-bool oh_late_leave(struct oh_comm *comm);                      /* retired: true when a set-up under way will bury it */
-void oh_comm_bury(struct oh_comm *comm);                       /* nobody knows it any more */
-ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm);     /* kernels, events, arguments */
-void oh_comm_strip(struct oh_comm *comm);                      /* not served: lets go of meeting and memory */
+ncclResult_t oh_comm_prepare_order(struct oh_comm *comm);  /* events */
+ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm); /* kernels, arguments */
+void oh_comm_bury(struct oh_comm *comm);                   /* nobody knows it any more */
+void oh_comm_strip(struct oh_comm *comm);                  /* not served: lets go of segment and staging memory */
 ncclResult_t oh_registry_add(struct oh_comm *comm);
 void oh_registry_remove(struct oh_comm *comm);
 void oh_registry_visit(void (*visit)(struct oh_comm *comm));

@@ -73,14 +73,14 @@ bool oh_comm_is_in_use(const struct oh_comm *comm)
  */
 static struct oh_progress *own_progress(const struct oh_comm *comm)
 {
-    bool known = !comm->late.setup && comm->nranks > 0 && comm->nranks <= OH_MAX_RANKS;
+    bool known = atomic_load(&comm->created) && comm->nranks <= OH_MAX_RANKS;
     return known && comm->segment.meeting ? &comm->segment.meeting->progress[comm->rank] : NULL;
 }
 
 void oh_comm_say_farewell(struct oh_comm *comm, enum oh_farewell farewell)
 {
     uint32_t none = OH_FAREWELL_NONE;
-    pthread_mutex_lock(&comm->late.mutex);
+    pthread_mutex_lock(&comm->attach.mutex);
     struct oh_progress *progress = own_progress(comm);
     if (!progress) {
         /* There is nobody to tell. */
@@ -89,7 +89,7 @@ void oh_comm_say_farewell(struct oh_comm *comm, enum oh_farewell farewell)
     } else {
         atomic_compare_exchange_strong(&progress->farewell, &none, farewell);
     }
-    pthread_mutex_unlock(&comm->late.mutex);
+    pthread_mutex_unlock(&comm->attach.mutex);
 }
 
 bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t gone)
@@ -99,8 +99,12 @@ bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t gone)
     if (!atomic_compare_exchange_strong(&comm->failure, &none, error)) {
         return false;
     }
-    atomic_store(&comm->served, false); /* seq_cst, as is `failure`: pairs with settle_when_reached in late.c */
-    atomic_compare_exchange_strong(&comm->segment.meeting->failed, &nobody, word);
+    atomic_store(&comm->served, false); /* seq_cst, as is `failure`: pairs with settle_when_reached in attach.c */
+    pthread_mutex_lock(&comm->attach.mutex);
+    if (comm->segment.meeting) {
+        atomic_compare_exchange_strong(&comm->segment.meeting->failed, &nobody, word);
+    }
+    pthread_mutex_unlock(&comm->attach.mutex);
     return true;
 }
 

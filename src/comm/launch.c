@@ -25,6 +25,25 @@ static bool nccl_mixes_graphs(void)
     return !text || strcmp(text, "0") != 0;
 }
 
+/* Events are destroyed with the communicator (retire.c), also when this fails half-way. */
+ncclResult_t oh_comm_prepare_order(struct oh_comm *comm)
+{
+    const struct oh_driver *driver = comm->staging.driver;
+    struct oh_context_scope scope;
+    ncclResult_t res = ncclSuccess;
+    if (oh_context_enter_relaxed(driver, &comm->staging.context, &scope) != CUDA_SUCCESS) {
+        return ncclUnhandledCudaError;
+    }
+    for (int e = 0; e < OH_EVENTS; e++) {
+        OH_CU_GOTO(driver, event_create(&comm->event[e], CU_EVENT_DISABLE_TIMING), res, out);
+    }
+    comm->graph_mixing = oh_env_flag(OH_ENV_GRAPH_MIXING, nccl_mixes_graphs());
+    comm->rows = oh_env_flag(OH_ENV_ROWS, true);
+out:
+    oh_context_leave_relaxed(driver, &scope);
+    return res;
+}
+
 ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm)
 {
     const struct oh_staging *staging = &comm->staging;
@@ -35,35 +54,25 @@ ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm)
         return ncclUnhandledCudaError;
     }
     ncclResult_t res = oh_kernel_set_get(driver, staging->device, comm->nranks, &comm->kernels);
+    oh_context_leave_relaxed(driver, &scope);
     if (res != ncclSuccess) {
-        goto out;
-    }
-    /* Events are destroyed by oh_comms_reap, also when this fails half-way. */
-    for (int e = 0; e < OH_EVENTS; e++) {
-        OH_CU_GOTO(driver, event_create(&comm->event[e], CU_EVENT_DISABLE_TIMING), res, out);
+        return res;
     }
     for (uint32_t j = 0; j < comm->nranks; j++) {
         comm->args.staging[j] = (char *)(uintptr_t)staging->peer[(comm->rank + j) % comm->nranks].base;
     }
-    comm->graph_mixing = oh_env_flag(OH_ENV_GRAPH_MIXING, nccl_mixes_graphs());
-    comm->rows = oh_env_flag(OH_ENV_ROWS, true);
     comm->args.signal = (struct oh_signal *)(uintptr_t)staging->signal_device;
     comm->args.abort_word = &comm->args.signal->abort;
     comm->args.rank = comm->rank;
     comm->args.nranks = comm->nranks;
-out:
-    oh_context_leave_relaxed(driver, &scope);
-    return res;
+    return ncclSuccess;
 }
 
 bool oh_call_plan(struct oh_call *call, ncclRedOp_t op)
 {
     struct oh_comm *comm = call->comm;
-    bool served = atomic_load_explicit(&comm->served, memory_order_acquire);
-    if (!served && !oh_comm_is_settled(comm)) {
-        served = oh_late_decide(comm);
-    }
-    return served && oh_comm_op_find(comm, op, call->type, &call->op) && (!comm->check || oh_check_call(call)) &&
+    return atomic_load_explicit(&comm->served, memory_order_acquire) &&
+           oh_comm_op_find(comm, op, call->type, &call->op) && (!comm->check || oh_check_call(call)) &&
            oh_plan_choose(&comm->table, call->count, call->type, &call->plan);
 }
 
@@ -345,6 +354,9 @@ static CUresult join_in_context(struct oh_burst *burst)
 static ncclResult_t fail_burst(const struct oh_burst *burst, CUresult result)
 {
     struct oh_comm *comm = burst->calls[0].comm;
+    if (oh_order_withdraw(comm, result)) {
+        return ncclSuccess;
+    }
     bool first = !oh_order_is_void(result) && oh_comm_fail(comm, ncclUnhandledCudaError, OH_MAX_RANKS);
     oh_comm_failure(comm); /* it is refused */
     OH_WARN("comm %p rank %u: launching an allreduce: %s%s", (void *)comm->nccl, comm->rank,
@@ -364,7 +376,7 @@ static ncclResult_t in_context(struct oh_burst *burst, CUresult (*step)(struct o
     if (entered) {
         result = step(burst);
     }
-    if (result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS && comm->attach.first != 0) {
         oh_order_invalidate(comm, stream_of(burst), &burst->place);
     }
     if (entered) {

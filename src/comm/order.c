@@ -28,6 +28,7 @@
 #include "comm/order.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -431,16 +432,29 @@ static CUresult before_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     struct oh_capture *capture;
     CUresult result = oh_order_look(comm, call->place.stream, &call->place);
-    if (result == CUDA_SUCCESS) {
-        result =
-            call->place.graph ? before_captured(comm, &call->place, &capture) : follow_launches(comm, &call->place);
+    if (result != CUDA_SUCCESS || comm->attach.first == 0) { /* nothing of ours can be before it */
+        return result;
     }
-    return result;
+    return call->place.graph ? before_captured(comm, &call->place, &capture) : follow_launches(comm, &call->place);
+}
+
+/* The event is behind all that NCCL has of the communicator, so this rank may vote. NCCL orders its own calls. */
+static void note_ordered(struct oh_comm *comm)
+{
+    pthread_mutex_lock(&comm->attach.mutex);
+    atomic_store(&comm->attach.ordered, true);
+    if (!oh_comm_is_settled(comm)) {
+        atomic_store(&comm->segment.meeting->slot[comm->rank].withheld, OH_WITHHELD_NOT);
+    }
+    pthread_mutex_unlock(&comm->attach.mutex);
 }
 
 static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *call)
 {
     CUresult result = driver_of(comm)->event_record(comm->event[OH_EVENT_NCCL], call->place.stream);
+    if (result == CUDA_SUCCESS && comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
+        note_ordered(comm);
+    }
     if (result == CUDA_SUCCESS && call->allreduce) {
         /* release: pairs with the load in the monitor, which then finds the event recorded */
         atomic_fetch_add_explicit(&comm->nccl_allreduces, 1, memory_order_release);
@@ -472,7 +486,7 @@ static CUresult in_context(struct oh_comm *comm, struct oh_nccl_call *call,
     if (entered) {
         result = step(comm, call);
     }
-    if (result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS && comm->attach.first != 0) {
         oh_order_invalidate(comm, call->place.stream, &call->place);
     }
     if (entered) {
@@ -484,7 +498,7 @@ static CUresult in_context(struct oh_comm *comm, struct oh_nccl_call *call,
 /* NCCL has the call, in no known order with those of onehop: the program must not go on as if it were ordered. */
 static ncclResult_t check_ordered(struct oh_comm *comm, CUresult result)
 {
-    if (result == CUDA_SUCCESS || oh_order_is_void(result)) {
+    if (result == CUDA_SUCCESS || oh_order_is_void(result) || oh_order_withdraw(comm, result)) {
         return ncclSuccess;
     }
     bool first = oh_comm_fail(comm, ncclUnhandledCudaError, OH_MAX_RANKS);
@@ -501,6 +515,26 @@ static ncclResult_t refuse_unordered(struct oh_comm *comm, CUresult result)
         oh_comm_failure(comm);
     }
     return res;
+}
+
+bool oh_order_withdraw(struct oh_comm *comm, CUresult result)
+{
+    char reason[OH_REASON_BYTES];
+    bool off = false;
+    snprintf(reason, sizeof reason, "rank %u: calls cannot be put in order: %s", comm->rank,
+             oh_driver_error_name(driver_of(comm), result));
+    pthread_mutex_lock(&comm->attach.mutex);
+    if (!oh_comm_is_settled(comm)) {
+        oh_segment_refuse(&comm->segment, reason);
+        off = oh_segment_decision(&comm->segment) == OH_DECISION_OFF;
+    }
+    pthread_mutex_unlock(&comm->attach.mutex);
+    return off;
+}
+
+bool oh_comm_is_ordered(struct oh_comm *comm)
+{
+    return oh_comm_is_settled(comm) ? atomic_load_explicit(&comm->served, memory_order_relaxed) : comm->attach.ordering;
 }
 
 void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
@@ -564,4 +598,19 @@ CUresult oh_order_query_nccl(const struct oh_comm *comm)
         oh_context_leave_relaxed(staging->driver, &scope);
     }
     return result;
+}
+
+CUresult oh_order_query_launches(const struct oh_comm *comm)
+{
+    const struct oh_staging *staging = &comm->staging;
+    struct oh_context_scope scope;
+    if (!comm->launched) {
+        return CUDA_SUCCESS;
+    }
+    CUresult result = oh_context_enter_relaxed(staging->driver, &staging->context, &scope);
+    if (result == CUDA_SUCCESS) {
+        result = staging->driver->event_query(comm->event[OH_EVENT_LAUNCH]);
+        oh_context_leave_relaxed(staging->driver, &scope);
+    }
+    return oh_context_is_lost(result) ? CUDA_SUCCESS : result; /* then nothing runs in it */
 }

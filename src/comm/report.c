@@ -64,7 +64,7 @@ void oh_stats_heard_program(void)
 static enum oh_state state_of(const struct oh_comm *comm)
 {
     if (!oh_comm_is_settled(comm)) {
-        return OH_STATE_SETTING_UP;
+        return atomic_load(&comm->attach.begun) ? OH_STATE_SETTING_UP : OH_STATE_IDLE;
     }
     if (atomic_load(&comm->served)) {
         return OH_STATE_SERVED;
@@ -80,10 +80,12 @@ void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p)
         .rank = comm->rank,
         .nranks = comm->nranks,
         .state = state_of(comm),
-        .memory = comm->late.first != 0 && comm->staging.base ? OH_STAGING_BYTES : 0,
+        .memory = comm->attach.first != 0 && comm->staging.base ? OH_STAGING_BYTES : 0,
         .setup_us = (uint64_t)(comm->setup_ms * 1000),
     };
-    const char *reason = oh_comm_is_settled(comm) ? comm->reason : "its ranks have not agreed yet";
+    const char *reason = oh_comm_is_settled(comm)           ? comm->reason
+                         : atomic_load(&comm->attach.begun) ? "its ranks have not agreed yet"
+                                                            : "no allreduce that onehop could serve was made";
     snprintf(record_p->reason, sizeof record_p->reason, "%s", reason);
 }
 
@@ -91,9 +93,9 @@ void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p)
 static struct oh_stats_record record_of(struct oh_comm *comm)
 {
     struct oh_stats_record record;
-    pthread_mutex_lock(&comm->late.mutex);
+    pthread_mutex_lock(&comm->attach.mutex);
     oh_comm_facts(comm, &record);
-    pthread_mutex_unlock(&comm->late.mutex);
+    pthread_mutex_unlock(&comm->attach.mutex);
     oh_stats_copy(oh_comm_counters(comm), &record);
     return record;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * retire.c - the end of a communicator
+ * retire.c - frees what is left of a communicator
  *
  * ncclCommDestroy is no barrier, so nobody waits here for anybody: a retired communicator stands in a list until its
  * kernels have finished and the graphs that hold its launches are gone; then it closes its peers' memory and says so
@@ -16,9 +16,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "comm/failure.h"
 #include "comm/monitor.h"
 #include "comm/order.h"
 #include "gpu/context.h"
@@ -45,64 +43,6 @@ static void add_to_retired(struct oh_comm *comm)
     pthread_mutex_unlock(&worker.mutex);
 }
 
-void oh_comm_abort(struct oh_comm *comm)
-{
-    oh_comm_say_farewell(comm, OH_FAREWELL_ABORTED);
-    oh_comm_suspend(comm);
-    pthread_mutex_lock(&comm->late.mutex);
-    /* Also when it was suspended already: its kernels may still be waiting. None was launched without a first call. */
-    if (comm->late.first != 0 && comm->staging.signal) {
-        oh_comm_release_kernels(comm);
-    }
-    pthread_mutex_unlock(&comm->late.mutex);
-}
-
-void oh_comm_suspend(struct oh_comm *comm)
-{
-    oh_late_cancel(comm, "it was ended before its ranks had agreed");
-    oh_comm_say_farewell(comm, OH_FAREWELL_ENDED);
-    atomic_store(&comm->served, false);
-    pthread_mutex_lock(&comm->late.mutex);
-    oh_board_show(comm);
-    pthread_mutex_unlock(&comm->late.mutex);
-}
-
-/*
- * Asks whether the kernels of this rank that calls have launched have ended. (Replays of graphs count until the graph
- * is gone.) In the relaxed capture mode: in another mode the question itself would break a capture under way elsewhere,
- * and be answered with an error.
- */
-static CUresult query_finished(const struct oh_comm *comm)
-{
-    const struct oh_driver *driver = comm->staging.driver;
-    struct oh_context_scope scope;
-    if (!comm->launched) {
-        return CUDA_SUCCESS;
-    }
-    CUresult result = oh_context_enter_relaxed(driver, &comm->staging.context, &scope);
-    if (result == CUDA_SUCCESS) {
-        result = driver->event_query(comm->event[OH_EVENT_LAUNCH]);
-        oh_context_leave_relaxed(driver, &scope);
-    }
-    return oh_context_is_lost(result) ? CUDA_SUCCESS : result; /* then nothing runs in it */
-}
-
-static bool has_finished(const struct oh_comm *comm)
-{
-    return query_finished(comm) == CUDA_SUCCESS;
-}
-
-/*
- * As NCCL waits for its own: the process may end when ncclCommDestroy has returned, and would take with it what peers
- * still wait for. Not longer than they live: the monitor sees to it that a call without them fails.
- */
-void oh_comm_drain(const struct oh_comm *comm)
-{
-    while (atomic_load(&comm->served) && comm->launched && !has_finished(comm)) {
-        usleep(50);
-    }
-}
-
 /* What has become of a step of reclaiming. A step that has failed is tried again, a number of times. */
 enum reclaim {
     RECLAIM_DONE,
@@ -117,7 +57,7 @@ static enum reclaim await_quiet(struct oh_comm *comm)
         atomic_load_explicit(&comm->entered, memory_order_acquire) > 0) { /* pairs with oh_comm_leave */
         return RECLAIM_WAITING;
     }
-    CUresult result = comm->unrecorded ? CUDA_ERROR_UNKNOWN : query_finished(comm);
+    CUresult result = comm->unrecorded ? CUDA_ERROR_UNKNOWN : oh_order_query_launches(comm);
     if (result != CUDA_SUCCESS) {
         return result == CUDA_ERROR_NOT_READY ? RECLAIM_WAITING : RECLAIM_FAILED;
     }
@@ -130,7 +70,9 @@ static enum reclaim close_peers(struct oh_comm *comm)
     if (!oh_staging_close_peers(&comm->staging)) {
         return RECLAIM_FAILED;
     }
-    oh_segment_leave(&comm->segment, comm->rank);
+    if (comm->segment.meeting) {
+        oh_segment_leave(&comm->segment, comm->rank);
+    }
     comm->said_goodbye = true;
     return RECLAIM_DONE;
 }
@@ -162,7 +104,7 @@ static enum reclaim destroy_events(struct oh_comm *comm)
 
 static enum reclaim free_memory(struct oh_comm *comm)
 {
-    if (!oh_segment_deserted(&comm->segment, comm->rank, comm->nranks)) {
+    if (comm->segment.meeting && !oh_segment_deserted(&comm->segment, comm->rank, comm->nranks)) {
         return RECLAIM_WAITING;
     }
     enum reclaim state = destroy_events(comm);
@@ -183,7 +125,9 @@ static enum reclaim reclaim(struct oh_comm *comm)
 static void abandon_memory(struct oh_comm *comm)
 {
     oh_monitor_remove(comm);
-    oh_segment_leave(&comm->segment, comm->rank);
+    if (comm->segment.meeting) {
+        oh_segment_leave(&comm->segment, comm->rank);
+    }
     oh_staging_abandon(&comm->staging);
 }
 
@@ -197,7 +141,7 @@ static bool reap_one(struct oh_comm *comm)
     }
     if (state == RECLAIM_DONE) {
         oh_order_free(comm);
-        oh_segment_close(&comm->segment);
+        oh_segment_drop(&comm->segment);
         free(comm);
     }
     return state == RECLAIM_DONE;
@@ -271,26 +215,24 @@ void oh_comms_reap(void)
 }
 
 /*
- * Peers may be opening this rank's memory right now: it goes the way of a retired communicator's. Under the mutex,
- * since the application may be asking about the communicator or ending it, if this is the set-up in the background.
+ * Peers may be opening this rank's memory right now: it goes the way of a retired communicator's. The communicator
+ * keeps its context and its events, which the program's thread may be using; the mutex is for what others read.
  */
 static struct oh_comm *take_remains(struct oh_comm *comm)
 {
     struct oh_comm *remains = NULL;
-    pthread_mutex_lock(&comm->late.mutex);
-    if (!comm->staging.driver) {
+    pthread_mutex_lock(&comm->attach.mutex);
+    if (!comm->staging.base && !comm->staging.signal) {
         oh_segment_close(&comm->segment);
     } else if ((remains = calloc(1, sizeof *remains))) {
         remains->rank = comm->rank;
         remains->nranks = comm->nranks;
         remains->segment = comm->segment;
-        remains->staging = comm->staging;
-        memcpy(remains->event, comm->event, sizeof comm->event);
-        comm->staging = (struct oh_staging){0};
+        oh_staging_move(&comm->staging, &remains->staging);
         comm->segment.meeting = NULL;
-        memset(comm->event, 0, sizeof comm->event);
+        atomic_store(&comm->segment.file, 0);
     }
-    pthread_mutex_unlock(&comm->late.mutex);
+    pthread_mutex_unlock(&comm->attach.mutex);
     return remains;
 }
 
@@ -305,37 +247,11 @@ void oh_comm_strip(struct oh_comm *comm)
 
 void oh_comm_bury(struct oh_comm *comm)
 {
-    oh_monitor_remove(comm); /* again: it may have been added by the set-up when it had been retired */
-    if (comm->staging.driver) {
+    bool used = atomic_load_explicit(&comm->entered, memory_order_acquire) > 0; /* pairs with oh_comm_leave */
+    if (comm->staging.driver || used) {
         add_to_retired(comm);
-        oh_comms_reap();
     } else {
-        oh_segment_close(&comm->segment);
+        oh_segment_drop(&comm->segment);
         free(comm);
-    }
-}
-
-/*
- * The monitor watches on until the kernels have left: one may wait for a peer that departs only now. If the
- * communicator has failed, kernels that wait do so in vain.
- */
-void oh_comm_retire(struct oh_comm *comm)
-{
-    oh_registry_remove(comm);
-    oh_comm_print_stats(comm);
-    oh_board_leave(comm);
-    oh_comm_suspend(comm);
-    oh_comm_ops_forget(comm);
-    if (oh_late_leave(comm)) {
-        return; /* the set-up under way buries it */
-    }
-    atomic_store(&comm->destroyed, true);
-    if (atomic_load(&comm->failure) != ncclSuccess) {
-        oh_comm_release_kernels(comm);
-    }
-    if (comm->staging.driver) {
-        add_to_retired(comm); /* the caller reaps, when NCCL's part is done */
-    } else {
-        oh_comm_bury(comm);
     }
 }

@@ -2,7 +2,7 @@
 /*
  * segment.h - the shared memory in which the ranks of one communicator on one host meet and decide
  *
- * Three uses, in this order (doc/design.md, "Set-up"):
+ * Three uses, in this order (doc/design.md, "Attach"):
  *   presence   each rank counts itself in before NCCL's own creation, which is a barrier; when that returns, every
  *              rank of this host that has onehop has been counted
  *   agreement  each rank fills its slot, opens its peers' memory, votes; one word decides, and cannot be read two ways
@@ -35,7 +35,9 @@
 struct oh_slot {
     _Atomic uint32_t named; /* which process it is is there */
     _Atomic uint32_t filled;
-    _Atomic uint32_t left; /* has closed its peers' memory for good */
+    _Atomic uint32_t left;     /* has closed its peers' memory for good */
+    _Atomic uint32_t begun;    /* has come to its first call: from then on its vote needs nothing of its program, but */
+    _Atomic uint32_t withheld; /* what this says; enum oh_withheld */
     int32_t pid;
     uint32_t check;           /* this rank wants calls to be compared (ONEHOP_CHECK); then all do */
     uint64_t start_time;      /* of the process, against a pid used again (util/process.h) */
@@ -47,6 +49,13 @@ struct oh_slot {
     CUipcMemHandle handle; /* the staging memory, for other processes */
     uint64_t staging;      /* the same as a pointer, for ranks of the same process */
     uint64_t context;
+};
+
+/* What a rank waits for before it votes: that an event of onehop's is behind NCCL's work on the communicator. */
+enum oh_withheld {
+    OH_WITHHELD_NOT,
+    OH_WITHHELD_CALL, /* its first call, which NCCL has got, returns */
+    OH_WITHHELD_LATER /* a later call: the first one was captured */
 };
 
 /* How a rank has left, as far as it could say. */
@@ -81,7 +90,6 @@ struct oh_meeting {
     _Atomic uint32_t present;
     _Atomic uint32_t yes;
     _Atomic uint32_t decision;
-    _Atomic uint32_t late;        /* a rank will not wait for the others: nobody does */
     _Atomic uint32_t grown_from;  /* ncclCommGrow: ranks of the parent; only the new ones count as present */
     _Atomic uint32_t redirected;  /* of a gate: target is set */
     struct oh_key target;         /* of a gate: where the ranks of the grown communicator meet */

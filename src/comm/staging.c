@@ -69,29 +69,35 @@ static bool is_own(CUdeviceptr base, CUcontext context)
     return own != NULL;
 }
 
-CUcontext oh_staging_current_context(int cuda_device)
-{
-    const struct oh_driver *driver;
-    CUcontext context;
-    CUdevice wanted, device;
-    bool fits = oh_driver_get(&driver) == ncclSuccess && driver->ctx_get_current(&context) == CUDA_SUCCESS && context &&
-                driver->device_get(&wanted, cuda_device) == CUDA_SUCCESS &&
-                driver->ctx_get_device(&device) == CUDA_SUCCESS && device == wanted;
-    return fits ? context : NULL;
-}
-
-/* The application's context, else the primary one. */
-static ncclResult_t choose_context(struct oh_staging *staging, CUcontext context)
+ncclResult_t oh_staging_bind(const struct oh_driver *driver, CUdevice device, CUcontext context,
+                             struct oh_staging *staging_p)
 {
     ncclResult_t res = ncclSuccess;
-    staging->context.handle = context;
+    struct oh_staging staging = {
+        .driver = driver, .device = device, .context.handle = context, .primary_retained = !context};
     if (!context) {
-        OH_CU_GOTO(staging->driver, primary_ctx_retain(&staging->context.handle, staging->device), res, out);
-        staging->primary_retained = true;
+        OH_CU_GOTO(driver, primary_ctx_retain(&staging.context.handle, device), res, err);
     }
-    OH_CU_GOTO(staging->driver, ctx_get_id(staging->context.handle, &staging->context.id), res, out);
-out:
+    OH_CU_GOTO(driver, ctx_get_id(staging.context.handle, &staging.context.id), res, err_retained);
+    *staging_p = staging;
+    return ncclSuccess;
+err_retained:
+    if (!context) {
+        driver->primary_ctx_release(device);
+    }
+err:
     return res;
+}
+
+void oh_staging_move(struct oh_staging *staging, struct oh_staging *to_p)
+{
+    *to_p = *staging;
+    to_p->primary_retained = false;
+    staging->base = 0;
+    staging->stream = NULL;
+    staging->signal = NULL;
+    staging->signal_device = 0;
+    memset(staging->peer, 0, sizeof staging->peer);
 }
 
 /*
@@ -155,16 +161,12 @@ err_page:
     return res;
 }
 
-ncclResult_t oh_staging_create(const struct oh_driver *driver, CUdevice device, CUcontext context,
-                               struct oh_staging *staging_p)
+ncclResult_t oh_staging_create(struct oh_staging *staging)
 {
-    struct oh_staging *staging = staging_p;
+    const struct oh_driver *driver = staging->driver;
+    const CUdevice device = staging->device;
     struct oh_context_scope scope;
-    *staging = (struct oh_staging){.driver = driver, .device = device};
-    ncclResult_t res = choose_context(staging, context);
-    if (res != ncclSuccess) {
-        return res;
-    }
+    ncclResult_t res = ncclSuccess;
     if (oh_context_enter_relaxed(driver, &staging->context, &scope) != CUDA_SUCCESS) {
         OH_INFO("device %d: its context cannot be made current", device);
         return ncclUnhandledCudaError;

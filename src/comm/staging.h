@@ -38,16 +38,22 @@ struct oh_staging {
     } peer[OH_MAX_RANKS]; /* by rank; own rank: base */
 };
 
-/* The calling thread's context if it is one of this device (CUDA ordinal), else NULL. */
-CUcontext oh_staging_current_context(int cuda_device);
+/*
+ * Says where the memory will be: in `context`, or (NULL) in the primary one of the device, as the CUDA runtime would
+ * choose. Returns ncclSuccess, after which *staging_p is to be given to oh_staging_destroy, or ncclUnhandledCudaError
+ * (logged at INFO).
+ */
+ncclResult_t oh_staging_bind(const struct oh_driver *driver, CUdevice device, CUcontext context,
+                             struct oh_staging *staging_p);
 
 /*
- * Allocates the staging memory of `device` in `context` (NULL: the primary one, as the CUDA runtime would choose) and
- * starts to clear it. Returns ncclSuccess, or ncclUnhandledCudaError or ncclSystemError (logged at INFO). Whatever it
- * returns, *staging_p is to be given to oh_staging_destroy.
+ * Allocates the staging memory and starts to clear it. Returns ncclSuccess, or ncclUnhandledCudaError or
+ * ncclSystemError (logged at INFO).
  */
-ncclResult_t oh_staging_create(const struct oh_driver *driver, CUdevice device, CUcontext context,
-                               struct oh_staging *staging_p);
+ncclResult_t oh_staging_create(struct oh_staging *staging);
+
+/* Moves all that was made since oh_staging_bind. */
+void oh_staging_move(struct oh_staging *staging, struct oh_staging *to_p);
 
 /* Describes it in this rank's slot: IPC handle, pointer, context. */
 ncclResult_t oh_staging_describe(const struct oh_staging *staging, struct oh_slot *slot);

@@ -34,6 +34,7 @@ enum oh_back {
 
 /* X(identifier, key) */
 #define OH_STATES(X)                                                                                                   \
+    X(IDLE, "idle")               /* no allreduce yet that could be served: nothing is held for it */                  \
     X(SETTING_UP, "setting_up")   /* its calls go to NCCL as yet */                                                    \
     X(SERVED, "served")           /* from now on */                                                                    \
     X(HANDED_BACK, "handed_back") /* for good, with a reason */                                                        \

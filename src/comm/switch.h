@@ -8,7 +8,7 @@
  * had noted, plus one, is the call from which all ranks take the new way: the same number for whoever computes it, and
  * larger than that of any call that went the old way. A rank that finds its own word closed does not wait for the one
  * who closed it: it closes the others' words itself, if they are open, and computes. So nobody ever waits.
- * doc/design.md, "Late attach", has the proof. Memory of all zeros is a switch that no rank has used.
+ * doc/design.md, "Attach", has the proof. Memory of all zeros is a switch that no rank has used.
  */
 #ifndef OH_COMM_SWITCH_H_
 #define OH_COMM_SWITCH_H_

@@ -81,3 +81,31 @@ bool oh_context_is_lost(CUresult result)
         return false;
     }
 }
+
+/* The context that is current, if it is one of this device, else NULL. */
+static CUcontext current_context(const struct oh_driver *driver, CUdevice device)
+{
+    CUcontext context;
+    CUdevice current;
+    bool fits = driver->ctx_get_current(&context) == CUDA_SUCCESS && context &&
+                driver->ctx_get_device(&current) == CUDA_SUCCESS && current == device;
+    return fits ? context : NULL;
+}
+
+/* Of a stream that has a handle of its own, and is not captured: of others the driver need not tell. NULL: unknown. */
+static CUcontext context_of(const struct oh_driver *driver, CUstream stream)
+{
+    CUcontext context;
+    CUstreamCaptureStatus status;
+    bool named = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+    return named && driver->stream_get_capture_info(stream, &status, NULL, NULL, NULL, NULL) == CUDA_SUCCESS &&
+                   status == CU_STREAM_CAPTURE_STATUS_NONE && driver->stream_get_ctx(stream, &context) == CUDA_SUCCESS
+               ? context
+               : NULL;
+}
+
+CUcontext oh_context_of_call(const struct oh_driver *driver, CUdevice device, CUstream stream)
+{
+    CUcontext context = current_context(driver, device);
+    return context ? context : context_of(driver, stream);
+}

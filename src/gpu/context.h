@@ -43,6 +43,12 @@ CUresult oh_context_enter_relaxed(const struct oh_driver *driver, const struct o
 void oh_context_leave_relaxed(const struct oh_driver *driver, struct oh_context_scope *scope);
 
 /*
+ * The context that a call of the program on `stream` means: the current one, if it is one of this device; else, as
+ * where one thread drives many GPUs, the stream's. NULL: neither is known.
+ */
+CUcontext oh_context_of_call(const struct oh_driver *driver, CUdevice device, CUstream stream);
+
+/*
  * True of a result that says that a context, and all that was made in it, is gone or beyond use for good: it is
  * destroyed, or a kernel or the hardware has failed in it. Any other failure may pass.
  */

@@ -55,6 +55,7 @@
     X(stream_synchronize, cuStreamSynchronize, (CUstream))                                                             \
     X(stream_query, cuStreamQuery, (CUstream))                                                                         \
     X(stream_wait_event, cuStreamWaitEvent, (CUstream, CUevent, unsigned int))                                         \
+    X(stream_get_ctx, cuStreamGetCtx, (CUstream, CUcontext *))                                                         \
     X(stream_get_id, cuStreamGetId, (CUstream, unsigned long long *))                                                  \
     X(stream_begin_capture, cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode))                                  \
     X(stream_end_capture, cuStreamEndCapture, (CUstream, CUgraph *))                                                   \

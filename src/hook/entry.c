@@ -4,7 +4,7 @@
  *
  * Each looks up the real library, does onehop's part, and forwards. Nothing is done before the first communicator is
  * created; in a process forked from one that uses onehop, and with ONEHOP_DISABLE=1, everything is forwarded. Calls
- * that NCCL makes to its own public names (facts about which: doc/design.md) pass straight through: `inside` counts
+ * that NCCL makes to its own public names (facts about which: doc/design.md) pass straight through: `oh_inside` counts
  * how deep this thread is in NCCL on our behalf. errno is as NCCL left it, or as it was.
  */
 #include "hook/entry.h"
@@ -18,9 +18,9 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
+#include "comm/attach.h"
+#include "comm/end.h"
 #include "comm/failure.h"
-#include "comm/warm.h"
 #include "hook/first.h"
 #include "hook/group.h"
 #include "hook/real.h"
@@ -43,15 +43,15 @@ ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags);
 ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config,
                             int flags);
 
-static __thread int inside;
+__thread int oh_inside;
 static atomic_bool forked;
 
 /* Calls the real function with NCCL's own calls to public names let through. */
 #define REAL(real_, call_)                                                                                             \
     ({                                                                                                                 \
-        inside++;                                                                                                      \
+        oh_inside++;                                                                                                   \
         ncclResult_t result_ = (real_)->call_;                                                                         \
-        inside--;                                                                                                      \
+        oh_inside--;                                                                                                   \
         result_;                                                                                                       \
     })
 
@@ -83,7 +83,7 @@ static void start_once(void)
 static bool is_active(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    if (inside > 0 || atomic_load_explicit(&forked, memory_order_relaxed)) {
+    if (oh_inside > 0 || atomic_load_explicit(&forked, memory_order_relaxed)) {
         return false;
     }
     pthread_once(&once, start_once);
@@ -100,26 +100,27 @@ static void forget(struct oh_comm *comm)
     errno = saved;
 }
 
-static struct oh_comm *active_comm_from(ncclComm_t comm, const void *caller)
+static struct oh_comm *find_comm(ncclComm_t comm, const void *caller, bool counts)
 {
-    if (inside > 0 || atomic_load_explicit(&forked, memory_order_relaxed)) {
+    if (oh_inside > 0 || atomic_load_explicit(&forked, memory_order_relaxed)) {
         return NULL;
     }
     bool awaited = atomic_load_explicit(&oh_first_awaited, memory_order_acquire); /* before the search: see first.c */
     struct oh_comm *ours = oh_comm_find(comm);
     if (!ours && awaited && is_active()) {
-        inside++;
-        ours = oh_first_find(comm, caller);
-        inside--;
+        oh_inside++;
+        ours = oh_first_find(comm, caller, counts);
+        oh_inside--;
     }
-    if (ours && ours == atomic_load_explicit(&oh_first_comm, memory_order_acquire) && oh_first_has_gone()) {
+    if (ours && ours == atomic_load_explicit(&oh_first_comm, memory_order_acquire) &&
+        atomic_load_explicit(&oh_first_has_gone, memory_order_relaxed)) {
         forget(ours);
         ours = NULL;
     }
     return ours;
 }
 
-#define active_comm(comm_) active_comm_from((comm_), __builtin_return_address(0))
+#define active_comm(comm_) find_comm((comm_), __builtin_return_address(0), false)
 
 /* The NCCL that made a communicator, or the one that the caller means for one that onehop does not know. */
 static ncclResult_t real_of(const struct oh_comm *comm, const struct oh_real **real_p, const void *caller)
@@ -158,32 +159,22 @@ static bool is_blocking(const ncclConfig_t *config, bool inherited)
  * NCCLCHECK drops ncclInProgress). The handle of a split must not be looked at before NCCL has said that the parent is
  * done; one that grows has a handle at once, whose state tells.
  */
-static bool is_in_progress(const struct oh_real *real, const struct oh_birth *birth)
+static bool is_in_progress(const struct oh_real *real, const struct oh_creation *creation)
 {
     ncclResult_t state = ncclSuccess;
-    if (birth->parent && !birth->grows) {
-        return !birth->parent->blocking;
+    if (creation->parent && !creation->grows) {
+        return !creation->parent->blocking;
     }
-    return !birth->blocking && *birth->nccl_p && REAL(real, CommGetAsyncError(*birth->nccl_p, &state)) == ncclSuccess &&
-           state == ncclInProgress;
+    return !creation->blocking && *creation->nccl_p &&
+           REAL(real, CommGetAsyncError(*creation->nccl_p, &state)) == ncclSuccess && state == ncclInProgress;
 }
 
-/* What the process lacks for a set-up is made ready while NCCL creates the communicator, if it does so in the call. */
-static void begin_warm(struct oh_warm *warm, int nranks, bool blocking)
-{
-    int saved = errno;
-    *warm = (struct oh_warm){.started = false};
-    if (blocking && oh_group_depth() == 0) {
-        oh_warm_begin(warm, nranks);
-    }
-    errno = saved;
-}
-
-static void begin_birth(struct oh_birth *birth, const struct oh_key *key, bool blocking, ncclComm_t *nccl_p)
+static void begin_creation(struct oh_creation *creation, const struct oh_key *key, bool blocking, ncclComm_t *nccl_p)
 {
     int saved = errno;
     oh_stats_heard_program();
-    oh_birth_begin(birth, key, blocking, nccl_p);
+    oh_first_creation_begins();
+    oh_creation_begin(creation, key, blocking, nccl_p);
     errno = saved;
 }
 
@@ -193,18 +184,20 @@ static bool is_rejected(ncclResult_t res)
     return res == ncclInvalidArgument || res == ncclInvalidUsage;
 }
 
-/* After the real creator: completes the births now, or at the end of the group. */
-static void end_births(const struct oh_real *real, struct oh_birth *births, size_t count, ncclResult_t res)
+/* After the real creator: completes the creations now, or at the end of the group. */
+static void end_creations(const struct oh_real *real, struct oh_creation *creations, size_t count, ncclResult_t res)
 {
     int saved = errno;
     bool created = res == ncclSuccess || res == ncclInProgress;
     if (created && oh_group_depth() == 0) {
-        bool later = res == ncclSuccess && count == 1 && is_in_progress(real, births);
-        oh_births_finish(real, births, count, later ? ncclInProgress : res);
+        bool later = res == ncclSuccess && count == 1 && is_in_progress(real, creations);
+        oh_inside++;
+        oh_creations_finish(real, creations, count, later ? ncclInProgress : res);
+        oh_inside--;
     } else {
         for (size_t i = 0; i < count; i++) {
-            if (!created || !oh_group_add_birth(&births[i])) {
-                oh_birth_cancel(&births[i]);
+            if (!created || !oh_group_add_creation(&creations[i])) {
+                oh_creation_cancel(&creations[i]);
             }
         }
     }
@@ -217,14 +210,11 @@ EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId 
     if (!is_active()) {
         return real->CommInitRank(comm, nranks, id, rank);
     }
-    struct oh_birth birth;
-    struct oh_warm warm;
+    struct oh_creation creation;
     struct oh_key key = oh_key_of_id(&id);
-    begin_birth(&birth, &key, is_blocking(NULL, true), comm);
-    begin_warm(&warm, nranks, birth.blocking);
+    begin_creation(&creation, &key, is_blocking(NULL, true), comm);
     ncclResult_t res = REAL(real, CommInitRank(comm, nranks, id, rank));
-    oh_warm_end(&warm);
-    end_births(real, &birth, 1, res);
+    end_creations(real, &creation, 1, res);
     return res;
 }
 
@@ -235,14 +225,11 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUni
     if (!is_active()) {
         return real->CommInitRankConfig(comm, nranks, id, rank, config);
     }
-    struct oh_birth birth;
-    struct oh_warm warm;
+    struct oh_creation creation;
     struct oh_key key = oh_key_of_id(&id);
-    begin_birth(&birth, &key, is_blocking(config, true), comm);
-    begin_warm(&warm, nranks, birth.blocking);
+    begin_creation(&creation, &key, is_blocking(config, true), comm);
     ncclResult_t res = REAL(real, CommInitRankConfig(comm, nranks, id, rank, config));
-    oh_warm_end(&warm);
-    end_births(real, &birth, 1, res);
+    end_creations(real, &creation, 1, res);
     return res;
 }
 
@@ -257,14 +244,11 @@ EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int r
     if (!is_active() || !ids || count < 1 || count > nranks) {
         return REAL(real, CommInitRankScalable(comm, nranks, rank, count, ids, config));
     }
-    struct oh_birth birth;
-    struct oh_warm warm;
+    struct oh_creation creation;
     struct oh_key key = oh_key_of_ids(ids, count);
-    begin_birth(&birth, &key, is_blocking(config, true), comm);
-    begin_warm(&warm, nranks, birth.blocking);
+    begin_creation(&creation, &key, is_blocking(config, true), comm);
     ncclResult_t res = REAL(real, CommInitRankScalable(comm, nranks, rank, count, ids, config));
-    oh_warm_end(&warm);
-    end_births(real, &birth, 1, res);
+    end_creations(real, &creation, 1, res);
     return res;
 }
 
@@ -272,17 +256,17 @@ EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int r
 EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *devices)
 {
     GET_REAL(real);
-    struct oh_birth *births = is_active() && comms && ndev > 0 ? calloc((size_t)ndev, sizeof *births) : NULL;
-    if (!births) {
+    struct oh_creation *creations = is_active() && comms && ndev > 0 ? calloc((size_t)ndev, sizeof *creations) : NULL;
+    if (!creations) {
         return real->CommInitAll(comms, ndev, devices);
     }
     struct oh_key key = oh_key_random();
     for (int i = 0; i < ndev; i++) {
-        begin_birth(&births[i], &key, is_blocking(NULL, true), &comms[i]);
+        begin_creation(&creations[i], &key, is_blocking(NULL, true), &comms[i]);
     }
     ncclResult_t res = REAL(real, CommInitAll(comms, ndev, devices));
-    end_births(real, births, (size_t)ndev, res);
-    free(births);
+    end_creations(real, creations, (size_t)ndev, res);
+    free(creations);
     return res;
 }
 
@@ -297,13 +281,13 @@ EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, ncclCom
     if (color == NCCL_SPLIT_NOCOLOR || !newcomm) {
         return REAL(real, CommSplit(comm, color, order, newcomm, config));
     }
-    struct oh_birth birth;
+    struct oh_creation creation;
     struct oh_key key = oh_key_of_split(&parent->key, sequence, color);
-    begin_birth(&birth, &key, parent->blocking && is_blocking(config, true), newcomm);
-    birth.parent = parent;
+    begin_creation(&creation, &key, parent->blocking && is_blocking(config, true), newcomm);
+    creation.parent = parent;
     ncclResult_t res = REAL(real, CommSplit(comm, color, order, newcomm, config));
     parent->splits -= is_rejected(res);
-    end_births(real, &birth, 1, res);
+    end_creations(real, &creation, 1, res);
     return res;
 }
 
@@ -337,13 +321,13 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, nc
     if (!right) {
         return REAL(real, CommShrink(comm, excluded, count, newcomm, config, flags));
     }
-    struct oh_birth birth;
+    struct oh_creation creation;
     struct oh_key key = oh_key_of_shrink(&parent->key, parent->shrinks++, excluded, count);
-    begin_birth(&birth, &key, parent->blocking && is_blocking(config, true), newcomm);
-    birth.parent = parent;
+    begin_creation(&creation, &key, parent->blocking && is_blocking(config, true), newcomm);
+    creation.parent = parent;
     ncclResult_t res = REAL(real, CommShrink(comm, excluded, count, newcomm, config, flags));
     parent->shrinks -= is_rejected(res);
-    end_births(real, &birth, 1, res);
+    end_creations(real, &creation, 1, res);
     return res;
 }
 
@@ -360,15 +344,16 @@ EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId
     if (!is_active() || !newcomm || (comm ? !parent : !id)) {
         return REAL(real, CommGrow(comm, nranks, id, rank, newcomm, config));
     }
-    struct oh_birth birth;
+    struct oh_creation creation;
     int saved = errno;
-    oh_birth_begin_grown(&birth, parent, id, is_blocking(config, !parent || parent->blocking), newcomm);
+    oh_first_creation_begins();
+    oh_creation_begin_grow(&creation, parent, id, is_blocking(config, !parent || parent->blocking), newcomm);
     errno = saved;
     ncclResult_t res = REAL(real, CommGrow(comm, nranks, id, rank, newcomm, config));
     if (parent) {
         parent->grows -= is_rejected(res);
     }
-    end_births(real, &birth, 1, res);
+    end_creations(real, &creation, 1, res);
     return res;
 }
 
@@ -476,9 +461,9 @@ static ncclResult_t in_group(const struct oh_comm *comm, ncclResult_t res)
 {
     if (res != ncclSuccess) {
         const struct oh_real *real = comm->library;
-        inside++;
+        oh_inside++;
         oh_group_fail(real, comm, res);
-        inside--;
+        oh_inside--;
     }
     return res;
 }
@@ -547,32 +532,36 @@ static ncclResult_t end_hand_back(struct oh_comm *comm, struct oh_nccl_call *cal
     return ordered == ncclSuccess ? res : ordered;
 }
 
-static ncclResult_t hand_back(struct oh_comm *comm, const void *sendbuff, void *recvbuff, size_t count,
-                              ncclDataType_t type, ncclRedOp_t op, cudaStream_t stream)
+static ncclResult_t hand_back(const struct oh_call *call, ncclRedOp_t op)
 {
+    struct oh_comm *comm = call->comm;
     const struct oh_real *real = comm->library;
-    bool ordered = count > 0 && oh_comm_is_ordered(comm);
+    const bool works = call->count > 0, ordered = works && oh_comm_is_ordered(comm);
     struct oh_nccl_call nccl_call = {.result = CUDA_SUCCESS};
     ncclResult_t failure = oh_comm_failure(comm);
     if (failure != ncclSuccess) {
         return oh_group_depth() > 0 ? in_group(comm, failure) : failure;
     }
-    oh_comm_count_handed_back(comm, count, type, op);
-    if (count > 0 && oh_group_depth() > 0) {
+    oh_comm_count_handed_back(comm, call->count, call->type, op);
+    if (works && oh_group_depth() > 0) {
         oh_group_pass(comm);
     }
-    ncclResult_t res = ordered ? begin_hand_back(comm, (CUstream)stream, true, &nccl_call) : ncclSuccess;
+    ncclResult_t res = ordered ? begin_hand_back(comm, call->stream, true, &nccl_call) : ncclSuccess;
     if (res != ncclSuccess) {
         return res;
     }
-    res = REAL(real, AllReduce(sendbuff, recvbuff, count, type, op, comm->nccl, stream));
+    res = REAL(real, AllReduce(call->sendbuff, call->recvbuff, call->count, call->type, op, comm->nccl,
+                               (cudaStream_t)call->stream));
+    if (works && !is_rejected(res)) {
+        oh_attach_note_work(comm);
+    }
     return ordered ? end_hand_back(comm, &nccl_call, res) : res;
 }
 
 ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
                            struct oh_passage *passage_p)
 {
-    struct oh_comm *ours = active_comm_from(comm, caller);
+    struct oh_comm *ours = find_comm(comm, caller, false);
     struct oh_passage passage = {.comm = NULL};
     ncclResult_t res = real_of(ours, &passage.real, caller);
     if (res == ncclSuccess && ours) {
@@ -580,10 +569,13 @@ ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, con
         res = (ncclResult_t)atomic_load_explicit(&ours->failure, memory_order_acquire);
         res = oh_group_depth() > 0 ? in_group(ours, res) : res;
     }
+    if (res == ncclSuccess && ours && works) {
+        oh_attach_note_work(ours);
+    }
     if (res == ncclSuccess && ours && works && oh_group_depth() > 0) {
         oh_group_pass(ours);
     }
-    if (res == ncclSuccess && ours && works && atomic_load_explicit(&ours->served, memory_order_acquire)) {
+    if (res == ncclSuccess && ours && works && oh_comm_is_ordered(ours)) {
         passage.comm = ours;
         oh_comm_enter(ours);
         res = begin_hand_back(ours, (CUstream)stream, false, &passage.nccl_call);
@@ -593,14 +585,14 @@ ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, con
     }
     if (res == ncclSuccess) {
         *passage_p = passage;
-        inside++;
+        oh_inside++;
     }
     return res;
 }
 
 ncclResult_t oh_pass_end(struct oh_passage *passage, ncclResult_t result)
 {
-    inside--;
+    oh_inside--;
     if (passage->comm) {
         result = end_hand_back(passage->comm, &passage->nccl_call, result);
         oh_comm_leave(passage->comm);
@@ -608,28 +600,117 @@ ncclResult_t oh_pass_end(struct oh_passage *passage, ncclResult_t result)
     return result;
 }
 
-/* A communicator that is not settled: is NCCL still creating it, and the call to go there uncounted? */
-static bool goes_uncounted(struct oh_comm *comm)
+/* NCCL may have finished the creation since. */
+static void look_at_creation(struct oh_comm *comm)
 {
     const struct oh_real *real = comm->library;
-    ncclResult_t state = ncclInProgress;
-    if (!oh_comm_is_awaited(comm)) {
-        return false;
-    }
+    ncclResult_t state;
     int saved = errno;
-    if (REAL(real, CommGetAsyncError(comm->nccl, &state)) == ncclSuccess) {
-        inside++;
-        oh_births_look(real, comm, state);
-        inside--;
+    if (oh_comm_is_awaited(comm) && REAL(real, CommGetAsyncError(comm->nccl, &state)) == ncclSuccess) {
+        oh_inside++;
+        oh_creations_look(real, comm, state);
+        oh_inside--;
     }
     errno = saved;
-    return oh_comm_pass_unborn(comm);
+}
+
+/*
+ * Serves the call, or hands it back. While the communicator is not settled, the call is counted, unless it has no
+ * elements: NCCL does nothing then, so that a program may make such a call on some ranks only.
+ */
+static ncclResult_t route(struct oh_call *call, ncclRedOp_t op)
+{
+    struct oh_comm *comm = call->comm;
+    const bool settled = oh_comm_is_settled(comm), counts = !settled && call->count > 0;
+    const bool counted = counts && atomic_load_explicit(&comm->created, memory_order_acquire);
+    if ((counted ? oh_attach_decide(comm) : settled) && oh_call_plan(call, op)) {
+        return serve(call);
+    }
+    oh_comm_enter(comm); /* NCCL may block */
+    ncclResult_t res = hand_back(call, op);
+    if (counts) {
+        oh_attach_note_result(comm, counted, res);
+    }
+    oh_comm_leave(comm);
+    return res;
+}
+
+/* One of a communicator's first calls, until it is settled. In a group it is decided at the end of that. */
+static ncclResult_t attach(struct oh_call *call, ncclRedOp_t op)
+{
+    struct oh_comm *comm = call->comm;
+    int saved = errno;
+    ncclResult_t res;
+    look_at_creation(comm);
+    oh_comm_enter(comm); /* another thread may abort it while this one waits */
+    const bool wanted = oh_attach_wants(call, op), grouped = oh_group_depth() > 0;
+    if (wanted) {
+        oh_attach_begin(comm, call->stream);
+    }
+    if (wanted && grouped) {
+        res = in_group(comm, oh_group_defer(call, op));
+    } else {
+        if (wanted) {
+            oh_attach_wait(&comm, 1);
+        }
+        errno = saved;
+        res = route(call, op);
+    }
+    oh_comm_leave(comm);
+    return res;
+}
+
+static ncclResult_t destroy_op(struct oh_comm *comm, ncclRedOp_t op)
+{
+    const struct oh_real *real = comm->library;
+    ncclResult_t res = REAL(real, RedOpDestroy(op, comm->nccl));
+    if (res == ncclSuccess) {
+        int saved = errno;
+        oh_comm_op_remove(comm, op);
+        errno = saved;
+    }
+    return res;
+}
+
+/* The outermost group ends: its first calls are decided. What fails is the group's failure. */
+static void route_deferred(void)
+{
+    size_t count;
+    int saved = errno;
+    struct oh_deferred *deferred = oh_group_depth() == 1 ? oh_group_take_deferred(&count) : NULL;
+    struct oh_comm **comms = deferred ? malloc(count * sizeof *comms) : NULL;
+    if (!deferred) {
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        oh_comm_enter(deferred[i].call.comm);
+    }
+    if (comms) { /* else the calls do not wait */
+        for (size_t i = 0; i < count; i++) {
+            comms[i] = deferred[i].call.comm;
+        }
+        oh_attach_wait(comms, count);
+    }
+    errno = saved;
+    for (size_t i = 0; i < count; i++) {
+        route(&deferred[i].call, deferred[i].op);
+    }
+    saved = errno;
+    for (size_t i = 0; i < count; i++) {
+        if (deferred[i].op_ends) {
+            destroy_op(deferred[i].call.comm, deferred[i].op);
+        }
+        oh_comm_leave(deferred[i].call.comm);
+    }
+    free(comms);
+    free(deferred);
+    errno = saved;
 }
 
 EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                                   ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_comm *ours = active_comm(comm);
+    struct oh_comm *ours = find_comm(comm, __builtin_return_address(0), true);
     if (ours) {
         struct oh_call call = {.comm = ours,
                                .sendbuff = sendbuff,
@@ -637,19 +718,9 @@ EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t c
                                .count = count,
                                .type = type,
                                .stream = (CUstream)stream};
-        bool unsettled = !oh_comm_is_settled(ours), uncounted = unsettled && goes_uncounted(ours);
-        if (!uncounted && oh_call_plan(&call, op)) {
-            return serve(&call);
-        }
-        oh_comm_enter(ours); /* NCCL may block */
-        ncclResult_t res = hand_back(ours, sendbuff, recvbuff, count, type, op, stream);
-        if (unsettled) {
-            oh_comm_note_result(ours, !uncounted, res);
-        }
-        oh_comm_leave(ours);
-        return res;
+        return oh_comm_is_settled(ours) ? route(&call, op) : attach(&call, op);
     }
-    if (inside == 0) {
+    if (oh_inside == 0) {
         oh_stats_count_strange();
     }
     GET_REAL(real);
@@ -668,9 +739,9 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
     }
     if (ours && res == ncclSuccess && oh_comm_is_awaited(ours)) {
         int saved = errno;
-        inside++;
-        oh_births_look(real, ours, *error);
-        inside--;
+        oh_inside++;
+        oh_creations_look(real, ours, *error);
+        oh_inside--;
         errno = saved;
     }
     if (ours && res == ncclSuccess && (*error == ncclSuccess || *error == ncclInProgress)) {
@@ -703,20 +774,17 @@ EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 {
     struct oh_comm *ours = active_comm(comm);
     GET_REAL_OF(ours, real);
-    ncclResult_t res = REAL(real, RedOpDestroy(op, comm));
-    if (ours && res == ncclSuccess) {
-        int saved = errno;
-        oh_comm_op_remove(ours, op);
-        errno = saved;
+    if (!ours) {
+        return REAL(real, RedOpDestroy(op, comm));
     }
-    return res;
+    return oh_group_keeps_op(ours, op) ? ncclSuccess : destroy_op(ours, op);
 }
 
 EXPORT ncclResult_t ncclGroupStart(void)
 {
     GET_REAL(real);
     ncclResult_t res = REAL(real, GroupStart());
-    if (res == ncclSuccess && inside == 0) {
+    if (res == ncclSuccess && oh_inside == 0) {
         oh_group_enter();
     }
     return res;
@@ -736,7 +804,11 @@ static ncclResult_t simulate_group(const struct oh_real *real, void *info)
 EXPORT ncclResult_t ncclGroupEnd(void)
 {
     GET_REAL(real);
-    return inside > 0 ? real->GroupEnd() : oh_group_leave(real, end_group, NULL, false);
+    if (oh_inside > 0) {
+        return real->GroupEnd();
+    }
+    route_deferred();
+    return oh_group_leave(real, end_group, NULL, false);
 }
 
 EXPORT ncclResult_t ncclGroupSimulateEnd(struct ncclSimInfo_v22200 *info)
@@ -746,7 +818,11 @@ EXPORT ncclResult_t ncclGroupSimulateEnd(struct ncclSimInfo_v22200 *info)
         OH_WARN("this NCCL has no ncclGroupSimulateEnd");
         return ncclInvalidUsage;
     }
-    return inside > 0 ? real->GroupSimulateEnd(info) : oh_group_leave(real, simulate_group, info, true);
+    if (oh_inside > 0) {
+        return real->GroupSimulateEnd(info);
+    }
+    route_deferred();
+    return oh_group_leave(real, simulate_group, info, true);
 }
 
 /* --- public API and the end of the process ---------------------------------------------------------------------- */

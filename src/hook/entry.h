@@ -11,6 +11,10 @@
 #include "comm/comm.h"
 #include "hook/real.h"
 
+/* How deep this thread is in NCCL on onehop's behalf: what NCCL calls by its public names then passes straight through.
+ */
+extern __thread int oh_inside __attribute__((visibility("hidden")));
+
 /* A call on its way to NCCL. */
 struct oh_passage {
     const struct oh_real *real;

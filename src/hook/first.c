@@ -1,18 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * first.c - see first.h
- *
- * A handle is a struct ncclComm, which begins and ends with a magic number (2.30.7: src/include/comm.h:799-801 asserts
- * both). If memory from the handle on begins with that number and holds none up to the context, then the context lies
- * in this very structure. Behind the context comes the hash, before the end of the structure; one more magic number may
- * stand just before it (the field `magic`). A handle whose memory was used by the first communicator, and freed, and
- * used again, has another hash. Memory is read through the kernel, so that a wrong guess ends in an error and not in a
- * fault. In an NCCL that is laid out differently no handle is found, and the communicator goes to NCCL.
- */
 #include "hook/first.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,169 +9,129 @@
 #include "hook/real.h"
 #include "util/log.h"
 
-#define MAGIC UINT64_C(0x0280028002800280)
-#define SPAN_MAX (UINT64_C(16) << 20) /* a handle is smaller */
-#define STRANGERS 8
-
-atomic_bool oh_first_awaited;
+atomic_bool oh_first_awaited, oh_first_has_gone;
 _Atomic(struct oh_comm *) oh_first_comm;
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
-static struct oh_birth birth;
-static uintptr_t context_at;
-static uint64_t wanted_hash;
-static uintptr_t hash_at; /* in the handle; set before oh_first_comm */
-static pid_t owner;
-static ncclComm_t strangers[STRANGERS]; /* handles that are not it, so that their calls are not held up again */
-static unsigned stranger_count;
+static atomic_uint begun;                       /* creations that pass through the hooks */
+static atomic_uint done;                        /* those of `library` */
+static _Atomic(const struct oh_real *) library; /* the copy of NCCL that creates the first communicator */
 
-void oh_first_begin(const void *context, uint64_t hash)
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
+static unsigned created;                                  /* communicators that this copy has told of */
+static char first_context, other_context;                 /* their addresses tell them apart */
+static struct oh_creation creation;
+static int first_nranks, first_rank;
+static pid_t owner;
+
+void oh_first_creation_begins(void)
 {
-    static atomic_flag begun;
+    atomic_fetch_add(&begun, 1);
+}
+
+void oh_first_creation_done(const struct oh_real *real)
+{
+    atomic_fetch_add(&done, real == atomic_load(&library));
+}
+
+/* With the mutex held. */
+static void await(uint64_t id, int nranks, int rank)
+{
     ncclUniqueId name = {"onehop: first communicator"}; /* keys are made of ids; no id of NCCL's begins so */
-    if (!context || atomic_flag_test_and_set(&begun)) {
-        return;
-    }
-    memcpy(name.internal + sizeof name - sizeof hash, &hash, sizeof hash);
+    memcpy(name.internal + sizeof name - sizeof id, &id, sizeof id);
     struct oh_key key = oh_key_of_id(&name);
-    pthread_mutex_lock(&mutex);
-    oh_birth_begin(&birth, &key, true, NULL);
-    context_at = (uintptr_t)context;
-    wanted_hash = hash;
+    oh_creation_begin(&creation, &key, true, NULL);
+    first_nranks = nranks;
+    first_rank = rank;
     owner = getpid();
-    pthread_mutex_unlock(&mutex);
     atomic_store_explicit(&oh_first_awaited, true, memory_order_release);
 }
 
-/* --- is this the handle? ---------------------------------------------------------------------------------------- */
-
-/* Memory in the order of its words, read a part at a time. */
-struct reader {
-    int file;
-    uintptr_t next, end;
-    uint64_t part[512];
-    size_t count, used;
-};
-
-static bool read_word(struct reader *reader, uint64_t *word_p)
-{
-    if (reader->used == reader->count) {
-        size_t left = (reader->end - reader->next) / sizeof *reader->part;
-        size_t count = left < 512 ? left : 512;
-        ssize_t got = count ? pread(reader->file, reader->part, count * sizeof *reader->part, (off_t)reader->next) : 0;
-        if (got < (ssize_t)sizeof *reader->part) {
-            return false;
-        }
-        reader->count = (size_t)got / sizeof *reader->part;
-        reader->next += reader->count * sizeof *reader->part;
-        reader->used = 0;
-    }
-    *word_p = reader->part[reader->used++];
-    return true;
-}
-
-/* From the handle to the context, and on to the hash, whose address is given back; 0: not there. */
-static uintptr_t hash_in(struct reader *reader, uintptr_t handle)
-{
-    uint64_t word;
-    uintptr_t at = handle;
-    if (!read_word(reader, &word) || word != MAGIC) {
-        return 0;
-    }
-    for (at += sizeof word; at < context_at; at += sizeof word) {
-        if (!read_word(reader, &word) || word == MAGIC) {
-            return 0;
-        }
-    }
-    for (bool last = false; read_word(reader, &word); at += sizeof word) {
-        if (word == wanted_hash) {
-            return at;
-        }
-        if (last) {
-            return 0;
-        }
-        last = word == MAGIC; /* the end, or the field before the hash */
-    }
-    return 0;
-}
-
-static bool is_first(ncclComm_t comm)
-{
-    uintptr_t handle = (uintptr_t)comm;
-    if (handle % sizeof(uint64_t) || handle >= context_at || context_at - handle > SPAN_MAX) {
-        return false;
-    }
-    struct reader reader = {
-        .file = open("/proc/self/mem", O_RDONLY | O_CLOEXEC), .next = handle, .end = context_at + SPAN_MAX};
-    hash_at = reader.file >= 0 ? hash_in(&reader, handle) : 0;
-    if (reader.file >= 0) {
-        close(reader.file);
-    }
-    return hash_at != 0;
-}
-
-static bool is_stranger(ncclComm_t comm)
-{
-    for (unsigned i = 0; i < stranger_count && i < STRANGERS; i++) {
-        if (strangers[i] == comm) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* --- adoption --------------------------------------------------------------------------------------------------- */
-
-/* NCCL has created it, and says who it is. Not asked before it is ready: NCCL would warn. */
-static bool identify(const struct oh_real *real, ncclComm_t comm)
-{
-    ncclResult_t state;
-    bool known = real->CommGetAsyncError(comm, &state) == ncclSuccess && state == ncclSuccess &&
-                 real->CommCount(comm, &birth.nranks) == ncclSuccess &&
-                 real->CommUserRank(comm, &birth.rank) == ncclSuccess &&
-                 real->CommCuDevice(comm, &birth.cuda_device) == ncclSuccess;
-    real->GetVersion(&birth.nccl_version);
-    birth.library = real;
-    birth.nccl = comm;
-    return known;
-}
-
-static struct oh_comm *adopt(ncclComm_t comm, const void *caller)
+void *oh_first_note_creation(uint64_t id, int nranks, int rank, const void *caller)
 {
     const struct oh_real *real;
-    if (!is_first(comm)) {
-        strangers[stranger_count++ % STRANGERS] = comm;
-        return NULL;
+    if (oh_real_get(&real, caller) != ncclSuccess) {
+        return &other_context;
     }
-    if (oh_real_get(&real, caller) != ncclSuccess || !identify(real, comm)) {
-        return NULL;
+    pthread_mutex_lock(&mutex);
+    if (created == 0) {
+        atomic_store(&library, real);
     }
-    OH_INFO("comm %p rank %d nranks %d: created before the hooks were in place, found again", (void *)comm, birth.rank,
-            birth.nranks);
-    oh_births_late(&birth, 1);
-    struct oh_comm *found = oh_comm_find(comm);
+    created += real == atomic_load(&library);
+    bool is_first = created == 1 && !owner && real == atomic_load(&library) && atomic_load(&begun) == 0;
+    if (is_first) {
+        await(id, nranks, rank);
+    }
+    pthread_mutex_unlock(&mutex);
+    return is_first ? &first_context : &other_context;
+}
+
+/* With the mutex held: the communicator goes to NCCL, on all ranks. */
+static void give_up(void)
+{
+    if (atomic_exchange(&oh_first_awaited, false) && owner == getpid()) {
+        oh_creation_cancel(&creation);
+    }
+}
+
+void oh_first_note_end(const void *context)
+{
+    pthread_mutex_lock(&mutex);
+    if (context == &first_context) {
+        atomic_store(&oh_first_has_gone, true);
+        give_up();
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+/* --- is this the handle? ------------------------------------------------------------------------------------------ */
+
+/*
+ * True if one communicator alone has been created past the hooks, and this is it. Each one that passed through them and
+ * is done has been counted once in `created`; one that is not done may have been, and then it looks as if it had not.
+ */
+static bool is_first(const struct oh_real *real, ncclComm_t comm, int *cuda_device_p)
+{
+    ncclResult_t state;
+    int nranks, rank;
+    return created - atomic_load(&done) == 1 && real->CommGetAsyncError(comm, &state) == ncclSuccess &&
+           state == ncclSuccess && real->CommCount(comm, &nranks) == ncclSuccess &&
+           real->CommUserRank(comm, &rank) == ncclSuccess && nranks == first_nranks && rank == first_rank &&
+           real->CommCuDevice(comm, cuda_device_p) == ncclSuccess;
+}
+
+static struct oh_comm *adopt(const struct oh_real *real, ncclComm_t comm, int cuda_device)
+{
+    creation.library = real;
+    real->GetVersion(&creation.nccl_version);
+    OH_INFO("comm %p rank %d nranks %d: created before the hooks were in place, found again", (void *)comm, first_rank,
+            first_nranks);
+    struct oh_comm *found = oh_creation_register(&creation, comm);
+    if (found) {
+        oh_attach_note_work(found); /* NCCL may have been given work that passed no hook */
+        oh_comm_created(found, first_rank, first_nranks, cuda_device);
+    }
     atomic_store_explicit(&oh_first_comm, found, memory_order_release);
     atomic_store_explicit(&oh_first_awaited, false, memory_order_release); /* whoever sees it sees the registration */
     return found;
 }
 
-struct oh_comm *oh_first_find(ncclComm_t comm, const void *caller)
+struct oh_comm *oh_first_find(ncclComm_t comm, const void *caller, bool counts)
 {
-    int saved = errno;
+    int saved = errno, cuda_device;
+    const struct oh_real *real;
     pthread_mutex_lock(&mutex);
     struct oh_comm *found = oh_comm_find(comm); /* by a thread that asks for errors, as PyTorch's does */
-    if (!found && atomic_load_explicit(&oh_first_awaited, memory_order_relaxed) && comm && owner == getpid() &&
-        !is_stranger(comm)) {
-        found = adopt(comm, caller);
+    if (!found && atomic_load_explicit(&oh_first_awaited, memory_order_relaxed) && comm && owner == getpid()) {
+        bool same = oh_real_get(&real, caller) == ncclSuccess && real == atomic_load(&library);
+        if (same && is_first(real, comm, &cuda_device)) {
+            found = adopt(real, comm, cuda_device);
+        } else if (same && counts) {
+            give_up();
+        }
     }
     pthread_mutex_unlock(&mutex);
     errno = saved;
     return found;
-}
-
-bool oh_first_has_gone(void)
-{
-    return *(const volatile uint64_t *)hash_at != wanted_hash;
 }
 
 void oh_first_forget(const struct oh_comm *comm)
@@ -195,7 +144,5 @@ void oh_first_forget(const struct oh_comm *comm)
 /* Nobody came with it: leaves nothing behind. */
 __attribute__((destructor)) static void give_up_at_exit(void)
 {
-    if (atomic_exchange(&oh_first_awaited, false) && owner == getpid()) {
-        oh_birth_cancel(&birth);
-    }
+    give_up();
 }

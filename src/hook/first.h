@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * first.h - the communicator that NCCL was creating when it opened onehop as a network plugin
+ * first.h - the communicator that NCCL creates when it opens onehop as a network plugin
  *
- * Its creator was called before the hooks were in place, so its handle is not known. What is known is what NCCL tells a
- * network plugin of version 11 or later, on every rank before the ranks meet: the communicator's hash, the same on all
- * ranks and of no other communicator, and where the plugin's context is kept, which is inside the handle. So every rank
- * publishes its presence under the hash, and the first call with a handle that onehop has not seen is looked at: does
- * this handle hold that context, and that hash? Then it is set up in the background, like any communicator that is met
- * late; no call waits. A rank that cannot tell never joins, and then all ranks go to NCCL.
+ * Its creator was called before the hooks were in place, so onehop is not given its handle. NCCL calls a profiler
+ * plugin (ncclProfiler_v5; src/plugin/profiler.cc of 2.28.9) for every communicator, before its ranks pass the last
+ * barrier of the creation, with an id that is the same on all ranks, and again when the communicator ends. So onehop
+ * knows how many communicators there are, and of how many the creator has passed through its hooks. If there is one
+ * more, and it was the first, then a handle that onehop does not know means that communicator, if NCCL says the same
+ * rank and number of ranks of it. Whatever cannot be known so goes to NCCL: with a profiler plugin of the program's
+ * own, or with several communicators whose creation passed no hook.
  */
 #ifndef OH_HOOK_FIRST_H_
 #define OH_HOOK_FIRST_H_
@@ -17,29 +18,38 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "comm/comm.h"
+#include "comm/attach.h"
+#include "hook/real.h"
 
-/* NCCL is creating a communicator with this hash, and keeps the plugin's context at `context`. Only the first counts.
+/*
+ * The copy of NCCL at the address `caller` creates a communicator with this id. Publishes this rank's presence if it is
+ * the first one. Returns what NCCL is to give to oh_first_note_end when the communicator ends; not NULL. Any thread.
  */
-void oh_first_begin(const void *context, uint64_t hash);
+void *oh_first_note_creation(uint64_t id, int nranks, int rank, const void *caller);
+void oh_first_note_end(const void *context);
 
-/* True from oh_first_begin until the communicator has been registered: load it (acquire) before a search for a handle.
- */
+/* A creator that passes through the hooks begins; has succeeded, as far as the hooks have been told. Any thread. */
+void oh_first_creation_begins(void);
+void oh_first_creation_done(const struct oh_real *real);
+
+/* True from oh_first_note_creation on, until the communicator is registered or given up: load it (acquire) before a
+ * search for a handle. */
 extern atomic_bool oh_first_awaited __attribute__((visibility("hidden")));
 
 /*
  * A handle that onehop does not know, in a call from the address `caller`: is it that communicator? Then it is
- * registered, and returned; NULL: it is not, or cannot be told. Thread-safe; keeps errno.
+ * registered, and returned; NULL: it is not, or cannot be known. `counts`: the call is an allreduce, which all ranks
+ * number, so that the communicator is given up if it cannot be known now. Any thread; keeps errno.
  */
-struct oh_comm *oh_first_find(ncclComm_t comm, const void *caller);
+struct oh_comm *oh_first_find(ncclComm_t comm, const void *caller, bool counts);
 
 /*
- * It, once it has been found. Its creator was not onehop's, and its end may be out of sight, too, where the program
- * took those addresses early: then NCCL may give the same handle to another communicator. oh_first_has_gone: it has;
- * asked at each call with that handle, which is alive. oh_first_forget: this communicator, if it is the first, ends.
+ * That communicator, once it is found. The program may end it by an address that it took before the hooks were in
+ * place; NCCL may then give the same handle to another communicator. oh_first_has_gone: it has ended. oh_first_forget:
+ * this communicator ends; nothing happens if it is not the first.
  */
 extern _Atomic(struct oh_comm *) oh_first_comm __attribute__((visibility("hidden")));
-bool oh_first_has_gone(void);
+extern atomic_bool oh_first_has_gone __attribute__((visibility("hidden")));
 void oh_first_forget(const struct oh_comm *comm);
 
 #endif

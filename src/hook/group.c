@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "comm/failure.h"
+#include "hook/entry.h"
+#include "hook/first.h"
 #include "util/log.h"
 
 /* A stream that a communicator's calls of the group are on. */
@@ -29,8 +31,10 @@ struct group {
     struct seen *seen;
     size_t seen_count, seen_room;
     ncclComm_t in_nccl; /* a communicator with a call in NCCL's part; NULL: none that onehop knows */
-    struct oh_birth *births;
-    size_t birth_count, birth_room;
+    struct oh_creation *creations;
+    size_t creation_count, creation_room;
+    struct oh_deferred *deferred;
+    size_t deferred_count, deferred_room;
 };
 
 static __thread struct group group;
@@ -99,7 +103,7 @@ ncclResult_t oh_group_see(struct oh_comm *comm, CUstream stream, enum oh_group_c
     struct seen seen = {.comm = comm,
                         .stream = stream,
                         .served = kind == OH_CALL_SERVED,
-                        .handed_back = kind != OH_CALL_SERVED,
+                        .handed_back = kind == OH_CALL_NCCL || kind == OH_CALL_NCCL_ALLREDUCE,
                         .allreduce = kind == OH_CALL_NCCL_ALLREDUCE};
     if (known) {
         known->served |= seen.served;
@@ -209,13 +213,50 @@ ncclResult_t oh_group_add_call(const struct oh_call *call)
     return ncclSuccess;
 }
 
-bool oh_group_add_birth(const struct oh_birth *birth)
+bool oh_group_add_creation(const struct oh_creation *creation)
 {
-    if (!make_room((void **)&group.births, group.birth_count, &group.birth_room, sizeof *group.births)) {
+    if (!make_room((void **)&group.creations, group.creation_count, &group.creation_room, sizeof *group.creations)) {
         return false;
     }
-    group.births[group.birth_count++] = *birth;
+    group.creations[group.creation_count++] = *creation;
     return true;
+}
+
+ncclResult_t oh_group_defer(const struct oh_call *call, ncclRedOp_t op)
+{
+    const struct oh_deferred deferred = {.call = *call, .op = op};
+    ncclResult_t res =
+        call->comm->attach.ordering ? oh_group_see(call->comm, call->stream, OH_CALL_DEFERRED) : ncclSuccess;
+    if (res != ncclSuccess) {
+        return res;
+    }
+    if (!make_room((void **)&group.deferred, group.deferred_count, &group.deferred_room, sizeof *group.deferred)) {
+        OH_WARN("out of memory for the calls of a group");
+        return ncclSystemError;
+    }
+    group.deferred[group.deferred_count++] = deferred;
+    return ncclSuccess;
+}
+
+bool oh_group_keeps_op(const struct oh_comm *comm, ncclRedOp_t op)
+{
+    for (size_t i = 0; op >= ncclNumOps && i < group.deferred_count; i++) {
+        struct oh_deferred *deferred = &group.deferred[i];
+        if (deferred->call.comm == comm && deferred->op == op && !deferred->op_ends) {
+            deferred->op_ends = true;
+            return true;
+        }
+    }
+    return false;
+}
+
+struct oh_deferred *oh_group_take_deferred(size_t *count_p)
+{
+    struct oh_deferred *deferred = group.deferred;
+    *count_p = group.deferred_count;
+    group.deferred = NULL;
+    group.deferred_count = group.deferred_room = 0;
+    return deferred;
 }
 
 void oh_group_forget(const struct oh_comm *comm)
@@ -234,55 +275,88 @@ void oh_group_forget(const struct oh_comm *comm)
         }
     }
     group.seen_count = kept;
+    kept = 0;
+    for (size_t i = 0; i < group.deferred_count; i++) {
+        if (group.deferred[i].call.comm != comm) {
+            group.deferred[kept++] = group.deferred[i];
+        }
+    }
+    group.deferred_count = kept;
     group.in_nccl = group.in_nccl == comm->nccl ? NULL : group.in_nccl;
 }
 
-/* Fills in what the birth needs to know from NCCL; no handle: there is no such communicator after all. */
-static void identify(const struct oh_real *real, struct oh_birth *birth)
+/* Who this rank is in a communicator, as NCCL says. */
+struct identity {
+    int rank, nranks, cuda_device;
+};
+
+static bool identify(const struct oh_real *real, ncclComm_t nccl, struct identity *identity_p)
 {
-    ncclComm_t nccl = *birth->nccl_p;
-    if (nccl && real->CommCount(nccl, &birth->nranks) == ncclSuccess &&
-        real->CommUserRank(nccl, &birth->rank) == ncclSuccess &&
-        real->CommCuDevice(nccl, &birth->cuda_device) == ncclSuccess) {
-        birth->nccl = nccl;
+    return real->CommCount(nccl, &identity_p->nranks) == ncclSuccess &&
+           real->CommUserRank(nccl, &identity_p->rank) == ncclSuccess &&
+           real->CommCuDevice(nccl, &identity_p->cuda_device) == ncclSuccess;
+}
+
+/* NCCL has created it. */
+static void finish_creation(const struct oh_real *real, struct oh_creation *creation)
+{
+    struct identity self;
+    ncclComm_t nccl = *creation->nccl_p;
+    struct oh_comm *comm = nccl && identify(real, nccl, &self) ? oh_creation_register(creation, nccl) : NULL;
+    if (comm) {
+        oh_comm_created(comm, self.rank, self.nranks, self.cuda_device);
+    } else {
+        oh_creation_cancel(creation);
+    }
+    if (nccl) {
+        oh_first_creation_done(real);
     }
 }
 
-void oh_births_finish(const struct oh_real *real, struct oh_birth *births, size_t count, ncclResult_t res)
+/* NCCL works on it in the background. Of a split NCCL writes the handle when it is done: one must not look before. */
+static void await_creation(struct oh_creation *creation)
+{
+    ncclComm_t nccl = creation->parent && !creation->grows ? NULL : *creation->nccl_p;
+    if (nccl) {
+        oh_creation_register(creation, nccl);
+    } else if (creation->parent) {
+        oh_creation_await(creation);
+    } else {
+        oh_creation_cancel(creation);
+    }
+}
+
+void oh_creations_finish(const struct oh_real *real, struct oh_creation *creations, size_t count, ncclResult_t res)
 {
     for (size_t i = 0; i < count; i++) {
-        births[i].library = real;
-        real->GetVersion(&births[i].nccl_version);
+        creations[i].library = real;
+        real->GetVersion(&creations[i].nccl_version);
         if (res == ncclSuccess) {
-            identify(real, &births[i]);
+            finish_creation(real, &creations[i]);
+        } else if (res == ncclInProgress) {
+            await_creation(&creations[i]);
+        } else {
+            oh_creation_cancel(&creations[i]);
         }
-    }
-    if (res == ncclInProgress) {
-        oh_births_await(births, count);
-    } else {
-        oh_births_complete(births, count); /* cancels those without a handle */
     }
 }
 
-/* Registers them; returns their number. */
-static unsigned finish_children(const struct oh_real *real, struct oh_birth *child)
+/* Returns their number. */
+static unsigned finish_children(const struct oh_real *real, struct oh_creation *child)
 {
     unsigned count = 0;
     for (; child; count++) {
-        struct oh_birth *next = child->next;
-        child->library = real;
-        real->GetVersion(&child->nccl_version);
-        identify(real, child);
-        oh_births_late(child, 1);
+        struct oh_creation *next = child->next;
+        finish_creation(real, child);
         free(child);
         child = next;
     }
     return count;
 }
 
-void oh_births_look(const struct oh_real *real, struct oh_comm *comm, ncclResult_t state)
+void oh_creations_look(const struct oh_real *real, struct oh_comm *comm, ncclResult_t state)
 {
-    struct oh_birth self = {.nccl_p = &comm->nccl};
+    struct identity self;
     if (state == ncclInProgress) {
         return;
     }
@@ -291,13 +365,13 @@ void oh_births_look(const struct oh_real *real, struct oh_comm *comm, ncclResult
     pthread_mutex_lock(&looking);
     oh_comm_children_done(comm, finish_children(real, oh_comm_take_children(comm)));
     pthread_mutex_unlock(&looking);
-    if (state == ncclSuccess) {
-        identify(real, &self);
-        if (self.nccl) {
-            oh_comm_created(comm, self.rank, self.nranks, self.cuda_device);
-        }
-    } else {
+    if (atomic_load_explicit(&comm->created, memory_order_acquire)) {
+        return;
+    }
+    if (state != ncclSuccess || !identify(real, comm->nccl, &self)) {
         oh_comm_not_created(comm);
+    } else if (oh_comm_created(comm, self.rank, self.nranks, self.cuda_device)) {
+        oh_first_creation_done(real);
     }
 }
 
@@ -368,7 +442,8 @@ static void empty_group(void)
 {
     free(group.calls);
     free(group.seen);
-    free(group.births);
+    free(group.creations);
+    free(group.deferred);
     group = (struct group){0};
 }
 
@@ -487,8 +562,10 @@ ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(cons
     }
     int saved = errno;
     res = group.error == ncclSuccess ? res : group.error;
-    if (group.birth_count > 0) {
-        oh_births_finish(real, group.births, group.birth_count, simulate ? ncclInvalidUsage : res);
+    if (group.creation_count > 0) {
+        oh_inside++;
+        oh_creations_finish(real, group.creations, group.creation_count, simulate ? ncclInvalidUsage : res);
+        oh_inside--;
     }
     ncclResult_t ready = res;
     if (res == ncclInProgress && !simulate && group.call_count > 0) {

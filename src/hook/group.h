@@ -14,7 +14,7 @@
 #include <nccl.h>
 #include <stdbool.h>
 
-#include "comm/comm.h"
+#include "comm/attach.h"
 #include "hook/real.h"
 
 /* Depth of this thread's public groups. */
@@ -31,7 +31,8 @@ ncclResult_t oh_group_add_call(const struct oh_call *call);
 
 /* Who serves a call of a group. */
 enum oh_group_call {
-    OH_CALL_SERVED, /* onehop: the call is kept here */
+    OH_CALL_SERVED,   /* onehop: the call is kept here */
+    OH_CALL_DEFERRED, /* not decided yet */
     OH_CALL_NCCL,
     OH_CALL_NCCL_ALLREDUCE
 };
@@ -45,8 +46,24 @@ void oh_group_pass(const struct oh_comm *comm);
 /* A call has failed before it came to NCCL: nothing of the group will run, and its end returns the first such error. */
 void oh_group_fail(const struct oh_real *real, const struct oh_comm *comm, ncclResult_t error);
 
-/* Keeps a birth for the end of the group, which owns it then. False: no memory; the birth stays the caller's. */
-bool oh_group_add_birth(const struct oh_birth *birth);
+/* Keeps a creation for the end of the group, which owns it then. False: no memory; it stays the caller's. */
+bool oh_group_add_creation(const struct oh_creation *creation);
+
+/*
+ * An allreduce of a communicator that is not settled: who serves it is decided at the end of the outermost group, when
+ * the ranks of all its communicators, which one thread may drive, can be waited for together. oh_group_take_deferred
+ * returns the calls, in the order made, to the caller, who frees them.
+ */
+struct oh_deferred {
+    struct oh_call call;
+    ncclRedOp_t op;
+    bool op_ends; /* the program has destroyed it since, as it may when the call has returned */
+};
+ncclResult_t oh_group_defer(const struct oh_call *call, ncclRedOp_t op); /* returns as oh_group_add_call does */
+struct oh_deferred *oh_group_take_deferred(size_t *count_p);
+
+/* The program destroys an op. True: a deferred call needs it, and whoever takes the calls destroys it. */
+bool oh_group_keeps_op(const struct oh_comm *comm, ncclRedOp_t op);
 
 /*
  * Ends one level by calling `end` (which calls the real ncclGroupEnd or ncclGroupSimulateEnd); at the outermost level
@@ -57,13 +74,14 @@ ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(cons
                             void *argument, bool simulate);
 
 /*
- * Ends births by how NCCL's creation ended: ncclSuccess, asks NCCL who they are and completes them together;
- * ncclInProgress, waits for news of them (oh_births_look); anything else, cancels them.
+ * Ends creations by how NCCL's ended: ncclSuccess, asks NCCL who this rank is in each, and registers it;
+ * ncclInProgress, registers it, or waits for its handle (oh_creations_look); anything else, cancels it. To be called
+ * with oh_inside raised, as is the next.
  */
-void oh_births_finish(const struct oh_real *real, struct oh_birth *births, size_t count, ncclResult_t res);
+void oh_creations_finish(const struct oh_real *real, struct oh_creation *creations, size_t count, ncclResult_t res);
 
 /* NCCL says what state a communicator is in, on which oh_comm_is_awaited: goes on with it and its splits. */
-void oh_births_look(const struct oh_real *real, struct oh_comm *comm, ncclResult_t state);
+void oh_creations_look(const struct oh_real *real, struct oh_comm *comm, ncclResult_t state);
 
 /* Drops the queued calls of a communicator that is being destroyed or aborted inside a group. */
 void oh_group_forget(const struct oh_comm *comm);

@@ -3,16 +3,17 @@
  * net_plugin.c - the way in by NCCL_NET_PLUGIN=onehop
  *
  * NCCL opens this object, under the name libnccl-net-onehop.so, inside the creation of the process's first
- * communicator, and asks it for a network. It has none: it puts the hooks in place (patch.h), notes which communicator
- * this was (first.h), and says that it has no device. NCCL then goes on with the next plugin of the list, or with its
- * own networks, without a warning, and does not ask again in this process.
+ * communicator, and asks it for a network. It has none: it puts the hooks in place (patch.h), and says that it has no
+ * device. NCCL then goes on with the next plugin of the list, or with its own networks, without a warning, and does not
+ * ask again in this process. If no other profiler plugin is given, NCCL asks the same object for one (since 2.28.3
+ * version 5, src/plugin/profiler.cc of 2.28.9): so onehop is told of each communicator (first.h).
  *
  * The hooks are put in place as soon as the object is opened, if NCCL_NET_PLUGIN names it: with NCCL_NET=Socket NCCL
  * does not call init, and a later NCCL may not know any of the versions below. The object is never unloaded (-z
  * nodelete), whatever NCCL does with its handle.
  *
- * Versions: NCCL takes the newest that it knows. 6 is known to 2.19 up to 2.32, 11 since 2.28.3, 12 since 2.30.3. What
- * differs between them here is only the list of arguments of init. 7 to 10 are left out on purpose: 2.28.9 calls NULL
+ * Versions: NCCL takes the newest that it knows. 6 is known to 2.19 up to 2.32, 11 since 2.28.3, 12 since 2.30.3. Here
+ * they are the same. 7 to 10 are left out on purpose: 2.28.9 calls NULL
  * when a plugin below 11 does not initialize (src/plugin/net.cc:226 there). For the same reason init succeeds, and
  * it is `devices` that says no; and finalize is there for the versions that call it then.
  *
@@ -45,20 +46,10 @@ struct net_plugin {
     ncclResult_t (*more[4])(void);
 };
 
-/* Versions 6 to 10: init(logger). */
+/* What it is given depends on the version, and is not looked at. */
 static ncclResult_t net_init(void)
 {
     oh_hooks_update(OH_HOOKS_SURELY);
-    return ncclSuccess;
-}
-
-/* Since version 11: init(where it keeps the context, the communicator's hash, ...). */
-static ncclResult_t net_init_for_comm(void **context, uint64_t hash)
-{
-    oh_hooks_update(OH_HOOKS_SURELY);
-    if (!oh_env_flag(OH_ENV_DISABLE, false) && !getauxval(AT_SECURE) && !oh_hooks_preloaded()) {
-        oh_first_begin(context, hash);
-    }
     return ncclSuccess;
 }
 
@@ -82,16 +73,50 @@ static ncclResult_t net_unused(void)
 extern const struct net_plugin ncclNetPlugin_v6, ncclNetPlugin_v11, ncclNetPlugin_v12;
 
 #define UNUSED_4 net_unused, net_unused, net_unused, net_unused
-#define PLUGIN(init_)                                                                                                  \
+#define PLUGIN                                                                                                         \
     {                                                                                                                  \
-        NAME, (void (*)(void))init_, net_devices, {UNUSED_4, UNUSED_4, UNUSED_4, UNUSED_4, net_unused}, net_finalize,  \
+        NAME, (void (*)(void))net_init, net_devices, {UNUSED_4, UNUSED_4, UNUSED_4, UNUSED_4, net_unused},             \
+            net_finalize,                                                                                              \
         {                                                                                                              \
             UNUSED_4                                                                                                   \
         }                                                                                                              \
     }
-EXPORT const struct net_plugin ncclNetPlugin_v6 = PLUGIN(net_init);
-EXPORT const struct net_plugin ncclNetPlugin_v11 = PLUGIN(net_init_for_comm);
-EXPORT const struct net_plugin ncclNetPlugin_v12 = PLUGIN(net_init_for_comm);
+EXPORT const struct net_plugin ncclNetPlugin_v6 = PLUGIN;
+EXPORT const struct net_plugin ncclNetPlugin_v11 = PLUGIN;
+EXPORT const struct net_plugin ncclNetPlugin_v12 = PLUGIN;
+
+/* --- a profiler that asks for no event ---------------------------------------------------------------------------- */
+
+struct profiler {
+    const char *name;
+    ncclResult_t (*init)(void **context_p, uint64_t id, int *events_p, const char *name, int nnodes, int nranks,
+                         int rank, void (*log)(void));
+    ncclResult_t (*unused[3])(void); /* calls about events */
+    ncclResult_t (*finalize)(void *context);
+};
+
+static ncclResult_t profiler_init(void **context_p, uint64_t id, int *events_p, const char *name, int nnodes,
+                                  int nranks, int rank, void (*log)(void))
+{
+    (void)name;
+    (void)nnodes;
+    (void)log;
+    *events_p = 0;
+    if (!oh_env_flag(OH_ENV_DISABLE, false) && !getauxval(AT_SECURE) && !oh_hooks_preloaded()) {
+        *context_p = oh_first_note_creation(id, nranks, rank, __builtin_return_address(0));
+    }
+    return ncclSuccess;
+}
+
+static ncclResult_t profiler_finalize(void *context)
+{
+    oh_first_note_end(context);
+    return ncclSuccess;
+}
+
+extern const struct profiler ncclProfiler_v5;
+EXPORT const struct profiler ncclProfiler_v5 = {
+    NAME, profiler_init, {net_unused, net_unused, net_unused}, profiler_finalize};
 
 /* --- opened by NCCL? -------------------------------------------------------------------------------------------- */
 

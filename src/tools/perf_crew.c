@@ -166,9 +166,6 @@ static void open_communicators(struct oh_crew *crew)
     if (oh_crew_leads(crew)) {
         OH_CREW_NCCL(crew, "ncclGetVersion", get_version(&shared->nccl_version));
         shared->onehop_version = crew->onehop_version();
-        if (crew->onehop_info(crew->seat[0].comm, &shared->info, sizeof shared->info) != 0) {
-            snprintf(shared->info.reason, sizeof shared->info.reason, "the communicator is unknown to onehop");
-        }
     }
     oh_crew_barrier(crew);
 }
@@ -259,6 +256,32 @@ static void open_buffers(struct oh_crew *crew)
 #pragma GCC diagnostic pop
 #endif
 
+/* A first call, with which onehop sets the communicator up; then it says whether it serves it. */
+static void call_first(struct oh_crew *crew)
+{
+    struct oh_perf_shared *shared = crew->shared;
+    if (crew->seats > 1) {
+        oh_crew_group_start(crew, OH_PERF_ONEHOP);
+    }
+    OH_CREW_EACH(crew, seat)
+    {
+        OH_CREW_NCCL(crew, "ncclAllReduce",
+                     api[OH_PERF_ONEHOP].all_reduce((const void *)(uintptr_t)seat->send[OH_PERF_ONEHOP],
+                                                    (void *)(uintptr_t)seat->recv[OH_PERF_ONEHOP], 1, ncclInt8, ncclSum,
+                                                    seat->comm, (cudaStream_t)seat->stream));
+    }
+    if (crew->seats > 1) {
+        oh_crew_group_end(crew, OH_PERF_ONEHOP);
+    }
+    OH_CREW_EACH(crew, seat)
+    {
+        OH_CREW_CU(crew, stream_synchronize(seat->stream));
+    }
+    if (oh_crew_leads(crew) && crew->onehop_info(crew->seat[0].comm, &shared->info, sizeof shared->info) != 0) {
+        snprintf(shared->info.reason, sizeof shared->info.reason, "the communicator is unknown to onehop");
+    }
+}
+
 /* --- closing ---------------------------------------------------------------------------------------------------- */
 
 static void close_windows(struct oh_crew *crew)
@@ -314,6 +337,7 @@ static void work(struct oh_crew *crew)
     open_libraries(crew);
     open_communicators(crew);
     open_buffers(crew);
+    call_first(crew);
     if (crew->options->floor) {
         oh_perf_measure_floor(crew);
     }

@@ -83,13 +83,14 @@ static int nccl_version(void)
     return version;
 }
 
-static bool is_site_plugin_there(void)
+/* A plugin that NCCL would load without being asked to. */
+static bool is_site_plugin_there(const char *name)
 {
-    void *usual = dlopen("libnccl-net.so", RTLD_LAZY | RTLD_LOCAL);
-    if (usual) {
-        dlclose(usual);
+    void *plugin = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
+    if (plugin) {
+        dlclose(plugin);
     }
-    return usual != NULL;
+    return plugin != NULL;
 }
 
 /*
@@ -113,7 +114,7 @@ static bool find_other_net_plugins(const char **others_p)
             return false;
         }
         *others_p = before;
-    } else if (is_site_plugin_there()) {
+    } else if (is_site_plugin_there("libnccl-net.so")) {
         if (version >= NET_PLUGIN_LIST_SINCE) {
             *others_p = "libnccl-net.so";
         } else {
@@ -121,6 +122,16 @@ static bool find_other_net_plugins(const char **others_p)
         }
     }
     return true;
+}
+
+/*
+ * NCCL tells onehop of the communicators that it creates (src/hook/first.h) if it takes it for a profiler plugin. It
+ * asks the network plugin that it has opened last, which is another one here. A profiler of the program's own comes
+ * first.
+ */
+static bool become_profiler(const char *plugin)
+{
+    return is_site_plugin_there("libnccl-profiler.so") || setenv("NCCL_PROFILER_PLUGIN", plugin, 0) == 0;
 }
 
 static bool reach_by_plugin(const char *library)
@@ -134,7 +145,8 @@ static bool reach_by_plugin(const char *library)
         oh_tool_error("%s: NCCL takes no plugin name of more than %d characters", plugin, NET_PLUGIN_NAME_MAX);
         return false;
     }
-    return find_other_net_plugins(&others) && prepend("NCCL_NET_PLUGIN", plugin, ",", others);
+    return find_other_net_plugins(&others) && prepend("NCCL_NET_PLUGIN", plugin, ",", others) &&
+           (!others || become_profiler(plugin));
 }
 
 bool oh_tool_reach(enum oh_via via)

@@ -158,7 +158,8 @@ static void prepare_side(struct bench *bench, struct side *side)
         return;
     }
     side->staged =
-        oh_staging_create(bench->driver, side->gpu->device, side->gpu->context, &side->staging) == ncclSuccess;
+        oh_staging_bind(bench->driver, side->gpu->device, side->gpu->context, &side->staging) == ncclSuccess &&
+        oh_staging_create(&side->staging) == ncclSuccess;
     if (!side->staged || oh_staging_finish(&side->staging, 1) != ncclSuccess) {
         refuse(bench, "the staging memory cannot be made");
     }

@@ -21,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
+#include "comm/attach.h"
 
 #define REPLAYS 7
 #define TIME_LIMIT_S 280
@@ -93,7 +93,7 @@ static void barrier(struct worker *worker)
 static void open_worker(struct worker *worker, const struct oh_key *key)
 {
     static char handle; /* stands for an ncclComm_t, which src/comm only compares */
-    struct oh_birth birth;
+    struct oh_creation creation;
     CUcontext context;
     CUdevice device;
 
@@ -103,15 +103,15 @@ static void open_worker(struct worker *worker, const struct oh_key *key)
     CU(worker, device_get(&device, worker->rank));
     CU(worker, primary_ctx_retain(&context, device));
     CU(worker, ctx_set_current(context));
-    oh_birth_begin(&birth, key, true, NULL);
+    oh_creation_begin(&creation, key, true, NULL);
     barrier(worker); /* what NCCL's creation is otherwise: all are counted in */
-    birth.nccl = (ncclComm_t)(void *)&handle;
-    birth.rank = worker->rank;
-    birth.nranks = worker->options->gpus;
-    birth.cuda_device = worker->rank;
-    oh_births_complete(&birth, 1);
-    worker->comm = oh_comm_find((ncclComm_t)(void *)&handle);
-    if (!worker->comm || !worker->comm->served) {
+    worker->comm = oh_creation_register(&creation, (ncclComm_t)(void *)&handle);
+    if (worker->comm) {
+        oh_comm_created(worker->comm, worker->rank, worker->options->gpus, worker->rank);
+        oh_attach_begin(worker->comm, NULL);
+        oh_attach_wait(&worker->comm, 1);
+    }
+    if (!worker->comm || !oh_attach_decide(worker->comm)) {
         die(worker, worker->comm ? worker->comm->reason : "no communicator");
     }
     CU(worker, stream_create(&worker->stream, CU_STREAM_NON_BLOCKING));

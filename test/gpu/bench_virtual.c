@@ -63,7 +63,8 @@ static void open_ranks(void)
     check(oh_kernel_set_get(driver, device, RANKS, &set), "no kernels");
     for (int r = 0; r < RANKS; r++) {
         struct rank *rank = &ranks[r];
-        check(oh_staging_create(driver, device, context, &rank->staging), "no staging memory");
+        check(oh_staging_bind(driver, device, context, &rank->staging), "no context");
+        check(oh_staging_create(&rank->staging), "no staging memory");
         check(oh_staging_finish(&rank->staging, 1), "no staging memory");
         CU(stream_create(&rank->stream, CU_STREAM_NON_BLOCKING));
         CU(mem_alloc(&rank->send, MOST_BYTES));

@@ -455,6 +455,18 @@ CUresult cuStreamQuery(CUstream handle)
     return simcuda_leave(result);
 }
 
+CUresult cuStreamGetCtx(CUstream handle, CUcontext *context_p)
+{
+    SIMCUDA_ENTER();
+    CUstream stream;
+    pthread_mutex_lock(&simcuda.lock);
+    CUresult result = find_uncaptured(handle, &stream); /* it is not documented for others */
+    if (result == CUDA_SUCCESS) {
+        *context_p = stream->ctx;
+    }
+    return simcuda_leave(result);
+}
+
 CUresult cuStreamGetId(CUstream handle, unsigned long long *id_p)
 {
     SIMCUDA_ENTER();

@@ -41,7 +41,7 @@ static void test_life(void)
     bool seen = look(&view);
     tap_ok(seen && view.rows == 3 && view.ended == 0 && view.torn == 0, "three communicators");
     tap_ok(view.rows == 3 && view.row[1].comm == 101 && view.row[1].rank == 1 && view.row[1].nranks == 8 &&
-               view.row[1].state == OH_STATE_SETTING_UP && view.row[1].calls[1] == 10 && view.row[1].bytes == 1000 &&
+               view.row[1].state == OH_STATE_IDLE && view.row[1].calls[1] == 10 && view.row[1].bytes == 1000 &&
                view.row[1].pid == (uint64_t)getpid() && view.row[1].reason[0],
            "a row has what the communicator has");
     oh_board_view_free(&view);

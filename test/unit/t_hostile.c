@@ -21,7 +21,9 @@
 
 #include "comm/comm.h"
 #include "gpu/context.h"
+#include "comm/end.h"
 #include "test/tap.h"
+#include "test/unit/first_call.h"
 #include "test/unit/topologies.h"
 #include "util/clock.h"
 
@@ -144,26 +146,22 @@ static bool is_sound(struct oh_comm *comm)
     return sound;
 }
 
-/* One communicator, from its birth to its end. */
+/* One communicator, from its creation to its end. */
 static void live_once(struct rank *self, bool quiet, struct oh_key key, unsigned seed)
 {
-    struct oh_birth birth;
+    struct oh_creation creation;
     struct writer writer;
     ncclComm_t nccl = (ncclComm_t)(void *)self->handle;
-    oh_birth_begin(&birth, &key, true, &nccl);
-    bool writes = !quiet && start_writer(&writer, birth.segment.path, seed);
+    oh_creation_begin(&creation, &key, true, &nccl);
+    bool writes = !quiet && start_writer(&writer, creation.segment.path, seed);
     pthread_barrier_wait(&self->lane->barrier);
-    birth.nccl = nccl;
-    birth.rank = (int)self->rank;
-    birth.nranks = RANKS;
-    birth.cuda_device = (int)self->rank;
     uint64_t start = oh_now_ns();
-    oh_births_complete(&birth, 1);
-    struct oh_comm *comm = oh_comm_find(nccl);
+    struct oh_comm *comm = create_comm(&creation, nccl, self->rank, RANKS);
+    bool served = comm && !oh_comm_is_settled(comm) && make_first_call(comm);
     if (oh_now_ns() - start > LIMIT_NS) {
         atomic_fetch_add(&self->lane->slow, 1);
     }
-    for (size_t count = 1; comm && count < (1U << 24); count *= 7) {
+    for (size_t count = 1; served && count < (1U << 24); count *= 7) {
         struct oh_call call = {.comm = comm, .count = count, .type = ncclFloat32};
         if (oh_call_plan(&call, ncclSum)) {
             atomic_fetch_add(quiet ? &self->lane->quiet_served : &self->lane->noisy_served, count == 1);

@@ -14,7 +14,9 @@
 
 #include "comm/comm.h"
 #include "gpu/context.h"
+#include "comm/end.h"
 #include "test/tap.h"
+#include "test/unit/first_call.h"
 #include "test/unit/topologies.h"
 
 #define RANKS 2
@@ -149,6 +151,7 @@ static void play_peer(struct oh_segment *segment, uint32_t rank, void (*lie)(str
         stage.meeting->init_epoch = 1;
     }
     lie(&stage);
+    atomic_store(&stage.slot->begun, 1);
     atomic_store(&stage.slot->filled, 1);
     oh_segment_accept(segment, RANKS);
 }
@@ -159,20 +162,15 @@ static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p
     static char handle[64];
     struct oh_key key = oh_key_random();
     struct oh_segment segment;
-    struct oh_birth birth;
+    struct oh_creation creation;
     ncclComm_t nccl = (ncclComm_t)(void *)handle;
-    oh_birth_begin(&birth, &key, true, &nccl);
+    oh_creation_begin(&creation, &key, true, &nccl);
     if (oh_segment_open(&segment, &key) != ncclSuccess) {
         return false;
     }
     play_peer(&segment, rank, lie);
-    birth.nccl = nccl;
-    birth.rank = (int)(1 - rank);
-    birth.nranks = RANKS;
-    birth.cuda_device = (int)(1 - rank);
-    oh_births_complete(&birth, 1);
-    struct oh_comm *comm = oh_comm_find(nccl);
-    bool served = comm && atomic_load(&comm->served);
+    struct oh_comm *comm = create_comm(&creation, nccl, 1 - rank, RANKS);
+    bool served = comm && !oh_comm_is_settled(comm) && make_first_call(comm);
     snprintf(reason_p, OH_REASON_BYTES, "%s", comm ? comm->reason : "no communicator");
     atomic_store(&segment.meeting->slot[rank].left, 1);
     if (comm) {
@@ -181,6 +179,12 @@ static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p
     oh_comms_reap();
     oh_segment_drop(&segment);
     return served;
+}
+
+static bool make_memory(const struct oh_driver *driver, CUdevice device)
+{
+    return oh_staging_bind(driver, device, NULL, &honest[device]) == ncclSuccess &&
+           oh_staging_create(&honest[device]) == ncclSuccess;
 }
 
 /* Whatever stands in the slot: refused, or served if by chance nothing that counts was hit; never a crash. */
@@ -206,8 +210,7 @@ int main(int argc, char **argv)
     setenv("ONEHOP_SHM_DIR", folder, 1);
     setenv("ONEHOP_DEBUG", "NONE", 0);
     use_topologies();
-    tap_ok(oh_driver_get(&driver) == ncclSuccess && oh_staging_create(driver, 0, NULL, &honest[0]) == ncclSuccess &&
-               oh_staging_create(driver, 1, NULL, &honest[1]) == ncclSuccess,
+    tap_ok(oh_driver_get(&driver) == ncclSuccess && make_memory(driver, 0) && make_memory(driver, 1),
            "the peer has memory, on the one GPU and on the other");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char reason[OH_REASON_BYTES];

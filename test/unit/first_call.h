@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/* first_call.h - a communicator's first call, as the hook of ncclAllReduce makes it, without NCCL */
+#ifndef TEST_UNIT_FIRST_CALL_H_
+#define TEST_UNIT_FIRST_CALL_H_
+
+#include <unistd.h>
+
+#include "comm/attach.h"
+
+/* Registers what NCCL has created, for a rank on the GPU of its number. NULL: it cannot be. */
+static inline struct oh_comm *create_comm(struct oh_creation *creation, ncclComm_t nccl, uint32_t rank, int nranks)
+{
+    struct oh_comm *comm = oh_creation_register(creation, nccl);
+    if (comm) {
+        oh_comm_created(comm, (int)rank, nranks, (int)rank);
+    }
+    return comm;
+}
+
+/* True when the first call is served; else waits until the communicator is handed back, for a second at most. */
+static inline bool make_first_call(struct oh_comm *comm)
+{
+    oh_attach_begin(comm, NULL);
+    oh_attach_wait(&comm, 1);
+    bool served = oh_attach_decide(comm);
+    for (int i = 0; !served && !oh_comm_is_settled(comm) && i < 1000; i++) {
+        usleep(1000); /* the thread that sets up says so soon */
+    }
+    return served;
+}
+
+#endif

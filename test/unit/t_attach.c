@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * t_attach.c - the first calls of a communicator: every call goes the same way on all ranks, whoever waits for whom
+ *
+ * Ranks are threads, each on a simulated GPU, with a made-up handle for NCCL's communicator, and make their calls with
+ * random pauses until one is served; its number must be the same on all. What differs by round: whether the first call
+ * waits; communicators that NCCL is still creating when the first calls are tried, with a thread that learns of it at
+ * the same time; calls that NCCL rejects on one rank only; work that NCCL was given before; and several communicators,
+ * whose first calls the ranks make in different orders.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/end.h"
+#include "test/tap.h"
+#include "test/unit/first_call.h"
+#include "test/unit/topologies.h"
+#include "util/clock.h"
+
+#define RANKS 3
+#define MORE 50 /* calls after the first that is served */
+#define PATIENCE_NS (UINT64_C(60) * 1000 * 1000 * 1000)
+#ifdef __SANITIZE_THREAD__
+#define ROUNDS 4     /* of seconds each */
+#define ENOUGH(n_) 0 /* all ranks may have begun before the first one goes on */
+#else
+#define ROUNDS 15
+#define ENOUGH(n_) (n_)
+#endif
+
+struct rank {
+    struct oh_key key;
+    int rank;
+    unsigned seed;
+    uint64_t deadline_ns;
+    bool blocking; /* the first call waits for the other ranks */
+    bool unborn;   /* NCCL creates it while calls are tried */
+    bool rejects;  /* some calls are rejected, on this rank */
+    bool worked;   /* NCCL has had work of it before, in no known order */
+    int ends_at;   /* gives up after that many calls; 0: does not */
+    char handle[64];
+    ncclComm_t nccl;
+    atomic_int *entered; /* ranks that have begun to create it */
+    atomic_bool created; /* by NCCL, of which that is a barrier */
+    atomic_bool over;
+    int first;    /* the first call that was served; 0: none */
+    int relapses; /* calls after it that were not */
+    int before;   /* calls tried before NCCL was ready, and rejected by it */
+};
+
+static void pause_for(unsigned *seed)
+{
+    if (rand_r(seed) % 3 == 0) {
+        usleep((useconds_t)(rand_r(seed) % 300));
+    }
+}
+
+static void pause_at_random(struct rank *self)
+{
+    pause_for(&self->seed);
+}
+
+static struct oh_comm *enter(struct rank *self)
+{
+    struct oh_creation creation;
+    self->nccl = (ncclComm_t)(void *)self->handle;
+    oh_creation_begin(&creation, &self->key, self->blocking, &self->nccl);
+    atomic_fetch_add(self->entered, 1);
+    if (self->unborn) {
+        return oh_creation_register(&creation, self->nccl);
+    }
+    while (atomic_load(self->entered) < RANKS) { /* NCCL's barrier */
+        usleep(50);
+    }
+    struct oh_comm *comm = create_comm(&creation, self->nccl, (uint32_t)self->rank, RANKS);
+    if (self->worked) {
+        oh_attach_note_work(comm);
+    }
+    return comm;
+}
+
+/* An event is recorded behind the call that NCCL has got. */
+static void order(struct oh_comm *comm)
+{
+    struct oh_nccl_call nccl_call;
+    if (oh_comm_is_ordered(comm)) {
+        oh_comm_before_handed_back(comm, NULL, true, &nccl_call);
+        oh_comm_after_handed_back(comm, &nccl_call);
+    }
+}
+
+/* One attempt at a call, as the hook of ncclAllReduce does it. True: NCCL accepted, or onehop served. */
+static bool call(struct rank *self, struct oh_comm *comm, bool *served_p)
+{
+    struct oh_call what = {.comm = comm, .count = 1000, .type = ncclFloat32};
+    bool unsettled = !oh_comm_is_settled(comm);
+    if (unsettled && oh_comm_is_awaited(comm) && atomic_load(&self->created)) {
+        oh_comm_created(comm, self->rank, RANKS, self->rank);
+    }
+    if (oh_attach_wants(&what, ncclSum)) {
+        oh_attach_begin(comm, NULL);
+        oh_attach_wait(&comm, 1);
+    }
+    bool counted = unsettled && atomic_load(&comm->created);
+    *served_p = (counted ? oh_attach_decide(comm) : !unsettled) && oh_call_plan(&what, ncclSum);
+    if (*served_p) {
+        return true;
+    }
+    pause_at_random(self); /* NCCL may become ready now */
+    bool accepted = !self->unborn || atomic_load(&self->created);
+    accepted = accepted && !(self->rejects && rand_r(&self->seed) % 8 == 0);
+    if (unsettled) {
+        oh_attach_note_result(comm, counted, accepted ? ncclSuccess : ncclInvalidArgument);
+    }
+    if (accepted && atomic_load(&comm->attach.begun)) {
+        order(comm);
+    }
+    return accepted;
+}
+
+/* As an application's thread that polls ncclCommGetAsyncError. */
+static void *watch(void *user)
+{
+    struct rank *self = user;
+    struct oh_comm *comm = oh_comm_find(self->nccl);
+    unsigned seed = self->seed + 7;
+    usleep((useconds_t)(rand_r(&seed) % 3000));
+    while (atomic_load(self->entered) < RANKS) {
+        usleep(100);
+    }
+    atomic_store(&self->created, true);
+    while (!atomic_load(&self->over)) {
+        oh_comm_created(comm, self->rank, RANKS, self->rank);
+        usleep((useconds_t)(rand_r(&seed) % 200));
+    }
+    return NULL;
+}
+
+static bool is_done(const struct rank *self, int call)
+{
+    return self->first != 0 ? call == self->first + MORE : oh_now_ns() > self->deadline_ns;
+}
+
+static void *run_rank(void *user)
+{
+    struct rank *self = user;
+    pthread_t watchdog;
+    usleep((useconds_t)(rand_r(&self->seed) % 4000));
+    struct oh_comm *comm = enter(self);
+    if (self->unborn) {
+        pthread_create(&watchdog, NULL, watch, self);
+    }
+    for (int c = 1; (self->ends_at == 0 || c <= self->ends_at) && !is_done(self, c); c++) {
+        bool served;
+        while (!call(self, comm, &served)) {
+            self->before++;
+        }
+        self->first = served && self->first == 0 ? c : self->first;
+        self->relapses += !served && self->first != 0;
+        pause_at_random(self);
+    }
+    atomic_store(&self->over, true);
+    if (self->unborn) {
+        pthread_join(watchdog, NULL);
+    }
+    oh_comm_retire(comm);
+    return NULL;
+}
+
+static void run_round(struct rank *ranks, unsigned *seed, struct rank how)
+{
+    pthread_t thread[RANKS];
+    struct oh_key key = oh_key_random();
+    atomic_int entered = 0;
+    for (int r = 0; r < RANKS; r++) {
+        memset(&ranks[r], 0, sizeof ranks[r]);
+        ranks[r].key = key;
+        ranks[r].rank = r;
+        ranks[r].entered = &entered;
+        ranks[r].seed = (unsigned)rand_r(seed);
+        ranks[r].deadline_ns = oh_now_ns() + PATIENCE_NS;
+        ranks[r].blocking = how.blocking;
+        ranks[r].unborn = how.unborn;
+        ranks[r].worked = how.worked;
+        ranks[r].rejects = how.rejects && r == 1;
+        ranks[r].ends_at = how.ends_at;
+    }
+    for (int r = 0; r < RANKS; r++) {
+        pthread_create(&thread[r], NULL, run_rank, &ranks[r]);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        pthread_join(thread[r], NULL);
+    }
+}
+
+/* Rounds in which the first call served was not the first; -1: it was not the same call on all ranks. */
+static int run_rounds(unsigned *seed, struct rank how, int *before_p)
+{
+    int later = 0, splits = 0;
+    *before_p = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        struct rank ranks[RANKS];
+        run_round(ranks, seed, how);
+        for (int r = 0; r < RANKS; r++) {
+            splits += ranks[r].first != ranks[0].first || ranks[r].relapses > 0;
+            *before_p += ranks[r].before;
+        }
+        later += ranks[0].first > 1;
+    }
+    return splits ? -1 : later;
+}
+
+/* --- several communicators ---------------------------------------------------------------------------------------- */
+
+#define COMMS 2
+#define ORDERS (ROUNDS / 2) /* rounds */
+
+struct crossing {
+    struct oh_key keys[COMMS];
+    atomic_int entered;
+    int rank;
+    unsigned seed;
+    atomic_int *shared_entered;
+    int served; /* communicators */
+    uint64_t longest_ns;
+};
+
+/* Its first calls in an order of its own; NCCL, which is not there, would have everything connected. */
+static void *cross(void *user)
+{
+    struct crossing *self = user;
+    struct oh_comm *comms[COMMS];
+    static char handles[RANKS][COMMS][64];
+    for (int c = 0; c < COMMS; c++) {
+        struct oh_creation creation;
+        oh_creation_begin(&creation, &self->keys[c], true, NULL);
+        atomic_fetch_add(self->shared_entered, 1);
+        while (atomic_load(self->shared_entered) < RANKS * (c + 1)) {
+            usleep(50);
+        }
+        comms[c] = create_comm(&creation, (ncclComm_t)(void *)handles[self->rank][c], (uint32_t)self->rank, RANKS);
+    }
+    int at = rand_r(&self->seed) % COMMS, step = rand_r(&self->seed) % 2 ? 1 : COMMS - 1;
+    const uint64_t deadline_ns = oh_now_ns() + PATIENCE_NS;
+    for (int settled = 0; settled < COMMS && oh_now_ns() < deadline_ns;) {
+        self->served = settled = 0;
+        for (int i = 0; i < COMMS; i++, at = (at + step) % COMMS) {
+            uint64_t start = oh_now_ns();
+            oh_attach_begin(comms[at], NULL);
+            oh_attach_wait(&comms[at], 1);
+            bool unsettled = !oh_comm_is_settled(comms[at]);
+            if (unsettled && !oh_attach_decide(comms[at])) {
+                oh_attach_note_result(comms[at], true, ncclSuccess);
+            }
+            uint64_t took = oh_now_ns() - start;
+            self->longest_ns = took > self->longest_ns ? took : self->longest_ns;
+            self->served += atomic_load(&comms[at]->served);
+            settled += oh_comm_is_settled(comms[at]);
+        }
+        pause_for(&self->seed);
+    }
+    atomic_fetch_add(self->shared_entered, 1);
+    while (atomic_load(self->shared_entered) < RANKS * (COMMS + 1)) {
+        usleep(50);
+    }
+    for (int c = 0; c < COMMS; c++) {
+        oh_comm_retire(comms[c]);
+    }
+    return NULL;
+}
+
+static void test_crossing(unsigned *seed)
+{
+    int served = 0;
+    uint64_t longest = 0;
+    setenv("NCCL_RUNTIME_CONNECT", "0", 1); /* so that stock NCCL would not wait, and could not deadlock */
+    for (int i = 0; i < ORDERS; i++) {
+        struct crossing ranks[RANKS];
+        struct oh_key keys[COMMS];
+        pthread_t thread[RANKS];
+        atomic_int entered = 0;
+        for (int c = 0; c < COMMS; c++) {
+            keys[c] = oh_key_random();
+        }
+        for (int r = 0; r < RANKS; r++) {
+            memset(&ranks[r], 0, sizeof ranks[r]);
+            memcpy(ranks[r].keys, keys, sizeof keys);
+            ranks[r].rank = r;
+            ranks[r].seed = (unsigned)rand_r(seed);
+            ranks[r].shared_entered = &entered;
+            pthread_create(&thread[r], NULL, cross, &ranks[r]);
+        }
+        for (int r = 0; r < RANKS; r++) {
+            pthread_join(thread[r], NULL);
+            served += ranks[r].served;
+            longest = ranks[r].longest_ns > longest ? ranks[r].longest_ns : longest;
+        }
+    }
+    unsetenv("NCCL_RUNTIME_CONNECT");
+    tap_note("the longest call took %.0f ms", (double)longest / 1e6);
+    tap_ok(served == ORDERS * RANKS * COMMS, "first calls in different orders: all %d communicators are served",
+           served);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
+    int before, later;
+    char meetings[] = "/dev/shm/onehop-test.XXXXXX";
+    tap_note("seed %u", seed);
+    setenv("ONEHOP_DEBUG", "WARN", 1);
+    use_topologies();
+    if (!mkdtemp(meetings)) {
+        tap_skip_all("no shared memory");
+    }
+    setenv("ONEHOP_SHM_DIR", meetings, 1);
+
+    later = run_rounds(&seed, (struct rank){.blocking = true}, &before);
+    tap_ok(later == 0, "the first call waits: it is served in all of %d rounds", ROUNDS);
+    later = run_rounds(&seed, (struct rank){.ends_at = 0}, &before);
+    tap_ok(later >= ENOUGH(ROUNDS / 2), "it does not: the same way on all ranks, %d of %d switched in the middle",
+           later, ROUNDS);
+    later = run_rounds(&seed, (struct rank){.blocking = true, .worked = true}, &before);
+    tap_ok(later == ROUNDS, "NCCL had work before: the same way on all ranks, never the first call");
+    later = run_rounds(&seed, (struct rank){.unborn = true}, &before);
+    tap_ok(later >= ENOUGH(ROUNDS / 2) && before >= ENOUGH(1),
+           "NCCL still at work: %d of %d in the middle, %d calls came too early", later, ROUNDS, before);
+    later = run_rounds(&seed, (struct rank){.rejects = true}, &before);
+    tap_ok(later >= ENOUGH(ROUNDS / 2) && before >= ENOUGH(1),
+           "some calls rejected on one rank: %d of %d in the middle, %d rejected", later, ROUNDS, before);
+    later = run_rounds(&seed, (struct rank){.ends_at = 1}, &before);
+    tap_ok(later == 0, "ended before the ranks have agreed");
+    test_crossing(&seed);
+
+    /* A process that ends while NCCL is still creating a communicator. */
+    atomic_int entered = 0;
+    struct rank alone = {.key = oh_key_random(), .unborn = true, .entered = &entered};
+    enter(&alone);
+    tap_ok(rmdir(meetings) != 0, "a segment is open");
+    oh_comms_abandon();
+    for (int i = 0; i < 100 && rmdir(meetings) != 0; i++) { /* what goes on in the background ends soon */
+        usleep(20000);
+    }
+    tap_ok(access(meetings, F_OK) != 0, "nothing is left in %s", meetings);
+    return tap_done();
+}
