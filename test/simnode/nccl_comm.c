@@ -112,6 +112,7 @@ static void handle_free(ncclComm_t comm)
 static void comm_free(ncclComm_t comm)
 {
     cuDevicePrimaryCtxRelease(comm->core->device);
+    simnccl_profiler_finish(comm);
     simnccl_core_release(comm->core);
     simnccl_net_finish(comm);
     handle_free(comm);
@@ -133,10 +134,6 @@ static ncclResult_t comm_create(const char *name, int nranks, int rank, int devi
         return ncclSystemError;
     }
     comm->blocking = blocking;
-    const char *layout = getenv("SIMNODE_NCCL_HANDLE");
-    if (layout == NULL || strcmp(layout, "plain") != 0) {
-        comm->start_magic = comm->end_magic = SIMNCCL_MAGIC;
-    }
     comm->hash = simnccl_hash(name);
     comm->core = simnccl_core_create(name, nranks, rank);
     if (comm->core == NULL) {
@@ -162,7 +159,11 @@ err_comm:
 static ncclResult_t join(ncclComm_t comm)
 {
     ncclResult_t result = simnccl_net_init(comm);
-    return result == ncclSuccess ? simnccl_core_join(comm->core) : result;
+    if (result == ncclSuccess) {
+        simnccl_profiler_init(comm);
+        result = simnccl_core_join(comm->core);
+    }
+    return result;
 }
 
 void simnccl_be_late(void)

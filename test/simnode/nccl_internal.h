@@ -156,17 +156,14 @@ struct simnccl_core {
     struct simnccl_user_op user_op[SIMNCCL_MAX_USER_OPS];
 };
 
-/* As in NCCL, a handle begins and ends with this, and has the communicator's hash and the plugin's context inside. */
-#define SIMNCCL_MAGIC UINT64_C(0x0280028002800280)
-
 struct ncclComm {
-    uint64_t start_magic;
     struct simnccl_core *core;
     bool blocking;
     void *net_context;
     uint64_t hash; /* the same on all ranks; what network plugins are told */
     int net;       /* number of the plugin in use; 0: none */
-    uint64_t end_magic;
+    bool profiled; /* the profiler plugin was told of it */
+    void *profiler_context;
 };
 
 /* One collective or point-to-point call. */
@@ -264,6 +261,10 @@ ncclResult_t simnccl_net_init(ncclComm_t comm);
 
 /* nccl_plugin.c: the communicator ends; the last one of a plugin closes it. */
 void simnccl_net_finish(ncclComm_t comm);
+
+/* Tell the profiler plugin, if there is one, of a communicator before its ranks meet, and of its end. */
+void simnccl_profiler_init(ncclComm_t comm);
+void simnccl_profiler_finish(ncclComm_t comm);
 uint64_t simnccl_hash(const char *text);
 
 #endif

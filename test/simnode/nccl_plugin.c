@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nccl_plugin.c - how the stand-in NCCL loads network plugins
+ * nccl_plugin.c - how the stand-in NCCL loads network plugins, and a profiler
  *
  * As NCCL does it, once a process and before a communicator meets its other ranks (src/plugin/net.cc of 2.28.9): the
  * names of NCCL_NET_PLUGIN, or libnccl-net.so; each opened RTLD_LOCAL, as given or as libnccl-net-NAME.so; the newest
@@ -13,6 +13,9 @@
  *                    13 from SIMNODE_NCCL_VERSION=29900 on, which also knows none below 13: a version yet to come
  *   2.28, 2.29       forget the name of a plugin that the last communicator on it closes: libnccl-net.so is tried next
  *   2.28.x           calls finalize after an init that failed; for N below 11 that is a call of NULL, and here abort()
+ *
+ * A profiler (src/plugin/profiler.cc of 2.28.9; version 5 since 2.28.3) is looked for in NCCL_PROFILER_PLUGIN, else in
+ * the network plugin that was opened last. It is told of each communicator before the ranks meet, and of its end.
  *
  * With NCCL_DEBUG=INFO says what it found; a WARN is printed always.
  */
@@ -49,7 +52,16 @@ struct plugin {
     bool enabled, disabled;
 };
 
+struct profiler {
+    const char *name;
+    ncclResult_t (*init)(void **context_p, uint64_t id, int *events_p, const char *name, int nnodes, int nranks,
+                         int rank, void *log);
+    ncclResult_t (*events[3])(void);
+    ncclResult_t (*finalize)(void *context);
+};
+
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static char newest_name[NAME_BYTES + 32]; /* of the network plugin opened last, as it was opened; empty: it is closed */
 static struct plugin plugins[PLUGINS_MAX];
 static int plugin_count = -1; /* not loaded yet */
 
@@ -95,12 +107,16 @@ static void *open_plugin(const char *name)
 {
     char path[NAME_BYTES + 32];
     size_t length = strlen(name);
-    void *handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    snprintf(path, sizeof path, "%s", name);
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     bool file = strchr(name, '/') != NULL ||
                 (strncmp(name, "lib", 3) == 0 && length > 3 && strcmp(name + length - 3, ".so") == 0);
     if (handle == NULL && !file) {
         snprintf(path, sizeof path, "libnccl-net-%s.so", name);
         handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    }
+    if (handle != NULL) {
+        snprintf(newest_name, sizeof newest_name, "%s", path);
     }
     if (handle != NULL && simnode_loaded) {
         simnode_loaded();
@@ -130,6 +146,7 @@ static void load_plugin(struct plugin *plugin)
         }
     }
     say(false, "External network plugin %s is unsupported", name);
+    newest_name[0] = '\0';
     dlclose(handle);
 }
 
@@ -226,6 +243,56 @@ void simnccl_net_finish(ncclComm_t comm)
         if (simnccl_version() >= 22800 && simnccl_version() < 23003) {
             plugin->name[0] = '\0';
         }
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+/* --- a profiler --------------------------------------------------------------------------------------------------- */
+
+static void *profiler_handle;
+static const struct profiler *profiler; /* NULL: none, or not looked for yet; these are guarded by the mutex */
+static int profiler_users;
+static bool profiler_missing;
+
+static void load_profiler(void)
+{
+    const char *wish = getenv("NCCL_PROFILER_PLUGIN");
+    const char *name = wish != NULL ? wish : newest_name;
+    bool known = simnccl_version() >= 22803 && simnccl_version() < FUTURE;
+    bool none = wish != NULL && strcasecmp(wish, "none") == 0;
+    profiler_handle = known && !none && name[0] != '\0' ? dlopen(name, RTLD_NOW | RTLD_LOCAL) : NULL;
+    profiler = profiler_handle != NULL ? dlsym(profiler_handle, "ncclProfiler_v5") : NULL;
+    profiler_missing = profiler == NULL;
+}
+
+void simnccl_profiler_init(ncclComm_t comm)
+{
+    int events = 0;
+    pthread_mutex_lock(&mutex);
+    if (profiler == NULL && !profiler_missing) {
+        load_profiler();
+    }
+    const struct profiler *found = profiler;
+    profiler_users += found != NULL;
+    comm->profiled = found != NULL;
+    pthread_mutex_unlock(&mutex);
+    if (found != NULL) {
+        found->init(&comm->profiler_context, comm->hash, &events, "", 1, comm->core->nranks, comm->core->rank, NULL);
+    }
+}
+
+void simnccl_profiler_finish(ncclComm_t comm)
+{
+    if (!comm->profiled) {
+        return;
+    }
+    if (comm->profiler_context != NULL) {
+        profiler->finalize(comm->profiler_context);
+    }
+    pthread_mutex_lock(&mutex);
+    if (--profiler_users == 0) {
+        dlclose(profiler_handle);
+        profiler = NULL;
     }
     pthread_mutex_unlock(&mutex);
 }
