@@ -24,9 +24,9 @@
  *   default:PATH              dlsym(RTLD_DEFAULT) after opening the library RTLD_GLOBAL
  *   both:WAY,WAY              two sets, a communicator of each at the same time
  *
- * REACH_PAUSE_MS: a pause after the very first allreduce. REACH_IDLE: communicators are made and ended only. Prints a
- * line for each WAY; with the stand-in NCCL "stock N" is in it, the allreduces that the library behind it has been
- * called for. REACH_HOLD: waits for the end of its input then. Runs on real GPUs, too (scripts/check-gpu).
+ * REACH_IDLE: communicators are made and ended only. Prints a line for each WAY; with the stand-in NCCL "stock N" is in
+ * it, the allreduces that the library behind it has been called for. REACH_HOLD: waits for the end of its input then.
+ * Runs on real GPUs, too (scripts/check-gpu).
  */
 #include "reach.h"
 
@@ -216,17 +216,6 @@ static void check(CUdeviceptr buffer, int call)
     }
 }
 
-/* Time for a set-up in the background, after the first call on the first communicator. */
-static void pause_once(void)
-{
-    static bool paused;
-    const char *pause = getenv("REACH_PAUSE_MS");
-    if (!paused && pause) {
-        usleep((useconds_t)atol(pause) * 1000);
-    }
-    paused = true;
-}
-
 static void work(const struct reach_api *api, ncclComm_t comm, CUstream stream, CUdeviceptr *buffer)
 {
     cudaStream_t nccl_stream = (cudaStream_t)stream;
@@ -240,9 +229,6 @@ static void work(const struct reach_api *api, ncclComm_t comm, CUstream stream, 
         void *at = (void *)(uintptr_t)buffer[call];
         MUST(call != 1 || api->GroupStart() == ncclSuccess);
         MUST(api->AllReduce(at, at, COUNT, ncclFloat, ncclSum, comm, nccl_stream) == ncclSuccess);
-        if (call == 0) {
-            pause_once();
-        }
     }
     MUST(api->GroupEnd() == ncclSuccess);
     MUST(cuStreamSynchronize(stream) == CUDA_SUCCESS);

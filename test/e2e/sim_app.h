@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #define APP_MAX_RANKS 16
-#define APP_MAX_COMMS 8
+#define APP_MAX_COMMS 64
 #define APP_MAX_STREAMS 4
 #define APP_MAX_LIST 64
 #define APP_MAX_IDS 512

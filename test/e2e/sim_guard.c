@@ -271,7 +271,9 @@ static void end_all(struct app_worker *worker)
 void app_guard_kill(struct app_worker *worker, struct app_item *items)
 {
     CUgraphExec exec[APP_MAX_RANKS], *replayed = NULL;
-    if (!guard_is_scenario(worker, "kill-setup")) { /* there the victim is no more */
+    if (guard_is_scenario(worker, "kill-setup")) { /* it begins with the first call, in which the victim is killed */
+        guard_start(worker, items, NULL);
+    } else {
         guard_run_plain(worker, items);
         if (guard_is_scenario(worker, "kill-replay")) {
             replayed = exec;

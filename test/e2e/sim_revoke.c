@@ -143,8 +143,8 @@ static void check_in_progress(ncclComm_t comm)
 
 /*
  * A second communicator, non-blocking. The victim is killed before it, or does not come to it (kill-init, abort-init);
- * or NCCL has made it and the victim does not ask, so that the others' set-up waits (abort-setup), or is killed then
- * (kill-attach). The others abort.
+ * or NCCL has made it and the victim makes no call, so that the set-up that the others' first call has begun waits
+ * (abort-setup), or is killed then (kill-attach). The others abort.
  */
 void app_guard_unborn(struct app_worker *worker, struct app_item *items)
 {
@@ -164,6 +164,7 @@ void app_guard_unborn(struct app_worker *worker, struct app_item *items)
         guard_await_others(worker, attaches ? &worker->board->called : &worker->board->done);
     } else if (sets_up) {
         app_comm_ready(worker, comm->comm);
+        guard_start(worker, items, NULL);
         guard_say(worker, &worker->board->called);
     }
     if (guard_is_victim(worker) && attaches) {

@@ -29,8 +29,8 @@ run_app --nranks 4 --local 4 --comms 2 --streams 2 "${work[@]}"
 expect_served "two communicators at once, one thread"
 
 run_app --nranks 4 --make split --split-keys 3,2,1,0 "${work[@]}"
-[ "$(count_of 'served by onehop')" = 8 ]
-tap_point $? "split: parent and child are served" "$(diagnosis)"
+[ "$(count_of 'served by onehop')" = 4 ] && [ "$(report_of kernels_launched)" -gt 0 ]
+tap_point $? "split: the child is served, its parent, which has no call, is not set up" "$(diagnosis)"
 expect_served "split that reverses the order"
 run_app --nranks 8 --make split --split-colors 0,1,0,1,0,1,1,0 --split-keys 9,0,1,5,1,1,1,0 "${work[@]}"
 expect_served "split in two that mix"
@@ -94,17 +94,6 @@ expect_served "five rounds with a trace"
 asked=$(grep -c nvmlDeviceGetP2PStatus "$scratch/trace")
 [ "$asked" = 36 ]
 tap_point $? "what does not change is asked once: $asked questions about six pairs" "36 expected"
-
-# That, and the kernels, are made ready while NCCL creates the first communicator: before the staging memory is there.
-SIMNODE_TOPOLOGY=h200x2 ONEHOP_DEBUG=TRACE run_app --nranks 2 --counts 1000 --rank-env "0:SIMNODE_TRACE=$scratch/early"
-expect_served "one communicator with a trace"
-late=$(awk '/cuMemHostRegister_v2/ { late = 1 } late && /nvml|cuLibrary|cuFuncGetAttribute/' "$scratch/early")
-grep -q cuMemHostRegister_v2 "$scratch/early" && grep -q nvmlDeviceGetP2PStatus "$scratch/early" &&
-    [ "$(grep -c cuLibraryLoadData "$scratch/early")" = 2 ] # an image for each algorithm
-tap_point $? "the trace has what it should have" "$(cat "$scratch/early")"
-tap_empty "$late" "nothing is loaded, and NVML is not asked, once NCCL has created the communicator"
-[ "$(count_of 'made ready for 2 ranks')" = 2 ] && [ "$(count_of 'kernels for 2 ranks loaded')" = 2 ]
-tap_point $? "once in each process" "$(diagnosis)"
 
 export ONEHOP_SHM_DIR=$meeting
 for local in 1 2; do

@@ -6,6 +6,7 @@ libs=$abs_top_builddir/.libs
 linked=$abs_top_builddir/test/e2e/reach_linked
 export LD_LIBRARY_PATH=$libs:$LD_LIBRARY_PATH
 export ONEHOP_SHM_DIR=$meeting NCCL_DEBUG=INFO
+export SIMNODE_NCCL_LAZY=1 # as NCCL does: the first call returns when all ranks have come to it
 
 run_pair() {
     run_ranks "$linked" -- linked
@@ -19,11 +20,11 @@ expect_network() {
 }
 
 # By version: 2.19 to 2.32, and one that knows none of the plugin versions there are.
-# Since 2.28.3 the plugin is told which communicator NCCL is creating, and the first one is served, too, after two calls.
+# Since 2.28.3 the plugin is told of each communicator that NCCL creates, and the first one is served, too, after a call.
 for version in 21903 22203 22403 22602 22705 22803 22809 22907 23003 23007 23203; do
-    served=6 pause=0
-    [ $version -lt 22803 ] || served=8 pause=1500
-    REACH_PAUSE_MS=$pause SIMNODE_NCCL_VERSION=$version NCCL_NET_PLUGIN=onehop run_pair
+    served=6
+    [ $version -lt 22803 ] || served=10
+    SIMNODE_NCCL_VERSION=$version NCCL_NET_PLUGIN=onehop run_pair
     expect_network "NCCL $version" Socket $served
     [ "$(count_of 'NET/Plugin: loaded onehop')" = 2 ] && [ "$(count_of 'Failed to initialize NET plugin onehop')" = 2 ]
     tap_point $? "NCCL $version: found, asked once, declined" "$(diagnosis)"
@@ -35,10 +36,11 @@ tap_point $? "an NCCL that knows no version of this plugin: says so" "$(diagnosi
 
 # A network beside it, closed with the first communicator, whose name 2.28 and 2.29 forget: the second one goes without.
 # list_pair VERSION BUILT_IN: so many communicators of the ranks are on NCCL's own network.
+# NCCL asks the plugin that it has opened last for a profiler, unless it is given one.
 list_pair() {
-    REACH_PAUSE_MS=1500 SIMNODE_NCCL_VERSION=$1 NCCL_NET_PLUGIN=onehop,simnet run_pair
+    SIMNODE_NCCL_VERSION=$1 NCCL_NET_PLUGIN=onehop,simnet NCCL_PROFILER_PLUGIN=libnccl-net-onehop.so run_pair
     [ "$status" = 0 ] && [ "$(count_of 'Using network simnet')" = $((4 - $2)) ] &&
-        [ "$(count_of 'Using network Socket')" = "$2" ] && [ "$(count_of WARN)" = 0 ] && [ "$(sum_of served)" = 8 ] &&
+        [ "$(count_of 'Using network Socket')" = "$2" ] && [ "$(count_of WARN)" = 0 ] && [ "$(sum_of served)" = 10 ] &&
         [ "$(count_of 'NET/Plugin: loaded onehop')" = 2 ]
     tap_point $? "NCCL $1: onehop and a network, two communicators in turn" "$(diagnosis)"
 }
@@ -49,12 +51,14 @@ list_pair 22809 2
 list_pair 22907 2
 list_pair 23007 0
 
-# Handles that do not look like NCCL's: the first communicator is not found, and goes to NCCL.
-SIMNODE_NCCL_HANDLE=plain REACH_PAUSE_MS=500 NCCL_NET_PLUGIN=onehop run_pair
-expect_network "a handle of another layout" Socket 6
+# Nobody tells onehop of communicators: the first one goes to NCCL.
+NCCL_PROFILER_PLUGIN=none NCCL_NET_PLUGIN=onehop run_pair
+expect_network "NCCL_PROFILER_PLUGIN=none" Socket 6
+SIMNODE_NCCL_VERSION=23007 NCCL_NET_PLUGIN=onehop,simnet run_pair
+expect_network "a network beside it, which NCCL asks for a profiler" simnet 6
 
 # Names and lists.
-export SIMNODE_NCCL_VERSION=22705 # the first communicator goes to NCCL, so that there is no need to wait for it
+export SIMNODE_NCCL_VERSION=22705 # the first communicator goes to NCCL
 NCCL_NET_PLUGIN=$libs/libnccl-net-onehop.so run_pair
 expect_network "full path" Socket 6
 NCCL_NET_PLUGIN=$libs/libonehop.so run_pair

@@ -186,9 +186,9 @@ folder() {
     mktemp -d "$scratch/job.XXXXXX"
 }
 export SIMNODE_TOPOLOGY=h200x2
-REACH_PAUSE_MS=1500 run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "${reach}_linked" "$(folder)" linked
-expect "--via plugin --stats, linked" 0 '^onehop: 8 of 12 ncclAllReduce calls served, .* in 2 processes$' \
-    '^onehop: 4 handed back: the communicator is not served'
+SIMNODE_NCCL_LAZY=1 run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "${reach}_linked" "$(folder)" linked
+expect "--via plugin --stats, linked" 0 '^onehop: 10 of 12 ncclAllReduce calls served, .* in 2 processes$' \
+    '^onehop: 2 handed back: the communicator is not served'
 run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
 expect "--via plugin --stats, addresses from before the first communicator: that is said" 0 \
     '^onehop: in 2 processes no ncclAllReduce call came to onehop: .* before the first communicator'

@@ -1,7 +1,52 @@
 # SPDX-License-Identifier: MIT
-# Communicators that nobody waits for: set up in the background, served from a call on that all ranks agree on. A rank
-# that switched at another call than the others would wait for ever, or give other results.
+# Communicators are set up at their first calls, and served from a call on that all ranks agree on. A rank that switched
+# at another call than the others would wait for ever, or give other results.
 . "$abs_top_srcdir/test/e2e/lib.sh"
+
+# --- what a communicator costs that has no allreduce
+
+linked=$abs_top_builddir/test/e2e/reach_linked
+idle() {
+    REACH_IDLE=1 SIMNODE_TRACE=$scratch/trace.$1 run_ranks env ${2:+LD_PRELOAD="$2"} "$linked" -- linked
+    sort "$scratch/trace.$1" >"$scratch/sorted.$1"
+}
+idle stock ''
+idle ours "$plugin"
+[ "$status" = 0 ] && [ "$(count_of 'stats: rank')" = 4 ] && [ -s "$scratch/sorted.stock" ]
+tap_point $? "four communicators without a call" "$(diagnosis)"
+tap_empty "$(diff "$scratch/sorted.stock" "$scratch/sorted.ours")" "the driver and NVML are called as without onehop"
+
+run_app --nranks 2 --comms 64 --batch 4 --iterations 3 --counts 1000 --rank-env "0:SIMNODE_TRACE=$scratch/many"
+expect_served "64 communicators, of which four have calls"
+[ "$(count_of 'served by onehop')" = 8 ] && [ "$(grep -c cuIpcGetMemHandle "$scratch/many")" = 4 ]
+tap_point $? "they have the memory of four" "$(diagnosis)"
+
+# --- first calls
+
+run_app --nranks 3 --graph 10 --iterations 0 --counts 1000 --batch 3
+expect_served "the first call is in a capture"
+run_app --nranks 4 --local 4 --graph 5 --iterations 0 --counts 1000 --batch 3
+expect_served "the first call is in a capture, four GPUs of a thread"
+run_app --nranks 4 --local 4 --make all --counts 1000,333 --batch 3 --iterations 3
+expect_served "ncclCommInitAll, one thread"
+run_app --nranks 3 --counts 1000 --batch 2 --iterations 2 --jitter 400000
+expect_served "ranks up to 0.4 s apart"
+
+# So late that the first call goes to NCCL, which connects in it. What follows is served, also in a capture right then.
+for seed in 1 2; do
+    SIMNODE_NCCL_LAZY=1 run_app --nranks 3 --graph 4 --iterations 1 --counts 1000 --batch 1 --jitter 3500000 --seed $seed
+    [ "$status" = 0 ] && [ "$(sum_of handed_back)" -le 3 ] && [ "$(sum_of served)" -ge 3 ] && [ -z "$(uneven_ranks)" ]
+    tap_point $? "ranks up to 3.5 s apart, then a capture ($(sum_of handed_back) calls before): served" "$(diagnosis)"
+done
+
+# NCCL had other work before: its last call tells where onehop's first one comes in.
+for local in 1 2; do
+    run_app --nranks 4 --local $local --mix --counts 1000 --batch 4 --iterations 4 --streams 2
+    [ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ -z "$(uneven_ranks)" ]
+    tap_point $? "other collectives before and between, $local ranks a process: right, and served" "$(diagnosis)"
+done
+
+# --- communicators that nobody waits for
 
 export SIMNODE_NCCL_DELAY_US=20000
 
