@@ -2,9 +2,9 @@
 /*
  * agree.pml - the set-up: presence, slots, votes, the one word that decides, and who may free what after a refusal
  *
- * A rank may fail at any step, may come without onehop, and one may be killed at any step; a deadline may pass whenever
- * a rank waits. Mutations: BLIND_REFUSE, BLIND_ON, EARLY_ON, OWN_DEADLINE, NO_DEADLINE, VOTE_FIRST, FILL_LATE,
- * FREE_AT_ONCE.
+ * A rank may fail at any step, may come without onehop, and one may be killed at any step; its program may end the
+ * communicator whenever the set-up waits. Mutations: BLIND_REFUSE, BLIND_ON, EARLY_ON, OWN_END, NO_END, VOTE_FIRST,
+ * FILL_LATE, FREE_AT_ONCE.
  */
 #ifndef N
 #define N 2
@@ -108,8 +108,8 @@ proctype Rank(byte r; bool mortal)
     :: decision != pending -> goto decided
     :: ALL_OPEN -> break
     :: mortal -> goto died
-#ifndef NO_DEADLINE
-    :: goto late
+#ifndef NO_END
+    :: goto ended
 #endif
     :: CAN_OPEN(0) -> open_peer(0)
     :: CAN_OPEN(1) -> open_peer(1)
@@ -154,13 +154,13 @@ proctype Rank(byte r; bool mortal)
     do
     :: decision != pending -> goto decided
     :: mortal -> goto died
-#ifndef NO_DEADLINE
-    :: goto late
+#ifndef NO_END
+    :: goto ended
 #endif
     od;
 
-late:
-#ifdef OWN_DEADLINE
+ended: /* oh_attach_cancel */
+#ifdef OWN_END
     alive[r] = false;
 #endif
     refuse();

@@ -1,196 +1,222 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * switch.pml - late attach: the number of the first call that is served
+ * switch.pml - attach: the first calls of communicators, and the number of the first call that is served
  *
- * Each rank makes calls; a thread of its own finds out that all ranks are ready and closes the words. NCCL may reject
- * a call, whose number is then given again. Mutations: NOTE_AFTER, NOTE_BLIND, NO_PLUS_ONE, OWN_ONLY, READ_ONLY,
- * SETTLE_PASSING, COUNT_REJECTED.
+ * Each rank makes calls on each communicator, in an order of its own. Its set-up begins with its first call, and votes
+ * when all ranks' have begun; a call may wait for that, and give up at any time. NCCL, which here never waits, may
+ * reject a call, whose number is then given again; it may have had work before the first call (WORK). Mutations:
+ * NOTE_AFTER, NOTE_BLIND, NO_PLUS_ONE, OWN_ONLY, READ_ONLY, COUNT_REJECTED, WAIT_FOREVER, VOTE_UNORDERED.
  */
 #ifndef N
 #define N 2
 #endif
+#ifndef COMMS
+#define COMMS 1
+#endif
 #ifndef CALLS
-#define CALLS 3
+#define CALLS 3 /* on each communicator */
 #endif
 #ifndef REJECTS
 #define REJECTS 1 /* of a rank, at most */
 #endif
+#ifndef WORK
+#define WORK 0
+#endif
 mtype = { none, nccl, onehop };
+#define AT(c, r) ((c) * N + (r))
+#if COMMS > 1
+#define ALL_MADE (made[0] == CALLS && made[1] == CALLS)
+#else
+#define ALL_MADE (made[0] == CALLS)
+#endif
 
-byte noted[N]; /* the word of a rank: the number, and */
-bool closed[N];
-byte votes;
-byte calls[N], first[N]; /* struct oh_late */
-bool passing[N], settled[N], mutex[N];
-mtype way[CALLS + 1] = none; /* how call k went, whoever made it */
+byte noted[COMMS * N]; /* the word of a rank: the number, and */
+bool closed[COMMS * N];
+byte begun[COMMS], votes[COMMS]; /* ranks */
+bool asked[COMMS * N];           /* this rank has begun */
+bool worked[COMMS * N], ordered[COMMS * N]; /* NCCL has had work; an event is behind it */
+byte calls[COMMS * N], first[COMMS * N]; /* struct oh_attach */
+bool settled[COMMS * N];
+mtype way[COMMS * (CALLS + 1)] = none; /* how call k went, whoever made it */
 
-/*
- * What a thread does with the mutex held is one step, as far as it looks at one word of the meeting at most: the rest
- * concerns its rank alone.
- */
-#define locked(r) !mutex[r] -> mutex[r] = true
-
-/* oh_switch_close: one word in one step, the words one after the other. The mutex is held. */
-inline switch_on(r)
+/* oh_switch_close: one word in one step, the words one after the other. */
+inline close_switch(c, r)
 {
-    if
-    :: first[r] == 0 ->
-        do
-        :: k < N ->
-            d_step {
+    do
+    :: k < N ->
+        d_step {
 #ifndef READ_ONLY
-                closed[k] = true;
+            closed[AT(c, k)] = true;
 #endif
 #ifdef OWN_ONLY
-                x = (k == r && noted[k] > x -> noted[k] : x);
+            x = (k == r && noted[AT(c, k)] > x -> noted[AT(c, k)] : x);
 #else
-                x = (noted[k] > x -> noted[k] : x);
+            x = (noted[AT(c, k)] > x -> noted[AT(c, k)] : x);
 #endif
-                k++
-            }
-        :: else -> break
-        od;
-        atomic {
-#ifdef NO_PLUS_ONE
-            first[r] = (x > 0 -> x : 1);
-#else
-            first[r] = x + 1;
-#endif
-            k = 0;
-            x = 0
+            k++
         }
-    :: else
-    fi;
-    settle_when_reached(r)
-}
-
-inline settle_when_reached(r)
-{
-    d_step {
-        if
-#ifdef SETTLE_PASSING
-        :: first[r] != 0 && calls[r] + 1 >= first[r] -> settled[r] = true
+    :: else -> break
+    od;
+    atomic {
+#ifdef NO_PLUS_ONE
+        first[AT(c, r)] = (x > 0 -> x : 1);
 #else
-        :: first[r] != 0 && !passing[r] && calls[r] + 1 >= first[r] -> settled[r] = true
+        first[AT(c, r)] = x + 1;
 #endif
-        :: else
-        fi
+        k = 0;
+        x = 0
     }
 }
 
 /* Call number `number` has gone this way on a rank, and is not taken back. */
-inline went(number, how)
+inline went(c, number, how)
 {
     d_step {
-        assert(way[number] == none || way[number] == how);
-        way[number] = how
+        assert(way[c * (CALLS + 1) + number] == none || way[c * (CALLS + 1) + number] == how);
+        way[c * (CALLS + 1) + number] = how
     }
 }
 
 /* oh_switch_note */
-inline note(r)
+inline note(c, r)
 {
     d_step {
         if
 #ifdef NOTE_BLIND
-        :: true -> noted[r] = calls[r] + 1; counted = true
+        :: true -> noted[AT(c, r)] = calls[AT(c, r)] + 1; counted = true
 #elif defined(NOTE_AFTER)
-        :: !closed[r] -> counted = true
+        :: !closed[AT(c, r)] -> counted = true
 #else
-        :: !closed[r] && noted[r] == calls[r] -> noted[r] = calls[r] + 1; counted = true
+        :: !closed[AT(c, r)] && noted[AT(c, r)] == calls[AT(c, r)] ->
+            noted[AT(c, r)] = calls[AT(c, r)] + 1;
+            counted = true
 #endif
         :: else
         fi
     }
 }
 
-/* oh_switch_retract */
-inline retract(r)
+/* count_call in attach.c */
+inline decide(c, r)
 {
-    d_step {
-        if
-        :: !closed[r] && noted[r] == calls[r] -> noted[r] = calls[r] - 1
-        :: else
-        fi
-    }
-}
-
-/* The end of oh_comm_note_result. */
-inline note_result(r)
-{
-#ifdef NOTE_AFTER
-    noted[r] = calls[r];
-#endif
-    passing[r] = false;
+    counted = false;
     if
-    :: !settled[r] -> settle_when_reached(r)
-    :: else
+    :: settled[AT(c, r)] || first[AT(c, r)] != 0
+    :: else ->
+        on = votes[c] == N;
+        if
+        :: !on -> note(c, r)
+        :: else
+        fi;
+        if
+        :: !counted -> close_switch(c, r)
+        :: else
+        fi
     fi;
-    mutex[r] = false
+    atomic {
+        if
+        :: !counted && calls[AT(c, r)] + 1 >= first[AT(c, r)] -> settled[AT(c, r)] = true
+        :: else
+        fi;
+        served = settled[AT(c, r)];
+        if
+        :: !served -> calls[AT(c, r)]++
+        :: else
+        fi
+    }
+}
+
+/* The end of a call that NCCL has: an event is recorded behind it; or NCCL has rejected it. */
+inline end_call(c, r)
+{
+    if
+    :: atomic {
+        true ->
+        made[c]++;
+        went(c, made[c], nccl);
+#ifdef NOTE_AFTER
+        noted[AT(c, r)] = calls[AT(c, r)];
+#endif
+        ordered[AT(c, r)] = true
+    }
+    :: atomic {
+        rejected < REJECTS ->
+        rejected++;
+#ifndef COUNT_REJECTED
+        if /* oh_switch_retract */
+        :: !closed[AT(c, r)] && noted[AT(c, r)] == calls[AT(c, r)] -> noted[AT(c, r)] = calls[AT(c, r)] - 1
+        :: else
+        fi;
+        calls[AT(c, r)]--
+#endif
+    }
+    fi
+}
+
+inline call(c, r)
+{
+    if
+    :: !asked[AT(c, r)] -> atomic { asked[AT(c, r)] = true; begun[c]++; first_call = true }
+    :: else -> first_call = false
+    fi;
+    if /* oh_attach_wait */
+    :: settled[AT(c, r)] || votes[c] == N
+#ifdef WAIT_FOREVER
+    :: !first_call
+#else
+    :: true /* the bound passes */
+#endif
+    fi;
+    decide(c, r);
+    if
+    :: atomic {
+        served ->
+        assert(votes[c] == N && (!worked[AT(c, r)] || ordered[AT(c, r)]));
+        made[c]++;
+        went(c, made[c], onehop)
+    }
+    :: else -> end_call(c, r)
+    fi;
+    served = false;
+    on = false
 }
 
 proctype Caller(byte r)
 {
-    byte made, rejected, k, x;
-    bool served, counted;
+    byte made[COMMS], rejected, k, x;
+    bool served, counted, on, first_call;
     do
-    :: made < CALLS ->
-        atomic { /* oh_late_decide */
-            locked(r);
-            served = settled[r];
-            counted = false;
-            if
-            :: !served && first[r] == 0 -> note(r)
-            :: !served && first[r] != 0 -> settle_when_reached(r); counted = !settled[r]; served = settled[r]
-            :: else
-            fi
-        };
-        if
-        :: !served && !counted -> switch_on(r); served = settled[r]
-        :: else
-        fi;
-        atomic {
-            if
-            :: served -> made++; went(made, onehop)
-            :: else -> calls[r]++; passing[r] = true
-            fi;
-            mutex[r] = false
-        };
-        if
-        :: served
-        :: atomic { !served -> locked(r); made++; went(made, nccl); note_result(r) } /* oh_comm_note_result */
-        :: atomic {
-            !served && rejected < REJECTS ->
-            locked(r);
-            rejected++;
-#ifndef COUNT_REJECTED
-            if
-            :: settled[r]
-            :: else -> retract(r); calls[r]--
-            fi;
+    :: made[0] < CALLS -> call(0, r)
+#if COMMS > 1
+    :: made[1] < CALLS -> call(1, r)
 #endif
-            note_result(r)
-        }
-        fi
-    :: else -> break
+#if WORK
+    :: !asked[AT(0, r)] && !worked[AT(0, r)] -> worked[AT(0, r)] = true
+#endif
+    :: ALL_MADE -> break
     od
 }
 
-/* The rank's vote, then the decision; it may come at any time. */
-proctype Setup(byte r)
+/* A rank's set-up, up to its vote. It needs the other ranks' memory, and no more of its program but the order. */
+proctype Setup(byte c; byte r)
 {
-    byte k, x;
-    votes++;
-    atomic { votes == N -> locked(r) };
-    switch_on(r);
-    mutex[r] = false
+    begun[c] == N;
+#ifndef VOTE_UNORDERED
+    !worked[AT(c, r)] || ordered[AT(c, r)];
+#endif
+    votes[c]++
 }
 
+/* What was begun ends, though a program that makes few calls may not come to be served. */
 init
 {
-    byte r;
+    byte c, r;
     atomic {
-        for (r : 0 .. N - 1) { run Caller(r); run Setup(r) }
-        r = 0
+        for (r : 0 .. N - 1) {
+            run Caller(r);
+            for (c : 0 .. COMMS - 1) { run Setup(c, r) }
+        }
+        r = 0;
+        c = 0
     }
 }
