@@ -519,6 +519,16 @@ static const struct oh_object *first_old(const struct oh_process_report *report)
     return NULL;
 }
 
+/*
+ * Loaded by NCCL, onehop knows the first communicator only if NCCL takes it for a profiler plugin, too: it asks the one
+ * that is named, else the network plugin that it has opened last (src/hook/first.h).
+ */
+static bool misses_first(const struct oh_process_report *report)
+{
+    const char *profiler = variable(report, "NCCL_PROFILER_PLUGIN"), *networks = variable(report, "NCCL_NET_PLUGIN");
+    return came_late(report) && (profiler ? !strstr(profiler, "onehop") : networks && strchr(networks, ','));
+}
+
 static void judge(struct oh_process_report *report)
 {
     char why[OH_DOCTOR_TEXT];
@@ -542,7 +552,12 @@ static void judge(struct oh_process_report *report)
     } else if ((object = first_caller(report, OH_ANSWER_UNKNOWN))) {
         decide(report, OH_ANSWER_UNKNOWN, "it cannot be seen where calls go", object->path);
     } else if (first_caller(report, OH_ANSWER_YES)) {
-        decide(report, OH_ANSWER_YES, "its calls reach onehop", NULL);
+        decide(
+            report, OH_ANSWER_YES,
+            misses_first(report)
+                ? "its calls reach onehop, but for those on the first communicator: NCCL_PROFILER_PLUGIN is not onehop"
+                : "its calls reach onehop",
+            NULL);
     } else if (report->has_calls) {
         decide(report, OH_ANSWER_YES, "calls of functions taken by dlsym have come to onehop", NULL);
     } else if (report->look_ups == OH_ANSWER_YES && came_late(report)) {

@@ -157,7 +157,10 @@ folder() {
 NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(folder)" object:"$object"
 doctor --pid "$pid"
 expect "plugin, linked" 0 'onehop +.*, by NCCL_NET_PLUGIN' 'libreach.so: reaches onehop: yes' \
-    'callers by dlsym: reach onehop: unknown' '^verdict: yes: its calls reach onehop'
+    'callers by dlsym: reach onehop: unknown' '^verdict: yes: its calls reach onehop$'
+NCCL_PROFILER_PLUGIN=none NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(folder)" object:"$object"
+doctor --pid "$pid"
+expect "plugin, with no profiler plugin" 0 '^verdict: yes: its calls reach onehop, but for those on the first communicator'
 NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(folder)" dlsym:libnccl.so.2
 doctor --pid "$pid"
 expect "plugin, dlsym before the first communicator" 2 'callers by dlsym: reach onehop: unknown' \
