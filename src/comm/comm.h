@@ -132,6 +132,7 @@ struct oh_comm {
     atomic_int failure;           /* the error that calls now give; ncclSuccess: none */
     atomic_uint lost;             /* a rank that has departed, plus 1: the next call fails; 0: none */
     bool held;                    /* kernels that begin send nothing any more (oh_comm_failure) */
+    atomic_bool aborted;          /* by the program: NCCL may have freed its communicator */
     atomic_bool destroyed;        /* by the program: kernels that wait in vain may leave */
     struct oh_progress *progress; /* this rank's in the meeting, once it is served */
     uint64_t issued;              /* calls launched */

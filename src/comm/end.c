@@ -15,6 +15,7 @@
 
 void oh_comm_abort(struct oh_comm *comm)
 {
+    atomic_store(&comm->aborted, true);
     oh_comm_say_farewell(comm, OH_FAREWELL_ABORTED);
     oh_comm_suspend(comm);
     pthread_mutex_lock(&comm->attach.mutex);

@@ -654,7 +654,8 @@ static ncclResult_t attach(struct oh_call *call, ncclRedOp_t op)
             oh_attach_wait(&comm, 1);
         }
         errno = saved;
-        res = route(call, op);
+        /* Aborted by another thread while this one waited, it is not NCCL's any more, whose calls return this then. */
+        res = atomic_load(&comm->aborted) ? ncclInternalError : route(call, op);
     }
     oh_comm_leave(comm);
     return res;
@@ -693,11 +694,13 @@ static void route_deferred(void)
     }
     errno = saved;
     for (size_t i = 0; i < count; i++) {
-        route(&deferred[i].call, deferred[i].op);
+        if (!atomic_load(&deferred[i].call.comm->aborted)) { /* else it is not NCCL's any more */
+            route(&deferred[i].call, deferred[i].op);
+        }
     }
     saved = errno;
     for (size_t i = 0; i < count; i++) {
-        if (deferred[i].op_ends) {
+        if (deferred[i].op_ends && !atomic_load(&deferred[i].call.comm->aborted)) {
             destroy_op(deferred[i].call.comm, deferred[i].op);
         }
         oh_comm_leave(deferred[i].call.comm);

@@ -364,6 +364,36 @@ void app_guard_abort(struct app_worker *worker, struct app_item *items)
     guard_go_on(worker, items, -1);
 }
 
+/* The first call, which waits for the victim's. */
+static void *call_first(void *argument)
+{
+    struct guard_user *user = argument;
+    atomic_store(&user->begun, true);
+    APP_NCCL_IS(guard_call_again(user->worker, user->items), ncclInternalError);
+    user->free = guard_now();
+    return NULL;
+}
+
+/* Another thread aborts while the first call waits for the victim, which makes none. */
+void app_guard_abort_first(struct app_worker *worker, struct app_item *items)
+{
+    struct guard_user user = {.worker = worker, .items = items};
+    guard_only_one_member(worker);
+    if (guard_is_victim(worker)) {
+        guard_await_others(worker, &worker->board->done);
+        guard_abort_all(worker);
+    } else {
+        app_scenario_fill(worker, items);
+        APP_CHECK(pthread_create(&user.thread, NULL, call_first, &user) == 0, "no thread");
+        usleep(STUCK_MICROSECONDS);
+        double begin = guard_now();
+        guard_abort_all(worker);
+        guard_end_use(&user, begin);
+        guard_say(worker, &worker->board->done);
+    }
+    guard_go_on(worker, items, -1);
+}
+
 /* One rank aborts and lives on. The others wait for it; in abort-large in a call that NCCL serves. */
 void app_guard_leave(struct app_worker *worker, struct app_item *items)
 {

@@ -332,6 +332,7 @@ void app_scenario_run(struct app_worker *worker)
         {"abort-replay", app_guard_abort},
         {"abort-idle", app_guard_abort},
         {"abort-launch", app_guard_abort},
+        {"abort-first", app_guard_abort_first},
         {"abort-init", app_guard_unborn},
         {"abort-setup", app_guard_unborn},
         {"abort-peer", app_guard_leave},

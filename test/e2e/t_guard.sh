@@ -63,6 +63,9 @@ done
 SIMNODE_QUEUE=8 run_app "${work[@]}" --scenario abort-launch --victim 2
 expect_told "aborted by another thread, while a launch blocks: likewise" 0 ''
 
+run_app "${work[@]}" --nranks 2 --scenario abort-first --victim 1
+expect_told "aborted by another thread, while the first call waits: it returns an error, and a new communicator works" 0 ''
+
 run_app "${work[@]}" --scenario abort-init --victim 1
 expect_told "aborted by another thread, while NCCL makes it: likewise" 0 ''
 run_app "${work[@]}" --scenario abort-setup --victim 1
