@@ -26,8 +26,9 @@
 
 #define PERIOD_NS (UINT64_C(100) * 1000) /* between looks at set-ups that wait, at first */
 #define PERIOD_MAX_NS (UINT64_C(20) * 1000 * 1000)
-#define LEAVE_NS (UINT64_C(50) * 1000 * 1000) /* the most that the end of a communicator waits for the thread */
-#define STOP_NS (UINT64_C(100) * 1000 * 1000) /* the most that the end of the process waits for the thread */
+#define PERIOD_AWAITED_NS (UINT64_C(1) * 1000 * 1000) /* the most while a call waits */
+#define LEAVE_NS (UINT64_C(50) * 1000 * 1000)         /* the most that the end of a communicator waits for the thread */
+#define STOP_NS (UINT64_C(100) * 1000 * 1000)         /* the most that the end of the process waits for the thread */
 
 /*
  * How long a call waits for other ranks. NCCL connects a communicator in its first collective, and so waits there
@@ -46,7 +47,8 @@
 static void work(void);
 static void stop_at_exit(void);
 static struct oh_worker worker = OH_WORKER(work, stop_at_exit);
-static struct oh_setup *incoming; /* guarded by the worker's mutex */
+static struct oh_setup *incoming; /* guarded by the worker's mutex, as is the next */
+static unsigned waiting;          /* calls that wait for a set-up */
 
 /* --- the cut-over ------------------------------------------------------------------------------------------------- */
 
@@ -300,11 +302,13 @@ static bool is_waiting(struct oh_comm *comm, uint64_t start, uint64_t for_peers)
     return waits;
 }
 
-static void wake_worker(void)
+/* A call begins to wait (1), or no longer does (-1): meanwhile the thread looks more often. */
+static void note_waiting(int change)
 {
     pthread_mutex_lock(&worker.mutex);
-    if (worker.running) {
-        oh_worker_start(&worker);
+    waiting += (unsigned)change;
+    if (change > 0 && worker.running) {
+        oh_worker_start(&worker); /* wakes it */
     }
     pthread_mutex_unlock(&worker.mutex);
 }
@@ -312,13 +316,14 @@ static void wake_worker(void)
 void oh_attach_wait(struct oh_comm *const *comms, size_t count)
 {
     const uint64_t start = oh_now_ns();
-    wake_worker();
+    note_waiting(1);
     for (size_t i = 0; i < count; i++) {
         const uint64_t for_peers = patience_for_peers(comms[i]);
         while (is_waiting(comms[i], start, for_peers)) {
             oh_segment_pause();
         }
     }
+    note_waiting(-1);
 }
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
@@ -416,7 +421,9 @@ static void work(void)
         pthread_mutex_lock(&worker.mutex);
         if (list && !incoming && !worker.stopping) {
             /* The application may take long to bring its other ranks this far. */
-            period = moved ? PERIOD_NS : period < PERIOD_MAX_NS ? 2 * period : period;
+            const uint64_t most = waiting > 0 ? PERIOD_AWAITED_NS : PERIOD_MAX_NS;
+            period = moved ? PERIOD_NS : 2 * period;
+            period = period < most ? period : most;
             oh_worker_sleep(&worker, period);
         }
     }
