@@ -138,18 +138,21 @@ struct oh_comm *oh_creation_register(struct oh_creation *creation, ncclComm_t nc
 
 void oh_creation_await(struct oh_creation *creation)
 {
-    struct oh_comm *parent = creation->parent;
+    struct oh_attach *parent = &creation->parent->attach;
     struct oh_creation *copy = malloc(sizeof *copy);
     if (!copy) {
         abandon(creation, "a rank is out of memory");
         return;
     }
     *copy = *creation;
-    pthread_mutex_lock(&parent->attach.mutex);
-    copy->next = parent->attach.children;
-    parent->attach.children = copy;
-    atomic_fetch_add(&parent->awaited, 1);
-    pthread_mutex_unlock(&parent->attach.mutex);
+    atomic_fetch_add(&creation->parent->awaited, 1);
+    pthread_mutex_lock(&parent->mutex);
+    struct oh_creation **at = &parent->children; /* in the order made */
+    while (*at) {
+        at = &(*at)->next;
+    }
+    *at = copy;
+    pthread_mutex_unlock(&parent->mutex);
 }
 
 struct oh_creation *oh_comm_take_children(struct oh_comm *comm)

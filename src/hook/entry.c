@@ -604,7 +604,7 @@ ncclResult_t oh_pass_end(struct oh_passage *passage, ncclResult_t result)
 static void look_at_creation(struct oh_comm *comm)
 {
     const struct oh_real *real = comm->library;
-    ncclResult_t state;
+    ncclResult_t state = ncclInProgress;
     int saved = errno;
     if (oh_comm_is_awaited(comm) && REAL(real, CommGetAsyncError(comm->nccl, &state)) == ncclSuccess) {
         oh_inside++;
