@@ -679,7 +679,7 @@ static void route_deferred(void)
     size_t count;
     int saved = errno;
     struct oh_deferred *deferred = oh_group_depth() == 1 ? oh_group_take_deferred(&count) : NULL;
-    struct oh_comm **comms = deferred ? malloc(count * sizeof *comms) : NULL;
+    struct oh_comm **comms = deferred ? calloc(count, sizeof(void *)) : NULL;
     if (!deferred) {
         return;
     }
