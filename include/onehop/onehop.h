@@ -62,14 +62,15 @@ enum onehop_reason {
  * first.
  */
 typedef struct onehop_comm_info {
-    int served;                                   /* 1: eligible calls run on onehop, 0: all calls go to NCCL */
+    int served;                                   /* 1: eligible calls run on onehop, 0: all calls go to NCCL, as they
+                                                   * do before the communicator's first allreduce */
     int rank;                                     /* this process's rank in the communicator */
     int nranks;                                   /* ranks in the communicator */
     char reason[160];                             /* why not served; empty when served */
     uint64_t handed_back;                         /* ncclAllReduce calls passed on to NCCL */
     uint64_t bytes;                               /* message bytes of the calls served */
     uint64_t staging_bytes;                       /* device memory held for this communicator on this rank's GPU */
-    double setup_ms;                              /* time that onehop added to the communicator's creation */
+    double setup_ms;                              /* time that onehop took for presence and set-up */
     uint64_t calls[ONEHOP_ALGORITHMS_ROOM];       /* ncclAllReduce calls launched by onehop, by algorithm */
     uint64_t handed_back_by[ONEHOP_REASONS_ROOM]; /* handed_back, by reason */
     uint64_t handed_back_bytes;                   /* message bytes of the calls handed back */
