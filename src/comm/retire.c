@@ -240,6 +240,7 @@ void oh_comm_strip(struct oh_comm *comm)
 {
     struct oh_comm *remains = take_remains(comm);
     if (remains) {
+        oh_staging_share_context(&remains->staging);
         add_to_retired(remains);
         oh_comms_reap();
     }

@@ -92,12 +92,19 @@ err:
 void oh_staging_move(struct oh_staging *staging, struct oh_staging *to_p)
 {
     *to_p = *staging;
-    to_p->primary_retained = false;
     staging->base = 0;
     staging->stream = NULL;
     staging->signal = NULL;
     staging->signal_device = 0;
     memset(staging->peer, 0, sizeof staging->peer);
+}
+
+void oh_staging_share_context(struct oh_staging *staging)
+{
+    CUcontext same;
+    if (staging->primary_retained) {
+        staging->primary_retained = staging->driver->primary_ctx_retain(&same, staging->device) == CUDA_SUCCESS;
+    }
 }
 
 /*

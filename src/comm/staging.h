@@ -52,8 +52,13 @@ ncclResult_t oh_staging_bind(const struct oh_driver *driver, CUdevice device, CU
  */
 ncclResult_t oh_staging_create(struct oh_staging *staging);
 
-/* Moves all that was made since oh_staging_bind. */
+/*
+ * Moves all that was made since oh_staging_bind; both then mean the same context. oh_staging_share_context is called
+ * for the second before the first is destroyed, so that each holds the context: memory and host registrations go before
+ * it.
+ */
 void oh_staging_move(struct oh_staging *staging, struct oh_staging *to_p);
+void oh_staging_share_context(struct oh_staging *staging);
 
 /* Describes it in this rank's slot: IPC handle, pointer, context. */
 ncclResult_t oh_staging_describe(const struct oh_staging *staging, struct oh_slot *slot);
