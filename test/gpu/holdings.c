@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,7 +84,14 @@ struct holdings holdings_measure(holdings_gpu_fn gpu_kib, void *user)
 {
     const char *meeting = getenv("ONEHOP_SHM_DIR");
     struct holdings now = {.gpu_kib = gpu_kib(user)};
-    malloc_trim(0); /* what malloc keeps for later is not held by anyone */
+    /*
+     * What malloc keeps for later is not held by anyone. One thread at a time: the first call of a process in which
+     * AddressSanitizer serves malloc initializes glibc's, and a second call beside it finds that half done (2.36).
+     */
+    static pthread_mutex_t trimming = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&trimming);
+    malloc_trim(0);
+    pthread_mutex_unlock(&trimming);
     now.descriptors = count_entries("/proc/self/fd", "");
     now.threads = count_entries("/proc/self/task", "");
     now.files = count_entries(meeting ? meeting : "/dev/shm", "onehop-");
