@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "comm/failure.h"
@@ -49,20 +50,22 @@ void oh_group_enter(void)
     group.depth++;
 }
 
-/* Room for one more element of `size` bytes; false: no memory. */
-static bool make_room(void **array, size_t count, size_t *room, size_t size)
+/* Copies an element of `size` bytes to the end of an array. Returns ncclSuccess, or ncclSystemError (logged). */
+static ncclResult_t append(void **array, size_t *count, size_t *room, const void *element, size_t size)
 {
-    if (count < *room) {
-        return true;
+    if (*count == *room) {
+        const size_t more = *room ? 2 * *room : 16;
+        void *grown = realloc(*array, more * size);
+        if (!grown) {
+            OH_WARN("out of memory for the calls of a group");
+            return ncclSystemError;
+        }
+        *array = grown;
+        *room = more;
     }
-    size_t more = *room ? 2 * *room : 16;
-    void *grown = realloc(*array, more * size);
-    if (!grown) {
-        return false;
-    }
-    *array = grown;
-    *room = more;
-    return true;
+    memcpy((char *)*array + *count * size, element, size);
+    ++*count;
+    return ncclSuccess;
 }
 
 static struct seen *find_seen(const struct oh_comm *comm, CUstream stream)
@@ -120,12 +123,7 @@ ncclResult_t oh_group_see(struct oh_comm *comm, CUstream stream, enum oh_group_c
                 (void *)comm->nccl);
         return ncclInvalidUsage;
     }
-    if (!make_room((void **)&group.seen, group.seen_count, &group.seen_room, sizeof *group.seen)) {
-        OH_WARN("out of memory for the calls of a group");
-        return ncclSystemError;
-    }
-    group.seen[group.seen_count++] = seen;
-    return ncclSuccess;
+    return append((void **)&group.seen, &group.seen_count, &group.seen_room, &seen, sizeof seen);
 }
 
 /* The same between communicators (NCCL: doLaunches): each may have its graph, but all are captured, or none. */
@@ -199,27 +197,17 @@ static ncclResult_t join_parts(bool of_nccl, bool waits)
 
 ncclResult_t oh_group_add_call(const struct oh_call *call)
 {
+    struct oh_call kept = *call;
+    kept.serial = group.call_count;
     ncclResult_t res = oh_group_see(call->comm, call->stream, OH_CALL_SERVED);
-    if (res != ncclSuccess) {
-        return res;
-    }
-    if (!make_room((void **)&group.calls, group.call_count, &group.call_room, sizeof *group.calls)) {
-        OH_WARN("out of memory for the calls of a group");
-        return ncclSystemError;
-    }
-    group.calls[group.call_count] = *call;
-    group.calls[group.call_count].serial = group.call_count;
-    group.call_count++;
-    return ncclSuccess;
+    return res == ncclSuccess ? append((void **)&group.calls, &group.call_count, &group.call_room, &kept, sizeof kept)
+                              : res;
 }
 
 bool oh_group_add_creation(const struct oh_creation *creation)
 {
-    if (!make_room((void **)&group.creations, group.creation_count, &group.creation_room, sizeof *group.creations)) {
-        return false;
-    }
-    group.creations[group.creation_count++] = *creation;
-    return true;
+    return append((void **)&group.creations, &group.creation_count, &group.creation_room, creation, sizeof *creation) ==
+           ncclSuccess;
 }
 
 ncclResult_t oh_group_defer(const struct oh_call *call, ncclRedOp_t op)
@@ -227,15 +215,9 @@ ncclResult_t oh_group_defer(const struct oh_call *call, ncclRedOp_t op)
     const struct oh_deferred deferred = {.call = *call, .op = op};
     ncclResult_t res =
         call->comm->attach.ordering ? oh_group_see(call->comm, call->stream, OH_CALL_DEFERRED) : ncclSuccess;
-    if (res != ncclSuccess) {
-        return res;
-    }
-    if (!make_room((void **)&group.deferred, group.deferred_count, &group.deferred_room, sizeof *group.deferred)) {
-        OH_WARN("out of memory for the calls of a group");
-        return ncclSystemError;
-    }
-    group.deferred[group.deferred_count++] = deferred;
-    return ncclSuccess;
+    return res == ncclSuccess ? append((void **)&group.deferred, &group.deferred_count, &group.deferred_room, &deferred,
+                                       sizeof deferred)
+                              : res;
 }
 
 bool oh_group_keeps_op(const struct oh_comm *comm, ncclRedOp_t op)
