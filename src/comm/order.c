@@ -524,7 +524,9 @@ bool oh_order_withdraw(struct oh_comm *comm, CUresult result)
     snprintf(reason, sizeof reason, "rank %u: calls cannot be put in order: %s", comm->rank,
              oh_driver_error_name(driver_of(comm), result));
     pthread_mutex_lock(&comm->attach.mutex);
-    if (!oh_comm_is_settled(comm)) {
+    if (oh_comm_is_settled(comm)) {
+        off = comm->attach.first == 0; /* another rank, or the program, was faster */
+    } else {
         oh_segment_refuse(&comm->segment, reason);
         off = oh_segment_decision(&comm->segment) == OH_DECISION_OFF;
     }

@@ -54,8 +54,8 @@ static inline bool oh_order_is_void(CUresult result)
 void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const struct oh_place *place);
 
 /*
- * A call could not be put in order. True: the ranks had not agreed yet, and now all hand back, so that this is no
- * failure. False: the communicator is served, or will be.
+ * A call could not be put in order. True: the ranks had not agreed yet, and now all fall back, or have before: this is
+ * no failure. False: the communicator is served, or will be.
  */
 bool oh_order_withdraw(struct oh_comm *comm, CUresult result);
 

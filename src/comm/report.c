@@ -80,7 +80,7 @@ void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p)
         .rank = comm->rank,
         .nranks = comm->nranks,
         .state = state_of(comm),
-        .memory = comm->attach.first != 0 && comm->staging.base ? OH_STAGING_BYTES : 0,
+        .memory = comm->attach.voted && comm->staging.base ? OH_STAGING_BYTES : 0,
         .setup_us = (uint64_t)(comm->setup_ms * 1000),
     };
     const char *reason = oh_comm_is_settled(comm)           ? comm->reason
