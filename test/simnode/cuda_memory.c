@@ -319,9 +319,9 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
     return simcuda_leave(CUDA_SUCCESS);
 }
 
-CUresult cuMemHostUnregister(void *address)
+/* Lets go of host memory: of the program's, which it registered, or of the driver's. `stranger`: if it is not so. */
+static CUresult end_host_memory(void *address, bool registered, CUresult stranger)
 {
-    SIMCUDA_ENTER();
     CUcontext ctx;
     pthread_mutex_lock(&simcuda.lock);
     CUresult result = begin(&ctx);
@@ -329,33 +329,28 @@ CUresult cuMemHostUnregister(void *address)
         return simcuda_leave(result);
     }
     struct simcuda_memory *memory = find_base(SIMCUDA_HOST_MEMORY, address);
-    if (!memory || !memory->registered) {
-        return simcuda_leave(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    if (!memory || memory->registered != registered) {
+        return simcuda_leave(stranger);
     }
     simcuda_remove(&memory->object);
     simcuda_context_wait(ctx);
+    if (!registered) {
+        free(memory->base);
+    }
     free(memory);
     return simcuda_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemHostUnregister(void *address)
+{
+    SIMCUDA_ENTER();
+    return end_host_memory(address, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
 CUresult cuMemFreeHost(void *address)
 {
     SIMCUDA_ENTER();
-    CUcontext ctx;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = begin(&ctx);
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
-    }
-    struct simcuda_memory *memory = find_base(SIMCUDA_HOST_MEMORY, address);
-    if (!memory || memory->registered) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    simcuda_remove(&memory->object);
-    simcuda_context_wait(ctx);
-    free(memory->base);
-    free(memory);
-    return simcuda_leave(CUDA_SUCCESS);
+    return end_host_memory(address, false, CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device_p, void *address, unsigned flags)
