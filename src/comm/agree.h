@@ -53,14 +53,14 @@ struct oh_setup {
 
 /*
  * Begins a set-up, in the thread whose call on `stream` asks for it: context and events, so that from now on calls that
- * NCCL serves can be ordered. What goes wrong makes it give up. NULL: no memory; the communicator is handed back.
+ * NCCL serves can be ordered. What goes wrong makes it give up. NULL: no memory; all ranks fall back.
  */
 struct oh_setup *oh_setup_begin(struct oh_comm *comm, CUstream stream);
 
 /* Takes the next steps as far as they go without waiting; true when it is decided. *moved_p is set if any was taken. */
 bool oh_setup_advance(struct oh_setup *setup, bool *moved_p);
 
-/* Ends one that is decided: hands the communicator back, unless all have voted yes. Frees it. */
+/* Ends one that is decided: the communicator falls back, unless all have voted yes. Frees it. */
 void oh_setup_end(struct oh_setup *setup);
 
 /* Gives up: all ranks will hand back with this reason, unless they have agreed already. */

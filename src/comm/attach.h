@@ -75,12 +75,12 @@ static inline bool oh_comm_is_awaited(const struct oh_comm *comm)
 
 /*
  * NCCL has created the communicator, and says who this rank is. All ranks were counted before NCCL's own barrier, so
- * what can be decided now is decided: a communicator of which a rank has no onehop is handed back. False: it was known
+ * what can be decided now is decided: a communicator of which a rank has no onehop falls back. False: it was known
  * already, and nothing is done. Any thread.
  */
 bool oh_comm_created(struct oh_comm *comm, int rank, int nranks, int cuda_device);
 
-/* NCCL has failed to create it: it is handed back. Any thread. */
+/* NCCL has failed to create it: it falls back. Any thread. */
 void oh_comm_not_created(struct oh_comm *comm);
 
 /* --- calls of a communicator that is not settled, in this order -------------------------------------------------- */
@@ -115,7 +115,7 @@ void oh_attach_note_result(struct oh_comm *comm, bool counted, ncclResult_t resu
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
-/* Hands the communicator back for good, if it is not settled. Any thread. */
+/* The communicator falls back for good, if it is not settled. Any thread. */
 void oh_attach_cancel(struct oh_comm *comm, const char *reason);
 
 /* The communicator has left the registry. True when a set-up is under way, which will bury it. */

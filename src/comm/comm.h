@@ -35,7 +35,7 @@ struct oh_creation;
 struct oh_process;
 
 /*
- * What a communicator needs until it is settled: served, or handed back for good. The mutex guards the fields of struct
+ * What a communicator needs until it is settled: served, or fallen back for good. The mutex guards the fields of struct
  * oh_comm that settling changes (rank, nranks, segment, reason, staging), `creation` and `children`; it is never held
  * over a call to NCCL or CUDA. The other fields belong to the thread that uses the communicator.
  */
@@ -176,7 +176,7 @@ void oh_stats_count_strange(void);
 void oh_stats_expect_calls(void);
 void oh_stats_heard_program(void);
 
-/* True: served, or handed back for good. Until then calls go through attach.h. One atomic load; any thread. */
+/* True: served, or fallen back for good. Until then calls go through attach.h. One atomic load; any thread. */
 static inline bool oh_comm_is_settled(const struct oh_comm *comm);
 
 /* One allreduce call, as the application made it. */
@@ -245,7 +245,7 @@ ncclResult_t oh_burst_end(struct oh_burst *burst);
  */
 ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p);
 
-/* Are calls that NCCL serves to be ordered with ours? True from the set-up on, unless the communicator is handed back.
+/* Are calls that NCCL serves to be ordered with ours? True from the set-up on, unless the communicator falls back.
  */
 bool oh_comm_is_ordered(struct oh_comm *comm);
 

@@ -20,7 +20,7 @@ void oh_comm_suspend(struct oh_comm *comm);
 /* Forgets the communicator: its pointer may be reused at once. Its memory goes when no one uses it any more. */
 void oh_comm_retire(struct oh_comm *comm);
 
-/* The process ends, and says so; communicators that are not settled yet are handed back, and leave no file behind. */
+/* The process ends, and says so; communicators that are not settled yet fall back, and leave no file behind. */
 void oh_comms_abandon(void);
 
 #endif

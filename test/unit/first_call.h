@@ -17,7 +17,7 @@ static inline struct oh_comm *create_comm(struct oh_creation *creation, ncclComm
     return comm;
 }
 
-/* True when the first call is served; else waits until the communicator is handed back, for a second at most. */
+/* True when the first call is served; else waits until the communicator falls back, for a second at most. */
 static inline bool make_first_call(struct oh_comm *comm)
 {
     oh_attach_begin(comm, NULL);
