@@ -9,18 +9,17 @@
  *
  * Staging of one rank (one cuMemAlloc allocation, written by the peers, read by the owner):
  *
- *   0                      struct oh_epoch, one per block, all equal between kernels
- *   OH_HEARD_OFFSET        enum oh_abort, as a kernel of this rank has seen it; once not 0, never 0 again
- *   OH_ROW_OFFSET          the row word: epoch of the kernel that leads the newest row (protocol.cuh, "Rows")
- *   OH_ONESHOT_OFFSET      words of one-shot: 4 slots of OH_ONESHOT_BYTES
- *   OH_TWOSHOT_OFFSET      words of two-shot: 4 slots for the scatter and 2 for the gather, of OH_TWOSHOT_BYTES
- *   OH_LARGE_OFFSET        the same for messages that are too large for these: 2 slots and 1, of OH_LARGE_BYTES
- *   OH_ESCAPE_OFFSET       escape cells, a byte for each word of these; 0 between kernels, but for those on their way
+ *   0                         struct oh_epoch, one per block, all equal between kernels
+ *   OH_HEARD_OFFSET           enum oh_abort, as a kernel of this rank has seen it; once not 0, never 0 again
+ *   OH_PIPELINE_EPOCH_OFFSET  epoch of the newest pipeline head (protocol.cuh, "Pipelines")
+ *   OH_ONESHOT_OFFSET         words of one-shot: OH_ONESHOT_SLOTS slots of OH_ONESHOT_BYTES
+ *   OH_TWOSHOT_OFFSET         words of two-shot: 2 slots for the scatter and 1 for the gather, of OH_TWOSHOT_BYTES
+ *   OH_ESCAPE_OFFSET          escape cells, a byte for each word of these; 0 between kernels, but for those on their way
  *
  * Words (from OH_MARKER_OFFSET to OH_ESCAPE_OFFSET) hold OH_MARKER between kernels, but for those on their way. An area
  * is made of rows, one from each peer in the order of ranks.
  *
- * Why so many slots are enough without a closing barrier: doc/design.md, "Epochs".
+ * Why this number of slots needs no closing barrier: doc/design.md, "Epochs".
  */
 /* clang-format on */
 #ifndef OH_KERNELS_ABI_H_
@@ -34,27 +33,25 @@
 
 #define OH_EPOCH_OFFSET 0u
 #define OH_HEARD_OFFSET 2048u
-#define OH_ROW_OFFSET 2176u
+#define OH_PIPELINE_EPOCH_OFFSET 2176u
 #define OH_MARKER_OFFSET 4096u
 /*
- * Bytes of a slot. Between two ranks one-shot moves no more than two-shot, and carries large messages, too: it has most
- * of the memory there, which in all is the same. (The kernels' tests make slots small.)
+ * Bytes and number of slots. Between two ranks one-shot moves no more bytes than two-shot, and serves large messages in
+ * parts that overlap: these take twice as many slots. (The tests of the kernels have smaller slots.)
  */
 #ifndef OH_ONESHOT_BYTES
-#define OH_ONESHOT_BYTES(nranks_) ((nranks_) == 2 ? 4u << 20 : 1u << 20)
+#define OH_ONESHOT_BYTES(nranks_) ((nranks_) == 2 ? 2u << 20 : 3u << 18)
 #endif
 #ifndef OH_TWOSHOT_BYTES
-#define OH_TWOSHOT_BYTES(nranks_) ((nranks_) == 2 ? 1u << 18 : 1u << 20)
+#define OH_TWOSHOT_BYTES(nranks_) ((nranks_) == 2 ? 9u << 18 : 9u << 19)
 #endif
-#ifndef OH_LARGE_BYTES
-#define OH_LARGE_BYTES(nranks_) ((nranks_) == 2 ? 4u << 20 : 13u << 19)
-#endif
+#define OH_ONESHOT_SLOTS(nranks_) ((nranks_) == 2 ? 4u : 2u)
 #define OH_ONESHOT_OFFSET OH_MARKER_OFFSET
-#define OH_TWOSHOT_OFFSET(nranks_) (OH_ONESHOT_OFFSET + 4u * OH_ONESHOT_BYTES(nranks_))
-#define OH_LARGE_OFFSET(nranks_) (OH_TWOSHOT_OFFSET(nranks_) + 6u * OH_TWOSHOT_BYTES(nranks_))
-#define OH_WORDS_END(nranks_) (OH_LARGE_OFFSET(nranks_) + 3u * OH_LARGE_BYTES(nranks_))
+#define OH_TWOSHOT_OFFSET(nranks_) (OH_ONESHOT_OFFSET + OH_ONESHOT_SLOTS(nranks_) * OH_ONESHOT_BYTES(nranks_))
+#define OH_WORDS_END(nranks_) (OH_TWOSHOT_OFFSET(nranks_) + 3u * OH_TWOSHOT_BYTES(nranks_))
 #define OH_ESCAPE_OFFSET (OH_WORDS_END(2) > OH_WORDS_END(3) ? OH_WORDS_END(2) : OH_WORDS_END(3))
-#define OH_STAGING_BYTES (OH_ESCAPE_OFFSET + (OH_ESCAPE_OFFSET - OH_MARKER_OFFSET) / OH_WORD_BYTES)
+#define OH_ESCAPE_END (OH_ESCAPE_OFFSET + (OH_ESCAPE_OFFSET - OH_MARKER_OFFSET) / OH_WORD_BYTES)
+#define OH_STAGING_BYTES ((OH_ESCAPE_END + (1u << 20) - 1) / (1u << 20) * (1u << 20)) /* whole MiB, as reports say */
 
 /*
  * What an empty marker word holds: as a floating-point number of any width, and as a pair or four of them, NaNs that no
@@ -123,11 +120,11 @@ struct oh_kernel_args {
     const uint32_t *abort_word; /* host-mapped; enum oh_abort */
     struct oh_signal *signal;   /* where a long wait is told; NULL: nowhere */
     uint32_t rank;
-    uint32_t early; /* not 0: the next kernel is this communicator's, and comes in while this one waits for its peers */
-    uint32_t leads; /* not 0: it runs ahead, too, so it is to be told the epoch */
-    uint32_t ahead; /* not 0: sends before it waits for the kernel before; its place behind the one that leads */
-    uint32_t split; /* one-shot of two ranks: not 0: words of the first of two parts, for which this kernel is both;
-                     * those behind them have the next epoch */
+    uint32_t early_trigger; /* not 0: the next kernel is of this communicator, and is launched while this one polls */
+    uint32_t
+        pipeline_head; /* not 0: the next kernel sends early; this kernel publishes the epoch that it counts from */
+    uint32_t pipeline_position; /* k > 0: k-th kernel after the head; it sends before it waits for the kernel before it
+                                 * (one-shot of two ranks only) */
     /* The rest is read by kernels for any op and number of ranks only. */
     uint32_t nranks;
     uint32_t op;   /* enum oh_kernel_op */

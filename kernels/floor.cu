@@ -35,7 +35,8 @@ OH_DEVICE bool floor_await(const char *at, uint32_t epoch)
 OH_DEVICE void floor_exchange(const oh_kernel_args &args)
 {
     oh_grid_wait();
-    oh_grid_release(); /* at once, as in a graph of allreduces (oh_begin): what comes next is such a block, too */
+    oh_grid_release(); /* at once, as in a graph of allreduces (oh_kernel_begin): what comes next is such a block, too
+                        */
     const uint32_t epoch = oh_word_load(args.staging[0]) + 1;
     for (uint32_t j = 1 + oh_thread(); j < args.nranks; j += oh_threads()) {
         oh_marker_store(args.staging[j] + OH_FLOOR_FLAGS + args.rank * OH_FLOOR_FLAG_BYTES,

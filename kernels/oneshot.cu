@@ -3,30 +3,10 @@
  * oneshot.cu - one hop: every rank sends its message to all others, and combines what has come
  *
  * A word is there when it no longer holds the marker (protocol.cuh, "Marker words"). Slot layout: a row for each peer,
- * as long as the message. Of two ranks, for which one-shot serves large messages, too, a kernel may be that of two
- * parts of a message, which have a slot each: no peer can tell it from two of which the second runs ahead
- * (doc/design.md, "Epochs").
+ * as long as the message. Of two ranks, for which one-shot serves large messages, too, a message that is larger than a
+ * slot goes in parts, a kernel each (src/comm/launch.c), which overlap (protocol.cuh, "Pipelines").
  */
 #include "kernels/protocol.cuh"
-
-/* Where the words of a kernel are; of two parts, in two slots. */
-template <bool may_split> struct oneshot_places {
-    const uint32_t slot, split, beyond; /* beyond: what word 0 would have in the second slot */
-
-    OH_DEVICE_METHOD oneshot_places(const oh_kernel_args &args, uint32_t nranks, uint32_t epoch)
-        : slot(of(nranks, epoch)), split(may_split && args.split ? args.split : UINT32_MAX),
-          beyond(of(nranks, epoch + 1) - args.split * OH_WORD_BYTES)
-    {
-    }
-    static OH_INLINE uint32_t of(uint32_t nranks, uint32_t epoch)
-    {
-        return OH_ONESHOT_OFFSET + epoch % 4 * OH_ONESHOT_BYTES(nranks);
-    }
-    OH_DEVICE_METHOD uint32_t at(uint32_t i) const
-    {
-        return (may_split && i >= split ? beyond : slot) + i * OH_WORD_BYTES;
-    }
-};
 
 /*
  * batch: words that a thread looks at together, so that it waits for several at a time. once: no thread has more than
@@ -35,7 +15,6 @@ template <bool may_split> struct oneshot_places {
 template <int batch, bool once, class Reduction, class Message> struct oneshot_call {
     typedef typename Reduction::type type;
     static const int ranks = Reduction::ranks;
-    typedef oneshot_places<ranks == 2 && !once> places;
 
     const oh_kernel_args &args;
     const Message &message;
@@ -66,20 +45,20 @@ template <int batch, bool once, class Reduction, class Message> struct oneshot_c
         }
     }
     /* hold: as `held`, for a thread's first batch; without that no peer gets to the others */
-    OH_DEVICE_METHOD void send(const places &place, uint32_t i, const oh_word16 (&mine)[batch], uint32_t hold) const
+    OH_DEVICE_METHOD void send(uint32_t slot, uint32_t i, const oh_word16 (&mine)[batch], uint32_t hold) const
     {
         OH_UNROLL
         for (int b = 0; b < batch; b++) {
             if (has(i, b)) {
-                outbox.send(place.at(i + b * step), mine[b], hold);
+                outbox.send(slot + (i + b * step) * OH_WORD_BYTES, mine[b], hold);
             }
         }
     }
 
     /* Waits for the peers' words of a batch. False: aborted. */
-    OH_DEVICE_METHOD bool await(const places &place, uint32_t i, oh_word16 (&word)[batch][ranks])
+    OH_DEVICE_METHOD bool await(uint32_t slot, uint32_t i, oh_word16 (&word)[batch][ranks])
     {
-        const auto at = [&](int b) { return place.at(has(i, b) ? i + b * step : i); };
+        const auto at = [&](int b) { return slot + (has(i, b) ? i + b * step : i) * OH_WORD_BYTES; };
         bool here = oh_poll(args, &patience, [&]() {
             bool all = held == 0;
             OH_UNROLL
@@ -99,7 +78,7 @@ template <int batch, bool once, class Reduction, class Message> struct oneshot_c
         return here;
     }
     /* Combines a batch; its words are empty then. */
-    OH_DEVICE_METHOD void combine(const places &place, uint32_t i, const oh_word16 (&mine)[batch],
+    OH_DEVICE_METHOD void combine(uint32_t slot, uint32_t i, const oh_word16 (&mine)[batch],
                                   oh_word16 (&word)[batch][ranks]) const
     {
         OH_UNROLL
@@ -107,7 +86,7 @@ template <int batch, bool once, class Reduction, class Message> struct oneshot_c
             if (has(i, b)) {
                 inbox.put_own(mine[b], word[b]);
                 message.store(i + b * step, reduction.combine(word[b]));
-                inbox.empty(place.at(i + b * step), word[b]);
+                inbox.empty(slot + (i + b * step) * OH_WORD_BYTES, word[b]);
             }
         }
     }
@@ -115,40 +94,41 @@ template <int batch, bool once, class Reduction, class Message> struct oneshot_c
 
 /*
  * A thread with several batches sends one more than it has waited for, so that what it waits for is on its way together
- * with the next. A kernel that runs ahead sends seven eighths first: while it does, the one before waits and combines.
- * That has ended by then, so that the rest goes behind the wait for it: the next kernel comes in meanwhile, and the
- * wire is never idle. Returns false if the communicator has been aborted.
+ * with the next. A kernel that sends early sends seven eighths first: while it does, the kernel before it polls and
+ * combines. That kernel has ended by then, so that the rest goes behind the wait for it: the next kernel is launched
+ * meanwhile, and the wire is never idle. Returns false if the communicator has been aborted.
  */
 template <int batch, bool once, class Reduction, class Message>
 OH_DEVICE bool oneshot_words(const oh_kernel_args &args, const Message &message)
 {
     typedef typename Reduction::type type;
     static const int ranks = Reduction::ranks;
+    const bool sends_early = ranks == 2 && !once && args.pipeline_position != 0;
     const uint32_t nranks = Reduction::nranks(args);
     const uint32_t words = message.words();
     const uint32_t first = oh_block() * oh_threads() + oh_thread();
     const oh_inbox<type, ranks, 0> inbox(args, (int)nranks, words * OH_WORD_BYTES);
     const oh_outbox<type, ranks> outbox(args, (int)nranks, words * OH_WORD_BYTES);
 
-    if (!args.ahead) {
-        oh_begin(args);
+    if (!sends_early) {
+        oh_kernel_begin(args);
     }
-    typedef oneshot_call<batch, once, Reduction, Message> call_t;
-    call_t call = {args, message, words, oh_blocks() * oh_threads(), inbox, outbox, Reduction(args), {0}, 0};
+    oneshot_call<batch, once, Reduction, Message> call = {
+        args, message, words, oh_blocks() * oh_threads(), inbox, outbox, Reduction(args), {0}, 0};
     const uint32_t stride = batch * call.step;
     oh_word16 mine[batch], word[batch][ranks];
     call.load(first, mine); /* under way before the epoch has come */
-    const uint32_t epoch = oh_epoch_of(args, &call.held);
-    const typename call_t::places place(args, nranks, epoch);
+    const uint32_t epoch = sends_early ? oh_pipeline_epoch(args) : oh_epoch_of(args, &call.held);
+    const uint32_t slot = OH_ONESHOT_OFFSET + epoch % OH_ONESHOT_SLOTS(nranks) * OH_ONESHOT_BYTES(nranks);
     call.prepare(mine);
     if (first < words) {
-        call.send(place, first, mine, call.held);
+        call.send(slot, first, mine, call.held);
     }
     uint32_t next = first + stride; /* to be sent */
     const auto send_next = [&]() {
         call.load(next, mine);
         call.prepare(mine);
-        call.send(place, next, mine, 0);
+        call.send(slot, next, mine, 0);
         next += stride;
     };
     const auto send_until = [&](uint32_t end) {
@@ -156,11 +136,11 @@ OH_DEVICE bool oneshot_words(const oh_kernel_args &args, const Message &message)
             send_next();
         }
     };
-    if (args.ahead) {
+    if (sends_early) {
         send_until(words - words / 8);
-        oh_begin(args);
+        oh_kernel_begin(args);
     }
-    if (args.ahead || OH_SENDS_FIRST) {
+    if (sends_early || OH_SENDS_FIRST) {
         send_until(words);
     }
     for (uint32_t i = first; i < words; i += stride) {
@@ -170,18 +150,18 @@ OH_DEVICE bool oneshot_words(const oh_kernel_args &args, const Message &message)
             }
             call.load(i, mine); /* comes while the peers' words are waited for */
         }
-        if (!call.await(place, i, word)) {
+        if (!call.await(slot, i, word)) {
             return false;
         }
         if (!once) {
             call.prepare(mine);
         }
-        call.combine(place, i, mine, word);
+        call.combine(slot, i, mine, word);
         if (once) {
             break;
         }
     }
-    oh_epoch_finish(args, epoch + (ranks == 2 && !once && args.split ? 1 : 0));
+    oh_epoch_finish(args, epoch);
     return true;
 }
 
@@ -195,12 +175,12 @@ template <class Reduction, class Args> OH_DEVICE bool oneshot(const Args &args)
     if (__builtin_expect(call && whole_t::fits(*call), 1)) {
         const whole_t message(*call);
         const uint32_t threads = oh_blocks() * oh_threads();
-        const bool whole = Reduction::ranks > 2 || base.split == 0; /* not two parts */
-        if (message.words() <= threads && whole) {
+        const bool once = Reduction::ranks > 2 || base.pipeline_position == 0; /* code that does not send early */
+        if (message.words() <= threads && once) {
             return oneshot_words<1, true, Reduction>(base, message);
         }
         if constexpr (Reduction::is_sum) {
-            if (message.words() <= 2 * threads && whole) {
+            if (message.words() <= 2 * threads && once) {
                 return oneshot_words<2, true, Reduction>(base, message);
             }
         }

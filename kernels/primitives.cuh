@@ -113,8 +113,8 @@ OH_DEVICE void oh_block_sync()
  * Programmatic launch (sm_90): a kernel may be brought onto the GPU before the one in front of it in the stream has
  * ended. oh_grid_wait waits until that one has ended and its writes are visible; nothing that it writes (user data,
  * epochs, staging) may be touched before. oh_grid_release lets the next kernel in, when all blocks have
- * come to it: only when this one waits for no peer any more, or the next is ours and small (oh_begin), so that kernels
- * that wait never fill the GPU. No-ops for a kernel launched the ordinary way.
+ * come to it: only when this one waits for no peer any more, or the next is ours and small (oh_kernel_begin), so that
+ * kernels that wait never fill the GPU. No-ops for a kernel launched the ordinary way.
  */
 OH_DEVICE void oh_grid_wait()
 {
@@ -218,7 +218,7 @@ template <class Ask> OH_DEVICE bool oh_ask_once(Ask ask)
 /*
  * User buffers. A kernel that runs ahead has not waited for the one before, and so not made sure that the L1 caches
  * hold nothing old: it reads past them. A word is read once or twice, so that L1 is of no use for it anyway; of an
- * element's neighbours it is (fresh: past L1).
+ * element's neighbours it is (bypass_l1: past it).
  */
 OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
 {
@@ -226,12 +226,12 @@ OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
     *data = {{v.x, v.y, v.z, v.w}};
 }
 
-template <class Element> OH_DEVICE Element oh_element_load(const Element *at, bool fresh)
+template <class Element> OH_DEVICE Element oh_element_load(const Element *at, bool bypass_l1)
 {
     if constexpr (sizeof(Element) == 8) {
-        return fresh ? (Element)__ldcg(reinterpret_cast<const unsigned long long *>(at)) : *at;
+        return bypass_l1 ? (Element)__ldcg(reinterpret_cast<const unsigned long long *>(at)) : *at;
     } else {
-        return fresh ? __ldcg(at) : *at;
+        return bypass_l1 ? __ldcg(at) : *at;
     }
 }
 

@@ -18,13 +18,13 @@ template <class Type> struct oh_message {
     const char *sendbuff;
     char *recvbuff;
     uint64_t count;
-    bool fresh; /* as in oh_element_load */
+    bool bypass_l1; /* as in oh_element_load */
 
     /* call: struct oh_kernel_args or oh_list_item; base: of its kernel */
     template <class Call>
     OH_DEVICE_METHOD oh_message(const Call &call, const oh_kernel_args &base)
         : sendbuff(static_cast<const char *>(call.sendbuff)), recvbuff(static_cast<char *>(call.recvbuff)),
-          count(call.count), fresh(base.ahead != 0)
+          count(call.count), bypass_l1(base.pipeline_position != 0)
     {
     }
 
@@ -73,7 +73,7 @@ template <class Type> struct oh_message {
         for (uint32_t k = 0; k < per_word; k++) {
             const uint64_t at = (uint64_t)i * per_word + k;
             if (at < count) {
-                put(&word, k, oh_element_load(reinterpret_cast<const element *>(sendbuff) + at, fresh));
+                put(&word, k, oh_element_load(reinterpret_cast<const element *>(sendbuff) + at, bypass_l1));
             }
         }
         return word;
@@ -335,47 +335,48 @@ OH_DEVICE uint32_t oh_epoch_last(const oh_kernel_args &args)
 }
 
 /*
- * Rows. In a capture the kernel behind may be known to be of the same communicator, with nothing between
- * (src/comm/order.c). Then it is let in early: when this one has begun, that is, when the one before this has ended. A
- * third comes in when the second has begun, so that there are never more than two. Where the second reads nothing that
- * the first writes, it also runs ahead: it sends its words before it waits for the first. Its epoch it cannot take from
- * the epoch words, since the first has not written them yet; it counts from the first kernel of the row, the one that
- * leads and does not run ahead, which tells its own in the row word before it lets anyone in.
+ * Pipelines. The parts of a call between two ranks overlap: nothing of the program is between them, and no part reads
+ * what another part writes. A kernel with an early trigger triggers the launch of the next kernel right after its own
+ * wait, so at most two of a communicator are resident. The next part stores its words to the peer before it waits for
+ * the kernel before it. That kernel has not stored its epoch yet, so the part counts from the pipeline head, which
+ * publishes its own epoch before the first trigger.
  */
-OH_DEVICE void oh_lead(const oh_kernel_args &args)
+OH_DEVICE void oh_pipeline_publish(const oh_kernel_args &args)
 {
-    if (oh_thread() == 0) { /* the first to release speaks for its block, so no other may */
-        oh_word_publish(args.staging[0] + OH_ROW_OFFSET, oh_epoch_last(args) + 1);
+    if (oh_thread() == 0) { /* the first thread that triggers does so for its block: no other thread of it may */
+        oh_word_publish(args.staging[0] + OH_PIPELINE_EPOCH_OFFSET, oh_epoch_last(args) + 1);
         oh_grid_release();
     }
 }
 
 /*
- * held: this rank has refused a call that other ranks may have made. A kernel that begins now, as by a replay, has the
- * number of theirs: its words would be taken for those of that call. (One that runs ahead is of the same replay as the
- * one that leads: it goes by that.)
+ * Epoch of a kernel that has waited for the kernel before it. *held_p: this rank has refused a call that other ranks
+ * may have made. A kernel that begins now, as by a replay, has the epoch of theirs: its words would be taken for those
+ * of that call.
  */
-OH_DEVICE uint32_t oh_epoch_of(const oh_kernel_args &args, uint32_t *held)
+OH_DEVICE uint32_t oh_epoch_of(const oh_kernel_args &args, uint32_t *held_p)
 {
-    if (args.ahead) {
-        *held = 0;
-        return oh_word_load(args.staging[0] + OH_ROW_OFFSET) + args.ahead;
-    }
     const uint64_t both = oh_pair_load(args.staging[0] + OH_EPOCH_OFFSET + oh_block() * sizeof(struct oh_epoch));
-    *held = (uint32_t)(both >> 32);
+    *held_p = (uint32_t)(both >> 32);
     return (uint32_t)both + 1;
 }
 
+/* Epoch of a kernel that sends early. It is launched with its head, so `held` of the head decides for both. */
+OH_DEVICE uint32_t oh_pipeline_epoch(const oh_kernel_args &args)
+{
+    return oh_word_load(args.staging[0] + OH_PIPELINE_EPOCH_OFFSET) + args.pipeline_position;
+}
+
 /*
- * Waits for the kernel before. Up to here a kernel reads its arguments only, since that one may still be waiting for
- * peers; one that runs ahead also its input and the row word, and writes what it sends.
+ * Waits for the kernel before. Up to here a kernel reads its arguments only, since the kernel before may still poll. A
+ * kernel that sends early also reads its input and the epoch of its head, and stores what it sends.
  */
-OH_DEVICE void oh_begin(const oh_kernel_args &args)
+OH_DEVICE void oh_kernel_begin(const oh_kernel_args &args)
 {
     oh_grid_wait();
-    if (args.early) {
-        if (args.leads && !args.ahead && oh_block() == 0) {
-            oh_lead(args);
+    if (args.early_trigger) {
+        if (args.pipeline_head && oh_block() == 0) {
+            oh_pipeline_publish(args);
         } else {
             oh_grid_release();
         }

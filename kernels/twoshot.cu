@@ -4,31 +4,18 @@
  *
  * A word is there when it no longer holds the marker (protocol.cuh, "Marker words"). Layout of a slot: a row of a fixed
  * length for each peer, as source in the scatter and as owner in the gather; word i of a row is place i of the chunk. A
- * message that is larger than a slot goes in parts, a kernel each (src/comm/launch.c).
- *
- * Two sets of slots. Kernels that use the small one may run ahead (protocol.cuh, "Rows"); those that use the large one
- * may not, and nothing may run ahead of them, so that they need half as many slots (doc/design.md, "Epochs").
+ * message that is larger than a slot goes in parts, a kernel each (src/comm/launch.c). A kernel of two-shot never sends
+ * early (doc/design.md, "Epochs").
  */
 #include "kernels/protocol.cuh"
 
-/* Where the slots of a kernel are, and how long their rows. */
+/* Offsets in staging of the slots of a kernel. */
 struct twoshot_slots {
-    uint32_t scatter, gather; /* offsets in staging */
+    uint32_t scatter, gather;
 
-    static OH_INLINE bool large(uint32_t nranks, uint32_t chunk)
-    {
-        return chunk > OH_ROW_WORDS(OH_TWOSHOT_BYTES, nranks);
-    }
-    static OH_INLINE uint32_t row_bytes(uint32_t nranks, uint32_t chunk)
-    {
-        return (large(nranks, chunk) ? OH_ROW_WORDS(OH_LARGE_BYTES, nranks) : OH_ROW_WORDS(OH_TWOSHOT_BYTES, nranks)) *
-               OH_WORD_BYTES;
-    }
-    OH_DEVICE_METHOD twoshot_slots(uint32_t nranks, uint32_t chunk, uint32_t epoch)
-        : scatter(large(nranks, chunk) ? OH_LARGE_OFFSET(nranks) + epoch % 2 * OH_LARGE_BYTES(nranks)
-                                       : OH_TWOSHOT_OFFSET(nranks) + epoch % 4 * OH_TWOSHOT_BYTES(nranks)),
-          gather(large(nranks, chunk) ? OH_LARGE_OFFSET(nranks) + 2 * OH_LARGE_BYTES(nranks)
-                                      : OH_TWOSHOT_OFFSET(nranks) + (4 + epoch % 2) * OH_TWOSHOT_BYTES(nranks))
+    OH_DEVICE_METHOD twoshot_slots(uint32_t nranks, uint32_t epoch)
+        : scatter(OH_TWOSHOT_OFFSET(nranks) + epoch % 2 * OH_TWOSHOT_BYTES(nranks)),
+          gather(OH_TWOSHOT_OFFSET(nranks) + 2 * OH_TWOSHOT_BYTES(nranks))
     {
     }
 };
@@ -176,14 +163,12 @@ OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
     static const int ranks = Reduction::ranks;
     const uint32_t nranks = Reduction::nranks(args);
     const uint32_t chunk = (message.words() + nranks - 1) / nranks;
-    const uint32_t row_bytes = twoshot_slots::row_bytes(nranks, chunk);
+    const uint32_t row_bytes = OH_ROW_WORDS(OH_TWOSHOT_BYTES, nranks) * OH_WORD_BYTES;
     const oh_inbox<type, ranks, 0> scattered(args, (int)nranks, row_bytes);
     const oh_inbox<type, ranks, 1> gathered(args, (int)nranks, row_bytes);
     const oh_outbox<type, ranks> outbox(args, (int)nranks, row_bytes);
 
-    if (!args.ahead) {
-        oh_begin(args);
-    }
+    oh_kernel_begin(args);
     twoshot_call<batch, once, Reduction, Message> call = {args,
                                                           message,
                                                           (int)nranks,
@@ -199,7 +184,7 @@ OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
     oh_word16 theirs[batch][ranks]; /* under way before the epoch has come */
     call.load(call.first, theirs);
     const uint32_t epoch = oh_epoch_of(args, &call.held);
-    const twoshot_slots slots(nranks, chunk, epoch);
+    const twoshot_slots slots(nranks, epoch);
     for (uint32_t i = call.first; i < chunk; i += batch * call.step) {
         if (i != call.first) {
             call.load(i, theirs); /* all loads before the first store, which the compiler cannot move them across */
@@ -208,9 +193,6 @@ OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
         if (once) {
             break;
         }
-    }
-    if (args.ahead) {
-        oh_begin(args);
     }
     if (!call.reduce(slots) || !call.gather(slots)) {
         return false;

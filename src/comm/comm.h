@@ -108,8 +108,8 @@ struct oh_comm {
 
     /* Order between calls on different streams and in graphs (order.c). */
     bool graph_mixing; /* graphs are ordered with everything else */
-    bool rows;         /* kernels of this rank that follow one another may overlap (gpu/row.h) */
-    bool overlaps;     /* those of every rank may, by what device and code are: the same on all ranks */
+    bool early_send;   /* a part of a call may send before the part before it has ended, on this rank */
+    bool overlaps;     /* kernels of every rank may overlap, by what device and code are: the same on all ranks */
     CUevent event[OH_EVENTS];
     unsigned long long last_stream; /* id of the stream of the last eager launch */
     bool launched;

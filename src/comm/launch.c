@@ -38,7 +38,7 @@ ncclResult_t oh_comm_prepare_order(struct oh_comm *comm)
         OH_CU_GOTO(driver, event_create(&comm->event[e], CU_EVENT_DISABLE_TIMING), res, out);
     }
     comm->graph_mixing = oh_env_flag(OH_ENV_GRAPH_MIXING, nccl_mixes_graphs());
-    comm->rows = oh_env_flag(OH_ENV_ROWS, true);
+    comm->early_send = oh_env_flag(OH_ENV_EARLY_SEND, true);
 out:
     oh_context_leave_relaxed(driver, &scope);
     return res;
@@ -112,12 +112,12 @@ static void close_range(bool open)
     }
 }
 
-/* Behind each launch of a kernel: passes its result on. */
-static CUresult after_kernel(struct oh_burst *burst, CUresult result)
+/* Behind each launch of a kernel: passes its result on. linked: the kernel before has an early trigger for this one. */
+static CUresult after_kernel(struct oh_burst *burst, bool linked, CUresult result)
 {
     if (result == CUDA_SUCCESS) {
         burst->kernels++;
-        oh_order_launched(burst);
+        oh_order_launched(burst, linked);
     }
     return result;
 }
@@ -132,24 +132,16 @@ static uint64_t part_words(const struct oh_call *call)
     return (words + parts - 1) / parts;
 }
 
-/* Kernels on the burst's stream may overlap, as far as this rank is concerned. */
-static bool may_overlap(const struct oh_burst *burst)
-{
-    const struct oh_comm *comm = burst->calls[0].comm;
-    return comm->rows && comm->kernels->programmatic && !is_serial(burst);
-}
-
 /*
- * How the parts of a call follow one another. Their grid is the same on all ranks; the rest is this rank's own affair
- * (doc/design.md, "Two parts in one kernel" and "Rows"). In a capture the nodes are joined when they have been captured
- * (oh_order_launched), also with what comes before and behind.
+ * How the parts of a call follow one another. Their grid is the same on all ranks; whether they overlap is this rank's
+ * own affair (doc/design.md, "Parts of a call").
  */
 struct parts {
     uint64_t words; /* of each, but for the last */
     uint64_t count; /* elements of each */
     struct oh_plan plan;
-    bool shared; /* two parts share a kernel: the faster way where they cannot overlap */
-    bool ahead;  /* each but the first runs ahead of the one before */
+    bool overlap;     /* each but the last has an early trigger */
+    bool sends_early; /* each but the first sends before the part before it has ended */
 };
 
 static struct parts parts_of(const struct oh_burst *burst, const struct oh_call *call)
@@ -158,14 +150,11 @@ static struct parts parts_of(const struct oh_burst *burst, const struct oh_call 
     const uint64_t words = part_words(call);
     struct parts parts = {
         .words = words, .count = words * (OH_WORD_BYTES / oh_type_size(call->type)), .plan = call->plan};
-    if (call->count > parts.count) {
-        if (comm->overlaps) {
-            parts.plan.blocks = oh_plan_part_blocks(comm->nranks, parts.plan.blocks, parts.plan.threads);
-        }
-        const bool overlap = comm->overlaps && may_overlap(burst);
-        parts.shared = !overlap && call->plan.algorithm == ONEHOP_ONESHOT && comm->nranks == 2;
-        parts.ahead =
-            overlap && !burst->place.graph && oh_plan_can_run_ahead(call->plan.algorithm, comm->nranks, words);
+    if (call->count > parts.count && comm->overlaps) {
+        parts.plan.blocks = oh_plan_pipeline_blocks(comm->nranks, parts.plan.blocks, parts.plan.threads);
+        parts.overlap = !is_serial(burst);
+        parts.sends_early =
+            parts.overlap && comm->early_send && oh_plan_can_send_early(call->plan.algorithm, comm->nranks);
     }
     return parts;
 }
@@ -174,16 +163,13 @@ static struct parts parts_of(const struct oh_burst *burst, const struct oh_call 
 static void next_part(const struct oh_call *call, const struct parts *parts, uint64_t done, struct oh_kernel_args *args)
 {
     const size_t size = oh_type_size(call->type);
-    const uint64_t left = call->count - done, most = parts->shared ? 2 * parts->count : parts->count;
+    const uint64_t left = call->count - done;
     args->sendbuff = (const char *)call->sendbuff + done * size;
     args->recvbuff = (char *)call->recvbuff + done * size;
-    args->count = left < most ? left : most;
-    args->split = args->count > parts->count ? (uint32_t)parts->words : 0;
-    if (parts->ahead) {
-        args->early = left > most;
-        args->leads = done == 0;
-        args->ahead = (uint32_t)(done / parts->count);
-    }
+    args->count = left < parts->count ? left : parts->count;
+    args->early_trigger = parts->overlap && left > parts->count;
+    args->pipeline_head = parts->sends_early && done == 0;
+    args->pipeline_position = parts->sends_early ? (uint32_t)(done / parts->count) : 0;
 }
 
 static CUresult launch_call(struct oh_burst *burst, const struct oh_call *call)
@@ -207,7 +193,7 @@ static CUresult launch_call(struct oh_burst *burst, const struct oh_call *call)
     bool range = open_range(call, 1, call->plan.algorithm);
     for (uint64_t done = 0; done < call->count && result == CUDA_SUCCESS; done += args.count) {
         next_part(call, &parts, done, &args);
-        result = after_kernel(burst, oh_kernel_launch(&launch, &args));
+        result = after_kernel(burst, parts.overlap && done > 0, oh_kernel_launch(&launch, &args));
     }
     close_range(range);
     return result;
@@ -238,7 +224,7 @@ static CUresult launch_list(struct oh_burst *burst, const struct oh_call *calls,
         .serial = is_serial(burst),
     };
     bool range = open_range(calls, count, plan.algorithm);
-    CUresult result = after_kernel(burst, oh_kernel_launch_list(&launch, &args));
+    CUresult result = after_kernel(burst, false, oh_kernel_launch_list(&launch, &args));
     close_range(range);
     return result;
 }

@@ -2,9 +2,9 @@
 /*
  * order.c - see order.h
  *
- * Kernels of one communicator share epochs and slots, and must not overlap but as below. On one stream they are in
- * order. Elsewhere they are ordered as NCCL orders its own (2.28.9, src/misc/strongstream.cc), in the order in which
- * the host launches them:
+ * Kernels of one communicator share epochs and slots, and must not overlap, but for the parts of a call. On one stream
+ * they are in order. Elsewhere they are ordered as NCCL orders its own (2.28.9, src/misc/strongstream.cc), in the order
+ * in which the host launches them:
  *
  *   eager      OH_EVENT_LAUNCH is recorded after every call; a call on another stream waits for it. While graphs
  *              of the communicator are alive every call waits: a replay may have come between.
@@ -16,8 +16,6 @@
  * each further one: all changes but removing nodes are allowed on a graph under capture (cuStreamGetCaptureInfo). It
  * is a leaf, in no stream's way, so that the edges between kernels stay programmatic. One record is enough because
  * the newest call comes after all earlier ones of the capture.
- *
- *   rows       captured kernels of the communicator with nothing between overlap (gpu/row.h).
  *
  *   NCCL's     calls of the communicator that NCCL serves take part: in a capture like ours; an eager one waits for
  *              OH_EVENT_LAUNCH where its stream is another, and OH_EVENT_NCCL after it makes ours wait in turn.
@@ -34,7 +32,7 @@
 
 #include "comm/failure.h"
 #include "gpu/context.h"
-#include "gpu/row.h"
+#include "gpu/pipeline.h"
 #include "util/log.h"
 
 static const struct oh_driver *driver_of(const struct oh_comm *comm)
@@ -378,23 +376,23 @@ static bool follows_only(const struct oh_driver *driver, CUgraphNode kernel, CUg
 }
 
 /*
- * The result of oh_row_join is not looked at: a kernel that could not be changed lets the next in late, as it would any
- * other, and the capture goes on.
+ * The result of oh_pipeline_link is not needed: a kernel that could not be changed triggers late, as before any other
+ * kernel, and the capture goes on.
  */
-void oh_order_launched(const struct oh_burst *burst)
+void oh_order_launched(const struct oh_burst *burst, bool linked)
 {
     const struct oh_comm *comm = burst->calls[0].comm;
     const struct oh_driver *driver = driver_of(comm);
     struct oh_capture *capture = burst->capture;
     const CUgraphNode *nodes;
     size_t count;
-    if (!capture || !comm->rows || !comm->kernels->programmatic || !driver->graph_node_get_dependencies) {
+    if (!capture || !comm->kernels->programmatic || !driver->graph_node_get_dependencies) {
         return;
     }
     bool known = tips_of(driver, burst->place.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
     CUgraphNode kernel = known ? nodes[0] : NULL;
-    if (kernel && capture->kernel && follows_only(driver, kernel, capture->kernel)) {
-        oh_row_join(driver, comm->kernels, capture->kernel, kernel);
+    if (!linked && kernel && capture->kernel && follows_only(driver, kernel, capture->kernel)) {
+        oh_pipeline_link(driver, comm->kernels, capture->kernel, kernel);
     }
     capture->kernel = kernel;
 }

@@ -31,8 +31,11 @@ CUresult oh_order_look(const struct oh_comm *comm, CUstream stream, struct oh_pl
 /* Puts the burst's stream behind the last launch, in the world (eager, or one graph) that the stream is in now. */
 CUresult oh_order_before(struct oh_burst *burst);
 
-/* After each kernel of the burst. In a capture it may make a row of it and the one before (gpu/row.h). Cannot fail. */
-void oh_order_launched(const struct oh_burst *burst);
+/*
+ * After each kernel of the burst. In a capture the kernel before it gets an early trigger, if nothing is between them
+ * (gpu/pipeline.h) and it has none (`linked`). Cannot fail.
+ */
+void oh_order_launched(const struct oh_burst *burst, bool linked);
 
 /* Notes the launches of the burst as the last ones. */
 CUresult oh_order_after(struct oh_burst *burst);

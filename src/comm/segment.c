@@ -17,10 +17,10 @@
 #include "util/process.h"
 
 /* Part of the file's name, so that builds that could not work together never meet: version, layouts, algorithms. */
-#define BUILD_FORMAT "%d-%zx-%x-%x-%x-%x-%x-%x-%x-%d"
+#define BUILD_FORMAT "%d-%zx-%x-%x-%x-%x-%x-%d"
 #define BUILD_VALUES                                                                                                   \
-    ONEHOP_VERSION_CODE, sizeof(struct oh_meeting), OH_ONESHOT_BYTES(2), OH_TWOSHOT_BYTES(2), OH_LARGE_BYTES(2),       \
-        OH_ONESHOT_BYTES(3), OH_TWOSHOT_BYTES(3), OH_LARGE_BYTES(3), OH_STAGING_BYTES, ONEHOP_ALGORITHMS
+    ONEHOP_VERSION_CODE, sizeof(struct oh_meeting), OH_ONESHOT_BYTES(2), OH_TWOSHOT_BYTES(2), OH_ONESHOT_BYTES(3),     \
+        OH_TWOSHOT_BYTES(3), OH_STAGING_BYTES, ONEHOP_ALGORITHMS
 
 #define POLL_NS 20000
 

@@ -37,11 +37,6 @@
     X(mem_host_register, cuMemHostRegister_v2, (void *, size_t, unsigned int))                                         \
     X(mem_host_unregister, cuMemHostUnregister, (void *))                                                              \
     X(mem_host_get_device_pointer, cuMemHostGetDevicePointer_v2, (CUdeviceptr *, void *, unsigned int))                \
-    X(pointer_get_attribute, cuPointerGetAttribute, (void *, CUpointer_attribute, CUdeviceptr))                        \
-    X(mem_retain_allocation_handle, cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle *, void *))             \
-    X(mem_get_allocation_properties, cuMemGetAllocationPropertiesFromHandle,                                           \
-      (CUmemAllocationProp *, CUmemGenericAllocationHandle))                                                           \
-    X(mem_release, cuMemRelease, (CUmemGenericAllocationHandle))                                                       \
     X(memset_d8_async, cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                                \
     X(memset_d32_async, cuMemsetD32Async, (CUdeviceptr, unsigned int, size_t, CUstream))                               \
     X(memset_2d_d32_async, cuMemsetD2D32Async, (CUdeviceptr, size_t, unsigned int, size_t, size_t, CUstream))          \

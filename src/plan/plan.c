@@ -44,7 +44,7 @@ uint32_t oh_plan_grid_threads(uint32_t nranks)
     return nranks > 4 ? 16384 : 32768;
 }
 
-uint32_t oh_plan_part_blocks(uint32_t nranks, uint32_t blocks, uint32_t threads)
+uint32_t oh_plan_pipeline_blocks(uint32_t nranks, uint32_t blocks, uint32_t threads)
 {
     while (blocks > 1 && 2 * blocks * threads > oh_plan_grid_threads(nranks)) {
         blocks /= 2;

@@ -87,7 +87,7 @@ uint32_t oh_plan_grid_threads(uint32_t nranks);
  * Blocks of each kernel of a call that goes in parts, of which two are on a GPU at a time: as many as the table says,
  * or half as many, or a quarter..., so that both together have no more threads than one kernel may have.
  */
-uint32_t oh_plan_part_blocks(uint32_t nranks, uint32_t blocks, uint32_t threads);
+uint32_t oh_plan_pipeline_blocks(uint32_t nranks, uint32_t blocks, uint32_t threads);
 
 /*
  * The largest message, in bytes, that `algorithm` serves between nranks: all parts of a call are launched one after the
@@ -101,13 +101,13 @@ static inline uint64_t oh_plan_kernel_words(enum onehop_algorithm algorithm, uin
 {
     /* A row of the whole message for each peer; a row of a chunk. */
     return algorithm == ONEHOP_ONESHOT ? OH_ROW_WORDS(OH_ONESHOT_BYTES, nranks)
-                                       : (uint64_t)nranks * OH_ROW_WORDS(OH_LARGE_BYTES, nranks);
+                                       : (uint64_t)nranks * OH_ROW_WORDS(OH_TWOSHOT_BYTES, nranks);
 }
 
-/* True when a kernel for a message of so many words may run ahead, and be run ahead of (protocol.cuh, "Rows"). */
-static inline bool oh_plan_can_run_ahead(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t words)
+/* True when a part of a call may send before the part before it has ended (protocol.cuh, "Pipelines"). */
+static inline bool oh_plan_can_send_early(enum onehop_algorithm algorithm, uint32_t nranks)
 {
-    return algorithm == ONEHOP_ONESHOT || words <= (uint64_t)nranks * OH_ROW_WORDS(OH_TWOSHOT_BYTES, nranks);
+    return algorithm == ONEHOP_ONESHOT && nranks == 2;
 }
 
 /* True when a row may stand in a table for nranks (2..8). */

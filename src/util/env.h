@@ -40,7 +40,7 @@
       "1: count, type and op of each call are compared between the ranks; any rank's value counts")                    \
     X(GRAPH_MIXING, "ONEHOP_GRAPH_MIXING", "1, or NCCL_GRAPH_MIXING_SUPPORT", "0 or 1",                                \
       "0: a graph's replays are not ordered with the communicator's other calls, the application does that")           \
-    X(ROWS, "ONEHOP_ROWS", "1", "0 or 1", "0: captured calls that follow one another do not overlap")                  \
+    X(EARLY_SEND, "ONEHOP_EARLY_SEND", "1", "0 or 1", "0: the parts of a large call do not overlap")                   \
     X(SHM_DIR, "ONEHOP_SHM_DIR", "/dev/shm", "an absolute path of at most 200 characters",                             \
       "where the ranks of a host meet; ranks with different values count as different hosts")                          \
     X(INIT_EPOCH, "ONEHOP_INIT_EPOCH", "1", "0 to 4294967295",                                                         \

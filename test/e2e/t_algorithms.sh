@@ -50,23 +50,23 @@ done
 run_app --nranks 3 --op premul --counts 1,1000,40000,300000 --batch 4
 expect_served "3 ranks, an op of the program's own"
 
-# Three parts of two-shot (doc/design.md, "Kernels": 8.7 MiB each at most).
+# Three parts of two-shot (doc/design.md, "Kernels": 6 MiB each at most).
 ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=18M run_app --nranks 4 --counts 4500001 --types f32 --offsets 0:0,1:3 --batch 2
 expect_served "4 ranks, three parts" twoshot
 
-# One element more or less than where the choice changes: 256 KiB at 4 ranks, 4 and 8 MiB at 2, in fp32 and int32.
+# One element more or less than where the choice changes (256 KiB at 4 ranks), and than a slot (2 MiB at 2 ranks).
 run_app --nranks 4 --counts 65535,65536,65537 --types f32,i32 --batch 6
 expect_served "where the algorithm changes, 4 ranks" oneshot twoshot
-run_app --nranks 2 --counts 1048576,1048577,2097152 --types f32,i32 --batch 6
-expect_served "where the algorithm changes, 2 ranks" oneshot twoshot
-run_app --nranks 2 --counts 2097153,3145729,4194304 --types f32 --offsets 0:0,1:3 --in-place both --batch 12
+run_app --nranks 2 --counts 524288,524289,1048576 --types f32,i32 --batch 6
+expect_served "2 ranks, one part and two" oneshot
+run_app --nranks 2 --counts 1048577,1572865,2097152 --types f32 --offsets 0:0,1:3 --in-place both --batch 12
 expect_served "2 ranks, calls in parts" oneshot
 # Four parts, eager, and in a graph that has two eager rounds beside it.
 four_parts() {
     local expected=$1 kernels
     shift
     rm -f "$scratch/trace"
-    run_app --nranks 2 --counts 3145729 --types f32 --batch 1 "$@" --rank-env "0:SIMNODE_TRACE=$scratch/trace" \
+    run_app --nranks 2 --counts 1572865 --types f32 --batch 1 "$@" --rank-env "0:SIMNODE_TRACE=$scratch/trace" \
         --rank-env 0:SIMNODE_CALLER=libonehop.so
     kernels=$(grep -c cuLaunchKernelEx "$scratch/trace")
     [ "$status" = 0 ] && [ "$kernels" = "$expected" ]
@@ -74,12 +74,10 @@ four_parts() {
 }
 four_parts 4
 four_parts 12 --graph 1
-ONEHOP_ROWS=0 four_parts 2
-ONEHOP_ROWS=0 four_parts 6 --graph 1
-# A rank whose graphs have each part in a kernel of its own, and one on which two share a kernel.
-ONEHOP_ALGO=oneshot SIMNODE_BLOCK_THREADS=1 run_app --nranks 2 --counts 2097153,3145729 --types f32,i32 --in-place both --batch 8 \
-    --graph 3 --rank-env 0:ONEHOP_ROWS=0
-expect_served "2 ranks, parts in rows and parts that share a kernel" oneshot
+ONEHOP_EARLY_SEND=0 four_parts 4
+SIMNODE_BLOCK_THREADS=1 run_app --nranks 2 --counts 1048577,1572865 --types f32,i32 --in-place both --batch 8 --graph 3 \
+    --rank-env 0:ONEHOP_EARLY_SEND=0
+expect_served "2 ranks, parts that overlap on one rank alone" oneshot
 for n in 5 6 7; do
     run_app --nranks $n --counts 1,$n,1025,20000 --types f32,bf16 --offsets 1:0 --batch 4
     expect_served "$n ranks"

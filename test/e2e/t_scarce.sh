@@ -7,11 +7,11 @@ work=(--counts 1,5000 --batch 2)
 export ONEHOP_SHM_DIR=$meeting
 
 # Enough for the program's buffers, and not for staging memory.
-run_app --nranks 4 --rank-env 2:SIMNODE_MEMORY_MIB=20 "${work[@]}"
+run_app --nranks 4 --rank-env 2:SIMNODE_MEMORY_MIB=10 "${work[@]}"
 expect_stock "no device memory on one rank" "rank 2: no staging memory"
-SIMNODE_MEMORY_MIB=20 run_app --nranks 4 "${work[@]}"
+SIMNODE_MEMORY_MIB=10 run_app --nranks 4 "${work[@]}"
 expect_stock "no device memory on any rank" "no staging memory"
-SIMNODE_MEMORY_MIB=50 run_app --nranks 2 --comms 3 "${work[@]}" --batch 3
+SIMNODE_MEMORY_MIB=26 run_app --nranks 2 --comms 3 "${work[@]}" --batch 3
 [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 2 ] && [ "$(count_of 'back to NCCL: .*no staging memory')" = 4 ]
 tap_point $? "device memory for one communicator of three" "$(diagnosis)"
 

@@ -39,17 +39,14 @@ for variable in ONEHOP_GRAPH_MIXING NCCL_GRAPH_MIXING_SUPPORT; do
     unset $variable
 done
 
-ONEHOP_ROWS=0 run_app "${mix[@]}" --ranks 2 --rounds 20 rows
-expect_served "ONEHOP_ROWS=0: rows"
-ONEHOP_ROWS=0 run_app "${mix[@]}" --ranks 2 --rounds 20 --structure rows
-[ "$status" != 0 ] && [ "$(count_of 'FAIL graph_rows.c, line .* no kernel runs ahead')" -gt 0 ]
-tap_point $? "... in which no kernel runs ahead" "$(diagnosis)"
-
-# Calls that go in parts. Where some kernels of a rank run ahead, its grids are smaller, so that blocks of two ranks wait
-# for one another across: all of a kernel must run at a time, as on a GPU.
+# Calls that go in parts, whose blocks wait for one another across ranks: all of a kernel must run at a time, as on a GPU.
 export SIMNODE_BLOCK_THREADS=1
-SIMNODE_DELAY_US=0 run_app "${mix[@]}" --ranks 2 --rounds 40 --floats 6000000 --structure rows
+large=(--ranks 2 --floats 6000000 --structure rows)
+SIMNODE_DELAY_US=0 run_app "${mix[@]}" --rounds 40 "${large[@]}"
 expect_served "rows of large calls (seed $seed)"
+ONEHOP_EARLY_SEND=0 SIMNODE_DELAY_US=0 run_app "${mix[@]}" --rounds 0 "${large[@]}"
+[ "$status" != 0 ] && [ "$(count_of 'FAIL graph_pipelines.c, line .* no kernel sends early')" -gt 0 ]
+tap_point $? "ONEHOP_EARLY_SEND=0: no kernel sends early" "$(diagnosis)"
 unset SIMNODE_BLOCK_THREADS
 
 app=$sim_app

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * graph_mixing.h - the parts of graph_mixing.c: the libraries, lanes (graph_lane.c), captures (graph_capture.c), what
- * is done with them (graph_scenarios.c, graph_rows.c)
+ * is done with them (graph_scenarios.c, graph_pipelines.c)
  *
  * A file of these defines CHECK_WHO, its name for reports, before this. Every rank is a thread or process of its own,
  * and has its struct rank; `options` does not change while they run.
@@ -38,19 +38,6 @@
     X(set_context, cuCtxSetCurrent, (CUcontext))                                                                       \
     X(alloc, cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                                   \
     X(free, cuMemFree_v2, (CUdeviceptr))                                                                               \
-    X(granularity, cuMemGetAllocationGranularity,                                                                      \
-      (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))                                       \
-    X(create, cuMemCreate, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long))  \
-    X(release, cuMemRelease, (CUmemGenericAllocationHandle))                                                           \
-    X(export_handle, cuMemExportToShareableHandle,                                                                     \
-      (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long))                           \
-    X(import_handle, cuMemImportFromShareableHandle,                                                                   \
-      (CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType))                                             \
-    X(reserve, cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))                  \
-    X(unreserve, cuMemAddressFree, (CUdeviceptr, size_t))                                                              \
-    X(map, cuMemMap, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long))                  \
-    X(unmap, cuMemUnmap, (CUdeviceptr, size_t))                                                                        \
-    X(set_access, cuMemSetAccess, (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))                              \
     X(host_alloc, cuMemHostAlloc, (void **, size_t, unsigned))                                                         \
     X(host_free, cuMemFreeHost, (void *))                                                                              \
     X(upload, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))                                     \
@@ -200,14 +187,13 @@ CUgraphExec instantiate(CUgraph graph);
 void capture_both(struct rank *rank);
 void destroy_both(struct rank *rank);
 
-/* --- graph_rows.c ------------------------------------------------------------------------------------------------- */
+/* --- graph_pipelines.c -------------------------------------------------------------------------------------------- */
 
 /*
- * Calls in a row, of which some depend on the one before, and others can run ahead of it. mapped: the same in memory
- * that has three addresses, of which each call takes any.
+ * Calls that follow one another, of which some depend on the one before; between two ranks, large ones go in parts that
+ * send early.
  */
 void rows(struct rank *rank);
-void mapped(struct rank *rank);
 
 /* --- graph_scenarios.c -------------------------------------------------------------------------------------------- */
 

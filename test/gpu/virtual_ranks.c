@@ -8,8 +8,8 @@
  * grids so small that two of each rank are resident together; otherwise a kernel could wait for one that has no room.
  * A program is a list of calls, the same on all ranks but for where the buffers lie: first every algorithm with every
  * type and op, in several sizes, then PROGRAMS lists of CALLS random ones. Each rank launches its list on
- * its own, without waiting for the others, with pauses of its own on host and GPU, and rows (kernels/protocol.cuh) of
- * its own: where they can, three kernels of four run ahead. All results are compared with the reference of
+ * its own, without waiting for the others, with pauses of its own on host and GPU. Of two ranks, three kernels of four
+ * that can send early do (kernels/protocol.cuh, "Pipelines"). All results are compared with the reference of
  * test/conformance (number.h); all other bytes of the buffers must be as they were.
  *
  * A program that does not end in SECONDS is told to leave by the abort word, and has failed. Speaks TAP.
@@ -99,7 +99,7 @@ struct rank {
     struct place *place;
     size_t bytes; /* of the arena in use */
     unsigned char *before, *after;
-    uint32_t row;        /* place in its row of the kernel that was launched last, 0: it does not run ahead */
+    uint32_t position;   /* in its pipeline, of the kernel that was launched last; 0: it does not send early */
     atomic_int launched; /* calls, for the report of a hang */
     CUresult error;
     pthread_t thread;
@@ -173,12 +173,6 @@ static void choose_shape(struct node *node, struct oh_plan *plan)
 static bool may_run(const struct node *node, ncclDataType_t type)
 {
     return !cf_types[type].fp8 || node->gpu[0].fp8;
-}
-
-static bool can_run_ahead(const struct node *node, const struct call *call)
-{
-    uint64_t words = (call->count * call->data.type->size + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
-    return oh_plan_can_run_ahead(call->plan.algorithm, node->nranks, words);
 }
 
 /* Returns false when it does not fit any more. */
@@ -337,12 +331,13 @@ static uint64_t own_draw(const struct rank *rank, int c)
     return cf_mix(rank->node->random + (uint64_t)c * OH_MAX_RANKS + rank->index);
 }
 
-/* Call c runs ahead of the one before on this rank. */
-static bool runs_ahead(const struct rank *rank, int c)
+/* Call c sends early on this rank, as a part of the same call as the one before would. */
+static bool sends_early(const struct rank *rank, int c)
 {
     const struct node *node = rank->node;
-    return c > 0 && c < node->calls && own_draw(rank, c) >> 8 & 3 && can_run_ahead(node, &node->call[c - 1]) &&
-           can_run_ahead(node, &node->call[c]);
+    return c > 0 && c < node->calls && own_draw(rank, c) >> 8 & 3 &&
+           oh_plan_can_send_early(node->call[c - 1].plan.algorithm, node->nranks) &&
+           oh_plan_can_send_early(node->call[c].plan.algorithm, node->nranks);
 }
 
 static CUresult launch_call(struct rank *rank, int c)
@@ -357,9 +352,9 @@ static CUresult launch_call(struct rank *rank, int c)
         .abort_word = (const uint32_t *)(uintptr_t)node->abort_word_device,
         .rank = rank->index,
         .nranks = node->nranks,
-        .early = runs_ahead(rank, c + 1) || own_draw(rank, c) >> 10 & 1,
-        .ahead = rank->row,
-        .leads = rank->row == 0 && runs_ahead(rank, c + 1),
+        .early_trigger = sends_early(rank, c + 1) || own_draw(rank, c) >> 10 & 1,
+        .pipeline_head = rank->position == 0 && sends_early(rank, c + 1),
+        .pipeline_position = rank->position,
     };
     for (uint32_t j = 0; j < node->nranks; j++) {
         args.staging[j] = (char *)(uintptr_t)node->rank[(rank->index + j) % node->nranks].staging;
@@ -386,9 +381,9 @@ static CUresult launch_all(struct rank *rank)
     struct node *node = rank->node;
     const struct oh_driver *driver = node->driver;
     CUresult result = driver->ctx_set_current(rank->gpu->context);
-    rank->row = 0;
+    rank->position = 0;
     for (int c = 0; c < node->calls && result == CUDA_SUCCESS; c++) {
-        rank->row = runs_ahead(rank, c) ? rank->row + 1 : 0;
+        rank->position = sends_early(rank, c) ? rank->position + 1 : 0;
         result = pause_now_and_then(rank, own_draw(rank, c));
         if (result == CUDA_SUCCESS) {
             result = launch_call(rank, c);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * marker.pml - oneshot and twoshot: words that are there when they are not empty, emptied by the reader; kernels that
- * run ahead: that send before the one before has ended. PAIRS: with oneshot a rank may also run two kernels as one.
+ * marker.pml - oneshot and twoshot: words that are there when they are not empty, emptied by the reader. With PARTS,
+ * kernels of oneshot may be parts of a call that send early: before the part before them has ended.
  *
- * Mutations: ONESHOT_SLOTS, SCATTER_SLOTS, GATHER_SLOTS, LARGE_SLOTS (one less), LARGE_AHEAD, BEHIND_LARGE,
- * EARLY_RELEASE, RELEASE_ANY_THREAD, LAST_EPOCH, NO_ROW_FENCE, NO_CLEAR_FLUSH, NO_GRID_WAIT, OWN_EPOCH_WORD,
- * NO_FINISH_BARRIER, ONE_PART, LOST_WORD, NO_ONESHOT_WIPE, NO_SCATTER_WIPE, NO_GATHER_WIPE, PAIR_AHEAD, PAIR_IN_ONE_SLOT.
+ * Mutations: ONESHOT_SLOTS, SCATTER_SLOTS (one less), TWOSHOT_EARLY, BEHIND_TWOSHOT, EARLY_RELEASE, RELEASE_ANY_THREAD,
+ * LAST_EPOCH, NO_HEAD_FENCE, NO_CLEAR_FLUSH, NO_GRID_WAIT, OWN_EPOCH_WORD, NO_FINISH_BARRIER, ONE_PART, LOST_WORD,
+ * NO_ONESHOT_WIPE, NO_SCATTER_WIPE, NO_GATHER_WIPE.
  */
 #ifndef N
 #define N 2
@@ -18,50 +18,36 @@
 #endif
 
 #define ONESHOT 1
-#define SMALL 2
-#define LARGE 3
+#define TWOSHOT 2
 #ifndef KINDS
-#define KINDS 7 /* a bit for each kind of kernel */
+#define KINDS 3 /* a bit for each kind of kernel */
 #endif
 #define HAS_ONESHOT ((KINDS) & 1)
-#define HAS_SMALL ((KINDS) & 2)
-#define HAS_LARGE ((KINDS) & 4)
+#define HAS_TWOSHOT ((KINDS) & 2)
 
-/* Slots. What is sent first in one-shot and in small two-shot goes to the same ones. */
 #ifndef ONESHOT_SLOTS
+#ifdef PARTS
 #define ONESHOT_SLOTS 4
+#else
+#define ONESHOT_SLOTS 2
+#endif
 #endif
 #ifndef SCATTER_SLOTS
-#define SCATTER_SLOTS 4
+#define SCATTER_SLOTS 2
 #endif
-#ifndef GATHER_SLOTS
-#define GATHER_SLOTS 2
-#endif
-#ifndef LARGE_SLOTS
-#define LARGE_SLOTS 2
-#endif
-#if ONESHOT_SLOTS == 3 || SCATTER_SLOTS == 3
+#if ONESHOT_SLOTS == 3
 #define CYCLE 12
 #endif
-#if ONESHOT_SLOTS != SCATTER_SLOTS /* areas of their own, so that only the lack of slots is seen */
+#if KINDS & 1
 #define FIRST_SCATTER ONESHOT_SLOTS
-#define FIRST_GATHER (ONESHOT_SLOTS + SCATTER_SLOTS)
-#elif KINDS & 3
-#define FIRST_SCATTER 0
-#define FIRST_GATHER ONESHOT_SLOTS
 #else
 #define FIRST_SCATTER 0
-#define FIRST_GATHER 0
 #endif
 #if KINDS & 2
-#define FIRST_LARGE (FIRST_GATHER + 2)
+#define GATHER (FIRST_SCATTER + SCATTER_SLOTS)
+#define SLOTS (GATHER + 1)
 #else
-#define FIRST_LARGE FIRST_GATHER
-#endif
-#if KINDS & 4
-#define SLOTS (FIRST_LARGE + 3)
-#else
-#define SLOTS FIRST_LARGE
+#define SLOTS FIRST_SCATTER
 #endif
 #define ROW(owner, source) ((source) - ((source) > (owner)))
 #define AREA ((N - 1) * PLACES)
@@ -147,10 +133,7 @@ inline slots()
     :: kind[n] == ONESHOT -> to = e % ONESHOT_SLOTS
 #endif
 #if KINDS & 2
-    :: kind[n] == SMALL -> to = FIRST_SCATTER + e % SCATTER_SLOTS; back = FIRST_GATHER + e % GATHER_SLOTS
-#endif
-#if KINDS & 4
-    :: kind[n] == LARGE -> to = FIRST_LARGE + e % LARGE_SLOTS; back = FIRST_LARGE + 2
+    :: kind[n] == TWOSHOT -> to = FIRST_SCATTER + e % SCATTER_SLOTS; back = GATHER
 #endif
     fi
 }
@@ -220,67 +203,19 @@ inline gather()
     od
 }
 
-/* Two kernels of oneshot as one: what the first does for the second, which then has nothing left to do. */
-#ifdef PAIRS
-#if BLOCKS * THREADS > 1 || PLACES > 1
-#error "pairs are for ranks of one thread"
-#endif
-#define PAIRED 3
-byte carried[N]; /* the kernel that has been run by the one before, plus 1; 0: none */
-inline send_second()
-{
-    if
-    :: next[q] == PAIRED ->
-#ifndef PAIR_IN_ONE_SLOT
-        e = AFTER(e);
-#endif
-        send();
-#ifndef PAIR_IN_ONE_SLOT
-        e = BEFORE(e);
-#endif
-        slots()
-    :: else
-    fi
-}
-inline reduce_second()
-{
-    if
-    :: next[q] == PAIRED ->
-        e = AFTER(e);
-        slots();
-        i = FIRST;
-        reduce();
-        carried[r] = AFTER(n) + 1
-    :: else
-    fi
-}
-#define SKIP_CARRIED                                                                                                   \
-    if                                                                                                                 \
-    :: carried[r] == n + 1 -> carried[r] = 0; ahead = false; end_lane(); goto again                                    \
-    :: else                                                                                                            \
-    fi;
-#ifdef PAIR_AHEAD
-#define MAY_PAIR true
-#else
-#define MAY_PAIR (!ahead)
-#endif
-#else
-#define send_second() skip
-#define reduce_second() skip
-#define SKIP_CARRIED
-#endif
-
 /* --- what is known when a kernel is launched -------------------------------------------------------------------- */
 
-#ifdef BEHIND_LARGE
-#define MAY_LET_IN(its_kind) true
+#if !defined(PARTS)
+#define MAY_TRIGGER(its_kind) false
+#elif defined(BEHIND_TWOSHOT)
+#define MAY_TRIGGER(its_kind) true
 #else
-#define MAY_LET_IN(its_kind) ((its_kind) != LARGE)
+#define MAY_TRIGGER(its_kind) ((its_kind) == ONESHOT)
 #endif
-#ifdef LARGE_AHEAD
-#define MAY_RUN_AHEAD(its_kind) true
+#ifdef TWOSHOT_EARLY
+#define MAY_SEND_EARLY(its_kind) true
 #else
-#define MAY_RUN_AHEAD(its_kind) ((its_kind) != LARGE)
+#define MAY_SEND_EARLY(its_kind) ((its_kind) == ONESHOT)
 #endif
 #ifdef CALLS
 #define WANTED (n <= CALLS)
@@ -299,8 +234,7 @@ inline choose_kind(m)
     :: kind[m] == 0 ->
         if
         :: HAS_ONESHOT -> kind[m] = ONESHOT
-        :: HAS_SMALL -> kind[m] = SMALL
-        :: HAS_LARGE -> kind[m] = LARGE
+        :: HAS_TWOSHOT -> kind[m] = TWOSHOT
         fi;
         if
         :: shape[m] = 0
@@ -313,8 +247,8 @@ inline choose_kind(m)
 }
 
 /*
- * Each rank chooses for itself which kernels run ahead; the kinds are the same on all. NO_ROWS: all do that may, and
- * know their epoch. Nothing is missed of the slots: one that begins late does what one does that waits.
+ * Each rank chooses for itself which kernels send early; the kinds are the same on all. KNOWN_EPOCH: all do that may, and
+ * know their epoch. Nothing is missed of the slots: a kernel that begins late does what a kernel does that waits.
  */
 inline choose()
 {
@@ -322,18 +256,15 @@ inline choose()
     :: next[q] == 0 ->
         choose_kind(n);
         if
-#ifdef NO_ROWS
-        :: !(HAS_NEXT && MAY_LET_IN(kind[n])) -> next[q] = ALONE
+#ifdef KNOWN_EPOCH
+        :: !(HAS_NEXT && MAY_TRIGGER(kind[n])) -> next[q] = ALONE
 #else
         :: next[q] = ALONE
 #endif
-        :: HAS_NEXT && MAY_LET_IN(kind[n]) ->
+        :: HAS_NEXT && MAY_TRIGGER(kind[n]) ->
             choose_kind(AFTER(n));
             if
-            :: MAY_RUN_AHEAD(kind[AFTER(n)]) -> next[q] = AHEAD
-#ifdef PAIRS
-            :: MAY_PAIR && kind[n] == ONESHOT && kind[AFTER(n)] == ONESHOT -> next[q] = PAIRED
-#endif
+            :: MAY_SEND_EARLY(kind[AFTER(n)]) -> next[q] = EARLY
             :: else -> next[q] = ALONE
             fi
         fi
@@ -346,39 +277,39 @@ inline choose()
 #ifdef RELEASE_ANY_THREAD
 #define MAY_RELEASE true
 #else
-#define MAY_RELEASE (ahead || b > 0 || t == 0) /* a leader's row word comes before all that speaks for block 0 */
+#define MAY_RELEASE (early || b > 0 || t == 0) /* the head's epoch comes before all that triggers for block 0 */
 #endif
-inline let_next_in()
+inline trigger()
 {
     if
-    :: next[q] == AHEAD && MAY_RELEASE -> release()
+    :: next[q] == EARLY && MAY_RELEASE -> release()
     :: else
     fi
 }
 
-/* The first of a row says its epoch to those that run ahead behind it. */
+/* The head of a pipeline publishes its epoch for the kernels that send early behind it. */
 inline publish()
 {
     if
-    :: next[q] == AHEAD && b == 0 && t == 0 ->
-#ifdef NO_ROWS
+    :: next[q] == EARLY && b == 0 && t == 0 ->
+#ifdef KNOWN_EPOCH
         skip
-#elif defined(NO_ROW_FENCE)
-        row_sent[r] = e + 1
+#elif defined(NO_HEAD_FENCE)
+        head_sent[r] = e + 1
 #else
-        row[r] = e /* and a fence: nobody looks until the next is let in, so it may as well be there at once */
+        head[r] = e /* and a fence: no kernel reads it until the next begins, so it may as well be there at once */
 #endif
     :: else
     fi
 }
 
-/* Ahead, the words of the epoch are yet to be written. */
-#ifdef NO_ROWS /* fewer states */
-#define EPOCH_AHEAD n
+/* The words of the epoch are yet to be written. */
+#ifdef KNOWN_EPOCH /* fewer states */
+#define EARLY_EPOCH n
 #elif defined(LAST_EPOCH)
-#define EPOCH_AHEAD AFTER(epoch[r * BLOCKS + b])
+#define EARLY_EPOCH AFTER(epoch[r * BLOCKS + b])
 #else
-#define EPOCH_AHEAD ((row[r] + in_row[q]) % CYCLE)
+#define EARLY_EPOCH ((head[r] + position[q]) % CYCLE)
 #endif
 
 proctype Lane(byte r; byte j; byte b; byte t)
@@ -388,7 +319,7 @@ proctype Lane(byte r; byte j; byte b; byte t)
     byte e; /* its epoch, as it reckons itself */
     byte to, back; /* slots */
     byte i;
-    bool ahead;
+    bool early;
 again:
     do
 #ifdef CALLS
@@ -396,11 +327,10 @@ again:
 #endif
     :: atomic {
             WANTED && (IS_LET_IN || MAY_BEGIN) -> /* launched, and begun or past its wait */
-            ahead = IS_LET_IN;
-            SKIP_CARRIED
+            early = IS_LET_IN;
             choose();
             if
-            :: b >= grid -> ahead = false; end_lane(); goto again /* not part of this kernel */
+            :: b >= grid -> early = false; end_lane(); goto again /* not part of this kernel */
             :: else
             fi;
 #if THREADS > 1 /* others of the block may be past this */
@@ -408,31 +338,30 @@ again:
         atomic {
 #endif
             if
-            :: ahead -> e = EPOCH_AHEAD
+            :: early -> e = EARLY_EPOCH
             :: else -> e = AFTER(epoch[r * BLOCKS + b])
             fi;
             assert(e == n);
             if
-            :: ahead
-            :: else -> publish(); let_next_in()
+            :: early
+            :: else -> publish(); trigger()
             fi;
-            send();
-            send_second()
+            send()
         };
         if
-        :: ahead ->
+        :: early ->
 #ifdef EARLY_RELEASE
-            let_next_in();
+            trigger();
             grid_wait();
 #else
-            atomic { grid_wait(); let_next_in() };
+            atomic { grid_wait(); trigger() };
 #endif
-            ahead = false
+            early = false
         :: else
         fi;
         reduce();
         if
-        :: kind[n] == ONESHOT -> reduce_second()
+        :: kind[n] == ONESHOT
         :: else -> gather()
         fi;
         epoch_finish()
@@ -448,18 +377,12 @@ init
     atomic {
 #ifdef SLOW_WORD
         if
-#if KINDS & 3
-        :: slow = SLOW_IN(1)
-#if FIRST_SCATTER > 0
-        :: slow = SLOW_IN(FIRST_SCATTER + 1)
-#endif
+#if KINDS & 1
+        :: slow = SLOW_IN(1 % ONESHOT_SLOTS)
 #endif
 #if KINDS & 2
-        :: slow = SLOW_IN(FIRST_GATHER + 1 % GATHER_SLOTS)
-#endif
-#if KINDS & 4
-        :: slow = SLOW_IN(FIRST_LARGE + 1 % LARGE_SLOTS)
-        :: slow = SLOW_IN(FIRST_LARGE + 2)
+        :: slow = SLOW_IN(FIRST_SCATTER + 1 % SCATTER_SLOTS)
+        :: slow = SLOW_IN(GATHER)
 #endif
         fi;
 #endif

@@ -66,9 +66,6 @@ enum simcuda_kind {
     SIMCUDA_DEVICE_MEMORY,
     SIMCUDA_HOST_MEMORY,
     SIMCUDA_IPC_MEMORY,
-    SIMCUDA_MAPPED_MEMORY, /* cuMemMap */
-    SIMCUDA_RESERVED,      /* addresses */
-    SIMCUDA_ALLOCATION,    /* a handle's memory */
     SIMCUDA_KINDS
 };
 
@@ -217,9 +214,7 @@ struct CUkern_st {
     struct simcuda_launch_count *count;
 };
 
-struct simcuda_allocation; /* cuda_virtual.c */
-
-/* Memory that streams may touch, or reserved addresses. */
+/* Memory that streams may touch. */
 struct simcuda_memory {
     struct simcuda_object object;
     CUcontext ctx; /* on whose device; for IPC memory: in which it was opened; NULL: host memory, open to all */
@@ -227,11 +222,9 @@ struct simcuda_memory {
     size_t bytes;
     int fd; /* device memory */
     uint64_t nonce;
-    uint64_t block;                        /* id of the memory, whatever its address */
-    bool registered;                       /* host memory of the program's own */
-    CUcontext owner;                       /* of host memory that is registered: goes with it */
-    unsigned opened;                       /* IPC: how often */
-    struct simcuda_allocation *allocation; /* mapped memory: a reference */
+    bool registered; /* host memory of the program's own */
+    CUcontext owner; /* of host memory that is registered: goes with it */
+    unsigned opened; /* IPC: how often */
 };
 
 struct simcuda_state {
@@ -251,7 +244,6 @@ struct simcuda_state {
     struct simcuda_launch_count *launches;
     unsigned long contexts_created;
     unsigned long mem_allocs;
-    uint64_t blocks; /* ids given */
     size_t mem_live;
     size_t mem_peak;
     cuuint64_t captures; /* ids given */
@@ -306,7 +298,7 @@ struct simcuda_launch_count *simcuda_count_get(const char *name);
 /* True when [address, address + bytes) is memory that the context's device can reach. */
 bool simcuda_reaches(CUcontext ctx, const void *address, size_t bytes);
 
-/* Frees what the context has, or has registered, as far as it is no mapped memory of handles. */
+/* Frees what the context has, or has registered. */
 void simcuda_memory_reset(CUcontext ctx);
 
 /* The memory of that kind that holds the address; NULL: none. */

@@ -46,8 +46,7 @@ struct simcuda_memory *simcuda_memory_find(enum simcuda_kind kind, const void *a
 
 static struct simcuda_memory *find_any(const void *address)
 {
-    static const enum simcuda_kind kinds[] = {SIMCUDA_DEVICE_MEMORY, SIMCUDA_HOST_MEMORY, SIMCUDA_IPC_MEMORY,
-                                              SIMCUDA_MAPPED_MEMORY};
+    static const enum simcuda_kind kinds[] = {SIMCUDA_DEVICE_MEMORY, SIMCUDA_HOST_MEMORY, SIMCUDA_IPC_MEMORY};
     struct simcuda_memory *memory = NULL;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !memory; i++) {
         memory = simcuda_memory_find(kinds[i], address);
@@ -103,7 +102,6 @@ static struct simcuda_memory *allocate(CUcontext ctx, size_t bytes)
     struct simcuda_memory *memory = simcuda_new(sizeof *memory);
     memory->ctx = ctx;
     memory->bytes = bytes;
-    memory->block = ++simcuda.blocks;
     if (getrandom(&memory->nonce, sizeof memory->nonce, 0) != (ssize_t)sizeof memory->nonce) {
         goto err_free;
     }
@@ -224,35 +222,6 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base_p, size_t *bytes_p, CUdevicep
     return simcuda_leave(CUDA_SUCCESS);
 }
 
-/* Some of the attributes. */
-static CUresult get_attribute(const struct simcuda_memory *memory, CUpointer_attribute attribute, void *data)
-{
-    switch ((int)attribute) {
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-        *(unsigned *)data = memory->object.kind == SIMCUDA_DEVICE_MEMORY;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-        *(CUdeviceptr *)data = (CUdeviceptr)(uintptr_t)memory->base;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        *(size_t *)data = memory->bytes;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-        *(unsigned long long *)data = memory->block;
-        return CUDA_SUCCESS;
-    default:
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
-}
-
-CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
-{
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    const struct simcuda_memory *memory = find_any(as_pointer(address));
-    return simcuda_leave(memory ? get_attribute(memory, attribute, data) : CUDA_ERROR_INVALID_VALUE);
-}
-
 CUresult cuMemGetInfo_v2(size_t *free_p, size_t *total_p)
 {
     SIMCUDA_ENTER();
@@ -287,7 +256,6 @@ CUresult cuMemHostAlloc(void **address_p, size_t bytes, unsigned flags)
     struct simcuda_memory *memory = simcuda_new(sizeof *memory);
     memory->base = base;
     memory->bytes = bytes;
-    memory->block = ++simcuda.blocks;
     simcuda_add(SIMCUDA_HOST_MEMORY, &memory->object);
     *address_p = base;
     return simcuda_leave(CUDA_SUCCESS);
@@ -314,7 +282,6 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
     memory->bytes = bytes;
     memory->registered = true;
     memory->owner = ctx;
-    memory->block = ++simcuda.blocks;
     simcuda_add(SIMCUDA_HOST_MEMORY, &memory->object);
     return simcuda_leave(CUDA_SUCCESS);
 }
@@ -422,7 +389,6 @@ static CUresult open_mapping(CUcontext ctx, const struct ipc_handle *handle, str
     struct simcuda_memory *memory = simcuda_new(sizeof *memory);
     memory->ctx = ctx;
     memory->bytes = handle->bytes;
-    memory->block = ++simcuda.blocks;
     memory->nonce = handle->nonce;
     memory->fd = open_exported(handle);
     if (memory->fd < 0) {

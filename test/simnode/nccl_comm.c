@@ -675,39 +675,6 @@ SIMNCCL_API(ncclResult_t, RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
     return ncclSuccess;
 }
 
-/* Of addresses and memory apart, as NCCL's, so that it may be mapped on other GPUs. */
-static CUresult allocate_mapped(CUdeviceptr *address_p, size_t size)
-{
-    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                      .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                      .location.type = CU_MEM_LOCATION_TYPE_DEVICE};
-    CUmemAccessDesc access = {.location.type = CU_MEM_LOCATION_TYPE_DEVICE,
-                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    CUmemGenericAllocationHandle handle;
-    size_t whole;
-    CUresult result = cuCtxGetDevice(&properties.location.id);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    access.location.id = properties.location.id;
-    cuMemGetAllocationGranularity(&whole, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
-    size = (size + whole - 1) / whole * whole;
-    result = cuMemCreate(&handle, size, &properties, 0);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    result = cuMemAddressReserve(address_p, size, 0, 0, 0);
-    if (result == CUDA_SUCCESS && (result = cuMemMap(*address_p, size, 0, handle, 0)) != CUDA_SUCCESS) {
-        cuMemAddressFree(*address_p, size);
-    }
-    cuMemRelease(handle); /* the mapping keeps it */
-    if (result == CUDA_SUCCESS && (result = cuMemSetAccess(*address_p, size, &access, 1)) != CUDA_SUCCESS) {
-        cuMemUnmap(*address_p, size);
-        cuMemAddressFree(*address_p, size);
-    }
-    return result;
-}
-
 SIMNCCL_API(ncclResult_t, MemAlloc, (void **memory, size_t size))
 {
     CUdeviceptr address;
@@ -715,7 +682,7 @@ SIMNCCL_API(ncclResult_t, MemAlloc, (void **memory, size_t size))
     if (memory == NULL || size == 0) {
         return ncclInvalidArgument;
     }
-    if (allocate_mapped(&address, size) != CUDA_SUCCESS) {
+    if (cuMemAlloc(&address, size) != CUDA_SUCCESS) {
         return ncclUnhandledCudaError;
     }
     *memory = (void *)(uintptr_t)address;
@@ -724,14 +691,8 @@ SIMNCCL_API(ncclResult_t, MemAlloc, (void **memory, size_t size))
 
 SIMNCCL_API(ncclResult_t, MemFree, (void *memory))
 {
-    CUdeviceptr base;
-    size_t size;
     simnccl_count(SIMNCCL_MemFree);
-    if (cuMemGetAddressRange(&base, &size, (CUdeviceptr)(uintptr_t)memory) != CUDA_SUCCESS ||
-        cuMemUnmap(base, size) != CUDA_SUCCESS || cuMemAddressFree(base, size) != CUDA_SUCCESS) {
-        return ncclUnhandledCudaError;
-    }
-    return ncclSuccess;
+    return cuMemFree((CUdeviceptr)(uintptr_t)memory) == CUDA_SUCCESS ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 /* Registration gains nothing here; the handle is the buffer. */

@@ -158,33 +158,23 @@ uint64_t scalar_bits(enum type type, unsigned rank)
     return rank % 3 == 2 ? bits | 1ull << (types[type].bytes * 8 - 1) : bits;
 }
 
-/* What a kernel takes of a call: all, or a part. */
-struct portion {
-    const struct call *call;
-    uint64_t first, count; /* elements */
-    uint32_t split;
-};
-
-static struct oh_kernel_args base_args(const struct portion *portion, unsigned rank, const uint64_t *scalar)
+static struct oh_kernel_args base_args(const struct call *call, unsigned rank, const uint64_t *scalar)
 {
-    const struct call *call = portion->call;
-    const size_t first = portion->first * types[call->type].bytes;
-    struct oh_kernel_args args = {.count = portion->count,
-                                  .split = portion->split,
+    struct oh_kernel_args args = {.sendbuff = sendbuff(call, rank),
+                                  .recvbuff = recvbuff(call, rank),
+                                  .count = call->count,
                                   .abort_word = &node.signal.abort,
                                   .signal = &node.signal,
                                   .call = TOLD_CALL,
                                   .what = TOLD_WHAT,
                                   .told_count = (uint32_t)call->count,
-                                  .early = call->early,
-                                  .rank = rank};
+                                  .early_trigger = call->early_trigger,
+                                  .rank = rank,
+                                  .nranks = node.ranks,
+                                  .op = call->op};
     for (unsigned j = 0; j < node.ranks; j++) {
         args.staging[j] = node.staging[(rank + j) % node.ranks];
     }
-    args.sendbuff = sendbuff(call, rank) + first;
-    args.recvbuff = recvbuff(call, rank) + first;
-    args.nranks = node.ranks;
-    args.op = call->op;
     args.operand = call->op == OH_OP_SCALED_SUM ? *scalar : types[call->type].sign;
     if (call->op == OH_OP_SCALED_SUM && call->scalar_in_memory) {
         args.scalar = scalar;
@@ -194,15 +184,14 @@ static struct oh_kernel_args base_args(const struct portion *portion, unsigned r
 }
 
 /* Shares the message out among the items, the last with what is left. */
-static struct oh_kernel_list_args list_args(const struct portion *portion, const struct oh_kernel_args *base)
+static struct oh_kernel_list_args list_args(const struct call *call, const struct oh_kernel_args *base)
 {
     struct oh_kernel_list_args list = {.base = *base};
-    const struct call *call = portion->call;
     size_t size = types[call->type].bytes;
-    uint64_t done = 0, words = 0, items = call->items > 0 && !call->split ? call->items : 1;
-    items = items > portion->count ? portion->count : items;
+    uint64_t done = 0, words = 0, items = call->items > 0 ? call->items : 1;
+    items = items > call->count ? call->count : items;
     for (uint64_t k = 0; k < items; k++) {
-        uint64_t count = k + 1 == items ? portion->count - done : portion->count / items;
+        uint64_t count = k + 1 == items ? call->count - done : call->count / items;
         list.item[k] = (struct oh_list_item){(const char *)base->sendbuff + done * size,
                                              (char *)base->recvbuff + done * size, count, words};
         done += count;
@@ -213,55 +202,18 @@ static struct oh_kernel_list_args list_args(const struct portion *portion, const
     return list;
 }
 
-static uint64_t words_of(const struct portion *portion)
+/* The position in its pipeline of the kernel of call i; 0: it does not send early. */
+static uint32_t pipeline_position(const struct rank_job *job, int i)
 {
-    const uint64_t scalar = 0, bytes = portion->count * types[portion->call->type].bytes;
-    const struct oh_kernel_args base = base_args(portion, 0, &scalar);
-    return is_list(portion->call) ? list_args(portion, &base).words : (bytes + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
-}
-
-static bool can_run_ahead(const struct portion *portion)
-{
-    return portion->call->algorithm == ONESHOT
-               ? portion->split == 0
-               : words_of(portion) <= node.ranks * OH_ROW_WORDS(OH_TWOSHOT_BYTES, node.ranks);
-}
-
-/* The kernels of a rank. */
-struct rank_plan {
-    struct portion *portion;
-    int count;
-    unsigned rank;
-};
-
-static struct rank_plan plan_rank(const struct rank_job *job)
-{
-    struct rank_plan plan = {.portion = must(calloc((size_t)job->count * 2, sizeof *plan.portion)), .rank = job->rank};
-    for (int i = 0; i < job->count; i++) {
-        const struct call *call = &job->calls[i];
-        const uint64_t part = (uint64_t)call->split * (OH_WORD_BYTES / types[call->type].bytes);
-        if (call->split == 0 || call->pair[job->rank]) {
-            plan.portion[plan.count++] = (struct portion){call, 0, call->count, call->split};
-        } else {
-            plan.portion[plan.count++] = (struct portion){call, 0, part, 0};
-            plan.portion[plan.count++] = (struct portion){call, part, call->count - part, 0};
-        }
-    }
-    return plan;
-}
-
-/* The place in a row of kernel i, 0: it does not run ahead. */
-static uint32_t place_in_row(const struct rank_plan *plan, int i)
-{
-    uint32_t place = 0;
-    for (; i > 0 && i < plan->count; i--, place++) {
-        const struct portion *first = &plan->portion[i - 1], *next = &plan->portion[i];
-        if (!next->call->ahead[plan->rank] || !next->call->concurrent || !first->call->early || !can_run_ahead(first) ||
-            !can_run_ahead(next)) {
+    uint32_t position = 0;
+    for (; i > 0 && i < job->count; i--, position++) {
+        const struct call *first = &job->calls[i - 1], *next = &job->calls[i];
+        if (!next->sends_early[job->rank] || !next->concurrent || !first->early_trigger || node.ranks != 2 ||
+            first->algorithm != ONESHOT || next->algorithm != ONESHOT) {
             break;
         }
     }
-    return place;
+    return position;
 }
 
 static simnode_kernel_fn kernel_of(const struct call *call)
@@ -295,12 +247,11 @@ static void join_kernel(struct kernel_run *run)
     run->joined = true;
 }
 
-/* Begins kernel i, which has room in *run; `before` may still be running. */
-static void start_kernel(const struct rank_plan *plan, int i, struct kernel_run *before, struct kernel_run *run)
+/* Begins the kernel of call i, which has room in *run; `before` may still be running. */
+static void start_kernel(const struct rank_job *job, int i, struct kernel_run *before, struct kernel_run *run)
 {
-    const struct portion *portion = &plan->portion[i];
-    const struct call *call = portion->call;
-    const unsigned rank = plan->rank;
+    const struct call *call = &job->calls[i];
+    const unsigned rank = job->rank;
     simnode_kernel_fn kernel = kernel_of(call);
     if (before && call->concurrent) {
         await_blocks(&before->released, before->blocks);
@@ -309,20 +260,20 @@ static void start_kernel(const struct rank_plan *plan, int i, struct kernel_run 
     }
     run->before = before;
     run->scalar = scalar_bits(call->type, rank);
-    run->args = base_args(portion, rank, &run->scalar);
-    run->args.ahead = place_in_row(plan, i);
-    run->args.leads = run->args.ahead == 0 && place_in_row(plan, i + 1) > 0;
-    run->list = list_args(portion, &run->args);
+    run->args = base_args(call, rank, &run->scalar);
+    run->args.pipeline_position = pipeline_position(job, i);
+    run->args.pipeline_head = run->args.pipeline_position == 0 && pipeline_position(job, i + 1) > 0;
+    run->list = list_args(call, &run->args);
     run->blocks = call->concurrent && call->half[rank] ? (call->blocks + 1) / 2 : call->blocks;
     run->joined = !call->concurrent;
     atomic_store(&run->released, 0);
     atomic_store(&run->ended, 0);
     for (unsigned b = 0; b < run->blocks; b++) {
-        struct block_job *job = &run->job[b];
-        *job = (struct block_job){run, kernel, is_list(call) ? (void *)&run->list : &run->args, b, 0};
+        struct block_job *block = &run->job[b];
+        *block = (struct block_job){run, kernel, is_list(call) ? (void *)&run->list : &run->args, b, 0};
         if (!call->concurrent) {
-            run_block(job);
-        } else if (pthread_create(&job->thread, NULL, run_block, job) != 0) {
+            run_block(block);
+        } else if (pthread_create(&block->thread, NULL, run_block, block) != 0) {
             abort();
         }
     }
@@ -331,13 +282,13 @@ static void start_kernel(const struct rank_plan *plan, int i, struct kernel_run 
 /* Two kernels at a time at most: the third takes the place of the first. */
 void *run_rank(void *user)
 {
-    struct rank_plan plan = plan_rank(user);
+    const struct rank_job *job = user;
     struct kernel_run runs[2], *before = NULL;
-    for (int i = 0; i < plan.count; i++) {
-        if ((int)plan.rank == plan.portion[i].call->late_rank) {
+    for (int i = 0; i < job->count; i++) {
+        if ((int)job->rank == job->calls[i].late_rank) {
             usleep(20000);
         }
-        start_kernel(&plan, i, before, &runs[i % 2]);
+        start_kernel(job, i, before, &runs[i % 2]);
         if (before) {
             join_kernel(before);
             atomic_fetch_add(&calls_ended, 1);
@@ -347,7 +298,6 @@ void *run_rank(void *user)
     join_kernel(before);
     atomic_fetch_add(&calls_ended, 1);
     atomic_fetch_sub(&ranks_running, 1);
-    free(plan.portion);
     return NULL;
 }
 

@@ -64,11 +64,10 @@ struct call {
     int late_rank;   /* sleeps before its kernel; -1: none */
     bool concurrent; /* the blocks run at the same time, and beside what the next kernel does before it waits for this
                       * one; else one after the other */
-    bool early;      /* lets the next kernel in while it waits for its peers */
-    bool ahead[OH_MAX_RANKS]; /* on these ranks it runs ahead, if it can: concurrent, behind an early one (gpu/row.h) */
-    bool half[OH_MAX_RANKS];  /* on these ranks the grid is half as large, if blocks run at the same time */
-    unsigned split;           /* words of the first of two parts (one-shot of two ranks); 0: it is one kernel's */
-    bool pair[OH_MAX_RANKS];  /* on these ranks both parts are one kernel */
+    bool early_trigger;
+    bool sends_early[OH_MAX_RANKS]; /* on these ranks, as a part behind another: one-shot of two ranks, concurrent,
+                                     * behind a kernel with an early trigger */
+    bool half[OH_MAX_RANKS];        /* on these ranks the grid is half as large, if blocks run at the same time */
     char *send[OH_MAX_RANKS], *recv[OH_MAX_RANKS], *input[OH_MAX_RANKS]; /* input: a copy of what was sent */
 };
 

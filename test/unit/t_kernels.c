@@ -44,12 +44,12 @@ static uint64_t most(enum algorithm algorithm, enum type type)
 {
     static const uint64_t bytes[] = {
         [ONESHOT] = (OH_ROW_WORDS(OH_ONESHOT_BYTES, OH_MAX_RANKS) - ITEMS) * OH_WORD_BYTES, /* as a list */
-        [TWOSHOT] = (OH_ROW_WORDS(OH_LARGE_BYTES, 2) - ITEMS) * OH_WORD_BYTES,
+        [TWOSHOT] = (OH_ROW_WORDS(OH_TWOSHOT_BYTES, 2) - ITEMS) * OH_WORD_BYTES,
     };
     return bytes[algorithm] / types[type].bytes;
 }
 
-static struct call random_call(unsigned ranks, unsigned *seed)
+static struct call random_call(unsigned *seed)
 {
     static const enum type few[] = {F32, I32, U32};
     struct call call = {.late_rank = -1};
@@ -68,19 +68,14 @@ static struct call random_call(unsigned ranks, unsigned *seed)
     call.blocks = 1 + (unsigned)rand_r(seed) % 12;
     call.in_place = rand_r(seed) % 2;
     call.concurrent = rand_r(seed) % 3 == 0;
-    call.early = rand_r(seed) % 2;
+    call.early_trigger = rand_r(seed) % 2;
     const unsigned per_word = (unsigned)(OH_WORD_BYTES / types[call.type].bytes);
     const bool whole = rand_r(seed) % 2; /* words have a faster way: on some ranks, on others not */
-    if (ranks == 2 && call.algorithm == ONESHOT && call.count > per_word && rand_r(seed) % 3 == 0) {
-        call.split = 1 + (unsigned)rand_r(seed) % (unsigned)((call.count - 1) / per_word);
-        call.concurrent = true; /* in one kernel and in two a word belongs to different blocks */
-    }
     if (whole) {
         call.count = (call.count + per_word - 1) / per_word * per_word;
     }
     for (unsigned r = 0; r < OH_MAX_RANKS; r++) {
-        call.ahead[r] = rand_r(seed) % 2;
-        call.pair[r] = rand_r(seed) % 2;
+        call.sends_early[r] = rand_r(seed) % 2;
         call.half[r] = rand_r(seed) % 3 == 0;
         const unsigned unit = whole && rand_r(seed) % 4 > 0 ? per_word : 1;
         call.send_offset[r] = (size_t)rand_r(seed) % (8 / unit + 1) * unit;
@@ -103,7 +98,7 @@ static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
     int count = list_length();
     start_node(ranks, epoch);
     for (int i = 0; i < count; i++) {
-        calls[i] = random_call(ranks, &seed);
+        calls[i] = random_call(&seed);
     }
     const char *wrong = run_and_check(calls, count, &seed);
     stop_node();
@@ -111,42 +106,30 @@ static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
            epoch);
 }
 
-/* Kernels that follow one another with nothing between, blocks far apart; some ranks run ahead, others do not. */
-static void test_rows(unsigned ranks, unsigned large_of_eight, unsigned seed)
+/* Kernels that follow one another with nothing between, blocks far apart; on some ranks they send early. */
+static void test_pipelines(unsigned ranks, unsigned seed)
 {
     const unsigned most[] = {OH_ROW_WORDS(OH_ONESHOT_BYTES, ranks), ranks * OH_ROW_WORDS(OH_TWOSHOT_BYTES, ranks)};
-    const unsigned large = ranks * OH_ROW_WORDS(OH_LARGE_BYTES, ranks);
     struct call calls[LIST];
     start_node(ranks, 1);
     for (int i = 0; i < LIST; i++) {
         struct call *call = &calls[i];
-        *call = (struct call){.algorithm = (enum algorithm)(rand_r(&seed) % ALGORITHMS),
+        *call = (struct call){.algorithm = rand_r(&seed) % 4 > 0 ? ONESHOT : TWOSHOT,
                               .type = rand_r(&seed) % 4 ? F32 : I32,
                               .blocks = 1 + (unsigned)rand_r(&seed) % 6,
                               .late_rank = -1,
                               .concurrent = true,
-                              .early = true};
-        unsigned words = rand_r(&seed) % 8 > 0 ? 1 + (unsigned)rand_r(&seed) % 20 : most[call->algorithm];
-        if ((unsigned)rand_r(&seed) % 8 < large_of_eight) { /* from one word too many to as many as fit */
-            const unsigned sizes[] = {most[TWOSHOT] + 1, large - (unsigned)rand_r(&seed) % 300, large};
-            call->algorithm = TWOSHOT;
-            words = sizes[rand_r(&seed) % 3];
-        }
-        /* Two parts, the first as large as can be. */
-        if (ranks == 2 && call->algorithm == ONESHOT && rand_r(&seed) % 4 == 0) {
-            words = most[ONESHOT] + 1 + (unsigned)rand_r(&seed) % most[ONESHOT];
-            call->split = most[ONESHOT];
-        }
+                              .early_trigger = true};
+        unsigned words = rand_r(&seed) % 4 > 0 ? 1 + (unsigned)rand_r(&seed) % 20 : most[call->algorithm];
         call->count = words * (OH_WORD_BYTES / 4);
         for (unsigned r = 0; r < ranks; r++) {
-            call->ahead[r] = rand_r(&seed) % 4 > 0;
-            call->pair[r] = rand_r(&seed) % 2;
+            call->sends_early[r] = rand_r(&seed) % 4 > 0;
             call->half[r] = rand_r(&seed) % 3 == 0;
         }
     }
     const char *wrong = run_and_check(calls, LIST, &seed);
     stop_node();
-    tap_ok(!wrong, "n=%u: kernels in rows, %u of 8 too large to run ahead", ranks, large_of_eight);
+    tap_ok(!wrong, "n=%u: kernels with early triggers%s", ranks, ranks == 2 ? ", which send early" : "");
 }
 
 /* One-shot messages of one size in grids that change: a place belongs to another block in each call. */
@@ -161,7 +144,7 @@ static void test_grids(unsigned ranks, unsigned seed)
                                  .blocks = 1 + i % 3,
                                  .late_rank = -1,
                                  .concurrent = i % 4 > 0,
-                                 .early = true};
+                                 .early_trigger = true};
     }
     const char *wrong = run_and_check(calls, count, &seed);
     stop_node();
@@ -447,9 +430,7 @@ static void go_on(void)
 static int test_protocols(unsigned seed)
 {
     for (unsigned ranks = 2; ranks <= 3; ranks++) {
-        test_rows(ranks, 0, seed + 60 + ranks);
-        go_on();
-        test_rows(ranks, 3, seed + 80 + ranks);
+        test_pipelines(ranks, seed + 60 + ranks);
         go_on();
         test_grids(ranks, seed + 70 + ranks);
         go_on();
@@ -484,11 +465,10 @@ int main(int argc, char **argv)
     test_random_calls(4, UINT32_MAX - 20, seed + 50);
     test_random_calls(2, UINT32_MAX - 20, seed + 52);
     for (unsigned ranks = 2; ranks <= 4; ranks++) {
-        test_rows(ranks, 0, seed + 60 + ranks);
-        test_rows(ranks, 3, seed + 80 + ranks);
+        test_pipelines(ranks, seed + 60 + ranks);
         test_grids(ranks, seed + 70 + ranks);
     }
-    test_rows(OH_MAX_RANKS, 2, seed + 88);
+    test_pipelines(OH_MAX_RANKS, seed + 88);
     for (int a = 0; a < ALGORITHMS; a++) {
         test_abort((enum algorithm)a);
         test_heard((enum algorithm)a);

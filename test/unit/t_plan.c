@@ -140,30 +140,28 @@ static void test_slots(uint32_t n)
 {
     const uint64_t row = n - 1, word = OH_WORD_BYTES;
     const uint64_t one = oh_plan_kernel_words(ONEHOP_ONESHOT, n), two = oh_plan_kernel_words(ONEHOP_TWOSHOT, n);
-    tap_ok(one * row * word <= OH_ONESHOT_BYTES(n) && (two + n - 1) / n * row * word <= OH_LARGE_BYTES(n) &&
-               oh_plan_can_run_ahead(ONEHOP_TWOSHOT, n, n * (OH_TWOSHOT_BYTES(n) / word / row)) &&
-               !oh_plan_can_run_ahead(ONEHOP_TWOSHOT, n, n * (OH_TWOSHOT_BYTES(n) / word / row) + 1),
+    tap_ok(one * row * word <= OH_ONESHOT_BYTES(n) && (two + n - 1) / n * row * word <= OH_TWOSHOT_BYTES(n),
            "n=%u: the largest message of a kernel fits a slot", n);
     tap_ok(OH_WORDS_END(n) <= OH_ESCAPE_OFFSET && OH_ESCAPE_OFFSET - OH_WORDS_END(n) < 1 << 20 &&
-               OH_STAGING_BYTES <= 32 << 20,
-           "n=%u: all slots fit the staging memory, which is 32 MiB at most", n);
-    tap_ok(oh_plan_capacity(ONEHOP_ONESHOT, n) <= 256 * one * word && oh_plan_capacity(ONEHOP_ONESHOT, n) >= 32 << 20 &&
+               OH_STAGING_BYTES <= 16 << 20,
+           "n=%u: all slots fit the staging memory, which is 16 MiB at most", n);
+    tap_ok(oh_plan_capacity(ONEHOP_ONESHOT, n) <= 256 * one * word && oh_plan_capacity(ONEHOP_ONESHOT, n) >= 27 << 20 &&
                oh_plan_capacity(ONEHOP_TWOSHOT, n) == OH_MESSAGE_BYTES,
            "n=%u: a call goes in 256 kernels at most", n);
 }
 
-/* Two kernels of a row have together no more threads than one may have. */
-static void test_part_blocks(uint32_t n)
+/* Two parts of a call have together no more threads than one kernel may have. */
+static void test_pipeline_blocks(uint32_t n)
 {
     const uint32_t most = oh_plan_grid_threads(n);
     bool right = true;
     for (uint32_t blocks = 1; blocks <= OH_MAX_BLOCKS; blocks++) {
         for (uint32_t threads = 32; threads <= OH_MAX_THREADS && blocks * threads <= most; threads += 32) {
-            const uint32_t fewer = oh_plan_part_blocks(n, blocks, threads);
+            const uint32_t fewer = oh_plan_pipeline_blocks(n, blocks, threads);
             right &= fewer >= 1 && 2 * fewer * threads <= most && (fewer == blocks) == (2 * blocks * threads <= most);
         }
     }
-    tap_ok(right, "n=%u: in a row a large grid becomes half as large", n);
+    tap_ok(right, "n=%u: in a pipeline a large grid becomes half as large", n);
 }
 
 static void test_foreign_tables(void)
@@ -239,7 +237,7 @@ int main(void)
     }
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         test_slots(n);
-        test_part_blocks(n);
+        test_pipeline_blocks(n);
     }
     test_foreign_tables();
     test_ops();

@@ -300,13 +300,13 @@ static void kernel_nodes(void)
     OK(cuGraphKernelNodeGetParams(nodes[0], &params));
     CHECK(params.func == function && params.gridDimX == 3 && params.blockDimX == 128);
     args = *(const struct oh_kernel_args *)params.kernelParams[0];
-    CHECK(args.count == COUNT && args.early == 0);
-    args.early = 1;
+    CHECK(args.count == COUNT && args.early_trigger == 0);
+    args.early_trigger = 1;
     params.kernelParams = parameters;
     OK(cuGraphKernelNodeSetParams(nodes[0], &params));
-    args.early = 2; /* it is copied */
+    args.early_trigger = 2; /* it is copied */
     OK(cuGraphKernelNodeGetParams(nodes[0], &params));
-    CHECK(((const struct oh_kernel_args *)params.kernelParams[0])->early == 1);
+    CHECK(((const struct oh_kernel_args *)params.kernelParams[0])->early_trigger == 1);
     params.gridDimX = OH_MAX_BLOCKS + 1;
     FAILS(cuGraphKernelNodeSetParams(nodes[0], &params), CUDA_ERROR_INVALID_VALUE);
 

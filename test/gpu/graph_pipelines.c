@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* graph_rows.c - captured calls that follow one another, and depend on one another or do not */
-#define CHECK_WHO "graph_rows.c, "
+/* graph_pipelines.c - captured calls that follow one another, and depend on one another or do not */
+#define CHECK_WHO "graph_pipelines.c, "
 #include "test/gpu/graph_mixing.h"
 
 /* Waits until all ranks have come here as often. Where ranks are threads, a call that allocates may wait for the
@@ -15,9 +15,9 @@ static void meet(const struct rank *rank)
 
 #define POOL 5
 #define POOL_COUNT (size_t) options.floats
-#define ROW 24 /* calls of a graph */
-#define ADDRESSES 3
-#define MOST_EDGES 50 * ROW /* large calls go in parts */
+#define ROW 24                                                                 /* calls of a graph */
+#define MOST_EDGES 50 * ROW                                                    /* large calls go in parts */
+#define HAS_PARTS (options.ranks == 2 && options.floats > OH_ONESHOT_BYTES(2)) /* that send early */
 
 /* A call from one buffer of the pool to another, or in place. */
 struct row_call {
@@ -75,16 +75,9 @@ static void reckon_row(const struct row_call *row, float *pools)
     }
 }
 
-/* All buffers, at one or more addresses. */
-struct pool {
-    CUdeviceptr address[ADDRESSES];
-    uint32_t addresses;
-    size_t bytes; /* from one address to the next */
-};
-
-/* Of the kernels behind another: those that run ahead of it, and those that do not. */
+/* Kernels behind another: those that send early, of them. */
 struct tally {
-    size_t ahead, behind;
+    size_t behind, early;
 };
 
 static const struct oh_kernel_args *arguments_of(CUgraphNode kernel)
@@ -94,20 +87,8 @@ static const struct oh_kernel_args *arguments_of(CUgraphNode kernel)
     return params.kernelParams[0];
 }
 
-/* Of a buffer, at whichever of its addresses: which float of the pool it is. */
-static size_t place_of(const struct pool *pool, const void *at)
-{
-    return ((uintptr_t)at - pool->address[0]) % pool->bytes / sizeof(float);
-}
-
-static bool reads_result(const struct pool *pool, const struct oh_kernel_args *first, const struct oh_kernel_args *next)
-{
-    size_t written = place_of(pool, first->recvbuff), read = place_of(pool, next->sendbuff);
-    return written < read + next->count && read < written + first->count;
-}
-
-/* Nor does any kernel run ahead of another whose result it reads. */
-static void tally_row(const struct pool *pool, CUgraph graph, struct tally *tally)
+/* Only a part of a call sends early, behind the part before it. */
+static void tally_row(CUgraph graph, struct tally *tally)
 {
     CUgraphNode from[MOST_EDGES], to[MOST_EDGES];
     CUgraphEdgeData data[MOST_EDGES];
@@ -116,91 +97,49 @@ static void tally_row(const struct pool *pool, CUgraph graph, struct tally *tall
     for (size_t i = 0; i < edges; i++) {
         if (type_of(from[i]) == CU_GRAPH_NODE_TYPE_KERNEL && type_of(to[i]) == CU_GRAPH_NODE_TYPE_KERNEL) {
             const struct oh_kernel_args *first = arguments_of(from[i]), *next = arguments_of(to[i]);
-            CHECK(next->ahead == 0 || !reads_result(pool, first, next), "a kernel runs ahead of what it reads");
-            tally->ahead += next->ahead > 0;
-            tally->behind += next->ahead == 0;
+            const bool parts = first->call == next->call && first->early_trigger &&
+                               next->pipeline_position == first->pipeline_position + 1;
+            CHECK(next->pipeline_position == 0 || parts, "a kernel sends early behind a kernel of another call");
+            CHECK(!first->pipeline_head || parts, "a pipeline head before a kernel that does not send early");
+            tally->behind++;
+            tally->early += next->pipeline_position > 0;
         }
     }
 }
 
-static void open_plain(struct pool *pool, size_t bytes)
+/* The address of an element of a buffer. */
+static void *element(CUdeviceptr pool, int buffer, size_t at)
 {
-    *pool = (struct pool){.addresses = 1, .bytes = bytes};
-    CU(alloc(&pool->address[0], bytes));
+    return (void *)(uintptr_t)(pool + ((size_t)buffer * POOL_COUNT + at) * sizeof(float));
 }
 
-/* Two addresses of one handle, and one of a second handle for the same memory. */
-static void open_mapped(const struct rank *rank, struct pool *pool, size_t bytes)
-{
-    const CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = rank->rank};
-    const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                            .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                            .location = location};
-    const CUmemAccessDesc access = {location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    CUmemGenericAllocationHandle made, imported;
-    size_t whole;
-    int fd;
-    CU(granularity(&whole, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-    *pool = (struct pool){.addresses = ADDRESSES, .bytes = (bytes + whole - 1) / whole * whole};
-    CU(create(&made, pool->bytes, &properties, 0));
-    CU(export_handle(&fd, made, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    CU(import_handle(&imported, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    close(fd);
-    CU(reserve(&pool->address[0], ADDRESSES * pool->bytes, 0, 0, 0));
-    for (size_t i = 0; i < ADDRESSES; i++) {
-        pool->address[i] = pool->address[0] + i * pool->bytes;
-        CU(map(pool->address[i], pool->bytes, 0, i < ADDRESSES - 1 ? made : imported, 0));
-        CU(set_access(pool->address[i], pool->bytes, &access, 1));
-    }
-    CU(release(made));
-    CU(release(imported));
-}
-
-static void close_pool(const struct pool *pool)
-{
-    if (pool->addresses == 1) {
-        CU(free(pool->address[0]));
-        return;
-    }
-    for (uint32_t i = 0; i < pool->addresses; i++) {
-        CU(unmap(pool->address[i], pool->bytes));
-    }
-    CU(unreserve(pool->address[0], ADDRESSES * pool->bytes));
-}
-
-/* An element of a buffer, at any of its addresses. */
-static CUdeviceptr element(struct rank *rank, const struct pool *pool, int buffer, size_t at)
-{
-    return pool->address[draw(&rank->own, pool->addresses)] + ((size_t)buffer * POOL_COUNT + at) * sizeof(float);
-}
-
-static CUgraphExec capture_row(struct rank *rank, CUstream stream, const struct row_call *row, const struct pool *pool,
+static CUgraphExec capture_row(const struct rank *rank, CUstream stream, const struct row_call *row, CUdeviceptr pool,
                                struct tally *tally)
 {
     CUgraph graph;
     CU(begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     for (int i = 0; i < ROW; i++) {
-        CUdeviceptr from = element(rank, pool, row[i].from, row[i].send);
-        CUdeviceptr to = row[i].from == row[i].to ? from : element(rank, pool, row[i].to, row[i].recv);
-        NCCL(all_reduce((const void *)from, (void *)to, row[i].count, ncclFloat, ncclSum, rank->comm,
-                        (cudaStream_t)stream));
+        NCCL(all_reduce(element(pool, row[i].from, row[i].send), element(pool, row[i].to, row[i].recv), row[i].count,
+                        ncclFloat, ncclSum, rank->comm, (cudaStream_t)stream));
     }
     CU(end_capture(stream, &graph));
     if (options.structure) {
-        tally_row(pool, graph, tally);
+        tally_row(graph, tally);
     }
     return instantiate(graph);
 }
 
-static void run_rows(struct rank *rank, const struct pool *pool)
+void rows(struct rank *rank)
 {
     const size_t bytes = POOL * POOL_COUNT * sizeof(float);
     const CUstream stream = rank->lane[0].stream;
     struct row_call row[ROW];
     struct tally tally = {0, 0};
     CUgraphExec exec;
+    CUdeviceptr pool;
     float *before, *after, *pools = malloc((size_t)options.ranks * bytes);
     CHECK(pools, "no memory");
+    CU(alloc(&pool, bytes));
     CU(host_alloc((void **)&before, bytes, 0));
     CU(host_alloc((void **)&after, bytes, 0));
     for (int r = 0; r < options.ranks; r++) {
@@ -219,9 +158,9 @@ static void run_rows(struct rank *rank, const struct pool *pool)
         reckon_row(row, pools);
         meet(rank);
         for (int replay = 0; replay < 2; replay++) {
-            CU(upload(pool->address[0], before, bytes, stream));
+            CU(upload(pool, before, bytes, stream));
             CU(graph_launch(exec, stream));
-            CU(download(after, pool->address[0], bytes, stream));
+            CU(download(after, pool, bytes, stream));
             CU(synchronize(stream));
             const float *expected = pool_of(pools, rank->rank, 0);
             for (size_t i = 0; i < POOL * POOL_COUNT; i++) {
@@ -232,26 +171,12 @@ static void run_rows(struct rank *rank, const struct pool *pool)
         meet(rank);
         CU(exec_destroy(exec));
     }
-    CHECK(!options.structure || tally.ahead > 0, "no kernel runs ahead, of %zu behind another", tally.behind);
-    CHECK(!options.structure || tally.behind > 0, "all %zu kernels behind another run ahead", tally.ahead);
+    CHECK(!options.structure || !HAS_PARTS || tally.early > 0, "no kernel sends early, of %zu behind another",
+          tally.behind);
+    CHECK(!options.structure || tally.early < tally.behind, "all %zu kernels behind another send early", tally.behind);
     free(start);
     free(pools);
     CU(host_free(after));
     CU(host_free(before));
-}
-
-void rows(struct rank *rank)
-{
-    struct pool pool;
-    open_plain(&pool, POOL * POOL_COUNT * sizeof(float));
-    run_rows(rank, &pool);
-    close_pool(&pool);
-}
-
-void mapped(struct rank *rank)
-{
-    struct pool pool;
-    open_mapped(rank, &pool, POOL * POOL_COUNT * sizeof(float));
-    run_rows(rank, &pool);
-    close_pool(&pool);
+    CU(free(pool));
 }

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * t_pipeline.c - which captured kernels get an early trigger
+ *
+ * Kernels are captured as the plugin launches them, and linked as order.c does it; the test reads what has become of
+ * their nodes. Nothing is run.
+ */
+#include "gpu/pipeline.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "test/tap.h"
+#include "test/unit/topologies.h"
+
+#define RANKS 4
+#define BUFFER (1u << 20)
+#define KERNELS 3
+
+static const struct oh_driver *driver;
+static const struct oh_driver *linking; /* the driver, or one that fails */
+static const struct oh_kernel_set *set;
+static CUstream stream;
+static char *memory;
+
+/* A kernel of 512 threads a block; of a list of two calls where `list`. */
+struct kernel {
+    enum onehop_algorithm algorithm;
+    bool list;
+    uint32_t blocks;
+};
+
+struct seen {
+    uint32_t early_trigger, blocks;
+    bool intact; /* all other arguments are as they were launched */
+};
+
+static void must(CUresult result, const char *what)
+{
+    if (result != CUDA_SUCCESS) {
+        printf("Bail out! %s: %s\n", what, oh_driver_error_name(driver, result));
+        exit(1);
+    }
+}
+#define CU(call_) must(driver->call_, #call_)
+
+static struct oh_kernel_list_args arguments(const struct kernel *kernel)
+{
+    struct oh_kernel_list_args list;
+    memset(&list, 0, sizeof list);
+    list.base = (struct oh_kernel_args){
+        .sendbuff = memory, .recvbuff = memory + BUFFER / 2, .count = 64, .nranks = RANKS, .call = 7, .told_count = 64};
+    if (kernel->list) {
+        list.calls = 2;
+        list.words = 32;
+        list.item[0] = (struct oh_list_item){memory, memory + BUFFER / 2, 64, 0};
+        list.item[1] = (struct oh_list_item){memory + 4096, memory, 64, 16};
+    }
+    return list;
+}
+
+static CUgraphNode launch(const struct kernel *kernel)
+{
+    const struct oh_plan plan = {kernel->algorithm, kernel->blocks, 512};
+    const struct oh_op op = {.kind = OH_OP_SUM};
+    const struct oh_launch launch = {driver, set, &plan, &op, ncclFloat32, stream, false};
+    struct oh_kernel_list_args args = arguments(kernel);
+    const CUgraphNode *nodes;
+    const void *edges;
+    size_t count;
+    CUstreamCaptureStatus status;
+    must(kernel->list ? oh_kernel_launch_list(&launch, &args) : oh_kernel_launch(&launch, &args.base), "launching");
+    CU(stream_get_capture_info_v3(stream, &status, NULL, NULL, &nodes, &edges, &count));
+    return nodes[0];
+}
+
+/* Captures the kernels, links each with the one before, and reads the nodes. Returns the last result of linking. */
+static CUresult link_as(const struct oh_kernel_set *of_set, const struct kernel *kernels, int count, struct seen *seen)
+{
+    CUgraphNode node[KERNELS];
+    CUgraph graph;
+    CUresult result = CUDA_SUCCESS;
+    CU(stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (int i = 0; i < count; i++) {
+        node[i] = launch(&kernels[i]);
+        if (i > 0) {
+            result = oh_pipeline_link(linking, of_set, node[i - 1], node[i]);
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        CUDA_KERNEL_NODE_PARAMS params;
+        CU(graph_kernel_node_get_params(node[i], &params));
+        struct oh_kernel_list_args launched = arguments(&kernels[i]);
+        const struct oh_kernel_args *args = params.kernelParams[0];
+        launched.base.early_trigger = args->early_trigger;
+        launched.base.scalar = args->scalar; /* the op's, put in by the launch */
+        launched.base.operand = args->operand;
+        seen[i].early_trigger = args->early_trigger;
+        seen[i].blocks = params.gridDimX;
+        seen[i].intact = memcmp(args, &launched, kernels[i].list ? sizeof launched : sizeof launched.base) == 0;
+    }
+    CU(stream_end_capture(stream, &graph));
+    CU(graph_destroy(graph));
+    return result;
+}
+
+static void expect(struct kernel first, struct kernel second, bool early, const char *what)
+{
+    const struct kernel kernels[] = {first, second};
+    struct seen seen[2];
+    CUresult result = link_as(set, kernels, 2, seen);
+    tap_ok(result == CUDA_SUCCESS && seen[0].early_trigger == early && seen[1].early_trigger == 0 && seen[0].intact &&
+               seen[1].intact && seen[0].blocks == first.blocks && seen[1].blocks == second.blocks,
+           "%s: %s", what, early ? "early" : "not early");
+}
+
+static const struct kernel one = {ONEHOP_ONESHOT, false, 8}, two = {ONEHOP_TWOSHOT, false, 8},
+                           list = {ONEHOP_ONESHOT, true, 8}, wide = {ONEHOP_ONESHOT, false, 40},
+                           narrow = {ONEHOP_ONESHOT, false, 24};
+
+static void test_kinds(void)
+{
+    expect(one, one, true, "two kernels");
+    expect(one, two, true, "one-shot before two-shot");
+    expect(two, one, true, "two-shot before one-shot");
+    expect(list, one, true, "a list before a call");
+    expect(one, list, true, "a call before a list");
+}
+
+/* Two kernels have together no more threads than one may have. */
+static void test_grids(void)
+{
+    expect(wide, narrow, true, "as many threads together as one kernel may have");
+    expect(wide, (struct kernel){ONEHOP_ONESHOT, false, 25}, false, "more");
+}
+
+static void test_three(void)
+{
+    struct seen seen[KERNELS];
+    link_as(set, (struct kernel[]){one, list, two}, 3, seen);
+    tap_ok(seen[0].early_trigger && seen[1].early_trigger && !seen[2].early_trigger, "of three, all but the last");
+}
+
+static CUresult fail_to_change(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params)
+{
+    (void)node;
+    (void)params;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+static void test_failure(void)
+{
+    struct oh_driver failing = *driver;
+    struct seen seen[2];
+    failing.graph_kernel_node_set_params = fail_to_change;
+    linking = &failing;
+    CUresult result = link_as(set, (struct kernel[]){one, one}, 2, seen);
+    linking = driver;
+    tap_ok(result == CUDA_ERROR_INVALID_VALUE && !seen[0].early_trigger && seen[0].intact,
+           "a node that cannot be changed stays as it was");
+}
+
+static void test_stranger(void)
+{
+    static const struct oh_kernel_set empty;
+    struct seen seen[2];
+    CUresult result = link_as(&empty, (struct kernel[]){one, one}, 2, seen);
+    tap_ok(result == CUDA_SUCCESS && !seen[0].early_trigger, "kernels of no set stay as they are");
+}
+
+static void open_device(void)
+{
+    CUdevice device;
+    CUcontext context;
+    CUdeviceptr address;
+    CU(device_get(&device, 0));
+    CU(primary_ctx_retain(&context, device));
+    CU(ctx_set_current(context));
+    CU(stream_create(&stream, CU_STREAM_NON_BLOCKING));
+    CU(mem_alloc(&address, BUFFER));
+    memory = (char *)(uintptr_t)address;
+    if (oh_kernel_set_get(driver, device, RANKS, &set) != ncclSuccess) {
+        printf("Bail out! no kernels\n");
+        exit(1);
+    }
+}
+
+int main(void)
+{
+    use_topologies();
+    if (oh_driver_get(&driver) != ncclSuccess) {
+        tap_skip_all("no driver");
+    }
+    linking = driver;
+    open_device();
+    test_kinds();
+    test_grids();
+    test_three();
+    test_failure();
+    test_stranger();
+    return tap_done();
+}
