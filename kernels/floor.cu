@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * floor.cu - what any allreduce costs at least: an empty kernel, one hop, and the bandwidth of the links
+ * floor.cu - what any allreduce costs at least: an empty kernel, one hop, and the bandwidth of the links; and kernels
+ * such as a program has between its allreduces
  *
- * For `onehop perf --floor` only; no allreduce uses them. Launched as the others are, programmatic stream serialization
- * included. oh_floor_exchange: one block in which every thread tells one peer its epoch and waits for that peer's; no
- * data, no order but that of the one word. A rank may be one epoch ahead of a peer, never two, so that an epoch is
- * compared as not before. oh_floor_write: all ranks write to all others at once, and nobody reads it.
+ * For `onehop perf` only; no allreduce uses them. Kernels of the floor are launched as those of onehop are,
+ * programmatic stream serialization included; kernels of the program as most programs launch theirs, without.
+ *
+ * oh_floor_exchange: one block in which every thread tells one peer its epoch and waits for that peer's; no data, no
+ * order but that of the one word. A rank may be one epoch ahead of a peer, never two, so that an epoch is compared as
+ * not before. oh_floor_write: all ranks write to all others at once, and no rank reads it.
  */
 #include "kernels/floor.h"
 #include "kernels/primitives.cuh"
@@ -68,6 +71,50 @@ OH_DEVICE void floor_write(const oh_kernel_args &args)
     oh_grid_release();
 }
 
+/* Elementwise, vectorised as those of frameworks are: 16 bytes an access, several loads under way. */
+OH_DEVICE void program_copy(const oh_kernel_args &args)
+{
+    const uint64_t underway = 4, words = args.count / OH_WORD_BYTES;
+    const uint64_t step = (uint64_t)oh_blocks() * oh_threads();
+    const uint32_t key = (uint32_t)args.operand & 0xff;
+    const char *const from = static_cast<const char *>(args.sendbuff);
+    char *const to = static_cast<char *>(args.recvbuff);
+    for (uint64_t i = (uint64_t)oh_block() * oh_threads() + oh_thread(); i < words; i += underway * step) {
+        oh_word16 word[underway] = {};
+        OH_UNROLL
+        for (uint64_t k = 0; k < underway; k++) {
+            if (i + k * step < words) {
+                oh_user_load(from + (i + k * step) * OH_WORD_BYTES, &word[k]);
+            }
+        }
+        OH_UNROLL
+        for (uint64_t k = 0; k < underway; k++) {
+            OH_UNROLL
+            for (int w = 0; w < 4; w++) {
+                word[k].w[w] ^= key * 0x01010101u;
+            }
+            if (i + k * step < words) {
+                oh_user_store(to + (i + k * step) * OH_WORD_BYTES, word[k]);
+            }
+        }
+    }
+    if (oh_block() == 0 && oh_thread() == 0) {
+        for (uint64_t i = words * OH_WORD_BYTES; i < args.count; i++) {
+            to[i] = (char)(from[i] ^ key);
+        }
+    }
+}
+
+OH_DEVICE void program_spin(const oh_kernel_args &args)
+{
+    const uint64_t begin = oh_cycles();
+    while (oh_cycles() - begin < args.operand) {
+        oh_spin_pause();
+    }
+}
+
 OH_KERNEL(oh_floor_empty, 2, oh_kernel_args, floor_empty)
 OH_KERNEL(oh_floor_exchange, 2, oh_kernel_args, floor_exchange)
 OH_KERNEL(oh_floor_write, 2, oh_kernel_args, floor_write)
+OH_KERNEL(oh_program_copy, 2, oh_kernel_args, program_copy)
+OH_KERNEL(oh_program_spin, 2, oh_kernel_args, program_spin)

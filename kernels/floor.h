@@ -2,9 +2,12 @@
 /*
  * floor.h - what host and device must agree on for the kernels of kernels/floor.cu
  *
- * They take struct oh_kernel_args; count: bytes to each peer, a multiple of OH_WORD_BYTES. staging here is memory of
- * one rank, written by its peers: the owner's epoch word, a word that says that it has given up, a flag word for each
- * source rank, and behind OH_FLOOR_DATA an area for each source rank.
+ * They take struct oh_kernel_args. For the floor, count is the bytes to each peer, a multiple of OH_WORD_BYTES. staging
+ * is memory of one rank, written by its peers: the owner's epoch word, a word that says that it has given up, a flag
+ * word for each source rank, and behind OH_FLOOR_DATA an area for each source rank.
+ *
+ * oh_program_copy: copies count bytes from sendbuff to recvbuff, each byte xored with the lowest byte of operand.
+ * oh_program_spin: each block spins for `operand` cycles.
  */
 #ifndef OH_KERNELS_FLOOR_H_
 #define OH_KERNELS_FLOOR_H_

@@ -198,6 +198,12 @@ OH_DEVICE void oh_trap()
     asm volatile("trap;");
 }
 
+/* Cycles of the multiprocessor's clock. */
+OH_DEVICE uint64_t oh_cycles()
+{
+    return (uint64_t)clock64();
+}
+
 /* Between two looks at memory that is not ready. */
 OH_DEVICE void oh_spin_pause()
 {

@@ -64,10 +64,9 @@ static void describe_settings(const struct oh_perf_options *options, struct oh_p
     snprintf(step, sizeof step, options->step_bytes ? "%zu(bytes)" : "%zu(factor)",
              options->step_bytes ? options->step_bytes : options->step_factor);
     snprintf(run->settings, sizeof run->settings,
-             "ranks %d, %s, bytes %zu to %zu, step %s, iters %d, agg iters %d, warmup iters %d, rounds %d, %s%s",
+             "ranks %d, %s, bytes %zu to %zu, step %s, iters %d, agg iters %d, warmup iters %d, rounds %d%s",
              options->ranks, oh_perf_layout_names[options->layout], options->min_bytes, options->max_bytes, step,
              options->iters, options->aggregate, options->warmup, options->rounds,
-             options->in_place ? "in-place" : "out-of-place",
              options->memory == OH_PERF_NCCL_MEMORY ? ", ncclMemAlloc" : "");
 }
 
@@ -147,6 +146,7 @@ static bool begin_run(const struct oh_perf_options *options, const struct oh_per
         snprintf(row->type, sizeof row->type, "%s", task->type->name);
         snprintf(row->op, sizeof row->op, "%s", oh_perf_op_names[task->op]);
     }
+    snprintf(run->pattern, sizeof run->pattern, "%s", oh_perf_pattern_names[options->pattern]);
     describe_settings(options, run);
     return true;
 }
@@ -162,6 +162,7 @@ static void take_row(const struct oh_perf_options *options, const struct oh_perf
         }
     }
     snprintf(row->served_by, sizeof row->served_by, "%s", options->side[OH_PERF_ONEHOP] ? task->served_by : "");
+    row->program_us = task->program_us;
     if (options->floor) {
         row->floor_us = floor_us(&shared->floor[task->mode], run->ranks, row->bytes);
     }

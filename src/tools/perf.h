@@ -40,6 +40,9 @@ enum oh_perf_side {
     OH_PERF_ONEHOP,
     OH_PERF_SIDES
 };
+/* What is timed: the sides, and the pattern's kernel by itself. */
+#define OH_PERF_BARE OH_PERF_SIDES
+#define OH_PERF_TIMES (OH_PERF_SIDES + 1)
 
 enum oh_perf_mode {
     OH_PERF_GRAPH,
@@ -64,6 +67,23 @@ enum oh_perf_layout {
     OH_PERF_LAYOUTS
 };
 
+/* How the calls follow one another. */
+enum oh_perf_pattern {
+    OH_PERF_LAYER, /* each between two kernels of a program, which read its result and write its input */
+    OH_PERF_SPIN,  /* each between two kernels that touch no memory */
+    OH_PERF_CHAIN, /* in place: each needs what the one before has left */
+    OH_PERF_FREE,  /* out of place, through the buffers: none needs another, as in nccl-tests */
+    OH_PERF_PATTERNS
+};
+
+/* Kernels of a program. */
+enum oh_perf_program {
+    OH_PERF_NO_PROGRAM,
+    OH_PERF_COPY,
+    OH_PERF_SPINNER,
+    OH_PERF_PROGRAMS
+};
+
 /* Of the buffers; windows have NCCL's always. */
 enum oh_perf_memory {
     OH_PERF_CUDA_MEMORY, /* cuMemAlloc */
@@ -86,6 +106,7 @@ extern const char *const oh_perf_side_names[OH_PERF_SIDES];
 extern const char *const oh_perf_mode_names[OH_PERF_MODES];
 extern const char *const oh_perf_op_names[OH_PERF_OPS];
 extern const char *const oh_perf_layout_names[OH_PERF_LAYOUTS];
+extern const char *const oh_perf_pattern_names[OH_PERF_PATTERNS];
 extern const char *const oh_perf_memory_names[OH_PERF_MEMORIES];
 
 struct oh_perf_options {
@@ -101,7 +122,7 @@ struct oh_perf_options {
     int timeout_s;
     enum oh_perf_layout layout;
     enum oh_perf_memory memory;
-    bool in_place;
+    enum oh_perf_pattern pattern;
     bool check;
     bool floor;
     bool mode[OH_PERF_MODES];
@@ -133,6 +154,7 @@ struct oh_perf_row {
     size_t count;
     struct oh_perf_cell cell[OH_PERF_COLUMNS]; /* by column of the run */
     double floor_us;                           /* 0: not known */
+    double program_us;                         /* of the pattern's kernel by itself, subtracted; 0: none */
     char served_by[64];
 };
 
@@ -144,7 +166,8 @@ struct oh_perf_run {
     char column[OH_PERF_COLUMNS][32]; /* the sides' names */
     char machine[256];                /* "4 x NAME" */
     char software[128];               /* versions */
-    char settings[512];               /* what was asked for */
+    char pattern[16];
+    char settings[512]; /* what was asked for */
     char verdict[256];
     char floors[320]; /* what the floor was made of; "" none */
     bool checked;
@@ -183,7 +206,7 @@ struct oh_perf_shared {
     struct oh_perf_floor floor[OH_PERF_MODES];
     atomic_bool ready; /* all of the above is there */
 
-    double us[OH_PERF_ROUNDS][OH_PERF_SIDES][OH_PERF_RANKS]; /* of the row being measured */
+    double us[OH_PERF_ROUNDS][OH_PERF_TIMES][OH_PERF_RANKS]; /* of the row being measured */
     uint64_t wrong[OH_PERF_SIDES][OH_PERF_RANKS];
 
     atomic_size_t rows_done;
@@ -194,6 +217,7 @@ struct oh_perf_shared {
         enum oh_perf_op op;
         size_t count;
         struct oh_perf_cell cell[OH_PERF_SIDES];
+        double program_us;
         char served_by[64];
     } task[];
 };
@@ -207,6 +231,8 @@ struct oh_perf_options oh_perf_defaults(void);
 int oh_perf_parse(int argc, char **argv, struct oh_perf_options *options_p, bool *done_p);
 /* Processes of the run. */
 int oh_perf_members(const struct oh_perf_options *options);
+/* The kernel that stands between the calls of a pattern. */
+enum oh_perf_program oh_perf_program_of(enum oh_perf_pattern pattern);
 
 /* perf_crew.c: the life of one member, in its own process. Returns the exit status. */
 struct oh_perf_job {

@@ -337,6 +337,7 @@ static void work(struct oh_crew *crew)
     open_libraries(crew);
     open_communicators(crew);
     open_buffers(crew);
+    oh_perf_open_program(crew);
     call_first(crew);
     if (crew->options->floor) {
         oh_perf_measure_floor(crew);

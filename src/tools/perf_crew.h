@@ -2,8 +2,8 @@
 /*
  * perf_crew.h - one thread and the GPUs that it drives
  *
- * Opened by perf_crew.c, used by perf_measure.c and perf_floor.c. Any failure ends the process (oh_team_fail); nothing
- * is freed then, the parent ends the others.
+ * Opened by perf_crew.c, used by perf_measure.c, perf_program.c and perf_floor.c. Any failure ends the process
+ * (oh_team_fail); nothing is freed then, the parent ends the others.
  */
 #ifndef OH_TOOLS_PERF_CREW_H_
 #define OH_TOOLS_PERF_CREW_H_
@@ -24,7 +24,8 @@ struct oh_seat {
     CUdeviceptr send[OH_PERF_SIDES]; /* the sides but windows share theirs */
     CUdeviceptr recv[OH_PERF_SIDES]; /* OH_PERF_GUARD bytes longer */
     void *window[2];                 /* handles of ncclCommWindowRegister */
-    char *input;                     /* this rank's pattern */
+    char *input;                     /* this rank's values */
+    CUfunction program;              /* the kernel between the calls; NULL: none */
 };
 
 /* The functions of one side. */
@@ -58,7 +59,8 @@ struct oh_crew {
     __typeof__(onehopCommInfo) *onehop_info;
     __typeof__(onehopAlgorithmName) *algorithm_name;
 
-    const struct oh_perf_type *type; /* what the patterns are of */
+    CUlibrary image;                 /* of kernels/floor.cu; NULL: not loaded yet */
+    const struct oh_perf_type *type; /* what the values are of */
     enum oh_perf_op op;
     char *expected;
     char *got;
@@ -102,15 +104,18 @@ bool oh_crew_leads(const struct oh_crew *crew);
 
 /* Something that every seat runs, one time after the other or by a graph that has captured all times. */
 struct oh_job {
-    /* Puts so many iterations on the streams of all seats. */
-    void (*issue)(struct oh_crew *crew, const struct oh_job *job, int iterations);
+    /* Puts iteration i on the streams of all seats. */
+    void (*issue)(struct oh_crew *crew, const struct oh_job *job, int i);
     int iterations;
-    int aggregate; /* calls in an iteration; a time is that of one call */
+    int aggregate;                /* calls in an iteration; a time is that of one call */
+    enum oh_perf_program program; /* runs behind each iteration */
+    bool bare;                    /* without the iterations */
+    enum oh_perf_side side;
+    size_t bytes; /* of the message that the program's kernel reads and writes */
     /* of an allreduce */
     const struct oh_perf_task *task;
-    enum oh_perf_side side;
     bool in_place;
-    bool goes_on; /* through the buffers, from call to call */
+    bool moves; /* through the buffers, from call to call */
     /* of a kernel of perf_floor.c */
     const void *floor;
     CUgraphExec graph[OH_PERF_RANKS]; /* by seat; NULL in eager mode */
@@ -122,10 +127,18 @@ void oh_job_run(struct oh_crew *crew, const struct oh_job *job);
 void oh_job_discard(struct oh_crew *crew, struct oh_job *job);
 /* Times one block of all crews; the microseconds of a call go to us_p[rank] for each seat. */
 void oh_job_time(struct oh_crew *crew, const struct oh_job *job, double *us_p);
+/* Subtracts what the program's kernel takes by itself, of each seat. */
+void oh_job_subtract(const struct oh_crew *crew, const double *bare_us, double *us);
 /* The median and the 99th percentile over the rounds of the slowest rank's time of a side. */
 void oh_perf_summarise(const struct oh_perf_shared *shared, int ranks, int rounds, int side, double *median_p,
                        double *p99_p);
 void oh_perf_measure(struct oh_crew *crew, struct oh_perf_task *task);
+
+/* perf_program.c: finds a kernel of kernels/floor.cu, for the context that is current; finds that of the pattern, for
+ * all seats; puts it on their streams. */
+CUfunction oh_perf_kernel(struct oh_crew *crew, const char *name);
+void oh_perf_open_program(struct oh_crew *crew);
+void oh_perf_run_program(struct oh_crew *crew, const struct oh_job *job);
 
 /* perf_floor.c: measures what the floor is made of, for each mode asked for, into shared->floor. */
 void oh_perf_measure_floor(struct oh_crew *crew);

@@ -17,8 +17,6 @@
 #define WRITE_BYTES_SIMULATED ((size_t)1 << 20)
 #define PROGRAMMATIC_CODE 90 /* as in src/gpu/kernels.c */
 
-extern const unsigned char oh_image_floor[];
-
 enum kind {
     EMPTY,
     EXCHANGE,
@@ -38,7 +36,6 @@ static const struct {
 
 struct floor {
     size_t bytes; /* that a rank writes to each peer */
-    CUlibrary library;
     bool programmatic;
     struct {
         CUfunction function[KINDS];
@@ -54,8 +51,9 @@ struct launch {
     enum kind kind;
 };
 
-static void issue(struct oh_crew *crew, const struct oh_job *job, int iterations)
+static void issue(struct oh_crew *crew, const struct oh_job *job, int i)
 {
+    (void)i;
     const struct launch *launch = job->floor;
     CUlaunchAttribute attribute = {
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
@@ -71,30 +69,25 @@ static void issue(struct oh_crew *crew, const struct oh_job *job, int iterations
         .attrs = &attribute,
         .numAttrs = launch->floor->programmatic ? 1 : 0,
     };
-    for (int i = 0; i < iterations; i++) {
-        OH_CREW_EACH(crew, seat)
-        {
-            size_t index = (size_t)(seat - crew->seat);
-            void *args = (void *)&launch->floor->seat[index].args;
-            config.hStream = seat->stream;
-            OH_CREW_CU(crew, launch_kernel_ex(&config, launch->floor->seat[index].function[launch->kind], &args, NULL));
-        }
+    OH_CREW_EACH(crew, seat)
+    {
+        size_t index = (size_t)(seat - crew->seat);
+        void *args = (void *)&launch->floor->seat[index].args;
+        config.hStream = seat->stream;
+        OH_CREW_CU(crew, launch_kernel_ex(&config, launch->floor->seat[index].function[launch->kind], &args, NULL));
     }
 }
 
 static void load_kernels(struct oh_crew *crew, struct floor *floor)
 {
     int major, code;
-    OH_CREW_CU(crew, library_load_data(&floor->library, oh_image_floor, NULL, NULL, 0, NULL, NULL, 0));
     OH_CREW_CU(crew, device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, crew->seat[0].device));
     floor->programmatic = major >= 9;
     OH_CREW_EACH(crew, seat)
     {
         for (int kind = 0; kind < KINDS; kind++) {
             CUfunction *function = &floor->seat[seat - crew->seat].function[kind];
-            CUkernel kernel;
-            OH_CREW_CU(crew, library_get_kernel(&kernel, floor->library, kernels[kind].name));
-            OH_CREW_CU(crew, kernel_get_function(function, kernel));
+            *function = oh_perf_kernel(crew, kernels[kind].name);
             OH_CREW_CU(crew, func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, *function));
             floor->programmatic &= code >= PROGRAMMATIC_CODE;
         }
@@ -173,23 +166,42 @@ static void close_all(struct oh_crew *crew, struct floor *floor)
     }
 }
 
-/* The result of a kind in a mode: median over the rounds of the slowest rank. As many calls in a block as in the rows,
- * whose share of what a graph's launch takes is then the same. */
+/*
+ * The result of a kind in a mode: median over the rounds of the slowest rank. As many calls in a block as in the rows,
+ * whose share of what a graph's launch takes is then the same. An empty kernel and a flag exchange stand in the pattern
+ * of the rows, with the program's kernel for the smallest message; bandwidth needs none.
+ */
 static double measure(struct oh_crew *crew, const struct floor *floor, enum oh_perf_mode mode, enum kind kind)
 {
+    const struct oh_perf_options *options = crew->options;
     const struct launch launch = {floor, kind};
-    int iters = crew->options->iters;
-    iters = kind == WRITE && iters > WRITE_ITERS ? WRITE_ITERS : iters;
-    struct oh_job job = {.issue = issue, .iterations = iters, .aggregate = 1, .floor = &launch};
+    struct oh_job job = {
+        .issue = issue, .iterations = options->iters, .aggregate = 1, .bytes = options->min_bytes, .floor = &launch};
     double median = 0, p99;
+    if (kind == WRITE) {
+        job.iterations = options->iters > WRITE_ITERS ? WRITE_ITERS : options->iters;
+    } else {
+        job.program = oh_perf_program_of(options->pattern);
+    }
+    struct oh_job bare = job;
+    bare.bare = true;
     oh_job_capture(crew, mode, &job);
-    for (int round = 0; round < crew->options->rounds; round++) {
-        oh_job_time(crew, &job, crew->shared->us[round][OH_PERF_STOCK]);
+    if (bare.program != OH_PERF_NO_PROGRAM) {
+        oh_job_capture(crew, mode, &bare);
+    }
+    for (int round = 0; round < options->rounds; round++) {
+        double(*us)[OH_PERF_RANKS] = crew->shared->us[round];
+        oh_job_time(crew, &job, us[OH_PERF_STOCK]);
+        if (bare.program != OH_PERF_NO_PROGRAM) {
+            oh_job_time(crew, &bare, us[OH_PERF_BARE]);
+            oh_job_subtract(crew, us[OH_PERF_BARE], us[OH_PERF_STOCK]);
+        }
     }
     oh_job_discard(crew, &job);
+    oh_job_discard(crew, &bare);
     oh_crew_barrier(crew);
     if (oh_crew_leads(crew)) {
-        oh_perf_summarise(crew->shared, crew->options->ranks, crew->options->rounds, OH_PERF_STOCK, &median, &p99);
+        oh_perf_summarise(crew->shared, options->ranks, options->rounds, OH_PERF_STOCK, &median, &p99);
     }
     return median;
 }

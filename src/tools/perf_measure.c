@@ -21,14 +21,12 @@ static ncclRedOp_t nccl_op(const struct oh_seat *seat, enum oh_perf_op op)
     return op == OH_PERF_MULSUM ? seat->mulsum : builtin[op];
 }
 
-/*
- * Out of place, calls go through the buffers as those of nccl-tests do (startColl), so that no cache holds their
- * inputs; in place, each needs what the one before has left.
+/* Calls that need not go through the buffers as those of nccl-tests do (startColl), so that no cache holds their
+ * inputs.
  */
 static size_t place_of(const struct oh_crew *crew, const struct oh_job *job, int number)
 {
-    const size_t bytes = job->task->count * job->task->type->size;
-    return job->goes_on ? (size_t)number % (crew->options->max_bytes / bytes) * bytes : 0;
+    return job->moves ? (size_t)number % (crew->options->max_bytes / job->bytes) * job->bytes : 0;
 }
 
 static void call_once(struct oh_crew *crew, const struct oh_job *job, int number)
@@ -46,31 +44,52 @@ static void call_once(struct oh_crew *crew, const struct oh_job *job, int number
 }
 
 /* An iteration is one call, or a group of them. */
-static void issue_allreduce(struct oh_crew *crew, const struct oh_job *job, int iterations)
+static void issue_allreduce(struct oh_crew *crew, const struct oh_job *job, int i)
 {
     bool grouped = crew->seats > 1 || job->aggregate > 1;
-    for (int i = 0; i < iterations; i++) {
-        if (grouped) {
-            oh_crew_group_start(crew, job->side);
-        }
-        for (int j = 0; j < job->aggregate; j++) {
-            call_once(crew, job, i * job->aggregate + j);
-        }
-        if (grouped) {
-            oh_crew_group_end(crew, job->side);
-        }
+    if (grouped) {
+        oh_crew_group_start(crew, job->side);
+    }
+    for (int j = 0; j < job->aggregate; j++) {
+        call_once(crew, job, i * job->aggregate + j);
+    }
+    if (grouped) {
+        oh_crew_group_end(crew, job->side);
     }
 }
 
-static struct oh_job allreduce_job(const struct oh_perf_task *task, enum oh_perf_side side, bool in_place,
-                                   int iterations, int aggregate)
+/* Calls out of place in one place, with nothing between. */
+static struct oh_job allreduce_job(const struct oh_perf_task *task, enum oh_perf_side side, int iterations,
+                                   int aggregate)
 {
     return (struct oh_job){.issue = issue_allreduce,
                            .iterations = iterations,
                            .aggregate = aggregate,
-                           .task = task,
                            .side = side,
-                           .in_place = in_place};
+                           .bytes = task->count * task->type->size,
+                           .task = task};
+}
+
+static struct oh_job pattern_job(const struct oh_crew *crew, const struct oh_perf_task *task, enum oh_perf_side side)
+{
+    const struct oh_perf_options *options = crew->options;
+    struct oh_job job = allreduce_job(task, side, options->iters, options->aggregate);
+    job.program = oh_perf_program_of(options->pattern);
+    job.in_place = options->pattern == OH_PERF_CHAIN;
+    job.moves = options->pattern == OH_PERF_FREE;
+    return job;
+}
+
+static void issue(struct oh_crew *crew, const struct oh_job *job, int iterations)
+{
+    for (int i = 0; i < iterations; i++) {
+        if (!job->bare) {
+            job->issue(crew, job, i);
+        }
+        if (job->program != OH_PERF_NO_PROGRAM) {
+            oh_perf_run_program(crew, job);
+        }
+    }
 }
 
 void oh_job_capture(struct oh_crew *crew, enum oh_perf_mode mode, struct oh_job *job)
@@ -83,7 +102,7 @@ void oh_job_capture(struct oh_crew *crew, enum oh_perf_mode mode, struct oh_job 
     {
         OH_CREW_CU(crew, stream_begin_capture(seat->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     }
-    job->issue(crew, job, job->iterations);
+    issue(crew, job, job->iterations);
     OH_CREW_EACH(crew, seat)
     {
         OH_CREW_CU(crew, stream_end_capture(seat->stream, &graph[seat - crew->seat]));
@@ -98,7 +117,7 @@ void oh_job_capture(struct oh_crew *crew, enum oh_perf_mode mode, struct oh_job 
 void oh_job_run(struct oh_crew *crew, const struct oh_job *job)
 {
     if (!job->graph[0]) {
-        job->issue(crew, job, job->iterations);
+        issue(crew, job, job->iterations);
         return;
     }
     OH_CREW_EACH(crew, seat)
@@ -148,7 +167,7 @@ static void drop_op(struct oh_crew *crew)
     }
 }
 
-static void fill_patterns(struct oh_crew *crew, const struct oh_perf_task *task)
+static void fill_values(struct oh_crew *crew, const struct oh_perf_task *task)
 {
     const struct oh_perf_type *type = task->type;
     size_t count = crew->options->max_bytes / type->size + OH_PERF_SLACK;
@@ -193,7 +212,8 @@ static uint64_t check(struct oh_crew *crew, const struct oh_perf_task *task, enu
 {
     uint64_t wrong = 0;
     for (int in_place = 0; in_place <= 1; in_place++) {
-        struct oh_job job = allreduce_job(task, side, in_place, 1, in_place ? 1 : crew->options->aggregate);
+        struct oh_job job = allreduce_job(task, side, 1, in_place ? 1 : crew->options->aggregate);
+        job.in_place = in_place;
         oh_job_capture(crew, task->mode, &job);
         wrong += check_once(crew, &job);
         if (task->mode == OH_PERF_GRAPH) {
@@ -213,7 +233,7 @@ void oh_job_time(struct oh_crew *crew, const struct oh_job *job, double *us_p)
     if (job->graph[0]) {
         oh_job_run(crew, job);
     } else {
-        job->issue(crew, job, 1);
+        issue(crew, job, 1);
     }
     OH_CREW_EACH(crew, seat)
     {
@@ -230,6 +250,16 @@ void oh_job_time(struct oh_crew *crew, const struct oh_job *job, double *us_p)
         OH_CREW_CU(crew, event_synchronize(seat->end));
         OH_CREW_CU(crew, event_elapsed_time(&ms, seat->begin, seat->end));
         us_p[seat->rank] = (double)ms * 1000.0 / job->iterations / job->aggregate;
+    }
+}
+
+/* A call that costs less than the clock can tell still takes some time: a nanosecond. */
+void oh_job_subtract(const struct oh_crew *crew, const double *bare_us, double *us)
+{
+    for (int i = 0; i < crew->seats; i++) {
+        const int rank = crew->seat[i].rank;
+        const double left = us[rank] - bare_us[rank];
+        us[rank] = left > 0.001 ? left : 0.001;
     }
 }
 
@@ -277,7 +307,7 @@ static void warm_up(struct oh_crew *crew, const struct oh_perf_task *task)
 {
     for (int side = 0; side < OH_PERF_SIDES; side++) {
         if (crew->options->side[side]) {
-            const struct oh_job job = allreduce_job(task, side, false, crew->options->warmup, crew->options->aggregate);
+            const struct oh_job job = allreduce_job(task, side, crew->options->warmup, crew->options->aggregate);
             OH_CREW_EACH(crew, seat)
             {
                 OH_CREW_CU(crew, memset_d8_async(seat->send[side], 0, crew->options->max_bytes, seat->stream));
@@ -288,36 +318,56 @@ static void warm_up(struct oh_crew *crew, const struct oh_perf_task *task)
     synchronize(crew);
 }
 
+/* A round of all sides; the pattern's kernel by itself comes first, and is subtracted. */
+static void time_round(struct oh_crew *crew, const struct oh_job *job, double (*us)[OH_PERF_RANKS])
+{
+    const struct oh_job *bare = &job[OH_PERF_BARE];
+    if (bare->program != OH_PERF_NO_PROGRAM) {
+        oh_job_time(crew, bare, us[OH_PERF_BARE]);
+    }
+    for (int side = 0; side < OH_PERF_SIDES; side++) {
+        if (crew->options->side[side]) {
+            oh_job_time(crew, &job[side], us[side]);
+            if (bare->program != OH_PERF_NO_PROGRAM) {
+                oh_job_subtract(crew, us[OH_PERF_BARE], us[side]);
+            }
+        }
+    }
+}
+
+/* Sums of sums would overflow; zeros stay zeros. */
+static void clear_buffers(struct oh_crew *crew, const struct oh_job *job)
+{
+    OH_CREW_EACH(crew, seat)
+    {
+        OH_CREW_CU(crew, memset_d8_async(seat->send[job->side], 0, job->bytes, seat->stream));
+        OH_CREW_CU(crew, memset_d8_async(seat->recv[job->side], 0, job->bytes, seat->stream));
+    }
+}
+
 /* Times all sides in turns, all rounds. */
 static void time_task(struct oh_crew *crew, const struct oh_perf_task *task)
 {
     const struct oh_perf_options *options = crew->options;
-    struct oh_job job[OH_PERF_SIDES];
+    struct oh_job job[OH_PERF_TIMES] = {{.graph = {NULL}}};
     for (int side = 0; side < OH_PERF_SIDES; side++) {
         if (options->side[side]) {
-            job[side] = allreduce_job(task, side, options->in_place, options->iters, options->aggregate);
-            /* In place, each call needs what the one before has left. */
-            job[side].goes_on = !options->in_place;
+            job[side] = pattern_job(crew, task, side);
+            job[OH_PERF_BARE] = job[side];
             oh_job_capture(crew, task->mode, &job[side]);
-            OH_CREW_EACH(crew, seat) /* in place, sums of sums would overflow; zeros stay zeros */
-            {
-                size_t bytes = task->count * task->type->size;
-                OH_CREW_CU(crew, memset_d8_async(seat->recv[side], 0, bytes, seat->stream));
-            }
+            clear_buffers(crew, &job[side]);
         }
+    }
+    job[OH_PERF_BARE].bare = true;
+    if (job[OH_PERF_BARE].program != OH_PERF_NO_PROGRAM) {
+        oh_job_capture(crew, task->mode, &job[OH_PERF_BARE]);
     }
     synchronize(crew);
     for (int round = 0; round < options->rounds; round++) {
-        for (int side = 0; side < OH_PERF_SIDES; side++) {
-            if (options->side[side]) {
-                oh_job_time(crew, &job[side], crew->shared->us[round][side]);
-            }
-        }
+        time_round(crew, job, crew->shared->us[round]);
     }
-    for (int side = 0; side < OH_PERF_SIDES; side++) {
-        if (options->side[side]) {
-            oh_job_discard(crew, &job[side]);
-        }
+    for (int i = 0; i < OH_PERF_TIMES; i++) {
+        oh_job_discard(crew, &job[i]);
     }
 }
 
@@ -335,6 +385,10 @@ static void add_up(struct oh_crew *crew, struct oh_perf_task *task)
             }
         }
     }
+    if (oh_perf_program_of(options->pattern) != OH_PERF_NO_PROGRAM) {
+        double p99;
+        oh_perf_summarise(crew->shared, options->ranks, options->rounds, OH_PERF_BARE, &task->program_us, &p99);
+    }
 }
 
 void oh_perf_measure(struct oh_crew *crew, struct oh_perf_task *task)
@@ -344,7 +398,7 @@ void oh_perf_measure(struct oh_crew *crew, struct oh_perf_task *task)
     onehop_comm_info_t before = {0};
     uint64_t wrong[OH_PERF_SIDES] = {0};
 
-    fill_patterns(crew, task);
+    fill_values(crew, task);
     if (task->op == OH_PERF_MULSUM) {
         make_op(crew, task->type);
     }

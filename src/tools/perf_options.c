@@ -23,7 +23,7 @@ static const char help[] = "usage: onehop perf [OPTIONS]\n"
                            "      --graph, --eager   only this mode; --mode graph|eager|both (both)\n"
                            "      --processes        a process for each GPU (this is the default)\n"
                            "      --one-process[=threads|group]         one for all: threads, or groups\n"
-                           "      --in-place  --memory cuda|nccl    in place; buffers of ncclMemAlloc (cuda)\n"
+                           "      --pattern layer|spin|chain|free (layer)  --memory cuda|nccl (cuda)\n"
                            "      --compare LIST     stock windows onehop (stock,onehop)\n"
                            "      --floor            measure what an allreduce costs at least here, too\n"
                            "  -c, --check [0|1]      compare every result with what it must be (1)\n"
@@ -43,7 +43,7 @@ enum {
     OPTION_EAGER,
     OPTION_PROCESSES,
     OPTION_ONE_PROCESS,
-    OPTION_IN_PLACE,
+    OPTION_PATTERN,
     OPTION_MEMORY,
     OPTION_COMPARE,
     OPTION_FLOOR,
@@ -73,7 +73,7 @@ static const struct option long_options[] = {
     {"eager", no_argument, NULL, OPTION_EAGER},
     {"processes", no_argument, NULL, OPTION_PROCESSES},
     {"one-process", optional_argument, NULL, OPTION_ONE_PROCESS},
-    {"in-place", no_argument, NULL, OPTION_IN_PLACE},
+    {"pattern", required_argument, NULL, OPTION_PATTERN},
     {"memory", required_argument, NULL, OPTION_MEMORY},
     {"compare", required_argument, NULL, OPTION_COMPARE},
     {"floor", no_argument, NULL, OPTION_FLOOR},
@@ -167,6 +167,18 @@ static bool parse_one_process(const char *name, struct oh_perf_options *options)
         return false;
     }
     return true;
+}
+
+static bool parse_pattern(const char *name, struct oh_perf_options *options)
+{
+    for (int pattern = 0; pattern < OH_PERF_PATTERNS; pattern++) {
+        if (strcmp(name, oh_perf_pattern_names[pattern]) == 0) {
+            options->pattern = (enum oh_perf_pattern)pattern;
+            return true;
+        }
+    }
+    oh_tool_error("perf: --pattern %s: layer, spin, chain or free is needed", name);
+    return false;
 }
 
 static bool parse_memory(const char *name, struct oh_perf_options *options)
@@ -265,9 +277,6 @@ static bool parse_switch(int option, struct oh_perf_options *options)
     case OPTION_PROCESSES:
         options->layout = OH_PERF_PROCESSES;
         return true;
-    case OPTION_IN_PLACE:
-        options->in_place = true;
-        return true;
     case OPTION_FLOOR:
         options->floor = true;
         return true;
@@ -293,6 +302,8 @@ static bool parse_option(int option, const char *name, const char *text, struct 
         return parse_mode(text, options);
     case OPTION_ONE_PROCESS:
         return parse_one_process(text, options);
+    case OPTION_PATTERN:
+        return parse_pattern(text, options);
     case OPTION_MEMORY:
         return parse_memory(text, options);
     case OPTION_PLOT:
@@ -381,6 +392,13 @@ int oh_perf_parse(int argc, char **argv, struct oh_perf_options *options_p, bool
         return OH_EXIT_USAGE;
     }
     return fit_together(options_p) ? OH_EXIT_OK : OH_EXIT_USAGE;
+}
+
+enum oh_perf_program oh_perf_program_of(enum oh_perf_pattern pattern)
+{
+    static const enum oh_perf_program programs[OH_PERF_PATTERNS] = {
+        [OH_PERF_LAYER] = OH_PERF_COPY, [OH_PERF_SPIN] = OH_PERF_SPINNER};
+    return programs[pattern];
 }
 
 int oh_perf_members(const struct oh_perf_options *options)

@@ -61,8 +61,8 @@ void oh_perf_write_csv(FILE *stream, const struct oh_perf_run *run)
     if (run->simulated) {
         fprintf(stream, "# %s\n", simulated_words);
     }
-    fprintf(stream, "# machine: %s\n# software: %s\n# settings: %s\n# verdict: %s\n", run->machine, run->software,
-            run->settings, run->verdict);
+    fprintf(stream, "# machine: %s\n# software: %s\n# settings: %s\n# pattern: %s\n# verdict: %s\n", run->machine,
+            run->software, run->settings, run->pattern, run->verdict);
     if (run->floors[0]) {
         fprintf(stream, "# floor: %s\n", run->floors);
     }
@@ -105,6 +105,11 @@ static void write_row(struct oh_json *json, const struct oh_perf_run *run, const
     } else {
         oh_json_null(json, "floor_us");
     }
+    if (row->program_us > 0) {
+        oh_json_real(json, "program_us", row->program_us);
+    } else {
+        oh_json_null(json, "program_us");
+    }
     oh_json_text(json, "served_by", row->served_by[0] ? row->served_by : NULL);
     oh_json_open(json, "sides", '{');
     for (int c = 0; c < run->columns; c++) {
@@ -129,6 +134,7 @@ void oh_perf_write_json(FILE *stream, const struct oh_perf_run *run)
     oh_json_text(&json, "machine", run->machine);
     oh_json_text(&json, "software", run->software);
     oh_json_text(&json, "settings", run->settings);
+    oh_json_text(&json, "pattern", run->pattern[0] ? run->pattern : NULL);
     oh_json_text(&json, "verdict", run->verdict);
     oh_json_text(&json, "floor", run->floors[0] ? run->floors : NULL);
     oh_json_flag(&json, "checked", run->checked);
@@ -264,18 +270,18 @@ static const char *read_line(char *line, struct oh_perf_run *run)
     return NULL;
 }
 
-/* What the first file that tells it tells of the run. */
-static void read_comment(char *line, struct oh_perf_run *run)
+/* What the first file that tells it tells of the run. NULL: understood; else what is wrong with it. */
+static const char *read_comment(char *line, struct oh_perf_run *run)
 {
+    static const char pattern[] = "# pattern: ";
     const struct {
         const char *key;
         char *text;
         size_t size;
-    } known[] = {{"# machine: ", run->machine, sizeof run->machine},
-                 {"# software: ", run->software, sizeof run->software},
-                 {"# settings: ", run->settings, sizeof run->settings},
-                 {"# verdict: ", run->verdict, sizeof run->verdict},
-                 {"# floor: ", run->floors, sizeof run->floors}};
+    } known[] = {
+        {"# machine: ", run->machine, sizeof run->machine},    {"# software: ", run->software, sizeof run->software},
+        {"# settings: ", run->settings, sizeof run->settings}, {pattern, run->pattern, sizeof run->pattern},
+        {"# verdict: ", run->verdict, sizeof run->verdict},    {"# floor: ", run->floors, sizeof run->floors}};
     line[strcspn(line, "\r\n")] = '\0';
     run->simulated = run->simulated || strncmp(line, "# SIMULATED", strlen("# SIMULATED")) == 0;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
@@ -284,6 +290,10 @@ static void read_comment(char *line, struct oh_perf_run *run)
             snprintf(known[i].text, known[i].size, "%s", line + length);
         }
     }
+    if (strncmp(line, pattern, strlen(pattern)) == 0 && strcmp(line + strlen(pattern), run->pattern) != 0) {
+        return "another pattern than in front of it";
+    }
+    return NULL;
 }
 
 static bool read_stream(const char *path, FILE *stream, struct oh_perf_run *run)
@@ -293,7 +303,7 @@ static bool read_stream(const char *path, FILE *stream, struct oh_perf_run *run)
     for (int number = 1; fgets(line, sizeof line, stream); number++) {
         const char *what = NULL;
         if (line[0] == '#') {
-            read_comment(line, run);
+            what = read_comment(line, run);
         } else if (!head) {
             line[strcspn(line, "\r\n")] = '\0';
             head = strcmp(line, csv_head) == 0;

@@ -11,6 +11,7 @@ const char *const oh_perf_side_names[OH_PERF_SIDES] = {"stock", "windows", "oneh
 const char *const oh_perf_mode_names[OH_PERF_MODES] = {"graph", "eager"};
 const char *const oh_perf_layout_names[OH_PERF_LAYOUTS] = {
     "a process for each GPU", "one process, a thread for each GPU", "one process, one thread, groups"};
+const char *const oh_perf_pattern_names[OH_PERF_PATTERNS] = {"layer", "spin", "chain", "free"};
 const char *const oh_perf_memory_names[OH_PERF_MEMORIES] = {"cuda", "nccl"};
 
 #define SIDE_WIDTH 42 /* of one side's columns */
@@ -61,6 +62,16 @@ static bool has_floor(const struct oh_perf_run *run)
         }
     }
     return run->floors[0] != '\0';
+}
+
+static bool has_program(const struct oh_perf_run *run)
+{
+    for (size_t i = 0; i < run->rows; i++) {
+        if (run->row[i].program_us > 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* Every other column over onehop's; onehop's (or else the first) over the floor. Returns their number. */
@@ -127,8 +138,8 @@ static void print_title(FILE *stream, const struct oh_perf_run *run, enum oh_per
 {
     struct ratio ratio[RATIOS];
     int ratios = list_ratios(run, ratio);
-    fprintf(stream, "#\n# %sall-reduce, %s\n#\n", run->simulated ? "SIMULATED (times mean nothing): " : "",
-            mode == OH_PERF_GRAPH ? "CUDA graph" : "eager");
+    fprintf(stream, "#\n# %sall-reduce, %s%s%s\n#\n", run->simulated ? "SIMULATED (times mean nothing): " : "",
+            mode == OH_PERF_GRAPH ? "CUDA graph" : "eager", run->pattern[0] ? ", pattern " : "", run->pattern);
     fprintf(stream, "# %46s", "");
     for (int c = 0; c < run->columns; c++) {
         int left = (SIDE_WIDTH - (int)strlen(run->column[c])) / 2;
@@ -138,6 +149,9 @@ static void print_title(FILE *stream, const struct oh_perf_run *run, enum oh_per
     fprintf(stream, "\n# %10s %12s %8s %6s %6s", "size", "count", "type", "redop", "root");
     for (int c = 0; c < run->columns; c++) {
         fprintf(stream, " %9s %9s %7s %7s %6s", "time", "p99", "algbw", "busbw", "#wrong");
+    }
+    if (has_program(run)) {
+        fprintf(stream, " %8s", "program");
     }
     if (has_floor(run)) {
         fprintf(stream, " %8s", "floor");
@@ -149,7 +163,7 @@ static void print_title(FILE *stream, const struct oh_perf_run *run, enum oh_per
     for (int c = 0; c < run->columns; c++) {
         fprintf(stream, " %9s %9s %7s %7s %6s", "(us)", "(us)", "(GB/s)", "(GB/s)", "");
     }
-    fprintf(stream, "%s\n", has_floor(run) ? "     (us)" : "");
+    fprintf(stream, "%s%s\n", has_program(run) ? "     (us)" : "", has_floor(run) ? "     (us)" : "");
 }
 
 static void print_cell(FILE *stream, const struct oh_perf_run *run, const struct oh_perf_row *row, int column)
@@ -211,6 +225,9 @@ void oh_perf_print_row(FILE *stream, const struct oh_perf_run *run, size_t index
     fprintf(stream, "  %10zu %12zu %8s %6s %6d", row->bytes, row->count, row->type, row->op, -1);
     for (int c = 0; c < run->columns; c++) {
         print_cell(stream, run, row, c);
+    }
+    if (has_program(run)) {
+        print_known(stream, 8, row->program_us);
     }
     if (has_floor(run)) {
         print_known(stream, 8, row->floor_us);

@@ -132,8 +132,9 @@ void oh_tune_write(FILE *stream, const struct oh_tune *tune)
     if (localtime_r(&now, &local)) {
         strftime(day, sizeof day, "%Y-%m-%d", &local);
     }
-    snprintf(source, sizeof source, "%s by onehop tune, %s",
-             oh_tool_is_simulated(tune->key.gpu) ? "SIMULATED, not measured," : "measured", day);
+    snprintf(source, sizeof source, "%s by onehop tune, %s, pattern %s",
+             oh_tool_is_simulated(tune->key.gpu) ? "SIMULATED, not measured," : "measured", day,
+             oh_perf_pattern_names[tune->options->perf.pattern]);
     oh_tuning_write_key(stream, &tune->key, source);
     struct oh_plan_rows rows;
     int of[OH_PLAN_ROWS];

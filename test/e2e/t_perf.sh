@@ -43,12 +43,25 @@ for layout in --processes --one-process --one-process=group; do
     [ "$(grep -cE '^ +48 +[0-9]+ +[a-z]+[0-9a-z]* +[a-z]+ +-1 ' "$out")" = 144 ] && [ ! -s "$err" ]
     tap_point $? "144 rows of them, and no word on stderr" "$(head -n 30 "$out"; cat "$err")"
 done
-perf -b 16K -e 16K $few --graph --floor --in-place -m 3 --one-process=group
-expect_command "groups of calls, in place, one thread" 0 'floor: graph: empty kernel' 'onehop/floor' 'agg iters 3' 'in-place'
-perf -b 1K -e 16K -f 4 $few --graph -m 8
-expect_command "groups of calls, out of place, of which the timed ones go through the buffers" 0 'agg iters 8' 'Out of bounds values : 0 OK'
+perf -b 16K -e 16K $few --graph --floor --pattern chain -m 3 --one-process=group
+expect_command "groups of calls, in place, one thread" 0 'floor: graph: empty kernel' 'onehop/floor' 'agg iters 3' \
+    'CUDA graph, pattern chain$'
+! grep -q program "$out"
+tap_point $? "... with no kernel between them" "$(cat "$out")"
+perf -b 1K -e 16K -f 4 $few --graph -m 8 --pattern free
+expect_command "groups of calls that go through the buffers" 0 'agg iters 8' 'pattern free$' 'Out of bounds values : 0 OK'
+# A kernel of the program behind each call.
+for pattern in layer spin; do
+    for layout in --processes --one-process=group; do
+        perf -b 1000 -e 1000 -n 7 -w 1 --rounds 2 --floor --pattern $pattern $layout
+        expect_command "pattern $pattern, $layout" 0 "CUDA graph, pattern $pattern$" "eager, pattern $pattern$" \
+            ' program +floor +speedup ' 'Out of bounds values : 0 OK'
+    done
+done
+perf -b 64 -e 64 --pattern nest
+refuses "no such pattern" 2 'perf: --pattern nest: layer, spin, chain or free is needed$'
 perf -b 16K -e 16K $few --memory nccl --compare all
-expect_command "memory of ncclMemAlloc" 0 'out-of-place, ncclMemAlloc$' 'Out of bounds values : 0 OK' 'onehop serves'
+expect_command "memory of ncclMemAlloc" 0 'rounds 2, ncclMemAlloc$' 'Out of bounds values : 0 OK' 'onehop serves'
 perf -b 64 -e 64 --memory host
 refuses "no such memory" 2 'perf: --memory host: cuda or nccl is needed$'
 perf -b 1 -e 30 -i 10 $few --eager -d int8,double
@@ -88,6 +101,7 @@ import json, sys
 run = json.load(open(sys.argv[1]))
 assert run["schema"] == 1 and run["simulated"] and run["note"].startswith("SIMULATED"), run
 assert run["ranks"] == 3 and run["wrong"] == 0 and len(run["rows"]) == 6, run
+assert run["pattern"] == "layer" and all(row["program_us"] > 0 for row in run["rows"]), run
 assert all(set(row["sides"]) == {"stock", "onehop"} and row["floor_us"] > 0 for row in run["rows"]), run
 END
     tap_point $? "--json is JSON" "$(cat "$out")"

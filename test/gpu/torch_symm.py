@@ -3,7 +3,7 @@
 
     torchrun --nproc-per-node 4 test/gpu/torch_symm.py --sizes 1024,65536,1048576 --csv torch.csv
 
-bfloat16 sum, in a CUDA graph of 20 calls and eager; slowest rank of each round, median and 99th percentile over the
+bfloat16 sum, in a CUDA graph of 20 calls and eager, in the patterns layer and chain of `onehop perf`; slowest rank of each round, median and 99th percentile over the
 rounds, results checked. NVLink multicast stays off: TORCH_SYMM_MEM_DISABLE_MULTICAST=1 is set here.
 """
 import argparse
@@ -20,6 +20,8 @@ def parse():
     parser.add_argument("--sizes", default="1024,4096,16384,65536,262144,1048576,4194304,16777216")
     parser.add_argument("--iters", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--pattern", choices=("layer", "chain"), default="layer",
+                        help="a copy of the result to the input between the calls, subtracted; or nothing (layer)")
     parser.add_argument("--csv", help="where rank 0 writes the lines (stdout)")
     return parser.parse_args()
 
@@ -39,19 +41,26 @@ def capture(torch, call, iters):
     return graph
 
 
-def measure(torch, dist, run, before, rounds, iters):
-    """Microseconds of a call in each round, of the slowest rank. `before` brings the ranks together."""
-    times = torch.zeros(rounds, device="cuda", dtype=torch.float64)
+def time_once(torch, dist, run, before, iters):
+    """Microseconds of an iteration. `before` brings the ranks together."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    dist.barrier()
+    before()
+    begin.record()
+    run()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) * 1000 / iters
+
+
+def measure(torch, dist, runs, rounds, iters):
+    """Microseconds of a call in each round, of the slowest rank. runs: (run, before) of the pattern, and of its kernel
+    alone, which is subtracted, if it has one."""
+    times = torch.zeros(rounds, device="cuda", dtype=torch.float64)
     for i in range(rounds):
-        torch.cuda.synchronize()
-        dist.barrier()
-        before()
-        begin.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        times[i] = begin.elapsed_time(end) * 1000 / iters
+        us = [time_once(torch, dist, run, before, iters) for run, before in runs]
+        times[i] = max(us[0] - sum(us[1:]), 0.001)
     dist.all_reduce(times, op=dist.ReduceOp.MAX)
     return sorted(times.tolist())
 
@@ -91,15 +100,15 @@ def main():
                 view.zero_()  # sums of sums, in place, would overflow
                 torch.cuda.synchronize()
                 dist.barrier()
+                steps = [call]
+                if options.pattern == "layer":
+                    steps = [lambda c=call, v=view: torch.mul(c(), 1, out=v), lambda v=view: torch.mul(v, 1, out=v)]
                 if mode == "graph":
-                    graph = capture(torch, call, options.iters)
-                    times = measure(torch, dist, graph.replay, graph.replay, options.rounds, options.iters)
-                    del graph
+                    graphs = [capture(torch, step, options.iters) for step in steps]
+                    runs = [(graph.replay, graph.replay) for graph in graphs]
                 else:
-                    def eager(c=call):
-                        for _ in range(options.iters):
-                            c()
-                    times = measure(torch, dist, eager, call, options.rounds, options.iters)
+                    runs = [(lambda s=step: [s() for _ in range(options.iters)], step) for step in steps]
+                times = measure(torch, dist, runs, options.rounds, options.iters)
                 failures += int(wrong)
                 n = len(times)
                 median, p99 = (times[(n - 1) // 2] + times[n // 2]) / 2, times[(99 * n + 99) // 100 - 1]
@@ -107,7 +116,7 @@ def main():
                 lines.append(f"{mode},bfloat16,sum,{world},{size},{count},{side},{median:.3f},{p99:.3f},{bandwidth:.6g},"
                              f"{bandwidth * 2 * (world - 1) / world:.6g},{int(wrong)},,")
     if rank == 0:
-        text = "\n".join([f"# software: torch {torch.__version__}", HEAD] + lines) + "\n"
+        text = "\n".join([f"# software: torch {torch.__version__}", f"# pattern: {options.pattern}", HEAD] + lines) + "\n"
         if options.csv:
             with open(options.csv + ".new", "w") as file:
                 file.write(text)

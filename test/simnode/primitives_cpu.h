@@ -15,6 +15,7 @@
 #include <math.h>
 #include <sched.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernels/abi.h"
 #include "test/simnode/kernels.h"
@@ -190,6 +191,14 @@ OH_DEVICE void oh_trap()
     if (simnode_trap) {
         simnode_trap();
     }
+}
+
+/* Nanoseconds stand for cycles. */
+OH_DEVICE uint64_t oh_cycles()
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 /* Few cores, many ranks: let the peer run. */

@@ -83,9 +83,9 @@ static void check_averages(void)
 }
 
 static const struct oh_perf_row rows[] = {
-    {OH_PERF_GRAPH, "float", "sum", 1024, 256, {{true, 9.1, 9.9, 0}, {true, 2.2, 2.3, 3}}, 1.45, "oneshot"},
-    {OH_PERF_GRAPH, "float", "sum", 2048, 512, {{true, 9.2, 9.9, 0}, {false, 0, 0, 0}}, 0, ""},
-    {OH_PERF_EAGER, "f8e4m3", "avg", 64, 64, {{true, 10.1, 11.9, 0}, {true, 3.2, 3.3, 0}}, 0, "nccl"},
+    {OH_PERF_GRAPH, "float", "sum", 1024, 256, {{true, 9.1, 9.9, 0}, {true, 2.2, 2.3, 3}}, 1.45, 0, "oneshot"},
+    {OH_PERF_GRAPH, "float", "sum", 2048, 512, {{true, 9.2, 9.9, 0}, {false, 0, 0, 0}}, 0, 0, ""},
+    {OH_PERF_EAGER, "f8e4m3", "avg", 64, 64, {{true, 10.1, 11.9, 0}, {true, 3.2, 3.3, 0}}, 0, 0, "nccl"},
 };
 
 /* Writes a file and reads it as a recording; the reason of a failure is in `said`. */
@@ -122,6 +122,7 @@ static void check_recording(void)
                               .column = {"stock", "onehop"},
                               .machine = "4 x GPU",
                               .software = "s",
+                              .pattern = "layer",
                               .settings = "t",
                               .verdict = "v",
                               .floors = "f",
@@ -139,6 +140,9 @@ static void check_recording(void)
     snprintf(other, sizeof other, "%s%s%s", head, "eager,float,sum,4,1024,256,torch,5.5,6,0.1,0.1,,,\n",
              "graph,float,sum,4,1024,256,torch,5.5,6,0.1,0.1,,,\n");
     tap_ok(read_text(other, &again), "another program's lines stand beside it (%s)", said);
+    snprintf(other, sizeof other, "# pattern: chain\n%s%s", head, "graph,float,sum,4,64,16,torch,5.5,6,0.1,0.1,,,\n");
+    tap_ok(!read_text(other, &again) && strstr(said, ":1: another pattern"), "lines of another pattern do not (%s)",
+           said);
     tap_ok(again.rows == 4 && again.columns == 3 && again.row[0].cell[2].there && again.row[2].mode == OH_PERF_EAGER,
            "in its row, and the modes stay together");
     free(text);

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * perf_program.c - the kernels of kernels/floor.cu, and those of a program between the calls of a pattern
+ *
+ * Does: loads the image; launches a kernel as programs do, without programmatic stream serialization.
+ * Threads: a crew's. Owns: the library of the image, until the process ends.
+ */
+#include "kernels/floor.h"
+#include "tools/perf_crew.h"
+
+#define BLOCK_THREADS 256u
+#define THREAD_WORDS 4u /* that a thread of the copy has under way */
+#define SPIN_CYCLES                                                                                                    \
+    4000 /* 2 us at 2 GHz: longer than a small allreduce's launch, which is then hidden if it can be                   \
+          */
+
+extern const unsigned char oh_image_floor[];
+
+CUfunction oh_perf_kernel(struct oh_crew *crew, const char *name)
+{
+    CUfunction function;
+    CUkernel kernel;
+    if (!crew->image) {
+        OH_CREW_CU(crew, library_load_data(&crew->image, oh_image_floor, NULL, NULL, 0, NULL, NULL, 0));
+    }
+    OH_CREW_CU(crew, library_get_kernel(&kernel, crew->image, name));
+    OH_CREW_CU(crew, kernel_get_function(&function, kernel));
+    return function;
+}
+
+void oh_perf_open_program(struct oh_crew *crew)
+{
+    static const char *const names[OH_PERF_PROGRAMS] = {
+        [OH_PERF_COPY] = "oh_program_copy", [OH_PERF_SPINNER] = "oh_program_spin"};
+    const char *name = names[oh_perf_program_of(crew->options->pattern)];
+    OH_CREW_EACH(crew, seat)
+    {
+        seat->program = name ? oh_perf_kernel(crew, name) : NULL;
+    }
+}
+
+/* Threads for a message: as many as there are accesses to have under way, as far as OH_MAX_BLOCKS go. */
+static void shape_of(size_t bytes, CUlaunchConfig *config)
+{
+    const size_t block_bytes = BLOCK_THREADS * THREAD_WORDS * OH_WORD_BYTES;
+    const size_t blocks = (bytes + block_bytes - 1) / block_bytes;
+    *config = (CUlaunchConfig){
+        .gridDimX = (unsigned)(blocks < OH_MAX_BLOCKS ? blocks : OH_MAX_BLOCKS),
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = blocks <= OH_MAX_BLOCKS ? BLOCK_THREADS : 2 * BLOCK_THREADS,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+    };
+}
+
+void oh_perf_run_program(struct oh_crew *crew, const struct oh_job *job)
+{
+    CUlaunchConfig config;
+    shape_of(job->bytes, &config);
+    OH_CREW_EACH(crew, seat)
+    {
+        const struct oh_kernel_args args = {
+            .sendbuff = (const void *)(uintptr_t)seat->recv[job->side],
+            .recvbuff = (void *)(uintptr_t)seat->send[job->side],
+            .count = job->bytes,
+            .operand = job->program == OH_PERF_SPINNER ? SPIN_CYCLES : 0,
+        };
+        void *parameter = (void *)&args;
+        config.hStream = seat->stream;
+        OH_CREW_CU(crew, launch_kernel_ex(&config, seat->program, &parameter, NULL));
+    }
+}
