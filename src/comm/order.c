@@ -474,23 +474,42 @@ static CUresult after_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
     return result;
 }
 
-static CUresult in_context(struct oh_comm *comm, struct oh_nccl_call *call,
-                           CUresult (*step)(struct oh_comm *, struct oh_nccl_call *))
+typedef CUresult (*nccl_step)(struct oh_comm *, struct oh_nccl_call *);
+
+/* Passes a step's result on; after a failure nothing of the capture may be replayed. */
+static CUresult pass_on(struct oh_comm *comm, const struct oh_nccl_call *call, CUresult result)
+{
+    if (result != CUDA_SUCCESS && comm->attach.first != 0) {
+        oh_order_invalidate(comm, call->place.stream, &call->place);
+    }
+    return result;
+}
+
+static CUresult in_context(struct oh_comm *comm, struct oh_nccl_call *call, nccl_step step)
 {
     const struct oh_staging *staging = &comm->staging;
     struct oh_context_scope scope;
     CUresult result = oh_context_enter(staging->driver, &staging->context, &scope);
-    bool entered = result == CUDA_SUCCESS;
-    if (entered) {
-        result = step(comm, call);
+    if (result != CUDA_SUCCESS) {
+        return pass_on(comm, call, result);
     }
-    if (result != CUDA_SUCCESS && comm->attach.first != 0) {
-        oh_order_invalidate(comm, call->place.stream, &call->place);
-    }
-    if (entered) {
-        oh_context_leave(staging->driver, &scope);
-    }
+    result = pass_on(comm, call, step(comm, call));
+    oh_context_leave(staging->driver, &scope);
     return result;
+}
+
+/*
+ * A stream with a handle of its own tells the driver its context, so the current one is not asked for. CUDA does not
+ * promise that for a thread without a current context: there the step is taken again.
+ */
+static CUresult by_handle(struct oh_comm *comm, struct oh_nccl_call *call, nccl_step step)
+{
+    const CUstream stream = call->place.stream;
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+        return in_context(comm, call, step);
+    }
+    CUresult result = step(comm, call);
+    return result == CUDA_ERROR_INVALID_CONTEXT ? in_context(comm, call, step) : pass_on(comm, call, result);
 }
 
 /* NCCL has the call, in no known order with those of onehop: the program must not go on as if it were ordered. */
@@ -540,14 +559,14 @@ bool oh_comm_is_ordered(struct oh_comm *comm)
 void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
 {
     *call_p = (struct oh_nccl_call){.place.stream = stream, .allreduce = allreduce};
-    call_p->result = in_context(comm, call_p, before_nccl);
+    call_p->result = by_handle(comm, call_p, before_nccl);
 }
 
 ncclResult_t oh_comm_after_handed_back(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     drop_launching(comm);
     if (call->result == CUDA_SUCCESS) {
-        call->result = in_context(comm, call, after_nccl);
+        call->result = by_handle(comm, call, after_nccl);
     }
     return refuse_unordered(comm, call->result);
 }

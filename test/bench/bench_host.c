@@ -4,11 +4,11 @@
  *
  *   LD_PRELOAD="libonehop.so libstubdriver.so" bench_host
  *
- * `make bench` builds and runs it. One process, two ranks, one of which calls. What is handed back is measured with
- * arguments that NCCL refuses at once, and with messages that are too large, while the stand-in NCCL takes calls and
- * does nothing (simnccl_idle) and the driver's functions are stubs: what is left of NCCL's own time is subtracted, by
- * the same call to pncclX. The shortest of many short runs counts, since a busy machine only adds. Exit status 1: an
- * aim is missed.
+ * `make bench` builds and runs it. One process, two ranks, one of which calls, but for the first call, which sets up.
+ * What is handed back is measured with arguments that NCCL refuses at once, and with messages that are too large, while
+ * the stand-in NCCL takes calls and does nothing (simnccl_idle) and the driver's functions are stubs: what is left of
+ * NCCL's own time is subtracted, by the same call to pncclX. The shortest of many short runs counts, since a busy
+ * machine only adds. Exit status 1: an aim is missed.
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -38,6 +38,7 @@ static ncclComm_t comms[2], unserved[2];
 static ncclComm_t comm; /* of the next calls, and their stream */
 static CUstream stream, streams[2];
 static CUdeviceptr buffer;
+static CUcontext contexts[2];
 static reduce_function reduce;
 static ncclResult_t (*group_start)(void);
 static ncclResult_t (*group_end)(void);
@@ -100,7 +101,12 @@ static void check_counts(ncclComm_t of, uint64_t served, uint64_t handed_back)
     for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
         calls += info.calls[a];
     }
-    MUST(calls == served && info.handed_back == handed_back);
+    if (calls != served || info.handed_back != handed_back) {
+        fprintf(stderr, "bench_host: %llu calls served and %llu handed back, not %llu and %llu\n",
+                (unsigned long long)calls, (unsigned long long)info.handed_back, (unsigned long long)served,
+                (unsigned long long)handed_back);
+        exit(1);
+    }
 }
 
 static double now_ns(void)
@@ -193,6 +199,22 @@ static void measure_dlsym(void)
     print("handed back: the same, its address from dlsym", beside_nccl_by(&found, call_large), 100);
 }
 
+/* The first call of both ranks, with the driver's own functions, before NCCL has work of the communicator. */
+static void set_up(void)
+{
+    MUST(group_start() == ncclSuccess);
+    for (int r = 0; r < 2; r++) {
+        CUdeviceptr at;
+        CUstream on;
+        MUST(cuCtxSetCurrent(contexts[r]) == CUDA_SUCCESS && cuMemAlloc(&at, sizeof(float)) == CUDA_SUCCESS);
+        MUST(cuStreamCreate(&on, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+        MUST(ncclAllReduce((void *)(uintptr_t)at, (void *)(uintptr_t)at, 1, ncclFloat, ncclSum, comms[r],
+                           (cudaStream_t)on) == ncclSuccess);
+    }
+    MUST(group_end() == ncclSuccess && cuCtxSetCurrent(contexts[0]) == CUDA_SUCCESS);
+    check_counts(comms[0], 1, 0);
+}
+
 /* Served calls come in between, and streams. The order matters: what a communicator has seen decides what it costs. */
 static void measure_handed_back(void)
 {
@@ -209,29 +231,28 @@ static void measure_handed_back(void)
     comm = comms[0];
 }
 
-static void make_comms(CUcontext context)
+static void make_comms(void)
 {
     MUST(ncclCommInitAll(comms, 2, NULL) == ncclSuccess);
     setenv("ONEHOP_MAX_BYTES", "0", 1);
     MUST(ncclCommInitAll(unserved, 2, NULL) == ncclSuccess);
     unsetenv("ONEHOP_MAX_BYTES");
-    MUST(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    MUST(cuCtxSetCurrent(contexts[0]) == CUDA_SUCCESS);
     comm = comms[0];
 }
 
 int main(void)
 {
-    CUcontext context;
     void (*stub)(bool, CUcontext) = (void (*)(bool, CUcontext))dlsym(RTLD_DEFAULT, "bench_stub");
     void (*idle)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "simnccl_idle");
     bool onehop = dlsym(RTLD_DEFAULT, "onehopVersion") != NULL;
     uint64_t calls = (uint64_t)CALLS * RUNS;
-    MUST(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
-    MUST(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    MUST(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&contexts[0], 0) == CUDA_SUCCESS);
+    MUST(cuDevicePrimaryCtxRetain(&contexts[1], 1) == CUDA_SUCCESS && cuCtxSetCurrent(contexts[0]) == CUDA_SUCCESS);
     MUST(cuStreamCreate(&streams[0], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
     MUST(cuStreamCreate(&streams[1], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
     MUST(cuMemAlloc(&buffer, COUNT * sizeof(float)) == CUDA_SUCCESS);
-    make_comms(context);
+    make_comms();
     stream = streams[0];
     choose(&program);
     libc = dlopen("libc.so.6", RTLD_NOW);
@@ -240,14 +261,15 @@ int main(void)
     print("dlsym", measure(call_dlsym), 0);
     if (onehop) {
         MUST(stub && idle);
+        set_up();
         idle(1);
-        stub(true, context);
+        stub(true, contexts[0]);
         measure_refused();
         measure_handed_back();
-        check_counts(comms[0], 1, 6 * calls);
+        check_counts(comms[0], 2, 6 * calls);
         check_counts(unserved[0], 0, calls);
         print("served: ncclAllReduce", measure(call_served), 1500);
-        check_counts(comms[0], calls + 1, 6 * calls);
+        check_counts(comms[0], calls + 2, 6 * calls);
     }
     fflush(stdout);
     _Exit(missed); /* the peers never saw these calls */

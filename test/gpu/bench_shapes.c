@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "comm/attach.h"
+#include "comm/end.h"
 
 #define REPLAYS 7
 #define TIME_LIMIT_S 280
