@@ -183,7 +183,7 @@ static bool publish_room(struct oh_setup *setup)
     const struct oh_staging *staging = &comm->staging;
     struct oh_plan_table table = comm->table;
     struct oh_context_scope scope;
-    struct oh_plan_room room;
+    struct oh_plan_room room = {0};
     if (oh_context_enter_relaxed(staging->driver, &staging->context, &scope) != CUDA_SUCCESS) {
         give_up_because(setup, "the context of GPU %s cannot be made current", setup->gpu.bus_id);
         return false;
@@ -191,6 +191,7 @@ static bool publish_room(struct oh_setup *setup)
     ncclResult_t res =
         oh_room_query(staging->driver, staging->device, &staging->context, comm->kernels, &comm->table, &room);
     oh_context_leave_relaxed(staging->driver, &scope);
+    room.max_blocks = comm->config.max_ctas;
     if (res != ncclSuccess) {
         give_up_because(setup, "the occupancy of the kernels is unknown on GPU %s", setup->gpu.bus_id);
     } else if (!oh_plan_table_fit(&table, &room)) {

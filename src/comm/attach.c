@@ -53,22 +53,25 @@ static unsigned waiting;          /* calls that wait for a set-up */
  */
 static void fit_table(struct oh_comm *comm)
 {
-    struct oh_plan_room least = {UINT32_MAX, UINT32_MAX};
+    struct oh_plan_room least = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
     comm->overlaps = true;
     for (uint32_t r = 0; r < comm->nranks; r++) {
         const struct oh_slot *slot = &comm->segment.meeting->slot[r];
         const struct oh_plan_room room = slot->room;
         least.sms = room.sms < least.sms ? room.sms : least.sms;
         least.sm_threads = room.sm_threads < least.sm_threads ? room.sm_threads : least.sm_threads;
+        least.max_blocks = room.max_blocks < least.max_blocks ? room.max_blocks : least.max_blocks;
         comm->overlaps &= slot->programmatic != 0;
     }
+    comm->max_blocks = least.max_blocks;
     const struct oh_plan_table whole = comm->table;
     if (!oh_plan_table_fit(&comm->table, &least)) {
         comm->table.rows.count = 0;
     }
     if (memcmp(&whole, &comm->table, sizeof whole) != 0) {
-        OH_INFO("comm %p rank %u: a GPU has room for %u threads on each of %u SMs: grids are %s", (void *)comm->nccl,
-                comm->rank, least.sm_threads, least.sms, comm->table.rows.count > 0 ? "smaller" : "too large");
+        OH_INFO("comm %p rank %u: room for %u threads on each of %u SMs, for %u blocks in all: grids are %s",
+                (void *)comm->nccl, comm->rank, least.sm_threads, least.sms, least.max_blocks,
+                comm->table.rows.count > 0 ? "smaller" : "too large");
     }
 }
 
@@ -250,7 +253,7 @@ static bool connects_early(void)
 /* How long the first call waits for ranks that have not come to theirs. */
 static uint64_t patience_for_peers(const struct oh_comm *comm)
 {
-    if (!comm->attach.first_call || comm->attach.unordered || !comm->blocking) {
+    if (!comm->attach.first_call || comm->attach.unordered || !comm->config.blocking) {
         return 0;
     }
     asking = comm;

@@ -25,7 +25,7 @@ struct oh_creation {
     uint32_t grown_from;    /* for a rank of the parent: the parent's ranks; 0: a new rank */
     struct oh_segment gate; /* for a rank of the parent: where the others learn the key */
     bool present;           /* this rank is counted in */
-    bool blocking;
+    struct oh_comm_config config;
     char refusal[OH_REASON_BYTES]; /* not empty: this rank takes no part, and why */
     uint64_t spent_ns;
     ncclComm_t *nccl_p;       /* where NCCL writes the handle */
@@ -39,15 +39,16 @@ struct oh_creation {
  * Counts this rank in under the key, before NCCL creates the communicator. Cannot fail: what goes wrong becomes the
  * refusal. nccl_p: where NCCL writes the handle. Makes no call to the driver.
  */
-void oh_creation_begin(struct oh_creation *creation, const struct oh_key *key, bool blocking, ncclComm_t *nccl_p);
+void oh_creation_begin(struct oh_creation *creation, const struct oh_key *key, const struct oh_comm_config *config,
+                       ncclComm_t *nccl_p);
 
 /*
  * Does the same for a communicator that grows out of `parent`. The new ranks (parent NULL) and those of the parent that
  * have the unique id know the key; the parent's other ranks learn it from these, through a segment of the parent's
  * ranks, the gate, after NCCL's barrier. id: NULL where this rank has none.
  */
-void oh_creation_begin_grow(struct oh_creation *creation, struct oh_comm *parent, const ncclUniqueId *id, bool blocking,
-                            ncclComm_t *nccl_p);
+void oh_creation_begin_grow(struct oh_creation *creation, struct oh_comm *parent, const ncclUniqueId *id,
+                            const struct oh_comm_config *config, ncclComm_t *nccl_p);
 
 /* NCCL has not created it after all. Ends the creation. */
 void oh_creation_cancel(struct oh_creation *creation);

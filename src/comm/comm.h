@@ -34,6 +34,17 @@
 struct oh_creation;
 struct oh_process;
 
+/* What the program asks of a communicator when it creates it (src/hook/config.h). */
+struct oh_comm_config {
+    bool blocking;
+    uint32_t max_ctas; /* blocks of all its kernels that run at a time: so it occupies at most so many SMs */
+    bool zero_cta;     /* CTAPolicy: NCCL is to use no SM */
+};
+#define OH_COMM_CONFIG_DEFAULT                                                                                         \
+    {                                                                                                                  \
+        .blocking = true, .max_ctas = UINT32_MAX                                                                       \
+    }
+
 /*
  * What a communicator needs until it is settled: served, or fallen back for good. The mutex guards the fields of struct
  * oh_comm that settling changes (rank, nranks, segment, reason, staging), `creation` and `children`; it is never held
@@ -83,12 +94,12 @@ enum oh_event {
 struct oh_comm {
     ncclComm_t nccl;
     struct oh_key key;
-    const void *library; /* the NCCL that made it, for src/hook */
-    int nccl_version;    /* of that, as ncclGetVersion gives it; 0: unknown */
-    bool blocking;       /* as the application asked, inherited by splits */
-    uint64_t splits;     /* ncclCommSplit calls made on it: the same number on every rank */
-    uint64_t shrinks;    /* ncclCommShrink calls, likewise */
-    uint64_t grows;      /* ncclCommGrow calls, likewise */
+    const void *library;          /* the NCCL that made it, for src/hook */
+    int nccl_version;             /* of that, as ncclGetVersion gives it; 0: unknown */
+    struct oh_comm_config config; /* inherited by splits */
+    uint64_t splits;              /* ncclCommSplit calls made on it: the same number on every rank */
+    uint64_t shrinks;             /* ncclCommShrink calls, likewise */
+    uint64_t grows;               /* ncclCommGrow calls, likewise */
     uint32_t rank;
     uint32_t nranks;
 
@@ -101,6 +112,7 @@ struct oh_comm {
     struct oh_attach attach;
     char reason[OH_REASON_BYTES];
     struct oh_plan_table table;
+    uint32_t max_blocks; /* the least that the ranks ask for */
     struct oh_segment segment;
     struct oh_staging staging;
     const struct oh_kernel_set *kernels;

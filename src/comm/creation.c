@@ -29,14 +29,17 @@ static void end_begin(struct oh_creation *creation, uint64_t start)
 {
     if (!creation->present) {
         refuse(creation, "this rank has no shared memory to meet the others");
+    } else if (creation->config.zero_cta) {
+        refuse(creation, "the program asks for the zero-CTA policy");
     }
     creation->spent_ns = oh_now_ns() - start;
 }
 
-void oh_creation_begin(struct oh_creation *creation, const struct oh_key *key, bool blocking, ncclComm_t *nccl_p)
+void oh_creation_begin(struct oh_creation *creation, const struct oh_key *key, const struct oh_comm_config *config,
+                       ncclComm_t *nccl_p)
 {
     uint64_t start = oh_now_ns();
-    *creation = (struct oh_creation){.key = *key, .blocking = blocking, .nccl_p = nccl_p};
+    *creation = (struct oh_creation){.key = *key, .config = *config, .nccl_p = nccl_p};
     oh_comms_reap();
     creation->present = oh_segment_open(&creation->segment, key) == ncclSuccess;
     end_begin(creation, start);
@@ -57,11 +60,11 @@ static void open_gate(struct oh_creation *creation, struct oh_comm *parent, cons
     }
 }
 
-void oh_creation_begin_grow(struct oh_creation *creation, struct oh_comm *parent, const ncclUniqueId *id, bool blocking,
-                            ncclComm_t *nccl_p)
+void oh_creation_begin_grow(struct oh_creation *creation, struct oh_comm *parent, const ncclUniqueId *id,
+                            const struct oh_comm_config *config, ncclComm_t *nccl_p)
 {
     uint64_t start = oh_now_ns();
-    *creation = (struct oh_creation){.blocking = blocking, .nccl_p = nccl_p, .grows = true};
+    *creation = (struct oh_creation){.config = *config, .nccl_p = nccl_p, .grows = true};
     if (id) {
         creation->key = oh_key_of_id(id);
     }
@@ -102,7 +105,7 @@ static struct oh_comm *make_comm(const struct oh_creation *creation, ncclComm_t 
     comm->key = creation->key;
     comm->library = creation->library;
     comm->nccl_version = creation->nccl_version;
-    comm->blocking = creation->blocking;
+    comm->config = creation->config;
     comm->segment = creation->segment;
     comm->attach.creation = copy;
     comm->attach.thread = pthread_self();

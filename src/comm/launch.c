@@ -150,8 +150,10 @@ static struct parts parts_of(const struct oh_burst *burst, const struct oh_call 
     const uint64_t words = part_words(call);
     struct parts parts = {
         .words = words, .count = words * (OH_WORD_BYTES / oh_type_size(call->type)), .plan = call->plan};
-    if (call->count > parts.count && comm->overlaps) {
-        parts.plan.blocks = oh_plan_pipeline_blocks(comm->nranks, parts.plan.blocks, parts.plan.threads);
+    const uint32_t blocks =
+        oh_plan_pipeline_blocks(comm->nranks, call->plan.blocks, call->plan.threads, comm->max_blocks);
+    if (call->count > parts.count && comm->overlaps && blocks > 0) {
+        parts.plan.blocks = blocks;
         parts.overlap = !is_serial(burst);
         parts.sends_early =
             parts.overlap && comm->early_send && oh_plan_can_send_early(call->plan.algorithm, comm->nranks);

@@ -392,7 +392,7 @@ void oh_order_launched(const struct oh_burst *burst, bool linked)
     bool known = tips_of(driver, burst->place.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
     CUgraphNode kernel = known ? nodes[0] : NULL;
     if (!linked && kernel && capture->kernel && follows_only(driver, kernel, capture->kernel)) {
-        oh_pipeline_link(driver, comm->kernels, capture->kernel, kernel);
+        oh_pipeline_link(driver, comm->kernels, comm->max_blocks, capture->kernel, kernel);
     }
     capture->kernel = kernel;
 }

@@ -28,8 +28,8 @@ static uint32_t threads_of(const CUDA_KERNEL_NODE_PARAMS *params)
     return params->gridDimX * params->blockDimX;
 }
 
-CUresult oh_pipeline_link(const struct oh_driver *driver, const struct oh_kernel_set *set, CUgraphNode first,
-                          CUgraphNode next)
+CUresult oh_pipeline_link(const struct oh_driver *driver, const struct oh_kernel_set *set, uint32_t max_blocks,
+                          CUgraphNode first, CUgraphNode next)
 {
     CUDA_KERNEL_NODE_PARAMS params, next_params;
     CUresult result = driver->graph_kernel_node_get_params(first, &params);
@@ -43,7 +43,8 @@ CUresult oh_pipeline_link(const struct oh_driver *driver, const struct oh_kernel
     void *parameter[] = {&args};
     const size_t bytes = args_bytes(set, params.func);
     memcpy(&args, params.kernelParams[0], bytes);
-    if (bytes == 0 || threads_of(&params) + threads_of(&next_params) > oh_plan_grid_threads(args.base.nranks)) {
+    if (bytes == 0 || threads_of(&params) + threads_of(&next_params) > oh_plan_grid_threads(args.base.nranks) ||
+        params.gridDimX + next_params.gridDimX > max_blocks) {
         return result;
     }
     args.base.early_trigger = 1;

@@ -13,11 +13,11 @@
 
 /*
  * Sets early_trigger of `first`, if both kernels are of the set and have no more threads together than one kernel may
- * have. first, next: nodes of captured kernels of one communicator; `first` is all that `next` comes after. Changing
- * nodes is allowed during a capture (cuStreamGetCaptureInfo). Returns the driver's result; after a failure `first` is
- * as it was.
+ * have, and no more than max_blocks blocks. first, next: nodes of captured kernels of one communicator; `first` is all
+ * that `next` comes after. Changing nodes is allowed during a capture (cuStreamGetCaptureInfo). Returns the driver's
+ * result; after a failure `first` is as it was.
  */
-CUresult oh_pipeline_link(const struct oh_driver *driver, const struct oh_kernel_set *set, CUgraphNode first,
-                          CUgraphNode next);
+CUresult oh_pipeline_link(const struct oh_driver *driver, const struct oh_kernel_set *set, uint32_t max_blocks,
+                          CUgraphNode first, CUgraphNode next);
 
 #endif

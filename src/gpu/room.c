@@ -79,7 +79,8 @@ ncclResult_t oh_room_query(const struct oh_driver *driver, CUdevice device, cons
         }
     }
     if (res == ncclSuccess) {
-        *room_p = (struct oh_plan_room){.sms = limited_sms(driver, context, (uint32_t)sms), .sm_threads = threads};
+        *room_p = (struct oh_plan_room){
+            .sms = limited_sms(driver, context, (uint32_t)sms), .sm_threads = threads, .max_blocks = UINT32_MAX};
     }
 out:
     return res;

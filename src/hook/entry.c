@@ -21,6 +21,7 @@
 #include "comm/attach.h"
 #include "comm/end.h"
 #include "comm/failure.h"
+#include "hook/config.h"
 #include "hook/first.h"
 #include "hook/group.h"
 #include "hook/real.h"
@@ -143,16 +144,6 @@ static ncclResult_t real_of(const struct oh_comm *comm, const struct oh_real **r
 
 /* --- creation --------------------------------------------------------------------------------------------------- */
 
-/* Will NCCL finish the creation before it returns? NCCL_COMM_BLOCKING overrides the configuration, as in NCCL. */
-static bool is_blocking(const ncclConfig_t *config, bool inherited)
-{
-    const char *text = getenv("NCCL_COMM_BLOCKING");
-    if (text && (strcmp(text, "0") == 0 || strcmp(text, "1") == 0)) {
-        return text[0] == '1';
-    }
-    return config ? config->blocking != 0 : inherited; /* a configuration that leaves it open: NCCL's default, 1 */
-}
-
 /*
  * A split or shrinking of a non-blocking communicator gives ncclSuccess while NCCL works on it, and so may other
  * non-blocking creations (2.28.9 and 2.31, src/init.cc: what the helper thread is at, ncclGroupEndInternal says, but
@@ -163,18 +154,19 @@ static bool is_in_progress(const struct oh_real *real, const struct oh_creation 
 {
     ncclResult_t state = ncclSuccess;
     if (creation->parent && !creation->grows) {
-        return !creation->parent->blocking;
+        return !creation->parent->config.blocking;
     }
-    return !creation->blocking && *creation->nccl_p &&
+    return !creation->config.blocking && *creation->nccl_p &&
            REAL(real, CommGetAsyncError(*creation->nccl_p, &state)) == ncclSuccess && state == ncclInProgress;
 }
 
-static void begin_creation(struct oh_creation *creation, const struct oh_key *key, bool blocking, ncclComm_t *nccl_p)
+static void begin_creation(struct oh_creation *creation, const struct oh_key *key, struct oh_comm_config config,
+                           ncclComm_t *nccl_p)
 {
     int saved = errno;
     oh_stats_heard_program();
     oh_first_creation_begins();
-    oh_creation_begin(creation, key, blocking, nccl_p);
+    oh_creation_begin(creation, key, &config, nccl_p);
     errno = saved;
 }
 
@@ -212,7 +204,7 @@ EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId 
     }
     struct oh_creation creation;
     struct oh_key key = oh_key_of_id(&id);
-    begin_creation(&creation, &key, is_blocking(NULL, true), comm);
+    begin_creation(&creation, &key, oh_config_read(NULL, NULL), comm);
     ncclResult_t res = REAL(real, CommInitRank(comm, nranks, id, rank));
     end_creations(real, &creation, 1, res);
     return res;
@@ -227,7 +219,7 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUni
     }
     struct oh_creation creation;
     struct oh_key key = oh_key_of_id(&id);
-    begin_creation(&creation, &key, is_blocking(config, true), comm);
+    begin_creation(&creation, &key, oh_config_read(config, NULL), comm);
     ncclResult_t res = REAL(real, CommInitRankConfig(comm, nranks, id, rank, config));
     end_creations(real, &creation, 1, res);
     return res;
@@ -246,7 +238,7 @@ EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int r
     }
     struct oh_creation creation;
     struct oh_key key = oh_key_of_ids(ids, count);
-    begin_creation(&creation, &key, is_blocking(config, true), comm);
+    begin_creation(&creation, &key, oh_config_read(config, NULL), comm);
     ncclResult_t res = REAL(real, CommInitRankScalable(comm, nranks, rank, count, ids, config));
     end_creations(real, &creation, 1, res);
     return res;
@@ -262,12 +254,20 @@ EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *devi
     }
     struct oh_key key = oh_key_random();
     for (int i = 0; i < ndev; i++) {
-        begin_creation(&creations[i], &key, is_blocking(NULL, true), &comms[i]);
+        begin_creation(&creations[i], &key, oh_config_read(NULL, NULL), &comms[i]);
     }
     ncclResult_t res = REAL(real, CommInitAll(comms, ndev, devices));
     end_creations(real, creations, (size_t)ndev, res);
     free(creations);
     return res;
+}
+
+/* NCCL works on the child of a non-blocking communicator in the background, whatever the child is. */
+static struct oh_comm_config read_child(const ncclConfig_t *config, const struct oh_comm *parent)
+{
+    struct oh_comm_config read = oh_config_read(config, &parent->config);
+    read.blocking &= parent->config.blocking;
+    return read;
 }
 
 EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, ncclComm_t *newcomm, ncclConfig_t *config)
@@ -283,7 +283,7 @@ EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, ncclCom
     }
     struct oh_creation creation;
     struct oh_key key = oh_key_of_split(&parent->key, sequence, color);
-    begin_creation(&creation, &key, parent->blocking && is_blocking(config, true), newcomm);
+    begin_creation(&creation, &key, read_child(config, parent), newcomm);
     creation.parent = parent;
     ncclResult_t res = REAL(real, CommSplit(comm, color, order, newcomm, config));
     parent->splits -= is_rejected(res);
@@ -323,7 +323,7 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, nc
     }
     struct oh_creation creation;
     struct oh_key key = oh_key_of_shrink(&parent->key, parent->shrinks++, excluded, count);
-    begin_creation(&creation, &key, parent->blocking && is_blocking(config, true), newcomm);
+    begin_creation(&creation, &key, read_child(config, parent), newcomm);
     creation.parent = parent;
     ncclResult_t res = REAL(real, CommShrink(comm, excluded, count, newcomm, config, flags));
     parent->shrinks -= is_rejected(res);
@@ -347,7 +347,8 @@ EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId
     struct oh_creation creation;
     int saved = errno;
     oh_first_creation_begins();
-    oh_creation_begin_grow(&creation, parent, id, is_blocking(config, !parent || parent->blocking), newcomm);
+    const struct oh_comm_config read = oh_config_read(config, parent ? &parent->config : NULL);
+    oh_creation_begin_grow(&creation, parent, id, &read, newcomm);
     errno = saved;
     ncclResult_t res = REAL(real, CommGrow(comm, nranks, id, rank, newcomm, config));
     if (parent) {
@@ -363,7 +364,7 @@ EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId
 static void drain(const struct oh_comm *comm)
 {
     int saved = errno;
-    if (comm->blocking && oh_group_depth() == 0) {
+    if (comm->config.blocking && oh_group_depth() == 0) {
         oh_comm_drain(comm);
     }
     errno = saved;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "hook/config.h"
 #include "hook/real.h"
 #include "util/log.h"
 
@@ -39,7 +40,9 @@ static void await(uint64_t id, int nranks, int rank)
     ncclUniqueId name = {"onehop: first communicator"}; /* keys are made of ids; no id of NCCL's begins so */
     memcpy(name.internal + sizeof name - sizeof id, &id, sizeof id);
     struct oh_key key = oh_key_of_id(&name);
-    oh_creation_begin(&creation, &key, true, NULL);
+    /* The program's configuration is not known here. */
+    const struct oh_comm_config config = oh_config_read(NULL, NULL);
+    oh_creation_begin(&creation, &key, &config, NULL);
     first_nranks = nranks;
     first_rank = rank;
     owner = getpid();

@@ -44,9 +44,9 @@ uint32_t oh_plan_grid_threads(uint32_t nranks)
     return nranks > 4 ? 16384 : 32768;
 }
 
-uint32_t oh_plan_pipeline_blocks(uint32_t nranks, uint32_t blocks, uint32_t threads)
+uint32_t oh_plan_pipeline_blocks(uint32_t nranks, uint32_t blocks, uint32_t threads, uint32_t max_blocks)
 {
-    while (blocks > 1 && 2 * blocks * threads > oh_plan_grid_threads(nranks)) {
+    while (blocks > 0 && (2 * blocks * threads > oh_plan_grid_threads(nranks) || blocks > max_blocks / 2)) {
         blocks /= 2;
     }
     return blocks;
@@ -100,6 +100,14 @@ static void force(struct oh_plan_table *table, enum onehop_algorithm algorithm, 
     table->rows = forced;
 }
 
+/* The last row is never NCCL's. */
+static void drop_nccl_rows(struct oh_plan_rows *rows)
+{
+    while (rows->count > 0 && rows->row[rows->count - 1].algorithm == OH_PLAN_NCCL) {
+        rows->count--;
+    }
+}
+
 static void cut(struct oh_plan_rows *rows, uint64_t max_bytes)
 {
     while (rows->count > 0 &&
@@ -109,9 +117,7 @@ static void cut(struct oh_plan_rows *rows, uint64_t max_bytes)
     if (rows->count > 0) {
         rows->row[rows->count - 1].max_bytes = max_bytes;
     }
-    while (rows->count > 0 && rows->row[rows->count - 1].algorithm == OH_PLAN_NCCL) {
-        rows->count--;
-    }
+    drop_nccl_rows(rows);
 }
 
 /* The wish may lie above the table's end: the last algorithm then goes as far as asked, or as it can. */
@@ -167,18 +173,45 @@ bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks)
            rows_valid(&table->rows, nranks);
 }
 
+static uint32_t whole_warps(uint64_t threads)
+{
+    return (uint32_t)(threads / 32 * 32);
+}
+
+/* As many threads in no more than max_blocks blocks, or as many as these can have. False: they are too few. */
+static bool limit_blocks(struct oh_plan_row *row, uint32_t nranks, const struct oh_plan_room *room)
+{
+    const uint64_t threads = (uint64_t)row->blocks * row->threads;
+    if (row->blocks > room->max_blocks) {
+        const uint64_t most =
+            least(least(OH_MAX_THREADS, room->sm_threads), oh_plan_grid_threads(nranks) / room->max_blocks);
+        row->threads = (uint32_t)least(whole_warps(threads / room->max_blocks + 31), whole_warps(most));
+        row->blocks = room->max_blocks;
+    }
+    return 4 * (uint64_t)row->blocks * row->threads >= threads;
+}
+
 bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room)
 {
     struct oh_plan_rows fitting = table->rows;
     for (uint32_t i = 0; i < fitting.count; i++) {
         struct oh_plan_row *row = &fitting.row[i];
-        if (row->algorithm != OH_PLAN_NCCL) {
-            uint64_t most = (uint64_t)room->sms * (room->sm_threads / row->threads);
-            if (4 * most < row->blocks) {
-                return false;
-            }
-            row->blocks = (uint32_t)least(row->blocks, most);
+        if (row->algorithm == OH_PLAN_NCCL) {
+            continue;
         }
+        if (room->sm_threads < 32 || room->max_blocks == 0 || !limit_blocks(row, table->nranks, room)) {
+            fitting.count = i;
+            break;
+        }
+        uint64_t most = (uint64_t)room->sms * (room->sm_threads / row->threads);
+        if (4 * most < row->blocks) {
+            return false;
+        }
+        row->blocks = (uint32_t)least(row->blocks, most);
+    }
+    drop_nccl_rows(&fitting);
+    if (fitting.count == 0 && table->rows.count > 0) {
+        return false;
     }
     table->rows = fitting;
     return true;

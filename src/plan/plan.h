@@ -52,6 +52,7 @@ struct oh_plan_table {
 struct oh_plan_room {
     uint32_t sms;
     uint32_t sm_threads;
+    uint32_t max_blocks; /* that the program allows (maxCTAs of ncclConfig_t); UINT32_MAX: any number */
 };
 
 /* How one call is launched. */
@@ -85,9 +86,10 @@ uint32_t oh_plan_grid_threads(uint32_t nranks);
 
 /*
  * Blocks of each kernel of a call that goes in parts, of which two are on a GPU at a time: as many as the table says,
- * or half as many, or a quarter..., so that both together have no more threads than one kernel may have.
+ * or half as many, or a quarter..., so that both together have no more threads than one kernel may have, and no more
+ * than max_blocks blocks. 0: not even one block each.
  */
-uint32_t oh_plan_pipeline_blocks(uint32_t nranks, uint32_t blocks, uint32_t threads);
+uint32_t oh_plan_pipeline_blocks(uint32_t nranks, uint32_t blocks, uint32_t threads, uint32_t max_blocks);
 
 /*
  * The largest message, in bytes, that `algorithm` serves between nranks: all parts of a call are launched one after the
@@ -117,8 +119,10 @@ bool oh_plan_row_valid(const struct oh_plan_row *row, uint32_t nranks);
 bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks);
 
 /*
- * Cuts the grids of a valid table to what fits. Returns false, and leaves the table as it was, if a grid would lose
- * more than three quarters of its blocks: then NCCL, which has chosen its channels for this GPU, does better.
+ * Cuts the grids of a valid table to what fits. Where only max_blocks blocks are allowed, blocks become larger; from
+ * the first row on that loses more than three quarters of its threads so, NCCL serves. Returns false, and leaves the
+ * table as it was, if a grid would lose more than three quarters of its blocks for want of room, or no row is left:
+ * then NCCL, which has chosen its channels for this GPU, does better.
  */
 bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room);
 

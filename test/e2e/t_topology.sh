@@ -42,6 +42,19 @@ expect_served "NCCL_P2P_LEVEL=NVL"
 run_app --nranks 4 --rank-env 3:NCCL_P2P_DISABLE=1 "${work[@]}"
 expect_stock "NCCL_P2P_DISABLE=1 on one rank" "NCCL_P2P_DISABLE=1"
 
+# How many SMs the program allows: the least of all ranks, in every communicator of them.
+run_app --nranks 4 --rank-env 2:NCCL_MAX_CTAS=4 --counts 1,4000,5000,100000 --batch 4 --in-place both
+[ "$status" = 0 ] && [ "$(count_of 'for 4 blocks in all: grids are smaller')" = 4 ] &&
+    [ "$(count_of 'served by onehop up to 131072 bytes')" = 4 ] && [ "$(sum_of served)" -gt 0 ] &&
+    [ "$(sum_of handed_back)" -gt 0 ]
+tap_point $? "NCCL_MAX_CTAS=4 on one rank: smaller grids on all, large messages are NCCL's" "$(diagnosis)"
+NCCL_MAX_CTAS=128 run_app --nranks 4 "${work[@]}"
+expect_served "NCCL_MAX_CTAS=128"
+NCCL_MAX_CTAS=1 SIMNODE_BLOCK_THREADS=1 ONEHOP_MAX_BYTES=8M run_app --nranks 2 --counts 1,2000 --batch 2 --graph 2
+expect_served "NCCL_MAX_CTAS=1"
+run_app --nranks 4 --rank-env 1:NCCL_CTA_POLICY=2 "${work[@]}"
+expect_stock "NCCL_CTA_POLICY=2 on one rank" "zero-CTA policy"
+
 # A node without NVML: CUDA alone can prove NVLink.
 without=$scratch/without-nvml
 mkdir "$without"

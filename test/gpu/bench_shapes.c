@@ -104,7 +104,7 @@ static void open_worker(struct worker *worker, const struct oh_key *key)
     CU(worker, device_get(&device, worker->rank));
     CU(worker, primary_ctx_retain(&context, device));
     CU(worker, ctx_set_current(context));
-    oh_creation_begin(&creation, key, true, NULL);
+    oh_creation_begin(&creation, key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, NULL);
     barrier(worker); /* what NCCL's creation is otherwise: all are counted in */
     worker->comm = oh_creation_register(&creation, (ncclComm_t)(void *)&handle);
     if (worker->comm) {

@@ -64,7 +64,8 @@ static struct oh_comm *enter(struct rank *self)
 {
     struct oh_creation creation;
     self->nccl = (ncclComm_t)(void *)self->handle;
-    oh_creation_begin(&creation, &self->key, self->blocking, &self->nccl);
+    oh_creation_begin(&creation, &self->key,
+                      &(struct oh_comm_config){.blocking = self->blocking, .max_ctas = UINT32_MAX}, &self->nccl);
     atomic_fetch_add(self->entered, 1);
     if (self->unborn) {
         return oh_creation_register(&creation, self->nccl);
@@ -240,7 +241,7 @@ static void *cross(void *user)
     static char handles[RANKS][COMMS][64];
     for (int c = 0; c < COMMS; c++) {
         struct oh_creation creation;
-        oh_creation_begin(&creation, &self->keys[c], true, NULL);
+        oh_creation_begin(&creation, &self->keys[c], &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, NULL);
         atomic_fetch_add(self->shared_entered, 1);
         while (atomic_load(self->shared_entered) < RANKS * (c + 1)) {
             usleep(50);

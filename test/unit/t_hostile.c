@@ -152,7 +152,7 @@ static void live_once(struct rank *self, bool quiet, struct oh_key key, unsigned
     struct oh_creation creation;
     struct writer writer;
     ncclComm_t nccl = (ncclComm_t)(void *)self->handle;
-    oh_creation_begin(&creation, &key, true, &nccl);
+    oh_creation_begin(&creation, &key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, &nccl);
     bool writes = !quiet && start_writer(&writer, creation.segment.path, seed);
     pthread_barrier_wait(&self->lane->barrier);
     uint64_t start = oh_now_ns();

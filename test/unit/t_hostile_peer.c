@@ -164,7 +164,7 @@ static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p
     struct oh_segment segment;
     struct oh_creation creation;
     ncclComm_t nccl = (ncclComm_t)(void *)handle;
-    oh_creation_begin(&creation, &key, true, &nccl);
+    oh_creation_begin(&creation, &key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, &nccl);
     if (oh_segment_open(&segment, &key) != ncclSuccess) {
         return false;
     }

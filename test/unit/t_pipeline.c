@@ -23,6 +23,7 @@ static const struct oh_driver *linking; /* the driver, or one that fails */
 static const struct oh_kernel_set *set;
 static CUstream stream;
 static char *memory;
+static uint32_t most_blocks = UINT32_MAX;
 
 /* A kernel of 512 threads a block; of a list of two calls where `list`. */
 struct kernel {
@@ -85,7 +86,7 @@ static CUresult link_as(const struct oh_kernel_set *of_set, const struct kernel 
     for (int i = 0; i < count; i++) {
         node[i] = launch(&kernels[i]);
         if (i > 0) {
-            result = oh_pipeline_link(linking, of_set, node[i - 1], node[i]);
+            result = oh_pipeline_link(linking, of_set, most_blocks, node[i - 1], node[i]);
         }
     }
     for (int i = 0; i < count; i++) {
@@ -133,6 +134,11 @@ static void test_grids(void)
 {
     expect(wide, narrow, true, "as many threads together as one kernel may have");
     expect(wide, (struct kernel){ONEHOP_ONESHOT, false, 25}, false, "more");
+    most_blocks = 16;
+    expect(one, two, true, "as many blocks together as the program allows");
+    most_blocks = 15;
+    expect(one, two, false, "more blocks");
+    most_blocks = UINT32_MAX;
 }
 
 static void test_three(void)

@@ -63,7 +63,7 @@ static void test_room(void)
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         for (uint32_t sms = 0; sms <= 140; sms++) {
             for (uint32_t threads = 0; threads <= 2048; threads += 32) {
-                const struct oh_plan_room room = {sms, threads};
+                const struct oh_plan_room room = {sms, threads, UINT32_MAX};
                 struct oh_plan_table whole, table;
                 oh_plan_table_default(n, UINT64_MAX, -1, &whole);
                 table = whole;
@@ -157,11 +157,38 @@ static void test_pipeline_blocks(uint32_t n)
     bool right = true;
     for (uint32_t blocks = 1; blocks <= OH_MAX_BLOCKS; blocks++) {
         for (uint32_t threads = 32; threads <= OH_MAX_THREADS && blocks * threads <= most; threads += 32) {
-            const uint32_t fewer = oh_plan_pipeline_blocks(n, blocks, threads);
+            const uint32_t fewer = oh_plan_pipeline_blocks(n, blocks, threads, UINT32_MAX);
+            const uint32_t few = oh_plan_pipeline_blocks(n, blocks, threads, 9);
             right &= fewer >= 1 && 2 * fewer * threads <= most && (fewer == blocks) == (2 * blocks * threads <= most);
+            right &= few >= 1 && few <= 4 && few <= fewer && oh_plan_pipeline_blocks(n, blocks, threads, 1) == 0;
         }
     }
     tap_ok(right, "n=%u: in a pipeline a large grid becomes half as large", n);
+}
+
+/* At most so many blocks: as many threads as before, then fewer, then NCCL. */
+static void test_max_blocks(uint32_t n)
+{
+    struct oh_plan_table whole, table;
+    oh_plan_table_default(n, UINT64_MAX, -1, &whole);
+    bool right = true;
+    uint64_t end = 0;
+    for (uint32_t most = 1; most <= OH_MAX_BLOCKS; most++) {
+        const struct oh_plan_room room = {132, 512, most};
+        table = whole;
+        right &= oh_plan_table_fit(&table, &room) && oh_plan_table_valid(&table, n) && oh_plan_table_end(&table) >= end;
+        end = oh_plan_table_end(&table);
+        for (uint32_t i = 0; i < table.rows.count; i++) {
+            const struct oh_plan_row *row = &table.rows.row[i], *was = &whole.rows.row[i];
+            right &= row->blocks <= most && row->blocks <= was->blocks && row->threads >= was->threads &&
+                     4 * row->blocks * row->threads >= was->blocks * was->threads;
+            right &= was->blocks > most || (row->blocks == was->blocks && row->threads == was->threads);
+        }
+    }
+    tap_ok(right && end == oh_plan_table_end(&whole), "n=%u: no more blocks than the program allows", n);
+    const struct oh_plan_room none = {132, 512, 0};
+    table = whole;
+    tap_ok(!oh_plan_table_fit(&table, &none) && memcmp(&table, &whole, sizeof whole) == 0, "n=%u: none at all", n);
 }
 
 static void test_foreign_tables(void)
@@ -238,6 +265,7 @@ int main(void)
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         test_slots(n);
         test_pipeline_blocks(n);
+        test_max_blocks(n);
     }
     test_foreign_tables();
     test_ops();

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * config.c - see config.h
+ */
+#include "hook/config.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* NCCL's CTAPolicy, a set of bits since 2.27: no CTA at all, copies by the copy engines instead. */
+#define CTA_POLICY_ZERO 2
+#define UNDEFINED INT_MIN /* NCCL_CONFIG_UNDEF_INT */
+
+/* The public fields of ncclConfig_t, in the order of NCCL 2.27 and later; nccl.h may be older. */
+struct nccl_config {
+    size_t size;
+    unsigned magic, version;
+    int blocking;
+    int cga_cluster_size;
+    int min_ctas;
+    int max_ctas;
+    const char *net_name;
+    int split_share;
+    int traffic_class;
+    const char *comm_name;
+    int collnet_enable;
+    int cta_policy;
+};
+
+/* UNDEFINED where the configuration, by its size, has no such field. */
+static int field(const struct nccl_config *config, size_t offset)
+{
+    int value = UNDEFINED;
+    if (config && offset + sizeof value <= config->size) {
+        memcpy(&value, (const char *)config + offset, sizeof value);
+    }
+    return value;
+}
+#define FIELD(config_, name_) field((config_), offsetof(struct nccl_config, name_))
+
+/* A whole number from the environment; UNDEFINED: there is none. */
+static int variable(const char *name)
+{
+    const char *text = getenv(name);
+    char *end;
+    int saved = errno;
+    long value = text ? strtol(text, &end, 0) : UNDEFINED;
+    errno = saved;
+    return text && end != text && *end == '\0' && value >= 0 && value <= INT_MAX ? (int)value : UNDEFINED;
+}
+
+static bool is_blocking(const struct nccl_config *config, bool inherited)
+{
+    const int value = variable("NCCL_COMM_BLOCKING");
+    if (value == 0 || value == 1) {
+        return value == 1;
+    }
+    return config ? FIELD(config, blocking) != 0 : inherited; /* left open: NCCL's default, 1 */
+}
+
+static uint32_t least(uint32_t limit, int value)
+{
+    return value > 0 && (uint32_t)value < limit ? (uint32_t)value : limit;
+}
+
+static uint32_t max_ctas(const struct nccl_config *config, uint32_t inherited)
+{
+    const int override = variable("NCCL_MAX_CTAS");
+    uint32_t limit = config ? least(UINT32_MAX, FIELD(config, max_ctas)) : inherited;
+    limit = override > 0 ? (uint32_t) override : limit;
+    return least(limit, variable("NCCL_MAX_NCHANNELS"));
+}
+
+static bool has_zero_cta(const struct nccl_config *config, bool inherited)
+{
+    const int override = variable("NCCL_CTA_POLICY");
+    const int policy = override != UNDEFINED ? override : FIELD(config, cta_policy);
+    if (!config && override == UNDEFINED) {
+        return inherited;
+    }
+    return policy > 0 && (policy & CTA_POLICY_ZERO);
+}
+
+struct oh_comm_config oh_config_read(const ncclConfig_t *config, const struct oh_comm_config *inherited)
+{
+    const struct nccl_config *known = (const struct nccl_config *)config;
+    const struct oh_comm_config defaults = OH_COMM_CONFIG_DEFAULT;
+    inherited = inherited ? inherited : &defaults;
+    return (struct oh_comm_config){
+        .blocking = is_blocking(known, inherited->blocking),
+        .max_ctas = max_ctas(known, inherited->max_ctas),
+        .zero_cta = has_zero_cta(known, inherited->zero_cta),
+    };
+}
