@@ -621,7 +621,10 @@ template <class Args, bool (*algorithm)(const Args &)> OH_DEVICE void oh_run(con
     }
 }
 
-/* Kernels for one type: the sum of one call; any op for a list of calls. */
+/*
+ * Kernels for one type: the sum of one call; any op for a list of calls. Profilers find NCCL's kernels by their names,
+ * and so onehop's (PyTorch's Kineto and HTA: ^nccl.*Kernel); src/gpu/kernels.c has the same names.
+ */
 #define OH_SUM_KERNELS(algorithm_, type_)                                                                              \
     OH_SUM_KERNEL(algorithm_, type_, 2)                                                                                \
     OH_SUM_KERNEL(algorithm_, type_, 3)                                                                                \
@@ -631,7 +634,7 @@ template <class Args, bool (*algorithm)(const Args &)> OH_DEVICE void oh_run(con
     OH_SUM_KERNEL(algorithm_, type_, 7)                                                                                \
     OH_SUM_KERNEL(algorithm_, type_, 8)
 #define OH_SUM_KERNEL(algorithm_, type_, n_)                                                                           \
-    OH_KERNEL(oh_##algorithm_##_sum_##type_##_n##n_, n_, oh_kernel_args,                                               \
+    OH_KERNEL(ncclDevKernel_AllReduce_Sum_##type_##_onehop_##algorithm_##_n##n_, n_, oh_kernel_args,                   \
               oh_run<oh_kernel_args, algorithm_<oh_sum_of<oh_##type_, n_>, oh_kernel_args>>)
 
 /* x_(algorithm, type, suffix, least ranks, most ranks) for the kernels that read the op from their arguments */
@@ -641,7 +644,7 @@ template <class Args, bool (*algorithm)(const Args &)> OH_DEVICE void oh_run(con
 
 #define OH_ANY_KERNELS(algorithm_, type_) OH_EACH_ANY_RANKS(OH_ANY_KERNEL, algorithm_, type_)
 #define OH_ANY_KERNEL(algorithm_, type_, suffix_, least_, most_)                                                       \
-    OH_KERNEL(oh_##algorithm_##_any_##type_##_##suffix_, most_, oh_kernel_list_args,                                   \
+    OH_KERNEL(ncclDevKernel_AllReduce_Any_##type_##_onehop_##algorithm_##_##suffix_, most_, oh_kernel_list_args,       \
               oh_run<oh_kernel_list_args, algorithm_<oh_any_of<oh_##type_, least_, most_>, oh_kernel_list_args>>)
 
 /* X(algorithm, type) for the types of one kind */

@@ -88,6 +88,9 @@ out:
     return res;
 }
 
+/* As in kernels/protocol.cuh: op, then type, algorithm and number of ranks. */
+#define KERNEL_NAME(op_) "ncclDevKernel_AllReduce_" op_ "_%s_onehop_%s_"
+
 /* The kernels of one algorithm for one type. */
 static ncclResult_t load_type(const struct oh_driver *driver, int algorithm, int type, uint32_t nranks,
                               struct oh_kernel_set *set)
@@ -96,12 +99,12 @@ static ncclResult_t load_type(const struct oh_driver *driver, int algorithm, int
     char name[64];
 
     if (type < OH_SUM_TYPES) {
-        snprintf(name, sizeof name, "oh_%s_sum_%s_n%u", oh_algorithm_name(algorithm), oh_kernel_type_name(type),
+        snprintf(name, sizeof name, KERNEL_NAME("Sum") "n%u", oh_kernel_type_name(type), oh_algorithm_name(algorithm),
                  nranks);
         res = load_function(driver, algorithm, name, set, &set->sum[algorithm][type]);
     }
     if (res == ncclSuccess) {
-        snprintf(name, sizeof name, "oh_%s_any_%s_%s", oh_algorithm_name(algorithm), oh_kernel_type_name(type),
+        snprintf(name, sizeof name, KERNEL_NAME("Any") "%s", oh_kernel_type_name(type), oh_algorithm_name(algorithm),
                  any_suffix[nranks]);
         res = load_function(driver, algorithm, name, set, &set->any[algorithm][type]);
     }

@@ -220,12 +220,12 @@ static simnode_kernel_fn kernel_of(const struct call *call)
 {
     char name[64];
     if (has_sum_kernel(call) && !call->any) {
-        snprintf(name, sizeof name, "oh_%s_sum_%s_n%u", algorithm_names[call->algorithm], types[call->type].kernel,
-                 node.ranks);
+        snprintf(name, sizeof name, "ncclDevKernel_AllReduce_Sum_%s_onehop_%s_n%u", types[call->type].kernel,
+                 algorithm_names[call->algorithm], node.ranks);
     } else {
         static const char *const suffix[] = {"", "", "n2", "n3", "n4", "n5to8", "n5to8", "n5to8", "n5to8"};
-        snprintf(name, sizeof name, "oh_%s_any_%s_%s", algorithm_names[call->algorithm], types[call->type].kernel,
-                 suffix[node.ranks]);
+        snprintf(name, sizeof name, "ncclDevKernel_AllReduce_Any_%s_onehop_%s_%s", types[call->type].kernel,
+                 algorithm_names[call->algorithm], suffix[node.ranks]);
     }
     simnode_kernel_fn kernel = simnode_kernel_find(name, NULL);
     if (!kernel) {

@@ -245,7 +245,7 @@ static void kernels(void)
     *abort_word = 0;
     OK(cuLibraryLoadData(&library, "not looked at", NULL, NULL, 0, NULL, NULL, 0));
     FAILS(cuLibraryGetKernel(&kernel, library, "no_such_kernel"), CUDA_ERROR_NOT_FOUND);
-    OK(cuLibraryGetKernel(&kernel, library, "oh_oneshot_sum_f32_n2"));
+    OK(cuLibraryGetKernel(&kernel, library, "ncclDevKernel_AllReduce_Sum_f32_onehop_oneshot_n2"));
     OK(cuKernelGetFunction(&function, kernel));
     rank_open(&ranks[1], 1);
 
@@ -288,7 +288,7 @@ static void kernel_nodes(void)
     ranks[1] = ranks[0];
     OK(cuMemHostAlloc((void **)&abort_word, 4, 0));
     OK(cuLibraryLoadData(&library, "not looked at", NULL, NULL, 0, NULL, NULL, 0));
-    OK(cuLibraryGetKernel(&kernel, library, "oh_oneshot_sum_f32_n2"));
+    OK(cuLibraryGetKernel(&kernel, library, "ncclDevKernel_AllReduce_Sum_f32_onehop_oneshot_n2"));
     OK(cuKernelGetFunction(&function, kernel));
     OK(cuStreamBeginCapture(ranks[0].stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     OK(launch(ranks, 0, function, abort_word));
