@@ -21,7 +21,7 @@
 #include "comm/attach.h"
 #include "comm/end.h"
 #include "comm/failure.h"
-#include "hook/config.h"
+#include "hook/comm_config.h"
 #include "hook/first.h"
 #include "hook/group.h"
 #include "hook/real.h"

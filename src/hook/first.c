@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "hook/config.h"
+#include "hook/comm_config.h"
 #include "hook/real.h"
 #include "util/log.h"
 

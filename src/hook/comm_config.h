@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * config.h - what a program asks of a communicator: ncclConfig_t, and NCCL's variables that override it
+ * comm_config.h - what a program asks of a communicator: ncclConfig_t, and NCCL's variables that override it
  *
  * Threads: any. Owns: nothing.
  */
-#ifndef OH_HOOK_CONFIG_H_
-#define OH_HOOK_CONFIG_H_
+#ifndef OH_HOOK_COMM_CONFIG_H_
+#define OH_HOOK_COMM_CONFIG_H_
 
 #include <nccl.h>
 

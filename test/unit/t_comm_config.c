@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* t_config.c - what is read of ncclConfig_t and of NCCL's variables: every version's size, what is left open, overrides
+/* t_comm_config.c - what is read of ncclConfig_t and of NCCL's variables: every version's size, what is left open,
+ * overrides
  */
-#include "hook/config.h"
+#include "hook/comm_config.h"
 
 #include <limits.h>
 #include <stddef.h>

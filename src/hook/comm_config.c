@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * config.c - see config.h
+ * comm_config.c - see comm_config.h
  */
-#include "hook/config.h"
+#include "hook/comm_config.h"
 
 #include <errno.h>
 #include <limits.h>
