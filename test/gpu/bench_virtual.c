@@ -6,9 +6,12 @@
  *
  * For comparing two builds where there is one GPU: run both in turns. Time on the wire is missing, so what a kernel
  * does besides weighs more here than between GPUs. Each rank is a staging memory and a stream of this process; a trial
- * is a graph of calls on each, out of place (free) or in place (chain). bf16, sum; the median of the replays, in
- * microseconds a call. Results are not checked (virtual_ranks does).
+ * is a graph of calls on each, out of place (free), in place (chain) or between two kernels of a program (layer), whose
+ * time by themselves is subtracted. order: as layer, with edges from the program's kernels that let the next kernel
+ * begin when all blocks of the program's have begun (CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER). bf16, sum; the median of
+ * the replays, in microseconds a call. Results are not checked (virtual_ranks does).
  */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -31,6 +34,23 @@
             exit(EXIT_FAILURE);                                                                                        \
         }                                                                                                              \
     } while (0)
+
+enum pattern {
+    FREE,
+    CHAIN,
+    LAYER,
+    ORDER,
+    BARE, /* the program's kernels alone */
+    PATTERNS
+};
+
+extern const unsigned char oh_image_floor[];
+
+/* Of drivers for CUDA 12.3 and later. */
+static CUresult (*graph_edges)(CUgraph, CUgraphNode *, CUgraphNode *, CUgraphEdgeData *, size_t *);
+static CUresult (*add_edges)(CUgraph, const CUgraphNode *, const CUgraphNode *, const CUgraphEdgeData *, size_t);
+static CUresult (*remove_edges)(CUgraph, const CUgraphNode *, const CUgraphNode *, const CUgraphEdgeData *, size_t);
+static CUfunction program;
 
 struct rank {
     struct oh_staging staging;
@@ -86,8 +106,69 @@ static struct oh_plan plan_of(enum onehop_algorithm algorithm, size_t bytes)
                             .threads = (uint32_t)threads};
 }
 
-static void capture(int r, const struct oh_plan *plan, size_t bytes, bool in_place)
+static void must(CUresult result, const char *what)
 {
+    if (result != CUDA_SUCCESS) {
+        fprintf(stderr, "bench_virtual: %s: %s\n", what, oh_driver_error_name(driver, result));
+        exit(EXIT_FAILURE);
+    }
+}
+
+static void open_program(void)
+{
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+    CUlibrary library;
+    CUkernel kernel;
+    *(void **)&graph_edges = dlsym(cuda, "cuGraphGetEdges_v2");
+    *(void **)&add_edges = dlsym(cuda, "cuGraphAddDependencies_v2");
+    *(void **)&remove_edges = dlsym(cuda, "cuGraphRemoveDependencies_v2");
+    CU(library_load_data(&library, oh_image_floor, NULL, NULL, 0, NULL, NULL, 0));
+    CU(library_get_kernel(&kernel, library, "oh_program_copy"));
+    CU(kernel_get_function(&program, kernel));
+}
+
+static void launch_program(const struct rank *rank, size_t bytes)
+{
+    const struct oh_kernel_args args = {
+        .sendbuff = (const void *)(uintptr_t)rank->recv, .recvbuff = (void *)(uintptr_t)rank->send, .count = bytes};
+    void *parameter = (void *)&args;
+    const size_t blocks = (bytes + (1 << 14) - 1) >> 14;
+    const CUlaunchConfig config = {.gridDimX = blocks < MOST_BLOCKS ? (unsigned)blocks : MOST_BLOCKS,
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = 256,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .hStream = rank->stream};
+    CU(launch_kernel_ex(&config, program, &parameter, NULL));
+}
+
+/* The programmatic edges from the program's kernels get the other port. */
+static void change_ports(CUgraph graph)
+{
+    CUgraphNode from[4 * CALLS], to[4 * CALLS];
+    CUgraphEdgeData data[4 * CALLS];
+    size_t count = 4 * CALLS, changed = 0;
+    must(graph_edges(graph, from, to, data, &count), "the edges");
+    for (size_t i = 0; i < count; i++) {
+        CUDA_KERNEL_NODE_PARAMS params;
+        CU(graph_kernel_node_get_params(from[i], &params));
+        if (params.func == program && data[i].type == CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC) {
+            must(remove_edges(graph, &from[i], &to[i], &data[i], 1), "removing an edge");
+            data[i].from_port = CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER;
+            must(add_edges(graph, &from[i], &to[i], &data[i], 1), "adding an edge");
+            changed++;
+        }
+    }
+    if (changed != CALLS - 1) {
+        fprintf(stderr, "bench_virtual: %zu edges from the program's kernels are programmatic, not %d\n", changed,
+                CALLS - 1);
+    }
+}
+
+static void capture(int r, const struct oh_plan *plan, size_t bytes, enum pattern pattern)
+{
+    const bool in_place = pattern == CHAIN;
     struct rank *rank = &ranks[r];
     struct oh_op op;
     CUgraph graph;
@@ -106,13 +187,17 @@ static void capture(int r, const struct oh_plan *plan, size_t bytes, bool in_pla
     }
     CU(stream_begin_capture(rank->stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     for (args.call = 1; args.call <= CALLS; args.call++) {
-        CUresult result = oh_kernel_launch(&launch, &args);
-        if (result != CUDA_SUCCESS) {
-            fprintf(stderr, "bench_virtual: launch: %s\n", oh_driver_error_name(driver, result));
-            exit(EXIT_FAILURE);
+        if (pattern != BARE) {
+            must(oh_kernel_launch(&launch, &args), "launch");
+        }
+        if (pattern >= LAYER) {
+            launch_program(rank, bytes);
         }
     }
     CU(stream_end_capture(rank->stream, &graph));
+    if (pattern == ORDER) {
+        change_ports(graph);
+    }
     CU(graph_instantiate(&rank->exec, graph, 0));
     CU(graph_destroy(graph));
 }
@@ -141,12 +226,12 @@ static float replay_once(void)
     return ms * 1000 / CALLS;
 }
 
-static float measure(enum onehop_algorithm algorithm, size_t bytes, bool in_place, int replays)
+static float measure(enum onehop_algorithm algorithm, size_t bytes, enum pattern pattern, int replays)
 {
     static float us[MOST_REPLAYS];
     const struct oh_plan plan = plan_of(algorithm, bytes);
     for (int r = 0; r < RANKS; r++) {
-        capture(r, &plan, bytes, in_place);
+        capture(r, &plan, bytes, pattern);
     }
     for (int i = -WARM_UP; i < replays; i++) {
         float once = replay_once();
@@ -170,13 +255,17 @@ int main(int argc, char **argv)
         return EXIT_FAILURE;
     }
     open_ranks();
-    printf("algorithm    bytes     free    chain\n");
+    open_program();
+    printf("algorithm    bytes     free    chain    layer    order\n");
     for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
             if (sizes[s] / OH_WORD_BYTES <= oh_plan_kernel_words((enum onehop_algorithm)a, RANKS)) {
-                printf("%-9s %8zu %8.3f %8.3f\n", oh_algorithm_name(a), sizes[s],
-                       (double)measure((enum onehop_algorithm)a, sizes[s], false, replays),
-                       (double)measure((enum onehop_algorithm)a, sizes[s], true, replays));
+                float us[PATTERNS];
+                for (int p = 0; p < PATTERNS; p++) {
+                    us[p] = p != ORDER || add_edges ? measure((enum onehop_algorithm)a, sizes[s], p, replays) : 0;
+                }
+                printf("%-9s %8zu %8.3f %8.3f %8.3f %8.3f\n", oh_algorithm_name(a), sizes[s], (double)us[FREE],
+                       (double)us[CHAIN], (double)(us[LAYER] - us[BARE]), (double)(us[ORDER] - us[BARE]));
             }
         }
     }
