@@ -120,6 +120,7 @@ struct oh_comm {
 
     /* Order between calls on different streams and in graphs (order.c). */
     bool graph_mixing; /* graphs are ordered with everything else */
+    bool launch_order; /* small captured calls may be launched while the program's kernel before them runs */
     bool early_send;   /* a part of a call may send before the part before it has ended, on this rank */
     bool overlaps;     /* kernels of every rank may overlap, by what device and code are: the same on all ranks */
     CUevent event[OH_EVENTS];

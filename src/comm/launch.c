@@ -39,6 +39,7 @@ ncclResult_t oh_comm_prepare_order(struct oh_comm *comm)
     }
     comm->graph_mixing = oh_env_flag(OH_ENV_GRAPH_MIXING, nccl_mixes_graphs());
     comm->early_send = oh_env_flag(OH_ENV_EARLY_SEND, true);
+    comm->launch_order = oh_env_flag(OH_ENV_LAUNCH_ORDER, true);
 out:
     oh_context_leave_relaxed(driver, &scope);
     return res;
@@ -117,7 +118,7 @@ static CUresult after_kernel(struct oh_burst *burst, bool linked, CUresult resul
 {
     if (result == CUDA_SUCCESS) {
         burst->kernels++;
-        oh_order_launched(burst, linked);
+        result = oh_order_launched(burst, linked);
     }
     return result;
 }

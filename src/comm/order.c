@@ -365,21 +365,38 @@ CUresult oh_order_before(struct oh_burst *burst)
     return result == CUDA_SUCCESS ? follow_handed_back(comm, &burst->place) : result;
 }
 
-/* What a captured kernel comes after is this node alone. */
-static bool follows_only(const struct oh_driver *driver, CUgraphNode kernel, CUgraphNode before)
+/* What a captured kernel comes after, if it is one node alone. */
+static bool get_only_dependency(const struct oh_driver *driver, CUgraphNode kernel, CUgraphNode *before_p,
+                                struct oh_edge_data *edge_p)
 {
     CUgraphNode nodes[2];
-    uint64_t edges[2]; /* without a place for their data the call fails */
+    struct oh_edge_data edges[2]; /* without a place for their data the call fails */
     size_t count = 2;
-    return driver->graph_node_get_dependencies(kernel, nodes, edges, &count) == CUDA_SUCCESS && count == 1 &&
-           nodes[0] == before;
+    bool only = driver->graph_node_get_dependencies(kernel, nodes, edges, &count) == CUDA_SUCCESS && count == 1;
+    if (only) {
+        *before_p = nodes[0];
+        *edge_p = edges[0];
+    }
+    return only;
 }
 
-/*
- * The result of oh_pipeline_link is not needed: a kernel that could not be changed triggers late, as before any other
- * kernel, and the capture goes on.
+/* The result of oh_pipeline_link is not needed: a kernel that could not be changed triggers late, as before any other.
  */
-void oh_order_launched(const struct oh_burst *burst, bool linked)
+static CUresult link_captured(const struct oh_comm *comm, const struct oh_capture *capture, CUgraphNode kernel)
+{
+    const struct oh_driver *driver = driver_of(comm);
+    struct oh_pipeline_edge edge = {.graph = capture->graph, .to = kernel};
+    if (!get_only_dependency(driver, kernel, &edge.from, &edge.data)) {
+        return CUDA_SUCCESS;
+    }
+    if (edge.from == capture->kernel) {
+        oh_pipeline_link(driver, comm->kernels, comm->max_blocks, edge.from, kernel);
+        return CUDA_SUCCESS;
+    }
+    return comm->launch_order ? oh_pipeline_launch_early(driver, &edge) : CUDA_SUCCESS;
+}
+
+CUresult oh_order_launched(const struct oh_burst *burst, bool linked)
 {
     const struct oh_comm *comm = burst->calls[0].comm;
     const struct oh_driver *driver = driver_of(comm);
@@ -387,14 +404,13 @@ void oh_order_launched(const struct oh_burst *burst, bool linked)
     const CUgraphNode *nodes;
     size_t count;
     if (!capture || !comm->kernels->programmatic || !driver->graph_node_get_dependencies) {
-        return;
+        return CUDA_SUCCESS;
     }
     bool known = tips_of(driver, burst->place.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
     CUgraphNode kernel = known ? nodes[0] : NULL;
-    if (!linked && kernel && capture->kernel && follows_only(driver, kernel, capture->kernel)) {
-        oh_pipeline_link(driver, comm->kernels, comm->max_blocks, capture->kernel, kernel);
-    }
+    CUresult result = kernel && !linked ? link_captured(comm, capture, kernel) : CUDA_SUCCESS;
     capture->kernel = kernel;
+    return result;
 }
 
 /* A communicator whose memory is freed waits for OH_EVENT_LAUNCH: so a record that fails is tried once more. */

@@ -32,10 +32,11 @@ CUresult oh_order_look(const struct oh_comm *comm, CUstream stream, struct oh_pl
 CUresult oh_order_before(struct oh_burst *burst);
 
 /*
- * After each kernel of the burst. In a capture the kernel before it gets an early trigger, if nothing is between them
- * (gpu/pipeline.h) and it has none (`linked`). Cannot fail.
+ * After each kernel of the burst. In a capture, if the kernel comes after one node alone: a kernel of the communicator
+ * gets an early trigger, unless it has one (`linked`); a kernel of the program lets this one be launched early
+ * (gpu/pipeline.h). Fails only if the order of the two is lost; what else goes wrong leaves the capture as it was.
  */
-void oh_order_launched(const struct oh_burst *burst, bool linked);
+CUresult oh_order_launched(const struct oh_burst *burst, bool linked);
 
 /* Notes the launches of the burst as the last ones. */
 CUresult oh_order_after(struct oh_burst *burst);

@@ -74,6 +74,9 @@
       (CUgraph, const CUgraphNode *, const CUgraphNode *, size_t))                                                     \
     X(graph_kernel_node_get_params, cuGraphKernelNodeGetParams_v2, (CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))           \
     X(graph_kernel_node_set_params, cuGraphKernelNodeSetParams_v2, (CUgraphNode, const CUDA_KERNEL_NODE_PARAMS *))     \
+    X(graph_kernel_node_get_attribute, cuGraphKernelNodeGetAttribute,                                                  \
+      (CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue *))                                                    \
+    X(graph_node_get_type, cuGraphNodeGetType, (CUgraphNode, CUgraphNodeType *))                                       \
     X(graph_destroy, cuGraphDestroy, (CUgraph))                                                                        \
     X(graph_exec_destroy, cuGraphExecDestroy, (CUgraphExec))                                                           \
     X(graph_retain_user_object, cuGraphRetainUserObject, (CUgraph, CUuserObject, unsigned int, unsigned int))          \
@@ -88,6 +91,16 @@
     X(func_get_attribute, cuFuncGetAttribute, (int *, CUfunction_attribute, CUfunction))                               \
     X(launch_kernel_ex, cuLaunchKernelEx, (const CUlaunchConfig *, CUfunction, void **, void **))
 
+/* As cuda.h of CUDA 12.3 has CUgraphEdgeData and its enumerators: cuda.h of 12.0 lacks them. */
+struct oh_edge_data {
+    unsigned char from_port, to_port, type;
+    unsigned char reserved[5];
+};
+#define OH_EDGE_DEFAULT 0
+#define OH_EDGE_PROGRAMMATIC 1
+#define OH_PORT_PROGRAMMATIC 1 /* all blocks have triggered, or ended */
+#define OH_PORT_LAUNCH_ORDER 2 /* all blocks have begun */
+
 /* The same, of later drivers: NULL where the driver lacks it. Types that cuda.h of CUDA 12.0 lacks are void here. */
 #define OH_DRIVER_LATER_FUNCTIONS(X)                                                                                   \
     X(get_version, cuDriverGetVersion, (int *)) /* tools only */                                                       \
@@ -97,8 +110,12 @@
     X(ctx_get_dev_resource, cuCtxGetDevResource, (CUcontext, void *, int))                      /* 12.4 */             \
     X(stream_get_capture_info_v3, cuStreamGetCaptureInfo_v3,                                    /* 12.3 */             \
       (CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **, const void **, size_t *))     \
-    X(graph_node_get_dependencies, cuGraphNodeGetDependencies_v2, /* 12.3; the data of an edge has 8 bytes */          \
-      (CUgraphNode, CUgraphNode *, void *, size_t *))
+    X(graph_node_get_dependencies, cuGraphNodeGetDependencies_v2, /* 12.3, as the next two */                          \
+      (CUgraphNode, CUgraphNode *, struct oh_edge_data *, size_t *))                                                   \
+    X(graph_add_edges, cuGraphAddDependencies_v2,                                                                      \
+      (CUgraph, const CUgraphNode *, const CUgraphNode *, const struct oh_edge_data *, size_t))                        \
+    X(graph_remove_edges, cuGraphRemoveDependencies_v2,                                                                \
+      (CUgraph, const CUgraphNode *, const CUgraphNode *, const struct oh_edge_data *, size_t))
 
 struct oh_driver {
 #define OH_DRIVER_FIELD(field_, symbol_, args_) CUresult(CUDAAPI *field_) args_;

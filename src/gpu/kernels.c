@@ -194,6 +194,28 @@ bool oh_kernel_set_is_loaded(const struct oh_driver *driver, uint32_t nranks)
     return found;
 }
 
+static bool has_function(const struct oh_kernel_set *set, CUfunction function)
+{
+    bool found = false;
+    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+        for (int t = 0; t < OH_KERNEL_TYPES; t++) {
+            found |= set->any[a][t] == function || (t < OH_SUM_TYPES && set->sum[a][t] == function);
+        }
+    }
+    return found;
+}
+
+bool oh_kernel_is_ours(CUfunction function)
+{
+    bool found = false;
+    pthread_mutex_lock(&mutex);
+    for (const struct loaded *entry = loaded; entry && !found; entry = entry->next) {
+        found = has_function(&entry->set, function);
+    }
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
 ncclResult_t oh_kernel_set_get(const struct oh_driver *driver, CUdevice device, uint32_t nranks,
                                const struct oh_kernel_set **set_p)
 {

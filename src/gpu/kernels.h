@@ -35,6 +35,9 @@ ncclResult_t oh_kernel_set_get(const struct oh_driver *driver, CUdevice device, 
 /* True when the kernels for nranks are there for the current context. Thread-safe. */
 bool oh_kernel_set_is_loaded(const struct oh_driver *driver, uint32_t nranks);
 
+/* True of a kernel of any set. Thread-safe. */
+bool oh_kernel_is_ours(CUfunction function);
+
 /* What every call of a launch has in common. `plan` and `op` must be such as oh_plan_choose and oh_op_... gave. */
 struct oh_launch {
     const struct oh_driver *driver;

@@ -51,3 +51,61 @@ CUresult oh_pipeline_link(const struct oh_driver *driver, const struct oh_kernel
     params.kernelParams = parameter;
     return driver->graph_kernel_node_set_params(first, &params);
 }
+
+#define MOST_EARLY_THREADS 4096 /* of messages of up to 64 KiB, with 16 bytes a thread */
+#define MOST_EDGES 16           /* into a kernel of the program; with more, no edge is changed */
+
+static bool is_kernel(const struct oh_driver *driver, CUgraphNode node)
+{
+    CUgraphNodeType type;
+    return driver->graph_node_get_type(node, &type) == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_KERNEL;
+}
+
+static bool has_default_edges(const struct oh_driver *driver, CUgraphNode node)
+{
+    CUgraphNode nodes[MOST_EDGES];
+    struct oh_edge_data edges[MOST_EDGES];
+    size_t count = 0;
+    bool plain = driver->graph_node_get_dependencies(node, NULL, NULL, &count) == CUDA_SUCCESS && count <= MOST_EDGES &&
+                 driver->graph_node_get_dependencies(node, nodes, edges, &count) == CUDA_SUCCESS;
+    for (size_t i = 0; i < count && plain; i++) {
+        plain = edges[i].type == OH_EDGE_DEFAULT;
+    }
+    return plain;
+}
+
+static bool get_attribute(const struct oh_driver *driver, CUgraphNode node, CUlaunchAttributeID id,
+                          CUlaunchAttributeValue *value_p)
+{
+    return driver->graph_kernel_node_get_attribute(node, id, value_p) == CUDA_SUCCESS;
+}
+
+static bool can_launch_early(const struct oh_driver *driver, const struct oh_pipeline_edge *edge)
+{
+    CUDA_KERNEL_NODE_PARAMS from, to;
+    CUlaunchAttributeValue cooperative, from_priority, to_priority;
+    return driver->graph_add_edges && driver->graph_remove_edges && edge->data.type == OH_EDGE_PROGRAMMATIC &&
+           edge->data.from_port == OH_PORT_PROGRAMMATIC && is_kernel(driver, edge->from) &&
+           driver->graph_kernel_node_get_params(edge->from, &from) == CUDA_SUCCESS &&
+           driver->graph_kernel_node_get_params(edge->to, &to) == CUDA_SUCCESS &&
+           threads_of(&to) <= MOST_EARLY_THREADS && !oh_kernel_is_ours(from.func) &&
+           get_attribute(driver, edge->from, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &cooperative) &&
+           !cooperative.cooperative &&
+           get_attribute(driver, edge->from, CU_LAUNCH_ATTRIBUTE_PRIORITY, &from_priority) &&
+           get_attribute(driver, edge->to, CU_LAUNCH_ATTRIBUTE_PRIORITY, &to_priority) &&
+           to_priority.priority >= from_priority.priority && /* a lower number is a higher priority */
+           has_default_edges(driver, edge->from);
+}
+
+CUresult oh_pipeline_launch_early(const struct oh_driver *driver, const struct oh_pipeline_edge *edge)
+{
+    struct oh_edge_data early = edge->data;
+    if (!can_launch_early(driver, edge) ||
+        driver->graph_remove_edges(edge->graph, &edge->from, &edge->to, &edge->data, 1) != CUDA_SUCCESS) {
+        return CUDA_SUCCESS;
+    }
+    early.from_port = OH_PORT_LAUNCH_ORDER;
+    return driver->graph_add_edges(edge->graph, &edge->from, &edge->to, &early, 1) == CUDA_SUCCESS
+               ? CUDA_SUCCESS
+               : driver->graph_add_edges(edge->graph, &edge->from, &edge->to, &edge->data, 1);
+}

@@ -40,6 +40,8 @@
       "1: count, type and op of each call are compared between the ranks; any rank's value counts")                    \
     X(GRAPH_MIXING, "ONEHOP_GRAPH_MIXING", "1, or NCCL_GRAPH_MIXING_SUPPORT", "0 or 1",                                \
       "0: a graph's replays are not ordered with the communicator's other calls, the application does that")           \
+    X(LAUNCH_ORDER, "ONEHOP_LAUNCH_ORDER", "1", "0 or 1",                                                              \
+      "0: in graphs small calls begin behind kernels of the program")                                                  \
     X(EARLY_SEND, "ONEHOP_EARLY_SEND", "1", "0 or 1", "0: the parts of a large call do not overlap")                   \
     X(SHM_DIR, "ONEHOP_SHM_DIR", "/dev/shm", "an absolute path of at most 200 characters",                             \
       "where the ranks of a host meet; ranks with different values count as different hosts")                          \

@@ -9,7 +9,7 @@
  * is a graph of calls on each, out of place (free), in place (chain) or between two kernels of a program (layer), whose
  * time by themselves is subtracted. order: as layer, with edges from the program's kernels that let the next kernel
  * begin when all blocks of the program's have begun (CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER). bf16, sum; the median of
- * the replays, in microseconds a call. Results are not checked (virtual_ranks does).
+ * the replays, in microseconds a call. Results are checked where each kernel needs what the one before has written.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -226,12 +226,50 @@ static float replay_once(void)
     return ms * 1000 / CALLS;
 }
 
+/*
+ * Each call doubles what the program's kernel has copied, which is a power of two times a number of its own for each
+ * element: exact, whatever the number of calls. A kernel that reads too early leaves some factors out.
+ */
+static void check_results(size_t bytes)
+{
+    const size_t count = bytes / 2;
+    uint16_t *values = malloc(bytes);
+    bool right = values != NULL;
+    for (size_t i = 0; i < count && right; i++) {
+        values[i] = (uint16_t)(67 << 7 | i % 128); /* bf16: 2^-60 and more */
+    }
+    for (int r = 0; r < RANKS && right; r++) {
+        CU(memcpy_htod_async(ranks[r].send, values, bytes, ranks[r].stream));
+    }
+    replay_once();
+    for (int r = 0; r < RANKS && right; r++) {
+        CU(memcpy_dtoh_async(values, ranks[r].recv, bytes, ranks[r].stream));
+        CU(stream_synchronize(ranks[r].stream));
+        for (size_t i = 0; i < count; i++) {
+            right &= values[i] == (uint16_t)((67 + CALLS) << 7 | i % 128);
+        }
+        CU(memset_d32_async(ranks[r].send, 0, bytes / 4, ranks[r].stream));
+        CU(memset_d32_async(ranks[r].recv, 0, bytes / 4, ranks[r].stream));
+        CU(stream_synchronize(ranks[r].stream));
+    }
+    free(values);
+    if (!right) {
+        fprintf(stderr, "bench_virtual: %zu bytes: a result is wrong\n", bytes);
+        exit(EXIT_FAILURE);
+    }
+}
+
 static float measure(enum onehop_algorithm algorithm, size_t bytes, enum pattern pattern, int replays)
 {
     static float us[MOST_REPLAYS];
     const struct oh_plan plan = plan_of(algorithm, bytes);
     for (int r = 0; r < RANKS; r++) {
         capture(r, &plan, bytes, pattern);
+    }
+    if (pattern == LAYER || pattern == ORDER) {
+        for (int i = 0; i < 20; i++) {
+            check_results(bytes);
+        }
     }
     for (int i = -WARM_UP; i < replays; i++) {
         float once = replay_once();

@@ -218,7 +218,8 @@ bool simcuda_node_depend(CUgraphNode node, CUgraphNode from, bool programmatic)
         return false;
     }
     node->dependency = simcuda_grown(node->dependency, node->dependencies, sizeof *node->dependency);
-    node->dependency[node->dependencies++] = (struct simcuda_edge){from, programmatic};
+    const unsigned char number = programmatic ? 1 : 0; /* both enumerators */
+    node->dependency[node->dependencies++] = (struct simcuda_edge){from, {.from_port = number, .type = number}};
     return true;
 }
 
@@ -316,34 +317,66 @@ CUresult cuGraphAddEventWaitNode(CUgraphNode *node_p, CUgraph graph, const CUgra
     return add_event_node(node_p, graph, dependencies, count, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
 }
 
-CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count)
+/* What a kernel of onehop waits for is the end of the node before, whatever the port says. data NULL: all zero. */
+static CUresult add_edges(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *data,
+                          size_t count)
 {
-    SIMCUDA_ENTER();
     pthread_mutex_lock(&simcuda.lock);
     bool good = all_nodes(graph, from, count) && all_nodes(graph, to, count);
     for (size_t i = 0; i < count && good; i++) {
         simcuda_node_visit(from[i]);
         good = !to[i]->visited && simcuda_node_depend(to[i], from[i], false); /* no cycles, no edge twice */
         simcuda_graph_unvisit(graph);
+        if (good && data) {
+            edge_find(to[i], from[i])->data = data[i];
+        }
     }
     return simcuda_leave(good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
-/* This old form is for edges without data: it does not find others. */
-CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count)
+/* An edge with other data is another edge. */
+static CUresult remove_edges(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *data,
+                             size_t count)
 {
-    SIMCUDA_ENTER();
+    static const CUgraphEdgeData plain;
     pthread_mutex_lock(&simcuda.lock);
     bool good = all_nodes(graph, from, count) && all_nodes(graph, to, count);
     for (size_t i = 0; i < count && good; i++) {
         struct simcuda_edge *edge = edge_find(to[i], from[i]);
-        good = edge && !edge->programmatic;
+        good = edge && memcmp(&edge->data, data ? &data[i] : &plain, sizeof plain) == 0;
         if (good) {
             size_t place = (size_t)(edge - to[i]->dependency), after = --to[i]->dependencies - place;
             memmove(edge, edge + 1, after * sizeof *edge);
         }
     }
     return simcuda_leave(good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                                   const CUgraphEdgeData *data, size_t count)
+{
+    SIMCUDA_ENTER();
+    return add_edges(graph, from, to, data, count);
+}
+
+CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                                      const CUgraphEdgeData *data, size_t count)
+{
+    SIMCUDA_ENTER();
+    return remove_edges(graph, from, to, data, count);
+}
+
+/* The old forms are for edges without data: they do not find others. */
+CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count)
+{
+    SIMCUDA_ENTER();
+    return add_edges(graph, from, to, NULL, count);
+}
+
+CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count)
+{
+    SIMCUDA_ENTER();
+    return remove_edges(graph, from, to, NULL, count);
 }
 
 CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type_p)
@@ -370,12 +403,6 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count_p)
     return simcuda_leave(CUDA_SUCCESS);
 }
 
-static CUgraphEdgeData edge_data(const struct simcuda_edge *edge)
-{
-    unsigned char number = edge->programmatic ? 1 : 0; /* both enumerators */
-    return (CUgraphEdgeData){.from_port = number, .type = number};
-}
-
 CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *data, size_t *count_p)
 {
     SIMCUDA_ENTER();
@@ -390,7 +417,7 @@ CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, C
             if (from && count < *count_p) {
                 from[count] = node->dependency[d].from;
                 to[count] = graph->node[i];
-                data[count] = edge_data(&node->dependency[d]);
+                data[count] = node->dependency[d].data;
             }
         }
     }
@@ -406,14 +433,14 @@ CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *nodes, CUg
     }
     pthread_mutex_lock(&simcuda.lock);
     for (size_t d = 0; d < node->dependencies; d++) {
-        if (!data && node->dependency[d].programmatic) {
+        if (!data && node->dependency[d].data.type != 0) {
             return simcuda_leave(CUDA_ERROR_LOSSY_QUERY);
         }
     }
     for (size_t d = 0; nodes && d < *count_p; d++) {
         nodes[d] = d < node->dependencies ? node->dependency[d].from : NULL;
         if (data && nodes[d]) {
-            data[d] = edge_data(&node->dependency[d]);
+            data[d] = node->dependency[d].data;
         }
     }
     if (!nodes || *count_p > node->dependencies) {
@@ -438,8 +465,8 @@ static CUgraph copy_graph(CUgraph graph)
         copy->node[i]->event = node->event;
         copy->node[i]->child = node->child ? copy_graph(node->child) : NULL;
         for (size_t d = 0; d < node->dependencies; d++) {
-            simcuda_node_depend(copy->node[i], copy->node[node->dependency[d].from->step],
-                                node->dependency[d].programmatic);
+            simcuda_node_depend(copy->node[i], copy->node[node->dependency[d].from->step], false);
+            copy->node[i]->dependency[d].data = node->dependency[d].data;
         }
     }
     users_copy(&copy->users, &graph->users);

@@ -150,7 +150,7 @@ struct simcuda_op {
 /* An edge into a node of a graph. */
 struct simcuda_edge {
     CUgraphNode from;
-    bool programmatic;
+    CUgraphEdgeData data;
 };
 
 struct CUgraphNode_st {

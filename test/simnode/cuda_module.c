@@ -261,6 +261,18 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS
     return CUDA_SUCCESS;
 }
 
+/* Nothing is cooperative, and all streams have one priority. */
+CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue *value_p)
+{
+    SIMCUDA_ENTER();
+    if (node->type != CU_GRAPH_NODE_TYPE_KERNEL ||
+        (id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE && id != CU_LAUNCH_ATTRIBUTE_PRIORITY)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    memset(value_p, 0, sizeof *value_p);
+    return CUDA_SUCCESS;
+}
+
 /* Allowed while the graph is captured. Edges stay what they are; an executable graph has what it was made with. */
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params)
 {

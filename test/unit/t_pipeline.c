@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * t_pipeline.c - which captured kernels get an early trigger
+ * t_pipeline.c - which captured kernels get an early trigger, and which are launched while the program's kernel runs
  *
  * Kernels are captured as the plugin launches them, and linked as order.c does it; the test reads what has become of
- * their nodes. Nothing is run.
+ * their nodes and edges. Nothing is run.
  */
 #include "gpu/pipeline.h"
 
@@ -175,6 +175,168 @@ static void test_stranger(void)
     tap_ok(result == CUDA_SUCCESS && !seen[0].early_trigger, "kernels of no set stay as they are");
 }
 
+/* --- behind a kernel of the program ------------------------------------------------------------------------------- */
+
+extern const unsigned char oh_image_floor[];
+static CUfunction program;
+static struct oh_driver early; /* the driver, or one of which something fails or differs */
+
+static CUgraphNode newest(void)
+{
+    CUstreamCaptureStatus status;
+    const CUgraphNode *nodes;
+    const void *edges;
+    size_t count;
+    CU(stream_get_capture_info_v3(stream, &status, NULL, NULL, &nodes, &edges, &count));
+    return nodes[0];
+}
+
+static CUgraphNode launch_program(bool programmatic)
+{
+    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                   .value.programmaticStreamSerializationAllowed = 1};
+    const CUlaunchConfig config = {.gridDimX = 4,
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = 64,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .hStream = stream,
+                                   .attrs = &attribute,
+                                   .numAttrs = programmatic ? 1 : 0};
+    const struct oh_kernel_args args = {.count = 0};
+    void *parameter = (void *)&args;
+    CU(launch_kernel_ex(&config, program, &parameter, NULL));
+    return newest();
+}
+
+/* What stands in front of the kernel. */
+enum front {
+    PROGRAM,              /* a kernel, which comes after nothing */
+    PROGRAM_PROGRAMMATIC, /* a kernel that may itself begin early behind another */
+    PROGRAM_BEHIND,       /* a kernel behind another, in the usual way */
+    OURS,                 /* of another communicator */
+    MEMSET
+};
+
+static CUgraphNode launch_front(enum front front)
+{
+    switch (front) {
+    case PROGRAM:
+        return launch_program(false);
+    case OURS:
+        return launch(&one);
+    case MEMSET:
+        CU(memset_d8_async((CUdeviceptr)(uintptr_t)memory, 0, 16, stream));
+        return newest();
+    default:
+        launch_program(false);
+        return launch_program(front == PROGRAM_PROGRAMMATIC);
+    }
+}
+
+/* The port of the edge into the kernel behind it, and the result. */
+static unsigned port_behind(enum front front, uint32_t blocks, CUresult *result_p)
+{
+    const struct kernel kernel = {ONEHOP_ONESHOT, false, blocks};
+    struct oh_pipeline_edge edge;
+    size_t count = 1;
+    CU(stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    launch_front(front);
+    edge.to = launch(&kernel);
+    CUstreamCaptureStatus status;
+    CU(stream_get_capture_info(stream, &status, NULL, &edge.graph, NULL, NULL));
+    CU(graph_node_get_dependencies(edge.to, &edge.from, &edge.data, &count));
+    *result_p = oh_pipeline_launch_early(&early, &edge);
+    count = 1;
+    edge.data.from_port = 99;
+    CU(graph_node_get_dependencies(edge.to, &edge.from, &edge.data, &count));
+    const unsigned port = count == 1 ? edge.data.from_port : 98; /* 98: no edge at all */
+    CU(stream_end_capture(stream, &edge.graph));
+    CU(graph_destroy(edge.graph));
+    return port;
+}
+
+static void expect_port(enum front front, uint32_t blocks, unsigned port, const char *what)
+{
+    CUresult result;
+    const unsigned got = port_behind(front, blocks, &result);
+    tap_ok(got == port && result == CUDA_SUCCESS, "%s: port %u", what, got);
+}
+
+static CUresult refuse_edge(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                            const struct oh_edge_data *data, size_t count)
+{
+    return data->from_port == OH_PORT_LAUNCH_ORDER ? CUDA_ERROR_INVALID_VALUE
+                                                   : driver->graph_add_edges(graph, from, to, data, count);
+}
+
+static CUresult refuse_edges(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                             const struct oh_edge_data *data, size_t count)
+{
+    (void)graph;
+    (void)from;
+    (void)to;
+    (void)data;
+    (void)count;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult say_cooperative(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue *value_p)
+{
+    CUresult result = driver->graph_kernel_node_get_attribute(node, id, value_p);
+    value_p->cooperative = id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE ? 1 : value_p->cooperative;
+    return result;
+}
+
+static CUgraphNode urgent; /* the first node asked for its priority has less than the second */
+static CUresult say_urgent(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue *value_p)
+{
+    CUresult result = driver->graph_kernel_node_get_attribute(node, id, value_p);
+    if (id == CU_LAUNCH_ATTRIBUTE_PRIORITY) {
+        value_p->priority = urgent ? -1 : 0;
+        urgent = node;
+    }
+    return result;
+}
+
+static void test_program(void)
+{
+    CUresult result;
+    early = *driver;
+    expect_port(PROGRAM, 8, OH_PORT_LAUNCH_ORDER, "behind a kernel of the program");
+    expect_port(PROGRAM_BEHIND, 8, OH_PORT_LAUNCH_ORDER, "... which comes after another");
+    expect_port(PROGRAM, 9, OH_PORT_PROGRAMMATIC, "a grid of more than 4096 threads");
+    expect_port(PROGRAM_PROGRAMMATIC, 8, OH_PORT_PROGRAMMATIC, "behind a kernel that may begin early itself");
+    expect_port(OURS, 8, OH_PORT_PROGRAMMATIC, "behind a kernel of another communicator");
+    expect_port(MEMSET, 8, 0, "behind what is no kernel");
+    early.graph_kernel_node_get_attribute = say_cooperative;
+    expect_port(PROGRAM, 8, OH_PORT_PROGRAMMATIC, "behind a cooperative kernel");
+    early.graph_kernel_node_get_attribute = say_urgent;
+    expect_port(PROGRAM, 8, OH_PORT_PROGRAMMATIC, "where the kernel has the higher priority");
+    early = *driver;
+    early.graph_add_edges = NULL;
+    expect_port(PROGRAM, 8, OH_PORT_PROGRAMMATIC, "a driver that knows no ports");
+    early = *driver;
+    early.graph_remove_edges = refuse_edges;
+    expect_port(PROGRAM, 8, OH_PORT_PROGRAMMATIC, "an edge that cannot be removed");
+    early = *driver;
+    early.graph_add_edges = refuse_edge;
+    expect_port(PROGRAM, 8, OH_PORT_PROGRAMMATIC, "an edge that cannot be added: the old one is back");
+    early.graph_add_edges = refuse_edges;
+    port_behind(PROGRAM, 8, &result);
+    tap_ok(result == CUDA_ERROR_INVALID_VALUE, "nor the old one: an error");
+}
+
+static void open_program(void)
+{
+    CUlibrary library;
+    CUkernel kernel;
+    CU(library_load_data(&library, oh_image_floor, NULL, NULL, 0, NULL, NULL, 0));
+    CU(library_get_kernel(&kernel, library, "oh_program_copy"));
+    CU(kernel_get_function(&program, kernel));
+}
+
 static void open_device(void)
 {
     CUdevice device;
@@ -205,5 +367,7 @@ int main(void)
     test_three();
     test_failure();
     test_stranger();
+    open_program();
+    test_program();
     return tap_done();
 }
