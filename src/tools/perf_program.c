@@ -8,7 +8,7 @@
 #include "kernels/floor.h"
 #include "tools/perf_crew.h"
 
-#define BLOCK_THREADS 256u
+#define BLOCK_THREADS 256
 #define THREAD_WORDS 4u /* that a thread of the copy has under way */
 #define SPIN_CYCLES                                                                                                    \
     4000 /* 2 us at 2 GHz: longer than a small allreduce's launch, which is then hidden if it can be                   \
@@ -42,7 +42,7 @@ void oh_perf_open_program(struct oh_crew *crew)
 /* Threads for a message: as many as there are accesses to have under way, as far as OH_MAX_BLOCKS go. */
 static void shape_of(size_t bytes, CUlaunchConfig *config)
 {
-    const size_t block_bytes = BLOCK_THREADS * THREAD_WORDS * OH_WORD_BYTES;
+    const size_t block_bytes = (size_t)BLOCK_THREADS * THREAD_WORDS * OH_WORD_BYTES;
     const size_t blocks = (bytes + block_bytes - 1) / block_bytes;
     *config = (CUlaunchConfig){
         .gridDimX = (unsigned)(blocks < OH_MAX_BLOCKS ? blocks : OH_MAX_BLOCKS),
