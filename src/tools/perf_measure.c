@@ -349,16 +349,16 @@ static void clear_buffers(struct oh_crew *crew, const struct oh_job *job)
 static void time_task(struct oh_crew *crew, const struct oh_perf_task *task)
 {
     const struct oh_perf_options *options = crew->options;
-    struct oh_job job[OH_PERF_TIMES] = {{.graph = {NULL}}};
+    struct oh_job job[OH_PERF_TIMES];
+    job[OH_PERF_BARE] = pattern_job(crew, task, OH_PERF_STOCK); /* whose buffers are there, whatever the sides */
+    job[OH_PERF_BARE].bare = true;
     for (int side = 0; side < OH_PERF_SIDES; side++) {
+        job[side] = pattern_job(crew, task, side);
         if (options->side[side]) {
-            job[side] = pattern_job(crew, task, side);
-            job[OH_PERF_BARE] = job[side];
             oh_job_capture(crew, task->mode, &job[side]);
             clear_buffers(crew, &job[side]);
         }
     }
-    job[OH_PERF_BARE].bare = true;
     if (job[OH_PERF_BARE].program != OH_PERF_NO_PROGRAM) {
         oh_job_capture(crew, task->mode, &job[OH_PERF_BARE]);
     }

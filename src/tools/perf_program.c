@@ -9,10 +9,9 @@
 #include "tools/perf_crew.h"
 
 #define BLOCK_THREADS 256
-#define THREAD_WORDS 4u /* that a thread of the copy has under way */
-#define SPIN_CYCLES                                                                                                    \
-    4000 /* 2 us at 2 GHz: longer than a small allreduce's launch, which is then hidden if it can be                   \
-          */
+#define THREAD_WORDS 4 /* that a thread of the copy has under way */
+/* 2 us at 2 GHz: longer than a launch takes, which is then hidden if it can be. */
+#define SPIN_CYCLES 4000
 
 extern const unsigned char oh_image_floor[];
 

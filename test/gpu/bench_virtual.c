@@ -20,6 +20,7 @@
 
 #define RANKS 2
 #define CALLS 50
+#define EDGES 200 /* of a graph, at most */
 #define WARM_UP 10
 #define MOST_REPLAYS 1000
 #define MOST_BYTES ((size_t)4 << 20)
@@ -146,9 +147,9 @@ static void launch_program(const struct rank *rank, size_t bytes)
 /* The programmatic edges from the program's kernels get the other port. */
 static void change_ports(CUgraph graph)
 {
-    CUgraphNode from[4 * CALLS], to[4 * CALLS];
-    CUgraphEdgeData data[4 * CALLS];
-    size_t count = 4 * CALLS, changed = 0;
+    CUgraphNode from[EDGES], to[EDGES];
+    CUgraphEdgeData data[EDGES];
+    size_t count = EDGES, changed = 0;
     must(graph_edges(graph, from, to, data, &count), "the edges");
     for (size_t i = 0; i < count; i++) {
         CUDA_KERNEL_NODE_PARAMS params;
@@ -236,7 +237,7 @@ static void check_results(size_t bytes)
     uint16_t *values = malloc(bytes);
     bool right = values != NULL;
     for (size_t i = 0; i < count && right; i++) {
-        values[i] = (uint16_t)(67 << 7 | i % 128); /* bf16: 2^-60 and more */
+        values[i] = (uint16_t)(67u << 7 | i % 128); /* bf16: 2^-60 and more */
     }
     for (int r = 0; r < RANKS && right; r++) {
         CU(memcpy_htod_async(ranks[r].send, values, bytes, ranks[r].stream));
@@ -246,7 +247,7 @@ static void check_results(size_t bytes)
         CU(memcpy_dtoh_async(values, ranks[r].recv, bytes, ranks[r].stream));
         CU(stream_synchronize(ranks[r].stream));
         for (size_t i = 0; i < count; i++) {
-            right &= values[i] == (uint16_t)((67 + CALLS) << 7 | i % 128);
+            right &= values[i] == (uint16_t)((67u + CALLS) << 7 | i % 128);
         }
         CU(memset_d32_async(ranks[r].send, 0, bytes / 4, ranks[r].stream));
         CU(memset_d32_async(ranks[r].recv, 0, bytes / 4, ranks[r].stream));
