@@ -39,6 +39,8 @@
  * last look; the rest is for loaded machines.
  */
 #define GRACE_NS (40 * MS)
+/* Between two looks of a thread that can run; more, and the process was stopped. Longer than any tick. */
+#define LAPSE_NS (500 * MS)
 #define LINE 2560
 #define NEVER UINT64_MAX
 
@@ -48,6 +50,8 @@ static struct oh_worker worker = OH_WORKER(work, stop_at_exit);
 static struct oh_comm *watched; /* the list; this and what follows is guarded by the worker's mutex */
 static int poller = -1;         /* of epoll, made once */
 static bool begun;
+static uint64_t looked_ns; /* when the thread has looked last; 0: never */
+static bool suspended;     /* the process, between the last two looks: what a kernel did meanwhile is not known */
 static uint64_t stall_ns;
 static uint64_t timeout_ns;
 static uint64_t trap_ns;
@@ -192,7 +196,7 @@ static uint64_t look_at_wait(struct oh_comm *comm, uint64_t now)
     if (looks == 0 || (same && looks == watch->looks)) {
         return 0;
     }
-    if (!same) {
+    if (!same || suspended) { /* the kernel may have ended soon after the look before */
         watch->epoch = epoch;
         watch->since_ns = now;
         atomic_store(&comm->progress->waits, wait_after(epoch));
@@ -372,6 +376,8 @@ static uint64_t usual_tick(void)
 static uint64_t look_around(char *line)
 {
     uint64_t now = oh_now_ns(), tick = usual_tick();
+    suspended = looked_ns != 0 && now - looked_ns > LAPSE_NS;
+    looked_ns = now;
     oh_processes_look(poller);
     for (struct oh_comm *comm = watched; comm && line[0] == '\0'; comm = comm->watch.next) {
         uint64_t soon = look_at(comm, now, line);
