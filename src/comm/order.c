@@ -515,17 +515,39 @@ static CUresult in_context(struct oh_comm *comm, struct oh_nccl_call *call, nccl
 }
 
 /*
- * A stream with a handle of its own tells the driver its context, so the current one is not asked for. CUDA does not
- * promise that for a thread without a current context: there the step is taken again.
+ * An eager call on a stream with a handle of its own: that tells the driver the context, so the current one is not
+ * asked for. CUDA does not promise that for a thread without a current context: there the step is taken again in the
+ * communicator's. What is captured needs that context always, since graph nodes are made in the current one.
  */
-static CUresult by_handle(struct oh_comm *comm, struct oh_nccl_call *call, nccl_step step)
+static bool goes_by_handle(const struct oh_nccl_call *call)
 {
     const CUstream stream = call->place.stream;
-    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
-        return in_context(comm, call, step);
+    return stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD && !call->place.graph;
+}
+
+static CUresult order_before(struct oh_comm *comm, struct oh_nccl_call *call)
+{
+    if (goes_by_handle(call)) {
+        CUresult result = oh_order_look(comm, call->place.stream, &call->place);
+        if (result == CUDA_SUCCESS && !call->place.graph) {
+            result = comm->attach.first == 0 ? CUDA_SUCCESS : follow_launches(comm, &call->place);
+        }
+        if (result != CUDA_ERROR_INVALID_CONTEXT && !call->place.graph) {
+            return pass_on(comm, call, result);
+        }
     }
-    CUresult result = step(comm, call);
-    return result == CUDA_ERROR_INVALID_CONTEXT ? in_context(comm, call, step) : pass_on(comm, call, result);
+    return in_context(comm, call, before_nccl);
+}
+
+static CUresult order_after(struct oh_comm *comm, struct oh_nccl_call *call)
+{
+    if (goes_by_handle(call)) {
+        CUresult result = after_nccl(comm, call);
+        if (result != CUDA_ERROR_INVALID_CONTEXT) {
+            return pass_on(comm, call, result);
+        }
+    }
+    return in_context(comm, call, after_nccl);
 }
 
 /* NCCL has the call, in no known order with those of onehop: the program must not go on as if it were ordered. */
@@ -575,14 +597,14 @@ bool oh_comm_is_ordered(struct oh_comm *comm)
 void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
 {
     *call_p = (struct oh_nccl_call){.place.stream = stream, .allreduce = allreduce};
-    call_p->result = by_handle(comm, call_p, before_nccl);
+    call_p->result = order_before(comm, call_p);
 }
 
 ncclResult_t oh_comm_after_handed_back(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     drop_launching(comm);
     if (call->result == CUDA_SUCCESS) {
-        call->result = by_handle(comm, call, after_nccl);
+        call->result = order_after(comm, call);
     }
     return refuse_unordered(comm, call->result);
 }
