@@ -13,6 +13,8 @@
 /* NCCL's CTAPolicy, a set of bits since 2.27: no CTA at all, copies by the copy engines instead. */
 #define CTA_POLICY_ZERO 2
 #define UNDEFINED INT_MIN /* NCCL_CONFIG_UNDEF_INT */
+/* What NCCL_CONFIG_INITIALIZER writes. NCCL rejects a configuration without it; its size means nothing. */
+#define MAGIC 0xcafebeef
 
 /* The public fields of ncclConfig_t, in the order of NCCL 2.27 and later; nccl.h may be older. */
 struct nccl_config {
@@ -34,7 +36,7 @@ struct nccl_config {
 static int field(const struct nccl_config *config, size_t offset)
 {
     int value = UNDEFINED;
-    if (config && offset + sizeof value <= config->size) {
+    if (config && config->magic == MAGIC && offset + sizeof value <= config->size) {
         memcpy(&value, (const char *)config + offset, sizeof value);
     }
     return value;

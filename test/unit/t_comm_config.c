@@ -24,6 +24,7 @@ struct recent {
 };
 
 static const struct recent undefined = {.size = sizeof undefined,
+                                        .magic = 0xcafebeef,
                                         .blocking = INT_MIN,
                                         .cluster = INT_MIN,
                                         .min_ctas = INT_MIN,
@@ -54,6 +55,9 @@ static void test_fields(void)
     config.cta_policy = 3;
     config.size = offsetof(struct recent, cta_policy);
     tap_ok(reads(&config, NULL, false, 8, false), "a configuration of NCCL 2.26 has no policy");
+    config.magic = 0;
+    tap_ok(reads(&config, NULL, true, UINT32_MAX, false), "a configuration that was not initialised has nothing");
+    config.magic = undefined.magic;
     config.size = offsetof(struct recent, cluster);
     tap_ok(reads(&config, NULL, false, UINT32_MAX, false), "one of NCCL 2.14 has no CTAs");
 }
