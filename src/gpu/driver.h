@@ -149,4 +149,16 @@ const char *oh_driver_error_name(const struct oh_driver *driver, CUresult result
         }                                                                                                              \
     } while (0)
 
+/* A launch of blocks in one dimension, without attributes. */
+static inline CUlaunchConfig oh_launch_config(unsigned blocks, unsigned threads, CUstream stream)
+{
+    return (CUlaunchConfig){.gridDimX = blocks,
+                            .gridDimY = 1,
+                            .gridDimZ = 1,
+                            .blockDimX = threads,
+                            .blockDimY = 1,
+                            .blockDimZ = 1,
+                            .hStream = stream};
+}
+
 #endif

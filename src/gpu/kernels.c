@@ -194,15 +194,19 @@ bool oh_kernel_set_is_loaded(const struct oh_driver *driver, uint32_t nranks)
     return found;
 }
 
-static bool has_function(const struct oh_kernel_set *set, CUfunction function)
+size_t oh_kernel_args_bytes(const struct oh_kernel_set *set, CUfunction function)
 {
-    bool found = false;
     for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
         for (int t = 0; t < OH_KERNEL_TYPES; t++) {
-            found |= set->any[a][t] == function || (t < OH_SUM_TYPES && set->sum[a][t] == function);
+            if (set->any[a][t] == function) {
+                return sizeof(struct oh_kernel_list_args);
+            }
+            if (t < OH_SUM_TYPES && set->sum[a][t] == function) {
+                return sizeof(struct oh_kernel_args);
+            }
         }
     }
-    return found;
+    return 0;
 }
 
 bool oh_kernel_is_ours(CUfunction function)
@@ -210,7 +214,7 @@ bool oh_kernel_is_ours(CUfunction function)
     bool found = false;
     pthread_mutex_lock(&mutex);
     for (const struct loaded *entry = loaded; entry && !found; entry = entry->next) {
-        found = has_function(&entry->set, function);
+        found = oh_kernel_args_bytes(&entry->set, function) > 0;
     }
     pthread_mutex_unlock(&mutex);
     return found;
@@ -241,17 +245,9 @@ static CUresult launch_function(const struct oh_launch *launch, CUfunction funct
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value.programmaticStreamSerializationAllowed = 1,
     };
-    CUlaunchConfig config = {
-        .gridDimX = launch->plan->blocks,
-        .gridDimY = 1,
-        .gridDimZ = 1,
-        .blockDimX = launch->plan->threads,
-        .blockDimY = 1,
-        .blockDimZ = 1,
-        .hStream = launch->stream,
-        .attrs = &attribute,
-        .numAttrs = launch->set->programmatic && !launch->serial ? 1 : 0,
-    };
+    CUlaunchConfig config = oh_launch_config(launch->plan->blocks, launch->plan->threads, launch->stream);
+    config.attrs = &attribute;
+    config.numAttrs = launch->set->programmatic && !launch->serial ? 1 : 0;
     return launch->driver->launch_kernel_ex(&config, function, &args, NULL);
 }
 

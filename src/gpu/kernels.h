@@ -35,6 +35,9 @@ ncclResult_t oh_kernel_set_get(const struct oh_driver *driver, CUdevice device, 
 /* True when the kernels for nranks are there for the current context. Thread-safe. */
 bool oh_kernel_set_is_loaded(const struct oh_driver *driver, uint32_t nranks);
 
+/* Bytes of the parameter of a kernel of the set; 0: the function is none of the set. */
+size_t oh_kernel_args_bytes(const struct oh_kernel_set *set, CUfunction function);
+
 /* True of a kernel of any set. Thread-safe. */
 bool oh_kernel_is_ours(CUfunction function);
 

@@ -59,16 +59,9 @@ static void issue(struct oh_crew *crew, const struct oh_job *job, int i)
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value.programmaticStreamSerializationAllowed = 1,
     };
-    CUlaunchConfig config = {
-        .gridDimX = kernels[launch->kind].blocks,
-        .gridDimY = 1,
-        .gridDimZ = 1,
-        .blockDimX = kernels[launch->kind].threads,
-        .blockDimY = 1,
-        .blockDimZ = 1,
-        .attrs = &attribute,
-        .numAttrs = launch->floor->programmatic ? 1 : 0,
-    };
+    CUlaunchConfig config = oh_launch_config(kernels[launch->kind].blocks, kernels[launch->kind].threads, NULL);
+    config.attrs = &attribute;
+    config.numAttrs = launch->floor->programmatic ? 1 : 0;
     OH_CREW_EACH(crew, seat)
     {
         size_t index = (size_t)(seat - crew->seat);

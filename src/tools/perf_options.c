@@ -169,28 +169,34 @@ static bool parse_one_process(const char *name, struct oh_perf_options *options)
     return true;
 }
 
-static bool parse_pattern(const char *name, struct oh_perf_options *options)
+/* Which of the names it is; `expected` says them. */
+static bool parse_name(const char *option, const char *text, const char *const *names, int count, const char *expected,
+                       int *index_p)
 {
-    for (int pattern = 0; pattern < OH_PERF_PATTERNS; pattern++) {
-        if (strcmp(name, oh_perf_pattern_names[pattern]) == 0) {
-            options->pattern = (enum oh_perf_pattern)pattern;
+    for (int i = 0; i < count; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            *index_p = i;
             return true;
         }
     }
-    oh_tool_error("perf: --pattern %s: layer, spin, chain or free is needed", name);
+    oh_tool_error("perf: --%s %s: %s is needed", option, text, expected);
     return false;
 }
 
-static bool parse_memory(const char *name, struct oh_perf_options *options)
+static bool parse_pattern(const char *name, const char *text, struct oh_perf_options *options)
 {
-    for (int memory = 0; memory < OH_PERF_MEMORIES; memory++) {
-        if (strcmp(name, oh_perf_memory_names[memory]) == 0) {
-            options->memory = (enum oh_perf_memory)memory;
-            return true;
-        }
-    }
-    oh_tool_error("perf: --memory %s: cuda or nccl is needed", name);
-    return false;
+    int pattern = (int)options->pattern;
+    bool good = parse_name(name, text, oh_perf_pattern_names, OH_PERF_PATTERNS, "layer, spin, chain or free", &pattern);
+    options->pattern = (enum oh_perf_pattern)pattern;
+    return good;
+}
+
+static bool parse_memory(const char *name, const char *text, struct oh_perf_options *options)
+{
+    int memory = (int)options->memory;
+    bool good = parse_name(name, text, oh_perf_memory_names, OH_PERF_MEMORIES, "cuda or nccl", &memory);
+    options->memory = (enum oh_perf_memory)memory;
+    return good;
 }
 
 /* The file of --csv or --json: behind '=', or the next word unless that is an option, or stdout. */
@@ -303,9 +309,9 @@ static bool parse_option(int option, const char *name, const char *text, struct 
     case OPTION_ONE_PROCESS:
         return parse_one_process(text, options);
     case OPTION_PATTERN:
-        return parse_pattern(text, options);
+        return parse_pattern(name, text, options);
     case OPTION_MEMORY:
-        return parse_memory(text, options);
+        return parse_memory(name, text, options);
     case OPTION_PLOT:
         return parse_plot(text, options);
     case OPTION_FROM:

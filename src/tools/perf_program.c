@@ -39,24 +39,17 @@ void oh_perf_open_program(struct oh_crew *crew)
 }
 
 /* Threads for a message: as many as there are accesses to have under way, as far as OH_MAX_BLOCKS go. */
-static void shape_of(size_t bytes, CUlaunchConfig *config)
+static CUlaunchConfig shape_of(size_t bytes)
 {
     const size_t block_bytes = (size_t)BLOCK_THREADS * THREAD_WORDS * OH_WORD_BYTES;
     const size_t blocks = (bytes + block_bytes - 1) / block_bytes;
-    *config = (CUlaunchConfig){
-        .gridDimX = (unsigned)(blocks < OH_MAX_BLOCKS ? blocks : OH_MAX_BLOCKS),
-        .gridDimY = 1,
-        .gridDimZ = 1,
-        .blockDimX = blocks <= OH_MAX_BLOCKS ? BLOCK_THREADS : 2 * BLOCK_THREADS,
-        .blockDimY = 1,
-        .blockDimZ = 1,
-    };
+    return blocks <= OH_MAX_BLOCKS ? oh_launch_config((unsigned)blocks, BLOCK_THREADS, NULL)
+                                   : oh_launch_config(OH_MAX_BLOCKS, 2 * BLOCK_THREADS, NULL);
 }
 
 void oh_perf_run_program(struct oh_crew *crew, const struct oh_job *job)
 {
-    CUlaunchConfig config;
-    shape_of(job->bytes, &config);
+    CUlaunchConfig config = shape_of(job->bytes);
     OH_CREW_EACH(crew, seat)
     {
         const struct oh_kernel_args args = {

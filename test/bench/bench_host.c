@@ -5,7 +5,7 @@
  *   LD_PRELOAD="libonehop.so libstubdriver.so" bench_host
  *
  * `make bench` builds and runs it. One process, two ranks, one of which calls, but for the first call, which sets up.
- * What is handed back is measured with arguments that NCCL refuses at once, and with messages that are too large, while
+ * Fallbacks are measured with arguments that NCCL refuses at once, and with messages that are too large, while
  * the stand-in NCCL takes calls and does nothing (simnccl_idle) and the driver's functions are stubs: what is left of
  * NCCL's own time is subtracted, by the same call to pncclX. The shortest of many short runs counts, since a busy
  * machine only adds. Exit status 1: an aim is missed.
@@ -102,7 +102,7 @@ static void check_counts(ncclComm_t of, uint64_t served, uint64_t handed_back)
         calls += info.calls[a];
     }
     if (calls != served || info.handed_back != handed_back) {
-        fprintf(stderr, "bench_host: %llu calls served and %llu handed back, not %llu and %llu\n",
+        fprintf(stderr, "bench_host: %llu calls served and %llu fallbacks, not %llu and %llu\n",
                 (unsigned long long)calls, (unsigned long long)info.handed_back, (unsigned long long)served,
                 (unsigned long long)handed_back);
         exit(1);

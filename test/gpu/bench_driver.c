@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "gpu/driver.h"
 #include "kernels/abi.h"
+#include "test/gpu/bench.h"
 #include "util/clock.h"
 
 #define CALLS 200
@@ -20,16 +20,6 @@
 
 extern const unsigned char oh_image_floor[];
 
-#define CU(call_)                                                                                                      \
-    do {                                                                                                               \
-        CUresult result_ = driver->call_;                                                                              \
-        if (result_ != CUDA_SUCCESS) {                                                                                 \
-            fprintf(stderr, "bench_driver: %s: %s\n", #call_, oh_driver_error_name(driver, result_));                  \
-            exit(EXIT_FAILURE);                                                                                        \
-        }                                                                                                              \
-    } while (0)
-
-static const struct oh_driver *driver;
 static CUstream stream, other;
 static CUevent event, other_event;
 static CUfunction function;
@@ -38,15 +28,9 @@ static struct oh_kernel_args args;
 static void launch_with(const CUlaunchAttribute *attributes, unsigned count)
 {
     void *parameter = &args;
-    const CUlaunchConfig config = {.gridDimX = 8,
-                                   .gridDimY = 1,
-                                   .gridDimZ = 1,
-                                   .blockDimX = 64,
-                                   .blockDimY = 1,
-                                   .blockDimZ = 1,
-                                   .hStream = stream,
-                                   .attrs = (CUlaunchAttribute *)attributes,
-                                   .numAttrs = count};
+    CUlaunchConfig config = oh_launch_config(8, 64, stream);
+    config.attrs = (CUlaunchAttribute *)attributes;
+    config.numAttrs = count;
     CU(launch_kernel_ex(&config, function, &parameter, NULL));
 }
 

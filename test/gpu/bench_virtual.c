@@ -17,6 +17,7 @@
 
 #include "comm/staging.h"
 #include "gpu/kernels.h"
+#include "test/gpu/bench.h"
 
 #define RANKS 2
 #define CALLS 50
@@ -26,15 +27,6 @@
 #define MOST_BYTES ((size_t)4 << 20)
 #define MOST_BLOCKS 32 /* both ranks' grids are resident together */
 #define MOST_THREADS 512
-
-#define CU(call_)                                                                                                      \
-    do {                                                                                                               \
-        CUresult result_ = driver->call_;                                                                              \
-        if (result_ != CUDA_SUCCESS) {                                                                                 \
-            fprintf(stderr, "bench_virtual: %s: %s\n", #call_, oh_driver_error_name(driver, result_));                 \
-            exit(EXIT_FAILURE);                                                                                        \
-        }                                                                                                              \
-    } while (0)
 
 enum pattern {
     FREE,
@@ -61,7 +53,6 @@ struct rank {
     CUevent begin, end;
 };
 
-static const struct oh_driver *driver;
 static const struct oh_kernel_set *set;
 static struct rank ranks[RANKS];
 
@@ -107,14 +98,6 @@ static struct oh_plan plan_of(enum onehop_algorithm algorithm, size_t bytes)
                             .threads = (uint32_t)threads};
 }
 
-static void must(CUresult result, const char *what)
-{
-    if (result != CUDA_SUCCESS) {
-        fprintf(stderr, "bench_virtual: %s: %s\n", what, oh_driver_error_name(driver, result));
-        exit(EXIT_FAILURE);
-    }
-}
-
 static void open_program(void)
 {
     void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
@@ -134,13 +117,8 @@ static void launch_program(const struct rank *rank, size_t bytes)
         .sendbuff = (const void *)(uintptr_t)rank->recv, .recvbuff = (void *)(uintptr_t)rank->send, .count = bytes};
     void *parameter = (void *)&args;
     const size_t blocks = (bytes + (1 << 14) - 1) >> 14;
-    const CUlaunchConfig config = {.gridDimX = blocks < MOST_BLOCKS ? (unsigned)blocks : MOST_BLOCKS,
-                                   .gridDimY = 1,
-                                   .gridDimZ = 1,
-                                   .blockDimX = 256,
-                                   .blockDimY = 1,
-                                   .blockDimZ = 1,
-                                   .hStream = rank->stream};
+    const CUlaunchConfig config =
+        oh_launch_config(blocks < MOST_BLOCKS ? (unsigned)blocks : MOST_BLOCKS, 256, rank->stream);
     CU(launch_kernel_ex(&config, program, &parameter, NULL));
 }
 

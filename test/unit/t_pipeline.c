@@ -61,19 +61,25 @@ static struct oh_kernel_list_args arguments(const struct kernel *kernel)
     return list;
 }
 
+/* The node that the next work on the stream comes after. */
+static CUgraphNode newest(void)
+{
+    CUstreamCaptureStatus status;
+    const CUgraphNode *nodes;
+    const void *edges;
+    size_t count;
+    CU(stream_get_capture_info_v3(stream, &status, NULL, NULL, &nodes, &edges, &count));
+    return nodes[0];
+}
+
 static CUgraphNode launch(const struct kernel *kernel)
 {
     const struct oh_plan plan = {kernel->algorithm, kernel->blocks, 512};
     const struct oh_op op = {.kind = OH_OP_SUM};
     const struct oh_launch launch = {driver, set, &plan, &op, ncclFloat32, stream, false};
     struct oh_kernel_list_args args = arguments(kernel);
-    const CUgraphNode *nodes;
-    const void *edges;
-    size_t count;
-    CUstreamCaptureStatus status;
     must(kernel->list ? oh_kernel_launch_list(&launch, &args) : oh_kernel_launch(&launch, &args.base), "launching");
-    CU(stream_get_capture_info_v3(stream, &status, NULL, NULL, &nodes, &edges, &count));
-    return nodes[0];
+    return newest();
 }
 
 /* Captures the kernels, links each with the one before, and reads the nodes. Returns the last result of linking. */
@@ -181,29 +187,13 @@ extern const unsigned char oh_image_floor[];
 static CUfunction program;
 static struct oh_driver early; /* the driver, or one of which something fails or differs */
 
-static CUgraphNode newest(void)
-{
-    CUstreamCaptureStatus status;
-    const CUgraphNode *nodes;
-    const void *edges;
-    size_t count;
-    CU(stream_get_capture_info_v3(stream, &status, NULL, NULL, &nodes, &edges, &count));
-    return nodes[0];
-}
-
 static CUgraphNode launch_program(bool programmatic)
 {
     CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
                                    .value.programmaticStreamSerializationAllowed = 1};
-    const CUlaunchConfig config = {.gridDimX = 4,
-                                   .gridDimY = 1,
-                                   .gridDimZ = 1,
-                                   .blockDimX = 64,
-                                   .blockDimY = 1,
-                                   .blockDimZ = 1,
-                                   .hStream = stream,
-                                   .attrs = &attribute,
-                                   .numAttrs = programmatic ? 1 : 0};
+    CUlaunchConfig config = oh_launch_config(4, 64, stream);
+    config.attrs = &attribute;
+    config.numAttrs = programmatic ? 1 : 0;
     const struct oh_kernel_args args = {.count = 0};
     void *parameter = (void *)&args;
     CU(launch_kernel_ex(&config, program, &parameter, NULL));
