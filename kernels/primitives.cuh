@@ -110,11 +110,12 @@ OH_DEVICE void oh_block_sync()
 }
 
 /*
- * Programmatic launch (sm_90): a kernel may be brought onto the GPU before the one in front of it in the stream has
- * ended. oh_grid_wait waits until that one has ended and its writes are visible; nothing that it writes (user data,
- * epochs, staging) may be touched before. oh_grid_release lets the next kernel in, when all blocks have
- * come to it: only when this one waits for no peer any more, or the next is ours and small (oh_kernel_begin), so that
- * kernels that wait never fill the GPU. No-ops for a kernel launched the ordinary way.
+ * Programmatic dependent launch (sm_90): a kernel may start before the previous kernel of its stream has ended.
+ * oh_grid_wait waits until that kernel has ended and its writes are visible; what it writes (user data, epochs,
+ * staging) must not be touched before. oh_grid_release triggers the launch of the next kernel once all blocks have
+ * called it. A kernel calls it when it no longer waits for a peer, or when the next kernel is onehop's and small
+ * (oh_kernel_begin), so that kernels that wait never fill the GPU. Both do nothing in a kernel launched without the
+ * attribute.
  */
 OH_DEVICE void oh_grid_wait()
 {
@@ -185,7 +186,7 @@ OH_DEVICE void oh_word_store(void *at, uint32_t value)
     *static_cast<volatile uint32_t *>(at) = value;
 }
 
-/* The same for a kernel that is let in behind this place: it finds the word, though it does not wait for this one. */
+/* Before an early trigger: the kernel that it launches reads the word, though it has not waited for this kernel. */
 OH_DEVICE void oh_word_publish(void *at, uint32_t value)
 {
     oh_word_store(at, value);
@@ -222,9 +223,9 @@ template <class Ask> OH_DEVICE bool oh_ask_once(Ask ask)
 }
 
 /*
- * User buffers. A kernel that runs ahead has not waited for the one before, and so not made sure that the L1 caches
- * hold nothing old: it reads past them. A word is read once or twice, so that L1 is of no use for it anyway; of an
- * element's neighbours it is (bypass_l1: past it).
+ * User buffers. A kernel that sends early has not waited for the previous kernel, so the L1 caches may hold stale
+ * lines: its reads bypass L1. Words are read once or twice, so L1 is of no use for them anyway. It is of use for single
+ * elements, whose reads bypass it only if bypass_l1 is set.
  */
 OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
 {

@@ -483,9 +483,8 @@ OH_DEVICE bool oh_marker_decode(const oh_kernel_args &args, uint32_t offset, oh_
 }
 
 /*
- * What the peers send: rows of an area of this rank's staging. Words of a place are numbered by rank where `from` is 0,
- * this rank's own among them, and where it is 1 by peer: word k is from the rank whose staging stands at
- * args.staging[k].
+ * The words that the peers send to this rank's staging. If `from` is 0, words of a place are numbered by rank, this
+ * rank's own among them. If `from` is 1, they are numbered by peer: word k is from the rank of args.staging[k].
  */
 template <class Type, int ranks, int from> struct oh_inbox {
     const oh_kernel_args &args;
