@@ -4,20 +4,20 @@
  * abi.h - what host and device must agree on: kernel arguments and the layout of a rank's staging memory
  *
  * The only header that host C, device CUDA C++ and the CPU build of the kernels share. Sizes are in bytes unless a
- * name says otherwise. A kernel takes exactly one parameter by value: one for the sum of one call ("_sum_" in its name)
- * struct oh_kernel_args, one for any op ("_any_") struct oh_kernel_list_args.
+ * name says otherwise. A kernel takes one parameter by value: struct oh_kernel_args if it sums one call ("_Sum_" in its
+ * name), struct oh_kernel_list_args if it does any op of a call list ("_Any_").
  *
  * Staging of one rank (one cuMemAlloc allocation, written by the peers, read by the owner):
  *
  *   0                         struct oh_epoch, one per block, all equal between kernels
- *   OH_HEARD_OFFSET           enum oh_abort, as a kernel of this rank has seen it; once not 0, never 0 again
+ *   OH_ABORT_SEEN_OFFSET      enum oh_abort, as a kernel of this rank has read it; once not 0, never 0 again
  *   OH_PIPELINE_EPOCH_OFFSET  epoch of the newest pipeline head (protocol.cuh, "Pipelines")
  *   OH_ONESHOT_OFFSET         words of one-shot: OH_ONESHOT_SLOTS slots of OH_ONESHOT_BYTES
  *   OH_TWOSHOT_OFFSET         words of two-shot: 2 slots for the scatter and 1 for the gather, of OH_TWOSHOT_BYTES
- *   OH_ESCAPE_OFFSET          escape cells, a byte for each word of these; 0 between kernels, but for those on their way
+ *   OH_ESCAPE_OFFSET          escape bytes, one for each word of the slots
  *
- * Words (from OH_MARKER_OFFSET to OH_ESCAPE_OFFSET) hold OH_MARKER between kernels, but for those on their way. An area
- * is made of rows, one from each peer in the order of ranks.
+ * Between kernels all words (from OH_WORDS_OFFSET to OH_ESCAPE_OFFSET) hold OH_SENTINEL and all escape bytes 0, except
+ * those in flight. A slot consists of sections, one for each peer that writes it, in the order of ranks.
  *
  * Why this number of slots needs no closing barrier: doc/design.md, "Epochs".
  */
@@ -32,9 +32,9 @@
 #define OH_MAX_THREADS 512
 
 #define OH_EPOCH_OFFSET 0u
-#define OH_HEARD_OFFSET 2048u
+#define OH_ABORT_SEEN_OFFSET 2048u
 #define OH_PIPELINE_EPOCH_OFFSET 2176u
-#define OH_MARKER_OFFSET 4096u
+#define OH_WORDS_OFFSET 4096u
 /*
  * Bytes and number of slots. Between two ranks one-shot moves no more bytes than two-shot, and serves large messages in
  * parts that overlap: these take twice as many slots. (The tests of the kernels have smaller slots.)
@@ -46,30 +46,28 @@
 #define OH_TWOSHOT_BYTES(nranks_) ((nranks_) == 2 ? 9u << 18 : 9u << 19)
 #endif
 #define OH_ONESHOT_SLOTS(nranks_) ((nranks_) == 2 ? 4u : 2u)
-#define OH_ONESHOT_OFFSET OH_MARKER_OFFSET
+#define OH_ONESHOT_OFFSET OH_WORDS_OFFSET
 #define OH_TWOSHOT_OFFSET(nranks_) (OH_ONESHOT_OFFSET + OH_ONESHOT_SLOTS(nranks_) * OH_ONESHOT_BYTES(nranks_))
 #define OH_WORDS_END(nranks_) (OH_TWOSHOT_OFFSET(nranks_) + 3u * OH_TWOSHOT_BYTES(nranks_))
 #define OH_ESCAPE_OFFSET (OH_WORDS_END(2) > OH_WORDS_END(3) ? OH_WORDS_END(2) : OH_WORDS_END(3))
-#define OH_ESCAPE_END (OH_ESCAPE_OFFSET + (OH_ESCAPE_OFFSET - OH_MARKER_OFFSET) / OH_WORD_BYTES)
+#define OH_ESCAPE_END (OH_ESCAPE_OFFSET + (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / OH_WORD_BYTES)
 #define OH_STAGING_BYTES ((OH_ESCAPE_END + (1u << 20) - 1) / (1u << 20) * (1u << 20)) /* whole MiB, as reports say */
 
 /*
- * What an empty marker word holds: as a floating-point number of any width, and as a pair or four of them, NaNs that no
- * arithmetic on the GPU produces. A value that happens to be it is sent with another sign; integers are sent in another
- * way (protocol.cuh, "Marker words").
+ * What each 32 bits of an empty word hold. As floating-point numbers of any width they are NaNs that no arithmetic on
+ * the GPU produces. Inputs that hold this pattern are sent as another NaN; integers are encoded (protocol.cuh, "Lamport
+ * words").
  */
-#define OH_MARKER 0xffffffffu
-/* What the lower and upper half of each 8 bytes of integers are xored with on their way. */
-#define OH_KEY_LOW 0x5c9e31a7u
-#define OH_KEY_HIGH 0xa34db86eu
+#define OH_SENTINEL 0xffffffffu
+/* The lower and upper 32 bits of each 8 bytes of integers are sent xored with these. */
+#define OH_XOR_LOW 0x5c9e31a7u
+#define OH_XOR_HIGH 0xa34db86eu
 
-/* Epochs count the kernels of a communicator, the same number on every rank. They choose the slot. */
-
-/* Words in staging memory. */
+/* The unit in which messages travel. */
 #define OH_WORD_BYTES 16u
 
-/* Words that a slot (one of the sizes above) has room for from each peer. */
-#define OH_ROW_WORDS(slot_bytes_, nranks_) (slot_bytes_(nranks_) / OH_WORD_BYTES / ((nranks_)-1))
+/* Words in a section of a slot of one of the sizes above. */
+#define OH_SECTION_WORDS(slot_bytes_, nranks_) (slot_bytes_(nranks_) / OH_WORD_BYTES / ((nranks_)-1))
 
 /* No message is larger, so that words of it are counted in 32 bits. */
 #define OH_MESSAGE_BYTES (1u << 30)
@@ -85,30 +83,31 @@ enum oh_kernel_op {
     OH_OPS
 };
 
-/* One load gives a block both. */
+/* Epochs count the kernels of a communicator, equally on all ranks, and select the slot. A block loads both words at
+ * once. */
 struct oh_epoch {
     uint32_t last; /* of the last kernel of this communicator that has ended on this rank */
-    uint32_t held; /* 0, or OH_MARKER: a kernel that begins sends only empty words, and waits (oh_staging_hold) */
+    uint32_t held; /* 0, or OH_SENTINEL: a kernel that begins sends only empty words, and waits (oh_staging_hold) */
 };
 
-/* What a kernel that waits does next; the host changes it once from OH_ABORT_NONE. */
+/* The abort flag. The host changes it from OH_ABORT_NONE; kernels that wait poll it. */
 enum oh_abort {
     OH_ABORT_NONE,
-    OH_ABORT_LEAVE, /* ends without a result: the program has ended the communicator */
-    OH_ABORT_TRAP   /* ends the context with an error, as ONEHOP_TRAP_AFTER asks after a failure */
+    OH_ABORT_LEAVE, /* kernels return without a result: the program has ended the communicator */
+    OH_ABORT_TRAP   /* kernels end the context with an error: ONEHOP_TRAP_AFTER has passed after a failure */
 };
 
 /*
- * Host-mapped words of a rank. The first tells kernels to leave; in the others a kernel that has waited for long says
- * so, for reports: the host reads each word by itself and believes it when it stays.
+ * The control block of a rank, in host-mapped memory: the abort flag, and the report of a kernel that has waited for
+ * long. The host reads each word of the report by itself, and trusts a report that does not change.
  */
-struct oh_signal {
-    uint32_t abort; /* enum oh_abort */
-    uint32_t looks; /* changes as long as the kernel waits */
-    uint32_t epoch; /* of the last kernel that the rank had finished before */
-    uint32_t call;  /* these three as in struct oh_kernel_args */
-    uint32_t what;
-    uint32_t count; /* told_count */
+struct oh_control {
+    uint32_t abort_flag;  /* enum oh_abort */
+    uint32_t spins;       /* changes as long as the kernel waits */
+    uint32_t epoch;       /* of the last kernel that the rank had finished before */
+    uint32_t call_number; /* these three as in struct oh_kernel_args */
+    uint32_t signature;
+    uint32_t report_count;
 };
 
 struct oh_kernel_args {
@@ -117,27 +116,26 @@ struct oh_kernel_args {
     const void *sendbuff;       /* local, element aligned */
     void *recvbuff;             /* local, element aligned; may equal sendbuff */
     uint64_t count;             /* elements, > 0 */
-    const uint32_t *abort_word; /* host-mapped; enum oh_abort */
-    struct oh_signal *signal;   /* where a long wait is told; NULL: nowhere */
+    const uint32_t *abort_flag; /* in the control block */
+    struct oh_control *control; /* for the report of a long wait; NULL: no report */
     uint32_t rank;
     uint32_t early_trigger; /* not 0: the next kernel is of this communicator, and is launched while this one polls */
+    uint32_t pipeline_head; /* not 0: the next kernel sends early; this kernel publishes the epoch it counts from */
     uint32_t
-        pipeline_head; /* not 0: the next kernel sends early; this kernel publishes the epoch that it counts from */
-    uint32_t pipeline_position; /* k > 0: k-th kernel after the head; it sends before it waits for the kernel before it
-                                 * (one-shot of two ranks only) */
+        pipeline_position; /* k > 0: k-th kernel after the head; it sends before oh_pdl_wait (one-shot of two ranks) */
     /* The rest is read by kernels for any op and number of ranks only. */
     uint32_t nranks;
-    uint32_t op;   /* enum oh_kernel_op */
-    uint32_t call; /* these mean nothing to the kernel: number of the call, what it is (src/comm/failure.h), elements */
-    uint32_t what;
-    uint32_t told_count; /* of the whole call, or list of calls, of which this kernel may be a part */
-    const void *scalar;  /* OH_OP_SCALED_SUM: one element that the GPU can read; NULL: the scalar is the operand */
+    uint32_t op;           /* enum oh_kernel_op */
+    uint32_t call_number;  /* these three are for reports only */
+    uint32_t signature;    /* src/comm/failure.h */
+    uint32_t report_count; /* elements of the whole call, or call list, of which this kernel may be a part */
+    const void *scalar;    /* OH_OP_SCALED_SUM: one element that the GPU can read; NULL: the scalar is the operand */
     uint64_t operand; /* OH_OP_SCALED_SUM: bits of the scalar; MIN, MAX, AVG of integers: the sign bit, 0: unsigned */
 };
 
 /*
- * Several calls in one launch: one message made of all, in which each call begins at a new 16-byte word. base: as
- * above, but its count and user buffers mean nothing.
+ * A call list: several calls in one launch, as one message in which each call begins at a new 16-byte word. base: as
+ * above; its count and user buffers are unused.
  */
 #define OH_LIST_CALLS 32
 struct oh_list_item {

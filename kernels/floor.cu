@@ -13,20 +13,20 @@
 #include "kernels/floor.h"
 #include "kernels/primitives.cuh"
 
-/* Looks at a peer's word before giving up: about a minute, so that no GPU is left spinning. */
-#define OH_FLOOR_PATIENCE (1u << 26)
+/* Polls of a peer's word before a kernel gives up, about a minute: no GPU is left spinning. */
+#define OH_FLOOR_MAX_SPINS (1u << 26)
 
 OH_DEVICE void floor_empty(const oh_kernel_args &)
 {
-    oh_grid_wait();
-    oh_grid_release();
+    oh_pdl_wait();
+    oh_pdl_trigger();
 }
 
 OH_DEVICE bool floor_await(const char *at, uint32_t epoch)
 {
-    for (uint32_t looks = 0; looks < OH_FLOOR_PATIENCE; looks++) {
+    for (uint32_t spins = 0; spins < OH_FLOOR_MAX_SPINS; spins++) {
         oh_word16 word;
-        oh_marker_load(at, &word);
+        oh_lamport_load(at, &word);
         if ((int32_t)(word.w[0] - epoch) >= 0) {
             return true;
         }
@@ -37,13 +37,12 @@ OH_DEVICE bool floor_await(const char *at, uint32_t epoch)
 
 OH_DEVICE void floor_exchange(const oh_kernel_args &args)
 {
-    oh_grid_wait();
-    oh_grid_release(); /* at once, as in a graph of allreduces (oh_kernel_begin): what comes next is such a block, too
-                        */
+    oh_pdl_wait();
+    oh_pdl_trigger(); /* at once, as kernels with an early trigger do: the next kernel is as small as this one */
     const uint32_t epoch = oh_word_load(args.staging[0]) + 1;
     for (uint32_t j = 1 + oh_thread(); j < args.nranks; j += oh_threads()) {
-        oh_marker_store(args.staging[j] + OH_FLOOR_FLAGS + args.rank * OH_FLOOR_FLAG_BYTES,
-                        {{epoch, epoch, epoch, epoch}});
+        oh_lamport_store(args.staging[j] + OH_FLOOR_FLAGS + args.rank * OH_FLOOR_FLAG_BYTES,
+                         {{epoch, epoch, epoch, epoch}});
     }
     for (uint32_t j = 1 + oh_thread(); j < args.nranks; j += oh_threads()) {
         const uint32_t source = (args.rank + j) % args.nranks;
@@ -59,7 +58,7 @@ OH_DEVICE void floor_exchange(const oh_kernel_args &args)
 
 OH_DEVICE void floor_write(const oh_kernel_args &args)
 {
-    oh_grid_wait();
+    oh_pdl_wait();
     const uint64_t words = args.count / OH_WORD_BYTES;
     const uint64_t step = (uint64_t)oh_blocks() * oh_threads();
     for (uint64_t i = (uint64_t)oh_block() * oh_threads() + oh_thread(); i < words; i += step) {
@@ -68,7 +67,7 @@ OH_DEVICE void floor_write(const oh_kernel_args &args)
                           {{(uint32_t)i, args.rank, 0, 0}});
         }
     }
-    oh_grid_release();
+    oh_pdl_trigger();
 }
 
 /* Elementwise, vectorised as those of frameworks are: 16 bytes an access, several loads under way. */

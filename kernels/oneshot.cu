@@ -1,171 +1,161 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * oneshot.cu - one hop: every rank sends its message to all others, and combines what has come
+ * oneshot.cu - one hop: each rank sends its message to all peers and reduces the messages of all ranks
  *
- * A word is there when it no longer holds the marker (protocol.cuh, "Marker words"). Slot layout: a row for each peer,
- * as long as the message. Of two ranks, for which one-shot serves large messages, too, a message that is larger than a
- * slot goes in parts, a kernel each (src/comm/launch.c), which overlap (protocol.cuh, "Pipelines").
+ * A slot has a section for each peer, as long as the message. Words are Lamport words (lamport.cuh). Between two ranks
+ * one-shot also serves messages that are larger than a slot, in parts of one kernel each (src/comm/launch.c). These
+ * overlap (protocol.cuh, "Pipelines").
  */
 #include "kernels/protocol.cuh"
 
 /*
- * batch: words that a thread looks at together, so that it waits for several at a time. once: no thread has more than
- * one batch; code without loops is faster, by 3 to 6 % of a small message.
+ * What one thread does. single: no thread has more than one batch, and its words are loaded once; code without loops is
+ * faster, by 3 to 6 % of the time of a small message.
  */
-template <int batch, bool once, class Reduction, class Message> struct oneshot_call {
+template <int batch, bool single, class Reduction, class Message> struct oneshot_thread {
     typedef typename Reduction::type type;
     static const int ranks = Reduction::ranks;
 
     const oh_kernel_args &args;
     const Message &message;
-    const uint32_t words, step;
-    const oh_inbox<type, ranks, 0> inbox;
-    const oh_outbox<type, ranks> outbox;
+    const oh_thread_words<batch> own;
+    const oh_receiver<type, ranks, 0> receiver;
+    const oh_sender<type, ranks> sender;
     const Reduction reduction;
-    oh_patience patience;
+    uint32_t slot; /* offset in staging */
+    uint32_t next; /* first word of the batch that is sent next */
     uint32_t held; /* as in struct oh_epoch */
+    oh_spin spin;
 
-    /* Batch b of the words from i on is there. The first is, where the loops go round. */
-    OH_DEVICE_METHOD bool has(uint32_t i, int b) const
-    {
-        return b == 0 || i + b * step < words;
-    }
     OH_DEVICE_METHOD void load(uint32_t i, oh_word16 (&mine)[batch]) const
     {
         OH_UNROLL
         for (int b = 0; b < batch; b++) {
-            mine[b] = message.load(i + b * step);
+            mine[b] = message.load(own.index(i, b));
         }
     }
     OH_DEVICE_METHOD void prepare(oh_word16 (&mine)[batch]) const
     {
         OH_UNROLL
         for (int b = 0; b < batch; b++) {
-            mine[b] = oh_unmarked<type>(reduction.prepare(mine[b]));
+            mine[b] = oh_canonical<type>(reduction.prepare(mine[b]));
         }
     }
-    /* hold: as `held`, for a thread's first batch; without that no peer gets to the others */
-    OH_DEVICE_METHOD void send(uint32_t slot, uint32_t i, const oh_word16 (&mine)[batch], uint32_t hold) const
+    /* hold: `held` for the thread's first batch; if no peer receives that batch, none gets to the later ones */
+    OH_DEVICE_METHOD void send(uint32_t i, const oh_word16 (&mine)[batch], uint32_t hold) const
     {
         OH_UNROLL
         for (int b = 0; b < batch; b++) {
-            if (has(i, b)) {
-                outbox.send(slot + (i + b * step) * OH_WORD_BYTES, mine[b], hold);
+            if (own.has(i, b)) {
+                sender.send(slot + own.index(i, b) * OH_WORD_BYTES, mine[b], hold);
             }
         }
     }
-
-    /* Waits for the peers' words of a batch. False: aborted. */
-    OH_DEVICE_METHOD bool await(uint32_t slot, uint32_t i, oh_word16 (&word)[batch][ranks])
+    OH_DEVICE_METHOD void send_first(oh_word16 (&mine)[batch])
     {
-        const auto at = [&](int b) { return slot + (has(i, b) ? i + b * step : i) * OH_WORD_BYTES; };
-        bool here = oh_poll(args, &patience, [&]() {
-            bool all = held == 0;
-            OH_UNROLL
-            for (int b = 0; b < batch; b++) { /* where there is no word b, at the first again */
-                inbox.look(at(b), word[b]);
-            }
-            OH_UNROLL
-            for (int b = 0; b < batch; b++) {
-                all &= inbox.has_all(word[b]);
-            }
-            return all;
-        });
-        OH_UNROLL
-        for (int b = 0; b < batch; b++) {
-            here = here && (!has(i, b) || inbox.decode(at(b), &patience, word[b]));
+        prepare(mine);
+        if (own.first < own.words) {
+            send(own.first, mine, held);
         }
-        return here;
+        next = own.first + own.stride();
     }
-    /* Combines a batch; its words are empty then. */
-    OH_DEVICE_METHOD void combine(uint32_t slot, uint32_t i, const oh_word16 (&mine)[batch],
-                                  oh_word16 (&word)[batch][ranks]) const
+    OH_DEVICE_METHOD void send_next(oh_word16 (&mine)[batch])
+    {
+        load(next, mine);
+        prepare(mine);
+        send(next, mine, 0);
+        next += own.stride();
+    }
+    /* Sends the batches that begin before word `end`. */
+    OH_DEVICE_METHOD void send_until(uint32_t end, oh_word16 (&mine)[batch])
+    {
+        while (!single && next < end) {
+            send_next(mine);
+        }
+    }
+    /* Reduces a batch that has arrived, and empties its words. mine: prepared. */
+    OH_DEVICE_METHOD void reduce(uint32_t i, const oh_word16 (&mine)[batch], oh_word16 (&word)[batch][ranks]) const
     {
         OH_UNROLL
         for (int b = 0; b < batch; b++) {
-            if (has(i, b)) {
-                inbox.put_own(mine[b], word[b]);
-                message.store(i + b * step, reduction.combine(word[b]));
-                inbox.empty(slot + (i + b * step) * OH_WORD_BYTES, word[b]);
+            if (own.has(i, b)) {
+                receiver.insert_own(mine[b], word[b]);
+                message.store(own.index(i, b), reduction.combine(word[b]));
+                receiver.reset(slot + own.index(i, b) * OH_WORD_BYTES, word[b]);
             }
         }
+    }
+    /*
+     * Receives and reduces all batches. Each time a batch more is sent than is received, so that the words that the
+     * peer waits for are in flight together with the next. Returns false if the communicator has been aborted.
+     */
+    OH_DEVICE_METHOD bool receive_all(oh_word16 (&mine)[batch])
+    {
+        oh_word16 word[batch][ranks];
+        for (uint32_t i = own.first; i < own.words; i += own.stride()) {
+            if (!single) {
+                if (next < own.words) {
+                    send_next(mine);
+                }
+                load(i, mine); /* arrives while the kernel waits for the peers' words */
+            }
+            if (!oh_receive<batch, ranks>(receiver, own, slot, i, held, &spin, word)) {
+                return false;
+            }
+            if (!single) {
+                prepare(mine);
+            }
+            reduce(i, mine, word);
+            if (single) {
+                break;
+            }
+        }
+        return true;
     }
 };
 
 /*
- * A thread with several batches sends one more than it has waited for, so that what it waits for is on its way together
- * with the next. A kernel that sends early sends seven eighths first: while it does, the kernel before it polls and
- * combines. That kernel has ended by then, so that the rest goes behind the wait for it: the next kernel is launched
- * meanwhile, and the wire is never idle. Returns false if the communicator has been aborted.
+ * A kernel that sends early sends seven eighths of its words before it waits for the previous kernel, which polls and
+ * reduces meanwhile. It sends the rest after that wait: the next kernel is launched meanwhile, and the link is never
+ * idle. Returns false if the communicator has been aborted.
  */
-template <int batch, bool once, class Reduction, class Message>
+template <int batch, bool single, class Reduction, class Message>
 OH_DEVICE bool oneshot_words(const oh_kernel_args &args, const Message &message)
 {
     typedef typename Reduction::type type;
     static const int ranks = Reduction::ranks;
-    const bool sends_early = ranks == 2 && !once && args.pipeline_position != 0;
+    const bool sends_early = ranks == 2 && !single && args.pipeline_position != 0;
     const uint32_t nranks = Reduction::nranks(args);
     const uint32_t words = message.words();
-    const uint32_t first = oh_block() * oh_threads() + oh_thread();
-    const oh_inbox<type, ranks, 0> inbox(args, (int)nranks, words * OH_WORD_BYTES);
-    const oh_outbox<type, ranks> outbox(args, (int)nranks, words * OH_WORD_BYTES);
+    const oh_thread_words<batch> own = {words, oh_block() * oh_threads() + oh_thread(), oh_blocks() * oh_threads()};
+    const oh_receiver<type, ranks, 0> receiver(args, (int)nranks, words * OH_WORD_BYTES);
+    const oh_sender<type, ranks> sender(args, (int)nranks, words * OH_WORD_BYTES);
 
     if (!sends_early) {
         oh_kernel_begin(args);
     }
-    oneshot_call<batch, once, Reduction, Message> call = {
-        args, message, words, oh_blocks() * oh_threads(), inbox, outbox, Reduction(args), {0}, 0};
-    const uint32_t stride = batch * call.step;
-    oh_word16 mine[batch], word[batch][ranks];
-    call.load(first, mine); /* under way before the epoch has come */
-    const uint32_t epoch = sends_early ? oh_pipeline_epoch(args) : oh_epoch_of(args, &call.held);
-    const uint32_t slot = OH_ONESHOT_OFFSET + epoch % OH_ONESHOT_SLOTS(nranks) * OH_ONESHOT_BYTES(nranks);
-    call.prepare(mine);
-    if (first < words) {
-        call.send(slot, first, mine, call.held);
-    }
-    uint32_t next = first + stride; /* to be sent */
-    const auto send_next = [&]() {
-        call.load(next, mine);
-        call.prepare(mine);
-        call.send(slot, next, mine, 0);
-        next += stride;
-    };
-    const auto send_until = [&](uint32_t end) {
-        while (!once && next < end) {
-            send_next();
-        }
-    };
+    oneshot_thread<batch, single, Reduction, Message> thread = {args, message, own, receiver, sender, Reduction(args),
+                                                                0,    0,       0,   {0}};
+    oh_word16 mine[batch];
+    thread.load(own.first, mine); /* in flight before the epoch is loaded */
+    const uint32_t epoch = sends_early ? oh_pipeline_epoch(args) : oh_epoch_of(args, &thread.held);
+    thread.slot = OH_ONESHOT_OFFSET + epoch % OH_ONESHOT_SLOTS(nranks) * OH_ONESHOT_BYTES(nranks);
+    thread.send_first(mine);
     if (sends_early) {
-        send_until(words - words / 8);
+        thread.send_until(words - words / 8, mine);
         oh_kernel_begin(args);
     }
-    if (sends_early || OH_SENDS_FIRST) {
-        send_until(words);
+    if (sends_early || OH_SEND_ALL_FIRST) {
+        thread.send_until(words, mine);
     }
-    for (uint32_t i = first; i < words; i += stride) {
-        if (!once) {
-            if (next < words) {
-                send_next();
-            }
-            call.load(i, mine); /* comes while the peers' words are waited for */
-        }
-        if (!call.await(slot, i, word)) {
-            return false;
-        }
-        if (!once) {
-            call.prepare(mine);
-        }
-        call.combine(slot, i, mine, word);
-        if (once) {
-            break;
-        }
+    if (!thread.receive_all(mine)) {
+        return false;
     }
     oh_epoch_finish(args, epoch);
     return true;
 }
 
-/* False: aborted. */
+/* Returns false if the communicator has been aborted. */
 template <class Reduction, class Args> OH_DEVICE bool oneshot(const Args &args)
 {
     typedef typename Reduction::type type;
@@ -175,12 +165,12 @@ template <class Reduction, class Args> OH_DEVICE bool oneshot(const Args &args)
     if (__builtin_expect(call && whole_t::fits(*call), 1)) {
         const whole_t message(*call);
         const uint32_t threads = oh_blocks() * oh_threads();
-        const bool once = Reduction::ranks > 2 || base.pipeline_position == 0; /* code that does not send early */
-        if (message.words() <= threads && once) {
+        const bool single = Reduction::ranks > 2 || base.pipeline_position == 0; /* that code does not send early */
+        if (message.words() <= threads && single) {
             return oneshot_words<1, true, Reduction>(base, message);
         }
         if constexpr (Reduction::is_sum) {
-            if (message.words() <= 2 * threads && once) {
+            if (message.words() <= 2 * threads && single) {
                 return oneshot_words<2, true, Reduction>(base, message);
             }
         }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * primitives.cuh - what the kernels need of the machine, for the GPU
+ * primitives.cuh - the machine functions that the kernels use, for the GPU
  *
- * The kernels are written against these functions only. test/simnode/primitives_cpu.h gives the same functions for
- * the CPU (one thread per block), so that the same kernel source runs where there is no GPU.
+ * test/simnode/primitives_cpu.h defines the same functions for the CPU (one thread per block), so that the same kernel
+ * source runs without a GPU.
  *
- * Memory order, GPU side: a marker word is stored and loaded as one relaxed system-scope vector access. Each 32-bit
- * part of it, for integers and 64-bit elements each 8-byte half, tells by itself whether it has come, so tearing
- * between them does no harm (8-byte accesses are not torn, which NCCL's LL protocol assumes as well).
+ * Memory order: a Lamport word is stored and loaded as one relaxed system-scope vector access. Whether it has arrived
+ * is tested in each 32-bit part (integers and 64-bit elements: in each 8-byte half), so the access may be torn between
+ * them. 8-byte accesses are not torn; NCCL's LL protocol assumes the same.
  */
 #ifndef OH_KERNELS_PRIMITIVES_CUH_
 #define OH_KERNELS_PRIMITIVES_CUH_
@@ -27,12 +27,12 @@
 #define OH_DEVICE static OH_INLINE
 #define OH_DEVICE_METHOD OH_INLINE
 #define OH_UNROLL _Pragma("unroll")
-/* Looks at staging memory, a third of a microsecond or more each, after which a warp looks whether it is to leave; how
- * many warps take turns in asking the host, and telling it. Powers of two. */
-#define OH_PATIENCE 1024u
-#define OH_HOST_TURNS 16u
-/* Not 0: one-shot sends all before it waits for anything. */
-#define OH_SENDS_FIRST 0
+/* Polls of staging memory, a third of a microsecond or more each, between two checks of the abort flag; the number of
+ * warps of which one at a time polls, and reports to, the host. Powers of two. */
+#define OH_SPINS_BEFORE_CHECK_ABORT 1024u
+#define OH_HOST_POLL_STRIDE 16u
+/* Not 0: one-shot sends all words before it polls. */
+#define OH_SEND_ALL_FIRST 0
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
 #define OH_NO_FP8 /* no instructions for it, and NCCL takes it from compute capability 9.0 on */
@@ -55,10 +55,10 @@ struct alignas(16) oh_word16 {
 };
 
 /*
- * Where a thread may be late without harm to the protocols. In the kernels of `make litmus` it is, at random, so that
- * blocks and ranks run far apart; in the product this is nothing.
+ * Delays the thread at random in the kernels of `make litmus`, so that blocks and ranks run far apart. Does nothing in
+ * the product.
  */
-OH_DEVICE void oh_hesitate()
+OH_DEVICE void oh_litmus_delay()
 {
 #if defined(OH_LITMUS)
     uint32_t random;
@@ -71,14 +71,14 @@ OH_DEVICE void oh_hesitate()
 #endif
 }
 
-/* What the compiler may take for granted. */
+/* Lets the compiler assume the condition. */
 OH_DEVICE void oh_assume(bool condition)
 {
     __builtin_assume(condition);
 }
 
-/* Makes the compiler have this value here, and not later when time counts. */
-OH_DEVICE void oh_settle(uint32_t *value)
+/* Makes the compiler compute the value here, before the kernel waits, and not when it is used. */
+OH_DEVICE void oh_materialize(uint32_t *value)
 {
     asm volatile("" : "+r"(*value));
 }
@@ -105,77 +105,77 @@ OH_DEVICE uint32_t oh_threads()
 
 OH_DEVICE void oh_block_sync()
 {
-    oh_hesitate();
+    oh_litmus_delay();
     __syncthreads();
 }
 
 /*
  * Programmatic dependent launch (sm_90): a kernel may start before the previous kernel of its stream has ended.
- * oh_grid_wait waits until that kernel has ended and its writes are visible; what it writes (user data, epochs,
- * staging) must not be touched before. oh_grid_release triggers the launch of the next kernel once all blocks have
+ * oh_pdl_wait waits until that kernel has ended and its writes are visible; what it writes (user data, epochs,
+ * staging) must not be touched before. oh_pdl_trigger triggers the launch of the next kernel once all blocks have
  * called it. A kernel calls it when it no longer waits for a peer, or when the next kernel is onehop's and small
  * (oh_kernel_begin), so that kernels that wait never fill the GPU. Both do nothing in a kernel launched without the
  * attribute.
  */
-OH_DEVICE void oh_grid_wait()
+OH_DEVICE void oh_pdl_wait()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-OH_DEVICE void oh_grid_release()
+OH_DEVICE void oh_pdl_trigger()
 {
-    oh_hesitate();
+    oh_litmus_delay();
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-OH_DEVICE void oh_marker_store(char *at, const oh_word16 &data)
+OH_DEVICE void oh_lamport_store(char *at, const oh_word16 &data)
 {
-    oh_hesitate();
+    oh_litmus_delay();
     asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(data.w[0]), "r"(data.w[1]),
                  "r"(data.w[2]), "r"(data.w[3])
                  : "memory");
 }
 
-OH_DEVICE void oh_marker_load(const char *at, oh_word16 *data)
+OH_DEVICE void oh_lamport_load(const char *at, oh_word16 *data)
 {
-    oh_hesitate();
+    oh_litmus_delay();
     asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(data->w[0]), "=r"(data->w[1]), "=r"(data->w[2]), "=r"(data->w[3])
                  : "l"(at)
                  : "memory");
 }
 
-OH_DEVICE void oh_marker_clear(char *at)
+OH_DEVICE void oh_lamport_clear(char *at)
 {
-    oh_hesitate();
-    *reinterpret_cast<uint4 *>(at) = make_uint4(OH_MARKER, OH_MARKER, OH_MARKER, OH_MARKER);
+    oh_litmus_delay();
+    *reinterpret_cast<uint4 *>(at) = make_uint4(OH_SENTINEL, OH_SENTINEL, OH_SENTINEL, OH_SENTINEL);
 }
 
-/* Escape cells: a byte in a peer's staging memory. */
-OH_DEVICE void oh_cell_store(char *at, uint32_t value)
+/* Escape bytes. */
+OH_DEVICE void oh_escape_store(char *at, uint32_t value)
 {
-    oh_hesitate();
+    oh_litmus_delay();
     asm volatile("st.relaxed.sys.global.u8 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 
-OH_DEVICE uint32_t oh_cell_load(const char *at)
+OH_DEVICE uint32_t oh_escape_load(const char *at)
 {
     uint32_t value;
     asm volatile("ld.relaxed.sys.global.u8 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
     return value;
 }
 
-/* Words that only kernels of this GPU and the host touch: epochs, the row word and the abort word. */
+/* Words that only kernels of this GPU and the host access: epochs and the abort flag. */
 OH_DEVICE uint32_t oh_word_load(const void *at)
 {
     return *static_cast<const volatile uint32_t *>(at);
 }
 
-/* Two words that lie side by side at a multiple of 8 bytes, the first in the lower half. */
+/* Two consecutive words at a multiple of 8 bytes, the first in the lower half. */
 OH_DEVICE uint64_t oh_pair_load(const void *at)
 {
     return *static_cast<const volatile uint64_t *>(at);
@@ -205,21 +205,21 @@ OH_DEVICE uint64_t oh_cycles()
     return (uint64_t)clock64();
 }
 
-/* Between two looks at memory that is not ready. */
+/* Between two polls. */
 OH_DEVICE void oh_spin_pause()
 {
 }
 
-/* What one of the threads that are here together, in a warp, answers for all of them. */
-template <class Ask> OH_DEVICE bool oh_ask_once(Ask ask)
+/* Calls ask() in one of the active threads of a warp, and returns its result in all of them. */
+template <class Ask> OH_DEVICE bool oh_warp_once(Ask ask)
 {
-    const unsigned together = __activemask();
-    const int speaker = __ffs(together) - 1;
+    const unsigned active = __activemask();
+    const int leader = __ffs(active) - 1;
     bool answer = false;
-    if ((int)(threadIdx.x % warpSize) == speaker) {
+    if ((int)(threadIdx.x % warpSize) == leader) {
         answer = ask();
     }
-    return __shfl_sync(together, answer, speaker);
+    return __shfl_sync(active, answer, leader);
 }
 
 /*

@@ -3,8 +3,8 @@
  * reduce.cuh - element types, and what becomes of the elements of all ranks
  *
  * Elements are combined in rank order 0, 1, ... n-1, on every rank and in every algorithm, and rounded once to the
- * element type: all ranks, all algorithms and all runs give the same bits. Types of 16 and 8 bits are taken in fp32,
- * fp32 and fp64 in themselves; integers wrap around. The first element starts the result (not 0), so that a sum of
+ * element type: all ranks, all algorithms and all runs give the same bits. Types of 16 and 8 bits are reduced in fp32,
+ * fp32 and fp64 in their own type; integers wrap around. The first element starts the result (not 0), so that a sum of
  * negative zeros stays negative.
  *
  * Two reductions: oh_sum_of is compiled for each number of ranks, for the sums of the three types that programs are
@@ -21,7 +21,7 @@
  */
 template <class Value> struct oh_floating {
     typedef Value value;
-    static const bool has_marker = true; /* a bit pattern that no result needs (protocol.cuh, "Marker words") */
+    static const bool has_sentinel = true; /* a bit pattern that no result needs (protocol.cuh, "Lamport words") */
     static const bool adds_bytes = false;
     static OH_INLINE Value least(Value a, Value b, uint64_t)
     {
@@ -154,7 +154,7 @@ template <class Element, class Value> struct oh_integer {
     static const int per_part = sizeof(Element) <= 4 ? 4 / sizeof(Element) : 1;
     static const bool may_overflow = false; /* it wraps around */
     static const bool adds_bytes = sizeof(Element) == 1;
-    static const bool has_marker = false;
+    static const bool has_sentinel = false;
     static OH_INLINE void unpack(const uint32_t *part, Value *value)
     {
         uint64_t bits = part[0];
@@ -230,11 +230,11 @@ template <class Type, class Word> struct oh_values {
         return word;
     }
     /* Each element becomes combine(element, that of word). */
-    template <class Combine> OH_DEVICE_METHOD void take(const Word &word, Combine combine)
+    template <class Combine> OH_DEVICE_METHOD void accumulate(const Word &word, Combine combine)
     {
-        take_values(oh_values(word), combine);
+        accumulate_values(oh_values(word), combine);
     }
-    template <class Combine> OH_DEVICE_METHOD void take_values(const oh_values &other, Combine combine)
+    template <class Combine> OH_DEVICE_METHOD void accumulate_values(const oh_values &other, Combine combine)
     {
         OH_UNROLL
         for (int p = 0; p < parts; p++) {
@@ -282,7 +282,7 @@ template <class Type, int ranks_> struct oh_sum_of {
         oh_values<Type, Word> sum(word[0]);
         OH_UNROLL
         for (int r = 1; r < ranks_; r++) {
-            sum.take(word[r], [](float a, float b) { return a + b; });
+            sum.accumulate(word[r], [](float a, float b) { return a + b; });
         }
         return sum.round();
     }
@@ -297,7 +297,7 @@ template <class Type, int least, int ranks_> struct oh_any_of {
     const uint32_t count, op;
     uint64_t operand;
 
-    /* Behind oh_grid_wait, or in a part that sends early: the kernel before may have written a scalar in memory. */
+    /* Behind oh_pdl_wait, or in a part that sends early: the kernel before may have written a scalar in memory. */
     explicit OH_DEVICE_METHOD oh_any_of(const oh_kernel_args &args)
         : count(nranks(args)), op(args.op), operand(args.operand)
     {
@@ -332,7 +332,7 @@ template <class Type, int least, int ranks_> struct oh_any_of {
         OH_UNROLL
         for (int r = 1; r < ranks_; r++) {
             if (r < (int)count) {
-                result->take(word[r], combine);
+                result->accumulate(word[r], combine);
             }
         }
     }
@@ -397,7 +397,7 @@ template <class Type, int least, int ranks_> struct oh_any_of {
         other.each([=](value v) { return v * eighth; });
         over_ranks(&other, word, [=](value a, value b) { return a + b * eighth; });
         other.each([=](value v) { return v / (n * eighth); });
-        average->take_values(other, [](value a, value b) { return Type::is_finite(a) ? a : b; });
+        average->accumulate_values(other, [](value a, value b) { return Type::is_finite(a) ? a : b; });
     }
 };
 

@@ -20,7 +20,7 @@ void oh_comm_abort(struct oh_comm *comm)
     oh_comm_suspend(comm);
     pthread_mutex_lock(&comm->attach.mutex);
     /* Also when it was suspended already: its kernels may still be waiting. None was launched without a first call. */
-    if (comm->attach.first != 0 && comm->staging.signal) {
+    if (comm->attach.first != 0 && comm->staging.control) {
         oh_comm_release_kernels(comm);
     }
     pthread_mutex_unlock(&comm->attach.mutex);
@@ -62,7 +62,7 @@ void oh_comm_retire(struct oh_comm *comm)
         return; /* the set-up under way buries it */
     }
     atomic_store(&comm->destroyed, true);
-    if (atomic_load(&comm->failure) != ncclSuccess && comm->staging.signal) {
+    if (atomic_load(&comm->failure) != ncclSuccess && comm->staging.control) {
         oh_comm_release_kernels(comm);
     }
     oh_comm_bury(comm); /* the caller reaps, when NCCL's part is done */

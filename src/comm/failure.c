@@ -125,14 +125,16 @@ static void hold_graphs(struct oh_comm *comm)
 
 void oh_comm_release_kernels(struct oh_comm *comm)
 {
-    __atomic_store_n(&comm->staging.signal->abort, OH_ABORT_LEAVE, __ATOMIC_RELEASE); /* pairs with oh_has_lost */
+    /* release: pairs with the load in oh_abort_check(), kernels/protocol.cuh */
+    __atomic_store_n(&comm->staging.control->abort_flag, OH_ABORT_LEAVE, __ATOMIC_RELEASE);
 }
 
 void oh_comm_trap_kernels(struct oh_comm *comm)
 {
     uint32_t none = OH_ABORT_NONE;
-    __atomic_compare_exchange_n(&comm->staging.signal->abort, &none, OH_ABORT_TRAP, false, __ATOMIC_RELEASE,
-                                __ATOMIC_RELAXED); /* pairs with oh_has_lost */
+    /* release: as in oh_comm_release_kernels() */
+    __atomic_compare_exchange_n(&comm->staging.control->abort_flag, &none, OH_ABORT_TRAP, false, __ATOMIC_RELEASE,
+                                __ATOMIC_RELAXED);
 }
 
 struct oh_failure oh_meeting_failure(const struct oh_comm *comm)

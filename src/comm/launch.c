@@ -62,8 +62,8 @@ ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm)
     for (uint32_t j = 0; j < comm->nranks; j++) {
         comm->args.staging[j] = (char *)(uintptr_t)staging->peer[(comm->rank + j) % comm->nranks].base;
     }
-    comm->args.signal = (struct oh_signal *)(uintptr_t)staging->signal_device;
-    comm->args.abort_word = &comm->args.signal->abort;
+    comm->args.control = (struct oh_control *)(uintptr_t)staging->control_device;
+    comm->args.abort_flag = &comm->args.control->abort_flag;
     comm->args.rank = comm->rank;
     comm->args.nranks = comm->nranks;
     return ncclSuccess;
@@ -180,9 +180,9 @@ static CUresult launch_call(struct oh_burst *burst, const struct oh_call *call)
     const struct oh_comm *comm = call->comm;
     const struct parts parts = parts_of(burst, call);
     struct oh_kernel_args args = comm->args;
-    args.what = oh_what((int)call->plan.algorithm, call->type, call->op.kind);
-    args.call = (uint32_t)oh_comm_note_launch(call->comm, 1, args.what, call->count);
-    args.told_count = (uint32_t)call->count; /* OH_MESSAGE_BYTES sees to it that it fits */
+    args.signature = oh_what((int)call->plan.algorithm, call->type, call->op.kind);
+    args.call_number = (uint32_t)oh_comm_note_launch(call->comm, 1, args.signature, call->count);
+    args.report_count = (uint32_t)call->count; /* OH_MESSAGE_BYTES sees to it that it fits */
     const struct oh_launch launch = {
         .driver = comm->staging.driver,
         .set = comm->kernels,
@@ -211,12 +211,13 @@ static CUresult launch_list(struct oh_burst *burst, const struct oh_call *calls,
     args.base = comm->args;
     oh_fuse_list(&comm->table, calls, count, &args, &plan);
     *algorithm_p = plan.algorithm;
-    args.base.told_count = 0;
+    args.base.report_count = 0;
     for (size_t i = 0; i < count; i++) {
-        args.base.told_count += (uint32_t)calls[i].count;
+        args.base.report_count += (uint32_t)calls[i].count;
     }
-    args.base.what = oh_what((int)plan.algorithm, calls[0].type, calls[0].op.kind);
-    args.base.call = (uint32_t)oh_comm_note_launch(calls[0].comm, count, args.base.what, args.base.told_count);
+    args.base.signature = oh_what((int)plan.algorithm, calls[0].type, calls[0].op.kind);
+    args.base.call_number =
+        (uint32_t)oh_comm_note_launch(calls[0].comm, count, args.base.signature, args.base.report_count);
     const struct oh_launch launch = {
         .driver = comm->staging.driver,
         .set = comm->kernels,

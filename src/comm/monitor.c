@@ -171,14 +171,14 @@ static void append_differences(const struct oh_comm *comm, char *line)
 /* "comm 0x1 rank 0 of 3: ranks 0, 1 wait for 60 s in call 17, a sum of 5 x float32, oneshot, for rank 2 (...)" */
 static void describe_wait(const struct oh_comm *comm, uint64_t waited_ns, char *line)
 {
-    const struct oh_signal *signal = comm->staging.signal;
+    const struct oh_control *control = comm->staging.control;
     char what[OH_WHAT_TEXT];
-    oh_what_text(__atomic_load_n(&signal->what, __ATOMIC_RELAXED), __atomic_load_n(&signal->count, __ATOMIC_RELAXED),
-                 what);
+    oh_what_text(__atomic_load_n(&control->signature, __ATOMIC_RELAXED),
+                 __atomic_load_n(&control->report_count, __ATOMIC_RELAXED), what);
     append(line, "comm %p rank %u of %u: ", (void *)comm->nccl, comm->rank, comm->nranks);
     append_waiting(comm, line);
     append(line, " for %" PRIu64 " s in call %u, a %s, for ", waited_ns / (1000 * MS),
-           __atomic_load_n(&signal->call, __ATOMIC_RELAXED), what);
+           __atomic_load_n(&control->call_number, __ATOMIC_RELAXED), what);
     append_missing(comm, line);
     append_differences(comm, line);
 }
@@ -188,10 +188,10 @@ static void describe_wait(const struct oh_comm *comm, uint64_t waited_ns, char *
 /* How long a kernel has been seen waiting, if it still does. */
 static uint64_t look_at_wait(struct oh_comm *comm, uint64_t now)
 {
-    const struct oh_signal *signal = comm->staging.signal;
+    const struct oh_control *control = comm->staging.control;
     struct oh_watch *watch = &comm->watch;
-    uint32_t looks = __atomic_load_n(&signal->looks, __ATOMIC_RELAXED);
-    uint32_t epoch = __atomic_load_n(&signal->epoch, __ATOMIC_RELAXED);
+    uint32_t looks = __atomic_load_n(&control->spins, __ATOMIC_RELAXED);
+    uint32_t epoch = __atomic_load_n(&control->epoch, __ATOMIC_RELAXED);
     bool same = watch->since_ns != 0 && epoch == watch->epoch;
     if (looks == 0 || (same && looks == watch->looks)) {
         return 0;

@@ -222,7 +222,7 @@ static struct oh_comm *take_remains(struct oh_comm *comm)
 {
     struct oh_comm *remains = NULL;
     pthread_mutex_lock(&comm->attach.mutex);
-    if (!comm->staging.base && !comm->staging.signal) {
+    if (!comm->staging.base && !comm->staging.control) {
         oh_segment_close(&comm->segment);
     } else if ((remains = calloc(1, sizeof *remains))) {
         remains->rank = comm->rank;

@@ -13,7 +13,7 @@
 #include "util/log.h"
 
 #define HOLD_NS (UINT64_C(10) * 1000 * 1000)
-#define SIGNAL_BYTES 4096u /* a page, as it is registered */
+#define CONTROL_BYTES 4096u /* a page, as it is registered */
 
 /*
  * The staging memory of this process. What a slot says of a peer in the same process are pointers, and only those that
@@ -94,8 +94,8 @@ void oh_staging_move(struct oh_staging *staging, struct oh_staging *to_p)
     *to_p = *staging;
     staging->base = 0;
     staging->stream = NULL;
-    staging->signal = NULL;
-    staging->signal_device = 0;
+    staging->control = NULL;
+    staging->control_device = 0;
     memset(staging->peer, 0, sizeof staging->peer);
 }
 
@@ -123,8 +123,8 @@ static CUresult end_stream(struct oh_staging *staging)
 }
 
 /*
- * Starts to bring the memory into the state between kernels (kernels/abi.h): every marker word empty, every escape cell
- * 0. On a stream of its own, since the default stream may be under capture; oh_staging_finish waits for it.
+ * Starts to bring the memory into the state between kernels (kernels/abi.h): every Lamport word empty, every escape
+ * byte 0. On a stream of its own, since the default stream may be under capture; oh_staging_finish waits for it.
  */
 static ncclResult_t start_clearing(struct oh_staging *staging)
 {
@@ -132,8 +132,8 @@ static ncclResult_t start_clearing(struct oh_staging *staging)
     static const struct {
         size_t begin, end;
         uint32_t value;
-    } parts[] = {{0, OH_MARKER_OFFSET, 0},
-                 {OH_MARKER_OFFSET, OH_ESCAPE_OFFSET, OH_MARKER},
+    } parts[] = {{0, OH_WORDS_OFFSET, 0},
+                 {OH_WORDS_OFFSET, OH_ESCAPE_OFFSET, OH_SENTINEL},
                  {OH_ESCAPE_OFFSET, OH_STAGING_BYTES, 0}};
     ncclResult_t res = ncclSuccess;
     OH_CU_GOTO(driver, stream_create(&staging->stream, CU_STREAM_NON_BLOCKING), res, out);
@@ -150,21 +150,21 @@ static ncclResult_t map_signal(struct oh_staging *staging)
 {
     const struct oh_driver *driver = staging->driver;
     ncclResult_t res = ncclSuccess;
-    void *page = mmap(NULL, SIGNAL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *page = mmap(NULL, CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) {
         OH_INFO("device %d: the control block cannot be mapped: %m", staging->device);
         return ncclSystemError;
     }
     OH_CU_GOTO(driver,
-               mem_host_register(page, SIGNAL_BYTES, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP), res,
+               mem_host_register(page, CONTROL_BYTES, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP), res,
                err_page);
-    OH_CU_GOTO(driver, mem_host_get_device_pointer(&staging->signal_device, page, 0), res, err_registered);
-    staging->signal = page;
+    OH_CU_GOTO(driver, mem_host_get_device_pointer(&staging->control_device, page, 0), res, err_registered);
+    staging->control = page;
     return ncclSuccess;
 err_registered:
     driver->mem_host_unregister(page);
 err_page:
-    munmap(page, SIGNAL_BYTES);
+    munmap(page, CONTROL_BYTES);
     return res;
 }
 
@@ -270,7 +270,7 @@ static CUresult hold_in_context(struct oh_staging *staging)
     if (result == CUDA_SUCCESS) {
         const CUdeviceptr field = staging->base + OH_EPOCH_OFFSET + offsetof(struct oh_epoch, held);
         result =
-            driver->memset_2d_d32_async(field, sizeof(struct oh_epoch), OH_MARKER, 1, OH_MAX_BLOCKS, staging->stream);
+            driver->memset_2d_d32_async(field, sizeof(struct oh_epoch), OH_SENTINEL, 1, OH_MAX_BLOCKS, staging->stream);
     }
     const uint64_t end = oh_now_ns() + HOLD_NS;
     while (result == CUDA_SUCCESS && driver->stream_query(staging->stream) == CUDA_ERROR_NOT_READY &&
@@ -329,9 +329,9 @@ static CUresult free_memory(struct oh_staging *staging)
 {
     const struct oh_driver *driver = staging->driver;
     CUresult result = end_stream(staging);
-    if (result == CUDA_SUCCESS && staging->signal_device) {
-        result = driver->mem_host_unregister(staging->signal);
-        staging->signal_device = result == CUDA_SUCCESS ? 0 : staging->signal_device;
+    if (result == CUDA_SUCCESS && staging->control_device) {
+        result = driver->mem_host_unregister(staging->control);
+        staging->control_device = result == CUDA_SUCCESS ? 0 : staging->control_device;
     }
     if (result == CUDA_SUCCESS && staging->base) {
         result = driver->mem_free(staging->base);
@@ -354,8 +354,8 @@ bool oh_staging_destroy(struct oh_staging *staging)
     if (staging->primary_retained) {
         staging->driver->primary_ctx_release(staging->device);
     }
-    if (staging->signal) {
-        munmap(staging->signal, SIGNAL_BYTES);
+    if (staging->control) {
+        munmap(staging->control, CONTROL_BYTES);
     }
     *staging = (struct oh_staging){.driver = NULL};
     return true;

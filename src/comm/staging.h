@@ -30,8 +30,8 @@ struct oh_staging {
      * Host memory of our own, registered with the driver: readable also after the program has destroyed the context.
      * Shared, so that a fork does not part this process from the page that the GPU reads.
      */
-    struct oh_signal *signal;
-    CUdeviceptr signal_device; /* 0: not registered */
+    struct oh_control *control;
+    CUdeviceptr control_device; /* 0: not registered */
     struct {
         CUdeviceptr base;
         bool ipc;

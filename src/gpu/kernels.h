@@ -53,7 +53,7 @@ struct oh_launch {
 };
 
 /*
- * Launches one kernel in the current context; asynchronous, allowed under stream capture. args: staging, abort word,
+ * Launches one kernel in the current context; asynchronous, allowed under stream capture. args: staging, abort flag,
  * rank, nranks, and of one call the buffers and count; the op is put in here. Returns the driver's result.
  */
 CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel_args *args);

@@ -102,8 +102,8 @@ uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks);
 static inline uint64_t oh_plan_kernel_words(enum onehop_algorithm algorithm, uint32_t nranks)
 {
     /* A row of the whole message for each peer; a row of a chunk. */
-    return algorithm == ONEHOP_ONESHOT ? OH_ROW_WORDS(OH_ONESHOT_BYTES, nranks)
-                                       : (uint64_t)nranks * OH_ROW_WORDS(OH_TWOSHOT_BYTES, nranks);
+    return algorithm == ONEHOP_ONESHOT ? OH_SECTION_WORDS(OH_ONESHOT_BYTES, nranks)
+                                       : (uint64_t)nranks * OH_SECTION_WORDS(OH_TWOSHOT_BYTES, nranks);
 }
 
 /* True when a part of a call may send before the part before it has ended (protocol.cuh, "Pipelines"). */

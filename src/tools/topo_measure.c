@@ -178,7 +178,7 @@ static void record_calls(struct bench *bench, struct side *sides, uint32_t rank)
         .sendbuff = (const void *)(uintptr_t)side->gpu->buffer,
         .recvbuff = (void *)(uintptr_t)side->gpu->buffer,
         .count = 2,
-        .abort_word = &((struct oh_signal *)(uintptr_t)side->staging.signal_device)->abort,
+        .abort_flag = &((struct oh_control *)(uintptr_t)side->staging.control_device)->abort_flag,
         .rank = rank,
         .nranks = 2,
     };
@@ -234,7 +234,7 @@ static void finish_side(struct bench *bench, struct side *side)
         return;
     }
     if (!well(bench)) {
-        __atomic_store_n(&side->staging.signal->abort, 1, __ATOMIC_RELAXED); /* kernels poll it */
+        __atomic_store_n(&side->staging.control->abort_flag, 1, __ATOMIC_RELAXED); /* kernels poll it */
         return;
     }
     CU(bench, ctx_set_current(side->gpu->context));

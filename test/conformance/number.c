@@ -40,7 +40,7 @@ const struct cf_type cf_types[ncclNumTypes] = {
 };
 
 const char *const cf_op_names[CF_OPS] = {"sum", "prod", "min", "max", "avg", "premul-host", "premul-device"};
-const char *const cf_family_names[CF_FAMILIES] = {"exact", "wide", "special", "marker"};
+const char *const cf_family_names[CF_FAMILIES] = {"exact", "wide", "special", "sentinel"};
 
 uint64_t cf_mix(uint64_t value)
 {
@@ -278,7 +278,7 @@ static uint64_t special_input(const struct cf_data *data, int world, size_t i, u
     }
 }
 
-static uint64_t marker_input(const struct cf_data *data, int world, size_t i)
+static uint64_t sentinel_input(const struct cf_data *data, int world, size_t i)
 {
     /* The last two: eight bytes of integers that would be sent as an empty word, and as the escape. */
     static const uint64_t patterns[] = {UINT64_MAX, 0xfffafffafffafffau, 0xfffafffbfffafffbu, 0x5cb24791a361ce58u,
@@ -296,8 +296,8 @@ static uint64_t marker_input(const struct cf_data *data, int world, size_t i)
 uint64_t cf_input(const struct cf_data *data, int world, size_t i)
 {
     uint64_t random = cf_mix(data->key + cf_mix((uint64_t)world * 0x10001 + 1) + i);
-    if (data->family == CF_MARKER) {
-        return marker_input(data, world, i);
+    if (data->family == CF_SENTINEL) {
+        return sentinel_input(data, world, i);
     }
     if (data->type->mantissa == 0) {
         return random & mask_of(data->type);

@@ -27,10 +27,10 @@ enum cf_op {
 
 /* What the inputs are. */
 enum cf_family {
-    CF_EXACT,   /* every partial result in every order is exact in the type; integers: any */
-    CF_WIDE,    /* floats of many magnitudes, within a bound that excludes overflow */
-    CF_SPECIAL, /* NaN, infinities, zeros of both signs, subnormals, overflow */
-    CF_MARKER,  /* bit patterns that onehop's kernels give a meaning of their own */
+    CF_EXACT,    /* every partial result in every order is exact in the type; integers: any */
+    CF_WIDE,     /* floats of many magnitudes, within a bound that excludes overflow */
+    CF_SPECIAL,  /* NaN, infinities, zeros of both signs, subnormals, overflow */
+    CF_SENTINEL, /* bit patterns that onehop's kernels give a meaning of their own */
     CF_FAMILIES
 };
 

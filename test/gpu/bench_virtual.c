@@ -153,19 +153,19 @@ static void capture(int r, const struct oh_plan *plan, size_t bytes, enum patter
     CUgraph graph;
     oh_op_builtin(ncclSum, ncclBfloat16, &op);
     const struct oh_launch launch = {driver, set, plan, &op, ncclBfloat16, rank->stream, false};
-    struct oh_signal *signal = (struct oh_signal *)(uintptr_t)rank->staging.signal_device;
+    struct oh_control *control = (struct oh_control *)(uintptr_t)rank->staging.control_device;
     struct oh_kernel_args args = {.sendbuff = (void *)(uintptr_t)(in_place ? rank->recv : rank->send),
                                   .recvbuff = (void *)(uintptr_t)rank->recv,
                                   .count = bytes / 2,
-                                  .abort_word = &signal->abort,
-                                  .signal = signal,
+                                  .abort_flag = &control->abort_flag,
+                                  .control = control,
                                   .rank = (uint32_t)r,
                                   .nranks = RANKS};
     for (int j = 0; j < RANKS; j++) {
         args.staging[j] = (char *)(uintptr_t)ranks[(r + j) % RANKS].staging.base;
     }
     CU(stream_begin_capture(rank->stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    for (args.call = 1; args.call <= CALLS; args.call++) {
+    for (args.call_number = 1; args.call_number <= CALLS; args.call_number++) {
         if (pattern != BARE) {
             must(oh_kernel_launch(&launch, &args), "launch");
         }

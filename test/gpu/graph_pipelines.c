@@ -97,7 +97,7 @@ static void tally_row(CUgraph graph, struct tally *tally)
     for (size_t i = 0; i < edges; i++) {
         if (type_of(from[i]) == CU_GRAPH_NODE_TYPE_KERNEL && type_of(to[i]) == CU_GRAPH_NODE_TYPE_KERNEL) {
             const struct oh_kernel_args *first = arguments_of(from[i]), *next = arguments_of(to[i]);
-            const bool parts = first->call == next->call && first->early_trigger &&
+            const bool parts = first->call_number == next->call_number && first->early_trigger &&
                                next->pipeline_position == first->pipeline_position + 1;
             CHECK(next->pipeline_position == 0 || parts, "a kernel sends early behind a kernel of another call");
             CHECK(!first->pipeline_head || parts, "a pipeline head before a kernel that does not send early");

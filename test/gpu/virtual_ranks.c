@@ -12,7 +12,7 @@
  * that can send early do (kernels/protocol.cuh, "Pipelines"). All results are compared with the reference of
  * test/conformance (number.h); all other bytes of the buffers must be as they were.
  *
- * A program that does not end in SECONDS is told to leave by the abort word, and has failed. Speaks TAP.
+ * A program that does not end in SECONDS is told to leave by the abort flag, and has failed. Speaks TAP.
  */
 #include <getopt.h>
 #include <pthread.h>
@@ -111,8 +111,8 @@ struct node {
     struct gpu gpu[OH_MAX_RANKS];
     uint32_t nranks;
     struct rank rank[OH_MAX_RANKS];
-    uint32_t *abort_word;
-    CUdeviceptr abort_word_device;
+    uint32_t *abort_flag;
+    CUdeviceptr abort_flag_device;
     struct call *call;
     int calls;
     uint64_t random;
@@ -222,7 +222,7 @@ static void begin_program(struct node *node)
 
 static enum cf_family family_for(struct node *node, const struct cf_type *type)
 {
-    return type->mantissa == 0 ? (draw(node, 2) ? CF_EXACT : CF_MARKER) : (enum cf_family)draw(node, CF_FAMILIES);
+    return type->mantissa == 0 ? (draw(node, 2) ? CF_EXACT : CF_SENTINEL) : (enum cf_family)draw(node, CF_FAMILIES);
 }
 
 static size_t random_count(struct node *node, size_t size)
@@ -319,7 +319,7 @@ static void reset_staging(struct node *node, struct rank *rank, uint32_t epoch)
 {
     use(node, rank);
     CU(node, memset_d32_async(rank->staging, 0, OH_STAGING_BYTES / 4, rank->stream));
-    CU(node, memset_d32_async(rank->staging + OH_MARKER_OFFSET, OH_MARKER, (OH_ESCAPE_OFFSET - OH_MARKER_OFFSET) / 4,
+    CU(node, memset_d32_async(rank->staging + OH_WORDS_OFFSET, OH_SENTINEL, (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / 4,
                               rank->stream));
     CU(node, memset_2d_d32_async(rank->staging + OH_EPOCH_OFFSET, sizeof(struct oh_epoch), epoch, 1, OH_MAX_BLOCKS,
                                  rank->stream));
@@ -349,7 +349,7 @@ static CUresult launch_call(struct rank *rank, int c)
         .sendbuff = (const void *)(uintptr_t)(rank->arena + place->send),
         .recvbuff = (void *)(uintptr_t)(rank->arena + place->recv),
         .count = call->count,
-        .abort_word = (const uint32_t *)(uintptr_t)node->abort_word_device,
+        .abort_flag = (const uint32_t *)(uintptr_t)node->abort_flag_device,
         .rank = rank->index,
         .nranks = node->nranks,
         .early_trigger = sends_early(rank, c + 1) || own_draw(rank, c) >> 10 & 1,
@@ -408,7 +408,7 @@ static void *run_rank(void *user)
     return NULL;
 }
 
-/* Waits for all ranks; after the time limit sets the abort word. */
+/* Waits for all ranks; after the time limit sets the abort flag. */
 static bool wait_for_ranks(struct node *node)
 {
     bool late = false, good = true;
@@ -420,10 +420,10 @@ static bool wait_for_ranks(struct node *node)
             for (uint32_t r = 0; r < node->nranks; r++) {
                 tap_note("rank %u has launched %d of %d calls", r, atomic_load(&node->rank[r].launched), node->calls);
             }
-            __atomic_store_n(node->abort_word, 1, __ATOMIC_RELEASE);
+            __atomic_store_n(node->abort_flag, 1, __ATOMIC_RELEASE);
         }
         if (polls > 3 * most) {
-            printf("Bail out! n=%u: the kernels do not leave for the abort word\n", node->nranks);
+            printf("Bail out! n=%u: the kernels do not leave for the abort flag\n", node->nranks);
             fflush(stdout);
             _exit(1);
         }
@@ -571,9 +571,9 @@ static void open_gpus(struct node *node)
     }
     CU(node, ctx_set_current(node->gpu[0].context));
     static _Alignas(4096) uint32_t page[1024]; /* the abort flag at its head */
-    node->abort_word = page;
+    node->abort_flag = page;
     CU(node, mem_host_register(page, sizeof page, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
-    CU(node, mem_host_get_device_pointer(&node->abort_word_device, node->abort_word, 0));
+    CU(node, mem_host_get_device_pointer(&node->abort_flag_device, node->abort_flag, 0));
 }
 
 static void open_rank(struct node *node, uint32_t r)

@@ -207,7 +207,7 @@ end:
 
 /* --- kernels on a stream ---------------------------------------------------------------------------------------- */
 
-/* oh_grid_wait: the kernel before has ended, and what it wrote is there. One that does not send early begins with it. */
+/* oh_pdl_wait: the kernel before has ended, and what it wrote is there. One that does not send early begins with it. */
 #define IS_LET_IN (let_in[q] == n + 1)
 #ifdef NO_GRID_WAIT
 #define MAY_BEGIN true

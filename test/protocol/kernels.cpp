@@ -12,21 +12,21 @@
 #define OH_SIMNODE 1
 
 /* These are made anew below. */
-#define oh_cell_load simnode_cell_load
-#define oh_cell_store simnode_cell_store
-#define oh_marker_clear simnode_marker_clear
-#define oh_marker_load simnode_marker_load
-#define oh_marker_store simnode_marker_store
+#define oh_escape_load simnode_cell_load
+#define oh_escape_store simnode_cell_store
+#define oh_lamport_clear simnode_lamport_clear
+#define oh_lamport_load simnode_lamport_load
+#define oh_lamport_store simnode_lamport_store
 #define oh_spin_pause simnode_spin_pause
 #define oh_word_load simnode_word_load
 #define oh_word_publish simnode_word_publish
 #define oh_word_store simnode_word_store
 #include "test/simnode/primitives_cpu.h"
-#undef oh_cell_load
-#undef oh_cell_store
-#undef oh_marker_clear
-#undef oh_marker_load
-#undef oh_marker_store
+#undef oh_escape_load
+#undef oh_escape_store
+#undef oh_lamport_clear
+#undef oh_lamport_load
+#undef oh_lamport_store
 #undef oh_spin_pause
 #undef oh_word_load
 #undef oh_word_publish
@@ -123,7 +123,7 @@ static inline void before_load(const char *at)
     stores.pass();
     stores.settle(at);
     if (stores.draw(256) == 0) {
-        oh_hesitate();
+        oh_litmus_delay();
     }
 }
 
@@ -139,29 +139,29 @@ OH_DEVICE void oh_spin_pause()
     sched_yield();
 }
 
-OH_DEVICE void oh_marker_store(char *at, const oh_word16 &data)
+OH_DEVICE void oh_lamport_store(char *at, const oh_word16 &data)
 {
     stores.post(at, data.w[0] | (uint64_t)data.w[1] << 32, 8);
     stores.post(at + 8, data.w[2] | (uint64_t)data.w[3] << 32, 8);
 }
 
-OH_DEVICE void oh_marker_load(const char *at, oh_word16 *data)
+OH_DEVICE void oh_lamport_load(const char *at, oh_word16 *data)
 {
     const uint64_t first = oh_half_load(at), second = oh_half_load(at + 8);
     *data = {{(uint32_t)first, (uint32_t)(first >> 32), (uint32_t)second, (uint32_t)(second >> 32)}};
 }
 
-OH_DEVICE void oh_marker_clear(char *at)
+OH_DEVICE void oh_lamport_clear(char *at)
 {
-    oh_marker_store(at, {{OH_MARKER, OH_MARKER, OH_MARKER, OH_MARKER}});
+    oh_lamport_store(at, {{OH_SENTINEL, OH_SENTINEL, OH_SENTINEL, OH_SENTINEL}});
 }
 
-OH_DEVICE void oh_cell_store(char *at, uint32_t value)
+OH_DEVICE void oh_escape_store(char *at, uint32_t value)
 {
     stores.post(at, value, 1);
 }
 
-OH_DEVICE uint32_t oh_cell_load(const char *at)
+OH_DEVICE uint32_t oh_escape_load(const char *at)
 {
     before_load(at);
     return (unsigned char)__atomic_load_n(at, __ATOMIC_RELAXED);

@@ -21,7 +21,7 @@ fi
 read -ra cxx <<<"${CXX:-c++}"
 read -ra cppflags <<<"${OH_CPPFLAGS-}"
 small=('-DOH_ONESHOT_BYTES(n)=(12288u+0*(n))' '-DOH_TWOSHOT_BYTES(n)=(24576u+0*(n))'
-    -DOH_SENDS_FIRST=0)
+    -DOH_SEND_ALL_FIRST=0)
 build=("${cxx[@]}" -fsanitize=thread -g -O1)
 # The copies come first. The tests are the same for all: one object of their three files.
 if [ ! -e "$tests" ]; then

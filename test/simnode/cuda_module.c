@@ -166,7 +166,7 @@ static bool arguments_reachable(CUcontext ctx, const struct oh_kernel_args *args
             return false;
         }
     }
-    return reachable(ctx, "abort_word", args->abort_word) && reachable(ctx, "signal", args->signal) &&
+    return reachable(ctx, "abort_flag", args->abort_flag) && reachable(ctx, "control", args->control) &&
            reachable(ctx, "scalar", args->scalar);
 }
 

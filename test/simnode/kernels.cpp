@@ -13,10 +13,10 @@
 
 #include "test/simnode/kernels.h"
 
-void (*simnode_hesitate)(void);
-void (*simnode_grid_wait)(void);
+void (*simnode_litmus_delay)(void);
+void (*simnode_pdl_wait)(void);
 void (*simnode_trap)(void);
-void (*simnode_grid_release)(void);
+void (*simnode_pdl_trigger)(void);
 
 simnode_kernel_fn simnode_kernel_find(const char *name, size_t *args_bytes_p)
 {

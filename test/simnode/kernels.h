@@ -21,14 +21,14 @@ extern "C" {
  */
 typedef void (*simnode_kernel_fn)(const void *args, unsigned block, unsigned blocks);
 
-/* When set, called at barriers of a block and now and then before a marker word is cleared: a test may sleep there. Set
- * before use. */
-extern void (*simnode_hesitate)(void);
+/* When set, called at barriers of a block and now and then before a Lamport word is cleared: a test may sleep there.
+ * Set before use. */
+extern void (*simnode_litmus_delay)(void);
 
 /* When set, called where a block waits for the kernel before, and where it lets in the next: then a test may run
  * kernels that overlap as with programmatic launch. Otherwise they must not. Set before use. */
-extern void (*simnode_grid_wait)(void);
-extern void (*simnode_grid_release)(void);
+extern void (*simnode_pdl_wait)(void);
+extern void (*simnode_pdl_trigger)(void);
 
 /* When set, called where a block traps. The block leaves its kernel behind it. Set before use. */
 extern void (*simnode_trap)(void);

@@ -36,11 +36,11 @@ template <class Value> inline Value simnode_fmax(Value a, Value b)
 #define OH_DEVICE static inline
 #define OH_DEVICE_METHOD inline
 #define OH_UNROLL
-#define OH_PATIENCE 16u /* a look may take as long as a time slice of everything else that runs */
-#define OH_HOST_TURNS 2u
+#define OH_SPINS_BEFORE_CHECK_ABORT 16u /* a look may take as long as a time slice of everything else that runs */
+#define OH_HOST_POLL_STRIDE 2u
 /* The kernels' tests do as a GPU does. Here ranks on few processors would take turns for each word. */
-#ifndef OH_SENDS_FIRST
-#define OH_SENDS_FIRST 1
+#ifndef OH_SEND_ALL_FIRST
+#define OH_SEND_ALL_FIRST 1
 #endif
 
 /* The block that this thread plays. Set by the wrapper of each kernel. */
@@ -79,7 +79,7 @@ OH_DEVICE void oh_assume(bool condition)
     }
 }
 
-OH_DEVICE void oh_settle(uint32_t *)
+OH_DEVICE void oh_materialize(uint32_t *)
 {
 }
 
@@ -104,40 +104,40 @@ OH_DEVICE uint32_t oh_threads()
 }
 
 /* A test may make threads slow where it matters. */
-OH_DEVICE void oh_hesitate()
+OH_DEVICE void oh_litmus_delay()
 {
-    if (simnode_hesitate) {
-        simnode_hesitate();
+    if (simnode_litmus_delay) {
+        simnode_litmus_delay();
     }
 }
 
 OH_DEVICE void oh_block_sync()
 {
-    oh_hesitate();
+    oh_litmus_delay();
 }
 
-OH_DEVICE void oh_grid_wait()
+OH_DEVICE void oh_pdl_wait()
 {
-    if (simnode_grid_wait) {
-        simnode_grid_wait();
+    if (simnode_pdl_wait) {
+        simnode_pdl_wait();
     }
 }
 
-OH_DEVICE void oh_grid_release()
+OH_DEVICE void oh_pdl_trigger()
 {
-    if (simnode_grid_release) {
-        simnode_grid_release();
+    if (simnode_pdl_trigger) {
+        simnode_pdl_trigger();
     }
 }
 
-OH_DEVICE void oh_marker_store(char *at, const oh_word16 &data)
+OH_DEVICE void oh_lamport_store(char *at, const oh_word16 &data)
 {
     uint64_t *halves = reinterpret_cast<uint64_t *>(at);
     __atomic_store_n(halves, data.w[0] | (uint64_t)data.w[1] << 32, __ATOMIC_RELEASE);
     __atomic_store_n(halves + 1, data.w[2] | (uint64_t)data.w[3] << 32, __ATOMIC_RELEASE);
 }
 
-OH_DEVICE void oh_marker_load(const char *at, oh_word16 *data)
+OH_DEVICE void oh_lamport_load(const char *at, oh_word16 *data)
 {
     const uint64_t *halves = reinterpret_cast<const uint64_t *>(at);
     uint64_t first = __atomic_load_n(halves, __ATOMIC_ACQUIRE);
@@ -145,22 +145,22 @@ OH_DEVICE void oh_marker_load(const char *at, oh_word16 *data)
     *data = {{(uint32_t)first, (uint32_t)(first >> 32), (uint32_t)second, (uint32_t)(second >> 32)}};
 }
 
-OH_DEVICE void oh_marker_clear(char *at)
+OH_DEVICE void oh_lamport_clear(char *at)
 {
     static thread_local unsigned turn;
     if (turn++ % 64 == 0) { /* a thread may be slow to clear what it has sent on already */
-        oh_hesitate();
+        oh_litmus_delay();
     }
-    oh_marker_store(at, {{OH_MARKER, OH_MARKER, OH_MARKER, OH_MARKER}});
+    oh_lamport_store(at, {{OH_SENTINEL, OH_SENTINEL, OH_SENTINEL, OH_SENTINEL}});
 }
 
-OH_DEVICE void oh_cell_store(char *at, uint32_t value)
+OH_DEVICE void oh_escape_store(char *at, uint32_t value)
 {
-    oh_hesitate();
+    oh_litmus_delay();
     __atomic_store_n(at, (char)value, __ATOMIC_RELEASE);
 }
 
-OH_DEVICE uint32_t oh_cell_load(const char *at)
+OH_DEVICE uint32_t oh_escape_load(const char *at)
 {
     return (unsigned char)__atomic_load_n(at, __ATOMIC_ACQUIRE);
 }
@@ -208,7 +208,7 @@ OH_DEVICE void oh_spin_pause()
 }
 
 /* A thread is a block here, with no other together. */
-template <class Ask> OH_DEVICE bool oh_ask_once(Ask ask)
+template <class Ask> OH_DEVICE bool oh_warp_once(Ask ask)
 {
     return ask();
 }

@@ -52,7 +52,7 @@ void *must(void *memory)
 
 /*
  * A kernel of one rank. The next begins when all blocks of this one have let it in, or ended; its blocks wait for the
- * end of this one where oh_grid_wait stands.
+ * end of this one where oh_pdl_wait stands.
  */
 struct kernel_run {
     struct kernel_run *before; /* NULL: none */
@@ -108,15 +108,15 @@ static void *run_block(void *user)
 
 void start_node(unsigned ranks, uint32_t epoch)
 {
-    const uint32_t marker = OH_MARKER;
+    const uint32_t marker = OH_SENTINEL;
     node.ranks = ranks;
-    node.signal = (struct oh_signal){0};
-    simnode_grid_wait = grid_wait;
-    simnode_grid_release = grid_release;
+    node.control = (struct oh_control){0};
+    simnode_pdl_wait = grid_wait;
+    simnode_pdl_trigger = grid_release;
     for (unsigned r = 0; r < ranks; r++) {
         node.staging[r] = must(aligned_alloc(PAGE, (OH_STAGING_BYTES + PAGE - 1) / PAGE * PAGE));
         memset(node.staging[r], 0, OH_STAGING_BYTES);
-        for (size_t at = OH_MARKER_OFFSET; at < OH_ESCAPE_OFFSET; at += sizeof marker) {
+        for (size_t at = OH_WORDS_OFFSET; at < OH_ESCAPE_OFFSET; at += sizeof marker) {
             memcpy(node.staging[r] + at, &marker, sizeof marker);
         }
         for (unsigned b = 0; b < OH_MAX_BLOCKS; b++) {
@@ -163,11 +163,11 @@ static struct oh_kernel_args base_args(const struct call *call, unsigned rank, c
     struct oh_kernel_args args = {.sendbuff = sendbuff(call, rank),
                                   .recvbuff = recvbuff(call, rank),
                                   .count = call->count,
-                                  .abort_word = &node.signal.abort,
-                                  .signal = &node.signal,
-                                  .call = TOLD_CALL,
-                                  .what = TOLD_WHAT,
-                                  .told_count = (uint32_t)call->count,
+                                  .abort_flag = &node.control.abort_flag,
+                                  .control = &node.control,
+                                  .call_number = REPORTED_CALL,
+                                  .signature = REPORTED_SIGNATURE,
+                                  .report_count = (uint32_t)call->count,
                                   .early_trigger = call->early_trigger,
                                   .rank = rank,
                                   .nranks = node.ranks,
@@ -303,7 +303,7 @@ void *run_rank(void *user)
 
 #define WATCH_MICROSECONDS 10000
 
-/* Ranks that wait for ever leave when the abort word is set, and their results are wrong. */
+/* Ranks that wait for ever leave when the abort flag is set, and their results are wrong. */
 static void watch_ranks(void)
 {
     unsigned seen = 0;
@@ -313,7 +313,7 @@ static void watch_ranks(void)
         seen = ended;
         if (still * WATCH_MICROSECONDS > watch_seconds * 1000000L) {
             tap_note("no rank has ended a call for %d s", watch_seconds);
-            __atomic_store_n(&node.signal.abort, 1, __ATOMIC_RELAXED);
+            __atomic_store_n(&node.control.abort_flag, 1, __ATOMIC_RELAXED);
         }
     }
 }

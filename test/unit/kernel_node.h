@@ -47,8 +47,8 @@ struct type_facts {
 };
 extern const struct type_facts types[TYPES];
 
-#define TOLD_CALL 17 /* what kernels tell of a call; it means nothing to them */
-#define TOLD_WHAT 0x20301
+#define REPORTED_CALL 17 /* what kernels tell of a call; it means nothing to them */
+#define REPORTED_SIGNATURE 0x20301
 
 struct call {
     enum algorithm algorithm;
@@ -74,7 +74,7 @@ struct call {
 struct node {
     unsigned ranks;
     char *staging[OH_MAX_RANKS];
-    struct oh_signal signal;
+    struct oh_control control;
 };
 
 extern struct node node;

@@ -132,7 +132,7 @@ bool is_right(const struct call *call, uint64_t i, const char *result)
 /* Eight bytes of integers that come out as the marker, or as the escape, when they are sent. */
 static uint64_t hard_integers(unsigned random)
 {
-    return ~(OH_KEY_LOW | (uint64_t)OH_KEY_HIGH << 32) ^ (random & 1);
+    return ~(OH_XOR_LOW | (uint64_t)OH_XOR_HIGH << 32) ^ (random & 1);
 }
 
 /* Puts such bytes here and there. */

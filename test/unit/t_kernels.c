@@ -5,7 +5,7 @@
  * Ranks are threads with a staging memory each; a rank runs a list of calls one after the other, as programmatic launch
  * does: a kernel may begin while the one before still runs. Shown here is what the end-to-end tests cannot arrange:
  * every change of algorithm, grid and size from call to call, ranks and blocks running far apart, the wrap of epochs,
- * an abort word, and that all algorithms give the same bits.
+ * an abort flag, and that all algorithms give the same bits.
  *
  *   t_kernels [SEED [SECONDS]]
  *
@@ -43,8 +43,8 @@ static void hesitate(void)
 static uint64_t most(enum algorithm algorithm, enum type type)
 {
     static const uint64_t bytes[] = {
-        [ONESHOT] = (OH_ROW_WORDS(OH_ONESHOT_BYTES, OH_MAX_RANKS) - ITEMS) * OH_WORD_BYTES, /* as a list */
-        [TWOSHOT] = (OH_ROW_WORDS(OH_TWOSHOT_BYTES, 2) - ITEMS) * OH_WORD_BYTES,
+        [ONESHOT] = (OH_SECTION_WORDS(OH_ONESHOT_BYTES, OH_MAX_RANKS) - ITEMS) * OH_WORD_BYTES, /* as a list */
+        [TWOSHOT] = (OH_SECTION_WORDS(OH_TWOSHOT_BYTES, 2) - ITEMS) * OH_WORD_BYTES,
     };
     return bytes[algorithm] / types[type].bytes;
 }
@@ -109,7 +109,8 @@ static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
 /* Kernels that follow one another with nothing between, blocks far apart; on some ranks they send early. */
 static void test_pipelines(unsigned ranks, unsigned seed)
 {
-    const unsigned most[] = {OH_ROW_WORDS(OH_ONESHOT_BYTES, ranks), ranks * OH_ROW_WORDS(OH_TWOSHOT_BYTES, ranks)};
+    const unsigned most[] = {OH_SECTION_WORDS(OH_ONESHOT_BYTES, ranks),
+                             ranks * OH_SECTION_WORDS(OH_TWOSHOT_BYTES, ranks)};
     struct call calls[LIST];
     start_node(ranks, 1);
     for (int i = 0; i < LIST; i++) {
@@ -155,32 +156,32 @@ static void test_grids(unsigned ranks, unsigned seed)
 static void *abort_waiting(void *unused)
 {
     (void)unused;
-    for (int i = 0; i < 10000 && __atomic_load_n(&node.signal.looks, __ATOMIC_RELAXED) == 0; i++) {
+    for (int i = 0; i < 10000 && __atomic_load_n(&node.control.spins, __ATOMIC_RELAXED) == 0; i++) {
         usleep(1000);
     }
-    __atomic_store_n(&node.signal.abort, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&node.control.abort_flag, 1, __ATOMIC_RELEASE);
     return NULL;
 }
 
-/* Another kernel of the rank has heard of an abort: one that waits leaves without asking the host. */
-static void test_heard(enum algorithm algorithm)
+/* A kernel of the rank has seen an abort: one that waits leaves without polling the host. */
+static void test_abort_seen(enum algorithm algorithm)
 {
     struct call call = {.algorithm = algorithm, .count = 1000, .blocks = 3, .late_rank = -1};
     struct rank_job job = {&call, 1, 0};
-    const uint32_t heard = 1;
+    const uint32_t seen = 1;
     struct timespec limit;
     pthread_t thread;
     unsigned seed = 1;
     start_node(4, 1);
     prepare_call(&call, &seed);
-    memcpy(node.staging[job.rank] + OH_HEARD_OFFSET, &heard, sizeof heard);
+    memcpy(node.staging[job.rank] + OH_ABORT_SEEN_OFFSET, &seen, sizeof seen);
     pthread_create(&thread, NULL, run_rank, &job);
     clock_gettime(CLOCK_REALTIME, &limit);
     limit.tv_sec += 20;
     bool left = pthread_timedjoin_np(thread, NULL, &limit) == 0;
-    tap_ok(left, "%s: leaves when another kernel of the rank has heard of an abort", algorithm_names[algorithm]);
+    tap_ok(left, "%s: leaves when another kernel of the rank has seen the abort", algorithm_names[algorithm]);
     if (!left) {
-        __atomic_store_n(&node.signal.abort, 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&node.control.abort_flag, 1, __ATOMIC_RELEASE);
         pthread_join(thread, NULL);
     }
     stop_node();
@@ -192,7 +193,7 @@ static void test_held(enum algorithm algorithm, uint64_t count)
     struct call call = {.algorithm = algorithm, .count = count, .blocks = 3, .late_rank = -1};
     struct rank_job job[3];
     pthread_t thread[3];
-    const uint32_t held = OH_MARKER;
+    const uint32_t held = OH_SENTINEL;
     bool all_wait = true;
     unsigned seed = 1;
     start_node(3, 1);
@@ -210,7 +211,7 @@ static void test_held(enum algorithm algorithm, uint64_t count)
         all_wait &= pthread_tryjoin_np(thread[r], NULL) == EBUSY;
     }
     tap_ok(all_wait, "%s of %u: where a rank is held, all wait", algorithm_names[algorithm], (unsigned)count);
-    __atomic_store_n(&node.signal.abort, OH_ABORT_LEAVE, __ATOMIC_RELEASE);
+    __atomic_store_n(&node.control.abort_flag, OH_ABORT_LEAVE, __ATOMIC_RELEASE);
     for (unsigned r = 0; all_wait && r < 3; r++) {
         pthread_join(thread[r], NULL);
     }
@@ -220,7 +221,7 @@ static void test_held(enum algorithm algorithm, uint64_t count)
     }
 }
 
-/* A peer that never comes: the others leave once the abort word is set. */
+/* A peer that never comes: the others leave once the abort flag is set. */
 static void test_abort(enum algorithm algorithm)
 {
     struct call call = {.algorithm = algorithm, .count = 1000, .blocks = 3, .late_rank = -1};
@@ -236,10 +237,10 @@ static void test_abort(enum algorithm algorithm)
     limit.tv_sec += 20;
     bool left = pthread_timedjoin_np(thread, NULL, &limit) == 0;
     pthread_join(aborter, NULL);
-    tap_ok(left, "%s: leaves when the abort word is set", algorithm_names[algorithm]);
-    const struct oh_signal *signal = &node.signal;
-    tap_ok(signal->looks > 0 && signal->epoch == 1 && signal->call == TOLD_CALL && signal->what == TOLD_WHAT &&
-               signal->count == call.count,
+    tap_ok(left, "%s: leaves when the abort flag is set", algorithm_names[algorithm]);
+    const struct oh_control *control = &node.control;
+    tap_ok(control->spins > 0 && control->epoch == 1 && control->call_number == REPORTED_CALL &&
+               control->signature == REPORTED_SIGNATURE && control->report_count == call.count,
            "%s: tells in which call it waits", algorithm_names[algorithm]);
     if (left) {
         release_call(&call);
@@ -308,7 +309,7 @@ static void test_negative_zero(enum algorithm algorithm)
     stop_node();
 }
 
-/* Integers that go by an escape cell, call after call in the same slots, and not the same: a cell that was not cleared,
+/* Integers that go by an escape byte, call after call in the same slots, and not the same: a cell that was not cleared,
  * or not waited for, makes one of the other. */
 static void test_escapes(enum algorithm algorithm, unsigned seed)
 {
@@ -320,7 +321,7 @@ static void test_escapes(enum algorithm algorithm, unsigned seed)
         prepare_call(&calls[c], &seed);
         for (unsigned r = 0; r < 3; r++) {
             for (uint64_t i = 0; i < calls[c].count; i += 2) {
-                const uint32_t pair[2] = {~OH_KEY_LOW ^ (uint32_t)(rand_r(&seed) % 2), ~OH_KEY_HIGH};
+                const uint32_t pair[2] = {~OH_XOR_LOW ^ (uint32_t)(rand_r(&seed) % 2), ~OH_XOR_HIGH};
                 memcpy(sendbuff(&calls[c], r) + i * sizeof *pair, pair, sizeof pair);
             }
             memcpy(calls[c].input[r], sendbuff(&calls[c], r), message_bytes(&calls[c]));
@@ -336,14 +337,14 @@ static void test_escapes(enum algorithm algorithm, unsigned seed)
         release_call(&calls[c]);
     }
     stop_node();
-    tap_ok(right, "%s: integers that go by escape cells", algorithm_names[algorithm]);
+    tap_ok(right, "%s: integers that go by escape bytes", algorithm_names[algorithm]);
 }
 
 /* A value that looks like the marker must neither stall its reader nor come out as a number. */
 static void test_marker_values(enum algorithm algorithm, enum type type)
 {
     struct call call = {.algorithm = algorithm, .type = type, .count = 300, .blocks = 3, .late_rank = -1};
-    const uint64_t marker = OH_MARKER | (uint64_t)OH_MARKER << 32;
+    const uint64_t marker = OH_SENTINEL | (uint64_t)OH_SENTINEL << 32;
     bool right = true;
     unsigned seed = 1;
     start_node(3, 1);
@@ -456,7 +457,7 @@ int main(int argc, char **argv)
     unsigned seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
     watch_seconds = argc > 2 ? atoi(argv[2]) : 0;
     tap_note("seed %u", seed);
-    simnode_hesitate = hesitate;
+    simnode_litmus_delay = hesitate;
     if (watch_seconds > 0) {
         return test_protocols(seed);
     }
@@ -473,7 +474,7 @@ int main(int argc, char **argv)
     test_pipelines(OH_MAX_RANKS, seed + 88);
     for (int a = 0; a < ALGORITHMS; a++) {
         test_abort((enum algorithm)a);
-        test_heard((enum algorithm)a);
+        test_abort_seen((enum algorithm)a);
         test_held((enum algorithm)a, 10);
         test_held((enum algorithm)a, 1000);
     }

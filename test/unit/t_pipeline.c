@@ -50,8 +50,12 @@ static struct oh_kernel_list_args arguments(const struct kernel *kernel)
 {
     struct oh_kernel_list_args list;
     memset(&list, 0, sizeof list);
-    list.base = (struct oh_kernel_args){
-        .sendbuff = memory, .recvbuff = memory + BUFFER / 2, .count = 64, .nranks = RANKS, .call = 7, .told_count = 64};
+    list.base = (struct oh_kernel_args){.sendbuff = memory,
+                                        .recvbuff = memory + BUFFER / 2,
+                                        .count = 64,
+                                        .nranks = RANKS,
+                                        .call_number = 7,
+                                        .report_count = 64};
     if (kernel->list) {
         list.calls = 2;
         list.words = 32;

@@ -189,18 +189,18 @@ static void rank_open(struct rank *rank, int device)
     }
     OK(cuMemcpyHtoD(rank->data, input, sizeof input));
     OK(cuMemsetD8(rank->staging, 0, OH_STAGING_BYTES));
-    OK(cuMemsetD32(rank->staging + OH_MARKER_OFFSET, OH_MARKER, (OH_ESCAPE_OFFSET - OH_MARKER_OFFSET) / 4));
+    OK(cuMemsetD32(rank->staging + OH_WORDS_OFFSET, OH_SENTINEL, (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / 4));
     OK(cuCtxSynchronize());
 }
 
-static CUresult launch(struct rank *ranks, unsigned me, CUfunction function, const void *abort_word)
+static CUresult launch(struct rank *ranks, unsigned me, CUfunction function, const void *abort_flag)
 {
     struct oh_kernel_args args = {
         .staging = {pointer(ranks[me].staging), pointer(ranks[1 - me].staging)},
         .sendbuff = pointer(ranks[me].data),
         .recvbuff = pointer(ranks[me].out),
         .count = COUNT,
-        .abort_word = abort_word,
+        .abort_flag = abort_flag,
         .rank = me,
     };
     void *parameters[] = {&args};
@@ -237,12 +237,12 @@ static void kernels(void)
     CUlibrary library;
     CUkernel kernel;
     CUfunction function;
-    uint32_t *abort_word;
+    uint32_t *abort_flag;
     setenv("SIMNODE_DELAY_US", "300", 1);
     setenv("SIMNODE_SEED", "5", 1);
     rank_open(&ranks[0], 0);
-    OK(cuMemHostAlloc((void **)&abort_word, 4, 0));
-    *abort_word = 0;
+    OK(cuMemHostAlloc((void **)&abort_flag, 4, 0));
+    *abort_flag = 0;
     OK(cuLibraryLoadData(&library, "not looked at", NULL, NULL, 0, NULL, NULL, 0));
     FAILS(cuLibraryGetKernel(&kernel, library, "no_such_kernel"), CUDA_ERROR_NOT_FOUND);
     OK(cuLibraryGetKernel(&kernel, library, "ncclDevKernel_AllReduce_Sum_f32_onehop_oneshot_n2"));
@@ -250,7 +250,7 @@ static void kernels(void)
     rank_open(&ranks[1], 1);
 
     fclose(stderr); /* on which the refusals explain themselves */
-    FAILS(launch(ranks, 0, function, abort_word), CUDA_ERROR_ILLEGAL_ADDRESS);
+    FAILS(launch(ranks, 0, function, abort_flag), CUDA_ERROR_ILLEGAL_ADDRESS);
     OK(cuCtxEnablePeerAccess(ranks[1].ctx, 0));
     uint32_t on_stack = 0;
     FAILS(launch(ranks, 0, function, &on_stack), CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -261,12 +261,12 @@ static void kernels(void)
         for (unsigned r = 0; r < 2; r++) {
             OK(cuCtxSetCurrent(ranks[r].ctx));
             OK(cuMemsetD8Async(ranks[r].out, 0xEE, COUNT * sizeof(float), ranks[r].stream));
-            OK(launch(ranks, r, function, abort_word));
+            OK(launch(ranks, r, function, abort_flag));
         }
         CHECK(rank_wrong(&ranks[0]) + rank_wrong(&ranks[1]) == 0);
     }
     OK(cuLibraryUnload(library));
-    FAILS(launch(ranks, 0, function, abort_word), CUDA_ERROR_INVALID_HANDLE);
+    FAILS(launch(ranks, 0, function, abort_flag), CUDA_ERROR_INVALID_HANDLE);
 }
 
 /* A kernel's parameter changed while its graph is captured, after an edge has come out of it. */
@@ -282,17 +282,17 @@ static void kernel_nodes(void)
     CUDA_KERNEL_NODE_PARAMS params;
     struct oh_kernel_args args;
     void *parameters[] = {&args};
-    uint32_t *abort_word;
+    uint32_t *abort_flag;
     size_t number = 2;
     rank_open(&ranks[0], 0);
     ranks[1] = ranks[0];
-    OK(cuMemHostAlloc((void **)&abort_word, 4, 0));
+    OK(cuMemHostAlloc((void **)&abort_flag, 4, 0));
     OK(cuLibraryLoadData(&library, "not looked at", NULL, NULL, 0, NULL, NULL, 0));
     OK(cuLibraryGetKernel(&kernel, library, "ncclDevKernel_AllReduce_Sum_f32_onehop_oneshot_n2"));
     OK(cuKernelGetFunction(&function, kernel));
     OK(cuStreamBeginCapture(ranks[0].stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    OK(launch(ranks, 0, function, abort_word));
-    OK(launch(ranks, 0, function, abort_word));
+    OK(launch(ranks, 0, function, abort_flag));
+    OK(launch(ranks, 0, function, abort_flag));
     OK(cuStreamGetCaptureInfo_v3(ranks[0].stream, &(CUstreamCaptureStatus){0}, NULL, &graph, NULL, NULL, NULL));
     OK(cuGraphGetNodes(graph, nodes, &number));
     CHECK(number == 2);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * marker.pml - oneshot and twoshot: words that are there when they are not empty, emptied by the reader. With PARTS,
+ * lamport.pml - oneshot and twoshot: words that are there when they are not empty, emptied by the reader. With PARTS,
  * kernels of oneshot may be parts of a call that send early: before the part before them has ended.
  *
  * Mutations: ONESHOT_SLOTS, SCATTER_SLOTS (one less), TWOSHOT_EARLY, BEHIND_TWOSHOT, EARLY_RELEASE, RELEASE_ANY_THREAD,
@@ -14,7 +14,7 @@
 #define HALVES 1
 #endif
 #ifndef PLACES
-#define PLACES 1 /* places of a row, at most */
+#define PLACES 1 /* words of a section, at most */
 #endif
 
 #define ONESHOT 1
@@ -49,7 +49,7 @@
 #else
 #define SLOTS FIRST_SCATTER
 #endif
-#define ROW(owner, source) ((source) - ((source) > (owner)))
+#define SECTION(owner, source) ((source) - ((source) > (owner)))
 #define AREA ((N - 1) * PLACES)
 #define LOCS (N * SLOTS * AREA * HALVES)
 #define AT(owner, slot, place, half) ((((owner) * SLOTS + (slot)) * AREA + (place)) * HALVES + (half))
@@ -86,7 +86,7 @@
 #define RIGHT(slot, place) (mem[AT(r, slot, place, 0)] == e + 1 && mem[AT(r, slot, place, 1)] == e + 1)
 #endif
 
-inline marker_store(owner, slot, place)
+inline lamport_store(owner, slot, place)
 {
     post(AT(owner, slot, place, 0), e + 1);
 #if HALVES > 1
@@ -94,16 +94,16 @@ inline marker_store(owner, slot, place)
 #endif
 }
 
-/* One word to each peer, at place i of this rank's row. */
+/* One word to each peer, at place i of this rank's section. */
 inline send_all(slot)
 {
-    marker_store(OTHER(r, 1), slot, ROW(OTHER(r, 1), r) * PLACES + i);
+    lamport_store(OTHER(r, 1), slot, SECTION(OTHER(r, 1), r) * PLACES + i);
 #if N > 2
-    marker_store(OTHER(r, 2), slot, ROW(OTHER(r, 2), r) * PLACES + i)
+    lamport_store(OTHER(r, 2), slot, SECTION(OTHER(r, 2), r) * PLACES + i)
 #endif
 }
 
-inline marker_clear(slot, place)
+inline lamport_clear(slot, place)
 {
     wipe(AT(r, slot, place, 0));
 #if HALVES > 1
@@ -111,7 +111,7 @@ inline marker_clear(slot, place)
 #endif
 }
 
-/* The words at place i of all peers' rows. */
+/* The words at place i of all peers' sections. */
 #if N > 2
 #define ALL(what, slot) (what(slot, i) && what(slot, PLACES + i))
 #else
@@ -119,9 +119,9 @@ inline marker_clear(slot, place)
 #endif
 inline clear_all(slot)
 {
-    marker_clear(slot, i);
+    lamport_clear(slot, i);
 #if N > 2
-    marker_clear(slot, PLACES + i)
+    lamport_clear(slot, PLACES + i)
 #endif
 }
 
@@ -368,7 +368,7 @@ again:
     od
 }
 
-/* The ranks are alike, their rows, and the slots of an area: one word, of rank 0, stands for those of all. */
+/* The ranks are alike, their sections, and the slots of an area: one word, of rank 0, stands for those of all. */
 #define SLOW_IN(slot) (AT(0, slot, 0, 0) / HALVES)
 
 init

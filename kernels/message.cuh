@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * message.cuh - a call's local buffers, or those of a call list, as 16-byte words
+ */
+#ifndef OH_KERNELS_MESSAGE_CUH_
+#define OH_KERNELS_MESSAGE_CUH_
+
+#include "kernels/reduce.cuh"
+
+/*
+ * A call's local buffers as arrays of words. The pointers may have any alignment of the element, and the last word may
+ * be partly outside the message. The peers see no difference.
+ */
+template <class Type> struct oh_message {
+    typedef typename Type::element element;
+    static const uint32_t per_word = OH_WORD_BYTES / sizeof(element);
+
+    const char *sendbuff;
+    char *recvbuff;
+    uint64_t count;
+    bool bypass_l1; /* as in oh_element_load */
+
+    /* call: struct oh_kernel_args or oh_list_item; base: of its kernel */
+    template <class Call>
+    OH_DEVICE_METHOD oh_message(const Call &call, const oh_kernel_args &base)
+        : sendbuff(static_cast<const char *>(call.sendbuff)), recvbuff(static_cast<char *>(call.recvbuff)),
+          count(call.count), bypass_l1(base.pipeline_position != 0)
+    {
+    }
+
+    OH_DEVICE_METHOD uint32_t words() const
+    {
+        return (uint32_t)((count + per_word - 1) / per_word); /* OH_MESSAGE_BYTES sees to it that it fits */
+    }
+
+    OH_DEVICE_METHOD bool whole(const char *base, uint64_t i) const
+    {
+        return reinterpret_cast<uintptr_t>(base) % OH_WORD_BYTES == 0 && (i + 1) * per_word <= count;
+    }
+
+    /* Element k of a word. Shifts keep a word in registers; copying through an array of elements put it into local
+     * memory (nvcc 13.0). */
+    static OH_INLINE element get_element(const oh_word16 &word, uint32_t k)
+    {
+        if constexpr (sizeof(element) == 8) {
+            return word.w[2 * k] | (uint64_t)word.w[2 * k + 1] << 32;
+        } else {
+            const uint32_t per_32 = 4 / sizeof(element);
+            return (element)(word.w[k / per_32] >> (k % per_32 * 8 * sizeof(element)));
+        }
+    }
+    static OH_INLINE void set_element(oh_word16 *word, uint32_t k, element value)
+    {
+        if constexpr (sizeof(element) == 8) {
+            word->w[2 * k] = (uint32_t)value;
+            word->w[2 * k + 1] = (uint32_t)(value >> 32);
+        } else {
+            const uint32_t per_32 = 4 / sizeof(element);
+            word->w[k / per_32] |= (uint32_t)value << (k % per_32 * 8 * sizeof(element));
+        }
+    }
+
+    /* Word i of what this rank sends; zeros where there is no message. */
+    OH_DEVICE_METHOD oh_word16 load(uint32_t i) const
+    {
+        oh_word16 word;
+        if (__builtin_expect(whole(sendbuff, i), 1)) {
+            oh_user_load(sendbuff + (uint64_t)i * OH_WORD_BYTES, &word);
+            return word;
+        }
+        word = oh_word16();
+        OH_UNROLL
+        for (uint32_t k = 0; k < per_word; k++) {
+            const uint64_t at = (uint64_t)i * per_word + k;
+            if (at < count) {
+                set_element(&word, k, oh_element_load(reinterpret_cast<const element *>(sendbuff) + at, bypass_l1));
+            }
+        }
+        return word;
+    }
+
+    /* Word i of the result. */
+    OH_DEVICE_METHOD void store(uint32_t i, const oh_word16 &word) const
+    {
+        if (__builtin_expect(whole(recvbuff, i), 1)) {
+            oh_user_store(recvbuff + (uint64_t)i * OH_WORD_BYTES, word);
+            return;
+        }
+        OH_UNROLL
+        for (uint32_t k = 0; k < per_word; k++) {
+            const uint64_t at = (uint64_t)i * per_word + k;
+            if (at < count) {
+                reinterpret_cast<element *>(recvbuff)[at] = get_element(word, k);
+            }
+        }
+    }
+};
+
+/* A message of whole, aligned words, as most are: the same, an instruction for each load and store. */
+template <class Type> struct oh_whole_message {
+    static const uint32_t per_word = OH_WORD_BYTES / sizeof(typename Type::element);
+
+    const char *sendbuff;
+    char *recvbuff;
+    uint32_t count; /* words */
+
+    template <class Call>
+    explicit OH_DEVICE_METHOD oh_whole_message(const Call &call)
+        : sendbuff(static_cast<const char *>(call.sendbuff)), recvbuff(static_cast<char *>(call.recvbuff)),
+          count((uint32_t)(call.count / per_word))
+    {
+    }
+    template <class Call> static OH_INLINE bool fits(const Call &call)
+    {
+        const uintptr_t buffers =
+            reinterpret_cast<uintptr_t>(call.sendbuff) | reinterpret_cast<uintptr_t>(call.recvbuff);
+        return ((uint32_t)buffers % OH_WORD_BYTES | (uint32_t)call.count % per_word) == 0;
+    }
+    OH_DEVICE_METHOD uint32_t words() const
+    {
+        return count;
+    }
+    OH_DEVICE_METHOD oh_word16 load(uint32_t i) const
+    {
+        oh_word16 word = oh_word16();
+        if (i < count) {
+            oh_user_load(sendbuff + (uint64_t)i * OH_WORD_BYTES, &word);
+        }
+        return word;
+    }
+    OH_DEVICE_METHOD void store(uint32_t i, const oh_word16 &word) const
+    {
+        if (i < count) {
+            oh_user_store(recvbuff + (uint64_t)i * OH_WORD_BYTES, word);
+        }
+    }
+};
+
+/* Several calls: words of the message that they make together. */
+template <class Type> struct oh_message_list {
+    const oh_kernel_list_args &list;
+
+    OH_DEVICE_METHOD oh_message_list(const oh_kernel_list_args &list_args, const oh_kernel_args &) : list(list_args)
+    {
+    }
+    OH_DEVICE_METHOD uint32_t words() const
+    {
+        return list.words;
+    }
+    /* The call that word i belongs to: the last that begins at or before it. */
+    OH_DEVICE_METHOD const oh_list_item &item(uint32_t i) const
+    {
+        uint32_t low = 0, high = list.calls;
+        while (high - low > 1) {
+            const uint32_t middle = (low + high) / 2;
+            if (list.item[middle].first_word <= i) {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        return list.item[low];
+    }
+    OH_DEVICE_METHOD oh_word16 load(uint32_t i) const
+    {
+        oh_word16 word = oh_word16();
+        if (i < list.words) {
+            const oh_list_item &it = item(i);
+            word = oh_message<Type>(it, list.base).load(i - (uint32_t)it.first_word);
+        }
+        return word;
+    }
+    OH_DEVICE_METHOD void store(uint32_t i, const oh_word16 &word) const
+    {
+        const oh_list_item &it = item(i);
+        oh_message<Type>(it, list.base).store(i - (uint32_t)it.first_word, word);
+    }
+};
+
+/* What a kernel's parameter means, whichever of the two it is. */
+OH_DEVICE const oh_kernel_args &oh_base(const oh_kernel_args &args)
+{
+    return args;
+}
+OH_DEVICE const oh_kernel_args &oh_base(const oh_kernel_list_args &args)
+{
+    return args.base;
+}
+/* The only call, where it is one. */
+OH_DEVICE const oh_kernel_args *oh_only_call(const oh_kernel_args &args)
+{
+    return &args;
+}
+OH_DEVICE const oh_list_item *oh_only_call(const oh_kernel_list_args &args)
+{
+    return args.calls == 1 ? &args.item[0] : NULL;
+}
+template <class Args, class Type> struct oh_message_of;
+template <class Type> struct oh_message_of<oh_kernel_args, Type> {
+    typedef oh_message<Type> message;
+};
+template <class Type> struct oh_message_of<oh_kernel_list_args, Type> {
+    typedef oh_message_list<Type> message;
+};
+
+#endif
