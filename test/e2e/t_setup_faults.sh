@@ -134,6 +134,31 @@ for kind in ${OH_FAULT_JOBS:-processes process threads background split plugin g
     done <"$scratch/list.$kind"
 done
 
+# kill_at N FUNCTION: rank 1 of three is killed in that call of its set-up, the others must go on, and leave nothing.
+kills=0 bad_kills=0
+kill_at() {
+    kills=$((kills + 1))
+    run_app --nranks 3 --counts 1000 --scenario kill-setup --victim 1 --rank-env "1:SIMNODE_KILL=$2:$1"
+    if [ "$status" != 0 ] || [ -n "$(ls -A "$meeting")" ]; then
+        bad_kills=$((bad_kills + 1))
+        echo "# killed in $2:$1: exit status $status, left: $(ls -A "$meeting")"
+        [ "$bad_kills" -gt 5 ] || tail -n 12 "$out" | sed 's/^/#     /'
+        rm -f "$meeting"/*
+    fi
+}
+run_app --linger --nranks 3 --counts 1000 --rank-env "1:SIMNODE_TRACE=$scratch/steps"
+# (Calls of the C library are made before NCCL's barrier, too, where the others wait for ever with stock NCCL as well.)
+sed '/^cuLaunchKernelEx$/,$d' "$scratch/steps" | awk '/^(cu|nvml)/ { print ++count[$1], $1 }' >"$scratch/kills"
+if [ "$more" != all ]; then
+    { shuf -n 20 --random-source <(yes "$seed") "$scratch/kills" && grep '^1 ' "$scratch/kills"; } | sort -u >"$scratch/some"
+    mv "$scratch/some" "$scratch/kills"
+fi
+while read -r n function; do
+    kill_at "$n" "$function"
+done <"$scratch/kills"
+[ "$bad_kills" = 0 ] && [ "$kills" -gt 30 ]
+tap_point $? "killed in $kills calls of the driver before its first kernel: the others go on, nothing left"
+
 if [ "$more" = all ]; then
     for point in "${points[@]}"; do
         try $point
