@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * onehop.h - public C API of libonehop.so
+/**
+ * @file onehop.h - public C API of libonehop.so
  *
- * A program needs none of this to be served: the library is loaded in front of NCCL and takes the calls it can
- * serve. The functions here let a program (or a tool) ask what happened. Do not link libonehop.so: where it is not
- * loaded, the program is to run all the same. Either look functions up by dlsym(RTLD_DEFAULT, ...), or declare them
- * weak by defining ONEHOP_WEAK before this header is included, and compare with NULL:
+ * A program needs none of these functions to be served. They return what onehop did with its calls.
+ *
+ * Do not link libonehop.so: a program has to run where it is not loaded. Look the functions up by
+ * dlsym(RTLD_DEFAULT, ...), or define ONEHOP_WEAK before including this header, and compare them with NULL:
  *
  *   #define ONEHOP_WEAK
  *   #include <onehop/onehop.h>
  *   onehop_process_info_t info = {0};
  *   if (onehopProcessInfo && onehopProcessInfo(&info, sizeof info) == 0) ...
  *
- * Thread-safety: every function may be called from any thread; onehopCommInfo not while its communicator is being
- * created or destroyed by another thread.
+ * All functions are thread-safe; onehopCommInfo has one condition.
  */
 #ifndef ONEHOP_ONEHOP_H_
 #define ONEHOP_ONEHOP_H_
@@ -36,78 +35,103 @@ extern "C" {
 #define ONEHOP_VERSION_PATCH 0
 #define ONEHOP_VERSION_CODE (ONEHOP_VERSION_MAJOR * 10000 + ONEHOP_VERSION_MINOR * 100 + ONEHOP_VERSION_PATCH)
 
-/* Kernels that can serve a call; the order is part of the API. */
+/** Algorithms of onehop's kernels. The order is part of the API. */
 enum onehop_algorithm {
-    ONEHOP_ONESHOT = 0,
-    ONEHOP_TWOSHOT = 1,
-    ONEHOP_ALGORITHMS = 2
+    ONEHOP_ONESHOT = 0, /**< one hop: each rank sends its message to all peers and reduces what it receives */
+    ONEHOP_TWOSHOT = 1, /**< two hops: each rank reduces one chunk and sends the result to all peers */
+    ONEHOP_ALGORITHM_COUNT = 2
 };
 
-/* Why a call went to NCCL; the order is part of the API. Words for each: onehopReasonText. */
-enum onehop_reason {
-    ONEHOP_REASON_OFF = 0,  /* the communicator is not served; onehop_comm_info_t says why */
-    ONEHOP_REASON_OP = 1,   /* an operation that is not served */
-    ONEHOP_REASON_TYPE = 2, /* a type that is not served */
-    ONEHOP_REASON_SIZE = 3, /* a size that is not served */
-    ONEHOP_REASONS = 4
+/** Reasons for fallbacks, that is, for ncclAllReduce calls that NCCL served. The order is part of the API. */
+enum onehop_fallback {
+    ONEHOP_FALLBACK_COMM = 0, /**< the communicator is not served; onehop_comm_info_t has the reason */
+    ONEHOP_FALLBACK_OP = 1,   /**< onehop does not serve the operation */
+    ONEHOP_FALLBACK_TYPE = 2, /**< onehop does not serve the datatype */
+    ONEHOP_FALLBACK_SIZE = 3, /**< onehop does not serve the size */
+    ONEHOP_FALLBACK_COUNT = 4
 };
 
-/* Lengths of arrays below; what is behind the last algorithm or reason is 0. */
-#define ONEHOP_ALGORITHMS_ROOM 16
-#define ONEHOP_REASONS_ROOM 8
+/** Lengths of the arrays below. Elements from the last algorithm or reason on are 0. */
+#define ONEHOP_MAX_ALGORITHMS 16
+#define ONEHOP_MAX_FALLBACKS 8
 
-/*
- * What onehop knows of one communicator. A structure's version is its size: new fields come at the end, the library
- * fills in no more than the caller's size, and a caller that may meet an older library sets the structure to zero
- * first.
+/**
+ * State and counters of one communicator on this rank.
+ *
+ * The structure's version is its size: new fields are added at the end. The library fills at most the size that the
+ * caller passes. A caller that may meet an older library sets the structure to zero first.
  */
 typedef struct onehop_comm_info {
-    int served;                                   /* 1: eligible calls run on onehop, 0: all calls go to NCCL, as they
-                                                   * do before the communicator's first allreduce */
-    int rank;                                     /* this process's rank in the communicator */
-    int nranks;                                   /* ranks in the communicator */
-    char reason[160];                             /* why not served; empty when served */
-    uint64_t handed_back;                         /* ncclAllReduce calls passed on to NCCL */
-    uint64_t bytes;                               /* message bytes of the calls served */
-    uint64_t staging_bytes;                       /* device memory held for this communicator on this rank's GPU */
-    double setup_ms;                              /* time that onehop took for presence and set-up */
-    uint64_t calls[ONEHOP_ALGORITHMS_ROOM];       /* ncclAllReduce calls launched by onehop, by algorithm */
-    uint64_t handed_back_by[ONEHOP_REASONS_ROOM]; /* handed_back, by reason */
-    uint64_t handed_back_bytes;                   /* message bytes of the calls handed back */
+    int served;              /**< 1: onehop serves the communicator's eligible calls; 0: all its calls go to NCCL,
+                              * as they do before the first allreduce */
+    int rank;                /**< rank of this process in the communicator */
+    int nranks;              /**< ranks of the communicator */
+    char reason[160];        /**< why the communicator is not served; empty if it is */
+    uint64_t fallback_calls; /**< ncclAllReduce calls that NCCL served */
+    uint64_t bytes;          /**< message bytes of the calls that onehop served */
+    uint64_t staging_bytes;  /**< device memory held for the communicator on this rank's GPU */
+    double attach_ms;        /**< time that onehop took for presence and attach, in milliseconds */
+    uint64_t calls_by_algorithm[ONEHOP_MAX_ALGORITHMS]; /**< ncclAllReduce calls that onehop served */
+    uint64_t fallback_by_reason[ONEHOP_MAX_FALLBACKS];  /**< fallback_calls, by enum onehop_fallback */
+    uint64_t fallback_bytes;                            /**< message bytes of fallback_calls */
 } onehop_comm_info_t;
 
-/* All communicators of the process, those that have ended included. */
+/** Sums over all communicators of the process, including those that have ended. */
 typedef struct onehop_process_info {
-    uint64_t communicators;     /* that live, and that onehop knows */
-    uint64_t served;            /* of these: eligible calls run on onehop */
-    uint64_t ended;             /* communicators that have been destroyed or aborted */
-    uint64_t served_calls;      /* ncclAllReduce calls launched by onehop */
-    uint64_t bytes;             /* message bytes of these */
-    uint64_t handed_back;       /* ncclAllReduce calls passed on to NCCL */
-    uint64_t handed_back_bytes; /* message bytes of these */
-    uint64_t unknown_calls;     /* ncclAllReduce calls on communicators that onehop does not know */
-    uint64_t staging_bytes;     /* device memory held for the communicators that live */
-    uint64_t calls[ONEHOP_ALGORITHMS_ROOM];
-    uint64_t handed_back_by[ONEHOP_REASONS_ROOM];
+    uint64_t communicators;        /**< live communicators that onehop knows */
+    uint64_t served_communicators; /**< those of them that are served */
+    uint64_t ended_communicators;  /**< communicators that were destroyed or aborted */
+    uint64_t served_calls;         /**< ncclAllReduce calls that onehop served */
+    uint64_t bytes;                /**< message bytes of served_calls */
+    uint64_t fallback_calls;       /**< ncclAllReduce calls that NCCL served */
+    uint64_t fallback_bytes;       /**< message bytes of fallback_calls */
+    uint64_t unknown_calls;        /**< ncclAllReduce calls on communicators that onehop does not know */
+    uint64_t staging_bytes;        /**< device memory held for the live communicators */
+    uint64_t calls_by_algorithm[ONEHOP_MAX_ALGORITHMS]; /**< served_calls, by enum onehop_algorithm */
+    uint64_t fallback_by_reason[ONEHOP_MAX_FALLBACKS];  /**< fallback_calls, by enum onehop_fallback */
 } onehop_process_info_t;
 
-/* Returns ONEHOP_VERSION_CODE of the loaded library. */
+/**
+ * Returns the version of the loaded library, as ONEHOP_VERSION_CODE is for this header.
+ */
 ONEHOP_API int onehopVersion(void);
 
-/*
- * Fills *info (its first `size` bytes, pass sizeof *info) for an ncclComm_t.
- * Returns 0, or -1 when the communicator is unknown to onehop or an argument is NULL; *info is then untouched.
+/**
+ * Gets the state and counters of a communicator.
+ *
+ * Other threads may use the communicator meanwhile, but must not create or destroy it.
+ *
+ * @param nccl_comm  an ncclComm_t
+ * @param info       is filled up to `size` bytes; unchanged on error
+ * @param size       sizeof *info
+ * @return 0, or -1 if onehop does not know the communicator or an argument is NULL.
  */
 ONEHOP_API int onehopCommInfo(const void *nccl_comm, onehop_comm_info_t *info, size_t size);
 
-/* The same for all of the process. Returns 0, or -1 when info is NULL. */
+/**
+ * Gets the sums over all communicators of the process.
+ *
+ * @param info  is filled up to `size` bytes
+ * @param size  sizeof *info
+ * @return 0, or -1 if info is NULL.
+ */
 ONEHOP_API int onehopProcessInfo(onehop_process_info_t *info, size_t size);
 
-/* A short name of a reason as in the statistics, and words for people; NULL when out of range. Static storage. */
-ONEHOP_API const char *onehopReasonName(int reason);
-ONEHOP_API const char *onehopReasonText(int reason);
+/**
+ * Returns the name of a reason as in the statistics ("comm", "op", "type", "size"), and a text for people.
+ *
+ * @param reason  enum onehop_fallback
+ * @return a static string, or NULL if reason is out of range.
+ */
+ONEHOP_API const char *onehopFallbackName(int reason);
+ONEHOP_API const char *onehopFallbackText(int reason);
 
-/* The name of an algorithm as used in logs and in ONEHOP_ALGO; NULL when out of range. Static storage. */
+/**
+ * Returns the name of an algorithm as in logs and in ONEHOP_ALGO ("oneshot", "twoshot").
+ *
+ * @param algorithm  enum onehop_algorithm
+ * @return a static string, or NULL if algorithm is out of range.
+ */
 ONEHOP_API const char *onehopAlgorithmName(int algorithm);
 
 #ifdef __cplusplus

@@ -69,12 +69,12 @@ static void load_table(struct oh_setup *setup, struct oh_plan_table *table_p)
 /* Made in private memory and then copied: what lies in the meeting may change at any time. False: nothing to serve. */
 static bool publish_table(struct oh_setup *setup)
 {
-    const char *names[1 + ONEHOP_ALGORITHMS] = {"auto"};
+    const char *names[1 + ONEHOP_ALGORITHM_COUNT] = {"auto"};
     struct oh_meeting *meeting = setup->comm->segment.meeting;
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
         names[1 + a] = oh_algorithm_name(a);
     }
-    int forced = oh_env_choice(OH_ENV_ALGO, names, 1 + ONEHOP_ALGORITHMS, 0) - 1;
+    int forced = oh_env_choice(OH_ENV_ALGO, names, 1 + ONEHOP_ALGORITHM_COUNT, 0) - 1;
     uint64_t max_bytes = oh_env_number(OH_ENV_MAX_BYTES, true, UINT64_C(1) << 30, UINT64_MAX);
 
     struct oh_plan_table table;
@@ -250,7 +250,7 @@ static void vote(struct oh_setup *setup)
     struct oh_comm *comm = setup->comm;
     pthread_mutex_lock(&comm->attach.mutex);
     for (int i = 0; i < OH_LAPS; i++) {
-        comm->setup_ms += (double)setup->lap_ns[i] / 1e6;
+        comm->attach_ms += (double)setup->lap_ns[i] / 1e6;
     }
     comm->attach.voted = true;
     pthread_mutex_unlock(&comm->attach.mutex);
@@ -378,7 +378,7 @@ static bool settle(struct oh_setup *setup)
     if (!on && !oh_comm_is_settled(comm)) {
         memcpy(comm->reason, setup->reason, sizeof comm->reason);
         atomic_store(&comm->settled, true);
-        oh_board_show(comm);
+        oh_live_update(comm);
     }
     pthread_mutex_unlock(&comm->attach.mutex);
     return on;
@@ -391,7 +391,7 @@ void oh_setup_end(struct oh_setup *setup)
     trace_laps(setup);
     oh_segment_unlink(&comm->segment); /* if it still has a name: all ranks have found it by now */
     if (!settle(setup)) {
-        OH_INFO("comm %p rank %u nranks %u: handed back to NCCL: %s", (void *)comm->nccl, comm->rank, comm->nranks,
+        OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->nccl, comm->rank, comm->nranks,
                 setup->reason);
         oh_comm_strip(comm);
     }

@@ -63,7 +63,7 @@ bool oh_setup_advance(struct oh_setup *setup, bool *moved_p);
 /* Ends one that is decided: the communicator falls back, unless all have voted yes. Frees it. */
 void oh_setup_end(struct oh_setup *setup);
 
-/* Gives up: all ranks will hand back with this reason, unless they have agreed already. */
+/* Gives up: all ranks will fall back with this reason, unless they have agreed already. */
 void oh_setup_give_up(struct oh_setup *setup, const char *reason);
 
 #endif

@@ -99,7 +99,7 @@ static void settle_when_reached(struct oh_comm *comm)
         atomic_store(&comm->served, false);
     }
     atomic_store_explicit(&comm->settled, true, memory_order_release);
-    oh_board_show(comm);
+    oh_live_update(comm);
 }
 
 /* A rank has said no; the set-up, which may not have noticed yet, lets go of what it has made. With the mutex held. */
@@ -107,7 +107,7 @@ static void settle_off(struct oh_comm *comm)
 {
     oh_segment_reason(&comm->segment, comm->reason);
     atomic_store(&comm->settled, true);
-    oh_board_show(comm);
+    oh_live_update(comm);
 }
 
 /* The next call goes to NCCL on every rank, or is the first that is served on every rank. With the mutex held. */
@@ -148,9 +148,9 @@ bool oh_attach_decide(struct oh_comm *comm)
     if (closes) {
         oh_monitor_add(comm);
         OH_INFO("comm %p rank %u nranks %u: served by onehop up to %" PRIu64 " bytes from call %" PRIu64
-                " on, %u MiB of GPU memory, set up in %.1f ms",
+                " on, %u MiB of GPU memory, attached in %.1f ms",
                 (void *)comm->nccl, comm->rank, comm->nranks, oh_plan_table_end(&comm->table), attach->first,
-                OH_STAGING_BYTES >> 20, comm->setup_ms);
+                OH_STAGING_BYTES >> 20, comm->attach_ms);
     }
     return served;
 }
@@ -183,7 +183,7 @@ static bool is_small(const struct oh_call *call)
 {
     const uint32_t nranks = call->comm->nranks;
     uint64_t most = 0;
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
         uint64_t capacity = oh_plan_capacity((enum onehop_algorithm)a, nranks);
         most = capacity > most ? capacity : most;
     }
@@ -333,7 +333,7 @@ void oh_attach_cancel(struct oh_comm *comm, const char *reason)
         oh_segment_refuse(&comm->segment, reason);
         snprintf(comm->reason, sizeof comm->reason, "%s", reason);
         atomic_store(&comm->settled, true);
-        oh_board_show(comm);
+        oh_live_update(comm);
     }
     pthread_mutex_unlock(&comm->attach.mutex);
 }

@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "comm/board.h"
+#include "comm/live.h"
 #include "comm/key.h"
 #include "comm/segment.h"
 #include "comm/staging.h"
@@ -104,7 +104,7 @@ struct oh_comm {
     uint32_t nranks;
 
     atomic_bool served;
-    atomic_bool settled; /* served, or handed back for good */
+    atomic_bool settled; /* served, or fallen back for good */
     atomic_bool created; /* NCCL has, and has said who this rank is */
     atomic_uint awaited; /* creations that NCCL works on: of this communicator, and of splits of it */
     bool setting_up;     /* guarded by attach.c's mutex, as is the next */
@@ -128,21 +128,21 @@ struct oh_comm {
     bool launched;
     bool unrecorded;             /* kernels run that OH_EVENT_LAUNCH does not cover: their memory can never be freed */
     atomic_uint nccl_allreduces; /* eager ones that NCCL has served since this rank is served */
-    unsigned long long handed_back_stream; /* id of the stream of that call */
-    bool handed_back_since;                /* no launch of ours is behind that event yet */
-    atomic_int launching;                  /* order.c: NCCL launches a call in the background */
-    CUstream launching_stream;             /* of that call */
-    bool launching_allreduce;              /* it is one */
-    unsigned long long launching_id;       /* its id, once the call's event is recorded */
-    struct oh_capture *captures;           /* newest first */
-    atomic_uint graphs;                    /* captured graphs that hold calls of this communicator */
-    bool said_goodbye;                     /* peers' memory closed (retire.c) */
-    unsigned reclaim_failures;             /* of the driver, while memory was freed */
+    unsigned long long nccl_stream;    /* id of the stream of that call */
+    bool nccl_event_pending;           /* no launch of ours is behind that event yet */
+    atomic_int nccl_launch;            /* order.c: NCCL launches a call in the background */
+    CUstream nccl_launch_stream;       /* of that call */
+    bool nccl_launch_allreduce;        /* it is one */
+    unsigned long long nccl_launch_id; /* its id, once the call's event is recorded */
+    struct oh_capture *captures;       /* newest first */
+    atomic_uint graphs;                /* captured graphs that hold calls of this communicator */
+    bool said_goodbye;                 /* peers' memory closed (retire.c) */
+    unsigned reclaim_failures;         /* of the driver, while memory was freed */
 
     struct oh_user_op *user_ops; /* redop.c */
 
     /* Failures, and what ranks tell each other (failure.h). */
-    atomic_int failure;           /* the error that calls now give; ncclSuccess: none */
+    atomic_int failure;           /* the error that calls now return; ncclSuccess: none */
     atomic_uint lost;             /* a rank that has departed, plus 1: the next call fails; 0: none */
     bool held;                    /* kernels that begin send nothing any more (oh_comm_failure) */
     atomic_bool aborted;          /* by the program: NCCL may have freed its communicator */
@@ -155,9 +155,9 @@ struct oh_comm {
     atomic_uint entered; /* threads between oh_comm_enter and oh_comm_leave */
     struct oh_watch watch;
 
-    struct oh_board_row *row;    /* where its calls are counted; NULL: in the next (board.h) */
-    struct oh_counters counters; /* see oh_comm_counters */
-    double setup_ms;
+    struct oh_live_entry *live_entry; /* where its calls are counted; NULL: in the next (live.h) */
+    struct oh_counters counters;      /* see oh_comm_counters */
+    double attach_ms;
 
     struct oh_comm *next; /* list of the retired */
 };
@@ -180,14 +180,14 @@ void oh_comm_ops_forget(struct oh_comm *comm);
 bool oh_comm_op_find(const struct oh_comm *comm, ncclRedOp_t op, ncclDataType_t type, struct oh_op *op_p);
 
 /* Counts a call that oh_call_plan has declined, by the reason. */
-void oh_comm_count_handed_back(struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op);
+void oh_comm_count_fallback(struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op);
 
 /* Counts a call on a communicator that onehop does not know. */
-void oh_stats_count_strange(void);
+void oh_stats_count_unknown(void);
 
 /* NCCL has loaded this library as a plugin: there is a communicator. The program has made or ended one by onehop. */
-void oh_stats_expect_calls(void);
-void oh_stats_heard_program(void);
+void oh_stats_mark_plugin_loaded(void);
+void oh_stats_mark_reached(void);
 
 /* True: served, or fallen back for good. Until then calls go through attach.h. One atomic load; any thread. */
 static inline bool oh_comm_is_settled(const struct oh_comm *comm);
@@ -268,15 +268,15 @@ bool oh_comm_is_ordered(struct oh_comm *comm);
  * called if NCCL has accepted the call. It returns ncclSuccess, or ncclUnhandledCudaError (logged at WARN) if the
  * driver has failed in either: then the communicator has failed.
  */
-void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p);
-ncclResult_t oh_comm_after_handed_back(struct oh_comm *comm, struct oh_nccl_call *call);
+void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p);
+ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call);
 
 /*
  * The second behind a call that NCCL launches in the background (ncclInProgress): the call is noted when NCCL has
- * launched it, which oh_comm_launched is told, on any thread.
+ * launched it, which oh_order_nccl_launched is told, on any thread.
  */
-ncclResult_t oh_comm_handed_back_later(struct oh_comm *comm, const struct oh_nccl_call *call);
-void oh_comm_launched(struct oh_comm *comm);
+ncclResult_t oh_order_after_nccl_async(struct oh_comm *comm, const struct oh_nccl_call *call);
+void oh_order_nccl_launched(struct oh_comm *comm);
 static inline bool oh_comm_is_launching(const struct oh_comm *comm);
 
 /*
@@ -330,13 +330,13 @@ static inline void oh_comm_leave(struct oh_comm *comm)
 
 static inline struct oh_counters *oh_comm_counters(struct oh_comm *comm)
 {
-    struct oh_board_row *row = comm->row; /* once: it may be taken away */
-    return row ? &row->counters : &comm->counters;
+    struct oh_live_entry *entry = comm->live_entry; /* once: it may be taken away */
+    return entry ? &entry->counters : &comm->counters;
 }
 
 static inline bool oh_comm_is_launching(const struct oh_comm *comm)
 {
-    return atomic_load_explicit(&comm->launching, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&comm->nccl_launch, memory_order_relaxed) != 0;
 }
 
 static inline bool oh_comm_is_settled(const struct oh_comm *comm)

@@ -124,17 +124,17 @@ struct oh_comm *oh_creation_register(struct oh_creation *creation, ncclComm_t nc
     while ((stale = oh_comm_find(nccl))) { /* destroyed unseen by onehop, and NCCL returns its handle again */
         oh_comm_retire(stale);
     }
-    oh_nvtx_start(oh_algorithm_name, ONEHOP_ALGORITHMS);
-    oh_board_enter(comm);
+    oh_nvtx_start(oh_algorithm_name, ONEHOP_ALGORITHM_COUNT);
+    oh_live_add(comm);
     if (oh_registry_add(comm) != ncclSuccess) {
-        oh_board_leave(comm);
+        oh_live_remove(comm);
         abandon(creation, "a rank has more communicators than onehop keeps track of");
         free(comm->attach.creation);
         free(comm);
         return NULL;
     }
     pthread_mutex_lock(&comm->attach.mutex);
-    oh_board_show(comm);
+    oh_live_update(comm);
     pthread_mutex_unlock(&comm->attach.mutex);
     return comm;
 }
@@ -241,7 +241,7 @@ static void end_creation(struct oh_comm *comm, struct oh_creation *creation)
 {
     if (creation->refusal[0]) {
         oh_attach_cancel(comm, creation->refusal);
-        OH_INFO("comm %p rank %u nranks %u: handed back to NCCL: %s", (void *)comm->nccl, comm->rank, comm->nranks,
+        OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->nccl, comm->rank, comm->nranks,
                 creation->refusal);
         oh_segment_unlink(&comm->segment);
         oh_comm_strip(comm);
@@ -259,7 +259,7 @@ bool oh_comm_created(struct oh_comm *comm, int rank, int nranks, int cuda_device
         comm->rank = (uint32_t)rank;
         comm->nranks = (uint32_t)nranks;
         comm->attach.cuda_device = cuda_device;
-        comm->setup_ms = (double)creation->spent_ns / 1e6;
+        comm->attach_ms = (double)creation->spent_ns / 1e6;
         judge(comm, creation);
         if (!creation->grows) {
             oh_segment_unlink(&comm->segment); /* after NCCL's barrier: whoever comes has come */
@@ -271,7 +271,7 @@ bool oh_comm_created(struct oh_comm *comm, int rank, int nranks, int cuda_device
             }
         }
         atomic_store_explicit(&comm->created, true, memory_order_release); /* pairs with oh_attach_wants */
-        oh_board_show(comm);
+        oh_live_update(comm);
     }
     pthread_mutex_unlock(&comm->attach.mutex);
     if (creation) {

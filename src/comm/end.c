@@ -32,7 +32,7 @@ void oh_comm_suspend(struct oh_comm *comm)
     oh_comm_say_farewell(comm, OH_FAREWELL_ENDED);
     atomic_store(&comm->served, false);
     pthread_mutex_lock(&comm->attach.mutex);
-    oh_board_show(comm);
+    oh_live_update(comm);
     pthread_mutex_unlock(&comm->attach.mutex);
 }
 
@@ -55,7 +55,7 @@ void oh_comm_retire(struct oh_comm *comm)
 {
     oh_registry_remove(comm);
     oh_comm_print_stats(comm);
-    oh_board_leave(comm);
+    oh_live_remove(comm);
     oh_comm_suspend(comm);
     oh_comm_ops_forget(comm);
     if (oh_attach_leave(comm)) {

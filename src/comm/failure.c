@@ -27,7 +27,7 @@ static const char *type_name(uint32_t type)
 void oh_what_text(uint32_t what, uint64_t count, char *text_p)
 {
     uint32_t algorithm = what & 0xff;
-    bool known = algorithm < ONEHOP_ALGORITHMS;
+    bool known = algorithm < ONEHOP_ALGORITHM_COUNT;
     snprintf(text_p, OH_WHAT_TEXT, "%s of %" PRIu64 " x %s%s%s", op_name(what >> 16), count,
              type_name(what >> 8 & 0xff), known ? ", " : "", known ? oh_algorithm_name((int)algorithm) : "");
 }
@@ -231,7 +231,7 @@ static bool compare_with(const struct oh_call *call, uint32_t rank, uint32_t wha
 bool oh_check_call(const struct oh_call *call)
 {
     struct oh_comm *comm = call->comm;
-    uint32_t what = oh_what(ONEHOP_ALGORITHMS, call->type, call->op.kind);
+    uint32_t what = oh_what(ONEHOP_ALGORITHM_COUNT, call->type, call->op.kind);
     comm->checked++;
     comm->check_hash = chain(comm->check_hash, call->count, what);
     write_record(record_of(comm, comm->rank, comm->checked), comm->checked, call->count, what, comm->check_hash);

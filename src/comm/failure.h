@@ -15,7 +15,7 @@
 
 #include "comm/comm.h"
 
-/* Algorithm, type and op of a call in one word; algorithm ONEHOP_ALGORITHMS: none, it is not known yet. */
+/* Algorithm, type and op of a call in one word; algorithm ONEHOP_ALGORITHM_COUNT: none, it is not known yet. */
 static inline uint32_t oh_what(int algorithm, ncclDataType_t type, enum oh_kernel_op op)
 {
     return (uint32_t)algorithm | (uint32_t)type << 8 | (uint32_t)op << 16;

@@ -236,8 +236,8 @@ static CUresult launch_list(struct oh_burst *burst, const struct oh_call *calls,
 static void count_call(const struct oh_call *call, enum onehop_algorithm algorithm)
 {
     struct oh_counters *counters = oh_comm_counters(call->comm);
-    oh_count(&counters->calls[algorithm], 1);
-    oh_count(&counters->bytes, call->count * oh_type_size(call->type));
+    oh_counter_add(&counters->calls[algorithm], 1);
+    oh_counter_add(&counters->bytes, call->count * oh_type_size(call->type));
 }
 
 /* For every other stream of the burst: the burst's stream waits for it (`before`), or it for the burst's stream. */

@@ -49,7 +49,7 @@ static enum attempt lock_own(const char *path, size_t size, int fd)
         return FAILED;
     }
     if (!is_acceptable(&status, size)) {
-        OH_WARN("%s belongs to someone else, or is not of onehop's making; handing back to NCCL", path);
+        OH_WARN("%s belongs to someone else, or is not of onehop's making; falls back to NCCL", path);
         return FAILED;
     }
     if (!share_lock(fd)) {
@@ -128,7 +128,7 @@ ncclResult_t oh_locked_file_open(const char *path, size_t size, int *fd_p)
         return ncclSystemError;
     }
     if (!leaves_enough(path, fd) || give_room(path, size, fd) != ncclSuccess) {
-        oh_locked_file_remove(path, fd); /* this rank cannot be counted, so all hand back: nobody needs the name */
+        oh_locked_file_remove(path, fd); /* this rank cannot be counted, so all fall back: nobody needs the name */
         return ncclSystemError;
     }
     *fd_p = fd;

@@ -298,7 +298,7 @@ CUresult oh_order_look(const struct oh_comm *comm, CUstream stream, struct oh_pl
 /* What `launching` says. The stream belongs to whoever has made the last change. */
 enum {
     LAUNCH_NONE,      /* or noted */
-    LAUNCH_GOING_ON,  /* since oh_comm_handed_back_later: the thread that uses the communicator */
+    LAUNCH_GOING_ON,  /* since oh_order_after_nccl_async: the thread that uses the communicator */
     LAUNCH_RECORDING, /* a thread has heard that it is done, and records the event */
     LAUNCH_RECORDED,  /* release; pairs with the load in take_recorded */
 };
@@ -307,15 +307,15 @@ enum {
  */
 static void take_recorded(struct oh_comm *comm)
 {
-    int state = atomic_load_explicit(&comm->launching, memory_order_acquire);
+    int state = atomic_load_explicit(&comm->nccl_launch, memory_order_acquire);
     while (state == LAUNCH_RECORDING) { /* by another thread: an event is being recorded */
         sched_yield();
-        state = atomic_load_explicit(&comm->launching, memory_order_acquire);
+        state = atomic_load_explicit(&comm->nccl_launch, memory_order_acquire);
     }
     if (state == LAUNCH_RECORDED) {
-        comm->handed_back_stream = comm->launching_id;
-        comm->handed_back_since = true;
-        atomic_store_explicit(&comm->launching, LAUNCH_NONE, memory_order_relaxed);
+        comm->nccl_stream = comm->nccl_launch_id;
+        comm->nccl_event_pending = true;
+        atomic_store_explicit(&comm->nccl_launch, LAUNCH_NONE, memory_order_relaxed);
     }
 }
 
@@ -323,20 +323,20 @@ static void take_recorded(struct oh_comm *comm)
 static void drop_launching(struct oh_comm *comm)
 {
     int expected = LAUNCH_GOING_ON;
-    if (!atomic_compare_exchange_strong(&comm->launching, &expected, LAUNCH_NONE)) {
+    if (!atomic_compare_exchange_strong(&comm->nccl_launch, &expected, LAUNCH_NONE)) {
         take_recorded(comm);
     }
 }
 
 /* Behind the last call that NCCL has served, if there is none of ours behind it yet. */
-static CUresult follow_handed_back(struct oh_comm *comm, const struct oh_place *place)
+static CUresult follow_nccl(struct oh_comm *comm, const struct oh_place *place)
 {
     take_recorded(comm);
-    if (!comm->handed_back_since) {
+    if (!comm->nccl_event_pending) {
         return CUDA_SUCCESS;
     }
-    comm->handed_back_since = false;
-    return place->stream_id == comm->handed_back_stream
+    comm->nccl_event_pending = false;
+    return place->stream_id == comm->nccl_stream
                ? CUDA_SUCCESS
                : driver_of(comm)->stream_wait_event(place->stream, comm->event[OH_EVENT_NCCL], 0);
 }
@@ -362,7 +362,7 @@ CUresult oh_order_before(struct oh_burst *burst)
     if (result == CUDA_SUCCESS) {
         result = follow_launches(comm, &burst->place);
     }
-    return result == CUDA_SUCCESS ? follow_handed_back(comm, &burst->place) : result;
+    return result == CUDA_SUCCESS ? follow_nccl(comm, &burst->place) : result;
 }
 
 /* What a captured kernel comes after, if it is one node alone. */
@@ -484,8 +484,8 @@ static CUresult after_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
     }
     CUresult result = record_nccl(comm, call);
     if (result == CUDA_SUCCESS) {
-        comm->handed_back_stream = call->place.stream_id;
-        comm->handed_back_since = true;
+        comm->nccl_stream = call->place.stream_id;
+        comm->nccl_event_pending = true;
     }
     return result;
 }
@@ -594,13 +594,13 @@ bool oh_comm_is_ordered(struct oh_comm *comm)
     return oh_comm_is_settled(comm) ? atomic_load_explicit(&comm->served, memory_order_relaxed) : comm->attach.ordering;
 }
 
-void oh_comm_before_handed_back(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
+void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
 {
     *call_p = (struct oh_nccl_call){.place.stream = stream, .allreduce = allreduce};
     call_p->result = order_before(comm, call_p);
 }
 
-ncclResult_t oh_comm_after_handed_back(struct oh_comm *comm, struct oh_nccl_call *call)
+ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     drop_launching(comm);
     if (call->result == CUDA_SUCCESS) {
@@ -609,12 +609,12 @@ ncclResult_t oh_comm_after_handed_back(struct oh_comm *comm, struct oh_nccl_call
     return refuse_unordered(comm, call->result);
 }
 
-ncclResult_t oh_comm_handed_back_later(struct oh_comm *comm, const struct oh_nccl_call *call)
+ncclResult_t oh_order_after_nccl_async(struct oh_comm *comm, const struct oh_nccl_call *call)
 {
     drop_launching(comm);
-    comm->launching_stream = call->place.stream;
-    comm->launching_allreduce = call->allreduce;
-    atomic_store_explicit(&comm->launching, LAUNCH_GOING_ON, memory_order_release); /* pairs with the exchange */
+    comm->nccl_launch_stream = call->place.stream;
+    comm->nccl_launch_allreduce = call->allreduce;
+    atomic_store_explicit(&comm->nccl_launch, LAUNCH_GOING_ON, memory_order_release); /* pairs with the exchange */
     return refuse_unordered(comm, call->result);
 }
 
@@ -626,21 +626,21 @@ static CUresult record_launched(struct oh_comm *comm, struct oh_nccl_call *call)
     if (result == CUDA_SUCCESS && !call->place.graph) {
         result = record_nccl(comm, call);
         recorded = result == CUDA_SUCCESS;
-        comm->launching_id = call->place.stream_id;
+        comm->nccl_launch_id = call->place.stream_id;
     }
     int state = recorded ? LAUNCH_RECORDED : LAUNCH_NONE;
-    atomic_store_explicit(&comm->launching, state, memory_order_release); /* pairs with the load in take_recorded */
+    atomic_store_explicit(&comm->nccl_launch, state, memory_order_release); /* pairs with the load in take_recorded */
     return result;
 }
 
-void oh_comm_launched(struct oh_comm *comm)
+void oh_order_nccl_launched(struct oh_comm *comm)
 {
     int expected = LAUNCH_GOING_ON;
-    if (atomic_compare_exchange_strong(&comm->launching, &expected, LAUNCH_RECORDING)) {
-        struct oh_nccl_call call = {.place.stream = comm->launching_stream, .allreduce = comm->launching_allreduce};
+    if (atomic_compare_exchange_strong(&comm->nccl_launch, &expected, LAUNCH_RECORDING)) {
+        struct oh_nccl_call call = {.place.stream = comm->nccl_launch_stream, .allreduce = comm->nccl_launch_allreduce};
         CUresult result = in_context(comm, &call, record_launched);
         expected = LAUNCH_RECORDING; /* the context could not be entered */
-        atomic_compare_exchange_strong(&comm->launching, &expected, LAUNCH_NONE);
+        atomic_compare_exchange_strong(&comm->nccl_launch, &expected, LAUNCH_NONE);
         check_ordered(comm, result); /* the asynchronous error tells it */
     }
 }

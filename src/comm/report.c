@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * report.c - counts what is handed back, and tells of a communicator: to the public API, and at its end to the user
+ * report.c - counts what falls back, and tells of a communicator: to the public API, and at its end to the user
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "comm/board.h"
+#include "comm/live.h"
 #include "comm/comm.h"
 #include "util/env.h"
 #include "util/log.h"
@@ -19,42 +19,42 @@
 /* --- counting --------------------------------------------------------------------------------------------------- */
 
 /* Asks about calls that differ in one thing, so that this holds whatever is served. */
-static enum oh_back why_handed_back(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op)
+static enum oh_fallback fallback_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op)
 {
     struct oh_plan plan;
     struct oh_op known;
     if (!atomic_load_explicit(&comm->served, memory_order_relaxed)) {
-        return OH_BACK_OFF;
+        return OH_FALLBACK_COMM;
     }
     if (!oh_plan_choose(&comm->table, oh_plan_some_count(&comm->table, type), type, &plan)) {
-        return OH_BACK_TYPE;
+        return OH_FALLBACK_TYPE;
     }
-    return oh_comm_op_find(comm, op, type, &known) ? OH_BACK_SIZE : OH_BACK_OP;
+    return oh_comm_op_find(comm, op, type, &known) ? OH_FALLBACK_SIZE : OH_FALLBACK_OP;
 }
 
-void oh_comm_count_handed_back(struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op)
+void oh_comm_count_fallback(struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op)
 {
     struct oh_counters *counters = oh_comm_counters(comm);
-    oh_count(&counters->back[why_handed_back(comm, type, op)], 1);
-    oh_count(&counters->back_bytes, count * oh_type_size(type));
+    oh_counter_add(&counters->fallbacks[fallback_reason(comm, type, op)], 1);
+    oh_counter_add(&counters->fallback_bytes, count * oh_type_size(type));
 }
 
 /* Calls on communicators that onehop does not follow. */
-static atomic_uint_fast64_t strange_calls;
+static atomic_uint_fast64_t unknown_calls;
 
-void oh_stats_count_strange(void)
+void oh_stats_count_unknown(void)
 {
-    atomic_fetch_add_explicit(&strange_calls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&unknown_calls, 1, memory_order_relaxed);
 }
 
 static atomic_bool expecting;
 
-void oh_stats_expect_calls(void)
+void oh_stats_mark_plugin_loaded(void)
 {
     atomic_store(&expecting, true);
 }
 
-void oh_stats_heard_program(void)
+void oh_stats_mark_reached(void)
 {
     atomic_store(&expecting, false);
 }
@@ -64,12 +64,12 @@ void oh_stats_heard_program(void)
 static enum oh_state state_of(const struct oh_comm *comm)
 {
     if (!oh_comm_is_settled(comm)) {
-        return atomic_load(&comm->attach.begun) ? OH_STATE_SETTING_UP : OH_STATE_IDLE;
+        return atomic_load(&comm->attach.begun) ? OH_STATE_ATTACHING : OH_STATE_IDLE;
     }
     if (atomic_load(&comm->served)) {
         return OH_STATE_SERVED;
     }
-    return comm->reason[0] ? OH_STATE_HANDED_BACK : OH_STATE_ENDED;
+    return comm->reason[0] ? OH_STATE_FALLBACK : OH_STATE_ENDED;
 }
 
 void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p)
@@ -81,7 +81,7 @@ void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p)
         .nranks = comm->nranks,
         .state = state_of(comm),
         .memory = comm->attach.voted && comm->staging.base ? OH_STAGING_BYTES : 0,
-        .setup_us = (uint64_t)(comm->setup_ms * 1000),
+        .attach_us = (uint64_t)(comm->attach_ms * 1000),
     };
     const char *reason = oh_comm_is_settled(comm)           ? comm->reason
                          : atomic_load(&comm->attach.begun) ? "its ranks have not agreed yet"
@@ -100,7 +100,8 @@ static struct oh_stats_record record_of(struct oh_comm *comm)
     return record;
 }
 
-_Static_assert(ONEHOP_ALGORITHMS <= ONEHOP_ALGORITHMS_ROOM && OH_BACKS <= ONEHOP_REASONS_ROOM, "the public API's room");
+_Static_assert(ONEHOP_ALGORITHM_COUNT <= ONEHOP_MAX_ALGORITHMS && OH_FALLBACK_COUNT <= ONEHOP_MAX_FALLBACKS,
+               "the public API's room");
 
 void oh_comm_describe(struct oh_comm *comm, onehop_comm_info_t *info_p)
 {
@@ -109,15 +110,15 @@ void oh_comm_describe(struct oh_comm *comm, onehop_comm_info_t *info_p)
         .served = atomic_load(&comm->served),
         .rank = (int)record.rank,
         .nranks = (int)record.nranks,
-        .handed_back = oh_stats_back(&record),
+        .fallback_calls = oh_stats_fallbacks(&record),
         .bytes = record.bytes,
         .staging_bytes = record.memory,
-        .setup_ms = (double)record.setup_us / 1000,
-        .handed_back_bytes = record.back_bytes,
+        .attach_ms = (double)record.attach_us / 1000,
+        .fallback_bytes = record.fallback_bytes,
     };
     memcpy(info_p->reason, record.reason, sizeof info_p->reason);
-    memcpy(info_p->calls, record.calls, sizeof record.calls);
-    memcpy(info_p->handed_back_by, record.back, sizeof record.back);
+    memcpy(info_p->calls_by_algorithm, record.calls, sizeof record.calls);
+    memcpy(info_p->fallback_by_reason, record.fallbacks, sizeof record.fallbacks);
 }
 
 /* --- all of the process ----------------------------------------------------------------------------------------- */
@@ -130,13 +131,13 @@ static void add_record(const struct oh_stats_record *record)
 {
     sum.served_calls += oh_stats_served(record);
     sum.bytes += record->bytes;
-    sum.handed_back += oh_stats_back(record);
-    sum.handed_back_bytes += record->back_bytes;
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
-        sum.calls[a] += record->calls[a];
+    sum.fallback_calls += oh_stats_fallbacks(record);
+    sum.fallback_bytes += record->fallback_bytes;
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
+        sum.calls_by_algorithm[a] += record->calls[a];
     }
-    for (int b = 0; b < OH_BACKS; b++) {
-        sum.handed_back_by[b] += record->back[b];
+    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+        sum.fallback_by_reason[b] += record->fallbacks[b];
     }
 }
 
@@ -145,7 +146,7 @@ static void add_comm(struct oh_comm *comm)
     struct oh_stats_record record = record_of(comm);
     add_record(&record);
     sum.communicators++;
-    sum.served += record.state == OH_STATE_SERVED;
+    sum.served_communicators += record.state == OH_STATE_SERVED;
     sum.staging_bytes += record.memory;
 }
 
@@ -153,8 +154,8 @@ void oh_comms_describe(onehop_process_info_t *info_p)
 {
     struct oh_stats_record gone;
     pthread_mutex_lock(&sum_mutex);
-    sum = (onehop_process_info_t){.unknown_calls = atomic_load(&strange_calls)};
-    sum.ended = oh_board_gone(&gone);
+    sum = (onehop_process_info_t){.unknown_calls = atomic_load(&unknown_calls)};
+    sum.ended_communicators = oh_live_ended_totals(&gone);
     add_record(&gone);
     oh_registry_visit(add_comm);
     *info_p = sum;
@@ -164,36 +165,36 @@ void oh_comms_describe(onehop_process_info_t *info_p)
 /* --- at the end ------------------------------------------------------------------------------------------------- */
 
 /* What ONEHOP_STATS asks for. */
-struct wish {
+struct destination {
     bool wanted;
     bool json;
     const char *path; /* NULL: where the log goes */
 };
 
 /* "0", "1", or "text" or "json", with a colon and a path or without. */
-static bool parse_wish(const char *text, struct wish *wish_p)
+static bool parse_destination(const char *text, struct destination *destination_p)
 {
     if (strcmp(text, "0") == 0 || strcmp(text, "1") == 0) {
-        *wish_p = (struct wish){.wanted = text[0] == '1'};
+        *destination_p = (struct destination){.wanted = text[0] == '1'};
         return true;
     }
     bool json = strncasecmp(text, "json", 4) == 0;
     if (!json && strncasecmp(text, "text", 4) != 0) {
         return false;
     }
-    *wish_p = (struct wish){.wanted = true, .json = json, .path = text[4] == ':' ? text + 5 : NULL};
-    return wish_p->path ? oh_env_is_path(wish_p->path) : text[4] == '\0';
+    *destination_p = (struct destination){.wanted = true, .json = json, .path = text[4] == ':' ? text + 5 : NULL};
+    return destination_p->path ? oh_env_is_path(destination_p->path) : text[4] == '\0';
 }
 
-static struct wish get_wish(void)
+static struct destination get_destination(void)
 {
-    struct wish wish = {.wanted = false};
+    struct destination destination = {.wanted = false};
     const char *text = oh_env_text(OH_ENV_STATS);
-    if (text && !parse_wish(text, &wish)) {
+    if (text && !parse_destination(text, &destination)) {
         oh_env_refuse(OH_ENV_STATS);
-        wish = (struct wish){.wanted = false};
+        destination = (struct destination){.wanted = false};
     }
-    return wish;
+    return destination;
 }
 
 /* One write, so that processes do not mix. */
@@ -208,17 +209,17 @@ static void append_line(const char *path, const char *line, size_t length)
     close(fd);
 }
 
-static void give_out(const struct wish *wish, const struct oh_stats_record *record)
+static void give_out(const struct destination *destination, const struct oh_stats_record *record)
 {
     char line[OH_STATS_LINE];
-    size_t length = wish->json ? oh_stats_json(record, line) : oh_stats_text(record, line);
-    if (!wish->path && !wish->json) {
+    size_t length = destination->json ? oh_stats_json(record, line) : oh_stats_text(record, line);
+    if (!destination->path && !destination->json) {
         oh_log_stats("%s", line);
         return;
     }
     line[length] = '\n'; /* in the place of the final zero */
-    if (wish->path) {
-        append_line(wish->path, line, length + 1);
+    if (destination->path) {
+        append_line(destination->path, line, length + 1);
     } else {
         oh_log_raw(line, length + 1);
     }
@@ -248,14 +249,14 @@ void oh_comm_print_stats(struct oh_comm *comm)
 {
     int saved = errno;
     const char *path = oh_env_path(OH_ENV_STATS_FILE, NULL);
-    struct wish wish = get_wish();
-    if (path || wish.wanted) {
+    struct destination destination = get_destination();
+    if (path || destination.wanted) {
         struct oh_stats_record record = record_of(comm);
         if (path) {
             append_record(&record, path);
         }
-        if (wish.wanted) {
-            give_out(&wish, &record);
+        if (destination.wanted) {
+            give_out(&destination, &record);
         }
     }
     errno = saved;
@@ -269,21 +270,22 @@ static bool is_passed_by(void)
         return false;
     }
     oh_comms_describe(&info);
-    return info.served_calls + info.handed_back + info.unknown_calls == 0;
+    return info.served_calls + info.fallback_calls + info.unknown_calls == 0;
 }
 
 /* In the sum of `onehop run --stats` only: with onehop off a program prints what it always did. */
 static void append_process(const char *path)
 {
     struct oh_stats_record record = {.pid = (uint64_t)getpid(),
-                                     .state = OH_STATE_HANDED_BACK,
-                                     .back = {[OH_BACK_OFF] = atomic_load(&strange_calls)},
+                                     .state = OH_STATE_FALLBACK,
+                                     .fallbacks = {[OH_FALLBACK_COMM] = atomic_load(&unknown_calls)},
                                      .reason = OH_STRANGE_REASON};
-    if (record.back[OH_BACK_OFF] > 0) {
+    if (record.fallbacks[OH_FALLBACK_COMM] > 0) {
         append_record(&record, path);
     } else if (is_passed_by()) {
         append_record(
-            &(struct oh_stats_record){.pid = record.pid, .state = OH_STATE_UNSEEN, .reason = OH_UNSEEN_REASON}, path);
+            &(struct oh_stats_record){.pid = record.pid, .state = OH_STATE_UNREACHED, .reason = OH_UNREACHED_REASON},
+            path);
     }
 }
 

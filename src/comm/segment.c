@@ -20,7 +20,7 @@
 #define BUILD_FORMAT "%d-%zx-%x-%x-%x-%x-%x-%d"
 #define BUILD_VALUES                                                                                                   \
     ONEHOP_VERSION_CODE, sizeof(struct oh_meeting), OH_ONESHOT_BYTES(2), OH_TWOSHOT_BYTES(2), OH_ONESHOT_BYTES(3),     \
-        OH_TWOSHOT_BYTES(3), OH_STAGING_BYTES, ONEHOP_ALGORITHMS
+        OH_TWOSHOT_BYTES(3), OH_STAGING_BYTES, ONEHOP_ALGORITHM_COUNT
 
 #define POLL_NS 20000
 
@@ -67,7 +67,7 @@ ncclResult_t oh_segment_visit(struct oh_segment *segment, const struct oh_key *k
     void *memory = mmap(NULL, sizeof(struct oh_meeting), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) {
         OH_INFO("%s: mmap: %m", segment->path);
-        oh_locked_file_remove(segment->path, fd); /* as all will hand back */
+        oh_locked_file_remove(segment->path, fd); /* as all will fall back */
         return ncclSystemError;
     }
     segment->meeting = memory;

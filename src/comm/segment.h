@@ -112,7 +112,7 @@ struct oh_segment {
 
 /*
  * Opens (creating it if this rank comes first) the meeting of `key` and counts this rank in.
- * Returns ncclSuccess, or ncclSystemError (logged at INFO): this rank then is not counted, so all will hand back.
+ * Returns ncclSuccess, or ncclSystemError (logged at INFO): this rank then is not counted, so all will fall back.
  */
 ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *key);
 

@@ -11,26 +11,26 @@
 static const struct {
     const char *key;
     const char *words;
-} backs[OH_BACKS] = {
-#define OH_BACK_ROW(identifier_, key_, words_) {key_, words_},
-    OH_BACK_REASONS(OH_BACK_ROW)
-#undef OH_BACK_ROW
+} fallback_reasons[OH_FALLBACK_COUNT] = {
+#define OH_FALLBACK_ENTRY(identifier_, key_, words_) {key_, words_},
+    OH_FALLBACK_REASONS(OH_FALLBACK_ENTRY)
+#undef OH_FALLBACK_ENTRY
 };
 
 static const char *const states[OH_STATE_COUNT] = {
-#define OH_STATE_ROW(identifier_, key_) key_,
-    OH_STATES(OH_STATE_ROW)
-#undef OH_STATE_ROW
+#define OH_STATE_ENTRY(identifier_, key_) key_,
+    OH_STATES(OH_STATE_ENTRY)
+#undef OH_STATE_ENTRY
 };
 
-const char *oh_back_key(int back)
+const char *oh_fallback_name(int back)
 {
-    return back >= 0 && back < OH_BACKS ? backs[back].key : NULL;
+    return back >= 0 && back < OH_FALLBACK_COUNT ? fallback_reasons[back].key : NULL;
 }
 
-const char *oh_back_words(int back)
+const char *oh_fallback_text(int back)
 {
-    return back >= 0 && back < OH_BACKS ? backs[back].words : NULL;
+    return back >= 0 && back < OH_FALLBACK_COUNT ? fallback_reasons[back].words : NULL;
 }
 
 const char *oh_state_key(uint64_t state)
@@ -41,31 +41,31 @@ const char *oh_state_key(uint64_t state)
 uint64_t oh_stats_served(const struct oh_stats_record *record)
 {
     uint64_t sum = 0;
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
         sum += record->calls[a];
     }
     return sum;
 }
 
-uint64_t oh_stats_back(const struct oh_stats_record *record)
+uint64_t oh_stats_fallbacks(const struct oh_stats_record *record)
 {
     uint64_t sum = 0;
-    for (int b = 0; b < OH_BACKS; b++) {
-        sum += record->back[b];
+    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+        sum += record->fallbacks[b];
     }
     return sum;
 }
 
 void oh_stats_copy(const struct oh_counters *counters, struct oh_stats_record *record_p)
 {
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
         record_p->calls[a] = atomic_load_explicit(&counters->calls[a], memory_order_relaxed);
     }
-    for (int b = 0; b < OH_BACKS; b++) {
-        record_p->back[b] = atomic_load_explicit(&counters->back[b], memory_order_relaxed);
+    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+        record_p->fallbacks[b] = atomic_load_explicit(&counters->fallbacks[b], memory_order_relaxed);
     }
     record_p->bytes = atomic_load_explicit(&counters->bytes, memory_order_relaxed);
-    record_p->back_bytes = atomic_load_explicit(&counters->back_bytes, memory_order_relaxed);
+    record_p->fallback_bytes = atomic_load_explicit(&counters->fallback_bytes, memory_order_relaxed);
 }
 
 /* --- the line that the tools read ------------------------------------------------------------------------------- */
@@ -80,12 +80,12 @@ static const struct {
     {                                                                                                                  \
 #name_, offsetof(struct oh_stats_record, name_)                                                                \
     }
-    FIELD(pid),   FIELD(comm),       FIELD(rank),   FIELD(nranks),   FIELD(state),
-    FIELD(bytes), FIELD(back_bytes), FIELD(memory), FIELD(setup_us),
+    FIELD(pid),   FIELD(comm),           FIELD(rank),   FIELD(nranks),    FIELD(state),
+    FIELD(bytes), FIELD(fallback_bytes), FIELD(memory), FIELD(attach_us),
 #undef FIELD
 };
 #define FIELDS (int)(sizeof fields / sizeof *fields)
-#define NUMBERS (FIELDS + ONEHOP_ALGORITHMS + OH_BACKS)
+#define NUMBERS (FIELDS + ONEHOP_ALGORITHM_COUNT + OH_FALLBACK_COUNT)
 
 /* Where the i-th number of a record lies, and its key. */
 static size_t locate(int i, const char **key_p)
@@ -94,14 +94,14 @@ static size_t locate(int i, const char **key_p)
         *key_p = fields[i].key;
         return fields[i].offset;
     }
-    if (i < FIELDS + ONEHOP_ALGORITHMS) {
+    if (i < FIELDS + ONEHOP_ALGORITHM_COUNT) {
         int a = i - FIELDS;
         *key_p = oh_algorithm_name(a);
         return offsetof(struct oh_stats_record, calls) + (size_t)a * sizeof(uint64_t);
     }
-    int b = i - FIELDS - ONEHOP_ALGORITHMS;
-    *key_p = backs[b].key;
-    return offsetof(struct oh_stats_record, back) + (size_t)b * sizeof(uint64_t);
+    int b = i - FIELDS - ONEHOP_ALGORITHM_COUNT;
+    *key_p = fallback_reasons[b].key;
+    return offsetof(struct oh_stats_record, fallbacks) + (size_t)b * sizeof(uint64_t);
 }
 
 /* Appends to a line of OH_STATS_LINE bytes, of which *used_p are used. */
@@ -183,11 +183,11 @@ size_t oh_stats_text(const struct oh_stats_record *record, char line_p[OH_STATS_
     size_t used = 0;
     add(line_p, &used, "rank %" PRIu64 " nranks %" PRIu64 " served=%" PRIu64 " (", record->rank, record->nranks,
         oh_stats_served(record));
-    add_list(line_p, &used, false, ONEHOP_ALGORITHMS, oh_algorithm_name, record->calls);
-    add(line_p, &used, ") handed_back=%" PRIu64 " (", oh_stats_back(record));
-    add_list(line_p, &used, false, OH_BACKS, oh_back_key, record->back);
-    add(line_p, &used, ") bytes=%" PRIu64 " handed_back_bytes=%" PRIu64 " memory=%" PRIu64 " setup_us=%" PRIu64,
-        record->bytes, record->back_bytes, record->memory, record->setup_us);
+    add_list(line_p, &used, false, ONEHOP_ALGORITHM_COUNT, oh_algorithm_name, record->calls);
+    add(line_p, &used, ") fallback=%" PRIu64 " (", oh_stats_fallbacks(record));
+    add_list(line_p, &used, false, OH_FALLBACK_COUNT, oh_fallback_name, record->fallbacks);
+    add(line_p, &used, ") bytes=%" PRIu64 " fallback_bytes=%" PRIu64 " memory=%" PRIu64 " attach_us=%" PRIu64,
+        record->bytes, record->fallback_bytes, record->memory, record->attach_us);
     add(line_p, &used, "%s%.*s", record->reason[0] ? " reason: " : "", OH_REASON_BYTES - 1, record->reason);
     return used;
 }
@@ -211,14 +211,14 @@ size_t oh_stats_json(const struct oh_stats_record *record, char line_p[OH_STATS_
     oh_stats_clean(reason, sizeof reason);
     add(line_p, &used, "{\"pid\":%" PRIu64 ",\"comm\":\"%016" PRIx64 "\",\"rank\":%" PRIu64 ",\"nranks\":%" PRIu64,
         record->pid, record->comm, record->rank, record->nranks);
-    add(line_p, &used, ",\"state\":\"%s\",\"served\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"calls\":{",
+    add(line_p, &used, ",\"state\":\"%s\",\"served\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"served_by_algorithm\":{",
         state ? state : "unknown", oh_stats_served(record), record->bytes);
-    add_list(line_p, &used, true, ONEHOP_ALGORITHMS, oh_algorithm_name, record->calls);
-    add(line_p, &used, "},\"handed_back\":%" PRIu64 ",\"handed_back_bytes\":%" PRIu64 ",\"reasons\":{",
-        oh_stats_back(record), record->back_bytes);
-    add_list(line_p, &used, true, OH_BACKS, oh_back_key, record->back);
-    add(line_p, &used, "},\"memory_bytes\":%" PRIu64 ",\"setup_us\":%" PRIu64 ",\"reason\":", record->memory,
-        record->setup_us);
+    add_list(line_p, &used, true, ONEHOP_ALGORITHM_COUNT, oh_algorithm_name, record->calls);
+    add(line_p, &used, "},\"fallback\":%" PRIu64 ",\"fallback_bytes\":%" PRIu64 ",\"fallback_reasons\":{",
+        oh_stats_fallbacks(record), record->fallback_bytes);
+    add_list(line_p, &used, true, OH_FALLBACK_COUNT, oh_fallback_name, record->fallbacks);
+    add(line_p, &used, "},\"staging_bytes\":%" PRIu64 ",\"attach_us\":%" PRIu64 ",\"reason\":", record->memory,
+        record->attach_us);
     add_string(line_p, &used, reason);
     add(line_p, &used, "}");
     return used;

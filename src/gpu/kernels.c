@@ -11,7 +11,7 @@
 
 extern const unsigned char oh_image_oneshot[], oh_image_twoshot[];
 
-static const unsigned char *const images[ONEHOP_ALGORITHMS] = {
+static const unsigned char *const images[ONEHOP_ALGORITHM_COUNT] = {
     [ONEHOP_ONESHOT] = oh_image_oneshot,
     [ONEHOP_TWOSHOT] = oh_image_twoshot,
 };
@@ -37,8 +37,8 @@ struct loaded {
  * So the mutex is held for looking and adding only; two threads may load the same thing, and the second lets go of it.
  */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static CUlibrary libraries[ONEHOP_ALGORITHMS]; /* guarded by mutex; set once, never unloaded */
-static struct loaded *loaded;                  /* likewise; entries are never freed */
+static CUlibrary libraries[ONEHOP_ALGORITHM_COUNT]; /* guarded by mutex; set once, never unloaded */
+static struct loaded *loaded;                       /* likewise; entries are never freed */
 
 static CUlibrary library_of(int algorithm)
 {
@@ -128,7 +128,7 @@ static ncclResult_t load_set(const struct oh_driver *driver, CUdevice device, ui
     int major;
     OH_CU_GOTO(driver, device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device), res, out);
     set->programmatic = major >= 9;
-    for (int a = 0; a < ONEHOP_ALGORITHMS && res == ncclSuccess; a++) {
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT && res == ncclSuccess; a++) {
         res = load_algorithm(driver, a, nranks, set);
     }
 out:
@@ -196,7 +196,7 @@ bool oh_kernel_set_is_loaded(const struct oh_driver *driver, uint32_t nranks)
 
 size_t oh_kernel_args_bytes(const struct oh_kernel_set *set, CUfunction function)
 {
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
         for (int t = 0; t < OH_KERNEL_TYPES; t++) {
             if (set->any[a][t] == function) {
                 return sizeof(struct oh_kernel_list_args);

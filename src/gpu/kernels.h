@@ -19,8 +19,8 @@
 
 /* The kernels for one number of ranks in one context. */
 struct oh_kernel_set {
-    CUfunction sum[ONEHOP_ALGORITHMS][OH_SUM_TYPES];
-    CUfunction any[ONEHOP_ALGORITHMS][OH_KERNEL_TYPES]; /* any op, for a list of calls */
+    CUfunction sum[ONEHOP_ALGORITHM_COUNT][OH_SUM_TYPES];
+    CUfunction any[ONEHOP_ALGORITHM_COUNT][OH_KERNEL_TYPES]; /* any op, for a list of calls */
     bool programmatic; /* device and code know programmatic stream serialization (compute capability 9.0) */
 };
 

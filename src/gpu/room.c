@@ -70,7 +70,7 @@ ncclResult_t oh_room_query(const struct oh_driver *driver, CUdevice device, cons
     uint32_t threads = UINT32_MAX;
     int sms;
     OH_CU_GOTO(driver, device_get_attribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device), res, out);
-    for (int a = 0; a < ONEHOP_ALGORITHMS && res == ncclSuccess; a++) {
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT && res == ncclSuccess; a++) {
         for (int t = 0; t < OH_SUM_TYPES && res == ncclSuccess; t++) {
             res = limit_threads(driver, set->sum[a][t], table, &threads);
         }

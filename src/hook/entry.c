@@ -164,7 +164,7 @@ static void begin_creation(struct oh_creation *creation, const struct oh_key *ke
                            ncclComm_t *nccl_p)
 {
     int saved = errno;
-    oh_stats_heard_program();
+    oh_stats_mark_reached();
     oh_first_creation_begins();
     oh_creation_begin(creation, key, &config, nccl_p);
     errno = saved;
@@ -391,7 +391,7 @@ static void reap(void)
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     struct oh_comm *ours = active_comm(comm);
-    oh_stats_heard_program();
+    oh_stats_mark_reached();
     GET_REAL_OF(ours, real);
     if (!ours) {
         return real->CommDestroy(comm);
@@ -415,7 +415,7 @@ static void tell_times(ncclComm_t comm, uint64_t begin_ns, uint64_t nccl_ns)
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     struct oh_comm *ours = active_comm(comm);
-    oh_stats_heard_program();
+    oh_stats_mark_reached();
     GET_REAL_OF(ours, real);
     if (!ours) {
         return real->CommAbort(comm);
@@ -485,7 +485,7 @@ static ncclResult_t check_launched(struct oh_comm *comm)
                 (void *)comm->nccl);
         return ncclInvalidArgument;
     }
-    oh_comm_launched(comm);
+    oh_order_nccl_launched(comm);
     return state;
 }
 
@@ -513,7 +513,7 @@ static ncclResult_t begin_hand_back(struct oh_comm *comm, CUstream stream, bool 
     if (oh_group_depth() > 0) {
         res = in_group(comm, oh_group_see(comm, stream, allreduce ? OH_CALL_NCCL_ALLREDUCE : OH_CALL_NCCL));
     } else {
-        oh_comm_before_handed_back(comm, stream, allreduce, call_p);
+        oh_order_before_nccl(comm, stream, allreduce, call_p);
     }
     errno = saved;
     return res;
@@ -525,9 +525,9 @@ static ncclResult_t end_hand_back(struct oh_comm *comm, struct oh_nccl_call *cal
     int saved = errno;
     ncclResult_t ordered = ncclSuccess;
     if (oh_group_depth() == 0 && res == ncclSuccess) {
-        ordered = oh_comm_after_handed_back(comm, call);
+        ordered = oh_order_after_nccl(comm, call);
     } else if (oh_group_depth() == 0 && res == ncclInProgress) {
-        ordered = oh_comm_handed_back_later(comm, call);
+        ordered = oh_order_after_nccl_async(comm, call);
     }
     errno = saved;
     return ordered == ncclSuccess ? res : ordered;
@@ -543,7 +543,7 @@ static ncclResult_t hand_back(const struct oh_call *call, ncclRedOp_t op)
     if (failure != ncclSuccess) {
         return oh_group_depth() > 0 ? in_group(comm, failure) : failure;
     }
-    oh_comm_count_handed_back(comm, call->count, call->type, op);
+    oh_comm_count_fallback(comm, call->count, call->type, op);
     if (works && oh_group_depth() > 0) {
         oh_group_pass(comm);
     }
@@ -616,7 +616,7 @@ static void look_at_creation(struct oh_comm *comm)
 }
 
 /*
- * Serves the call, or hands it back. While the communicator is not settled, the call is counted, unless it has no
+ * Serves the call, or falls back. While the communicator is not settled, the call is counted, unless it has no
  * elements: NCCL does nothing then, so that a program may make such a call on some ranks only.
  */
 static ncclResult_t route(struct oh_call *call, ncclRedOp_t op)
@@ -725,7 +725,7 @@ EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t c
         return oh_comm_is_settled(ours) ? route(&call, op) : attach(&call, op);
     }
     if (oh_inside == 0) {
-        oh_stats_count_strange();
+        oh_stats_count_unknown();
     }
     GET_REAL(real);
     return REAL(real, AllReduce(sendbuff, recvbuff, count, type, op, comm, stream));
@@ -738,7 +738,7 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
     ncclResult_t res = REAL(real, CommGetAsyncError(comm, error));
     if (ours && res == ncclSuccess && *error != ncclInProgress && oh_comm_is_launching(ours)) {
         int saved = errno;
-        oh_comm_launched(ours);
+        oh_order_nccl_launched(ours);
         errno = saved;
     }
     if (ours && res == ncclSuccess && oh_comm_is_awaited(ours)) {
@@ -841,14 +841,14 @@ EXPORT const char *onehopAlgorithmName(int algorithm)
     return oh_algorithm_name(algorithm);
 }
 
-EXPORT const char *onehopReasonName(int reason)
+EXPORT const char *onehopFallbackName(int reason)
 {
-    return oh_back_key(reason);
+    return oh_fallback_name(reason);
 }
 
-EXPORT const char *onehopReasonText(int reason)
+EXPORT const char *onehopFallbackText(int reason)
 {
-    return oh_back_words(reason);
+    return oh_fallback_text(reason);
 }
 
 EXPORT int onehopProcessInfo(onehop_process_info_t *info, size_t size)

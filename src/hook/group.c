@@ -18,7 +18,7 @@ struct seen {
     CUstream stream;
     cuuint64_t capture;            /* 0: not captured, or the only one */
     bool served;                   /* with a call that onehop serves */
-    bool handed_back;              /* with a call that NCCL serves */
+    bool has_nccl_call;            /* with a call that NCCL serves */
     bool allreduce;                /* ... which is an allreduce */
     struct oh_nccl_call nccl_call; /* of the second kind, once NCCL's part is about to begin */
 };
@@ -106,11 +106,11 @@ ncclResult_t oh_group_see(struct oh_comm *comm, CUstream stream, enum oh_group_c
     struct seen seen = {.comm = comm,
                         .stream = stream,
                         .served = kind == OH_CALL_SERVED,
-                        .handed_back = kind == OH_CALL_NCCL || kind == OH_CALL_NCCL_ALLREDUCE,
+                        .has_nccl_call = kind == OH_CALL_NCCL || kind == OH_CALL_NCCL_ALLREDUCE,
                         .allreduce = kind == OH_CALL_NCCL_ALLREDUCE};
     if (known) {
         known->served |= seen.served;
-        known->handed_back |= seen.handed_back;
+        known->has_nccl_call |= seen.has_nccl_call;
         known->allreduce |= seen.allreduce;
         return ncclSuccess;
     }
@@ -151,14 +151,14 @@ void oh_group_pass(const struct oh_comm *comm)
 }
 
 /* NCCL has launched its part just now, or (in_background) is launching it. Returns the first failure. */
-static ncclResult_t note_handed_back(bool in_background)
+static ncclResult_t note_nccl_calls(bool in_background)
 {
     ncclResult_t res = ncclSuccess;
     for (size_t i = 0; i < group.seen_count; i++) {
         struct seen *seen = &group.seen[i];
-        if (seen->handed_back) {
-            ncclResult_t noted = in_background ? oh_comm_handed_back_later(seen->comm, &seen->nccl_call)
-                                               : oh_comm_after_handed_back(seen->comm, &seen->nccl_call);
+        if (seen->has_nccl_call) {
+            ncclResult_t noted = in_background ? oh_order_after_nccl_async(seen->comm, &seen->nccl_call)
+                                               : oh_order_after_nccl(seen->comm, &seen->nccl_call);
             res = res == ncclSuccess ? noted : res;
         }
     }
@@ -166,10 +166,10 @@ static ncclResult_t note_handed_back(bool in_background)
 }
 
 /* The first stream of a communicator that is in NCCL's part of the group, or in onehop's. */
-static const struct seen *first_seen(const struct oh_comm *comm, bool handed_back)
+static const struct seen *first_seen(const struct oh_comm *comm, bool has_nccl_call)
 {
     for (size_t i = 0; i < group.seen_count; i++) {
-        if (group.seen[i].comm == comm && (handed_back ? group.seen[i].handed_back : group.seen[i].served)) {
+        if (group.seen[i].comm == comm && (has_nccl_call ? group.seen[i].has_nccl_call : group.seen[i].served)) {
             return &group.seen[i];
         }
     }
@@ -187,7 +187,7 @@ static ncclResult_t join_parts(bool of_nccl, bool waits)
     for (size_t i = 0; i < group.seen_count && res == ncclSuccess; i++) {
         const struct seen *one = &group.seen[i];
         const struct seen *other = first_seen(one->comm, !of_nccl);
-        if (other && one->handed_back == of_nccl && one->served != of_nccl) {
+        if (other && one->has_nccl_call == of_nccl && one->served != of_nccl) {
             res = waits ? oh_comm_join(one->comm, other->stream, one->stream)
                         : oh_comm_join(one->comm, one->stream, other->stream);
         }
@@ -492,8 +492,8 @@ static void prepare_streams(const struct oh_real *real)
     }
     for (size_t i = 0; i < group.seen_count && group.error == ncclSuccess; i++) {
         struct seen *seen = &group.seen[i];
-        if (seen->handed_back) {
-            oh_comm_before_handed_back(seen->comm, seen->stream, seen->allreduce, &seen->nccl_call);
+        if (seen->has_nccl_call) {
+            oh_order_before_nccl(seen->comm, seen->stream, seen->allreduce, &seen->nccl_call);
         }
     }
     errno = saved;
@@ -555,7 +555,7 @@ ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(cons
         res = ready == ncclSuccess ? res : ready; /* in progress still: new communicators may be */
     }
     if ((ready == ncclSuccess || ready == ncclInProgress) && !simulate) {
-        ncclResult_t noted = note_handed_back(ready == ncclInProgress);
+        ncclResult_t noted = note_nccl_calls(ready == ncclInProgress);
         ready = noted == ncclSuccess ? ready : noted;
         res = noted == ncclSuccess ? res : noted;
     }

@@ -159,7 +159,7 @@ __attribute__((constructor)) static void opened(void)
 {
     if (is_asked_for() && !oh_hooks_preloaded() && !oh_env_flag(OH_ENV_DISABLE, false)) {
         OH_INFO("loaded by NCCL as a network plugin");
-        oh_stats_expect_calls();
+        oh_stats_mark_plugin_loaded();
         oh_hooks_update(OH_HOOKS_SURELY);
     }
 }

@@ -8,19 +8,19 @@
 
 #define MOST_PARTS 256 /* of a call */
 
-static const char *const names[ONEHOP_ALGORITHMS] = {
+static const char *const names[ONEHOP_ALGORITHM_COUNT] = {
     [ONEHOP_ONESHOT] = "oneshot",
     [ONEHOP_TWOSHOT] = "twoshot",
 };
 
 const char *oh_algorithm_name(int algorithm)
 {
-    return algorithm >= 0 && algorithm < ONEHOP_ALGORITHMS ? names[algorithm] : NULL;
+    return algorithm >= 0 && algorithm < ONEHOP_ALGORITHM_COUNT ? names[algorithm] : NULL;
 }
 
 int oh_algorithm_by_name(const char *name)
 {
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
         if (strcasecmp(name, names[a]) == 0) {
             return a;
         }
@@ -147,7 +147,7 @@ bool oh_plan_row_valid(const struct oh_plan_row *row, uint32_t nranks)
     if (row->algorithm == OH_PLAN_NCCL) {
         return row->blocks == 0 && row->threads == 0 && row->max_bytes <= OH_MESSAGE_BYTES;
     }
-    return row->algorithm < ONEHOP_ALGORITHMS && row->blocks >= 1 && row->blocks <= OH_MAX_BLOCKS &&
+    return row->algorithm < ONEHOP_ALGORITHM_COUNT && row->blocks >= 1 && row->blocks <= OH_MAX_BLOCKS &&
            row->threads >= 32 && row->threads <= OH_MAX_THREADS && row->threads % 32 == 0 &&
            row->blocks * row->threads <= oh_plan_grid_threads(nranks) &&
            row->max_bytes <= oh_plan_capacity((enum onehop_algorithm)row->algorithm, nranks);

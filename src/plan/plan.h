@@ -18,7 +18,7 @@
 #include "plan/op.h"
 
 #define OH_PLAN_ROWS 32
-#define OH_PLAN_NCCL UINT32_MAX /* in place of an algorithm: handed back */
+#define OH_PLAN_NCCL UINT32_MAX /* in place of an algorithm: the call falls back */
 
 /* One row: messages of at most max_bytes (and more than the row before) run `algorithm` on blocks x threads. */
 struct oh_plan_row {

@@ -219,7 +219,7 @@ static bool add_row(struct reader *reader, struct oh_plan_table *table, char *wo
     return true;
 }
 
-/* What lies behind the last served row is handed back anyway. */
+/* What lies behind the last served row falls back anyway. */
 static void drop_idle_rows(struct oh_plan_rows *rows)
 {
     while (rows->count > 0 && rows->row[rows->count - 1].algorithm == OH_PLAN_NCCL) {

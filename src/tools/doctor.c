@@ -163,18 +163,18 @@ static const struct oh_process_report *first_process(const struct oh_program_rep
 /* Why no call at all was served, though some were seen. */
 static void explain_none(const struct oh_tally *tally, struct oh_doctor_report *report)
 {
-    if (tally->back[OH_BACK_OFF] > 0 && tally->reasons > 0 && tally->reason[0].text[0]) {
+    if (tally->fallbacks[OH_FALLBACK_COMM] > 0 && tally->reasons > 0 && tally->reason[0].text[0]) {
         decide(report, OH_ANSWER_NO, tally->reason[0].text);
         return;
     }
-    for (int b = 0; b < OH_BACKS; b++) {
-        if (tally->back[b] > 0) {
-            decide(report, OH_ANSWER_NO, oh_back_words(b));
+    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+        if (tally->fallbacks[b] > 0) {
+            decide(report, OH_ANSWER_NO, oh_fallback_text(b));
             return;
         }
     }
-    if (tally->unseen > 0) {
-        decide(report, OH_ANSWER_NO, "no ncclAllReduce call came to onehop: " OH_UNSEEN_REASON);
+    if (tally->unreached > 0) {
+        decide(report, OH_ANSWER_NO, "no ncclAllReduce call came to onehop: " OH_UNREACHED_REASON);
     } else {
         decide(report, OH_ANSWER_UNKNOWN, "no ncclAllReduce call was made");
     }
@@ -184,7 +184,7 @@ static void judge_program(const struct oh_program_report *program, const char *n
 {
     char why[OH_DOCTOR_TEXT];
     /* What processes say at their end is firmer than an early look at them. */
-    bool told = program->tally.served == 0 && program->tally.unseen > 0;
+    bool told = program->tally.served == 0 && program->tally.unreached > 0;
     const struct oh_process_report *process = told ? NULL : first_process(program, OH_ANSWER_NO);
     if (process) {
         snprintf(why, sizeof why, "process %d (%s): %.380s", (int)process->pid, process->command, process->reason);

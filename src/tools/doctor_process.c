@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tools/board_reader.h"
+#include "tools/live_reader.h"
 #include "tools/tool.h"
 
 /* --- files */
@@ -359,15 +359,15 @@ static bool came_late(const struct oh_process_report *report)
 /* Has a call come to onehop? (NCCL itself looks at its communicator, which then is on the board without calls.) */
 static bool has_calls(pid_t pid)
 {
-    struct oh_board_view view;
-    if (oh_board_read(pid, &view) != OH_BOARD_SEEN) {
+    struct oh_live_view view;
+    if (oh_live_read(pid, &view) != OH_LIVE_SEEN) {
         return false;
     }
-    uint64_t calls = oh_stats_served(&view.gone) + oh_stats_back(&view.gone);
-    for (size_t i = 0; i < view.rows; i++) {
-        calls += oh_stats_served(&view.row[i]) + oh_stats_back(&view.row[i]);
+    uint64_t calls = oh_stats_served(&view.ended_totals) + oh_stats_fallbacks(&view.ended_totals);
+    for (size_t i = 0; i < view.entries; i++) {
+        calls += oh_stats_served(&view.entry[i]) + oh_stats_fallbacks(&view.entry[i]);
     }
-    oh_board_view_free(&view);
+    oh_live_view_free(&view);
     return calls > 0;
 }
 
@@ -561,7 +561,7 @@ static void judge(struct oh_process_report *report)
     } else if (report->has_calls) {
         decide(report, OH_ANSWER_YES, "calls of functions taken by dlsym have come to onehop", NULL);
     } else if (report->look_ups == OH_ANSWER_YES && came_late(report)) {
-        decide(report, OH_ANSWER_UNKNOWN, "no ncclAllReduce call has come to onehop: " OH_UNSEEN_REASON, NULL);
+        decide(report, OH_ANSWER_UNKNOWN, "no ncclAllReduce call has come to onehop: " OH_UNREACHED_REASON, NULL);
     } else if (report->dlsym == OH_ANSWER_YES) {
         decide(report, OH_ANSWER_YES, "functions taken by dlsym reach onehop", NULL);
     } else if (report->dlsym == OH_ANSWER_NO) {

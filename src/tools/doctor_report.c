@@ -246,9 +246,9 @@ static void write_end(struct oh_json *json, int status)
 
 static void write_program(struct oh_json *json, const struct oh_program_report *program)
 {
-    static const char *const keys[OH_BACKS] = {
+    static const char *const keys[OH_FALLBACK_COUNT] = {
 #define KEY(identifier_, key_, words_) key_,
-        OH_BACK_REASONS(KEY)
+        OH_FALLBACK_REASONS(KEY)
 #undef KEY
     };
     const struct oh_tally *tally = &program->tally;
@@ -256,9 +256,9 @@ static void write_program(struct oh_json *json, const struct oh_program_report *
     write_end(json, program->status);
     oh_json_number(json, "served", (int64_t)tally->served);
     oh_json_number(json, "bytes", (int64_t)tally->bytes);
-    oh_json_open(json, "handed_back", '{');
-    for (int b = 0; b < OH_BACKS; b++) {
-        oh_json_number(json, keys[b], (int64_t)tally->back[b]);
+    oh_json_open(json, "fallback", '{');
+    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+        oh_json_number(json, keys[b], (int64_t)tally->fallbacks[b]);
     }
     oh_json_close(json, '}');
     oh_json_open(json, "reasons", '[');
@@ -269,7 +269,7 @@ static void write_program(struct oh_json *json, const struct oh_program_report *
         oh_json_close(json, '}');
     }
     oh_json_close(json, ']');
-    oh_json_number(json, "processes_unseen", (int64_t)tally->unseen);
+    oh_json_number(json, "processes_unreached", (int64_t)tally->unreached);
     oh_json_number(json, "processes_without_nccl", (int64_t)program->others);
     oh_json_close(json, '}');
 }

@@ -284,20 +284,20 @@ void oh_perf_summarise(const struct oh_perf_shared *shared, int ranks, int round
     *p99_p = slowest[(99 * rounds + 99) / 100 - 1]; /* the nearest rank */
 }
 
-/* What ran onehop's calls: the names of all counters that moved, "nccl" for those handed back. */
+/* What ran onehop's calls: the names of all counters that moved, "nccl" for fallbacks. */
 static void name_servers(struct oh_crew *crew, const onehop_comm_info_t *before, char *text_p, size_t size)
 {
     onehop_comm_info_t now = *before;
     size_t length = 0;
     crew->onehop_info(crew->seat[0].comm, &now, sizeof now);
     text_p[0] = '\0';
-    for (int i = 0; i < ONEHOP_ALGORITHMS; i++) {
-        if (now.calls[i] != before->calls[i] && length < size) {
+    for (int i = 0; i < ONEHOP_ALGORITHM_COUNT; i++) {
+        if (now.calls_by_algorithm[i] != before->calls_by_algorithm[i] && length < size) {
             length +=
                 (size_t)snprintf(text_p + length, size - length, "%s%s", length ? "+" : "", crew->algorithm_name(i));
         }
     }
-    if ((length == 0 || now.handed_back != before->handed_back) && length < size) {
+    if ((length == 0 || now.fallback_calls != before->fallback_calls) && length < size) {
         snprintf(text_p + length, size - length, "%snccl", length ? "+" : "");
     }
 }

@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "plan/plan.h"
-#include "tools/board_reader.h"
+#include "tools/live_reader.h"
 #include "tools/json.h"
 #include "tools/options.h"
 #include "tools/tool.h"
@@ -22,7 +22,7 @@
 
 static const char help[] = "usage: onehop stat [--pid N] [--watch SECONDS] [--json]\n"
                            "\n"
-                           "Shows what onehop has served and handed back in running processes: process N,\n"
+                           "Shows served calls and fallbacks of running processes: process N,\n"
                            "or all that this user may look at. The processes are not stopped or slowed.\n"
                            "\n"
                            "  --pid N          process N alone\n"
@@ -37,7 +37,7 @@ static const char help[] = "usage: onehop stat [--pid N] [--watch SECONDS] [--js
 /* The sums of a process, for rates. */
 struct totals {
     pid_t pid;
-    uint64_t served, bytes, back;
+    uint64_t served, bytes, fallbacks;
 };
 
 struct request {
@@ -51,20 +51,21 @@ struct request {
     size_t now_count, now_room;
 };
 
-static struct totals add_up(const struct oh_board_view *view)
+static struct totals add_up(const struct oh_live_view *view)
 {
-    struct totals totals = {view->pid, oh_stats_served(&view->gone), view->gone.bytes, oh_stats_back(&view->gone)};
-    for (size_t i = 0; i < view->rows; i++) {
-        totals.served += oh_stats_served(&view->row[i]);
-        totals.bytes += view->row[i].bytes;
-        totals.back += oh_stats_back(&view->row[i]);
+    struct totals totals = {view->pid, oh_stats_served(&view->ended_totals), view->ended_totals.bytes,
+                            oh_stats_fallbacks(&view->ended_totals)};
+    for (size_t i = 0; i < view->entries; i++) {
+        totals.served += oh_stats_served(&view->entry[i]);
+        totals.bytes += view->entry[i].bytes;
+        totals.fallbacks += oh_stats_fallbacks(&view->entry[i]);
     }
     return totals;
 }
 
 /* --- one process ------------------------------------------------------------------------------------------------ */
 
-static void print_json(const struct oh_board_view *view)
+static void print_json(const struct oh_live_view *view)
 {
     char line[OH_STATS_LINE];
     struct timespec time;
@@ -72,11 +73,12 @@ static void print_json(const struct oh_board_view *view)
     printf("{\"schema\":1,\"time\":%lld.%03ld,\"pid\":%d,\"command\":", (long long)time.tv_sec, time.tv_nsec / 1000000,
            (int)view->pid);
     oh_json_quote(stdout, view->command);
-    printf(",\"ended\":%" PRIu64 ",\"ended_served\":%" PRIu64 ",\"ended_bytes\":%" PRIu64
-           ",\"ended_handed_back\":%" PRIu64 ",\"communicators\":[",
-           view->ended, oh_stats_served(&view->gone), view->gone.bytes, oh_stats_back(&view->gone));
-    for (size_t i = 0; i < view->rows; i++) {
-        oh_stats_json(&view->row[i], line);
+    printf(",\"ended\":%" PRIu64 ",\"ended_served\":%" PRIu64 ",\"ended_bytes\":%" PRIu64 ",\"ended_fallback\":%" PRIu64
+           ",\"communicators\":[",
+           view->ended, oh_stats_served(&view->ended_totals), view->ended_totals.bytes,
+           oh_stats_fallbacks(&view->ended_totals));
+    for (size_t i = 0; i < view->entries; i++) {
+        oh_stats_json(&view->entry[i], line);
         printf("%s%s", i > 0 ? "," : "", line);
     }
     printf("]}\n");
@@ -99,31 +101,32 @@ static void print_comm(const struct oh_stats_record *record)
     const char *state = oh_state_key(record->state);
     snprintf(rank, sizeof rank, "%" PRIu64 "/%" PRIu64, record->rank, record->nranks);
     printf("  %016" PRIx64 " %5s %-11s %9" PRIu64 " %11" PRIu64 " %14" PRIu64 " %4" PRIu64 " MiB\n", record->comm, rank,
-           state ? state : "?", oh_stats_served(record), oh_stats_back(record), record->bytes, record->memory >> 20);
-    printf("      set up in %.1f ms", (double)record->setup_us / 1000);
-    print_parts("; served: ", ONEHOP_ALGORITHMS, oh_algorithm_name, record->calls);
-    print_parts("; handed back: ", OH_BACKS, oh_back_key, record->back);
+           state ? state : "?", oh_stats_served(record), oh_stats_fallbacks(record), record->bytes,
+           record->memory >> 20);
+    printf("      attached in %.1f ms", (double)record->attach_us / 1000);
+    print_parts("; served: ", ONEHOP_ALGORITHM_COUNT, oh_algorithm_name, record->calls);
+    print_parts("; fallbacks: ", OH_FALLBACK_COUNT, oh_fallback_name, record->fallbacks);
     printf("\n");
     if (record->reason[0]) {
         printf("      not served: %s\n", record->reason);
     }
 }
 
-static void print_view(const struct oh_board_view *view)
+static void print_view(const struct oh_live_view *view)
 {
-    printf("process %d (%s): %zu communicator%s", (int)view->pid, view->command, view->rows,
-           view->rows == 1 ? "" : "s");
+    printf("process %d (%s): %zu communicator%s", (int)view->pid, view->command, view->entries,
+           view->entries == 1 ? "" : "s");
     if (view->ended > 0) {
-        printf("; %" PRIu64 " ended before, which had served %" PRIu64 " and handed back %" PRIu64, view->ended,
-               oh_stats_served(&view->gone), oh_stats_back(&view->gone));
+        printf("; %" PRIu64 " ended before, which had served %" PRIu64 " calls, with %" PRIu64 " fallbacks",
+               view->ended, oh_stats_served(&view->ended_totals), oh_stats_fallbacks(&view->ended_totals));
     }
     printf("\n");
-    if (view->rows > 0) {
-        printf("  %-16s %5s %-11s %9s %11s %14s %8s\n", "communicator", "rank", "state", "served", "handed back",
-               "bytes", "memory");
+    if (view->entries > 0) {
+        printf("  %-16s %5s %-11s %9s %11s %14s %8s\n", "communicator", "rank", "state", "served", "fallbacks", "bytes",
+               "memory");
     }
-    for (size_t i = 0; i < view->rows; i++) {
-        print_comm(&view->row[i]);
+    for (size_t i = 0; i < view->entries; i++) {
+        print_comm(&view->entry[i]);
     }
     if (view->torn > 0) {
         printf("  %zu not shown: they were being changed\n", view->torn);
@@ -148,17 +151,17 @@ static double rate(uint64_t now, uint64_t before, double seconds)
     return now > before ? (double)(now - before) / seconds : 0;
 }
 
-static void print_rates(const struct request *request, const struct oh_board_view *view, const struct totals *now)
+static void print_rates(const struct request *request, const struct oh_live_view *view, const struct totals *now)
 {
     const struct totals *before = find_totals(request, view->pid);
     if (!before) {
         print_view(view);
         return;
     }
-    printf("process %d (%s): served %.0f/s, %.1f MiB/s, handed back %.0f/s, %zu communicator%s\n", (int)view->pid,
+    printf("process %d (%s): served %.0f/s, %.1f MiB/s, fallbacks %.0f/s, %zu communicator%s\n", (int)view->pid,
            view->command, rate(now->served, before->served, request->elapsed),
            rate(now->bytes, before->bytes, request->elapsed) / (1 << 20),
-           rate(now->back, before->back, request->elapsed), view->rows, view->rows == 1 ? "" : "s");
+           rate(now->fallbacks, before->fallbacks, request->elapsed), view->entries, view->entries == 1 ? "" : "s");
 }
 
 static bool keep_totals(struct request *request, const struct totals *totals)
@@ -178,7 +181,7 @@ static bool keep_totals(struct request *request, const struct totals *totals)
 
 /* --- looks ------------------------------------------------------------------------------------------------------ */
 
-static void show(struct request *request, const struct oh_board_view *view)
+static void show(struct request *request, const struct oh_live_view *view)
 {
     struct totals totals = add_up(view);
     if (request->json) {
@@ -191,15 +194,15 @@ static void show(struct request *request, const struct oh_board_view *view)
     keep_totals(request, &totals);
 }
 
-static bool show_process(struct request *request, pid_t pid, enum oh_board_answer *answer_p)
+static bool show_process(struct request *request, pid_t pid, enum oh_live_answer *answer_p)
 {
-    struct oh_board_view view;
-    *answer_p = oh_board_read(pid, &view);
-    if (*answer_p != OH_BOARD_SEEN) {
+    struct oh_live_view view;
+    *answer_p = oh_live_read(pid, &view);
+    if (*answer_p != OH_LIVE_SEEN) {
         return false;
     }
     show(request, &view);
-    oh_board_view_free(&view);
+    oh_live_view_free(&view);
     return true;
 }
 
@@ -212,11 +215,11 @@ static bool show_all(struct request *request)
     while (processes && (entry = readdir(processes))) {
         char *end;
         long pid = strtol(entry->d_name, &end, 10);
-        enum oh_board_answer answer;
+        enum oh_live_answer answer;
         if (*end == '\0' && pid > 0 && pid <= INT32_MAX) {
             any |= show_process(request, (pid_t)pid, &answer);
-            if (answer == OH_BOARD_OTHER || answer == OH_BOARD_DAMAGED) {
-                oh_tool_error("stat: process %ld %s", pid, oh_board_words(answer));
+            if (answer == OH_LIVE_OTHER || answer == OH_LIVE_DAMAGED) {
+                oh_tool_error("stat: process %ld %s", pid, oh_live_words(answer));
             }
         }
     }
@@ -229,10 +232,10 @@ static bool show_all(struct request *request)
 /* One look; true when something was shown. `quiet`: what is not there needs no words. */
 static bool look(struct request *request, bool quiet)
 {
-    enum oh_board_answer answer = (enum oh_board_answer)0; /* set where there is a process to ask for */
+    enum oh_live_answer answer = (enum oh_live_answer)0; /* set where there is a process to ask for */
     bool any = request->pid ? show_process(request, request->pid, &answer) : show_all(request);
     if (!any && !quiet && request->pid) {
-        oh_tool_error("stat: process %d %s", (int)request->pid, oh_board_words(answer));
+        oh_tool_error("stat: process %d %s", (int)request->pid, oh_live_words(answer));
     } else if (!any && !quiet) {
         oh_tool_error("stat: no process that this user may look at shows a communicator");
     }

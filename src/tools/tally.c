@@ -40,7 +40,7 @@ bool oh_tally_open(struct oh_tally *tally_p)
 
 static void add_reason(struct oh_tally *tally, const struct oh_stats_record *record)
 {
-    uint64_t calls = record->back[OH_BACK_OFF];
+    uint64_t calls = record->fallbacks[OH_FALLBACK_COMM];
     if (!record->reason[0] && calls == 0) {
         return;
     }
@@ -96,14 +96,14 @@ void oh_tally_read(struct oh_tally *tally)
         }
         tally->records++;
         add_pid(&pids, record.pid);
-        if (record.state == OH_STATE_UNSEEN) {
-            tally->unseen++;
+        if (record.state == OH_STATE_UNREACHED) {
+            tally->unreached++;
             continue;
         }
         tally->served += oh_stats_served(&record);
         tally->bytes += record.bytes;
-        for (int b = 0; b < OH_BACKS; b++) {
-            tally->back[b] += record.back[b];
+        for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+            tally->fallbacks[b] += record.fallbacks[b];
         }
         add_reason(tally, &record);
     }
@@ -120,17 +120,17 @@ void oh_tally_close(struct oh_tally *tally)
 uint64_t oh_tally_back(const struct oh_tally *tally)
 {
     uint64_t sum = 0;
-    for (int b = 0; b < OH_BACKS; b++) {
-        sum += tally->back[b];
+    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+        sum += tally->fallbacks[b];
     }
     return sum;
 }
 
 static void print_unseen(const struct oh_tally *tally, FILE *stream, const char *prefix)
 {
-    if (tally->unseen > 0) {
-        fprintf(stream, "%sin %" PRIu64 " process%s no ncclAllReduce call came to onehop: %s\n", prefix, tally->unseen,
-                tally->unseen == 1 ? "" : "es", OH_UNSEEN_REASON);
+    if (tally->unreached > 0) {
+        fprintf(stream, "%sin %" PRIu64 " process%s no ncclAllReduce call came to onehop: %s\n", prefix,
+                tally->unreached, tally->unreached == 1 ? "" : "es", OH_UNREACHED_REASON);
     }
 }
 
@@ -145,26 +145,26 @@ void oh_tally_print(const struct oh_tally *tally, FILE *stream, const char *pref
         return;
     }
     print_unseen(tally, stream, prefix);
-    if (tally->unseen > 0 && calls == 0) {
+    if (tally->unreached > 0 && calls == 0) {
         return;
     }
     fprintf(stream,
             "%s%" PRIu64 " of %" PRIu64 " ncclAllReduce call%s served, %" PRIu64 " bytes, in %" PRIu64 " process%s\n",
             prefix, tally->served, calls, PLURAL(calls), tally->bytes, tally->processes,
             tally->processes == 1 ? "" : "es");
-    for (int b = OH_BACK_OFF + 1; b < OH_BACKS; b++) {
-        if (tally->back[b] > 0) {
-            fprintf(stream, "%s%" PRIu64 " handed back: %s\n", prefix, tally->back[b], oh_back_words(b));
+    for (int b = OH_FALLBACK_COMM + 1; b < OH_FALLBACK_COUNT; b++) {
+        if (tally->fallbacks[b] > 0) {
+            fprintf(stream, "%s%" PRIu64 " fallbacks: %s\n", prefix, tally->fallbacks[b], oh_fallback_text(b));
         }
     }
     for (int i = 0; i < tally->reasons; i++) {
-        fprintf(stream, "%s%" PRIu64 " handed back: %s: %s\n", prefix, tally->reason[i].calls,
-                oh_back_words(OH_BACK_OFF),
+        fprintf(stream, "%s%" PRIu64 " fallbacks: %s: %s\n", prefix, tally->reason[i].calls,
+                oh_fallback_text(OH_FALLBACK_COMM),
                 tally->reason[i].text[0] ? tally->reason[i].text
                                          : "its ranks had not agreed yet, or it was finalized, aborted or revoked");
     }
     if (tally->other_calls > 0) {
-        fprintf(stream, "%s%" PRIu64 " handed back: %s: other reasons\n", prefix, tally->other_calls,
-                oh_back_words(OH_BACK_OFF));
+        fprintf(stream, "%s%" PRIu64 " fallbacks: %s: other reasons\n", prefix, tally->other_calls,
+                oh_fallback_text(OH_FALLBACK_COMM));
     }
 }

@@ -22,7 +22,7 @@ struct oh_tally {
     uint64_t processes;
     uint64_t served;
     uint64_t bytes;
-    uint64_t back[OH_BACKS];
+    uint64_t fallbacks[OH_FALLBACK_COUNT];
     struct {
         char text[OH_REASON_BYTES];
         uint64_t calls;
@@ -30,7 +30,7 @@ struct oh_tally {
     } reason[OH_TALLY_REASONS];
     int reasons;
     uint64_t other_calls; /* of reasons that found no place */
-    uint64_t unseen;      /* processes that NCCL_NET_PLUGIN brought onehop into, and from which no call came */
+    uint64_t unreached;   /* processes that NCCL_NET_PLUGIN brought onehop into, and from which no call came */
 };
 
 /* Makes the file and sets ONEHOP_STATS_FILE. False when it cannot be made (said on stderr). */
@@ -42,7 +42,7 @@ void oh_tally_read(struct oh_tally *tally);
 /* Removes the file. */
 void oh_tally_close(struct oh_tally *tally);
 
-/* All calls handed back. */
+/* All fallbacks. */
 uint64_t oh_tally_back(const struct oh_tally *tally);
 
 /* "N of M ncclAllReduce calls served ..." and one line for each reason, each after the prefix. */

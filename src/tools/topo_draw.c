@@ -196,7 +196,7 @@ static void put_caption(const struct oh_node *node, const struct oh_verdict *ver
     } else {
         char reason[2 * sizeof verdict->reason];
         oh_node_wrap(verdict->reason, 78, "\n", reason, sizeof reason);
-        fprintf(stream, "handed back to NCCL:\\n");
+        fprintf(stream, "falls back to NCCL:\\n");
         put_quoted(reason, stream);
     }
     fprintf(stream, "\"];\n}\n");

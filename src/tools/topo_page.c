@@ -330,7 +330,7 @@ static void print_verdict(const struct oh_node *node, const struct oh_verdict *v
         fprintf(stream, "verdict: full NVLink between %d GPUs: onehop serves\n", node->visible);
         return;
     }
-    fprintf(stream, "verdict: handed back to NCCL: %s\n", verdict->reason);
+    fprintf(stream, "verdict: falls back to NCCL: %s\n", verdict->reason);
     if (verdict->pair_reason[0]) {
         fprintf(stream, "  and: %s\n", verdict->pair_reason);
     }

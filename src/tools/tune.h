@@ -18,8 +18,8 @@
 #include "plan/tuning.h"
 #include "tools/perf.h"
 
-#define OH_TUNE_CANDIDATES (3 * ONEHOP_ALGORITHMS + 1) /* three grids each, and the shipped choice */
-#define OH_TUNE_POINTS 16                              /* so that rows of the shipped table fit beside them */
+#define OH_TUNE_CANDIDATES (3 * ONEHOP_ALGORITHM_COUNT + 1) /* three grids each, and the shipped choice */
+#define OH_TUNE_POINTS 16                                   /* so that rows of the shipped table fit beside them */
 
 /* How much faster stock NCCL must be, in any mode and type, to have a size for itself. */
 #define OH_TUNE_MARGIN 1.02
@@ -42,7 +42,7 @@ struct oh_tune_time {
 
 struct oh_tune_point {
     uint64_t bytes;
-    bool shipped;  /* the first candidate is the shipped table's choice; false: that hands this size back */
+    bool shipped;  /* the first candidate is the shipped table's choice; false: that table lets this size fall back */
     bool too_slow; /* a trial went beyond its time */
     int candidates;
     struct oh_plan_row candidate[OH_TUNE_CANDIDATES];

@@ -60,7 +60,7 @@ static void add_candidates(const struct oh_tune *tune, struct oh_tune_point *poi
         }
     }
     for (int variant = 0; variant < 3; variant++) {
-        for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+        for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
             add_shape(tune, point, a, variant);
         }
     }
@@ -138,7 +138,7 @@ static int fastest(const struct oh_tune *tune, const struct oh_tune_point *point
     return best;
 }
 
-static struct oh_plan_row handed_back(uint64_t bytes)
+static struct oh_plan_row fallback_row(uint64_t bytes)
 {
     return (struct oh_plan_row){.max_bytes = bytes, .algorithm = OH_PLAN_NCCL};
 }
@@ -151,13 +151,13 @@ struct oh_tune_choice oh_tune_choose(const struct oh_tune *tune, const struct oh
     bool known = !point->shipped || weigh(tune, point, 0, &us, &worst);
     if (point->too_slow || !known || fastest(tune, point, false, -1) < 0) {
         choice.why = OH_TUNE_SHIPPED;
-        choice.row = point->shipped ? point->candidate[0] : handed_back(point->bytes);
+        choice.row = point->shipped ? point->candidate[0] : fallback_row(point->bytes);
         choice.best = -1;
         return choice;
     }
     if (best < 0) {
         choice.why = OH_TUNE_STOCK;
-        choice.row = handed_back(point->bytes);
+        choice.row = fallback_row(point->bytes);
         choice.best = fastest(tune, point, false, -1);
     } else {
         choice.row = point->candidate[best];

@@ -135,7 +135,7 @@ static void explain(const struct oh_tune *tune, const struct oh_tune_point *poin
     if (point->too_slow) {
         snprintf(text_p, size, "its trial was not over after %d s", tune->options->trial_s);
     } else if (!point->shipped) {
-        snprintf(text_p, size, "onehop hands this size back");
+        snprintf(text_p, size, "onehop falls back at this size");
     } else if (choice->why == OH_TUNE_SHIPPED) {
         snprintf(text_p, size, "time ran out before its trial was over");
     } else {

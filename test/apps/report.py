@@ -31,7 +31,7 @@ import sys
 
 LOSS_BOUND = 0.01
 SIGMAS, RMS = 6, 2
-STATS = re.compile(r"stats:.*\bserved=(\d+).*handed_back=(\d+)")
+STATS = re.compile(r"stats:.*\bserved=(\d+).*fallback=(\d+)")
 OTHERS = (("programs-in-c", "Programs in C"), ("choice", "Stock NCCL or onehop, by size"),
           ("bindings", "Bindings of NCCL in Python"))
 
@@ -43,7 +43,7 @@ def read_runs(folder):
         program, way, _ = os.path.basename(path).rsplit(".", 3)[:3]
         with open(path, encoding="utf-8") as file:
             results = json.load(file)
-        results["served"], results["handed_back"] = read_calls(path[:-len("json")] + "log")
+        results["served"], results["fallback"] = read_calls(path[:-len("json")] + "log")
         runs.setdefault(program, {}).setdefault(way, []).append(results)
     return runs
 
@@ -57,7 +57,7 @@ def read_text(path):
 
 
 def read_calls(path):
-    """Calls served and handed back, of all ranks; none without statistics."""
+    """Served calls and fallbacks, of all ranks; none without statistics."""
     found = STATS.findall(read_text(path))
     return sum(int(s) for s, _ in found), sum(int(h) for _, h in found)
 
@@ -151,12 +151,12 @@ def faults_of_calls(way, results):
     served, asked = results["served"], results.get("collectives", {}).get("allreduce", 0)
     if way == "stock":
         return
-    if way == "off" and (served or results["handed_back"]):
+    if way == "off" and (served or results["fallback"]):
         yield "calls are counted, although onehop is switched off"
     if way != "off" and not served:
         yield "no call was served"
-    if way != "off" and served + results["handed_back"] < asked:
-        yield f"{asked} allreduces were asked for, more than the {served} served and {results['handed_back']} handed back"
+    if way != "off" and served + results["fallback"] < asked:
+        yield f"{asked} allreduces were asked for, more than the {served} served and {results['fallback']} fallbacks"
 
 
 def compare(runs, not_run):
@@ -187,12 +187,12 @@ def compare(runs, not_run):
 
 
 def calls(runs):
-    """Rows of (program, way, served, handed back, collectives that the program itself counted), of each way's first run."""
+    """Rows of (program, way, served, fallbacks, collectives that the program itself counted), of each way's first run."""
     for program, ways in runs.items():
         for way, results in ways.items():
             if way != "stock":
                 counted = ", ".join(f"{kind} {number}" for kind, number in results[0].get("collectives", {}).items())
-                yield program, way, results[0]["served"], results[0]["handed_back"], counted
+                yield program, way, results[0]["served"], results[0]["fallback"], counted
 
 
 def shown(value):
@@ -207,8 +207,8 @@ def print_text(rows, counts, lines):
     print(f"{'':40}{'':10}{'stock':>10}{'onehop':>10}{'faster':>9}{'off':>10}")
     for name, figure, stock, onehop, gain, off in rows:
         print(f"{name:40}{figure:10}{shown(stock):>10}{shown(onehop):>10}{times(gain):>9}{shown(off):>10}")
-    for program, way, served, handed_back, counted in counts:
-        print(f"{program}: {way}: served {served}, handed back {handed_back} calls" +
+    for program, way, served, fallback, counted in counts:
+        print(f"{program}: {way}: served {served}, fallbacks {fallback}" +
               (f"; the program asked for: {counted}" if counted else ""))
     print("\n".join(lines))
 
@@ -238,7 +238,7 @@ def write_markdown(path, folder, runs, rows, lines, plotted):
         for name, figure, stock, onehop, gain, off in rows:
             file.write(f"| {name} | {figure} | {shown(stock)} | {shown(onehop)} | {times(gain)} | {shown(off)} |\n")
         if runs or lines:
-            file.write("\n## Calls\n\n| program | way | served | handed back | the program asked for |\n|---|---|---|---|---|\n")
+            file.write("\n## Calls\n\n| program | way | served | fallbacks | the program asked for |\n|---|---|---|---|---|\n")
             file.writelines(f"| {' | '.join(str(cell) for cell in row)} |\n" for row in calls(runs))
             file.write("\n## Values\n\n" + "\n".join(f"- {line.strip()}" for line in lines) + "\n")
         for name, title in OTHERS:

@@ -20,7 +20,7 @@ run() {
         "$2" "$6" "$4" "$5" "${7-9.5,9.25}" >"$scratch/$1/demo.$3.json"
     counted=
     case $3 in
-        onehop* | segments* | pool*) counted='onehop: stats: rank 0 nranks 2 served=12 (oneshot=12) handed_back=3 (size=3) bytes=9' ;;
+        onehop* | segments* | pool*) counted='onehop: stats: rank 0 nranks 2 served=12 (oneshot=12) fallback=3 (size=3) bytes=9' ;;
     esac
     echo "$counted" >"$scratch/$1/demo.$3.log"
 }
@@ -44,7 +44,7 @@ printf 'date: 2026-01-02\nmachine: 2 x GPU\ndriver: 5\nNVLS: off\ncommit: abc\nc
     >"$scratch/equal/about.txt"
 printf '| program | stock |\n|---|---|\n| in C | right |\n' >"$scratch/equal/programs-in-c.md"
 report equal 0 '^demo row +step_ms +4 +2 +2\.00x' "runs that agree; the best of two is compared"
-grep -q 'demo: onehop: served 12, handed back 3 calls; the program asked for: allreduce 15, allgather 4' "$scratch/out"
+grep -q 'demo: onehop: served 12, fallbacks 3; the program asked for: allreduce 15, allgather 4' "$scratch/out"
 tap_point $? "calls are counted" "$(cat "$scratch/out")"
 grep -q '^| demo row | step_ms | 4 | 2 | 2.00x |' "$scratch/equal.md" && grep -q '^| in C | right |' "$scratch/equal.md" &&
     grep -q '^2026-01-02. 2 x GPU, driver 5. NVLS off. Commit abc. ' "$scratch/equal.md" &&
@@ -100,7 +100,7 @@ run on 2 off.1 1.0,2.0 7,8 4.0
 cp "$scratch/on/demo.onehop.1.log" "$scratch/on/demo.off.1.log"
 report on 1 'off: calls are counted, although' "switched off, but served"
 sed -i 's/served=12/served=11/' "$scratch/lost/demo.onehop.1.log"
-report lost 1 'onehop: 15 allreduces were asked for, more than the 11 served and 3 handed back' "a call that is not counted"
+report lost 1 'onehop: 15 allreduces were asked for, more than the 11 served and 3 fallbacks' "a call that is not counted"
 : >"$scratch/unserved/demo.onehop.1.log"
 report unserved 1 'onehop: no call was served' "a run with onehop that is not served"
 sed -i 's/"sha256": "0"/"sha256": "1"/' "$scratch/sparse/demo.onehop.1.json"
@@ -119,12 +119,12 @@ sleep "${TAKES-0}"
 while [ "$1" != --out ]; do shift; done
 cp "$DEMO" "$2"
 case $2 in
-*.onehop.* | *.segments.* | *.pool.*) echo 'onehop: stats: rank 0 nranks 2 served=12 (oneshot=12) handed_back=3 (size=3) bytes=9' ;;
+*.onehop.* | *.segments.* | *.pool.*) echo 'onehop: stats: rank 0 nranks 2 served=12 (oneshot=12) fallback=3 (size=3) bytes=9' ;;
 esac
 END
 for program in allreduce_all sparse_collectives; do
     printf '#!/bin/bash\nsleep "${TAKES_C-0}"\necho right\ncase $ONEHOP_STATS$ONEHOP_DISABLE in\n1) echo "onehop: stats: rank 0 nranks 2 %s" >&2 ;;\nesac\n' \
-        'served=1 (oneshot=1) handed_back=0 (size=0) bytes=9' >"$scratch/built/test/apps/$program"
+        'served=1 (oneshot=1) fallback=0 (size=0) bytes=9' >"$scratch/built/test/apps/$program"
 done
 chmod +x "$bin/python" "$scratch"/built/test/apps/*
 export DEMO=$scratch/equal/demo.stock.1.json PYTHON=$bin/python NCCL_LIB=$scratch/nccl

@@ -39,7 +39,7 @@ choose -b 2K -e 2K -m graph,eager "$plugin"
 [ "$status" = 0 ] && grep -qE '^\| 2048 \|( [0-9.]+ \|){6} (stock|onehop) ' "$out"
 tap_point $? "graphs and eager calls in one table" "$(what_it_said)"
 choose -b 64M -e 64M "$plugin"
-[ "$status" = 0 ] && [ "$(row 67108864)" = "stock: onehop hands this size back" ]
+[ "$status" = 0 ] && [ "$(row 67108864)" = "stock: onehop falls back at this size" ]
 tap_point $? "a size that onehop does not serve needs no trial" "$(what_it_said)"
 
 # 2 KiB of bfloat16. Its trial never ends by itself.

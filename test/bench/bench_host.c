@@ -90,21 +90,21 @@ static void call_dlsym(void)
     MUST(dlsym(libc, "printf"));
 }
 
-/* What was measured as served, or as handed back, must have been. */
-static void check_counts(ncclComm_t of, uint64_t served, uint64_t handed_back)
+/* What was measured as served, or as a fallback, must have been. */
+static void check_counts(ncclComm_t of, uint64_t served, uint64_t fallback)
 {
     int (*ask)(const void *, onehop_comm_info_t *, size_t) =
         (int (*)(const void *, onehop_comm_info_t *, size_t))dlsym(RTLD_DEFAULT, "onehopCommInfo");
     onehop_comm_info_t info;
     uint64_t calls = 0;
     MUST(ask && ask(of, &info, sizeof info) == 0);
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
-        calls += info.calls[a];
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
+        calls += info.calls_by_algorithm[a];
     }
-    if (calls != served || info.handed_back != handed_back) {
+    if (calls != served || info.fallback_calls != fallback) {
         fprintf(stderr, "bench_host: %llu calls served and %llu fallbacks, not %llu and %llu\n",
-                (unsigned long long)calls, (unsigned long long)info.handed_back, (unsigned long long)served,
-                (unsigned long long)handed_back);
+                (unsigned long long)calls, (unsigned long long)info.fallback_calls, (unsigned long long)served,
+                (unsigned long long)fallback);
         exit(1);
     }
 }
@@ -186,9 +186,9 @@ static double beside_nccl(void (*call)(void))
 
 static void measure_refused(void)
 {
-    print("handed back: ncclAllReduce, refused arguments", beside_nccl(call_refused), 100);
-    print("handed back: ncclBroadcast, refused arguments", beside_nccl(call_other), 100);
-    print("handed back: an empty group", beside_nccl(call_group), 200);
+    print("fallback: ncclAllReduce, refused arguments", beside_nccl(call_refused), 100);
+    print("fallback: ncclBroadcast, refused arguments", beside_nccl(call_other), 100);
+    print("fallback: an empty group", beside_nccl(call_group), 200);
 }
 
 /* The same from an address that dlsym gives. */
@@ -196,7 +196,7 @@ static void measure_dlsym(void)
 {
     struct functions found = program;
     found.reduce = (reduce_function)dlsym(dlopen("libnccl.so.2", RTLD_NOW), "ncclAllReduce");
-    print("handed back: the same, its address from dlsym", beside_nccl_by(&found, call_large), 100);
+    print("fallback: the same, its address from dlsym", beside_nccl_by(&found, call_large), 100);
 }
 
 /* The first call of both ranks, with the driver's own functions, before NCCL has work of the communicator. */
@@ -216,18 +216,18 @@ static void set_up(void)
 }
 
 /* Served calls come in between, and streams. The order matters: what a communicator has seen decides what it costs. */
-static void measure_handed_back(void)
+static void measure_fallbacks(void)
 {
-    print("handed back: a message that is too large", beside_nccl(call_large), 100);
+    print("fallback: a message that is too large", beside_nccl(call_large), 100);
     measure_dlsym();
     call_served();
-    print("handed back: the same, after a served call", beside_nccl(call_large), 100);
+    print("fallback: the same, after a served call", beside_nccl(call_large), 100);
     stream = streams[1];
-    print("handed back: the same, after a served call on another stream", beside_nccl(call_large), 100);
+    print("fallback: the same, after a served call on another stream", beside_nccl(call_large), 100);
     stream = streams[0];
-    print("handed back: the same, on the first stream again", beside_nccl(call_large), 100);
+    print("fallback: the same, on the first stream again", beside_nccl(call_large), 100);
     comm = unserved[0];
-    print("handed back: a communicator that is not served", beside_nccl(call_large), 100);
+    print("fallback: a communicator that is not served", beside_nccl(call_large), 100);
     comm = comms[0];
 }
 
@@ -265,7 +265,7 @@ int main(void)
         idle(1);
         stub(true, contexts[0]);
         measure_refused();
-        measure_handed_back();
+        measure_fallbacks();
         check_counts(comms[0], 2, 6 * calls);
         check_counts(unserved[0], 0, calls);
         print("served: ncclAllReduce", measure(call_served), 1500);

@@ -183,9 +183,9 @@ void cf_served(const struct cf_set *set, const struct cf_worker *worker, uint64_
         if (!worker->onehop || set->comm[m] == NULL || nccl.onehop_comm_info(set->comm[m], &info, sizeof info) != 0) {
             continue;
         }
-        *back_p += info.handed_back;
-        for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
-            *served_p += info.calls[a];
+        *back_p += info.fallback_calls;
+        for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
+            *served_p += info.calls_by_algorithm[a];
         }
     }
 }
@@ -443,7 +443,7 @@ void cf_batch_count(struct cf_batch *batch)
     cf_served(batch->set, worker, &served, &back);
     served -= batch->served_before;
     worker->result->served += served;
-    worker->result->handed_back += back - batch->back_before;
+    worker->result->fallbacks += back - batch->back_before;
     for (int i = 0; i < batch->items; i++) {
         all += batch->item[i].spec.count > 0 ? members : 0;
         expected += should_serve(&batch->item[i].spec) ? with_peers : 0;

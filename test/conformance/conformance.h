@@ -69,8 +69,8 @@ struct cf_options {
 struct cf_result {
     uint64_t checks; /* elements and answers looked at */
     uint64_t failures;
-    uint64_t served, handed_back; /* calls, by onehop's own count */
-    uint64_t hash;                /* of all results that must be the same on all ranks */
+    uint64_t served, fallbacks; /* calls, by onehop's own count */
+    uint64_t hash;              /* of all results that must be the same on all ranks */
     uint64_t milliseconds;
     char failure[CF_TEXT]; /* the first */
     char skipped[CF_TEXT]; /* why it did not run */
@@ -305,7 +305,7 @@ struct cf_graph {
 void cf_batch_capture(struct cf_batch *batch, enum cf_style style, CUstream *stream, struct cf_graph *graph_p);
 void cf_graph_launch(struct cf_batch *batch, const struct cf_graph *graph, CUstream *stream);
 void cf_graph_destroy(struct cf_batch *batch, struct cf_graph *graph);
-/* Calls that onehop has served and handed back on this set, over its members. */
+/* Served calls and fallbacks on this set, over its members. */
 void cf_served(const struct cf_set *set, const struct cf_worker *worker, uint64_t *served_p, uint64_t *back_p);
 bool cf_type_wanted(const struct cf_worker *worker, ncclDataType_t type);
 /* NCCL gives ncclInvalidArgument for such a call on one of the worker's communicators of this set. */

@@ -227,7 +227,7 @@ static void report(struct job *job, int which)
         const struct cf_result *one = &job->board->worker[w].result[which];
         sum.checks += one->checks;
         sum.served += one->served;
-        sum.handed_back += one->handed_back;
+        sum.fallbacks += one->fallbacks;
         if (one->failures > 0 && sum.failures == 0) {
             memcpy(sum.failure, one->failure, sizeof sum.failure);
         }
@@ -243,9 +243,9 @@ static void report(struct job *job, int which)
     }
     job->points++;
     job->failed += sum.failures > 0;
-    printf("%sok %d - n=%d %s %s: %llu checks, served %llu, handed back %llu, %.1f s%s%s\n",
+    printf("%sok %d - n=%d %s %s: %llu checks, served %llu, fallbacks %llu, %.1f s%s%s\n",
            sum.failures > 0 ? "not " : "", job->points, job->nranks, cf_mode_names[job->mode], tested->name,
-           (unsigned long long)sum.checks, (unsigned long long)sum.served, (unsigned long long)sum.handed_back,
+           (unsigned long long)sum.checks, (unsigned long long)sum.served, (unsigned long long)sum.fallbacks,
            (double)sum.milliseconds / 1000, sum.skipped[0] != '\0' ? " # SKIP " : "", sum.skipped);
     if (sum.failures > 0) {
         printf("# %llu failures, the first: %s\n", (unsigned long long)sum.failures, sum.failure);
@@ -257,10 +257,10 @@ static void report(struct job *job, int which)
     if (job->json != NULL) {
         fprintf(job->json,
                 "{\"ranks\": %d, \"mode\": \"%s\", \"case\": \"%s\", \"seed\": %llu, \"checks\": %llu, "
-                "\"failures\": %llu, \"served\": %llu, \"handed_back\": %llu, \"ms\": %llu, \"skipped\": %s}\n",
+                "\"failures\": %llu, \"served\": %llu, \"fallback\": %llu, \"ms\": %llu, \"skipped\": %s}\n",
                 job->nranks, cf_mode_names[job->mode], tested->name, (unsigned long long)job->options->seed,
                 (unsigned long long)sum.checks, (unsigned long long)sum.failures, (unsigned long long)sum.served,
-                (unsigned long long)sum.handed_back, (unsigned long long)sum.milliseconds,
+                (unsigned long long)sum.fallbacks, (unsigned long long)sum.milliseconds,
                 sum.skipped[0] != '\0' ? "true" : "false");
     }
 }

@@ -75,8 +75,8 @@ count_of() {
 
 # What went wrong, for tap_point: the end of the output, without the lines of success.
 diagnosis() {
-    printf 'exit status %s, served=%s, handed_back=%s, stock allreduces %s\n' "$status" "$(sum_of served)" \
-        "$(sum_of handed_back)" "$(report_of nccl_allreduce)"
+    printf 'exit status %s, served=%s, fallback=%s, stock allreduces %s\n' "$status" "$(sum_of served)" \
+        "$(sum_of fallback)" "$(report_of nccl_allreduce)"
     [ $# = 0 ] || printf 'expected: %s\n' "$*"
     tail -n 25 "$out"
 }
@@ -92,8 +92,8 @@ uneven_ranks() {
 expect_served() {
     local name=$1 good=1 algorithm
     shift
-    if [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -gt 0 ] && [ "$(count_of 'handed back to NCCL')" = 0 ] &&
-        [ "$(sum_of served)" -gt 0 ] && [ "$(sum_of handed_back)" = 0 ] && [ "$(report_of nccl_allreduce)" = 0 ] &&
+    if [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -gt 0 ] && [ "$(count_of 'falls back to NCCL')" = 0 ] &&
+        [ "$(sum_of served)" -gt 0 ] && [ "$(sum_of fallback)" = 0 ] && [ "$(report_of nccl_allreduce)" = 0 ] &&
         [ -z "$(uneven_ranks)" ]; then
         good=0
     fi
@@ -107,13 +107,13 @@ expect_served() {
 # expect_stock NAME REASON
 expect_stock() {
     local good=1 lines
-    lines=$(count_of 'handed back to NCCL')
+    lines=$(count_of 'falls back to NCCL')
     if [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 0 ] && [ "$lines" -gt 0 ] &&
-        [ "$(count_of "handed back to NCCL: .*$2")" = "$lines" ] && [ "$(sum_of served)" = 0 ] &&
+        [ "$(count_of "falls back to NCCL: .*$2")" = "$lines" ] && [ "$(sum_of served)" = 0 ] &&
         [ "$(report_of nccl_allreduce)" -gt 0 ]; then
         good=0
     fi
-    tap_point $good "$1: handed back, with the reason" "$(diagnosis "all handed back: $2")"
+    tap_point $good "$1: falls back, with the reason" "$(diagnosis "all fall back: $2")"
 }
 
 # Passed when the last run ended well, whoever served it.

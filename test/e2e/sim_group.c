@@ -101,7 +101,7 @@ static void half_captured(struct app_worker *worker, int other, const struct app
     end_capture(worker);
 }
 
-/* The second item has the second of --counts, which may be one that is handed back. */
+/* The second item has the second of --counts, which may be one that falls back. */
 void app_group_captured(struct app_worker *worker, struct app_item *items)
 {
     const struct app_options *options = worker->options;

@@ -47,14 +47,14 @@ static void tell(void)
         return;
     }
     if (onehopProcessInfo(&info, sizeof info) != 0 || onehopProcessInfo(NULL, 0) == 0 ||
-        strcmp(onehopReasonName(ONEHOP_REASON_SIZE), "size") != 0 || onehopReasonText(ONEHOP_REASONS)) {
+        strcmp(onehopFallbackName(ONEHOP_FALLBACK_SIZE), "size") != 0 || onehopFallbackText(ONEHOP_FALLBACK_COUNT)) {
         printf("failed\n");
         return;
     }
     printf("communicators %" PRIu64 " served %" PRIu64 " ended %" PRIu64 " calls %" PRIu64 " bytes %" PRIu64
            " back %" PRIu64 " size %" PRIu64 " staging %" PRIu64 "\n",
-           info.communicators, info.served, info.ended, info.served_calls, info.bytes, info.handed_back,
-           info.handed_back_by[ONEHOP_REASON_SIZE], info.staging_bytes);
+           info.communicators, info.served_communicators, info.ended_communicators, info.served_calls, info.bytes,
+           info.fallback_calls, info.fallback_by_reason[ONEHOP_FALLBACK_SIZE], info.staging_bytes);
 }
 
 static void answer(int failed)

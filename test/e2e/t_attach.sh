@@ -35,8 +35,8 @@ expect_served "ranks up to 0.4 s apart"
 # So late that the first call goes to NCCL, which connects in it. What follows is served, also in a capture right then.
 for seed in 1 2; do
     SIMNODE_NCCL_LAZY=1 run_app --nranks 3 --graph 4 --iterations 1 --counts 1000 --batch 1 --jitter 3500000 --seed $seed
-    [ "$status" = 0 ] && [ "$(sum_of handed_back)" -le 3 ] && [ "$(sum_of served)" -ge 3 ] && [ -z "$(uneven_ranks)" ]
-    tap_point $? "ranks up to 3.5 s apart, then a capture ($(sum_of handed_back) calls before): served" "$(diagnosis)"
+    [ "$status" = 0 ] && [ "$(sum_of fallback)" -le 3 ] && [ "$(sum_of served)" -ge 3 ] && [ -z "$(uneven_ranks)" ]
+    tap_point $? "ranks up to 3.5 s apart, then a capture ($(sum_of fallback) calls before): served" "$(diagnosis)"
 done
 
 # NCCL had other work before: its last call tells where onehop's first one comes in.
@@ -55,11 +55,11 @@ export SIMNODE_NCCL_DELAY_US=20000
 expect_late() {
     local name=$1 good=1
     if [ "$status" = 0 ] && [ "$(sum_of served)" -ge "${2:-1}" ] && [ -z "$(uneven_ranks)" ] &&
-        [ "$(count_of 'handed back to NCCL')" = 0 ] && [ "$(sum_of handed_back)" = "$(report_of nccl_allreduce)" ]; then
+        [ "$(count_of 'falls back to NCCL')" = 0 ] && [ "$(sum_of fallback)" = "$(report_of nccl_allreduce)" ]; then
         good=0
     fi
     late_switches=$((late_switches + $(count_of 'from call ([2-9]|[1-9][0-9])')))
-    tap_point $good "$name: the same calls served on all ranks ($(sum_of served), $(sum_of handed_back) before)" \
+    tap_point $good "$name: the same calls served on all ranks ($(sum_of served), $(sum_of fallback) before)" \
         "$(diagnosis)"
 }
 
@@ -100,7 +100,7 @@ done
 run_app --nranks 4 --make shrink --nonblocking --split-colors 0,-1,0,0 --jitter 2000 "${work[@]}"
 expect_late "non-blocking shrink"
 
-# A rank on which it cannot work: all hand back, while calls go on.
+# A rank on which it cannot work: all fall back, while calls go on.
 run_app --nranks 4 --make nonblocking --jitter 1000 --rank-env 2:SIMNODE_FAIL=cuIpcOpenMemHandle_v2 "${work[@]}"
 expect_stock "a rank cannot open its peers' memory" "rank 2"
 # The other three know it when NCCL's barrier has passed.
@@ -119,5 +119,5 @@ for seed in 1 2 3 4 5 6 7 8; do
     run_app --nranks 2 --make nonblocking --rank-env 1:ONEHOP_SHM_DIR=/nowhere --counts 1,333 --batch 3 --seed $seed
     [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] || bad=$((bad + 1))
 done
-tap_point $bad "a rank without shared memory: right, and all handed back" "$(diagnosis)"
+tap_point $bad "a rank without shared memory: right, and all fall back" "$(diagnosis)"
 tap_done

@@ -39,8 +39,8 @@ expect_served "parent and children in turn, one rank without colour"
 run_app --nranks 4 --local 4 --make split --split-colors 1,0,1,0 "${work[@]}"
 expect_served "split in one thread"
 run_app --nranks 4 --make split --split-colors 0,0,0,1 "${work[@]}"
-[ "$status" = 0 ] && [ "$(count_of 'handed back to NCCL: .*single rank')" = 1 ]
-tap_point $? "split: a rank alone is handed back" "$(diagnosis)"
+[ "$status" = 0 ] && [ "$(count_of 'falls back to NCCL: .*single rank')" = 1 ]
+tap_point $? "split: a rank alone falls back" "$(diagnosis)"
 
 run_app --nranks 4 --make scalable "${work[@]}"
 expect_served "by scalable, three ids"
@@ -73,8 +73,8 @@ for rank in 0 1 3; do # of the parent, that with the id, new
     run_app --nranks 4 --make grow --split-colors 0,0,-1,-1 --split-keys 0,1,0,0 \
         --rank-env $rank:ONEHOP_DISABLE=1 "${work[@]}"
     [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] &&
-        [ "$(count_of 'nranks 4: handed back to NCCL: .*onehop is present on this host for')" = 3 ]
-    tap_point $? "grow, rank $rank without onehop: handed back at once, with the reason" "$(diagnosis)"
+        [ "$(count_of 'nranks 4: falls back to NCCL: .*onehop is present on this host for')" = 3 ]
+    tap_point $? "grow, rank $rank without onehop: falls back at once, with the reason" "$(diagnosis)"
 done
 unset SIMNODE_NCCL_VERSION
 

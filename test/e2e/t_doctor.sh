@@ -220,7 +220,7 @@ doctor -- "$app" --nranks 2 --counts 5,500 --iterations 20
 expect "a program that is served" 0 'the program ended with exit status 0' '80 of 80 ncclAllReduce calls served' \
     '^verdict: yes: calls were served'
 ONEHOP_MAX_BYTES=64 doctor "$app" --nranks 2 --counts 300,500
-expect "sizes that are not" 1 '4 handed back: a size' '^verdict: no: a size that is not served'
+expect "sizes that are not" 1 '4 fallbacks: a size' '^verdict: no: a size that is not served'
 SIMNODE_TOPOLOGY=pcie-only doctor "$app" --nranks 2 --counts 5
 expect "a machine that is not" 1 '^verdict: no: .*NVLink'
 "$onehop" doctor --json -- "$app" --nranks 2 --counts 5 >"$scratch/program.json" 2>"$out"
@@ -242,7 +242,7 @@ SIMNODE_NCCL_VERSION=22705 doctor --via plugin bash -c "$pair" "$reach" "$(folde
 expect "the same where NCCL tells plugins no hash" 1 'no ncclAllReduce call came to onehop' \
     '^verdict: no: .*before the first communicator'
 doctor --json --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
-expect "the same as JSON" 1 '"processes_unseen": 2'
+expect "the same as JSON" 1 '"processes_unreached": 2'
 doctor --via plugin bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
 expect "plugin, dlsym for each communicator: served" 0 '^verdict: yes: calls were served'
 doctor --via plugin bash -c "$pair" "${reach}_linked" "$(folder)" linked

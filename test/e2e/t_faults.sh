@@ -5,7 +5,7 @@
 work=(--counts 1,5000 --batch 2)
 export ONEHOP_SHM_DIR=$meeting
 
-# Set-up fails on one rank: all hand back.
+# Set-up fails on one rank: all fall back.
 for function in cuIpcOpenMemHandle_v2 cuIpcGetMemHandle cuMemHostRegister_v2 cuLibraryLoadData cuLibraryGetKernel \
     cuMemsetD32Async; do
     run_app --nranks 4 --rank-env 2:SIMNODE_FAIL=$function "${work[@]}"

@@ -23,7 +23,7 @@ run_app "${work[@]}" --streams 4 --local 2
 expect_served "four streams on one communicator, two ranks a process"
 
 run_app "${work[@]}" --mix
-[ "$status" = 0 ] && [ "$(sum_of handed_back)" = 0 ] && [ "$(report_of nccl_broadcast)" -gt 0 ] &&
+[ "$status" = 0 ] && [ "$(sum_of fallback)" = 0 ] && [ "$(report_of nccl_broadcast)" -gt 0 ] &&
     [ "$(report_of nccl_send)" -gt 0 ]
 tap_point $? "broadcast, allgather, reducescatter, send and receive between" "$(diagnosis)"
 
@@ -64,12 +64,12 @@ done
 run_app --nranks 2 --local 2 --scenario together --rounds 3 --counts 700
 expect_served "allreduces in one group with other collectives, send and receive"
 ONEHOP_MAX_BYTES=4K run_app --nranks 3 --scenario together --rounds 3 --counts 7001
-expect_right "the same, allreduces handed back"
+expect_right "the same, allreduces fall back"
 
 for local in 1 2; do
     captured=(--nranks 2 --local $local --streams 2 --comms 2 --scenario captured --rounds 2 --counts 1000,2000)
     run_app "${captured[@]}"
-    [ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ "$(sum_of handed_back)" = 0 ]
+    [ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ "$(sum_of fallback)" = 0 ]
     tap_point $? "a group of captured streams and others comes to nothing, $local ranks a process" "$(diagnosis)"
     ONEHOP_MAX_BYTES=4K run_app "${captured[@]}"
     expect_right "the same, part onehop, part NCCL, $local ranks a process"

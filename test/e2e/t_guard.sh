@@ -52,8 +52,8 @@ expect_told "killed in a call, two ranks a process: likewise" 2 'rank [23] \(pid
 ONEHOP_ALGO=twoshot run_app --nranks 3 --counts 300000 --scenario kill-call --victim 0
 expect_told "killed in a call, rank 0, twoshot: likewise" 2 'rank 0 \(pid'
 run_app "${work[@]}" --scenario kill-setup --victim 1 --rank-env 1:SIMNODE_KILL=cuIpcOpenMemHandle_v2:1
-[ "$status" = 0 ] && [ "$(count_of "handed back to NCCL: (a rank's process has ended|rank [02]: the memory of rank 1 )")" = 2 ]
-tap_point $? "killed in set-up: the others hand back at once, and make a new communicator" "$(diagnosis)"
+[ "$status" = 0 ] && [ "$(count_of "falls back to NCCL: (a rank's process has ended|rank [02]: the memory of rank 1 )")" = 2 ]
+tap_point $? "killed in set-up: the others fall back at once, and make a new communicator" "$(diagnosis)"
 
 # Another thread aborts.
 for state in call replay idle; do
@@ -70,7 +70,7 @@ run_app "${work[@]}" --scenario abort-init --victim 1
 expect_told "aborted by another thread, while NCCL makes it: likewise" 0 ''
 run_app "${work[@]}" --scenario abort-setup --victim 1
 expect_told "aborted by another thread, in the set-up: likewise" 0 ''
-[ "$(count_of 'handed back to NCCL: it was ended before its ranks had agreed')" -ge 2 ]
+[ "$(count_of 'falls back to NCCL: it was ended before its ranks had agreed')" -ge 2 ]
 tap_point $? "... and the set-up was under way" "$(diagnosis)"
 
 # Revoked, and shrunk with the abort flag: later calls get NCCL's answer, the child is served.

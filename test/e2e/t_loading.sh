@@ -67,7 +67,7 @@ launched() {
         timeout -k 5 $limit env "${settings[@]}" "${@/#ID/$(mktemp -u "$scratch/id.XXXXXX")}" >"$out" 2>&1 </dev/null ||
             status=$?
         served=$(sum_of served)
-        [ "$status" = 0 ] && [ "$served" = "${wanted[$way]}" ] && [ "$((served + $(sum_of handed_back)))" = 6 ] &&
+        [ "$status" = 0 ] && [ "$served" = "${wanted[$way]}" ] && [ "$((served + $(sum_of fallback)))" = 6 ] &&
             [ "$(count_of WARN)" = 0 ]
         tap_point $? "$name, $way: ${wanted[$way]} of 6 calls are served" "$(diagnosis)"
         line="$line $(word_for "$served" 6) |"
@@ -151,7 +151,7 @@ for newer in newer:"$object" newerdlsym:libnccl.so.2; do
 done
 
 # Two copies of NCCL in one process: each call goes to the copy that its caller is bound to.
-# both NAME PROGRAM WAY WAY: with everything served, then with everything handed back.
+# both NAME PROGRAM WAY WAY: with everything served, then with fallbacks only.
 both() {
     local name=$1 program=$2 lines way ways=(preload plugin audit)
     [ -z "${OH_SANITIZERS-}" ] || ways=(preload plugin)
@@ -163,7 +163,7 @@ both() {
         ONEHOP_MAX_BYTES=0 by $way "$program" -- both:"$3,$4"
         lines=$(count_of 'reach: .* stock 6, made 2, ended 2, groups 2$')
         [ "$status" = 0 ] && [ "$lines" = 4 ] && [ "$(count_of WARN)" = 0 ]
-        tap_point $? "$name, $way: calls handed back go to the copy that made the communicator" "$(diagnosis)"
+        tap_point $? "$name, $way: fallbacks go to the copy that made the communicator" "$(diagnosis)"
     done
 }
 both "two copies, objects linked with each" "$reach" object:"$object" object:"$objects/libreachcopy.so"

@@ -155,15 +155,15 @@ rm -f "$scratch"/onehop-stats.?????? # a killed command leaves its file
 export TMPDIR=$scratch
 run_command "$onehop" run --stats -- "$app" --nranks 3 --counts 7,70 --types f32,f16
 expect "--stats: all served" 0 '^onehop: 12 of 12 ncclAllReduce calls served, 1386 bytes, in 3 processes$' 'stats: rank'
-[ "$(count_of 'onehop: .*handed back')" = 0 ]
-tap_point $? "and nothing handed back is named" "$(cat "$out")"
+[ "$(count_of 'onehop: .*fallbacks')" = 0 ]
+tap_point $? "and no fallback is named" "$(cat "$out")"
 ONEHOP_MAX_BYTES=1K run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7,257 --types f32
-expect "--stats: by size" 0 '^onehop: 2 of 4 ncclAllReduce' '^onehop: 2 handed back: a size '
+expect "--stats: by size" 0 '^onehop: 2 of 4 ncclAllReduce' '^onehop: 2 fallbacks: a size '
 ONEHOP_MAX_BYTES=0 run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7
-expect "--stats: nothing fits" 0 '^onehop: 0 of 2 ncclAllReduce' '^onehop: 2 handed back: .* leave no message to serve'
+expect "--stats: nothing fits" 0 '^onehop: 0 of 2 ncclAllReduce' '^onehop: 2 fallbacks: .* leave no message to serve'
 SIMNODE_TOPOLOGY=pcie-only run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7,8
 expect "--stats: not served, with the reason" 0 '^onehop: 0 of 4 ncclAllReduce' \
-    '^onehop: [24] handed back: the communicator is not served: .*NVLink' # each rank may name its own pair
+    '^onehop: [24] fallbacks: the communicator is not served: .*NVLink' # each rank may name its own pair
 run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7 --local 2
 expect "--stats: two ranks of one process" 0 '^onehop: 2 of 2 ncclAllReduce calls served, .* in 1 process$'
 ONEHOP_STATS=0 run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7
@@ -171,7 +171,7 @@ expect "ONEHOP_STATS=0: the sum alone" 0 '^onehop: 2 of 2 '
 [ "$(count_of 'stats:')" = 0 ]
 tap_point $? "and no line of a communicator" "$(cat "$out")"
 ONEHOP_DISABLE=1 run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7
-expect "--stats: onehop is off" 0 '^onehop: 0 of 2 ncclAllReduce' '^onehop: 2 handed back: .* made by .* while onehop was off'
+expect "--stats: onehop is off" 0 '^onehop: 0 of 2 ncclAllReduce' '^onehop: 2 fallbacks: .* made by .* while onehop was off'
 run_command "$onehop" run --stats -- true
 expect "--stats: no communicator at all" 0 '^onehop: no communicator was seen'
 run_command "$onehop" run --stats -- env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x4 \
@@ -188,7 +188,7 @@ folder() {
 export SIMNODE_TOPOLOGY=h200x2
 SIMNODE_NCCL_LAZY=1 run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "${reach}_linked" "$(folder)" linked
 expect "--via plugin --stats, linked" 0 '^onehop: 10 of 12 ncclAllReduce calls served, .* in 2 processes$' \
-    '^onehop: 2 handed back: the communicator is not served'
+    '^onehop: 2 fallbacks: the communicator is not served'
 run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
 expect "--via plugin --stats, addresses from before the first communicator: that is said" 0 \
     '^onehop: in 2 processes no ncclAllReduce call came to onehop: .* before the first communicator'

@@ -143,7 +143,7 @@ hostile() {
     before=$(stat -c '%F %s %a %u %h' "$name"; [ ! -f "$name" ] || digest <"$name")
     run_app --nranks 2 --counts 1000
     [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] && [ "$(report_of nccl_allreduce)" -gt 0 ] &&
-        [ "$(count_of 'handed back to NCCL: ')" = 2 ] &&
+        [ "$(count_of 'falls back to NCCL: ')" = 2 ] &&
         [ "$before" = "$(stat -c '%F %s %a %u %h' "$name"; [ ! -f "$name" ] || digest <"$name")" ]
     tap_point $? "$1 under the name: right on stock NCCL, and left as it was" "$before
 $(diagnosis)"

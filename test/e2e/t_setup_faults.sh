@@ -83,7 +83,7 @@ try() {
         fi
         [ "$status" = 0 ] || wrong="exit status $status"
         [ "$(sum_of served)" = 0 ] || [ -z "$(uneven_ranks)" ] || wrong="$wrong; not the same on all ranks"
-        [ "$(count_of 'served by onehop')" = 0 ] || [ "$(count_of 'handed back to NCCL')" = 0 ] ||
+        [ "$(count_of 'served by onehop')" = 0 ] || [ "$(count_of 'falls back to NCCL')" = 0 ] ||
             [ "$kind" = split ] || [ "$kind" = grow ] || wrong="$wrong; served on some ranks only"
         [ "$status" != 0 ] || [ -z "$(left)" ] || excused "$function" "$(left)" || wrong="$wrong; left: $(left | tr '\n' ' ')"
         [ -n "$wrong" ] && [ "$status" = 0 ] || break

@@ -71,7 +71,7 @@ expect "before a call" 0 "^process $pid \(sim_live\): 1 communicator$" \
     '^  [0-9a-f]{16}   0/2 idle +0 +0 +0 +0 MiB$' 'no allreduce that onehop could serve was made$'
 tell a 'call 7'
 stat --pid "$pid"
-expect "after seven calls of 4000 bytes" 0 '/2 served +7 +0 +28000 +[1-9][0-9]* MiB$' 'set up in [0-9]+\.[0-9] ms; ' \
+expect "after seven calls of 4000 bytes" 0 '/2 served +7 +0 +28000 +[1-9][0-9]* MiB$' 'attached in [0-9]+\.[0-9] ms; ' \
     'served: [a-z_]+ 7$'
 if command -v python3 >/dev/null; then
     "$onehop" stat --pid "$pid_a_1" --json >"$scratch/json" 2>"$out"
@@ -83,14 +83,14 @@ top = json.loads(lines[0])
 assert top["schema"] == 1 and top["pid"] == int(sys.argv[2]) and top["command"] == "sim_live" and top["ended"] == 0, top
 comm, = top["communicators"]
 assert (comm["rank"], comm["nranks"], comm["state"], comm["served"], comm["bytes"]) == (1, 2, "served", 7, 28000), comm
-assert sum(comm["calls"].values()) == 7 and comm["handed_back"] == 0 and set(comm["reasons"]) == {"off", "op", "type", "size"}
-assert comm["memory_bytes"] > 1 << 20 and comm["setup_us"] > 0 and comm["reason"] == "", comm
+assert sum(comm["served_by_algorithm"].values()) == 7 and comm["fallback"] == 0 and set(comm["fallback_reasons"]) == {"comm", "op", "type", "size"}
+assert comm["staging_bytes"] > 1 << 20 and comm["attach_us"] > 0 and comm["reason"] == "", comm
 PY
     tap_point $? "the other rank as JSON, on one line" "$(cat "$out" "$scratch/json")"
     # A board that somebody else has made, and an empty one.
     python3 -c 'import os, sys
 for text in b"x" * 400000, b"":
-    fd = os.memfd_create("onehop-board")
+    fd = os.memfd_create("onehop-stats")
     os.fchmod(fd, 0o600)
     os.write(fd, text)
 print("ready", flush=True)
@@ -113,7 +113,7 @@ tap_point $? "both ranks give the communicator the same number" "$ids numbers"
 ONEHOP_MAX_BYTES=1K job b
 tell b 'call 3'
 stat
-expect "all processes" 0 "^process $pid_a_0 " "^process $pid_a_1 " "^process $pid_b_0 " 'served +0 +3 ' 'handed back: size 3$'
+expect "all processes" 0 "^process $pid_a_0 " "^process $pid_a_1 " "^process $pid_b_0 " 'served +0 +3 ' 'fallbacks: size 3$'
 tell b info
 [[ ${said[0]} == 'communicators 1 served 1 ended 0 calls 0 bytes 0 back 3 size 3 staging '[1-9]* ]]
 tap_point $? "the public API tells the same" "${said[0]}"
@@ -134,21 +134,21 @@ for ((i = 0; i < 200; i++)); do
 done
 tell b 'call 40'
 for ((i = 0; i < 200; i++)); do
-    grep -qE 'handed back [1-9][0-9]*/s' "$rates" && break
+    grep -qE 'fallbacks [1-9][0-9]*/s' "$rates" && break
     sleep 0.05
 done
 tell b end
 [ "${said[*]}" = 'done done' ]
 tap_point $? "the communicators end" "${said[*]}"
 stat --pid "$pid_b_0"
-expect "an ended communicator's calls are kept" 0 '0 communicators; 1 ended before, which had served 0 and handed back 43$'
+expect "an ended communicator's calls are kept" 0 '0 communicators; 1 ended before, which had served 0 calls, with 43 fallbacks$'
 tell b info
 [[ ${said[1]} == 'communicators 0 served 0 ended 1 calls 0 bytes 0 back 43 size 43 staging 0' ]]
 tap_point $? "by the public API too" "${said[1]}"
 kill "$pid_b_0"
 status=0
 wait $watcher || status=$?
-[ "$status" = 0 ] && grep -qE "^process $pid_b_0 .* served 0/s, 0.0 MiB/s, handed back [1-9][0-9]*/s, 1 communicator$" "$rates"
+[ "$status" = 0 ] && grep -qE "^process $pid_b_0 .* served 0/s, 0.0 MiB/s, fallbacks [1-9][0-9]*/s, 1 communicator$" "$rates"
 tap_point $? "--watch gives rates, and ends with the process" "exit status $status; $(tail -n 5 "$rates")"
 
 # --- what is no such process
@@ -190,7 +190,7 @@ ONEHOP_STATS=json run_app --nranks 2 --counts 5
 [ "$(count_of '^\{"pid":[0-9]+,"comm":"[0-9a-f]{16}","rank":[01],"nranks":2,"state":"served","served":1,')" = 2 ]
 tap_point $? "json without a file: on stderr" "$(cat "$out")"
 ONEHOP_STATS=text:$scratch/all run_app --nranks 2 --counts 5
-[ "$(grep -c '^rank [01] nranks 2 served=1 .*memory=[1-9][0-9]* setup_us=[1-9]' "$scratch/all")" = 2 ]
+[ "$(grep -c '^rank [01] nranks 2 served=1 .*memory=[1-9][0-9]* attach_us=[1-9]' "$scratch/all")" = 2 ]
 tap_point $? "text with one file for all" "$(cat "$scratch/all" "$out")"
 ONEHOP_STATS=text run_app --nranks 2 --counts 5
 [ "$(count_of '^onehop: [^ ]+ stats: rank [01] nranks 2 served=1 ')" = 2 ]

@@ -5,13 +5,13 @@
 # expect_passed_on NAME: the communicator is served, but all calls of the last run went to NCCL.
 expect_passed_on() {
     [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -gt 0 ] && [ "$(sum_of served)" = 0 ] &&
-        [ "$(sum_of handed_back)" -gt 0 ] && [ "$(sum_of handed_back)" = "$(report_of nccl_allreduce)" ]
+        [ "$(sum_of fallback)" -gt 0 ] && [ "$(sum_of fallback)" = "$(report_of nccl_allreduce)" ]
     tap_point $? "$1: goes to NCCL" "$(diagnosis)"
 }
 
 work=(--counts 1,333,20000 --batch 3)
 ONEHOP_MAX_BYTES=64K run_app --nranks 2 --counts 16383,16384,16385 --types f32
-[ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(sum_of handed_back)" = 2 ] &&
+[ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(sum_of fallback)" = 2 ] &&
     [ "$(report_of nccl_allreduce)" = 2 ]
 tap_point $? "ONEHOP_MAX_BYTES: the limit is served, one element more is not" "$(diagnosis)"
 run_app --nranks 2 --counts 8388607,8388608,8388609 --types f32
@@ -47,7 +47,7 @@ expect_stock "two hosts" "2 of 4 ranks"
 run_app --nranks 4 --make split --split-colors 0,0,1,1 "${work[@]}" \
     --rank-env 0:ONEHOP_SHM_DIR="$host0" --rank-env 1:ONEHOP_SHM_DIR="$host0" \
     --rank-env 2:ONEHOP_SHM_DIR="$host1" --rank-env 3:ONEHOP_SHM_DIR="$host1"
-[ "$status" = 0 ] && [ "$(count_of 'nranks 4: handed back')" = 4 ] && [ "$(count_of 'nranks 2: served')" = 4 ] &&
+[ "$status" = 0 ] && [ "$(count_of 'nranks 4: falls back')" = 4 ] && [ "$(count_of 'nranks 2: served')" = 4 ] &&
     [ "$(sum_of served)" = 12 ]
 tap_point $? "two hosts: communicators within a host are served" "$(diagnosis)"
 rmdir "$host0" "$host1"

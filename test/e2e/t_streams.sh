@@ -20,13 +20,13 @@ for function in cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetParams_v2 cuGr
     tap_point $? "without $function kernels let the next in late" "$(diagnosis)"
 done
 ONEHOP_MAX_BYTES=100 run_app "${mix[@]}" --ranks 2 --rounds 30 modes turns destroy
-expect_right "the same, handed back"
+expect_right "the same, with fallbacks"
 run_stock "${mix[@]}" --ranks 2 --rounds 30 modes turns destroy
 expect_right "the same, without onehop"
 
-# Halves are served, wholes handed back.
+# Halves are served, wholes fall back.
 ONEHOP_MAX_BYTES=8K SIMNODE_DELAY_US=1000 run_app "${mix[@]}" --ranks 2 --rounds 100 relay
-[ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ "$(sum_of handed_back)" -gt 0 ]
+[ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ "$(sum_of fallback)" -gt 0 ]
 tap_point $? "data passed on between onehop and NCCL by the order of calls alone (seed $seed)" "$(diagnosis)"
 run_stock "${mix[@]}" --ranks 2 --rounds 100 relay
 expect_right "the same, without onehop"

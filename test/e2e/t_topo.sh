@@ -48,7 +48,7 @@ tap_point $? "a simulated node is called that" "$(diagnosis)"
 SIMNODE_TOPOLOGY=a100x4-direct topo
 answers 0 'GPU0 +X +NV4 +NV4 +NV4 ' "a100x4-direct"
 SIMNODE_TOPOLOGY=partial-nvlink topo
-answers 1 '^verdict: handed back to NCCL: GPUs 0000:19:00.0 and 0000:4c:00.0 are not joined by NVLink' "partial-nvlink"
+answers 1 '^verdict: falls back to NCCL: GPUs 0000:19:00.0 and 0000:4c:00.0 are not joined by NVLink' "partial-nvlink"
 grep -q '  would be served: GPU0 GPU1 (CUDA_VISIBLE_DEVICES=0,1)' out
 tap_point $? "partial-nvlink: what would be served" "$(diagnosis)"
 SIMNODE_TOPOLOGY=dead-link-pair topo
@@ -60,13 +60,13 @@ answers 1 'GPU 0000:3b:00.0 is in MIG mode' "mig"
 SIMNODE_TOPOLOGY=vm-hidden topo
 answers 0 'between 4 GPUs: onehop serves' "vm-hidden"
 NCCL_P2P_LEVEL=LOC topo
-answers 1 'handed back to NCCL: NCCL_P2P_LEVEL=LOC is set' "NCCL_P2P_LEVEL=LOC"
+answers 1 'falls back to NCCL: NCCL_P2P_LEVEL=LOC is set' "NCCL_P2P_LEVEL=LOC"
 CUDA_VISIBLE_DEVICES=3,1 topo
 answers 0 '^not visible to CUDA here: 0000:19:00.0 ' "CUDA_VISIBLE_DEVICES hides GPUs"
 [ "$(grep -c '^  GPU[01]  0000:\(5d\|3b\)' out)" = 2 ] && grep -q '^CUDA_VISIBLE_DEVICES=3,1$' out
 tap_point $? "CUDA_VISIBLE_DEVICES chooses and orders them" "$(diagnosis)"
 CUDA_VISIBLE_DEVICES=2 topo
-answers 1 'handed back to NCCL: 1 GPU is visible, onehop serves 2 to 8' "one GPU"
+answers 1 'falls back to NCCL: 1 GPU is visible, onehop serves 2 to 8' "one GPU"
 CUDA_VISIBLE_DEVICES='' topo
 complains 1 'topo: .*CUDA sees no GPU here; NVML sees 4 GPUs that CUDA_VISIBLE_DEVICES= hides; what to do: unset' "no GPU is visible"
 mkdir none

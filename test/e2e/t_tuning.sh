@@ -24,7 +24,7 @@ oneshot=$(table_of oneshot 2 4)
 twoshot=$(table_of twoshot 2 4)
 
 # expect_shipped NAME LINES [PATTERN]: served as without a table (4 ranks, 1000 bytes and 128 KiB + 4 of fp32, which
-# the tables above hand back), with so many WARNs, the one of them with that text.
+# the tables above fall back), with so many WARNs, the one of them with that text.
 expect_shipped() {
     local good=1
     if [ "$(count_of WARN)" = "$2" ] && [ "$(count_of "WARN.*${3-.}")" = "$2" ] &&
@@ -44,13 +44,13 @@ expect_served "a table" twoshot
 [ "$(sum_of oneshot)" = 0 ] && [ "$(count_of "tuning table of rank 0: $twoshot .a test.")" = 1 ]
 tap_point $? "INFO names the file, and no other algorithm serves" "$(diagnosis)"
 ONEHOP_TUNING=$twoshot run_app --nranks 4 --counts 16384,16385 --batch 2
-[ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(sum_of handed_back)" = 4 ]
+[ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(sum_of fallback)" = 4 ]
 tap_point $? "above the end of the table NCCL serves" "$(diagnosis)"
 
 { head_of 4; printf '1K nccl\n4K twoshot 3 96\nend\n'; } >"$scratch/middle.tuning"
 ONEHOP_TUNING=$scratch/middle.tuning run_app --nranks 4 --counts 100,1000,2000 --batch 3
-[ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(sum_of handed_back)" = 8 ] && [ "$(sum_of size)" = 8 ]
-tap_point $? "what the table hands back below what it serves is counted as handed back by size" "$(diagnosis)"
+[ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(sum_of fallback)" = 8 ] && [ "$(sum_of size)" = 8 ]
+tap_point $? "fallbacks below what the table serves are counted by size" "$(diagnosis)"
 
 run_app --nranks 4 --counts 250,16384 --batch 2 --rank-env "0:ONEHOP_TUNING=$oneshot" --rank-env "1:ONEHOP_TUNING=$twoshot" \
     --rank-env 2:ONEHOP_TUNING=none

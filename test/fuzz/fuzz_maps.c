@@ -8,7 +8,7 @@
 
 #include "src/tools/doctor_process.c"
 
-/* Of doctor_machine.c, board_reader.c and stats.c, which would bring in all of the library; not called here. */
+/* Of doctor_machine.c, live_reader.c and stats.c, which would bring in all of the library; not called here. */
 bool oh_doctor_variable_matters(const char *name)
 {
     (void)name;
@@ -22,14 +22,14 @@ bool oh_doctor_environment_forbids(char *reason_p, size_t size)
     return false;
 }
 
-enum oh_board_answer oh_board_read(pid_t pid, struct oh_board_view *view_p)
+enum oh_live_answer oh_live_read(pid_t pid, struct oh_live_view *view_p)
 {
     (void)pid;
     (void)view_p;
-    return OH_BOARD_NONE;
+    return OH_LIVE_NONE;
 }
 
-void oh_board_view_free(struct oh_board_view *view)
+void oh_live_view_free(struct oh_live_view *view)
 {
     (void)view;
 }
@@ -40,7 +40,7 @@ uint64_t oh_stats_served(const struct oh_stats_record *record)
     return 0;
 }
 
-uint64_t oh_stats_back(const struct oh_stats_record *record)
+uint64_t oh_stats_fallbacks(const struct oh_stats_record *record)
 {
     (void)record;
     return 0;

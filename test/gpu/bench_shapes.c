@@ -228,7 +228,7 @@ static int work(struct worker *worker, const struct oh_key *key)
     alarm(TIME_LIMIT_S);
     open_worker(worker, key);
     for (uint64_t bytes = worker->options->min_bytes; bytes <= worker->options->max_bytes; bytes *= 2) {
-        for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+        for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
             if (worker->options->algorithm < 0 || worker->options->algorithm == a) {
                 measure_shapes(worker, a, bytes);
             }

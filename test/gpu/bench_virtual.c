@@ -274,7 +274,7 @@ int main(int argc, char **argv)
     open_ranks();
     open_program();
     printf("algorithm    bytes     free    chain    layer    order\n");
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
             if (sizes[s] / OH_WORD_BYTES <= oh_plan_kernel_words((enum onehop_algorithm)a, RANKS)) {
                 float us[PATTERNS];

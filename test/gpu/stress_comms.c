@@ -99,7 +99,7 @@ struct rank {
     CUdeviceptr send, recv;
     CUstream stream[STREAMS];
     float *data;
-    uint64_t served, handed_back;
+    uint64_t served, fallback;
     int unserved; /* communicators that were not served */
 };
 
@@ -282,11 +282,11 @@ static void note_service(struct rank *self, ncclComm_t comm, bool late)
         self->unserved++;
         return;
     }
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
-        served += info.calls[a];
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
+        served += info.calls_by_algorithm[a];
     }
     self->served += served;
-    self->handed_back += info.handed_back;
+    self->fallback += info.fallback_calls;
     self->unserved += served == 0 && !late;
 }
 
@@ -450,8 +450,8 @@ static int run_rank(const struct options *options, struct board *board, int rank
         self.options = &looser;
         compare(&self, &before);
     }
-    printf("rank %d: calls served %llu, handed back %llu, communicators not served %d\n", rank,
-           (unsigned long long)self.served, (unsigned long long)self.handed_back, self.unserved);
+    printf("rank %d: calls served %llu, fallbacks %llu, communicators not served %d\n", rank,
+           (unsigned long long)self.served, (unsigned long long)self.fallback, self.unserved);
     fflush(stdout);
     CHECK(!options->served || (self.unserved == 0 && self.served > 0), "not all communicators were served");
     barrier(&self);

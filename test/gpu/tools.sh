@@ -192,7 +192,7 @@ fi
 
 export CUDA_VISIBLE_DEVICES=0
 tool one-topo topo
-[ "$status" = 1 ] && grep -q '^verdict: handed back to NCCL: 1 GPU is visible' "$said" &&
+[ "$status" = 1 ] && grep -q '^verdict: falls back to NCCL: 1 GPU is visible' "$said" &&
     grep -q 'what to do: ' "$said"
 tap_point $? "one GPU, topo: exit status 1, why, and what could be done" "$(diagnosis)"
 tool one-perf perf -b 64 -e 64 "${few[@]}"

@@ -241,7 +241,7 @@ static void random_program(struct node *node)
 {
     begin_program(node);
     for (bool room = true; room;) {
-        struct call call = {.plan.algorithm = (enum onehop_algorithm)draw(node, ONEHOP_ALGORITHMS)};
+        struct call call = {.plan.algorithm = (enum onehop_algorithm)draw(node, ONEHOP_ALGORITHM_COUNT)};
         ncclDataType_t type = (ncclDataType_t)draw(node, ncclNumTypes);
         enum cf_op op = (enum cf_op)draw(node, CF_OPS);
         if (!may_run(node, type)) {
@@ -267,9 +267,9 @@ static int systematic_programs(struct node *node, bool *good_p)
     static const size_t counts[] = {1, 7, 64, 1024, 4099, 30016, 200003};
     int kernels = 0;
     begin_program(node);
-    for (int i = 0; i < (int)ONEHOP_ALGORITHMS * (int)ncclNumTypes * CF_OPS && *good_p; i++) {
-        int algorithm = i % ONEHOP_ALGORITHMS, type = i / ONEHOP_ALGORITHMS % (int)ncclNumTypes;
-        enum cf_op op = (enum cf_op)(i / ONEHOP_ALGORITHMS / (int)ncclNumTypes);
+    for (int i = 0; i < (int)ONEHOP_ALGORITHM_COUNT * (int)ncclNumTypes * CF_OPS && *good_p; i++) {
+        int algorithm = i % ONEHOP_ALGORITHM_COUNT, type = i / ONEHOP_ALGORITHM_COUNT % (int)ncclNumTypes;
+        enum cf_op op = (enum cf_op)(i / ONEHOP_ALGORITHM_COUNT / (int)ncclNumTypes);
         if (!may_run(node, (ncclDataType_t)type)) {
             continue;
         }

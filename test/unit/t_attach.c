@@ -85,8 +85,8 @@ static void order(struct oh_comm *comm)
 {
     struct oh_nccl_call nccl_call;
     if (oh_comm_is_ordered(comm)) {
-        oh_comm_before_handed_back(comm, NULL, true, &nccl_call);
-        oh_comm_after_handed_back(comm, &nccl_call);
+        oh_order_before_nccl(comm, NULL, true, &nccl_call);
+        oh_order_after_nccl(comm, &nccl_call);
     }
 }
 

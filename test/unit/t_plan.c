@@ -205,7 +205,7 @@ static void test_foreign_tables(void)
     } while (0)
     REJECTS(bad.fp8 = 2, "something other than yes or no for fp8");
     REJECTS(rows->count = OH_PLAN_ROWS + 1, "too many rows");
-    REJECTS(rows->row[0].algorithm = ONEHOP_ALGORITHMS, "an algorithm that does not exist");
+    REJECTS(rows->row[0].algorithm = ONEHOP_ALGORITHM_COUNT, "an algorithm that does not exist");
     REJECTS(rows->row[1].blocks = 0, "no blocks");
     REJECTS(rows->row[1].blocks = OH_MAX_BLOCKS + 1, "too many blocks");
     REJECTS(rows->row[0].threads = 0, "no threads");
@@ -240,10 +240,10 @@ static void test_ops(void)
 static void test_names(void)
 {
     bool right = true;
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
         right &= oh_algorithm_by_name(oh_algorithm_name(a)) == a;
     }
-    tap_ok(right && !oh_algorithm_name(-1) && !oh_algorithm_name(ONEHOP_ALGORITHMS) &&
+    tap_ok(right && !oh_algorithm_name(-1) && !oh_algorithm_name(ONEHOP_ALGORITHM_COUNT) &&
                oh_algorithm_by_name("ring") == -1,
            "names of algorithms");
     tap_ok(oh_type_size(ncclFloat16) == 2 && oh_type_size(ncclInt64) == 8 && oh_type_size((ncclDataType_t)99) == 0 &&
@@ -257,7 +257,7 @@ int main(void)
     test_room();
     test_what_is_not_served();
     test_wishes();
-    for (int a = 0; a < ONEHOP_ALGORITHMS; a++) {
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
         for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
             test_forced(a, n);
         }

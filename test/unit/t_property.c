@@ -45,7 +45,7 @@ static uint64_t draw(uint64_t below)
 static void put_kernels(struct oh_comm *comm)
 {
     static struct oh_kernel_set set;
-    for (uintptr_t a = 0; a < ONEHOP_ALGORITHMS; a++) {
+    for (uintptr_t a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
         for (uintptr_t t = 0; t < OH_KERNEL_TYPES; t++) {
             set.any[a][t] = (CUfunction)(0x1000 + a * 64 + t);
         }
@@ -169,7 +169,7 @@ static void *any_pointer(void)
 static void make_table(struct oh_plan_table *table_p, uint32_t nranks)
 {
     static const uint64_t caps[] = {UINT64_MAX, UINT64_MAX, UINT64_MAX, 0, 1000, 1 << 20, 64 << 20};
-    int forced = draw(3) == 0 ? (int)draw(ONEHOP_ALGORITHMS) : -1;
+    int forced = draw(3) == 0 ? (int)draw(ONEHOP_ALGORITHM_COUNT) : -1;
     oh_plan_table_default(nranks, caps[draw(sizeof caps / sizeof *caps)], forced, table_p);
 }
 
@@ -264,8 +264,8 @@ static void one_call(struct oh_comm **comm, uint32_t nranks, struct tally *tally
         struct decision other = take(comm[r], count, type, op);
         if (!is_equal(&first, &other) && tally->differ++ == 0) {
             tap_note("n=%u count %zu type %d op %d: rank 0 %s %d %ux%u, rank %u %s %d %ux%u", nranks, count, (int)type,
-                     (int)op, first.served ? "serves" : "hands back", (int)first.plan.algorithm, first.blocks,
-                     first.threads, r, other.served ? "serves" : "hands back", (int)other.plan.algorithm, other.blocks,
+                     (int)op, first.served ? "serves" : "falls back", (int)first.plan.algorithm, first.blocks,
+                     first.threads, r, other.served ? "serves" : "falls back", (int)other.plan.algorithm, other.blocks,
                      other.threads);
         }
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * t_stats.c - why calls are handed back; records of statistics: written and read back, and whatever else stands in the
+ * t_stats.c - why calls fall back; records of statistics: written and read back, and whatever else stands in the
  * file is refused
  */
 #include "comm/comm.h"
@@ -9,30 +9,31 @@
 
 #include "test/tap.h"
 
-static void expect_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op, enum oh_back wanted,
+static void expect_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op, enum oh_fallback wanted,
                           const char *what)
 {
     int got = -1;
     memset(&comm->counters, 0, sizeof comm->counters);
-    oh_comm_count_handed_back(comm, 100, type, op);
-    for (int b = 0; b < OH_BACKS; b++) {
-        got = atomic_load(&comm->counters.back[b]) == 1 ? b : got;
+    oh_comm_count_fallback(comm, 100, type, op);
+    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+        got = atomic_load(&comm->counters.fallbacks[b]) == 1 ? b : got;
     }
-    tap_ok(got == (int)wanted, "%s: %s", what, got < 0 ? "not counted" : oh_back_words(got));
+    tap_ok(got == (int)wanted, "%s: %s", what, got < 0 ? "not counted" : oh_fallback_text(got));
 }
 
 static void test_reasons(void)
 {
     static struct oh_comm comm;
     oh_plan_table_default(2, 1024, -1, &comm.table);
-    expect_reason(&comm, ncclFloat32, ncclSum, OH_BACK_OFF, "a communicator that is not served");
+    expect_reason(&comm, ncclFloat32, ncclSum, OH_FALLBACK_COMM, "a communicator that is not served");
     atomic_store(&comm.served, true);
-    expect_reason(&comm, ncclFloat32, ncclSum, OH_BACK_SIZE, "a call that is declined though a small one would not be");
-    expect_reason(&comm, ncclFloat32, (ncclRedOp_t)77, OH_BACK_OP, "an op that nobody made");
-    expect_reason(&comm, (ncclDataType_t)77, ncclSum, OH_BACK_TYPE, "a type that there is not");
-    expect_reason(&comm, (ncclDataType_t)10, ncclSum, OH_BACK_TYPE, "fp8 where it is off");
-    expect_reason(&comm, ncclFloat64, (ncclRedOp_t)77, OH_BACK_OP, "eight bytes an element");
-    tap_ok(atomic_load(&comm.counters.back_bytes) == 800, "bytes that are handed back");
+    expect_reason(&comm, ncclFloat32, ncclSum, OH_FALLBACK_SIZE,
+                  "a call that is declined though a small one would not be");
+    expect_reason(&comm, ncclFloat32, (ncclRedOp_t)77, OH_FALLBACK_OP, "an op that nobody made");
+    expect_reason(&comm, (ncclDataType_t)77, ncclSum, OH_FALLBACK_TYPE, "a type that there is not");
+    expect_reason(&comm, (ncclDataType_t)10, ncclSum, OH_FALLBACK_TYPE, "fp8 where it is off");
+    expect_reason(&comm, ncclFloat64, (ncclRedOp_t)77, OH_FALLBACK_OP, "eight bytes an element");
+    tap_ok(atomic_load(&comm.counters.fallback_bytes) == 800, "bytes that fall back");
 }
 
 int main(void)
@@ -69,7 +70,7 @@ int main(void)
     char dirty[] = "a\033[2Jb\xff\n";
     oh_stats_clean(dirty, sizeof dirty);
     tap_ok(strcmp(dirty, "a?[2Jb??") == 0, "text from elsewhere is made printable: %s", dirty);
-    tap_ok(oh_back_words(-1) == NULL && oh_back_words(OH_BACKS) == NULL && oh_back_words(0) != NULL,
+    tap_ok(oh_fallback_text(-1) == NULL && oh_fallback_text(OH_FALLBACK_COUNT) == NULL && oh_fallback_text(0) != NULL,
            "words for reasons");
     test_reasons();
     return tap_done();

@@ -99,7 +99,7 @@ static void test_choice(void)
     choice = oh_tune_choose(&tune, point);
     tap_ok(choice.why == OH_TUNE_STOCK && choice.row.algorithm == OH_PLAN_NCCL && choice.row.max_bytes == 65536 &&
                choice.best == 0,
-           "stock NCCL beats all: handed back");
+           "stock NCCL beats all: a fallback");
 
     *point = fresh;
     give(point, 0, 10, 30);
@@ -121,7 +121,7 @@ static void test_choice(void)
     begin(5, 16 << 20, 16 << 20);
     tap_ok(oh_plan_table_end(&tune.shipped) < 16 << 20 &&
                oh_tune_choose(&tune, &tune.point[0]).row.algorithm == OH_PLAN_NCCL,
-           "nothing was, where the shipped table hands back: handed back");
+           "nothing was, where the shipped table falls back: a fallback");
 }
 
 static void test_rows(void)
@@ -137,7 +137,7 @@ static void test_rows(void)
     tap_ok(oh_plan_table_valid(&table, 4) && rows.row[2].algorithm == OH_PLAN_NCCL && rows.row[2].max_bytes == 4096 &&
                of[2] == 2 && of[rows.count - 1] == -1 &&
                rows.row[rows.count - 1].max_bytes == oh_plan_table_end(&tune.shipped),
-           "handed back in the middle; above what was measured as shipped");
+           "a fallback in the middle; above what was measured as shipped");
     /* One algorithm and grid for all: one row. */
     const struct oh_plan_row same = {.algorithm = ONEHOP_TWOSHOT, .blocks = 8, .threads = 128};
     for (int i = 0; i < tune.points; i++) {

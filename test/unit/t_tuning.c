@@ -46,26 +46,26 @@ static void test_good(void)
     tap_ok(rows->count == 4 && rows->row[0].max_bytes == 1000 && rows->row[0].blocks == 2 &&
                rows->row[1].algorithm == OH_PLAN_NCCL && rows->row[2].threads == 96 &&
                rows->row[3].max_bytes == 8 << 20,
-           "the rows are as written; what is handed back at the end goes without saying");
+           "the rows are as written; what falls back at the end goes without saying");
     tap_ok(oh_plan_choose(&table, 250, ncclFloat32, &plan) && plan.algorithm == ONEHOP_ONESHOT &&
                !oh_plan_choose(&table, 251, ncclFloat32, &plan) &&
                !oh_plan_choose(&table, 262144, ncclFloat32, &plan) &&
                oh_plan_choose(&table, 262145, ncclFloat32, &plan) && plan.algorithm == ONEHOP_TWOSHOT &&
                !oh_plan_choose(&table, 251, ncclInt32, &plan) && oh_plan_choose(&table, 262145, ncclInt32, &plan),
-           "look-up: handed back between two sizes that are served");
+           "look-up: a fallback between two sizes that are served");
     tap_ok(oh_plan_some_count(&table, ncclFloat64) == 125 && oh_plan_some_count(&table, ncclInt8) == 1000 &&
                oh_plan_some_count(&table, OH_NCCL_FP8_E4M3) == 0 && oh_plan_some_count(&table, (ncclDataType_t)99) == 0,
            "a count that is served");
     tap_ok(parse(HEAD KEY "1K nccl\n64K oneshot 1 64\nend\n", &table, &fault) == OH_TUNING_FOUND &&
                !oh_plan_choose(&table, 256, ncclInt32, &plan) && oh_plan_choose(&table, 257, ncclInt32, &plan) &&
                oh_plan_some_count(&table, ncclInt64) == 8192,
-           "the smallest are handed back, and a count that is served is found all the same");
+           "the smallest fall back, and a count that is served is found all the same");
     tap_ok(parse(HEAD KEY "end\n", &table, &fault) == OH_TUNING_FOUND && oh_plan_table_valid(&table, 4) &&
                oh_plan_table_end(&table) == 0 && !oh_plan_choose(&table, 1, ncclFloat32, &plan),
-           "a table without rows hands everything back");
+           "with a table without rows everything falls back");
 }
 
-/* The wishes of the environment on a table that hands back in between. */
+/* The wishes of the environment on a table that falls back in between. */
 static void test_wishes(void)
 {
     struct oh_tuning_fault fault;
@@ -74,7 +74,7 @@ static void test_wishes(void)
     copy = table;
     oh_plan_table_wish(&copy, 512 << 10, -1);
     tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows.count == 1 && oh_plan_table_end(&copy) == 64 << 10,
-           "a cap within what is handed back ends before it");
+           "a cap within what falls back ends before it");
     copy = table;
     oh_plan_table_wish(&copy, 2 << 20, -1);
     tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows.count == 3 && oh_plan_table_end(&copy) == 2 << 20,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "tools/board_reader.h"
+#include "tools/live_reader.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,18 +11,18 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LINK_START "/memfd:" OH_BOARD_NAME " "
-#define LOOKS 50 /* at a row that is being changed; the writer needs a microsecond */
+#define LINK_START "/memfd:" OH_LIVE_NAME " "
+#define LOOKS 50 /* at a entry that is being changed; the writer needs a microsecond */
 
-const char *oh_board_words(enum oh_board_answer answer)
+const char *oh_live_words(enum oh_live_answer answer)
 {
     static const char *const words[] = {
-        [OH_BOARD_SEEN] = "",
-        [OH_BOARD_NONE] = "shows no communicator: it has made none with onehop in front of NCCL",
-        [OH_BOARD_FORBIDDEN] = "may not be looked at: it belongs to another user",
-        [OH_BOARD_GONE] = "is not there",
-        [OH_BOARD_OTHER] = "has another version of onehop: use the command of that version",
-        [OH_BOARD_DAMAGED] = "shows something that onehop did not make",
+        [OH_LIVE_SEEN] = "",
+        [OH_LIVE_NONE] = "shows no communicator: it has made none with onehop in front of NCCL",
+        [OH_LIVE_FORBIDDEN] = "may not be looked at: it belongs to another user",
+        [OH_LIVE_GONE] = "is not there",
+        [OH_LIVE_OTHER] = "has another version of onehop: use the command of that version",
+        [OH_LIVE_DAMAGED] = "shows something that onehop did not make",
     };
     return words[answer];
 }
@@ -38,20 +38,20 @@ static bool read_at(int fd, size_t offset, void *memory_p, size_t size)
     return got == (ssize_t)size;
 }
 
-static bool read_generation(int fd, size_t row, uint32_t *generation_p)
+static bool read_sequence(int fd, size_t entry, uint32_t *generation_p)
 {
-    return read_at(fd, row + offsetof(struct oh_board_row, generation), generation_p, sizeof *generation_p);
+    return read_at(fd, entry + offsetof(struct oh_live_entry, sequence), generation_p, sizeof *generation_p);
 }
 
-/* One state of the facts: the same even generation before and after. */
-static bool read_row(int fd, size_t offset, struct oh_board_row *row_p, bool *torn_p)
+/* One state of the facts: the same even sequence before and after. */
+static bool read_entry(int fd, size_t offset, struct oh_live_entry *entry_p, bool *torn_p)
 {
     const struct timespec moment = {0, 20000};
     *torn_p = false;
     for (int look = 0; look < LOOKS; look++) {
         uint32_t before, after;
-        if (!read_generation(fd, offset, &before) || !read_at(fd, offset, row_p, sizeof *row_p) ||
-            !read_generation(fd, offset, &after)) {
+        if (!read_sequence(fd, offset, &before) || !read_at(fd, offset, entry_p, sizeof *entry_p) ||
+            !read_sequence(fd, offset, &after)) {
             return false;
         }
         if (before == after && before % 2 == 0) {
@@ -63,71 +63,71 @@ static bool read_row(int fd, size_t offset, struct oh_board_row *row_p, bool *to
     return true;
 }
 
-static void take_facts(const struct oh_board_facts *facts, struct oh_stats_record *record_p)
+static void take_facts(const struct oh_live_facts *facts, struct oh_stats_record *record_p)
 {
     record_p->comm = facts->comm;
     record_p->rank = facts->rank;
     record_p->nranks = facts->nranks;
     record_p->state = facts->state;
     record_p->memory = facts->memory;
-    record_p->setup_us = facts->setup_us;
+    record_p->attach_us = facts->attach_us;
     memcpy(record_p->reason, facts->reason, sizeof record_p->reason);
     oh_stats_clean(record_p->reason, sizeof record_p->reason);
 }
 
-static bool read_rows(int fd, uint32_t top, struct oh_board_view *view)
+static bool read_entries(int fd, uint32_t top, struct oh_live_view *view)
 {
     for (uint32_t i = 0; i < top; i++) {
-        struct oh_board_row row;
+        struct oh_live_entry entry;
         bool torn;
-        if (!read_row(fd, offsetof(struct oh_board, row) + i * sizeof row, &row, &torn)) {
+        if (!read_entry(fd, offsetof(struct oh_live, entry) + i * sizeof entry, &entry, &torn)) {
             return false;
         }
         view->torn += torn;
-        if (!torn && row.used) {
-            struct oh_stats_record *record = &view->row[view->rows++];
+        if (!torn && entry.used) {
+            struct oh_stats_record *record = &view->entry[view->entries++];
             *record = (struct oh_stats_record){.pid = (uint64_t)view->pid};
-            take_facts(&row.facts, record);
-            oh_stats_copy(&row.counters, record);
+            take_facts(&entry.facts, record);
+            oh_stats_copy(&entry.counters, record);
         }
     }
     return true;
 }
 
-enum oh_board_answer oh_board_read_file(int fd, pid_t own_pid, struct oh_board_view *view_p)
+enum oh_live_answer oh_live_read_file(int fd, pid_t own_pid, struct oh_live_view *view_p)
 {
-    struct oh_board_head head;
+    struct oh_live_head head;
     struct stat status;
     if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || !read_at(fd, 0, &head, sizeof head) ||
-        memcmp(head.magic, OH_BOARD_MAGIC, sizeof head.magic) != 0) {
-        return OH_BOARD_DAMAGED;
+        memcmp(head.magic, OH_LIVE_MAGIC, sizeof head.magic) != 0) {
+        return OH_LIVE_DAMAGED;
     }
-    if (head.version != ONEHOP_VERSION_CODE || head.row_bytes != sizeof(struct oh_board_row) ||
-        head.rows != OH_BOARD_ROWS) {
-        return OH_BOARD_OTHER;
+    if (head.version != ONEHOP_VERSION_CODE || head.entry_bytes != sizeof(struct oh_live_entry) ||
+        head.entries != OH_MAX_LIVE_ENTRIES) {
+        return OH_LIVE_OTHER;
     }
-    if (status.st_size != (off_t)sizeof(struct oh_board) || head.top > OH_BOARD_ROWS) {
-        return OH_BOARD_DAMAGED;
+    if (status.st_size != (off_t)sizeof(struct oh_live) || head.top > OH_MAX_LIVE_ENTRIES) {
+        return OH_LIVE_DAMAGED;
     }
     if (head.pid != (int32_t)own_pid) {
-        return OH_BOARD_NONE; /* a fork of the process that made it */
+        return OH_LIVE_NONE; /* a fork of the process that made it */
     }
-    struct oh_board_view view = {.pid = view_p->pid, .ended = head.ended};
+    struct oh_live_view view = {.pid = view_p->pid, .ended = head.ended};
     memcpy(view.command, view_p->command, sizeof view.command);
-    oh_stats_copy(&head.gone, &view.gone);
-    view.row = calloc(head.top > 0 ? head.top : 1, sizeof *view.row);
-    if (!view.row || !read_rows(fd, head.top, &view)) {
-        free(view.row);
-        return OH_BOARD_DAMAGED;
+    oh_stats_copy(&head.ended_totals, &view.ended_totals);
+    view.entry = calloc(head.top > 0 ? head.top : 1, sizeof *view.entry);
+    if (!view.entry || !read_entries(fd, head.top, &view)) {
+        free(view.entry);
+        return OH_LIVE_DAMAGED;
     }
     *view_p = view;
-    return OH_BOARD_SEEN;
+    return OH_LIVE_SEEN;
 }
 
-void oh_board_view_free(struct oh_board_view *view)
+void oh_live_view_free(struct oh_live_view *view)
 {
-    free(view->row);
-    view->row = NULL;
+    free(view->entry);
+    view->entry = NULL;
 }
 
 /* --- a process -------------------------------------------------------------------------------------------------- */
@@ -172,7 +172,7 @@ static pid_t own_pid_of(pid_t pid)
  * Opens a file that another process has open. It is looked at before it is opened for reading: what the link says
  * could be the name of a pipe or a device as well.
  */
-static int open_board(int folder, const char *name)
+static int open_page(int folder, const char *name)
 {
     char path[64];
     struct stat status;
@@ -187,39 +187,39 @@ static int open_board(int folder, const char *name)
     return fd;
 }
 
-static enum oh_board_answer search(DIR *folder, pid_t own_pid, struct oh_board_view *view_p)
+static enum oh_live_answer search(DIR *folder, pid_t own_pid, struct oh_live_view *view_p)
 {
-    enum oh_board_answer answer = OH_BOARD_NONE;
+    enum oh_live_answer answer = OH_LIVE_NONE;
     const struct dirent *entry;
-    while (answer != OH_BOARD_SEEN && (entry = readdir(folder))) {
+    while (answer != OH_LIVE_SEEN && (entry = readdir(folder))) {
         char link[sizeof LINK_START];
         ssize_t length = readlinkat(dirfd(folder), entry->d_name, link, sizeof link);
         if (length < (ssize_t)strlen(LINK_START) || memcmp(link, LINK_START, strlen(LINK_START)) != 0) {
             continue;
         }
-        int fd = open_board(dirfd(folder), entry->d_name);
+        int fd = open_page(dirfd(folder), entry->d_name);
         if (fd >= 0) {
-            enum oh_board_answer got = oh_board_read_file(fd, own_pid, view_p);
-            answer = got == OH_BOARD_NONE ? answer : got;
+            enum oh_live_answer got = oh_live_read_file(fd, own_pid, view_p);
+            answer = got == OH_LIVE_NONE ? answer : got;
             close(fd);
         }
     }
     return answer;
 }
 
-enum oh_board_answer oh_board_read(pid_t pid, struct oh_board_view *view_p)
+enum oh_live_answer oh_live_read(pid_t pid, struct oh_live_view *view_p)
 {
     char path[64];
-    struct oh_board_view view = {.pid = pid};
+    struct oh_live_view view = {.pid = pid};
     snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
     DIR *folder = opendir(path);
     if (!folder) {
-        return errno == EACCES || errno == EPERM ? OH_BOARD_FORBIDDEN : OH_BOARD_GONE;
+        return errno == EACCES || errno == EPERM ? OH_LIVE_FORBIDDEN : OH_LIVE_GONE;
     }
     read_command(pid, view.command, sizeof view.command);
-    enum oh_board_answer answer = search(folder, own_pid_of(pid), &view);
+    enum oh_live_answer answer = search(folder, own_pid_of(pid), &view);
     closedir(folder);
-    if (answer == OH_BOARD_SEEN) {
+    if (answer == OH_LIVE_SEEN) {
         *view_p = view;
     }
     return answer;

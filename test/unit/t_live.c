@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * t_live.c - what a process shows: rows are given and taken back, counts outlive their row; and what the reader makes
+ * of a page that somebody has tampered with
+ */
+#include "comm/live.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+#include "test/tap.h"
+#include "tools/live_reader.h"
+
+#define MANY (OH_MAX_LIVE_ENTRIES + 3)
+
+static struct oh_comm comms[MANY];
+
+static bool look(struct oh_live_view *view_p)
+{
+    return oh_live_read(getpid(), view_p) == OH_LIVE_SEEN;
+}
+
+static void test_life(void)
+{
+    struct oh_live_view view;
+    struct oh_stats_record gone;
+    tap_ok(oh_live_read(getpid(), &view) == OH_LIVE_NONE, "no page before the first communicator");
+    for (int i = 0; i < 3; i++) {
+        comms[i].key.word[0] = (uint64_t)i + 100;
+        comms[i].rank = (uint32_t)i;
+        comms[i].nranks = 8;
+        oh_live_add(&comms[i]);
+        oh_live_update(&comms[i]);
+        oh_counter_add(&oh_comm_counters(&comms[i])->calls[1], 10);
+        oh_counter_add(&oh_comm_counters(&comms[i])->bytes, 1000);
+    }
+    bool seen = look(&view);
+    tap_ok(seen && view.entries == 3 && view.ended == 0 && view.torn == 0, "three communicators");
+    tap_ok(view.entries == 3 && view.entry[1].comm == 101 && view.entry[1].rank == 1 && view.entry[1].nranks == 8 &&
+               view.entry[1].state == OH_STATE_IDLE && view.entry[1].calls[1] == 10 && view.entry[1].bytes == 1000 &&
+               view.entry[1].pid == (uint64_t)getpid() && view.entry[1].reason[0],
+           "a row has what the communicator has");
+    oh_live_view_free(&view);
+
+    atomic_store(&comms[1].settled, true);
+    snprintf(comms[1].reason, sizeof comms[1].reason, "a reason\twith\033[2J");
+    oh_live_update(&comms[1]);
+    seen = look(&view);
+    tap_ok(seen && view.entry[1].state == OH_STATE_FALLBACK && strcmp(view.entry[1].reason, "a reason?with?[2J") == 0,
+           "how it stands now, in printable text");
+    oh_live_view_free(&view);
+
+    oh_live_remove(&comms[1]);
+    tap_ok(comms[1].live_entry == NULL && atomic_load(&comms[1].counters.calls[1]) == 10, "it takes its counts along");
+    seen = look(&view);
+    tap_ok(seen && view.entries == 2 && view.ended == 1 && view.ended_totals.calls[1] == 10 &&
+               view.ended_totals.bytes == 1000,
+           "and the sum of those that have ended has them");
+    oh_live_view_free(&view);
+    tap_ok(oh_live_ended_totals(&gone) == 1 && gone.bytes == 1000, "inside the process too");
+    struct oh_live_entry *left = comms[2].live_entry - 1;
+    memset(&comms[1].counters, 0, sizeof comms[1].counters);
+    oh_live_add(&comms[1]);
+    tap_ok(comms[1].live_entry == left && atomic_load(&left->counters.calls[1]) == 0, "a row is used again, from zero");
+}
+
+static void test_full(void)
+{
+    struct oh_live_view view;
+    for (int i = 3; i < MANY; i++) {
+        oh_live_add(&comms[i]);
+    }
+    tap_ok(comms[OH_MAX_LIVE_ENTRIES - 1].live_entry && !comms[OH_MAX_LIVE_ENTRIES].live_entry && !comms[MANY - 1].live_entry,
+           "more communicators than rows: the last have none");
+    oh_counter_add(&oh_comm_counters(&comms[MANY - 1])->calls[0], 5);
+    tap_ok(atomic_load(&comms[MANY - 1].counters.calls[0]) == 5, "and count for themselves");
+    bool seen = look(&view);
+    tap_ok(seen && view.entries == OH_MAX_LIVE_ENTRIES, "%d rows are read", OH_MAX_LIVE_ENTRIES);
+    oh_live_view_free(&view);
+    oh_live_remove(&comms[MANY - 1]);
+    for (int i = 3; i < OH_MAX_LIVE_ENTRIES; i++) {
+        oh_live_remove(&comms[i]);
+    }
+    seen = look(&view);
+    tap_ok(seen && view.entries == 3 && view.ended_totals.calls[0] == 5, "their counts are not lost");
+    oh_live_view_free(&view);
+}
+
+/* A copy of a good page, to be spoiled. Returns its descriptor. */
+static int copy_page(struct oh_live **page_p)
+{
+    int fd = memfd_create("copy", MFD_CLOEXEC);
+    struct oh_live *page = MAP_FAILED;
+    if (fd >= 0 && ftruncate(fd, sizeof *page) == 0) {
+        page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    }
+    if (page == MAP_FAILED) {
+        exit(1);
+    }
+    memcpy(&page->head, (char *)comms[0].live_entry - offsetof(struct oh_live, entry), sizeof page->head);
+    memcpy(page->entry, comms[0].live_entry, 3 * sizeof page->entry[0]);
+    *page_p = page;
+    return fd;
+}
+
+static void expect(int fd, enum oh_live_answer wanted, const char *what)
+{
+    struct oh_live_view view = {.pid = 1};
+    enum oh_live_answer got = oh_live_read_file(fd, getpid(), &view);
+    tap_ok(got == wanted, "%s: %s", what, oh_live_words(got));
+    if (got == OH_LIVE_SEEN) {
+        oh_live_view_free(&view);
+    }
+}
+
+static void test_tampering(void)
+{
+    struct oh_live *page;
+    struct oh_live_view view = {.pid = 1};
+    int fd = copy_page(&page);
+    expect(fd, OH_LIVE_SEEN, "a copy is as good");
+    page->head.pid++;
+    expect(fd, OH_LIVE_NONE, "another process's");
+    page->head.pid--;
+    page->head.version++;
+    expect(fd, OH_LIVE_OTHER, "another version");
+    page->head.version--;
+    page->head.entry_bytes = 8;
+    expect(fd, OH_LIVE_OTHER, "rows of another size");
+    page->head.entry_bytes = sizeof(struct oh_live_entry);
+    page->head.entries = UINT32_MAX;
+    expect(fd, OH_LIVE_OTHER, "another number of rows");
+    page->head.entries = OH_MAX_LIVE_ENTRIES;
+    uint32_t top = page->head.top;
+    page->head.top = UINT32_MAX;
+    expect(fd, OH_LIVE_DAMAGED, "more rows used than there are");
+    page->head.top = top;
+    page->entry[1].sequence = 7;
+    tap_ok(oh_live_read_file(fd, getpid(), &view) == OH_LIVE_SEEN && view.torn == 1 && view.entries == 2,
+           "a row that is being changed for ever is left out");
+    oh_live_view_free(&view);
+    memset(page->entry, 0xfe, 3 * sizeof page->entry[0]);
+    tap_ok(oh_live_read_file(fd, getpid(), &view) == OH_LIVE_SEEN && view.entries == 3 &&
+               oh_state_key(view.entry[0].state) == NULL && strlen(view.entry[0].reason) == OH_REASON_BYTES - 1 &&
+               view.entry[0].reason[0] == '?',
+           "rubbish in rows is read as numbers and question marks");
+    oh_live_view_free(&view);
+    page->head.magic[0] = 'O';
+    expect(fd, OH_LIVE_DAMAGED, "another magic");
+    page->head.magic[0] = 'o';
+    munmap(page, sizeof *page);
+    tap_ok(ftruncate(fd, sizeof *page - 1) == 0, "cut short by a byte");
+    expect(fd, OH_LIVE_DAMAGED, "cut short");
+    tap_ok(ftruncate(fd, 5) == 0, "cut to five bytes");
+    expect(fd, OH_LIVE_DAMAGED, "cut to five bytes");
+    close(fd);
+    int ends[2];
+    tap_ok(pipe(ends) == 0, "a pipe");
+    expect(ends[0], OH_LIVE_DAMAGED, "a pipe: not waited for");
+}
+
+int main(void)
+{
+    test_life();
+    test_full();
+    test_tampering();
+    return tap_done();
+}
