@@ -28,7 +28,7 @@ AC_DEFUN([OH_SANITIZERS], [
       [AC_MSG_RESULT([no])
        AC_MSG_ERROR([$CC lacks the runtime of -fsanitize=$oh_sanitizers (Debian: libasan8, libtsan2, libubsan1)])])
     CFLAGS="$oh_saved_CFLAGS"
-    # gcc warns of fences, which ThreadSanitizer does not know; ours order memory for another process (src/comm/live.c).
+    # gcc warns of fences, which ThreadSanitizer does not know; ours order memory for another process (src/comm/stats/live.c).
     AS_IF([test "x$enable_tsan" = xyes], [OH_WARNING_FLAG([-Wno-tsan], [OH_SAN_CFLAGS])])])
   AC_SUBST([OH_SAN_CFLAGS])
   AC_SUBST([OH_NO_UNDEFINED])

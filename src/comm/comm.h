@@ -5,7 +5,7 @@
  * The application's ncclComm_t stays what NCCL made; onehop keeps a struct oh_comm beside it, found by the pointer.
  *
  *   attach    from before its creation to the first call that is served: attach.h
- *   calls     oh_comm_find, oh_call_plan, oh_call_launch or oh_burst_*
+ *   calls     oh_comm_find, oh_call_decide, oh_call_launch or oh_burst_*
  *   death     oh_comm_retire before NCCL destroys it; memory is freed when kernels, graphs and peers are done with it
  *
  * Threads: different communicators are independent. One communicator is used by one thread at a time, which is NCCL's
@@ -21,11 +21,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "comm/live.h"
-#include "comm/key.h"
-#include "comm/segment.h"
-#include "comm/staging.h"
-#include "comm/stats.h"
+#include "comm/stats/live.h"
+#include "comm/core/key.h"
+#include "comm/core/segment.h"
+#include "comm/core/staging.h"
+#include "comm/stats/record.h"
 #include "gpu/kernels.h"
 #include "onehop/onehop.h"
 #include "plan/op.h"
@@ -55,16 +55,16 @@ struct oh_attach {
     struct oh_creation *creation; /* NCCL still works on it; NULL: done, and who this rank is, is known */
     struct oh_creation *children; /* splits of this communicator that NCCL still works on */
     int cuda_device;
-    atomic_bool begun;   /* the set-up; set by the communicator's thread, read by others */
-    bool ordering;       /* calls that NCCL serves are to be ordered with ours: there are events for it */
-    bool unordered;      /* NCCL got work of this communicator before that */
-    bool voted;          /* this rank has voted yes; what serving needs is ready. Guarded by the mutex */
-    atomic_bool ordered; /* OH_EVENT_NCCL is behind all work of it that NCCL has; any thread */
-    bool patient;        /* has not waited for the other ranks in vain */
-    bool first_call;     /* of those that oh_attach_wants, no earlier one has been decided */
-    pthread_t thread;    /* that has created it */
-    uint64_t calls;      /* allreduces so far; counted while unsettled */
-    uint64_t first;      /* the number of the first call that is served; 0: not known yet */
+    atomic_bool begun;     /* the set-up; set by the communicator's thread, read by others */
+    bool ordering;         /* calls that NCCL serves are to be ordered with ours: there are events for it */
+    bool unordered;        /* NCCL got work of this communicator before that */
+    bool voted;            /* this rank has voted yes; what serving needs is ready. Guarded by the mutex */
+    atomic_bool ordered;   /* OH_EVENT_NCCL is behind all work of it that NCCL has; any thread */
+    bool patient;          /* has not waited for the other ranks in vain */
+    bool first_call;       /* of those that oh_attach_wants, no earlier one has been decided */
+    pthread_t thread;      /* that has created it */
+    uint64_t calls;        /* allreduces so far; counted while unsettled */
+    uint64_t cutover_call; /* the number of the first call that is served; 0: not known yet */
 };
 
 /* What the monitor knows of a communicator; guarded by its mutex. */
@@ -74,14 +74,14 @@ struct oh_watch {
     struct oh_process *peer[OH_MAX_RANKS]; /* NULL: in this process, or cannot be watched */
     uint32_t looks;                        /* these two as the kernels left them last */
     uint32_t epoch;
-    uint64_t since_ns;              /* when a kernel was first seen to wait after that epoch; 0: never */
-    uint64_t gone_ns[OH_MAX_RANKS]; /* when a rank was first seen to have departed; 0: it has not */
-    bool asks;                      /* the driver is to be asked whether NCCL's calls are complete */
-    atomic_bool asking;             /* it is being asked; not guarded by the mutex */
-    bool waits_in_nccl;             /* what it has said last */
-    unsigned answered;              /* so many of NCCL's allreduces are known to be complete */
-    uint64_t failed_ns;             /* when the communicator was first seen to have failed; 0: it has not */
-    bool trapped;                   /* kernels have been told to trap */
+    uint64_t since_ns;                  /* when a kernel was first seen to wait after that epoch; 0: never */
+    uint64_t departed_ns[OH_MAX_RANKS]; /* when a rank was first seen to have departed; 0: it has not */
+    bool asks;                          /* the driver is to be asked whether NCCL's calls are complete */
+    atomic_bool asking;                 /* it is being asked; not guarded by the mutex */
+    bool waits_in_nccl;                 /* what it has said last */
+    unsigned answered;                  /* so many of NCCL's allreduces are known to be complete */
+    uint64_t failed_ns;                 /* when the communicator was first seen to have failed; 0: it has not */
+    bool trapped;                       /* kernels have been told to trap */
 };
 
 enum oh_event {
@@ -107,8 +107,8 @@ struct oh_comm {
     atomic_bool settled; /* served, or fallen back for good */
     atomic_bool created; /* NCCL has, and has said who this rank is */
     atomic_uint awaited; /* creations that NCCL works on: of this communicator, and of splits of it */
-    bool setting_up;     /* guarded by attach.c's mutex, as is the next */
-    bool orphaned;       /* retired meanwhile: the set-up will bury it */
+    bool in_background;  /* guarded by attach.c's mutex, as is the next */
+    bool retired;        /* retired while the set-up is under way, which will release it */
     struct oh_attach attach;
     char reason[OH_REASON_BYTES];
     struct oh_plan_table table;
@@ -136,23 +136,23 @@ struct oh_comm {
     unsigned long long nccl_launch_id; /* its id, once the call's event is recorded */
     struct oh_capture *captures;       /* newest first */
     atomic_uint graphs;                /* captured graphs that hold calls of this communicator */
-    bool said_goodbye;                 /* peers' memory closed (retire.c) */
+    bool peers_closed;                 /* peers' memory closed (retire.c) */
     unsigned reclaim_failures;         /* of the driver, while memory was freed */
 
     struct oh_user_op *user_ops; /* redop.c */
 
     /* Failures, and what ranks tell each other (failure.h). */
     atomic_int failure;           /* the error that calls now return; ncclSuccess: none */
-    atomic_uint lost;             /* a rank that has departed, plus 1: the next call fails; 0: none */
+    atomic_uint departed_peer;    /* a rank that has departed, plus 1: the next call fails; 0: none */
     bool held;                    /* kernels that begin send nothing any more (oh_comm_failure) */
     atomic_bool aborted;          /* by the program: NCCL may have freed its communicator */
     atomic_bool destroyed;        /* by the program: kernels that wait in vain may leave */
-    struct oh_progress *progress; /* this rank's in the meeting, once it is served */
-    uint64_t issued;              /* calls launched */
+    struct oh_progress *progress; /* this rank's in the shared, once it is served */
+    uint64_t launched_calls;      /* calls launched */
     bool check;                   /* calls are compared between ranks */
     uint64_t checked;             /* so many were */
     uint64_t check_hash;
-    atomic_uint entered; /* threads between oh_comm_enter and oh_comm_leave */
+    atomic_uint users; /* threads between oh_comm_begin_use and oh_comm_end_use */
     struct oh_watch watch;
 
     struct oh_live_entry *live_entry; /* where its calls are counted; NULL: in the next (live.h) */
@@ -179,7 +179,7 @@ void oh_comm_ops_forget(struct oh_comm *comm);
 /* What an op means on the communicator. False: NCCL would not take it for that type. */
 bool oh_comm_op_find(const struct oh_comm *comm, ncclRedOp_t op, ncclDataType_t type, struct oh_op *op_p);
 
-/* Counts a call that oh_call_plan has declined, by the reason. */
+/* Counts a call that oh_call_decide has declined, by the reason. */
 void oh_comm_count_fallback(struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op);
 
 /* Counts a call on a communicator that onehop does not know. */
@@ -209,10 +209,10 @@ struct oh_call {
  * True when onehop serves the call, whose comm, count and type are set; its op and plan then are, too. Depends only on
  * what is equal on all ranks. The communicator is settled.
  */
-bool oh_call_plan(struct oh_call *call, ncclRedOp_t op);
+bool oh_call_decide(struct oh_call *call, ncclRedOp_t op);
 
 /* Where a stream is: in a graph, or out of all. */
-struct oh_place {
+struct oh_stream_state {
     bool known; /* the driver has told the rest */
     CUstream stream;
     CUgraph graph; /* that it is captured into, NULL: eager */
@@ -222,7 +222,7 @@ struct oh_place {
 
 /* A call that NCCL serves, of a communicator that is ordered. */
 struct oh_nccl_call {
-    struct oh_place place;
+    struct oh_stream_state place;
     bool allreduce;  /* so no rank completes it without all others */
     CUresult result; /* of what has put it in order so far */
 };
@@ -232,25 +232,25 @@ struct oh_nccl_call {
  * on several streams starts after the earlier work of each of these streams, and their later work after all of it.
  * Use: begin, turns until launched == count, end. Bursts of other communicators may take their turns in between.
  */
-#define OH_BURST_TURN 16 /* kernels after which a turn ends; the last call of it goes out whole */
-struct oh_burst {
+#define OH_SUBMISSION_QUANTUM 16 /* kernels after which a turn ends; the last call of it goes out whole */
+struct oh_submission {
     const struct oh_call *calls;
     size_t count;
     size_t launched; /* calls */
     size_t kernels;  /* that have gone out */
     bool joined;     /* more than one stream */
-    struct oh_place place;
+    struct oh_stream_state place;
     struct oh_capture *capture; /* NULL: eager */
 };
 
 /*
- * Each returns ncclSuccess, or ncclUnhandledCudaError (logged at WARN). After an error the burst is over, and the
+ * Each returns ncclSuccess, or ncclUnhandledCudaError (logged at WARN). After an error the submission is over, and the
  * communicator has failed: this rank may have launched fewer kernels than the others. A capture is invalid then. (If
  * the program's capture was invalid before, the communicator stays as it was.)
  */
-ncclResult_t oh_burst_begin(struct oh_burst *burst, const struct oh_call *calls, size_t count);
-ncclResult_t oh_burst_turn(struct oh_burst *burst);
-ncclResult_t oh_burst_end(struct oh_burst *burst);
+ncclResult_t oh_submission_begin(struct oh_submission *submission, const struct oh_call *calls, size_t count);
+ncclResult_t oh_submission_advance(struct oh_submission *submission);
+ncclResult_t oh_submission_end(struct oh_submission *submission);
 
 /*
  * The capture that a stream is in: a number that no other capture has, 0: none. The communicator has been served.
@@ -285,7 +285,7 @@ static inline bool oh_comm_is_launching(const struct oh_comm *comm);
  */
 ncclResult_t oh_comm_join(struct oh_comm *comm, CUstream from, CUstream to);
 
-/* A burst of one call, from begin to end. */
+/* A submission of one call, from begin to end. */
 ncclResult_t oh_call_launch(const struct oh_call *call);
 
 /*
@@ -293,8 +293,8 @@ ncclResult_t oh_call_launch(const struct oh_call *call);
  * meanwhile, and it must not be freed under this one. Plain stores, since one thread uses a communicator at a time;
  * the one that frees (retire.c) looks much later than a store takes to be seen.
  */
-static inline void oh_comm_enter(struct oh_comm *comm);
-static inline void oh_comm_leave(struct oh_comm *comm);
+static inline void oh_comm_begin_use(struct oh_comm *comm);
+static inline void oh_comm_end_use(struct oh_comm *comm);
 
 /*
  * The error with which the caller must refuse its call; ncclSuccess: the communicator is sound. After an error no
@@ -307,7 +307,7 @@ ncclResult_t oh_comm_failure(struct oh_comm *comm);
  * Has what retired communicators left freed in the background, as far as kernels, graphs and peers are done with it.
  * Waits 50 ms at most, and mostly far less.
  */
-void oh_comms_reap(void);
+void oh_comms_reclaim(void);
 
 /* Fill the public descriptions, of a communicator and of all of the process. */
 void oh_comm_describe(struct oh_comm *comm, onehop_comm_info_t *info_p);
@@ -316,16 +316,16 @@ void oh_comms_describe(onehop_process_info_t *info_p);
 /* Gives out the statistics of every registered communicator, where ONEHOP_STATS and ONEHOP_STATS_FILE say. */
 void oh_comms_print_stats(void);
 
-static inline void oh_comm_enter(struct oh_comm *comm)
+static inline void oh_comm_begin_use(struct oh_comm *comm)
 {
-    unsigned before = atomic_load_explicit(&comm->entered, memory_order_relaxed);
-    atomic_store_explicit(&comm->entered, before + 1, memory_order_relaxed);
+    unsigned before = atomic_load_explicit(&comm->users, memory_order_relaxed);
+    atomic_store_explicit(&comm->users, before + 1, memory_order_relaxed);
 }
 
-static inline void oh_comm_leave(struct oh_comm *comm)
+static inline void oh_comm_end_use(struct oh_comm *comm)
 {
-    unsigned before = atomic_load_explicit(&comm->entered, memory_order_relaxed);
-    atomic_store_explicit(&comm->entered, before - 1, memory_order_release); /* pairs with the load in retire.c */
+    unsigned before = atomic_load_explicit(&comm->users, memory_order_relaxed);
+    atomic_store_explicit(&comm->users, before - 1, memory_order_release); /* pairs with the load in retire.c */
 }
 
 static inline struct oh_counters *oh_comm_counters(struct oh_comm *comm)
@@ -347,8 +347,8 @@ static inline bool oh_comm_is_settled(const struct oh_comm *comm)
 /* Between the files of this module. */
 ncclResult_t oh_comm_prepare_order(struct oh_comm *comm);  /* events */
 ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm); /* kernels, arguments */
-void oh_comm_bury(struct oh_comm *comm);                   /* nobody knows it any more */
-void oh_comm_strip(struct oh_comm *comm);                  /* not served: lets go of segment and staging memory */
+void oh_comm_release(struct oh_comm *comm);                /* nobody knows it any more */
+void oh_comm_detach(struct oh_comm *comm);                 /* not served: lets go of segment and staging memory */
 ncclResult_t oh_registry_add(struct oh_comm *comm);
 void oh_registry_remove(struct oh_comm *comm);
 void oh_registry_visit(void (*visit)(struct oh_comm *comm));

@@ -9,7 +9,7 @@
 
 #include <nccl.h>
 
-#include "comm/attach.h"
+#include "comm/attach/attach.h"
 
 /*
  * Reads a configuration, as far as its `size` says that it has a field. config NULL: what is inherited, NULL: NCCL's

@@ -139,10 +139,10 @@ OH_EARLY void oh_dlsym_before(const char *name)
     bool child = atomic_load_explicit(&in_child, memory_order_relaxed);
     if (is_nccl(name)) {
         if (!child || oh_real_count() == 0) { /* its table was changed before the fork; the loader's lock may be lost */
-            oh_hooks_update(OH_HOOKS_SURELY);
+            oh_hooks_update(OH_HOOKS_WAIT);
         }
     } else if (!is_allocator(name) && !child) {
-        oh_hooks_update(OH_HOOKS_MAYBE); /* for objects that the loader has bound to NCCL itself (RTLD_DEEPBIND) */
+        oh_hooks_update(OH_HOOKS_TRY); /* for objects that the loader has bound to NCCL itself (RTLD_DEEPBIND) */
     }
 }
 

@@ -18,9 +18,9 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-#include "comm/attach.h"
-#include "comm/end.h"
-#include "comm/failure.h"
+#include "comm/attach/attach.h"
+#include "comm/attach/end.h"
+#include "comm/watch/failure.h"
 #include "hook/comm_config.h"
 #include "hook/first.h"
 #include "hook/group.h"
@@ -153,7 +153,7 @@ static ncclResult_t real_of(const struct oh_comm *comm, const struct oh_real **r
 static bool is_in_progress(const struct oh_real *real, const struct oh_creation *creation)
 {
     ncclResult_t state = ncclSuccess;
-    if (creation->parent && !creation->grows) {
+    if (creation->parent && !creation->is_grow) {
         return !creation->parent->config.blocking;
     }
     return !creation->config.blocking && *creation->nccl_p &&
@@ -384,7 +384,7 @@ EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
 static void reap(void)
 {
     int saved = errno;
-    oh_comms_reap();
+    oh_comms_reclaim();
     errno = saved;
 }
 
@@ -493,14 +493,14 @@ static ncclResult_t serve(const struct oh_call *call)
 {
     int saved = errno;
     ncclResult_t res = ncclSuccess;
-    oh_comm_enter(call->comm);
+    oh_comm_begin_use(call->comm);
     if (oh_comm_is_launching(call->comm)) {
         res = check_launched(call->comm);
     }
     if (res == ncclSuccess) {
         res = oh_group_depth() > 0 ? in_group(call->comm, oh_group_add_call(call)) : oh_call_launch(call);
     }
-    oh_comm_leave(call->comm);
+    oh_comm_end_use(call->comm);
     errno = saved;
     return res;
 }
@@ -511,7 +511,7 @@ static ncclResult_t begin_hand_back(struct oh_comm *comm, CUstream stream, bool 
     int saved = errno;
     ncclResult_t res = ncclSuccess;
     if (oh_group_depth() > 0) {
-        res = in_group(comm, oh_group_see(comm, stream, allreduce ? OH_CALL_NCCL_ALLREDUCE : OH_CALL_NCCL));
+        res = in_group(comm, oh_group_add_stream(comm, stream, allreduce ? OH_CALL_NCCL_ALLREDUCE : OH_CALL_NCCL));
     } else {
         oh_order_before_nccl(comm, stream, allreduce, call_p);
     }
@@ -533,7 +533,7 @@ static ncclResult_t end_hand_back(struct oh_comm *comm, struct oh_nccl_call *cal
     return ordered == ncclSuccess ? res : ordered;
 }
 
-static ncclResult_t hand_back(const struct oh_call *call, ncclRedOp_t op)
+static ncclResult_t fall_back(const struct oh_call *call, ncclRedOp_t op)
 {
     struct oh_comm *comm = call->comm;
     const struct oh_real *real = comm->library;
@@ -545,7 +545,7 @@ static ncclResult_t hand_back(const struct oh_call *call, ncclRedOp_t op)
     }
     oh_comm_count_fallback(comm, call->count, call->type, op);
     if (works && oh_group_depth() > 0) {
-        oh_group_pass(comm);
+        oh_group_note_forwarded(comm);
     }
     ncclResult_t res = ordered ? begin_hand_back(comm, call->stream, true, &nccl_call) : ncclSuccess;
     if (res != ncclSuccess) {
@@ -559,11 +559,11 @@ static ncclResult_t hand_back(const struct oh_call *call, ncclRedOp_t op)
     return ordered ? end_hand_back(comm, &nccl_call, res) : res;
 }
 
-ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
-                           struct oh_passage *passage_p)
+ncclResult_t oh_forward_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
+                              struct oh_forward *passage_p)
 {
     struct oh_comm *ours = find_comm(comm, caller, false);
-    struct oh_passage passage = {.comm = NULL};
+    struct oh_forward passage = {.comm = NULL};
     ncclResult_t res = real_of(ours, &passage.real, caller);
     if (res == ncclSuccess && ours) {
         /* A departed peer alone is no error here: it may have no part in this call. */
@@ -574,14 +574,14 @@ ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, con
         oh_attach_note_work(ours);
     }
     if (res == ncclSuccess && ours && works && oh_group_depth() > 0) {
-        oh_group_pass(ours);
+        oh_group_note_forwarded(ours);
     }
     if (res == ncclSuccess && ours && works && oh_comm_is_ordered(ours)) {
         passage.comm = ours;
-        oh_comm_enter(ours);
+        oh_comm_begin_use(ours);
         res = begin_hand_back(ours, (CUstream)stream, false, &passage.nccl_call);
         if (res != ncclSuccess) {
-            oh_comm_leave(ours);
+            oh_comm_end_use(ours);
         }
     }
     if (res == ncclSuccess) {
@@ -591,25 +591,25 @@ ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, con
     return res;
 }
 
-ncclResult_t oh_pass_end(struct oh_passage *passage, ncclResult_t result)
+ncclResult_t oh_forward_end(struct oh_forward *passage, ncclResult_t result)
 {
     oh_inside--;
     if (passage->comm) {
         result = end_hand_back(passage->comm, &passage->nccl_call, result);
-        oh_comm_leave(passage->comm);
+        oh_comm_end_use(passage->comm);
     }
     return result;
 }
 
 /* NCCL may have finished the creation since. */
-static void look_at_creation(struct oh_comm *comm)
+static void check_creation(struct oh_comm *comm)
 {
     const struct oh_real *real = comm->library;
     ncclResult_t state = ncclInProgress;
     int saved = errno;
     if (oh_comm_is_awaited(comm) && REAL(real, CommGetAsyncError(comm->nccl, &state)) == ncclSuccess) {
         oh_inside++;
-        oh_creations_look(real, comm, state);
+        oh_creations_poll(real, comm, state);
         oh_inside--;
     }
     errno = saved;
@@ -624,15 +624,15 @@ static ncclResult_t route(struct oh_call *call, ncclRedOp_t op)
     struct oh_comm *comm = call->comm;
     const bool settled = oh_comm_is_settled(comm), counts = !settled && call->count > 0;
     const bool counted = counts && atomic_load_explicit(&comm->created, memory_order_acquire);
-    if ((counted ? oh_attach_decide(comm) : settled) && oh_call_plan(call, op)) {
+    if ((counted ? oh_attach_decide(comm) : settled) && oh_call_decide(call, op)) {
         return serve(call);
     }
-    oh_comm_enter(comm); /* NCCL may block */
-    ncclResult_t res = hand_back(call, op);
+    oh_comm_begin_use(comm); /* NCCL may block */
+    ncclResult_t res = fall_back(call, op);
     if (counts) {
         oh_attach_note_result(comm, counted, res);
     }
-    oh_comm_leave(comm);
+    oh_comm_end_use(comm);
     return res;
 }
 
@@ -642,8 +642,8 @@ static ncclResult_t attach(struct oh_call *call, ncclRedOp_t op)
     struct oh_comm *comm = call->comm;
     int saved = errno;
     ncclResult_t res;
-    look_at_creation(comm);
-    oh_comm_enter(comm); /* another thread may abort it while this one waits */
+    check_creation(comm);
+    oh_comm_begin_use(comm); /* another thread may abort it while this one waits */
     const bool wanted = oh_attach_wants(call, op), grouped = oh_group_depth() > 0;
     if (wanted) {
         oh_attach_begin(comm, call->stream);
@@ -658,7 +658,7 @@ static ncclResult_t attach(struct oh_call *call, ncclRedOp_t op)
         /* Aborted by another thread while this one waited, it is not NCCL's any more, whose calls return this then. */
         res = atomic_load(&comm->aborted) ? ncclInternalError : route(call, op);
     }
-    oh_comm_leave(comm);
+    oh_comm_end_use(comm);
     return res;
 }
 
@@ -685,7 +685,7 @@ static void route_deferred(void)
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        oh_comm_enter(deferred[i].call.comm);
+        oh_comm_begin_use(deferred[i].call.comm);
     }
     if (comms) { /* else the calls do not wait */
         for (size_t i = 0; i < count; i++) {
@@ -704,7 +704,7 @@ static void route_deferred(void)
         if (deferred[i].op_ends && !atomic_load(&deferred[i].call.comm->aborted)) {
             destroy_op(deferred[i].call.comm, deferred[i].op);
         }
-        oh_comm_leave(deferred[i].call.comm);
+        oh_comm_end_use(deferred[i].call.comm);
     }
     free(comms);
     free(deferred);
@@ -744,7 +744,7 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
     if (ours && res == ncclSuccess && oh_comm_is_awaited(ours)) {
         int saved = errno;
         oh_inside++;
-        oh_creations_look(real, ours, *error);
+        oh_creations_poll(real, ours, *error);
         oh_inside--;
         errno = saved;
     }
@@ -878,6 +878,6 @@ __attribute__((destructor)) static void leave_at_exit(void)
 {
     if (!atomic_load_explicit(&forked, memory_order_relaxed)) {
         oh_comms_print_stats();
-        oh_comms_abandon();
+        oh_comms_end_process();
     }
 }

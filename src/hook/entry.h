@@ -16,7 +16,7 @@
 extern __thread int oh_inside __attribute__((visibility("hidden")));
 
 /* A call on its way to NCCL. */
-struct oh_passage {
+struct oh_forward {
     const struct oh_real *real;
     struct oh_comm *comm; /* NULL: onehop serves none of its calls, or NCCL puts nothing on the stream */
     struct oh_nccl_call nccl_call;
@@ -27,8 +27,8 @@ struct oh_passage {
  * group too. `works`: NCCL puts something on the stream. The second is called if and only if the first has returned
  * ncclSuccess, and returns the result of the call. caller: the return address.
  */
-ncclResult_t oh_pass_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
-                           struct oh_passage *passage_p);
-ncclResult_t oh_pass_end(struct oh_passage *passage, ncclResult_t result);
+ncclResult_t oh_forward_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
+                              struct oh_forward *passage_p);
+ncclResult_t oh_forward_end(struct oh_forward *passage, ncclResult_t result);
 
 #endif

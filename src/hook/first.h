@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "comm/attach.h"
+#include "comm/attach/attach.h"
 #include "hook/real.h"
 
 /*

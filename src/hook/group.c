@@ -7,13 +7,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/failure.h"
+#include "comm/watch/failure.h"
 #include "hook/entry.h"
 #include "hook/first.h"
 #include "util/log.h"
 
 /* A stream that a communicator's calls of the group are on. */
-struct seen {
+struct stream_use {
     struct oh_comm *comm;
     CUstream stream;
     cuuint64_t capture;            /* 0: not captured, or the only one */
@@ -29,8 +29,8 @@ struct group {
     ncclResult_t error; /* of the first call that onehop refused: nothing of the group may run */
     struct oh_call *calls;
     size_t call_count, call_room;
-    struct seen *seen;
-    size_t seen_count, seen_room;
+    struct stream_use *use;
+    size_t use_count, use_room;
     ncclComm_t in_nccl; /* a communicator with a call in NCCL's part; NULL: none that onehop knows */
     struct oh_creation *creations;
     size_t creation_count, creation_room;
@@ -68,69 +68,69 @@ static ncclResult_t append(void **array, size_t *count, size_t *room, const void
     return ncclSuccess;
 }
 
-static struct seen *find_seen(const struct oh_comm *comm, CUstream stream)
+static struct stream_use *find_use(const struct oh_comm *comm, CUstream stream)
 {
-    for (size_t i = 0; i < group.seen_count; i++) {
-        if (group.seen[i].comm == comm && group.seen[i].stream == stream) {
-            return &group.seen[i];
+    for (size_t i = 0; i < group.use_count; i++) {
+        if (group.use[i].comm == comm && group.use[i].stream == stream) {
+            return &group.use[i];
         }
     }
     return NULL;
 }
 
 /* NCCL's rule (2.28.9, src/enqueue.cc:2349): a communicator's streams in a group are all in one capture, or in none. */
-static bool captured_like_others(const struct seen *seen)
+static bool captured_like_others(const struct stream_use *use)
 {
-    for (size_t i = 0; i < group.seen_count; i++) {
-        if (group.seen[i].comm == seen->comm) {
-            return group.seen[i].capture == seen->capture;
+    for (size_t i = 0; i < group.use_count; i++) {
+        if (group.use[i].comm == use->comm) {
+            return group.use[i].capture == use->capture;
         }
     }
     return true;
 }
 
 /* The first of the group is looked at when there is a second: mostly there is none. */
-static ncclResult_t look_at_captures(struct seen *seen)
+static ncclResult_t check_captures(struct stream_use *use)
 {
-    struct seen *first = &group.seen[0];
+    struct stream_use *first = &group.use[0];
     ncclResult_t res = ncclSuccess;
-    if (group.seen_count == 1) {
+    if (group.use_count == 1) {
         res = oh_comm_capture(first->comm, first->stream, &first->capture);
     }
-    return res == ncclSuccess ? oh_comm_capture(seen->comm, seen->stream, &seen->capture) : res;
+    return res == ncclSuccess ? oh_comm_capture(use->comm, use->stream, &use->capture) : res;
 }
 
-ncclResult_t oh_group_see(struct oh_comm *comm, CUstream stream, enum oh_group_call kind)
+ncclResult_t oh_group_add_stream(struct oh_comm *comm, CUstream stream, enum oh_group_call kind)
 {
-    struct seen *known = find_seen(comm, stream);
-    struct seen seen = {.comm = comm,
-                        .stream = stream,
-                        .served = kind == OH_CALL_SERVED,
-                        .has_nccl_call = kind == OH_CALL_NCCL || kind == OH_CALL_NCCL_ALLREDUCE,
-                        .allreduce = kind == OH_CALL_NCCL_ALLREDUCE};
+    struct stream_use *known = find_use(comm, stream);
+    struct stream_use use = {.comm = comm,
+                             .stream = stream,
+                             .served = kind == OH_CALL_SERVED,
+                             .has_nccl_call = kind == OH_CALL_NCCL || kind == OH_CALL_NCCL_ALLREDUCE,
+                             .allreduce = kind == OH_CALL_NCCL_ALLREDUCE};
     if (known) {
-        known->served |= seen.served;
-        known->has_nccl_call |= seen.has_nccl_call;
-        known->allreduce |= seen.allreduce;
+        known->served |= use.served;
+        known->has_nccl_call |= use.has_nccl_call;
+        known->allreduce |= use.allreduce;
         return ncclSuccess;
     }
-    ncclResult_t res = group.seen_count > 0 ? look_at_captures(&seen) : ncclSuccess;
+    ncclResult_t res = group.use_count > 0 ? check_captures(&use) : ncclSuccess;
     if (res != ncclSuccess) {
         return res;
     }
-    if (!captured_like_others(&seen)) {
+    if (!captured_like_others(&use)) {
         OH_WARN("comm %p: the streams of a communicator in a group must be captured all, by one graph, or not at all",
                 (void *)comm->nccl);
         return ncclInvalidUsage;
     }
-    return append((void **)&group.seen, &group.seen_count, &group.seen_room, &seen, sizeof seen);
+    return append((void **)&group.use, &group.use_count, &group.use_room, &use, sizeof use);
 }
 
 /* The same between communicators (NCCL: doLaunches): each may have its graph, but all are captured, or none. */
 static bool communicators_alike(void)
 {
-    for (size_t i = 1; i < group.seen_count; i++) {
-        if ((group.seen[i].capture != 0) != (group.seen[0].capture != 0)) {
+    for (size_t i = 1; i < group.use_count; i++) {
+        if ((group.use[i].capture != 0) != (group.use[0].capture != 0)) {
             OH_WARN("the communicators of a group must be captured all, or not at all");
             return false;
         }
@@ -145,7 +145,7 @@ void oh_group_fail(const struct oh_real *real, const struct oh_comm *comm, ncclR
     real->AllReduce(NULL, NULL, 1, (ncclDataType_t)-1, ncclSum, comm->nccl, NULL);
 }
 
-void oh_group_pass(const struct oh_comm *comm)
+void oh_group_note_forwarded(const struct oh_comm *comm)
 {
     group.in_nccl = comm->nccl;
 }
@@ -154,11 +154,11 @@ void oh_group_pass(const struct oh_comm *comm)
 static ncclResult_t note_nccl_calls(bool in_background)
 {
     ncclResult_t res = ncclSuccess;
-    for (size_t i = 0; i < group.seen_count; i++) {
-        struct seen *seen = &group.seen[i];
-        if (seen->has_nccl_call) {
-            ncclResult_t noted = in_background ? oh_order_after_nccl_async(seen->comm, &seen->nccl_call)
-                                               : oh_order_after_nccl(seen->comm, &seen->nccl_call);
+    for (size_t i = 0; i < group.use_count; i++) {
+        struct stream_use *use = &group.use[i];
+        if (use->has_nccl_call) {
+            ncclResult_t noted = in_background ? oh_order_after_nccl_async(use->comm, &use->nccl_call)
+                                               : oh_order_after_nccl(use->comm, &use->nccl_call);
             res = res == ncclSuccess ? noted : res;
         }
     }
@@ -166,11 +166,11 @@ static ncclResult_t note_nccl_calls(bool in_background)
 }
 
 /* The first stream of a communicator that is in NCCL's part of the group, or in onehop's. */
-static const struct seen *first_seen(const struct oh_comm *comm, bool has_nccl_call)
+static const struct stream_use *first_use(const struct oh_comm *comm, bool has_nccl_call)
 {
-    for (size_t i = 0; i < group.seen_count; i++) {
-        if (group.seen[i].comm == comm && (has_nccl_call ? group.seen[i].has_nccl_call : group.seen[i].served)) {
-            return &group.seen[i];
+    for (size_t i = 0; i < group.use_count; i++) {
+        if (group.use[i].comm == comm && (has_nccl_call ? group.use[i].has_nccl_call : group.use[i].served)) {
+            return &group.use[i];
         }
     }
     return NULL;
@@ -184,9 +184,9 @@ static const struct seen *first_seen(const struct oh_comm *comm, bool has_nccl_c
 static ncclResult_t join_parts(bool of_nccl, bool waits)
 {
     ncclResult_t res = ncclSuccess;
-    for (size_t i = 0; i < group.seen_count && res == ncclSuccess; i++) {
-        const struct seen *one = &group.seen[i];
-        const struct seen *other = first_seen(one->comm, !of_nccl);
+    for (size_t i = 0; i < group.use_count && res == ncclSuccess; i++) {
+        const struct stream_use *one = &group.use[i];
+        const struct stream_use *other = first_use(one->comm, !of_nccl);
         if (other && one->has_nccl_call == of_nccl && one->served != of_nccl) {
             res = waits ? oh_comm_join(one->comm, other->stream, one->stream)
                         : oh_comm_join(one->comm, one->stream, other->stream);
@@ -199,7 +199,7 @@ ncclResult_t oh_group_add_call(const struct oh_call *call)
 {
     struct oh_call kept = *call;
     kept.serial = group.call_count;
-    ncclResult_t res = oh_group_see(call->comm, call->stream, OH_CALL_SERVED);
+    ncclResult_t res = oh_group_add_stream(call->comm, call->stream, OH_CALL_SERVED);
     return res == ncclSuccess ? append((void **)&group.calls, &group.call_count, &group.call_room, &kept, sizeof kept)
                               : res;
 }
@@ -214,7 +214,7 @@ ncclResult_t oh_group_defer(const struct oh_call *call, ncclRedOp_t op)
 {
     const struct oh_deferred deferred = {.call = *call, .op = op};
     ncclResult_t res =
-        call->comm->attach.ordering ? oh_group_see(call->comm, call->stream, OH_CALL_DEFERRED) : ncclSuccess;
+        call->comm->attach.ordering ? oh_group_add_stream(call->comm, call->stream, OH_CALL_DEFERRED) : ncclSuccess;
     return res == ncclSuccess ? append((void **)&group.deferred, &group.deferred_count, &group.deferred_room, &deferred,
                                        sizeof deferred)
                               : res;
@@ -251,12 +251,12 @@ void oh_group_forget(const struct oh_comm *comm)
     }
     group.call_count = kept;
     kept = 0;
-    for (size_t i = 0; i < group.seen_count; i++) {
-        if (group.seen[i].comm != comm) {
-            group.seen[kept++] = group.seen[i];
+    for (size_t i = 0; i < group.use_count; i++) {
+        if (group.use[i].comm != comm) {
+            group.use[kept++] = group.use[i];
         }
     }
-    group.seen_count = kept;
+    group.use_count = kept;
     kept = 0;
     for (size_t i = 0; i < group.deferred_count; i++) {
         if (group.deferred[i].call.comm != comm) {
@@ -298,11 +298,11 @@ static void finish_creation(const struct oh_real *real, struct oh_creation *crea
 /* NCCL works on it in the background. Of a split NCCL writes the handle when it is done: one must not look before. */
 static void await_creation(struct oh_creation *creation)
 {
-    ncclComm_t nccl = creation->parent && !creation->grows ? NULL : *creation->nccl_p;
+    ncclComm_t nccl = creation->parent && !creation->is_grow ? NULL : *creation->nccl_p;
     if (nccl) {
         oh_creation_register(creation, nccl);
     } else if (creation->parent) {
-        oh_creation_await(creation);
+        oh_creation_watch(creation);
     } else {
         oh_creation_cancel(creation);
     }
@@ -336,7 +336,7 @@ static unsigned finish_children(const struct oh_real *real, struct oh_creation *
     return count;
 }
 
-void oh_creations_look(const struct oh_real *real, struct oh_comm *comm, ncclResult_t state)
+void oh_creations_poll(const struct oh_real *real, struct oh_comm *comm, ncclResult_t state)
 {
     struct identity self;
     if (state == ncclInProgress) {
@@ -368,27 +368,27 @@ static int compare_calls(const void *a, const void *b)
     return order ? order : (x->serial > y->serial) - (x->serial < y->serial);
 }
 
-/* Cuts the sorted queue into one burst for each communicator and begins them. */
-static ncclResult_t begin_bursts(struct oh_burst *bursts, size_t *count_p)
+/* Cuts the sorted queue into one submission for each communicator and begins them. */
+static ncclResult_t begin_bursts(struct oh_submission *submissions, size_t *count_p)
 {
     ncclResult_t res = ncclSuccess;
     size_t count = 0;
     for (size_t i = 0, next; i < group.call_count && res == ncclSuccess; i = next) {
         for (next = i + 1; next < group.call_count && group.calls[next].comm == group.calls[i].comm; next++) {
         }
-        res = oh_burst_begin(&bursts[count++], &group.calls[i], next - i);
+        res = oh_submission_begin(&submissions[count++], &group.calls[i], next - i);
     }
     *count_p = count;
     return res;
 }
 
-static ncclResult_t take_turns(struct oh_burst *bursts, size_t count)
+static ncclResult_t round_robin(struct oh_submission *submissions, size_t count)
 {
     for (bool more = true; more;) {
         more = false;
         for (size_t b = 0; b < count; b++) {
-            if (bursts[b].launched < bursts[b].count) {
-                ncclResult_t res = oh_burst_turn(&bursts[b]);
+            if (submissions[b].launched < submissions[b].count) {
+                ncclResult_t res = oh_submission_advance(&submissions[b]);
                 if (res != ncclSuccess) {
                     return res;
                 }
@@ -402,28 +402,28 @@ static ncclResult_t take_turns(struct oh_burst *bursts, size_t count)
 static ncclResult_t launch_queue(void)
 {
     size_t count;
-    struct oh_burst *bursts = malloc(group.call_count * sizeof *bursts);
-    if (!bursts) {
+    struct oh_submission *submissions = malloc(group.call_count * sizeof *submissions);
+    if (!submissions) {
         OH_WARN("out of memory for the calls of a group");
         return ncclSystemError;
     }
     qsort(group.calls, group.call_count, sizeof *group.calls, compare_calls);
-    ncclResult_t res = begin_bursts(bursts, &count);
+    ncclResult_t res = begin_bursts(submissions, &count);
     if (res == ncclSuccess) {
-        res = take_turns(bursts, count);
+        res = round_robin(submissions, count);
     }
     for (size_t b = 0; b < count; b++) { /* after a failure too: what did go out must be known to have */
-        ncclResult_t ended = bursts[b].launched > 0 ? oh_burst_end(&bursts[b]) : ncclSuccess;
+        ncclResult_t ended = submissions[b].launched > 0 ? oh_submission_end(&submissions[b]) : ncclSuccess;
         res = res == ncclSuccess ? ended : res;
     }
-    free(bursts);
+    free(submissions);
     return res;
 }
 
 static void empty_group(void)
 {
     free(group.calls);
-    free(group.seen);
+    free(group.use);
     free(group.creations);
     free(group.deferred);
     group = (struct group){0};
@@ -432,15 +432,15 @@ static void empty_group(void)
 /* From here to the end of the group this thread may block, while another aborts a communicator of it. */
 static void enter_communicators(void)
 {
-    for (size_t i = 0; i < group.seen_count; i++) {
-        oh_comm_enter(group.seen[i].comm);
+    for (size_t i = 0; i < group.use_count; i++) {
+        oh_comm_begin_use(group.use[i].comm);
     }
 }
 
 static void leave_communicators(void)
 {
-    for (size_t i = 0; i < group.seen_count; i++) {
-        oh_comm_leave(group.seen[i].comm);
+    for (size_t i = 0; i < group.use_count; i++) {
+        oh_comm_end_use(group.use[i].comm);
     }
 }
 
@@ -464,8 +464,8 @@ static ncclResult_t await_other(const struct oh_real *real)
  */
 static ncclResult_t await_nccl(const struct oh_real *real)
 {
-    for (size_t i = 0; i < group.seen_count; i++) {
-        struct oh_comm *comm = group.seen[i].comm;
+    for (size_t i = 0; i < group.use_count; i++) {
+        struct oh_comm *comm = group.use[i].comm;
         ncclResult_t state = ncclInProgress;
         /* One that is about to be served stays so when the monitor fails it: its failure ends the wait. */
         while (oh_comm_is_ordered(comm) && oh_comm_failure(comm) == ncclSuccess &&
@@ -484,16 +484,16 @@ static ncclResult_t await_nccl(const struct oh_real *real)
 static void prepare_streams(const struct oh_real *real)
 {
     int saved = errno;
-    if (group.error == ncclSuccess && group.seen_count > 1) {
+    if (group.error == ncclSuccess && group.use_count > 1) {
         ncclResult_t res = communicators_alike() ? join_parts(false, false) : ncclInvalidUsage;
         if (res != ncclSuccess) {
-            oh_group_fail(real, group.seen[0].comm, res);
+            oh_group_fail(real, group.use[0].comm, res);
         }
     }
-    for (size_t i = 0; i < group.seen_count && group.error == ncclSuccess; i++) {
-        struct seen *seen = &group.seen[i];
-        if (seen->has_nccl_call) {
-            oh_order_before_nccl(seen->comm, seen->stream, seen->allreduce, &seen->nccl_call);
+    for (size_t i = 0; i < group.use_count && group.error == ncclSuccess; i++) {
+        struct stream_use *use = &group.use[i];
+        if (use->has_nccl_call) {
+            oh_order_before_nccl(use->comm, use->stream, use->allreduce, &use->nccl_call);
         }
     }
     errno = saved;
@@ -508,8 +508,8 @@ static void fail_communicators(ncclResult_t res)
     if (res == ncclSuccess || res == ncclInProgress || res == ncclInvalidArgument || res == ncclInvalidUsage) {
         return;
     }
-    for (size_t i = 0; i < group.seen_count; i++) {
-        struct oh_comm *comm = group.seen[i].comm;
+    for (size_t i = 0; i < group.use_count; i++) {
+        struct oh_comm *comm = group.use[i].comm;
         if (oh_comm_fail(comm, res, OH_MAX_RANKS)) {
             OH_WARN("comm %p rank %u of %u: a group with calls of this communicator has failed: calls now return error "
                     "%d",
@@ -522,11 +522,11 @@ static void fail_communicators(ncclResult_t res)
 /* Onehop's part, after NCCL's; the later work of all streams comes after it. */
 static ncclResult_t launch_part(void)
 {
-    ncclResult_t res = group.seen_count > 1 ? join_parts(true, false) : ncclSuccess;
+    ncclResult_t res = group.use_count > 1 ? join_parts(true, false) : ncclSuccess;
     if (res == ncclSuccess) {
         res = launch_queue();
     }
-    return res == ncclSuccess && group.seen_count > 1 ? join_parts(true, true) : res;
+    return res == ncclSuccess && group.use_count > 1 ? join_parts(true, true) : res;
 }
 
 ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(const struct oh_real *, void *),

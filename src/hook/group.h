@@ -14,7 +14,7 @@
 #include <nccl.h>
 #include <stdbool.h>
 
-#include "comm/attach.h"
+#include "comm/attach/attach.h"
 #include "hook/real.h"
 
 /* Depth of this thread's public groups. */
@@ -38,10 +38,10 @@ enum oh_group_call {
 };
 
 /* A call of a served communicator is on that stream. Returns as oh_group_add_call does. */
-ncclResult_t oh_group_see(struct oh_comm *comm, CUstream stream, enum oh_group_call kind);
+ncclResult_t oh_group_add_stream(struct oh_comm *comm, CUstream stream, enum oh_group_call kind);
 
 /* A call of that communicator goes to NCCL within the group, and puts something on its stream. */
-void oh_group_pass(const struct oh_comm *comm);
+void oh_group_note_forwarded(const struct oh_comm *comm);
 
 /* A call has failed before it came to NCCL: nothing of the group will run, and its end returns the first such error. */
 void oh_group_fail(const struct oh_real *real, const struct oh_comm *comm, ncclResult_t error);
@@ -75,13 +75,13 @@ ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(cons
 
 /*
  * Ends creations by how NCCL's ended: ncclSuccess, asks NCCL who this rank is in each, and registers it;
- * ncclInProgress, registers it, or waits for its handle (oh_creations_look); anything else, cancels it. To be called
+ * ncclInProgress, registers it, or waits for its handle (oh_creations_poll); anything else, cancels it. To be called
  * with oh_inside raised, as is the next.
  */
 void oh_creations_finish(const struct oh_real *real, struct oh_creation *creations, size_t count, ncclResult_t res);
 
 /* NCCL says what state a communicator is in, on which oh_comm_is_awaited: goes on with it and its splits. */
-void oh_creations_look(const struct oh_real *real, struct oh_comm *comm, ncclResult_t state);
+void oh_creations_poll(const struct oh_real *real, struct oh_comm *comm, ncclResult_t state);
 
 /* Drops the queued calls of a communicator that is being destroyed or aborted inside a group. */
 void oh_group_forget(const struct oh_comm *comm);

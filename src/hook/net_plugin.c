@@ -49,7 +49,7 @@ struct net_plugin {
 /* What it is given depends on the version, and is not looked at. */
 static ncclResult_t net_init(void)
 {
-    oh_hooks_update(OH_HOOKS_SURELY);
+    oh_hooks_update(OH_HOOKS_WAIT);
     return ncclSuccess;
 }
 
@@ -160,6 +160,6 @@ __attribute__((constructor)) static void opened(void)
     if (is_asked_for() && !oh_hooks_preloaded() && !oh_env_flag(OH_ENV_DISABLE, false)) {
         OH_INFO("loaded by NCCL as a network plugin");
         oh_stats_mark_plugin_loaded();
-        oh_hooks_update(OH_HOOKS_SURELY);
+        oh_hooks_update(OH_HOOKS_WAIT);
     }
 }

@@ -27,7 +27,7 @@
 #include <unistd.h>
 
 #include "hook/dlsym.h"
-#include "hook/doors.h"
+#include "hook/thunk.h"
 #include "hook/elf.h"
 #include "hook/real.h"
 #include "onehop/onehop.h"
@@ -120,14 +120,14 @@ static bool write_word(struct window *window, const void *where, uintptr_t value
 
 /* --- symbol tables ---------------------------------------------------------------------------------------------- */
 
-static uintptr_t real_address(const struct oh_real *real, const struct oh_door *door)
+static uintptr_t real_address(const struct oh_real *real, const struct oh_thunk *door)
 {
     uintptr_t address;
     memcpy(&address, (const char *)real + door->offset, sizeof address);
     return address;
 }
 
-static uintptr_t door_address(const struct oh_door *door, int copy)
+static uintptr_t door_address(const struct oh_thunk *door, int copy)
 {
     return (uintptr_t)door->entry[copy];
 }
@@ -151,10 +151,10 @@ static bool patch_symbols(const struct oh_real *real, int copy)
 {
     struct window window = {0};
     bool done = true;
-    for (size_t i = 0; i < oh_door_count; i++) {
-        const ElfW(Sym) *symbol = oh_elf_find(&real->elf, oh_doors[i].name);
-        if (symbol && real_address(real, &oh_doors[i])) {
-            done = write_word(&window, &symbol->st_value, door_address(&oh_doors[i], copy) - real->elf.base) && done;
+    for (size_t i = 0; i < oh_thunk_count; i++) {
+        const ElfW(Sym) *symbol = oh_elf_find(&real->elf, oh_thunks[i].name);
+        if (symbol && real_address(real, &oh_thunks[i])) {
+            done = write_word(&window, &symbol->st_value, door_address(&oh_thunks[i], copy) - real->elf.base) && done;
         }
     }
     close_window(&window);
@@ -233,11 +233,11 @@ static void visit_all_words(const struct oh_elf *elf, word_visit visit, void *us
     visit_words(elf, elf->relocations, elf->relocation_count, visit, user);
 }
 
-static const struct oh_door *door_named(const char *name)
+static const struct oh_thunk *door_named(const char *name)
 {
-    for (size_t i = 0; i < oh_door_count; i++) {
-        if (strcmp(name, oh_doors[i].name) == 0) {
-            return &oh_doors[i];
+    for (size_t i = 0; i < oh_thunk_count; i++) {
+        if (strcmp(name, oh_thunks[i].name) == 0) {
+            return &oh_thunks[i];
         }
     }
     return NULL;
@@ -262,7 +262,7 @@ static bool is_unbound(const struct oh_elf *elf, uintptr_t address)
 static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const char *name, void *user)
 {
     struct assignment *assignment = user;
-    const struct oh_door *door = door_named(name);
+    const struct oh_thunk *door = door_named(name);
     uintptr_t address = __atomic_load_n(where, __ATOMIC_RELAXED);
     for (int copy = 0; door && copy < oh_real_count(); copy++) {
         if (address == real_address(oh_real_at(copy), door)) {
@@ -473,7 +473,7 @@ static void look(void)
 static int lock(enum oh_hooks_urgency urgency)
 {
     struct timespec until;
-    if (urgency == OH_HOOKS_MAYBE) {
+    if (urgency == OH_HOOKS_TRY) {
         return pthread_mutex_trylock(&mutex);
     }
     clock_gettime(CLOCK_REALTIME, &until);
@@ -492,7 +492,7 @@ void oh_hooks_update(enum oh_hooks_urgency urgency)
     looking = true;
     dl_iterate_phdr(glance, &now);
     if (now.loads != atomic_load_explicit(&seen_loads, memory_order_acquire) &&
-        (urgency == OH_HOOKS_SURELY || !now.changing) && lock(urgency) == 0) {
+        (urgency == OH_HOOKS_WAIT || !now.changing) && lock(urgency) == 0) {
         look();
         pthread_mutex_unlock(&mutex);
     }

@@ -15,8 +15,8 @@
 #include <stdbool.h>
 
 enum oh_hooks_urgency {
-    OH_HOOKS_MAYBE, /* leave it to a thread that is at it already */
-    OH_HOOKS_SURELY /* wait for that thread, for a bounded time */
+    OH_HOOKS_TRY, /* leave it to a thread that is at it already */
+    OH_HOOKS_WAIT /* wait for that thread, for a bounded time */
 };
 
 /*

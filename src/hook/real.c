@@ -26,12 +26,12 @@ static const struct {
 #define REQUIRED_ROW(name_, args_) {"pnccl" #name_, offsetof(struct oh_real, name_), true},
 #define OPTIONAL_ROW(name_, args_, ...) {"pnccl" #name_, offsetof(struct oh_real, name_), false},
     OH_REAL_REQUIRED(REQUIRED_ROW) OH_REAL_PLAIN(REQUIRED_ROW) OH_REAL_QUERIES(REQUIRED_ROW)
-        OH_REAL_OPTIONAL(OPTIONAL_ROW) OH_REAL_OTHERS(OPTIONAL_ROW)
+        OH_REAL_OPTIONAL(OPTIONAL_ROW) OH_REAL_FORWARDED(OPTIONAL_ROW)
 #undef REQUIRED_ROW
 #undef OPTIONAL_ROW
 };
 
-__thread const struct oh_real *oh_real_of_door;
+__thread const struct oh_real *oh_real_of_thunk;
 
 static struct oh_real copies[OH_REAL_MAX];
 static atomic_int copy_count; /* copies below it are complete: release here, acquire in oh_real_count */
@@ -164,7 +164,7 @@ static const struct oh_real *look_up(const void *caller)
 {
     const struct oh_real *real = NULL;
     int saved = errno;
-    oh_hooks_update(OH_HOOKS_SURELY);
+    oh_hooks_update(OH_HOOKS_WAIT);
     int count = oh_real_count();
     if (count > 0) {
         real = count == 1 ? &copies[0] : copy_for(caller);
@@ -178,7 +178,7 @@ static const struct oh_real *look_up(const void *caller)
 ncclResult_t oh_real_get(const struct oh_real **real_p, const void *caller)
 {
     static atomic_flag said;
-    const struct oh_real *real = oh_real_of_door;
+    const struct oh_real *real = oh_real_of_thunk;
     if (!real) {
         uint64_t site = atomic_load_explicit(site_of(caller), memory_order_relaxed);
         real = site >> 3 == (uint64_t)(uintptr_t)caller ? &copies[site & 7] : look_up(caller);

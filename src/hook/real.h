@@ -58,7 +58,7 @@
  * when NCCL puts something on the stream: the last parameter is p1). The last two are the communicator and the stream.
  * A send of nothing is a call like others (2.28.9, src/enqueue.cc, taskAppend).
  */
-#define OH_REAL_OTHERS(X)                                                                                              \
+#define OH_REAL_FORWARDED(X)                                                                                           \
     X(Reduce, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t), p6)          \
     X(Bcast, (void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), p5)                                      \
     X(Broadcast, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), p5)                    \
@@ -87,7 +87,7 @@ struct oh_real {
     OH_REAL_PLAIN(OH_REAL_FIELD)
     OH_REAL_QUERIES(OH_REAL_FIELD)
     OH_REAL_OPTIONAL(OH_REAL_FIELD) /* these and the next: NULL where this NCCL has none */
-    OH_REAL_OTHERS(OH_REAL_FIELD)
+    OH_REAL_FORWARDED(OH_REAL_FIELD)
 #undef OH_REAL_FIELD
     struct oh_elf elf;
     char path[OH_REAL_PATH];
@@ -104,7 +104,7 @@ struct oh_real {
 ncclResult_t oh_real_get(const struct oh_real **real_p, const void *caller);
 
 /* The library of a call that is under way through a door on this thread, NULL: none. Set by doors only. */
-extern __thread const struct oh_real *oh_real_of_door __attribute__((visibility("hidden")));
+extern __thread const struct oh_real *oh_real_of_thunk __attribute__((visibility("hidden")));
 
 /*
  * The copy that an object with this dynamic section and path is bound to, as its scope tells: the global scope's, or

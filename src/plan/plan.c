@@ -132,7 +132,7 @@ static void limit(struct oh_plan_table *table, uint64_t max_bytes)
     }
 }
 
-void oh_plan_table_wish(struct oh_plan_table *table, uint64_t max_bytes, int forced)
+void oh_plan_table_apply_limits(struct oh_plan_table *table, uint64_t max_bytes, int forced)
 {
     bool limited = max_bytes != UINT64_MAX;
     if (forced >= 0) {

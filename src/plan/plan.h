@@ -66,7 +66,7 @@ struct oh_plan {
  * Applies the user's wishes: max_bytes (messages above it go to NCCL; UINT64_MAX: no wish) and forced (an enum
  * onehop_algorithm, or -1 for the table's own choice).
  */
-void oh_plan_table_wish(struct oh_plan_table *table, uint64_t max_bytes, int forced);
+void oh_plan_table_apply_limits(struct oh_plan_table *table, uint64_t max_bytes, int forced);
 
 /* The shipped table for a GPU that onehop does not know (tuning.h), with the wishes above. */
 void oh_plan_table_default(uint32_t nranks, uint64_t max_bytes, int forced, struct oh_plan_table *table_p);

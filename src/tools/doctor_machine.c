@@ -19,7 +19,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "comm/segment.h"
+#include "comm/core/segment.h"
 #include "gpu/driver.h"
 #include "tools/tool.h"
 #include "topo/topo.h"
@@ -154,7 +154,7 @@ static enum oh_answer check_meeting(struct oh_check *check)
     const char *folder = oh_env_path(OH_ENV_SHM_DIR, "/dev/shm");
     snprintf(path, sizeof path, "%s/onehop-doctor.%d", folder, (int)getpid());
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    int error = fd < 0 ? errno : posix_fallocate(fd, 0, sizeof(struct oh_meeting));
+    int error = fd < 0 ? errno : posix_fallocate(fd, 0, sizeof(struct oh_shared));
     if (fd >= 0) {
         close(fd);
         unlink(path);
@@ -166,7 +166,7 @@ static enum oh_answer check_meeting(struct oh_check *check)
         return say(check, OH_ANSWER_UNKNOWN, "%.300s: %s", folder, strerror(errno));
     }
     return say(check, OH_ANSWER_YES, "%.300s, %llu MiB free; a communicator takes %zu KiB there", folder,
-               (unsigned long long)room.f_bavail * room.f_frsize >> 20, (sizeof(struct oh_meeting) + 1023) / 1024);
+               (unsigned long long)room.f_bavail * room.f_frsize >> 20, (sizeof(struct oh_shared) + 1023) / 1024);
 }
 
 static bool in_container(void)

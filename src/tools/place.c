@@ -89,17 +89,17 @@ static int steps_up(hwloc_obj_t object, hwloc_obj_t ancestor)
 
 enum oh_path oh_machine_path(const struct oh_machine *machine, const char *bus_id_a, const char *bus_id_b)
 {
-    hwloc_obj_t a = find(machine, bus_id_a), b = find(machine, bus_id_b), meeting = a;
+    hwloc_obj_t a = find(machine, bus_id_a), b = find(machine, bus_id_b), shared = a;
     if (!a || !b) {
         return OH_PATH_UNKNOWN;
     }
-    while (steps_up(b, meeting) < 0) {
-        meeting = meeting->parent; /* the root is above both */
+    while (steps_up(b, shared) < 0) {
+        shared = shared->parent; /* the root is above both */
     }
-    if (is_pci_bridge(meeting)) { /* a switch: a bridge at its upstream port, and one at each port below */
-        return steps_up(a, meeting) <= 2 && steps_up(b, meeting) <= 2 ? OH_PATH_PIX : OH_PATH_PXB;
+    if (is_pci_bridge(shared)) { /* a switch: a bridge at its upstream port, and one at each port below */
+        return steps_up(a, shared) <= 2 && steps_up(b, shared) <= 2 ? OH_PATH_PIX : OH_PATH_PXB;
     }
-    if (meeting->type == HWLOC_OBJ_BRIDGE) {
+    if (shared->type == HWLOC_OBJ_BRIDGE) {
         return OH_PATH_PHB;
     }
     hwloc_obj_t host_a = hwloc_get_non_io_ancestor_obj(machine->topology, a);

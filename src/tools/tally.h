@@ -2,8 +2,8 @@
 /*
  * tally.h - what was served in all processes of a program, added up
  *
- * A file to which each process appends a record for each communicator and rank (comm/stats.h). Only communicators that
- * were destroyed, or whose process ended by exit, are in it. Owned by one thread.
+ * A file to which each process appends a record for each communicator and rank (comm/stats/record.h). Only
+ * communicators that were destroyed, or whose process ended by exit, are in it. Owned by one thread.
  */
 #ifndef OH_TOOLS_TALLY_H_
 #define OH_TOOLS_TALLY_H_
@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "comm/stats.h"
+#include "comm/stats/record.h"
 
 #define OH_TALLY_REASONS 8 /* different reasons for a communicator that is not served; more are summed up */
 

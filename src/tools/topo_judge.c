@@ -18,7 +18,7 @@ _Static_assert(sizeof((struct oh_verdict *)0)->group / sizeof(int) >= OH_MAX_RAN
 /* One direction; the reason only where it is refused. */
 static bool judge_pair(const struct oh_node *node, int row, int column, char *reason_p, size_t size)
 {
-    return oh_topo_judge_pair(node->gpu[row].topo.bus_id, node->gpu[column].topo.bus_id,
+    return oh_topo_check_pair(node->gpu[row].topo.bus_id, node->gpu[column].topo.bus_id,
                               &oh_node_pair_at(node, row, column)->topo, reason_p, size);
 }
 
@@ -46,7 +46,7 @@ static void extend(struct search *search, int size, int next)
     }
     for (int i = next; i < search->node->visible && best->group_size < OH_MAX_RANKS; i++) {
         char unused[160];
-        bool fits = oh_topo_judge_gpu(&search->node->gpu[i].topo, unused, sizeof unused);
+        bool fits = oh_topo_check_gpu(&search->node->gpu[i].topo, unused, sizeof unused);
         for (int j = 0; j < size && fits; j++) {
             fits = pair_serves(search->node, search->chosen[j], i);
         }
@@ -232,7 +232,7 @@ static bool gpus_fit(const struct oh_node *node, struct oh_verdict *verdict)
 {
     for (int i = 0; i < node->visible; i++) {
         const struct oh_topo_gpu *gpu = &node->gpu[i].topo;
-        if (!oh_topo_judge_gpu(gpu, verdict->reason, sizeof verdict->reason)) {
+        if (!oh_topo_check_gpu(gpu, verdict->reason, sizeof verdict->reason)) {
             if (gpu->mig == OH_YES) {
                 advise(verdict, "`nvidia-smi -i %s -mig 0` ends MIG mode (as root, with the GPU idle)", gpu->bus_id);
             } else if (!gpu->bus_id[0]) {

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/staging.h"
+#include "comm/core/staging.h"
 #include "gpu/kernels.h"
 #include "plan/plan.h"
 #include "tools/tool.h"

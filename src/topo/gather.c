@@ -212,7 +212,7 @@ void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, c
     }
 }
 
-void oh_topo_row_gather(const struct oh_driver *driver, const struct oh_topo_gpu *gpu)
+void oh_topo_peers_gather(const struct oh_driver *driver, const struct oh_topo_gpu *gpu)
 {
     char other[OH_TOPO_BUS_ID];
     struct oh_topo_pair pair;

@@ -75,7 +75,7 @@ void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, c
                          struct oh_topo_pair *pair_p);
 
 /* Has the facts on the pairs of a GPU with the others that CUDA shows in this process ready for oh_topo_pair_gather. */
-void oh_topo_row_gather(const struct oh_driver *driver, const struct oh_topo_gpu *gpu);
+void oh_topo_peers_gather(const struct oh_driver *driver, const struct oh_topo_gpu *gpu);
 
 /* Fills *links_p for two GPUs given by bus id. Asks NVML two questions for each link of the first. Never fails. */
 void oh_topo_links_gather(const char *bus_id_a, const char *bus_id_b, struct oh_topo_links *links_p);
@@ -84,7 +84,7 @@ void oh_topo_links_gather(const char *bus_id_a, const char *bus_id_b, struct oh_
  * Verdict on a GPU by itself: false, with one clause in reason_p, when it is split into MIG instances, has no bus
  * id to know it by, or is too old for the kernels. Pure. reason_p is untouched when true.
  */
-bool oh_topo_judge_gpu(const struct oh_topo_gpu *gpu, char *reason_p, size_t size);
+bool oh_topo_check_gpu(const struct oh_topo_gpu *gpu, char *reason_p, size_t size);
 
 /* The first thing that stands against a pair of different GPUs; OH_CAUSE_NONE when nothing does. Pure. */
 enum oh_topo_cause oh_topo_pair_cause(const struct oh_topo_pair *pair);
@@ -94,7 +94,7 @@ enum oh_topo_cause oh_topo_pair_cause(const struct oh_topo_pair *pair);
  * one source. Otherwise false, with one clause in reason_p that names the pair, the cause and the source. Pure.
  * reason_p is untouched when true.
  */
-bool oh_topo_judge_pair(const char *bus_id_a, const char *bus_id_b, const struct oh_topo_pair *pair, char *reason_p,
+bool oh_topo_check_pair(const char *bus_id_a, const char *bus_id_b, const struct oh_topo_pair *pair, char *reason_p,
                         size_t size);
 
 /*

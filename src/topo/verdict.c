@@ -9,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-bool oh_topo_judge_gpu(const struct oh_topo_gpu *gpu, char *reason_p, size_t size)
+bool oh_topo_check_gpu(const struct oh_topo_gpu *gpu, char *reason_p, size_t size)
 {
     if (!gpu->bus_id[0]) {
         snprintf(reason_p, size, "CUDA tells no PCI bus id of device %d", gpu->cuda_device);
@@ -60,7 +60,7 @@ enum oh_topo_cause oh_topo_pair_cause(const struct oh_topo_pair *pair)
     return access ? OH_CAUSE_NONE : OH_CAUSE_UNPROVEN_ACCESS;
 }
 
-bool oh_topo_judge_pair(const char *bus_id_a, const char *bus_id_b, const struct oh_topo_pair *pair, char *reason_p,
+bool oh_topo_check_pair(const char *bus_id_a, const char *bus_id_b, const struct oh_topo_pair *pair, char *reason_p,
                         size_t size)
 {
     if (strcasecmp(bus_id_a, bus_id_b) == 0) {

@@ -112,7 +112,7 @@ const char *oh_env_text(enum oh_env_variable variable)
     return value_of(variable);
 }
 
-void oh_env_refuse(enum oh_env_variable variable)
+void oh_env_reject(enum oh_env_variable variable)
 {
     const char *value = value_of(variable);
     refuse(variable, value ? value : "");

@@ -68,7 +68,7 @@ uint64_t oh_env_number(enum oh_env_variable variable, bool units, uint64_t max, 
 const char *oh_env_text(enum oh_env_variable variable);
 
 /* Warns, once, that the value is not accepted. */
-void oh_env_refuse(enum oh_env_variable variable);
+void oh_env_reject(enum oh_env_variable variable);
 
 /* Is it an absolute path of at most 200 characters? */
 bool oh_env_is_path(const char *text);

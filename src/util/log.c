@@ -135,7 +135,7 @@ static uint32_t hash_of(const char *text, size_t length)
 }
 
 /* True when the text has a new place in the list; *last_p: there is none left. */
-static bool note(struct oh_log_place *place, uint32_t hash, bool *last_p)
+static bool note(struct oh_log_site *place, uint32_t hash, bool *last_p)
 {
     for (int i = 0; i < OH_LOG_CAUSES; i++) {
         uint32_t there = 0;
@@ -150,7 +150,7 @@ static bool note(struct oh_log_place *place, uint32_t hash, bool *last_p)
     return false;
 }
 
-void oh_log_warn(struct oh_log_place *place, const char *format, ...)
+void oh_log_warn(struct oh_log_site *place, const char *format, ...)
 {
     static const char no_more[] = " (more of this kind are not shown)\n";
     char line[LINE_MAX_BYTES];

@@ -42,16 +42,16 @@ void oh_log_raw(const char *line, size_t length);
 
 /* What one place in the code has warned of: a cause that stays must not fill the disk. */
 #define OH_LOG_CAUSES 16
-struct oh_log_place {
+struct oh_log_site {
     _Atomic uint32_t said[OH_LOG_CAUSES]; /* hashes of texts; 0: free */
 };
 
 /* Writes a WARN unless this place has said the same before, or OH_LOG_CAUSES other things. */
-void oh_log_warn(struct oh_log_place *place, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void oh_log_warn(struct oh_log_site *place, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #define OH_WARN(...)                                                                                                   \
     do {                                                                                                               \
-        static struct oh_log_place place_;                                                                             \
+        static struct oh_log_site place_;                                                                              \
         if (oh_log_level() >= OH_LOG_WARN) {                                                                           \
             oh_log_warn(&place_, __VA_ARGS__);                                                                         \
         }                                                                                                              \

@@ -76,12 +76,12 @@ static bool is_pidfd(int fd)
     return readlink(path, target, sizeof target - 1) > 0 && strstr(target, "pidfd");
 }
 
-/* A copy of the descriptor may live on in a forked child, so that closing it would not take it from the poller. */
-static void drop_descriptor(struct oh_process *process, int poller)
+/* A copy of the descriptor may live on in a forked child, so that closing it would not take it from the epoll_fd. */
+static void drop_descriptor(struct oh_process *process, int epoll_fd)
 {
     if (process->fd >= 0 && is_pidfd(process->fd)) {
-        if (poller >= 0) {
-            epoll_ctl(poller, EPOLL_CTL_DEL, process->fd, NULL);
+        if (epoll_fd >= 0) {
+            epoll_ctl(epoll_fd, EPOLL_CTL_DEL, process->fd, NULL);
         }
         close(process->fd);
     }
@@ -98,17 +98,17 @@ static bool is_gone(const struct oh_process *process)
     return oh_process_has_ended(process->pid, process->start);
 }
 
-void oh_processes_look(int poller)
+void oh_processes_poll(int epoll_fd)
 {
     for (struct oh_process *process = processes; process; process = process->next) {
         if (!process->ended && is_gone(process)) {
             process->ended = true;
-            drop_descriptor(process, poller);
+            drop_descriptor(process, epoll_fd);
         }
     }
 }
 
-static void open_descriptor(struct oh_process *process, int poller)
+static void open_descriptor(struct oh_process *process, int epoll_fd)
 {
     struct epoll_event event = {.events = EPOLLIN};
     process->fd = (int)syscall(SYS_pidfd_open, process->pid, 0);
@@ -118,12 +118,12 @@ static void open_descriptor(struct oh_process *process, int poller)
     if (oh_process_has_ended(process->pid, process->start)) { /* it ended before the descriptor was taken */
         drop_descriptor(process, -1);
         process->ended = true;
-    } else if (poller >= 0 && epoll_ctl(poller, EPOLL_CTL_ADD, process->fd, &event) != 0) {
+    } else if (epoll_fd >= 0 && epoll_ctl(epoll_fd, EPOLL_CTL_ADD, process->fd, &event) != 0) {
         drop_descriptor(process, -1);
     }
 }
 
-struct oh_process *oh_process_watch(int32_t pid, uint64_t start, int poller)
+struct oh_process *oh_process_watch(int32_t pid, uint64_t start, int epoll_fd)
 {
     struct oh_process *process = processes;
     while (process && (process->pid != pid || process->start != start)) {
@@ -136,13 +136,13 @@ struct oh_process *oh_process_watch(int32_t pid, uint64_t start, int poller)
         }
         *process = (struct oh_process){.next = processes, .pid = pid, .start = start, .fd = -1};
         processes = process;
-        open_descriptor(process, poller);
+        open_descriptor(process, epoll_fd);
     }
     process->users++;
     return process;
 }
 
-void oh_process_unwatch(struct oh_process *process, int poller)
+void oh_process_unwatch(struct oh_process *process, int epoll_fd)
 {
     struct oh_process **link = &processes;
     if (--process->users > 0) {
@@ -152,6 +152,6 @@ void oh_process_unwatch(struct oh_process *process, int poller)
         link = &(*link)->next;
     }
     *link = process->next;
-    drop_descriptor(process, poller);
+    drop_descriptor(process, epoll_fd);
     free(process);
 }

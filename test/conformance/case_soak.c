@@ -427,7 +427,7 @@ static void measure(struct soak *soak)
     rest(soak);
     touch_default_streams(soak->worker);
     usleep(200000); /* what was freed last is, by now */
-    soak->soaked->from = holdings_measure(gpu_kib, soak->worker);
+    soak->soaked->from = resources_measure(gpu_kib, soak->worker);
     soak->soaked->measured = true;
     cf_barrier(soak->worker);
 }
@@ -436,15 +436,15 @@ static void compare(struct soak *soak)
 {
     const struct cf_allowance *allowance = &soak->worker->options->allowance;
     struct cf_soaked *soaked = soak->soaked;
-    struct holdings_bounds bounds = {.host_kib =
-                                         allowance->host_kib + allowance->host_kib_each * (long)soaked->after_warm_up,
-                                     .gpu_kib = allowance->gpu_kib * (long)soak->worker->members,
-                                     .handles = allowance->handles};
+    struct resources_bounds bounds = {.host_kib =
+                                          allowance->host_kib + allowance->host_kib_each * (long)soaked->after_warm_up,
+                                      .gpu_kib = allowance->gpu_kib * (long)soak->worker->members,
+                                      .handles = allowance->handles};
     char text[CF_TEXT - 64];
     rest(soak);
-    soaked->to = holdings_settle(&bounds, &soaked->from, gpu_kib, soak->worker);
-    holdings_describe(&soaked->from, &soaked->to, text, sizeof text);
-    cf_check(soak->worker, !holdings_have_grown(&bounds, &soaked->from, &soaked->to), "it has grown: %s", text);
+    soaked->to = resources_settle(&bounds, &soaked->from, gpu_kib, soak->worker);
+    resources_describe(&soaked->from, &soaked->to, text, sizeof text);
+    cf_check(soak->worker, !resources_have_grown(&bounds, &soaked->from, &soaked->to), "it has grown: %s", text);
     cf_barrier(soak->worker);
 }
 

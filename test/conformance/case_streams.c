@@ -248,7 +248,7 @@ static void take_turn(struct cf_worker *worker, const struct cf_set *set, struct
  * Calls in turn on two streams that nothing else orders: an allreduce takes what the broadcast before it has written,
  * and a broadcast what the allreduce has. All ranks have equal inputs, so that a maximum is the input.
  */
-static void take_turns(struct cf_worker *worker, const struct cf_set *set, struct other *other, int streams)
+static void round_robin(struct cf_worker *worker, const struct cf_set *set, struct other *other, int streams)
 {
     enum {
         TURNS = 6
@@ -269,7 +269,7 @@ void cf_case_stream_mixed(struct cf_worker *worker)
     struct other other;
     other_open(worker, &other);
     for (int round = 0; round < 6; round++) {
-        take_turns(worker, &worker->world, &other, 2);
+        round_robin(worker, &worker->world, &other, 2);
     }
     other_close(worker, &other);
 }
@@ -446,7 +446,7 @@ void cf_case_stream_nonblocking(struct cf_worker *worker)
     cf_set_create(worker, CF_INIT_NONBLOCKING, &set);
     other_open(worker, &other);
     for (int round = 0; round < 40; round++) {
-        take_turns(worker, &set, &other, 2);
+        round_robin(worker, &set, &other, 2);
         usleep(round < 25 ? ROUND_MICROSECONDS : 0);
     }
     other_close(worker, &other);
@@ -491,7 +491,7 @@ void cf_case_stream_group_nonblocking(struct cf_worker *worker)
     cf_set_create(worker, CF_INIT_NONBLOCKING, &set);
     other_open(worker, &other);
     for (int round = 0; round < 25; round++) {
-        take_turns(worker, &set, &other, 1);
+        round_robin(worker, &set, &other, 1);
         usleep(ROUND_MICROSECONDS);
     }
     for (int round = 0; round < 10; round++) {

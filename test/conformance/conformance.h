@@ -21,7 +21,7 @@
 
 #include "test/conformance/api.h"
 #include "test/conformance/number.h"
-#include "test/gpu/holdings.h"
+#include "test/gpu/resources.h"
 
 #define CF_MAX_CASES 64
 #define CF_MAX_IDS 256
@@ -81,7 +81,7 @@ struct cf_soaked {
     _Atomic uint64_t rounds, calls, communicators, graphs, replays; /* calls: of all members, those of replays too */
     uint64_t after_warm_up;                                         /* communicators */
     bool measured;
-    struct holdings from, to;
+    struct resources from, to;
 };
 
 struct cf_worker_state {

@@ -196,10 +196,10 @@ static long larger(long a, long b)
 static void report_soak(const struct job *job, uint64_t failures)
 {
     struct cf_soaked sum = sum_soaked(job);
-    struct holdings most = {LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, ""};
+    struct resources most = {LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, ""};
     const struct cf_soaked *grown = NULL; /* the one whose host memory grew most */
     for (int w = 0; w < job->workers; w++) {
-        const struct holdings *from = &job->board->worker[w].soaked.from, *to = &job->board->worker[w].soaked.to;
+        const struct resources *from = &job->board->worker[w].soaked.from, *to = &job->board->worker[w].soaked.to;
         grown = to->host_kib - from->host_kib > most.host_kib ? &job->board->worker[w].soaked : grown;
         most.host_kib = larger(most.host_kib, to->host_kib - from->host_kib);
         most.gpu_kib = larger(most.gpu_kib, to->gpu_kib - from->gpu_kib);

@@ -16,7 +16,7 @@ digest() {
     sha256sum | cut -c 1-64
 }
 
-# key USE: of what is on stdin, as src/comm/key.c makes it; 32 hex digits, in the order of the bytes.
+# key USE: of what is on stdin, as src/comm/core/key.c makes it; 32 hex digits, in the order of the bytes.
 key() {
     local inner
     inner=$(digest)

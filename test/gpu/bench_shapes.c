@@ -21,8 +21,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/attach.h"
-#include "comm/end.h"
+#include "comm/attach/attach.h"
+#include "comm/attach/end.h"
 
 #define REPLAYS 7
 #define TIME_LIMIT_S 280
@@ -236,7 +236,7 @@ static int work(struct worker *worker, const struct oh_key *key)
     }
     barrier(worker);
     oh_comm_retire(worker->comm);
-    oh_comms_reap();
+    oh_comms_reclaim();
     return EXIT_SUCCESS;
 }
 

@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "comm/staging.h"
+#include "comm/core/staging.h"
 #include "gpu/kernels.h"
 #include "test/gpu/bench.h"
 

@@ -27,7 +27,7 @@
 
 #include "onehop/onehop.h"
 #include "test/gpu/check.h"
-#include "test/gpu/holdings.h"
+#include "test/gpu/resources.h"
 
 #define MAX_RANKS 8
 #define MAX_LIVE 64
@@ -78,7 +78,7 @@ struct options {
     bool blocking_only; /* no non-blocking ones: times can be compared */
     bool by_rank_only;  /* all by ncclCommInitRank: no parents, so a round is short */
     bool times;         /* print the time of each round's communicator */
-    struct holdings_bounds bounds;
+    struct resources_bounds bounds;
     long live_gpu_kib; /* what GPU memory may grow by, beyond its bound, with `live` at once; below 0: 512 for each */
 };
 
@@ -156,14 +156,14 @@ static long gpu_kib(void *unused)
 }
 
 /* Rank by rank, when what is freed in the background has had time to be. */
-static void compare(struct rank *self, const struct holdings *from)
+static void compare(struct rank *self, const struct resources *from)
 {
     char text[256];
-    struct holdings to = holdings_settle(&self->options->bounds, from, gpu_kib, NULL);
-    holdings_describe(from, &to, text, sizeof text);
+    struct resources to = resources_settle(&self->options->bounds, from, gpu_kib, NULL);
+    resources_describe(from, &to, text, sizeof text);
     printf("rank %d: %s\n", self->rank, text);
     fflush(stdout);
-    CHECK(!holdings_have_grown(&self->options->bounds, from, &to), "it has grown");
+    CHECK(!resources_have_grown(&self->options->bounds, from, &to), "it has grown");
 }
 
 /* --- making, using, ending --------------------------------------------------------------------------------------- */
@@ -422,7 +422,7 @@ static int run_rank(const struct options *options, struct board *board, int rank
                         .rank = rank,
                         .shared_seed = options->seed,
                         .own_seed = options->seed * 31 + (unsigned)rank};
-    struct holdings before = {0};
+    struct resources before = {0};
     snprintf(my_name, sizeof my_name, "rank %d, ", rank);
     open_rank(&self);
     for (int round = 0; goes_on(&self, round); round++) {
@@ -430,7 +430,7 @@ static int run_rank(const struct options *options, struct board *board, int rank
         if (round + 1 == options->warm) {
             barrier(&self);
             usleep(200000); /* what was freed last is, by now */
-            before = holdings_measure(gpu_kib, NULL);
+            before = resources_measure(gpu_kib, NULL);
             barrier(&self);
         }
     }
@@ -441,7 +441,7 @@ static int run_rank(const struct options *options, struct board *board, int rank
         compare(&self, &before);
     }
     if (options->live > 0) {
-        before = holdings_measure(gpu_kib, NULL);
+        before = resources_measure(gpu_kib, NULL);
         run_live(&self);
         barrier(&self);
         struct options looser = *options; /* tables and pools that grew for so many at once stay */

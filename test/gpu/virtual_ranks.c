@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/staging.h"
+#include "comm/core/staging.h"
 #include "gpu/kernels.h"
 #include "test/conformance/number.h"
 #include "test/tap.h"

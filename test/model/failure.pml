@@ -189,7 +189,7 @@ end_wait:
     }
 }
 
-/* look_at_peers and look_at_meeting */
+/* check_peers and check_shared_failure */
 proctype Monitor(byte r)
 {
     {

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/end.h"
+#include "comm/attach/end.h"
 #include "test/tap.h"
 #include "test/unit/first_call.h"
 #include "test/unit/topologies.h"
@@ -103,7 +103,7 @@ static bool call(struct rank *self, struct oh_comm *comm, bool *served_p)
         oh_attach_wait(&comm, 1);
     }
     bool counted = unsettled && atomic_load(&comm->created);
-    *served_p = (counted ? oh_attach_decide(comm) : !unsettled) && oh_call_plan(&what, ncclSum);
+    *served_p = (counted ? oh_attach_decide(comm) : !unsettled) && oh_call_decide(&what, ncclSum);
     if (*served_p) {
         return true;
     }
@@ -344,7 +344,7 @@ int main(int argc, char **argv)
     struct rank alone = {.key = oh_key_random(), .unborn = true, .entered = &entered};
     enter(&alone);
     tap_ok(rmdir(meetings) != 0, "a segment is open");
-    oh_comms_abandon();
+    oh_comms_end_process();
     for (int i = 0; i < 100 && rmdir(meetings) != 0; i++) { /* what goes on in the background ends soon */
         usleep(20000);
     }

@@ -24,7 +24,7 @@ int main(void)
         tap_ok(strcmp(oh_driver_error(), "libcuda.so.1 cannot be opened") == 0, "the reason: %s", oh_driver_error());
     }
     pair = (struct oh_topo_pair){0}; /* what can be gathered then */
-    tap_ok(!oh_topo_judge_pair("0000:19:00.0", "0000:3b:00.0", &pair, reason, sizeof reason) && reason[0],
+    tap_ok(!oh_topo_check_pair("0000:19:00.0", "0000:3b:00.0", &pair, reason, sizeof reason) && reason[0],
            "nothing known is not NVLink: %s", reason);
     return tap_done();
 }

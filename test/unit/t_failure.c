@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "comm/failure.h"
+#include "comm/watch/failure.h"
 #include "test/tap.h"
 #include "util/clock.h"
 
@@ -16,8 +16,8 @@
 
 static atomic_bool over;
 
-/* A rank that has a meeting, and has not switched to onehop yet. */
-static struct oh_comm *make_rank(struct oh_meeting *meeting)
+/* A rank that has a shared, and has not switched to onehop yet. */
+static struct oh_comm *make_rank(struct oh_shared *shared)
 {
     struct oh_comm *comm = calloc(1, sizeof *comm);
     if (!comm) {
@@ -25,7 +25,7 @@ static struct oh_comm *make_rank(struct oh_meeting *meeting)
     }
     comm->rank = 1;
     comm->nranks = 2;
-    comm->segment.meeting = meeting;
+    comm->segment.shared = shared;
     pthread_mutex_init(&comm->attach.mutex, NULL);
     atomic_store(&comm->created, true);
     return comm;
@@ -33,7 +33,7 @@ static struct oh_comm *make_rank(struct oh_meeting *meeting)
 
 /* --- the last call ------------------------------------------------------------------------------------------------ */
 
-static uint32_t what_of(uint64_t number)
+static uint32_t signature_of(uint64_t number)
 {
     return (uint32_t)(number * 2654435761u);
 }
@@ -47,27 +47,27 @@ static void *make_calls(void *user)
 {
     struct oh_comm *comm = user;
     while (!atomic_load(&over)) {
-        uint64_t number = comm->issued + 1;
-        oh_comm_note_launch(comm, 1, what_of(number), count_of(number));
+        uint64_t number = comm->launched_calls + 1;
+        oh_progress_add(comm, 1, signature_of(number), count_of(number));
     }
     return NULL;
 }
 
 static void test_last_call(void)
 {
-    static struct oh_meeting meeting;
-    struct oh_comm *comm = make_rank(&meeting);
+    static struct oh_shared shared;
+    struct oh_comm *comm = make_rank(&shared);
     struct oh_last_call call;
     pthread_t writer;
     uint64_t begin_ns = oh_now_ns(), whole = 0, changing = 0, mixed = 0;
-    comm->progress = &meeting.progress[1];
+    comm->progress = &shared.progress[1];
     pthread_create(&writer, NULL, make_calls, comm);
     while (whole < ENOUGH || oh_now_ns() - begin_ns < LONG_NS) {
         if (!oh_read_last_call(comm->progress, &call)) {
             changing++;
         } else if (call.number > 0) {
             whole++;
-            mixed += call.what != what_of(call.number) || call.count != count_of(call.number);
+            mixed += call.signature != signature_of(call.number) || call.count != count_of(call.number);
         }
     }
     atomic_store(&over, true);
@@ -81,29 +81,29 @@ static void test_last_call(void)
 
 static void test_farewell(void)
 {
-    static struct oh_meeting meeting;
-    struct oh_comm *comm = make_rank(&meeting);
-    oh_comm_say_farewell(comm, OH_FAREWELL_EXITED);
-    tap_ok(oh_comm_farewell(comm, 1) == OH_FAREWELL_EXITED, "a rank that ends before it has switched says so");
-    oh_comm_say_farewell(comm, OH_FAREWELL_ENDED);
-    tap_ok(oh_comm_farewell(comm, 1) == OH_FAREWELL_EXITED, "what it has said first counts");
-    oh_comm_say_farewell(comm, OH_FAREWELL_ABORTED);
-    tap_ok(oh_comm_farewell(comm, 1) == OH_FAREWELL_ABORTED, "unless it has aborted");
+    static struct oh_shared shared;
+    struct oh_comm *comm = make_rank(&shared);
+    oh_rank_state_publish(comm, OH_RANK_EXITED);
+    tap_ok(oh_rank_state_get(comm, 1) == OH_RANK_EXITED, "a rank that ends before it has switched says so");
+    oh_rank_state_publish(comm, OH_RANK_ENDED);
+    tap_ok(oh_rank_state_get(comm, 1) == OH_RANK_EXITED, "what it has said first counts");
+    oh_rank_state_publish(comm, OH_RANK_ABORTED);
+    tap_ok(oh_rank_state_get(comm, 1) == OH_RANK_ABORTED, "unless it has aborted");
     free(comm);
 }
 
 static void test_nobody_to_tell(void)
 {
-    static struct oh_meeting meeting;
-    struct oh_comm *comm = make_rank(&meeting);
+    static struct oh_shared shared;
+    struct oh_comm *comm = make_rank(&shared);
     atomic_store(&comm->created, false); /* NCCL is still creating it */
     comm->rank = 0;
-    oh_comm_say_farewell(comm, OH_FAREWELL_EXITED);
-    tap_ok(oh_comm_farewell(comm, 0) == OH_FAREWELL_NONE, "while it is not known which rank this is, none is named");
+    oh_rank_state_publish(comm, OH_RANK_EXITED);
+    tap_ok(oh_rank_state_get(comm, 0) == OH_RANK_ACTIVE, "while it is not known which rank this is, none is named");
     atomic_store(&comm->created, true);
-    comm->segment.meeting = NULL;
-    oh_comm_say_farewell(comm, OH_FAREWELL_EXITED); /* must not crash */
-    tap_ok(true, "where there is no meeting, nothing is said");
+    comm->segment.shared = NULL;
+    oh_rank_state_publish(comm, OH_RANK_EXITED); /* must not crash */
+    tap_ok(true, "where there is no shared, nothing is said");
     free(comm);
 }
 

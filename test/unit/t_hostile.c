@@ -21,7 +21,7 @@
 
 #include "comm/comm.h"
 #include "gpu/context.h"
-#include "comm/end.h"
+#include "comm/attach/end.h"
 #include "test/tap.h"
 #include "test/unit/first_call.h"
 #include "test/unit/topologies.h"
@@ -67,12 +67,12 @@ static void write_byte(unsigned char *at, unsigned char value)
 
 static void write_something(struct writer *writer)
 {
-    const size_t size = sizeof(struct oh_meeting), slots = offsetof(struct oh_meeting, slot);
+    const size_t size = sizeof(struct oh_shared), slots = offsetof(struct oh_shared, peer_info);
     unsigned char *memory = writer->memory;
     unsigned kind = (unsigned)rand_r(&writer->seed) % 100;
     size_t at = (size_t)rand_r(&writer->seed) % size;
     if (kind < 40) { /* mostly where the ranks' own words are */
-        at = slots + (size_t)rand_r(&writer->seed) % (RANKS * sizeof(struct oh_slot));
+        at = slots + (size_t)rand_r(&writer->seed) % (RANKS * sizeof(struct oh_peer_info));
     }
     if (kind < 60) {
         write_byte(memory + at, (unsigned char)(memory[at] ^ 1U << rand_r(&writer->seed) % 8));
@@ -81,8 +81,8 @@ static void write_something(struct writer *writer)
             write_byte(memory + i, kind < 70 ? 0xff : (unsigned char)rand_r(&writer->seed));
         }
     } else if (kind < 97) { /* one rank's slot in the place of the other's */
-        for (size_t i = 0; i < sizeof(struct oh_slot); i++) {
-            write_byte(memory + slots + i, memory[slots + sizeof(struct oh_slot) + i]);
+        for (size_t i = 0; i < sizeof(struct oh_peer_info); i++) {
+            write_byte(memory + slots + i, memory[slots + sizeof(struct oh_peer_info) + i]);
         }
     } else {
         for (size_t i = 0; i < size; i++) {
@@ -111,7 +111,7 @@ static bool start_writer(struct writer *writer, const char *path, unsigned seed)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
     void *memory =
-        fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(struct oh_meeting), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(struct oh_shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (fd >= 0) {
         close(fd);
     }
@@ -123,7 +123,7 @@ static void stop_writer(struct writer *writer)
 {
     atomic_store(&writer->stop, true);
     pthread_join(writer->thread, NULL);
-    munmap(writer->memory, sizeof(struct oh_meeting));
+    munmap(writer->memory, sizeof(struct oh_shared));
 }
 
 /* --- the ranks ---------------------------------------------------------------------------------------------------- */
@@ -163,7 +163,7 @@ static void live_once(struct rank *self, bool quiet, struct oh_key key, unsigned
     }
     for (size_t count = 1; served && count < (1U << 24); count *= 7) {
         struct oh_call call = {.comm = comm, .count = count, .type = ncclFloat32};
-        if (oh_call_plan(&call, ncclSum)) {
+        if (oh_call_decide(&call, ncclSum)) {
             atomic_fetch_add(quiet ? &self->lane->quiet_served : &self->lane->noisy_served, count == 1);
             atomic_fetch_add(&self->lane->broken, !is_sound(comm));
         }
@@ -178,7 +178,7 @@ static void live_once(struct rank *self, bool quiet, struct oh_key key, unsigned
     if (writes) {
         stop_writer(&writer);
     }
-    oh_comms_reap();
+    oh_comms_reclaim();
 }
 
 static void *live(void *user)

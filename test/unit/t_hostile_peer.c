@@ -14,7 +14,7 @@
 
 #include "comm/comm.h"
 #include "gpu/context.h"
-#include "comm/end.h"
+#include "comm/attach/end.h"
 #include "test/tap.h"
 #include "test/unit/first_call.h"
 #include "test/unit/topologies.h"
@@ -27,9 +27,9 @@ static struct oh_staging honest[RANKS];
 static unsigned seed;
 
 struct stage {
-    struct oh_meeting *meeting;
-    struct oh_slot *slot; /* the peer's */
-    uint32_t rank;        /* its rank */
+    struct oh_shared *shared;
+    struct oh_peer_info *slot; /* the peer's */
+    uint32_t rank;             /* its rank */
 };
 
 /* --- the lies ----------------------------------------------------------------------------------------------------- */
@@ -85,34 +85,34 @@ static void unprintable_bus_id(struct stage *stage)
 
 static void random_slot(struct stage *stage)
 {
-    fill_random((char *)stage->slot + offsetof(struct oh_slot, pid),
-                sizeof *stage->slot - offsetof(struct oh_slot, pid));
+    fill_random((char *)stage->slot + offsetof(struct oh_peer_info, pid),
+                sizeof *stage->slot - offsetof(struct oh_peer_info, pid));
 }
 
 static void many_rows(struct stage *stage)
 {
-    stage->meeting->table.rows.count = 1000000;
+    stage->shared->table.rows.count = 1000000;
 }
 
 static void high_cap(struct stage *stage)
 {
-    struct oh_plan_rows *rows = &stage->meeting->table.rows;
+    struct oh_plan_rows *rows = &stage->shared->table.rows;
     rows->row[rows->count - 1].max_bytes = UINT64_MAX;
 }
 
 static void many_blocks(struct stage *stage)
 {
-    stage->meeting->table.rows.row[0].blocks = OH_MAX_BLOCKS + 1;
+    stage->shared->table.rows.row[0].blocks = OH_MAX_BLOCKS + 1;
 }
 
 static void no_such_algorithm(struct stage *stage)
 {
-    stage->meeting->table.rows.row[0].algorithm = 0x7fffffff;
+    stage->shared->table.rows.row[0].algorithm = 0x7fffffff;
 }
 
 static void random_table(struct stage *stage)
 {
-    fill_random(&stage->meeting->table, sizeof stage->meeting->table);
+    fill_random(&stage->shared->table, sizeof stage->shared->table);
 }
 
 static const struct {
@@ -142,18 +142,18 @@ static const struct {
 /* The peer's part, to its vote. */
 static void play_peer(struct oh_segment *segment, uint32_t rank, void (*lie)(struct stage *stage))
 {
-    struct stage stage = {.meeting = segment->meeting, .slot = &segment->meeting->slot[rank], .rank = rank};
+    struct stage stage = {.shared = segment->shared, .slot = &segment->shared->peer_info[rank], .rank = rank};
     oh_staging_describe(&honest[rank], stage.slot);
-    oh_slot_identify(stage.slot);
+    oh_peer_info_identify(stage.slot);
     snprintf(stage.slot->bus_id, sizeof stage.slot->bus_id, "%s", rank == 0 ? "0000:19:00.0" : "0000:3b:00.0");
     if (rank == 0) {
-        oh_plan_table_default(RANKS, UINT64_MAX, -1, &stage.meeting->table);
-        stage.meeting->init_epoch = 1;
+        oh_plan_table_default(RANKS, UINT64_MAX, -1, &stage.shared->table);
+        stage.shared->init_epoch = 1;
     }
     lie(&stage);
     atomic_store(&stage.slot->begun, 1);
-    atomic_store(&stage.slot->filled, 1);
-    oh_segment_accept(segment, RANKS);
+    atomic_store(&stage.slot->ready, 1);
+    oh_segment_vote_yes(segment, RANKS);
 }
 
 /* True when the rank under test, on the other GPU, was served. */
@@ -172,12 +172,12 @@ static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p
     struct oh_comm *comm = create_comm(&creation, nccl, 1 - rank, RANKS);
     bool served = comm && !oh_comm_is_settled(comm) && make_first_call(comm);
     snprintf(reason_p, OH_REASON_BYTES, "%s", comm ? comm->reason : "no communicator");
-    atomic_store(&segment.meeting->slot[rank].left, 1);
+    atomic_store(&segment.shared->peer_info[rank].peers_closed, 1);
     if (comm) {
         oh_comm_retire(comm);
     }
-    oh_comms_reap();
-    oh_segment_drop(&segment);
+    oh_comms_reclaim();
+    oh_segment_discard(&segment);
     return served;
 }
 

@@ -3,7 +3,7 @@
  * t_live.c - what a process shows: rows are given and taken back, counts outlive their row; and what the reader makes
  * of a page that somebody has tampered with
  */
-#include "comm/live.h"
+#include "comm/stats/live.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,7 +74,8 @@ static void test_full(void)
     for (int i = 3; i < MANY; i++) {
         oh_live_add(&comms[i]);
     }
-    tap_ok(comms[OH_MAX_LIVE_ENTRIES - 1].live_entry && !comms[OH_MAX_LIVE_ENTRIES].live_entry && !comms[MANY - 1].live_entry,
+    tap_ok(comms[OH_MAX_LIVE_ENTRIES - 1].live_entry && !comms[OH_MAX_LIVE_ENTRIES].live_entry &&
+               !comms[MANY - 1].live_entry,
            "more communicators than rows: the last have none");
     oh_counter_add(&oh_comm_counters(&comms[MANY - 1])->calls[0], 5);
     tap_ok(atomic_load(&comms[MANY - 1].counters.calls[0]) == 5, "and count for themselves");

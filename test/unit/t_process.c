@@ -50,13 +50,13 @@ static void test_end(int poller, const char *how)
     struct oh_process *process = oh_process_watch(child, oh_process_start_time(child), poller);
     struct oh_process *again = oh_process_watch(child, oh_process_start_time(child), poller);
     tap_ok(process == again, "%s: one entry serves two", how);
-    oh_processes_look(poller);
+    oh_processes_poll(poller);
     tap_ok(!process->ended, "%s: a process that runs has not ended", how);
     kill_and_await(child);
     if (process->fd >= 0 && poller >= 0) {
         tap_ok(epoll_wait(poller, &event, 1, WAIT_MS) == 1, "%s: the end wakes the poller", how);
     }
-    oh_processes_look(poller);
+    oh_processes_poll(poller);
     tap_ok(process->ended && process->fd < 0, "%s: the end is seen", how);
     if (poller >= 0) {
         tap_ok(epoll_wait(poller, &event, 1, 0) == 0, "%s: the poller is woken once", how);
@@ -79,10 +79,10 @@ static void test_without_descriptor(void)
     struct oh_process *process = oh_process_watch(child, start, -1);
     setrlimit(RLIMIT_NOFILE, &before);
     tap_ok(process->fd < 0 && !process->ended, "no descriptor: it is watched all the same");
-    oh_processes_look(-1);
+    oh_processes_poll(-1);
     tap_ok(!process->ended, "no descriptor: a process that runs has not ended");
     kill_and_await(child);
-    oh_processes_look(-1);
+    oh_processes_poll(-1);
     tap_ok(process->ended, "no descriptor: the end is seen, before anyone buries it");
     bury(child);
     oh_process_unwatch(process, -1);
@@ -126,7 +126,7 @@ static void test_first_thread_ends(int poller, const char *how)
         close(process->fd);
         process->fd = -1;
     }
-    oh_processes_look(poller);
+    oh_processes_poll(poller);
     tap_ok(is_zombie(child) && !process->ended, "%s: a process is not over with its first thread", how);
     bury(child);
     oh_process_unwatch(process, poller);

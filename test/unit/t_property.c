@@ -2,10 +2,10 @@
 /*
  * t_property.c - rule 1: whether and how a call is served is the same on all ranks, wherever their buffers lie
  *
- * For random tables and random (count, type, op), each rank takes the way of a call: oh_call_plan, then oh_call_launch
- * with a driver of our own that only writes down what is launched. All that may differ between ranks does: rank,
- * staging, pointers, alignment, in place or not, stream, captured or not, and what the communicator last did. What is
- * decided and launched must not. The same end to end: the cases "property" of test/conformance.
+ * For random tables and random (count, type, op), each rank takes the way of a call: oh_call_decide, then
+ * oh_call_launch with a driver of our own that only writes down what is launched. All that may differ between ranks
+ * does: rank, staging, pointers, alignment, in place or not, stream, captured or not, and what the communicator last
+ * did. What is decided and launched must not. The same end to end: the cases "property" of test/conformance.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +60,7 @@ static bool decide(size_t count, ncclDataType_t type, ncclRedOp_t op, struct oh_
 {
     call->count = count;
     call->type = type;
-    return oh_call_plan(call, op);
+    return oh_call_decide(call, op);
 }
 
 /* --- a driver that writes down launches ----------------------------------------------------------------------------

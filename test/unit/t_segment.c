@@ -2,7 +2,7 @@
 /*
  * t_segment.c - where ranks meet: what may stand under the name already, what is left by the killed, what a name tells
  *
- * Whatever lies there, opening must end soon, without harm to it, and either with a meeting or with a refusal.
+ * Whatever lies there, opening must end soon, without harm to it, and either with a shared or with a refusal.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/segment.h"
+#include "comm/core/segment.h"
 #include "kernels/abi.h"
 #include "test/tap.h"
 #include "util/clock.h"
@@ -33,16 +33,16 @@ static void skip(const char *name, const char *reason)
     tap_ok(true, "%s # SKIP %s", name, reason);
 }
 
-/* The path that a key's meeting has. */
+/* The path that a key's shared has. */
 static const char *path_of(const struct oh_key *key)
 {
     static char path[384];
     struct oh_segment segment;
-    if (oh_segment_visit(&segment, key) != ncclSuccess) {
+    if (oh_segment_open_uncounted(&segment, key) != ncclSuccess) {
         return "";
     }
     snprintf(path, sizeof path, "%s", segment.path);
-    oh_segment_drop(&segment);
+    oh_segment_discard(&segment);
     return path;
 }
 
@@ -120,7 +120,7 @@ static bool put_short(const char *path)
 
 static bool put_long(const char *path)
 {
-    return put_file(path, 0600, (off_t)sizeof(struct oh_meeting) + 1);
+    return put_file(path, 0600, (off_t)sizeof(struct oh_shared) + 1);
 }
 
 /* Another file of the user's, which must not be written to. */
@@ -133,7 +133,7 @@ static bool put_hard_link(const char *path)
 
 static bool put_other_users(const char *path)
 {
-    return put_file(path, 0666, sizeof(struct oh_meeting)) && chown(path, NOBODY, NOBODY) == 0;
+    return put_file(path, 0666, sizeof(struct oh_shared)) && chown(path, NOBODY, NOBODY) == 0;
 }
 
 /* Whoever has a file of the right kind may hold up those who open it, by a lease, or a lock. */
@@ -190,10 +190,10 @@ static void test_obstacles(void)
         bool entered = oh_segment_open(&segment, &key) == ncclSuccess;
         bool soon = oh_now_ns() - start < SOON_NS;
         lstat(path, &after);
-        tap_ok(entered == obstacles[i].enters && soon && (entered || !segment.meeting) &&
+        tap_ok(entered == obstacles[i].enters && soon && (entered || !segment.shared) &&
                    (entered || (before.st_ino == after.st_ino && before.st_size == after.st_size)),
                "%s in the place: %s, at once, left as it was", obstacles[i].name, entered ? "entered" : "not entered");
-        oh_segment_drop(&segment);
+        oh_segment_discard(&segment);
         remove(path);
     }
     char target[512];
@@ -215,7 +215,7 @@ static int die_there(const char *unused)
     return oh_segment_open(&segment, &child_key) == ncclSuccess ? 0 : 1;
 }
 
-/* The next process of the user: a program's first meeting takes away what is left. */
+/* The next process of the user: a program's first shared takes away what is left. */
 static int meet_elsewhere(const char *path)
 {
     setenv("T_SEGMENT_VISIT", path, 1);
@@ -228,7 +228,7 @@ static void visit_as_told(void)
     struct oh_segment segment;
     struct oh_key key = oh_key_random();
     bool met = oh_segment_open(&segment, &key) == ncclSuccess;
-    oh_segment_drop(&segment);
+    oh_segment_discard(&segment);
     exit(met ? 0 : 1);
 }
 
@@ -249,9 +249,9 @@ static void test_leftovers(void)
     char other[512];
     oh_segment_open(&segment, &key);
     snprintf(other, sizeof other, "%s/onehop-of-another-version", folder);
-    put_file(other, 0600, sizeof(struct oh_meeting));
+    put_file(other, 0600, sizeof(struct oh_shared));
     child_key = oh_key_random();
-    tap_ok(in_child(die_there, "") == 0 && count_files() == 3, "a rank that is killed in the meeting leaves the file");
+    tap_ok(in_child(die_there, "") == 0 && count_files() == 3, "a rank that is killed in the shared leaves the file");
     tap_ok(in_child(meet_elsewhere, "") == 0 && count_files() == 2 && access(segment.path, F_OK) == 0 &&
                access(other, F_OK) == 0,
            "the next process removes it, and leaves alone what is in use or not known");
@@ -261,12 +261,12 @@ static void test_leftovers(void)
     struct oh_segment late, next;
     oh_segment_open(&late, &key);
     oh_segment_unlink(&segment);
-    bool made = oh_segment_open(&next, &key) == ncclSuccess && atomic_load(&next.meeting->present) == 1;
+    bool made = oh_segment_open(&next, &key) == ncclSuccess && atomic_load(&next.shared->present) == 1;
     oh_segment_unlink(&late);
-    tap_ok(made && access(next.path, F_OK) == 0, "a rank that is late does not remove the next meeting of that name");
+    tap_ok(made && access(next.path, F_OK) == 0, "a rank that is late does not remove the next shared of that name");
     oh_segment_close(&segment);
     oh_segment_close(&late);
-    oh_segment_drop(&next);
+    oh_segment_discard(&next);
     tap_ok(count_files() == 0, "nothing is left");
 }
 
@@ -294,9 +294,9 @@ static void test_sweepers_and_makers(void)
         struct oh_segment first, second;
         struct oh_key key = oh_key_random();
         bool both = oh_segment_open(&first, &key) == ncclSuccess && oh_segment_open(&second, &key) == ncclSuccess;
-        alone += !both || atomic_load(&second.meeting->present) != 2;
-        oh_segment_drop(&first);
-        oh_segment_drop(&second);
+        alone += !both || atomic_load(&second.shared->present) != 2;
+        oh_segment_discard(&first);
+        oh_segment_discard(&second);
         rounds++;
     }
     tap_ok(alone == 0 && rounds > 0 && status == 0, "%d meetings made while others swept: everyone met (%d did not)",
@@ -346,7 +346,7 @@ static void test_names(void)
 /* --- peers that have ended ---------------------------------------------------------------------------------------- */
 
 /* Fills rank 1's slot as a child that runs would. */
-static pid_t put_peer(struct oh_meeting *meeting)
+static pid_t put_peer(struct oh_shared *shared)
 {
     pid_t child = fork();
     if (child == 0) {
@@ -354,33 +354,36 @@ static pid_t put_peer(struct oh_meeting *meeting)
         pause();
         _exit(0);
     }
-    oh_slot_identify(&meeting->slot[1]);
-    meeting->slot[1].pid = (int32_t)child;
-    meeting->slot[1].start_time = oh_process_start_time((int32_t)child);
-    meeting->slot[1].process++; /* another process than this one */
-    atomic_store(&meeting->slot[1].filled, 1);
+    oh_peer_info_identify(&shared->peer_info[1]);
+    shared->peer_info[1].pid = (int32_t)child;
+    shared->peer_info[1].start_time = oh_process_start_time((int32_t)child);
+    shared->peer_info[1].process++; /* another process than this one */
+    atomic_store(&shared->peer_info[1].ready, 1);
     return child;
 }
 
 /* A peer that was killed has nothing open any more, whether its parent has waited for it or not. */
 static void test_ended_peer(void)
 {
-    static struct oh_meeting meeting;
-    struct oh_segment segment = {.meeting = &meeting};
-    struct oh_slot *slot = &meeting.slot[1];
+    static struct oh_shared shared;
+    struct oh_segment segment = {.shared = &shared};
+    struct oh_peer_info *slot = &shared.peer_info[1];
     siginfo_t info;
-    pid_t child = put_peer(&meeting);
-    tap_ok(!oh_segment_deserted(&segment, 0, 2) && oh_slot_can_be_seen(slot), "a peer that runs has its memory open");
+    pid_t child = put_peer(&shared);
+    tap_ok(!oh_segment_is_unreferenced(&segment, 0, 2) && oh_peer_info_is_visible(slot),
+           "a peer that runs has its memory open");
     slot->start_time++;
-    tap_ok(oh_segment_deserted(&segment, 0, 2) && oh_slot_can_be_seen(slot), "another process of its number has not");
+    tap_ok(oh_segment_is_unreferenced(&segment, 0, 2) && oh_peer_info_is_visible(slot),
+           "another process of its number has not");
     slot->start_time--;
     slot->pid_namespace++;
-    tap_ok(!oh_segment_deserted(&segment, 0, 2) && !oh_slot_can_be_seen(slot),
+    tap_ok(!oh_segment_is_unreferenced(&segment, 0, 2) && !oh_peer_info_is_visible(slot),
            "nothing is known of a process in another PID namespace");
     slot->pid_namespace--;
     kill(child, SIGKILL);
     waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT);
-    tap_ok(oh_segment_deserted(&segment, 0, 2) && oh_segment_has_dead_rank(&segment, 0, 2) && oh_slot_can_be_seen(slot),
+    tap_ok(oh_segment_is_unreferenced(&segment, 0, 2) && oh_segment_has_dead_rank(&segment, 0, 2) &&
+               oh_peer_info_is_visible(slot),
            "a peer that was killed has ended before its parent has waited for it");
     waitpid(child, NULL, 0);
 }

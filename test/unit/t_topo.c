@@ -42,7 +42,7 @@ static void test_all_pairs(void)
                                     .cuda_access = (enum oh_fact)(code / 27 % 3),
                                     .cuda_atomics = (enum oh_fact)(code / 81)};
         char reason[160] = "untouched";
-        bool verdict = oh_topo_judge_pair(A, B, &pair, reason, sizeof reason);
+        bool verdict = oh_topo_check_pair(A, B, &pair, reason, sizeof reason);
         if (verdict != expected(&pair)) {
             tap_note("case %d: verdict %d, reason %s", code, verdict, reason);
             verdicts = false;
@@ -60,7 +60,7 @@ static void test_all_pairs(void)
 static void check_pair(struct oh_topo_pair pair, const char *reason, const char *name)
 {
     char got[160] = "";
-    bool verdict = oh_topo_judge_pair(A, B, &pair, got, sizeof got);
+    bool verdict = oh_topo_check_pair(A, B, &pair, got, sizeof got);
     tap_ok(verdict == (reason == NULL) && strcmp(got, reason ? reason : "") == 0, "%s", name);
     if (reason && strcmp(got, reason) != 0) {
         tap_note("got: %s", got);
@@ -92,7 +92,7 @@ static void test_shared_gpu(void)
 {
     const struct oh_topo_pair pair = {OH_YES, OH_YES, OH_YES, OH_YES, OH_YES};
     char reason[160] = "";
-    bool verdict = oh_topo_judge_pair("0000:3B:00.0", B, &pair, reason, sizeof reason);
+    bool verdict = oh_topo_check_pair("0000:3B:00.0", B, &pair, reason, sizeof reason);
     tap_ok(!verdict && strcmp(reason, "two ranks share GPU 0000:3B:00.0") == 0, "two ranks on one GPU");
 }
 
@@ -100,20 +100,20 @@ static void test_gpu(void)
 {
     struct oh_topo_gpu gpu = {.bus_id = A, .mig = OH_YES};
     char reason[160] = "";
-    tap_ok(!oh_topo_judge_gpu(&gpu, reason, sizeof reason) && strcmp(reason, "GPU " A " is in MIG mode") == 0,
+    tap_ok(!oh_topo_check_gpu(&gpu, reason, sizeof reason) && strcmp(reason, "GPU " A " is in MIG mode") == 0,
            "MIG is refused");
     gpu.mig = OH_UNKNOWN;
-    tap_ok(oh_topo_judge_gpu(&gpu, reason, sizeof reason), "unknown MIG mode is no obstacle");
+    tap_ok(oh_topo_check_gpu(&gpu, reason, sizeof reason), "unknown MIG mode is no obstacle");
     gpu.mig = OH_NO;
-    tap_ok(oh_topo_judge_gpu(&gpu, reason, sizeof reason), "no MIG");
+    tap_ok(oh_topo_check_gpu(&gpu, reason, sizeof reason), "no MIG");
     gpu.compute_major = 7;
-    tap_ok(!oh_topo_judge_gpu(&gpu, reason, sizeof reason) &&
+    tap_ok(!oh_topo_check_gpu(&gpu, reason, sizeof reason) &&
                strcmp(reason, "GPU " A " has compute capability 7, onehop's kernels need 8 or later") == 0,
            "a GPU older than the kernels is refused");
     gpu.compute_major = 8;
-    tap_ok(oh_topo_judge_gpu(&gpu, reason, sizeof reason), "Ampere is new enough");
+    tap_ok(oh_topo_check_gpu(&gpu, reason, sizeof reason), "Ampere is new enough");
     gpu.bus_id[0] = '\0';
-    tap_ok(!oh_topo_judge_gpu(&gpu, reason, sizeof reason), "a GPU without a bus id is refused");
+    tap_ok(!oh_topo_check_gpu(&gpu, reason, sizeof reason), "a GPU without a bus id is refused");
 }
 
 static void check_env(const char *disable, const char *level, bool allowed, const char *name)

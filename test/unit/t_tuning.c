@@ -72,15 +72,15 @@ static void test_wishes(void)
     struct oh_plan_table table, copy;
     parse(HEAD KEY ROW "1M nccl\n8M twoshot 64 512\nend\n", &table, &fault);
     copy = table;
-    oh_plan_table_wish(&copy, 512 << 10, -1);
+    oh_plan_table_apply_limits(&copy, 512 << 10, -1);
     tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows.count == 1 && oh_plan_table_end(&copy) == 64 << 10,
            "a cap within what falls back ends before it");
     copy = table;
-    oh_plan_table_wish(&copy, 2 << 20, -1);
+    oh_plan_table_apply_limits(&copy, 2 << 20, -1);
     tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows.count == 3 && oh_plan_table_end(&copy) == 2 << 20,
            "a cap behind it leaves it");
     parse(HEAD KEY ROW "end\n", &table, &fault);
-    oh_plan_table_wish(&table, 512 << 20, -1);
+    oh_plan_table_apply_limits(&table, 512 << 20, -1);
     tap_ok(oh_plan_table_valid(&table, 4) && oh_plan_table_end(&table) == oh_plan_capacity(ONEHOP_ONESHOT, 4),
            "a cap above the end: the last algorithm goes on as far as it can");
 }

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * agree.c - from a rank's first call to a decision that all ranks share
+ *
+ * The steps of a set-up: fill (my info), open (peers' memory, topology, kernels), vote. A rank that cannot go on
+ * refuses, which ends it for all; it never just stays away. See doc/design.md, "Attach".
+ */
+#include "comm/attach/agreement.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/watch/monitor.h"
+#include "gpu/room.h"
+#include "plan/store.h"
+#include "util/clock.h"
+#include "util/env.h"
+#include "util/log.h"
+
+/* From where on NCCL takes fp8, and the kernels have it (src/enqueue.cc:2557 of 2.28.9). */
+#define FP8_COMPUTE_MAJOR 9
+
+/* --- the steps -------------------------------------------------------------------------------------------------- */
+
+void oh_agreement_decline(struct oh_agreement *agreement, const char *reason)
+{
+    agreement->alive = false;
+    snprintf(agreement->reason, sizeof agreement->reason, "%s", reason);
+    oh_segment_vote_no(&agreement->comm->segment, reason);
+}
+
+__attribute__((format(printf, 2, 3))) static void decline_because(struct oh_agreement *agreement, const char *format,
+                                                                  ...)
+{
+    char reason[OH_REASON_BYTES];
+    va_list args;
+    int head = snprintf(reason, sizeof reason, "rank %u: ", agreement->comm->rank);
+    va_start(args, format);
+    vsnprintf(reason + head, sizeof reason - (size_t)head, format, args);
+    va_end(args);
+    oh_agreement_decline(agreement, reason);
+}
+
+/* Books the time since the last phase. */
+static void end_phase(struct oh_agreement *agreement, enum oh_agreement_phase phase)
+{
+    uint64_t now = oh_now_ns();
+    agreement->phase_ns[phase] += now - agreement->phase_start_ns;
+    agreement->phase_start_ns = now;
+}
+
+/* What is known of this machine, of which rank 0 stands for all. */
+static void load_table(struct oh_agreement *agreement, struct oh_plan_table *table_p)
+{
+    const struct oh_comm *comm = agreement->comm;
+    struct oh_tuning_key key = {.nranks = comm->nranks, .nccl = "unknown"};
+    char from[OH_STORE_PATH];
+    snprintf(key.gpu, sizeof key.gpu, "%s", agreement->gpu.name);
+    oh_topo_driver_version(key.driver, sizeof key.driver);
+    if (comm->nccl_version > 0) {
+        oh_tuning_nccl_name(comm->nccl_version, key.nccl);
+    }
+    oh_store_load(&key, table_p, from);
+    OH_INFO("comm %p nranks %u: all ranks use the tuning table of rank 0: %s", (void *)comm->nccl, comm->nranks, from);
+}
+
+/* Made in private memory and then copied: the shared memory may change at any time. False: nothing to serve. */
+static bool publish_table(struct oh_agreement *agreement)
+{
+    const char *names[1 + ONEHOP_ALGORITHM_COUNT] = {"auto"};
+    struct oh_shared *shared = agreement->comm->segment.shared;
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
+        names[1 + a] = oh_algorithm_name(a);
+    }
+    int forced = oh_env_choice(OH_ENV_ALGO, names, 1 + ONEHOP_ALGORITHM_COUNT, 0) - 1;
+    uint64_t max_bytes = oh_env_number(OH_ENV_MAX_BYTES, true, UINT64_C(1) << 30, UINT64_MAX);
+
+    struct oh_plan_table table;
+    load_table(agreement, &table);
+    oh_plan_table_apply_limits(&table, max_bytes, forced);
+    table.fp8 = agreement->gpu.compute_major >= FP8_COMPUTE_MAJOR;
+    shared->table = table;
+    shared->init_epoch = (uint32_t)oh_env_number(OH_ENV_INIT_EPOCH, false, UINT32_MAX, 1);
+    return oh_plan_table_end(&table) > 0;
+}
+
+/* My slot: who I am and where my staging memory is. */
+static void fill(struct oh_agreement *agreement)
+{
+    struct oh_comm *comm = agreement->comm;
+    struct oh_peer_info *info = &comm->segment.shared->peer_info[comm->rank];
+    const struct oh_driver *driver = comm->staging.driver;
+    char reason[OH_REASON_BYTES];
+
+    oh_topo_gpu_gather(driver, comm->staging.device, &agreement->gpu);
+    if (!oh_topo_check_gpu(&agreement->gpu, reason, sizeof reason)) {
+        decline_because(agreement, "%s", reason);
+        return;
+    }
+    end_phase(agreement, OH_PHASE_GPU);
+    if (oh_staging_create(&comm->staging) != ncclSuccess) {
+        decline_because(agreement, "no staging memory on GPU %s", agreement->gpu.bus_id);
+        return;
+    }
+    if (oh_staging_describe(&comm->staging, info) != ncclSuccess) {
+        decline_because(agreement, "CUDA IPC gives no handle on GPU %s", agreement->gpu.bus_id);
+        return;
+    }
+    info->check = oh_env_flag(OH_ENV_CHECK, false);
+    snprintf(info->bus_id, sizeof info->bus_id, "%s", agreement->gpu.bus_id);
+    if (comm->rank == 0 && !publish_table(agreement)) {
+        decline_because(agreement, "the settings leave no message to serve");
+        return;
+    }
+    comm->staging.peer[comm->rank].base = comm->staging.base;
+    agreement->opened = 1U << comm->rank;
+    atomic_store(&info->ready, 1);
+    end_phase(agreement, OH_PHASE_MEMORY);
+}
+
+/* What a peer gives as its bus id goes into questions and into the log. */
+static bool is_bus_id(const char *text)
+{
+    size_t length = strspn(text, "0123456789abcdef:.");
+    return length > 0 && text[length] == '\0';
+}
+
+/* One peer: is the way there NVLink, and does it open? */
+static void open_peer(struct oh_agreement *agreement, uint32_t rank)
+{
+    struct oh_comm *comm = agreement->comm;
+    struct oh_peer_info info = comm->segment.shared->peer_info[rank]; /* a copy that no one can change under us */
+    const struct oh_driver *driver = comm->staging.driver;
+    struct oh_topo_pair pair;
+    char reason[OH_REASON_BYTES];
+
+    if (!oh_peer_info_is_own(&info) && !oh_peer_info_is_visible(&info)) {
+        decline_because(agreement,
+                        "the process of rank %u cannot be seen from here (another PID namespace, or no /proc?)", rank);
+        return;
+    }
+    info.bus_id[sizeof info.bus_id - 1] = '\0';
+    if (!is_bus_id(info.bus_id)) {
+        decline_because(agreement, "rank %u gives no bus id of a GPU", rank);
+        return;
+    }
+    oh_topo_pair_gather(driver, agreement->gpu.bus_id, info.bus_id, &pair);
+    if (!oh_topo_check_pair(agreement->gpu.bus_id, info.bus_id, &pair, reason, sizeof reason)) {
+        decline_because(agreement, "%s", reason);
+        return;
+    }
+    end_phase(agreement, OH_PHASE_LINKS);
+    if (oh_staging_open_peer(&comm->staging, rank, &info, oh_peer_info_is_own(&info)) != ncclSuccess) {
+        decline_because(agreement, "the memory of rank %u (GPU %s) cannot be opened", rank, info.bus_id);
+        return;
+    }
+    agreement->opened |= 1U << rank;
+    end_phase(agreement, OH_PHASE_OPEN);
+}
+
+/* Opens those whose slots are filled. True when all are open. */
+static bool open_peers(struct oh_agreement *agreement)
+{
+    struct oh_comm *comm = agreement->comm;
+    end_phase(agreement, OH_PHASE_PEERS);
+    for (uint32_t r = 0; r < comm->nranks && agreement->alive; r++) {
+        if (oh_segment_decision(&comm->segment) == OH_DECISION_OFF) {
+            return false; /* then nothing may be opened */
+        }
+        if (!(agreement->opened & 1U << r) && oh_segment_is_ready(&comm->segment, r)) {
+            open_peer(agreement, r);
+        }
+    }
+    return agreement->opened == (1U << comm->nranks) - 1;
+}
+
+/* Says how large grids may be here. The least of all ranks counts (attach.c). */
+static bool publish_room(struct oh_agreement *agreement)
+{
+    struct oh_comm *comm = agreement->comm;
+    const struct oh_staging *staging = &comm->staging;
+    struct oh_plan_table table = comm->table;
+    struct oh_context_scope scope;
+    struct oh_plan_room room = {0};
+    if (oh_context_enter_relaxed(staging->driver, &staging->context, &scope) != CUDA_SUCCESS) {
+        decline_because(agreement, "the context of GPU %s cannot be made current", agreement->gpu.bus_id);
+        return false;
+    }
+    ncclResult_t res =
+        oh_room_query(staging->driver, staging->device, &staging->context, comm->kernels, &comm->table, &room);
+    oh_context_leave_relaxed(staging->driver, &scope);
+    room.max_blocks = comm->config.max_ctas;
+    if (res != ncclSuccess) {
+        decline_because(agreement, "the occupancy of the kernels is unknown on GPU %s", agreement->gpu.bus_id);
+    } else if (!oh_plan_table_fit(&table, &room)) {
+        decline_because(agreement, "too few SMs for the kernels on GPU %s: %u, with %u threads each",
+                        agreement->gpu.bus_id, room.sms, room.sm_threads);
+    } else {
+        comm->segment.shared->peer_info[comm->rank].room = room;
+        comm->segment.shared->peer_info[comm->rank].programmatic = comm->kernels->programmatic;
+    }
+    return agreement->alive;
+}
+
+/* What is needed to serve, once the peers' memory is there: table, kernels, epoch. */
+static void prepare(struct oh_agreement *agreement)
+{
+    struct oh_comm *comm = agreement->comm;
+    const struct oh_shared *shared = comm->segment.shared;
+
+    comm->table = shared->table;
+    for (uint32_t r = 0; r < comm->nranks; r++) { /* all have filled their slots: the same for all */
+        comm->check |= shared->peer_info[r].check != 0;
+    }
+    if (!oh_plan_table_valid(&comm->table, comm->nranks)) {
+        decline_because(agreement, "rank 0's tuning table is not valid");
+        return;
+    }
+    if (comm->table.fp8 && agreement->gpu.compute_major < FP8_COMPUTE_MAJOR) {
+        decline_because(agreement, "GPU %s is of another generation than that of rank 0", agreement->gpu.bus_id);
+        return;
+    }
+    if (!oh_monitor_start()) {
+        decline_because(agreement, "no thread to monitor the other ranks");
+        return;
+    }
+    if (oh_comm_prepare_launch(comm) != ncclSuccess) {
+        decline_because(agreement, "the kernels cannot be made ready on GPU %s", agreement->gpu.bus_id);
+        return;
+    }
+    if (!publish_room(agreement)) {
+        return;
+    }
+    end_phase(agreement, OH_PHASE_KERNELS);
+    if (oh_staging_finish(&comm->staging, shared->init_epoch) != ncclSuccess) {
+        decline_because(agreement, "the staging memory cannot be cleared on GPU %s", agreement->gpu.bus_id);
+        return;
+    }
+    end_phase(agreement, OH_PHASE_CLEAR);
+}
+
+/*
+ * What has been made ready is seen by a thread that takes the mutex after the vote has had its effect. The words in
+ * shared memory order the two already; but only for who knows that all mappings are one memory.
+ */
+static void vote(struct oh_agreement *agreement)
+{
+    struct oh_comm *comm = agreement->comm;
+    pthread_mutex_lock(&comm->attach.mutex);
+    for (int i = 0; i < OH_PHASE_COUNT; i++) {
+        comm->attach_ms += (double)agreement->phase_ns[i] / 1e6;
+    }
+    comm->attach.voted = true;
+    pthread_mutex_unlock(&comm->attach.mutex);
+    oh_segment_vote_yes(&comm->segment, comm->nranks);
+}
+
+/* Takes the step that is due. False: it has to wait for others. */
+static bool take_step(struct oh_agreement *agreement)
+{
+    struct oh_comm *comm = agreement->comm;
+    switch (agreement->step) {
+    case OH_STEP_PUBLISH:
+        fill(agreement);
+        agreement->step = OH_STEP_OPEN;
+        return true;
+    case OH_STEP_OPEN:
+        if (!open_peers(agreement)) {
+            return false;
+        }
+        prepare(agreement);
+        agreement->step = OH_STEP_VOTE;
+        return true;
+    case OH_STEP_VOTE:
+        if (comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
+            return false;
+        }
+        atomic_store(&comm->segment.shared->peer_info[comm->rank].withheld, OH_WITHHELD_NOT);
+        vote(agreement);
+        agreement->step = OH_STEP_VOTED;
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool is_decided(const struct oh_agreement *agreement)
+{
+    const struct oh_comm *comm = agreement->comm;
+    return !agreement->alive || oh_comm_is_settled(comm) || oh_segment_decision(&comm->segment) != OH_DECISION_PENDING;
+}
+
+bool oh_agreement_advance(struct oh_agreement *agreement, bool *moved_p)
+{
+    while (!is_decided(agreement)) {
+        if (take_step(agreement)) {
+            *moved_p = true;
+        } else if (oh_segment_has_dead_rank(&agreement->comm->segment, agreement->comm->rank,
+                                            agreement->comm->nranks)) {
+            oh_segment_vote_no(&agreement->comm->segment, "a rank's process has ended");
+        } else {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* --- the end of a set-up ---------------------------------------------------------------------------------------- */
+
+static void trace_laps(const struct oh_agreement *agreement)
+{
+    static const char *const names[OH_PHASE_COUNT] = {
+#define OH_AGREEMENT_PHASE(identifier_, name_) name_,
+        OH_AGREEMENT_PHASES(OH_AGREEMENT_PHASE)
+#undef OH_AGREEMENT_PHASE
+    };
+    char text[32 * OH_PHASE_COUNT] = "";
+    if (oh_log_level() < OH_LOG_TRACE) {
+        return;
+    }
+    for (int i = 0, used = 0; i < OH_PHASE_COUNT; i++) {
+        used += snprintf(text + used, sizeof text - (size_t)used, "%s%s %.2f", i > 0 ? ", " : "", names[i],
+                         (double)agreement->phase_ns[i] / 1e6);
+    }
+    OH_TRACE("comm %p rank %u: set-up in ms: %s", (void *)agreement->comm->nccl, agreement->comm->rank, text);
+}
+
+/* --- begin and end ------------------------------------------------------------------------------------------------ */
+
+static void bind(struct oh_agreement *agreement, CUstream stream)
+{
+    struct oh_comm *comm = agreement->comm;
+    const struct oh_driver *driver;
+    CUdevice device;
+    char reason[OH_REASON_BYTES];
+    if (!oh_topo_allowed_by_env(reason, sizeof reason)) {
+        decline_because(agreement, "%s", reason);
+    } else if (oh_driver_get(&driver) != ncclSuccess) {
+        decline_because(agreement, "%s", oh_driver_error());
+    } else if (driver->device_get(&device, comm->attach.cuda_device) != CUDA_SUCCESS) {
+        decline_because(agreement, "CUDA device %d cannot be found", comm->attach.cuda_device);
+    } else if (oh_staging_bind(driver, device, oh_context_of_call(driver, device, stream), &comm->staging) !=
+               ncclSuccess) {
+        decline_because(agreement, "CUDA device %d has no context", comm->attach.cuda_device);
+    } else if (oh_comm_prepare_order(comm) != ncclSuccess) {
+        decline_because(agreement, "CUDA device %d has no events", comm->attach.cuda_device);
+    }
+}
+
+struct oh_agreement *oh_agreement_begin(struct oh_comm *comm, CUstream stream)
+{
+    struct oh_agreement *agreement = calloc(1, sizeof *agreement);
+    if (!agreement) {
+        oh_segment_vote_no(&comm->segment, "a rank is out of memory");
+        return NULL;
+    }
+    agreement->comm = comm;
+    agreement->alive = true;
+    agreement->phase_start_ns = oh_now_ns();
+    struct oh_peer_info *info = &comm->segment.shared->peer_info[comm->rank];
+    atomic_store(&info->withheld, comm->attach.unordered ? OH_WITHHELD_CALL : OH_WITHHELD_NOT);
+    bind(agreement, stream);
+    atomic_store(&info->begun, 1); /* after `withheld`: who sees it sees that */
+    end_phase(agreement, OH_PHASE_GPU);
+    return agreement;
+}
+
+/* What the ranks have decided takes effect, if it is no; yes does at the next call. Returns which of the two it is. */
+static bool settle(struct oh_agreement *agreement)
+{
+    struct oh_comm *comm = agreement->comm;
+    pthread_mutex_lock(&comm->attach.mutex);
+    bool on =
+        comm->attach.cutover_call != 0 || (comm->attach.voted && oh_segment_decision(&comm->segment) == OH_DECISION_ON);
+    if (!on && !agreement->reason[0]) {
+        oh_segment_reason(&comm->segment, agreement->reason);
+    }
+    if (!on && !oh_comm_is_settled(comm)) {
+        memcpy(comm->reason, agreement->reason, sizeof comm->reason);
+        atomic_store(&comm->settled, true);
+        oh_live_update(comm);
+    }
+    pthread_mutex_unlock(&comm->attach.mutex);
+    return on;
+}
+
+void oh_agreement_end(struct oh_agreement *agreement)
+{
+    struct oh_comm *comm = agreement->comm;
+    end_phase(agreement, OH_PHASE_VOTES);
+    trace_laps(agreement);
+    oh_segment_unlink(&comm->segment); /* if it still has a name: all ranks have found it by now */
+    if (!settle(agreement)) {
+        OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->nccl, comm->rank, comm->nranks,
+                agreement->reason);
+        oh_comm_detach(comm);
+    }
+    free(agreement);
+}

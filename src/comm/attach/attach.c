@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * attach.c - the first calls of a communicator, and the thread that sets up communicators
+ *
+ * Until a communicator is settled its calls are counted. A rank notes each call that goes to NCCL in the segment
+ * (switch.h); once all ranks have voted yes, the ranks' words are closed, and the number of the first served call
+ * follows from them. See doc/design.md, "Attach".
+ *
+ * Threads: the set-ups are advanced by a thread of their own, started when there is one and ended when there is none.
+ * Its list is guarded by a mutex that is never held over a call to the driver; a communicator's own mutex may be taken
+ * after it, not before. What the set-up decides takes effect in the thread that uses the communicator.
+ */
+#include "comm/attach/attach.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/attach/agreement.h"
+#include "comm/watch/failure.h"
+#include "comm/watch/monitor.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/bgthread.h"
+
+#define PERIOD_NS (UINT64_C(100) * 1000) /* between looks at set-ups that wait, at first */
+#define PERIOD_MAX_NS (UINT64_C(20) * 1000 * 1000)
+#define PERIOD_AWAITED_NS (UINT64_C(1) * 1000 * 1000) /* the most while a call waits */
+#define LEAVE_NS (UINT64_C(50) * 1000 * 1000)         /* the most that the end of a communicator waits for the thread */
+#define STOP_NS (UINT64_C(100) * 1000 * 1000)         /* the most that the end of the process waits for the thread */
+
+/*
+ * How long a call waits for other ranks. NCCL connects a communicator in its first collective, and so waits there
+ * itself until all ranks have made that call (src/group.cc:147 of 2.30.7): two seconds cover ranks that compile, load
+ * and warm up side by side, and are all that a program can lose where NCCL would not have waited. Where that is known,
+ * a call waits as long as ranks usually lie apart.
+ */
+#define PATIENCE_NS (UINT64_C(2) * 1000 * 1000 * 1000)
+#define COURTESY_NS (UINT64_C(20) * 1000 * 1000)
+
+static void work(void);
+static void stop_at_exit(void);
+static struct oh_bgthread worker = OH_BGTHREAD(work, stop_at_exit);
+static struct oh_agreement *incoming; /* guarded by the worker's mutex, as is the next */
+static unsigned waiting;              /* calls that wait for a set-up */
+
+/* --- the cut-over ------------------------------------------------------------------------------------------------- */
+
+/*
+ * Cuts the table to the room of the rank that has least: the same on all ranks, since each has published its room
+ * before its vote. The table fits each rank. If it does not fit the least of both numbers, no rank serves a message.
+ */
+static void fit_table(struct oh_comm *comm)
+{
+    struct oh_plan_room least = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    comm->overlaps = true;
+    for (uint32_t r = 0; r < comm->nranks; r++) {
+        const struct oh_peer_info *info = &comm->segment.shared->peer_info[r];
+        const struct oh_plan_room room = info->room;
+        least.sms = room.sms < least.sms ? room.sms : least.sms;
+        least.sm_threads = room.sm_threads < least.sm_threads ? room.sm_threads : least.sm_threads;
+        least.max_blocks = room.max_blocks < least.max_blocks ? room.max_blocks : least.max_blocks;
+        comm->overlaps &= info->programmatic != 0;
+    }
+    comm->max_blocks = least.max_blocks;
+    const struct oh_plan_table whole = comm->table;
+    if (!oh_plan_table_fit(&comm->table, &least)) {
+        comm->table.rows.count = 0;
+    }
+    if (memcmp(&whole, &comm->table, sizeof whole) != 0) {
+        OH_INFO("comm %p rank %u: room for %u threads on each of %u SMs, for %u blocks in all: grids are %s",
+                (void *)comm->nccl, comm->rank, least.sm_threads, least.sms, least.max_blocks,
+                comm->table.rows.count > 0 ? "smaller" : "too large");
+    }
+}
+
+/* All ranks have voted yes; with the mutex held. */
+static void close_switch(struct oh_comm *comm)
+{
+    struct oh_shared *shared = comm->segment.shared;
+    comm->attach.cutover_call = oh_cutover_close(&shared->cutover, comm->nranks);
+    comm->progress = &shared->progress[comm->rank];
+    fit_table(comm);
+}
+
+/*
+ * Served for good when the next call is, on every rank: no call is counted any more. A communicator that fails just now
+ * refuses its calls. seq_cst: this load comes after the store to `served`, and in oh_comm_fail and the monitor the
+ * store to `served` after that to `failure` or `lost`; so one sees the other.
+ */
+static void settle_when_reached(struct oh_comm *comm)
+{
+    if (comm->attach.cutover_call == 0 || comm->attach.calls + 1 < comm->attach.cutover_call) {
+        return;
+    }
+    atomic_store(&comm->served, true);
+    if (atomic_load(&comm->failure) != ncclSuccess || atomic_load(&comm->departed_peer) != 0) {
+        atomic_store(&comm->served, false);
+    }
+    atomic_store_explicit(&comm->settled, true, memory_order_release);
+    oh_live_update(comm);
+}
+
+/* A rank has said no; the set-up, which may not have noticed yet, lets go of what it has made. With the mutex held. */
+static void settle_off(struct oh_comm *comm)
+{
+    oh_segment_reason(&comm->segment, comm->reason);
+    atomic_store(&comm->settled, true);
+    oh_live_update(comm);
+}
+
+/* The next call goes to NCCL on every rank, or is the first that is served on every rank. With the mutex held. */
+static bool count_call(struct oh_comm *comm)
+{
+    struct oh_attach *attach = &comm->attach;
+    struct oh_cutover *first = &comm->segment.shared->cutover;
+    const enum oh_decision decision = oh_segment_decision(&comm->segment);
+    const bool on = attach->voted && decision == OH_DECISION_ON;
+    if (attach->cutover_call == 0 && attach->begun && decision == OH_DECISION_OFF) {
+        settle_off(comm);
+        return false;
+    }
+    if (attach->cutover_call == 0 && !on && oh_cutover_announce(first, comm->rank, attach->calls + 1)) {
+        attach->calls++;
+        return false;
+    }
+    if (attach->cutover_call == 0 &&
+        attach->voted) { /* `on`; or another rank has seen that, and closed this rank's word */
+        close_switch(comm);
+    }
+    settle_when_reached(comm);
+    if (!oh_comm_is_settled(comm)) {
+        attach->calls++;
+        return false;
+    }
+    return true;
+}
+
+bool oh_attach_decide(struct oh_comm *comm)
+{
+    struct oh_attach *attach = &comm->attach;
+    pthread_mutex_lock(&attach->mutex);
+    const bool closed = attach->cutover_call != 0;
+    bool served = oh_comm_is_settled(comm) ? atomic_load(&comm->served) : count_call(comm);
+    const bool closes = attach->cutover_call != 0 && !closed;
+    pthread_mutex_unlock(&attach->mutex);
+    attach->first_call = false;
+    if (closes) {
+        oh_monitor_add(comm);
+        OH_INFO("comm %p rank %u nranks %u: served by onehop up to %" PRIu64 " bytes from call %" PRIu64
+                " on, %u MiB of GPU memory, attached in %.1f ms",
+                (void *)comm->nccl, comm->rank, comm->nranks, oh_plan_table_end(&comm->table), attach->cutover_call,
+                OH_STAGING_BYTES >> 20, comm->attach_ms);
+    }
+    return served;
+}
+
+void oh_attach_note_result(struct oh_comm *comm, bool counted, ncclResult_t result)
+{
+    struct oh_attach *attach = &comm->attach;
+    bool accepted = result != ncclInvalidArgument && result != ncclInvalidUsage;
+    pthread_mutex_lock(&attach->mutex);
+    bool known = atomic_load(&comm->created);
+    if (oh_comm_is_settled(comm) || accepted == counted) {
+        /* As it was counted, or not to be counted. */
+    } else if (accepted) {
+        attach->calls++;
+        if (known) { /* else when it is created */
+            oh_cutover_announce(&comm->segment.shared->cutover, comm->rank, attach->calls);
+        }
+    } else {
+        /* Whether a word that is closed holds this number or not, the next call has it, and goes the same way. */
+        oh_cutover_retract(&comm->segment.shared->cutover, comm->rank, attach->calls);
+        attach->calls--;
+    }
+    pthread_mutex_unlock(&attach->mutex);
+}
+
+/* --- the first calls ---------------------------------------------------------------------------------------------- */
+
+/* The most that any table can have served. */
+static bool is_small(const struct oh_call *call)
+{
+    const uint32_t nranks = call->comm->nranks;
+    uint64_t most = 0;
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
+        uint64_t capacity = oh_plan_capacity((enum onehop_algorithm)a, nranks);
+        most = capacity > most ? capacity : most;
+    }
+    return call->count > 0 && call->count <= most / oh_type_size(call->type);
+}
+
+bool oh_attach_wants(const struct oh_call *call, ncclRedOp_t op)
+{
+    struct oh_comm *comm = call->comm;
+    struct oh_op known;
+    return !oh_comm_is_settled(comm) && atomic_load_explicit(&comm->created, memory_order_acquire) &&
+           oh_comm_op_find(comm, op, call->type, &known) && is_small(call);
+}
+
+/* Gives the set-up to the thread. */
+static void enqueue(struct oh_agreement *agreement)
+{
+    pthread_mutex_lock(&worker.mutex);
+    bool works = oh_bgthread_start(&worker);
+    if (works) {
+        agreement->comm->in_background = true;
+        agreement->next = incoming;
+        incoming = agreement;
+    }
+    pthread_mutex_unlock(&worker.mutex);
+    if (!works) {
+        oh_agreement_decline(agreement, "a rank has no thread for the set-up");
+        oh_agreement_end(agreement);
+    }
+}
+
+void oh_attach_begin(struct oh_comm *comm, CUstream stream)
+{
+    struct oh_attach *attach = &comm->attach;
+    if (attach->begun || oh_comm_is_settled(comm)) {
+        return;
+    }
+    struct oh_agreement *agreement = oh_agreement_begin(comm, stream);
+    if (!agreement) {
+        oh_attach_cancel(comm, "a rank is out of memory");
+        return;
+    }
+    attach->begun = true;
+    attach->ordering = agreement->alive;
+    attach->patient = true;
+    attach->first_call = true;
+    enqueue(agreement);
+}
+
+/* Another rank of the same communicator that this thread has created, and whose call it may be about to make. */
+static __thread const struct oh_comm *asking;
+static __thread bool has_sibling;
+
+static void look_for_sibling(struct oh_comm *comm)
+{
+    has_sibling |= comm != asking && atomic_load(&comm->created) && oh_key_compare(&comm->key, &asking->key) == 0 &&
+                   pthread_equal(comm->attach.thread, asking->attach.thread) && !comm->attach.begun;
+}
+
+/* NCCL has connected everything when it creates the communicator, so that its first call does not wait. */
+static bool connects_early(void)
+{
+    const char *lazily = getenv("NCCL_RUNTIME_CONNECT"), *mapped = getenv("NCCL_CUMEM_ENABLE");
+    return (lazily && strcmp(lazily, "0") == 0) || (mapped && strcmp(mapped, "0") == 0);
+}
+
+/* How long the first call waits for ranks that have not come to theirs. */
+static uint64_t patience_for_peers(const struct oh_comm *comm)
+{
+    if (!comm->attach.first_call || comm->attach.unordered || !comm->config.blocking) {
+        return 0;
+    }
+    asking = comm;
+    has_sibling = false;
+    oh_registry_visit(look_for_sibling);
+    return has_sibling || connects_early() ? COURTESY_NS : PATIENCE_NS;
+}
+
+/* How long a call waits, as things are; `for_peers`: for ranks that have not come to their first calls. */
+static uint64_t patience(const struct oh_comm *comm, uint64_t for_peers, bool *all_here_p)
+{
+    struct oh_peer_info *info = comm->segment.shared->peer_info;
+    uint32_t call = OH_WITHHELD_CALL;
+    if (oh_segment_decision(&comm->segment) != OH_DECISION_PENDING) {
+        return 0;
+    }
+    if (!comm->attach.first_call) { /* the first call has returned, and was captured, or this rank would have voted */
+        atomic_compare_exchange_strong(&info[comm->rank].withheld, &call, OH_WITHHELD_LATER);
+    }
+    for (uint32_t r = 0; r < comm->nranks; r++) {
+        if (!atomic_load(&info[r].begun)) {
+            return for_peers;
+        }
+        const uint32_t withheld = atomic_load(&info[r].withheld);
+        if (withheld == OH_WITHHELD_LATER || (r == comm->rank && withheld != OH_WITHHELD_NOT)) {
+            return 0;
+        }
+    }
+    *all_here_p = true;
+    return PATIENCE_NS;
+}
+
+/* True while the call that began to wait at `start` goes on with it. If that is in vain, no later call waits. */
+static bool is_waiting(struct oh_comm *comm, uint64_t start, uint64_t for_peers)
+{
+    struct oh_attach *attach = &comm->attach;
+    const bool pending = !oh_comm_is_settled(comm) && attach->cutover_call == 0 && attach->patient;
+    bool all_here = false;
+    pthread_mutex_lock(&attach->mutex);
+    const uint64_t most = pending && !oh_comm_is_settled(comm) ? patience(comm, for_peers, &all_here) : 0;
+    pthread_mutex_unlock(&attach->mutex);
+    const bool waits = oh_now_ns() - start < most;
+    attach->patient &= waits || !all_here;
+    return waits;
+}
+
+/* A call begins to wait (1), or no longer does (-1): meanwhile the thread looks more often. */
+static void note_waiting(int change)
+{
+    pthread_mutex_lock(&worker.mutex);
+    waiting += (unsigned)change;
+    if (change > 0 && worker.running) {
+        oh_bgthread_start(&worker); /* wakes it */
+    }
+    pthread_mutex_unlock(&worker.mutex);
+}
+
+void oh_attach_wait(struct oh_comm *const *comms, size_t count)
+{
+    const uint64_t start = oh_now_ns();
+    note_waiting(1);
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t for_peers = patience_for_peers(comms[i]);
+        while (is_waiting(comms[i], start, for_peers)) {
+            oh_segment_pause();
+        }
+    }
+    note_waiting(-1);
+}
+
+/* --- the end ------------------------------------------------------------------------------------------------------ */
+
+void oh_attach_cancel(struct oh_comm *comm, const char *reason)
+{
+    pthread_mutex_lock(&comm->attach.mutex);
+    if (!oh_comm_is_settled(comm)) {
+        oh_segment_vote_no(&comm->segment, reason);
+        snprintf(comm->reason, sizeof comm->reason, "%s", reason);
+        atomic_store(&comm->settled, true);
+        oh_live_update(comm);
+    }
+    pthread_mutex_unlock(&comm->attach.mutex);
+}
+
+bool oh_attach_leave(struct oh_comm *comm)
+{
+    struct oh_creation *creation = oh_comm_take_children(comm);
+    unsigned count = 0;
+    while (creation) {
+        struct oh_creation *next = creation->next;
+        oh_creation_cancel(creation);
+        free(creation);
+        creation = next;
+        count++;
+    }
+    oh_comm_children_done(comm, count);
+    oh_comm_not_created(comm);
+    const uint64_t until_ns = oh_now_ns() + LEAVE_NS;
+    pthread_mutex_lock(&worker.mutex);
+    while (comm->in_background && oh_bgthread_start(&worker) && oh_bgthread_await(&worker, until_ns)) {
+    }
+    bool busy = comm->in_background;
+    comm->retired = busy;
+    pthread_mutex_unlock(&worker.mutex);
+    return busy;
+}
+
+/* --- the thread --------------------------------------------------------------------------------------------------- */
+
+static void finish(struct oh_agreement *agreement)
+{
+    struct oh_comm *comm = agreement->comm;
+    oh_agreement_end(agreement);
+    pthread_mutex_lock(&worker.mutex);
+    comm->in_background = false;
+    bool retired = comm->retired;
+    oh_bgthread_pass(&worker);
+    pthread_mutex_unlock(&worker.mutex);
+    if (retired) {
+        oh_comm_release(comm);
+        oh_comms_reclaim();
+    }
+}
+
+/* Every set-up as far as it goes; returns those that wait. */
+static struct oh_agreement *advance_all(struct oh_agreement *list, bool *moved_p)
+{
+    struct oh_agreement *left = NULL;
+    while (list) {
+        struct oh_agreement *agreement = list;
+        list = list->next;
+        if (oh_agreement_advance(agreement, moved_p)) {
+            *moved_p = true;
+            finish(agreement);
+        } else {
+            agreement->next = left;
+            left = agreement;
+        }
+    }
+    return left;
+}
+
+/* Adds what came in to the list; called with the mutex held. */
+static struct oh_agreement *take_incoming(struct oh_agreement *list)
+{
+    while (incoming) {
+        struct oh_agreement *agreement = incoming;
+        incoming = agreement->next;
+        agreement->next = list;
+        list = agreement;
+    }
+    return list;
+}
+
+static void work(void)
+{
+    struct oh_agreement *list = NULL;
+    uint64_t period = PERIOD_NS;
+    while ((list = take_incoming(list)) && !worker.stopping) {
+        bool moved = false;
+        pthread_mutex_unlock(&worker.mutex);
+        list = advance_all(list, &moved);
+        pthread_mutex_lock(&worker.mutex);
+        if (list && !incoming && !worker.stopping) {
+            /* The application may take long to bring its other ranks this far. */
+            const uint64_t most = waiting > 0 ? PERIOD_AWAITED_NS : PERIOD_MAX_NS;
+            period = moved ? PERIOD_NS : 2 * period;
+            period = period < most ? period : most;
+            oh_bgthread_sleep(&worker, period);
+        }
+    }
+    incoming = list; /* the process ends: not lost, in the eyes of a leak checker */
+}
+
+static void stop_at_exit(void)
+{
+    oh_bgthread_stop(&worker, STOP_NS);
+}

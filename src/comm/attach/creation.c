@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * creation.c - from presence, before NCCL creates a communicator, to a struct oh_comm that may attach
+ *
+ * A struct oh_creation belongs to the thread that creates the communicator, then (a copy) to the communicator, until
+ * NCCL has said who this rank is. See attach.h.
+ */
+#include "comm/attach/attach.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "comm/attach/end.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/nvtx.h"
+
+/* --- before NCCL creates it --------------------------------------------------------------------------------------- */
+
+static void refuse(struct oh_creation *creation, const char *reason)
+{
+    if (!creation->decline_reason[0]) {
+        snprintf(creation->decline_reason, sizeof creation->decline_reason, "%s", reason);
+    }
+    oh_segment_vote_no(&creation->segment, reason);
+}
+
+static void end_begin(struct oh_creation *creation, uint64_t start)
+{
+    if (!creation->present) {
+        refuse(creation, "this rank cannot open the shared memory of the communicator");
+    } else if (creation->config.zero_cta) {
+        refuse(creation, "the program asks for the zero-CTA policy");
+    }
+    creation->spent_ns = oh_now_ns() - start;
+}
+
+void oh_creation_begin(struct oh_creation *creation, const struct oh_key *key, const struct oh_comm_config *config,
+                       ncclComm_t *nccl_p)
+{
+    uint64_t start = oh_now_ns();
+    *creation = (struct oh_creation){.key = *key, .config = *config, .nccl_p = nccl_p};
+    oh_comms_reclaim();
+    creation->present = oh_segment_open(&creation->segment, key) == ncclSuccess;
+    end_begin(creation, start);
+}
+
+/* The rank of the parent that has the id leads the others to the segment of the grown communicator. */
+static void open_gate(struct oh_creation *creation, struct oh_comm *parent, const ncclUniqueId *id)
+{
+    struct oh_key parent_key = oh_key_of_grow(&parent->key, parent->grows++);
+    creation->parent_ranks = parent->nranks;
+    creation->parent = parent;
+    creation->present = oh_segment_open(&creation->parent_segment, &parent_key) == ncclSuccess &&
+                        (!id || oh_segment_open_uncounted(&creation->segment, &creation->key) == ncclSuccess);
+    if (creation->present && id) {
+        atomic_store(&creation->segment.shared->parent_ranks, parent->nranks);
+        creation->parent_segment.shared->target = creation->key;
+        atomic_store(&creation->parent_segment.shared->target_set, 1);
+    }
+}
+
+void oh_creation_begin_grow(struct oh_creation *creation, struct oh_comm *parent, const ncclUniqueId *id,
+                            const struct oh_comm_config *config, ncclComm_t *nccl_p)
+{
+    uint64_t start = oh_now_ns();
+    *creation = (struct oh_creation){.config = *config, .nccl_p = nccl_p, .is_grow = true};
+    if (id) {
+        creation->key = oh_key_of_id(id);
+    }
+    if (parent) {
+        open_gate(creation, parent, id);
+    } else {
+        creation->present = oh_segment_open(&creation->segment, &creation->key) == ncclSuccess;
+    }
+    end_begin(creation, start);
+}
+
+/* Leaves the segments for good, before anything was made for them. */
+static void abandon(struct oh_creation *creation, const char *reason)
+{
+    refuse(creation, reason);
+    oh_segment_discard(&creation->parent_segment);
+    oh_segment_discard(&creation->segment);
+}
+
+void oh_creation_cancel(struct oh_creation *creation)
+{
+    abandon(creation, "NCCL did not create the communicator on a rank");
+}
+
+/* --- NCCL has a handle -------------------------------------------------------------------------------------------- */
+
+static struct oh_comm *make_comm(const struct oh_creation *creation, ncclComm_t nccl)
+{
+    struct oh_comm *comm = calloc(1, sizeof *comm);
+    struct oh_creation *copy = malloc(sizeof *copy);
+    if (!comm || !copy) {
+        free(comm);
+        free(copy);
+        return NULL;
+    }
+    *copy = *creation;
+    comm->nccl = nccl;
+    comm->key = creation->key;
+    comm->library = creation->library;
+    comm->nccl_version = creation->nccl_version;
+    comm->config = creation->config;
+    comm->segment = creation->segment;
+    comm->attach.creation = copy;
+    comm->attach.thread = pthread_self();
+    comm->awaited = 1;
+    pthread_mutex_init(&comm->attach.mutex, NULL);
+    return comm;
+}
+
+struct oh_comm *oh_creation_register(struct oh_creation *creation, ncclComm_t nccl)
+{
+    struct oh_comm *comm = make_comm(creation, nccl), *stale;
+    if (!comm) {
+        abandon(creation, "a rank is out of memory");
+        return NULL;
+    }
+    while ((stale = oh_comm_find(nccl))) { /* destroyed unseen by onehop, and NCCL returns its handle again */
+        oh_comm_retire(stale);
+    }
+    oh_nvtx_start(oh_algorithm_name, ONEHOP_ALGORITHM_COUNT);
+    oh_live_add(comm);
+    if (oh_registry_add(comm) != ncclSuccess) {
+        oh_live_remove(comm);
+        abandon(creation, "a rank has more communicators than onehop keeps track of");
+        free(comm->attach.creation);
+        free(comm);
+        return NULL;
+    }
+    pthread_mutex_lock(&comm->attach.mutex);
+    oh_live_update(comm);
+    pthread_mutex_unlock(&comm->attach.mutex);
+    return comm;
+}
+
+void oh_creation_watch(struct oh_creation *creation)
+{
+    struct oh_attach *parent = &creation->parent->attach;
+    struct oh_creation *copy = malloc(sizeof *copy);
+    if (!copy) {
+        abandon(creation, "a rank is out of memory");
+        return;
+    }
+    *copy = *creation;
+    atomic_fetch_add(&creation->parent->awaited, 1);
+    pthread_mutex_lock(&parent->mutex);
+    struct oh_creation **at = &parent->children; /* in the order made */
+    while (*at) {
+        at = &(*at)->next;
+    }
+    *at = copy;
+    pthread_mutex_unlock(&parent->mutex);
+}
+
+struct oh_creation *oh_comm_take_children(struct oh_comm *comm)
+{
+    pthread_mutex_lock(&comm->attach.mutex);
+    struct oh_creation *children = comm->attach.children;
+    comm->attach.children = NULL;
+    pthread_mutex_unlock(&comm->attach.mutex);
+    return children;
+}
+
+void oh_comm_children_done(struct oh_comm *comm, unsigned count)
+{
+    atomic_fetch_sub_explicit(&comm->awaited, count, memory_order_release); /* pairs with oh_comm_is_awaited */
+}
+
+/* --- NCCL has created it ------------------------------------------------------------------------------------------ */
+
+/*
+ * For a rank of the parent: are all the parent's ranks here, and where do they meet the new ones? All of them see the
+ * same. A rank that knows where refuses there, if not all are here; so the new ranks need not know.
+ */
+static void pass_gate(struct oh_comm *comm, struct oh_creation *creation)
+{
+    char reason[OH_REASON_BYTES];
+    const struct oh_shared *of_parent = creation->parent_segment.shared;
+    uint32_t present = atomic_load(&of_parent->present);
+    if (present != creation->parent_ranks) {
+        snprintf(reason, sizeof reason, "onehop is present on this host for %u of %u ranks that it grows from", present,
+                 creation->parent_ranks);
+        refuse(creation, reason);
+    } else if (!atomic_load(&of_parent->target_set)) {
+        refuse(creation, "no rank that it grows from had the unique id");
+    } else {
+        comm->key = of_parent->target;
+        if (!comm->segment.shared && oh_segment_open_uncounted(&comm->segment, &comm->key) != ncclSuccess) {
+            refuse(creation, "this rank cannot open the shared memory of the communicator");
+        }
+    }
+}
+
+/* All ranks see the same number, since each was counted before NCCL's barrier. */
+static void count_ranks(const struct oh_comm *comm, struct oh_creation *creation)
+{
+    char reason[OH_REASON_BYTES];
+    const struct oh_shared *shared = comm->segment.shared;
+    const uint32_t from = creation->is_grow ? atomic_load(&shared->parent_ranks) : 0;
+    const uint32_t present = atomic_load(&shared->present);
+    if (creation->is_grow && (from == 0 || from >= comm->nranks)) {
+        refuse(creation, "onehop is present on this host for no rank that it grows from and that has the unique id");
+    } else if (present != comm->nranks - from) {
+        snprintf(reason, sizeof reason, "onehop is present on this host for %u of %u %sranks", present,
+                 comm->nranks - from, creation->is_grow ? "new " : "");
+        refuse(creation, reason);
+    }
+}
+
+/* Says no where that is certain by now: `refusal`. */
+static void judge(struct oh_comm *comm, struct oh_creation *creation)
+{
+    if (creation->parent_segment.shared) {
+        pass_gate(comm, creation);
+        creation->segment = comm->segment; /* where to refuse */
+    }
+    if (comm->nranks < 2 || comm->nranks > OH_MAX_RANKS) {
+        refuse(creation, comm->nranks < 2 ? "a single rank" : "more than 8 ranks");
+    }
+    if (!creation->decline_reason[0]) {
+        count_ranks(comm, creation);
+    }
+}
+
+/* What is left of the creation; with the mutex held. NULL: it is over. */
+static struct oh_creation *take_creation(struct oh_comm *comm)
+{
+    struct oh_creation *creation = comm->attach.creation;
+    comm->attach.creation = NULL;
+    return creation;
+}
+
+/* Without the mutex, and after everything else: who sees that it is no longer awaited sees the rest. */
+static void end_creation(struct oh_comm *comm, struct oh_creation *creation)
+{
+    if (creation->decline_reason[0]) {
+        oh_attach_cancel(comm, creation->decline_reason);
+        OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->nccl, comm->rank, comm->nranks,
+                creation->decline_reason);
+        oh_segment_unlink(&comm->segment);
+        oh_comm_detach(comm);
+    }
+    oh_segment_discard(&creation->parent_segment);
+    free(creation);
+    oh_comm_children_done(comm, 1);
+}
+
+bool oh_comm_created(struct oh_comm *comm, int rank, int nranks, int cuda_device)
+{
+    pthread_mutex_lock(&comm->attach.mutex);
+    struct oh_creation *creation = take_creation(comm);
+    if (creation) {
+        comm->rank = (uint32_t)rank;
+        comm->nranks = (uint32_t)nranks;
+        comm->attach.cuda_device = cuda_device;
+        comm->attach_ms = (double)creation->spent_ns / 1e6;
+        judge(comm, creation);
+        if (!creation->is_grow) {
+            oh_segment_unlink(&comm->segment); /* after NCCL's barrier: whoever comes has come */
+        }
+        if (!creation->decline_reason[0]) {
+            oh_peer_info_identify(
+                &comm->segment.shared->peer_info[comm->rank]); /* should this process end, the others see it */
+            for (uint64_t call = 1; call <= comm->attach.calls; call++) { /* made while NCCL was at it */
+                oh_cutover_announce(&comm->segment.shared->cutover, comm->rank, call);
+            }
+        }
+        atomic_store_explicit(&comm->created, true, memory_order_release); /* pairs with oh_attach_wants */
+        oh_live_update(comm);
+    }
+    pthread_mutex_unlock(&comm->attach.mutex);
+    if (creation) {
+        end_creation(comm, creation);
+    }
+    return creation != NULL;
+}
+
+void oh_comm_not_created(struct oh_comm *comm)
+{
+    pthread_mutex_lock(&comm->attach.mutex);
+    struct oh_creation *creation = take_creation(comm);
+    pthread_mutex_unlock(&comm->attach.mutex);
+    if (creation) {
+        refuse(creation, "NCCL did not create the communicator on a rank");
+        end_creation(comm, creation);
+    }
+}

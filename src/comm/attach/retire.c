@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * retire.c - frees what is left of a communicator
+ *
+ * ncclCommDestroy is no barrier, so nobody waits here for anybody: a retired communicator stands in a list until its
+ * kernels have finished and the graphs that hold its launches are gone; then it closes its peers' memory and says so
+ * in the shared; when all have, it frees its own.
+ *
+ * Closing and freeing wait for the GPU (the driver does), which may be busy with a kernel that waits for a peer that
+ * the calling thread has yet to serve. So a thread of its own does it, started when there is something in the list and
+ * ended when there is nothing; callers give it a moment, with a bound, so that memory is usually back when
+ * ncclCommDestroy returns. The list is guarded by a mutex that is never held over a call to the driver.
+ */
+#include "comm/comm.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/watch/monitor.h"
+#include "comm/launch/order.h"
+#include "gpu/context.h"
+#include "util/clock.h"
+#include "util/log.h"
+#include "util/bgthread.h"
+
+#define REAP_PERIOD_NS (UINT64_C(1) * 1000 * 1000) /* between looks at what is not ready yet, at first */
+#define REAP_PERIOD_MAX_NS (UINT64_C(100) * 1000 * 1000)
+#define RECLAIM_TRIES 20                              /* in two seconds, by these periods */
+#define REAP_COURTESY_NS (UINT64_C(50) * 1000 * 1000) /* the most that a caller waits for the thread */
+
+static void work(void);
+static void stop_at_exit(void);
+static struct oh_bgthread worker = OH_BGTHREAD(work, stop_at_exit);
+static struct oh_comm *retired; /* these two are guarded by the worker's mutex */
+static uint64_t passes;         /* of the thread over all that there was */
+
+static void add_to_retired(struct oh_comm *comm)
+{
+    pthread_mutex_lock(&worker.mutex);
+    comm->next = retired;
+    retired = comm;
+    pthread_mutex_unlock(&worker.mutex);
+}
+
+/* What has become of a step of reclaiming. A step that has failed is tried again, a number of times. */
+enum reclaim {
+    RECLAIM_DONE,
+    RECLAIM_WAITING, /* for a kernel, a graph, a peer */
+    RECLAIM_FAILED   /* in the driver */
+};
+
+/* No kernel runs or can be started any more, by a graph or by a call that is under way; the monitor is done with it. */
+static enum reclaim await_quiet(struct oh_comm *comm)
+{
+    if (atomic_load_explicit(&comm->graphs, memory_order_acquire) > 0 ||
+        atomic_load_explicit(&comm->users, memory_order_acquire) > 0) { /* pairs with oh_comm_end_use */
+        return RECLAIM_WAITING;
+    }
+    CUresult result = comm->unrecorded ? CUDA_ERROR_UNKNOWN : oh_order_query_launches(comm);
+    if (result != CUDA_SUCCESS) {
+        return result == CUDA_ERROR_NOT_READY ? RECLAIM_WAITING : RECLAIM_FAILED;
+    }
+    oh_monitor_remove(comm);
+    return oh_monitor_is_asking(comm) ? RECLAIM_WAITING : RECLAIM_DONE;
+}
+
+static enum reclaim close_peers(struct oh_comm *comm)
+{
+    if (!oh_staging_close_peers(&comm->staging)) {
+        return RECLAIM_FAILED;
+    }
+    if (comm->segment.shared) {
+        oh_segment_set_peers_closed(&comm->segment, comm->rank);
+    }
+    comm->peers_closed = true;
+    return RECLAIM_DONE;
+}
+
+static CUresult destroy_event(const struct oh_driver *driver, CUevent *event)
+{
+    CUresult result = *event ? driver->event_destroy(*event) : CUDA_SUCCESS;
+    *event = result == CUDA_SUCCESS ? NULL : *event;
+    return result;
+}
+
+/* A context that is lost has taken the events along. */
+static enum reclaim destroy_events(struct oh_comm *comm)
+{
+    const struct oh_driver *driver = comm->staging.driver;
+    struct oh_context_scope scope;
+    if (!driver) {
+        return RECLAIM_DONE;
+    }
+    CUresult result = oh_context_enter_relaxed(driver, &comm->staging.context, &scope);
+    if (result == CUDA_SUCCESS) {
+        for (int e = 0; e < OH_EVENTS && result == CUDA_SUCCESS; e++) {
+            result = destroy_event(driver, &comm->event[e]);
+        }
+        oh_context_leave_relaxed(driver, &scope);
+    }
+    return result == CUDA_SUCCESS || oh_context_is_lost(result) ? RECLAIM_DONE : RECLAIM_FAILED;
+}
+
+static enum reclaim free_memory(struct oh_comm *comm)
+{
+    if (comm->segment.shared && !oh_segment_is_unreferenced(&comm->segment, comm->rank, comm->nranks)) {
+        return RECLAIM_WAITING;
+    }
+    enum reclaim state = destroy_events(comm);
+    return state == RECLAIM_DONE && !oh_staging_destroy(&comm->staging) ? RECLAIM_FAILED : state;
+}
+
+static enum reclaim reclaim(struct oh_comm *comm)
+{
+    enum reclaim state = RECLAIM_DONE;
+    if (!comm->peers_closed) {
+        state = await_quiet(comm);
+        state = state == RECLAIM_DONE ? close_peers(comm) : state;
+    }
+    return state == RECLAIM_DONE ? free_memory(comm) : state;
+}
+
+/* The driver does not let go: what it holds is its own from now on, until the process ends. */
+static void abandon_memory(struct oh_comm *comm)
+{
+    oh_monitor_remove(comm);
+    if (comm->segment.shared) {
+        oh_segment_set_peers_closed(&comm->segment, comm->rank);
+    }
+    oh_staging_abandon(&comm->staging);
+}
+
+/* True when nothing of it is left. */
+static bool reap_one(struct oh_comm *comm)
+{
+    enum reclaim state = reclaim(comm);
+    if (state == RECLAIM_FAILED && ++comm->reclaim_failures >= RECLAIM_TRIES && !oh_monitor_is_asking(comm)) {
+        abandon_memory(comm);
+        state = RECLAIM_DONE;
+    }
+    if (state == RECLAIM_DONE) {
+        oh_order_free(comm);
+        oh_segment_discard(&comm->segment);
+        free(comm);
+    }
+    return state == RECLAIM_DONE;
+}
+
+/* Works on a list that nobody else sees; returns what is left of it. */
+static struct oh_comm *reap_list(struct oh_comm *list)
+{
+    struct oh_comm *left = NULL;
+    while (list) {
+        struct oh_comm *next = list->next;
+        if (!reap_one(list)) {
+            list->next = left;
+            left = list;
+        }
+        list = next;
+    }
+    return left;
+}
+
+static void put_back(struct oh_comm *list)
+{
+    while (list) {
+        struct oh_comm *next = list->next;
+        list->next = retired;
+        retired = list;
+        list = next;
+    }
+}
+
+static void work(void)
+{
+    uint64_t period = REAP_PERIOD_NS;
+    while (retired && !worker.stopping) {
+        struct oh_comm *list = retired;
+        retired = NULL;
+        pthread_mutex_unlock(&worker.mutex);
+        list = reap_list(list);
+        pthread_mutex_lock(&worker.mutex);
+        put_back(list);
+        passes++;
+        oh_bgthread_pass(&worker);
+        if (retired && !worker.stopping) {
+            /* What is not ready soon may take long: look less and less often. */
+            period = period < REAP_PERIOD_MAX_NS ? 2 * period : period;
+            if (oh_bgthread_sleep(&worker, period)) {
+                period = REAP_PERIOD_NS;
+            }
+        }
+    }
+}
+
+/* Lets it finish what it is doing. */
+static void stop_at_exit(void)
+{
+    oh_bgthread_stop(&worker, 2 * REAP_COURTESY_NS);
+}
+
+void oh_comms_reclaim(void)
+{
+    uint64_t until_ns = oh_now_ns() + REAP_COURTESY_NS;
+    pthread_mutex_lock(&worker.mutex);
+    if (retired || worker.running) {
+        /* Two passes: one may have been under way. No thread: the next one that comes or goes tries again. */
+        uint64_t enough = passes + 2;
+        bool works = oh_bgthread_start(&worker);
+        while (works && worker.running && passes < enough && oh_bgthread_await(&worker, until_ns)) {
+        }
+    }
+    pthread_mutex_unlock(&worker.mutex);
+}
+
+/*
+ * Peers may be opening this rank's memory right now: it goes the way of a retired communicator's. The communicator
+ * keeps its context and its events, which the program's thread may be using; the mutex is for what others read.
+ */
+static struct oh_comm *take_remains(struct oh_comm *comm)
+{
+    struct oh_comm *remains = NULL;
+    pthread_mutex_lock(&comm->attach.mutex);
+    if (!comm->staging.base && !comm->staging.control) {
+        oh_segment_close(&comm->segment);
+    } else if ((remains = calloc(1, sizeof *remains))) {
+        remains->rank = comm->rank;
+        remains->nranks = comm->nranks;
+        remains->segment = comm->segment;
+        oh_staging_move(&comm->staging, &remains->staging);
+        comm->segment.shared = NULL;
+        atomic_store(&comm->segment.file, 0);
+    }
+    pthread_mutex_unlock(&comm->attach.mutex);
+    return remains;
+}
+
+void oh_comm_detach(struct oh_comm *comm)
+{
+    struct oh_comm *remains = take_remains(comm);
+    if (remains) {
+        oh_staging_share_context(&remains->staging);
+        add_to_retired(remains);
+        oh_comms_reclaim();
+    }
+}
+
+void oh_comm_release(struct oh_comm *comm)
+{
+    bool used = atomic_load_explicit(&comm->users, memory_order_acquire) > 0; /* pairs with oh_comm_end_use */
+    if (comm->staging.driver || used) {
+        add_to_retired(comm);
+    } else {
+        oh_segment_discard(&comm->segment);
+        free(comm);
+    }
+}

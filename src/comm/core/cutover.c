@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+#include "comm/core/cutover.h"
+
+#define CLOSED (UINT64_C(1) << 63)
+
+/*
+ * One step on one word, which has one order of changes that all agree on: either the number is in before the word is
+ * closed, and then every oh_cutover_close sees it, or it never gets in. Nothing here depends on the order between
+ * words; acq_rel (with the fetch_or below) is for what the ranks made ready before somebody closed.
+ */
+bool oh_cutover_announce(struct oh_cutover *cutover, uint32_t rank, uint64_t number)
+{
+    uint64_t before = number - 1;
+    return atomic_compare_exchange_strong_explicit(&cutover->rank[rank].word, &before, number, memory_order_acq_rel,
+                                                   memory_order_acquire);
+}
+
+void oh_cutover_retract(struct oh_cutover *cutover, uint32_t rank, uint64_t number)
+{
+    atomic_compare_exchange_strong_explicit(&cutover->rank[rank].word, &number, number - 1, memory_order_acq_rel,
+                                            memory_order_relaxed);
+}
+
+uint64_t oh_cutover_close(struct oh_cutover *cutover, uint32_t nranks)
+{
+    uint64_t last = 0;
+    for (uint32_t r = 0; r < nranks; r++) {
+        uint64_t noted = atomic_fetch_or_explicit(&cutover->rank[r].word, CLOSED, memory_order_acq_rel) & ~CLOSED;
+        last = noted > last ? noted : last;
+    }
+    return last + 1;
+}

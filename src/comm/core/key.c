@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+#include "comm/core/key.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "util/sha256.h"
+
+/*
+ * One way only: the name of a file that everybody may list is made of a key, and must give away neither the unique id,
+ * which admits to NCCL's own shared, nor the keys of the communicator's children. Each use has a word of its own, so
+ * that none gives the value of another.
+ */
+static struct oh_key hash(const char *use, const void *data, size_t length)
+{
+    uint8_t digest[OH_SHA256_BYTES], both[2 * OH_SHA256_BYTES];
+    struct oh_key key;
+    memset(both, 0, OH_SHA256_BYTES);
+    memcpy(both, use, strlen(use)); /* NOLINT(bugprone-not-null-terminated-result): zeros are behind it */
+    oh_sha256(data, length, both + OH_SHA256_BYTES);
+    oh_sha256(both, sizeof both, digest);
+    memcpy(&key, digest, sizeof key);
+    return key;
+}
+
+struct oh_key oh_key_of_id(const ncclUniqueId *id)
+{
+    return hash("id", id, sizeof *id);
+}
+
+struct oh_key oh_key_of_ids(const ncclUniqueId *ids, int count)
+{
+    return hash("id", ids, (size_t)count * sizeof *ids);
+}
+
+/* The excluded ranks as a set: the sum of their hashes, each once. Quadratic, but NCCL's own work is far more. */
+struct oh_key oh_key_of_shrink(const struct oh_key *parent, uint64_t sequence, const int *excluded, int count)
+{
+    uint64_t sum[2] = {0};
+    for (int i = 0; i < count; i++) {
+        int before = 0;
+        while (before < i && excluded[before] != excluded[i]) {
+            before++;
+        }
+        if (before == i) {
+            struct oh_key one = hash("rank", &excluded[i], sizeof excluded[i]);
+            sum[0] += one.word[0];
+            sum[1] += one.word[1];
+        }
+    }
+    const uint64_t input[] = {parent->word[0], parent->word[1], sequence, sum[0], sum[1]};
+    return hash("shrink", input, sizeof input);
+}
+
+struct oh_key oh_key_of_split(const struct oh_key *parent, uint64_t sequence, int color)
+{
+    const uint64_t input[] = {parent->word[0], parent->word[1], sequence, (uint64_t)(uint32_t)color};
+    return hash("split", input, sizeof input);
+}
+
+struct oh_key oh_key_of_grow(const struct oh_key *parent, uint64_t sequence)
+{
+    const uint64_t input[] = {parent->word[0], parent->word[1], sequence};
+    return hash("grow", input, sizeof input);
+}
+
+struct oh_key oh_key_random(void)
+{
+    static atomic_uint_fast64_t serial;
+    struct timespec now;
+    uint64_t input[6] = {0};
+    /* The kernel's generator is enough; the rest keeps keys of one process apart where it is refused. */
+    if (getrandom(input, 2 * sizeof *input, GRND_NONBLOCK) < 0) {
+        input[0] = 0;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    input[2] = (uint64_t)getpid();
+    input[3] = (uint64_t)now.tv_sec;
+    input[4] = (uint64_t)now.tv_nsec;
+    input[5] = atomic_fetch_add(&serial, 1);
+    return hash("random", input, sizeof input);
+}
+
+struct oh_key oh_key_name(const struct oh_key *key)
+{
+    return hash("name", key, sizeof *key);
+}
+
+int oh_key_compare(const struct oh_key *a, const struct oh_key *b)
+{
+    return memcmp(a, b, sizeof *a);
+}

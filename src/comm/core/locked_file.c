@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT */
+#include "comm/core/locked_file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "util/clock.h"
+#include "util/log.h"
+
+/* Nor does anyone wait for another user's FIFO or lease (O_NONBLOCK), or follow a link. */
+#define OPEN_FLAGS (O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
+
+#define PATIENCE_NS (UINT64_C(1) * 1000 * 1000 * 1000) /* with a name that others remove again and again */
+#define PAUSE_NS (UINT64_C(100) * 1000)
+#define SPARE_DESCRIPTORS 32
+#define SWEEP_MAX 4096 /* entries of the folder that are looked at */
+
+enum attempt {
+    OPENED,
+    AGAIN, /* that file's name is gone, or about to go */
+    FAILED
+};
+
+/* One that has a second name may be any file of this user. Size 0: just made. */
+static bool is_acceptable(const struct stat *status, size_t size)
+{
+    return S_ISREG(status->st_mode) && status->st_uid == geteuid() && (status->st_mode & 077) == 0 &&
+           status->st_nlink <= 1 && (status->st_size == 0 || status->st_size == (off_t)size);
+}
+
+/* Where there are no locks it goes without: nothing will be swept there either. */
+static bool share_lock(int fd)
+{
+    return flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+}
+
+static enum attempt lock_own(const char *path, size_t size, int fd)
+{
+    struct stat status;
+    if (fstat(fd, &status) != 0) {
+        OH_INFO("%s: fstat: %m", path);
+        return FAILED;
+    }
+    if (!is_acceptable(&status, size)) {
+        OH_WARN("%s belongs to someone else, or is not of onehop's making; falls back to NCCL", path);
+        return FAILED;
+    }
+    if (!share_lock(fd)) {
+        return AGAIN; /* it is being removed */
+    }
+    if (fstat(fd, &status) != 0 || status.st_nlink == 0) {
+        return AGAIN; /* it was, before the lock */
+    }
+    return OPENED;
+}
+
+/* Made if it is not there: O_EXCL, so that nothing is ever made through a name that someone else has put there. */
+static enum attempt try_open(const char *path, size_t size, int *fd_p)
+{
+    int fd = open(path, OPEN_FLAGS | O_CREAT | O_EXCL, 0600);
+    if (fd < 0 && errno == EEXIST) {
+        fd = open(path, OPEN_FLAGS);
+        if (fd < 0 && errno == ENOENT) {
+            return AGAIN;
+        }
+    }
+    if (fd < 0) {
+        OH_INFO("%s cannot be opened: %m", path);
+        return FAILED;
+    }
+    enum attempt attempt = lock_own(path, size, fd);
+    if (attempt != OPENED) {
+        close(fd);
+        return attempt;
+    }
+    *fd_p = fd;
+    return OPENED;
+}
+
+/* The descriptor is held while NCCL creates the communicator, and NCCL must not go short of one for it. */
+static bool leaves_enough(const char *path, int fd)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        (rlim_t)fd + SPARE_DESCRIPTORS >= limit.rlim_cur) {
+        OH_INFO("%s: the limit of %llu descriptors is near", path, (unsigned long long)limit.rlim_cur);
+        return false;
+    }
+    return true;
+}
+
+/* A full file system must fail here, not at the first store (SIGBUS). */
+static ncclResult_t give_room(const char *path, size_t size, int fd)
+{
+    int error = ftruncate(fd, (off_t)size) == 0 ? 0 : errno;
+    if (error == 0) {
+        do {
+            error = posix_fallocate(fd, 0, (off_t)size);
+        } while (error == EINTR);
+    }
+    if (error != 0) {
+        OH_INFO("%s: no room: %s", path, strerror(error));
+        return ncclSystemError;
+    }
+    return ncclSuccess;
+}
+
+ncclResult_t oh_locked_file_open(const char *path, size_t size, int *fd_p)
+{
+    uint64_t deadline = oh_now_ns() + PATIENCE_NS;
+    enum attempt attempt;
+    int fd;
+    while ((attempt = try_open(path, size, &fd)) == AGAIN) {
+        if (oh_now_ns() > deadline) {
+            OH_INFO("%s is removed again and again", path);
+            return ncclSystemError;
+        }
+        oh_sleep_ns(PAUSE_NS);
+    }
+    if (attempt == FAILED) {
+        return ncclSystemError;
+    }
+    if (!leaves_enough(path, fd) || give_room(path, size, fd) != ncclSuccess) {
+        oh_locked_file_remove(path, fd); /* this rank cannot be counted, so all fall back: nobody needs the name */
+        return ncclSystemError;
+    }
+    *fd_p = fd;
+    return ncclSuccess;
+}
+
+void oh_locked_file_remove(const char *path, int fd)
+{
+    struct stat status;
+    bool named = fstat(fd, &status) != 0 || status.st_nlink > 0;
+    if (named && unlink(path) != 0 && errno != ENOENT) {
+        OH_INFO("%s cannot be removed: %m", path);
+    }
+    close(fd);
+}
+
+/* Whoever wants the file waits for its name to go, or finds out: lock_own. */
+static void remove_if_left(DIR *folder, const char *name, size_t size)
+{
+    struct stat status;
+    int fd = openat(dirfd(folder), name, OPEN_FLAGS);
+    if (fd < 0) {
+        return;
+    }
+    if (fstat(fd, &status) == 0 && is_acceptable(&status, size) && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+        fstat(fd, &status) == 0 && status.st_nlink == 1 && unlinkat(dirfd(folder), name, 0) == 0) {
+        OH_INFO("removed %s, which nobody has open any more", name);
+    }
+    close(fd);
+}
+
+void oh_locked_files_sweep(const char *folder, const char *prefix, size_t size)
+{
+    const struct dirent *entry;
+    DIR *listing = opendir(folder);
+    if (!listing) {
+        return;
+    }
+    for (int i = 0; i < SWEEP_MAX && (entry = readdir(listing)); i++) {
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0) {
+            remove_if_left(listing, entry->d_name, size);
+        }
+    }
+    closedir(listing);
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+#include "comm/core/segment.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "comm/core/locked_file.h"
+#include "util/clock.h"
+#include "util/env.h"
+#include "util/log.h"
+#include "util/process.h"
+
+/* Part of the file's name, so that builds that could not work together never meet: version, layouts, algorithms. */
+#define BUILD_FORMAT "%d-%zx-%x-%x-%x-%x-%x-%d"
+#define BUILD_VALUES                                                                                                   \
+    ONEHOP_VERSION_CODE, sizeof(struct oh_shared), OH_ONESHOT_BYTES(2), OH_TWOSHOT_BYTES(2), OH_ONESHOT_BYTES(3),      \
+        OH_TWOSHOT_BYTES(3), OH_STAGING_BYTES, ONEHOP_ALGORITHM_COUNT
+
+#define POLL_NS 20000
+
+/* `decision`. OFF_SAID is OFF with the reason complete. */
+enum {
+    PENDING = 0,
+    ON = 1,
+    OFF = 2,
+    OFF_SAID = 3
+};
+
+void oh_segment_pause(void)
+{
+    oh_sleep_ns(POLL_NS);
+}
+
+static pthread_once_t swept = PTHREAD_ONCE_INIT;
+
+static const char *folder(void)
+{
+    return oh_env_path(OH_ENV_SHM_DIR, "/dev/shm");
+}
+
+/* Of this build's only: another's may come from before there were locks. */
+static void sweep(void)
+{
+    char prefix[128];
+    snprintf(prefix, sizeof prefix, "onehop-" BUILD_FORMAT "-", BUILD_VALUES);
+    oh_locked_files_sweep(folder(), prefix, sizeof(struct oh_shared));
+}
+
+ncclResult_t oh_segment_open_uncounted(struct oh_segment *segment, const struct oh_key *key)
+{
+    struct oh_key name = oh_key_name(key);
+    int fd;
+    segment->shared = NULL;
+    pthread_once(&swept, sweep);
+    snprintf(segment->path, sizeof segment->path, "%s/onehop-" BUILD_FORMAT "-%016" PRIx64 "%016" PRIx64, folder(),
+             BUILD_VALUES, name.word[0], name.word[1]);
+    ncclResult_t res = oh_locked_file_open(segment->path, sizeof(struct oh_shared), &fd);
+    if (res != ncclSuccess) {
+        return res;
+    }
+    void *memory = mmap(NULL, sizeof(struct oh_shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) {
+        OH_INFO("%s: mmap: %m", segment->path);
+        oh_locked_file_remove(segment->path, fd); /* as all will fall back */
+        return ncclSystemError;
+    }
+    segment->shared = memory;
+    atomic_store(&segment->file, fd + 1);
+    return ncclSuccess;
+}
+
+ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *key)
+{
+    ncclResult_t res = oh_segment_open_uncounted(segment, key);
+    if (res == ncclSuccess) {
+        atomic_fetch_add(&segment->shared->present, 1);
+    }
+    return res;
+}
+
+/* The end of the process may come to it beside the thread of a set-up: only one of the two gets the descriptor. */
+void oh_segment_unlink(struct oh_segment *segment)
+{
+    int file = atomic_exchange(&segment->file, 0);
+    if (file) {
+        oh_locked_file_remove(segment->path, file - 1);
+    }
+}
+
+void oh_segment_close(struct oh_segment *segment)
+{
+    int file = atomic_exchange(&segment->file, 0);
+    if (file) {
+        close(file - 1);
+    }
+    if (segment->shared) {
+        munmap(segment->shared, sizeof *segment->shared);
+        segment->shared = NULL;
+    }
+}
+
+void oh_segment_discard(struct oh_segment *segment)
+{
+    oh_segment_unlink(segment);
+    oh_segment_close(segment);
+}
+
+void oh_segment_vote_no(struct oh_segment *segment, const char *reason)
+{
+    struct oh_shared *shared = segment->shared;
+    uint32_t pending = PENDING;
+    if (!shared || !atomic_compare_exchange_strong(&shared->decision, &pending, OFF)) {
+        return;
+    }
+    snprintf(shared->reason, sizeof shared->reason, "%s", reason);
+    atomic_store(&shared->decision, OFF_SAID);
+}
+
+void oh_segment_vote_yes(struct oh_segment *segment, uint32_t nranks)
+{
+    struct oh_shared *shared = segment->shared;
+    uint32_t pending = PENDING;
+    if (atomic_fetch_add(&shared->yes, 1) + 1 == nranks) {
+        atomic_compare_exchange_strong(&shared->decision, &pending, ON);
+    }
+}
+
+static bool is_off(const struct oh_shared *shared)
+{
+    uint32_t decision = atomic_load(&shared->decision);
+    return decision != PENDING && decision != ON;
+}
+
+void oh_segment_set_peers_closed(struct oh_segment *segment, uint32_t rank)
+{
+    atomic_store(&segment->shared->peer_info[rank].peers_closed, 1);
+}
+
+static pthread_once_t process_once = PTHREAD_ONCE_INIT;
+static uint64_t process_token;
+static uint64_t process_pid_namespace;
+
+static void identify_process(void)
+{
+    struct stat status;
+    process_token = oh_key_random().word[0];
+    char self[16] = "";
+    /* A /proc of another namespace tells of other processes under these numbers. */
+    bool own = readlink("/proc/self", self, sizeof self - 1) > 0 && strtol(self, NULL, 10) == (long)getpid();
+    process_pid_namespace = own && stat("/proc/self/ns/pid", &status) == 0 ? (uint64_t)status.st_ino : 0;
+}
+
+void oh_peer_info_identify(struct oh_peer_info *info)
+{
+    pthread_once(&process_once, identify_process);
+    info->pid = (int32_t)getpid();
+    info->start_time = oh_process_start_time(info->pid);
+    info->pid_namespace = process_pid_namespace;
+    info->process = process_token;
+    atomic_store(&info->identified, 1);
+}
+
+bool oh_peer_info_is_own(const struct oh_peer_info *info)
+{
+    pthread_once(&process_once, identify_process);
+    return info->process == process_token;
+}
+
+bool oh_peer_info_is_visible(const struct oh_peer_info *info)
+{
+    return oh_peer_info_has_pid(info) && info->start_time != 0 &&
+           (oh_process_has_ended(info->pid, info->start_time) || oh_process_start_time(info->pid) != 0);
+}
+
+bool oh_peer_info_has_pid(const struct oh_peer_info *info)
+{
+    pthread_once(&process_once, identify_process);
+    return info->pid > 0 && info->pid_namespace != 0 && info->pid_namespace == process_pid_namespace;
+}
+
+static bool is_dead(const struct oh_peer_info *info)
+{
+    return oh_peer_info_has_pid(info) && oh_process_has_ended(info->pid, info->start_time);
+}
+
+/*
+ * A rank fills its slot before it opens anything, and opens nothing once the decision is off: one that has not filled
+ * its slot by then never will have anything open.
+ */
+static bool has_nothing_open(const struct oh_shared *shared, uint32_t rank)
+{
+    const struct oh_peer_info *info = &shared->peer_info[rank];
+    if (!atomic_load(&info->ready)) {
+        return is_off(shared);
+    }
+    return atomic_load(&info->peers_closed) || is_dead(info);
+}
+
+bool oh_segment_is_unreferenced(const struct oh_segment *segment, uint32_t rank, uint32_t nranks)
+{
+    for (uint32_t r = 0; r < nranks; r++) {
+        if (r != rank && !has_nothing_open(segment->shared, r)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool oh_segment_is_ready(const struct oh_segment *segment, uint32_t rank)
+{
+    return atomic_load(&segment->shared->peer_info[rank].ready);
+}
+
+bool oh_segment_has_dead_rank(const struct oh_segment *segment, uint32_t rank, uint32_t nranks)
+{
+    for (uint32_t r = 0; r < nranks; r++) {
+        if (r != rank && atomic_load(&segment->shared->peer_info[r].identified) &&
+            is_dead(&segment->shared->peer_info[r])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+enum oh_decision oh_segment_decision(const struct oh_segment *segment)
+{
+    uint32_t decision = atomic_load(&segment->shared->decision);
+    return decision == PENDING ? OH_DECISION_PENDING : decision == ON ? OH_DECISION_ON : OH_DECISION_OFF;
+}
+
+/* The reason stands in shared memory: take a bounded copy and keep it one line of text. */
+static void copy_reason(const struct oh_shared *shared, char *reason_p)
+{
+    memcpy(reason_p, shared->reason, OH_REASON_BYTES);
+    reason_p[OH_REASON_BYTES - 1] = '\0';
+    for (char *c = reason_p; *c; c++) {
+        if ((unsigned char)*c < ' ' || (unsigned char)*c > '~') {
+            *c = '?';
+        }
+    }
+}
+
+void oh_segment_reason(const struct oh_segment *segment, char *reason_p)
+{
+    const struct oh_shared *shared = segment->shared;
+    const uint64_t patience_ns = oh_now_ns() + UINT64_C(100000000);
+    while (atomic_load(&shared->decision) == OFF && oh_now_ns() < patience_ns) {
+        oh_segment_pause();
+    }
+    copy_reason(shared, reason_p);
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * segment.h - the shared memory of the ranks of one communicator on one host
+ *
+ * Three uses, in this order (doc/design.md, "Attach"):
+ *   presence   each rank counts itself in before NCCL's own creation, which is a barrier; when that returns, every
+ *              rank of this host that has onehop has been counted
+ *   agreement  each rank fills its slot, opens its peers' memory, votes; one word decides, and cannot be read two ways
+ *   rank_state   each rank counts itself out when it has closed its peers' memory, so that an owner frees it last
+ *
+ * The file is named after the communicator's key (key.h), made with mode 0600, accepted only from the same user, and
+ * unlinked as soon as the ranks are counted. While it has a name, every rank that has it open holds a shared lock,
+ * which the kernel drops with the process: so a file that nobody has locked was left by a process that was killed, and
+ * the next process of that user removes it. What peers wrote is checked before use: read once, and never beyond bounds.
+ * A struct oh_segment belongs to one rank and one thread at a time; the memory behind it is shared and atomic.
+ */
+#ifndef OH_COMM_SEGMENT_H_
+#define OH_COMM_SEGMENT_H_
+
+#include <nccl.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "comm/core/key.h"
+#include "comm/core/cutover.h"
+#include "gpu/driver.h"
+#include "kernels/abi.h"
+#include "plan/plan.h"
+#include "topo/topo.h"
+
+#define OH_REASON_BYTES 160
+
+/* What one rank tells the others. Written by its rank before `filled`, read by the others after it. */
+struct oh_peer_info {
+    _Atomic uint32_t identified; /* which process it is is there */
+    _Atomic uint32_t ready;
+    _Atomic uint32_t peers_closed; /* has closed its peers' memory for good */
+    _Atomic uint32_t begun;    /* has come to its first call: from then on its vote needs nothing of its program, but */
+    _Atomic uint32_t withheld; /* what this says; enum oh_withheld */
+    int32_t pid;
+    uint32_t check;           /* this rank wants calls to be compared (ONEHOP_CHECK); then all do */
+    uint64_t start_time;      /* of the process, against a pid used again (util/process.h) */
+    uint64_t pid_namespace;   /* inode of /proc/self/ns/pid: a pid says nothing in another one; 0: unknown */
+    uint64_t process;         /* random, equal for ranks of one process only */
+    struct oh_plan_room room; /* these two are written before this rank's vote: all are there once it is decided */
+    uint32_t programmatic;    /* the kernels of this rank may overlap (oh_kernel_set) */
+    char bus_id[OH_TOPO_BUS_ID];
+    CUipcMemHandle handle; /* the staging memory, for other processes */
+    uint64_t staging;      /* the same as a pointer, for ranks of the same process */
+    uint64_t context;
+};
+
+/* What a rank waits for before it votes: that an event of onehop's is behind NCCL's work on the communicator. */
+enum oh_withheld {
+    OH_WITHHELD_NOT,
+    OH_WITHHELD_CALL, /* its first call, which NCCL has got, returns */
+    OH_WITHHELD_LATER /* a later call: the first one was captured */
+};
+
+/* How a rank has left, as far as it could say. */
+enum oh_rank_state {
+    OH_RANK_ACTIVE,
+    OH_RANK_ENDED,   /* finalized or destroyed */
+    OH_RANK_ABORTED, /* nothing more will come from it, also of what the others wait for */
+    OH_RANK_EXITED   /* its process ends in good order, by exit(), with the communicator alive */
+};
+
+/* How far a rank is, for reports and the watch over peers. Each on a line of its own, written by its rank alone. */
+struct oh_progress {
+    _Alignas(64) _Atomic uint64_t calls; /* launched, also into captures */
+    _Atomic uint64_t begun_calls;        /* the same, written before these two, where `calls` is written after */
+    _Atomic uint32_t signature;          /* the last of them: oh_signature_pack in failure.h, elements */
+    _Atomic uint32_t count;
+    _Atomic uint64_t waiting_epoch; /* epoch after which its kernel has been seen to wait, plus one; 0: none yet */
+    _Atomic uint32_t rank_state;    /* enum oh_rank_state */
+};
+
+/* One call of a rank, where calls are compared. */
+#define OH_CHECK_ENTRY_COUNT 32
+struct oh_check_entry {
+    _Atomic uint64_t number; /* 0: being written */
+    _Atomic uint64_t count;
+    _Atomic uint64_t signature;
+    _Atomic uint64_t hash; /* of all calls up to this one */
+};
+
+/* The memory itself; a new file is all zeros, which is its valid first state. */
+struct oh_shared {
+    _Atomic uint32_t present;
+    _Atomic uint32_t yes;
+    _Atomic uint32_t decision;
+    _Atomic uint32_t parent_ranks;   /* ncclCommGrow: ranks of the parent; only the new ones count as present */
+    _Atomic uint32_t target_set;     /* of a parent segment: target is set */
+    struct oh_key target;            /* of a parent segment: the key of the grown communicator */
+    uint32_t init_epoch;             /* rank 0's, written before its slot is filled */
+    char reason[OH_REASON_BYTES];    /* why off, written by the first to refuse */
+    struct oh_plan_table table;      /* rank 0's, likewise */
+    struct oh_cutover cutover;       /* the first call that is served */
+    _Atomic uint32_t failed;         /* the first failure: NCCL's code << 16 | rank that is gone << 8 | rank; 0: none */
+    _Atomic uint64_t reported_epoch; /* epoch after which a stall has been reported, plus one; 0: none yet */
+    struct oh_peer_info peer_info[OH_MAX_RANKS];
+    struct oh_progress progress[OH_MAX_RANKS];
+    struct oh_check_entry record[OH_MAX_RANKS][OH_CHECK_ENTRY_COUNT];
+};
+
+struct oh_segment {
+    struct oh_shared *shared; /* NULL: not open */
+    char path[384];           /* longer than a folder and a name may be */
+    atomic_int file;          /* the locked file as long as it has its name: its descriptor plus one; 0: none */
+};
+
+/*
+ * Opens (creating it if this rank comes first) the segment of `key` and counts this rank in.
+ * Returns ncclSuccess, or ncclSystemError (logged at INFO): this rank then is not counted, so all will fall back.
+ */
+ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *key);
+
+/* The same without counting this rank in. */
+ncclResult_t oh_segment_open_uncounted(struct oh_segment *segment, const struct oh_key *key);
+
+/* Removes the file's name. Safe to call by every rank, once all have opened it. */
+void oh_segment_unlink(struct oh_segment *segment);
+
+/* Unmaps. The other ranks' mappings stay. */
+void oh_segment_close(struct oh_segment *segment);
+
+/* Both. */
+void oh_segment_discard(struct oh_segment *segment);
+
+/* Says no for all ranks, with the reason, unless the decision has fallen already. */
+void oh_segment_vote_no(struct oh_segment *segment, const char *reason);
+
+/* Says yes for this rank; the last of nranks to say so turns the decision on, unless someone has refused. */
+void oh_segment_vote_yes(struct oh_segment *segment, uint32_t nranks);
+
+/* What has been decided. Nothing may be opened once it is OH_DECISION_OFF. */
+enum oh_decision {
+    OH_DECISION_PENDING,
+    OH_DECISION_ON,
+    OH_DECISION_OFF
+};
+enum oh_decision oh_segment_decision(const struct oh_segment *segment);
+
+/* True when that rank's slot is filled. */
+bool oh_segment_is_ready(const struct oh_segment *segment, uint32_t rank);
+
+/* True when a rank that has named itself runs no more. It can end between any two steps, so this is only a hint. */
+bool oh_segment_has_dead_rank(const struct oh_segment *segment, uint32_t rank, uint32_t nranks);
+
+/*
+ * The reason for OH_DECISION_OFF, in reason_p (OH_REASON_BYTES). It follows the decision at once; waits for it, but not
+ * for long, since the rank that refused may have been killed between the two.
+ */
+void oh_segment_reason(const struct oh_segment *segment, char *reason_p);
+
+/* Sleeps for as long as a rank usually takes to do the next thing. */
+void oh_segment_pause(void);
+
+/* Says that this rank has closed its peers' memory and will open none again. */
+void oh_segment_set_peers_closed(struct oh_segment *segment, uint32_t rank);
+
+/* True when no other rank has this rank's memory open, or will open it: they have left, never came, or are dead. */
+bool oh_segment_is_unreferenced(const struct oh_segment *segment, uint32_t rank, uint32_t nranks);
+
+/* Fills in the fields of a slot that say which process this is, for the others to see at once. */
+void oh_peer_info_identify(struct oh_peer_info *info);
+
+/* True when the slot's pid means the same process here. */
+bool oh_peer_info_has_pid(const struct oh_peer_info *info);
+
+/* True when it can be seen from here whether the slot's process has ended. */
+bool oh_peer_info_is_visible(const struct oh_peer_info *info);
+
+/* True when a slot was filled by this very process. */
+bool oh_peer_info_is_own(const struct oh_peer_info *info);
+
+#endif

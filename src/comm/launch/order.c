@@ -1,0 +1,679 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * order.c - see order.h
+ *
+ * Kernels of one communicator share epochs and slots, and must not overlap, but for the parts of a call. On one stream
+ * they are in order. Elsewhere they are ordered as NCCL orders its own (2.28.9, src/misc/strongstream.cc), in the order
+ * in which the host launches them:
+ *
+ *   eager      OH_EVENT_LAUNCH is recorded after every call; a call on another stream waits for it. While graphs
+ *              of the communicator are alive every call waits: a replay may have come between.
+ *   captured   a call on another stream of the capture gets edges from the newest call.
+ *   graphs     the first call of a graph comes after an external wait for OH_EVENT_LAUNCH, and an external record of it
+ *              comes after the last. A launch of the graph is thus one call more in the eager order.
+ *
+ * Which call is the last, a capture does not say. So the record node is made behind the first call and moved behind
+ * each further one: all changes but removing nodes are allowed on a graph under capture (cuStreamGetCaptureInfo). It
+ * is a leaf, in no stream's way, so that the edges between kernels stay programmatic. One record is enough because
+ * the newest call comes after all earlier ones of the capture.
+ *
+ *   NCCL's     calls of the communicator that NCCL serves take part: in a capture like ours; an eager one waits for
+ *              OH_EVENT_LAUNCH where its stream is another, and OH_EVENT_NCCL after it makes ours wait in turn.
+ *              NCCL itself orders its calls with one another.
+ *
+ * A graph holds a reference on the communicator's memory, as NCCL's do (enqueue.cc:1542), and so on OH_EVENT_LAUNCH.
+ */
+#include "comm/launch/order.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/watch/failure.h"
+#include "gpu/context.h"
+#include "gpu/pipeline.h"
+#include "util/log.h"
+
+static const struct oh_driver *driver_of(const struct oh_comm *comm)
+{
+    return comm->staging.driver;
+}
+
+/* --- captures --------------------------------------------------------------------------------------------------- */
+
+/* On a thread of the driver. The last access is to `graphs`: at zero the communicator may be freed. */
+static void CUDA_CB graph_is_gone(void *user)
+{
+    struct oh_capture *capture = user;
+    struct oh_comm *comm = capture->comm;
+    atomic_store_explicit(&capture->destroyed, true, memory_order_release); /* pairs with the load in drop_captures */
+    atomic_fetch_sub_explicit(&comm->graphs, 1, memory_order_release);      /* pairs with the load in retire.c */
+}
+
+/*
+ * Makes the graph hold the communicator's memory until it, and all made from it, are destroyed. The entry is in the
+ * list already: from now on it goes by way of graph_is_gone, also when the graph does not take the reference.
+ */
+static CUresult retain_for_graph(struct oh_capture *capture)
+{
+    const struct oh_driver *driver = driver_of(capture->comm);
+    CUuserObject object;
+    CUresult result = driver->user_object_create(&object, capture, graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+    if (result != CUDA_SUCCESS) {
+        atomic_store(&capture->destroyed, true);
+        return result;
+    }
+    atomic_fetch_add(&capture->comm->graphs, 1);
+    result = driver->graph_retain_user_object(capture->graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
+    if (result != CUDA_SUCCESS) {
+        driver->user_object_release(object, 1); /* runs graph_is_gone, sooner or later */
+    }
+    return result;
+}
+
+/* Frees the entries whose graphs are gone, or all. */
+static void drop_captures(struct oh_comm *comm, bool all)
+{
+    struct oh_capture **link = &comm->captures;
+    while (*link) {
+        struct oh_capture *capture = *link;
+        if (all || atomic_load_explicit(&capture->destroyed, memory_order_acquire)) {
+            *link = capture->next;
+            free(capture->frontier);
+            free(capture);
+        } else {
+            link = &capture->next;
+        }
+    }
+}
+
+void oh_order_free(struct oh_comm *comm)
+{
+    drop_captures(comm, true);
+}
+
+static struct oh_capture *find_capture(const struct oh_comm *comm, cuuint64_t id)
+{
+    struct oh_capture *capture = comm->captures;
+    while (capture && (capture->id != id || !capture->graph)) {
+        capture = capture->next;
+    }
+    return capture;
+}
+
+/* The nodes that the next work on a capturing stream comes after; for a stream that has just got a kernel, that. They
+ * are the driver's, until the next call on the capture. */
+static CUresult get_frontier(const struct oh_driver *driver, CUstream stream, const CUgraphNode **nodes_p,
+                             size_t *count_p)
+{
+    CUstreamCaptureStatus status;
+    const void *edges;
+    /* The older form fails where edges carry data, which drivers before 12.3 do not know. */
+    CUresult result = driver->stream_get_capture_info_v3
+                          ? driver->stream_get_capture_info_v3(stream, &status, NULL, NULL, nodes_p, &edges, count_p)
+                          : driver->stream_get_capture_info(stream, &status, NULL, NULL, nodes_p, count_p);
+    return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_ACTIVE ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                                                                               : result;
+}
+
+static bool are_newest(const struct oh_capture *capture, const CUgraphNode *nodes, size_t count)
+{
+    return count == capture->frontier_count &&
+           (count == 0 || memcmp(nodes, capture->frontier, count * sizeof(CUgraphNode)) == 0);
+}
+
+/* A copy of the nodes that a stream's next work comes after; *copy_p is NULL where there are none. */
+static CUresult copy_tips(const struct oh_capture *capture, CUstream stream, CUgraphNode **copy_p, size_t *count_p)
+{
+    const CUgraphNode *nodes;
+    CUgraphNode *copy = NULL;
+    size_t count;
+    CUresult result = get_frontier(driver_of(capture->comm), stream, &nodes, &count);
+    if (result == CUDA_SUCCESS && count > 0) {
+        copy = malloc(count * sizeof(CUgraphNode));
+        if (!copy) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        memcpy(copy, nodes, count * sizeof(CUgraphNode));
+    }
+    if (result == CUDA_SUCCESS) {
+        *copy_p = copy;
+        *count_p = count;
+    }
+    return result;
+}
+
+/* Takes the nodes over as what comes behind the newest call. */
+static void put_newest(struct oh_capture *capture, CUgraphNode *nodes, size_t count)
+{
+    free(capture->frontier);
+    capture->frontier = nodes;
+    capture->frontier_count = count;
+}
+
+/* The capture waits for earlier calls. Should its first call come to nothing, another stream's still waits, too. */
+static CUresult note_wait(struct oh_capture *capture)
+{
+    CUgraphNode *nodes;
+    size_t count;
+    CUresult result = copy_tips(capture, capture->stream, &nodes, &count);
+    if (result == CUDA_SUCCESS) {
+        put_newest(capture, nodes, count);
+    }
+    return result;
+}
+
+/* The communicator's first call in a capture. */
+static CUresult open_capture(struct oh_comm *comm, const struct oh_stream_state *place, struct oh_capture **capture_p)
+{
+    drop_captures(comm, false);
+    struct oh_capture *capture = calloc(1, sizeof *capture);
+    if (!capture) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    capture->comm = comm;
+    capture->id = place->capture_id;
+    capture->graph = place->graph;
+    capture->stream = place->stream;
+    capture->next = comm->captures;
+    comm->captures = capture;
+    CUresult result = retain_for_graph(capture);
+    if (result == CUDA_SUCCESS && comm->graph_mixing) {
+        result =
+            driver_of(comm)->stream_wait_event(place->stream, comm->event[OH_EVENT_LAUNCH], CU_EVENT_WAIT_EXTERNAL);
+    }
+    if (result == CUDA_SUCCESS && comm->graph_mixing) {
+        result = note_wait(capture);
+    }
+    if (result != CUDA_SUCCESS) {
+        capture->graph = NULL;
+        return result;
+    }
+    *capture_p = capture;
+    return CUDA_SUCCESS;
+}
+
+/* Edges from the newest call, unless the stream is where that is. The per-thread stream is one in each thread. */
+static CUresult follow_newest(struct oh_capture *capture, CUstream stream)
+{
+    const struct oh_driver *driver = driver_of(capture->comm);
+    const CUgraphNode *nodes;
+    size_t count;
+    if (capture->frontier_count == 0 || (stream == capture->stream && stream != CU_STREAM_PER_THREAD)) {
+        return CUDA_SUCCESS;
+    }
+    if (get_frontier(driver, stream, &nodes, &count) == CUDA_SUCCESS && are_newest(capture, nodes, count)) {
+        return CUDA_SUCCESS;
+    }
+    return driver->stream_update_capture_dependencies(stream, capture->frontier, capture->frontier_count,
+                                                      CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
+}
+
+static bool is_among(CUgraphNode node, const CUgraphNode *nodes, size_t count)
+{
+    size_t i = 0;
+    while (i < count && nodes[i] != node) {
+        i++;
+    }
+    return i < count;
+}
+
+/* The record node comes after these nodes instead of after the newest call; never after nothing. */
+static CUresult move_record(struct oh_capture *capture, const CUgraphNode *nodes, size_t count)
+{
+    const struct oh_driver *driver = driver_of(capture->comm);
+    CUresult result = CUDA_SUCCESS;
+    if (!capture->record) {
+        return driver->graph_add_event_record_node(&capture->record, capture->graph, nodes, count,
+                                                   capture->comm->event[OH_EVENT_LAUNCH]);
+    }
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        if (!is_among(nodes[i], capture->frontier, capture->frontier_count)) {
+            result = driver->graph_add_dependencies(capture->graph, &nodes[i], &capture->record, 1);
+        }
+    }
+    for (size_t i = 0; i < capture->frontier_count && result == CUDA_SUCCESS; i++) {
+        if (!is_among(capture->frontier[i], nodes, count)) {
+            result = driver->graph_remove_dependencies(capture->graph, &capture->frontier[i], &capture->record, 1);
+        }
+    }
+    return result;
+}
+
+/* Behind a call on `stream`, ours or NCCL's, that has been captured. */
+static CUresult after_captured(struct oh_capture *capture, CUstream stream)
+{
+    CUgraphNode *nodes;
+    size_t count;
+    CUresult result = copy_tips(capture, stream, &nodes, &count);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    bool moved = count > 0 && !are_newest(capture, nodes, count);
+    if (moved && capture->comm->graph_mixing) {
+        result = move_record(capture, nodes, count);
+    }
+    if (!moved || result != CUDA_SUCCESS) {
+        free(nodes);
+        return result;
+    }
+    put_newest(capture, nodes, count);
+    capture->stream = stream;
+    return CUDA_SUCCESS;
+}
+
+static CUresult before_captured(struct oh_comm *comm, const struct oh_stream_state *place,
+                                struct oh_capture **capture_p)
+{
+    struct oh_capture *capture = find_capture(comm, place->capture_id);
+    if (!capture) {
+        return open_capture(comm, place, capture_p);
+    }
+    *capture_p = capture;
+    return follow_newest(capture, place->stream);
+}
+
+CUresult oh_stream_query(const struct oh_comm *comm, CUstream stream, struct oh_stream_state *place_p)
+{
+    const struct oh_driver *driver = driver_of(comm);
+    CUstreamCaptureStatus status;
+    struct oh_stream_state place = {.known = true, .stream = stream};
+    CUresult result = driver->stream_get_capture_info(stream, &status, &place.capture_id, &place.graph, NULL, NULL);
+    if (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
+        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    if (result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        /* By id: handles come again after a stream is destroyed, and the per-thread default stream is one in each
+         * thread. (Of a capturing stream the driver does not tell it.) */
+        place.graph = NULL;
+        result = driver->stream_get_id(stream, &place.stream_id);
+    }
+    if (result == CUDA_SUCCESS) {
+        *place_p = place;
+    }
+    return result;
+}
+
+/* --- eager calls -------------------------------------------------------------------------------------------------- */
+
+/* What `launching` says. The stream belongs to whoever has made the last change. */
+enum {
+    LAUNCH_NONE,      /* or noted */
+    LAUNCH_GOING_ON,  /* since oh_order_after_nccl_async: the thread that uses the communicator */
+    LAUNCH_RECORDING, /* a thread has heard that it is done, and records the event */
+    LAUNCH_RECORDED,  /* release; pairs with the load in take_recorded */
+};
+
+/* The event of a call that NCCL has launched in the background is taken over by the thread that uses the communicator.
+ */
+static void take_recorded(struct oh_comm *comm)
+{
+    int state = atomic_load_explicit(&comm->nccl_launch, memory_order_acquire);
+    while (state == LAUNCH_RECORDING) { /* by another thread: an event is being recorded */
+        sched_yield();
+        state = atomic_load_explicit(&comm->nccl_launch, memory_order_acquire);
+    }
+    if (state == LAUNCH_RECORDED) {
+        comm->nccl_stream = comm->nccl_launch_id;
+        comm->nccl_event_pending = true;
+        atomic_store_explicit(&comm->nccl_launch, LAUNCH_NONE, memory_order_relaxed);
+    }
+}
+
+/* NCCL has, or will have, a later call: its own calls are in order, so that the event behind that one is enough. */
+static void drop_launching(struct oh_comm *comm)
+{
+    int expected = LAUNCH_GOING_ON;
+    if (!atomic_compare_exchange_strong(&comm->nccl_launch, &expected, LAUNCH_NONE)) {
+        take_recorded(comm);
+    }
+}
+
+/* Behind the last call that NCCL has served, if there is none of ours behind it yet. */
+static CUresult follow_nccl(struct oh_comm *comm, const struct oh_stream_state *place)
+{
+    take_recorded(comm);
+    if (!comm->nccl_event_pending) {
+        return CUDA_SUCCESS;
+    }
+    comm->nccl_event_pending = false;
+    return place->stream_id == comm->nccl_stream
+               ? CUDA_SUCCESS
+               : driver_of(comm)->stream_wait_event(place->stream, comm->event[OH_EVENT_NCCL], 0);
+}
+
+/* Behind our last launch. While graphs of the communicator are alive, a replay may have come since. */
+static CUresult follow_launches(struct oh_comm *comm, const struct oh_stream_state *place)
+{
+    bool moved = comm->launched && place->stream_id != comm->last_stream;
+    bool replayed = comm->graph_mixing && atomic_load_explicit(&comm->graphs, memory_order_relaxed) > 0;
+    return moved || replayed ? driver_of(comm)->stream_wait_event(place->stream, comm->event[OH_EVENT_LAUNCH], 0)
+                             : CUDA_SUCCESS;
+}
+
+/* --- a submission ----------------------------------------------------------------------------------------------------
+ */
+
+CUresult oh_order_before(struct oh_submission *submission)
+{
+    struct oh_comm *comm = submission->calls[0].comm;
+    CUresult result = oh_stream_query(comm, submission->calls[0].stream, &submission->place);
+    if (result == CUDA_SUCCESS && submission->place.graph) {
+        return before_captured(comm, &submission->place, &submission->capture);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = follow_launches(comm, &submission->place);
+    }
+    return result == CUDA_SUCCESS ? follow_nccl(comm, &submission->place) : result;
+}
+
+/* What a captured kernel comes after, if it is one node alone. */
+static bool get_only_dependency(const struct oh_driver *driver, CUgraphNode kernel, CUgraphNode *before_p,
+                                struct oh_edge_data *edge_p)
+{
+    CUgraphNode nodes[2];
+    struct oh_edge_data edges[2]; /* without a place for their data the call fails */
+    size_t count = 2;
+    bool only = driver->graph_node_get_dependencies(kernel, nodes, edges, &count) == CUDA_SUCCESS && count == 1;
+    if (only) {
+        *before_p = nodes[0];
+        *edge_p = edges[0];
+    }
+    return only;
+}
+
+/* The result of oh_pipeline_link is not needed: a kernel that could not be changed triggers late, as before any other.
+ */
+static CUresult link_captured(const struct oh_comm *comm, const struct oh_capture *capture, CUgraphNode kernel)
+{
+    const struct oh_driver *driver = driver_of(comm);
+    struct oh_pipeline_edge edge = {.graph = capture->graph, .to = kernel};
+    if (!get_only_dependency(driver, kernel, &edge.from, &edge.data)) {
+        return CUDA_SUCCESS;
+    }
+    if (edge.from == capture->kernel) {
+        oh_pipeline_link(driver, comm->kernels, comm->max_blocks, edge.from, kernel);
+        return CUDA_SUCCESS;
+    }
+    return comm->launch_order ? oh_pipeline_launch_early(driver, &edge) : CUDA_SUCCESS;
+}
+
+CUresult oh_order_launched(const struct oh_submission *submission, bool linked)
+{
+    const struct oh_comm *comm = submission->calls[0].comm;
+    const struct oh_driver *driver = driver_of(comm);
+    struct oh_capture *capture = submission->capture;
+    const CUgraphNode *nodes;
+    size_t count;
+    if (!capture || !comm->kernels->programmatic || !driver->graph_node_get_dependencies) {
+        return CUDA_SUCCESS;
+    }
+    bool known = get_frontier(driver, submission->place.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
+    CUgraphNode kernel = known ? nodes[0] : NULL;
+    CUresult result = kernel && !linked ? link_captured(comm, capture, kernel) : CUDA_SUCCESS;
+    capture->kernel = kernel;
+    return result;
+}
+
+/* A communicator whose memory is freed waits for OH_EVENT_LAUNCH: so a record that fails is tried once more. */
+static CUresult record_launch(struct oh_comm *comm, const struct oh_stream_state *place)
+{
+    const struct oh_driver *driver = driver_of(comm);
+    CUresult result = driver->event_record(comm->event[OH_EVENT_LAUNCH], place->stream);
+    comm->launched = true;
+    if (result == CUDA_SUCCESS) {
+        comm->last_stream = place->stream_id;
+    } else {
+        comm->unrecorded = driver->event_record(comm->event[OH_EVENT_LAUNCH], place->stream) != CUDA_SUCCESS;
+    }
+    return result;
+}
+
+CUresult oh_order_after(struct oh_submission *submission)
+{
+    return submission->capture ? after_captured(submission->capture, submission->place.stream)
+                               : record_launch(submission->calls[0].comm, &submission->place);
+}
+
+void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const struct oh_stream_state *place)
+{
+    if (place->graph || !place->known) {
+        driver_of(comm)->stream_query(stream);
+    }
+}
+
+/* --- calls that NCCL serves --------------------------------------------------------------------------------------- */
+
+static CUresult before_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
+{
+    struct oh_capture *capture;
+    CUresult result = oh_stream_query(comm, call->place.stream, &call->place);
+    if (result != CUDA_SUCCESS || comm->attach.cutover_call == 0) { /* nothing of ours can be before it */
+        return result;
+    }
+    return call->place.graph ? before_captured(comm, &call->place, &capture) : follow_launches(comm, &call->place);
+}
+
+/* The event is behind all that NCCL has of the communicator, so this rank may vote. NCCL orders its own calls. */
+static void note_ordered(struct oh_comm *comm)
+{
+    pthread_mutex_lock(&comm->attach.mutex);
+    atomic_store(&comm->attach.ordered, true);
+    if (!oh_comm_is_settled(comm)) {
+        atomic_store(&comm->segment.shared->peer_info[comm->rank].withheld, OH_WITHHELD_NOT);
+    }
+    pthread_mutex_unlock(&comm->attach.mutex);
+}
+
+static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *call)
+{
+    CUresult result = driver_of(comm)->event_record(comm->event[OH_EVENT_NCCL], call->place.stream);
+    if (result == CUDA_SUCCESS && comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
+        note_ordered(comm);
+    }
+    if (result == CUDA_SUCCESS && call->allreduce) {
+        /* release: pairs with the load in the monitor, which then finds the event recorded */
+        atomic_fetch_add_explicit(&comm->nccl_allreduces, 1, memory_order_release);
+    }
+    return result;
+}
+
+static CUresult after_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
+{
+    if (call->place.graph) {
+        struct oh_capture *capture = find_capture(comm, call->place.capture_id);
+        return capture ? after_captured(capture, call->place.stream) : CUDA_SUCCESS;
+    }
+    CUresult result = record_nccl(comm, call);
+    if (result == CUDA_SUCCESS) {
+        comm->nccl_stream = call->place.stream_id;
+        comm->nccl_event_pending = true;
+    }
+    return result;
+}
+
+typedef CUresult (*nccl_step)(struct oh_comm *, struct oh_nccl_call *);
+
+/* Passes a step's result on; after a failure nothing of the capture may be replayed. */
+static CUresult pass_on(struct oh_comm *comm, const struct oh_nccl_call *call, CUresult result)
+{
+    if (result != CUDA_SUCCESS && comm->attach.cutover_call != 0) {
+        oh_order_invalidate(comm, call->place.stream, &call->place);
+    }
+    return result;
+}
+
+static CUresult in_context(struct oh_comm *comm, struct oh_nccl_call *call, nccl_step step)
+{
+    const struct oh_staging *staging = &comm->staging;
+    struct oh_context_scope scope;
+    CUresult result = oh_context_enter(staging->driver, &staging->context, &scope);
+    if (result != CUDA_SUCCESS) {
+        return pass_on(comm, call, result);
+    }
+    result = pass_on(comm, call, step(comm, call));
+    oh_context_leave(staging->driver, &scope);
+    return result;
+}
+
+/*
+ * An eager call on a stream with a handle of its own: that tells the driver the context, so the current one is not
+ * asked for. CUDA does not promise that for a thread without a current context: there the step is taken again in the
+ * communicator's. What is captured needs that context always, since graph nodes are made in the current one.
+ */
+static bool goes_by_handle(const struct oh_nccl_call *call)
+{
+    const CUstream stream = call->place.stream;
+    return stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD && !call->place.graph;
+}
+
+static CUresult order_before(struct oh_comm *comm, struct oh_nccl_call *call)
+{
+    if (goes_by_handle(call)) {
+        CUresult result = oh_stream_query(comm, call->place.stream, &call->place);
+        if (result == CUDA_SUCCESS && !call->place.graph) {
+            result = comm->attach.cutover_call == 0 ? CUDA_SUCCESS : follow_launches(comm, &call->place);
+        }
+        if (result != CUDA_ERROR_INVALID_CONTEXT && !call->place.graph) {
+            return pass_on(comm, call, result);
+        }
+    }
+    return in_context(comm, call, before_nccl);
+}
+
+static CUresult order_after(struct oh_comm *comm, struct oh_nccl_call *call)
+{
+    if (goes_by_handle(call)) {
+        CUresult result = after_nccl(comm, call);
+        if (result != CUDA_ERROR_INVALID_CONTEXT) {
+            return pass_on(comm, call, result);
+        }
+    }
+    return in_context(comm, call, after_nccl);
+}
+
+/* NCCL has the call, in no known order with those of onehop: the program must not go on as if it were ordered. */
+static ncclResult_t check_ordered(struct oh_comm *comm, CUresult result)
+{
+    if (result == CUDA_SUCCESS || oh_order_is_void(result) || oh_order_withdraw(comm, result)) {
+        return ncclSuccess;
+    }
+    bool first = oh_comm_fail(comm, ncclUnhandledCudaError, OH_MAX_RANKS);
+    OH_WARN("comm %p rank %u: order around a call that NCCL serves: %s%s", (void *)comm->nccl, comm->rank,
+            oh_driver_error_name(driver_of(comm), result), first ? ": calls now return ncclUnhandledCudaError" : "");
+    return ncclUnhandledCudaError;
+}
+
+/* The same, for the thread that uses the communicator, whose call returns the error. */
+static ncclResult_t refuse_unordered(struct oh_comm *comm, CUresult result)
+{
+    ncclResult_t res = check_ordered(comm, result);
+    if (res != ncclSuccess) {
+        oh_comm_failure(comm);
+    }
+    return res;
+}
+
+bool oh_order_withdraw(struct oh_comm *comm, CUresult result)
+{
+    char reason[OH_REASON_BYTES];
+    bool off = false;
+    snprintf(reason, sizeof reason, "rank %u: calls cannot be put in order: %s", comm->rank,
+             oh_driver_error_name(driver_of(comm), result));
+    pthread_mutex_lock(&comm->attach.mutex);
+    if (oh_comm_is_settled(comm)) {
+        off = comm->attach.cutover_call == 0; /* another rank, or the program, was faster */
+    } else {
+        oh_segment_vote_no(&comm->segment, reason);
+        off = oh_segment_decision(&comm->segment) == OH_DECISION_OFF;
+    }
+    pthread_mutex_unlock(&comm->attach.mutex);
+    return off;
+}
+
+bool oh_comm_is_ordered(struct oh_comm *comm)
+{
+    return oh_comm_is_settled(comm) ? atomic_load_explicit(&comm->served, memory_order_relaxed) : comm->attach.ordering;
+}
+
+void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
+{
+    *call_p = (struct oh_nccl_call){.place.stream = stream, .allreduce = allreduce};
+    call_p->result = order_before(comm, call_p);
+    if (call_p->result != CUDA_SUCCESS && !oh_order_is_void(call_p->result)) {
+        oh_order_withdraw(comm, call_p->result); /* now: by the time that NCCL returns, all ranks may have voted yes */
+    }
+}
+
+ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
+{
+    drop_launching(comm);
+    if (call->result == CUDA_SUCCESS) {
+        call->result = order_after(comm, call);
+    }
+    return refuse_unordered(comm, call->result);
+}
+
+ncclResult_t oh_order_after_nccl_async(struct oh_comm *comm, const struct oh_nccl_call *call)
+{
+    drop_launching(comm);
+    comm->nccl_launch_stream = call->place.stream;
+    comm->nccl_launch_allreduce = call->allreduce;
+    atomic_store_explicit(&comm->nccl_launch, LAUNCH_GOING_ON, memory_order_release); /* pairs with the exchange */
+    return refuse_unordered(comm, call->result);
+}
+
+/* On any thread: the captures are not this one's to change, so that a captured call stays without. */
+static CUresult record_launched(struct oh_comm *comm, struct oh_nccl_call *call)
+{
+    CUresult result = oh_stream_query(comm, call->place.stream, &call->place);
+    bool recorded = false;
+    if (result == CUDA_SUCCESS && !call->place.graph) {
+        result = record_nccl(comm, call);
+        recorded = result == CUDA_SUCCESS;
+        comm->nccl_launch_id = call->place.stream_id;
+    }
+    int state = recorded ? LAUNCH_RECORDED : LAUNCH_NONE;
+    atomic_store_explicit(&comm->nccl_launch, state, memory_order_release); /* pairs with the load in take_recorded */
+    return result;
+}
+
+void oh_order_nccl_launched(struct oh_comm *comm)
+{
+    int expected = LAUNCH_GOING_ON;
+    if (atomic_compare_exchange_strong(&comm->nccl_launch, &expected, LAUNCH_RECORDING)) {
+        struct oh_nccl_call call = {.place.stream = comm->nccl_launch_stream, .allreduce = comm->nccl_launch_allreduce};
+        CUresult result = in_context(comm, &call, record_launched);
+        expected = LAUNCH_RECORDING; /* the context could not be entered */
+        atomic_compare_exchange_strong(&comm->nccl_launch, &expected, LAUNCH_NONE);
+        check_ordered(comm, result); /* the asynchronous error tells it */
+    }
+}
+
+CUresult oh_order_query_nccl(const struct oh_comm *comm)
+{
+    const struct oh_staging *staging = &comm->staging;
+    struct oh_context_scope scope;
+    CUresult result = oh_context_enter_relaxed(staging->driver, &staging->context, &scope);
+    if (result == CUDA_SUCCESS) {
+        result = staging->driver->event_query(comm->event[OH_EVENT_NCCL]);
+        oh_context_leave_relaxed(staging->driver, &scope);
+    }
+    return result;
+}
+
+CUresult oh_order_query_launches(const struct oh_comm *comm)
+{
+    const struct oh_staging *staging = &comm->staging;
+    struct oh_context_scope scope;
+    if (!comm->launched) {
+        return CUDA_SUCCESS;
+    }
+    CUresult result = oh_context_enter_relaxed(staging->driver, &staging->context, &scope);
+    if (result == CUDA_SUCCESS) {
+        result = staging->driver->event_query(comm->event[OH_EVENT_LAUNCH]);
+        oh_context_leave_relaxed(staging->driver, &scope);
+    }
+    return oh_context_is_lost(result) ? CUDA_SUCCESS : result; /* then nothing runs in it */
+}

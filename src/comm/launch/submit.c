@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * launch.c - putting calls on streams
+ *
+ * A submission is launched on one stream, that of its first call; the other streams of its calls are joined to it. What
+ * puts submissions in order is in order.c.
+ */
+#include "comm/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/watch/failure.h"
+#include "comm/launch/fuse.h"
+#include "comm/launch/order.h"
+#include "gpu/context.h"
+#include "util/env.h"
+#include "util/log.h"
+#include "util/nvtx.h"
+
+/* NCCL's own switch for the same thing. */
+static bool nccl_mixes_graphs(void)
+{
+    const char *text = getenv("NCCL_GRAPH_MIXING_SUPPORT");
+    return !text || strcmp(text, "0") != 0;
+}
+
+/* Events are destroyed with the communicator (retire.c), also when this fails half-way. */
+ncclResult_t oh_comm_prepare_order(struct oh_comm *comm)
+{
+    const struct oh_driver *driver = comm->staging.driver;
+    struct oh_context_scope scope;
+    ncclResult_t res = ncclSuccess;
+    if (oh_context_enter_relaxed(driver, &comm->staging.context, &scope) != CUDA_SUCCESS) {
+        return ncclUnhandledCudaError;
+    }
+    for (int e = 0; e < OH_EVENTS; e++) {
+        OH_CU_GOTO(driver, event_create(&comm->event[e], CU_EVENT_DISABLE_TIMING), res, out);
+    }
+    comm->graph_mixing = oh_env_flag(OH_ENV_GRAPH_MIXING, nccl_mixes_graphs());
+    comm->early_send = oh_env_flag(OH_ENV_EARLY_SEND, true);
+    comm->launch_order = oh_env_flag(OH_ENV_LAUNCH_ORDER, true);
+out:
+    oh_context_leave_relaxed(driver, &scope);
+    return res;
+}
+
+ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm)
+{
+    const struct oh_staging *staging = &comm->staging;
+    const struct oh_driver *driver = staging->driver;
+    struct oh_context_scope scope;
+
+    if (oh_context_enter_relaxed(driver, &staging->context, &scope) != CUDA_SUCCESS) {
+        return ncclUnhandledCudaError;
+    }
+    ncclResult_t res = oh_kernel_set_get(driver, staging->device, comm->nranks, &comm->kernels);
+    oh_context_leave_relaxed(driver, &scope);
+    if (res != ncclSuccess) {
+        return res;
+    }
+    for (uint32_t j = 0; j < comm->nranks; j++) {
+        comm->args.staging[j] = (char *)(uintptr_t)staging->peer[(comm->rank + j) % comm->nranks].base;
+    }
+    comm->args.control = (struct oh_control *)(uintptr_t)staging->control_device;
+    comm->args.abort_flag = &comm->args.control->abort_flag;
+    comm->args.rank = comm->rank;
+    comm->args.nranks = comm->nranks;
+    return ncclSuccess;
+}
+
+bool oh_call_decide(struct oh_call *call, ncclRedOp_t op)
+{
+    struct oh_comm *comm = call->comm;
+    return atomic_load_explicit(&comm->served, memory_order_acquire) &&
+           oh_comm_op_find(comm, op, call->type, &call->op) && (!comm->check || oh_check_call(call)) &&
+           oh_plan_choose(&comm->table, call->count, call->type, &call->plan);
+}
+
+/* A submission runs on the stream of its first call. */
+static CUstream stream_of(const struct oh_submission *submission)
+{
+    return submission->calls[0].stream;
+}
+
+/* Edges of graphs carry data since CUDA 12.3; before, a captured kernel gains nothing by asking. */
+static bool is_serial(const struct oh_submission *submission)
+{
+    return submission->place.graph && !submission->calls[0].comm->staging.driver->stream_get_capture_info_v3;
+}
+
+/* For a profiler, if there is one: what a launch of so many calls carries. True when close_range is due. */
+static bool open_range(const struct oh_call *calls, size_t count, enum onehop_algorithm algorithm)
+{
+    if (!oh_nvtx_on()) {
+        return false;
+    }
+    struct oh_stats_record record;
+    struct oh_nvtx_payload payload = {.comm = calls->comm->key.word[0], .algorithm = algorithm, .calls = count};
+    oh_stats_copy(oh_comm_counters(calls->comm), &record);
+    payload.sequence = oh_stats_served(&record);
+    for (size_t i = 0; i < count; i++) {
+        payload.bytes += calls[i].count * oh_type_size(calls[i].type);
+    }
+    oh_nvtx_push(&payload);
+    return true;
+}
+
+static void close_range(bool open)
+{
+    if (open) {
+        oh_nvtx_pop();
+    }
+}
+
+/* Behind each launch of a kernel: passes its result on. linked: the kernel before has an early trigger for this one. */
+static CUresult after_kernel(struct oh_submission *submission, bool linked, CUresult result)
+{
+    if (result == CUDA_SUCCESS) {
+        submission->kernels++;
+        result = oh_order_launched(submission, linked);
+    }
+    return result;
+}
+
+/* Words of the parts that a call goes in: as few as can be, and as long as one another, the last but for a few. */
+static uint64_t part_words(const struct oh_call *call)
+{
+    const uint64_t per_word = OH_WORD_BYTES / oh_type_size(call->type);
+    const uint64_t words = (call->count + per_word - 1) / per_word;
+    const uint64_t most = oh_plan_kernel_words(call->plan.algorithm, call->comm->nranks);
+    const uint64_t parts = (words + most - 1) / most;
+    return (words + parts - 1) / parts;
+}
+
+/*
+ * How the parts of a call follow one another. Their grid is the same on all ranks; whether they overlap is this rank's
+ * own affair (doc/design.md, "Parts of a call").
+ */
+struct parts {
+    uint64_t words; /* of each, but for the last */
+    uint64_t count; /* elements of each */
+    struct oh_plan plan;
+    bool overlap;     /* each but the last has an early trigger */
+    bool sends_early; /* each but the first sends before the part before it has ended */
+};
+
+static struct parts parts_of(const struct oh_submission *submission, const struct oh_call *call)
+{
+    const struct oh_comm *comm = call->comm;
+    const uint64_t words = part_words(call);
+    struct parts parts = {
+        .words = words, .count = words * (OH_WORD_BYTES / oh_type_size(call->type)), .plan = call->plan};
+    const uint32_t blocks =
+        oh_plan_pipeline_blocks(comm->nranks, call->plan.blocks, call->plan.threads, comm->max_blocks);
+    if (call->count > parts.count && comm->overlaps && blocks > 0) {
+        parts.plan.blocks = blocks;
+        parts.overlap = !is_serial(submission);
+        parts.sends_early =
+            parts.overlap && comm->early_send && oh_plan_can_send_early(call->plan.algorithm, comm->nranks);
+    }
+    return parts;
+}
+
+/* The arguments of the next kernel, whose first element is number `done` of the call. */
+static void next_part(const struct oh_call *call, const struct parts *parts, uint64_t done, struct oh_kernel_args *args)
+{
+    const size_t size = oh_type_size(call->type);
+    const uint64_t left = call->count - done;
+    args->sendbuff = (const char *)call->sendbuff + done * size;
+    args->recvbuff = (char *)call->recvbuff + done * size;
+    args->count = left < parts->count ? left : parts->count;
+    args->early_trigger = parts->overlap && left > parts->count;
+    args->pipeline_head = parts->sends_early && done == 0;
+    args->pipeline_position = parts->sends_early ? (uint32_t)(done / parts->count) : 0;
+}
+
+static CUresult launch_call(struct oh_submission *submission, const struct oh_call *call)
+{
+    const struct oh_comm *comm = call->comm;
+    const struct parts parts = parts_of(submission, call);
+    struct oh_kernel_args args = comm->args;
+    args.signature = oh_signature_pack((int)call->plan.algorithm, call->type, call->op.kind);
+    args.call_number = (uint32_t)oh_progress_add(call->comm, 1, args.signature, call->count);
+    args.report_count = (uint32_t)call->count; /* OH_MESSAGE_BYTES sees to it that it fits */
+    const struct oh_launch launch = {
+        .driver = comm->staging.driver,
+        .set = comm->kernels,
+        .plan = &parts.plan,
+        .op = &call->op,
+        .type = call->type,
+        .stream = stream_of(submission),
+        .serial = is_serial(submission),
+    };
+    CUresult result = CUDA_SUCCESS;
+    bool range = open_range(call, 1, call->plan.algorithm);
+    for (uint64_t done = 0; done < call->count && result == CUDA_SUCCESS; done += args.count) {
+        next_part(call, &parts, done, &args);
+        result = after_kernel(submission, parts.overlap && done > 0, oh_kernel_launch(&launch, &args));
+    }
+    close_range(range);
+    return result;
+}
+
+static CUresult launch_list(struct oh_submission *submission, const struct oh_call *calls, size_t count,
+                            enum onehop_algorithm *algorithm_p)
+{
+    const struct oh_comm *comm = calls[0].comm;
+    struct oh_kernel_list_args args;
+    struct oh_plan plan;
+    args.base = comm->args;
+    oh_fuse_list(&comm->table, calls, count, &args, &plan);
+    *algorithm_p = plan.algorithm;
+    args.base.report_count = 0;
+    for (size_t i = 0; i < count; i++) {
+        args.base.report_count += (uint32_t)calls[i].count;
+    }
+    args.base.signature = oh_signature_pack((int)plan.algorithm, calls[0].type, calls[0].op.kind);
+    args.base.call_number =
+        (uint32_t)oh_progress_add(calls[0].comm, count, args.base.signature, args.base.report_count);
+    const struct oh_launch launch = {
+        .driver = comm->staging.driver,
+        .set = comm->kernels,
+        .plan = &plan,
+        .op = &calls[0].op,
+        .type = calls[0].type,
+        .stream = stream_of(submission),
+        .serial = is_serial(submission),
+    };
+    bool range = open_range(calls, count, plan.algorithm);
+    CUresult result = after_kernel(submission, false, oh_kernel_launch_list(&launch, &args));
+    close_range(range);
+    return result;
+}
+
+static void count_call(const struct oh_call *call, enum onehop_algorithm algorithm)
+{
+    struct oh_counters *counters = oh_comm_counters(call->comm);
+    oh_counter_add(&counters->calls[algorithm], 1);
+    oh_counter_add(&counters->bytes, call->count * oh_type_size(call->type));
+}
+
+/* For every other stream of the submission: the submission's stream waits for it (`before`), or it for the submission's
+ * stream. */
+static CUresult join_streams(const struct oh_submission *submission, bool before)
+{
+    const struct oh_comm *comm = submission->calls[0].comm;
+    const struct oh_driver *driver = comm->staging.driver;
+    const CUevent event = comm->event[OH_EVENT_JOIN]; /* a wait is for the record before it: it may be recorded again */
+    CUresult result = CUDA_SUCCESS;
+    if (!before) {
+        result = driver->event_record(event, stream_of(submission));
+    }
+    for (size_t i = 1; i < submission->count && result == CUDA_SUCCESS; i++) {
+        CUstream stream = submission->calls[i].stream;
+        if (stream == stream_of(submission) || stream == submission->calls[i - 1].stream) {
+            continue;
+        }
+        if (before) {
+            result = driver->event_record(event, stream);
+        }
+        if (result == CUDA_SUCCESS) {
+            result = driver->stream_wait_event(before ? stream_of(submission) : stream, event, 0);
+        }
+    }
+    return result;
+}
+
+static CUresult begin_in_context(struct oh_submission *submission)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 1; i < submission->count; i++) {
+        submission->joined |= submission->calls[i].stream != stream_of(submission);
+    }
+    if (submission->joined) {
+        result = join_streams(submission, true);
+    }
+    return result == CUDA_SUCCESS ? oh_order_before(submission) : result;
+}
+
+/* Kernels that did go out must be known to have, even when a later one failed: memory is freed by that. */
+static CUresult close_after_failure(struct oh_submission *submission, CUresult failure)
+{
+    if (submission->kernels > 0) {
+        oh_order_after(submission);
+    }
+    return failure;
+}
+
+/* The next launch of the submission: a call, or a list of calls that go together. */
+static CUresult launch_next(struct oh_submission *submission)
+{
+    const struct oh_call *calls = &submission->calls[submission->launched];
+    size_t count = oh_fuse_count(&calls[0].comm->table, calls, submission->count - submission->launched);
+    enum onehop_algorithm algorithm = calls[0].plan.algorithm;
+    CUresult result = count > 1 ? launch_list(submission, calls, count, &algorithm) : launch_call(submission, calls);
+    if (result == CUDA_SUCCESS) {
+        for (size_t i = 0; i < count; i++) {
+            count_call(&calls[i], algorithm);
+        }
+        submission->launched += count;
+    }
+    return result;
+}
+
+static CUresult launch_in_context(struct oh_submission *submission)
+{
+    CUresult result = CUDA_SUCCESS;
+    const size_t until = submission->kernels + OH_SUBMISSION_QUANTUM;
+    while (submission->kernels < until && submission->launched < submission->count && result == CUDA_SUCCESS) {
+        result = launch_next(submission);
+    }
+    return result == CUDA_SUCCESS ? result : close_after_failure(submission, result);
+}
+
+static CUresult end_in_context(struct oh_submission *submission)
+{
+    CUresult result = oh_order_after(submission);
+    return result == CUDA_SUCCESS && submission->joined ? join_streams(submission, false) : result;
+}
+
+static CUresult whole_in_context(struct oh_submission *submission)
+{
+    CUresult result = begin_in_context(submission);
+    while (result == CUDA_SUCCESS && submission->launched < submission->count) {
+        result = launch_in_context(submission);
+    }
+    return result == CUDA_SUCCESS ? end_in_context(submission) : result;
+}
+
+static CUresult look_in_context(struct oh_submission *submission)
+{
+    return oh_stream_query(submission->calls[0].comm, stream_of(submission), &submission->place);
+}
+
+static CUresult join_in_context(struct oh_submission *submission)
+{
+    return join_streams(submission, true);
+}
+
+/*
+ * How many kernels of the submission are on their way, and in which order, is not known to the other ranks. So none
+ * follows them, and a capture that may hold some is never replayed.
+ */
+static ncclResult_t fail_submission(const struct oh_submission *submission, CUresult result)
+{
+    struct oh_comm *comm = submission->calls[0].comm;
+    if (oh_order_withdraw(comm, result)) {
+        return ncclSuccess;
+    }
+    bool first = !oh_order_is_void(result) && oh_comm_fail(comm, ncclUnhandledCudaError, OH_MAX_RANKS);
+    oh_comm_failure(comm); /* it is refused */
+    OH_WARN("comm %p rank %u: launching an allreduce: %s%s", (void *)comm->nccl, comm->rank,
+            oh_driver_error_name(comm->staging.driver, result),
+            first ? ": calls now return ncclUnhandledCudaError" : "");
+    return ncclUnhandledCudaError;
+}
+
+/* Runs one of the steps above in the communicator's context. */
+static ncclResult_t in_context(struct oh_submission *submission, CUresult (*step)(struct oh_submission *))
+{
+    const struct oh_comm *comm = submission->calls[0].comm;
+    const struct oh_staging *staging = &comm->staging;
+    struct oh_context_scope scope;
+    CUresult result = oh_context_enter(staging->driver, &staging->context, &scope);
+    bool entered = result == CUDA_SUCCESS;
+    if (entered) {
+        result = step(submission);
+    }
+    if (result != CUDA_SUCCESS && comm->attach.cutover_call != 0) {
+        oh_order_invalidate(comm, stream_of(submission), &submission->place);
+    }
+    if (entered) {
+        oh_context_leave(staging->driver, &scope);
+    }
+    return result == CUDA_SUCCESS ? ncclSuccess : fail_submission(submission, result);
+}
+
+ncclResult_t oh_submission_begin(struct oh_submission *submission, const struct oh_call *calls, size_t count)
+{
+    *submission = (struct oh_submission){.calls = calls, .count = count};
+    ncclResult_t res = oh_comm_failure(calls[0].comm);
+    return res == ncclSuccess ? in_context(submission, begin_in_context) : res;
+}
+
+ncclResult_t oh_submission_advance(struct oh_submission *submission)
+{
+    return in_context(submission, launch_in_context);
+}
+
+ncclResult_t oh_submission_end(struct oh_submission *submission)
+{
+    return in_context(submission, end_in_context);
+}
+
+ncclResult_t oh_call_launch(const struct oh_call *call)
+{
+    struct oh_submission submission = {.calls = call, .count = 1};
+    oh_comm_begin_use(call->comm);
+    ncclResult_t res = in_context(&submission, whole_in_context);
+    oh_comm_end_use(call->comm);
+    return res;
+}
+
+ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p)
+{
+    struct oh_call call = {.comm = comm, .stream = stream};
+    struct oh_submission submission = {.calls = &call, .count = 1};
+    ncclResult_t res = in_context(&submission, look_in_context);
+    if (res == ncclSuccess) {
+        *capture_p = submission.place.graph ? submission.place.capture_id + 1 : 0;
+    }
+    return res;
+}
+
+ncclResult_t oh_comm_join(struct oh_comm *comm, CUstream from, CUstream to)
+{
+    const struct oh_call calls[] = {{.comm = comm, .stream = to}, {.comm = comm, .stream = from}};
+    struct oh_submission submission = {.calls = calls, .count = 2};
+    return in_context(&submission, join_in_context);
+}

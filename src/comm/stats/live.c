@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: MIT */
+#include "comm/stats/live.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+#include "util/log.h"
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct oh_live *page;           /* these four are guarded by mutex */
+static struct oh_live_head local_head; /* in its place where there is no page */
+static bool tried;
+static uint32_t hint; /* no entry before it is free */
+
+/* The memory is there before it is used: a page that cannot be had would end the process at the first store. */
+static bool reserve(int fd)
+{
+    int error;
+    do {
+        error = posix_fallocate(fd, 0, sizeof(struct oh_live));
+    } while (error == EINTR);
+    errno = error;
+    return error == 0;
+}
+
+/* The descriptor stays open for readers, and is used no more here: the application may close it. */
+static struct oh_live *make_page(void)
+{
+    int fd = memfd_create(OH_LIVE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) {
+        OH_INFO("no page for onehop stat: memfd_create: %m");
+        return NULL;
+    }
+    void *memory = MAP_FAILED;
+    if (fchmod(fd, 0600) == 0 && ftruncate(fd, sizeof(struct oh_live)) == 0 && reserve(fd) &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
+        memory = mmap(NULL, sizeof(struct oh_live), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    }
+    if (memory == MAP_FAILED) {
+        OH_INFO("no page for onehop stat: %m");
+        close(fd);
+        return NULL;
+    }
+    struct oh_live *made = memory;
+    made->head.version = ONEHOP_VERSION_CODE;
+    made->head.entry_bytes = sizeof(struct oh_live_entry);
+    made->head.entries = OH_MAX_LIVE_ENTRIES;
+    made->head.pid = (int32_t)getpid();
+    memcpy(made->head.magic, OH_LIVE_MAGIC, sizeof made->head.magic); /* last: without it there is no page */
+    return made;
+}
+
+static struct oh_live_entry *free_entry(void)
+{
+    for (uint32_t i = hint; i < OH_MAX_LIVE_ENTRIES; i++) {
+        if (!atomic_load_explicit(&page->entry[i].used, memory_order_relaxed)) {
+            hint = i + 1;
+            return &page->entry[i];
+        }
+    }
+    hint = OH_MAX_LIVE_ENTRIES;
+    return NULL;
+}
+
+/* Both with the mutex held; the fences pair with the reader's system calls, which see memory in order. */
+static void begin_change(struct oh_live_entry *entry)
+{
+    atomic_fetch_add_explicit(&entry->sequence, 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
+static void end_change(struct oh_live_entry *entry)
+{
+    atomic_fetch_add_explicit(&entry->sequence, 1, memory_order_release);
+}
+
+void oh_live_add(struct oh_comm *comm)
+{
+    int saved = errno;
+    pthread_mutex_lock(&mutex);
+    if (!tried) {
+        tried = true;
+        page = make_page();
+    }
+    struct oh_live_entry *entry = page ? free_entry() : NULL;
+    if (entry) {
+        uint32_t number = (uint32_t)(entry - page->entry);
+        begin_change(entry);
+        entry->facts = (struct oh_live_facts){.comm = comm->key.word[0]};
+        memset(&entry->counters, 0, sizeof entry->counters);
+        atomic_store_explicit(&entry->used, 1, memory_order_relaxed);
+        end_change(entry);
+        if (atomic_load_explicit(&page->head.top, memory_order_relaxed) <= number) {
+            atomic_store_explicit(&page->head.top, number + 1, memory_order_release);
+        }
+    }
+    comm->live_entry = entry;
+    pthread_mutex_unlock(&mutex);
+    errno = saved;
+}
+
+void oh_live_update(struct oh_comm *comm)
+{
+    pthread_mutex_lock(&mutex);
+    if (comm->live_entry) {
+        struct oh_stats_record record;
+        oh_comm_facts(comm, &record);
+        begin_change(comm->live_entry);
+        comm->live_entry->facts = (struct oh_live_facts){
+            .comm = record.comm,
+            .memory = record.memory,
+            .attach_us = record.attach_us,
+            .rank = comm->rank,
+            .nranks = comm->nranks,
+            .state = (uint32_t)record.state,
+        };
+        memcpy(comm->live_entry->facts.reason, record.reason, sizeof record.reason);
+        end_change(comm->live_entry);
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+static void add_counters(struct oh_counters *sum, const struct oh_counters *more)
+{
+    struct oh_stats_record record;
+    oh_stats_copy(more, &record);
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
+        oh_counter_add(&sum->calls[a], record.calls[a]);
+    }
+    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+        oh_counter_add(&sum->fallbacks[b], record.fallbacks[b]);
+    }
+    oh_counter_add(&sum->bytes, record.bytes);
+    oh_counter_add(&sum->fallback_bytes, record.fallback_bytes);
+}
+
+void oh_live_remove(struct oh_comm *comm)
+{
+    pthread_mutex_lock(&mutex);
+    struct oh_live_head *head = page ? &page->head : &local_head;
+    struct oh_live_entry *entry = comm->live_entry;
+    add_counters(&head->ended_totals, oh_comm_counters(comm));
+    atomic_fetch_add_explicit(&head->ended, 1, memory_order_relaxed);
+    if (entry) {
+        add_counters(&comm->counters, &entry->counters);
+        comm->live_entry = NULL;
+        begin_change(entry);
+        atomic_store_explicit(&entry->used, 0, memory_order_relaxed);
+        end_change(entry);
+        uint32_t number = (uint32_t)(entry - page->entry);
+        hint = number < hint ? number : hint;
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+uint64_t oh_live_ended_totals(struct oh_stats_record *sum_p)
+{
+    pthread_mutex_lock(&mutex);
+    struct oh_live_head *head = page ? &page->head : &local_head;
+    *sum_p = (struct oh_stats_record){0};
+    oh_stats_copy(&head->ended_totals, sum_p);
+    uint64_t ended = atomic_load_explicit(&head->ended, memory_order_relaxed);
+    pthread_mutex_unlock(&mutex);
+    return ended;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * live.h - what a process shows of its communicators while they live
+ *
+ * One anonymous file in memory (memfd, mode 0600) for each process, made with the first communicator: a head, and a
+ * entry for each communicator. `onehop stat` finds it among the open files of the process (/proc/N/fd), which the
+ * kernel shows to the same user and to root only. It has no name in any file system, and goes with the process, however
+ * that ends. The counters of a communicator lie in its entry: they are counted there and nowhere else, so that showing
+ * them costs a call nothing. Where there is no such file (the kernel refuses, or there are more communicators than
+ * entries) they are counted in struct oh_comm, and nothing is shown.
+ *
+ * The facts of a entry change under a mutex, between two increments of `sequence`, which is odd meanwhile: a reader
+ * that finds the same even number before and after has one state of them. A reader is another process, and takes
+ * nothing that it finds for granted (tools/live_reader.h).
+ */
+#ifndef OH_COMM_BOARD_H_
+#define OH_COMM_BOARD_H_
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "comm/stats/record.h"
+
+#define OH_LIVE_NAME "onehop-stats" /* of the memfd: "/memfd:onehop-stats (deleted)" in /proc/N/fd */
+#define OH_LIVE_MAGIC "onehop\nB"   /* 8 bytes, no final zero */
+#define OH_MAX_LIVE_ENTRIES 512     /* 192 KiB; more communicators are not shown */
+
+/* The facts of a communicator: everything of a record but the counters. */
+struct oh_live_facts {
+    uint64_t comm;
+    uint64_t memory;
+    uint64_t attach_us;
+    uint32_t rank;
+    uint32_t nranks;
+    uint32_t state; /* enum oh_state */
+    uint32_t reserved;
+    char reason[OH_REASON_BYTES];
+};
+
+struct oh_live_entry {
+    _Alignas(64) _Atomic uint32_t sequence; /* odd: the facts are being changed */
+    _Atomic uint32_t used;
+    struct oh_live_facts facts;
+    _Alignas(64) struct oh_counters counters; /* away from what other communicators' threads write */
+};
+
+struct oh_live_head {
+    char magic[8];
+    uint32_t version; /* ONEHOP_VERSION_CODE of the library */
+    uint32_t entry_bytes;
+    uint32_t entries;
+    int32_t pid;                     /* as the process itself sees it */
+    _Atomic uint32_t top;            /* entries from here on have never been used */
+    _Atomic uint32_t ended;          /* communicators that have ended */
+    struct oh_counters ended_totals; /* what those had counted */
+};
+
+struct oh_live {
+    struct oh_live_head head;
+    struct oh_live_entry entry[OH_MAX_LIVE_ENTRIES];
+};
+
+struct oh_comm;
+
+/* Gives the communicator a entry, if there is one. */
+void oh_live_add(struct oh_comm *comm);
+
+/* Shows how the communicator stands now; called with its mutex held. */
+void oh_live_update(struct oh_comm *comm);
+
+/* Takes the entry back; the communicator keeps its counters. By the thread that uses it, or at its end. */
+void oh_live_remove(struct oh_comm *comm);
+
+/* Communicators that have ended, and what they had counted: also where there is no page. */
+uint64_t oh_live_ended_totals(struct oh_stats_record *sum_p);
+
+#endif

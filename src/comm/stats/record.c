@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT */
+#include "comm/stats/record.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/plan.h"
+
+static const struct {
+    const char *key;
+    const char *words;
+} fallback_reasons[OH_FALLBACK_COUNT] = {
+#define OH_FALLBACK_ENTRY(identifier_, key_, words_) {key_, words_},
+    OH_FALLBACK_REASONS(OH_FALLBACK_ENTRY)
+#undef OH_FALLBACK_ENTRY
+};
+
+static const char *const states[OH_STATE_COUNT] = {
+#define OH_STATE_ENTRY(identifier_, key_) key_,
+    OH_STATES(OH_STATE_ENTRY)
+#undef OH_STATE_ENTRY
+};
+
+const char *oh_fallback_name(int back)
+{
+    return back >= 0 && back < OH_FALLBACK_COUNT ? fallback_reasons[back].key : NULL;
+}
+
+const char *oh_fallback_text(int back)
+{
+    return back >= 0 && back < OH_FALLBACK_COUNT ? fallback_reasons[back].words : NULL;
+}
+
+const char *oh_state_key(uint64_t state)
+{
+    return state < OH_STATE_COUNT ? states[state] : NULL;
+}
+
+uint64_t oh_stats_served(const struct oh_stats_record *record)
+{
+    uint64_t sum = 0;
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
+        sum += record->calls[a];
+    }
+    return sum;
+}
+
+uint64_t oh_stats_fallbacks(const struct oh_stats_record *record)
+{
+    uint64_t sum = 0;
+    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+        sum += record->fallbacks[b];
+    }
+    return sum;
+}
+
+void oh_stats_copy(const struct oh_counters *counters, struct oh_stats_record *record_p)
+{
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
+        record_p->calls[a] = atomic_load_explicit(&counters->calls[a], memory_order_relaxed);
+    }
+    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+        record_p->fallbacks[b] = atomic_load_explicit(&counters->fallbacks[b], memory_order_relaxed);
+    }
+    record_p->bytes = atomic_load_explicit(&counters->bytes, memory_order_relaxed);
+    record_p->fallback_bytes = atomic_load_explicit(&counters->fallback_bytes, memory_order_relaxed);
+}
+
+/* --- the line that the tools read ------------------------------------------------------------------------------- */
+
+#define RECORD_HEAD "onehop-stats 2 "
+
+static const struct {
+    const char *key;
+    size_t offset;
+} fields[] = {
+#define FIELD(name_)                                                                                                   \
+    {                                                                                                                  \
+#name_, offsetof(struct oh_stats_record, name_)                                                                \
+    }
+    FIELD(pid),   FIELD(comm),           FIELD(rank),   FIELD(nranks),    FIELD(state),
+    FIELD(bytes), FIELD(fallback_bytes), FIELD(memory), FIELD(attach_us),
+#undef FIELD
+};
+#define FIELDS (int)(sizeof fields / sizeof *fields)
+#define NUMBERS (FIELDS + ONEHOP_ALGORITHM_COUNT + OH_FALLBACK_COUNT)
+
+/* Where the i-th number of a record lies, and its key. */
+static size_t locate(int i, const char **key_p)
+{
+    if (i < FIELDS) {
+        *key_p = fields[i].key;
+        return fields[i].offset;
+    }
+    if (i < FIELDS + ONEHOP_ALGORITHM_COUNT) {
+        int a = i - FIELDS;
+        *key_p = oh_algorithm_name(a);
+        return offsetof(struct oh_stats_record, calls) + (size_t)a * sizeof(uint64_t);
+    }
+    int b = i - FIELDS - ONEHOP_ALGORITHM_COUNT;
+    *key_p = fallback_reasons[b].key;
+    return offsetof(struct oh_stats_record, fallbacks) + (size_t)b * sizeof(uint64_t);
+}
+
+/* Appends to a line of OH_STATS_LINE bytes, of which *used_p are used. */
+static void __attribute__((format(printf, 3, 4))) add(char *line, size_t *used_p, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(line + *used_p, OH_STATS_LINE - *used_p, format, args);
+    va_end(args);
+    *used_p += length > 0 ? (size_t)length : 0;
+    *used_p = *used_p < OH_STATS_LINE ? *used_p : OH_STATS_LINE - 1;
+}
+
+size_t oh_stats_format(const struct oh_stats_record *record, char line_p[OH_STATS_LINE])
+{
+    size_t used = 0;
+    add(line_p, &used, RECORD_HEAD);
+    for (int i = 0; i < NUMBERS; i++) {
+        const char *key;
+        uint64_t number;
+        memcpy(&number, (const char *)record + locate(i, &key), sizeof number);
+        add(line_p, &used, "%s=%" PRIu64 " ", key, number);
+    }
+    add(line_p, &used, "reason=%.*s\n", OH_REASON_BYTES - 1, record->reason);
+    return used;
+}
+
+/* Takes "key=number " from the start of *text_p. */
+static bool take_number(const char **text_p, const char *key, uint64_t *number_p)
+{
+    size_t length = strlen(key);
+    int used = 0;
+    if (strncmp(*text_p, key, length) != 0 || (*text_p)[length] != '=' ||
+        sscanf(*text_p + length, "=%" SCNu64 " %n", number_p, &used) != 1 || used == 0) {
+        return false;
+    }
+    *text_p += length + (size_t)used;
+    return true;
+}
+
+bool oh_stats_parse(const char *line, struct oh_stats_record *record_p)
+{
+    struct oh_stats_record record = {0};
+    if (strncmp(line, RECORD_HEAD, strlen(RECORD_HEAD)) != 0) {
+        return false;
+    }
+    line += strlen(RECORD_HEAD);
+    for (int i = 0; i < NUMBERS; i++) {
+        const char *key;
+        uint64_t number;
+        size_t offset = locate(i, &key);
+        if (!take_number(&line, key, &number)) {
+            return false;
+        }
+        memcpy((char *)&record + offset, &number, sizeof number);
+    }
+    if (strncmp(line, "reason=", strlen("reason=")) != 0) {
+        return false;
+    }
+    line += strlen("reason=");
+    snprintf(record.reason, sizeof record.reason, "%.*s", (int)strcspn(line, "\n"), line);
+    *record_p = record;
+    return true;
+}
+
+/* --- for people and their programs ------------------------------------------------------------------------------ */
+
+/* Each of `count` numbers with its key: key=number ... or "key":number,... */
+static void add_list(char *line, size_t *used_p, bool json, int count, const char *(*key)(int), const uint64_t *numbers)
+{
+    for (int i = 0; i < count; i++) {
+        const char *separator = i == 0 ? "" : json ? "," : " ";
+        add(line, used_p, json ? "%s\"%s\":%" PRIu64 : "%s%s=%" PRIu64, separator, key(i), numbers[i]);
+    }
+}
+
+size_t oh_stats_text(const struct oh_stats_record *record, char line_p[OH_STATS_LINE])
+{
+    size_t used = 0;
+    add(line_p, &used, "rank %" PRIu64 " nranks %" PRIu64 " served=%" PRIu64 " (", record->rank, record->nranks,
+        oh_stats_served(record));
+    add_list(line_p, &used, false, ONEHOP_ALGORITHM_COUNT, oh_algorithm_name, record->calls);
+    add(line_p, &used, ") fallback=%" PRIu64 " (", oh_stats_fallbacks(record));
+    add_list(line_p, &used, false, OH_FALLBACK_COUNT, oh_fallback_name, record->fallbacks);
+    add(line_p, &used, ") bytes=%" PRIu64 " fallback_bytes=%" PRIu64 " memory=%" PRIu64 " attach_us=%" PRIu64,
+        record->bytes, record->fallback_bytes, record->memory, record->attach_us);
+    add(line_p, &used, "%s%.*s", record->reason[0] ? " reason: " : "", OH_REASON_BYTES - 1, record->reason);
+    return used;
+}
+
+/* A string; what is not printable ASCII has been cleaned away. */
+static void add_string(char *line, size_t *used_p, const char *text)
+{
+    add(line, used_p, "\"");
+    for (; *text; text++) {
+        add(line, used_p, *text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
+    }
+    add(line, used_p, "\"");
+}
+
+size_t oh_stats_json(const struct oh_stats_record *record, char line_p[OH_STATS_LINE])
+{
+    char reason[OH_REASON_BYTES];
+    const char *state = oh_state_key(record->state);
+    size_t used = 0;
+    memcpy(reason, record->reason, sizeof reason);
+    oh_stats_clean(reason, sizeof reason);
+    add(line_p, &used, "{\"pid\":%" PRIu64 ",\"comm\":\"%016" PRIx64 "\",\"rank\":%" PRIu64 ",\"nranks\":%" PRIu64,
+        record->pid, record->comm, record->rank, record->nranks);
+    add(line_p, &used, ",\"state\":\"%s\",\"served\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"served_by_algorithm\":{",
+        state ? state : "unknown", oh_stats_served(record), record->bytes);
+    add_list(line_p, &used, true, ONEHOP_ALGORITHM_COUNT, oh_algorithm_name, record->calls);
+    add(line_p, &used, "},\"fallback\":%" PRIu64 ",\"fallback_bytes\":%" PRIu64 ",\"fallback_reasons\":{",
+        oh_stats_fallbacks(record), record->fallback_bytes);
+    add_list(line_p, &used, true, OH_FALLBACK_COUNT, oh_fallback_name, record->fallbacks);
+    add(line_p, &used, "},\"staging_bytes\":%" PRIu64 ",\"attach_us\":%" PRIu64 ",\"reason\":", record->memory,
+        record->attach_us);
+    add_string(line_p, &used, reason);
+    add(line_p, &used, "}");
+    return used;
+}
+
+void oh_stats_clean(char *text, size_t size)
+{
+    text[size - 1] = '\0';
+    for (char *c = text; *c; c++) {
+        if (*c < ' ' || *c > '~') {
+            *c = '?';
+        }
+    }
+}

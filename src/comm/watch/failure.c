@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: MIT */
+#include "comm/watch/failure.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "util/log.h"
+
+/* --- words -------------------------------------------------------------------------------------------------------- */
+
+static const char *op_name(uint32_t op)
+{
+    static const char *const names[OH_OPS] = {
+        [OH_OP_SUM] = "sum", [OH_OP_PROD] = "prod", [OH_OP_MIN] = "min",
+        [OH_OP_MAX] = "max", [OH_OP_AVG] = "avg",   [OH_OP_SCALED_SUM] = "scaled sum",
+    };
+    return op < OH_OPS ? names[op] : "?";
+}
+
+static const char *type_name(uint32_t type)
+{
+    static const char *const names[OH_NCCL_TYPES] = {"int8",    "uint8",   "int32",   "uint32",   "int64",   "uint64",
+                                                     "float16", "float32", "float64", "bfloat16", "fp8e4m3", "fp8e5m2"};
+    return type < OH_NCCL_TYPES ? names[type] : "?";
+}
+
+void oh_signature_format(uint32_t signature, uint64_t count, char *text_p)
+{
+    uint32_t algorithm = signature & 0xff;
+    bool known = algorithm < ONEHOP_ALGORITHM_COUNT;
+    snprintf(text_p, OH_SIGNATURE_TEXT, "%s of %" PRIu64 " x %s%s%s", op_name(signature >> 16), count,
+             type_name(signature >> 8 & 0xff), known ? ", " : "", known ? oh_algorithm_name((int)algorithm) : "");
+}
+
+/* Pairs with oh_progress_add: `calls` tells from which call on what follows is, `begun_calls` up to which one. */
+bool oh_read_last_call(const struct oh_progress *progress, struct oh_last_call *call_p)
+{
+    call_p->number = atomic_load_explicit(&progress->calls, memory_order_acquire);
+    call_p->signature = atomic_load_explicit(&progress->signature, memory_order_acquire);
+    call_p->count = atomic_load_explicit(&progress->count, memory_order_acquire);
+    return atomic_load_explicit(&progress->begun_calls, memory_order_relaxed) == call_p->number;
+}
+
+void oh_rank_text(const struct oh_comm *comm, uint32_t rank, char *text_p)
+{
+    static const char *const states[] = {"", "; it has ended the communicator", "; it has aborted the communicator",
+                                         "; it has called exit()"};
+    struct oh_last_call last;
+    char signature[OH_SIGNATURE_TEXT];
+    bool known = oh_read_last_call(&comm->segment.shared->progress[rank], &last) && last.number > 0;
+    oh_signature_format(last.signature, last.count, signature);
+    snprintf(text_p, OH_RANK_TEXT, "rank %u (pid %d, %" PRIu64 " calls%s%s%s)", rank,
+             (int)comm->segment.shared->peer_info[rank].pid, last.number, known ? ", the last a " : "",
+             known ? signature : "", states[oh_rank_state_get(comm, rank)]);
+}
+
+/* --- rank states and failures ---------------------------------------------------------------------------------------
+ */
+
+enum oh_rank_state oh_rank_state_get(const struct oh_comm *comm, uint32_t rank)
+{
+    uint32_t rank_state = atomic_load(&comm->segment.shared->progress[rank].rank_state);
+    return rank_state <= OH_RANK_EXITED ? (enum oh_rank_state)rank_state : OH_RANK_ACTIVE;
+}
+
+bool oh_comm_is_in_use(const struct oh_comm *comm)
+{
+    return !comm->segment.shared || oh_rank_state_get(comm, comm->rank) == OH_RANK_ACTIVE;
+}
+
+/*
+ * Also before this rank has switched: the others may have, once all have voted. NULL: no shared memory is left, so
+ * nobody waits for this rank; or NCCL has not said yet which rank it is, so it has not voted. Called with the mutex
+ * held.
+ */
+static struct oh_progress *own_progress(const struct oh_comm *comm)
+{
+    bool known = atomic_load(&comm->created) && comm->nranks <= OH_MAX_RANKS;
+    return known && comm->segment.shared ? &comm->segment.shared->progress[comm->rank] : NULL;
+}
+
+void oh_rank_state_publish(struct oh_comm *comm, enum oh_rank_state rank_state)
+{
+    uint32_t none = OH_RANK_ACTIVE;
+    pthread_mutex_lock(&comm->attach.mutex);
+    struct oh_progress *progress = own_progress(comm);
+    if (!progress) {
+        /* There is nobody to tell. */
+    } else if (rank_state == OH_RANK_ABORTED) {
+        atomic_store(&progress->rank_state, rank_state);
+    } else {
+        atomic_compare_exchange_strong(&progress->rank_state, &none, rank_state);
+    }
+    pthread_mutex_unlock(&comm->attach.mutex);
+}
+
+bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t departed_rank)
+{
+    int none = ncclSuccess;
+    uint32_t nobody = 0, word = (uint32_t)error << 16 | departed_rank << 8 | comm->rank;
+    if (!atomic_compare_exchange_strong(&comm->failure, &none, error)) {
+        return false;
+    }
+    atomic_store(&comm->served, false); /* seq_cst, as is `failure`: pairs with settle_when_reached in attach.c */
+    pthread_mutex_lock(&comm->attach.mutex);
+    if (comm->segment.shared) {
+        atomic_compare_exchange_strong(&comm->segment.shared->failed, &nobody, word);
+    }
+    pthread_mutex_unlock(&comm->attach.mutex);
+    return true;
+}
+
+static void hold_graphs(struct oh_comm *comm)
+{
+    if (comm->held || atomic_load_explicit(&comm->graphs, memory_order_relaxed) == 0) {
+        return;
+    }
+    comm->held = true;
+    oh_comm_begin_use(comm); /* its memory stays */
+    CUresult result = oh_staging_hold(&comm->staging);
+    oh_comm_end_use(comm);
+    if (result != CUDA_SUCCESS) {
+        OH_WARN("comm %p rank %u of %u: %s while its graphs are stopped: a replay can give a wrong result",
+                (void *)comm->nccl, comm->rank, comm->nranks, oh_driver_error_name(comm->staging.driver, result));
+    }
+}
+
+void oh_comm_release_kernels(struct oh_comm *comm)
+{
+    /* release: pairs with the load in oh_abort_check(), kernels/protocol.cuh */
+    __atomic_store_n(&comm->staging.control->abort_flag, OH_ABORT_LEAVE, __ATOMIC_RELEASE);
+}
+
+void oh_comm_trap_kernels(struct oh_comm *comm)
+{
+    uint32_t none = OH_ABORT_NONE;
+    /* release: as in oh_comm_release_kernels() */
+    __atomic_compare_exchange_n(&comm->staging.control->abort_flag, &none, OH_ABORT_TRAP, false, __ATOMIC_RELEASE,
+                                __ATOMIC_RELAXED);
+}
+
+struct oh_failure oh_segment_failure(const struct oh_comm *comm)
+{
+    uint32_t word = atomic_load(&comm->segment.shared->failed), error = word >> 16, departed_rank = word >> 8 & 0xff;
+    bool known = error == ncclSuccess || error == ncclInvalidUsage || error == ncclInternalError;
+    return (struct oh_failure){
+        .error = known ? (ncclResult_t)error : ncclRemoteError,
+        .detected_by = word & 0xff,
+        .departed_rank = departed_rank < comm->nranks ? departed_rank : OH_MAX_RANKS,
+    };
+}
+
+ncclResult_t oh_comm_failure(struct oh_comm *comm)
+{
+    uint32_t lost = atomic_load_explicit(&comm->departed_peer, memory_order_acquire);
+    /* Once this rank has left as well, NCCL says what it says of such a communicator. */
+    if (lost != 0 && oh_comm_is_in_use(comm) && oh_comm_fail(comm, ncclRemoteError, lost - 1)) {
+        char text[OH_RANK_TEXT];
+        oh_rank_text(comm, lost - 1, text);
+        OH_WARN("comm %p rank %u of %u: a call after the departure of %s: calls now return ncclRemoteError",
+                (void *)comm->nccl, comm->rank, comm->nranks, text);
+    }
+    ncclResult_t failure = (ncclResult_t)atomic_load_explicit(&comm->failure, memory_order_acquire);
+    if (failure != ncclSuccess) {
+        hold_graphs(comm);
+    }
+    return failure;
+}
+
+void oh_comm_revoked(struct oh_comm *comm)
+{
+    atomic_store(&comm->failure, ncclSuccess);
+}
+
+/* --- ONEHOP_CHECK ------------------------------------------------------------------------------------------------- */
+
+/* A step of a hash over all calls: what differs earlier than the records reach is seen all the same. */
+static uint64_t extend_hash(uint64_t hash, uint64_t count, uint32_t signature)
+{
+    hash = (hash ^ count) * UINT64_C(0x9e3779b97f4a7c15);
+    hash = (hash ^ hash >> 32 ^ signature) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 29;
+}
+
+static struct oh_check_entry *record_of(const struct oh_comm *comm, uint32_t rank, uint64_t number)
+{
+    return &comm->segment.shared->record[rank][number % OH_CHECK_ENTRY_COUNT];
+}
+
+/* Of two ranks that write a record and then read the other's, at least one sees both: hence the total order. */
+static void write_record(struct oh_check_entry *record, uint64_t number, uint64_t count, uint32_t signature,
+                         uint64_t hash)
+{
+    atomic_store(&record->number, 0);
+    atomic_store(&record->count, count);
+    atomic_store(&record->signature, signature);
+    atomic_store(&record->hash, hash);
+    atomic_store(&record->number, number);
+}
+
+/* False: it is not there yet, or no more. */
+static bool read_record(const struct oh_check_entry *record, uint64_t number, uint64_t *count_p, uint64_t *signature_p,
+                        uint64_t *hash_p)
+{
+    if (atomic_load(&record->number) != number) {
+        return false;
+    }
+    *count_p = atomic_load(&record->count);
+    *signature_p = atomic_load(&record->signature);
+    *hash_p = atomic_load(&record->hash);
+    return atomic_load(&record->number) == number;
+}
+
+static bool compare_with(const struct oh_call *call, uint32_t rank, uint32_t signature)
+{
+    struct oh_comm *comm = call->comm;
+    uint64_t count, other, hash;
+    char mine[OH_SIGNATURE_TEXT], theirs[OH_SIGNATURE_TEXT];
+    if (!read_record(record_of(comm, rank, comm->checked), comm->checked, &count, &other, &hash) ||
+        hash == comm->check_hash) {
+        return true;
+    }
+    if (oh_comm_fail(comm, ncclInvalidUsage, OH_MAX_RANKS)) {
+        oh_signature_format(signature, call->count, mine);
+        oh_signature_format((uint32_t)other, count, theirs);
+        bool earlier = count == call->count && other == signature;
+        OH_WARN("comm %p: %s %" PRIu64 " is a %s on rank %u and a %s on rank %u: calls now return ncclInvalidUsage",
+                (void *)comm->nccl, earlier ? "calls differ before call" : "call", comm->checked, mine, comm->rank,
+                theirs, rank);
+    }
+    return false;
+}
+
+bool oh_check_call(const struct oh_call *call)
+{
+    struct oh_comm *comm = call->comm;
+    uint32_t signature = oh_signature_pack(ONEHOP_ALGORITHM_COUNT, call->type, call->op.kind);
+    comm->checked++;
+    comm->check_hash = extend_hash(comm->check_hash, call->count, signature);
+    write_record(record_of(comm, comm->rank, comm->checked), comm->checked, call->count, signature, comm->check_hash);
+    for (uint32_t r = 0; r < comm->nranks; r++) {
+        if (r != comm->rank && !compare_with(call, r, signature)) {
+            return false;
+        }
+    }
+    return true;
+}

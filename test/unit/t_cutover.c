@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * t_cutover.c - whatever the ranks do and when, all of them switch at the same call
+ *
+ * Ranks are threads on one meeting. Each makes its calls with random pauses; some call comes to nothing and is made
+ * again; at a random moment one or several of them, or a thread beside them, close the switch. Every call must have
+ * gone the same way on all ranks. Then the same with switches that lack one thing each: they must be seen to fail.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/core/segment.h"
+#include "test/tap.h"
+
+#define ROUNDS 4000
+#define CALLS 24
+#define CLOSED (UINT64_C(1) << 63)
+
+struct way {
+    bool (*note)(struct oh_cutover *sw, uint32_t rank, uint64_t number);
+    uint64_t (*close)(struct oh_cutover *sw, uint32_t nranks);
+};
+
+struct rank {
+    const struct way *way;
+    struct oh_shared *shared;
+    pthread_barrier_t *start;
+    uint32_t rank, nranks;
+    unsigned seed;
+    int closes_at;      /* before this call; none: CALLS + 1 */
+    bool outside;       /* makes no calls, closes only */
+    bool served[CALLS]; /* by call */
+    uint64_t first;     /* as this rank computed it; 0: it has not */
+    unsigned retracted;
+};
+
+/* A pause of no time, a time slice, or some microseconds. */
+static void pause_at_random(unsigned *seed)
+{
+    int choice = rand_r(seed) % 8;
+    if (choice == 0) {
+        usleep((useconds_t)(rand_r(seed) % 50));
+    } else if (choice < 4) {
+        sched_yield();
+    }
+}
+
+/* As late.c does it. */
+static bool goes_new_way(struct rank *self, uint64_t number)
+{
+    if (self->first == 0) {
+        if (self->way->note(&self->shared->cutover, self->rank, number)) {
+            return false;
+        }
+        self->first = self->way->close(&self->shared->cutover, self->nranks);
+    }
+    return number >= self->first;
+}
+
+static void *make_calls(void *user)
+{
+    struct rank *self = user;
+    pthread_barrier_wait(self->start);
+    for (int call = 1; call <= CALLS; call++) {
+        pause_at_random(&self->seed);
+        if (call == self->closes_at && self->first == 0) {
+            self->first = self->way->close(&self->shared->cutover, self->nranks);
+        }
+        if (self->outside) {
+            continue;
+        }
+        bool new_way = goes_new_way(self, (uint64_t)call);
+        if (!new_way && rand_r(&self->seed) % 16 == 0) {
+            pause_at_random(&self->seed);
+            oh_cutover_retract(&self->shared->cutover, self->rank, (uint64_t)call);
+            self->retracted++;
+            new_way = goes_new_way(self, (uint64_t)call);
+        }
+        self->served[call - 1] = new_way;
+    }
+    return NULL;
+}
+
+/* The number of calls that went different ways on different ranks. */
+static int count_splits(const struct rank *ranks, uint32_t n)
+{
+    int splits = 0;
+    for (int call = 0; call < CALLS; call++) {
+        bool differs = false;
+        for (uint32_t r = 1; r < n; r++) {
+            differs |= ranks[r].served[call] != ranks[0].served[call];
+        }
+        splits += differs;
+    }
+    return splits;
+}
+
+struct tally {
+    int rounds, split, early, late, retracted;
+};
+
+static void run_round(const struct way *way, unsigned *seed, struct tally *tally)
+{
+    uint32_t n = 2 + (uint32_t)rand_r(seed) % 4, threads = n + 1;
+    struct rank ranks[OH_MAX_RANKS + 1] = {0};
+    struct oh_shared *shared = aligned_alloc(64, sizeof *shared);
+    pthread_t thread[OH_MAX_RANKS + 1];
+    pthread_barrier_t start;
+    memset(shared, 0, sizeof *shared);
+    pthread_barrier_init(&start, NULL, threads);
+    for (uint32_t r = 0; r < threads; r++) {
+        bool closes = r == n || rand_r(seed) % 4 == 0;
+        ranks[r] = (struct rank){.way = way,
+                                 .shared = shared,
+                                 .start = &start,
+                                 .rank = r,
+                                 .nranks = n,
+                                 .seed = (unsigned)rand_r(seed),
+                                 .outside = r == n,
+                                 .closes_at = closes ? 1 + rand_r(seed) % CALLS : CALLS + 1};
+        pthread_create(&thread[r], NULL, make_calls, &ranks[r]);
+    }
+    for (uint32_t r = 0; r < threads; r++) {
+        pthread_join(thread[r], NULL);
+        tally->retracted += (int)ranks[r].retracted;
+    }
+    pthread_barrier_destroy(&start);
+    free(shared);
+    tally->rounds++;
+    tally->split += count_splits(ranks, n) > 0;
+    tally->early += ranks[0].served[0];
+    tally->late += !ranks[0].served[CALLS - 1];
+}
+
+/* --- what is missing in each of these is what the proof needs -------------------------------------------------------
+ */
+
+/* Looks, then writes: two steps, between which the word may be closed. */
+static bool note_in_two_steps(struct oh_cutover *sw, uint32_t rank, uint64_t number)
+{
+    if (atomic_load(&sw->rank[rank].word) & CLOSED) {
+        return false;
+    }
+    sched_yield();
+    atomic_store(&sw->rank[rank].word, number);
+    return true;
+}
+
+/* Notes nothing. */
+static bool note_not(struct oh_cutover *sw, uint32_t rank, uint64_t number)
+{
+    (void)number;
+    return !(atomic_load(&sw->rank[rank].word) & CLOSED);
+}
+
+static uint64_t close_from(struct oh_cutover *sw, uint32_t nranks, uint32_t closed)
+{
+    uint64_t last = 0;
+    for (uint32_t r = 0; r < nranks; r++) {
+        uint64_t noted = r < closed ? atomic_fetch_or(&sw->rank[r].word, CLOSED) : atomic_load(&sw->rank[r].word);
+        noted &= ~CLOSED;
+        last = noted > last ? noted : last;
+        sched_yield();
+    }
+    return last + 1;
+}
+
+/* Reads the words of the others without closing them. */
+static uint64_t close_first_only(struct oh_cutover *sw, uint32_t nranks)
+{
+    return close_from(sw, nranks, 1);
+}
+
+/* Closes, but does not look at what the last rank had noted. */
+static uint64_t close_without_reading(struct oh_cutover *sw, uint32_t nranks)
+{
+    uint64_t first = close_from(sw, nranks - 1, nranks - 1);
+    atomic_fetch_or(&sw->rank[nranks - 1].word, CLOSED);
+    return first;
+}
+
+static void test_broken(const char *what, struct way way, unsigned seed)
+{
+    struct tally tally = {0};
+    while (tally.split == 0 && tally.rounds < ROUNDS) {
+        run_round(&way, &seed, &tally);
+    }
+    tap_ok(tally.split > 0, "seen to fail, in round %d: %s", tally.rounds, what);
+}
+
+static void test_random_rounds(unsigned seed)
+{
+    static const struct way way = {oh_cutover_announce, oh_cutover_close};
+    struct tally tally = {0};
+    while (tally.rounds < ROUNDS) {
+        run_round(&way, &seed, &tally);
+    }
+    tap_ok(tally.split == 0, "%d rounds: every call went the same way on all ranks (%d splits)", tally.rounds,
+           tally.split);
+    tap_ok(tally.early < ROUNDS / 2 && tally.late < ROUNDS / 2 && tally.retracted > ROUNDS,
+           "in the middle mostly: %d switched at the first call, %d not at all; %d calls came to nothing", tally.early,
+           tally.late, tally.retracted);
+}
+
+static void test_numbers(void)
+{
+    struct oh_cutover sw = {0};
+    tap_ok(oh_cutover_announce(&sw, 0, 1) && oh_cutover_announce(&sw, 0, 2) && oh_cutover_announce(&sw, 1, 1),
+           "notes three calls");
+    tap_ok(oh_cutover_close(&sw, 3) == 3, "the first call is the one after the last that was noted by any rank");
+    tap_ok(!oh_cutover_announce(&sw, 1, 2) && !oh_cutover_announce(&sw, 2, 1), "nothing is noted any more");
+    oh_cutover_retract(&sw, 0, 2);
+    tap_ok(oh_cutover_close(&sw, 3) == 3, "closed again, and after a call that came to nothing: the same");
+    memset(&sw, 0, sizeof sw);
+    tap_ok(oh_cutover_close(&sw, 2) == 1, "no call was made: the first call is the first");
+    memset(&sw, 0, sizeof sw);
+    oh_cutover_announce(&sw, 0, 1);
+    oh_cutover_retract(&sw, 0, 1);
+    tap_ok(oh_cutover_announce(&sw, 0, 1) && oh_cutover_close(&sw, 2) == 2,
+           "a call that came to nothing is noted again");
+}
+
+int main(int argc, char **argv)
+{
+    unsigned seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
+    tap_note("seed %u", seed);
+    test_numbers();
+    test_random_rounds(seed);
+    test_broken("a call is noted in two steps", (struct way){note_in_two_steps, oh_cutover_close}, seed);
+    test_broken("calls are not noted", (struct way){note_not, oh_cutover_close}, seed);
+    test_broken("others' words are read, not closed", (struct way){oh_cutover_announce, close_first_only}, seed);
+    test_broken("a rank's word is closed, not read", (struct way){oh_cutover_announce, close_without_reading}, seed);
+    return tap_done();
+}
