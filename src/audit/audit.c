@@ -4,7 +4,7 @@
  *
  * The dynamic linker asks it about each binding to an NCCL library, also about those that happen while an object is
  * being opened with RTLD_DEEPBIND and runs its constructors, when onehop has no other moment. It answers with
- * onehop's function of that name. Where onehop has put a door into NCCL's symbol table already, that stays.
+ * onehop's function of that name. Where onehop has put a thunk into NCCL's symbol table already, that stays.
  *
  * An audit library lives in a link namespace of its own, with its own libc, and is asked in any thread, with the
  * loader's locks held. So it calls nothing, and only reads what the loader has mapped. Without libonehop.so in front

@@ -22,7 +22,7 @@
 #include "comm/attach/end.h"
 #include "comm/watch/failure.h"
 #include "hook/comm_config.h"
-#include "hook/first.h"
+#include "hook/initial_comm.h"
 #include "hook/group.h"
 #include "hook/real.h"
 #include "onehop/onehop.h"
@@ -95,7 +95,7 @@ static bool is_active(void)
 static void forget(struct oh_comm *comm)
 {
     int saved = errno;
-    oh_first_forget(comm);
+    oh_initial_comm_forget(comm);
     oh_group_forget(comm);
     oh_comm_retire(comm);
     errno = saved;
@@ -106,15 +106,16 @@ static struct oh_comm *find_comm(ncclComm_t comm, const void *caller, bool count
     if (oh_inside > 0 || atomic_load_explicit(&forked, memory_order_relaxed)) {
         return NULL;
     }
-    bool awaited = atomic_load_explicit(&oh_first_awaited, memory_order_acquire); /* before the search: see first.c */
+    bool awaited = atomic_load_explicit(&oh_initial_comm_expected,
+                                        memory_order_acquire); /* before the search: see initial_comm.c */
     struct oh_comm *ours = oh_comm_find(comm);
     if (!ours && awaited && is_active()) {
         oh_inside++;
-        ours = oh_first_find(comm, caller, counts);
+        ours = oh_initial_comm_find(comm, caller, counts);
         oh_inside--;
     }
-    if (ours && ours == atomic_load_explicit(&oh_first_comm, memory_order_acquire) &&
-        atomic_load_explicit(&oh_first_has_gone, memory_order_relaxed)) {
+    if (ours && ours == atomic_load_explicit(&oh_initial_comm, memory_order_acquire) &&
+        atomic_load_explicit(&oh_initial_comm_is_stale, memory_order_relaxed)) {
         forget(ours);
         ours = NULL;
     }
@@ -165,7 +166,7 @@ static void begin_creation(struct oh_creation *creation, const struct oh_key *ke
 {
     int saved = errno;
     oh_stats_mark_reached();
-    oh_first_creation_begins();
+    oh_initial_comm_creation_begin();
     oh_creation_begin(creation, key, &config, nccl_p);
     errno = saved;
 }
@@ -346,7 +347,7 @@ EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId
     }
     struct oh_creation creation;
     int saved = errno;
-    oh_first_creation_begins();
+    oh_initial_comm_creation_begin();
     const struct oh_comm_config read = oh_config_read(config, parent ? &parent->config : NULL);
     oh_creation_begin_grow(&creation, parent, id, &read, newcomm);
     errno = saved;
@@ -506,7 +507,7 @@ static ncclResult_t serve(const struct oh_call *call)
 }
 
 /* Before and after NCCL gets a call of a communicator of which others are served; in a group, both are at its end. */
-static ncclResult_t begin_hand_back(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
+static ncclResult_t begin_fallback(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
 {
     int saved = errno;
     ncclResult_t res = ncclSuccess;
@@ -520,7 +521,7 @@ static ncclResult_t begin_hand_back(struct oh_comm *comm, CUstream stream, bool 
 }
 
 /* Returns the result of the call: NCCL's, unless onehop has failed to put it in order. */
-static ncclResult_t end_hand_back(struct oh_comm *comm, struct oh_nccl_call *call, ncclResult_t res)
+static ncclResult_t end_fallback(struct oh_comm *comm, struct oh_nccl_call *call, ncclResult_t res)
 {
     int saved = errno;
     ncclResult_t ordered = ncclSuccess;
@@ -547,7 +548,7 @@ static ncclResult_t fall_back(const struct oh_call *call, ncclRedOp_t op)
     if (works && oh_group_depth() > 0) {
         oh_group_note_forwarded(comm);
     }
-    ncclResult_t res = ordered ? begin_hand_back(comm, call->stream, true, &nccl_call) : ncclSuccess;
+    ncclResult_t res = ordered ? begin_fallback(comm, call->stream, true, &nccl_call) : ncclSuccess;
     if (res != ncclSuccess) {
         return res;
     }
@@ -556,15 +557,15 @@ static ncclResult_t fall_back(const struct oh_call *call, ncclRedOp_t op)
     if (works && !is_rejected(res)) {
         oh_attach_note_work(comm);
     }
-    return ordered ? end_hand_back(comm, &nccl_call, res) : res;
+    return ordered ? end_fallback(comm, &nccl_call, res) : res;
 }
 
 ncclResult_t oh_forward_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
-                              struct oh_forward *passage_p)
+                              struct oh_forward *forward_p)
 {
     struct oh_comm *ours = find_comm(comm, caller, false);
-    struct oh_forward passage = {.comm = NULL};
-    ncclResult_t res = real_of(ours, &passage.real, caller);
+    struct oh_forward forward = {.comm = NULL};
+    ncclResult_t res = real_of(ours, &forward.real, caller);
     if (res == ncclSuccess && ours) {
         /* A departed peer alone is no error here: it may have no part in this call. */
         res = (ncclResult_t)atomic_load_explicit(&ours->failure, memory_order_acquire);
@@ -577,26 +578,26 @@ ncclResult_t oh_forward_begin(ncclComm_t comm, cudaStream_t stream, bool works, 
         oh_group_note_forwarded(ours);
     }
     if (res == ncclSuccess && ours && works && oh_comm_is_ordered(ours)) {
-        passage.comm = ours;
+        forward.comm = ours;
         oh_comm_begin_use(ours);
-        res = begin_hand_back(ours, (CUstream)stream, false, &passage.nccl_call);
+        res = begin_fallback(ours, (CUstream)stream, false, &forward.nccl_call);
         if (res != ncclSuccess) {
             oh_comm_end_use(ours);
         }
     }
     if (res == ncclSuccess) {
-        *passage_p = passage;
+        *forward_p = forward;
         oh_inside++;
     }
     return res;
 }
 
-ncclResult_t oh_forward_end(struct oh_forward *passage, ncclResult_t result)
+ncclResult_t oh_forward_end(struct oh_forward *forward, ncclResult_t result)
 {
     oh_inside--;
-    if (passage->comm) {
-        result = end_hand_back(passage->comm, &passage->nccl_call, result);
-        oh_comm_end_use(passage->comm);
+    if (forward->comm) {
+        result = end_fallback(forward->comm, &forward->nccl_call, result);
+        oh_comm_end_use(forward->comm);
     }
     return result;
 }

@@ -28,7 +28,7 @@ struct oh_forward {
  * ncclSuccess, and returns the result of the call. caller: the return address.
  */
 ncclResult_t oh_forward_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
-                              struct oh_forward *passage_p);
-ncclResult_t oh_forward_end(struct oh_forward *passage, ncclResult_t result);
+                              struct oh_forward *forward_p);
+ncclResult_t oh_forward_end(struct oh_forward *forward, ncclResult_t result);
 
 #endif

@@ -20,12 +20,12 @@
     ncclResult_t nccl##name_ types_;                                                                                   \
     EXPORT ncclResult_t nccl##name_ parameters_                                                                        \
     {                                                                                                                  \
-        struct oh_forward passage;                                                                                     \
-        ncclResult_t res = oh_forward_begin(p2, p1, (works_) != 0, __builtin_return_address(0), &passage);             \
+        struct oh_forward forward;                                                                                     \
+        ncclResult_t res = oh_forward_begin(p2, p1, (works_) != 0, __builtin_return_address(0), &forward);             \
         if (res != ncclSuccess) {                                                                                      \
             return res;                                                                                                \
         }                                                                                                              \
-        return oh_forward_end(&passage, passage.real->name_ ? passage.real->name_ arguments_ : missing(#name_));       \
+        return oh_forward_end(&forward, forward.real->name_ ? forward.real->name_ arguments_ : missing(#name_));       \
     }
 
 static ncclResult_t missing(const char *name)

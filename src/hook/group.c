@@ -9,7 +9,7 @@
 
 #include "comm/watch/failure.h"
 #include "hook/entry.h"
-#include "hook/first.h"
+#include "hook/initial_comm.h"
 #include "util/log.h"
 
 /* A stream that a communicator's calls of the group are on. */
@@ -291,7 +291,7 @@ static void finish_creation(const struct oh_real *real, struct oh_creation *crea
         oh_creation_cancel(creation);
     }
     if (nccl) {
-        oh_first_creation_done(real);
+        oh_initial_comm_creation_end(real);
     }
 }
 
@@ -353,7 +353,7 @@ void oh_creations_poll(const struct oh_real *real, struct oh_comm *comm, ncclRes
     if (state != ncclSuccess || !identify(real, comm->nccl, &self)) {
         oh_comm_not_created(comm);
     } else if (oh_comm_created(comm, self.rank, self.nranks, self.cuda_device)) {
-        oh_first_creation_done(real);
+        oh_initial_comm_creation_end(real);
     }
 }
 

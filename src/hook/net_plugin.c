@@ -6,7 +6,7 @@
  * communicator, and asks it for a network. It has none: it puts the hooks in place (patch.h), and says that it has no
  * device. NCCL then goes on with the next plugin of the list, or with its own networks, without a warning, and does not
  * ask again in this process. If no other profiler plugin is given, NCCL asks the same object for one (since 2.28.3
- * version 5, src/plugin/profiler.cc of 2.28.9): so onehop is told of each communicator (first.h).
+ * version 5, src/plugin/profiler.cc of 2.28.9): so onehop is told of each communicator (initial_comm.h).
  *
  * The hooks are put in place as soon as the object is opened, if NCCL_NET_PLUGIN names it: with NCCL_NET=Socket NCCL
  * does not call init, and a later NCCL may not know any of the versions below. The object is never unloaded (-z
@@ -28,7 +28,7 @@
 #include <sys/auxv.h>
 
 #include "comm/comm.h"
-#include "hook/first.h"
+#include "hook/initial_comm.h"
 #include "hook/patch.h"
 #include "util/env.h"
 #include "util/log.h"
@@ -103,14 +103,14 @@ static ncclResult_t profiler_init(void **context_p, uint64_t id, int *events_p, 
     (void)log;
     *events_p = 0;
     if (!oh_env_flag(OH_ENV_DISABLE, false) && !getauxval(AT_SECURE) && !oh_hooks_preloaded()) {
-        *context_p = oh_first_note_creation(id, nranks, rank, __builtin_return_address(0));
+        *context_p = oh_initial_comm_add_creation(id, nranks, rank, __builtin_return_address(0));
     }
     return ncclSuccess;
 }
 
 static ncclResult_t profiler_finalize(void *context)
 {
-    oh_first_note_end(context);
+    oh_initial_comm_add_end(context);
     return ncclSuccess;
 }
 

@@ -120,16 +120,16 @@ static bool write_word(struct window *window, const void *where, uintptr_t value
 
 /* --- symbol tables ---------------------------------------------------------------------------------------------- */
 
-static uintptr_t real_address(const struct oh_real *real, const struct oh_thunk *door)
+static uintptr_t real_address(const struct oh_real *real, const struct oh_thunk *thunk)
 {
     uintptr_t address;
-    memcpy(&address, (const char *)real + door->offset, sizeof address);
+    memcpy(&address, (const char *)real + thunk->offset, sizeof address);
     return address;
 }
 
-static uintptr_t door_address(const struct oh_thunk *door, int copy)
+static uintptr_t thunk_address(const struct oh_thunk *thunk, int copy)
 {
-    return (uintptr_t)door->entry[copy];
+    return (uintptr_t)thunk->entry[copy];
 }
 
 /* Holds the library for good, so that its table stays valid. False: it has gone already, or the loader lacks memory. */
@@ -154,7 +154,7 @@ static bool patch_symbols(const struct oh_real *real, int copy)
     for (size_t i = 0; i < oh_thunk_count; i++) {
         const ElfW(Sym) *symbol = oh_elf_find(&real->elf, oh_thunks[i].name);
         if (symbol && real_address(real, &oh_thunks[i])) {
-            done = write_word(&window, &symbol->st_value, door_address(&oh_thunks[i], copy) - real->elf.base) && done;
+            done = write_word(&window, &symbol->st_value, thunk_address(&oh_thunks[i], copy) - real->elf.base) && done;
         }
     }
     close_window(&window);
@@ -233,7 +233,7 @@ static void visit_all_words(const struct oh_elf *elf, word_visit visit, void *us
     visit_words(elf, elf->relocations, elf->relocation_count, visit, user);
 }
 
-static const struct oh_thunk *door_named(const char *name)
+static const struct oh_thunk *thunk_named(const char *name)
 {
     for (size_t i = 0; i < oh_thunk_count; i++) {
         if (strcmp(name, oh_thunks[i].name) == 0) {
@@ -244,8 +244,8 @@ static const struct oh_thunk *door_named(const char *name)
 }
 
 /*
- * What is bound to a copy of NCCL itself gets that copy's door. With several copies also what is bound to onehop's own
- * functions, or not bound yet, gets the doors of the copy that the object would have got without onehop.
+ * What is bound to a copy of NCCL itself gets that copy's thunk. With several copies also what is bound to onehop's own
+ * functions, or not bound yet, gets the thunks of the copy that the object would have got without onehop.
  */
 struct assignment {
     struct window window;
@@ -262,21 +262,21 @@ static bool is_unbound(const struct oh_elf *elf, uintptr_t address)
 static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const char *name, void *user)
 {
     struct assignment *assignment = user;
-    const struct oh_thunk *door = door_named(name);
+    const struct oh_thunk *thunk = thunk_named(name);
     uintptr_t address = __atomic_load_n(where, __ATOMIC_RELAXED);
-    for (int copy = 0; door && copy < oh_real_count(); copy++) {
-        if (address == real_address(oh_real_at(copy), door)) {
-            write_word(&assignment->window, where, door_address(door, copy));
+    for (int copy = 0; thunk && copy < oh_real_count(); copy++) {
+        if (address == real_address(oh_real_at(copy), thunk)) {
+            write_word(&assignment->window, where, thunk_address(thunk, copy));
             return;
         }
     }
-    if (door && assignment->copy >= 0 && (address == (uintptr_t)door->plain || is_unbound(elf, address))) {
-        write_word(&assignment->window, where, door_address(door, assignment->copy));
+    if (thunk && assignment->copy >= 0 && (address == (uintptr_t)thunk->plain || is_unbound(elf, address))) {
+        write_word(&assignment->window, where, thunk_address(thunk, assignment->copy));
     }
 }
 
 /*
- * Objects to be given doors, once the walk is over: opening an object while it lasts is not allowed. When one could be
+ * Objects to be given thunks, once the walk is over: opening an object while it lasts is not allowed. When one could be
  * opened its loading is over: no other thread puts back the protection of its pages while words are written.
  */
 struct callers {
@@ -290,7 +290,7 @@ struct callers {
 static void note_word(const struct oh_elf *elf, const uintptr_t *where, const char *name, void *user)
 {
     (void)elf, (void)where;
-    *(bool *)user = *(bool *)user || door_named(name);
+    *(bool *)user = *(bool *)user || thunk_named(name);
 }
 
 static void note_caller(struct callers *callers, const struct oh_elf *elf, const char *path)
@@ -456,11 +456,11 @@ static void look(void)
     struct walk correct = {.first = find.first, .visit = find_caller, .user = &callers};
     dl_iterate_phdr(visit_object, &find);
     hold_copies();
-    bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->patched; /* new objects got doors */
+    bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->patched; /* new objects got thunks */
     if (oh_real_count() > 0 && !settled && may_patch()) {
         settle_copies();
         if (before < 2 && oh_real_count() > 1) {
-            correct.first = 0; /* from now on every object must have the doors of its copy */
+            correct.first = 0; /* from now on every object must have the thunks of its copy */
         }
         dl_iterate_phdr(visit_object, &correct);
         assign_callers(&callers);

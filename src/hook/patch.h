@@ -3,7 +3,7 @@
  * patch.h - leads callers to onehop whom the dynamic linker has bound, or would bind, to NCCL itself
  *
  * When a copy of NCCL is first seen, the addresses of its public nccl* functions in its symbol table (.dynsym, in this
- * process's memory only) are replaced by doors (doors.h). So whatever is looked up or bound from then on leads to
+ * process's memory only) are replaced by thunks (thunks.h). So whatever is looked up or bound from then on leads to
  * onehop: dlsym on any handle, ctypes, objects loaded later, lazy calls. What was bound before, in whatever object, is
  * replaced in that object's table of addresses (GOT). pncclX stay as they are: onehop forwards to them.
  *

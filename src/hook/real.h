@@ -8,7 +8,7 @@
  * caller meant:
  *
  *   a communicator that onehop knows    to the copy that made it (struct oh_comm)
- *   a call through a door (doors.h)     to the door's copy; with several copies every object gets doors (patch.h)
+ *   a call through a thunk (thunks.h)     to the thunk's copy; with several copies every object gets thunks (patch.h)
  *   any other call                      to the copy that the caller's object would be bound to, by the return address,
  *                                       which may be that of the caller's caller (a call in tail position)
  *
@@ -93,7 +93,7 @@ struct oh_real {
     char path[OH_REAL_PATH];
     bool pinned;  /* onehop holds a reference */
     bool tried;   /* to be patched */
-    bool patched; /* its symbol table leads to the doors */
+    bool patched; /* its symbol table leads to the thunks */
 };
 
 /*
@@ -103,7 +103,7 @@ struct oh_real {
  */
 ncclResult_t oh_real_get(const struct oh_real **real_p, const void *caller);
 
-/* The library of a call that is under way through a door on this thread, NULL: none. Set by doors only. */
+/* The library of a call that is under way through a thunk on this thread, NULL: none. Set by thunks only. */
 extern __thread const struct oh_real *oh_real_of_thunk __attribute__((visibility("hidden")));
 
 /*

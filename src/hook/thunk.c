@@ -13,7 +13,7 @@ OH_REAL_OPTIONAL(DECLARE)
 OH_REAL_FORWARDED(DECLARE)
 #undef DECLARE
 
-/* The function of one door. A call from within another copy's call is unlikely, but put back what was there. */
+/* The function of one thunk. A call from within another copy's call is unlikely, but put back what was there. */
 #define DOOR(slot_, name_, parameters_, arguments_)                                                                    \
     static ncclResult_t name_##_##slot_ parameters_                                                                    \
     {                                                                                                                  \

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * doors.h - an entrance to each exported nccl* function for each copy of NCCL
+ * thunks.h - an entrance to each exported nccl* function for each copy of NCCL
  *
  * Where a caller takes an address from one copy's symbol table, or has one in its own table of addresses, it gets a
- * door of that copy in its place. The door notes the copy and calls the exported function, so that creators and group
+ * thunk of that copy in its place. The thunk notes the copy and calls the exported function, so that creators and group
  * calls, which carry no communicator, go to the copy that the caller meant. Constant; thread-safe.
  */
 #ifndef OH_HOOK_DOORS_H_

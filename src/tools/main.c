@@ -2,7 +2,7 @@
 /*
  * main.c - the `onehop` command: chooses the subcommand, and what all of them need
  */
-#include "tools/tool.h"
+#include "tools/shared/tool.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -39,11 +39,11 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         usage(stdout);
-        return oh_tool_told();
+        return oh_tool_finish_stdout();
     }
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
         printf("onehop %d.%d.%d\n", ONEHOP_VERSION_MAJOR, ONEHOP_VERSION_MINOR, ONEHOP_VERSION_PATCH);
-        return oh_tool_told();
+        return oh_tool_finish_stdout();
     }
     for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++) {
         if (strcmp(argv[1], subcommands[i].name) == 0) {

@@ -5,11 +5,11 @@
  *   choice [-n RANKS] [-b BYTES] [-e BYTES] [-m graph|eager] [-i CALLS] [-r ROUNDS] [-t SECONDS] [-T SECONDS]
  *          [-l NCCL] LIBONEHOP.so
  *
- * The trials are those of `onehop tune`, by its own code (src/tools/tune.h): here each size has one candidate, what the
- * shipped table has for it. Ranks begin together, blocks of the two alternate, results are checked, the slowest rank
- * counts, then the median of the rounds. A size goes to onehop when its trial has shown that NCCL is not faster; to
- * NCCL in any other case, also when the trial is not over after -t seconds (5), or when all -T (120) are over: the
- * ranks are ended then, others measure the rest, and no rank is waited for.
+ * The trials are those of `onehop tune`, by its own code (src/tools/tune/tune.h): here each size has one candidate,
+ * what the shipped table has for it. Ranks begin together, blocks of the two alternate, results are checked, the
+ * slowest rank counts, then the median of the rounds. A size goes to onehop when its trial has shown that NCCL is not
+ * faster; to NCCL in any other case, also when the trial is not over after -t seconds (5), or when all -T (120) are
+ * over: the ranks are ended then, others measure the rest, and no rank is waited for.
  *
  * The table is Markdown, on stdout. Exit status: 0 each size has its choice, 1 nothing could be measured, 2 usage.
  */
@@ -19,8 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/tool.h"
-#include "tools/tune.h"
+#include "tools/shared/tool.h"
+#include "tools/tune/tune.h"
 #include "util/clock.h"
 
 static const char usage[] = "usage: choice [-n RANKS] [-b BYTES] [-e BYTES] [-m graph|eager] [-i CALLS] [-r ROUNDS]\n"
@@ -114,7 +114,7 @@ static bool measure(struct oh_tune_options *options, struct oh_tune *tune)
     tune->key.nranks = (uint32_t)ranks;
     tune->deadline_ns = oh_now_ns() + (uint64_t)options->time_s * 1000000000u;
     list_sizes(tune);
-    return oh_tune_measure(tune) && !oh_team_signal();
+    return oh_tune_measure(tune) && !oh_workers_signal();
 }
 
 /* --- the table -------------------------------------------------------------------------------------------------- */
@@ -212,14 +212,14 @@ int main(int argc, char **argv)
         oh_tool_error("choice: out of memory");
         return OH_EXIT_FAILED;
     }
-    oh_team_hold_signals();
+    oh_workers_hold_signals();
     bool good = measure(&options, tune);
     if (good) {
         print_table(tune);
     }
     free(tune);
-    if (oh_team_signal()) {
-        oh_team_end_by(oh_team_signal());
+    if (oh_workers_signal()) {
+        oh_workers_end_by(oh_workers_signal());
     }
     return good ? OH_EXIT_OK : OH_EXIT_FAILED;
 }

@@ -2,11 +2,11 @@
 /*
  * fuzz_maps.c - /proc/N/maps as `onehop doctor --pid` reads it: file names in it are the process's own choice
  *
- * sources: src/tools/doctor_elf.c
+ * sources: src/tools/doctor/elf_file.c
  */
 #include <stdint.h>
 
-#include "src/tools/doctor_process.c"
+#include "src/tools/doctor/process.c"
 
 /* Of doctor_machine.c, live_reader.c and stats.c, which would bring in all of the library; not called here. */
 bool oh_doctor_variable_matters(const char *name)

@@ -3,7 +3,7 @@
  * fuzz_recording.c - recordings of `onehop topo`: what is understood, and written again, is understood again as the
  * same
  *
- * sources: src/tools/topo_fields.c src/tools/topo_node.c src/tools/topo_parse.c src/tools/topo_record.c
+ * sources: src/tools/topo/fields.c src/tools/topo/node.c src/tools/topo/parse.c src/tools/topo/record.c
  * corpus: test/fixtures
  */
 #include <stdint.h>
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/topo_node.h"
+#include "tools/topo/node.h"
 
 /* Of library.c, which would bring in all of the library. */
 bool oh_tool_is_simulated(const char *name)

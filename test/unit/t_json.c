@@ -2,7 +2,7 @@
 /*
  * t_json.c - the JSON writer: commas and nesting, and strings of any bytes
  */
-#include "tools/json.h"
+#include "tools/shared/json.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -13,7 +13,7 @@
 
 #include "comm/comm.h"
 #include "test/tap.h"
-#include "tools/live_reader.h"
+#include "tools/shared/live_reader.h"
 
 #define MANY (OH_MAX_LIVE_ENTRIES + 3)
 

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "test/tap.h"
-#include "tools/perf.h"
-#include "tools/tool.h"
+#include "tools/perf/perf.h"
+#include "tools/shared/tool.h"
 
 #define COUNT 1000
 

@@ -13,8 +13,8 @@
 #endif
 
 #include "test/tap.h"
-#include "tools/topo_fields.h"
-#include "tools/topo_node.h"
+#include "tools/topo/fields.h"
+#include "tools/topo/node.h"
 
 #define MUTATIONS 30000
 
@@ -238,7 +238,7 @@ static bool use(const struct oh_node *node)
     char *text, why[160];
     size_t size;
     struct oh_node again;
-    oh_node_judge(node, &verdict);
+    oh_node_assess(node, &verdict);
     FILE *stream = open_memstream(&text, &size);
     oh_node_print(node, &verdict, true, stream);
     oh_node_json(node, &verdict, stream);
@@ -305,12 +305,12 @@ static void test_wrap(void)
 void __lsan_disable(void) __attribute__((weak));
 void __lsan_enable(void) __attribute__((weak));
 
-static struct oh_machine *open_machine(void)
+static struct oh_hwloc *open_machine(void)
 {
     if (__lsan_disable) {
         __lsan_disable();
     }
-    struct oh_machine *machine = oh_machine_open();
+    struct oh_hwloc *machine = oh_hwloc_open();
     if (__lsan_enable) {
         __lsan_enable();
     }
@@ -320,11 +320,11 @@ static struct oh_machine *open_machine(void)
 /* What hwloc writes must pass through whole, and be read by hwloc. */
 static void test_hwloc(void)
 {
-    struct oh_machine *machine = open_machine();
+    struct oh_hwloc *machine = open_machine();
     struct oh_node node = {.gpu = NULL}, again;
     char why[160];
     size_t size;
-    node.xml = oh_machine_xml(machine, &node.xml_size);
+    node.xml = oh_hwloc_xml(machine, &node.xml_size);
     snprintf(node.problem, sizeof node.problem, "none here");
     char *text = record(&node, &size);
     bool parsed = parse(text, size, &again, why);
@@ -342,7 +342,7 @@ static void test_hwloc(void)
         oh_node_free(&again);
     }
     oh_node_free(&node);
-    oh_machine_close(machine);
+    oh_hwloc_close(machine);
 }
 #else
 static void test_hwloc(void)

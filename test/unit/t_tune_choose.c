@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "test/tap.h"
-#include "tools/tune.h"
+#include "tools/tune/tune.h"
 
 static struct oh_tune_options options;
 static struct oh_tune tune;

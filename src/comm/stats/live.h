@@ -11,7 +11,7 @@
  *
  * The facts of a entry change under a mutex, between two increments of `sequence`, which is odd meanwhile: a reader
  * that finds the same even number before and after has one state of them. A reader is another process, and takes
- * nothing that it finds for granted (tools/live_reader.h).
+ * nothing that it finds for granted (tools/shared/live_reader.h).
  */
 #ifndef OH_COMM_BOARD_H_
 #define OH_COMM_BOARD_H_

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT */
+#include "hook/initial_comm.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "hook/comm_config.h"
+#include "hook/real.h"
+#include "util/log.h"
+
+atomic_bool oh_initial_comm_expected, oh_initial_comm_is_stale;
+_Atomic(struct oh_comm *) oh_initial_comm;
+
+static atomic_uint begun;                       /* creations that pass through the hooks */
+static atomic_uint done;                        /* those of `library` */
+static _Atomic(const struct oh_real *) library; /* the copy of NCCL that creates the first communicator */
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
+static unsigned created;                                  /* communicators that this copy has told of */
+static char first_context, other_context;                 /* their addresses tell them apart */
+static struct oh_creation creation;
+static int first_nranks, first_rank;
+static pid_t owner;
+
+void oh_initial_comm_creation_begin(void)
+{
+    atomic_fetch_add(&begun, 1);
+}
+
+void oh_initial_comm_creation_end(const struct oh_real *real)
+{
+    atomic_fetch_add(&done, real == atomic_load(&library));
+}
+
+/* With the mutex held. */
+static void await(uint64_t id, int nranks, int rank)
+{
+    ncclUniqueId name = {"onehop: first communicator"}; /* keys are made of ids; no id of NCCL's begins so */
+    memcpy(name.internal + sizeof name - sizeof id, &id, sizeof id);
+    struct oh_key key = oh_key_of_id(&name);
+    /* The program's configuration is not known here. */
+    const struct oh_comm_config config = oh_config_read(NULL, NULL);
+    oh_creation_begin(&creation, &key, &config, NULL);
+    first_nranks = nranks;
+    first_rank = rank;
+    owner = getpid();
+    atomic_store_explicit(&oh_initial_comm_expected, true, memory_order_release);
+}
+
+void *oh_initial_comm_add_creation(uint64_t id, int nranks, int rank, const void *caller)
+{
+    const struct oh_real *real;
+    if (oh_real_get(&real, caller) != ncclSuccess) {
+        return &other_context;
+    }
+    pthread_mutex_lock(&mutex);
+    if (created == 0) {
+        atomic_store(&library, real);
+    }
+    created += real == atomic_load(&library);
+    bool is_first = created == 1 && !owner && real == atomic_load(&library) && atomic_load(&begun) == 0;
+    if (is_first) {
+        await(id, nranks, rank);
+    }
+    pthread_mutex_unlock(&mutex);
+    return is_first ? &first_context : &other_context;
+}
+
+/* With the mutex held: the communicator goes to NCCL, on all ranks. */
+static void give_up(void)
+{
+    if (atomic_exchange(&oh_initial_comm_expected, false) && owner == getpid()) {
+        oh_creation_cancel(&creation);
+    }
+}
+
+void oh_initial_comm_add_end(const void *context)
+{
+    pthread_mutex_lock(&mutex);
+    if (context == &first_context) {
+        atomic_store(&oh_initial_comm_is_stale, true);
+        give_up();
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+/* --- is this the handle? ------------------------------------------------------------------------------------------ */
+
+/*
+ * True if one communicator alone has been created past the hooks, and this is it. Each one that passed through them and
+ * is done has been counted once in `created`; one that is not done may have been, and then it looks as if it had not.
+ */
+static bool is_first(const struct oh_real *real, ncclComm_t comm, int *cuda_device_p)
+{
+    ncclResult_t state;
+    int nranks, rank;
+    return created - atomic_load(&done) == 1 && real->CommGetAsyncError(comm, &state) == ncclSuccess &&
+           state == ncclSuccess && real->CommCount(comm, &nranks) == ncclSuccess &&
+           real->CommUserRank(comm, &rank) == ncclSuccess && nranks == first_nranks && rank == first_rank &&
+           real->CommCuDevice(comm, cuda_device_p) == ncclSuccess;
+}
+
+static struct oh_comm *adopt(const struct oh_real *real, ncclComm_t comm, int cuda_device)
+{
+    creation.library = real;
+    real->GetVersion(&creation.nccl_version);
+    OH_INFO("comm %p rank %d nranks %d: created before the hooks were in place, found again", (void *)comm, first_rank,
+            first_nranks);
+    struct oh_comm *found = oh_creation_register(&creation, comm);
+    if (found) {
+        oh_attach_note_work(found); /* NCCL may have been given work that passed no hook */
+        oh_comm_created(found, first_rank, first_nranks, cuda_device);
+    }
+    atomic_store_explicit(&oh_initial_comm, found, memory_order_release);
+    atomic_store_explicit(&oh_initial_comm_expected, false,
+                          memory_order_release); /* whoever sees it sees the registration */
+    return found;
+}
+
+struct oh_comm *oh_initial_comm_find(ncclComm_t comm, const void *caller, bool counts)
+{
+    int saved = errno, cuda_device;
+    const struct oh_real *real;
+    pthread_mutex_lock(&mutex);
+    struct oh_comm *found = oh_comm_find(comm); /* by a thread that asks for errors, as PyTorch's does */
+    if (!found && atomic_load_explicit(&oh_initial_comm_expected, memory_order_relaxed) && comm && owner == getpid()) {
+        bool same = oh_real_get(&real, caller) == ncclSuccess && real == atomic_load(&library);
+        if (same && is_first(real, comm, &cuda_device)) {
+            found = adopt(real, comm, cuda_device);
+        } else if (same && counts) {
+            give_up();
+        }
+    }
+    pthread_mutex_unlock(&mutex);
+    errno = saved;
+    return found;
+}
+
+void oh_initial_comm_forget(const struct oh_comm *comm)
+{
+    if (atomic_load_explicit(&oh_initial_comm, memory_order_acquire) == comm) {
+        atomic_store_explicit(&oh_initial_comm, NULL, memory_order_relaxed);
+    }
+}
+
+/* Nobody came with it: leaves nothing behind. */
+__attribute__((destructor)) static void give_up_at_exit(void)
+{
+    give_up();
+}

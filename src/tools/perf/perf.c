@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * perf.c - `onehop perf`: the rows, the workers that measures them, and where the results go
+ *
+ * Files are opened before anything is measured and come to their place when all is done, so that a run that fails or is
+ * interrupted leaves none behind. One thread.
+ */
+#include "tools/perf/perf.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/abi.h"
+#include "tools/shared/outfile.h"
+#include "tools/shared/tool.h"
+
+/* --- rows ------------------------------------------------------------------------------------------------------- */
+
+static size_t next_size(const struct oh_perf_options *options, size_t bytes)
+{
+    return options->step_bytes ? bytes + options->step_bytes : bytes * options->step_factor;
+}
+
+/* The sizes of one mode, type and op. Writes them to `task` unless it is NULL; returns their number. */
+static size_t list_sizes(const struct oh_perf_options *options, struct oh_perf_task like, struct oh_perf_task *task)
+{
+    size_t rows = 0;
+    for (size_t bytes = options->min_bytes; bytes <= options->max_bytes; bytes = next_size(options, bytes)) {
+        if (bytes < like.type->size) {
+            continue;
+        }
+        if (task) {
+            like.count = bytes / like.type->size;
+            task[rows] = like;
+        }
+        rows++;
+    }
+    return rows;
+}
+
+static size_t list_tasks(const struct oh_perf_options *options, struct oh_perf_task *task)
+{
+    size_t rows = 0;
+    for (int mode = 0; mode < OH_PERF_MODES; mode++) {
+        for (int type = 0; type < OH_PERF_TYPES && options->mode[mode]; type++) {
+            for (int op = 0; op < OH_PERF_OPS && options->type[type]; op++) {
+                const struct oh_perf_task like = {.mode = mode, .type = &oh_perf_types[type], .op = op};
+                if (options->op[op]) {
+                    rows += list_sizes(options, like, task ? task + rows : NULL);
+                }
+            }
+        }
+    }
+    return rows;
+}
+
+/* --- what is told of the run ------------------------------------------------------------------------------------ */
+
+static void describe_settings(const struct oh_perf_options *options, struct oh_perf_run *run)
+{
+    char step[32];
+    snprintf(step, sizeof step, options->step_bytes ? "%zu(bytes)" : "%zu(factor)",
+             options->step_bytes ? options->step_bytes : options->step_factor);
+    snprintf(run->settings, sizeof run->settings,
+             "ranks %d, %s, bytes %zu to %zu, step %s, iters %d, agg iters %d, warmup iters %d, rounds %d%s",
+             options->ranks, oh_perf_layout_names[options->layout], options->min_bytes, options->max_bytes, step,
+             options->iters, options->aggregate, options->warmup, options->rounds,
+             options->memory == OH_PERF_NCCL_MEMORY ? ", ncclMemAlloc" : "");
+}
+
+/* Once the communicators are there. */
+static void describe_machine(const struct oh_perf_shared *shared, struct oh_perf_run *run)
+{
+    const char *nvls = getenv("NCCL_NVLS_ENABLE");
+    int nccl = shared->nccl_version, onehop = shared->onehop_version;
+    bool alike = true;
+    for (int i = 1; i < run->ranks; i++) {
+        alike = alike && strcmp(shared->rank[i].name, shared->rank[0].name) == 0;
+    }
+    run->simulated = oh_tool_is_simulated(shared->rank[0].name);
+    snprintf(run->machine, sizeof run->machine, "%d x %s%s", run->ranks, shared->rank[0].name,
+             alike ? "" : " and others");
+    snprintf(run->software, sizeof run->software, "onehop %d.%d.%d, NCCL %d.%d.%d%s", onehop / 10000,
+             onehop / 100 % 100, onehop % 100, nccl / 10000, nccl / 100 % 100, nccl % 100,
+             nvls && strcmp(nvls, "0") == 0 ? ", NVLS off" : "");
+    if (shared->info.served) {
+        snprintf(run->verdict, sizeof run->verdict, "onehop serves this communicator");
+    } else {
+        snprintf(run->verdict, sizeof run->verdict, "onehop hands this communicator back to NCCL: %s",
+                 shared->info.reason);
+    }
+}
+
+static void describe_floors(const struct oh_perf_options *options, const struct oh_perf_shared *shared,
+                            struct oh_perf_run *run)
+{
+    size_t used = 0;
+    for (int mode = 0; mode < OH_PERF_MODES && options->floor; mode++) {
+        const struct oh_perf_floor *floor = &shared->floor[mode];
+        if (options->mode[mode] && used < sizeof run->floors) {
+            used += (size_t)snprintf(
+                run->floors + used, sizeof run->floors - used,
+                "%s%s: empty kernel %.2f us, flag exchange %.2f us, all ranks writing %.0f GB/s each", used ? "; " : "",
+                oh_perf_mode_names[mode], floor->empty_us, floor->exchange_us, floor->gb_per_s);
+        }
+    }
+}
+
+/*
+ * The least that a message of so many bytes takes: one hop with all of it to every peer, or two hops with each rank's
+ * share (doc/tools.md).
+ */
+static double floor_us(const struct oh_perf_floor *floor, int ranks, size_t bytes)
+{
+    double us_per_byte = 1e-3 / floor->gb_per_s, size = (double)bytes;
+    double second_hop = floor->exchange_us > floor->empty_us ? floor->exchange_us - floor->empty_us : 0;
+    double one_hop = floor->exchange_us + (ranks - 1) * size * us_per_byte;
+    double two_hops = floor->exchange_us + second_hop + 2.0 * (ranks - 1) / ranks * size * us_per_byte;
+    return one_hop < two_hops ? one_hop : two_hops;
+}
+
+static bool begin_run(const struct oh_perf_options *options, const struct oh_perf_shared *shared,
+                      struct oh_perf_run *run)
+{
+    run->ranks = options->ranks;
+    run->checked = options->check;
+    run->rows = shared->rows;
+    run->row = calloc(shared->rows ? shared->rows : 1, sizeof *run->row);
+    if (!run->row) {
+        oh_tool_error("perf: out of memory");
+        return false;
+    }
+    for (int side = 0; side < OH_PERF_SIDES; side++) {
+        if (options->side[side]) {
+            snprintf(run->column[run->columns++], sizeof *run->column, "%s", oh_perf_side_names[side]);
+        }
+    }
+    for (size_t i = 0; i < run->rows; i++) {
+        const struct oh_perf_task *task = &shared->task[i];
+        struct oh_perf_row *row = &run->row[i];
+        row->mode = task->mode;
+        row->count = task->count;
+        row->bytes = task->count * task->type->size;
+        snprintf(row->type, sizeof row->type, "%s", task->type->name);
+        snprintf(row->op, sizeof row->op, "%s", oh_perf_op_names[task->op]);
+    }
+    snprintf(run->pattern, sizeof run->pattern, "%s", oh_perf_pattern_names[options->pattern]);
+    describe_settings(options, run);
+    return true;
+}
+
+static void take_row(const struct oh_perf_options *options, const struct oh_perf_shared *shared, size_t index,
+                     struct oh_perf_run *run)
+{
+    const struct oh_perf_task *task = &shared->task[index];
+    struct oh_perf_row *row = &run->row[index];
+    for (int side = 0, column = 0; side < OH_PERF_SIDES; side++) {
+        if (options->side[side]) {
+            row->cell[column++] = task->cell[side];
+        }
+    }
+    snprintf(row->served_by, sizeof row->served_by, "%s", options->side[OH_PERF_ONEHOP] ? task->served_by : "");
+    row->program_us = task->program_us;
+    if (options->floor) {
+        row->floor_us = floor_us(&shared->floor[task->mode], run->ranks, row->bytes);
+    }
+}
+
+/* --- while it runs ---------------------------------------------------------------------------------------------- */
+
+struct output {
+    FILE *table; /* NULL: stdout has something else */
+    struct oh_outfile csv, json, plot;
+};
+
+/* What the parent keeps while the workers works. */
+struct watch {
+    const struct oh_perf_options *options;
+    const struct oh_perf_shared *shared;
+    struct oh_perf_run *run;
+    struct output *output;
+    bool head;
+    size_t printed;
+};
+
+/* On a terminal, says which row is being measured; `row` of the number of rows: clears the line. */
+static void show_progress(const struct oh_perf_run *run, size_t row)
+{
+    if (!isatty(STDERR_FILENO)) {
+        return;
+    }
+    fprintf(stderr, "\r\033[K");
+    if (row < run->rows) {
+        const struct oh_perf_row *next = &run->row[row];
+        fprintf(stderr, "row %zu of %zu: %s, %s, %s, %zu bytes", row + 1, run->rows, oh_perf_mode_names[next->mode],
+                next->type, next->op, next->bytes);
+    }
+}
+
+static void print_devices(FILE *stream, const struct oh_perf_shared *shared, int ranks)
+{
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    fprintf(stream, "#\n# Using devices\n");
+    for (int i = 0; i < ranks; i++) {
+        fprintf(stream, "#  Rank %2d Pid %6d on %10s device %2d [%s] %s\n", i, (int)shared->rank[i].pid, host, i,
+                shared->rank[i].bus_id, shared->rank[i].name);
+    }
+}
+
+/* False, with the reason on stderr, when what was printed did not arrive. */
+static bool table_arrives(FILE *table)
+{
+    if (table && (fflush(table) != 0 || ferror(table))) {
+        oh_tool_error("perf: the table cannot be written: %s", strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+/* Takes the rows that have become ready, and prints them. */
+static bool take_news(void *user, bool final)
+{
+    struct watch *watch = user;
+    FILE *table = watch->output->table;
+    size_t done = atomic_load(&watch->shared->rows_done);
+    (void) final;
+    if (!atomic_load(&watch->shared->ready) || (watch->head && watch->printed == done)) {
+        return true;
+    }
+    show_progress(watch->run, watch->run->rows);
+    if (!watch->head) {
+        describe_machine(watch->shared, watch->run);
+        describe_floors(watch->options, watch->shared, watch->run);
+        if (table) {
+            oh_perf_print_head(table, watch->run);
+            print_devices(table, watch->shared, watch->run->ranks);
+        }
+        watch->head = true;
+    }
+    for (; watch->printed < done; watch->printed++) {
+        take_row(watch->options, watch->shared, watch->printed, watch->run);
+        if (table) {
+            oh_perf_print_row(table, watch->run, watch->printed);
+        }
+    }
+    if (!table_arrives(table)) {
+        return false;
+    }
+    show_progress(watch->run, done);
+    return true;
+}
+
+/* Settles the number of ranks. Returns false, with the reason on stderr, when there are not enough GPUs. */
+static bool settle_ranks(struct oh_perf_options *options, struct oh_perf_shared *shared)
+{
+    int gpus;
+    if (!oh_workers_count_gpus("perf", &shared->workers, &gpus)) {
+        return false;
+    }
+    int most = gpus < OH_PERF_RANKS ? gpus : OH_PERF_RANKS;
+    if (options->ranks > most) {
+        oh_tool_error("perf: --ngpus %d: CUDA sees %d here", options->ranks, most);
+        return false;
+    }
+    options->ranks = options->ranks ? options->ranks : most;
+    if (options->floor && (options->ranks < 2 || options->ranks > OH_MAX_RANKS)) {
+        oh_tool_error("perf: --floor needs 2 to %d GPUs, not %d", OH_MAX_RANKS, options->ranks);
+        return false;
+    }
+    return true;
+}
+
+static bool measure(struct oh_perf_options *options, struct output *output, struct oh_perf_run *run)
+{
+    size_t rows = list_tasks(options, NULL);
+    struct oh_perf_shared *shared =
+        oh_workers_map("perf", sizeof(struct oh_perf_shared) + rows * sizeof(struct oh_perf_task));
+    if (!shared) {
+        return false;
+    }
+    shared->rows = rows;
+    list_tasks(options, shared->task);
+    if (!settle_ranks(options, shared) || !begin_run(options, shared, run)) {
+        return false;
+    }
+    struct watch watch = {.options = options, .shared = shared, .run = run, .output = output};
+    struct oh_perf_job job = {options, shared};
+    const struct oh_workers workers = {.name = "perf",
+                                       .shared = &shared->workers,
+                                       .members = oh_perf_members(options),
+                                       .timeout_s = options->timeout_s,
+                                       .work = oh_perf_work,
+                                       .tick = take_news,
+                                       .work_user = &job,
+                                       .tick_user = &watch};
+    bool well = oh_workers_run(&workers);
+    show_progress(run, run->rows);
+    return well;
+}
+
+/* --- results ---------------------------------------------------------------------------------------------------- */
+
+static bool read_again(const struct oh_perf_options *options, const struct output *output, struct oh_perf_run *run)
+{
+    for (int i = 0; i < options->froms; i++) {
+        if (!oh_perf_read_csv(options->from[i], run)) {
+            return false;
+        }
+    }
+    if (output->table) {
+        oh_perf_print_head(output->table, run);
+        for (size_t i = 0; i < run->rows; i++) {
+            oh_perf_print_row(output->table, run, i);
+        }
+    }
+    return true;
+}
+
+static bool open_output(const struct oh_perf_options *options, struct output *output_p)
+{
+    bool taken = (options->csv && strcmp(options->csv, "-") == 0) || (options->json && strcmp(options->json, "-") == 0);
+    output_p->table = taken ? NULL : stdout;
+    return (!options->csv || oh_outfile_open("perf", options->csv, &output_p->csv)) &&
+           (!options->json || oh_outfile_open("perf", options->json, &output_p->json)) &&
+           (!options->plot || (oh_perf_can_plot() && oh_outfile_open("perf", options->plot, &output_p->plot)));
+}
+
+static bool write_results(const struct oh_perf_run *run, struct output *output)
+{
+    if (output->plot.stream && !oh_perf_plot(run, oh_outfile_name(&output->plot))) {
+        return false;
+    }
+    if (output->table) {
+        oh_perf_print_foot(output->table, run);
+    }
+    if (output->csv.stream) {
+        oh_perf_write_csv(output->csv.stream, run);
+    }
+    if (output->json.stream) {
+        oh_perf_write_json(output->json.stream, run);
+    }
+    return table_arrives(output->table) && oh_outfile_commit("perf", &output->csv) &&
+           oh_outfile_commit("perf", &output->json) && oh_outfile_commit("perf", &output->plot);
+}
+
+static bool all_right(const struct oh_perf_run *run)
+{
+    uint64_t wrong = oh_perf_all_wrong(run);
+    if (wrong) {
+        oh_tool_error("perf: %llu wrong element%s in the results", (unsigned long long)wrong, wrong == 1 ? "" : "s");
+    }
+    return wrong == 0;
+}
+
+/* Returns the exit status. */
+static int run_all(struct oh_perf_options *options)
+{
+    struct output output = {.table = NULL};
+    struct oh_perf_run run = {.ranks = 0};
+    bool good = open_output(options, &output) &&
+                (options->froms ? read_again(options, &output, &run) : measure(options, &output, &run)) &&
+                write_results(&run, &output);
+    oh_outfile_drop(&output.csv);
+    oh_outfile_drop(&output.json);
+    oh_outfile_drop(&output.plot);
+    good = good && all_right(&run);
+    free(run.row);
+    return good ? OH_EXIT_OK : OH_EXIT_FAILED;
+}
+
+int oh_tool_perf(int argc, char **argv)
+{
+    struct oh_perf_options options = oh_perf_defaults();
+    bool done = false;
+    for (int i = 0; i < OH_PERF_TYPES; i++) {
+        options.type[i] = oh_perf_types[i].nccl == ncclFloat32;
+    }
+    int status = oh_perf_parse(argc, argv, &options, &done);
+    if (status == OH_EXIT_OK && !done && options.simulated) {
+        status = oh_tool_simulate("perf", argv - 1); /* this subcommand's argv is main's from the second word on */
+    }
+    if (status != OH_EXIT_OK || done) {
+        return status;
+    }
+    if (!options.froms && !options.onehop[0] && !oh_tool_find_library(options.onehop, sizeof options.onehop)) {
+        return OH_EXIT_FAILED;
+    }
+    oh_workers_hold_signals();
+    status = run_all(&options);
+    if (oh_workers_signal()) {
+        oh_workers_end_by(oh_workers_signal());
+    }
+    return status;
+}

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * perf.h - what the parts of `onehop perf` share
+ *
+ * A workers of processes (tools/shared/worker_group.h), one for each GPU or one for all, measures every row. All see
+ * one struct oh_perf_shared. A thread (perf/thread.c) is one thread that drives the GPUs of its ranks: one, or in
+ * `group` layout all. The thread of rank 0 writes the results and counts rows_done up; the parent (perf.c) prints what
+ * is done and writes the files. A run that was recorded with --csv is told by the same struct oh_perf_run.
+ */
+#ifndef OH_TOOLS_PERF_H_
+#define OH_TOOLS_PERF_H_
+
+#include <limits.h>
+#include <nccl.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#include "onehop/onehop.h"
+#include "tools/shared/worker_group.h"
+
+#define OH_PERF_RANKS OH_MAX_WORKERS
+#define OH_PERF_ROUNDS 1000
+#define OH_PERF_TYPES 12
+/* Bytes behind every result that must stay untouched. */
+#define OH_PERF_GUARD 64
+/* What results are filled with beforehand: a NaN in every float type. */
+#define OH_PERF_POISON 0xff
+/* A check may begin this many elements into the pattern, so that a result of an earlier check does not pass. */
+#define OH_PERF_SLACK 64
+/* Sides that a table can have: those measured here, and those of other programs in files read with --from. */
+#define OH_PERF_COLUMNS 8
+
+enum oh_perf_side {
+    OH_PERF_STOCK,   /* NCCL by itself */
+    OH_PERF_WINDOWS, /* NCCL on buffers of ncclMemAlloc and ncclCommWindowRegister */
+    OH_PERF_ONEHOP,
+    OH_PERF_SIDES
+};
+/* What is timed: the sides, and the pattern's kernel by itself. */
+#define OH_PERF_BARE OH_PERF_SIDES
+#define OH_PERF_TIMES (OH_PERF_SIDES + 1)
+
+enum oh_perf_mode {
+    OH_PERF_GRAPH,
+    OH_PERF_EAGER,
+    OH_PERF_MODES
+};
+
+enum oh_perf_op {
+    OH_PERF_SUM,
+    OH_PERF_PROD,
+    OH_PERF_MIN,
+    OH_PERF_MAX,
+    OH_PERF_AVG,
+    OH_PERF_MULSUM, /* ncclRedOpCreatePreMulSum with the scalar 2 */
+    OH_PERF_OPS
+};
+
+enum oh_perf_layout {
+    OH_PERF_PROCESSES, /* one for each GPU */
+    OH_PERF_THREADS,   /* one process, a thread for each GPU */
+    OH_PERF_GROUP,     /* one thread for all, calls in groups */
+    OH_PERF_LAYOUTS
+};
+
+/* How the calls follow one another. */
+enum oh_perf_pattern {
+    OH_PERF_LAYER, /* each between two kernels of a program, which read its result and write its input */
+    OH_PERF_SPIN,  /* each between two kernels that touch no memory */
+    OH_PERF_CHAIN, /* in place: each needs what the one before has left */
+    OH_PERF_FREE,  /* out of place, through the buffers: none needs another, as in nccl-tests */
+    OH_PERF_PATTERNS
+};
+
+/* Kernels of a program. */
+enum oh_perf_program {
+    OH_PERF_NO_PROGRAM,
+    OH_PERF_COPY,
+    OH_PERF_SPINNER,
+    OH_PERF_PROGRAMS
+};
+
+/* Of the buffers; windows have NCCL's always. */
+enum oh_perf_memory {
+    OH_PERF_CUDA_MEMORY, /* cuMemAlloc */
+    OH_PERF_NCCL_MEMORY, /* ncclMemAlloc */
+    OH_PERF_MEMORIES
+};
+
+struct oh_perf_type {
+    const char *name; /* as nccl-tests has it */
+    ncclDataType_t nccl;
+    size_t size;
+    int exact;     /* every whole number up to this one is exact in the type */
+    int mantissa;  /* explicit bits of a float; 0: an integer */
+    int exponent;  /* bits of a float's */
+    bool negative; /* has numbers below zero */
+};
+
+extern const struct oh_perf_type oh_perf_types[OH_PERF_TYPES];
+extern const char *const oh_perf_side_names[OH_PERF_SIDES];
+extern const char *const oh_perf_mode_names[OH_PERF_MODES];
+extern const char *const oh_perf_op_names[OH_PERF_OPS];
+extern const char *const oh_perf_layout_names[OH_PERF_LAYOUTS];
+extern const char *const oh_perf_pattern_names[OH_PERF_PATTERNS];
+extern const char *const oh_perf_memory_names[OH_PERF_MEMORIES];
+
+struct oh_perf_options {
+    size_t min_bytes;
+    size_t max_bytes;
+    size_t step_bytes;  /* 0: multiply by step_factor instead */
+    size_t step_factor; /* 2 or more */
+    int iters;
+    int aggregate; /* calls in a group; an iteration is one group */
+    int warmup;
+    int rounds;
+    int ranks; /* 0: all GPUs */
+    int timeout_s;
+    enum oh_perf_layout layout;
+    enum oh_perf_memory memory;
+    enum oh_perf_pattern pattern;
+    bool check;
+    bool floor;
+    bool mode[OH_PERF_MODES];
+    bool type[OH_PERF_TYPES];
+    bool op[OH_PERF_OPS];
+    bool side[OH_PERF_SIDES];
+    const char *nccl;
+    char onehop[PATH_MAX];
+    const char *csv; /* a path, "-" stdout, NULL none */
+    const char *json;
+    const char *plot;
+    const char *from[OH_PERF_COLUMNS];
+    int froms;
+    bool simulated;
+};
+
+struct oh_perf_cell {
+    bool there;
+    double us;      /* of a call; the slowest rank's, median over the rounds */
+    double p99_us;  /* of the same, the 99th percentile */
+    uint64_t wrong; /* elements, over all ranks and checks */
+};
+
+struct oh_perf_row {
+    enum oh_perf_mode mode;
+    char type[16];
+    char op[16];
+    size_t bytes;
+    size_t count;
+    struct oh_perf_cell cell[OH_PERF_COLUMNS]; /* by column of the run */
+    double floor_us;                           /* 0: not known */
+    double program_us;                         /* of the pattern's kernel by itself, subtracted; 0: none */
+    char served_by[64];
+};
+
+/* All that is told about a run. */
+struct oh_perf_run {
+    bool simulated;
+    int ranks;
+    int columns;
+    char column[OH_PERF_COLUMNS][32]; /* the sides' names */
+    char machine[256];                /* "4 x NAME" */
+    char software[128];               /* versions */
+    char pattern[16];
+    char settings[512]; /* what was asked for */
+    char verdict[256];
+    char floors[320]; /* what the floor was made of; "" none */
+    bool checked;
+    size_t rows;
+    struct oh_perf_row *row;
+};
+
+struct oh_perf_rank_info {
+    pid_t pid;
+    char name[96];
+    char bus_id[32];
+};
+
+/* What the floor is made of; by mode. */
+struct oh_perf_floor {
+    double empty_us;
+    double exchange_us;
+    double gb_per_s; /* written by one rank to all others together, while all write */
+};
+
+/* What a rank tells the others of its memory for the floor (perf/floor.c). */
+struct oh_perf_floor_memory {
+    char handle[64]; /* CUipcMemHandle */
+    uint64_t base;
+    uint64_t context;
+};
+
+struct oh_perf_shared {
+    struct oh_workers_shared workers;
+    ncclUniqueId id;
+    struct oh_perf_rank_info rank[OH_PERF_RANKS];
+    struct oh_perf_floor_memory window[OH_PERF_RANKS];
+    int nccl_version;
+    int onehop_version;
+    onehop_comm_info_t info; /* of rank 0 */
+    struct oh_perf_floor floor[OH_PERF_MODES];
+    atomic_bool ready; /* all of the above is there */
+
+    double us[OH_PERF_ROUNDS][OH_PERF_TIMES][OH_PERF_RANKS]; /* of the row being measured */
+    uint64_t wrong[OH_PERF_SIDES][OH_PERF_RANKS];
+
+    atomic_size_t rows_done;
+    size_t rows;
+    struct oh_perf_task {
+        enum oh_perf_mode mode;
+        const struct oh_perf_type *type;
+        enum oh_perf_op op;
+        size_t count;
+        struct oh_perf_cell cell[OH_PERF_SIDES];
+        double program_us;
+        char served_by[64];
+    } task[];
+};
+
+/* perf/options.c */
+
+/* What is measured when nothing is said; all types are still to be chosen, and the library. */
+struct oh_perf_options oh_perf_defaults(void);
+
+/* Returns OH_EXIT_OK to go on; *done_p is set when --help has been answered. */
+int oh_perf_parse(int argc, char **argv, struct oh_perf_options *options_p, bool *done_p);
+/* Processes of the run. */
+int oh_perf_members(const struct oh_perf_options *options);
+/* The kernel that stands between the calls of a pattern. */
+enum oh_perf_program oh_perf_program_of(enum oh_perf_pattern pattern);
+
+/* perf/thread.c: the life of one member, in its own process. Returns the exit status. */
+struct oh_perf_job {
+    const struct oh_perf_options *options;
+    struct oh_perf_shared *shared;
+};
+int oh_perf_work(void *job, int member);
+
+/* perf/data.c: the inputs, and what must come out. */
+
+/*
+ * Fills `count` elements: `input` with this rank's values, `expected` with the result over all ranks. Values are small
+ * whole numbers, different by rank and element, whose result is exact in the type whatever the order; an average over
+ * a number of ranks that is no power of two is not, and is compared within the roundings that NCCL makes.
+ */
+void oh_perf_fill(const struct oh_perf_type *type, enum oh_perf_op op, int ranks, int rank, size_t count, void *input,
+                  void *expected);
+
+/* The scalar of OH_PERF_MULSUM, one element. */
+void oh_perf_scalar(const struct oh_perf_type *type, void *scalar_p);
+
+/* Elements of `got` that are not as expected, plus guard bytes behind them that are no longer poison. */
+uint64_t oh_perf_wrong(const struct oh_perf_type *type, enum oh_perf_op op, int ranks, const void *got,
+                       const void *expected, size_t count);
+
+/* perf/table.c: what people read. `stream` may be stdout or a file. */
+void oh_perf_print_head(FILE *stream, const struct oh_perf_run *run);
+/* Row `index`; a title before the first row of each mode, the average after its last. */
+void oh_perf_print_row(FILE *stream, const struct oh_perf_run *run, size_t index);
+/* The last line. */
+void oh_perf_print_foot(FILE *stream, const struct oh_perf_run *run);
+
+/* All elements that were wrong. */
+uint64_t oh_perf_all_wrong(const struct oh_perf_run *run);
+/* GB/s on the bus, as nccl-tests define it. */
+double oh_perf_busbw(const struct oh_perf_run *run, const struct oh_perf_row *row, double us);
+/* The column of that name, or -1. */
+int oh_perf_column(const struct oh_perf_run *run, const char *name);
+
+/* perf/record.c: what programs read, and reading it again. */
+void oh_perf_write_csv(FILE *stream, const struct oh_perf_run *run);
+void oh_perf_write_json(FILE *stream, const struct oh_perf_run *run);
+/* Adds a recorded run to *run. Returns false, with the reason on stderr. */
+bool oh_perf_read_csv(const char *path, struct oh_perf_run *run);
+
+/* perf/plot.c: a picture of the run, through gnuplot, in a file that is there already. False: said on stderr. */
+bool oh_perf_can_plot(void);
+bool oh_perf_plot(const struct oh_perf_run *run, const char *path);
+
+#endif

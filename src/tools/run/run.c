@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * run.c - `onehop run`: puts onehop in front of a program and becomes that program, or with --stats its parent
+ */
+#include "tools/shared/tool.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/shared/options.h"
+#include "tools/shared/supervise.h"
+#include "tools/shared/stats_summary.h"
+
+#define NET_PLUGIN_NAME_MAX 254     /* NCCL keeps a plugin's name in 255 bytes */
+#define NET_PLUGIN_LIST_SINCE 22703 /* the first NCCL that takes a list of plugins */
+
+static const char help[] = "usage: onehop run [--via preload|plugin|audit] [--stats] [--] PROGRAM [ARGS]\n"
+                           "\n"
+                           "Runs PROGRAM so that onehop serves the ncclAllReduce calls that it can.\n"
+                           "\n"
+                           "  --via preload  by LD_PRELOAD (this is the default)\n"
+                           "  --via plugin   by NCCL_NET_PLUGIN: NCCL itself loads onehop\n"
+                           "  --via audit    by LD_PRELOAD and LD_AUDIT\n"
+                           "  --stats        say at the end how many calls were served, in all processes,\n"
+                           "                 and why others were not; sets ONEHOP_STATS=1 unless it is set\n"
+                           "  -h, --help     this text\n"
+                           "\n"
+                           "Environment: ONEHOP_LIBRARY is the libonehop.so to use.\n"
+                           "Exit status: that of PROGRAM; 2 for wrong usage, 126 when PROGRAM cannot be\n"
+                           "executed, 127 when it is not found, 1 when a file of onehop is not found.\n"
+                           "\n"
+                           "Example: onehop run --stats -- torchrun --nproc-per-node=4 train.py\n";
+
+/* Puts value in front of what the variable holds. False when it does not fit, or the value has a separator in it. */
+static bool prepend(const char *name, const char *value, const char *separators, const char *before)
+{
+    char *text;
+    if (strpbrk(value, separators)) {
+        oh_tool_error("%s: %s takes no path with '%c' in it", value, name, *strpbrk(value, separators));
+        return false;
+    }
+    if (asprintf(&text, "%s%.1s%s", value, before && before[0] ? separators : "", before ? before : "") < 0) {
+        oh_tool_error("out of memory");
+        return false;
+    }
+    bool good = setenv(name, text, 1) == 0;
+    if (!good) {
+        oh_tool_error("%s: %s", name, strerror(errno));
+    }
+    free(text);
+    return good;
+}
+
+static bool reach_by_preload(const char *library)
+{
+    return prepend("LD_PRELOAD", library, ": ", getenv("LD_PRELOAD"));
+}
+
+static bool reach_by_audit(const char *library)
+{
+    char audit[PATH_MAX];
+    return oh_tool_find_beside(library, OH_AUDIT, audit, sizeof audit) &&
+           prepend("LD_AUDIT", audit, ":", getenv("LD_AUDIT")) && reach_by_preload(library);
+}
+
+/* The version of the NCCL that the loader finds; 0: it finds none, as where a Python package brings it. */
+static int nccl_version(void)
+{
+    int version = 0;
+    void *library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
+    int (*get)(int *) = library ? (int (*)(int *))dlsym(library, "ncclGetVersion") : NULL;
+    if (!get || get(&version) != 0) {
+        version = 0;
+    }
+    if (library) {
+        dlclose(library);
+    }
+    return version;
+}
+
+/* A plugin that NCCL would load without being asked to. */
+static bool is_site_plugin_there(const char *name)
+{
+    void *plugin = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
+    if (plugin) {
+        dlclose(plugin);
+    }
+    return plugin != NULL;
+}
+
+/*
+ * What stands behind our plugin, since the variable replaces what NCCL would load without us: the plugins that it named
+ * before, or the site's libnccl-net.so. "none" means no other plugin, and is no member of a list. An older NCCL takes
+ * the list for one name. False: the application's plugin and ours cannot both be had.
+ */
+static bool find_other_net_plugins(const char **others_p)
+{
+    const char *before = getenv("NCCL_NET_PLUGIN");
+    int version = nccl_version();
+    *others_p = NULL;
+    if (before && before[0]) {
+        if (strcasecmp(before, "none") == 0) {
+            return true;
+        }
+        if (version != 0 && version < NET_PLUGIN_LIST_SINCE) {
+            oh_tool_error(
+                "NCCL_NET_PLUGIN=%s is set, and NCCL %d.%d.%d takes one network plugin only: use --via preload", before,
+                version / 10000, version / 100 % 100, version % 100);
+            return false;
+        }
+        *others_p = before;
+    } else if (is_site_plugin_there("libnccl-net.so")) {
+        if (version >= NET_PLUGIN_LIST_SINCE) {
+            *others_p = "libnccl-net.so";
+        } else {
+            fputs("onehop: libnccl-net.so is left out: an NCCL before 2.27.3 takes one network plugin only\n", stderr);
+        }
+    }
+    return true;
+}
+
+/*
+ * NCCL tells onehop of the communicators that it creates (src/hook/initial_comm.h) if it takes it for a profiler
+ * plugin. It asks the network plugin that it has opened last, which is another one here. A profiler of the program's
+ * own comes first.
+ */
+static bool become_profiler(const char *plugin)
+{
+    return is_site_plugin_there("libnccl-profiler.so") || setenv("NCCL_PROFILER_PLUGIN", plugin, 0) == 0;
+}
+
+static bool reach_by_plugin(const char *library)
+{
+    char plugin[PATH_MAX];
+    const char *others;
+    if (!oh_tool_find_beside(library, OH_NET_PLUGIN, plugin, sizeof plugin)) {
+        return false;
+    }
+    if (strlen(plugin) > NET_PLUGIN_NAME_MAX) {
+        oh_tool_error("%s: NCCL takes no plugin name of more than %d characters", plugin, NET_PLUGIN_NAME_MAX);
+        return false;
+    }
+    return find_other_net_plugins(&others) && prepend("NCCL_NET_PLUGIN", plugin, ",", others) &&
+           (!others || become_profiler(plugin));
+}
+
+bool oh_tool_reach(enum oh_via via)
+{
+    static bool (*const ways[OH_VIAS])(const char *library) = {reach_by_preload, reach_by_plugin, reach_by_audit};
+    char library[PATH_MAX];
+    return oh_tool_find_library(library, sizeof library) && ways[via](library);
+}
+
+int oh_tool_exec(char **argv)
+{
+    execvp(argv[0], argv);
+    int error = errno;
+    oh_tool_error("%s: %s", argv[0], strerror(error));
+    return error == ENOENT ? OH_EXIT_NOT_FOUND : OH_EXIT_CANNOT_RUN;
+}
+
+/* Stays the parent of the program, to say what was served when it has ended. */
+static int run_with_stats(char **argv)
+{
+    struct oh_stats_summary summary;
+    if (!oh_stats_summary_open(&summary)) {
+        return OH_EXIT_FAILED;
+    }
+    setenv("ONEHOP_STATS", "1", false);
+    int status = oh_supervise(argv, NULL, NULL);
+    if (status != OH_SUPERVISE_NOT_STARTED) {
+        oh_stats_summary_read(&summary);
+        oh_stats_summary_print(&summary, stderr, "onehop: ");
+    }
+    oh_stats_summary_close(&summary);
+    return oh_supervise_end(status);
+}
+
+bool oh_tool_parse_via(const char *name, enum oh_via *via_p)
+{
+    static const char *const names[OH_VIAS] = {"preload", "plugin", "audit"};
+    for (int via = 0; via < OH_VIAS; via++) {
+        if (strcmp(name, names[via]) == 0) {
+            *via_p = (enum oh_via)via;
+            return true;
+        }
+    }
+    oh_tool_error("--via %s: there are preload, plugin and audit", name);
+    return false;
+}
+
+int oh_tool_run(int argc, char **argv)
+{
+    bool stats = false;
+    enum oh_via via = OH_VIA_PRELOAD;
+    const struct oh_option options[] = {
+        {"via", 0, oh_option_via, &via}, {"stats", 0, NULL, &stats}, {NULL, 0, NULL, NULL}};
+    int status, first = oh_options_read(argc, argv, help, options, &status);
+    if (first < 0) {
+        return status;
+    }
+    if (first == argc) {
+        oh_tool_error("run: which program? See onehop run --help");
+        return OH_EXIT_USAGE;
+    }
+    if (!oh_tool_reach(via)) {
+        return OH_EXIT_FAILED;
+    }
+    return stats ? run_with_stats(argv + first) : oh_tool_exec(argv + first);
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: MIT */
+#include "tools/shared/live_reader.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LINK_START "/memfd:" OH_LIVE_NAME " "
+#define LOOKS 50 /* at a entry that is being changed; the writer needs a microsecond */
+
+const char *oh_live_words(enum oh_live_answer answer)
+{
+    static const char *const words[] = {
+        [OH_LIVE_SEEN] = "",
+        [OH_LIVE_NONE] = "shows no communicator: it has made none with onehop in front of NCCL",
+        [OH_LIVE_FORBIDDEN] = "may not be looked at: it belongs to another user",
+        [OH_LIVE_GONE] = "is not there",
+        [OH_LIVE_OTHER] = "has another version of onehop: use the command of that version",
+        [OH_LIVE_DAMAGED] = "shows something that onehop did not make",
+    };
+    return words[answer];
+}
+
+/* --- a file ----------------------------------------------------------------------------------------------------- */
+
+static bool read_at(int fd, size_t offset, void *memory_p, size_t size)
+{
+    ssize_t got;
+    do {
+        got = pread(fd, memory_p, size, (off_t)offset);
+    } while (got < 0 && errno == EINTR);
+    return got == (ssize_t)size;
+}
+
+static bool read_sequence(int fd, size_t entry, uint32_t *generation_p)
+{
+    return read_at(fd, entry + offsetof(struct oh_live_entry, sequence), generation_p, sizeof *generation_p);
+}
+
+/* One state of the facts: the same even sequence before and after. */
+static bool read_entry(int fd, size_t offset, struct oh_live_entry *entry_p, bool *torn_p)
+{
+    const struct timespec moment = {0, 20000};
+    *torn_p = false;
+    for (int look = 0; look < LOOKS; look++) {
+        uint32_t before, after;
+        if (!read_sequence(fd, offset, &before) || !read_at(fd, offset, entry_p, sizeof *entry_p) ||
+            !read_sequence(fd, offset, &after)) {
+            return false;
+        }
+        if (before == after && before % 2 == 0) {
+            return true;
+        }
+        nanosleep(&moment, NULL);
+    }
+    *torn_p = true;
+    return true;
+}
+
+static void take_facts(const struct oh_live_facts *facts, struct oh_stats_record *record_p)
+{
+    record_p->comm = facts->comm;
+    record_p->rank = facts->rank;
+    record_p->nranks = facts->nranks;
+    record_p->state = facts->state;
+    record_p->memory = facts->memory;
+    record_p->attach_us = facts->attach_us;
+    memcpy(record_p->reason, facts->reason, sizeof record_p->reason);
+    oh_stats_clean(record_p->reason, sizeof record_p->reason);
+}
+
+static bool read_entries(int fd, uint32_t top, struct oh_live_view *view)
+{
+    for (uint32_t i = 0; i < top; i++) {
+        struct oh_live_entry entry;
+        bool torn;
+        if (!read_entry(fd, offsetof(struct oh_live, entry) + i * sizeof entry, &entry, &torn)) {
+            return false;
+        }
+        view->torn += torn;
+        if (!torn && entry.used) {
+            struct oh_stats_record *record = &view->entry[view->entries++];
+            *record = (struct oh_stats_record){.pid = (uint64_t)view->pid};
+            take_facts(&entry.facts, record);
+            oh_stats_copy(&entry.counters, record);
+        }
+    }
+    return true;
+}
+
+enum oh_live_answer oh_live_read_file(int fd, pid_t own_pid, struct oh_live_view *view_p)
+{
+    struct oh_live_head head;
+    struct stat status;
+    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || !read_at(fd, 0, &head, sizeof head) ||
+        memcmp(head.magic, OH_LIVE_MAGIC, sizeof head.magic) != 0) {
+        return OH_LIVE_DAMAGED;
+    }
+    if (head.version != ONEHOP_VERSION_CODE || head.entry_bytes != sizeof(struct oh_live_entry) ||
+        head.entries != OH_MAX_LIVE_ENTRIES) {
+        return OH_LIVE_OTHER;
+    }
+    if (status.st_size != (off_t)sizeof(struct oh_live) || head.top > OH_MAX_LIVE_ENTRIES) {
+        return OH_LIVE_DAMAGED;
+    }
+    if (head.pid != (int32_t)own_pid) {
+        return OH_LIVE_NONE; /* a fork of the process that made it */
+    }
+    struct oh_live_view view = {.pid = view_p->pid, .ended = head.ended};
+    memcpy(view.command, view_p->command, sizeof view.command);
+    oh_stats_copy(&head.ended_totals, &view.ended_totals);
+    view.entry = calloc(head.top > 0 ? head.top : 1, sizeof *view.entry);
+    if (!view.entry || !read_entries(fd, head.top, &view)) {
+        free(view.entry);
+        return OH_LIVE_DAMAGED;
+    }
+    *view_p = view;
+    return OH_LIVE_SEEN;
+}
+
+void oh_live_view_free(struct oh_live_view *view)
+{
+    free(view->entry);
+    view->entry = NULL;
+}
+
+/* --- a process -------------------------------------------------------------------------------------------------- */
+
+static void read_command(pid_t pid, char *command_p, size_t size)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    FILE *file = fopen(path, "re");
+    command_p[0] = '\0';
+    if (file) {
+        if (!fgets(command_p, (int)size, file)) {
+            command_p[0] = '\0';
+        }
+        fclose(file);
+    }
+    command_p[strcspn(command_p, "\n")] = '\0';
+    oh_stats_clean(command_p, size);
+}
+
+/* What the process itself takes for its id: the last number of NSpid, which is another one in a container. */
+static pid_t own_pid_of(pid_t pid)
+{
+    char path[64], line[256];
+    long own = pid;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file)) {
+        if (strncmp(line, "NSpid:", 6) == 0) {
+            char *last = strrchr(line, '\t');
+            own = last ? strtol(last, NULL, 10) : own;
+            break;
+        }
+    }
+    if (file) {
+        fclose(file);
+    }
+    return (pid_t)own;
+}
+
+/*
+ * Opens a file that another process has open. It is looked at before it is opened for reading: what the link says
+ * could be the name of a pipe or a device as well.
+ */
+static int open_page(int folder, const char *name)
+{
+    char path[64];
+    struct stat status;
+    int fd = -1, look = openat(folder, name, O_PATH | O_CLOEXEC);
+    if (look >= 0 && fstat(look, &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & 077) == 0) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", look);
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    }
+    if (look >= 0) {
+        close(look);
+    }
+    return fd;
+}
+
+static enum oh_live_answer search(DIR *folder, pid_t own_pid, struct oh_live_view *view_p)
+{
+    enum oh_live_answer answer = OH_LIVE_NONE;
+    const struct dirent *entry;
+    while (answer != OH_LIVE_SEEN && (entry = readdir(folder))) {
+        char link[sizeof LINK_START];
+        ssize_t length = readlinkat(dirfd(folder), entry->d_name, link, sizeof link);
+        if (length < (ssize_t)strlen(LINK_START) || memcmp(link, LINK_START, strlen(LINK_START)) != 0) {
+            continue;
+        }
+        int fd = open_page(dirfd(folder), entry->d_name);
+        if (fd >= 0) {
+            enum oh_live_answer got = oh_live_read_file(fd, own_pid, view_p);
+            answer = got == OH_LIVE_NONE ? answer : got;
+            close(fd);
+        }
+    }
+    return answer;
+}
+
+enum oh_live_answer oh_live_read(pid_t pid, struct oh_live_view *view_p)
+{
+    char path[64];
+    struct oh_live_view view = {.pid = pid};
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *folder = opendir(path);
+    if (!folder) {
+        return errno == EACCES || errno == EPERM ? OH_LIVE_FORBIDDEN : OH_LIVE_GONE;
+    }
+    read_command(pid, view.command, sizeof view.command);
+    enum oh_live_answer answer = search(folder, own_pid_of(pid), &view);
+    closedir(folder);
+    if (answer == OH_LIVE_SEEN) {
+        *view_p = view;
+    }
+    return answer;
+}

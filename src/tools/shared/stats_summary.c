@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * shared/stats_summary.c - adds up the records of a program's processes
+ */
+#include "tools/shared/stats_summary.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/shared/tool.h"
+
+#define PLURAL(number_) ((number_) == 1 ? "" : "s")
+
+bool oh_stats_summary_open(struct oh_stats_summary *tally_p)
+{
+    const char *folder = getenv("TMPDIR");
+    struct oh_stats_summary summary = {.records = 0};
+    if (!folder || folder[0] != '/' || strlen(folder) > 150) { /* the plugin takes 200 characters */
+        folder = "/tmp";
+    }
+    snprintf(summary.path, sizeof summary.path, "%s/onehop-stats.XXXXXX", folder);
+    int fd = mkostemp(summary.path, O_CLOEXEC);
+    if (fd < 0) {
+        oh_tool_error("%s: %s", summary.path, strerror(errno));
+        return false;
+    }
+    close(fd);
+    if (setenv("ONEHOP_STATS_FILE", summary.path, 1) != 0) {
+        oh_tool_error("ONEHOP_STATS_FILE: %s", strerror(errno));
+        unlink(summary.path);
+        return false;
+    }
+    *tally_p = summary;
+    return true;
+}
+
+static void add_reason(struct oh_stats_summary *summary, const struct oh_stats_record *record)
+{
+    uint64_t calls = record->fallbacks[OH_FALLBACK_COMM];
+    if (!record->reason[0] && calls == 0) {
+        return;
+    }
+    int i = 0;
+    while (i < summary->reasons && strcmp(summary->reason[i].text, record->reason) != 0) {
+        i++;
+    }
+    if (i == OH_MAX_SUMMARY_REASONS) {
+        summary->other_calls += calls;
+        return;
+    }
+    if (i == summary->reasons) {
+        memcpy(summary->reason[i].text, record->reason, sizeof record->reason);
+        summary->reasons++;
+    }
+    summary->reason[i].calls += calls;
+    summary->reason[i].ranks++;
+}
+
+/* Pids seen so far, for the number of processes. */
+struct pids {
+    uint64_t *pid;
+    size_t count;
+};
+
+static void add_pid(struct pids *pids, uint64_t pid)
+{
+    for (size_t i = 0; i < pids->count; i++) {
+        if (pids->pid[i] == pid) {
+            return;
+        }
+    }
+    uint64_t *larger = realloc(pids->pid, (pids->count + 1) * sizeof *larger);
+    if (larger) {
+        pids->pid = larger;
+        pids->pid[pids->count++] = pid;
+    }
+}
+
+void oh_stats_summary_read(struct oh_stats_summary *summary)
+{
+    char line[OH_STATS_LINE];
+    struct oh_stats_record record;
+    struct pids pids = {NULL, 0};
+    FILE *file = fopen(summary->path, "re");
+    if (!file) {
+        oh_tool_error("%s: %s", summary->path, strerror(errno));
+        return;
+    }
+    while (fgets(line, sizeof line, file)) {
+        if (!oh_stats_parse(line, &record)) {
+            continue;
+        }
+        summary->records++;
+        add_pid(&pids, record.pid);
+        if (record.state == OH_STATE_UNREACHED) {
+            summary->unreached++;
+            continue;
+        }
+        summary->served += oh_stats_served(&record);
+        summary->bytes += record.bytes;
+        for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+            summary->fallbacks[b] += record.fallbacks[b];
+        }
+        add_reason(summary, &record);
+    }
+    summary->processes = pids.count;
+    free(pids.pid);
+    fclose(file);
+}
+
+void oh_stats_summary_close(struct oh_stats_summary *summary)
+{
+    unlink(summary->path);
+}
+
+uint64_t oh_stats_summary_fallbacks(const struct oh_stats_summary *summary)
+{
+    uint64_t sum = 0;
+    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+        sum += summary->fallbacks[b];
+    }
+    return sum;
+}
+
+static void print_unseen(const struct oh_stats_summary *summary, FILE *stream, const char *prefix)
+{
+    if (summary->unreached > 0) {
+        fprintf(stream, "%sin %" PRIu64 " process%s no ncclAllReduce call came to onehop: %s\n", prefix,
+                summary->unreached, summary->unreached == 1 ? "" : "es", OH_UNREACHED_REASON);
+    }
+}
+
+void oh_stats_summary_print(const struct oh_stats_summary *summary, FILE *stream, const char *prefix)
+{
+    uint64_t calls = summary->served + oh_stats_summary_fallbacks(summary);
+    if (summary->records == 0) {
+        fprintf(stream,
+                "%sno communicator was seen: onehop was in no process that made one and ended orderly; onehop doctor "
+                "tells more\n",
+                prefix);
+        return;
+    }
+    print_unseen(summary, stream, prefix);
+    if (summary->unreached > 0 && calls == 0) {
+        return;
+    }
+    fprintf(stream,
+            "%s%" PRIu64 " of %" PRIu64 " ncclAllReduce call%s served, %" PRIu64 " bytes, in %" PRIu64 " process%s\n",
+            prefix, summary->served, calls, PLURAL(calls), summary->bytes, summary->processes,
+            summary->processes == 1 ? "" : "es");
+    for (int b = OH_FALLBACK_COMM + 1; b < OH_FALLBACK_COUNT; b++) {
+        if (summary->fallbacks[b] > 0) {
+            fprintf(stream, "%s%" PRIu64 " fallbacks: %s\n", prefix, summary->fallbacks[b], oh_fallback_text(b));
+        }
+    }
+    for (int i = 0; i < summary->reasons; i++) {
+        fprintf(stream, "%s%" PRIu64 " fallbacks: %s: %s\n", prefix, summary->reason[i].calls,
+                oh_fallback_text(OH_FALLBACK_COMM),
+                summary->reason[i].text[0] ? summary->reason[i].text
+                                           : "its ranks had not agreed yet, or it was finalized, aborted or revoked");
+    }
+    if (summary->other_calls > 0) {
+        fprintf(stream, "%s%" PRIu64 " fallbacks: %s: other reasons\n", prefix, summary->other_calls,
+                oh_fallback_text(OH_FALLBACK_COMM));
+    }
+}

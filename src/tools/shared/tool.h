@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tool.h - what the parts of the `onehop` command share
+ *
+ * One process, one subcommand; nothing here is thread-safe. Each subcommand takes its own argv (argv[0] is its name)
+ * and returns the exit status.
+ */
+#ifndef OH_TOOLS_TOOL_H_
+#define OH_TOOLS_TOOL_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum {
+    OH_EXIT_OK = 0,
+    OH_EXIT_FAILED = 1,       /* it did not go as asked, or the answer is no */
+    OH_EXIT_USAGE = 2,        /* a bad option, a help that cannot be shown; doctor: cannot tell; topo: cannot be done */
+    OH_EXIT_CANNOT_RUN = 126, /* run: the program exists and cannot be executed */
+    OH_EXIT_NOT_FOUND = 127   /* run: there is no such program */
+};
+
+int oh_tool_run(int argc, char **argv);
+int oh_tool_perf(int argc, char **argv);
+int oh_tool_topo(int argc, char **argv);
+int oh_tool_doctor(int argc, char **argv);
+int oh_tool_stat(int argc, char **argv);
+int oh_tool_tune(int argc, char **argv);
+
+/*
+ * An option's whole number in [min, max], with K, M or G behind it when `units`. Returns false, with the sentence on
+ * stderr.
+ */
+bool oh_tool_number(const char *command, const char *option, const char *text, bool units, size_t min, size_t max,
+                    size_t *number_p);
+
+/*
+ * An option's list of words, separated by commas: sets chosen_p[i] for each that is word(i), and clears the others;
+ * "all" is all of them, which together have less than 256 letters. Returns false, as above.
+ */
+bool oh_tool_list(const char *command, const char *option, const char *list, const char *(*word)(int i), int words,
+                  bool *chosen_p);
+
+/* The long name of an option, as getopt_long returned it; NULL: none. */
+struct option;
+const char *oh_tool_long_name(const struct option *options, int option);
+
+/*
+ * Says on stderr what is wrong with the option for which getopt_long has just returned '?' or ':'. The letters given to
+ * it began with ':' (behind a '+'), so that it has said nothing itself.
+ */
+void oh_tool_refuse_option(char *const *argv, const struct option *options, int code);
+
+/* Writes "onehop: text" and a newline to stderr. */
+void oh_tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* After a help or a version on stdout: OH_EXIT_OK if all of it has arrived, else OH_EXIT_USAGE, and it is said on
+ * stderr. */
+int oh_tool_finish_stdout(void);
+
+/* The names under which the plugin is installed. */
+#define OH_LIBRARY "libonehop.so"
+#define OH_NET_PLUGIN "libnccl-net-onehop.so" /* the same object, under the name that NCCL's loader looks for */
+#define OH_AUDIT "libonehop-audit.so"
+
+/*
+ * Finds libonehop.so: ONEHOP_LIBRARY, else beside this command (installed, or in the build tree), else in the libdir
+ * of configure. The path is absolute. Returns false, with the places named on stderr, when there is none that can be
+ * read.
+ */
+bool oh_tool_find_library(char *path_p, size_t size);
+
+/* The same; the sentence goes into why_p, not to stderr. */
+bool oh_tool_locate_library(char *path_p, size_t size, char *why_p, size_t why_size);
+
+/* The path of a file in the folder of libonehop.so. Returns false, with one sentence on stderr, when it is not there.
+ */
+bool oh_tool_find_beside(const char *library, const char *name, char *path_p, size_t size);
+
+/* How the plugin comes into a program. */
+enum oh_via {
+    OH_VIA_PRELOAD,
+    OH_VIA_PLUGIN,
+    OH_VIA_AUDIT,
+    OH_VIAS
+};
+
+/* The way of that name in *via_p; false: there is none (said on stderr). */
+bool oh_tool_parse_via(const char *name, enum oh_via *via_p);
+
+/* Sets this process's environment so that programs started from it are reached that way; false: said on stderr. */
+bool oh_tool_reach(enum oh_via via);
+
+/* Replaces this process by the program. Returns only on failure, with the exit status, and has said why. */
+int oh_tool_exec(char **argv);
+
+/* Why oh_driver_get has failed, in words: a driver that is there and has no GPU to show is not called unusable. */
+void oh_tool_driver_error(char *text_p, size_t size);
+
+/* The verdict of `onehop topo` on the GPUs of this machine: true, or false with the reason. */
+bool oh_tool_assess_gpus(char *reason_p, size_t size);
+
+/*
+ * Begins the whole command again, argv (of main), with the simulated node of the build tree in front of CUDA, NVML and
+ * NCCL. Returns OH_EXIT_OK when that is so already; else, with the reason on stderr, the exit status.
+ */
+int oh_tool_simulate(const char *name, char **argv);
+
+/* True when a GPU's name says that it is a stand-in; every table then says so. */
+bool oh_tool_is_simulated(const char *gpu_name);
+
+#endif

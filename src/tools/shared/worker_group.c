@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * shared/worker_group.c - forks, watches and ends the processes that measure together
+ */
+#include "tools/shared/worker_group.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "gpu/driver.h"
+#include "tools/shared/tool.h"
+#include "util/clock.h"
+
+#define TICK_NS (2L * 1000 * 1000)
+
+static const int ending_signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+#define ENDING_SIGNALS (sizeof ending_signals / sizeof *ending_signals)
+
+static sigset_t held;        /* the signals of ending_signals */
+static sigset_t mask_before; /* as the process was started */
+static int taken;            /* a signal that oh_workers_run has taken */
+
+void *oh_workers_map(const char *name, size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        oh_tool_error("%s: no shared memory: %s", name, strerror(errno));
+        return NULL;
+    }
+    return memory;
+}
+
+/* --- signals ---------------------------------------------------------------------------------------------------- */
+
+void oh_workers_hold_signals(void)
+{
+    sigemptyset(&held);
+    for (size_t i = 0; i < ENDING_SIGNALS; i++) {
+        struct sigaction action;
+        if (sigaction(ending_signals[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) { /* as nohup wants it */
+            sigaddset(&held, ending_signals[i]);
+        }
+    }
+    sigprocmask(SIG_BLOCK, &held, &mask_before);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+int oh_workers_signal(void)
+{
+    static const struct timespec now = {0, 0};
+    if (!taken) {
+        int number = sigtimedwait(&held, NULL, &now);
+        taken = number > 0 ? number : 0;
+    }
+    return taken;
+}
+
+void oh_workers_end_by(int number)
+{
+    sigset_t one;
+    fflush(NULL);
+    signal(number, SIG_DFL);
+    sigemptyset(&one);
+    sigaddset(&one, number);
+    raise(number);
+    sigprocmask(SIG_UNBLOCK, &one, NULL);
+    _exit(128 + number); /* not reached: the signal's default is to end the process */
+}
+
+/* --- members ---------------------------------------------------------------------------------------------------- */
+
+void oh_workers_fail(struct oh_workers_shared *shared, int rank, const char *format, ...)
+{
+    int none = 0;
+    if (atomic_compare_exchange_strong(&shared->failed, &none, rank + 1)) {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(shared->failure, sizeof shared->failure, format, args);
+        va_end(args);
+        atomic_store(&shared->failure_written, true);
+    }
+    _exit(EXIT_FAILURE);
+}
+
+void oh_workers_barrier(struct oh_workers_shared *shared, int parties)
+{
+    unsigned int generation = atomic_load(&shared->generation);
+    if (atomic_fetch_add(&shared->arrived, 1) + 1 == (unsigned int)parties) {
+        atomic_store(&shared->arrived, 0);
+        atomic_store(&shared->generation, generation + 1);
+        return;
+    }
+    for (unsigned int tries = 0; atomic_load(&shared->generation) == generation; tries++) {
+        if (atomic_load(&shared->failure_written)) {
+            _exit(EXIT_FAILURE);
+        }
+        if (tries < 10000) {
+            sched_yield();
+        } else {
+            usleep(100); /* a rank is far behind: leave it the CPU */
+        }
+    }
+}
+
+/* In the child: it must not outlive the parent, and the terminal's signals are the parent's. */
+static _Noreturn void be_member(const struct oh_workers *workers, int member, pid_t parent)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) {
+        _exit(EXIT_FAILURE); /* the parent died before the line above */
+    }
+    for (size_t i = 0; i < ENDING_SIGNALS; i++) {
+        signal(ending_signals[i], SIG_IGN);
+    }
+    sigprocmask(SIG_SETMASK, &mask_before, NULL);
+    exit(workers->work(workers->work_user, member));
+}
+
+/* The members' processes; 0: has ended. */
+struct living {
+    pid_t pid[OH_MAX_WORKERS];
+    int count;
+};
+
+/* Kills what still lives and collects it. */
+static void end_all(const struct oh_workers *workers, struct living *living)
+{
+    for (int member = 0; member < workers->members; member++) {
+        if (living->pid[member]) {
+            kill(living->pid[member], SIGKILL);
+        }
+    }
+    for (int member = 0; member < workers->members; member++) {
+        if (living->pid[member]) {
+            waitpid(living->pid[member], NULL, 0);
+        }
+    }
+    *living = (struct living){.count = 0};
+}
+
+static bool start_all(const struct oh_workers *workers, struct living *living)
+{
+    pid_t parent = getpid();
+    fflush(NULL); /* else a child would write again what is buffered */
+    for (int member = 0; member < workers->members; member++) {
+        pid_t child = fork();
+        if (child == 0) {
+            be_member(workers, member, parent);
+        }
+        if (child < 0) {
+            oh_tool_error("%s: no process: %s", workers->name, strerror(errno));
+            end_all(workers, living);
+            return false;
+        }
+        living->pid[member] = child;
+        living->count++;
+    }
+    return true;
+}
+
+static void report_death(const struct oh_workers *workers, int member, int status)
+{
+    const struct oh_workers_shared *shared = workers->shared;
+    if (atomic_load(&shared->failure_written)) {
+        oh_tool_error("%s: rank %d: %s", workers->name, atomic_load(&shared->failed) - 1, shared->failure);
+    } else if (WIFSIGNALED(status)) {
+        oh_tool_error("%s: process %d of the ranks was killed by signal %d (%s)", workers->name, member,
+                      WTERMSIG(status), strsignal(WTERMSIG(status)));
+    } else {
+        oh_tool_error("%s: process %d of the ranks ended with status %d", workers->name, member, WEXITSTATUS(status));
+    }
+}
+
+/* Collects members that have ended. Returns false, with the reason on stderr, when one ended badly. */
+static bool collect(const struct oh_workers *workers, struct living *living)
+{
+    for (int member = 0; member < workers->members; member++) {
+        int status;
+        pid_t pid = living->pid[member];
+        if (pid && waitpid(pid, &status, WNOHANG) == pid) {
+            living->pid[member] = 0;
+            living->count--;
+            if (status != 0) {
+                report_death(workers, member, status);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Until all members have ended. Returns false, with the reason on stderr, when that is not well. */
+static bool watch(const struct oh_workers *workers, struct living *living)
+{
+    static const struct timespec pause = {0, TICK_NS};
+    unsigned int generation = 0;
+    uint64_t last = oh_now_ns();
+    while (living->count > 0) {
+        int number = sigtimedwait(&held, NULL, &pause);
+        if (number > 0) {
+            taken = number;
+            oh_tool_error("%s: ended by signal %d (%s), and all ranks with it", workers->name, number,
+                          strsignal(number));
+            return false;
+        }
+        if ((workers->tick && !workers->tick(workers->tick_user, false)) || !collect(workers, living)) {
+            return false;
+        }
+        unsigned int now = atomic_load(&workers->shared->generation);
+        if (now != generation) {
+            generation = now;
+            last = oh_now_ns();
+        } else if (oh_now_ns() - last > (uint64_t)workers->timeout_s * 1000000000u) {
+            oh_tool_error("%s: no progress for %d s (--timeout); all ranks are ended", workers->name,
+                          workers->timeout_s);
+            return false;
+        }
+    }
+    return !workers->tick || workers->tick(workers->tick_user, true);
+}
+
+bool oh_workers_run(const struct oh_workers *workers)
+{
+    struct living living = {.count = 0};
+    if (!start_all(workers, &living)) {
+        return false;
+    }
+    bool well = watch(workers, &living);
+    end_all(workers, &living);
+    return well;
+}
+
+/* --- the number of GPUs ----------------------------------------------------------------------------------------- */
+
+static int count_gpus(void *user, int member)
+{
+    struct oh_workers_shared *shared = user;
+    const struct oh_driver *driver;
+    (void)member;
+    if (oh_driver_get(&driver) != ncclSuccess) {
+        oh_tool_driver_error(shared->failure, sizeof shared->failure);
+    } else if (driver->device_get_count(&shared->gpus) != CUDA_SUCCESS || shared->gpus < 1) {
+        snprintf(shared->failure, sizeof shared->failure, "CUDA sees no GPU here");
+        shared->gpus = 0;
+    }
+    return EXIT_SUCCESS;
+}
+
+bool oh_workers_count_gpus(const char *name, struct oh_workers_shared *shared, int *gpus_p)
+{
+    const struct oh_workers counter = {
+        .name = name, .shared = shared, .members = 1, .timeout_s = 60, .work = count_gpus, .work_user = shared};
+    if (!oh_workers_run(&counter)) {
+        return false;
+    }
+    if (shared->gpus < 1) {
+        oh_tool_error("%s: %s", name, shared->failure);
+        return false;
+    }
+    *gpus_p = shared->gpus;
+    return true;
+}

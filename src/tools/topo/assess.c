@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * topo/assess.c - the verdict on a node, the pair that is to blame, and what could be done
+ *
+ * Each answer is the plugin's own (src/topo/verdict.c); here they are asked for a whole node, in the plugin's order.
+ */
+#include <stdarg.h>
+#include <string.h>
+
+#include "kernels/abi.h"
+#include "tools/topo/node.h"
+#include "topo/nvml.h"
+
+#define SEARCH_STEPS 100000 /* a recording may have any pairs: the search for a group that is served ends here */
+
+_Static_assert(sizeof((struct oh_verdict *)0)->group / sizeof(int) >= OH_MAX_RANKS, "a group fits");
+
+/* One direction; the reason only where it is refused. */
+static bool judge_pair(const struct oh_node *node, int row, int column, char *reason_p, size_t size)
+{
+    return oh_topo_check_pair(node->gpu[row].topo.bus_id, node->gpu[column].topo.bus_id,
+                              &oh_node_pair_at(node, row, column)->topo, reason_p, size);
+}
+
+static bool pair_serves(const struct oh_node *node, int row, int column)
+{
+    char unused[160];
+    return judge_pair(node, row, column, unused, sizeof unused) && judge_pair(node, column, row, unused, sizeof unused);
+}
+
+/* --- the largest set of GPUs that would be served */
+
+struct search {
+    const struct oh_node *node;
+    int chosen[OH_MAX_RANKS];
+    int steps;
+    struct oh_verdict *best;
+};
+
+static void extend(struct search *search, int size, int next)
+{
+    struct oh_verdict *best = search->best;
+    if (size > best->group_size) {
+        memcpy(best->group, search->chosen, sizeof best->group);
+        best->group_size = size;
+    }
+    for (int i = next; i < search->node->visible && best->group_size < OH_MAX_RANKS; i++) {
+        char unused[160];
+        bool fits = oh_topo_check_gpu(&search->node->gpu[i].topo, unused, sizeof unused);
+        for (int j = 0; j < size && fits; j++) {
+            fits = pair_serves(search->node, search->chosen[j], i);
+        }
+        if (fits && search->steps-- > 0) {
+            search->chosen[size] = i;
+            extend(search, size + 1, i + 1);
+        }
+    }
+}
+
+/* The word of CUDA_VISIBLE_DEVICES that made a GPU visible; the ordinal where the variable is not set. */
+static bool visible_word(const struct oh_node *node, int gpu, char *word_p, size_t size)
+{
+    const char *at = node->variable[OH_NODE_VISIBLE_DEVICES].value;
+    if (!node->variable[OH_NODE_VISIBLE_DEVICES].set) {
+        snprintf(word_p, size, "%d", gpu);
+        return true;
+    }
+    for (int i = 0; i < gpu && at; i++) {
+        at = strchr(at, ',');
+        at = at ? at + 1 : NULL;
+    }
+    size_t length = at ? strcspn(at, ",") : 0;
+    if (length == 0 || length >= size) {
+        return false;
+    }
+    memcpy(word_p, at, length);
+    word_p[length] = '\0';
+    return true;
+}
+
+static void find_group(const struct oh_node *node, struct oh_verdict *verdict)
+{
+    struct search search = {.node = node, .steps = SEARCH_STEPS, .best = verdict};
+    size_t used = 0;
+    extend(&search, 0, 0);
+    if (verdict->group_size < 2 || verdict->group_size == node->visible) {
+        verdict->no_group = verdict->group_size < 2 && node->visible > 1;
+        verdict->group_size = 0;
+        return;
+    }
+    for (int i = 0; i < verdict->group_size; i++) {
+        char word[96];
+        if (!visible_word(node, verdict->group[i], word, sizeof word) ||
+            used + strlen(word) + 2 > sizeof verdict->select) {
+            verdict->select[0] = '\0';
+            return;
+        }
+        used += (size_t)snprintf(verdict->select + used, sizeof verdict->select - used, "%s%s", i ? "," : "", word);
+    }
+}
+
+/* --- what could be done */
+
+static void advise(struct oh_verdict *verdict, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void advise(struct oh_verdict *verdict, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(verdict->remedy, sizeof verdict->remedy, format, args);
+    va_end(args);
+}
+
+static bool fabric_is_down(const struct oh_node_gpu *gpu)
+{
+    return gpu->fabric == OH_NVML_FABRIC_NOT_STARTED || gpu->fabric == OH_NVML_FABRIC_IN_PROGRESS ||
+           (gpu->fabric == OH_NVML_FABRIC_COMPLETED && gpu->fabric_status != OH_NVML_SUCCESS);
+}
+
+static void advise_nvlink(const struct oh_node *node, struct oh_verdict *verdict)
+{
+    int joined = 0;
+    for (int i = 0; i < node->visible * node->visible; i++) {
+        joined += oh_node_has_nvlink(&node->pair[i].topo);
+    }
+    if (fabric_is_down(&node->gpu[verdict->row]) || fabric_is_down(&node->gpu[verdict->column])) {
+        advise(verdict, "the NVLink fabric is not up: look at the service nvidia-fabricmanager and its log");
+    } else if (joined == 0 && node->gpu[verdict->row].links > 0) {
+        advise(verdict,
+               "NVLinks are up, but join none of these GPUs with each other: is the fabric partitioned, or does "
+               "a virtual machine hide the peers?");
+    } else if (joined == 0) {
+        advise(verdict, "no two of these GPUs have NVLink; if the machine has it, look at `nvidia-smi nvlink -s`");
+    } else if (oh_node_any_switch(node)) {
+        advise(verdict,
+               "other pairs are joined through NVSwitch, so this path has failed: look at `nvidia-smi nvlink -s`, "
+               "Xid and SXid lines of dmesg, and the log of nvidia-fabricmanager");
+    } else {
+        advise(verdict, "NVLink joins only some pairs of these GPUs; if it should join this one, look at `nvidia-smi "
+                        "nvlink -s`");
+    }
+}
+
+static void advise_pair(const struct oh_node *node, struct oh_verdict *verdict)
+{
+    const struct oh_topo_pair *pair = &oh_node_pair_at(node, verdict->row, verdict->column)->topo;
+    switch (verdict->cause) {
+    case OH_CAUSE_NVML_NVLINK:
+    case OH_CAUSE_CUDA_ATOMICS:
+        advise_nvlink(node, verdict);
+        break;
+    case OH_CAUSE_CUDA_ACCESS:
+        if (pair->nvml_read == OH_YES && pair->nvml_write == OH_YES) {
+            advise(verdict,
+                   "NVML and CUDA disagree: look at the container's or virtual machine's settings, and whether "
+                   "other programs can use cuDeviceCanAccessPeer here");
+            break;
+        }
+        __attribute__((fallthrough));
+    case OH_CAUSE_NVML_READ:
+    case OH_CAUSE_NVML_WRITE:
+        advise(verdict,
+               "direct access between the GPUs is switched off: compare `nvidia-smi topo -p2p r` and `-p2p w`; a "
+               "virtual machine, confidential computing or a driver setting can do that");
+        break;
+    case OH_CAUSE_UNPROVEN_NVLINK:
+    case OH_CAUSE_UNPROVEN_ACCESS:
+        advise(verdict, "let NVML answer (a container needs the driver capability `utility`), or make all GPUs visible "
+                        "in every process");
+        break;
+    default:
+        advise(verdict, "give each rank a GPU of its own");
+        break;
+    }
+}
+
+/* Where there is nothing to judge: by the words of the problem, which a recording has, too. */
+static void advise_problem(const struct oh_node *node, struct oh_verdict *verdict)
+{
+    if (strstr(node->problem, "libcuda.so.1")) {
+        advise(verdict, "install NVIDIA's driver, for CUDA 12 or later; a container gets it with its GPUs (docker run "
+                        "--gpus all)");
+    } else if (strstr(node->problem, "CUDA_ERROR_SYSTEM_NOT_READY")) {
+        advise(verdict, "look at the service nvidia-fabricmanager and its log: GPUs behind NVSwitch need it running");
+    } else if (strstr(node->problem, "no usable CUDA driver")) {
+        advise(verdict, "look at `nvidia-smi` and at dmesg: kernel module and libraries must be of one version, 525 or "
+                        "later");
+    } else if (node->hidden > 0 && node->variable[OH_NODE_VISIBLE_DEVICES].set) {
+        advise(verdict, "unset CUDA_VISIBLE_DEVICES, or name GPUs in it that `nvidia-smi -L` lists");
+    } else if (node->hidden > 0) {
+        advise(verdict, "look at the Xid lines of dmesg and at `nvidia-smi -q`; may this user open /dev/nvidia0 and "
+                        "/dev/nvidia-uvm?");
+    } else {
+        advise(verdict, "see whether `nvidia-smi -L` lists GPUs, and lspci; a container must be given them (docker run "
+                        "--gpus all)");
+    }
+}
+
+/* --- the questions */
+
+static bool allowed(const struct oh_node *node, struct oh_verdict *verdict)
+{
+    const char *value[OH_NODE_VARIABLES];
+    for (int v = 0; v < OH_NODE_VARIABLES; v++) {
+        value[v] = node->variable[v].set ? node->variable[v].value : NULL;
+    }
+    if (oh_topo_allowed(value[OH_NODE_P2P_DISABLE], value[OH_NODE_P2P_LEVEL], verdict->reason,
+                        sizeof verdict->reason)) {
+        return true;
+    }
+    advise(verdict, "unset that variable: it keeps NCCL from direct access, too");
+    return false;
+}
+
+static bool count_fits(const struct oh_node *node, struct oh_verdict *verdict)
+{
+    if (node->visible >= 2 && node->visible <= OH_MAX_RANKS) {
+        return true;
+    }
+    snprintf(verdict->reason, sizeof verdict->reason, "%d GPU%s visible, onehop serves 2 to %d", node->visible,
+             node->visible == 1 ? " is" : "s are", OH_MAX_RANKS);
+    if (node->visible == 1 && node->hidden > 0) {
+        advise(verdict, "let this process see more of the machine's GPUs");
+    } else if (node->visible == 1) {
+        advise(verdict, "nothing: with one GPU there is no other to reduce with");
+    } else {
+        advise(verdict, "communicators of 2 to %d GPUs of one host are judged by themselves", OH_MAX_RANKS);
+    }
+    return false;
+}
+
+static bool gpus_fit(const struct oh_node *node, struct oh_verdict *verdict)
+{
+    for (int i = 0; i < node->visible; i++) {
+        const struct oh_topo_gpu *gpu = &node->gpu[i].topo;
+        if (!oh_topo_check_gpu(gpu, verdict->reason, sizeof verdict->reason)) {
+            if (gpu->mig == OH_YES) {
+                advise(verdict, "`nvidia-smi -i %s -mig 0` ends MIG mode (as root, with the GPU idle)", gpu->bus_id);
+            } else if (!gpu->bus_id[0]) {
+                advise(verdict,
+                       "look at `nvidia-smi -q`: a virtual GPU without a PCI bus id cannot be told from others");
+            } else {
+                advise(verdict, "nothing on such GPUs: programs run on them with stock NCCL, as without onehop");
+            }
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Finds the first pair that is refused, and how many are. */
+static void blame_pairs(const struct oh_node *node, struct oh_verdict *verdict)
+{
+    for (int i = 0; i < node->visible * node->visible; i++) {
+        int row = i / node->visible, column = i % node->visible;
+        if (row == column) {
+            continue;
+        }
+        verdict->refused += row < column && !pair_serves(node, row, column);
+        if (verdict->row < 0 && !judge_pair(node, row, column, verdict->pair_reason, sizeof verdict->pair_reason)) {
+            verdict->row = row;
+            verdict->column = column;
+            verdict->cause = oh_topo_pair_cause(&node->pair[i].topo);
+        }
+    }
+}
+
+void oh_node_assess(const struct oh_node *node, struct oh_verdict *verdict_p)
+{
+    struct oh_verdict verdict = {.row = -1, .column = -1};
+    if (node->problem[0]) {
+        snprintf(verdict.reason, sizeof verdict.reason, "%.150s", node->problem);
+        advise_problem(node, &verdict);
+        *verdict_p = verdict;
+        return;
+    }
+    bool access = allowed(node, &verdict);
+    verdict.served = access && count_fits(node, &verdict) && gpus_fit(node, &verdict);
+    blame_pairs(node, &verdict);
+    if (verdict.served && verdict.row >= 0) {
+        verdict.served = false;
+        memcpy(verdict.reason, verdict.pair_reason, sizeof verdict.reason);
+        verdict.pair_reason[0] = '\0';
+        advise_pair(node, &verdict);
+    }
+    if (access && !verdict.served) {
+        find_group(node, &verdict);
+    }
+    *verdict_p = verdict;
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * topo/gather.c - a node from this machine: CUDA and NVML by way of src/topo, and hwloc
+ *
+ * The facts that decide are gathered by the plugin's own functions. Creates no CUDA context.
+ */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/shared/tool.h"
+#include "tools/topo/node.h"
+#include "topo/nvml.h"
+
+static void ask_nvml(const struct oh_nvml *nvml, struct oh_node_gpu *gpu)
+{
+    oh_nvml_device_t device;
+    struct oh_nvml_fabric fabric;
+    int active;
+    if (!nvml || nvml->device_by_bus_id(gpu->topo.bus_id, &device) != OH_NVML_SUCCESS) {
+        return;
+    }
+    for (unsigned link = 0; link < OH_NVML_LINKS && nvml->link_state(device, link, &active) == OH_NVML_SUCCESS;
+         link++) {
+        gpu->links = gpu->links < 0 ? 0 : gpu->links;
+        gpu->links += active != 0;
+        gpu->links_down += active == 0;
+    }
+    if (!nvml->fabric_info || nvml->fabric_info(device, &fabric) != OH_NVML_SUCCESS) {
+        return;
+    }
+    gpu->fabric = fabric.state;
+    gpu->fabric_status = fabric.status;
+    gpu->clique = (int)fabric.clique;
+    bool named = false;
+    for (size_t i = 0; i < sizeof fabric.cluster; i++) {
+        snprintf(gpu->cluster + 2 * i, 3, "%02x", fabric.cluster[i]);
+        named = named || fabric.cluster[i];
+    }
+    if (!named) {
+        gpu->cluster[0] = '\0';
+    }
+}
+
+static int attribute(const struct oh_driver *driver, CUdevice device, CUdevice_attribute which, int unknown)
+{
+    int value;
+    return driver->device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : unknown;
+}
+
+static void gather_gpu(const struct oh_driver *driver, CUdevice device, struct oh_node_gpu *gpu_p)
+{
+    oh_node_gpu_init(gpu_p);
+    oh_topo_gpu_gather(driver, device, &gpu_p->topo);
+    gpu_p->compute_minor = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0);
+    gpu_p->compute_mode = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, -1);
+    /* cuda.h: this attribute tells whether the IPC functions, those for memory too, work with the device. */
+    int ipc = attribute(driver, device, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, -1);
+    gpu_p->ipc = ipc < 0 ? OH_UNKNOWN : ipc ? OH_YES : OH_NO;
+    ask_nvml(oh_nvml_get(), gpu_p);
+}
+
+static bool is_listed(const struct oh_node *node, const char *bus_id)
+{
+    for (int i = 0; i < node->visible; i++) {
+        if (strcmp(node->gpu[i].topo.bus_id, bus_id) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* NVML's bus id as CUDA writes it: lower case, four digits of domain where that is enough. */
+static void normal_bus_id(const char *text, char *bus_id_p, size_t size)
+{
+    snprintf(bus_id_p, size, "%s", strncmp(text, "0000", 4) == 0 && strlen(text) > 12 ? text + 4 : text);
+    for (char *c = bus_id_p; *c; c++) {
+        *c = (char)tolower((unsigned char)*c);
+    }
+}
+
+/* The GPUs that NVML sees and CUDA does not, or does not see in this process. */
+static void gather_hidden(struct oh_node *node)
+{
+    const struct oh_nvml *nvml = oh_nvml_get();
+    unsigned count;
+    if (!nvml || !nvml->device_count || !nvml->device_by_index || !nvml->pci_info ||
+        nvml->device_count(&count) != OH_NVML_SUCCESS) {
+        return;
+    }
+    for (unsigned i = 0; i < count && node->visible + node->hidden < OH_NODE_GPUS; i++) {
+        struct oh_node_gpu *gpu = &node->gpu[node->visible + node->hidden];
+        oh_nvml_device_t device;
+        struct oh_nvml_pci pci;
+        unsigned current, pending;
+        oh_node_gpu_init(gpu);
+        if (nvml->device_by_index(i, &device) != OH_NVML_SUCCESS || nvml->pci_info(device, &pci) != OH_NVML_SUCCESS) {
+            continue;
+        }
+        normal_bus_id(pci.bus_id, gpu->topo.bus_id, sizeof gpu->topo.bus_id);
+        if (is_listed(node, gpu->topo.bus_id)) {
+            continue;
+        }
+        if (!nvml->device_name || nvml->device_name(device, gpu->topo.name, sizeof gpu->topo.name) != OH_NVML_SUCCESS) {
+            snprintf(gpu->topo.name, sizeof gpu->topo.name, "unknown GPU");
+        }
+        if (nvml->mig_mode(device, &current, &pending) == OH_NVML_SUCCESS) {
+            gpu->topo.mig = current ? OH_YES : OH_NO;
+        }
+        ask_nvml(nvml, gpu);
+        node->hidden++;
+    }
+}
+
+static void gather_variables(struct oh_node *node)
+{
+    for (int v = 0; v < OH_NODE_VARIABLES; v++) {
+        const char *value = getenv(oh_node_variable_names[v]);
+        node->variable[v].set = value != NULL;
+        snprintf(node->variable[v].value, sizeof node->variable[v].value, "%s", value ? value : "");
+    }
+}
+
+static void gather_pairs(const struct oh_driver *driver, const struct oh_hwloc *machine, struct oh_node *node)
+{
+    for (int row = 0; row < node->visible; row++) {
+        for (int column = 0; column < node->visible; column++) {
+            const char *a = node->gpu[row].topo.bus_id, *b = node->gpu[column].topo.bus_id;
+            struct oh_node_pair *pair = oh_node_pair_at(node, row, column);
+            if (row != column) {
+                oh_topo_pair_gather(driver, a, b, &pair->topo);
+                oh_topo_links_gather(a, b, &pair->links);
+                pair->path = oh_hwloc_path(machine, a, b);
+            }
+        }
+    }
+}
+
+/* Why there is nothing to judge, and what CUDA_VISIBLE_DEVICES has to do with it. */
+static void explain_none(struct oh_node *node, const char *why)
+{
+    if (node->hidden > 0 && node->variable[OH_NODE_VISIBLE_DEVICES].set) {
+        snprintf(node->problem, sizeof node->problem, "%s; NVML sees %d GPU%s that CUDA_VISIBLE_DEVICES=%.60s hides",
+                 why, node->hidden, node->hidden == 1 ? "" : "s", node->variable[OH_NODE_VISIBLE_DEVICES].value);
+    } else if (node->hidden > 0) {
+        snprintf(node->problem, sizeof node->problem, "%s, though NVML sees %d", why, node->hidden);
+    } else {
+        snprintf(node->problem, sizeof node->problem, "%s", why);
+    }
+}
+
+static void gather_versions(const struct oh_driver *driver, struct oh_node *node)
+{
+    const struct oh_nvml *nvml = oh_nvml_get();
+    if (driver && (!driver->get_version || driver->get_version(&node->cuda) != CUDA_SUCCESS)) {
+        node->cuda = 0;
+    }
+    if (!nvml || !nvml->driver_version || nvml->driver_version(node->driver, sizeof node->driver) != OH_NVML_SUCCESS) {
+        node->driver[0] = '\0';
+    }
+}
+
+bool oh_node_gather(bool with_places, struct oh_node *node_p)
+{
+    struct oh_node node = {0};
+    const struct oh_driver *driver = NULL;
+    char why[160] = "CUDA sees no GPU here";
+    int count = 0;
+    if (oh_driver_get(&driver) != ncclSuccess) {
+        oh_tool_driver_error(why, sizeof why);
+    } else if (driver->device_get_count(&count) != CUDA_SUCCESS || count < 0) {
+        count = 0;
+    }
+    node.visible = count < OH_NODE_GPUS ? count : OH_NODE_GPUS;
+    node.gpu = calloc(OH_NODE_GPUS, sizeof *node.gpu);
+    if (!node.gpu || !oh_node_make_pairs(&node)) {
+        oh_tool_error("topo: out of memory");
+        oh_node_free(&node);
+        return false;
+    }
+    struct oh_hwloc *machine = with_places ? oh_hwloc_open() : NULL;
+    for (int i = 0; i < node.visible; i++) {
+        CUdevice device;
+        gather_gpu(driver, driver->device_get(&device, i) == CUDA_SUCCESS ? device : i, &node.gpu[i]);
+    }
+    gather_versions(driver, &node);
+    gather_variables(&node);
+    gather_pairs(driver, machine, &node);
+    gather_hidden(&node);
+    for (int i = 0; i < node.visible + node.hidden; i++) {
+        oh_hwloc_locality(machine, node.gpu[i].topo.bus_id, &node.gpu[i].place);
+    }
+    node.xml = oh_hwloc_xml(machine, &node.xml_size);
+    oh_hwloc_close(machine);
+    if (node.visible == 0) {
+        explain_none(&node, why);
+    }
+    *node_p = node;
+    return true;
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * topo/node.c - small questions to a node (topo/node.h)
+ */
+#include "tools/topo/node.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/shared/tool.h"
+#include "topo/nvml.h"
+
+const char *const oh_node_variable_names[OH_NODE_VARIABLES] = {
+    [OH_NODE_VISIBLE_DEVICES] = "CUDA_VISIBLE_DEVICES",
+    [OH_NODE_P2P_DISABLE] = "NCCL_P2P_DISABLE",
+    [OH_NODE_P2P_LEVEL] = "NCCL_P2P_LEVEL",
+};
+
+void oh_node_gpu_init(struct oh_node_gpu *gpu)
+{
+    *gpu = (struct oh_node_gpu){.topo = {.cuda_device = -1}, .compute_mode = -1, .fabric = -1, .links = -1};
+}
+
+bool oh_node_make_pairs(struct oh_node *node)
+{
+    size_t n = (size_t)node->visible;
+    node->pair = calloc(n * n + 1, sizeof *node->pair);
+    for (size_t i = 0; node->pair && i < n * n; i++) {
+        node->pair[i].links.active = -1;
+    }
+    return node->pair != NULL;
+}
+
+void oh_node_free(struct oh_node *node)
+{
+    free(node->gpu);
+    free(node->pair);
+    free(node->xml);
+    *node = (struct oh_node){0};
+}
+
+bool oh_node_has_nvlink(const struct oh_topo_pair *pair)
+{
+    return pair->nvml_nvlink == OH_YES || (pair->nvml_nvlink == OH_UNKNOWN && pair->cuda_atomics == OH_YES);
+}
+
+const char *oh_path_name(enum oh_path path)
+{
+    static const char *const names[OH_PATHS] = {
+        [OH_PATH_PIX] = "PIX",   [OH_PATH_PXB] = "PXB", [OH_PATH_PHB] = "PHB",
+        [OH_PATH_NODE] = "NODE", [OH_PATH_SYS] = "SYS",
+    };
+    return (unsigned)path < OH_PATHS ? names[path] : NULL;
+}
+
+void oh_node_cell(const struct oh_node_pair *pair, char *text_p, size_t size)
+{
+    if (oh_node_has_nvlink(&pair->topo)) {
+        if (pair->links.active > 0) {
+            snprintf(text_p, size, "NV%d", pair->links.active);
+        } else {
+            snprintf(text_p, size, "NV");
+        }
+    } else if (pair->topo.nvml_nvlink == OH_UNKNOWN && pair->topo.cuda_atomics == OH_UNKNOWN) {
+        snprintf(text_p, size, "?");
+    } else {
+        snprintf(text_p, size, "%s", pair->path == OH_PATH_UNKNOWN ? "-" : oh_path_name(pair->path));
+    }
+}
+
+const char *oh_node_fabric(const struct oh_node_gpu *gpu)
+{
+    switch (gpu->fabric) {
+    case OH_NVML_FABRIC_NOT_STARTED:
+        return "not started";
+    case OH_NVML_FABRIC_IN_PROGRESS:
+        return "in progress";
+    case OH_NVML_FABRIC_COMPLETED:
+        return gpu->fabric_status == OH_NVML_SUCCESS ? "ready" : "failed";
+    default:
+        return "-";
+    }
+}
+
+bool oh_node_is_simulated(const struct oh_node *node)
+{
+    return node->by_hand || (node->visible + node->hidden > 0 && oh_tool_is_simulated(node->gpu[0].topo.name));
+}
+
+const char *oh_node_origin(const struct oh_node *node)
+{
+    return node->by_hand ? "SIMULATED node, made by hand: " : oh_node_is_simulated(node) ? "SIMULATED node: " : "";
+}
+
+bool oh_node_any_switch(const struct oh_node *node)
+{
+    bool any = false;
+    for (int i = 0; i < node->visible * node->visible; i++) {
+        any = any || node->pair[i].links.via_switch;
+    }
+    return any;
+}
+
+bool oh_node_any_measured(const struct oh_node *node)
+{
+    bool any = false;
+    for (int i = 0; i < node->visible * node->visible; i++) {
+        any = any || node->pair[i].mb_per_s > 0 || node->pair[i].latency_ns > 0;
+    }
+    return any;
+}
+
+void oh_node_wrap(const char *text, size_t width, const char *line_break, char *text_p, size_t size)
+{
+    size_t in_line = 0, used = 0;
+    text_p[0] = '\0';
+    while (*text && used < size) {
+        size_t length = strcspn(text, " ");
+        const char *before = in_line == 0 ? "" : in_line + 1 + length > width ? line_break : " ";
+        in_line = before == line_break ? length : in_line + length + (in_line > 0);
+        used += (size_t)snprintf(text_p + used, size - used, "%s%.*s", before, (int)length, text);
+        text += length;
+        text += strspn(text, " ");
+    }
+}

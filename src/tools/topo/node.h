@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * topo/node.h - what `onehop topo` knows of a machine, and what it makes of it
+ *
+ * A node is plain data: read from this machine (topo/gather.c, topo/measure.c) or from a recording (topo/parse.c).
+ * Everything shown, drawn, recorded and judged comes from it alone, so a recording gives the page of the machine that
+ * it was made on. Owned by one caller; one thread.
+ */
+#ifndef OH_TOOLS_TOPO_NODE_H_
+#define OH_TOOLS_TOPO_NODE_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include "tools/topo/locality.h"
+#include "topo/topo.h"
+
+#define OH_NODE_GPUS 128
+#define OH_NODE_VALUE 1024 /* of an environment variable, with the final zero */
+
+struct oh_node_gpu {
+    struct oh_topo_gpu topo; /* what the plugin knows; cuda_device is -1 where CUDA does not see it in this process */
+    int compute_minor;
+    enum oh_fact ipc;  /* CUDA IPC is supported */
+    int compute_mode;  /* CUcomputemode; -1 unknown */
+    int fabric;        /* nvmlGpuFabricState_t; -1 unknown */
+    int fabric_status; /* nvmlReturn_t, where the state is COMPLETED */
+    int clique;
+    char cluster[33]; /* of the fabric, hexadecimal; empty: none */
+    int links;        /* NVLinks that are up; -1 unknown */
+    int links_down;   /* and such as are there and not up */
+    struct oh_locality place;
+};
+
+/* An ordered pair of visible GPUs. */
+struct oh_node_pair {
+    struct oh_topo_pair topo;
+    struct oh_topo_links links;
+    enum oh_path path;
+    int mb_per_s;   /* copied from row to column; 0: not measured */
+    int latency_ns; /* of the smallest exchange; 0: not measured */
+};
+
+/* Variables that change what is seen or served. */
+enum oh_node_variable {
+    OH_NODE_VISIBLE_DEVICES,
+    OH_NODE_P2P_DISABLE,
+    OH_NODE_P2P_LEVEL,
+    OH_NODE_VARIABLES
+};
+extern const char *const oh_node_variable_names[OH_NODE_VARIABLES];
+
+struct oh_node {
+    bool by_hand;      /* a recording that somebody has written: no machine has been asked */
+    char driver[64];   /* version; empty: unknown */
+    int cuda;          /* of the driver, 13000 is 13.0; 0: unknown */
+    char problem[256]; /* why there are no GPUs to judge; empty: there are */
+    struct {
+        bool set;
+        char value[OH_NODE_VALUE];
+    } variable[OH_NODE_VARIABLES];
+    int visible;               /* GPUs that CUDA sees, in its order */
+    int hidden;                /* GPUs that only NVML sees; they follow in gpu[] */
+    struct oh_node_gpu *gpu;   /* [visible + hidden] */
+    struct oh_node_pair *pair; /* [row * visible + column] */
+    char *xml;                 /* hwloc's; NULL: none */
+    size_t xml_size;
+};
+
+struct oh_verdict {
+    bool served;
+    char reason[160];           /* where not served */
+    char pair_reason[160];      /* of the pair, where that is not the reason itself */
+    enum oh_topo_cause cause;   /* of the pair; OH_CAUSE_NONE: no pair is to blame */
+    int row, column;            /* the pair; -1: none */
+    int refused;                /* pairs of GPUs that are refused, of all */
+    char remedy[320];           /* what could be done; never empty where not served */
+    int group[8], group_size;   /* the largest set of GPUs that would be served, where it is not all; 0: none */
+    bool no_group;              /* not even two of several GPUs would be served */
+    char select[OH_NODE_VALUE]; /* CUDA_VISIBLE_DEVICES for these; empty: cannot be told */
+};
+
+/* All zeros but for what -1 says is unknown. */
+void oh_node_gpu_init(struct oh_node_gpu *gpu);
+
+/* Makes the pairs for node->visible GPUs, all facts unknown. False: no memory. */
+bool oh_node_make_pairs(struct oh_node *node);
+void oh_node_free(struct oh_node *node);
+
+static inline struct oh_node_pair *oh_node_pair_at(const struct oh_node *node, int row, int column)
+{
+    return &node->pair[row * node->visible + column];
+}
+
+/*
+ * Reads this machine; with_places: asks hwloc, too, which takes a moment. A node without GPUs has a problem. False: no
+ * memory (said on stderr).
+ */
+bool oh_node_gather(bool with_places, struct oh_node *node_p);
+
+/* Measures bandwidth and latency of every pair, on this machine. False: said on stderr. */
+bool oh_node_measure(struct oh_node *node);
+
+/* The plugin's questions, in its order, for a communicator over all visible GPUs. Pure. */
+void oh_node_assess(const struct oh_node *node, struct oh_verdict *verdict_p);
+
+/* For people, for programs, and for graphviz. */
+void oh_node_print(const struct oh_node *node, const struct oh_verdict *verdict, bool colours, FILE *stream);
+void oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
+void oh_node_dot(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
+
+/* Writes the picture as SVG by graphviz's `dot`. False: said on stderr. */
+bool oh_node_svg(const struct oh_node *node, const struct oh_verdict *verdict, const char *path);
+
+/* What joins a pair, as the matrix shows it: NV18, NV, PHB, "-", "?". */
+void oh_node_cell(const struct oh_node_pair *pair, char *text_p, size_t size);
+
+/* True when the matrix says that NVLink joins the pair. */
+bool oh_node_has_nvlink(const struct oh_topo_pair *pair);
+const char *oh_path_name(enum oh_path path);
+
+/* "ready", "not started", ...; "-" where there is none or it is not known. */
+const char *oh_node_fabric(const struct oh_node_gpu *gpu);
+
+/* True when it is no real machine: the simulated node, or a recording made by hand. The words begin what is said of it.
+ */
+bool oh_node_is_simulated(const struct oh_node *node);
+const char *oh_node_origin(const struct oh_node *node);
+bool oh_node_any_switch(const struct oh_node *node);
+bool oh_node_any_measured(const struct oh_node *node);
+
+/* Breaks a text between words into lines of that width, with line_break between them; cut to size. */
+void oh_node_wrap(const char *text, size_t width, const char *line_break, char *text_p, size_t size);
+
+/* Writes the recording. */
+void oh_node_record(const struct oh_node *node, FILE *stream);
+
+/*
+ * Reads a recording of size bytes, which may hold anything. True: *node_p is filled, to be freed with oh_node_free.
+ * False: one clause in why_p, and nothing is left allocated. No state, no input or output.
+ */
+bool oh_node_parse(const char *data, size_t size, struct oh_node *node_p, char *why_p, size_t why_size);
+
+#endif

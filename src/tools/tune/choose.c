@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tune/choose.c - what could serve each size, and what is chosen when its time is known
+ */
+#include "tools/tune/tune.h"
+
+#include <math.h>
+
+struct oh_tune_options oh_tune_defaults(void)
+{
+    struct oh_tune_options options = {.perf = oh_perf_defaults(), .time_s = 55, .trial_s = 5};
+    options.perf.min_bytes = 1024;
+    options.perf.max_bytes = 16 << 20;
+    options.perf.warmup = 2;
+    options.perf.rounds = 5;
+    options.perf.mode[OH_PERF_EAGER] = false;
+    return options;
+}
+
+/* --- candidates ------------------------------------------------------------------------------------------------- */
+
+static void add_candidate(const struct oh_tune *tune, struct oh_tune_point *point, struct oh_plan_row row)
+{
+    row.max_bytes = point->bytes;
+    for (int k = 0; k < point->candidates; k++) {
+        const struct oh_plan_row *known = &point->candidate[k];
+        if (known->algorithm == row.algorithm && known->blocks == row.blocks && known->threads == row.threads) {
+            return;
+        }
+    }
+    if (row.algorithm != OH_PLAN_NCCL && point->candidates < OH_TUNE_CANDIDATES &&
+        oh_plan_row_valid(&row, tune->key.nranks)) {
+        point->candidate[point->candidates++] = row;
+    }
+}
+
+/* The shape of the rule; as many threads in half the blocks; half as many. */
+static void add_shape(const struct oh_tune *tune, struct oh_tune_point *point, int algorithm, int variant)
+{
+    struct oh_plan_row row = {.algorithm = (uint32_t)algorithm};
+    oh_plan_shape((enum onehop_algorithm)algorithm, tune->key.nranks, point->bytes, &row.blocks, &row.threads);
+    if (variant > 0) {
+        row.blocks /= 2;
+    }
+    if (variant == 1) {
+        row.threads *= 2;
+    }
+    add_candidate(tune, point, row);
+}
+
+/* The likely ones first: time may run out. */
+static void add_candidates(const struct oh_tune *tune, struct oh_tune_point *point)
+{
+    const struct oh_plan_rows *rows = &tune->shipped.rows;
+    for (uint32_t i = 0; i < rows->count; i++) {
+        if (point->bytes <= rows->row[i].max_bytes) {
+            add_candidate(tune, point, rows->row[i]);
+            point->shipped = point->candidates > 0;
+            break;
+        }
+    }
+    for (int variant = 0; variant < 3; variant++) {
+        for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
+            add_shape(tune, point, a, variant);
+        }
+    }
+}
+
+bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t bytes)
+{
+    return options->perf.type[type] && oh_perf_types[type].size <= bytes;
+}
+
+void oh_tune_list(struct oh_tune *tune)
+{
+    const struct oh_perf_options *perf = &tune->options->perf;
+    char source[OH_TUNING_TEXT];
+    oh_tuning_shipped(tune->key.gpu, tune->key.nranks, &tune->shipped, source);
+    tune->points = 0;
+    for (uint64_t bytes = perf->min_bytes; bytes <= perf->max_bytes; bytes *= 2) {
+        bool asked = false;
+        for (int type = 0; type < OH_PERF_TYPES; type++) {
+            asked |= oh_tune_has_type(tune->options, type, bytes);
+        }
+        if (asked && tune->points < OH_TUNE_POINTS) {
+            struct oh_tune_point *point = &tune->point[tune->points++];
+            *point = (struct oh_tune_point){.bytes = bytes};
+            add_candidates(tune, point);
+        }
+    }
+}
+
+/* --- choosing --------------------------------------------------------------------------------------------------- */
+
+/* What all modes and types together say of a candidate. False: not all of them were measured. */
+static bool weigh(const struct oh_tune *tune, const struct oh_tune_point *point, int candidate, double *us_p,
+                  double *worst_p)
+{
+    double logs = 0, worst = 0;
+    int times = 0;
+    for (int mode = 0; mode < OH_PERF_MODES; mode++) {
+        for (int type = 0; type < OH_PERF_TYPES && tune->options->perf.mode[mode]; type++) {
+            const struct oh_tune_time *time = &point->time[candidate][mode][type];
+            if (!oh_tune_has_type(tune->options, type, point->bytes)) {
+                continue;
+            }
+            if (!time->done) {
+                return false;
+            }
+            logs += log(time->us);
+            worst = fmax(worst, time->us / time->stock_us);
+            times++;
+        }
+    }
+    *us_p = times > 0 ? exp(logs / times) : 0;
+    *worst_p = worst;
+    return times > 0;
+}
+
+double oh_tune_score(const struct oh_tune *tune, const struct oh_tune_point *point, int candidate)
+{
+    double us, worst;
+    return weigh(tune, point, candidate, &us, &worst) ? us : 0;
+}
+
+/* The fastest: of those that stock NCCL beats nowhere, if `winners`; of another algorithm than `other`, unless -1. */
+static int fastest(const struct oh_tune *tune, const struct oh_tune_point *point, bool winners, int64_t other)
+{
+    double us, worst, least = 0;
+    int best = -1;
+    for (int k = 0; k < point->candidates; k++) {
+        if (point->candidate[k].algorithm != other && weigh(tune, point, k, &us, &worst) &&
+            (!winners || worst <= OH_TUNE_MARGIN) && (best < 0 || us < least)) {
+            best = k;
+            least = us;
+        }
+    }
+    return best;
+}
+
+static struct oh_plan_row fallback_row(uint64_t bytes)
+{
+    return (struct oh_plan_row){.max_bytes = bytes, .algorithm = OH_PLAN_NCCL};
+}
+
+struct oh_tune_choice oh_tune_choose(const struct oh_tune *tune, const struct oh_tune_point *point)
+{
+    double us, worst;
+    int best = fastest(tune, point, true, -1);
+    struct oh_tune_choice choice = {.why = OH_TUNE_FASTEST, .best = best, .second = -1};
+    bool known = !point->shipped || weigh(tune, point, 0, &us, &worst);
+    if (point->too_slow || !known || fastest(tune, point, false, -1) < 0) {
+        choice.why = OH_TUNE_SHIPPED;
+        choice.row = point->shipped ? point->candidate[0] : fallback_row(point->bytes);
+        choice.best = -1;
+        return choice;
+    }
+    if (best < 0) {
+        choice.why = OH_TUNE_STOCK;
+        choice.row = fallback_row(point->bytes);
+        choice.best = fastest(tune, point, false, -1);
+    } else {
+        choice.row = point->candidate[best];
+        choice.second = fastest(tune, point, false, point->candidate[best].algorithm);
+    }
+    return choice;
+}
+
+/* --- rows ------------------------------------------------------------------------------------------------------- */
+
+/* A row like the last one makes that longer. */
+static void add_row(struct oh_plan_rows *rows, const struct oh_plan_row *row, int point, int of_p[OH_PLAN_ROWS])
+{
+    struct oh_plan_row *last = rows->count > 0 ? &rows->row[rows->count - 1] : NULL;
+    if (last && last->algorithm == row->algorithm && last->blocks == row->blocks && last->threads == row->threads) {
+        last->max_bytes = row->max_bytes;
+        of_p[rows->count - 1] = point >= 0 ? point : of_p[rows->count - 1];
+    } else if (rows->count < OH_PLAN_ROWS) {
+        of_p[rows->count] = point;
+        rows->row[rows->count++] = *row;
+    }
+}
+
+void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p, int of_p[OH_PLAN_ROWS])
+{
+    const struct oh_plan_rows *shipped = &tune->shipped.rows;
+    struct oh_plan_rows rows = {0};
+    uint64_t measured = 0;
+    for (uint32_t i = 0; i < shipped->count; i++) { /* below what was measured, and above */
+        if (2 * shipped->row[i].max_bytes <= tune->options->perf.min_bytes) {
+            add_row(&rows, &shipped->row[i], -1, of_p);
+        }
+    }
+    for (int i = 0; i < tune->points; i++) {
+        struct oh_tune_choice choice = oh_tune_choose(tune, &tune->point[i]);
+        add_row(&rows, &choice.row, i, of_p);
+        measured = tune->point[i].bytes;
+    }
+    for (uint32_t i = 0; i < shipped->count; i++) {
+        if (shipped->row[i].max_bytes > measured) {
+            add_row(&rows, &shipped->row[i], -1, of_p);
+        }
+    }
+    *rows_p = rows;
+}

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tune/trials.c - measures candidates through the way that a user's table takes
+ *
+ * For each table a workers of processes (tools/shared/worker_group.h) does what `onehop perf` does, with ONEHOP_TUNING
+ * leading to a file without a name that holds the table: nothing is left of it, however this ends. A trial that goes
+ * beyond its time ends the workers, and another one measures what is left.
+ */
+#include "tools/tune/tune.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "gpu/driver.h"
+#include "tools/shared/tool.h"
+#include "topo/topo.h"
+#include "util/clock.h"
+
+#define START_S 90 /* CUDA and NCCL, before the first trial */
+
+/* --- the machine ------------------------------------------------------------------------------------------------ */
+
+struct machine {
+    struct oh_workers_shared shared;
+    char gpu[OH_TUNING_TEXT];
+    char driver[OH_TUNING_TEXT];
+};
+
+/* In a process of its own: the parent never opens CUDA. */
+static int ask(void *user, int member)
+{
+    struct machine *machine = user;
+    const struct oh_driver *driver;
+    struct oh_topo_gpu gpu;
+    CUdevice device;
+    if (oh_driver_get(&driver) != ncclSuccess) {
+        char why[160];
+        oh_tool_driver_error(why, sizeof why);
+        oh_workers_fail(&machine->shared, member, "%s", why);
+    }
+    if (driver->device_get_count(&machine->shared.gpus) != CUDA_SUCCESS || machine->shared.gpus < 1 ||
+        driver->device_get(&device, 0) != CUDA_SUCCESS) {
+        oh_workers_fail(&machine->shared, member, "CUDA sees no GPU here");
+    }
+    oh_topo_gpu_gather(driver, device, &gpu);
+    snprintf(machine->gpu, sizeof machine->gpu, "%s", gpu.name);
+    oh_topo_driver_version(machine->driver, sizeof machine->driver);
+    return EXIT_SUCCESS;
+}
+
+bool oh_tune_ask_machine(struct oh_tuning_key *key_p, int *gpus_p)
+{
+    struct machine *machine = oh_workers_map("tune", sizeof *machine);
+    if (!machine) {
+        return false;
+    }
+    const struct oh_workers workers = {.name = "tune",
+                                       .shared = &machine->shared,
+                                       .members = 1,
+                                       .timeout_s = START_S,
+                                       .work = ask,
+                                       .work_user = machine};
+    bool good = oh_workers_run(&workers);
+    if (good) {
+        *gpus_p = machine->shared.gpus;
+        memcpy(key_p->gpu, machine->gpu, sizeof key_p->gpu);
+        memcpy(key_p->driver, machine->driver, sizeof key_p->driver);
+    }
+    munmap(machine, sizeof *machine);
+    return good;
+}
+
+/* --- one table -------------------------------------------------------------------------------------------------- */
+
+/* Where a task's times go. */
+struct place {
+    struct oh_tune_point *point;
+    enum oh_perf_mode mode;
+    int type;
+};
+
+struct trials {
+    struct oh_tune *tune;
+    int candidate;
+    int tables;
+    struct oh_perf_shared *shared;
+    struct place *place; /* of each task */
+    size_t done;         /* tasks whose times have been taken */
+    uint64_t begun_ns;   /* the task under way, or the workers */
+    uint64_t shown_s;
+    bool too_slow; /* that task */
+};
+
+/* The tasks of a candidate that are not done, smallest first; `shared` NULL: only counts them. */
+static size_t list_tasks(struct trials *trials)
+{
+    const struct oh_tune_options *options = trials->tune->options;
+    size_t tasks = 0;
+    for (int mode = 0; mode < OH_PERF_MODES; mode++) {
+        for (int type = 0; type < OH_PERF_TYPES && options->perf.mode[mode]; type++) {
+            for (int i = 0; i < trials->tune->points; i++) {
+                struct oh_tune_point *point = &trials->tune->point[i];
+                if (point->candidates <= trials->candidate || point->too_slow ||
+                    point->time[trials->candidate][mode][type].done || !oh_tune_has_type(options, type, point->bytes)) {
+                    continue;
+                }
+                if (trials->shared) {
+                    const struct oh_perf_type *kind = &oh_perf_types[type];
+                    trials->shared->task[tasks] = (struct oh_perf_task){
+                        .mode = mode, .type = kind, .op = OH_PERF_SUM, .count = point->bytes / kind->size};
+                    trials->place[tasks] = (struct place){point, mode, type};
+                }
+                tasks++;
+            }
+        }
+    }
+    return tasks;
+}
+
+/* The candidates as a table for this machine, whatever it is. */
+static bool write_table(const struct trials *trials, int fd)
+{
+    const struct oh_tuning_key key = {"*", trials->tune->key.nranks, "*", "*"};
+    int copy = dup(fd);
+    FILE *stream = ftruncate(fd, 0) == 0 && lseek(fd, 0, SEEK_SET) == 0 && copy >= 0 ? fdopen(copy, "w") : NULL;
+    if (!stream) {
+        oh_tool_error("tune: a trial's table cannot be written: %s", strerror(errno));
+        if (copy >= 0) {
+            close(copy);
+        }
+        return false;
+    }
+    oh_tuning_write_head(stream);
+    oh_tuning_write_key(stream, &key, "a trial");
+    for (int i = 0; i < trials->tune->points; i++) {
+        const struct oh_tune_point *point = &trials->tune->point[i];
+        struct oh_plan_row nothing = {.max_bytes = point->bytes, .algorithm = OH_PLAN_NCCL};
+        bool there = trials->candidate < point->candidates;
+        oh_tuning_write_row(stream, there ? &point->candidate[trials->candidate] : &nothing, NULL);
+    }
+    oh_tuning_write_end(stream);
+    return fclose(stream) == 0;
+}
+
+static void clear_progress(void)
+{
+    if (isatty(STDERR_FILENO)) {
+        fprintf(stderr, "\r\033[K");
+    }
+}
+
+/* On a terminal, once a second. */
+static void show_progress(struct trials *trials)
+{
+    uint64_t now = oh_now_ns(), total = (uint64_t)trials->tune->options->time_s;
+    uint64_t left = trials->tune->deadline_ns > now ? (trials->tune->deadline_ns - now) / 1000000000u : 0;
+    if (isatty(STDERR_FILENO) && left != trials->shown_s) {
+        trials->shown_s = left;
+        fprintf(stderr, "\r\033[Ktune: %u ranks, table %d of %d, trial %zu of %zu, %d s of at most %d s",
+                trials->tune->key.nranks, trials->candidate + 1, trials->tables, trials->done + 1, trials->shared->rows,
+                (int)(total - left), (int)total);
+    }
+}
+
+/* Takes a task's times. False: they are of no use (said). */
+static bool take(struct trials *trials, size_t i)
+{
+    const struct oh_perf_task *task = &trials->shared->task[i];
+    const struct place *place = &trials->place[i];
+    const struct oh_plan_row *row = &place->point->candidate[trials->candidate];
+    const char *name = oh_algorithm_name((int)row->algorithm);
+    uint64_t wrong = task->cell[OH_PERF_ONEHOP].wrong + task->cell[OH_PERF_STOCK].wrong;
+    if (!trials->shared->info.served) {
+        oh_tool_error("tune: onehop hands this communicator back to NCCL: %s", trials->shared->info.reason);
+        return false;
+    }
+    if (strcmp(task->served_by, name) != 0 || wrong > 0) {
+        oh_tool_error("tune: %" PRIu64 " bytes of %s on %s %ux%u: %" PRIu64 " elements wrong, served by %s",
+                      place->point->bytes, task->type->name, name, row->blocks, row->threads, wrong, task->served_by);
+        return false;
+    }
+    place->point->time[trials->candidate][place->mode][place->type] =
+        (struct oh_tune_time){true, task->cell[OH_PERF_ONEHOP].us, task->cell[OH_PERF_STOCK].us};
+    return true;
+}
+
+/* While the workers works: takes times, and looks at the clock. False: the workers is to be ended. */
+static bool tick(void *user, bool final)
+{
+    struct trials *trials = user;
+    const struct oh_tune *tune = trials->tune;
+    size_t done = atomic_load(&trials->shared->rows_done);
+    uint64_t now = oh_now_ns(), limit = START_S;
+    (void) final;
+    for (; trials->done < done; trials->done++) {
+        trials->begun_ns = now;
+        if (!take(trials, trials->done)) {
+            return false;
+        }
+    }
+    if (atomic_load(&trials->shared->ready)) {
+        limit = (uint64_t)tune->options->trial_s;
+    }
+    show_progress(trials);
+    trials->tune->out_of_time = now > tune->deadline_ns;
+    trials->too_slow = trials->done < trials->shared->rows && now - trials->begun_ns > limit * 1000000000u;
+    return !trials->tune->out_of_time && !trials->too_slow;
+}
+
+/* After the workers has been ended by tick: was that for time's sake? Then the rest can go on. */
+static bool go_on(struct trials *trials)
+{
+    if (trials->too_slow && atomic_load(&trials->shared->ready)) {
+        struct oh_tune_point *point = trials->place[trials->done].point;
+        const struct oh_plan_row *row = &point->candidate[trials->candidate];
+        oh_tool_error("tune: %s %ux%u took more than %d s for %" PRIu64 " bytes: %s",
+                      oh_algorithm_name((int)row->algorithm), row->blocks, row->threads, trials->tune->options->trial_s,
+                      point->bytes, trials->tune->options->too_slow);
+        point->too_slow = true;
+        return true;
+    }
+    if (trials->too_slow) {
+        oh_tool_error("tune: the ranks did not start within %d s", START_S);
+        return false;
+    }
+    return trials->tune->out_of_time;
+}
+
+/* One workers for what is left of a table. False: said on stderr, or ended by a signal. */
+static bool run_team(struct trials *trials)
+{
+    struct oh_tune *tune = trials->tune;
+    struct oh_perf_options options = tune->options->perf;
+    const struct oh_perf_job job = {&options, trials->shared};
+    options.ranks = (int)tune->key.nranks;
+    const struct oh_workers workers = {
+        .name = "tune",
+        .shared = &trials->shared->workers,
+        .members = oh_perf_members(&options),
+        .timeout_s = 2 * START_S + tune->options->trial_s, /* tick is faster */
+        .work = oh_perf_work,
+        .work_user = (void *)&job,
+        .tick = tick,
+        .tick_user = trials,
+    };
+    trials->begun_ns = oh_now_ns();
+    bool well = oh_workers_run(&workers);
+    clear_progress();
+    if (atomic_load(&trials->shared->ready)) {
+        oh_tuning_nccl_name(trials->shared->nccl_version, tune->key.nccl);
+        tune->ready = true;
+    }
+    return well || (!oh_workers_signal() && go_on(trials));
+}
+
+static bool run_table(struct oh_tune *tune, int candidate, int tables, int fd)
+{
+    struct trials trials = {.tune = tune, .candidate = candidate, .tables = tables};
+    size_t tasks;
+    bool good = true;
+    while (good && !tune->out_of_time && (trials.shared = NULL, tasks = list_tasks(&trials)) > 0) {
+        size_t bytes = sizeof *trials.shared + tasks * sizeof *trials.shared->task;
+        trials.shared = oh_workers_map("tune", bytes);
+        trials.place = calloc(tasks, sizeof *trials.place);
+        good = trials.shared && trials.place && write_table(&trials, fd);
+        if (good) {
+            trials.shared->rows = list_tasks(&trials);
+            trials.done = 0;
+            good = run_team(&trials);
+        }
+        if (trials.shared) {
+            munmap(trials.shared, bytes);
+        }
+        free(trials.place);
+    }
+    return good;
+}
+
+/* --- all tables ------------------------------------------------------------------------------------------------- */
+
+/* The trials' processes find their table by this path, and nothing that would stand in its way. */
+static bool lead_to(int fd)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return setenv("ONEHOP_TUNING", path, 1) == 0 && unsetenv("ONEHOP_ALGO") == 0 && unsetenv("ONEHOP_MAX_BYTES") == 0 &&
+           unsetenv("ONEHOP_DISABLE") == 0;
+}
+
+bool oh_tune_measure(struct oh_tune *tune)
+{
+    int tables = 0;
+    bool good;
+    int fd = memfd_create("onehop-trial", 0); /* the ranks inherit it */
+    if (fd < 0 || !lead_to(fd)) {
+        oh_tool_error("tune: no room for a trial's table: %s", strerror(errno));
+        if (fd >= 0) {
+            close(fd);
+        }
+        return false;
+    }
+    for (int i = 0; i < tune->points; i++) {
+        tables = tune->point[i].candidates > tables ? tune->point[i].candidates : tables;
+    }
+    good = true;
+    for (int k = 0; k < tables && good && !tune->out_of_time; k++) {
+        good = run_table(tune, k, tables, fd);
+    }
+    close(fd);
+    return good;
+}

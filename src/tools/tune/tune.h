@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tune.h - what the parts of `onehop tune` share
+ *
+ * A point is one size; its candidates are rows that could stand in a table there. Candidate k of every
+ * point makes table k, which a workers of `onehop perf` measures (tune/trials.c) through ONEHOP_TUNING, stock NCCL in
+ * turns with it: the same code serves a trial and a user. What is chosen from the times is a pure function of them
+ * (tune/choose.c). One thread.
+ */
+#ifndef OH_TOOLS_TUNE_H_
+#define OH_TOOLS_TUNE_H_
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "plan/store.h"
+#include "plan/tuning.h"
+#include "tools/perf/perf.h"
+
+#define OH_TUNE_CANDIDATES (3 * ONEHOP_ALGORITHM_COUNT + 1) /* three grids each, and the shipped choice */
+#define OH_TUNE_POINTS 16                                   /* so that rows of the shipped table fit beside them */
+
+/* How much faster stock NCCL must be, in any mode and type, to have a size for itself. */
+#define OH_TUNE_MARGIN 1.02
+
+struct oh_tune_options {
+    struct oh_perf_options perf; /* what a trial is; its ranks are set for each table */
+    int ranks[OH_MAX_RANKS];
+    int tables; /* numbers of ranks; 0: one, all GPUs */
+    int time_s; /* in all */
+    int trial_s;
+    const char *too_slow; /* what is said of a size whose trial took longer than that */
+    const char *output;   /* NULL: the cache */
+};
+
+struct oh_tune_time {
+    bool done;
+    double us;       /* of a call that the candidate serves: slowest rank, median of the rounds */
+    double stock_us; /* of NCCL, in the same processes and in turns with it */
+};
+
+struct oh_tune_point {
+    uint64_t bytes;
+    bool shipped;  /* the first candidate is the shipped table's choice; false: that table lets this size fall back */
+    bool too_slow; /* a trial went beyond its time */
+    int candidates;
+    struct oh_plan_row candidate[OH_TUNE_CANDIDATES];
+    struct oh_tune_time time[OH_TUNE_CANDIDATES][OH_PERF_MODES][OH_PERF_TYPES];
+};
+
+/* One table being made. */
+struct oh_tune {
+    const struct oh_tune_options *options;
+    struct oh_tuning_key key;
+    struct oh_plan_table shipped;
+    int points;
+    struct oh_tune_point point[OH_TUNE_POINTS];
+    uint64_t deadline_ns;
+    bool ready; /* ranks have been ready to measure */
+    bool out_of_time;
+};
+
+enum oh_tune_why {
+    OH_TUNE_FASTEST,
+    OH_TUNE_STOCK,   /* stock NCCL is faster than every candidate */
+    OH_TUNE_SHIPPED, /* not measured in time: as the shipped table has it */
+};
+
+struct oh_tune_choice {
+    enum oh_tune_why why;
+    struct oh_plan_row row;
+    int best;   /* the fastest candidate; -1: none was measured */
+    int second; /* the fastest of another algorithm; -1: none */
+};
+
+/* tune/choose.c: pure functions. */
+
+/* Options to start from: what a trial is, graphs only, and within which time. All types are still to be chosen. */
+struct oh_tune_options oh_tune_defaults(void);
+
+/* Fills in the points: every size that holds an element of a type of the options. The key and options are set. */
+void oh_tune_list(struct oh_tune *tune);
+
+/* What a candidate needs, as a geometric mean over all modes and types that the options have; 0: not all measured. */
+double oh_tune_score(const struct oh_tune *tune, const struct oh_tune_point *point, int candidate);
+
+struct oh_tune_choice oh_tune_choose(const struct oh_tune *tune, const struct oh_tune_point *point);
+
+/*
+ * The rows of the table: the choices, and above the largest size measured what the shipped table has. of_p[i]: the last
+ * point of row i, -1: none.
+ */
+void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p, int of_p[OH_PLAN_ROWS]);
+
+/* True when it is a type of the options and `bytes` hold one element. */
+bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t bytes);
+
+/* tune/trials.c */
+
+/* What is asked of the machine before anything is measured. False: said on stderr. */
+bool oh_tune_ask_machine(struct oh_tuning_key *key_p, int *gpus_p);
+
+/* Measures all points, as far as time allows. False: said on stderr, or ended by a signal. */
+bool oh_tune_measure(struct oh_tune *tune);
+
+/* tune/report.c */
+void oh_tune_print(FILE *stream, const struct oh_tune *tune);
+void oh_tune_write(FILE *stream, const struct oh_tune *tune);
+
+#endif
