@@ -136,7 +136,7 @@ void oh_store_load(const struct oh_tuning_key *key, struct oh_plan_table *table_
 {
     char path[OH_STORE_PATH], source[OH_TUNING_TEXT];
     bool none;
-    const char *asked = oh_env_path_or_none(OH_ENV_TUNING, NULL, &none);
+    const char *asked = oh_env_path_or_none(OH_ENV_TUNING_FILE, NULL, &none);
     if (asked && load_file(asked, true, key, table_p, from_p)) {
         return;
     }

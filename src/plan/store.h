@@ -15,8 +15,8 @@
 #define OH_STORE_PATH 512
 
 /*
- * The table for the key (2..8 ranks): of ONEHOP_TUNING's file, else of the user's cache, else the shipped one. Never
- * fails. from_p: where it comes from, for the log.
+ * The table for the key (2..8 ranks): of ONEHOP_TUNING_FILE's file, else of the user's cache, else the shipped one.
+ * Never fails. from_p: where it comes from, for the log.
  */
 void oh_store_load(const struct oh_tuning_key *key, struct oh_plan_table *table_p, char from_p[OH_STORE_PATH]);
 

@@ -22,7 +22,7 @@
       "larger messages go to NCCL; rank 0's value counts")                                                             \
     X(ALGO, "ONEHOP_ALGO", "auto", "auto, oneshot or twoshot",                                                         \
       "algorithm for every message that it can carry; rank 0's value counts")                                          \
-    X(TUNING, "ONEHOP_TUNING", "the user's cache, else the shipped table",                                             \
+    X(TUNING_FILE, "ONEHOP_TUNING_FILE", "the user's cache, else the shipped table",                                   \
       "none, or an absolute path of at most 200 characters",                                                           \
       "tuning table, made by `onehop tune`; none: the shipped one; rank 0's counts")                                   \
     X(STATS, "ONEHOP_STATS", "0", "0, 1, text or json, or text or json with a colon and an absolute path",             \
@@ -36,7 +36,7 @@
       "a call that waits longer for another rank fails the communicator; the call itself waits on; 0: never")          \
     X(TRAP_AFTER, "ONEHOP_TRAP_AFTER", "0", "0 to 86400",                                                              \
       "seconds after a failure from when a kernel that waits ends in a device trap; 0: never")                         \
-    X(CHECK, "ONEHOP_CHECK", "0", "0 or 1",                                                                            \
+    X(CHECK_CALLS, "ONEHOP_CHECK_CALLS", "0", "0 or 1",                                                                \
       "1: count, type and op of each call are compared between the ranks; any rank's value counts")                    \
     X(GRAPH_MIXING, "ONEHOP_GRAPH_MIXING", "1, or NCCL_GRAPH_MIXING_SUPPORT", "0 or 1",                                \
       "0: a graph's replays are not ordered with the communicator's other calls, the application does that")           \

@@ -239,7 +239,8 @@ void app_end_exit(struct app_worker *worker, struct app_item *items);
 void app_end_exec(struct app_worker *worker, struct app_item *items);
 void app_end_fork(struct app_worker *worker, struct app_item *items);
 void app_end_fork_busy(struct app_worker *worker, struct app_item *items);
-/* sim_guard.c: scenarios about ranks that are killed, stopped, absent or wrong, and communicators that are aborted. */
+/* sim_peer_failure.c: scenarios about ranks that are killed, stopped, absent or wrong, and communicators that are
+ * aborted. */
 void app_guard_kill(struct app_worker *worker, struct app_item *items);
 void app_guard_abort(struct app_worker *worker, struct app_item *items);
 void app_guard_abort_first(struct app_worker *worker, struct app_item *items);

@@ -5,7 +5,7 @@
  * Nothing of theirs is destroyed. What must hold besides the results: the process is gone soon (the launcher has a
  * limit), and what it leaves is looked at by the tests.
  */
-#include "sim_guard.h"
+#include "sim_peer_failure.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -87,18 +87,18 @@ void app_end_fork_busy(struct app_worker *worker, struct app_item *items)
     app_scenario_capture(worker, items, exec);
     for (int round = 0; round < 6; round++) {
         app_scenario_fill(worker, items);
-        if (guard_is_victim(worker)) {
-            guard_await_count(&worker->board->called, (worker->options->nranks - worker->members) * (round + 1));
+        if (failure_is_victim(worker)) {
+            failure_await_count(&worker->board->called, (worker->options->nranks - worker->members) * (round + 1));
         }
         if (round % 2 == 0) {
             app_scenario_call(worker, items);
         } else {
             app_scenario_replay(worker, exec);
         }
-        if (!guard_is_victim(worker)) {
+        if (!failure_is_victim(worker)) {
             APP_CHECK(!app_scenario_finishes(worker, POLL_MICROSECONDS), "an allreduce ended without all of its ranks");
             fork_one(round / 2);
-            guard_say(worker, &worker->board->called);
+            failure_say(worker, &worker->board->called);
         }
         app_scenario_verify(worker, items);
     }

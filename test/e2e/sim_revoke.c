@@ -3,9 +3,9 @@
  * sim_revoke.c - scenarios of sim_app: communicators that are revoked, shrunk with the abort flag while they are used,
  * or aborted while they are made
  *
- * As in sim_guard.c there is a victim: it makes no call, is killed, or does not go on with the set-up.
+ * As in sim_peer_failure.c there is a victim: it makes no call, is killed, or does not go on with the set-up.
  */
-#include "sim_guard.h"
+#include "sim_peer_failure.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -15,18 +15,18 @@
 #define SHRINK_ABORT 1 /* NCCL_SHRINK_ABORT */
 
 /* Another thread is at it when this returns. All but the victim have got so far. */
-static void use(struct guard_user *user, CUgraphExec *exec)
+static void use(struct failure_user *user, CUgraphExec *exec)
 {
     struct app_worker *worker = user->worker;
     if (strstr(worker->options->scenario, "-replay") != NULL) {
         app_scenario_capture(worker, user->items, exec);
         user->exec = exec;
     }
-    if (!guard_is_victim(worker)) {
-        guard_begin_use(user);
-        guard_say(worker, &worker->board->called);
+    if (!failure_is_victim(worker)) {
+        failure_begin_use(user);
+        failure_say(worker, &worker->board->called);
     }
-    guard_await_others(worker, &worker->board->called);
+    failure_await_others(worker, &worker->board->called);
 }
 
 /* --- ncclCommRevoke ----------------------------------------------------------------------------------------------- */
@@ -43,78 +43,78 @@ static ncclResult_t (*find_revoke(void))(ncclComm_t, int)
 void app_guard_revoke(struct app_worker *worker, struct app_item *items)
 {
     CUgraphExec exec[APP_MAX_RANKS];
-    struct guard_user user = {.worker = worker, .items = items};
+    struct failure_user user = {.worker = worker, .items = items};
     struct app_comm *comm = &worker->member[0].comm[0];
     ncclResult_t (*revoke)(ncclComm_t, int) = find_revoke();
-    guard_only_one_member(worker);
-    guard_run_plain(worker, items);
+    failure_only_one_member(worker);
+    failure_run_plain(worker, items);
     if (revoke == NULL) {
         printf("rank %d: skipped, NCCL has no ncclCommRevoke\n", worker->member[0].world_rank);
-        if (guard_is_scenario(worker, "kill-revoke") && guard_is_victim(worker)) {
-            guard_die(worker);
+        if (failure_is_scenario(worker, "kill-revoke") && failure_is_victim(worker)) {
+            failure_die(worker);
         }
         return;
     }
     use(&user, exec);
-    if (guard_is_scenario(worker, "kill-revoke")) {
-        if (guard_is_victim(worker)) {
-            guard_die(worker);
+    if (failure_is_scenario(worker, "kill-revoke")) {
+        if (failure_is_victim(worker)) {
+            failure_die(worker);
         }
-        guard_await_error(worker, comm->comm, ncclRemoteError);
-    } else if (guard_is_victim(worker)) {
-        guard_await_others(worker, &worker->board->done);
+        failure_await_error(worker, comm->comm, ncclRemoteError);
+    } else if (failure_is_victim(worker)) {
+        failure_await_others(worker, &worker->board->done);
     }
-    double begin = guard_now();
+    double begin = failure_now();
     APP_NCCL(revoke(comm->comm, 0));
-    guard_tell(worker, "revoked within", guard_now() - begin);
-    if (!guard_is_victim(worker)) {
-        guard_end_use(&user, begin);
-        guard_say(worker, &worker->board->done);
+    failure_tell(worker, "revoked within", failure_now() - begin);
+    if (!failure_is_victim(worker)) {
+        failure_end_use(&user, begin);
+        failure_say(worker, &worker->board->done);
     }
-    APP_NCCL_IS(guard_call_again(worker, items), ncclInvalidUsage); /* NCCL's words for it */
+    APP_NCCL_IS(failure_call_again(worker, items), ncclInvalidUsage); /* NCCL's words for it */
     APP_NCCL(ncclCommDestroy(comm->comm));
-    guard_go_on(worker, items, guard_is_scenario(worker, "kill-revoke") ? worker->options->victim : -1);
+    failure_go_on(worker, items, failure_is_scenario(worker, "kill-revoke") ? worker->options->victim : -1);
 }
 
 /* --- ncclCommShrink ----------------------------------------------------------------------------------------------- */
 
 /* The child takes the place of the communicator, which is ended. */
-static void shrink(struct app_worker *worker, struct app_item *items, struct guard_user *user)
+static void shrink(struct app_worker *worker, struct app_item *items, struct failure_user *user)
 {
     struct app_comm *comm = &worker->member[0].comm[0];
     ncclComm_t parent = comm->comm;
     int excluded = worker->options->victim;
-    double begin = guard_now();
+    double begin = failure_now();
     APP_NCCL(ncclCommShrink(parent, &excluded, 1, &comm->comm, NULL, SHRINK_ABORT));
-    guard_tell(worker, "shrunk within", guard_now() - begin);
-    guard_end_use(user, begin);
+    failure_tell(worker, "shrunk within", failure_now() - begin);
+    failure_end_use(user, begin);
     app_comm_place(worker, excluded);
     worker->serial = 1000; /* the victim has made other calls than the rest */
     for (int i = 0; i < 3; i++) {
-        guard_run_plain(worker, items);
+        failure_run_plain(worker, items);
     }
     APP_NCCL(ncclCommAbort(parent));
-    guard_run_plain(worker, items);
+    failure_run_plain(worker, items);
 }
 
 void app_guard_shrink(struct app_worker *worker, struct app_item *items)
 {
     CUgraphExec exec[APP_MAX_RANKS];
-    struct guard_user user = {.worker = worker, .items = items};
-    guard_only_one_member(worker);
-    guard_run_plain(worker, items);
+    struct failure_user user = {.worker = worker, .items = items};
+    failure_only_one_member(worker);
+    failure_run_plain(worker, items);
     use(&user, exec);
-    if (!guard_is_victim(worker)) {
-        if (guard_is_scenario(worker, "kill-shrink")) {
-            guard_await_error(worker, worker->member[0].comm[0].comm, ncclRemoteError);
+    if (!failure_is_victim(worker)) {
+        if (failure_is_scenario(worker, "kill-shrink")) {
+            failure_await_error(worker, worker->member[0].comm[0].comm, ncclRemoteError);
         }
         shrink(worker, items, &user);
-        guard_say(worker, &worker->board->done);
-    } else if (guard_is_scenario(worker, "kill-shrink")) {
-        guard_die(worker);
+        failure_say(worker, &worker->board->done);
+    } else if (failure_is_scenario(worker, "kill-shrink")) {
+        failure_die(worker);
     } else {
-        guard_await_others(worker, &worker->board->done);
-        guard_abort_all(worker);
+        failure_await_others(worker, &worker->board->done);
+        failure_abort_all(worker);
     }
 }
 
@@ -122,7 +122,7 @@ void app_guard_shrink(struct app_worker *worker, struct app_item *items)
 
 static void *abort_it(void *worker)
 {
-    guard_abort_all(worker);
+    failure_abort_all(worker);
     return NULL;
 }
 
@@ -149,26 +149,26 @@ static void check_in_progress(ncclComm_t comm)
 void app_guard_unborn(struct app_worker *worker, struct app_item *items)
 {
     struct app_comm *comm = &worker->member[0].comm[0];
-    bool attaches = guard_is_scenario(worker, "kill-attach"),
-         kills = attaches || guard_is_scenario(worker, "kill-init");
-    bool sets_up = attaches || guard_is_scenario(worker, "abort-setup");
-    guard_only_one_member(worker);
-    guard_run_plain(worker, items);
+    bool attaches = failure_is_scenario(worker, "kill-attach"),
+         kills = attaches || failure_is_scenario(worker, "kill-init");
+    bool sets_up = attaches || failure_is_scenario(worker, "abort-setup");
+    failure_only_one_member(worker);
+    failure_run_plain(worker, items);
     APP_NCCL(ncclCommDestroy(comm->comm));
     comm->comm = NULL;
-    if (guard_is_victim(worker) && kills && !attaches) {
-        guard_die(worker);
+    if (failure_is_victim(worker) && kills && !attaches) {
+        failure_die(worker);
     }
-    app_comm_begin(worker, guard_is_victim(worker) && !sets_up);
-    if (guard_is_victim(worker)) {
-        guard_await_others(worker, attaches ? &worker->board->called : &worker->board->done);
+    app_comm_begin(worker, failure_is_victim(worker) && !sets_up);
+    if (failure_is_victim(worker)) {
+        failure_await_others(worker, attaches ? &worker->board->called : &worker->board->done);
     } else if (sets_up) {
         app_comm_ready(worker, comm->comm);
-        guard_start(worker, items, NULL);
-        guard_say(worker, &worker->board->called);
+        failure_start(worker, items, NULL);
+        failure_say(worker, &worker->board->called);
     }
-    if (guard_is_victim(worker) && attaches) {
-        guard_die(worker);
+    if (failure_is_victim(worker) && attaches) {
+        failure_die(worker);
     }
     usleep(STUCK_MICROSECONDS);
     if (comm->comm != NULL) {
@@ -177,8 +177,8 @@ void app_guard_unborn(struct app_worker *worker, struct app_item *items)
         }
         abort_in_a_thread(worker);
     }
-    if (!guard_is_victim(worker)) {
-        guard_say(worker, &worker->board->done);
+    if (!failure_is_victim(worker)) {
+        failure_say(worker, &worker->board->done);
     }
-    guard_go_on(worker, items, kills ? worker->options->victim : -1);
+    failure_go_on(worker, items, kills ? worker->options->victim : -1);
 }

@@ -155,14 +155,14 @@ tap_point $? "SIGINT: nothing is left in shared memory" "$place: $(ls -A "$place
 printf '#!/bin/sh\necho served by onehop\n' >"$carried/test/e2e/sim_app.new"
 chmod +x "$carried/test/e2e/sim_app.new"
 mv "$carried/test/e2e/sim_app.new" "$carried/test/e2e/sim_app"
-check_gpu -- --rows kill-init,stop-silent guard
-expect "some rows of guard" 0 '^ok +guard-kill-init ' '^ok +guard-stop-silent '
-[ "$(count_of '^(ok|FAIL) +guard-')" = 2 ]
+check_gpu -- --rows kill-init,stop-silent peer-failure
+expect "some rows of peer-failure" 0 '^ok +peer-failure-kill-init ' '^ok +peer-failure-stop-silent '
+[ "$(count_of '^(ok|FAIL) +peer-failure-')" = 2 ]
 tap_point $? "and no other" "$(cat "$out")"
-check_gpu -- --rows kill-init,nonsense guard
-expect "a row that is not there" 1 '^FAIL +guard: no row nonsense$'
+check_gpu -- --rows kill-init,nonsense peer-failure
+expect "a row that is not there" 1 '^FAIL +peer-failure: no row nonsense$'
 
-# guard: how long an abort may take, and whose time it is.
+# peer-failure: how long an abort may take, and whose time it is.
 cat >"$carried/test/e2e/sim_app" <<'END'
 #!/bin/sh
 [ -z "$LD_PRELOAD" ] || echo served by onehop
@@ -170,8 +170,8 @@ cat >"$carried/test/e2e/sim_app" <<'END'
 echo "rank 0: aborted within $TOOK ms"
 END
 while read -r took nccl wanted text; do
-    check_gpu TOOK="$took" NCCL_TOOK="${nccl#-}" -- --rows abort-idle guard
-    expect "an abort of $took ms: $text" "$wanted" '^ok +guard-abort-idle '
+    check_gpu TOOK="$took" NCCL_TOOK="${nccl#-}" -- --rows abort-idle peer-failure
+    expect "an abort of $took ms: $text" "$wanted" '^ok +peer-failure-abort-idle '
 done <<'END'
 1000 - 0 within the limit
 1001 - 1 nobody says that it was NCCL
@@ -179,12 +179,12 @@ done <<'END'
 1400 1290 1 not all of it NCCL's
 300 190 1 more than 0.1 s of it onehop's
 END
-check_gpu TOOK=990 NCCL_TOOK=980 -- --rows abort-idle guard
-expect "what NCCL took is told" 0 '^ +guard-abort-idle +aborted at most 990 ms +\(NCCL itself 980\)$'
-check_gpu TOOK=512 NCCL_TOOK= -- --rows stock-abort-idle guard
-expect "stock NCCL alone" 0 '^ok +guard-stock-abort-idle ' '^ +guard-stock-abort-idle +aborted at most 512 ms'
-! grep -q 'served by onehop' "$scratch/logs/guard-stock-abort-idle.log"
-tap_point $? "stock NCCL is alone" "$(cat "$scratch/logs/guard-stock-abort-idle.log")"
+check_gpu TOOK=990 NCCL_TOOK=980 -- --rows abort-idle peer-failure
+expect "what NCCL took is told" 0 '^ +peer-failure-abort-idle +aborted at most 990 ms +\(NCCL itself 980\)$'
+check_gpu TOOK=512 NCCL_TOOK= -- --rows stock-abort-idle peer-failure
+expect "stock NCCL alone" 0 '^ok +peer-failure-stock-abort-idle ' '^ +peer-failure-stock-abort-idle +aborted at most 512 ms'
+! grep -q 'served by onehop' "$scratch/logs/peer-failure-stock-abort-idle.log"
+tap_point $? "stock NCCL is alone" "$(cat "$scratch/logs/peer-failure-stock-abort-idle.log")"
 
 # What cannot be is refused before anything runs.
 for arguments in 'soak nonsense' '--gpus 1 soak' '--gpus' '--soak-seconds 1h soak'; do

@@ -42,7 +42,7 @@ unchanged "fine points of dlsym" "" "$user"
 unchanged "fine points of dlsym, from an object" "" "$user" "$other"
 unchanged "beside another interposer of dlsym" "$other" "$user"
 unchanged "from an object linked for a high address" "" "$user" "$abs_top_builddir/test/e2e/.libs/libhigh.so"
-unchanged "beside an interposer of what onehop's dlsym uses" "$abs_top_builddir/test/e2e/.libs/libcurious.so" "$user"
+unchanged "beside an interposer of what onehop's dlsym uses" "$abs_top_builddir/test/e2e/.libs/libdlsym_wrapper.so" "$user"
 served_beside "another interposer of ncclAllReduce and dlsym" "$other"
 # In front it sees every call, and its RTLD_NEXT leads to onehop; behind onehop it sees none of those that are served.
 INTERPOSE_SAY=1 run_ranks env LD_PRELOAD="$other $plugin" "$linked" -- linked

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Calls of the driver that fail, bad settings, uneven timing. (Ranks that die: t_guard.sh.)
+# Calls of the driver that fail, bad settings, uneven timing. (Ranks that die: t_peer_failure.sh.)
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 work=(--counts 1,5000 --batch 2)

@@ -94,7 +94,7 @@ tap_point $? "--output has a table for each number of ranks" "$(what_it_said; ca
 [ "$(grep -c '^  .*# as shipped$' "$file")" -gt 4 ]
 tap_point $? "what was not measured is as shipped: larger sizes" "$(cat "$file")"
 for n in 2 3; do
-    SIMNODE_TOPOLOGY=h200x3 ONEHOP_DEBUG=INFO ONEHOP_STATS=1 ONEHOP_TUNING=$file run_app --nranks $n --counts 40000,200 --types i32 --batch 2
+    SIMNODE_TOPOLOGY=h200x3 ONEHOP_DEBUG=INFO ONEHOP_STATS=1 ONEHOP_TUNING_FILE=$file run_app --nranks $n --counts 40000,200 --types i32 --batch 2
     expect_served "$n ranks, integers"
 done
 tune -b 2K -e 2K -d float --mode eager -o - "${small[@]}"
@@ -103,7 +103,7 @@ tune -b 2K -e 2K -d float --mode eager -o - "${small[@]}"
 tap_point $? "-o -: the table on stdout, the report on stderr" "$(what_it_said)"
 
 # The user's settings neither force an algorithm on trials nor turn onehop off.
-ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=1K ONEHOP_DISABLE=1 ONEHOP_TUNING=none \
+ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=1K ONEHOP_DISABLE=1 ONEHOP_TUNING_FILE=none \
     tune -b 2K -e 2K -d float --mode eager -o "$file" "${small[@]}"
 [ "$status" = 0 ]
 tap_point $? "settings that would stand in the way do not" "$(what_it_said)"

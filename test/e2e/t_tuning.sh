@@ -39,32 +39,32 @@ expect_shipped() {
 
 run_app --nranks 4 --counts 250,65537 --batch 2
 expect_shipped "nothing is set" 0
-ONEHOP_TUNING=$twoshot run_app --nranks 4 --counts 250,16384 --batch 2
+ONEHOP_TUNING_FILE=$twoshot run_app --nranks 4 --counts 250,16384 --batch 2
 expect_served "a table" twoshot
 [ "$(sum_of oneshot)" = 0 ] && [ "$(count_of "tuning table of rank 0: $twoshot .a test.")" = 1 ]
 tap_point $? "INFO names the file, and no other algorithm serves" "$(diagnosis)"
-ONEHOP_TUNING=$twoshot run_app --nranks 4 --counts 16384,16385 --batch 2
+ONEHOP_TUNING_FILE=$twoshot run_app --nranks 4 --counts 16384,16385 --batch 2
 [ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(sum_of fallback)" = 4 ]
 tap_point $? "above the end of the table NCCL serves" "$(diagnosis)"
 
 { head_of 4; printf '1K nccl\n4K twoshot 3 96\nend\n'; } >"$scratch/middle.tuning"
-ONEHOP_TUNING=$scratch/middle.tuning run_app --nranks 4 --counts 100,1000,2000 --batch 3
+ONEHOP_TUNING_FILE=$scratch/middle.tuning run_app --nranks 4 --counts 100,1000,2000 --batch 3
 [ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(sum_of fallback)" = 8 ] && [ "$(sum_of size)" = 8 ]
 tap_point $? "fallbacks below what the table serves are counted by size" "$(diagnosis)"
 
-run_app --nranks 4 --counts 250,16384 --batch 2 --rank-env "0:ONEHOP_TUNING=$oneshot" --rank-env "1:ONEHOP_TUNING=$twoshot" \
-    --rank-env 2:ONEHOP_TUNING=none
+run_app --nranks 4 --counts 250,16384 --batch 2 --rank-env "0:ONEHOP_TUNING_FILE=$oneshot" --rank-env "1:ONEHOP_TUNING_FILE=$twoshot" \
+    --rank-env 2:ONEHOP_TUNING_FILE=none
 expect_served "ranks with different tables" oneshot
 [ "$(sum_of twoshot)" = 0 ] && [ "$(sum_of oneshot)" = 8 ]
 tap_point $? "rank 0's is used by all" "$(diagnosis)"
-run_app --nranks 4 --counts 250,65537 --batch 2 --rank-env "3:ONEHOP_TUNING=$twoshot"
+run_app --nranks 4 --counts 250,65537 --batch 2 --rank-env "3:ONEHOP_TUNING_FILE=$twoshot"
 expect_shipped "a table on another rank than 0 is not read" 0
 
-ONEHOP_TUNING=$twoshot run_app --nranks 4 --make nonblocking --counts 250 --batch 4 --iterations 4 --pause 1000
+ONEHOP_TUNING_FILE=$twoshot run_app --nranks 4 --make nonblocking --counts 250 --batch 4 --iterations 4 --pause 1000
 expect_right "set up in the background"
 [ "$(sum_of twoshot)" -gt 0 ] && [ "$(sum_of oneshot)" = 0 ]
 tap_point $? "set up in the background: with the table" "$(diagnosis)"
-ONEHOP_TUNING=$twoshot run_app --nranks 4 --make split --split-colors 0,0,1,1 --counts 250 --batch 2
+ONEHOP_TUNING_FILE=$twoshot run_app --nranks 4 --make split --split-colors 0,0,1,1 --counts 250 --batch 2
 expect_served "children of a split" twoshot
 [ "$(sum_of oneshot)" = 0 ]
 tap_point $? "children of a split: with the table for their number" "$(diagnosis)"
@@ -83,7 +83,7 @@ expect_served "the cache" twoshot
 ) >"$scratch/point"
 sed "s/^\(not \)\?ok [0-9]*/\1ok $((tap_points + 1))/" "$scratch/point"
 tap_points=$((tap_points + 1))
-XDG_CACHE_HOME=$cache ONEHOP_TUNING=none run_app --nranks 4 --counts 250,65537 --batch 2
+XDG_CACHE_HOME=$cache ONEHOP_TUNING_FILE=none run_app --nranks 4 --counts 250,65537 --batch 2
 expect_shipped "none" 0
 XDG_CACHE_HOME=$cache SIMNODE_NCCL_VERSION=22803 run_app --nranks 4 --counts 250,65537 --batch 2
 expect_shipped "another NCCL than the cache's" 0
@@ -94,7 +94,7 @@ expect_served "ONEHOP_ALGO goes before a table" oneshot
 
 # expect_refused NAME FILE PATTERN: three communicators, one WARN.
 expect_refused() {
-    ONEHOP_TUNING=$2 run_app --nranks 4 --comms 3 --counts 250,65537 --batch 6
+    ONEHOP_TUNING_FILE=$2 run_app --nranks 4 --comms 3 --counts 250,65537 --batch 6
     expect_shipped "$1" 1 "tuning table $2 $3.*using the shipped table"
 }
 bad=$scratch/bad.tuning
@@ -117,8 +117,8 @@ expect_refused "a pipe" "$bad" "is no regular file"
 rm -f "$bad"
 head -c 70000 /dev/zero >"$bad"
 expect_refused "a file that is too large" "$bad" "is no tuning table"
-ONEHOP_TUNING=relative run_app --nranks 4 --counts 250,65537 --batch 2
-expect_shipped "a path that is not absolute" 1 'ONEHOP_TUNING=relative is not accepted'
+ONEHOP_TUNING_FILE=relative run_app --nranks 4 --counts 250,65537 --batch 2
+expect_shipped "a path that is not absolute" 1 'ONEHOP_TUNING_FILE=relative is not accepted'
 sed 's/twoshot/ring/' "$twoshot" >"$cache/onehop/$name"
 XDG_CACHE_HOME=$cache run_app --nranks 4 --counts 250,65537 --batch 2
 expect_shipped "a damaged cache" 1 "line 8: "
@@ -151,7 +151,7 @@ for seed in 1 2 3 4 5 6 7 8 9; do
     for bytes in $(cat "$scratch/sizes"); do
         counts+=,$((bytes / 4)),$((bytes / 4 + 1))
     done
-    ONEHOP_TUNING=$scratch/random.tuning run_app --nranks $n --counts "$counts" --types f32,bf16,i32,f16 --batch 70 --seed 7
+    ONEHOP_TUNING_FILE=$scratch/random.tuning run_app --nranks $n --counts "$counts" --types f32,bf16,i32,f16 --batch 70 --seed 7
     [ "$status" = 0 ] && [ "$(count_of WARN)" = 0 ] && [ "$(sum_of served)" -gt 0 ]
     tap_point $? "$n ranks, random table $seed: each bit as in rank order" "$(diagnosis; cat "$scratch/random.tuning")"
     for algorithm in oneshot twoshot; do

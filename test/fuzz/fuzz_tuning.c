@@ -82,7 +82,7 @@ static void load(const uint8_t *data, size_t size, const struct oh_tuning_key *k
     int fd = memfd_create("table", MFD_CLOEXEC);
     must(fd >= 0 && write(fd, data, size) == (ssize_t)size);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    setenv("ONEHOP_TUNING", path, 1);
+    setenv("ONEHOP_TUNING_FILE", path, 1);
     oh_store_load(key, &table, from);
     must(oh_plan_table_valid(&table, key->nranks) && memchr(from, '\0', sizeof from) != NULL);
     close(fd);

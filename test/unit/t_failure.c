@@ -2,7 +2,7 @@
 /*
  * t_failure.c - what ranks leave for each other in the shared memory: their last call, and a word at their end
  *
- * What becomes of it, with processes that are killed, exit and abort: test/e2e/t_guard.sh.
+ * What becomes of it, with processes that are killed, exit and abort: test/e2e/t_peer_failure.sh.
  */
 #include <pthread.h>
 #include <stdlib.h>

@@ -109,7 +109,7 @@ static void fill(struct oh_agreement *agreement)
         decline_because(agreement, "CUDA IPC gives no handle on GPU %s", agreement->gpu.bus_id);
         return;
     }
-    info->check = oh_env_flag(OH_ENV_CHECK, false);
+    info->check = oh_env_flag(OH_ENV_CHECK_CALLS, false);
     snprintf(info->bus_id, sizeof info->bus_id, "%s", agreement->gpu.bus_id);
     if (comm->rank == 0 && !publish_table(agreement)) {
         decline_because(agreement, "the settings leave no message to serve");

@@ -39,7 +39,7 @@ struct oh_peer_info {
     _Atomic uint32_t begun;    /* has come to its first call: from then on its vote needs nothing of its program, but */
     _Atomic uint32_t withheld; /* what this says; enum oh_withheld */
     int32_t pid;
-    uint32_t check;           /* this rank wants calls to be compared (ONEHOP_CHECK); then all do */
+    uint32_t check;           /* this rank wants calls to be compared (ONEHOP_CHECK_CALLS); then all do */
     uint64_t start_time;      /* of the process, against a pid used again (util/process.h) */
     uint64_t pid_namespace;   /* inode of /proc/self/ns/pid: a pid says nothing in another one; 0: unknown */
     uint64_t process;         /* random, equal for ranks of one process only */

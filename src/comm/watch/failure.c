@@ -172,7 +172,8 @@ void oh_comm_revoked(struct oh_comm *comm)
     atomic_store(&comm->failure, ncclSuccess);
 }
 
-/* --- ONEHOP_CHECK ------------------------------------------------------------------------------------------------- */
+/* --- ONEHOP_CHECK_CALLS
+ * ------------------------------------------------------------------------------------------------- */
 
 /* A step of a hash over all calls: what differs earlier than the records reach is seen all the same. */
 static uint64_t extend_hash(uint64_t hash, uint64_t count, uint32_t signature)

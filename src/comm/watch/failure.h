@@ -91,8 +91,8 @@ struct oh_last_call {
 bool oh_read_last_call(const struct oh_progress *progress, struct oh_last_call *call_p);
 
 /*
- * ONEHOP_CHECK=1: compares the call with those that the other ranks have made under its number. False: they differ; it
- * has been said, and the communicator has failed.
+ * ONEHOP_CHECK_CALLS=1: compares the call with those that the other ranks have made under its number. False: they
+ * differ; it has been said, and the communicator has failed.
  */
 bool oh_check_call(const struct oh_call *call);
 

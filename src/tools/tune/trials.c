@@ -2,9 +2,9 @@
 /*
  * tune/trials.c - measures candidates through the way that a user's table takes
  *
- * For each table a workers of processes (tools/shared/worker_group.h) does what `onehop perf` does, with ONEHOP_TUNING
- * leading to a file without a name that holds the table: nothing is left of it, however this ends. A trial that goes
- * beyond its time ends the workers, and another one measures what is left.
+ * For each table a workers of processes (tools/shared/worker_group.h) does what `onehop perf` does, with
+ * ONEHOP_TUNING_FILE leading to a file without a name that holds the table: nothing is left of it, however this ends. A
+ * trial that goes beyond its time ends the workers, and another one measures what is left.
  */
 #include "tools/tune/tune.h"
 
@@ -287,8 +287,8 @@ static bool lead_to(int fd)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return setenv("ONEHOP_TUNING", path, 1) == 0 && unsetenv("ONEHOP_ALGO") == 0 && unsetenv("ONEHOP_MAX_BYTES") == 0 &&
-           unsetenv("ONEHOP_DISABLE") == 0;
+    return setenv("ONEHOP_TUNING_FILE", path, 1) == 0 && unsetenv("ONEHOP_ALGO") == 0 &&
+           unsetenv("ONEHOP_MAX_BYTES") == 0 && unsetenv("ONEHOP_DISABLE") == 0;
 }
 
 bool oh_tune_measure(struct oh_tune *tune)

@@ -3,8 +3,8 @@
  * tune.h - what the parts of `onehop tune` share
  *
  * A point is one size; its candidates are rows that could stand in a table there. Candidate k of every
- * point makes table k, which a workers of `onehop perf` measures (tune/trials.c) through ONEHOP_TUNING, stock NCCL in
- * turns with it: the same code serves a trial and a user. What is chosen from the times is a pure function of them
+ * point makes table k, which a workers of `onehop perf` measures (tune/trials.c) through ONEHOP_TUNING_FILE, stock NCCL
+ * in turns with it: the same code serves a trial and a user. What is chosen from the times is a pure function of them
  * (tune/choose.c). One thread.
  */
 #ifndef OH_TOOLS_TUNE_H_

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * curious.c - a preloaded object that stands in front of what onehop's dlsym uses, and finds the next by dlsym
+ * dlsym_wrapper.c - a preloaded object that stands in front of what onehop's dlsym uses, and finds the next by dlsym
  */
 #include <dlfcn.h>
 #include <link.h>

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What an allreduce costs the last rank to come, when the others have waited for it.
 
-    torchrun --nproc-per-node 4 test/gpu/torch_late.py            (stock NCCL)
-    LD_PRELOAD=libonehop.so torchrun ... test/gpu/torch_late.py   (onehop)
+    torchrun --nproc-per-node 4 test/gpu/torch_straggler.py            (stock NCCL)
+    LD_PRELOAD=libonehop.so torchrun ... test/gpu/torch_straggler.py   (onehop)
 
 In each round the last rank's GPU is busy for a while, the others' are not; then come ten allreduces back to back. Counted
 is the time from the end of that work to the end of the tenth, on the late rank: median of the rounds, a call. Waiting

@@ -110,25 +110,25 @@ tap_point $? "timeout: it is said for whom a rank has waited" "$(diagnosis)"
 
 # Calls that do not match.
 for counts in 1000,500 1000,3000000; do
-    run_app --nranks 3 --counts $counts --scenario mismatch --victim 1 --rank-env 0:ONEHOP_CHECK=1
+    run_app --nranks 3 --counts $counts --scenario mismatch --victim 1 --rank-env 0:ONEHOP_CHECK_CALLS=1
     mine='a sum of 1000 x float32 on rank [02]' theirs="a sum of ${counts#*,} x float32 on rank 1"
     [ "$status" = 0 ] && [ "$(count_of " WARN .*call 2 is ($mine and $theirs|$theirs and $mine):")" -ge 1 ]
     tap_point $? "mismatch of $counts: both sides' arguments, an error on every rank" "$(diagnosis)"
 done
 for kind in type:'sum of 1000 x int32' op:'max of 1000 x float32'; do
-    run_app --nranks 3 --counts 1000 --scenario mismatch-${kind%%:*} --victim 1 --rank-env 0:ONEHOP_CHECK=1
+    run_app --nranks 3 --counts 1000 --scenario mismatch-${kind%%:*} --victim 1 --rank-env 0:ONEHOP_CHECK_CALLS=1
     mine='a sum of 1000 x float32 on rank [02]' theirs="a ${kind#*:} on rank 1"
     [ "$status" = 0 ] && [ "$(count_of " WARN .*call 2 is ($mine and $theirs|$theirs and $mine):")" -ge 1 ]
     tap_point $? "mismatch of ${kind%%:*}: likewise" "$(diagnosis)"
 done
 ONEHOP_STALL_SECONDS=1 run_app --nranks 3 --counts 1000,500 --log "$out" --scenario differ --victim 1
 mine='a sum of 1000 x float32, oneshot on rank [02]' theirs='a sum of 500 x float32, oneshot on rank 1'
-expect_told "mismatch of 1000,500 without ONEHOP_CHECK: the report tells it, abort works" 1 \
+expect_told "mismatch of 1000,500 without ONEHOP_CHECK_CALLS: the report tells it, abort works" 1 \
     "the calls differ: call 2 is ($mine and $theirs|$theirs and $mine)"
-ONEHOP_CHECK=1 run_app --nranks 3 --counts 1,1000,5000 --types f32,i32 --batch 6 --iterations 12 --graph 3
-expect_served "ONEHOP_CHECK=1 and calls that match"
+ONEHOP_CHECK_CALLS=1 run_app --nranks 3 --counts 1,1000,5000 --types f32,i32 --batch 6 --iterations 12 --graph 3
+expect_served "ONEHOP_CHECK_CALLS=1 and calls that match"
 [ "$(count_of ' WARN ')" = 0 ]
-tap_point $? "ONEHOP_CHECK=1 and calls that match: no warning" "$(diagnosis)"
+tap_point $? "ONEHOP_CHECK_CALLS=1 and calls that match: no warning" "$(diagnosis)"
 
 # A rank ends early, without ncclCommDestroy.
 run_app "${work[@]}" --scenario exit-last --victim 1
