@@ -66,6 +66,12 @@
 /* The unit in which messages travel. */
 #define OH_WORD_BYTES 16u
 
+/* Words of a message of `count` elements. */
+static inline uint64_t oh_message_words(uint64_t count, uint64_t element_bytes)
+{
+    return (count * element_bytes + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
+}
+
 /* Words in a section of a slot of one of the sizes above. */
 #define OH_SECTION_WORDS(slot_bytes_, nranks_) (slot_bytes_(nranks_) / OH_WORD_BYTES / ((nranks_)-1))
 

@@ -155,8 +155,7 @@ struct oh_comm {
     atomic_uint users; /* threads between oh_comm_begin_use and oh_comm_end_use */
     struct oh_watch watch;
 
-    struct oh_live_entry *live_entry; /* where its calls are counted; NULL: in the next (live.h) */
-    struct oh_counters counters;      /* see oh_comm_counters */
+    struct oh_live_ref live; /* its counters, and what `onehop stat` shows of it */
     double attach_ms;
 
     struct oh_comm *next; /* list of the retired */
@@ -330,8 +329,7 @@ static inline void oh_comm_end_use(struct oh_comm *comm)
 
 static inline struct oh_counters *oh_comm_counters(struct oh_comm *comm)
 {
-    struct oh_live_entry *entry = comm->live_entry; /* once: it may be taken away */
-    return entry ? &entry->counters : &comm->counters;
+    return oh_live_counters(&comm->live);
 }
 
 static inline bool oh_comm_is_launching(const struct oh_comm *comm)
@@ -354,5 +352,6 @@ void oh_registry_remove(struct oh_comm *comm);
 void oh_registry_visit(void (*visit)(struct oh_comm *comm));
 void oh_comm_print_stats(struct oh_comm *comm);
 void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p); /* all but counters; mutex held */
+void oh_comm_publish_facts(struct oh_comm *comm);                                 /* to the live page; mutex held */
 
 #endif

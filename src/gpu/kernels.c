@@ -268,10 +268,9 @@ CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_
 static CUresult launch_list_of_one(const struct oh_launch *launch, const struct oh_kernel_args *args)
 {
     struct oh_kernel_list_args list; /* items that are not in use may hold anything */
-    uint64_t bytes = args->count * oh_type_size(launch->type);
     list.base = *args;
     list.calls = 1;
-    list.words = (uint32_t)((bytes + OH_WORD_BYTES - 1) / OH_WORD_BYTES);
+    list.words = (uint32_t)oh_message_words(args->count, oh_type_size(launch->type));
     list.item[0] = (struct oh_list_item){args->sendbuff, args->recvbuff, args->count, 0};
     return oh_kernel_launch_list(launch, &list);
 }

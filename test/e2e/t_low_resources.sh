@@ -17,11 +17,11 @@ tap_point $? "device memory for one communicator of three" "$(diagnosis)"
 
 # The place where ranks meet.
 ONEHOP_SHM_DIR=$meeting/nowhere run_app --nranks 3 "${work[@]}"
-expect_stock "no such folder" "no shared memory"
+expect_stock "no such folder" "cannot open the shared memory"
 ONEHOP_SHM_DIR=/proc/self run_app --nranks 3 "${work[@]}"
-expect_stock "a folder in which nothing can be made" "no shared memory"
+expect_stock "a folder in which nothing can be made" "cannot open the shared memory"
 run_app --nranks 3 --rank-env 1:ONEHOP_SHM_DIR=/dev/null "${work[@]}"
-expect_stock "no folder on one rank" "(present on this host for . of 3|no shared memory)"
+expect_stock "no folder on one rank" "(present on this host for . of 3|cannot open the shared memory)"
 
 # mounted NAME OPTIONS: the folder is a file system of its own for the whole job, where that is allowed.
 real_app=$app
@@ -43,7 +43,7 @@ MOUNTED
     app=$scratch/alone
     ONEHOP_SHM_DIR=$scratch/place run_app --nranks 3 "${work[@]}"
     app=$real_app
-    expect_stock "$1" "no shared memory"
+    expect_stock "$1" "cannot open the shared memory"
 }
 mounted "shared memory is full" size=4k
 mounted "shared memory is read-only" ro
@@ -53,7 +53,7 @@ plugin_alone=$plugin
 plugin="$plugin $abs_top_builddir/test/e2e/.libs/libsyscallfault.so"
 for function in posix_fallocate ftruncate open mmap; do
     SIMNODE_CALLER=libonehop.so run_app --nranks 3 --rank-env 1:SIMNODE_FAIL=$function "${work[@]}"
-    expect_stock "$function always fails on one rank" "(present on this host for . of 3|no shared memory)"
+    expect_stock "$function always fails on one rank" "(present on this host for . of 3|cannot open the shared memory)"
 done
 plugin=$plugin_alone
 

@@ -33,8 +33,8 @@ static void test_life(void)
         comms[i].key.word[0] = (uint64_t)i + 100;
         comms[i].rank = (uint32_t)i;
         comms[i].nranks = 8;
-        oh_live_add(&comms[i]);
-        oh_live_update(&comms[i]);
+        oh_live_add(&comms[i].live, comms[i].key.word[0]);
+        oh_comm_publish_facts(&comms[i]);
         oh_counter_add(&oh_comm_counters(&comms[i])->calls[1], 10);
         oh_counter_add(&oh_comm_counters(&comms[i])->bytes, 1000);
     }
@@ -48,43 +48,44 @@ static void test_life(void)
 
     atomic_store(&comms[1].settled, true);
     snprintf(comms[1].reason, sizeof comms[1].reason, "a reason\twith\033[2J");
-    oh_live_update(&comms[1]);
+    oh_comm_publish_facts(&comms[1]);
     seen = look(&view);
     tap_ok(seen && view.entry[1].state == OH_STATE_FALLBACK && strcmp(view.entry[1].reason, "a reason?with?[2J") == 0,
            "how it stands now, in printable text");
     oh_live_view_free(&view);
 
-    oh_live_remove(&comms[1]);
-    tap_ok(comms[1].live_entry == NULL && atomic_load(&comms[1].counters.calls[1]) == 10, "it takes its counts along");
+    oh_live_remove(&comms[1].live);
+    tap_ok(comms[1].live.entry == NULL && atomic_load(&comms[1].live.counters.calls[1]) == 10,
+           "it takes its counts along");
     seen = look(&view);
     tap_ok(seen && view.entries == 2 && view.ended == 1 && view.ended_totals.calls[1] == 10 &&
                view.ended_totals.bytes == 1000,
            "and the sum of those that have ended has them");
     oh_live_view_free(&view);
     tap_ok(oh_live_ended_totals(&gone) == 1 && gone.bytes == 1000, "inside the process too");
-    struct oh_live_entry *left = comms[2].live_entry - 1;
-    memset(&comms[1].counters, 0, sizeof comms[1].counters);
-    oh_live_add(&comms[1]);
-    tap_ok(comms[1].live_entry == left && atomic_load(&left->counters.calls[1]) == 0, "a row is used again, from zero");
+    struct oh_live_entry *left = comms[2].live.entry - 1;
+    memset(&comms[1].live.counters, 0, sizeof comms[1].live.counters);
+    oh_live_add(&comms[1].live, comms[1].key.word[0]);
+    tap_ok(comms[1].live.entry == left && atomic_load(&left->counters.calls[1]) == 0, "a row is used again, from zero");
 }
 
 static void test_full(void)
 {
     struct oh_live_view view;
     for (int i = 3; i < MANY; i++) {
-        oh_live_add(&comms[i]);
+        oh_live_add(&comms[i].live, comms[i].key.word[0]);
     }
-    tap_ok(comms[OH_MAX_LIVE_ENTRIES - 1].live_entry && !comms[OH_MAX_LIVE_ENTRIES].live_entry &&
-               !comms[MANY - 1].live_entry,
+    tap_ok(comms[OH_MAX_LIVE_ENTRIES - 1].live.entry && !comms[OH_MAX_LIVE_ENTRIES].live.entry &&
+               !comms[MANY - 1].live.entry,
            "more communicators than rows: the last have none");
     oh_counter_add(&oh_comm_counters(&comms[MANY - 1])->calls[0], 5);
-    tap_ok(atomic_load(&comms[MANY - 1].counters.calls[0]) == 5, "and count for themselves");
+    tap_ok(atomic_load(&comms[MANY - 1].live.counters.calls[0]) == 5, "and count for themselves");
     bool seen = look(&view);
     tap_ok(seen && view.entries == OH_MAX_LIVE_ENTRIES, "%d rows are read", OH_MAX_LIVE_ENTRIES);
     oh_live_view_free(&view);
-    oh_live_remove(&comms[MANY - 1]);
+    oh_live_remove(&comms[MANY - 1].live);
     for (int i = 3; i < OH_MAX_LIVE_ENTRIES; i++) {
-        oh_live_remove(&comms[i]);
+        oh_live_remove(&comms[i].live);
     }
     seen = look(&view);
     tap_ok(seen && view.entries == 3 && view.ended_totals.calls[0] == 5, "their counts are not lost");
@@ -102,8 +103,8 @@ static int copy_page(struct oh_live **page_p)
     if (page == MAP_FAILED) {
         exit(1);
     }
-    memcpy(&page->head, (char *)comms[0].live_entry - offsetof(struct oh_live, entry), sizeof page->head);
-    memcpy(page->entry, comms[0].live_entry, 3 * sizeof page->entry[0]);
+    memcpy(&page->head, (char *)comms[0].live.entry - offsetof(struct oh_live, entry), sizeof page->head);
+    memcpy(page->entry, comms[0].live.entry, 3 * sizeof page->entry[0]);
     *page_p = page;
     return fd;
 }

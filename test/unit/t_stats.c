@@ -13,10 +13,10 @@ static void expect_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t
                           const char *what)
 {
     int got = -1;
-    memset(&comm->counters, 0, sizeof comm->counters);
+    memset(&comm->live.counters, 0, sizeof comm->live.counters);
     oh_comm_count_fallback(comm, 100, type, op);
     for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
-        got = atomic_load(&comm->counters.fallbacks[b]) == 1 ? b : got;
+        got = atomic_load(&comm->live.counters.fallbacks[b]) == 1 ? b : got;
     }
     tap_ok(got == (int)wanted, "%s: %s", what, got < 0 ? "not counted" : oh_fallback_text(got));
 }
@@ -33,7 +33,7 @@ static void test_reasons(void)
     expect_reason(&comm, (ncclDataType_t)77, ncclSum, OH_FALLBACK_TYPE, "a type that there is not");
     expect_reason(&comm, (ncclDataType_t)10, ncclSum, OH_FALLBACK_TYPE, "fp8 where it is off");
     expect_reason(&comm, ncclFloat64, (ncclRedOp_t)77, OH_FALLBACK_OP, "eight bytes an element");
-    tap_ok(atomic_load(&comm.counters.fallback_bytes) == 800, "bytes that fall back");
+    tap_ok(atomic_load(&comm.live.counters.fallback_bytes) == 800, "bytes that fall back");
 }
 
 int main(void)

@@ -381,7 +381,7 @@ static bool settle(struct oh_agreement *agreement)
     if (!on && !oh_comm_is_settled(comm)) {
         memcpy(comm->reason, agreement->reason, sizeof comm->reason);
         atomic_store(&comm->settled, true);
-        oh_live_update(comm);
+        oh_comm_publish_facts(comm);
     }
     pthread_mutex_unlock(&comm->attach.mutex);
     return on;

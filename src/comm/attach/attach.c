@@ -99,7 +99,7 @@ static void settle_when_reached(struct oh_comm *comm)
         atomic_store(&comm->served, false);
     }
     atomic_store_explicit(&comm->settled, true, memory_order_release);
-    oh_live_update(comm);
+    oh_comm_publish_facts(comm);
 }
 
 /* A rank has said no; the set-up, which may not have noticed yet, lets go of what it has made. With the mutex held. */
@@ -107,7 +107,7 @@ static void settle_off(struct oh_comm *comm)
 {
     oh_segment_reason(&comm->segment, comm->reason);
     atomic_store(&comm->settled, true);
-    oh_live_update(comm);
+    oh_comm_publish_facts(comm);
 }
 
 /* The next call goes to NCCL on every rank, or is the first that is served on every rank. With the mutex held. */
@@ -334,7 +334,7 @@ void oh_attach_cancel(struct oh_comm *comm, const char *reason)
         oh_segment_vote_no(&comm->segment, reason);
         snprintf(comm->reason, sizeof comm->reason, "%s", reason);
         atomic_store(&comm->settled, true);
-        oh_live_update(comm);
+        oh_comm_publish_facts(comm);
     }
     pthread_mutex_unlock(&comm->attach.mutex);
 }

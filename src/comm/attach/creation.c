@@ -125,16 +125,16 @@ struct oh_comm *oh_creation_register(struct oh_creation *creation, ncclComm_t nc
         oh_comm_retire(stale);
     }
     oh_nvtx_start(oh_algorithm_name, ONEHOP_ALGORITHM_COUNT);
-    oh_live_add(comm);
+    oh_live_add(&comm->live, comm->key.word[0]);
     if (oh_registry_add(comm) != ncclSuccess) {
-        oh_live_remove(comm);
+        oh_live_remove(&comm->live);
         abandon(creation, "a rank has more communicators than onehop keeps track of");
         free(comm->attach.creation);
         free(comm);
         return NULL;
     }
     pthread_mutex_lock(&comm->attach.mutex);
-    oh_live_update(comm);
+    oh_comm_publish_facts(comm);
     pthread_mutex_unlock(&comm->attach.mutex);
     return comm;
 }
@@ -272,7 +272,7 @@ bool oh_comm_created(struct oh_comm *comm, int rank, int nranks, int cuda_device
             }
         }
         atomic_store_explicit(&comm->created, true, memory_order_release); /* pairs with oh_attach_wants */
-        oh_live_update(comm);
+        oh_comm_publish_facts(comm);
     }
     pthread_mutex_unlock(&comm->attach.mutex);
     if (creation) {

@@ -11,7 +11,7 @@
 
 #include "comm/attach/attach.h"
 #include "comm/watch/failure.h"
-#include "comm/launch/order.h"
+#include "comm/core/event.h"
 
 void oh_comm_abort(struct oh_comm *comm)
 {
@@ -32,7 +32,7 @@ void oh_comm_suspend(struct oh_comm *comm)
     oh_rank_state_publish(comm, OH_RANK_ENDED);
     atomic_store(&comm->served, false);
     pthread_mutex_lock(&comm->attach.mutex);
-    oh_live_update(comm);
+    oh_comm_publish_facts(comm);
     pthread_mutex_unlock(&comm->attach.mutex);
 }
 
@@ -42,7 +42,7 @@ void oh_comm_suspend(struct oh_comm *comm)
  */
 void oh_comm_drain(const struct oh_comm *comm)
 {
-    while (atomic_load(&comm->served) && oh_order_query_launches(comm) != CUDA_SUCCESS) {
+    while (atomic_load(&comm->served) && oh_event_query_launches(comm) != CUDA_SUCCESS) {
         usleep(50);
     }
 }
@@ -55,7 +55,7 @@ void oh_comm_retire(struct oh_comm *comm)
 {
     oh_registry_remove(comm);
     oh_comm_print_stats(comm);
-    oh_live_remove(comm);
+    oh_live_remove(&comm->live);
     oh_comm_suspend(comm);
     oh_comm_ops_forget(comm);
     if (oh_attach_leave(comm)) {

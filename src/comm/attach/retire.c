@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "comm/watch/monitor.h"
+#include "comm/core/event.h"
 #include "comm/launch/order.h"
 #include "gpu/context.h"
 #include "util/clock.h"
@@ -57,7 +58,7 @@ static enum reclaim await_quiet(struct oh_comm *comm)
         atomic_load_explicit(&comm->users, memory_order_acquire) > 0) { /* pairs with oh_comm_end_use */
         return RECLAIM_WAITING;
     }
-    CUresult result = comm->unrecorded ? CUDA_ERROR_UNKNOWN : oh_order_query_launches(comm);
+    CUresult result = comm->unrecorded ? CUDA_ERROR_UNKNOWN : oh_event_query_launches(comm);
     if (result != CUDA_SUCCESS) {
         return result == CUDA_ERROR_NOT_READY ? RECLAIM_WAITING : RECLAIM_FAILED;
     }

@@ -89,6 +89,13 @@ void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p)
     snprintf(record_p->reason, sizeof record_p->reason, "%s", reason);
 }
 
+void oh_comm_publish_facts(struct oh_comm *comm)
+{
+    struct oh_stats_record record;
+    oh_comm_facts(comm, &record);
+    oh_live_update(&comm->live, &record);
+}
+
 /* A set-up in the background may just be ending. */
 static struct oh_stats_record record_of(struct oh_comm *comm)
 {

@@ -24,12 +24,11 @@
 
 #include "comm/core/key.h"
 #include "comm/core/cutover.h"
+#include "comm/stats/record.h"
 #include "gpu/driver.h"
 #include "kernels/abi.h"
 #include "plan/plan.h"
 #include "topo/topo.h"
-
-#define OH_REASON_BYTES 160
 
 /* What one rank tells the others. Written by its rank before `filled`, read by the others after it. */
 struct oh_peer_info {

@@ -4,7 +4,7 @@
 /* A call starts at a word of its own: blocks of a kernel then share no word of a result. */
 static uint64_t words_of(const struct oh_call *call)
 {
-    return (call->count * oh_type_size(call->type) + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
+    return oh_message_words(call->count, oh_type_size(call->type));
 }
 
 /* The row for a message of so many words; NULL: it would not be served, or not by one kernel. */

@@ -650,30 +650,3 @@ void oh_order_nccl_launched(struct oh_comm *comm)
         check_ordered(comm, result); /* the asynchronous error tells it */
     }
 }
-
-CUresult oh_order_query_nccl(const struct oh_comm *comm)
-{
-    const struct oh_staging *staging = &comm->staging;
-    struct oh_context_scope scope;
-    CUresult result = oh_context_enter_relaxed(staging->driver, &staging->context, &scope);
-    if (result == CUDA_SUCCESS) {
-        result = staging->driver->event_query(comm->event[OH_EVENT_NCCL]);
-        oh_context_leave_relaxed(staging->driver, &scope);
-    }
-    return result;
-}
-
-CUresult oh_order_query_launches(const struct oh_comm *comm)
-{
-    const struct oh_staging *staging = &comm->staging;
-    struct oh_context_scope scope;
-    if (!comm->launched) {
-        return CUDA_SUCCESS;
-    }
-    CUresult result = oh_context_enter_relaxed(staging->driver, &staging->context, &scope);
-    if (result == CUDA_SUCCESS) {
-        result = staging->driver->event_query(comm->event[OH_EVENT_LAUNCH]);
-        oh_context_leave_relaxed(staging->driver, &scope);
-    }
-    return oh_context_is_lost(result) ? CUDA_SUCCESS : result; /* then nothing runs in it */
-}

@@ -3,7 +3,7 @@
  * order.h - the order of a communicator's launches, whatever streams and graphs they are on
  *
  * Inside of src/comm. Every function is called in the communicator's context, by the thread that uses the
- * communicator, but for oh_order_query_nccl; graph destructors run on a thread of the driver and touch atomics only.
+ * communicator; graph destructors run on a thread of the driver and touch atomics only.
  */
 #ifndef OH_COMM_ORDER_H_
 #define OH_COMM_ORDER_H_
@@ -63,20 +63,6 @@ void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const stru
  * no failure. False: the communicator is served, or will be.
  */
 bool oh_order_withdraw(struct oh_comm *comm, CUresult result);
-
-/*
- * CUDA_ERROR_NOT_READY while the newest eager allreduce that NCCL serves is not complete, or a later call of NCCL's on
- * the communicator is not; CUDA_SUCCESS when they are. The monitor asks, so that no other thread ends the communicator
- * meanwhile.
- */
-CUresult oh_order_query_nccl(const struct oh_comm *comm);
-
-/*
- * CUDA_ERROR_NOT_READY while kernels of this rank that calls have launched run; CUDA_SUCCESS when they have ended.
- * (Replays of graphs count until the graph is gone.) In the relaxed capture mode: in another mode the question itself
- * would break a capture under way elsewhere, and be answered with an error.
- */
-CUresult oh_order_query_launches(const struct oh_comm *comm);
 
 /* Frees the list of captures: no graph may be left. */
 void oh_order_free(struct oh_comm *comm);

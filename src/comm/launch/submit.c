@@ -126,8 +126,7 @@ static CUresult after_kernel(struct oh_submission *submission, bool linked, CUre
 /* Words of the parts that a call goes in: as few as can be, and as long as one another, the last but for a few. */
 static uint64_t part_words(const struct oh_call *call)
 {
-    const uint64_t per_word = OH_WORD_BYTES / oh_type_size(call->type);
-    const uint64_t words = (call->count + per_word - 1) / per_word;
+    const uint64_t words = oh_message_words(call->count, oh_type_size(call->type));
     const uint64_t most = oh_plan_kernel_words(call->plan.algorithm, call->comm->nranks);
     const uint64_t parts = (words + most - 1) / most;
     return (words + parts - 1) / parts;

@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
 #include "util/log.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -80,7 +79,7 @@ static void end_change(struct oh_live_entry *entry)
     atomic_fetch_add_explicit(&entry->sequence, 1, memory_order_release);
 }
 
-void oh_live_add(struct oh_comm *comm)
+void oh_live_add(struct oh_live_ref *ref, uint64_t comm)
 {
     int saved = errno;
     pthread_mutex_lock(&mutex);
@@ -92,7 +91,7 @@ void oh_live_add(struct oh_comm *comm)
     if (entry) {
         uint32_t number = (uint32_t)(entry - page->entry);
         begin_change(entry);
-        entry->facts = (struct oh_live_facts){.comm = comm->key.word[0]};
+        entry->facts = (struct oh_live_facts){.comm = comm};
         memset(&entry->counters, 0, sizeof entry->counters);
         atomic_store_explicit(&entry->used, 1, memory_order_relaxed);
         end_change(entry);
@@ -100,28 +99,27 @@ void oh_live_add(struct oh_comm *comm)
             atomic_store_explicit(&page->head.top, number + 1, memory_order_release);
         }
     }
-    comm->live_entry = entry;
+    ref->entry = entry;
     pthread_mutex_unlock(&mutex);
     errno = saved;
 }
 
-void oh_live_update(struct oh_comm *comm)
+void oh_live_update(struct oh_live_ref *ref, const struct oh_stats_record *record)
 {
     pthread_mutex_lock(&mutex);
-    if (comm->live_entry) {
-        struct oh_stats_record record;
-        oh_comm_facts(comm, &record);
-        begin_change(comm->live_entry);
-        comm->live_entry->facts = (struct oh_live_facts){
-            .comm = record.comm,
-            .memory = record.memory,
-            .attach_us = record.attach_us,
-            .rank = comm->rank,
-            .nranks = comm->nranks,
-            .state = (uint32_t)record.state,
+    struct oh_live_entry *entry = ref->entry;
+    if (entry) {
+        begin_change(entry);
+        entry->facts = (struct oh_live_facts){
+            .comm = record->comm,
+            .memory = record->memory,
+            .attach_us = record->attach_us,
+            .rank = (uint32_t)record->rank,
+            .nranks = (uint32_t)record->nranks,
+            .state = (uint32_t)record->state,
         };
-        memcpy(comm->live_entry->facts.reason, record.reason, sizeof record.reason);
-        end_change(comm->live_entry);
+        memcpy(entry->facts.reason, record->reason, sizeof record->reason);
+        end_change(entry);
     }
     pthread_mutex_unlock(&mutex);
 }
@@ -140,16 +138,16 @@ static void add_counters(struct oh_counters *sum, const struct oh_counters *more
     oh_counter_add(&sum->fallback_bytes, record.fallback_bytes);
 }
 
-void oh_live_remove(struct oh_comm *comm)
+void oh_live_remove(struct oh_live_ref *ref)
 {
     pthread_mutex_lock(&mutex);
     struct oh_live_head *head = page ? &page->head : &local_head;
-    struct oh_live_entry *entry = comm->live_entry;
-    add_counters(&head->ended_totals, oh_comm_counters(comm));
+    struct oh_live_entry *entry = ref->entry;
+    add_counters(&head->ended_totals, oh_live_counters(ref));
     atomic_fetch_add_explicit(&head->ended, 1, memory_order_relaxed);
     if (entry) {
-        add_counters(&comm->counters, &entry->counters);
-        comm->live_entry = NULL;
+        add_counters(&ref->counters, &entry->counters);
+        ref->entry = NULL;
         begin_change(entry);
         atomic_store_explicit(&entry->used, 0, memory_order_relaxed);
         end_change(entry);

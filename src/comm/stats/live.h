@@ -60,18 +60,29 @@ struct oh_live {
     struct oh_live_entry entry[OH_MAX_LIVE_ENTRIES];
 };
 
-struct oh_comm;
+/* A communicator's part: its entry, and its counters where it has none. */
+struct oh_live_ref {
+    struct oh_live_entry *entry; /* NULL: none */
+    struct oh_counters counters; /* see oh_live_counters */
+};
 
-/* Gives the communicator a entry, if there is one. */
-void oh_live_add(struct oh_comm *comm);
+/* Gives the communicator with that number an entry, if one is free. Thread-safe, as the following. */
+void oh_live_add(struct oh_live_ref *ref, uint64_t comm);
 
-/* Shows how the communicator stands now; called with its mutex held. */
-void oh_live_update(struct oh_comm *comm);
+/* Publishes the facts of `record`; its counters are not read. */
+void oh_live_update(struct oh_live_ref *ref, const struct oh_stats_record *record);
 
-/* Takes the entry back; the communicator keeps its counters. By the thread that uses it, or at its end. */
-void oh_live_remove(struct oh_comm *comm);
+/* Frees the entry; its counters move to `ref`. Called by the thread that uses the communicator, or at its end. */
+void oh_live_remove(struct oh_live_ref *ref);
 
-/* Communicators that have ended, and what they had counted: also where there is no page. */
+/* Where the communicator's calls are counted now. */
+static inline struct oh_counters *oh_live_counters(struct oh_live_ref *ref)
+{
+    struct oh_live_entry *entry = ref->entry; /* read once: another thread may free it */
+    return entry ? &entry->counters : &ref->counters;
+}
+
+/* Returns the number of communicators that have ended, and sets what they had counted: also where there is no page. */
 uint64_t oh_live_ended_totals(struct oh_stats_record *sum_p);
 
 #endif

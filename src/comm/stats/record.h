@@ -15,8 +15,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "comm/core/segment.h"
 #include "onehop/onehop.h"
+
+#define OH_REASON_BYTES 160 /* as in onehop_comm_info_t */
 
 /* X(identifier, key in the statistics, words for people): why a call fell back to NCCL. */
 #define OH_FALLBACK_REASONS(X)                                                                                         \

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "comm/watch/failure.h"
-#include "comm/launch/order.h"
+#include "comm/core/event.h"
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"
@@ -350,7 +350,7 @@ static void ask_driver(void)
     atomic_store(&comm->watch.asking, true);
     unsigned calls = atomic_load_explicit(&comm->nccl_allreduces, memory_order_acquire); /* before the event */
     pthread_mutex_unlock(&worker.mutex);
-    CUresult result = oh_order_query_nccl(comm);
+    CUresult result = oh_event_query_nccl(comm);
     pthread_mutex_lock(&worker.mutex);
     comm->watch.waits_in_nccl = result == CUDA_ERROR_NOT_READY;
     if (result == CUDA_SUCCESS) { /* no need to ask again until there is another call */
