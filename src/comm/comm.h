@@ -147,7 +147,7 @@ struct oh_comm {
     bool held;                    /* kernels that begin send nothing any more (oh_comm_failure) */
     atomic_bool aborted;          /* by the program: NCCL may have freed its communicator */
     atomic_bool destroyed;        /* by the program: kernels that wait in vain may leave */
-    struct oh_progress *progress; /* this rank's in the shared, once it is served */
+    struct oh_progress *progress; /* this rank's in the segment, once it is served */
     uint64_t launched_calls;      /* calls launched */
     bool check;                   /* calls are compared between ranks */
     uint64_t checked;             /* so many were */
@@ -229,7 +229,7 @@ struct oh_nccl_call {
 /*
  * Calls of one communicator that the application made together: one alone, or those of a group. As in NCCL, a group
  * on several streams starts after the earlier work of each of these streams, and their later work after all of it.
- * Use: begin, turns until launched == count, end. Bursts of other communicators may take their turns in between.
+ * Use: begin, advance until launched == count, end. Submissions of other communicators may advance in between.
  */
 #define OH_SUBMISSION_QUANTUM 16 /* kernels after which a turn ends; the last call of it goes out whole */
 struct oh_submission {

@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * context.c - makes a communicator's CUDA context current for a while
+ *
+ * Does: Enters and leaves it, in the caller's or in the relaxed capture mode.
+ * Threads: any; a scope belongs to one thread.
+ * Owns: the reference to a primary context.
+ */
 #include "gpu/context.h"
 
 bool oh_context_get_current(const struct oh_driver *driver, struct oh_context *context_p)

@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * driver.c - the CUDA driver, opened at run time
+ *
+ * Does: Opens libcuda.so.1 and looks up the functions of driver.h.
+ * Threads: any; pthread_once.
+ * Owns: the handle, for the life of the process.
+ */
 #include "gpu/driver.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * kernels.c - loads and launches the kernels
+ *
+ * Does: Loads device images once per context, finds the kernels of a number of ranks, launches them.
+ * Threads: any; `mutex` guards the list of loaded sets.
+ * Owns: the loaded libraries, as long as their context lives.
+ */
 #include "gpu/kernels.h"
 
 #include <pthread.h>

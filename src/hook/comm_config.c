@@ -3,6 +3,7 @@
  * comm_config.c - see comm_config.h
  */
 #include "hook/comm_config.h"
+#include "util/keep_errno.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -48,9 +49,8 @@ static int variable(const char *name)
 {
     const char *text = getenv(name);
     char *end;
-    int saved = errno;
+    OH_KEEP_ERRNO();
     long value = text ? strtol(text, &end, 0) : UNDEFINED;
-    errno = saved;
     return text && end != text && *end == '\0' && value >= 0 && value <= INT_MAX ? (int)value : UNDEFINED;
 }
 

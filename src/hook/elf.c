@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * elf.c - the dynamic section of a loaded ELF object
+ *
+ * Does: Reads symbol, relocation and hash tables in memory.
+ * Threads: any; nothing is kept. Part of it runs before relocation (OH_EARLY).
+ * Owns: nothing.
+ */
 #include "hook/elf.h"
 
 #define HIDDEN_VERSION 0x8000 /* of two versions of a name, not the default one */

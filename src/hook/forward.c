@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * others.c - the collectives, sends and receives that NCCL serves always
+ * forward.c - the collectives, sends and receives that NCCL serves always
  *
  * NCCL keeps all calls of a communicator in one order, whatever streams they are on, and joins the streams of a group.
  * So that this holds between its calls and onehop's, onehop must know the streams of these calls. Nothing else of them

@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * group.c - calls between ncclGroupStart and ncclGroupEnd
+ *
+ * Does: Queues served calls, orders NCCL's part of the group with them, launches them at the outermost end.
+ * Threads: one queue for each thread, thread-local.
+ * Owns: the queue's arrays, until the thread ends.
+ */
 #include "hook/group.h"
 
 #include <errno.h>
@@ -11,6 +18,7 @@
 #include "hook/entry.h"
 #include "hook/initial_comm.h"
 #include "util/log.h"
+#include "util/keep_errno.h"
 
 /* A stream that a communicator's calls of the group are on. */
 struct stream_use {
@@ -369,7 +377,7 @@ static int compare_calls(const void *a, const void *b)
 }
 
 /* Cuts the sorted queue into one submission for each communicator and begins them. */
-static ncclResult_t begin_bursts(struct oh_submission *submissions, size_t *count_p)
+static ncclResult_t begin_submissions(struct oh_submission *submissions, size_t *count_p)
 {
     ncclResult_t res = ncclSuccess;
     size_t count = 0;
@@ -408,7 +416,7 @@ static ncclResult_t launch_queue(void)
         return ncclSystemError;
     }
     qsort(group.calls, group.call_count, sizeof *group.calls, compare_calls);
-    ncclResult_t res = begin_bursts(submissions, &count);
+    ncclResult_t res = begin_submissions(submissions, &count);
     if (res == ncclSuccess) {
         res = round_robin(submissions, count);
     }
@@ -483,7 +491,7 @@ static ncclResult_t await_nccl(const struct oh_real *real)
 /* Before NCCL's part of the outermost group: it comes after the earlier work of all streams. */
 static void prepare_streams(const struct oh_real *real)
 {
-    int saved = errno;
+    OH_KEEP_ERRNO();
     if (group.error == ncclSuccess && group.use_count > 1) {
         ncclResult_t res = communicators_alike() ? join_parts(false, false) : ncclInvalidUsage;
         if (res != ncclSuccess) {
@@ -496,7 +504,6 @@ static void prepare_streams(const struct oh_real *real)
             oh_order_before_nccl(use->comm, use->stream, use->allreduce, &use->nccl_call);
         }
     }
-    errno = saved;
 }
 
 /*
@@ -529,6 +536,25 @@ static ncclResult_t launch_part(void)
     return res == ncclSuccess && group.use_count > 1 ? join_parts(true, true) : res;
 }
 
+/*
+ * After NCCL has ended the outermost group with `res`: notes NCCL's calls, and launches those that onehop serves, once
+ * NCCL has launched its own. Returns the result of the whole group; ncclInProgress: NCCL still works on its part.
+ */
+static ncclResult_t launch_group(const struct oh_real *real, ncclResult_t res)
+{
+    const ncclResult_t nccl = res == ncclInProgress && group.call_count > 0 ? await_nccl(real) : res;
+    if (nccl != ncclSuccess && nccl != ncclInProgress) {
+        return nccl;
+    }
+    const ncclResult_t noted = note_nccl_calls(nccl == ncclInProgress);
+    if (noted != ncclSuccess) {
+        return noted;
+    }
+    const bool ready = nccl == ncclSuccess && group.call_count > 0;
+    const ncclResult_t launched = ready ? launch_part() : ncclSuccess;
+    return launched == ncclSuccess ? res : launched; /* in progress still: new communicators may be */
+}
+
 ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(const struct oh_real *, void *),
                             void *argument, bool simulate)
 {
@@ -542,32 +568,18 @@ ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(cons
     if (group.depth == 0 || --group.depth > 0) {
         return res; /* depth 0: NCCL has said that this is not allowed */
     }
-    int saved = errno;
+    OH_KEEP_ERRNO();
     res = group.error == ncclSuccess ? res : group.error;
     if (group.creation_count > 0) {
         oh_inside++;
         oh_creations_finish(real, group.creations, group.creation_count, simulate ? ncclInvalidUsage : res);
         oh_inside--;
     }
-    ncclResult_t ready = res;
-    if (res == ncclInProgress && !simulate && group.call_count > 0) {
-        ready = await_nccl(real);
-        res = ready == ncclSuccess ? res : ready; /* in progress still: new communicators may be */
-    }
-    if ((ready == ncclSuccess || ready == ncclInProgress) && !simulate) {
-        ncclResult_t noted = note_nccl_calls(ready == ncclInProgress);
-        ready = noted == ncclSuccess ? ready : noted;
-        res = noted == ncclSuccess ? res : noted;
-    }
-    if (ready == ncclSuccess && !simulate && group.call_count > 0) {
-        ncclResult_t launched = launch_part();
-        res = launched == ncclSuccess ? res : launched;
-    }
     if (!simulate) {
+        res = launch_group(real, res);
         fail_communicators(res);
     }
     leave_communicators();
     empty_group();
-    errno = saved;
     return res;
 }

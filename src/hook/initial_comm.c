@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * initial_comm.c - the initial communicator
+ *
+ * Does: Recognises the handle of the communicator whose creation loaded onehop as a plugin.
+ * Threads: any; `mutex` guards what decides, atomics what each call reads.
+ * Owns: nothing; the communicator is in the registry.
+ */
 #include "hook/initial_comm.h"
 
 #include <errno.h>
@@ -9,6 +16,7 @@
 #include "hook/comm_config.h"
 #include "hook/real.h"
 #include "util/log.h"
+#include "util/keep_errno.h"
 
 atomic_bool oh_initial_comm_expected, oh_initial_comm_is_stale;
 _Atomic(struct oh_comm *) oh_initial_comm;
@@ -121,7 +129,8 @@ static struct oh_comm *adopt(const struct oh_real *real, ncclComm_t comm, int cu
 
 struct oh_comm *oh_initial_comm_find(ncclComm_t comm, const void *caller, bool counts)
 {
-    int saved = errno, cuda_device;
+    OH_KEEP_ERRNO();
+    int cuda_device;
     const struct oh_real *real;
     pthread_mutex_lock(&mutex);
     struct oh_comm *found = oh_comm_find(comm); /* by a thread that asks for errors, as PyTorch's does */
@@ -134,7 +143,6 @@ struct oh_comm *oh_initial_comm_find(ncclComm_t comm, const void *caller, bool c
         }
     }
     pthread_mutex_unlock(&mutex);
-    errno = saved;
     return found;
 }
 

@@ -33,6 +33,7 @@
 #include "onehop/onehop.h"
 #include "util/env.h"
 #include "util/log.h"
+#include "util/keep_errno.h"
 
 #define WAIT_SECONDS 1
 
@@ -485,7 +486,7 @@ void oh_hooks_update(enum oh_hooks_urgency urgency)
 {
     static __thread bool looking; /* what is called here may be another preloaded object's, and that may call dlsym */
     struct walk now = {0};
-    int saved = errno;
+    OH_KEEP_ERRNO();
     if (looking) {
         return;
     }
@@ -497,7 +498,6 @@ void oh_hooks_update(enum oh_hooks_urgency urgency)
         pthread_mutex_unlock(&mutex);
     }
     looking = false;
-    errno = saved;
 }
 
 /* The thread that held the mutex is not in the child. */

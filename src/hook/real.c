@@ -1,4 +1,12 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * real.c - the loaded copies of NCCL
+ *
+ * Does: Finds them, looks up their pncclX functions, and tells which copy a caller means.
+ * Threads: any; `copy_count` publishes the copies that are complete; the copy of the call under way is
+ *    thread-local.
+ * Owns: handles of the libraries, for the life of the process.
+ */
 #include "hook/real.h"
 
 #include <dlfcn.h>
@@ -12,6 +20,7 @@
 #include "hook/dlsym.h"
 #include "hook/patch.h"
 #include "util/log.h"
+#include "util/keep_errno.h"
 
 /* The entry point by which an NCCL is known: exported by every NCCL, and by nothing else. */
 #define MARK "pncclAllReduce"
@@ -163,7 +172,7 @@ static _Atomic uint64_t *site_of(const void *caller)
 static const struct oh_real *look_up(const void *caller)
 {
     const struct oh_real *real = NULL;
-    int saved = errno;
+    OH_KEEP_ERRNO();
     oh_hooks_update(OH_HOOKS_WAIT);
     int count = oh_real_count();
     if (count > 0) {
@@ -171,7 +180,6 @@ static const struct oh_real *look_up(const void *caller)
         atomic_store_explicit(site_of(caller), (uint64_t)(uintptr_t)caller << 3 | (uint64_t)(real - copies),
                               memory_order_relaxed);
     }
-    errno = saved;
     return real;
 }
 

@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * thunk.c - an entry of each hooked function for each real library
+ *
+ * Does: Defines the functions from the lists in real.h.
+ * Threads: any; sets oh_real_of_thunk (real.h), which is thread-local, for the time of a call.
+ * Owns: nothing.
+ */
 #include "hook/thunk.h"
 
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * thunks.h - an entrance to each exported nccl* function for each copy of NCCL
+ * thunk.h - an entrance to each exported nccl* function for each copy of NCCL
  *
  * Where a caller takes an address from one copy's symbol table, or has one in its own table of addresses, it gets a
  * thunk of that copy in its place. The thunk notes the copy and calls the exported function, so that creators and group

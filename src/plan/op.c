@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * op.c - what an op, a type and a scalar mean to the kernels
+ *
+ * Does: Maps NCCL's types and ops to those of kernels/abi.h.
+ * Threads: pure functions.
+ * Owns: nothing.
+ */
 #include "plan/op.h"
 
 #include <string.h>

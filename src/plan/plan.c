@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * plan.c - from (count, datatype, op) to algorithm and launch shape
+ *
+ * Does: Looks a call up in the communicator's table, and cuts tables to limits.
+ * Threads: pure functions.
+ * Owns: nothing.
+ */
 #include "plan/plan.h"
 
 #include <string.h>

@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * store.c - which tuning table is used
+ *
+ * Does: Tries ONEHOP_TUNING_FILE, the user's cache, and the shipped tables.
+ * Threads: any; a WARN is given once.
+ * Owns: nothing; the table is copied.
+ */
 #include "plan/store.h"
 
 #include <errno.h>

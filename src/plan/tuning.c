@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * tuning.c - tuning tables as text
+ *
+ * Does: Parses and formats them; every byte is checked.
+ * Threads: pure functions.
+ * Owns: nothing.
+ */
 #include "plan/tuning.h"
 
 #include <inttypes.h>

@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * bgthread.c - a background thread that ends when it has no work
+ *
+ * Does: Starts it on demand, and stops it at exit and in a forked child.
+ * Threads: any; the mutex of struct oh_bgthread.
+ * Owns: the thread.
+ */
 #include "util/bgthread.h"
 
 #include <signal.h>

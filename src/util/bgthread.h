@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * worker.h - a thread of the library's own, which works in the background of an application
+ * bgthread.h - a thread of the library's own, which works in the background of an application
  *
  * It is detached, takes no signal from the application's threads, is started when there is something to do, and ends
  * when its function returns. A worker is one static object; its mutex guards its fields and whatever the user of it

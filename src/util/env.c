@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * env.c - the environment variables of env.h
+ *
+ * Does: Reads a variable when it is asked for, and rejects a bad value with one WARN.
+ * Threads: any; atomic flags.
+ * Owns: nothing; values are the environment's strings.
+ */
 #include "util/env.h"
 
 #include <errno.h>

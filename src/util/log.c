@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * log.c - the log
+ *
+ * Does: Writes a line in one write, at the level of ONEHOP_DEBUG, to where ONEHOP_DEBUG_FILE says.
+ * Threads: any; atomics. One thread opens the file, others write to stderr meanwhile.
+ * Owns: the log file's descriptor.
+ */
 #include "util/log.h"
 
 #include <errno.h>

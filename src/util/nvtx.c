@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * nvtx.c - NVTX ranges around launches, without linking NVTX
+ *
+ * Does: Registers onehop's domain, its strings and the payload's schema, if a profiler is there (NVTX's header loads
+ * the library that the environment names). Threads: any; once. Owns: the domain.
+ */
 #include "config.h"
 
 #include "util/nvtx.h"

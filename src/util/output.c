@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * output.c - output files that the user names
+ *
+ * Does: Expands %h and %p, and opens the file.
+ * Threads: any.
+ * Owns: nothing; the caller owns the descriptor.
+ */
 #include "util/output.h"
 
 #include <errno.h>

@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * process.c - whether another process has ended
+ *
+ * Does: Watches processes by pidfd, or by /proc; the start time tells a reused pid.
+ * Threads: the monitor's; the list is guarded by its mutex.
+ * Owns: a descriptor for each watched process.
+ */
 #include "util/process.h"
 
 #include <errno.h>

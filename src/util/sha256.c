@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * sha256.c - SHA-256
+ *
+ * Does: FIPS 180-4.
+ * Threads: pure functions.
+ * Owns: nothing.
+ */
 #include "util/sha256.h"
 
 #include <string.h>

@@ -22,6 +22,10 @@ unnamed=$(find include src kernels test -type f -regextype posix-extended -regex
     while read -r file; do
         grep -qF -e "$file" -e "%reldir%/${file##*/}" -e "%D%/${file##*/}" <<<"$fragments" || echo "$file"
     done)
+headless=$(find include src kernels -type f -regextype posix-extended -regex '.*\.(c|h|cu|cuh)' | while read -r file; do
+    head -n 4 "$file" | grep -qE "^(/\*| \*|/\*\*)( @file)? ([a-z]+/)?${file##*/} - " || echo "$file"
+done)
+tap_empty "$headless" "every source file begins with its name and purpose"
 tap_empty "$unnamed" "every source file is named in a makefile fragment, so the tarball has it"
 tap_empty "$(for page in doc/*.md SECURITY.md CONTRIBUTING.md; do
     page=${page#doc/}

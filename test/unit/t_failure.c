@@ -16,7 +16,7 @@
 
 static atomic_bool over;
 
-/* A rank that has a shared, and has not switched to onehop yet. */
+/* A rank that has a segment, and has not reached its cutover. */
 static struct oh_comm *make_rank(struct oh_shared *shared)
 {
     struct oh_comm *comm = calloc(1, sizeof *comm);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * agree.c - from a rank's first call to a decision that all ranks share
+ * agreement.c - from a rank's first call to a decision that all ranks share
  *
- * The steps of a set-up: fill (my info), open (peers' memory, topology, kernels), vote. A rank that cannot go on
+ * The steps of a set-up: publish (peer info), open (peers' memory, topology, kernels), vote. A rank that cannot go on
  * refuses, which ends it for all; it never just stays away. See doc/design.md, "Attach".
  */
 #include "comm/attach/agreement.h"
@@ -310,7 +310,7 @@ bool oh_agreement_advance(struct oh_agreement *agreement, bool *moved_p)
 
 /* --- the end of a set-up ---------------------------------------------------------------------------------------- */
 
-static void trace_laps(const struct oh_agreement *agreement)
+static void trace_phases(const struct oh_agreement *agreement)
 {
     static const char *const names[OH_PHASE_COUNT] = {
 #define OH_AGREEMENT_PHASE(identifier_, name_) name_,
@@ -391,7 +391,7 @@ void oh_agreement_end(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
     end_phase(agreement, OH_PHASE_VOTES);
-    trace_laps(agreement);
+    trace_phases(agreement);
     oh_segment_unlink(&comm->segment); /* if it still has a name: all ranks have found it by now */
     if (!settle(agreement)) {
         OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->nccl, comm->rank, comm->nranks,

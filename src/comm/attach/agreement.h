@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * agree.h - a set-up under way: from a rank's first call to a decision that all ranks share
+ * agreement.h - a set-up under way: from a rank's first call to a decision that all ranks share
  *
  * A set-up advances by steps that do not wait, so that one thread can take on several at once. It is begun by the
  * thread that uses the communicator and then belongs to the thread in the background (attach.c), which frees it.

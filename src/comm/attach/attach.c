@@ -3,7 +3,7 @@
  * attach.c - the first calls of a communicator, and the thread that sets up communicators
  *
  * Until a communicator is settled its calls are counted. A rank notes each call that goes to NCCL in the segment
- * (switch.h); once all ranks have voted yes, the ranks' words are closed, and the number of the first served call
+ * (cutover.h); once all ranks have voted yes, the ranks' words are closed, and the number of the first served call
  * follows from them. See doc/design.md, "Attach".
  *
  * Threads: the set-ups are advanced by a thread of their own, started when there is one and ended when there is none.

@@ -3,9 +3,9 @@
  * attach.h - what onehop does between the creation of a communicator and its first served call
  *
  *   presence   before NCCL creates a communicator, its ranks open one segment (segment.h) and count themselves in
- *   set-up     begins at the first allreduce that onehop could serve: memory, peers, kernels, a vote (agree.c)
+ *   set-up     begins at the first allreduce that onehop could serve: memory, peers, kernels, a vote (agreement.c)
  *   cut-over   once all ranks have voted yes, the number of the first served call follows from the calls that went to
- *              NCCL meanwhile (switch.h): the same number on all ranks
+ *              NCCL meanwhile (cutover.h): the same number on all ranks
  *
  * Threads: a communicator's functions run in the thread that uses it, which is one at a time, unless they say
  * otherwise. The set-up runs in a thread of its own, one for all communicators, which ends when no set-up is left.

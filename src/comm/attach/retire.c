@@ -4,7 +4,7 @@
  *
  * ncclCommDestroy is no barrier, so nobody waits here for anybody: a retired communicator stands in a list until its
  * kernels have finished and the graphs that hold its launches are gone; then it closes its peers' memory and says so
- * in the shared; when all have, it frees its own.
+ * in the segment; when all have, it frees its own.
  *
  * Closing and freeing wait for the GPU (the driver does), which may be busy with a kernel that waits for a peer that
  * the calling thread has yet to serve. So a thread of its own does it, started when there is something in the list and

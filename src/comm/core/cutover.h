@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * switch.h - the call number from which all ranks of a communicator do something else
+ * cutover.h - the call number from which all ranks of a communicator do something else
  *
  * Ranks make the same calls in the same order, but not at the same time. While they have not switched, each notes in
  * shared memory how many calls it has made, before it makes the next. Whoever has learned that all ranks are ready

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * report.c - counts what falls back, and tells of a communicator: to the public API, and at its end to the user
+ * describe.c - counts what falls back, and tells of a communicator: to the public API, and at its end to the user
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +15,7 @@
 #include "util/env.h"
 #include "util/log.h"
 #include "util/output.h"
+#include "util/keep_errno.h"
 
 /* --- counting --------------------------------------------------------------------------------------------------- */
 
@@ -254,7 +255,7 @@ static void append_record(const struct oh_stats_record *record, const char *path
 
 void oh_comm_print_stats(struct oh_comm *comm)
 {
-    int saved = errno;
+    OH_KEEP_ERRNO();
     const char *path = oh_env_path(OH_ENV_STATS_FILE, NULL);
     struct destination destination = get_destination();
     if (path || destination.wanted) {
@@ -266,7 +267,6 @@ void oh_comm_print_stats(struct oh_comm *comm)
             give_out(&destination, &record);
         }
     }
-    errno = saved;
 }
 
 /* NCCL brought onehop in, for a communicator, and no call of the program was seen: only NCCL's looks at that one. */
@@ -298,11 +298,10 @@ static void append_process(const char *path)
 
 void oh_comms_print_stats(void)
 {
-    int saved = errno;
+    OH_KEEP_ERRNO();
     const char *path = oh_env_path(OH_ENV_STATS_FILE, NULL);
     oh_registry_visit(oh_comm_print_stats);
     if (path) {
         append_process(path);
     }
-    errno = saved;
 }

@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * key.c - the 128-bit names of communicators
+ *
+ * Does: Hashes unique ids, and a parent's key with sequence number and colour (SHA-256, truncated).
+ * Threads: pure functions.
+ * Owns: nothing.
+ */
 #include "comm/core/key.h"
 
 #include <stdatomic.h>
@@ -11,7 +18,7 @@
 
 /*
  * One way only: the name of a file that everybody may list is made of a key, and must give away neither the unique id,
- * which admits to NCCL's own shared, nor the keys of the communicator's children. Each use has a word of its own, so
+ * which admits to NCCL's own bootstrap, nor the keys of the communicator's children. Each use has a word of its own, so
  * that none gives the value of another.
  */
 static struct oh_key hash(const char *use, const void *data, size_t length)

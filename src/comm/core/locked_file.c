@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * locked_file.c - a file in a folder that everybody may write to
+ *
+ * Does: Opens, locks and removes the segment's file, and rejects one that another user could have made.
+ * Threads: any; each call stands alone. The lock is flock, held by the descriptor.
+ * Owns: nothing; the caller owns the descriptor.
+ */
 #include "comm/core/locked_file.h"
 
 #include <dirent.h>

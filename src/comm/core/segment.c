@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * segment.c - the shared memory of a communicator's ranks on one host
+ *
+ * Does: Opens and maps it, counts presence, holds votes and the decision.
+ * Threads: one thread at a time per struct oh_segment; the memory is atomic.
+ * Owns: the mapping and, until all ranks are counted, the file's name.
+ */
 #include "comm/core/segment.h"
 
 #include <errno.h>

@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * staging.c - a rank's staging memory, and the mappings of its peers'
+ *
+ * Does: Allocates, exports, opens, clears and frees it, with the control block.
+ * Threads: one at a time for a staging; `mutex` guards the list of those of this process.
+ * Owns: device memory, its IPC handle, the peers' mappings, the control block's page.
+ */
 #include "comm/core/staging.h"
 
 #include <pthread.h>

@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * fuse.c - which calls of a group share one kernel launch
+ *
+ * Does: Compares consecutive calls, and fills the call list.
+ * Threads: pure functions of calls and table.
+ * Owns: nothing.
+ */
 #include "comm/launch/fuse.h"
 
 /* A call starts at a word of its own: blocks of a kernel then share no word of a result. */

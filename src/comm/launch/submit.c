@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * launch.c - putting calls on streams
+ * submit.c - putting calls on streams
  *
  * A submission is launched on one stream, that of its first call; the other streams of its calls are joined to it. What
  * puts submissions in order is in order.c.

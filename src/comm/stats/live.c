@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * live.c - the live page of this process
+ *
+ * Does: Creates the memfd with the first communicator, and gives each communicator an entry.
+ * Threads: any; `mutex` guards the page and its entries, counters apart.
+ * Owns: the page, for the life of the process.
+ */
 #include "comm/stats/live.h"
 
 #include <errno.h>
@@ -10,6 +17,7 @@
 #include <unistd.h>
 
 #include "util/log.h"
+#include "util/keep_errno.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct oh_live *page;           /* these four are guarded by mutex */
@@ -81,7 +89,7 @@ static void end_change(struct oh_live_entry *entry)
 
 void oh_live_add(struct oh_live_ref *ref, uint64_t comm)
 {
-    int saved = errno;
+    OH_KEEP_ERRNO();
     pthread_mutex_lock(&mutex);
     if (!tried) {
         tried = true;
@@ -101,7 +109,6 @@ void oh_live_add(struct oh_live_ref *ref, uint64_t comm)
     }
     ref->entry = entry;
     pthread_mutex_unlock(&mutex);
-    errno = saved;
 }
 
 void oh_live_update(struct oh_live_ref *ref, const struct oh_stats_record *record)

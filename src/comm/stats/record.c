@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * record.c - statistics of a communicator as text, JSON, and one line for the tools
+ *
+ * Does: Formats and parses struct oh_stats_record.
+ * Threads: pure functions.
+ * Owns: nothing.
+ */
 #include "comm/stats/record.h"
 
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * stats.h - what was served, as numbers that can leave the process
+ * record.h - what was served, as numbers that can leave the process
  *
  * One record tells of one rank of one communicator. When that ends, the record goes, as ONEHOP_STATS says, as a line of
  * text or JSON to the log or to a file; and to the file that ONEHOP_STATS_FILE names, where `onehop run --stats` and

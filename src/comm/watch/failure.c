@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * failure.c - rank states, failures, and calls compared between ranks
+ *
+ * Does: Publishes how far a rank is, makes a communicator fail on all ranks, and implements ONEHOP_CHECK_CALLS.
+ * Threads: the thread that uses the communicator; oh_comm_fail and the release functions: any.
+ * Owns: nothing; the words lie in the segment and in struct oh_comm.
+ */
 #include "comm/watch/failure.h"
 
 #include <inttypes.h>

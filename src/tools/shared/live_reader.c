@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * live_reader.c - reads the live page of another process
+ *
+ * Does: Finds the memfd in /proc/PID/fd, copies its entries, and takes nothing in it for granted.
+ * Threads: one.
+ * Owns: the view, until oh_live_view_free.
+ */
 #include "tools/shared/live_reader.h"
 
 #include <dirent.h>

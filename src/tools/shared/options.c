@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: MIT */
+/*
+ * options.c - options of a subcommand
+ *
+ * Does: Parses them by getopt_long from a table, which also makes the help.
+ * Threads: one.
+ * Owns: nothing.
+ */
 #include "tools/shared/options.h"
 
 #include <getopt.h>

@@ -69,7 +69,7 @@ bool oh_workers_count_gpus(const char *name, struct oh_workers_shared *shared, i
 /* In a member: waits until `parties` callers are here. Ends the process when another has failed. */
 void oh_workers_barrier(struct oh_workers_shared *shared, int parties);
 
-/* In a member: leaves the reason on the shared, if it is the first, and ends the process. */
+/* In a worker: leaves the reason in the shared memory, if it is the first, and ends the process. */
 _Noreturn void oh_workers_fail(struct oh_workers_shared *shared, int rank, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * allreduce_entry.c - ncclAllReduce, its ops, and ncclCommGetAsyncError
+ *
+ * Does: Serves a call, or lets NCCL serve it, in order with those that onehop serves.
+ * Threads: one at a time for a communicator, by NCCL's own rules; ncclCommGetAsyncError any.
+ * Owns: nothing.
+ */
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "comm/attach/attach.h"
+#include "comm/watch/failure.h"
+#include "hook/entry.h"
+#include "hook/group.h"
+#include "util/keep_errno.h"
+#include "util/log.h"
+
+/* Gives a result of a call in a group, whose failure is that of the group. */
+static ncclResult_t in_group(const struct oh_comm *comm, ncclResult_t res)
+{
+    if (res != ncclSuccess) {
+        const struct oh_real *real = comm->library;
+        oh_inside++;
+        oh_group_fail(real, comm, res);
+        oh_inside--;
+    }
+    return res;
+}
+
+/*
+ * NCCL may still be launching an earlier call, of a non-blocking communicator that the application has not asked about.
+ * Then it takes no other (ncclCommEnsureReady, src/init.cc of 2.28.9), and so does onehop.
+ */
+static ncclResult_t check_launched(struct oh_comm *comm)
+{
+    const struct oh_real *real = comm->library;
+    ncclResult_t state = ncclInProgress;
+    if (REAL(real, CommGetAsyncError(comm->nccl, &state)) != ncclSuccess) {
+        return ncclSuccess;
+    }
+    if (state == ncclInProgress) {
+        OH_WARN("comm %p: a call before ncclCommGetAsyncError has said that the one before is launched",
+                (void *)comm->nccl);
+        return ncclInvalidArgument;
+    }
+    oh_order_nccl_launched(comm);
+    return state;
+}
+
+static ncclResult_t serve(const struct oh_call *call)
+{
+    OH_KEEP_ERRNO();
+    ncclResult_t res = ncclSuccess;
+    oh_comm_begin_use(call->comm);
+    if (oh_comm_is_launching(call->comm)) {
+        res = check_launched(call->comm);
+    }
+    if (res == ncclSuccess) {
+        res = oh_group_depth() > 0 ? in_group(call->comm, oh_group_add_call(call)) : oh_call_launch(call);
+    }
+    oh_comm_end_use(call->comm);
+    return res;
+}
+
+/* Before and after NCCL gets a call of a communicator of which others are served; in a group, both are at its end. */
+static ncclResult_t begin_fallback(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
+{
+    OH_KEEP_ERRNO();
+    ncclResult_t res = ncclSuccess;
+    if (oh_group_depth() > 0) {
+        res = in_group(comm, oh_group_add_stream(comm, stream, allreduce ? OH_CALL_NCCL_ALLREDUCE : OH_CALL_NCCL));
+    } else {
+        oh_order_before_nccl(comm, stream, allreduce, call_p);
+    }
+    return res;
+}
+
+/* Returns the result of the call: NCCL's, unless onehop has failed to put it in order. */
+static ncclResult_t end_fallback(struct oh_comm *comm, struct oh_nccl_call *call, ncclResult_t res)
+{
+    OH_KEEP_ERRNO();
+    ncclResult_t ordered = ncclSuccess;
+    if (oh_group_depth() == 0 && res == ncclSuccess) {
+        ordered = oh_order_after_nccl(comm, call);
+    } else if (oh_group_depth() == 0 && res == ncclInProgress) {
+        ordered = oh_order_after_nccl_async(comm, call);
+    }
+    return ordered == ncclSuccess ? res : ordered;
+}
+
+static ncclResult_t fall_back(const struct oh_call *call, ncclRedOp_t op)
+{
+    struct oh_comm *comm = call->comm;
+    const struct oh_real *real = comm->library;
+    const bool works = call->count > 0, ordered = works && oh_comm_is_ordered(comm);
+    struct oh_nccl_call nccl_call = {.result = CUDA_SUCCESS};
+    ncclResult_t failure = oh_comm_failure(comm);
+    if (failure != ncclSuccess) {
+        return oh_group_depth() > 0 ? in_group(comm, failure) : failure;
+    }
+    oh_comm_count_fallback(comm, call->count, call->type, op);
+    if (works && oh_group_depth() > 0) {
+        oh_group_note_forwarded(comm);
+    }
+    ncclResult_t res = ordered ? begin_fallback(comm, call->stream, true, &nccl_call) : ncclSuccess;
+    if (res != ncclSuccess) {
+        return res;
+    }
+    res = REAL(real, AllReduce(call->sendbuff, call->recvbuff, call->count, call->type, op, comm->nccl,
+                               (cudaStream_t)call->stream));
+    if (works && !oh_entry_is_rejected(res)) {
+        oh_attach_note_work(comm);
+    }
+    return ordered ? end_fallback(comm, &nccl_call, res) : res;
+}
+
+ncclResult_t oh_forward_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
+                              struct oh_forward *forward_p)
+{
+    struct oh_comm *ours = oh_entry_find_comm(comm, caller, false);
+    struct oh_forward forward = {.comm = NULL};
+    ncclResult_t res = oh_entry_real_of(ours, &forward.real, caller);
+    if (res == ncclSuccess && ours) {
+        /* A departed peer alone is no error here: it may have no part in this call. */
+        res = (ncclResult_t)atomic_load_explicit(&ours->failure, memory_order_acquire);
+        res = oh_group_depth() > 0 ? in_group(ours, res) : res;
+    }
+    if (res == ncclSuccess && ours && works) {
+        oh_attach_note_work(ours);
+    }
+    if (res == ncclSuccess && ours && works && oh_group_depth() > 0) {
+        oh_group_note_forwarded(ours);
+    }
+    if (res == ncclSuccess && ours && works && oh_comm_is_ordered(ours)) {
+        forward.comm = ours;
+        oh_comm_begin_use(ours);
+        res = begin_fallback(ours, (CUstream)stream, false, &forward.nccl_call);
+        if (res != ncclSuccess) {
+            oh_comm_end_use(ours);
+        }
+    }
+    if (res == ncclSuccess) {
+        *forward_p = forward;
+        oh_inside++;
+    }
+    return res;
+}
+
+ncclResult_t oh_forward_end(struct oh_forward *forward, ncclResult_t result)
+{
+    oh_inside--;
+    if (forward->comm) {
+        result = end_fallback(forward->comm, &forward->nccl_call, result);
+        oh_comm_end_use(forward->comm);
+    }
+    return result;
+}
+
+/* NCCL may have finished the creation since. */
+static void check_creation(struct oh_comm *comm)
+{
+    const struct oh_real *real = comm->library;
+    ncclResult_t state = ncclInProgress;
+    OH_KEEP_ERRNO();
+    if (oh_comm_is_awaited(comm) && REAL(real, CommGetAsyncError(comm->nccl, &state)) == ncclSuccess) {
+        oh_inside++;
+        oh_creations_poll(real, comm, state);
+        oh_inside--;
+    }
+}
+
+/*
+ * Serves the call, or falls back. While the communicator is not settled, the call is counted, unless it has no
+ * elements: NCCL does nothing then, so that a program may make such a call on some ranks only.
+ */
+static ncclResult_t route(struct oh_call *call, ncclRedOp_t op)
+{
+    struct oh_comm *comm = call->comm;
+    const bool settled = oh_comm_is_settled(comm), counts = !settled && call->count > 0;
+    const bool counted = counts && atomic_load_explicit(&comm->created, memory_order_acquire);
+    if ((counted ? oh_attach_decide(comm) : settled) && oh_call_decide(call, op)) {
+        return serve(call);
+    }
+    oh_comm_begin_use(comm); /* NCCL may block */
+    ncclResult_t res = fall_back(call, op);
+    if (counts) {
+        oh_attach_note_result(comm, counted, res);
+    }
+    oh_comm_end_use(comm);
+    return res;
+}
+
+static void begin_attach(struct oh_comm *comm, CUstream stream, bool waits)
+{
+    OH_KEEP_ERRNO();
+    oh_attach_begin(comm, stream);
+    if (waits) {
+        oh_attach_wait(&comm, 1);
+    }
+}
+
+static ncclResult_t defer(const struct oh_call *call, ncclRedOp_t op)
+{
+    OH_KEEP_ERRNO();
+    return in_group(call->comm, oh_group_defer(call, op));
+}
+
+/* One of a communicator's first calls, until it is settled. In a group it is decided at the end of that. */
+static ncclResult_t attach(struct oh_call *call, ncclRedOp_t op)
+{
+    struct oh_comm *comm = call->comm;
+    ncclResult_t res;
+    check_creation(comm);
+    oh_comm_begin_use(comm); /* another thread may abort it while this one waits */
+    const bool wanted = oh_attach_wants(call, op), deferred = wanted && oh_group_depth() > 0;
+    if (wanted) {
+        begin_attach(comm, call->stream, !deferred);
+    }
+    if (deferred) {
+        res = defer(call, op);
+    } else {
+        /* Aborted by another thread while this one waited, it is not NCCL's any more, whose calls return this then. */
+        res = atomic_load(&comm->aborted) ? ncclInternalError : route(call, op);
+    }
+    oh_comm_end_use(comm);
+    return res;
+}
+
+static ncclResult_t destroy_op(struct oh_comm *comm, ncclRedOp_t op)
+{
+    const struct oh_real *real = comm->library;
+    ncclResult_t res = REAL(real, RedOpDestroy(op, comm->nccl));
+    if (res == ncclSuccess) {
+        OH_KEEP_ERRNO();
+        oh_comm_op_remove(comm, op);
+    }
+    return res;
+}
+
+/* Takes the deferred calls, and waits until the ranks of their communicators have decided. Returns NULL: none. */
+static struct oh_deferred *await_deferred(size_t *count_p)
+{
+    OH_KEEP_ERRNO();
+    struct oh_deferred *deferred = oh_group_depth() == 1 ? oh_group_take_deferred(count_p) : NULL;
+    struct oh_comm **comms = deferred ? calloc(*count_p, sizeof(void *)) : NULL;
+    for (size_t i = 0; deferred && i < *count_p; i++) {
+        oh_comm_begin_use(deferred[i].call.comm);
+    }
+    for (size_t i = 0; comms && i < *count_p; i++) {
+        comms[i] = deferred[i].call.comm;
+    }
+    if (comms) { /* else the calls do not wait */
+        oh_attach_wait(comms, *count_p);
+        free(comms);
+    }
+    return deferred;
+}
+
+void oh_entry_route_deferred(void)
+{
+    size_t count = 0;
+    struct oh_deferred *deferred = await_deferred(&count);
+    for (size_t i = 0; i < count; i++) {
+        if (!atomic_load(&deferred[i].call.comm->aborted)) { /* else it is not NCCL's any more */
+            route(&deferred[i].call, deferred[i].op);
+        }
+    }
+    OH_KEEP_ERRNO();
+    for (size_t i = 0; i < count; i++) {
+        if (deferred[i].op_ends && !atomic_load(&deferred[i].call.comm->aborted)) {
+            destroy_op(deferred[i].call.comm, deferred[i].op);
+        }
+        oh_comm_end_use(deferred[i].call.comm);
+    }
+    free(deferred);
+}
+
+EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
+                                  ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+    struct oh_comm *ours = oh_entry_find_comm(comm, __builtin_return_address(0), true);
+    if (ours) {
+        struct oh_call call = {.comm = ours,
+                               .sendbuff = sendbuff,
+                               .recvbuff = recvbuff,
+                               .count = count,
+                               .type = type,
+                               .stream = (CUstream)stream};
+        return oh_comm_is_settled(ours) ? route(&call, op) : attach(&call, op);
+    }
+    if (oh_inside == 0) {
+        oh_stats_count_unknown();
+    }
+    GET_REAL(real);
+    return REAL(real, AllReduce(sendbuff, recvbuff, count, type, op, comm, stream));
+}
+
+EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+    struct oh_comm *ours = active_comm(comm);
+    GET_REAL_OF(ours, real);
+    ncclResult_t res = REAL(real, CommGetAsyncError(comm, error));
+    if (ours && res == ncclSuccess && *error != ncclInProgress && oh_comm_is_launching(ours)) {
+        OH_KEEP_ERRNO();
+        oh_order_nccl_launched(ours);
+    }
+    if (ours && res == ncclSuccess && oh_comm_is_awaited(ours)) {
+        OH_KEEP_ERRNO();
+        oh_inside++;
+        oh_creations_poll(real, ours, *error);
+        oh_inside--;
+    }
+    if (ours && res == ncclSuccess && (*error == ncclSuccess || *error == ncclInProgress)) {
+        /* Once it is being ended, NCCL tells how that goes. */
+        ncclResult_t failure = atomic_load_explicit(&ours->failure, memory_order_acquire);
+        *error = failure != ncclSuccess && oh_comm_is_in_use(ours) ? failure : *error;
+    }
+    return res;
+}
+
+/* onehop keeps what the op means, since its handle is NCCL's secret. */
+EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
+                                             ncclScalarResidence_t residence, ncclComm_t comm)
+{
+    struct oh_comm *ours = active_comm(comm);
+    GET_REAL_OF(ours, real);
+    ncclResult_t res = REAL(real, RedOpCreatePreMulSum(op, scalar, type, residence, comm));
+    if (ours && res == ncclSuccess) {
+        OH_KEEP_ERRNO();
+        res = oh_comm_op_add(ours, *op, type, scalar, residence == ncclScalarDevice);
+        if (res != ncclSuccess) { /* a rank that does not know the op would decide otherwise than the rest */
+            REAL(real, RedOpDestroy(*op, comm));
+        }
+    }
+    return res;
+}
+
+EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
+{
+    struct oh_comm *ours = active_comm(comm);
+    GET_REAL_OF(ours, real);
+    if (!ours) {
+        return REAL(real, RedOpDestroy(op, comm));
+    }
+    return oh_group_keeps_op(ours, op) ? ncclSuccess : destroy_op(ours, op);
+}

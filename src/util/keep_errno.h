@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * keep_errno.h - errno as it was, at the end of a block
+ *
+ * Does: OH_KEEP_ERRNO() saves errno; the end of the enclosing block restores it, however the block is left. NCCL's
+ *    functions do not promise to keep errno, but a program may rely on what its NCCL does, so onehop's own work must
+ * not show in it. Threads: errno is thread-local. Owns: nothing.
+ */
+#ifndef OH_UTIL_KEEP_ERRNO_H_
+#define OH_UTIL_KEEP_ERRNO_H_
+
+#include <errno.h>
+
+static inline void oh_errno_restore(const int *saved)
+{
+    errno = *saved;
+}
+
+#define OH_KEEP_ERRNO() int saved_errno_ __attribute__((cleanup(oh_errno_restore))) = errno
+
+#endif
