@@ -19,7 +19,7 @@
 
 #include "comm/watch/monitor.h"
 #include "comm/core/event.h"
-#include "comm/launch/order.h"
+#include "comm/launch/capture.h"
 #include "gpu/context.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -141,7 +141,7 @@ static bool reap_one(struct oh_comm *comm)
         state = RECLAIM_DONE;
     }
     if (state == RECLAIM_DONE) {
-        oh_order_free(comm);
+        oh_captures_free(comm);
         oh_segment_discard(&comm->segment);
         free(comm);
     }

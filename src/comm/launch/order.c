@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * order.c - see order.h
+ * order.c - the order of eager calls and of NCCL's calls; capture.c has that of captured ones
  *
  * Kernels of one communicator share epochs and slots, and must not overlap, but for the parts of a call. On one stream
  * they are in order. Elsewhere they are ordered as NCCL orders its own (2.28.9, src/misc/strongstream.cc), in the order
@@ -30,248 +30,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/launch/capture.h"
 #include "comm/watch/failure.h"
 #include "gpu/context.h"
-#include "gpu/pipeline.h"
 #include "util/log.h"
 
 static const struct oh_driver *driver_of(const struct oh_comm *comm)
 {
     return comm->staging.driver;
-}
-
-/* --- captures --------------------------------------------------------------------------------------------------- */
-
-/* On a thread of the driver. The last access is to `graphs`: at zero the communicator may be freed. */
-static void CUDA_CB graph_is_gone(void *user)
-{
-    struct oh_capture *capture = user;
-    struct oh_comm *comm = capture->comm;
-    atomic_store_explicit(&capture->destroyed, true, memory_order_release); /* pairs with the load in drop_captures */
-    atomic_fetch_sub_explicit(&comm->graphs, 1, memory_order_release);      /* pairs with the load in retire.c */
-}
-
-/*
- * Makes the graph hold the communicator's memory until it, and all made from it, are destroyed. The entry is in the
- * list already: from now on it goes by way of graph_is_gone, also when the graph does not take the reference.
- */
-static CUresult retain_for_graph(struct oh_capture *capture)
-{
-    const struct oh_driver *driver = driver_of(capture->comm);
-    CUuserObject object;
-    CUresult result = driver->user_object_create(&object, capture, graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
-    if (result != CUDA_SUCCESS) {
-        atomic_store(&capture->destroyed, true);
-        return result;
-    }
-    atomic_fetch_add(&capture->comm->graphs, 1);
-    result = driver->graph_retain_user_object(capture->graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
-    if (result != CUDA_SUCCESS) {
-        driver->user_object_release(object, 1); /* runs graph_is_gone, sooner or later */
-    }
-    return result;
-}
-
-/* Frees the entries whose graphs are gone, or all. */
-static void drop_captures(struct oh_comm *comm, bool all)
-{
-    struct oh_capture **link = &comm->captures;
-    while (*link) {
-        struct oh_capture *capture = *link;
-        if (all || atomic_load_explicit(&capture->destroyed, memory_order_acquire)) {
-            *link = capture->next;
-            free(capture->frontier);
-            free(capture);
-        } else {
-            link = &capture->next;
-        }
-    }
-}
-
-void oh_order_free(struct oh_comm *comm)
-{
-    drop_captures(comm, true);
-}
-
-static struct oh_capture *find_capture(const struct oh_comm *comm, cuuint64_t id)
-{
-    struct oh_capture *capture = comm->captures;
-    while (capture && (capture->id != id || !capture->graph)) {
-        capture = capture->next;
-    }
-    return capture;
-}
-
-/* The nodes that the next work on a capturing stream comes after; for a stream that has just got a kernel, that. They
- * are the driver's, until the next call on the capture. */
-static CUresult get_frontier(const struct oh_driver *driver, CUstream stream, const CUgraphNode **nodes_p,
-                             size_t *count_p)
-{
-    CUstreamCaptureStatus status;
-    const void *edges;
-    /* The older form fails where edges carry data, which drivers before 12.3 do not know. */
-    CUresult result = driver->stream_get_capture_info_v3
-                          ? driver->stream_get_capture_info_v3(stream, &status, NULL, NULL, nodes_p, &edges, count_p)
-                          : driver->stream_get_capture_info(stream, &status, NULL, NULL, nodes_p, count_p);
-    return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_ACTIVE ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-                                                                               : result;
-}
-
-static bool are_newest(const struct oh_capture *capture, const CUgraphNode *nodes, size_t count)
-{
-    return count == capture->frontier_count &&
-           (count == 0 || memcmp(nodes, capture->frontier, count * sizeof(CUgraphNode)) == 0);
-}
-
-/* A copy of the nodes that a stream's next work comes after; *copy_p is NULL where there are none. */
-static CUresult copy_tips(const struct oh_capture *capture, CUstream stream, CUgraphNode **copy_p, size_t *count_p)
-{
-    const CUgraphNode *nodes;
-    CUgraphNode *copy = NULL;
-    size_t count;
-    CUresult result = get_frontier(driver_of(capture->comm), stream, &nodes, &count);
-    if (result == CUDA_SUCCESS && count > 0) {
-        copy = malloc(count * sizeof(CUgraphNode));
-        if (!copy) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        memcpy(copy, nodes, count * sizeof(CUgraphNode));
-    }
-    if (result == CUDA_SUCCESS) {
-        *copy_p = copy;
-        *count_p = count;
-    }
-    return result;
-}
-
-/* Takes the nodes over as what comes behind the newest call. */
-static void put_newest(struct oh_capture *capture, CUgraphNode *nodes, size_t count)
-{
-    free(capture->frontier);
-    capture->frontier = nodes;
-    capture->frontier_count = count;
-}
-
-/* The capture waits for earlier calls. Should its first call come to nothing, another stream's still waits, too. */
-static CUresult note_wait(struct oh_capture *capture)
-{
-    CUgraphNode *nodes;
-    size_t count;
-    CUresult result = copy_tips(capture, capture->stream, &nodes, &count);
-    if (result == CUDA_SUCCESS) {
-        put_newest(capture, nodes, count);
-    }
-    return result;
-}
-
-/* The communicator's first call in a capture. */
-static CUresult open_capture(struct oh_comm *comm, const struct oh_stream_state *place, struct oh_capture **capture_p)
-{
-    drop_captures(comm, false);
-    struct oh_capture *capture = calloc(1, sizeof *capture);
-    if (!capture) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    capture->comm = comm;
-    capture->id = place->capture_id;
-    capture->graph = place->graph;
-    capture->stream = place->stream;
-    capture->next = comm->captures;
-    comm->captures = capture;
-    CUresult result = retain_for_graph(capture);
-    if (result == CUDA_SUCCESS && comm->graph_mixing) {
-        result =
-            driver_of(comm)->stream_wait_event(place->stream, comm->event[OH_EVENT_LAUNCH], CU_EVENT_WAIT_EXTERNAL);
-    }
-    if (result == CUDA_SUCCESS && comm->graph_mixing) {
-        result = note_wait(capture);
-    }
-    if (result != CUDA_SUCCESS) {
-        capture->graph = NULL;
-        return result;
-    }
-    *capture_p = capture;
-    return CUDA_SUCCESS;
-}
-
-/* Edges from the newest call, unless the stream is where that is. The per-thread stream is one in each thread. */
-static CUresult follow_newest(struct oh_capture *capture, CUstream stream)
-{
-    const struct oh_driver *driver = driver_of(capture->comm);
-    const CUgraphNode *nodes;
-    size_t count;
-    if (capture->frontier_count == 0 || (stream == capture->stream && stream != CU_STREAM_PER_THREAD)) {
-        return CUDA_SUCCESS;
-    }
-    if (get_frontier(driver, stream, &nodes, &count) == CUDA_SUCCESS && are_newest(capture, nodes, count)) {
-        return CUDA_SUCCESS;
-    }
-    return driver->stream_update_capture_dependencies(stream, capture->frontier, capture->frontier_count,
-                                                      CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
-}
-
-static bool is_among(CUgraphNode node, const CUgraphNode *nodes, size_t count)
-{
-    size_t i = 0;
-    while (i < count && nodes[i] != node) {
-        i++;
-    }
-    return i < count;
-}
-
-/* The record node comes after these nodes instead of after the newest call; never after nothing. */
-static CUresult move_record(struct oh_capture *capture, const CUgraphNode *nodes, size_t count)
-{
-    const struct oh_driver *driver = driver_of(capture->comm);
-    CUresult result = CUDA_SUCCESS;
-    if (!capture->record) {
-        return driver->graph_add_event_record_node(&capture->record, capture->graph, nodes, count,
-                                                   capture->comm->event[OH_EVENT_LAUNCH]);
-    }
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        if (!is_among(nodes[i], capture->frontier, capture->frontier_count)) {
-            result = driver->graph_add_dependencies(capture->graph, &nodes[i], &capture->record, 1);
-        }
-    }
-    for (size_t i = 0; i < capture->frontier_count && result == CUDA_SUCCESS; i++) {
-        if (!is_among(capture->frontier[i], nodes, count)) {
-            result = driver->graph_remove_dependencies(capture->graph, &capture->frontier[i], &capture->record, 1);
-        }
-    }
-    return result;
-}
-
-/* Behind a call on `stream`, ours or NCCL's, that has been captured. */
-static CUresult after_captured(struct oh_capture *capture, CUstream stream)
-{
-    CUgraphNode *nodes;
-    size_t count;
-    CUresult result = copy_tips(capture, stream, &nodes, &count);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    bool moved = count > 0 && !are_newest(capture, nodes, count);
-    if (moved && capture->comm->graph_mixing) {
-        result = move_record(capture, nodes, count);
-    }
-    if (!moved || result != CUDA_SUCCESS) {
-        free(nodes);
-        return result;
-    }
-    put_newest(capture, nodes, count);
-    capture->stream = stream;
-    return CUDA_SUCCESS;
-}
-
-static CUresult before_captured(struct oh_comm *comm, const struct oh_stream_state *place,
-                                struct oh_capture **capture_p)
-{
-    struct oh_capture *capture = find_capture(comm, place->capture_id);
-    if (!capture) {
-        return open_capture(comm, place, capture_p);
-    }
-    *capture_p = capture;
-    return follow_newest(capture, place->stream);
 }
 
 CUresult oh_stream_query(const struct oh_comm *comm, CUstream stream, struct oh_stream_state *place_p)
@@ -360,60 +126,12 @@ CUresult oh_order_before(struct oh_submission *submission)
     struct oh_comm *comm = submission->calls[0].comm;
     CUresult result = oh_stream_query(comm, submission->calls[0].stream, &submission->place);
     if (result == CUDA_SUCCESS && submission->place.graph) {
-        return before_captured(comm, &submission->place, &submission->capture);
+        return oh_capture_before(comm, &submission->place, &submission->capture);
     }
     if (result == CUDA_SUCCESS) {
         result = follow_launches(comm, &submission->place);
     }
     return result == CUDA_SUCCESS ? follow_nccl(comm, &submission->place) : result;
-}
-
-/* What a captured kernel comes after, if it is one node alone. */
-static bool get_only_dependency(const struct oh_driver *driver, CUgraphNode kernel, CUgraphNode *before_p,
-                                struct oh_edge_data *edge_p)
-{
-    CUgraphNode nodes[2];
-    struct oh_edge_data edges[2]; /* without a place for their data the call fails */
-    size_t count = 2;
-    bool only = driver->graph_node_get_dependencies(kernel, nodes, edges, &count) == CUDA_SUCCESS && count == 1;
-    if (only) {
-        *before_p = nodes[0];
-        *edge_p = edges[0];
-    }
-    return only;
-}
-
-/* The result of oh_pipeline_link is not needed: a kernel that could not be changed triggers late, as before any other.
- */
-static CUresult link_captured(const struct oh_comm *comm, const struct oh_capture *capture, CUgraphNode kernel)
-{
-    const struct oh_driver *driver = driver_of(comm);
-    struct oh_pipeline_edge edge = {.graph = capture->graph, .to = kernel};
-    if (!get_only_dependency(driver, kernel, &edge.from, &edge.data)) {
-        return CUDA_SUCCESS;
-    }
-    if (edge.from == capture->kernel) {
-        oh_pipeline_link(driver, comm->kernels, comm->max_blocks, edge.from, kernel);
-        return CUDA_SUCCESS;
-    }
-    return comm->launch_order ? oh_pipeline_launch_early(driver, &edge) : CUDA_SUCCESS;
-}
-
-CUresult oh_order_launched(const struct oh_submission *submission, bool linked)
-{
-    const struct oh_comm *comm = submission->calls[0].comm;
-    const struct oh_driver *driver = driver_of(comm);
-    struct oh_capture *capture = submission->capture;
-    const CUgraphNode *nodes;
-    size_t count;
-    if (!capture || !comm->kernels->programmatic || !driver->graph_node_get_dependencies) {
-        return CUDA_SUCCESS;
-    }
-    bool known = get_frontier(driver, submission->place.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
-    CUgraphNode kernel = known ? nodes[0] : NULL;
-    CUresult result = kernel && !linked ? link_captured(comm, capture, kernel) : CUDA_SUCCESS;
-    capture->kernel = kernel;
-    return result;
 }
 
 /* A communicator whose memory is freed waits for OH_EVENT_LAUNCH: so a record that fails is tried once more. */
@@ -432,7 +150,7 @@ static CUresult record_launch(struct oh_comm *comm, const struct oh_stream_state
 
 CUresult oh_order_after(struct oh_submission *submission)
 {
-    return submission->capture ? after_captured(submission->capture, submission->place.stream)
+    return submission->capture ? oh_capture_after(submission->capture, submission->place.stream)
                                : record_launch(submission->calls[0].comm, &submission->place);
 }
 
@@ -452,7 +170,7 @@ static CUresult before_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
     if (result != CUDA_SUCCESS || comm->attach.cutover_call == 0) { /* nothing of ours can be before it */
         return result;
     }
-    return call->place.graph ? before_captured(comm, &call->place, &capture) : follow_launches(comm, &call->place);
+    return call->place.graph ? oh_capture_before(comm, &call->place, &capture) : follow_launches(comm, &call->place);
 }
 
 /* The event is behind all that NCCL has of the communicator, so this rank may vote. NCCL orders its own calls. */
@@ -482,8 +200,8 @@ static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *cal
 static CUresult after_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     if (call->place.graph) {
-        struct oh_capture *capture = find_capture(comm, call->place.capture_id);
-        return capture ? after_captured(capture, call->place.stream) : CUDA_SUCCESS;
+        struct oh_capture *capture = oh_capture_find(comm, call->place.capture_id);
+        return capture ? oh_capture_after(capture, call->place.stream) : CUDA_SUCCESS;
     }
     CUresult result = record_nccl(comm, call);
     if (result == CUDA_SUCCESS) {

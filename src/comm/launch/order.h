@@ -3,41 +3,18 @@
  * order.h - the order of a communicator's launches, whatever streams and graphs they are on
  *
  * Inside of src/comm. Every function is called in the communicator's context, by the thread that uses the
- * communicator; graph destructors run on a thread of the driver and touch atomics only.
+ * communicator.
  */
-#ifndef OH_COMM_ORDER_H_
-#define OH_COMM_ORDER_H_
+#ifndef OH_COMM_LAUNCH_ORDER_H_
+#define OH_COMM_LAUNCH_ORDER_H_
 
 #include "comm/comm.h"
-
-/* A capture with calls of this communicator, ours or NCCL's. It lives until the graph, and all made from it, are gone.
- */
-struct oh_capture {
-    struct oh_capture *next; /* the list belongs to the thread that uses the communicator */
-    struct oh_comm *comm;
-    cuuint64_t id;         /* unique in the process */
-    CUgraph graph;         /* these mean something while the capture is under way; NULL: it could not be used */
-    CUstream stream;       /* of its newest call */
-    CUgraphNode *frontier; /* what work on that stream came after, behind the call: of ours, its kernel */
-    size_t frontier_count;
-    CUgraphNode record;    /* of OH_EVENT_LAUNCH, behind the newest call; NULL: none */
-    CUgraphNode kernel;    /* the newest of ours; NULL: none, or not known */
-    atomic_bool destroyed; /* the graph is: the entry may be freed */
-};
 
 /* Where a stream is now. */
 CUresult oh_stream_query(const struct oh_comm *comm, CUstream stream, struct oh_stream_state *place_p);
 
 /* Puts the submission's stream behind the last launch, in the world (eager, or one graph) that the stream is in now. */
 CUresult oh_order_before(struct oh_submission *submission);
-
-/*
- * After each kernel of the submission. In a capture, if the kernel comes after one node alone: a kernel of the
- * communicator gets an early trigger, unless it has one (`linked`); a kernel of the program lets this one be launched
- * early (gpu/pipeline.h). Fails only if the order of the two is lost; what else goes wrong leaves the capture as it
- * was.
- */
-CUresult oh_order_launched(const struct oh_submission *submission, bool linked);
 
 /* Notes the launches of the submission as the last ones. */
 CUresult oh_order_after(struct oh_submission *submission);
@@ -63,8 +40,5 @@ void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const stru
  * no failure. False: the communicator is served, or will be.
  */
 bool oh_order_withdraw(struct oh_comm *comm, CUresult result);
-
-/* Frees the list of captures: no graph may be left. */
-void oh_order_free(struct oh_comm *comm);
 
 #endif

@@ -12,6 +12,7 @@
 
 #include "comm/watch/failure.h"
 #include "comm/launch/fuse.h"
+#include "comm/launch/capture.h"
 #include "comm/launch/order.h"
 #include "gpu/context.h"
 #include "util/env.h"
@@ -118,7 +119,7 @@ static CUresult after_kernel(struct oh_submission *submission, bool linked, CUre
 {
     if (result == CUDA_SUCCESS) {
         submission->kernels++;
-        result = oh_order_launched(submission, linked);
+        result = oh_capture_link(submission, linked);
     }
     return result;
 }
