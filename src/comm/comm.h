@@ -72,7 +72,7 @@ struct oh_watch {
     struct oh_comm *next; /* list of all that are watched */
     bool watched;
     struct oh_process *peer[OH_MAX_RANKS]; /* NULL: in this process, or cannot be watched */
-    uint32_t looks;                        /* these two as the kernels left them last */
+    uint32_t spins;                        /* these two as the kernels left them last */
     uint32_t epoch;
     uint64_t since_ns;                  /* when a kernel was first seen to wait after that epoch; 0: never */
     uint64_t departed_ns[OH_MAX_RANKS]; /* when a rank was first seen to have departed; 0: it has not */
@@ -221,7 +221,7 @@ struct oh_stream_state {
 
 /* A call that NCCL serves, of a communicator that is ordered. */
 struct oh_nccl_call {
-    struct oh_stream_state place;
+    struct oh_stream_state stream_state;
     bool allreduce;  /* so no rank completes it without all others */
     CUresult result; /* of what has put it in order so far */
 };
@@ -238,7 +238,7 @@ struct oh_submission {
     size_t launched; /* calls */
     size_t kernels;  /* that have gone out */
     bool joined;     /* more than one stream */
-    struct oh_stream_state place;
+    struct oh_stream_state stream_state;
     struct oh_capture *capture; /* NULL: eager */
 };
 

@@ -163,7 +163,7 @@ static void check_creation(struct oh_comm *comm)
     const struct oh_real *real = comm->library;
     ncclResult_t state = ncclInProgress;
     OH_KEEP_ERRNO();
-    if (oh_comm_is_awaited(comm) && REAL(real, CommGetAsyncError(comm->nccl, &state)) == ncclSuccess) {
+    if (oh_comm_is_creating(comm) && REAL(real, CommGetAsyncError(comm->nccl, &state)) == ncclSuccess) {
         oh_inside++;
         oh_creations_poll(real, comm, state);
         oh_inside--;
@@ -305,7 +305,7 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
         OH_KEEP_ERRNO();
         oh_order_nccl_launched(ours);
     }
-    if (ours && res == ncclSuccess && oh_comm_is_awaited(ours)) {
+    if (ours && res == ncclSuccess && oh_comm_is_creating(ours)) {
         OH_KEEP_ERRNO();
         oh_inside++;
         oh_creations_poll(real, ours, *error);

@@ -80,7 +80,7 @@ ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(cons
  */
 void oh_creations_finish(const struct oh_real *real, struct oh_creation *creations, size_t count, ncclResult_t res);
 
-/* NCCL says what state a communicator is in, on which oh_comm_is_awaited: goes on with it and its splits. */
+/* NCCL says what state a communicator is in, on which oh_comm_is_creating: goes on with it and its splits. */
 void oh_creations_poll(const struct oh_real *real, struct oh_comm *comm, ncclResult_t state);
 
 /* Drops the queued calls of a communicator that is being destroyed or aborted inside a group. */

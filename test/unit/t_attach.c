@@ -95,7 +95,7 @@ static bool call(struct rank *self, struct oh_comm *comm, bool *served_p)
 {
     struct oh_call what = {.comm = comm, .count = 1000, .type = ncclFloat32};
     bool unsettled = !oh_comm_is_settled(comm);
-    if (unsettled && oh_comm_is_awaited(comm) && atomic_load(&self->created)) {
+    if (unsettled && oh_comm_is_creating(comm) && atomic_load(&self->created)) {
         oh_comm_created(comm, self->rank, RANKS, self->rank);
     }
     if (oh_attach_wants(&what, ncclSum)) {

@@ -43,27 +43,27 @@ static void kill_and_await(pid_t child)
     waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT);
 }
 
-static void test_end(int poller, const char *how)
+static void test_end(int epoll_fd, const char *how)
 {
     struct epoll_event event;
     pid_t child = start_child();
-    struct oh_process *process = oh_process_watch(child, oh_process_start_time(child), poller);
-    struct oh_process *again = oh_process_watch(child, oh_process_start_time(child), poller);
+    struct oh_process *process = oh_process_watch(child, oh_process_start_time(child), epoll_fd);
+    struct oh_process *again = oh_process_watch(child, oh_process_start_time(child), epoll_fd);
     tap_ok(process == again, "%s: one entry serves two", how);
-    oh_processes_poll(poller);
+    oh_processes_poll(epoll_fd);
     tap_ok(!process->ended, "%s: a process that runs has not ended", how);
     kill_and_await(child);
-    if (process->fd >= 0 && poller >= 0) {
-        tap_ok(epoll_wait(poller, &event, 1, WAIT_MS) == 1, "%s: the end wakes the poller", how);
+    if (process->fd >= 0 && epoll_fd >= 0) {
+        tap_ok(epoll_wait(epoll_fd, &event, 1, WAIT_MS) == 1, "%s: the end wakes the epoll_fd", how);
     }
-    oh_processes_poll(poller);
+    oh_processes_poll(epoll_fd);
     tap_ok(process->ended && process->fd < 0, "%s: the end is seen", how);
-    if (poller >= 0) {
-        tap_ok(epoll_wait(poller, &event, 1, 0) == 0, "%s: the poller is woken once", how);
+    if (epoll_fd >= 0) {
+        tap_ok(epoll_wait(epoll_fd, &event, 1, 0) == 0, "%s: the epoll_fd is woken once", how);
     }
     bury(child);
-    oh_process_unwatch(process, poller);
-    oh_process_unwatch(again, poller);
+    oh_process_unwatch(process, epoll_fd);
+    oh_process_unwatch(again, epoll_fd);
 }
 
 /* No descriptor is to be had, so the process is looked for. */
@@ -109,7 +109,7 @@ static bool is_zombie(pid_t pid)
 }
 
 /* A process is not over with its first thread. */
-static void test_first_thread_ends(int poller, const char *how)
+static void test_first_thread_ends(int epoll_fd, const char *how)
 {
     pid_t child = fork();
     if (child == 0) {
@@ -121,15 +121,15 @@ static void test_first_thread_ends(int poller, const char *how)
     for (int i = 0; i < WAIT_MS && !is_zombie(child); i++) {
         usleep(1000);
     }
-    struct oh_process *process = oh_process_watch(child, oh_process_start_time(child), poller);
-    if (poller < 0 && process->fd >= 0) { /* as where the kernel gives none */
+    struct oh_process *process = oh_process_watch(child, oh_process_start_time(child), epoll_fd);
+    if (epoll_fd < 0 && process->fd >= 0) { /* as where the kernel gives none */
         close(process->fd);
         process->fd = -1;
     }
-    oh_processes_poll(poller);
+    oh_processes_poll(epoll_fd);
     tap_ok(is_zombie(child) && !process->ended, "%s: a process is not over with its first thread", how);
     bury(child);
-    oh_process_unwatch(process, poller);
+    oh_process_unwatch(process, epoll_fd);
 }
 
 static void test_number_used_again(void)
@@ -145,10 +145,10 @@ int main(void)
 {
     tap_ok(oh_process_start_time(getpid()) > 0, "this process has a time of start");
     tap_ok(oh_process_start_time(1 << 30) == 0, "a process that is not there has none");
-    int poller = epoll_create1(EPOLL_CLOEXEC);
-    test_end(poller, "with a poller");
-    test_end(-1, "without a poller");
-    test_first_thread_ends(poller, "with a descriptor");
+    int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    test_end(epoll_fd, "with a epoll_fd");
+    test_end(-1, "without a epoll_fd");
+    test_first_thread_ends(epoll_fd, "with a descriptor");
     test_first_thread_ends(-1, "without a descriptor");
     test_without_descriptor();
     test_number_used_again();

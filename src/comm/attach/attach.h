@@ -69,7 +69,7 @@ struct oh_creation *oh_comm_take_children(struct oh_comm *comm);
 void oh_comm_children_done(struct oh_comm *comm, unsigned count);
 
 /* True while NCCL creates the communicator, or a split of it, as far as onehop knows. One atomic load; any thread. */
-static inline bool oh_comm_is_awaited(const struct oh_comm *comm)
+static inline bool oh_comm_is_creating(const struct oh_comm *comm)
 {
     return atomic_load_explicit(&comm->awaited, memory_order_acquire) > 0;
 }

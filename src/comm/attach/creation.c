@@ -169,7 +169,7 @@ struct oh_creation *oh_comm_take_children(struct oh_comm *comm)
 
 void oh_comm_children_done(struct oh_comm *comm, unsigned count)
 {
-    atomic_fetch_sub_explicit(&comm->awaited, count, memory_order_release); /* pairs with oh_comm_is_awaited */
+    atomic_fetch_sub_explicit(&comm->awaited, count, memory_order_release); /* pairs with oh_comm_is_creating */
 }
 
 /* --- NCCL has created it ------------------------------------------------------------------------------------------ */

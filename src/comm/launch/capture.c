@@ -142,7 +142,8 @@ static CUresult note_wait(struct oh_capture *capture)
 }
 
 /* The communicator's first call in a capture. */
-static CUresult open_capture(struct oh_comm *comm, const struct oh_stream_state *place, struct oh_capture **capture_p)
+static CUresult open_capture(struct oh_comm *comm, const struct oh_stream_state *stream_state,
+                             struct oh_capture **capture_p)
 {
     drop_captures(comm, false);
     struct oh_capture *capture = calloc(1, sizeof *capture);
@@ -150,15 +151,15 @@ static CUresult open_capture(struct oh_comm *comm, const struct oh_stream_state 
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     capture->comm = comm;
-    capture->id = place->capture_id;
-    capture->graph = place->graph;
-    capture->stream = place->stream;
+    capture->id = stream_state->capture_id;
+    capture->graph = stream_state->graph;
+    capture->stream = stream_state->stream;
     capture->next = comm->captures;
     comm->captures = capture;
     CUresult result = retain_for_graph(capture);
     if (result == CUDA_SUCCESS && comm->graph_mixing) {
-        result =
-            driver_of(comm)->stream_wait_event(place->stream, comm->event[OH_EVENT_LAUNCH], CU_EVENT_WAIT_EXTERNAL);
+        result = driver_of(comm)->stream_wait_event(stream_state->stream, comm->event[OH_EVENT_LAUNCH],
+                                                    CU_EVENT_WAIT_EXTERNAL);
     }
     if (result == CUDA_SUCCESS && comm->graph_mixing) {
         result = note_wait(capture);
@@ -240,14 +241,15 @@ CUresult oh_capture_after(struct oh_capture *capture, CUstream stream)
     return CUDA_SUCCESS;
 }
 
-CUresult oh_capture_before(struct oh_comm *comm, const struct oh_stream_state *place, struct oh_capture **capture_p)
+CUresult oh_capture_before(struct oh_comm *comm, const struct oh_stream_state *stream_state,
+                           struct oh_capture **capture_p)
 {
-    struct oh_capture *capture = oh_capture_find(comm, place->capture_id);
+    struct oh_capture *capture = oh_capture_find(comm, stream_state->capture_id);
     if (!capture) {
-        return open_capture(comm, place, capture_p);
+        return open_capture(comm, stream_state, capture_p);
     }
     *capture_p = capture;
-    return follow_frontier(capture, place->stream);
+    return follow_frontier(capture, stream_state->stream);
 }
 
 /* What a captured kernel comes after, if it is one node alone. */
@@ -291,7 +293,7 @@ CUresult oh_capture_link(const struct oh_submission *submission, bool linked)
     if (!capture || !comm->kernels->programmatic || !driver->graph_node_get_dependencies) {
         return CUDA_SUCCESS;
     }
-    bool known = get_frontier(driver, submission->place.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
+    bool known = get_frontier(driver, submission->stream_state.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
     CUgraphNode kernel = known ? nodes[0] : NULL;
     CUresult result = kernel && !linked ? link_captured(comm, capture, kernel) : CUDA_SUCCESS;
     capture->kernel = kernel;

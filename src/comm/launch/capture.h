@@ -28,7 +28,8 @@ struct oh_capture {
 struct oh_capture *oh_capture_find(const struct oh_comm *comm, cuuint64_t id);
 
 /* Orders the next work of the stream after the communicator's calls in its capture, whose entry becomes *capture_p. */
-CUresult oh_capture_before(struct oh_comm *comm, const struct oh_stream_state *place, struct oh_capture **capture_p);
+CUresult oh_capture_before(struct oh_comm *comm, const struct oh_stream_state *stream_state,
+                           struct oh_capture **capture_p);
 
 /* Notes the stream's newest work as the capture's, and moves the record node behind it. */
 CUresult oh_capture_after(struct oh_capture *capture, CUstream stream);

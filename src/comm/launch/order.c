@@ -40,23 +40,24 @@ static const struct oh_driver *driver_of(const struct oh_comm *comm)
     return comm->staging.driver;
 }
 
-CUresult oh_stream_query(const struct oh_comm *comm, CUstream stream, struct oh_stream_state *place_p)
+CUresult oh_stream_query(const struct oh_comm *comm, CUstream stream, struct oh_stream_state *stream_state_p)
 {
     const struct oh_driver *driver = driver_of(comm);
     CUstreamCaptureStatus status;
-    struct oh_stream_state place = {.known = true, .stream = stream};
-    CUresult result = driver->stream_get_capture_info(stream, &status, &place.capture_id, &place.graph, NULL, NULL);
+    struct oh_stream_state stream_state = {.known = true, .stream = stream};
+    CUresult result =
+        driver->stream_get_capture_info(stream, &status, &stream_state.capture_id, &stream_state.graph, NULL, NULL);
     if (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
         result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
     if (result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
         /* By id: handles come again after a stream is destroyed, and the per-thread default stream is one in each
          * thread. (Of a capturing stream the driver does not tell it.) */
-        place.graph = NULL;
-        result = driver->stream_get_id(stream, &place.stream_id);
+        stream_state.graph = NULL;
+        result = driver->stream_get_id(stream, &stream_state.stream_id);
     }
     if (result == CUDA_SUCCESS) {
-        *place_p = place;
+        *stream_state_p = stream_state;
     }
     return result;
 }
@@ -75,12 +76,12 @@ enum {
  */
 static void take_recorded(struct oh_comm *comm)
 {
-    int state = atomic_load_explicit(&comm->nccl_launch, memory_order_acquire);
-    while (state == LAUNCH_RECORDING) { /* by another thread: an event is being recorded */
+    int launch = atomic_load_explicit(&comm->nccl_launch, memory_order_acquire);
+    while (launch == LAUNCH_RECORDING) { /* by another thread: an event is being recorded */
         sched_yield();
-        state = atomic_load_explicit(&comm->nccl_launch, memory_order_acquire);
+        launch = atomic_load_explicit(&comm->nccl_launch, memory_order_acquire);
     }
-    if (state == LAUNCH_RECORDED) {
+    if (launch == LAUNCH_RECORDED) {
         comm->nccl_stream = comm->nccl_launch_id;
         comm->nccl_event_pending = true;
         atomic_store_explicit(&comm->nccl_launch, LAUNCH_NONE, memory_order_relaxed);
@@ -97,24 +98,24 @@ static void drop_launching(struct oh_comm *comm)
 }
 
 /* Behind the last call that NCCL has served, if there is none of ours behind it yet. */
-static CUresult follow_nccl(struct oh_comm *comm, const struct oh_stream_state *place)
+static CUresult follow_nccl(struct oh_comm *comm, const struct oh_stream_state *stream_state)
 {
     take_recorded(comm);
     if (!comm->nccl_event_pending) {
         return CUDA_SUCCESS;
     }
     comm->nccl_event_pending = false;
-    return place->stream_id == comm->nccl_stream
+    return stream_state->stream_id == comm->nccl_stream
                ? CUDA_SUCCESS
-               : driver_of(comm)->stream_wait_event(place->stream, comm->event[OH_EVENT_NCCL], 0);
+               : driver_of(comm)->stream_wait_event(stream_state->stream, comm->event[OH_EVENT_NCCL], 0);
 }
 
 /* Behind our last launch. While graphs of the communicator are alive, a replay may have come since. */
-static CUresult follow_launches(struct oh_comm *comm, const struct oh_stream_state *place)
+static CUresult follow_launches(struct oh_comm *comm, const struct oh_stream_state *stream_state)
 {
-    bool moved = comm->launched && place->stream_id != comm->last_stream;
+    bool moved = comm->launched && stream_state->stream_id != comm->last_stream;
     bool replayed = comm->graph_mixing && atomic_load_explicit(&comm->graphs, memory_order_relaxed) > 0;
-    return moved || replayed ? driver_of(comm)->stream_wait_event(place->stream, comm->event[OH_EVENT_LAUNCH], 0)
+    return moved || replayed ? driver_of(comm)->stream_wait_event(stream_state->stream, comm->event[OH_EVENT_LAUNCH], 0)
                              : CUDA_SUCCESS;
 }
 
@@ -124,39 +125,39 @@ static CUresult follow_launches(struct oh_comm *comm, const struct oh_stream_sta
 CUresult oh_order_before(struct oh_submission *submission)
 {
     struct oh_comm *comm = submission->calls[0].comm;
-    CUresult result = oh_stream_query(comm, submission->calls[0].stream, &submission->place);
-    if (result == CUDA_SUCCESS && submission->place.graph) {
-        return oh_capture_before(comm, &submission->place, &submission->capture);
+    CUresult result = oh_stream_query(comm, submission->calls[0].stream, &submission->stream_state);
+    if (result == CUDA_SUCCESS && submission->stream_state.graph) {
+        return oh_capture_before(comm, &submission->stream_state, &submission->capture);
     }
     if (result == CUDA_SUCCESS) {
-        result = follow_launches(comm, &submission->place);
+        result = follow_launches(comm, &submission->stream_state);
     }
-    return result == CUDA_SUCCESS ? follow_nccl(comm, &submission->place) : result;
+    return result == CUDA_SUCCESS ? follow_nccl(comm, &submission->stream_state) : result;
 }
 
 /* A communicator whose memory is freed waits for OH_EVENT_LAUNCH: so a record that fails is tried once more. */
-static CUresult record_launch(struct oh_comm *comm, const struct oh_stream_state *place)
+static CUresult record_launch(struct oh_comm *comm, const struct oh_stream_state *stream_state)
 {
     const struct oh_driver *driver = driver_of(comm);
-    CUresult result = driver->event_record(comm->event[OH_EVENT_LAUNCH], place->stream);
+    CUresult result = driver->event_record(comm->event[OH_EVENT_LAUNCH], stream_state->stream);
     comm->launched = true;
     if (result == CUDA_SUCCESS) {
-        comm->last_stream = place->stream_id;
+        comm->last_stream = stream_state->stream_id;
     } else {
-        comm->unrecorded = driver->event_record(comm->event[OH_EVENT_LAUNCH], place->stream) != CUDA_SUCCESS;
+        comm->unrecorded = driver->event_record(comm->event[OH_EVENT_LAUNCH], stream_state->stream) != CUDA_SUCCESS;
     }
     return result;
 }
 
 CUresult oh_order_after(struct oh_submission *submission)
 {
-    return submission->capture ? oh_capture_after(submission->capture, submission->place.stream)
-                               : record_launch(submission->calls[0].comm, &submission->place);
+    return submission->capture ? oh_capture_after(submission->capture, submission->stream_state.stream)
+                               : record_launch(submission->calls[0].comm, &submission->stream_state);
 }
 
-void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const struct oh_stream_state *place)
+void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const struct oh_stream_state *stream_state)
 {
-    if (place->graph || !place->known) {
+    if (stream_state->graph || !stream_state->known) {
         driver_of(comm)->stream_query(stream);
     }
 }
@@ -166,11 +167,12 @@ void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const stru
 static CUresult before_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     struct oh_capture *capture;
-    CUresult result = oh_stream_query(comm, call->place.stream, &call->place);
+    CUresult result = oh_stream_query(comm, call->stream_state.stream, &call->stream_state);
     if (result != CUDA_SUCCESS || comm->attach.cutover_call == 0) { /* nothing of ours can be before it */
         return result;
     }
-    return call->place.graph ? oh_capture_before(comm, &call->place, &capture) : follow_launches(comm, &call->place);
+    return call->stream_state.graph ? oh_capture_before(comm, &call->stream_state, &capture)
+                                    : follow_launches(comm, &call->stream_state);
 }
 
 /* The event is behind all that NCCL has of the communicator, so this rank may vote. NCCL orders its own calls. */
@@ -186,7 +188,7 @@ static void note_ordered(struct oh_comm *comm)
 
 static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *call)
 {
-    CUresult result = driver_of(comm)->event_record(comm->event[OH_EVENT_NCCL], call->place.stream);
+    CUresult result = driver_of(comm)->event_record(comm->event[OH_EVENT_NCCL], call->stream_state.stream);
     if (result == CUDA_SUCCESS && comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
         note_ordered(comm);
     }
@@ -199,13 +201,13 @@ static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *cal
 
 static CUresult after_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
 {
-    if (call->place.graph) {
-        struct oh_capture *capture = oh_capture_find(comm, call->place.capture_id);
-        return capture ? oh_capture_after(capture, call->place.stream) : CUDA_SUCCESS;
+    if (call->stream_state.graph) {
+        struct oh_capture *capture = oh_capture_find(comm, call->stream_state.capture_id);
+        return capture ? oh_capture_after(capture, call->stream_state.stream) : CUDA_SUCCESS;
     }
     CUresult result = record_nccl(comm, call);
     if (result == CUDA_SUCCESS) {
-        comm->nccl_stream = call->place.stream_id;
+        comm->nccl_stream = call->stream_state.stream_id;
         comm->nccl_event_pending = true;
     }
     return result;
@@ -217,7 +219,7 @@ typedef CUresult (*nccl_step)(struct oh_comm *, struct oh_nccl_call *);
 static CUresult pass_on(struct oh_comm *comm, const struct oh_nccl_call *call, CUresult result)
 {
     if (result != CUDA_SUCCESS && comm->attach.cutover_call != 0) {
-        oh_order_invalidate(comm, call->place.stream, &call->place);
+        oh_order_invalidate(comm, call->stream_state.stream, &call->stream_state);
     }
     return result;
 }
@@ -242,18 +244,18 @@ static CUresult in_context(struct oh_comm *comm, struct oh_nccl_call *call, nccl
  */
 static bool goes_by_handle(const struct oh_nccl_call *call)
 {
-    const CUstream stream = call->place.stream;
-    return stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD && !call->place.graph;
+    const CUstream stream = call->stream_state.stream;
+    return stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD && !call->stream_state.graph;
 }
 
 static CUresult order_before(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     if (goes_by_handle(call)) {
-        CUresult result = oh_stream_query(comm, call->place.stream, &call->place);
-        if (result == CUDA_SUCCESS && !call->place.graph) {
-            result = comm->attach.cutover_call == 0 ? CUDA_SUCCESS : follow_launches(comm, &call->place);
+        CUresult result = oh_stream_query(comm, call->stream_state.stream, &call->stream_state);
+        if (result == CUDA_SUCCESS && !call->stream_state.graph) {
+            result = comm->attach.cutover_call == 0 ? CUDA_SUCCESS : follow_launches(comm, &call->stream_state);
         }
-        if (result != CUDA_ERROR_INVALID_CONTEXT && !call->place.graph) {
+        if (result != CUDA_ERROR_INVALID_CONTEXT && !call->stream_state.graph) {
             return pass_on(comm, call, result);
         }
     }
@@ -317,7 +319,7 @@ bool oh_comm_is_ordered(struct oh_comm *comm)
 
 void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
 {
-    *call_p = (struct oh_nccl_call){.place.stream = stream, .allreduce = allreduce};
+    *call_p = (struct oh_nccl_call){.stream_state.stream = stream, .allreduce = allreduce};
     call_p->result = order_before(comm, call_p);
     if (call_p->result != CUDA_SUCCESS && !oh_order_is_void(call_p->result)) {
         oh_order_withdraw(comm, call_p->result); /* now: by the time that NCCL returns, all ranks may have voted yes */
@@ -336,7 +338,7 @@ ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call
 ncclResult_t oh_order_after_nccl_async(struct oh_comm *comm, const struct oh_nccl_call *call)
 {
     drop_launching(comm);
-    comm->nccl_launch_stream = call->place.stream;
+    comm->nccl_launch_stream = call->stream_state.stream;
     comm->nccl_launch_allreduce = call->allreduce;
     atomic_store_explicit(&comm->nccl_launch, LAUNCH_GOING_ON, memory_order_release); /* pairs with the exchange */
     return refuse_unordered(comm, call->result);
@@ -345,15 +347,15 @@ ncclResult_t oh_order_after_nccl_async(struct oh_comm *comm, const struct oh_ncc
 /* On any thread: the captures are not this one's to change, so that a captured call stays without. */
 static CUresult record_launched(struct oh_comm *comm, struct oh_nccl_call *call)
 {
-    CUresult result = oh_stream_query(comm, call->place.stream, &call->place);
+    CUresult result = oh_stream_query(comm, call->stream_state.stream, &call->stream_state);
     bool recorded = false;
-    if (result == CUDA_SUCCESS && !call->place.graph) {
+    if (result == CUDA_SUCCESS && !call->stream_state.graph) {
         result = record_nccl(comm, call);
         recorded = result == CUDA_SUCCESS;
-        comm->nccl_launch_id = call->place.stream_id;
+        comm->nccl_launch_id = call->stream_state.stream_id;
     }
-    int state = recorded ? LAUNCH_RECORDED : LAUNCH_NONE;
-    atomic_store_explicit(&comm->nccl_launch, state, memory_order_release); /* pairs with the load in take_recorded */
+    int launch = recorded ? LAUNCH_RECORDED : LAUNCH_NONE;
+    atomic_store_explicit(&comm->nccl_launch, launch, memory_order_release); /* pairs with the load in take_recorded */
     return result;
 }
 
@@ -361,7 +363,8 @@ void oh_order_nccl_launched(struct oh_comm *comm)
 {
     int expected = LAUNCH_GOING_ON;
     if (atomic_compare_exchange_strong(&comm->nccl_launch, &expected, LAUNCH_RECORDING)) {
-        struct oh_nccl_call call = {.place.stream = comm->nccl_launch_stream, .allreduce = comm->nccl_launch_allreduce};
+        struct oh_nccl_call call = {.stream_state.stream = comm->nccl_launch_stream,
+                                    .allreduce = comm->nccl_launch_allreduce};
         CUresult result = in_context(comm, &call, record_launched);
         expected = LAUNCH_RECORDING; /* the context could not be entered */
         atomic_compare_exchange_strong(&comm->nccl_launch, &expected, LAUNCH_NONE);

@@ -11,7 +11,7 @@
 #include "comm/comm.h"
 
 /* Where a stream is now. */
-CUresult oh_stream_query(const struct oh_comm *comm, CUstream stream, struct oh_stream_state *place_p);
+CUresult oh_stream_query(const struct oh_comm *comm, CUstream stream, struct oh_stream_state *stream_state_p);
 
 /* Puts the submission's stream behind the last launch, in the world (eager, or one graph) that the stream is in now. */
 CUresult oh_order_before(struct oh_submission *submission);
@@ -29,11 +29,11 @@ static inline bool oh_order_is_void(CUresult result)
 }
 
 /*
- * After a failure: makes the capture that the stream is in invalid, if `place` does not tell that there is none, so
- * that nothing of the capture can be replayed. The CUDA programming guide ("Prohibited and Unhandled Operations") has a
- * query of a stream under capture do so.
+ * After a failure: makes the capture that the stream is in invalid, if `stream_state` does not tell that there is none,
+ * so that nothing of the capture can be replayed. The CUDA programming guide ("Prohibited and Unhandled Operations")
+ * has a query of a stream under capture do so.
  */
-void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const struct oh_stream_state *place);
+void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const struct oh_stream_state *stream_state);
 
 /*
  * A call could not be put in order. True: the ranks had not agreed yet, and now all fall back, or have before: this is

@@ -87,7 +87,7 @@ static CUstream stream_of(const struct oh_submission *submission)
 /* Edges of graphs carry data since CUDA 12.3; before, a captured kernel gains nothing by asking. */
 static bool is_serial(const struct oh_submission *submission)
 {
-    return submission->place.graph && !submission->calls[0].comm->staging.driver->stream_get_capture_info_v3;
+    return submission->stream_state.graph && !submission->calls[0].comm->staging.driver->stream_get_capture_info_v3;
 }
 
 /* For a profiler, if there is one: what a launch of so many calls carries. True when close_range is due. */
@@ -330,7 +330,7 @@ static CUresult whole_in_context(struct oh_submission *submission)
 
 static CUresult look_in_context(struct oh_submission *submission)
 {
-    return oh_stream_query(submission->calls[0].comm, stream_of(submission), &submission->place);
+    return oh_stream_query(submission->calls[0].comm, stream_of(submission), &submission->stream_state);
 }
 
 static CUresult join_in_context(struct oh_submission *submission)
@@ -368,7 +368,7 @@ static ncclResult_t in_context(struct oh_submission *submission, CUresult (*step
         result = step(submission);
     }
     if (result != CUDA_SUCCESS && comm->attach.cutover_call != 0) {
-        oh_order_invalidate(comm, stream_of(submission), &submission->place);
+        oh_order_invalidate(comm, stream_of(submission), &submission->stream_state);
     }
     if (entered) {
         oh_context_leave(staging->driver, &scope);
@@ -408,7 +408,7 @@ ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *
     struct oh_submission submission = {.calls = &call, .count = 1};
     ncclResult_t res = in_context(&submission, look_in_context);
     if (res == ncclSuccess) {
-        *capture_p = submission.place.graph ? submission.place.capture_id + 1 : 0;
+        *capture_p = submission.stream_state.graph ? submission.stream_state.capture_id + 1 : 0;
     }
     return res;
 }

@@ -189,10 +189,10 @@ static uint64_t check_wait(struct oh_comm *comm, uint64_t now)
 {
     const struct oh_control *control = comm->staging.control;
     struct oh_watch *watch = &comm->watch;
-    uint32_t looks = __atomic_load_n(&control->spins, __ATOMIC_RELAXED);
+    uint32_t spins = __atomic_load_n(&control->spins, __ATOMIC_RELAXED);
     uint32_t epoch = __atomic_load_n(&control->epoch, __ATOMIC_RELAXED);
     bool same = watch->since_ns != 0 && epoch == watch->epoch;
-    if (looks == 0 || (same && looks == watch->looks)) {
+    if (spins == 0 || (same && spins == watch->spins)) {
         return 0;
     }
     if (!same || suspended) { /* the kernel may have ended soon after the look before */
@@ -200,7 +200,7 @@ static uint64_t check_wait(struct oh_comm *comm, uint64_t now)
         watch->since_ns = now;
         atomic_store(&comm->progress->waiting_epoch, wait_after(epoch));
     }
-    watch->looks = looks;
+    watch->spins = spins;
     return now - watch->since_ns;
 }
 
