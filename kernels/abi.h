@@ -51,7 +51,7 @@
 #define OH_WORDS_END(nranks_) (OH_TWOSHOT_OFFSET(nranks_) + 3u * OH_TWOSHOT_BYTES(nranks_))
 #define OH_ESCAPE_OFFSET (OH_WORDS_END(2) > OH_WORDS_END(3) ? OH_WORDS_END(2) : OH_WORDS_END(3))
 #define OH_ESCAPE_END (OH_ESCAPE_OFFSET + (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / OH_WORD_BYTES)
-#define OH_STAGING_BYTES ((OH_ESCAPE_END + (1u << 20) - 1) / (1u << 20) * (1u << 20)) /* whole MiB, as reports say */
+#define OH_STAGING_BYTES ((OH_ESCAPE_END + (1u << 20) - 1) & ~((1u << 20) - 1)) /* whole MiB, as reports have it */
 
 /*
  * What each 32 bits of an empty word hold. As floating-point numbers of any width they are NaNs that no arithmetic on

@@ -16,6 +16,6 @@ static inline void oh_errno_restore(const int *saved)
     errno = *saved;
 }
 
-#define OH_KEEP_ERRNO() int saved_errno_ __attribute__((cleanup(oh_errno_restore))) = errno
+#define OH_KEEP_ERRNO() int saved_errno_ __attribute__((cleanup(oh_errno_restore), unused)) = errno
 
 #endif

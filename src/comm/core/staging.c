@@ -153,7 +153,7 @@ out:
     return res;
 }
 
-static ncclResult_t map_signal(struct oh_staging *staging)
+static ncclResult_t map_control(struct oh_staging *staging)
 {
     const struct oh_driver *driver = staging->driver;
     ncclResult_t res = ncclSuccess;
@@ -186,7 +186,7 @@ ncclResult_t oh_staging_create(struct oh_staging *staging)
         return ncclUnhandledCudaError;
     }
     OH_CU_GOTO(driver, mem_alloc(&staging->base, OH_STAGING_BYTES), res, out);
-    res = add_own(staging->base, staging->context.handle) ? map_signal(staging) : ncclSystemError;
+    res = add_own(staging->base, staging->context.handle) ? map_control(staging) : ncclSystemError;
     if (res == ncclSuccess) {
         res = start_clearing(staging);
     }
