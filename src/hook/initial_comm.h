@@ -10,8 +10,8 @@
  * rank and number of ranks of it. Whatever cannot be known so goes to NCCL: with a profiler plugin of the program's
  * own, or with several communicators whose creation passed no hook.
  */
-#ifndef OH_HOOK_FIRST_H_
-#define OH_HOOK_FIRST_H_
+#ifndef OH_HOOK_INITIAL_COMM_H_
+#define OH_HOOK_INITIAL_COMM_H_
 
 #include <nccl.h>
 #include <stdatomic.h>

@@ -6,8 +6,8 @@
  * thunk of that copy in its place. The thunk notes the copy and calls the exported function, so that creators and group
  * calls, which carry no communicator, go to the copy that the caller meant. Constant; thread-safe.
  */
-#ifndef OH_HOOK_DOORS_H_
-#define OH_HOOK_DOORS_H_
+#ifndef OH_HOOK_THUNK_H_
+#define OH_HOOK_THUNK_H_
 
 #include <stddef.h>
 

@@ -8,8 +8,8 @@
  * by cuInit, and run later. A forked child has the handler but not the thread, and may have been given the mutex
  * locked: oh_bgthread_stop then does nothing, and the other functions may not be called.
  */
-#ifndef OH_UTIL_WORKER_H_
-#define OH_UTIL_WORKER_H_
+#ifndef OH_UTIL_BGTHREAD_H_
+#define OH_UTIL_BGTHREAD_H_
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -2,8 +2,8 @@
 /*
  * reach.h - the functions of NCCL that reach.c calls, got in one way or another
  */
-#ifndef E2E_REACH_H_
-#define E2E_REACH_H_
+#ifndef TEST_E2E_REACH_H_
+#define TEST_E2E_REACH_H_
 
 #include <nccl.h>
 

@@ -10,8 +10,8 @@
  *
  * Functions declared below want the lock held by the caller unless they say otherwise.
  */
-#ifndef SIMNODE_CUDA_INTERNAL_H_
-#define SIMNODE_CUDA_INTERNAL_H_
+#ifndef TEST_SIMNODE_CUDA_INTERNAL_H_
+#define TEST_SIMNODE_CUDA_INTERNAL_H_
 
 /* What cuda.h declares is what the library exports; the rest of it is compiled with -fvisibility=hidden. */
 #pragma GCC visibility push(default)

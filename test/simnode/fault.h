@@ -8,8 +8,8 @@
  * calls count that come from a loaded object whose file has this name. SIMNODE_FROM=symbol: only calls count that come
  * after the first call of that function, by any caller. Each stand-in library counts for itself.
  */
-#ifndef SIMNODE_FAULT_H_
-#define SIMNODE_FAULT_H_
+#ifndef TEST_SIMNODE_FAULT_H_
+#define TEST_SIMNODE_FAULT_H_
 
 #include <stdbool.h>
 

@@ -4,8 +4,8 @@
  *
  * The stand-in driver runs them; the kernel unit test runs them directly. One thread per block.
  */
-#ifndef SIMNODE_KERNELS_H_
-#define SIMNODE_KERNELS_H_
+#ifndef TEST_SIMNODE_KERNELS_H_
+#define TEST_SIMNODE_KERNELS_H_
 
 #include <stddef.h>
 

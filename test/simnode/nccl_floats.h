@@ -5,8 +5,8 @@
  * Written for the stand-in NCCL and for the reference results of the tests, on purpose apart from the kernels' own
  * conversions. Rounds to nearest even. fp8 saturates instead of overflowing, as NCCL's does. Pure functions.
  */
-#ifndef SIMNODE_NCCL_FLOATS_H_
-#define SIMNODE_NCCL_FLOATS_H_
+#ifndef TEST_SIMNODE_NCCL_FLOATS_H_
+#define TEST_SIMNODE_NCCL_FLOATS_H_
 
 #include <math.h>
 #include <stdint.h>

@@ -13,8 +13,8 @@
  * As in NCCL, ncclX is a weak symbol and pncclX a strong alias of the same body, and some functions are called
  * through their public, interposable names.
  */
-#ifndef SIMNODE_NCCL_INTERNAL_H_
-#define SIMNODE_NCCL_INTERNAL_H_
+#ifndef TEST_SIMNODE_NCCL_INTERNAL_H_
+#define TEST_SIMNODE_NCCL_INTERNAL_H_
 
 #include <cuda.h>
 #include <nccl.h>

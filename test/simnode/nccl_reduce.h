@@ -5,8 +5,8 @@
  * Used by the stand-in NCCL and, as the reference, by the test programs. Narrow floats are reduced in fp32 in the
  * order of the inputs and rounded once. The least and the greatest are those of CUDA's fmin and fmax. No state.
  */
-#ifndef SIMNODE_NCCL_REDUCE_H_
-#define SIMNODE_NCCL_REDUCE_H_
+#ifndef TEST_SIMNODE_NCCL_REDUCE_H_
+#define TEST_SIMNODE_NCCL_REDUCE_H_
 
 #include <nccl.h>
 #include <stddef.h>

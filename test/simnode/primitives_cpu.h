@@ -6,8 +6,8 @@
  * word is two 8-byte atomics (release store, acquire load). What this shows is the state machine (epochs, slots,
  * chunks, rounds); it says nothing of the GPU's memory order.
  */
-#ifndef SIMNODE_PRIMITIVES_CPU_H_
-#define SIMNODE_PRIMITIVES_CPU_H_
+#ifndef TEST_SIMNODE_PRIMITIVES_CPU_H_
+#define TEST_SIMNODE_PRIMITIVES_CPU_H_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -4,8 +4,8 @@
  *
  * SIMNODE_SECRETS=path appends "KIND TEXT", a line for each.
  */
-#ifndef SIMNODE_SECRET_H_
-#define SIMNODE_SECRET_H_
+#ifndef TEST_SIMNODE_SECRET_H_
+#define TEST_SIMNODE_SECRET_H_
 
 /* Thread-safe. */
 void simnode_tell(const char *kind, const char *text);

@@ -5,8 +5,8 @@
  * Read from a text file (README.md describes it) by the stand-in driver and the stand-in NVML, each for itself.
  * Plain data, only read once loaded.
  */
-#ifndef SIMNODE_TOPOLOGY_H_
-#define SIMNODE_TOPOLOGY_H_
+#ifndef TEST_SIMNODE_TOPOLOGY_H_
+#define TEST_SIMNODE_TOPOLOGY_H_
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -87,7 +87,7 @@ static bool publish_table(struct oh_agreement *agreement)
     return oh_plan_table_end(&table) > 0;
 }
 
-/* My slot: who I am and where my staging memory is. */
+/* Publishes who this rank is and where its staging is. */
 static void fill(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
@@ -161,7 +161,7 @@ static void open_peer(struct oh_agreement *agreement, uint32_t rank)
     end_phase(agreement, OH_PHASE_OPEN);
 }
 
-/* Opens those whose slots are filled. True when all are open. */
+/* Opens those whose peer info is ready. True when all are open. */
 static bool open_peers(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
@@ -212,7 +212,7 @@ static void prepare(struct oh_agreement *agreement)
     const struct oh_shared *shared = comm->segment.shared;
 
     comm->table = shared->table;
-    for (uint32_t r = 0; r < comm->nranks; r++) { /* all have filled their slots: the same for all */
+    for (uint32_t r = 0; r < comm->nranks; r++) { /* all have published their peer info: the same for all */
         comm->check |= shared->peer_info[r].check != 0;
     }
     if (!oh_plan_table_valid(&comm->table, comm->nranks)) {

@@ -5,8 +5,8 @@
  * A set-up advances by steps that do not wait, so that one thread can take on several at once. It is begun by the
  * thread that uses the communicator and then belongs to the thread in the background (attach.c), which frees it.
  */
-#ifndef OH_COMM_AGREE_H_
-#define OH_COMM_AGREE_H_
+#ifndef OH_COMM_ATTACH_AGREEMENT_H_
+#define OH_COMM_ATTACH_AGREEMENT_H_
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,7 +33,7 @@ enum oh_agreement_phase {
 };
 
 enum oh_agreement_step {
-    OH_STEP_PUBLISH, /* my slot */
+    OH_STEP_PUBLISH, /* this rank's peer info */
     OH_STEP_OPEN,    /* the peers' memory; then the kernels */
     OH_STEP_VOTE,    /* once NCCL's work is in order */
     OH_STEP_VOTED

@@ -11,8 +11,8 @@
  * otherwise. The set-up runs in a thread of its own, one for all communicators, which ends when no set-up is left.
  * doc/design.md, "Attach", argues why ranks always agree and why no wait can deadlock a program.
  */
-#ifndef OH_COMM_ATTACH_H_
-#define OH_COMM_ATTACH_H_
+#ifndef OH_COMM_ATTACH_ATTACH_H_
+#define OH_COMM_ATTACH_ATTACH_H_
 
 #include "comm/comm.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* end.h - the program ends a communicator: it is finalized, destroyed, aborted, or the process ends */
-#ifndef OH_COMM_END_H_
-#define OH_COMM_END_H_
+#ifndef OH_COMM_ATTACH_END_H_
+#define OH_COMM_ATTACH_END_H_
 
 #include "comm/comm.h"
 

@@ -10,8 +10,8 @@
  * who closed it: it closes the others' words itself, if they are open, and computes. So nobody ever waits.
  * doc/design.md, "Attach", has the proof. Memory of all zeros is a switch that no rank has used.
  */
-#ifndef OH_COMM_SWITCH_H_
-#define OH_COMM_SWITCH_H_
+#ifndef OH_COMM_CORE_CUTOVER_H_
+#define OH_COMM_CORE_CUTOVER_H_
 
 #include <stdatomic.h>
 #include <stdbool.h>

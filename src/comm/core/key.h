@@ -7,8 +7,8 @@
  * (with NCCL_COMM_ID set there is none: then the file's mode and owner alone keep others out). A key is a secret of the
  * communicator's ranks: only its name is ever seen by others.
  */
-#ifndef OH_COMM_KEY_H_
-#define OH_COMM_KEY_H_
+#ifndef OH_COMM_CORE_KEY_H_
+#define OH_COMM_CORE_KEY_H_
 
 #include <nccl.h>
 #include <stdint.h>

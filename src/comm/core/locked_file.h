@@ -7,8 +7,8 @@
  * a file that nobody has locked was left by processes that were killed, and may be removed. Nothing here waits for
  * other users: whatever they put under a name costs the caller that name, and nothing else. Thread-safe.
  */
-#ifndef OH_COMM_LOCKED_FILE_H_
-#define OH_COMM_LOCKED_FILE_H_
+#ifndef OH_COMM_CORE_LOCKED_FILE_H_
+#define OH_COMM_CORE_LOCKED_FILE_H_
 
 #include <nccl.h>
 #include <stddef.h>

@@ -5,7 +5,7 @@
  * Three uses, in this order (doc/design.md, "Attach"):
  *   presence   each rank counts itself in before NCCL's own creation, which is a barrier; when that returns, every
  *              rank of this host that has onehop has been counted
- *   agreement  each rank fills its slot, opens its peers' memory, votes; one word decides, and cannot be read two ways
+ *   agreement  each rank publishes its peer info, opens its peers' memory, votes; one word decides
  *   rank_state   each rank counts itself out when it has closed its peers' memory, so that an owner frees it last
  *
  * The file is named after the communicator's key (key.h), made with mode 0600, accepted only from the same user, and
@@ -14,8 +14,8 @@
  * the next process of that user removes it. What peers wrote is checked before use: read once, and never beyond bounds.
  * A struct oh_segment belongs to one rank and one thread at a time; the memory behind it is shared and atomic.
  */
-#ifndef OH_COMM_SEGMENT_H_
-#define OH_COMM_SEGMENT_H_
+#ifndef OH_COMM_CORE_SEGMENT_H_
+#define OH_COMM_CORE_SEGMENT_H_
 
 #include <nccl.h>
 #include <stdatomic.h>
@@ -92,7 +92,7 @@ struct oh_shared {
     _Atomic uint32_t parent_ranks;   /* ncclCommGrow: ranks of the parent; only the new ones count as present */
     _Atomic uint32_t target_set;     /* of a parent segment: target is set */
     struct oh_key target;            /* of a parent segment: the key of the grown communicator */
-    uint32_t init_epoch;             /* rank 0's, written before its slot is filled */
+    uint32_t init_epoch;             /* rank 0's, written before its peer info is ready */
     char reason[OH_REASON_BYTES];    /* why off, written by the first to refuse */
     struct oh_plan_table table;      /* rank 0's, likewise */
     struct oh_cutover cutover;       /* the first call that is served */
@@ -115,7 +115,7 @@ struct oh_segment {
  */
 ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *key);
 
-/* The same without counting this rank in. */
+/* Does the same without counting this rank in. */
 ncclResult_t oh_segment_open_uncounted(struct oh_segment *segment, const struct oh_key *key);
 
 /* Removes the file's name. Safe to call by every rank, once all have opened it. */
@@ -141,7 +141,7 @@ enum oh_decision {
 };
 enum oh_decision oh_segment_decision(const struct oh_segment *segment);
 
-/* True when that rank's slot is filled. */
+/* True when that rank's peer info is ready. */
 bool oh_segment_is_ready(const struct oh_segment *segment, uint32_t rank);
 
 /* True when a rank that has named itself runs no more. It can end between any two steps, so this is only a hint. */
@@ -162,16 +162,16 @@ void oh_segment_set_peers_closed(struct oh_segment *segment, uint32_t rank);
 /* True when no other rank has this rank's memory open, or will open it: they have left, never came, or are dead. */
 bool oh_segment_is_unreferenced(const struct oh_segment *segment, uint32_t rank, uint32_t nranks);
 
-/* Fills in the fields of a slot that say which process this is, for the others to see at once. */
+/* Fills in the fields that say which process this is, for the others to see at once. */
 void oh_peer_info_identify(struct oh_peer_info *info);
 
-/* True when the slot's pid means the same process here. */
+/* True when the pid means the same process here. */
 bool oh_peer_info_has_pid(const struct oh_peer_info *info);
 
-/* True when it can be seen from here whether the slot's process has ended. */
+/* True when it can be seen from here whether the process has ended. */
 bool oh_peer_info_is_visible(const struct oh_peer_info *info);
 
-/* True when a slot was filled by this very process. */
+/* True when this very process has filled it in. */
 bool oh_peer_info_is_own(const struct oh_peer_info *info);
 
 #endif

@@ -7,8 +7,8 @@
  * through CUDA IPC, peers of this process are reached by their own pointer. Not thread-safe; the communicator that owns
  * it serialises.
  */
-#ifndef OH_COMM_STAGING_H_
-#define OH_COMM_STAGING_H_
+#ifndef OH_COMM_CORE_STAGING_H_
+#define OH_COMM_CORE_STAGING_H_
 
 #include <nccl.h>
 #include <stdbool.h>

@@ -7,8 +7,8 @@
  * long as the table serves a message as large as all of them. What is fused depends on count, datatype and op of the
  * calls alone, which are the same on all ranks; never on pointers or streams. Pure functions without state.
  */
-#ifndef OH_COMM_FUSE_H_
-#define OH_COMM_FUSE_H_
+#ifndef OH_COMM_LAUNCH_FUSE_H_
+#define OH_COMM_LAUNCH_FUSE_H_
 
 #include "comm/comm.h"
 

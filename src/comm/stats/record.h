@@ -7,8 +7,8 @@
  * `onehop doctor` add up those of all processes. While it lives, `onehop stat` finds it on the live page (live.h). The
  * plugin writes records and the tools read them: both ends are here. Pure functions; thread-safe.
  */
-#ifndef OH_COMM_STATS_H_
-#define OH_COMM_STATS_H_
+#ifndef OH_COMM_STATS_RECORD_H_
+#define OH_COMM_STATS_RECORD_H_
 
 #include <stdatomic.h>
 #include <stdbool.h>

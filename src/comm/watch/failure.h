@@ -10,8 +10,8 @@
  * wrong result; it leaves when the program aborts, revokes, shrinks with the abort flag, or destroys
  * (oh_comm_release_kernels).
  */
-#ifndef OH_COMM_FAILURE_H_
-#define OH_COMM_FAILURE_H_
+#ifndef OH_COMM_WATCH_FAILURE_H_
+#define OH_COMM_WATCH_FAILURE_H_
 
 #include "comm/comm.h"
 

@@ -11,8 +11,8 @@
  * call of this rank waits, in a kernel of onehop or in an eager allreduce that NCCL serves, or is made afterwards.
  * Nothing else does: programs end their ranks in any order and in any way.
  */
-#ifndef OH_COMM_MONITOR_H_
-#define OH_COMM_MONITOR_H_
+#ifndef OH_COMM_WATCH_MONITOR_H_
+#define OH_COMM_WATCH_MONITOR_H_
 
 #include "comm/comm.h"
 

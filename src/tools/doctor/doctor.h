@@ -11,8 +11,8 @@
  *
  * A single thread. Reports own their memory.
  */
-#ifndef OH_TOOLS_DOCTOR_H_
-#define OH_TOOLS_DOCTOR_H_
+#ifndef OH_TOOLS_DOCTOR_DOCTOR_H_
+#define OH_TOOLS_DOCTOR_DOCTOR_H_
 
 #include <limits.h>
 #include <stdbool.h>

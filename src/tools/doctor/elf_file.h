@@ -5,8 +5,8 @@
  * The file may be anything: every offset and size in it is checked against its length, every loop has a bound, and no
  * more memory is taken than the file is long. 64-bit files of this machine's kind only. No state.
  */
-#ifndef OH_TOOLS_DOCTOR_ELF_H_
-#define OH_TOOLS_DOCTOR_ELF_H_
+#ifndef OH_TOOLS_DOCTOR_ELF_FILE_H_
+#define OH_TOOLS_DOCTOR_ELF_FILE_H_
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -45,16 +45,16 @@ struct floor {
     } member[OH_MAX_RANKS];
 };
 
-/* What a job runs. */
+/* What a workload runs. */
 struct launch {
     const struct floor *floor;
     enum kind kind;
 };
 
-static void issue(struct oh_perf_thread *thread, const struct oh_perf_workload *job, int i)
+static void issue(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int i)
 {
     (void)i;
-    const struct launch *launch = job->floor;
+    const struct launch *launch = workload->floor;
     CUlaunchAttribute attribute = {
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value.programmaticStreamSerializationAllowed = 1,
@@ -170,29 +170,29 @@ static double measure(struct oh_perf_thread *thread, const struct floor *floor, 
 {
     const struct oh_perf_options *options = thread->options;
     const struct launch launch = {floor, kind};
-    struct oh_perf_workload job = {
+    struct oh_perf_workload workload = {
         .issue = issue, .iterations = options->iters, .aggregate = 1, .bytes = options->min_bytes, .floor = &launch};
     double median = 0, p99;
     if (kind == WRITE) {
-        job.iterations = options->iters > WRITE_ITERS ? WRITE_ITERS : options->iters;
+        workload.iterations = options->iters > WRITE_ITERS ? WRITE_ITERS : options->iters;
     } else {
-        job.program = oh_perf_program_of(options->pattern);
+        workload.program = oh_perf_program_of(options->pattern);
     }
-    struct oh_perf_workload bare = job;
+    struct oh_perf_workload bare = workload;
     bare.bare = true;
-    oh_perf_workload_capture(thread, mode, &job);
+    oh_perf_workload_capture(thread, mode, &workload);
     if (bare.program != OH_PERF_NO_PROGRAM) {
         oh_perf_workload_capture(thread, mode, &bare);
     }
     for (int round = 0; round < options->rounds; round++) {
         double(*us)[OH_PERF_RANKS] = thread->shared->us[round];
-        oh_perf_workload_time(thread, &job, us[OH_PERF_STOCK]);
+        oh_perf_workload_time(thread, &workload, us[OH_PERF_STOCK]);
         if (bare.program != OH_PERF_NO_PROGRAM) {
             oh_perf_workload_time(thread, &bare, us[OH_PERF_BARE]);
             oh_perf_workload_subtract(thread, us[OH_PERF_BARE], us[OH_PERF_STOCK]);
         }
     }
-    oh_perf_workload_discard(thread, &job);
+    oh_perf_workload_discard(thread, &workload);
     oh_perf_workload_discard(thread, &bare);
     oh_perf_thread_barrier(thread);
     if (oh_perf_thread_is_main(thread)) {

@@ -24,37 +24,38 @@ static ncclRedOp_t nccl_op(const struct oh_perf_rank *member, enum oh_perf_op op
 /* Calls that need not go through the buffers as those of nccl-tests do (startColl), so that no cache holds their
  * inputs.
  */
-static size_t place_of(const struct oh_perf_thread *thread, const struct oh_perf_workload *job, int number)
+static size_t place_of(const struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int number)
 {
-    return job->moves ? (size_t)number % (thread->options->max_bytes / job->bytes) * job->bytes : 0;
+    return workload->moves ? (size_t)number % (thread->options->max_bytes / workload->bytes) * workload->bytes : 0;
 }
 
-static void call_once(struct oh_perf_thread *thread, const struct oh_perf_workload *job, int number)
+static void call_once(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int number)
 {
-    const size_t place = place_of(thread, job, number);
+    const size_t place = place_of(thread, workload, number);
     OH_PERF_EACH_RANK(thread, member)
     {
-        CUdeviceptr recv = member->recv[job->side] + place;
-        CUdeviceptr send = job->in_place ? recv : member->send[job->side] + place;
+        CUdeviceptr recv = member->recv[workload->side] + place;
+        CUdeviceptr send = workload->in_place ? recv : member->send[workload->side] + place;
         OH_PERF_NCCL(thread, "ncclAllReduce",
-                     api[job->side].all_reduce((const void *)(uintptr_t)send, (void *)(uintptr_t)recv, job->task->count,
-                                               job->task->type->nccl, nccl_op(member, job->task->op), member->comm,
-                                               (void *)member->stream));
+                     api[workload->side].all_reduce((const void *)(uintptr_t)send, (void *)(uintptr_t)recv,
+                                                    workload->task->count, workload->task->type->nccl,
+                                                    nccl_op(member, workload->task->op), member->comm,
+                                                    (void *)member->stream));
     }
 }
 
 /* An iteration is one call, or a group of them. */
-static void issue_allreduce(struct oh_perf_thread *thread, const struct oh_perf_workload *job, int i)
+static void issue_allreduce(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int i)
 {
-    bool grouped = thread->ranks > 1 || job->aggregate > 1;
+    bool grouped = thread->ranks > 1 || workload->aggregate > 1;
     if (grouped) {
-        oh_perf_thread_group_start(thread, job->side);
+        oh_perf_thread_group_start(thread, workload->side);
     }
-    for (int j = 0; j < job->aggregate; j++) {
-        call_once(thread, job, i * job->aggregate + j);
+    for (int j = 0; j < workload->aggregate; j++) {
+        call_once(thread, workload, i * workload->aggregate + j);
     }
     if (grouped) {
-        oh_perf_thread_group_end(thread, job->side);
+        oh_perf_thread_group_end(thread, workload->side);
     }
 }
 
@@ -74,26 +75,26 @@ static struct oh_perf_workload pattern_job(const struct oh_perf_thread *thread, 
                                            enum oh_perf_side side)
 {
     const struct oh_perf_options *options = thread->options;
-    struct oh_perf_workload job = allreduce_job(task, side, options->iters, options->aggregate);
-    job.program = oh_perf_program_of(options->pattern);
-    job.in_place = options->pattern == OH_PERF_CHAIN;
-    job.moves = options->pattern == OH_PERF_FREE;
-    return job;
+    struct oh_perf_workload workload = allreduce_job(task, side, options->iters, options->aggregate);
+    workload.program = oh_perf_program_of(options->pattern);
+    workload.in_place = options->pattern == OH_PERF_CHAIN;
+    workload.moves = options->pattern == OH_PERF_FREE;
+    return workload;
 }
 
-static void issue(struct oh_perf_thread *thread, const struct oh_perf_workload *job, int iterations)
+static void issue(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int iterations)
 {
     for (int i = 0; i < iterations; i++) {
-        if (!job->bare) {
-            job->issue(thread, job, i);
+        if (!workload->bare) {
+            workload->issue(thread, workload, i);
         }
-        if (job->program != OH_PERF_NO_PROGRAM) {
-            oh_perf_run_program(thread, job);
+        if (workload->program != OH_PERF_NO_PROGRAM) {
+            oh_perf_run_program(thread, workload);
         }
     }
 }
 
-void oh_perf_workload_capture(struct oh_perf_thread *thread, enum oh_perf_mode mode, struct oh_perf_workload *job)
+void oh_perf_workload_capture(struct oh_perf_thread *thread, enum oh_perf_mode mode, struct oh_perf_workload *workload)
 {
     CUgraph graph[OH_PERF_RANKS] = {NULL};
     if (mode != OH_PERF_GRAPH) {
@@ -103,38 +104,39 @@ void oh_perf_workload_capture(struct oh_perf_thread *thread, enum oh_perf_mode m
     {
         OH_PERF_CU(thread, stream_begin_capture(member->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     }
-    issue(thread, job, job->iterations);
+    issue(thread, workload, workload->iterations);
     OH_PERF_EACH_RANK(thread, member)
     {
         OH_PERF_CU(thread, stream_end_capture(member->stream, &graph[member - thread->member]));
     }
     OH_PERF_EACH_RANK(thread, member) /* not while this thread captures */
     {
-        OH_PERF_CU(thread, graph_instantiate(&job->graph[member - thread->member], graph[member - thread->member], 0));
+        OH_PERF_CU(thread,
+                   graph_instantiate(&workload->graph[member - thread->member], graph[member - thread->member], 0));
         OH_PERF_CU(thread, graph_destroy(graph[member - thread->member]));
     }
 }
 
-void oh_perf_workload_run(struct oh_perf_thread *thread, const struct oh_perf_workload *job)
+void oh_perf_workload_run(struct oh_perf_thread *thread, const struct oh_perf_workload *workload)
 {
-    if (!job->graph[0]) {
-        issue(thread, job, job->iterations);
+    if (!workload->graph[0]) {
+        issue(thread, workload, workload->iterations);
         return;
     }
     OH_PERF_EACH_RANK(thread, member)
     {
-        OH_PERF_CU(thread, graph_launch(job->graph[member - thread->member], member->stream));
+        OH_PERF_CU(thread, graph_launch(workload->graph[member - thread->member], member->stream));
     }
 }
 
-void oh_perf_workload_discard(struct oh_perf_thread *thread, struct oh_perf_workload *job)
+void oh_perf_workload_discard(struct oh_perf_thread *thread, struct oh_perf_workload *workload)
 {
-    if (!job->graph[0]) {
+    if (!workload->graph[0]) {
         return;
     }
     OH_PERF_EACH_RANK(thread, member)
     {
-        OH_PERF_CU(thread, graph_exec_destroy(job->graph[member - thread->member]));
+        OH_PERF_CU(thread, graph_exec_destroy(workload->graph[member - thread->member]));
     }
 }
 
@@ -184,24 +186,24 @@ static void fill_values(struct oh_perf_thread *thread, const struct oh_perf_task
 }
 
 /* Fresh inputs, poisoned results, one run, every element compared. Returns the number that is wrong. */
-static uint64_t check_once(struct oh_perf_thread *thread, const struct oh_perf_workload *job)
+static uint64_t check_once(struct oh_perf_thread *thread, const struct oh_perf_workload *workload)
 {
-    const struct oh_perf_task *task = job->task;
+    const struct oh_perf_task *task = workload->task;
     size_t bytes = task->count * task->type->size;
     size_t shift = (thread->checks++ % OH_PERF_SLACK) * task->type->size;
     uint64_t wrong = 0;
     OH_PERF_EACH_RANK(thread, member)
     {
-        CUdeviceptr recv = member->recv[job->side];
-        CUdeviceptr send = job->in_place ? recv : member->send[job->side];
+        CUdeviceptr recv = member->recv[workload->side];
+        CUdeviceptr send = workload->in_place ? recv : member->send[workload->side];
         OH_PERF_CU(thread, memset_d8_async(recv, OH_PERF_POISON, bytes + OH_PERF_GUARD, member->stream));
         OH_PERF_CU(thread, memcpy_htod_async(send, member->input + shift, bytes, member->stream));
     }
-    oh_perf_workload_run(thread, job);
+    oh_perf_workload_run(thread, workload);
     OH_PERF_EACH_RANK(thread, member)
     {
         OH_PERF_CU(thread,
-                   memcpy_dtoh_async(thread->got, member->recv[job->side], bytes + OH_PERF_GUARD, member->stream));
+                   memcpy_dtoh_async(thread->got, member->recv[workload->side], bytes + OH_PERF_GUARD, member->stream));
         OH_PERF_CU(thread, stream_synchronize(member->stream));
         wrong += oh_perf_wrong(task->type, task->op, thread->options->ranks, thread->got, thread->expected + shift,
                                task->count);
@@ -214,14 +216,14 @@ static uint64_t check(struct oh_perf_thread *thread, const struct oh_perf_task *
 {
     uint64_t wrong = 0;
     for (int in_place = 0; in_place <= 1; in_place++) {
-        struct oh_perf_workload job = allreduce_job(task, side, 1, in_place ? 1 : thread->options->aggregate);
-        job.in_place = in_place;
-        oh_perf_workload_capture(thread, task->mode, &job);
-        wrong += check_once(thread, &job);
+        struct oh_perf_workload workload = allreduce_job(task, side, 1, in_place ? 1 : thread->options->aggregate);
+        workload.in_place = in_place;
+        oh_perf_workload_capture(thread, task->mode, &workload);
+        wrong += check_once(thread, &workload);
         if (task->mode == OH_PERF_GRAPH) {
-            wrong += check_once(thread, &job);
+            wrong += check_once(thread, &workload);
         }
-        oh_perf_workload_discard(thread, &job);
+        oh_perf_workload_discard(thread, &workload);
     }
     return wrong;
 }
@@ -229,19 +231,19 @@ static uint64_t check(struct oh_perf_thread *thread, const struct oh_perf_task *
 /* --- measuring -------------------------------------------------------------------------------------------------- */
 
 /* What runs before the first event brings the ranks together and hides the launch. */
-void oh_perf_workload_time(struct oh_perf_thread *thread, const struct oh_perf_workload *job, double *us_p)
+void oh_perf_workload_time(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, double *us_p)
 {
     oh_perf_thread_barrier(thread);
-    if (job->graph[0]) {
-        oh_perf_workload_run(thread, job);
+    if (workload->graph[0]) {
+        oh_perf_workload_run(thread, workload);
     } else {
-        issue(thread, job, 1);
+        issue(thread, workload, 1);
     }
     OH_PERF_EACH_RANK(thread, member)
     {
         OH_PERF_CU(thread, event_record(member->begin, member->stream));
     }
-    oh_perf_workload_run(thread, job);
+    oh_perf_workload_run(thread, workload);
     OH_PERF_EACH_RANK(thread, member)
     {
         OH_PERF_CU(thread, event_record(member->end, member->stream));
@@ -251,7 +253,7 @@ void oh_perf_workload_time(struct oh_perf_thread *thread, const struct oh_perf_w
         float ms;
         OH_PERF_CU(thread, event_synchronize(member->end));
         OH_PERF_CU(thread, event_elapsed_time(&ms, member->begin, member->end));
-        us_p[member->rank] = (double)ms * 1000.0 / job->iterations / job->aggregate;
+        us_p[member->rank] = (double)ms * 1000.0 / workload->iterations / workload->aggregate;
     }
 }
 
@@ -309,28 +311,29 @@ static void warm_up(struct oh_perf_thread *thread, const struct oh_perf_task *ta
 {
     for (int side = 0; side < OH_PERF_SIDES; side++) {
         if (thread->options->side[side]) {
-            const struct oh_perf_workload job =
+            const struct oh_perf_workload workload =
                 allreduce_job(task, side, thread->options->warmup, thread->options->aggregate);
             OH_PERF_EACH_RANK(thread, member)
             {
                 OH_PERF_CU(thread, memset_d8_async(member->send[side], 0, thread->options->max_bytes, member->stream));
             }
-            oh_perf_workload_run(thread, &job);
+            oh_perf_workload_run(thread, &workload);
         }
     }
     synchronize(thread);
 }
 
 /* A round of all sides; the pattern's kernel by itself comes first, and is subtracted. */
-static void time_round(struct oh_perf_thread *thread, const struct oh_perf_workload *job, double (*us)[OH_PERF_RANKS])
+static void time_round(struct oh_perf_thread *thread, const struct oh_perf_workload *workload,
+                       double (*us)[OH_PERF_RANKS])
 {
-    const struct oh_perf_workload *bare = &job[OH_PERF_BARE];
+    const struct oh_perf_workload *bare = &workload[OH_PERF_BARE];
     if (bare->program != OH_PERF_NO_PROGRAM) {
         oh_perf_workload_time(thread, bare, us[OH_PERF_BARE]);
     }
     for (int side = 0; side < OH_PERF_SIDES; side++) {
         if (thread->options->side[side]) {
-            oh_perf_workload_time(thread, &job[side], us[side]);
+            oh_perf_workload_time(thread, &workload[side], us[side]);
             if (bare->program != OH_PERF_NO_PROGRAM) {
                 oh_perf_workload_subtract(thread, us[OH_PERF_BARE], us[side]);
             }
@@ -339,12 +342,12 @@ static void time_round(struct oh_perf_thread *thread, const struct oh_perf_workl
 }
 
 /* Sums of sums would overflow; zeros stay zeros. */
-static void clear_buffers(struct oh_perf_thread *thread, const struct oh_perf_workload *job)
+static void clear_buffers(struct oh_perf_thread *thread, const struct oh_perf_workload *workload)
 {
     OH_PERF_EACH_RANK(thread, member)
     {
-        OH_PERF_CU(thread, memset_d8_async(member->send[job->side], 0, job->bytes, member->stream));
-        OH_PERF_CU(thread, memset_d8_async(member->recv[job->side], 0, job->bytes, member->stream));
+        OH_PERF_CU(thread, memset_d8_async(member->send[workload->side], 0, workload->bytes, member->stream));
+        OH_PERF_CU(thread, memset_d8_async(member->recv[workload->side], 0, workload->bytes, member->stream));
     }
 }
 
@@ -352,25 +355,25 @@ static void clear_buffers(struct oh_perf_thread *thread, const struct oh_perf_wo
 static void time_task(struct oh_perf_thread *thread, const struct oh_perf_task *task)
 {
     const struct oh_perf_options *options = thread->options;
-    struct oh_perf_workload job[OH_PERF_TIMES];
-    job[OH_PERF_BARE] = pattern_job(thread, task, OH_PERF_STOCK); /* whose buffers are there, whatever the sides */
-    job[OH_PERF_BARE].bare = true;
+    struct oh_perf_workload workload[OH_PERF_TIMES];
+    workload[OH_PERF_BARE] = pattern_job(thread, task, OH_PERF_STOCK); /* whose buffers are there, whatever the sides */
+    workload[OH_PERF_BARE].bare = true;
     for (int side = 0; side < OH_PERF_SIDES; side++) {
-        job[side] = pattern_job(thread, task, side);
+        workload[side] = pattern_job(thread, task, side);
         if (options->side[side]) {
-            oh_perf_workload_capture(thread, task->mode, &job[side]);
-            clear_buffers(thread, &job[side]);
+            oh_perf_workload_capture(thread, task->mode, &workload[side]);
+            clear_buffers(thread, &workload[side]);
         }
     }
-    if (job[OH_PERF_BARE].program != OH_PERF_NO_PROGRAM) {
-        oh_perf_workload_capture(thread, task->mode, &job[OH_PERF_BARE]);
+    if (workload[OH_PERF_BARE].program != OH_PERF_NO_PROGRAM) {
+        oh_perf_workload_capture(thread, task->mode, &workload[OH_PERF_BARE]);
     }
     synchronize(thread);
     for (int round = 0; round < options->rounds; round++) {
-        time_round(thread, job, thread->shared->us[round]);
+        time_round(thread, workload, thread->shared->us[round]);
     }
     for (int i = 0; i < OH_PERF_TIMES; i++) {
-        oh_perf_workload_discard(thread, &job[i]);
+        oh_perf_workload_discard(thread, &workload[i]);
     }
 }
 

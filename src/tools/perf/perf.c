@@ -287,14 +287,14 @@ static bool measure(struct oh_perf_options *options, struct output *output, stru
         return false;
     }
     struct watch watch = {.options = options, .shared = shared, .run = run, .output = output};
-    struct oh_perf_job job = {options, shared};
+    struct oh_perf_job workload = {options, shared};
     const struct oh_workers workers = {.name = "perf",
                                        .shared = &shared->workers,
                                        .members = oh_perf_members(options),
                                        .timeout_s = options->timeout_s,
                                        .work = oh_perf_work,
                                        .tick = take_news,
-                                       .work_user = &job,
+                                       .work_user = &workload,
                                        .tick_user = &watch};
     bool well = oh_workers_run(&workers);
     show_progress(run, run->rows);

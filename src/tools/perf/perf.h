@@ -7,8 +7,8 @@
  * `group` layout all. The thread of rank 0 writes the results and counts rows_done up; the parent (perf.c) prints what
  * is done and writes the files. A run that was recorded with --csv is told by the same struct oh_perf_run.
  */
-#ifndef OH_TOOLS_PERF_H_
-#define OH_TOOLS_PERF_H_
+#ifndef OH_TOOLS_PERF_PERF_H_
+#define OH_TOOLS_PERF_PERF_H_
 
 #include <limits.h>
 #include <nccl.h>
@@ -239,7 +239,7 @@ struct oh_perf_job {
     const struct oh_perf_options *options;
     struct oh_perf_shared *shared;
 };
-int oh_perf_work(void *job, int member);
+int oh_perf_work(void *workload, int member);
 
 /* perf/data.c: the inputs, and what must come out. */
 

@@ -47,16 +47,16 @@ static CUlaunchConfig shape_of(size_t bytes)
                                    : oh_launch_config(OH_MAX_BLOCKS, 2 * BLOCK_THREADS, NULL);
 }
 
-void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_workload *job)
+void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_workload *workload)
 {
-    CUlaunchConfig config = shape_of(job->bytes);
+    CUlaunchConfig config = shape_of(workload->bytes);
     OH_PERF_EACH_RANK(thread, member)
     {
         const struct oh_kernel_args args = {
-            .sendbuff = (const void *)(uintptr_t)member->recv[job->side],
-            .recvbuff = (void *)(uintptr_t)member->send[job->side],
-            .count = job->bytes,
-            .operand = job->program == OH_PERF_SPINNER ? SPIN_CYCLES : 0,
+            .sendbuff = (const void *)(uintptr_t)member->recv[workload->side],
+            .recvbuff = (void *)(uintptr_t)member->send[workload->side],
+            .count = workload->bytes,
+            .operand = workload->program == OH_PERF_SPINNER ? SPIN_CYCLES : 0,
         };
         void *parameter = (void *)&args;
         config.hStream = member->stream;

@@ -354,20 +354,20 @@ static void work(struct oh_perf_thread *thread)
     close_all(thread);
 }
 
-static struct oh_perf_thread *new_crew(const struct oh_perf_job *job, int first_rank, int ranks)
+static struct oh_perf_thread *new_crew(const struct oh_perf_job *workload, int first_rank, int ranks)
 {
     struct oh_perf_thread *thread = calloc(1, sizeof *thread);
     if (thread) {
-        thread->options = job->options;
-        thread->shared = job->shared;
+        thread->options = workload->options;
+        thread->shared = workload->shared;
         thread->ranks = ranks;
-        thread->parties = job->options->ranks / ranks;
+        thread->parties = workload->options->ranks / ranks;
         for (int i = 0; i < ranks; i++) {
             thread->member[i].rank = first_rank + i;
         }
         return thread;
     }
-    oh_workers_fail(&job->shared->workers, first_rank, "out of memory");
+    oh_workers_fail(&workload->shared->workers, first_rank, "out of memory");
 }
 
 static void *run_crew(void *thread)
@@ -378,32 +378,32 @@ static void *run_crew(void *thread)
 }
 
 /* One process, a thread for each rank. */
-static void run_threads(const struct oh_perf_job *job)
+static void run_threads(const struct oh_perf_job *workload)
 {
     pthread_t thread[OH_PERF_RANKS];
-    for (int rank = 0; rank < job->options->ranks; rank++) {
-        int error = pthread_create(&thread[rank], NULL, run_crew, new_crew(job, rank, 1));
+    for (int rank = 0; rank < workload->options->ranks; rank++) {
+        int error = pthread_create(&thread[rank], NULL, run_crew, new_crew(workload, rank, 1));
         if (error) {
-            oh_workers_fail(&job->shared->workers, rank, "no thread: %s", strerror(error));
+            oh_workers_fail(&workload->shared->workers, rank, "no thread: %s", strerror(error));
         }
     }
-    for (int rank = 0; rank < job->options->ranks; rank++) {
+    for (int rank = 0; rank < workload->options->ranks; rank++) {
         pthread_join(thread[rank], NULL);
     }
 }
 
 int oh_perf_work(void *user, int member)
 {
-    const struct oh_perf_job *job = user;
-    switch (job->options->layout) {
+    const struct oh_perf_job *workload = user;
+    switch (workload->options->layout) {
     case OH_PERF_THREADS:
-        run_threads(job);
+        run_threads(workload);
         break;
     case OH_PERF_GROUP:
-        run_crew(new_crew(job, 0, job->options->ranks));
+        run_crew(new_crew(workload, 0, workload->options->ranks));
         break;
     default:
-        run_crew(new_crew(job, member, 1));
+        run_crew(new_crew(workload, member, 1));
         break;
     }
     return EXIT_SUCCESS;

@@ -5,8 +5,8 @@
  * Opened by perf/thread.c, used by perf/measure.c, perf/program.c and perf/floor.c. Any failure ends the process
  * (oh_workers_fail); nothing is freed then, the parent ends the others.
  */
-#ifndef OH_TOOLS_PERF_CREW_H_
-#define OH_TOOLS_PERF_CREW_H_
+#ifndef OH_TOOLS_PERF_THREAD_H_
+#define OH_TOOLS_PERF_THREAD_H_
 
 #include "gpu/driver.h"
 #include "tools/perf/perf.h"
@@ -105,7 +105,7 @@ bool oh_perf_thread_is_main(const struct oh_perf_thread *thread);
 /* Something that every member runs, one time after the other or by a graph that has captured all times. */
 struct oh_perf_workload {
     /* Puts iteration i on the streams of all ranks. */
-    void (*issue)(struct oh_perf_thread *thread, const struct oh_perf_workload *job, int i);
+    void (*issue)(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int i);
     int iterations;
     int aggregate;                /* calls in an iteration; a time is that of one call */
     enum oh_perf_program program; /* runs behind each iteration */
@@ -122,11 +122,11 @@ struct oh_perf_workload {
 };
 
 /* perf/measure.c */
-void oh_perf_workload_capture(struct oh_perf_thread *thread, enum oh_perf_mode mode, struct oh_perf_workload *job);
-void oh_perf_workload_run(struct oh_perf_thread *thread, const struct oh_perf_workload *job);
-void oh_perf_workload_discard(struct oh_perf_thread *thread, struct oh_perf_workload *job);
+void oh_perf_workload_capture(struct oh_perf_thread *thread, enum oh_perf_mode mode, struct oh_perf_workload *workload);
+void oh_perf_workload_run(struct oh_perf_thread *thread, const struct oh_perf_workload *workload);
+void oh_perf_workload_discard(struct oh_perf_thread *thread, struct oh_perf_workload *workload);
 /* Times one block of all threads; the microseconds of a call go to us_p[rank] for each member. */
-void oh_perf_workload_time(struct oh_perf_thread *thread, const struct oh_perf_workload *job, double *us_p);
+void oh_perf_workload_time(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, double *us_p);
 /* Subtracts what the program's kernel takes by itself, of each member. */
 void oh_perf_workload_subtract(const struct oh_perf_thread *thread, const double *bare_us, double *us);
 /* The median and the 99th percentile over the rounds of the slowest rank's time of a side. */
@@ -138,7 +138,7 @@ void oh_perf_measure(struct oh_perf_thread *thread, struct oh_perf_task *task);
  * all ranks; puts it on their streams. */
 CUfunction oh_perf_kernel(struct oh_perf_thread *thread, const char *name);
 void oh_perf_open_program(struct oh_perf_thread *thread);
-void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_workload *job);
+void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_workload *workload);
 
 /* perf/floor.c: measures what the floor is made of, for each mode asked for, into shared->floor. */
 void oh_perf_measure_floor(struct oh_perf_thread *thread);

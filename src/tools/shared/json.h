@@ -5,8 +5,8 @@
  * The caller opens and closes objects and arrays in order; commas, line breaks and escapes come by themselves. Strings
  * may hold any bytes: what is not UTF-8 becomes U+FFFD. In an array, and for the outermost value, the key is NULL.
  */
-#ifndef OH_TOOLS_JSON_H_
-#define OH_TOOLS_JSON_H_
+#ifndef OH_TOOLS_SHARED_JSON_H_
+#define OH_TOOLS_SHARED_JSON_H_
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define LINK_START "/memfd:" OH_LIVE_NAME " "
-#define LOOKS 50 /* at a entry that is being changed; the writer needs a microsecond */
+#define LOOKS 50 /* at an entry that is being changed; the writer needs a microsecond */
 
 const char *oh_live_words(enum oh_live_answer answer)
 {

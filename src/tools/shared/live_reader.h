@@ -6,8 +6,8 @@
  * not used; the file is read by pread, never mapped, so that it cannot be cut short under the reader; texts are made
  * printable; every loop is bounded. Owned by one thread.
  */
-#ifndef OH_TOOLS_BOARD_READER_H_
-#define OH_TOOLS_BOARD_READER_H_
+#ifndef OH_TOOLS_SHARED_LIVE_READER_H_
+#define OH_TOOLS_SHARED_LIVE_READER_H_
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,8 +5,8 @@
  * Options end at the first operand, so that those of a program behind it stay its own. --help is in every table by
  * itself. What is wrong is said on stderr.
  */
-#ifndef OH_TOOLS_OPTIONS_H_
-#define OH_TOOLS_OPTIONS_H_
+#ifndef OH_TOOLS_SHARED_OPTIONS_H_
+#define OH_TOOLS_SHARED_OPTIONS_H_
 
 #include <stdbool.h>
 

@@ -6,8 +6,8 @@
  * is replaced, not the link; rights stay as they are. What is no regular file (a pipe, a device) is written as it is.
  * Not thread-safe.
  */
-#ifndef OH_TOOLS_OUTFILE_H_
-#define OH_TOOLS_OUTFILE_H_
+#ifndef OH_TOOLS_SHARED_OUTFILE_H_
+#define OH_TOOLS_SHARED_OUTFILE_H_
 
 #include <limits.h>
 #include <stdbool.h>

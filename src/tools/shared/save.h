@@ -2,8 +2,8 @@
 /*
  * save.h - files that are there whole or not at all
  */
-#ifndef OH_TOOLS_SAVE_H_
-#define OH_TOOLS_SAVE_H_
+#ifndef OH_TOOLS_SHARED_SAVE_H_
+#define OH_TOOLS_SHARED_SAVE_H_
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,8 +5,8 @@
  * A file to which each process appends a record for each communicator and rank (comm/stats/record.h). Only
  * communicators that were destroyed, or whose process ended by exit, are in it. Owned by one thread.
  */
-#ifndef OH_TOOLS_TALLY_H_
-#define OH_TOOLS_TALLY_H_
+#ifndef OH_TOOLS_SHARED_STATS_SUMMARY_H_
+#define OH_TOOLS_SHARED_STATS_SUMMARY_H_
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -5,8 +5,8 @@
  * The child has this process's stdin, terminal and process group. Signals that are sent to this process go on to it;
  * those of the terminal reach it by themselves. It dies with this process. One program at a time.
  */
-#ifndef OH_TOOLS_SUPERVISE_H_
-#define OH_TOOLS_SUPERVISE_H_
+#ifndef OH_TOOLS_SHARED_SUPERVISE_H_
+#define OH_TOOLS_SHARED_SUPERVISE_H_
 
 #include <sys/types.h>
 

@@ -5,8 +5,8 @@
  * One process, one subcommand; nothing here is thread-safe. Each subcommand takes its own argv (argv[0] is its name)
  * and returns the exit status.
  */
-#ifndef OH_TOOLS_TOOL_H_
-#define OH_TOOLS_TOOL_H_
+#ifndef OH_TOOLS_SHARED_TOOL_H_
+#define OH_TOOLS_SHARED_TOOL_H_
 
 #include <stdbool.h>
 #include <stddef.h>

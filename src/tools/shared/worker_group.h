@@ -7,8 +7,8 @@
  * dies or they stop getting on, the parent says why and ends the rest. So nothing hangs and nothing is left behind. A
  * member may have threads, which meet at the same barrier. The parent's functions belong to one thread.
  */
-#ifndef OH_TOOLS_TEAM_H_
-#define OH_TOOLS_TEAM_H_
+#ifndef OH_TOOLS_SHARED_WORKER_GROUP_H_
+#define OH_TOOLS_SHARED_WORKER_GROUP_H_
 
 #include <stdatomic.h>
 #include <stdbool.h>

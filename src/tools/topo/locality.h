@@ -4,8 +4,8 @@
  *
  * Without hwloc at build time nothing is known. One thread at a time.
  */
-#ifndef OH_TOOLS_PLACE_H_
-#define OH_TOOLS_PLACE_H_
+#ifndef OH_TOOLS_TOPO_LOCALITY_H_
+#define OH_TOOLS_TOPO_LOCALITY_H_
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -7,8 +7,8 @@
  * in turns with it: the same code serves a trial and a user. What is chosen from the times is a pure function of them
  * (tune/choose.c). One thread.
  */
-#ifndef OH_TOOLS_TUNE_H_
-#define OH_TOOLS_TUNE_H_
+#ifndef OH_TOOLS_TUNE_TUNE_H_
+#define OH_TOOLS_TUNE_TUNE_H_
 
 #include <stdbool.h>
 #include <stdint.h>
