@@ -21,6 +21,7 @@ $libdir/pkgconfig/onehop.pc
 $includedir/onehop/onehop.h
 $datadir/bash-completion/completions/onehop
 $mandir/man1/onehop.1
+$mandir/man3/onehop.3
 $mandir/man7/onehop.7"
 for command in $("$abs_top_builddir/src/tools/onehop" --help | sed -n 's/^  \([a-z][a-z-]*\)  *.*/\1/p'); do
     wanted+=$'\n'$mandir/man1/onehop-$command.1

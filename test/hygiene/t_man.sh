@@ -27,7 +27,12 @@ variables=$(awk -F '`' '/^The `onehop` command alone/ { exit } /^[|] `ONEHOP_/ {
 tap_point $? "doc/environment.md has variables" "$variables"
 tap_empty "$(for variable in $variables; do grep -q "^\.BR $variable " "$pages/onehop.7" || echo "$variable"; done)" \
     "onehop(7) has each of them"
-for page in "$pages"/*.[17]; do
+tap_empty "$(grep -oE '\bonehop[A-Z][A-Za-z]+\(' "$abs_top_srcdir/include/onehop/onehop.h" | sort -u | while read -r function; do
+    grep -q "${function%?}" "$pages/onehop.3" || echo "$function"
+done; sed -n 's| */\*.*||; s/^    [a-z].* \([a-z_]*\)\(\[.*\)\{0,1\};$/\1/p' "$abs_top_srcdir/include/onehop/onehop.h" | while read -r field; do
+    grep -qE "^\.I .*\b$field\b" "$pages/onehop.3" || echo "$field"
+done)" "onehop(3) has every function and field of onehop.h"
+for page in "$pages"/*.[137]; do
     name=${page##*/}
     tap_empty "$(grep -oE "@[a-zA-Z_]+@|[$][{].*" "$page")" "$name: everything is filled in"
     if command -v groff >/dev/null; then
