@@ -3,7 +3,7 @@
  * oneshot.cu - one hop: each rank sends its message to all peers and reduces the messages of all ranks
  *
  * A slot has a section for each peer, as long as the message. Words are Lamport words (lamport.cuh). Between two ranks
- * one-shot also serves messages that are larger than a slot, in parts of one kernel each (src/comm/launch/submit.c).
+ * one-shot also serves messages that are larger than a slot, in parts of one kernel each (src/comm/launch/decide.c).
  * These overlap (protocol.cuh, "Pipelines").
  */
 #include "kernels/protocol.cuh"

@@ -5,7 +5,7 @@
  *
  * A slot has a section of fixed length for each peer: for each source in the scatter, for each owner in the gather.
  * Word i of a section is word i of the chunk; words are Lamport words (lamport.cuh). A message that is larger than a
- * slot goes in parts, one kernel each (src/comm/launch/submit.c). Two-shot never sends early (doc/design.md, "Epochs").
+ * slot goes in parts, one kernel each (src/comm/launch/decide.c). Two-shot never sends early (doc/design.md, "Epochs").
  */
 #include "kernels/protocol.cuh"
 

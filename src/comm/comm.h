@@ -5,7 +5,7 @@
  * The application's ncclComm_t stays what NCCL made; onehop keeps a struct oh_comm beside it, found by the pointer.
  *
  *   attach    from before its creation to the first call that is served: attach.h
- *   calls     oh_comm_find, oh_call_decide, oh_call_launch or oh_burst_*
+ *   calls     oh_comm_find, oh_call_decide, oh_call_launch or oh_submission_*
  *   death     oh_comm_retire before NCCL destroys it; memory is freed when kernels, graphs and peers are done with it
  *
  * Threads: different communicators are independent. One communicator is used by one thread at a time, which is NCCL's

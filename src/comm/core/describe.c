@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * describe.c - counts what falls back, and tells of a communicator: to the public API, and at its end to the user
+ * describe.c - state and counters of communicators: for the public API, the live page, and the statistics at their end
+ *
+ * Does: Describes a communicator and the process, and writes what ONEHOP_STATS and ONEHOP_STATS_FILE ask for.
+ * Threads: any; a communicator's facts are read under its attach mutex, sums under sum_mutex.
+ * Owns: the counters of calls on unknown communicators.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,29 +20,6 @@
 #include "util/log.h"
 #include "util/output.h"
 #include "util/keep_errno.h"
-
-/* --- counting --------------------------------------------------------------------------------------------------- */
-
-/* Asks about calls that differ in one thing, so that this holds whatever is served. */
-static enum oh_fallback fallback_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op)
-{
-    struct oh_plan plan;
-    struct oh_op known;
-    if (!atomic_load_explicit(&comm->served, memory_order_relaxed)) {
-        return OH_FALLBACK_COMM;
-    }
-    if (!oh_plan_choose(&comm->table, oh_plan_some_count(&comm->table, type), type, &plan)) {
-        return OH_FALLBACK_TYPE;
-    }
-    return oh_comm_op_find(comm, op, type, &known) ? OH_FALLBACK_SIZE : OH_FALLBACK_OP;
-}
-
-void oh_comm_count_fallback(struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op)
-{
-    struct oh_counters *counters = oh_comm_counters(comm);
-    oh_counter_add(&counters->fallbacks[fallback_reason(comm, type, op)], 1);
-    oh_counter_add(&counters->fallback_bytes, count * oh_type_size(type));
-}
 
 /* Calls on communicators that onehop does not follow. */
 static atomic_uint_fast64_t unknown_calls;

@@ -1,82 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * submit.c - putting calls on streams
+ * submit.c - launches the calls of a submission
  *
- * A submission is launched on one stream, that of its first call; the other streams of its calls are joined to it. What
- * puts submissions in order is in order.c.
+ * Does: Launches kernels on the stream of the submission's first call, and joins the other streams of its calls to it.
+ *    decide.c has which kernels, order.c and capture.c in which order.
+ * Threads: the one that uses the communicator.
+ * Owns: nothing; the caller has the submission.
  */
-#include "comm/comm.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 #include "comm/watch/failure.h"
 #include "comm/launch/fuse.h"
 #include "comm/launch/capture.h"
+#include "comm/launch/decide.h"
 #include "comm/launch/order.h"
 #include "gpu/context.h"
-#include "util/env.h"
 #include "util/log.h"
 #include "util/nvtx.h"
-
-/* NCCL's own switch for the same thing. */
-static bool nccl_mixes_graphs(void)
-{
-    const char *text = getenv("NCCL_GRAPH_MIXING_SUPPORT");
-    return !text || strcmp(text, "0") != 0;
-}
-
-/* Events are destroyed with the communicator (retire.c), also when this fails half-way. */
-ncclResult_t oh_comm_prepare_order(struct oh_comm *comm)
-{
-    const struct oh_driver *driver = comm->staging.driver;
-    struct oh_context_scope scope;
-    ncclResult_t res = ncclSuccess;
-    if (oh_context_enter_relaxed(driver, &comm->staging.context, &scope) != CUDA_SUCCESS) {
-        return ncclUnhandledCudaError;
-    }
-    for (int e = 0; e < OH_EVENTS; e++) {
-        OH_CU_GOTO(driver, event_create(&comm->event[e], CU_EVENT_DISABLE_TIMING), res, out);
-    }
-    comm->graph_mixing = oh_env_flag(OH_ENV_GRAPH_MIXING, nccl_mixes_graphs());
-    comm->early_send = oh_env_flag(OH_ENV_EARLY_SEND, true);
-    comm->launch_order = oh_env_flag(OH_ENV_LAUNCH_ORDER, true);
-out:
-    oh_context_leave_relaxed(driver, &scope);
-    return res;
-}
-
-ncclResult_t oh_comm_prepare_launch(struct oh_comm *comm)
-{
-    const struct oh_staging *staging = &comm->staging;
-    const struct oh_driver *driver = staging->driver;
-    struct oh_context_scope scope;
-
-    if (oh_context_enter_relaxed(driver, &staging->context, &scope) != CUDA_SUCCESS) {
-        return ncclUnhandledCudaError;
-    }
-    ncclResult_t res = oh_kernel_set_get(driver, staging->device, comm->nranks, &comm->kernels);
-    oh_context_leave_relaxed(driver, &scope);
-    if (res != ncclSuccess) {
-        return res;
-    }
-    for (uint32_t j = 0; j < comm->nranks; j++) {
-        comm->args.staging[j] = (char *)(uintptr_t)staging->peer[(comm->rank + j) % comm->nranks].base;
-    }
-    comm->args.control = (struct oh_control *)(uintptr_t)staging->control_device;
-    comm->args.abort_flag = &comm->args.control->abort_flag;
-    comm->args.rank = comm->rank;
-    comm->args.nranks = comm->nranks;
-    return ncclSuccess;
-}
-
-bool oh_call_decide(struct oh_call *call, ncclRedOp_t op)
-{
-    struct oh_comm *comm = call->comm;
-    return atomic_load_explicit(&comm->served, memory_order_acquire) &&
-           oh_comm_op_find(comm, op, call->type, &call->op) && (!comm->check || oh_check_call(call)) &&
-           oh_plan_choose(&comm->table, call->count, call->type, &call->plan);
-}
 
 /* A submission runs on the stream of its first call. */
 static CUstream stream_of(const struct oh_submission *submission)
@@ -124,46 +62,9 @@ static CUresult after_kernel(struct oh_submission *submission, bool linked, CUre
     return result;
 }
 
-/* Words of the parts that a call goes in: as few as can be, and as long as one another, the last but for a few. */
-static uint64_t part_words(const struct oh_call *call)
-{
-    const uint64_t words = oh_message_words(call->count, oh_type_size(call->type));
-    const uint64_t most = oh_plan_kernel_words(call->plan.algorithm, call->comm->nranks);
-    const uint64_t parts = (words + most - 1) / most;
-    return (words + parts - 1) / parts;
-}
-
-/*
- * How the parts of a call follow one another. Their grid is the same on all ranks; whether they overlap is this rank's
- * own affair (doc/design.md, "Parts of a call").
- */
-struct parts {
-    uint64_t words; /* of each, but for the last */
-    uint64_t count; /* elements of each */
-    struct oh_plan plan;
-    bool overlap;     /* each but the last has an early trigger */
-    bool sends_early; /* each but the first sends before the part before it has ended */
-};
-
-static struct parts parts_of(const struct oh_submission *submission, const struct oh_call *call)
-{
-    const struct oh_comm *comm = call->comm;
-    const uint64_t words = part_words(call);
-    struct parts parts = {
-        .words = words, .count = words * (OH_WORD_BYTES / oh_type_size(call->type)), .plan = call->plan};
-    const uint32_t blocks =
-        oh_plan_pipeline_blocks(comm->nranks, call->plan.blocks, call->plan.threads, comm->max_blocks);
-    if (call->count > parts.count && comm->overlaps && blocks > 0) {
-        parts.plan.blocks = blocks;
-        parts.overlap = !is_serial(submission);
-        parts.sends_early =
-            parts.overlap && comm->early_send && oh_plan_can_send_early(call->plan.algorithm, comm->nranks);
-    }
-    return parts;
-}
-
 /* The arguments of the next kernel, whose first element is number `done` of the call. */
-static void next_part(const struct oh_call *call, const struct parts *parts, uint64_t done, struct oh_kernel_args *args)
+static void next_part(const struct oh_call *call, const struct oh_parts *parts, uint64_t done,
+                      struct oh_kernel_args *args)
 {
     const size_t size = oh_type_size(call->type);
     const uint64_t left = call->count - done;
@@ -178,7 +79,7 @@ static void next_part(const struct oh_call *call, const struct parts *parts, uin
 static CUresult launch_call(struct oh_submission *submission, const struct oh_call *call)
 {
     const struct oh_comm *comm = call->comm;
-    const struct parts parts = parts_of(submission, call);
+    const struct oh_parts parts = oh_call_parts(call, is_serial(submission));
     struct oh_kernel_args args = comm->args;
     args.signature = oh_signature_pack((int)call->plan.algorithm, call->type, call->op.kind);
     args.call_number = (uint32_t)oh_progress_add(call->comm, 1, args.signature, call->count);
