@@ -40,7 +40,7 @@ expect_no_files
 
 run_app --nranks 3 --scenario exec --rounds 2 "${work[@]}"
 [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 3 ] && [ "$(count_of ' -> ')" -ge 9 ] &&
-    [ "$(count_of ' -> .*(onehop-|simnode-|/dev/nvidia)')" = 0 ]
+    [ "$(count_of ' -> (/memfd:(onehop|simnode)-|/dev/shm/|/dev/nvidia)')" = 0 ]
 tap_point $? "exec between calls: the new program has no descriptor of onehop's" "$(diagnosis)"
 expect_no_files
 
