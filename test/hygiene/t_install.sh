@@ -59,5 +59,5 @@ tap_empty "$unpackaged" "every file is in a Debian package"
 log=$($make -s -C "$abs_top_builddir" uninstall DESTDIR="$stage" 2>&1)
 tap_point $? "make uninstall" "$log"
 tap_empty "$(find "$stage" ! -type d)" "leaves no file"
-tap_empty "$(find "$stage" -name '*onehop*')" "nor a folder of its own"
+tap_empty "$(find "$stage$(variable prefix)" -mindepth 1 -name '*onehop*')" "nor a folder of its own"
 tap_done
