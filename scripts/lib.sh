@@ -144,6 +144,7 @@ oh_missing_packages() {
     done
     command -v libtoolize >/dev/null || echo libtool
     oh_has_header hwloc.h || echo libhwloc-dev
+    oh_has_header jansson.h || echo libjansson-dev
 }
 
 # oh_apt_install PACKAGE...: returns 1 when this user or this system cannot install Debian packages.
@@ -164,7 +165,7 @@ oh_install_missing() {
     [ ${#packages[@]} = 0 ] && return
     oh_apt_install "${packages[@]}" || oh_die "missing: ${packages[*]}
 On Debian or Ubuntu:  sudo apt-get install -y ${packages[*]}
-Elsewhere, install what these packages bring (hwloc 2.0 or later with its headers); then run this again."
+Elsewhere, install what these packages bring (hwloc 2.0 and jansson 2.10 or later with their headers); then run this again."
 }
 
 # oh_require_cuda CONFIGURE-ARGUMENT...: stops with advice when there is no nvcc that configure would find.

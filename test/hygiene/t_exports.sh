@@ -37,8 +37,8 @@ tap_empty "$(diff <(grep '^nccl[A-Z]' <<<"$wanted" | grep -v -e Plugin -e Profil
     "every nccl* function that it exports has doors, and no other (src/hook/real.h)"
 
 undefined=$(nm -D --undefined-only "$object" | awk '{print $2}')
-foreign=$(grep -E '^(cuda|cu[A-Z]|p?nccl|nvml|hwloc)' <<<"$undefined")
-tap_empty "$foreign" "nothing of CUDA, NVML, NCCL or hwloc is linked"
+foreign=$(grep -E '^(cuda|cu[A-Z]|p?nccl|nvml|hwloc|json_)' <<<"$undefined")
+tap_empty "$foreign" "nothing of CUDA, NVML, NCCL, hwloc or jansson is linked"
 
 # Most of it is device code, which grows by what is compiled for what (doc/design.md).
 most=$((8 << 20)) bytes=$(wc -c <"$object")

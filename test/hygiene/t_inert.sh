@@ -25,8 +25,8 @@ check_program() {
     LD_PRELOAD=$object LD_DEBUG=libs LD_DEBUG_OUTPUT=$scratch/libs "$@" >/dev/null 2>&1 </dev/null
     grep -qs "$object" "$scratch"/libs.*
     tap_point $? "$name: the plugin is loaded" "no trace of $object"
-    tap_empty "$(grep -hsE 'lib(cuda|nvidia-ml|hwloc|nccl)[^ ]*\.so' "$scratch"/libs.*)" \
-        "$name: no CUDA, NVML, hwloc or NCCL is looked for"
+    tap_empty "$(grep -hsE 'lib(cuda|nvidia-ml|hwloc|jansson|nccl)[^ ]*\.so' "$scratch"/libs.*)" \
+        "$name: no CUDA, NVML, hwloc, jansson or NCCL is looked for"
 }
 
 # Time of one run in microseconds.

@@ -45,7 +45,10 @@ static int finish(const struct oh_doctor_report *report, bool json)
 {
     static const int statuses[] = {OH_EXIT_OK, OH_EXIT_FAILED, OH_EXIT_USAGE};
     if (json) {
-        oh_doctor_print_json(report);
+        if (!oh_doctor_print_json(report) && !ferror(stdout)) {
+            oh_tool_error("doctor: out of memory");
+            return OH_EXIT_USAGE;
+        }
     } else {
         oh_doctor_print(report);
     }

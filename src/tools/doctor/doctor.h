@@ -130,6 +130,6 @@ struct oh_doctor_report {
 };
 
 void oh_doctor_print(const struct oh_doctor_report *report);
-void oh_doctor_print_json(const struct oh_doctor_report *report);
+bool oh_doctor_print_json(const struct oh_doctor_report *report);
 
 #endif

@@ -133,53 +133,51 @@ void oh_doctor_print(const struct oh_doctor_report *report)
 
 /* --- JSON */
 
-static void write_machine(struct oh_json *json, const struct oh_machine_report *machine)
+static json_t *make_machine(const struct oh_machine_report *machine)
 {
-    oh_json_open(json, "machine", '{');
-    oh_json_open(json, "checks", '[');
+    json_t *object = json_object(), *checks = json_array();
     for (int i = 0; i < machine->checks; i++) {
-        oh_json_open(json, NULL, '{');
-        oh_json_text(json, "name", machine->check[i].name);
-        oh_json_text(json, "answer", answer_word(machine->check[i].answer));
-        oh_json_text(json, "text", machine->check[i].text);
-        oh_json_close(json, '}');
+        json_t *check = json_object();
+        oh_json_set(&check, "name", oh_json_text(machine->check[i].name));
+        oh_json_set(&check, "answer", oh_json_text(answer_word(machine->check[i].answer)));
+        oh_json_set(&check, "text", oh_json_text(machine->check[i].text));
+        oh_json_append(&checks, check);
     }
-    oh_json_close(json, ']');
-    oh_json_close(json, '}');
+    oh_json_set(&object, "checks", checks);
+    return object;
 }
 
-static void write_variable(void *user, const char *name, const char *value)
+static void set_variable(void *user, const char *name, const char *value)
 {
-    oh_json_text(user, name, value);
+    oh_json_set(user, name, oh_json_text(value));
 }
 
-static void write_onehop(struct oh_json *json, const struct oh_process_report *process)
+static json_t *make_onehop(const struct oh_process_report *process)
 {
     if (!process->onehop) {
-        oh_json_null(json, "onehop");
-        return;
+        return json_null();
     }
-    oh_json_open(json, "onehop", '{');
-    oh_json_text(json, "path", process->onehop->path);
-    oh_json_text(json, "came_by", process->came_by);
-    oh_json_close(json, '}');
+    json_t *object = json_object();
+    oh_json_set(&object, "path", oh_json_text(process->onehop->path));
+    oh_json_set(&object, "came_by", oh_json_text(process->came_by));
+    return object;
 }
 
-/* One array of the objects that `chosen` takes; `write` writes what there is to say of one. */
-static void write_objects(struct oh_json *json, const struct oh_process_report *process, const char *key,
-                          bool (*chosen)(const struct oh_process_report *, const struct oh_object *),
-                          void (*write)(struct oh_json *, const struct oh_object *))
+/* One array of the objects that `chosen` takes; `tell` sets what there is to say of one. */
+static json_t *make_objects(const struct oh_process_report *process,
+                            bool (*chosen)(const struct oh_process_report *, const struct oh_object *),
+                            void (*tell)(json_t **, const struct oh_object *))
 {
-    oh_json_open(json, key, '[');
+    json_t *array = json_array();
     for (size_t i = 0; i < process->objects; i++) {
         if (chosen(process, &process->object[i])) {
-            oh_json_open(json, NULL, '{');
-            oh_json_text(json, "path", process->object[i].path);
-            write(json, &process->object[i]);
-            oh_json_close(json, '}');
+            json_t *object = json_object();
+            oh_json_set(&object, "path", oh_json_text(process->object[i].path));
+            tell(&object, &process->object[i]);
+            oh_json_append(&array, object);
         }
     }
-    oh_json_close(json, ']');
+    return array;
 }
 
 static bool choose_nccl(const struct oh_process_report *process, const struct oh_object *object)
@@ -188,15 +186,15 @@ static bool choose_nccl(const struct oh_process_report *process, const struct oh
     return is_nccl(object);
 }
 
-static void write_nccl(struct oh_json *json, const struct oh_object *object)
+static void tell_nccl(json_t **json, const struct oh_object *object)
 {
-    oh_json_text(json, "version", object->version[0] ? object->version : NULL);
-    oh_json_flag(json, "static", object->is_static);
+    oh_json_set(json, "version", oh_json_text(object->version[0] ? object->version : NULL));
+    oh_json_set(json, "static", json_boolean(object->is_static));
 }
 
-static void write_caller(struct oh_json *json, const struct oh_object *object)
+static void tell_caller(json_t **json, const struct oh_object *object)
 {
-    oh_json_text(json, "reached", answer_word(object->reached));
+    oh_json_set(json, "reached", oh_json_text(answer_word(object->reached)));
 }
 
 static bool choose_unread(const struct oh_process_report *process, const struct oh_object *object)
@@ -205,46 +203,29 @@ static bool choose_unread(const struct oh_process_report *process, const struct 
     return is_unread(object);
 }
 
-static void write_unread(struct oh_json *json, const struct oh_object *object)
+static void tell_unread(json_t **json, const struct oh_object *object)
 {
-    oh_json_text(json, "why", oh_elf_file_complaint(object->status));
+    oh_json_set(json, "why", oh_json_text(oh_elf_file_complaint(object->status)));
 }
 
-static void write_process(struct oh_json *json, const struct oh_process_report *process)
+static json_t *make_process(const struct oh_process_report *process)
 {
-    oh_json_open(json, NULL, '{');
-    oh_json_number(json, "pid", process->pid);
-    oh_json_text(json, "command", process->command);
-    oh_json_text(json, "answer", answer_word(process->answer));
-    oh_json_text(json, "reason", process->reason);
-    write_objects(json, process, "nccl", choose_nccl, write_nccl);
-    write_onehop(json, process);
-    write_objects(json, process, "callers", is_caller, write_caller);
-    oh_json_text(json, "dlsym", answer_word(process->dlsym));
-    write_objects(json, process, "not_read", choose_unread, write_unread);
-    oh_json_open(json, "environment", '{');
-    each_variable(process, write_variable, json);
-    oh_json_close(json, '}');
-    oh_json_close(json, '}');
+    json_t *object = json_object(), *environment = json_object();
+    oh_json_set(&object, "pid", json_integer(process->pid));
+    oh_json_set(&object, "command", oh_json_text(process->command));
+    oh_json_set(&object, "answer", oh_json_text(answer_word(process->answer)));
+    oh_json_set(&object, "reason", oh_json_text(process->reason));
+    oh_json_set(&object, "nccl", make_objects(process, choose_nccl, tell_nccl));
+    oh_json_set(&object, "onehop", make_onehop(process));
+    oh_json_set(&object, "callers", make_objects(process, is_caller, tell_caller));
+    oh_json_set(&object, "dlsym", oh_json_text(answer_word(process->dlsym)));
+    oh_json_set(&object, "not_read", make_objects(process, choose_unread, tell_unread));
+    each_variable(process, set_variable, &environment);
+    oh_json_set(&object, "environment", environment);
+    return object;
 }
 
-static void write_end(struct oh_json *json, int status)
-{
-    bool started = status != OH_SUPERVISE_NOT_STARTED;
-    oh_json_flag(json, "started", started);
-    if (started && WIFEXITED(status)) {
-        oh_json_number(json, "exit_status", WEXITSTATUS(status));
-    } else {
-        oh_json_null(json, "exit_status");
-    }
-    if (started && WIFSIGNALED(status)) {
-        oh_json_number(json, "signal", WTERMSIG(status));
-    } else {
-        oh_json_null(json, "signal");
-    }
-}
-
-static void write_program(struct oh_json *json, const struct oh_program_report *program)
+static json_t *make_program(const struct oh_program_report *program)
 {
     static const char *const keys[OH_FALLBACK_COUNT] = {
 #define KEY(identifier_, key_, words_) key_,
@@ -252,49 +233,49 @@ static void write_program(struct oh_json *json, const struct oh_program_report *
 #undef KEY
     };
     const struct oh_stats_summary *summary = &program->summary;
-    oh_json_open(json, "program", '{');
-    write_end(json, program->status);
-    oh_json_number(json, "served", (int64_t)summary->served);
-    oh_json_number(json, "bytes", (int64_t)summary->bytes);
-    oh_json_open(json, "fallback", '{');
+    bool started = program->status != OH_SUPERVISE_NOT_STARTED;
+    bool ended = started && WIFEXITED(program->status), killed = started && WIFSIGNALED(program->status);
+    json_t *object = json_object(), *fallback = json_object(), *reasons = json_array();
+    oh_json_set(&object, "started", json_boolean(started));
+    oh_json_set(&object, "exit_status", ended ? json_integer(WEXITSTATUS(program->status)) : json_null());
+    oh_json_set(&object, "signal", killed ? json_integer(WTERMSIG(program->status)) : json_null());
+    oh_json_set(&object, "served", json_integer((json_int_t)summary->served));
+    oh_json_set(&object, "bytes", json_integer((json_int_t)summary->bytes));
     for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
-        oh_json_number(json, keys[b], (int64_t)summary->fallbacks[b]);
+        oh_json_set(&fallback, keys[b], json_integer((json_int_t)summary->fallbacks[b]));
     }
-    oh_json_close(json, '}');
-    oh_json_open(json, "reasons", '[');
+    oh_json_set(&object, "fallback", fallback);
     for (int i = 0; i < summary->reasons; i++) {
-        oh_json_open(json, NULL, '{');
-        oh_json_text(json, "text", summary->reason[i].text);
-        oh_json_number(json, "calls", (int64_t)summary->reason[i].calls);
-        oh_json_close(json, '}');
+        json_t *reason = json_object();
+        oh_json_set(&reason, "text", oh_json_text(summary->reason[i].text));
+        oh_json_set(&reason, "calls", json_integer((json_int_t)summary->reason[i].calls));
+        oh_json_append(&reasons, reason);
     }
-    oh_json_close(json, ']');
-    oh_json_number(json, "processes_unreached", (int64_t)summary->unreached);
-    oh_json_number(json, "processes_without_nccl", (int64_t)program->others);
-    oh_json_close(json, '}');
+    oh_json_set(&object, "reasons", reasons);
+    oh_json_set(&object, "processes_unreached", json_integer((json_int_t)summary->unreached));
+    oh_json_set(&object, "processes_without_nccl", json_integer((json_int_t)program->others));
+    return object;
 }
 
-void oh_doctor_print_json(const struct oh_doctor_report *report)
+bool oh_doctor_print_json(const struct oh_doctor_report *report)
 {
     char version[32];
-    struct oh_json json = {.stream = stdout};
+    json_t *object = json_object(), *processes = json_array();
     snprintf(version, sizeof version, "%d.%d.%d", ONEHOP_VERSION_MAJOR, ONEHOP_VERSION_MINOR, ONEHOP_VERSION_PATCH);
-    oh_json_open(&json, NULL, '{');
-    oh_json_number(&json, "schema", SCHEMA);
-    oh_json_text(&json, "onehop", version);
-    oh_json_text(&json, "mode", report->mode);
-    oh_json_text(&json, "answer", answer_word(report->answer));
-    oh_json_text(&json, "reason", report->reason);
+    oh_json_set(&object, "schema", json_integer(SCHEMA));
+    oh_json_set(&object, "onehop", oh_json_text(version));
+    oh_json_set(&object, "mode", oh_json_text(report->mode));
+    oh_json_set(&object, "answer", oh_json_text(answer_word(report->answer)));
+    oh_json_set(&object, "reason", oh_json_text(report->reason));
     if (report->machine) {
-        write_machine(&json, report->machine);
+        oh_json_set(&object, "machine", make_machine(report->machine));
     }
     if (report->program) {
-        write_program(&json, report->program);
+        oh_json_set(&object, "program", make_program(report->program));
     }
-    oh_json_open(&json, "processes", '[');
     for (size_t i = 0; i < report->processes; i++) {
-        write_process(&json, &report->process[i]);
+        oh_json_append(&processes, make_process(&report->process[i]));
     }
-    oh_json_close(&json, ']');
-    oh_json_close(&json, '}');
+    oh_json_set(&object, "processes", processes);
+    return oh_json_write(stdout, object);
 }

@@ -76,75 +76,72 @@ void oh_perf_write_csv(FILE *stream, const struct oh_perf_run *run)
     }
 }
 
-static void write_cell(struct oh_json *json, const struct oh_perf_run *run, const struct oh_perf_row *row, int column)
+/* A time, or null where there is none. */
+static json_t *time_or_null(double us)
+{
+    return us > 0 ? oh_json_real(us) : json_null();
+}
+
+/* A text, or null for an empty one. */
+static json_t *text_or_null(const char *text)
+{
+    return oh_json_text(text[0] ? text : NULL);
+}
+
+static json_t *make_cell(const struct oh_perf_run *run, const struct oh_perf_row *row, int column)
 {
     const struct oh_perf_cell *cell = &row->cell[column];
-    oh_json_open(json, run->column[column], '{');
-    oh_json_real(json, "time_us", cell->us);
-    oh_json_real(json, "p99_us", cell->p99_us);
-    oh_json_real(json, "algbw_gbps", (double)row->bytes / cell->us / 1000.0);
-    oh_json_real(json, "busbw_gbps", oh_perf_busbw(run, row, cell->us));
-    if (run->checked) {
-        oh_json_number(json, "wrong", (int64_t)cell->wrong);
-    } else {
-        oh_json_null(json, "wrong");
-    }
-    oh_json_close(json, '}');
+    json_t *object = json_object();
+    oh_json_set(&object, "time_us", oh_json_real(cell->us));
+    oh_json_set(&object, "p99_us", oh_json_real(cell->p99_us));
+    oh_json_set(&object, "algbw_gbps", oh_json_real((double)row->bytes / cell->us / 1000.0));
+    oh_json_set(&object, "busbw_gbps", oh_json_real(oh_perf_busbw(run, row, cell->us)));
+    oh_json_set(&object, "wrong", run->checked ? json_integer((json_int_t)cell->wrong) : json_null());
+    return object;
 }
 
-static void write_row(struct oh_json *json, const struct oh_perf_run *run, const struct oh_perf_row *row)
+static json_t *make_row(const struct oh_perf_run *run, const struct oh_perf_row *row)
 {
-    oh_json_open(json, NULL, '{');
-    oh_json_text(json, "mode", oh_perf_mode_names[row->mode]);
-    oh_json_text(json, "type", row->type);
-    oh_json_text(json, "op", row->op);
-    oh_json_number(json, "bytes", (int64_t)row->bytes);
-    oh_json_number(json, "count", (int64_t)row->count);
-    if (row->floor_us > 0) {
-        oh_json_real(json, "floor_us", row->floor_us);
-    } else {
-        oh_json_null(json, "floor_us");
-    }
-    if (row->program_us > 0) {
-        oh_json_real(json, "program_us", row->program_us);
-    } else {
-        oh_json_null(json, "program_us");
-    }
-    oh_json_text(json, "served_by", row->served_by[0] ? row->served_by : NULL);
-    oh_json_open(json, "sides", '{');
+    json_t *object = json_object(), *sides = json_object();
+    oh_json_set(&object, "mode", oh_json_text(oh_perf_mode_names[row->mode]));
+    oh_json_set(&object, "type", oh_json_text(row->type));
+    oh_json_set(&object, "op", oh_json_text(row->op));
+    oh_json_set(&object, "bytes", json_integer((json_int_t)row->bytes));
+    oh_json_set(&object, "count", json_integer((json_int_t)row->count));
+    oh_json_set(&object, "floor_us", time_or_null(row->floor_us));
+    oh_json_set(&object, "program_us", time_or_null(row->program_us));
+    oh_json_set(&object, "served_by", text_or_null(row->served_by));
     for (int c = 0; c < run->columns; c++) {
         if (row->cell[c].there) {
-            write_cell(json, run, row, c);
+            oh_json_set(&sides, run->column[c], make_cell(run, row, c));
         }
     }
-    oh_json_close(json, '}');
-    oh_json_close(json, '}');
+    oh_json_set(&object, "sides", sides);
+    return object;
 }
 
-void oh_perf_write_json(FILE *stream, const struct oh_perf_run *run)
+bool oh_perf_write_json(FILE *stream, const struct oh_perf_run *run)
 {
-    struct oh_json json = {.stream = stream};
-    oh_json_open(&json, NULL, '{');
-    oh_json_number(&json, "schema", 1);
-    oh_json_flag(&json, "simulated", run->simulated);
+    json_t *object = json_object(), *rows = json_array();
+    oh_json_set(&object, "schema", json_integer(1));
+    oh_json_set(&object, "simulated", json_boolean(run->simulated));
     if (run->simulated) {
-        oh_json_text(&json, "note", simulated_words);
+        oh_json_set(&object, "note", oh_json_text(simulated_words));
     }
-    oh_json_number(&json, "ranks", run->ranks);
-    oh_json_text(&json, "machine", run->machine);
-    oh_json_text(&json, "software", run->software);
-    oh_json_text(&json, "settings", run->settings);
-    oh_json_text(&json, "pattern", run->pattern[0] ? run->pattern : NULL);
-    oh_json_text(&json, "verdict", run->verdict);
-    oh_json_text(&json, "floor", run->floors[0] ? run->floors : NULL);
-    oh_json_flag(&json, "checked", run->checked);
-    oh_json_number(&json, "wrong", (int64_t)oh_perf_all_wrong(run));
-    oh_json_open(&json, "rows", '[');
+    oh_json_set(&object, "ranks", json_integer(run->ranks));
+    oh_json_set(&object, "machine", oh_json_text(run->machine));
+    oh_json_set(&object, "software", oh_json_text(run->software));
+    oh_json_set(&object, "settings", oh_json_text(run->settings));
+    oh_json_set(&object, "pattern", text_or_null(run->pattern));
+    oh_json_set(&object, "verdict", oh_json_text(run->verdict));
+    oh_json_set(&object, "floor", text_or_null(run->floors));
+    oh_json_set(&object, "checked", json_boolean(run->checked));
+    oh_json_set(&object, "wrong", json_integer((json_int_t)oh_perf_all_wrong(run)));
     for (size_t i = 0; i < run->rows; i++) {
-        write_row(&json, run, &run->row[i]);
+        oh_json_append(&rows, make_row(run, &run->row[i]));
     }
-    oh_json_close(&json, ']');
-    oh_json_close(&json, '}');
+    oh_json_set(&object, "rows", rows);
+    return oh_json_write(stream, object);
 }
 
 /* --- reading ---------------------------------------------------------------------------------------------------- */

@@ -1,128 +1,78 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * json.c - the few lines of JSON that the tools need
+ * json.c - JSON for the tools (json.h)
  */
 #include "tools/shared/json.h"
 
-#include <inttypes.h>
 #include <math.h>
-#include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* Bytes of the UTF-8 sequence that begins here; 0 when it is none (cut, too long a form, a surrogate, too large). */
-static size_t sequence(const unsigned char *at)
+#define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
+
+/* Bytes of the UTF-8 sequence that begins here; 0: none. */
+static size_t sequence(const char *at)
 {
-    if (at[0] < 0x80) {
-        return 1;
-    }
-    size_t length = at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : 2;
-    if (at[0] < 0xc2 || at[0] > 0xf4) {
-        return 0;
-    }
-    for (size_t i = 1; i < length; i++) {
-        if ((at[i] & 0xc0) != 0x80) {
-            return 0; /* the final zero ends here too */
+    for (size_t length = 1; length <= strnlen(at, 4); length++) {
+        json_t *character = json_stringn(at, length);
+        json_decref(character);
+        if (character) {
+            return length;
         }
     }
-    if ((at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xed && at[1] > 0x9f) || (at[0] == 0xf0 && at[1] < 0x90) ||
-        (at[0] == 0xf4 && at[1] > 0x8f)) {
-        return 0;
-    }
-    return length;
+    return 0;
 }
 
-void oh_json_quote(FILE *stream, const char *text)
+json_t *oh_json_text(const char *text)
 {
-    const unsigned char *at = (const unsigned char *)text;
-    fputc('"', stream);
-    while (*at) {
-        size_t length = sequence(at);
-        if (length == 0) {
-            fputs("\\ufffd", stream);
-            length = 1;
-        } else if (*at == '"' || *at == '\\') {
-            fprintf(stream, "\\%c", *at);
-        } else if (*at < 0x20 || *at == 0x7f) {
-            fprintf(stream, "\\u%04x", *at);
-        } else {
-            fwrite(at, 1, length, stream);
-        }
-        at += length;
+    json_t *value = text ? json_string(text) : json_null();
+    char *clean = value ? NULL : malloc(strlen(text) * strlen(REPLACEMENT) + 1), *to = clean;
+    if (!clean) {
+        return value;
     }
-    fputc('"', stream);
+    while (*text) {
+        size_t length = sequence(text), put = length > 0 ? length : strlen(REPLACEMENT);
+        memcpy(to, length > 0 ? text : REPLACEMENT, put);
+        to += put;
+        text += length > 0 ? length : 1;
+    }
+    value = json_stringn(clean, (size_t)(to - clean));
+    free(clean);
+    return value;
 }
 
-/* What stands before a value. */
-static void begin(struct oh_json *json, const char *key)
+json_t *oh_json_real(double number)
 {
-    if (json->filled) {
-        fputc(',', json->stream);
-    }
-    if (json->depth > 0) {
-        fprintf(json->stream, "\n%*s", 2 * json->depth, "");
-    }
-    if (key) {
-        oh_json_quote(json->stream, key);
-        fputs(": ", json->stream);
-    }
-    json->filled = true;
+    return isfinite(number) ? json_real(number) : json_null();
 }
 
-void oh_json_open(struct oh_json *json, const char *key, char bracket)
+/* A failed step leaves nothing. */
+static void keep(json_t **container_p, int failed)
 {
-    begin(json, key);
-    fputc(bracket, json->stream);
-    json->depth++;
-    json->filled = false;
-}
-
-void oh_json_close(struct oh_json *json, char bracket)
-{
-    json->depth--;
-    if (json->filled) {
-        fprintf(json->stream, "\n%*s", 2 * json->depth, "");
-    }
-    fputc(bracket, json->stream);
-    if (json->depth == 0) {
-        fputc('\n', json->stream);
-    }
-    json->filled = true;
-}
-
-void oh_json_text(struct oh_json *json, const char *key, const char *text)
-{
-    begin(json, key);
-    if (text) {
-        oh_json_quote(json->stream, text);
-    } else {
-        fputs("null", json->stream);
+    if (failed) {
+        json_decref(*container_p);
+        *container_p = NULL;
     }
 }
 
-void oh_json_number(struct oh_json *json, const char *key, int64_t number)
+void oh_json_set(json_t **object_p, const char *key, json_t *value)
 {
-    begin(json, key);
-    fprintf(json->stream, "%" PRId64, number);
+    keep(object_p, json_object_set_new(*object_p, key, value));
 }
 
-void oh_json_real(struct oh_json *json, const char *key, double number)
+void oh_json_append(json_t **array_p, json_t *value)
 {
-    begin(json, key);
-    if (isfinite(number)) {
-        fprintf(json->stream, "%.6g", number);
-    } else {
-        fputs("null", json->stream); /* JSON has no word for it */
-    }
+    keep(array_p, json_array_append_new(*array_p, value));
 }
 
-void oh_json_flag(struct oh_json *json, const char *key, bool flag)
+bool oh_json_print(FILE *stream, json_t *value, size_t flags)
 {
-    begin(json, key);
-    fputs(flag ? "true" : "false", json->stream);
+    bool good = value && json_dumpf(value, stream, flags) == 0;
+    json_decref(value);
+    return good;
 }
 
-void oh_json_null(struct oh_json *json, const char *key)
+bool oh_json_write(FILE *stream, json_t *value)
 {
-    begin(json, key);
-    fputs("null", json->stream);
+    return oh_json_print(stream, value, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) && fputc('\n', stream) != EOF;
 }

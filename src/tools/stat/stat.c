@@ -72,7 +72,7 @@ static void print_json(const struct oh_live_view *view)
     clock_gettime(CLOCK_REALTIME, &time);
     printf("{\"schema\":1,\"time\":%lld.%03ld,\"pid\":%d,\"command\":", (long long)time.tv_sec, time.tv_nsec / 1000000,
            (int)view->pid);
-    oh_json_quote(stdout, view->command);
+    oh_json_print(stdout, oh_json_text(view->command), JSON_COMPACT | JSON_ENCODE_ANY);
     printf(",\"ended\":%" PRIu64 ",\"ended_served\":%" PRIu64 ",\"ended_bytes\":%" PRIu64 ",\"ended_fallback\":%" PRIu64
            ",\"communicators\":[",
            view->ended, oh_stats_served(&view->ended_totals), view->ended_totals.bytes,

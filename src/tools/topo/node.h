@@ -107,7 +107,7 @@ void oh_node_assess(const struct oh_node *node, struct oh_verdict *verdict_p);
 
 /* For people, for programs, and for graphviz. */
 void oh_node_print(const struct oh_node *node, const struct oh_verdict *verdict, bool colours, FILE *stream);
-void oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
+bool oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
 void oh_node_dot(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
 
 /* Writes the picture as SVG by graphviz's `dot`. False: said on stderr. */

@@ -119,15 +119,17 @@ static bool wants_colours(void)
     return isatty(STDOUT_FILENO) && (!no || !no[0]) && terminal && strcmp(terminal, "dumb") != 0;
 }
 
-static void show(const struct request *request, const struct oh_node *node, const struct oh_verdict *verdict)
+static bool show(const struct request *request, const struct oh_node *node, const struct oh_verdict *verdict)
 {
     if (request->json) {
-        oh_node_json(node, verdict, stdout);
-    } else if (request->dot) {
+        return oh_node_json(node, verdict, stdout);
+    }
+    if (request->dot) {
         oh_node_dot(node, verdict, stdout);
     } else if (!node->problem[0]) {
         oh_node_print(node, verdict, wants_colours(), stdout);
     }
+    return true;
 }
 
 /* Files first: what is printed last is the verdict. */
@@ -138,7 +140,10 @@ static int answer(const struct request *request, const struct oh_node *node)
     if ((request->save && !save(node, request->save)) || (request->svg && !oh_node_svg(node, &verdict, request->svg))) {
         return OH_EXIT_USAGE;
     }
-    show(request, node, &verdict);
+    if (!show(request, node, &verdict) && !ferror(stdout)) {
+        oh_tool_error("topo: out of memory");
+        return OH_EXIT_USAGE;
+    }
     if (fflush(stdout) != 0 || ferror(stdout)) {
         oh_tool_error("topo: stdout: %s", strerror(errno));
         return OH_EXIT_USAGE;
