@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * topo/assess.c - the verdict on a node, the pair that is to blame, and what could be done
+ * topo/assess.c - the verdict on a node, the pair that causes a refusal, and the remedy
  *
- * Each answer is the plugin's own (src/topo/verdict.c); here they are asked for a whole node, in the plugin's order.
+ * Does: asks the plugin's questions (src/topo/verdict.c) for a whole node, in the plugin's order.
+ * Threads: any.
+ * Owns: nothing.
  */
 #include <stdarg.h>
 #include <string.h>
@@ -22,10 +24,10 @@ static bool judge_pair(const struct oh_node *node, int row, int column, char *re
                               &oh_node_pair_at(node, row, column)->topo, reason_p, size);
 }
 
-static bool pair_serves(const struct oh_node *node, int row, int column)
+bool oh_node_serves_pair(const struct oh_node *node, int a, int b)
 {
     char unused[160];
-    return judge_pair(node, row, column, unused, sizeof unused) && judge_pair(node, column, row, unused, sizeof unused);
+    return judge_pair(node, a, b, unused, sizeof unused) && judge_pair(node, b, a, unused, sizeof unused);
 }
 
 /* --- the largest set of GPUs that would be served */
@@ -48,7 +50,7 @@ static void extend(struct search *search, int size, int next)
         char unused[160];
         bool fits = oh_topo_check_gpu(&search->node->gpu[i].topo, unused, sizeof unused);
         for (int j = 0; j < size && fits; j++) {
-            fits = pair_serves(search->node, search->chosen[j], i);
+            fits = oh_node_serves_pair(search->node, search->chosen[j], i);
         }
         if (fits && search->steps-- > 0) {
             search->chosen[size] = i;
@@ -123,20 +125,23 @@ static void advise_nvlink(const struct oh_node *node, struct oh_verdict *verdict
         joined += oh_node_has_nvlink(&node->pair[i].topo);
     }
     if (fabric_is_down(&node->gpu[verdict->row]) || fabric_is_down(&node->gpu[verdict->column])) {
-        advise(verdict, "the NVLink fabric is not up: look at the service nvidia-fabricmanager and its log");
+        advise(
+            verdict,
+            "the NVLink fabric is not up; check `systemctl status nvidia-fabricmanager` and the log of that service");
     } else if (joined == 0 && node->gpu[verdict->row].links > 0) {
         advise(verdict,
-               "NVLinks are up, but join none of these GPUs with each other: is the fabric partitioned, or does "
-               "a virtual machine hide the peers?");
+               "NVLinks are up, but join no two of these GPUs; check whether the fabric is partitioned, or a virtual "
+               "machine hides the peers");
     } else if (joined == 0) {
-        advise(verdict, "no two of these GPUs have NVLink; if the machine has it, look at `nvidia-smi nvlink -s`");
+        advise(verdict, "no two of these GPUs have NVLink; if the machine has NVLink, check `nvidia-smi nvlink -s`");
     } else if (oh_node_any_switch(node)) {
         advise(verdict,
-               "other pairs are joined through NVSwitch, so this path has failed: look at `nvidia-smi nvlink -s`, "
-               "Xid and SXid lines of dmesg, and the log of nvidia-fabricmanager");
+               "NVSwitch joins other pairs, so this path has failed; check `nvidia-smi nvlink -s`, the Xid and SXid "
+               "lines of dmesg, and the log of nvidia-fabricmanager");
     } else {
-        advise(verdict, "NVLink joins only some pairs of these GPUs; if it should join this one, look at `nvidia-smi "
-                        "nvlink -s`");
+        advise(verdict,
+               "NVLink joins only some pairs of these GPUs; if the machine has NVLink between this pair, check "
+               "`nvidia-smi nvlink -s`");
     }
 }
 
@@ -150,25 +155,27 @@ static void advise_pair(const struct oh_node *node, struct oh_verdict *verdict)
         break;
     case OH_CAUSE_CUDA_ACCESS:
         if (pair->nvml_read == OH_YES && pair->nvml_write == OH_YES) {
-            advise(verdict,
-                   "NVML and CUDA disagree: look at the container's or virtual machine's settings, and whether "
-                   "other programs can use cuDeviceCanAccessPeer here");
+            advise(
+                verdict,
+                "NVML allows direct access and CUDA denies it; check the settings of the container or virtual machine, "
+                "and whether cuDeviceCanAccessPeer works for other programs");
             break;
         }
         __attribute__((fallthrough));
     case OH_CAUSE_NVML_READ:
     case OH_CAUSE_NVML_WRITE:
-        advise(verdict,
-               "direct access between the GPUs is switched off: compare `nvidia-smi topo -p2p r` and `-p2p w`; a "
-               "virtual machine, confidential computing or a driver setting can do that");
+        advise(
+            verdict,
+            "direct access between the GPUs is off; check `nvidia-smi topo -p2p r` and `-p2p w`, and whether a virtual "
+            "machine, confidential computing or a driver setting disables it");
         break;
     case OH_CAUSE_UNPROVEN_NVLINK:
     case OH_CAUSE_UNPROVEN_ACCESS:
-        advise(verdict, "let NVML answer (a container needs the driver capability `utility`), or make all GPUs visible "
-                        "in every process");
+        advise(verdict, "give the container the driver capability `utility`, so that NVML answers, or make all GPUs "
+                        "visible in every process");
         break;
     default:
-        advise(verdict, "give each rank a GPU of its own");
+        advise(verdict, "give each rank its own GPU");
         break;
     }
 }
@@ -177,21 +184,24 @@ static void advise_pair(const struct oh_node *node, struct oh_verdict *verdict)
 static void advise_problem(const struct oh_node *node, struct oh_verdict *verdict)
 {
     if (strstr(node->problem, "libcuda.so.1")) {
-        advise(verdict, "install NVIDIA's driver, for CUDA 12 or later; a container gets it with its GPUs (docker run "
-                        "--gpus all)");
+        advise(verdict,
+               "install NVIDIA's driver for CUDA 12 or later, or start the container with its GPUs (docker run "
+               "--gpus all); without a GPU, add --simulated");
     } else if (strstr(node->problem, "CUDA_ERROR_SYSTEM_NOT_READY")) {
-        advise(verdict, "look at the service nvidia-fabricmanager and its log: GPUs behind NVSwitch need it running");
+        advise(verdict, "start the service nvidia-fabricmanager, which GPUs behind NVSwitch need, and check its log");
     } else if (strstr(node->problem, "no usable CUDA driver")) {
-        advise(verdict, "look at `nvidia-smi` and at dmesg: kernel module and libraries must be of one version, 525 or "
-                        "later");
+        advise(verdict,
+               "check `nvidia-smi` and dmesg: kernel module and libraries must have one version, 525 or later");
     } else if (node->hidden > 0 && node->variable[OH_NODE_VISIBLE_DEVICES].set) {
         advise(verdict, "unset CUDA_VISIBLE_DEVICES, or name GPUs in it that `nvidia-smi -L` lists");
     } else if (node->hidden > 0) {
-        advise(verdict, "look at the Xid lines of dmesg and at `nvidia-smi -q`; may this user open /dev/nvidia0 and "
-                        "/dev/nvidia-uvm?");
+        advise(verdict,
+               "check the Xid lines of dmesg, `nvidia-smi -q`, and whether this user may open /dev/nvidia0 and "
+               "/dev/nvidia-uvm");
     } else {
-        advise(verdict, "see whether `nvidia-smi -L` lists GPUs, and lspci; a container must be given them (docker run "
-                        "--gpus all)");
+        advise(verdict,
+               "check whether `nvidia-smi -L` and lspci list GPUs; start a container with them (docker run --gpus "
+               "all); without a GPU, add --simulated");
     }
 }
 
@@ -207,7 +217,7 @@ static bool allowed(const struct oh_node *node, struct oh_verdict *verdict)
                         sizeof verdict->reason)) {
         return true;
     }
-    advise(verdict, "unset that variable: it keeps NCCL from direct access, too");
+    advise(verdict, "unset that variable; it also keeps NCCL from direct access");
     return false;
 }
 
@@ -219,11 +229,11 @@ static bool count_fits(const struct oh_node *node, struct oh_verdict *verdict)
     snprintf(verdict->reason, sizeof verdict->reason, "%d GPU%s visible, onehop serves 2 to %d", node->visible,
              node->visible == 1 ? " is" : "s are", OH_MAX_RANKS);
     if (node->visible == 1 && node->hidden > 0) {
-        advise(verdict, "let this process see more of the machine's GPUs");
+        advise(verdict, "make more of the machine's GPUs visible to this process");
     } else if (node->visible == 1) {
-        advise(verdict, "nothing: with one GPU there is no other to reduce with");
+        advise(verdict, "nothing; an allreduce of one GPU needs no communication");
     } else {
-        advise(verdict, "communicators of 2 to %d GPUs of one host are judged by themselves", OH_MAX_RANKS);
+        advise(verdict, "create communicators of 2 to %d GPUs; onehop decides for each communicator", OH_MAX_RANKS);
     }
     return false;
 }
@@ -234,12 +244,12 @@ static bool gpus_fit(const struct oh_node *node, struct oh_verdict *verdict)
         const struct oh_topo_gpu *gpu = &node->gpu[i].topo;
         if (!oh_topo_check_gpu(gpu, verdict->reason, sizeof verdict->reason)) {
             if (gpu->mig == OH_YES) {
-                advise(verdict, "`nvidia-smi -i %s -mig 0` ends MIG mode (as root, with the GPU idle)", gpu->bus_id);
+                advise(verdict, "disable MIG mode (as root, with the GPU idle): `nvidia-smi -i %s -mig 0`",
+                       gpu->bus_id);
             } else if (!gpu->bus_id[0]) {
-                advise(verdict,
-                       "look at `nvidia-smi -q`: a virtual GPU without a PCI bus id cannot be told from others");
+                advise(verdict, "check `nvidia-smi -q`; onehop cannot identify a virtual GPU without a PCI bus id");
             } else {
-                advise(verdict, "nothing on such GPUs: programs run on them with stock NCCL, as without onehop");
+                advise(verdict, "nothing on such GPUs; NCCL serves programs there, as without onehop");
             }
             return false;
         }
@@ -255,7 +265,7 @@ static void blame_pairs(const struct oh_node *node, struct oh_verdict *verdict)
         if (row == column) {
             continue;
         }
-        verdict->refused += row < column && !pair_serves(node, row, column);
+        verdict->refused += row < column && !oh_node_serves_pair(node, row, column);
         if (verdict->row < 0 && !judge_pair(node, row, column, verdict->pair_reason, sizeof verdict->pair_reason)) {
             verdict->row = row;
             verdict->column = column;

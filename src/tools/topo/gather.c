@@ -16,15 +16,16 @@ static void ask_nvml(const struct oh_nvml *nvml, struct oh_node_gpu *gpu)
 {
     oh_nvml_device_t device;
     struct oh_nvml_fabric fabric;
-    int active;
+    int active, up = 0, down = 0;
     if (!nvml || nvml->device_by_bus_id(gpu->topo.bus_id, &device) != OH_NVML_SUCCESS) {
         return;
     }
     for (unsigned link = 0; link < OH_NVML_LINKS && nvml->link_state(device, link, &active) == OH_NVML_SUCCESS;
          link++) {
-        gpu->links = gpu->links < 0 ? 0 : gpu->links;
-        gpu->links += active != 0;
-        gpu->links_down += active == 0;
+        up += active != 0;
+        down += active == 0;
+        gpu->links = up;
+        gpu->links_down = down;
     }
     if (!nvml->fabric_info || nvml->fabric_info(device, &fabric) != OH_NVML_SUCCESS) {
         return;
@@ -52,7 +53,7 @@ static void gather_gpu(const struct oh_driver *driver, CUdevice device, struct o
 {
     oh_node_gpu_init(gpu_p);
     oh_topo_gpu_gather(driver, device, &gpu_p->topo);
-    gpu_p->compute_minor = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0);
+    gpu_p->compute_minor = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, -1);
     gpu_p->compute_mode = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, -1);
     /* cuda.h: this attribute tells whether the IPC functions, those for memory too, work with the device. */
     int ipc = attribute(driver, device, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, -1);
@@ -190,7 +191,6 @@ bool oh_node_gather(bool with_places, struct oh_node *node_p)
     for (int i = 0; i < node.visible + node.hidden; i++) {
         oh_hwloc_locality(machine, node.gpu[i].topo.bus_id, &node.gpu[i].place);
     }
-    node.xml = oh_hwloc_xml(machine, &node.xml_size);
     oh_hwloc_close(machine);
     if (node.visible == 0) {
         explain_none(&node, why);

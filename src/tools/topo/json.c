@@ -1,48 +1,132 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * topo/json.c - a node and its verdict as JSON; the fields are described in doc/tools.md
+ * topo/json.c - a node and its verdict as JSON, and a node read back from it
+ *
+ * Does: writes what `onehop topo --json` and `--save` write; reads a node from it. The fields are described in
+ * doc/tools.md. A field that the reader does not use (the verdict, `link`, `fabric`) is derived from the others.
+ * Threads: any; constant tables only.
+ * Owns: nothing.
  */
+#include <limits.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "tools/shared/json.h"
 #include "tools/topo/node.h"
 
-static json_t *fact(enum oh_fact fact)
-{
-    return fact == OH_UNKNOWN ? json_null() : json_boolean(fact == OH_YES);
-}
+#define SCHEMA 1
 
-static json_t *text(const char *text)
+enum kind {
+    FACT,   /* enum oh_fact; null: unknown */
+    NUMBER, /* an int from low to high; null: `unset` */
+    FLAG,   /* a bool */
+    PATH,   /* enum oh_path, by its name; null: unknown */
+    TEXT    /* a char array of printable ASCII; null: empty */
+};
+
+struct field {
+    const char *key;
+    enum kind kind;
+    size_t offset, size;
+    int low, high, unset;
+};
+
+#define FIELD(type_, key_, kind_, member_, low_, high_, unset_)                                                        \
+    {                                                                                                                  \
+        key_, kind_, offsetof(struct type_, member_), sizeof((struct type_ *)0)->member_, low_, high_, unset_          \
+    }
+#define NODE(key_, kind_, member_) FIELD(oh_node, key_, kind_, member_, 1, 1000000, 0)
+#define GPU(key_, kind_, member_, low_, high_) FIELD(oh_node_gpu, key_, kind_, member_, low_, high_, -1)
+#define PAIR(key_, kind_, member_, low_, unset_) FIELD(oh_node_pair, key_, kind_, member_, low_, INT_MAX, unset_)
+
+static const struct field node_fields[] = {
+    NODE("made_by_hand", FLAG, by_hand),
+    NODE("driver", TEXT, driver),
+    NODE("cuda_version", NUMBER, cuda),
+    NODE("problem", TEXT, problem),
+    {.key = NULL},
+};
+
+static const struct field gpu_fields[] = {
+    GPU("bus_id", TEXT, topo.bus_id, 0, 0),
+    GPU("name", TEXT, topo.name, 0, 0),
+    FIELD(oh_node_gpu, "compute_major", NUMBER, topo.compute_major, 1, 99, 0),
+    GPU("compute_minor", NUMBER, compute_minor, 0, 99),
+    GPU("mig", FACT, topo.mig, 0, 0),
+    GPU("ipc", FACT, ipc, 0, 0),
+    GPU("compute_mode", NUMBER, compute_mode, 0, 99),
+    GPU("nvlinks", NUMBER, links, 0, 999),
+    GPU("nvlinks_down", NUMBER, links_down, 0, 999),
+    GPU("fabric_state", NUMBER, fabric, 0, 255),
+    FIELD(oh_node_gpu, "fabric_status", NUMBER, fabric_status, INT_MIN, INT_MAX, 0),
+    GPU("fabric_cluster", TEXT, cluster, 0, 0),
+    GPU("fabric_clique", NUMBER, clique, INT_MIN, INT_MAX),
+    GPU("cpus", TEXT, place.cpus, 0, 0),
+    GPU("numa", TEXT, place.numa, 0, 0),
+    GPU("root_port", TEXT, place.root, 0, 0),
+    {.key = NULL},
+};
+
+static const struct field pair_fields[] = {
+    PAIR("nvlinks", NUMBER, links.active, 0, -1),
+    PAIR("nvswitch", FLAG, links.via_switch, 0, 0),
+    PAIR("path", PATH, path, 0, 0),
+    PAIR("nvml_nvlink", FACT, topo.nvml_nvlink, 0, 0),
+    PAIR("nvml_read", FACT, topo.nvml_read, 0, 0),
+    PAIR("nvml_write", FACT, topo.nvml_write, 0, 0),
+    PAIR("cuda_access", FACT, topo.cuda_access, 0, 0),
+    PAIR("cuda_atomics", FACT, topo.cuda_atomics, 0, 0),
+    PAIR("bandwidth_mb_per_s", NUMBER, mb_per_s, 1, 0),
+    PAIR("latency_ns", NUMBER, latency_ns, 1, 0),
+    {.key = NULL},
+};
+
+_Static_assert(sizeof(enum oh_fact) == sizeof(int) && sizeof(enum oh_path) == sizeof(int), "read and written as int");
+
+/* --- writing */
+
+static json_t *text_or_null(const char *text)
 {
     return oh_json_text(text && text[0] ? text : NULL);
 }
 
-/* A number, or null below `least`. */
-static json_t *number(int number, int least)
+static json_t *index_or_null(int index)
 {
-    return number < least ? json_null() : json_integer(number);
+    return index < 0 ? json_null() : json_integer(index);
+}
+
+static json_t *make_value(const struct field *field, const void *at)
+{
+    switch (field->kind) {
+    case FACT:
+        return *(const int *)at == OH_UNKNOWN ? json_null() : json_boolean(*(const int *)at == OH_YES);
+    case NUMBER:
+        return *(const int *)at == field->unset ? json_null() : json_integer(*(const int *)at);
+    case FLAG:
+        return json_boolean(*(const bool *)at);
+    case PATH:
+        return text_or_null(oh_path_name(*(const enum oh_path *)at));
+    default:
+        return text_or_null(at);
+    }
+}
+
+static void set_fields(json_t **object_p, const struct field *field, const void *from)
+{
+    for (; field->key; field++) {
+        oh_json_set(object_p, field->key, make_value(field, (const char *)from + field->offset));
+    }
 }
 
 static json_t *make_gpu(const struct oh_node *node, int index)
 {
-    const struct oh_node_gpu *gpu = &node->gpu[index];
     json_t *object = json_object();
-    oh_json_set(&object, "index", number(index < node->visible ? index : -1, 0));
-    oh_json_set(&object, "bus_id", text(gpu->topo.bus_id));
-    oh_json_set(&object, "name", text(gpu->topo.name));
+    oh_json_set(&object, "index", index_or_null(index < node->visible ? index : -1));
     oh_json_set(&object, "visible", json_boolean(index < node->visible));
-    oh_json_set(&object, "compute_major", number(gpu->topo.compute_major, 1));
-    oh_json_set(&object, "compute_minor", number(gpu->topo.compute_major > 0 ? gpu->compute_minor : -1, 0));
-    oh_json_set(&object, "mig", fact(gpu->topo.mig));
-    oh_json_set(&object, "ipc", fact(gpu->ipc));
-    oh_json_set(&object, "compute_mode", number(gpu->compute_mode, 0));
-    oh_json_set(&object, "nvlinks", number(gpu->links, 0));
-    oh_json_set(&object, "nvlinks_down", number(gpu->links < 0 ? -1 : gpu->links_down, 0));
-    oh_json_set(&object, "fabric_state", number(gpu->fabric, 0));
-    oh_json_set(&object, "fabric", oh_json_text(oh_node_fabric(gpu)));
-    oh_json_set(&object, "fabric_cluster", text(gpu->cluster));
-    oh_json_set(&object, "fabric_clique", number(gpu->cluster[0] ? gpu->clique : -1, 0));
-    oh_json_set(&object, "cpus", text(gpu->place.cpus));
-    oh_json_set(&object, "numa", text(gpu->place.numa));
-    oh_json_set(&object, "root_port", text(gpu->place.root));
+    set_fields(&object, gpu_fields, &node->gpu[index]);
+    oh_json_set(&object, "fabric", oh_json_text(oh_node_fabric(&node->gpu[index])));
     return object;
 }
 
@@ -55,16 +139,7 @@ static json_t *make_pair(const struct oh_node *node, int row, int column)
     oh_json_set(&object, "from", json_integer(row));
     oh_json_set(&object, "to", json_integer(column));
     oh_json_set(&object, "link", oh_json_text(cell));
-    oh_json_set(&object, "nvlinks", number(pair->links.active, 0));
-    oh_json_set(&object, "nvswitch", json_boolean(pair->links.via_switch));
-    oh_json_set(&object, "path", text(oh_path_name(pair->path)));
-    oh_json_set(&object, "nvml_nvlink", fact(pair->topo.nvml_nvlink));
-    oh_json_set(&object, "nvml_read", fact(pair->topo.nvml_read));
-    oh_json_set(&object, "nvml_write", fact(pair->topo.nvml_write));
-    oh_json_set(&object, "cuda_access", fact(pair->topo.cuda_access));
-    oh_json_set(&object, "cuda_atomics", fact(pair->topo.cuda_atomics));
-    oh_json_set(&object, "bandwidth_mb_per_s", number(pair->mb_per_s, 1));
-    oh_json_set(&object, "latency_ns", number(pair->latency_ns, 1));
+    set_fields(&object, pair_fields, pair);
     return object;
 }
 
@@ -72,38 +147,31 @@ static json_t *make_verdict(const struct oh_verdict *verdict)
 {
     json_t *object = json_object(), *group = json_array();
     oh_json_set(&object, "served", json_boolean(verdict->served));
-    oh_json_set(&object, "reason", text(verdict->reason));
-    oh_json_set(&object, "pair_reason", text(verdict->pair_reason));
-    oh_json_set(&object, "from", number(verdict->row, 0));
-    oh_json_set(&object, "to", number(verdict->column, 0));
+    oh_json_set(&object, "reason", text_or_null(verdict->reason));
+    oh_json_set(&object, "pair_reason", text_or_null(verdict->pair_reason));
+    oh_json_set(&object, "from", index_or_null(verdict->row));
+    oh_json_set(&object, "to", index_or_null(verdict->column));
     oh_json_set(&object, "pairs_refused", json_integer(verdict->refused));
-    oh_json_set(&object, "remedy", text(verdict->remedy));
+    oh_json_set(&object, "remedy", text_or_null(verdict->remedy));
     for (int i = 0; i < verdict->group_size; i++) {
         oh_json_append(&group, json_integer(verdict->group[i]));
     }
     oh_json_set(&object, "served_group", group);
-    oh_json_set(&object, "cuda_visible_devices", text(verdict->select));
-    return object;
-}
-
-static json_t *make_environment(const struct oh_node *node)
-{
-    json_t *object = json_object();
-    for (int v = 0; v < OH_NODE_VARIABLES; v++) {
-        oh_json_set(&object, oh_node_variable_names[v],
-                    oh_json_text(node->variable[v].set ? node->variable[v].value : NULL));
-    }
+    oh_json_set(&object, "cuda_visible_devices", text_or_null(verdict->select));
     return object;
 }
 
 bool oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream)
 {
-    json_t *object = json_object(), *gpus = json_array(), *pairs = json_array();
+    json_t *object = json_object(), *environment = json_object(), *gpus = json_array(), *pairs = json_array();
+    oh_json_set(&object, "schema", json_integer(SCHEMA));
     oh_json_set(&object, "simulated", json_boolean(oh_node_is_simulated(node)));
-    oh_json_set(&object, "made_by_hand", json_boolean(node->by_hand));
-    oh_json_set(&object, "driver", text(node->driver));
-    oh_json_set(&object, "cuda_version", number(node->cuda, 1));
-    oh_json_set(&object, "environment", make_environment(node));
+    set_fields(&object, node_fields, node);
+    for (int v = 0; v < OH_NODE_VARIABLES; v++) {
+        oh_json_set(&environment, oh_node_variable_names[v],
+                    oh_json_text(node->variable[v].set ? node->variable[v].value : NULL));
+    }
+    oh_json_set(&object, "environment", environment);
     for (int i = 0; i < node->visible + node->hidden; i++) {
         oh_json_append(&gpus, make_gpu(node, i));
     }
@@ -116,4 +184,193 @@ bool oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, 
     oh_json_set(&object, "pairs", pairs);
     oh_json_set(&object, "verdict", make_verdict(verdict));
     return oh_json_write(stream, object);
+}
+
+/* --- reading */
+
+struct reader {
+    struct oh_node node;
+    char where[32]; /* "gpus[3].", "pairs[7]."; empty: the outermost object */
+    char *why;
+    size_t why_size;
+};
+
+static bool refuse(struct reader *reader, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool refuse(struct reader *reader, const char *format, ...)
+{
+    va_list args;
+    int length = snprintf(reader->why, reader->why_size, "%s", reader->where);
+    va_start(args, format);
+    vsnprintf(reader->why + length, reader->why_size - (size_t)length, format, args);
+    va_end(args);
+    return false;
+}
+
+/* Copies a text that a terminal can show as it is. */
+static bool read_text(struct reader *reader, const char *key, const json_t *value, char *text_p, size_t size)
+{
+    const char *text = json_string_value(value);
+    bool good = text && strlen(text) < size;
+    for (const char *at = text; good && *at; at++) {
+        good = *at >= ' ' && *at <= '~';
+    }
+    if (!good) {
+        return refuse(reader, "%s: expected null or at most %zu printable ASCII characters", key, size - 1);
+    }
+    strcpy(text_p, text); /* NOLINT(clang-analyzer-security.insecureAPI.strcpy): its length is checked above */
+    return true;
+}
+
+static bool read_number(struct reader *reader, const char *key, const json_t *value, int low, int high, int *number_p)
+{
+    json_int_t number = json_integer_value(value);
+    if (!json_is_integer(value) || number < low || number > high) {
+        return refuse(reader, "%s: expected a number from %d to %d", key, low, high);
+    }
+    *number_p = (int)number;
+    return true;
+}
+
+static bool read_path(struct reader *reader, const char *key, const json_t *value, enum oh_path *path_p)
+{
+    const char *text = json_string_value(value);
+    for (int path = OH_PATH_PIX; text && path < OH_PATHS; path++) {
+        if (strcmp(text, oh_path_name((enum oh_path)path)) == 0) {
+            *path_p = (enum oh_path)path;
+            return true;
+        }
+    }
+    return refuse(reader, "%s: expected null, PIX, PXB, PHB, NODE or SYS", key);
+}
+
+/* A member that is missing or null leaves what is there. */
+static bool read_fields(struct reader *reader, const struct field *field, const json_t *object, void *to)
+{
+    bool good = json_is_object(object) || refuse(reader, " expected an object");
+    for (; good && field->key; field++) {
+        const json_t *value = json_object_get(object, field->key);
+        char *at = (char *)to + field->offset;
+        if (!value || json_is_null(value)) {
+            continue;
+        }
+        if (field->kind == TEXT) {
+            good = read_text(reader, field->key, value, at, field->size);
+        } else if (field->kind == NUMBER) {
+            good = read_number(reader, field->key, value, field->low, field->high, (int *)at);
+        } else if (field->kind == PATH) {
+            good = read_path(reader, field->key, value, (enum oh_path *)at);
+        } else if (!json_is_boolean(value)) {
+            good = refuse(reader, "%s: expected true or false", field->key);
+        } else if (field->kind == FACT) {
+            *(int *)at = json_is_true(value) ? OH_YES : OH_NO;
+        } else {
+            *(bool *)at = json_is_true(value);
+        }
+    }
+    return good;
+}
+
+static bool read_gpus(struct reader *reader, const json_t *gpus)
+{
+    struct oh_node *node = &reader->node;
+    size_t count = json_array_size(gpus);
+    if (count > OH_NODE_GPUS) {
+        return refuse(reader, "gpus: %zu of them; expected at most %d", count, OH_NODE_GPUS);
+    }
+    for (size_t i = 0; i < count; i++) {
+        const json_t *object = json_array_get(gpus, i);
+        bool visible = !json_is_false(json_object_get(object, "visible"));
+        snprintf(reader->where, sizeof reader->where, "gpus[%zu].", i);
+        oh_node_gpu_init(&node->gpu[i]);
+        if (visible && node->hidden > 0) {
+            return refuse(reader, "visible: expected false after a GPU that is not visible");
+        }
+        if (!read_fields(reader, gpu_fields, object, &node->gpu[i])) {
+            return false;
+        }
+        node->gpu[i].topo.cuda_device = visible ? (int)i : -1;
+        node->visible += visible;
+        node->hidden += !visible;
+    }
+    return true;
+}
+
+/* `to` may be a range [FIRST, LAST] in a file that is written by hand; `from` in it is skipped. */
+static bool read_pairs(struct reader *reader, const json_t *pairs)
+{
+    struct oh_node *node = &reader->node;
+    for (size_t i = 0; i < json_array_size(pairs); i++) {
+        const json_t *object = json_array_get(pairs, i), *to = json_object_get(object, "to");
+        const json_t *first_to = json_is_array(to) ? json_array_get(to, 0) : to;
+        const json_t *last_to = json_is_array(to) ? json_array_get(to, 1) : to;
+        struct oh_node_pair pair = {.links = {.active = -1}};
+        int row = 0, first = 0, last = 0, most = node->visible - 1;
+        snprintf(reader->where, sizeof reader->where, "pairs[%zu].", i);
+        if (!read_fields(reader, pair_fields, object, &pair) ||
+            !read_number(reader, "from", json_object_get(object, "from"), 0, most, &row) ||
+            !read_number(reader, "to", first_to, 0, most, &first) ||
+            !read_number(reader, "to", last_to, first, most, &last)) {
+            return false;
+        }
+        for (int column = first; column <= last; column++) {
+            if (column != row) {
+                *oh_node_pair_at(node, row, column) = pair;
+            }
+        }
+    }
+    return true;
+}
+
+static bool read_environment(struct reader *reader, const json_t *environment)
+{
+    for (int v = 0; v < OH_NODE_VARIABLES; v++) {
+        const char *name = oh_node_variable_names[v];
+        const json_t *value = json_object_get(environment, name);
+        reader->node.variable[v].set = value && !json_is_null(value);
+        if (reader->node.variable[v].set &&
+            !read_text(reader, name, value, reader->node.variable[v].value, OH_NODE_VALUE)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool read_node(struct reader *reader, const json_t *root)
+{
+    struct oh_node *node = &reader->node;
+    int schema;
+    if (!json_object_get(root, "schema") || !json_object_get(root, "gpus")) {
+        return refuse(reader, "not a recording of onehop topo");
+    }
+    if (!read_number(reader, "schema", json_object_get(root, "schema"), SCHEMA, SCHEMA, &schema) ||
+        !read_fields(reader, node_fields, root, node) ||
+        !read_environment(reader, json_object_get(root, "environment")) ||
+        !read_gpus(reader, json_object_get(root, "gpus"))) {
+        return false;
+    }
+    reader->where[0] = '\0';
+    if ((node->problem[0] != '\0') == (node->visible > 0)) {
+        return refuse(reader, "problem: expected a text if no GPU is visible, else null");
+    }
+    if (!oh_node_make_pairs(node)) {
+        return refuse(reader, "out of memory");
+    }
+    return read_pairs(reader, json_object_get(root, "pairs"));
+}
+
+bool oh_node_parse(FILE *stream, struct oh_node *node_p, char *why_p, size_t why_size)
+{
+    json_error_t error;
+    struct reader reader = {.why = why_p, .why_size = why_size};
+    json_t *root = json_loadf(stream, JSON_REJECT_DUPLICATES, &error);
+    bool good = root || refuse(&reader, "not a recording of onehop topo: line %d: %.80s", error.line, error.text);
+    reader.node.gpu = good ? calloc(OH_NODE_GPUS, sizeof *reader.node.gpu) : NULL;
+    good = good && (reader.node.gpu || refuse(&reader, "out of memory")) && read_node(&reader, root);
+    json_decref(root);
+    if (!good) {
+        oh_node_free(&reader.node);
+        return false;
+    }
+    *node_p = reader.node;
+    return true;
 }

@@ -108,48 +108,6 @@ enum oh_path oh_hwloc_path(const struct oh_hwloc *machine, const char *bus_id_a,
     return same ? OH_PATH_NODE : OH_PATH_SYS;
 }
 
-/* Who the machine is, which nobody needs who looks at a recording. hwloc writes each of these as a line. */
-static bool is_private(const char *line, size_t length)
-{
-    static const char *const words[] = {"\"HostName\"", "\"LinuxCgroup\"", "\"ProcessName\"",
-                                        "Serial\"",     "UUID\"",          "AssetTag\""};
-    if (!memmem(line, length, "<info name=", strlen("<info name="))) {
-        return false;
-    }
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        if (memmem(line, length, words[i], strlen(words[i]))) {
-            return true;
-        }
-    }
-    return false;
-}
-
-char *oh_hwloc_xml(const struct oh_hwloc *machine, size_t *size_p)
-{
-    char *xml, *copy;
-    int whole; /* with the final zero */
-    size_t size = 0;
-    if (!machine || hwloc_topology_export_xmlbuffer(machine->topology, &xml, &whole, 0) != 0) {
-        return NULL;
-    }
-    copy = malloc(strlen(xml) + 1);
-    for (const char *line = xml; copy && *line;) {
-        size_t length = strcspn(line, "\n");
-        length += line[length] == '\n';
-        if (!is_private(line, length)) {
-            memcpy(copy + size, line, length);
-            size += length;
-        }
-        line += length;
-    }
-    hwloc_free_xmlbuffer(machine->topology, xml);
-    if (copy) {
-        copy[size] = '\0';
-        *size_p = size;
-    }
-    return copy;
-}
-
 #else
 
 struct oh_hwloc *oh_hwloc_open(void)
@@ -175,13 +133,6 @@ enum oh_path oh_hwloc_path(const struct oh_hwloc *machine, const char *bus_id_a,
     (void)bus_id_a;
     (void)bus_id_b;
     return OH_PATH_UNKNOWN;
-}
-
-char *oh_hwloc_xml(const struct oh_hwloc *machine, size_t *size_p)
-{
-    (void)machine;
-    (void)size_p;
-    return NULL;
 }
 
 #endif

@@ -42,10 +42,4 @@ void oh_hwloc_locality(const struct oh_hwloc *machine, const char *bus_id, struc
 /* How near two GPUs are; OH_PATH_UNKNOWN when hwloc does not know one of them, or machine is NULL. */
 enum oh_path oh_hwloc_path(const struct oh_hwloc *machine, const char *bus_id_a, const char *bus_id_b);
 
-/*
- * The topology as hwloc's XML, of *size_p bytes and a zero, without the names and serial numbers that tell whose
- * machine it is. NULL when machine is NULL or memory is short. Free it.
- */
-char *oh_hwloc_xml(const struct oh_hwloc *machine, size_t *size_p);
-
 #endif

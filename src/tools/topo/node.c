@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * topo/node.c - small questions to a node (topo/node.h)
+ * topo/node.c - making and freeing a node, and small questions to it (topo/node.h)
  */
 #include "tools/topo/node.h"
 
@@ -18,7 +18,13 @@ const char *const oh_node_variable_names[OH_NODE_VARIABLES] = {
 
 void oh_node_gpu_init(struct oh_node_gpu *gpu)
 {
-    *gpu = (struct oh_node_gpu){.topo = {.cuda_device = -1}, .compute_mode = -1, .fabric = -1, .links = -1};
+    *gpu = (struct oh_node_gpu){.topo = {.cuda_device = -1},
+                                .compute_minor = -1,
+                                .compute_mode = -1,
+                                .fabric = -1,
+                                .clique = -1,
+                                .links = -1,
+                                .links_down = -1};
 }
 
 bool oh_node_make_pairs(struct oh_node *node)
@@ -35,7 +41,6 @@ void oh_node_free(struct oh_node *node)
 {
     free(node->gpu);
     free(node->pair);
-    free(node->xml);
     *node = (struct oh_node){0};
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * topo/node.h - what `onehop topo` knows of a machine, and what it makes of it
+ * topo/node.h - a machine's GPUs as `onehop topo` sees them, and the verdict on them
  *
- * A node is plain data: read from this machine (topo/gather.c, topo/measure.c) or from a recording (topo/parse.c).
- * Everything shown, drawn, recorded and judged comes from it alone, so a recording gives the page of the machine that
- * it was made on. Owned by one caller; one thread.
+ * Does: holds plain data, gathered on this machine (gather.c, measure.c) or read from a recording (json.c). Page,
+ * graph, recording and verdict depend on a node alone, so a recording gives the page of the machine that it was made
+ * on. Threads: one. Owns: its arrays; oh_node_free() frees them.
  */
 #ifndef OH_TOOLS_TOPO_NODE_H_
 #define OH_TOOLS_TOPO_NODE_H_
@@ -64,8 +64,6 @@ struct oh_node {
     int hidden;                /* GPUs that only NVML sees; they follow in gpu[] */
     struct oh_node_gpu *gpu;   /* [visible + hidden] */
     struct oh_node_pair *pair; /* [row * visible + column] */
-    char *xml;                 /* hwloc's; NULL: none */
-    size_t xml_size;
 };
 
 struct oh_verdict {
@@ -105,13 +103,13 @@ bool oh_node_measure(struct oh_node *node);
 /* The plugin's questions, in its order, for a communicator over all visible GPUs. Pure. */
 void oh_node_assess(const struct oh_node *node, struct oh_verdict *verdict_p);
 
-/* For people, for programs, and for graphviz. */
-void oh_node_print(const struct oh_node *node, const struct oh_verdict *verdict, bool colours, FILE *stream);
+/* Returns true if the plugin serves the two GPUs, in both directions. Pure. */
+bool oh_node_serves_pair(const struct oh_node *node, int a, int b);
+
+/* Writes the page, the recording (false: no memory, or the stream has failed), and the graph for Graphviz. */
+void oh_node_print(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
 bool oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
 void oh_node_dot(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
-
-/* Writes the picture as SVG by graphviz's `dot`. False: said on stderr. */
-bool oh_node_svg(const struct oh_node *node, const struct oh_verdict *verdict, const char *path);
 
 /* What joins a pair, as the matrix shows it: NV18, NV, PHB, "-", "?". */
 void oh_node_cell(const struct oh_node_pair *pair, char *text_p, size_t size);
@@ -133,13 +131,10 @@ bool oh_node_any_measured(const struct oh_node *node);
 /* Breaks a text between words into lines of that width, with line_break between them; cut to size. */
 void oh_node_wrap(const char *text, size_t width, const char *line_break, char *text_p, size_t size);
 
-/* Writes the recording. */
-void oh_node_record(const struct oh_node *node, FILE *stream);
-
 /*
- * Reads a recording of size bytes, which may hold anything. True: *node_p is filled, to be freed with oh_node_free.
- * False: one clause in why_p, and nothing is left allocated. No state, no input or output.
+ * Reads a recording, which may hold anything. Returns true with *node_p filled, which oh_node_free() frees; else false
+ * with one clause in why_p.
  */
-bool oh_node_parse(const char *data, size_t size, struct oh_node *node_p, char *why_p, size_t why_size);
+bool oh_node_parse(FILE *stream, struct oh_node *node_p, char *why_p, size_t why_size);
 
 #endif
