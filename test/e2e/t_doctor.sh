@@ -22,7 +22,7 @@ doctor() {
 # --- this machine
 
 doctor
-expect "a machine that is served" 0 'yes +gpus +4 x SIMULATED .*full NVLink' '^verdict: yes: onehop serves'
+expect "a machine that is served" 0 'yes +gpus +4 x SIMULATED .*NVLink joins every pair' '^verdict: yes: onehop serves'
 SIMNODE_TOPOLOGY=pcie-only doctor
 expect "no NVLink" 1 'no +gpus .*not joined by NVLink' '^verdict: no: .*NVLink'
 SIMNODE_TOPOLOGY=mig doctor
@@ -51,7 +51,7 @@ expect "no folder to meet in" 1 'no +shared_memory +/nowhere/at/all: No such fil
 ONEHOP_LIBRARY=/nowhere/x.so doctor
 expect "no library" 1 'no +library +ONEHOP_LIBRARY=/nowhere/x.so: No such file'
 ONEHOP_LIBRARY=$abs_top_srcdir/README.md doctor
-expect "a library that is none" 1 'no +library .*README.md is not an ELF file'
+expect "a library that is none" 1 'no +library .*README.md: '
 ONEHOP_LIBRARY=$stand_ins/libnccl.so.2 doctor
 expect "a library that is another" 1 "no +library .*libnccl.so.* is not onehop's"
 SIMNODE_NCCL_VERSION=21805 doctor
@@ -60,7 +60,9 @@ if ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then
     tap_skip "no driver" "there is one"
 else
     LD_LIBRARY_PATH= doctor
-    expect "no driver" 1 'no +driver +libcuda.so.1 cannot be opened' '^verdict: no: libcuda'
+    expect "no driver" 1 'no +driver +libcuda.so.1 cannot be opened; see .onehop topo., or add --simulated' '^verdict: no: libcuda'
+    LD_LIBRARY_PATH= doctor --simulated
+    expect "no driver, --simulated" 0 '^verdict: yes: onehop serves'
 fi
 tap_empty "$(find /dev/shm -maxdepth 1 -name 'onehop-doctor.*' -newer "$scratch/wait")" "nothing is left in shared memory"
 
@@ -80,122 +82,89 @@ hold() {
     echo "# $* does not start"
 }
 
-LD_PRELOAD=$plugin hold "$holder" 0 1 "$scratch/id.1" hold
+# Two ranks that are served; the process that is checked is rank 0.
+LD_PRELOAD=$plugin "$holder" 1 2 "$scratch/id.1" hold <"$scratch/wait" >/dev/null 2>&1 9>&- &
+held+=($!)
+LD_PRELOAD=$plugin hold "$holder" 0 2 "$scratch/id.1" hold
 doctor --pid "$pid"
-expect "preloaded: reached" 0 "NCCL +$stand_ins/libnccl.so.2.*, version 2\.[0-9.]*\+simnode" "onehop +$plugin, by LD_PRELOAD" \
-    'caller +.*libsimcaller.so: reaches onehop: yes' '^verdict: yes: its calls reach onehop'
+expect "preloaded: served" 0 "yes +nccl +$stand_ins/libnccl.so.2" "yes +onehop +$plugin, by LD_PRELOAD" \
+    'yes +calls +3 of 3 ncclAllReduce calls served$' '^verdict: yes: onehop serves its calls'
 doctor --json --pid "$pid"
-expect "preloaded: reached, as JSON" 0 '"schema": 1' '"came_by": "LD_PRELOAD"' '"reached": "yes"'
+expect "preloaded: served, as JSON" 0 '"schema": 2' '"mode": "process"' '"text": ".*, by LD_PRELOAD"' '3 of 3 ncclAllReduce'
 cp "$out" "$scratch/process.json"
+ONEHOP_DISABLE=1 doctor --pid "$pid"
+expect "disabled here only" 0
 hold "$holder" 0 1 "$scratch/id.2" hold
 doctor --pid "$pid"
-expect "not preloaded" 1 'onehop +not loaded' 'libsimcaller.so: reaches onehop: no' '^verdict: no: onehop is not loaded'
-LD_PRELOAD=$plugin ONEHOP_DISABLE=1 hold "$holder" 0 1 "$scratch/id.3" hold
+expect "not preloaded" 1 'no +onehop +onehop is not loaded' '^verdict: no: onehop is not loaded; start'
+LD_PRELOAD=$plugin hold "$holder" 0 1 "$scratch/id.3" hold
 doctor --pid "$pid"
-expect "disabled there" 1 'variable +ONEHOP_DISABLE=1' '^verdict: no: ONEHOP_DISABLE=1 is set'
-ONEHOP_DISABLE=1 doctor --pid "${held[0]}"
-expect "disabled here only" 0
-LD_PRELOAD="$stand_ins/libnccl.so.2 $plugin" hold "$holder" 0 1 "$scratch/id.4" hold
+expect "a single rank: its calls come, and are not served" 1 '0 of 3 ncclAllReduce calls served; fallbacks: ' '^verdict: no: 0 of 3'
+LD_PRELOAD=$plugin ONEHOP_DISABLE=1 hold "$holder" 0 1 "$scratch/id.4" hold
 doctor --pid "$pid"
-expect "NCCL stands in front of onehop: seen in the process's memory" 1 'by LD_PRELOAD' \
-    '^verdict: no: calls go to NCCL, not to onehop: .*libsimcaller.so'
+expect "disabled there" 1 'note +variable +ONEHOP_DISABLE=1' '^verdict: no: ONEHOP_DISABLE=1 is set'
+LD_PRELOAD="$stand_ins/libnccl.so.2 $plugin" hold "$holder" 0 1 "$scratch/id.5" hold
+doctor --pid "$pid"
+expect "NCCL stands in front of onehop: no call comes" 2 'by LD_PRELOAD' '^verdict: unknown: no ncclAllReduce call has come'
 LD_PRELOAD=$plugin hold "$static" hold
 doctor --pid "$pid"
-expect "statically linked" 1 'NCCL .*sim_static, version 2.27.3\+static, statically linked' \
-    '^verdict: no: NCCL is statically linked'
-if strip -o "$scratch/stripped" "$static" 2>/dev/null; then
-    LD_PRELOAD=$plugin hold "$scratch/stripped" hold
-    doctor --pid "$pid"
-    expect "statically linked, symbols removed: known by its version" 1 '^verdict: no: NCCL is statically linked'
-else
-    tap_skip "statically linked, symbols removed" "no strip"
-fi
+expect "statically linked" 2 'by LD_PRELOAD' '^verdict: unknown: no libnccl.so is loaded; .*statically linked'
 LD_PRELOAD=$plugin hold bash -c 'echo ready; read -r unused'
 doctor --pid "$pid"
-expect "a shell with the preload" 2 '^verdict: unknown: onehop is loaded, but no NCCL'
+expect "a shell with the preload" 2 'by LD_PRELOAD' '^verdict: unknown: no libnccl.so is loaded'
 hold bash -c 'echo ready; read -r unused'
 doctor --pid "$pid"
-expect "a shell" 2 '^verdict: unknown: no NCCL is loaded'
+expect "a shell" 2 'onehop is not loaded' '^verdict: unknown: no libnccl.so is loaded'
 mkdir "$scratch/copy"
 cp -L "$stand_ins"/libnccl.so.2 "$scratch/copy"
-LD_LIBRARY_PATH=$scratch/copy:$LD_LIBRARY_PATH LD_PRELOAD=$plugin hold "$holder" 0 1 "$scratch/id.5" hold
-doctor --pid "$pid"
-expect "another copy" 0 "NCCL +$scratch/copy/libnccl.so.2"
+LD_LIBRARY_PATH=$scratch/copy:$LD_LIBRARY_PATH LD_PRELOAD=$plugin hold "$holder" 0 1 "$scratch/id.6" hold
 rm "$scratch/copy/libnccl.so.2"
 doctor --pid "$pid"
-expect "its NCCL was removed since" 2 'not read .*libnccl.so.2 \(deleted\) cannot be read' '^verdict: unknown: a file that matters'
-cp -L "$stand_ins"/libnccl.so.2 "$scratch/copy"
-LD_LIBRARY_PATH=$scratch/copy:$LD_LIBRARY_PATH LD_PRELOAD=$plugin hold "$holder" 0 1 "$scratch/id.6" hold
-truncate -s 5000 "$scratch/copy/libnccl.so.2"
-doctor --pid "$pid"
-expect "its NCCL was cut short since" 2 'not read .*libnccl.so.2 is a damaged ELF file'
-kill -KILL "$pid"
-if [ -z "$OH_SANITIZERS" ] && command -v python3 >/dev/null; then
-    open='import ctypes, sys; ctypes.CDLL("libnccl.so.2").ncclAllReduce; print("ready", flush=True); sys.stdin.read()'
-    hold python3 -c "$open"
-    doctor --pid "$pid"
-    expect "ctypes without the preload" 1 '^verdict: no: onehop is not loaded'
-    LD_PRELOAD=$plugin hold python3 -c "$open"
-    doctor --pid "$pid"
-    answer=$(sed -n 's/.*by dlsym: reach onehop: //p' "$out")
-    wanted=1
-    [ "$answer" = yes ] && wanted=0
-    expect "ctypes with the preload: the verdict is that on dlsym ($answer)" $wanted "^verdict: (yes|no): .*dlsym"
+expect "its NCCL was removed since" 1 "yes +nccl +$scratch/copy/libnccl.so.2 \(deleted\)" '^verdict: no: 0 of 3'
+if command -v python3 >/dev/null; then
     tap_empty "$(python3 -m json.tool "$scratch/process.json" 2>&1 >/dev/null)" "the JSON is well-formed"
 else
-    tap_skip "ctypes" "no python3, or a sanitizer's runtime would have to come first"
+    tap_skip "the JSON is well-formed" "no python3"
 fi
+
+# Programs that have an all-reduce of their own: any library of that name.
+own_allreduce() { # own_allreduce FOLDER FILE PATTERN
+    mkdir -p "$scratch/$1"
+    cp -L "$stand_ins"/libnvidia-ml.so.1 "$scratch/$1/$2"
+    LD_PRELOAD="$plugin $scratch/$1/$2" hold "$holder" 0 1 "$scratch/id.$1$2" hold
+    doctor --pid "$pid"
+    expect "$1 is loaded: the switch" 1 "note +own_allreduce +$3" '^verdict: no: 0 of 3'
+}
+own_allreduce vllm _C.abi3.so 'vLLM in process [0-9]+ .*--disable-custom-all-reduce'
+own_allreduce sgl_kernel common_ops.abi3.so 'SGLang .*--disable-custom-all-reduce'
+own_allreduce libs libtensorrt_llm.so 'TensorRT-LLM .*allreduce_strategy: NCCL'
+
 # By the other ways of loading.
 export REACH_HOLD=1
 reach=$abs_top_builddir/test/e2e/reach
 object=$abs_top_builddir/test/e2e/.libs/libreach.so
-ctypes=$abs_top_srcdir/test/e2e/reach_ctypes.py
 net=$abs_top_builddir/.libs/libnccl-net-onehop.so
 folder() {
     mktemp -d "$scratch/job.XXXXXX"
 }
-NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(folder)" object:"$object"
-doctor --pid "$pid"
-expect "plugin, linked" 0 'onehop +.*, by NCCL_NET_PLUGIN' 'libreach.so: reaches onehop: yes' \
-    'callers by dlsym: reach onehop: unknown' '^verdict: yes: its calls reach onehop$'
-NCCL_PROFILER_PLUGIN=none NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(folder)" object:"$object"
-doctor --pid "$pid"
-expect "plugin, with no profiler plugin" 0 '^verdict: yes: its calls reach onehop, but for those on the first communicator'
+# By NCCL_NET_PLUGIN: calls come if the program is linked or looks late, and not if it looked before.
+for way in object:"$object" late:libnccl.so.2; do
+    NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(folder)" "$way"
+    doctor --pid "$pid"
+    expect "plugin, ${way%%:*}: calls come" 1 'onehop +.*, by NCCL_NET_PLUGIN' '^verdict: no: 0 of [1-9][0-9]* ncclAllReduce calls'
+done
 NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(folder)" dlsym:libnccl.so.2
 doctor --pid "$pid"
-expect "plugin, dlsym before the first communicator" 2 'callers by dlsym: reach onehop: unknown' \
+expect "plugin, dlsym before the first communicator" 2 \
     '^verdict: unknown: no ncclAllReduce call has come to onehop.* before the first communicator'
-doctor --json --pid "$pid"
-expect "the same as JSON" 2 '"dlsym": "unknown"'
-NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(folder)" late:libnccl.so.2
-doctor --pid "$pid"
-expect "plugin, dlsym for each communicator" 0 '^verdict: yes: calls of functions taken by dlsym have come to onehop'
 LD_PRELOAD=$plugin hold "$reach" 0 1 "$(folder)" both:object:"$object",late:libncclcopy.so.2
 doctor --pid "$pid"
-expect "two copies of NCCL" 0 "NCCL +$stand_ins/libnccl.so.2" "NCCL +$stand_ins/libncclcopy.so.2" \
-    'libreach.so: reaches onehop: yes' 'callers by dlsym: reach onehop: yes' '^verdict: yes'
-if [ -n "$OH_SANITIZERS" ]; then
-    tap_skip "audit" "a sanitizer's runtime does not run in an audit library"
-else
-    LD_PRELOAD=$plugin LD_AUDIT=$abs_top_builddir/.libs/libonehop-audit.so hold "$reach" 0 1 "$(folder)" dlsym:libnccl.so.2
-    doctor --pid "$pid"
-    expect "audit" 0 'variable +LD_AUDIT=' 'callers by dlsym: reach onehop: yes' '^verdict: yes'
-fi
-if [ -n "$OH_SANITIZERS" ] || ! command -v python3 >/dev/null; then
-    tap_skip "plugin, ctypes" "no python3, or a sanitizer's runtime would have to come first"
-else
-    NCCL_NET_PLUGIN=$net hold python3 "$ctypes" 0 1 "$(folder)" libnccl.so.2
-    doctor --pid "$pid"
-    expect "plugin, ctypes before the first communicator" 2 '^verdict: unknown: no ncclAllReduce call has come to onehop'
-    NCCL_NET_PLUGIN=$net hold python3 "$ctypes" 0 1 "$(folder)" libnccl.so.2 late
-    doctor --pid "$pid"
-    expect "plugin, ctypes for each communicator" 0 '^verdict: yes: calls of functions taken by dlsym have come to onehop'
-fi
+expect "two copies of NCCL" 1 "nccl +$stand_ins/libnccl.so.2" "nccl +$stand_ins/libncclcopy.so.2" '^verdict: no: 0 of'
 unset REACH_HOLD
 hold bash -c 'echo ready'
 wait "$pid"
 doctor --pid "$pid"
-expect "a process that has gone" 2 "^onehop: doctor: there is no process $pid\$"
+expect "a process that has gone" 2 "^onehop: doctor: --pid $pid: no such process\$"
 for word in 0 -1 12x '' 99999999999; do
     doctor --pid "$word"
     expect "--pid '$word'" 2 'not a process id'
@@ -203,13 +172,13 @@ done
 if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups "$onehop" --version >/dev/null 2>&1; then
     status=0
     setpriv --reuid=65534 --clear-groups "$onehop" doctor --pid $$ >"$out" 2>&1 || status=$?
-    expect "another user's process" 2 "^onehop: doctor: process $$: Permission denied\$"
+    expect "another user's process" 2 "^onehop: doctor: --pid $$: Permission denied\$"
 else
     tap_skip "another user's process" "not root, or no setpriv"
 fi
 if [ "$(cat /proc/2/comm 2>/dev/null)" = kthreadd ]; then
     doctor --pid 2
-    expect "a thread of the kernel" 2 'process 2 has no program mapped'
+    expect "a thread of the kernel" 2 '--pid 2: no program is mapped'
 else
     tap_skip "a thread of the kernel" "none to be seen here"
 fi
@@ -218,7 +187,7 @@ fi
 
 doctor -- "$app" --nranks 2 --counts 5,500 --iterations 20
 expect "a program that is served" 0 'the program ended with exit status 0' '80 of 80 ncclAllReduce calls served' \
-    '^verdict: yes: calls were served'
+    '^verdict: yes: onehop served calls'
 ONEHOP_MAX_BYTES=64 doctor "$app" --nranks 2 --counts 300,500
 expect "sizes that are not" 1 '4 fallbacks: a size' '^verdict: no: a size that is not served'
 SIMNODE_TOPOLOGY=pcie-only doctor "$app" --nranks 2 --counts 5
@@ -228,11 +197,12 @@ status=$?
 expect "what the program says goes to stderr" 0 '^ok 2 ranks'
 [ "$(head -c 1 "$scratch/program.json")" = '{' ] && grep -q '"served": 2,' "$scratch/program.json"
 tap_point $? "and only JSON to stdout" "$(cat "$scratch/program.json")"
-doctor bash -c 'exec 9>&-; sleep 0.4 | env -i SIMNODE_TOPOLOGY=h200x4 SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" "$0" 0 1 "$1" hold' \
-    "$holder" "$scratch/id.7"
-expect "the environment is cleared on the way: seen while it runs" 1 'onehop is not loaded' '^verdict: no: process [0-9]+ \(sim_holder\)'
+doctor env -i SIMNODE_TOPOLOGY=h200x4 SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" "$holder" 0 1 "$scratch/id.7"
+expect "the environment is cleared on the way" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly; check'
+LD_PRELOAD=$scratch/vllm/_C.abi3.so doctor bash -c '"$0" 0 1 "$1"; sleep 1' "$holder" "$scratch/id.8"
+expect "a program with vLLM's library: the switch" 1 'note +own_allreduce +vLLM in process [0-9]+ .*--disable-custom-all-reduce'
 doctor "$static"
-expect "a statically linked program" 1 '^verdict: no: .*statically linked'
+expect "a statically linked program" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly'
 # Two ranks, in one folder: $0 is the program, $1 the folder.
 pair='"$0" 1 2 "$@" & "$0" 0 2 "$@" && wait $!'
 doctor --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
@@ -244,11 +214,11 @@ expect "the same where NCCL tells plugins no hash" 1 'no ncclAllReduce call came
 doctor --json --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
 expect "the same as JSON" 1 '"processes_unreached": 2'
 doctor --via plugin bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
-expect "plugin, dlsym for each communicator: served" 0 '^verdict: yes: calls were served'
+expect "plugin, dlsym for each communicator: served" 0 '^verdict: yes: onehop served calls'
 doctor --via plugin bash -c "$pair" "${reach}_linked" "$(folder)" linked
-expect "plugin, linked: served" 0 '^verdict: yes: calls were served'
+expect "plugin, linked: served" 0 '^verdict: yes: onehop served calls'
 doctor true
-expect "a program without NCCL" 2 '^verdict: unknown: no process of the program was seen with NCCL'
+expect "a program without NCCL" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly'
 doctor "$scratch/nothing"
 expect "a program that is not there" 2 'nothing: No such file' '^verdict: unknown: the program could not be started'
 doctor bash -c 'kill -TERM $$'
@@ -258,7 +228,7 @@ tap_empty "$(find "$scratch" -name 'onehop-stats.*')" "no file of statistics is 
 # --- usage
 
 doctor --pid $$ true
-expect "a process and a program" 2 'not both'
+expect "a process and a program" 2 'expected neither a program nor --simulated'
 doctor --wrong
 expect "an unknown option" 2
 doctor --help

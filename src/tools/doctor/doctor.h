@@ -2,133 +2,81 @@
 /*
  * doctor.h - the parts of `onehop doctor`
  *
- *   doctor.c          the command: what was asked, the verdict, the exit status
- *   doctor/machine.c  would this machine be served?
- *   doctor/process.c  which calls of a running process reach onehop?
- *   doctor/watch.c    the same for all processes of a program, while it runs
- *   doctor/elf_file.c      what a file has to do with NCCL
- *   doctor/report.c   text and JSON
- *
- * A single thread. Reports own their memory.
+ * Does: doctor.c has the command and the verdict; machine.c, process.c and program.c add findings to a report; report.c
+ * prints it.
+ * Threads: one.
+ * Owns: nothing; a report is plain data.
  */
 #ifndef OH_TOOLS_DOCTOR_DOCTOR_H_
 #define OH_TOOLS_DOCTOR_DOCTOR_H_
 
-#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "tools/doctor/elf_file.h"
 #include "tools/shared/stats_summary.h"
 #include "tools/shared/tool.h"
 
 #define OH_DOCTOR_TEXT 512
-#define OH_DOCTOR_CHECKS 8
+#define OH_DOCTOR_FINDINGS 40
 
 enum oh_answer {
     OH_ANSWER_YES,
     OH_ANSWER_NO,
-    OH_ANSWER_UNKNOWN
+    OH_ANSWER_UNKNOWN,
+    OH_ANSWER_NOTE /* has no part in the verdict */
 };
 
-/* --- the machine */
-
-struct oh_check {
+struct oh_finding {
     const char *name;
     enum oh_answer answer;
     char text[OH_DOCTOR_TEXT];
 };
 
-struct oh_machine_report {
-    struct oh_check check[OH_DOCTOR_CHECKS];
-    int checks;
+struct oh_doctor_report {
+    const char *mode;  /* "machine", "process", "program" */
+    char subject[128]; /* the headline */
+    struct oh_finding finding[OH_DOCTOR_FINDINGS];
+    int findings;
+    enum oh_answer answer; /* the verdict */
+    char reason[OH_DOCTOR_TEXT];
+    struct oh_stats_summary summary; /* mode "program" */
+    int status;                      /* mode "program": of waitpid, or OH_SUPERVISE_NOT_STARTED */
 };
 
-void oh_doctor_machine(struct oh_machine_report *report_p);
+/* Adds a finding; drops it if the report is full. */
+void oh_doctor_add(struct oh_doctor_report *report, const char *name, enum oh_answer answer, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 
-/*
- * Does this process's environment keep calls from onehop? True with one clause in reason_p; else it is untouched.
- */
+/* Sets the verdict. */
+void oh_doctor_decide(struct oh_doctor_report *report, enum oh_answer answer, const char *reason);
+
+/* Sets the verdict: the first finding that says no, else the first that is unknown, else yes with this reason. */
+void oh_doctor_judge(struct oh_doctor_report *report, const char *yes);
+
+/* Whether this machine serves. Creates no CUDA context. Puts the settings of nccl.conf into the environment. */
+void oh_doctor_machine(struct oh_doctor_report *report);
+
+/* Whether onehop serves the calls of a process. Returns false, with the reason on stderr, if it cannot be read. */
+bool oh_doctor_process(pid_t pid, struct oh_doctor_report *report);
+
+/* Runs a program under onehop to its end, and whether calls were served. Returns false if it could not be tried. */
+bool oh_doctor_program(char **argv, enum oh_via via, struct oh_doctor_report *report);
+
+/* Returns true, with one clause in reason_p, if the environment of this process keeps calls from onehop. */
 bool oh_doctor_environment_forbids(char *reason_p, size_t size);
 
-/* True for a variable that has a say in whether calls are served; name ends at '='. */
+/* Returns true if the variable changes whether calls are served; its name ends at '='. */
 bool oh_doctor_variable_matters(const char *name);
 
-/* --- a process */
+/*
+ * Adds a note for each program library in the process that serves all-reduces before NCCL does, naming the switch.
+ * Returns true if there was one.
+ */
+bool oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report);
 
-/* A file that is mapped as code. */
-struct oh_object {
-    const char *path; /* in the report's list of mappings */
-    bool has_code;
-    enum oh_elf_file_status status; /* OH_ELF_NOT_ELF where it has no code: it is not opened */
-    struct oh_elf_file elf;
-    bool is_static;               /* NCCL is linked into it */
-    char version[OH_ELF_VERSION]; /* of the NCCL in it; "" when not known */
-    uint64_t start;               /* where its first byte is mapped */
-    enum oh_answer reached;       /* it has slots: do its calls reach onehop? */
-};
-
-struct oh_mapping {
-    uint64_t start, end;
-    size_t object;
-};
-
-struct oh_process_report {
-    pid_t pid;
-    char command[64];
-    enum oh_answer answer; /* do its calls reach onehop? */
-    char reason[OH_DOCTOR_TEXT];
-    struct oh_object *object;
-    size_t objects;
-    struct oh_mapping *mapping;
-    size_t mappings;
-    char *environment; /* as it was started with: strings, each ended by a zero; NULL: not readable */
-    size_t environment_size;
-    const struct oh_object *onehop; /* NULL: not loaded */
-    const char *came_by;
-    bool has_calls;          /* calls have come to onehop; asked only where it came late */
-    enum oh_answer look_ups; /* would functions that are taken by dlsym from now on reach onehop? */
-    enum oh_answer dlsym;    /* do functions taken by dlsym reach onehop? */
-    bool has_nccl;
-    char *maps;           /* its list of mappings, cut into strings */
-    uint64_t fingerprint; /* of that list as it was */
-};
-
-/* False when the process cannot be looked at: one clause in reason_p. */
-bool oh_doctor_process_read(pid_t pid, struct oh_process_report *report_p, char *reason_p, size_t size);
-void oh_doctor_process_free(struct oh_process_report *report);
-
-/* A number that changes when what the process has mapped changes; 0 when it cannot be read. */
-uint64_t oh_doctor_process_fingerprint(pid_t pid);
-
-/* --- a program */
-
-struct oh_program_report {
-    struct oh_stats_summary summary;
-    int status; /* of waitpid, or OH_SUPERVISE_NOT_STARTED */
-    struct oh_process_report *process;
-    size_t processes;
-    size_t others; /* looked at, without NCCL */
-};
-
-/* Runs the program under onehop, and looks at all its processes. False when it could not even be tried. */
-bool oh_doctor_watch(char **argv, enum oh_via via, struct oh_program_report *report_p);
-void oh_program_free(struct oh_program_report *report);
-
-/* --- the whole */
-
-struct oh_doctor_report {
-    const char *mode; /* "machine", "process", "program" */
-    enum oh_answer answer;
-    char reason[OH_DOCTOR_TEXT];
-    const struct oh_machine_report *machine;
-    const struct oh_program_report *program;
-    const struct oh_process_report *process;
-    size_t processes;
-};
-
+/* Print the report. The second returns false if memory is short or stdout fails. */
 void oh_doctor_print(const struct oh_doctor_report *report);
 bool oh_doctor_print_json(const struct oh_doctor_report *report);
 

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * doctor/machine.c - would this machine be served, and if not, why?
+ * doctor/machine.c - whether this machine serves, and if not, why
  *
- * Each check answers yes, no or unknown, and says what it saw. Creates no CUDA context. Puts the settings of nccl.conf
- * into this process's environment, as NCCL will.
+ * Does: adds one finding for each check. Creates no CUDA context.
+ * Threads: one; puts the settings of nccl.conf into the environment, as NCCL does.
+ * Owns: the libraries that it loads, until the process ends.
  */
 #include "tools/doctor/doctor.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <link.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,16 +27,6 @@
 #include "util/env.h"
 
 #define OLDEST_NCCL 21900
-
-__attribute__((format(printf, 3, 4))) static enum oh_answer say(struct oh_check *check, enum oh_answer answer,
-                                                                const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vsnprintf(check->text, sizeof check->text, format, args);
-    va_end(args);
-    return answer;
-}
 
 /* --- the environment */
 
@@ -63,7 +54,7 @@ bool oh_doctor_environment_forbids(char *reason_p, size_t size)
         return true;
     }
     if (oh_env_number(OH_ENV_MAX_BYTES, true, UINT64_C(1) << 30, UINT64_MAX) == 0) {
-        snprintf(reason_p, size, "ONEHOP_MAX_BYTES=0 leaves no message to serve");
+        snprintf(reason_p, size, "ONEHOP_MAX_BYTES=0 disables onehop");
         return true;
     }
     return !oh_topo_allowed_by_env(reason_p, size);
@@ -87,7 +78,7 @@ static void adopt_nccl_conf(const char *path)
     }
 }
 
-static enum oh_answer check_environment(struct oh_check *check)
+static void check_environment(struct oh_doctor_report *report)
 {
     char path[PATH_MAX], why[OH_DOCTOR_TEXT - 32];
     const char *file = getenv("NCCL_CONF_FILE"), *home = getenv("HOME");
@@ -99,58 +90,58 @@ static enum oh_answer check_environment(struct oh_check *check)
     }
     adopt_nccl_conf("/etc/nccl.conf");
     if (oh_doctor_environment_forbids(why, sizeof why)) {
-        return say(check, OH_ANSWER_NO, "%s", why);
+        oh_doctor_add(report, "environment", OH_ANSWER_NO, "%s", why);
+    } else {
+        oh_doctor_add(report, "environment", OH_ANSWER_YES, "no variable and no nccl.conf disables onehop");
     }
-    return say(check, OH_ANSWER_YES, "no variable, and no nccl.conf, keeps calls from onehop");
 }
 
 /* --- files */
 
-static enum oh_answer check_library(struct oh_check *check)
+static void check_library(struct oh_doctor_report *report)
 {
     char path[PATH_MAX], why[OH_DOCTOR_TEXT];
-    struct oh_elf_file elf = {0};
     if (!oh_tool_locate_library(path, sizeof path, why, sizeof why)) {
-        return say(check, OH_ANSWER_NO, "%s", why);
+        oh_doctor_add(report, "library", OH_ANSWER_NO, "%s", why);
+        return;
     }
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    enum oh_elf_file_status status = fd >= 0 ? oh_elf_file_read(fd, &elf) : OH_ELF_UNREADABLE;
-    if (fd >= 0) {
-        close(fd);
+    void *library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+    if (!library) {
+        oh_doctor_add(report, "library", OH_ANSWER_NO, "%s", dlerror());
+    } else if (!dlsym(library, "onehopVersion")) {
+        oh_doctor_add(report, "library", OH_ANSWER_NO, "%.300s is not onehop's", path);
+    } else {
+        oh_doctor_add(report, "library", OH_ANSWER_YES, "%.400s", path);
     }
-    if (status != OH_ELF_OK) {
-        return say(check, OH_ANSWER_NO, "%.300s %s", path, oh_elf_file_complaint(status));
-    }
-    if (!elf.exports_onehop) {
-        return say(check, OH_ANSWER_NO, "%.300s is not onehop's", path);
-    }
-    return say(check, OH_ANSWER_YES, "%.400s", path);
 }
 
 /* What a program would get that asks for NCCL by its usual name. Programs may bring their own. */
-static enum oh_answer check_nccl(struct oh_check *check)
+static void check_nccl(struct oh_doctor_report *report)
 {
     int version = 0;
     struct link_map *map = NULL;
     void *nccl = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
     if (!nccl) {
-        return say(check, OH_ANSWER_YES, "libnccl.so.2 is not on the usual paths; programs bring their own");
+        oh_doctor_add(report, "nccl", OH_ANSWER_YES,
+                      "libnccl.so.2 is not in the search path; programs may load another");
+        return;
     }
     ncclResult_t (*get_version)(int *) = (ncclResult_t(*)(int *))dlsym(nccl, "ncclGetVersion");
     if (!get_version || get_version(&version) != ncclSuccess || dlinfo(nccl, RTLD_DI_LINKMAP, &map) != 0) {
-        return say(check, OH_ANSWER_UNKNOWN, "libnccl.so.2 does not tell its version");
+        oh_doctor_add(report, "nccl", OH_ANSWER_UNKNOWN, "libnccl.so.2 does not report its version");
+        return;
     }
     enum oh_answer answer = version >= OLDEST_NCCL ? OH_ANSWER_YES : OH_ANSWER_NO;
-    return say(check, answer, "%.300s, version %d.%d.%d%s", map->l_name, version / 10000, version / 100 % 100,
-               version % 100, answer == OH_ANSWER_NO ? ": 2.19 or later is needed" : "");
+    oh_doctor_add(report, "nccl", answer, "%.300s, version %d.%d.%d%s", map->l_name, version / 10000,
+                  version / 100 % 100, version % 100, answer == OH_ANSWER_NO ? "; expected 2.19 or later" : "");
 }
 
 /* --- where ranks meet */
 
-static enum oh_answer check_meeting(struct oh_check *check)
+static void check_meeting(struct oh_doctor_report *report)
 {
     char path[PATH_MAX];
-    struct statvfs room;
+    struct statvfs room = {.f_frsize = 0};
     const char *folder = oh_env_path(OH_ENV_SHM_DIR, "/dev/shm");
     snprintf(path, sizeof path, "%s/onehop-doctor.%d", folder, (int)getpid());
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -159,14 +150,12 @@ static enum oh_answer check_meeting(struct oh_check *check)
         close(fd);
         unlink(path);
     }
-    if (error) {
-        return say(check, OH_ANSWER_NO, "%.300s: %s", folder, strerror(error));
+    if (error || statvfs(folder, &room) != 0) {
+        oh_doctor_add(report, "shared_memory", OH_ANSWER_NO, "%.300s: %s", folder, strerror(error ? error : errno));
+        return;
     }
-    if (statvfs(folder, &room) != 0) {
-        return say(check, OH_ANSWER_UNKNOWN, "%.300s: %s", folder, strerror(errno));
-    }
-    return say(check, OH_ANSWER_YES, "%.300s, %llu MiB free; a communicator takes %zu KiB there", folder,
-               (unsigned long long)room.f_bavail * room.f_frsize >> 20, (sizeof(struct oh_shared) + 1023) / 1024);
+    oh_doctor_add(report, "shared_memory", OH_ANSWER_YES, "%.300s, %llu MiB free; a communicator needs %zu KiB", folder,
+                  (unsigned long long)room.f_bavail * room.f_frsize >> 20, (sizeof(struct oh_shared) + 1023) / 1024);
 }
 
 static bool in_container(void)
@@ -174,38 +163,34 @@ static bool in_container(void)
     return access("/.dockerenv", F_OK) == 0 || access("/run/.containerenv", F_OK) == 0 || getenv("container");
 }
 
-static enum oh_answer check_processes(struct oh_check *check)
+static void check_processes(struct oh_doctor_report *report)
 {
-    char space[64];
-    ssize_t length = readlink("/proc/self/ns/pid", space, sizeof space - 1);
-    if (length < 0) {
-        return say(check, OH_ANSWER_UNKNOWN, "/proc/self/ns/pid: %s: ranks cannot tell that they see each other",
-                   strerror(errno));
+    char space[64] = "";
+    if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) {
+        oh_doctor_add(report, "processes", OH_ANSWER_UNKNOWN, "/proc/self/ns/pid: %s; ranks need /proc",
+                      strerror(errno));
+        return;
     }
-    space[length] = '\0';
-    return say(check, OH_ANSWER_YES, "%s%s", space,
-               in_container() ? " in a container: all ranks must be in this one, or share its IPC and PID namespaces"
-                              : "");
+    oh_doctor_add(report, "processes", OH_ANSWER_YES, "%s%s", space,
+                  in_container() ? " in a container; all ranks must share its IPC and PID namespaces" : "");
 }
 
 /* --- GPUs */
 
-static enum oh_answer check_driver(struct oh_check *check)
+static void check_driver(struct oh_doctor_report *report)
 {
     const struct oh_driver *driver;
     int version = 0;
     if (oh_driver_get(&driver) != ncclSuccess) {
-        return say(check, OH_ANSWER_NO, "%s", oh_driver_error());
+        oh_doctor_add(report, "driver", OH_ANSWER_NO, "%s; see `onehop topo`, or add --simulated", oh_driver_error());
+    } else if (!driver->get_version || driver->get_version(&version) != CUDA_SUCCESS) {
+        oh_doctor_add(report, "driver", OH_ANSWER_YES, "a CUDA driver of unknown version");
+    } else {
+        oh_doctor_add(report, "driver", OH_ANSWER_YES, "for CUDA %d.%d", version / 1000, version % 1000 / 10);
     }
-    void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    CUresult (*get_version)(int *) = library ? (CUresult(*)(int *))dlsym(library, "cuDriverGetVersion") : NULL;
-    if (!get_version || get_version(&version) != CUDA_SUCCESS) {
-        return say(check, OH_ANSWER_YES, "a CUDA driver of unknown version");
-    }
-    return say(check, OH_ANSWER_YES, "a driver for CUDA %d.%d", version / 1000, version % 1000 / 10);
 }
 
-static enum oh_answer check_gpus(struct oh_check *check)
+static void check_gpus(struct oh_doctor_report *report)
 {
     char reason[160], name[96] = "";
     const struct oh_driver *driver;
@@ -213,40 +198,34 @@ static enum oh_answer check_gpus(struct oh_check *check)
     int count = 0;
     CUdevice device;
     if (oh_driver_get(&driver) != ncclSuccess || driver->device_get_count(&count) != CUDA_SUCCESS || count < 1) {
-        return say(check, OH_ANSWER_NO, "CUDA sees no GPU");
+        oh_doctor_add(report, "gpus", OH_ANSWER_NO, "CUDA sees no GPU; see `onehop topo`");
+        return;
     }
     if (count < 2 && visible && visible[0]) {
-        return say(check, OH_ANSWER_UNKNOWN,
-                   "CUDA_VISIBLE_DEVICES=%.64s shows one GPU (ranks may see one each): unset it for this question",
-                   visible);
+        oh_doctor_add(report, "gpus", OH_ANSWER_UNKNOWN,
+                      "CUDA_VISIBLE_DEVICES=%.64s shows one GPU; each rank may see another one; unset it and repeat",
+                      visible);
+        return;
     }
     if (driver->device_get(&device, 0) != CUDA_SUCCESS ||
         driver->device_get_name(name, sizeof name, device) != CUDA_SUCCESS) {
         name[0] = '\0';
     }
     bool served = oh_tool_assess_gpus(reason, sizeof reason);
-    return say(check, served ? OH_ANSWER_YES : OH_ANSWER_NO, "%d x %s: %s", count, name,
-               served ? "full NVLink between them" : reason);
+    oh_doctor_add(report, "gpus", served ? OH_ANSWER_YES : OH_ANSWER_NO, "%d x %s: %s%s", count, name,
+                  served ? "NVLink joins every pair" : reason, served ? "" : "; see `onehop topo`");
 }
 
-void oh_doctor_machine(struct oh_machine_report *report_p)
+void oh_doctor_machine(struct oh_doctor_report *report)
 {
-    static const struct {
-        const char *name;
-        enum oh_answer (*ask)(struct oh_check *check);
-    } checks[] = {
-        {"environment", check_environment},
-        {"driver", check_driver},
-        {"gpus", check_gpus},
-        {"shared_memory", check_meeting},
-        {"processes", check_processes},
-        {"library", check_library},
-        {"nccl", check_nccl},
-    };
-    struct oh_machine_report report = {.checks = sizeof checks / sizeof *checks};
-    for (int i = 0; i < report.checks; i++) {
-        report.check[i].name = checks[i].name;
-        report.check[i].answer = checks[i].ask(&report.check[i]);
-    }
-    *report_p = report;
+    report->mode = "machine";
+    snprintf(report->subject, sizeof report->subject, "this machine");
+    check_environment(report);
+    check_driver(report);
+    check_gpus(report);
+    check_meeting(report);
+    check_processes(report);
+    check_library(report);
+    check_nccl(report);
+    oh_doctor_judge(report, "onehop serves on this machine");
 }

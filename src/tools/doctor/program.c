@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * doctor/program.c - runs a program under onehop, and whether calls were served
+ *
+ * Does: counts calls as `onehop run --stats` does. While the program runs, notes processes of it that have their own
+ * all-reduce.
+ * Threads: one.
+ * Owns: the file of the statistics, until the program has ended.
+ */
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tools/doctor/doctor.h"
+#include "tools/shared/supervise.h"
+
+#define TICK_MS 500
+#define TICKS 2000 /* after that nothing new is looked for */
+
+struct watch {
+    struct oh_doctor_report *report;
+    bool found;
+    int ticks;
+};
+
+/* Returns true if the process was started with our file of statistics: it belongs to the program. */
+static bool is_ours(const char *pid, const char *statistics)
+{
+    char path[300], *text = NULL;
+    size_t room = 0;
+    bool ours = false;
+    snprintf(path, sizeof path, "/proc/%.255s/environ", pid);
+    FILE *file = fopen(path, "re");
+    while (file && !ours && getdelim(&text, &room, '\0', file) > 0) {
+        ours = strncmp(text, "ONEHOP_STATS_FILE=", 18) == 0 && strcmp(text + 18, statistics) == 0;
+    }
+    free(text);
+    if (file) {
+        fclose(file);
+    }
+    return ours;
+}
+
+static int tick(pid_t unused, void *user)
+{
+    struct watch *watch = user;
+    DIR *proc = watch->found || watch->ticks++ > TICKS ? NULL : opendir("/proc");
+    const struct dirent *entry;
+    (void)unused;
+    while (proc && !watch->found && (entry = readdir(proc))) {
+        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+        watch->found = pid > 0 && is_ours(entry->d_name, watch->report->summary.path) &&
+                       oh_doctor_note_own_allreduce(pid, watch->report);
+    }
+    if (proc) {
+        closedir(proc);
+    }
+    return TICK_MS;
+}
+
+/* Why no call was served, though some were seen. */
+static void explain_none(struct oh_doctor_report *report)
+{
+    const struct oh_stats_summary *summary = &report->summary;
+    if (summary->fallbacks[OH_FALLBACK_COMM] > 0 && summary->reasons > 0 && summary->reason[0].text[0]) {
+        oh_doctor_decide(report, OH_ANSWER_NO, summary->reason[0].text);
+        return;
+    }
+    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+        if (summary->fallbacks[b] > 0) {
+            oh_doctor_decide(report, OH_ANSWER_NO, oh_fallback_text(b));
+            return;
+        }
+    }
+    if (summary->unreached > 0) {
+        oh_doctor_decide(report, OH_ANSWER_NO, "no ncclAllReduce call came to onehop: " OH_UNREACHED_REASON);
+    } else {
+        oh_doctor_decide(report, OH_ANSWER_UNKNOWN, "the program made no ncclAllReduce call");
+    }
+}
+
+static void judge(struct oh_doctor_report *report)
+{
+    if (report->status == OH_SUPERVISE_NOT_STARTED) {
+        oh_doctor_decide(report, OH_ANSWER_UNKNOWN, "the program could not be started");
+    } else if (report->summary.served > 0) {
+        oh_doctor_decide(report, OH_ANSWER_YES, "onehop served calls");
+    } else if (report->summary.records > 0) {
+        explain_none(report);
+    } else {
+        oh_doctor_decide(report, OH_ANSWER_UNKNOWN,
+                         "no process with onehop and NCCL has ended orderly; check a rank by `onehop doctor --pid N`, "
+                         "and doc/troubleshooting.md for programs that keep onehop out");
+    }
+}
+
+bool oh_doctor_program(char **argv, enum oh_via via, struct oh_doctor_report *report)
+{
+    struct watch watch = {.report = report};
+    report->mode = "program";
+    if (!oh_tool_reach(via) || !oh_stats_summary_open(&report->summary)) {
+        return false;
+    }
+    /* stdout is the report's: the program writes to stderr instead. */
+    int out = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 10);
+    fflush(stdout);
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    report->status = oh_supervise(argv, tick, &watch);
+    if (out >= 0) {
+        dup2(out, STDOUT_FILENO);
+        close(out);
+    }
+    oh_stats_summary_read(&report->summary);
+    oh_stats_summary_close(&report->summary);
+    if (report->status != OH_SUPERVISE_NOT_STARTED) {
+        bool killed = WIFSIGNALED(report->status);
+        snprintf(report->subject, sizeof report->subject, "the program ended %s %d",
+                 killed ? "by signal" : "with exit status",
+                 killed ? WTERMSIG(report->status) : WEXITSTATUS(report->status));
+    }
+    judge(report);
+    return true;
+}
