@@ -119,6 +119,9 @@ tap_point $? "a recording is what --json prints" "$(diff out h200x8.json | head 
 LD_LIBRARY_PATH=$scratch/none topo --save none.json
 [ "$status" = 1 ] && LD_LIBRARY_PATH=$scratch/none topo --load none.json
 complains 1 'no usable CUDA driver|CUDA sees no GPU' "a machine without GPU can be recorded"
+CUDA_VISIBLE_DEVICES=$'0,1,\e[31m\xff' topo --save escape.json
+topo --load escape.json
+answers 0 '^CUDA_VISIBLE_DEVICES=0,1,[?]\[31m[?]$' "what a terminal does not take is recorded as '?'"
 head -c 500 h200x8.json >cut.json
 topo --load cut.json
 complains 2 '^onehop: topo: cut.json: not a recording of onehop topo: line [0-9]+: ' "a recording that is cut off"

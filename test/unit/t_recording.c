@@ -242,18 +242,6 @@ static void test_mutations(void)
     tap_note("%d of them could be read", read);
 }
 
-/* Breaking lines: never within a word, nothing lost, cut where there is no room. */
-static void test_wrap(void)
-{
-    char text[64];
-    oh_node_wrap("one two three four", 9, "|", text, sizeof text);
-    tap_ok(strcmp(text, "one two|three|four") == 0, "lines are broken between words");
-    oh_node_wrap("incomprehensible it is", 5, "|", text, sizeof text);
-    tap_ok(strcmp(text, "incomprehensible|it is") == 0, "a word longer than a line stays whole");
-    oh_node_wrap("one two three", 80, "|", text, 6);
-    tap_ok(strcmp(text, "one t") == 0, "a text that does not fit is cut");
-}
-
 int main(void)
 {
     test_good();
@@ -261,6 +249,5 @@ int main(void)
     test_refused();
     test_many();
     test_mutations();
-    test_wrap();
     return tap_done();
 }

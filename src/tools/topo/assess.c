@@ -6,7 +6,6 @@
  * Threads: any.
  * Owns: nothing.
  */
-#include <stdarg.h>
 #include <string.h>
 
 #include "kernels/abi.h"
@@ -101,16 +100,7 @@ static void find_group(const struct oh_node *node, struct oh_verdict *verdict)
     }
 }
 
-/* --- what could be done */
-
-static void advise(struct oh_verdict *verdict, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void advise(struct oh_verdict *verdict, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vsnprintf(verdict->remedy, sizeof verdict->remedy, format, args);
-    va_end(args);
-}
+/* --- what to do */
 
 static bool fabric_is_down(const struct oh_node_gpu *gpu)
 {
@@ -118,91 +108,74 @@ static bool fabric_is_down(const struct oh_node_gpu *gpu)
            (gpu->fabric == OH_NVML_FABRIC_COMPLETED && gpu->fabric_status != OH_NVML_SUCCESS);
 }
 
-static void advise_nvlink(const struct oh_node *node, struct oh_verdict *verdict)
+static const char *remedy_for_nvlink(const struct oh_node *node, const struct oh_verdict *verdict)
 {
-    int joined = 0;
+    bool joined = false;
     for (int i = 0; i < node->visible * node->visible; i++) {
-        joined += oh_node_has_nvlink(&node->pair[i].topo);
+        joined = joined || oh_node_has_nvlink(&node->pair[i].topo);
     }
     if (fabric_is_down(&node->gpu[verdict->row]) || fabric_is_down(&node->gpu[verdict->column])) {
-        advise(
-            verdict,
-            "the NVLink fabric is not up; check `systemctl status nvidia-fabricmanager` and the log of that service");
-    } else if (joined == 0 && node->gpu[verdict->row].links > 0) {
-        advise(verdict,
-               "NVLinks are up, but join no two of these GPUs; check whether the fabric is partitioned, or a virtual "
-               "machine hides the peers");
-    } else if (joined == 0) {
-        advise(verdict, "no two of these GPUs have NVLink; if the machine has NVLink, check `nvidia-smi nvlink -s`");
-    } else if (oh_node_any_switch(node)) {
-        advise(verdict,
-               "NVSwitch joins other pairs, so this path has failed; check `nvidia-smi nvlink -s`, the Xid and SXid "
-               "lines of dmesg, and the log of nvidia-fabricmanager");
-    } else {
-        advise(verdict,
-               "NVLink joins only some pairs of these GPUs; if the machine has NVLink between this pair, check "
-               "`nvidia-smi nvlink -s`");
+        return "the NVLink fabric is not up; check `systemctl status nvidia-fabricmanager` and its log";
     }
+    if (!joined && node->gpu[verdict->row].links > 0) {
+        return "NVLinks are up but join no two of these GPUs; check whether a VM or a fabric partition hides the peers";
+    }
+    if (!joined) {
+        return "no two of these GPUs have NVLink; if the machine has NVLink, check `nvidia-smi nvlink -s`";
+    }
+    if (oh_node_any_switch(node)) {
+        return "this path of NVSwitch has failed; check `nvidia-smi nvlink -s`, dmesg (Xid, SXid), "
+               "nvidia-fabricmanager";
+    }
+    return "NVLink joins only some pairs; if the machine has NVLink for this pair, check `nvidia-smi nvlink -s`";
 }
 
-static void advise_pair(const struct oh_node *node, struct oh_verdict *verdict)
+static const char *remedy_for_pair(const struct oh_node *node, const struct oh_verdict *verdict)
 {
     const struct oh_topo_pair *pair = &oh_node_pair_at(node, verdict->row, verdict->column)->topo;
     switch (verdict->cause) {
     case OH_CAUSE_NVML_NVLINK:
     case OH_CAUSE_CUDA_ATOMICS:
-        advise_nvlink(node, verdict);
-        break;
+        return remedy_for_nvlink(node, verdict);
     case OH_CAUSE_CUDA_ACCESS:
         if (pair->nvml_read == OH_YES && pair->nvml_write == OH_YES) {
-            advise(
-                verdict,
-                "NVML allows direct access and CUDA denies it; check the settings of the container or virtual machine, "
-                "and whether cuDeviceCanAccessPeer works for other programs");
-            break;
+            return "NVML allows direct access and CUDA denies it; check the settings of the container or virtual "
+                   "machine";
         }
         __attribute__((fallthrough));
     case OH_CAUSE_NVML_READ:
     case OH_CAUSE_NVML_WRITE:
-        advise(
-            verdict,
-            "direct access between the GPUs is off; check `nvidia-smi topo -p2p r` and `-p2p w`, and whether a virtual "
-            "machine, confidential computing or a driver setting disables it");
-        break;
+        return "direct access is off; check `nvidia-smi topo -p2p r` and `w`, VM, confidential computing, driver "
+               "settings";
     case OH_CAUSE_UNPROVEN_NVLINK:
     case OH_CAUSE_UNPROVEN_ACCESS:
-        advise(verdict, "give the container the driver capability `utility`, so that NVML answers, or make all GPUs "
-                        "visible in every process");
-        break;
+        return "give the container the driver capability `utility` for NVML, or make all GPUs visible in every process";
     default:
-        advise(verdict, "give each rank its own GPU");
-        break;
+        return "give each rank its own GPU";
     }
 }
 
-/* Where there is nothing to judge: by the words of the problem, which a recording has, too. */
-static void advise_problem(const struct oh_node *node, struct oh_verdict *verdict)
+/* No GPU is visible: by the words of the problem, which a recording has, too. */
+static const char *remedy_for_problem(const struct oh_node *node)
 {
     if (strstr(node->problem, "libcuda.so.1")) {
-        advise(verdict,
-               "install NVIDIA's driver for CUDA 12 or later, or start the container with its GPUs (docker run "
-               "--gpus all); without a GPU, add --simulated");
-    } else if (strstr(node->problem, "CUDA_ERROR_SYSTEM_NOT_READY")) {
-        advise(verdict, "start the service nvidia-fabricmanager, which GPUs behind NVSwitch need, and check its log");
-    } else if (strstr(node->problem, "no usable CUDA driver")) {
-        advise(verdict,
-               "check `nvidia-smi` and dmesg: kernel module and libraries must have one version, 525 or later");
-    } else if (node->hidden > 0 && node->variable[OH_NODE_VISIBLE_DEVICES].set) {
-        advise(verdict, "unset CUDA_VISIBLE_DEVICES, or name GPUs in it that `nvidia-smi -L` lists");
-    } else if (node->hidden > 0) {
-        advise(verdict,
-               "check the Xid lines of dmesg, `nvidia-smi -q`, and whether this user may open /dev/nvidia0 and "
-               "/dev/nvidia-uvm");
-    } else {
-        advise(verdict,
-               "check whether `nvidia-smi -L` and lspci list GPUs; start a container with them (docker run --gpus "
-               "all); without a GPU, add --simulated");
+        return "install NVIDIA's driver for CUDA 12 or later, or start the container with its GPUs (docker run --gpus "
+               "all); without a GPU, add --simulated";
     }
+    if (strstr(node->problem, "CUDA_ERROR_SYSTEM_NOT_READY")) {
+        return "start the service nvidia-fabricmanager, which GPUs behind NVSwitch need, and check its log";
+    }
+    if (strstr(node->problem, "no usable CUDA driver")) {
+        return "check `nvidia-smi` and dmesg: kernel module and libraries must have one version, 525 or later";
+    }
+    if (node->hidden > 0 && node->variable[OH_NODE_VISIBLE_DEVICES].set) {
+        return "unset CUDA_VISIBLE_DEVICES, or name GPUs in it that `nvidia-smi -L` lists";
+    }
+    if (node->hidden > 0) {
+        return "check dmesg (Xid), `nvidia-smi -q`, and whether this user may open /dev/nvidia0 and /dev/nvidia-uvm";
+    }
+    return "check whether `nvidia-smi -L` and lspci list GPUs; start a container with them (docker run --gpus all); "
+           "without a GPU, add --simulated";
 }
 
 /* --- the questions */
@@ -217,7 +190,7 @@ static bool allowed(const struct oh_node *node, struct oh_verdict *verdict)
                         sizeof verdict->reason)) {
         return true;
     }
-    advise(verdict, "unset that variable; it also keeps NCCL from direct access");
+    verdict->remedy = "unset that variable; it also keeps NCCL from direct access";
     return false;
 }
 
@@ -228,13 +201,9 @@ static bool count_fits(const struct oh_node *node, struct oh_verdict *verdict)
     }
     snprintf(verdict->reason, sizeof verdict->reason, "%d GPU%s visible, onehop serves 2 to %d", node->visible,
              node->visible == 1 ? " is" : "s are", OH_MAX_RANKS);
-    if (node->visible == 1 && node->hidden > 0) {
-        advise(verdict, "make more of the machine's GPUs visible to this process");
-    } else if (node->visible == 1) {
-        advise(verdict, "nothing; an allreduce of one GPU needs no communication");
-    } else {
-        advise(verdict, "create communicators of 2 to %d GPUs; onehop decides for each communicator", OH_MAX_RANKS);
-    }
+    verdict->remedy = node->visible > 1  ? "create smaller communicators; onehop decides for each communicator"
+                      : node->hidden > 0 ? "make more of the machine's GPUs visible to this process"
+                                         : "nothing; an allreduce of one GPU needs no communication";
     return false;
 }
 
@@ -243,14 +212,10 @@ static bool gpus_fit(const struct oh_node *node, struct oh_verdict *verdict)
     for (int i = 0; i < node->visible; i++) {
         const struct oh_topo_gpu *gpu = &node->gpu[i].topo;
         if (!oh_topo_check_gpu(gpu, verdict->reason, sizeof verdict->reason)) {
-            if (gpu->mig == OH_YES) {
-                advise(verdict, "disable MIG mode (as root, with the GPU idle): `nvidia-smi -i %s -mig 0`",
-                       gpu->bus_id);
-            } else if (!gpu->bus_id[0]) {
-                advise(verdict, "check `nvidia-smi -q`; onehop cannot identify a virtual GPU without a PCI bus id");
-            } else {
-                advise(verdict, "nothing on such GPUs; NCCL serves programs there, as without onehop");
-            }
+            verdict->remedy =
+                gpu->mig == OH_YES ? "disable MIG mode (as root, with the GPU idle): `nvidia-smi -i BUS_ID -mig 0`"
+                : !gpu->bus_id[0]  ? "check `nvidia-smi -q`; onehop cannot identify a virtual GPU without a PCI bus id"
+                                   : "nothing on such GPUs; NCCL serves programs there, as without onehop";
             return false;
         }
     }
@@ -279,7 +244,7 @@ void oh_node_assess(const struct oh_node *node, struct oh_verdict *verdict_p)
     struct oh_verdict verdict = {.row = -1, .column = -1};
     if (node->problem[0]) {
         snprintf(verdict.reason, sizeof verdict.reason, "%.150s", node->problem);
-        advise_problem(node, &verdict);
+        verdict.remedy = remedy_for_problem(node);
         *verdict_p = verdict;
         return;
     }
@@ -290,7 +255,7 @@ void oh_node_assess(const struct oh_node *node, struct oh_verdict *verdict_p)
         verdict.served = false;
         memcpy(verdict.reason, verdict.pair_reason, sizeof verdict.reason);
         verdict.pair_reason[0] = '\0';
-        advise_pair(node, &verdict);
+        verdict.remedy = remedy_for_pair(node, &verdict);
     }
     if (access && !verdict.served) {
         find_group(node, &verdict);

@@ -2,7 +2,9 @@
 /*
  * topo/gather.c - a node from this machine: CUDA and NVML by way of src/topo, and hwloc
  *
- * The facts that decide are gathered by the plugin's own functions. Creates no CUDA context.
+ * Does: gathers the facts that decide by the plugin's own functions. Creates no CUDA context.
+ * Threads: one.
+ * Owns: nothing; the node owns what is gathered.
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -113,12 +115,21 @@ static void gather_hidden(struct oh_node *node)
     }
 }
 
+/* Replaces what a terminal and a recording do not take. */
+static void make_printable(char *text)
+{
+    for (; *text; text++) {
+        *text = *text >= ' ' && *text <= '~' ? *text : '?';
+    }
+}
+
 static void gather_variables(struct oh_node *node)
 {
     for (int v = 0; v < OH_NODE_VARIABLES; v++) {
         const char *value = getenv(oh_node_variable_names[v]);
         node->variable[v].set = value != NULL;
         snprintf(node->variable[v].value, sizeof node->variable[v].value, "%s", value ? value : "");
+        make_printable(node->variable[v].value);
     }
 }
 
@@ -159,6 +170,7 @@ static void gather_versions(const struct oh_driver *driver, struct oh_node *node
     if (!nvml || !nvml->driver_version || nvml->driver_version(node->driver, sizeof node->driver) != OH_NVML_SUCCESS) {
         node->driver[0] = '\0';
     }
+    make_printable(node->driver);
 }
 
 bool oh_node_gather(bool with_places, struct oh_node *node_p)
@@ -190,6 +202,7 @@ bool oh_node_gather(bool with_places, struct oh_node *node_p)
     gather_hidden(&node);
     for (int i = 0; i < node.visible + node.hidden; i++) {
         oh_hwloc_locality(machine, node.gpu[i].topo.bus_id, &node.gpu[i].place);
+        make_printable(node.gpu[i].topo.name);
     }
     oh_hwloc_close(machine);
     if (node.visible == 0) {

@@ -114,17 +114,3 @@ bool oh_node_any_measured(const struct oh_node *node)
     }
     return any;
 }
-
-void oh_node_wrap(const char *text, size_t width, const char *line_break, char *text_p, size_t size)
-{
-    size_t in_line = 0, used = 0;
-    text_p[0] = '\0';
-    while (*text && used < size) {
-        size_t length = strcspn(text, " ");
-        const char *before = in_line == 0 ? "" : in_line + 1 + length > width ? line_break : " ";
-        in_line = before == line_break ? length : in_line + length + (in_line > 0);
-        used += (size_t)snprintf(text_p + used, size - used, "%s%.*s", before, (int)length, text);
-        text += length;
-        text += strspn(text, " ");
-    }
-}

@@ -73,7 +73,7 @@ struct oh_verdict {
     enum oh_topo_cause cause;   /* of the pair; OH_CAUSE_NONE: no pair is to blame */
     int row, column;            /* the pair; -1: none */
     int refused;                /* pairs of GPUs that are refused, of all */
-    char remedy[320];           /* what could be done; never empty where not served */
+    const char *remedy;         /* what to do; NULL if served. Static storage */
     int group[8], group_size;   /* the largest set of GPUs that would be served, where it is not all; 0: none */
     bool no_group;              /* not even two of several GPUs would be served */
     char select[OH_NODE_VALUE]; /* CUDA_VISIBLE_DEVICES for these; empty: cannot be told */
@@ -127,9 +127,6 @@ bool oh_node_is_simulated(const struct oh_node *node);
 const char *oh_node_origin(const struct oh_node *node);
 bool oh_node_any_switch(const struct oh_node *node);
 bool oh_node_any_measured(const struct oh_node *node);
-
-/* Breaks a text between words into lines of that width, with line_break between them; cut to size. */
-void oh_node_wrap(const char *text, size_t width, const char *line_break, char *text_p, size_t size);
 
 /*
  * Reads a recording, which may hold anything. Returns true with *node_p filled, which oh_node_free() frees; else false

@@ -282,11 +282,7 @@ static void print_verdict(const struct oh_node *node, const struct oh_verdict *v
         fprintf(stream, "  first refused pair: GPU%d and GPU%d (%d of %d pairs %s refused)\n", verdict->row,
                 verdict->column, verdict->refused, pairs, verdict->refused == 1 ? "is" : "are");
     }
-    if (verdict->remedy[0]) {
-        char remedy[2 * sizeof verdict->remedy];
-        oh_node_wrap(verdict->remedy, 104, "\n    ", remedy, sizeof remedy);
-        fprintf(stream, "  what to do: %s\n", remedy);
-    }
+    fprintf(stream, "  what to do: %s\n", verdict->remedy);
     if (verdict->group_size > 0) {
         print_group(verdict, stream);
     } else if (verdict->no_group) {
