@@ -33,9 +33,9 @@ static void put_gpu(const struct oh_node *node, int index, FILE *stream)
     put_quoted(gpu->topo.name, stream);
     fprintf(stream, "\\n");
     put_quoted(gpu->topo.bus_id, stream);
-    if (gpu->place.numa[0]) {
+    if (gpu->numa[0]) {
         fprintf(stream, "\\nNUMA node ");
-        put_quoted(gpu->place.numa, stream);
+        put_quoted(gpu->numa, stream);
     }
     fprintf(stream, "\"];\n");
     if (is_switched(node, index)) {

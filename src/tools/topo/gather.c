@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * topo/gather.c - a node from this machine: CUDA and NVML by way of src/topo, and hwloc
+ * topo/gather.c - a node from this machine: CUDA and NVML by way of src/topo
  *
  * Does: gathers the facts that decide by the plugin's own functions. Creates no CUDA context.
  * Threads: one.
@@ -133,7 +133,7 @@ static void gather_variables(struct oh_node *node)
     }
 }
 
-static void gather_pairs(const struct oh_driver *driver, const struct oh_hwloc *machine, struct oh_node *node)
+static void gather_pairs(const struct oh_driver *driver, struct oh_node *node)
 {
     for (int row = 0; row < node->visible; row++) {
         for (int column = 0; column < node->visible; column++) {
@@ -142,7 +142,6 @@ static void gather_pairs(const struct oh_driver *driver, const struct oh_hwloc *
             if (row != column) {
                 oh_topo_pair_gather(driver, a, b, &pair->topo);
                 oh_topo_links_gather(a, b, &pair->links);
-                pair->path = oh_hwloc_path(machine, a, b);
             }
         }
     }
@@ -173,7 +172,7 @@ static void gather_versions(const struct oh_driver *driver, struct oh_node *node
     make_printable(node->driver);
 }
 
-bool oh_node_gather(bool with_places, struct oh_node *node_p)
+bool oh_node_gather(struct oh_node *node_p)
 {
     struct oh_node node = {0};
     const struct oh_driver *driver = NULL;
@@ -191,20 +190,17 @@ bool oh_node_gather(bool with_places, struct oh_node *node_p)
         oh_node_free(&node);
         return false;
     }
-    struct oh_hwloc *machine = with_places ? oh_hwloc_open() : NULL;
     for (int i = 0; i < node.visible; i++) {
         CUdevice device;
         gather_gpu(driver, driver->device_get(&device, i) == CUDA_SUCCESS ? device : i, &node.gpu[i]);
     }
     gather_versions(driver, &node);
     gather_variables(&node);
-    gather_pairs(driver, machine, &node);
+    gather_pairs(driver, &node);
     gather_hidden(&node);
     for (int i = 0; i < node.visible + node.hidden; i++) {
-        oh_hwloc_locality(machine, node.gpu[i].topo.bus_id, &node.gpu[i].place);
         make_printable(node.gpu[i].topo.name);
     }
-    oh_hwloc_close(machine);
     if (node.visible == 0) {
         explain_none(&node, why);
     }

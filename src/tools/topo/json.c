@@ -22,7 +22,6 @@ enum kind {
     FACT,   /* enum oh_fact; null: unknown */
     NUMBER, /* an int from low to high; null: `unset` */
     FLAG,   /* a bool */
-    PATH,   /* enum oh_path, by its name; null: unknown */
     TEXT    /* a char array of printable ASCII; null: empty */
 };
 
@@ -63,16 +62,16 @@ static const struct field gpu_fields[] = {
     FIELD(oh_node_gpu, "fabric_status", NUMBER, fabric_status, INT_MIN, INT_MAX, 0),
     GPU("fabric_cluster", TEXT, cluster, 0, 0),
     GPU("fabric_clique", NUMBER, clique, INT_MIN, INT_MAX),
-    GPU("cpus", TEXT, place.cpus, 0, 0),
-    GPU("numa", TEXT, place.numa, 0, 0),
-    GPU("root_port", TEXT, place.root, 0, 0),
+    GPU("cpus", TEXT, cpus, 0, 0),
+    GPU("numa", TEXT, numa, 0, 0),
+    GPU("root_port", TEXT, root, 0, 0),
     {.key = NULL},
 };
 
 static const struct field pair_fields[] = {
     PAIR("nvlinks", NUMBER, links.active, 0, -1),
     PAIR("nvswitch", FLAG, links.via_switch, 0, 0),
-    PAIR("path", PATH, path, 0, 0),
+    PAIR("path", TEXT, path, 0, 0),
     PAIR("nvml_nvlink", FACT, topo.nvml_nvlink, 0, 0),
     PAIR("nvml_read", FACT, topo.nvml_read, 0, 0),
     PAIR("nvml_write", FACT, topo.nvml_write, 0, 0),
@@ -83,7 +82,7 @@ static const struct field pair_fields[] = {
     {.key = NULL},
 };
 
-_Static_assert(sizeof(enum oh_fact) == sizeof(int) && sizeof(enum oh_path) == sizeof(int), "read and written as int");
+_Static_assert(sizeof(enum oh_fact) == sizeof(int), "read and written as int");
 
 /* --- writing */
 
@@ -106,8 +105,6 @@ static json_t *make_value(const struct field *field, const void *at)
         return *(const int *)at == field->unset ? json_null() : json_integer(*(const int *)at);
     case FLAG:
         return json_boolean(*(const bool *)at);
-    case PATH:
-        return text_or_null(oh_path_name(*(const enum oh_path *)at));
     default:
         return text_or_null(at);
     }
@@ -231,18 +228,6 @@ static bool read_number(struct reader *reader, const char *key, const json_t *va
     return true;
 }
 
-static bool read_path(struct reader *reader, const char *key, const json_t *value, enum oh_path *path_p)
-{
-    const char *text = json_string_value(value);
-    for (int path = OH_PATH_PIX; text && path < OH_PATHS; path++) {
-        if (strcmp(text, oh_path_name((enum oh_path)path)) == 0) {
-            *path_p = (enum oh_path)path;
-            return true;
-        }
-    }
-    return refuse(reader, "%s: expected null, PIX, PXB, PHB, NODE or SYS", key);
-}
-
 /* A member that is missing or null leaves what is there. */
 static bool read_fields(struct reader *reader, const struct field *field, const json_t *object, void *to)
 {
@@ -257,8 +242,6 @@ static bool read_fields(struct reader *reader, const struct field *field, const 
             good = read_text(reader, field->key, value, at, field->size);
         } else if (field->kind == NUMBER) {
             good = read_number(reader, field->key, value, field->low, field->high, (int *)at);
-        } else if (field->kind == PATH) {
-            good = read_path(reader, field->key, value, (enum oh_path *)at);
         } else if (!json_is_boolean(value)) {
             good = refuse(reader, "%s: expected true or false", field->key);
         } else if (field->kind == FACT) {

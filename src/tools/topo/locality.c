@@ -1,82 +1,43 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * topo/locality.c - hwloc behind a few functions
+ * topo/locality.c - where in the machine the GPUs of a node sit, by hwloc
+ *
+ * Does: fills CPUs, NUMA node, root port, and the PCIe path of pairs. Without hwloc at build time they stay unknown.
+ * Threads: one.
+ * Owns: hwloc's topology, while it looks.
  */
 #include "config.h"
 
-#include "tools/topo/locality.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tools/topo/node.h"
 
 #ifdef HAVE_HWLOC
 #include <hwloc.h>
-
-struct oh_hwloc {
-    hwloc_topology_t topology;
-};
-
-struct oh_hwloc *oh_hwloc_open(void)
-{
-    struct oh_hwloc *machine = malloc(sizeof *machine);
-    setenv("HWLOC_HIDE_ERRORS", "2", 0); /* what it cannot tell is a "-" on the page */
-    if (!machine || hwloc_topology_init(&machine->topology) != 0) {
-        goto err_free;
-    }
-    /* PCI devices only: hwloc's own CUDA and NVML parts run for the sake of OS devices, and stay out. */
-    if (hwloc_topology_set_type_filter(machine->topology, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) ||
-        hwloc_topology_set_type_filter(machine->topology, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) ||
-        hwloc_topology_load(machine->topology) != 0) {
-        goto err_destroy;
-    }
-    return machine;
-
-err_destroy:
-    hwloc_topology_destroy(machine->topology);
-err_free:
-    free(machine);
-    return NULL;
-}
-
-void oh_hwloc_close(struct oh_hwloc *machine)
-{
-    if (machine) {
-        hwloc_topology_destroy(machine->topology);
-        free(machine);
-    }
-}
-
-static hwloc_obj_t find(const struct oh_hwloc *machine, const char *bus_id)
-{
-    return machine && bus_id[0] ? hwloc_get_pcidev_by_busidstring(machine->topology, bus_id) : NULL;
-}
+#include <stdlib.h>
+#include <string.h>
 
 static bool is_pci_bridge(hwloc_obj_t object)
 {
     return object && object->type == HWLOC_OBJ_BRIDGE && object->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_PCI;
 }
 
-void oh_hwloc_locality(const struct oh_hwloc *machine, const char *bus_id, struct oh_locality *place_p)
+static void fill_gpu(hwloc_topology_t topology, hwloc_obj_t object, struct oh_node_gpu *gpu)
 {
-    *place_p = (struct oh_locality){0};
-    hwloc_obj_t gpu = find(machine, bus_id);
-    hwloc_obj_t host = gpu ? hwloc_get_non_io_ancestor_obj(machine->topology, gpu) : NULL;
+    hwloc_obj_t host = object ? hwloc_get_non_io_ancestor_obj(topology, object) : NULL;
     if (!host) {
         return;
     }
-    hwloc_bitmap_list_snprintf(place_p->cpus, sizeof place_p->cpus, host->cpuset);
-    hwloc_bitmap_list_snprintf(place_p->numa, sizeof place_p->numa, host->nodeset);
-    for (hwloc_obj_t up = gpu->parent; up != host; up = up->parent) {
-        if (is_pci_bridge(up)) {
+    hwloc_bitmap_list_snprintf(gpu->cpus, sizeof gpu->cpus, host->cpuset);
+    hwloc_bitmap_list_snprintf(gpu->numa, sizeof gpu->numa, host->nodeset);
+    for (hwloc_obj_t up = object->parent; up != host; up = up->parent) {
+        if (is_pci_bridge(up)) { /* the last one is the root port */
             const struct hwloc_pcidev_attr_s *pci = &up->attr->bridge.upstream.pci;
-            snprintf(place_p->root, sizeof place_p->root, "%04x:%02x:%02x.%x", (unsigned)pci->domain,
-                     (unsigned)pci->bus, (unsigned)pci->dev, (unsigned)pci->func);
+            snprintf(gpu->root, sizeof gpu->root, "%04x:%02x:%02x.%x", (unsigned)pci->domain, (unsigned)pci->bus,
+                     (unsigned)pci->dev, (unsigned)pci->func);
         }
     }
 }
 
-/* Steps from an object up to its ancestor; -1 when it is none. */
+/* Steps from an object up to its ancestor; -1: it is none. */
 static int steps_up(hwloc_obj_t object, hwloc_obj_t ancestor)
 {
     int steps = 0;
@@ -87,52 +48,64 @@ static int steps_up(hwloc_obj_t object, hwloc_obj_t ancestor)
     return object ? steps : -1;
 }
 
-enum oh_path oh_hwloc_path(const struct oh_hwloc *machine, const char *bus_id_a, const char *bus_id_b)
+/* How near two PCI devices are, by the names that nvidia-smi gives. */
+static const char *path_of(hwloc_topology_t topology, hwloc_obj_t a, hwloc_obj_t b)
 {
-    hwloc_obj_t a = find(machine, bus_id_a), b = find(machine, bus_id_b), shared = a;
+    hwloc_obj_t shared = a;
     if (!a || !b) {
-        return OH_PATH_UNKNOWN;
+        return "";
     }
     while (steps_up(b, shared) < 0) {
         shared = shared->parent; /* the root is above both */
     }
     if (is_pci_bridge(shared)) { /* a switch: a bridge at its upstream port, and one at each port below */
-        return steps_up(a, shared) <= 2 && steps_up(b, shared) <= 2 ? OH_PATH_PIX : OH_PATH_PXB;
+        return steps_up(a, shared) <= 2 && steps_up(b, shared) <= 2 ? "PIX" : "PXB";
     }
     if (shared->type == HWLOC_OBJ_BRIDGE) {
-        return OH_PATH_PHB;
+        return "PHB";
     }
-    hwloc_obj_t host_a = hwloc_get_non_io_ancestor_obj(machine->topology, a);
-    hwloc_obj_t host_b = hwloc_get_non_io_ancestor_obj(machine->topology, b);
-    bool same = host_a && host_b && hwloc_bitmap_isequal(host_a->nodeset, host_b->nodeset);
-    return same ? OH_PATH_NODE : OH_PATH_SYS;
+    hwloc_obj_t host_a = hwloc_get_non_io_ancestor_obj(topology, a);
+    hwloc_obj_t host_b = hwloc_get_non_io_ancestor_obj(topology, b);
+    return host_a && host_b && hwloc_bitmap_isequal(host_a->nodeset, host_b->nodeset) ? "NODE" : "SYS";
+}
+
+static void fill(hwloc_topology_t topology, struct oh_node *node)
+{
+    hwloc_obj_t object[OH_NODE_GPUS];
+    for (int i = 0; i < node->visible + node->hidden; i++) {
+        const char *bus_id = node->gpu[i].topo.bus_id;
+        object[i] = bus_id[0] ? hwloc_get_pcidev_by_busidstring(topology, bus_id) : NULL;
+        fill_gpu(topology, object[i], &node->gpu[i]);
+    }
+    for (int i = 0; i < node->visible * node->visible; i++) {
+        int row = i / node->visible, column = i % node->visible;
+        if (row != column) {
+            strcpy(node->pair[i].path, path_of(topology, object[row], object[column])); /* NOLINT: at most 4 letters */
+        }
+    }
+}
+
+void oh_node_locate(struct oh_node *node)
+{
+    hwloc_topology_t topology;
+    setenv("HWLOC_HIDE_ERRORS", "2", 0); /* what hwloc does not know is "-" on the page */
+    if (hwloc_topology_init(&topology) != 0) {
+        return;
+    }
+    /* PCI devices only: hwloc's own CUDA and NVML parts find OS devices, and are not loaded. */
+    if (hwloc_topology_set_type_filter(topology, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) == 0 &&
+        hwloc_topology_set_type_filter(topology, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) == 0 &&
+        hwloc_topology_load(topology) == 0) {
+        fill(topology, node);
+    }
+    hwloc_topology_destroy(topology);
 }
 
 #else
 
-struct oh_hwloc *oh_hwloc_open(void)
+void oh_node_locate(struct oh_node *node)
 {
-    return NULL;
-}
-
-void oh_hwloc_close(struct oh_hwloc *machine)
-{
-    (void)machine;
-}
-
-void oh_hwloc_locality(const struct oh_hwloc *machine, const char *bus_id, struct oh_locality *place_p)
-{
-    (void)machine;
-    (void)bus_id;
-    *place_p = (struct oh_locality){0};
-}
-
-enum oh_path oh_hwloc_path(const struct oh_hwloc *machine, const char *bus_id_a, const char *bus_id_b)
-{
-    (void)machine;
-    (void)bus_id_a;
-    (void)bus_id_b;
-    return OH_PATH_UNKNOWN;
+    (void)node;
 }
 
 #endif

@@ -49,15 +49,6 @@ bool oh_node_has_nvlink(const struct oh_topo_pair *pair)
     return pair->nvml_nvlink == OH_YES || (pair->nvml_nvlink == OH_UNKNOWN && pair->cuda_atomics == OH_YES);
 }
 
-const char *oh_path_name(enum oh_path path)
-{
-    static const char *const names[OH_PATHS] = {
-        [OH_PATH_PIX] = "PIX",   [OH_PATH_PXB] = "PXB", [OH_PATH_PHB] = "PHB",
-        [OH_PATH_NODE] = "NODE", [OH_PATH_SYS] = "SYS",
-    };
-    return (unsigned)path < OH_PATHS ? names[path] : NULL;
-}
-
 void oh_node_cell(const struct oh_node_pair *pair, char *text_p, size_t size)
 {
     if (oh_node_has_nvlink(&pair->topo)) {
@@ -69,7 +60,7 @@ void oh_node_cell(const struct oh_node_pair *pair, char *text_p, size_t size)
     } else if (pair->topo.nvml_nvlink == OH_UNKNOWN && pair->topo.cuda_atomics == OH_UNKNOWN) {
         snprintf(text_p, size, "?");
     } else {
-        snprintf(text_p, size, "%s", pair->path == OH_PATH_UNKNOWN ? "-" : oh_path_name(pair->path));
+        snprintf(text_p, size, "%s", pair->path[0] ? pair->path : "-");
     }
 }
 

@@ -13,7 +13,6 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "tools/topo/locality.h"
 #include "topo/topo.h"
 
 #define OH_NODE_GPUS 128
@@ -30,14 +29,16 @@ struct oh_node_gpu {
     char cluster[33]; /* of the fabric, hexadecimal; empty: none */
     int links;        /* NVLinks that are up; -1 unknown */
     int links_down;   /* and such as are there and not up */
-    struct oh_locality place;
+    char cpus[64];    /* near it, as a list, "0-31,64-95"; empty: unknown, as the next two */
+    char numa[32];    /* NUMA nodes, as a list, "0" */
+    char root[32];    /* bus id of its root port: the bridge below the host bridge */
 };
 
 /* An ordered pair of visible GPUs. */
 struct oh_node_pair {
     struct oh_topo_pair topo;
     struct oh_topo_links links;
-    enum oh_path path;
+    char path[8];   /* by PCIe: PIX, PXB, PHB, NODE or SYS, as nvidia-smi has them; empty: unknown */
     int mb_per_s;   /* copied from row to column; 0: not measured */
     int latency_ns; /* of the smallest exchange; 0: not measured */
 };
@@ -91,11 +92,11 @@ static inline struct oh_node_pair *oh_node_pair_at(const struct oh_node *node, i
     return &node->pair[row * node->visible + column];
 }
 
-/*
- * Reads this machine; with_places: asks hwloc, too, which takes a moment. A node without GPUs has a problem. False: no
- * memory (said on stderr).
- */
-bool oh_node_gather(bool with_places, struct oh_node *node_p);
+/* Reads this machine. A node without GPUs has a problem. Returns false without memory, and says so on stderr. */
+bool oh_node_gather(struct oh_node *node_p);
+
+/* Fills where the GPUs sit, by hwloc, which takes a moment. */
+void oh_node_locate(struct oh_node *node);
 
 /* Measures bandwidth and latency of every pair, on this machine. False: said on stderr. */
 bool oh_node_measure(struct oh_node *node);
@@ -116,7 +117,6 @@ void oh_node_cell(const struct oh_node_pair *pair, char *text_p, size_t size);
 
 /* True when the matrix says that NVLink joins the pair. */
 bool oh_node_has_nvlink(const struct oh_topo_pair *pair);
-const char *oh_path_name(enum oh_path path);
 
 /* "ready", "not started", ...; "-" where there is none or it is not known. */
 const char *oh_node_fabric(const struct oh_node_gpu *gpu);

@@ -73,7 +73,7 @@ static void print_gpus(const struct oh_node *node, FILE *stream)
         fprintf(stream, "  %-6s%-14s%-*.*s  %-6s%-5s%-5s%-11s%-8s%-13s%s\n", label, or_dash(gpu->topo.bus_id), width,
                 width, gpu->topo.name, capability, fact_word(gpu->topo.mig), fact_word(gpu->ipc),
                 gpu->compute_mode >= 0 && gpu->compute_mode < 4 ? modes[gpu->compute_mode] : "?", links,
-                oh_node_fabric(gpu), or_dash(gpu->place.root));
+                oh_node_fabric(gpu), or_dash(gpu->root));
     }
     fprintf(stream, "\n");
 }
@@ -128,7 +128,7 @@ static void print_block(const struct oh_node *node, cell_function cell, int firs
 {
     int cpus = 12, last = with_places ? width : 0;
     for (int i = 0; i < node->visible; i++) {
-        int length = (int)strlen(node->gpu[i].place.cpus);
+        int length = (int)strlen(node->gpu[i].cpus);
         cpus = length > cpus ? length : cpus;
     }
     for (int row = -1; row < node->visible; row++) {
@@ -148,8 +148,8 @@ static void print_block(const struct oh_node *node, cell_function cell, int firs
             fprintf(stream, "%-*s", column + 1 < end ? width : last, text);
         }
         if (with_places) {
-            fprintf(stream, "%-*s  %s", cpus, row < 0 ? "CPU affinity" : or_dash(node->gpu[row].place.cpus),
-                    row < 0 ? "NUMA node" : or_dash(node->gpu[row].place.numa));
+            fprintf(stream, "%-*s  %s", cpus, row < 0 ? "CPU affinity" : or_dash(node->gpu[row].cpus),
+                    row < 0 ? "NUMA node" : or_dash(node->gpu[row].numa));
         }
         fprintf(stream, "\n");
     }

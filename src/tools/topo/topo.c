@@ -122,7 +122,7 @@ bool oh_tool_assess_gpus(char *reason_p, size_t size)
 {
     struct oh_node node;
     struct oh_verdict verdict;
-    if (!oh_node_gather(false, &node)) {
+    if (!oh_node_gather(&node)) {
         snprintf(reason_p, size, "out of memory");
         return false;
     }
@@ -177,8 +177,11 @@ int oh_tool_topo(int argc, char **argv)
             return status;
         }
     }
-    if (!(request.load ? load(request.load, &node) : oh_node_gather(true, &node))) {
+    if (!(request.load ? load(request.load, &node) : oh_node_gather(&node))) {
         return OH_EXIT_USAGE;
+    }
+    if (!request.load) {
+        oh_node_locate(&node);
     }
     if (request.measure && !node.problem[0] && !oh_node_measure(&node)) {
         status = OH_EXIT_USAGE;
