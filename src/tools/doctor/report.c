@@ -24,7 +24,7 @@ void oh_doctor_print(const struct oh_doctor_report *report)
     if (report->subject[0]) {
         printf("%s\n", report->subject);
     }
-    if (strcmp(report->mode, "program") == 0 && report->status != OH_SUPERVISE_NOT_STARTED) {
+    if (report->summary.records > 0) {
         oh_stats_summary_print(&report->summary, stdout, "  ");
     }
     for (int i = 0; i < report->findings; i++) {
