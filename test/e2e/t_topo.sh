@@ -225,9 +225,9 @@ SIMNODE_TOPOLOGY=vm-hidden-noproof topo --measure
 [ "$status" = 1 ] && grep -q '^bandwidth' out
 tap_point $? "--measure where no GPU reaches another: copies only" "$(diagnosis)"
 SIMNODE_FAIL=cuMemcpyPeerAsync topo --measure
-complains 2 '^onehop: topo: --measure: GPU1 and GPU0: memcpy_peer_async: CUDA_ERROR_' "a copy that fails"
+complains 2 '^onehop: topo: --measure: GPU0 and GPU1: memcpy_peer_async: CUDA_ERROR_' "a copy that fails"
 SIMNODE_FAIL=cuGraphLaunch:2 topo --measure
-complains 2 '^onehop: topo: --measure: GPU1 and GPU0: graph_launch: CUDA_ERROR_' "a launch that fails: the other one leaves"
+complains 2 '^onehop: topo: --measure: GPU0 and GPU1: graph_launch: CUDA_ERROR_' "a launch that fails: the other one leaves"
 CUDA_VISIBLE_DEVICES=1 topo --measure
 answers 1 '1 GPU is visible' "--measure of one GPU"
 

@@ -25,7 +25,10 @@ static size_t sequence(const char *at)
 
 json_t *oh_json_text(const char *text)
 {
-    json_t *value = text ? json_string(text) : json_null();
+    if (!text) {
+        return json_null();
+    }
+    json_t *value = json_string(text);
     char *clean = value ? NULL : malloc(strlen(text) * strlen(REPLACEMENT) + 1), *to = clean;
     if (!clean) {
         return value;

@@ -2,11 +2,14 @@
 /*
  * topo/measure.c - bandwidth and latency of every pair of GPUs, on this machine
  *
- * Bandwidth: copies from GPU to GPU by the driver, one ordered pair at a time. Latency: a pair of ranks in this process
- * exchanges 8 bytes with the kernel that the plugin would choose for them, many times in a graph on each GPU; the time
- * of one call. Every wait is bounded. What has been allocated goes with the process, which ends after this.
+ * Does: copies from GPU to GPU by the driver, one ordered pair at a time, for the bandwidth. For the latency, two ranks
+ * in this process exchange 8 bytes by the kernel that the plugin would choose, many times in a graph on each GPU. Every
+ * wait is bounded.
+ * Threads: one.
+ * Owns: what it allocates, which ends with the process soon after.
  */
 #include <limits.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,6 +30,11 @@ struct gpu {
     CUdeviceptr buffer;
     CUstream stream;
     CUevent begin, end;
+    /* of the exchange under way */
+    const struct oh_kernel_set *kernels;
+    struct oh_staging staging;
+    bool staged;
+    CUgraphExec exec;
 };
 
 struct effort {
@@ -42,40 +50,52 @@ struct bench {
     struct gpu *gpu;
     struct effort effort;
     uint64_t deadline_ns;
-    CUresult result; /* the first failure; nothing is tried after it */
-    const char *call;
-    bool late; /* a wait was given up */
+    char problem[160]; /* the first failure; nothing is tried after it */
 };
-
-#define CU(bench_, call_)                                                                                              \
-    do {                                                                                                               \
-        if ((bench_)->result == CUDA_SUCCESS) {                                                                        \
-            (bench_)->result = (bench_)->driver->call_;                                                                \
-            (bench_)->call = #call_;                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static bool well(const struct bench *bench)
 {
-    return bench->result == CUDA_SUCCESS && !bench->late;
+    return !bench->problem[0];
 }
+
+static void fail(struct bench *bench, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void fail(struct bench *bench, const char *format, ...)
+{
+    va_list args;
+    if (well(bench)) {
+        va_start(args, format);
+        vsnprintf(bench->problem, sizeof bench->problem, format, args);
+        va_end(args);
+    }
+}
+
+static void check(struct bench *bench, CUresult result, const char *call)
+{
+    if (result != CUDA_SUCCESS) {
+        fail(bench, "%.*s: %s", (int)strcspn(call, "("), call, oh_driver_error_name(bench->driver, result));
+    }
+}
+
+#define CU(bench_, call_)                                                                                              \
+    do {                                                                                                               \
+        if (well(bench_)) {                                                                                            \
+            check(bench_, (bench_)->driver->call_, #call_);                                                            \
+        }                                                                                                              \
+    } while (0)
 
 static void wait_for(struct bench *bench, CUevent event)
 {
     uint64_t limit = oh_now_ns() + STEP_LIMIT_NS;
-    while (well(bench)) {
-        CUresult result = bench->driver->event_query(event);
-        if (result == CUDA_SUCCESS) {
-            return;
+    CUresult result = CUDA_ERROR_NOT_READY;
+    limit = limit < bench->deadline_ns ? limit : bench->deadline_ns;
+    while (well(bench) && (result = bench->driver->event_query(event)) == CUDA_ERROR_NOT_READY) {
+        if (oh_now_ns() > limit) {
+            fail(bench, "no answer in time");
         }
-        if (result != CUDA_ERROR_NOT_READY) {
-            bench->result = result;
-            bench->call = "event_query";
-        } else if (oh_now_ns() > limit) {
-            bench->late = true;
-        } else {
-            usleep(50);
-        }
+        usleep(50);
+    }
+    if (well(bench)) {
+        check(bench, result, "event_query");
     }
 }
 
@@ -90,15 +110,13 @@ static void prepare_gpu(struct bench *bench, struct gpu *gpu, int ordinal)
     CU(bench, event_create(&gpu->end, CU_EVENT_DEFAULT));
 }
 
-/* Where the driver denies it, copies go through the host, which is then what is measured. */
+/* Without access, copies go through the host, which is then what is measured. */
 static void enable_access(struct bench *bench, int row, int column)
 {
+    CU(bench, ctx_set_current(bench->gpu[row].context));
     if (well(bench) && oh_node_pair_at(bench->node, row, column)->topo.cuda_access == OH_YES) {
-        CU(bench, ctx_set_current(bench->gpu[row].context));
-        CU(bench, ctx_enable_peer_access(bench->gpu[column].context, 0));
-        if (bench->result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
-            bench->result = CUDA_SUCCESS;
-        }
+        CUresult result = bench->driver->ctx_enable_peer_access(bench->gpu[column].context, 0);
+        check(bench, result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result, "enable_peer_access");
     }
 }
 
@@ -130,132 +148,110 @@ static void measure_bandwidth(struct bench *bench, int row, int column)
 
 /* --- latency */
 
-/* One side of an exchange. */
-struct side {
-    const struct gpu *gpu;
-    const struct oh_kernel_set *kernels;
-    struct oh_staging staging;
-    bool staged;
-    CUgraphExec exec;
-};
-
-static void refuse(struct bench *bench, const char *what)
+static void prepare_side(struct bench *bench, struct gpu *gpu)
 {
-    if (bench->result == CUDA_SUCCESS) {
-        bench->result = CUDA_ERROR_UNKNOWN;
-        bench->call = what;
-    }
-}
-
-static void prepare_side(struct bench *bench, struct side *side)
-{
-    CU(bench, ctx_set_current(side->gpu->context));
+    CU(bench, ctx_set_current(gpu->context));
     if (!well(bench)) {
         return;
     }
-    if (oh_kernel_set_get(bench->driver, side->gpu->device, 2, &side->kernels) != ncclSuccess) {
-        refuse(bench, "the kernels cannot be loaded");
+    if (oh_kernel_set_get(bench->driver, gpu->device, 2, &gpu->kernels) != ncclSuccess) {
+        fail(bench, "the kernels cannot be loaded");
         return;
     }
-    side->staged =
-        oh_staging_bind(bench->driver, side->gpu->device, side->gpu->context, &side->staging) == ncclSuccess &&
-        oh_staging_create(&side->staging) == ncclSuccess;
-    if (!side->staged || oh_staging_finish(&side->staging, 1) != ncclSuccess) {
-        refuse(bench, "the staging memory cannot be made");
+    gpu->staged = oh_staging_bind(bench->driver, gpu->device, gpu->context, &gpu->staging) == ncclSuccess &&
+                  oh_staging_create(&gpu->staging) == ncclSuccess;
+    if (!gpu->staged || oh_staging_finish(&gpu->staging, 1) != ncclSuccess) {
+        fail(bench, "the staging memory cannot be allocated");
     }
 }
 
 /* The calls of one rank as a graph. The buffers are the first bytes of those that were copied. */
-static void record_calls(struct bench *bench, struct side *sides, uint32_t rank)
+static void record_calls(struct bench *bench, struct gpu *const pair[2], uint32_t rank)
 {
-    struct side *side = &sides[rank];
+    struct gpu *gpu = pair[rank];
     struct oh_plan_table table;
     struct oh_plan plan;
     struct oh_op op;
     CUgraph graph = NULL;
     struct oh_kernel_args args = {
-        .staging = {(char *)(uintptr_t)side->staging.base, (char *)(uintptr_t)sides[1 - rank].staging.base},
-        .sendbuff = (const void *)(uintptr_t)side->gpu->buffer,
-        .recvbuff = (void *)(uintptr_t)side->gpu->buffer,
+        .staging = {(char *)(uintptr_t)gpu->staging.base, (char *)(uintptr_t)pair[1 - rank]->staging.base},
+        .sendbuff = (const void *)(uintptr_t)gpu->buffer,
+        .recvbuff = (void *)(uintptr_t)gpu->buffer,
         .count = 2,
-        .abort_flag = &((struct oh_control *)(uintptr_t)side->staging.control_device)->abort_flag,
+        .abort_flag = &((struct oh_control *)(uintptr_t)gpu->staging.control_device)->abort_flag,
         .rank = rank,
         .nranks = 2,
     };
     oh_plan_table_default(2, UINT64_MAX, -1, &table);
     if (!oh_plan_choose(&table, args.count, ncclFloat32, &plan) || !oh_op_builtin(ncclSum, ncclFloat32, &op)) {
-        refuse(bench, "no kernel serves 8 bytes");
+        fail(bench, "no kernel serves 8 bytes");
         return;
     }
     const struct oh_launch launch = {.driver = bench->driver,
-                                     .set = side->kernels,
+                                     .set = gpu->kernels,
                                      .plan = &plan,
                                      .op = &op,
                                      .type = ncclFloat32,
-                                     .stream = side->gpu->stream,
+                                     .stream = gpu->stream,
                                      .serial = !bench->driver->stream_get_capture_info_v3};
-    CU(bench, ctx_set_current(side->gpu->context));
-    CU(bench, memset_d8_async(side->gpu->buffer, 0, 8, side->gpu->stream));
-    CU(bench, stream_begin_capture(side->gpu->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CU(bench, ctx_set_current(gpu->context));
+    CU(bench, memset_d8_async(gpu->buffer, 0, 8, gpu->stream));
+    CU(bench, stream_begin_capture(gpu->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     for (int i = 0; i < bench->effort.calls && well(bench); i++) {
-        bench->result = oh_kernel_launch(&launch, &args);
-        bench->call = "launch";
+        check(bench, oh_kernel_launch(&launch, &args), "launch");
     }
-    CU(bench, stream_end_capture(side->gpu->stream, &graph));
-    CU(bench, graph_instantiate(&side->exec, graph, 0));
+    CU(bench, stream_end_capture(gpu->stream, &graph));
+    CU(bench, graph_instantiate(&gpu->exec, graph, 0));
     if (graph) {
         bench->driver->graph_destroy(graph);
     }
 }
 
-/* Both graphs once; the time on the first GPU. The other one starts a moment later, which many calls make up for. */
-static float exchange(struct bench *bench, const struct side *sides)
+/* Both graphs once; the time on the first GPU. The second GPU starts a moment later, which many calls make up for. */
+static float exchange(struct bench *bench, struct gpu *const pair[2])
 {
     float ms = 0;
     for (int i = 0; i < 2; i++) {
-        const struct gpu *gpu = sides[i].gpu;
-        CU(bench, ctx_set_current(gpu->context));
-        CU(bench, event_record(gpu->begin, gpu->stream));
-        CU(bench, graph_launch(sides[i].exec, gpu->stream));
-        CU(bench, event_record(gpu->end, gpu->stream));
+        CU(bench, ctx_set_current(pair[i]->context));
+        CU(bench, event_record(pair[i]->begin, pair[i]->stream));
+        CU(bench, graph_launch(pair[i]->exec, pair[i]->stream));
+        CU(bench, event_record(pair[i]->end, pair[i]->stream));
     }
-    wait_for(bench, sides[0].gpu->end);
-    wait_for(bench, sides[1].gpu->end);
-    CU(bench, ctx_set_current(sides[0].gpu->context));
-    CU(bench, event_elapsed_time(&ms, sides[0].gpu->begin, sides[0].gpu->end));
+    wait_for(bench, pair[0]->end);
+    wait_for(bench, pair[1]->end);
+    CU(bench, ctx_set_current(pair[0]->context));
+    CU(bench, event_elapsed_time(&ms, pair[0]->begin, pair[0]->end));
     return ms;
 }
 
-/* After a failure a kernel may be waiting for its peer: it is told to leave, and the memory stays for the driver to
- * free. */
-static void finish_side(struct bench *bench, struct side *side)
+/* After a failure a kernel may poll for its peer: the abort flag ends it, and the driver frees the memory at the end.
+ */
+static void finish_side(struct bench *bench, struct gpu *gpu)
 {
-    if (!side->staged) {
-        return;
+    if (gpu->staged && !well(bench)) {
+        __atomic_store_n(&gpu->staging.control->abort_flag, 1, __ATOMIC_RELAXED); /* relaxed: kernels poll it */
+    } else if (gpu->staged) {
+        CU(bench, ctx_set_current(gpu->context));
+        CU(bench, graph_exec_destroy(gpu->exec));
+        oh_staging_destroy(&gpu->staging);
     }
-    if (!well(bench)) {
-        __atomic_store_n(&side->staging.control->abort_flag, 1, __ATOMIC_RELAXED); /* kernels poll it */
-        return;
-    }
-    CU(bench, ctx_set_current(side->gpu->context));
-    CU(bench, graph_exec_destroy(side->exec));
-    oh_staging_destroy(&side->staging);
+    gpu->staged = false;
 }
 
 static void measure_latency(struct bench *bench, int row, int column)
 {
-    struct side sides[2] = {{.gpu = &bench->gpu[row]}, {.gpu = &bench->gpu[column]}};
+    struct gpu *const pair[2] = {&bench->gpu[row], &bench->gpu[column]};
     float best = 0;
-    prepare_side(bench, &sides[0]);
-    prepare_side(bench, &sides[1]);
-    record_calls(bench, sides, 0);
-    record_calls(bench, sides, 1);
+    prepare_side(bench, pair[0]);
+    prepare_side(bench, pair[1]);
+    record_calls(bench, pair, 0);
+    record_calls(bench, pair, 1);
     for (int round = -1; round < bench->effort.rounds && well(bench); round++) { /* the first is not counted */
-        float ms = exchange(bench, sides);
+        float ms = exchange(bench, pair);
         best = round >= 0 && (best == 0 || ms < best) ? ms : best;
     }
-    finish_side(bench, &sides[0]);
-    finish_side(bench, &sides[1]);
+    finish_side(bench, pair[0]);
+    finish_side(bench, pair[1]);
     if (well(bench) && best > 0) {
         int ns = bounded((double)best * 1e6 / bench->effort.calls);
         oh_node_pair_at(bench->node, row, column)->latency_ns = ns;
@@ -272,40 +268,15 @@ static bool can_exchange(const struct bench *bench, int row, int column)
 
 /* --- all pairs */
 
-static bool failed(const struct bench *bench, int row, int column)
+static void measure_pair(struct bench *bench, int row, int column)
 {
-    if (bench->late || oh_now_ns() > bench->deadline_ns) {
-        oh_tool_error("topo: --measure: GPU%d and GPU%d did not answer in time", row, column);
-    } else if (bench->result != CUDA_SUCCESS) {
-        oh_tool_error("topo: --measure: GPU%d and GPU%d: %.*s: %s", row, column, (int)strcspn(bench->call, "("),
-                      bench->call, oh_driver_error_name(bench->driver, bench->result));
-    } else {
-        return false;
+    enable_access(bench, row, column);
+    enable_access(bench, column, row);
+    measure_bandwidth(bench, row, column);
+    measure_bandwidth(bench, column, row);
+    if (well(bench) && can_exchange(bench, row, column)) {
+        measure_latency(bench, row, column);
     }
-    return true;
-}
-
-static bool measure_pairs(struct bench *bench)
-{
-    int n = bench->node->visible;
-    for (int i = 0; i < n * n; i++) {
-        int row = i / n, column = i % n;
-        if (row == column) {
-            continue;
-        }
-        enable_access(bench, row, column);
-        if (row > column) { /* the other direction was enabled before */
-            measure_bandwidth(bench, column, row);
-            measure_bandwidth(bench, row, column);
-            if (well(bench) && can_exchange(bench, column, row)) {
-                measure_latency(bench, column, row);
-            }
-        }
-        if (failed(bench, row, column)) {
-            return false;
-        }
-    }
-    return true;
 }
 
 bool oh_node_measure(struct oh_node *node)
@@ -313,6 +284,7 @@ bool oh_node_measure(struct oh_node *node)
     struct bench bench = {.node = node,
                           .effort = oh_node_is_simulated(node) ? effort_simulated : effort_real,
                           .deadline_ns = oh_now_ns() + WHOLE_LIMIT_NS};
+    int row = 0, column = 0;
     if (oh_driver_get(&bench.driver) != ncclSuccess || !bench.driver->memcpy_peer_async) {
         oh_tool_error("topo: --measure: the driver cannot copy between GPUs");
         return false;
@@ -322,14 +294,20 @@ bool oh_node_measure(struct oh_node *node)
         oh_tool_error("topo: out of memory");
         return false;
     }
-    for (int i = 0; i < node->visible; i++) {
+    for (int i = 0; i < node->visible && well(&bench); i++) {
+        row = column = i;
         prepare_gpu(&bench, &bench.gpu[i], i);
-        if (failed(&bench, i, i)) {
-            free(bench.gpu);
-            return false;
+    }
+    for (int i = 0; i < node->visible * node->visible && well(&bench); i++) {
+        row = i / node->visible;
+        column = i % node->visible;
+        if (row < column) {
+            measure_pair(&bench, row, column);
         }
     }
-    bool good = measure_pairs(&bench);
     free(bench.gpu);
-    return good;
+    if (!well(&bench)) {
+        oh_tool_error("topo: --measure: GPU%d and GPU%d: %s", row, column, bench.problem);
+    }
+    return well(&bench);
 }
