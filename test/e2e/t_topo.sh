@@ -228,6 +228,8 @@ SIMNODE_FAIL=cuMemcpyPeerAsync topo --measure
 complains 2 '^onehop: topo: --measure: GPU0 and GPU1: memcpy_peer_async: CUDA_ERROR_' "a copy that fails"
 SIMNODE_FAIL=cuGraphLaunch:2 topo --measure
 complains 2 '^onehop: topo: --measure: GPU0 and GPU1: graph_launch: CUDA_ERROR_' "a launch that fails: the other one leaves"
+SIMNODE_FAIL=cuMemAlloc_v2:2 topo --measure
+complains 2 '^onehop: topo: --measure: GPU1: mem_alloc: CUDA_ERROR_' "an allocation that fails"
 CUDA_VISIBLE_DEVICES=1 topo --measure
 answers 1 '1 GPU is visible' "--measure of one GPU"
 

@@ -306,7 +306,9 @@ bool oh_node_measure(struct oh_node *node)
         }
     }
     free(bench.gpu);
-    if (!well(&bench)) {
+    if (!well(&bench) && row == column) {
+        oh_tool_error("topo: --measure: GPU%d: %s", row, bench.problem);
+    } else if (!well(&bench)) {
         oh_tool_error("topo: --measure: GPU%d and GPU%d: %s", row, column, bench.problem);
     }
     return well(&bench);
