@@ -19,7 +19,7 @@
 #include "tools/shared/supervise.h"
 
 #define TICK_MS 500
-#define TICKS 2000 /* after that nothing new is looked for */
+#define TICKS 2000 /* scans; a program that runs longer is not scanned any more */
 
 struct watch {
     struct oh_doctor_report *report;

@@ -159,6 +159,7 @@ static void print_matrix(const struct oh_node *node, cell_function cell, int wid
 {
     for (int first = 0; first < node->visible; first += BLOCK) {
         int end = first + BLOCK < node->visible ? first + BLOCK : node->visible;
+        fprintf(stream, "%s", first > 0 ? "\n" : "");
         print_block(node, cell, first, end, width, with_places, stream);
     }
 }
