@@ -115,21 +115,13 @@ static void gather_hidden(struct oh_node *node)
     }
 }
 
-/* Replaces what a terminal and a recording do not take. */
-static void make_printable(char *text)
-{
-    for (; *text; text++) {
-        *text = *text >= ' ' && *text <= '~' ? *text : '?';
-    }
-}
-
 static void gather_variables(struct oh_node *node)
 {
     for (int v = 0; v < OH_NODE_VARIABLES; v++) {
         const char *value = getenv(oh_node_variable_names[v]);
         node->variable[v].set = value != NULL;
         snprintf(node->variable[v].value, sizeof node->variable[v].value, "%s", value ? value : "");
-        make_printable(node->variable[v].value);
+        oh_node_make_printable(node->variable[v].value);
     }
 }
 
@@ -169,7 +161,7 @@ static void gather_versions(const struct oh_driver *driver, struct oh_node *node
     if (!nvml || !nvml->driver_version || nvml->driver_version(node->driver, sizeof node->driver) != OH_NVML_SUCCESS) {
         node->driver[0] = '\0';
     }
-    make_printable(node->driver);
+    oh_node_make_printable(node->driver);
 }
 
 bool oh_node_gather(struct oh_node *node_p)
@@ -199,7 +191,7 @@ bool oh_node_gather(struct oh_node *node_p)
     gather_pairs(driver, &node);
     gather_hidden(&node);
     for (int i = 0; i < node.visible + node.hidden; i++) {
-        make_printable(node.gpu[i].topo.name);
+        oh_node_make_printable(node.gpu[i].topo.name);
     }
     if (node.visible == 0) {
         explain_none(&node, why);

@@ -187,16 +187,19 @@ bool oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, 
 
 struct reader {
     struct oh_node node;
-    char where[32]; /* "gpus[3].", "pairs[7]."; empty: the outermost object */
+    char where[32]; /* "gpus[3]", "pairs[7]"; empty: the outermost object */
     char *why;
     size_t why_size;
 };
 
-static bool refuse(struct reader *reader, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static bool refuse(struct reader *reader, const char *format, ...)
+/* Writes "WHERE.KEY: CLAUSE"; the key may be NULL. Returns false. */
+static bool refuse(struct reader *reader, const char *key, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static bool refuse(struct reader *reader, const char *key, const char *format, ...)
 {
     va_list args;
-    int length = snprintf(reader->why, reader->why_size, "%s", reader->where);
+    int length = snprintf(reader->why, reader->why_size, "%s%s%s%s", reader->where, reader->where[0] && key ? "." : "",
+                          key ? key : "", reader->where[0] || key ? ": " : "");
     va_start(args, format);
     vsnprintf(reader->why + length, reader->why_size - (size_t)length, format, args);
     va_end(args);
@@ -212,7 +215,7 @@ static bool read_text(struct reader *reader, const char *key, const json_t *valu
         good = *at >= ' ' && *at <= '~';
     }
     if (!good) {
-        return refuse(reader, "%s: expected null or at most %zu printable ASCII characters", key, size - 1);
+        return refuse(reader, key, "expected null or at most %zu printable ASCII characters", size - 1);
     }
     strcpy(text_p, text); /* NOLINT(clang-analyzer-security.insecureAPI.strcpy): its length is checked above */
     return true;
@@ -222,7 +225,7 @@ static bool read_number(struct reader *reader, const char *key, const json_t *va
 {
     json_int_t number = json_integer_value(value);
     if (!json_is_integer(value) || number < low || number > high) {
-        return refuse(reader, "%s: expected a number from %d to %d", key, low, high);
+        return refuse(reader, key, "expected a number from %d to %d", low, high);
     }
     *number_p = (int)number;
     return true;
@@ -231,7 +234,7 @@ static bool read_number(struct reader *reader, const char *key, const json_t *va
 /* A member that is missing or null leaves what is there. */
 static bool read_fields(struct reader *reader, const struct field *field, const json_t *object, void *to)
 {
-    bool good = json_is_object(object) || refuse(reader, " expected an object");
+    bool good = json_is_object(object) || refuse(reader, NULL, "expected an object");
     for (; good && field->key; field++) {
         const json_t *value = json_object_get(object, field->key);
         char *at = (char *)to + field->offset;
@@ -243,7 +246,7 @@ static bool read_fields(struct reader *reader, const struct field *field, const 
         } else if (field->kind == NUMBER) {
             good = read_number(reader, field->key, value, field->low, field->high, (int *)at);
         } else if (!json_is_boolean(value)) {
-            good = refuse(reader, "%s: expected true or false", field->key);
+            good = refuse(reader, field->key, "expected true or false");
         } else if (field->kind == FACT) {
             *(int *)at = json_is_true(value) ? OH_YES : OH_NO;
         } else {
@@ -258,15 +261,15 @@ static bool read_gpus(struct reader *reader, const json_t *gpus)
     struct oh_node *node = &reader->node;
     size_t count = json_array_size(gpus);
     if (count > OH_NODE_GPUS) {
-        return refuse(reader, "gpus: %zu of them; expected at most %d", count, OH_NODE_GPUS);
+        return refuse(reader, "gpus", "%zu of them; expected at most %d", count, OH_NODE_GPUS);
     }
     for (size_t i = 0; i < count; i++) {
         const json_t *object = json_array_get(gpus, i);
         bool visible = !json_is_false(json_object_get(object, "visible"));
-        snprintf(reader->where, sizeof reader->where, "gpus[%zu].", i);
+        snprintf(reader->where, sizeof reader->where, "gpus[%zu]", i);
         oh_node_gpu_init(&node->gpu[i]);
         if (visible && node->hidden > 0) {
-            return refuse(reader, "visible: expected false after a GPU that is not visible");
+            return refuse(reader, "visible", "expected false after a GPU that is not visible");
         }
         if (!read_fields(reader, gpu_fields, object, &node->gpu[i])) {
             return false;
@@ -288,7 +291,7 @@ static bool read_pairs(struct reader *reader, const json_t *pairs)
         const json_t *last_to = json_is_array(to) ? json_array_get(to, 1) : to;
         struct oh_node_pair pair = {.links = {.active = -1}};
         int row = 0, first = 0, last = 0, most = node->visible - 1;
-        snprintf(reader->where, sizeof reader->where, "pairs[%zu].", i);
+        snprintf(reader->where, sizeof reader->where, "pairs[%zu]", i);
         if (!read_fields(reader, pair_fields, object, &pair) ||
             !read_number(reader, "from", json_object_get(object, "from"), 0, most, &row) ||
             !read_number(reader, "to", first_to, 0, most, &first) ||
@@ -323,7 +326,7 @@ static bool read_node(struct reader *reader, const json_t *root)
     struct oh_node *node = &reader->node;
     int schema;
     if (!json_object_get(root, "schema") || !json_object_get(root, "gpus")) {
-        return refuse(reader, "not a recording of onehop topo");
+        return refuse(reader, NULL, "not a recording of onehop topo");
     }
     if (!read_number(reader, "schema", json_object_get(root, "schema"), SCHEMA, SCHEMA, &schema) ||
         !read_fields(reader, node_fields, root, node) ||
@@ -333,10 +336,10 @@ static bool read_node(struct reader *reader, const json_t *root)
     }
     reader->where[0] = '\0';
     if ((node->problem[0] != '\0') == (node->visible > 0)) {
-        return refuse(reader, "problem: expected a text if no GPU is visible, else null");
+        return refuse(reader, "problem", "expected a text if no GPU is visible, else null");
     }
     if (!oh_node_make_pairs(node)) {
-        return refuse(reader, "out of memory");
+        return refuse(reader, NULL, "out of memory");
     }
     return read_pairs(reader, json_object_get(root, "pairs"));
 }
@@ -346,11 +349,12 @@ bool oh_node_parse(FILE *stream, struct oh_node *node_p, char *why_p, size_t why
     json_error_t error;
     struct reader reader = {.why = why_p, .why_size = why_size};
     json_t *root = json_loadf(stream, JSON_REJECT_DUPLICATES, &error);
-    bool good = root || refuse(&reader, "not a recording of onehop topo: line %d: %.80s", error.line, error.text);
+    bool good = root || refuse(&reader, NULL, "not a recording of onehop topo: line %d: %.80s", error.line, error.text);
     reader.node.gpu = good ? calloc(OH_NODE_GPUS, sizeof *reader.node.gpu) : NULL;
-    good = good && (reader.node.gpu || refuse(&reader, "out of memory")) && read_node(&reader, root);
+    good = good && (reader.node.gpu || refuse(&reader, NULL, "out of memory")) && read_node(&reader, root);
     json_decref(root);
     if (!good) {
+        oh_node_make_printable(why_p); /* jansson quotes the file */
         oh_node_free(&reader.node);
         return false;
     }

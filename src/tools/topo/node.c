@@ -105,3 +105,10 @@ bool oh_node_any_measured(const struct oh_node *node)
     }
     return any;
 }
+
+void oh_node_make_printable(char *text)
+{
+    for (; *text; text++) {
+        *text = *text >= ' ' && *text <= '~' ? *text : '?';
+    }
+}

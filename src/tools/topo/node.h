@@ -128,6 +128,9 @@ const char *oh_node_origin(const struct oh_node *node);
 bool oh_node_any_switch(const struct oh_node *node);
 bool oh_node_any_measured(const struct oh_node *node);
 
+/* Replaces all but printable ASCII, which a terminal and a recording take, by '?'. */
+void oh_node_make_printable(char *text);
+
 /*
  * Reads a recording, which may hold anything. Returns true with *node_p filled, which oh_node_free() frees; else false
  * with one clause in why_p.
