@@ -31,6 +31,22 @@ static void usage(FILE *stream)
     fprintf(stream, "\n`onehop COMMAND --help` tells more; `onehop --version` the version.\n");
 }
 
+static void refuse(const char *word)
+{
+    const char *nearest = NULL;
+    size_t least = OH_FAR;
+    for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++) {
+        size_t distance = oh_tool_distance(word, subcommands[i].name);
+        nearest = distance < least ? subcommands[i].name : nearest;
+        least = distance < least ? distance : least;
+    }
+    if (nearest) {
+        oh_tool_error("%s: unknown command; did you mean %s? See onehop --help", word, nearest);
+    } else {
+        oh_tool_error("%s: unknown command; see onehop --help", word);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -45,11 +61,12 @@ int main(int argc, char **argv)
         printf("onehop %d.%d.%d\n", ONEHOP_VERSION_MAJOR, ONEHOP_VERSION_MINOR, ONEHOP_VERSION_PATCH);
         return oh_tool_finish_stdout();
     }
+    oh_tool_ignore_sigpipe();
     for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++) {
         if (strcmp(argv[1], subcommands[i].name) == 0) {
             return subcommands[i].run(argc - 1, argv + 1);
         }
     }
-    oh_tool_error("there is no command '%s'; see onehop --help", argv[1]);
+    refuse(argv[1]);
     return OH_EXIT_USAGE;
 }

@@ -13,7 +13,6 @@
  *
  * The table is Markdown, on stdout. Exit status: 0 each size has its choice, 1 nothing could be measured, 2 usage.
  */
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,61 +27,29 @@ static const char usage[] = "usage: choice [-n RANKS] [-b BYTES] [-e BYTES] [-m 
 
 /* --- options ---------------------------------------------------------------------------------------------------- */
 
-static bool number(int option, bool units, size_t max, size_t *number_p)
+static bool parse_options(int argc, char **argv, struct oh_tune_options *tune)
 {
-    char name[2] = {(char)option, '\0'};
-    return oh_tool_number("choice", name, optarg, units, 1, max, number_p);
-}
-
-static const char *mode_name(int mode)
-{
-    return oh_perf_mode_names[mode];
-}
-
-static bool parse_option(int option, struct oh_tune_options *options)
-{
-    struct oh_perf_options *perf = &options->perf;
-    size_t value = 0;
-    switch (option) {
-    case 'n':
-        return number(option, false, OH_MAX_RANKS, &value) && (options->ranks[0] = (int)value) >= 2;
-    case 'b':
-        return number(option, true, OH_MESSAGE_BYTES, &perf->min_bytes);
-    case 'e':
-        return number(option, true, OH_MESSAGE_BYTES, &perf->max_bytes);
-    case 'm':
-        return oh_tool_list("choice", "m", optarg, mode_name, OH_PERF_MODES, perf->mode);
-    case 'i':
-        return number(option, false, 1000, &value) && (perf->iters = (int)value) > 0;
-    case 'r':
-        return number(option, false, OH_PERF_ROUNDS, &value) && (perf->rounds = (int)value) > 0;
-    case 't':
-        return number(option, false, 3600, &value) && (options->trial_s = (int)value) > 0;
-    case 'T':
-        return number(option, false, 86400, &value) && (options->time_s = (int)value) > 0;
-    case 'l':
-        perf->nccl = optarg;
-        return true;
-    default:
-        return false;
-    }
-}
-
-static bool parse_options(int argc, char **argv, struct oh_tune_options *options)
-{
-    int option, sizes = 0;
-    while ((option = getopt(argc, argv, "n:b:e:m:i:r:t:T:l:")) != -1) {
-        if (!parse_option(option, options)) {
-            return false;
-        }
-    }
-    for (size_t bytes = options->perf.min_bytes; bytes <= options->perf.max_bytes; bytes *= 2) {
+    struct oh_perf_options *perf = &tune->perf;
+    int status, sizes = 0;
+    const struct oh_option options[] = {
+        {"ranks", 'n', oh_option_int, OH_RANGE(&tune->ranks[0], 2, OH_MAX_RANKS)},
+        {"minbytes", 'b', oh_option_size, OH_RANGE(&perf->min_bytes, 1, OH_MESSAGE_BYTES)},
+        {"maxbytes", 'e', oh_option_size, OH_RANGE(&perf->max_bytes, 1, OH_MESSAGE_BYTES)},
+        {"mode", 'm', oh_option_list, OH_WORDS(perf->mode, oh_perf_mode_names)},
+        {"iters", 'i', oh_option_int, OH_RANGE(&perf->iters, 1, 1000)},
+        {"rounds", 'r', oh_option_int, OH_RANGE(&perf->rounds, 1, OH_PERF_ROUNDS)},
+        {"trial", 't', oh_option_int, OH_RANGE(&tune->trial_s, 1, 3600)},
+        {"time", 'T', oh_option_int, OH_RANGE(&tune->time_s, 1, 86400)},
+        {"nccl", 'l', oh_option_text, &perf->nccl},
+        {NULL, 0, NULL, NULL}};
+    int first = oh_options_read(argc, argv, usage, options, &status);
+    for (size_t bytes = perf->min_bytes; bytes <= perf->max_bytes; bytes *= 2) {
         sizes++;
     }
-    if (sizes < 1 || sizes > OH_TUNE_POINTS || optind != argc - 1) {
+    if (sizes < 1 || sizes > OH_TUNE_POINTS || first != argc - 1) {
         return false;
     }
-    snprintf(options->perf.onehop, sizeof options->perf.onehop, "%s", argv[optind]);
+    perf->onehop = argv[first];
     return true;
 }
 
@@ -166,7 +133,7 @@ static void print_head(const struct oh_tune *tune)
     const struct oh_perf_options *perf = &tune->options->perf;
     printf("%s%u x %s, NCCL %s, %s sum, %d calls a block, %d rounds; microseconds a call, of the slowest rank\n\n",
            oh_tool_is_simulated(tune->key.gpu) ? "SIMULATED (times mean nothing): " : "", tune->key.nranks,
-           tune->key.gpu, tune->key.nccl, oh_perf_types[the_type(tune->options)].name, perf->iters, perf->rounds);
+           tune->key.gpu, tune->key.nccl, oh_perf_type_names[the_type(tune->options)], perf->iters, perf->rounds);
     printf("| bytes |");
     for (int mode = 0; mode < OH_PERF_MODES; mode++) {
         if (perf->mode[mode]) {
@@ -199,10 +166,7 @@ int main(int argc, char **argv)
     struct oh_tune_options options = oh_tune_defaults();
     options.perf.rounds = 20;
     options.time_s = 120;
-    options.too_slow = "it goes to stock NCCL";
-    for (int i = 0; i < OH_PERF_TYPES; i++) {
-        options.perf.type[i] = strcmp(oh_perf_types[i].name, "bfloat16") == 0;
-    }
+    oh_option_list("datatype", "bfloat16", OH_WORDS(options.perf.type, oh_perf_type_names));
     if (!parse_options(argc, argv, &options)) {
         fputs(usage, stderr);
         return OH_EXIT_USAGE;

@@ -45,7 +45,7 @@ tap_point $? "a size that onehop does not serve needs no trial" "$(what_it_said)
 # 2 KiB of bfloat16. Its trial never ends by itself.
 ODD_COUNT=1024 ODD_STALLS=1 choose -b 1K -e 4K "$odd"
 [ "$status" = 0 ] && [ "$(row 2048)" = "stock: its trial was not over after $trial s" ] &&
-    [ "$(grep -c "took more than $trial s for 2048 bytes: it goes to stock NCCL" "$err")" = 1 ]
+    [ "$(grep -c "took more than $trial s for 2048 bytes: the size is skipped" "$err")" = 1 ]
 tap_point $? "a rank that stalls: the size goes to stock NCCL, and that is said" "$(what_it_said)"
 [ "$(grep -cE '^\| (1024|4096) \| [0-9.]+ \| [0-9.]+ ' "$out")" = 2 ]
 tap_point $? "the sizes before and after it are measured" "$(what_it_said)"

@@ -9,7 +9,7 @@ work=$scratch/work # all that a run may leave: files that it was asked for, and 
 mkdir -p "$work/files" "$work/tmp"
 export TMPDIR=$work/tmp SIMNODE_TOPOLOGY=h200x3 ONEHOP_LIBRARY=$plugin
 unset ONEHOP_STATS ONEHOP_DEBUG LD_PRELOAD CUDA_VISIBLE_DEVICES NCCL_NVLS_ENABLE
-csv=$work/files/run.csv json=$work/files/run.json svg=$work/files/run.svg err=$scratch/err
+csv=$work/files/run.csv json=$work/files/run.json err=$scratch/err
 few="-n 2 -w 1 --rounds 2"
 
 # left: the names of all that is there.
@@ -37,14 +37,14 @@ refuses() {
 
 # --- what it measures
 
-for layout in --processes --one-process --one-process=group; do
-    perf -b 48 -e 48 -n 1 -w 1 --rounds 1 -d all -o all --compare all $layout
+for layout in processes threads group; do
+    perf -b 48 -e 48 -n 1 -w 1 --rounds 1 -d all -o all --compare all --layout $layout
     expect_command "all types, ops and sides, $layout" 0 '^# SIMULATED' '^# Out of bounds values : 0 OK' 'onehop serves'
-    [ "$(grep -cE '^ +48 +[0-9]+ +[a-z]+[0-9a-z]* +[a-z]+ +-1 ' "$out")" = 144 ] && [ ! -s "$err" ]
+    [ "$(grep -cE '^ +48 +[0-9]+ +[a-z]+[0-9a-z]* +[a-z]+ +0 +0 +0 +(oneshot|nccl)$' "$out")" = 144 ] && [ ! -s "$err" ]
     tap_point $? "144 rows of them, and no word on stderr" "$(head -n 30 "$out"; cat "$err")"
 done
-perf -b 16K -e 16K $few --graph --floor --pattern chain -m 3 --one-process=group
-expect_command "groups of calls, in place, one thread" 0 'floor: graph: empty kernel' 'onehop/floor' 'agg iters 3' \
+perf -b 16K -e 16K $few --graph --floor --pattern chain -m 3 --layout group --simulated-times
+expect_command "groups of calls, in place, one thread" 0 'floor: graph: empty kernel' '^# Avg onehop/floor' 'agg iters 3' \
     'CUDA graph, pattern chain$'
 ! grep -q program "$out"
 tap_point $? "... with no kernel between them" "$(cat "$out")"
@@ -52,10 +52,11 @@ perf -b 1K -e 16K -f 4 $few --graph -m 8 --pattern free
 expect_command "groups of calls that go through the buffers" 0 'agg iters 8' 'pattern free$' 'Out of bounds values : 0 OK'
 # A kernel of the program behind each call.
 for pattern in layer spin; do
-    for layout in --processes --one-process=group; do
-        perf -b 1000 -e 1000 -n 7 -w 1 --rounds 2 --floor --pattern $pattern $layout
+    for layout in processes group; do
+        perf -b 1000 -e 1000 -n 7 -w 1 --rounds 2 --floor --pattern $pattern --layout $layout --simulated-times \
+            --compare onehop
         expect_command "pattern $pattern, $layout" 0 "CUDA graph, pattern $pattern$" "eager, pattern $pattern$" \
-            ' program +floor +speedup ' 'Out of bounds values : 0 OK'
+            ' program +floor +onehop  served-by' 'Out of bounds values : 0 OK'
     done
 done
 # In a graph, small calls are launched while the program's kernel in front of them runs (src/gpu/pipeline.h).
@@ -69,17 +70,17 @@ counts="$counts $(ONEHOP_LAUNCH_ORDER=0 edges -b 64K -e 64K)"
 [ "$counts" = "12 0 0 0" ] # six a graph; the first call comes behind the wait for earlier launches
 tap_point $? "edges from the program's kernels, up to 64 KiB, of two ranks: $counts"
 perf -b 64 -e 64 --pattern nest
-refuses "no such pattern" 2 'perf: --pattern nest: layer, spin, chain or free is needed$'
+refuses "no such pattern" 2 "perf: --pattern nest: 'nest' is unknown; expected layer, spin, chain, free$"
 perf -b 16K -e 16K $few --memory nccl --compare all
-expect_command "memory of ncclMemAlloc" 0 'rounds 2, ncclMemAlloc$' 'Out of bounds values : 0 OK' 'onehop serves'
+expect_command "memory of ncclMemAlloc" 0 'ncclMemAlloc$' 'Out of bounds values : 0 OK' 'onehop serves'
 perf -b 64 -e 64 --memory host
-refuses "no such memory" 2 'perf: --memory host: cuda or nccl is needed$'
+refuses "no such memory" 2 "perf: --memory host: 'host' is unknown; expected cuda, nccl$"
 perf -b 1 -e 30 -i 10 $few --eager -d int8,double
 expect_command "sizes by steps" 0 '^ +1 +1 +int8' '^ +21 +21 +int8' '^ +16 +2 +double'
 ! grep -qE '^ +[0-9]+ +0 ' "$out" && ! grep -q 'CUDA graph' "$out"
 tap_point $? "none that holds no element; only the mode that was asked for" "$(cat "$out")"
-SIMNODE_NCCL_WRONG=1 perf --check -b 64 -e 64 $few --graph
-expect_command "a wrong result" 1 '#.* FAILED$' 'perf: 12 wrong elements in the results$'
+SIMNODE_NCCL_WRONG=1 perf --check 1 -b 64 -e 64 $few --graph
+expect_command "a wrong result" 1 '#.* FAILED$' '^# 0 of 1 right, 1 of 1 served$' 'perf: 12 wrong elements in the results$'
 SIMNODE_NCCL_WRONG=1 perf -b 64 -e 64 $few --graph --check 0
 expect_command "which nobody looks for" 0 ' N/A ' 'Results were not checked'
 perf -b 64 -e 64 $few -g 1 --eager
@@ -92,6 +93,21 @@ status=0
 env -u LD_LIBRARY_PATH "$timeout" -k 5 $limit "$onehop" perf --simulated -b 64 -e 64 $few --graph >"$out" 2>"$err" \
     </dev/null || status=$?
 expect_command "--simulated finds the simulated node" 0 '^# SIMULATED' '^ +64 +16 +float'
+# A simulated table has no times, unless they are asked for; no table is wider than 120 columns.
+perf -b 64 -e 128 $few --compare all --floor
+expect_command "a simulated table" 0 '--simulated-times shows' ' stock  windows  onehop$' '^# 4 of 4 right, 4 of 4 served$' \
+    '^#      size     count     type  redop  #wrong  #wrong  #wrong  served-by$' '^ +64 +16 +float +sum +0 +0 +0  oneshot$'
+! grep -qE '\(us\)|GB/s|speedup|floor' "$out"
+tap_point $? "... has no times and no ratio" "$(cat "$out")"
+perf -b 64 -e 128 $few --compare all --floor --simulated-times
+expect_command "--simulated-times" 0 '^# SIMULATED: .* the times mean nothing$' ' speedup windows +onehop  served-by$' \
+    '^ +64 +16 +float +sum( +[0-9.]+ +0){3}( +[0-9.]+){3}  oneshot$' '^# Avg windows/onehop '
+[ "$(wc -L <"$out")" -le 120 ]
+tap_point $? "... fit 120 columns" "$(wc -L <"$out"): $(cat "$out")"
+perf -b 64 -e 128 $few --simulated-times
+expect_command "two sides have room for more" 0 ' time +p99 +busbw +#wrong +time +p99 +busbw +#wrong speedup  served-by$'
+[ "$(wc -L <"$out")" -le 120 ]
+tap_point $? "... in 120 columns" "$(wc -L <"$out"): $(cat "$out")"
 
 # --- what it writes
 
@@ -103,7 +119,7 @@ rows() {
 perf -b 64 -e 4K -f 8 $few --floor --csv "$csv" --json "$json" --compare stock,onehop
 cp "$out" "$scratch/table"
 [ "$status" = 0 ] && [ "$(grep -c ',stock,' "$csv")" = 6 ] && [ "$(grep -c ',onehop,' "$csv")" = 6 ] &&
-    head -n 1 "$csv" | grep -q '^# SIMULATED' && [ "$(left)" = 'run.csv run.json' ]
+    head -n 1 "$csv" | grep -q '^# SIMULATED' && [ "$(grep -c ',1$' "$csv")" = 12 ] && [ "$(left)" = 'run.csv run.json' ]
 tap_point $? "--csv has a line for each row and side" "$(cat "$csv" "$err"; left)"
 if command -v python3 >/dev/null; then
     python3 - "$json" >"$out" 2>&1 <<'END'
@@ -112,6 +128,7 @@ run = json.load(open(sys.argv[1]))
 assert run["schema"] == 1 and run["simulated"] and run["note"].startswith("SIMULATED"), run
 assert run["ranks"] == 3 and run["wrong"] == 0 and len(run["rows"]) == 6, run
 assert run["pattern"] == "layer" and all(row["program_us"] > 0 for row in run["rows"]), run
+assert all(row["simulated"] is True for row in run["rows"]), run
 assert all(set(row["sides"]) == {"stock", "onehop"} and row["floor_us"] > 0 for row in run["rows"]), run
 END
     tap_point $? "--json is JSON" "$(cat "$out")"
@@ -123,46 +140,23 @@ clear_work
 perf --from "$scratch/kept.csv"
 [ "$status" = 0 ] && diff <(rows "$scratch/table") <(rows "$out") >"$scratch/diff"
 tap_point $? "--from shows it again" "$(cat "$scratch/diff" "$err")"
-perf --from "$scratch/kept.csv" --csv
+perf --from "$scratch/kept.csv" --csv -
 tail -n +2 "$out" | cut -d , -f 1-8 >"$scratch/again"
 [ "$status" = 0 ] && tail -n +2 "$scratch/kept.csv" | cut -d , -f 1-8 | cmp -s - "$scratch/again"
-tap_point $? "--csv without a file is stdout, and no table" "$(cat "$out" "$err")"
+tap_point $? "--csv - is stdout, and no table" "$(cat "$out" "$err")"
 perf --from "$scratch/kept.csv" --json=-
 expect_command "--json as well" 0 '"schema": 1'
 
-# gnuplot by a stand-in, which need not draw: a whole picture, none, half of one
-mkdir "$scratch/bin"
-stand_in() {
-    printf '#!/bin/sh\nto=$(sed -n "s/^set output .\\(.*\\).$/\\1/p" "$1")\n%s\n' "$1" >"$scratch/bin/gnuplot"
-    chmod +x "$scratch/bin/gnuplot"
-}
-stand_in 'cp "$1" "$to"; echo "</svg>" >>"$to"'
-PATH=$scratch/bin:$PATH perf --from "$scratch/kept.csv" --plot "$svg"
-[ "$status" = 0 ] && [ "$(left)" = run.svg ] && grep -q 'SIMULATED (times mean nothing): 3 x' "$svg" &&
-    grep -q 'lc rgb' "$svg"
-tap_point $? "--plot asks gnuplot for a picture that says SIMULATED" "$(cat "$err"; left)"
-clear_work
-stand_in 'exit 3'
-PATH=$scratch/bin:$PATH perf --from "$scratch/kept.csv" --plot "$svg" --csv "$csv" --json
-refuses "gnuplot that fails" 1 'perf: gnuplot has failed'
-stand_in 'echo "<svg>" >"$to"'
-PATH=$scratch/bin:$PATH perf --from "$scratch/kept.csv" --plot "$svg" --csv "$csv" --json
-refuses "half a picture" 1 'gnuplot could not write the whole picture'
-PATH=/nowhere perf --plot "$svg"
-refuses "no gnuplot" 1 '--plot needs gnuplot, which is not in PATH .*--csv'
-if command -v gnuplot >/dev/null; then
-    perf --from "$scratch/kept.csv" --plot "$svg"
-    [ "$status" = 0 ] && [ ! -s "$err" ] && grep -q '</svg>' "$svg" && grep -q 'SIMULATED' "$svg"
-    tap_point $? "gnuplot itself takes the script without a word" "$(cat "$err")"
-    clear_work
-else
-    tap_skip "gnuplot itself takes the script" "no gnuplot"
-fi
+# Files of 0.2 have no field `simulated`, but a comment.
+sed 's/,simulated$//; s/,1$//' "$scratch/kept.csv" >"$scratch/older.csv"
+perf --from "$scratch/older.csv"
+[ "$status" = 0 ] && diff <(rows "$scratch/table") <(rows "$out") >"$scratch/diff" && grep -q '^# SIMULATED' "$out"
+tap_point $? "--from reads files of 0.2" "$(cat "$scratch/diff" "$err")"
 
 # --- wrong usage: exit status 2
 
-for arguments in '-b 0' '-b 1x' '-b -5' '-f 1' '-n 0' '-d int9' '-o median' '-o ,' '--mode none' '--one-process=two' \
-    '--compare stock,nobody' '--check 2' '--rounds 1001' '--plot x.png' '-b 2K -e 1K' '--csv --json' 'word'; do
+for arguments in '-b 0' '-b 1x' '-b -5' '-f 1' '-n 0' '-d int9' '-o median' '-o ,' '--layout none' \
+    '--compare stock,nobody' '--check 2' '--rounds 1001' '-b 2K -e 1K' '--csv - --json -' 'word'; do
     perf $arguments
     refuses "wrong usage: $arguments" 2 '^onehop: perf: '
 done
@@ -197,7 +191,7 @@ perf --csv /nowhere/x.csv
 refuses "a file that cannot be made" 1 '/nowhere/x.csv: No such file'
 perf --csv "$scratch"
 refuses "a folder" 1 ': Is a directory'
-perf --from "$scratch/kept.csv" --csv /dev/full --json
+perf --from "$scratch/kept.csv" --csv /dev/full --json -
 expect_command "a full disk, --csv" 1 'perf: /dev/full: No space left'
 status=0
 $timeout $limit "$onehop" perf -b 64 -e 64 $few >/dev/full 2>"$err" </dev/null || status=$?
@@ -214,7 +208,7 @@ unshare -rm sh -c 'mount -t tmpfs -o size=8k none "$1" && head -c 6k /dev/zero >
     exit $status' sh "$small" "$onehop" "$scratch/kept.csv" >"$out" 2>"$err" </dev/null || status=$?
 if grep -q '^filler$' "$out"; then
     expect_command "a small disk" 1 'No space left'
-    [ "$(sed -n '/^# Out of bounds/,$p' "$out" | sed 1d)" = filler ]
+    [ "$(sed -n '/^# Out of bounds/,$p' "$out" | sed 1,2d)" = filler ]
     tap_point $? "holds no half of a file" "$(cat "$out" "$err")"
 else
     tap_skip "a small disk" "tmpfs cannot be mounted here"
@@ -251,8 +245,8 @@ ended() {
     clear_work
 }
 
-for layout in --processes --one-process; do
-    start $layout --csv "$csv" --json "$json"
+for layout in processes threads; do
+    start --layout $layout --csv "$csv" --json "$json"
     kill -TERM $pid
     finish
     expect_command "SIGTERM in the middle, $layout" 143 'perf: ended by signal 15 \(Terminated\), and all ranks with it$'

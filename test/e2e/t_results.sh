@@ -29,7 +29,46 @@ results --out "$work" --name test -- $few
 expect_command "the same name again" 1 'is there already \(--force'
 [ "$(cat "$page")" = "$before" ] && [ -z "$(ls -A "$TMPDIR")" ]
 tap_point $? "the page stays" "$(cat "$page"; ls -A "$TMPDIR")"
+
+# scripts/plot, by gnuplot, or by a stand-in that draws a whole picture, none, half of one
+mkdir "$scratch/bin"
+csv=$scratch/page.csv
+mv "${page%.md}.csv" "$csv"
 rm -f "$work"/*-test.*
+stand_in() {
+    printf '#!/bin/sh\nto=$(sed -n "s/^set output .\\(.*\\).$/\\1/p" "$1")\n%s\n' "$1" >"$scratch/bin/gnuplot"
+    chmod +x "$scratch/bin/gnuplot"
+}
+# draw ARGUMENT...: sets $status, fills $out and $err; leaves no file but a picture.
+draw() {
+    status=0
+    PATH=${path-$scratch/bin:$PATH} "$BASH" "$abs_top_srcdir/scripts/plot" "$@" >"$out" 2>"$err" || status=$?
+}
+stand_in 'cp "$1" "$to"; echo "</svg>" >>"$to"'
+draw "$csv" "$scratch/drawn.svg"
+[ "$status" = 0 ] && grep -q 'SIMULATED (times mean nothing): 2 x' "$scratch/drawn.svg" &&
+    [ "$(grep -c '^plot ' "$scratch/drawn.svg")" = 2 ] && [ "$(ls "$scratch" | grep -c 'drawn')" = 1 ]
+tap_point $? "plot asks gnuplot for a picture that says SIMULATED" "$(cat "$err"; ls "$scratch")"
+stand_in 'exit 3'
+draw "$csv" "$work/none.svg"
+refuses "gnuplot that fails" 1 'gnuplot did not write the whole picture'
+stand_in 'echo "<svg>" >"$to"'
+draw "$csv" "$work/none.svg"
+refuses "half a picture" 1 'gnuplot did not write the whole picture'
+draw "$abs_top_srcdir/README.md" "$work/none.svg"
+refuses "no CSV file" 1 'README.md: no measurement in it'
+draw "$csv" "$work/none.png"
+refuses "a picture of another kind" 2 'none.png: expected a name that ends in .svg'
+path=/nowhere draw "$csv" "$work/none.svg"
+refuses "no gnuplot" 1 'plot: gnuplot is missing'
+rm -f "$scratch/bin/gnuplot"
+if command -v gnuplot >/dev/null; then
+    draw "$csv" "$scratch/real.svg"
+    [ "$status" = 0 ] && [ ! -s "$err" ] && grep -q '</svg>' "$scratch/real.svg" && grep -q 'SIMULATED' "$scratch/real.svg"
+    tap_point $? "gnuplot itself takes the script without a word" "$(cat "$err")"
+else
+    tap_skip "gnuplot itself takes the script" "no gnuplot"
+fi
 results --out /nowhere -- $few
 refuses "no folder" 1 'results: /nowhere: no folder that can be written'
 results --out "$work" --name '../x' -- $few

@@ -66,9 +66,9 @@ cp "$plugin" "$scratch/a b/libonehop.so"
 cp "$plugin" "$scratch/a,b/libonehop.so"
 cp "$plugin" "$scratch/a,b/libnccl-net-onehop.so"
 ONEHOP_LIBRARY="$scratch/a b/libonehop.so" run_command "$onehop" run env
-expect "a path that cannot be preloaded" 1 "LD_PRELOAD takes no path with ' ' in it"
+expect "a path that cannot be preloaded" 1 "LD_PRELOAD accepts no path with ' ' in it"
 ONEHOP_LIBRARY="$scratch/a,b/libonehop.so" run_command "$onehop" run --via plugin env
-expect "a path that cannot stand in a list" 1 "NCCL_NET_PLUGIN takes no path with ',' in it"
+expect "a path that cannot stand in a list" 1 "NCCL_NET_PLUGIN accepts no path with ',' in it"
 status=0
 (cd "$scratch" && ONEHOP_LIBRARY=lib/libonehop.so "$onehop" run env) >"$out" 2>&1 || status=$?
 expect "a relative path is made a full one" 0 "^LD_PRELOAD=$scratch/lib/libonehop.so\$"
@@ -223,9 +223,9 @@ expect "--stats: no room for the file" 1 '/nowhere/onehop-stats'
 # --- usage
 
 run_command "$onehop" run
-expect "no program" 2 'which program'
+expect "no program" 2 'no program given'
 run_command "$onehop" run --via magic true
-expect "an unknown way" 2 'there are preload, plugin and audit'
+expect "an unknown way" 2 'expected preload, plugin, audit$'
 run_command "$onehop" run --wrong true
 expect "an unknown option" 2
 run_command "$onehop" run --help

@@ -240,9 +240,9 @@ answers 0 '^usage: onehop topo' "--help"
 [ "$(wc -l <out)" -le 24 ] && grep -q '^  onehop topo --load' out
 tap_point $? "--help fits a screen, and shows an example" "$(wc -l <out)"
 topo --nonsense
-complains 2 "unrecognized option '--nonsense'" "an unknown option"
+complains 2 "--nonsense: unknown option" "an unknown option"
 topo --save
-complains 2 "requires an argument" "an option without its argument"
+complains 2 "value missing" "an option without its argument"
 topo one two
 complains 2 '^onehop: topo: one: unexpected argument' "a word too many"
 topo --json --dot

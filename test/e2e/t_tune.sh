@@ -27,7 +27,7 @@ tune --help
 [ "$status" = 0 ] && [ "$(wc -l <"$out")" -le 40 ] && grep -q '^Example: ' "$out" && [ "$(awk 'length > 120' "$out")" = "" ]
 tap_point $? "--help fits a screen and has an example" "$(what_it_said)"
 wrong=
-for arguments in "-n 1" "-n 9" "-n 2,x" "-b 0" "-b 2K -e 1K" "-b 1 -e 1M" "-d ring" "--mode never" "--time 0" "more"; do
+for arguments in "-n 1" "-n 9" "-n 2,x" "-b 0" "-b 2K -e 1K" "-b 1 -e 1M" "-d ring" "--rounds 0" "--time 0" "more"; do
     # shellcheck disable=SC2086
     tune $arguments
     [ "$status" = 2 ] && [ -s "$scratch/err" ] || wrong+="$arguments: $status; "
@@ -87,7 +87,7 @@ tap_point $? "and by nothing else" "$(diagnosis)"
 # --- a file; several numbers of ranks; one type --------------------------------------------------------------------
 
 file=$scratch/all.tuning
-SIMNODE_TOPOLOGY=h200x3 tune -n 2,3 -b 2K -e 2K -d bfloat16 --mode eager -o "$file" "${small[@]}"
+SIMNODE_TOPOLOGY=h200x3 tune -n 2,3 -b 2K -e 2K -d bfloat16 --eager -o "$file" "${small[@]}"
 [ "$status" = 0 ] && [ "$(grep -c '^table$' "$file")" = 2 ] && [ "$(grep -c '^  ranks [23]$' "$file")" = 2 ] &&
     [ "$(grep -c 'eager .* us, stock' "$file")" -ge 2 ] && ! grep -q 'graph .* us' "$file"
 tap_point $? "--output has a table for each number of ranks" "$(what_it_said; cat "$file")"
@@ -97,26 +97,26 @@ for n in 2 3; do
     SIMNODE_TOPOLOGY=h200x3 ONEHOP_DEBUG=INFO ONEHOP_STATS=1 ONEHOP_TUNING_FILE=$file run_app --nranks $n --counts 40000,200 --types i32 --batch 2
     expect_served "$n ranks, integers"
 done
-tune -b 2K -e 2K -d float --mode eager -o - "${small[@]}"
+tune -b 2K -e 2K -d float --eager -o - "${small[@]}"
 [ "$status" = 0 ] && [ "$(head -n 1 "$out")" = "onehop-tuning 3" ] && [ "$(tail -n 1 "$out")" = end ] &&
     grep -q SIMULATED "$scratch/err"
 tap_point $? "-o -: the table on stdout, the report on stderr" "$(what_it_said)"
 
 # The user's settings neither force an algorithm on trials nor turn onehop off.
 ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=1K ONEHOP_DISABLE=1 ONEHOP_TUNING_FILE=none \
-    tune -b 2K -e 2K -d float --mode eager -o "$file" "${small[@]}"
+    tune -b 2K -e 2K -d float --eager -o "$file" "${small[@]}"
 [ "$status" = 0 ]
 tap_point $? "settings that would stand in the way do not" "$(what_it_said)"
 
 # --- what goes wrong -----------------------------------------------------------------------------------------------
 
 rm -rf "$XDG_CACHE_HOME"
-tune -b 512K -e 512K -d float --mode graph --iters 1000 --rounds 900 --trial 1 --time 100
-[ "$status" = 0 ] && grep -q 'stays as shipped' "$scratch/err" && grep -q 'as shipped: a trial took too long' "$out" &&
+tune -b 512K -e 512K -d float --graph --iters 1000 --rounds 900 --trial 1 --time 100
+[ "$status" = 0 ] && grep -q 'the size is skipped' "$scratch/err" && grep -q 'as shipped: a trial took too long' "$out" &&
     grep -qE '^ +512K  oneshot ' "$XDG_CACHE_HOME/onehop/$name"
 tap_point $? "a trial that takes too long leaves its size as shipped" "$(what_it_said; cat "$XDG_CACHE_HOME"/onehop/*)"
 rm -rf "$XDG_CACHE_HOME"
-tune -b 512K -e 512K -d float --mode graph --iters 1000 --rounds 900 --trial 100 --time 10
+tune -b 512K -e 512K -d float --graph --iters 1000 --rounds 900 --trial 100 --time 10
 [ "$status" = 0 ] && grep -q 'as shipped: time ran out' "$out" &&
     grep -qE '^ +512K  oneshot ' "$XDG_CACHE_HOME/onehop/$name"
 tap_point $? "so does a time that runs out" "$(what_it_said; cat "$XDG_CACHE_HOME"/onehop/*)"

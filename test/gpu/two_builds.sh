@@ -16,7 +16,7 @@ trap 'rm -rf "$scratch"' EXIT
 for turn in $(seq "${OH_TURNS:-3}"); do
     for side in old new; do
         "$new/bin/onehop" perf -b 1K -e 2M -n 50 -d bfloat16 --graph --compare onehop --onehop "${!side}/lib/libonehop.so" \
-            --csv "$@" >"$scratch/csv" || { cat "$scratch/csv"; exit 1; }
+            --csv - "$@" >"$scratch/csv" || { cat "$scratch/csv"; exit 1; }
         sed -n "s/^graph,/$turn,$side,/p" "$scratch/csv"
     done
 done | awk -F, '

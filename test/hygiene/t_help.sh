@@ -44,22 +44,32 @@ done
 for command in $commands; do
     status=0
     "$onehop" $command --nonsense >/dev/null 2>"$scratch/error" || status=$?
-    refused "^onehop: $command: unrecognized option '--nonsense'; see onehop $command --help\$" "onehop $command --nonsense"
+    refused "^onehop: $command: --nonsense: unknown option; see onehop $command --help\$" "onehop $command --nonsense"
     status=0
     "$onehop" $command -Z >/dev/null 2>"$scratch/error" || status=$?
-    refused "^onehop: $command: unrecognized option '-Z'; see onehop $command --help\$" "onehop $command -Z"
+    refused "^onehop: $command: -Z: unknown option; see onehop $command --help\$" "onehop $command -Z"
     status=0
     "$onehop" $command --help=yes >/dev/null 2>"$scratch/error" || status=$?
-    refused "^onehop: $command: option '--help' takes no argument; see" "onehop $command --help=yes"
+    refused "^onehop: $command: --help: takes no value; see" "onehop $command --help=yes"
 done
-for words in run/--via perf/--minbytes tune/-o topo/--save doctor/--pid stat/--watch; do
+for words in run/--via perf/--minbytes tune/-o topo/--save doctor/--pid; do
     status=0
     "$onehop" ${words/\// } >/dev/null 2>"$scratch/error" || status=$?
-    refused "^onehop: [a-z]+: option '--[a-z]+' requires an argument; see onehop [a-z]+ --help\$" "onehop ${words/\// } and no more"
+    refused "^onehop: [a-z]+: --[a-z]+: value missing; see onehop [a-z]+ --help\$" "onehop ${words/\// } and no more"
 done
 
+status=0
+"$onehop" perf --itres 3 >/dev/null 2>"$scratch/error" || status=$?
+refused '^onehop: perf: --itres: unknown option; did you mean --iters[?] See' "the nearest option is suggested"
+status=0
+"$onehop" docter >/dev/null 2>"$scratch/error" || status=$?
+refused '^onehop: docter: unknown command; did you mean doctor[?] See onehop --help$' "so is the nearest command"
+status=0
+"$onehop" frobnicate >/dev/null 2>"$scratch/error" || status=$?
+refused '^onehop: frobnicate: unknown command; see onehop --help$' "but only a near one"
+
 # The scripts that people start: their help fits a screen as well, and what they do not know they do not do.
-for script in apps compare-nccl-tests results quickstart check deb check-gpu model-tables; do
+for script in apps compare-nccl-tests plot results quickstart check deb check-gpu model-tables; do
     status=0
     timeout 20 bash "$abs_top_srcdir/scripts/$script" --help >"$scratch/help" 2>"$scratch/error" || status=$?
     [ "$status" = 0 ] && [ ! -s "$scratch/error" ] && [ "$(wc -l <"$scratch/help")" -le 24 ] &&

@@ -61,8 +61,9 @@ static void check_patterns(const struct oh_perf_type *type)
             shifted = shifted && (op == OH_PERF_AVG || wrong(type, op, ranks, got, expected) > COUNT / 10);
         }
     }
-    tap_ok(differ && vary, "%s: patterns differ by rank and element", type->name);
-    tap_ok(right && seen && guarded && shifted, "%s: an element, a guard byte, a shift are found wrong", type->name);
+    tap_ok(differ && vary, "%s: patterns differ by rank and element", oh_perf_type_names[type - oh_perf_types]);
+    tap_ok(right && seen && guarded && shifted, "%s: an element, a guard byte, a shift are found wrong",
+           oh_perf_type_names[type - oh_perf_types]);
 }
 
 static void check_averages(void)
@@ -112,7 +113,7 @@ static char *csv_text(const struct oh_perf_run *run)
 }
 
 static const char head[] =
-    "mode,type,op,ranks,bytes,count,side,time_us,p99_us,algbw_gbps,busbw_gbps,wrong,floor_us,served_by\n";
+    "mode,type,op,ranks,bytes,count,side,time_us,p99_us,algbw_gbps,busbw_gbps,wrong,floor_us,served_by,simulated\n";
 
 static void check_recording(void)
 {
@@ -137,10 +138,10 @@ static void check_recording(void)
     tap_ok(strcmp(text, second) == 0, "and written again it is the same");
     tap_ok(again.rows == 3 && again.row[0].cell[1].wrong == 3 && oh_perf_all_wrong(&again) == 3, "with what was wrong");
 
-    snprintf(other, sizeof other, "%s%s%s", head, "eager,float,sum,4,1024,256,torch,5.5,6,0.1,0.1,,,\n",
-             "graph,float,sum,4,1024,256,torch,5.5,6,0.1,0.1,,,\n");
+    snprintf(other, sizeof other, "%s%s%s", head, "eager,float,sum,4,1024,256,torch,5.5,6,0.1,0.1,,,,0\n",
+             "graph,float,sum,4,1024,256,torch,5.5,6,0.1,0.1,,,,0\n");
     tap_ok(read_text(other, &again), "another program's lines stand beside it (%s)", said);
-    snprintf(other, sizeof other, "# pattern: chain\n%s%s", head, "graph,float,sum,4,64,16,torch,5.5,6,0.1,0.1,,,\n");
+    snprintf(other, sizeof other, "# pattern: chain\n%s%s", head, "graph,float,sum,4,64,16,torch,5.5,6,0.1,0.1,,,,0\n");
     tap_ok(!read_text(other, &again) && strstr(said, ":1: another pattern"), "lines of another pattern do not (%s)",
            said);
     tap_ok(again.rows == 4 && again.columns == 3 && again.row[0].cell[2].there && again.row[2].mode == OH_PERF_EAGER,
@@ -157,15 +158,16 @@ static void check_damage(void)
         const char *what;
     } damaged[] = {
         {"", "no measurement"},
-        {"graph,float,sum,4,1024,256,stock,5.5,6,0.1,0.1,0,\n", "fields"},
-        {"other,float,sum,4,1024,256,stock,5.5,6,0.1,0.1,0,,\n", "field"},
-        {"graph,float,sum,0,1024,256,stock,5.5,6,0.1,0.1,0,,\n", "field"},
-        {"graph,float,sum,4,-1,256,stock,5.5,6,0.1,0.1,0,,\n", "field"},
-        {"graph,float,sum,4,1024,256,stock,nan,6,0.1,0.1,0,,\n", "field"},
-        {"graph,float,sum,4,1024,256,stock,0,6,0.1,0.1,0,,\n", "field"},
-        {"graph,floatfloatfloatfloat,sum,4,1024,256,stock,1,6,0.1,0.1,0,,\n", "field"},
-        {"graph,float,sum,4,1024,256,a'b,5.5,6,0.1,0.1,0,,\n", "side"},
-        {"graph,float,sum,4,1024,256,a,5.5,6,0.1,0.1,0,,\ngraph,float,sum,2,1024,256,a,5.5,6,0.1,0.1,0,,\n", "ranks"},
+        {"graph,float,sum,4,1024,256,stock,5.5,6,0.1,0.1,0,,\n", "fields"},
+        {"other,float,sum,4,1024,256,stock,5.5,6,0.1,0.1,0,,,0\n", "field"},
+        {"graph,float,sum,0,1024,256,stock,5.5,6,0.1,0.1,0,,,0\n", "field"},
+        {"graph,float,sum,4,-1,256,stock,5.5,6,0.1,0.1,0,,,0\n", "field"},
+        {"graph,float,sum,4,1024,256,stock,nan,6,0.1,0.1,0,,,0\n", "field"},
+        {"graph,float,sum,4,1024,256,stock,0,6,0.1,0.1,0,,,0\n", "field"},
+        {"graph,floatfloatfloatfloat,sum,4,1024,256,stock,1,6,0.1,0.1,0,,,0\n", "field"},
+        {"graph,float,sum,4,1024,256,a'b,5.5,6,0.1,0.1,0,,,0\n", "side"},
+        {"graph,float,sum,4,1024,256,a,5.5,6,0.1,0.1,0,,,0\ngraph,float,sum,2,1024,256,a,5.5,6,0.1,0.1,0,,,0\n",
+         "ranks"},
     };
     for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
         char text[512];

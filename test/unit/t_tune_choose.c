@@ -15,7 +15,7 @@ static struct oh_tune tune;
 static int type_of(const char *name)
 {
     int type = 0;
-    while (strcmp(oh_perf_types[type].name, name) != 0) {
+    while (strcmp(oh_perf_type_names[type], name) != 0) {
         type++;
     }
     return type;

@@ -17,20 +17,22 @@
 #define DOUBLING_RANKS 6
 
 const struct oh_perf_type oh_perf_types[OH_PERF_TYPES] = {
-    {"int8", ncclInt8, 1, 127, 0, 0, true},
-    {"uint8", ncclUint8, 1, 255, 0, 0, false},
-    {"int32", ncclInt32, 4, 1 << 28, 0, 0, true},
-    {"uint32", ncclUint32, 4, 1 << 28, 0, 0, false},
-    {"int64", ncclInt64, 8, 1 << 28, 0, 0, true},
-    {"uint64", ncclUint64, 8, 1 << 28, 0, 0, false},
-    {"half", ncclFloat16, 2, 1 << 11, 10, 5, true},
-    {"float", ncclFloat32, 4, 1 << 24, 23, 8, true},
-    {"double", ncclFloat64, 8, 1 << 28, 52, 11, true},
-    {"bfloat16", ncclBfloat16, 2, 1 << 8, 7, 8, true},
-    {"f8e4m3", OH_NCCL_FP8_E4M3, 1, 1 << 4, 3, 4, true},
-    {"f8e5m2", OH_NCCL_FP8_E5M2, 1, 1 << 3, 2, 5, true},
+    {ncclInt8, 1, 127, 0, 0, true},
+    {ncclUint8, 1, 255, 0, 0, false},
+    {ncclInt32, 4, 1 << 28, 0, 0, true},
+    {ncclUint32, 4, 1 << 28, 0, 0, false},
+    {ncclInt64, 8, 1 << 28, 0, 0, true},
+    {ncclUint64, 8, 1 << 28, 0, 0, false},
+    {ncclFloat16, 2, 1 << 11, 10, 5, true},
+    {ncclFloat32, 4, 1 << 24, 23, 8, true},
+    {ncclFloat64, 8, 1 << 28, 52, 11, true},
+    {ncclBfloat16, 2, 1 << 8, 7, 8, true},
+    {OH_NCCL_FP8_E4M3, 1, 1 << 4, 3, 4, true},
+    {OH_NCCL_FP8_E5M2, 1, 1 << 3, 2, 5, true},
 };
 
+const char *const oh_perf_type_names[OH_PERF_TYPES] = {"int8", "uint8", "int32",  "uint32",   "int64",  "uint64",
+                                                       "half", "float", "double", "bfloat16", "f8e4m3", "f8e5m2"};
 const char *const oh_perf_op_names[OH_PERF_OPS] = {"sum", "prod", "min", "max", "avg", "mulsum"};
 
 /* A whole number from least to most, a good mix of rank and element. */

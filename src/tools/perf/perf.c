@@ -60,18 +60,20 @@ static size_t list_tasks(const struct oh_perf_options *options, struct oh_perf_t
 
 static void describe_settings(const struct oh_perf_options *options, struct oh_perf_run *run)
 {
+    static const char *const layout[OH_PERF_LAYOUTS] = {"a process each", "a thread each", "one thread, groups"};
     char step[32];
     snprintf(step, sizeof step, options->step_bytes ? "%zu(bytes)" : "%zu(factor)",
              options->step_bytes ? options->step_bytes : options->step_factor);
     snprintf(run->settings, sizeof run->settings,
              "ranks %d, %s, bytes %zu to %zu, step %s, iters %d, agg iters %d, warmup iters %d, rounds %d%s",
-             options->ranks, oh_perf_layout_names[options->layout], options->min_bytes, options->max_bytes, step,
-             options->iters, options->aggregate, options->warmup, options->rounds,
+             options->ranks, layout[options->layout], options->min_bytes, options->max_bytes, step, options->iters,
+             options->aggregate, options->warmup, options->rounds,
              options->memory == OH_PERF_NCCL_MEMORY ? ", ncclMemAlloc" : "");
 }
 
 /* Once the communicators are there. */
-static void describe_machine(const struct oh_perf_shared *shared, struct oh_perf_run *run)
+static void describe_machine(const struct oh_perf_options *options, const struct oh_perf_shared *shared,
+                             struct oh_perf_run *run)
 {
     const char *nvls = getenv("NCCL_NVLS_ENABLE");
     int nccl = shared->nccl_version, onehop = shared->onehop_version;
@@ -80,6 +82,7 @@ static void describe_machine(const struct oh_perf_shared *shared, struct oh_perf
         alike = alike && strcmp(shared->rank[i].name, shared->rank[0].name) == 0;
     }
     run->simulated = oh_tool_is_simulated(shared->rank[0].name);
+    run->times = !run->simulated || options->simulated_times;
     snprintf(run->machine, sizeof run->machine, "%d x %s%s", run->ranks, shared->rank[0].name,
              alike ? "" : " and others");
     snprintf(run->software, sizeof run->software, "onehop %d.%d.%d, NCCL %d.%d.%d%s", onehop / 10000,
@@ -143,7 +146,7 @@ static bool begin_run(const struct oh_perf_options *options, const struct oh_per
         row->mode = task->mode;
         row->count = task->count;
         row->bytes = task->count * task->type->size;
-        snprintf(row->type, sizeof row->type, "%s", task->type->name);
+        snprintf(row->type, sizeof row->type, "%s", oh_perf_type_names[task->type - oh_perf_types]);
         snprintf(row->op, sizeof row->op, "%s", oh_perf_op_names[task->op]);
     }
     snprintf(run->pattern, sizeof run->pattern, "%s", oh_perf_pattern_names[options->pattern]);
@@ -172,7 +175,7 @@ static void take_row(const struct oh_perf_options *options, const struct oh_perf
 
 struct output {
     FILE *table; /* NULL: stdout has something else */
-    struct oh_outfile csv, json, plot;
+    struct oh_outfile csv, json;
 };
 
 /* What the parent keeps while the workers works. */
@@ -232,7 +235,7 @@ static bool take_news(void *user, bool final)
     }
     show_progress(watch->run, watch->run->rows);
     if (!watch->head) {
-        describe_machine(watch->shared, watch->run);
+        describe_machine(watch->options, watch->shared, watch->run);
         describe_floors(watch->options, watch->shared, watch->run);
         if (table) {
             oh_perf_print_head(table, watch->run);
@@ -310,6 +313,7 @@ static bool read_again(const struct oh_perf_options *options, const struct outpu
             return false;
         }
     }
+    run->times = !run->simulated || options->simulated_times;
     if (output->table) {
         oh_perf_print_head(output->table, run);
         for (size_t i = 0; i < run->rows; i++) {
@@ -324,15 +328,11 @@ static bool open_output(const struct oh_perf_options *options, struct output *ou
     bool taken = (options->csv && strcmp(options->csv, "-") == 0) || (options->json && strcmp(options->json, "-") == 0);
     output_p->table = taken ? NULL : stdout;
     return (!options->csv || oh_outfile_open("perf", options->csv, &output_p->csv)) &&
-           (!options->json || oh_outfile_open("perf", options->json, &output_p->json)) &&
-           (!options->plot || (oh_perf_can_plot() && oh_outfile_open("perf", options->plot, &output_p->plot)));
+           (!options->json || oh_outfile_open("perf", options->json, &output_p->json));
 }
 
 static bool write_results(const struct oh_perf_run *run, struct output *output)
 {
-    if (output->plot.stream && !oh_perf_plot(run, oh_outfile_name(&output->plot))) {
-        return false;
-    }
     if (output->table) {
         oh_perf_print_foot(output->table, run);
     }
@@ -344,7 +344,7 @@ static bool write_results(const struct oh_perf_run *run, struct output *output)
         return false;
     }
     return table_arrives(output->table) && oh_outfile_commit("perf", &output->csv) &&
-           oh_outfile_commit("perf", &output->json) && oh_outfile_commit("perf", &output->plot);
+           oh_outfile_commit("perf", &output->json);
 }
 
 static bool all_right(const struct oh_perf_run *run)
@@ -366,28 +366,34 @@ static int run_all(struct oh_perf_options *options)
                 write_results(&run, &output);
     oh_outfile_drop(&output.csv);
     oh_outfile_drop(&output.json);
-    oh_outfile_drop(&output.plot);
     good = good && all_right(&run);
     free(run.row);
     return good ? OH_EXIT_OK : OH_EXIT_FAILED;
 }
 
+bool oh_perf_settle(const char *name, char **argv, struct oh_perf_options *options, int *status_p)
+{
+    static char library[PATH_MAX];
+    if (options->only[OH_PERF_GRAPH] || options->only[OH_PERF_EAGER]) {
+        memcpy(options->mode, options->only, sizeof options->mode);
+    }
+    if (options->simulated && (*status_p = oh_tool_simulate(name, argv - 1)) != OH_EXIT_OK) {
+        return false; /* a subcommand's argv is main's from the second word on */
+    }
+    if (!options->onehop && !options->froms) {
+        *status_p = OH_EXIT_FAILED;
+        options->onehop = library;
+        return oh_tool_find_library(library, sizeof library);
+    }
+    return true;
+}
+
 int oh_tool_perf(int argc, char **argv)
 {
-    struct oh_perf_options options = oh_perf_defaults();
-    bool done = false;
-    for (int i = 0; i < OH_PERF_TYPES; i++) {
-        options.type[i] = oh_perf_types[i].nccl == ncclFloat32;
-    }
-    int status = oh_perf_parse(argc, argv, &options, &done);
-    if (status == OH_EXIT_OK && !done && options.simulated) {
-        status = oh_tool_simulate("perf", argv - 1); /* this subcommand's argv is main's from the second word on */
-    }
-    if (status != OH_EXIT_OK || done) {
+    struct oh_perf_options options = oh_perf_defaults("float");
+    int status;
+    if (!oh_perf_parse(argc, argv, &options, &status) || !oh_perf_settle("perf", argv, &options, &status)) {
         return status;
-    }
-    if (!options.froms && !options.onehop[0] && !oh_tool_find_library(options.onehop, sizeof options.onehop)) {
-        return OH_EXIT_FAILED;
     }
     oh_workers_hold_signals();
     status = run_all(&options);

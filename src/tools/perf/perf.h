@@ -20,6 +20,7 @@
 #include <sys/types.h>
 
 #include "onehop/onehop.h"
+#include "tools/shared/options.h"
 #include "tools/shared/worker_group.h"
 
 #define OH_PERF_RANKS OH_MAX_WORKERS
@@ -33,6 +34,8 @@
 #define OH_PERF_SLACK 64
 /* Sides that a table can have: those measured here, and those of other programs in files read with --from. */
 #define OH_PERF_COLUMNS 8
+
+#define OH_PERF_SIMULATED "SIMULATED: made on stand-ins for GPUs; the times mean nothing"
 
 enum oh_perf_side {
     OH_PERF_STOCK,   /* NCCL by itself */
@@ -92,7 +95,6 @@ enum oh_perf_memory {
 };
 
 struct oh_perf_type {
-    const char *name; /* as nccl-tests has it */
     ncclDataType_t nccl;
     size_t size;
     int exact;     /* every whole number up to this one is exact in the type */
@@ -102,10 +104,10 @@ struct oh_perf_type {
 };
 
 extern const struct oh_perf_type oh_perf_types[OH_PERF_TYPES];
+extern const char *const oh_perf_type_names[OH_PERF_TYPES]; /* as nccl-tests has them */
 extern const char *const oh_perf_side_names[OH_PERF_SIDES];
 extern const char *const oh_perf_mode_names[OH_PERF_MODES];
 extern const char *const oh_perf_op_names[OH_PERF_OPS];
-extern const char *const oh_perf_layout_names[OH_PERF_LAYOUTS];
 extern const char *const oh_perf_pattern_names[OH_PERF_PATTERNS];
 extern const char *const oh_perf_memory_names[OH_PERF_MEMORIES];
 
@@ -126,18 +128,31 @@ struct oh_perf_options {
     bool check;
     bool floor;
     bool mode[OH_PERF_MODES];
+    bool only[OH_PERF_MODES]; /* asked for by name; none: all of `mode` */
     bool type[OH_PERF_TYPES];
     bool op[OH_PERF_OPS];
     bool side[OH_PERF_SIDES];
     const char *nccl;
-    char onehop[PATH_MAX];
+    const char *onehop;
     const char *csv; /* a path, "-" stdout, NULL none */
     const char *json;
-    const char *plot;
     const char *from[OH_PERF_COLUMNS];
     int froms;
     bool simulated;
+    bool simulated_times;
 };
+
+/* The rows of the option tables that perf and tune have in common. */
+#define OH_PERF_COMMON_OPTIONS(perf_, most_)                                                                           \
+    {"minbytes", 'b', oh_option_size, OH_RANGE(&(perf_)->min_bytes, 1, (most_))},                                      \
+        {"maxbytes", 'e', oh_option_size, OH_RANGE(&(perf_)->max_bytes, 1, (most_))},                                  \
+        {"datatype", 'd', oh_option_list, OH_WORDS((perf_)->type, oh_perf_type_names)},                                \
+        {"graph", 0, NULL, &(perf_)->only[OH_PERF_GRAPH]}, {"eager", 0, NULL, &(perf_)->only[OH_PERF_EAGER]},          \
+        {"rounds", 0, oh_option_int, OH_RANGE(&(perf_)->rounds, 1, OH_PERF_ROUNDS)},                                   \
+        {"nccl", 0, oh_option_text, &(perf_)->nccl}, {"onehop", 0, oh_option_text, &(perf_)->onehop},                  \
+    {                                                                                                                  \
+        "simulated", 0, NULL, &(perf_)->simulated                                                                      \
+    }
 
 struct oh_perf_cell {
     bool there;
@@ -161,6 +176,7 @@ struct oh_perf_row {
 /* All that is told about a run. */
 struct oh_perf_run {
     bool simulated;
+    bool times; /* are shown in the table */
     int ranks;
     int columns;
     char column[OH_PERF_COLUMNS][32]; /* the sides' names */
@@ -224,15 +240,23 @@ struct oh_perf_shared {
 
 /* perf/options.c */
 
-/* What is measured when nothing is said; all types are still to be chosen, and the library. */
-struct oh_perf_options oh_perf_defaults(void);
+/* What is measured by default; the library is not chosen yet. */
+struct oh_perf_options oh_perf_defaults(const char *types);
 
-/* Returns OH_EXIT_OK to go on; *done_p is set when --help has been answered. */
-int oh_perf_parse(int argc, char **argv, struct oh_perf_options *options_p, bool *done_p);
+/* Reads the options of perf. Returns false if the command must end with *status_p. */
+bool oh_perf_parse(int argc, char **argv, struct oh_perf_options *options, int *status_p);
 /* Processes of the run. */
 int oh_perf_members(const struct oh_perf_options *options);
 /* The kernel that stands between the calls of a pattern. */
 enum oh_perf_program oh_perf_program_of(enum oh_perf_pattern pattern);
+
+/* perf/perf.c */
+
+/*
+ * Puts the common options into force after they were read: the mode, --simulated, the path of onehop. argv is the
+ * subcommand's. Returns false if the command must end with *status_p.
+ */
+bool oh_perf_settle(const char *name, char **argv, struct oh_perf_options *options, int *status_p);
 
 /* perf/thread.c: the life of one member, in its own process. Returns the exit status. */
 struct oh_perf_job {
@@ -277,9 +301,5 @@ void oh_perf_write_csv(FILE *stream, const struct oh_perf_run *run);
 bool oh_perf_write_json(FILE *stream, const struct oh_perf_run *run);
 /* Adds a recorded run to *run. Returns false, with the reason on stderr. */
 bool oh_perf_read_csv(const char *path, struct oh_perf_run *run);
-
-/* perf/plot.c: a picture of the run, through gnuplot, in a file that is there already. False: said on stderr. */
-bool oh_perf_can_plot(void);
-bool oh_perf_plot(const struct oh_perf_run *run, const char *path);
 
 #endif

@@ -2,8 +2,10 @@
 /*
  * perf/record.c - a run as CSV and JSON, and CSV read again
  *
- * CSV has one line for each row and side, so that lines of other programs can stand beside ours (test/gpu/torch_symm.py
- * writes such); what is told of the run is in comments in front.
+ * Does: Writes one line for each row and side, so that lines of other programs can stand beside them
+ * (test/gpu/torch_symm.py); comments in front describe the run. Reads such files.
+ * Threads: pure functions but for the streams.
+ * Owns: nothing.
  */
 #include <errno.h>
 #include <math.h>
@@ -15,7 +17,8 @@
 #include "tools/shared/tool.h"
 
 static const char csv_head[] =
-    "mode,type,op,ranks,bytes,count,side,time_us,p99_us,algbw_gbps,busbw_gbps,wrong,floor_us,served_by";
+    "mode,type,op,ranks,bytes,count,side,time_us,p99_us,algbw_gbps,busbw_gbps,wrong,floor_us,served_by,simulated";
+static const char csv_last[] = ",simulated"; /* of csv_head; files of 0.2 have none */
 
 enum {
     MODE,
@@ -32,10 +35,9 @@ enum {
     WRONG,
     FLOOR_US,
     SERVED_BY,
+    SIMULATED,
     FIELDS
 };
-
-static const char simulated_words[] = "SIMULATED: made on stand-ins for GPUs; the times mean nothing";
 
 /* --- writing ---------------------------------------------------------------------------------------------------- */
 
@@ -53,13 +55,13 @@ static void write_line(FILE *stream, const struct oh_perf_run *run, const struct
     if (row->floor_us > 0) {
         fprintf(stream, "%.3f", row->floor_us);
     }
-    fprintf(stream, ",%s\n", ours ? row->served_by : "");
+    fprintf(stream, ",%s,%d\n", ours ? row->served_by : "", run->simulated);
 }
 
 void oh_perf_write_csv(FILE *stream, const struct oh_perf_run *run)
 {
     if (run->simulated) {
-        fprintf(stream, "# %s\n", simulated_words);
+        fprintf(stream, "# %s\n", OH_PERF_SIMULATED);
     }
     fprintf(stream, "# machine: %s\n# software: %s\n# settings: %s\n# pattern: %s\n# verdict: %s\n", run->machine,
             run->software, run->settings, run->pattern, run->verdict);
@@ -91,57 +93,40 @@ static json_t *text_or_null(const char *text)
 static json_t *make_cell(const struct oh_perf_run *run, const struct oh_perf_row *row, int column)
 {
     const struct oh_perf_cell *cell = &row->cell[column];
-    json_t *object = json_object();
-    oh_json_set(&object, "time_us", oh_json_real(cell->us));
-    oh_json_set(&object, "p99_us", oh_json_real(cell->p99_us));
-    oh_json_set(&object, "algbw_gbps", oh_json_real((double)row->bytes / cell->us / 1000.0));
-    oh_json_set(&object, "busbw_gbps", oh_json_real(oh_perf_busbw(run, row, cell->us)));
-    oh_json_set(&object, "wrong", run->checked ? json_integer((json_int_t)cell->wrong) : json_null());
-    return object;
+    return json_pack("{s:o,s:o,s:o,s:o,s:o}", "time_us", oh_json_real(cell->us), "p99_us", oh_json_real(cell->p99_us),
+                     "algbw_gbps", oh_json_real((double)row->bytes / cell->us / 1000.0), "busbw_gbps",
+                     oh_json_real(oh_perf_busbw(run, row, cell->us)), "wrong",
+                     run->checked ? json_integer((json_int_t)cell->wrong) : json_null());
 }
 
 static json_t *make_row(const struct oh_perf_run *run, const struct oh_perf_row *row)
 {
-    json_t *object = json_object(), *sides = json_object();
-    oh_json_set(&object, "mode", oh_json_text(oh_perf_mode_names[row->mode]));
-    oh_json_set(&object, "type", oh_json_text(row->type));
-    oh_json_set(&object, "op", oh_json_text(row->op));
-    oh_json_set(&object, "bytes", json_integer((json_int_t)row->bytes));
-    oh_json_set(&object, "count", json_integer((json_int_t)row->count));
-    oh_json_set(&object, "floor_us", time_or_null(row->floor_us));
-    oh_json_set(&object, "program_us", time_or_null(row->program_us));
-    oh_json_set(&object, "served_by", text_or_null(row->served_by));
+    json_t *sides = json_object();
     for (int c = 0; c < run->columns; c++) {
         if (row->cell[c].there) {
             oh_json_set(&sides, run->column[c], make_cell(run, row, c));
         }
     }
-    oh_json_set(&object, "sides", sides);
-    return object;
+    return json_pack("{s:s,s:o,s:o,s:I,s:I,s:o,s:o,s:o,s:b,s:o}", "mode", oh_perf_mode_names[row->mode], "type",
+                     oh_json_text(row->type), "op", oh_json_text(row->op), "bytes", (json_int_t)row->bytes, "count",
+                     (json_int_t)row->count, "floor_us", time_or_null(row->floor_us), "program_us",
+                     time_or_null(row->program_us), "served_by", text_or_null(row->served_by), "simulated",
+                     run->simulated, "sides", sides);
 }
 
 bool oh_perf_write_json(FILE *stream, const struct oh_perf_run *run)
 {
-    json_t *object = json_object(), *rows = json_array();
-    oh_json_set(&object, "schema", json_integer(1));
-    oh_json_set(&object, "simulated", json_boolean(run->simulated));
-    if (run->simulated) {
-        oh_json_set(&object, "note", oh_json_text(simulated_words));
-    }
-    oh_json_set(&object, "ranks", json_integer(run->ranks));
-    oh_json_set(&object, "machine", oh_json_text(run->machine));
-    oh_json_set(&object, "software", oh_json_text(run->software));
-    oh_json_set(&object, "settings", oh_json_text(run->settings));
-    oh_json_set(&object, "pattern", text_or_null(run->pattern));
-    oh_json_set(&object, "verdict", oh_json_text(run->verdict));
-    oh_json_set(&object, "floor", text_or_null(run->floors));
-    oh_json_set(&object, "checked", json_boolean(run->checked));
-    oh_json_set(&object, "wrong", json_integer((json_int_t)oh_perf_all_wrong(run)));
+    json_t *rows = json_array();
     for (size_t i = 0; i < run->rows; i++) {
         oh_json_append(&rows, make_row(run, &run->row[i]));
     }
-    oh_json_set(&object, "rows", rows);
-    return oh_json_write(stream, object);
+    return oh_json_write(
+        stream, json_pack("{s:i,s:b,s:o,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:b,s:I,s:o}", "schema", 1, "simulated",
+                          run->simulated, "note", text_or_null(run->simulated ? OH_PERF_SIMULATED : ""), "ranks",
+                          run->ranks, "machine", oh_json_text(run->machine), "software", oh_json_text(run->software),
+                          "settings", oh_json_text(run->settings), "pattern", text_or_null(run->pattern), "verdict",
+                          oh_json_text(run->verdict), "floor", text_or_null(run->floors), "checked", run->checked,
+                          "wrong", (json_int_t)oh_perf_all_wrong(run), "rows", rows));
 }
 
 /* --- reading ---------------------------------------------------------------------------------------------------- */
@@ -162,17 +147,16 @@ static bool parse_time(const char *text, double *us_p)
     return end != text && *end == '\0' && isfinite(*us_p) && *us_p > 0;
 }
 
-/* Splits at commas, in place. True when there are exactly FIELDS. */
-static bool split(char *line, char **field)
+/* Splits at commas, in place. Returns the number of fields, of which at most FIELDS are set. */
+static int split(char *line, char **field)
 {
     int fields = 0;
-    line[strcspn(line, "\r\n")] = '\0';
     for (char *rest = line, *at; (at = strsep(&rest, ",")) != NULL; fields++) {
         if (fields < FIELDS) {
             field[fields] = at;
         }
     }
-    return fields == FIELDS;
+    return fields;
 }
 
 /* The column of that name, made if need be; -1: there is no room, or it is no name. */
@@ -219,13 +203,13 @@ static bool fits_name(const char *text, size_t size)
 }
 
 /* One line behind the head. NULL: understood; else what is wrong with it. */
-static const char *read_line(char *line, struct oh_perf_run *run)
+static const char *read_line(char *line, int fields, struct oh_perf_run *run)
 {
-    char *field[FIELDS];
+    char *field[FIELDS] = {NULL};
     struct oh_perf_row wanted = {.count = 0};
     struct oh_perf_cell cell = {.there = true};
     unsigned long long ranks, bytes, count, wrong = 0;
-    if (!split(line, field)) {
+    if (split(line, field) != fields) {
         return "not as many fields as the head";
     }
     int mode = strcmp(field[MODE], "graph") == 0   ? OH_PERF_GRAPH
@@ -246,6 +230,7 @@ static const char *read_line(char *line, struct oh_perf_run *run)
     if (column < 0) {
         return "not a name for a side, or too many sides";
     }
+    run->simulated |= field[SIMULATED] && strcmp(field[SIMULATED], "1") == 0;
     wanted.mode = (enum oh_perf_mode)mode;
     wanted.bytes = bytes;
     wanted.count = count;
@@ -279,8 +264,7 @@ static const char *read_comment(char *line, struct oh_perf_run *run)
         {"# machine: ", run->machine, sizeof run->machine},    {"# software: ", run->software, sizeof run->software},
         {"# settings: ", run->settings, sizeof run->settings}, {pattern, run->pattern, sizeof run->pattern},
         {"# verdict: ", run->verdict, sizeof run->verdict},    {"# floor: ", run->floors, sizeof run->floors}};
-    line[strcspn(line, "\r\n")] = '\0';
-    run->simulated = run->simulated || strncmp(line, "# SIMULATED", strlen("# SIMULATED")) == 0;
+    run->simulated |= strncmp(line, "# SIMULATED", strlen("# SIMULATED")) == 0;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         size_t length = strlen(known[i].key);
         if (strncmp(line, known[i].key, length) == 0 && !known[i].text[0]) {
@@ -295,18 +279,22 @@ static const char *read_comment(char *line, struct oh_perf_run *run)
 
 static bool read_stream(const char *path, FILE *stream, struct oh_perf_run *run)
 {
+    const size_t older = strlen(csv_head) - strlen(csv_last);
     char line[1024];
-    bool head = false;
+    int fields = 0;
     for (int number = 1; fgets(line, sizeof line, stream); number++) {
         const char *what = NULL;
+        line[strcspn(line, "\r\n")] = '\0';
         if (line[0] == '#') {
             what = read_comment(line, run);
-        } else if (!head) {
-            line[strcspn(line, "\r\n")] = '\0';
-            head = strcmp(line, csv_head) == 0;
-            what = head ? NULL : "not the head of a file of onehop perf --csv";
+        } else if (fields > 0) {
+            what = read_line(line, fields, run);
+        } else if (strcmp(line, csv_head) == 0) {
+            fields = FIELDS;
+        } else if (strncmp(line, csv_head, older) == 0 && line[older] == '\0') {
+            fields = FIELDS - 1;
         } else {
-            what = read_line(line, run);
+            what = "not the head of a file of onehop perf --csv";
         }
         if (what) {
             oh_tool_error("perf: %s:%d: %s", path, number, what);
@@ -314,7 +302,7 @@ static bool read_stream(const char *path, FILE *stream, struct oh_perf_run *run)
         }
     }
     if (ferror(stream)) {
-        oh_tool_error("perf: %s: %s", path, strerror(errno));
+        oh_tool_error("perf: %s: %m", path);
         return false;
     }
     if (run->rows == 0) {
@@ -327,7 +315,7 @@ bool oh_perf_read_csv(const char *path, struct oh_perf_run *run)
 {
     FILE *stream = fopen(path, "re");
     if (!stream) {
-        oh_tool_error("perf: %s: %s", path, strerror(errno));
+        oh_tool_error("perf: %s: %m", path);
         return false;
     }
     bool good = read_stream(path, stream, run);

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * perf/table.c - the tables of `onehop perf`, in the columns of nccl-tests, and the ratios behind them
+ * perf/table.c - the tables of `onehop perf`, in words of nccl-tests
+ *
+ * Does: Chooses the columns that fit WIDTH, prints rows, averages and the foot.
+ * Threads: pure functions but for the stream.
+ * Owns: nothing.
  */
 #include "tools/perf/perf.h"
 
@@ -9,12 +13,12 @@
 
 const char *const oh_perf_side_names[OH_PERF_SIDES] = {"stock", "windows", "onehop"};
 const char *const oh_perf_mode_names[OH_PERF_MODES] = {"graph", "eager"};
-const char *const oh_perf_layout_names[OH_PERF_LAYOUTS] = {
-    "a process for each GPU", "one process, a thread for each GPU", "one process, one thread, groups"};
 const char *const oh_perf_pattern_names[OH_PERF_PATTERNS] = {"layer", "spin", "chain", "free"};
 const char *const oh_perf_memory_names[OH_PERF_MEMORIES] = {"cuda", "nccl"};
 
-#define SIDE_WIDTH 42 /* of one side's columns */
+#define WIDTH 120    /* of a table */
+#define KEY_WIDTH 37 /* of size, count, type and op */
+#define SERVED_WIDTH 11
 
 int oh_perf_column(const struct oh_perf_run *run, const char *name)
 {
@@ -42,174 +46,216 @@ uint64_t oh_perf_all_wrong(const struct oh_perf_run *run)
     return wrong;
 }
 
-/* --- ratios ----------------------------------------------------------------------------------------------------- */
+/* --- columns ---------------------------------------------------------------------------------------------------- */
 
-/* A ratio of two columns' times; the second may be the floor. */
-struct ratio {
-    int above;
-    int below; /* FLOOR */
-    char name[40];
+enum kind {
+    TIME,
+    P99,
+    BUSBW,
+    WRONG,
+    PROGRAM,
+    FLOOR,
+    RATIO,
+    NOTHING
 };
 
-#define FLOOR (-1)
-#define RATIOS (OH_PERF_COLUMNS + 1)
+/* A column behind size, count, type and op; head and unit are its title. */
+struct column {
+    enum kind kind;
+    int side;  /* -1: of none */
+    int below; /* RATIO: the side in the denominator; -1: the floor */
+    int width; /* with the blank in front */
+    const char *head, *unit;
+};
 
-static bool has_floor(const struct oh_perf_run *run)
+struct columns {
+    int count;
+    struct column column[5 * OH_PERF_COLUMNS + 3];
+};
+
+static void add(struct columns *columns, struct column column)
 {
-    for (size_t i = 0; i < run->rows; i++) {
-        if (run->row[i].floor_us > 0) {
-            return true;
-        }
-    }
-    return run->floors[0] != '\0';
+    const int head = (int)strlen(column.head) + 1;
+    column.width = column.kind == BUSBW || column.kind == P99 ? 7 : head > 8 ? head : 8;
+    columns->column[columns->count++] = column;
 }
 
-static bool has_program(const struct oh_perf_run *run)
+/* Every other side over onehop; onehop, or else the first side, over the floor. */
+static void add_ratios(const struct oh_perf_run *run, struct columns *columns, bool floor)
 {
-    for (size_t i = 0; i < run->rows; i++) {
-        if (run->row[i].program_us > 0) {
-            return true;
+    int ours = oh_perf_column(run, oh_perf_side_names[OH_PERF_ONEHOP]);
+    for (int side = 0; side < run->columns && ours >= 0; side++) {
+        bool stock = strcmp(run->column[side], oh_perf_side_names[OH_PERF_STOCK]) == 0;
+        if (side != ours) {
+            add(columns,
+                (struct column){RATIO, side, ours, 0, stock ? "speedup" : run->column[side], stock ? "" : "/onehop"});
         }
     }
-    return false;
+    if (floor && run->columns > 0) {
+        const int side = ours >= 0 ? ours : 0;
+        add(columns, (struct column){RATIO, side, -1, 0, run->column[side], "/floor"});
+    }
 }
 
-/* Every other column over onehop's; onehop's (or else the first) over the floor. Returns their number. */
-static int list_ratios(const struct oh_perf_run *run, struct ratio *ratio)
+/* Drops all columns of a kind. Returns the width of a row of what is left. */
+static int drop(struct columns *columns, enum kind kind)
 {
-    int ours = oh_perf_column(run, oh_perf_side_names[OH_PERF_ONEHOP]), ratios = 0;
-    for (int c = 0; c < run->columns && ours >= 0; c++) {
-        if (c != ours) {
-            ratio[ratios].above = c;
-            ratio[ratios].below = ours;
-            if (strcmp(run->column[c], oh_perf_side_names[OH_PERF_STOCK]) == 0) {
-                snprintf(ratio[ratios].name, sizeof ratio->name, "speedup");
-            } else {
-                snprintf(ratio[ratios].name, sizeof ratio->name, "%s/onehop", run->column[c]);
-            }
-            ratios++;
+    int kept = 0, width = KEY_WIDTH + SERVED_WIDTH;
+    for (int i = 0; i < columns->count; i++) {
+        if (columns->column[i].kind != kind) {
+            columns->column[kept] = columns->column[i];
+            width += columns->column[kept++].width;
         }
     }
-    if (has_floor(run) && run->columns > 0) {
-        ratio[ratios].above = ours >= 0 ? ours : 0;
-        ratio[ratios].below = FLOOR;
-        snprintf(ratio[ratios].name, sizeof ratio->name, "%s/floor", run->column[ratio[ratios].above]);
-        ratios++;
+    columns->count = kept;
+    return width;
+}
+
+/* All that the run has, but what does not fit. */
+static struct columns list_columns(const struct oh_perf_run *run)
+{
+    static const enum kind first_to_go[] = {NOTHING, PROGRAM, P99, BUSBW, FLOOR, RATIO, WRONG};
+    static const char *const heads[] = {"time", "p99", "busbw", "#wrong"}, *const units[] = {"(us)", "(us)", "(GB/s)",
+                                                                                             ""};
+    struct columns columns = {.count = 0};
+    bool floor = run->floors[0], program = false;
+    for (size_t i = 0; i < run->rows; i++) {
+        floor |= run->row[i].floor_us > 0;
+        program |= run->row[i].program_us > 0;
     }
-    return ratios;
+    for (int side = 0; side < run->columns; side++) {
+        for (int kind = run->times ? TIME : WRONG; kind <= WRONG; kind++) {
+            add(&columns, (struct column){kind, side, 0, 0, heads[kind], units[kind]});
+        }
+    }
+    if (run->times && program) {
+        add(&columns, (struct column){PROGRAM, -1, 0, 0, "program", "(us)"});
+    }
+    if (run->times && floor) {
+        add(&columns, (struct column){FLOOR, -1, 0, 0, "floor", "(us)"});
+    }
+    if (run->times) {
+        add_ratios(run, &columns, floor);
+    }
+    for (size_t i = 0; i < sizeof first_to_go / sizeof *first_to_go && drop(&columns, first_to_go[i]) > WIDTH; i++) {
+    }
+    return columns;
 }
 
 /* 0: not known. */
-static double ratio_of(const struct oh_perf_row *row, const struct ratio *ratio)
+static double ratio_of(const struct oh_perf_row *row, const struct column *column)
 {
-    const struct oh_perf_cell *above = &row->cell[ratio->above];
-    double below = ratio->below == FLOOR           ? row->floor_us
-                   : row->cell[ratio->below].there ? row->cell[ratio->below].us
-                                                   : 0;
+    const struct oh_perf_cell *above = &row->cell[column->side];
+    double below = row->floor_us;
+    if (column->below >= 0) {
+        below = row->cell[column->below].there ? row->cell[column->below].us : 0;
+    }
     return above->there && below > 0 ? above->us / below : 0;
-}
-
-static int ratio_width(const struct ratio *ratio)
-{
-    int length = (int)strlen(ratio->name);
-    return length < 8 ? 8 : length;
 }
 
 /* --- printing --------------------------------------------------------------------------------------------------- */
 
+/* A comment, broken at blanks where it does not fit. */
+static void print_line(FILE *stream, const char *text)
+{
+    while (text[0]) {
+        size_t length = strlen(text), most = WIDTH - 2;
+        if (length > most) {
+            length = most;
+            while (length > most / 2 && text[length] != ' ') {
+                length--;
+            }
+        }
+        fprintf(stream, "# %.*s\n", (int)length, text);
+        text += length;
+        text += *text == ' ';
+    }
+}
+
 void oh_perf_print_head(FILE *stream, const struct oh_perf_run *run)
 {
-    const struct {
-        const char *name;
-        const char *text;
-    } line[] = {
-        {"", run->machine}, {"", run->software}, {"", run->settings}, {"", run->verdict}, {"floor: ", run->floors}};
+    char floors[sizeof run->floors + 8] = "";
     if (run->simulated) {
-        fprintf(stream, "# SIMULATED: made on stand-ins for GPUs; the times mean nothing\n");
+        print_line(stream, run->times ? OH_PERF_SIMULATED
+                                      : "SIMULATED: made on stand-ins for GPUs; --simulated-times shows their times");
     }
-    for (size_t i = 0; i < sizeof line / sizeof *line; i++) {
-        if (line[i].text[0]) {
-            fprintf(stream, "# %s%s\n", line[i].name, line[i].text);
-        }
+    print_line(stream, run->machine);
+    print_line(stream, run->software);
+    print_line(stream, run->settings);
+    print_line(stream, run->verdict);
+    if (run->floors[0] && run->times) {
+        snprintf(floors, sizeof floors, "floor: %s", run->floors);
+        print_line(stream, floors);
     }
 }
 
 static void print_title(FILE *stream, const struct oh_perf_run *run, enum oh_perf_mode mode)
 {
-    struct ratio ratio[RATIOS];
-    int ratios = list_ratios(run, ratio);
-    fprintf(stream, "#\n# %sall-reduce, %s%s%s\n#\n", run->simulated ? "SIMULATED (times mean nothing): " : "",
-            mode == OH_PERF_GRAPH ? "CUDA graph" : "eager", run->pattern[0] ? ", pattern " : "", run->pattern);
-    fprintf(stream, "# %46s", "");
-    for (int c = 0; c < run->columns; c++) {
-        int left = (SIDE_WIDTH - (int)strlen(run->column[c])) / 2;
-        bool last = c + 1 == run->columns;
-        fprintf(stream, " %*s%-*s", left, "", last ? 0 : SIDE_WIDTH - left - 1, run->column[c]);
+    struct columns columns = list_columns(run);
+    fprintf(stream, "#\n# %sall-reduce, %s%s%s\n#\n# %*s", run->simulated ? "SIMULATED: " : "",
+            mode == OH_PERF_GRAPH ? "CUDA graph" : "eager", run->pattern[0] ? ", pattern " : "", run->pattern,
+            KEY_WIDTH - 2, "");
+    for (int side = 0; side < run->columns; side++) {
+        int width = 0;
+        for (int i = 0; i < columns.count; i++) {
+            width += columns.column[i].kind <= WRONG && columns.column[i].side == side ? columns.column[i].width : 0;
+        }
+        int left = (width + (int)strlen(run->column[side])) / 2;
+        left = left < width ? left : width;
+        fprintf(stream, "%*.*s%*s", left, width > 0 ? width - 1 : 0, run->column[side],
+                side + 1 < run->columns ? width - left : 0, "");
     }
-    fprintf(stream, "\n# %10s %12s %8s %6s %6s", "size", "count", "type", "redop", "root");
-    for (int c = 0; c < run->columns; c++) {
-        fprintf(stream, " %9s %9s %7s %7s %6s", "time", "p99", "algbw", "busbw", "#wrong");
+    fprintf(stream, "\n# %9s %9s %8s %6s", "size", "count", "type", "redop");
+    for (int i = 0; i < columns.count; i++) {
+        fprintf(stream, "%*s", columns.column[i].width, columns.column[i].head);
     }
-    if (has_program(run)) {
-        fprintf(stream, " %8s", "program");
+    fprintf(stream, "  served-by\n# %9s %9s %8s %6s", "(B)", "", "", "");
+    for (int i = 0; i < columns.count; i++) {
+        fprintf(stream, "%*s", columns.column[i].width, columns.column[i].unit);
     }
-    if (has_floor(run)) {
-        fprintf(stream, " %8s", "floor");
-    }
-    for (int i = 0; i < ratios; i++) {
-        fprintf(stream, " %*s", ratio_width(&ratio[i]), ratio[i].name);
-    }
-    fprintf(stream, "  served-by\n# %10s %12s %8s %6s %6s", "(B)", "(elements)", "", "", "");
-    for (int c = 0; c < run->columns; c++) {
-        fprintf(stream, " %9s %9s %7s %7s %6s", "(us)", "(us)", "(GB/s)", "(GB/s)", "");
-    }
-    fprintf(stream, "%s%s\n", has_program(run) ? "     (us)" : "", has_floor(run) ? "     (us)" : "");
+    fprintf(stream, "\n");
 }
 
-static void print_cell(FILE *stream, const struct oh_perf_run *run, const struct oh_perf_row *row, int column)
+static void print_cell(FILE *stream, const struct oh_perf_run *run, const struct oh_perf_row *row,
+                       const struct column *column)
 {
-    const struct oh_perf_cell *cell = &row->cell[column];
-    if (!cell->there) {
-        fprintf(stream, " %9s %9s %7s %7s %6s", "-", "-", "-", "-", "-");
-        return;
-    }
-    fprintf(stream, " %9.2f %9.2f %7.2f %7.2f", cell->us, cell->p99_us, (double)row->bytes / cell->us / 1000.0,
-            oh_perf_busbw(run, row, cell->us));
-    if (run->checked) {
-        fprintf(stream, " %6llu", (unsigned long long)cell->wrong);
+    const struct oh_perf_cell *cell = column->side >= 0 ? &row->cell[column->side] : NULL;
+    const bool there = cell && cell->there;
+    const double value[] = {[TIME] = there ? cell->us : 0,
+                            [P99] = there ? cell->p99_us : 0,
+                            [BUSBW] = there ? oh_perf_busbw(run, row, cell->us) : 0,
+                            [WRONG] = there ? (double)cell->wrong : 0,
+                            [PROGRAM] = row->program_us,
+                            [FLOOR] = row->floor_us,
+                            [RATIO] = cell ? ratio_of(row, column) : 0};
+    if (column->kind == WRONG && there && run->checked) {
+        fprintf(stream, "%*.0f", column->width, value[WRONG]);
+    } else if (column->kind == WRONG && there) {
+        fprintf(stream, "%*s", column->width, "N/A");
+    } else if (value[column->kind] > 0 || (column->kind == BUSBW && there)) { /* one rank uses no bus */
+        fprintf(stream, "%*.2f", column->width, value[column->kind]);
     } else {
-        fprintf(stream, " %6s", "N/A");
-    }
-}
-
-/* A number in so many columns; 0: not known. */
-static void print_known(FILE *stream, int width, double number)
-{
-    if (number > 0) {
-        fprintf(stream, " %*.2f", width, number);
-    } else {
-        fprintf(stream, " %*s", width, "-");
+        fprintf(stream, "%*s", column->width, "-");
     }
 }
 
 /* Geometric means over the rows of the mode of row `last`, which is its last one. */
-static void print_averages(FILE *stream, const struct oh_perf_run *run, size_t last)
+static void print_averages(FILE *stream, const struct oh_perf_run *run, const struct columns *columns, size_t last)
 {
-    struct ratio ratio[RATIOS];
-    int ratios = list_ratios(run, ratio);
-    for (int r = 0; r < ratios; r++) {
+    for (int r = 0; r < columns->count; r++) {
         double sum = 0;
         int rows = 0;
-        for (size_t i = 0; i <= last; i++) {
-            double value = ratio_of(&run->row[i], &ratio[r]);
+        for (size_t i = 0; i <= last && columns->column[r].kind == RATIO; i++) {
+            double value = ratio_of(&run->row[i], &columns->column[r]);
             if (run->row[i].mode == run->row[last].mode && value > 0) {
                 sum += log(value);
                 rows++;
             }
         }
         if (rows > 0) {
-            fprintf(stream, "# Avg %s (geometric mean of %d row%s, %s): %.2f\n", ratio[r].name, rows,
-                    rows == 1 ? "" : "s", oh_perf_mode_names[run->row[last].mode], exp(sum / rows));
+            fprintf(stream, "# Avg %s%s (geometric mean of %d row%s, %s): %.2f\n", columns->column[r].head,
+                    columns->column[r].unit, rows, rows == 1 ? "" : "s", oh_perf_mode_names[run->row[last].mode],
+                    exp(sum / rows));
         }
     }
 }
@@ -217,36 +263,42 @@ static void print_averages(FILE *stream, const struct oh_perf_run *run, size_t l
 void oh_perf_print_row(FILE *stream, const struct oh_perf_run *run, size_t index)
 {
     const struct oh_perf_row *row = &run->row[index];
-    struct ratio ratio[RATIOS];
-    int ratios = list_ratios(run, ratio);
+    struct columns columns = list_columns(run);
     if (index == 0 || row[-1].mode != row->mode) {
         print_title(stream, run, row->mode);
     }
-    fprintf(stream, "  %10zu %12zu %8s %6s %6d", row->bytes, row->count, row->type, row->op, -1);
-    for (int c = 0; c < run->columns; c++) {
-        print_cell(stream, run, row, c);
-    }
-    if (has_program(run)) {
-        print_known(stream, 8, row->program_us);
-    }
-    if (has_floor(run)) {
-        print_known(stream, 8, row->floor_us);
-    }
-    for (int i = 0; i < ratios; i++) {
-        print_known(stream, ratio_width(&ratio[i]), ratio_of(row, &ratio[i]));
+    fprintf(stream, "  %9zu %9zu %8s %6s", row->bytes, row->count, row->type, row->op);
+    for (int i = 0; i < columns.count; i++) {
+        print_cell(stream, run, row, &columns.column[i]);
     }
     fprintf(stream, "  %s\n", row->served_by);
     if (index + 1 == run->rows || row[1].mode != row->mode) {
-        print_averages(stream, run, index);
+        print_averages(stream, run, &columns, index);
     }
 }
 
 void oh_perf_print_foot(FILE *stream, const struct oh_perf_run *run)
 {
     uint64_t wrong = oh_perf_all_wrong(run);
-    if (run->checked) {
-        fprintf(stream, "#\n# Out of bounds values : %llu %s\n", (unsigned long long)wrong, wrong ? "FAILED" : "OK");
-    } else {
+    size_t right = 0, told = 0, served = 0;
+    for (size_t i = 0; i < run->rows; i++) {
+        const struct oh_perf_row *row = &run->row[i];
+        uint64_t row_wrong = 0;
+        for (int c = 0; c < run->columns; c++) {
+            row_wrong += row->cell[c].wrong;
+        }
+        right += row_wrong == 0;
+        told += row->served_by[0] != '\0';
+        served += row->served_by[0] && !strstr(row->served_by, "nccl");
+    }
+    if (!run->checked) {
         fprintf(stream, "#\n# Results were not checked (--check 0)\n");
+    } else {
+        fprintf(stream, "#\n# Out of bounds values : %llu %s\n# %zu of %zu right", (unsigned long long)wrong,
+                wrong ? "FAILED" : "OK", right, run->rows);
+        if (told > 0) {
+            fprintf(stream, ", %zu of %zu served", served, told);
+        }
+        fprintf(stream, "\n");
     }
 }

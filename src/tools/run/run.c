@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * run.c - `onehop run`: puts onehop in front of a program and becomes that program, or with --stats its parent
+ * run.c - `onehop run`
+ *
+ * Does: Sets the environment so that onehop is loaded into a program, and executes it; with --stats stays its parent.
+ * Threads: one.
+ * Owns: the file of statistics, with --stats.
  */
 #include "tools/shared/tool.h"
 
@@ -41,19 +45,16 @@ static bool prepend(const char *name, const char *value, const char *separators,
 {
     char *text;
     if (strpbrk(value, separators)) {
-        oh_tool_error("%s: %s takes no path with '%c' in it", value, name, *strpbrk(value, separators));
+        oh_tool_error("run: %s: %s accepts no path with '%c' in it", value, name, *strpbrk(value, separators));
         return false;
     }
-    if (asprintf(&text, "%s%.1s%s", value, before && before[0] ? separators : "", before ? before : "") < 0) {
-        oh_tool_error("out of memory");
+    if (asprintf(&text, "%s%.1s%s", value, before && before[0] ? separators : "", before ? before : "") < 0 ||
+        setenv(name, text, 1) != 0) {
+        oh_tool_error("run: %s: %m", name);
         return false;
-    }
-    bool good = setenv(name, text, 1) == 0;
-    if (!good) {
-        oh_tool_error("%s: %s", name, strerror(errno));
     }
     free(text);
-    return good;
+    return true;
 }
 
 static bool reach_by_preload(const char *library)
@@ -156,14 +157,6 @@ bool oh_tool_reach(enum oh_via via)
     return oh_tool_find_library(library, sizeof library) && ways[via](library);
 }
 
-int oh_tool_exec(char **argv)
-{
-    execvp(argv[0], argv);
-    int error = errno;
-    oh_tool_error("%s: %s", argv[0], strerror(error));
-    return error == ENOENT ? OH_EXIT_NOT_FOUND : OH_EXIT_CANNOT_RUN;
-}
-
 /* Stays the parent of the program, to say what was served when it has ended. */
 static int run_with_stats(char **argv)
 {
@@ -181,19 +174,6 @@ static int run_with_stats(char **argv)
     return oh_supervise_end(status);
 }
 
-bool oh_tool_parse_via(const char *name, enum oh_via *via_p)
-{
-    static const char *const names[OH_VIAS] = {"preload", "plugin", "audit"};
-    for (int via = 0; via < OH_VIAS; via++) {
-        if (strcmp(name, names[via]) == 0) {
-            *via_p = (enum oh_via)via;
-            return true;
-        }
-    }
-    oh_tool_error("--via %s: there are preload, plugin and audit", name);
-    return false;
-}
-
 int oh_tool_run(int argc, char **argv)
 {
     bool stats = false;
@@ -205,7 +185,7 @@ int oh_tool_run(int argc, char **argv)
         return status;
     }
     if (first == argc) {
-        oh_tool_error("run: which program? See onehop run --help");
+        oh_tool_error("run: no program given; see onehop run --help");
         return OH_EXIT_USAGE;
     }
     if (!oh_tool_reach(via)) {

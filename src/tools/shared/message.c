@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * shared/message.c - what all subcommands say, and say of a GPU
+ * shared/message.c - messages of all subcommands
+ *
+ * Does: Prints errors, ends stdout, compares words, words what the driver reports.
+ * Threads: one.
+ * Owns: nothing.
  */
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "gpu/driver.h"
 #include "tools/shared/tool.h"
@@ -13,12 +19,30 @@
 void oh_tool_error(const char *format, ...)
 {
     va_list args;
+    int error = errno;
     fflush(stdout);
     fprintf(stderr, "onehop: ");
+    errno = error; /* for %m */
     va_start(args, format);
     vfprintf(stderr, format, args);
     va_end(args);
     fprintf(stderr, "\n");
+}
+
+static void (*before)(int) = SIG_DFL;
+
+void oh_tool_ignore_sigpipe(void)
+{
+    before = signal(SIGPIPE, SIG_IGN);
+}
+
+int oh_tool_exec(char **argv)
+{
+    signal(SIGPIPE, before);
+    execvp(argv[0], argv);
+    int error = errno;
+    oh_tool_error("%s: %m", argv[0]);
+    return error == ENOENT ? OH_EXIT_NOT_FOUND : OH_EXIT_CANNOT_RUN;
 }
 
 int oh_tool_finish_stdout(void)
@@ -33,10 +57,32 @@ int oh_tool_finish_stdout(void)
 void oh_tool_driver_error(char *text_p, size_t size)
 {
     if (strstr(oh_driver_error(), "CUDA_ERROR_NO_DEVICE")) {
-        snprintf(text_p, size, "CUDA sees no GPU here");
+        snprintf(text_p, size, "CUDA sees no GPU here" OH_NEXT_STEP);
     } else {
-        snprintf(text_p, size, "no usable CUDA driver: %s", oh_driver_error());
+        snprintf(text_p, size, "no usable CUDA driver: %s" OH_NEXT_STEP, oh_driver_error());
     }
+}
+
+size_t oh_tool_distance(const char *a, const char *b)
+{
+    size_t row[32], width = strlen(b);
+    if (width >= sizeof row / sizeof *row) {
+        return OH_FAR;
+    }
+    for (size_t j = 0; j <= width; j++) {
+        row[j] = j;
+    }
+    for (size_t i = 1; a[i - 1]; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= width; j++) {
+            size_t least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+            size_t changed = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            row[j] = changed < least ? changed : least;
+        }
+    }
+    return row[width] < width ? row[width] : OH_FAR;
 }
 
 bool oh_tool_is_simulated(const char *gpu_name)

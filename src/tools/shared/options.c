@@ -2,12 +2,13 @@
 /*
  * options.c - options of a subcommand
  *
- * Does: Parses them by getopt_long from a table, which also makes the help.
+ * Does: Parses them by getopt_long from a table, and the values that several subcommands have in common.
  * Threads: one.
- * Owns: nothing.
+ * Owns: the name of the subcommand, for messages.
  */
 #include "tools/shared/options.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <limits.h>
 #include <stdio.h>
@@ -20,6 +21,10 @@
 #define OPTIONS_MAX 40
 #define FIRST_CODE 256 /* what getopt_long returns for row 0: no letter has this value */
 
+static const char *command = "";
+
+/* --- values ----------------------------------------------------------------------------------------------------- */
+
 bool oh_option_text(const char *name, const char *text, void *value)
 {
     (void)name;
@@ -27,32 +32,121 @@ bool oh_option_text(const char *name, const char *text, void *value)
     return true;
 }
 
-bool oh_option_via(const char *name, const char *text, void *value)
+/* A whole number in [range->min, range->max], with K, M or G behind it if `units`. */
+static bool take_number(const char *name, const char *text, const struct oh_range *range, bool units, size_t *number_p)
 {
-    (void)name;
-    return oh_tool_parse_via(text, value);
+    char *end;
+    int shift = 0;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    bool good = *text >= '0' && *text <= '9' && errno == 0;
+    if (good && units && *end) {
+        static const char suffixes[] = "kKmMgG";
+        const char *suffix = strchr(suffixes, *end++);
+        shift = suffix ? 10 * (1 + (int)(suffix - suffixes) / 2) : 0;
+        good = suffix != NULL;
+    }
+    if (!good || *end || number > range->max >> shift || number << shift < range->min) {
+        oh_tool_error("%s: --%s %s: expected a whole number from %zu to %zu%s", command, name, text, range->min,
+                      range->max, units ? "; K, M or G may follow" : "");
+        return false;
+    }
+    *number_p = (size_t)number << shift;
+    return true;
+}
+
+bool oh_option_int(const char *name, const char *text, void *value)
+{
+    const struct oh_range *range = value;
+    size_t number;
+    bool good = take_number(name, text, range, false, &number);
+    if (good) {
+        *(int *)range->number = (int)number;
+    }
+    return good;
+}
+
+bool oh_option_size(const char *name, const char *text, void *value)
+{
+    const struct oh_range *range = value;
+    return take_number(name, text, range, true, range->number);
 }
 
 bool oh_option_pid(const char *name, const char *text, void *value)
 {
-    char *end;
-    long pid = strtol(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end || pid < 1 || pid > INT_MAX) {
-        oh_tool_error("--%s %s: not a process id", name, text);
-        return false;
+    int pid;
+    bool good = oh_option_int(name, text, OH_RANGE(&pid, 1, INT_MAX));
+    if (good) {
+        *(pid_t *)value = (pid_t)pid;
     }
-    *(pid_t *)value = (pid_t)pid;
+    return good;
+}
+
+/* The word's index; -1: it is none of them, which is reported. */
+static int find_word(const char *name, const char *text, const char *word, const struct oh_words *words)
+{
+    char all[256] = "";
+    for (int i = 0; i < words->words; i++) {
+        if (strcmp(word, words->word[i]) == 0) {
+            return i;
+        }
+        size_t used = strlen(all);
+        snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", words->word[i]);
+    }
+    oh_tool_error("%s: --%s %s: '%s' is unknown; expected %s", command, name, text, word, all);
+    return -1;
+}
+
+bool oh_option_word(const char *name, const char *text, void *value)
+{
+    const struct oh_words *words = value;
+    int found = find_word(name, text, text, words);
+    if (found >= 0) {
+        *(int *)words->chosen = found;
+    }
+    return found >= 0;
+}
+
+bool oh_option_list(const char *name, const char *text, void *value)
+{
+    const struct oh_words *words = value;
+    bool everything = strcmp(text, "all") == 0, *chosen = words->chosen;
+    char copy[256];
+    char *rest = copy;
+    for (int i = 0; i < words->words; i++) {
+        chosen[i] = everything;
+    }
+    snprintf(copy, sizeof copy, "%s", text);
+    for (const char *word; !everything && (word = strsep(&rest, ",")) != NULL;) {
+        int found = find_word(name, text, word, words);
+        if (found < 0) {
+            return false;
+        }
+        chosen[found] = true;
+    }
     return true;
 }
 
-/* The same table in the form of getopt_long, and the letters of it. "+": ends at the first operand; ":": says nothing.
+bool oh_option_via(const char *name, const char *text, void *value)
+{
+    static const char *const names[OH_VIAS] = {"preload", "plugin", "audit"};
+    int via;
+    bool good = oh_option_word(name, text, OH_WORDS(&via, names));
+    if (good) {
+        *(enum oh_via *)value = (enum oh_via)via;
+    }
+    return good;
+}
+
+/* --- the table -------------------------------------------------------------------------------------------------- */
+
+/* Makes the same table in the form of getopt_long, and its letters. "+": ends at the first operand; ":": prints
+ * nothing.
  */
 static void translate(const struct oh_option *options, struct option *long_p, char *letters_p)
 {
     int row = 0;
-    *letters_p++ = '+';
-    *letters_p++ = ':';
-    *letters_p++ = 'h';
+    letters_p = stpcpy(letters_p, "+:h");
     for (; row < OPTIONS_MAX && options[row].name; row++) {
         int argument = options[row].take ? required_argument : no_argument;
         long_p[row] = (struct option){options[row].name, argument, NULL, FIRST_CODE + row};
@@ -72,10 +166,34 @@ static const struct oh_option *row_of(const struct oh_option *options, int code)
     if (code >= FIRST_CODE) {
         return &options[code - FIRST_CODE];
     }
-    while (options->letter != code) {
+    while (options->name && options->letter != code) {
         options++;
     }
     return options;
+}
+
+/* Reports why getopt_long has just returned `code`. */
+static void refuse(char **argv, const struct oh_option *options, int code)
+{
+    const char letter[] = {'-', (char)optopt, '\0'};
+    const char *known = optopt == 'h' ? "help" : optopt ? row_of(options, optopt)->name : NULL;
+    const char *word = optopt ? letter : argv[optind - 1], *nearest = NULL;
+    size_t least = OH_FAR;
+    for (const struct oh_option *row = options; !optopt && row->name; row++) {
+        size_t distance = oh_tool_distance(word + 2, row->name);
+        nearest = distance < least ? row->name : nearest;
+        least = distance < least ? distance : least;
+    }
+    if (code == ':') {
+        oh_tool_error("%s: --%s: value missing; see onehop %s --help", command, known, command);
+    } else if (known) {
+        oh_tool_error("%s: --%s: takes no value; see onehop %s --help", command, known, command);
+    } else if (nearest) {
+        oh_tool_error("%s: %s: unknown option; did you mean --%s? See onehop %s --help", command, word, nearest,
+                      command);
+    } else {
+        oh_tool_error("%s: %s: unknown option; see onehop %s --help", command, word, command);
+    }
 }
 
 int oh_options_read(int argc, char **argv, const char *help, const struct oh_option *options, int *status_p)
@@ -83,11 +201,12 @@ int oh_options_read(int argc, char **argv, const char *help, const struct oh_opt
     struct option long_options[OPTIONS_MAX + 2];
     char letters[2 * OPTIONS_MAX + 4];
     int code;
+    command = argv[0];
     translate(options, long_options, letters);
     *status_p = OH_EXIT_USAGE;
     while ((code = getopt_long(argc, argv, letters, long_options, NULL)) != -1) {
         if (code == '?' || code == ':') {
-            oh_tool_refuse_option(argv, long_options, code);
+            refuse(argv, options, code);
             return -1;
         }
         if (code == 'h') {
@@ -104,4 +223,14 @@ int oh_options_read(int argc, char **argv, const char *help, const struct oh_opt
     }
     *status_p = OH_EXIT_OK;
     return optind;
+}
+
+bool oh_options_only(int argc, char **argv, const char *help, const struct oh_option *options, int *status_p)
+{
+    int first = oh_options_read(argc, argv, help, options, status_p);
+    if (first >= 0 && first < argc) {
+        oh_tool_error("%s: %s: unexpected argument; see onehop %s --help", command, argv[first], command);
+        *status_p = OH_EXIT_USAGE;
+    }
+    return first == argc;
 }

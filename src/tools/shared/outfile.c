@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * outfile.c - a temporary file beside the place, and a rename
+ *
+ * Does: Opens, commits and drops the file; holds signals meanwhile.
+ * Threads: one.
+ * Owns: the temporary file.
  */
 #include "tools/shared/outfile.h"
 
@@ -13,12 +17,26 @@
 
 #include "tools/shared/tool.h"
 
-/* The mode that a file newly made by open would have. */
-static mode_t usual_mode(void)
+void oh_signals_hold(sigset_t *held_p, sigset_t *before_p)
 {
-    mode_t mask = umask(0);
-    umask(mask);
-    return 0666 & ~mask;
+    static const int ending[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+    sigemptyset(held_p);
+    for (size_t i = 0; i < sizeof ending / sizeof *ending; i++) {
+        struct sigaction action;
+        if (sigaction(ending[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) { /* as nohup wants it */
+            sigaddset(held_p, ending[i]);
+        }
+    }
+    sigprocmask(SIG_BLOCK, held_p, before_p);
+}
+
+/* One of the signals that this file holds has arrived. */
+static bool is_ending(const struct oh_outfile *file)
+{
+    sigset_t waiting, both;
+    sigpending(&waiting);
+    sigandset(&both, &waiting, &file->held);
+    return !sigisemptyset(&both);
 }
 
 static FILE *open_temporary(struct oh_outfile *file, mode_t mode)
@@ -27,22 +45,25 @@ static FILE *open_temporary(struct oh_outfile *file, mode_t mode)
         errno = ENAMETOOLONG;
         return NULL;
     }
+    oh_signals_hold(&file->held, &file->before);
+    signal(SIGXFSZ, SIG_IGN); /* the write fails instead */
     int fd = mkostemp(file->temporary, O_CLOEXEC);
-    if (fd < 0) {
+    FILE *stream = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!stream) {
+        int error = errno;
+        if (fd >= 0) {
+            close(fd);
+            unlink(file->temporary);
+        }
+        sigprocmask(SIG_SETMASK, &file->before, NULL);
+        errno = error;
         return NULL;
     }
     fchmod(fd, mode);
-    FILE *stream = fdopen(fd, "w");
-    if (!stream) {
-        int error = errno;
-        close(fd);
-        unlink(file->temporary);
-        errno = error;
-    }
     return stream;
 }
 
-/* A device that holds no more, as /dev/full, tells so to who writes nothing: now, and not when the work is done. */
+/* A write of no bytes to a device that holds no more, as /dev/full, fails now, and not when the work is done. */
 static FILE *open_special(const char *path)
 {
     FILE *stream = fopen(path, "we");
@@ -63,17 +84,19 @@ static FILE *open_stream(struct oh_outfile *file)
         return stdout;
     }
     if (stat(file->path, &there) != 0) {
+        mode_t mask = umask(0);
+        umask(mask);
         if (snprintf(file->target, sizeof file->target, "%s", file->path) >= (int)sizeof file->target) {
             errno = ENAMETOOLONG;
             return NULL;
         }
-        return open_temporary(file, usual_mode());
+        return open_temporary(file, 0666 & ~mask);
     }
     if (!S_ISREG(there.st_mode)) {
         return open_special(file->path);
     }
     if (access(file->path, W_OK) != 0 || !realpath(file->path, file->target)) {
-        return NULL; /* a rename would not ask */
+        return NULL; /* a rename does not check that */
     }
     return open_temporary(file, there.st_mode & 0777);
 }
@@ -83,57 +106,66 @@ bool oh_outfile_open(const char *name, const char *path, struct oh_outfile *file
     *file = (struct oh_outfile){.path = path};
     file->stream = open_stream(file);
     if (!file->stream) {
-        oh_tool_error("%s: %s: %s", name, path, strerror(errno));
-        return false;
+        oh_tool_error("%s: %s: %m", name, path);
     }
-    return true;
+    return file->stream != NULL;
 }
 
-void oh_outfile_write(struct oh_outfile *file, const void *data, size_t size)
+/* Closes the stream, but stdout, and removes the temporary file or renames it. */
+static bool end(struct oh_outfile *file, bool good)
 {
-    if (fwrite(data, 1, size, file->stream) != size && file->error == 0) {
-        file->error = errno;
+    if (file->stream != stdout) {
+        good = fclose(file->stream) == 0 && good;
     }
-}
-
-const char *oh_outfile_name(const struct oh_outfile *file)
-{
-    return file->temporary[0] ? file->temporary : file->path;
-}
-
-bool oh_outfile_commit(const char *name, struct oh_outfile *file)
-{
-    FILE *stream = file->stream;
-    if (!stream) {
-        return true;
-    }
-    errno = file->error;
-    bool good = !ferror(stream) && fflush(stream) == 0;
     if (file->temporary[0]) {
-        good = good && fsync(fileno(stream)) == 0;
-        good = fclose(stream) == 0 && good;
-        good = good && rename(file->temporary, file->target) == 0;
-    } else if (stream != stdout) {
-        good = fclose(stream) == 0 && good;
-    }
-    if (!good) {
-        oh_tool_error("%s: %s: %s", name, strcmp(file->path, "-") ? file->path : "stdout",
-                      strerror(errno ? errno : EIO));
-        if (file->temporary[0]) {
+        int error = errno;
+        good = good && !is_ending(file) && rename(file->temporary, file->target) == 0;
+        error = good ? error : errno;
+        if (!good) {
             unlink(file->temporary);
         }
+        sigprocmask(SIG_SETMASK, &file->before, NULL);
+        errno = error;
     }
     file->stream = NULL;
     return good;
 }
 
+bool oh_outfile_commit(const char *name, struct oh_outfile *file)
+{
+    if (!file->stream) {
+        return true;
+    }
+    errno = 0;
+    bool good =
+        fflush(file->stream) == 0 && !ferror(file->stream) && (!file->temporary[0] || fsync(fileno(file->stream)) == 0);
+    int error = errno;
+    good = end(file, good);
+    if (!good && !(file->temporary[0] && is_ending(file))) {
+        errno = error ? error : errno ? errno : EIO;
+        oh_tool_error("%s: %s: %m", name, strcmp(file->path, "-") ? file->path : "stdout");
+    }
+    return good;
+}
+
 void oh_outfile_drop(struct oh_outfile *file)
 {
-    if (file->stream && file->stream != stdout) {
-        fclose(file->stream);
-        if (file->temporary[0]) {
-            unlink(file->temporary);
-        }
+    if (file->stream) {
+        end(file, false);
     }
-    file->stream = NULL;
+}
+
+bool oh_save_file(const char *name, const char *path, const char *data, size_t size)
+{
+    struct oh_outfile file;
+    if (!oh_outfile_open(name, path, &file)) {
+        return false;
+    }
+    setvbuf(file.stream, NULL, _IONBF, 0); /* errno of a failed write is lost otherwise */
+    if (fwrite(data, 1, size, file.stream) != size) {
+        oh_tool_error("%s: %s: %m", name, path);
+        oh_outfile_drop(&file);
+        return false;
+    }
+    return oh_outfile_commit(name, &file);
 }

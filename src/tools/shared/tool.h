@@ -26,32 +26,15 @@ int oh_tool_doctor(int argc, char **argv);
 int oh_tool_stat(int argc, char **argv);
 int oh_tool_tune(int argc, char **argv);
 
-/*
- * An option's whole number in [min, max], with K, M or G behind it when `units`. Returns false, with the sentence on
- * stderr.
- */
-bool oh_tool_number(const char *command, const char *option, const char *text, bool units, size_t min, size_t max,
-                    size_t *number_p);
+/* Letters to change, insert or remove to make one word of the other; OH_FAR or more: they have little in common. */
+#define OH_FAR 3
+size_t oh_tool_distance(const char *a, const char *b);
 
-/*
- * An option's list of words, separated by commas: sets chosen_p[i] for each that is word(i), and clears the others;
- * "all" is all of them, which together have less than 256 letters. Returns false, as above.
- */
-bool oh_tool_list(const char *command, const char *option, const char *list, const char *(*word)(int i), int words,
-                  bool *chosen_p);
-
-/* The long name of an option, as getopt_long returned it; NULL: none. */
-struct option;
-const char *oh_tool_long_name(const struct option *options, int option);
-
-/*
- * Says on stderr what is wrong with the option for which getopt_long has just returned '?' or ':'. The letters given to
- * it began with ':' (behind a '+'), so that it has said nothing itself.
- */
-void oh_tool_refuse_option(char *const *argv, const struct option *options, int code);
-
-/* Writes "onehop: text" and a newline to stderr. */
+/* Writes "onehop: text" and a newline to stderr; %m works as in syslog. */
 void oh_tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Makes a pipe that nobody reads an error of the write. oh_tool_exec undoes it. */
+void oh_tool_ignore_sigpipe(void);
 
 /* After a help or a version on stdout: OH_EXIT_OK if all of it has arrived, else OH_EXIT_USAGE, and it is said on
  * stderr. */
@@ -84,16 +67,16 @@ enum oh_via {
     OH_VIAS
 };
 
-/* The way of that name in *via_p; false: there is none (said on stderr). */
-bool oh_tool_parse_via(const char *name, enum oh_via *via_p);
-
 /* Sets this process's environment so that programs started from it are reached that way; false: said on stderr. */
 bool oh_tool_reach(enum oh_via via);
 
 /* Replaces this process by the program. Returns only on failure, with the exit status, and has said why. */
 int oh_tool_exec(char **argv);
 
-/* Why oh_driver_get has failed, in words: a driver that is there and has no GPU to show is not called unusable. */
+/* Why oh_driver_get has failed, and the next step. A driver that is there and has no GPU to show is not called
+ * unusable.
+ */
+#define OH_NEXT_STEP "; run nvidia-smi, or add --simulated"
 void oh_tool_driver_error(char *text_p, size_t size);
 
 /* The verdict of `onehop topo` on the GPUs of this machine: true, or false with the reason. */

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * shared/worker_group.c - forks, watches and ends the processes that measure together
+ * shared/worker_group.c - processes that measure together
+ *
+ * Does: Forks, watches and ends them.
+ * Threads: one in the parent; oh_workers_barrier and oh_workers_fail belong to the members' threads.
+ * Owns: the held signals, until the process ends.
  */
 #include "tools/shared/worker_group.h"
 
@@ -17,23 +21,20 @@
 #include <unistd.h>
 
 #include "gpu/driver.h"
+#include "tools/shared/outfile.h"
 #include "tools/shared/tool.h"
 #include "util/clock.h"
 
 #define TICK_NS (2L * 1000 * 1000)
 
-static const int ending_signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-#define ENDING_SIGNALS (sizeof ending_signals / sizeof *ending_signals)
-
-static sigset_t held;        /* the signals of ending_signals */
-static sigset_t mask_before; /* as the process was started */
-static int taken;            /* a signal that oh_workers_run has taken */
+static sigset_t held; /* signals that end a process; members never unblock them */
+static int taken;     /* one that has arrived */
 
 void *oh_workers_map(const char *name, size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-        oh_tool_error("%s: no shared memory: %s", name, strerror(errno));
+        oh_tool_error("%s: no shared memory: %m", name);
         return NULL;
     }
     return memory;
@@ -43,15 +44,8 @@ void *oh_workers_map(const char *name, size_t bytes)
 
 void oh_workers_hold_signals(void)
 {
-    sigemptyset(&held);
-    for (size_t i = 0; i < ENDING_SIGNALS; i++) {
-        struct sigaction action;
-        if (sigaction(ending_signals[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) { /* as nohup wants it */
-            sigaddset(&held, ending_signals[i]);
-        }
-    }
-    sigprocmask(SIG_BLOCK, &held, &mask_before);
-    signal(SIGPIPE, SIG_IGN);
+    sigset_t before;
+    oh_signals_hold(&held, &before);
 }
 
 int oh_workers_signal(void)
@@ -111,17 +105,13 @@ void oh_workers_barrier(struct oh_workers_shared *shared, int parties)
     }
 }
 
-/* In the child: it must not outlive the parent, and the terminal's signals are the parent's. */
+/* In the child, which must not outlive the parent. */
 static _Noreturn void be_member(const struct oh_workers *workers, int member, pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) {
         _exit(EXIT_FAILURE); /* the parent died before the line above */
     }
-    for (size_t i = 0; i < ENDING_SIGNALS; i++) {
-        signal(ending_signals[i], SIG_IGN);
-    }
-    sigprocmask(SIG_SETMASK, &mask_before, NULL);
     exit(workers->work(workers->work_user, member));
 }
 
@@ -157,7 +147,7 @@ static bool start_all(const struct oh_workers *workers, struct living *living)
             be_member(workers, member, parent);
         }
         if (child < 0) {
-            oh_tool_error("%s: no process: %s", workers->name, strerror(errno));
+            oh_tool_error("%s: cannot fork: %m", workers->name);
             end_all(workers, living);
             return false;
         }
@@ -249,7 +239,7 @@ static int count_gpus(void *user, int member)
     if (oh_driver_get(&driver) != ncclSuccess) {
         oh_tool_driver_error(shared->failure, sizeof shared->failure);
     } else if (driver->device_get_count(&shared->gpus) != CUDA_SUCCESS || shared->gpus < 1) {
-        snprintf(shared->failure, sizeof shared->failure, "CUDA sees no GPU here");
+        snprintf(shared->failure, sizeof shared->failure, "CUDA sees no GPU here" OH_NEXT_STEP);
         shared->gpus = 0;
     }
     return EXIT_SUCCESS;

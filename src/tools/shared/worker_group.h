@@ -46,7 +46,7 @@ void *oh_workers_map(const char *name, size_t bytes);
 
 /*
  * From here on a signal that ends a process waits until oh_workers_run or oh_workers_signal takes it, so that files can
- * be tidied up first; a pipe that nobody reads is an error of the write. To be called once.
+ * be removed first. To be called once.
  */
 void oh_workers_hold_signals(void);
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "tools/shared/options.h"
-#include "tools/shared/save.h"
+#include "tools/shared/outfile.h"
 #include "tools/shared/tool.h"
 #include "tools/topo/node.h"
 

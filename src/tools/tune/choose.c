@@ -8,7 +8,7 @@
 
 struct oh_tune_options oh_tune_defaults(void)
 {
-    struct oh_tune_options options = {.perf = oh_perf_defaults(), .time_s = 55, .trial_s = 5};
+    struct oh_tune_options options = {.perf = oh_perf_defaults("float,int32"), .time_s = 55, .trial_s = 5};
     options.perf.min_bytes = 1024;
     options.perf.max_bytes = 16 << 20;
     options.perf.warmup = 2;

@@ -180,7 +180,8 @@ static bool take(struct trials *trials, size_t i)
     }
     if (strcmp(task->served_by, name) != 0 || wrong > 0) {
         oh_tool_error("tune: %" PRIu64 " bytes of %s on %s %ux%u: %" PRIu64 " elements wrong, served by %s",
-                      place->point->bytes, task->type->name, name, row->blocks, row->threads, wrong, task->served_by);
+                      place->point->bytes, oh_perf_type_names[task->type - oh_perf_types], name, row->blocks,
+                      row->threads, wrong, task->served_by);
         return false;
     }
     place->point->time[trials->candidate][place->mode][place->type] =
@@ -217,9 +218,9 @@ static bool go_on(struct trials *trials)
     if (trials->too_slow && atomic_load(&trials->shared->ready)) {
         struct oh_tune_point *point = trials->place[trials->done].point;
         const struct oh_plan_row *row = &point->candidate[trials->candidate];
-        oh_tool_error("tune: %s %ux%u took more than %d s for %" PRIu64 " bytes: %s",
+        oh_tool_error("tune: %s %ux%u took more than %d s for %" PRIu64 " bytes: the size is skipped",
                       oh_algorithm_name((int)row->algorithm), row->blocks, row->threads, trials->tune->options->trial_s,
-                      point->bytes, trials->tune->options->too_slow);
+                      point->bytes);
         point->too_slow = true;
         return true;
     }

@@ -8,7 +8,6 @@
 #include "tools/tune/tune.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -27,7 +26,7 @@ static const char help[] = "usage: onehop tune [OPTIONS]\n"
                            "  -b, --minbytes N     smallest size (1K); K, M and G are powers of 1024\n"
                            "  -e, --maxbytes N     largest size (16M); from one size to the next it doubles\n"
                            "  -d, --datatype LIST  types (float,int32); all of them count for the table\n"
-                           "      --mode MODE      graph, eager or both (both); both count for the table\n"
+                           "      --graph, --eager this mode only (both, which both count for the table)\n"
                            "      --iters N        calls in a measured block (20)\n"
                            "      --rounds N       blocks; their median counts (5)\n"
                            "      --time N         seconds in all (55); the rest stays as shipped\n"
@@ -41,147 +40,48 @@ static const char help[] = "usage: onehop tune [OPTIONS]\n"
                            "Exit status: 0 tables written; 1 something failed, nothing written; 2 usage.\n"
                            "Example: onehop tune -n 2,4 -o /etc/onehop.tuning\n";
 
-enum {
-    OPTION_MODE = 256,
-    OPTION_ITERS,
-    OPTION_ROUNDS,
-    OPTION_TIME,
-    OPTION_TRIAL,
-    OPTION_NCCL,
-    OPTION_ONEHOP,
-    OPTION_SIMULATED
-};
-
-static const struct option long_options[] = {
-    {"ranks", required_argument, NULL, 'n'},
-    {"minbytes", required_argument, NULL, 'b'},
-    {"maxbytes", required_argument, NULL, 'e'},
-    {"datatype", required_argument, NULL, 'd'},
-    {"mode", required_argument, NULL, OPTION_MODE},
-    {"iters", required_argument, NULL, OPTION_ITERS},
-    {"rounds", required_argument, NULL, OPTION_ROUNDS},
-    {"time", required_argument, NULL, OPTION_TIME},
-    {"trial", required_argument, NULL, OPTION_TRIAL},
-    {"output", required_argument, NULL, 'o'},
-    {"nccl", required_argument, NULL, OPTION_NCCL},
-    {"onehop", required_argument, NULL, OPTION_ONEHOP},
-    {"simulated", no_argument, NULL, OPTION_SIMULATED},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
-};
-
 /* --- options ---------------------------------------------------------------------------------------------------- */
 
-static bool parse_ranks(const char *list, struct oh_tune_options *options)
+static bool take_ranks(const char *name, const char *list, void *value)
 {
+    struct oh_tune_options *options = value;
     char copy[64];
     char *rest = copy;
     snprintf(copy, sizeof copy, "%s", list);
     options->tables = 0;
-    for (const char *part; (part = strsep(&rest, ",")) != NULL;) {
-        char *end;
-        long ranks = strtol(part, &end, 10);
-        if (end == part || *end || ranks < 2 || ranks > OH_MAX_RANKS || options->tables == OH_MAX_RANKS) {
-            oh_tool_error("tune: --ranks %s: numbers from 2 to %d are needed, separated by commas", list, OH_MAX_RANKS);
+    for (const char *part; (part = strsep(&rest, ",")) != NULL; options->tables++) {
+        if (options->tables == OH_MAX_RANKS ||
+            !oh_option_int(name, part, OH_RANGE(&options->ranks[options->tables], 2, OH_MAX_RANKS))) {
             return false;
         }
-        options->ranks[options->tables++] = (int)ranks;
     }
     return true;
 }
 
-static const char *type_name(int type)
+static bool parse_options(int argc, char **argv, struct oh_tune_options *tune, int *status_p)
 {
-    return oh_perf_types[type].name;
-}
-
-static const char *mode_name(int mode)
-{
-    return oh_perf_mode_names[mode];
-}
-
-static bool parse_int(int option, int max, int *number_p)
-{
-    size_t number;
-    if (!oh_tool_number("tune", oh_tool_long_name(long_options, option), optarg, false, 1, (size_t)max, &number)) {
+    struct oh_perf_options *perf = &tune->perf;
+    int sizes = 0;
+    const struct oh_option options[] = {OH_PERF_COMMON_OPTIONS(perf, OH_MESSAGE_BYTES),
+                                        {"ranks", 'n', take_ranks, tune},
+                                        {"iters", 0, oh_option_int, OH_RANGE(&perf->iters, 1, 1000)},
+                                        {"time", 0, oh_option_int, OH_RANGE(&tune->time_s, 1, 86400)},
+                                        {"trial", 0, oh_option_int, OH_RANGE(&tune->trial_s, 1, 3600)},
+                                        {"output", 'o', oh_option_text, &tune->output},
+                                        {NULL, 0, NULL, NULL}};
+    if (!oh_options_only(argc, argv, help, options, status_p)) {
         return false;
-    }
-    *number_p = (int)number;
-    return true;
-}
-
-static bool parse_option(int option, struct oh_tune_options *options)
-{
-    struct oh_perf_options *perf = &options->perf;
-    switch (option) {
-    case 'n':
-        return parse_ranks(optarg, options);
-    case 'b':
-        return oh_tool_number("tune", "minbytes", optarg, true, 1, OH_MESSAGE_BYTES, &perf->min_bytes);
-    case 'e':
-        return oh_tool_number("tune", "maxbytes", optarg, true, 1, OH_MESSAGE_BYTES, &perf->max_bytes);
-    case 'd':
-        return oh_tool_list("tune", "datatype", optarg, type_name, OH_PERF_TYPES, perf->type);
-    case 'o':
-        options->output = optarg;
-        return true;
-    case OPTION_MODE:
-        return oh_tool_list("tune", "mode", strcmp(optarg, "both") == 0 ? "all" : optarg, mode_name, OH_PERF_MODES,
-                            perf->mode);
-    case OPTION_ITERS:
-        return parse_int(option, 1000, &perf->iters);
-    case OPTION_ROUNDS:
-        return parse_int(option, OH_PERF_ROUNDS, &perf->rounds);
-    case OPTION_TIME:
-        return parse_int(option, 86400, &options->time_s);
-    case OPTION_TRIAL:
-        return parse_int(option, 3600, &options->trial_s);
-    case OPTION_NCCL:
-        perf->nccl = optarg;
-        return true;
-    case OPTION_ONEHOP:
-        snprintf(perf->onehop, sizeof perf->onehop, "%s", optarg);
-        return true;
-    case OPTION_SIMULATED:
-        perf->simulated = true;
-        return true;
-    default:
-        return false; /* every option has its row */
-    }
-}
-
-/* Returns OH_EXIT_OK to go on; *done_p is set when --help has been answered. */
-static int parse_options(int argc, char **argv, struct oh_tune_options *options, bool *done_p)
-{
-    const struct oh_perf_options *perf = &options->perf;
-    int option, sizes = 0;
-    while ((option = getopt_long(argc, argv, ":n:b:e:d:o:h", long_options, NULL)) != -1) {
-        if (option == 'h') {
-            fputs(help, stdout);
-            *done_p = true;
-            return oh_tool_finish_stdout();
-        }
-        if (option == '?' || option == ':') {
-            oh_tool_refuse_option(argv, long_options, option);
-            return OH_EXIT_USAGE;
-        }
-        if (!parse_option(option, options)) {
-            return OH_EXIT_USAGE;
-        }
-    }
-    if (optind != argc) {
-        oh_tool_error("tune: '%s' is one argument too many; see onehop tune --help", argv[optind]);
-        return OH_EXIT_USAGE;
     }
     for (uint64_t bytes = perf->min_bytes; bytes <= perf->max_bytes; bytes *= 2) {
         sizes++;
     }
     if (sizes < 1 || sizes > OH_TUNE_POINTS) {
-        oh_tool_error("tune: from %zu to %zu bytes there are %d sizes; 1 to %d are needed", perf->min_bytes,
-                      perf->max_bytes, sizes, OH_TUNE_POINTS);
-        return OH_EXIT_USAGE;
+        oh_tool_error("tune: from %zu to %zu bytes: %d sizes; expected 1 to %d", perf->min_bytes, perf->max_bytes,
+                      sizes, OH_TUNE_POINTS);
+        *status_p = OH_EXIT_USAGE;
+        return false;
     }
-    return OH_EXIT_OK;
+    return oh_perf_settle("tune", argv, perf, status_p);
 }
 
 /* --- where tables go -------------------------------------------------------------------------------------------- */
@@ -337,19 +237,10 @@ static int run(struct oh_tune_options *options)
 int oh_tool_tune(int argc, char **argv)
 {
     struct oh_tune_options options = oh_tune_defaults();
+    int status;
     options.perf.mode[OH_PERF_EAGER] = true;
-    options.too_slow = "that size stays as shipped";
-    bool done = false;
-    oh_tool_list("tune", "datatype", "float,int32", type_name, OH_PERF_TYPES, options.perf.type);
-    int status = parse_options(argc, argv, &options, &done);
-    if (status == OH_EXIT_OK && !done && options.perf.simulated) {
-        status = oh_tool_simulate("tune", argv - 1); /* this subcommand's argv is main's from the second word on */
-    }
-    if (status != OH_EXIT_OK || done) {
+    if (!parse_options(argc, argv, &options, &status)) {
         return status;
-    }
-    if (!options.perf.onehop[0] && !oh_tool_find_library(options.perf.onehop, sizeof options.perf.onehop)) {
-        return OH_EXIT_FAILED;
     }
     oh_workers_hold_signals();
     status = run(&options);

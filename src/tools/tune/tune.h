@@ -30,8 +30,7 @@ struct oh_tune_options {
     int tables; /* numbers of ranks; 0: one, all GPUs */
     int time_s; /* in all */
     int trial_s;
-    const char *too_slow; /* what is said of a size whose trial took longer than that */
-    const char *output;   /* NULL: the cache */
+    const char *output; /* NULL: the cache */
 };
 
 struct oh_tune_time {
@@ -76,7 +75,7 @@ struct oh_tune_choice {
 
 /* tune/choose.c: pure functions. */
 
-/* Options to start from: what a trial is, graphs only, and within which time. All types are still to be chosen. */
+/* Options to start from: what a trial is, graphs only, and within which time. */
 struct oh_tune_options oh_tune_defaults(void);
 
 /* Fills in the points: every size that holds an element of a type of the options. The key and options are set. */
