@@ -124,19 +124,47 @@ tell a 'call 2'
 stat --pid "$pid"
 expect "the parent goes on" 0 'served +9 '
 
-# Rates, while it goes on; the command ends when the process does.
-rates=$scratch/rates
-timeout -k 5 $limit "$onehop" stat --pid "$pid_b_0" --watch 0.1 >"$rates" 2>&1 &
-watcher=$!
-for ((i = 0; i < 200; i++)); do
-    grep -q '/s' "$rates" && break
-    sleep 0.05
-done
+# Counters for Prometheus: a file that is there whole or not at all, and what its syntax must be.
+metrics=$scratch/onehop.prom
+stat --openmetrics --output "$metrics"
+expect "--openmetrics to a file" 0
+cp "$metrics" "$out"
+expect "its counters" 0 "^onehop_served_calls_total[{]pid=\"$pid\",command=\"sim_live\",algorithm=\"[a-z]+\"[}] 9$" \
+    "^onehop_served_bytes_total[{]pid=\"$pid\",command=\"sim_live\"[}] 36000$" \
+    "^onehop_fallback_calls_total[{]pid=\"$pid_b_0\",.*reason=\"size\"[}] 3$" \
+    "^onehop_fallback_bytes_total[{]pid=\"$pid_b_0\",command=\"sim_live\"[}] 12000$" \
+    "^onehop_communicators[{]pid=\"$pid\",command=\"sim_live\",state=\"served\"[}] 1$" \
+    "^onehop_memory_bytes[{]pid=\"$pid\",command=\"sim_live\"[}] [1-9][0-9]*$" '^onehop_processes [0-9]+$'
+# Each family has TYPE, then UNIT if its name says one, then HELP, then its samples, each with labels of its own.
+wrong=$(awk '
+    ended { print "behind the end: " $0 }
+    $1 == "#" && $2 == "TYPE" { family = $3; if (($4 != "counter" && $4 != "gauge") || family in seen) print; seen[family]; next }
+    $1 == "#" && $2 == "UNIT" { if ($3 != family || index(family, $4) == 0) print; unit[family] = 1; next }
+    $1 == "#" && $2 == "HELP" { if ($3 != family || NF < 4) print; help[family] = 1; next }
+    /^# EOF$/ { ended = 1; next }
+    { name = $0; sub(/[{ ].*/, "", name); sample = $0; sub(/ [0-9]+$/, "", sample) }
+    name != family || !help[family] || (family ~ /_bytes/) != (family in unit) || sample in there { print }
+    !/^[a-z_]+([{]([a-z]+="[^"]*",?)+[}])? [0-9]+$/ { print }
+    { there[sample] }
+    END { if (!ended) print "no end" }' "$metrics")
+tap_empty "$wrong" "it is well formed"
+if command -v promtool >/dev/null; then
+    promtool check metrics <"$metrics" >"$out" 2>&1
+    tap_point $? "promtool accepts it" "$(cat "$out" "$metrics")"
+    promtool check rules "$abs_top_srcdir/doc/monitoring/onehop.rules.yml" >"$out" 2>&1
+    tap_point $? "and the rules that go with it" "$(cat "$out")"
+else
+    tap_skip "promtool accepts it" "no promtool"
+fi
+names=$(sed -n 's/^# TYPE \([^ ]*\) .*/\1/p' "$metrics")
+tap_empty "$(grep -ohE 'onehop_[a-z_]+' "$abs_top_srcdir"/doc/monitoring/* | sort -u | grep -vxF "$names")" \
+    "rules and dashboard name no other metric"
+stat --openmetrics --json
+expect "two forms at once" 2 'expected one of them'
+stat --pid "$pid" --output "$scratch/none/x"
+expect "a file that cannot be made" 1 '^onehop: stat: .*/none/x: No such file or directory$'
+
 tell b 'call 40'
-for ((i = 0; i < 200; i++)); do
-    grep -qE 'fallbacks [1-9][0-9]*/s' "$rates" && break
-    sleep 0.05
-done
 tell b end
 [ "${said[*]}" = 'done done' ]
 tap_point $? "the communicators end" "${said[*]}"
@@ -146,10 +174,6 @@ tell b info
 [[ ${said[1]} == 'communicators 0 served 0 ended 1 calls 0 bytes 0 back 43 size 43 staging 0' ]]
 tap_point $? "by the public API too" "${said[1]}"
 kill "$pid_b_0"
-status=0
-wait $watcher || status=$?
-[ "$status" = 0 ] && grep -qE "^process $pid_b_0 .* served 0/s, 0.0 MiB/s, fallbacks [1-9][0-9]*/s, 1 communicator$" "$rates"
-tap_point $? "--watch gives rates, and ends with the process" "exit status $status; $(tail -n 5 "$rates")"
 
 # --- what is no such process
 
@@ -160,14 +184,25 @@ gone=$!
 wait $gone
 stat --pid $gone
 expect "no process" 1 "^onehop: stat: process $gone is not there"
-for arguments in '--pid 0' '--pid x' '--watch 0' '--watch x' '--watch nan' '--wrong' '4711'; do
+for arguments in '--pid 0' '--pid x' '--wrong' '4711'; do
     # shellcheck disable=SC2086
     stat $arguments
     expect "stat $arguments" 2
 done
 status=0
 "$onehop" stat --pid "$pid" >/dev/full 2>"$out" || status=$?
-expect "nowhere to write to" 2 'stdout: No space left'
+expect "nowhere to write to" 1 'stdout: No space left'
+if command -v python3 >/dev/null; then
+    python3 - "$onehop" "$pid" >"$out" 2>&1 <<'PY'
+import os, subprocess, sys
+read, write = os.pipe()
+os.close(read)
+done = subprocess.run([sys.argv[1], "stat", "--pid", sys.argv[2]], stdout=write, stderr=subprocess.PIPE, restore_signals=True)
+print(done)
+assert done.returncode == 1 and b"stdout: Broken pipe" in done.stderr
+PY
+    tap_point $? "a pipe that nobody reads: a sentence, and exit status 1" "$(cat "$out")"
+fi
 if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups "$onehop" --version >/dev/null 2>&1; then
     status=0
     setpriv --reuid=65534 --clear-groups "$onehop" stat --pid "$pid" >"$out" 2>&1 || status=$?

@@ -52,7 +52,7 @@ for command in $commands; do
     "$onehop" $command --help=yes >/dev/null 2>"$scratch/error" || status=$?
     refused "^onehop: $command: --help: takes no value; see" "onehop $command --help=yes"
 done
-for words in run/--via perf/--minbytes tune/-o topo/--save doctor/--pid; do
+for words in run/--via perf/--minbytes tune/-o topo/--save doctor/--pid stat/--output; do
     status=0
     "$onehop" ${words/\// } >/dev/null 2>"$scratch/error" || status=$?
     refused "^onehop: [a-z]+: --[a-z]+: value missing; see onehop [a-z]+ --help\$" "onehop ${words/\// } and no more"
