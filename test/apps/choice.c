@@ -67,10 +67,14 @@ static void list_sizes(struct oh_tune *tune)
 /* False: said on stderr. */
 static bool measure(struct oh_tune_options *options, struct oh_tune *tune)
 {
-    int gpus;
-    if (!oh_tune_ask_machine(&tune->key, &gpus)) {
+    struct oh_workers_machine machine;
+    if (!oh_workers_ask_machine("choice", &machine)) {
         return false;
     }
+    const int gpus = machine.gpus;
+    memcpy(tune->key.gpu, machine.gpu, sizeof tune->key.gpu);
+    memcpy(tune->key.driver, machine.driver, sizeof tune->key.driver);
+    snprintf(tune->key.nccl, sizeof tune->key.nccl, "unknown");
     int most = gpus < OH_MAX_RANKS ? gpus : OH_MAX_RANKS;
     int ranks = options->ranks[0] > 0 ? options->ranks[0] : most;
     if (ranks < 2 || ranks > most) {

@@ -37,14 +37,14 @@ refuses() {
 
 # --- what it measures
 
-for layout in processes threads group; do
+for layout in processes threads; do
     perf -b 48 -e 48 -n 1 -w 1 --rounds 1 -d all -o all --compare all --layout $layout
     expect_command "all types, ops and sides, $layout" 0 '^# SIMULATED' '^# Out of bounds values : 0 OK' 'onehop serves'
     [ "$(grep -cE '^ +48 +[0-9]+ +[a-z]+[0-9a-z]* +[a-z]+ +0 +0 +0 +(oneshot|nccl)$' "$out")" = 144 ] && [ ! -s "$err" ]
     tap_point $? "144 rows of them, and no word on stderr" "$(head -n 30 "$out"; cat "$err")"
 done
-perf -b 16K -e 16K $few --graph --floor --pattern chain -m 3 --layout group --simulated-times
-expect_command "groups of calls, in place, one thread" 0 'floor: graph: empty kernel' '^# Avg onehop/floor' 'agg iters 3' \
+perf -b 16K -e 16K $few --graph --floor --pattern chain -m 3 --layout threads --simulated-times
+expect_command "groups of calls, in place, threads" 0 'floor: graph: empty kernel' '^# Avg onehop/floor' 'agg iters 3' \
     'CUDA graph, pattern chain$'
 ! grep -q program "$out"
 tap_point $? "... with no kernel between them" "$(cat "$out")"
@@ -52,7 +52,7 @@ perf -b 1K -e 16K -f 4 $few --graph -m 8 --pattern free
 expect_command "groups of calls that go through the buffers" 0 'agg iters 8' 'pattern free$' 'Out of bounds values : 0 OK'
 # A kernel of the program behind each call.
 for pattern in layer spin; do
-    for layout in processes group; do
+    for layout in processes threads; do
         perf -b 1000 -e 1000 -n 7 -w 1 --rounds 2 --floor --pattern $pattern --layout $layout --simulated-times \
             --compare onehop
         expect_command "pattern $pattern, $layout" 0 "CUDA graph, pattern $pattern$" "eager, pattern $pattern$" \

@@ -17,13 +17,13 @@ comm/launch: comm comm/core comm/watch gpu util
 comm/attach: comm comm/core comm/launch comm/watch gpu plan topo util
 hook: comm comm/attach comm/watch util onehop
 audit: hook
-tools/shared: comm/stats gpu util
+tools/shared: comm/stats gpu topo util
 tools/run: tools/shared
 tools/stat: plan tools/shared
 tools/topo: comm/core gpu kernels onehop plan tools/shared topo util
 tools/doctor: comm/core gpu onehop tools/shared topo util
 tools/perf: gpu kernels onehop plan tools/shared
-tools/tune: gpu plan tools/perf tools/shared topo util
+tools/tune: plan tools/perf tools/shared util
 tools: onehop tools/shared
 '
 

@@ -83,10 +83,15 @@ static void check_averages(void)
     tap_ok(oh_perf_wrong(type, OH_PERF_AVG, 3, got, expected, 1) == 1, "a NaN is no average");
 }
 
+enum {
+    FLOAT = 7,
+    F8E4M3 = 10
+}; /* of oh_perf_types */
+
 static const struct oh_perf_row rows[] = {
-    {OH_PERF_GRAPH, "float", "sum", 1024, 256, {{true, 9.1, 9.9, 0}, {true, 2.2, 2.3, 3}}, 1.45, 0, "oneshot"},
-    {OH_PERF_GRAPH, "float", "sum", 2048, 512, {{true, 9.2, 9.9, 0}, {false, 0, 0, 0}}, 0, 0, ""},
-    {OH_PERF_EAGER, "f8e4m3", "avg", 64, 64, {{true, 10.1, 11.9, 0}, {true, 3.2, 3.3, 0}}, 0, 0, "nccl"},
+    {OH_PERF_GRAPH, FLOAT, OH_PERF_SUM, 1024, 256, {{true, 9.1, 9.9, 0}, {true, 2.2, 2.3, 3}}, 1.45, 0, "oneshot"},
+    {OH_PERF_GRAPH, FLOAT, OH_PERF_SUM, 2048, 512, {{true, 9.2, 9.9, 0}, {false, 0, 0, 0}}, 0, 0, ""},
+    {OH_PERF_EAGER, F8E4M3, OH_PERF_AVG, 64, 64, {{true, 10.1, 11.9, 0}, {true, 3.2, 3.3, 0}}, 0, 0, "nccl"},
 };
 
 /* Writes a file and reads it as a recording; the reason of a failure is in `said`. */

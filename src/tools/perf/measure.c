@@ -2,8 +2,10 @@
 /*
  * perf/measure.c - checks and times one row
  *
- * Blocks of the sides alternate, so that whatever drifts on the machine hits all of them. A thread works on one row at
- * a time; the thread of rank 0 adds the row up when all have come to the barrier behind it.
+ * Does: Blocks of the sides alternate, so that whatever drifts on the machine affects all of them. The thread of rank 0
+ * adds the row up when all ranks have reached the barrier behind it.
+ * Threads: a rank's; all ranks work on one row at a time.
+ * Owns: the graphs of a row.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,74 +14,55 @@
 
 /* --- running ---------------------------------------------------------------------------------------------------- */
 
-static ncclRedOp_t nccl_op(const struct oh_perf_rank *member, enum oh_perf_op op)
+static ncclRedOp_t nccl_op(const struct oh_perf_thread *thread, enum oh_perf_op op)
 {
     static const ncclRedOp_t builtin[OH_PERF_OPS] = {
         [OH_PERF_SUM] = ncclSum, [OH_PERF_PROD] = ncclProd, [OH_PERF_MIN] = ncclMin,
         [OH_PERF_MAX] = ncclMax, [OH_PERF_AVG] = ncclAvg,
     };
-    return op == OH_PERF_MULSUM ? member->mulsum : builtin[op];
+    return op == OH_PERF_MULSUM ? thread->mulsum : builtin[op];
 }
 
-/* Calls that need not go through the buffers as those of nccl-tests do (startColl), so that no cache holds their
- * inputs.
+/* A call that moves goes through the buffers as those of nccl-tests do (startColl), so that no cache holds its input.
  */
-static size_t place_of(const struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int number)
-{
-    return workload->moves ? (size_t)number % (thread->options->max_bytes / workload->bytes) * workload->bytes : 0;
-}
-
 static void call_once(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int number)
 {
-    const size_t place = place_of(thread, workload, number);
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        CUdeviceptr recv = member->recv[workload->side] + place;
-        CUdeviceptr send = workload->in_place ? recv : member->send[workload->side] + place;
-        OH_PERF_NCCL(thread, "ncclAllReduce",
-                     api[workload->side].all_reduce((const void *)(uintptr_t)send, (void *)(uintptr_t)recv,
-                                                    workload->task->count, workload->task->type->nccl,
-                                                    nccl_op(member, workload->task->op), member->comm,
-                                                    (void *)member->stream));
-    }
+    const struct oh_perf_row *row = workload->row;
+    const size_t places = thread->options->max_bytes / workload->bytes;
+    const size_t place = workload->moves ? (size_t)number % places * workload->bytes : 0;
+    CUdeviceptr recv = thread->recv[workload->side] + place;
+    CUdeviceptr send = workload->in_place ? recv : thread->send[workload->side] + place;
+    OH_PERF_NCCL(thread, "ncclAllReduce",
+                 api[workload->side].all_reduce((const void *)(uintptr_t)send, (void *)(uintptr_t)recv, row->count,
+                                                oh_perf_types[row->type].nccl, nccl_op(thread, row->op), thread->comm,
+                                                (void *)thread->stream));
 }
 
 /* An iteration is one call, or a group of them. */
 static void issue_allreduce(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int i)
 {
-    bool grouped = thread->ranks > 1 || workload->aggregate > 1;
-    if (grouped) {
-        oh_perf_thread_group_start(thread, workload->side);
+    const struct oh_perf_api *api = &thread->api[workload->side];
+    if (workload->aggregate > 1) {
+        api->group_start();
     }
     for (int j = 0; j < workload->aggregate; j++) {
         call_once(thread, workload, i * workload->aggregate + j);
     }
-    if (grouped) {
-        oh_perf_thread_group_end(thread, workload->side);
+    if (workload->aggregate > 1) {
+        OH_PERF_NCCL(thread, "ncclGroupEnd", api[workload->side].group_end());
     }
 }
 
 /* Calls out of place in one place, with nothing between. */
-static struct oh_perf_workload allreduce_job(const struct oh_perf_task *task, enum oh_perf_side side, int iterations,
+static struct oh_perf_workload allreduce_job(const struct oh_perf_row *row, enum oh_perf_side side, int iterations,
                                              int aggregate)
 {
     return (struct oh_perf_workload){.issue = issue_allreduce,
                                      .iterations = iterations,
                                      .aggregate = aggregate,
                                      .side = side,
-                                     .bytes = task->count * task->type->size,
-                                     .task = task};
-}
-
-static struct oh_perf_workload pattern_job(const struct oh_perf_thread *thread, const struct oh_perf_task *task,
-                                           enum oh_perf_side side)
-{
-    const struct oh_perf_options *options = thread->options;
-    struct oh_perf_workload workload = allreduce_job(task, side, options->iters, options->aggregate);
-    workload.program = oh_perf_program_of(options->pattern);
-    workload.in_place = options->pattern == OH_PERF_CHAIN;
-    workload.moves = options->pattern == OH_PERF_FREE;
-    return workload;
+                                     .bytes = row->bytes,
+                                     .row = row};
 }
 
 static void issue(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int iterations)
@@ -88,7 +71,7 @@ static void issue(struct oh_perf_thread *thread, const struct oh_perf_workload *
         if (!workload->bare) {
             workload->issue(thread, workload, i);
         }
-        if (workload->program != OH_PERF_NO_PROGRAM) {
+        if (workload->program) {
             oh_perf_run_program(thread, workload);
         }
     }
@@ -96,131 +79,71 @@ static void issue(struct oh_perf_thread *thread, const struct oh_perf_workload *
 
 void oh_perf_workload_capture(struct oh_perf_thread *thread, enum oh_perf_mode mode, struct oh_perf_workload *workload)
 {
-    CUgraph graph[OH_PERF_RANKS] = {NULL};
-    if (mode != OH_PERF_GRAPH) {
-        return;
-    }
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        OH_PERF_CU(thread, stream_begin_capture(member->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    }
-    issue(thread, workload, workload->iterations);
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        OH_PERF_CU(thread, stream_end_capture(member->stream, &graph[member - thread->member]));
-    }
-    OH_PERF_EACH_RANK(thread, member) /* not while this thread captures */
-    {
-        OH_PERF_CU(thread,
-                   graph_instantiate(&workload->graph[member - thread->member], graph[member - thread->member], 0));
-        OH_PERF_CU(thread, graph_destroy(graph[member - thread->member]));
+    CUgraph graph = NULL;
+    if (mode == OH_PERF_GRAPH) {
+        OH_PERF_CU(thread, stream_begin_capture(thread->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+        issue(thread, workload, workload->iterations);
+        OH_PERF_CU(thread, stream_end_capture(thread->stream, &graph));
+        OH_PERF_CU(thread, graph_instantiate(&workload->graph, graph, 0));
+        OH_PERF_CU(thread, graph_destroy(graph));
     }
 }
 
-void oh_perf_workload_run(struct oh_perf_thread *thread, const struct oh_perf_workload *workload)
+static void run(struct oh_perf_thread *thread, const struct oh_perf_workload *workload)
 {
-    if (!workload->graph[0]) {
+    if (workload->graph) {
+        OH_PERF_CU(thread, graph_launch(workload->graph, thread->stream));
+    } else {
         issue(thread, workload, workload->iterations);
-        return;
-    }
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        OH_PERF_CU(thread, graph_launch(workload->graph[member - thread->member], member->stream));
     }
 }
 
 void oh_perf_workload_discard(struct oh_perf_thread *thread, struct oh_perf_workload *workload)
 {
-    if (!workload->graph[0]) {
-        return;
-    }
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        OH_PERF_CU(thread, graph_exec_destroy(workload->graph[member - thread->member]));
-    }
-}
-
-static void synchronize(struct oh_perf_thread *thread)
-{
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        OH_PERF_CU(thread, stream_synchronize(member->stream));
+    if (workload->graph) {
+        OH_PERF_CU(thread, graph_exec_destroy(workload->graph));
     }
 }
 
 /* --- checking --------------------------------------------------------------------------------------------------- */
 
-/* A PreMulSum op belongs to a communicator and a type. */
-static void make_op(struct oh_perf_thread *thread, const struct oh_perf_type *type)
+static void fill_values(struct oh_perf_thread *thread, const struct oh_perf_row *row)
 {
-    uint64_t scalar = 0;
-    oh_perf_scalar(type, &scalar);
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        OH_PERF_NCCL(thread, "ncclRedOpCreatePreMulSum",
-                     op_create(&member->mulsum, &scalar, type->nccl, ncclScalarHostImmediate, member->comm));
+    const size_t count = thread->options->max_bytes / oh_perf_types[row->type].size + OH_PERF_SLACK;
+    if (thread->options->check && !(thread->filled && thread->type == row->type && thread->op == row->op)) {
+        oh_perf_fill(&oh_perf_types[row->type], row->op, thread->options->ranks, thread->rank, count, thread->input,
+                     thread->expected);
+        thread->filled = true;
+        thread->type = row->type;
+        thread->op = row->op;
     }
-}
-
-static void drop_op(struct oh_perf_thread *thread)
-{
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        OH_PERF_NCCL(thread, "ncclRedOpDestroy", op_destroy(member->mulsum, member->comm));
-    }
-}
-
-static void fill_values(struct oh_perf_thread *thread, const struct oh_perf_task *task)
-{
-    const struct oh_perf_type *type = task->type;
-    size_t count = thread->options->max_bytes / type->size + OH_PERF_SLACK;
-    if (!thread->options->check || (thread->type == type && thread->op == task->op)) {
-        return;
-    }
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        oh_perf_fill(type, task->op, thread->options->ranks, member->rank, count, member->input, thread->expected);
-    }
-    thread->type = type;
-    thread->op = task->op;
 }
 
 /* Fresh inputs, poisoned results, one run, every element compared. Returns the number that is wrong. */
 static uint64_t check_once(struct oh_perf_thread *thread, const struct oh_perf_workload *workload)
 {
-    const struct oh_perf_task *task = workload->task;
-    size_t bytes = task->count * task->type->size;
-    size_t shift = (thread->checks++ % OH_PERF_SLACK) * task->type->size;
-    uint64_t wrong = 0;
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        CUdeviceptr recv = member->recv[workload->side];
-        CUdeviceptr send = workload->in_place ? recv : member->send[workload->side];
-        OH_PERF_CU(thread, memset_d8_async(recv, OH_PERF_POISON, bytes + OH_PERF_GUARD, member->stream));
-        OH_PERF_CU(thread, memcpy_htod_async(send, member->input + shift, bytes, member->stream));
-    }
-    oh_perf_workload_run(thread, workload);
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        OH_PERF_CU(thread,
-                   memcpy_dtoh_async(thread->got, member->recv[workload->side], bytes + OH_PERF_GUARD, member->stream));
-        OH_PERF_CU(thread, stream_synchronize(member->stream));
-        wrong += oh_perf_wrong(task->type, task->op, thread->options->ranks, thread->got, thread->expected + shift,
-                               task->count);
-    }
-    return wrong;
+    const struct oh_perf_row *row = workload->row;
+    const struct oh_perf_type *type = &oh_perf_types[row->type];
+    const size_t shift = (thread->checks++ % OH_PERF_SLACK) * type->size;
+    CUdeviceptr recv = thread->recv[workload->side];
+    CUdeviceptr send = workload->in_place ? recv : thread->send[workload->side];
+    OH_PERF_CU(thread, memset_d8_async(recv, OH_PERF_POISON, row->bytes + OH_PERF_GUARD, thread->stream));
+    OH_PERF_CU(thread, memcpy_htod_async(send, thread->input + shift, row->bytes, thread->stream));
+    run(thread, workload);
+    OH_PERF_CU(thread, memcpy_dtoh_async(thread->got, recv, row->bytes + OH_PERF_GUARD, thread->stream));
+    OH_PERF_CU(thread, stream_synchronize(thread->stream));
+    return oh_perf_wrong(type, row->op, thread->options->ranks, thread->got, thread->expected + shift, row->count);
 }
 
 /* Out of place, as a group where groups are measured, and in place; a graph is replayed with other inputs. */
-static uint64_t check(struct oh_perf_thread *thread, const struct oh_perf_task *task, enum oh_perf_side side)
+static uint64_t check(struct oh_perf_thread *thread, const struct oh_perf_row *row, enum oh_perf_side side)
 {
     uint64_t wrong = 0;
     for (int in_place = 0; in_place <= 1; in_place++) {
-        struct oh_perf_workload workload = allreduce_job(task, side, 1, in_place ? 1 : thread->options->aggregate);
+        struct oh_perf_workload workload = allreduce_job(row, side, 1, in_place ? 1 : thread->options->aggregate);
         workload.in_place = in_place;
-        oh_perf_workload_capture(thread, task->mode, &workload);
-        wrong += check_once(thread, &workload);
-        if (task->mode == OH_PERF_GRAPH) {
+        oh_perf_workload_capture(thread, row->mode, &workload);
+        for (int times = row->mode == OH_PERF_GRAPH ? 2 : 1; times > 0; times--) {
             wrong += check_once(thread, &workload);
         }
         oh_perf_workload_discard(thread, &workload);
@@ -230,41 +153,28 @@ static uint64_t check(struct oh_perf_thread *thread, const struct oh_perf_task *
 
 /* --- measuring -------------------------------------------------------------------------------------------------- */
 
-/* What runs before the first event brings the ranks together and hides the launch. */
-void oh_perf_workload_time(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, double *us_p)
+/* What runs before the first event aligns the ranks in time and hides the launch. */
+void oh_perf_workload_time(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int round, int index)
 {
-    oh_perf_thread_barrier(thread);
-    if (workload->graph[0]) {
-        oh_perf_workload_run(thread, workload);
+    double(*us)[OH_PERF_RANKS] = thread->shared->us[round];
+    float ms;
+    oh_perf_barrier(thread);
+    if (workload->graph) {
+        run(thread, workload);
     } else {
         issue(thread, workload, 1);
     }
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        OH_PERF_CU(thread, event_record(member->begin, member->stream));
+    OH_PERF_CU(thread, event_record(thread->begin, thread->stream));
+    run(thread, workload);
+    OH_PERF_CU(thread, event_record(thread->end, thread->stream));
+    OH_PERF_CU(thread, event_synchronize(thread->end));
+    OH_PERF_CU(thread, event_elapsed_time(&ms, thread->begin, thread->end));
+    double time = (double)ms * 1000.0 / workload->iterations / workload->aggregate;
+    if (workload->program && !workload->bare) {
+        time -= us[OH_PERF_BARE][thread->rank];
+        time = time > 0.001 ? time : 0.001; /* less than the clock's resolution: a nanosecond */
     }
-    oh_perf_workload_run(thread, workload);
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        OH_PERF_CU(thread, event_record(member->end, member->stream));
-    }
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        float ms;
-        OH_PERF_CU(thread, event_synchronize(member->end));
-        OH_PERF_CU(thread, event_elapsed_time(&ms, member->begin, member->end));
-        us_p[member->rank] = (double)ms * 1000.0 / workload->iterations / workload->aggregate;
-    }
-}
-
-/* A call that costs less than the clock can tell still takes some time: a nanosecond. */
-void oh_perf_workload_subtract(const struct oh_perf_thread *thread, const double *bare_us, double *us)
-{
-    for (int i = 0; i < thread->ranks; i++) {
-        const int rank = thread->member[i].rank;
-        const double left = us[rank] - bare_us[rank];
-        us[rank] = left > 0.001 ? left : 0.001;
-    }
+    us[index][thread->rank] = time;
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -273,13 +183,13 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-void oh_perf_summarise(const struct oh_perf_shared *shared, int ranks, int rounds, int side, double *median_p,
-                       double *p99_p)
+void oh_perf_summarise(const struct oh_perf_thread *thread, int index, double *median_p, double *p99_p)
 {
+    const int rounds = thread->options->rounds;
     double slowest[OH_PERF_ROUNDS] = {0};
     for (int round = 0; round < rounds; round++) {
-        for (int rank = 0; rank < ranks; rank++) {
-            double us = shared->us[round][side][rank];
+        for (int rank = 0; rank < thread->options->ranks; rank++) {
+            double us = thread->shared->us[round][index][rank];
             slowest[round] = us > slowest[round] ? us : slowest[round];
         }
     }
@@ -293,8 +203,7 @@ static void name_servers(struct oh_perf_thread *thread, const onehop_comm_info_t
 {
     onehop_comm_info_t now = *before;
     size_t length = 0;
-    thread->onehop_info(thread->member[0].comm, &now, sizeof now);
-    text_p[0] = '\0';
+    thread->onehop_info(thread->comm, &now, sizeof now);
     for (int i = 0; i < ONEHOP_ALGORITHM_COUNT; i++) {
         if (now.calls_by_algorithm[i] != before->calls_by_algorithm[i] && length < size) {
             length +=
@@ -307,125 +216,103 @@ static void name_servers(struct oh_perf_thread *thread, const onehop_comm_info_t
 }
 
 /* Eager calls of the row's shape, so that whatever is made at first use exists before anything is captured. */
-static void warm_up(struct oh_perf_thread *thread, const struct oh_perf_task *task)
+static void warm_up(struct oh_perf_thread *thread, const struct oh_perf_row *row)
 {
-    for (int side = 0; side < OH_PERF_SIDES; side++) {
-        if (thread->options->side[side]) {
-            const struct oh_perf_workload workload =
-                allreduce_job(task, side, thread->options->warmup, thread->options->aggregate);
-            OH_PERF_EACH_RANK(thread, member)
-            {
-                OH_PERF_CU(thread, memset_d8_async(member->send[side], 0, thread->options->max_bytes, member->stream));
-            }
-            oh_perf_workload_run(thread, &workload);
-        }
-    }
-    synchronize(thread);
-}
-
-/* A round of all sides; the pattern's kernel by itself comes first, and is subtracted. */
-static void time_round(struct oh_perf_thread *thread, const struct oh_perf_workload *workload,
-                       double (*us)[OH_PERF_RANKS])
-{
-    const struct oh_perf_workload *bare = &workload[OH_PERF_BARE];
-    if (bare->program != OH_PERF_NO_PROGRAM) {
-        oh_perf_workload_time(thread, bare, us[OH_PERF_BARE]);
-    }
-    for (int side = 0; side < OH_PERF_SIDES; side++) {
-        if (thread->options->side[side]) {
-            oh_perf_workload_time(thread, &workload[side], us[side]);
-            if (bare->program != OH_PERF_NO_PROGRAM) {
-                oh_perf_workload_subtract(thread, us[OH_PERF_BARE], us[side]);
-            }
-        }
-    }
-}
-
-/* Sums of sums would overflow; zeros stay zeros. */
-static void clear_buffers(struct oh_perf_thread *thread, const struct oh_perf_workload *workload)
-{
-    OH_PERF_EACH_RANK(thread, member)
+    OH_PERF_EACH_SIDE(thread->options, side)
     {
-        OH_PERF_CU(thread, memset_d8_async(member->send[workload->side], 0, workload->bytes, member->stream));
-        OH_PERF_CU(thread, memset_d8_async(member->recv[workload->side], 0, workload->bytes, member->stream));
+        const struct oh_perf_workload workload =
+            allreduce_job(row, side, thread->options->warmup, thread->options->aggregate);
+        OH_PERF_CU(thread, memset_d8_async(thread->send[side], 0, thread->options->max_bytes, thread->stream));
+        run(thread, &workload);
     }
+    OH_PERF_CU(thread, stream_synchronize(thread->stream));
 }
 
-/* Times all sides in turns, all rounds. */
-static void time_task(struct oh_perf_thread *thread, const struct oh_perf_task *task)
+/* Times all sides in turns, all rounds; in each round the pattern's kernel by itself comes first. */
+static void time_row(struct oh_perf_thread *thread, const struct oh_perf_row *row)
 {
     const struct oh_perf_options *options = thread->options;
+    const bool program = thread->program != NULL;
     struct oh_perf_workload workload[OH_PERF_TIMES];
-    workload[OH_PERF_BARE] = pattern_job(thread, task, OH_PERF_STOCK); /* whose buffers are there, whatever the sides */
-    workload[OH_PERF_BARE].bare = true;
-    for (int side = 0; side < OH_PERF_SIDES; side++) {
-        workload[side] = pattern_job(thread, task, side);
-        if (options->side[side]) {
-            oh_perf_workload_capture(thread, task->mode, &workload[side]);
-            clear_buffers(thread, &workload[side]);
+    for (int i = 0; i < OH_PERF_TIMES; i++) {
+        workload[i] = allreduce_job(row, i == OH_PERF_BARE ? OH_PERF_STOCK : i, options->iters, options->aggregate);
+        workload[i].program = program;
+        workload[i].in_place = options->pattern == OH_PERF_CHAIN;
+        workload[i].moves = options->pattern == OH_PERF_FREE;
+        workload[i].bare = i == OH_PERF_BARE;
+        if (i == OH_PERF_BARE ? program : options->side[i]) {
+            oh_perf_workload_capture(thread, row->mode, &workload[i]);
+            /* Sums of sums overflow; zeros stay zeros. */
+            OH_PERF_CU(thread, memset_d8_async(thread->send[workload[i].side], 0, row->bytes, thread->stream));
+            OH_PERF_CU(thread, memset_d8_async(thread->recv[workload[i].side], 0, row->bytes, thread->stream));
         }
     }
-    if (workload[OH_PERF_BARE].program != OH_PERF_NO_PROGRAM) {
-        oh_perf_workload_capture(thread, task->mode, &workload[OH_PERF_BARE]);
-    }
-    synchronize(thread);
+    OH_PERF_CU(thread, stream_synchronize(thread->stream));
     for (int round = 0; round < options->rounds; round++) {
-        time_round(thread, workload, thread->shared->us[round]);
+        if (program) {
+            oh_perf_workload_time(thread, &workload[OH_PERF_BARE], round, OH_PERF_BARE);
+        }
+        OH_PERF_EACH_SIDE(options, side)
+        {
+            oh_perf_workload_time(thread, &workload[side], round, side);
+        }
     }
     for (int i = 0; i < OH_PERF_TIMES; i++) {
         oh_perf_workload_discard(thread, &workload[i]);
     }
 }
 
-/* In the leading thread, when all have measured the row. */
-static void add_up(struct oh_perf_thread *thread, struct oh_perf_task *task)
+/* In the thread of rank 0, when all ranks have measured the row. */
+static void add_up(struct oh_perf_thread *thread, const onehop_comm_info_t *before, struct oh_perf_row *row)
 {
     const struct oh_perf_options *options = thread->options;
-    for (int side = 0; side < OH_PERF_SIDES; side++) {
-        struct oh_perf_cell *cell = &task->cell[side];
-        cell->there = options->side[side];
-        if (cell->there) {
-            oh_perf_summarise(thread->shared, options->ranks, options->rounds, side, &cell->us, &cell->p99_us);
-            for (int rank = 0; rank < options->ranks; rank++) {
-                cell->wrong += thread->shared->wrong[side][rank];
-            }
+    double p99;
+    int column = 0;
+    OH_PERF_EACH_SIDE(options, side)
+    {
+        struct oh_perf_cell *cell = &row->cell[column++];
+        cell->there = true;
+        oh_perf_summarise(thread, side, &cell->us, &cell->p99_us);
+        for (int rank = 0; rank < options->ranks; rank++) {
+            cell->wrong += thread->shared->wrong[side][rank];
         }
     }
-    if (oh_perf_program_of(options->pattern) != OH_PERF_NO_PROGRAM) {
-        double p99;
-        oh_perf_summarise(thread->shared, options->ranks, options->rounds, OH_PERF_BARE, &task->program_us, &p99);
+    if (thread->program) {
+        oh_perf_summarise(thread, OH_PERF_BARE, &row->program_us, &p99);
+    }
+    if (options->side[OH_PERF_ONEHOP]) {
+        name_servers(thread, before, row->served_by, sizeof row->served_by);
     }
 }
 
-void oh_perf_measure(struct oh_perf_thread *thread, struct oh_perf_task *task)
+void oh_perf_measure(struct oh_perf_thread *thread, struct oh_perf_row *row)
 {
-    struct oh_perf_shared *shared = thread->shared;
-    const struct oh_perf_options *options = thread->options;
+    const struct oh_perf_type *type = &oh_perf_types[row->type];
     onehop_comm_info_t before = {0};
-    uint64_t wrong[OH_PERF_SIDES] = {0};
+    uint64_t scalar = 0, wrong[OH_PERF_SIDES] = {0};
 
-    fill_values(thread, task);
-    if (task->op == OH_PERF_MULSUM) {
-        make_op(thread, task->type);
+    fill_values(thread, row);
+    if (row->op == OH_PERF_MULSUM) { /* belongs to a communicator and a type */
+        oh_perf_scalar(type, &scalar);
+        OH_PERF_NCCL(thread, "ncclRedOpCreatePreMulSum",
+                     op_create(&thread->mulsum, &scalar, type->nccl, ncclScalarHostImmediate, thread->comm));
     }
-    warm_up(thread, task);
-    thread->onehop_info(thread->member[0].comm, &before, sizeof before);
+    warm_up(thread, row);
+    thread->onehop_info(thread->comm, &before, sizeof before);
+    OH_PERF_EACH_SIDE(thread->options, side)
+    {
+        wrong[side] = thread->options->check ? check(thread, row, side) : 0;
+    }
+    time_row(thread, row);
     for (int side = 0; side < OH_PERF_SIDES; side++) {
-        if (options->side[side] && options->check) {
-            wrong[side] = check(thread, task, side);
-        }
+        thread->shared->wrong[side][thread->rank] = wrong[side];
     }
-    time_task(thread, task);
-    for (int side = 0; side < OH_PERF_SIDES; side++) {
-        shared->wrong[side][thread->member[0].rank] = wrong[side];
+    oh_perf_barrier(thread);
+    if (thread->rank == 0) { /* the others write again only behind the next barrier */
+        add_up(thread, &before, row);
+        atomic_fetch_add(&thread->shared->rows_done, 1);
     }
-    oh_perf_thread_barrier(thread);
-    if (oh_perf_thread_is_main(thread)) { /* the others write again only behind the next barrier */
-        add_up(thread, task);
-        name_servers(thread, &before, task->served_by, sizeof task->served_by);
-        atomic_fetch_add(&shared->rows_done, 1);
-    }
-    if (task->op == OH_PERF_MULSUM) {
-        drop_op(thread);
+    if (row->op == OH_PERF_MULSUM) {
+        OH_PERF_NCCL(thread, "ncclRedOpDestroy", op_destroy(thread->mulsum, thread->comm));
     }
 }

@@ -24,7 +24,7 @@ static const char help[] = "usage: onehop perf [OPTIONS]\n"
                            "  -d, --datatype LIST  -o, --op LIST     types (float), operations (sum)\n"
                            "  -g, --ngpus N                          GPUs (all that are visible)\n"
                            "      --graph  --eager                   this mode only (both)\n"
-                           "      --layout processes|threads|group   who drives the GPUs (processes)\n"
+                           "      --layout processes|threads         one for each GPU (processes)\n"
                            "      --pattern layer|spin|chain|free    what is between calls (layer)\n"
                            "      --memory cuda|nccl                 allocator of the buffers (cuda)\n"
                            "      --compare LIST                     stock windows onehop (stock,onehop)\n"
@@ -37,7 +37,7 @@ static const char help[] = "usage: onehop perf [OPTIONS]\n"
                            "Exit status: 0 all right, 1 a result is wrong or it failed, 2 usage, 128+signal\n"
                            "Example: onehop perf -b 1K -d bfloat16 --floor --csv run.csv\n";
 
-static const char *const layout_words[OH_PERF_LAYOUTS] = {"processes", "threads", "group"};
+static const char *const layout_words[OH_PERF_LAYOUTS] = {"processes", "threads"};
 
 static bool take_from(const char *name, const char *path, void *value)
 {
@@ -118,13 +118,6 @@ bool oh_perf_parse(int argc, char **argv, struct oh_perf_options *o, int *status
         good = false;
     }
     return good;
-}
-
-enum oh_perf_program oh_perf_program_of(enum oh_perf_pattern pattern)
-{
-    static const enum oh_perf_program programs[OH_PERF_PATTERNS] = {
-        [OH_PERF_LAYER] = OH_PERF_COPY, [OH_PERF_SPIN] = OH_PERF_SPINNER};
-    return programs[pattern];
 }
 
 int oh_perf_members(const struct oh_perf_options *options)

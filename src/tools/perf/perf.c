@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * perf.c - `onehop perf`: the rows, the workers that measures them, and where the results go
+ * perf.c - `onehop perf`
  *
- * Files are opened before anything is measured and come to their place when all is done, so that a run that fails or is
- * interrupted leaves none behind. One thread.
+ * Does: Lists the rows, runs the processes that measure them, prints what is done and writes the files. Files are
+ * opened before anything is measured and renamed to their places when all is done. Threads: one. Owns: the rows, and
+ * the path of the onehop library once it is found.
  */
 #include "tools/perf/perf.h"
 
@@ -23,44 +24,34 @@ static size_t next_size(const struct oh_perf_options *options, size_t bytes)
     return options->step_bytes ? bytes + options->step_bytes : bytes * options->step_factor;
 }
 
-/* The sizes of one mode, type and op. Writes them to `task` unless it is NULL; returns their number. */
-static size_t list_sizes(const struct oh_perf_options *options, struct oh_perf_task like, struct oh_perf_task *task)
+/* The rows that the options ask for. Writes them to `rows` unless it is NULL; returns their number. */
+static size_t list_rows(const struct oh_perf_options *options, struct oh_perf_row *rows)
 {
-    size_t rows = 0;
-    for (size_t bytes = options->min_bytes; bytes <= options->max_bytes; bytes = next_size(options, bytes)) {
-        if (bytes < like.type->size) {
+    size_t count = 0;
+    for (int i = 0; i < OH_PERF_MODES * OH_PERF_TYPES * OH_PERF_OPS; i++) {
+        struct oh_perf_row row = {
+            .mode = i / (OH_PERF_TYPES * OH_PERF_OPS), .type = i / OH_PERF_OPS % OH_PERF_TYPES, .op = i % OH_PERF_OPS};
+        const size_t size = oh_perf_types[row.type].size;
+        if (!options->mode[row.mode] || !options->type[row.type] || !options->op[row.op]) {
             continue;
         }
-        if (task) {
-            like.count = bytes / like.type->size;
-            task[rows] = like;
-        }
-        rows++;
-    }
-    return rows;
-}
-
-static size_t list_tasks(const struct oh_perf_options *options, struct oh_perf_task *task)
-{
-    size_t rows = 0;
-    for (int mode = 0; mode < OH_PERF_MODES; mode++) {
-        for (int type = 0; type < OH_PERF_TYPES && options->mode[mode]; type++) {
-            for (int op = 0; op < OH_PERF_OPS && options->type[type]; op++) {
-                const struct oh_perf_task like = {.mode = mode, .type = &oh_perf_types[type], .op = op};
-                if (options->op[op]) {
-                    rows += list_sizes(options, like, task ? task + rows : NULL);
-                }
+        for (size_t bytes = options->min_bytes; bytes <= options->max_bytes; bytes = next_size(options, bytes)) {
+            row.count = bytes / size;
+            row.bytes = row.count * size;
+            if (row.count > 0 && rows) {
+                rows[count] = row;
             }
+            count += row.count > 0;
         }
     }
-    return rows;
+    return count;
 }
 
-/* --- what is told of the run ------------------------------------------------------------------------------------ */
+/* --- the description of the run --------------------------------------------------------------------------------- */
 
 static void describe_settings(const struct oh_perf_options *options, struct oh_perf_run *run)
 {
-    static const char *const layout[OH_PERF_LAYOUTS] = {"a process each", "a thread each", "one thread, groups"};
+    static const char *const layout[OH_PERF_LAYOUTS] = {"a process each", "a thread each"};
     char step[32];
     snprintf(step, sizeof step, options->step_bytes ? "%zu(bytes)" : "%zu(factor)",
              options->step_bytes ? options->step_bytes : options->step_factor);
@@ -124,51 +115,19 @@ static double floor_us(const struct oh_perf_floor *floor, int ranks, size_t byte
     return one_hop < two_hops ? one_hop : two_hops;
 }
 
-static bool begin_run(const struct oh_perf_options *options, const struct oh_perf_shared *shared,
-                      struct oh_perf_run *run)
+static void begin_run(const struct oh_perf_options *options, struct oh_perf_shared *shared, struct oh_perf_run *run)
 {
     run->ranks = options->ranks;
     run->checked = options->check;
     run->rows = shared->rows;
-    run->row = calloc(shared->rows ? shared->rows : 1, sizeof *run->row);
-    if (!run->row) {
-        oh_tool_error("perf: out of memory");
-        return false;
-    }
+    run->row = shared->row;
     for (int side = 0; side < OH_PERF_SIDES; side++) {
         if (options->side[side]) {
             snprintf(run->column[run->columns++], sizeof *run->column, "%s", oh_perf_side_names[side]);
         }
     }
-    for (size_t i = 0; i < run->rows; i++) {
-        const struct oh_perf_task *task = &shared->task[i];
-        struct oh_perf_row *row = &run->row[i];
-        row->mode = task->mode;
-        row->count = task->count;
-        row->bytes = task->count * task->type->size;
-        snprintf(row->type, sizeof row->type, "%s", oh_perf_type_names[task->type - oh_perf_types]);
-        snprintf(row->op, sizeof row->op, "%s", oh_perf_op_names[task->op]);
-    }
     snprintf(run->pattern, sizeof run->pattern, "%s", oh_perf_pattern_names[options->pattern]);
     describe_settings(options, run);
-    return true;
-}
-
-static void take_row(const struct oh_perf_options *options, const struct oh_perf_shared *shared, size_t index,
-                     struct oh_perf_run *run)
-{
-    const struct oh_perf_task *task = &shared->task[index];
-    struct oh_perf_row *row = &run->row[index];
-    for (int side = 0, column = 0; side < OH_PERF_SIDES; side++) {
-        if (options->side[side]) {
-            row->cell[column++] = task->cell[side];
-        }
-    }
-    snprintf(row->served_by, sizeof row->served_by, "%s", options->side[OH_PERF_ONEHOP] ? task->served_by : "");
-    row->program_us = task->program_us;
-    if (options->floor) {
-        row->floor_us = floor_us(&shared->floor[task->mode], run->ranks, row->bytes);
-    }
 }
 
 /* --- while it runs ---------------------------------------------------------------------------------------------- */
@@ -198,7 +157,7 @@ static void show_progress(const struct oh_perf_run *run, size_t row)
     if (row < run->rows) {
         const struct oh_perf_row *next = &run->row[row];
         fprintf(stderr, "row %zu of %zu: %s, %s, %s, %zu bytes", row + 1, run->rows, oh_perf_mode_names[next->mode],
-                next->type, next->op, next->bytes);
+                oh_perf_type_names[next->type], oh_perf_op_names[next->op], next->bytes);
     }
 }
 
@@ -244,7 +203,10 @@ static bool take_news(void *user, bool final)
         watch->head = true;
     }
     for (; watch->printed < done; watch->printed++) {
-        take_row(watch->options, watch->shared, watch->printed, watch->run);
+        if (watch->options->floor) {
+            struct oh_perf_row *row = &watch->run->row[watch->printed];
+            row->floor_us = floor_us(&watch->shared->floor[row->mode], watch->run->ranks, row->bytes);
+        }
         if (table) {
             oh_perf_print_row(table, watch->run, watch->printed);
         }
@@ -257,13 +219,13 @@ static bool take_news(void *user, bool final)
 }
 
 /* Settles the number of ranks. Returns false, with the reason on stderr, when there are not enough GPUs. */
-static bool settle_ranks(struct oh_perf_options *options, struct oh_perf_shared *shared)
+static bool settle_ranks(struct oh_perf_options *options)
 {
-    int gpus;
-    if (!oh_workers_count_gpus("perf", &shared->workers, &gpus)) {
+    struct oh_workers_machine machine;
+    if (!oh_workers_ask_machine("perf", &machine)) {
         return false;
     }
-    int most = gpus < OH_PERF_RANKS ? gpus : OH_PERF_RANKS;
+    int most = machine.gpus < OH_PERF_RANKS ? machine.gpus : OH_PERF_RANKS;
     if (options->ranks > most) {
         oh_tool_error("perf: --ngpus %d: CUDA sees %d here", options->ranks, most);
         return false;
@@ -278,26 +240,22 @@ static bool settle_ranks(struct oh_perf_options *options, struct oh_perf_shared 
 
 static bool measure(struct oh_perf_options *options, struct output *output, struct oh_perf_run *run)
 {
-    size_t rows = list_tasks(options, NULL);
-    struct oh_perf_shared *shared =
-        oh_workers_map("perf", sizeof(struct oh_perf_shared) + rows * sizeof(struct oh_perf_task));
-    if (!shared) {
+    const size_t rows = list_rows(options, NULL);
+    struct oh_perf_shared *shared = oh_workers_map("perf", sizeof *shared + rows * sizeof *shared->row);
+    if (!shared || !settle_ranks(options)) {
         return false;
     }
-    shared->rows = rows;
-    list_tasks(options, shared->task);
-    if (!settle_ranks(options, shared) || !begin_run(options, shared, run)) {
-        return false;
-    }
+    shared->rows = list_rows(options, shared->row);
+    begin_run(options, shared, run);
     struct watch watch = {.options = options, .shared = shared, .run = run, .output = output};
-    struct oh_perf_job workload = {options, shared};
+    struct oh_perf_job job = {options, shared};
     const struct oh_workers workers = {.name = "perf",
                                        .shared = &shared->workers,
                                        .members = oh_perf_members(options),
                                        .timeout_s = options->timeout_s,
                                        .work = oh_perf_work,
                                        .tick = take_news,
-                                       .work_user = &workload,
+                                       .work_user = &job,
                                        .tick_user = &watch};
     bool well = oh_workers_run(&workers);
     show_progress(run, run->rows);
@@ -367,7 +325,9 @@ static int run_all(struct oh_perf_options *options)
     oh_outfile_drop(&output.csv);
     oh_outfile_drop(&output.json);
     good = good && all_right(&run);
-    free(run.row);
+    if (options->froms) {
+        free(run.row);
+    }
     return good ? OH_EXIT_OK : OH_EXIT_FAILED;
 }
 

@@ -2,10 +2,9 @@
 /*
  * perf.h - what the parts of `onehop perf` share
  *
- * A workers of processes (tools/shared/worker_group.h), one for each GPU or one for all, measures every row. All see
- * one struct oh_perf_shared. A thread (perf/thread.c) is one thread that drives the GPUs of its ranks: one, or in
- * `group` layout all. The thread of rank 0 writes the results and counts rows_done up; the parent (perf.c) prints what
- * is done and writes the files. A run that was recorded with --csv is told by the same struct oh_perf_run.
+ * A group of processes (tools/shared/worker_group.h), one for each GPU or one with a thread for each, measures every
+ * row in struct oh_perf_shared. The thread of rank 0 writes the results and increments rows_done; the parent (perf.c)
+ * prints what is done and writes the files. A file of --csv is read into the same struct oh_perf_run.
  */
 #ifndef OH_TOOLS_PERF_PERF_H_
 #define OH_TOOLS_PERF_PERF_H_
@@ -66,7 +65,6 @@ enum oh_perf_op {
 enum oh_perf_layout {
     OH_PERF_PROCESSES, /* one for each GPU */
     OH_PERF_THREADS,   /* one process, a thread for each GPU */
-    OH_PERF_GROUP,     /* one thread for all, calls in groups */
     OH_PERF_LAYOUTS
 };
 
@@ -77,14 +75,6 @@ enum oh_perf_pattern {
     OH_PERF_CHAIN, /* in place: each needs what the one before has left */
     OH_PERF_FREE,  /* out of place, through the buffers: none needs another, as in nccl-tests */
     OH_PERF_PATTERNS
-};
-
-/* Kernels of a program. */
-enum oh_perf_program {
-    OH_PERF_NO_PROGRAM,
-    OH_PERF_COPY,
-    OH_PERF_SPINNER,
-    OH_PERF_PROGRAMS
 };
 
 /* Of the buffers; windows have NCCL's always. */
@@ -163,8 +153,8 @@ struct oh_perf_cell {
 
 struct oh_perf_row {
     enum oh_perf_mode mode;
-    char type[16];
-    char op[16];
+    int type; /* of oh_perf_types */
+    enum oh_perf_op op;
     size_t bytes;
     size_t count;
     struct oh_perf_cell cell[OH_PERF_COLUMNS]; /* by column of the run */
@@ -227,15 +217,7 @@ struct oh_perf_shared {
 
     atomic_size_t rows_done;
     size_t rows;
-    struct oh_perf_task {
-        enum oh_perf_mode mode;
-        const struct oh_perf_type *type;
-        enum oh_perf_op op;
-        size_t count;
-        struct oh_perf_cell cell[OH_PERF_SIDES];
-        double program_us;
-        char served_by[64];
-    } task[];
+    struct oh_perf_row row[];
 };
 
 /* perf/options.c */
@@ -247,8 +229,6 @@ struct oh_perf_options oh_perf_defaults(const char *types);
 bool oh_perf_parse(int argc, char **argv, struct oh_perf_options *options, int *status_p);
 /* Processes of the run. */
 int oh_perf_members(const struct oh_perf_options *options);
-/* The kernel that stands between the calls of a pattern. */
-enum oh_perf_program oh_perf_program_of(enum oh_perf_pattern pattern);
 
 /* perf/perf.c */
 

@@ -2,8 +2,9 @@
 /*
  * perf/program.c - the kernels of kernels/floor.cu, and those of a program between the calls of a pattern
  *
- * Does: loads the image; launches a kernel as programs do, without programmatic stream serialization.
- * Threads: a thread's. Owns: the library of the image, until the process ends.
+ * Does: Loads the image; launches a kernel as programs do, without programmatic stream serialization.
+ * Threads: a rank's.
+ * Owns: the library of the image, until the process ends.
  */
 #include "kernels/floor.h"
 #include "tools/perf/thread.h"
@@ -29,37 +30,26 @@ CUfunction oh_perf_kernel(struct oh_perf_thread *thread, const char *name)
 
 void oh_perf_open_program(struct oh_perf_thread *thread)
 {
-    static const char *const names[OH_PERF_PROGRAMS] = {
-        [OH_PERF_COPY] = "oh_program_copy", [OH_PERF_SPINNER] = "oh_program_spin"};
-    const char *name = names[oh_perf_program_of(thread->options->pattern)];
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        member->program = name ? oh_perf_kernel(thread, name) : NULL;
-    }
-}
-
-/* Threads for a message: as many as there are accesses to have under way, as far as OH_MAX_BLOCKS go. */
-static CUlaunchConfig shape_of(size_t bytes)
-{
-    const size_t block_bytes = (size_t)BLOCK_THREADS * THREAD_WORDS * OH_WORD_BYTES;
-    const size_t blocks = (bytes + block_bytes - 1) / block_bytes;
-    return blocks <= OH_MAX_BLOCKS ? oh_launch_config((unsigned)blocks, BLOCK_THREADS, NULL)
-                                   : oh_launch_config(OH_MAX_BLOCKS, 2 * BLOCK_THREADS, NULL);
+    static const char *const names[OH_PERF_PATTERNS] = {
+        [OH_PERF_LAYER] = "oh_program_copy", [OH_PERF_SPIN] = "oh_program_spin"};
+    const char *name = names[thread->options->pattern];
+    thread->program = name ? oh_perf_kernel(thread, name) : NULL;
 }
 
 void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_workload *workload)
 {
-    CUlaunchConfig config = shape_of(workload->bytes);
-    OH_PERF_EACH_RANK(thread, member)
-    {
-        const struct oh_kernel_args args = {
-            .sendbuff = (const void *)(uintptr_t)member->recv[workload->side],
-            .recvbuff = (void *)(uintptr_t)member->send[workload->side],
-            .count = workload->bytes,
-            .operand = workload->program == OH_PERF_SPINNER ? SPIN_CYCLES : 0,
-        };
-        void *parameter = (void *)&args;
-        config.hStream = member->stream;
-        OH_PERF_CU(thread, launch_kernel_ex(&config, member->program, &parameter, NULL));
-    }
+    /* As many threads as there are accesses to have under way, up to OH_MAX_BLOCKS blocks. */
+    const size_t block_bytes = (size_t)BLOCK_THREADS * THREAD_WORDS * OH_WORD_BYTES;
+    const size_t blocks = (workload->bytes + block_bytes - 1) / block_bytes;
+    CUlaunchConfig config = blocks <= OH_MAX_BLOCKS
+                                ? oh_launch_config((unsigned)blocks, BLOCK_THREADS, thread->stream)
+                                : oh_launch_config(OH_MAX_BLOCKS, 2 * BLOCK_THREADS, thread->stream);
+    const struct oh_kernel_args args = {
+        .sendbuff = (const void *)(uintptr_t)thread->recv[workload->side],
+        .recvbuff = (void *)(uintptr_t)thread->send[workload->side],
+        .count = workload->bytes,
+        .operand = thread->options->pattern == OH_PERF_SPIN ? SPIN_CYCLES : 0,
+    };
+    void *parameter = (void *)&args;
+    OH_PERF_CU(thread, launch_kernel_ex(&config, thread->program, &parameter, NULL));
 }

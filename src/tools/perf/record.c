@@ -45,9 +45,10 @@ static void write_line(FILE *stream, const struct oh_perf_run *run, const struct
 {
     const struct oh_perf_cell *cell = &row->cell[column];
     bool ours = strcmp(run->column[column], oh_perf_side_names[OH_PERF_ONEHOP]) == 0;
-    fprintf(stream, "%s,%s,%s,%d,%zu,%zu,%s,%.3f,%.3f,%.6g,%.6g,", oh_perf_mode_names[row->mode], row->type, row->op,
-            run->ranks, row->bytes, row->count, run->column[column], cell->us, cell->p99_us,
-            (double)row->bytes / cell->us / 1000.0, oh_perf_busbw(run, row, cell->us));
+    fprintf(stream, "%s,%s,%s,%d,%zu,%zu,%s,%.3f,%.3f,%.6g,%.6g,", oh_perf_mode_names[row->mode],
+            oh_perf_type_names[row->type], oh_perf_op_names[row->op], run->ranks, row->bytes, row->count,
+            run->column[column], cell->us, cell->p99_us, (double)row->bytes / cell->us / 1000.0,
+            oh_perf_busbw(run, row, cell->us));
     if (run->checked) {
         fprintf(stream, "%llu", (unsigned long long)cell->wrong);
     }
@@ -108,10 +109,10 @@ static json_t *make_row(const struct oh_perf_run *run, const struct oh_perf_row 
         }
     }
     return json_pack("{s:s,s:o,s:o,s:I,s:I,s:o,s:o,s:o,s:b,s:o}", "mode", oh_perf_mode_names[row->mode], "type",
-                     oh_json_text(row->type), "op", oh_json_text(row->op), "bytes", (json_int_t)row->bytes, "count",
-                     (json_int_t)row->count, "floor_us", time_or_null(row->floor_us), "program_us",
-                     time_or_null(row->program_us), "served_by", text_or_null(row->served_by), "simulated",
-                     run->simulated, "sides", sides);
+                     oh_json_text(oh_perf_type_names[row->type]), "op", oh_json_text(oh_perf_op_names[row->op]),
+                     "bytes", (json_int_t)row->bytes, "count", (json_int_t)row->count, "floor_us",
+                     time_or_null(row->floor_us), "program_us", time_or_null(row->program_us), "served_by",
+                     text_or_null(row->served_by), "simulated", run->simulated, "sides", sides);
 }
 
 bool oh_perf_write_json(FILE *stream, const struct oh_perf_run *run)
@@ -131,20 +132,22 @@ bool oh_perf_write_json(FILE *stream, const struct oh_perf_run *run)
 
 /* --- reading ---------------------------------------------------------------------------------------------------- */
 
-/* A whole number of at least `least`. */
-static bool parse_whole(const char *text, unsigned long long least, unsigned long long *number_p)
+/* A finite number of at least `least`. */
+static bool parse_number(const char *text, double least, double *number_p)
 {
     char *end;
-    errno = 0;
-    *number_p = strtoull(text, &end, 10);
-    return *text >= '0' && *text <= '9' && *end == '\0' && errno == 0 && *number_p >= least;
+    *number_p = strtod(text, &end);
+    return end != text && *end == '\0' && isfinite(*number_p) && *number_p >= least;
 }
 
-static bool parse_time(const char *text, double *us_p)
+/* The word's index, or -1. */
+static int find_word(const char *text, const char *const *words, int count)
 {
-    char *end;
-    *us_p = strtod(text, &end);
-    return end != text && *end == '\0' && isfinite(*us_p) && *us_p > 0;
+    int i = count - 1;
+    while (i >= 0 && strcmp(text, words[i]) != 0) {
+        i--;
+    }
+    return i;
 }
 
 /* Splits at commas, in place. Returns the number of fields, of which at most FIELDS are set. */
@@ -177,7 +180,7 @@ static struct oh_perf_row *take_row(struct oh_perf_run *run, const struct oh_per
     size_t at = run->rows;
     for (size_t i = 0; i < run->rows; i++) {
         const struct oh_perf_row *row = &run->row[i];
-        if (row->mode == wanted->mode && strcmp(row->type, wanted->type) == 0 && strcmp(row->op, wanted->op) == 0) {
+        if (row->mode == wanted->mode && row->type == wanted->type && row->op == wanted->op) {
             if (row->bytes == wanted->bytes) {
                 return &run->row[i];
             }
@@ -197,29 +200,25 @@ static struct oh_perf_row *take_row(struct oh_perf_run *run, const struct oh_per
     return &larger[at];
 }
 
-static bool fits_name(const char *text, size_t size)
-{
-    return text[0] && strlen(text) < size;
-}
+#define LEAST_TIME 1e-6 /* us */
 
 /* One line behind the head. NULL: understood; else what is wrong with it. */
 static const char *read_line(char *line, int fields, struct oh_perf_run *run)
 {
     char *field[FIELDS] = {NULL};
-    struct oh_perf_row wanted = {.count = 0};
     struct oh_perf_cell cell = {.there = true};
-    unsigned long long ranks, bytes, count, wrong = 0;
+    double ranks, bytes, count, wrong = 0, floor_us = 0;
     if (split(line, field) != fields) {
         return "not as many fields as the head";
     }
-    int mode = strcmp(field[MODE], "graph") == 0   ? OH_PERF_GRAPH
-               : strcmp(field[MODE], "eager") == 0 ? OH_PERF_EAGER
-                                                   : -1;
-    if (mode < 0 || !fits_name(field[TYPE], sizeof wanted.type) || !fits_name(field[OP], sizeof wanted.op) ||
-        !parse_whole(field[RANKS], 1, &ranks) || !parse_whole(field[BYTES], 1, &bytes) ||
-        !parse_whole(field[COUNT], 1, &count) || !parse_time(field[TIME_US], &cell.us) ||
-        !parse_time(field[P99_US], &cell.p99_us) || (field[WRONG][0] && !parse_whole(field[WRONG], 0, &wrong)) ||
-        (field[FLOOR_US][0] && !parse_time(field[FLOOR_US], &wanted.floor_us))) {
+    int mode = find_word(field[MODE], oh_perf_mode_names, OH_PERF_MODES);
+    int type = find_word(field[TYPE], oh_perf_type_names, OH_PERF_TYPES);
+    int op = find_word(field[OP], oh_perf_op_names, OH_PERF_OPS);
+    if (mode < 0 || type < 0 || op < 0 || !parse_number(field[RANKS], 1, &ranks) ||
+        !parse_number(field[BYTES], 1, &bytes) || !parse_number(field[COUNT], 1, &count) ||
+        !parse_number(field[TIME_US], LEAST_TIME, &cell.us) || !parse_number(field[P99_US], LEAST_TIME, &cell.p99_us) ||
+        (field[WRONG][0] && !parse_number(field[WRONG], 0, &wrong)) ||
+        (field[FLOOR_US][0] && !parse_number(field[FLOOR_US], LEAST_TIME, &floor_us))) {
         return "a field is not what its head says";
     }
     if (run->ranks && run->ranks != (int)ranks) {
@@ -230,24 +229,21 @@ static const char *read_line(char *line, int fields, struct oh_perf_run *run)
     if (column < 0) {
         return "not a name for a side, or too many sides";
     }
-    run->simulated |= field[SIMULATED] && strcmp(field[SIMULATED], "1") == 0;
-    wanted.mode = (enum oh_perf_mode)mode;
-    wanted.bytes = bytes;
-    wanted.count = count;
-    snprintf(wanted.type, sizeof wanted.type, "%s", field[TYPE]);
-    snprintf(wanted.op, sizeof wanted.op, "%s", field[OP]);
-    struct oh_perf_row *row = take_row(run, &wanted);
+    struct oh_perf_row *row = take_row(run, &(struct oh_perf_row){.mode = (enum oh_perf_mode)mode,
+                                                                  .type = type,
+                                                                  .op = (enum oh_perf_op)op,
+                                                                  .bytes = (size_t)bytes,
+                                                                  .count = (size_t)count});
     if (!row) {
         return "out of memory";
     }
-    if (wanted.floor_us > 0) {
-        row->floor_us = wanted.floor_us;
-    }
+    row->floor_us = floor_us > 0 ? floor_us : row->floor_us;
     if (field[SERVED_BY][0]) {
         snprintf(row->served_by, sizeof row->served_by, "%s", field[SERVED_BY]);
     }
-    run->checked = run->checked || field[WRONG][0];
-    cell.wrong = wrong;
+    run->simulated |= field[SIMULATED] && strcmp(field[SIMULATED], "1") == 0;
+    run->checked |= field[WRONG][0] != '\0';
+    cell.wrong = (uint64_t)wrong;
     row->cell[column] = cell;
     return NULL;
 }

@@ -267,7 +267,8 @@ void oh_perf_print_row(FILE *stream, const struct oh_perf_run *run, size_t index
     if (index == 0 || row[-1].mode != row->mode) {
         print_title(stream, run, row->mode);
     }
-    fprintf(stream, "  %9zu %9zu %8s %6s", row->bytes, row->count, row->type, row->op);
+    fprintf(stream, "  %9zu %9zu %8s %6s", row->bytes, row->count, oh_perf_type_names[row->type],
+            oh_perf_op_names[row->op]);
     for (int i = 0; i < columns.count; i++) {
         print_cell(stream, run, row, &columns.column[i]);
     }

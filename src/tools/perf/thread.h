@@ -1,32 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * perf/thread.h - one thread and the GPUs that it drives
+ * perf/thread.h - one thread, and the GPU of its rank
  *
- * Opened by perf/thread.c, used by perf/measure.c, perf/program.c and perf/floor.c. Any failure ends the process
- * (oh_workers_fail); nothing is freed then, the parent ends the others.
+ * thread.c opens it; measure.c, program.c and floor.c use it. Any failure ends the process (oh_workers_fail); nothing
+ * is freed then, the parent ends the other processes.
  */
 #ifndef OH_TOOLS_PERF_THREAD_H_
 #define OH_TOOLS_PERF_THREAD_H_
 
 #include "gpu/driver.h"
 #include "tools/perf/perf.h"
-
-/* One rank. */
-struct oh_perf_rank {
-    int rank;
-    CUdevice device;
-    CUcontext context;
-    CUstream stream;
-    CUevent begin;
-    CUevent end;
-    ncclComm_t comm;
-    ncclRedOp_t mulsum;
-    CUdeviceptr send[OH_PERF_SIDES]; /* the sides but windows share theirs */
-    CUdeviceptr recv[OH_PERF_SIDES]; /* OH_PERF_GUARD bytes longer */
-    void *window[2];                 /* handles of ncclCommWindowRegister */
-    char *input;                     /* this rank's values */
-    CUfunction program;              /* the kernel between the calls; NULL: none */
-};
 
 /* The functions of one side. */
 struct oh_perf_api {
@@ -39,9 +22,19 @@ struct oh_perf_thread {
     const struct oh_perf_options *options;
     struct oh_perf_shared *shared;
     const struct oh_driver *driver;
-    int parties; /* threads that meet at the barrier */
-    int ranks;
-    struct oh_perf_rank member[OH_PERF_RANKS];
+    int rank;
+    CUdevice device;
+    CUcontext context;
+    CUstream stream;
+    CUevent begin;
+    CUevent end;
+    ncclComm_t comm;
+    ncclRedOp_t mulsum;
+    CUdeviceptr send[OH_PERF_SIDES]; /* windows have their own, the other sides share theirs */
+    CUdeviceptr recv[OH_PERF_SIDES]; /* OH_PERF_GUARD bytes longer */
+    void *window[2];                 /* handles of ncclCommWindowRegister */
+    CUlibrary image;                 /* of kernels/floor.cu; NULL: not loaded yet */
+    CUfunction program;              /* the kernel between the calls; NULL: none */
 
     __typeof__(ncclGetVersion) *get_version;
     __typeof__(ncclGetUniqueId) *get_unique_id;
@@ -52,22 +45,22 @@ struct oh_perf_thread {
     __typeof__(ncclRedOpDestroy) *op_destroy;
     struct oh_perf_api api[OH_PERF_SIDES];
     ncclResult_t (*mem_alloc)(void **, size_t); /* NULL unless needed; nccl.h may be older than these */
-    ncclResult_t (*mem_free)(void *);
     ncclResult_t (*window_register)(ncclComm_t, void *, size_t, void **, int);
     ncclResult_t (*window_deregister)(ncclComm_t, void *);
     __typeof__(onehopVersion) *onehop_version;
     __typeof__(onehopCommInfo) *onehop_info;
     __typeof__(onehopAlgorithmName) *algorithm_name;
 
-    CUlibrary image;                 /* of kernels/floor.cu; NULL: not loaded yet */
-    const struct oh_perf_type *type; /* what the values are of */
+    bool filled; /* input and expected hold the values of `type` and `op` */
+    int type;
     enum oh_perf_op op;
+    char *input;
     char *expected;
     char *got;
     unsigned int checks;
 };
 
-#define OH_PERF_FAIL(thread_, ...) oh_workers_fail(&(thread_)->shared->workers, (thread_)->member[0].rank, __VA_ARGS__)
+#define OH_PERF_FAIL(thread_, ...) oh_workers_fail(&(thread_)->shared->workers, (thread_)->rank, __VA_ARGS__)
 
 #define OH_PERF_CU(thread_, call_)                                                                                     \
     do {                                                                                                               \
@@ -85,57 +78,47 @@ struct oh_perf_thread {
         }                                                                                                              \
     } while (0)
 
-/* For each member, with its context current. */
-#define OH_PERF_EACH_RANK(thread_, seat_)                                                                              \
-    for (struct oh_perf_rank *seat_ = (thread_)->member;                                                               \
-         seat_ < (thread_)->member + (thread_)->ranks && oh_perf_rank_activate((thread_), seat_); seat_++)
+/* For each side that the options have. */
+#define OH_PERF_EACH_SIDE(options_, side_)                                                                             \
+    for (int side_ = 0; side_ < OH_PERF_SIDES; side_++)                                                                \
+        if ((options_)->side[side_])
 
-/* Makes the member's context current; true. */
-bool oh_perf_rank_activate(struct oh_perf_thread *thread, const struct oh_perf_rank *member);
+/* Waits until all ranks are here. */
+void oh_perf_barrier(struct oh_perf_thread *thread);
 
-void oh_perf_thread_group_start(struct oh_perf_thread *thread, enum oh_perf_side side);
-void oh_perf_thread_group_end(struct oh_perf_thread *thread, enum oh_perf_side side);
-
-/* Waits until all threads are here. */
-void oh_perf_thread_barrier(struct oh_perf_thread *thread);
-
-/* True for the one thread that writes what is common to all. */
-bool oh_perf_thread_is_main(const struct oh_perf_thread *thread);
-
-/* Something that every member runs, one time after the other or by a graph that has captured all times. */
+/* What every rank runs, one time after the other or by a graph that has captured all times. */
 struct oh_perf_workload {
-    /* Puts iteration i on the streams of all ranks. */
+    /* Enqueues iteration i. */
     void (*issue)(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int i);
     int iterations;
-    int aggregate;                /* calls in an iteration; a time is that of one call */
-    enum oh_perf_program program; /* runs behind each iteration */
-    bool bare;                    /* without the iterations */
+    int aggregate; /* calls in an iteration; a time is that of one call */
+    bool program;  /* the thread's runs behind each iteration */
+    bool bare;     /* without the iterations */
     enum oh_perf_side side;
     size_t bytes; /* of the message that the program's kernel reads and writes */
     /* of an allreduce */
-    const struct oh_perf_task *task;
+    const struct oh_perf_row *row;
     bool in_place;
     bool moves; /* through the buffers, from call to call */
     /* of a kernel of perf/floor.c */
     const void *floor;
-    CUgraphExec graph[OH_PERF_RANKS]; /* by member; NULL in eager mode */
+    CUgraphExec graph; /* NULL in eager mode */
 };
 
 /* perf/measure.c */
 void oh_perf_workload_capture(struct oh_perf_thread *thread, enum oh_perf_mode mode, struct oh_perf_workload *workload);
-void oh_perf_workload_run(struct oh_perf_thread *thread, const struct oh_perf_workload *workload);
 void oh_perf_workload_discard(struct oh_perf_thread *thread, struct oh_perf_workload *workload);
-/* Times one block of all threads; the microseconds of a call go to us_p[rank] for each member. */
-void oh_perf_workload_time(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, double *us_p);
-/* Subtracts what the program's kernel takes by itself, of each member. */
-void oh_perf_workload_subtract(const struct oh_perf_thread *thread, const double *bare_us, double *us);
-/* The median and the 99th percentile over the rounds of the slowest rank's time of a side. */
-void oh_perf_summarise(const struct oh_perf_shared *shared, int ranks, int rounds, int side, double *median_p,
-                       double *p99_p);
-void oh_perf_measure(struct oh_perf_thread *thread, struct oh_perf_task *task);
+/*
+ * Times one block on all ranks at once; shared->us[round][index] gets the microseconds of a call. If there is a
+ * program, those of OH_PERF_BARE in the same round are subtracted.
+ */
+void oh_perf_workload_time(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int round,
+                           int index);
+/* The median and the 99th percentile over the rounds of the slowest rank's time of shared->us[][index]. */
+void oh_perf_summarise(const struct oh_perf_thread *thread, int index, double *median_p, double *p99_p);
+void oh_perf_measure(struct oh_perf_thread *thread, struct oh_perf_row *row);
 
-/* perf/program.c: finds a kernel of kernels/floor.cu, for the context that is current; finds that of the pattern, for
- * all ranks; puts it on their streams. */
+/* perf/program.c: finds a kernel of kernels/floor.cu; finds that of the pattern; enqueues it. */
 CUfunction oh_perf_kernel(struct oh_perf_thread *thread, const char *name);
 void oh_perf_open_program(struct oh_perf_thread *thread);
 void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_workload *workload);

@@ -23,6 +23,7 @@
 #include "gpu/driver.h"
 #include "tools/shared/outfile.h"
 #include "tools/shared/tool.h"
+#include "topo/topo.h"
 #include "util/clock.h"
 
 #define TICK_NS (2L * 1000 * 1000)
@@ -229,33 +230,40 @@ bool oh_workers_run(const struct oh_workers *workers)
     return well;
 }
 
-/* --- the number of GPUs ----------------------------------------------------------------------------------------- */
+/* --- the machine ------------------------------------------------------------------------------------------------ */
 
-static int count_gpus(void *user, int member)
+static int ask_machine(void *user, int member)
 {
-    struct oh_workers_shared *shared = user;
+    struct oh_workers_machine *machine = user;
     const struct oh_driver *driver;
     (void)member;
     if (oh_driver_get(&driver) != ncclSuccess) {
-        oh_tool_driver_error(shared->failure, sizeof shared->failure);
-    } else if (driver->device_get_count(&shared->gpus) != CUDA_SUCCESS || shared->gpus < 1) {
-        snprintf(shared->failure, sizeof shared->failure, "CUDA sees no GPU here" OH_NEXT_STEP);
-        shared->gpus = 0;
+        oh_tool_driver_error(machine->shared.failure, sizeof machine->shared.failure);
+    } else if (driver->device_get_count(&machine->gpus) != CUDA_SUCCESS || machine->gpus < 1 ||
+               driver->device_get_name(machine->gpu, sizeof machine->gpu, 0) != CUDA_SUCCESS) {
+        snprintf(machine->shared.failure, sizeof machine->shared.failure, "CUDA sees no GPU here" OH_NEXT_STEP);
+        machine->gpus = 0;
     }
+    oh_topo_driver_version(machine->driver, sizeof machine->driver);
     return EXIT_SUCCESS;
 }
 
-bool oh_workers_count_gpus(const char *name, struct oh_workers_shared *shared, int *gpus_p)
+bool oh_workers_ask_machine(const char *name, struct oh_workers_machine *machine_p)
 {
-    const struct oh_workers counter = {
-        .name = name, .shared = shared, .members = 1, .timeout_s = 60, .work = count_gpus, .work_user = shared};
-    if (!oh_workers_run(&counter)) {
+    struct oh_workers_machine *machine = oh_workers_map(name, sizeof *machine);
+    const struct oh_workers asker = {.name = name,
+                                     .shared = &machine->shared,
+                                     .members = 1,
+                                     .timeout_s = 60,
+                                     .work = ask_machine,
+                                     .work_user = machine};
+    if (!machine || !oh_workers_run(&asker)) {
         return false;
     }
-    if (shared->gpus < 1) {
-        oh_tool_error("%s: %s", name, shared->failure);
-        return false;
+    *machine_p = *machine;
+    munmap(machine, sizeof *machine);
+    if (machine_p->gpus < 1) {
+        oh_tool_error("%s: %s", name, machine_p->shared.failure);
     }
-    *gpus_p = shared->gpus;
-    return true;
+    return machine_p->gpus > 0;
 }

@@ -25,8 +25,6 @@ struct oh_workers_shared {
     atomic_int failed; /* 1 + the rank that failed first */
     char failure[400]; /* its reason: complete once failure_written is set */
     atomic_bool failure_written;
-
-    int gpus; /* by oh_workers_count_gpus */
 };
 
 struct oh_workers {
@@ -62,9 +60,15 @@ _Noreturn void oh_workers_end_by(int number);
  */
 bool oh_workers_run(const struct oh_workers *workers);
 
-/* The GPUs that CUDA sees, counted in a process of its own. Returns false, with the reason on stderr: no driver, none.
- */
-bool oh_workers_count_gpus(const char *name, struct oh_workers_shared *shared, int *gpus_p);
+struct oh_workers_machine {
+    struct oh_workers_shared shared;
+    int gpus;        /* that CUDA sees */
+    char gpu[96];    /* the name of the first */
+    char driver[96]; /* its version */
+};
+
+/* Asks the machine in a process of its own. Returns false, with the reason on stderr: no driver, no GPU. */
+bool oh_workers_ask_machine(const char *name, struct oh_workers_machine *machine_p);
 
 /* In a member: waits until `parties` callers are here. Ends the process when another has failed. */
 void oh_workers_barrier(struct oh_workers_shared *shared, int parties);

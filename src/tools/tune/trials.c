@@ -20,59 +20,11 @@
 #include "topo/topo.h"
 #include "util/clock.h"
 
+enum {
+    STOCK,
+    ONEHOP
+};                 /* the columns of a row: the default sides */
 #define START_S 90 /* CUDA and NCCL, before the first trial */
-
-/* --- the machine ------------------------------------------------------------------------------------------------ */
-
-struct machine {
-    struct oh_workers_shared shared;
-    char gpu[OH_TUNING_TEXT];
-    char driver[OH_TUNING_TEXT];
-};
-
-/* In a process of its own: the parent never opens CUDA. */
-static int ask(void *user, int member)
-{
-    struct machine *machine = user;
-    const struct oh_driver *driver;
-    struct oh_topo_gpu gpu;
-    CUdevice device;
-    if (oh_driver_get(&driver) != ncclSuccess) {
-        char why[160];
-        oh_tool_driver_error(why, sizeof why);
-        oh_workers_fail(&machine->shared, member, "%s", why);
-    }
-    if (driver->device_get_count(&machine->shared.gpus) != CUDA_SUCCESS || machine->shared.gpus < 1 ||
-        driver->device_get(&device, 0) != CUDA_SUCCESS) {
-        oh_workers_fail(&machine->shared, member, "CUDA sees no GPU here");
-    }
-    oh_topo_gpu_gather(driver, device, &gpu);
-    snprintf(machine->gpu, sizeof machine->gpu, "%s", gpu.name);
-    oh_topo_driver_version(machine->driver, sizeof machine->driver);
-    return EXIT_SUCCESS;
-}
-
-bool oh_tune_ask_machine(struct oh_tuning_key *key_p, int *gpus_p)
-{
-    struct machine *machine = oh_workers_map("tune", sizeof *machine);
-    if (!machine) {
-        return false;
-    }
-    const struct oh_workers workers = {.name = "tune",
-                                       .shared = &machine->shared,
-                                       .members = 1,
-                                       .timeout_s = START_S,
-                                       .work = ask,
-                                       .work_user = machine};
-    bool good = oh_workers_run(&workers);
-    if (good) {
-        *gpus_p = machine->shared.gpus;
-        memcpy(key_p->gpu, machine->gpu, sizeof key_p->gpu);
-        memcpy(key_p->driver, machine->driver, sizeof key_p->driver);
-    }
-    munmap(machine, sizeof *machine);
-    return good;
-}
 
 /* --- one table -------------------------------------------------------------------------------------------------- */
 
@@ -109,9 +61,9 @@ static size_t list_tasks(struct trials *trials)
                     continue;
                 }
                 if (trials->shared) {
-                    const struct oh_perf_type *kind = &oh_perf_types[type];
-                    trials->shared->task[tasks] = (struct oh_perf_task){
-                        .mode = mode, .type = kind, .op = OH_PERF_SUM, .count = point->bytes / kind->size};
+                    const size_t size = oh_perf_types[type].size, count = point->bytes / size;
+                    trials->shared->row[tasks] = (struct oh_perf_row){
+                        .mode = mode, .type = type, .op = OH_PERF_SUM, .bytes = count * size, .count = count};
                     trials->place[tasks] = (struct place){point, mode, type};
                 }
                 tasks++;
@@ -169,23 +121,23 @@ static void show_progress(struct trials *trials)
 /* Takes a task's times. False: they are of no use (said). */
 static bool take(struct trials *trials, size_t i)
 {
-    const struct oh_perf_task *task = &trials->shared->task[i];
+    const struct oh_perf_row *task = &trials->shared->row[i];
     const struct place *place = &trials->place[i];
     const struct oh_plan_row *row = &place->point->candidate[trials->candidate];
     const char *name = oh_algorithm_name((int)row->algorithm);
-    uint64_t wrong = task->cell[OH_PERF_ONEHOP].wrong + task->cell[OH_PERF_STOCK].wrong;
+    uint64_t wrong = task->cell[ONEHOP].wrong + task->cell[STOCK].wrong;
     if (!trials->shared->info.served) {
         oh_tool_error("tune: onehop hands this communicator back to NCCL: %s", trials->shared->info.reason);
         return false;
     }
     if (strcmp(task->served_by, name) != 0 || wrong > 0) {
         oh_tool_error("tune: %" PRIu64 " bytes of %s on %s %ux%u: %" PRIu64 " elements wrong, served by %s",
-                      place->point->bytes, oh_perf_type_names[task->type - oh_perf_types], name, row->blocks,
-                      row->threads, wrong, task->served_by);
+                      place->point->bytes, oh_perf_type_names[task->type], name, row->blocks, row->threads, wrong,
+                      task->served_by);
         return false;
     }
     place->point->time[trials->candidate][place->mode][place->type] =
-        (struct oh_tune_time){true, task->cell[OH_PERF_ONEHOP].us, task->cell[OH_PERF_STOCK].us};
+        (struct oh_tune_time){true, task->cell[ONEHOP].us, task->cell[STOCK].us};
     return true;
 }
 
@@ -264,7 +216,7 @@ static bool run_table(struct oh_tune *tune, int candidate, int tables, int fd)
     size_t tasks;
     bool good = true;
     while (good && !tune->out_of_time && (trials.shared = NULL, tasks = list_tasks(&trials)) > 0) {
-        size_t bytes = sizeof *trials.shared + tasks * sizeof *trials.shared->task;
+        size_t bytes = sizeof *trials.shared + tasks * sizeof *trials.shared->row;
         trials.shared = oh_workers_map("tune", bytes);
         trials.place = calloc(tasks, sizeof *trials.place);
         good = trials.shared && trials.place && write_table(&trials, fd);

@@ -194,10 +194,13 @@ static bool write_all(const struct oh_tune_options *options, const struct oh_tun
 static struct oh_tune *begin(struct oh_tune_options *options)
 {
     struct oh_tuning_key key = {.nccl = "unknown"};
-    int gpus;
-    if (!oh_tune_ask_machine(&key, &gpus)) {
+    struct oh_workers_machine machine;
+    if (!oh_workers_ask_machine("tune", &machine)) {
         return NULL;
     }
+    const int gpus = machine.gpus;
+    memcpy(key.gpu, machine.gpu, sizeof key.gpu);
+    memcpy(key.driver, machine.driver, sizeof key.driver);
     if (options->tables == 0) {
         options->ranks[options->tables++] = gpus < OH_MAX_RANKS ? gpus : OH_MAX_RANKS;
     }

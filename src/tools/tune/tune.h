@@ -97,9 +97,6 @@ bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t 
 
 /* tune/trials.c */
 
-/* What is asked of the machine before anything is measured. False: said on stderr. */
-bool oh_tune_ask_machine(struct oh_tuning_key *key_p, int *gpus_p);
-
 /* Measures all points, as far as time allows. False: said on stderr, or ended by a signal. */
 bool oh_tune_measure(struct oh_tune *tune);
 
