@@ -157,7 +157,7 @@ void oh_outfile_drop(struct oh_outfile *file)
 
 bool oh_save_file(const char *name, const char *path, const char *data, size_t size)
 {
-    struct oh_outfile file;
+    static struct oh_outfile file; /* static: gcc 12's -fanalyzer loses track of a local one */
     if (!oh_outfile_open(name, path, &file)) {
         return false;
     }

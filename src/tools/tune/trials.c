@@ -15,9 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "gpu/driver.h"
 #include "tools/shared/tool.h"
-#include "topo/topo.h"
 #include "util/clock.h"
 
 enum {
