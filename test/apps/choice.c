@@ -165,6 +165,22 @@ static void print_table(const struct oh_tune *tune)
     }
 }
 
+static int choose(void *user)
+{
+    struct oh_tune_options *options = user;
+    struct oh_tune *tune = calloc(1, sizeof *tune);
+    if (!tune) {
+        oh_tool_error("choice: out of memory");
+        return OH_EXIT_FAILED;
+    }
+    bool good = measure(options, tune);
+    if (good) {
+        print_table(tune);
+    }
+    free(tune);
+    return good ? OH_EXIT_OK : OH_EXIT_FAILED;
+}
+
 int main(int argc, char **argv)
 {
     struct oh_tune_options options = oh_tune_defaults();
@@ -175,19 +191,5 @@ int main(int argc, char **argv)
         fputs(usage, stderr);
         return OH_EXIT_USAGE;
     }
-    struct oh_tune *tune = calloc(1, sizeof *tune);
-    if (!tune) {
-        oh_tool_error("choice: out of memory");
-        return OH_EXIT_FAILED;
-    }
-    oh_workers_hold_signals();
-    bool good = measure(&options, tune);
-    if (good) {
-        print_table(tune);
-    }
-    free(tune);
-    if (oh_workers_signal()) {
-        oh_workers_end_by(oh_workers_signal());
-    }
-    return good ? OH_EXIT_OK : OH_EXIT_FAILED;
+    return oh_workers_guard(choose, &options);
 }

@@ -167,7 +167,7 @@ doctor --pid "$pid"
 expect "a process that has gone" 2 "^onehop: doctor: --pid $pid: no such process\$"
 for word in 0 -1 12x '' 99999999999; do
     doctor --pid "$word"
-    expect "--pid '$word'" 2 'not a process id'
+    expect "--pid '$word'" 2 'expected a whole number from 1'
 done
 if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups "$onehop" --version >/dev/null 2>&1; then
     status=0

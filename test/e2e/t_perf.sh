@@ -95,7 +95,7 @@ env -u LD_LIBRARY_PATH "$timeout" -k 5 $limit "$onehop" perf --simulated -b 64 -
 expect_command "--simulated finds the simulated node" 0 '^# SIMULATED' '^ +64 +16 +float'
 # A simulated table has no times, unless they are asked for; no table is wider than 120 columns.
 perf -b 64 -e 128 $few --compare all --floor
-expect_command "a simulated table" 0 '--simulated-times shows' ' stock  windows  onehop$' '^# 4 of 4 right, 4 of 4 served$' \
+expect_command "a simulated table" 0 '--simulated-times shows' '   stock windows  onehop$' '^# 4 of 4 right, 4 of 4 served$' \
     '^#      size     count     type  redop  #wrong  #wrong  #wrong  served-by$' '^ +64 +16 +float +sum +0 +0 +0  oneshot$'
 ! grep -qE '\(us\)|GB/s|speedup|floor' "$out"
 tap_point $? "... has no times and no ratio" "$(cat "$out")"
@@ -171,7 +171,7 @@ if ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then
     tap_skip "no driver" "there is one"
 else
     LD_LIBRARY_PATH='' perf --csv "$csv"
-    refuses "no driver" 1 'perf: no usable CUDA driver: '
+    refuses "no driver" 1 'perf: no usable CUDA driver: .*; run nvidia-smi, or add --simulated$'
 fi
 CUDA_VISIBLE_DEVICES='' perf --csv "$csv"
 refuses "no GPU" 1 'perf: '

@@ -126,12 +126,7 @@ static void check_recording(void)
                               .ranks = 4,
                               .columns = 2,
                               .column = {"stock", "onehop"},
-                              .machine = "4 x GPU",
-                              .software = "s",
-                              .pattern = "layer",
-                              .settings = "t",
-                              .verdict = "v",
-                              .floors = "f",
+                              .text = {"4 x GPU", "s", "t", "layer", "v", "f"},
                               .checked = true,
                               .rows = 3,
                               .row = (struct oh_perf_row *)rows};

@@ -55,7 +55,7 @@ static void describe_settings(const struct oh_perf_options *options, struct oh_p
     char step[32];
     snprintf(step, sizeof step, options->step_bytes ? "%zu(bytes)" : "%zu(factor)",
              options->step_bytes ? options->step_bytes : options->step_factor);
-    snprintf(run->settings, sizeof run->settings,
+    snprintf(run->text[OH_PERF_SETTINGS], sizeof run->text[OH_PERF_SETTINGS],
              "ranks %d, %s, bytes %zu to %zu, step %s, iters %d, agg iters %d, warmup iters %d, rounds %d%s",
              options->ranks, layout[options->layout], options->min_bytes, options->max_bytes, step, options->iters,
              options->aggregate, options->warmup, options->rounds,
@@ -74,16 +74,16 @@ static void describe_machine(const struct oh_perf_options *options, const struct
     }
     run->simulated = oh_tool_is_simulated(shared->rank[0].name);
     run->times = !run->simulated || options->simulated_times;
-    snprintf(run->machine, sizeof run->machine, "%d x %s%s", run->ranks, shared->rank[0].name,
-             alike ? "" : " and others");
-    snprintf(run->software, sizeof run->software, "onehop %d.%d.%d, NCCL %d.%d.%d%s", onehop / 10000,
-             onehop / 100 % 100, onehop % 100, nccl / 10000, nccl / 100 % 100, nccl % 100,
+    snprintf(run->text[OH_PERF_MACHINE], sizeof run->text[OH_PERF_MACHINE], "%d x %s%s", run->ranks,
+             shared->rank[0].name, alike ? "" : " and others");
+    snprintf(run->text[OH_PERF_SOFTWARE], sizeof run->text[OH_PERF_SOFTWARE], "onehop %d.%d.%d, NCCL %d.%d.%d%s",
+             onehop / 10000, onehop / 100 % 100, onehop % 100, nccl / 10000, nccl / 100 % 100, nccl % 100,
              nvls && strcmp(nvls, "0") == 0 ? ", NVLS off" : "");
     if (shared->info.served) {
-        snprintf(run->verdict, sizeof run->verdict, "onehop serves this communicator");
+        snprintf(run->text[OH_PERF_VERDICT], sizeof run->text[OH_PERF_VERDICT], "onehop serves this communicator");
     } else {
-        snprintf(run->verdict, sizeof run->verdict, "onehop hands this communicator back to NCCL: %s",
-                 shared->info.reason);
+        snprintf(run->text[OH_PERF_VERDICT], sizeof run->text[OH_PERF_VERDICT],
+                 "onehop hands this communicator back to NCCL: %s", shared->info.reason);
     }
 }
 
@@ -93,9 +93,9 @@ static void describe_floors(const struct oh_perf_options *options, const struct 
     size_t used = 0;
     for (int mode = 0; mode < OH_PERF_MODES && options->floor; mode++) {
         const struct oh_perf_floor *floor = &shared->floor[mode];
-        if (options->mode[mode] && used < sizeof run->floors) {
+        if (options->mode[mode] && used < sizeof run->text[OH_PERF_FLOORS]) {
             used += (size_t)snprintf(
-                run->floors + used, sizeof run->floors - used,
+                run->text[OH_PERF_FLOORS] + used, sizeof run->text[OH_PERF_FLOORS] - used,
                 "%s%s: empty kernel %.2f us, flag exchange %.2f us, all ranks writing %.0f GB/s each", used ? "; " : "",
                 oh_perf_mode_names[mode], floor->empty_us, floor->exchange_us, floor->gb_per_s);
         }
@@ -126,7 +126,8 @@ static void begin_run(const struct oh_perf_options *options, struct oh_perf_shar
             snprintf(run->column[run->columns++], sizeof *run->column, "%s", oh_perf_side_names[side]);
         }
     }
-    snprintf(run->pattern, sizeof run->pattern, "%s", oh_perf_pattern_names[options->pattern]);
+    snprintf(run->text[OH_PERF_PATTERN], sizeof run->text[OH_PERF_PATTERN], "%s",
+             oh_perf_pattern_names[options->pattern]);
     describe_settings(options, run);
 }
 
@@ -315,8 +316,9 @@ static bool all_right(const struct oh_perf_run *run)
 }
 
 /* Returns the exit status. */
-static int run_all(struct oh_perf_options *options)
+static int run_all(void *user)
 {
+    struct oh_perf_options *options = user;
     struct output output = {.table = NULL};
     struct oh_perf_run run = {.ranks = 0};
     bool good = open_output(options, &output) &&
@@ -355,10 +357,5 @@ int oh_tool_perf(int argc, char **argv)
     if (!oh_perf_parse(argc, argv, &options, &status) || !oh_perf_settle("perf", argv, &options, &status)) {
         return status;
     }
-    oh_workers_hold_signals();
-    status = run_all(&options);
-    if (oh_workers_signal()) {
-        oh_workers_end_by(oh_workers_signal());
-    }
-    return status;
+    return oh_workers_guard(run_all, &options);
 }

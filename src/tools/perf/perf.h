@@ -163,19 +163,24 @@ struct oh_perf_row {
     char served_by[64];
 };
 
-/* All that is told about a run. */
+/* Texts that describe a run; "": not known. */
+enum oh_perf_text {
+    OH_PERF_MACHINE,  /* "4 x NAME" */
+    OH_PERF_SOFTWARE, /* versions */
+    OH_PERF_SETTINGS,
+    OH_PERF_PATTERN,
+    OH_PERF_VERDICT,
+    OH_PERF_FLOORS, /* what the floor is made of */
+    OH_PERF_TEXTS
+};
+
 struct oh_perf_run {
     bool simulated;
     bool times; /* are shown in the table */
     int ranks;
     int columns;
     char column[OH_PERF_COLUMNS][32]; /* the sides' names */
-    char machine[256];                /* "4 x NAME" */
-    char software[128];               /* versions */
-    char pattern[16];
-    char settings[512]; /* what was asked for */
-    char verdict[256];
-    char floors[320]; /* what the floor was made of; "" none */
+    char text[OH_PERF_TEXTS][512];
     bool checked;
     size_t rows;
     struct oh_perf_row *row;

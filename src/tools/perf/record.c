@@ -39,6 +39,8 @@ enum {
     FIELDS
 };
 
+static const char *const text_names[OH_PERF_TEXTS] = {"machine", "software", "settings", "pattern", "verdict", "floor"};
+
 /* --- writing ---------------------------------------------------------------------------------------------------- */
 
 static void write_line(FILE *stream, const struct oh_perf_run *run, const struct oh_perf_row *row, int column)
@@ -64,10 +66,10 @@ void oh_perf_write_csv(FILE *stream, const struct oh_perf_run *run)
     if (run->simulated) {
         fprintf(stream, "# %s\n", OH_PERF_SIMULATED);
     }
-    fprintf(stream, "# machine: %s\n# software: %s\n# settings: %s\n# pattern: %s\n# verdict: %s\n", run->machine,
-            run->software, run->settings, run->pattern, run->verdict);
-    if (run->floors[0]) {
-        fprintf(stream, "# floor: %s\n", run->floors);
+    for (int i = 0; i < OH_PERF_TEXTS; i++) {
+        if (run->text[i][0]) {
+            fprintf(stream, "# %s: %s\n", text_names[i], run->text[i]);
+        }
     }
     fprintf(stream, "%s\n", csv_head);
     for (size_t i = 0; i < run->rows; i++) {
@@ -121,13 +123,13 @@ bool oh_perf_write_json(FILE *stream, const struct oh_perf_run *run)
     for (size_t i = 0; i < run->rows; i++) {
         oh_json_append(&rows, make_row(run, &run->row[i]));
     }
-    return oh_json_write(
-        stream, json_pack("{s:i,s:b,s:o,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:b,s:I,s:o}", "schema", 1, "simulated",
-                          run->simulated, "note", text_or_null(run->simulated ? OH_PERF_SIMULATED : ""), "ranks",
-                          run->ranks, "machine", oh_json_text(run->machine), "software", oh_json_text(run->software),
-                          "settings", oh_json_text(run->settings), "pattern", text_or_null(run->pattern), "verdict",
-                          oh_json_text(run->verdict), "floor", text_or_null(run->floors), "checked", run->checked,
-                          "wrong", (json_int_t)oh_perf_all_wrong(run), "rows", rows));
+    json_t *object = json_pack("{s:i,s:b,s:o,s:i,s:b,s:I,s:o}", "schema", 1, "simulated", run->simulated, "note",
+                               text_or_null(run->simulated ? OH_PERF_SIMULATED : ""), "ranks", run->ranks, "checked",
+                               run->checked, "wrong", (json_int_t)oh_perf_all_wrong(run), "rows", rows);
+    for (int i = 0; i < OH_PERF_TEXTS; i++) {
+        oh_json_set(&object, text_names[i], text_or_null(run->text[i]));
+    }
+    return oh_json_write(stream, object);
 }
 
 /* --- reading ---------------------------------------------------------------------------------------------------- */
@@ -138,16 +140,6 @@ static bool parse_number(const char *text, double least, double *number_p)
     char *end;
     *number_p = strtod(text, &end);
     return end != text && *end == '\0' && isfinite(*number_p) && *number_p >= least;
-}
-
-/* The word's index, or -1. */
-static int find_word(const char *text, const char *const *words, int count)
-{
-    int i = count - 1;
-    while (i >= 0 && strcmp(text, words[i]) != 0) {
-        i--;
-    }
-    return i;
 }
 
 /* Splits at commas, in place. Returns the number of fields, of which at most FIELDS are set. */
@@ -211,9 +203,9 @@ static const char *read_line(char *line, int fields, struct oh_perf_run *run)
     if (split(line, field) != fields) {
         return "not as many fields as the head";
     }
-    int mode = find_word(field[MODE], oh_perf_mode_names, OH_PERF_MODES);
-    int type = find_word(field[TYPE], oh_perf_type_names, OH_PERF_TYPES);
-    int op = find_word(field[OP], oh_perf_op_names, OH_PERF_OPS);
+    int mode = oh_find_word(field[MODE], oh_perf_mode_names, OH_PERF_MODES);
+    int type = oh_find_word(field[TYPE], oh_perf_type_names, OH_PERF_TYPES);
+    int op = oh_find_word(field[OP], oh_perf_op_names, OH_PERF_OPS);
     if (mode < 0 || type < 0 || op < 0 || !parse_number(field[RANKS], 1, &ranks) ||
         !parse_number(field[BYTES], 1, &bytes) || !parse_number(field[COUNT], 1, &count) ||
         !parse_number(field[TIME_US], LEAST_TIME, &cell.us) || !parse_number(field[P99_US], LEAST_TIME, &cell.p99_us) ||
@@ -248,27 +240,21 @@ static const char *read_line(char *line, int fields, struct oh_perf_run *run)
     return NULL;
 }
 
-/* What the first file that tells it tells of the run. NULL: understood; else what is wrong with it. */
-static const char *read_comment(char *line, struct oh_perf_run *run)
+/* Takes a text from the first file that has it. NULL: understood; else what is wrong with it. */
+static const char *read_comment(const char *line, struct oh_perf_run *run)
 {
-    static const char pattern[] = "# pattern: ";
-    const struct {
-        const char *key;
-        char *text;
-        size_t size;
-    } known[] = {
-        {"# machine: ", run->machine, sizeof run->machine},    {"# software: ", run->software, sizeof run->software},
-        {"# settings: ", run->settings, sizeof run->settings}, {pattern, run->pattern, sizeof run->pattern},
-        {"# verdict: ", run->verdict, sizeof run->verdict},    {"# floor: ", run->floors, sizeof run->floors}};
     run->simulated |= strncmp(line, "# SIMULATED", strlen("# SIMULATED")) == 0;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        size_t length = strlen(known[i].key);
-        if (strncmp(line, known[i].key, length) == 0 && !known[i].text[0]) {
-            snprintf(known[i].text, known[i].size, "%s", line + length);
+    for (int i = 0; i < OH_PERF_TEXTS; i++) {
+        size_t length = strlen(text_names[i]);
+        if (strncmp(line + 2, text_names[i], length) == 0 && strncmp(line + 2 + length, ": ", 2) == 0) {
+            const char *text = line + length + 4;
+            if (!run->text[i][0]) {
+                snprintf(run->text[i], sizeof run->text[i], "%s", text);
+            }
+            if (i == OH_PERF_PATTERN && strcmp(text, run->text[i]) != 0) {
+                return "another pattern than in front of it";
+            }
         }
-    }
-    if (strncmp(line, pattern, strlen(pattern)) == 0 && strcmp(line + strlen(pattern), run->pattern) != 0) {
-        return "another pattern than in front of it";
     }
     return NULL;
 }
@@ -281,7 +267,7 @@ static bool read_stream(const char *path, FILE *stream, struct oh_perf_run *run)
     for (int number = 1; fgets(line, sizeof line, stream); number++) {
         const char *what = NULL;
         line[strcspn(line, "\r\n")] = '\0';
-        if (line[0] == '#') {
+        if (line[0] == '#' && line[1] == ' ') {
             what = read_comment(line, run);
         } else if (fields > 0) {
             what = read_line(line, fields, run);

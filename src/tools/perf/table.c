@@ -59,13 +59,13 @@ enum kind {
     NOTHING
 };
 
-/* A column behind size, count, type and op; head and unit are its title. */
+/* A column behind size, count, type and op, and the three lines of its title. */
 struct column {
     enum kind kind;
     int side;  /* -1: of none */
     int below; /* RATIO: the side in the denominator; -1: the floor */
     int width; /* with the blank in front */
-    const char *head, *unit;
+    const char *title[3];
 };
 
 struct columns {
@@ -75,7 +75,7 @@ struct columns {
 
 static void add(struct columns *columns, struct column column)
 {
-    const int head = (int)strlen(column.head) + 1;
+    const int head = (int)strlen(column.title[1]) + 1;
     column.width = column.kind == BUSBW || column.kind == P99 ? 7 : head > 8 ? head : 8;
     columns->column[columns->count++] = column;
 }
@@ -85,15 +85,15 @@ static void add_ratios(const struct oh_perf_run *run, struct columns *columns, b
 {
     int ours = oh_perf_column(run, oh_perf_side_names[OH_PERF_ONEHOP]);
     for (int side = 0; side < run->columns && ours >= 0; side++) {
-        bool stock = strcmp(run->column[side], oh_perf_side_names[OH_PERF_STOCK]) == 0;
-        if (side != ours) {
-            add(columns,
-                (struct column){RATIO, side, ours, 0, stock ? "speedup" : run->column[side], stock ? "" : "/onehop"});
+        if (strcmp(run->column[side], oh_perf_side_names[OH_PERF_STOCK]) == 0) {
+            add(columns, (struct column){RATIO, side, ours, 0, {"", "speedup", ""}});
+        } else if (side != ours) {
+            add(columns, (struct column){RATIO, side, ours, 0, {"", run->column[side], "/onehop"}});
         }
     }
     if (floor && run->columns > 0) {
         const int side = ours >= 0 ? ours : 0;
-        add(columns, (struct column){RATIO, side, -1, 0, run->column[side], "/floor"});
+        add(columns, (struct column){RATIO, side, -1, 0, {"", run->column[side], "/floor"}});
     }
 }
 
@@ -118,21 +118,23 @@ static struct columns list_columns(const struct oh_perf_run *run)
     static const char *const heads[] = {"time", "p99", "busbw", "#wrong"}, *const units[] = {"(us)", "(us)", "(GB/s)",
                                                                                              ""};
     struct columns columns = {.count = 0};
-    bool floor = run->floors[0], program = false;
+    bool floor = run->text[OH_PERF_FLOORS][0], program = false;
     for (size_t i = 0; i < run->rows; i++) {
         floor |= run->row[i].floor_us > 0;
         program |= run->row[i].program_us > 0;
     }
     for (int side = 0; side < run->columns; side++) {
-        for (int kind = run->times ? TIME : WRONG; kind <= WRONG; kind++) {
-            add(&columns, (struct column){kind, side, 0, 0, heads[kind], units[kind]});
+        const int first = run->times ? TIME : WRONG;
+        for (int kind = first; kind <= WRONG; kind++) {
+            const char *name = kind == first ? run->column[side] : "";
+            add(&columns, (struct column){kind, side, 0, 0, {name, heads[kind], units[kind]}});
         }
     }
     if (run->times && program) {
-        add(&columns, (struct column){PROGRAM, -1, 0, 0, "program", "(us)"});
+        add(&columns, (struct column){PROGRAM, -1, 0, 0, {"", "program", "(us)"}});
     }
     if (run->times && floor) {
-        add(&columns, (struct column){FLOOR, -1, 0, 0, "floor", "(us)"});
+        add(&columns, (struct column){FLOOR, -1, 0, 0, {"", "floor", "(us)"}});
     }
     if (run->times) {
         add_ratios(run, &columns, floor);
@@ -174,46 +176,33 @@ static void print_line(FILE *stream, const char *text)
 
 void oh_perf_print_head(FILE *stream, const struct oh_perf_run *run)
 {
-    char floors[sizeof run->floors + 8] = "";
     if (run->simulated) {
         print_line(stream, run->times ? OH_PERF_SIMULATED
                                       : "SIMULATED: made on stand-ins for GPUs; --simulated-times shows their times");
     }
-    print_line(stream, run->machine);
-    print_line(stream, run->software);
-    print_line(stream, run->settings);
-    print_line(stream, run->verdict);
-    if (run->floors[0] && run->times) {
-        snprintf(floors, sizeof floors, "floor: %s", run->floors);
-        print_line(stream, floors);
+    for (int i = 0; i < OH_PERF_TEXTS; i++) {
+        char line[sizeof *run->text + 8];
+        snprintf(line, sizeof line, "%s%s", i == OH_PERF_FLOORS && run->text[i][0] ? "floor: " : "", run->text[i]);
+        if (i != OH_PERF_PATTERN && (i != OH_PERF_FLOORS || run->times)) {
+            print_line(stream, line);
+        }
     }
 }
 
 static void print_title(FILE *stream, const struct oh_perf_run *run, enum oh_perf_mode mode)
 {
+    static const char *const key[3] = {"", "     size     count     type  redop", "      (B)"};
     struct columns columns = list_columns(run);
-    fprintf(stream, "#\n# %sall-reduce, %s%s%s\n#\n# %*s", run->simulated ? "SIMULATED: " : "",
-            mode == OH_PERF_GRAPH ? "CUDA graph" : "eager", run->pattern[0] ? ", pattern " : "", run->pattern,
-            KEY_WIDTH - 2, "");
-    for (int side = 0; side < run->columns; side++) {
-        int width = 0;
+    fprintf(stream, "#\n# %sall-reduce, %s%s%s\n#\n", run->simulated ? "SIMULATED: " : "",
+            mode == OH_PERF_GRAPH ? "CUDA graph" : "eager", run->text[OH_PERF_PATTERN][0] ? ", pattern " : "",
+            run->text[OH_PERF_PATTERN]);
+    for (int line = 0; line < 3; line++) {
+        fprintf(stream, "# %-*s", KEY_WIDTH - 2, key[line]);
         for (int i = 0; i < columns.count; i++) {
-            width += columns.column[i].kind <= WRONG && columns.column[i].side == side ? columns.column[i].width : 0;
+            fprintf(stream, "%*s", columns.column[i].width, columns.column[i].title[line]);
         }
-        int left = (width + (int)strlen(run->column[side])) / 2;
-        left = left < width ? left : width;
-        fprintf(stream, "%*.*s%*s", left, width > 0 ? width - 1 : 0, run->column[side],
-                side + 1 < run->columns ? width - left : 0, "");
+        fprintf(stream, "%s\n", line == 1 ? "  served-by" : "");
     }
-    fprintf(stream, "\n# %9s %9s %8s %6s", "size", "count", "type", "redop");
-    for (int i = 0; i < columns.count; i++) {
-        fprintf(stream, "%*s", columns.column[i].width, columns.column[i].head);
-    }
-    fprintf(stream, "  served-by\n# %9s %9s %8s %6s", "(B)", "", "", "");
-    for (int i = 0; i < columns.count; i++) {
-        fprintf(stream, "%*s", columns.column[i].width, columns.column[i].unit);
-    }
-    fprintf(stream, "\n");
 }
 
 static void print_cell(FILE *stream, const struct oh_perf_run *run, const struct oh_perf_row *row,
@@ -224,16 +213,15 @@ static void print_cell(FILE *stream, const struct oh_perf_run *run, const struct
     const double value[] = {[TIME] = there ? cell->us : 0,
                             [P99] = there ? cell->p99_us : 0,
                             [BUSBW] = there ? oh_perf_busbw(run, row, cell->us) : 0,
-                            [WRONG] = there ? (double)cell->wrong : 0,
                             [PROGRAM] = row->program_us,
                             [FLOOR] = row->floor_us,
-                            [RATIO] = cell ? ratio_of(row, column) : 0};
+                            [RATIO] = there && column->kind == RATIO ? ratio_of(row, column) : 0};
     if (column->kind == WRONG && there && run->checked) {
-        fprintf(stream, "%*.0f", column->width, value[WRONG]);
+        fprintf(stream, "%*llu", column->width, (unsigned long long)cell->wrong);
     } else if (column->kind == WRONG && there) {
         fprintf(stream, "%*s", column->width, "N/A");
-    } else if (value[column->kind] > 0 || (column->kind == BUSBW && there)) { /* one rank uses no bus */
-        fprintf(stream, "%*.2f", column->width, value[column->kind]);
+    } else if (column->kind != WRONG && (value[column->kind] > 0 || (column->kind == BUSBW && there))) {
+        fprintf(stream, "%*.2f", column->width, value[column->kind]); /* one rank uses no bus: 0 */
     } else {
         fprintf(stream, "%*s", column->width, "-");
     }
@@ -253,8 +241,8 @@ static void print_averages(FILE *stream, const struct oh_perf_run *run, const st
             }
         }
         if (rows > 0) {
-            fprintf(stream, "# Avg %s%s (geometric mean of %d row%s, %s): %.2f\n", columns->column[r].head,
-                    columns->column[r].unit, rows, rows == 1 ? "" : "s", oh_perf_mode_names[run->row[last].mode],
+            fprintf(stream, "# Avg %s%s (geometric mean of %d row%s, %s): %.2f\n", columns->column[r].title[1],
+                    columns->column[r].title[2], rows, rows == 1 ? "" : "s", oh_perf_mode_names[run->row[last].mode],
                     exp(sum / rows));
         }
     }

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * library.c - finds libonehop.so and what is installed beside it
+ * library.c - libonehop.so, what is installed beside it, and the simulated node
+ *
+ * Does: Finds them, and executes the command again with the simulated node in front of CUDA, NVML and NCCL.
+ * Threads: one.
+ * Owns: nothing.
  */
 #include "tools/shared/tool.h"
 
@@ -22,22 +26,6 @@ static void own_directory(char *directory_p, size_t size)
     }
 }
 
-/* The libdir of configure as seen from its bindir ("../lib", "../lib/x86_64-linux-gnu"): it moves with the tree. */
-static void relative_libdir(char *path_p, size_t size)
-{
-    static const char bindir[] = OH_BINDIR, libdir[] = OH_LIBDIR;
-    size_t common = 0, used = 0;
-    for (size_t i = 0; bindir[i] && bindir[i] == libdir[i]; i++) {
-        common = bindir[i] == '/' ? i + 1 : common;
-    }
-    path_p[0] = '\0';
-    for (const char *at = bindir + common; at && *at && used + 4 < size; at = strchr(at, '/')) {
-        at += *at == '/';
-        used += (size_t)snprintf(path_p + used, size - used, "../");
-    }
-    snprintf(path_p + used, size - used, "%s", libdir + common);
-}
-
 /* Sets path_p when the file is there. */
 static bool take(const char *candidate, char *path_p, size_t size)
 {
@@ -52,7 +40,7 @@ static bool take(const char *candidate, char *path_p, size_t size)
 
 bool oh_tool_locate_library(char *path_p, size_t size, char *why_p, size_t why_size)
 {
-    char relative[PATH_MAX], directory[PATH_MAX], candidate[3 * PATH_MAX];
+    char directory[PATH_MAX], candidate[2 * PATH_MAX];
     const char *chosen = getenv("ONEHOP_LIBRARY");
     if (chosen && chosen[0]) {
         if (take(chosen, path_p, size)) {
@@ -61,9 +49,8 @@ bool oh_tool_locate_library(char *path_p, size_t size, char *why_p, size_t why_s
         snprintf(why_p, why_size, "ONEHOP_LIBRARY=%s: %s", chosen, strerror(errno));
         return false;
     }
-    relative_libdir(relative, sizeof relative);
     /* Installed; all in one folder; the build tree, with and without libtool's script before the command. */
-    const char *const beside[] = {relative, "../lib", ".", "../../.libs", "../../../.libs"};
+    const char *const beside[] = {OH_RELATIVE_LIBDIR, "../lib", ".", "../../.libs", "../../../.libs"};
     own_directory(directory, sizeof directory);
     for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
         snprintf(candidate, sizeof candidate, "%s/%s/" OH_LIBRARY, directory, beside[i]);
@@ -74,8 +61,9 @@ bool oh_tool_locate_library(char *path_p, size_t size, char *why_p, size_t why_s
     if (take(OH_LIBDIR "/" OH_LIBRARY, path_p, size)) {
         return true;
     }
-    snprintf(why_p, why_size, OH_LIBRARY " is neither in %s/%s nor in " OH_LIBDIR "; ONEHOP_LIBRARY can name it",
-             directory, relative);
+    snprintf(why_p, why_size,
+             OH_LIBRARY " is neither in %s/" OH_RELATIVE_LIBDIR " nor in " OH_LIBDIR "; ONEHOP_LIBRARY can name it",
+             directory);
     return false;
 }
 
@@ -98,4 +86,32 @@ bool oh_tool_find_beside(const char *library, const char *name, char *path_p, si
         return false;
     }
     return true;
+}
+
+int oh_tool_simulate(const char *name, char **argv)
+{
+    static const char *const places[] = {"../..", "../../.."}; /* libtool may put the command into .libs */
+    const char *before = getenv("LD_LIBRARY_PATH");
+    char directory[PATH_MAX], candidate[2 * PATH_MAX], folder[PATH_MAX] = "", *value;
+    own_directory(directory, sizeof directory);
+    for (size_t i = 0; i < sizeof places / sizeof *places && !folder[0]; i++) {
+        snprintf(candidate, sizeof candidate, "%s/%s/test/simnode/.libs/libcuda.so.1", directory, places[i]);
+        take(candidate, folder, sizeof folder);
+    }
+    if (!folder[0]) {
+        oh_tool_error("%s: --simulated: the simulated node is missing; `make simnode` builds it in the build tree",
+                      name);
+        return OH_EXIT_FAILED;
+    }
+    *strrchr(folder, '/') = '\0';
+    size_t length = strlen(folder);
+    if (before && strncmp(before, folder, length) == 0 && (before[length] == ':' || before[length] == '\0')) {
+        return OH_EXIT_OK; /* begun again already */
+    }
+    if (asprintf(&value, "%s%s%s", folder, before && before[0] ? ":" : "", before ? before : "") >= 0 &&
+        setenv("LD_LIBRARY_PATH", value, 1) == 0) {
+        execv("/proc/self/exe", argv);
+    }
+    oh_tool_error("%s: --simulated: %m", name);
+    return OH_EXIT_FAILED;
 }

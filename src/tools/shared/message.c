@@ -57,9 +57,9 @@ int oh_tool_finish_stdout(void)
 void oh_tool_driver_error(char *text_p, size_t size)
 {
     if (strstr(oh_driver_error(), "CUDA_ERROR_NO_DEVICE")) {
-        snprintf(text_p, size, "CUDA sees no GPU here" OH_NEXT_STEP);
+        snprintf(text_p, size, "CUDA sees no GPU here");
     } else {
-        snprintf(text_p, size, "no usable CUDA driver: %s" OH_NEXT_STEP, oh_driver_error());
+        snprintf(text_p, size, "no usable CUDA driver: %s", oh_driver_error());
     }
 }
 

@@ -83,24 +83,24 @@ bool oh_option_pid(const char *name, const char *text, void *value)
 }
 
 /* The word's index; -1: it is none of them, which is reported. */
-static int find_word(const char *name, const char *text, const char *word, const struct oh_words *words)
+static int take_word(const char *name, const char *text, const char *word, const struct oh_words *words)
 {
     char all[256] = "";
-    for (int i = 0; i < words->words; i++) {
-        if (strcmp(word, words->word[i]) == 0) {
-            return i;
-        }
+    int found = oh_find_word(word, words->word, words->words);
+    for (int i = 0; i < words->words && found < 0; i++) {
         size_t used = strlen(all);
         snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", words->word[i]);
     }
-    oh_tool_error("%s: --%s %s: '%s' is unknown; expected %s", command, name, text, word, all);
-    return -1;
+    if (found < 0) {
+        oh_tool_error("%s: --%s %s: '%s' is unknown; expected %s", command, name, text, word, all);
+    }
+    return found;
 }
 
 bool oh_option_word(const char *name, const char *text, void *value)
 {
     const struct oh_words *words = value;
-    int found = find_word(name, text, text, words);
+    int found = take_word(name, text, text, words);
     if (found >= 0) {
         *(int *)words->chosen = found;
     }
@@ -118,7 +118,7 @@ bool oh_option_list(const char *name, const char *text, void *value)
     }
     snprintf(copy, sizeof copy, "%s", text);
     for (const char *word; !everything && (word = strsep(&rest, ",")) != NULL;) {
-        int found = find_word(name, text, word, words);
+        int found = take_word(name, text, word, words);
         if (found < 0) {
             return false;
         }

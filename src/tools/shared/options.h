@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 /*
  * One row. `take` reads the option's argument into *value and returns false if the argument is wrong; it may be one of
@@ -52,6 +53,14 @@ struct oh_words {
 #define OH_WORDS(chosen_, word_) (&(struct oh_words){(chosen_), (word_), (int)(sizeof(word_) / sizeof *(word_))})
 bool oh_option_word(const char *name, const char *text, void *value);
 bool oh_option_list(const char *name, const char *text, void *value);
+
+/* The index of `text` among the words, or -1. */
+static inline int oh_find_word(const char *text, const char *const *word, int words)
+{
+    while (--words >= 0 && strcmp(text, word[words]) != 0) {
+    }
+    return words;
+}
 
 /*
  * Reads the options. Returns the index of the first operand (argc: there is none), or -1 if the subcommand must end

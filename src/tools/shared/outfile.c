@@ -30,6 +30,17 @@ void oh_signals_hold(sigset_t *held_p, sigset_t *before_p)
     sigprocmask(SIG_BLOCK, held_p, before_p);
 }
 
+void oh_signals_end_by(int number)
+{
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, number);
+    signal(number, SIG_DFL);
+    raise(number);
+    sigprocmask(SIG_UNBLOCK, &one, NULL);
+    _exit(128 + number); /* not reached: the signal's default is to end the process */
+}
+
 /* One of the signals that this file holds has arrived. */
 static bool is_ending(const struct oh_outfile *file)
 {

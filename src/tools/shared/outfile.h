@@ -26,6 +26,9 @@ struct oh_outfile {
 /* Blocks the signals that end a process and are not ignored. Sets *held_p to them, *before_p to the mask before. */
 void oh_signals_hold(sigset_t *held_p, sigset_t *before_p);
 
+/* Ends this process by a signal, as that signal ends a process that does not handle it. */
+_Noreturn void oh_signals_end_by(int number);
+
 /* Begins the file; "-" is stdout. Returns false, with one sentence on stderr that begins with `name`. */
 bool oh_outfile_open(const char *name, const char *path, struct oh_outfile *file);
 

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * shared/stats_summary.c - adds up the records of a program's processes
+ * shared/stats_summary.c - the records of a program's processes, added up
+ *
+ * Does: Makes the file, reads it, prints the sums.
+ * Threads: one.
+ * Owns: the file.
  */
 #include "tools/shared/stats_summary.h"
 
@@ -60,23 +64,18 @@ static void add_reason(struct oh_stats_summary *summary, const struct oh_stats_r
     summary->reason[i].ranks++;
 }
 
-/* Pids seen so far, for the number of processes. */
-struct pids {
-    uint64_t *pid;
-    size_t count;
-};
-
-static void add_pid(struct pids *pids, uint64_t pid)
+/* Adds a pid to those seen so far, unless it is among them. */
+static void add_pid(uint64_t **pids, uint64_t *count, uint64_t pid)
 {
-    for (size_t i = 0; i < pids->count; i++) {
-        if (pids->pid[i] == pid) {
+    for (uint64_t i = 0; i < *count; i++) {
+        if ((*pids)[i] == pid) {
             return;
         }
     }
-    uint64_t *larger = realloc(pids->pid, (pids->count + 1) * sizeof *larger);
+    uint64_t *larger = realloc(*pids, (*count + 1) * sizeof *larger);
     if (larger) {
-        pids->pid = larger;
-        pids->pid[pids->count++] = pid;
+        *pids = larger;
+        larger[(*count)++] = pid;
     }
 }
 
@@ -84,7 +83,7 @@ void oh_stats_summary_read(struct oh_stats_summary *summary)
 {
     char line[OH_STATS_LINE];
     struct oh_stats_record record;
-    struct pids pids = {NULL, 0};
+    uint64_t *pids = NULL;
     FILE *file = fopen(summary->path, "re");
     if (!file) {
         oh_tool_error("%s: %s", summary->path, strerror(errno));
@@ -95,7 +94,7 @@ void oh_stats_summary_read(struct oh_stats_summary *summary)
             continue;
         }
         summary->records++;
-        add_pid(&pids, record.pid);
+        add_pid(&pids, &summary->processes, record.pid);
         if (record.state == OH_STATE_UNREACHED) {
             summary->unreached++;
             continue;
@@ -107,8 +106,7 @@ void oh_stats_summary_read(struct oh_stats_summary *summary)
         }
         add_reason(summary, &record);
     }
-    summary->processes = pids.count;
-    free(pids.pid);
+    free(pids);
     fclose(file);
 }
 
@@ -126,14 +124,6 @@ uint64_t oh_stats_summary_fallbacks(const struct oh_stats_summary *summary)
     return sum;
 }
 
-static void print_unseen(const struct oh_stats_summary *summary, FILE *stream, const char *prefix)
-{
-    if (summary->unreached > 0) {
-        fprintf(stream, "%sin %" PRIu64 " process%s no ncclAllReduce call came to onehop: %s\n", prefix,
-                summary->unreached, summary->unreached == 1 ? "" : "es", OH_UNREACHED_REASON);
-    }
-}
-
 void oh_stats_summary_print(const struct oh_stats_summary *summary, FILE *stream, const char *prefix)
 {
     uint64_t calls = summary->served + oh_stats_summary_fallbacks(summary);
@@ -144,7 +134,10 @@ void oh_stats_summary_print(const struct oh_stats_summary *summary, FILE *stream
                 prefix);
         return;
     }
-    print_unseen(summary, stream, prefix);
+    if (summary->unreached > 0) {
+        fprintf(stream, "%sin %" PRIu64 " process%s no ncclAllReduce call came to onehop: %s\n", prefix,
+                summary->unreached, summary->unreached == 1 ? "" : "es", OH_UNREACHED_REASON);
+    }
     if (summary->unreached > 0 && calls == 0) {
         return;
     }

@@ -2,9 +2,11 @@
 /*
  * supervise.c - a child with our signals and our end
  *
- * Signals are blocked here and taken one by one, so there is no handler and no race. What the terminal sends (its
- * si_code is the kernel's) goes to the whole foreground group, so to the child too, and is not passed on. A signal that
- * somebody sends to the group reaches the child twice: the two cases cannot be told apart.
+ * Does: Blocks signals and takes them one by one, so there is no handler and no race. A signal of the terminal (its
+ * si_code is the kernel's) reaches the whole foreground group, so the child too, and is not passed on. A signal that a
+ * process sends to the group reaches the child twice: the two cases cannot be told apart.
+ * Threads: one.
+ * Owns: the child.
  */
 #include "tools/shared/supervise.h"
 
@@ -19,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tools/shared/outfile.h"
 #include "tools/shared/tool.h"
 
 static int not_started_exit = OH_EXIT_FAILED;
@@ -28,15 +31,6 @@ struct inherited {
     sigset_t mask;
     struct sigaction child_action; /* with SIGCHLD ignored a child's status could not be had */
 };
-
-static void watched_signals(sigset_t *set_p)
-{
-    static const int numbers[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD};
-    sigemptyset(set_p);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        sigaddset(set_p, numbers[i]);
-    }
-}
 
 /* In the child. The pipe closes by itself when the program is executed; otherwise the exit status goes through it. */
 static void become(char **argv, const struct inherited *inherited, pid_t parent, int report)
@@ -52,33 +46,26 @@ static void become(char **argv, const struct inherited *inherited, pid_t parent,
     _exit(OH_EXIT_FAILED);
 }
 
-/* Ends the children that have ended. True when the program is one of them. */
-static bool reap(pid_t program, int *status_p)
-{
-    bool ended = false;
-    int status;
-    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-        if (pid == program) {
-            *status_p = status;
-            ended = true;
-        }
-    }
-    return ended;
-}
-
+/* Passes signals on until the program has ended; reaps all children. Returns the program's wait status. */
 static int watch(pid_t program, const sigset_t *set, int (*tick)(pid_t, void *), void *user)
 {
-    int status = 0;
-    while (!reap(program, &status)) {
+    for (;;) {
+        int status, pause = 1000;
+        for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+            if (pid == program) {
+                return status;
+            }
+        }
+        if (tick) {
+            pause = tick(program, user);
+        }
         siginfo_t info;
-        int pause = tick ? tick(program, user) : 1000;
         struct timespec time = {pause / 1000, pause % 1000 * 1000000L};
         int number = sigtimedwait(set, &info, &time);
         if (number > 0 && number != SIGCHLD && info.si_code != SI_KERNEL) {
             kill(program, number);
         }
     }
-    return status;
 }
 
 /* Waits until the program is executed. True, or false with the exit status that says why not. */
@@ -93,16 +80,20 @@ static bool was_executed(int report)
 
 int oh_supervise(char **argv, int (*tick)(pid_t pid, void *user), void *user)
 {
+    static const int signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD};
     static const struct sigaction standard = {.sa_handler = SIG_DFL};
     struct inherited before;
     sigset_t set;
     int report[2], status = OH_SUPERVISE_NOT_STARTED;
     pid_t parent = getpid();
     if (pipe2(report, O_CLOEXEC) != 0) {
-        oh_tool_error("pipe: %s", strerror(errno));
+        oh_tool_error("pipe: %m");
         return OH_SUPERVISE_NOT_STARTED;
     }
-    watched_signals(&set);
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        sigaddset(&set, signals[i]);
+    }
     sigaction(SIGCHLD, &standard, &before.child_action);
     sigprocmask(SIG_BLOCK, &set, &before.mask);
     pid_t program = fork();
@@ -111,7 +102,7 @@ int oh_supervise(char **argv, int (*tick)(pid_t pid, void *user), void *user)
     }
     close(report[1]);
     if (program < 0) {
-        oh_tool_error("fork: %s", strerror(errno));
+        oh_tool_error("fork: %m");
     } else if (was_executed(report[0])) {
         status = watch(program, &set, tick, user);
     } else {
@@ -128,14 +119,9 @@ int oh_supervise_end(int status)
         return not_started_exit;
     }
     if (WIFSIGNALED(status)) {
-        sigset_t one;
         struct rlimit none = {0, 0};
         setrlimit(RLIMIT_CORE, &none); /* the program has left its own */
-        signal(WTERMSIG(status), SIG_DFL);
-        sigemptyset(&one);
-        sigaddset(&one, WTERMSIG(status));
-        sigprocmask(SIG_UNBLOCK, &one, NULL);
-        raise(WTERMSIG(status));
+        oh_signals_end_by(WTERMSIG(status));
     }
     return WIFEXITED(status) ? WEXITSTATUS(status) : OH_EXIT_FAILED;
 }

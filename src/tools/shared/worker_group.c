@@ -43,12 +43,6 @@ void *oh_workers_map(const char *name, size_t bytes)
 
 /* --- signals ---------------------------------------------------------------------------------------------------- */
 
-void oh_workers_hold_signals(void)
-{
-    sigset_t before;
-    oh_signals_hold(&held, &before);
-}
-
 int oh_workers_signal(void)
 {
     static const struct timespec now = {0, 0};
@@ -59,16 +53,16 @@ int oh_workers_signal(void)
     return taken;
 }
 
-void oh_workers_end_by(int number)
+int oh_workers_guard(int (*run)(void *user), void *user)
 {
-    sigset_t one;
-    fflush(NULL);
-    signal(number, SIG_DFL);
-    sigemptyset(&one);
-    sigaddset(&one, number);
-    raise(number);
-    sigprocmask(SIG_UNBLOCK, &one, NULL);
-    _exit(128 + number); /* not reached: the signal's default is to end the process */
+    sigset_t before;
+    oh_signals_hold(&held, &before);
+    int status = run(user);
+    if (oh_workers_signal()) {
+        fflush(NULL);
+        oh_signals_end_by(taken);
+    }
+    return status;
 }
 
 /* --- members ---------------------------------------------------------------------------------------------------- */
@@ -116,44 +110,34 @@ static _Noreturn void be_member(const struct oh_workers *workers, int member, pi
     exit(workers->work(workers->work_user, member));
 }
 
-/* The members' processes; 0: has ended. */
-struct living {
-    pid_t pid[OH_MAX_WORKERS];
-    int count;
-};
-
-/* Kills what still lives and collects it. */
-static void end_all(const struct oh_workers *workers, struct living *living)
+/* Kills the members that live, and reaps them. */
+static void end_all(const struct oh_workers *workers, const pid_t *pid)
 {
     for (int member = 0; member < workers->members; member++) {
-        if (living->pid[member]) {
-            kill(living->pid[member], SIGKILL);
+        if (pid[member] > 0) {
+            kill(pid[member], SIGKILL);
         }
     }
     for (int member = 0; member < workers->members; member++) {
-        if (living->pid[member]) {
-            waitpid(living->pid[member], NULL, 0);
+        if (pid[member] > 0) {
+            waitpid(pid[member], NULL, 0);
         }
     }
-    *living = (struct living){.count = 0};
 }
 
-static bool start_all(const struct oh_workers *workers, struct living *living)
+static bool start_all(const struct oh_workers *workers, pid_t *pid)
 {
     pid_t parent = getpid();
     fflush(NULL); /* else a child would write again what is buffered */
     for (int member = 0; member < workers->members; member++) {
-        pid_t child = fork();
-        if (child == 0) {
+        pid[member] = fork();
+        if (pid[member] == 0) {
             be_member(workers, member, parent);
         }
-        if (child < 0) {
+        if (pid[member] < 0) {
             oh_tool_error("%s: cannot fork: %m", workers->name);
-            end_all(workers, living);
             return false;
         }
-        living->pid[member] = child;
-        living->count++;
     }
     return true;
 }
@@ -171,42 +155,40 @@ static void report_death(const struct oh_workers *workers, int member, int statu
     }
 }
 
-/* Collects members that have ended. Returns false, with the reason on stderr, when one ended badly. */
-static bool collect(const struct oh_workers *workers, struct living *living)
+/* Reaps members that have ended. Returns how many live, or -1, with the reason on stderr, if one ended badly. */
+static int reap(const struct oh_workers *workers, pid_t *pid)
 {
+    int status, living = 0;
     for (int member = 0; member < workers->members; member++) {
-        int status;
-        pid_t pid = living->pid[member];
-        if (pid && waitpid(pid, &status, WNOHANG) == pid) {
-            living->pid[member] = 0;
-            living->count--;
+        if (pid[member] && waitpid(pid[member], &status, WNOHANG) == pid[member]) {
+            pid[member] = 0;
             if (status != 0) {
                 report_death(workers, member, status);
-                return false;
+                return -1;
             }
         }
+        living += pid[member] != 0;
     }
-    return true;
+    return living;
 }
 
-/* Until all members have ended. Returns false, with the reason on stderr, when that is not well. */
-static bool watch(const struct oh_workers *workers, struct living *living)
+/* Waits until all members have ended. Returns false, with the reason on stderr, if one failed or they must end. */
+static bool watch(const struct oh_workers *workers, pid_t *pid)
 {
     static const struct timespec pause = {0, TICK_NS};
     unsigned int generation = 0;
     uint64_t last = oh_now_ns();
-    while (living->count > 0) {
+    for (int living = workers->members; living != 0; living = reap(workers, pid)) {
         int number = sigtimedwait(&held, NULL, &pause);
+        unsigned int now = atomic_load(&workers->shared->generation);
         if (number > 0) {
             taken = number;
             oh_tool_error("%s: ended by signal %d (%s), and all ranks with it", workers->name, number,
                           strsignal(number));
+        }
+        if (living < 0 || number > 0 || (workers->tick && !workers->tick(workers->tick_user, false))) {
             return false;
         }
-        if ((workers->tick && !workers->tick(workers->tick_user, false)) || !collect(workers, living)) {
-            return false;
-        }
-        unsigned int now = atomic_load(&workers->shared->generation);
         if (now != generation) {
             generation = now;
             last = oh_now_ns();
@@ -221,12 +203,9 @@ static bool watch(const struct oh_workers *workers, struct living *living)
 
 bool oh_workers_run(const struct oh_workers *workers)
 {
-    struct living living = {.count = 0};
-    if (!start_all(workers, &living)) {
-        return false;
-    }
-    bool well = watch(workers, &living);
-    end_all(workers, &living);
+    pid_t pid[OH_MAX_WORKERS] = {0};
+    bool well = start_all(workers, pid) && watch(workers, pid);
+    end_all(workers, pid);
     return well;
 }
 
@@ -241,7 +220,7 @@ static int ask_machine(void *user, int member)
         oh_tool_driver_error(machine->shared.failure, sizeof machine->shared.failure);
     } else if (driver->device_get_count(&machine->gpus) != CUDA_SUCCESS || machine->gpus < 1 ||
                driver->device_get_name(machine->gpu, sizeof machine->gpu, 0) != CUDA_SUCCESS) {
-        snprintf(machine->shared.failure, sizeof machine->shared.failure, "CUDA sees no GPU here" OH_NEXT_STEP);
+        snprintf(machine->shared.failure, sizeof machine->shared.failure, "CUDA sees no GPU here");
         machine->gpus = 0;
     }
     oh_topo_driver_version(machine->driver, sizeof machine->driver);
@@ -263,7 +242,7 @@ bool oh_workers_ask_machine(const char *name, struct oh_workers_machine *machine
     *machine_p = *machine;
     munmap(machine, sizeof *machine);
     if (machine_p->gpus < 1) {
-        oh_tool_error("%s: %s", name, machine_p->shared.failure);
+        oh_tool_error("%s: %s; run nvidia-smi, or add --simulated", name, machine_p->shared.failure);
     }
     return machine_p->gpus > 0;
 }

@@ -43,16 +43,13 @@ struct oh_workers {
 void *oh_workers_map(const char *name, size_t bytes);
 
 /*
- * From here on a signal that ends a process waits until oh_workers_run or oh_workers_signal takes it, so that files can
- * be removed first. To be called once.
+ * Calls `run` while signals that end a process wait until oh_workers_run or oh_workers_signal takes them, so that files
+ * can be removed first. Returns its exit status, or ends the process by the signal that has arrived.
  */
-void oh_workers_hold_signals(void);
+int oh_workers_guard(int (*run)(void *user), void *user);
 
 /* The number of a signal that waits or was taken by oh_workers_run; 0: none. */
 int oh_workers_signal(void);
-
-/* Ends this process by that signal, as it would have ended without oh_workers_hold_signals. */
-_Noreturn void oh_workers_end_by(int number);
 
 /*
  * Starts the members and waits until all have ended. Returns true when all ended with status 0; else false, with the

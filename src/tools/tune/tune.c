@@ -225,8 +225,9 @@ static struct oh_tune *begin(struct oh_tune_options *options)
     return tune;
 }
 
-static int run(struct oh_tune_options *options)
+static int run(void *user)
 {
+    struct oh_tune_options *options = user;
     FILE *report = options->output && strcmp(options->output, "-") == 0 ? stderr : stdout;
     struct oh_tune *tune = begin(options);
     struct oh_outfile output = {.stream = NULL};
@@ -245,10 +246,5 @@ int oh_tool_tune(int argc, char **argv)
     if (!parse_options(argc, argv, &options, &status)) {
         return status;
     }
-    oh_workers_hold_signals();
-    status = run(&options);
-    if (oh_workers_signal()) {
-        oh_workers_end_by(oh_workers_signal());
-    }
-    return status;
+    return oh_workers_guard(run, &options);
 }
