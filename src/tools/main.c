@@ -20,35 +20,21 @@ static const struct {
     {"topo", oh_tool_topo, "show how the GPUs are joined, and whether onehop serves them"},
     {"doctor", oh_tool_doctor, "say whether onehop is in effect, here or in a program, and if not, why"},
     {"stat", oh_tool_stat, "show what onehop has served in processes that run"},
+    {NULL, NULL, NULL},
 };
 
 static void usage(FILE *stream)
 {
     fprintf(stream, "usage: onehop COMMAND [ARGUMENTS]\n\n");
-    for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++) {
+    for (size_t i = 0; subcommands[i].name; i++) {
         fprintf(stream, "  %-8s%s\n", subcommands[i].name, subcommands[i].purpose);
     }
-    fprintf(stream, "\n`onehop COMMAND --help` tells more; `onehop --version` the version.\n");
-}
-
-static void refuse(const char *word)
-{
-    const char *nearest = NULL;
-    size_t least = OH_FAR;
-    for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++) {
-        size_t distance = oh_tool_distance(word, subcommands[i].name);
-        nearest = distance < least ? subcommands[i].name : nearest;
-        least = distance < least ? distance : least;
-    }
-    if (nearest) {
-        oh_tool_error("%s: unknown command; did you mean %s? See onehop --help", word, nearest);
-    } else {
-        oh_tool_error("%s: unknown command; see onehop --help", word);
-    }
+    fprintf(stream, "\n`onehop COMMAND --help` shows its options; `onehop --version` the version.\n");
 }
 
 int main(int argc, char **argv)
 {
+    oh_tool_ignore_sigpipe();
     if (argc < 2) {
         usage(stderr);
         return OH_EXIT_USAGE;
@@ -61,12 +47,13 @@ int main(int argc, char **argv)
         printf("onehop %d.%d.%d\n", ONEHOP_VERSION_MAJOR, ONEHOP_VERSION_MINOR, ONEHOP_VERSION_PATCH);
         return oh_tool_finish_stdout();
     }
-    oh_tool_ignore_sigpipe();
-    for (size_t i = 0; i < sizeof subcommands / sizeof *subcommands; i++) {
+    for (size_t i = 0; subcommands[i].name; i++) {
         if (strcmp(argv[1], subcommands[i].name) == 0) {
             return subcommands[i].run(argc - 1, argv + 1);
         }
     }
-    refuse(argv[1]);
+    const char *nearest = oh_tool_nearest(argv[1], subcommands, sizeof *subcommands);
+    oh_tool_error("%s: unknown command%s%s%s; see onehop --help", argv[1], nearest ? " (did you mean " : "",
+                  nearest ? nearest : "", nearest ? "?)" : "");
     return OH_EXIT_USAGE;
 }

@@ -89,7 +89,7 @@ static void offer_memory(struct oh_perf_thread *thread, struct floor *floor)
     OH_PERF_CU(thread, mem_alloc(&floor->memory, OH_FLOOR_DATA + (size_t)ranks * floor->args.count));
     OH_PERF_CU(thread, memset_d8_async(floor->memory, 0, OH_FLOOR_DATA, thread->stream));
     OH_PERF_CU(thread, stream_synchronize(thread->stream));
-    if (thread->options->layout == OH_PERF_PROCESSES) {
+    if (!thread->options->threads) {
         CUipcMemHandle handle;
         OH_PERF_CU(thread, ipc_get_mem_handle(&handle, floor->memory));
         memcpy(window->handle, &handle, sizeof window->handle);
@@ -101,7 +101,7 @@ static void offer_memory(struct oh_perf_thread *thread, struct floor *floor)
 static CUdeviceptr open_peer(struct oh_perf_thread *thread, const struct oh_perf_floor_memory *window)
 {
     CUdeviceptr base = window->base;
-    if (thread->options->layout == OH_PERF_PROCESSES) {
+    if (!thread->options->threads) {
         CUipcMemHandle handle;
         memcpy(&handle, window->handle, sizeof handle);
         OH_PERF_CU(thread, ipc_open_mem_handle(&base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));

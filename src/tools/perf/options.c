@@ -37,7 +37,7 @@ static const char help[] = "usage: onehop perf [OPTIONS]\n"
                            "Exit status: 0 all right, 1 a result is wrong or it failed, 2 usage, 128+signal\n"
                            "Example: onehop perf -b 1K -d bfloat16 --floor --csv run.csv\n";
 
-static const char *const layout_words[OH_PERF_LAYOUTS] = {"processes", "threads"};
+static const char *const layout_words[] = {"processes", "threads"}, *const memory_words[] = {"cuda", "nccl"};
 
 static bool take_from(const char *name, const char *path, void *value)
 {
@@ -87,7 +87,6 @@ struct oh_perf_options oh_perf_defaults(const char *types)
 
 bool oh_perf_parse(int argc, char **argv, struct oh_perf_options *o, int *status_p)
 {
-    int layout = (int)o->layout, pattern = (int)o->pattern, memory = (int)o->memory, check = o->check;
     const struct oh_option options[] = {OH_PERF_COMMON_OPTIONS(o, MOST_BYTES),
                                         {"stepfactor", 'f', oh_option_size, OH_RANGE(&o->step_factor, 2, 1 << 20)},
                                         {"stepbytes", 'i', oh_option_size, OH_RANGE(&o->step_bytes, 1, MOST_BYTES)},
@@ -96,12 +95,12 @@ bool oh_perf_parse(int argc, char **argv, struct oh_perf_options *o, int *status
                                         {"agg_iters", 'm', oh_option_int, OH_RANGE(&o->aggregate, 1, 1000)},
                                         {"op", 'o', oh_option_list, OH_WORDS(o->op, oh_perf_op_names)},
                                         {"ngpus", 'g', oh_option_int, OH_RANGE(&o->ranks, 1, OH_PERF_RANKS)},
-                                        {"layout", 0, oh_option_word, OH_WORDS(&layout, layout_words)},
-                                        {"pattern", 0, oh_option_word, OH_WORDS(&pattern, oh_perf_pattern_names)},
-                                        {"memory", 0, oh_option_word, OH_WORDS(&memory, oh_perf_memory_names)},
+                                        {"layout", 0, oh_option_word, OH_WORDS(&o->threads, layout_words)},
+                                        {"pattern", 0, oh_option_word, OH_WORDS(&o->pattern, oh_perf_pattern_names)},
+                                        {"memory", 0, oh_option_word, OH_WORDS(&o->nccl_memory, memory_words)},
                                         {"compare", 0, oh_option_list, OH_WORDS(o->side, oh_perf_side_names)},
                                         {"floor", 0, NULL, &o->floor},
-                                        {"check", 'c', oh_option_int, OH_RANGE(&check, 0, 1)},
+                                        {"check", 'c', oh_option_int, OH_RANGE(&o->check, 0, 1)},
                                         {"csv", 0, oh_option_text, &o->csv},
                                         {"json", 0, oh_option_text, &o->json},
                                         {"from", 0, take_from, o},
@@ -109,10 +108,6 @@ bool oh_perf_parse(int argc, char **argv, struct oh_perf_options *o, int *status
                                         {"timeout", 'T', oh_option_int, OH_RANGE(&o->timeout_s, 1, 86400)},
                                         {NULL, 0, NULL, NULL}};
     bool good = oh_options_only(argc, argv, help, options, status_p);
-    o->layout = (enum oh_perf_layout)layout;
-    o->pattern = (enum oh_perf_pattern)pattern;
-    o->memory = (enum oh_perf_memory)memory;
-    o->check = check;
     if (good && !fit_together(o)) {
         *status_p = OH_EXIT_USAGE;
         good = false;
@@ -122,5 +117,5 @@ bool oh_perf_parse(int argc, char **argv, struct oh_perf_options *o, int *status
 
 int oh_perf_members(const struct oh_perf_options *options)
 {
-    return options->layout == OH_PERF_PROCESSES ? options->ranks : 1;
+    return options->threads ? 1 : options->ranks;
 }

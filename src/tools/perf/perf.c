@@ -51,15 +51,14 @@ static size_t list_rows(const struct oh_perf_options *options, struct oh_perf_ro
 
 static void describe_settings(const struct oh_perf_options *options, struct oh_perf_run *run)
 {
-    static const char *const layout[OH_PERF_LAYOUTS] = {"a process each", "a thread each"};
     char step[32];
     snprintf(step, sizeof step, options->step_bytes ? "%zu(bytes)" : "%zu(factor)",
              options->step_bytes ? options->step_bytes : options->step_factor);
     snprintf(run->text[OH_PERF_SETTINGS], sizeof run->text[OH_PERF_SETTINGS],
              "ranks %d, %s, bytes %zu to %zu, step %s, iters %d, agg iters %d, warmup iters %d, rounds %d%s",
-             options->ranks, layout[options->layout], options->min_bytes, options->max_bytes, step, options->iters,
-             options->aggregate, options->warmup, options->rounds,
-             options->memory == OH_PERF_NCCL_MEMORY ? ", ncclMemAlloc" : "");
+             options->ranks, options->threads ? "a thread each" : "a process each", options->min_bytes,
+             options->max_bytes, step, options->iters, options->aggregate, options->warmup, options->rounds,
+             options->nccl_memory ? ", ncclMemAlloc" : "");
 }
 
 /* Once the communicators are there. */

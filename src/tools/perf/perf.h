@@ -62,12 +62,6 @@ enum oh_perf_op {
     OH_PERF_OPS
 };
 
-enum oh_perf_layout {
-    OH_PERF_PROCESSES, /* one for each GPU */
-    OH_PERF_THREADS,   /* one process, a thread for each GPU */
-    OH_PERF_LAYOUTS
-};
-
 /* How the calls follow one another. */
 enum oh_perf_pattern {
     OH_PERF_LAYER, /* each between two kernels of a program, which read its result and write its input */
@@ -75,13 +69,6 @@ enum oh_perf_pattern {
     OH_PERF_CHAIN, /* in place: each needs what the one before has left */
     OH_PERF_FREE,  /* out of place, through the buffers: none needs another, as in nccl-tests */
     OH_PERF_PATTERNS
-};
-
-/* Of the buffers; windows have NCCL's always. */
-enum oh_perf_memory {
-    OH_PERF_CUDA_MEMORY, /* cuMemAlloc */
-    OH_PERF_NCCL_MEMORY, /* ncclMemAlloc */
-    OH_PERF_MEMORIES
 };
 
 struct oh_perf_type {
@@ -99,7 +86,6 @@ extern const char *const oh_perf_side_names[OH_PERF_SIDES];
 extern const char *const oh_perf_mode_names[OH_PERF_MODES];
 extern const char *const oh_perf_op_names[OH_PERF_OPS];
 extern const char *const oh_perf_pattern_names[OH_PERF_PATTERNS];
-extern const char *const oh_perf_memory_names[OH_PERF_MEMORIES];
 
 struct oh_perf_options {
     size_t min_bytes;
@@ -112,10 +98,10 @@ struct oh_perf_options {
     int rounds;
     int ranks; /* 0: all GPUs */
     int timeout_s;
-    enum oh_perf_layout layout;
-    enum oh_perf_memory memory;
-    enum oh_perf_pattern pattern;
-    bool check;
+    int pattern;     /* enum oh_perf_pattern */
+    int threads;     /* 1: one process with a thread for each GPU; 0: a process for each */
+    int nccl_memory; /* 1: buffers of ncclMemAlloc; 0: of cuMemAlloc */
+    int check;
     bool floor;
     bool mode[OH_PERF_MODES];
     bool only[OH_PERF_MODES]; /* asked for by name; none: all of `mode` */

@@ -14,7 +14,6 @@
 const char *const oh_perf_side_names[OH_PERF_SIDES] = {"stock", "windows", "onehop"};
 const char *const oh_perf_mode_names[OH_PERF_MODES] = {"graph", "eager"};
 const char *const oh_perf_pattern_names[OH_PERF_PATTERNS] = {"layer", "spin", "chain", "free"};
-const char *const oh_perf_memory_names[OH_PERF_MEMORIES] = {"cuda", "nccl"};
 
 #define WIDTH 120    /* of a table */
 #define KEY_WIDTH 37 /* of size, count, type and op */

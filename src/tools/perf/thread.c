@@ -4,7 +4,8 @@
  *
  * Does: Opens the device, libraries, communicator and buffers of a rank, measures all rows, and closes them. All sides
  * use one communicator and one stream: stock and windows are pncclAllReduce of the real library, onehop is
- * ncclAllReduce of libonehop.so.
+ * ncclAllReduce of libonehop.so. Kernels of a program between the calls are launched as programs launch theirs, without
+ * programmatic stream serialization.
  * Threads: a rank's. Memory of the GPU is freed at the end of the process.
  * Owns: the thread's host memory and its communicator.
  */
@@ -17,7 +18,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/floor.h"
+
 #define WINDOW_SYMMETRIC 0x01 /* NCCL_WIN_COLL_SYMMETRIC */
+#define BLOCK_THREADS 256
+#define THREAD_WORDS 4 /* that a thread of the copy has under way */
+/* 2 us at 2 GHz: longer than a launch takes, which is then hidden if it can be. */
+#define SPIN_CYCLES 4000
+
+extern const unsigned char oh_image_floor[];
 
 void oh_perf_barrier(struct oh_perf_thread *thread)
 {
@@ -112,7 +121,7 @@ static void open_libraries(struct oh_perf_thread *thread)
     thread->api[OH_PERF_WINDOWS] = thread->api[OH_PERF_STOCK];
     need(thread, !options->side[OH_PERF_WINDOWS] || (thread->mem_alloc && thread->window_register), "--compare windows",
          "2.27", "windows");
-    need(thread, options->memory != OH_PERF_NCCL_MEMORY || thread->mem_alloc, "--memory nccl", "2.19", "ncclMemAlloc");
+    need(thread, !options->nccl_memory || thread->mem_alloc, "--memory nccl", "2.19", "ncclMemAlloc");
 }
 
 static void open_communicator(struct oh_perf_thread *thread)
@@ -138,11 +147,11 @@ static char *allocate(struct oh_perf_thread *thread, size_t bytes)
     return memory;
 }
 
-static CUdeviceptr new_buffer(struct oh_perf_thread *thread, enum oh_perf_memory memory, size_t bytes)
+static CUdeviceptr new_buffer(struct oh_perf_thread *thread, bool nccl, size_t bytes)
 {
     CUdeviceptr address = 0;
     void *buffer = NULL;
-    if (memory == OH_PERF_CUDA_MEMORY) {
+    if (!nccl) {
         OH_PERF_CU(thread, mem_alloc(&address, bytes));
         return address;
     }
@@ -169,9 +178,9 @@ static void open_buffers(struct oh_perf_thread *thread)
             thread->send[side] = thread->send[OH_PERF_STOCK];
             thread->recv[side] = thread->recv[OH_PERF_STOCK];
         } else if (side == OH_PERF_STOCK || thread->options->side[side]) {
-            enum oh_perf_memory memory = side == OH_PERF_STOCK ? thread->options->memory : OH_PERF_NCCL_MEMORY;
-            thread->send[side] = new_buffer(thread, memory, bytes + OH_PERF_GUARD);
-            thread->recv[side] = new_buffer(thread, memory, bytes + OH_PERF_GUARD);
+            const bool nccl = side != OH_PERF_STOCK || thread->options->nccl_memory;
+            thread->send[side] = new_buffer(thread, nccl, bytes + OH_PERF_GUARD);
+            thread->recv[side] = new_buffer(thread, nccl, bytes + OH_PERF_GUARD);
         }
     }
     if (thread->options->side[OH_PERF_WINDOWS]) {
@@ -209,6 +218,46 @@ static void close_all(struct oh_perf_thread *thread)
     free(thread->got);
 }
 
+/* --- the kernels of a program ----------------------------------------------------------------------------------- */
+
+CUfunction oh_perf_kernel(struct oh_perf_thread *thread, const char *name)
+{
+    CUfunction function;
+    CUkernel kernel;
+    if (!thread->image) {
+        OH_PERF_CU(thread, library_load_data(&thread->image, oh_image_floor, NULL, NULL, 0, NULL, NULL, 0));
+    }
+    OH_PERF_CU(thread, library_get_kernel(&kernel, thread->image, name));
+    OH_PERF_CU(thread, kernel_get_function(&function, kernel));
+    return function;
+}
+
+static void open_program(struct oh_perf_thread *thread)
+{
+    static const char *const names[OH_PERF_PATTERNS] = {
+        [OH_PERF_LAYER] = "oh_program_copy", [OH_PERF_SPIN] = "oh_program_spin"};
+    const char *name = names[thread->options->pattern];
+    thread->program = name ? oh_perf_kernel(thread, name) : NULL;
+}
+
+void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_workload *workload)
+{
+    /* As many threads as there are accesses to have under way, up to OH_MAX_BLOCKS blocks. */
+    const size_t block_bytes = (size_t)BLOCK_THREADS * THREAD_WORDS * OH_WORD_BYTES;
+    const size_t blocks = (workload->bytes + block_bytes - 1) / block_bytes;
+    CUlaunchConfig config = blocks <= OH_MAX_BLOCKS
+                                ? oh_launch_config((unsigned)blocks, BLOCK_THREADS, thread->stream)
+                                : oh_launch_config(OH_MAX_BLOCKS, 2 * BLOCK_THREADS, thread->stream);
+    const struct oh_kernel_args args = {
+        .sendbuff = (const void *)(uintptr_t)thread->recv[workload->side],
+        .recvbuff = (void *)(uintptr_t)thread->send[workload->side],
+        .count = workload->bytes,
+        .operand = thread->options->pattern == OH_PERF_SPIN ? SPIN_CYCLES : 0,
+    };
+    void *parameter = (void *)&args;
+    OH_PERF_CU(thread, launch_kernel_ex(&config, thread->program, &parameter, NULL));
+}
+
 /* --- life ------------------------------------------------------------------------------------------------------- */
 
 static void *live(void *user)
@@ -219,7 +268,7 @@ static void *live(void *user)
     open_libraries(thread);
     open_communicator(thread);
     open_buffers(thread);
-    oh_perf_open_program(thread);
+    open_program(thread);
     call_first(thread);
     if (thread->options->floor) {
         oh_perf_measure_floor(thread);
@@ -241,7 +290,7 @@ int oh_perf_work(void *user, int member)
     const struct oh_perf_job *job = user;
     static struct oh_perf_thread thread[OH_PERF_RANKS];
     pthread_t handle[OH_PERF_RANKS];
-    const bool alone = job->options->layout == OH_PERF_PROCESSES;
+    const bool alone = !job->options->threads;
     const int first = alone ? member : 0, last = alone ? member : job->options->ranks - 1;
     for (int rank = first; rank <= last; rank++) {
         thread[rank] = (struct oh_perf_thread){.options = job->options, .shared = job->shared, .rank = rank};

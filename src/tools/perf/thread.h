@@ -2,7 +2,7 @@
 /*
  * perf/thread.h - one thread, and the GPU of its rank
  *
- * thread.c opens it; measure.c, program.c and floor.c use it. Any failure ends the process (oh_workers_fail); nothing
+ * thread.c opens it; measure.c and floor.c use it. Any failure ends the process (oh_workers_fail); nothing
  * is freed then, the parent ends the other processes.
  */
 #ifndef OH_TOOLS_PERF_THREAD_H_
@@ -118,9 +118,8 @@ void oh_perf_workload_time(struct oh_perf_thread *thread, const struct oh_perf_w
 void oh_perf_summarise(const struct oh_perf_thread *thread, int index, double *median_p, double *p99_p);
 void oh_perf_measure(struct oh_perf_thread *thread, struct oh_perf_row *row);
 
-/* perf/program.c: finds a kernel of kernels/floor.cu; finds that of the pattern; enqueues it. */
+/* perf/thread.c: finds a kernel of kernels/floor.cu; enqueues that of the pattern. */
 CUfunction oh_perf_kernel(struct oh_perf_thread *thread, const char *name);
-void oh_perf_open_program(struct oh_perf_thread *thread);
 void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_workload *workload);
 
 /* perf/floor.c: measures what the floor is made of, for each mode asked for, into shared->floor. */

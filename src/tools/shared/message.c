@@ -16,6 +16,8 @@
 #include "gpu/driver.h"
 #include "tools/shared/tool.h"
 
+#define FAR 3
+
 void oh_tool_error(const char *format, ...)
 {
     va_list args;
@@ -63,11 +65,12 @@ void oh_tool_driver_error(char *text_p, size_t size)
     }
 }
 
-size_t oh_tool_distance(const char *a, const char *b)
+/* Letters to change, insert or remove to make one word of the other; FAR: they have little in common. */
+static size_t distance(const char *a, const char *b)
 {
     size_t row[32], width = strlen(b);
     if (width >= sizeof row / sizeof *row) {
-        return OH_FAR;
+        return FAR;
     }
     for (size_t j = 0; j <= width; j++) {
         row[j] = j;
@@ -82,7 +85,19 @@ size_t oh_tool_distance(const char *a, const char *b)
             row[j] = changed < least ? changed : least;
         }
     }
-    return row[width] < width ? row[width] : OH_FAR;
+    return row[width] < width ? row[width] : FAR;
+}
+
+const char *oh_tool_nearest(const char *word, const void *rows, size_t row_size)
+{
+    const char *name, *nearest = NULL;
+    size_t least = FAR;
+    for (const char *row = rows; memcpy(&name, row, sizeof name), name; row += row_size) {
+        size_t far = distance(word, name);
+        nearest = far < least ? name : nearest;
+        least = far < least ? far : least;
+    }
+    return nearest;
 }
 
 bool oh_tool_is_simulated(const char *gpu_name)

@@ -177,22 +177,15 @@ static void refuse(char **argv, const struct oh_option *options, int code)
 {
     const char letter[] = {'-', (char)optopt, '\0'};
     const char *known = optopt == 'h' ? "help" : optopt ? row_of(options, optopt)->name : NULL;
-    const char *word = optopt ? letter : argv[optind - 1], *nearest = NULL;
-    size_t least = OH_FAR;
-    for (const struct oh_option *row = options; !optopt && row->name; row++) {
-        size_t distance = oh_tool_distance(word + 2, row->name);
-        nearest = distance < least ? row->name : nearest;
-        least = distance < least ? distance : least;
-    }
+    const char *word = optopt ? letter : argv[optind - 1];
+    const char *nearest = optopt ? NULL : oh_tool_nearest(word + 2, options, sizeof *options);
     if (code == ':') {
         oh_tool_error("%s: --%s: value missing; see onehop %s --help", command, known, command);
     } else if (known) {
         oh_tool_error("%s: --%s: takes no value; see onehop %s --help", command, known, command);
-    } else if (nearest) {
-        oh_tool_error("%s: %s: unknown option; did you mean --%s? See onehop %s --help", command, word, nearest,
-                      command);
     } else {
-        oh_tool_error("%s: %s: unknown option; see onehop %s --help", command, word, command);
+        oh_tool_error("%s: %s: unknown option%s%s%s; see onehop %s --help", command, word,
+                      nearest ? " (did you mean --" : "", nearest ? nearest : "", nearest ? "?)" : "", command);
     }
 }
 

@@ -26,9 +26,8 @@ int oh_tool_doctor(int argc, char **argv);
 int oh_tool_stat(int argc, char **argv);
 int oh_tool_tune(int argc, char **argv);
 
-/* Letters to change, insert or remove to make one word of the other; OH_FAR or more: they have little in common. */
-#define OH_FAR 3
-size_t oh_tool_distance(const char *a, const char *b);
+/* The name nearest to a word, or NULL if none is near. Rows begin with their name; a row without a name ends them. */
+const char *oh_tool_nearest(const char *word, const void *rows, size_t row_size);
 
 /* Writes "onehop: text" and a newline to stderr; %m works as in syslog. */
 void oh_tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -73,10 +72,7 @@ bool oh_tool_reach(enum oh_via via);
 /* Replaces this process by the program. Returns only on failure, with the exit status, and has said why. */
 int oh_tool_exec(char **argv);
 
-/* Why oh_driver_get has failed, and the next step. A driver that is there and has no GPU to show is not called
- * unusable.
- */
-#define OH_NEXT_STEP "; run nvidia-smi, or add --simulated"
+/* Why oh_driver_get has failed. A driver that is there and has no GPU to show is not called unusable. */
 void oh_tool_driver_error(char *text_p, size_t size);
 
 /* The verdict of `onehop topo` on the GPUs of this machine: true, or false with the reason. */

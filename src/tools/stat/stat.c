@@ -8,15 +8,17 @@
  */
 #include <dirent.h>
 #include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "plan/plan.h"
 #include "tools/shared/json.h"
+#include "tools/shared/live_reader.h"
 #include "tools/shared/options.h"
 #include "tools/shared/outfile.h"
 #include "tools/shared/tool.h"
-#include "tools/stat/stat.h"
 
 static const char help[] = "usage: onehop stat [--pid N] [--json | --openmetrics] [--output FILE]\n"
                            "\n"
@@ -33,6 +35,12 @@ static const char help[] = "usage: onehop stat [--pid N] [--json | --openmetrics
                            "was, or it could not be written, 2 wrong usage.\n"
                            "\n"
                            "Example: watch onehop stat --pid 4711\n";
+
+/* All processes that show something. */
+struct views {
+    struct oh_live_view *view;
+    size_t count;
+};
 
 /* --- forms ------------------------------------------------------------------------------------------------------ */
 
@@ -105,10 +113,110 @@ static void print_view(FILE *stream, const struct oh_live_view *view)
     }
 }
 
+/* --- OpenMetrics: TYPE and HELP name the samples, with _total, as promtool and node_exporter expect ----------- */
+
+/* The numbers of a process; counters include communicators that have ended. */
+struct sums {
+    struct oh_stats_record record;
+    uint64_t states[OH_STATE_COUNT];
+};
+
+static const char *state_key(int state)
+{
+    return oh_state_key((uint64_t)state);
+}
+
+/* A family of samples: one for each process and key, or one for each process. */
+static const struct family {
+    const char *name, *type, *unit, *help;
+    const char *label; /* NULL: none */
+    int keys;
+    const char *(*key)(int);
+    size_t offset; /* of its first number in struct sums */
+} families[] = {
+    {"onehop_served_calls_total", "counter", NULL, "ncclAllReduce calls that onehop served.", "algorithm",
+     ONEHOP_ALGORITHM_COUNT, oh_algorithm_name, offsetof(struct sums, record.calls)},
+    {"onehop_served_bytes_total", "counter", "bytes", "Message bytes of the served calls.", NULL, 1, NULL,
+     offsetof(struct sums, record.bytes)},
+    {"onehop_fallback_calls_total", "counter", NULL, "ncclAllReduce calls that fell back to NCCL.", "reason",
+     OH_FALLBACK_COUNT, oh_fallback_name, offsetof(struct sums, record.fallbacks)},
+    {"onehop_fallback_bytes_total", "counter", "bytes", "Message bytes of the calls that fell back.", NULL, 1, NULL,
+     offsetof(struct sums, record.fallback_bytes)},
+    {"onehop_communicators", "gauge", NULL, "Communicators and ranks that exist now, by state.", "state",
+     OH_STATE_COUNT, state_key, offsetof(struct sums, states)},
+    {"onehop_memory_bytes", "gauge", "bytes", "GPU memory that onehop holds.", NULL, 1, NULL,
+     offsetof(struct sums, record.memory)},
+};
+
+static void add_up(const struct oh_live_view *view, struct sums *sums_p)
+{
+    struct sums sums = {.record = view->ended_totals};
+    sums.record.memory = 0;
+    for (size_t i = 0; i < view->entries; i++) {
+        const struct oh_stats_record *record = &view->entry[i];
+        for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
+            sums.record.calls[a] += record->calls[a];
+        }
+        for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+            sums.record.fallbacks[b] += record->fallbacks[b];
+        }
+        sums.record.bytes += record->bytes;
+        sums.record.fallback_bytes += record->fallback_bytes;
+        sums.record.memory += record->memory;
+        sums.states[record->state < OH_STATE_COUNT ? record->state : OH_STATE_IDLE]++;
+    }
+    *sums_p = sums;
+}
+
+/* A label's value; the command of a process may hold anything printable. */
+static void write_label(FILE *stream, const char *name, const char *value)
+{
+    fprintf(stream, "%s=\"", name);
+    for (; *value; value++) {
+        fprintf(stream, "%s%c", *value == '"' || *value == '\\' ? "\\" : "", *value);
+    }
+    fputc('"', stream);
+}
+
+static void write_samples(FILE *stream, const struct family *family, const struct oh_live_view *view)
+{
+    struct sums sums;
+    add_up(view, &sums);
+    const uint64_t *number = (const uint64_t *)((const char *)&sums + family->offset);
+    for (int i = 0; i < family->keys; i++) {
+        fprintf(stream, "%s{pid=\"%d\",", family->name, (int)view->pid);
+        write_label(stream, "command", view->command);
+        if (family->label) {
+            fputc(',', stream);
+            write_label(stream, family->label, family->key(i));
+        }
+        fprintf(stream, "} %" PRIu64 "\n", number[i]);
+    }
+}
+
+static void print_openmetrics(FILE *stream, const struct views *views)
+{
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        const struct family *family = &families[f];
+        fprintf(stream, "# TYPE %s %s\n", family->name, family->type);
+        if (family->unit) {
+            fprintf(stream, "# UNIT %s %s\n", family->name, family->unit);
+        }
+        fprintf(stream, "# HELP %s %s\n", family->name, family->help);
+        for (size_t i = 0; i < views->count; i++) {
+            write_samples(stream, family, &views->view[i]);
+        }
+    }
+    fprintf(stream,
+            "# TYPE onehop_processes gauge\n# HELP onehop_processes Processes that show communicators.\n"
+            "onehop_processes %zu\n# EOF\n",
+            views->count);
+}
+
 /* --- reading ---------------------------------------------------------------------------------------------------- */
 
 /* Reads a process. What is not there is reported if the process was asked for. */
-static void read_process(struct oh_stat *stat, pid_t pid, bool asked)
+static void read_process(struct views *views, pid_t pid, bool asked)
 {
     struct oh_live_view view;
     enum oh_live_answer answer = oh_live_read(pid, &view);
@@ -117,15 +225,15 @@ static void read_process(struct oh_stat *stat, pid_t pid, bool asked)
         if (asked || answer == OH_LIVE_OTHER || answer == OH_LIVE_DAMAGED) {
             oh_tool_error("stat: process %d %s", (int)pid, oh_live_words(answer));
         }
-    } else if ((larger = realloc(stat->view, (stat->views + 1) * sizeof *larger)) != NULL) {
-        stat->view = larger;
-        stat->view[stat->views++] = view;
+    } else if ((larger = realloc(views->view, (views->count + 1) * sizeof *larger)) != NULL) {
+        views->view = larger;
+        views->view[views->count++] = view;
     } else {
         oh_live_view_free(&view);
     }
 }
 
-static void read_all(struct oh_stat *stat)
+static void read_all(struct views *views)
 {
     const struct dirent *entry;
     DIR *processes = opendir("/proc");
@@ -133,7 +241,7 @@ static void read_all(struct oh_stat *stat)
         char *end;
         long pid = strtol(entry->d_name, &end, 10);
         if (*end == '\0' && pid > 0 && pid <= INT32_MAX) {
-            read_process(stat, (pid_t)pid, false);
+            read_process(views, (pid_t)pid, false);
         }
     }
     if (processes) {
@@ -147,17 +255,17 @@ struct request {
     const char *output;
 };
 
-static bool write_all(const struct request *request, const struct oh_stat *stat)
+static bool write_all(const struct request *request, const struct views *views)
 {
     struct oh_outfile file;
     if (!oh_outfile_open("stat", request->output, &file)) {
         return false;
     }
     if (request->openmetrics) {
-        oh_stat_openmetrics(file.stream, stat);
+        print_openmetrics(file.stream, views);
     }
-    for (size_t i = 0; i < stat->views && !request->openmetrics; i++) {
-        (request->json ? print_json : print_view)(file.stream, &stat->view[i]);
+    for (size_t i = 0; i < views->count && !request->openmetrics; i++) {
+        (request->json ? print_json : print_view)(file.stream, &views->view[i]);
     }
     return oh_outfile_commit("stat", &file);
 }
@@ -165,7 +273,7 @@ static bool write_all(const struct request *request, const struct oh_stat *stat)
 int oh_tool_stat(int argc, char **argv)
 {
     struct request request = {.output = "-"};
-    struct oh_stat stat = {.views = 0};
+    struct views views = {.count = 0};
     int status;
     const struct oh_option options[] = {{"pid", 0, oh_option_pid, &request.pid},
                                         {"json", 0, NULL, &request.json},
@@ -180,18 +288,18 @@ int oh_tool_stat(int argc, char **argv)
         return OH_EXIT_USAGE;
     }
     if (request.pid) {
-        read_process(&stat, request.pid, true);
+        read_process(&views, request.pid, true);
     } else {
-        read_all(&stat);
-        if (stat.views == 0 && !request.openmetrics) {
+        read_all(&views);
+        if (views.count == 0 && !request.openmetrics) {
             oh_tool_error("stat: no process readable by this user has made a communicator with onehop loaded; run stat "
                           "as the program's user or as root");
         }
     }
-    bool good = (stat.views > 0 || request.openmetrics) && write_all(&request, &stat);
-    for (size_t i = 0; i < stat.views; i++) {
-        oh_live_view_free(&stat.view[i]);
+    bool good = (views.count > 0 || request.openmetrics) && write_all(&request, &views);
+    for (size_t i = 0; i < views.count; i++) {
+        oh_live_view_free(&views.view[i]);
     }
-    free(stat.view);
+    free(views.view);
     return good ? OH_EXIT_OK : OH_EXIT_FAILED;
 }

@@ -100,8 +100,4 @@ bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t 
 /* Measures all points, as far as time allows. False: said on stderr, or ended by a signal. */
 bool oh_tune_measure(struct oh_tune *tune);
 
-/* tune/report.c */
-void oh_tune_print(FILE *stream, const struct oh_tune *tune);
-void oh_tune_write(FILE *stream, const struct oh_tune *tune);
-
 #endif
