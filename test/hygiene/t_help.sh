@@ -60,7 +60,7 @@ done
 
 status=0
 "$onehop" perf --itres 3 >/dev/null 2>"$scratch/error" || status=$?
-refused '^onehop: perf: --itres: unknown option [(]did you mean --iters[?][)]; see onehop perf --help\$' "the nearest option is suggested"
+refused '^onehop: perf: --itres: unknown option [(]did you mean --iters[?][)]; see onehop perf --help$' "the nearest option is suggested"
 status=0
 "$onehop" docter >/dev/null 2>"$scratch/error" || status=$?
 refused '^onehop: docter: unknown command [(]did you mean doctor[?][)]; see onehop --help$' "so is the nearest command"
