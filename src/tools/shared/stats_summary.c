@@ -67,7 +67,7 @@ static void add_reason(struct oh_stats_summary *summary, const struct oh_stats_r
 /* Adds a pid to those seen so far, unless it is among them. */
 static void add_pid(uint64_t **pids, uint64_t *count, uint64_t pid)
 {
-    for (uint64_t i = 0; i < *count; i++) {
+    for (uint64_t i = 0; *pids && i < *count; i++) {
         if ((*pids)[i] == pid) {
             return;
         }
