@@ -107,11 +107,10 @@ static void force(struct oh_plan_table *table, enum onehop_algorithm algorithm, 
     table->rows = forced;
 }
 
-/* The last row is never NCCL's. */
-static void drop_nccl_rows(struct oh_plan_rows *rows)
+void oh_plan_rows_trim(struct oh_plan_rows *rows)
 {
     while (rows->count > 0 && rows->row[rows->count - 1].algorithm == OH_PLAN_NCCL) {
-        rows->count--;
+        rows->row[--rows->count] = (struct oh_plan_row){0};
     }
 }
 
@@ -124,7 +123,7 @@ static void cut(struct oh_plan_rows *rows, uint64_t max_bytes)
     if (rows->count > 0) {
         rows->row[rows->count - 1].max_bytes = max_bytes;
     }
-    drop_nccl_rows(rows);
+    oh_plan_rows_trim(rows);
 }
 
 /* The wish may lie above the table's end: the last algorithm then goes as far as asked, or as it can. */
@@ -216,7 +215,7 @@ bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *r
         }
         row->blocks = (uint32_t)least(row->blocks, most);
     }
-    drop_nccl_rows(&fitting);
+    oh_plan_rows_trim(&fitting);
     if (fitting.count == 0 && table->rows.count > 0) {
         return false;
     }

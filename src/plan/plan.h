@@ -55,6 +55,9 @@ struct oh_plan_room {
     uint32_t max_blocks; /* that the program allows (maxCTAs of ncclConfig_t); UINT32_MAX: any number */
 };
 
+/* Removes the rows at the end that are NCCL's: larger messages fall back without them. */
+void oh_plan_rows_trim(struct oh_plan_rows *rows);
+
 /* How one call is launched. */
 struct oh_plan {
     enum onehop_algorithm algorithm;

@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,105 +49,79 @@ bool oh_store_cache_path(const struct oh_tuning_key *key, char path_p[OH_STORE_P
     return true;
 }
 
-/* One for each process, whatever is wrong how often. */
-__attribute__((format(printf, 1, 2))) static void warn(const char *format, ...)
-{
-    static atomic_flag said;
-    char text[OH_STORE_PATH + 300];
-    va_list args;
-    if (atomic_flag_test_and_set(&said)) {
-        return;
-    }
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    OH_WARN("%s; using the shipped table", text);
-}
+#define WHY 300 /* bytes of a reason */
 
-/* Why a file is not to be read; NULL: it is. */
-static const char *refuse_file(const struct stat *status, bool asked)
-{
-    if (!S_ISREG(status->st_mode)) {
-        return "is no regular file";
-    }
-    if (status->st_size > OH_TUNING_BYTES) {
-        return "is no tuning table: more than 64 KiB";
-    }
-    /* Whoever names a file has looked at it; one that lies in a cache must be the user's own. */
-    bool own = status->st_uid == geteuid() || status->st_uid == 0;
-    return asked || own ? NULL : "belongs to someone else";
-}
-
-/* Reads the file. NULL: it is not there, or not to be read (said). To be freed. */
-static char *read_file(const char *path, bool asked, size_t *size_p)
+/*
+ * Reads a file of at most OH_TUNING_BYTES; of one with more, a byte more. Returns NULL and the reason, which is empty
+ * if nobody `asked` for a file that is not there. The caller frees the text.
+ */
+static char *read_file(const char *path, bool asked, size_t *size_p, char why_p[WHY])
 {
     struct stat status;
-    const char *why = NULL;
     char *text = NULL;
-    ssize_t part = 1;
-    size_t size = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a pipe must not hold us up */
+    ssize_t size = -1;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a pipe must not block */
+    why_p[0] = '\0';
     if (fd < 0) {
         if (asked) {
-            warn("tuning table %s cannot be opened: %s", path, strerror(errno));
+            snprintf(why_p, WHY, "cannot be opened: %s", strerror(errno));
         }
         return NULL;
     }
-    if (fstat(fd, &status) != 0) {
-        why = strerror(errno);
-    } else if (!(why = refuse_file(&status, asked)) && !(text = malloc(OH_TUNING_BYTES + 1))) {
-        why = "cannot be read: no memory";
+    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+        snprintf(why_p, WHY, "is no regular file");
+    } else if (!asked && status.st_uid != geteuid() && status.st_uid != 0) {
+        snprintf(why_p, WHY, "belongs to someone else");
+    } else {
+        text = malloc(OH_TUNING_BYTES + 1);
+        size = text ? read(fd, text, OH_TUNING_BYTES + 1) : -1;
     }
-    while (text && part > 0 && size <= OH_TUNING_BYTES) { /* one byte more than is allowed is found out */
-        part = read(fd, text + size, OH_TUNING_BYTES + 1 - size);
-        size += part > 0 ? (size_t)part : 0;
-    }
-    if (part < 0) {
-        why = strerror(errno);
+    if (size < 0 && !why_p[0]) {
+        snprintf(why_p, WHY, "cannot be read: %s", strerror(errno));
         free(text);
         text = NULL;
     }
     close(fd);
-    if (why) {
-        warn("tuning table %s %s", path, why);
-    }
-    *size_p = size;
+    *size_p = (size_t)size;
     return text;
 }
 
+/* Returns false and the reason, empty as above. */
 static bool load_file(const char *path, bool asked, const struct oh_tuning_key *key, struct oh_plan_table *table_p,
-                      char from_p[OH_STORE_PATH])
+                      char from_p[OH_STORE_PATH], char why_p[WHY])
 {
     struct oh_tuning_fault fault;
     char source[OH_TUNING_TEXT];
     size_t size;
-    char *text = read_file(path, asked, &size);
+    char *text = read_file(path, asked, &size, why_p);
     if (!text) {
         return false;
     }
     enum oh_tuning_result result = oh_tuning_parse(text, size, key, table_p, source, &fault);
     free(text);
     if (result == OH_TUNING_FOUND) {
-        snprintf(from_p, OH_STORE_PATH, "%s (%s)", path, source);
+        snprintf(from_p, OH_STORE_PATH, "%.400s (%s)", path, source);
     } else if (result == OH_TUNING_FOREIGN) {
-        warn("tuning table %s line %u: %s (accepted: %u x %s, driver %s, NCCL %s)", path, fault.line, fault.what,
-             key->nranks, key->gpu, key->driver, key->nccl);
+        snprintf(why_p, WHY, "line %u: %s (accepted: %u x %.40s, driver %.20s, NCCL %.12s)", fault.line, fault.what,
+                 key->nranks, key->gpu, key->driver, key->nccl);
     } else {
-        warn("tuning table %s line %u: %s", path, fault.line, fault.what);
+        snprintf(why_p, WHY, "line %u: %s", fault.line, fault.what);
     }
     return result == OH_TUNING_FOUND;
 }
 
 void oh_store_load(const struct oh_tuning_key *key, struct oh_plan_table *table_p, char from_p[OH_STORE_PATH])
 {
-    char path[OH_STORE_PATH], source[OH_TUNING_TEXT];
+    static atomic_flag warned;
+    char cached[OH_STORE_PATH], source[OH_TUNING_TEXT], why[WHY] = "";
     bool none;
     const char *asked = oh_env_path_or_none(OH_ENV_TUNING_FILE, NULL, &none);
-    if (asked && load_file(asked, true, key, table_p, from_p)) {
+    const char *path = asked || none || !oh_store_cache_path(key, cached) ? asked : cached;
+    if (path && load_file(path, asked != NULL, key, table_p, from_p, why)) {
         return;
     }
-    if (!asked && !none && oh_store_cache_path(key, path) && load_file(path, false, key, table_p, from_p)) {
-        return;
+    if (why[0] && !atomic_flag_test_and_set(&warned)) {
+        OH_WARN("tuning table %s %s; using the shipped table", path, why);
     }
     oh_tuning_shipped(key->gpu, key->nranks, table_p, source);
     snprintf(from_p, OH_STORE_PATH, "shipped (%s)", source);

@@ -12,22 +12,21 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "util/env.h"
+
 #define MARK "onehop-tuning"
 #define LINE 200 /* with its final zero */
-#define WORDS 5
-
-/* --- reading lines ---------------------------------------------------------------------------------------------- */
 
 struct reader {
-    const char *at;
-    const char *end;
-    unsigned line; /* the number of the line in `text` */
-    char text[LINE];
+    const char *at, *end; /* the text that is left */
+    unsigned line;        /* number of the line in `text` */
+    char text[LINE];      /* without comment and trailing blanks */
+    const char *start;    /* of `text` without leading blanks */
     struct oh_tuning_fault *fault;
     bool bad;
 };
 
-/* The first fault stays. Returns false. */
+/* Keeps the first fault. Returns false. */
 __attribute__((format(printf, 2, 3))) static bool fault(struct reader *reader, const char *format, ...)
 {
     if (!reader->bad) {
@@ -41,128 +40,58 @@ __attribute__((format(printf, 2, 3))) static bool fault(struct reader *reader, c
     return false;
 }
 
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t';
-}
-
-/* Cuts comment and blanks off the end. */
-static void trim(char *text)
-{
-    char *comment = strchr(text, '#');
-    size_t length = comment ? (size_t)(comment - text) : strlen(text);
-    while (length > 0 && is_blank(text[length - 1])) {
-        length--;
-    }
-    text[length] = '\0';
-}
-
-/* The next line as it stands, into reader->text. False: there is none, or it is bad. */
 static bool take_line(struct reader *reader)
 {
-    size_t length = 0;
-    if (reader->at == reader->end) {
-        return false;
+    const size_t left = (size_t)(reader->end - reader->at);
+    const char *end = left > 0 ? memchr(reader->at, '\n', left) : NULL;
+    reader->line += left > 0;
+    if (!end) {
+        return left > 0 && fault(reader, "the line does not end (accepted: a newline after each line)");
     }
-    reader->line++;
-    for (; reader->at < reader->end && *reader->at != '\n'; reader->at++) {
-        if ((*reader->at < ' ' || *reader->at > '~') && *reader->at != '\t') {
+    size_t length = (size_t)(end - reader->at);
+    if (length >= LINE) {
+        return fault(reader, "a line that is too long (accepted: at most %d characters)", LINE - 1);
+    }
+    for (size_t i = 0; i < length; i++) {
+        if ((reader->at[i] < ' ' || reader->at[i] > '~') && reader->at[i] != '\t') {
             return fault(reader, "a byte that is not text (accepted: printable ASCII and tabs)");
         }
-        if (length + 1 == sizeof reader->text) {
-            return fault(reader, "a line that is too long (accepted: at most %d characters)", LINE - 1);
-        }
-        reader->text[length++] = *reader->at;
     }
-    if (reader->at == reader->end) {
-        return fault(reader, "the line does not end (accepted: a newline after each line)");
-    }
-    reader->at++;
+    memcpy(reader->text, reader->at, length);
     reader->text[length] = '\0';
-    trim(reader->text);
+    reader->at = end + 1;
+    for (length = strcspn(reader->text, "#"); length > 0 && strchr(" \t", reader->text[length - 1]); length--) {
+    }
+    reader->text[length] = '\0';
+    reader->start = reader->text + strspn(reader->text, " \t");
     return true;
 }
 
-/* The next line that says something. */
+/* Reads up to the next line that is not empty. Returns false at the end of the text and after a fault. */
 static bool next_line(struct reader *reader)
 {
-    while (take_line(reader)) {
-        if (reader->text[strspn(reader->text, " \t")] != '\0') {
-            return true;
-        }
+    bool taken = take_line(reader);
+    while (taken && *reader->start == '\0') {
+        taken = take_line(reader);
     }
-    return false;
+    return taken;
 }
 
-/* Splits a line that says something where it is blank. Returns the number of words, WORDS for as many or more. */
-static int split(struct reader *reader, char *word[WORDS])
-{
-    int count = 0;
-    char *rest = reader->text;
-    for (int i = 0; i < WORDS; i++) {
-        word[i] = rest; /* none stays without a value */
-    }
-    for (char *part; count < WORDS && (part = strsep(&rest, " \t")) != NULL;) {
-        if (*part) {
-            word[count++] = part;
-        }
-    }
-    return count;
-}
-
-static bool parse_number(const char *text, uint64_t max, uint64_t *number_p)
-{
-    uint64_t number = 0;
-    const char *at = text;
-    for (; *at >= '0' && *at <= '9'; at++) { /* NOLINT(clang-analyzer-core.UndefinedBinaryOperatorResult): text ends */
-        if (number > max / 10) {             /* far from an overflow: max is small */
-            return false;
-        }
-        number = number * 10 + (uint64_t)(*at - '0');
-    }
-    if (at == text || *at || number > max) {
-        return false;
-    }
-    *number_p = number;
-    return true;
-}
-
-/* The same with K, M or G behind it. */
-static bool parse_size(char *text, uint64_t *bytes_p)
-{
-    static const char units[] = "KMG";
-    size_t length = strlen(text);
-    const char *unit = length > 1 ? strchr(units, text[length - 1]) : NULL;
-    unsigned shift = unit ? 10 * (1 + (unsigned)(unit - units)) : 0;
-    uint64_t number;
-    if (unit) {
-        text[length - 1] = '\0';
-    }
-    if (!parse_number(text, OH_MESSAGE_BYTES >> shift, &number) || number == 0) {
-        return false;
-    }
-    *bytes_p = number << shift;
-    return true;
-}
-
-/* --- tables ----------------------------------------------------------------------------------------------------- */
-
-/* A line "NAME TEXT": the text goes to value_p. */
+/* Copies the value of a line "NAME VALUE". */
 static bool parse_value(struct reader *reader, const char *name, char value_p[OH_TUNING_TEXT])
 {
-    size_t length = strlen(name);
+    const size_t length = strlen(name);
     if (!next_line(reader)) {
         return fault(reader, "the text ends within a table (accepted: %s)", name);
     }
-    const char *at = reader->text + strspn(reader->text, " \t");
-    if (strncmp(at, name, length) != 0 || !is_blank(at[length])) {
-        return fault(reader, "'%.32s' (accepted: %s and a value)", at, name);
+    const char *blanks = reader->start + length, *value = blanks + strspn(blanks, " \t");
+    if (strncmp(reader->start, name, length) != 0 || value == blanks) {
+        return fault(reader, "'%.32s' (accepted: %s and a value)", reader->start, name);
     }
-    at += length + strspn(at + length, " \t");
-    if (strlen(at) >= OH_TUNING_TEXT) {
+    if (strlen(value) >= OH_TUNING_TEXT) {
         return fault(reader, "%s is too long (accepted: at most %d characters)", name, OH_TUNING_TEXT - 1);
     }
-    memcpy(value_p, at, strlen(at) + 1); /* not empty: the line's end is trimmed */
+    memcpy(value_p, value, strlen(value) + 1);
     return true;
 }
 
@@ -173,7 +102,7 @@ static bool parse_key(struct reader *reader, struct oh_tuning_key *key_p, char s
     if (!parse_value(reader, "gpu", key_p->gpu) || !parse_value(reader, "ranks", ranks)) {
         return false;
     }
-    if (!parse_number(ranks, OH_MAX_RANKS, &number) || number < 2) {
+    if (!oh_number_parse(ranks, false, OH_MAX_RANKS, &number) || number < 2) {
         return fault(reader, "ranks %.32s (accepted: 2 to %d)", ranks, OH_MAX_RANKS);
     }
     key_p->nranks = (uint32_t)number;
@@ -181,33 +110,33 @@ static bool parse_key(struct reader *reader, struct oh_tuning_key *key_p, char s
            parse_value(reader, "source", source_p);
 }
 
-/* BYTES nccl, or BYTES ALGORITHM BLOCKS THREADS. False: not so. */
-static bool parse_choice(char *word[WORDS], int words, struct oh_plan_row *row_p)
+/* Reads BYTES nccl, or BYTES ALGORITHM BLOCKS THREADS. */
+static bool parse_row(const char *text, struct oh_plan_row *row_p)
 {
-    uint64_t blocks, threads;
-    if (!parse_size(word[0], &row_p->max_bytes)) {
+    char size[12], name[16], blocks[8], threads[8], rest[2];
+    uint64_t bytes, grid = 0, block = 0;
+    const int words = sscanf(text, "%11s %15s %7s %7s %1s", size, name, blocks, threads, rest);
+    if (words < 2 || !oh_number_parse(size, true, OH_MESSAGE_BYTES, &bytes) || bytes == 0) {
         return false;
     }
-    if (words == 2 && strcmp(word[1], "nccl") == 0) {
-        row_p->algorithm = OH_PLAN_NCCL;
-        return true;
-    }
-    int algorithm = words == 4 ? oh_algorithm_by_name(word[1]) : -1;
-    if (algorithm < 0 || !parse_number(word[2], OH_MAX_BLOCKS, &blocks) ||
-        !parse_number(word[3], OH_MAX_THREADS, &threads)) {
+    const bool to_nccl = words == 2 && strcmp(name, "nccl") == 0;
+    const int algorithm = words == 4 ? oh_algorithm_by_name(name) : -1;
+    if (!to_nccl && (algorithm < 0 || !oh_number_parse(blocks, false, OH_MAX_BLOCKS, &grid) ||
+                     !oh_number_parse(threads, false, OH_MAX_THREADS, &block))) {
         return false;
     }
-    row_p->algorithm = (uint32_t)algorithm;
-    row_p->blocks = (uint32_t)blocks;
-    row_p->threads = (uint32_t)threads;
+    *row_p = (struct oh_plan_row){.max_bytes = bytes,
+                                  .algorithm = to_nccl ? OH_PLAN_NCCL : (uint32_t)algorithm,
+                                  .blocks = (uint32_t)grid,
+                                  .threads = (uint32_t)block};
     return true;
 }
 
-static bool add_row(struct reader *reader, struct oh_plan_table *table, char *word[WORDS], int words)
+static bool add_row(struct reader *reader, struct oh_plan_table *table)
 {
-    struct oh_plan_row row = {0};
+    struct oh_plan_row row;
     struct oh_plan_rows *rows = &table->rows;
-    if (!parse_choice(word, words, &row)) {
+    if (!parse_row(reader->start, &row)) {
         return fault(reader, "a row that is none (accepted: BYTES ALGORITHM BLOCKS THREADS, BYTES nccl, or end)");
     }
     if (!oh_plan_row_valid(&row, table->nranks)) {
@@ -226,32 +155,21 @@ static bool add_row(struct reader *reader, struct oh_plan_table *table, char *wo
     return true;
 }
 
-/* What lies behind the last served row falls back anyway. */
-static void drop_idle_rows(struct oh_plan_rows *rows)
-{
-    while (rows->count > 0 && rows->row[rows->count - 1].algorithm == OH_PLAN_NCCL) {
-        rows->row[--rows->count] = (struct oh_plan_row){0};
-    }
-}
-
-/* From behind "table" to "end". */
+/* Reads from behind "table" to "end". */
 static bool parse_table(struct reader *reader, struct oh_tuning_key *key_p, struct oh_plan_table *table_p,
                         char source_p[OH_TUNING_TEXT])
 {
-    struct oh_plan_table table = {0};
+    *table_p = (struct oh_plan_table){0};
     if (!parse_key(reader, key_p, source_p)) {
         return false;
     }
-    table.nranks = key_p->nranks;
+    table_p->nranks = key_p->nranks;
     while (next_line(reader)) {
-        char *word[WORDS];
-        int words = split(reader, word);
-        if (words == 1 && strcmp(word[0], "end") == 0) {
-            drop_idle_rows(&table.rows);
-            *table_p = table;
+        if (strcmp(reader->start, "end") == 0) {
+            oh_plan_rows_trim(&table_p->rows);
             return true;
         }
-        if (!add_row(reader, &table, word, words)) {
+        if (!add_row(reader, table_p)) {
             return false;
         }
     }
@@ -275,20 +193,14 @@ static bool is_for(const struct oh_tuning_key *pattern, const struct oh_tuning_k
 
 static bool parse_head(struct reader *reader)
 {
-    char *word[WORDS];
-    uint64_t version;
-    if (!next_line(reader)) {
-        return fault(reader, "no text (accepted: " MARK " %d)", OH_TUNING_VERSION);
-    }
-    int words = split(reader, word);
-    if (words != 2 || strcmp(word[0], MARK) != 0 || !parse_number(word[1], 1000000, &version) || version == 0) {
+    static const char mark[] = MARK " ";
+    if (!next_line(reader) || strncmp(reader->start, mark, sizeof mark - 1) != 0) {
         return fault(reader, "not a tuning table (accepted: " MARK " %d)", OH_TUNING_VERSION);
     }
-    if (version != OH_TUNING_VERSION) {
-        return fault(reader, "version %" PRIu64 ", of another onehop (accepted: " MARK " %d)", version,
-                     OH_TUNING_VERSION);
-    }
-    return true;
+    const char *version = reader->start + sizeof mark - 1;
+    uint64_t number;
+    return (oh_number_parse(version, false, OH_TUNING_VERSION, &number) && number == OH_TUNING_VERSION) ||
+           fault(reader, "version %.20s, of another onehop (accepted: " MARK " %d)", version, OH_TUNING_VERSION);
 }
 
 enum oh_tuning_result oh_tuning_parse(const char *text, size_t size, const struct oh_tuning_key *key,
@@ -298,23 +210,19 @@ enum oh_tuning_result oh_tuning_parse(const char *text, size_t size, const struc
     struct reader reader = {.at = text, .end = text + size, .fault = fault_p};
     struct oh_tuning_key pattern = {0};
     struct oh_plan_table table, found;
-    char source[OH_TUNING_TEXT], found_source[OH_TUNING_TEXT] = "";
+    char source[OH_TUNING_TEXT], found_source[OH_TUNING_TEXT];
     bool is_found = false;
     if (size > OH_TUNING_BYTES) {
-        fault(&reader, "%zu bytes (accepted: at most %d)", size, OH_TUNING_BYTES);
+        fault(&reader, "not a tuning table (accepted: at most %d bytes)", OH_TUNING_BYTES);
         return OH_TUNING_BAD;
     }
-    for (bool more = parse_head(&reader) && next_line(&reader); more; more = next_line(&reader)) {
-        char *word[WORDS];
-        if (split(&reader, word) != 1 || strcmp(word[0], "table") != 0) {
-            fault(&reader, "'%.32s' (accepted: table)", word[0]);
-        } else if (parse_table(&reader, &pattern, &table, source) && !is_found && is_for(&pattern, key)) {
+    for (bool more = parse_head(&reader); more && next_line(&reader);) {
+        more = strcmp(reader.start, "table") == 0 || fault(&reader, "'%.32s' (accepted: table)", reader.start);
+        more = more && parse_table(&reader, &pattern, &table, source);
+        if (more && !is_found && is_for(&pattern, key)) {
             found = table;
             memcpy(found_source, source, sizeof source);
             is_found = true;
-        }
-        if (reader.bad) {
-            break;
         }
     }
     if (reader.bad) {
@@ -337,31 +245,16 @@ void oh_tuning_nccl_name(int version, char name_p[OH_TUNING_TEXT])
     snprintf(name_p, OH_TUNING_TEXT, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }
 
-/* --- what onehop brings along ----------------------------------------------------------------------------------- */
-
-/* src/plan/shipped.tuning, by shipped.S. */
-extern const char oh_shipped_tables[] __attribute__((visibility("hidden")));
-extern const uint64_t oh_shipped_size __attribute__((visibility("hidden")));
-
-void oh_tuning_shipped_text(const char **text_p, size_t *size_p)
-{
-    *text_p = oh_shipped_tables;
-    *size_p = oh_shipped_size;
-}
-
 void oh_tuning_shipped(const char *gpu, uint32_t nranks, struct oh_plan_table *table_p, char source_p[OH_TUNING_TEXT])
 {
     static const char simulated[] = "SIMULATED ";
     struct oh_tuning_key key = {.nranks = nranks, .driver = "unknown", .nccl = "unknown"};
     struct oh_tuning_fault fault;
-    const char *text;
-    size_t size;
     if (strncmp(gpu, simulated, sizeof simulated - 1) == 0) {
         gpu += sizeof simulated - 1;
     }
     snprintf(key.gpu, sizeof key.gpu, "%s", gpu);
-    oh_tuning_shipped_text(&text, &size);
-    if (oh_tuning_parse(text, size, &key, table_p, source_p, &fault) != OH_TUNING_FOUND) {
+    if (oh_tuning_parse(oh_shipped_tables, oh_shipped_size, &key, table_p, source_p, &fault) != OH_TUNING_FOUND) {
         *table_p = (struct oh_plan_table){.nranks = nranks}; /* nothing is served; a test shows that it is never so */
     }
 }
@@ -371,8 +264,6 @@ void oh_plan_table_default(uint32_t nranks, uint64_t max_bytes, int forced, stru
     oh_tuning_shipped("", nranks, table_p, NULL);
     oh_plan_table_apply_limits(table_p, max_bytes, forced);
 }
-
-/* --- writing ---------------------------------------------------------------------------------------------------- */
 
 void oh_tuning_write_head(FILE *stream)
 {

@@ -51,8 +51,9 @@ enum oh_tuning_result oh_tuning_parse(const char *text, size_t size, const struc
 /* NCCL's version as it stands in a text: "2.28.9" for 22809. */
 void oh_tuning_nccl_name(int version, char name_p[OH_TUNING_TEXT]);
 
-/* The text that onehop brings along. */
-void oh_tuning_shipped_text(const char **text_p, size_t *size_p);
+/* src/plan/shipped.tuning, embedded by shipped.S. */
+extern const char oh_shipped_tables[] __attribute__((visibility("hidden")));
+extern const uint64_t oh_shipped_size __attribute__((visibility("hidden")));
 
 /*
  * The shipped table for a kind of GPU (2..8 ranks); there is one for any. A stand-in ("SIMULATED NVIDIA H200") has that

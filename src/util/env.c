@@ -8,7 +8,6 @@
  */
 #include "util/env.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,39 +63,23 @@ bool oh_env_flag(enum oh_env_variable variable, bool unset)
     return oh_env_choice(variable, names, 2, unset) == 1;
 }
 
-static unsigned unit_shift(char unit)
+bool oh_number_parse(const char *text, bool units, uint64_t max, uint64_t *number_p)
 {
-    switch (unit) {
-    case 'k':
-    case 'K':
-        return 10;
-    case 'm':
-    case 'M':
-        return 20;
-    case 'g':
-    case 'G':
-        return 30;
-    default:
-        return 0;
+    static const char letters[] = "kKmMgG";
+    uint64_t number = 0;
+    const char *at = text;
+    for (; *at >= '0' && *at <= '9'; at++) {
+        if (number > max / 10) {
+            return false;
+        }
+        number = number * 10 + (uint64_t)(*at - '0');
     }
-}
-
-static bool parse_number(const char *text, bool units, uint64_t max, uint64_t *number_p)
-{
-    char *end;
-    if (*text < '0' || *text > '9') { /* strtoull takes signs and spaces */
+    const char *letter = units && *at ? strchr(letters, *at) : NULL;
+    const unsigned shift = letter ? 10 * (1 + (unsigned)(letter - letters) / 2) : 0;
+    if (at == text || at[letter ? 1 : 0] != '\0' || number > max >> shift) {
         return false;
     }
-    int saved = errno;
-    errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    bool overflow = errno != 0;
-    errno = saved;
-    unsigned shift = units ? unit_shift(*end) : 0;
-    if (overflow || end[shift ? 1 : 0] != '\0' || number > max >> shift) {
-        return false;
-    }
-    *number_p = (uint64_t)number << shift;
+    *number_p = number << shift;
     return true;
 }
 
@@ -107,7 +90,7 @@ uint64_t oh_env_number(enum oh_env_variable variable, bool units, uint64_t max, 
     if (!value) {
         return unset;
     }
-    if (!parse_number(value, units, max, &number)) {
+    if (!oh_number_parse(value, units, max, &number)) {
         refuse(variable, value);
         return unset;
     }

@@ -64,6 +64,9 @@ bool oh_env_flag(enum oh_env_variable variable, bool unset);
 /* A whole number from 0 to max, with K, M or G (powers of 1024) when `units`; `unset` otherwise. */
 uint64_t oh_env_number(enum oh_env_variable variable, bool units, uint64_t max, uint64_t unset);
 
+/* Reads such a number from a text. False: the text is not one, or is above max. */
+bool oh_number_parse(const char *text, bool units, uint64_t max, uint64_t *number_p);
+
 /* The value as it is; NULL: not set. The string belongs to the environment. */
 const char *oh_env_text(enum oh_env_variable variable);
 

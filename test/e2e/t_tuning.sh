@@ -116,7 +116,7 @@ mkfifo "$bad"
 expect_refused "a pipe" "$bad" "is no regular file"
 rm -f "$bad"
 head -c 70000 /dev/zero >"$bad"
-expect_refused "a file that is too large" "$bad" "is no tuning table"
+expect_refused "a file that is too large" "$bad" "line 0: not a tuning table .accepted: at most 65536 bytes."
 ONEHOP_TUNING_FILE=relative run_app --nranks 4 --counts 250,65537 --batch 2
 expect_shipped "a path that is not absolute" 1 'ONEHOP_TUNING_FILE=relative is not accepted'
 sed 's/twoshot/ring/' "$twoshot" >"$cache/onehop/$name"
