@@ -1,38 +1,31 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gather.c - the facts, from NVML and the CUDA driver
+ * gather.c - facts about GPUs and pairs of GPUs, from NVML and the CUDA driver
  *
- * NVML sees every GPU of the machine, whatever CUDA_VISIBLE_DEVICES says; the CUDA driver sees only those visible in
- * this process. A source that cannot answer leaves OH_UNKNOWN. No CUDA context is created.
- *
- * What is asked here does not change while a process lives, and some of it takes NVML milliseconds. So the facts on a
- * GPU and on a pair are kept, by CUDA device and by bus ids; the two lists only grow, guarded by a mutex that is not
- * held over a call to NVML or CUDA. A process sees few GPUs.
+ * Does: Asks both, and remembers the answers, which do not change while the process lives: NVML takes milliseconds for
+ *    some. NVML sees every GPU of the machine, CUDA those of CUDA_VISIBLE_DEVICES. Creates no CUDA context.
+ * Threads: any; `mutex` guards the answers, and is not held over a call to NVML or CUDA.
+ * Owns: the remembered answers.
  */
 #include "topo/topo.h"
 
 #include <ctype.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "topo/nvml.h"
 
-struct known_gpu {
-    struct oh_topo_gpu gpu;
-    struct known_gpu *next;
-};
-
-struct known_pair {
-    char bus_id[2][OH_TOPO_BUS_ID];
-    struct oh_topo_pair pair;
-    struct known_pair *next;
-};
+#define KNOWN_GPUS 16
+#define KNOWN_PAIRS 32 /* then the oldest is forgotten */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct known_gpu *gpus; /* guarded by mutex; entries are never changed nor freed */
-static struct known_pair *pairs;
+static struct oh_topo_gpu gpus[KNOWN_GPUS]; /* by CUDA ordinal; without a bus id: not known */
+static struct {
+    char bus_id[2][OH_TOPO_BUS_ID];
+    struct oh_topo_pair facts;
+} pairs[KNOWN_PAIRS];
+static unsigned pair_count; /* ever remembered */
 
 /* A PCI function as numbers: NVML writes the domain with eight digits, CUDA with four, either in any case. */
 struct pci_address {
@@ -74,21 +67,15 @@ static enum oh_fact mig_mode(const struct oh_topo_gpu *gpu)
     return current ? OH_YES : OH_NO;
 }
 
-/* Empty when it cannot be learned. */
-static void ask_bus_id(const struct oh_driver *driver, CUdevice device, char bus_id_p[OH_TOPO_BUS_ID])
-{
-    if (driver->device_get_pci_bus_id(bus_id_p, OH_TOPO_BUS_ID, device) != CUDA_SUCCESS) {
-        bus_id_p[0] = '\0';
-    }
-    for (char *c = bus_id_p; *c; c++) {
-        *c = (char)tolower((unsigned char)*c);
-    }
-}
-
 static void ask_gpu(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p)
 {
     *gpu_p = (struct oh_topo_gpu){.cuda_device = device}; /* a CUdevice is the ordinal */
-    ask_bus_id(driver, device, gpu_p->bus_id);
+    if (driver->device_get_pci_bus_id(gpu_p->bus_id, OH_TOPO_BUS_ID, device) != CUDA_SUCCESS) {
+        gpu_p->bus_id[0] = '\0';
+    }
+    for (char *c = gpu_p->bus_id; *c; c++) {
+        *c = (char)tolower((unsigned char)*c);
+    }
     if (driver->device_get_name(gpu_p->name, sizeof gpu_p->name, device) != CUDA_SUCCESS) {
         snprintf(gpu_p->name, sizeof gpu_p->name, "unknown GPU");
     }
@@ -99,44 +86,30 @@ static void ask_gpu(const struct oh_driver *driver, CUdevice device, struct oh_t
     }
 }
 
-static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
-static char driver_version[80]; /* NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE */
-
-static void ask_driver_version(void)
-{
-    const struct oh_nvml *nvml = oh_nvml_get();
-    if (!nvml || !nvml->driver_version ||
-        nvml->driver_version(driver_version, sizeof driver_version) != OH_NVML_SUCCESS) {
-        driver_version[0] = '\0';
-    }
-    driver_version[sizeof driver_version - 1] = '\0';
-}
-
 void oh_topo_driver_version(char *version_p, size_t size)
 {
-    pthread_once(&driver_once, ask_driver_version);
-    snprintf(version_p, size, "%s", driver_version[0] ? driver_version : "unknown");
+    const struct oh_nvml *nvml = oh_nvml_get();
+    char version[80]; /* NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE */
+    const bool known = nvml && nvml->driver_version && nvml->driver_version(version, sizeof version) == OH_NVML_SUCCESS;
+    snprintf(version_p, size, "%.79s", known ? version : "unknown");
 }
 
 void oh_topo_gpu_gather(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p)
 {
+    const bool can_keep = device >= 0 && device < KNOWN_GPUS;
+    *gpu_p = (struct oh_topo_gpu){0};
     pthread_mutex_lock(&mutex);
-    const struct known_gpu *known = gpus;
-    while (known && known->gpu.cuda_device != device) {
-        known = known->next;
+    if (can_keep) {
+        *gpu_p = gpus[device];
     }
     pthread_mutex_unlock(&mutex);
-    if (known) {
-        *gpu_p = known->gpu;
+    if (gpu_p->bus_id[0]) {
         return;
     }
     ask_gpu(driver, device, gpu_p);
-    struct known_gpu *more = gpu_p->bus_id[0] ? malloc(sizeof *more) : NULL;
-    if (more) { /* two threads may add the same: no harm */
-        more->gpu = *gpu_p;
+    if (can_keep) {
         pthread_mutex_lock(&mutex);
-        more->next = gpus;
-        gpus = more;
+        gpus[device] = *gpu_p;
         pthread_mutex_unlock(&mutex);
     }
 }
@@ -189,44 +162,23 @@ static void ask_pair(const struct oh_driver *driver, const char *bus_id_a, const
 void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, const char *bus_id_b,
                          struct oh_topo_pair *pair_p)
 {
+    bool found = false;
     pthread_mutex_lock(&mutex);
-    const struct known_pair *known = pairs;
-    while (known && (strcmp(known->bus_id[0], bus_id_a) != 0 || strcmp(known->bus_id[1], bus_id_b) != 0)) {
-        known = known->next;
+    for (unsigned i = 0; i < KNOWN_PAIRS && !found; i++) {
+        found = strcmp(pairs[i].bus_id[0], bus_id_a) == 0 && strcmp(pairs[i].bus_id[1], bus_id_b) == 0;
+        *pair_p = pairs[i].facts;
     }
     pthread_mutex_unlock(&mutex);
-    if (known) {
-        *pair_p = known->pair;
+    if (found) {
         return;
     }
     ask_pair(driver, bus_id_a, bus_id_b, pair_p);
-    struct known_pair *more = malloc(sizeof *more);
-    if (more) {
-        snprintf(more->bus_id[0], sizeof more->bus_id[0], "%s", bus_id_a);
-        snprintf(more->bus_id[1], sizeof more->bus_id[1], "%s", bus_id_b);
-        more->pair = *pair_p;
-        pthread_mutex_lock(&mutex);
-        more->next = pairs;
-        pairs = more;
-        pthread_mutex_unlock(&mutex);
-    }
-}
-
-void oh_topo_peers_gather(const struct oh_driver *driver, const struct oh_topo_gpu *gpu)
-{
-    char other[OH_TOPO_BUS_ID];
-    struct oh_topo_pair pair;
-    CUdevice device;
-    int count;
-    if (driver->device_get_count(&count) != CUDA_SUCCESS) {
-        return;
-    }
-    for (int i = 0; i < count; i++) {
-        if (driver->device_get(&device, i) == CUDA_SUCCESS && device != gpu->cuda_device) {
-            ask_bus_id(driver, device, other);
-            oh_topo_pair_gather(driver, gpu->bus_id, other, &pair);
-        }
-    }
+    pthread_mutex_lock(&mutex); /* two threads may remember the same pair: no harm */
+    const unsigned at = pair_count++ % KNOWN_PAIRS;
+    snprintf(pairs[at].bus_id[0], OH_TOPO_BUS_ID, "%s", bus_id_a);
+    snprintf(pairs[at].bus_id[1], OH_TOPO_BUS_ID, "%s", bus_id_b);
+    pairs[at].facts = *pair_p;
+    pthread_mutex_unlock(&mutex);
 }
 
 void oh_topo_links_gather(const char *bus_id_a, const char *bus_id_b, struct oh_topo_links *links_p)

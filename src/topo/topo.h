@@ -74,9 +74,6 @@ void oh_topo_driver_version(char *version_p, size_t size);
 void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, const char *bus_id_b,
                          struct oh_topo_pair *pair_p);
 
-/* Has the facts on the pairs of a GPU with the others that CUDA shows in this process ready for oh_topo_pair_gather. */
-void oh_topo_peers_gather(const struct oh_driver *driver, const struct oh_topo_gpu *gpu);
-
 /* Fills *links_p for two GPUs given by bus id. Asks NVML two questions for each link of the first. Never fails. */
 void oh_topo_links_gather(const char *bus_id_a, const char *bus_id_b, struct oh_topo_links *links_p);
 
