@@ -42,17 +42,11 @@ static void *run(void *argument)
 static bool start_thread(struct oh_bgthread *worker)
 {
     pthread_t thread;
-    pthread_attr_t attributes;
     sigset_t all, before;
-    if (pthread_attr_init(&attributes) != 0) {
-        return false;
-    }
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = pthread_create(&thread, &attributes, run, worker) == 0;
+    bool started = pthread_create(&thread, NULL, run, worker) == 0 && pthread_detach(thread) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
     return started;
 }
 

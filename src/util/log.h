@@ -2,9 +2,10 @@
 /*
  * log.h - messages to the user
  *
- * Lines go to stderr, or to the file that ONEHOP_DEBUG_FILE names, in one write(2) each, so lines of several ranks do
- * not mix. The level comes from ONEHOP_DEBUG (NONE, WARN, INFO, TRACE; WARN when unset). Formatting happens only when
- * the level is on. errno is preserved. Thread-safe; does not allocate, and waits for nobody.
+ * Does: Writes lines to stderr, or to the file that ONEHOP_DEBUG_FILE names, up to the level ONEHOP_DEBUG (NONE, WARN,
+ *    INFO, TRACE; WARN when unset). One write(2) a line, so that lines of several ranks do not mix. Keeps errno.
+ * Threads: any; never blocks.
+ * Owns: nothing.
  */
 #ifndef OH_UTIL_LOG_H_
 #define OH_UTIL_LOG_H_
@@ -22,39 +23,36 @@ enum oh_log_level {
 /* The level in force. The first call reads ONEHOP_DEBUG. */
 enum oh_log_level oh_log_level(void);
 
-/* Writes one line "onehop: host:pid LEVEL text". */
-void oh_log_write(enum oh_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-/* Writes one line "onehop: host:pid stats: text", whatever the level: the user asked for it with ONEHOP_STATS. */
-void oh_log_stats(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
 /* Writes a line, newline included, as it is to where the log goes, whatever the level. */
 void oh_log_raw(const char *line, size_t length);
 
-#define OH_LOG(level_, ...)                                                                                            \
-    do {                                                                                                               \
-        if (oh_log_level() >= (level_)) {                                                                              \
-            oh_log_write((level_), __VA_ARGS__);                                                                       \
-        }                                                                                                              \
-    } while (0)
-#define OH_INFO(...) OH_LOG(OH_LOG_INFO, __VA_ARGS__)
-#define OH_TRACE(...) OH_LOG(OH_LOG_TRACE, __VA_ARGS__)
-
-/* What one place in the code has warned of: a cause that stays must not fill the disk. */
+/* The warnings that one line of code has written: a cause that stays must not fill the disk. */
 #define OH_LOG_CAUSES 16
 struct oh_log_site {
     _Atomic uint32_t said[OH_LOG_CAUSES]; /* hashes of texts; 0: free */
 };
 
-/* Writes a WARN unless this place has said the same before, or OH_LOG_CAUSES other things. */
-void oh_log_warn(struct oh_log_site *place, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Writes one line "onehop: host:pid TAG text", unless `site`, if not NULL, had this text or OH_LOG_CAUSES others. */
+void oh_log_write(struct oh_log_site *site, const char *tag, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #define OH_WARN(...)                                                                                                   \
     do {                                                                                                               \
-        static struct oh_log_site place_;                                                                              \
+        static struct oh_log_site site_;                                                                               \
         if (oh_log_level() >= OH_LOG_WARN) {                                                                           \
-            oh_log_warn(&place_, __VA_ARGS__);                                                                         \
+            oh_log_write(&site_, "WARN", __VA_ARGS__);                                                                 \
         }                                                                                                              \
     } while (0)
+#define OH_LOG(level_, ...)                                                                                            \
+    do {                                                                                                               \
+        if (oh_log_level() >= OH_LOG_##level_) {                                                                       \
+            oh_log_write(NULL, #level_, __VA_ARGS__);                                                                  \
+        }                                                                                                              \
+    } while (0)
+#define OH_INFO(...) OH_LOG(INFO, __VA_ARGS__)
+#define OH_TRACE(...) OH_LOG(TRACE, __VA_ARGS__)
+
+/* Writes a line whatever the level: the user has asked for it with ONEHOP_STATS. */
+#define oh_log_stats(...) oh_log_write(NULL, "stats:", __VA_ARGS__)
 
 #endif
