@@ -115,7 +115,7 @@ void oh_store_load(const struct oh_tuning_key *key, struct oh_plan_table *table_
     static atomic_flag warned;
     char cached[OH_STORE_PATH], source[OH_TUNING_TEXT], why[WHY] = "";
     bool none;
-    const char *asked = oh_env_path_or_none(OH_ENV_TUNING_FILE, NULL, &none);
+    const char *asked = oh_env_path_or_none(OH_ENV_TUNING_FILE, &none);
     const char *path = asked || none || !oh_store_cache_path(key, cached) ? asked : cached;
     if (path && load_file(path, asked != NULL, key, table_p, from_p, why)) {
         return;

@@ -116,19 +116,16 @@ bool oh_env_is_path(const char *text)
 const char *oh_env_path(enum oh_env_variable variable, const char *unset)
 {
     const char *value = value_of(variable);
-    if (!value) {
-        return unset;
-    }
-    if (!oh_env_is_path(value)) {
+    if (value && !oh_env_is_path(value)) {
         refuse(variable, value);
-        return unset;
+        value = NULL;
     }
-    return value;
+    return value ? value : unset;
 }
 
-const char *oh_env_path_or_none(enum oh_env_variable variable, const char *unset, bool *none_p)
+const char *oh_env_path_or_none(enum oh_env_variable variable, bool *none_p)
 {
     const char *value = value_of(variable);
     *none_p = value && strcasecmp(value, "none") == 0;
-    return *none_p ? unset : oh_env_path(variable, unset);
+    return *none_p ? NULL : oh_env_path(variable, NULL);
 }

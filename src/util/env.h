@@ -2,9 +2,10 @@
 /*
  * env.h - the environment variables of onehop, in one table
  *
- * Every variable is listed here with its default and what it accepts; doc/environment.md names the same ones (a test
- * compares). A value that is not accepted gives one WARN that names the variable, the value and what is accepted,
- * once per process, and counts as not set. In a set-user-ID program nothing is read. Thread-safe.
+ * Does: Reads a variable with its default. A value that is not accepted counts as not set, and gives one WARN a
+ * process. In a set-user-ID program no variable is read. doc/environment.md has the same list (t_envdoc.sh compares).
+ * Threads: any.
+ * Owns: nothing: strings belong to the environment.
  */
 #ifndef OH_UTIL_ENV_H_
 #define OH_UTIL_ENV_H_
@@ -55,31 +56,27 @@ enum oh_env_variable {
     OH_ENV_COUNT
 };
 
-/* Index of the value in names[0..count-1], compared without case; `unset` when not set or not accepted. */
+/* Returns the index of the value in names[0..count-1], compared without case, or `unset`. */
 int oh_env_choice(enum oh_env_variable variable, const char *const *names, int count, int unset);
 
-/* "0" or "1"; `unset` otherwise. */
+/* Accepts 0 or 1. */
 bool oh_env_flag(enum oh_env_variable variable, bool unset);
 
-/* A whole number from 0 to max, with K, M or G (powers of 1024) when `units`; `unset` otherwise. */
+/* Accepts a whole number from 0 to max, if `units` with K, M or G (powers of 1024). */
 uint64_t oh_env_number(enum oh_env_variable variable, bool units, uint64_t max, uint64_t unset);
 
-/* Reads such a number from a text. False: the text is not one, or is above max. */
+/* Reads such a number from any text. max: far below UINT64_MAX. Returns false if the text is none. */
 bool oh_number_parse(const char *text, bool units, uint64_t max, uint64_t *number_p);
 
-/* The value as it is; NULL: not set. The string belongs to the environment. */
+/* Returns any value, or NULL. The caller checks it, and rejects it with a WARN. */
 const char *oh_env_text(enum oh_env_variable variable);
-
-/* Warns, once, that the value is not accepted. */
 void oh_env_reject(enum oh_env_variable variable);
 
-/* Is it an absolute path of at most 200 characters? */
+/* Accepts an absolute path of at most 200 characters. */
 bool oh_env_is_path(const char *text);
-
-/* An absolute path of at most 200 characters; `unset` otherwise. The string belongs to the environment. */
 const char *oh_env_path(enum oh_env_variable variable, const char *unset);
 
-/* The same, or "none": then `unset`, too, and *none_p tells. */
-const char *oh_env_path_or_none(enum oh_env_variable variable, const char *unset, bool *none_p);
+/* Accepts such a path, or "none", which sets *none_p. Returns NULL without a path. */
+const char *oh_env_path_or_none(enum oh_env_variable variable, bool *none_p);
 
 #endif

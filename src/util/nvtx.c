@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nvtx.c - NVTX ranges around launches, without linking NVTX
+ * nvtx.c - NVTX ranges, without linking NVTX
  *
- * Does: Registers onehop's domain, its strings and the payload's schema, if a profiler is there (NVTX's header loads
- * the library that the environment names). Threads: any; once. Owns: the domain.
+ * Does: Registers the domain, its strings and the schema of the payload. Threads: any. Owns: the domain.
  */
-#include "config.h"
-
 #include "util/nvtx.h"
-
-atomic_bool oh_nvtx_active;
 
 #ifdef HAVE_NVTX
 
@@ -24,9 +19,11 @@ atomic_bool oh_nvtx_active;
 
 #define ALGORITHMS_MAX 16
 
+atomic_bool oh_nvtx_active;
+
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards begun */
 static bool begun;
-static nvtxDomainHandle_t domain; /* these three are written once, before oh_nvtx_active */
+static nvtxDomainHandle_t domain; /* these three: published by oh_nvtx_active */
 static nvtxStringHandle_t message[ALGORITHMS_MAX];
 static uint64_t schema;
 
@@ -52,7 +49,7 @@ static void register_schema(void)
     schema = nvtxPayloadSchemaRegister(domain, &attributes);
 }
 
-/* NVTX loads what the environment names: not into a program that runs with more rights than its user. */
+/* NVTX loads what the environment names: not in a set-user-ID program. */
 static void start(const char *(*name)(int algorithm), int count)
 {
     if (getauxval(AT_SECURE) || !oh_env_flag(OH_ENV_NVTX, true)) {
@@ -68,6 +65,7 @@ static void start(const char *(*name)(int algorithm), int count)
         message[a] = nvtxDomainRegisterStringA(domain, text);
     }
     register_schema();
+    /* release: publishes domain, message, schema. Pairs with the acquire load in oh_nvtx_on(). */
     atomic_store_explicit(&oh_nvtx_active, true, memory_order_release);
 }
 
@@ -104,23 +102,6 @@ void oh_nvtx_push(const struct oh_nvtx_payload *payload)
 void oh_nvtx_pop(void)
 {
     nvtxDomainRangePop(domain);
-}
-
-#else
-
-void oh_nvtx_start(const char *(*name)(int algorithm), int count)
-{
-    (void)name;
-    (void)count;
-}
-
-void oh_nvtx_push(const struct oh_nvtx_payload *payload)
-{
-    (void)payload;
-}
-
-void oh_nvtx_pop(void)
-{
 }
 
 #endif

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nvtx.h - ranges around served calls, for profilers
+ * nvtx.h - NVTX ranges around served calls, for profilers
  *
- * NVTX is nothing but headers: a profiler that wants ranges brings its own library, named in NVTX_INJECTION64_PATH.
- * Where there is none, oh_nvtx_on stays false, and a call pays for one load. Domain "onehop"; a range's message is
- * "ncclAllReduce" and the algorithm, its payload struct oh_nvtx_payload. Thread-safe.
+ * Does: Opens and closes ranges in the domain "onehop", if a profiler is there: NVTX's headers load the library that
+ *    NVTX_INJECTION64_PATH names. A range's message is "ncclAllReduce" and the algorithm; its payload is below.
+ * Threads: any.
+ * Owns: the domain.
  */
 #ifndef OH_UTIL_NVTX_H_
 #define OH_UTIL_NVTX_H_
+
+#include "config.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -22,18 +25,25 @@ struct oh_nvtx_payload {
     uint64_t calls;     /* that the launch carries */
 };
 
+#ifdef HAVE_NVTX
 extern atomic_bool oh_nvtx_active;
 
 static inline bool oh_nvtx_on(void)
 {
-    return atomic_load_explicit(&oh_nvtx_active, memory_order_acquire); /* pairs with oh_nvtx_start */
+    return atomic_load_explicit(&oh_nvtx_active, memory_order_acquire); /* pairs with the release store in start() */
 }
 
-/* Looks for a profiler, once. `names`: the algorithms', which stay. */
+/* Looks for a profiler, the first time. `name` gives the names of `count` algorithms. */
 void oh_nvtx_start(const char *(*name)(int algorithm), int count);
 
-/* Opens a range of this thread; closes it. Only where oh_nvtx_on. */
+/* Opens a range of this thread, or closes it. Only if oh_nvtx_on(). */
 void oh_nvtx_push(const struct oh_nvtx_payload *payload);
 void oh_nvtx_pop(void);
+#else
+#define oh_nvtx_on() false
+#define oh_nvtx_start(name_, count_) ((void)0)
+#define oh_nvtx_push(payload_) ((void)(payload_))
+#define oh_nvtx_pop() ((void)0)
+#endif
 
 #endif

@@ -17,20 +17,21 @@
 
 void oh_output_expand(const char *pattern, char *path_p)
 {
-    char host[65] = "", pid[16];
+    char host[65] = "";
     size_t used = 0;
     gethostname(host, sizeof host - 1);
     host[strcspn(host, "./")] = '\0';
-    snprintf(pid, sizeof pid, "%d", (int)getpid());
     for (const char *at = pattern; *at && used < OH_OUTPUT_PATH - 1; at++) {
-        char one[2] = {*at, '\0'};
-        const char *text = one;
-        if (at[0] == '%' && (at[1] == 'h' || at[1] == 'p' || at[1] == '%')) {
-            text = at[1] == 'h' ? host : at[1] == 'p' ? pid : "%";
-            at++;
+        char *to = path_p + used;
+        const size_t room = OH_OUTPUT_PATH - used;
+        if (at[0] == '%' && at[1] == 'h') {
+            used += (size_t)snprintf(to, room, "%s", host);
+        } else if (at[0] == '%' && at[1] == 'p') {
+            used += (size_t)snprintf(to, room, "%d", (int)getpid());
+        } else {
+            path_p[used++] = *at;
         }
-        int length = snprintf(path_p + used, OH_OUTPUT_PATH - used, "%s", text);
-        used += (size_t)length;
+        at += at[0] == '%' && (at[1] == 'h' || at[1] == 'p' || at[1] == '%');
     }
     path_p[used < OH_OUTPUT_PATH ? used : OH_OUTPUT_PATH - 1] = '\0';
 }

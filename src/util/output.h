@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * output.h - files that the user has named for what the library says
+ * output.h - output files that the user names
  *
- * A name may hold %h (host, up to the first dot), %p (process id) and %% (a per cent sign), so that processes do not
- * share a file. A file is appended to, made with mode 0600, and taken only when it is a regular file of this user with
- * one name: a link that somebody else has laid into a shared folder is not followed. Thread-safe; keeps no memory.
+ * Does: Expands %h (host, up to the first dot), %p (process id) and %% in a name, so that processes have files of their
+ *    own. Appends to a regular file of this user with one name, which it creates with mode 0600; follows no link that
+ *    someone else has put into a shared folder.
+ * Threads: any.
+ * Owns: nothing.
  */
 #ifndef OH_UTIL_OUTPUT_H_
 #define OH_UTIL_OUTPUT_H_
@@ -13,14 +15,13 @@
 
 #define OH_OUTPUT_PATH 512
 
-/* Puts the name with its signs replaced into path_p (OH_OUTPUT_PATH); cut when it does not fit. */
+/* Expands `pattern` into path_p (OH_OUTPUT_PATH bytes), and cuts it there. */
 void oh_output_expand(const char *pattern, char *path_p);
 
-/* Opens the file of that pattern. Returns a descriptor that an exec closes; or -1, with the reason in errno. */
+/* Opens the file of `pattern`, close-on-exec. Returns the descriptor, or -1 and errno. */
 int oh_output_open(const char *pattern);
 
-/* Writes all of it, as far as that goes; lines are to be written whole, so that those of several processes do not mix.
- */
+/* Writes as much as can be written. Callers write whole lines, so that those of several processes do not mix. */
 void oh_output_write(int fd, const char *text, size_t length);
 
 #endif

@@ -26,26 +26,18 @@
 
 static struct oh_process *processes;
 
-/*
- * What /proc has of a process: has it ended, though its parent has not waited for it, and the time of start. (A process
- * of which only the first thread has ended is a zombie as well, but of several threads.) Returns false if /proc has
- * nothing.
- */
+/* A zombie with several threads is a process of which only the first thread has ended. */
 static bool read_stat(int32_t pid, bool *dead_p, uint64_t *start_p)
 {
     char path[32], text[1024], state;
     long threads;
     snprintf(path, sizeof path, "/proc/%" PRId32 "/stat", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return false;
+    ssize_t length = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
+    if (fd >= 0) {
+        close(fd);
     }
-    ssize_t length = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (length <= 0) {
-        return false;
-    }
-    text[length] = '\0';
+    text[length > 0 ? length : 0] = '\0';
     /* The name in brackets may hold anything. State is field 3, threads 20, start 22 (proc(5)). */
     const char *rest = strrchr(text, ')');
     if (!rest ||

@@ -2,10 +2,9 @@
 /*
  * process.h - the end of other processes
  *
- * A process is named by its number and its time of start, so that a number used again does not pass for it. One
- * function decides: oh_process_has_ended. A descriptor (pidfd, Linux 5.3) only wakes a epoll_fd for it; without one (an
- * older Linux, a filter of system calls, no descriptor left) the function is asked each time. Threads: one mutex of the
- * user's guards all functions and the entries, but for the first two functions, which any thread may call.
+ * Does: Finds out whether a process has ended, by its pid and start time, since a pid is used again. A pidfd
+ * (Linux 5.3) only wakes an epoll; without one the caller polls. Threads: the first two functions: any. The others and
+ * the entries: under one mutex of the caller. Owns: the entries, until their last user calls oh_process_unwatch.
  */
 #ifndef OH_UTIL_PROCESS_H_
 #define OH_UTIL_PROCESS_H_
@@ -22,20 +21,20 @@ struct oh_process {
     bool ended; /* as of oh_processes_poll */
 };
 
-/* When a process was started, in ticks since the machine was; 0: it cannot be told. */
+/* Returns the start time of a process in ticks since boot; 0: unknown. */
 uint64_t oh_process_start_time(int32_t pid);
 
 /*
- * Has it ended: no process of that number is left, or only a zombie, or one that was started at another time? start: 0,
- * if it is not known. Keeps errno.
+ * Returns whether no such process is left, or only a zombie, or one with another start time. start 0: unknown. Keeps
+ * errno.
  */
 bool oh_process_has_ended(int32_t pid, uint64_t start);
 
-/* Watches a process; one entry serves all who watch it. epoll_fd: of epoll; -1: none. NULL: no memory. */
+/* Watches a process; all who watch it share one entry. epoll_fd -1: none. Returns NULL without memory. */
 struct oh_process *oh_process_watch(int32_t pid, uint64_t start, int epoll_fd);
 void oh_process_unwatch(struct oh_process *process, int epoll_fd);
 
-/* Looks at all that are watched; those that have ended leave the epoll_fd. */
+/* Updates `ended` of all entries. */
 void oh_processes_poll(int epoll_fd);
 
 #endif

@@ -18,11 +18,6 @@ static uint32_t rotate(uint32_t x, unsigned by)
     return x >> by | x << (32 - by);
 }
 
-static uint32_t read_word(const uint8_t *from)
-{
-    return (uint32_t)from[0] << 24 | (uint32_t)from[1] << 16 | (uint32_t)from[2] << 8 | from[3];
-}
-
 /* Fractional parts of the cube roots of the first 64 primes. */
 static const uint32_t round_constant[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -39,7 +34,8 @@ static void add_block(uint32_t state[8], const uint8_t *block)
 {
     uint32_t w[64], v[8];
     for (int i = 0; i < 16; i++) {
-        w[i] = read_word(block + 4 * (size_t)i);
+        const uint8_t *from = block + 4 * (size_t)i;
+        w[i] = (uint32_t)from[0] << 24 | (uint32_t)from[1] << 16 | (uint32_t)from[2] << 8 | from[3];
     }
     for (int i = 16; i < 64; i++) {
         uint32_t s0 = rotate(w[i - 15], 7) ^ rotate(w[i - 15], 18) ^ w[i - 15] >> 3;
@@ -67,23 +63,19 @@ void oh_sha256(const void *data, size_t length, uint8_t digest_p[OH_SHA256_BYTES
     /* Fractional parts of the square roots of the first eight primes. */
     uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                          0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-    uint8_t tail[2 * BLOCK_BYTES] = {0};
-    const uint8_t *at = data;
-    size_t rest = length % BLOCK_BYTES;
-    for (const uint8_t *end = at + (length - rest); at < end; at += BLOCK_BYTES) {
-        add_block(state, at);
-    }
-    if (rest > 0) {
-        memcpy(tail, at, rest);
-    }
-    tail[rest] = 0x80;
-    size_t padded = rest + 1 + LENGTH_BYTES <= BLOCK_BYTES ? BLOCK_BYTES : 2 * BLOCK_BYTES;
-    uint64_t bits = (uint64_t)length * 8;
-    for (size_t i = 0; i < LENGTH_BYTES; i++) {
-        tail[padded - 1 - i] = (uint8_t)(bits >> 8 * i);
-    }
-    for (size_t i = 0; i < padded; i += BLOCK_BYTES) {
-        add_block(state, tail + i);
+    const size_t padded = (length + 1 + LENGTH_BYTES + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
+    for (size_t at = 0; at < padded; at += BLOCK_BYTES) {
+        uint8_t block[BLOCK_BYTES] = {0};
+        if (at < length) {
+            memcpy(block, (const uint8_t *)data + at, length - at < BLOCK_BYTES ? length - at : BLOCK_BYTES);
+        }
+        if (at <= length && length < at + BLOCK_BYTES) {
+            block[length - at] = 0x80;
+        }
+        for (unsigned i = 0; at + BLOCK_BYTES == padded && i < LENGTH_BYTES; i++) {
+            block[BLOCK_BYTES - 1 - i] = (uint8_t)((uint64_t)length * 8 >> 8 * i);
+        }
+        add_block(state, block);
     }
     for (size_t i = 0; i < OH_SHA256_BYTES; i++) {
         digest_p[i] = (uint8_t)(state[i / 4] >> (24 - 8 * (i % 4)));
