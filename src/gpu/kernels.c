@@ -26,22 +26,17 @@ static const unsigned char *const images[ONEHOP_ALGORITHM_COUNT] = {
 /* What the code must have been compiled for to know programmatic launch: griddepcontrol is of compute_90. */
 #define PROGRAMMATIC_CODE 90
 
-/* Names of the kernels for any op, by number of ranks. */
-static const char *const any_suffix[OH_MAX_RANKS + 1] = {
-    [2] = "n2", [3] = "n3", [4] = "n4", [5] = "n5to8", [6] = "n5to8", [7] = "n5to8", [8] = "n5to8",
-};
-
-/* A set that has been loaded. */
+/* The kernels that a context has for a number of ranks. */
 struct loaded {
-    unsigned long long context_id; /* handles of contexts come again, ids do not */
+    unsigned long long context_id; /* unlike handles of contexts, ids are not reused */
     uint32_t nranks;
     struct oh_kernel_set set;
     struct loaded *next;
 };
 
 /*
- * Loading may wait for the GPU, whose kernel may wait for a rank that another thread of the process is about to serve.
- * So the mutex is held for looking and adding only; two threads may load the same thing, and the second lets go of it.
+ * Loading may wait for the GPU, where a kernel may wait for a rank that another thread of the process serves. So no
+ * thread holds the mutex while it loads. Two threads may load the same; the second frees what it has loaded.
  */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static CUlibrary libraries[ONEHOP_ALGORITHM_COUNT]; /* guarded by mutex; set once, never unloaded */
@@ -55,7 +50,6 @@ static CUlibrary library_of(int algorithm)
     return library;
 }
 
-/* The second of two threads unloads what no kernel was taken from, which touches no context. */
 static ncclResult_t load_library(const struct oh_driver *driver, int algorithm)
 {
     ncclResult_t res = ncclSuccess;
@@ -95,35 +89,27 @@ out:
     return res;
 }
 
-/* As in kernels/protocol.cuh: op, then type, algorithm and number of ranks. */
-#define KERNEL_NAME(op_) "ncclDevKernel_AllReduce_" op_ "_%s_onehop_%s_"
-
-/* The kernels of one algorithm for one type. */
-static ncclResult_t load_type(const struct oh_driver *driver, int algorithm, int type, uint32_t nranks,
-                              struct oh_kernel_set *set)
+/* Named as in kernels/protocol.cuh: op, type, algorithm and number of ranks. */
+static ncclResult_t load_kernel(const struct oh_driver *driver, const char *op, int algorithm, int type,
+                                const char *ranks, struct oh_kernel_set *set, CUfunction *function_p)
 {
-    ncclResult_t res = ncclSuccess;
-    char name[64];
-
-    if (type < OH_SUM_TYPES) {
-        snprintf(name, sizeof name, KERNEL_NAME("Sum") "n%u", oh_kernel_type_name(type), oh_algorithm_name(algorithm),
-                 nranks);
-        res = load_function(driver, algorithm, name, set, &set->sum[algorithm][type]);
-    }
-    if (res == ncclSuccess) {
-        snprintf(name, sizeof name, KERNEL_NAME("Any") "%s", oh_kernel_type_name(type), oh_algorithm_name(algorithm),
-                 any_suffix[nranks]);
-        res = load_function(driver, algorithm, name, set, &set->any[algorithm][type]);
-    }
-    return res;
+    char name[80];
+    snprintf(name, sizeof name, "ncclDevKernel_AllReduce_%s_%s_onehop_%s_%s", op, oh_kernel_type_name(type),
+             oh_algorithm_name(algorithm), ranks);
+    return load_function(driver, algorithm, name, set, function_p);
 }
 
 static ncclResult_t load_algorithm(const struct oh_driver *driver, int algorithm, uint32_t nranks,
                                    struct oh_kernel_set *set)
 {
+    char ranks[16];
+    snprintf(ranks, sizeof ranks, "n%u", nranks);
     ncclResult_t res = load_library(driver, algorithm);
+    for (int t = 0; t < OH_SUM_TYPES && res == ncclSuccess; t++) {
+        res = load_kernel(driver, "Sum", algorithm, t, ranks, set, &set->sum[algorithm][t]);
+    }
     for (int t = 0; t < OH_KERNEL_TYPES && res == ncclSuccess; t++) {
-        res = load_type(driver, algorithm, t, nranks, set);
+        res = load_kernel(driver, "Any", algorithm, t, nranks < 5 ? ranks : "n5to8", set, &set->any[algorithm][t]);
     }
     return res;
 }
@@ -142,7 +128,7 @@ out:
     return res;
 }
 
-/* The set in the list, NULL: it is not there. The mutex is held. */
+/* With the mutex held. */
 static struct loaded *find_set(unsigned long long context_id, uint32_t nranks)
 {
     struct loaded *entry = loaded;
@@ -152,7 +138,7 @@ static struct loaded *find_set(unsigned long long context_id, uint32_t nranks)
     return entry;
 }
 
-/* Puts a set into the list, unless another thread has been faster; gives the one that is there. */
+/* Adds the set to the list, unless another thread has been faster. Returns the entry of the list. */
 static struct loaded *add_set(struct loaded *fresh)
 {
     pthread_mutex_lock(&mutex);
@@ -181,24 +167,12 @@ static ncclResult_t make_set(const struct oh_driver *driver, CUdevice device, un
     fresh->nranks = nranks;
     ncclResult_t res = load_set(driver, device, nranks, &fresh->set);
     OH_TRACE("kernels for %u ranks loaded in %.1f ms", nranks, (double)(oh_now_ns() - start) / 1e6);
-    if (res != ncclSuccess) {
+    if (res == ncclSuccess) {
+        *entry_p = add_set(fresh);
+    } else {
         free(fresh);
-        return res;
     }
-    *entry_p = add_set(fresh);
-    return ncclSuccess;
-}
-
-bool oh_kernel_set_is_loaded(const struct oh_driver *driver, uint32_t nranks)
-{
-    unsigned long long context_id;
-    if (driver->ctx_get_id(NULL, &context_id) != CUDA_SUCCESS) {
-        return false;
-    }
-    pthread_mutex_lock(&mutex);
-    bool found = find_set(context_id, nranks) != NULL;
-    pthread_mutex_unlock(&mutex);
-    return found;
+    return res;
 }
 
 size_t oh_kernel_args_bytes(const struct oh_kernel_set *set, CUfunction function)
@@ -258,28 +232,12 @@ static CUresult launch_function(const struct oh_launch *launch, CUfunction funct
     return launch->driver->launch_kernel_ex(&config, function, &args, NULL);
 }
 
-static void put_op(struct oh_kernel_args *args, const struct oh_op *op)
-{
-    args->op = op->kind;
-    args->operand = op->operand;
-    args->scalar = op->scalar;
-}
-
 CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_list_args *args)
 {
-    put_op(&args->base, launch->op);
+    args->base.op = launch->op->kind;
+    args->base.operand = launch->op->operand;
+    args->base.scalar = launch->op->scalar;
     return launch_function(launch, launch->set->any[launch->plan->algorithm][oh_type_kernel(launch->type)], args);
-}
-
-/* One call, where there are only kernels for lists. */
-static CUresult launch_list_of_one(const struct oh_launch *launch, const struct oh_kernel_args *args)
-{
-    struct oh_kernel_list_args list; /* items that are not in use may hold anything */
-    list.base = *args;
-    list.calls = 1;
-    list.words = (uint32_t)oh_message_words(args->count, oh_type_size(launch->type));
-    list.item[0] = (struct oh_list_item){args->sendbuff, args->recvbuff, args->count, 0};
-    return oh_kernel_launch_list(launch, &list);
 }
 
 CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel_args *args)
@@ -288,5 +246,10 @@ CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel
     if (launch->op->kind == OH_OP_SUM && type < OH_SUM_TYPES) {
         return launch_function(launch, launch->set->sum[launch->plan->algorithm][type], (void *)args);
     }
-    return launch_list_of_one(launch, args);
+    struct oh_kernel_list_args list; /* items that are not in use may hold anything */
+    list.base = *args;
+    list.calls = 1;
+    list.words = (uint32_t)oh_message_words(args->count, oh_type_size(launch->type));
+    list.item[0] = (struct oh_list_item){args->sendbuff, args->recvbuff, args->count, 0};
+    return oh_kernel_launch_list(launch, &list);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * kernels.h - the device code: finding a kernel and launching it
+ * kernels.h - the device code: loading kernels and launching them
  *
- * The images are embedded in the library (images.S) and loaded once per process, independent of contexts. All functions
- * for a number of ranks are looked up, and forced into the context, when its first communicator of that number is set
- * up: loading device code later could wait for a kernel that itself waits for a peer.
+ * Does: Loads the images of images.S once per process, and all functions for a number of ranks into a context when its
+ *    first communicator of that number attaches: later, loading could wait for a kernel that waits for a peer.
+ * Threads: any.
+ * Owns: the kernels, for the life of the process.
  */
 #ifndef OH_GPU_KERNELS_H_
 #define OH_GPU_KERNELS_H_
@@ -25,20 +26,16 @@ struct oh_kernel_set {
 };
 
 /*
- * Gives the kernels for nranks in the current context, which is one of `device`. Set-up only: allocates and may
- * synchronise. *set_p: for the life of the process. Returns ncclSuccess, or ncclUnhandledCudaError or ncclSystemError
- * (logged at INFO). Thread-safe.
+ * Gets the kernels for nranks in the current context, which is one of `device`. For attach only: allocates and may
+ * synchronise. Returns ncclSuccess, ncclUnhandledCudaError or ncclSystemError (logged at INFO).
  */
 ncclResult_t oh_kernel_set_get(const struct oh_driver *driver, CUdevice device, uint32_t nranks,
                                const struct oh_kernel_set **set_p);
 
-/* True when the kernels for nranks are there for the current context. Thread-safe. */
-bool oh_kernel_set_is_loaded(const struct oh_driver *driver, uint32_t nranks);
-
-/* Bytes of the parameter of a kernel of the set; 0: the function is none of the set. */
+/* Returns the bytes of a kernel's parameter; 0: the function is not of the set. */
 size_t oh_kernel_args_bytes(const struct oh_kernel_set *set, CUfunction function);
 
-/* True of a kernel of any set. Thread-safe. */
+/* Returns whether the function is of any set. */
 bool oh_kernel_is_ours(CUfunction function);
 
 /* What every call of a launch has in common. `plan` and `op` must be such as oh_plan_choose and oh_op_... gave. */
@@ -53,12 +50,12 @@ struct oh_launch {
 };
 
 /*
- * Launches one kernel in the current context; asynchronous, allowed under stream capture. args: staging, abort flag,
- * rank, nranks, and of one call the buffers and count; the op is put in here. Returns the driver's result.
+ * Launches one kernel in the current context; allowed under stream capture. args: all but the op, which is set here.
+ * Returns the driver's result.
  */
 CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel_args *args);
 
-/* The same for several calls in one launch. args: as above, but op and per-call fields. */
+/* The same for several calls in one launch. */
 CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_list_args *args);
 
 #endif

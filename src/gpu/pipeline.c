@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * pipeline.c - see pipeline.h
+ * pipeline.c - captured kernels that start early, as pipeline.h says
+ *
+ * Does: See pipeline.h. Threads: any. Owns: nothing.
  */
 #include "gpu/pipeline.h"
 
@@ -58,25 +60,20 @@ static bool has_default_edges(const struct oh_driver *driver, CUgraphNode node)
     return plain;
 }
 
-static bool get_attribute(const struct oh_driver *driver, CUgraphNode node, CUlaunchAttributeID id,
-                          CUlaunchAttributeValue *value_p)
-{
-    return driver->graph_kernel_node_get_attribute(node, id, value_p) == CUDA_SUCCESS;
-}
-
 static bool can_launch_early(const struct oh_driver *driver, const struct oh_pipeline_edge *edge)
 {
     CUDA_KERNEL_NODE_PARAMS from, to;
     CUlaunchAttributeValue cooperative, from_priority, to_priority;
+    CUresult(CUDAAPI * get)(CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue *) =
+        driver->graph_kernel_node_get_attribute;
     return driver->graph_add_edges && driver->graph_remove_edges && edge->data.type == OH_EDGE_PROGRAMMATIC &&
            edge->data.from_port == OH_PORT_PROGRAMMATIC && is_kernel(driver, edge->from) &&
            driver->graph_kernel_node_get_params(edge->from, &from) == CUDA_SUCCESS &&
            driver->graph_kernel_node_get_params(edge->to, &to) == CUDA_SUCCESS &&
            threads_of(&to) <= MOST_EARLY_THREADS && !oh_kernel_is_ours(from.func) &&
-           get_attribute(driver, edge->from, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &cooperative) &&
-           !cooperative.cooperative &&
-           get_attribute(driver, edge->from, CU_LAUNCH_ATTRIBUTE_PRIORITY, &from_priority) &&
-           get_attribute(driver, edge->to, CU_LAUNCH_ATTRIBUTE_PRIORITY, &to_priority) &&
+           get(edge->from, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &cooperative) == CUDA_SUCCESS && !cooperative.cooperative &&
+           get(edge->from, CU_LAUNCH_ATTRIBUTE_PRIORITY, &from_priority) == CUDA_SUCCESS &&
+           get(edge->to, CU_LAUNCH_ATTRIBUTE_PRIORITY, &to_priority) == CUDA_SUCCESS &&
            to_priority.priority >= from_priority.priority && /* a lower number is a higher priority */
            has_default_edges(driver, edge->from);
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * pipeline.h - captured kernels that are launched before the kernel in front of them has ended
+ * pipeline.h - captured kernels that start before the kernel in front of them has ended
  *
- * Does: has a captured kernel of onehop trigger the launch of the kernel behind it early; which kernel comes behind is
- * known only when that kernel has been captured, so the parameters of the first are changed afterwards. And has a
- * kernel of onehop launched while a kernel of the program in front of it runs. Each waits (griddepcontrol.wait) before
- * it reads or sends anything, so no other rank can tell.
- * Threads: any; the capture belongs to the caller. Owns: nothing.
+ * Does: Changes captured nodes and edges. A kernel of onehop triggers the launch of the next one early, or starts while
+ *    a kernel of the program runs. Each waits (griddepcontrol.wait) before it reads or sends data.
+ * Threads: any; the capture belongs to the caller.
+ * Owns: nothing.
  */
 #ifndef OH_GPU_PIPELINE_H_
 #define OH_GPU_PIPELINE_H_
@@ -14,10 +13,9 @@
 #include "gpu/kernels.h"
 
 /*
- * Sets early_trigger of `first`, if both kernels are of the set and have no more threads together than one kernel may
- * have, and no more than max_blocks blocks. first, next: nodes of captured kernels of one communicator; `first` is all
- * that `next` comes after. Changing nodes is allowed during a capture (cuStreamGetCaptureInfo). Returns the driver's
- * result; after a failure `first` is as it was.
+ * Sets early_trigger of `first`, if both are kernels of the set, whose grids together are as small as one grid must be
+ * and have at most max_blocks blocks. `next` depends on `first` alone. Returns the driver's result; after a failure
+ * `first` is unchanged.
  */
 CUresult oh_pipeline_link(const struct oh_driver *driver, const struct oh_kernel_set *set, uint32_t max_blocks,
                           CUgraphNode first, CUgraphNode next);
@@ -30,19 +28,17 @@ struct oh_pipeline_edge {
 };
 
 /*
- * Has the kernel `to`, of onehop, launched when all blocks of the kernel `from` have begun, instead of when they have
- * ended: the edge, which is all that `to` comes after, gets the launch order port (cuda.h,
- * CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER). It stays programmatic, so `to` waits for `from` to complete as before. Only
- * if
+ * Launches the kernel `to`, of onehop, when all blocks of the kernel `from` have started: the edge, the only one into
+ * `to`, gets the launch order port (CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER). It stays programmatic, so `to` waits for
+ * `from` to complete as before. Only if
  *
- *   `to` has few threads: it holds room on the GPU while `from` runs;
- *   `from` is a kernel of no communicator of onehop, and not cooperative;
- *   all edges into `from` are of the default type: what is before it has ended when it begins, so at most one kernel of
- *   a branch is held so, and the epoch of `to` is final;
- *   `to` has no higher priority than `from`, all of whose blocks must find room first.
+ *   `to` has few threads: it occupies the GPU while `from` runs;
+ *   `from` is not a kernel of onehop, and not cooperative;
+ *   all edges into `from` are of the default type, so that at most one kernel of a branch waits in this way, and the
+ *   epoch of `to` is final;
+ *   `to` has no higher priority than `from`, all of whose blocks must be scheduled first.
  *
- * Returns CUDA_SUCCESS, also if the edge stays as it was; else the driver's error: the order of the two kernels is
- * lost.
+ * Returns CUDA_SUCCESS, also if the edge is unchanged, or the driver's error: then the order of the two is lost.
  */
 CUresult oh_pipeline_launch_early(const struct oh_driver *driver, const struct oh_pipeline_edge *edge);
 

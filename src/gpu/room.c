@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * room.c - see room.h
+ * room.c - how many blocks of the kernels fit at once, as room.h says
+ *
+ * Does: See room.h. Threads: any. Owns: nothing.
  */
 #include "gpu/room.h"
 

@@ -2,8 +2,9 @@
 /*
  * room.h - how many blocks of the kernels fit at once in a context
  *
- * Does: asks the driver for the multiprocessors that the context may use, and for the occupancy of the kernels there.
- * Threads: any. Owns: nothing.
+ * Does: Asks the driver for the multiprocessors of the context, and for the occupancy of the kernels on them.
+ * Threads: any.
+ * Owns: nothing.
  */
 #ifndef OH_GPU_ROOM_H_
 #define OH_GPU_ROOM_H_
@@ -13,10 +14,9 @@
 #include "plan/plan.h"
 
 /*
- * Finds the room that the current context, which is `context` on `device`, has for the kernels of a set with the grids
- * of the table: the least over all kernels and all numbers of threads in the table. A green context
- * (cuCtxGetDevResource) and a share of MPS (cuCtxGetExecAffinity) have fewer multiprocessors than the device. Other
- * kernels on the device are not counted: they end. Returns ncclSuccess, or ncclUnhandledCudaError (logged at INFO).
+ * Finds the room that the current context, which is `context` on `device`, has for all kernels of a set with the grids
+ * of the table. A green context and a share of MPS have fewer multiprocessors than the device. Kernels of others are
+ * not counted, because they end. Returns ncclSuccess, or ncclUnhandledCudaError (logged at INFO).
  */
 ncclResult_t oh_room_query(const struct oh_driver *driver, CUdevice device, const struct oh_context *context,
                            const struct oh_kernel_set *set, const struct oh_plan_table *table,
