@@ -16,6 +16,7 @@
 #include "hook/initial_comm.h"
 #include "util/env.h"
 #include "util/keep_errno.h"
+#include "util/log.h"
 
 __thread int oh_inside;
 static atomic_bool forked;
@@ -34,7 +35,7 @@ static bool disabled;
 
 static void start_once(void)
 {
-    /* A set-user-ID program, which /etc/ld.so.preload reaches, works for somebody else than who has started it. */
+    /* /etc/ld.so.preload reaches set-user-ID programs, too. */
     disabled = oh_env_flag(OH_ENV_DISABLE, false) || getauxval(AT_SECURE);
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
@@ -62,8 +63,9 @@ struct oh_comm *oh_entry_find_comm(ncclComm_t comm, const void *caller, bool cou
     if (oh_inside > 0 || oh_entry_is_forked()) {
         return NULL;
     }
-    bool awaited = atomic_load_explicit(&oh_initial_comm_expected,
-                                        memory_order_acquire); /* before the search: see initial_comm.c */
+    /* acquire, before the search: pairs with the release store in adopt(). Else the search could miss a registration.
+     */
+    bool awaited = atomic_load_explicit(&oh_initial_comm_expected, memory_order_acquire);
     struct oh_comm *ours = oh_comm_find(comm);
     if (!ours && awaited && oh_entry_is_active()) {
         oh_inside++;
@@ -76,6 +78,12 @@ struct oh_comm *oh_entry_find_comm(ncclComm_t comm, const void *caller, bool cou
         ours = NULL;
     }
     return ours;
+}
+
+ncclResult_t oh_entry_is_missing(const char *name)
+{
+    OH_WARN("this NCCL has no %s", name);
+    return ncclInvalidUsage;
 }
 
 ncclResult_t oh_entry_real_of(const struct oh_comm *comm, const struct oh_real **real_p, const void *caller)

@@ -16,18 +16,6 @@
 #include "util/keep_errno.h"
 #include "util/log.h"
 
-/* Gives a result of a call in a group, whose failure is that of the group. */
-static ncclResult_t in_group(const struct oh_comm *comm, ncclResult_t res)
-{
-    if (res != ncclSuccess) {
-        const struct oh_real *real = comm->library;
-        oh_inside++;
-        oh_group_fail(real, comm, res);
-        oh_inside--;
-    }
-    return res;
-}
-
 /*
  * NCCL may still be launching an earlier call, of a non-blocking communicator that the application has not asked about.
  * Then it takes no other (ncclCommEnsureReady, src/init.cc of 2.28.9), and so does onehop.
@@ -57,7 +45,7 @@ static ncclResult_t serve(const struct oh_call *call)
         res = check_launched(call->comm);
     }
     if (res == ncclSuccess) {
-        res = oh_group_depth() > 0 ? in_group(call->comm, oh_group_add_call(call)) : oh_call_launch(call);
+        res = oh_group_depth() > 0 ? oh_group_fail(call->comm, oh_group_add_call(call)) : oh_call_launch(call);
     }
     oh_comm_end_use(call->comm);
     return res;
@@ -67,13 +55,12 @@ static ncclResult_t serve(const struct oh_call *call)
 static ncclResult_t begin_fallback(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
 {
     OH_KEEP_ERRNO();
-    ncclResult_t res = ncclSuccess;
     if (oh_group_depth() > 0) {
-        res = in_group(comm, oh_group_add_stream(comm, stream, allreduce ? OH_CALL_NCCL_ALLREDUCE : OH_CALL_NCCL));
-    } else {
-        oh_order_before_nccl(comm, stream, allreduce, call_p);
+        const enum oh_group_call kind = allreduce ? OH_CALL_NCCL_ALLREDUCE : OH_CALL_NCCL;
+        return oh_group_fail(comm, oh_group_add_stream(comm, stream, kind));
     }
-    return res;
+    oh_order_before_nccl(comm, stream, allreduce, call_p);
+    return ncclSuccess;
 }
 
 /* Returns the result of the call: NCCL's, unless onehop has failed to put it in order. */
@@ -97,7 +84,7 @@ static ncclResult_t fall_back(const struct oh_call *call, ncclRedOp_t op)
     struct oh_nccl_call nccl_call = {.result = CUDA_SUCCESS};
     ncclResult_t failure = oh_comm_failure(comm);
     if (failure != ncclSuccess) {
-        return oh_group_depth() > 0 ? in_group(comm, failure) : failure;
+        return oh_group_fail(comm, failure);
     }
     oh_comm_count_fallback(comm, call->count, call->type, op);
     if (works && oh_group_depth() > 0) {
@@ -119,32 +106,32 @@ ncclResult_t oh_forward_begin(ncclComm_t comm, cudaStream_t stream, bool works, 
                               struct oh_forward *forward_p)
 {
     struct oh_comm *ours = oh_entry_find_comm(comm, caller, false);
-    struct oh_forward forward = {.comm = NULL};
-    ncclResult_t res = oh_entry_real_of(ours, &forward.real, caller);
+    forward_p->comm = NULL;
+    ncclResult_t res = oh_entry_real_of(ours, &forward_p->real, caller);
     if (res == ncclSuccess && ours) {
         /* A departed peer alone is no error here: it may have no part in this call. */
-        res = (ncclResult_t)atomic_load_explicit(&ours->failure, memory_order_acquire);
-        res = oh_group_depth() > 0 ? in_group(ours, res) : res;
+        res = oh_group_fail(ours, (ncclResult_t)atomic_load_explicit(&ours->failure, memory_order_acquire));
     }
-    if (res == ncclSuccess && ours && works) {
+    if (res != ncclSuccess) {
+        return res;
+    }
+    if (ours && works) {
         oh_attach_note_work(ours);
-    }
-    if (res == ncclSuccess && ours && works && oh_group_depth() > 0) {
-        oh_group_note_forwarded(ours);
-    }
-    if (res == ncclSuccess && ours && works && oh_comm_is_ordered(ours)) {
-        forward.comm = ours;
-        oh_comm_begin_use(ours);
-        res = begin_fallback(ours, (CUstream)stream, false, &forward.nccl_call);
-        if (res != ncclSuccess) {
-            oh_comm_end_use(ours);
+        if (oh_group_depth() > 0) {
+            oh_group_note_forwarded(ours);
+        }
+        if (oh_comm_is_ordered(ours)) {
+            oh_comm_begin_use(ours);
+            res = begin_fallback(ours, (CUstream)stream, false, &forward_p->nccl_call);
+            if (res != ncclSuccess) {
+                oh_comm_end_use(ours);
+                return res;
+            }
+            forward_p->comm = ours;
         }
     }
-    if (res == ncclSuccess) {
-        *forward_p = forward;
-        oh_inside++;
-    }
-    return res;
+    oh_inside++;
+    return ncclSuccess;
 }
 
 ncclResult_t oh_forward_end(struct oh_forward *forward, ncclResult_t result)
@@ -164,9 +151,7 @@ static void check_creation(struct oh_comm *comm)
     ncclResult_t state = ncclInProgress;
     OH_KEEP_ERRNO();
     if (oh_comm_is_creating(comm) && REAL(real, CommGetAsyncError(comm->nccl, &state)) == ncclSuccess) {
-        oh_inside++;
-        oh_creations_poll(real, comm, state);
-        oh_inside--;
+        oh_creations_poll(comm, state);
     }
 }
 
@@ -203,7 +188,7 @@ static void begin_attach(struct oh_comm *comm, CUstream stream, bool waits)
 static ncclResult_t defer(const struct oh_call *call, ncclRedOp_t op)
 {
     OH_KEEP_ERRNO();
-    return in_group(call->comm, oh_group_defer(call, op));
+    return oh_group_fail(call->comm, oh_group_defer(call, op));
 }
 
 /* One of a communicator's first calls, until it is settled. In a group it is decided at the end of that. */
@@ -306,10 +291,7 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
         oh_order_nccl_launched(ours);
     }
     if (ours && res == ncclSuccess && oh_comm_is_creating(ours)) {
-        OH_KEEP_ERRNO();
-        oh_inside++;
-        oh_creations_poll(real, ours, *error);
-        oh_inside--;
+        oh_creations_poll(ours, *error);
     }
     if (ours && res == ncclSuccess && (*error == ncclSuccess || *error == ncclInProgress)) {
         /* Once it is being ended, NCCL tells how that goes. */

@@ -52,9 +52,7 @@ static void end_creations(const struct oh_real *real, struct oh_creation *creati
     bool created = res == ncclSuccess || res == ncclInProgress;
     if (created && oh_group_depth() == 0) {
         bool later = res == ncclSuccess && count == 1 && is_in_progress(real, creations);
-        oh_inside++;
         oh_creations_finish(real, creations, count, later ? ncclInProgress : res);
-        oh_inside--;
     } else {
         for (size_t i = 0; i < count; i++) {
             if (!created || !oh_group_add_creation(&creations[i])) {
@@ -97,10 +95,7 @@ EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int r
                                              ncclConfig_t *config)
 {
     GET_REAL(real);
-    if (!real->CommInitRankScalable) {
-        OH_WARN("this NCCL has no ncclCommInitRankScalable");
-        return ncclInvalidUsage;
-    }
+    NEED_REAL(real, CommInitRankScalable);
     if (!oh_entry_is_active() || !ids || count < 1 || count > nranks) {
         return REAL(real, CommInitRankScalable(comm, nranks, rank, count, ids, config));
     }
@@ -179,10 +174,7 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, nc
 {
     struct oh_comm *parent = active_comm(comm);
     GET_REAL_OF(parent, real);
-    if (!real->CommShrink) {
-        OH_WARN("this NCCL has no ncclCommShrink");
-        return ncclInvalidUsage;
-    }
+    NEED_REAL(real, CommShrink);
     bool right = parent && can_shrink(parent, excluded, count, newcomm);
     if (right && (flags & 1)) {
         oh_comm_abort(parent);
@@ -215,10 +207,7 @@ EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId
 {
     struct oh_comm *parent = active_comm(comm);
     GET_REAL_OF(parent, real);
-    if (!real->CommGrow) {
-        OH_WARN("this NCCL has no ncclCommGrow");
-        return ncclInvalidUsage;
-    }
+    NEED_REAL(real, CommGrow);
     if (!oh_entry_is_active() || !newcomm || (comm ? !parent : !id)) {
         return REAL(real, CommGrow(comm, nranks, id, rank, newcomm, config));
     }
@@ -306,10 +295,7 @@ EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
 {
     struct oh_comm *ours = active_comm(comm);
     GET_REAL_OF(ours, real);
-    if (!real->CommRevoke) {
-        OH_WARN("this NCCL has no ncclCommRevoke");
-        return ncclInvalidUsage;
-    }
+    NEED_REAL(real, CommRevoke);
     /* NCCL waits for the device, so kernels leave before the call, unless NCCL will reject it: 2.28.9 takes no flags,
      * and no communicator that is finalized or revoked. */
     bool first = ours && flags == 0 && oh_comm_is_in_use(ours);

@@ -2,9 +2,8 @@
 /*
  * entry.h - what the exported nccl* functions share
  *
- * Does: Each entry point looks up the real library, does onehop's part, and forwards. Nothing is done before the first
- *    communicator is created; in a process forked from one that uses onehop, and with ONEHOP_DISABLE=1, everything is
- *    forwarded. errno is as NCCL left it, or as it was.
+ * Does: Each entry point gets the real library, does onehop's part and forwards. Before the first communicator is
+ *    created, in a forked child, and with ONEHOP_DISABLE=1 it only forwards. errno is as NCCL left it, or as it was.
  * Threads: any, by NCCL's own rules.
  * Owns: nothing.
  */
@@ -14,7 +13,7 @@
 #include <nccl.h>
 #include <stdbool.h>
 
-#include "comm/comm.h"
+#include "comm/attach/attach.h"
 #include "hook/real.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -31,11 +30,10 @@ ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags);
 ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config,
                             int flags);
 
-/* How deep this thread is in NCCL on onehop's behalf: what NCCL calls by its public names then passes straight through
- * (doc/design.md has which). */
+/* Depth of this thread in calls that onehop makes to NCCL: NCCL's calls to public names then go straight through. */
 extern __thread int oh_inside __attribute__((visibility("hidden")));
 
-/* Calls the real function with NCCL's own calls to public names let through. */
+/* Calls the real function. */
 #define REAL(real_, call_)                                                                                             \
     ({                                                                                                                 \
         oh_inside++;                                                                                                   \
@@ -44,18 +42,8 @@ extern __thread int oh_inside __attribute__((visibility("hidden")));
         result_;                                                                                                       \
     })
 
-/* Gets the real library or returns its error from the entry point. */
-#define GET_REAL(real_)                                                                                                \
-    const struct oh_real *real_;                                                                                       \
-    do {                                                                                                               \
-        ncclResult_t got_ = oh_real_get(&real_, __builtin_return_address(0));                                          \
-        if (got_ != ncclSuccess) {                                                                                     \
-            return got_;                                                                                               \
-        }                                                                                                              \
-    } while (0)
-
-#define active_comm(comm_) oh_entry_find_comm((comm_), __builtin_return_address(0), false)
-
+/* Gets the library of a communicator; for NULL, the one that the caller means. Returns its error from the entry point.
+ */
 #define GET_REAL_OF(comm_, real_)                                                                                      \
     const struct oh_real *real_;                                                                                       \
     do {                                                                                                               \
@@ -64,42 +52,64 @@ extern __thread int oh_inside __attribute__((visibility("hidden")));
             return got_;                                                                                               \
         }                                                                                                              \
     } while (0)
+#define GET_REAL(real_) GET_REAL_OF(NULL, real_)
 
-/* Returns whether onehop does anything for this call. The first creation of a communicator starts onehop. */
+/* Returns an error from the entry point if this NCCL has no such function. */
+#define NEED_REAL(real_, name_)                                                                                        \
+    do {                                                                                                               \
+        if (!(real_)->name_) {                                                                                         \
+            return oh_entry_is_missing("nccl" #name_);                                                                 \
+        }                                                                                                              \
+    } while (0)
+
+#define active_comm(comm_) oh_entry_find_comm((comm_), __builtin_return_address(0), false)
+
+/* Warns that this NCCL has no such function. Returns ncclInvalidUsage. */
+ncclResult_t oh_entry_is_missing(const char *name);
+
+/* Returns whether onehop does anything in this call. The first one starts onehop. */
 bool oh_entry_is_active(void);
 
 /* Returns whether this process was forked from one that uses onehop. */
 bool oh_entry_is_forked(void);
 
-/* Forgets the communicator before NCCL frees it: NCCL may give the same pointer to another thread at once. */
+/* Forgets the communicator before NCCL frees it: NCCL may return the same pointer to another thread at once. */
 void oh_entry_forget(struct oh_comm *comm);
 
-/* The communicator of a handle; NULL: onehop does not know it. caller: return address. counts: for an allreduce. */
+/* Finds the communicator of a handle; NULL: unknown. caller: return address. counts: for an allreduce. */
 struct oh_comm *oh_entry_find_comm(ncclComm_t comm, const void *caller, bool counts);
 
-/* The NCCL that made a communicator, or the one that the caller means for one that onehop does not know. */
+/* For GET_REAL_OF. */
 ncclResult_t oh_entry_real_of(const struct oh_comm *comm, const struct oh_real **real_p, const void *caller);
 
-/* Decides and makes the first calls that the outermost group has deferred. What fails is the group's failure. */
+/* Decides and makes the calls that the outermost group has deferred. A failure becomes the group's. */
 void oh_entry_route_deferred(void);
 
-/* NCCL has taken the call for a mistake: it has not happened, and its number is that of the next. */
+/* NCCL has rejected the call: it has not happened, and the next call gets its number. */
 static inline bool oh_entry_is_rejected(ncclResult_t res)
 {
     return res == ncclInvalidArgument || res == ncclInvalidUsage;
 }
 
-/* A call on its way to NCCL. */
+/*
+ * completion.c. Ends creations after NCCL has: with ncclSuccess, registers them by what NCCL says of this rank; with
+ * ncclInProgress, registers them, or waits for their handles (oh_creations_poll); else cancels them.
+ */
+void oh_creations_finish(const struct oh_real *real, struct oh_creation *creations, size_t count, ncclResult_t res);
+
+/* NCCL has returned `state` for a communicator on which oh_comm_is_creating: completes it and its children. */
+void oh_creations_poll(struct oh_comm *comm, ncclResult_t state);
+
+/* A call that NCCL serves. */
 struct oh_forward {
     const struct oh_real *real;
-    struct oh_comm *comm; /* NULL: onehop serves none of its calls, or NCCL puts nothing on the stream */
+    struct oh_comm *comm; /* NULL: no order to keep */
     struct oh_nccl_call nccl_call;
 };
 
 /*
- * Around a call of the real function, on this thread: its communicator's calls on other streams keep their order, in a
- * group too. `works`: NCCL puts something on the stream. The second is called if and only if the first has returned
- * ncclSuccess, and returns the result of the call. caller: the return address.
+ * Around a call of the real function: keep the order between the communicator's streams, in a group too. `works`: NCCL
+ * enqueues something. The second is called if the first has returned ncclSuccess; it returns the result of the call.
  */
 ncclResult_t oh_forward_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
                               struct oh_forward *forward_p);

@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * forward.c - the collectives, sends and receives that NCCL serves always
+ * forward.c - the collectives, sends and receives that NCCL always serves
  *
- * NCCL keeps all calls of a communicator in one order, whatever streams they are on, and joins the streams of a group.
- * So that this holds between its calls and onehop's, onehop must know the streams of these calls. Nothing else of them
- * is looked at. In any thread; nothing is kept here.
+ * Does: Tells onehop the streams of these calls: NCCL orders all calls of a communicator, whatever streams they are on,
+ *    and joins the streams of a group; this must hold between its calls and onehop's, too.
+ * Threads: any.
+ * Owns: nothing.
  */
-#include <nccl.h>
-
 #include "hook/entry.h"
 #include "hook/parameters.h"
-#include "util/log.h"
-
-#define EXPORT __attribute__((visibility("default")))
 
 /* nccl.h has some of them only in newer versions. */
 #define DEFINE(name_, types_, works_) DEFINE_(name_, types_, OH_PARAMETERS(types_), OH_ARGUMENTS(types_), works_)
@@ -25,13 +21,8 @@
         if (res != ncclSuccess) {                                                                                      \
             return res;                                                                                                \
         }                                                                                                              \
-        return oh_forward_end(&forward, forward.real->name_ ? forward.real->name_ arguments_ : missing(#name_));       \
+        return oh_forward_end(&forward, forward.real->name_ ? forward.real->name_ arguments_                           \
+                                                            : oh_entry_is_missing("nccl" #name_));                     \
     }
-
-static ncclResult_t missing(const char *name)
-{
-    OH_WARN("this NCCL has no nccl%s", name);
-    return ncclInvalidUsage;
-}
 
 OH_REAL_FORWARDED(DEFINE)

@@ -8,38 +8,36 @@
  */
 #include "hook/group.h"
 
-#include <errno.h>
-#include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "comm/watch/failure.h"
 #include "hook/entry.h"
-#include "hook/initial_comm.h"
 #include "util/log.h"
 #include "util/keep_errno.h"
 
-/* A stream that a communicator's calls of the group are on. */
+/* A stream with calls of a communicator. */
 struct stream_use {
     struct oh_comm *comm;
     CUstream stream;
-    cuuint64_t capture;            /* 0: not captured, or the only one */
-    bool served;                   /* with a call that onehop serves */
-    bool has_nccl_call;            /* with a call that NCCL serves */
-    bool allreduce;                /* ... which is an allreduce */
-    struct oh_nccl_call nccl_call; /* of the second kind, once NCCL's part is about to begin */
+    cuuint64_t capture; /* 0: not captured, or the only stream */
+    bool served;        /* by onehop: one call at least */
+    bool has_nccl_call; /* and one that NCCL serves */
+    bool allreduce;     /* which is an allreduce */
+    struct oh_nccl_call nccl_call;
 };
 
-/* One per thread; the arrays live from the first use in a group to its end. */
+/* The arrays live from their first use in a group to its end. */
 struct group {
     int depth;
-    ncclResult_t error; /* of the first call that onehop refused: nothing of the group may run */
+    ncclResult_t error; /* of the first call that onehop has refused: nothing of the group may run */
     struct oh_call *calls;
     size_t call_count, call_room;
     struct stream_use *use;
     size_t use_count, use_room;
-    ncclComm_t in_nccl; /* a communicator with a call in NCCL's part; NULL: none that onehop knows */
+    ncclComm_t in_nccl; /* a communicator with a call that NCCL serves; NULL: none is known */
     struct oh_creation *creations;
     size_t creation_count, creation_room;
     struct oh_deferred *deferred;
@@ -97,8 +95,8 @@ static bool captured_like_others(const struct stream_use *use)
     return true;
 }
 
-/* The first of the group is looked at when there is a second: mostly there is none. */
-static ncclResult_t check_captures(struct stream_use *use)
+/* Asks for the first stream's capture only when there is a second stream. */
+static ncclResult_t get_captures(struct stream_use *use)
 {
     struct stream_use *first = &group.use[0];
     ncclResult_t res = ncclSuccess;
@@ -122,7 +120,7 @@ ncclResult_t oh_group_add_stream(struct oh_comm *comm, CUstream stream, enum oh_
         known->allreduce |= use.allreduce;
         return ncclSuccess;
     }
-    ncclResult_t res = group.use_count > 0 ? check_captures(&use) : ncclSuccess;
+    ncclResult_t res = group.use_count > 0 ? get_captures(&use) : ncclSuccess;
     if (res != ncclSuccess) {
         return res;
     }
@@ -146,11 +144,15 @@ static bool communicators_alike(void)
     return true;
 }
 
-void oh_group_fail(const struct oh_real *real, const struct oh_comm *comm, ncclResult_t error)
+ncclResult_t oh_group_fail(const struct oh_comm *comm, ncclResult_t error)
 {
-    group.error = group.error == ncclSuccess ? error : group.error;
-    /* Nothing of NCCL's part may run either: so it is given a call that it refuses. */
-    real->AllReduce(NULL, NULL, 1, (ncclDataType_t)-1, ncclSum, comm->nccl, NULL);
+    if (error != ncclSuccess && group.depth > 0) {
+        const struct oh_real *real = comm->library;
+        group.error = group.error == ncclSuccess ? error : group.error;
+        /* NCCL's part must not run either, so NCCL gets a call that it refuses. */
+        REAL(real, AllReduce(NULL, NULL, 1, (ncclDataType_t)-1, ncclSum, comm->nccl, NULL));
+    }
+    return error;
 }
 
 void oh_group_note_forwarded(const struct oh_comm *comm)
@@ -249,120 +251,29 @@ struct oh_deferred *oh_group_take_deferred(size_t *count_p)
     return deferred;
 }
 
-void oh_group_forget(const struct oh_comm *comm)
+/* Removes the items of a communicator from an array; each begins with a pointer to its communicator. */
+static void remove_of(const struct oh_comm *comm, void *array, size_t *count, size_t size)
 {
     size_t kept = 0;
-    for (size_t i = 0; i < group.call_count; i++) {
-        if (group.calls[i].comm != comm) {
-            group.calls[kept++] = group.calls[i];
+    for (size_t i = 0; i < *count; i++) {
+        char *item = (char *)array + i * size;
+        if (*(struct oh_comm *const *)(const void *)item != comm) {
+            memmove((char *)array + kept++ * size, item, size);
         }
     }
-    group.call_count = kept;
-    kept = 0;
-    for (size_t i = 0; i < group.use_count; i++) {
-        if (group.use[i].comm != comm) {
-            group.use[kept++] = group.use[i];
-        }
-    }
-    group.use_count = kept;
-    kept = 0;
-    for (size_t i = 0; i < group.deferred_count; i++) {
-        if (group.deferred[i].call.comm != comm) {
-            group.deferred[kept++] = group.deferred[i];
-        }
-    }
-    group.deferred_count = kept;
+    *count = kept;
+}
+
+_Static_assert(offsetof(struct oh_call, comm) == 0 && offsetof(struct stream_use, comm) == 0 &&
+                   offsetof(struct oh_deferred, call) == 0,
+               "remove_of finds the communicator at the beginning");
+
+void oh_group_forget(const struct oh_comm *comm)
+{
+    remove_of(comm, group.calls, &group.call_count, sizeof *group.calls);
+    remove_of(comm, group.use, &group.use_count, sizeof *group.use);
+    remove_of(comm, group.deferred, &group.deferred_count, sizeof *group.deferred);
     group.in_nccl = group.in_nccl == comm->nccl ? NULL : group.in_nccl;
-}
-
-/* Who this rank is in a communicator, as NCCL says. */
-struct identity {
-    int rank, nranks, cuda_device;
-};
-
-static bool identify(const struct oh_real *real, ncclComm_t nccl, struct identity *identity_p)
-{
-    return real->CommCount(nccl, &identity_p->nranks) == ncclSuccess &&
-           real->CommUserRank(nccl, &identity_p->rank) == ncclSuccess &&
-           real->CommCuDevice(nccl, &identity_p->cuda_device) == ncclSuccess;
-}
-
-/* NCCL has created it. */
-static void finish_creation(const struct oh_real *real, struct oh_creation *creation)
-{
-    struct identity self;
-    ncclComm_t nccl = *creation->nccl_p;
-    struct oh_comm *comm = nccl && identify(real, nccl, &self) ? oh_creation_register(creation, nccl) : NULL;
-    if (comm) {
-        oh_comm_created(comm, self.rank, self.nranks, self.cuda_device);
-    } else {
-        oh_creation_cancel(creation);
-    }
-    if (nccl) {
-        oh_initial_comm_creation_end(real);
-    }
-}
-
-/* NCCL works on it in the background. Of a split NCCL writes the handle when it is done: one must not look before. */
-static void await_creation(struct oh_creation *creation)
-{
-    ncclComm_t nccl = creation->parent && !creation->is_grow ? NULL : *creation->nccl_p;
-    if (nccl) {
-        oh_creation_register(creation, nccl);
-    } else if (creation->parent) {
-        oh_creation_watch(creation);
-    } else {
-        oh_creation_cancel(creation);
-    }
-}
-
-void oh_creations_finish(const struct oh_real *real, struct oh_creation *creations, size_t count, ncclResult_t res)
-{
-    for (size_t i = 0; i < count; i++) {
-        creations[i].library = real;
-        real->GetVersion(&creations[i].nccl_version);
-        if (res == ncclSuccess) {
-            finish_creation(real, &creations[i]);
-        } else if (res == ncclInProgress) {
-            await_creation(&creations[i]);
-        } else {
-            oh_creation_cancel(&creations[i]);
-        }
-    }
-}
-
-/* Returns their number. */
-static unsigned finish_children(const struct oh_real *real, struct oh_creation *child)
-{
-    unsigned count = 0;
-    for (; child; count++) {
-        struct oh_creation *next = child->next;
-        finish_creation(real, child);
-        free(child);
-        child = next;
-    }
-    return count;
-}
-
-void oh_creations_poll(const struct oh_real *real, struct oh_comm *comm, ncclResult_t state)
-{
-    struct identity self;
-    if (state == ncclInProgress) {
-        return;
-    }
-    /* Two threads may ask at once: the second must not go on, and use a child, before the first has registered it. */
-    static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&looking);
-    oh_comm_children_done(comm, finish_children(real, oh_comm_take_children(comm)));
-    pthread_mutex_unlock(&looking);
-    if (atomic_load_explicit(&comm->created, memory_order_acquire)) {
-        return;
-    }
-    if (state != ncclSuccess || !identify(real, comm->nccl, &self)) {
-        oh_comm_not_created(comm);
-    } else if (oh_comm_created(comm, self.rank, self.nranks, self.cuda_device)) {
-        oh_initial_comm_creation_end(real);
-    }
 }
 
 /* By communicator in the order of keys, the calls of each in the order made. */
@@ -437,22 +348,7 @@ static void empty_group(void)
     group = (struct group){0};
 }
 
-/* From here to the end of the group this thread may block, while another aborts a communicator of it. */
-static void enter_communicators(void)
-{
-    for (size_t i = 0; i < group.use_count; i++) {
-        oh_comm_begin_use(group.use[i].comm);
-    }
-}
-
-static void leave_communicators(void)
-{
-    for (size_t i = 0; i < group.use_count; i++) {
-        oh_comm_end_use(group.use[i].comm);
-    }
-}
-
-/* The launch of a group makes all its communicators ready at once: one that none of onehop's calls is on. */
+/* The launch of a group makes all its communicators ready at once: waits for one that has no call of onehop's. */
 static ncclResult_t await_other(const struct oh_real *real)
 {
     ncclResult_t state = ncclInProgress;
@@ -464,18 +360,15 @@ static ncclResult_t await_other(const struct oh_real *real)
 }
 
 /*
- * NCCL launches its part in the background, as it does for non-blocking communicators. Waits until it has: on a stream
- * that both parts use, the order must be the same on all ranks. NCCL does not stay "in progress" of itself: it launches
- * or fails. Should it wait for a rank that is gone (for connections of its own, say), this ends when the monitor has
- * seen that, or when another thread aborts the communicator: either ends the wait. A rank that is alive and does
- * not come keeps stock NCCL waiting just so.
+ * NCCL launches its part in the background, as for non-blocking communicators. Waits until it has: on a stream of both
+ * parts the order must be the same on all ranks. The wait ends, because NCCL launches or fails, the monitor fails the
+ * communicator, or another thread aborts it. A rank that is alive and does not call blocks stock NCCL here, too.
  */
 static ncclResult_t await_nccl(const struct oh_real *real)
 {
     for (size_t i = 0; i < group.use_count; i++) {
         struct oh_comm *comm = group.use[i].comm;
         ncclResult_t state = ncclInProgress;
-        /* One that is about to be served stays so when the monitor fails it: its failure ends the wait. */
         while (oh_comm_is_ordered(comm) && oh_comm_failure(comm) == ncclSuccess &&
                real->CommGetAsyncError(comm->nccl, &state) == ncclSuccess && state == ncclInProgress) {
             usleep(20);
@@ -488,31 +381,10 @@ static ncclResult_t await_nccl(const struct oh_real *real)
     return await_other(real);
 }
 
-/* Before NCCL's part of the outermost group: it comes after the earlier work of all streams. */
-static void prepare_streams(const struct oh_real *real)
-{
-    OH_KEEP_ERRNO();
-    if (group.error == ncclSuccess && group.use_count > 1) {
-        ncclResult_t res = communicators_alike() ? join_parts(false, false) : ncclInvalidUsage;
-        if (res != ncclSuccess) {
-            oh_group_fail(real, group.use[0].comm, res);
-        }
-    }
-    for (size_t i = 0; i < group.use_count && group.error == ncclSuccess; i++) {
-        struct stream_use *use = &group.use[i];
-        if (use->has_nccl_call) {
-            oh_order_before_nccl(use->comm, use->stream, use->allreduce, &use->nccl_call);
-        }
-    }
-}
-
-/*
- * A failure that the program has not made, as by wrong arguments, may be this rank's alone: the others have launched
- * what this one has not.
- */
+/* A failure that the program has not caused may be this rank's alone: the other ranks have launched the group. */
 static void fail_communicators(ncclResult_t res)
 {
-    if (res == ncclSuccess || res == ncclInProgress || res == ncclInvalidArgument || res == ncclInvalidUsage) {
+    if (res == ncclSuccess || res == ncclInProgress || oh_entry_is_rejected(res)) {
         return;
     }
     for (size_t i = 0; i < group.use_count; i++) {
@@ -522,11 +394,11 @@ static void fail_communicators(ncclResult_t res)
                     "%d",
                     (void *)comm->nccl, comm->rank, comm->nranks, (int)res);
         }
-        oh_comm_failure(comm); /* its calls are refused */
+        oh_comm_failure(comm); /* stops this rank's graphs */
     }
 }
 
-/* Onehop's part, after NCCL's; the later work of all streams comes after it. */
+/* After NCCL's part: launches the queue, in order with the earlier and the later work of all streams. */
 static ncclResult_t launch_part(void)
 {
     ncclResult_t res = group.use_count > 1 ? join_parts(true, false) : ncclSuccess;
@@ -537,8 +409,8 @@ static ncclResult_t launch_part(void)
 }
 
 /*
- * After NCCL has ended the outermost group with `res`: notes NCCL's calls, and launches those that onehop serves, once
- * NCCL has launched its own. Returns the result of the whole group; ncclInProgress: NCCL still works on its part.
+ * After NCCL has ended the group with `res`: notes NCCL's calls, and launches onehop's. Returns the result of the whole
+ * group; ncclInProgress: NCCL still works on its part.
  */
 static ncclResult_t launch_group(const struct oh_real *real, ncclResult_t res)
 {
@@ -546,40 +418,58 @@ static ncclResult_t launch_group(const struct oh_real *real, ncclResult_t res)
     if (nccl != ncclSuccess && nccl != ncclInProgress) {
         return nccl;
     }
-    const ncclResult_t noted = note_nccl_calls(nccl == ncclInProgress);
-    if (noted != ncclSuccess) {
-        return noted;
+    ncclResult_t ours = note_nccl_calls(nccl == ncclInProgress);
+    if (ours == ncclSuccess && nccl == ncclSuccess && group.call_count > 0) {
+        ours = launch_part();
     }
-    const bool ready = nccl == ncclSuccess && group.call_count > 0;
-    const ncclResult_t launched = ready ? launch_part() : ncclSuccess;
-    return launched == ncclSuccess ? res : launched; /* in progress still: new communicators may be */
+    return ours == ncclSuccess ? res : ours; /* still in progress: new communicators may be */
 }
 
-ncclResult_t oh_group_leave(const struct oh_real *real, ncclResult_t (*end)(const struct oh_real *, void *),
-                            void *argument, bool simulate)
+/* Before NCCL's part: orders it after the earlier work of all streams. */
+static void order_before_nccl(void)
 {
-    if (group.depth == 1) {
-        enter_communicators();
+    if (group.error == ncclSuccess && group.use_count > 1) {
+        oh_group_fail(group.use[0].comm, communicators_alike() ? join_parts(false, false) : ncclInvalidUsage);
     }
-    if (group.depth == 1 && !simulate) {
-        prepare_streams(real);
+    for (size_t i = 0; i < group.use_count && group.error == ncclSuccess; i++) {
+        struct stream_use *use = &group.use[i];
+        if (use->has_nccl_call) {
+            oh_order_before_nccl(use->comm, use->stream, use->allreduce, &use->nccl_call);
+        }
     }
-    ncclResult_t res = end(real, argument);
+}
+
+void oh_group_begin_end(bool simulate)
+{
+    OH_KEEP_ERRNO();
+    if (group.depth != 1) {
+        return;
+    }
+    for (size_t i = 0; i < group.use_count; i++) { /* another thread may abort them while this one blocks */
+        oh_comm_begin_use(group.use[i].comm);
+    }
+    if (!simulate) {
+        order_before_nccl();
+    }
+}
+
+ncclResult_t oh_group_end(const struct oh_real *real, ncclResult_t res, bool simulate)
+{
     if (group.depth == 0 || --group.depth > 0) {
-        return res; /* depth 0: NCCL has said that this is not allowed */
+        return res; /* depth 0: NCCL has rejected the call */
     }
     OH_KEEP_ERRNO();
     res = group.error == ncclSuccess ? res : group.error;
     if (group.creation_count > 0) {
-        oh_inside++;
         oh_creations_finish(real, group.creations, group.creation_count, simulate ? ncclInvalidUsage : res);
-        oh_inside--;
     }
     if (!simulate) {
         res = launch_group(real, res);
         fail_communicators(res);
     }
-    leave_communicators();
+    for (size_t i = 0; i < group.use_count; i++) {
+        oh_comm_end_use(group.use[i].comm);
+    }
     empty_group();
     return res;
 }

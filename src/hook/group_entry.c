@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * group_entry.c - ncclGroupStart and ncclGroupEnd
+ * group_entry.c - ncclGroupStart and the two ends of a group
  *
- * Does: Forwards them, and ends the group's part that onehop serves.
+ * Does: Forwards them, with onehop's part of the group around the end.
  * Threads: any; a group belongs to its thread.
  * Owns: nothing; group.c has the queue.
  */
 #include "hook/entry.h"
 #include "hook/group.h"
-#include "util/log.h"
 
 EXPORT ncclResult_t ncclGroupStart(void)
 {
@@ -20,17 +19,6 @@ EXPORT ncclResult_t ncclGroupStart(void)
     return res;
 }
 
-static ncclResult_t end_group(const struct oh_real *real, void *unused)
-{
-    (void)unused;
-    return REAL(real, GroupEnd());
-}
-
-static ncclResult_t simulate_group(const struct oh_real *real, void *info)
-{
-    return REAL(real, GroupSimulateEnd(info));
-}
-
 EXPORT ncclResult_t ncclGroupEnd(void)
 {
     GET_REAL(real);
@@ -38,19 +26,18 @@ EXPORT ncclResult_t ncclGroupEnd(void)
         return real->GroupEnd();
     }
     oh_entry_route_deferred();
-    return oh_group_leave(real, end_group, NULL, false);
+    oh_group_begin_end(false);
+    return oh_group_end(real, REAL(real, GroupEnd()), false);
 }
 
 EXPORT ncclResult_t ncclGroupSimulateEnd(struct ncclSimInfo_v22200 *info)
 {
     GET_REAL(real);
-    if (!real->GroupSimulateEnd) {
-        OH_WARN("this NCCL has no ncclGroupSimulateEnd");
-        return ncclInvalidUsage;
-    }
+    NEED_REAL(real, GroupSimulateEnd);
     if (oh_inside > 0) {
         return real->GroupSimulateEnd(info);
     }
     oh_entry_route_deferred();
-    return oh_group_leave(real, simulate_group, info, true);
+    oh_group_begin_end(true);
+    return oh_group_end(real, REAL(real, GroupSimulateEnd(info)), true);
 }
