@@ -13,7 +13,7 @@
 #include <nccl.h>
 #include <stdbool.h>
 
-#include "gpu/driver.h"
+#include "gpu/context.h"
 #include "kernels/abi.h"
 #include "plan/op.h"
 #include "plan/plan.h"
@@ -57,5 +57,14 @@ CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel
 
 /* The same for several calls in one launch. */
 CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_list_args *args);
+
+/*
+ * Finds the room that the current context, which is `context` on `device`, has for all kernels of a set with the grids
+ * of the table. A green context and a share of MPS have fewer multiprocessors than the device. Kernels of others are
+ * not counted, because they end. Returns ncclSuccess, or ncclUnhandledCudaError (logged at INFO).
+ */
+ncclResult_t oh_room_query(const struct oh_driver *driver, CUdevice device, const struct oh_context *context,
+                           const struct oh_kernel_set *set, const struct oh_plan_table *table,
+                           struct oh_plan_room *room_p);
 
 #endif

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * comm_config.c - see comm_config.h
+ * comm_config.c - what a program asks of a communicator: ncclConfig_t, and NCCL's variables that override it
+ *
+ * Does: Reads both. Threads: any. Owns: nothing.
  */
-#include "hook/comm_config.h"
-#include "util/keep_errno.h"
-
 #include <errno.h>
 #include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "hook/entry.h"
+#include "util/keep_errno.h"
 
 /* NCCL's CTAPolicy, a set of bits since 2.27: no CTA at all, copies by the copy engines instead. */
 #define CTA_POLICY_ZERO 2

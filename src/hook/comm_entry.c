@@ -12,7 +12,6 @@
 #include "comm/attach/attach.h"
 #include "comm/attach/end.h"
 #include "comm/watch/failure.h"
-#include "hook/comm_config.h"
 #include "hook/entry.h"
 #include "hook/group.h"
 #include "hook/initial_comm.h"

@@ -8,8 +8,6 @@
  * any thread, and in every program that onehop is preloaded into: where no object has been loaded since the last time
  * it costs one call of dl_iterate_phdr that stops at the first object.
  */
-#include "hook/dlsym.h"
-
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>

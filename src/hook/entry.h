@@ -92,6 +92,13 @@ static inline bool oh_entry_is_rejected(ncclResult_t res)
 }
 
 /*
+ * comm_config.c. Reads the fields of a configuration that its `size` covers. config NULL: what is inherited; that NULL:
+ * NCCL's defaults. NCCL_COMM_BLOCKING, NCCL_MAX_CTAS, NCCL_MAX_NCHANNELS and NCCL_CTA_POLICY override both, as in NCCL
+ * (2.30.7, src/init.cc:1725 and 2025-2033). A value that NCCL ignores or rejects counts as none.
+ */
+struct oh_comm_config oh_config_read(const ncclConfig_t *config, const struct oh_comm_config *inherited);
+
+/*
  * completion.c. Ends creations after NCCL has: with ncclSuccess, registers them by what NCCL says of this rank; with
  * ncclInProgress, registers them, or waits for their handles (oh_creations_poll); else cancels them.
  */

@@ -8,7 +8,6 @@
  * Owns: nothing.
  */
 #include "hook/entry.h"
-#include "hook/parameters.h"
 
 /* nccl.h has some of them only in newer versions. */
 #define DEFINE(name_, types_, works_) DEFINE_(name_, types_, OH_PARAMETERS(types_), OH_ARGUMENTS(types_), works_)

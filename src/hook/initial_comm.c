@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "hook/comm_config.h"
+#include "hook/entry.h"
 #include "hook/real.h"
 #include "util/log.h"
 #include "util/keep_errno.h"

@@ -26,8 +26,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "hook/dlsym.h"
-#include "hook/thunk.h"
 #include "hook/elf.h"
 #include "hook/real.h"
 #include "onehop/onehop.h"

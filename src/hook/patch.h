@@ -29,4 +29,7 @@ void oh_hooks_update(enum oh_hooks_urgency urgency);
 /* Is this object in the global scope, which means preloaded, and not opened by someone (as NCCL opens plugins)? */
 bool oh_hooks_preloaded(void);
 
+/* dlsym.c. Calls the next definition of dlsym, behind onehop's: looks at no new objects. */
+void *oh_dlsym_next(void *handle, const char *name);
+
 #endif

@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "hook/dlsym.h"
 #include "hook/patch.h"
 #include "util/log.h"
 #include "util/keep_errno.h"

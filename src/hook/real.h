@@ -123,4 +123,46 @@ struct oh_real *oh_real_at(int index);
 bool oh_real_add(const struct oh_elf *elf, const char *path);
 void oh_real_drop(int index); /* unloaded before it could be held; the last one only */
 
+/*
+ * thunk.c. For each exported function and each copy of NCCL an entry that notes the copy and calls the function, so
+ * that creators and group calls, which carry no communicator, go to the copy that the caller meant.
+ */
+struct oh_thunk {
+    const char *name;    /* "ncclAllReduce" */
+    size_t offset;       /* of the function in struct oh_real */
+    void (*plain)(void); /* the exported function */
+    void (*entry[OH_REAL_MAX])(void);
+};
+extern const struct oh_thunk oh_thunks[];
+extern const size_t oh_thunk_count;
+
+/*
+ * From a list of up to eight types, (int, char *, void *), to parameters, (int p3, char *p2, void *p1), and arguments,
+ * (p3, p2, p1). Numbered from the last: the last parameters of NCCL's calls are alike.
+ */
+#define OH_PARAMETERS(types_) (OH_JOIN(OH_PARAMETERS_, OH_NUMBER types_) types_)
+#define OH_ARGUMENTS(types_) (OH_JOIN(OH_ARGUMENTS_, OH_NUMBER types_))
+
+#define OH_NUMBER(...) OH_NUMBER_(__VA_ARGS__, 9, 8, 7, 6, 5, 4, 3, 2, 1)
+#define OH_NUMBER_(a1_, a2_, a3_, a4_, a5_, a6_, a7_, a8_, a9_, number_, ...) number_
+#define OH_JOIN(a_, b_) OH_JOIN_(a_, b_)
+#define OH_JOIN_(a_, b_) a_##b_
+
+#define OH_PARAMETERS_1(a_) a_ p1
+#define OH_PARAMETERS_2(a_, ...) a_ p2, OH_PARAMETERS_1(__VA_ARGS__)
+#define OH_PARAMETERS_3(a_, ...) a_ p3, OH_PARAMETERS_2(__VA_ARGS__)
+#define OH_PARAMETERS_4(a_, ...) a_ p4, OH_PARAMETERS_3(__VA_ARGS__)
+#define OH_PARAMETERS_5(a_, ...) a_ p5, OH_PARAMETERS_4(__VA_ARGS__)
+#define OH_PARAMETERS_6(a_, ...) a_ p6, OH_PARAMETERS_5(__VA_ARGS__)
+#define OH_PARAMETERS_7(a_, ...) a_ p7, OH_PARAMETERS_6(__VA_ARGS__)
+#define OH_PARAMETERS_8(a_, ...) a_ p8, OH_PARAMETERS_7(__VA_ARGS__)
+#define OH_ARGUMENTS_1 p1
+#define OH_ARGUMENTS_2 p2, OH_ARGUMENTS_1
+#define OH_ARGUMENTS_3 p3, OH_ARGUMENTS_2
+#define OH_ARGUMENTS_4 p4, OH_ARGUMENTS_3
+#define OH_ARGUMENTS_5 p5, OH_ARGUMENTS_4
+#define OH_ARGUMENTS_6 p6, OH_ARGUMENTS_5
+#define OH_ARGUMENTS_7 p7, OH_ARGUMENTS_6
+#define OH_ARGUMENTS_8 p8, OH_ARGUMENTS_7
+
 #endif

@@ -6,11 +6,9 @@
  * Threads: any; sets oh_real_of_thunk (real.h), which is thread-local, for the time of a call.
  * Owns: nothing.
  */
-#include "hook/thunk.h"
-
 #include <stddef.h>
 
-#include "hook/parameters.h"
+#include "hook/real.h"
 
 /* nccl.h gives the first two without a prototype, and the others only in newer versions. */
 #define DECLARE(name_, types_, ...) ncclResult_t nccl##name_ types_;

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tuning.h - tables as text: what is measured on a machine, and what onehop brings along
+ * tuning.h - tuning tables as text: what is measured on a machine, and what onehop brings along
  *
- * The form of the text, and where the user's lies, are in doc/tuning.md. A text is a stranger's: every byte is checked,
- * and what comes out is a valid table (oh_plan_table_valid) or nothing. Pure functions but for the two that write;
- * usable from any thread. Nothing is allocated.
+ * Does: Finds the table for a machine, and writes tables. doc/tuning.md has the form of the text. A text is untrusted:
+ *    the result is a table for which oh_plan_table_valid holds, or none.
+ * Threads: any.
+ * Owns: nothing.
  */
 #ifndef OH_PLAN_TUNING_H_
 #define OH_PLAN_TUNING_H_
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -19,7 +21,7 @@
 #define OH_TUNING_BYTES 65536 /* no text is longer */
 #define OH_TUNING_TEXT 96     /* of a value that names something, with its final zero */
 
-/* What a table is for. In a text a value may end in '*': whatever begins so. */
+/* The machine that a table is for. In a text a value may end in '*', which stands for any rest. */
 struct oh_tuning_key {
     char gpu[OH_TUNING_TEXT];
     uint32_t nranks;
@@ -40,28 +42,39 @@ enum oh_tuning_result {
 };
 
 /*
- * Looks for the key's table; the first that matches counts, the rest of the text must be well-formed all the same.
- * FOUND: *table_p is set (fp8 is off: the caller knows the GPUs), and source_p, unless NULL, is what the table says of
- * itself. FOREIGN and BAD: *fault_p is set, with the line of the last table, or of the fault.
+ * Finds the first table for the key; the rest of the text must be well-formed, too. FOUND sets *table_p (fp8 is off:
+ * the caller knows the GPUs) and source_p, unless NULL. FOREIGN and BAD set *fault_p, with the line of the last table,
+ * or of the fault.
  */
 enum oh_tuning_result oh_tuning_parse(const char *text, size_t size, const struct oh_tuning_key *key,
                                       struct oh_plan_table *table_p, char source_p[OH_TUNING_TEXT],
                                       struct oh_tuning_fault *fault_p);
 
-/* NCCL's version as it stands in a text: "2.28.9" for 22809. */
+/* Formats NCCL's version as a text has it: "2.28.9" for 22809. */
 void oh_tuning_nccl_name(int version, char name_p[OH_TUNING_TEXT]);
 
 /* src/plan/shipped.tuning, embedded by shipped.S. */
 extern const char oh_shipped_tables[] __attribute__((visibility("hidden")));
 extern const uint64_t oh_shipped_size __attribute__((visibility("hidden")));
 
-/*
- * The shipped table for a kind of GPU (2..8 ranks); there is one for any. A stand-in ("SIMULATED NVIDIA H200") has that
- * of its model. source_p as above.
- */
+/* Gets the shipped table for any GPU and 2 to 8 ranks. "SIMULATED NVIDIA H200" has that of its model. */
 void oh_tuning_shipped(const char *gpu, uint32_t nranks, struct oh_plan_table *table_p, char source_p[OH_TUNING_TEXT]);
 
-/* Writing: the head of a text once; then for each table its key, its rows, and the end. comment: NULL for none. */
+#define OH_STORE_PATH 512
+
+/*
+ * Loads the table for the key from ONEHOP_TUNING_FILE, the user's cache or the shipped tables, the first that has one.
+ * A WARN, once a process, says why a file is not used. from_p: the origin, for the log.
+ */
+void oh_store_load(const struct oh_tuning_key *key, struct oh_plan_table *table_p, char from_p[OH_STORE_PATH]);
+
+/*
+ * Gets the file of the user's cache for the key, in $XDG_CACHE_HOME/onehop or ~/.cache/onehop. Returns false if the
+ * environment names no such folder.
+ */
+bool oh_store_cache_path(const struct oh_tuning_key *key, char path_p[OH_STORE_PATH]);
+
+/* Write the head of a text once, then for each table its key, its rows and the end. comment: NULL for none. */
 void oh_tuning_write_head(FILE *stream);
 void oh_tuning_write_key(FILE *stream, const struct oh_tuning_key *key, const char *source);
 void oh_tuning_write_row(FILE *stream, const struct oh_plan_row *row, const char *comment);

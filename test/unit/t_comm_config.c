@@ -2,7 +2,7 @@
 /* t_comm_config.c - what is read of ncclConfig_t and of NCCL's variables: every version's size, what is left open,
  * overrides
  */
-#include "hook/comm_config.h"
+#include "hook/entry.h"
 
 #include <limits.h>
 #include <stddef.h>

@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include "comm/watch/monitor.h"
-#include "gpu/room.h"
-#include "plan/store.h"
+#include "gpu/kernels.h"
+#include "plan/tuning.h"
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"

@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "plan/store.h"
+#include "plan/tuning.h"
 #include "plan/tuning.h"
 #include "tools/perf/perf.h"
 
