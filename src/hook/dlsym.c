@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * dlsym.c - what happens before a dlsym of the application is answered
+ * dlsym.c - what happens before libc answers the application's dlsym and dlvsym
  *
- * A caller that opens NCCL and takes an address from it (ctypes, JAX) gives onehop no other moment to see that NCCL
- * has been loaded. So dlsym and dlvsym (dlsym_entry.S) first have new objects looked at, and then jump to the real
- * function, which does all the answering; its errors, its RTLD_NEXT and its order of search stay what they are. Runs in
- * any thread, and in every program that onehop is preloaded into: where no object has been loaded since the last time
- * it costs one call of dl_iterate_phdr that stops at the first object.
+ * Does: Before each look-up (dlsym_entry.S) has new objects patched: a caller that opens NCCL and takes an address from
+ *    it (ctypes, JAX) gives onehop no other moment. If nothing was loaded since, that is one call of dl_iterate_phdr.
+ * Threads: any, in every program that onehop is preloaded into.
+ * Owns: nothing.
  */
 #include <dlfcn.h>
 #include <link.h>
@@ -20,29 +19,21 @@
 
 #define INTERNAL __attribute__((visibility("hidden")))
 
-typedef void *(*dlsym_function)(void *handle, const char *name);
-typedef void *(*dlvsym_function)(void *handle, const char *name, const char *version);
+typedef void *(*dlsym_function)(void *handle,
+                                const char *name); /* dlvsym has a parameter more, which only its caller sees */
 
-/* Read by dlsym_entry.S after oh_dlsym_before. */
-INTERNAL extern _Atomic(dlsym_function) oh_next_dlsym;
-INTERNAL extern _Atomic(dlvsym_function) oh_next_dlvsym;
+/* dlsym_entry.S jumps to them after oh_dlsym_before. NULL: not looked for; not_found: look again. */
+INTERNAL extern _Atomic(dlsym_function) oh_next_dlsym, oh_next_dlvsym;
 INTERNAL void oh_dlsym_before(const char *name);
 
-_Atomic(dlsym_function) oh_next_dlsym;
-_Atomic(dlvsym_function) oh_next_dlvsym;
+_Atomic(dlsym_function) oh_next_dlsym, oh_next_dlvsym;
 
 static bool ready;           /* constructors run: the sanitizers' runtimes and libc are up */
-static atomic_bool in_child; /* of fork, where another thread may have held the lock of dl_iterate_phdr for ever */
+static atomic_bool in_child; /* of fork, where another thread may have left the lock of dl_iterate_phdr locked */
 
-OH_EARLY static void *no_dlsym(void *handle, const char *name)
+OH_EARLY static void *not_found(void *handle, const char *name)
 {
     (void)handle, (void)name;
-    return NULL;
-}
-
-OH_EARLY static void *no_dlvsym(void *handle, const char *name, const char *version)
-{
-    (void)handle, (void)name, (void)version;
     return NULL;
 }
 
@@ -57,8 +48,8 @@ OH_EARLY static void *definition_in(const struct link_map *object, const char *n
 }
 
 /*
- * The definition that stands behind ours: of another preloaded object, or libc's. Not by dlsym, of course. The objects
- * from the start of the process, which stand first in the list, are never unloaded.
+ * Finds the definition behind onehop's: another preloaded object's, or libc's. Objects from the start of the process
+ * are first in the list, and never unloaded.
  */
 OH_EARLY static void *next_definition(const char *name)
 {
@@ -84,22 +75,12 @@ OH_EARLY static void *next_definition(const char *name)
 /* Zero until the loader has relocated this object: resolvers of indirect functions may call dlsym before. */
 static const void *const volatile relocated = &ready;
 
-OH_EARLY static void find_next(void)
+OH_EARLY static void find_next(_Atomic(dlsym_function) *next_p, const char *name)
 {
-    if (relocated != &ready) { /* nothing can be called yet: "not found", until the next time */
-        atomic_store_explicit(&oh_next_dlvsym, no_dlvsym, memory_order_relaxed);
-        atomic_store_explicit(&oh_next_dlsym, no_dlsym, memory_order_relaxed);
-        return;
-    }
-    dlvsym_function known = atomic_load_explicit(&oh_next_dlvsym, memory_order_relaxed);
-    if (!known || known == no_dlvsym) {
-        dlvsym_function next = (dlvsym_function)next_definition("dlvsym");
-        atomic_store_explicit(&oh_next_dlvsym, next ? next : no_dlvsym, memory_order_relaxed);
-    }
-    dlsym_function known_dlsym = atomic_load_explicit(&oh_next_dlsym, memory_order_relaxed);
-    if (!known_dlsym || known_dlsym == no_dlsym) {
-        dlsym_function next = (dlsym_function)next_definition("dlsym");
-        atomic_store_explicit(&oh_next_dlsym, next ? next : no_dlsym, memory_order_release);
+    dlsym_function known = atomic_load_explicit(next_p, memory_order_relaxed);
+    if (!known || known == not_found) {
+        dlsym_function next = relocated == &ready ? (dlsym_function)next_definition(name) : NULL;
+        atomic_store_explicit(next_p, next ? next : not_found, memory_order_relaxed); /* publishes nothing else */
     }
 }
 
@@ -108,7 +89,7 @@ OH_EARLY static bool is_nccl(const char *name)
     return name && name[0] == 'n' && name[1] == 'c' && name[2] == 'c' && name[3] == 'l';
 }
 
-/* What a malloc replacement looks up, maybe called by the loader itself, where no object may be opened. */
+/* A malloc replacement looks these up, maybe inside of the loader, where no object may be opened. */
 OH_EARLY static bool is_allocator(const char *name)
 {
     static const char names[][16] = {"malloc",   "calloc",         "realloc",      "free",
@@ -127,16 +108,14 @@ OH_EARLY static bool is_allocator(const char *name)
 
 OH_EARLY void oh_dlsym_before(const char *name)
 {
-    dlsym_function next = atomic_load_explicit(&oh_next_dlsym, memory_order_acquire);
-    if (!next || next == no_dlsym) {
-        find_next();
-    }
+    find_next(&oh_next_dlvsym, "dlvsym");
+    find_next(&oh_next_dlsym, "dlsym");
     if (!ready) {
         return;
     }
     bool child = atomic_load_explicit(&in_child, memory_order_relaxed);
     if (is_nccl(name)) {
-        if (!child || oh_real_count() == 0) { /* its table was changed before the fork; the loader's lock may be lost */
+        if (!child || oh_real_count() == 0) { /* else the table was patched before the fork */
             oh_hooks_update(OH_HOOKS_WAIT);
         }
     } else if (!is_allocator(name) && !child) {
@@ -146,9 +125,7 @@ OH_EARLY void oh_dlsym_before(const char *name)
 
 void *oh_dlsym_next(void *handle, const char *name)
 {
-    if (!atomic_load_explicit(&oh_next_dlsym, memory_order_acquire)) {
-        find_next();
-    }
+    find_next(&oh_next_dlsym, "dlsym");
     return atomic_load_explicit(&oh_next_dlsym, memory_order_relaxed)(handle, name);
 }
 
@@ -159,7 +136,8 @@ static void after_fork_in_child(void)
 
 __attribute__((constructor)) static void get_ready(void)
 {
-    find_next();
+    find_next(&oh_next_dlvsym, "dlvsym");
+    find_next(&oh_next_dlsym, "dlsym");
     pthread_atfork(NULL, NULL, after_fork_in_child);
     ready = true;
 }

@@ -2,17 +2,15 @@
 /*
  * elf.c - the dynamic section of a loaded ELF object
  *
- * Does: Reads symbol, relocation and hash tables in memory.
- * Threads: any; nothing is kept. Part of it runs before relocation (OH_EARLY).
- * Owns: nothing.
+ * Does: Reads symbol, relocation and hash tables in memory. Threads: any. Owns: nothing.
  */
 #include "hook/elf.h"
 
 #define HIDDEN_VERSION 0x8000 /* of two versions of a name, not the default one */
 
 /*
- * The loader has relocated these addresses in place, except in the vdso. Those of an object that was linked for an
- * address above its place have a base that wraps; the vdso of gVisor is one.
+ * The loader has relocated these addresses, except in the vdso. The base of an object that was linked for an address
+ * above its place wraps; gVisor's vdso is one.
  */
 OH_EARLY static const void *address_of(const struct oh_elf *elf, const ElfW(Dyn) * entry)
 {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * elf.h - the dynamic section of a loaded object, read in memory
+ * elf.h - the dynamic section of a loaded object
  *
- * For what dlsym cannot say: which object defines a name by itself, and where its symbol and its relocations lie.
- * Nothing is allocated, locked or kept; the object must stay mapped while it is looked at. Thread-safe. oh_elf_read
- * and oh_elf_find run before a sanitizer's runtime is ready, and so call nothing.
+ * Does: Finds what dlsym cannot tell: which object itself defines a name, its symbol and its relocations. Runs before a
+ *    sanitizer's runtime is ready, and so calls nothing.
+ * Threads: any. The object must stay mapped.
+ * Owns: nothing.
  */
 #ifndef OH_HOOK_ELF_H_
 #define OH_HOOK_ELF_H_
@@ -14,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* For code that dlsym reaches: a sanitizer's runtime calls dlsym while it starts. */
+/* A sanitizer's runtime calls dlsym while it starts. */
 #define OH_EARLY __attribute__((no_sanitize("address"), no_sanitize("thread"), no_sanitize("undefined")))
 
 struct oh_elf {
@@ -31,10 +32,10 @@ struct oh_elf {
     size_t plt_relocation_count;
 };
 
-/* False: the object has no symbols to look at. */
+/* Returns false if the object has no symbols. */
 bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_elf *elf_p);
 
-/* The symbol of that name which the object itself defines, in its default version; NULL: none. */
+/* Finds the symbol that the object itself defines, in its default version; NULL: none. */
 const ElfW(Sym) * oh_elf_find(const struct oh_elf *elf, const char *name);
 
 #endif
