@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * patch.c - see patch.h
+ * patch.c - symbol tables of NCCL and tables of addresses of its callers
  *
- * Objects are counted in the loader's list, to which it adds at the end: unless one has been unloaded, those beyond
- * the number seen last are new. One thread at a time looks (`mutex`), in three steps, since no object may be opened
- * while the list is walked: find copies of NCCL; hold them and change their symbol tables; correct the addresses that
- * new objects have already. An object that another thread is loading meanwhile has either been bound before the first
- * step, and is corrected in the third, or finds the changed table.
- *
- * Words are written with the protection that their page has put aside and then put back. It is asked of the kernel,
- * not guessed: another object's page may still be writable because the loader is writing there.
+ * Does: Walks the loader's list in three steps, since no object may be opened during a walk: finds copies of NCCL;
+ * holds them and patches their symbol tables; corrects the addresses that new objects already have. The loader appends
+ * to its list: unless an object was unloaded, those beyond the last count are new. An object that another thread loads
+ *    meanwhile was bound before the first step, and is corrected in the third, or finds the patched table.
+ * Threads: any; `mutex` lets one thread at a time walk.
+ * Owns: references to the copies of NCCL.
  */
 #include "hook/patch.h"
 
@@ -45,15 +43,13 @@
 #define RELOCATION_WORD R_AARCH64_ABS64
 #endif
 
-/* Not recursive: opening an object runs other people's code, which may call dlsym, which leads here again. */
+/* Not recursive: opening an object runs foreign code, which may call dlsym, which leads here again. */
 static pthread_mutex_t mutex = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
 static atomic_ullong seen_loads; /* objects ever loaded, when last looked at */
 static unsigned long long seen_unloads;
 static size_t seen_objects;
 
-/* --- writing ---------------------------------------------------------------------------------------------------- */
-
-/* A page that can be written for a while. */
+/* A page that is writable for a while. The kernel is asked for its protection: the loader may be writing there, too. */
 struct window {
     uintptr_t page; /* 0: none is open */
     int protection; /* to put back */
@@ -64,12 +60,11 @@ static size_t page_bytes(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* The protection of an address, from /proc/self/maps; -1: not known. */
+/* Returns the protection of an address; -1: unknown. */
 static int protection_of(uintptr_t address)
 {
     unsigned long start, end;
-    char flags[5];
-    char line[512];
+    char flags[5], line[512];
     int protection = -1;
     FILE *maps = fopen("/proc/self/maps", "re");
     while (maps && protection < 0 && fgets(line, sizeof line, maps)) {
@@ -117,8 +112,6 @@ static bool write_word(struct window *window, const void *where, uintptr_t value
     return true;
 }
 
-/* --- symbol tables ---------------------------------------------------------------------------------------------- */
-
 static uintptr_t real_address(const struct oh_real *real, const struct oh_thunk *thunk)
 {
     uintptr_t address;
@@ -131,19 +124,19 @@ static uintptr_t thunk_address(const struct oh_thunk *thunk, int copy)
     return (uintptr_t)thunk->entry[copy];
 }
 
-/* Holds the library for good, so that its table stays valid. False: it has gone already, or the loader lacks memory. */
-static bool pin(struct oh_real *real)
+/* Opens a loaded object again. Returns NULL if it was unloaded, or another is at its path. Leaves no dlerror. */
+static void *reopen(const char *path, const void *dynamic)
 {
     struct link_map *map;
-    void *handle = dlopen(real->path[0] ? real->path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-    if (handle && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_ld == real->elf.dynamic) {
-        return true;
-    }
-    if (handle) {
+    void *handle = dlopen(path[0] ? path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    if (handle && (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map->l_ld != dynamic)) {
         dlclose(handle);
+        handle = NULL;
     }
-    dlerror(); /* nobody has asked for this one */
-    return false;
+    if (!handle) {
+        dlerror();
+    }
+    return handle;
 }
 
 static bool patch_symbols(const struct oh_real *real, int copy)
@@ -174,14 +167,15 @@ static int is_object(struct dl_phdr_info *info, size_t size, void *user)
 }
 
 /*
- * Also where nothing is changed: calls of onehop's own functions go there. One that is loaded and cannot be held is
- * called nevertheless, since the job would have no NCCL otherwise; the next look tries again.
+ * Keeps copies loaded for good, also where nothing is patched: onehop's functions forward to them. A loaded copy that
+ * cannot be opened is called nevertheless; the next update tries again.
  */
 static void hold_copies(void)
 {
     for (int i = oh_real_count() - 1; i >= 0; i--) {
         struct oh_real *real = oh_real_at(i);
-        if (!real->pinned && !(real->pinned = pin(real)) && !dl_iterate_phdr(is_object, real)) {
+        real->pinned = real->pinned || reopen(real->path, real->elf.dynamic);
+        if (!real->pinned && !dl_iterate_phdr(is_object, real)) {
             OH_INFO("%s cannot be held: it has been unloaded", real->path);
             oh_real_drop(i);
         }
@@ -204,10 +198,18 @@ static void settle_copies(void)
     }
 }
 
-/* --- tables of addresses ---------------------------------------------------------------------------------------- */
+static const struct oh_thunk *thunk_named(const char *name)
+{
+    for (size_t i = 0; i < oh_thunk_count; i++) {
+        if (strcmp(name, oh_thunks[i].name) == 0) {
+            return &oh_thunks[i];
+        }
+    }
+    return NULL;
+}
 
-/* Calls visit for each of the object's words that hold the address of something called nccl*. */
-typedef void (*word_visit)(const struct oh_elf *elf, const uintptr_t *where, const char *name, void *user);
+/* Called for each word of an object that holds the address of an exported function. */
+typedef void (*word_visit)(const struct oh_elf *elf, const uintptr_t *where, const struct oh_thunk *thunk, void *user);
 
 static void visit_words(const struct oh_elf *elf, const ElfW(Rela) * relocations, size_t count, word_visit visit,
                         void *user)
@@ -220,8 +222,9 @@ static void visit_words(const struct oh_elf *elf, const ElfW(Rela) * relocations
             continue;
         }
         const char *name = elf->strings + elf->symbols[ELF64_R_SYM(relocations[i].r_info)].st_name;
-        if (strncmp(name, "nccl", 4) == 0) {
-            visit(elf, (const uintptr_t *)where, name, user);
+        const struct oh_thunk *thunk = strncmp(name, "nccl", 4) == 0 ? thunk_named(name) : NULL;
+        if (thunk) {
+            visit(elf, (const uintptr_t *)where, thunk, user);
         }
     }
 }
@@ -232,23 +235,14 @@ static void visit_all_words(const struct oh_elf *elf, word_visit visit, void *us
     visit_words(elf, elf->relocations, elf->relocation_count, visit, user);
 }
 
-static const struct oh_thunk *thunk_named(const char *name)
-{
-    for (size_t i = 0; i < oh_thunk_count; i++) {
-        if (strcmp(name, oh_thunks[i].name) == 0) {
-            return &oh_thunks[i];
-        }
-    }
-    return NULL;
-}
-
 /*
- * What is bound to a copy of NCCL itself gets that copy's thunk. With several copies also what is bound to onehop's own
- * functions, or not bound yet, gets the thunks of the copy that the object would have got without onehop.
+ * A word that holds the address of a copy of NCCL gets that copy's thunk. With several copies, a word that holds the
+ * address of onehop's function, or is not bound yet, gets the thunk of the copy that the object would call without
+ * onehop.
  */
 struct assignment {
     struct window window;
-    int copy; /* -1: there is one only, or none that the object means */
+    int copy; /* -1: there is only one, or none that the object would call */
 };
 
 static bool is_unbound(const struct oh_elf *elf, uintptr_t address)
@@ -258,25 +252,22 @@ static bool is_unbound(const struct oh_elf *elf, uintptr_t address)
     return dladdr1((const void *)address, &info, (void **)&map, RTLD_DL_LINKMAP) && map && map->l_ld == elf->dynamic;
 }
 
-static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const char *name, void *user)
+static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const struct oh_thunk *thunk, void *user)
 {
     struct assignment *assignment = user;
-    const struct oh_thunk *thunk = thunk_named(name);
     uintptr_t address = __atomic_load_n(where, __ATOMIC_RELAXED);
-    for (int copy = 0; thunk && copy < oh_real_count(); copy++) {
+    for (int copy = 0; copy < oh_real_count(); copy++) {
         if (address == real_address(oh_real_at(copy), thunk)) {
             write_word(&assignment->window, where, thunk_address(thunk, copy));
             return;
         }
     }
-    if (thunk && assignment->copy >= 0 && (address == (uintptr_t)thunk->plain || is_unbound(elf, address))) {
+    if (assignment->copy >= 0 && (address == (uintptr_t)thunk->plain || is_unbound(elf, address))) {
         write_word(&assignment->window, where, thunk_address(thunk, assignment->copy));
     }
 }
 
-/*
- * Objects to be given thunks, once the walk is over: opening an object while it lasts is not allowed. When one could be
- * opened its loading is over: no other thread puts back the protection of its pages while words are written.
+/* Objects with such words. They are opened after the walk; then no thread is still loading them and writes their pages.
  */
 struct callers {
     struct caller {
@@ -286,10 +277,10 @@ struct callers {
     size_t count, room;
 };
 
-static void note_word(const struct oh_elf *elf, const uintptr_t *where, const char *name, void *user)
+static void note_word(const struct oh_elf *elf, const uintptr_t *where, const struct oh_thunk *thunk, void *user)
 {
-    (void)elf, (void)where;
-    *(bool *)user = *(bool *)user || thunk_named(name);
+    (void)elf, (void)where, (void)thunk;
+    *(bool *)user = true;
 }
 
 static void note_caller(struct callers *callers, const struct oh_elf *elf, const char *path)
@@ -316,18 +307,13 @@ static void note_caller(struct callers *callers, const struct oh_elf *elf, const
 
 static void assign_caller(const struct caller *caller)
 {
-    struct link_map *map;
     const struct oh_real *real = oh_real_count() > 1 ? oh_real_of_object(caller->elf.dynamic, caller->path) : NULL;
-    void *handle = dlopen(caller->path[0] ? caller->path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-    if (handle && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_ld == caller->elf.dynamic) {
-        struct assignment assignment = {.copy = real && real->patched ? (int)(real - oh_real_at(0)) : -1};
+    struct assignment assignment = {.copy = real && real->patched ? (int)(real - oh_real_at(0)) : -1};
+    void *handle = reopen(caller->path, caller->elf.dynamic);
+    if (handle) {
         visit_all_words(&caller->elf, assign_word, &assignment);
         close_window(&assignment.window);
-    }
-    if (handle) {
         dlclose(handle);
-    } else {
-        dlerror(); /* nobody has asked for this one */
     }
 }
 
@@ -340,13 +326,11 @@ static void assign_callers(struct callers *callers)
     free(callers->list);
 }
 
-/* --- walking the list ------------------------------------------------------------------------------------------- */
-
 struct walk {
     size_t first; /* objects before it have been seen */
     size_t objects;
     unsigned long long loads, unloads;
-    bool changing; /* the loader is at the list, maybe in this very thread: no object may be opened */
+    bool changing; /* the loader changes the list, maybe in this thread: no object may be opened */
     void (*visit)(const struct oh_elf *elf, const char *path, void *user);
     void *user;
 };
@@ -412,9 +396,7 @@ static int glance(struct dl_phdr_info *object, size_t size, void *user)
     return 1;
 }
 
-/* --- when ------------------------------------------------------------------------------------------------------- */
-
-/* The onehop that the global scope has: NULL, ours, or another one's. */
+/* Returns onehopVersion of the global scope: NULL, ours, or another onehop's. */
 static const void *onehop_in_front(void)
 {
     void *program = dlopen(NULL, RTLD_LAZY | RTLD_LOCAL);
@@ -482,7 +464,7 @@ static int lock(enum oh_hooks_urgency urgency)
 
 void oh_hooks_update(enum oh_hooks_urgency urgency)
 {
-    static __thread bool looking; /* what is called here may be another preloaded object's, and that may call dlsym */
+    static __thread bool looking; /* other preloaded objects may interpose what is called here, and call dlsym */
     struct walk now = {0};
     OH_KEEP_ERRNO();
     if (looking) {

@@ -2,12 +2,11 @@
 /*
  * patch.h - leads callers to onehop whom the dynamic linker has bound, or would bind, to NCCL itself
  *
- * When a copy of NCCL is first seen, the addresses of its public nccl* functions in its symbol table (.dynsym, in this
- * process's memory only) are replaced by thunks (thunks.h). So whatever is looked up or bound from then on leads to
- * onehop: dlsym on any handle, ctypes, objects loaded later, lazy calls. What was bound before, in whatever object, is
- * replaced in that object's table of addresses (GOT). pncclX stay as they are: onehop forwards to them.
- *
- * Not reached: addresses that the application took by dlsym before that, and NCCL linked into a program statically.
+ * Does: Replaces the public nccl* functions in the symbol table (.dynsym, in this process's memory) of each copy of
+ * NCCL by thunks (real.h), so that later look-ups and bindings lead to onehop: dlsym, ctypes, objects loaded later,
+ * lazy calls. Replaces earlier bindings in the table of addresses (GOT) of their object. pncclX stay. Not reached:
+ * addresses that the application took by dlsym before, and NCCL linked into a program statically. Threads: any, but not
+ * from within dl_iterate_phdr: takes the loader's locks. Owns: nothing.
  */
 #ifndef OH_HOOK_PATCH_H_
 #define OH_HOOK_PATCH_H_
@@ -15,18 +14,17 @@
 #include <stdbool.h>
 
 enum oh_hooks_urgency {
-    OH_HOOKS_TRY, /* leave it to a thread that is at it already */
-    OH_HOOKS_WAIT /* wait for that thread, for a bounded time */
+    OH_HOOKS_TRY, /* returns if another thread is at it */
+    OH_HOOKS_WAIT /* waits for that thread, for a bounded time */
 };
 
 /*
- * Looks at the objects that have been loaded since the last time. Cheap when there are none. Nothing is changed with
- * ONEHOP_DISABLE=1, in a set-user-ID program, nor when another onehop is in front of this one. Thread-safe; keeps
- * errno. It takes the loader's locks, so it must not be called from within dl_iterate_phdr.
+ * Patches the objects that were loaded since the last call. Changes nothing with ONEHOP_DISABLE=1, in a set-user-ID
+ * program, and behind another onehop. Keeps errno.
  */
 void oh_hooks_update(enum oh_hooks_urgency urgency);
 
-/* Is this object in the global scope, which means preloaded, and not opened by someone (as NCCL opens plugins)? */
+/* Returns whether this object is in the global scope: preloaded, not opened as NCCL opens plugins. */
 bool oh_hooks_preloaded(void);
 
 /* dlsym.c. Calls the next definition of dlsym, behind onehop's: looks at no new objects. */

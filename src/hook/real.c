@@ -2,10 +2,9 @@
 /*
  * real.c - the loaded copies of NCCL
  *
- * Does: Finds them, looks up their pncclX functions, and tells which copy a caller means.
- * Threads: any; `copy_count` publishes the copies that are complete; the copy of the call under way is
- *    thread-local.
- * Owns: handles of the libraries, for the life of the process.
+ * Does: Looks up their pncclX functions, and finds the copy that a caller means.
+ * Threads: any.
+ * Owns: the tables.
  */
 #include "hook/real.h"
 
@@ -14,7 +13,7 @@
 #include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "hook/patch.h"
@@ -42,25 +41,20 @@ static const struct {
 __thread const struct oh_real *oh_real_of_thunk;
 
 static struct oh_real copies[OH_REAL_MAX];
-static atomic_int copy_count; /* copies below it are complete: release here, acquire in oh_real_count */
+static atomic_int copy_count; /* the copies below it are complete */
 
-/*
- * Which copy a call site means, remembered by its return address: the address, shifted, and the copy's number. One
- * word, so that it is never read half old. A site stays bound to what it was bound to first.
- */
+/* By return address: the address, shifted, and the number of the copy that the call means, in one word. */
 static _Atomic uint64_t sites[SITES];
 
 int oh_real_count(void)
 {
-    return atomic_load_explicit(&copy_count, memory_order_acquire);
+    return atomic_load_explicit(&copy_count, memory_order_acquire); /* pairs with the release store in oh_real_add() */
 }
 
 struct oh_real *oh_real_at(int index)
 {
     return &copies[index];
 }
-
-/* --- finding them ----------------------------------------------------------------------------------------------- */
 
 static bool fill_table(struct oh_real *real)
 {
@@ -76,28 +70,29 @@ static bool fill_table(struct oh_real *real)
     return true;
 }
 
-bool oh_real_add(const struct oh_elf *elf, const char *path)
+void oh_real_add(const struct oh_elf *elf, const char *path)
 {
     int count = oh_real_count();
     if (!oh_elf_find(elf, MARK)) {
-        return false;
+        return;
     }
     for (int i = 0; i < count; i++) {
         if (copies[i].elf.dynamic == elf->dynamic) {
-            return true;
+            return;
         }
     }
     if (count == OH_REAL_MAX) {
         OH_WARN("more than %d copies of NCCL in this process; %s is left alone", OH_REAL_MAX, path);
-        return false;
+        return;
     }
     struct oh_real *real = &copies[count];
-    *real = (struct oh_real){.elf = *elf};
-    if ((size_t)snprintf(real->path, sizeof real->path, "%s", path) >= sizeof real->path || !fill_table(real)) {
-        return false;
+    *real = (struct oh_real){.elf = *elf, .path = strdup(path)};
+    if (real->path && fill_table(real)) {
+        /* release: publishes the copy. Pairs with the acquire load in oh_real_count(). */
+        atomic_store_explicit(&copy_count, count + 1, memory_order_release);
+    } else {
+        free(real->path);
     }
-    atomic_store_explicit(&copy_count, count + 1, memory_order_release);
-    return true;
 }
 
 void oh_real_drop(int index)

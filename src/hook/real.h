@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * real.h - the NCCL that the application brought, or several of them
+ * real.h - the NCCL that the application has loaded, or several copies
  *
- * Found among the objects that are loaded already, never loaded by onehop: whatever defines pncclAllReduce itself. Its
- * pncclX entry points are called, which are the same functions under a name that nobody interposes. A process may hold
- * several copies (PyTorch's and a wheel's); each has a table of its own, and each call must go to the copy that its
- * caller meant:
- *
- *   a communicator that onehop knows    to the copy that made it (struct oh_comm)
- *   a call through a thunk (thunks.h)     to the thunk's copy; with several copies every object gets thunks (patch.h)
- *   any other call                      to the copy that the caller's object would be bound to, by the return address,
- *                                       which may be that of the caller's caller (a call in tail position)
- *
- * Tables are never freed, and their libraries stay loaded. Thread-safe.
+ * Does: Finds each loaded object that defines pncclAllReduce; loads none. Calls its pncclX functions, which are the
+ *    public functions under names that nobody interposes. Forwards each call to the copy that the caller means
+ *    (PyTorch's and a wheel's, say):
+ *      a call with a communicator that onehop knows: the copy that made it;
+ *      a call through a thunk: the thunk's copy; with several copies every object gets thunks (patch.h);
+ *      another call: the copy to which the object at the return address is bound. A tail call has its caller's address.
+ * Threads: any.
+ * Owns: the tables, which are never freed, and references to the libraries.
  */
 #ifndef OH_HOOK_REAL_H_
 #define OH_HOOK_REAL_H_
@@ -54,9 +51,9 @@
     X(CommShrink, (ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int))
 
 /*
- * Collectives that onehop passes on, for the order between their streams and its own. X(name, types, what is not zero
- * when NCCL puts something on the stream: the last parameter is p1). The last two are the communicator and the stream.
- * A send of nothing is a call like others (2.28.9, src/enqueue.cc, taskAppend).
+ * Calls that onehop forwards, with the order between their streams and its own. X(name, types, condition under which
+ * NCCL enqueues something: p1 is the last parameter). The last two parameters are communicator and stream. A send of
+ * nothing is enqueued (2.28.9, src/enqueue.cc, taskAppend).
  */
 #define OH_REAL_FORWARDED(X)                                                                                           \
     X(Reduce, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t), p6)          \
@@ -79,8 +76,6 @@
 
 struct ncclSimInfo_v22200; /* ncclSimInfo_t since NCCL 2.22; older headers do not have it */
 
-#define OH_REAL_PATH 4096 /* PATH_MAX */
-
 struct oh_real {
 #define OH_REAL_FIELD(name_, args_, ...) ncclResult_t(*name_) args_;
     OH_REAL_REQUIRED(OH_REAL_FIELD)
@@ -90,25 +85,24 @@ struct oh_real {
     OH_REAL_FORWARDED(OH_REAL_FIELD)
 #undef OH_REAL_FIELD
     struct oh_elf elf;
-    char path[OH_REAL_PATH];
+    char *path;
     bool pinned;  /* onehop holds a reference */
-    bool tried;   /* to be patched */
-    bool patched; /* its symbol table leads to the thunks */
+    bool tried;   /* to patch it */
+    bool patched; /* its symbol table has the thunks */
 };
 
 /*
- * Gives the library that a call from the address `caller` is meant for. *real_p: static storage, set only on success.
- * Returns ncclSuccess, or ncclSystemError (one WARN) when no loaded object is an NCCL of version 2.19 or later; that
- * is not remembered, since the library may be loaded later. Keeps errno.
+ * Finds the library for a call from the address `caller`. Returns ncclSuccess, or ncclSystemError (one WARN) while no
+ * NCCL 2.19 or later is loaded. Keeps errno.
  */
 ncclResult_t oh_real_get(const struct oh_real **real_p, const void *caller);
 
-/* The library of a call that is under way through a thunk on this thread, NULL: none. Set by thunks only. */
+/* The library of this thread's call through a thunk; NULL: none. Only thunks set it. */
 extern __thread const struct oh_real *oh_real_of_thunk __attribute__((visibility("hidden")));
 
 /*
- * The copy that an object with this dynamic section and path is bound to, as its scope tells: the global scope's, or
- * else that of what the object needs. NULL: none. Opens and closes objects, so not from dl_iterate_phdr.
+ * Returns the copy to which an object with this dynamic section and path is bound: that of the global scope, or else of
+ * the object's own; NULL: none. Opens objects, so not from dl_iterate_phdr.
  */
 const struct oh_real *oh_real_of_object(const void *dynamic, const char *path);
 
@@ -116,12 +110,10 @@ const struct oh_real *oh_real_of_object(const void *dynamic, const char *path);
 int oh_real_count(void);
 struct oh_real *oh_real_at(int index);
 
-/*
- * Is the object an NCCL? Then it is remembered, unless it is known. False: it is none. Called with the loader's lock
- * held (dl_iterate_phdr), by one thread at a time (patch.c).
+/* For patch.c, one thread at a time. Remembers the object if it is an NCCL; forgets the last one, which was unloaded.
  */
-bool oh_real_add(const struct oh_elf *elf, const char *path);
-void oh_real_drop(int index); /* unloaded before it could be held; the last one only */
+void oh_real_add(const struct oh_elf *elf, const char *path);
+void oh_real_drop(int index);
 
 /*
  * thunk.c. For each exported function and each copy of NCCL an entry that notes the copy and calls the function, so
