@@ -20,10 +20,9 @@
 #include "util/log.h"
 
 /*
- * A split or shrinking of a non-blocking communicator gives ncclSuccess while NCCL works on it, and so may other
- * non-blocking creations (2.28.9 and 2.31, src/init.cc: what the helper thread is at, ncclGroupEndInternal says, but
- * NCCLCHECK drops ncclInProgress). The handle of a split must not be looked at before NCCL has said that the parent is
- * done; one that grows has a handle at once, whose state tells.
+ * Returns whether NCCL still works on a creation for which it returned ncclSuccess: the split and shrinking of a
+ * non-blocking communicator, and maybe others (2.28.9 and 2.31, src/init.cc: NCCLCHECK drops ncclInProgress). The
+ * handle of a split is undefined until the parent is ready; one that grows has a handle at once, whose state tells.
  */
 static bool is_in_progress(const struct oh_real *real, const struct oh_creation *creation)
 {
@@ -35,30 +34,42 @@ static bool is_in_progress(const struct oh_real *real, const struct oh_creation 
            REAL(real, CommGetAsyncError(*creation->nccl_p, &state)) == ncclSuccess && state == ncclInProgress;
 }
 
-static void begin_creation(struct oh_creation *creation, const struct oh_key *key, struct oh_comm_config config,
-                           ncclComm_t *nccl_p)
+/* NCCL creates the child of a non-blocking communicator in the background, whatever the child is. */
+static struct oh_comm_config read_config(const ncclConfig_t *config, const struct oh_comm *parent)
 {
-    OH_KEEP_ERRNO();
-    oh_stats_mark_reached();
-    oh_initial_comm_creation_begin();
-    oh_creation_begin(creation, key, &config, nccl_p);
+    struct oh_comm_config read = oh_config_read(config, parent ? &parent->config : NULL);
+    read.blocking &= !parent || parent->config.blocking;
+    return read;
 }
 
-/* After the real creator: completes the creations now, or at the end of the group. */
-static void end_creations(const struct oh_real *real, struct oh_creation *creations, size_t count, ncclResult_t res)
+static void begin_creation(struct oh_creation *creation, struct oh_comm *parent, struct oh_key key,
+                           const ncclConfig_t *config, ncclComm_t *nccl_p)
+{
+    OH_KEEP_ERRNO();
+    const struct oh_comm_config read = read_config(config, parent);
+    oh_stats_mark_reached();
+    oh_initial_comm_creation_begin();
+    oh_creation_begin(creation, &key, &read, nccl_p);
+    creation->parent = parent;
+}
+
+/* After the real creator returned `res`: completes the creations now, or at the end of the group. Returns `res`. */
+static ncclResult_t end_creations(const struct oh_real *real, struct oh_creation *creations, size_t count,
+                                  ncclResult_t res)
 {
     OH_KEEP_ERRNO();
     bool created = res == ncclSuccess || res == ncclInProgress;
     if (created && oh_group_depth() == 0) {
         bool later = res == ncclSuccess && count == 1 && is_in_progress(real, creations);
         oh_creations_finish(real, creations, count, later ? ncclInProgress : res);
-    } else {
-        for (size_t i = 0; i < count; i++) {
-            if (!created || !oh_group_add_creation(&creations[i])) {
-                oh_creation_cancel(&creations[i]);
-            }
+        return res;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!created || !oh_group_add_creation(&creations[i])) {
+            oh_creation_cancel(&creations[i]);
         }
     }
+    return res;
 }
 
 EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
@@ -68,11 +79,8 @@ EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId 
         return real->CommInitRank(comm, nranks, id, rank);
     }
     struct oh_creation creation;
-    struct oh_key key = oh_key_of_id(&id);
-    begin_creation(&creation, &key, oh_config_read(NULL, NULL), comm);
-    ncclResult_t res = REAL(real, CommInitRank(comm, nranks, id, rank));
-    end_creations(real, &creation, 1, res);
-    return res;
+    begin_creation(&creation, NULL, oh_key_of_id(&id), NULL, comm);
+    return end_creations(real, &creation, 1, REAL(real, CommInitRank(comm, nranks, id, rank)));
 }
 
 EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
@@ -83,11 +91,8 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUni
         return real->CommInitRankConfig(comm, nranks, id, rank, config);
     }
     struct oh_creation creation;
-    struct oh_key key = oh_key_of_id(&id);
-    begin_creation(&creation, &key, oh_config_read(config, NULL), comm);
-    ncclResult_t res = REAL(real, CommInitRankConfig(comm, nranks, id, rank, config));
-    end_creations(real, &creation, 1, res);
-    return res;
+    begin_creation(&creation, NULL, oh_key_of_id(&id), config, comm);
+    return end_creations(real, &creation, 1, REAL(real, CommInitRankConfig(comm, nranks, id, rank, config)));
 }
 
 EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int count, ncclUniqueId *ids,
@@ -99,14 +104,12 @@ EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int r
         return REAL(real, CommInitRankScalable(comm, nranks, rank, count, ids, config));
     }
     struct oh_creation creation;
-    struct oh_key key = oh_key_of_ids(ids, count);
-    begin_creation(&creation, &key, oh_config_read(config, NULL), comm);
+    begin_creation(&creation, NULL, oh_key_of_ids(ids, count), config, comm);
     ncclResult_t res = REAL(real, CommInitRankScalable(comm, nranks, rank, count, ids, config));
-    end_creations(real, &creation, 1, res);
-    return res;
+    return end_creations(real, &creation, 1, res);
 }
 
-/* All ranks of the communicator are in this process: they meet under a key of their own. */
+/* All ranks are in this process, and have a key of their own. */
 EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *devices)
 {
     GET_REAL(real);
@@ -117,20 +120,11 @@ EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *devi
     }
     struct oh_key key = oh_key_random();
     for (int i = 0; i < ndev; i++) {
-        begin_creation(&creations[i], &key, oh_config_read(NULL, NULL), &comms[i]);
+        begin_creation(&creations[i], NULL, key, NULL, &comms[i]);
     }
-    ncclResult_t res = REAL(real, CommInitAll(comms, ndev, devices));
-    end_creations(real, creations, (size_t)ndev, res);
+    ncclResult_t res = end_creations(real, creations, (size_t)ndev, REAL(real, CommInitAll(comms, ndev, devices)));
     free(creations);
     return res;
-}
-
-/* NCCL works on the child of a non-blocking communicator in the background, whatever the child is. */
-static struct oh_comm_config read_child(const ncclConfig_t *config, const struct oh_comm *parent)
-{
-    struct oh_comm_config read = oh_config_read(config, &parent->config);
-    read.blocking &= parent->config.blocking;
-    return read;
 }
 
 EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, ncclComm_t *newcomm, ncclConfig_t *config)
@@ -145,16 +139,13 @@ EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, ncclCom
         return REAL(real, CommSplit(comm, color, order, newcomm, config));
     }
     struct oh_creation creation;
-    struct oh_key key = oh_key_of_split(&parent->key, sequence, color);
-    begin_creation(&creation, &key, read_child(config, parent), newcomm);
-    creation.parent = parent;
+    begin_creation(&creation, parent, oh_key_of_split(&parent->key, sequence, color), config, newcomm);
     ncclResult_t res = REAL(real, CommSplit(comm, color, order, newcomm, config));
     parent->splits -= oh_entry_is_rejected(res);
-    end_creations(real, &creation, 1, res);
-    return res;
+    return end_creations(real, &creation, 1, res);
 }
 
-/* The arguments that NCCL takes (ncclCommInitChildComm, src/init.cc of 2.28.9), as far as onehop knows such a child. */
+/* The arguments that NCCL accepts (ncclCommInitChildComm, src/init.cc of 2.28.9). */
 static bool can_shrink(const struct oh_comm *parent, const int *excluded, int count, const ncclComm_t *newcomm)
 {
     bool right = excluded && newcomm && count > 0 && (uint32_t)count < parent->nranks;
@@ -164,31 +155,25 @@ static bool can_shrink(const struct oh_comm *parent, const int *excluded, int co
     return right;
 }
 
-/*
- * With the abort flag (NCCL_SHRINK_ABORT, 1) NCCL ends what runs on the parent, and waits for it. So kernels leave
- * before the call, unless NCCL will reject its arguments.
- */
+/* With NCCL_SHRINK_ABORT (1) NCCL aborts the parent's kernels and waits for the device, so onehop's must end before. */
 EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config,
                                    int flags)
 {
     struct oh_comm *parent = active_comm(comm);
     GET_REAL_OF(parent, real);
     NEED_REAL(real, CommShrink);
-    bool right = parent && can_shrink(parent, excluded, count, newcomm);
-    if (right && (flags & 1)) {
-        oh_comm_abort(parent);
-    }
-    if (!right) {
+    if (!parent || !can_shrink(parent, excluded, count, newcomm)) {
         return REAL(real, CommShrink(comm, excluded, count, newcomm, config, flags));
+    }
+    if (flags & 1) {
+        oh_comm_abort(parent);
     }
     struct oh_creation creation;
     struct oh_key key = oh_key_of_shrink(&parent->key, parent->shrinks++, excluded, count);
-    begin_creation(&creation, &key, read_child(config, parent), newcomm);
-    creation.parent = parent;
+    begin_creation(&creation, parent, key, config, newcomm);
     ncclResult_t res = REAL(real, CommShrink(comm, excluded, count, newcomm, config, flags));
     parent->shrinks -= oh_entry_is_rejected(res);
-    end_creations(real, &creation, 1, res);
-    return res;
+    return end_creations(real, &creation, 1, res);
 }
 
 static void begin_growing(struct oh_creation *creation, struct oh_comm *parent, const ncclUniqueId *id,
@@ -200,7 +185,7 @@ static void begin_growing(struct oh_creation *creation, struct oh_comm *parent, 
     oh_creation_begin_grow(creation, parent, id, &read, nccl_p);
 }
 
-/* Ranks of the parent come with it, new ranks without; of the former only one needs to have the id. */
+/* Ranks of the parent pass it, and one of them or all the id; new ranks pass the id. */
 EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
                                  ncclConfig_t *config)
 {
@@ -216,13 +201,10 @@ EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId
     if (parent) {
         parent->grows -= oh_entry_is_rejected(res);
     }
-    end_creations(real, &creation, 1, res);
-    return res;
+    return end_creations(real, &creation, 1, res);
 }
 
-/* --- the end ---------------------------------------------------------------------------------------------------- */
-
-/* In a group NCCL ends it later, with the group; a non-blocking one in the background. */
+/* In a group NCCL ends the communicator with the group, and a non-blocking one in the background. */
 static void drain(const struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
@@ -242,12 +224,6 @@ EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
     return REAL(real, CommFinalize(comm));
 }
 
-static void reclaim(void)
-{
-    OH_KEEP_ERRNO();
-    oh_comms_reclaim();
-}
-
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     struct oh_comm *ours = active_comm(comm);
@@ -259,16 +235,9 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
     drain(ours);
     oh_entry_forget(ours);
     ncclResult_t res = REAL(real, CommDestroy(comm));
-    reclaim();
-    return res;
-}
-
-/* So that nobody need ask whose time it was: NCCL's threads may take a second to see an abort (doc/faults.md). */
-static void log_times(ncclComm_t comm, uint64_t begin_ns, uint64_t nccl_ns)
-{
     OH_KEEP_ERRNO();
-    OH_INFO("comm %p: aborted in %.0f ms, of which NCCL took %.0f", (void *)comm,
-            (double)(oh_now_ns() - begin_ns) / 1e6, (double)nccl_ns / 1e6);
+    oh_comms_reclaim();
+    return res;
 }
 
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
@@ -280,13 +249,16 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
         return real->CommAbort(comm);
     }
     uint64_t begin_ns = oh_now_ns();
-    oh_comm_abort(ours); /* kernels leave first: NCCL waits for the device */
+    oh_comm_abort(ours); /* ends kernels first: NCCL waits for the device */
     oh_entry_forget(ours);
-    uint64_t told_ns = oh_now_ns();
+    uint64_t nccl_ns = oh_now_ns();
     ncclResult_t res = REAL(real, CommAbort(comm));
-    uint64_t ended_ns = oh_now_ns();
-    reclaim();
-    log_times(comm, begin_ns, ended_ns - told_ns);
+    OH_KEEP_ERRNO();
+    nccl_ns = oh_now_ns() - nccl_ns;
+    oh_comms_reclaim();
+    /* NCCL's threads may take a second to see an abort (doc/faults.md). */
+    OH_INFO("comm %p: aborted in %.0f ms, of which NCCL took %.0f", (void *)comm,
+            (double)(oh_now_ns() - begin_ns) / 1e6, (double)nccl_ns / 1e6);
     return res;
 }
 
@@ -295,8 +267,8 @@ EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
     struct oh_comm *ours = active_comm(comm);
     GET_REAL_OF(ours, real);
     NEED_REAL(real, CommRevoke);
-    /* NCCL waits for the device, so kernels leave before the call, unless NCCL will reject it: 2.28.9 takes no flags,
-     * and no communicator that is finalized or revoked. */
+    /* NCCL waits for the device, so kernels end before, unless NCCL will reject the call: 2.28.9 rejects flags, and
+     * communicators that are finalized or revoked. */
     bool first = ours && flags == 0 && oh_comm_is_in_use(ours);
     if (first) {
         oh_comm_abort(ours);

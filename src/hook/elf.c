@@ -38,9 +38,6 @@ OH_EARLY bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_e
         case DT_GNU_HASH:
             elf.gnu_hash = address_of(&elf, entry);
             break;
-        case DT_HASH:
-            elf.sysv_hash = address_of(&elf, entry);
-            break;
         case DT_RELA:
             elf.relocations = address_of(&elf, entry);
             break;
@@ -67,7 +64,7 @@ OH_EARLY bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_e
         elf.plt_relocation_count = 0;
     }
     *elf_p = elf;
-    return elf.symbols && elf.strings && (elf.gnu_hash || elf.sysv_hash);
+    return elf.symbols && elf.strings && elf.gnu_hash;
 }
 
 OH_EARLY static bool same(const char *a, const char *b)
@@ -85,7 +82,7 @@ OH_EARLY static bool is_wanted(const struct oh_elf *elf, size_t index, const cha
 }
 
 /* The GNU hash table: header, Bloom filter, buckets, and for each symbol its hash, whose lowest bit ends a chain. */
-OH_EARLY static const ElfW(Sym) * find_gnu(const struct oh_elf *elf, const char *name)
+OH_EARLY const ElfW(Sym) * oh_elf_find(const struct oh_elf *elf, const char *name)
 {
     const uint32_t *table = elf->gnu_hash;
     uint32_t buckets = table[0], first = table[1], words = table[2], shift = table[3];
@@ -110,20 +107,4 @@ OH_EARLY static const ElfW(Sym) * find_gnu(const struct oh_elf *elf, const char 
         }
     }
     return NULL;
-}
-
-OH_EARLY static const ElfW(Sym) * find_sysv(const struct oh_elf *elf, const char *name)
-{
-    uint32_t count = elf->sysv_hash[1];
-    for (uint32_t i = 1; i < count; i++) { /* rare, so without the buckets */
-        if (is_wanted(elf, i, name)) {
-            return &elf->symbols[i];
-        }
-    }
-    return NULL;
-}
-
-OH_EARLY const ElfW(Sym) * oh_elf_find(const struct oh_elf *elf, const char *name)
-{
-    return elf->gnu_hash ? find_gnu(elf, name) : find_sysv(elf, name);
 }

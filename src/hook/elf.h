@@ -25,14 +25,13 @@ struct oh_elf {
     const char *strings;
     const ElfW(Half) * versions; /* NULL: no symbol has a version */
     const uint32_t *gnu_hash;
-    const uint32_t *sysv_hash;
     const ElfW(Rela) * relocations;
     size_t relocation_count;
     const ElfW(Rela) * plt_relocations;
     size_t plt_relocation_count;
 };
 
-/* Returns false if the object has no symbols. */
+/* Returns false if the object has no symbols with a GNU hash table, as all NCCLs and every libc have. */
 bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_elf *elf_p);
 
 /* Finds the symbol that the object itself defines, in its default version; NULL: none. */

@@ -153,17 +153,12 @@ static bool patch_symbols(const struct oh_real *real, int copy)
     return done;
 }
 
-static int is_object(struct dl_phdr_info *info, size_t size, void *user)
+/* Returns whether the address is in the object with this dynamic section. */
+static bool is_in_object(const void *address, const void *dynamic)
 {
-    const struct oh_real *real = user;
-    (void)size;
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC &&
-            info->dlpi_addr + info->dlpi_phdr[i].p_vaddr == (uintptr_t)real->elf.dynamic) {
-            return 1;
-        }
-    }
-    return 0;
+    Dl_info info;
+    struct link_map *map = NULL;
+    return dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) && map && map->l_ld == dynamic;
 }
 
 /*
@@ -175,7 +170,7 @@ static void hold_copies(void)
     for (int i = oh_real_count() - 1; i >= 0; i--) {
         struct oh_real *real = oh_real_at(i);
         real->pinned = real->pinned || reopen(real->path, real->elf.dynamic);
-        if (!real->pinned && !dl_iterate_phdr(is_object, real)) {
+        if (!real->pinned && !is_in_object(real->elf.dynamic, real->elf.dynamic)) {
             OH_INFO("%s cannot be held: it has been unloaded", real->path);
             oh_real_drop(i);
         }
@@ -245,13 +240,6 @@ struct assignment {
     int copy; /* -1: there is only one, or none that the object would call */
 };
 
-static bool is_unbound(const struct oh_elf *elf, uintptr_t address)
-{
-    Dl_info info;
-    struct link_map *map = NULL;
-    return dladdr1((const void *)address, &info, (void **)&map, RTLD_DL_LINKMAP) && map && map->l_ld == elf->dynamic;
-}
-
 static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const struct oh_thunk *thunk, void *user)
 {
     struct assignment *assignment = user;
@@ -262,7 +250,8 @@ static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const 
             return;
         }
     }
-    if (assignment->copy >= 0 && (address == (uintptr_t)thunk->plain || is_unbound(elf, address))) {
+    const bool is_unbound = is_in_object((const void *)address, elf->dynamic); /* leads to the object's own PLT */
+    if (assignment->copy >= 0 && (address == (uintptr_t)thunk->plain || is_unbound)) {
         write_word(&assignment->window, where, thunk_address(thunk, assignment->copy));
     }
 }
