@@ -17,8 +17,8 @@
 #include "util/log.h"
 
 /*
- * NCCL may still be launching an earlier call, of a non-blocking communicator that the application has not asked about.
- * Then it takes no other (ncclCommEnsureReady, src/init.cc of 2.28.9), and so does onehop.
+ * NCCL may still be launching an earlier call of a non-blocking communicator whose state the program has not queried.
+ * NCCL rejects other calls then (ncclCommEnsureReady, src/init.cc of 2.28.9), and so does onehop.
  */
 static ncclResult_t check_launched(struct oh_comm *comm)
 {
@@ -39,11 +39,8 @@ static ncclResult_t check_launched(struct oh_comm *comm)
 static ncclResult_t serve(const struct oh_call *call)
 {
     OH_KEEP_ERRNO();
-    ncclResult_t res = ncclSuccess;
     oh_comm_begin_use(call->comm);
-    if (oh_comm_is_launching(call->comm)) {
-        res = check_launched(call->comm);
-    }
+    ncclResult_t res = oh_comm_is_launching(call->comm) ? check_launched(call->comm) : ncclSuccess;
     if (res == ncclSuccess) {
         res = oh_group_depth() > 0 ? oh_group_fail(call->comm, oh_group_add_call(call)) : oh_call_launch(call);
     }
@@ -51,7 +48,7 @@ static ncclResult_t serve(const struct oh_call *call)
     return res;
 }
 
-/* Before and after NCCL gets a call of a communicator of which others are served; in a group, both are at its end. */
+/* Before and after NCCL gets a call of a communicator that is ordered. In a group, both happen at its end. */
 static ncclResult_t begin_fallback(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
 {
     OH_KEEP_ERRNO();
@@ -63,16 +60,13 @@ static ncclResult_t begin_fallback(struct oh_comm *comm, CUstream stream, bool a
     return ncclSuccess;
 }
 
-/* Returns the result of the call: NCCL's, unless onehop has failed to put it in order. */
 static ncclResult_t end_fallback(struct oh_comm *comm, struct oh_nccl_call *call, ncclResult_t res)
 {
     OH_KEEP_ERRNO();
-    ncclResult_t ordered = ncclSuccess;
-    if (oh_group_depth() == 0 && res == ncclSuccess) {
-        ordered = oh_order_after_nccl(comm, call);
-    } else if (oh_group_depth() == 0 && res == ncclInProgress) {
-        ordered = oh_order_after_nccl_async(comm, call);
+    if (oh_group_depth() > 0 || (res != ncclSuccess && res != ncclInProgress)) {
+        return res;
     }
+    ncclResult_t ordered = res == ncclSuccess ? oh_order_after_nccl(comm, call) : oh_order_after_nccl_async(comm, call);
     return ordered == ncclSuccess ? res : ordered;
 }
 
@@ -149,15 +143,14 @@ static void check_creation(struct oh_comm *comm)
 {
     const struct oh_real *real = comm->library;
     ncclResult_t state = ncclInProgress;
-    OH_KEEP_ERRNO();
     if (oh_comm_is_creating(comm) && REAL(real, CommGetAsyncError(comm->nccl, &state)) == ncclSuccess) {
         oh_creations_poll(comm, state);
     }
 }
 
 /*
- * Serves the call, or falls back. While the communicator is not settled, the call is counted, unless it has no
- * elements: NCCL does nothing then, so that a program may make such a call on some ranks only.
+ * Serves the call, or falls back. Until the communicator is settled, calls are counted, but those without elements:
+ * NCCL does nothing for them, so that a program may make them on some ranks only.
  */
 static ncclResult_t route(struct oh_call *call, ncclRedOp_t op)
 {
@@ -176,36 +169,31 @@ static ncclResult_t route(struct oh_call *call, ncclRedOp_t op)
     return res;
 }
 
-static void begin_attach(struct oh_comm *comm, CUstream stream, bool waits)
+/* Begins the attach for a call that could be served, and waits for it, or in a group defers the call (true). */
+static bool attach_or_defer(const struct oh_call *call, ncclRedOp_t op, ncclResult_t *res_p)
 {
+    struct oh_comm *comm = call->comm;
     OH_KEEP_ERRNO();
-    oh_attach_begin(comm, stream);
-    if (waits) {
-        oh_attach_wait(&comm, 1);
+    check_creation(comm);
+    if (!oh_attach_wants(call, op)) {
+        return false;
     }
+    oh_attach_begin(comm, call->stream);
+    if (oh_group_depth() > 0) {
+        *res_p = oh_group_fail(comm, oh_group_defer(call, op));
+        return true;
+    }
+    oh_attach_wait(&comm, 1);
+    return false;
 }
 
-static ncclResult_t defer(const struct oh_call *call, ncclRedOp_t op)
-{
-    OH_KEEP_ERRNO();
-    return oh_group_fail(call->comm, oh_group_defer(call, op));
-}
-
-/* One of a communicator's first calls, until it is settled. In a group it is decided at the end of that. */
+/* A call of a communicator that is not settled. */
 static ncclResult_t attach(struct oh_call *call, ncclRedOp_t op)
 {
     struct oh_comm *comm = call->comm;
-    ncclResult_t res;
-    check_creation(comm);
-    oh_comm_begin_use(comm); /* another thread may abort it while this one waits */
-    const bool wanted = oh_attach_wants(call, op), deferred = wanted && oh_group_depth() > 0;
-    if (wanted) {
-        begin_attach(comm, call->stream, !deferred);
-    }
-    if (deferred) {
-        res = defer(call, op);
-    } else {
-        /* Aborted by another thread while this one waited, it is not NCCL's any more, whose calls return this then. */
+    ncclResult_t res = ncclSuccess;
+    oh_comm_begin_use(comm); /* another thread may abort it while this one waits; then NCCL's calls return this error */
+    if (!attach_or_defer(call, op, &res)) {
         res = atomic_load(&comm->aborted) ? ncclInternalError : route(call, op);
     }
     oh_comm_end_use(comm);
@@ -223,7 +211,7 @@ static ncclResult_t destroy_op(struct oh_comm *comm, ncclRedOp_t op)
     return res;
 }
 
-/* Takes the deferred calls, and waits until the ranks of their communicators have decided. Returns NULL: none. */
+/* Takes the deferred calls, and waits until their communicators have decided. */
 static struct oh_deferred *await_deferred(size_t *count_p)
 {
     OH_KEEP_ERRNO();
@@ -247,7 +235,7 @@ void oh_entry_route_deferred(void)
     size_t count = 0;
     struct oh_deferred *deferred = await_deferred(&count);
     for (size_t i = 0; i < count; i++) {
-        if (!atomic_load(&deferred[i].call.comm->aborted)) { /* else it is not NCCL's any more */
+        if (!atomic_load(&deferred[i].call.comm->aborted)) { /* else NCCL has freed it */
             route(&deferred[i].call, deferred[i].op);
         }
     }
@@ -294,14 +282,13 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
         oh_creations_poll(ours, *error);
     }
     if (ours && res == ncclSuccess && (*error == ncclSuccess || *error == ncclInProgress)) {
-        /* Once it is being ended, NCCL tells how that goes. */
+        /* While the communicator ends, the state is NCCL's. */
         ncclResult_t failure = atomic_load_explicit(&ours->failure, memory_order_acquire);
         *error = failure != ncclSuccess && oh_comm_is_in_use(ours) ? failure : *error;
     }
     return res;
 }
 
-/* onehop keeps what the op means, since its handle is NCCL's secret. */
 EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
                                              ncclScalarResidence_t residence, ncclComm_t comm)
 {
@@ -311,7 +298,7 @@ EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, nccl
     if (ours && res == ncclSuccess) {
         OH_KEEP_ERRNO();
         res = oh_comm_op_add(ours, *op, type, scalar, residence == ncclScalarDevice);
-        if (res != ncclSuccess) { /* a rank that does not know the op would decide otherwise than the rest */
+        if (res != ncclSuccess) { /* a rank that does not know the op would decide unlike the other ranks */
             REAL(real, RedOpDestroy(*op, comm));
         }
     }

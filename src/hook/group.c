@@ -56,7 +56,7 @@ void oh_group_enter(void)
     group.depth++;
 }
 
-/* Copies an element of `size` bytes to the end of an array. Returns ncclSuccess, or ncclSystemError (logged). */
+/* Returns ncclSuccess, or ncclSystemError (logged). */
 static ncclResult_t append(void **array, size_t *count, size_t *room, const void *element, size_t size)
 {
     if (*count == *room) {
@@ -108,31 +108,31 @@ static ncclResult_t get_captures(struct stream_use *use)
 
 ncclResult_t oh_group_add_stream(struct oh_comm *comm, CUstream stream, enum oh_group_call kind)
 {
-    struct stream_use *known = find_use(comm, stream);
-    struct stream_use use = {.comm = comm,
-                             .stream = stream,
-                             .served = kind == OH_CALL_SERVED,
-                             .has_nccl_call = kind == OH_CALL_NCCL || kind == OH_CALL_NCCL_ALLREDUCE,
-                             .allreduce = kind == OH_CALL_NCCL_ALLREDUCE};
-    if (known) {
-        known->served |= use.served;
-        known->has_nccl_call |= use.has_nccl_call;
-        known->allreduce |= use.allreduce;
-        return ncclSuccess;
+    struct stream_use *use = find_use(comm, stream);
+    if (!use) {
+        struct stream_use new_use = {.comm = comm, .stream = stream};
+        ncclResult_t res = group.use_count > 0 ? get_captures(&new_use) : ncclSuccess;
+        if (res == ncclSuccess && !captured_like_others(&new_use)) {
+            OH_WARN("comm %p: the streams of a communicator in a group must be captured all, by one graph, or not at "
+                    "all",
+                    (void *)comm->nccl);
+            res = ncclInvalidUsage;
+        }
+        if (res == ncclSuccess) {
+            res = append((void **)&group.use, &group.use_count, &group.use_room, &new_use, sizeof new_use);
+        }
+        if (res != ncclSuccess) {
+            return res;
+        }
+        use = &group.use[group.use_count - 1];
     }
-    ncclResult_t res = group.use_count > 0 ? get_captures(&use) : ncclSuccess;
-    if (res != ncclSuccess) {
-        return res;
-    }
-    if (!captured_like_others(&use)) {
-        OH_WARN("comm %p: the streams of a communicator in a group must be captured all, by one graph, or not at all",
-                (void *)comm->nccl);
-        return ncclInvalidUsage;
-    }
-    return append((void **)&group.use, &group.use_count, &group.use_room, &use, sizeof use);
+    use->served |= kind == OH_CALL_SERVED;
+    use->has_nccl_call |= kind == OH_CALL_NCCL || kind == OH_CALL_NCCL_ALLREDUCE;
+    use->allreduce |= kind == OH_CALL_NCCL_ALLREDUCE;
+    return ncclSuccess;
 }
 
-/* The same between communicators (NCCL: doLaunches): each may have its graph, but all are captured, or none. */
+/* NCCL's rule for several communicators (doLaunches): all are captured, maybe by several graphs, or none. */
 static bool communicators_alike(void)
 {
     for (size_t i = 1; i < group.use_count; i++) {
@@ -160,7 +160,7 @@ void oh_group_note_forwarded(const struct oh_comm *comm)
     group.in_nccl = comm->nccl;
 }
 
-/* NCCL has launched its part just now, or (in_background) is launching it. Returns the first failure. */
+/* NCCL has launched its part, or is launching it in the background. Returns the first failure. */
 static ncclResult_t note_nccl_calls(bool in_background)
 {
     ncclResult_t res = ncclSuccess;
@@ -175,7 +175,7 @@ static ncclResult_t note_nccl_calls(bool in_background)
     return res;
 }
 
-/* The first stream of a communicator that is in NCCL's part of the group, or in onehop's. */
+/* The first stream of a communicator with calls in NCCL's part of the group, or in onehop's. */
 static const struct stream_use *first_use(const struct oh_comm *comm, bool has_nccl_call)
 {
     for (size_t i = 0; i < group.use_count; i++) {
@@ -187,9 +187,9 @@ static const struct stream_use *first_use(const struct oh_comm *comm, bool has_n
 }
 
 /*
- * NCCL joins the streams of its part of a group for each communicator, and onehop those of its own. A communicator that
- * is in both parts has them joined here, as if the group were one: each stream that is in one part alone (of_nccl:
- * NCCL's) waits for the first stream of the other part, or that for it.
+ * NCCL joins the streams of each communicator in its part, onehop those in its own. This joins the two parts of a
+ * communicator: each stream that is in one part alone (of_nccl: NCCL's) waits for the first stream of the other part
+ * (waits), or that stream for it.
  */
 static ncclResult_t join_parts(bool of_nccl, bool waits)
 {
@@ -276,7 +276,7 @@ void oh_group_forget(const struct oh_comm *comm)
     group.in_nccl = group.in_nccl == comm->nccl ? NULL : group.in_nccl;
 }
 
-/* By communicator in the order of keys, the calls of each in the order made. */
+/* By communicator in the order of keys, then in the order made. */
 static int compare_calls(const void *a, const void *b)
 {
     const struct oh_call *x = a, *y = b;
@@ -287,7 +287,7 @@ static int compare_calls(const void *a, const void *b)
     return order ? order : (x->serial > y->serial) - (x->serial < y->serial);
 }
 
-/* Cuts the sorted queue into one submission for each communicator and begins them. */
+/* Begins a submission for each communicator of the sorted queue. */
 static ncclResult_t begin_submissions(struct oh_submission *submissions, size_t *count_p)
 {
     ncclResult_t res = ncclSuccess;
@@ -331,7 +331,7 @@ static ncclResult_t launch_queue(void)
     if (res == ncclSuccess) {
         res = round_robin(submissions, count);
     }
-    for (size_t b = 0; b < count; b++) { /* after a failure too: what did go out must be known to have */
+    for (size_t b = 0; b < count; b++) { /* after a failure, too: what was launched must be noted */
         ncclResult_t ended = submissions[b].launched > 0 ? oh_submission_end(&submissions[b]) : ncclSuccess;
         res = res == ncclSuccess ? ended : res;
     }

@@ -2,9 +2,9 @@
 /*
  * initial_comm.c - the initial communicator
  *
- * Does: Recognises the handle of the communicator whose creation loaded onehop as a plugin.
- * Threads: any; `mutex` guards what decides, atomics what each call reads.
- * Owns: nothing; the communicator is in the registry.
+ * Does: See initial_comm.h.
+ * Threads: any; `mutex` guards what decides, atomics are for what each call reads.
+ * Owns: the creation; the communicator is in the registry.
  */
 #include "hook/initial_comm.h"
 
@@ -21,13 +21,13 @@
 atomic_bool oh_initial_comm_expected, oh_initial_comm_is_stale;
 _Atomic(struct oh_comm *) oh_initial_comm;
 
-static atomic_uint begun;                       /* creations that pass through the hooks */
-static atomic_uint done;                        /* those of `library` */
+static atomic_uint begun;                       /* creations that pass the hooks */
+static atomic_uint done;                        /* those of `library` that have succeeded */
 static _Atomic(const struct oh_real *) library; /* the copy of NCCL that creates the first communicator */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
-static unsigned created;                                  /* communicators that this copy has told of */
-static char first_context, other_context;                 /* their addresses tell them apart */
+static unsigned created;                                  /* communicators of `library` */
+static char first_context, other_context;
 static struct oh_creation creation;
 static int first_nranks, first_rank;
 static pid_t owner;
@@ -45,15 +45,15 @@ void oh_initial_comm_creation_end(const struct oh_real *real)
 /* With the mutex held. */
 static void await(uint64_t id, int nranks, int rank)
 {
-    ncclUniqueId name = {"onehop: first communicator"}; /* keys are made of ids; no id of NCCL's begins so */
+    ncclUniqueId name = {"onehop: first communicator"}; /* no id of NCCL's begins so */
     memcpy(name.internal + sizeof name - sizeof id, &id, sizeof id);
-    struct oh_key key = oh_key_of_id(&name);
-    /* The program's configuration is not known here. */
-    const struct oh_comm_config config = oh_config_read(NULL, NULL);
+    const struct oh_key key = oh_key_of_id(&name);
+    const struct oh_comm_config config = oh_config_read(NULL, NULL); /* the program's is unknown */
     oh_creation_begin(&creation, &key, &config, NULL);
     first_nranks = nranks;
     first_rank = rank;
     owner = getpid();
+    /* release: pairs with the acquire load in oh_entry_find_comm(). */
     atomic_store_explicit(&oh_initial_comm_expected, true, memory_order_release);
 }
 
@@ -76,7 +76,7 @@ void *oh_initial_comm_add_creation(uint64_t id, int nranks, int rank, const void
     return is_first ? &first_context : &other_context;
 }
 
-/* With the mutex held: the communicator goes to NCCL, on all ranks. */
+/* With the mutex held: the communicator falls back on all ranks. */
 static void give_up(void)
 {
     if (atomic_exchange(&oh_initial_comm_expected, false) && owner == getpid()) {
@@ -94,11 +94,9 @@ void oh_initial_comm_add_end(const void *context)
     pthread_mutex_unlock(&mutex);
 }
 
-/* --- is this the handle? ------------------------------------------------------------------------------------------ */
-
 /*
- * True if one communicator alone has been created past the hooks, and this is it. Each one that passed through them and
- * is done has been counted once in `created`; one that is not done may have been, and then it looks as if it had not.
+ * Returns whether only one communicator was created past the hooks, and this is it. A creation that passed the hooks
+ * counts in `created` before it counts in `done`, so one that is under way makes the answer false.
  */
 static bool is_first(const struct oh_real *real, ncclComm_t comm, int *cuda_device_p)
 {
@@ -122,8 +120,8 @@ static struct oh_comm *adopt(const struct oh_real *real, ncclComm_t comm, int cu
         oh_comm_created(found, first_rank, first_nranks, cuda_device);
     }
     atomic_store_explicit(&oh_initial_comm, found, memory_order_release);
-    atomic_store_explicit(&oh_initial_comm_expected, false,
-                          memory_order_release); /* whoever sees it sees the registration */
+    /* release: publishes the registration. Pairs with the acquire load in oh_entry_find_comm(). */
+    atomic_store_explicit(&oh_initial_comm_expected, false, memory_order_release);
     return found;
 }
 
@@ -133,7 +131,7 @@ struct oh_comm *oh_initial_comm_find(ncclComm_t comm, const void *caller, bool c
     int cuda_device;
     const struct oh_real *real;
     pthread_mutex_lock(&mutex);
-    struct oh_comm *found = oh_comm_find(comm); /* by a thread that asks for errors, as PyTorch's does */
+    struct oh_comm *found = oh_comm_find(comm); /* another thread may have been faster, as PyTorch's watchdog */
     if (!found && atomic_load_explicit(&oh_initial_comm_expected, memory_order_relaxed) && comm && owner == getpid()) {
         bool same = oh_real_get(&real, caller) == ncclSuccess && real == atomic_load(&library);
         if (same && is_first(real, comm, &cuda_device)) {
@@ -153,7 +151,6 @@ void oh_initial_comm_forget(const struct oh_comm *comm)
     }
 }
 
-/* Nobody came with it: leaves nothing behind. */
 __attribute__((destructor)) static void give_up_at_exit(void)
 {
     give_up();
