@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * op.h - what the kernels are told of a datatype and an op
+ * op.h - what a datatype and an op mean to the kernels
  *
- * Pure functions of values that are equal on all ranks, but for the scalar of a PreMulSum op, which is each rank's own
- * and never enters a decision. No state, no locks; usable from any thread.
+ * Does: Maps NCCL's types and ops to those of kernels/abi.h. All values are equal on all ranks, but for the scalar of a
+ *    PreMulSum op, which never enters a decision.
+ * Threads: pure functions.
+ * Owns: nothing.
  */
 #ifndef OH_PLAN_OP_H_
 #define OH_PLAN_OP_H_
@@ -20,8 +22,7 @@
 #define OH_NCCL_FP8_E5M2 ((ncclDataType_t)11)
 #define OH_NCCL_TYPES 12
 
-/* Element types as the kernels know them: integers by width alone. The first OH_SUM_TYPES have kernels of their own for
- * the sum. */
+/* Element types of the kernels: integers by width alone. The first OH_SUM_TYPES have separate kernels for the sum. */
 enum oh_kernel_type {
     OH_TYPE_F32,
     OH_TYPE_F16,
@@ -49,21 +50,19 @@ size_t oh_type_size(ncclDataType_t type);
 /* The kernels' type; -1 for a value outside ncclDataType_t. */
 int oh_type_kernel(ncclDataType_t type);
 
-/* The name of a kernels' type in the names of kernels ("f32", "i8", ...); type in range. */
+/* Name ("f32", "i8", ...) and bytes of one element of a kernels' type, which is in range. */
 const char *oh_kernel_type_name(int kernel_type);
-
-/* Bytes of one of its elements; type in range. */
 uint32_t oh_kernel_type_size(int kernel_type);
 
-/* True for the types that NCCL takes from compute capability 9.0 on only. */
+/* Returns whether NCCL takes the type from compute capability 9.0 on only. */
 bool oh_type_is_fp8(ncclDataType_t type);
 
-/* One of NCCL's own five ops on that type. False: not one of them, or no such type. */
+/* Gets one of NCCL's own five ops. Returns false for another op or no type. */
 bool oh_op_builtin(ncclRedOp_t op, ncclDataType_t type, struct oh_op *op_p);
 
 /*
- * An op of ncclRedOpCreatePreMulSum. scalar: one element of that type, read now, or by the kernels if `on_device`.
- * False: no such type, or no scalar.
+ * Gets an op of ncclRedOpCreatePreMulSum. scalar: one element, read now, or if `on_device` by the kernels. Returns
+ * false without type or scalar.
  */
 bool oh_op_scaled(ncclDataType_t type, const void *scalar, bool on_device, struct oh_op *op_p);
 

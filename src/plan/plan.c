@@ -59,7 +59,7 @@ uint32_t oh_plan_pipeline_blocks(uint32_t nranks, uint32_t blocks, uint32_t thre
     return blocks;
 }
 
-/* Words that the threads of a rank share out among them, in the loop that is longest. */
+/* Words that the threads of a rank share, in the longest loop. */
 static uint64_t loop_words(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes)
 {
     return bytes / OH_WORD_BYTES / (algorithm == ONEHOP_ONESHOT ? 1 : nranks);
@@ -126,7 +126,7 @@ static void cut(struct oh_plan_rows *rows, uint64_t max_bytes)
     oh_plan_rows_trim(rows);
 }
 
-/* The wish may lie above the table's end: the last algorithm then goes as far as asked, or as it can. */
+/* With a limit above the table's end the last algorithm serves up to the limit, or up to its capacity. */
 static void limit(struct oh_plan_table *table, uint64_t max_bytes)
 {
     struct oh_plan_rows *rows = &table->rows;
@@ -140,10 +140,9 @@ static void limit(struct oh_plan_table *table, uint64_t max_bytes)
 
 void oh_plan_table_apply_limits(struct oh_plan_table *table, uint64_t max_bytes, int forced)
 {
-    bool limited = max_bytes != UINT64_MAX;
     if (forced >= 0) {
-        force(table, (enum onehop_algorithm)forced, limited ? max_bytes : oh_plan_table_end(table));
-    } else if (limited) {
+        force(table, (enum onehop_algorithm)forced, max_bytes != UINT64_MAX ? max_bytes : oh_plan_table_end(table));
+    } else if (max_bytes != UINT64_MAX) {
         limit(table, max_bytes);
     }
 }
@@ -159,9 +158,11 @@ bool oh_plan_row_valid(const struct oh_plan_row *row, uint32_t nranks)
            row->max_bytes <= oh_plan_capacity((enum onehop_algorithm)row->algorithm, nranks);
 }
 
-static bool rows_valid(const struct oh_plan_rows *rows, uint32_t nranks)
+bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks)
 {
-    if (rows->count > OH_PLAN_ROWS) {
+    const struct oh_plan_rows *rows = &table->rows;
+    if (table->nranks != nranks || nranks < 2 || nranks > OH_MAX_RANKS || table->fp8 > 1 ||
+        rows->count > OH_PLAN_ROWS) {
         return false;
     }
     for (uint32_t i = 0; i < rows->count; i++) {
@@ -171,12 +172,6 @@ static bool rows_valid(const struct oh_plan_rows *rows, uint32_t nranks)
         }
     }
     return rows->count == 0 || rows->row[rows->count - 1].algorithm != OH_PLAN_NCCL;
-}
-
-bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks)
-{
-    return table->nranks == nranks && nranks >= 2 && nranks <= OH_MAX_RANKS && table->fp8 <= 1 &&
-           rows_valid(&table->rows, nranks);
 }
 
 static uint32_t whole_warps(uint64_t threads)
@@ -229,19 +224,17 @@ bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataTyp
     if (size == 0 || count == 0 || count > SIZE_MAX / size || (oh_type_is_fp8(type) && !table->fp8)) {
         return false;
     }
-    const struct oh_plan_rows *rows = &table->rows;
-    for (uint32_t i = 0; i < rows->count; i++) {
-        const struct oh_plan_row *row = &rows->row[i];
-        if (count * size <= row->max_bytes) {
-            if (row->algorithm == OH_PLAN_NCCL) {
-                return false;
-            }
-            *plan_p = (struct oh_plan){
-                .algorithm = (enum onehop_algorithm)row->algorithm, .blocks = row->blocks, .threads = row->threads};
-            return true;
-        }
+    uint32_t i = 0;
+    while (i < table->rows.count && count * size > table->rows.row[i].max_bytes) {
+        i++;
     }
-    return false;
+    const struct oh_plan_row *row = &table->rows.row[i];
+    if (i == table->rows.count || row->algorithm == OH_PLAN_NCCL) {
+        return false;
+    }
+    *plan_p = (struct oh_plan){
+        .algorithm = (enum onehop_algorithm)row->algorithm, .blocks = row->blocks, .threads = row->threads};
+    return true;
 }
 
 size_t oh_plan_some_count(const struct oh_plan_table *table, ncclDataType_t type)

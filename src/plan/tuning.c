@@ -265,12 +265,6 @@ void oh_tuning_shipped(const char *gpu, uint32_t nranks, struct oh_plan_table *t
     }
 }
 
-void oh_plan_table_default(uint32_t nranks, uint64_t max_bytes, int forced, struct oh_plan_table *table_p)
-{
-    oh_tuning_shipped("", nranks, table_p, NULL);
-    oh_plan_table_apply_limits(table_p, max_bytes, forced);
-}
-
 /* An absolute path from the environment; in a set-user-ID program there is none. */
 static const char *folder_of(const char *variable)
 {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nvml.c - opens NVML once per process and keeps it open (nvml.h says why)
+ * nvml.c - NVML, opened at run time
+ *
+ * Does: See nvml.h. Threads: any. Owns: the library, for the life of the process.
  */
 #include "topo/nvml.h"
 

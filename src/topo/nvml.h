@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nvml.h - the few functions of NVML that tell how GPUs are joined, opened at run time
+ * nvml.h - the functions of NVML that tell how GPUs are joined
  *
- * libnvidia-ml.so.1 is opened and initialised by the first oh_nvml_get and stays so for the life of the process:
- * NVML counts its users by process, and the application may be another. The declarations are our own; names and
- * values follow the NVML API reference (ABI stable within libnvidia-ml.so.1).
+ * Does: Opens libnvidia-ml.so.1 with the first oh_nvml_get, for the life of the process: NVML counts its users by
+ *    process, and the application may be another. Names and values follow the NVML API reference.
+ * Threads: any, as NVML itself.
+ * Owns: the library.
  */
 #ifndef OH_TOPO_NVML_H_
 #define OH_TOPO_NVML_H_
@@ -76,10 +77,7 @@ struct oh_nvml {
 #undef OH_NVML_FIELD
 };
 
-/*
- * The table of functions, all but the optional ones present; NULL when the library is absent, too old to have these, or
- * fails to initialise (said once at INFO, and remembered). Static storage. Thread-safe, as NVML itself is.
- */
+/* Returns the functions, or NULL if the library is absent, too old or fails to initialise (logged once at INFO). */
 const struct oh_nvml *oh_nvml_get(void);
 
 #endif

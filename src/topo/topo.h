@@ -2,9 +2,10 @@
 /*
  * topo.h - can every pair of these GPUs reach each other over NVLink?
  *
- * Facts (gathered from NVML and the CUDA driver) are plain data, kept apart from the verdict, which is a pure
- * function of them: recorded facts give the same verdict elsewhere. Used by the plugin (one rank asks about its own
- * GPU and every peer) and by `onehop topo` (all pairs). Thread-safe.
+ * Does: Gathers facts from NVML and the CUDA driver, and judges them; recorded facts get the same verdict elsewhere. A
+ *    rank judges its own GPU with each peer, `onehop topo` all pairs. Nothing fails: what is not known is OH_UNKNOWN.
+ * Threads: any; verdicts are pure functions, apart from oh_topo_allowed_by_env.
+ * Owns: nothing.
  */
 #ifndef OH_TOPO_TOPO_H_
 #define OH_TOPO_TOPO_H_
@@ -17,7 +18,6 @@
 #define OH_TOPO_BUS_ID 32
 #define OH_TOPO_COMPUTE_MAJOR 8 /* the least compute capability that kernels are compiled for (Ampere) */
 
-/* What one source says of something: it does not know, no, or yes. */
 enum oh_fact {
     OH_UNKNOWN = 0,
     OH_NO = 1,
@@ -33,16 +33,14 @@ struct oh_topo_gpu {
     char name[96];
 };
 
-/* One ordered pair of GPUs: what decides. */
+/* One ordered pair of GPUs. */
 struct oh_topo_pair {
-    enum oh_fact nvml_nvlink;  /* nvmlDeviceGetP2PStatus(NVLINK) */
-    enum oh_fact nvml_read;    /* nvmlDeviceGetP2PStatus(READ) */
-    enum oh_fact nvml_write;   /* nvmlDeviceGetP2PStatus(WRITE) */
-    enum oh_fact cuda_access;  /* CUDA P2P attribute ACCESS_SUPPORTED, both directions */
+    enum oh_fact nvml_nvlink, nvml_read, nvml_write; /* nvmlDeviceGetP2PStatus */
+    enum oh_fact cuda_access;                        /* CUDA P2P attribute ACCESS_SUPPORTED, both directions */
     enum oh_fact cuda_atomics; /* CUDA P2P attribute NATIVE_ATOMIC_SUPPORTED: NVLink has it, PCIe has not */
 };
 
-/* What stands against a pair, in the order in which it is looked for. */
+/* Why a pair is not served, in the order in which it is checked. */
 enum oh_topo_cause {
     OH_CAUSE_NONE,
     OH_CAUSE_NVML_NVLINK, /* denied, by the source and fact of that name */
@@ -61,47 +59,40 @@ struct oh_topo_links {
     bool via_switch; /* the links end in an NVSwitch */
 };
 
-/*
- * Fills *gpu_p for a CUDA device of this process. Never fails: what cannot be learned stays OH_UNKNOWN. This and
- * oh_topo_pair_gather ask once and remember the answer: it does not change while the process lives.
- */
+/* Gathers the facts on a CUDA device of this process. This and oh_topo_pair_gather remember the answer. */
 void oh_topo_gpu_gather(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p);
 
-/* The version of the NVIDIA driver as NVML writes it; "unknown" where it does not tell. Never fails. */
+/* Gets the version of the NVIDIA driver as NVML writes it, or "unknown". */
 void oh_topo_driver_version(char *version_p, size_t size);
 
-/* Fills *pair_p for two GPUs given by bus id; either may be invisible to CUDA in this process. Never fails. */
+/* Gathers the facts on two GPUs given by bus id; either may be invisible to CUDA in this process. */
 void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, const char *bus_id_b,
                          struct oh_topo_pair *pair_p);
 
-/* Fills *links_p for two GPUs given by bus id. Asks NVML two questions for each link of the first. Never fails. */
+/* Counts the links between two GPUs given by bus id. Two questions to NVML for each link of the first. */
 void oh_topo_links_gather(const char *bus_id_a, const char *bus_id_b, struct oh_topo_links *links_p);
 
 /*
- * Verdict on a GPU by itself: false, with one clause in reason_p, when it is split into MIG instances, has no bus
- * id to know it by, or is too old for the kernels. Pure. reason_p is untouched when true.
+ * Judges a GPU by itself. Returns false, with one clause in reason_p, if it is split into MIG instances, has no bus id,
+ * or is too old for the kernels. Here and below, reason_p is unchanged if the result is true.
  */
 bool oh_topo_check_gpu(const struct oh_topo_gpu *gpu, char *reason_p, size_t size);
 
-/* The first thing that stands against a pair of different GPUs; OH_CAUSE_NONE when nothing does. Pure. */
+/* Returns the first cause against a pair of different GPUs, or OH_CAUSE_NONE. */
 enum oh_topo_cause oh_topo_pair_cause(const struct oh_topo_pair *pair);
 
 /*
- * Verdict on a pair: true when no source denies NVLink or direct access, and each of the two is proven by at least
- * one source. Otherwise false, with one clause in reason_p that names the pair, the cause and the source. Pure.
- * reason_p is untouched when true.
+ * Judges a pair. Returns true if no source denies NVLink or direct access, and one at least proves each. Otherwise
+ * reason_p names the pair, the cause and the source.
  */
 bool oh_topo_check_pair(const char *bus_id_a, const char *bus_id_b, const struct oh_topo_pair *pair, char *reason_p,
                         size_t size);
 
 /*
- * Honours the user's NCCL settings that forbid direct GPU access: NCCL_P2P_DISABLE=1, NCCL_P2P_LEVEL=LOC (or 0).
- * Returns true when access is allowed; false with the reason. Reads the environment: ask after NCCL has initialised,
- * which puts the settings of nccl.conf there.
+ * Judges the user's settings: NCCL_P2P_DISABLE=1 and NCCL_P2P_LEVEL=LOC (or 0) forbid direct access. The first reads
+ * the environment: call it after NCCL has copied nccl.conf into it. The second takes the two values; NULL: not set.
  */
 bool oh_topo_allowed_by_env(char *reason_p, size_t size);
-
-/* The same for given values of the two variables; NULL: not set. Pure. */
 bool oh_topo_allowed(const char *p2p_disable, const char *p2p_level, char *reason_p, size_t size);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * verdict.c - from facts to a decision and the reason that users read
+ *
+ * Does: See topo.h. Threads: pure functions, but for the environment. Owns: nothing.
  */
 #include "topo/topo.h"
 

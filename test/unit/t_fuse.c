@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "test/unit/default_table.h"
 #include "test/tap.h"
 
 #define GROUPS 2000
@@ -88,7 +89,7 @@ static void test_groups(uint32_t nranks)
     struct oh_plan_table table;
     size_t lists = 0, full = 0;
     bool right = true, same = true;
-    oh_plan_table_default(nranks, UINT64_MAX, -1, &table);
+    default_table(nranks, UINT64_MAX, -1, &table);
     for (uint32_t g = 0; g < GROUPS; g++) {
         make_group(g, 1, here);
         make_group(g, 2, there);
@@ -110,7 +111,7 @@ static void test_edges(void)
 {
     struct oh_plan_table table;
     struct oh_call calls[40] = {0};
-    oh_plan_table_default(4, UINT64_MAX, -1, &table);
+    default_table(4, UINT64_MAX, -1, &table);
     size_t most = most_words(&table) * 4; /* fp32 elements */
     for (size_t i = 0; i < 40; i++) {
         calls[i] = (struct oh_call){.count = 1, .type = ncclFloat32};
@@ -125,13 +126,13 @@ static void test_edges(void)
     tap_ok(oh_fuse_count(&table, calls, 40) == 1 && oh_fuse_count(&table, &calls[1], 39) == OH_LIST_CALLS,
            "a large call goes alone");
     calls[0].count = 1;
-    oh_plan_table_default(4, UINT64_MAX, ONEHOP_TWOSHOT, &table);
+    default_table(4, UINT64_MAX, ONEHOP_TWOSHOT, &table);
     tap_ok(oh_fuse_count(&table, calls, 40) == OH_LIST_CALLS, "two-shot carries lists, too");
-    oh_plan_table_default(4, UINT64_MAX, -1, &table);
+    default_table(4, UINT64_MAX, -1, &table);
     table.rows.row[1].algorithm = OH_PLAN_NCCL;
     calls[0].count = calls[1].count = (size_t)table.rows.row[0].max_bytes / 4;
     tap_ok(oh_fuse_count(&table, calls, 2) == 1, "nothing goes together where NCCL would serve the whole");
-    oh_plan_table_default(4, 0, -1, &table);
+    default_table(4, 0, -1, &table);
     tap_ok(oh_fuse_count(&table, calls, 40) == 1, "nor with an empty table");
 }
 

@@ -15,6 +15,7 @@
 #include "comm/comm.h"
 #include "gpu/context.h"
 #include "comm/attach/end.h"
+#include "test/unit/default_table.h"
 #include "test/tap.h"
 #include "test/unit/first_call.h"
 #include "test/unit/topologies.h"
@@ -147,7 +148,7 @@ static void play_peer(struct oh_segment *segment, uint32_t rank, void (*lie)(str
     oh_peer_info_identify(stage.slot);
     snprintf(stage.slot->bus_id, sizeof stage.slot->bus_id, "%s", rank == 0 ? "0000:19:00.0" : "0000:3b:00.0");
     if (rank == 0) {
-        oh_plan_table_default(RANKS, UINT64_MAX, -1, &stage.shared->table);
+        default_table(RANKS, UINT64_MAX, -1, &stage.shared->table);
         stage.shared->init_epoch = 1;
     }
     lie(&stage);

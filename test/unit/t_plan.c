@@ -7,6 +7,7 @@
 
 #include "kernels/abi.h"
 #include "plan/plan.h"
+#include "test/unit/default_table.h"
 #include "test/tap.h"
 
 static void test_rows(const struct oh_plan_table *table, ncclDataType_t type)
@@ -32,7 +33,7 @@ static void test_no_gaps(uint32_t n)
     struct oh_plan_table table;
     struct oh_plan plan;
     bool right = true;
-    oh_plan_table_default(n, UINT64_MAX, -1, &table);
+    default_table(n, UINT64_MAX, -1, &table);
     uint64_t end = oh_plan_table_end(&table);
     for (int type = 0; type < OH_NCCL_TYPES - 2; type++) {
         size_t size = oh_type_size((ncclDataType_t)type);
@@ -47,7 +48,7 @@ static void test_default_tables(void)
 {
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         struct oh_plan_table table;
-        oh_plan_table_default(n, UINT64_MAX, -1, &table);
+        default_table(n, UINT64_MAX, -1, &table);
         tap_ok(oh_plan_table_valid(&table, n), "n=%u: the default table is valid", n);
         test_rows(&table, ncclFloat32);
         test_rows(&table, ncclUint8);
@@ -65,7 +66,7 @@ static void test_room(void)
             for (uint32_t threads = 0; threads <= 2048; threads += 32) {
                 const struct oh_plan_room room = {sms, threads, UINT32_MAX};
                 struct oh_plan_table whole, table;
-                oh_plan_table_default(n, UINT64_MAX, -1, &whole);
+                default_table(n, UINT64_MAX, -1, &whole);
                 table = whole;
                 bool fits = oh_plan_table_fit(&table, &room);
                 right &= fits ? oh_plan_table_valid(&table, n) : memcmp(&table, &whole, sizeof table) == 0;
@@ -88,7 +89,7 @@ static void test_what_is_not_served(void)
     struct oh_plan_table table;
     struct oh_plan plan;
     bool right = true;
-    oh_plan_table_default(4, UINT64_MAX, -1, &table);
+    default_table(4, UINT64_MAX, -1, &table);
     for (int fp8 = 0; fp8 < 2; fp8++) {
         table.fp8 = (uint32_t)fp8;
         for (int type = -1; type < 15; type++) {
@@ -107,14 +108,14 @@ static void test_wishes(void)
 {
     struct oh_plan_table table;
     struct oh_plan plan;
-    oh_plan_table_default(4, 1000, -1, &table);
+    default_table(4, 1000, -1, &table);
     tap_ok(oh_plan_table_end(&table) == 1000 && oh_plan_choose(&table, 250, ncclFloat32, &plan) &&
                !oh_plan_choose(&table, 251, ncclFloat32, &plan) && !oh_plan_choose(&table, 251, ncclInt32, &plan),
            "a cap below the default one");
-    oh_plan_table_default(4, UINT64_C(64) << 20, -1, &table);
+    default_table(4, UINT64_C(64) << 20, -1, &table);
     tap_ok(oh_plan_table_end(&table) == UINT64_C(64) << 20 && oh_plan_table_valid(&table, 4),
            "a cap above the default one");
-    oh_plan_table_default(4, 0, -1, &table);
+    default_table(4, 0, -1, &table);
     tap_ok(oh_plan_table_valid(&table, 4) && !oh_plan_choose(&table, 1, ncclFloat32, &plan),
            "a cap of 0: nothing is served");
 }
@@ -123,9 +124,9 @@ static void test_wishes(void)
 static void test_forced(int algorithm, uint32_t n)
 {
     struct oh_plan_table table;
-    oh_plan_table_default(n, UINT64_MAX, -1, &table);
+    default_table(n, UINT64_MAX, -1, &table);
     const uint64_t end = oh_plan_table_end(&table), most = oh_plan_capacity((enum onehop_algorithm)algorithm, n);
-    oh_plan_table_default(n, UINT64_MAX, algorithm, &table);
+    default_table(n, UINT64_MAX, algorithm, &table);
     const struct oh_plan_rows *rows = &table.rows;
     bool right = rows->count > 0 && oh_plan_table_end(&table) == (end < most ? end : most);
     for (uint32_t i = 0; i < rows->count; i++) {
@@ -170,7 +171,7 @@ static void test_pipeline_blocks(uint32_t n)
 static void test_max_blocks(uint32_t n)
 {
     struct oh_plan_table whole, table;
-    oh_plan_table_default(n, UINT64_MAX, -1, &whole);
+    default_table(n, UINT64_MAX, -1, &whole);
     bool right = true;
     uint64_t end = 0;
     for (uint32_t most = 1; most <= OH_MAX_BLOCKS; most++) {
@@ -195,7 +196,7 @@ static void test_foreign_tables(void)
 {
     struct oh_plan_table good, bad;
     struct oh_plan_rows *rows = &bad.rows;
-    oh_plan_table_default(4, UINT64_MAX, -1, &good);
+    default_table(4, UINT64_MAX, -1, &good);
     tap_ok(!oh_plan_table_valid(&good, 3), "a table for another number of ranks");
 #define REJECTS(change_, text_)                                                                                        \
     do {                                                                                                               \

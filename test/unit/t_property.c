@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "comm/comm.h"
+#include "test/unit/default_table.h"
 #include "test/tap.h"
 
 #define TABLES 150
@@ -170,7 +171,7 @@ static void make_table(struct oh_plan_table *table_p, uint32_t nranks)
 {
     static const uint64_t caps[] = {UINT64_MAX, UINT64_MAX, UINT64_MAX, 0, 1000, 1 << 20, 64 << 20};
     int forced = draw(3) == 0 ? (int)draw(ONEHOP_ALGORITHM_COUNT) : -1;
-    oh_plan_table_default(nranks, caps[draw(sizeof caps / sizeof *caps)], forced, table_p);
+    default_table(nranks, caps[draw(sizeof caps / sizeof *caps)], forced, table_p);
 }
 
 /* All that is not agreed between ranks is random. */

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "test/unit/default_table.h"
 #include "test/tap.h"
 
 static void expect_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op, enum oh_fallback wanted,
@@ -24,7 +25,7 @@ static void expect_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t
 static void test_reasons(void)
 {
     static struct oh_comm comm;
-    oh_plan_table_default(2, 1024, -1, &comm.table);
+    default_table(2, 1024, -1, &comm.table);
     expect_reason(&comm, ncclFloat32, ncclSum, OH_FALLBACK_COMM, "a communicator that is not served");
     atomic_store(&comm.served, true);
     expect_reason(&comm, ncclFloat32, ncclSum, OH_FALLBACK_SIZE,

@@ -16,7 +16,7 @@
 
 #include "comm/core/staging.h"
 #include "gpu/kernels.h"
-#include "plan/plan.h"
+#include "plan/tuning.h"
 #include "tools/shared/tool.h"
 #include "tools/topo/node.h"
 #include "util/clock.h"
@@ -182,7 +182,7 @@ static void record_calls(struct bench *bench, struct gpu *const pair[2], uint32_
         .rank = rank,
         .nranks = 2,
     };
-    oh_plan_table_default(2, UINT64_MAX, -1, &table);
+    oh_tuning_shipped("", 2, &table, NULL);
     if (!oh_plan_choose(&table, args.count, ncclFloat32, &plan) || !oh_op_builtin(ncclSum, ncclFloat32, &op)) {
         fail(bench, "no kernel serves 8 bytes");
         return;
