@@ -119,11 +119,6 @@ static uintptr_t real_address(const struct oh_real *real, const struct oh_thunk 
     return address;
 }
 
-static uintptr_t thunk_address(const struct oh_thunk *thunk, int copy)
-{
-    return (uintptr_t)thunk->entry[copy];
-}
-
 /* Opens a loaded object again. Returns NULL if it was unloaded, or another is at its path. Leaves no dlerror. */
 static void *reopen(const char *path, const void *dynamic)
 {
@@ -146,7 +141,7 @@ static bool patch_symbols(const struct oh_real *real, int copy)
     for (size_t i = 0; i < oh_thunk_count; i++) {
         const ElfW(Sym) *symbol = oh_elf_find(&real->elf, oh_thunks[i].name);
         if (symbol && real_address(real, &oh_thunks[i])) {
-            done = write_word(&window, &symbol->st_value, thunk_address(&oh_thunks[i], copy) - real->elf.base) && done;
+            done = write_word(&window, &symbol->st_value, (uintptr_t)oh_thunks[i].entry[copy] - real->elf.base) && done;
         }
     }
     close_window(&window);
@@ -246,24 +241,22 @@ static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const 
     uintptr_t address = __atomic_load_n(where, __ATOMIC_RELAXED);
     for (int copy = 0; copy < oh_real_count(); copy++) {
         if (address == real_address(oh_real_at(copy), thunk)) {
-            write_word(&assignment->window, where, thunk_address(thunk, copy));
+            write_word(&assignment->window, where, (uintptr_t)thunk->entry[copy]);
             return;
         }
     }
     const bool is_unbound = is_in_object((const void *)address, elf->dynamic); /* leads to the object's own PLT */
     if (assignment->copy >= 0 && (address == (uintptr_t)thunk->plain || is_unbound)) {
-        write_word(&assignment->window, where, thunk_address(thunk, assignment->copy));
+        write_word(&assignment->window, where, (uintptr_t)thunk->entry[assignment->copy]);
     }
 }
 
 /* Objects with such words. They are opened after the walk; then no thread is still loading them and writes their pages.
  */
-struct callers {
-    struct caller {
-        struct oh_elf elf;
-        char *path;
-    } * list;
-    size_t count, room;
+struct caller {
+    struct caller *next;
+    struct oh_elf elf;
+    char path[];
 };
 
 static void note_word(const struct oh_elf *elf, const uintptr_t *where, const struct oh_thunk *thunk, void *user)
@@ -272,25 +265,18 @@ static void note_word(const struct oh_elf *elf, const uintptr_t *where, const st
     *(bool *)user = true;
 }
 
-static void note_caller(struct callers *callers, const struct oh_elf *elf, const char *path)
+static void note_caller(struct caller **callers, const struct oh_elf *elf, const char *path)
 {
     bool calls = false;
     visit_all_words(elf, note_word, &calls);
     if (!calls) {
         return;
     }
-    if (callers->count == callers->room) {
-        size_t room = 2 * callers->room + 16;
-        struct caller *list = realloc(callers->list, room * sizeof *list);
-        if (!list) {
-            return;
-        }
-        callers->list = list;
-        callers->room = room;
-    }
-    char *copy = strdup(path);
-    if (copy) {
-        callers->list[callers->count++] = (struct caller){.elf = *elf, .path = copy};
+    struct caller *caller = malloc(sizeof *caller + strlen(path) + 1);
+    if (caller) {
+        *caller = (struct caller){.next = *callers, .elf = *elf};
+        strcpy(caller->path, path);
+        *callers = caller;
     }
 }
 
@@ -306,42 +292,23 @@ static void assign_caller(const struct caller *caller)
     }
 }
 
-static void assign_callers(struct callers *callers)
+static void assign_callers(struct caller *callers)
 {
-    for (size_t i = 0; i < callers->count; i++) {
-        assign_caller(&callers->list[i]);
-        free(callers->list[i].path);
+    while (callers) {
+        struct caller *caller = callers;
+        callers = caller->next;
+        assign_caller(caller);
+        free(caller);
     }
-    free(callers->list);
 }
 
 struct walk {
     size_t first; /* objects before it have been seen */
     size_t objects;
     unsigned long long loads, unloads;
-    bool changing; /* the loader changes the list, maybe in this thread: no object may be opened */
-    void (*visit)(const struct oh_elf *elf, const char *path, void *user);
-    void *user;
+    bool changing;           /* the loader changes the list, maybe in this thread: no object may be opened */
+    struct caller **callers; /* that the walk finds; NULL: it finds copies of NCCL */
 };
-
-static void find_copy(const struct oh_elf *elf, const char *path, void *unused)
-{
-    (void)unused;
-    oh_real_add(elf, path);
-}
-
-static bool is_own(const struct oh_elf *elf)
-{
-    const ElfW(Sym) *symbol = oh_elf_find(elf, "onehopVersion");
-    return symbol && elf->base + symbol->st_value == (uintptr_t)onehopVersion;
-}
-
-static void find_caller(const struct oh_elf *elf, const char *path, void *callers)
-{
-    if (!is_own(elf)) {
-        note_caller(callers, elf, path);
-    }
-}
 
 static int visit_object(struct dl_phdr_info *object, size_t size, void *user)
 {
@@ -359,8 +326,14 @@ static int visit_object(struct dl_phdr_info *object, size_t size, void *user)
     for (int i = 0; i < object->dlpi_phnum; i++) {
         const ElfW(Phdr) *header = &object->dlpi_phdr[i];
         const ElfW(Dyn) *dynamic = (const ElfW(Dyn) *)(object->dlpi_addr + header->p_vaddr);
-        if (header->p_type == PT_DYNAMIC && oh_elf_read(object->dlpi_addr, dynamic, &elf)) {
-            walk->visit(&elf, object->dlpi_name ? object->dlpi_name : "", walk->user);
+        const char *path = object->dlpi_name ? object->dlpi_name : "";
+        if (header->p_type != PT_DYNAMIC || !oh_elf_read(object->dlpi_addr, dynamic, &elf)) {
+            continue;
+        }
+        if (walk->callers) {
+            note_caller(walk->callers, &elf, path); /* not this object, which is linked with -Bsymbolic */
+        } else {
+            oh_real_add(&elf, path);
         }
     }
     return 0;
@@ -421,9 +394,8 @@ static bool may_patch(void)
 static void look(void)
 {
     int before = oh_real_count();
-    struct callers callers = {0};
-    struct walk find = {.first = seen_objects, .visit = find_copy};
-    struct walk correct = {.first = find.first, .visit = find_caller, .user = &callers};
+    struct caller *callers = NULL;
+    struct walk find = {.first = seen_objects}, correct = {.first = seen_objects, .callers = &callers};
     dl_iterate_phdr(visit_object, &find);
     hold_copies();
     bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->patched; /* new objects got thunks */
@@ -433,10 +405,11 @@ static void look(void)
             correct.first = 0; /* from now on every object must have the thunks of its copy */
         }
         dl_iterate_phdr(visit_object, &correct);
-        assign_callers(&callers);
+        assign_callers(callers);
     }
     seen_objects = find.objects;
     seen_unloads = find.unloads;
+    /* release: publishes what was patched. Pairs with the acquire load in oh_hooks_update(). */
     atomic_store_explicit(&seen_loads, find.loads, memory_order_release);
 }
 

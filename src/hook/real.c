@@ -102,30 +102,20 @@ void oh_real_drop(int index)
     }
 }
 
-/* --- which of them ---------------------------------------------------------------------------------------------- */
-
-/* The copy that defines the address, NULL: none. */
-static const struct oh_real *copy_with(const void *address)
+/* The copy that a look-up from an object finds; "": the program's, in the global scope. */
+static const struct oh_real *copy_in_scope_of(const char *path)
 {
-    int count = oh_real_count();
-    for (int i = 0; i < count; i++) {
-        if ((const void *)copies[i].AllReduce == address) {
+    void *handle = dlopen(path[0] ? path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    void *found = handle ? oh_dlsym_next(handle, MARK) : NULL;
+    if (handle) {
+        dlclose(handle);
+    }
+    for (int i = 0; found && i < oh_real_count(); i++) {
+        if ((void *)copies[i].AllReduce == found) {
             return &copies[i];
         }
     }
     return NULL;
-}
-
-/* The copy that a search from this object on finds; "" is the program, whose search is that of the global scope. */
-static const struct oh_real *copy_in_scope_of(const char *path)
-{
-    const struct oh_real *real = NULL;
-    void *handle = dlopen(path[0] ? path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-    if (handle) {
-        real = copy_with(oh_dlsym_next(handle, MARK));
-        dlclose(handle);
-    }
-    return real;
 }
 
 const struct oh_real *oh_real_of_object(const void *dynamic, const char *path)
@@ -139,20 +129,17 @@ const struct oh_real *oh_real_of_object(const void *dynamic, const char *path)
     return real || !path || !path[0] ? real : copy_in_scope_of(path);
 }
 
-/* Several copies: the one of the object that the call comes from, as far as its return address tells. */
+/* With several copies, the one of the object that has the return address. */
 static const struct oh_real *copy_for(const void *caller)
 {
-    static atomic_flag said;
     Dl_info info;
     struct link_map *map = NULL;
     bool known = dladdr1(caller, &info, (void **)&map, RTLD_DL_LINKMAP) && map;
     const struct oh_real *real = oh_real_of_object(known ? map->l_ld : NULL, known ? map->l_name : NULL);
     if (!real) {
         real = &copies[0];
-        if (!atomic_flag_test_and_set(&said)) {
-            OH_WARN("several copies of NCCL are loaded, and nothing says which one %s calls; taking %s",
-                    known && map->l_name[0] ? map->l_name : "the program", real->path);
-        }
+        OH_WARN("several copies of NCCL are loaded, and nothing says which one %s calls; taking %s",
+                known && map->l_name[0] ? map->l_name : "the program", real->path);
     }
     return real;
 }
@@ -179,16 +166,13 @@ static const struct oh_real *look_up(const void *caller)
 
 ncclResult_t oh_real_get(const struct oh_real **real_p, const void *caller)
 {
-    static atomic_flag said;
     const struct oh_real *real = oh_real_of_thunk;
     if (!real) {
         uint64_t site = atomic_load_explicit(site_of(caller), memory_order_relaxed);
         real = site >> 3 == (uint64_t)(uintptr_t)caller ? &copies[site & 7] : look_up(caller);
     }
     if (!real) {
-        if (!atomic_flag_test_and_set(&said)) {
-            OH_WARN("no NCCL of version 2.19 or later is loaded in this process that calls could go to");
-        }
+        OH_WARN("no NCCL 2.19 or later is loaded in this process: the call returns ncclSystemError");
         return ncclSystemError;
     }
     *real_p = real;
