@@ -8,12 +8,6 @@
  */
 #include "gpu/context.h"
 
-bool oh_context_get_current(const struct oh_driver *driver, struct oh_context *context_p)
-{
-    return driver->ctx_get_current(&context_p->handle) == CUDA_SUCCESS && context_p->handle &&
-           driver->ctx_get_id(context_p->handle, &context_p->id) == CUDA_SUCCESS;
-}
-
 CUresult oh_context_enter(const struct oh_driver *driver, const struct oh_context *context,
                           struct oh_context_scope *scope_p)
 {
@@ -89,30 +83,19 @@ bool oh_context_is_lost(CUresult result)
     }
 }
 
-/* The context that is current, if it is one of this device, else NULL. */
-static CUcontext current_context(const struct oh_driver *driver, CUdevice device)
+CUcontext oh_context_of_call(const struct oh_driver *driver, CUdevice device, CUstream stream)
 {
     CUcontext context;
     CUdevice current;
-    bool fits = driver->ctx_get_current(&context) == CUDA_SUCCESS && context &&
-                driver->ctx_get_device(&current) == CUDA_SUCCESS && current == device;
-    return fits ? context : NULL;
-}
-
-/* Of a stream that has a handle of its own, and is not captured: of others the driver need not tell. NULL: unknown. */
-static CUcontext context_of(const struct oh_driver *driver, CUstream stream)
-{
-    CUcontext context;
     CUstreamCaptureStatus status;
-    bool named = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
-    return named && driver->stream_get_capture_info(stream, &status, NULL, NULL, NULL, NULL) == CUDA_SUCCESS &&
-                   status == CU_STREAM_CAPTURE_STATUS_NONE && driver->stream_get_ctx(stream, &context) == CUDA_SUCCESS
-               ? context
-               : NULL;
-}
-
-CUcontext oh_context_of_call(const struct oh_driver *driver, CUdevice device, CUstream stream)
-{
-    CUcontext context = current_context(driver, device);
-    return context ? context : context_of(driver, stream);
+    if (driver->ctx_get_current(&context) == CUDA_SUCCESS && context &&
+        driver->ctx_get_device(&current) == CUDA_SUCCESS && current == device) {
+        return context;
+    }
+    /* The driver may not know the context of other streams than those with a handle that are not captured. */
+    const bool is_known = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD &&
+                          driver->stream_get_capture_info(stream, &status, NULL, NULL, NULL, NULL) == CUDA_SUCCESS &&
+                          status == CU_STREAM_CAPTURE_STATUS_NONE &&
+                          driver->stream_get_ctx(stream, &context) == CUDA_SUCCESS;
+    return is_known ? context : NULL;
 }

@@ -34,9 +34,9 @@ static const struct {
 #undef OH_DRIVER_LATER_ROW
 };
 
+/* The soname finds the copy that the application already uses. It stays open, unless a symbol is missing. */
 static ncclResult_t open_driver(void)
 {
-    /* The soname: finds the copy that the application already uses, whatever path it came from. */
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         snprintf(error, sizeof error, "libcuda.so.1 cannot be opened");
@@ -57,7 +57,7 @@ static ncclResult_t open_driver(void)
         snprintf(error, sizeof error, "cuInit: %s", oh_driver_error_name(&table, result));
         return ncclUnhandledCudaError;
     }
-    return ncclSuccess; /* the library stays open for the life of the process */
+    return ncclSuccess;
 }
 
 static void open_driver_once(void)

@@ -2,9 +2,9 @@
 /*
  * driver.h - the CUDA driver API, opened at run time
  *
- * The plugin links nothing of CUDA: libcuda.so.1 is opened when the first communicator is made, so that a shell or a
- * launcher under LD_PRELOAD never maps it. Entry points are looked up under the exact versioned name that cuda.h of
- * CUDA 12.0 gives them; the driver keeps old versions for good, so one binary works under CUDA 12 and 13 drivers.
+ * Does: Opens libcuda.so.1 with the first oh_driver_get, so that a shell under LD_PRELOAD never maps it. Looks
+ * functions up by their versioned names of cuda.h of CUDA 12.0, which drivers for CUDA 12 and 13 keep. Threads: any.
+ * Owns: the library, for the life of the process.
  */
 #ifndef OH_GPU_DRIVER_H_
 #define OH_GPU_DRIVER_H_
@@ -101,7 +101,7 @@ struct oh_edge_data {
 #define OH_PORT_PROGRAMMATIC 1 /* all blocks have triggered, or ended */
 #define OH_PORT_LAUNCH_ORDER 2 /* all blocks have begun */
 
-/* The same, of later drivers: NULL where the driver lacks it. Types that cuda.h of CUDA 12.0 lacks are void here. */
+/* NULL where the driver lacks them. Types that cuda.h of CUDA 12.0 lacks are void here. */
 #define OH_DRIVER_LATER_FUNCTIONS(X)                                                                                   \
     X(get_version, cuDriverGetVersion, (int *)) /* tools only */                                                       \
     X(memcpy_peer_async, cuMemcpyPeerAsync,     /* tools only */                                                       \
@@ -125,17 +125,16 @@ struct oh_driver {
 };
 
 /*
- * Gives the table of driver functions, opening libcuda.so.1 and calling cuInit on the first call.
- * *driver_p: static storage, valid for the life of the process; set only on success.
- * Returns ncclSuccess, or ncclSystemError (library or symbol missing; says so once at INFO and puts the sentence
- * into oh_driver_error()), or ncclUnhandledCudaError (cuInit failed). A failure is remembered. Thread-safe.
+ * Gets the driver's functions; the first call calls cuInit. *driver_p: set on success, valid for the life of the
+ * process. Returns ncclSuccess, ncclSystemError (library or symbol missing) or ncclUnhandledCudaError (cuInit failed).
+ * A failure is remembered, and logged once at INFO.
  */
 ncclResult_t oh_driver_get(const struct oh_driver **driver_p);
 
-/* Why oh_driver_get failed, one clause without a full stop; "" when it has not failed. Static storage. */
+/* Why oh_driver_get has failed, in one clause; "": it has not. */
 const char *oh_driver_error(void);
 
-/* "CUDA_ERROR_X" for a result. Static storage; works for any value. Thread-safe. */
+/* "CUDA_ERROR_X" for any result. */
 const char *oh_driver_error_name(const struct oh_driver *driver, CUresult result);
 
 /* Calls a driver function; on failure logs what was called and the error at INFO, sets res_ and jumps. */

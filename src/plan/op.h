@@ -50,9 +50,8 @@ size_t oh_type_size(ncclDataType_t type);
 /* The kernels' type; -1 for a value outside ncclDataType_t. */
 int oh_type_kernel(ncclDataType_t type);
 
-/* Name ("f32", "i8", ...) and bytes of one element of a kernels' type, which is in range. */
+/* The name of a kernels' type, which is in range: "f32", "i8", ... */
 const char *oh_kernel_type_name(int kernel_type);
-uint32_t oh_kernel_type_size(int kernel_type);
 
 /* Returns whether NCCL takes the type from compute capability 9.0 on only. */
 bool oh_type_is_fp8(ncclDataType_t type);

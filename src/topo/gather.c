@@ -39,7 +39,7 @@ static bool parse_bus_id(const char *text, struct pci_address *address_p)
     return sscanf(text, "%x:%x:%x", &address_p->domain, &address_p->bus, &address_p->device) == 3;
 }
 
-static bool same_gpu(const char *bus_id_a, const char *bus_id_b)
+bool oh_topo_same_gpu(const char *bus_id_a, const char *bus_id_b)
 {
     struct pci_address a, b;
     return parse_bus_id(bus_id_a, &a) && parse_bus_id(bus_id_b, &b) && a.domain == b.domain && a.bus == b.bus &&
@@ -138,7 +138,7 @@ static void ask_pair(const struct oh_driver *driver, const char *bus_id_a, const
                      struct oh_topo_pair *pair_p)
 {
     *pair_p = (struct oh_topo_pair){0};
-    if (same_gpu(bus_id_a, bus_id_b)) {
+    if (oh_topo_same_gpu(bus_id_a, bus_id_b)) {
         return; /* neither source may be asked about a GPU and itself */
     }
 
@@ -179,32 +179,4 @@ void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, c
     snprintf(pairs[at].bus_id[1], OH_TOPO_BUS_ID, "%s", bus_id_b);
     pairs[at].facts = *pair_p;
     pthread_mutex_unlock(&mutex);
-}
-
-void oh_topo_links_gather(const char *bus_id_a, const char *bus_id_b, struct oh_topo_links *links_p)
-{
-    const struct oh_nvml *nvml = oh_nvml_get();
-    oh_nvml_device_t device = nvml_device(nvml, bus_id_a);
-    *links_p = (struct oh_topo_links){.active = -1};
-    if (!device) {
-        return;
-    }
-    for (unsigned int link = 0; link < OH_NVML_LINKS; link++) {
-        int active, type;
-        struct oh_nvml_pci remote;
-        if (nvml->link_state(device, link, &active) != OH_NVML_SUCCESS) {
-            break; /* links are numbered without gaps */
-        }
-        links_p->active = links_p->active < 0 ? 0 : links_p->active;
-        if (!active) {
-            continue;
-        }
-        if (nvml->link_remote_type(device, link, &type) == OH_NVML_SUCCESS && type == OH_NVML_REMOTE_SWITCH) {
-            links_p->via_switch = true;
-            links_p->active++;
-        } else if (nvml->link_remote_pci(device, link, &remote) == OH_NVML_SUCCESS &&
-                   same_gpu(remote.bus_id, bus_id_b)) {
-            links_p->active++;
-        }
-    }
 }

@@ -53,12 +53,6 @@ enum oh_topo_cause {
     OH_CAUSES
 };
 
-/* The links of an ordered pair: for people to see, no part of the verdict. */
-struct oh_topo_links {
-    int active;      /* active NVLinks between the two (through switches: of the first GPU); -1 unknown */
-    bool via_switch; /* the links end in an NVSwitch */
-};
-
 /* Gathers the facts on a CUDA device of this process. This and oh_topo_pair_gather remember the answer. */
 void oh_topo_gpu_gather(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p);
 
@@ -69,8 +63,8 @@ void oh_topo_driver_version(char *version_p, size_t size);
 void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, const char *bus_id_b,
                          struct oh_topo_pair *pair_p);
 
-/* Counts the links between two GPUs given by bus id. Two questions to NVML for each link of the first. */
-void oh_topo_links_gather(const char *bus_id_a, const char *bus_id_b, struct oh_topo_links *links_p);
+/* Returns whether two bus ids mean the same GPU: NVML writes the domain with eight digits, CUDA with four. */
+bool oh_topo_same_gpu(const char *bus_id_a, const char *bus_id_b);
 
 /*
  * Judges a GPU by itself. Returns false, with one clause in reason_p, if it is split into MIG instances, has no bus id,

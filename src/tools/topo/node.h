@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "tools/topo/links.h"
 #include "topo/topo.h"
 
 #define OH_NODE_GPUS 128
