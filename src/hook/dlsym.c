@@ -95,11 +95,7 @@ OH_EARLY static bool is_allocator(const char *name)
     static const char names[][16] = {"malloc",   "calloc",         "realloc",      "free",
                                      "memalign", "posix_memalign", "aligned_alloc"};
     for (size_t i = 0; name && i < sizeof names / sizeof *names; i++) {
-        size_t at = 0;
-        while (name[at] && name[at] == names[i][at]) {
-            at++;
-        }
-        if (name[at] == names[i][at]) {
+        if (oh_elf_same_name(name, names[i])) {
             return true;
         }
     }

@@ -67,7 +67,7 @@ OH_EARLY bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_e
     return elf.symbols && elf.strings && elf.gnu_hash;
 }
 
-OH_EARLY static bool same(const char *a, const char *b)
+OH_EARLY bool oh_elf_same_name(const char *a, const char *b)
 {
     for (; *a && *a == *b; a++, b++) {
     }
@@ -77,7 +77,8 @@ OH_EARLY static bool same(const char *a, const char *b)
 OH_EARLY static bool is_wanted(const struct oh_elf *elf, size_t index, const char *name)
 {
     const ElfW(Sym) *symbol = &elf->symbols[index];
-    return symbol->st_shndx != SHN_UNDEF && symbol->st_value != 0 && same(elf->strings + symbol->st_name, name) &&
+    return symbol->st_shndx != SHN_UNDEF && symbol->st_value != 0 &&
+           oh_elf_same_name(elf->strings + symbol->st_name, name) &&
            !(elf->versions && (elf->versions[index] & HIDDEN_VERSION));
 }
 

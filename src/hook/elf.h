@@ -37,4 +37,7 @@ bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_elf *elf_p
 /* Finds the symbol that the object itself defines, in its default version; NULL: none. */
 const ElfW(Sym) * oh_elf_find(const struct oh_elf *elf, const char *name);
 
+/* strcmp(a, b) == 0, before strcmp can be called. */
+bool oh_elf_same_name(const char *a, const char *b);
+
 #endif

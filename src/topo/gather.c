@@ -5,16 +5,19 @@
  * Does: Asks both, and remembers the answers, which do not change while the process lives: NVML takes milliseconds for
  *    some. NVML sees every GPU of the machine, CUDA those of CUDA_VISIBLE_DEVICES. Creates no CUDA context.
  * Threads: any; `mutex` guards the answers, and is not held over a call to NVML or CUDA.
- * Owns: the remembered answers.
+ * Owns: the remembered answers, and NVML (nvml.h).
  */
 #include "topo/topo.h"
 
 #include <ctype.h>
+#include <dlfcn.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "topo/nvml.h"
+#include "util/log.h"
 
 #define KNOWN_GPUS 16
 #define KNOWN_PAIRS 32 /* then the oldest is forgotten */
@@ -26,6 +29,55 @@ static struct {
     struct oh_topo_pair facts;
 } pairs[KNOWN_PAIRS];
 static unsigned pair_count; /* ever remembered */
+
+static pthread_once_t nvml_once = PTHREAD_ONCE_INIT;
+static struct oh_nvml nvml_table;
+static const struct oh_nvml *opened;
+
+static const struct {
+    const char *symbol;
+    size_t offset;
+    bool needed;
+} functions[] = {
+#define OH_NVML_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_nvml, field_), true},
+#define OH_NVML_OPTIONAL_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_nvml, field_), false},
+    OH_NVML_FUNCTIONS(OH_NVML_ROW) OH_NVML_OPTIONAL_FUNCTIONS(OH_NVML_OPTIONAL_ROW)
+#undef OH_NVML_ROW
+#undef OH_NVML_OPTIONAL_ROW
+};
+
+static void open_nvml(void)
+{
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        OH_INFO("libnvidia-ml.so.1 cannot be opened");
+        return;
+    }
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        void *address = dlsym(library, functions[i].symbol);
+        if (!address && functions[i].needed) {
+            OH_INFO("libnvidia-ml.so.1 lacks %s", functions[i].symbol);
+            goto err_close;
+        }
+        memcpy((char *)&nvml_table + functions[i].offset, &address, sizeof address);
+    }
+    int result = nvml_table.init();
+    if (result != OH_NVML_SUCCESS) {
+        OH_INFO("nvmlInit_v2 failed with %d", result);
+        goto err_close;
+    }
+    opened = &nvml_table;
+    return;
+
+err_close:
+    dlclose(library);
+}
+
+const struct oh_nvml *oh_nvml_get(void)
+{
+    pthread_once(&nvml_once, open_nvml);
+    return opened;
+}
 
 /* A PCI function as numbers: NVML writes the domain with eight digits, CUDA with four, either in any case. */
 struct pci_address {

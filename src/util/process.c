@@ -67,7 +67,7 @@ bool oh_process_has_ended(int32_t pid, uint64_t start)
     return ended;
 }
 
-/* The application may have closed the descriptor, and have another under its number. */
+/* The application may have closed the descriptor, and opened another file under its number. */
 static bool is_pidfd(int fd)
 {
     char path[40], target[40] = "";
@@ -75,7 +75,7 @@ static bool is_pidfd(int fd)
     return readlink(path, target, sizeof target - 1) > 0 && strstr(target, "pidfd");
 }
 
-/* A copy of the descriptor may live on in a forked child, so that closing it would not take it from the epoll_fd. */
+/* A forked child may keep a copy of the descriptor; so close(2) alone would not remove it from the epoll. */
 static void drop_descriptor(struct oh_process *process, int epoll_fd)
 {
     if (process->fd >= 0 && is_pidfd(process->fd)) {
@@ -87,20 +87,12 @@ static void drop_descriptor(struct oh_process *process, int epoll_fd)
     process->fd = -1;
 }
 
-/* What the descriptor says is only a reason to look. */
-static bool is_gone(const struct oh_process *process)
-{
-    struct pollfd look = {.fd = process->fd, .events = POLLIN};
-    if (process->fd >= 0 && poll(&look, 1, 0) == 0) {
-        return false;
-    }
-    return oh_process_has_ended(process->pid, process->start);
-}
-
 void oh_processes_poll(int epoll_fd)
 {
     for (struct oh_process *process = processes; process; process = process->next) {
-        if (!process->ended && is_gone(process)) {
+        struct pollfd look = {.fd = process->fd, .events = POLLIN};
+        const bool is_silent = process->fd >= 0 && poll(&look, 1, 0) == 0;
+        if (!process->ended && !is_silent && oh_process_has_ended(process->pid, process->start)) {
             process->ended = true;
             drop_descriptor(process, epoll_fd);
         }
