@@ -13,10 +13,24 @@ oh_die() {
 }
 
 # oh_run LOG COMMAND...: runs a command quietly; shows the end of LOG and stops the script when it fails.
+# A terminal sees the last line of LOG meanwhile.
 oh_run() {
-    local log=$1
+    local log=$1 status=0 ticker=
     shift
-    if ! "$@" >"$log" 2>&1; then
+    : >"$log"
+    if [ -t 1 ]; then
+        while sleep 1 && kill -0 $$; do
+            printf '\r\033[K   %s\r' "$(tail -n 1 "$log" | tr -d '\000-\037' | cut -c 1-76)"
+        done 2>/dev/null &
+        ticker=$!
+    fi
+    "$@" >"$log" 2>&1 || status=$?
+    if [ -n "$ticker" ]; then
+        kill "$ticker"
+        wait "$ticker" 2>/dev/null || true
+        printf '\r\033[K'
+    fi
+    if [ "$status" != 0 ]; then
         tail -n 40 "$log" >&2
         oh_die "failed: $* (whole output: $log)"
     fi
@@ -77,6 +91,23 @@ oh_gpus() {
     [ "$count" = 0 ] || seq -s , 0 $((count - 1))
 }
 
+# oh_gencode NVCC: NVCC_GENCODE for the GPUs of this machine alone, made as configure makes it; empty where that is not
+# known, or NVCC is too old for them.
+oh_gencode() {
+    local capability real virtual flags=
+    for capability in $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sort -u); do
+        case $capability in
+        8.*) real=80 virtual=80 ;;
+        9.*) real=90 virtual=90 ;;
+        10.*) real=100 virtual=90 ;;
+        *) return ;;
+        esac
+        "$1" --list-gpu-code 2>/dev/null | grep -qx "sm_$real" || return 0
+        [[ $flags = *sm_$real* ]] || flags+=" -gencode=arch=compute_$virtual,code=sm_$real"
+    done
+    echo "${flags# }"
+}
+
 # oh_refuse_onehop: stops, status 2, where the environment brings onehop into every program: nothing would be stock NCCL.
 oh_refuse_onehop() {
     local name
@@ -129,8 +160,73 @@ oh_answer_options() {
     done
 }
 
+# oh_has_header HEADER [FLAG...]: the compiler finds it.
 oh_has_header() {
-    printf '#include <%s>\n' "$1" | cc -E - >/dev/null 2>&1
+    local header=$1
+    shift
+    printf '#include <%s>\n' "$header" | cc -E "$@" - >/dev/null 2>&1
+}
+
+# oh_find_toolkit ARGUMENT...: what configure with these arguments lacks of CUDA and NCCL. Sets oh_toolkit, more arguments
+# for it; oh_nvcc, the nvcc that it finds; oh_lacks, the part of toolkit.py that is to be fetched, or nothing.
+oh_find_toolkit() {
+    local word cuda= nccl= kernels=yes
+    oh_toolkit=() oh_lacks= oh_nvcc=${NVCC-}
+    for word in "$@"; do
+        case $word in
+        --with-cuda=*) cuda=${word#*=} ;;
+        --with-nccl=*) nccl=${word#*=} ;;
+        --disable-kernels | --enable-kernels=no) kernels=no ;;
+        NVCC=*) oh_nvcc=${word#*=} ;;
+        esac
+    done
+    if [ -z "$cuda" ] && [ -z "$oh_nvcc" ]; then
+        for cuda in "${CUDA_HOME-}" "${CUDA_PATH-}"; do
+            if [ -r "$cuda/include/cuda.h" ] && { [ $kernels = no ] || [ -x "$cuda/bin/nvcc" ]; }; then
+                oh_toolkit=("--with-cuda=$cuda")
+                break
+            fi
+            cuda=
+        done
+    fi
+    if [ -z "$cuda" ]; then
+        oh_nvcc=$(command -v "${oh_nvcc:-nvcc}" || command -v /usr/local/cuda/bin/nvcc || true)
+        cuda=/usr/local/cuda
+        [ -z "$oh_nvcc" ] || cuda=$(dirname "$(dirname "$(readlink -f "$oh_nvcc")")")
+        if [ -z "$oh_nvcc" ] && [ $kernels = yes ]; then
+            oh_lacks=cuda13
+        elif ! oh_has_header cuda.h -isystem "$cuda/include"; then
+            oh_lacks=headers
+        fi
+    fi
+    [ -n "$oh_nvcc" ] || oh_nvcc=$cuda/bin/nvcc
+    [ -n "$oh_lacks$nccl" ] || oh_has_header nccl.h -isystem "$cuda/include" || oh_lacks=nccl
+}
+
+# oh_prepare BUILD ARGUMENT...: installs what the build lacks, and fetches into BUILD/cuda what it lacks of CUDA and NCCL. Sets
+# oh_toolkit, the arguments of configure that name it.
+oh_prepare() {
+    local dir
+    mkdir -p "$1"
+    dir=$(cd "$1" && pwd)/cuda
+    shift
+    oh_find_toolkit "$@"
+    oh_install_missing
+    oh_find_toolkit "$@" # now with a compiler
+    case $oh_lacks in
+    '') return ;;
+    nccl) oh_say "no nccl.h here: the one in $dir is used, from the Python package index" ;;
+    headers) oh_say "no CUDA Toolkit here: its headers and nccl.h in $dir are used, from the Python package index" ;;
+    *) oh_say "no CUDA Toolkit here: nvcc, its headers and nccl.h in $dir are used, from the Python package index" ;;
+    esac
+    python3 "$oh_top/scripts/toolkit.py" "$dir" "$oh_lacks" || oh_die "cannot fetch them.
+onehop is built with the headers of the CUDA Toolkit 12.0 or later and NCCL's, and with nvcc to serve GPUs.
+- Get them: https://developer.nvidia.com/cuda-downloads (Debian and Ubuntu packages: cuda-nvcc-12-8 cuda-cudart-dev-12-8
+  libnccl-dev, or later ones).
+- They are installed elsewhere: ${0} --with-cuda=DIR --with-nccl=DIR"
+    [ "$oh_lacks" = nccl ] || oh_toolkit=("--with-cuda=$dir")
+    [[ $oh_lacks != cuda* ]] || oh_nvcc=$dir/bin/nvcc
+    case " $*" in *" --with-nccl="*) ;; *) oh_toolkit+=("--with-nccl=$dir") ;; esac
 }
 
 # oh_missing_packages: the Debian packages that the build lacks here, one a line.
@@ -145,6 +241,10 @@ oh_missing_packages() {
     command -v libtoolize >/dev/null || echo libtool
     oh_has_header hwloc.h || echo libhwloc-dev
     oh_has_header jansson.h || echo libjansson-dev
+    if [ -n "${oh_lacks-}" ]; then # what fetches it
+        command -v python3 >/dev/null || echo python3
+        [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -d /etc/pki ] || [ -n "${SSL_CERT_FILE-}" ] || echo ca-certificates
+    fi
 }
 
 # oh_apt_install PACKAGE...: returns 1 when this user or this system cannot install Debian packages.
@@ -168,25 +268,8 @@ On Debian or Ubuntu:  sudo apt-get install -y ${packages[*]}
 Elsewhere, install what these packages bring (hwloc 2.0 and jansson 2.10 or later with their headers); then run this again."
 }
 
-# oh_require_cuda CONFIGURE-ARGUMENT...: stops with advice when there is no nvcc that configure would find.
-oh_require_cuda() {
-    case " $* ${NVCC:+--with-cuda}" in
-        *--with-cuda* | *--disable-kernels*) return ;;
-    esac
-    command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] && return
-    local found="No CUDA Toolkit found"
-    if [ -r /usr/local/cuda/include/cuda.h ] || oh_has_header cuda.h; then
-        found="CUDA headers found, but no nvcc (a build with --disable-kernels is possible, but cannot serve GPUs)"
-    fi
-    oh_die "$found.
-onehop is built with nvcc of the CUDA Toolkit 12.0 or later; it is not needed where onehop runs.
-- Get it: https://developer.nvidia.com/cuda-downloads (Debian and Ubuntu packages: cuda-toolkit-12-8 or later;
-  nvcc and the headers alone: cuda-nvcc-12-8 cuda-cudart-dev-12-8). NCCL's header: libnccl-dev, same source.
-- It is installed elsewhere: ${0} --with-cuda=DIR"
-}
-
-# oh_build DIR CONFIGURE-ARGUMENT...: configures (when new, or when the arguments changed) and builds in DIR.
-oh_build() {
+# oh_configure DIR CONFIGURE-ARGUMENT...: configures DIR, when new, or when the arguments changed.
+oh_configure() {
     local dir=$1
     shift
     [ ! -e "$oh_top/config.status" ] || oh_die "the source tree itself is configured: run 'make distclean' there first"
@@ -200,6 +283,18 @@ oh_build() {
         (cd "$dir" && oh_run configure.out "$oh_top/configure" "$@")
         printf '%s' "$*" >"$dir/configure.args"
     fi
+}
+
+# oh_make DIR ARGUMENT...: makes in DIR.
+oh_make() {
+    local dir=$1
+    shift
     oh_say "make (in $dir)"
-    oh_run "$dir/make.log" make -C "$dir" -j"$(nproc)"
+    oh_run "$dir/make.log" make -C "$dir" -j"$(nproc)" "$@"
+}
+
+# oh_build DIR CONFIGURE-ARGUMENT...: configures and builds in DIR.
+oh_build() {
+    oh_configure "$@"
+    oh_make "$1"
 }
