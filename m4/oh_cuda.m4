@@ -31,6 +31,9 @@ AC_DEFUN([OH_CUDA], [
   CUDA_CPPFLAGS=
   AS_IF([test "$oh_cuda_dir" != /usr && test -r "$oh_cuda_dir/include/cuda.h"],
     [CUDA_CPPFLAGS="-isystem $oh_cuda_dir/include"])
+  # CUDA 13 has nv/target, which cuda_fp16.h includes, in a folder that only nvcc knows.
+  AS_IF([test -r "$oh_cuda_dir/include/cccl/nv/target"],
+    [CUDA_CPPFLAGS="$CUDA_CPPFLAGS -isystem $oh_cuda_dir/include/cccl"])
   AC_SUBST([CUDA_CPPFLAGS])
 
   AC_MSG_CHECKING([for cuda.h of CUDA 12.0 or later])

@@ -200,7 +200,8 @@ oh_find_toolkit() {
         fi
     fi
     [ -n "$oh_nvcc" ] || oh_nvcc=$cuda/bin/nvcc
-    [ -n "$oh_lacks$nccl" ] || oh_has_header nccl.h -isystem "$cuda/include" || oh_lacks=nccl
+    [ -n "$oh_lacks$nccl" ] || oh_has_header nccl.h -isystem "$cuda/include" -isystem "$cuda/include/cccl" ||
+        oh_lacks=nccl
 }
 
 # oh_prepare BUILD ARGUMENT...: installs what the build lacks, and fetches into BUILD/cuda what it lacks of CUDA and NCCL. Sets
