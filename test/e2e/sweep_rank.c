@@ -3,12 +3,13 @@
 #include "sweep.h"
 
 #include <cuda.h>
-#include <cudaProfiler.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+CUresult CUDAAPI cuProfilerStart(void);
 
 #define STEPS 4
 #define SMALL_ELEMENTS 1000

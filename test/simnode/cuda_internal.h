@@ -16,7 +16,6 @@
 /* What cuda.h declares is what the library exports; the rest of it is compiled with -fvisibility=hidden. */
 #pragma GCC visibility push(default)
 #include <cuda.h>
-#include <cudaProfiler.h>
 
 /* Exported under these names too, whichever of them the cuda.h at hand declares. */
 #undef cuEventElapsedTime
@@ -24,6 +23,7 @@
 #undef cuStreamUpdateCaptureDependencies
 #undef cuGraphAddDependencies
 #undef cuGraphRemoveDependencies
+CUresult CUDAAPI cuProfilerStart(void); /* cudaProfiler.h is in a package of its own */
 CUresult CUDAAPI cuEventElapsedTime(float *milliseconds_p, CUevent start, CUevent end);
 CUresult CUDAAPI cuEventElapsedTime_v2(float *milliseconds_p, CUevent start, CUevent end);
 CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status_p, cuuint64_t *id_p,
