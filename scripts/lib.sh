@@ -167,8 +167,19 @@ oh_has_header() {
     printf '#include <%s>\n' "$header" | cc -E "$@" - >/dev/null 2>&1
 }
 
+# oh_cuda_part: the part of toolkit.py that has an nvcc for this machine: a driver for CUDA 12 cannot load what that of CUDA
+# 13 makes.
+oh_cuda_part() {
+    if nvidia-smi 2>/dev/null | grep -q 'CUDA Version: *12\.'; then
+        echo cuda12
+    else
+        echo cuda13
+    fi
+}
+
 # oh_find_toolkit ARGUMENT...: what configure with these arguments lacks of CUDA and NCCL. Sets oh_toolkit, more arguments
-# for it; oh_nvcc, the nvcc that it finds; oh_lacks, the part of toolkit.py that is to be fetched, or nothing.
+# for it; oh_nvcc, the nvcc that it finds; oh_lacks, the part of toolkit.py that is to be fetched, or nothing. With
+# oh_wants set, that part is fetched also where there is a toolkit.
 oh_find_toolkit() {
     local word cuda= nccl= kernels=yes
     oh_toolkit=() oh_lacks= oh_nvcc=${NVCC-}
@@ -180,7 +191,12 @@ oh_find_toolkit() {
         NVCC=*) oh_nvcc=${word#*=} ;;
         esac
     done
-    if [ -z "$cuda" ] && [ -z "$oh_nvcc" ]; then
+    if [ -z "$cuda$oh_nvcc" ] && [ -n "${oh_wants-}" ]; then
+        oh_lacks=$oh_wants
+        [ $kernels = yes ] || oh_lacks=headers
+        return
+    fi
+    if [ -z "$cuda$oh_nvcc" ]; then
         for cuda in "${CUDA_HOME-}" "${CUDA_PATH-}"; do
             if [ -r "$cuda/include/cuda.h" ] && { [ $kernels = no ] || [ -x "$cuda/bin/nvcc" ]; }; then
                 oh_toolkit=("--with-cuda=$cuda")
@@ -194,7 +210,7 @@ oh_find_toolkit() {
         cuda=/usr/local/cuda
         [ -z "$oh_nvcc" ] || cuda=$(dirname "$(dirname "$(readlink -f "$oh_nvcc")")")
         if [ -z "$oh_nvcc" ] && [ $kernels = yes ]; then
-            oh_lacks=cuda13
+            oh_lacks=$(oh_cuda_part)
         elif ! oh_has_header cuda.h -isystem "$cuda/include"; then
             oh_lacks=headers
         fi
@@ -207,7 +223,7 @@ oh_find_toolkit() {
 # oh_prepare BUILD ARGUMENT...: installs what the build lacks, and fetches into BUILD/cuda what it lacks of CUDA and NCCL. Sets
 # oh_toolkit, the arguments of configure that name it.
 oh_prepare() {
-    local dir
+    local dir what why="no CUDA Toolkit found: "
     mkdir -p "$1"
     dir=$(cd "$1" && pwd)/cuda
     shift
@@ -216,10 +232,12 @@ oh_prepare() {
     oh_find_toolkit "$@" # now with a compiler
     case $oh_lacks in
     '') return ;;
-    nccl) oh_say "no nccl.h here: the one in $dir is used, from the Python package index" ;;
-    headers) oh_say "no CUDA Toolkit here: its headers and nccl.h in $dir are used, from the Python package index" ;;
-    *) oh_say "no CUDA Toolkit here: nvcc, its headers and nccl.h in $dir are used, from the Python package index" ;;
+    nccl) why="no nccl.h found: " what=nccl.h ;;
+    headers) what="CUDA's headers and nccl.h" ;;
+    *) what="nvcc, CUDA's headers and nccl.h" ;;
     esac
+    [ -z "${oh_wants-}" ] || why=
+    oh_say "${why}using $what of the Python package index, in $dir"
     python3 "$oh_top/scripts/toolkit.py" "$dir" "$oh_lacks" || oh_die "cannot fetch them.
 onehop is built with the headers of the CUDA Toolkit 12.0 or later and NCCL's, and with nvcc to serve GPUs.
 - Get them: https://developer.nvidia.com/cuda-downloads (Debian and Ubuntu packages: cuda-nvcc-12-8 cuda-cudart-dev-12-8
@@ -298,4 +316,18 @@ oh_make() {
 oh_build() {
     oh_configure "$@"
     oh_make "$1"
+}
+
+# oh_dist BUILD CONFIGURE-ARGUMENT...: puts the tarball of this tree into BUILD/source, which it empties.
+oh_dist() {
+    local source=$1/source log=$1
+    shift
+    rm -rf "$source"
+    mkdir -p "$source/dist"
+    [ -x "$oh_top/configure" ] || (cd "$oh_top" && oh_run "$log/autoreconf.log" autoreconf -i)
+    oh_say "make dist"
+    (cd "$source/dist" && oh_run "$log/configure.log" "$oh_top/configure" "$@")
+    oh_run "$log/dist.log" make -C "$source/dist" dist-gzip
+    mv "$source/dist"/onehop-*.tar.gz "$source"
+    rm -rf "$source/dist"
 }

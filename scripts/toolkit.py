@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: MIT
 """Fetches a CUDA compiler and headers, and NCCL's header, from the Python package index.
 
-    scripts/toolkit.py DIR nccl|headers|cuda13
+    scripts/toolkit.py DIR nccl|headers|cuda13|cuda12|zig
 
-Fills DIR with include/ and licenses/, for cuda13 also with bin/nvcc: `configure --with-cuda=DIR --with-nccl=DIR` builds
-with it (nccl: nccl.h alone). PARTS below has the packages and their versions. Needs Python 3.7 or later, and neither pip nor venv. PIP_INDEX_URL
+Fills DIR with include/ and licenses/, for cuda13 and cuda12 also with bin/nvcc (for CUDA 12 that is scripts/nvrtc):
+`configure --with-cuda=DIR --with-nccl=DIR` builds with it. nccl: nccl.h alone. zig: a C
+compiler for old versions of glibc. PARTS below has the packages and their versions. Needs Python 3.7 or later, and neither pip nor venv. PIP_INDEX_URL
 names another index. A DIR that is complete stays as it is.
 
 Of a large wheel only the files that are needed are transferred, if the server knows HTTP ranges: nccl.h is a small part of
@@ -19,6 +20,7 @@ import platform
 import re
 import shutil
 import ssl
+import struct
 import subprocess
 import sys
 import tempfile
@@ -43,8 +45,18 @@ PARTS = {
          ["include/*", "bin/nvcc", "bin/nvcc.profile", "bin/cudafe++", "bin/ptxas", "bin/fatbinary"]),
         ("nvidia-nvvm", "13.0.88", ["nvvm/*"]),
     ],
+    "cuda12": [
+        ("nvidia-nccl-cu12", "2.28.9", ["include/*"]),
+        ("nvidia-cuda-runtime-cu12", "12.9.79", ["include/*"]),
+        ("nvidia-cuda-nvcc-cu12", "12.9.86", ["include/*"]),
+        ("nvidia-cuda-cccl-cu12", "12.9.27", ["include/nv/*"]),
+        ("nvidia-nvtx-cu12", "12.9.79", ["include/*"]),
+        ("nvidia-cuda-nvrtc-cu12", "12.9.86", ["lib/libnvrtc.so.12", "lib/libnvrtc-builtins.so.12.9"]),
+        ("nvidia-nvfatbin-cu12", "12.9.82", ["lib/*"]),
+    ],
+    "zig": [("ziglang", "0.14.1", ["ziglang/*"])],
 }
-TAIL = 1 << 20  # a wheel's directory is at its end, and smaller than this
+TAIL = 1 << 18  # a wheel's directory is at its end, and seldom larger
 GAP = 1 << 16  # files of a wheel that lie closer than this are transferred together
 CHUNK = 1 << 18
 FAILURES = (OSError, http.client.HTTPException, zipfile.BadZipFile, KeyError, ValueError)
@@ -85,8 +97,18 @@ class RemoteWheel:
     def __init__(self, url, file, say):
         self.url, self.file, self.say, self.whole = url, file, say, False
         with open_url(url, Range=f"bytes=-{TAIL}") as answer:
-            start, _, size = re.findall(r"\d+", answer.headers.get("Content-Range", "")) or (0, 0, -1)
-            self.store(answer, int(start), int(size))
+            start, _, size = map(int, re.findall(r"\d+", answer.headers.get("Content-Range", "0-0/0")))
+            self.store(answer, start, size)
+        file.seek(max(0, self.size - TAIL))
+        tail = file.read()
+        directory, = struct.unpack_from("<I", tail, tail.rindex(b"PK\5\6") + 16)
+        if directory < start:
+            self.transfer(directory, start)
+
+    def transfer(self, start, end):
+        if not self.whole:
+            with open_url(self.url, Range=f"bytes={start}-{end - 1}") as answer:
+                self.store(answer, start, self.size)
 
     def store(self, answer, start, size):
         """Writes what the server sends: the range that was asked for, or the whole wheel."""
@@ -114,9 +136,7 @@ class RemoteWheel:
             else:
                 spans.append([start, end])
         for start, end in spans:
-            if not self.whole:
-                with open_url(self.url, Range=f"bytes={start}-{end - 1}") as answer:
-                    self.store(answer, start, self.size)
+            self.transfer(start, end)
 
 
 def progress(label):
@@ -187,6 +207,9 @@ def main():
             what = f"{package} {version}"
             print(f"   {what}", flush=True)
             fetch_patiently(package, version, patterns, folder)
+        if sys.argv[2] == "cuda12":
+            os.makedirs(f"{folder}/bin")
+            os.symlink(os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvrtc"), f"{folder}/bin/nvcc")
         with open(stamp, "w", encoding="utf-8") as file:
             file.write(text)
     except FAILURES as error:
