@@ -13,6 +13,7 @@ Of a large wheel only the files that are needed are transferred, if the server k
 a wheel of 196 MB. TLS guards the transfer, and zip's checksums each file.
 """
 import fnmatch
+import functools
 import http.client
 import json
 import os
@@ -67,6 +68,7 @@ def open_url(url, **headers):
     return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60, context=context)
 
 
+@functools.lru_cache()
 def index_url():
     """Where pip would look."""
     setting = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.index-url"], stdout=subprocess.PIPE,

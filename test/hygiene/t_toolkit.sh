@@ -80,7 +80,7 @@ serve() {
     rm -f "$scratch/port"
     python3 "$scratch/index.py" "$abs_top_srcdir/scripts/toolkit.py" "$1" "$scratch/port" 2>"$scratch/server.log" &
     server=$!
-    for _ in $(seq 200); do
+    for _ in $(seq 1200); do
         [ ! -e "$scratch/port" ] || break
         sleep 0.05
     done
@@ -88,7 +88,7 @@ serve() {
 }
 fetch() {
     status=0
-    timeout 60 "$abs_top_srcdir/scripts/toolkit.py" "$@" >"$scratch/out" 2>&1 || status=$?
+    timeout 300 "$abs_top_srcdir/scripts/toolkit.py" "$@" >"$scratch/out" 2>&1 || status=$?
 }
 unset http_proxy HTTP_PROXY PIP_CERT
 for mode in json html whole; do
