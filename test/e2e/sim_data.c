@@ -51,12 +51,32 @@ static void store(ncclDataType_t type, uint64_t bits, size_t i, void *data)
     }
 }
 
+/* Elements after which inputs, and so results, repeat: no multiple of what a part, a chunk or a slot holds. */
+#define PERIOD 10007
+
+/* Repeats the first `period` bytes until there are `bytes`. */
+static void repeat(char *data, size_t period, size_t bytes)
+{
+    for (size_t done = period; done < bytes; done *= 2) {
+        memcpy(data + done, data, done < bytes - done ? done : bytes - done);
+    }
+}
+
+static size_t first_period(size_t count)
+{
+    return count < PERIOD ? count : PERIOD;
+}
+
 void app_data_fill(const struct app_options *options, int world_rank, uint64_t serial, ncclDataType_t type,
                    size_t count, void *data)
 {
     uint64_t key = mix(mix(options->seed + 1) ^ mix(serial * APP_MAX_RANKS + (uint64_t)world_rank + 1));
-    for (size_t i = 0; i < count; i++) {
+    size_t period = first_period(count), size = simnccl_type_size(type);
+    for (size_t i = 0; i < period; i++) {
         store(type, mix(key + i), i, data);
+    }
+    if (count > period) {
+        repeat(data, period * size, count * size);
     }
 }
 
@@ -95,7 +115,7 @@ static void verify_float64(const struct app_comm *comm, const struct app_item *i
                            const void *result)
 {
     double half_ulp = rounding(item->type);
-    for (size_t i = 0; i < item->count && half_ulp > 0; i++) {
+    for (size_t i = 0; i < first_period(item->count) && half_ulp > 0; i++) {
         double sum = 0, magnitude = 0;
         for (int r = 0; r < comm->nranks; r++) {
             double value = load(item->type, input[r], i);
@@ -120,43 +140,54 @@ ncclRedOp_t app_data_op(const struct app_options *options)
     return ncclSum;
 }
 
+/* The first period of the result. */
 static void reference(const struct app_options *options, const struct app_item *item, int nranks, void *const *input,
                       void *out)
 {
     const float scale = APP_PREMUL_SCALE; /* --op premul goes with f32 */
     const void *scalar = strcmp(options->op, "premul") == 0 ? &scale : NULL;
-    simnccl_reduce(item->type, app_data_op(options), scalar, (const void *const *)input, nranks, item->count, out);
+    simnccl_reduce(item->type, app_data_op(options), scalar, (const void *const *)input, nranks,
+                   first_period(item->count), out);
+}
+
+static void compare(const struct app_comm *comm, const struct app_item *item, const unsigned char *is,
+                    const unsigned char *want)
+{
+    size_t size = simnccl_type_size(item->type), i = 0;
+    if (memcmp(is, want, item->count * size) == 0) {
+        return;
+    }
+    while (memcmp(is + i * size, want + i * size, size) == 0) {
+        i++;
+    }
+    uint64_t is_bits = 0, want_bits = 0;
+    memcpy(&is_bits, is + i * size, size);
+    memcpy(&want_bits, want + i * size, size);
+    app_fail(__FILE__, __LINE__,
+             "rank %d call %llu count %zu type %d in-place %d offsets %zu:%zu element %zu: %#llx, expected %#llx",
+             comm->world[comm->rank], (unsigned long long)item->serial, item->count, (int)item->type, item->in_place,
+             item->offset[0], item->offset[1], i, (unsigned long long)is_bits, (unsigned long long)want_bits);
 }
 
 void app_data_verify(const struct app_options *options, const struct app_comm *comm, const struct app_item *item,
                      const void *result)
 {
-    size_t size = simnccl_type_size(item->type), bytes = item->count * size;
+    size_t size = simnccl_type_size(item->type), bytes = item->count * size, period = first_period(item->count);
     void *input[APP_MAX_RANKS];
     for (int r = 0; r < comm->nranks; r++) {
-        input[r] = malloc(bytes + 1);
+        input[r] = malloc(period * size + 1);
         APP_CHECK(input[r] != NULL, "no memory");
-        app_data_fill(options, comm->world[r], item->serial, item->type, item->count, input[r]);
+        app_data_fill(options, comm->world[r], item->serial, item->type, period, input[r]);
     }
     char *expected = malloc(bytes + 1);
     APP_CHECK(expected != NULL, "no memory");
     reference(options, item, comm->nranks, input, expected);
-    for (size_t i = 0; i < item->count; i++) {
-        const unsigned char *is = (const unsigned char *)result + i * size,
-                            *want = (unsigned char *)expected + i * size;
-        if (memcmp(is, want, size) != 0) {
-            uint64_t is_bits = 0, want_bits = 0;
-            memcpy(&is_bits, is, size);
-            memcpy(&want_bits, want, size);
-            app_fail(
-                __FILE__, __LINE__,
-                "rank %d call %llu count %zu type %d in-place %d offsets %zu:%zu element %zu: %#llx, expected %#llx",
-                comm->world[comm->rank], (unsigned long long)item->serial, item->count, (int)item->type, item->in_place,
-                item->offset[0], item->offset[1], i, (unsigned long long)is_bits, (unsigned long long)want_bits);
-        }
+    if (item->count > period) {
+        repeat(expected, period * size, bytes);
     }
+    compare(comm, item, result, (const unsigned char *)expected);
     if (strcmp(options->op, "sum") == 0) {
-        verify_float64(comm, item, input, result);
+        verify_float64(comm, item, input, result); /* the rest of the result has the same bits */
     }
     for (int r = 0; r < comm->nranks; r++) {
         free(input[r]);
@@ -166,9 +197,15 @@ void app_data_verify(const struct app_options *options, const struct app_comm *c
 
 uint64_t app_data_hash(uint64_t hash, const void *data, size_t bytes)
 {
-    const unsigned char *byte = data;
-    for (size_t i = 0; i < bytes; i++) {
-        hash = (hash ^ byte[i]) * 0x100000001b3u;
+    const char *at = data;
+    while (bytes > 0) {
+        uint64_t word = 0;
+        size_t part = bytes < sizeof word ? bytes : sizeof word;
+        memcpy(&word, at, part);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 32;
+        at += part;
+        bytes -= part;
     }
     return hash;
 }

@@ -201,10 +201,16 @@ OH_DEVICE uint64_t oh_cycles()
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Few cores, many ranks: let the peer run. */
+/* Few cores, many ranks: let the peer run. A rank that has waited for long leaves its core to others. */
 OH_DEVICE void oh_spin_pause()
 {
-    sched_yield();
+    static thread_local unsigned pauses;
+    const struct timespec rest = {0, 50000};
+    if (++pauses % 32 == 0) {
+        nanosleep(&rest, nullptr);
+    } else {
+        sched_yield();
+    }
 }
 
 /* A thread is a block here, with no other together. */
