@@ -22,12 +22,12 @@ read -ra cxx <<<"${CXX:-c++}"
 read -ra cppflags <<<"${OH_CPPFLAGS-}"
 small=('-DOH_ONESHOT_BYTES(n)=(12288u+0*(n))' '-DOH_TWOSHOT_BYTES(n)=(24576u+0*(n))'
     -DOH_SEND_ALL_FIRST=0)
-build=("${cxx[@]}" -fsanitize=thread -g -O1)
+build=("${cxx[@]}" -fsanitize=thread -g1 -O1)
 # The copies come first. The tests are the same for all: one object of their three files.
 if [ ! -e "$tests" ]; then
     read -ra cc <<<"${CC:-cc}"
     for part in t_kernels kernel_node kernel_reference; do
-        "${cc[@]}" -fsanitize=thread -g -O1 -std=gnu11 -I "$folder" "${cppflags[@]}" "${small[@]}" \
+        "${cc[@]}" -fsanitize=thread -g1 -O1 -std=gnu11 -I "$folder" "${cppflags[@]}" "${small[@]}" \
             -c "$top/test/unit/$part.c" -o "$folder/$part.o" || break
     done >"$folder/build.log" 2>&1
     ld -r -o "$tests" "$folder"/{t_kernels,kernel_node,kernel_reference}.o >>"$folder/build.log" 2>&1 ||

@@ -3,8 +3,8 @@
 # clean, and what mutations.list takes out of them is missed (README.md). OH_PROTOCOL_FULL=1: the whole list.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
 here=$abs_top_srcdir/test/protocol
-sets=quick
-[ "${OH_PROTOCOL_FULL-0}" = 0 ] || sets='quick|full'
+sets=quick jobs=1 # other tests run beside this one
+[ "${OH_PROTOCOL_FULL-0}" = 0 ] || { sets='quick|full'; jobs=$(nproc 2>/dev/null || echo 2); }
 
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
@@ -23,7 +23,6 @@ result=$("$here/one.sh" "$scratch/whole" "$scratch/tests.o" 120)
 tap_point $? "the whole protocols: $result" "$(tail -n 60 "$scratch/whole/log")"
 
 grep -E "^($sets) " "$here/mutations.list" >"$scratch/mutations"
-jobs=$(nproc 2>/dev/null || echo 2)
 # A mutation in each line, as it stands, for one bash each.
 nl -ba "$scratch/mutations" | xargs -d '\n' -P "$jobs" -n 1 bash -c '
     read -r number set name file expression <<<"$3"
