@@ -118,12 +118,25 @@ oh_refuse_onehop() {
     done
 }
 
+# oh_mpirun: the launcher of MPI programs and the options with which it starts any number of ranks, as root too, one word a
+# line. Open MPI wants options for that, MPICH none. Fails where there is no launcher.
+oh_mpirun() {
+    local name
+    for name in mpirun mpiexec; do
+        command -v $name >/dev/null || continue
+        echo $name
+        ! $name --version 2>/dev/null | grep -q 'Open MPI' || printf '%s\n' --oversubscribe --allow-run-as-root
+        return
+    done
+    return 1
+}
+
 # oh_mpi_program BUILD OUT NCCL DRIVER: prints the path of allreduce_mpi: made in OUT as a user would, with the libraries of
 # the folders NCCL and DRIVER, else that of the build tree. Fails, with the reason in OUT/mpicc.log, when there is none, or
 # no mpirun.
 oh_mpi_program() {
     local log=$2/mpicc.log
-    command -v mpirun >/dev/null || { echo "no mpirun" >"$log"; return 1; }
+    oh_mpirun >/dev/null || { echo "no mpirun" >"$log"; return 1; }
     if mpicc -I/usr/local/cuda/include -I"$3/../include" -o "$2/allreduce_mpi" "$oh_top/test/apps/allreduce_mpi.c" \
         "$3/libnccl.so.2" "$4/libcuda.so.1" >"$log" 2>&1; then
         echo "$2/allreduce_mpi"

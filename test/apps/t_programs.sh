@@ -45,18 +45,17 @@ with onehop:
 $(other_calls)"
 done
 
-# As a user would build it.
-read -ra flags <<<"$OH_CPPFLAGS"
-if mpicc "${flags[@]}" -o "$scratch/allreduce_mpi" "$abs_top_srcdir/test/apps/allreduce_mpi.c" -L"$stand_ins" -lnccl -lcuda \
-    >"$scratch/mpicc.log" 2>&1 && command -v mpirun >/dev/null; then
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 SIMNODE_TOPOLOGY=h200x4
-    run_program "$plugin" mpirun --oversubscribe -n 4 "$scratch/allreduce_mpi" 2000 20
+if ! find_mpirun; then
+    tap_skip "a program with MPI" "$no_mpirun"
+elif ! mpi_program "$scratch"; then
+    tap_skip "a program with MPI" "$no_mpi_program"
+else
+    export SIMNODE_TOPOLOGY=h200x4
+    run_program "$plugin" "${mpirun[@]}" -n 4 "$scratch/allreduce_mpi" 2000 20
     expect_served "a program with MPI"
     grep -q '^4 ranks, 20 sums of 2000 elements: 0 wrong$' "$out.results"
     tap_point $? "its sums are right" "$(diagnosis)"
-    run_program '' mpirun --oversubscribe -n 4 "$scratch/allreduce_mpi" 2000 20
+    run_program '' "${mpirun[@]}" -n 4 "$scratch/allreduce_mpi" 2000 20
     expect_right "the same, without onehop"
-else
-    tap_skip "a program with MPI" "no mpicc, or no mpirun: $(tail -n 1 "$scratch/mpicc.log")"
 fi
 tap_done

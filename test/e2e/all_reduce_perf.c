@@ -4,7 +4,7 @@
  *
  *   all_reduce_perf [-b BYTES] [-e BYTES] [-f FACTOR] [-g GPUS] [-n ITERS] [-G REPLAYS]
  *
- * Floats, sum. One process with GPUS GPUs, or one process of mpirun (Open MPI's variables) with one; its ranks meet by
+ * Floats, sum. One process with GPUS GPUs, or one process of mpirun (variables of Open MPI or MPICH) with one; its ranks meet by
  * a file in TMPDIR. STAND_IN_FAIL=status: ends with it in the middle. STAND_IN_WAIT: waits behind the first row.
  */
 #include <cuda.h>
@@ -222,8 +222,8 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    rank = form_is("alone") ? 0 : variable("OMPI_COMM_WORLD_RANK", 0);
-    ranks = form_is("alone") ? local : variable("OMPI_COMM_WORLD_SIZE", 1) * local;
+    rank = form_is("alone") ? 0 : variable("OMPI_COMM_WORLD_RANK", variable("PMI_RANK", 0));
+    ranks = form_is("alone") ? local : variable("OMPI_COMM_WORLD_SIZE", variable("PMI_SIZE", 1)) * local;
     open_all(most);
     if (rank == 0) {
         print_head();

@@ -3,6 +3,7 @@
 # it: one INFO line for each communicator and rank, one line of statistics. Sourced by the tests of this folder.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
 . "$abs_top_srcdir/test/e2e/signals.sh"
+. "$abs_top_srcdir/scripts/lib.sh"
 
 app=$abs_top_builddir/test/e2e/sim_app
 plugin=$abs_top_builddir/.libs/libonehop.so
@@ -58,12 +59,39 @@ run_ranks() {
     cat "$out".[01] >"$out"
 }
 
+# For bash -c under mpirun, with PROGRAM ARGUMENT...: runs PROGRAM RANK RANKS ARGUMENT...
+mpi_ranks='exec "$0" "${OMPI_COMM_WORLD_RANK-$PMI_RANK}" "${OMPI_COMM_WORLD_SIZE-$PMI_SIZE}" "$@"'
+
+# find_mpirun: puts the words of oh_mpirun into $mpirun. Fails, with the reason in $no_mpirun, where a launcher is of no use.
+find_mpirun() {
+    mapfile -t mpirun < <(oh_mpirun)
+    no_mpirun=''
+    [ ${#mpirun[@]} != 0 ] || no_mpirun="no mpirun and no mpiexec (Debian: openmpi-bin or mpich)"
+    [ -z "${OH_SANITIZERS-}" ] || no_mpirun="a sanitizer's runtime would have to come first"
+    [ -z "$no_mpirun" ]
+}
+
+# mpi_program FOLDER: builds allreduce_mpi in FOLDER as a user would. Fails, with the reason in $no_mpi_program.
+mpi_program() {
+    local flags
+    read -ra flags <<<"$OH_CPPFLAGS"
+    no_mpi_program="no mpirun and no mpiexec (Debian: openmpi-bin or mpich)"
+    oh_mpirun >/dev/null || return 1
+    no_mpi_program="no mpicc (Debian: libopenmpi-dev or libmpich-dev)"
+    command -v mpicc >/dev/null || return 1
+    no_mpi_program="mpicc and mpirun belong to different MPIs"
+    mpicc "${flags[@]}" -o "$1/allreduce_mpi" "$abs_top_srcdir/test/apps/allreduce_mpi.c" -L"$stand_ins" -lnccl -lcuda \
+        >"$scratch/mpicc.log" 2>&1 || { no_mpi_program="mpicc: $(tail -n 1 "$scratch/mpicc.log")"; return 1; }
+    ldd "$1/allreduce_mpi" | grep -q libmpich && { ! oh_mpirun | grep -q oversubscribe; return; }
+    oh_mpirun | grep -q oversubscribe
+}
+
 # sum_of NAME: the sum of NAME=number over all lines of statistics.
 sum_of() {
     grep 'stats: rank' "$out" | grep -o "\b$1=[0-9]*" | awk -F= '{ sum += $2 } END { print sum + 0 }'
 }
 
-# report_of NAME: the sum of a value over the reports of the stand-in libraries of all processes.
+# report_of NAME: the sum of a value over the reports of the simulated libraries of all processes.
 report_of() {
     cat "$scratch"/report.* 2>/dev/null | awk -v name="$1" '$1 == name { sum += $NF } END { print sum + 0 }'
 }

@@ -15,12 +15,8 @@ prefix=$(cd "$(dirname "$(find "$scratch/stage" -path '*/bin/onehop')")/.." && p
 carried=$scratch/carried
 mkdir -p "$carried/test/e2e" "$carried/test/apps" "$scratch/packages/torch/distributed"
 cp "$abs_top_builddir/test/e2e/reach_linked" "$carried/test/e2e"
-read -ra flags <<<"$OH_CPPFLAGS"
 rows=3
-if mpicc "${flags[@]}" -o "$carried/test/apps/allreduce_mpi" "$abs_top_srcdir/test/apps/allreduce_mpi.c" -L"$stand_ins" \
-    -lnccl -lcuda >"$scratch/mpicc.log" 2>&1 && command -v mpirun >/dev/null; then
-    rows=4
-fi
+! mpi_program "$carried/test/apps" || rows=4
 touch "$scratch/packages/torch/__init__.py" "$scratch/packages/torch/distributed/__init__.py"
 cat >"$scratch/packages/torch/distributed/run.py" <<'END'
 import os, subprocess, sys, tempfile

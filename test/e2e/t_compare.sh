@@ -35,23 +35,22 @@ for form in old each stamped; do
 done
 STAND_IN_FORM=split compare --bin "$bin" --repeat 1 --csv - -- -b 1K -e 1K -g 4
 expect_command "groups of ranks: the first one's bandwidth" 0 '^# machine: 2 x SIMULATED' '^eager,float,sum,2,1024,'
-if command -v mpirun >/dev/null; then
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    compare --bin "$bin" --repeat 1 --mpi 3 --mpirun 'mpirun --oversubscribe' -- -b 1K -e 1K
+if find_mpirun; then
+    compare --bin "$bin" --repeat 1 --mpi 3 --mpirun "${mpirun[*]}" -- -b 1K -e 1K
     expect_command "mpirun" 0 '^# 3 x SIMULATED' '^ +1024 ' 'calls served, .* in 3 processes' \
-        '^# mpirun --oversubscribe -np 3 all_reduce_perf -b 1K -e 1K, median of 1 run$'
+        "^# ${mpirun[*]} -np 3 all_reduce_perf -b 1K -e 1K, median of 1 run\$"
     [ "$(grep -c '^# last run with onehop: ' "$out")" = 1 ]
     tap_point $? "mpirun: one line says what was served" "$(cat "$out")"
     mkdir "$scratch/both"
     cp "$bin/all_reduce_perf" "$scratch/both/all_reduce_perf_mpi"
     cp "$abs_top_builddir/test/e2e/sim_static" "$scratch/both/all_reduce_perf"
-    compare --bin "$scratch/both" --repeat 1 --mpi 2 --mpirun 'mpirun --oversubscribe' -- -b 1K -e 1K
+    compare --bin "$scratch/both" --repeat 1 --mpi 2 --mpirun "${mpirun[*]}" -- -b 1K -e 1K
     expect_command "mpirun, and the program with the suffix of MPI" 0 '^# 2 x SIMULATED' ' all_reduce_perf_mpi -b'
     rm -f "$TMPDIR"/all_reduce_perf.*
-    STAND_IN_FORM=alone compare --bin "$bin" --mpi 2 --mpirun 'mpirun --oversubscribe' -- -b 1K -e 1K
+    STAND_IN_FORM=alone compare --bin "$bin" --mpi 2 --mpirun "${mpirun[*]}" -- -b 1K -e 1K
     refuses "mpirun, and a program without MPI" 1 'was made without MPI=1: of 2 processes each has run by itself$'
 else
-    tap_skip "mpirun" "no mpirun"
+    tap_skip "mpirun" "$no_mpirun"
 fi
 compare --bin "$bin" --repeat 1 --mpi 2 --mpirun /nowhere/mpirun
 refuses "no launcher" 1 'compare-nccl-tests: /nowhere/mpirun is missing'

@@ -74,17 +74,11 @@ else
     tap_point $? "the forked child is left alone" "$(diagnosis)"
 fi
 
-mpirun=$(command -v mpirun || command -v mpiexec)
-if [ -z "$mpirun" ]; then
-    tap_skip "mpirun" "no mpirun here"
-elif [ -n "$OH_SANITIZERS" ]; then
-    tap_skip "mpirun" "a sanitizer's runtime would have to come first"
+if ! find_mpirun; then
+    tap_skip "mpirun" "$no_mpirun"
 else
     next_id
-    options=(-np 2)
-    "$mpirun" --version 2>/dev/null | grep -q 'Open MPI' && options+=(--oversubscribe --allow-run-as-root)
-    launch "$mpirun" "${options[@]}" bash -c \
-        'exec "$0" "${OMPI_COMM_WORLD_RANK-$PMI_RANK}" "${OMPI_COMM_WORLD_SIZE-$PMI_SIZE}" "$1"' "$holder" "$id"
+    launch "${mpirun[@]}" -n 2 bash -c "$mpi_ranks" "$holder" "$id"
     expect_all "mpirun" 6
 fi
 

@@ -118,15 +118,10 @@ if [ -z "${OH_SANITIZERS-}" ] && command -v python3 >/dev/null; then # (python3 
     launched "Python multiprocessing, fork" 6 4 6 python3 "$launch" fork "$library" "$holder" ID
     launched "the same, started as \`python -m\`, spawn" 6 4 6 python3 -m launch spawn "$library" "$holder" ID
 fi
-mpirun=$(command -v mpirun || command -v mpiexec)
-if [ -z "${OH_SANITIZERS-}" ] && [ -n "$mpirun" ]; then
-    options=(-np 2)
-    "$mpirun" --version 2>/dev/null | grep -q 'Open MPI' && options+=(--oversubscribe --allow-run-as-root)
-    launched "mpirun" 6 4 6 "$mpirun" "${options[@]}" bash -c \
-        'exec "$0" "${OMPI_COMM_WORLD_RANK-$PMI_RANK}" "${OMPI_COMM_WORLD_SIZE-$PMI_SIZE}" "$1"' \
-        "$abs_top_builddir/test/e2e/sim_holder" ID
+if find_mpirun; then
+    launched "mpirun" 6 4 6 "${mpirun[@]}" -n 2 bash -c "$mpi_ranks" "$abs_top_builddir/test/e2e/sim_holder" ID
 else
-    tap_skip "mpirun" "no mpirun here, or a sanitizer's runtime would have to come first"
+    tap_skip "mpirun" "$no_mpirun"
 fi
 export SIMNODE_TOPOLOGY=h200x8
 
@@ -197,7 +192,7 @@ for way in preload plugin; do
 done
 expect_no_files
 
-if [ -z "${OH_SANITIZERS-}" ] && [ -n "$mpirun" ] && command -v python3 >/dev/null; then
+if find_mpirun && command -v python3 >/dev/null; then
     documented=$(sed -n '/^| caller | preload/,/^$/p' "$abs_top_srcdir/doc/loading.md" | sed '1,2d;/^$/d')
     tap_empty "$(diff <(printf '%s\n' "${table[@]}") <(echo "$documented"))" "doc/loading.md has this table"
 fi
