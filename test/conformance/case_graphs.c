@@ -179,11 +179,12 @@ void cf_case_graph_two_streams(struct cf_worker *worker)
 {
     struct capture capture[2];
     CUstream stream[2][CF_MAX_RANKS];
+    bool full = worker->options->full;
     for (int c = 0; c < 2; c++) {
         cf_streams(worker, c, stream[c]);
-        capture_calls(worker, &worker->world, 20, &capture[c]);
+        capture_calls(worker, &worker->world, full ? 20 : 10, &capture[c]);
     }
-    for (int r = 0; r < 10; r++) {
+    for (int r = 0; r < (full ? 10 : 5); r++) {
         for (int c = 0; c < 2; c++) {
             cf_batch_load(capture[c].batch, stream[c]);
             capture[c].batch->replayed = true;

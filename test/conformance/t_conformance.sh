@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# NCCL's contract on the simulated node, by onehop-conformance: with the plugin, and against the stand-in NCCL alone.
+# NCCL's contract on the simulated node, by onehop-conformance: with the plugin, and against the simulated NCCL alone.
 # Quick cases with fresh random inputs; the seed is in the log. `onehop-conformance --seed N --cases NAME` repeats one.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
 
@@ -27,9 +27,9 @@ $(tail -n 3 "$scratch/out")"
     grep '^# seed' "$scratch/out" | head -n 1
 }
 
-conform "stand-in NCCL alone" h200x4 '' --ranks 3
-SIMNODE_NCCL_VERSION=22907 conform "stand-in NCCL without the flaw of one rank" h200x4 '' --ranks 2 --cases comm-alone
-conform "stand-in NCCL without fp8" a100x4-direct '' --ranks 4 --modes processes --cases sum,min
+conform "simulated NCCL alone" h200x4 '' --ranks 3 --modes processes
+SIMNODE_NCCL_VERSION=22907 conform "simulated NCCL without the flaw of one rank" h200x4 '' --ranks 2 --cases comm-alone
+conform "simulated NCCL without fp8" a100x4-direct '' --ranks 4 --modes processes --cases sum,min
 conform "onehop without fp8" a100x4-direct "$plugin" --ranks 4 --modes processes --cases sum,min --expect-served
 SIMNODE_NCCL_VERSION=22902 conform "onehop, communicators that grow" h200x4 "$plugin" --ranks 2,3,4 \
     --cases comm-grow,comm-shrink --expect-served

@@ -4,8 +4,9 @@
  *
  *   all_reduce_perf [-b BYTES] [-e BYTES] [-f FACTOR] [-g GPUS] [-n ITERS] [-G REPLAYS]
  *
- * Floats, sum. One process with GPUS GPUs, or one process of mpirun (variables of Open MPI or MPICH) with one; its ranks meet by
- * a file in TMPDIR. STAND_IN_FAIL=status: ends with it in the middle. STAND_IN_WAIT: waits behind the first row.
+ * Floats, sum. One process with GPUS GPUs, or one process of mpirun (variables of Open MPI or MPICH) with one; its
+ * ranks meet by a file in TMPDIR. STAND_IN_FAIL=status: ends with it in the middle. STAND_IN_WAIT: waits behind the
+ * first row.
  */
 #include <cuda.h>
 #include <nccl.h>

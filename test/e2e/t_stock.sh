@@ -19,7 +19,7 @@ run_app --nranks 2 --counts 8388607,8388608,8388609 --types f32
 tap_point $? "the table's limit of 2 ranks, and one element more" "$(diagnosis)"
 ONEHOP_MAX_BYTES=0 run_app --nranks 2 "${work[@]}"
 expect_right "ONEHOP_MAX_BYTES=0"
-run_app --nranks 3 --counts 70000000
+run_app --nranks 3 --counts 1048577
 expect_passed_on "a large message"
 run_app --nranks 2 --counts 0,0
 [ "$status" = 0 ] && [ "$(report_of kernels_launched)" = 0 ]
