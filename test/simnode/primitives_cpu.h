@@ -206,7 +206,7 @@ OH_DEVICE void oh_spin_pause()
 {
     static thread_local unsigned pauses;
     const struct timespec rest = {0, 50000};
-    if (++pauses % 32 == 0) {
+    if (++pauses % 8 == 0) {
         nanosleep(&rest, nullptr);
     } else {
         sched_yield();
