@@ -169,8 +169,15 @@ tap_point $? "tune: no table, nor half of one" "$(ls "$out")"
 # held: the background is stopped where it is, and had not ended before.
 held() {
     kill -STOP "$background" 2>/dev/null
-    sleep 0.1
-    [ "$({ sed 's/.*) //; s/ .*//' "/proc/$background/stat"; } 2>/dev/null)" = T ]
+    for _ in $(seq 200); do # on a busy machine a process stops late
+        case $({ sed 's/.*) //; s/ .*//' "/proc/$background/stat"; } 2>/dev/null) in
+        T) return 0 ;;
+        Z | '') return 1 ;;
+        esac
+        sleep 0.1
+    done
+    kill -CONT "$background"
+    return 1
 }
 
 # How long it measures depends on the GPUs: later, then sooner.
