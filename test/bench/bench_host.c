@@ -6,7 +6,7 @@
  *
  * `make bench` builds and runs it. One process, two ranks, one of which calls, but for the first call, which sets up.
  * Fallbacks are measured with arguments that NCCL refuses at once, and with messages that are too large, while
- * the stand-in NCCL takes calls and does nothing (simnccl_idle) and the driver's functions are stubs: what is left of
+ * the simulated NCCL takes calls and does nothing (simnccl_idle) and the driver's functions are stubs: what is left of
  * NCCL's own time is subtracted, by the same call to pncclX. The shortest of many short runs counts, since a busy
  * machine only adds. Exit status 1: an aim is missed.
  */

@@ -2,7 +2,7 @@
 /*
  * number.h - the data types and ops of NCCL as numbers: inputs, what must come out, and how far off it may be
  *
- * Written apart from the kernels and from the stand-in NCCL. An element is its bits in a uint64_t. Pure functions.
+ * Written apart from the kernels and from the simulated NCCL. An element is its bits in a uint64_t. Pure functions.
  */
 #ifndef TEST_CONFORMANCE_NUMBER_H_
 #define TEST_CONFORMANCE_NUMBER_H_

@@ -24,9 +24,9 @@
  *   default:PATH              dlsym(RTLD_DEFAULT) after opening the library RTLD_GLOBAL
  *   both:WAY,WAY              two sets, a communicator of each at the same time
  *
- * REACH_IDLE: communicators are made and ended only. Prints a line for each WAY; with the stand-in NCCL "stock N" is in
- * it, the allreduces that the library behind it has been called for. REACH_HOLD: waits for the end of its input then.
- * Runs on real GPUs, too (scripts/check-gpu).
+ * REACH_IDLE: communicators are made and ended only. Prints a line for each WAY; with the simulated NCCL "stock N" is
+ * in it, the allreduces that the library behind it has been called for. REACH_HOLD: waits for the end of its input
+ * then. Runs on real GPUs, too (scripts/check-gpu).
  */
 #include "reach.h"
 
@@ -51,7 +51,7 @@ struct way {
     const char *path;
     void *handle;
     struct reach_api api;
-    unsigned long (*calls)(const char *function); /* NULL: not a stand-in */
+    unsigned long (*calls)(const char *function); /* NULL: not a simulated library */
 };
 
 #define MUST(condition_)                                                                                               \

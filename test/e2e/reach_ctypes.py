@@ -78,7 +78,7 @@ def main():
             if list(values) != [nranks * (i % 97 + call) + nranks * (nranks - 1) / 2 for i in range(COUNT)]:
                 raise RuntimeError("wrong result")
         must(nccl["ncclCommDestroy"](comm))
-    if hasattr(library, "simnccl_calls"):  # the stand-in NCCL
+    if hasattr(library, "simnccl_calls"):  # the simulated NCCL
         library.simnccl_calls.restype = ctypes.c_ulong
         print(f"reach: ctypes: stock {library.simnccl_calls(b'ncclAllReduce')}")
     else:

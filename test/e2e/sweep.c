@@ -155,7 +155,7 @@ static void run_process(const struct job *job, int process, const char *trace)
     } else {
         sweep_rank(job->point, job->board, process);
     }
-    exit(0); /* not _exit: the library and the stand-ins end as in any program */
+    exit(0); /* not _exit: the library and the simulated libraries end as in any program */
 }
 
 static void start(struct job *job, const struct sweep_point *point, const char *trace)
@@ -222,7 +222,7 @@ static void kill_job(struct job *job)
 
 /* --- judgement ---------------------------------------------------------------------------------------------------- */
 
-/* What the stand-ins count at the end of a process that has cleaned up. */
+/* What the simulated libraries count at the end of a process that has cleaned up. */
 static bool report_has_leaks(const struct job *job, pid_t pid, char *what_p, size_t room)
 {
     static const char *const things[] = {"mem_live_bytes", "host_live", "ipc_open", "streams_live", "events_live"};

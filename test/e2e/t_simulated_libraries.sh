@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# The stand-in NCCL by itself, without onehop: what the other tests compare with must be right.
+# The simulated NCCL by itself, without onehop: what the other tests compare with must be right.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 types=i8,u8,i32,u32,i64,u64,f16,f32,f64,bf16,e4m3,e5m2

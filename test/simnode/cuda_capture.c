@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuda_capture.c - the stand-in driver's stream capture
+ * cuda_capture.c - the simulated driver's stream capture
  *
  * Each stream of a capture has a frontier: the nodes that its next operation comes after. Work becomes a node that
  * takes the frontier's place; an event recorded keeps a copy of it, a wait adds that copy to another stream's. While

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuda_device.c - the stand-in driver's start, devices, contexts and error names
+ * cuda_device.c - the simulated driver's start, devices, contexts and error names
  *
  * The devices are the topology's GPUs that CUDA_VISIBLE_DEVICES names, in its order. They do not change after cuInit.
  */

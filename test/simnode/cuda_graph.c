@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuda_graph.c - the stand-in driver's graphs and user objects
+ * cuda_graph.c - the simulated driver's graphs and user objects
  *
  * A graph is a list of nodes with edges between them. An executable graph has an image of it: all nodes, those of
  * child graphs too, as steps in an order that respects the edges. A launch queues the steps: a step that follows

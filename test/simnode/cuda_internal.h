@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuda_internal.h - inside the stand-in libcuda.so.1
+ * cuda_internal.h - inside the simulated libcuda.so.1
  *
  * One lock (simcuda.lock) guards all state of the process. It is never held while work runs: kernels, copies, host
  * functions and destructors of user objects. A stream is a thread with a queue of operations, which is bounded for

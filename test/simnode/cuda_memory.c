@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuda_memory.c - the stand-in driver's memory: device, pinned host, IPC
+ * cuda_memory.c - the simulated driver's memory: device, pinned host, IPC
  *
  * An allocation on a device is a memfd of its own, mapped shared; its addresses are good for the CPU too. An IPC
  * handle says where to find the memfd (/proc/PID/fd/FD) and carries a nonce, which is the memfd's name, so that a

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuda_module.c - the stand-in driver's libraries and kernels
+ * cuda_module.c - the simulated driver's libraries and kernels
  *
  * A library's data is not looked at: its kernels are those of simnode_kernel_find. A CUfunction is the CUkernel. The
  * blocks of a grid run one after the other on the stream's thread, or with SIMNODE_BLOCK_THREADS=1 in a thread each.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuda_object.c - the stand-in driver's lists of living objects, and the report made of them at exit
+ * cuda_object.c - the simulated driver's lists of living objects, and the report made of them at exit
  *
  * With SIMNODE_REPORT=prefix, lines "name value" are appended to <prefix>.<pid> when the process exits.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuda_stream.c - the stand-in driver's streams, markers and events
+ * cuda_stream.c - the simulated driver's streams, markers and events
  *
  * A stream's thread starts with its first operation, runs detached, and holds a reference to the stream; closing the
  * stream lets it run dry and end. Work of a context's legacy stream comes after all earlier work of its blocking
@@ -166,7 +166,7 @@ static void run(CUstream stream, struct simcuda_op *op)
     free(op);
 }
 
-/* Host functions are not: the stand-in NCCL makes one of each call, where NCCL makes one launch of many calls. */
+/* Host functions are not: the simulated NCCL makes one of each call, where NCCL makes one launch of many calls. */
 static bool is_bounded(const struct simcuda_op *op)
 {
     return op->kind == SIMCUDA_OP_KERNEL || op->kind == SIMCUDA_OP_COPY || op->kind == SIMCUDA_OP_SET;

@@ -6,7 +6,7 @@
  * Written likewise: SIMNODE_KILL ends the process there by SIGKILL, SIMNODE_STOP stops it by SIGSTOP, SIMNODE_QUIT ends
  * it by _exit(0). SIMNODE_TRACE=path appends the name of each function called, one a line. SIMNODE_CALLER=name: only
  * calls count that come from a loaded object whose file has this name. SIMNODE_FROM=symbol: only calls count that come
- * after the first call of that function, by any caller. Each stand-in library counts for itself.
+ * after the first call of that function, by any caller. Each simulated library counts for itself.
  */
 #ifndef TEST_SIMNODE_FAULT_H_
 #define TEST_SIMNODE_FAULT_H_

@@ -2,7 +2,7 @@
 /*
  * kernels.h - the device kernels compiled for the CPU, found by their device name
  *
- * The stand-in driver runs them; the kernel unit test runs them directly. One thread per block.
+ * The simulated driver runs them; the kernel unit test runs them directly. One thread per block.
  */
 #ifndef TEST_SIMNODE_KERNELS_H_
 #define TEST_SIMNODE_KERNELS_H_

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nccl_collectives.c - the operations of the stand-in NCCL
+ * nccl_collectives.c - the operations of the simulated NCCL
  *
  * A call is checked on the caller's thread and becomes a host function on the caller's stream. There the ranks go
  * through the message piece by piece: each shows its piece, waits for the others', and takes what it needs.
@@ -16,7 +16,7 @@
 
 #include "nccl_reduce.h"
 
-/* Not declared by cuda.h under its own name any more; the stand-in driver exports what drivers of CUDA 12 export. */
+/* Not declared by cuda.h under its own name any more; the simulated driver exports what drivers of CUDA 12 export. */
 CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
                                    const CUgraphNode **dependencies, size_t *number);
 

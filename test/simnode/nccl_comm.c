@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nccl_comm.c - communicators of the stand-in NCCL: creation, split, end, queries
+ * nccl_comm.c - communicators of the simulated NCCL: creation, split, end, queries
  *
  * A communicator is used by one thread at a time, as NCCL asks; abort may come from any thread.
  */

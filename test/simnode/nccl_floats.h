@@ -2,7 +2,7 @@
 /*
  * nccl_floats.h - conversion between fp32 and the narrow float types
  *
- * Written for the stand-in NCCL and for the reference results of the tests, on purpose apart from the kernels' own
+ * Written for the simulated NCCL and for the reference results of the tests, on purpose apart from the kernels' own
  * conversions. Rounds to nearest even. fp8 saturates instead of overflowing, as NCCL's does. Pure functions.
  */
 #ifndef TEST_SIMNODE_NCCL_FLOATS_H_

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nccl_group.c - groups of the stand-in NCCL
+ * nccl_group.c - groups of the simulated NCCL
  *
  * All calls between the outermost GroupStart and GroupEnd of a thread are kept and started together: communicators
  * first, each in a thread of its own when there are several, then operations, communicator by communicator in the

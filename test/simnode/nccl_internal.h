@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nccl_internal.h - inside the stand-in libnccl.so.2
+ * nccl_internal.h - inside the simulated libnccl.so.2
  *
  * The ranks of a communicator, be they processes or threads, meet in one shared-memory segment, whose random name is
  * the unique id. Two channels of it carry exchanges in which every rank shows a piece of data to all others: one for

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nccl_plugin.c - how the stand-in NCCL loads network plugins, and a profiler
+ * nccl_plugin.c - how the simulated NCCL loads network plugins, and a profiler
  *
  * As NCCL does it, once a process and before a communicator meets its other ranks (src/plugin/net.cc of 2.28.9): the
  * names of NCCL_NET_PLUGIN, or libnccl-net.so; each opened RTLD_LOCAL, as given or as libnccl-net-NAME.so; the newest

@@ -2,7 +2,7 @@
 /*
  * nccl_reduce.h - NCCL's types and reductions on host memory
  *
- * Used by the stand-in NCCL and, as the reference, by the test programs. Narrow floats are reduced in fp32 in the
+ * Used by the simulated NCCL and, as the reference, by the test programs. Narrow floats are reduced in fp32 in the
  * order of the inputs and rounded once. The least and the greatest are those of CUDA's fmin and fmax. No state.
  */
 #ifndef TEST_SIMNODE_NCCL_REDUCE_H_

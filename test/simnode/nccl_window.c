@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nccl_window.c - windows of the stand-in NCCL: accepted, and without effect on what is computed
+ * nccl_window.c - windows of the simulated NCCL: accepted, and without effect on what is computed
  *
  * As NCCL does where it has no symmetric memory, it answers success and makes no window with SIMNODE_NCCL_WINDOWS=0. A
  * window is a small allocation, so that a sanitizer sees one that is not given back. libncclcopy does not export these

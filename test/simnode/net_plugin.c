@@ -2,7 +2,7 @@
 /*
  * net_plugin.c - a network plugin "simnet" with one device, for lists of plugins
  *
- * The stand-in NCCL calls init and devices, and nothing else.
+ * The simulated NCCL calls init and devices, and nothing else.
  */
 #include <nccl.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nvml.c - the stand-in libnvidia-ml.so.1: what the topology file says, by way of NVML
+ * nvml.c - the simulated libnvidia-ml.so.1: what the topology file says, by way of NVML
  *
  * A device handle is a pointer into the topology, which is loaded by the first nvmlInit_v2 and never changes. NVML
  * sees every GPU, whatever CUDA_VISIBLE_DEVICES says.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * secret.h - a record of what the stand-ins have handed out that nobody else shall learn: unique ids, IPC handles
+ * secret.h - a record of what the simulated libraries have handed out that nobody else shall learn: unique ids, IPC
+ * handles
  *
  * SIMNODE_SECRETS=path appends "KIND TEXT", a line for each.
  */

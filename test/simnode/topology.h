@@ -2,7 +2,7 @@
 /*
  * topology.h - which GPUs the simulated node has and how they are joined
  *
- * Read from a text file (README.md describes it) by the stand-in driver and the stand-in NVML, each for itself.
+ * Read from a text file (README.md describes it) by the simulated driver and the simulated NVML, each for itself.
  * Plain data, only read once loaded.
  */
 #ifndef TEST_SIMNODE_TOPOLOGY_H_

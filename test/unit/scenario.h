@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * scenario.h - what the tests of the stand-in driver and NVML share: scenarios, checks, first steps with a device
+ * scenario.h - what the tests of the simulated driver and NVML share: scenarios, checks, first steps with a device
  *
  * Each scenario is one test point and runs in a process of its own, so with libraries that nobody has used and with
  * its own environment. Within a scenario, CHECK notes what went wrong and goes on. One thread at a time.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * t_simnode_device.c - the stand-in driver: devices, contexts, faults on request, memory and its IPC
+ * t_simnode_device.c - the simulated driver: devices, contexts, faults on request, memory and its IPC
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * t_simnode_graph.c - the stand-in driver: stream capture, graphs and what they hold
+ * t_simnode_graph.c - the simulated driver: stream capture, graphs and what they hold
  */
 #include <unistd.h>
 

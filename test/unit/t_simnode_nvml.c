@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * t_simnode_nvml.c - the stand-in NVML and the topologies that it shows
+ * t_simnode_nvml.c - the simulated NVML and the topologies that it shows
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * t_simnode_stream.c - the stand-in driver: streams, events, queues and kernels
+ * t_simnode_stream.c - the simulated driver: streams, events, queues and kernels
  */
 #include <pthread.h>
 #include <stdint.h>
