@@ -4,7 +4,7 @@
 # @OH_ENVIRONMENT@ on a line of its own becomes the list, @PACKAGE_VERSION@ the version.
 
 function escaped(text) {
-    gsub(/\[[^]]*\]\([^)]*\)/, "", text) # a link to another page
+    gsub(/ *\(\[[^]]*\]\([^)]*\)\)/, "", text) # a link to another page
     gsub(/`/, "", text)
     gsub(/\\/, "\\e", text)
     gsub(/-/, "\\-", text)

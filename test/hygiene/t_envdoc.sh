@@ -24,7 +24,7 @@ tap_empty "$different" "src/ and doc/environment.md name the same variables"
 
 # settings PAGE...: the variables that have a row of a table of their own: | `NAME` |, or several names in one cell.
 settings() {
-    awk -F ' *[|] *' '$2 ~ /^`[A-Z][A-Z0-9_]+(=[^`]*)?`(, `[A-Za-z0-9_]+(=[^`]*)?`)*$/ {
+    awk -F ' *[|] *' '$2 ~ /^`[A-Za-z][A-Za-z0-9_]+(=[^`]*)?`(, `[A-Za-z0-9_]+(=[^`]*)?`)*$/ {
         names = split($2, name, /, /)
         for (n = 1; n <= names; n++) { gsub(/`|=.*/, "", name[n]); print name[n] }
     }' "$@" | sort
