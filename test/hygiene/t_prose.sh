@@ -2,10 +2,10 @@
 # The pages are written as CONTRIBUTING.md asks: no sentence is too long, no word is misspelled.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
 
-most=35 # words of a sentence; 25 is the aim
+most=35 # words of a sentence, numbers apart; 25 is the aim
 
 # Sentences over the limit that a page still has: a page that is not named has none. The numbers may only fall.
-allowed='doc/tools.md 11
+allowed='doc/tools.md 10
 doc/testing.md 13'
 
 # prose FILE...: "FILE:LINE TEXT" for each paragraph, list item and table cell; code as the word "code".
@@ -42,7 +42,7 @@ long() {
         for (s = 1; s <= sentences; s++) {
             words = split(sentence[s], word, /[ \t]+/)
             count = 0
-            for (w = 1; w <= words; w++) count += word[w] ~ /[[:alnum:]]/
+            for (w = 1; w <= words; w++) count += word[w] ~ /[[:alpha:]]/
             if (count > most) print at ": " count " words: " substr(sentence[s], 1, 80)
         }
     }'
