@@ -85,6 +85,13 @@ done
 tap_point $? "README.md has at most 120 lines" "$(wc -l <README.md)"
 [ "$(wc -l <doc/design.md)" -le 350 ]
 tap_point $? "doc/design.md has at most 350 lines" "$(wc -l <doc/design.md)"
+tap_empty "$(for page in doc/results/*.md; do
+    for part in '[*][*]NVLS o(n|ff)[*][*]' '[^0-9a-f][0-9a-f]{7}[^0-9a-f]' '^## Observations' '^## Not measured'; do
+        grep -qE "$part" "$page" || echo "$page: no $part"
+    done
+done)" "every page of results has NVLS, a commit, observations, and what was not measured"
+[ "$(cat doc/results/* | wc -c)" -le 400000 ]
+tap_point $? "doc/results has at most 400 kB" "$(cat doc/results/* | wc -c) bytes"
 
 printf 'One two. %s.\n\n    %s\n' "$(printf 'word %.0s' {1..36})" "$(printf 'code %.0s' {1..40})" >"$scratch/page.md"
 [ "$(long "$scratch/page.md" | wc -l)" = 1 ]
