@@ -3,8 +3,13 @@
 #   awk -v version=0.1.0 -f environment-page.awk doc/environment.md onehop.7.in
 # @OH_ENVIRONMENT@ on a line of its own becomes the list, @PACKAGE_VERSION@ the version.
 
-function escaped(text) {
-    gsub(/ *\(\[[^]]*\]\([^)]*\)\)/, "", text) # a link to another page
+function escaped(text,    link, shown) {
+    gsub(/ *\(\[[^]]*\]\([^)]*\)\)/, "", text) # a link to another page alone
+    while (match(text, /\[[^]]*\]\([^)]*\)/)) { # a link with text of its own: the text
+        link = substr(text, RSTART, RLENGTH)
+        shown = substr(link, 2, index(link, "]") - 2)
+        text = substr(text, 1, RSTART - 1) shown substr(text, RSTART + RLENGTH)
+    }
     gsub(/`/, "", text)
     gsub(/\\/, "\\e", text)
     gsub(/-/, "\\-", text)
