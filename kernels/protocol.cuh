@@ -99,8 +99,9 @@ OH_DEVICE void oh_stall_report(const oh_kernel_args &args, uint32_t spins)
  * loop that polls. Reads of host memory serialize across warps, 0.6 us each, and a warp that reads does not poll
  * meanwhile. When all warps of a large grid read it, those that had waited for a late rank became late themselves by
  * more than the spins of the other rank, whose turn it then was to wait and to read, call after call
- * (doc/dev/experiments.md, "A late rank"). So one warp in OH_HOST_POLL_STRIDE reads the host's abort flag, in turns. A warp
- * that finds it set copies it to device memory of this rank, which the other warps read, those of queued kernels too.
+ * (doc/dev/experiments.md, "A late rank"). So one warp in OH_HOST_POLL_STRIDE reads the host's abort flag, in turns. A
+ * warp that finds it set copies it to device memory of this rank, which the other warps read, those of queued kernels
+ * too.
  */
 OH_DEVICE bool oh_abort_check(const oh_kernel_args &args, uint32_t spins)
 {
