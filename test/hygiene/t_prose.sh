@@ -105,4 +105,11 @@ else
     [ "$(unknown "$scratch/page.md")" = "$scratch/page.md:1: recieves" ]
     tap_point $? "a misspelled word is found" "$(unknown "$scratch/page.md")"
 fi
+if ! command -v codespell >/dev/null; then
+    tap_skip "no usual misspelling in sources, scripts and tests" "no codespell (Debian: codespell)"
+else
+    tap_empty "$(find include src kernels scripts completion test NEWS.md configure.ac Makefile.am -type f \
+        ! -path 'test/fixtures/*' -print0 | xargs -0 codespell -L froms,recieves 2>&1)" \
+        "no usual misspelling in sources, scripts and tests"
+fi
 tap_done
