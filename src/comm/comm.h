@@ -55,7 +55,6 @@ struct oh_attach {
     struct oh_creation *creation; /* NCCL still works on it; NULL: done, and who this rank is, is known */
     struct oh_creation *children; /* splits of this communicator that NCCL still works on */
     int cuda_device;
-    atomic_bool begun;     /* the set-up; set by the communicator's thread, read by others */
     bool ordering;         /* calls that NCCL serves are to be ordered with ours: there are events for it */
     bool unordered;        /* NCCL got work of this communicator before that */
     bool voted;            /* this rank has voted yes; what serving needs is ready. Guarded by the mutex */
@@ -91,6 +90,19 @@ enum oh_event {
     OH_EVENTS
 };
 
+/* core/state.c has the transitions. Up to CUTOVER, NCCL serves the calls, and onehop counts them. */
+enum oh_comm_state {
+    OH_COMM_CREATING,  /* NCCL works on it; rank and nranks are unknown */
+    OH_COMM_IDLE,      /* no call yet that onehop could serve */
+    OH_COMM_ATTACHING, /* the set-up has begun */
+    OH_COMM_CUTOVER,   /* the number of the first served call is known, and not reached */
+    OH_COMM_SERVED,
+    OH_COMM_FAILING,  /* a peer has departed: the next call fails */
+    OH_COMM_FAILED,   /* calls return an error */
+    OH_COMM_FALLBACK, /* NCCL serves all calls, for a reason */
+    OH_COMM_ENDED     /* finalized, aborted, destroyed or revoked after CUTOVER */
+};
+
 struct oh_comm {
     ncclComm_t nccl;
     struct oh_key key;
@@ -103,9 +115,7 @@ struct oh_comm {
     uint32_t rank;
     uint32_t nranks;
 
-    atomic_bool served;
-    atomic_bool settled; /* served, or fallen back for good */
-    atomic_bool created; /* NCCL has, and has said who this rank is */
+    atomic_uint state;   /* enum oh_comm_state; changed by oh_comm_enter (core/state.h) alone */
     atomic_uint awaited; /* creations that NCCL works on: of this communicator, and of splits of it */
     bool in_background;  /* guarded by attach.c's mutex, as is the next */
     bool retired;        /* retired while the set-up is under way, which will release it */
@@ -143,7 +153,7 @@ struct oh_comm {
 
     /* Failures, and what ranks tell each other (failure.h). */
     atomic_int failure;           /* the error that calls now return; ncclSuccess: none */
-    atomic_uint departed_peer;    /* a rank that has departed, plus 1: the next call fails; 0: none */
+    atomic_uint departed_peer;    /* in FAILING: the rank */
     bool held;                    /* kernels that begin send nothing any more (oh_comm_failure) */
     atomic_bool aborted;          /* by the program: NCCL may have freed its communicator */
     atomic_bool destroyed;        /* by the program: kernels that wait in vain may leave */
@@ -188,8 +198,23 @@ void oh_stats_count_unknown(void);
 void oh_stats_mark_plugin_loaded(void);
 void oh_stats_mark_reached(void);
 
-/* True: served, or fallen back for good. Until then calls go through attach.h. One atomic load; any thread. */
-static inline bool oh_comm_is_settled(const struct oh_comm *comm);
+/* The state. Acquire: pairs with oh_comm_enter (core/state.h). Any thread. */
+static inline enum oh_comm_state oh_comm_state(const struct oh_comm *comm)
+{
+    return (enum oh_comm_state)atomic_load_explicit(&comm->state, memory_order_acquire);
+}
+
+/* False: NCCL serves the calls, which go through attach.h. */
+static inline bool oh_comm_is_settled(const struct oh_comm *comm)
+{
+    return oh_comm_state(comm) >= OH_COMM_SERVED;
+}
+
+/* True once NCCL has created it, so that its calls are counted. */
+static inline bool oh_comm_is_created(const struct oh_comm *comm)
+{
+    return oh_comm_state(comm) != OH_COMM_CREATING;
+}
 
 /* One allreduce call, as the application made it. */
 struct oh_call {
@@ -335,11 +360,6 @@ static inline struct oh_counters *oh_comm_counters(struct oh_comm *comm)
 static inline bool oh_comm_is_launching(const struct oh_comm *comm)
 {
     return atomic_load_explicit(&comm->nccl_launch, memory_order_relaxed) != 0;
-}
-
-static inline bool oh_comm_is_settled(const struct oh_comm *comm)
-{
-    return atomic_load_explicit(&comm->settled, memory_order_acquire);
 }
 
 /* Between the files of this module. */

@@ -156,7 +156,7 @@ static ncclResult_t route(struct oh_call *call, ncclRedOp_t op)
 {
     struct oh_comm *comm = call->comm;
     const bool settled = oh_comm_is_settled(comm), counts = !settled && call->count > 0;
-    const bool counted = counts && atomic_load_explicit(&comm->created, memory_order_acquire);
+    const bool counted = counts && oh_comm_is_created(comm);
     if ((counted ? oh_attach_decide(comm) : settled) && oh_call_decide(call, op)) {
         return serve(call);
     }

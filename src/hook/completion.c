@@ -98,7 +98,7 @@ void oh_creations_poll(struct oh_comm *comm, ncclResult_t state)
     pthread_mutex_lock(&mutex);
     oh_comm_children_done(comm, finish_children(real, oh_comm_take_children(comm)));
     pthread_mutex_unlock(&mutex);
-    if (!atomic_load_explicit(&comm->created, memory_order_acquire)) {
+    if (!oh_comm_is_created(comm)) {
         if (state != ncclSuccess || !identify(real, comm->nccl, &self)) {
             oh_comm_not_created(comm);
         } else if (oh_comm_created(comm, self.rank, self.nranks, self.cuda_device)) {

@@ -102,7 +102,7 @@ static bool call(struct rank *self, struct oh_comm *comm, bool *served_p)
         oh_attach_begin(comm, NULL);
         oh_attach_wait(&comm, 1);
     }
-    bool counted = unsettled && atomic_load(&comm->created);
+    bool counted = unsettled && oh_comm_is_created(comm);
     *served_p = (counted ? oh_attach_decide(comm) : !unsettled) && oh_call_decide(&what, ncclSum);
     if (*served_p) {
         return true;
@@ -114,7 +114,7 @@ static bool call(struct rank *self, struct oh_comm *comm, bool *served_p)
     if (unsettled) {
         oh_attach_note_result(comm, counted, accepted ? ncclSuccess : ncclInvalidArgument);
     }
-    if (accepted && atomic_load(&comm->attach.begun)) {
+    if (accepted && oh_comm_state(comm) >= OH_COMM_ATTACHING) {
         order(comm);
     }
     return accepted;
@@ -262,7 +262,7 @@ static void *cross(void *user)
             }
             uint64_t took = oh_now_ns() - start;
             self->longest_ns = took > self->longest_ns ? took : self->longest_ns;
-            self->served += atomic_load(&comms[at]->served);
+            self->served += oh_comm_state(comms[at]) == OH_COMM_SERVED;
             settled += oh_comm_is_settled(comms[at]);
         }
         pause_for(&self->seed);

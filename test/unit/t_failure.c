@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "comm/core/state.h"
 #include "comm/watch/failure.h"
 #include "test/tap.h"
 #include "util/clock.h"
@@ -27,7 +28,7 @@ static struct oh_comm *make_rank(struct oh_shared *shared)
     comm->nranks = 2;
     comm->segment.shared = shared;
     pthread_mutex_init(&comm->attach.mutex, NULL);
-    atomic_store(&comm->created, true);
+    atomic_store(&comm->state, OH_COMM_ATTACHING);
     return comm;
 }
 
@@ -96,19 +97,87 @@ static void test_nobody_to_tell(void)
 {
     static struct oh_shared shared;
     struct oh_comm *comm = make_rank(&shared);
-    atomic_store(&comm->created, false); /* NCCL is still creating it */
-    comm->rank = 0;
+    comm->rank = comm->nranks = 0; /* NCCL is still creating it */
     oh_rank_state_publish(comm, OH_RANK_EXITED);
     tap_ok(oh_rank_state_get(comm, 0) == OH_RANK_ACTIVE, "while it is not known which rank this is, none is named");
-    atomic_store(&comm->created, true);
+    comm->nranks = 2;
     comm->segment.shared = NULL;
     oh_rank_state_publish(comm, OH_RANK_EXITED); /* must not crash */
     tap_ok(true, "where there is no shared, nothing is said");
     free(comm);
 }
 
+/* --- states ------------------------------------------------------------------------------------------------------- */
+
+#define RACES 2000
+
+struct race {
+    struct oh_comm *comm;
+    enum oh_comm_state state;
+    pthread_barrier_t *barrier;
+    unsigned won;
+};
+
+static void *enter_state(void *user)
+{
+    struct race *self = user;
+    for (int i = 0; i < RACES; i++) {
+        pthread_barrier_wait(self->barrier);
+        self->won += oh_comm_enter(self->comm, self->state);
+        pthread_barrier_wait(self->barrier);
+    }
+    return NULL;
+}
+
+/* The call at which the communicator is served, beside the end of the communicator: the end is final in each order. */
+static void test_state_race(void)
+{
+    static struct oh_shared shared;
+    struct oh_comm *comm = make_rank(&shared);
+    pthread_barrier_t barrier;
+    pthread_t thread[2];
+    unsigned lost = 0;
+    struct race race[] = {{comm, OH_COMM_SERVED, &barrier, 0}, {comm, OH_COMM_ENDED, &barrier, 0}};
+    pthread_barrier_init(&barrier, NULL, 3);
+    pthread_create(&thread[0], NULL, enter_state, &race[0]);
+    pthread_create(&thread[1], NULL, enter_state, &race[1]);
+    for (int i = 0; i < RACES; i++) {
+        atomic_store(&comm->state, OH_COMM_CUTOVER);
+        pthread_barrier_wait(&barrier);
+        pthread_barrier_wait(&barrier);
+        lost += oh_comm_state(comm) != OH_COMM_ENDED;
+    }
+    pthread_join(thread[0], NULL);
+    pthread_join(thread[1], NULL);
+    tap_ok(lost == 0 && race[1].won == RACES, "served and ended at once: ended, %u of %d times after served",
+           race[0].won, RACES);
+    free(comm);
+}
+
+static void test_final_states(void)
+{
+    static const enum oh_comm_state final[] = {OH_COMM_FALLBACK, OH_COMM_ENDED};
+    static struct oh_shared shared;
+    struct oh_comm *comm = make_rank(&shared);
+    bool left = false;
+    for (size_t i = 0; i < 2; i++) {
+        atomic_store(&comm->state, final[i]);
+        for (int state = OH_COMM_CREATING; state <= OH_COMM_ENDED; state++) {
+            left |= oh_comm_enter(comm, (enum oh_comm_state)state);
+        }
+    }
+    tap_ok(!left, "no transition leaves FALLBACK or ENDED");
+    atomic_store(&comm->state, OH_COMM_FAILED);
+    tap_ok(!oh_comm_enter(comm, OH_COMM_SERVED) && !oh_comm_enter(comm, OH_COMM_FALLBACK) &&
+               oh_comm_enter(comm, OH_COMM_ENDED),
+           "from FAILED a transition leads to ENDED alone");
+    free(comm);
+}
+
 int main(void)
 {
+    test_state_race();
+    test_final_states();
     test_last_call();
     test_farewell();
     test_nobody_to_tell();

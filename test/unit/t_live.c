@@ -46,7 +46,7 @@ static void test_life(void)
            "a row has what the communicator has");
     oh_live_view_free(&view);
 
-    atomic_store(&comms[1].settled, true);
+    atomic_store(&comms[1].state, OH_COMM_FALLBACK);
     snprintf(comms[1].reason, sizeof comms[1].reason, "a reason\twith\033[2J");
     oh_comm_publish_facts(&comms[1]);
     seen = look(&view);

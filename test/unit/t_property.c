@@ -186,7 +186,7 @@ static struct oh_comm *make_rank(const struct oh_plan_table *table, uint32_t ran
     comm->rank = rank;
     comm->nranks = table->nranks;
     comm->table = *table;
-    atomic_store(&comm->served, true);
+    atomic_store(&comm->state, OH_COMM_SERVED);
     comm->staging.driver = &driver;
     comm->staging.context.handle = draw(2) ? any_pointer() : NULL;
     comm->staging.context.id = id_of(comm->staging.context.handle);

@@ -27,7 +27,7 @@ static void test_reasons(void)
     static struct oh_comm comm;
     default_table(2, 1024, -1, &comm.table);
     expect_reason(&comm, ncclFloat32, ncclSum, OH_FALLBACK_COMM, "a communicator that is not served");
-    atomic_store(&comm.served, true);
+    atomic_store(&comm.state, OH_COMM_SERVED);
     expect_reason(&comm, ncclFloat32, ncclSum, OH_FALLBACK_SIZE,
                   "a call that is declined though a small one would not be");
     expect_reason(&comm, ncclFloat32, (ncclRedOp_t)77, OH_FALLBACK_OP, "an op that nobody made");

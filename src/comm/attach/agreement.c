@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/core/state.h"
 #include "comm/watch/monitor.h"
 #include "gpu/kernels.h"
 #include "plan/tuning.h"
@@ -42,14 +43,6 @@ __attribute__((format(printf, 2, 3))) static void decline_because(struct oh_agre
     vsnprintf(reason + head, sizeof reason - (size_t)head, format, args);
     va_end(args);
     oh_agreement_decline(agreement, reason);
-}
-
-/* Books the time since the last phase. */
-static void end_phase(struct oh_agreement *agreement, enum oh_agreement_phase phase)
-{
-    uint64_t now = oh_now_ns();
-    agreement->phase_ns[phase] += now - agreement->phase_start_ns;
-    agreement->phase_start_ns = now;
 }
 
 /* What is known of this machine, of which rank 0 stands for all. */
@@ -88,7 +81,7 @@ static bool publish_table(struct oh_agreement *agreement)
 }
 
 /* Publishes who this rank is and where its staging is. */
-static void fill(struct oh_agreement *agreement)
+static bool publish(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
     struct oh_peer_info *info = &comm->segment.shared->peer_info[comm->rank];
@@ -98,27 +91,26 @@ static void fill(struct oh_agreement *agreement)
     oh_topo_gpu_gather(driver, comm->staging.device, &agreement->gpu);
     if (!oh_topo_check_gpu(&agreement->gpu, reason, sizeof reason)) {
         decline_because(agreement, "%s", reason);
-        return;
+        return false;
     }
-    end_phase(agreement, OH_PHASE_GPU);
     if (oh_staging_create(&comm->staging) != ncclSuccess) {
         decline_because(agreement, "no staging memory on GPU %s", agreement->gpu.bus_id);
-        return;
+        return false;
     }
     if (oh_staging_describe(&comm->staging, info) != ncclSuccess) {
         decline_because(agreement, "CUDA IPC gives no handle on GPU %s", agreement->gpu.bus_id);
-        return;
+        return false;
     }
     info->check = oh_env_flag(OH_ENV_CHECK_CALLS, false);
     snprintf(info->bus_id, sizeof info->bus_id, "%s", agreement->gpu.bus_id);
     if (comm->rank == 0 && !publish_table(agreement)) {
         decline_because(agreement, "the settings leave no message to serve");
-        return;
+        return false;
     }
     comm->staging.peer[comm->rank].base = comm->staging.base;
     agreement->opened = 1U << comm->rank;
     atomic_store(&info->ready, 1);
-    end_phase(agreement, OH_PHASE_MEMORY);
+    return true;
 }
 
 /* What a peer gives as its bus id goes into questions and into the log. */
@@ -152,20 +144,17 @@ static void open_peer(struct oh_agreement *agreement, uint32_t rank)
         decline_because(agreement, "%s", reason);
         return;
     }
-    end_phase(agreement, OH_PHASE_LINKS);
     if (oh_staging_open_peer(&comm->staging, rank, &info, oh_peer_info_is_own(&info)) != ncclSuccess) {
         decline_because(agreement, "the memory of rank %u (GPU %s) cannot be opened", rank, info.bus_id);
         return;
     }
     agreement->opened |= 1U << rank;
-    end_phase(agreement, OH_PHASE_OPEN);
 }
 
 /* Opens those whose peer info is ready. True when all are open. */
 static bool open_peers(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
-    end_phase(agreement, OH_PHASE_PEERS);
     for (uint32_t r = 0; r < comm->nranks && agreement->alive; r++) {
         if (oh_segment_decision(&comm->segment) == OH_DECISION_OFF) {
             return false; /* then nothing may be opened */
@@ -205,8 +194,8 @@ static bool publish_room(struct oh_agreement *agreement)
     return agreement->alive;
 }
 
-/* What is needed to serve, once the peers' memory is there: table, kernels, epoch. */
-static void prepare(struct oh_agreement *agreement)
+/* What is needed to serve, once the peers' memory is open: table, kernels, epoch. */
+static bool prepare(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
     const struct oh_shared *shared = comm->segment.shared;
@@ -217,75 +206,56 @@ static void prepare(struct oh_agreement *agreement)
     }
     if (!oh_plan_table_valid(&comm->table, comm->nranks)) {
         decline_because(agreement, "rank 0's tuning table is not valid");
-        return;
+        return false;
     }
     if (comm->table.fp8 && agreement->gpu.compute_major < FP8_COMPUTE_MAJOR) {
         decline_because(agreement, "GPU %s is of another generation than that of rank 0", agreement->gpu.bus_id);
-        return;
+        return false;
     }
     if (!oh_monitor_start()) {
         decline_because(agreement, "no thread to monitor the other ranks");
-        return;
+        return false;
     }
     if (oh_comm_prepare_launch(comm) != ncclSuccess) {
         decline_because(agreement, "the kernels cannot be made ready on GPU %s", agreement->gpu.bus_id);
-        return;
+        return false;
     }
     if (!publish_room(agreement)) {
-        return;
+        return false;
     }
-    end_phase(agreement, OH_PHASE_KERNELS);
     if (oh_staging_finish(&comm->staging, shared->init_epoch) != ncclSuccess) {
         decline_because(agreement, "the staging memory cannot be cleared on GPU %s", agreement->gpu.bus_id);
-        return;
+        return false;
     }
-    end_phase(agreement, OH_PHASE_CLEAR);
+    return true;
 }
 
 /*
- * What has been made ready is seen by a thread that takes the mutex after the vote has had its effect. The words in
- * shared memory order the two already; but only for who knows that all mappings are one memory.
+ * Waits for NCCL's work to be in order, then votes yes. What has been made ready is seen by a thread that takes the
+ * mutex after the vote has had its effect. The words in shared memory order the two already; but only for who knows
+ * that all mappings are one memory.
  */
-static void vote(struct oh_agreement *agreement)
+static bool vote(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
-    pthread_mutex_lock(&comm->attach.mutex);
-    for (int i = 0; i < OH_PHASE_COUNT; i++) {
-        comm->attach_ms += (double)agreement->phase_ns[i] / 1e6;
+    if (comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
+        return false;
     }
+    atomic_store(&comm->segment.shared->peer_info[comm->rank].withheld, OH_WITHHELD_NOT);
+    pthread_mutex_lock(&comm->attach.mutex);
+    comm->attach_ms += (double)(oh_now_ns() - agreement->start_ns) / 1e6;
     comm->attach.voted = true;
     pthread_mutex_unlock(&comm->attach.mutex);
     oh_segment_vote_yes(&comm->segment, comm->nranks);
+    return true;
 }
 
-/* Takes the step that is due. False: it has to wait for others. */
-static bool take_step(struct oh_agreement *agreement)
-{
-    struct oh_comm *comm = agreement->comm;
-    switch (agreement->step) {
-    case OH_STEP_PUBLISH:
-        fill(agreement);
-        agreement->step = OH_STEP_OPEN;
-        return true;
-    case OH_STEP_OPEN:
-        if (!open_peers(agreement)) {
-            return false;
-        }
-        prepare(agreement);
-        agreement->step = OH_STEP_VOTE;
-        return true;
-    case OH_STEP_VOTE:
-        if (comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
-            return false;
-        }
-        atomic_store(&comm->segment.shared->peer_info[comm->rank].withheld, OH_WITHHELD_NOT);
-        vote(agreement);
-        agreement->step = OH_STEP_VOTED;
-        return true;
-    default:
-        return false;
-    }
-}
+/*
+ * The steps of a set-up, in order. Each returns true when it is done; false: it waits for other ranks, or for NCCL. A
+ * step that fails declines, which ends the set-up.
+ */
+static bool (*const steps[])(struct oh_agreement *) = {publish, open_peers, prepare, vote};
+#define STEP_COUNT (sizeof steps / sizeof *steps)
 
 static bool is_decided(const struct oh_agreement *agreement)
 {
@@ -296,7 +266,8 @@ static bool is_decided(const struct oh_agreement *agreement)
 bool oh_agreement_advance(struct oh_agreement *agreement, bool *moved_p)
 {
     while (!is_decided(agreement)) {
-        if (take_step(agreement)) {
+        if (agreement->step < STEP_COUNT && steps[agreement->step](agreement)) {
+            agreement->step++;
             *moved_p = true;
         } else if (oh_segment_has_dead_rank(&agreement->comm->segment, agreement->comm->rank,
                                             agreement->comm->nranks)) {
@@ -306,26 +277,6 @@ bool oh_agreement_advance(struct oh_agreement *agreement, bool *moved_p)
         }
     }
     return true;
-}
-
-/* --- the end of a set-up ---------------------------------------------------------------------------------------- */
-
-static void trace_phases(const struct oh_agreement *agreement)
-{
-    static const char *const names[OH_PHASE_COUNT] = {
-#define OH_AGREEMENT_PHASE(identifier_, name_) name_,
-        OH_AGREEMENT_PHASES(OH_AGREEMENT_PHASE)
-#undef OH_AGREEMENT_PHASE
-    };
-    char text[32 * OH_PHASE_COUNT] = "";
-    if (oh_log_level() < OH_LOG_TRACE) {
-        return;
-    }
-    for (int i = 0, used = 0; i < OH_PHASE_COUNT; i++) {
-        used += snprintf(text + used, sizeof text - (size_t)used, "%s%s %.2f", i > 0 ? ", " : "", names[i],
-                         (double)agreement->phase_ns[i] / 1e6);
-    }
-    OH_TRACE("comm %p rank %u: set-up in ms: %s", (void *)agreement->comm->nccl, agreement->comm->rank, text);
 }
 
 /* --- begin and end ------------------------------------------------------------------------------------------------ */
@@ -359,12 +310,11 @@ struct oh_agreement *oh_agreement_begin(struct oh_comm *comm, CUstream stream)
     }
     agreement->comm = comm;
     agreement->alive = true;
-    agreement->phase_start_ns = oh_now_ns();
+    agreement->start_ns = oh_now_ns();
     struct oh_peer_info *info = &comm->segment.shared->peer_info[comm->rank];
     atomic_store(&info->withheld, comm->attach.unordered ? OH_WITHHELD_CALL : OH_WITHHELD_NOT);
     bind(agreement, stream);
     atomic_store(&info->begun, 1); /* after `withheld`: who sees it sees that */
-    end_phase(agreement, OH_PHASE_GPU);
     return agreement;
 }
 
@@ -380,7 +330,7 @@ static bool settle(struct oh_agreement *agreement)
     }
     if (!on && !oh_comm_is_settled(comm)) {
         memcpy(comm->reason, agreement->reason, sizeof comm->reason);
-        atomic_store(&comm->settled, true);
+        oh_comm_enter(comm, OH_COMM_FALLBACK);
         oh_comm_publish_facts(comm);
     }
     pthread_mutex_unlock(&comm->attach.mutex);
@@ -390,8 +340,6 @@ static bool settle(struct oh_agreement *agreement)
 void oh_agreement_end(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
-    end_phase(agreement, OH_PHASE_VOTES);
-    trace_phases(agreement);
     oh_segment_unlink(&comm->segment); /* if it still has a name: all ranks have found it by now */
     if (!settle(agreement)) {
         OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->nccl, comm->rank, comm->nranks,

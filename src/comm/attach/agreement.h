@@ -14,41 +14,15 @@
 #include "comm/comm.h"
 #include "topo/topo.h"
 
-/* What a set-up spends its time on, for the log. X(identifier, name). */
-#define OH_AGREEMENT_PHASES(X)                                                                                         \
-    X(GPU, "gpu")                                                                                                      \
-    X(MEMORY, "memory")                                                                                                \
-    X(PEERS, "waiting for peers")                                                                                      \
-    X(LINKS, "links")                                                                                                  \
-    X(OPEN, "opening")                                                                                                 \
-    X(KERNELS, "kernels")                                                                                              \
-    X(CLEAR, "clearing")                                                                                               \
-    X(VOTES, "votes")
-
-enum oh_agreement_phase {
-#define OH_AGREEMENT_PHASE(identifier_, name_) OH_PHASE_##identifier_,
-    OH_AGREEMENT_PHASES(OH_AGREEMENT_PHASE)
-#undef OH_AGREEMENT_PHASE
-    OH_PHASE_COUNT
-};
-
-enum oh_agreement_step {
-    OH_STEP_PUBLISH, /* this rank's peer info */
-    OH_STEP_OPEN,    /* the peers' memory; then the kernels */
-    OH_STEP_VOTE,    /* once NCCL's work is in order */
-    OH_STEP_VOTED
-};
-
 struct oh_agreement {
     struct oh_comm *comm;
     struct oh_agreement *next; /* list of its thread */
-    enum oh_agreement_step step;
-    bool alive;      /* has not given up */
-    uint32_t opened; /* ranks whose memory is open, by bit */
+    unsigned step;             /* number of the steps taken (agreement.c) */
+    bool alive;                /* has not given up */
+    uint32_t opened;           /* ranks whose memory is open, by bit */
     struct oh_topo_gpu gpu;
     char reason[OH_REASON_BYTES]; /* why it has given up */
-    uint64_t phase_start_ns;      /* end of the last phase */
-    uint64_t phase_ns[OH_PHASE_COUNT];
+    uint64_t start_ns;
 };
 
 /*

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "comm/attach/agreement.h"
+#include "comm/core/state.h"
 #include "comm/watch/failure.h"
 #include "comm/watch/monitor.h"
 #include "util/clock.h"
@@ -75,78 +76,63 @@ static void fit_table(struct oh_comm *comm)
     }
 }
 
-/* All ranks have voted yes; with the mutex held. */
-static void close_switch(struct oh_comm *comm)
+/* All ranks have voted yes. Returns true if this call has closed the words. With the mutex held. */
+static bool close_words(struct oh_comm *comm)
 {
     struct oh_shared *shared = comm->segment.shared;
     comm->attach.cutover_call = oh_cutover_close(&shared->cutover, comm->nranks);
     comm->progress = &shared->progress[comm->rank];
     fit_table(comm);
+    return oh_comm_enter(comm, OH_COMM_CUTOVER);
 }
 
-/*
- * Served for good when the next call is, on every rank: no call is counted any more. A communicator that fails just now
- * refuses its calls. seq_cst: this load comes after the store to `served`, and in oh_comm_fail and the monitor the
- * store to `served` after that to `failure` or `lost`; so one sees the other.
- */
-static void settle_when_reached(struct oh_comm *comm)
-{
-    if (comm->attach.cutover_call == 0 || comm->attach.calls + 1 < comm->attach.cutover_call) {
-        return;
-    }
-    atomic_store(&comm->served, true);
-    if (atomic_load(&comm->failure) != ncclSuccess || atomic_load(&comm->departed_peer) != 0) {
-        atomic_store(&comm->served, false);
-    }
-    atomic_store_explicit(&comm->settled, true, memory_order_release);
-    oh_comm_publish_facts(comm);
-}
-
-/* A rank has said no; the set-up, which may not have noticed yet, lets go of what it has made. With the mutex held. */
+/* A rank has voted no; the set-up, which may not have noticed yet, frees what it has made. With the mutex held. */
 static void settle_off(struct oh_comm *comm)
 {
     oh_segment_reason(&comm->segment, comm->reason);
-    atomic_store(&comm->settled, true);
+    oh_comm_enter(comm, OH_COMM_FALLBACK);
     oh_comm_publish_facts(comm);
 }
 
-/* The next call goes to NCCL on every rank, or is the first that is served on every rank. With the mutex held. */
+/*
+ * Before a call: enters FALLBACK, CUTOVER or SERVED if that is due, else counts the call as one that NCCL serves.
+ * Returns true if this call has entered CUTOVER. With the mutex held.
+ */
 static bool count_call(struct oh_comm *comm)
 {
     struct oh_attach *attach = &comm->attach;
-    struct oh_cutover *first = &comm->segment.shared->cutover;
     const enum oh_decision decision = oh_segment_decision(&comm->segment);
     const bool on = attach->voted && decision == OH_DECISION_ON;
-    if (attach->cutover_call == 0 && attach->begun && decision == OH_DECISION_OFF) {
+    bool closed = false;
+    if (oh_comm_state(comm) == OH_COMM_ATTACHING && decision == OH_DECISION_OFF) {
         settle_off(comm);
         return false;
     }
-    if (attach->cutover_call == 0 && !on && oh_cutover_announce(first, comm->rank, attach->calls + 1)) {
+    if (oh_comm_state(comm) < OH_COMM_CUTOVER) {
+        if (!on && oh_cutover_announce(&comm->segment.shared->cutover, comm->rank, attach->calls + 1)) {
+            attach->calls++;
+            return false;
+        }
+        closed = attach->voted && close_words(comm); /* `on`, or another rank has closed this rank's word */
+    }
+    if (oh_comm_state(comm) == OH_COMM_CUTOVER && attach->calls + 1 >= attach->cutover_call) {
+        oh_comm_enter(comm, OH_COMM_SERVED);
+        oh_comm_publish_facts(comm);
+    } else {
         attach->calls++;
-        return false;
     }
-    if (attach->cutover_call == 0 &&
-        attach->voted) { /* `on`; or another rank has seen that, and closed this rank's word */
-        close_switch(comm);
-    }
-    settle_when_reached(comm);
-    if (!oh_comm_is_settled(comm)) {
-        attach->calls++;
-        return false;
-    }
-    return true;
+    return closed;
 }
 
 bool oh_attach_decide(struct oh_comm *comm)
 {
     struct oh_attach *attach = &comm->attach;
     pthread_mutex_lock(&attach->mutex);
-    const bool closed = attach->cutover_call != 0;
-    bool served = oh_comm_is_settled(comm) ? atomic_load(&comm->served) : count_call(comm);
-    const bool closes = attach->cutover_call != 0 && !closed;
+    const bool closed = !oh_comm_is_settled(comm) && count_call(comm);
+    const bool served = oh_comm_state(comm) == OH_COMM_SERVED;
     pthread_mutex_unlock(&attach->mutex);
     attach->first_call = false;
-    if (closes) {
+    if (closed) {
         oh_monitor_add(comm);
         OH_INFO("comm %p rank %u nranks %u: served by onehop up to %" PRIu64 " bytes from call %" PRIu64
                 " on, %u MiB of GPU memory, attached in %.1f ms",
@@ -161,7 +147,7 @@ void oh_attach_note_result(struct oh_comm *comm, bool counted, ncclResult_t resu
     struct oh_attach *attach = &comm->attach;
     bool accepted = result != ncclInvalidArgument && result != ncclInvalidUsage;
     pthread_mutex_lock(&attach->mutex);
-    bool known = atomic_load(&comm->created);
+    const bool known = oh_comm_is_created(comm);
     if (oh_comm_is_settled(comm) || accepted == counted) {
         /* As it was counted, or not to be counted. */
     } else if (accepted) {
@@ -195,8 +181,8 @@ bool oh_attach_wants(const struct oh_call *call, ncclRedOp_t op)
 {
     struct oh_comm *comm = call->comm;
     struct oh_op known;
-    return !oh_comm_is_settled(comm) && atomic_load_explicit(&comm->created, memory_order_acquire) &&
-           oh_comm_op_find(comm, op, call->type, &known) && is_small(call);
+    return !oh_comm_is_settled(comm) && oh_comm_is_created(comm) && oh_comm_op_find(comm, op, call->type, &known) &&
+           is_small(call);
 }
 
 /* Gives the set-up to the thread. */
@@ -219,7 +205,7 @@ static void enqueue(struct oh_agreement *agreement)
 void oh_attach_begin(struct oh_comm *comm, CUstream stream)
 {
     struct oh_attach *attach = &comm->attach;
-    if (attach->begun || oh_comm_is_settled(comm)) {
+    if (oh_comm_state(comm) != OH_COMM_IDLE) {
         return;
     }
     struct oh_agreement *agreement = oh_agreement_begin(comm, stream);
@@ -227,7 +213,7 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream)
         oh_attach_cancel(comm, "a rank is out of memory");
         return;
     }
-    attach->begun = true;
+    oh_comm_enter(comm, OH_COMM_ATTACHING);
     attach->ordering = agreement->alive;
     attach->patient = true;
     attach->first_call = true;
@@ -240,8 +226,9 @@ static __thread bool has_sibling;
 
 static void look_for_sibling(struct oh_comm *comm)
 {
-    has_sibling |= comm != asking && atomic_load(&comm->created) && oh_key_compare(&comm->key, &asking->key) == 0 &&
-                   pthread_equal(comm->attach.thread, asking->attach.thread) && !comm->attach.begun;
+    has_sibling |= comm != asking && oh_comm_state(comm) == OH_COMM_IDLE &&
+                   oh_key_compare(&comm->key, &asking->key) == 0 &&
+                   pthread_equal(comm->attach.thread, asking->attach.thread);
 }
 
 /* NCCL has connected everything when it creates the communicator, so that its first call does not wait. */
@@ -291,10 +278,10 @@ static uint64_t patience(const struct oh_comm *comm, uint64_t for_peers, bool *a
 static bool is_waiting(struct oh_comm *comm, uint64_t start, uint64_t for_peers)
 {
     struct oh_attach *attach = &comm->attach;
-    const bool pending = !oh_comm_is_settled(comm) && attach->cutover_call == 0 && attach->patient;
     bool all_here = false;
     pthread_mutex_lock(&attach->mutex);
-    const uint64_t most = pending && !oh_comm_is_settled(comm) ? patience(comm, for_peers, &all_here) : 0;
+    const bool pending = oh_comm_state(comm) == OH_COMM_ATTACHING && attach->patient;
+    const uint64_t most = pending ? patience(comm, for_peers, &all_here) : 0;
     pthread_mutex_unlock(&attach->mutex);
     const bool waits = oh_now_ns() - start < most;
     attach->patient &= waits || !all_here;
@@ -330,10 +317,10 @@ void oh_attach_wait(struct oh_comm *const *comms, size_t count)
 void oh_attach_cancel(struct oh_comm *comm, const char *reason)
 {
     pthread_mutex_lock(&comm->attach.mutex);
-    if (!oh_comm_is_settled(comm)) {
+    if (oh_comm_state(comm) < OH_COMM_CUTOVER) {
         oh_segment_vote_no(&comm->segment, reason);
         snprintf(comm->reason, sizeof comm->reason, "%s", reason);
-        atomic_store(&comm->settled, true);
+        oh_comm_enter(comm, OH_COMM_FALLBACK);
         oh_comm_publish_facts(comm);
     }
     pthread_mutex_unlock(&comm->attach.mutex);

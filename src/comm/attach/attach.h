@@ -89,7 +89,7 @@ void oh_comm_not_created(struct oh_comm *comm);
 /* NCCL has got work on the communicator, of any kind, which no event of onehop's is behind. */
 static inline void oh_attach_note_work(struct oh_comm *comm)
 {
-    comm->attach.unordered |= !atomic_load_explicit(&comm->attach.begun, memory_order_relaxed);
+    comm->attach.unordered |= oh_comm_state(comm) < OH_COMM_ATTACHING;
 }
 
 /*

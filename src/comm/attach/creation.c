@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "comm/attach/end.h"
+#include "comm/core/state.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/nvtx.h"
@@ -271,7 +272,7 @@ bool oh_comm_created(struct oh_comm *comm, int rank, int nranks, int cuda_device
                 oh_cutover_announce(&comm->segment.shared->cutover, comm->rank, call);
             }
         }
-        atomic_store_explicit(&comm->created, true, memory_order_release); /* pairs with oh_attach_wants */
+        oh_comm_enter(comm, OH_COMM_IDLE);
         oh_comm_publish_facts(comm);
     }
     pthread_mutex_unlock(&comm->attach.mutex);

@@ -12,6 +12,7 @@
 #include "comm/attach/attach.h"
 #include "comm/watch/failure.h"
 #include "comm/core/event.h"
+#include "comm/core/state.h"
 
 void oh_comm_abort(struct oh_comm *comm)
 {
@@ -30,8 +31,8 @@ void oh_comm_suspend(struct oh_comm *comm)
 {
     oh_attach_cancel(comm, "it was ended before its ranks had agreed");
     oh_rank_state_publish(comm, OH_RANK_ENDED);
-    atomic_store(&comm->served, false);
     pthread_mutex_lock(&comm->attach.mutex);
+    oh_comm_enter(comm, OH_COMM_ENDED);
     oh_comm_publish_facts(comm);
     pthread_mutex_unlock(&comm->attach.mutex);
 }
@@ -42,7 +43,7 @@ void oh_comm_suspend(struct oh_comm *comm)
  */
 void oh_comm_drain(const struct oh_comm *comm)
 {
-    while (atomic_load(&comm->served) && oh_event_query_launches(comm) != CUDA_SUCCESS) {
+    while (oh_comm_state(comm) == OH_COMM_SERVED && oh_event_query_launches(comm) != CUDA_SUCCESS) {
         usleep(50);
     }
 }

@@ -43,32 +43,35 @@ void oh_stats_mark_reached(void)
 
 /* --- one communicator ------------------------------------------------------------------------------------------- */
 
-static enum oh_state state_of(const struct oh_comm *comm)
-{
-    if (!oh_comm_is_settled(comm)) {
-        return atomic_load(&comm->attach.begun) ? OH_STATE_ATTACHING : OH_STATE_IDLE;
-    }
-    if (atomic_load(&comm->served)) {
-        return OH_STATE_SERVED;
-    }
-    return comm->reason[0] ? OH_STATE_FALLBACK : OH_STATE_ENDED;
-}
+/* What is shown of each state, and the reason why the communicator is not served; NULL: comm->reason. */
+static const struct {
+    enum oh_state shown;
+    const char *reason;
+} views[] = {
+    [OH_COMM_CREATING] = {OH_STATE_IDLE, "no allreduce that onehop could serve was made"},
+    [OH_COMM_IDLE] = {OH_STATE_IDLE, "no allreduce that onehop could serve was made"},
+    [OH_COMM_ATTACHING] = {OH_STATE_ATTACHING, "its ranks have not agreed yet"},
+    [OH_COMM_CUTOVER] = {OH_STATE_ATTACHING, "its ranks have not agreed yet"},
+    [OH_COMM_SERVED] = {OH_STATE_SERVED, ""},
+    [OH_COMM_FAILING] = {OH_STATE_ENDED, ""},
+    [OH_COMM_FAILED] = {OH_STATE_FAILED, "it has failed: its calls return an error"},
+    [OH_COMM_FALLBACK] = {OH_STATE_FALLBACK, NULL},
+    [OH_COMM_ENDED] = {OH_STATE_ENDED, ""},
+};
 
 void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p)
 {
+    const enum oh_comm_state state = oh_comm_state(comm);
     *record_p = (struct oh_stats_record){
         .pid = (uint64_t)getpid(),
         .comm = comm->key.word[0],
         .rank = comm->rank,
         .nranks = comm->nranks,
-        .state = state_of(comm),
+        .state = views[state].shown,
         .memory = comm->attach.voted && comm->staging.base ? OH_STAGING_BYTES : 0,
         .attach_us = (uint64_t)(comm->attach_ms * 1000),
     };
-    const char *reason = oh_comm_is_settled(comm)           ? comm->reason
-                         : atomic_load(&comm->attach.begun) ? "its ranks have not agreed yet"
-                                                            : "no allreduce that onehop could serve was made";
-    snprintf(record_p->reason, sizeof record_p->reason, "%s", reason);
+    snprintf(record_p->reason, sizeof record_p->reason, "%s", views[state].reason ? views[state].reason : comm->reason);
 }
 
 void oh_comm_publish_facts(struct oh_comm *comm)
@@ -96,7 +99,7 @@ void oh_comm_describe(struct oh_comm *comm, onehop_comm_info_t *info_p)
 {
     struct oh_stats_record record = record_of(comm);
     *info_p = (onehop_comm_info_t){
-        .served = atomic_load(&comm->served),
+        .served = oh_comm_state(comm) == OH_COMM_SERVED,
         .rank = (int)record.rank,
         .nranks = (int)record.nranks,
         .fallback_calls = oh_stats_fallbacks(&record),

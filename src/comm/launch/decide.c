@@ -13,9 +13,8 @@
 bool oh_call_decide(struct oh_call *call, ncclRedOp_t op)
 {
     struct oh_comm *comm = call->comm;
-    return atomic_load_explicit(&comm->served, memory_order_acquire) &&
-           oh_comm_op_find(comm, op, call->type, &call->op) && (!comm->check || oh_check_call(call)) &&
-           oh_plan_choose(&comm->table, call->count, call->type, &call->plan);
+    return oh_comm_state(comm) == OH_COMM_SERVED && oh_comm_op_find(comm, op, call->type, &call->op) &&
+           (!comm->check || oh_check_call(call)) && oh_plan_choose(&comm->table, call->count, call->type, &call->plan);
 }
 
 /* Asks about calls that differ in one thing, so that this holds whatever is served. */
@@ -23,7 +22,7 @@ static enum oh_fallback fallback_reason(struct oh_comm *comm, ncclDataType_t typ
 {
     struct oh_plan plan;
     struct oh_op known;
-    if (!atomic_load_explicit(&comm->served, memory_order_relaxed)) {
+    if (oh_comm_state(comm) != OH_COMM_SERVED) {
         return OH_FALLBACK_COMM;
     }
     if (!oh_plan_choose(&comm->table, oh_plan_some_count(&comm->table, type), type, &plan)) {

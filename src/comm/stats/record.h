@@ -39,7 +39,8 @@ enum oh_fallback {
     X(ATTACHING, "attaching") /* its calls go to NCCL as yet */                                                        \
     X(SERVED, "served")       /* from now on */                                                                        \
     X(FALLBACK, "fallback")   /* for good, with a reason */                                                            \
-    X(ENDED, "ended")         /* was served; finalized, aborted or revoked since */                                    \
+    X(FAILED, "failed")       /* its calls return an error */                                                          \
+    X(ENDED, "ended")         /* was served; finalized, aborted or revoked since, or a peer has departed */            \
     X(UNREACHED, "unreached") /* of a process: NCCL has made communicators, and no call came to onehop */
 
 enum oh_state {

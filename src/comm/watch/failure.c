@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "comm/core/state.h"
 #include "util/log.h"
 
 /* --- words -------------------------------------------------------------------------------------------------------- */
@@ -82,7 +83,7 @@ bool oh_comm_is_in_use(const struct oh_comm *comm)
  */
 static struct oh_progress *own_progress(const struct oh_comm *comm)
 {
-    bool known = atomic_load(&comm->created) && comm->nranks <= OH_MAX_RANKS;
+    bool known = comm->nranks > 0 && comm->nranks <= OH_MAX_RANKS;
     return known && comm->segment.shared ? &comm->segment.shared->progress[comm->rank] : NULL;
 }
 
@@ -108,8 +109,9 @@ bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t departed_ra
     if (!atomic_compare_exchange_strong(&comm->failure, &none, error)) {
         return false;
     }
-    atomic_store(&comm->served, false); /* seq_cst, as is `failure`: pairs with settle_when_reached in attach.c */
+    oh_comm_enter(comm, OH_COMM_FAILED);
     pthread_mutex_lock(&comm->attach.mutex);
+    oh_comm_publish_facts(comm);
     if (comm->segment.shared) {
         atomic_compare_exchange_strong(&comm->segment.shared->failed, &nobody, word);
     }
@@ -157,17 +159,24 @@ struct oh_failure oh_segment_failure(const struct oh_comm *comm)
     };
 }
 
-ncclResult_t oh_comm_failure(struct oh_comm *comm)
+/* A peer departed, and now a call is made. */
+static void fail_without_departed(struct oh_comm *comm)
 {
-    uint32_t lost = atomic_load_explicit(&comm->departed_peer, memory_order_acquire);
-    /* Once this rank has left as well, NCCL says what it says of such a communicator. */
-    if (lost != 0 && oh_comm_is_in_use(comm) && oh_comm_fail(comm, ncclRemoteError, lost - 1)) {
-        char text[OH_RANK_TEXT];
-        oh_rank_text(comm, lost - 1, text);
+    const uint32_t rank = atomic_load(&comm->departed_peer);
+    char text[OH_RANK_TEXT];
+    if (oh_comm_fail(comm, ncclRemoteError, rank)) {
+        oh_rank_text(comm, rank, text);
         OH_WARN("comm %p rank %u of %u: a call after the departure of %s: calls now return ncclRemoteError",
                 (void *)comm->nccl, comm->rank, comm->nranks, text);
     }
-    ncclResult_t failure = (ncclResult_t)atomic_load_explicit(&comm->failure, memory_order_acquire);
+}
+
+ncclResult_t oh_comm_failure(struct oh_comm *comm)
+{
+    if (oh_comm_state(comm) == OH_COMM_FAILING) {
+        fail_without_departed(comm);
+    }
+    const ncclResult_t failure = (ncclResult_t)atomic_load_explicit(&comm->failure, memory_order_acquire);
     if (failure != ncclSuccess) {
         hold_graphs(comm);
     }

@@ -21,6 +21,7 @@
 
 #include "comm/watch/failure.h"
 #include "comm/core/event.h"
+#include "comm/core/state.h"
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"
@@ -222,28 +223,44 @@ static bool waits_in_nccl(struct oh_comm *comm)
     return watch->asks && watch->waits_in_nccl;
 }
 
-/* Peers that have departed. Returns how soon to look again. */
-static uint64_t check_peers(struct oh_comm *comm, uint64_t waited_ns, uint64_t now, char *line)
+/*
+ * Notes when each departed peer was first seen to have departed. Returns the peer that departed
+ * first; OH_MAX_RANKS: none. *newest_ns_p: when the last one departed.
+ */
+static uint32_t note_departures(struct oh_comm *comm, uint64_t now, uint64_t *newest_ns_p)
 {
-    uint64_t tick = NEVER;
+    uint64_t *departed_ns = comm->watch.departed_ns;
+    uint32_t first = OH_MAX_RANKS;
     for (uint32_t r = 0; r < comm->nranks; r++) {
-        uint64_t *departed_ns = &comm->watch.departed_ns[r];
-        if (!has_departed(comm, r)) {
-            continue;
+        if (departed_ns[r] == 0 && has_departed(comm, r)) {
+            departed_ns[r] = now;
         }
-        *departed_ns = *departed_ns ? *departed_ns : now;
-        if (oh_comm_is_in_use(comm)) {
-            atomic_store(&comm->departed_peer, r + 1);
-            atomic_store(&comm->served, false); /* the next call is refused; pairs with settle_when_reached */
+        if (departed_ns[r] != 0) {
+            first = first == OH_MAX_RANKS || departed_ns[r] < departed_ns[first] ? r : first;
+            *newest_ns_p = departed_ns[r] > *newest_ns_p ? departed_ns[r] : *newest_ns_p;
         }
-        bool in_nccl = waits_in_nccl(comm); /* asked from now on, so that the answer is there in time */
-        if (now - *departed_ns >= GRACE_NS && (waited_ns >= GRACE_NS || in_nccl)) {
-            fail_without(comm, r, line);
-            return NEVER;
-        }
-        tick = now - *departed_ns < GONE_SOON_NS ? TICK_GONE_NS : tick;
     }
-    return tick;
+    return first;
+}
+
+/* Fails the communicator if a call waits for a departed peer. Returns the time until the next check. */
+static uint64_t check_departures(struct oh_comm *comm, uint64_t waited_ns, uint64_t now, char *line)
+{
+    uint64_t newest_ns = 0;
+    const uint32_t rank = note_departures(comm, now, &newest_ns);
+    if (rank == OH_MAX_RANKS) {
+        return NEVER;
+    }
+    if (oh_comm_is_in_use(comm)) {
+        atomic_store(&comm->departed_peer, rank);
+        oh_comm_enter(comm, OH_COMM_FAILING);
+    }
+    const bool in_nccl = waits_in_nccl(comm); /* asks from now on, so that the answer is there in time */
+    if (now - comm->watch.departed_ns[rank] >= GRACE_NS && (waited_ns >= GRACE_NS || in_nccl)) {
+        fail_without(comm, rank, line);
+        return NEVER;
+    }
+    return now - newest_ns < GONE_SOON_NS ? TICK_GONE_NS : NEVER;
 }
 
 /* Another rank has failed. */
@@ -297,13 +314,10 @@ static uint64_t check_failed(struct oh_comm *comm, uint64_t now, char *line)
 /* The program has destroyed the communicator: a kernel that waits in vain may leave. */
 static uint64_t check_destroyed(struct oh_comm *comm, uint64_t waited_ns, uint64_t now)
 {
-    bool failed = oh_segment_failure(comm).error != ncclSuccess;
-    for (uint32_t r = 0; r < comm->nranks; r++) {
-        uint64_t *departed_ns = &comm->watch.departed_ns[r];
-        *departed_ns = *departed_ns ? *departed_ns : has_departed(comm, r) ? now : 0;
-        failed |= *departed_ns != 0 && now - *departed_ns >= GRACE_NS;
-    }
-    if (failed && waited_ns >= GRACE_NS) {
+    uint64_t newest_ns = 0;
+    const uint32_t rank = note_departures(comm, now, &newest_ns);
+    const bool departed = rank < OH_MAX_RANKS && now - comm->watch.departed_ns[rank] >= GRACE_NS;
+    if ((departed || oh_segment_failure(comm).error != ncclSuccess) && waited_ns >= GRACE_NS) {
         oh_comm_release_kernels(comm);
         return NEVER;
     }
@@ -323,7 +337,7 @@ static uint64_t check_comm(struct oh_comm *comm, uint64_t now, char *line)
     if (atomic_load(&comm->destroyed)) {
         return check_destroyed(comm, waited_ns, now);
     }
-    uint64_t tick = check_peers(comm, waited_ns, now, line);
+    uint64_t tick = check_departures(comm, waited_ns, now, line);
     if (line[0] == '\0') {
         check_shared_failure(comm, line);
     }
@@ -334,7 +348,7 @@ static uint64_t check_comm(struct oh_comm *comm, uint64_t now, char *line)
 }
 
 /*
- * Asks the driver whether NCCL's calls are complete, of one communicator that check_peers wants to know it of. The
+ * Asks the driver whether NCCL's calls are complete, of one communicator that check_departures wants to know it of. The
  * mutex is not held meanwhile; the communicator is not freed (oh_monitor_is_asking).
  */
 static void ask_driver(void)
