@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <sys/auxv.h>
 
-#include "comm/attach/end.h"
+#include "comm/attach/attach.h"
 #include "hook/entry.h"
 #include "hook/group.h"
 #include "hook/initial_comm.h"
@@ -89,7 +89,7 @@ ncclResult_t oh_entry_is_missing(const char *name)
 ncclResult_t oh_entry_real_of(const struct oh_comm *comm, const struct oh_real **real_p, const void *caller)
 {
     if (comm) {
-        *real_p = comm->library;
+        *real_p = oh_comm_id(comm)->library;
         return ncclSuccess;
     }
     return oh_real_get(real_p, caller);

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 
 #include "comm/attach/attach.h"
-#include "comm/watch/failure.h"
 #include "hook/entry.h"
 #include "hook/group.h"
 #include "util/keep_errno.h"
@@ -22,14 +21,14 @@
  */
 static ncclResult_t check_launched(struct oh_comm *comm)
 {
-    const struct oh_real *real = comm->library;
+    const struct oh_real *real = oh_comm_id(comm)->library;
     ncclResult_t state = ncclInProgress;
-    if (REAL(real, CommGetAsyncError(comm->nccl, &state)) != ncclSuccess) {
+    if (REAL(real, CommGetAsyncError(oh_comm_id(comm)->nccl, &state)) != ncclSuccess) {
         return ncclSuccess;
     }
     if (state == ncclInProgress) {
         OH_WARN("comm %p: a call before ncclCommGetAsyncError has said that the one before is launched",
-                (void *)comm->nccl);
+                (void *)oh_comm_id(comm)->nccl);
         return ncclInvalidArgument;
     }
     oh_order_nccl_launched(comm);
@@ -73,7 +72,7 @@ static ncclResult_t end_fallback(struct oh_comm *comm, struct oh_nccl_call *call
 static ncclResult_t fall_back(const struct oh_call *call, ncclRedOp_t op)
 {
     struct oh_comm *comm = call->comm;
-    const struct oh_real *real = comm->library;
+    const struct oh_real *real = oh_comm_id(comm)->library;
     const bool works = call->count > 0, ordered = works && oh_comm_is_ordered(comm);
     struct oh_nccl_call nccl_call = {.result = CUDA_SUCCESS};
     ncclResult_t failure = oh_comm_failure(comm);
@@ -88,7 +87,7 @@ static ncclResult_t fall_back(const struct oh_call *call, ncclRedOp_t op)
     if (res != ncclSuccess) {
         return res;
     }
-    res = REAL(real, AllReduce(call->sendbuff, call->recvbuff, call->count, call->type, op, comm->nccl,
+    res = REAL(real, AllReduce(call->sendbuff, call->recvbuff, call->count, call->type, op, oh_comm_id(comm)->nccl,
                                (cudaStream_t)call->stream));
     if (works && !oh_entry_is_rejected(res)) {
         oh_attach_note_work(comm);
@@ -104,7 +103,7 @@ ncclResult_t oh_forward_begin(ncclComm_t comm, cudaStream_t stream, bool works, 
     ncclResult_t res = oh_entry_real_of(ours, &forward_p->real, caller);
     if (res == ncclSuccess && ours) {
         /* A departed peer alone is no error here: it may have no part in this call. */
-        res = oh_group_fail(ours, (ncclResult_t)atomic_load_explicit(&ours->failure, memory_order_acquire));
+        res = oh_group_fail(ours, oh_comm_error(ours));
     }
     if (res != ncclSuccess) {
         return res;
@@ -141,9 +140,9 @@ ncclResult_t oh_forward_end(struct oh_forward *forward, ncclResult_t result)
 /* NCCL may have finished the creation since. */
 static void check_creation(struct oh_comm *comm)
 {
-    const struct oh_real *real = comm->library;
+    const struct oh_real *real = oh_comm_id(comm)->library;
     ncclResult_t state = ncclInProgress;
-    if (oh_comm_is_creating(comm) && REAL(real, CommGetAsyncError(comm->nccl, &state)) == ncclSuccess) {
+    if (oh_comm_is_creating(comm) && REAL(real, CommGetAsyncError(oh_comm_id(comm)->nccl, &state)) == ncclSuccess) {
         oh_creations_poll(comm, state);
     }
 }
@@ -194,7 +193,7 @@ static ncclResult_t attach(struct oh_call *call, ncclRedOp_t op)
     ncclResult_t res = ncclSuccess;
     oh_comm_begin_use(comm); /* another thread may abort it while this one waits; then NCCL's calls return this error */
     if (!attach_or_defer(call, op, &res)) {
-        res = atomic_load(&comm->aborted) ? ncclInternalError : route(call, op);
+        res = oh_comm_is_aborted(comm) ? ncclInternalError : route(call, op);
     }
     oh_comm_end_use(comm);
     return res;
@@ -202,8 +201,8 @@ static ncclResult_t attach(struct oh_call *call, ncclRedOp_t op)
 
 static ncclResult_t destroy_op(struct oh_comm *comm, ncclRedOp_t op)
 {
-    const struct oh_real *real = comm->library;
-    ncclResult_t res = REAL(real, RedOpDestroy(op, comm->nccl));
+    const struct oh_real *real = oh_comm_id(comm)->library;
+    ncclResult_t res = REAL(real, RedOpDestroy(op, oh_comm_id(comm)->nccl));
     if (res == ncclSuccess) {
         OH_KEEP_ERRNO();
         oh_comm_op_remove(comm, op);
@@ -235,13 +234,13 @@ void oh_entry_route_deferred(void)
     size_t count = 0;
     struct oh_deferred *deferred = await_deferred(&count);
     for (size_t i = 0; i < count; i++) {
-        if (!atomic_load(&deferred[i].call.comm->aborted)) { /* else NCCL has freed it */
+        if (!oh_comm_is_aborted(deferred[i].call.comm)) { /* else NCCL has freed it */
             route(&deferred[i].call, deferred[i].op);
         }
     }
     OH_KEEP_ERRNO();
     for (size_t i = 0; i < count; i++) {
-        if (deferred[i].op_ends && !atomic_load(&deferred[i].call.comm->aborted)) {
+        if (deferred[i].op_ends && !oh_comm_is_aborted(deferred[i].call.comm)) {
             destroy_op(deferred[i].call.comm, deferred[i].op);
         }
         oh_comm_end_use(deferred[i].call.comm);
@@ -283,7 +282,7 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
     }
     if (ours && res == ncclSuccess && (*error == ncclSuccess || *error == ncclInProgress)) {
         /* While the communicator ends, the state is NCCL's. */
-        ncclResult_t failure = atomic_load_explicit(&ours->failure, memory_order_acquire);
+        ncclResult_t failure = oh_comm_error(ours);
         *error = failure != ncclSuccess && oh_comm_is_in_use(ours) ? failure : *error;
     }
     return res;

@@ -10,8 +10,6 @@
 #include <string.h>
 
 #include "comm/attach/attach.h"
-#include "comm/attach/end.h"
-#include "comm/watch/failure.h"
 #include "hook/entry.h"
 #include "hook/group.h"
 #include "hook/initial_comm.h"
@@ -28,7 +26,7 @@ static bool is_in_progress(const struct oh_real *real, const struct oh_creation 
 {
     ncclResult_t state = ncclSuccess;
     if (creation->parent && !creation->is_grow) {
-        return !creation->parent->config.blocking;
+        return !oh_comm_id(creation->parent)->config.blocking;
     }
     return !creation->config.blocking && *creation->nccl_p &&
            REAL(real, CommGetAsyncError(*creation->nccl_p, &state)) == ncclSuccess && state == ncclInProgress;
@@ -37,8 +35,8 @@ static bool is_in_progress(const struct oh_real *real, const struct oh_creation 
 /* NCCL creates the child of a non-blocking communicator in the background, whatever the child is. */
 static struct oh_comm_config read_config(const ncclConfig_t *config, const struct oh_comm *parent)
 {
-    struct oh_comm_config read = oh_config_read(config, parent ? &parent->config : NULL);
-    read.blocking &= !parent || parent->config.blocking;
+    struct oh_comm_config read = oh_config_read(config, parent ? &oh_comm_id(parent)->config : NULL);
+    read.blocking &= !parent || oh_comm_id(parent)->config.blocking;
     return read;
 }
 
@@ -79,7 +77,7 @@ EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId 
         return real->CommInitRank(comm, nranks, id, rank);
     }
     struct oh_creation creation;
-    begin_creation(&creation, NULL, oh_key_of_id(&id), NULL, comm);
+    begin_creation(&creation, NULL, oh_key_of_ids(&id, 1), NULL, comm);
     return end_creations(real, &creation, 1, REAL(real, CommInitRank(comm, nranks, id, rank)));
 }
 
@@ -91,7 +89,7 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUni
         return real->CommInitRankConfig(comm, nranks, id, rank, config);
     }
     struct oh_creation creation;
-    begin_creation(&creation, NULL, oh_key_of_id(&id), config, comm);
+    begin_creation(&creation, NULL, oh_key_of_ids(&id, 1), config, comm);
     return end_creations(real, &creation, 1, REAL(real, CommInitRankConfig(comm, nranks, id, rank, config)));
 }
 
@@ -134,23 +132,24 @@ EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, ncclCom
     if (!parent) {
         return real->CommSplit(comm, color, order, newcomm, config);
     }
-    uint64_t sequence = parent->splits++; /* the same on all ranks, those without a colour too */
+    uint64_t sequence = oh_comm_id(parent)->splits++; /* the same on all ranks, those without a colour too */
     if (color == NCCL_SPLIT_NOCOLOR || !newcomm) {
         return REAL(real, CommSplit(comm, color, order, newcomm, config));
     }
     struct oh_creation creation;
-    begin_creation(&creation, parent, oh_key_of_split(&parent->key, sequence, color), config, newcomm);
+    begin_creation(&creation, parent, oh_key_of_split(&oh_comm_id(parent)->key, sequence, color), config, newcomm);
     ncclResult_t res = REAL(real, CommSplit(comm, color, order, newcomm, config));
-    parent->splits -= oh_entry_is_rejected(res);
+    oh_comm_id(parent)->splits -= oh_entry_is_rejected(res);
     return end_creations(real, &creation, 1, res);
 }
 
 /* The arguments that NCCL accepts (ncclCommInitChildComm, src/init.cc of 2.28.9). */
 static bool can_shrink(const struct oh_comm *parent, const int *excluded, int count, const ncclComm_t *newcomm)
 {
-    bool right = excluded && newcomm && count > 0 && (uint32_t)count < parent->nranks;
+    bool right = excluded && newcomm && count > 0 && (uint32_t)count < oh_comm_id(parent)->nranks;
     for (int i = 0; right && i < count; i++) {
-        right = excluded[i] >= 0 && (uint32_t)excluded[i] < parent->nranks && excluded[i] != (int)parent->rank;
+        right = excluded[i] >= 0 && (uint32_t)excluded[i] < oh_comm_id(parent)->nranks &&
+                excluded[i] != (int)oh_comm_id(parent)->rank;
     }
     return right;
 }
@@ -169,10 +168,10 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, nc
         oh_comm_abort(parent);
     }
     struct oh_creation creation;
-    struct oh_key key = oh_key_of_shrink(&parent->key, parent->shrinks++, excluded, count);
+    struct oh_key key = oh_key_of_shrink(&oh_comm_id(parent)->key, oh_comm_id(parent)->shrinks++, excluded, count);
     begin_creation(&creation, parent, key, config, newcomm);
     ncclResult_t res = REAL(real, CommShrink(comm, excluded, count, newcomm, config, flags));
-    parent->shrinks -= oh_entry_is_rejected(res);
+    oh_comm_id(parent)->shrinks -= oh_entry_is_rejected(res);
     return end_creations(real, &creation, 1, res);
 }
 
@@ -181,7 +180,7 @@ static void begin_growing(struct oh_creation *creation, struct oh_comm *parent, 
 {
     OH_KEEP_ERRNO();
     oh_initial_comm_creation_begin();
-    const struct oh_comm_config read = oh_config_read(config, parent ? &parent->config : NULL);
+    const struct oh_comm_config read = oh_config_read(config, parent ? &oh_comm_id(parent)->config : NULL);
     oh_creation_begin_grow(creation, parent, id, &read, nccl_p);
 }
 
@@ -199,7 +198,7 @@ EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId
     begin_growing(&creation, parent, id, config, newcomm);
     ncclResult_t res = REAL(real, CommGrow(comm, nranks, id, rank, newcomm, config));
     if (parent) {
-        parent->grows -= oh_entry_is_rejected(res);
+        oh_comm_id(parent)->grows -= oh_entry_is_rejected(res);
     }
     return end_creations(real, &creation, 1, res);
 }
@@ -208,7 +207,7 @@ EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId
 static void drain(const struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
-    if (comm->config.blocking && oh_group_depth() == 0) {
+    if (oh_comm_id(comm)->config.blocking && oh_group_depth() == 0) {
         oh_comm_drain(comm);
     }
 }

@@ -88,7 +88,7 @@ void oh_creations_poll(struct oh_comm *comm, ncclResult_t state)
 {
     /* Guards what follows: a second thread must not use a child before the first has registered it. */
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-    const struct oh_real *real = comm->library;
+    const struct oh_real *real = oh_comm_id(comm)->library;
     struct identity self;
     OH_KEEP_ERRNO();
     if (state == ncclInProgress) {
@@ -99,7 +99,7 @@ void oh_creations_poll(struct oh_comm *comm, ncclResult_t state)
     oh_comm_children_done(comm, finish_children(real, oh_comm_take_children(comm)));
     pthread_mutex_unlock(&mutex);
     if (!oh_comm_is_created(comm)) {
-        if (state != ncclSuccess || !identify(real, comm->nccl, &self)) {
+        if (state != ncclSuccess || !identify(real, oh_comm_id(comm)->nccl, &self)) {
             oh_comm_not_created(comm);
         } else if (oh_comm_created(comm, self.rank, self.nranks, self.cuda_device)) {
             oh_initial_comm_creation_end(real);

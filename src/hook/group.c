@@ -13,7 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/watch/failure.h"
 #include "hook/entry.h"
 #include "util/log.h"
 #include "util/keep_errno.h"
@@ -115,7 +114,7 @@ ncclResult_t oh_group_add_stream(struct oh_comm *comm, CUstream stream, enum oh_
         if (res == ncclSuccess && !captured_like_others(&new_use)) {
             OH_WARN("comm %p: the streams of a communicator in a group must be captured all, by one graph, or not at "
                     "all",
-                    (void *)comm->nccl);
+                    (void *)oh_comm_id(comm)->nccl);
             res = ncclInvalidUsage;
         }
         if (res == ncclSuccess) {
@@ -147,17 +146,17 @@ static bool communicators_alike(void)
 ncclResult_t oh_group_fail(const struct oh_comm *comm, ncclResult_t error)
 {
     if (error != ncclSuccess && group.depth > 0) {
-        const struct oh_real *real = comm->library;
+        const struct oh_real *real = oh_comm_id(comm)->library;
         group.error = group.error == ncclSuccess ? error : group.error;
         /* NCCL's part must not run either, so NCCL gets a call that it refuses. */
-        REAL(real, AllReduce(NULL, NULL, 1, (ncclDataType_t)-1, ncclSum, comm->nccl, NULL));
+        REAL(real, AllReduce(NULL, NULL, 1, (ncclDataType_t)-1, ncclSum, oh_comm_id(comm)->nccl, NULL));
     }
     return error;
 }
 
 void oh_group_note_forwarded(const struct oh_comm *comm)
 {
-    group.in_nccl = comm->nccl;
+    group.in_nccl = oh_comm_id(comm)->nccl;
 }
 
 /* NCCL has launched its part, or is launching it in the background. Returns the first failure. */
@@ -224,7 +223,7 @@ ncclResult_t oh_group_defer(const struct oh_call *call, ncclRedOp_t op)
 {
     const struct oh_deferred deferred = {.call = *call, .op = op};
     ncclResult_t res =
-        call->comm->attach.ordering ? oh_group_add_stream(call->comm, call->stream, OH_CALL_DEFERRED) : ncclSuccess;
+        oh_comm_is_ordered(call->comm) ? oh_group_add_stream(call->comm, call->stream, OH_CALL_DEFERRED) : ncclSuccess;
     return res == ncclSuccess ? append((void **)&group.deferred, &group.deferred_count, &group.deferred_room, &deferred,
                                        sizeof deferred)
                               : res;
@@ -273,16 +272,17 @@ void oh_group_forget(const struct oh_comm *comm)
     remove_of(comm, group.calls, &group.call_count, sizeof *group.calls);
     remove_of(comm, group.use, &group.use_count, sizeof *group.use);
     remove_of(comm, group.deferred, &group.deferred_count, sizeof *group.deferred);
-    group.in_nccl = group.in_nccl == comm->nccl ? NULL : group.in_nccl;
+    group.in_nccl = group.in_nccl == oh_comm_id(comm)->nccl ? NULL : group.in_nccl;
 }
 
 /* By communicator in the order of keys, then in the order made. */
 static int compare_calls(const void *a, const void *b)
 {
     const struct oh_call *x = a, *y = b;
-    int order = oh_key_compare(&x->comm->key, &y->comm->key);
+    int order = oh_key_compare(&oh_comm_id(x->comm)->key, &oh_comm_id(y->comm)->key);
     if (order == 0) {
-        order = (x->comm->rank > y->comm->rank) - (x->comm->rank < y->comm->rank);
+        order = (oh_comm_id(x->comm)->rank > oh_comm_id(y->comm)->rank) -
+                (oh_comm_id(x->comm)->rank < oh_comm_id(y->comm)->rank);
     }
     return order ? order : (x->serial > y->serial) - (x->serial < y->serial);
 }
@@ -370,7 +370,7 @@ static ncclResult_t await_nccl(const struct oh_real *real)
         struct oh_comm *comm = group.use[i].comm;
         ncclResult_t state = ncclInProgress;
         while (oh_comm_is_ordered(comm) && oh_comm_failure(comm) == ncclSuccess &&
-               real->CommGetAsyncError(comm->nccl, &state) == ncclSuccess && state == ncclInProgress) {
+               real->CommGetAsyncError(oh_comm_id(comm)->nccl, &state) == ncclSuccess && state == ncclInProgress) {
             usleep(20);
         }
         if (state != ncclSuccess) {
@@ -392,7 +392,7 @@ static void fail_communicators(ncclResult_t res)
         if (oh_comm_fail(comm, res, OH_MAX_RANKS)) {
             OH_WARN("comm %p rank %u of %u: a group with calls of this communicator has failed: calls now return error "
                     "%d",
-                    (void *)comm->nccl, comm->rank, comm->nranks, (int)res);
+                    (void *)oh_comm_id(comm)->nccl, oh_comm_id(comm)->rank, oh_comm_id(comm)->nranks, (int)res);
         }
         oh_comm_failure(comm); /* stops this rank's graphs */
     }

@@ -47,7 +47,7 @@ static void await(uint64_t id, int nranks, int rank)
 {
     ncclUniqueId name = {"onehop: first communicator"}; /* no id of NCCL's begins so */
     memcpy(name.internal + sizeof name - sizeof id, &id, sizeof id);
-    const struct oh_key key = oh_key_of_id(&name);
+    const struct oh_key key = oh_key_of_ids(&name, 1);
     const struct oh_comm_config config = oh_config_read(NULL, NULL); /* the program's is unknown */
     oh_creation_begin(&creation, &key, &config, NULL);
     first_nranks = nranks;

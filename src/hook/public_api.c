@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "comm/attach/end.h"
+#include "comm/attach/attach.h"
 #include "hook/entry.h"
 #include "onehop/onehop.h"
 

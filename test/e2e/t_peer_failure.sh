@@ -94,7 +94,7 @@ expect_told "a rank aborts, the others wait for it: an error" 2 "$departed; it h
 
 # A rank is stopped; it never makes its call; for too long.
 # (On a loaded machine a rank may not have been seen waiting yet.)
-waits='wait.* for [0-9]+ s in call 2, a sum of 1000 x float32, oneshot, for .*rank 2 \(pid [0-9]+, 1 calls'
+waits='waits for [0-9]+ s in call 2, a sum of 1000 x float32, oneshot, for .*rank 2 \(pid [0-9]+, 1 calls'
 ONEHOP_STALL_SECONDS=1 run_app "${work[@]}" --scenario stop --victim 2 --rounds 3
 expect_told "stopped: one report; all go on, with right results" 1 "$waits"
 ONEHOP_STALL_SECONDS=2 run_app "${work[@]}" --scenario stop-long --victim 2

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "comm/attach/attach.h"
-#include "comm/attach/end.h"
+#include "comm/comm_internal.h"
 
 #define REPLAYS 7
 #define TIME_LIMIT_S 280
@@ -113,7 +113,7 @@ static void open_worker(struct worker *worker, const struct oh_key *key)
         oh_attach_wait(&worker->comm, 1);
     }
     if (!worker->comm || !oh_attach_decide(worker->comm)) {
-        die(worker, worker->comm ? worker->comm->reason : "no communicator");
+        die(worker, worker->comm ? worker->comm->attach.reason : "no communicator");
     }
     CU(worker, stream_create(&worker->stream, CU_STREAM_NON_BLOCKING));
     CU(worker, event_create(&worker->begin, CU_EVENT_DEFAULT));

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "comm/attach/attach.h"
+#include "comm/comm_internal.h"
 
 /* Registers what NCCL has created, for a rank on the GPU of its number. NULL: it cannot be. */
 static inline struct oh_comm *create_comm(struct oh_creation *creation, ncclComm_t nccl, uint32_t rank, int nranks)

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/attach/end.h"
+#include "comm/comm_internal.h"
 #include "test/tap.h"
 #include "test/unit/first_call.h"
 #include "test/unit/topologies.h"

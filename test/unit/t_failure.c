@@ -7,7 +7,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "comm/core/state.h"
 #include "comm/watch/failure.h"
 #include "test/tap.h"
 #include "util/clock.h"
@@ -24,8 +23,8 @@ static struct oh_comm *make_rank(struct oh_shared *shared)
     if (!comm) {
         exit(1);
     }
-    comm->rank = 1;
-    comm->nranks = 2;
+    comm->id.rank = 1;
+    comm->id.nranks = 2;
     comm->segment.shared = shared;
     pthread_mutex_init(&comm->attach.mutex, NULL);
     atomic_store(&comm->state, OH_COMM_ATTACHING);
@@ -48,7 +47,7 @@ static void *make_calls(void *user)
 {
     struct oh_comm *comm = user;
     while (!atomic_load(&over)) {
-        uint64_t number = comm->launched_calls + 1;
+        uint64_t number = comm->serve.launched_calls + 1;
         oh_progress_add(comm, 1, signature_of(number), count_of(number));
     }
     return NULL;
@@ -61,10 +60,10 @@ static void test_last_call(void)
     struct oh_last_call call;
     pthread_t writer;
     uint64_t begin_ns = oh_now_ns(), whole = 0, changing = 0, mixed = 0;
-    comm->progress = &shared.progress[1];
+    comm->serve.progress = &shared.progress[1];
     pthread_create(&writer, NULL, make_calls, comm);
     while (whole < ENOUGH || oh_now_ns() - begin_ns < LONG_NS) {
-        if (!oh_read_last_call(comm->progress, &call)) {
+        if (!oh_read_last_call(comm->serve.progress, &call)) {
             changing++;
         } else if (call.number > 0) {
             whole++;
@@ -97,10 +96,10 @@ static void test_nobody_to_tell(void)
 {
     static struct oh_shared shared;
     struct oh_comm *comm = make_rank(&shared);
-    comm->rank = comm->nranks = 0; /* NCCL is still creating it */
+    comm->id.rank = comm->id.nranks = 0; /* NCCL is still creating it */
     oh_rank_state_publish(comm, OH_RANK_EXITED);
     tap_ok(oh_rank_state_get(comm, 0) == OH_RANK_ACTIVE, "while it is not known which rank this is, none is named");
-    comm->nranks = 2;
+    comm->id.nranks = 2;
     comm->segment.shared = NULL;
     oh_rank_state_publish(comm, OH_RANK_EXITED); /* must not crash */
     tap_ok(true, "where there is no shared, nothing is said");

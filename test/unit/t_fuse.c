@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* t_fuse.c - which calls of a group go out as one launch: random groups, cut as they would be launched */
-#include "comm/launch/fuse.h"
+#include "comm/launch/decide.h"
 
 #include <string.h>
 

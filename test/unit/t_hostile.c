@@ -19,9 +19,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 #include "gpu/context.h"
-#include "comm/attach/end.h"
+#include "comm/attach/attach.h"
 #include "test/tap.h"
 #include "test/unit/first_call.h"
 #include "test/unit/topologies.h"
@@ -133,12 +133,12 @@ static bool is_sound(struct oh_comm *comm)
 {
     const struct oh_driver *driver = comm->staging.driver;
     struct oh_context_scope scope;
-    bool sound = oh_plan_table_valid(&comm->table, RANKS) && oh_plan_table_end(&comm->table) > 0;
+    bool sound = oh_plan_table_valid(&comm->serve.table, RANKS) && oh_plan_table_end(&comm->serve.table) > 0;
     if (oh_context_enter(driver, &comm->staging.context, &scope) != CUDA_SUCCESS) {
         return false;
     }
     for (int r = 0; r < RANKS && sound; r++) {
-        CUdeviceptr start = 0, at = (CUdeviceptr)(uintptr_t)comm->args.staging[r];
+        CUdeviceptr start = 0, at = (CUdeviceptr)(uintptr_t)comm->serve.args.staging[r];
         size_t bytes = 0;
         sound = cuMemGetAddressRange(&start, &bytes, at) == CUDA_SUCCESS && start == at && bytes >= OH_STAGING_BYTES;
     }
@@ -169,8 +169,8 @@ static void live_once(struct rank *self, bool quiet, struct oh_key key, unsigned
         }
     }
     pthread_barrier_wait(&self->lane->barrier); /* a call after a peer's end is refused */
-    if (quiet && comm && comm->reason[0]) {
-        tap_note("without a writer, rank %u: %s", self->rank, comm->reason);
+    if (quiet && comm && comm->attach.reason[0]) {
+        tap_note("without a writer, rank %u: %s", self->rank, comm->attach.reason);
     }
     if (comm) {
         oh_comm_retire(comm);

@@ -12,9 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 #include "gpu/context.h"
-#include "comm/attach/end.h"
 #include "test/unit/default_table.h"
 #include "test/tap.h"
 #include "test/unit/first_call.h"
@@ -172,7 +171,7 @@ static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p
     play_peer(&segment, rank, lie);
     struct oh_comm *comm = create_comm(&creation, nccl, 1 - rank, RANKS);
     bool served = comm && !oh_comm_is_settled(comm) && make_first_call(comm);
-    snprintf(reason_p, OH_REASON_BYTES, "%s", comm ? comm->reason : "no communicator");
+    snprintf(reason_p, OH_REASON_BYTES, "%s", comm ? comm->attach.reason : "no communicator");
     atomic_store(&segment.shared->peer_info[rank].peers_closed, 1);
     if (comm) {
         oh_comm_retire(comm);

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 #include "test/tap.h"
 #include "tools/shared/live_reader.h"
 
@@ -30,10 +30,10 @@ static void test_life(void)
     struct oh_stats_record gone;
     tap_ok(oh_live_read(getpid(), &view) == OH_LIVE_NONE, "no page before the first communicator");
     for (int i = 0; i < 3; i++) {
-        comms[i].key.word[0] = (uint64_t)i + 100;
-        comms[i].rank = (uint32_t)i;
-        comms[i].nranks = 8;
-        oh_live_add(&comms[i].live, comms[i].key.word[0]);
+        comms[i].id.key.word[0] = (uint64_t)i + 100;
+        comms[i].id.rank = (uint32_t)i;
+        comms[i].id.nranks = 8;
+        oh_live_add(&comms[i].live, comms[i].id.key.word[0]);
         oh_comm_publish_facts(&comms[i]);
         oh_counter_add(&oh_comm_counters(&comms[i])->calls[1], 10);
         oh_counter_add(&oh_comm_counters(&comms[i])->bytes, 1000);
@@ -47,7 +47,7 @@ static void test_life(void)
     oh_live_view_free(&view);
 
     atomic_store(&comms[1].state, OH_COMM_FALLBACK);
-    snprintf(comms[1].reason, sizeof comms[1].reason, "a reason\twith\033[2J");
+    snprintf(comms[1].attach.reason, sizeof comms[1].attach.reason, "a reason\twith\033[2J");
     oh_comm_publish_facts(&comms[1]);
     seen = look(&view);
     tap_ok(seen && view.entry[1].state == OH_STATE_FALLBACK && strcmp(view.entry[1].reason, "a reason?with?[2J") == 0,
@@ -65,7 +65,7 @@ static void test_life(void)
     tap_ok(oh_live_ended_totals(&gone) == 1 && gone.bytes == 1000, "inside the process too");
     struct oh_live_entry *left = comms[2].live.entry - 1;
     memset(&comms[1].live.counters, 0, sizeof comms[1].live.counters);
-    oh_live_add(&comms[1].live, comms[1].key.word[0]);
+    oh_live_add(&comms[1].live, comms[1].id.key.word[0]);
     tap_ok(comms[1].live.entry == left && atomic_load(&left->counters.calls[1]) == 0, "a row is used again, from zero");
 }
 
@@ -73,7 +73,7 @@ static void test_full(void)
 {
     struct oh_live_view view;
     for (int i = 3; i < MANY; i++) {
-        oh_live_add(&comms[i].live, comms[i].key.word[0]);
+        oh_live_add(&comms[i].live, comms[i].id.key.word[0]);
     }
     tap_ok(comms[OH_MAX_LIVE_ENTRIES - 1].live.entry && !comms[OH_MAX_LIVE_ENTRIES].live.entry &&
                !comms[MANY - 1].live.entry,

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 #include "test/unit/default_table.h"
 #include "test/tap.h"
 
@@ -54,7 +54,7 @@ static void put_kernels(struct oh_comm *comm)
             set.sum[a][t] = (CUfunction)(0x2000 + a * 64 + t);
         }
     }
-    comm->kernels = &set;
+    comm->serve.kernels = &set;
 }
 
 static bool decide(size_t count, ncclDataType_t type, ncclRedOp_t op, struct oh_call *call)
@@ -182,20 +182,20 @@ static struct oh_comm *make_rank(const struct oh_plan_table *table, uint32_t ran
     if (!comm) {
         exit(1);
     }
-    comm->progress = &progress[rank];
-    comm->rank = rank;
-    comm->nranks = table->nranks;
-    comm->table = *table;
+    comm->serve.progress = &progress[rank];
+    comm->id.rank = rank;
+    comm->id.nranks = table->nranks;
+    comm->serve.table = *table;
     atomic_store(&comm->state, OH_COMM_SERVED);
     comm->staging.driver = &driver;
     comm->staging.context.handle = draw(2) ? any_pointer() : NULL;
     comm->staging.context.id = id_of(comm->staging.context.handle);
-    comm->args.rank = rank;
+    comm->serve.args.rank = rank;
     for (uint32_t j = 0; j < table->nranks; j++) {
-        comm->args.staging[j] = any_pointer();
+        comm->serve.args.staging[j] = any_pointer();
     }
-    comm->launched = draw(2);
-    comm->last_stream = draw(4);
+    comm->order.launched = draw(2);
+    comm->order.last_stream = draw(4);
     /* Ops of the program's own: the same handles and types on all ranks, a scalar of its own on each. */
     for (int h = 0; h < USER_OPS; h++) {
         static const uint64_t scalars[] = {3, 5, 7, 11};
@@ -257,7 +257,7 @@ static void one_call(struct oh_comm **comm, uint32_t nranks, struct tally *tally
     static const ncclDataType_t common[] = {ncclFloat32, ncclFloat16, ncclBfloat16};
     ncclDataType_t type = draw(2) ? common[draw(3)] : (ncclDataType_t)((int)draw(ncclNumTypes + 2) - 1);
     ncclRedOp_t op = (ncclRedOp_t)(draw(3) == 0 ? (int)draw(40) - 1 : (int)ncclSum); /* user ops and worse among them */
-    size_t count = any_count(&comm[0]->table, oh_type_size(type));
+    size_t count = any_count(&comm[0]->serve.table, oh_type_size(type));
     struct decision first = take(comm[0], count, type, op);
     tally->calls++;
     tally->served += first.served;

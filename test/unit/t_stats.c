@@ -3,7 +3,7 @@
  * t_stats.c - why calls fall back; records of statistics: written and read back, and whatever else stands in the
  * file is refused
  */
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 
 #include <string.h>
 
@@ -25,7 +25,7 @@ static void expect_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t
 static void test_reasons(void)
 {
     static struct oh_comm comm;
-    default_table(2, 1024, -1, &comm.table);
+    default_table(2, 1024, -1, &comm.serve.table);
     expect_reason(&comm, ncclFloat32, ncclSum, OH_FALLBACK_COMM, "a communicator that is not served");
     atomic_store(&comm.state, OH_COMM_SERVED);
     expect_reason(&comm, ncclFloat32, ncclSum, OH_FALLBACK_SIZE,

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/core/state.h"
+#include "comm/attach/attach.h"
 #include "comm/watch/monitor.h"
 #include "gpu/kernels.h"
 #include "plan/tuning.h"
@@ -38,7 +38,7 @@ __attribute__((format(printf, 2, 3))) static void decline_because(struct oh_agre
 {
     char reason[OH_REASON_BYTES];
     va_list args;
-    int head = snprintf(reason, sizeof reason, "rank %u: ", agreement->comm->rank);
+    int head = snprintf(reason, sizeof reason, "rank %u: ", agreement->comm->id.rank);
     va_start(args, format);
     vsnprintf(reason + head, sizeof reason - (size_t)head, format, args);
     va_end(args);
@@ -49,15 +49,16 @@ __attribute__((format(printf, 2, 3))) static void decline_because(struct oh_agre
 static void load_table(struct oh_agreement *agreement, struct oh_plan_table *table_p)
 {
     const struct oh_comm *comm = agreement->comm;
-    struct oh_tuning_key key = {.nranks = comm->nranks, .nccl = "unknown"};
+    struct oh_tuning_key key = {.nranks = comm->id.nranks, .nccl = "unknown"};
     char from[OH_STORE_PATH];
     snprintf(key.gpu, sizeof key.gpu, "%s", agreement->gpu.name);
     oh_topo_driver_version(key.driver, sizeof key.driver);
-    if (comm->nccl_version > 0) {
-        oh_tuning_nccl_name(comm->nccl_version, key.nccl);
+    if (comm->id.nccl_version > 0) {
+        oh_tuning_nccl_name(comm->id.nccl_version, key.nccl);
     }
     oh_store_load(&key, table_p, from);
-    OH_INFO("comm %p nranks %u: all ranks use the tuning table of rank 0: %s", (void *)comm->nccl, comm->nranks, from);
+    OH_INFO("comm %p nranks %u: all ranks use the tuning table of rank 0: %s", (void *)comm->id.nccl, comm->id.nranks,
+            from);
 }
 
 /* Made in private memory and then copied: the shared memory may change at any time. False: nothing to serve. */
@@ -84,7 +85,7 @@ static bool publish_table(struct oh_agreement *agreement)
 static bool publish(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
-    struct oh_peer_info *info = &comm->segment.shared->peer_info[comm->rank];
+    struct oh_peer_info *info = &comm->segment.shared->peer_info[comm->id.rank];
     const struct oh_driver *driver = comm->staging.driver;
     char reason[OH_REASON_BYTES];
 
@@ -103,12 +104,12 @@ static bool publish(struct oh_agreement *agreement)
     }
     info->check = oh_env_flag(OH_ENV_CHECK_CALLS, false);
     snprintf(info->bus_id, sizeof info->bus_id, "%s", agreement->gpu.bus_id);
-    if (comm->rank == 0 && !publish_table(agreement)) {
+    if (comm->id.rank == 0 && !publish_table(agreement)) {
         decline_because(agreement, "the settings leave no message to serve");
         return false;
     }
-    comm->staging.peer[comm->rank].base = comm->staging.base;
-    agreement->opened = 1U << comm->rank;
+    comm->staging.peer[comm->id.rank].base = comm->staging.base;
+    agreement->opened = 1U << comm->id.rank;
     atomic_store(&info->ready, 1);
     return true;
 }
@@ -155,7 +156,7 @@ static void open_peer(struct oh_agreement *agreement, uint32_t rank)
 static bool open_peers(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
-    for (uint32_t r = 0; r < comm->nranks && agreement->alive; r++) {
+    for (uint32_t r = 0; r < comm->id.nranks && agreement->alive; r++) {
         if (oh_segment_decision(&comm->segment) == OH_DECISION_OFF) {
             return false; /* then nothing may be opened */
         }
@@ -163,7 +164,7 @@ static bool open_peers(struct oh_agreement *agreement)
             open_peer(agreement, r);
         }
     }
-    return agreement->opened == (1U << comm->nranks) - 1;
+    return agreement->opened == (1U << comm->id.nranks) - 1;
 }
 
 /* Says how large grids may be here. The least of all ranks counts (attach.c). */
@@ -171,27 +172,52 @@ static bool publish_room(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
     const struct oh_staging *staging = &comm->staging;
-    struct oh_plan_table table = comm->table;
+    struct oh_plan_table table = comm->serve.table;
     struct oh_context_scope scope;
     struct oh_plan_room room = {0};
     if (oh_context_enter_relaxed(staging->driver, &staging->context, &scope) != CUDA_SUCCESS) {
         decline_because(agreement, "the context of GPU %s cannot be made current", agreement->gpu.bus_id);
         return false;
     }
-    ncclResult_t res =
-        oh_room_query(staging->driver, staging->device, &staging->context, comm->kernels, &comm->table, &room);
+    ncclResult_t res = oh_room_query(staging->driver, staging->device, &staging->context, comm->serve.kernels,
+                                     &comm->serve.table, &room);
     oh_context_leave_relaxed(staging->driver, &scope);
-    room.max_blocks = comm->config.max_ctas;
+    room.max_blocks = comm->id.config.max_ctas;
     if (res != ncclSuccess) {
         decline_because(agreement, "the occupancy of the kernels is unknown on GPU %s", agreement->gpu.bus_id);
     } else if (!oh_plan_table_fit(&table, &room)) {
         decline_because(agreement, "too few SMs for the kernels on GPU %s: %u, with %u threads each",
                         agreement->gpu.bus_id, room.sms, room.sm_threads);
     } else {
-        comm->segment.shared->peer_info[comm->rank].room = room;
-        comm->segment.shared->peer_info[comm->rank].programmatic = comm->kernels->programmatic;
+        comm->segment.shared->peer_info[comm->id.rank].room = room;
+        comm->segment.shared->peer_info[comm->id.rank].programmatic = comm->serve.kernels->programmatic;
     }
     return agreement->alive;
+}
+
+/* Loads the kernels, and fills in the arguments that are the same in every call. */
+static ncclResult_t prepare_launch(struct oh_comm *comm)
+{
+    const struct oh_staging *staging = &comm->staging;
+    const struct oh_driver *driver = staging->driver;
+    struct oh_context_scope scope;
+
+    if (oh_context_enter_relaxed(driver, &staging->context, &scope) != CUDA_SUCCESS) {
+        return ncclUnhandledCudaError;
+    }
+    ncclResult_t res = oh_kernel_set_get(driver, staging->device, comm->id.nranks, &comm->serve.kernels);
+    oh_context_leave_relaxed(driver, &scope);
+    if (res != ncclSuccess) {
+        return res;
+    }
+    for (uint32_t j = 0; j < comm->id.nranks; j++) {
+        comm->serve.args.staging[j] = (char *)(uintptr_t)staging->peer[(comm->id.rank + j) % comm->id.nranks].base;
+    }
+    comm->serve.args.control = (struct oh_control *)(uintptr_t)staging->control_device;
+    comm->serve.args.abort_flag = &comm->serve.args.control->abort_flag;
+    comm->serve.args.rank = comm->id.rank;
+    comm->serve.args.nranks = comm->id.nranks;
+    return ncclSuccess;
 }
 
 /* What is needed to serve, once the peers' memory is open: table, kernels, epoch. */
@@ -200,15 +226,15 @@ static bool prepare(struct oh_agreement *agreement)
     struct oh_comm *comm = agreement->comm;
     const struct oh_shared *shared = comm->segment.shared;
 
-    comm->table = shared->table;
-    for (uint32_t r = 0; r < comm->nranks; r++) { /* all have published their peer info: the same for all */
-        comm->check |= shared->peer_info[r].check != 0;
+    comm->serve.table = shared->table;
+    for (uint32_t r = 0; r < comm->id.nranks; r++) { /* all have published their peer info: the same for all */
+        comm->serve.check |= shared->peer_info[r].check != 0;
     }
-    if (!oh_plan_table_valid(&comm->table, comm->nranks)) {
+    if (!oh_plan_table_valid(&comm->serve.table, comm->id.nranks)) {
         decline_because(agreement, "rank 0's tuning table is not valid");
         return false;
     }
-    if (comm->table.fp8 && agreement->gpu.compute_major < FP8_COMPUTE_MAJOR) {
+    if (comm->serve.table.fp8 && agreement->gpu.compute_major < FP8_COMPUTE_MAJOR) {
         decline_because(agreement, "GPU %s is of another generation than that of rank 0", agreement->gpu.bus_id);
         return false;
     }
@@ -216,7 +242,7 @@ static bool prepare(struct oh_agreement *agreement)
         decline_because(agreement, "no thread to monitor the other ranks");
         return false;
     }
-    if (oh_comm_prepare_launch(comm) != ncclSuccess) {
+    if (prepare_launch(comm) != ncclSuccess) {
         decline_because(agreement, "the kernels cannot be made ready on GPU %s", agreement->gpu.bus_id);
         return false;
     }
@@ -241,12 +267,12 @@ static bool vote(struct oh_agreement *agreement)
     if (comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
         return false;
     }
-    atomic_store(&comm->segment.shared->peer_info[comm->rank].withheld, OH_WITHHELD_NOT);
+    atomic_store(&comm->segment.shared->peer_info[comm->id.rank].withheld, OH_WITHHELD_NOT);
     pthread_mutex_lock(&comm->attach.mutex);
-    comm->attach_ms += (double)(oh_now_ns() - agreement->start_ns) / 1e6;
+    comm->attach.ms += (double)(oh_now_ns() - agreement->start_ns) / 1e6;
     comm->attach.voted = true;
     pthread_mutex_unlock(&comm->attach.mutex);
-    oh_segment_vote_yes(&comm->segment, comm->nranks);
+    oh_segment_vote_yes(&comm->segment, comm->id.nranks);
     return true;
 }
 
@@ -269,8 +295,8 @@ bool oh_agreement_advance(struct oh_agreement *agreement, bool *moved_p)
         if (agreement->step < STEP_COUNT && steps[agreement->step](agreement)) {
             agreement->step++;
             *moved_p = true;
-        } else if (oh_segment_has_dead_rank(&agreement->comm->segment, agreement->comm->rank,
-                                            agreement->comm->nranks)) {
+        } else if (oh_segment_has_dead_rank(&agreement->comm->segment, agreement->comm->id.rank,
+                                            agreement->comm->id.nranks)) {
             oh_segment_vote_no(&agreement->comm->segment, "a rank's process has ended");
         } else {
             return false;
@@ -280,6 +306,33 @@ bool oh_agreement_advance(struct oh_agreement *agreement, bool *moved_p)
 }
 
 /* --- begin and end ------------------------------------------------------------------------------------------------ */
+
+/* NCCL's own switch for the same thing. */
+static bool nccl_mixes_graphs(void)
+{
+    const char *text = getenv("NCCL_GRAPH_MIXING_SUPPORT");
+    return !text || strcmp(text, "0") != 0;
+}
+
+/* Creates the events, which retire.c destroys, also when this fails half-way. */
+static ncclResult_t prepare_order(struct oh_comm *comm)
+{
+    const struct oh_driver *driver = comm->staging.driver;
+    struct oh_context_scope scope;
+    ncclResult_t res = ncclSuccess;
+    if (oh_context_enter_relaxed(driver, &comm->staging.context, &scope) != CUDA_SUCCESS) {
+        return ncclUnhandledCudaError;
+    }
+    for (int e = 0; e < OH_EVENTS; e++) {
+        OH_CU_GOTO(driver, event_create(&comm->order.event[e], CU_EVENT_DISABLE_TIMING), res, out);
+    }
+    comm->order.graph_mixing = oh_env_flag(OH_ENV_GRAPH_MIXING, nccl_mixes_graphs());
+    comm->serve.early_send = oh_env_flag(OH_ENV_EARLY_SEND, true);
+    comm->order.launch_order = oh_env_flag(OH_ENV_LAUNCH_ORDER, true);
+out:
+    oh_context_leave_relaxed(driver, &scope);
+    return res;
+}
 
 static void bind(struct oh_agreement *agreement, CUstream stream)
 {
@@ -296,7 +349,7 @@ static void bind(struct oh_agreement *agreement, CUstream stream)
     } else if (oh_staging_bind(driver, device, oh_context_of_call(driver, device, stream), &comm->staging) !=
                ncclSuccess) {
         decline_because(agreement, "CUDA device %d has no context", comm->attach.cuda_device);
-    } else if (oh_comm_prepare_order(comm) != ncclSuccess) {
+    } else if (prepare_order(comm) != ncclSuccess) {
         decline_because(agreement, "CUDA device %d has no events", comm->attach.cuda_device);
     }
 }
@@ -311,7 +364,7 @@ struct oh_agreement *oh_agreement_begin(struct oh_comm *comm, CUstream stream)
     agreement->comm = comm;
     agreement->alive = true;
     agreement->start_ns = oh_now_ns();
-    struct oh_peer_info *info = &comm->segment.shared->peer_info[comm->rank];
+    struct oh_peer_info *info = &comm->segment.shared->peer_info[comm->id.rank];
     atomic_store(&info->withheld, comm->attach.unordered ? OH_WITHHELD_CALL : OH_WITHHELD_NOT);
     bind(agreement, stream);
     atomic_store(&info->begun, 1); /* after `withheld`: who sees it sees that */
@@ -329,7 +382,7 @@ static bool settle(struct oh_agreement *agreement)
         oh_segment_reason(&comm->segment, agreement->reason);
     }
     if (!on && !oh_comm_is_settled(comm)) {
-        memcpy(comm->reason, agreement->reason, sizeof comm->reason);
+        memcpy(comm->attach.reason, agreement->reason, sizeof comm->attach.reason);
         oh_comm_enter(comm, OH_COMM_FALLBACK);
         oh_comm_publish_facts(comm);
     }
@@ -342,8 +395,8 @@ void oh_agreement_end(struct oh_agreement *agreement)
     struct oh_comm *comm = agreement->comm;
     oh_segment_unlink(&comm->segment); /* if it still has a name: all ranks have found it by now */
     if (!settle(agreement)) {
-        OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->nccl, comm->rank, comm->nranks,
-                agreement->reason);
+        OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->id.nccl, comm->id.rank,
+                comm->id.nranks, agreement->reason);
         oh_comm_detach(comm);
     }
     free(agreement);

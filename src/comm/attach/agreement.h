@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 #include "topo/topo.h"
 
 struct oh_agreement {

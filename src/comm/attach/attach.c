@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "comm/attach/agreement.h"
-#include "comm/core/state.h"
 #include "comm/watch/failure.h"
 #include "comm/watch/monitor.h"
 #include "util/clock.h"
@@ -55,24 +54,24 @@ static unsigned waiting;              /* calls that wait for a set-up */
 static void fit_table(struct oh_comm *comm)
 {
     struct oh_plan_room least = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
-    comm->overlaps = true;
-    for (uint32_t r = 0; r < comm->nranks; r++) {
+    comm->serve.overlaps = true;
+    for (uint32_t r = 0; r < comm->id.nranks; r++) {
         const struct oh_peer_info *info = &comm->segment.shared->peer_info[r];
         const struct oh_plan_room room = info->room;
         least.sms = room.sms < least.sms ? room.sms : least.sms;
         least.sm_threads = room.sm_threads < least.sm_threads ? room.sm_threads : least.sm_threads;
         least.max_blocks = room.max_blocks < least.max_blocks ? room.max_blocks : least.max_blocks;
-        comm->overlaps &= info->programmatic != 0;
+        comm->serve.overlaps &= info->programmatic != 0;
     }
-    comm->max_blocks = least.max_blocks;
-    const struct oh_plan_table whole = comm->table;
-    if (!oh_plan_table_fit(&comm->table, &least)) {
-        comm->table.rows.count = 0;
+    comm->serve.max_blocks = least.max_blocks;
+    const struct oh_plan_table whole = comm->serve.table;
+    if (!oh_plan_table_fit(&comm->serve.table, &least)) {
+        comm->serve.table.rows.count = 0;
     }
-    if (memcmp(&whole, &comm->table, sizeof whole) != 0) {
+    if (memcmp(&whole, &comm->serve.table, sizeof whole) != 0) {
         OH_INFO("comm %p rank %u: room for %u threads on each of %u SMs, for %u blocks in all: grids are %s",
-                (void *)comm->nccl, comm->rank, least.sm_threads, least.sms, least.max_blocks,
-                comm->table.rows.count > 0 ? "smaller" : "too large");
+                (void *)comm->id.nccl, comm->id.rank, least.sm_threads, least.sms, least.max_blocks,
+                comm->serve.table.rows.count > 0 ? "smaller" : "too large");
     }
 }
 
@@ -80,8 +79,8 @@ static void fit_table(struct oh_comm *comm)
 static bool close_words(struct oh_comm *comm)
 {
     struct oh_shared *shared = comm->segment.shared;
-    comm->attach.cutover_call = oh_cutover_close(&shared->cutover, comm->nranks);
-    comm->progress = &shared->progress[comm->rank];
+    comm->attach.cutover_call = oh_cutover_close(&shared->cutover, comm->id.nranks);
+    comm->serve.progress = &shared->progress[comm->id.rank];
     fit_table(comm);
     return oh_comm_enter(comm, OH_COMM_CUTOVER);
 }
@@ -89,7 +88,7 @@ static bool close_words(struct oh_comm *comm)
 /* A rank has voted no; the set-up, which may not have noticed yet, frees what it has made. With the mutex held. */
 static void settle_off(struct oh_comm *comm)
 {
-    oh_segment_reason(&comm->segment, comm->reason);
+    oh_segment_reason(&comm->segment, comm->attach.reason);
     oh_comm_enter(comm, OH_COMM_FALLBACK);
     oh_comm_publish_facts(comm);
 }
@@ -109,7 +108,7 @@ static bool count_call(struct oh_comm *comm)
         return false;
     }
     if (oh_comm_state(comm) < OH_COMM_CUTOVER) {
-        if (!on && oh_cutover_announce(&comm->segment.shared->cutover, comm->rank, attach->calls + 1)) {
+        if (!on && oh_cutover_announce(&comm->segment.shared->cutover, comm->id.rank, attach->calls + 1)) {
             attach->calls++;
             return false;
         }
@@ -136,10 +135,15 @@ bool oh_attach_decide(struct oh_comm *comm)
         oh_monitor_add(comm);
         OH_INFO("comm %p rank %u nranks %u: served by onehop up to %" PRIu64 " bytes from call %" PRIu64
                 " on, %u MiB of GPU memory, attached in %.1f ms",
-                (void *)comm->nccl, comm->rank, comm->nranks, oh_plan_table_end(&comm->table), attach->cutover_call,
-                OH_STAGING_BYTES >> 20, comm->attach_ms);
+                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, oh_plan_table_end(&comm->serve.table),
+                attach->cutover_call, OH_STAGING_BYTES >> 20, comm->attach.ms);
     }
     return served;
+}
+
+void oh_attach_note_work(struct oh_comm *comm)
+{
+    comm->attach.unordered |= oh_comm_state(comm) < OH_COMM_ATTACHING;
 }
 
 void oh_attach_note_result(struct oh_comm *comm, bool counted, ncclResult_t result)
@@ -153,11 +157,11 @@ void oh_attach_note_result(struct oh_comm *comm, bool counted, ncclResult_t resu
     } else if (accepted) {
         attach->calls++;
         if (known) { /* else when it is created */
-            oh_cutover_announce(&comm->segment.shared->cutover, comm->rank, attach->calls);
+            oh_cutover_announce(&comm->segment.shared->cutover, comm->id.rank, attach->calls);
         }
     } else {
         /* Whether a word that is closed holds this number or not, the next call has it, and goes the same way. */
-        oh_cutover_retract(&comm->segment.shared->cutover, comm->rank, attach->calls);
+        oh_cutover_retract(&comm->segment.shared->cutover, comm->id.rank, attach->calls);
         attach->calls--;
     }
     pthread_mutex_unlock(&attach->mutex);
@@ -168,7 +172,7 @@ void oh_attach_note_result(struct oh_comm *comm, bool counted, ncclResult_t resu
 /* The most that any table can have served. */
 static bool is_small(const struct oh_call *call)
 {
-    const uint32_t nranks = call->comm->nranks;
+    const uint32_t nranks = call->comm->id.nranks;
     uint64_t most = 0;
     for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
         uint64_t capacity = oh_plan_capacity((enum onehop_algorithm)a, nranks);
@@ -191,7 +195,7 @@ static void enqueue(struct oh_agreement *agreement)
     pthread_mutex_lock(&worker.mutex);
     bool works = oh_bgthread_start(&worker);
     if (works) {
-        agreement->comm->in_background = true;
+        agreement->comm->attach.in_background = true;
         agreement->next = incoming;
         incoming = agreement;
     }
@@ -227,7 +231,7 @@ static __thread bool has_sibling;
 static void look_for_sibling(struct oh_comm *comm)
 {
     has_sibling |= comm != asking && oh_comm_state(comm) == OH_COMM_IDLE &&
-                   oh_key_compare(&comm->key, &asking->key) == 0 &&
+                   oh_key_compare(&comm->id.key, &asking->id.key) == 0 &&
                    pthread_equal(comm->attach.thread, asking->attach.thread);
 }
 
@@ -241,7 +245,7 @@ static bool connects_early(void)
 /* How long the first call waits for ranks that have not come to theirs. */
 static uint64_t patience_for_peers(const struct oh_comm *comm)
 {
-    if (!comm->attach.first_call || comm->attach.unordered || !comm->config.blocking) {
+    if (!comm->attach.first_call || comm->attach.unordered || !comm->id.config.blocking) {
         return 0;
     }
     asking = comm;
@@ -259,14 +263,14 @@ static uint64_t patience(const struct oh_comm *comm, uint64_t for_peers, bool *a
         return 0;
     }
     if (!comm->attach.first_call) { /* the first call has returned, and was captured, or this rank would have voted */
-        atomic_compare_exchange_strong(&info[comm->rank].withheld, &call, OH_WITHHELD_LATER);
+        atomic_compare_exchange_strong(&info[comm->id.rank].withheld, &call, OH_WITHHELD_LATER);
     }
-    for (uint32_t r = 0; r < comm->nranks; r++) {
+    for (uint32_t r = 0; r < comm->id.nranks; r++) {
         if (!atomic_load(&info[r].begun)) {
             return for_peers;
         }
         const uint32_t withheld = atomic_load(&info[r].withheld);
-        if (withheld == OH_WITHHELD_LATER || (r == comm->rank && withheld != OH_WITHHELD_NOT)) {
+        if (withheld == OH_WITHHELD_LATER || (r == comm->id.rank && withheld != OH_WITHHELD_NOT)) {
             return 0;
         }
     }
@@ -319,7 +323,7 @@ void oh_attach_cancel(struct oh_comm *comm, const char *reason)
     pthread_mutex_lock(&comm->attach.mutex);
     if (oh_comm_state(comm) < OH_COMM_CUTOVER) {
         oh_segment_vote_no(&comm->segment, reason);
-        snprintf(comm->reason, sizeof comm->reason, "%s", reason);
+        snprintf(comm->attach.reason, sizeof comm->attach.reason, "%s", reason);
         oh_comm_enter(comm, OH_COMM_FALLBACK);
         oh_comm_publish_facts(comm);
     }
@@ -341,10 +345,10 @@ bool oh_attach_leave(struct oh_comm *comm)
     oh_comm_not_created(comm);
     const uint64_t until_ns = oh_now_ns() + LEAVE_NS;
     pthread_mutex_lock(&worker.mutex);
-    while (comm->in_background && oh_bgthread_start(&worker) && oh_bgthread_await(&worker, until_ns)) {
+    while (comm->attach.in_background && oh_bgthread_start(&worker) && oh_bgthread_await(&worker, until_ns)) {
     }
-    bool busy = comm->in_background;
-    comm->retired = busy;
+    bool busy = comm->attach.in_background;
+    comm->attach.retired = busy;
     pthread_mutex_unlock(&worker.mutex);
     return busy;
 }
@@ -356,8 +360,8 @@ static void finish(struct oh_agreement *agreement)
     struct oh_comm *comm = agreement->comm;
     oh_agreement_end(agreement);
     pthread_mutex_lock(&worker.mutex);
-    comm->in_background = false;
-    bool retired = comm->retired;
+    comm->attach.in_background = false;
+    bool retired = comm->attach.retired;
     oh_bgthread_pass(&worker);
     pthread_mutex_unlock(&worker.mutex);
     if (retired) {

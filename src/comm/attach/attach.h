@@ -15,6 +15,7 @@
 #define OH_COMM_ATTACH_ATTACH_H_
 
 #include "comm/comm.h"
+#include "comm/core/segment.h"
 
 /* A communicator that NCCL is about to create, or creates. Plain memory of the caller; no field is touched by others.
  */
@@ -68,12 +69,6 @@ void oh_creation_watch(struct oh_creation *creation);
 struct oh_creation *oh_comm_take_children(struct oh_comm *comm);
 void oh_comm_children_done(struct oh_comm *comm, unsigned count);
 
-/* True while NCCL creates the communicator, or a split of it, as far as onehop knows. One atomic load; any thread. */
-static inline bool oh_comm_is_creating(const struct oh_comm *comm)
-{
-    return atomic_load_explicit(&comm->awaited, memory_order_acquire) > 0;
-}
-
 /*
  * NCCL has created the communicator, and says who this rank is. All ranks were counted before NCCL's own barrier, so
  * what can be decided now is decided: a communicator of which a rank has no onehop falls back. False: it was known
@@ -87,10 +82,7 @@ void oh_comm_not_created(struct oh_comm *comm);
 /* --- calls of a communicator that is not settled, in this order -------------------------------------------------- */
 
 /* NCCL has got work on the communicator, of any kind, which no event of onehop's is behind. */
-static inline void oh_attach_note_work(struct oh_comm *comm)
-{
-    comm->attach.unordered |= oh_comm_state(comm) < OH_COMM_ATTACHING;
-}
+void oh_attach_note_work(struct oh_comm *comm);
 
 /*
  * True when the call could be served: then oh_attach_begin and oh_attach_wait are called for it before
@@ -116,10 +108,34 @@ void oh_attach_note_result(struct oh_comm *comm, bool counted, ncclResult_t resu
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
+/* Lets kernels of this communicator that wait leave, and passes later calls to NCCL. Any thread. */
+void oh_comm_abort(struct oh_comm *comm);
+
+/*
+ * Waits until the calls of a served communicator have left the GPU; ends early when it fails or is aborted. Keeps no
+ * lock.
+ */
+void oh_comm_drain(const struct oh_comm *comm);
+
+/* Hands later calls to NCCL (the communicator is being finalized). */
+void oh_comm_suspend(struct oh_comm *comm);
+
+/* Forgets the communicator: its pointer may be reused at once. Its memory goes when no one uses it any more. */
+void oh_comm_retire(struct oh_comm *comm);
+
+/* The process ends, and says so; communicators that are not settled yet fall back, and leave no file behind. */
+void oh_comms_end_process(void);
+
 /* The communicator falls back for good, if it is not settled. Any thread. */
 void oh_attach_cancel(struct oh_comm *comm, const char *reason);
 
 /* The communicator has left the registry. True when a set-up is under way, which will release it. */
 bool oh_attach_leave(struct oh_comm *comm);
+
+/* Nobody knows the communicator any more: frees it, once kernels, graphs and peers are done with it. */
+void oh_comm_release(struct oh_comm *comm);
+
+/* The communicator is not served: gives up segment and staging memory. */
+void oh_comm_detach(struct oh_comm *comm);
 
 #endif

@@ -10,8 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "comm/attach/end.h"
-#include "comm/core/state.h"
+#include "comm/comm_internal.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/nvtx.h"
@@ -49,13 +48,13 @@ void oh_creation_begin(struct oh_creation *creation, const struct oh_key *key, c
 /* The rank of the parent that has the id leads the others to the segment of the grown communicator. */
 static void open_gate(struct oh_creation *creation, struct oh_comm *parent, const ncclUniqueId *id)
 {
-    struct oh_key parent_key = oh_key_of_grow(&parent->key, parent->grows++);
-    creation->parent_ranks = parent->nranks;
+    struct oh_key parent_key = oh_key_of_grow(&parent->id.key, parent->id.grows++);
+    creation->parent_ranks = parent->id.nranks;
     creation->parent = parent;
     creation->present = oh_segment_open(&creation->parent_segment, &parent_key) == ncclSuccess &&
                         (!id || oh_segment_open_uncounted(&creation->segment, &creation->key) == ncclSuccess);
     if (creation->present && id) {
-        atomic_store(&creation->segment.shared->parent_ranks, parent->nranks);
+        atomic_store(&creation->segment.shared->parent_ranks, parent->id.nranks);
         creation->parent_segment.shared->target = creation->key;
         atomic_store(&creation->parent_segment.shared->target_set, 1);
     }
@@ -102,15 +101,15 @@ static struct oh_comm *make_comm(const struct oh_creation *creation, ncclComm_t 
         return NULL;
     }
     *copy = *creation;
-    comm->nccl = nccl;
-    comm->key = creation->key;
-    comm->library = creation->library;
-    comm->nccl_version = creation->nccl_version;
-    comm->config = creation->config;
+    comm->id.nccl = nccl;
+    comm->id.key = creation->key;
+    comm->id.library = creation->library;
+    comm->id.nccl_version = creation->nccl_version;
+    comm->id.config = creation->config;
     comm->segment = creation->segment;
     comm->attach.creation = copy;
     comm->attach.thread = pthread_self();
-    comm->awaited = 1;
+    comm->attach.awaited = 1;
     pthread_mutex_init(&comm->attach.mutex, NULL);
     return comm;
 }
@@ -126,7 +125,7 @@ struct oh_comm *oh_creation_register(struct oh_creation *creation, ncclComm_t nc
         oh_comm_retire(stale);
     }
     oh_nvtx_start(oh_algorithm_name, ONEHOP_ALGORITHM_COUNT);
-    oh_live_add(&comm->live, comm->key.word[0]);
+    oh_live_add(&comm->live, comm->id.key.word[0]);
     if (oh_registry_add(comm) != ncclSuccess) {
         oh_live_remove(&comm->live);
         abandon(creation, "a rank has more communicators than onehop keeps track of");
@@ -149,7 +148,7 @@ void oh_creation_watch(struct oh_creation *creation)
         return;
     }
     *copy = *creation;
-    atomic_fetch_add(&creation->parent->awaited, 1);
+    atomic_fetch_add(&creation->parent->attach.awaited, 1);
     pthread_mutex_lock(&parent->mutex);
     struct oh_creation **at = &parent->children; /* in the order made */
     while (*at) {
@@ -170,7 +169,7 @@ struct oh_creation *oh_comm_take_children(struct oh_comm *comm)
 
 void oh_comm_children_done(struct oh_comm *comm, unsigned count)
 {
-    atomic_fetch_sub_explicit(&comm->awaited, count, memory_order_release); /* pairs with oh_comm_is_creating */
+    atomic_fetch_sub_explicit(&comm->attach.awaited, count, memory_order_release); /* pairs with oh_comm_is_creating */
 }
 
 /* --- NCCL has created it ------------------------------------------------------------------------------------------ */
@@ -191,8 +190,8 @@ static void pass_gate(struct oh_comm *comm, struct oh_creation *creation)
     } else if (!atomic_load(&of_parent->target_set)) {
         refuse(creation, "no rank that it grows from had the unique id");
     } else {
-        comm->key = of_parent->target;
-        if (!comm->segment.shared && oh_segment_open_uncounted(&comm->segment, &comm->key) != ncclSuccess) {
+        comm->id.key = of_parent->target;
+        if (!comm->segment.shared && oh_segment_open_uncounted(&comm->segment, &comm->id.key) != ncclSuccess) {
             refuse(creation, "this rank cannot open the shared memory of the communicator");
         }
     }
@@ -205,11 +204,11 @@ static void count_ranks(const struct oh_comm *comm, struct oh_creation *creation
     const struct oh_shared *shared = comm->segment.shared;
     const uint32_t from = creation->is_grow ? atomic_load(&shared->parent_ranks) : 0;
     const uint32_t present = atomic_load(&shared->present);
-    if (creation->is_grow && (from == 0 || from >= comm->nranks)) {
+    if (creation->is_grow && (from == 0 || from >= comm->id.nranks)) {
         refuse(creation, "onehop is present on this host for no rank that it grows from and that has the unique id");
-    } else if (present != comm->nranks - from) {
+    } else if (present != comm->id.nranks - from) {
         snprintf(reason, sizeof reason, "onehop is present on this host for %u of %u %sranks", present,
-                 comm->nranks - from, creation->is_grow ? "new " : "");
+                 comm->id.nranks - from, creation->is_grow ? "new " : "");
         refuse(creation, reason);
     }
 }
@@ -221,8 +220,8 @@ static void judge(struct oh_comm *comm, struct oh_creation *creation)
         pass_gate(comm, creation);
         creation->segment = comm->segment; /* where to refuse */
     }
-    if (comm->nranks < 2 || comm->nranks > OH_MAX_RANKS) {
-        refuse(creation, comm->nranks < 2 ? "a single rank" : "more than 8 ranks");
+    if (comm->id.nranks < 2 || comm->id.nranks > OH_MAX_RANKS) {
+        refuse(creation, comm->id.nranks < 2 ? "a single rank" : "more than 8 ranks");
     }
     if (!creation->decline_reason[0]) {
         count_ranks(comm, creation);
@@ -242,8 +241,8 @@ static void end_creation(struct oh_comm *comm, struct oh_creation *creation)
 {
     if (creation->decline_reason[0]) {
         oh_attach_cancel(comm, creation->decline_reason);
-        OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->nccl, comm->rank, comm->nranks,
-                creation->decline_reason);
+        OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->id.nccl, comm->id.rank,
+                comm->id.nranks, creation->decline_reason);
         oh_segment_unlink(&comm->segment);
         oh_comm_detach(comm);
     }
@@ -257,19 +256,19 @@ bool oh_comm_created(struct oh_comm *comm, int rank, int nranks, int cuda_device
     pthread_mutex_lock(&comm->attach.mutex);
     struct oh_creation *creation = take_creation(comm);
     if (creation) {
-        comm->rank = (uint32_t)rank;
-        comm->nranks = (uint32_t)nranks;
+        comm->id.rank = (uint32_t)rank;
+        comm->id.nranks = (uint32_t)nranks;
         comm->attach.cuda_device = cuda_device;
-        comm->attach_ms = (double)creation->spent_ns / 1e6;
+        comm->attach.ms = (double)creation->spent_ns / 1e6;
         judge(comm, creation);
         if (!creation->is_grow) {
             oh_segment_unlink(&comm->segment); /* after NCCL's barrier: whoever comes has come */
         }
         if (!creation->decline_reason[0]) {
             oh_peer_info_identify(
-                &comm->segment.shared->peer_info[comm->rank]); /* should this process end, the others see it */
+                &comm->segment.shared->peer_info[comm->id.rank]); /* should this process end, the others see it */
             for (uint64_t call = 1; call <= comm->attach.calls; call++) { /* made while NCCL was at it */
-                oh_cutover_announce(&comm->segment.shared->cutover, comm->rank, call);
+                oh_cutover_announce(&comm->segment.shared->cutover, comm->id.rank, call);
             }
         }
         oh_comm_enter(comm, OH_COMM_IDLE);

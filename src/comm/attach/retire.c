@@ -1,25 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * retire.c - frees what is left of a communicator
+ * retire.c - the end of a communicator, and the reclaiming of its memory
  *
- * ncclCommDestroy is no barrier, so nobody waits here for anybody: a retired communicator stands in a list until its
- * kernels have finished and the graphs that hold its launches are gone; then it closes its peers' memory and says so
- * in the segment; when all have, it frees its own.
- *
- * Closing and freeing wait for the GPU (the driver does), which may be busy with a kernel that waits for a peer that
- * the calling thread has yet to serve. So a thread of its own does it, started when there is something in the list and
- * ended when there is nothing; callers give it a moment, with a bound, so that memory is usually back when
- * ncclCommDestroy returns. The list is guarded by a mutex that is never held over a call to the driver.
+ * Does: Ends a communicator on this rank. ncclCommDestroy is no barrier, so this rank waits for no other: a retired
+ *    communicator is in a list until its kernels have ended and the graphs that hold its launches are destroyed. Then
+ *    this rank closes its peers' memory; when all ranks have, it frees its own.
+ * Threads: any. Closing and freeing wait for the GPU, which may run a kernel that waits for a peer that the calling
+ *    thread has yet to serve; so a background thread does both. Callers wait for it, for a bounded time, so that the
+ *    memory is usually free when ncclCommDestroy returns.
+ * Owns: the list, guarded by a mutex that is never held over a call of the driver.
  */
-#include "comm/comm.h"
+#include "comm/attach/attach.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "comm/watch/monitor.h"
-#include "comm/core/event.h"
 #include "comm/launch/capture.h"
+#include "comm/watch/failure.h"
+#include "comm/watch/monitor.h"
 #include "gpu/context.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -39,7 +38,7 @@ static uint64_t passes;         /* of the thread over all that there was */
 static void add_to_retired(struct oh_comm *comm)
 {
     pthread_mutex_lock(&worker.mutex);
-    comm->next = retired;
+    comm->reclaim.next = retired;
     retired = comm;
     pthread_mutex_unlock(&worker.mutex);
 }
@@ -51,14 +50,22 @@ enum reclaim {
     RECLAIM_FAILED   /* in the driver */
 };
 
+/* CUDA_SUCCESS: no kernel that a call has launched runs. A replay counts until its graph is destroyed. */
+static CUresult query_launches(const struct oh_comm *comm)
+{
+    const CUresult result =
+        comm->order.launched ? oh_staging_query(&comm->staging, comm->order.event[OH_EVENT_LAUNCH]) : CUDA_SUCCESS;
+    return oh_context_is_lost(result) ? CUDA_SUCCESS : result;
+}
+
 /* No kernel runs or can be started any more, by a graph or by a call that is under way; the monitor is done with it. */
 static enum reclaim await_quiet(struct oh_comm *comm)
 {
-    if (atomic_load_explicit(&comm->graphs, memory_order_acquire) > 0 ||
-        atomic_load_explicit(&comm->users, memory_order_acquire) > 0) { /* pairs with oh_comm_end_use */
+    if (atomic_load_explicit(&comm->order.graphs, memory_order_acquire) > 0 ||
+        atomic_load_explicit(&comm->reclaim.users, memory_order_acquire) > 0) { /* pairs with oh_comm_end_use */
         return RECLAIM_WAITING;
     }
-    CUresult result = comm->unrecorded ? CUDA_ERROR_UNKNOWN : oh_event_query_launches(comm);
+    CUresult result = comm->order.unrecorded ? CUDA_ERROR_UNKNOWN : query_launches(comm);
     if (result != CUDA_SUCCESS) {
         return result == CUDA_ERROR_NOT_READY ? RECLAIM_WAITING : RECLAIM_FAILED;
     }
@@ -72,9 +79,9 @@ static enum reclaim close_peers(struct oh_comm *comm)
         return RECLAIM_FAILED;
     }
     if (comm->segment.shared) {
-        oh_segment_set_peers_closed(&comm->segment, comm->rank);
+        oh_segment_set_peers_closed(&comm->segment, comm->id.rank);
     }
-    comm->peers_closed = true;
+    comm->reclaim.peers_closed = true;
     return RECLAIM_DONE;
 }
 
@@ -96,7 +103,7 @@ static enum reclaim destroy_events(struct oh_comm *comm)
     CUresult result = oh_context_enter_relaxed(driver, &comm->staging.context, &scope);
     if (result == CUDA_SUCCESS) {
         for (int e = 0; e < OH_EVENTS && result == CUDA_SUCCESS; e++) {
-            result = destroy_event(driver, &comm->event[e]);
+            result = destroy_event(driver, &comm->order.event[e]);
         }
         oh_context_leave_relaxed(driver, &scope);
     }
@@ -105,7 +112,7 @@ static enum reclaim destroy_events(struct oh_comm *comm)
 
 static enum reclaim free_memory(struct oh_comm *comm)
 {
-    if (comm->segment.shared && !oh_segment_is_unreferenced(&comm->segment, comm->rank, comm->nranks)) {
+    if (comm->segment.shared && !oh_segment_is_unreferenced(&comm->segment, comm->id.rank, comm->id.nranks)) {
         return RECLAIM_WAITING;
     }
     enum reclaim state = destroy_events(comm);
@@ -115,7 +122,7 @@ static enum reclaim free_memory(struct oh_comm *comm)
 static enum reclaim reclaim(struct oh_comm *comm)
 {
     enum reclaim state = RECLAIM_DONE;
-    if (!comm->peers_closed) {
+    if (!comm->reclaim.peers_closed) {
         state = await_quiet(comm);
         state = state == RECLAIM_DONE ? close_peers(comm) : state;
     }
@@ -127,7 +134,7 @@ static void abandon_memory(struct oh_comm *comm)
 {
     oh_monitor_remove(comm);
     if (comm->segment.shared) {
-        oh_segment_set_peers_closed(&comm->segment, comm->rank);
+        oh_segment_set_peers_closed(&comm->segment, comm->id.rank);
     }
     oh_staging_abandon(&comm->staging);
 }
@@ -136,7 +143,7 @@ static void abandon_memory(struct oh_comm *comm)
 static bool reap_one(struct oh_comm *comm)
 {
     enum reclaim state = reclaim(comm);
-    if (state == RECLAIM_FAILED && ++comm->reclaim_failures >= RECLAIM_TRIES && !oh_monitor_is_asking(comm)) {
+    if (state == RECLAIM_FAILED && ++comm->reclaim.failures >= RECLAIM_TRIES && !oh_monitor_is_asking(comm)) {
         abandon_memory(comm);
         state = RECLAIM_DONE;
     }
@@ -153,9 +160,9 @@ static struct oh_comm *reap_list(struct oh_comm *list)
 {
     struct oh_comm *left = NULL;
     while (list) {
-        struct oh_comm *next = list->next;
+        struct oh_comm *next = list->reclaim.next;
         if (!reap_one(list)) {
-            list->next = left;
+            list->reclaim.next = left;
             left = list;
         }
         list = next;
@@ -166,8 +173,8 @@ static struct oh_comm *reap_list(struct oh_comm *list)
 static void put_back(struct oh_comm *list)
 {
     while (list) {
-        struct oh_comm *next = list->next;
-        list->next = retired;
+        struct oh_comm *next = list->reclaim.next;
+        list->reclaim.next = retired;
         retired = list;
         list = next;
     }
@@ -226,8 +233,8 @@ static struct oh_comm *take_remains(struct oh_comm *comm)
     if (!comm->staging.base && !comm->staging.control) {
         oh_segment_close(&comm->segment);
     } else if ((remains = calloc(1, sizeof *remains))) {
-        remains->rank = comm->rank;
-        remains->nranks = comm->nranks;
+        remains->id.rank = comm->id.rank;
+        remains->id.nranks = comm->id.nranks;
         remains->segment = comm->segment;
         oh_staging_move(&comm->staging, &remains->staging);
         comm->segment.shared = NULL;
@@ -249,11 +256,82 @@ void oh_comm_detach(struct oh_comm *comm)
 
 void oh_comm_release(struct oh_comm *comm)
 {
-    bool used = atomic_load_explicit(&comm->users, memory_order_acquire) > 0; /* pairs with oh_comm_end_use */
+    bool used = atomic_load_explicit(&comm->reclaim.users, memory_order_acquire) > 0; /* pairs with oh_comm_end_use */
     if (comm->staging.driver || used) {
         add_to_retired(comm);
     } else {
         oh_segment_discard(&comm->segment);
         free(comm);
     }
+}
+
+/* --- the end ------------------------------------------------------------------------------------------------------ */
+
+void oh_comm_abort(struct oh_comm *comm)
+{
+    atomic_store(&comm->health.aborted, true);
+    oh_rank_state_publish(comm, OH_RANK_ABORTED);
+    oh_comm_suspend(comm);
+    pthread_mutex_lock(&comm->attach.mutex);
+    /* Also when it was suspended already: its kernels may still be waiting. None was launched without a first call. */
+    if (comm->attach.cutover_call != 0 && comm->staging.control) {
+        oh_comm_release_kernels(comm);
+    }
+    pthread_mutex_unlock(&comm->attach.mutex);
+}
+
+void oh_comm_suspend(struct oh_comm *comm)
+{
+    oh_attach_cancel(comm, "it was ended before its ranks had agreed");
+    oh_rank_state_publish(comm, OH_RANK_ENDED);
+    pthread_mutex_lock(&comm->attach.mutex);
+    oh_comm_enter(comm, OH_COMM_ENDED);
+    oh_comm_publish_facts(comm);
+    pthread_mutex_unlock(&comm->attach.mutex);
+}
+
+/*
+ * As ncclCommDestroy does for NCCL's kernels: the process may end right after, while peers still need data that these
+ * kernels send. The wait ends: the monitor fails a call whose peer has departed.
+ */
+void oh_comm_drain(const struct oh_comm *comm)
+{
+    while (oh_comm_state(comm) == OH_COMM_SERVED && query_launches(comm) != CUDA_SUCCESS) {
+        usleep(50);
+    }
+}
+
+/*
+ * The monitor watches on until the kernels have left: one may wait for a peer that departs only now. If the
+ * communicator has failed, kernels that wait do so in vain.
+ */
+void oh_comm_retire(struct oh_comm *comm)
+{
+    oh_registry_remove(comm);
+    oh_comm_print_stats(comm);
+    oh_live_remove(&comm->live);
+    oh_comm_suspend(comm);
+    oh_comm_ops_forget(comm);
+    if (oh_attach_leave(comm)) {
+        return; /* the set-up under way releases it */
+    }
+    atomic_store(&comm->health.destroyed, true);
+    if (atomic_load(&comm->health.failure) != ncclSuccess && comm->staging.control) {
+        oh_comm_release_kernels(comm);
+    }
+    oh_comm_release(comm); /* the caller reclaims when NCCL's part is done */
+}
+
+static void abandon(struct oh_comm *comm)
+{
+    oh_rank_state_publish(comm, OH_RANK_EXITED); /* the others need not take it for one that was killed */
+    if (!oh_comm_is_settled(comm)) {
+        oh_attach_cancel(comm, "a rank's process ended before its ranks had agreed");
+        oh_segment_unlink(&comm->segment);
+    }
+}
+
+void oh_comms_end_process(void)
+{
+    oh_registry_visit(abandon);
 }

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "comm/stats/live.h"
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 #include "util/env.h"
 #include "util/log.h"
 #include "util/output.h"
@@ -43,7 +43,7 @@ void oh_stats_mark_reached(void)
 
 /* --- one communicator ------------------------------------------------------------------------------------------- */
 
-/* What is shown of each state, and the reason why the communicator is not served; NULL: comm->reason. */
+/* What is shown of each state, and the reason why the communicator is not served; NULL: comm->attach.reason. */
 static const struct {
     enum oh_state shown;
     const char *reason;
@@ -64,14 +64,15 @@ void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p)
     const enum oh_comm_state state = oh_comm_state(comm);
     *record_p = (struct oh_stats_record){
         .pid = (uint64_t)getpid(),
-        .comm = comm->key.word[0],
-        .rank = comm->rank,
-        .nranks = comm->nranks,
+        .comm = comm->id.key.word[0],
+        .rank = comm->id.rank,
+        .nranks = comm->id.nranks,
         .state = views[state].shown,
         .memory = comm->attach.voted && comm->staging.base ? OH_STAGING_BYTES : 0,
-        .attach_us = (uint64_t)(comm->attach_ms * 1000),
+        .attach_us = (uint64_t)(comm->attach.ms * 1000),
     };
-    snprintf(record_p->reason, sizeof record_p->reason, "%s", views[state].reason ? views[state].reason : comm->reason);
+    snprintf(record_p->reason, sizeof record_p->reason, "%s",
+             views[state].reason ? views[state].reason : comm->attach.reason);
 }
 
 void oh_comm_publish_facts(struct oh_comm *comm)

@@ -4,7 +4,7 @@
  *
  * Used by the thread that uses the communicator, which is one at a time: no lock.
  */
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 
 #include <stdlib.h>
 
@@ -31,14 +31,14 @@ ncclResult_t oh_comm_op_add(struct oh_comm *comm, ncclRedOp_t handle, ncclDataTy
         return ncclSystemError;
     }
     oh_comm_op_remove(comm, handle); /* NCCL gives it again: it has been destroyed in a way that onehop did not see */
-    *user = (struct oh_user_op){.handle = handle, .type = type, .op = op, .next = comm->user_ops};
-    comm->user_ops = user;
+    *user = (struct oh_user_op){.handle = handle, .type = type, .op = op, .next = comm->serve.user_ops};
+    comm->serve.user_ops = user;
     return ncclSuccess;
 }
 
 void oh_comm_op_remove(struct oh_comm *comm, ncclRedOp_t handle)
 {
-    for (struct oh_user_op **at = &comm->user_ops; *at; at = &(*at)->next) {
+    for (struct oh_user_op **at = &comm->serve.user_ops; *at; at = &(*at)->next) {
         struct oh_user_op *user = *at;
         if (user->handle == handle) {
             *at = user->next;
@@ -50,8 +50,8 @@ void oh_comm_op_remove(struct oh_comm *comm, ncclRedOp_t handle)
 
 void oh_comm_ops_forget(struct oh_comm *comm)
 {
-    while (comm->user_ops) {
-        oh_comm_op_remove(comm, comm->user_ops->handle);
+    while (comm->serve.user_ops) {
+        oh_comm_op_remove(comm, comm->serve.user_ops->handle);
     }
 }
 
@@ -60,7 +60,7 @@ bool oh_comm_op_find(const struct oh_comm *comm, ncclRedOp_t op, ncclDataType_t 
     if (oh_op_builtin(op, type, op_p)) {
         return true;
     }
-    for (const struct oh_user_op *user = comm->user_ops; user; user = user->next) {
+    for (const struct oh_user_op *user = comm->serve.user_ops; user; user = user->next) {
         if (user->handle == op && user->type == type) { /* another type: NCCL says what is wrong */
             *op_p = user->op;
             return true;

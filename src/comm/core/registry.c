@@ -7,7 +7,7 @@
  * freeing. A removed slot keeps a mark, so that searches go past it, and is used again. Writers hold a mutex. The
  * handle of a destroyed communicator may come back for a new one: it is removed before NCCL destroys it.
  */
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 
 #include <pthread.h>
 #include <stddef.h>
@@ -57,14 +57,14 @@ struct oh_comm *oh_comm_find(ncclComm_t nccl)
 static void fill_slot(struct slot *slot, struct oh_comm *comm)
 {
     atomic_store_explicit(&slot->comm, comm, memory_order_relaxed);
-    atomic_store_explicit(&slot->nccl, comm->nccl, memory_order_release);
+    atomic_store_explicit(&slot->nccl, comm->id.nccl, memory_order_release);
     live++;
 }
 
 ncclResult_t oh_registry_add(struct oh_comm *comm)
 {
     ncclResult_t res = ncclInternalError;
-    size_t at = first_slot(comm->nccl);
+    size_t at = first_slot(comm->id.nccl);
     pthread_mutex_lock(&mutex);
     /* Half full at most, so that a search soon meets an empty slot. */
     for (size_t i = 0; i < SLOTS && live < SLOTS / 2; i++) {
@@ -95,7 +95,7 @@ static void clear_marks(size_t at)
 void oh_registry_remove(struct oh_comm *comm)
 {
     pthread_mutex_lock(&mutex);
-    struct slot *slot = slot_of(comm->nccl);
+    struct slot *slot = slot_of(comm->id.nccl);
     if (slot && atomic_load_explicit(&slot->comm, memory_order_relaxed) == comm) {
         atomic_store_explicit(&slot->nccl, REMOVED, memory_order_release);
         clear_marks((size_t)(slot - slots));

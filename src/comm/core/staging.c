@@ -313,6 +313,17 @@ static bool free_in_context(struct oh_staging *staging, CUresult (*step)(struct 
     return result == CUDA_SUCCESS || oh_context_is_lost(result);
 }
 
+CUresult oh_staging_query(const struct oh_staging *staging, CUevent event)
+{
+    struct oh_context_scope scope;
+    CUresult result = oh_context_enter_relaxed(staging->driver, &staging->context, &scope);
+    if (result == CUDA_SUCCESS) {
+        result = staging->driver->event_query(event);
+        oh_context_leave_relaxed(staging->driver, &scope);
+    }
+    return result;
+}
+
 static CUresult close_peers(struct oh_staging *staging)
 {
     CUresult first = CUDA_SUCCESS;

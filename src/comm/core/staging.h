@@ -77,6 +77,12 @@ ncclResult_t oh_staging_open_peer(struct oh_staging *staging, uint32_t rank, con
                                   bool same_process);
 
 /*
+ * Queries an event of the context, in the relaxed capture mode: in another mode the query invalidates a capture under
+ * way elsewhere, and returns an error. Returns the driver's result. Any thread, while no other frees the staging.
+ */
+CUresult oh_staging_query(const struct oh_staging *staging, CUevent event);
+
+/*
  * Closes the peers' memory. No kernel of this communicator may be running. Returns false if the driver has failed, and
  * may not fail if asked again.
  */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * state.c - the transitions between the states of a communicator
+ * state.c - the states of a communicator
  *
- * Does: Changes the state along the transitions that doc/design.md, "States", draws.
+ * Does: Changes the state along the transitions that doc/design.md, "States", draws, and answers questions of src/hook.
  * Threads: any.
  * Owns: nothing.
  */
-#include "comm/core/state.h"
+#include "comm/comm_internal.h"
 
 #define FROM(state_) (1u << OH_COMM_##state_)
 
@@ -31,4 +31,48 @@ bool oh_comm_enter(struct oh_comm *comm, enum oh_comm_state state)
         }
     }
     return false;
+}
+
+struct oh_comm_identity *oh_comm_id(const struct oh_comm *comm)
+{
+    return &((struct oh_comm *)(uintptr_t)comm)->id;
+}
+
+bool oh_comm_is_settled(const struct oh_comm *comm)
+{
+    return oh_comm_state(comm) >= OH_COMM_SERVED;
+}
+
+bool oh_comm_is_created(const struct oh_comm *comm)
+{
+    return oh_comm_state(comm) != OH_COMM_CREATING;
+}
+
+bool oh_comm_is_creating(const struct oh_comm *comm)
+{
+    return atomic_load_explicit(&comm->attach.awaited, memory_order_acquire) > 0; /* pairs with oh_comm_children_done */
+}
+
+bool oh_comm_is_aborted(const struct oh_comm *comm)
+{
+    return atomic_load(&comm->health.aborted);
+}
+
+ncclResult_t oh_comm_error(const struct oh_comm *comm)
+{
+    return (ncclResult_t)atomic_load_explicit(&comm->health.failure,
+                                              memory_order_acquire); /* pairs with oh_comm_fail */
+}
+
+void oh_comm_begin_use(struct oh_comm *comm)
+{
+    const unsigned before = atomic_load_explicit(&comm->reclaim.users, memory_order_relaxed);
+    atomic_store_explicit(&comm->reclaim.users, before + 1, memory_order_relaxed);
+}
+
+void oh_comm_end_use(struct oh_comm *comm)
+{
+    const unsigned before = atomic_load_explicit(&comm->reclaim.users, memory_order_relaxed);
+    /* release: the work is done before the count. Pairs with the acquire loads in retire.c, which frees at zero. */
+    atomic_store_explicit(&comm->reclaim.users, before - 1, memory_order_release);
 }

@@ -4,7 +4,7 @@
  *
  * Does: Keeps the frontier of each capture, its record node (order.c has why), and links kernels (gpu/pipeline.h).
  * Threads: the thread that uses the communicator; a graph's destructor runs on a thread of the driver and touches
- * atomics only. Owns: the entries of comm->captures, until their graph and the communicator are gone.
+ * atomics only. Owns: the entries of comm->order.captures, until their graph and the communicator are gone.
  */
 #include "comm/launch/capture.h"
 
@@ -24,8 +24,8 @@ static void CUDA_CB graph_is_gone(void *user)
 {
     struct oh_capture *capture = user;
     struct oh_comm *comm = capture->comm;
-    atomic_store_explicit(&capture->destroyed, true, memory_order_release); /* pairs with the load in drop_captures */
-    atomic_fetch_sub_explicit(&comm->graphs, 1, memory_order_release);      /* pairs with the load in retire.c */
+    atomic_store_explicit(&capture->destroyed, true, memory_order_release);  /* pairs with the load in drop_captures */
+    atomic_fetch_sub_explicit(&comm->order.graphs, 1, memory_order_release); /* pairs with the load in retire.c */
 }
 
 /*
@@ -41,7 +41,7 @@ static CUresult retain_for_graph(struct oh_capture *capture)
         atomic_store(&capture->destroyed, true);
         return result;
     }
-    atomic_fetch_add(&capture->comm->graphs, 1);
+    atomic_fetch_add(&capture->comm->order.graphs, 1);
     result = driver->graph_retain_user_object(capture->graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
     if (result != CUDA_SUCCESS) {
         driver->user_object_release(object, 1); /* runs graph_is_gone, sooner or later */
@@ -52,7 +52,7 @@ static CUresult retain_for_graph(struct oh_capture *capture)
 /* Frees the entries whose graphs are gone, or all. */
 static void drop_captures(struct oh_comm *comm, bool all)
 {
-    struct oh_capture **link = &comm->captures;
+    struct oh_capture **link = &comm->order.captures;
     while (*link) {
         struct oh_capture *capture = *link;
         if (all || atomic_load_explicit(&capture->destroyed, memory_order_acquire)) {
@@ -72,7 +72,7 @@ void oh_captures_free(struct oh_comm *comm)
 
 struct oh_capture *oh_capture_find(const struct oh_comm *comm, cuuint64_t id)
 {
-    struct oh_capture *capture = comm->captures;
+    struct oh_capture *capture = comm->order.captures;
     while (capture && (capture->id != id || !capture->graph)) {
         capture = capture->next;
     }
@@ -154,14 +154,14 @@ static CUresult open_capture(struct oh_comm *comm, const struct oh_stream_state 
     capture->id = stream_state->capture_id;
     capture->graph = stream_state->graph;
     capture->stream = stream_state->stream;
-    capture->next = comm->captures;
-    comm->captures = capture;
+    capture->next = comm->order.captures;
+    comm->order.captures = capture;
     CUresult result = retain_for_graph(capture);
-    if (result == CUDA_SUCCESS && comm->graph_mixing) {
-        result = driver_of(comm)->stream_wait_event(stream_state->stream, comm->event[OH_EVENT_LAUNCH],
+    if (result == CUDA_SUCCESS && comm->order.graph_mixing) {
+        result = driver_of(comm)->stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_LAUNCH],
                                                     CU_EVENT_WAIT_EXTERNAL);
     }
-    if (result == CUDA_SUCCESS && comm->graph_mixing) {
+    if (result == CUDA_SUCCESS && comm->order.graph_mixing) {
         result = note_wait(capture);
     }
     if (result != CUDA_SUCCESS) {
@@ -204,7 +204,7 @@ static CUresult move_record(struct oh_capture *capture, const CUgraphNode *nodes
     CUresult result = CUDA_SUCCESS;
     if (!capture->record) {
         return driver->graph_add_event_record_node(&capture->record, capture->graph, nodes, count,
-                                                   capture->comm->event[OH_EVENT_LAUNCH]);
+                                                   capture->comm->order.event[OH_EVENT_LAUNCH]);
     }
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
         if (!is_among(nodes[i], capture->frontier, capture->frontier_count)) {
@@ -229,7 +229,7 @@ CUresult oh_capture_after(struct oh_capture *capture, CUstream stream)
         return result;
     }
     bool moved = count > 0 && !is_frontier(capture, nodes, count);
-    if (moved && capture->comm->graph_mixing) {
+    if (moved && capture->comm->order.graph_mixing) {
         result = move_record(capture, nodes, count);
     }
     if (!moved || result != CUDA_SUCCESS) {
@@ -277,10 +277,10 @@ static CUresult link_captured(const struct oh_comm *comm, const struct oh_captur
         return CUDA_SUCCESS;
     }
     if (edge.from == capture->kernel) {
-        oh_pipeline_link(driver, comm->kernels, comm->max_blocks, edge.from, kernel);
+        oh_pipeline_link(driver, comm->serve.kernels, comm->serve.max_blocks, edge.from, kernel);
         return CUDA_SUCCESS;
     }
-    return comm->launch_order ? oh_pipeline_launch_early(driver, &edge) : CUDA_SUCCESS;
+    return comm->order.launch_order ? oh_pipeline_launch_early(driver, &edge) : CUDA_SUCCESS;
 }
 
 CUresult oh_capture_link(const struct oh_submission *submission, bool linked)
@@ -290,7 +290,7 @@ CUresult oh_capture_link(const struct oh_submission *submission, bool linked)
     struct oh_capture *capture = submission->capture;
     const CUgraphNode *nodes;
     size_t count;
-    if (!capture || !comm->kernels->programmatic || !driver->graph_node_get_dependencies) {
+    if (!capture || !comm->serve.kernels->programmatic || !driver->graph_node_get_dependencies) {
         return CUDA_SUCCESS;
     }
     bool known = get_frontier(driver, submission->stream_state.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;

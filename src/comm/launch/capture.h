@@ -7,7 +7,7 @@
 #ifndef OH_COMM_LAUNCH_CAPTURE_H_
 #define OH_COMM_LAUNCH_CAPTURE_H_
 
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 
 /* A capture with calls of this communicator, ours or NCCL's. It lives until the graph, and all made from it, are gone.
  */

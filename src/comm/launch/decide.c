@@ -14,7 +14,8 @@ bool oh_call_decide(struct oh_call *call, ncclRedOp_t op)
 {
     struct oh_comm *comm = call->comm;
     return oh_comm_state(comm) == OH_COMM_SERVED && oh_comm_op_find(comm, op, call->type, &call->op) &&
-           (!comm->check || oh_check_call(call)) && oh_plan_choose(&comm->table, call->count, call->type, &call->plan);
+           (!comm->serve.check || oh_check_call(call)) &&
+           oh_plan_choose(&comm->serve.table, call->count, call->type, &call->plan);
 }
 
 /* Asks about calls that differ in one thing, so that this holds whatever is served. */
@@ -25,7 +26,7 @@ static enum oh_fallback fallback_reason(struct oh_comm *comm, ncclDataType_t typ
     if (oh_comm_state(comm) != OH_COMM_SERVED) {
         return OH_FALLBACK_COMM;
     }
-    if (!oh_plan_choose(&comm->table, oh_plan_some_count(&comm->table, type), type, &plan)) {
+    if (!oh_plan_choose(&comm->serve.table, oh_plan_some_count(&comm->serve.table, type), type, &plan)) {
         return OH_FALLBACK_TYPE;
     }
     return oh_comm_op_find(comm, op, type, &known) ? OH_FALLBACK_SIZE : OH_FALLBACK_OP;
@@ -42,7 +43,7 @@ void oh_comm_count_fallback(struct oh_comm *comm, size_t count, ncclDataType_t t
 static uint64_t part_words(const struct oh_call *call)
 {
     const uint64_t words = oh_message_words(call->count, oh_type_size(call->type));
-    const uint64_t most = oh_plan_kernel_words(call->plan.algorithm, call->comm->nranks);
+    const uint64_t most = oh_plan_kernel_words(call->plan.algorithm, call->comm->id.nranks);
     const uint64_t parts = (words + most - 1) / most;
     return (words + parts - 1) / parts;
 }
@@ -54,12 +55,77 @@ struct oh_parts oh_call_parts(const struct oh_call *call, bool serial)
     struct oh_parts parts = {
         .words = words, .count = words * (OH_WORD_BYTES / oh_type_size(call->type)), .plan = call->plan};
     const uint32_t blocks =
-        oh_plan_pipeline_blocks(comm->nranks, call->plan.blocks, call->plan.threads, comm->max_blocks);
-    if (call->count > parts.count && comm->overlaps && blocks > 0) {
+        oh_plan_pipeline_blocks(comm->id.nranks, call->plan.blocks, call->plan.threads, comm->serve.max_blocks);
+    if (call->count > parts.count && comm->serve.overlaps && blocks > 0) {
         parts.plan.blocks = blocks;
         parts.overlap = !serial;
         parts.sends_early =
-            parts.overlap && comm->early_send && oh_plan_can_send_early(call->plan.algorithm, comm->nranks);
+            parts.overlap && comm->serve.early_send && oh_plan_can_send_early(call->plan.algorithm, comm->id.nranks);
     }
     return parts;
+}
+
+/* --- fusion ------------------------------------------------------------------------------------------------------- */
+
+/* A call starts at a word of its own: blocks of a kernel then share no word of a result. */
+static uint64_t words_of(const struct oh_call *call)
+{
+    return oh_message_words(call->count, oh_type_size(call->type));
+}
+
+/* The row for a message of so many words; NULL: it would not be served, or not by one kernel. */
+static const struct oh_plan_row *row_for(const struct oh_plan_table *table, uint64_t words)
+{
+    const struct oh_plan_rows *rows = &table->rows;
+    for (uint32_t i = 0; i < rows->count; i++) {
+        const struct oh_plan_row *row = &rows->row[i];
+        if (words <= row->max_bytes / OH_WORD_BYTES) {
+            bool whole = row->algorithm != OH_PLAN_NCCL &&
+                         words <= oh_plan_kernel_words((enum onehop_algorithm)row->algorithm, table->nranks);
+            return whole ? row : NULL;
+        }
+    }
+    return NULL;
+}
+
+/* Scaled sums never do: the scalar is each rank's own, so a comparison might come out differently on another rank. */
+static bool go_together(const struct oh_call *a, const struct oh_call *b)
+{
+    return a->type == b->type && a->op.kind == b->op.kind && a->op.kind != OH_OP_SCALED_SUM;
+}
+
+size_t oh_fuse_count(const struct oh_plan_table *table, const struct oh_call *calls, size_t count)
+{
+    uint64_t words = words_of(&calls[0]);
+    size_t fused = 1;
+    while (fused < count && fused < OH_LIST_CALLS && go_together(&calls[0], &calls[fused])) {
+        words += words_of(&calls[fused]);
+        if (!row_for(table, words)) {
+            break;
+        }
+        fused++;
+    }
+    return fused;
+}
+
+void oh_fuse_list(const struct oh_plan_table *table, const struct oh_call *calls, size_t count,
+                  struct oh_kernel_list_args *list_p, struct oh_plan *plan_p)
+{
+    uint64_t words = 0;
+    for (size_t i = 0; i < count; i++) {
+        list_p->item[i] = (struct oh_list_item){
+            .sendbuff = calls[i].sendbuff,
+            .recvbuff = calls[i].recvbuff,
+            .count = calls[i].count,
+            .first_word = words,
+        };
+        words += words_of(&calls[i]);
+    }
+    list_p->calls = (uint32_t)count;
+    list_p->words = (uint32_t)words;
+    const struct oh_plan_row *row = row_for(table, words);
+    if (!row) {
+        __builtin_unreachable(); /* oh_fuse_count has found one for as many words */
+    }
+    *plan_p = (struct oh_plan){.algorithm = row->algorithm, .blocks = row->blocks, .threads = row->threads};
 }

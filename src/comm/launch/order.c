@@ -76,15 +76,15 @@ enum {
  */
 static void take_recorded(struct oh_comm *comm)
 {
-    int launch = atomic_load_explicit(&comm->nccl_launch, memory_order_acquire);
+    int launch = atomic_load_explicit(&comm->order.nccl_launch, memory_order_acquire);
     while (launch == LAUNCH_RECORDING) { /* by another thread: an event is being recorded */
         sched_yield();
-        launch = atomic_load_explicit(&comm->nccl_launch, memory_order_acquire);
+        launch = atomic_load_explicit(&comm->order.nccl_launch, memory_order_acquire);
     }
     if (launch == LAUNCH_RECORDED) {
-        comm->nccl_stream = comm->nccl_launch_id;
-        comm->nccl_event_pending = true;
-        atomic_store_explicit(&comm->nccl_launch, LAUNCH_NONE, memory_order_relaxed);
+        comm->order.nccl_stream = comm->order.nccl_launch_id;
+        comm->order.nccl_event_pending = true;
+        atomic_store_explicit(&comm->order.nccl_launch, LAUNCH_NONE, memory_order_relaxed);
     }
 }
 
@@ -92,7 +92,7 @@ static void take_recorded(struct oh_comm *comm)
 static void drop_launching(struct oh_comm *comm)
 {
     int expected = LAUNCH_GOING_ON;
-    if (!atomic_compare_exchange_strong(&comm->nccl_launch, &expected, LAUNCH_NONE)) {
+    if (!atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, LAUNCH_NONE)) {
         take_recorded(comm);
     }
 }
@@ -101,22 +101,23 @@ static void drop_launching(struct oh_comm *comm)
 static CUresult follow_nccl(struct oh_comm *comm, const struct oh_stream_state *stream_state)
 {
     take_recorded(comm);
-    if (!comm->nccl_event_pending) {
+    if (!comm->order.nccl_event_pending) {
         return CUDA_SUCCESS;
     }
-    comm->nccl_event_pending = false;
-    return stream_state->stream_id == comm->nccl_stream
+    comm->order.nccl_event_pending = false;
+    return stream_state->stream_id == comm->order.nccl_stream
                ? CUDA_SUCCESS
-               : driver_of(comm)->stream_wait_event(stream_state->stream, comm->event[OH_EVENT_NCCL], 0);
+               : driver_of(comm)->stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_NCCL], 0);
 }
 
 /* Behind our last launch. While graphs of the communicator are alive, a replay may have come since. */
 static CUresult follow_launches(struct oh_comm *comm, const struct oh_stream_state *stream_state)
 {
-    bool moved = comm->launched && stream_state->stream_id != comm->last_stream;
-    bool replayed = comm->graph_mixing && atomic_load_explicit(&comm->graphs, memory_order_relaxed) > 0;
-    return moved || replayed ? driver_of(comm)->stream_wait_event(stream_state->stream, comm->event[OH_EVENT_LAUNCH], 0)
-                             : CUDA_SUCCESS;
+    bool moved = comm->order.launched && stream_state->stream_id != comm->order.last_stream;
+    bool replayed = comm->order.graph_mixing && atomic_load_explicit(&comm->order.graphs, memory_order_relaxed) > 0;
+    return moved || replayed
+               ? driver_of(comm)->stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_LAUNCH], 0)
+               : CUDA_SUCCESS;
 }
 
 /* --- a submission ----------------------------------------------------------------------------------------------------
@@ -139,12 +140,13 @@ CUresult oh_order_before(struct oh_submission *submission)
 static CUresult record_launch(struct oh_comm *comm, const struct oh_stream_state *stream_state)
 {
     const struct oh_driver *driver = driver_of(comm);
-    CUresult result = driver->event_record(comm->event[OH_EVENT_LAUNCH], stream_state->stream);
-    comm->launched = true;
+    CUresult result = driver->event_record(comm->order.event[OH_EVENT_LAUNCH], stream_state->stream);
+    comm->order.launched = true;
     if (result == CUDA_SUCCESS) {
-        comm->last_stream = stream_state->stream_id;
+        comm->order.last_stream = stream_state->stream_id;
     } else {
-        comm->unrecorded = driver->event_record(comm->event[OH_EVENT_LAUNCH], stream_state->stream) != CUDA_SUCCESS;
+        comm->order.unrecorded =
+            driver->event_record(comm->order.event[OH_EVENT_LAUNCH], stream_state->stream) != CUDA_SUCCESS;
     }
     return result;
 }
@@ -181,20 +183,20 @@ static void note_ordered(struct oh_comm *comm)
     pthread_mutex_lock(&comm->attach.mutex);
     atomic_store(&comm->attach.ordered, true);
     if (!oh_comm_is_settled(comm)) {
-        atomic_store(&comm->segment.shared->peer_info[comm->rank].withheld, OH_WITHHELD_NOT);
+        atomic_store(&comm->segment.shared->peer_info[comm->id.rank].withheld, OH_WITHHELD_NOT);
     }
     pthread_mutex_unlock(&comm->attach.mutex);
 }
 
 static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *call)
 {
-    CUresult result = driver_of(comm)->event_record(comm->event[OH_EVENT_NCCL], call->stream_state.stream);
+    CUresult result = driver_of(comm)->event_record(comm->order.event[OH_EVENT_NCCL], call->stream_state.stream);
     if (result == CUDA_SUCCESS && comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
         note_ordered(comm);
     }
     if (result == CUDA_SUCCESS && call->allreduce) {
         /* release: pairs with the load in the monitor, which then finds the event recorded */
-        atomic_fetch_add_explicit(&comm->nccl_allreduces, 1, memory_order_release);
+        atomic_fetch_add_explicit(&comm->order.nccl_allreduces, 1, memory_order_release);
     }
     return result;
 }
@@ -207,8 +209,8 @@ static CUresult after_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
     }
     CUresult result = record_nccl(comm, call);
     if (result == CUDA_SUCCESS) {
-        comm->nccl_stream = call->stream_state.stream_id;
-        comm->nccl_event_pending = true;
+        comm->order.nccl_stream = call->stream_state.stream_id;
+        comm->order.nccl_event_pending = true;
     }
     return result;
 }
@@ -280,7 +282,7 @@ static ncclResult_t check_ordered(struct oh_comm *comm, CUresult result)
         return ncclSuccess;
     }
     bool first = oh_comm_fail(comm, ncclUnhandledCudaError, OH_MAX_RANKS);
-    OH_WARN("comm %p rank %u: order around a call that NCCL serves: %s%s", (void *)comm->nccl, comm->rank,
+    OH_WARN("comm %p rank %u: order around a call that NCCL serves: %s%s", (void *)comm->id.nccl, comm->id.rank,
             oh_driver_error_name(driver_of(comm), result), first ? ": calls now return ncclUnhandledCudaError" : "");
     return ncclUnhandledCudaError;
 }
@@ -299,7 +301,7 @@ bool oh_order_withdraw(struct oh_comm *comm, CUresult result)
 {
     char reason[OH_REASON_BYTES];
     bool off = false;
-    snprintf(reason, sizeof reason, "rank %u: calls cannot be put in order: %s", comm->rank,
+    snprintf(reason, sizeof reason, "rank %u: calls cannot be put in order: %s", comm->id.rank,
              oh_driver_error_name(driver_of(comm), result));
     pthread_mutex_lock(&comm->attach.mutex);
     if (oh_comm_is_settled(comm)) {
@@ -338,9 +340,10 @@ ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call
 ncclResult_t oh_order_after_nccl_async(struct oh_comm *comm, const struct oh_nccl_call *call)
 {
     drop_launching(comm);
-    comm->nccl_launch_stream = call->stream_state.stream;
-    comm->nccl_launch_allreduce = call->allreduce;
-    atomic_store_explicit(&comm->nccl_launch, LAUNCH_GOING_ON, memory_order_release); /* pairs with the exchange */
+    comm->order.nccl_launch_stream = call->stream_state.stream;
+    comm->order.nccl_launch_allreduce = call->allreduce;
+    atomic_store_explicit(&comm->order.nccl_launch, LAUNCH_GOING_ON,
+                          memory_order_release); /* pairs with the exchange */
     return refuse_unordered(comm, call->result);
 }
 
@@ -352,22 +355,28 @@ static CUresult record_launched(struct oh_comm *comm, struct oh_nccl_call *call)
     if (result == CUDA_SUCCESS && !call->stream_state.graph) {
         result = record_nccl(comm, call);
         recorded = result == CUDA_SUCCESS;
-        comm->nccl_launch_id = call->stream_state.stream_id;
+        comm->order.nccl_launch_id = call->stream_state.stream_id;
     }
     int launch = recorded ? LAUNCH_RECORDED : LAUNCH_NONE;
-    atomic_store_explicit(&comm->nccl_launch, launch, memory_order_release); /* pairs with the load in take_recorded */
+    atomic_store_explicit(&comm->order.nccl_launch, launch,
+                          memory_order_release); /* pairs with the load in take_recorded */
     return result;
+}
+
+bool oh_comm_is_launching(const struct oh_comm *comm)
+{
+    return atomic_load_explicit(&comm->order.nccl_launch, memory_order_relaxed) != LAUNCH_NONE;
 }
 
 void oh_order_nccl_launched(struct oh_comm *comm)
 {
     int expected = LAUNCH_GOING_ON;
-    if (atomic_compare_exchange_strong(&comm->nccl_launch, &expected, LAUNCH_RECORDING)) {
-        struct oh_nccl_call call = {.stream_state.stream = comm->nccl_launch_stream,
-                                    .allreduce = comm->nccl_launch_allreduce};
+    if (atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, LAUNCH_RECORDING)) {
+        struct oh_nccl_call call = {.stream_state.stream = comm->order.nccl_launch_stream,
+                                    .allreduce = comm->order.nccl_launch_allreduce};
         CUresult result = in_context(comm, &call, record_launched);
         expected = LAUNCH_RECORDING; /* the context could not be entered */
-        atomic_compare_exchange_strong(&comm->nccl_launch, &expected, LAUNCH_NONE);
+        atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, LAUNCH_NONE);
         check_ordered(comm, result); /* the asynchronous error tells it */
     }
 }

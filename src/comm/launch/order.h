@@ -8,7 +8,7 @@
 #ifndef OH_COMM_LAUNCH_ORDER_H_
 #define OH_COMM_LAUNCH_ORDER_H_
 
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 
 /* Where a stream is now. */
 CUresult oh_stream_query(const struct oh_comm *comm, CUstream stream, struct oh_stream_state *stream_state_p);

@@ -8,7 +8,6 @@
  * Owns: nothing; the caller has the submission.
  */
 #include "comm/watch/failure.h"
-#include "comm/launch/fuse.h"
 #include "comm/launch/capture.h"
 #include "comm/launch/decide.h"
 #include "comm/launch/order.h"
@@ -35,7 +34,7 @@ static bool open_range(const struct oh_call *calls, size_t count, enum onehop_al
         return false;
     }
     struct oh_stats_record record;
-    struct oh_nvtx_payload payload = {.comm = calls->comm->key.word[0], .algorithm = algorithm, .calls = count};
+    struct oh_nvtx_payload payload = {.comm = calls->comm->id.key.word[0], .algorithm = algorithm, .calls = count};
     oh_stats_copy(oh_comm_counters(calls->comm), &record);
     payload.sequence = oh_stats_served(&record);
     for (size_t i = 0; i < count; i++) {
@@ -80,13 +79,13 @@ static CUresult launch_call(struct oh_submission *submission, const struct oh_ca
 {
     const struct oh_comm *comm = call->comm;
     const struct oh_parts parts = oh_call_parts(call, is_serial(submission));
-    struct oh_kernel_args args = comm->args;
+    struct oh_kernel_args args = comm->serve.args;
     args.signature = oh_signature_pack((int)call->plan.algorithm, call->type, call->op.kind);
     args.call_number = (uint32_t)oh_progress_add(call->comm, 1, args.signature, call->count);
     args.report_count = (uint32_t)call->count; /* OH_MESSAGE_BYTES sees to it that it fits */
     const struct oh_launch launch = {
         .driver = comm->staging.driver,
-        .set = comm->kernels,
+        .set = comm->serve.kernels,
         .plan = &parts.plan,
         .op = &call->op,
         .type = call->type,
@@ -109,8 +108,8 @@ static CUresult launch_list(struct oh_submission *submission, const struct oh_ca
     const struct oh_comm *comm = calls[0].comm;
     struct oh_kernel_list_args args;
     struct oh_plan plan;
-    args.base = comm->args;
-    oh_fuse_list(&comm->table, calls, count, &args, &plan);
+    args.base = comm->serve.args;
+    oh_fuse_list(&comm->serve.table, calls, count, &args, &plan);
     *algorithm_p = plan.algorithm;
     args.base.report_count = 0;
     for (size_t i = 0; i < count; i++) {
@@ -121,7 +120,7 @@ static CUresult launch_list(struct oh_submission *submission, const struct oh_ca
         (uint32_t)oh_progress_add(calls[0].comm, count, args.base.signature, args.base.report_count);
     const struct oh_launch launch = {
         .driver = comm->staging.driver,
-        .set = comm->kernels,
+        .set = comm->serve.kernels,
         .plan = &plan,
         .op = &calls[0].op,
         .type = calls[0].type,
@@ -147,7 +146,8 @@ static CUresult join_streams(const struct oh_submission *submission, bool before
 {
     const struct oh_comm *comm = submission->calls[0].comm;
     const struct oh_driver *driver = comm->staging.driver;
-    const CUevent event = comm->event[OH_EVENT_JOIN]; /* a wait is for the record before it: it may be recorded again */
+    const CUevent event =
+        comm->order.event[OH_EVENT_JOIN]; /* a wait is for the record before it: it may be recorded again */
     CUresult result = CUDA_SUCCESS;
     if (!before) {
         result = driver->event_record(event, stream_of(submission));
@@ -192,7 +192,7 @@ static CUresult close_after_failure(struct oh_submission *submission, CUresult f
 static CUresult launch_next(struct oh_submission *submission)
 {
     const struct oh_call *calls = &submission->calls[submission->launched];
-    size_t count = oh_fuse_count(&calls[0].comm->table, calls, submission->count - submission->launched);
+    size_t count = oh_fuse_count(&calls[0].comm->serve.table, calls, submission->count - submission->launched);
     enum onehop_algorithm algorithm = calls[0].plan.algorithm;
     CUresult result = count > 1 ? launch_list(submission, calls, count, &algorithm) : launch_call(submission, calls);
     if (result == CUDA_SUCCESS) {
@@ -251,7 +251,7 @@ static ncclResult_t fail_submission(const struct oh_submission *submission, CUre
     }
     bool first = !oh_order_is_void(result) && oh_comm_fail(comm, ncclUnhandledCudaError, OH_MAX_RANKS);
     oh_comm_failure(comm); /* it is refused */
-    OH_WARN("comm %p rank %u: launching an allreduce: %s%s", (void *)comm->nccl, comm->rank,
+    OH_WARN("comm %p rank %u: launching an allreduce: %s%s", (void *)comm->id.nccl, comm->id.rank,
             oh_driver_error_name(comm->staging.driver, result),
             first ? ": calls now return ncclUnhandledCudaError" : "");
     return ncclUnhandledCudaError;

@@ -11,7 +11,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "comm/core/state.h"
 #include "util/log.h"
 
 /* --- words -------------------------------------------------------------------------------------------------------- */
@@ -73,7 +72,7 @@ enum oh_rank_state oh_rank_state_get(const struct oh_comm *comm, uint32_t rank)
 
 bool oh_comm_is_in_use(const struct oh_comm *comm)
 {
-    return !comm->segment.shared || oh_rank_state_get(comm, comm->rank) == OH_RANK_ACTIVE;
+    return !comm->segment.shared || oh_rank_state_get(comm, comm->id.rank) == OH_RANK_ACTIVE;
 }
 
 /*
@@ -83,8 +82,8 @@ bool oh_comm_is_in_use(const struct oh_comm *comm)
  */
 static struct oh_progress *own_progress(const struct oh_comm *comm)
 {
-    bool known = comm->nranks > 0 && comm->nranks <= OH_MAX_RANKS;
-    return known && comm->segment.shared ? &comm->segment.shared->progress[comm->rank] : NULL;
+    bool known = comm->id.nranks > 0 && comm->id.nranks <= OH_MAX_RANKS;
+    return known && comm->segment.shared ? &comm->segment.shared->progress[comm->id.rank] : NULL;
 }
 
 void oh_rank_state_publish(struct oh_comm *comm, enum oh_rank_state rank_state)
@@ -105,8 +104,8 @@ void oh_rank_state_publish(struct oh_comm *comm, enum oh_rank_state rank_state)
 bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t departed_rank)
 {
     int none = ncclSuccess;
-    uint32_t nobody = 0, word = (uint32_t)error << 16 | departed_rank << 8 | comm->rank;
-    if (!atomic_compare_exchange_strong(&comm->failure, &none, error)) {
+    uint32_t nobody = 0, word = (uint32_t)error << 16 | departed_rank << 8 | comm->id.rank;
+    if (!atomic_compare_exchange_strong(&comm->health.failure, &none, error)) {
         return false;
     }
     oh_comm_enter(comm, OH_COMM_FAILED);
@@ -121,16 +120,17 @@ bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t departed_ra
 
 static void hold_graphs(struct oh_comm *comm)
 {
-    if (comm->held || atomic_load_explicit(&comm->graphs, memory_order_relaxed) == 0) {
+    if (comm->health.held || atomic_load_explicit(&comm->order.graphs, memory_order_relaxed) == 0) {
         return;
     }
-    comm->held = true;
+    comm->health.held = true;
     oh_comm_begin_use(comm); /* its memory stays */
     CUresult result = oh_staging_hold(&comm->staging);
     oh_comm_end_use(comm);
     if (result != CUDA_SUCCESS) {
         OH_WARN("comm %p rank %u of %u: %s while its graphs are stopped: a replay can give a wrong result",
-                (void *)comm->nccl, comm->rank, comm->nranks, oh_driver_error_name(comm->staging.driver, result));
+                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks,
+                oh_driver_error_name(comm->staging.driver, result));
     }
 }
 
@@ -155,19 +155,19 @@ struct oh_failure oh_segment_failure(const struct oh_comm *comm)
     return (struct oh_failure){
         .error = known ? (ncclResult_t)error : ncclRemoteError,
         .detected_by = word & 0xff,
-        .departed_rank = departed_rank < comm->nranks ? departed_rank : OH_MAX_RANKS,
+        .departed_rank = departed_rank < comm->id.nranks ? departed_rank : OH_MAX_RANKS,
     };
 }
 
 /* A peer departed, and now a call is made. */
 static void fail_without_departed(struct oh_comm *comm)
 {
-    const uint32_t rank = atomic_load(&comm->departed_peer);
+    const uint32_t rank = atomic_load(&comm->health.departed_peer);
     char text[OH_RANK_TEXT];
     if (oh_comm_fail(comm, ncclRemoteError, rank)) {
         oh_rank_text(comm, rank, text);
         OH_WARN("comm %p rank %u of %u: a call after the departure of %s: calls now return ncclRemoteError",
-                (void *)comm->nccl, comm->rank, comm->nranks, text);
+                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, text);
     }
 }
 
@@ -176,7 +176,7 @@ ncclResult_t oh_comm_failure(struct oh_comm *comm)
     if (oh_comm_state(comm) == OH_COMM_FAILING) {
         fail_without_departed(comm);
     }
-    const ncclResult_t failure = (ncclResult_t)atomic_load_explicit(&comm->failure, memory_order_acquire);
+    const ncclResult_t failure = (ncclResult_t)atomic_load_explicit(&comm->health.failure, memory_order_acquire);
     if (failure != ncclSuccess) {
         hold_graphs(comm);
     }
@@ -185,7 +185,7 @@ ncclResult_t oh_comm_failure(struct oh_comm *comm)
 
 void oh_comm_revoked(struct oh_comm *comm)
 {
-    atomic_store(&comm->failure, ncclSuccess);
+    atomic_store(&comm->health.failure, ncclSuccess);
 }
 
 /* --- ONEHOP_CHECK_CALLS
@@ -233,8 +233,8 @@ static bool compare_with(const struct oh_call *call, uint32_t rank, uint32_t sig
     struct oh_comm *comm = call->comm;
     uint64_t count, other, hash;
     char mine[OH_SIGNATURE_TEXT], theirs[OH_SIGNATURE_TEXT];
-    if (!read_record(record_of(comm, rank, comm->checked), comm->checked, &count, &other, &hash) ||
-        hash == comm->check_hash) {
+    if (!read_record(record_of(comm, rank, comm->serve.checked), comm->serve.checked, &count, &other, &hash) ||
+        hash == comm->serve.check_hash) {
         return true;
     }
     if (oh_comm_fail(comm, ncclInvalidUsage, OH_MAX_RANKS)) {
@@ -242,8 +242,8 @@ static bool compare_with(const struct oh_call *call, uint32_t rank, uint32_t sig
         oh_signature_format((uint32_t)other, count, theirs);
         bool earlier = count == call->count && other == signature;
         OH_WARN("comm %p: %s %" PRIu64 " is a %s on rank %u and a %s on rank %u: calls now return ncclInvalidUsage",
-                (void *)comm->nccl, earlier ? "calls differ before call" : "call", comm->checked, mine, comm->rank,
-                theirs, rank);
+                (void *)comm->id.nccl, earlier ? "calls differ before call" : "call", comm->serve.checked, mine,
+                comm->id.rank, theirs, rank);
     }
     return false;
 }
@@ -252,11 +252,12 @@ bool oh_check_call(const struct oh_call *call)
 {
     struct oh_comm *comm = call->comm;
     uint32_t signature = oh_signature_pack(ONEHOP_ALGORITHM_COUNT, call->type, call->op.kind);
-    comm->checked++;
-    comm->check_hash = extend_hash(comm->check_hash, call->count, signature);
-    write_record(record_of(comm, comm->rank, comm->checked), comm->checked, call->count, signature, comm->check_hash);
-    for (uint32_t r = 0; r < comm->nranks; r++) {
-        if (r != comm->rank && !compare_with(call, r, signature)) {
+    comm->serve.checked++;
+    comm->serve.check_hash = extend_hash(comm->serve.check_hash, call->count, signature);
+    write_record(record_of(comm, comm->id.rank, comm->serve.checked), comm->serve.checked, call->count, signature,
+                 comm->serve.check_hash);
+    for (uint32_t r = 0; r < comm->id.nranks; r++) {
+        if (r != comm->id.rank && !compare_with(call, r, signature)) {
             return false;
         }
     }

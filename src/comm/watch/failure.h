@@ -13,7 +13,7 @@
 #ifndef OH_COMM_WATCH_FAILURE_H_
 #define OH_COMM_WATCH_FAILURE_H_
 
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 
 /* Algorithm, type and op of a call in one word; algorithm ONEHOP_ALGORITHM_COUNT: none, it is not known yet. */
 static inline uint32_t oh_signature_pack(int algorithm, ncclDataType_t type, enum oh_kernel_op op)
@@ -32,9 +32,6 @@ void oh_rank_text(const struct oh_comm *comm, uint32_t rank, char *text_p);
 /* How a rank has left. */
 enum oh_rank_state oh_rank_state_get(const struct oh_comm *comm, uint32_t rank);
 
-/* The program has not finalized, revoked or aborted it on this rank. */
-bool oh_comm_is_in_use(const struct oh_comm *comm);
-
 /* Tells the others how this rank has left the communicator. */
 void oh_rank_state_publish(struct oh_comm *comm, enum oh_rank_state rank_state);
 
@@ -45,21 +42,11 @@ struct oh_failure {
     uint32_t departed_rank; /* the rank that is gone; OH_MAX_RANKS: none is */
 };
 
-/*
- * Makes the communicator fail with an NCCL error code on this rank, and, through the segment, on all others: with
- * ncclRemoteError there, if the error is one of this rank's driver. gone: as above. Returns false if the communicator
- * had failed before. Thread-safe.
- */
-bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t departed_rank);
-
 /* Lets kernels that wait leave without a result: the program has ended the communicator. Thread-safe. */
 void oh_comm_release_kernels(struct oh_comm *comm);
 
 /* Makes kernels that wait trap, if they have not been let go. */
 void oh_comm_trap_kernels(struct oh_comm *comm);
-
-/* NCCL has revoked the communicator, and refuses calls itself from now on: what was wrong before counts no more. */
-void oh_comm_revoked(struct oh_comm *comm);
 
 /* What the first rank that failed has said. */
 struct oh_failure oh_segment_failure(const struct oh_comm *comm);
@@ -71,13 +58,13 @@ struct oh_failure oh_segment_failure(const struct oh_comm *comm);
  */
 static inline uint64_t oh_progress_add(struct oh_comm *comm, size_t calls, uint32_t signature, uint64_t count)
 {
-    struct oh_progress *progress = comm->progress;
-    comm->launched_calls += calls;
-    atomic_store_explicit(&progress->begun_calls, comm->launched_calls, memory_order_relaxed);
+    struct oh_progress *progress = comm->serve.progress;
+    comm->serve.launched_calls += calls;
+    atomic_store_explicit(&progress->begun_calls, comm->serve.launched_calls, memory_order_relaxed);
     atomic_store_explicit(&progress->signature, signature, memory_order_release);
     atomic_store_explicit(&progress->count, (uint32_t)count, memory_order_release);
-    atomic_store_explicit(&progress->calls, comm->launched_calls, memory_order_release);
-    return comm->launched_calls;
+    atomic_store_explicit(&progress->calls, comm->serve.launched_calls, memory_order_release);
+    return comm->serve.launched_calls;
 }
 
 /* A rank's last call. */

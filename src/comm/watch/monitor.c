@@ -20,8 +20,6 @@
 #include <unistd.h>
 
 #include "comm/watch/failure.h"
-#include "comm/core/event.h"
-#include "comm/core/state.h"
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"
@@ -61,15 +59,16 @@ static uint64_t trap_ns;
 
 static bool process_has_ended(const struct oh_comm *comm, uint32_t rank)
 {
-    const struct oh_process *process = comm->watch.peer[rank];
+    const struct oh_process *process = comm->health.watch.peer[rank];
     return process && process->ended;
 }
 
 /* Nothing more comes from it. */
 static bool has_departed(const struct oh_comm *comm, uint32_t rank)
 {
-    return rank != comm->rank && (oh_rank_state_get(comm, rank) == OH_RANK_ABORTED || process_has_ended(comm, rank) ||
-                                  atomic_load(&comm->segment.shared->peer_info[rank].peers_closed));
+    return rank != comm->id.rank &&
+           (oh_rank_state_get(comm, rank) == OH_RANK_ABORTED || process_has_ended(comm, rank) ||
+            atomic_load(&comm->segment.shared->peer_info[rank].peers_closed));
 }
 
 /* A wait after that epoch, as the shared memory has it (segment.h). */
@@ -82,12 +81,12 @@ static uint64_t wait_after(uint32_t epoch)
 static bool is_missing(const struct oh_comm *comm, uint32_t rank)
 {
     const struct oh_progress *progress = &comm->segment.shared->progress[rank];
-    return rank != comm->rank && atomic_load(&progress->waiting_epoch) != wait_after(comm->watch.epoch);
+    return rank != comm->id.rank && atomic_load(&progress->waiting_epoch) != wait_after(comm->health.watch.epoch);
 }
 
 static bool is_anyone_missing(const struct oh_comm *comm)
 {
-    for (uint32_t r = 0; r < comm->nranks; r++) {
+    for (uint32_t r = 0; r < comm->id.nranks; r++) {
         if (is_missing(comm, r)) {
             return true;
         }
@@ -123,7 +122,7 @@ static void append_rank(const struct oh_comm *comm, uint32_t rank, char *line)
 static void append_missing(const struct oh_comm *comm, char *line)
 {
     const char *between = "";
-    for (uint32_t r = 0; r < comm->nranks; r++) {
+    for (uint32_t r = 0; r < comm->id.nranks; r++) {
         if (is_missing(comm, r)) {
             append(line, "%s", between);
             append_rank(comm, r, line);
@@ -133,51 +132,36 @@ static void append_missing(const struct oh_comm *comm, char *line)
     append(line, "%s", *between ? "" : "nobody: all ranks wait in it");
 }
 
-/* "ranks 0, 1 wait" */
-static void append_waiting(const struct oh_comm *comm, char *line)
-{
-    char list[4 * OH_MAX_RANKS] = "";
-    int count = 0, used = 0;
-    for (uint32_t r = 0; r < comm->nranks; r++) {
-        if (!is_missing(comm, r)) {
-            used += snprintf(list + used, sizeof list - (size_t)used, "%s%u", count > 0 ? ", " : "", r);
-            count++;
-        }
-    }
-    append(line, "rank%s %s wait%s", count > 1 ? "s" : "", list, count > 1 ? "" : "s");
-}
-
 /* Where ranks have got equally far, by different calls: that is why they wait. */
 static void append_differences(const struct oh_comm *comm, char *line)
 {
     const struct oh_progress *progress = comm->segment.shared->progress;
     struct oh_last_call mine, theirs;
     char text[OH_SIGNATURE_TEXT];
-    if (!oh_read_last_call(&progress[comm->rank], &mine)) {
+    if (!oh_read_last_call(&progress[comm->id.rank], &mine)) {
         return;
     }
-    for (uint32_t r = 0; r < comm->nranks; r++) {
+    for (uint32_t r = 0; r < comm->id.nranks; r++) {
         if (oh_read_last_call(&progress[r], &theirs) && theirs.number == mine.number &&
             (theirs.signature != mine.signature || theirs.count != mine.count)) {
             oh_signature_format(theirs.signature, theirs.count, text);
             append(line, "; the calls differ: call %" PRIu64 " is a %s on rank %u", mine.number, text, r);
             oh_signature_format(mine.signature, mine.count, text);
-            append(line, " and a %s on rank %u", text, comm->rank);
+            append(line, " and a %s on rank %u", text, comm->id.rank);
             return;
         }
     }
 }
 
-/* "comm 0x1 rank 0 of 3: ranks 0, 1 wait for 60 s in call 17, a sum of 5 x float32, oneshot, for rank 2 (...)" */
+/* "comm 0x1 rank 0 of 3: waits for 60 s in call 17, a sum of 5 x float32, oneshot, for rank 2 (...)" */
 static void describe_wait(const struct oh_comm *comm, uint64_t waited_ns, char *line)
 {
     const struct oh_control *control = comm->staging.control;
     char what[OH_SIGNATURE_TEXT];
     oh_signature_format(__atomic_load_n(&control->signature, __ATOMIC_RELAXED),
                         __atomic_load_n(&control->report_count, __ATOMIC_RELAXED), what);
-    append(line, "comm %p rank %u of %u: ", (void *)comm->nccl, comm->rank, comm->nranks);
-    append_waiting(comm, line);
-    append(line, " for %" PRIu64 " s in call %u, a %s, for ", waited_ns / (1000 * MS),
+    append(line, "comm %p rank %u of %u: waits for %" PRIu64 " s in call %u, a %s, for ", (void *)comm->id.nccl,
+           comm->id.rank, comm->id.nranks, waited_ns / (1000 * MS),
            __atomic_load_n(&control->call_number, __ATOMIC_RELAXED), what);
     append_missing(comm, line);
     append_differences(comm, line);
@@ -189,7 +173,7 @@ static void describe_wait(const struct oh_comm *comm, uint64_t waited_ns, char *
 static uint64_t check_wait(struct oh_comm *comm, uint64_t now)
 {
     const struct oh_control *control = comm->staging.control;
-    struct oh_watch *watch = &comm->watch;
+    struct oh_watch *watch = &comm->health.watch;
     uint32_t spins = __atomic_load_n(&control->spins, __ATOMIC_RELAXED);
     uint32_t epoch = __atomic_load_n(&control->epoch, __ATOMIC_RELAXED);
     bool same = watch->since_ns != 0 && epoch == watch->epoch;
@@ -199,7 +183,7 @@ static uint64_t check_wait(struct oh_comm *comm, uint64_t now)
     if (!same || suspended) { /* the kernel may have ended soon after the look before */
         watch->epoch = epoch;
         watch->since_ns = now;
-        atomic_store(&comm->progress->waiting_epoch, wait_after(epoch));
+        atomic_store(&comm->serve.progress->waiting_epoch, wait_after(epoch));
     }
     watch->spins = spins;
     return now - watch->since_ns;
@@ -208,8 +192,8 @@ static uint64_t check_wait(struct oh_comm *comm, uint64_t now)
 static void fail_without(struct oh_comm *comm, uint32_t rank, char *line)
 {
     if (oh_comm_fail(comm, ncclRemoteError, rank)) {
-        append(line, "comm %p rank %u of %u: a call waits, after the departure of ", (void *)comm->nccl, comm->rank,
-               comm->nranks);
+        append(line, "comm %p rank %u of %u: a call waits, after the departure of ", (void *)comm->id.nccl,
+               comm->id.rank, comm->id.nranks);
         append_rank(comm, rank, line);
         append(line, ": calls now return ncclRemoteError, the stream waits for ncclCommAbort");
     }
@@ -218,8 +202,8 @@ static void fail_without(struct oh_comm *comm, uint32_t rank, char *line)
 /* NCCL serves an allreduce that is not complete, and was made before the peer's departure was known. */
 static bool waits_in_nccl(struct oh_comm *comm)
 {
-    struct oh_watch *watch = &comm->watch;
-    watch->asks = watch->answered != atomic_load_explicit(&comm->nccl_allreduces, memory_order_acquire);
+    struct oh_watch *watch = &comm->health.watch;
+    watch->asks = watch->answered != atomic_load_explicit(&comm->order.nccl_allreduces, memory_order_acquire);
     return watch->asks && watch->waits_in_nccl;
 }
 
@@ -229,9 +213,9 @@ static bool waits_in_nccl(struct oh_comm *comm)
  */
 static uint32_t note_departures(struct oh_comm *comm, uint64_t now, uint64_t *newest_ns_p)
 {
-    uint64_t *departed_ns = comm->watch.departed_ns;
+    uint64_t *departed_ns = comm->health.watch.departed_ns;
     uint32_t first = OH_MAX_RANKS;
-    for (uint32_t r = 0; r < comm->nranks; r++) {
+    for (uint32_t r = 0; r < comm->id.nranks; r++) {
         if (departed_ns[r] == 0 && has_departed(comm, r)) {
             departed_ns[r] = now;
         }
@@ -252,11 +236,11 @@ static uint64_t check_departures(struct oh_comm *comm, uint64_t waited_ns, uint6
         return NEVER;
     }
     if (oh_comm_is_in_use(comm)) {
-        atomic_store(&comm->departed_peer, rank);
+        atomic_store(&comm->health.departed_peer, rank);
         oh_comm_enter(comm, OH_COMM_FAILING);
     }
     const bool in_nccl = waits_in_nccl(comm); /* asks from now on, so that the answer is there in time */
-    if (now - comm->watch.departed_ns[rank] >= GRACE_NS && (waited_ns >= GRACE_NS || in_nccl)) {
+    if (now - comm->health.watch.departed_ns[rank] >= GRACE_NS && (waited_ns >= GRACE_NS || in_nccl)) {
         fail_without(comm, rank, line);
         return NEVER;
     }
@@ -268,8 +252,8 @@ static void check_shared_failure(struct oh_comm *comm, char *line)
 {
     struct oh_failure failure = oh_segment_failure(comm);
     if (failure.error != ncclSuccess && oh_comm_fail(comm, failure.error, failure.departed_rank)) {
-        append(line, "comm %p rank %u of %u: rank %u has given up", (void *)comm->nccl, comm->rank, comm->nranks,
-               failure.detected_by);
+        append(line, "comm %p rank %u of %u: rank %u has given up", (void *)comm->id.nccl, comm->id.rank,
+               comm->id.nranks, failure.detected_by);
         if (failure.departed_rank < OH_MAX_RANKS) {
             append(line, ", without ");
             append_rank(comm, failure.departed_rank, line);
@@ -280,7 +264,7 @@ static void check_shared_failure(struct oh_comm *comm, char *line)
 
 static void check_clock(struct oh_comm *comm, uint64_t waited_ns, char *line)
 {
-    uint64_t wait = wait_after(comm->watch.epoch);
+    uint64_t wait = wait_after(comm->health.watch.epoch);
     if (timeout_ns > 0 && waited_ns >= timeout_ns) {
         ncclResult_t error = is_anyone_missing(comm) ? ncclRemoteError : ncclInternalError;
         if (oh_comm_fail(comm, error, OH_MAX_RANKS)) {
@@ -297,7 +281,7 @@ static void check_clock(struct oh_comm *comm, uint64_t waited_ns, char *line)
 /* After a failure: a kernel that waits for too long is to end the context. Returns how soon to look again. */
 static uint64_t check_failed(struct oh_comm *comm, uint64_t now, char *line)
 {
-    struct oh_watch *watch = &comm->watch;
+    struct oh_watch *watch = &comm->health.watch;
     watch->failed_ns = watch->failed_ns ? watch->failed_ns : now;
     if (trap_ns == 0 || watch->trapped) {
         return NEVER;
@@ -306,7 +290,7 @@ static uint64_t check_failed(struct oh_comm *comm, uint64_t now, char *line)
         watch->trapped = true;
         oh_comm_trap_kernels(comm);
         append(line, "comm %p rank %u of %u: ONEHOP_TRAP_AFTER is over: the kernel that waits ends in a trap",
-               (void *)comm->nccl, comm->rank, comm->nranks);
+               (void *)comm->id.nccl, comm->id.rank, comm->id.nranks);
     }
     return TICK_NS;
 }
@@ -316,7 +300,7 @@ static uint64_t check_destroyed(struct oh_comm *comm, uint64_t waited_ns, uint64
 {
     uint64_t newest_ns = 0;
     const uint32_t rank = note_departures(comm, now, &newest_ns);
-    const bool departed = rank < OH_MAX_RANKS && now - comm->watch.departed_ns[rank] >= GRACE_NS;
+    const bool departed = rank < OH_MAX_RANKS && now - comm->health.watch.departed_ns[rank] >= GRACE_NS;
     if ((departed || oh_segment_failure(comm).error != ncclSuccess) && waited_ns >= GRACE_NS) {
         oh_comm_release_kernels(comm);
         return NEVER;
@@ -327,14 +311,14 @@ static uint64_t check_destroyed(struct oh_comm *comm, uint64_t waited_ns, uint64
 /* Returns how soon to look again. In line: what to say, if anything. */
 static uint64_t check_comm(struct oh_comm *comm, uint64_t now, char *line)
 {
-    if (oh_rank_state_get(comm, comm->rank) == OH_RANK_ABORTED) {
+    if (oh_rank_state_get(comm, comm->id.rank) == OH_RANK_ABORTED) {
         return NEVER; /* nothing of this rank waits any more */
     }
-    if (atomic_load(&comm->failure) != ncclSuccess) {
+    if (atomic_load(&comm->health.failure) != ncclSuccess) {
         return check_failed(comm, now, line);
     }
     uint64_t waited_ns = check_wait(comm, now);
-    if (atomic_load(&comm->destroyed)) {
+    if (atomic_load(&comm->health.destroyed)) {
         return check_destroyed(comm, waited_ns, now);
     }
     uint64_t tick = check_departures(comm, waited_ns, now, line);
@@ -354,23 +338,24 @@ static uint64_t check_comm(struct oh_comm *comm, uint64_t now, char *line)
 static void ask_driver(void)
 {
     struct oh_comm *comm = watched;
-    while (comm && !comm->watch.asks) {
-        comm = comm->watch.next;
+    while (comm && !comm->health.watch.asks) {
+        comm = comm->health.watch.next;
     }
     if (!comm) {
         return;
     }
-    comm->watch.asks = false;
-    atomic_store(&comm->watch.asking, true);
-    unsigned calls = atomic_load_explicit(&comm->nccl_allreduces, memory_order_acquire); /* before the event */
+    comm->health.watch.asks = false;
+    atomic_store(&comm->health.watch.asking, true);
+    unsigned calls = atomic_load_explicit(&comm->order.nccl_allreduces, memory_order_acquire); /* before the event */
     pthread_mutex_unlock(&worker.mutex);
-    CUresult result = oh_event_query_nccl(comm);
+    const CUresult result = oh_staging_query(&comm->staging, comm->order.event[OH_EVENT_NCCL]);
     pthread_mutex_lock(&worker.mutex);
-    comm->watch.waits_in_nccl = result == CUDA_ERROR_NOT_READY;
+    comm->health.watch.waits_in_nccl = result == CUDA_ERROR_NOT_READY;
     if (result == CUDA_SUCCESS) { /* no need to ask again until there is another call */
-        comm->watch.answered = calls;
+        comm->health.watch.answered = calls;
     }
-    atomic_store_explicit(&comm->watch.asking, false, memory_order_release); /* pairs with oh_monitor_is_asking */
+    atomic_store_explicit(&comm->health.watch.asking, false,
+                          memory_order_release); /* pairs with oh_monitor_is_asking */
 }
 
 /* --- the thread --------------------------------------------------------------------------------------------------- */
@@ -392,7 +377,7 @@ static uint64_t check_all(char *line)
     suspended = looked_ns != 0 && now - looked_ns > LAPSE_NS;
     looked_ns = now;
     oh_processes_poll(epoll_fd);
-    for (struct oh_comm *comm = watched; comm && line[0] == '\0'; comm = comm->watch.next) {
+    for (struct oh_comm *comm = watched; comm && line[0] == '\0'; comm = comm->health.watch.next) {
         uint64_t soon = check_comm(comm, now, line);
         tick = soon < tick ? soon : tick;
     }
@@ -458,7 +443,7 @@ static void begin(void)
 static bool watch_peer(struct oh_comm *comm, uint32_t rank)
 {
     const struct oh_peer_info info = comm->segment.shared->peer_info[rank];
-    struct oh_process **peer = &comm->watch.peer[rank];
+    struct oh_process **peer = &comm->health.watch.peer[rank];
     if (oh_peer_info_is_own(&info)) {
         return true;
     }
@@ -481,34 +466,34 @@ void oh_monitor_add(struct oh_comm *comm)
 {
     int unseen = 0;
     pthread_mutex_lock(&worker.mutex);
-    for (uint32_t r = 0; r < comm->nranks; r++) {
+    for (uint32_t r = 0; r < comm->id.nranks; r++) {
         unseen += !watch_peer(comm, r);
     }
-    comm->watch.next = watched;
-    comm->watch.watched = true;
+    comm->health.watch.next = watched;
+    comm->health.watch.watched = true;
     watched = comm;
     oh_bgthread_start(&worker); /* it runs: oh_monitor_start */
     pthread_mutex_unlock(&worker.mutex);
     if (unseen > 0) {
-        OH_WARN("comm %p rank %u of %u: no memory to watch %d processes: their end is not detected", (void *)comm->nccl,
-                comm->rank, comm->nranks, unseen);
+        OH_WARN("comm %p rank %u of %u: no memory to watch %d processes: their end is not detected",
+                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, unseen);
     }
 }
 
 void oh_monitor_remove(struct oh_comm *comm)
 {
     pthread_mutex_lock(&worker.mutex);
-    if (comm->watch.watched) {
+    if (comm->health.watch.watched) {
         struct oh_comm **link = &watched;
         while (*link != comm) {
-            link = &(*link)->watch.next;
+            link = &(*link)->health.watch.next;
         }
-        *link = comm->watch.next;
-        comm->watch.watched = false;
-        for (uint32_t r = 0; r < comm->nranks; r++) {
-            if (comm->watch.peer[r]) {
-                oh_process_unwatch(comm->watch.peer[r], epoll_fd);
-                comm->watch.peer[r] = NULL;
+        *link = comm->health.watch.next;
+        comm->health.watch.watched = false;
+        for (uint32_t r = 0; r < comm->id.nranks; r++) {
+            if (comm->health.watch.peer[r]) {
+                oh_process_unwatch(comm->health.watch.peer[r], epoll_fd);
+                comm->health.watch.peer[r] = NULL;
             }
         }
     }
@@ -517,5 +502,6 @@ void oh_monitor_remove(struct oh_comm *comm)
 
 bool oh_monitor_is_asking(const struct oh_comm *comm)
 {
-    return atomic_load_explicit(&comm->watch.asking, memory_order_acquire); /* pairs with the store in ask_driver */
+    return atomic_load_explicit(&comm->health.watch.asking,
+                                memory_order_acquire); /* pairs with the store in ask_driver */
 }

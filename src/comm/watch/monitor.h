@@ -14,7 +14,7 @@
 #ifndef OH_COMM_WATCH_MONITOR_H_
 #define OH_COMM_WATCH_MONITOR_H_
 
-#include "comm/comm.h"
+#include "comm/comm_internal.h"
 
 /* Starts the thread, before a rank votes. Returns false if there is none: nothing may be served then. */
 bool oh_monitor_start(void);

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * comm_internal.h - struct oh_comm, for src/comm alone
+ *
+ * Does: The parts of a communicator, by concern.
+ * Threads: attach.mutex guards what the attach changes; it is never held over a call of NCCL or the driver. Atomic
+ *    fields are for any thread, fields of struct oh_watch for the monitor; the rest belongs to the thread that uses the
+ *    communicator.
+ */
+#ifndef OH_COMM_COMM_INTERNAL_H_
+#define OH_COMM_COMM_INTERNAL_H_
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "comm/comm.h"
+#include "comm/core/segment.h"
+#include "comm/core/staging.h"
+#include "comm/stats/live.h"
+#include "comm/stats/record.h"
+#include "gpu/kernels.h"
+
+struct oh_creation;
+struct oh_process;
+
+/* core/state.c has the transitions. Up to CUTOVER, NCCL serves the calls, and onehop counts them. */
+enum oh_comm_state {
+    OH_COMM_CREATING,  /* NCCL works on it; rank and nranks are unknown */
+    OH_COMM_IDLE,      /* no call yet that onehop could serve */
+    OH_COMM_ATTACHING, /* the set-up has begun */
+    OH_COMM_CUTOVER,   /* the number of the first served call is known, and not reached */
+    OH_COMM_SERVED,
+    OH_COMM_FAILING,  /* a peer has departed: the next call fails */
+    OH_COMM_FAILED,   /* calls return an error */
+    OH_COMM_FALLBACK, /* NCCL serves all calls, for a reason */
+    OH_COMM_ENDED     /* finalized, aborted, destroyed or revoked after CUTOVER */
+};
+
+/*
+ * From the creation to the first served call. The mutex guards `creation`, `children`, `calls`, `voted`,
+ * `cutover_call`, `reason` and `ms`, and rank, nranks, segment and staging as long as the communicator is not settled.
+ */
+struct oh_attach {
+    pthread_mutex_t mutex;
+    struct oh_creation *creation; /* NCCL still works on it; NULL: done */
+    struct oh_creation *children; /* splits of this communicator that NCCL still works on */
+    atomic_uint awaited;          /* creations that NCCL works on: of this communicator, and of splits of it */
+    int cuda_device;
+    bool ordering;                /* calls that NCCL serves are ordered with ours: there are events for it */
+    bool unordered;               /* NCCL got work of this communicator before that */
+    bool voted;                   /* this rank has voted yes; what serving needs is ready */
+    atomic_bool ordered;          /* OH_EVENT_NCCL is behind all work of it that NCCL has; any thread */
+    bool patient;                 /* has not waited for the other ranks in vain */
+    bool first_call;              /* of those that oh_attach_wants, no earlier one has been decided */
+    pthread_t thread;             /* that has created it */
+    uint64_t calls;               /* allreduces so far; counted while unsettled */
+    uint64_t cutover_call;        /* the number of the first call that is served; 0: not known yet */
+    char reason[OH_REASON_BYTES]; /* why it has fallen back */
+    double ms;                    /* that onehop's part of creation and set-up has taken */
+    bool in_background;           /* these two are guarded by the mutex of attach.c's thread */
+    bool retired;                 /* retired during the set-up, which will release it */
+};
+
+/* What is the same in every served call, and the calls as other ranks see them. */
+struct oh_serve {
+    struct oh_plan_table table;
+    uint32_t max_blocks; /* the least that the ranks ask for */
+    bool overlaps;       /* kernels of every rank may overlap, by what device and code are: the same on all ranks */
+    bool early_send;     /* a part of a call may send before the part before it has ended, on this rank */
+    const struct oh_kernel_set *kernels;
+    struct oh_kernel_args args;
+    struct oh_user_op *user_ops;  /* redop.c */
+    struct oh_progress *progress; /* this rank's in the segment, from CUTOVER on */
+    uint64_t launched_calls;
+    bool check;       /* calls are compared between ranks */
+    uint64_t checked; /* so many were */
+    uint64_t check_hash;
+};
+
+enum oh_event {
+    OH_EVENT_LAUNCH, /* recorded after every eager launch, and by each replay of a graph */
+    OH_EVENT_NCCL,   /* recorded after every eager call that NCCL has served */
+    OH_EVENT_JOIN,   /* between the streams of a group */
+    OH_EVENTS
+};
+
+/* Order between calls on different streams and in graphs (launch/order.c, launch/capture.c). */
+struct oh_order {
+    CUevent event[OH_EVENTS];
+    bool graph_mixing; /* graphs are ordered with everything else */
+    bool launch_order; /* small captured calls may be launched while the program's kernel before them runs */
+    unsigned long long last_stream; /* id of the stream of the last eager launch */
+    bool launched;
+    bool unrecorded;             /* kernels run that OH_EVENT_LAUNCH does not cover: their memory can never be freed */
+    atomic_uint nccl_allreduces; /* eager ones that NCCL has served since this rank is served */
+    unsigned long long nccl_stream;    /* id of the stream of NCCL's last call */
+    bool nccl_event_pending;           /* no launch of ours is behind OH_EVENT_NCCL yet */
+    atomic_int nccl_launch;            /* order.c: NCCL launches a call in the background */
+    CUstream nccl_launch_stream;       /* of that call */
+    bool nccl_launch_allreduce;        /* it is one */
+    unsigned long long nccl_launch_id; /* its id, once the call's event is recorded */
+    struct oh_capture *captures;       /* newest first */
+    atomic_uint graphs;                /* captured graphs that hold calls of this communicator */
+};
+
+/* What the monitor knows of a communicator; guarded by its mutex. */
+struct oh_watch {
+    struct oh_comm *next; /* list of all that are watched */
+    bool watched;
+    struct oh_process *peer[OH_MAX_RANKS]; /* NULL: in this process, or cannot be watched */
+    uint32_t spins;                        /* these two as the kernels left them last */
+    uint32_t epoch;
+    uint64_t since_ns;                  /* when a kernel was first seen to wait after that epoch; 0: never */
+    uint64_t departed_ns[OH_MAX_RANKS]; /* when a rank was first seen to have departed; 0: it has not */
+    bool asks;                          /* the driver is to be asked whether NCCL's calls are complete */
+    atomic_bool asking;                 /* it is being asked; not guarded by the mutex */
+    bool waits_in_nccl;                 /* what it has said last */
+    unsigned answered;                  /* so many of NCCL's allreduces are known to be complete */
+    uint64_t failed_ns;                 /* when the communicator was first seen to have failed; 0: it has not */
+    bool trapped;                       /* kernels have been told to trap */
+};
+
+/* Failures (watch/failure.h). */
+struct oh_health {
+    atomic_int failure;        /* the error that calls now return; ncclSuccess: none */
+    atomic_uint departed_peer; /* in FAILING: the rank */
+    bool held;                 /* kernels that begin send nothing any more (oh_comm_failure) */
+    atomic_bool aborted;       /* by the program: NCCL may have freed its communicator */
+    atomic_bool destroyed;     /* by the program: kernels that wait in vain may leave */
+    struct oh_watch watch;
+};
+
+/* attach/retire.c */
+struct oh_reclaim {
+    atomic_uint users; /* threads between oh_comm_begin_use and oh_comm_end_use */
+    bool peers_closed;
+    unsigned failures; /* of the driver, while memory was freed */
+    struct oh_comm *next;
+};
+
+struct oh_comm {
+    struct oh_comm_identity id;
+    atomic_uint state; /* enum oh_comm_state; changed by oh_comm_enter alone */
+    struct oh_segment segment;
+    struct oh_staging staging;
+    struct oh_attach attach;
+    struct oh_serve serve;
+    struct oh_order order;
+    struct oh_health health;
+    struct oh_reclaim reclaim;
+    struct oh_live_ref live; /* its counters, and what `onehop stat` shows of it */
+};
+
+/* The state. Acquire: pairs with oh_comm_enter. Any thread. */
+static inline enum oh_comm_state oh_comm_state(const struct oh_comm *comm)
+{
+    return (enum oh_comm_state)atomic_load_explicit(&comm->state, memory_order_acquire);
+}
+
+/*
+ * Enters the state if a transition leads there from the present one. Returns true if this call has changed the state.
+ * Transitions of the attach are made with attach.mutex held; those to FAILING and FAILED by any thread, without it.
+ * Release: what the caller stored before is visible to a thread whose oh_comm_state returns `state`.
+ */
+bool oh_comm_enter(struct oh_comm *comm, enum oh_comm_state state);
+
+static inline struct oh_counters *oh_comm_counters(struct oh_comm *comm)
+{
+    return oh_live_counters(&comm->live);
+}
+
+ncclResult_t oh_registry_add(struct oh_comm *comm);
+void oh_registry_remove(struct oh_comm *comm);
+void oh_registry_visit(void (*visit)(struct oh_comm *comm));
+
+void oh_comm_print_stats(struct oh_comm *comm);
+void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p); /* all but counters; mutex held */
+void oh_comm_publish_facts(struct oh_comm *comm);                                 /* to the live page; mutex held */
+
+#endif
