@@ -2,8 +2,10 @@
 /*
  * agreement.c - from a rank's first call to a decision that all ranks share
  *
- * The steps of a set-up: publish (peer info), open (peers' memory, topology, kernels), vote. A rank that cannot go on
- * refuses, which ends it for all; it never just stays away. See doc/design.md, "Attach".
+ * Does: Publishes this rank's peer info, opens the peers' memory, prepares kernels, and votes. A rank that cannot go on
+ *    votes no, which ends the set-up on all ranks. See doc/design.md, "Attach".
+ * Threads: oh_agreement_begin: the thread that uses the communicator; the rest: the background thread.
+ * Owns: see agreement.h.
  */
 #include "comm/attach/agreement.h"
 
@@ -21,7 +23,7 @@
 #include "util/env.h"
 #include "util/log.h"
 
-/* From where on NCCL takes fp8, and the kernels have it (src/enqueue.cc:2557 of 2.28.9). */
+/* From this compute capability on NCCL has fp8 (src/enqueue.cc:2557 of 2.28.9), and so have the kernels. */
 #define FP8_COMPUTE_MAJOR 9
 
 /* --- the steps -------------------------------------------------------------------------------------------------- */
@@ -45,7 +47,7 @@ __attribute__((format(printf, 2, 3))) static void decline_because(struct oh_agre
     oh_agreement_decline(agreement, reason);
 }
 
-/* What is known of this machine, of which rank 0 stands for all. */
+/* The table for this machine, from rank 0. */
 static void load_table(struct oh_agreement *agreement, struct oh_plan_table *table_p)
 {
     const struct oh_comm *comm = agreement->comm;
@@ -61,7 +63,7 @@ static void load_table(struct oh_agreement *agreement, struct oh_plan_table *tab
             from);
 }
 
-/* Made in private memory and then copied: the shared memory may change at any time. False: nothing to serve. */
+/* Builds the table in private memory, since peers may write to the shared one. False: nothing to serve. */
 static bool publish_table(struct oh_agreement *agreement)
 {
     const char *names[1 + ONEHOP_ALGORITHM_COUNT] = {"auto"};
@@ -114,18 +116,18 @@ static bool publish(struct oh_agreement *agreement)
     return true;
 }
 
-/* What a peer gives as its bus id goes into questions and into the log. */
+/* A peer's bus id is used in queries and in the log. */
 static bool is_bus_id(const char *text)
 {
     size_t length = strspn(text, "0123456789abcdef:.");
     return length > 0 && text[length] == '\0';
 }
 
-/* One peer: is the way there NVLink, and does it open? */
+/* Checks that NVLink joins the peer, and opens its memory. */
 static void open_peer(struct oh_agreement *agreement, uint32_t rank)
 {
     struct oh_comm *comm = agreement->comm;
-    struct oh_peer_info info = comm->segment.shared->peer_info[rank]; /* a copy that no one can change under us */
+    struct oh_peer_info info = comm->segment.shared->peer_info[rank]; /* read once: the peer may write to it */
     const struct oh_driver *driver = comm->staging.driver;
     struct oh_topo_pair pair;
     char reason[OH_REASON_BYTES];
@@ -152,13 +154,13 @@ static void open_peer(struct oh_agreement *agreement, uint32_t rank)
     agreement->opened |= 1U << rank;
 }
 
-/* Opens those whose peer info is ready. True when all are open. */
+/* Opens the peers whose info is ready. True when all are open. */
 static bool open_peers(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
     for (uint32_t r = 0; r < comm->id.nranks && agreement->alive; r++) {
         if (oh_segment_decision(&comm->segment) == OH_DECISION_OFF) {
-            return false; /* then nothing may be opened */
+            return false; /* nothing may be opened then */
         }
         if (!(agreement->opened & 1U << r) && oh_segment_is_ready(&comm->segment, r)) {
             open_peer(agreement, r);
@@ -167,7 +169,7 @@ static bool open_peers(struct oh_agreement *agreement)
     return agreement->opened == (1U << comm->id.nranks) - 1;
 }
 
-/* Says how large grids may be here. The least of all ranks counts (attach.c). */
+/* Publishes how large grids may be here; attach.c takes the least of all ranks. */
 static bool publish_room(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
@@ -257,9 +259,8 @@ static bool prepare(struct oh_agreement *agreement)
 }
 
 /*
- * Waits for NCCL's work to be in order, then votes yes. What has been made ready is seen by a thread that takes the
- * mutex after the vote has had its effect. The words in shared memory order the two already; but only for who knows
- * that all mappings are one memory.
+ * Waits until an event of onehop's is after NCCL's work, then votes yes. The mutex publishes what is prepared to the
+ * thread that uses the communicator; the atomic words in the segment do so as well, which a race detector cannot see.
  */
 static bool vote(struct oh_agreement *agreement)
 {
@@ -367,11 +368,11 @@ struct oh_agreement *oh_agreement_begin(struct oh_comm *comm, CUstream stream)
     struct oh_peer_info *info = &comm->segment.shared->peer_info[comm->id.rank];
     atomic_store(&info->withheld, comm->attach.unordered ? OH_WITHHELD_CALL : OH_WITHHELD_NOT);
     bind(agreement, stream);
-    atomic_store(&info->begun, 1); /* after `withheld`: who sees it sees that */
+    atomic_store(&info->begun, 1); /* after `withheld`, which a reader of `begun` reads next */
     return agreement;
 }
 
-/* What the ranks have decided takes effect, if it is no; yes does at the next call. Returns which of the two it is. */
+/* Returns true if the ranks have decided yes, which the next call makes effective. No takes effect here. */
 static bool settle(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
@@ -393,7 +394,7 @@ static bool settle(struct oh_agreement *agreement)
 void oh_agreement_end(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
-    oh_segment_unlink(&comm->segment); /* if it still has a name: all ranks have found it by now */
+    oh_segment_unlink(&comm->segment); /* all ranks have opened it by now */
     if (!settle(agreement)) {
         OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->id.nccl, comm->id.rank,
                 comm->id.nranks, agreement->reason);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * attach.c - the first calls of a communicator, and the thread that sets up communicators
+ * attach.c - the first calls of a communicator, and the background thread of the set-ups
  *
- * Until a communicator is settled its calls are counted. A rank notes each call that goes to NCCL in the segment
- * (cutover.h); once all ranks have voted yes, the ranks' words are closed, and the number of the first served call
- * follows from them. See doc/design.md, "Attach".
- *
- * Threads: the set-ups are advanced by a thread of their own, started when there is one and ended when there is none.
- * Its list is guarded by a mutex that is never held over a call to the driver; a communicator's own mutex may be taken
- * after it, not before. What the set-up decides takes effect in the thread that uses the communicator.
+ * Does: Counts the calls until a communicator is settled, and stores the number of each call that NCCL serves in the
+ *    segment (cutover.h). Once all ranks have voted yes, the number of the first served call follows from these. See
+ *    doc/design.md, "Attach".
+ * Threads: the thread that uses the communicator, where the decision takes effect. A background thread, which ends when
+ *    there is no set-up, advances the set-ups; its mutex is never held over a call of the driver, and a communicator's
+ *    mutex may be locked after it, not before.
+ * Owns: the list of set-ups.
  */
 #include "comm/attach/attach.h"
 
@@ -24,17 +24,17 @@
 #include "util/log.h"
 #include "util/bgthread.h"
 
-#define PERIOD_NS (UINT64_C(100) * 1000) /* between looks at set-ups that wait, at first */
+#define PERIOD_NS (UINT64_C(100) * 1000) /* between polls of set-ups that wait, at first */
 #define PERIOD_MAX_NS (UINT64_C(20) * 1000 * 1000)
 #define PERIOD_AWAITED_NS (UINT64_C(1) * 1000 * 1000) /* the most while a call waits */
 #define LEAVE_NS (UINT64_C(50) * 1000 * 1000)         /* the most that the end of a communicator waits for the thread */
 #define STOP_NS (UINT64_C(100) * 1000 * 1000)         /* the most that the end of the process waits for the thread */
 
 /*
- * How long a call waits for other ranks. NCCL connects a communicator in its first collective, and so waits there
- * itself until all ranks have made that call (src/group.cc:147 of 2.30.7): two seconds cover ranks that compile, load
- * and warm up side by side, and are all that a program can lose where NCCL would not have waited. Where that is known,
- * a call waits as long as ranks usually lie apart.
+ * How long a call waits for other ranks. NCCL connects a communicator in its first collective, and waits there until
+ * all ranks have made that call (src/group.cc:147 of 2.30.7). PATIENCE_NS covers ranks that compile, load and warm up
+ * side by side, and bounds what a program loses where NCCL would not have waited. COURTESY_NS is for calls where NCCL
+ * is known not to wait: it covers the usual distance of ranks.
  */
 #define PATIENCE_NS (UINT64_C(2) * 1000 * 1000 * 1000)
 #define COURTESY_NS (UINT64_C(20) * 1000 * 1000)
@@ -45,7 +45,7 @@ static struct oh_bgthread worker = OH_BGTHREAD(work, stop_at_exit);
 static struct oh_agreement *incoming; /* guarded by the worker's mutex, as is the next */
 static unsigned waiting;              /* calls that wait for a set-up */
 
-/* --- the cut-over ------------------------------------------------------------------------------------------------- */
+/* --- the cutover -------------------------------------------------------------------------------------------------- */
 
 /*
  * Cuts the table to the room of the rank that has least: the same on all ranks, since each has published its room
@@ -153,14 +153,13 @@ void oh_attach_note_result(struct oh_comm *comm, bool counted, ncclResult_t resu
     pthread_mutex_lock(&attach->mutex);
     const bool known = oh_comm_is_created(comm);
     if (oh_comm_is_settled(comm) || accepted == counted) {
-        /* As it was counted, or not to be counted. */
+        /* counted as it should be */
     } else if (accepted) {
         attach->calls++;
         if (known) { /* else when it is created */
             oh_cutover_announce(&comm->segment.shared->cutover, comm->id.rank, attach->calls);
         }
     } else {
-        /* Whether a word that is closed holds this number or not, the next call has it, and goes the same way. */
         oh_cutover_retract(&comm->segment.shared->cutover, comm->id.rank, attach->calls);
         attach->calls--;
     }
@@ -169,7 +168,7 @@ void oh_attach_note_result(struct oh_comm *comm, bool counted, ncclResult_t resu
 
 /* --- the first calls ---------------------------------------------------------------------------------------------- */
 
-/* The most that any table can have served. */
+/* No table serves more than the largest capacity. */
 static bool is_small(const struct oh_call *call)
 {
     const uint32_t nranks = call->comm->id.nranks;
@@ -224,25 +223,25 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream)
     enqueue(agreement);
 }
 
-/* Another rank of the same communicator that this thread has created, and whose call it may be about to make. */
+/* Another rank of the same communicator that this thread has created, and whose first call it may make next. */
 static __thread const struct oh_comm *asking;
 static __thread bool has_sibling;
 
-static void look_for_sibling(struct oh_comm *comm)
+static void find_sibling(struct oh_comm *comm)
 {
     has_sibling |= comm != asking && oh_comm_state(comm) == OH_COMM_IDLE &&
                    oh_key_compare(&comm->id.key, &asking->id.key) == 0 &&
                    pthread_equal(comm->attach.thread, asking->attach.thread);
 }
 
-/* NCCL has connected everything when it creates the communicator, so that its first call does not wait. */
+/* NCCL connects the communicator when it creates it, so that the first call does not wait. */
 static bool connects_early(void)
 {
     const char *lazily = getenv("NCCL_RUNTIME_CONNECT"), *mapped = getenv("NCCL_CUMEM_ENABLE");
     return (lazily && strcmp(lazily, "0") == 0) || (mapped && strcmp(mapped, "0") == 0);
 }
 
-/* How long the first call waits for ranks that have not come to theirs. */
+/* How long the first call waits for ranks that have not made theirs. */
 static uint64_t patience_for_peers(const struct oh_comm *comm)
 {
     if (!comm->attach.first_call || comm->attach.unordered || !comm->id.config.blocking) {
@@ -250,11 +249,11 @@ static uint64_t patience_for_peers(const struct oh_comm *comm)
     }
     asking = comm;
     has_sibling = false;
-    oh_registry_visit(look_for_sibling);
+    oh_registry_visit(find_sibling);
     return has_sibling || connects_early() ? COURTESY_NS : PATIENCE_NS;
 }
 
-/* How long a call waits, as things are; `for_peers`: for ranks that have not come to their first calls. */
+/* How long a call waits in all, as of now. for_peers: for ranks that have not made their first calls. */
 static uint64_t patience(const struct oh_comm *comm, uint64_t for_peers, bool *all_here_p)
 {
     struct oh_peer_info *info = comm->segment.shared->peer_info;
@@ -262,7 +261,7 @@ static uint64_t patience(const struct oh_comm *comm, uint64_t for_peers, bool *a
     if (oh_segment_decision(&comm->segment) != OH_DECISION_PENDING) {
         return 0;
     }
-    if (!comm->attach.first_call) { /* the first call has returned, and was captured, or this rank would have voted */
+    if (!comm->attach.first_call) { /* it has returned, and was captured: else this rank would have voted */
         atomic_compare_exchange_strong(&info[comm->id.rank].withheld, &call, OH_WITHHELD_LATER);
     }
     for (uint32_t r = 0; r < comm->id.nranks; r++) {
@@ -278,7 +277,7 @@ static uint64_t patience(const struct oh_comm *comm, uint64_t for_peers, bool *a
     return PATIENCE_NS;
 }
 
-/* True while the call that began to wait at `start` goes on with it. If that is in vain, no later call waits. */
+/* True while the call that began to wait at `start` waits on. If the wait fails, no later call waits. */
 static bool is_waiting(struct oh_comm *comm, uint64_t start, uint64_t for_peers)
 {
     struct oh_attach *attach = &comm->attach;
@@ -292,7 +291,7 @@ static bool is_waiting(struct oh_comm *comm, uint64_t start, uint64_t for_peers)
     return waits;
 }
 
-/* A call begins to wait (1), or no longer does (-1): meanwhile the thread looks more often. */
+/* A call begins (1) or ends (-1) to wait: meanwhile the thread polls more often. */
 static void note_waiting(int change)
 {
     pthread_mutex_lock(&worker.mutex);
@@ -370,7 +369,7 @@ static void finish(struct oh_agreement *agreement)
     }
 }
 
-/* Every set-up as far as it goes; returns those that wait. */
+/* Advances every set-up; returns those that wait. */
 static struct oh_agreement *advance_all(struct oh_agreement *list, bool *moved_p)
 {
     struct oh_agreement *left = NULL;
@@ -388,7 +387,7 @@ static struct oh_agreement *advance_all(struct oh_agreement *list, bool *moved_p
     return left;
 }
 
-/* Adds what came in to the list; called with the mutex held. */
+/* Adds the incoming set-ups to the list; with the mutex held. */
 static struct oh_agreement *take_incoming(struct oh_agreement *list)
 {
     while (incoming) {
@@ -410,14 +409,13 @@ static void work(void)
         list = advance_all(list, &moved);
         pthread_mutex_lock(&worker.mutex);
         if (list && !incoming && !worker.stopping) {
-            /* The application may take long to bring its other ranks this far. */
             const uint64_t most = waiting > 0 ? PERIOD_AWAITED_NS : PERIOD_MAX_NS;
             period = moved ? PERIOD_NS : 2 * period;
             period = period < most ? period : most;
             oh_bgthread_sleep(&worker, period);
         }
     }
-    incoming = list; /* the process ends: not lost, in the eyes of a leak checker */
+    incoming = list; /* the process ends: still reachable, for a leak checker */
 }
 
 static void stop_at_exit(void)

@@ -2,8 +2,9 @@
 /*
  * creation.c - from presence, before NCCL creates a communicator, to a struct oh_comm that may attach
  *
- * A struct oh_creation belongs to the thread that creates the communicator, then (a copy) to the communicator, until
- * NCCL has said who this rank is. See attach.h.
+ * Does: Counts ranks before NCCL's creation, and decides after it whether all are present.
+ * Threads: the one that creates the communicator; oh_comm_created any.
+ * Owns: a struct oh_creation is the creating thread's, then (a copy) the communicator's, until NCCL has created that.
  */
 #include "comm/attach/attach.h"
 
@@ -45,8 +46,8 @@ void oh_creation_begin(struct oh_creation *creation, const struct oh_key *key, c
     end_begin(creation, start);
 }
 
-/* The rank of the parent that has the id leads the others to the segment of the grown communicator. */
-static void open_gate(struct oh_creation *creation, struct oh_comm *parent, const ncclUniqueId *id)
+/* A rank of the parent that has the id publishes the key of the grown communicator in the parent segment. */
+static void open_parent_segment(struct oh_creation *creation, struct oh_comm *parent, const ncclUniqueId *id)
 {
     struct oh_key parent_key = oh_key_of_grow(&parent->id.key, parent->id.grows++);
     creation->parent_ranks = parent->id.nranks;
@@ -66,17 +67,17 @@ void oh_creation_begin_grow(struct oh_creation *creation, struct oh_comm *parent
     uint64_t start = oh_now_ns();
     *creation = (struct oh_creation){.config = *config, .nccl_p = nccl_p, .is_grow = true};
     if (id) {
-        creation->key = oh_key_of_id(id);
+        creation->key = oh_key_of_ids(id, 1);
     }
     if (parent) {
-        open_gate(creation, parent, id);
+        open_parent_segment(creation, parent, id);
     } else {
         creation->present = oh_segment_open(&creation->segment, &creation->key) == ncclSuccess;
     }
     end_begin(creation, start);
 }
 
-/* Leaves the segments for good, before anything was made for them. */
+/* Votes no, and discards the segments. */
 static void abandon(struct oh_creation *creation, const char *reason)
 {
     refuse(creation, reason);
@@ -121,7 +122,7 @@ struct oh_comm *oh_creation_register(struct oh_creation *creation, ncclComm_t nc
         abandon(creation, "a rank is out of memory");
         return NULL;
     }
-    while ((stale = oh_comm_find(nccl))) { /* destroyed unseen by onehop, and NCCL returns its handle again */
+    while ((stale = oh_comm_find(nccl))) { /* NCCL has reused the handle of one that was destroyed unseen */
         oh_comm_retire(stale);
     }
     oh_nvtx_start(oh_algorithm_name, ONEHOP_ALGORITHM_COUNT);
@@ -175,10 +176,11 @@ void oh_comm_children_done(struct oh_comm *comm, unsigned count)
 /* --- NCCL has created it ------------------------------------------------------------------------------------------ */
 
 /*
- * For a rank of the parent: are all the parent's ranks here, and where do they meet the new ones? All of them see the
- * same. A rank that knows where refuses there, if not all are here; so the new ranks need not know.
+ * For a rank of the parent: takes the key from the parent segment, if all the parent's ranks are present. All of them
+ * read the same. If not all are, a rank that has the id votes no in the grown communicator's segment, which the new
+ * ranks read.
  */
-static void pass_gate(struct oh_comm *comm, struct oh_creation *creation)
+static void read_parent_segment(struct oh_comm *comm, struct oh_creation *creation)
 {
     char reason[OH_REASON_BYTES];
     const struct oh_shared *of_parent = creation->parent_segment.shared;
@@ -213,12 +215,12 @@ static void count_ranks(const struct oh_comm *comm, struct oh_creation *creation
     }
 }
 
-/* Says no where that is certain by now: `refusal`. */
-static void judge(struct oh_comm *comm, struct oh_creation *creation)
+/* Declines what can be decided now. */
+static void check_presence(struct oh_comm *comm, struct oh_creation *creation)
 {
     if (creation->parent_segment.shared) {
-        pass_gate(comm, creation);
-        creation->segment = comm->segment; /* where to refuse */
+        read_parent_segment(comm, creation);
+        creation->segment = comm->segment; /* where refuse() votes */
     }
     if (comm->id.nranks < 2 || comm->id.nranks > OH_MAX_RANKS) {
         refuse(creation, comm->id.nranks < 2 ? "a single rank" : "more than 8 ranks");
@@ -228,7 +230,7 @@ static void judge(struct oh_comm *comm, struct oh_creation *creation)
     }
 }
 
-/* What is left of the creation; with the mutex held. NULL: it is over. */
+/* With the mutex held. NULL: the creation has ended. */
 static struct oh_creation *take_creation(struct oh_comm *comm)
 {
     struct oh_creation *creation = comm->attach.creation;
@@ -236,7 +238,7 @@ static struct oh_creation *take_creation(struct oh_comm *comm)
     return creation;
 }
 
-/* Without the mutex, and after everything else: who sees that it is no longer awaited sees the rest. */
+/* Without the mutex, after everything else: a thread that reads that it is no longer awaited reads the rest. */
 static void end_creation(struct oh_comm *comm, struct oh_creation *creation)
 {
     if (creation->decline_reason[0]) {
@@ -260,14 +262,13 @@ bool oh_comm_created(struct oh_comm *comm, int rank, int nranks, int cuda_device
         comm->id.nranks = (uint32_t)nranks;
         comm->attach.cuda_device = cuda_device;
         comm->attach.ms = (double)creation->spent_ns / 1e6;
-        judge(comm, creation);
+        check_presence(comm, creation);
         if (!creation->is_grow) {
-            oh_segment_unlink(&comm->segment); /* after NCCL's barrier: whoever comes has come */
+            oh_segment_unlink(&comm->segment); /* after NCCL's barrier: all ranks have opened it */
         }
         if (!creation->decline_reason[0]) {
-            oh_peer_info_identify(
-                &comm->segment.shared->peer_info[comm->id.rank]); /* should this process end, the others see it */
-            for (uint64_t call = 1; call <= comm->attach.calls; call++) { /* made while NCCL was at it */
+            oh_peer_info_identify(&comm->segment.shared->peer_info[comm->id.rank]);
+            for (uint64_t call = 1; call <= comm->attach.calls; call++) { /* made during NCCL's creation */
                 oh_cutover_announce(&comm->segment.shared->cutover, comm->id.rank, call);
             }
         }

@@ -24,7 +24,7 @@
 #include "util/log.h"
 #include "util/bgthread.h"
 
-#define REAP_PERIOD_NS (UINT64_C(1) * 1000 * 1000) /* between looks at what is not ready yet, at first */
+#define REAP_PERIOD_NS (UINT64_C(1) * 1000 * 1000) /* between polls of what is not ready, at first */
 #define REAP_PERIOD_MAX_NS (UINT64_C(100) * 1000 * 1000)
 #define RECLAIM_TRIES 20                              /* in two seconds, by these periods */
 #define REAP_COURTESY_NS (UINT64_C(50) * 1000 * 1000) /* the most that a caller waits for the thread */
@@ -33,7 +33,7 @@ static void work(void);
 static void stop_at_exit(void);
 static struct oh_bgthread worker = OH_BGTHREAD(work, stop_at_exit);
 static struct oh_comm *retired; /* these two are guarded by the worker's mutex */
-static uint64_t passes;         /* of the thread over all that there was */
+static uint64_t passes;         /* of the thread over the list */
 
 static void add_to_retired(struct oh_comm *comm)
 {
@@ -43,7 +43,7 @@ static void add_to_retired(struct oh_comm *comm)
     pthread_mutex_unlock(&worker.mutex);
 }
 
-/* What has become of a step of reclaiming. A step that has failed is tried again, a number of times. */
+/* The result of a step of reclaiming. A failed step is repeated, RECLAIM_TRIES times at most. */
 enum reclaim {
     RECLAIM_DONE,
     RECLAIM_WAITING, /* for a kernel, a graph, a peer */
@@ -58,7 +58,7 @@ static CUresult query_launches(const struct oh_comm *comm)
     return oh_context_is_lost(result) ? CUDA_SUCCESS : result;
 }
 
-/* No kernel runs or can be started any more, by a graph or by a call that is under way; the monitor is done with it. */
+/* No kernel runs or can start, by a graph or by a call under way, and the monitor does not use it any more. */
 static enum reclaim await_quiet(struct oh_comm *comm)
 {
     if (atomic_load_explicit(&comm->order.graphs, memory_order_acquire) > 0 ||
@@ -92,7 +92,7 @@ static CUresult destroy_event(const struct oh_driver *driver, CUevent *event)
     return result;
 }
 
-/* A context that is lost has taken the events along. */
+/* A lost context has lost its events as well. */
 static enum reclaim destroy_events(struct oh_comm *comm)
 {
     const struct oh_driver *driver = comm->staging.driver;
@@ -129,7 +129,7 @@ static enum reclaim reclaim(struct oh_comm *comm)
     return state == RECLAIM_DONE ? free_memory(comm) : state;
 }
 
-/* The driver does not let go: what it holds is its own from now on, until the process ends. */
+/* The driver does not free the memory: it keeps it until the process ends. */
 static void abandon_memory(struct oh_comm *comm)
 {
     oh_monitor_remove(comm);
@@ -139,7 +139,7 @@ static void abandon_memory(struct oh_comm *comm)
     oh_staging_abandon(&comm->staging);
 }
 
-/* True when nothing of it is left. */
+/* True when all is freed. */
 static bool reap_one(struct oh_comm *comm)
 {
     enum reclaim state = reclaim(comm);
@@ -155,7 +155,7 @@ static bool reap_one(struct oh_comm *comm)
     return state == RECLAIM_DONE;
 }
 
-/* Works on a list that nobody else sees; returns what is left of it. */
+/* Of a list that no other thread uses, returns the communicators that are not freed yet. */
 static struct oh_comm *reap_list(struct oh_comm *list)
 {
     struct oh_comm *left = NULL;
@@ -193,7 +193,6 @@ static void work(void)
         passes++;
         oh_bgthread_pass(&worker);
         if (retired && !worker.stopping) {
-            /* What is not ready soon may take long: look less and less often. */
             period = period < REAP_PERIOD_MAX_NS ? 2 * period : period;
             if (oh_bgthread_sleep(&worker, period)) {
                 period = REAP_PERIOD_NS;
@@ -202,7 +201,6 @@ static void work(void)
     }
 }
 
-/* Lets it finish what it is doing. */
 static void stop_at_exit(void)
 {
     oh_bgthread_stop(&worker, 2 * REAP_COURTESY_NS);
@@ -213,7 +211,7 @@ void oh_comms_reclaim(void)
     uint64_t until_ns = oh_now_ns() + REAP_COURTESY_NS;
     pthread_mutex_lock(&worker.mutex);
     if (retired || worker.running) {
-        /* Two passes: one may have been under way. No thread: the next one that comes or goes tries again. */
+        /* Two passes: one may have been under way. Without a thread, the next communicator tries again. */
         uint64_t enough = passes + 2;
         bool works = oh_bgthread_start(&worker);
         while (works && worker.running && passes < enough && oh_bgthread_await(&worker, until_ns)) {
@@ -223,8 +221,8 @@ void oh_comms_reclaim(void)
 }
 
 /*
- * Peers may be opening this rank's memory right now: it goes the way of a retired communicator's. The communicator
- * keeps its context and its events, which the program's thread may be using; the mutex is for what others read.
+ * Peers may be opening this rank's memory: it is reclaimed like that of a retired communicator. The communicator keeps
+ * its context and its events, which the program's thread may be using. The mutex guards what other threads read.
  */
 static struct oh_comm *take_remains(struct oh_comm *comm)
 {
@@ -273,7 +271,7 @@ void oh_comm_abort(struct oh_comm *comm)
     oh_rank_state_publish(comm, OH_RANK_ABORTED);
     oh_comm_suspend(comm);
     pthread_mutex_lock(&comm->attach.mutex);
-    /* Also when it was suspended already: its kernels may still be waiting. None was launched without a first call. */
+    /* Also if it was suspended before: its kernels may still wait. Before the cutover none was launched. */
     if (comm->attach.cutover_call != 0 && comm->staging.control) {
         oh_comm_release_kernels(comm);
     }
@@ -302,8 +300,8 @@ void oh_comm_drain(const struct oh_comm *comm)
 }
 
 /*
- * The monitor watches on until the kernels have left: one may wait for a peer that departs only now. If the
- * communicator has failed, kernels that wait do so in vain.
+ * The monitor watches until the kernels have ended: a kernel may wait for a peer that departs only now. If the
+ * communicator has failed, kernels that wait may return.
  */
 void oh_comm_retire(struct oh_comm *comm)
 {
@@ -324,7 +322,7 @@ void oh_comm_retire(struct oh_comm *comm)
 
 static void abandon(struct oh_comm *comm)
 {
-    oh_rank_state_publish(comm, OH_RANK_EXITED); /* the others need not take it for one that was killed */
+    oh_rank_state_publish(comm, OH_RANK_EXITED);
     if (!oh_comm_is_settled(comm)) {
         oh_attach_cancel(comm, "a rank's process ended before its ranks had agreed");
         oh_segment_unlink(&comm->segment);

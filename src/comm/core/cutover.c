@@ -11,9 +11,9 @@
 #define CLOSED (UINT64_C(1) << 63)
 
 /*
- * One step on one word, which has one order of changes that all agree on: either the number is in before the word is
- * closed, and then every oh_cutover_close sees it, or it never gets in. Nothing here depends on the order between
- * words; acq_rel (with the fetch_or below) is for what the ranks made ready before somebody closed.
+ * A compare-and-swap and a fetch_or on one word are totally ordered: either the number is stored before the word is
+ * closed and every oh_cutover_close reads it, or the compare-and-swap fails. No order between words is needed. acq_rel
+ * pairs with the fetch_or, and publishes what the rank prepared before its vote.
  */
 bool oh_cutover_announce(struct oh_cutover *cutover, uint32_t rank, uint64_t number)
 {

@@ -2,13 +2,12 @@
 /*
  * cutover.h - the call number from which all ranks of a communicator do something else
  *
- * Ranks make the same calls in the same order, but not at the same time. While they have not switched, each notes in
- * shared memory how many calls it has made, before it makes the next. Whoever has learned that all ranks are ready
- * closes the words of all ranks, each in one step; a closed word never changes again. The largest number that any rank
- * had noted, plus one, is the call from which all ranks take the new way: the same number for whoever computes it, and
- * larger than that of any call that went the old way. A rank that finds its own word closed does not wait for the one
- * who closed it: it closes the others' words itself, if they are open, and computes. So nobody ever waits.
- * doc/design.md, "Attach", has the proof. Memory of all zeros is a switch that no rank has used.
+ * Does: Ranks make the same calls in the same order, at different times. Before the cutover each rank stores the number
+ *    of its next call in its word. A rank that knows that all ranks are ready closes the words of all ranks, each by
+ * one atomic operation; a closed word never changes again. The largest number in the words, plus one, is the first call
+ *    of the new way: every rank computes the same number, and no call of the old way has it. A rank that finds its own
+ *    word closed closes the others itself; so no rank waits. doc/design.md, "Attach", has the proof. Memory of all
+ * zeros is valid. Threads: any, without a lock. Owns: nothing.
  */
 #ifndef OH_COMM_CORE_CUTOVER_H_
 #define OH_COMM_CORE_CUTOVER_H_
@@ -26,14 +25,14 @@ struct oh_cutover {
 };
 
 /*
- * Notes that `rank` makes its call `number` (1, 2, 3, ...) the old way. True: noted, and the switch will be later than
- * this call. False: closed; oh_cutover_close tells from which call on the new way is taken, which may still be later.
+ * Stores that `rank` makes its call `number` (1, 2, 3, ...) the old way. True: stored; the cutover is after this call.
+ * False: closed; oh_cutover_close returns the call of the cutover, which may be after this call, too.
  */
 bool oh_cutover_announce(struct oh_cutover *cutover, uint32_t rank, uint64_t number);
 
 /*
- * The call `number`, which was noted and is the last, has come to nothing; the next call has this number. The switch
- * may have counted it, and is then later than that next call.
+ * The last call, of this number, was rejected; the next call has the number. If the word was closed before, the cutover
+ * is after that next call.
  */
 void oh_cutover_retract(struct oh_cutover *cutover, uint32_t rank, uint64_t number);
 

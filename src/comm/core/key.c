@@ -17,9 +17,9 @@
 #include "util/sha256.h"
 
 /*
- * One way only: the name of a file that everybody may list is made of a key, and must give away neither the unique id,
- * which admits to NCCL's own bootstrap, nor the keys of the communicator's children. Each use has a word of its own, so
- * that none gives the value of another.
+ * One way: everybody may list the file's name, from which neither the unique id, which admits to NCCL's bootstrap, nor
+ * the keys of the communicator's children may follow. Each use has a word of its own, so that no two uses have one
+ * value.
  */
 static struct oh_key hash(const char *use, const void *data, size_t length)
 {
@@ -33,17 +33,12 @@ static struct oh_key hash(const char *use, const void *data, size_t length)
     return key;
 }
 
-struct oh_key oh_key_of_id(const ncclUniqueId *id)
-{
-    return hash("id", id, sizeof *id);
-}
-
 struct oh_key oh_key_of_ids(const ncclUniqueId *ids, int count)
 {
     return hash("id", ids, (size_t)count * sizeof *ids);
 }
 
-/* The excluded ranks as a set: the sum of their hashes, each once. Quadratic, but NCCL's own work is far more. */
+/* The excluded ranks as a set: the sum of their hashes, each once. */
 struct oh_key oh_key_of_shrink(const struct oh_key *parent, uint64_t sequence, const int *excluded, int count)
 {
     uint64_t sum[2] = {0};
@@ -79,7 +74,7 @@ struct oh_key oh_key_random(void)
     static atomic_uint_fast64_t serial;
     struct timespec now;
     uint64_t input[6] = {0};
-    /* The kernel's generator is enough; the rest keeps keys of one process apart where it is refused. */
+    /* getrandom is enough; the rest keeps keys of one process apart where it fails. */
     if (getrandom(input, 2 * sizeof *input, GRND_NONBLOCK) < 0) {
         input[0] = 0;
     }

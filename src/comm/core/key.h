@@ -2,10 +2,11 @@
 /*
  * key.h - the name of a communicator
  *
- * Equal on all ranks of a communicator and on no other: a hash of the unique id, or of the parent's key with the
- * number of the split and its colour. Made from the random part of ncclUniqueId, so another user cannot guess it
- * (with NCCL_COMM_ID set there is none: then the file's mode and owner alone keep others out). A key is a secret of the
- * communicator's ranks: only its name is ever seen by others.
+ * Does: Identifies a communicator: equal on all its ranks, and different for each communicator. A hash of the unique
+ * id, or of the parent's key with the number and colour of the split. The random part of ncclUniqueId makes it a secret
+ *    of the ranks (NCCL_COMM_ID has none: then the file's mode and owner alone keep others out); others see its name.
+ * Threads: pure functions.
+ * Owns: nothing.
  */
 #ifndef OH_COMM_CORE_KEY_H_
 #define OH_COMM_CORE_KEY_H_
@@ -17,31 +18,28 @@ struct oh_key {
     uint64_t word[2];
 };
 
-/* Key of a communicator made from a unique id. */
-struct oh_key oh_key_of_id(const ncclUniqueId *id);
-
-/* Key of a communicator made from several unique ids. One id: the same as oh_key_of_id. */
+/* Key of a communicator made from `count` unique ids. */
 struct oh_key oh_key_of_ids(const ncclUniqueId *ids, int count);
 
 /*
- * Key of the communicator that is left of a parent when `count` of its ranks are excluded, in the `sequence`-th
- * shrinking of it. The order in which the ranks are given, and one given twice, make no difference.
+ * Key of the communicator that the `sequence`-th ncclCommShrink makes of a parent without `count` of its ranks, in any
+ * order, also with repetitions.
  */
 struct oh_key oh_key_of_shrink(const struct oh_key *parent, uint64_t sequence, const int *excluded, int count);
 
 /* Key of the communicator that `color` gets in the `sequence`-th split of a parent. */
 struct oh_key oh_key_of_split(const struct oh_key *parent, uint64_t sequence, int color);
 
-/* Key under which the ranks of a parent meet before its `sequence`-th growing. */
+/* Key of the segment in which the ranks of a parent exchange the key of its `sequence`-th grown communicator. */
 struct oh_key oh_key_of_grow(const struct oh_key *parent, uint64_t sequence);
 
-/* A key that no one else has, for communicators that live in one process. */
+/* A key that no other communicator has, for communicators of one process. */
 struct oh_key oh_key_random(void);
 
-/* What others may see of a key: nothing can be told from it, neither the key nor what it was made of. */
+/* The part of a key that others may see: neither the key nor its source follows from it. */
 struct oh_key oh_key_name(const struct oh_key *key);
 
-/* Order used where several communicators are handled together: the same on all ranks. <0, 0, >0. */
+/* Compares two keys: <0, 0, >0. All ranks submit the communicators of a group in this order. */
 int oh_key_compare(const struct oh_key *a, const struct oh_key *b);
 
 #endif

@@ -21,28 +21,28 @@
 #include "util/clock.h"
 #include "util/log.h"
 
-/* Nor does anyone wait for another user's FIFO or lease (O_NONBLOCK), or follow a link. */
+/* O_NONBLOCK: no wait for another user's FIFO or lease. */
 #define OPEN_FLAGS (O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
 
-#define PATIENCE_NS (UINT64_C(1) * 1000 * 1000 * 1000) /* with a name that others remove again and again */
+#define PATIENCE_NS (UINT64_C(1) * 1000 * 1000 * 1000) /* with a name that is removed again and again */
 #define PAUSE_NS (UINT64_C(100) * 1000)
 #define SPARE_DESCRIPTORS 32
 #define SWEEP_MAX 4096 /* entries of the folder that are looked at */
 
 enum attempt {
     OPENED,
-    AGAIN, /* that file's name is gone, or about to go */
+    AGAIN, /* the file is being removed */
     FAILED
 };
 
-/* One that has a second name may be any file of this user. Size 0: just made. */
+/* A file with a second name may be any file of this user. Size 0: just created. */
 static bool is_acceptable(const struct stat *status, size_t size)
 {
     return S_ISREG(status->st_mode) && status->st_uid == geteuid() && (status->st_mode & 077) == 0 &&
            status->st_nlink <= 1 && (status->st_size == 0 || status->st_size == (off_t)size);
 }
 
-/* Where there are no locks it goes without: nothing will be swept there either. */
+/* True also where the file system has no locks: nothing is removed there either. */
 static bool share_lock(int fd)
 {
     return flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
@@ -56,19 +56,18 @@ static enum attempt lock_own(const char *path, size_t size, int fd)
         return FAILED;
     }
     if (!is_acceptable(&status, size)) {
-        OH_WARN("%s belongs to someone else, or is not of onehop's making; falls back to NCCL", path);
+        OH_WARN(
+            "%s: not a regular file of this user with mode 0600, one link and the expected size: falls back to NCCL",
+            path);
         return FAILED;
     }
     if (!share_lock(fd)) {
         return AGAIN; /* it is being removed */
     }
-    if (fstat(fd, &status) != 0 || status.st_nlink == 0) {
-        return AGAIN; /* it was, before the lock */
-    }
-    return OPENED;
+    return fstat(fd, &status) != 0 || status.st_nlink == 0 ? AGAIN : OPENED; /* removed before the lock */
 }
 
-/* Made if it is not there: O_EXCL, so that nothing is ever made through a name that someone else has put there. */
+/* O_EXCL: never creates a file through a link that another user has put there. */
 static enum attempt try_open(const char *path, size_t size, int *fd_p)
 {
     int fd = open(path, OPEN_FLAGS | O_CREAT | O_EXCL, 0600);
@@ -91,7 +90,7 @@ static enum attempt try_open(const char *path, size_t size, int *fd_p)
     return OPENED;
 }
 
-/* The descriptor is held while NCCL creates the communicator, and NCCL must not go short of one for it. */
+/* The descriptor stays open while NCCL creates the communicator, which needs descriptors of its own. */
 static bool leaves_enough(const char *path, int fd)
 {
     struct rlimit limit;
@@ -135,7 +134,7 @@ ncclResult_t oh_locked_file_open(const char *path, size_t size, int *fd_p)
         return ncclSystemError;
     }
     if (!leaves_enough(path, fd) || give_room(path, size, fd) != ncclSuccess) {
-        oh_locked_file_remove(path, fd); /* this rank cannot be counted, so all fall back: nobody needs the name */
+        oh_locked_file_remove(path, fd); /* this rank is not counted, so all fall back */
         return ncclSystemError;
     }
     *fd_p = fd;
@@ -152,7 +151,6 @@ void oh_locked_file_remove(const char *path, int fd)
     close(fd);
 }
 
-/* Whoever wants the file waits for its name to go, or finds out: lock_own. */
 static void remove_if_left(DIR *folder, const char *name, size_t size)
 {
     struct stat status;

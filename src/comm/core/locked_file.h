@@ -2,10 +2,11 @@
 /*
  * locked_file.h - files of one user in a folder that everybody may write to
  *
- * A file is made with mode 0600 and accepted only from the same user: of the right kind and size, with one name. As
- * long as a process has it open it holds a shared lock, which the kernel drops with the process, however that ends. So
- * a file that nobody has locked was left by processes that were killed, and may be removed. Nothing here waits for
- * other users: whatever they put under a name costs the caller that name, and nothing else. Thread-safe.
+ * Does: Creates a file with mode 0600, and accepts one only from the same user: a regular file of the right size with
+ *    one name. A process holds a shared lock while it has the file open, which Linux drops with the process. So a file
+ *    that nobody has locked is left over from killed processes, and may be removed. Nothing waits for other users.
+ * Threads: any.
+ * Owns: nothing; the caller owns the descriptor.
  */
 #ifndef OH_COMM_CORE_LOCKED_FILE_H_
 #define OH_COMM_CORE_LOCKED_FILE_H_
@@ -14,8 +15,8 @@
 #include <stddef.h>
 
 /*
- * Opens the file, makes it if there is none, gives it `size` bytes of memory, and locks it. Whoever comes first, all
- * see zeros. Returns ncclSuccess, or ncclSystemError, logged: at WARN where someone else's file is in the way.
+ * Opens or creates the file, allocates its `size` bytes (zeros), and locks it. Returns ncclSuccess, or ncclSystemError
+ * (logged: at WARN if the file is another user's).
  */
 ncclResult_t oh_locked_file_open(const char *path, size_t size, int *fd_p);
 

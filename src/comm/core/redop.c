@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * redop.c - the ops that the application has made on a communicator (ncclRedOpCreatePreMulSum)
+ * redop.c - the ops that the application has created on a communicator (ncclRedOpCreatePreMulSum)
  *
- * Used by the thread that uses the communicator, which is one at a time: no lock.
+ * Does: Keeps handle, type and scalar of each.
+ * Threads: the one that uses the communicator.
+ * Owns: the list.
  */
 #include "comm/comm_internal.h"
 
@@ -30,7 +32,7 @@ ncclResult_t oh_comm_op_add(struct oh_comm *comm, ncclRedOp_t handle, ncclDataTy
         OH_WARN("out of memory for an op");
         return ncclSystemError;
     }
-    oh_comm_op_remove(comm, handle); /* NCCL gives it again: it has been destroyed in a way that onehop did not see */
+    oh_comm_op_remove(comm, handle); /* NCCL has reused the handle of an op whose destruction onehop did not see */
     *user = (struct oh_user_op){.handle = handle, .type = type, .op = op, .next = comm->serve.user_ops};
     comm->serve.user_ops = user;
     return ncclSuccess;
@@ -61,7 +63,7 @@ bool oh_comm_op_find(const struct oh_comm *comm, ncclRedOp_t op, ncclDataType_t 
         return true;
     }
     for (const struct oh_user_op *user = comm->serve.user_ops; user; user = user->next) {
-        if (user->handle == op && user->type == type) { /* another type: NCCL says what is wrong */
+        if (user->handle == op && user->type == type) { /* with another type NCCL returns the error */
             *op_p = user->op;
             return true;
         }

@@ -2,10 +2,10 @@
 /*
  * registry.c - from ncclComm_t to struct oh_comm
  *
- * An open-addressed table that is read without a lock. A slot's handle is written last (release) and read first
- * (acquire), and a search compares handles only: it never looks into a struct oh_comm that another thread may be
- * freeing. A removed slot keeps a mark, so that searches go past it, and is used again. Writers hold a mutex. The
- * handle of a destroyed communicator may come back for a new one: it is removed before NCCL destroys it.
+ * Does: Keeps an open-addressed hash table. A search compares handles only: it never reads a struct oh_comm that
+ *    another thread may be freeing. A removed slot keeps a mark, so that a search goes on behind it. A handle is
+ * removed before NCCL destroys the communicator, since NCCL may reuse it for the next. Threads: any; searches take no
+ * lock, writers hold `mutex`. Owns: the table.
  */
 #include "comm/comm_internal.h"
 
@@ -37,7 +37,7 @@ static struct slot *slot_of(ncclComm_t nccl)
     size_t at = first_slot(nccl);
     for (size_t i = 0; i < SLOTS; i++) {
         struct slot *slot = &slots[(at + i) % SLOTS];
-        ncclComm_t there = atomic_load_explicit(&slot->nccl, memory_order_acquire);
+        ncclComm_t there = atomic_load_explicit(&slot->nccl, memory_order_acquire); /* pairs with fill_slot */
         if (!there) {
             return NULL;
         }
@@ -57,6 +57,7 @@ struct oh_comm *oh_comm_find(ncclComm_t nccl)
 static void fill_slot(struct slot *slot, struct oh_comm *comm)
 {
     atomic_store_explicit(&slot->comm, comm, memory_order_relaxed);
+    /* release: publishes `comm`. Pairs with the acquire load in slot_of(), which could else return the old one. */
     atomic_store_explicit(&slot->nccl, comm->id.nccl, memory_order_release);
     live++;
 }
@@ -66,7 +67,7 @@ ncclResult_t oh_registry_add(struct oh_comm *comm)
     ncclResult_t res = ncclInternalError;
     size_t at = first_slot(comm->id.nccl);
     pthread_mutex_lock(&mutex);
-    /* Half full at most, so that a search soon meets an empty slot. */
+    /* Half full at most, so that a search soon finds an empty slot. */
     for (size_t i = 0; i < SLOTS && live < SLOTS / 2; i++) {
         struct slot *slot = &slots[(at + i) % SLOTS];
         ncclComm_t there = atomic_load_explicit(&slot->nccl, memory_order_relaxed);
@@ -80,7 +81,7 @@ ncclResult_t oh_registry_add(struct oh_comm *comm)
     return res;
 }
 
-/* With nothing in the slot after it, a mark (and every mark before it) no longer leads anywhere. */
+/* If the next slot is empty, no search goes on behind this mark, nor behind the marks right before it. */
 static void clear_marks(size_t at)
 {
     if (atomic_load_explicit(&slots[(at + 1) % SLOTS].nccl, memory_order_relaxed)) {

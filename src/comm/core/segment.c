@@ -23,7 +23,7 @@
 #include "util/log.h"
 #include "util/process.h"
 
-/* Part of the file's name, so that builds that could not work together never meet: version, layouts, algorithms. */
+/* Part of the file's name, so that builds with different layouts never open one file. */
 #define BUILD_FORMAT "%d-%zx-%x-%x-%x-%x-%x-%d"
 #define BUILD_VALUES                                                                                                   \
     ONEHOP_VERSION_CODE, sizeof(struct oh_shared), OH_ONESHOT_BYTES(2), OH_TWOSHOT_BYTES(2), OH_ONESHOT_BYTES(3),      \
@@ -31,13 +31,7 @@
 
 #define POLL_NS 20000
 
-/* `decision`. OFF_SAID is OFF with the reason complete. */
-enum {
-    PENDING = 0,
-    ON = 1,
-    OFF = 2,
-    OFF_SAID = 3
-};
+#define OFF_COMPLETE (OH_DECISION_OFF + 1) /* in `decision`: off, and the reason is written */
 
 void oh_segment_pause(void)
 {
@@ -51,7 +45,6 @@ static const char *folder(void)
     return oh_env_path(OH_ENV_SHM_DIR, "/dev/shm");
 }
 
-/* Of this build's only: another's may come from before there were locks. */
 static void sweep(void)
 {
     char prefix[128];
@@ -91,7 +84,7 @@ ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *ke
     return res;
 }
 
-/* The end of the process may come to it beside the thread of a set-up: only one of the two gets the descriptor. */
+/* The end of the process may run beside the background thread: only one of the two gets the descriptor. */
 void oh_segment_unlink(struct oh_segment *segment)
 {
     int file = atomic_exchange(&segment->file, 0);
@@ -121,27 +114,26 @@ void oh_segment_discard(struct oh_segment *segment)
 void oh_segment_vote_no(struct oh_segment *segment, const char *reason)
 {
     struct oh_shared *shared = segment->shared;
-    uint32_t pending = PENDING;
-    if (!shared || !atomic_compare_exchange_strong(&shared->decision, &pending, OFF)) {
-        return;
+    uint32_t pending = OH_DECISION_PENDING;
+    if (shared && atomic_compare_exchange_strong(&shared->decision, &pending, OH_DECISION_OFF)) {
+        snprintf(shared->reason, sizeof shared->reason, "%s", reason);
+        atomic_store(&shared->decision, OFF_COMPLETE);
     }
-    snprintf(shared->reason, sizeof shared->reason, "%s", reason);
-    atomic_store(&shared->decision, OFF_SAID);
 }
 
 void oh_segment_vote_yes(struct oh_segment *segment, uint32_t nranks)
 {
     struct oh_shared *shared = segment->shared;
-    uint32_t pending = PENDING;
+    uint32_t pending = OH_DECISION_PENDING;
     if (atomic_fetch_add(&shared->yes, 1) + 1 == nranks) {
-        atomic_compare_exchange_strong(&shared->decision, &pending, ON);
+        atomic_compare_exchange_strong(&shared->decision, &pending, OH_DECISION_ON);
     }
 }
 
-static bool is_off(const struct oh_shared *shared)
+enum oh_decision oh_segment_decision(const struct oh_segment *segment)
 {
-    uint32_t decision = atomic_load(&shared->decision);
-    return decision != PENDING && decision != ON;
+    const uint32_t decision = atomic_load(&segment->shared->decision);
+    return decision < OH_DECISION_OFF ? (enum oh_decision)decision : OH_DECISION_OFF;
 }
 
 void oh_segment_set_peers_closed(struct oh_segment *segment, uint32_t rank)
@@ -158,7 +150,7 @@ static void identify_process(void)
     struct stat status;
     process_token = oh_key_random().word[0];
     char self[16] = "";
-    /* A /proc of another namespace tells of other processes under these numbers. */
+    /* In the /proc of another PID namespace these numbers mean other processes. */
     bool own = readlink("/proc/self", self, sizeof self - 1) > 0 && strtol(self, NULL, 10) == (long)getpid();
     process_pid_namespace = own && stat("/proc/self/ns/pid", &status) == 0 ? (uint64_t)status.st_ino : 0;
 }
@@ -197,22 +189,20 @@ static bool is_dead(const struct oh_peer_info *info)
 }
 
 /*
- * A rank fills its slot before it opens anything, and opens nothing once the decision is off: one that has not filled
- * its slot by then never will have anything open.
+ * A rank publishes its peer info before it opens anything, and opens nothing once the decision is off: a rank that is
+ * not ready by then never has anything open.
  */
-static bool has_nothing_open(const struct oh_shared *shared, uint32_t rank)
+static bool has_nothing_open(const struct oh_segment *segment, uint32_t rank)
 {
-    const struct oh_peer_info *info = &shared->peer_info[rank];
-    if (!atomic_load(&info->ready)) {
-        return is_off(shared);
-    }
-    return atomic_load(&info->peers_closed) || is_dead(info);
+    const struct oh_peer_info *info = &segment->shared->peer_info[rank];
+    return atomic_load(&info->ready) ? atomic_load(&info->peers_closed) || is_dead(info)
+                                     : oh_segment_decision(segment) == OH_DECISION_OFF;
 }
 
 bool oh_segment_is_unreferenced(const struct oh_segment *segment, uint32_t rank, uint32_t nranks)
 {
     for (uint32_t r = 0; r < nranks; r++) {
-        if (r != rank && !has_nothing_open(segment->shared, r)) {
+        if (r != rank && !has_nothing_open(segment, r)) {
             return false;
         }
     }
@@ -235,30 +225,13 @@ bool oh_segment_has_dead_rank(const struct oh_segment *segment, uint32_t rank, u
     return false;
 }
 
-enum oh_decision oh_segment_decision(const struct oh_segment *segment)
-{
-    uint32_t decision = atomic_load(&segment->shared->decision);
-    return decision == PENDING ? OH_DECISION_PENDING : decision == ON ? OH_DECISION_ON : OH_DECISION_OFF;
-}
-
-/* The reason stands in shared memory: take a bounded copy and keep it one line of text. */
-static void copy_reason(const struct oh_shared *shared, char *reason_p)
-{
-    memcpy(reason_p, shared->reason, OH_REASON_BYTES);
-    reason_p[OH_REASON_BYTES - 1] = '\0';
-    for (char *c = reason_p; *c; c++) {
-        if ((unsigned char)*c < ' ' || (unsigned char)*c > '~') {
-            *c = '?';
-        }
-    }
-}
-
 void oh_segment_reason(const struct oh_segment *segment, char *reason_p)
 {
     const struct oh_shared *shared = segment->shared;
-    const uint64_t patience_ns = oh_now_ns() + UINT64_C(100000000);
-    while (atomic_load(&shared->decision) == OFF && oh_now_ns() < patience_ns) {
+    const uint64_t until_ns = oh_now_ns() + UINT64_C(100000000);
+    while (atomic_load(&shared->decision) == OH_DECISION_OFF && oh_now_ns() < until_ns) {
         oh_segment_pause();
     }
-    copy_reason(shared, reason_p);
+    memcpy(reason_p, shared->reason, OH_REASON_BYTES);
+    oh_stats_clean(reason_p, OH_REASON_BYTES); /* peers may write there at any time */
 }

@@ -2,17 +2,14 @@
 /*
  * segment.h - the shared memory of the ranks of one communicator on one host
  *
- * Three uses, in this order (doc/design.md, "Attach"):
- *   presence   each rank counts itself in before NCCL's own creation, which is a barrier; when that returns, every
- *              rank of this host that has onehop has been counted
- *   agreement  each rank publishes its peer info, opens its peers' memory, votes; one word decides
- *   rank_state   each rank counts itself out when it has closed its peers' memory, so that an owner frees it last
- *
- * The file is named after the communicator's key (key.h), made with mode 0600, accepted only from the same user, and
- * unlinked as soon as the ranks are counted. While it has a name, every rank that has it open holds a shared lock,
- * which the kernel drops with the process: so a file that nobody has locked was left by a process that was killed, and
- * the next process of that user removes it. What peers wrote is checked before use: read once, and never beyond bounds.
- * A struct oh_segment belongs to one rank and one thread at a time; the memory behind it is shared and atomic.
+ * Does: Three things, in this order (doc/design.md, "Attach"):
+ *      presence    each rank counts itself in before NCCL's creation, which is a barrier: when that returns, every rank
+ *                  of this host that has onehop is counted
+ *      agreement   each rank publishes its peer info, opens its peers' memory, and votes; one word decides
+ *      end         each rank notes that it has closed its peers' memory, so that its owner frees it last
+ *    What peers have written is checked before use: it is read once, and never used beyond bounds.
+ * Threads: a struct oh_segment belongs to one thread at a time; the memory behind it is shared and atomic.
+ * Owns: a file named after the key (key.h, locked_file.h), unlinked as soon as the ranks are counted.
  */
 #ifndef OH_COMM_CORE_SEGMENT_H_
 #define OH_COMM_CORE_SEGMENT_H_
@@ -32,11 +29,11 @@
 
 /* What one rank tells the others. Written by its rank before `filled`, read by the others after it. */
 struct oh_peer_info {
-    _Atomic uint32_t identified; /* which process it is is there */
+    _Atomic uint32_t identified; /* pid to process are filled in */
     _Atomic uint32_t ready;
     _Atomic uint32_t peers_closed; /* has closed its peers' memory for good */
-    _Atomic uint32_t begun;    /* has come to its first call: from then on its vote needs nothing of its program, but */
-    _Atomic uint32_t withheld; /* what this says; enum oh_withheld */
+    _Atomic uint32_t begun;        /* its first call is made: its vote needs nothing more of its program, but */
+    _Atomic uint32_t withheld;     /* this; enum oh_withheld */
     int32_t pid;
     uint32_t check;           /* this rank wants calls to be compared (ONEHOP_CHECK_CALLS); then all do */
     uint64_t start_time;      /* of the process, against a pid used again (util/process.h) */
@@ -50,28 +47,28 @@ struct oh_peer_info {
     uint64_t context;
 };
 
-/* What a rank waits for before it votes: that an event of onehop's is behind NCCL's work on the communicator. */
+/* What a rank waits for before it votes, so that an event of onehop's is behind NCCL's work on the communicator. */
 enum oh_withheld {
     OH_WITHHELD_NOT,
-    OH_WITHHELD_CALL, /* its first call, which NCCL has got, returns */
-    OH_WITHHELD_LATER /* a later call: the first one was captured */
+    OH_WITHHELD_CALL, /* the return of its first call, which NCCL serves */
+    OH_WITHHELD_LATER /* a later call: the first call was captured */
 };
 
-/* How a rank has left, as far as it could say. */
+/* How a rank has left, if it could publish that. */
 enum oh_rank_state {
     OH_RANK_ACTIVE,
     OH_RANK_ENDED,   /* finalized or destroyed */
-    OH_RANK_ABORTED, /* nothing more will come from it, also of what the others wait for */
-    OH_RANK_EXITED   /* its process ends in good order, by exit(), with the communicator alive */
+    OH_RANK_ABORTED, /* it sends nothing more, also not in calls that the others wait for */
+    OH_RANK_EXITED   /* its process ends by exit(), with the communicator alive */
 };
 
-/* How far a rank is, for reports and the watch over peers. Each on a line of its own, written by its rank alone. */
+/* How far a rank is, for reports and the monitor. A cache line each, written by its rank alone. */
 struct oh_progress {
     _Alignas(64) _Atomic uint64_t calls; /* launched, also into captures */
-    _Atomic uint64_t begun_calls;        /* the same, written before these two, where `calls` is written after */
-    _Atomic uint32_t signature;          /* the last of them: oh_signature_pack in failure.h, elements */
+    _Atomic uint64_t begun_calls;        /* the same, stored before `signature` and `count`; `calls` is stored after */
+    _Atomic uint32_t signature;          /* of the last call: oh_signature_pack in failure.h; its elements */
     _Atomic uint32_t count;
-    _Atomic uint64_t waiting_epoch; /* epoch after which its kernel has been seen to wait, plus one; 0: none yet */
+    _Atomic uint64_t waiting_epoch; /* epoch after which its kernel was seen to wait, plus one; 0: none yet */
     _Atomic uint32_t rank_state;    /* enum oh_rank_state */
 };
 
@@ -93,7 +90,7 @@ struct oh_shared {
     _Atomic uint32_t target_set;     /* of a parent segment: target is set */
     struct oh_key target;            /* of a parent segment: the key of the grown communicator */
     uint32_t init_epoch;             /* rank 0's, written before its peer info is ready */
-    char reason[OH_REASON_BYTES];    /* why off, written by the first to refuse */
+    char reason[OH_REASON_BYTES];    /* of the first rank that has voted no */
     struct oh_plan_table table;      /* rank 0's, likewise */
     struct oh_cutover cutover;       /* the first call that is served */
     _Atomic uint32_t failed;         /* the first failure: NCCL's code << 16 | rank that is gone << 8 | rank; 0: none */
@@ -110,15 +107,15 @@ struct oh_segment {
 };
 
 /*
- * Opens (creating it if this rank comes first) the segment of `key` and counts this rank in.
- * Returns ncclSuccess, or ncclSystemError (logged at INFO): this rank then is not counted, so all will fall back.
+ * Opens (creates, on the first rank) the segment of `key` and counts this rank in. Returns ncclSuccess, or
+ * ncclSystemError (logged at INFO): this rank is not counted then, so all fall back.
  */
 ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *key);
 
-/* Does the same without counting this rank in. */
+/* The same without counting this rank in. */
 ncclResult_t oh_segment_open_uncounted(struct oh_segment *segment, const struct oh_key *key);
 
-/* Removes the file's name. Safe to call by every rank, once all have opened it. */
+/* Removes the file's name, once all ranks have opened it. Every rank may call it. */
 void oh_segment_unlink(struct oh_segment *segment);
 
 /* Unmaps. The other ranks' mappings stay. */
@@ -127,13 +124,13 @@ void oh_segment_close(struct oh_segment *segment);
 /* Both. */
 void oh_segment_discard(struct oh_segment *segment);
 
-/* Says no for all ranks, with the reason, unless the decision has fallen already. */
+/* Votes no, for this reason, which decides for all ranks, unless a decision was made before. */
 void oh_segment_vote_no(struct oh_segment *segment, const char *reason);
 
-/* Says yes for this rank; the last of nranks to say so turns the decision on, unless someone has refused. */
+/* Votes yes. The last of nranks votes turns the decision on, unless a rank has voted no. */
 void oh_segment_vote_yes(struct oh_segment *segment, uint32_t nranks);
 
-/* What has been decided. Nothing may be opened once it is OH_DECISION_OFF. */
+/* The decision. Nothing may be opened once it is OH_DECISION_OFF. */
 enum oh_decision {
     OH_DECISION_PENDING,
     OH_DECISION_ON,
@@ -144,31 +141,31 @@ enum oh_decision oh_segment_decision(const struct oh_segment *segment);
 /* True when that rank's peer info is ready. */
 bool oh_segment_is_ready(const struct oh_segment *segment, uint32_t rank);
 
-/* True when a rank that has named itself runs no more. It can end between any two steps, so this is only a hint. */
+/* True when the process of an identified rank has ended. It can end between any two steps, so this is a hint. */
 bool oh_segment_has_dead_rank(const struct oh_segment *segment, uint32_t rank, uint32_t nranks);
 
 /*
- * The reason for OH_DECISION_OFF, in reason_p (OH_REASON_BYTES). It follows the decision at once; waits for it, but not
- * for long, since the rank that refused may have been killed between the two.
+ * The reason for OH_DECISION_OFF, in reason_p (OH_REASON_BYTES), which is written right after the decision. Waits for
+ * it, 100 ms at most: the rank that has voted no may have been killed between the two.
  */
 void oh_segment_reason(const struct oh_segment *segment, char *reason_p);
 
-/* Sleeps for as long as a rank usually takes to do the next thing. */
+/* Sleeps 20 us: between polls of the segment. */
 void oh_segment_pause(void);
 
-/* Says that this rank has closed its peers' memory and will open none again. */
+/* Notes that this rank has closed its peers' memory and opens none again. */
 void oh_segment_set_peers_closed(struct oh_segment *segment, uint32_t rank);
 
-/* True when no other rank has this rank's memory open, or will open it: they have left, never came, or are dead. */
+/* True when no other rank has this rank's memory open, or will open it. */
 bool oh_segment_is_unreferenced(const struct oh_segment *segment, uint32_t rank, uint32_t nranks);
 
-/* Fills in the fields that say which process this is, for the others to see at once. */
+/* Fills in which process this is. */
 void oh_peer_info_identify(struct oh_peer_info *info);
 
 /* True when the pid means the same process here. */
 bool oh_peer_info_has_pid(const struct oh_peer_info *info);
 
-/* True when it can be seen from here whether the process has ended. */
+/* True when this process can detect the end of that one. */
 bool oh_peer_info_is_visible(const struct oh_peer_info *info);
 
 /* True when this very process has filled it in. */

@@ -2,9 +2,9 @@
 /*
  * staging.c - a rank's staging memory, and the mappings of its peers'
  *
- * Does: Allocates, exports, opens, clears and frees it, with the control block.
+ * Does: Implements staging.h.
  * Threads: one at a time for a staging; `mutex` guards the list of those of this process.
- * Owns: device memory, its IPC handle, the peers' mappings, the control block's page.
+ * Owns: that list.
  */
 #include "comm/core/staging.h"
 
@@ -22,10 +22,7 @@
 #define HOLD_NS (UINT64_C(10) * 1000 * 1000)
 #define CONTROL_BYTES 4096u /* a page, as it is registered */
 
-/*
- * The staging memory of this process. What a slot says of a peer in the same process are pointers, and only those that
- * stand here are followed.
- */
+/* The staging memory of this process. Of the pointers in peer infos, only those in this list are used. */
 struct own {
     CUdeviceptr base;
     CUcontext context;
@@ -114,10 +111,7 @@ void oh_staging_share_context(struct oh_staging *staging)
     }
 }
 
-/*
- * Enough for all that is done to the memory until the ranks have agreed. A stream that cannot be waited for is kept: it
- * may be clearing the memory, and the driver waits for it, before it frees that, only as long as it knows it.
- */
+/* A stream that cannot be waited for is kept: it may be clearing the memory, and cuMemFree waits for it then. */
 static CUresult end_stream(struct oh_staging *staging)
 {
     CUresult result = CUDA_SUCCESS;
@@ -130,8 +124,8 @@ static CUresult end_stream(struct oh_staging *staging)
 }
 
 /*
- * Starts to bring the memory into the state between kernels (kernels/abi.h): every Lamport word empty, every escape
- * byte 0. On a stream of its own, since the default stream may be under capture; oh_staging_finish waits for it.
+ * Starts to write the state between kernels (kernels/abi.h): every Lamport word empty, every escape byte 0. On a stream
+ * of its own, since the default stream may be under capture; oh_staging_finish waits for it.
  */
 static ncclResult_t start_clearing(struct oh_staging *staging)
 {
@@ -298,10 +292,7 @@ CUresult oh_staging_hold(struct oh_staging *staging)
     return result;
 }
 
-/*
- * Takes a step of freeing something in the context. Returns true if it is done, or if the context is lost, and with it
- * all that was made there.
- */
+/* Runs a step of freeing in the context. True: it is done, or the context is lost, with all that was in it. */
 static bool free_in_context(struct oh_staging *staging, CUresult (*step)(struct oh_staging *))
 {
     struct oh_context_scope scope;
@@ -342,7 +333,7 @@ bool oh_staging_close_peers(struct oh_staging *staging)
     return !staging->driver || free_in_context(staging, close_peers);
 }
 
-/* The memory last: who sees that it is back knows that all is. */
+/* The memory last: once it is free, all is. */
 static CUresult free_memory(struct oh_staging *staging)
 {
     const struct oh_driver *driver = staging->driver;

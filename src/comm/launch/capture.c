@@ -20,7 +20,7 @@ static const struct oh_driver *driver_of(const struct oh_comm *comm)
 }
 
 /* On a thread of the driver. The last access is to `graphs`: at zero the communicator may be freed. */
-static void CUDA_CB graph_is_gone(void *user)
+static void CUDA_CB note_graph_destroyed(void *user)
 {
     struct oh_capture *capture = user;
     struct oh_comm *comm = capture->comm;
@@ -29,14 +29,16 @@ static void CUDA_CB graph_is_gone(void *user)
 }
 
 /*
- * Makes the graph hold the communicator's memory until it, and all made from it, are destroyed. The entry is in the
- * list already: from now on it goes by way of graph_is_gone, also when the graph does not take the reference.
+ * Makes the graph hold the communicator's memory until it, and all that is instantiated from it, are destroyed. The
+ * entry is in the list already: from now on it is freed after note_graph_destroyed, also when the graph does not take
+ * the reference.
  */
 static CUresult retain_for_graph(struct oh_capture *capture)
 {
     const struct oh_driver *driver = driver_of(capture->comm);
     CUuserObject object;
-    CUresult result = driver->user_object_create(&object, capture, graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+    CUresult result =
+        driver->user_object_create(&object, capture, note_graph_destroyed, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
     if (result != CUDA_SUCCESS) {
         atomic_store(&capture->destroyed, true);
         return result;
@@ -44,12 +46,12 @@ static CUresult retain_for_graph(struct oh_capture *capture)
     atomic_fetch_add(&capture->comm->order.graphs, 1);
     result = driver->graph_retain_user_object(capture->graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
     if (result != CUDA_SUCCESS) {
-        driver->user_object_release(object, 1); /* runs graph_is_gone, sooner or later */
+        driver->user_object_release(object, 1); /* runs note_graph_destroyed, sooner or later */
     }
     return result;
 }
 
-/* Frees the entries whose graphs are gone, or all. */
+/* Frees the entries whose graphs are destroyed, or all. */
 static void drop_captures(struct oh_comm *comm, bool all)
 {
     struct oh_capture **link = &comm->order.captures;
@@ -100,7 +102,7 @@ static bool is_frontier(const struct oh_capture *capture, const CUgraphNode *nod
            (count == 0 || memcmp(nodes, capture->frontier, count * sizeof(CUgraphNode)) == 0);
 }
 
-/* A copy of the nodes that a stream's next work comes after; *copy_p is NULL where there are none. */
+/* A copy of the nodes that the stream's next work depends on; *copy_p is NULL if there are none. */
 static CUresult copy_frontier(const struct oh_capture *capture, CUstream stream, CUgraphNode **copy_p, size_t *count_p)
 {
     const CUgraphNode *nodes;
@@ -121,7 +123,7 @@ static CUresult copy_frontier(const struct oh_capture *capture, CUstream stream,
     return result;
 }
 
-/* Takes the nodes over as what comes behind the newest call. */
+/* The nodes, whose memory it takes over, become the frontier. */
 static void set_frontier(struct oh_capture *capture, CUgraphNode *nodes, size_t count)
 {
     free(capture->frontier);
@@ -129,7 +131,7 @@ static void set_frontier(struct oh_capture *capture, CUgraphNode *nodes, size_t 
     capture->frontier_count = count;
 }
 
-/* The capture waits for earlier calls. Should its first call come to nothing, another stream's still waits, too. */
+/* The capture waits for earlier calls. If its first call fails, a call on another stream still waits. */
 static CUresult note_wait(struct oh_capture *capture)
 {
     CUgraphNode *nodes;
@@ -172,7 +174,7 @@ static CUresult open_capture(struct oh_comm *comm, const struct oh_stream_state 
     return CUDA_SUCCESS;
 }
 
-/* Edges from the newest call, unless the stream is where that is. The per-thread stream is one in each thread. */
+/* Adds edges from the newest call, unless that is on this stream. The per-thread stream differs in each thread. */
 static CUresult follow_frontier(struct oh_capture *capture, CUstream stream)
 {
     const struct oh_driver *driver = driver_of(capture->comm);
@@ -197,7 +199,7 @@ static bool is_among(CUgraphNode node, const CUgraphNode *nodes, size_t count)
     return i < count;
 }
 
-/* The record node comes after these nodes instead of after the newest call; never after nothing. */
+/* Moves the record node from behind the newest call to behind these nodes (one at least). */
 static CUresult move_record(struct oh_capture *capture, const CUgraphNode *nodes, size_t count)
 {
     const struct oh_driver *driver = driver_of(capture->comm);
@@ -219,7 +221,6 @@ static CUresult move_record(struct oh_capture *capture, const CUgraphNode *nodes
     return result;
 }
 
-/* Behind a call on `stream`, ours or NCCL's, that has been captured. */
 CUresult oh_capture_after(struct oh_capture *capture, CUstream stream)
 {
     CUgraphNode *nodes;
@@ -252,12 +253,12 @@ CUresult oh_capture_before(struct oh_comm *comm, const struct oh_stream_state *s
     return follow_frontier(capture, stream_state->stream);
 }
 
-/* What a captured kernel comes after, if it is one node alone. */
+/* The node on which a captured kernel depends, if it is a single one. */
 static bool get_only_dependency(const struct oh_driver *driver, CUgraphNode kernel, CUgraphNode *before_p,
                                 struct oh_edge_data *edge_p)
 {
     CUgraphNode nodes[2];
-    struct oh_edge_data edges[2]; /* without a place for their data the call fails */
+    struct oh_edge_data edges[2]; /* without room for their data the call fails */
     size_t count = 2;
     bool only = driver->graph_node_get_dependencies(kernel, nodes, edges, &count) == CUDA_SUCCESS && count == 1;
     if (only) {
@@ -267,8 +268,7 @@ static bool get_only_dependency(const struct oh_driver *driver, CUgraphNode kern
     return only;
 }
 
-/* The result of oh_pipeline_link is not needed: a kernel that could not be changed triggers late, as before any other.
- */
+/* The result of oh_pipeline_link is not needed: a kernel that could not be changed triggers late. */
 static CUresult link_captured(const struct oh_comm *comm, const struct oh_capture *capture, CUgraphNode kernel)
 {
     const struct oh_driver *driver = driver_of(comm);

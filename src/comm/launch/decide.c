@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * decide.c - whether a call is served, why not, and in which parts
+ * decide.c - whether a call is served, why not, in which parts, and with which other calls
  *
  * Does: Decides by the communicator's agreed table, and by count, datatype and op: equally on all ranks.
  * Threads: the one that uses the communicator.
@@ -18,7 +18,7 @@ bool oh_call_decide(struct oh_call *call, ncclRedOp_t op)
            oh_plan_choose(&comm->serve.table, call->count, call->type, &call->plan);
 }
 
-/* Asks about calls that differ in one thing, so that this holds whatever is served. */
+/* Checks type and op apart from the size. */
 static enum oh_fallback fallback_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op)
 {
     struct oh_plan plan;
@@ -39,7 +39,7 @@ void oh_comm_count_fallback(struct oh_comm *comm, size_t count, ncclDataType_t t
     oh_counter_add(&counters->fallback_bytes, count * oh_type_size(type));
 }
 
-/* Words of the parts that a call goes in: as few as can be, and as long as one another, the last but for a few. */
+/* Words of each part: as few parts as possible, of equal length but for the last. */
 static uint64_t part_words(const struct oh_call *call)
 {
     const uint64_t words = oh_message_words(call->count, oh_type_size(call->type));
@@ -67,13 +67,13 @@ struct oh_parts oh_call_parts(const struct oh_call *call, bool serial)
 
 /* --- fusion ------------------------------------------------------------------------------------------------------- */
 
-/* A call starts at a word of its own: blocks of a kernel then share no word of a result. */
+/* A call starts at a word of its own, so that blocks share no word of a result. */
 static uint64_t words_of(const struct oh_call *call)
 {
     return oh_message_words(call->count, oh_type_size(call->type));
 }
 
-/* The row for a message of so many words; NULL: it would not be served, or not by one kernel. */
+/* The row for a message of so many words; NULL: it is not served, or not by one kernel. */
 static const struct oh_plan_row *row_for(const struct oh_plan_table *table, uint64_t words)
 {
     const struct oh_plan_rows *rows = &table->rows;
@@ -88,8 +88,8 @@ static const struct oh_plan_row *row_for(const struct oh_plan_table *table, uint
     return NULL;
 }
 
-/* Scaled sums never do: the scalar is each rank's own, so a comparison might come out differently on another rank. */
-static bool go_together(const struct oh_call *a, const struct oh_call *b)
+/* Scaled sums never: the scalar is each rank's own, so ranks could compare differently. */
+static bool is_fusable(const struct oh_call *a, const struct oh_call *b)
 {
     return a->type == b->type && a->op.kind == b->op.kind && a->op.kind != OH_OP_SCALED_SUM;
 }
@@ -98,7 +98,7 @@ size_t oh_fuse_count(const struct oh_plan_table *table, const struct oh_call *ca
 {
     uint64_t words = words_of(&calls[0]);
     size_t fused = 1;
-    while (fused < count && fused < OH_LIST_CALLS && go_together(&calls[0], &calls[fused])) {
+    while (fused < count && fused < OH_LIST_CALLS && is_fusable(&calls[0], &calls[fused])) {
         words += words_of(&calls[fused]);
         if (!row_for(table, words)) {
             break;
@@ -125,7 +125,7 @@ void oh_fuse_list(const struct oh_plan_table *table, const struct oh_call *calls
     list_p->words = (uint32_t)words;
     const struct oh_plan_row *row = row_for(table, words);
     if (!row) {
-        __builtin_unreachable(); /* oh_fuse_count has found one for as many words */
+        __builtin_unreachable(); /* oh_fuse_count has found a row for as many words */
     }
     *plan_p = (struct oh_plan){.algorithm = row->algorithm, .blocks = row->blocks, .threads = row->threads};
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * decide.h - how a served call is launched: in which parts, on which grid
+ * decide.h - in which parts a served call is launched, on which grid, and with which other calls
  *
- * Whether a call is served is oh_call_decide (comm.h), in the same file; which calls of a group share a launch: fuse.h.
+ * Does: decide.c also has oh_call_decide and oh_comm_count_fallback of comm.h.
+ * Threads: pure functions of calls and table.
+ * Owns: nothing.
  */
 #ifndef OH_COMM_LAUNCH_DECIDE_H_
 #define OH_COMM_LAUNCH_DECIDE_H_
@@ -10,8 +12,8 @@
 #include "comm/comm_internal.h"
 
 /*
- * How the parts of a call follow one another. Their grid is the same on all ranks; whether they overlap is this rank's
- * own affair (doc/design.md, "Parts of a call").
+ * The parts of a call. Their grid is the same on all ranks; each rank decides by itself whether they overlap
+ * (doc/design.md, "Parts of a call").
  */
 struct oh_parts {
     uint64_t words; /* of each, but for the last */
@@ -21,7 +23,7 @@ struct oh_parts {
     bool sends_early; /* each but the first sends before the part before it has ended */
 };
 
-/* serial: kernels of the call cannot overlap where they go. */
+/* serial: kernels cannot overlap on the call's stream. */
 struct oh_parts oh_call_parts(const struct oh_call *call, bool serial);
 
 /*

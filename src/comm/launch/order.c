@@ -1,27 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * order.c - the order of eager calls and of NCCL's calls; capture.c has that of captured ones
+ * order.c - the order of a communicator's calls on different streams and in graphs
  *
- * Kernels of one communicator share epochs and slots, and must not overlap, but for the parts of a call. On one stream
- * they are in order. Elsewhere they are ordered as NCCL orders its own (2.28.9, src/misc/strongstream.cc), in the order
- * in which the host launches them:
- *
- *   eager      OH_EVENT_LAUNCH is recorded after every call; a call on another stream waits for it. While graphs
- *              of the communicator are alive every call waits: a replay may have come between.
- *   captured   a call on another stream of the capture gets edges from the newest call.
- *   graphs     the first call of a graph comes after an external wait for OH_EVENT_LAUNCH, and an external record of it
- *              comes after the last. A launch of the graph is thus one call more in the eager order.
- *
- * Which call is the last, a capture does not say. So the record node is made behind the first call and moved behind
- * each further one: all changes but removing nodes are allowed on a graph under capture (cuStreamGetCaptureInfo). It
- * is a leaf, in no stream's way, so that the edges between kernels stay programmatic. One record is enough because
- * the newest call comes after all earlier ones of the capture.
- *
- *   NCCL's     calls of the communicator that NCCL serves take part: in a capture like ours; an eager one waits for
- *              OH_EVENT_LAUNCH where its stream is another, and OH_EVENT_NCCL after it makes ours wait in turn.
- *              NCCL itself orders its calls with one another.
- *
- * A graph holds a reference on the communicator's memory, as NCCL's do (enqueue.cc:1542), and so on OH_EVENT_LAUNCH.
+ * Does: Kernels of one communicator share epochs and slots, and must not overlap, but for the parts of a call. As NCCL
+ *    does (2.28.9, src/misc/strongstream.cc), orders them in the order in which the host launches them:
+ *      eager      OH_EVENT_LAUNCH is recorded after every call; a call on another stream waits for it. While graphs of
+ *                 the communicator exist every call waits: a replay may have been launched since.
+ *      captured   a call on another stream of the capture gets edges from the newest call (capture.c).
+ *      graphs     the first call of a graph comes after an external wait for OH_EVENT_LAUNCH, and an external record of
+ *                 it comes after the last. So a launch of the graph is one more call in the eager order.
+ *      NCCL       a captured call that NCCL serves is ordered like onehop's. An eager one waits for OH_EVENT_LAUNCH if
+ * it is on another stream; OH_EVENT_NCCL is recorded after it, and onehop's next call waits for that. A capture does
+ * not show which call is the last. So the record node is created after the first call and moved behind each further
+ * one: a graph under capture allows all changes but the removal of nodes (cuStreamGetCaptureInfo). The node is a leaf,
+ * so that the edges between kernels stay programmatic. A graph holds a reference on the communicator's memory, as
+ * NCCL's graphs do (src/enqueue.cc:1542), and so on OH_EVENT_LAUNCH. Threads: the one that uses the communicator;
+ * oh_order_nccl_launched any. Owns: nothing.
  */
 #include "comm/launch/order.h"
 
@@ -51,8 +45,8 @@ CUresult oh_stream_query(const struct oh_comm *comm, CUstream stream, struct oh_
         result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
     if (result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-        /* By id: handles come again after a stream is destroyed, and the per-thread default stream is one in each
-         * thread. (Of a capturing stream the driver does not tell it.) */
+        /* By id, which the driver does not return for a capturing stream: handles are reused, and the handle of the
+         * per-thread default stream means another stream in each thread. */
         stream_state.graph = NULL;
         result = driver->stream_get_id(stream, &stream_state.stream_id);
     }
@@ -64,20 +58,19 @@ CUresult oh_stream_query(const struct oh_comm *comm, CUstream stream, struct oh_
 
 /* --- eager calls -------------------------------------------------------------------------------------------------- */
 
-/* What `launching` says. The stream belongs to whoever has made the last change. */
+/* Values of nccl_launch. The thread that has made the last change owns nccl_launch_stream. */
 enum {
-    LAUNCH_NONE,      /* or noted */
-    LAUNCH_GOING_ON,  /* since oh_order_after_nccl_async: the thread that uses the communicator */
-    LAUNCH_RECORDING, /* a thread has heard that it is done, and records the event */
-    LAUNCH_RECORDED,  /* release; pairs with the load in take_recorded */
+    LAUNCH_NONE,
+    LAUNCH_GOING_ON,  /* since oh_order_after_nccl_async, by the thread that uses the communicator */
+    LAUNCH_RECORDING, /* NCCL has launched the call, and a thread records the event */
+    LAUNCH_RECORDED,  /* release: publishes nccl_launch_id. Pairs with the acquire loads in take_recorded() */
 };
 
-/* The event of a call that NCCL has launched in the background is taken over by the thread that uses the communicator.
- */
+/* Takes over the event of a call that NCCL has launched in the background. */
 static void take_recorded(struct oh_comm *comm)
 {
     int launch = atomic_load_explicit(&comm->order.nccl_launch, memory_order_acquire);
-    while (launch == LAUNCH_RECORDING) { /* by another thread: an event is being recorded */
+    while (launch == LAUNCH_RECORDING) { /* another thread records the event */
         sched_yield();
         launch = atomic_load_explicit(&comm->order.nccl_launch, memory_order_acquire);
     }
@@ -88,7 +81,7 @@ static void take_recorded(struct oh_comm *comm)
     }
 }
 
-/* NCCL has, or will have, a later call: its own calls are in order, so that the event behind that one is enough. */
+/* NCCL has, or will have, a later call. NCCL orders its own calls, so the event after that call is enough. */
 static void drop_launching(struct oh_comm *comm)
 {
     int expected = LAUNCH_GOING_ON;
@@ -97,7 +90,7 @@ static void drop_launching(struct oh_comm *comm)
     }
 }
 
-/* Behind the last call that NCCL has served, if there is none of ours behind it yet. */
+/* Orders the stream after the last call that NCCL has served, if no call of onehop's follows that yet. */
 static CUresult follow_nccl(struct oh_comm *comm, const struct oh_stream_state *stream_state)
 {
     take_recorded(comm);
@@ -110,7 +103,8 @@ static CUresult follow_nccl(struct oh_comm *comm, const struct oh_stream_state *
                : driver_of(comm)->stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_NCCL], 0);
 }
 
-/* Behind our last launch. While graphs of the communicator are alive, a replay may have come since. */
+/* Orders the stream after the last launch. While graphs of the communicator exist, a replay may have been launched
+ * since. */
 static CUresult follow_launches(struct oh_comm *comm, const struct oh_stream_state *stream_state)
 {
     bool moved = comm->order.launched && stream_state->stream_id != comm->order.last_stream;
@@ -177,7 +171,7 @@ static CUresult before_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
                                     : follow_launches(comm, &call->stream_state);
 }
 
-/* The event is behind all that NCCL has of the communicator, so this rank may vote. NCCL orders its own calls. */
+/* The event is after all work that NCCL has of the communicator, so this rank may vote. */
 static void note_ordered(struct oh_comm *comm)
 {
     pthread_mutex_lock(&comm->attach.mutex);
@@ -195,7 +189,8 @@ static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *cal
         note_ordered(comm);
     }
     if (result == CUDA_SUCCESS && call->allreduce) {
-        /* release: pairs with the load in the monitor, which then finds the event recorded */
+        /* release: after the record. Pairs with the acquire load in query_nccl() of monitor.c, which reads the event.
+         */
         atomic_fetch_add_explicit(&comm->order.nccl_allreduces, 1, memory_order_release);
     }
     return result;
@@ -217,7 +212,7 @@ static CUresult after_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
 
 typedef CUresult (*nccl_step)(struct oh_comm *, struct oh_nccl_call *);
 
-/* Passes a step's result on; after a failure nothing of the capture may be replayed. */
+/* Returns `result`. After a failure nothing of the capture may be replayed. */
 static CUresult pass_on(struct oh_comm *comm, const struct oh_nccl_call *call, CUresult result)
 {
     if (result != CUDA_SUCCESS && comm->attach.cutover_call != 0) {
@@ -240,9 +235,9 @@ static CUresult in_context(struct oh_comm *comm, struct oh_nccl_call *call, nccl
 }
 
 /*
- * An eager call on a stream with a handle of its own: that tells the driver the context, so the current one is not
- * asked for. CUDA does not promise that for a thread without a current context: there the step is taken again in the
- * communicator's. What is captured needs that context always, since graph nodes are made in the current one.
+ * An eager call on a stream with a handle of its own: the driver takes the context from it. CUDA does not promise that
+ * for a thread without a current context: on CUDA_ERROR_INVALID_CONTEXT the step is repeated in the communicator's
+ * context. A captured call always needs that context, since graph nodes are created in the current one.
  */
 static bool goes_by_handle(const struct oh_nccl_call *call)
 {
@@ -275,7 +270,7 @@ static CUresult order_after(struct oh_comm *comm, struct oh_nccl_call *call)
     return in_context(comm, call, after_nccl);
 }
 
-/* NCCL has the call, in no known order with those of onehop: the program must not go on as if it were ordered. */
+/* NCCL has the call, in no known order with onehop's: an error, unless all ranks fall back. */
 static ncclResult_t check_ordered(struct oh_comm *comm, CUresult result)
 {
     if (result == CUDA_SUCCESS || oh_order_is_void(result) || oh_order_withdraw(comm, result)) {
@@ -342,12 +337,12 @@ ncclResult_t oh_order_after_nccl_async(struct oh_comm *comm, const struct oh_ncc
     drop_launching(comm);
     comm->order.nccl_launch_stream = call->stream_state.stream;
     comm->order.nccl_launch_allreduce = call->allreduce;
-    atomic_store_explicit(&comm->order.nccl_launch, LAUNCH_GOING_ON,
-                          memory_order_release); /* pairs with the exchange */
+    /* release: publishes the fields above. Pairs with the exchange in oh_order_nccl_launched(). */
+    atomic_store_explicit(&comm->order.nccl_launch, LAUNCH_GOING_ON, memory_order_release);
     return refuse_unordered(comm, call->result);
 }
 
-/* On any thread: the captures are not this one's to change, so that a captured call stays without. */
+/* On any thread. A captured call stays without: captures belong to the thread that uses the communicator. */
 static CUresult record_launched(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     CUresult result = oh_stream_query(comm, call->stream_state.stream, &call->stream_state);
@@ -358,8 +353,8 @@ static CUresult record_launched(struct oh_comm *comm, struct oh_nccl_call *call)
         comm->order.nccl_launch_id = call->stream_state.stream_id;
     }
     int launch = recorded ? LAUNCH_RECORDED : LAUNCH_NONE;
-    atomic_store_explicit(&comm->order.nccl_launch, launch,
-                          memory_order_release); /* pairs with the load in take_recorded */
+    /* release: publishes nccl_launch_id. Pairs with the acquire loads in take_recorded(). */
+    atomic_store_explicit(&comm->order.nccl_launch, launch, memory_order_release);
     return result;
 }
 

@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * order.h - the order of a communicator's launches, whatever streams and graphs they are on
+ * order.h - the order of a communicator's launches on different streams and in graphs
  *
- * Inside of src/comm. Every function is called in the communicator's context, by the thread that uses the
- * communicator.
+ * Does: Orders a submission before its first launch, and records it after its last.
+ * Threads: the one that uses the communicator, in the communicator's context.
+ * Owns: nothing.
  */
 #ifndef OH_COMM_LAUNCH_ORDER_H_
 #define OH_COMM_LAUNCH_ORDER_H_
 
 #include "comm/comm_internal.h"
 
-/* Where a stream is now. */
+/* The state of a stream. */
 CUresult oh_stream_query(const struct oh_comm *comm, CUstream stream, struct oh_stream_state *stream_state_p);
 
-/* Puts the submission's stream behind the last launch, in the world (eager, or one graph) that the stream is in now. */
+/* Orders the submission's stream after the last launch, eager or in the capture that the stream is in. */
 CUresult oh_order_before(struct oh_submission *submission);
 
-/* Notes the launches of the submission as the last ones. */
+/* Records the launches of the submission as the last ones. */
 CUresult oh_order_after(struct oh_submission *submission);
 
 /*
- * True of an error that says only that the capture of the stream is invalid already: by the program, or by a failure
- * before. Nothing of such a capture is ever replayed, so no rank has launched more kernels than another.
+ * True of an error that means only that the capture of the stream was invalid before. Such a capture is never replayed,
+ * so no rank has launched more kernels than another.
  */
 static inline bool oh_order_is_void(CUresult result)
 {
@@ -29,15 +30,15 @@ static inline bool oh_order_is_void(CUresult result)
 }
 
 /*
- * After a failure: makes the capture that the stream is in invalid, if `stream_state` does not tell that there is none,
- * so that nothing of the capture can be replayed. The CUDA programming guide ("Prohibited and Unhandled Operations")
- * has a query of a stream under capture do so.
+ * After a failure: invalidates the capture of the stream, unless `stream_state` shows that there is none, so that
+ * nothing of it can be replayed. A query of a stream under capture does so (CUDA programming guide, "Prohibited and
+ * Unhandled Operations").
  */
 void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const struct oh_stream_state *stream_state);
 
 /*
- * A call could not be put in order. True: the ranks had not agreed yet, and now all fall back, or have before: this is
- * no failure. False: the communicator is served, or will be.
+ * A call cannot be ordered. True: the ranks had not agreed, and all fall back: this is no failure. False: the
+ * communicator is served, or will be.
  */
 bool oh_order_withdraw(struct oh_comm *comm, CUresult result);
 

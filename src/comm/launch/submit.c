@@ -21,13 +21,13 @@ static CUstream stream_of(const struct oh_submission *submission)
     return submission->calls[0].stream;
 }
 
-/* Edges of graphs carry data since CUDA 12.3; before, a captured kernel gains nothing by asking. */
+/* Before CUDA 12.3 edges of graphs carry no data, so that captured kernels cannot overlap. */
 static bool is_serial(const struct oh_submission *submission)
 {
     return submission->stream_state.graph && !submission->calls[0].comm->staging.driver->stream_get_capture_info_v3;
 }
 
-/* For a profiler, if there is one: what a launch of so many calls carries. True when close_range is due. */
+/* Opens an NVTX range, if a profiler is there. True: close_range must follow. */
 static bool open_range(const struct oh_call *calls, size_t count, enum onehop_algorithm algorithm)
 {
     if (!oh_nvtx_on()) {
@@ -51,7 +51,7 @@ static void close_range(bool open)
     }
 }
 
-/* Behind each launch of a kernel: passes its result on. linked: the kernel before has an early trigger for this one. */
+/* After each launch of a kernel; returns `result`. linked: the kernel before has an early trigger for this one. */
 static CUresult after_kernel(struct oh_submission *submission, bool linked, CUresult result)
 {
     if (result == CUDA_SUCCESS) {
@@ -140,8 +140,7 @@ static void count_call(const struct oh_call *call, enum onehop_algorithm algorit
     oh_counter_add(&counters->bytes, call->count * oh_type_size(call->type));
 }
 
-/* For every other stream of the submission: the submission's stream waits for it (`before`), or it for the submission's
- * stream. */
+/* The submission's stream waits for every other stream of its calls (`before`), or these wait for it. */
 static CUresult join_streams(const struct oh_submission *submission, bool before)
 {
     const struct oh_comm *comm = submission->calls[0].comm;
@@ -179,7 +178,7 @@ static CUresult begin_in_context(struct oh_submission *submission)
     return result == CUDA_SUCCESS ? oh_order_before(submission) : result;
 }
 
-/* Kernels that did go out must be known to have, even when a later one failed: memory is freed by that. */
+/* Kernels before the one that failed are recorded: memory is freed only after them. */
 static CUresult close_after_failure(struct oh_submission *submission, CUresult failure)
 {
     if (submission->kernels > 0) {
@@ -188,7 +187,7 @@ static CUresult close_after_failure(struct oh_submission *submission, CUresult f
     return failure;
 }
 
-/* The next launch of the submission: a call, or a list of calls that go together. */
+/* The next launch of the submission: a call, or a list of fused calls. */
 static CUresult launch_next(struct oh_submission *submission)
 {
     const struct oh_call *calls = &submission->calls[submission->launched];
@@ -229,7 +228,7 @@ static CUresult whole_in_context(struct oh_submission *submission)
     return result == CUDA_SUCCESS ? end_in_context(submission) : result;
 }
 
-static CUresult look_in_context(struct oh_submission *submission)
+static CUresult query_in_context(struct oh_submission *submission)
 {
     return oh_stream_query(submission->calls[0].comm, stream_of(submission), &submission->stream_state);
 }
@@ -240,8 +239,8 @@ static CUresult join_in_context(struct oh_submission *submission)
 }
 
 /*
- * How many kernels of the submission are on their way, and in which order, is not known to the other ranks. So none
- * follows them, and a capture that may hold some is never replayed.
+ * The other ranks do not know how many kernels of the submission this rank has launched. So none may follow, and a
+ * capture that may hold some is never replayed.
  */
 static ncclResult_t fail_submission(const struct oh_submission *submission, CUresult result)
 {
@@ -307,7 +306,7 @@ ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *
 {
     struct oh_call call = {.comm = comm, .stream = stream};
     struct oh_submission submission = {.calls = &call, .count = 1};
-    ncclResult_t res = in_context(&submission, look_in_context);
+    ncclResult_t res = in_context(&submission, query_in_context);
     if (res == ncclSuccess) {
         *capture_p = submission.stream_state.graph ? submission.stream_state.capture_id + 1 : 0;
     }

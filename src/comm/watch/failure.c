@@ -39,7 +39,8 @@ void oh_signature_format(uint32_t signature, uint64_t count, char *text_p)
              type_name(signature >> 8 & 0xff), known ? ", " : "", known ? oh_algorithm_name((int)algorithm) : "");
 }
 
-/* Pairs with oh_progress_add: `calls` tells from which call on what follows is, `begun_calls` up to which one. */
+/* acquire: pairs with the release stores in oh_progress_add(). Equal numbers at both ends: the fields are of one call.
+ */
 bool oh_read_last_call(const struct oh_progress *progress, struct oh_last_call *call_p)
 {
     call_p->number = atomic_load_explicit(&progress->calls, memory_order_acquire);
@@ -76,9 +77,8 @@ bool oh_comm_is_in_use(const struct oh_comm *comm)
 }
 
 /*
- * Also before this rank has switched: the others may have, once all have voted. NULL: no shared memory is left, so
- * nobody waits for this rank; or NCCL has not said yet which rank it is, so it has not voted. Called with the mutex
- * held.
+ * Also before this rank's cutover: the other ranks may have passed theirs. NULL: there is no segment, so no rank waits
+ * for this one; or NCCL still creates the communicator. With the mutex held.
  */
 static struct oh_progress *own_progress(const struct oh_comm *comm)
 {
@@ -92,7 +92,7 @@ void oh_rank_state_publish(struct oh_comm *comm, enum oh_rank_state rank_state)
     pthread_mutex_lock(&comm->attach.mutex);
     struct oh_progress *progress = own_progress(comm);
     if (!progress) {
-        /* There is nobody to tell. */
+        /* no rank reads it */
     } else if (rank_state == OH_RANK_ABORTED) {
         atomic_store(&progress->rank_state, rank_state);
     } else {
@@ -159,7 +159,7 @@ struct oh_failure oh_segment_failure(const struct oh_comm *comm)
     };
 }
 
-/* A peer departed, and now a call is made. */
+/* A call is made after a peer has departed. */
 static void fail_without_departed(struct oh_comm *comm)
 {
     const uint32_t rank = atomic_load(&comm->health.departed_peer);
@@ -191,7 +191,7 @@ void oh_comm_revoked(struct oh_comm *comm)
 /* --- ONEHOP_CHECK_CALLS
  * ------------------------------------------------------------------------------------------------- */
 
-/* A step of a hash over all calls: what differs earlier than the records reach is seen all the same. */
+/* A hash over all calls: it also shows a difference in calls that the records no longer hold. */
 static uint64_t extend_hash(uint64_t hash, uint64_t count, uint32_t signature)
 {
     hash = (hash ^ count) * UINT64_C(0x9e3779b97f4a7c15);
@@ -204,7 +204,7 @@ static struct oh_check_entry *record_of(const struct oh_comm *comm, uint32_t ran
     return &comm->segment.shared->record[rank][number % OH_CHECK_ENTRY_COUNT];
 }
 
-/* Of two ranks that write a record and then read the other's, at least one sees both: hence the total order. */
+/* seq_cst: of two ranks that write a record and then read the other's, at least one reads both. */
 static void write_record(struct oh_check_entry *record, uint64_t number, uint64_t count, uint32_t signature,
                          uint64_t hash)
 {
@@ -215,7 +215,7 @@ static void write_record(struct oh_check_entry *record, uint64_t number, uint64_
     atomic_store(&record->number, number);
 }
 
-/* False: it is not there yet, or no more. */
+/* False: the record is not written yet, or is overwritten. */
 static bool read_record(const struct oh_check_entry *record, uint64_t number, uint64_t *count_p, uint64_t *signature_p,
                         uint64_t *hash_p)
 {

@@ -1,60 +1,59 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * failure.h - communicators that have failed, and what ranks tell each other of their calls
+ * failure.h - failures of a communicator, and the calls of its ranks as the other ranks read them
  *
- * Inside of src/comm, but for oh_comm_failure and oh_comm_fail. A failure is final: `served` is false, so that the next
- * call takes the way of those that NCCL serves, and is refused there. A failure costs the calls of a sound communicator
- * nothing. The rank that detects a failure logs why; the other ranks read the failure in the segment.
- *
- * Fail-stop: a failure ends no kernel. A kernel that waits goes on waiting, so that its stream never completes with a
- * wrong result; it leaves when the program aborts, revokes, shrinks with the abort flag, or destroys
- * (oh_comm_release_kernels).
+ * Does: Publishes rank states and last calls in the segment, and makes a communicator fail on all ranks. The rank that
+ *    detects a failure logs it; the others read it in the segment. A failed communicator is not SERVED, so the next
+ * call goes the way of calls that NCCL serves, where it is refused; the calls of a sound communicator pay nothing.
+ *    Fail-stop: a failure ends no kernel. A kernel that waits goes on, so that its stream never completes with a wrong
+ *    result, until the program aborts, revokes, shrinks with the abort flag, or destroys (oh_comm_release_kernels).
+ * Threads: the thread that uses the communicator, unless a function says any.
+ * Owns: nothing.
  */
 #ifndef OH_COMM_WATCH_FAILURE_H_
 #define OH_COMM_WATCH_FAILURE_H_
 
 #include "comm/comm_internal.h"
 
-/* Algorithm, type and op of a call in one word; algorithm ONEHOP_ALGORITHM_COUNT: none, it is not known yet. */
+/* Algorithm, type and op of a call in one word; algorithm ONEHOP_ALGORITHM_COUNT: not chosen yet. */
 static inline uint32_t oh_signature_pack(int algorithm, ncclDataType_t type, enum oh_kernel_op op)
 {
     return (uint32_t)algorithm | (uint32_t)type << 8 | (uint32_t)op << 16;
 }
 
-/* The same in words, with the number of elements: "sum of 5 x float32, oneshot". Takes any values. */
+/* Writes "sum of 5 x float32, oneshot"; from any values. */
 #define OH_SIGNATURE_TEXT 96
 void oh_signature_format(uint32_t signature, uint64_t count, char *text_p);
 
-/* Who a rank is, and how far: "rank 2 (pid 7, 16 calls, the last a sum of 5 x float32, oneshot)". */
+/* Writes "rank 2 (pid 7, 16 calls, the last a sum of 5 x float32, oneshot)". */
 #define OH_RANK_TEXT 256
 void oh_rank_text(const struct oh_comm *comm, uint32_t rank, char *text_p);
 
-/* How a rank has left. */
+/* The state that a rank has published. Any thread. */
 enum oh_rank_state oh_rank_state_get(const struct oh_comm *comm, uint32_t rank);
 
-/* Tells the others how this rank has left the communicator. */
+/* Publishes how this rank has left the communicator. Any thread. */
 void oh_rank_state_publish(struct oh_comm *comm, enum oh_rank_state rank_state);
 
-/* A failure, as the ranks tell each other. */
+/* The first failure, as the segment has it. */
 struct oh_failure {
-    ncclResult_t error;     /* ncclSuccess: none */
-    uint32_t detected_by;   /* that has noticed it first */
-    uint32_t departed_rank; /* the rank that is gone; OH_MAX_RANKS: none is */
+    ncclResult_t error; /* ncclSuccess: none */
+    uint32_t detected_by;
+    uint32_t departed_rank; /* OH_MAX_RANKS: none */
 };
 
-/* Lets kernels that wait leave without a result: the program has ended the communicator. Thread-safe. */
+/* Makes kernels that wait return without a result: the program has ended the communicator. Any thread. */
 void oh_comm_release_kernels(struct oh_comm *comm);
 
-/* Makes kernels that wait trap, if they have not been let go. */
+/* Makes kernels that wait trap, if they are not released. Any thread. */
 void oh_comm_trap_kernels(struct oh_comm *comm);
 
-/* What the first rank that failed has said. */
 struct oh_failure oh_segment_failure(const struct oh_comm *comm);
 
 /*
- * Notes that this rank makes `calls` more calls, of which the last has `count` elements; returns its number. Who reads
- * what or count of this call by acquire sees `begun_calls` as it is here: so a reader knows whether all belongs
- * together (oh_read_last_call). Plain stores on x86.
+ * Publishes that this rank makes `calls` more calls, of which the last has `count` elements; returns its number.
+ * release: a reader that loads `signature` or `count` of this call also loads this `begun_calls`. Pairs with the
+ * acquire loads in oh_read_last_call(), which could else mix two calls. Plain stores on x86.
  */
 static inline uint64_t oh_progress_add(struct oh_comm *comm, size_t calls, uint32_t signature, uint64_t count)
 {
@@ -74,12 +73,12 @@ struct oh_last_call {
     uint32_t count;
 };
 
-/* False: the rank is just changing it, or ended when it did; the number is the last one that stood. */
+/* False: the rank is changing it, or ended meanwhile; then the number alone is valid. */
 bool oh_read_last_call(const struct oh_progress *progress, struct oh_last_call *call_p);
 
 /*
- * ONEHOP_CHECK_CALLS=1: compares the call with those that the other ranks have made under its number. False: they
- * differ; it has been said, and the communicator has failed.
+ * ONEHOP_CHECK_CALLS=1: compares the call with the calls of the other ranks that have its number. False: they differ;
+ * that is logged, and the communicator has failed.
  */
 bool oh_check_call(const struct oh_call *call);
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * monitor.c - see monitor.h
+ * monitor.c - detection of departed peers and of stalls
  *
- * How a wait is seen: a kernel that has polled for long writes its call and a running number into host memory
- * (kernels/protocol.cuh), again and again; so eager calls and replays of graphs are alike. The epoch says whether it is
- * still the same wait. Only a fresh sign counts: a wait that is over leaves none.
- *
- * Messages are written, and the driver is asked, without the mutex: stderr may be a pipe that nobody empties, and a
- * call of the driver may wait for one that blocks in a launch until another thread aborts.
+ * Does: Implements monitor.h. A kernel that has polled for long stores its call and a counter in host memory, again and
+ *    again (kernels/protocol.cuh), in eager calls and in replays alike. The epoch tells one wait from the next. Only a
+ *    counter that has changed since the last check is a wait.
+ * Threads: see monitor.h. The thread logs, and queries the driver, without the mutex: stderr may be a pipe that nobody
+ *    reads, and the driver may block behind a launch until another thread aborts.
+ * Owns: the epoll descriptor.
  */
 #include "comm/watch/monitor.h"
 
@@ -27,19 +27,16 @@
 #include "util/bgthread.h"
 
 #define MS UINT64_C(1000000)
-#define TICK_NS (80 * MS)      /* between looks, mostly */
-#define TICK_GONE_NS (20 * MS) /* while it must be seen whether a departed peer is waited for */
+#define TICK_NS (80 * MS)      /* between checks */
+#define TICK_GONE_NS (20 * MS) /* the same while a call may wait for a departed peer */
 #define EVENT_US 2000
 #define GONE_SOON_NS (5000 * MS) /* how long that is */
 /*
- * For how long after the departure of a peer a call is seen to wait, before it waits in vain. No rank completes a call
- * before it has sent its part of it; so a call that waits with all peers' words there is one that the departed peer has
- * not completed. The words arrive within microseconds of being sent, and a sign of waiting is at most as old as the
- * last look; the rest is for loaded machines.
+ * For how long a call must wait after the departure of a peer before the communicator fails. The peer's last words
+ * arrive within microseconds, and a wait is detected at the latest a check later; the rest is for loaded machines.
  */
 #define GRACE_NS (40 * MS)
-/* Between two looks of a thread that can run; more, and the process was stopped. Longer than any tick. */
-#define LAPSE_NS (500 * MS)
+#define LAPSE_NS (500 * MS) /* between two checks: the process was stopped. Longer than any tick */
 #define LINE 2560
 #define NEVER UINT64_MAX
 
@@ -47,15 +44,15 @@ static void work(void);
 static void stop_at_exit(void);
 static struct oh_bgthread worker = OH_BGTHREAD(work, stop_at_exit);
 static struct oh_comm *watched; /* the list; this and what follows is guarded by the worker's mutex */
-static int epoll_fd = -1;       /* of epoll, made once */
+static int epoll_fd = -1;
 static bool begun;
-static uint64_t looked_ns; /* when the thread has looked last; 0: never */
-static bool suspended;     /* the process, between the last two looks: what a kernel did meanwhile is not known */
+static uint64_t looked_ns; /* the last check; 0: none */
+static bool suspended;     /* the process was stopped between the last two checks */
 static uint64_t stall_ns;
 static uint64_t timeout_ns;
 static uint64_t trap_ns;
 
-/* --- what is known of the ranks ----------------------------------------------------------------------------------- */
+/* --- the ranks ----------------------------------------------------------------------------------- */
 
 static bool process_has_ended(const struct oh_comm *comm, uint32_t rank)
 {
@@ -63,7 +60,7 @@ static bool process_has_ended(const struct oh_comm *comm, uint32_t rank)
     return process && process->ended;
 }
 
-/* Nothing more comes from it. */
+/* The rank sends nothing more. */
 static bool has_departed(const struct oh_comm *comm, uint32_t rank)
 {
     return rank != comm->id.rank &&
@@ -77,24 +74,23 @@ static uint64_t wait_after(uint32_t epoch)
     return (uint64_t)epoch + 1;
 }
 
-/* It keeps this rank waiting: it has not been seen to wait in the same call itself. */
+/* The rank keeps this rank waiting: it was not seen to wait in the same call. */
 static bool is_missing(const struct oh_comm *comm, uint32_t rank)
 {
     const struct oh_progress *progress = &comm->segment.shared->progress[rank];
     return rank != comm->id.rank && atomic_load(&progress->waiting_epoch) != wait_after(comm->health.watch.epoch);
 }
 
-static bool is_anyone_missing(const struct oh_comm *comm)
+static uint32_t count_missing(const struct oh_comm *comm)
 {
+    uint32_t count = 0;
     for (uint32_t r = 0; r < comm->id.nranks; r++) {
-        if (is_missing(comm, r)) {
-            return true;
-        }
+        count += is_missing(comm, r);
     }
-    return false;
+    return count;
 }
 
-/* --- words -------------------------------------------------------------------------------------------------------- */
+/* --- messages ----------------------------------------------------------------------------------------------------- */
 
 __attribute__((format(printf, 2, 3))) static void append(char *line, const char *format, ...)
 {
@@ -132,7 +128,7 @@ static void append_missing(const struct oh_comm *comm, char *line)
     append(line, "%s", *between ? "" : "nobody: all ranks wait in it");
 }
 
-/* Where ranks have got equally far, by different calls: that is why they wait. */
+/* Ranks with equal call numbers and different calls wait for each other. */
 static void append_differences(const struct oh_comm *comm, char *line)
 {
     const struct oh_progress *progress = comm->segment.shared->progress;
@@ -169,7 +165,7 @@ static void describe_wait(const struct oh_comm *comm, uint64_t waited_ns, char *
 
 /* --- one communicator --------------------------------------------------------------------------------------------- */
 
-/* How long a kernel has been seen waiting, if it still does. */
+/* For how long a kernel has waited, if it still does. */
 static uint64_t check_wait(struct oh_comm *comm, uint64_t now)
 {
     const struct oh_control *control = comm->staging.control;
@@ -180,7 +176,7 @@ static uint64_t check_wait(struct oh_comm *comm, uint64_t now)
     if (spins == 0 || (same && spins == watch->spins)) {
         return 0;
     }
-    if (!same || suspended) { /* the kernel may have ended soon after the look before */
+    if (!same || suspended) { /* the kernel may have ended soon after the last check */
         watch->epoch = epoch;
         watch->since_ns = now;
         atomic_store(&comm->serve.progress->waiting_epoch, wait_after(epoch));
@@ -199,7 +195,7 @@ static void fail_without(struct oh_comm *comm, uint32_t rank, char *line)
     }
 }
 
-/* NCCL serves an allreduce that is not complete, and was made before the peer's departure was known. */
+/* NCCL serves an eager allreduce that is not complete. */
 static bool waits_in_nccl(struct oh_comm *comm)
 {
     struct oh_watch *watch = &comm->health.watch;
@@ -234,12 +230,11 @@ static uint64_t check_departures(struct oh_comm *comm, uint64_t waited_ns, uint6
     const uint32_t rank = note_departures(comm, now, &newest_ns);
     if (rank == OH_MAX_RANKS) {
         return NEVER;
-    }
-    if (oh_comm_is_in_use(comm)) {
+    } else if (oh_comm_is_in_use(comm)) {
         atomic_store(&comm->health.departed_peer, rank);
         oh_comm_enter(comm, OH_COMM_FAILING);
     }
-    const bool in_nccl = waits_in_nccl(comm); /* asks from now on, so that the answer is there in time */
+    const bool in_nccl = waits_in_nccl(comm); /* queries from now on, so that the answer is there in time */
     if (now - comm->health.watch.departed_ns[rank] >= GRACE_NS && (waited_ns >= GRACE_NS || in_nccl)) {
         fail_without(comm, rank, line);
         return NEVER;
@@ -266,7 +261,7 @@ static void check_clock(struct oh_comm *comm, uint64_t waited_ns, char *line)
 {
     uint64_t wait = wait_after(comm->health.watch.epoch);
     if (timeout_ns > 0 && waited_ns >= timeout_ns) {
-        ncclResult_t error = is_anyone_missing(comm) ? ncclRemoteError : ncclInternalError;
+        ncclResult_t error = count_missing(comm) > 0 ? ncclRemoteError : ncclInternalError;
         if (oh_comm_fail(comm, error, OH_MAX_RANKS)) {
             describe_wait(comm, waited_ns, line);
             append(line, ": ONEHOP_TIMEOUT_SECONDS is over, calls now return %s", name_of(error));
@@ -278,7 +273,8 @@ static void check_clock(struct oh_comm *comm, uint64_t waited_ns, char *line)
     }
 }
 
-/* After a failure: a kernel that waits for too long is to end the context. Returns how soon to look again. */
+/* After a failure: a kernel that waits for ONEHOP_TRAP_AFTER ends the context. Returns the time until the next check.
+ */
 static uint64_t check_failed(struct oh_comm *comm, uint64_t now, char *line)
 {
     struct oh_watch *watch = &comm->health.watch;
@@ -295,7 +291,7 @@ static uint64_t check_failed(struct oh_comm *comm, uint64_t now, char *line)
     return TICK_NS;
 }
 
-/* The program has destroyed the communicator: a kernel that waits in vain may leave. */
+/* The program has destroyed the communicator: a kernel that waits in vain may return. */
 static uint64_t check_destroyed(struct oh_comm *comm, uint64_t waited_ns, uint64_t now)
 {
     uint64_t newest_ns = 0;
@@ -308,11 +304,11 @@ static uint64_t check_destroyed(struct oh_comm *comm, uint64_t waited_ns, uint64
     return TICK_NS;
 }
 
-/* Returns how soon to look again. In line: what to say, if anything. */
+/* Writes a message to `line`, if there is one. Returns the time until the next check. */
 static uint64_t check_comm(struct oh_comm *comm, uint64_t now, char *line)
 {
     if (oh_rank_state_get(comm, comm->id.rank) == OH_RANK_ABORTED) {
-        return NEVER; /* nothing of this rank waits any more */
+        return NEVER; /* no kernel of this rank waits */
     }
     if (atomic_load(&comm->health.failure) != ncclSuccess) {
         return check_failed(comm, now, line);
@@ -321,7 +317,7 @@ static uint64_t check_comm(struct oh_comm *comm, uint64_t now, char *line)
     if (atomic_load(&comm->health.destroyed)) {
         return check_destroyed(comm, waited_ns, now);
     }
-    uint64_t tick = check_departures(comm, waited_ns, now, line);
+    const uint64_t tick = check_departures(comm, waited_ns, now, line);
     if (line[0] == '\0') {
         check_shared_failure(comm, line);
     }
@@ -332,10 +328,10 @@ static uint64_t check_comm(struct oh_comm *comm, uint64_t now, char *line)
 }
 
 /*
- * Asks the driver whether NCCL's calls are complete, of one communicator that check_departures wants to know it of. The
- * mutex is not held meanwhile; the communicator is not freed (oh_monitor_is_asking).
+ * Queries whether NCCL's calls are complete, of one communicator for which check_departures has asked for it. Without
+ * the mutex; oh_monitor_is_asking keeps the communicator from being freed.
  */
-static void ask_driver(void)
+static void query_nccl(void)
 {
     struct oh_comm *comm = watched;
     while (comm && !comm->health.watch.asks) {
@@ -351,26 +347,27 @@ static void ask_driver(void)
     const CUresult result = oh_staging_query(&comm->staging, comm->order.event[OH_EVENT_NCCL]);
     pthread_mutex_lock(&worker.mutex);
     comm->health.watch.waits_in_nccl = result == CUDA_ERROR_NOT_READY;
-    if (result == CUDA_SUCCESS) { /* no need to ask again until there is another call */
+    if (result == CUDA_SUCCESS) { /* until there is another call */
         comm->health.watch.answered = calls;
     }
-    atomic_store_explicit(&comm->health.watch.asking, false,
-                          memory_order_release); /* pairs with oh_monitor_is_asking */
+    /* release: the last use of `comm`. Pairs with the acquire load in oh_monitor_is_asking(), after which it is freed.
+     */
+    atomic_store_explicit(&comm->health.watch.asking, false, memory_order_release);
 }
 
 /* --- the thread --------------------------------------------------------------------------------------------------- */
 
 static uint64_t usual_tick(void)
 {
-    uint64_t tick = TICK_NS;
     const uint64_t limits[] = {stall_ns, timeout_ns, trap_ns};
+    uint64_t tick = TICK_NS;
     for (int i = 0; i < 3; i++) {
         tick = limits[i] > 0 && limits[i] / 8 < tick ? limits[i] / 8 : tick;
     }
     return tick;
 }
 
-/* Everything, until there is something to say. */
+/* Checks all communicators up to the first message. */
 static uint64_t check_all(char *line)
 {
     uint64_t now = oh_now_ns(), tick = usual_tick();
@@ -384,7 +381,7 @@ static uint64_t check_all(char *line)
     return tick;
 }
 
-/* Until a process ends, or so long. */
+/* Sleeps until a process ends, `ns` at most. */
 static void rest(uint64_t ns)
 {
     struct epoll_event event;
@@ -395,7 +392,7 @@ static void rest(uint64_t ns)
     pthread_mutex_unlock(&worker.mutex);
     int events = epoll_wait(epoll_fd, &event, 1, (int)(ns / MS));
     bool broken = events < 0 && errno != EINTR;
-    if (events > 0) { /* what has ended may be so still: not more often than this */
+    if (events > 0) { /* a process that has ended wakes epoll again and again */
         usleep(EVENT_US);
     }
     pthread_mutex_lock(&worker.mutex);
@@ -414,7 +411,7 @@ static void work(void)
             OH_WARN("%s", line);
             pthread_mutex_lock(&worker.mutex);
         } else if (watched) {
-            ask_driver();
+            query_nccl();
             rest(tick);
         } else {
             oh_bgthread_sleep(&worker, NEVER / 4);
@@ -422,22 +419,13 @@ static void work(void)
     }
 }
 
-/* It may sleep on, but touches nothing any more. */
+/* The thread may still sleep, and uses nothing any more. */
 static void stop_at_exit(void)
 {
     oh_bgthread_stop(&worker, 0);
 }
 
-/* --- who is watched ----------------------------------------------------------------------------------------------- */
-
-static void begin(void)
-{
-    stall_ns = oh_env_number(OH_ENV_STALL_SECONDS, false, 86400, 60) * 1000 * MS;
-    timeout_ns = oh_env_number(OH_ENV_TIMEOUT_SECONDS, false, 86400, 0) * 1000 * MS;
-    trap_ns = oh_env_number(OH_ENV_TRAP_AFTER, false, 86400, 0) * 1000 * MS;
-    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    begun = true;
-}
+/* --- the list ---------------------------------------------------------------------------------------------------- */
 
 /* False: there is no memory for it. */
 static bool watch_peer(struct oh_comm *comm, uint32_t rank)
@@ -455,9 +443,13 @@ bool oh_monitor_start(void)
 {
     pthread_mutex_lock(&worker.mutex);
     if (!begun) {
-        begin();
+        stall_ns = oh_env_number(OH_ENV_STALL_SECONDS, false, 86400, 60) * 1000 * MS;
+        timeout_ns = oh_env_number(OH_ENV_TIMEOUT_SECONDS, false, 86400, 0) * 1000 * MS;
+        trap_ns = oh_env_number(OH_ENV_TRAP_AFTER, false, 86400, 0) * 1000 * MS;
+        epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+        begun = true;
     }
-    bool works = oh_bgthread_start(&worker);
+    const bool works = oh_bgthread_start(&worker);
     pthread_mutex_unlock(&worker.mutex);
     return works;
 }
@@ -502,6 +494,5 @@ void oh_monitor_remove(struct oh_comm *comm)
 
 bool oh_monitor_is_asking(const struct oh_comm *comm)
 {
-    return atomic_load_explicit(&comm->health.watch.asking,
-                                memory_order_acquire); /* pairs with the store in ask_driver */
+    return atomic_load_explicit(&comm->health.watch.asking, memory_order_acquire); /* pairs with query_nccl() */
 }
