@@ -228,8 +228,9 @@ static void append_record(const struct oh_stats_record *record, const char *path
     struct stat status;
     int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK);
     if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
-        size_t length = oh_stats_format(record, line);
-        if (write(fd, line, length) != (ssize_t)length) {
+        const size_t length = oh_stats_json(record, line);
+        line[length] = '\n'; /* in the place of the final zero */
+        if (write(fd, line, length + 1) != (ssize_t)length + 1) {
             OH_INFO("%s: %m", path);
         }
     }

@@ -99,7 +99,7 @@ void oh_live_add(struct oh_live_ref *ref, uint64_t comm)
     if (entry) {
         uint32_t number = (uint32_t)(entry - page->entry);
         begin_change(entry);
-        entry->facts = (struct oh_live_facts){.comm = comm};
+        entry->facts = (struct oh_stats_record){.comm = comm};
         memset(&entry->counters, 0, sizeof entry->counters);
         atomic_store_explicit(&entry->used, 1, memory_order_relaxed);
         end_change(entry);
@@ -117,15 +117,7 @@ void oh_live_update(struct oh_live_ref *ref, const struct oh_stats_record *recor
     struct oh_live_entry *entry = ref->entry;
     if (entry) {
         begin_change(entry);
-        entry->facts = (struct oh_live_facts){
-            .comm = record->comm,
-            .memory = record->memory,
-            .attach_us = record->attach_us,
-            .rank = (uint32_t)record->rank,
-            .nranks = (uint32_t)record->nranks,
-            .state = (uint32_t)record->state,
-        };
-        memcpy(entry->facts.reason, record->reason, sizeof record->reason);
+        entry->facts = *record;
         end_change(entry);
     }
     pthread_mutex_unlock(&mutex);

@@ -22,25 +22,13 @@
 #include "comm/stats/record.h"
 
 #define OH_LIVE_NAME "onehop-stats" /* of the memfd: "/memfd:onehop-stats (deleted)" in /proc/N/fd */
-#define OH_LIVE_MAGIC "onehop\nB"   /* 8 bytes, no final zero */
-#define OH_MAX_LIVE_ENTRIES 512     /* 192 KiB; more communicators are not shown */
-
-/* The facts of a communicator: everything of a record but the counters. */
-struct oh_live_facts {
-    uint64_t comm;
-    uint64_t memory;
-    uint64_t attach_us;
-    uint32_t rank;
-    uint32_t nranks;
-    uint32_t state; /* enum oh_state */
-    uint32_t reserved;
-    char reason[OH_REASON_BYTES];
-};
+#define OH_LIVE_MAGIC "onehop\nC"   /* 8 bytes, no final zero */
+#define OH_MAX_LIVE_ENTRIES 512     /* 256 KiB; more communicators are not shown */
 
 struct oh_live_entry {
     _Alignas(64) _Atomic uint32_t sequence; /* odd: the facts are being changed */
     _Atomic uint32_t used;
-    struct oh_live_facts facts;
+    struct oh_stats_record facts;             /* all but the counters, which are below, and the pid */
     _Alignas(64) struct oh_counters counters; /* away from what other communicators' threads write */
 };
 
@@ -69,7 +57,7 @@ struct oh_live_ref {
 /* Gives the communicator with that number an entry, if one is free. Thread-safe, as the following. */
 void oh_live_add(struct oh_live_ref *ref, uint64_t comm);
 
-/* Publishes the facts of `record`; its counters are not read. */
+/* Publishes the facts of `record`. */
 void oh_live_update(struct oh_live_ref *ref, const struct oh_stats_record *record);
 
 /* Frees the entry; its counters move to `ref`. Called by the thread that uses the communicator, or at its end. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * record.c - statistics of a communicator as text, JSON, and one line for the tools
+ * record.c - statistics of a communicator as text and as JSON
  *
- * Does: Formats and parses struct oh_stats_record.
+ * Does: Formats struct oh_stats_record.
  * Threads: pure functions.
  * Owns: nothing.
  */
@@ -75,42 +75,6 @@ void oh_stats_copy(const struct oh_counters *counters, struct oh_stats_record *r
     record_p->fallback_bytes = atomic_load_explicit(&counters->fallback_bytes, memory_order_relaxed);
 }
 
-/* --- the line that the tools read ------------------------------------------------------------------------------- */
-
-#define RECORD_HEAD "onehop-stats 2 "
-
-static const struct {
-    const char *key;
-    size_t offset;
-} fields[] = {
-#define FIELD(name_)                                                                                                   \
-    {                                                                                                                  \
-#name_, offsetof(struct oh_stats_record, name_)                                                                \
-    }
-    FIELD(pid),   FIELD(comm),           FIELD(rank),   FIELD(nranks),    FIELD(state),
-    FIELD(bytes), FIELD(fallback_bytes), FIELD(memory), FIELD(attach_us),
-#undef FIELD
-};
-#define FIELDS (int)(sizeof fields / sizeof *fields)
-#define NUMBERS (FIELDS + ONEHOP_ALGORITHM_COUNT + OH_FALLBACK_COUNT)
-
-/* Where the i-th number of a record lies, and its key. */
-static size_t locate(int i, const char **key_p)
-{
-    if (i < FIELDS) {
-        *key_p = fields[i].key;
-        return fields[i].offset;
-    }
-    if (i < FIELDS + ONEHOP_ALGORITHM_COUNT) {
-        int a = i - FIELDS;
-        *key_p = oh_algorithm_name(a);
-        return offsetof(struct oh_stats_record, calls) + (size_t)a * sizeof(uint64_t);
-    }
-    int b = i - FIELDS - ONEHOP_ALGORITHM_COUNT;
-    *key_p = fallback_reasons[b].key;
-    return offsetof(struct oh_stats_record, fallbacks) + (size_t)b * sizeof(uint64_t);
-}
-
 /* Appends to a line of OH_STATS_LINE bytes, of which *used_p are used. */
 static void __attribute__((format(printf, 3, 4))) add(char *line, size_t *used_p, const char *format, ...)
 {
@@ -121,60 +85,6 @@ static void __attribute__((format(printf, 3, 4))) add(char *line, size_t *used_p
     *used_p += length > 0 ? (size_t)length : 0;
     *used_p = *used_p < OH_STATS_LINE ? *used_p : OH_STATS_LINE - 1;
 }
-
-size_t oh_stats_format(const struct oh_stats_record *record, char line_p[OH_STATS_LINE])
-{
-    size_t used = 0;
-    add(line_p, &used, RECORD_HEAD);
-    for (int i = 0; i < NUMBERS; i++) {
-        const char *key;
-        uint64_t number;
-        memcpy(&number, (const char *)record + locate(i, &key), sizeof number);
-        add(line_p, &used, "%s=%" PRIu64 " ", key, number);
-    }
-    add(line_p, &used, "reason=%.*s\n", OH_REASON_BYTES - 1, record->reason);
-    return used;
-}
-
-/* Takes "key=number " from the start of *text_p. */
-static bool take_number(const char **text_p, const char *key, uint64_t *number_p)
-{
-    size_t length = strlen(key);
-    int used = 0;
-    if (strncmp(*text_p, key, length) != 0 || (*text_p)[length] != '=' ||
-        sscanf(*text_p + length, "=%" SCNu64 " %n", number_p, &used) != 1 || used == 0) {
-        return false;
-    }
-    *text_p += length + (size_t)used;
-    return true;
-}
-
-bool oh_stats_parse(const char *line, struct oh_stats_record *record_p)
-{
-    struct oh_stats_record record = {0};
-    if (strncmp(line, RECORD_HEAD, strlen(RECORD_HEAD)) != 0) {
-        return false;
-    }
-    line += strlen(RECORD_HEAD);
-    for (int i = 0; i < NUMBERS; i++) {
-        const char *key;
-        uint64_t number;
-        size_t offset = locate(i, &key);
-        if (!take_number(&line, key, &number)) {
-            return false;
-        }
-        memcpy((char *)&record + offset, &number, sizeof number);
-    }
-    if (strncmp(line, "reason=", strlen("reason=")) != 0) {
-        return false;
-    }
-    line += strlen("reason=");
-    snprintf(record.reason, sizeof record.reason, "%.*s", (int)strcspn(line, "\n"), line);
-    *record_p = record;
-    return true;
-}
-
-/* --- for people and their programs ------------------------------------------------------------------------------ */
 
 /* Each of `count` numbers with its key: key=number ... or "key":number,... */
 static void add_list(char *line, size_t *used_p, bool json, int count, const char *(*key)(int), const uint64_t *numbers)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * record.h - what was served, as numbers that can leave the process
+ * record.h - what was served, as numbers that leave the process
  *
- * One record tells of one rank of one communicator. When that ends, the record goes, as ONEHOP_STATS says, as a line of
- * text or JSON to the log or to a file; and to the file that ONEHOP_STATS_FILE names, where `onehop run --stats` and
- * `onehop doctor` add up those of all processes. While it lives, `onehop stat` finds it on the live page (live.h). The
- * plugin writes records and the tools read them: both ends are here. Pure functions; thread-safe.
+ * Does: Defines a record of one rank of one communicator. When the communicator ends, the record is written as
+ *    ONEHOP_STATS asks, and as a line of JSON to the file that ONEHOP_STATS_FILE names, where `onehop run --stats` and
+ *    `onehop doctor` add up those of all processes. Before, `onehop stat` reads it on the live page (live.h).
+ * Threads: pure functions; counters are atomic.
+ * Owns: nothing.
  */
 #ifndef OH_COMM_STATS_RECORD_H_
 #define OH_COMM_STATS_RECORD_H_
@@ -67,8 +68,7 @@ static inline void oh_counter_add(atomic_uint_fast64_t *counter, uint64_t more)
 }
 
 /*
- * One rank of one communicator; without ranks: the calls of a process on communicators that onehop does not know. What
- * is not text is uint64_t throughout, so that one table (stats.c) writes and reads it.
+ * One rank of one communicator; without ranks: the calls of a process on communicators that onehop does not know.
  */
 struct oh_stats_record {
     uint64_t pid;
@@ -106,13 +106,8 @@ const char *oh_fallback_name(int back);
 const char *oh_fallback_text(int back);
 const char *oh_state_key(uint64_t state);
 
-/* Writes a record as one line with a newline, for oh_stats_parse; returns its length, less than OH_STATS_LINE. */
-size_t oh_stats_format(const struct oh_stats_record *record, char line_p[OH_STATS_LINE]);
-
-/* Reads such a line (with or without its newline). False when it is none; *record_p is then untouched. */
-bool oh_stats_parse(const char *line, struct oh_stats_record *record_p);
-
-/* The record as people read it, without a newline; as a JSON object on one line, without one. Lengths as above. */
+/* Writes the record as text, as a JSON object: one line without a newline. Return its length, less than OH_STATS_LINE.
+ */
 size_t oh_stats_text(const struct oh_stats_record *record, char line_p[OH_STATS_LINE]);
 size_t oh_stats_json(const struct oh_stats_record *record, char line_p[OH_STATS_LINE]);
 

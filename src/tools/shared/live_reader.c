@@ -70,18 +70,6 @@ static bool read_entry(int fd, size_t offset, struct oh_live_entry *entry_p, boo
     return true;
 }
 
-static void take_facts(const struct oh_live_facts *facts, struct oh_stats_record *record_p)
-{
-    record_p->comm = facts->comm;
-    record_p->rank = facts->rank;
-    record_p->nranks = facts->nranks;
-    record_p->state = facts->state;
-    record_p->memory = facts->memory;
-    record_p->attach_us = facts->attach_us;
-    memcpy(record_p->reason, facts->reason, sizeof record_p->reason);
-    oh_stats_clean(record_p->reason, sizeof record_p->reason);
-}
-
 static bool read_entries(int fd, uint32_t top, struct oh_live_view *view)
 {
     for (uint32_t i = 0; i < top; i++) {
@@ -93,8 +81,9 @@ static bool read_entries(int fd, uint32_t top, struct oh_live_view *view)
         view->torn += torn;
         if (!torn && entry.used) {
             struct oh_stats_record *record = &view->entry[view->entries++];
-            *record = (struct oh_stats_record){.pid = (uint64_t)view->pid};
-            take_facts(&entry.facts, record);
+            *record = entry.facts;
+            record->pid = (uint64_t)view->pid;
+            oh_stats_clean(record->reason, sizeof record->reason);
             oh_stats_copy(&entry.counters, record);
         }
     }

@@ -11,10 +11,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "plan/plan.h"
 #include "tools/shared/tool.h"
 
 #define PLURAL(number_) ((number_) == 1 ? "" : "s")
@@ -79,6 +81,37 @@ static void add_pid(uint64_t **pids, uint64_t *count, uint64_t pid)
     }
 }
 
+/* The number of `key`; 0: there is none. */
+static uint64_t number_of(const json_t *object, const char *key)
+{
+    return (uint64_t)json_integer_value(json_object_get(object, key));
+}
+
+/* Reads what is added up of a line of oh_stats_json(). False: the line is none, or is cut. */
+static bool read_record(const char *line, struct oh_stats_record *record_p)
+{
+    json_t *object = json_loads(line, 0, NULL);
+    const char *state = json_string_value(json_object_get(object, "state"));
+    const char *reason = json_string_value(json_object_get(object, "reason"));
+    const bool known = state && reason;
+    if (known) {
+        struct oh_stats_record record = {.pid = number_of(object, "pid"), .bytes = number_of(object, "bytes")};
+        while (record.state < OH_STATE_COUNT && strcmp(oh_state_key(record.state), state) != 0) {
+            record.state++;
+        }
+        for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
+            record.calls[a] = number_of(json_object_get(object, "served_by_algorithm"), oh_algorithm_name(a));
+        }
+        for (int f = 0; f < OH_FALLBACK_COUNT; f++) {
+            record.fallbacks[f] = number_of(json_object_get(object, "fallback_reasons"), oh_fallback_name(f));
+        }
+        snprintf(record.reason, sizeof record.reason, "%s", reason);
+        *record_p = record;
+    }
+    json_decref(object);
+    return known;
+}
+
 void oh_stats_summary_read(struct oh_stats_summary *summary)
 {
     char line[OH_STATS_LINE];
@@ -90,7 +123,7 @@ void oh_stats_summary_read(struct oh_stats_summary *summary)
         return;
     }
     while (fgets(line, sizeof line, file)) {
-        if (!oh_stats_parse(line, &record)) {
+        if (!read_record(line, &record)) {
             continue;
         }
         summary->records++;
