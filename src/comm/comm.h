@@ -52,8 +52,11 @@ struct oh_comm_identity {
 /* The communicator of that handle, NULL if onehop does not know it. Lock-free; any thread. */
 struct oh_comm *oh_comm_find(ncclComm_t nccl);
 
-/* The identity, which lives as long as the communicator. */
-struct oh_comm_identity *oh_comm_id(const struct oh_comm *comm);
+/* The identity, which lives as long as the communicator: its first member. */
+static inline struct oh_comm_identity *oh_comm_id(const struct oh_comm *comm)
+{
+    return (struct oh_comm_identity *)(uintptr_t)comm;
+}
 
 /* --- states; one atomic load each, any thread --------------------------------------------------------------------- */
 

@@ -151,6 +151,8 @@ struct oh_comm {
     struct oh_live_ref live; /* its counters, and what `onehop stat` shows of it */
 };
 
+_Static_assert(offsetof(struct oh_comm, id) == 0, "oh_comm_id");
+
 /* The state. Acquire: pairs with oh_comm_enter. Any thread. */
 static inline enum oh_comm_state oh_comm_state(const struct oh_comm *comm)
 {

@@ -33,11 +33,6 @@ bool oh_comm_enter(struct oh_comm *comm, enum oh_comm_state state)
     return false;
 }
 
-struct oh_comm_identity *oh_comm_id(const struct oh_comm *comm)
-{
-    return &((struct oh_comm *)(uintptr_t)comm)->id;
-}
-
 bool oh_comm_is_settled(const struct oh_comm *comm)
 {
     return oh_comm_state(comm) >= OH_COMM_SERVED;
