@@ -79,8 +79,8 @@ cp "$abs_top_builddir/test/gpu/stress_comms" "$carried/test/gpu"
 check_gpu -- creation
 expect "creation on the simulated node" "$status" '^ok +creation-1 ' '^ +creation +first: [0-9.]+ ms, with .*\(medians of 3\)' \
     '^ +creation +later: [0-9.]+ ms, with stock NCCL [0-9.]+ ms, [0-9.-]+ ms more \(medians of 21\)'
-[ "$(grep -c 'set-up in ms: .*kernels [0-9.]*' "$scratch/logs/creation-1.log")" = 16 ]
-tap_point $? "and the log has the parts of each set-up" "$(head -n 20 "$scratch/logs/creation-1.log")"
+[ "$(grep -c 'attached in [0-9.]* ms' "$scratch/logs/creation-1.log")" = 16 ]
+tap_point $? "and the log has the time of each attach" "$(head -n 20 "$scratch/logs/creation-1.log")"
 check_gpu -- communicators communicators-live
 expect "communicators on the simulated node" 0 '^ok +comms-stock ' '^ok +comms ' '^ +comms +30 rounds, with stock NCCL 30$' \
     '^ +comms +made by split in [0-9.]+ ms, with stock NCCL in [0-9.]+ ms' '^ok +comms-16 '
