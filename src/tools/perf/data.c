@@ -2,8 +2,10 @@
 /*
  * perf/data.c - inputs whose result is known exactly
  *
- * Pure functions. The inputs repeat with a prime period, so that they are made in little time, and a block of elements
- * that came to another's place is still seen.
+ * Does: Makes inputs and expectations, and compares. Inputs repeat with a prime period: they take little time, and a
+ * block of elements in the place of another block is still seen.
+ * Threads: pure functions.
+ * Owns: nothing.
  */
 #include "tools/perf/perf.h"
 

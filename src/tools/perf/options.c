@@ -114,8 +114,3 @@ bool oh_perf_parse(int argc, char **argv, struct oh_perf_options *o, int *status
     }
     return good;
 }
-
-int oh_perf_members(const struct oh_perf_options *options)
-{
-    return options->threads ? 1 : options->ranks;
-}

@@ -139,7 +139,6 @@ struct output {
 
 /* What the parent keeps while the workers works. */
 struct watch {
-    const struct oh_perf_options *options;
     const struct oh_perf_shared *shared;
     struct oh_perf_run *run;
     struct output *output;
@@ -194,8 +193,8 @@ static bool take_news(void *user, bool final)
     }
     show_progress(watch->run, watch->run->rows);
     if (!watch->head) {
-        describe_machine(watch->options, watch->shared, watch->run);
-        describe_floors(watch->options, watch->shared, watch->run);
+        describe_machine(watch->shared->options, watch->shared, watch->run);
+        describe_floors(watch->shared->options, watch->shared, watch->run);
         if (table) {
             oh_perf_print_head(table, watch->run);
             print_devices(table, watch->shared, watch->run->ranks);
@@ -203,7 +202,7 @@ static bool take_news(void *user, bool final)
         watch->head = true;
     }
     for (; watch->printed < done; watch->printed++) {
-        if (watch->options->floor) {
+        if (watch->shared->options->floor) {
             struct oh_perf_row *row = &watch->run->row[watch->printed];
             row->floor_us = floor_us(&watch->shared->floor[row->mode], watch->run->ranks, row->bytes);
         }
@@ -245,19 +244,11 @@ static bool measure(struct oh_perf_options *options, struct output *output, stru
     if (!shared || !settle_ranks(options)) {
         return false;
     }
+    shared->options = options;
     shared->rows = list_rows(options, shared->row);
     begin_run(options, shared, run);
-    struct watch watch = {.options = options, .shared = shared, .run = run, .output = output};
-    struct oh_perf_job job = {options, shared};
-    const struct oh_workers workers = {.name = "perf",
-                                       .shared = &shared->workers,
-                                       .members = oh_perf_members(options),
-                                       .timeout_s = options->timeout_s,
-                                       .work = oh_perf_work,
-                                       .tick = take_news,
-                                       .work_user = &job,
-                                       .tick_user = &watch};
-    bool well = oh_workers_run(&workers);
+    struct watch watch = {.shared = shared, .run = run, .output = output};
+    bool well = oh_perf_run("perf", shared, options->timeout_s, take_news, &watch);
     show_progress(run, run->rows);
     return well;
 }

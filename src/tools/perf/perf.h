@@ -194,6 +194,7 @@ struct oh_perf_floor_memory {
 
 struct oh_perf_shared {
     struct oh_workers_shared workers;
+    const struct oh_perf_options *options; /* in memory that every process has */
     ncclUniqueId id;
     struct oh_perf_rank_info rank[OH_PERF_RANKS];
     struct oh_perf_floor_memory window[OH_PERF_RANKS];
@@ -218,8 +219,6 @@ struct oh_perf_options oh_perf_defaults(const char *types);
 
 /* Reads the options of perf. Returns false if the command must end with *status_p. */
 bool oh_perf_parse(int argc, char **argv, struct oh_perf_options *options, int *status_p);
-/* Processes of the run. */
-int oh_perf_members(const struct oh_perf_options *options);
 
 /* perf/perf.c */
 
@@ -229,12 +228,12 @@ int oh_perf_members(const struct oh_perf_options *options);
  */
 bool oh_perf_settle(const char *name, char **argv, struct oh_perf_options *options, int *status_p);
 
-/* perf/thread.c: the life of one member, in its own process. Returns the exit status. */
-struct oh_perf_job {
-    const struct oh_perf_options *options;
-    struct oh_perf_shared *shared;
-};
-int oh_perf_work(void *workload, int member);
+/*
+ * perf/thread.c: runs the processes of shared->options that measure shared->row, and calls `tick` meanwhile
+ * (oh_workers_run).
+ */
+bool oh_perf_run(const char *name, struct oh_perf_shared *shared, int timeout_s, bool (*tick)(void *, bool),
+                 void *user);
 
 /* perf/data.c: the inputs, and what must come out. */
 

@@ -285,25 +285,40 @@ static void *live(void *user)
     return NULL;
 }
 
-int oh_perf_work(void *user, int member)
+/* In a process: the rank `member`, or a thread for each rank. */
+static int work(void *user, int member)
 {
-    const struct oh_perf_job *job = user;
     static struct oh_perf_thread thread[OH_PERF_RANKS];
+    struct oh_perf_shared *shared = user;
     pthread_t handle[OH_PERF_RANKS];
-    const bool alone = !job->options->threads;
-    const int first = alone ? member : 0, last = alone ? member : job->options->ranks - 1;
-    for (int rank = first; rank <= last; rank++) {
-        thread[rank] = (struct oh_perf_thread){.options = job->options, .shared = job->shared, .rank = rank};
-        int error = alone ? 0 : pthread_create(&handle[rank], NULL, live, &thread[rank]);
+    for (int rank = 0; rank < shared->options->ranks; rank++) {
+        thread[rank] = (struct oh_perf_thread){.options = shared->options, .shared = shared, .rank = rank};
+    }
+    if (!shared->options->threads) {
+        live(&thread[member]);
+        return EXIT_SUCCESS;
+    }
+    for (int rank = 0; rank < shared->options->ranks; rank++) {
+        int error = pthread_create(&handle[rank], NULL, live, &thread[rank]);
         if (error) {
-            oh_workers_fail(&job->shared->workers, rank, "no thread: %s", strerror(error));
+            oh_workers_fail(&shared->workers, rank, "no thread: %s", strerror(error));
         }
     }
-    if (alone) {
-        live(&thread[member]);
-    }
-    for (int rank = first; rank <= last && !alone; rank++) {
+    for (int rank = 0; rank < shared->options->ranks; rank++) {
         pthread_join(handle[rank], NULL);
     }
     return EXIT_SUCCESS;
+}
+
+bool oh_perf_run(const char *name, struct oh_perf_shared *shared, int timeout_s, bool (*tick)(void *, bool), void *user)
+{
+    const struct oh_workers workers = {.name = name,
+                                       .shared = &shared->workers,
+                                       .members = shared->options->threads ? 1 : shared->options->ranks,
+                                       .timeout_s = timeout_s,
+                                       .work = work,
+                                       .work_user = shared,
+                                       .tick = tick,
+                                       .tick_user = user};
+    return oh_workers_run(&workers);
 }

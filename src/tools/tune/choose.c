@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tune/choose.c - what could serve each size, and what is chosen when its time is known
+ * tune/choose.c - candidates for each size, and the choice among them
+ *
+ * Does: Lists what could serve a size; chooses when the times are known.
+ * Threads: pure functions.
+ * Owns: nothing.
  */
 #include "tools/tune/tune.h"
 

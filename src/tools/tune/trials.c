@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tune/trials.c - measures candidates through the way that a user's table takes
+ * tune/trials.c - candidates, measured on the path of a user's table
  *
- * For each table a workers of processes (tools/shared/worker_group.h) does what `onehop perf` does, with
- * ONEHOP_TUNING_FILE leading to a file without a name that holds the table: nothing is left of it, however this ends. A
- * trial that goes beyond its time ends the workers, and another one measures what is left.
+ * Does: For each table a group of processes does what `onehop perf` does. ONEHOP_TUNING_FILE names a memfd with the
+ * table, so nothing is left of it. A trial that exceeds its time ends the group, and another group measures the rest.
+ * Threads: one.
+ * Owns: the memfd.
  */
 #include "tools/tune/tune.h"
 
@@ -139,7 +140,7 @@ static bool take(struct trials *trials, size_t i)
     return true;
 }
 
-/* While the workers works: takes times, and looks at the clock. False: the workers is to be ended. */
+/* Takes times, and compares the clock with the limits. Returns false if the ranks must end. */
 static bool tick(void *user, bool final)
 {
     struct trials *trials = user;
@@ -162,7 +163,7 @@ static bool tick(void *user, bool final)
     return !trials->tune->out_of_time && !trials->too_slow;
 }
 
-/* After the workers has been ended by tick: was that for time's sake? Then the rest can go on. */
+/* After tick has ended the ranks: returns true if only time was the reason, so that the rest can be measured. */
 static bool go_on(struct trials *trials)
 {
     if (trials->too_slow && atomic_load(&trials->shared->ready)) {
@@ -181,25 +182,16 @@ static bool go_on(struct trials *trials)
     return trials->tune->out_of_time;
 }
 
-/* One workers for what is left of a table. False: said on stderr, or ended by a signal. */
-static bool run_team(struct trials *trials)
+/* Measures what is left of a table. Returns false, with the reason on stderr, also after a signal. */
+static bool run_rest(struct trials *trials)
 {
     struct oh_tune *tune = trials->tune;
     struct oh_perf_options options = tune->options->perf;
-    const struct oh_perf_job job = {&options, trials->shared};
     options.ranks = (int)tune->key.nranks;
-    const struct oh_workers workers = {
-        .name = "tune",
-        .shared = &trials->shared->workers,
-        .members = oh_perf_members(&options),
-        .timeout_s = 2 * START_S + tune->options->trial_s, /* tick is faster */
-        .work = oh_perf_work,
-        .work_user = (void *)&job,
-        .tick = tick,
-        .tick_user = trials,
-    };
+    trials->shared->options = &options;
     trials->begun_ns = oh_now_ns();
-    bool well = oh_workers_run(&workers);
+    /* tick is faster than the timeout */
+    bool well = oh_perf_run("tune", trials->shared, 2 * START_S + tune->options->trial_s, tick, trials);
     clear_progress();
     if (atomic_load(&trials->shared->ready)) {
         oh_tuning_nccl_name(trials->shared->nccl_version, tune->key.nccl);
@@ -221,7 +213,7 @@ static bool run_table(struct oh_tune *tune, int candidate, int tables, int fd)
         if (good) {
             trials.shared->rows = list_tasks(&trials);
             trials.done = 0;
-            good = run_team(&trials);
+            good = run_rest(&trials);
         }
         if (trials.shared) {
             munmap(trials.shared, bytes);
