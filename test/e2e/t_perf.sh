@@ -5,34 +5,17 @@
 
 onehop=$abs_top_builddir/src/tools/onehop
 timeout=$(command -v timeout)
-work=$scratch/work # all that a run may leave: files that it was asked for, and its temporary ones
-mkdir -p "$work/files" "$work/tmp"
-export TMPDIR=$work/tmp SIMNODE_TOPOLOGY=h200x3 ONEHOP_LIBRARY=$plugin
+work=$scratch/work
+mkdir "$work" "$scratch/tmp"
+export TMPDIR=$scratch/tmp SIMNODE_TOPOLOGY=h200x3 ONEHOP_LIBRARY=$plugin
 unset ONEHOP_STATS ONEHOP_DEBUG LD_PRELOAD CUDA_VISIBLE_DEVICES NCCL_NVLS_ENABLE
-csv=$work/files/run.csv json=$work/files/run.json err=$scratch/err
+csv=$work/run.csv json=$work/run.json err=$scratch/err
 few="-n 2 -w 1 --rounds 2"
-
-# left: the names of all that is there.
-left() {
-    find "$work" -type f -printf '%f\n' | sort | xargs
-}
-
-clear_work() {
-    find "${scratch:?}/work" -type f -delete
-}
 
 # perf ARGUMENT...: sets $status, fills $out (stdout) and $err.
 perf() {
     status=0
     $timeout -k 5 $limit "$onehop" perf "$@" >"$out" 2>"$err" </dev/null || status=$?
-}
-
-# refuses NAME STATUS PATTERN: one sentence on stderr, nothing on stdout, no file.
-refuses() {
-    expect_command "$@"
-    [ "$(wc -l <"$err")" = 1 ] && [ ! -s "$out" ] && [ -z "$(left)" ]
-    tap_point $? "$1: one sentence, and nothing else" "$(cat "$err" "$out"; left)"
-    clear_work
 }
 
 # --- what it measures
@@ -119,8 +102,8 @@ rows() {
 perf -b 64 -e 4K -f 8 $few --floor --csv "$csv" --json "$json" --compare stock,onehop
 cp "$out" "$scratch/table"
 [ "$status" = 0 ] && [ "$(grep -c ',stock,' "$csv")" = 6 ] && [ "$(grep -c ',onehop,' "$csv")" = 6 ] &&
-    head -n 1 "$csv" | grep -q '^# SIMULATED' && [ "$(grep -c ',1$' "$csv")" = 12 ] && [ "$(left)" = 'run.csv run.json' ]
-tap_point $? "--csv has a line for each row and side" "$(cat "$csv" "$err"; left)"
+    head -n 1 "$csv" | grep -q '^# SIMULATED' && [ "$(grep -c ',1$' "$csv")" = 12 ] && [ "$(ls -A "$work" "$TMPDIR" | grep run | xargs)" = 'run.csv run.json' ]
+tap_point $? "--csv has a line for each row and side" "$(cat "$csv" "$err"; ls -A "$work")"
 if command -v python3 >/dev/null; then
     python3 - "$json" >"$out" 2>&1 <<'END'
 import json, sys
@@ -136,7 +119,7 @@ else
     tap_skip "--json is JSON" "no python3"
 fi
 mv "$csv" "$scratch/kept.csv"
-clear_work
+rm -f "$json"
 perf --from "$scratch/kept.csv"
 [ "$status" = 0 ] && diff <(rows "$scratch/table") <(rows "$out") >"$scratch/diff"
 tap_point $? "--from shows it again" "$(cat "$scratch/diff" "$err")"
@@ -240,9 +223,8 @@ ended() {
     for one in $ranks; do
         await_death "$one" || living="$living $one"
     done
-    [ -n "$ranks" ] && [ -z "$living" ] && { [ "$#" -gt 1 ] || [ -z "$(left)" ]; }
-    tap_point $? "$1: nothing is left" "ranks: $ranks, living: $living; $(left; tail -n 3 "$out" "$err")"
-    clear_work
+    [ -n "$ranks" ] && [ -z "$living" ] && [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
+    tap_point $? "$1: nothing is left" "ranks: $ranks, living: $living; $(ls -A "$work" "$TMPDIR"; tail -n 3 "$out" "$err")"
 }
 
 for layout in processes threads; do
