@@ -3,8 +3,9 @@
  * tune.h - what the parts of `onehop tune` share
  *
  * A point is one size; its candidates are rows that could stand in a table for it. Candidate k of every point makes
- * table k, which processes of `onehop perf` measure (tune/trials.c) through ONEHOP_TUNING_FILE, in turns with stock NCCL:
- * the same code serves a trial and a user. The choice is a pure function of the times (tune/choose.c). One thread.
+ * table k, which processes of `onehop perf` measure (tune/trials.c) through ONEHOP_TUNING_FILE, in turns with stock
+ * NCCL: the same code serves a trial and a user. The choice is a pure function of the times (tune/choose.c). One
+ * thread.
  */
 #ifndef OH_TOOLS_TUNE_TUNE_H_
 #define OH_TOOLS_TUNE_TUNE_H_
