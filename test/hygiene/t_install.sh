@@ -44,18 +44,22 @@ if command -v pkg-config >/dev/null; then
 else
     tap_skip "pkg-config" "no pkg-config"
 fi
-packaged=$(cat "$abs_top_srcdir"/packaging/debian/*.install)
-unpackaged=$(while read -r file; do
-    # The packages have prefix /usr, and the libraries in a folder of the architecture.
-    path=$(sed "s,^$libdir,usr/lib/triplet,; s,^$includedir,usr/include,; s,^$mandir,usr/share/man,; s,^$datadir,usr/share,
-        s,^$bindir,usr/bin," <<<"$file")
-    while read -r pattern; do
-        # shellcheck disable=SC2053
-        [[ $path == $pattern || $path == $pattern/* ]] && continue 2
-    done <<<"$packaged"
-    echo "$file"
-done <<<"$found")
-tap_empty "$unpackaged" "every file is in a Debian package"
+# unpackaged PATTERNS: the files that no pattern takes. Packages have prefix /usr, and libraries in a folder of the architecture.
+unpackaged() {
+    while read -r file; do
+        path=$(sed "s,^$libdir,usr/lib/triplet,; s,^$includedir,usr/include,; s,^$mandir,usr/share/man,; s,^$datadir,usr/share,
+            s,^$bindir,usr/bin," <<<"$file")
+        while read -r pattern; do
+            # shellcheck disable=SC2053
+            [[ $path == $pattern || $path == $pattern/* ]] && continue 2
+        done <<<"$1"
+        echo "$file"
+    done <<<"$found"
+}
+tap_empty "$(unpackaged "$(cat "$abs_top_srcdir"/packaging/debian/*.install)")" "every file is in a Debian package"
+spec=$(sed -n 's,^%{_bindir},usr/bin,p; s,^%{_libdir},usr/lib/triplet,p; s,^%{_datadir},usr/share,p
+    s,^%{_mandir},usr/share/man,p; s,^%{_includedir},usr/include,p' "$abs_top_srcdir/packaging/onehop.spec")
+tap_empty "$(unpackaged "$spec")" "every file is in an RPM package"
 log=$($make -s -C "$abs_top_builddir" uninstall DESTDIR="$stage" 2>&1)
 tap_point $? "make uninstall" "$log"
 tap_empty "$(find "$stage" ! -type d)" "leaves no file"
