@@ -357,14 +357,14 @@ static uint64_t combine_integers(const struct cf_data *data, uint64_t a, uint64_
     }
 }
 
-static uint64_t integer_result(const struct cf_data *data, const int *world, size_t i)
+static uint64_t integer_result(const struct cf_data *data, const struct cf_element *element)
 {
     const struct cf_type *type = data->type;
     uint64_t result = 0;
     for (int r = 0; r < data->nranks; r++) {
-        uint64_t value = cf_input(data, world[r], i);
+        uint64_t value = element->bits[r];
         if (is_premul(data->op)) {
-            value = value * cf_scalar(data, world[r]) & mask_of(type);
+            value = value * element->scalar[r] & mask_of(type);
         }
         result = r == 0 ? value : combine_integers(data, result, value);
     }
@@ -395,19 +395,18 @@ struct expectation {
 
 /* The ranks' values, each times its factor, and what they have in common. */
 struct column {
-    uint64_t bits[CF_MAX_RANKS];
+    const uint64_t *bits, *scalar;
     long double value[CF_MAX_RANKS];
     int nans, plus_infinities, minus_infinities, zeros;
 };
 
-static void read_column(const struct cf_data *data, const int *world, size_t i, struct column *column_p)
+static void read_column(const struct cf_data *data, const struct cf_element *element, struct column *column_p)
 {
-    struct column column = {.nans = 0};
+    struct column column = {.bits = element->bits, .scalar = element->scalar};
     for (int r = 0; r < data->nranks; r++) {
-        column.bits[r] = cf_input(data, world[r], i);
         column.value[r] = decode(data->type, column.bits[r]);
         if (is_premul(data->op)) {
-            column.value[r] *= decode(data->type, cf_scalar(data, world[r]));
+            column.value[r] *= decode(data->type, column.scalar[r]);
         }
         column.nans += isnan(column.value[r]) != 0;
         column.zeros += column.value[r] == 0;
@@ -531,27 +530,26 @@ static struct expectation expect_sum(const struct cf_data *data, const struct co
 }
 
 /* A rank's factor times its element, rounded to the type. */
-static long double scaled(const struct cf_data *data, const int *world, const struct column *column, int r)
+static long double scaled(const struct cf_data *data, const struct column *column, int r)
 {
     const struct cf_type *type = data->type;
     long double element = decode(type, column->bits[r]), factor;
     if (!is_premul(data->op)) {
         return element;
     }
-    factor = decode(type, cf_scalar(data, world[r]));
+    factor = decode(type, column->scalar[r]);
     return type->mantissa > 23 ? (long double)((double)element * (double)factor)
                                : decode(type, encode(type, element * factor)); /* exact before it is rounded */
 }
 
 /* onehop's documented result: in rank order, in fp32 or fp64, rounded once. */
 /* An average whose sum was too large is taken of eighths. */
-static void avoid_overflow(const struct cf_data *data, const int *world, const struct column *column, double *wide,
-                           float *narrow)
+static void avoid_overflow(const struct cf_data *data, const struct column *column, double *wide, float *narrow)
 {
     double wide_sum = 0;
     float narrow_sum = 0;
     for (int r = 0; r < data->nranks; r++) {
-        double eighth = (double)scaled(data, world, column, r) * 0.125;
+        double eighth = (double)scaled(data, column, r) * 0.125;
         wide_sum = r == 0 ? eighth : wide_sum + eighth;
         narrow_sum = r == 0 ? (float)eighth : narrow_sum + (float)eighth;
     }
@@ -559,41 +557,41 @@ static void avoid_overflow(const struct cf_data *data, const int *world, const s
     *narrow = isfinite(*narrow) ? *narrow : narrow_sum / ((float)data->nranks * 0.125f);
 }
 
-static uint64_t result_in_order(const struct cf_data *data, const int *world, const struct column *column)
+static uint64_t result_in_order(const struct cf_data *data, const struct column *column)
 {
     bool product = data->op == CF_PROD;
-    double wide = (double)scaled(data, world, column, 0);
+    double wide = (double)scaled(data, column, 0);
     float narrow = (float)wide;
     for (int r = 1; r < data->nranks; r++) {
-        double value = (double)scaled(data, world, column, r);
+        double value = (double)scaled(data, column, r);
         wide = product ? wide * value : wide + value;
         narrow = product ? narrow * (float)value : narrow + (float)value;
     }
     if (data->op == CF_AVG) {
         wide /= data->nranks;
         narrow /= (float)data->nranks;
-        avoid_overflow(data, world, column, &wide, &narrow);
+        avoid_overflow(data, column, &wide, &narrow);
     }
     return encode(data->type, data->type->mantissa > 23 ? (long double)wide : (long double)narrow);
 }
 
-static struct expectation expect_float(const struct cf_data *data, const int *world, size_t i, bool tight)
+static struct expectation expect_float(const struct cf_data *data, const struct cf_element *element, bool tight)
 {
     struct column column;
     struct expectation expected;
-    read_column(data, world, i, &column);
+    read_column(data, element, &column);
     if (data->op == CF_MIN || data->op == CF_MAX) {
         return expect_extreme(data, &column);
     }
     expected = data->op == CF_PROD ? expect_product(data, &column) : expect_sum(data, &column);
     if (tight && expected.kind == NEAR) {
         expected.kind = NEAR_AND_BITS;
-        expected.bits = result_in_order(data, world, &column);
+        expected.bits = result_in_order(data, &column);
     }
     return expected;
 }
 
-static bool is_nan(const struct cf_type *type, uint64_t bits)
+bool cf_is_nan(const struct cf_type *type, uint64_t bits)
 {
     return isnan(decode(type, bits));
 }
@@ -604,7 +602,7 @@ static bool meets(const struct cf_type *type, const struct expectation *expected
     case ANYTHING:
         return true;
     case NOT_A_NUMBER:
-        return is_nan(type, got);
+        return cf_is_nan(type, got);
     case BITS:
         return got == expected->bits;
     case BITS_OR:
@@ -647,8 +645,19 @@ static void explain(const struct cf_type *type, const struct expectation *expect
 bool cf_judge(const struct cf_data *data, const int *world, size_t i, uint64_t got, bool tight, char *why_p,
               size_t why_bytes)
 {
+    struct cf_element element;
+    for (int r = 0; r < data->nranks; r++) {
+        element.bits[r] = cf_input(data, world[r], i);
+        element.scalar[r] = is_premul(data->op) ? cf_scalar(data, world[r]) : 0;
+    }
+    return cf_judge_element(data, &element, got, tight, why_p, why_bytes);
+}
+
+bool cf_judge_element(const struct cf_data *data, const struct cf_element *element, uint64_t got, bool tight,
+                      char *why_p, size_t why_bytes)
+{
     struct expectation expected =
-        data->type->mantissa == 0 ? expect_bits(integer_result(data, world, i)) : expect_float(data, world, i, tight);
+        data->type->mantissa == 0 ? expect_bits(integer_result(data, element)) : expect_float(data, element, tight);
     if (meets(data->type, &expected, got)) {
         return true;
     }

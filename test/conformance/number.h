@@ -76,4 +76,15 @@ void cf_store(const struct cf_type *type, void *at, uint64_t bits);
 bool cf_judge(const struct cf_data *data, const int *world, size_t i, uint64_t got, bool tight, char *why_p,
               size_t why_bytes);
 
+/* One element of all ranks, in their order: what each sends, and its factor where the op is a PreMulSum. */
+struct cf_element {
+    uint64_t bits[CF_MAX_RANKS], scalar[CF_MAX_RANKS];
+};
+
+/* The same for inputs of the caller's choice; the family says what is known of them. */
+bool cf_judge_element(const struct cf_data *data, const struct cf_element *element, uint64_t got, bool tight,
+                      char *why_p, size_t why_bytes);
+
+bool cf_is_nan(const struct cf_type *type, uint64_t bits);
+
 #endif

@@ -23,14 +23,14 @@ read -ra cppflags <<<"${OH_CPPFLAGS-}"
 small=('-DOH_ONESHOT_BYTES(n)=(12288u+0*(n))' '-DOH_TWOSHOT_BYTES(n)=(24576u+0*(n))'
     -DOH_SEND_ALL_FIRST=0)
 build=("${cxx[@]}" -fsanitize=thread -g1 -O1)
-# The copies come first. The tests are the same for all: one object of their three files.
+# The copies come first. The tests are the same for all: one object of their four files.
 if [ ! -e "$tests" ]; then
     read -ra cc <<<"${CC:-cc}"
-    for part in t_kernels kernel_node kernel_reference; do
+    for part in unit/t_kernels unit/kernel_node unit/kernel_reference conformance/number; do
         "${cc[@]}" -fsanitize=thread -g1 -O1 -std=gnu11 -I "$folder" "${cppflags[@]}" "${small[@]}" \
-            -c "$top/test/unit/$part.c" -o "$folder/$part.o" || break
+            -c "$top/test/$part.c" -o "$folder/${part#*/}.o" || break
     done >"$folder/build.log" 2>&1
-    ld -r -o "$tests" "$folder"/{t_kernels,kernel_node,kernel_reference}.o >>"$folder/build.log" 2>&1 ||
+    ld -r -o "$tests" "$folder"/{t_kernels,kernel_node,kernel_reference,number}.o >>"$folder/build.log" 2>&1 ||
         { echo "broken: $(head -n 3 "$folder/build.log")"; exit; }
 fi
 if ! "${build[@]}" -std=c++17 -I "$folder" "${cppflags[@]}" "${small[@]}" -o "$folder/t_kernels" \

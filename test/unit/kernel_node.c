@@ -15,12 +15,18 @@
 const char *const algorithm_names[ALGORITHMS] = {"oneshot", "twoshot"};
 
 const struct type_facts types[TYPES] = {
-    [F32] = {"f32", "f32", 4, 8, 23, 0},         [F16] = {"f16", "f16", 2, 5, 10, 0},
-    [BF16] = {"bf16", "bf16", 2, 8, 7, 0},       [F64] = {"f64", "f64", 8, 11, 52, 0},
-    [E4M3] = {"e4m3", "e4m3", 1, 4, 3, 0},       [E5M2] = {"e5m2", "e5m2", 1, 5, 2, 0},
-    [I8] = {"i8", "i8", 1, 0, 0, 0x80},          [U8] = {"u8", "i8", 1, 0, 0, 0},
-    [I32] = {"i32", "i32", 4, 0, 0, 0x80000000}, [U32] = {"u32", "i32", 4, 0, 0, 0},
-    [I64] = {"i64", "i64", 8, 0, 0, 1ull << 63}, [U64] = {"u64", "i64", 8, 0, 0, 0},
+    [F32] = {"f32", "f32", 4, &cf_types[ncclFloat32], 0},
+    [F16] = {"f16", "f16", 2, &cf_types[ncclFloat16], 0},
+    [BF16] = {"bf16", "bf16", 2, &cf_types[ncclBfloat16], 0},
+    [F64] = {"f64", "f64", 8, &cf_types[ncclFloat64], 0},
+    [E4M3] = {"e4m3", "e4m3", 1, &cf_types[ncclFloat8e4m3], 0},
+    [E5M2] = {"e5m2", "e5m2", 1, &cf_types[ncclFloat8e5m2], 0},
+    [I8] = {"i8", "i8", 1, &cf_types[ncclInt8], 0x80},
+    [U8] = {"u8", "i8", 1, &cf_types[ncclUint8], 0},
+    [I32] = {"i32", "i32", 4, &cf_types[ncclInt32], 0x80000000},
+    [U32] = {"u32", "i32", 4, &cf_types[ncclUint32], 0},
+    [I64] = {"i64", "i64", 8, &cf_types[ncclInt64], 1ull << 63},
+    [U64] = {"u64", "i64", 8, &cf_types[ncclUint64], 0},
 };
 
 struct node node;
@@ -29,7 +35,7 @@ static atomic_uint calls_ended, ranks_running;
 
 bool is_float(enum type type)
 {
-    return types[type].exponent > 0;
+    return types[type].number->mantissa > 0;
 }
 
 static bool has_sum_kernel(const struct call *call)
@@ -150,11 +156,11 @@ size_t message_bytes(const struct call *call)
 
 uint64_t scalar_bits(enum type type, unsigned rank)
 {
-    uint64_t bits = 0;
+    const struct cf_type *number = types[type].number;
     if (!is_float(type)) {
         return 3 + rank;
     }
-    bits = (uint64_t)((1 << (types[type].exponent - 1)) - 1 - (int)(rank % 2)) << types[type].fraction;
+    uint64_t bits = (uint64_t)((1 << (number->exponent - 1)) - 1 - (int)(rank % 2)) << number->mantissa;
     return rank % 3 == 2 ? bits | 1ull << (types[type].bytes * 8 - 1) : bits;
 }
 

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "kernels/abi.h"
+#include "test/conformance/number.h"
 
 #define GUARD 64 /* bytes before and after a message that nobody writes */
 
@@ -42,8 +43,8 @@ enum type {
 struct type_facts {
     const char *name, *kernel;
     size_t bytes;
-    int exponent, fraction; /* bits; 0: an integer */
-    uint64_t sign;          /* of signed integers */
+    const struct cf_type *number;
+    uint64_t sign; /* of signed integers */
 };
 extern const struct type_facts types[TYPES];
 
