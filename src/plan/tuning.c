@@ -2,16 +2,16 @@
 /*
  * tuning.c - tuning tables as text, and which one is used
  *
- * Does: Parses them, checks every byte, and formats them. Tries ONEHOP_TUNING_FILE, the user's cache, the shipped
+ * Does: Parses them and checks every byte. Tries ONEHOP_TUNING_FILE, the user's cache, the shipped
  * tables. Threads: any. Owns: nothing; tables are copied.
  */
 #include "plan/tuning.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,7 +20,6 @@
 #include "util/env.h"
 #include "util/log.h"
 
-#define MARK "onehop-tuning"
 #define LINE 200 /* with its final zero */
 
 struct reader {
@@ -199,14 +198,15 @@ static bool is_for(const struct oh_tuning_key *pattern, const struct oh_tuning_k
 
 static bool parse_head(struct reader *reader)
 {
-    static const char mark[] = MARK " ";
+    static const char mark[] = OH_TUNING_MARK " ";
     if (!next_line(reader) || strncmp(reader->start, mark, sizeof mark - 1) != 0) {
-        return fault(reader, "not a tuning table (accepted: " MARK " %d)", OH_TUNING_VERSION);
+        return fault(reader, "not a tuning table (accepted: " OH_TUNING_MARK " %d)", OH_TUNING_VERSION);
     }
     const char *version = reader->start + sizeof mark - 1;
     uint64_t number;
     return (oh_number_parse(version, false, OH_TUNING_VERSION, &number) && number == OH_TUNING_VERSION) ||
-           fault(reader, "version %.20s, of another onehop (accepted: " MARK " %d)", version, OH_TUNING_VERSION);
+           fault(reader, "version %.20s, of another onehop (accepted: " OH_TUNING_MARK " %d)", version,
+                 OH_TUNING_VERSION);
 }
 
 enum oh_tuning_result oh_tuning_parse(const char *text, size_t size, const struct oh_tuning_key *key,
@@ -371,43 +371,4 @@ void oh_store_load(const struct oh_tuning_key *key, struct oh_plan_table *table_
     }
     oh_tuning_shipped(key->gpu, key->nranks, table_p, source);
     snprintf(from_p, OH_STORE_PATH, "shipped (%s)", source);
-}
-
-void oh_tuning_write_head(FILE *stream)
-{
-    fprintf(stream, MARK " %d\n", OH_TUNING_VERSION);
-}
-
-void oh_tuning_write_key(FILE *stream, const struct oh_tuning_key *key, const char *source)
-{
-    fprintf(stream, "\ntable\n  gpu %s\n  ranks %u\n  driver %s\n  nccl %s\n  source %s\n", key->gpu, key->nranks,
-            key->driver, key->nccl, source);
-}
-
-static void format_size(uint64_t bytes, char text_p[24])
-{
-    static const char units[] = "\0KMG";
-    int unit = 0;
-    while (unit < 3 && bytes % 1024 == 0 && bytes > 0) {
-        bytes /= 1024;
-        unit++;
-    }
-    snprintf(text_p, 24, "%" PRIu64 "%.1s", bytes, &units[unit]);
-}
-
-void oh_tuning_write_row(FILE *stream, const struct oh_plan_row *row, const char *comment)
-{
-    char size[24], shape[24] = "";
-    bool served = row->algorithm != OH_PLAN_NCCL;
-    format_size(row->max_bytes, size);
-    if (served) {
-        snprintf(shape, sizeof shape, "%3u %3u", row->blocks, row->threads);
-    }
-    fprintf(stream, "  %6s  %-7s %7s", size, served ? oh_algorithm_name((int)row->algorithm) : "nccl", shape);
-    fprintf(stream, comment ? "  # %s\n" : "\n", comment);
-}
-
-void oh_tuning_write_end(FILE *stream)
-{
-    fprintf(stream, "end\n");
 }

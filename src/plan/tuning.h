@@ -2,7 +2,7 @@
 /*
  * tuning.h - tuning tables as text: what is measured on a machine, and what onehop brings along
  *
- * Does: Finds the table for a machine, and writes tables. doc/tuning.md has the form of the text. A text is untrusted:
+ * Does: Finds the table for a machine. doc/tuning.md has the form of the text. A text is untrusted:
  *    the result is a table for which oh_plan_table_valid holds, or none.
  * Threads: any.
  * Owns: nothing.
@@ -13,10 +13,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "plan/plan.h"
 
+#define OH_TUNING_MARK "onehop-tuning"
 #define OH_TUNING_VERSION 3   /* 1 had rows for each kind of words, 2 larger messages of one-shot */
 #define OH_TUNING_BYTES 65536 /* no text is longer */
 #define OH_TUNING_TEXT 96     /* of a value that names something, with its final zero */
@@ -73,11 +73,5 @@ void oh_store_load(const struct oh_tuning_key *key, struct oh_plan_table *table_
  * environment names no such folder.
  */
 bool oh_store_cache_path(const struct oh_tuning_key *key, char path_p[OH_STORE_PATH]);
-
-/* Write the head of a text once, then for each table its key, its rows and the end. comment: NULL for none. */
-void oh_tuning_write_head(FILE *stream);
-void oh_tuning_write_key(FILE *stream, const struct oh_tuning_key *key, const char *source);
-void oh_tuning_write_row(FILE *stream, const struct oh_plan_row *row, const char *comment);
-void oh_tuning_write_end(FILE *stream);
 
 #endif

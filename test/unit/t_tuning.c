@@ -2,7 +2,7 @@
 /*
  * t_tuning.c - tables as text: good ones, every kind of damage, limits, and what onehop brings along
  */
-#include "plan/tuning.h"
+#include "tools/tune/table_text.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -14,9 +14,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "plan/tuning.h"
-#include "plan/tuning.h"
 #include "tools/perf/perf.h"
+#include "tools/tune/table_text.h"
 
 #define OH_TUNE_CANDIDATES (3 * ONEHOP_ALGORITHM_COUNT + 1) /* three grids each, and the shipped choice */
 #define OH_TUNE_POINTS 16                                   /* so that rows of the shipped table fit beside them */

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tune/table_text.c - writes tuning tables as text
+ *
+ * Does: See table_text.h. Threads: any. Owns: nothing.
+ */
+#include "tools/tune/table_text.h"
+
+#include <inttypes.h>
+
+void oh_tuning_write_head(FILE *stream)
+{
+    fprintf(stream, OH_TUNING_MARK " %d\n", OH_TUNING_VERSION);
+}
+
+void oh_tuning_write_key(FILE *stream, const struct oh_tuning_key *key, const char *source)
+{
+    fprintf(stream, "\ntable\n  gpu %s\n  ranks %u\n  driver %s\n  nccl %s\n  source %s\n", key->gpu, key->nranks,
+            key->driver, key->nccl, source);
+}
+
+static void format_size(uint64_t bytes, char text_p[24])
+{
+    static const char units[] = "\0KMG";
+    int unit = 0;
+    while (unit < 3 && bytes % 1024 == 0 && bytes > 0) {
+        bytes /= 1024;
+        unit++;
+    }
+    snprintf(text_p, 24, "%" PRIu64 "%.1s", bytes, &units[unit]);
+}
+
+void oh_tuning_write_row(FILE *stream, const struct oh_plan_row *row, const char *comment)
+{
+    char size[24], shape[24] = "";
+    bool served = row->algorithm != OH_PLAN_NCCL;
+    format_size(row->max_bytes, size);
+    if (served) {
+        snprintf(shape, sizeof shape, "%3u %3u", row->blocks, row->threads);
+    }
+    fprintf(stream, "  %6s  %-7s %7s", size, served ? oh_algorithm_name((int)row->algorithm) : "nccl", shape);
+    fprintf(stream, comment ? "  # %s\n" : "\n", comment);
+}
+
+void oh_tuning_write_end(FILE *stream)
+{
+    fprintf(stream, "end\n");
+}
