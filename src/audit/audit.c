@@ -2,13 +2,11 @@
 /*
  * audit.c - libonehop-audit.so, for LD_AUDIT, beside a preloaded libonehop.so
  *
- * The dynamic linker asks it about each binding to an NCCL library, also about those that happen while an object is
- * being opened with RTLD_DEEPBIND and runs its constructors, when onehop has no other moment. It answers with
- * onehop's function of that name. Where onehop has put a thunk into NCCL's symbol table already, that stays.
- *
- * An audit library lives in a link namespace of its own, with its own libc, and is asked in any thread, with the
- * loader's locks held. So it calls nothing, and only reads what the loader has mapped. Without libonehop.so in front
- * it changes nothing. Before glibc 2.35 the linker does not ask about objects that are bound at load (-z now).
+ * Does: Answers the dynamic linker, which asks about each binding to NCCL, with onehop's function: also while an object
+ *    opened with RTLD_DEEPBIND runs its constructors, when onehop has no other moment. Thunks in NCCL's symbol table
+ *    stay. Before glibc 2.35 the linker does not ask about objects that are bound at load (-z now).
+ * Threads: any, with the loader's locks held, in a link namespace with its own libc. So it calls nothing, and only
+ * reads what the loader has mapped. Owns: nothing.
  */
 #include <link.h>
 #include <stdatomic.h>
@@ -20,7 +18,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define NAME_BYTES 64
 
-/* onehop's object, once it is mapped; complete before onehop_known, and never unloaded. */
+/* libonehop.so, which is never unloaded; published by onehop_known. */
 static struct oh_elf onehop;
 static atomic_bool onehop_known;
 
@@ -38,7 +36,7 @@ EXPORT unsigned int la_objopen(struct link_map *map, Lmid_t space, uintptr_t *co
     }
     if (oh_elf_find(&elf, "onehopVersion") && !atomic_load_explicit(&onehop_known, memory_order_relaxed)) {
         onehop = elf;
-        atomic_store_explicit(&onehop_known, true, memory_order_release);
+        atomic_store_explicit(&onehop_known, true, memory_order_release); /* pairs with the load in la_symbind64() */
         return 0; /* what it finds in NCCL is meant for itself */
     }
     return LA_FLG_BINDFROM | (oh_elf_find(&elf, "pncclAllReduce") ? LA_FLG_BINDTO : 0);

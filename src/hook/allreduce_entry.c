@@ -80,7 +80,7 @@ static ncclResult_t fall_back(const struct oh_call *call, ncclRedOp_t op)
         return oh_group_fail(comm, failure);
     }
     oh_comm_count_fallback(comm, call->count, call->type, op);
-    if (works && oh_group_depth() > 0) {
+    if (works) {
         oh_group_note_forwarded(comm);
     }
     ncclResult_t res = ordered ? begin_fallback(comm, call->stream, true, &nccl_call) : ncclSuccess;
@@ -110,9 +110,7 @@ ncclResult_t oh_forward_begin(ncclComm_t comm, cudaStream_t stream, bool works, 
     }
     if (ours && works) {
         oh_attach_note_work(ours);
-        if (oh_group_depth() > 0) {
-            oh_group_note_forwarded(ours);
-        }
+        oh_group_note_forwarded(ours);
         if (oh_comm_is_ordered(ours)) {
             oh_comm_begin_use(ours);
             res = begin_fallback(ours, (CUstream)stream, false, &forward_p->nccl_call);

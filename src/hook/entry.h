@@ -18,18 +18,6 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* nccl.h gives the first two without a prototype, and the others only in newer versions. */
-ncclResult_t ncclGroupStart(void);
-ncclResult_t ncclGroupEnd(void);
-ncclResult_t ncclGroupSimulateEnd(struct ncclSimInfo_v22200 *info);
-ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int rank, int count, ncclUniqueId *ids,
-                                      ncclConfig_t *config);
-ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
-                          ncclConfig_t *config);
-ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags);
-ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config,
-                            int flags);
-
 /* Depth of this thread in calls that onehop makes to NCCL: NCCL's calls to public names then go straight through. */
 extern __thread int oh_inside __attribute__((visibility("hidden")));
 

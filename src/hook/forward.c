@@ -9,10 +9,8 @@
  */
 #include "hook/entry.h"
 
-/* nccl.h has some of them only in newer versions. */
 #define DEFINE(name_, types_, works_) DEFINE_(name_, types_, OH_PARAMETERS(types_), OH_ARGUMENTS(types_), works_)
 #define DEFINE_(name_, types_, parameters_, arguments_, works_)                                                        \
-    ncclResult_t nccl##name_ types_;                                                                                   \
     EXPORT ncclResult_t nccl##name_ parameters_                                                                        \
     {                                                                                                                  \
         struct oh_forward forward;                                                                                     \

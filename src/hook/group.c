@@ -156,7 +156,7 @@ ncclResult_t oh_group_fail(const struct oh_comm *comm, ncclResult_t error)
 
 void oh_group_note_forwarded(const struct oh_comm *comm)
 {
-    group.in_nccl = oh_comm_id(comm)->nccl;
+    group.in_nccl = group.depth > 0 ? oh_comm_id(comm)->nccl : NULL;
 }
 
 /* NCCL has launched its part, or is launching it in the background. Returns the first failure. */
@@ -222,8 +222,8 @@ bool oh_group_add_creation(const struct oh_creation *creation)
 ncclResult_t oh_group_defer(const struct oh_call *call, ncclRedOp_t op)
 {
     const struct oh_deferred deferred = {.call = *call, .op = op};
-    ncclResult_t res =
-        oh_comm_is_ordered(call->comm) ? oh_group_add_stream(call->comm, call->stream, OH_CALL_DEFERRED) : ncclSuccess;
+    const bool ordered = oh_comm_is_ordered(call->comm);
+    ncclResult_t res = ordered ? oh_group_add_stream(call->comm, call->stream, OH_CALL_DEFERRED) : ncclSuccess;
     return res == ncclSuccess ? append((void **)&group.deferred, &group.deferred_count, &group.deferred_room, &deferred,
                                        sizeof deferred)
                               : res;

@@ -41,7 +41,7 @@ enum oh_group_call {
 /* Notes a stream with a call of a served communicator. Returns as oh_group_add_call does. */
 ncclResult_t oh_group_add_stream(struct oh_comm *comm, CUstream stream, enum oh_group_call kind);
 
-/* Notes a call of the communicator that NCCL serves, and that enqueues something. */
+/* In a group, notes a call of the communicator that NCCL serves, and that enqueues something. */
 void oh_group_note_forwarded(const struct oh_comm *comm);
 
 /*

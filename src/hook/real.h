@@ -76,6 +76,14 @@
 
 struct ncclSimInfo_v22200; /* ncclSimInfo_t since NCCL 2.22; older headers do not have it */
 
+/* nccl.h declares GroupStart and GroupEnd without a prototype, and some others only in newer versions. */
+#define OH_REAL_DECLARE(name_, types_, ...) ncclResult_t nccl##name_ types_;
+OH_REAL_REQUIRED(OH_REAL_DECLARE)
+OH_REAL_PLAIN(OH_REAL_DECLARE)
+OH_REAL_OPTIONAL(OH_REAL_DECLARE)
+OH_REAL_FORWARDED(OH_REAL_DECLARE)
+#undef OH_REAL_DECLARE
+
 struct oh_real {
 #define OH_REAL_FIELD(name_, args_, ...) ncclResult_t(*name_) args_;
     OH_REAL_REQUIRED(OH_REAL_FIELD)

@@ -10,16 +10,8 @@
 
 #include "hook/real.h"
 
-/* nccl.h gives the first two without a prototype, and the others only in newer versions. */
-#define DECLARE(name_, types_, ...) ncclResult_t nccl##name_ types_;
-OH_REAL_REQUIRED(DECLARE)
-OH_REAL_PLAIN(DECLARE)
-OH_REAL_OPTIONAL(DECLARE)
-OH_REAL_FORWARDED(DECLARE)
-#undef DECLARE
-
-/* The function of one thunk. A call from within another copy's call is unlikely, but put back what was there. */
-#define DOOR(slot_, name_, parameters_, arguments_)                                                                    \
+/* Restores the outer copy: a call may come from within another copy's. */
+#define THUNK(slot_, name_, parameters_, arguments_)                                                                   \
     static ncclResult_t name_##_##slot_ parameters_                                                                    \
     {                                                                                                                  \
         const struct oh_real *outer = oh_real_of_thunk;                                                                \
@@ -29,18 +21,18 @@ OH_REAL_FORWARDED(DECLARE)
         return res;                                                                                                    \
     }
 
-#define DOORS(name_, types_, ...) DOORS_(name_, OH_PARAMETERS(types_), OH_ARGUMENTS(types_))
-#define PLAIN_DOORS(name_, types_) DOORS_(name_, types_, ())
-#define DOORS_(name_, parameters_, arguments_)                                                                         \
-    DOOR(0, name_, parameters_, arguments_)                                                                            \
-    DOOR(1, name_, parameters_, arguments_)                                                                            \
-    DOOR(2, name_, parameters_, arguments_)                                                                            \
-    DOOR(3, name_, parameters_, arguments_)
+#define THUNKS(name_, types_, ...) THUNKS_(name_, OH_PARAMETERS(types_), OH_ARGUMENTS(types_))
+#define PLAIN_THUNKS(name_, types_) THUNKS_(name_, types_, ())
+#define THUNKS_(name_, parameters_, arguments_)                                                                        \
+    THUNK(0, name_, parameters_, arguments_)                                                                           \
+    THUNK(1, name_, parameters_, arguments_)                                                                           \
+    THUNK(2, name_, parameters_, arguments_)                                                                           \
+    THUNK(3, name_, parameters_, arguments_)
 
-OH_REAL_REQUIRED(DOORS)
-OH_REAL_PLAIN(PLAIN_DOORS)
-OH_REAL_OPTIONAL(DOORS)
-OH_REAL_FORWARDED(DOORS)
+OH_REAL_REQUIRED(THUNKS)
+OH_REAL_PLAIN(PLAIN_THUNKS)
+OH_REAL_OPTIONAL(THUNKS)
+OH_REAL_FORWARDED(THUNKS)
 
 #define PLAIN(function_) (void (*)(void)) function_
 #define ROW(name_, types_, ...)                                                                                        \
@@ -53,4 +45,4 @@ const struct oh_thunk oh_thunks[] = {OH_REAL_REQUIRED(ROW) OH_REAL_PLAIN(ROW) OH
                                          OH_REAL_FORWARDED(ROW)};
 const size_t oh_thunk_count = sizeof oh_thunks / sizeof *oh_thunks;
 
-_Static_assert(OH_REAL_MAX == 4, "DOORS_ and ROW list the copies");
+_Static_assert(OH_REAL_MAX == 4, "THUNKS_ and ROW list the copies");
