@@ -13,7 +13,7 @@
 #include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "hook/patch.h"
@@ -86,12 +86,10 @@ void oh_real_add(const struct oh_elf *elf, const char *path)
         return;
     }
     struct oh_real *real = &copies[count];
-    *real = (struct oh_real){.elf = *elf, .path = strdup(path)};
-    if (real->path && fill_table(real)) {
+    *real = (struct oh_real){.elf = *elf};
+    if ((size_t)snprintf(real->path, sizeof real->path, "%s", path) < sizeof real->path && fill_table(real)) {
         /* release: publishes the copy. Pairs with the acquire load in oh_real_count(). */
         atomic_store_explicit(&copy_count, count + 1, memory_order_release);
-    } else {
-        free(real->path);
     }
 }
 

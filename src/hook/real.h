@@ -21,6 +21,7 @@
 #include "hook/elf.h"
 
 #define OH_REAL_MAX 4 /* copies of NCCL in one process that are told apart */
+#define OH_REAL_PATH 4096 /* PATH_MAX */
 
 /*
  * X(name without the prefix, parameter types); all return ncclResult_t. onehop exports a function for each name, except
@@ -93,7 +94,7 @@ struct oh_real {
     OH_REAL_FORWARDED(OH_REAL_FIELD)
 #undef OH_REAL_FIELD
     struct oh_elf elf;
-    char *path;
+    char path[OH_REAL_PATH];
     bool pinned;  /* onehop holds a reference */
     bool tried;   /* to patch it */
     bool patched; /* its symbol table has the thunks */
