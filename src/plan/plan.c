@@ -93,16 +93,11 @@ static void force(struct oh_plan_table *table, enum onehop_algorithm algorithm, 
 {
     struct oh_plan_rows forced = {0};
     end = least(end, oh_plan_capacity(algorithm, table->nranks));
-    for (uint64_t bytes = 1024, done = 0; done < end; bytes *= 2) {
-        struct oh_plan_row row = {.algorithm = algorithm};
-        oh_plan_shape(algorithm, table->nranks, bytes, &row.blocks, &row.threads);
-        struct oh_plan_row *last = forced.count > 0 ? &forced.row[forced.count - 1] : NULL;
+    for (uint64_t bytes = 1024, done = 0; done < end; bytes *= 2) { /* 21 rows up to OH_MESSAGE_BYTES */
+        struct oh_plan_row *row = &forced.row[forced.count++];
         done = least(bytes, end);
-        if (!last || ((last->blocks != row.blocks || last->threads != row.threads) && forced.count < OH_PLAN_ROWS)) {
-            last = &forced.row[forced.count++];
-            *last = row;
-        }
-        last->max_bytes = done;
+        *row = (struct oh_plan_row){.max_bytes = done, .algorithm = algorithm};
+        oh_plan_shape(algorithm, table->nranks, bytes, &row->blocks, &row->threads);
     }
     table->rows = forced;
 }

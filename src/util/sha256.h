@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * sha256.h - SHA-256 (FIPS 180-4), for names that tell nothing of what they are made of
+ * sha256.h - SHA-256 (FIPS 180-4), for names that do not reveal what they are made of
  *
- * No state, nothing allocated; usable from any thread.
+ * Does: Computes a digest. Threads: pure function. Owns: nothing.
  */
 #ifndef OH_UTIL_SHA256_H_
 #define OH_UTIL_SHA256_H_
