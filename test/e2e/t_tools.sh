@@ -3,7 +3,7 @@
 # it is told; and that the step notices what it is for.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-# (`topo --measure` may be done before it can be interrupted: stand-ins copy little.)
+# (`topo --measure` may be done before it can be interrupted: simulated GPUs copy little.)
 build=$abs_top_builddir
 prefix=$scratch/prefix bin=$scratch/bin
 mkdir -p "$prefix/bin" "$prefix/lib" "$bin"

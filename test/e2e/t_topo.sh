@@ -250,7 +250,7 @@ complains 2 'both write to stdout' "--json and --dot"
 topo --load small.json --measure
 complains 2 'a recording cannot be measured' "--load and --measure"
 topo --load small.json --simulated
-complains 2 'a recording needs no stand-ins' "--load and --simulated"
+complains 2 'a recording needs no simulated node' "--load and --simulated"
 LD_LIBRARY_PATH= topo --simulated
 answers 0 '^SIMULATED node: 4 GPUs' "--simulated"
 tap_done

@@ -109,7 +109,7 @@ expect_refused "an earlier version" "$bad" "line 1: version 1, of another onehop
 { head_of 3; echo end; } >"$bad"
 expect_refused "another number of ranks" "$bad" "line .*a table for 3 x SIMULATED NVIDIA H200.*accepted: 4 x SIMULATED NVIDIA H200"
 { head_of 4 'NVIDIA H200'; echo end; } >"$bad"
-expect_refused "a real GPU's table on stand-ins" "$bad" "line .*a table for 4 x NVIDIA H200.*accepted: 4 x SIMULATED"
+expect_refused "a real GPU's table on simulated GPUs" "$bad" "line .*a table for 4 x NVIDIA H200.*accepted: 4 x SIMULATED"
 expect_refused "no such file" "$scratch/none.tuning" "cannot be opened"
 rm -f "$bad"
 mkfifo "$bad"

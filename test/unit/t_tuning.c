@@ -94,7 +94,7 @@ static void test_foreign(void)
         {HEAD, "no table at all"},
         {HEAD "table\n gpu NVIDIA H100\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n", "another GPU"},
         {HEAD "table\n gpu NVIDIA H200 NVL\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n", "a longer name"},
-        {HEAD "table\n gpu SIMULATED NVIDIA H200\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n", "stand-ins"},
+        {HEAD "table\n gpu SIMULATED NVIDIA H200\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n", "simulated GPUs"},
         {HEAD "table\n gpu *\n ranks 2\n driver *\n nccl *\n source x\n" ROW "end\n", "another number of ranks"},
         {HEAD "table\n gpu *\n ranks 4\n driver 570.*\n nccl *\n source x\n" ROW "end\n", "another driver"},
         {HEAD "table\n gpu *\n ranks 4\n driver *\n nccl 2.28.3\n source x\n" ROW "end\n", "another NCCL"},

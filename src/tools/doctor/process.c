@@ -86,7 +86,7 @@ bool oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report)
     bool any = found < sizeof known / sizeof *known;
     if (any) {
         oh_doctor_add(report, "own_allreduce", OH_ANSWER_NOTE,
-                      "%s in process %d reduces without NCCL, unless `%s` is given", known[found].program, (int)pid,
+                      "%s in process %d has its own all-reduce: see `%s` and doc/integrations.md", known[found].program, (int)pid,
                       known[found].option);
     }
     free(line);

@@ -34,7 +34,7 @@
 /* Sides that a table can have: those measured here, and those of other programs in files read with --from. */
 #define OH_PERF_COLUMNS 8
 
-#define OH_PERF_SIMULATED "SIMULATED: made on stand-ins for GPUs; the times mean nothing"
+#define OH_PERF_SIMULATED "SIMULATED: made on simulated GPUs; the times mean nothing"
 
 enum oh_perf_side {
     OH_PERF_STOCK,   /* NCCL by itself */

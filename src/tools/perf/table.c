@@ -177,7 +177,7 @@ void oh_perf_print_head(FILE *stream, const struct oh_perf_run *run)
 {
     if (run->simulated) {
         print_line(stream, run->times ? OH_PERF_SIMULATED
-                                      : "SIMULATED: made on stand-ins for GPUs; --simulated-times shows their times");
+                                      : "SIMULATED: made on simulated GPUs; --simulated-times shows their times");
     }
     for (int i = 0; i < OH_PERF_TEXTS; i++) {
         char line[sizeof *run->text + 8];

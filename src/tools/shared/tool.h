@@ -84,7 +84,7 @@ bool oh_tool_assess_gpus(char *reason_p, size_t size);
  */
 int oh_tool_simulate(const char *name, char **argv);
 
-/* True when a GPU's name says that it is a stand-in; every table then says so. */
+/* True when a GPU's name begins with SIMULATED; every table then says so. */
 bool oh_tool_is_simulated(const char *gpu_name);
 
 #endif

@@ -139,7 +139,7 @@ static const char *contradiction(const struct request *request)
         return "--json, --dot: both write to stdout; expected one of them";
     }
     if (request->load && request->simulated) {
-        return "--load, --simulated: a recording needs no stand-ins; expected one of them";
+        return "--load, --simulated: a recording needs no simulated node; expected one of them";
     }
     if (request->load && request->measure) {
         return "--measure, --load: a recording cannot be measured; expected one of them";
