@@ -136,7 +136,7 @@ OH_DEVICE uint64_t oh_half_load(const char *at)
 OH_DEVICE void oh_spin_pause()
 {
     stores.pass();
-    sched_yield();
+    simnode_spin_pause();
 }
 
 OH_DEVICE void oh_lamport_store(char *at, const oh_word16 &data)
