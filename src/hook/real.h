@@ -20,7 +20,7 @@
 
 #include "hook/elf.h"
 
-#define OH_REAL_MAX 4 /* copies of NCCL in one process that are told apart */
+#define OH_REAL_MAX 4     /* copies of NCCL in one process that are told apart */
 #define OH_REAL_PATH 4096 /* PATH_MAX */
 
 /*

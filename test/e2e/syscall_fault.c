@@ -4,9 +4,9 @@
  *
  * Takes SIMNODE_FAIL, SIMNODE_TRACE and SIMNODE_CALLER (test/simnode/fault.h), as the simulated libraries do for
  * theirs. Only libonehop.so is led here, by its own table of addresses, which the loader has filled and closed by then;
- * so every other part of the process has its C library as ever. Where NCCL loads it as a plugin, the simulated library tells
- * when (simnode_loaded). At exit one line, "descriptors N", goes to SIMNODE_REPORT's file: those that are open and were
- * not when the process began, and are not memory of the simulated driver's.
+ * so every other part of the process has its C library as ever. Where NCCL loads it as a plugin, the simulated library
+ * tells when (simnode_loaded). At exit one line, "descriptors N", goes to SIMNODE_REPORT's file: those that are open
+ * and were not when the process began, and are not memory of the simulated driver's.
  */
 #include <dirent.h>
 #include <dlfcn.h>

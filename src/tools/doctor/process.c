@@ -86,8 +86,8 @@ bool oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report)
     bool any = found < sizeof known / sizeof *known;
     if (any) {
         oh_doctor_add(report, "own_allreduce", OH_ANSWER_NOTE,
-                      "%s in process %d has its own all-reduce: see `%s` and doc/integrations.md", known[found].program, (int)pid,
-                      known[found].option);
+                      "%s in process %d has its own all-reduce: see `%s` and doc/integrations.md", known[found].program,
+                      (int)pid, known[found].option);
     }
     free(line);
     if (maps) {
