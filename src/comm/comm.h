@@ -25,7 +25,7 @@
 
 struct oh_comm;
 
-/* What the program asks of a communicator when it creates it (src/hook/comm_config.h). */
+/* What the program asks of a communicator when it creates it (src/hook/comm_config.c). */
 struct oh_comm_config {
     bool blocking;
     uint32_t max_ctas; /* blocks of all its kernels that run at a time: so it occupies at most so many SMs */

@@ -21,7 +21,7 @@
 #include "hook/elf.h"
 
 #define OH_REAL_MAX 4     /* copies of NCCL in one process that are told apart */
-#define OH_REAL_PATH 4096 /* PATH_MAX */
+#define OH_REAL_PATH 4096 /* PATH_MAX. Not on the heap: without memory the job must still find its NCCL */
 
 /*
  * X(name without the prefix, parameter types); all return ncclResult_t. onehop exports a function for each name, except
