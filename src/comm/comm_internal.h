@@ -161,7 +161,8 @@ static inline enum oh_comm_state oh_comm_state(const struct oh_comm *comm)
 
 /*
  * Enters the state if a transition leads there from the present one. Returns true if this call has changed the state.
- * Transitions of the attach are made with attach.mutex held; those to FAILING and FAILED by any thread, without it.
+ * Transitions up to SERVED are the using thread's or the background thread's; those to FAILING, FAILED, FALLBACK and
+ * ENDED any thread's.
  * Release: what the caller stored before is visible to a thread whose oh_comm_state returns `state`.
  */
 bool oh_comm_enter(struct oh_comm *comm, enum oh_comm_state state);

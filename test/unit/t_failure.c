@@ -106,6 +106,18 @@ static void test_nobody_to_tell(void)
     free(comm);
 }
 
+/* A failure before the cutover: the other ranks read it after theirs, which this rank must not prevent. */
+static void test_early_failure(void)
+{
+    static struct oh_shared shared;
+    struct oh_comm *comm = make_rank(&shared);
+    bool first = oh_comm_fail(comm, ncclSystemError, OH_MAX_RANKS);
+    tap_ok(first && oh_comm_state(comm) == OH_COMM_ATTACHING && oh_comm_error(comm) == ncclSystemError &&
+               oh_segment_failure(comm).error != ncclSuccess && !oh_comm_fail(comm, ncclSystemError, OH_MAX_RANKS),
+           "a failure while the ranks agree: calls are refused, and the set-up goes on");
+    free(comm);
+}
+
 /* --- states ------------------------------------------------------------------------------------------------------- */
 
 #define RACES 2000
@@ -175,6 +187,7 @@ static void test_final_states(void)
 
 int main(void)
 {
+    test_early_failure();
     test_state_race();
     test_final_states();
     test_last_call();

@@ -255,6 +255,7 @@ static bool prepare(struct oh_agreement *agreement)
         decline_because(agreement, "the staging memory cannot be cleared on GPU %s", agreement->gpu.bus_id);
         return false;
     }
+    agreement->spent_ns = oh_now_ns() - agreement->start_ns;
     return true;
 }
 
@@ -270,7 +271,7 @@ static bool vote(struct oh_agreement *agreement)
     }
     atomic_store(&comm->segment.shared->peer_info[comm->id.rank].withheld, OH_WITHHELD_NOT);
     pthread_mutex_lock(&comm->attach.mutex);
-    comm->attach.ms += (double)(oh_now_ns() - agreement->start_ns) / 1e6;
+    comm->attach.ms += (double)agreement->spent_ns / 1e6;
     comm->attach.voted = true;
     pthread_mutex_unlock(&comm->attach.mutex);
     oh_segment_vote_yes(&comm->segment, comm->id.nranks);
@@ -300,7 +301,7 @@ bool oh_agreement_advance(struct oh_agreement *agreement, bool *moved_p)
                                             agreement->comm->id.nranks)) {
             oh_segment_vote_no(&agreement->comm->segment, "a rank's process has ended");
         } else {
-            return false;
+            return !agreement->alive;
         }
     }
     return true;

@@ -24,6 +24,7 @@ struct oh_agreement {
     struct oh_topo_gpu gpu;
     char reason[OH_REASON_BYTES]; /* why it has declined */
     uint64_t start_ns;
+    uint64_t spent_ns; /* up to the vote */
 };
 
 /*

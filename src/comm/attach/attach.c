@@ -75,14 +75,21 @@ static void fit_table(struct oh_comm *comm)
     }
 }
 
-/* All ranks have voted yes. Returns true if this call has closed the words. With the mutex held. */
+/*
+ * All ranks have voted yes. Returns true if this call has closed the words. A failure before the cutover takes effect
+ * here, so that the other ranks, whose cutover is due as well, read it. With the mutex held.
+ */
 static bool close_words(struct oh_comm *comm)
 {
     struct oh_shared *shared = comm->segment.shared;
     comm->attach.cutover_call = oh_cutover_close(&shared->cutover, comm->id.nranks);
     comm->serve.progress = &shared->progress[comm->id.rank];
     fit_table(comm);
-    return oh_comm_enter(comm, OH_COMM_CUTOVER);
+    const bool closed = oh_comm_enter(comm, OH_COMM_CUTOVER);
+    if (oh_comm_error(comm) != ncclSuccess) { /* oh_comm_fail() stores it before it enters FAILED; both are seq_cst */
+        oh_comm_enter(comm, OH_COMM_FAILED);
+    }
+    return closed;
 }
 
 /* A rank has voted no; the set-up, which may not have noticed yet, frees what it has made. With the mutex held. */

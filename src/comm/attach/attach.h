@@ -8,7 +8,8 @@
  *      cutover    once all ranks have voted yes, the number of the first served call follows from the calls that NCCL
  *                 has served meanwhile (cutover.h): the same number on all ranks
  * Threads: the thread that uses the communicator, unless a function says any. One background thread advances the
- * set-ups of all communicators. Owns: a struct oh_creation is its caller's.
+ *    set-ups of all communicators.
+ * Owns: a struct oh_creation is its caller's.
  */
 #ifndef OH_COMM_ATTACH_ATTACH_H_
 #define OH_COMM_ATTACH_ATTACH_H_

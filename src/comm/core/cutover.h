@@ -4,10 +4,12 @@
  *
  * Does: Ranks make the same calls in the same order, at different times. Before the cutover each rank stores the number
  *    of its next call in its word. A rank that knows that all ranks are ready closes the words of all ranks, each by
- * one atomic operation; a closed word never changes again. The largest number in the words, plus one, is the first call
- *    of the new way: every rank computes the same number, and no call of the old way has it. A rank that finds its own
- *    word closed closes the others itself; so no rank waits. doc/design.md, "Attach", has the proof. Memory of all
- * zeros is valid. Threads: any, without a lock. Owns: nothing.
+ *    one atomic operation; a closed word never changes again. The largest number in the words, plus one, is the first
+ *    call of the new way: every rank computes the same number, and no call of the old way has it. A rank that finds its
+ *    own word closed closes the others itself; so no rank waits. doc/design.md, "Attach", has the proof. Memory of all
+ *    zeros is valid.
+ * Threads: any, without a lock.
+ * Owns: nothing.
  */
 #ifndef OH_COMM_CORE_CUTOVER_H_
 #define OH_COMM_CORE_CUTOVER_H_

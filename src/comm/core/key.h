@@ -3,8 +3,9 @@
  * key.h - the name of a communicator
  *
  * Does: Identifies a communicator: equal on all its ranks, and different for each communicator. A hash of the unique
- * id, or of the parent's key with the number and colour of the split. The random part of ncclUniqueId makes it a secret
- *    of the ranks (NCCL_COMM_ID has none: then the file's mode and owner alone keep others out); others see its name.
+ *    id, or of the parent's key with the number and colour of the split. The random part of ncclUniqueId makes it a
+ *    secret of the ranks (NCCL_COMM_ID has none: then the file's mode and owner alone keep others out); others see its
+ *    name.
  * Threads: pure functions.
  * Owns: nothing.
  */

@@ -4,8 +4,9 @@
  *
  * Does: Keeps an open-addressed hash table. A search compares handles only: it never reads a struct oh_comm that
  *    another thread may be freeing. A removed slot keeps a mark, so that a search goes on behind it. A handle is
- * removed before NCCL destroys the communicator, since NCCL may reuse it for the next. Threads: any; searches take no
- * lock, writers hold `mutex`. Owns: the table.
+ *    removed before NCCL destroys the communicator, since NCCL may reuse it for the next.
+ * Threads: any; searches take no lock, writers hold `mutex`.
+ * Owns: the table.
  */
 #include "comm/comm_internal.h"
 

@@ -27,7 +27,7 @@
 #include "plan/plan.h"
 #include "topo/topo.h"
 
-/* What one rank tells the others. Written by its rank before `filled`, read by the others after it. */
+/* What one rank tells the others. Written by its rank before `ready`, read by the others after it. */
 struct oh_peer_info {
     _Atomic uint32_t identified; /* pid to process are filled in */
     _Atomic uint32_t ready;

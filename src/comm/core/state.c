@@ -17,7 +17,7 @@ static const unsigned sources[] = {
     [OH_COMM_CUTOVER] = FROM(ATTACHING),
     [OH_COMM_SERVED] = FROM(CUTOVER),
     [OH_COMM_FAILING] = FROM(CUTOVER) | FROM(SERVED),
-    [OH_COMM_FAILED] = FROM(ATTACHING) | FROM(CUTOVER) | FROM(SERVED) | FROM(FAILING),
+    [OH_COMM_FAILED] = FROM(CUTOVER) | FROM(SERVED) | FROM(FAILING),
     [OH_COMM_FALLBACK] = FROM(CREATING) | FROM(IDLE) | FROM(ATTACHING),
     [OH_COMM_ENDED] = FROM(CUTOVER) | FROM(SERVED) | FROM(FAILING) | FROM(FAILED),
 };
@@ -55,8 +55,7 @@ bool oh_comm_is_aborted(const struct oh_comm *comm)
 
 ncclResult_t oh_comm_error(const struct oh_comm *comm)
 {
-    return (ncclResult_t)atomic_load_explicit(&comm->health.failure,
-                                              memory_order_acquire); /* pairs with oh_comm_fail */
+    return (ncclResult_t)atomic_load(&comm->health.failure); /* pairs with oh_comm_fail() */
 }
 
 void oh_comm_begin_use(struct oh_comm *comm)

@@ -4,7 +4,8 @@
  *
  * Does: Keeps the frontier of each capture, its record node (order.c has why), and links kernels (gpu/pipeline.h).
  * Threads: the thread that uses the communicator; a graph's destructor runs on a thread of the driver and touches
- * atomics only. Owns: the entries of comm->order.captures, until their graph and the communicator are gone.
+ *    atomics only.
+ * Owns: the entries of comm->order.captures, until their graph and the communicator are gone.
  */
 #include "comm/launch/capture.h"
 

@@ -10,12 +10,13 @@
  *      graphs     the first call of a graph comes after an external wait for OH_EVENT_LAUNCH, and an external record of
  *                 it comes after the last. So a launch of the graph is one more call in the eager order.
  *      NCCL       a captured call that NCCL serves is ordered like onehop's. An eager one waits for OH_EVENT_LAUNCH if
- * it is on another stream; OH_EVENT_NCCL is recorded after it, and onehop's next call waits for that. A capture does
- * not show which call is the last. So the record node is created after the first call and moved behind each further
- * one: a graph under capture allows all changes but the removal of nodes (cuStreamGetCaptureInfo). The node is a leaf,
- * so that the edges between kernels stay programmatic. A graph holds a reference on the communicator's memory, as
- * NCCL's graphs do (src/enqueue.cc:1542), and so on OH_EVENT_LAUNCH. Threads: the one that uses the communicator;
- * oh_order_nccl_launched any. Owns: nothing.
+ *                 it is on another stream; OH_EVENT_NCCL is recorded after it, and onehop's next call waits for it.
+ *    A capture does not show which call is the last. So the record node is created after the first call and moved
+ *    behind each further one: a graph under capture allows all changes but the removal of nodes
+ *    (cuStreamGetCaptureInfo). The node is a leaf, so that the edges between kernels stay programmatic. A graph holds
+ *    a reference on the communicator's memory, as NCCL's graphs do (src/enqueue.cc:1542), and so on OH_EVENT_LAUNCH.
+ * Threads: the one that uses the communicator; oh_order_nccl_launched any.
+ * Owns: nothing.
  */
 #include "comm/launch/order.h"
 

@@ -4,7 +4,7 @@
  *
  * Does: Publishes rank states and last calls in the segment, and makes a communicator fail on all ranks. The rank that
  *    detects a failure logs it; the others read it in the segment. A failed communicator is not SERVED, so the next
- * call goes the way of calls that NCCL serves, where it is refused; the calls of a sound communicator pay nothing.
+ *    call goes the way of calls that NCCL serves, where it is refused; the calls of a sound communicator pay nothing.
  *    Fail-stop: a failure ends no kernel. A kernel that waits goes on, so that its stream never completes with a wrong
  *    result, until the program aborts, revokes, shrinks with the abort flag, or destroys (oh_comm_release_kernels).
  * Threads: the thread that uses the communicator, unless a function says any.

@@ -2,13 +2,14 @@
 /*
  * monitor.h - detection of departed peers and of stalls
  *
- * Does: Polls, every 80 ms and when a peer's process ends, the words that kernels and ranks store in host memory.
- *    A peer has departed when it sends nothing more: its process has ended, it has aborted the communicator, or it has
+ * Does: Polls, every 80 ms and when a peer's process ends, the words that kernels and ranks store in host memory. A
+ *    peer has departed when it sends nothing more: its process has ended, it has aborted the communicator, or it has
  *    destroyed it and closed its peers' memory. Then the communicator fails if a call of this rank waits, in a kernel
- * of onehop or in an eager allreduce that NCCL serves, or if a call is made. A departure alone is no failure: programs
- *    end their ranks in any order and in any way.
+ *    of onehop or in an eager allreduce that NCCL serves, or if a call is made. A departure alone is no failure:
+ *    programs end their ranks in any order and in any way.
  * Threads: one background thread a process. It calls the driver only where a peer has departed while NCCL serves a
- * call. Owns: the list of watched communicators.
+ *    call.
+ * Owns: the list of watched communicators.
  */
 #ifndef OH_COMM_WATCH_MONITOR_H_
 #define OH_COMM_WATCH_MONITOR_H_
