@@ -2,7 +2,9 @@
 /*
  * comm_config.c - what a program asks of a communicator: ncclConfig_t, and NCCL's variables that override it
  *
- * Does: Reads both. Threads: any. Owns: nothing.
+ * Does: Reads both.
+ * Threads: any.
+ * Owns: nothing.
  */
 #include <errno.h>
 #include <limits.h>

@@ -7,7 +7,6 @@
  * Owns: nothing.
  */
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "hook/entry.h"
@@ -98,7 +97,7 @@ void oh_creations_poll(struct oh_comm *comm, ncclResult_t state)
     pthread_mutex_lock(&mutex);
     oh_comm_children_done(comm, finish_children(real, oh_comm_take_children(comm)));
     pthread_mutex_unlock(&mutex);
-    if (!oh_comm_is_created(comm)) {
+    if (oh_comm_is_creating(comm)) { /* also if it has fallen back meanwhile */
         if (state != ncclSuccess || !identify(real, oh_comm_id(comm)->nccl, &self)) {
             oh_comm_not_created(comm);
         } else if (oh_comm_created(comm, self.rank, self.nranks, self.cuda_device)) {

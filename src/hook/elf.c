@@ -2,7 +2,9 @@
 /*
  * elf.c - the dynamic section of a loaded ELF object
  *
- * Does: Reads symbol, relocation and hash tables in memory. Threads: any. Owns: nothing.
+ * Does: Reads symbol, relocation and hash tables in memory.
+ * Threads: any.
+ * Owns: nothing.
  */
 #include "hook/elf.h"
 
@@ -64,7 +66,7 @@ OH_EARLY bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_e
         elf.plt_relocation_count = 0;
     }
     *elf_p = elf;
-    return elf.symbols && elf.strings && elf.gnu_hash;
+    return elf.symbols && elf.strings;
 }
 
 OH_EARLY bool oh_elf_same_name(const char *a, const char *b)
@@ -86,6 +88,9 @@ OH_EARLY static bool is_wanted(const struct oh_elf *elf, size_t index, const cha
 OH_EARLY const ElfW(Sym) * oh_elf_find(const struct oh_elf *elf, const char *name)
 {
     const uint32_t *table = elf->gnu_hash;
+    if (!table) {
+        return NULL;
+    }
     uint32_t buckets = table[0], first = table[1], words = table[2], shift = table[3];
     const ElfW(Addr) *bloom = (const ElfW(Addr) *)(const void *)&table[4];
     const uint32_t *bucket = (const uint32_t *)(const void *)&bloom[words];

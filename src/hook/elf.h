@@ -24,17 +24,17 @@ struct oh_elf {
     const ElfW(Sym) * symbols;
     const char *strings;
     const ElfW(Half) * versions; /* NULL: no symbol has a version */
-    const uint32_t *gnu_hash;
+    const uint32_t *gnu_hash;    /* NULL: none */
     const ElfW(Rela) * relocations;
     size_t relocation_count;
     const ElfW(Rela) * plt_relocations;
     size_t plt_relocation_count;
 };
 
-/* Returns false if the object has no symbols with a GNU hash table, as all NCCLs and every libc have. */
+/* Returns false if the object has no symbols. */
 bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_elf *elf_p);
 
-/* Finds the symbol that the object itself defines, in its default version; NULL: none. */
+/* Finds the symbol that the object itself defines, in its default version, by the GNU hash table; NULL: none. */
 const ElfW(Sym) * oh_elf_find(const struct oh_elf *elf, const char *name);
 
 /* strcmp(a, b) == 0, before strcmp can be called. */

@@ -4,9 +4,9 @@
  *
  * Does: Recognises its handle: its creator was called before the hooks were in place. NCCL calls a profiler plugin
  *    (ncclProfiler_v5; src/plugin/profiler.cc of 2.28.9) for every communicator, before the last barrier of its
- * creation, with an id that is equal on all ranks, and when it ends. So onehop counts communicators, and those whose
- * creator passed the hooks. If there is one more, the first, an unknown handle with its rank and number of ranks is
- * its. What stays unknown goes to NCCL: with another profiler plugin, or if several communicators passed no hook.
+ *    creation, with an id that is equal on all ranks, and when it ends. So onehop counts communicators, and those whose
+ *    creator passed the hooks. If there is one more, the first, an unknown handle with its rank and number of ranks is
+ *    its. What stays unknown goes to NCCL: with another profiler plugin, or if several communicators passed no hook.
  * Threads: any.
  * Owns: the creation of that communicator, until its handle is known.
  */

@@ -6,10 +6,10 @@
  *    the hooks in place and reports no device, so NCCL uses its next network, without a warning. It is opened as a
  *    profiler plugin, too, unless NCCL has another (since 2.28.3, src/plugin/profiler.cc of 2.28.9), and so learns of
  *    each communicator (initial_comm.h). The constructor puts the hooks in place already: with NCCL_NET=Socket NCCL
- *    calls no init, and a later NCCL may know none of the versions below.
- *    NCCL takes the newest version that it knows: 6 in 2.19 to 2.32, 11 since 2.28.3, 12 since 2.30.3. 2.28.9 calls
- *    NULL when a plugin of version 7 to 10 does not initialize (src/plugin/net.cc:226). So these are left out, init
- *    succeeds, and finalize is there for the versions that call it.
+ *    calls no init, and a later NCCL may know none of the versions below. NCCL takes the newest version that it knows:
+ *    6 in 2.19 to 2.32, 11 since 2.28.3, 12 since 2.30.3. 2.28.9 calls NULL when a plugin of version 7 to 10 does not
+ *    initialize (src/plugin/net.cc:226). So these are left out, init succeeds, and finalize is there for the versions
+ *    that call it.
  * Threads: NCCL holds a mutex of its own, so no communicator may be created in here.
  * Owns: nothing. The object is never unloaded (-z nodelete).
  */
@@ -22,6 +22,7 @@
 #include "comm/comm.h"
 #include "hook/initial_comm.h"
 #include "hook/patch.h"
+#include "hook/real.h"
 #include "util/env.h"
 #include "util/log.h"
 
@@ -117,8 +118,10 @@ static bool is_asked_for(void)
 __attribute__((constructor)) static void opened(void)
 {
     if (is_asked_for() && !oh_hooks_preloaded() && !oh_env_flag(OH_ENV_DISABLE, false)) {
-        OH_INFO("loaded by NCCL as a network plugin");
-        oh_stats_mark_plugin_loaded();
         oh_hooks_update(OH_HOOKS_WAIT);
+        if (oh_real_count() > 0) { /* else another program has opened the library */
+            OH_INFO("loaded by NCCL as a network plugin");
+            oh_stats_mark_plugin_loaded();
+        }
     }
 }

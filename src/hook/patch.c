@@ -3,9 +3,9 @@
  * patch.c - symbol tables of NCCL and tables of addresses of its callers
  *
  * Does: Walks the loader's list in three steps, since no object may be opened during a walk: finds copies of NCCL;
- * holds them and patches their symbol tables; corrects the addresses that new objects already have. The loader appends
- * to its list: unless an object was unloaded, those beyond the last count are new. An object that another thread loads
- *    meanwhile was bound before the first step, and is corrected in the third, or finds the patched table.
+ *    holds them and patches their symbol tables; corrects the addresses that new objects already have. The loader
+ *    appends to its list: unless an object was unloaded, those beyond the last count are new. An object that another
+ *    thread loads meanwhile was bound before the first step, and is corrected in the third, or finds the patched table.
  * Threads: any; `mutex` lets one thread at a time walk.
  * Owns: references to the copies of NCCL.
  */
@@ -245,8 +245,9 @@ static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const 
             return;
         }
     }
-    const bool is_unbound = is_in_object((const void *)address, elf->dynamic); /* leads to the object's own PLT */
-    if (assignment->copy >= 0 && (address == (uintptr_t)thunk->plain || is_unbound)) {
+    if (assignment->copy >= 0 &&
+        (address == (uintptr_t)thunk->plain ||
+         is_in_object((const void *)address, elf->dynamic))) { /* not bound yet: the object's own PLT */
         write_word(&assignment->window, where, (uintptr_t)thunk->entry[assignment->copy]);
     }
 }

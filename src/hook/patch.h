@@ -3,10 +3,11 @@
  * patch.h - leads callers to onehop whom the dynamic linker has bound, or would bind, to NCCL itself
  *
  * Does: Replaces the public nccl* functions in the symbol table (.dynsym, in this process's memory) of each copy of
- * NCCL by thunks (real.h), so that later look-ups and bindings lead to onehop: dlsym, ctypes, objects loaded later,
- * lazy calls. Replaces earlier bindings in the table of addresses (GOT) of their object. pncclX stay. Not reached:
- * addresses that the application took by dlsym before, and NCCL linked into a program statically. Threads: any, but not
- * from within dl_iterate_phdr: takes the loader's locks. Owns: nothing.
+ *    NCCL by thunks (real.h), so that later look-ups and bindings lead to onehop: dlsym, ctypes, objects loaded later,
+ *    lazy calls. Replaces earlier bindings in the table of addresses (GOT) of their object. pncclX stay. Not reached:
+ *    addresses that the application took by dlsym before, and NCCL linked into a program statically.
+ * Threads: any, but not from within dl_iterate_phdr: takes the loader's locks.
+ * Owns: nothing.
  */
 #ifndef OH_HOOK_PATCH_H_
 #define OH_HOOK_PATCH_H_
