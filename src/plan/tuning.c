@@ -2,8 +2,9 @@
 /*
  * tuning.c - tuning tables as text, and which one is used
  *
- * Does: Parses them and checks every byte. Tries ONEHOP_TUNING_FILE, the user's cache, the shipped
- * tables. Threads: any. Owns: nothing; tables are copied.
+ * Does: Parses them and checks every byte. Tries ONEHOP_TUNING_FILE, the user's cache, the shipped tables.
+ * Threads: any.
+ * Owns: nothing; tables are copied.
  */
 #include "plan/tuning.h"
 
@@ -89,8 +90,9 @@ static bool parse_value(struct reader *reader, const char *name, char value_p[OH
     if (!next_line(reader)) {
         return fault(reader, "the text ends within a table (accepted: %s)", name);
     }
-    const char *blanks = reader->start + length, *value = blanks + strspn(blanks, " \t");
-    if (strncmp(reader->start, name, length) != 0 || value == blanks) {
+    const bool named = strncmp(reader->start, name, length) == 0;
+    const char *blanks = reader->start + (named ? length : 0), *value = blanks + strspn(blanks, " \t");
+    if (!named || value == blanks) {
         return fault(reader, "'%.32s' (accepted: %s and a value)", reader->start, name);
     }
     if (strlen(value) >= OH_TUNING_TEXT) {
@@ -118,9 +120,9 @@ static bool parse_key(struct reader *reader, struct oh_tuning_key *key_p, char s
 /* Reads BYTES nccl, or BYTES ALGORITHM BLOCKS THREADS. */
 static bool parse_row(const char *text, struct oh_plan_row *row_p)
 {
-    char size[12], name[16], blocks[8], threads[8], rest[2];
+    char size[LINE], name[LINE], blocks[LINE], threads[LINE], rest[2]; /* a line's text fits each */
     uint64_t bytes, grid = 0, block = 0;
-    const int words = sscanf(text, "%11s %15s %7s %7s %1s", size, name, blocks, threads, rest);
+    const int words = sscanf(text, "%199s %199s %199s %199s %1s", size, name, blocks, threads, rest);
     if (words < 2 || !oh_number_parse(size, true, OH_MESSAGE_BYTES, &bytes) || bytes == 0) {
         return false;
     }
@@ -198,11 +200,13 @@ static bool is_for(const struct oh_tuning_key *pattern, const struct oh_tuning_k
 
 static bool parse_head(struct reader *reader)
 {
-    static const char mark[] = OH_TUNING_MARK " ";
-    if (!next_line(reader) || strncmp(reader->start, mark, sizeof mark - 1) != 0) {
+    static const char mark[] = OH_TUNING_MARK;
+    const bool named = next_line(reader) && strncmp(reader->start, mark, sizeof mark - 1) == 0;
+    const size_t blanks = named ? strspn(reader->start + sizeof mark - 1, " \t") : 0;
+    if (blanks == 0) {
         return fault(reader, "not a tuning table (accepted: " OH_TUNING_MARK " %d)", OH_TUNING_VERSION);
     }
-    const char *version = reader->start + sizeof mark - 1;
+    const char *version = reader->start + sizeof mark - 1 + blanks;
     uint64_t number;
     return (oh_number_parse(version, false, OH_TUNING_VERSION, &number) && number == OH_TUNING_VERSION) ||
            fault(reader, "version %.20s, of another onehop (accepted: " OH_TUNING_MARK " %d)", version,
@@ -297,6 +301,20 @@ bool oh_store_cache_path(const struct oh_tuning_key *key, char path_p[OH_STORE_P
 
 #define WHY 300 /* bytes of a reason */
 
+/* Reads up to the end of the file, `room` bytes at most. Returns their number; -1: an error. */
+static ssize_t read_all(int fd, char *text_p, size_t room)
+{
+    size_t size = 0;
+    ssize_t part;
+    while (size < room && (part = read(fd, text_p + size, room - size)) != 0) {
+        if (part < 0) {
+            return -1;
+        }
+        size += (size_t)part;
+    }
+    return (ssize_t)size;
+}
+
 /*
  * Reads a file of at most OH_TUNING_BYTES; of one with more, a byte more. Returns NULL and the reason, which is empty
  * if nobody `asked` for a file that is not there. The caller frees the text.
@@ -320,7 +338,7 @@ static char *read_file(const char *path, bool asked, size_t *size_p, char why_p[
         snprintf(why_p, WHY, "belongs to someone else");
     } else {
         text = malloc(OH_TUNING_BYTES + 1);
-        size = text ? read(fd, text, OH_TUNING_BYTES + 1) : -1;
+        size = text ? read_all(fd, text, OH_TUNING_BYTES + 1) : -1;
     }
     if (size < 0 && !why_p[0]) {
         snprintf(why_p, WHY, "cannot be read: %s", strerror(errno));

@@ -2,8 +2,8 @@
 /*
  * tuning.h - tuning tables as text: what is measured on a machine, and what onehop brings along
  *
- * Does: Finds the table for a machine. doc/tuning.md has the form of the text. A text is untrusted:
- *    the result is a table for which oh_plan_table_valid holds, or none.
+ * Does: Finds the table for a machine. doc/tuning.md has the form of the text. A text is untrusted: the result is a
+ *    table for which oh_plan_table_valid holds, or none.
  * Threads: any.
  * Owns: nothing.
  */

@@ -145,6 +145,8 @@ static void test_damage(void)
         {HEAD KEY "marker 64K oneshot 64 64\nend\n", 8, "a row of the first version"},
         {HEAD KEY "64K oneshot 64\nend\n", 8, "a row without threads"},
         {HEAD KEY "64K oneshot 64 64 64\nend\n", 8, "a row with too much"},
+        {HEAD KEY "00000001024nccl\nend\n", 8, "a row without a blank"},
+        {HEAD KEY "8K oneshot 0000008256\nend\n", 8, "a row whose numbers run together"},
         {HEAD KEY "64K ring 64 64\nend\n", 8, "an algorithm that is none"},
         {HEAD KEY "64K nccl 64 64\nend\n", 8, "a shape for NCCL"},
         {HEAD KEY "64K\nend\n", 8, "a size alone"},
