@@ -20,7 +20,7 @@
 #include "util/log.h"
 
 #define KNOWN_GPUS 16
-#define KNOWN_PAIRS 32 /* then the oldest is forgotten */
+#define KNOWN_PAIRS (KNOWN_GPUS * (KNOWN_GPUS - 1)) /* then the oldest is forgotten */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct oh_topo_gpu gpus[KNOWN_GPUS]; /* by CUDA ordinal; without a bus id: not known */

@@ -2,7 +2,9 @@
 /*
  * verdict.c - from facts to a decision and the reason that users read
  *
- * Does: See topo.h. Threads: pure functions, but for the environment. Owns: nothing.
+ * Does: See topo.h.
+ * Threads: pure functions, but for the environment.
+ * Owns: nothing.
  */
 #include "topo/topo.h"
 
