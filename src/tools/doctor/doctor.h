@@ -3,7 +3,7 @@
  * doctor.h - the parts of `onehop doctor`
  *
  * Does: doctor.c has the command and the verdict; machine.c, process.c and program.c add findings to a report; report.c
- * prints it.
+ *    prints it.
  * Threads: one.
  * Owns: nothing; a report is plain data.
  */

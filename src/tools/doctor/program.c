@@ -3,7 +3,7 @@
  * doctor/program.c - runs a program under onehop, and whether calls were served
  *
  * Does: counts calls as `onehop run --stats` does. While the program runs, notes processes of it that have their own
- * all-reduce.
+ *    all-reduce.
  * Threads: one.
  * Owns: the file of the statistics, until the program has ended.
  */

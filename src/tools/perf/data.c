@@ -3,7 +3,7 @@
  * perf/data.c - inputs whose result is known exactly
  *
  * Does: Makes inputs and expectations, and compares. Inputs repeat with a prime period: they take little time, and a
- * block of elements in the place of another block is still seen.
+ *    block of elements in the place of another block is still seen.
  * Threads: pure functions.
  * Owns: nothing.
  */

@@ -3,7 +3,7 @@
  * perf/floor.c - what the floor of an allreduce is made of (kernels/floor.cu)
  *
  * Does: Measures an empty kernel, a flag exchange and the bandwidth of all ranks writing to all others, in the modes
- * that are measured, before the first row. The ranks open each other's memory as onehop opens staging.
+ *    that are measured, before the first row. The ranks open each other's memory as onehop opens staging.
  * Threads: a rank's.
  * Owns: the rank's memory for it, until the end of the process.
  */

@@ -3,7 +3,7 @@
  * perf/measure.c - checks and times one row
  *
  * Does: Blocks of the sides alternate, so that whatever drifts on the machine affects all of them. The thread of rank 0
- * adds the row up when all ranks have reached the barrier behind it.
+ *    adds the row up when all ranks have reached the barrier behind it.
  * Threads: a rank's; all ranks work on one row at a time.
  * Owns: the graphs of a row.
  */

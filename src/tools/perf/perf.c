@@ -3,8 +3,9 @@
  * perf.c - `onehop perf`
  *
  * Does: Lists the rows, runs the processes that measure them, prints what is done and writes the files. Files are
- * opened before anything is measured and renamed to their places when all is done. Threads: one. Owns: the rows, and
- * the path of the onehop library once it is found.
+ *    opened before anything is measured and renamed to their places when all is done.
+ * Threads: one.
+ * Owns: the rows, and the path of the onehop library once it is found.
  */
 #include "tools/perf/perf.h"
 

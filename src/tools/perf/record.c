@@ -3,12 +3,11 @@
  * perf/record.c - a run as CSV and JSON, and CSV read again
  *
  * Does: Writes one line for each row and side, so that lines of other programs can stand beside them
- * (test/gpu/torch_symm.py); comments in front describe the run. Reads such files.
+ *    (test/gpu/torch_symm.py); comments in front describe the run. Reads such files.
  * Threads: pure functions but for the streams.
  * Owns: nothing.
  */
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -134,12 +133,14 @@ bool oh_perf_write_json(FILE *stream, const struct oh_perf_run *run)
 
 /* --- reading ---------------------------------------------------------------------------------------------------- */
 
-/* A finite number of at least `least`. */
+#define MOST 1e15
+
+/* A number from `least` to MOST, which every integer type here holds. */
 static bool parse_number(const char *text, double least, double *number_p)
 {
     char *end;
     *number_p = strtod(text, &end);
-    return end != text && *end == '\0' && isfinite(*number_p) && *number_p >= least;
+    return end != text && *end == '\0' && *number_p >= least && *number_p <= MOST;
 }
 
 /* Splits at commas, in place. Returns the number of fields, of which at most FIELDS are set. */
@@ -206,7 +207,7 @@ static const char *read_line(char *line, int fields, struct oh_perf_run *run)
     int mode = oh_find_word(field[MODE], oh_perf_mode_names, OH_PERF_MODES);
     int type = oh_find_word(field[TYPE], oh_perf_type_names, OH_PERF_TYPES);
     int op = oh_find_word(field[OP], oh_perf_op_names, OH_PERF_OPS);
-    if (mode < 0 || type < 0 || op < 0 || !parse_number(field[RANKS], 1, &ranks) ||
+    if (mode < 0 || type < 0 || op < 0 || !parse_number(field[RANKS], 1, &ranks) || ranks > OH_PERF_RANKS ||
         !parse_number(field[BYTES], 1, &bytes) || !parse_number(field[COUNT], 1, &count) ||
         !parse_number(field[TIME_US], LEAST_TIME, &cell.us) || !parse_number(field[P99_US], LEAST_TIME, &cell.p99_us) ||
         (field[WRONG][0] && !parse_number(field[WRONG], 0, &wrong)) ||

@@ -3,9 +3,9 @@
  * perf/thread.c - the life of a rank of `onehop perf`
  *
  * Does: Opens the device, libraries, communicator and buffers of a rank, measures all rows, and closes them. All sides
- * use one communicator and one stream: stock and windows are pncclAllReduce of the real library, onehop is
- * ncclAllReduce of libonehop.so. Kernels of a program between the calls are launched as programs launch theirs, without
- * programmatic stream serialization.
+ *    use one communicator and one stream: stock and windows are pncclAllReduce of the real library, onehop is
+ *    ncclAllReduce of libonehop.so. Kernels of a program between the calls are launched as programs launch theirs,
+ *    without programmatic stream serialization.
  * Threads: a rank's. Memory of the GPU is freed at the end of the process.
  * Owns: the thread's host memory and its communicator.
  */

@@ -116,7 +116,10 @@ bool oh_option_list(const char *name, const char *text, void *value)
     for (int i = 0; i < words->words; i++) {
         chosen[i] = everything;
     }
-    snprintf(copy, sizeof copy, "%s", text);
+    if ((size_t)snprintf(copy, sizeof copy, "%s", text) >= sizeof copy) {
+        oh_tool_error("%s: --%s: expected at most %zu characters", command, name, sizeof copy - 1);
+        return false;
+    }
     for (const char *word; !everything && (word = strsep(&rest, ",")) != NULL;) {
         int found = take_word(name, text, word, words);
         if (found < 0) {

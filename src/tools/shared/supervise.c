@@ -3,8 +3,8 @@
  * supervise.c - a child with our signals and our end
  *
  * Does: Blocks signals and takes them one by one, so there is no handler and no race. A signal of the terminal (its
- * si_code is the kernel's) reaches the whole foreground group, so the child too, and is not passed on. A signal that a
- * process sends to the group reaches the child twice: the two cases cannot be told apart.
+ *    si_code is the kernel's) reaches the whole foreground group, so the child too, and is not passed on. A signal that
+ *    a process sends to the group reaches the child twice: the two cases cannot be told apart.
  * Threads: one.
  * Owns: the child.
  */

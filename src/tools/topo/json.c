@@ -3,7 +3,7 @@
  * topo/json.c - a node and its verdict as JSON, and a node read back from it
  *
  * Does: writes what `onehop topo --json` and `--save` write; reads a node from it. The fields are described in
- * doc/tools.md. A field that the reader does not use (the verdict, `link`, `fabric`) is derived from the others.
+ *    doc/tools.md. A field that the reader does not use (the verdict, `link`, `fabric`) is derived from the others.
  * Threads: any; constant tables only.
  * Owns: nothing.
  */

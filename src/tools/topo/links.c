@@ -2,7 +2,9 @@
 /*
  * topo/links.c - the NVLinks of a pair of GPUs, by NVML
  *
- * Does: See links.h. Threads: any. Owns: nothing.
+ * Does: See links.h.
+ * Threads: any.
+ * Owns: nothing.
  */
 #include "tools/topo/links.h"
 

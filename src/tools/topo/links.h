@@ -2,7 +2,9 @@
 /*
  * topo/links.h - the NVLinks of a pair of GPUs, for people to see
  *
- * Does: Asks NVML. No part of the verdict. Threads: any. Owns: nothing.
+ * Does: Asks NVML. No part of the verdict.
+ * Threads: any.
+ * Owns: nothing.
  */
 #ifndef OH_TOOLS_TOPO_LINKS_H_
 #define OH_TOOLS_TOPO_LINKS_H_

@@ -3,8 +3,8 @@
  * topo/measure.c - bandwidth and latency of every pair of GPUs, on this machine
  *
  * Does: copies from GPU to GPU by the driver, one ordered pair at a time, for the bandwidth. For the latency, two ranks
- * in this process exchange 8 bytes by the kernel that the plugin would choose, many times in a graph on each GPU. Every
- * wait is bounded.
+ *    in this process exchange 8 bytes by the kernel that the plugin would choose, many times in a graph on each GPU.
+ *    Every wait is bounded.
  * Threads: one.
  * Owns: what it allocates, which ends with the process soon after.
  */

@@ -3,8 +3,10 @@
  * topo/node.h - a machine's GPUs as `onehop topo` sees them, and the verdict on them
  *
  * Does: holds plain data, gathered on this machine (gather.c, measure.c) or read from a recording (json.c). Page,
- * graph, recording and verdict depend on a node alone, so a recording gives the page of the machine that it was made
- * on. Threads: one. Owns: its arrays; oh_node_free() frees them.
+ *    graph, recording and verdict depend on a node alone, so a recording gives the page of the machine that it was made
+ *    on.
+ * Threads: one.
+ * Owns: its arrays; oh_node_free() frees them.
  */
 #ifndef OH_TOOLS_TOPO_NODE_H_
 #define OH_TOOLS_TOPO_NODE_H_

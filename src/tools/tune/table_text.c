@@ -2,7 +2,9 @@
 /*
  * tune/table_text.c - writes tuning tables as text
  *
- * Does: See table_text.h. Threads: any. Owns: nothing.
+ * Does: See table_text.h.
+ * Threads: any.
+ * Owns: nothing.
  */
 #include "tools/tune/table_text.h"
 

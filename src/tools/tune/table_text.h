@@ -2,7 +2,9 @@
 /*
  * tune/table_text.h - writes tuning tables as text, which src/plan/tuning.c reads
  *
- * Does: See below. Threads: any. Owns: nothing.
+ * Does: See below.
+ * Threads: any.
+ * Owns: nothing.
  */
 #ifndef OH_TOOLS_TUNE_TABLE_TEXT_H_
 #define OH_TOOLS_TUNE_TABLE_TEXT_H_

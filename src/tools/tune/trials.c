@@ -3,7 +3,8 @@
  * tune/trials.c - candidates, measured on the path of a user's table
  *
  * Does: For each table a group of processes does what `onehop perf` does. ONEHOP_TUNING_FILE names a memfd with the
- * table, so nothing is left of it. A trial that exceeds its time ends the group, and another group measures the rest.
+ *    table, so nothing is left of it. A trial that exceeds its time ends the group, and another group measures the
+ *    rest.
  * Threads: one.
  * Owns: the memfd.
  */

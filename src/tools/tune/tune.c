@@ -3,7 +3,7 @@
  * tune.c - `onehop tune`
  *
  * Does: Reads the options, measures and reports a table for each number of ranks, and writes them. Files are opened
- * before anything is measured, and renamed to their places when all is done.
+ *    before anything is measured, and renamed to their places when all is done.
  * Threads: one.
  * Owns: the tables.
  */
@@ -52,11 +52,17 @@ static bool take_ranks(const char *name, const char *list, void *value)
     struct oh_tune_options *options = value;
     char copy[64];
     char *rest = copy;
-    snprintf(copy, sizeof copy, "%s", list);
     options->tables = 0;
+    if ((size_t)snprintf(copy, sizeof copy, "%s", list) >= sizeof copy) {
+        oh_tool_error("tune: --%s %s: expected at most %zu characters", name, list, sizeof copy - 1);
+        return false;
+    }
     for (const char *part; (part = strsep(&rest, ",")) != NULL; options->tables++) {
-        if (options->tables == OH_MAX_RANKS ||
-            !oh_option_int(name, part, OH_RANGE(&options->ranks[options->tables], 2, OH_MAX_RANKS))) {
+        if (options->tables == OH_MAX_RANKS) {
+            oh_tool_error("tune: --%s %s: expected at most %d numbers", name, list, OH_MAX_RANKS);
+            return false;
+        }
+        if (!oh_option_int(name, part, OH_RANGE(&options->ranks[options->tables], 2, OH_MAX_RANKS))) {
             return false;
         }
     }
