@@ -14,7 +14,7 @@ _onehop_choices() {
 
 # True when the help text shows an option with an argument behind it: "--option WORD", or with choices.
 _onehop_takes_argument() {
-    grep -qE -- "$2( |=)([A-Z]|[a-z0-9]+\|)" <<<"$1"
+    grep -qE -- "$2(, --[a-z_-]+)?( |=)([A-Z]|[a-z0-9]+\|)" <<<"$1"
 }
 
 # The index of the first word behind `onehop COMMAND` and its options; COMP_CWORD or more: we are not that far.

@@ -102,7 +102,7 @@ oh_gencode() {
         10.*) real=100 virtual=90 ;;
         *) return ;;
         esac
-        "$1" --list-gpu-code 2>/dev/null | grep -qx "sm_$real" || return 0
+        [[ " $("$1" --list-gpu-code 2>/dev/null | tr '\n' ' ')" = *" sm_$real "* ]] || return 0
         [[ $flags = *sm_$real* ]] || flags+=" -gencode=arch=compute_$virtual,code=sm_$real"
     done
     echo "${flags# }"
@@ -180,10 +180,10 @@ oh_has_header() {
     printf '#include <%s>\n' "$header" | cc -E "$@" - >/dev/null 2>&1
 }
 
-# oh_cuda_part: the part of toolkit.py that has an nvcc for this machine: a driver for CUDA 12 cannot load what that of CUDA
-# 13 makes.
+# oh_cuda_part: the part of toolkit.py that has an nvcc for this machine, or, with oh_package set, for all machines: a
+# driver for CUDA 12 cannot load what nvcc of CUDA 13 makes.
 oh_cuda_part() {
-    if nvidia-smi 2>/dev/null | grep -q 'CUDA Version: *12\.'; then
+    if [ -n "${oh_package-}" ] || [[ $(nvidia-smi 2>/dev/null) =~ CUDA\ Version:\ *12\. ]]; then
         echo cuda12
     else
         echo cuda13
@@ -280,15 +280,14 @@ oh_missing_packages() {
 }
 
 # oh_apt_install PACKAGE...: returns 1 when this user or this system cannot install Debian packages.
-oh_apt_install() {
-    command -v apt-get >/dev/null && [ "$(id -u)" = 0 ] || return 1
+oh_apt_install() ( # a subshell, which a failing oh_run ends alone
+    command -v apt-get >/dev/null && [ "$(id -u)" = 0 ] || exit 1
     oh_say "installing $*"
-    local log
     log=$(mktemp)
     oh_run "$log" apt-get -q update
     oh_run "$log" env DEBIAN_FRONTEND=noninteractive apt-get -qy install --no-install-recommends "$@"
     rm -f "$log"
-}
+)
 
 # oh_install_missing: installs what the build lacks, or stops with the command that does.
 oh_install_missing() {

@@ -5,9 +5,9 @@
     scripts/toolkit.py DIR nccl|headers|cuda13|cuda12|zig
 
 Fills DIR with include/ and licenses/, for cuda13 and cuda12 also with bin/nvcc (for CUDA 12 that is scripts/nvrtc):
-`configure --with-cuda=DIR --with-nccl=DIR` builds with it. nccl: nccl.h alone. zig: a C
-compiler for old versions of glibc. PARTS below has the packages and their versions. Needs Python 3.7 or later, and neither pip nor venv. PIP_INDEX_URL
-names another index. A DIR that is complete stays as it is.
+`configure --with-cuda=DIR --with-nccl=DIR` builds with it. nccl: nccl.h alone. zig: a C compiler for old versions of glibc.
+PARTS below has the packages and their versions. Needs Python 3.7 or later, and neither pip nor venv. PIP_INDEX_URL names
+another index. A DIR that is complete stays as it is.
 
 Of a large wheel only the files that are needed are transferred, if the server knows HTTP ranges: nccl.h is a small part of
 a wheel of 196 MB. TLS guards the transfer, and zip's checksums each file.
@@ -64,6 +64,9 @@ FAILURES = (OSError, http.client.HTTPException, zipfile.BadZipFile, KeyError, Va
 
 
 def open_url(url, **headers):
+    parts = urllib.parse.urlparse(url)
+    if parts.scheme != "https" and parts.hostname not in ("localhost", "127.0.0.1"):
+        raise OSError(f"{url}: expected https")
     context = ssl.create_default_context(cafile=os.environ.get("PIP_CERT"))
     return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60, context=context)
 
@@ -114,7 +117,9 @@ class RemoteWheel:
 
     def store(self, answer, start, size):
         """Writes what the server sends: the range that was asked for, or the whole wheel."""
-        done, expected = 0, int(answer.headers["Content-Length"])
+        done, expected = 0, int(answer.headers.get("Content-Length") or -1)
+        if expected < 0:
+            raise OSError(f"{self.url}: the server does not say how much it sends")
         if answer.status != 206:
             start, size = 0, expected
         self.file.seek(start)
@@ -165,7 +170,7 @@ def fetch_wheel(package, version, patterns, folder):
                 if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns):
                     wanted[path] = member
                 elif re.search(r"\.dist-info/.*licen[cs]e", path, re.IGNORECASE):
-                    wanted[f"licenses/{package}.txt"] = member
+                    wanted[f"licenses/{package}/{os.path.basename(path)}"] = member
             remote.bring(wanted.values())
             for path, member in wanted.items():
                 target = os.path.join(folder, os.path.normpath("/" + path).lstrip("/"))
@@ -192,7 +197,7 @@ def main():
         return 2
     folder, part = os.path.abspath(sys.argv[1]), PARTS[sys.argv[2]]
     what = sys.argv[2]
-    stamp = os.path.join(folder, "packages.txt")
+    stamp = os.path.join(folder, "onehop-toolkit.txt")
     text = "".join(f"{package}=={version} {' '.join(patterns)}\n" for package, version, patterns in part)
     try:
         if os.path.exists(stamp):
@@ -211,7 +216,7 @@ def main():
             fetch_patiently(package, version, patterns, folder)
         if sys.argv[2] == "cuda12":
             os.makedirs(f"{folder}/bin")
-            os.symlink(os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvrtc"), f"{folder}/bin/nvcc")
+            shutil.copy(os.path.join(os.path.dirname(os.path.abspath(__file__)), "nvrtc"), f"{folder}/bin/nvcc")
         with open(stamp, "w", encoding="utf-8") as file:
             file.write(text)
     except FAILURES as error:

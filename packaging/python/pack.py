@@ -78,6 +78,8 @@ def contents(prefix, version, tag):
     yield f"{info}/WHEEL", False, WHEEL.format(tag=tag).encode()
     yield f"{info}/entry_points.txt", False, ENTRY_POINTS.encode()
     yield f"{info}/LICENSE", False, read(TOP, "LICENSE")
+    if os.environ.get("ONEHOP_NOTICES"):
+        yield f"{info}/LICENSE.jansson", False, read(os.environ["ONEHOP_NOTICES"])
 
 
 def main():
