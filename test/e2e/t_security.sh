@@ -132,7 +132,7 @@ expect_served "a known id"
 id=$(sed -n 's/^id //p' "$secrets")
 (plugin="$plugin $abs_top_builddir/test/e2e/.libs/libsyscallfault.so"
     SIMNODE_CALLER=libonehop.so SIMNODE_KILL=posix_fallocate:1 run_app --nranks 2 --counts 1000)
-rm -f /dev/shm/"$id"* # NCCL's own, of the job that was killed
+[ -z "$id" ] || rm -f /dev/shm/"$id"* # NCCL's own, of the job that was killed
 name=$(ls -d "$meeting"/onehop-*"$(file_of_id "$id")")
 size=$(stat -c %s "$name")
 rm -f "$name"

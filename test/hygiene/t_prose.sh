@@ -89,6 +89,13 @@ tap_point $? "doc/results has at most 400 kB" "$(cat doc/results/* | wc -c) byte
 printf 'One two. %s.\n\n    %s\n' "$(printf 'word %.0s' {1..36})" "$(printf 'code %.0s' {1..40})" >"$scratch/page.md"
 [ "$(long "$scratch/page.md" | wc -l)" = 1 ]
 tap_point $? "a sentence of 36 words is found" "$(long "$scratch/page.md")"
+# Dictionaries differ: the list of words is made with those of Debian 12.
+debian12=$(grep -qs '^VERSION_CODENAME=bookworm$' /etc/os-release && echo yes)
+if [ -z "$debian12" ]; then
+    tap_skip "spelling" "another dictionary than that of Debian 12"
+    tap_done
+    exit
+fi
 if ! command -v aspell >/dev/null || [ -z "$(aspell dicts 2>/dev/null | grep '^en')" ]; then
     tap_skip "every word is in the dictionary or in test/hygiene/words.txt" "no aspell (Debian: aspell aspell-en)"
 else

@@ -96,7 +96,7 @@ for mode in json html whole; do
     fetch "$scratch/$mode" cuda13
     [ $status = 0 ] && [ -x "$scratch/$mode/bin/nvcc" ] && [ ! -x "$scratch/$mode/include/nvidia-nccl-cu13" ] &&
         grep -q '^nvidia-nvvm' "$scratch/$mode/nvvm/nvidia-nvvm" && [ ! -e "$scratch/$mode/lib" ] &&
-        [ "$(ls "$scratch/$mode/licenses" | wc -l)" = "$(wc -l <"$scratch/$mode/packages.txt")" ]
+        [ "$(ls "$scratch/$mode/licenses" | wc -l)" = "$(wc -l <"$scratch/$mode/onehop-toolkit.txt")" ]
     tap_point $? "$mode: the files that are asked for, and no others" "$(cat "$scratch/out" "$scratch/server.log"; find "$scratch/$mode")"
     [ $mode != json ] || sent=$(python3 -c "import urllib.request as u; print(u.urlopen('${PIP_INDEX_URL%/simple}/sent').read().decode())")
 done
@@ -117,6 +117,7 @@ fetch "$scratch/none" nccl
 tap_point $status "and the next one begins anew" "$(cat "$scratch/out")"
 mkdir "$scratch/mine"
 echo mine >"$scratch/mine/file"
+touch "$scratch/mine/packages.txt"
 fetch "$scratch/mine" nccl
 [ $status = 1 ] && [ "$(cat "$scratch/mine/file")" = mine ]
 tap_point $? "a folder with other files is left alone" "$(cat "$scratch/out"; ls "$scratch/mine")"
@@ -127,7 +128,7 @@ mkdir -p "$scratch/bin" "$scratch/cuda/bin" "$scratch/cuda/include" "$scratch/nc
 # decide ARGUMENT...: prints what lib.sh would fetch, and the arguments that it adds. In an environment without a toolkit:
 # the compiler finds a header only in $scratch.
 decide() {
-    env -u CUDA_HOME -u CUDA_PATH -u NVCC "${settings[@]}" PATH="$scratch/bin:/usr/bin:/bin" bash -c '
+    env -u CUDA_HOME -u CUDA_PATH -u NVCC "${settings[@]}" scratch="$scratch" PATH="$scratch/bin:/usr/bin:/bin" bash -c '
         . "$0"
         oh_has_header() {
             local header=$1 folder
@@ -135,7 +136,7 @@ decide() {
             for folder in "$@"; do [[ $folder != */cuda/include || $folder = /usr/* || ! -e $folder/$header ]] || return 0; done
             return 1
         }
-        command() { [ "$2" != /usr/local/cuda/bin/nvcc ] && builtin command "$@"; }
+        command() { [[ $2 != */nvcc && $2 != nvcc || $(builtin command -v "$2") = "$scratch"/* ]] && builtin command "$@"; }
         oh_find_toolkit "$@"
         echo "${oh_lacks:-nothing}" "${oh_toolkit[@]}"' "$abs_top_srcdir/scripts/lib.sh" "$@"
 }
@@ -148,6 +149,8 @@ decides() {
     tap_point $? "$name" "expected: $expected; found: $found"
 }
 settings=()
+printf '#!/bin/sh\nexit 9\n' >"$scratch/bin/nvidia-smi" # as where there is none, whatever this machine has
+chmod +x "$scratch/bin/nvidia-smi"
 decides "cuda13" "no toolkit: nvcc and headers"
 decides "headers" "no kernels: headers" --disable-kernels
 printf '#!/bin/sh\necho "| NVIDIA-SMI 550.54.15  Driver Version: 550.54.15  CUDA Version: 12.4 |"\n' >"$scratch/bin/nvidia-smi"
@@ -155,7 +158,7 @@ chmod +x "$scratch/bin/nvidia-smi"
 decides "cuda12" "a driver for CUDA 12: nvcc for CUDA 12"
 sed -i 's/12.4/13.0/' "$scratch/bin/nvidia-smi"
 decides "cuda13" "a driver for CUDA 13: nvcc for CUDA 13"
-rm "$scratch/bin/nvidia-smi"
+printf '#!/bin/sh\nexit 9\n' >"$scratch/bin/nvidia-smi"
 touch "$scratch/cuda/include/cuda.h"
 printf '#!/bin/sh\necho sm_80; echo sm_90\n' >"$scratch/cuda/bin/nvcc"
 chmod +x "$scratch/cuda/bin/nvcc"
