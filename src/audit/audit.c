@@ -6,7 +6,8 @@
  *    opened with RTLD_DEEPBIND runs its constructors, when onehop has no other moment. Thunks in NCCL's symbol table
  *    stay. Before glibc 2.35 the linker does not ask about objects that are bound at load (-z now).
  * Threads: any, with the loader's locks held, in a link namespace with its own libc. So it calls nothing, and only
- * reads what the loader has mapped. Owns: nothing.
+ *    reads what the loader has mapped.
+ * Owns: nothing.
  */
 #include <link.h>
 #include <stdatomic.h>

@@ -3,7 +3,8 @@
  * driver.h - the CUDA driver API, opened at run time
  *
  * Does: Opens libcuda.so.1 with the first oh_driver_get, so that a shell under LD_PRELOAD never maps it. Looks
- * functions up by their versioned names of cuda.h of CUDA 12.0, which drivers for CUDA 12 and 13 keep. Threads: any.
+ *    functions up by their versioned names of cuda.h of CUDA 12.0, which drivers for CUDA 12 and 13 keep.
+ * Threads: any.
  * Owns: the library, for the life of the process.
  */
 #ifndef OH_GPU_DRIVER_H_

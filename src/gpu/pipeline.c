@@ -2,7 +2,9 @@
 /*
  * pipeline.c - captured kernels that start early, as pipeline.h says
  *
- * Does: See pipeline.h. Threads: any. Owns: nothing.
+ * Does: See pipeline.h.
+ * Threads: any.
+ * Owns: nothing.
  */
 #include "gpu/pipeline.h"
 

@@ -2,7 +2,9 @@
 /*
  * clock.h - time for deadlines and durations
  *
- * Does: Reads the monotonic clock, and sleeps. Threads: any. Owns: nothing.
+ * Does: Reads the monotonic clock, and sleeps.
+ * Threads: any.
+ * Owns: nothing.
  */
 #ifndef OH_UTIL_CLOCK_H_
 #define OH_UTIL_CLOCK_H_

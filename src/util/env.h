@@ -3,7 +3,8 @@
  * env.h - the environment variables of onehop, in one table
  *
  * Does: Reads a variable with its default. A value that is not accepted counts as not set, and gives one WARN a
- * process. In a set-user-ID program no variable is read. doc/environment.md has the same list (t_envdoc.sh compares).
+ *    process. In a set-user-ID program no variable is read. doc/environment.md has the same list (t_envdoc.sh
+ *    compares).
  * Threads: any.
  * Owns: nothing: strings belong to the environment.
  */

@@ -2,7 +2,9 @@
 /*
  * nvtx.c - NVTX ranges, without linking NVTX
  *
- * Does: Registers the domain, its strings and the schema of the payload. Threads: any. Owns: the domain.
+ * Does: Registers the domain, its strings and the schema of the payload.
+ * Threads: any.
+ * Owns: the domain.
  */
 #include "util/nvtx.h"
 

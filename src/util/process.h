@@ -2,9 +2,10 @@
 /*
  * process.h - the end of other processes
  *
- * Does: Finds out whether a process has ended, by its pid and start time, since a pid is used again. A pidfd
- * (Linux 5.3) only wakes an epoll; without one the caller polls. Threads: the first two functions: any. The others and
- * the entries: under one mutex of the caller. Owns: the entries, until their last user calls oh_process_unwatch.
+ * Does: Finds out whether a process has ended, by its pid and start time, since a pid is used again. A pidfd (Linux
+ *    5.3) only wakes an epoll; without one the caller polls.
+ * Threads: the first two functions: any. The others and the entries: under one mutex of the caller.
+ * Owns: the entries, until their last user calls oh_process_unwatch.
  */
 #ifndef OH_UTIL_PROCESS_H_
 #define OH_UTIL_PROCESS_H_

@@ -2,7 +2,9 @@
 /*
  * sha256.h - SHA-256 (FIPS 180-4), for names that do not reveal what they are made of
  *
- * Does: Computes a digest. Threads: pure function. Owns: nothing.
+ * Does: Computes a digest.
+ * Threads: pure function.
+ * Owns: nothing.
  */
 #ifndef OH_UTIL_SHA256_H_
 #define OH_UTIL_SHA256_H_
