@@ -38,8 +38,12 @@ static ncclResult_t check_launched(struct oh_comm *comm)
 static ncclResult_t serve(const struct oh_call *call)
 {
     OH_KEEP_ERRNO();
+    const bool is_launching = oh_comm_is_launching(call->comm);
+    if (!is_launching && oh_group_depth() == 0) {
+        return oh_call_launch(call);
+    }
     oh_comm_begin_use(call->comm);
-    ncclResult_t res = oh_comm_is_launching(call->comm) ? check_launched(call->comm) : ncclSuccess;
+    ncclResult_t res = is_launching ? check_launched(call->comm) : ncclSuccess;
     if (res == ncclSuccess) {
         res = oh_group_depth() > 0 ? oh_group_fail(call->comm, oh_group_add_call(call)) : oh_call_launch(call);
     }
@@ -69,7 +73,7 @@ static ncclResult_t end_fallback(struct oh_comm *comm, struct oh_nccl_call *call
     return ordered == ncclSuccess ? res : ordered;
 }
 
-static ncclResult_t fall_back(const struct oh_call *call, ncclRedOp_t op)
+static ncclResult_t fall_back(const struct oh_call *call, ncclRedOp_t op, bool settled)
 {
     struct oh_comm *comm = call->comm;
     const struct oh_real *real = oh_comm_id(comm)->library;
@@ -89,7 +93,7 @@ static ncclResult_t fall_back(const struct oh_call *call, ncclRedOp_t op)
     }
     res = REAL(real, AllReduce(call->sendbuff, call->recvbuff, call->count, call->type, op, oh_comm_id(comm)->nccl,
                                (cudaStream_t)call->stream));
-    if (works && !oh_entry_is_rejected(res)) {
+    if (works && !settled && !oh_entry_is_rejected(res)) {
         oh_attach_note_work(comm);
     }
     return ordered ? end_fallback(comm, &nccl_call, res) : res;
@@ -149,16 +153,16 @@ static void check_creation(struct oh_comm *comm)
  * Serves the call, or falls back. Until the communicator is settled, calls are counted, but those without elements:
  * NCCL does nothing for them, so that a program may make them on some ranks only.
  */
-static ncclResult_t route(struct oh_call *call, ncclRedOp_t op)
+static ncclResult_t route(struct oh_call *call, ncclRedOp_t op, bool settled)
 {
     struct oh_comm *comm = call->comm;
-    const bool settled = oh_comm_is_settled(comm), counts = !settled && call->count > 0;
+    const bool counts = !settled && call->count > 0;
     const bool counted = counts && oh_comm_is_created(comm);
     if ((counted ? oh_attach_decide(comm) : settled) && oh_call_decide(call, op)) {
         return serve(call);
     }
     oh_comm_begin_use(comm); /* NCCL may block */
-    ncclResult_t res = fall_back(call, op);
+    ncclResult_t res = fall_back(call, op, settled);
     if (counts) {
         oh_attach_note_result(comm, counted, res);
     }
@@ -191,7 +195,7 @@ static ncclResult_t attach(struct oh_call *call, ncclRedOp_t op)
     ncclResult_t res = ncclSuccess;
     oh_comm_begin_use(comm); /* another thread may abort it while this one waits; then NCCL's calls return this error */
     if (!attach_or_defer(call, op, &res)) {
-        res = oh_comm_is_aborted(comm) ? ncclInternalError : route(call, op);
+        res = oh_comm_is_aborted(comm) ? ncclInternalError : route(call, op, oh_comm_is_settled(comm));
     }
     oh_comm_end_use(comm);
     return res;
@@ -231,9 +235,12 @@ void oh_entry_route_deferred(void)
 {
     size_t count = 0;
     struct oh_deferred *deferred = await_deferred(&count);
+    if (!deferred) {
+        return;
+    }
     for (size_t i = 0; i < count; i++) {
         if (!oh_comm_is_aborted(deferred[i].call.comm)) { /* else NCCL has freed it */
-            route(&deferred[i].call, deferred[i].op);
+            route(&deferred[i].call, deferred[i].op, oh_comm_is_settled(deferred[i].call.comm));
         }
     }
     OH_KEEP_ERRNO();
@@ -257,7 +264,7 @@ EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t c
                                .count = count,
                                .type = type,
                                .stream = (CUstream)stream};
-        return oh_comm_is_settled(ours) ? route(&call, op) : attach(&call, op);
+        return oh_comm_is_settled(ours) ? route(&call, op, true) : attach(&call, op);
     }
     if (oh_inside == 0) {
         oh_stats_count_unknown();

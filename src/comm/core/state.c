@@ -60,13 +60,10 @@ ncclResult_t oh_comm_error(const struct oh_comm *comm)
 
 void oh_comm_begin_use(struct oh_comm *comm)
 {
-    const unsigned before = atomic_load_explicit(&comm->reclaim.users, memory_order_relaxed);
-    atomic_store_explicit(&comm->reclaim.users, before + 1, memory_order_relaxed);
+    oh_comm_count_use(comm, 1);
 }
 
 void oh_comm_end_use(struct oh_comm *comm)
 {
-    const unsigned before = atomic_load_explicit(&comm->reclaim.users, memory_order_relaxed);
-    /* release: the work is done before the count. Pairs with the acquire loads in retire.c, which frees at zero. */
-    atomic_store_explicit(&comm->reclaim.users, before - 1, memory_order_release);
+    oh_comm_count_use(comm, -1);
 }

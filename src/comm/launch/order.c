@@ -312,7 +312,8 @@ bool oh_order_withdraw(struct oh_comm *comm, CUresult result)
 
 bool oh_comm_is_ordered(struct oh_comm *comm)
 {
-    return oh_comm_is_settled(comm) ? oh_comm_state(comm) == OH_COMM_SERVED : comm->attach.ordering;
+    const enum oh_comm_state state = oh_comm_state(comm);
+    return state < OH_COMM_SERVED ? comm->attach.ordering : state == OH_COMM_SERVED;
 }
 
 void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)

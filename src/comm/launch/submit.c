@@ -296,9 +296,9 @@ ncclResult_t oh_submission_end(struct oh_submission *submission)
 ncclResult_t oh_call_launch(const struct oh_call *call)
 {
     struct oh_submission submission = {.calls = call, .count = 1};
-    oh_comm_begin_use(call->comm);
+    oh_comm_count_use(call->comm, 1);
     ncclResult_t res = in_context(&submission, whole_in_context);
-    oh_comm_end_use(call->comm);
+    oh_comm_count_use(call->comm, -1);
     return res;
 }
 
