@@ -38,17 +38,28 @@ if ! "${build[@]}" -std=c++17 -I "$folder" "${cppflags[@]}" "${small[@]}" -o "$f
     echo "broken: $(grep -m 3 error "$folder/build.log" | tr '\n' ' ')"
     exit
 fi
-status=0
-TSAN_OPTIONS="halt_on_error=1 exitcode=66" timeout -k 5 600 "$folder/t_kernels" "${OH_PROTOCOL_SEED:-$RANDOM}" "$seconds" \
-    >"$folder/log" 2>&1 || status=$?
-if grep -q '^# no rank has ended' "$folder/log"; then
-    echo "found: ranks wait for ever ($(grep '^# seed' "$folder/log"))"
-elif grep -q 'WARNING: ThreadSanitizer: data race' "$folder/log"; then
-    echo "found: a data race ($(grep '^# seed' "$folder/log"))"
-elif grep -q '^not ok' "$folder/log"; then
-    echo "found: wrong results, $(grep -m 1 '^not ok' "$folder/log" | sed 's/^not ok [0-9]* - //') ($(grep '^# seed' "$folder/log"))"
-elif [ $status = 0 ] && grep -q '^1\.\.' "$folder/log"; then
-    echo "clean"
-else
-    echo "broken: status $status, $(tail -n 3 "$folder/log" | tr '\n' ' ')"
-fi
+# run: one run with a seed; prints as above.
+run() {
+    local status=0
+    TSAN_OPTIONS="halt_on_error=1 exitcode=66" timeout -k 5 600 "$folder/t_kernels" "${OH_PROTOCOL_SEED:-$RANDOM}" "$seconds" \
+        >"$folder/log" 2>&1 || status=$?
+    if grep -q '^# no rank has ended' "$folder/log"; then
+        echo "found: ranks wait for ever ($(grep '^# seed' "$folder/log"))"
+    elif grep -q 'WARNING: ThreadSanitizer: data race' "$folder/log"; then
+        echo "found: a data race ($(grep '^# seed' "$folder/log"))"
+    elif grep -q '^not ok' "$folder/log"; then
+        echo "found: wrong results, $(grep -m 1 '^not ok' "$folder/log" | sed 's/^not ok [0-9]* - //') ($(grep '^# seed' "$folder/log"))"
+    elif [ $status = 0 ] && grep -q '^1\.\.' "$folder/log"; then
+        echo "clean"
+    else
+        echo "broken: status $status, $(tail -n 3 "$folder/log" | tr '\n' ' ')"
+    fi
+}
+
+# A run is random, and misses a mutation now and then: up to five seeds.
+result=$(run)
+for _ in 2 3 4 5; do
+    [ $# -gt 0 ] && [ "$result" = clean ] && [ -z "${OH_PROTOCOL_SEED-}" ] || break
+    result=$(run)
+done
+echo "$result"
