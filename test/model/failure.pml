@@ -189,7 +189,7 @@ end_wait:
     }
 }
 
-/* check_peers and check_shared_failure */
+/* check_departures and check_shared_failure */
 proctype Monitor(byte r)
 {
     {
