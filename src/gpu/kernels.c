@@ -42,74 +42,61 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static CUlibrary libraries[ONEHOP_ALGORITHM_COUNT]; /* guarded by mutex; set once, never unloaded */
 static struct loaded *loaded;                       /* likewise; entries are never freed */
 
-static CUlibrary library_of(int algorithm)
-{
-    pthread_mutex_lock(&mutex);
-    CUlibrary library = libraries[algorithm];
-    pthread_mutex_unlock(&mutex);
-    return library;
-}
-
-static ncclResult_t load_library(const struct oh_driver *driver, int algorithm)
+static ncclResult_t get_library(const struct oh_driver *driver, int algorithm, CUlibrary *library_p)
 {
     ncclResult_t res = ncclSuccess;
-    CUlibrary library;
-    if (library_of(algorithm)) {
+    CUlibrary fresh;
+    pthread_mutex_lock(&mutex);
+    *library_p = libraries[algorithm];
+    pthread_mutex_unlock(&mutex);
+    if (*library_p) {
         return ncclSuccess;
     }
-    OH_CU_GOTO(driver, library_load_data(&library, images[algorithm], NULL, NULL, 0, NULL, NULL, 0), res, out);
+    OH_CU_GOTO(driver, library_load_data(&fresh, images[algorithm], NULL, NULL, 0, NULL, NULL, 0), res, out);
     pthread_mutex_lock(&mutex);
-    bool first = !libraries[algorithm];
-    if (first) {
-        libraries[algorithm] = library;
-    }
+    libraries[algorithm] = libraries[algorithm] ? libraries[algorithm] : fresh;
+    *library_p = libraries[algorithm];
     pthread_mutex_unlock(&mutex);
-    if (!first) {
-        driver->library_unload(library);
+    if (*library_p != fresh) {
+        driver->library_unload(fresh);
     }
-out:
-    return res;
-}
-
-static ncclResult_t load_function(const struct oh_driver *driver, int algorithm, const char *name,
-                                  struct oh_kernel_set *set, CUfunction *function_p)
-{
-    ncclResult_t res = ncclSuccess;
-    CUkernel kernel;
-    CUfunction function;
-    int code;
-
-    OH_CU_GOTO(driver, library_get_kernel(&kernel, library_of(algorithm), name), res, out);
-    OH_CU_GOTO(driver, kernel_get_function(&function, kernel), res, out);
-    /* Asking for an attribute makes the driver load the code now (CUDA_MODULE_LOADING=LAZY is the default). */
-    OH_CU_GOTO(driver, func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function), res, out);
-    set->programmatic &= code >= PROGRAMMATIC_CODE;
-    *function_p = function;
 out:
     return res;
 }
 
 /* Named as in kernels/protocol.cuh: op, type, algorithm and number of ranks. */
-static ncclResult_t load_kernel(const struct oh_driver *driver, const char *op, int algorithm, int type,
-                                const char *ranks, struct oh_kernel_set *set, CUfunction *function_p)
+static ncclResult_t load_function(const struct oh_driver *driver, CUlibrary library, int algorithm, int f,
+                                  uint32_t nranks, struct oh_kernel_set *set)
 {
-    char name[80];
-    snprintf(name, sizeof name, "ncclDevKernel_AllReduce_%s_%s_onehop_%s_%s", op, oh_kernel_type_name(type),
-             oh_algorithm_name(algorithm), ranks);
-    return load_function(driver, algorithm, name, set, function_p);
+    const bool any = f < OH_KERNEL_TYPES;
+    ncclResult_t res = ncclSuccess;
+    char ranks[16] = "n5to8", name[80];
+    CUkernel kernel;
+    CUfunction function;
+    int code;
+
+    if (!any || nranks < 5) {
+        snprintf(ranks, sizeof ranks, "n%u", nranks);
+    }
+    snprintf(name, sizeof name, "ncclDevKernel_AllReduce_%s_%s_onehop_%s_%s", any ? "Any" : "Sum",
+             oh_kernel_type_name(any ? f : f - OH_KERNEL_TYPES), oh_algorithm_name(algorithm), ranks);
+    OH_CU_GOTO(driver, library_get_kernel(&kernel, library, name), res, out);
+    OH_CU_GOTO(driver, kernel_get_function(&function, kernel), res, out);
+    /* Asking for an attribute makes the driver load the code now (CUDA_MODULE_LOADING=LAZY is the default). */
+    OH_CU_GOTO(driver, func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function), res, out);
+    set->programmatic &= code >= PROGRAMMATIC_CODE;
+    set->function[algorithm][f] = function;
+out:
+    return res;
 }
 
 static ncclResult_t load_algorithm(const struct oh_driver *driver, int algorithm, uint32_t nranks,
                                    struct oh_kernel_set *set)
 {
-    char ranks[16];
-    snprintf(ranks, sizeof ranks, "n%u", nranks);
-    ncclResult_t res = load_library(driver, algorithm);
-    for (int t = 0; t < OH_SUM_TYPES && res == ncclSuccess; t++) {
-        res = load_kernel(driver, "Sum", algorithm, t, ranks, set, &set->sum[algorithm][t]);
-    }
-    for (int t = 0; t < OH_KERNEL_TYPES && res == ncclSuccess; t++) {
-        res = load_kernel(driver, "Any", algorithm, t, nranks < 5 ? ranks : "n5to8", set, &set->any[algorithm][t]);
+    CUlibrary library;
+    ncclResult_t res = get_library(driver, algorithm, &library);
+    for (int f = 0; f < OH_KERNEL_FUNCTIONS && res == ncclSuccess; f++) {
+        res = load_function(driver, library, algorithm, f, nranks, set);
     }
     return res;
 }
@@ -178,12 +165,9 @@ static ncclResult_t make_set(const struct oh_driver *driver, CUdevice device, un
 size_t oh_kernel_args_bytes(const struct oh_kernel_set *set, CUfunction function)
 {
     for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-        for (int t = 0; t < OH_KERNEL_TYPES; t++) {
-            if (set->any[a][t] == function) {
-                return sizeof(struct oh_kernel_list_args);
-            }
-            if (t < OH_SUM_TYPES && set->sum[a][t] == function) {
-                return sizeof(struct oh_kernel_args);
+        for (int f = 0; f < OH_KERNEL_FUNCTIONS; f++) {
+            if (set->function[a][f] == function) {
+                return f < OH_KERNEL_TYPES ? sizeof(struct oh_kernel_list_args) : sizeof(struct oh_kernel_args);
             }
         }
     }
@@ -237,14 +221,15 @@ CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_
     args->base.op = launch->op->kind;
     args->base.operand = launch->op->operand;
     args->base.scalar = launch->op->scalar;
-    return launch_function(launch, launch->set->any[launch->plan->algorithm][oh_type_kernel(launch->type)], args);
+    return launch_function(launch, launch->set->function[launch->plan->algorithm][oh_type_kernel(launch->type)], args);
 }
 
 CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel_args *args)
 {
     int type = oh_type_kernel(launch->type);
     if (launch->op->kind == OH_OP_SUM && type < OH_SUM_TYPES) {
-        return launch_function(launch, launch->set->sum[launch->plan->algorithm][type], (void *)args);
+        return launch_function(launch, launch->set->function[launch->plan->algorithm][OH_KERNEL_TYPES + type],
+                               (void *)args);
     }
     struct oh_kernel_list_args list; /* items that are not in use may hold anything */
     list.base = *args;
@@ -316,11 +301,8 @@ ncclResult_t oh_room_query(const struct oh_driver *driver, CUdevice device, cons
     int sms;
     OH_CU_GOTO(driver, device_get_attribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device), res, out);
     for (int a = 0; a < ONEHOP_ALGORITHM_COUNT && res == ncclSuccess; a++) {
-        for (int t = 0; t < OH_SUM_TYPES && res == ncclSuccess; t++) {
-            res = limit_threads(driver, set->sum[a][t], table, &threads);
-        }
-        for (int t = 0; t < OH_KERNEL_TYPES && res == ncclSuccess; t++) {
-            res = limit_threads(driver, set->any[a][t], table, &threads);
+        for (int f = 0; f < OH_KERNEL_FUNCTIONS && res == ncclSuccess; f++) {
+            res = limit_threads(driver, set->function[a][f], table, &threads);
         }
     }
     if (res == ncclSuccess) {

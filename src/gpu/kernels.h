@@ -18,10 +18,12 @@
 #include "plan/op.h"
 #include "plan/plan.h"
 
+/* Of an algorithm: by type a function for any op and a list of calls, then by the first types one for a sum. */
+#define OH_KERNEL_FUNCTIONS (OH_KERNEL_TYPES + OH_SUM_TYPES)
+
 /* The kernels for one number of ranks in one context. */
 struct oh_kernel_set {
-    CUfunction sum[ONEHOP_ALGORITHM_COUNT][OH_SUM_TYPES];
-    CUfunction any[ONEHOP_ALGORITHM_COUNT][OH_KERNEL_TYPES]; /* any op, for a list of calls */
+    CUfunction function[ONEHOP_ALGORITHM_COUNT][OH_KERNEL_FUNCTIONS];
     bool programmatic; /* device and code know programmatic stream serialization (compute capability 9.0) */
 };
 

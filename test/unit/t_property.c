@@ -47,11 +47,8 @@ static void put_kernels(struct oh_comm *comm)
 {
     static struct oh_kernel_set set;
     for (uintptr_t a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-        for (uintptr_t t = 0; t < OH_KERNEL_TYPES; t++) {
-            set.any[a][t] = (CUfunction)(0x1000 + a * 64 + t);
-        }
-        for (uintptr_t t = 0; t < OH_SUM_TYPES; t++) {
-            set.sum[a][t] = (CUfunction)(0x2000 + a * 64 + t);
+        for (uintptr_t f = 0; f < OH_KERNEL_FUNCTIONS; f++) {
+            set.function[a][f] = (CUfunction)(0x1000 + a * 64 + f);
         }
     }
     comm->serve.kernels = &set;
