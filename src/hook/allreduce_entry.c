@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * allreduce_entry.c - ncclAllReduce, its ops, and ncclCommGetAsyncError
+ * allreduce_entry.c - ncclAllReduce, its ops, ncclCommGetAsyncError, and the calls that NCCL always serves
  *
- * Does: Serves a call, or lets NCCL serve it, in order with those that onehop serves.
+ * Does: Serves a call, or lets NCCL serve it, in order with those that onehop serves: NCCL orders all calls of a
+ *    communicator, whatever streams they are on, and joins the streams of a group.
  * Threads: one at a time for a communicator, by NCCL's own rules; ncclCommGetAsyncError any.
  * Owns: nothing.
  */
@@ -99,8 +100,16 @@ static ncclResult_t fall_back(const struct oh_call *call, ncclRedOp_t op, bool s
     return ordered ? end_fallback(comm, &nccl_call, res) : res;
 }
 
-ncclResult_t oh_forward_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
-                              struct oh_forward *forward_p)
+/* A call that NCCL serves. */
+struct forward {
+    const struct oh_real *real;
+    struct oh_comm *comm; /* NULL: no order to keep */
+    struct oh_nccl_call nccl_call;
+};
+
+/* Before a call of the real function, in a group too. `works`: NCCL enqueues something. */
+static ncclResult_t begin_forward(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
+                                  struct forward *forward_p)
 {
     struct oh_comm *ours = oh_entry_find_comm(comm, caller, false);
     forward_p->comm = NULL;
@@ -129,7 +138,8 @@ ncclResult_t oh_forward_begin(ncclComm_t comm, cudaStream_t stream, bool works, 
     return ncclSuccess;
 }
 
-ncclResult_t oh_forward_end(struct oh_forward *forward, ncclResult_t result)
+/* After the call, if begin_forward has succeeded. Returns the result of the call. */
+static ncclResult_t end_forward(struct forward *forward, ncclResult_t result)
 {
     oh_inside--;
     if (forward->comm) {
@@ -138,6 +148,21 @@ ncclResult_t oh_forward_end(struct oh_forward *forward, ncclResult_t result)
     }
     return result;
 }
+
+#define DEFINE(name_, types_, works_) DEFINE_(name_, types_, OH_PARAMETERS(types_), OH_ARGUMENTS(types_), works_)
+#define DEFINE_(name_, types_, parameters_, arguments_, works_)                                                        \
+    EXPORT ncclResult_t nccl##name_ parameters_                                                                        \
+    {                                                                                                                  \
+        struct forward forward;                                                                                        \
+        ncclResult_t res = begin_forward(p2, p1, (works_) != 0, __builtin_return_address(0), &forward);                \
+        if (res != ncclSuccess) {                                                                                      \
+            return res;                                                                                                \
+        }                                                                                                              \
+        return end_forward(&forward,                                                                                   \
+                           forward.real->name_ ? forward.real->name_ arguments_ : oh_entry_is_missing("nccl" #name_)); \
+    }
+
+OH_REAL_FORWARDED(DEFINE)
 
 /* NCCL may have finished the creation since. */
 static void check_creation(struct oh_comm *comm)

@@ -87,27 +87,12 @@ static inline bool oh_entry_is_rejected(ncclResult_t res)
 struct oh_comm_config oh_config_read(const ncclConfig_t *config, const struct oh_comm_config *inherited);
 
 /*
- * completion.c. Ends creations after NCCL has: with ncclSuccess, registers them by what NCCL says of this rank; with
+ * comm_entry.c. Ends creations after NCCL has: with ncclSuccess, registers them by what NCCL says of this rank; with
  * ncclInProgress, registers them, or waits for their handles (oh_creations_poll); else cancels them.
  */
 void oh_creations_finish(const struct oh_real *real, struct oh_creation *creations, size_t count, ncclResult_t res);
 
 /* NCCL has returned `state` for a communicator on which oh_comm_is_creating: completes it and its children. */
 void oh_creations_poll(struct oh_comm *comm, ncclResult_t state);
-
-/* A call that NCCL serves. */
-struct oh_forward {
-    const struct oh_real *real;
-    struct oh_comm *comm; /* NULL: no order to keep */
-    struct oh_nccl_call nccl_call;
-};
-
-/*
- * Around a call of the real function: keep the order between the communicator's streams, in a group too. `works`: NCCL
- * enqueues something. The second is called if the first has returned ncclSuccess; it returns the result of the call.
- */
-ncclResult_t oh_forward_begin(ncclComm_t comm, cudaStream_t stream, bool works, const void *caller,
-                              struct oh_forward *forward_p);
-ncclResult_t oh_forward_end(struct oh_forward *forward, ncclResult_t result);
 
 #endif
