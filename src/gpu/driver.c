@@ -8,25 +8,18 @@
  */
 #include "gpu/driver.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "util/log.h"
+#include "util/symbols.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct oh_driver table;
 static ncclResult_t status;
 static char error[160];
 
-static const struct {
-    const char *symbol;
-    size_t offset;
-    bool needed;
-} functions[] = {
+static const struct oh_symbol functions[] = {
 #define OH_DRIVER_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_driver, field_), true},
 #define OH_DRIVER_LATER_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_driver, field_), false},
     OH_DRIVER_FUNCTIONS(OH_DRIVER_ROW) OH_DRIVER_LATER_FUNCTIONS(OH_DRIVER_LATER_ROW)
@@ -42,15 +35,11 @@ static ncclResult_t open_driver(void)
         snprintf(error, sizeof error, "libcuda.so.1 cannot be opened");
         return ncclSystemError;
     }
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
-        void *address = dlsym(library, functions[i].symbol);
-        if (!address && functions[i].needed) {
-            snprintf(error, sizeof error, "the CUDA driver lacks %s (CUDA 12.0 or later is needed)",
-                     functions[i].symbol);
-            dlclose(library);
-            return ncclSystemError;
-        }
-        memcpy((char *)&table + functions[i].offset, &address, sizeof address);
+    const char *missing = oh_symbols_load(library, functions, sizeof functions / sizeof *functions, &table);
+    if (missing) {
+        snprintf(error, sizeof error, "the CUDA driver lacks %s (CUDA 12.0 or later is needed)", missing);
+        dlclose(library);
+        return ncclSystemError;
     }
     CUresult result = table.init(0);
     if (result != CUDA_SUCCESS) {

@@ -10,14 +10,13 @@
 #include "topo/topo.h"
 
 #include <ctype.h>
-#include <dlfcn.h>
 #include <pthread.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "topo/nvml.h"
 #include "util/log.h"
+#include "util/symbols.h"
 
 #define KNOWN_GPUS 16
 #define KNOWN_PAIRS (KNOWN_GPUS * (KNOWN_GPUS - 1)) /* then the oldest is forgotten */
@@ -34,11 +33,7 @@ static pthread_once_t nvml_once = PTHREAD_ONCE_INIT;
 static struct oh_nvml nvml_table;
 static const struct oh_nvml *opened;
 
-static const struct {
-    const char *symbol;
-    size_t offset;
-    bool needed;
-} functions[] = {
+static const struct oh_symbol functions[] = {
 #define OH_NVML_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_nvml, field_), true},
 #define OH_NVML_OPTIONAL_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_nvml, field_), false},
     OH_NVML_FUNCTIONS(OH_NVML_ROW) OH_NVML_OPTIONAL_FUNCTIONS(OH_NVML_OPTIONAL_ROW)
@@ -53,13 +48,10 @@ static void open_nvml(void)
         OH_INFO("libnvidia-ml.so.1 cannot be opened");
         return;
     }
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
-        void *address = dlsym(library, functions[i].symbol);
-        if (!address && functions[i].needed) {
-            OH_INFO("libnvidia-ml.so.1 lacks %s", functions[i].symbol);
-            goto err_close;
-        }
-        memcpy((char *)&nvml_table + functions[i].offset, &address, sizeof address);
+    const char *missing = oh_symbols_load(library, functions, sizeof functions / sizeof *functions, &nvml_table);
+    if (missing) {
+        OH_INFO("libnvidia-ml.so.1 lacks %s", missing);
+        goto err_close;
     }
     int result = nvml_table.init();
     if (result != OH_NVML_SUCCESS) {

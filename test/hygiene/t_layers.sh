@@ -24,7 +24,7 @@ tools/run: tools/shared
 tools/stat: plan tools/shared
 tools/topo: comm/core gpu kernels onehop plan tools/shared topo util
 tools/doctor: comm/core gpu onehop tools/shared topo util
-tools/perf: gpu kernels onehop plan tools/shared
+tools/perf: gpu kernels onehop plan tools/shared util
 tools/tune: plan tools/perf tools/shared util
 tools: onehop tools/shared
 '

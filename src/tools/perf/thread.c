@@ -11,14 +11,13 @@
  */
 #include "tools/perf/thread.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "kernels/floor.h"
+#include "util/symbols.h"
 
 #define WINDOW_SYMMETRIC 0x01 /* NCCL_WIN_COLL_SYMMETRIC */
 #define BLOCK_THREADS 256
@@ -52,30 +51,24 @@ static void open_device(struct oh_perf_thread *thread)
     self->pid = getpid();
 }
 
-/* A function of a library, and the pointer of the thread that it goes to. */
-struct function {
-    const char *name;
-    size_t offset;
-};
 #define FUNCTION(name_, member_)                                                                                       \
     {                                                                                                                  \
-        name_, offsetof(struct oh_perf_thread, member_)                                                                \
+        name_, offsetof(struct oh_perf_thread, member_), true                                                          \
+    }
+#define NEWER(name_, member_)                                                                                          \
+    {                                                                                                                  \
+        name_, offsetof(struct oh_perf_thread, member_), false                                                         \
     }
 
-/* Opens a library and sets the pointers. An optional function that is missing stays NULL. */
-static void open_library(struct oh_perf_thread *thread, const char *path, const struct function *function,
-                         bool optional)
+/* Opens a library and sets the thread's pointers to its functions. */
+static void open_library(struct oh_perf_thread *thread, const char *path, const struct oh_symbol *symbols, size_t count)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         OH_PERF_FAIL(thread, "cannot load %s", dlerror());
     }
-    for (; function->name; function++) {
-        void *address = dlsym(library, function->name);
-        if (!address && !optional) {
-            OH_PERF_FAIL(thread, "%s", dlerror());
-        }
-        memcpy((char *)thread + function->offset, &address, sizeof address);
+    if (oh_symbols_load(library, symbols, count, thread)) {
+        OH_PERF_FAIL(thread, "%s", dlerror());
     }
 }
 
@@ -92,32 +85,28 @@ static void need(struct oh_perf_thread *thread, bool there, const char *option, 
 
 static void open_libraries(struct oh_perf_thread *thread)
 {
-    static const struct function stock[] = {FUNCTION("ncclGetVersion", get_version),
-                                            FUNCTION("ncclGetUniqueId", get_unique_id),
-                                            FUNCTION("ncclGetErrorString", error_string),
-                                            FUNCTION("pncclAllReduce", api[OH_PERF_STOCK].all_reduce),
-                                            FUNCTION("pncclGroupStart", api[OH_PERF_STOCK].group_start),
-                                            FUNCTION("pncclGroupEnd", api[OH_PERF_STOCK].group_end),
-                                            {NULL, 0}};
-    static const struct function newer[] = {FUNCTION("ncclMemAlloc", mem_alloc),
-                                            FUNCTION("ncclCommWindowRegister", window_register),
-                                            FUNCTION("ncclCommWindowDeregister", window_deregister),
-                                            {NULL, 0}};
-    static const struct function ours[] = {FUNCTION("ncclCommInitRank", comm_init_rank),
-                                           FUNCTION("ncclCommDestroy", comm_destroy),
-                                           FUNCTION("ncclRedOpCreatePreMulSum", op_create),
-                                           FUNCTION("ncclRedOpDestroy", op_destroy),
-                                           FUNCTION("ncclAllReduce", api[OH_PERF_ONEHOP].all_reduce),
-                                           FUNCTION("ncclGroupStart", api[OH_PERF_ONEHOP].group_start),
-                                           FUNCTION("ncclGroupEnd", api[OH_PERF_ONEHOP].group_end),
-                                           FUNCTION("onehopVersion", onehop_version),
-                                           FUNCTION("onehopCommInfo", onehop_info),
-                                           FUNCTION("onehopAlgorithmName", algorithm_name),
-                                           {NULL, 0}};
+    static const struct oh_symbol stock[] = {FUNCTION("ncclGetVersion", get_version),
+                                             FUNCTION("ncclGetUniqueId", get_unique_id),
+                                             FUNCTION("ncclGetErrorString", error_string),
+                                             FUNCTION("pncclAllReduce", api[OH_PERF_STOCK].all_reduce),
+                                             FUNCTION("pncclGroupStart", api[OH_PERF_STOCK].group_start),
+                                             FUNCTION("pncclGroupEnd", api[OH_PERF_STOCK].group_end),
+                                             NEWER("ncclMemAlloc", mem_alloc),
+                                             NEWER("ncclCommWindowRegister", window_register),
+                                             NEWER("ncclCommWindowDeregister", window_deregister)};
+    static const struct oh_symbol ours[] = {FUNCTION("ncclCommInitRank", comm_init_rank),
+                                            FUNCTION("ncclCommDestroy", comm_destroy),
+                                            FUNCTION("ncclRedOpCreatePreMulSum", op_create),
+                                            FUNCTION("ncclRedOpDestroy", op_destroy),
+                                            FUNCTION("ncclAllReduce", api[OH_PERF_ONEHOP].all_reduce),
+                                            FUNCTION("ncclGroupStart", api[OH_PERF_ONEHOP].group_start),
+                                            FUNCTION("ncclGroupEnd", api[OH_PERF_ONEHOP].group_end),
+                                            FUNCTION("onehopVersion", onehop_version),
+                                            FUNCTION("onehopCommInfo", onehop_info),
+                                            FUNCTION("onehopAlgorithmName", algorithm_name)};
     const struct oh_perf_options *options = thread->options;
-    open_library(thread, options->nccl, stock, false);
-    open_library(thread, options->nccl, newer, true);
-    open_library(thread, options->onehop, ours, false);
+    open_library(thread, options->nccl, stock, sizeof stock / sizeof *stock);
+    open_library(thread, options->onehop, ours, sizeof ours / sizeof *ours);
     thread->api[OH_PERF_WINDOWS] = thread->api[OH_PERF_STOCK];
     need(thread, !options->side[OH_PERF_WINDOWS] || (thread->mem_alloc && thread->window_register), "--compare windows",
          "2.27", "windows");
