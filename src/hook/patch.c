@@ -112,10 +112,10 @@ static bool write_word(struct window *window, const void *where, uintptr_t value
     return true;
 }
 
-static uintptr_t real_address(const struct oh_real *real, const struct oh_thunk *thunk)
+static uintptr_t real_address(const struct oh_real *real, const struct oh_function *function)
 {
     uintptr_t address;
-    memcpy(&address, (const char *)real + thunk->offset, sizeof address);
+    memcpy(&address, (const char *)real + function->offset, sizeof address);
     return address;
 }
 
@@ -138,10 +138,11 @@ static bool patch_symbols(const struct oh_real *real, int copy)
 {
     struct window window = {0};
     bool done = true;
-    for (size_t i = 0; i < oh_thunk_count; i++) {
-        const ElfW(Sym) *symbol = oh_elf_find(&real->elf, oh_thunks[i].name);
-        if (symbol && real_address(real, &oh_thunks[i])) {
-            done = write_word(&window, &symbol->st_value, (uintptr_t)oh_thunks[i].entry[copy] - real->elf.base) && done;
+    for (size_t i = 0; i < oh_function_count; i++) {
+        const struct oh_function *function = &oh_functions[i];
+        const ElfW(Sym) *symbol = function->plain ? oh_elf_find(&real->elf, function->real_name + 1) : NULL;
+        if (symbol && real_address(real, function)) {
+            done = write_word(&window, &symbol->st_value, (uintptr_t)function->thunk[copy] - real->elf.base) && done;
         }
     }
     close_window(&window);
@@ -188,41 +189,14 @@ static void settle_copies(void)
     }
 }
 
-static const struct oh_thunk *thunk_named(const char *name)
+static const struct oh_function *exported_function(const char *name)
 {
-    for (size_t i = 0; i < oh_thunk_count; i++) {
-        if (strcmp(name, oh_thunks[i].name) == 0) {
-            return &oh_thunks[i];
+    for (size_t i = 0; i < oh_function_count; i++) {
+        if (oh_functions[i].plain && strcmp(name, oh_functions[i].real_name + 1) == 0) {
+            return &oh_functions[i];
         }
     }
     return NULL;
-}
-
-/* Called for each word of an object that holds the address of an exported function. */
-typedef void (*word_visit)(const struct oh_elf *elf, const uintptr_t *where, const struct oh_thunk *thunk, void *user);
-
-static void visit_words(const struct oh_elf *elf, const ElfW(Rela) * relocations, size_t count, word_visit visit,
-                        void *user)
-{
-    for (size_t i = 0; i < count; i++) {
-        unsigned long type = ELF64_R_TYPE(relocations[i].r_info);
-        uintptr_t where = elf->base + relocations[i].r_offset;
-        if ((type != RELOCATION_SLOT && type != RELOCATION_DATA && type != RELOCATION_WORD) ||
-            relocations[i].r_addend != 0 || where % sizeof where != 0) {
-            continue;
-        }
-        const char *name = elf->strings + elf->symbols[ELF64_R_SYM(relocations[i].r_info)].st_name;
-        const struct oh_thunk *thunk = strncmp(name, "nccl", 4) == 0 ? thunk_named(name) : NULL;
-        if (thunk) {
-            visit(elf, (const uintptr_t *)where, thunk, user);
-        }
-    }
-}
-
-static void visit_all_words(const struct oh_elf *elf, word_visit visit, void *user)
-{
-    visit_words(elf, elf->plt_relocations, elf->plt_relocation_count, visit, user);
-    visit_words(elf, elf->relocations, elf->relocation_count, visit, user);
 }
 
 /*
@@ -235,21 +209,50 @@ struct assignment {
     int copy; /* -1: there is only one, or none that the object would call */
 };
 
-static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const struct oh_thunk *thunk, void *user)
+static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const struct oh_function *function,
+                        struct assignment *assignment)
 {
-    struct assignment *assignment = user;
     uintptr_t address = __atomic_load_n(where, __ATOMIC_RELAXED);
     for (int copy = 0; copy < oh_real_count(); copy++) {
-        if (address == real_address(oh_real_at(copy), thunk)) {
-            write_word(&assignment->window, where, (uintptr_t)thunk->entry[copy]);
+        if (address == real_address(oh_real_at(copy), function)) {
+            write_word(&assignment->window, where, (uintptr_t)function->thunk[copy]);
             return;
         }
     }
     if (assignment->copy >= 0 &&
-        (address == (uintptr_t)thunk->plain ||
+        (address == (uintptr_t)function->plain ||
          is_in_object((const void *)address, elf->dynamic))) { /* not bound yet: the object's own PLT */
-        write_word(&assignment->window, where, (uintptr_t)thunk->entry[assignment->copy]);
+        write_word(&assignment->window, where, (uintptr_t)function->thunk[assignment->copy]);
     }
+}
+
+/* Assigns the words of an object that hold addresses of exported functions. NULL: returns whether it has such words. */
+static bool assign_words(const struct oh_elf *elf, const ElfW(Rela) * relocations, size_t count,
+                         struct assignment *assignment)
+{
+    for (size_t i = 0; i < count; i++) {
+        unsigned long type = ELF64_R_TYPE(relocations[i].r_info);
+        uintptr_t where = elf->base + relocations[i].r_offset;
+        if ((type != RELOCATION_SLOT && type != RELOCATION_DATA && type != RELOCATION_WORD) ||
+            relocations[i].r_addend != 0 || where % sizeof where != 0) {
+            continue;
+        }
+        const char *name = elf->strings + elf->symbols[ELF64_R_SYM(relocations[i].r_info)].st_name;
+        const struct oh_function *function = strncmp(name, "nccl", 4) == 0 ? exported_function(name) : NULL;
+        if (function && !assignment) {
+            return true;
+        }
+        if (function) {
+            assign_word(elf, (const uintptr_t *)where, function, assignment);
+        }
+    }
+    return false;
+}
+
+static bool assign_all_words(const struct oh_elf *elf, struct assignment *assignment)
+{
+    return assign_words(elf, elf->plt_relocations, elf->plt_relocation_count, assignment) ||
+           assign_words(elf, elf->relocations, elf->relocation_count, assignment);
 }
 
 /* Objects with such words. They are opened after the walk; then no thread is still loading them and writes their pages.
@@ -260,17 +263,9 @@ struct caller {
     char path[];
 };
 
-static void note_word(const struct oh_elf *elf, const uintptr_t *where, const struct oh_thunk *thunk, void *user)
-{
-    (void)elf, (void)where, (void)thunk;
-    *(bool *)user = true;
-}
-
 static void note_caller(struct caller **callers, const struct oh_elf *elf, const char *path)
 {
-    bool calls = false;
-    visit_all_words(elf, note_word, &calls);
-    if (!calls) {
+    if (!assign_all_words(elf, NULL)) {
         return;
     }
     struct caller *caller = malloc(sizeof *caller + strlen(path) + 1);
@@ -287,7 +282,7 @@ static void assign_caller(const struct caller *caller)
     struct assignment assignment = {.copy = real && real->patched ? (int)(real - oh_real_at(0)) : -1};
     void *handle = reopen(caller->path, caller->elf.dynamic);
     if (handle) {
-        visit_all_words(&caller->elf, assign_word, &assignment);
+        assign_all_words(&caller->elf, &assignment);
         close_window(&assignment.window);
         dlclose(handle);
     }

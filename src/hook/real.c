@@ -2,8 +2,9 @@
 /*
  * real.c - the loaded copies of NCCL
  *
- * Does: Looks up their pncclX functions, and finds the copy that a caller means.
- * Threads: any.
+ * Does: Looks up their pncclX functions, and finds the copy that a caller means. Defines the thunks, from the lists in
+ *    real.h.
+ * Threads: any; a thunk sets oh_real_of_thunk, which is thread-local, for the time of a call.
  * Owns: the tables.
  */
 #include "hook/real.h"
@@ -25,19 +26,6 @@
 
 #define SITES 256 /* power of two */
 
-static const struct {
-    const char *symbol;
-    size_t offset;
-    bool required;
-} functions[] = {
-#define REQUIRED_ROW(name_, args_) {"pnccl" #name_, offsetof(struct oh_real, name_), true},
-#define OPTIONAL_ROW(name_, args_, ...) {"pnccl" #name_, offsetof(struct oh_real, name_), false},
-    OH_REAL_REQUIRED(REQUIRED_ROW) OH_REAL_PLAIN(REQUIRED_ROW) OH_REAL_QUERIES(REQUIRED_ROW)
-        OH_REAL_OPTIONAL(OPTIONAL_ROW) OH_REAL_FORWARDED(OPTIONAL_ROW)
-#undef REQUIRED_ROW
-#undef OPTIONAL_ROW
-};
-
 __thread const struct oh_real *oh_real_of_thunk;
 
 static struct oh_real copies[OH_REAL_MAX];
@@ -56,16 +44,57 @@ struct oh_real *oh_real_at(int index)
     return &copies[index];
 }
 
+/* Restores the outer copy: a call may come from within another copy's. */
+#define THUNK(slot_, name_, parameters_, arguments_)                                                                   \
+    static ncclResult_t name_##_##slot_ parameters_                                                                    \
+    {                                                                                                                  \
+        const struct oh_real *outer = oh_real_of_thunk;                                                                \
+        oh_real_of_thunk = oh_real_at(slot_);                                                                          \
+        ncclResult_t res = nccl##name_ arguments_;                                                                     \
+        oh_real_of_thunk = outer;                                                                                      \
+        return res;                                                                                                    \
+    }
+
+#define THUNKS(name_, types_, ...) THUNKS_(name_, OH_PARAMETERS(types_), OH_ARGUMENTS(types_))
+#define PLAIN_THUNKS(name_, types_) THUNKS_(name_, types_, ())
+#define THUNKS_(name_, parameters_, arguments_)                                                                        \
+    THUNK(0, name_, parameters_, arguments_)                                                                           \
+    THUNK(1, name_, parameters_, arguments_)                                                                           \
+    THUNK(2, name_, parameters_, arguments_)                                                                           \
+    THUNK(3, name_, parameters_, arguments_)
+
+OH_REAL_REQUIRED(THUNKS)
+OH_REAL_PLAIN(PLAIN_THUNKS)
+OH_REAL_OPTIONAL(THUNKS)
+OH_REAL_FORWARDED(THUNKS)
+
+#define PLAIN(function_) (void (*)(void)) function_
+#define QUERY(name_, types_) {"pnccl" #name_, offsetof(struct oh_real, name_), true, NULL, {NULL}},
+#define ROW(name_, required_)                                                                                          \
+    {"pnccl" #name_,                                                                                                   \
+     offsetof(struct oh_real, name_),                                                                                  \
+     required_,                                                                                                        \
+     PLAIN(nccl##name_),                                                                                               \
+     {PLAIN(name_##_0), PLAIN(name_##_1), PLAIN(name_##_2), PLAIN(name_##_3)}},
+#define REQUIRED(name_, types_) ROW(name_, true)
+#define OPTIONAL(name_, ...) ROW(name_, false)
+
+const struct oh_function oh_functions[] = {OH_REAL_REQUIRED(REQUIRED) OH_REAL_PLAIN(REQUIRED) OH_REAL_QUERIES(QUERY)
+                                               OH_REAL_OPTIONAL(OPTIONAL) OH_REAL_FORWARDED(OPTIONAL)};
+const size_t oh_function_count = sizeof oh_functions / sizeof *oh_functions;
+
+_Static_assert(OH_REAL_MAX == 4, "THUNKS_ and ROW list the copies");
+
 static bool fill_table(struct oh_real *real)
 {
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
-        const ElfW(Sym) *symbol = oh_elf_find(&real->elf, functions[i].symbol);
-        if (!symbol && functions[i].required) {
-            OH_INFO("%s has no %s; calls of it go on as they are", real->path, functions[i].symbol);
+    for (size_t i = 0; i < oh_function_count; i++) {
+        const ElfW(Sym) *symbol = oh_elf_find(&real->elf, oh_functions[i].real_name);
+        if (!symbol && oh_functions[i].required) {
+            OH_INFO("%s has no %s; calls of it go on as they are", real->path, oh_functions[i].real_name);
             return false;
         }
         void *address = symbol ? (void *)(real->elf.base + symbol->st_value) : NULL;
-        memcpy((char *)real + functions[i].offset, &address, sizeof address);
+        memcpy((char *)real + oh_functions[i].offset, &address, sizeof address);
     }
     return true;
 }

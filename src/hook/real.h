@@ -125,17 +125,18 @@ void oh_real_add(const struct oh_elf *elf, const char *path);
 void oh_real_drop(int index);
 
 /*
- * thunk.c. For each exported function and each copy of NCCL an entry that notes the copy and calls the function, so
- * that creators and group calls, which carry no communicator, go to the copy that the caller meant.
+ * A function of NCCL. An exported one has a thunk for each copy, an entry that notes the copy and calls the function,
+ * so that creators and group calls, which carry no communicator, go to the copy that the caller meant.
  */
-struct oh_thunk {
-    const char *name;    /* "ncclAllReduce" */
-    size_t offset;       /* of the function in struct oh_real */
-    void (*plain)(void); /* the exported function */
-    void (*entry[OH_REAL_MAX])(void);
+struct oh_function {
+    const char *real_name; /* "pncclAllReduce"; the public name begins behind the p */
+    size_t offset;         /* of the function in struct oh_real */
+    bool required;
+    void (*plain)(void); /* the exported function; NULL: onehop only calls it */
+    void (*thunk[OH_REAL_MAX])(void);
 };
-extern const struct oh_thunk oh_thunks[];
-extern const size_t oh_thunk_count;
+extern const struct oh_function oh_functions[];
+extern const size_t oh_function_count;
 
 /*
  * From a list of up to eight types, (int, char *, void *), to parameters, (int p3, char *p2, void *p1), and arguments,
