@@ -65,14 +65,10 @@ static ncclResult_t net_unused(void)
 
 extern const struct net_plugin ncclNetPlugin_v6, ncclNetPlugin_v11, ncclNetPlugin_v12;
 
-#define UNUSED_4 net_unused, net_unused, net_unused, net_unused
 #define PLUGIN                                                                                                         \
     {                                                                                                                  \
-        NAME, (void (*)(void))net_init, net_devices, {UNUSED_4, UNUSED_4, UNUSED_4, UNUSED_4, net_unused},             \
-            net_finalize,                                                                                              \
-        {                                                                                                              \
-            UNUSED_4                                                                                                   \
-        }                                                                                                              \
+        .name = NAME, .init = (void (*)(void))net_init, .devices = net_devices, .unused = {[0 ... 16] = net_unused},   \
+        .finalize = net_finalize, .more = {[0 ... 3] = net_unused},                                                    \
     }
 EXPORT const struct net_plugin ncclNetPlugin_v6 = PLUGIN;
 EXPORT const struct net_plugin ncclNetPlugin_v11 = PLUGIN;
