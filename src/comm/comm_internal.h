@@ -167,14 +167,6 @@ static inline enum oh_comm_state oh_comm_state(const struct oh_comm *comm)
  */
 bool oh_comm_enter(struct oh_comm *comm, enum oh_comm_state state);
 
-/* oh_comm_begin_use (1) and oh_comm_end_use (-1). */
-static inline void oh_comm_count_use(struct oh_comm *comm, int change)
-{
-    const unsigned before = atomic_load_explicit(&comm->reclaim.users, memory_order_relaxed);
-    /* release: the work is done before the count. Pairs with the acquire loads in retire.c, which frees at zero. */
-    atomic_store_explicit(&comm->reclaim.users, before + (unsigned)change, memory_order_release);
-}
-
 static inline struct oh_counters *oh_comm_counters(struct oh_comm *comm)
 {
     return oh_live_counters(&comm->live);

@@ -148,7 +148,7 @@ static bool reap_one(struct oh_comm *comm)
         state = RECLAIM_DONE;
     }
     if (state == RECLAIM_DONE) {
-        oh_captures_free(comm);
+        oh_captures_free(comm, true);
         oh_segment_discard(&comm->segment);
         free(comm);
     }

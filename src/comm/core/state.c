@@ -58,12 +58,19 @@ ncclResult_t oh_comm_error(const struct oh_comm *comm)
     return (ncclResult_t)atomic_load(&comm->health.failure); /* pairs with oh_comm_fail() */
 }
 
+/* release: the work is done before the count. Pairs with the acquire loads in retire.c, which frees at zero. */
+static void count_use(struct oh_comm *comm, int change)
+{
+    const unsigned before = atomic_load_explicit(&comm->reclaim.users, memory_order_relaxed);
+    atomic_store_explicit(&comm->reclaim.users, before + (unsigned)change, memory_order_release);
+}
+
 void oh_comm_begin_use(struct oh_comm *comm)
 {
-    oh_comm_count_use(comm, 1);
+    count_use(comm, 1);
 }
 
 void oh_comm_end_use(struct oh_comm *comm)
 {
-    oh_comm_count_use(comm, -1);
+    count_use(comm, -1);
 }

@@ -15,17 +15,13 @@
 
 #include "gpu/pipeline.h"
 
-static const struct oh_driver *driver_of(const struct oh_comm *comm)
-{
-    return comm->staging.driver;
-}
-
 /* On a thread of the driver. The last access is to `graphs`: at zero the communicator may be freed. */
 static void CUDA_CB note_graph_destroyed(void *user)
 {
     struct oh_capture *capture = user;
     struct oh_comm *comm = capture->comm;
-    atomic_store_explicit(&capture->destroyed, true, memory_order_release);  /* pairs with the load in drop_captures */
+    atomic_store_explicit(&capture->destroyed, true,
+                          memory_order_release); /* pairs with the load in oh_captures_free */
     atomic_fetch_sub_explicit(&comm->order.graphs, 1, memory_order_release); /* pairs with the load in retire.c */
 }
 
@@ -36,7 +32,7 @@ static void CUDA_CB note_graph_destroyed(void *user)
  */
 static CUresult retain_for_graph(struct oh_capture *capture)
 {
-    const struct oh_driver *driver = driver_of(capture->comm);
+    const struct oh_driver *driver = capture->comm->staging.driver;
     CUuserObject object;
     CUresult result =
         driver->user_object_create(&object, capture, note_graph_destroyed, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
@@ -52,8 +48,7 @@ static CUresult retain_for_graph(struct oh_capture *capture)
     return result;
 }
 
-/* Frees the entries whose graphs are destroyed, or all. */
-static void drop_captures(struct oh_comm *comm, bool all)
+void oh_captures_free(struct oh_comm *comm, bool all)
 {
     struct oh_capture **link = &comm->order.captures;
     while (*link) {
@@ -66,11 +61,6 @@ static void drop_captures(struct oh_comm *comm, bool all)
             link = &capture->next;
         }
     }
-}
-
-void oh_captures_free(struct oh_comm *comm)
-{
-    drop_captures(comm, true);
 }
 
 struct oh_capture *oh_capture_find(const struct oh_comm *comm, cuuint64_t id)
@@ -109,7 +99,7 @@ static CUresult copy_frontier(const struct oh_capture *capture, CUstream stream,
     const CUgraphNode *nodes;
     CUgraphNode *copy = NULL;
     size_t count;
-    CUresult result = get_frontier(driver_of(capture->comm), stream, &nodes, &count);
+    CUresult result = get_frontier(capture->comm->staging.driver, stream, &nodes, &count);
     if (result == CUDA_SUCCESS && count > 0) {
         copy = malloc(count * sizeof(CUgraphNode));
         if (!copy) {
@@ -148,7 +138,7 @@ static CUresult note_wait(struct oh_capture *capture)
 static CUresult open_capture(struct oh_comm *comm, const struct oh_stream_state *stream_state,
                              struct oh_capture **capture_p)
 {
-    drop_captures(comm, false);
+    oh_captures_free(comm, false);
     struct oh_capture *capture = calloc(1, sizeof *capture);
     if (!capture) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -161,8 +151,8 @@ static CUresult open_capture(struct oh_comm *comm, const struct oh_stream_state 
     comm->order.captures = capture;
     CUresult result = retain_for_graph(capture);
     if (result == CUDA_SUCCESS && comm->order.graph_mixing) {
-        result = driver_of(comm)->stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_LAUNCH],
-                                                    CU_EVENT_WAIT_EXTERNAL);
+        result = comm->staging.driver->stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_LAUNCH],
+                                                         CU_EVENT_WAIT_EXTERNAL);
     }
     if (result == CUDA_SUCCESS && comm->order.graph_mixing) {
         result = note_wait(capture);
@@ -178,7 +168,7 @@ static CUresult open_capture(struct oh_comm *comm, const struct oh_stream_state 
 /* Adds edges from the newest call, unless that is on this stream. The per-thread stream differs in each thread. */
 static CUresult follow_frontier(struct oh_capture *capture, CUstream stream)
 {
-    const struct oh_driver *driver = driver_of(capture->comm);
+    const struct oh_driver *driver = capture->comm->staging.driver;
     const CUgraphNode *nodes;
     size_t count;
     if (capture->frontier_count == 0 || (stream == capture->stream && stream != CU_STREAM_PER_THREAD)) {
@@ -203,7 +193,7 @@ static bool is_among(CUgraphNode node, const CUgraphNode *nodes, size_t count)
 /* Moves the record node from behind the newest call to behind these nodes (one at least). */
 static CUresult move_record(struct oh_capture *capture, const CUgraphNode *nodes, size_t count)
 {
-    const struct oh_driver *driver = driver_of(capture->comm);
+    const struct oh_driver *driver = capture->comm->staging.driver;
     CUresult result = CUDA_SUCCESS;
     if (!capture->record) {
         return driver->graph_add_event_record_node(&capture->record, capture->graph, nodes, count,
@@ -272,7 +262,7 @@ static bool get_only_dependency(const struct oh_driver *driver, CUgraphNode kern
 /* The result of oh_pipeline_link is not needed: a kernel that could not be changed triggers late. */
 static CUresult link_captured(const struct oh_comm *comm, const struct oh_capture *capture, CUgraphNode kernel)
 {
-    const struct oh_driver *driver = driver_of(comm);
+    const struct oh_driver *driver = comm->staging.driver;
     struct oh_pipeline_edge edge = {.graph = capture->graph, .to = kernel};
     if (!get_only_dependency(driver, kernel, &edge.from, &edge.data)) {
         return CUDA_SUCCESS;
@@ -287,7 +277,7 @@ static CUresult link_captured(const struct oh_comm *comm, const struct oh_captur
 CUresult oh_capture_link(const struct oh_submission *submission, bool linked)
 {
     const struct oh_comm *comm = submission->calls[0].comm;
-    const struct oh_driver *driver = driver_of(comm);
+    const struct oh_driver *driver = comm->staging.driver;
     struct oh_capture *capture = submission->capture;
     const CUgraphNode *nodes;
     size_t count;

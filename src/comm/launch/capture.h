@@ -42,7 +42,7 @@ CUresult oh_capture_after(struct oh_capture *capture, CUstream stream);
  */
 CUresult oh_capture_link(const struct oh_submission *submission, bool linked);
 
-/* Frees the list of captures: no graph may be left. */
-void oh_captures_free(struct oh_comm *comm);
+/* Frees the entries whose graphs are destroyed, or all. */
+void oh_captures_free(struct oh_comm *comm, bool all);
 
 #endif

@@ -39,10 +39,16 @@ void oh_comm_count_fallback(struct oh_comm *comm, size_t count, ncclDataType_t t
     oh_counter_add(&counters->fallback_bytes, count * oh_type_size(type));
 }
 
+/* In a list a call starts at a word of its own, so that blocks share no word of a result. */
+static uint64_t words_of(const struct oh_call *call)
+{
+    return oh_message_words(call->count, oh_type_size(call->type));
+}
+
 /* Words of each part: as few parts as possible, of equal length but for the last. */
 static uint64_t part_words(const struct oh_call *call)
 {
-    const uint64_t words = oh_message_words(call->count, oh_type_size(call->type));
+    const uint64_t words = words_of(call);
     const uint64_t most = oh_plan_kernel_words(call->plan.algorithm, call->comm->id.nranks);
     const uint64_t parts = (words + most - 1) / most;
     return (words + parts - 1) / parts;
@@ -67,25 +73,11 @@ struct oh_parts oh_call_parts(const struct oh_call *call, bool serial)
 
 /* --- fusion ------------------------------------------------------------------------------------------------------- */
 
-/* A call starts at a word of its own, so that blocks share no word of a result. */
-static uint64_t words_of(const struct oh_call *call)
+/* The plan for a message of so many words. False: it is not served, or not by one kernel. */
+static bool choose_whole(const struct oh_plan_table *table, uint64_t words, struct oh_plan *plan_p)
 {
-    return oh_message_words(call->count, oh_type_size(call->type));
-}
-
-/* The row for a message of so many words; NULL: it is not served, or not by one kernel. */
-static const struct oh_plan_row *row_for(const struct oh_plan_table *table, uint64_t words)
-{
-    const struct oh_plan_rows *rows = &table->rows;
-    for (uint32_t i = 0; i < rows->count; i++) {
-        const struct oh_plan_row *row = &rows->row[i];
-        if (words <= row->max_bytes / OH_WORD_BYTES) {
-            bool whole = row->algorithm != OH_PLAN_NCCL &&
-                         words <= oh_plan_kernel_words((enum onehop_algorithm)row->algorithm, table->nranks);
-            return whole ? row : NULL;
-        }
-    }
-    return NULL;
+    return oh_plan_choose(table, words * OH_WORD_BYTES, ncclUint8, plan_p) &&
+           words <= oh_plan_kernel_words(plan_p->algorithm, table->nranks);
 }
 
 /* Scaled sums never: the scalar is each rank's own, so ranks could compare differently. */
@@ -96,11 +88,12 @@ static bool is_fusable(const struct oh_call *a, const struct oh_call *b)
 
 size_t oh_fuse_count(const struct oh_plan_table *table, const struct oh_call *calls, size_t count)
 {
+    struct oh_plan plan;
     uint64_t words = words_of(&calls[0]);
     size_t fused = 1;
     while (fused < count && fused < OH_LIST_CALLS && is_fusable(&calls[0], &calls[fused])) {
         words += words_of(&calls[fused]);
-        if (!row_for(table, words)) {
+        if (!choose_whole(table, words, &plan)) {
             break;
         }
         fused++;
@@ -123,9 +116,5 @@ void oh_fuse_list(const struct oh_plan_table *table, const struct oh_call *calls
     }
     list_p->calls = (uint32_t)count;
     list_p->words = (uint32_t)words;
-    const struct oh_plan_row *row = row_for(table, words);
-    if (!row) {
-        __builtin_unreachable(); /* oh_fuse_count has found a row for as many words */
-    }
-    *plan_p = (struct oh_plan){.algorithm = row->algorithm, .blocks = row->blocks, .threads = row->threads};
+    choose_whole(table, words, plan_p); /* it is served: oh_fuse_count */
 }

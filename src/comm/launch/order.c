@@ -30,14 +30,9 @@
 #include "gpu/context.h"
 #include "util/log.h"
 
-static const struct oh_driver *driver_of(const struct oh_comm *comm)
-{
-    return comm->staging.driver;
-}
-
 CUresult oh_stream_query(const struct oh_comm *comm, CUstream stream, struct oh_stream_state *stream_state_p)
 {
-    const struct oh_driver *driver = driver_of(comm);
+    const struct oh_driver *driver = comm->staging.driver;
     CUstreamCaptureStatus status;
     struct oh_stream_state stream_state = {.known = true, .stream = stream};
     CUresult result =
@@ -101,7 +96,7 @@ static CUresult follow_nccl(struct oh_comm *comm, const struct oh_stream_state *
     comm->order.nccl_event_pending = false;
     return stream_state->stream_id == comm->order.nccl_stream
                ? CUDA_SUCCESS
-               : driver_of(comm)->stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_NCCL], 0);
+               : comm->staging.driver->stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_NCCL], 0);
 }
 
 /* Orders the stream after the last launch. While graphs of the communicator exist, a replay may have been launched
@@ -111,7 +106,7 @@ static CUresult follow_launches(struct oh_comm *comm, const struct oh_stream_sta
     bool moved = comm->order.launched && stream_state->stream_id != comm->order.last_stream;
     bool replayed = comm->order.graph_mixing && atomic_load_explicit(&comm->order.graphs, memory_order_relaxed) > 0;
     return moved || replayed
-               ? driver_of(comm)->stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_LAUNCH], 0)
+               ? comm->staging.driver->stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_LAUNCH], 0)
                : CUDA_SUCCESS;
 }
 
@@ -134,7 +129,7 @@ CUresult oh_order_before(struct oh_submission *submission)
 /* A communicator whose memory is freed waits for OH_EVENT_LAUNCH: so a record that fails is tried once more. */
 static CUresult record_launch(struct oh_comm *comm, const struct oh_stream_state *stream_state)
 {
-    const struct oh_driver *driver = driver_of(comm);
+    const struct oh_driver *driver = comm->staging.driver;
     CUresult result = driver->event_record(comm->order.event[OH_EVENT_LAUNCH], stream_state->stream);
     comm->order.launched = true;
     if (result == CUDA_SUCCESS) {
@@ -155,21 +150,28 @@ CUresult oh_order_after(struct oh_submission *submission)
 void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const struct oh_stream_state *stream_state)
 {
     if (stream_state->graph || !stream_state->known) {
-        driver_of(comm)->stream_query(stream);
+        comm->staging.driver->stream_query(stream);
     }
 }
 
 /* --- calls that NCCL serves --------------------------------------------------------------------------------------- */
 
+/* Queries the stream, and orders an eager call. Before the cutover nothing of ours can be before it. */
+static CUresult before_eager(struct oh_comm *comm, struct oh_nccl_call *call)
+{
+    CUresult result = oh_stream_query(comm, call->stream_state.stream, &call->stream_state);
+    return result != CUDA_SUCCESS || call->stream_state.graph || comm->attach.cutover_call == 0
+               ? result
+               : follow_launches(comm, &call->stream_state);
+}
+
 static CUresult before_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     struct oh_capture *capture;
-    CUresult result = oh_stream_query(comm, call->stream_state.stream, &call->stream_state);
-    if (result != CUDA_SUCCESS || comm->attach.cutover_call == 0) { /* nothing of ours can be before it */
-        return result;
-    }
-    return call->stream_state.graph ? oh_capture_before(comm, &call->stream_state, &capture)
-                                    : follow_launches(comm, &call->stream_state);
+    CUresult result = before_eager(comm, call);
+    return result == CUDA_SUCCESS && call->stream_state.graph && comm->attach.cutover_call != 0
+               ? oh_capture_before(comm, &call->stream_state, &capture)
+               : result;
 }
 
 /* The event is after all work that NCCL has of the communicator, so this rank may vote. */
@@ -185,7 +187,7 @@ static void note_ordered(struct oh_comm *comm)
 
 static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *call)
 {
-    CUresult result = driver_of(comm)->event_record(comm->order.event[OH_EVENT_NCCL], call->stream_state.stream);
+    CUresult result = comm->staging.driver->event_record(comm->order.event[OH_EVENT_NCCL], call->stream_state.stream);
     if (result == CUDA_SUCCESS && comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
         note_ordered(comm);
     }
@@ -249,10 +251,7 @@ static bool goes_by_handle(const struct oh_nccl_call *call)
 static CUresult order_before(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     if (goes_by_handle(call)) {
-        CUresult result = oh_stream_query(comm, call->stream_state.stream, &call->stream_state);
-        if (result == CUDA_SUCCESS && !call->stream_state.graph) {
-            result = comm->attach.cutover_call == 0 ? CUDA_SUCCESS : follow_launches(comm, &call->stream_state);
-        }
+        CUresult result = before_eager(comm, call);
         if (result != CUDA_ERROR_INVALID_CONTEXT && !call->stream_state.graph) {
             return pass_on(comm, call, result);
         }
@@ -271,16 +270,51 @@ static CUresult order_after(struct oh_comm *comm, struct oh_nccl_call *call)
     return in_context(comm, call, after_nccl);
 }
 
+/*
+ * The capture of the stream was invalid before. Such a capture is never replayed, so no rank has launched more kernels
+ * than another.
+ */
+static bool is_void(CUresult result)
+{
+    return result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+}
+
+/* True: the ranks had not agreed, and all fall back. False: the communicator is served, or will be. */
+static bool withdraw(struct oh_comm *comm, CUresult result)
+{
+    char reason[OH_REASON_BYTES];
+    bool off = false;
+    snprintf(reason, sizeof reason, "rank %u: calls cannot be put in order: %s", comm->id.rank,
+             oh_driver_error_name(comm->staging.driver, result));
+    pthread_mutex_lock(&comm->attach.mutex);
+    if (oh_comm_is_settled(comm)) {
+        off = comm->attach.cutover_call == 0; /* another rank, or the program, was faster */
+    } else {
+        oh_segment_vote_no(&comm->segment, reason);
+        off = oh_segment_decision(&comm->segment) == OH_DECISION_OFF;
+    }
+    pthread_mutex_unlock(&comm->attach.mutex);
+    return off;
+}
+
+ncclResult_t oh_order_fail(struct oh_comm *comm, CUresult result, const char *what)
+{
+    if (withdraw(comm, result)) {
+        return ncclSuccess;
+    }
+    bool first = !is_void(result) && oh_comm_fail(comm, ncclUnhandledCudaError, OH_MAX_RANKS);
+    OH_WARN("comm %p rank %u: %s: %s%s", (void *)comm->id.nccl, comm->id.rank, what,
+            oh_driver_error_name(comm->staging.driver, result),
+            first ? ": calls now return ncclUnhandledCudaError" : "");
+    return ncclUnhandledCudaError;
+}
+
 /* NCCL has the call, in no known order with onehop's: an error, unless all ranks fall back. */
 static ncclResult_t check_ordered(struct oh_comm *comm, CUresult result)
 {
-    if (result == CUDA_SUCCESS || oh_order_is_void(result) || oh_order_withdraw(comm, result)) {
-        return ncclSuccess;
-    }
-    bool first = oh_comm_fail(comm, ncclUnhandledCudaError, OH_MAX_RANKS);
-    OH_WARN("comm %p rank %u: order around a call that NCCL serves: %s%s", (void *)comm->id.nccl, comm->id.rank,
-            oh_driver_error_name(driver_of(comm), result), first ? ": calls now return ncclUnhandledCudaError" : "");
-    return ncclUnhandledCudaError;
+    return result == CUDA_SUCCESS || is_void(result)
+               ? ncclSuccess
+               : oh_order_fail(comm, result, "order around a call that NCCL serves");
 }
 
 /* The same, for the thread that uses the communicator, whose call returns the error. */
@@ -293,23 +327,6 @@ static ncclResult_t refuse_unordered(struct oh_comm *comm, CUresult result)
     return res;
 }
 
-bool oh_order_withdraw(struct oh_comm *comm, CUresult result)
-{
-    char reason[OH_REASON_BYTES];
-    bool off = false;
-    snprintf(reason, sizeof reason, "rank %u: calls cannot be put in order: %s", comm->id.rank,
-             oh_driver_error_name(driver_of(comm), result));
-    pthread_mutex_lock(&comm->attach.mutex);
-    if (oh_comm_is_settled(comm)) {
-        off = comm->attach.cutover_call == 0; /* another rank, or the program, was faster */
-    } else {
-        oh_segment_vote_no(&comm->segment, reason);
-        off = oh_segment_decision(&comm->segment) == OH_DECISION_OFF;
-    }
-    pthread_mutex_unlock(&comm->attach.mutex);
-    return off;
-}
-
 bool oh_comm_is_ordered(struct oh_comm *comm)
 {
     const enum oh_comm_state state = oh_comm_state(comm);
@@ -320,8 +337,8 @@ void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool allreduce,
 {
     *call_p = (struct oh_nccl_call){.stream_state.stream = stream, .allreduce = allreduce};
     call_p->result = order_before(comm, call_p);
-    if (call_p->result != CUDA_SUCCESS && !oh_order_is_void(call_p->result)) {
-        oh_order_withdraw(comm, call_p->result); /* now: by the time that NCCL returns, all ranks may have voted yes */
+    if (call_p->result != CUDA_SUCCESS && !is_void(call_p->result)) {
+        withdraw(comm, call_p->result); /* now: by the time that NCCL returns, all ranks may have voted yes */
     }
 }
 

@@ -21,15 +21,6 @@ CUresult oh_order_before(struct oh_submission *submission);
 CUresult oh_order_after(struct oh_submission *submission);
 
 /*
- * True of an error that means only that the capture of the stream was invalid before. Such a capture is never replayed,
- * so no rank has launched more kernels than another.
- */
-static inline bool oh_order_is_void(CUresult result)
-{
-    return result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-}
-
-/*
  * After a failure: invalidates the capture of the stream, unless `stream_state` shows that there is none, so that
  * nothing of it can be replayed. A query of a stream under capture does so (CUDA programming guide, "Prohibited and
  * Unhandled Operations").
@@ -37,9 +28,10 @@ static inline bool oh_order_is_void(CUresult result)
 void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const struct oh_stream_state *stream_state);
 
 /*
- * A call cannot be ordered. True: the ranks had not agreed, and all fall back: this is no failure. False: the
- * communicator is served, or will be.
+ * A driver error in `what`. Returns ncclSuccess if the ranks had not agreed, so that all fall back: this is no failure.
+ * Returns ncclUnhandledCudaError (logged at WARN) if the communicator is served, or will be: then it has failed, unless
+ * only the capture of the stream was invalid before. Any thread.
  */
-bool oh_order_withdraw(struct oh_comm *comm, CUresult result);
+ncclResult_t oh_order_fail(struct oh_comm *comm, CUresult result, const char *what);
 
 #endif

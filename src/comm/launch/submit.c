@@ -27,7 +27,7 @@ static bool is_serial(const struct oh_submission *submission)
     return submission->stream_state.graph && !submission->calls[0].comm->staging.driver->stream_get_capture_info_v3;
 }
 
-/* Opens an NVTX range, if a profiler is there. True: close_range must follow. */
+/* Opens an NVTX range, if a profiler is there. True: oh_nvtx_pop must follow. */
 static bool open_range(const struct oh_call *calls, size_t count, enum onehop_algorithm algorithm)
 {
     if (!oh_nvtx_on()) {
@@ -42,13 +42,6 @@ static bool open_range(const struct oh_call *calls, size_t count, enum onehop_al
     }
     oh_nvtx_push(&payload);
     return true;
-}
-
-static void close_range(bool open)
-{
-    if (open) {
-        oh_nvtx_pop();
-    }
 }
 
 /* After each launch of a kernel; returns `result`. linked: the kernel before has an early trigger for this one. */
@@ -75,69 +68,49 @@ static void next_part(const struct oh_call *call, const struct oh_parts *parts, 
     args->pipeline_position = parts->sends_early ? (uint32_t)(done / parts->count) : 0;
 }
 
-static CUresult launch_call(struct oh_submission *submission, const struct oh_call *call)
+/* Publishes `calls` calls, like `call`, with `count` elements in all. Fills in what their kernels have in common. */
+static struct oh_launch announce(const struct oh_submission *submission, const struct oh_call *call,
+                                 const struct oh_plan *plan, size_t calls, uint64_t count,
+                                 struct oh_kernel_args *args_p)
 {
-    const struct oh_comm *comm = call->comm;
-    const struct oh_parts parts = oh_call_parts(call, is_serial(submission));
-    struct oh_kernel_args args = comm->serve.args;
-    args.signature = oh_signature_pack((int)call->plan.algorithm, call->type, call->op.kind);
-    args.call_number = (uint32_t)oh_progress_add(call->comm, 1, args.signature, call->count);
-    args.report_count = (uint32_t)call->count; /* OH_MESSAGE_BYTES sees to it that it fits */
-    const struct oh_launch launch = {
+    struct oh_comm *comm = call->comm;
+    *args_p = comm->serve.args;
+    args_p->signature = oh_signature_pack((int)plan->algorithm, call->type, call->op.kind);
+    args_p->call_number = (uint32_t)oh_progress_add(comm, calls, args_p->signature, count);
+    args_p->report_count = (uint32_t)count; /* OH_MESSAGE_BYTES sees to it that it fits */
+    return (struct oh_launch){
         .driver = comm->staging.driver,
         .set = comm->serve.kernels,
-        .plan = &parts.plan,
+        .plan = plan,
         .op = &call->op,
         .type = call->type,
         .stream = stream_of(submission),
         .serial = is_serial(submission),
     };
+}
+
+static CUresult launch_call(struct oh_submission *submission, const struct oh_call *call)
+{
+    const struct oh_parts parts = oh_call_parts(call, is_serial(submission));
+    struct oh_kernel_args args;
+    const struct oh_launch launch = announce(submission, call, &parts.plan, 1, call->count, &args);
     CUresult result = CUDA_SUCCESS;
-    bool range = open_range(call, 1, call->plan.algorithm);
     for (uint64_t done = 0; done < call->count && result == CUDA_SUCCESS; done += args.count) {
         next_part(call, &parts, done, &args);
         result = after_kernel(submission, parts.overlap && done > 0, oh_kernel_launch(&launch, &args));
     }
-    close_range(range);
     return result;
 }
 
 static CUresult launch_list(struct oh_submission *submission, const struct oh_call *calls, size_t count,
-                            enum onehop_algorithm *algorithm_p)
+                            const struct oh_plan *plan, struct oh_kernel_list_args *args)
 {
-    const struct oh_comm *comm = calls[0].comm;
-    struct oh_kernel_list_args args;
-    struct oh_plan plan;
-    args.base = comm->serve.args;
-    oh_fuse_list(&comm->serve.table, calls, count, &args, &plan);
-    *algorithm_p = plan.algorithm;
-    args.base.report_count = 0;
+    uint64_t elements = 0;
     for (size_t i = 0; i < count; i++) {
-        args.base.report_count += (uint32_t)calls[i].count;
+        elements += calls[i].count;
     }
-    args.base.signature = oh_signature_pack((int)plan.algorithm, calls[0].type, calls[0].op.kind);
-    args.base.call_number =
-        (uint32_t)oh_progress_add(calls[0].comm, count, args.base.signature, args.base.report_count);
-    const struct oh_launch launch = {
-        .driver = comm->staging.driver,
-        .set = comm->serve.kernels,
-        .plan = &plan,
-        .op = &calls[0].op,
-        .type = calls[0].type,
-        .stream = stream_of(submission),
-        .serial = is_serial(submission),
-    };
-    bool range = open_range(calls, count, plan.algorithm);
-    CUresult result = after_kernel(submission, false, oh_kernel_launch_list(&launch, &args));
-    close_range(range);
-    return result;
-}
-
-static void count_call(const struct oh_call *call, enum onehop_algorithm algorithm)
-{
-    struct oh_counters *counters = oh_comm_counters(call->comm);
-    oh_counter_add(&counters->calls[algorithm], 1);
-    oh_counter_add(&counters->bytes, call->count * oh_type_size(call->type));
+    const struct oh_launch launch = announce(submission, calls, plan, count, elements, &args->base);
+    return after_kernel(submission, false, oh_kernel_launch_list(&launch, args));
 }
 
 /* The submission's stream waits for every other stream of its calls (`before`), or these wait for it. */
@@ -191,15 +164,24 @@ static CUresult close_after_failure(struct oh_submission *submission, CUresult f
 static CUresult launch_next(struct oh_submission *submission)
 {
     const struct oh_call *calls = &submission->calls[submission->launched];
-    size_t count = oh_fuse_count(&calls[0].comm->serve.table, calls, submission->count - submission->launched);
-    enum onehop_algorithm algorithm = calls[0].plan.algorithm;
-    CUresult result = count > 1 ? launch_list(submission, calls, count, &algorithm) : launch_call(submission, calls);
-    if (result == CUDA_SUCCESS) {
-        for (size_t i = 0; i < count; i++) {
-            count_call(&calls[i], algorithm);
-        }
-        submission->launched += count;
+    const struct oh_plan_table *table = &calls[0].comm->serve.table;
+    struct oh_counters *counters = oh_comm_counters(calls[0].comm);
+    const size_t count = oh_fuse_count(table, calls, submission->count - submission->launched);
+    struct oh_plan plan = calls[0].plan;
+    struct oh_kernel_list_args list;
+    if (count > 1) {
+        oh_fuse_list(table, calls, count, &list, &plan);
     }
+    const bool range = open_range(calls, count, plan.algorithm);
+    CUresult result = count > 1 ? launch_list(submission, calls, count, &plan, &list) : launch_call(submission, calls);
+    if (range) {
+        oh_nvtx_pop();
+    }
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        oh_counter_add(&counters->calls[plan.algorithm], 1);
+        oh_counter_add(&counters->bytes, calls[i].count * oh_type_size(calls[i].type));
+    }
+    submission->launched += result == CUDA_SUCCESS ? count : 0;
     return result;
 }
 
@@ -245,15 +227,11 @@ static CUresult join_in_context(struct oh_submission *submission)
 static ncclResult_t fail_submission(const struct oh_submission *submission, CUresult result)
 {
     struct oh_comm *comm = submission->calls[0].comm;
-    if (oh_order_withdraw(comm, result)) {
-        return ncclSuccess;
+    ncclResult_t res = oh_order_fail(comm, result, "launching an allreduce");
+    if (res != ncclSuccess) {
+        oh_comm_failure(comm); /* it is refused */
     }
-    bool first = !oh_order_is_void(result) && oh_comm_fail(comm, ncclUnhandledCudaError, OH_MAX_RANKS);
-    oh_comm_failure(comm); /* it is refused */
-    OH_WARN("comm %p rank %u: launching an allreduce: %s%s", (void *)comm->id.nccl, comm->id.rank,
-            oh_driver_error_name(comm->staging.driver, result),
-            first ? ": calls now return ncclUnhandledCudaError" : "");
-    return ncclUnhandledCudaError;
+    return res;
 }
 
 /* Runs one of the steps above in the communicator's context. */
@@ -296,9 +274,9 @@ ncclResult_t oh_submission_end(struct oh_submission *submission)
 ncclResult_t oh_call_launch(const struct oh_call *call)
 {
     struct oh_submission submission = {.calls = call, .count = 1};
-    oh_comm_count_use(call->comm, 1);
+    oh_comm_begin_use(call->comm);
     ncclResult_t res = in_context(&submission, whole_in_context);
-    oh_comm_count_use(call->comm, -1);
+    oh_comm_end_use(call->comm);
     return res;
 }
 
