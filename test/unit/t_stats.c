@@ -60,7 +60,7 @@ static void test_summary(const char *longest)
     tap_ok(summary.records == 2 && summary.processes == 2,
            "of %zu cut lines and others, two records are read: %llu of %llu processes", length,
            (unsigned long long)summary.records, (unsigned long long)summary.processes);
-    tap_ok(summary.fallbacks[3] >= 5 && summary.bytes >= 99, "with their numbers");
+    tap_ok(summary.total.fallbacks[3] >= 5 && summary.total.bytes >= 99, "with their numbers");
     oh_stats_summary_close(&summary);
 }
 

@@ -63,6 +63,19 @@ uint64_t oh_stats_fallbacks(const struct oh_stats_record *record)
     return sum;
 }
 
+void oh_stats_add(struct oh_stats_record *sum, const struct oh_stats_record *record)
+{
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
+        sum->calls[a] += record->calls[a];
+    }
+    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+        sum->fallbacks[b] += record->fallbacks[b];
+    }
+    sum->bytes += record->bytes;
+    sum->fallback_bytes += record->fallback_bytes;
+    sum->memory += record->memory;
+}
+
 void oh_stats_copy(const struct oh_counters *counters, struct oh_stats_record *record_p)
 {
     for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {

@@ -98,6 +98,9 @@ struct oh_stats_record {
 uint64_t oh_stats_served(const struct oh_stats_record *record);
 uint64_t oh_stats_fallbacks(const struct oh_stats_record *record);
 
+/* Adds the calls, fallbacks, bytes and memory of a record to a sum. */
+void oh_stats_add(struct oh_stats_record *sum, const struct oh_stats_record *record);
+
 /* Copies the counters into the record. */
 void oh_stats_copy(const struct oh_counters *counters, struct oh_stats_record *record_p);
 

@@ -144,19 +144,16 @@ static void add_calls(pid_t pid, bool by_plugin, struct oh_doctor_report *report
 {
     struct oh_live_view view = {.entry = NULL};
     enum oh_live_answer got = oh_live_read(pid, &view);
-    uint64_t served = oh_stats_served(&view.ended_totals), fallbacks = oh_stats_fallbacks(&view.ended_totals);
+    struct oh_stats_record total = view.ended_totals;
     const char *reason = "";
     for (size_t i = 0; i < view.entries; i++) {
-        served += oh_stats_served(&view.entry[i]);
-        fallbacks += oh_stats_fallbacks(&view.entry[i]);
+        oh_stats_add(&total, &view.entry[i]);
         reason = view.entry[i].reason[0] ? view.entry[i].reason : reason;
     }
     for (int b = 0; b < OH_FALLBACK_COUNT && !reason[0]; b++) {
-        reason = view.ended_totals.fallbacks[b] > 0 ? oh_fallback_text(b) : reason;
-        for (size_t i = 0; i < view.entries; i++) {
-            reason = view.entry[i].fallbacks[b] > 0 ? oh_fallback_text(b) : reason;
-        }
+        reason = total.fallbacks[b] > 0 ? oh_fallback_text(b) : reason;
     }
+    uint64_t served = oh_stats_served(&total), fallbacks = oh_stats_fallbacks(&total);
     if (got != OH_LIVE_SEEN && got != OH_LIVE_NONE) {
         oh_doctor_add(report, "calls", OH_ANSWER_UNKNOWN, "the process %s", oh_live_words(got));
     } else if (served + fallbacks == 0) {

@@ -66,12 +66,12 @@ static int tick(pid_t unused, void *user)
 static void explain_none(struct oh_doctor_report *report)
 {
     const struct oh_stats_summary *summary = &report->summary;
-    if (summary->fallbacks[OH_FALLBACK_COMM] > 0 && summary->reasons > 0 && summary->reason[0].text[0]) {
+    if (summary->total.fallbacks[OH_FALLBACK_COMM] > 0 && summary->reasons > 0 && summary->reason[0].text[0]) {
         oh_doctor_decide(report, OH_ANSWER_NO, summary->reason[0].text);
         return;
     }
     for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
-        if (summary->fallbacks[b] > 0) {
+        if (summary->total.fallbacks[b] > 0) {
             oh_doctor_decide(report, OH_ANSWER_NO, oh_fallback_text(b));
             return;
         }
@@ -87,7 +87,7 @@ static void judge(struct oh_doctor_report *report)
 {
     if (report->status == OH_SUPERVISE_NOT_STARTED) {
         oh_doctor_decide(report, OH_ANSWER_UNKNOWN, "the program could not be started");
-    } else if (report->summary.served > 0) {
+    } else if (oh_stats_served(&report->summary.total) > 0) {
         oh_doctor_decide(report, OH_ANSWER_YES, "onehop served calls");
     } else if (report->summary.records > 0) {
         explain_none(report);

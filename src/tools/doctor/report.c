@@ -43,10 +43,10 @@ static json_t *make_program(const struct oh_doctor_report *report)
     oh_json_set(&object, "started", json_boolean(started));
     oh_json_set(&object, "exit_status", ended ? json_integer(WEXITSTATUS(report->status)) : json_null());
     oh_json_set(&object, "signal", killed ? json_integer(WTERMSIG(report->status)) : json_null());
-    oh_json_set(&object, "served", json_integer((json_int_t)summary->served));
-    oh_json_set(&object, "bytes", json_integer((json_int_t)summary->bytes));
+    oh_json_set(&object, "served", json_integer((json_int_t)oh_stats_served(&summary->total)));
+    oh_json_set(&object, "bytes", json_integer((json_int_t)summary->total.bytes));
     for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
-        oh_json_set(&fallback, oh_fallback_name(b), json_integer((json_int_t)summary->fallbacks[b]));
+        oh_json_set(&fallback, oh_fallback_name(b), json_integer((json_int_t)summary->total.fallbacks[b]));
     }
     oh_json_set(&object, "fallback", fallback);
     for (int i = 0; i < summary->reasons; i++) {

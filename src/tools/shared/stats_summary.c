@@ -132,11 +132,7 @@ void oh_stats_summary_read(struct oh_stats_summary *summary)
             summary->unreached++;
             continue;
         }
-        summary->served += oh_stats_served(&record);
-        summary->bytes += record.bytes;
-        for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
-            summary->fallbacks[b] += record.fallbacks[b];
-        }
+        oh_stats_add(&summary->total, &record);
         add_reason(summary, &record);
     }
     free(pids);
@@ -148,18 +144,9 @@ void oh_stats_summary_close(struct oh_stats_summary *summary)
     unlink(summary->path);
 }
 
-uint64_t oh_stats_summary_fallbacks(const struct oh_stats_summary *summary)
-{
-    uint64_t sum = 0;
-    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
-        sum += summary->fallbacks[b];
-    }
-    return sum;
-}
-
 void oh_stats_summary_print(const struct oh_stats_summary *summary, FILE *stream, const char *prefix)
 {
-    uint64_t calls = summary->served + oh_stats_summary_fallbacks(summary);
+    uint64_t served = oh_stats_served(&summary->total), calls = served + oh_stats_fallbacks(&summary->total);
     if (summary->records == 0) {
         fprintf(stream,
                 "%sno communicator was seen: onehop was in no process that made one and ended orderly; onehop doctor "
@@ -176,11 +163,11 @@ void oh_stats_summary_print(const struct oh_stats_summary *summary, FILE *stream
     }
     fprintf(stream,
             "%s%" PRIu64 " of %" PRIu64 " ncclAllReduce call%s served, %" PRIu64 " bytes, in %" PRIu64 " process%s\n",
-            prefix, summary->served, calls, PLURAL(calls), summary->bytes, summary->processes,
+            prefix, served, calls, PLURAL(calls), summary->total.bytes, summary->processes,
             summary->processes == 1 ? "" : "es");
     for (int b = OH_FALLBACK_COMM + 1; b < OH_FALLBACK_COUNT; b++) {
-        if (summary->fallbacks[b] > 0) {
-            fprintf(stream, "%s%" PRIu64 " fallbacks: %s\n", prefix, summary->fallbacks[b], oh_fallback_text(b));
+        if (summary->total.fallbacks[b] > 0) {
+            fprintf(stream, "%s%" PRIu64 " fallbacks: %s\n", prefix, summary->total.fallbacks[b], oh_fallback_text(b));
         }
     }
     for (int i = 0; i < summary->reasons; i++) {

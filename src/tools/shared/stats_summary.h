@@ -20,9 +20,7 @@ struct oh_stats_summary {
     char path[256];
     uint64_t records;
     uint64_t processes;
-    uint64_t served;
-    uint64_t bytes;
-    uint64_t fallbacks[OH_FALLBACK_COUNT];
+    struct oh_stats_record total;
     struct {
         char text[OH_REASON_BYTES];
         uint64_t calls;
@@ -41,9 +39,6 @@ void oh_stats_summary_read(struct oh_stats_summary *summary);
 
 /* Removes the file. */
 void oh_stats_summary_close(struct oh_stats_summary *summary);
-
-/* All fallbacks. */
-uint64_t oh_stats_summary_fallbacks(const struct oh_stats_summary *summary);
 
 /* "N of M ncclAllReduce calls served ..." and one line for each reason, each after the prefix. */
 void oh_stats_summary_print(const struct oh_stats_summary *summary, FILE *stream, const char *prefix);

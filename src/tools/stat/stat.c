@@ -154,15 +154,7 @@ static void add_up(const struct oh_live_view *view, struct sums *sums_p)
     sums.record.memory = 0;
     for (size_t i = 0; i < view->entries; i++) {
         const struct oh_stats_record *record = &view->entry[i];
-        for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-            sums.record.calls[a] += record->calls[a];
-        }
-        for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
-            sums.record.fallbacks[b] += record->fallbacks[b];
-        }
-        sums.record.bytes += record->bytes;
-        sums.record.fallback_bytes += record->fallback_bytes;
-        sums.record.memory += record->memory;
+        oh_stats_add(&sums.record, record);
         sums.states[record->state < OH_STATE_COUNT ? record->state : OH_STATE_IDLE]++;
     }
     *sums_p = sums;
