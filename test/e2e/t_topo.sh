@@ -180,6 +180,12 @@ fsync=$abs_top_builddir/test/e2e/.libs/libtopofsync.so
 )
 status=$?
 unharmed 2 '^onehop: topo: folder/file: File too large$' "no room for all of it"
+(
+    ulimit -f 8
+    timeout 60 "$onehop" topo --load "$abs_top_srcdir/test/fixtures/nvl72-domain.json" --save folder/file >out 2>err
+)
+status=$?
+unharmed 2 '^onehop: topo: folder/file: File too large$' "no room for what follows the first buffer"
 LD_PRELOAD=$fsync TOPO_FSYNC=full topo --save folder/file
 unharmed 2 '^onehop: topo: folder/file: No space left on device$' "a disk that is full at the end"
 LD_PRELOAD=$fsync TOPO_FSYNC=signal "${interruptible[@]}" "$onehop" topo --save folder/file >out 2>err

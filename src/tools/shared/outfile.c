@@ -165,18 +165,3 @@ void oh_outfile_drop(struct oh_outfile *file)
         end(file, false);
     }
 }
-
-bool oh_save_file(const char *name, const char *path, const char *data, size_t size)
-{
-    static struct oh_outfile file; /* static: gcc 12's -fanalyzer loses track of a local one */
-    if (!oh_outfile_open(name, path, &file)) {
-        return false;
-    }
-    setvbuf(file.stream, NULL, _IONBF, 0); /* errno of a failed write is lost otherwise */
-    if (fwrite(data, 1, size, file.stream) != size) {
-        oh_tool_error("%s: %s: %m", name, path);
-        oh_outfile_drop(&file);
-        return false;
-    }
-    return oh_outfile_commit(name, &file);
-}

@@ -38,7 +38,4 @@ bool oh_outfile_commit(const char *name, struct oh_outfile *file);
 /* Removes it, if it is open. */
 void oh_outfile_drop(struct oh_outfile *file);
 
-/* Writes a whole file. Returns false as above; then what was there is unchanged. */
-bool oh_save_file(const char *name, const char *path, const char *data, size_t size);
-
 #endif

@@ -63,22 +63,16 @@ static bool load(const char *path, struct oh_node *node_p)
 
 static bool save(const struct oh_node *node, const struct oh_verdict *verdict, const char *path)
 {
-    char *data;
-    size_t size;
-    FILE *stream = open_memstream(&data, &size);
-    if (!stream) {
-        oh_tool_error("topo: out of memory");
+    static struct oh_outfile file; /* static: gcc 12's -fanalyzer loses track of a local one */
+    if (!oh_outfile_open("topo", path, &file)) {
         return false;
     }
-    bool good = oh_node_json(node, verdict, stream);
-    if (fclose(stream) != 0 || !good) {
-        oh_tool_error("topo: out of memory");
-        free(data);
+    if (!oh_node_json(node, verdict, file.stream)) {
+        oh_tool_error("topo: %s: %s", path, ferror(file.stream) ? strerror(errno) : "out of memory");
+        oh_outfile_drop(&file);
         return false;
     }
-    good = oh_save_file("topo", path, data, size);
-    free(data);
-    return good;
+    return oh_outfile_commit("topo", &file);
 }
 
 /* --- the command */
