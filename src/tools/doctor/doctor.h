@@ -2,10 +2,8 @@
 /*
  * doctor.h - the parts of `onehop doctor`
  *
- * Does: doctor.c has the command and the verdict; machine.c, process.c and program.c add findings to a report; report.c
- *    prints it.
- * Threads: one.
- * Owns: nothing; a report is plain data.
+ * Does: doctor.c has the command, the verdict and its page; machine.c, process.c and program.c add findings to a
+ * report. Threads: one. Owns: nothing; a report is plain data.
  */
 #ifndef OH_TOOLS_DOCTOR_DOCTOR_H_
 #define OH_TOOLS_DOCTOR_DOCTOR_H_
@@ -75,9 +73,5 @@ bool oh_doctor_variable_matters(const char *name);
  * Returns true if there was one.
  */
 bool oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report);
-
-/* Print the report. The second returns false if memory is short or stdout fails. */
-void oh_doctor_print(const struct oh_doctor_report *report);
-bool oh_doctor_print_json(const struct oh_doctor_report *report);
 
 #endif

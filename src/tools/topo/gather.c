@@ -125,6 +125,35 @@ static void gather_variables(struct oh_node *node)
     }
 }
 
+/* Counts the links between two GPUs: for people to see, no part of the verdict. */
+static void gather_links(const char *bus_id_a, const char *bus_id_b, struct oh_topo_links *links_p)
+{
+    const struct oh_nvml *nvml = oh_nvml_get();
+    oh_nvml_device_t device;
+    *links_p = (struct oh_topo_links){.active = -1};
+    if (!nvml || nvml->device_by_bus_id(bus_id_a, &device) != OH_NVML_SUCCESS) {
+        return;
+    }
+    for (unsigned int link = 0; link < OH_NVML_LINKS; link++) {
+        int active, type;
+        struct oh_nvml_pci remote;
+        if (nvml->link_state(device, link, &active) != OH_NVML_SUCCESS) {
+            break; /* links are numbered without gaps */
+        }
+        links_p->active = links_p->active < 0 ? 0 : links_p->active;
+        if (!active) {
+            continue;
+        }
+        if (nvml->link_remote_type(device, link, &type) == OH_NVML_SUCCESS && type == OH_NVML_REMOTE_SWITCH) {
+            links_p->via_switch = true;
+            links_p->active++;
+        } else if (nvml->link_remote_pci(device, link, &remote) == OH_NVML_SUCCESS &&
+                   oh_topo_same_gpu(remote.bus_id, bus_id_b)) {
+            links_p->active++;
+        }
+    }
+}
+
 static void gather_pairs(const struct oh_driver *driver, struct oh_node *node)
 {
     for (int row = 0; row < node->visible; row++) {
@@ -133,7 +162,7 @@ static void gather_pairs(const struct oh_driver *driver, struct oh_node *node)
             struct oh_node_pair *pair = oh_node_pair_at(node, row, column);
             if (row != column) {
                 oh_topo_pair_gather(driver, a, b, &pair->topo);
-                oh_topo_links_gather(a, b, &pair->links);
+                gather_links(a, b, &pair->links);
             }
         }
     }

@@ -15,7 +15,6 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "tools/topo/links.h"
 #include "topo/topo.h"
 
 #define OH_NODE_GPUS 128
@@ -35,6 +34,12 @@ struct oh_node_gpu {
     char cpus[64];    /* near it, as a list, "0-31,64-95"; empty: unknown, as the next two */
     char numa[32];    /* NUMA nodes, as a list, "0" */
     char root[32];    /* bus id of its root port: the bridge below the host bridge */
+};
+
+/* The NVLinks of an ordered pair. */
+struct oh_topo_links {
+    int active;      /* active NVLinks between the two (through switches: of the first GPU); -1 unknown */
+    bool via_switch; /* the links end in an NVSwitch */
 };
 
 /* An ordered pair of visible GPUs. */
