@@ -41,11 +41,11 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         usage(stdout);
-        return oh_tool_finish_stdout();
+        return oh_tool_finish_stdout(NULL);
     }
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
         printf("onehop %d.%d.%d\n", ONEHOP_VERSION_MAJOR, ONEHOP_VERSION_MINOR, ONEHOP_VERSION_PATCH);
-        return oh_tool_finish_stdout();
+        return oh_tool_finish_stdout(NULL);
     }
     for (size_t i = 0; subcommands[i].name; i++) {
         if (strcmp(argv[1], subcommands[i].name) == 0) {

@@ -8,7 +8,6 @@
  */
 #include "tools/doctor/doctor.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -153,11 +152,8 @@ static int finish(const struct oh_doctor_report *report, bool json)
         oh_tool_error("doctor: out of memory");
         return OH_EXIT_USAGE;
     }
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        oh_tool_error("doctor: stdout: %s", strerror(errno));
-        return OH_EXIT_USAGE;
-    }
-    return statuses[report->answer];
+    int status = oh_tool_finish_stdout("doctor");
+    return status == OH_EXIT_OK ? statuses[report->answer] : status;
 }
 
 int oh_tool_doctor(int argc, char **argv)

@@ -198,7 +198,7 @@ static int add_libraries(pid_t pid, char *onehop_p, size_t size, bool *nccl_p, s
 
 bool oh_doctor_process(pid_t pid, struct oh_doctor_report *report)
 {
-    char onehop[OH_DOCTOR_TEXT - 64] = "", why[OH_DOCTOR_TEXT], command[32] = "";
+    char onehop[OH_DOCTOR_TEXT - 64] = "", why[OH_DOCTOR_TEXT], command[32];
     bool nccl = false;
     report->mode = "process";
     int files = add_libraries(pid, onehop, sizeof onehop, &nccl, report);
@@ -209,16 +209,8 @@ bool oh_doctor_process(pid_t pid, struct oh_doctor_report *report)
         oh_tool_error("doctor: --pid %d: %s", (int)pid, problem);
         return false;
     }
-    FILE *file = open_proc(pid, "comm");
-    if (file && !fgets(command, sizeof command, file)) {
-        command[0] = '\0';
-    }
-    if (file) {
-        fclose(file);
-    }
-    snprintf(report->subject, sizeof report->subject, "process %d (%.*s)", (int)pid, (int)strcspn(command, "\n"),
-             command);
-    oh_stats_clean(report->subject, sizeof report->subject);
+    oh_live_read_command(pid, command, sizeof command);
+    snprintf(report->subject, sizeof report->subject, "process %d (%s)", (int)pid, command);
     if (!nccl) {
         oh_doctor_add(report, "nccl", OH_ANSWER_UNKNOWN,
                       "no libnccl.so is loaded; expected a rank whose NCCL is not statically linked");

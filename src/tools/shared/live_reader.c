@@ -128,7 +128,7 @@ void oh_live_view_free(struct oh_live_view *view)
 
 /* --- a process -------------------------------------------------------------------------------------------------- */
 
-static void read_command(pid_t pid, char *command_p, size_t size)
+void oh_live_read_command(pid_t pid, char *command_p, size_t size)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
@@ -212,7 +212,7 @@ enum oh_live_answer oh_live_read(pid_t pid, struct oh_live_view *view_p)
     if (!folder) {
         return errno == EACCES || errno == EPERM ? OH_LIVE_FORBIDDEN : OH_LIVE_GONE;
     }
-    read_command(pid, view.command, sizeof view.command);
+    oh_live_read_command(pid, view.command, sizeof view.command);
     enum oh_live_answer answer = search(folder, own_pid_of(pid), &view);
     closedir(folder);
     if (answer == OH_LIVE_SEEN) {

@@ -38,6 +38,9 @@ enum oh_live_answer {
 /* Words for the answers but the first. Static storage. */
 const char *oh_live_words(enum oh_live_answer answer);
 
+/* Reads the name of a process, as printable ASCII; empty: there is none. */
+void oh_live_read_command(pid_t pid, char *command_p, size_t size);
+
 /* Reads the page of a process. The view is filled in on OH_LIVE_SEEN only, and is then the caller's to free. */
 enum oh_live_answer oh_live_read(pid_t pid, struct oh_live_view *view_p);
 

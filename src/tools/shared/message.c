@@ -47,12 +47,12 @@ int oh_tool_exec(char **argv)
     return error == ENOENT ? OH_EXIT_NOT_FOUND : OH_EXIT_CANNOT_RUN;
 }
 
-int oh_tool_finish_stdout(void)
+int oh_tool_finish_stdout(const char *name)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) {
         return OH_EXIT_OK;
     }
-    oh_tool_error("stdout: %s", strerror(errno));
+    oh_tool_error("%s%sstdout: %m", name ? name : "", name ? ": " : "");
     return OH_EXIT_USAGE;
 }
 

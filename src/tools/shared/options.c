@@ -207,7 +207,7 @@ int oh_options_read(int argc, char **argv, const char *help, const struct oh_opt
         }
         if (code == 'h') {
             fputs(help, stdout);
-            *status_p = oh_tool_finish_stdout();
+            *status_p = oh_tool_finish_stdout(NULL);
             return -1;
         }
         const struct oh_option *option = row_of(options, code);

@@ -35,9 +35,9 @@ void oh_tool_error(const char *format, ...) __attribute__((format(printf, 1, 2))
 /* Makes a pipe that nobody reads an error of the write. oh_tool_exec undoes it. */
 void oh_tool_ignore_sigpipe(void);
 
-/* After a help or a version on stdout: OH_EXIT_OK if all of it has arrived, else OH_EXIT_USAGE, and it is said on
- * stderr. */
-int oh_tool_finish_stdout(void);
+/* Ends stdout. Returns OH_EXIT_OK if all of it has arrived, else OH_EXIT_USAGE, with the reason on stderr; name: of the
+ * subcommand, or NULL. */
+int oh_tool_finish_stdout(const char *name);
 
 /* The names under which the plugin is installed. */
 #define OH_LIBRARY "libonehop.so"

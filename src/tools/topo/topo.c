@@ -102,8 +102,7 @@ static int answer(const struct request *request, const struct oh_node *node)
         oh_tool_error("topo: out of memory");
         return OH_EXIT_USAGE;
     }
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        oh_tool_error("topo: stdout: %s", strerror(errno));
+    if (oh_tool_finish_stdout("topo") != OH_EXIT_OK) {
         return OH_EXIT_USAGE;
     }
     if (node->problem[0]) {
@@ -152,15 +151,11 @@ int oh_tool_topo(int argc, char **argv)
                                         {"load", 0, oh_option_text, &request.load},
                                         {NULL, 0, NULL, NULL}};
     struct oh_node node;
-    int status, first = oh_options_read(argc, argv, help, options, &status);
-    if (first < 0) {
+    int status;
+    if (!oh_options_only(argc, argv, help, options, &status)) {
         return status;
     }
     const char *wrong = contradiction(&request);
-    if (first < argc) {
-        oh_tool_error("topo: %s: unexpected argument; expected options only; see onehop topo --help", argv[first]);
-        return OH_EXIT_USAGE;
-    }
     if (wrong) {
         oh_tool_error("topo: %s; see onehop topo --help", wrong);
         return OH_EXIT_USAGE;
