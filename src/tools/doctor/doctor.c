@@ -98,25 +98,19 @@ static json_t *make_program(const struct oh_doctor_report *report)
     const struct oh_stats_summary *summary = &report->summary;
     bool started = report->status != OH_SUPERVISE_NOT_STARTED;
     bool ended = started && WIFEXITED(report->status), killed = started && WIFSIGNALED(report->status);
-    json_t *object = json_object(), *fallback = json_object(), *reasons = json_array();
-    oh_json_set(&object, "started", json_boolean(started));
-    oh_json_set(&object, "exit_status", ended ? json_integer(WEXITSTATUS(report->status)) : json_null());
-    oh_json_set(&object, "signal", killed ? json_integer(WTERMSIG(report->status)) : json_null());
-    oh_json_set(&object, "served", json_integer((json_int_t)oh_stats_served(&summary->total)));
-    oh_json_set(&object, "bytes", json_integer((json_int_t)summary->total.bytes));
+    json_t *fallback = json_object(), *reasons = json_array();
     for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
         oh_json_set(&fallback, oh_fallback_name(b), json_integer((json_int_t)summary->total.fallbacks[b]));
     }
-    oh_json_set(&object, "fallback", fallback);
     for (int i = 0; i < summary->reasons; i++) {
-        json_t *reason = json_object();
-        oh_json_set(&reason, "text", oh_json_text(summary->reason[i].text));
-        oh_json_set(&reason, "calls", json_integer((json_int_t)summary->reason[i].calls));
-        oh_json_append(&reasons, reason);
+        oh_json_append(&reasons, json_pack("{s:o,s:I}", "text", oh_json_text(summary->reason[i].text), "calls",
+                                           (json_int_t)summary->reason[i].calls));
     }
-    oh_json_set(&object, "reasons", reasons);
-    oh_json_set(&object, "processes_unreached", json_integer((json_int_t)summary->unreached));
-    return object;
+    return json_pack("{s:b,s:o,s:o,s:I,s:I,s:o,s:o,s:I}", "started", started, "exit_status",
+                     ended ? json_integer(WEXITSTATUS(report->status)) : json_null(), "signal",
+                     killed ? json_integer(WTERMSIG(report->status)) : json_null(), "served",
+                     (json_int_t)oh_stats_served(&summary->total), "bytes", (json_int_t)summary->total.bytes,
+                     "fallback", fallback, "reasons", reasons, "processes_unreached", (json_int_t)summary->unreached);
 }
 
 static bool print_json(const struct oh_doctor_report *report)
@@ -130,11 +124,9 @@ static bool print_json(const struct oh_doctor_report *report)
     oh_json_set(&object, "answer", oh_json_text(words[report->answer]));
     oh_json_set(&object, "reason", oh_json_text(report->reason));
     for (int i = 0; i < report->findings; i++) {
-        json_t *finding = json_object();
-        oh_json_set(&finding, "name", oh_json_text(report->finding[i].name));
-        oh_json_set(&finding, "answer", oh_json_text(words[report->finding[i].answer]));
-        oh_json_set(&finding, "text", oh_json_text(report->finding[i].text));
-        oh_json_append(&findings, finding);
+        const struct oh_finding *finding = &report->finding[i];
+        oh_json_append(&findings, json_pack("{s:s,s:s,s:o}", "name", finding->name, "answer", words[finding->answer],
+                                            "text", oh_json_text(finding->text)));
     }
     oh_json_set(&object, "findings", findings);
     if (strcmp(report->mode, "program") == 0) {

@@ -150,14 +150,13 @@ struct watch {
 /* On a terminal, says which row is being measured; `row` of the number of rows: clears the line. */
 static void show_progress(const struct oh_perf_run *run, size_t row)
 {
-    if (!isatty(STDERR_FILENO)) {
-        return;
-    }
-    fprintf(stderr, "\r\033[K");
-    if (row < run->rows) {
+    if (row == run->rows) {
+        oh_tool_show_progress("%s", "");
+    } else {
         const struct oh_perf_row *next = &run->row[row];
-        fprintf(stderr, "row %zu of %zu: %s, %s, %s, %zu bytes", row + 1, run->rows, oh_perf_mode_names[next->mode],
-                oh_perf_type_names[next->type], oh_perf_op_names[next->op], next->bytes);
+        oh_tool_show_progress("row %zu of %zu: %s, %s, %s, %zu bytes", row + 1, run->rows,
+                              oh_perf_mode_names[next->mode], oh_perf_type_names[next->type],
+                              oh_perf_op_names[next->op], next->bytes);
     }
 }
 

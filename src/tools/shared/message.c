@@ -31,6 +31,17 @@ void oh_tool_error(const char *format, ...)
     fprintf(stderr, "\n");
 }
 
+void oh_tool_show_progress(const char *format, ...)
+{
+    va_list args;
+    if (isatty(STDERR_FILENO)) {
+        fprintf(stderr, "\r\033[K");
+        va_start(args, format);
+        vfprintf(stderr, format, args);
+        va_end(args);
+    }
+}
+
 static void (*before)(int) = SIG_DFL;
 
 void oh_tool_ignore_sigpipe(void)

@@ -32,6 +32,9 @@ const char *oh_tool_nearest(const char *word, const void *rows, size_t row_size)
 /* Writes "onehop: text" and a newline to stderr; %m works as in syslog. */
 void oh_tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Replaces the line of progress on stderr, if that is a terminal; "" clears it. */
+void oh_tool_show_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* Makes a pipe that nobody reads an error of the write. oh_tool_exec undoes it. */
 void oh_tool_ignore_sigpipe(void);
 

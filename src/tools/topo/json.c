@@ -142,20 +142,15 @@ static json_t *make_pair(const struct oh_node *node, int row, int column)
 
 static json_t *make_verdict(const struct oh_verdict *verdict)
 {
-    json_t *object = json_object(), *group = json_array();
-    oh_json_set(&object, "served", json_boolean(verdict->served));
-    oh_json_set(&object, "reason", text_or_null(verdict->reason));
-    oh_json_set(&object, "pair_reason", text_or_null(verdict->pair_reason));
-    oh_json_set(&object, "from", index_or_null(verdict->row));
-    oh_json_set(&object, "to", index_or_null(verdict->column));
-    oh_json_set(&object, "pairs_refused", json_integer(verdict->refused));
-    oh_json_set(&object, "remedy", text_or_null(verdict->remedy));
+    json_t *group = json_array();
     for (int i = 0; i < verdict->group_size; i++) {
         oh_json_append(&group, json_integer(verdict->group[i]));
     }
-    oh_json_set(&object, "served_group", group);
-    oh_json_set(&object, "cuda_visible_devices", text_or_null(verdict->select));
-    return object;
+    return json_pack("{s:b,s:o,s:o,s:o,s:o,s:i,s:o,s:o,s:o}", "served", verdict->served, "reason",
+                     text_or_null(verdict->reason), "pair_reason", text_or_null(verdict->pair_reason), "from",
+                     index_or_null(verdict->row), "to", index_or_null(verdict->column), "pairs_refused",
+                     verdict->refused, "remedy", text_or_null(verdict->remedy), "served_group", group,
+                     "cuda_visible_devices", text_or_null(verdict->select));
 }
 
 bool oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream)

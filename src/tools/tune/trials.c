@@ -98,23 +98,16 @@ static bool write_table(const struct trials *trials, int fd)
     return fclose(stream) == 0;
 }
 
-static void clear_progress(void)
-{
-    if (isatty(STDERR_FILENO)) {
-        fprintf(stderr, "\r\033[K");
-    }
-}
-
 /* On a terminal, once a second. */
 static void show_progress(struct trials *trials)
 {
     uint64_t now = oh_now_ns(), total = (uint64_t)trials->tune->options->time_s;
     uint64_t left = trials->tune->deadline_ns > now ? (trials->tune->deadline_ns - now) / 1000000000u : 0;
-    if (isatty(STDERR_FILENO) && left != trials->shown_s) {
+    if (left != trials->shown_s) {
         trials->shown_s = left;
-        fprintf(stderr, "\r\033[Ktune: %u ranks, table %d of %d, trial %zu of %zu, %d s of at most %d s",
-                trials->tune->key.nranks, trials->candidate + 1, trials->tables, trials->done + 1, trials->shared->rows,
-                (int)(total - left), (int)total);
+        oh_tool_show_progress("tune: %u ranks, table %d of %d, trial %zu of %zu, %d s of at most %d s",
+                              trials->tune->key.nranks, trials->candidate + 1, trials->tables, trials->done + 1,
+                              trials->shared->rows, (int)(total - left), (int)total);
     }
 }
 
@@ -193,7 +186,7 @@ static bool run_rest(struct trials *trials)
     trials->begun_ns = oh_now_ns();
     /* tick is faster than the timeout */
     bool well = oh_perf_run("tune", trials->shared, 2 * START_S + tune->options->trial_s, tick, trials);
-    clear_progress();
+    oh_tool_show_progress("%s", "");
     if (atomic_load(&trials->shared->ready)) {
         oh_tuning_nccl_name(trials->shared->nccl_version, tune->key.nccl);
         tune->ready = true;
