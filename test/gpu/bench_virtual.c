@@ -17,7 +17,6 @@
 
 #include "comm/core/staging.h"
 #include "gpu/kernels.h"
-#include "test/gpu/bench.h"
 
 #define RANKS 2
 #define CALLS 50
@@ -44,6 +43,16 @@ static CUresult (*graph_edges)(CUgraph, CUgraphNode *, CUgraphNode *, CUgraphEdg
 static CUresult (*add_edges)(CUgraph, const CUgraphNode *, const CUgraphNode *, const CUgraphEdgeData *, size_t);
 static CUresult (*remove_edges)(CUgraph, const CUgraphNode *, const CUgraphNode *, const CUgraphEdgeData *, size_t);
 static CUfunction program;
+static const struct oh_driver *driver;
+
+static void must(CUresult result, const char *what)
+{
+    if (result != CUDA_SUCCESS) {
+        fprintf(stderr, "bench_virtual: %s: %s\n", what, oh_driver_error_name(driver, result));
+        exit(EXIT_FAILURE);
+    }
+}
+#define CU(call_) must(driver->call_, #call_)
 
 struct rank {
     struct oh_staging staging;
