@@ -12,7 +12,6 @@
 #include "comm/launch/decide.h"
 #include "comm/launch/order.h"
 #include "gpu/context.h"
-#include "util/log.h"
 #include "util/nvtx.h"
 
 /* A submission runs on the stream of its first call. */
