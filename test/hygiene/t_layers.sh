@@ -19,10 +19,10 @@ comm/launch: comm/core comm/internal comm/watch gpu util
 comm/attach: comm comm/core comm/internal comm/launch comm/watch gpu plan topo util
 hook: comm comm/attach util onehop
 audit: hook
-tools/shared: comm/stats gpu plan topo util
+tools/shared: comm/stats gpu kernels plan topo util
 tools/run: tools/shared
 tools/stat: plan tools/shared
-tools/topo: comm/core gpu kernels onehop plan tools/shared topo util
+tools/topo: kernels tools/shared topo util
 tools/doctor: comm/core gpu onehop tools/shared topo util
 tools/perf: gpu kernels onehop plan tools/shared util
 tools/tune: plan tools/perf tools/shared util

@@ -10,14 +10,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/floor.h"
 #include "tools/perf/thread.h"
 #include "tools/shared/tool.h"
 
 #define WRITE_ITERS 10                 /* at most */
 #define WRITE_BYTES ((size_t)64 << 20) /* that a rank writes, to all peers together */
 #define WRITE_BYTES_SIMULATED ((size_t)1 << 20)
-#define PROGRAMMATIC_CODE 90 /* as in src/gpu/kernels.c */
 
 enum kind {
     EMPTY,
@@ -37,8 +35,7 @@ static const struct {
 };
 
 struct floor {
-    bool programmatic;
-    CUfunction function[KINDS];
+    struct oh_tool_kernel kernel[KINDS];
     CUdeviceptr memory;
     struct oh_kernel_args args; /* count: bytes that a rank writes to each peer */
 };
@@ -53,28 +50,11 @@ static void issue(struct oh_perf_thread *thread, const struct oh_perf_workload *
 {
     (void)i;
     const struct launch *launch = workload->floor;
-    void *args = (void *)&launch->floor->args;
-    CUlaunchAttribute attribute = {
-        .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-        .value.programmaticStreamSerializationAllowed = 1,
-    };
-    CUlaunchConfig config =
-        oh_launch_config(kernels[launch->kind].blocks, kernels[launch->kind].threads, thread->stream);
-    config.attrs = &attribute;
-    config.numAttrs = launch->floor->programmatic ? 1 : 0;
-    OH_PERF_CU(thread, launch_kernel_ex(&config, launch->floor->function[launch->kind], &args, NULL));
-}
-
-static void load_kernels(struct oh_perf_thread *thread, struct floor *floor)
-{
-    int major, code;
-    OH_PERF_CU(thread, device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, thread->device));
-    floor->programmatic = major >= 9;
-    for (int kind = 0; kind < KINDS; kind++) {
-        floor->function[kind] = oh_perf_kernel(thread, kernels[kind].name);
-        OH_PERF_CU(thread, func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, floor->function[kind]));
-        floor->programmatic &= code >= PROGRAMMATIC_CODE;
-    }
+    const struct floor *floor = launch->floor;
+    const enum kind kind = launch->kind;
+    oh_perf_check(thread, "launch",
+                  oh_tool_kernel_launch(thread->driver, &floor->kernel[kind], kernels[kind].blocks,
+                                        kernels[kind].threads, thread->stream, &floor->args));
 }
 
 /* Allocates this rank's memory and publishes it. */
@@ -139,7 +119,7 @@ static double measure(struct oh_perf_thread *thread, const struct floor *floor, 
     if (kind == WRITE) {
         workload.iterations = options->iters > WRITE_ITERS ? WRITE_ITERS : options->iters;
     } else {
-        workload.program = thread->program != NULL;
+        workload.program = thread->program.function != NULL;
     }
     struct oh_perf_workload bare = workload;
     bare.bare = true;
@@ -164,9 +144,11 @@ static double measure(struct oh_perf_thread *thread, const struct floor *floor, 
 
 void oh_perf_measure_floor(struct oh_perf_thread *thread)
 {
-    struct floor floor = {.programmatic = false};
+    struct floor floor;
     uint32_t gave_up;
-    load_kernels(thread, &floor);
+    for (int kind = 0; kind < KINDS; kind++) {
+        floor.kernel[kind] = oh_perf_kernel(thread, kernels[kind].name);
+    }
     offer_memory(thread, &floor);
     oh_perf_barrier(thread);
     open_peers(thread, &floor);

@@ -232,7 +232,7 @@ static void warm_up(struct oh_perf_thread *thread, const struct oh_perf_row *row
 static void time_row(struct oh_perf_thread *thread, const struct oh_perf_row *row)
 {
     const struct oh_perf_options *options = thread->options;
-    const bool program = thread->program != NULL;
+    const bool program = thread->program.function != NULL;
     struct oh_perf_workload workload[OH_PERF_TIMES];
     for (int i = 0; i < OH_PERF_TIMES; i++) {
         workload[i] = allreduce_job(row, i == OH_PERF_BARE ? OH_PERF_STOCK : i, options->iters, options->aggregate);
@@ -277,7 +277,7 @@ static void add_up(struct oh_perf_thread *thread, const onehop_comm_info_t *befo
             cell->wrong += thread->shared->wrong[side][rank];
         }
     }
-    if (thread->program) {
+    if (thread->program.function) {
         oh_perf_summarise(thread, OH_PERF_BARE, &row->program_us, &p99);
     }
     if (options->side[OH_PERF_ONEHOP]) {

@@ -25,11 +25,16 @@
 /* 2 us at 2 GHz: longer than a launch takes, which is then hidden if it can be. */
 #define SPIN_CYCLES 4000
 
-extern const unsigned char oh_image_floor[];
-
 void oh_perf_barrier(struct oh_perf_thread *thread)
 {
     oh_workers_barrier(&thread->shared->workers, thread->options->ranks);
+}
+
+void oh_perf_check(const struct oh_perf_thread *thread, const char *call, CUresult result)
+{
+    if (result != CUDA_SUCCESS) {
+        OH_PERF_FAIL(thread, "%s: %s", call, oh_driver_error_name(thread->driver, result));
+    }
 }
 
 /* --- opening ---------------------------------------------------------------------------------------------------- */
@@ -209,16 +214,11 @@ static void close_all(struct oh_perf_thread *thread)
 
 /* --- the kernels of a program ----------------------------------------------------------------------------------- */
 
-CUfunction oh_perf_kernel(struct oh_perf_thread *thread, const char *name)
+struct oh_tool_kernel oh_perf_kernel(const struct oh_perf_thread *thread, const char *name)
 {
-    CUfunction function;
-    CUkernel kernel;
-    if (!thread->image) {
-        OH_PERF_CU(thread, library_load_data(&thread->image, oh_image_floor, NULL, NULL, 0, NULL, NULL, 0));
-    }
-    OH_PERF_CU(thread, library_get_kernel(&kernel, thread->image, name));
-    OH_PERF_CU(thread, kernel_get_function(&function, kernel));
-    return function;
+    struct oh_tool_kernel kernel = {NULL, false};
+    oh_perf_check(thread, name, oh_tool_kernel_load(thread->driver, thread->device, name, &kernel));
+    return kernel;
 }
 
 static void open_program(struct oh_perf_thread *thread)
@@ -226,7 +226,8 @@ static void open_program(struct oh_perf_thread *thread)
     static const char *const names[OH_PERF_PATTERNS] = {
         [OH_PERF_LAYER] = "oh_program_copy", [OH_PERF_SPIN] = "oh_program_spin"};
     const char *name = names[thread->options->pattern];
-    thread->program = name ? oh_perf_kernel(thread, name) : NULL;
+    thread->program = name ? oh_perf_kernel(thread, name) : (struct oh_tool_kernel){NULL, false};
+    thread->program.programmatic = false; /* as most programs launch theirs */
 }
 
 void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_workload *workload)
@@ -234,17 +235,16 @@ void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_wor
     /* As many threads as there are accesses to have under way, up to OH_MAX_BLOCKS blocks. */
     const size_t block_bytes = (size_t)BLOCK_THREADS * THREAD_WORDS * OH_WORD_BYTES;
     const size_t blocks = (workload->bytes + block_bytes - 1) / block_bytes;
-    CUlaunchConfig config = blocks <= OH_MAX_BLOCKS
-                                ? oh_launch_config((unsigned)blocks, BLOCK_THREADS, thread->stream)
-                                : oh_launch_config(OH_MAX_BLOCKS, 2 * BLOCK_THREADS, thread->stream);
+    const bool most = blocks > OH_MAX_BLOCKS;
     const struct oh_kernel_args args = {
         .sendbuff = (const void *)(uintptr_t)thread->recv[workload->side],
         .recvbuff = (void *)(uintptr_t)thread->send[workload->side],
         .count = workload->bytes,
         .operand = thread->options->pattern == OH_PERF_SPIN ? SPIN_CYCLES : 0,
     };
-    void *parameter = (void *)&args;
-    OH_PERF_CU(thread, launch_kernel_ex(&config, thread->program, &parameter, NULL));
+    oh_perf_check(thread, "launch",
+                  oh_tool_kernel_launch(thread->driver, &thread->program, most ? OH_MAX_BLOCKS : (unsigned)blocks,
+                                        most ? 2 * BLOCK_THREADS : BLOCK_THREADS, thread->stream, &args));
 }
 
 /* --- life ------------------------------------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@
 
 #include "gpu/driver.h"
 #include "tools/perf/perf.h"
+#include "tools/shared/kernel.h"
 
 /* The functions of one side. */
 struct oh_perf_api {
@@ -33,8 +34,7 @@ struct oh_perf_thread {
     CUdeviceptr send[OH_PERF_SIDES]; /* windows have their own, the other sides share theirs */
     CUdeviceptr recv[OH_PERF_SIDES]; /* OH_PERF_GUARD bytes longer */
     void *window[2];                 /* handles of ncclCommWindowRegister */
-    CUlibrary image;                 /* of kernels/floor.cu; NULL: not loaded yet */
-    CUfunction program;              /* the kernel between the calls; NULL: none */
+    struct oh_tool_kernel program;   /* between the calls; function is NULL: none */
 
     __typeof__(ncclGetVersion) *get_version;
     __typeof__(ncclGetUniqueId) *get_unique_id;
@@ -62,13 +62,9 @@ struct oh_perf_thread {
 
 #define OH_PERF_FAIL(thread_, ...) oh_workers_fail(&(thread_)->shared->workers, (thread_)->rank, __VA_ARGS__)
 
-#define OH_PERF_CU(thread_, call_)                                                                                     \
-    do {                                                                                                               \
-        CUresult result_ = (thread_)->driver->call_;                                                                   \
-        if (result_ != CUDA_SUCCESS) {                                                                                 \
-            OH_PERF_FAIL((thread_), "%s: %s", #call_, oh_driver_error_name((thread_)->driver, result_));               \
-        }                                                                                                              \
-    } while (0)
+/* Fails the run if a driver call has failed. */
+void oh_perf_check(const struct oh_perf_thread *thread, const char *call, CUresult result);
+#define OH_PERF_CU(thread_, call_) oh_perf_check((thread_), #call_, (thread_)->driver->call_)
 
 #define OH_PERF_NCCL(thread_, name_, call_)                                                                            \
     do {                                                                                                               \
@@ -119,7 +115,7 @@ void oh_perf_summarise(const struct oh_perf_thread *thread, int index, double *m
 void oh_perf_measure(struct oh_perf_thread *thread, struct oh_perf_row *row);
 
 /* perf/thread.c: finds a kernel of kernels/floor.cu; enqueues that of the pattern. */
-CUfunction oh_perf_kernel(struct oh_perf_thread *thread, const char *name);
+struct oh_tool_kernel oh_perf_kernel(const struct oh_perf_thread *thread, const char *name);
 void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_workload *workload);
 
 /* perf/floor.c: measures what the floor is made of, for each mode asked for, into shared->floor. */

@@ -3,8 +3,7 @@
  * topo/measure.c - bandwidth and latency of every pair of GPUs, on this machine
  *
  * Does: copies from GPU to GPU by the driver, one ordered pair at a time, for the bandwidth. For the latency, two ranks
- *    in this process exchange 8 bytes by the kernel that the plugin would choose, many times in a graph on each GPU.
- *    Every wait is bounded.
+ *    in this process exchange flags (kernels/floor.cu), many times in a graph on each GPU. Every wait is bounded.
  * Threads: one.
  * Owns: what it allocates, which ends with the process soon after.
  */
@@ -14,9 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/core/staging.h"
-#include "gpu/kernels.h"
-#include "plan/tuning.h"
+#include "tools/shared/kernel.h"
 #include "tools/shared/tool.h"
 #include "tools/topo/node.h"
 #include "util/clock.h"
@@ -28,12 +25,10 @@ struct gpu {
     CUdevice device;
     CUcontext context;
     CUdeviceptr buffer;
-    CUstream stream;
+    CUstream stream, rescue;
     CUevent begin, end;
+    struct oh_tool_kernel exchange;
     /* of the exchange under way */
-    const struct oh_kernel_set *kernels;
-    struct oh_staging staging;
-    bool staged;
     CUgraphExec exec;
 };
 
@@ -106,8 +101,12 @@ static void prepare_gpu(struct bench *bench, struct gpu *gpu, int ordinal)
     CU(bench, ctx_set_current(gpu->context));
     CU(bench, mem_alloc(&gpu->buffer, bench->effort.bytes));
     CU(bench, stream_create(&gpu->stream, CU_STREAM_NON_BLOCKING));
+    CU(bench, stream_create(&gpu->rescue, CU_STREAM_NON_BLOCKING));
     CU(bench, event_create(&gpu->begin, CU_EVENT_DEFAULT));
     CU(bench, event_create(&gpu->end, CU_EVENT_DEFAULT));
+    if (well(bench) && bench->node->gpu[ordinal].topo.compute_major >= 8) {
+        check(bench, oh_tool_kernel_load(bench->driver, gpu->device, "oh_floor_exchange", &gpu->exchange), "load");
+    }
 }
 
 /* Without access, copies go through the host, which is then what is measured. */
@@ -148,57 +147,31 @@ static void measure_bandwidth(struct bench *bench, int row, int column)
 
 /* --- latency */
 
-static void prepare_side(struct bench *bench, struct gpu *gpu)
+/* Zeroes the words of both GPUs, which lie in the buffers that were copied. */
+static void clear_flags(struct bench *bench, struct gpu *const pair[2])
 {
-    CU(bench, ctx_set_current(gpu->context));
-    if (!well(bench)) {
-        return;
-    }
-    if (oh_kernel_set_get(bench->driver, gpu->device, 2, &gpu->kernels) != ncclSuccess) {
-        fail(bench, "the kernels cannot be loaded");
-        return;
-    }
-    gpu->staged = oh_staging_bind(bench->driver, gpu->device, gpu->context, &gpu->staging) == ncclSuccess &&
-                  oh_staging_create(&gpu->staging) == ncclSuccess;
-    if (!gpu->staged || oh_staging_finish(&gpu->staging, 1) != ncclSuccess) {
-        fail(bench, "the staging memory cannot be allocated");
+    for (int i = 0; i < 2; i++) {
+        CU(bench, ctx_set_current(pair[i]->context));
+        CU(bench, memset_d8_async(pair[i]->buffer, 0, OH_FLOOR_DATA, pair[i]->stream));
+        CU(bench, event_record(pair[i]->end, pair[i]->stream));
+        wait_for(bench, pair[i]->end);
     }
 }
 
-/* The calls of one rank as a graph. The buffers are the first bytes of those that were copied. */
-static void record_calls(struct bench *bench, struct gpu *const pair[2], uint32_t rank)
+/* The exchanges of one GPU as a graph. */
+static void record_exchanges(struct bench *bench, struct gpu *const pair[2], uint32_t rank)
 {
     struct gpu *gpu = pair[rank];
-    struct oh_plan_table table;
-    struct oh_plan plan;
-    struct oh_op op;
     CUgraph graph = NULL;
-    struct oh_kernel_args args = {
-        .staging = {(char *)(uintptr_t)gpu->staging.base, (char *)(uintptr_t)pair[1 - rank]->staging.base},
-        .sendbuff = (const void *)(uintptr_t)gpu->buffer,
-        .recvbuff = (void *)(uintptr_t)gpu->buffer,
-        .count = 2,
-        .abort_flag = &((struct oh_control *)(uintptr_t)gpu->staging.control_device)->abort_flag,
+    const struct oh_kernel_args args = {
+        .staging = {(char *)(uintptr_t)gpu->buffer, (char *)(uintptr_t)pair[1 - rank]->buffer},
         .rank = rank,
         .nranks = 2,
     };
-    oh_tuning_shipped("", 2, &table, NULL);
-    if (!oh_plan_choose(&table, args.count, ncclFloat32, &plan) || !oh_op_builtin(ncclSum, ncclFloat32, &op)) {
-        fail(bench, "no kernel serves 8 bytes");
-        return;
-    }
-    const struct oh_launch launch = {.driver = bench->driver,
-                                     .set = gpu->kernels,
-                                     .plan = &plan,
-                                     .op = &op,
-                                     .type = ncclFloat32,
-                                     .stream = gpu->stream,
-                                     .serial = !bench->driver->stream_get_capture_info_v3};
     CU(bench, ctx_set_current(gpu->context));
-    CU(bench, memset_d8_async(gpu->buffer, 0, 8, gpu->stream));
     CU(bench, stream_begin_capture(gpu->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     for (int i = 0; i < bench->effort.calls && well(bench); i++) {
-        check(bench, oh_kernel_launch(&launch, &args), "launch");
+        check(bench, oh_tool_kernel_launch(bench->driver, &gpu->exchange, 1, 32, gpu->stream, &args), "launch");
     }
     CU(bench, stream_end_capture(gpu->stream, &graph));
     CU(bench, graph_instantiate(&gpu->exec, graph, 0));
@@ -224,28 +197,23 @@ static float exchange(struct bench *bench, struct gpu *const pair[2])
     return ms;
 }
 
-/* After a failure a kernel may poll for its peer: the abort flag ends it, and the driver frees the memory at the end.
- */
+/* After a failure a kernel may poll for its peer. Flags of a far epoch end it; the driver frees the rest at the end. */
 static void finish_side(struct bench *bench, struct gpu *gpu)
 {
-    if (gpu->staged && !well(bench)) {
-        __atomic_store_n(&gpu->staging.control->abort_flag, 1, __ATOMIC_RELAXED); /* relaxed: kernels poll it */
-    } else if (gpu->staged) {
-        CU(bench, ctx_set_current(gpu->context));
-        CU(bench, graph_exec_destroy(gpu->exec));
-        oh_staging_destroy(&gpu->staging);
+    CU(bench, ctx_set_current(gpu->context));
+    CU(bench, graph_exec_destroy(gpu->exec));
+    if (!well(bench) && bench->driver->ctx_set_current(gpu->context) == CUDA_SUCCESS) {
+        bench->driver->memset_d8_async(gpu->buffer + OH_FLOOR_FLAGS, 0x3f, OH_FLOOR_DATA - OH_FLOOR_FLAGS, gpu->rescue);
     }
-    gpu->staged = false;
 }
 
 static void measure_latency(struct bench *bench, int row, int column)
 {
     struct gpu *const pair[2] = {&bench->gpu[row], &bench->gpu[column]};
     float best = 0;
-    prepare_side(bench, pair[0]);
-    prepare_side(bench, pair[1]);
-    record_calls(bench, pair, 0);
-    record_calls(bench, pair, 1);
+    clear_flags(bench, pair);
+    record_exchanges(bench, pair, 0);
+    record_exchanges(bench, pair, 1);
     for (int round = -1; round < bench->effort.rounds && well(bench); round++) { /* the first is not counted */
         float ms = exchange(bench, pair);
         best = round >= 0 && (best == 0 || ms < best) ? ms : best;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * image.S - the kernels of kernels/floor.cu for `onehop perf`, as data at oh_image_floor
+ * image.S - the kernels of kernels/floor.cu, as data at oh_image_floor
  *
  * Apart from src/gpu/images.S: the plugin does not carry them. Empty when the build has no kernels (--disable-kernels).
  */

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * shared/kernel.c - loads and launches the kernels of kernels/floor.cu
+ *
+ * Threads: any; `mutex` guards the image.
+ * Owns: the image, until the end of the process.
+ */
+#include "tools/shared/kernel.h"
+
+#include <pthread.h>
+
+#define PROGRAMMATIC_CODE 90 /* as in src/gpu/kernels.c */
+
+extern const unsigned char oh_image_floor[];
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static CUlibrary image; /* NULL: not loaded yet */
+
+CUresult oh_tool_kernel_load(const struct oh_driver *driver, CUdevice device, const char *name,
+                             struct oh_tool_kernel *kernel_p)
+{
+    CUresult result = CUDA_SUCCESS;
+    CUkernel kernel = NULL;
+    CUfunction function = NULL;
+    int major = 0, code = 0;
+    pthread_mutex_lock(&mutex);
+    if (!image) {
+        result = driver->library_load_data(&image, oh_image_floor, NULL, NULL, 0, NULL, NULL, 0);
+    }
+    pthread_mutex_unlock(&mutex);
+    result = result ? result : driver->library_get_kernel(&kernel, image, name);
+    result = result ? result : driver->kernel_get_function(&function, kernel);
+    result = result ? result : driver->func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function);
+    result =
+        result ? result : driver->device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+    if (result == CUDA_SUCCESS) {
+        *kernel_p = (struct oh_tool_kernel){function, major >= 9 && code >= PROGRAMMATIC_CODE};
+    }
+    return result;
+}
+
+CUresult oh_tool_kernel_launch(const struct oh_driver *driver, const struct oh_tool_kernel *kernel, unsigned blocks,
+                               unsigned threads, CUstream stream, const struct oh_kernel_args *args)
+{
+    void *parameter = (void *)args;
+    CUlaunchAttribute attribute = {
+        .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        .value.programmaticStreamSerializationAllowed = 1,
+    };
+    CUlaunchConfig config = oh_launch_config(blocks, threads, stream);
+    config.attrs = &attribute;
+    config.numAttrs = kernel->programmatic ? 1 : 0;
+    return driver->launch_kernel_ex(&config, kernel->function, &parameter, NULL);
+}
