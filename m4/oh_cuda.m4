@@ -69,9 +69,11 @@ AC_DEFUN([OH_CUDA], [
         done
         AS_IF([test -z "$oh_cuda_last"], [AC_MSG_ERROR([$NVCC knows none of sm_80, sm_90, sm_100; set NVCC_GENCODE])])
         NVCC_GENCODE="${NVCC_GENCODE# } -gencode=arch=compute_$oh_cuda_last,code=compute_$oh_cuda_last"])
-      # Device code is most of the library: a fifth of its size, where nvcc can (12.8 and later).
+      # Device code is most of the library: a fifth of its size. By zstd, which drivers before CUDA 12.4 do not know: so
+      # only by compilers for CUDA 13, whose code needs a later driver anyway.
       NVCC_COMPRESS=
-      AS_IF(["$NVCC" --help 2>/dev/null | grep -q -e '--compress-mode'], [NVCC_COMPRESS=--compress-mode=size])
+      AS_IF(["$NVCC" --version 2>/dev/null | grep -Eq 'release (1@<:@3-9@:>@|@<:@2-9@:>@@<:@0-9@:>@)\.'],
+        [NVCC_COMPRESS=--compress-mode=size])
       AC_SUBST([NVCC_COMPRESS])
       oh_summary_kernels=$(echo "$NVCC_GENCODE" | sed 's/-gencode=arch=@<:@^ ,@:>@*,code=//g')
       AC_MSG_RESULT([$oh_summary_kernels])

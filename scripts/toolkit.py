@@ -10,10 +10,13 @@ PARTS below has the packages and their versions. Needs Python 3.7 or later, and 
 another index. A DIR that is complete stays as it is.
 
 Of a large wheel only the files that are needed are transferred, if the server knows HTTP ranges: nccl.h is a small part of
-a wheel of 196 MB. TLS guards the transfer, and zip's checksums each file.
+a wheel of 196 MB. scripts/toolkit.sha256 has the checksum of each wheel's RECORD, and RECORD those of its files. Whoever
+changes a version writes it anew: scripts/toolkit.py --pin >toolkit.sha256.
 """
+import base64
 import fnmatch
 import functools
+import hashlib
 import http.client
 import json
 import os
@@ -60,6 +63,7 @@ PARTS = {
 TAIL = 1 << 18  # a wheel's directory is at its end, and seldom larger
 GAP = 1 << 16  # files of a wheel that lie closer than this are transferred together
 CHUNK = 1 << 18
+PINS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "toolkit.sha256")
 FAILURES = (OSError, http.client.HTTPException, zipfile.BadZipFile, KeyError, ValueError)
 
 
@@ -79,8 +83,8 @@ def index_url():
     return (os.environ.get("PIP_INDEX_URL") or setting or "https://pypi.org/simple").rstrip("/")
 
 
-def find_wheel(package, version):
-    """The URL of the wheel for this machine: the index's page of the package is JSON (PEP 691) or HTML (PEP 503)."""
+def find_wheel(package, version, machine=platform.machine()):
+    """The URL of the wheel for a machine: the index's page of the package is JSON (PEP 691) or HTML (PEP 503)."""
     index = index_url()
     with open_url(f"{index}/{package}/", Accept="application/vnd.pypi.simple.v1+json, text/html;q=0.5") as page:
         text, base = page.read().decode(), page.geturl()
@@ -91,9 +95,38 @@ def find_wheel(package, version):
     for link in links:
         name = os.path.basename(urllib.parse.urlparse(link).path)
         if name.startswith(f"{package.replace('-', '_')}-{version}-") and (
-                name.endswith("-any.whl") or f"_{platform.machine()}" in name and "manylinux" in name):
+                name.endswith("-any.whl") or f"_{machine}" in name and "manylinux" in name):
             return urllib.parse.urljoin(base, link)
-    raise OSError(f"{index} has no {package} {version} for {platform.machine()}")
+    raise OSError(f"{index} has no {package} {version} for {machine}")
+
+
+def record_of(remote, wheel):
+    """A wheel's RECORD: its checksum, and a dictionary of path to checksum."""
+    member, = [member for member in wheel.infolist() if re.fullmatch(r"[^/]+\.dist-info/RECORD", member.filename)]
+    remote.bring([member])
+    text = wheel.read(member)
+    files = dict(line.rsplit(",", 2)[:2] for line in text.decode().splitlines())
+    return hashlib.sha256(text).hexdigest(), files
+
+
+def check_record(url, checksum):
+    """Compares with scripts/toolkit.sha256."""
+    name = urllib.parse.unquote(os.path.basename(urllib.parse.urlparse(url).path))
+    with open(PINS, encoding="utf-8") as file:
+        pins = {wheel: pin for pin, wheel in map(str.split, file)}
+    if pins.get(name) != checksum:
+        raise ValueError(f"{name}: RECORD has sha256 {checksum}; expected {pins.get(name, 'a line in toolkit.sha256')}")
+
+
+def print_pins():
+    """What toolkit.sha256 should be."""
+    packages = {(package, version) for part in PARTS.values() for package, version, patterns in part}
+    urls = {find_wheel(package, version, machine) for package, version in packages for machine in ("x86_64", "aarch64")}
+    for url in sorted(urls, key=os.path.basename):
+        with tempfile.TemporaryFile() as file:
+            remote = RemoteWheel(url, file, lambda done, size: None)
+            with zipfile.ZipFile(file) as wheel:
+                print(record_of(remote, wheel)[0], urllib.parse.unquote(os.path.basename(url)), sep="  ", flush=True)
 
 
 class RemoteWheel:
@@ -157,11 +190,15 @@ def progress(label):
     return show
 
 
-def fetch_wheel(package, version, patterns, folder):
+def fetch_wheel(package, version, patterns, folder, pinned=True):
     """Puts the files of a wheel that match a pattern into folder, without the leading nvidia/X/ of their names."""
     with tempfile.TemporaryFile(dir=folder) as file:
-        remote = RemoteWheel(find_wheel(package, version), file, progress(f"{package} {version}"))
+        url = find_wheel(package, version)
+        remote = RemoteWheel(url, file, progress(f"{package} {version}"))
         with zipfile.ZipFile(file) as wheel:
+            checksum, expected = record_of(remote, wheel)
+            if pinned:
+                check_record(url, checksum)
             wanted = {}
             for member in wheel.infolist():
                 path = re.sub(r"^nvidia/[^/]+/", "", member.filename)
@@ -175,8 +212,12 @@ def fetch_wheel(package, version, patterns, folder):
             for path, member in wanted.items():
                 target = os.path.join(folder, os.path.normpath("/" + path).lstrip("/"))
                 os.makedirs(os.path.dirname(target), exist_ok=True)
-                with wheel.open(member) as source, open(target, "wb") as copy:
-                    shutil.copyfileobj(source, copy)
+                content = wheel.read(member)
+                found = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+                if expected.get(member.filename) != f"sha256={found}":
+                    raise ValueError(f"{member.filename}: sha256 is {found}; expected {expected.get(member.filename)}")
+                with open(target, "wb") as copy:
+                    copy.write(content)
                 os.chmod(target, 0o755 if member.external_attr >> 16 & 0o100 else 0o644)
 
 
@@ -192,6 +233,9 @@ def fetch_patiently(package, version, patterns, folder):
 
 
 def main():
+    if sys.argv[1:] == ["--pin"]:
+        print_pins()
+        return 0
     if len(sys.argv) != 3 or sys.argv[2] not in PARTS:
         print(__doc__.strip(), file=sys.stderr)
         return 2

@@ -9,23 +9,33 @@ python3 -c 'import ssl, zipfile' 2>/dev/null || tap_skip_all "no python3"
 
 # A package index with a wheel of each package that toolkit.py names, which answers ranges or not, and cuts bodies short.
 cat >"$scratch/index.py" <<'END'
-import http.server, importlib.util, io, json, platform, random, re, sys, zipfile
+import base64, hashlib, http.server, importlib.util, io, json, platform, random, re, sys, zipfile
 sys.dont_write_bytecode = True
 spec = importlib.util.spec_from_file_location("toolkit", sys.argv[1])
 toolkit = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(toolkit)
-mode, wheels = sys.argv[2], {}
+mode, wheels, pins = sys.argv[2], {}, []
+digest = lambda data: "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
 for package, version, patterns in toolkit.PARTS["cuda13"]:
-    data = io.BytesIO()
+    data, record = io.BytesIO(), []
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as wheel:
         wheel.writestr("nvidia/x/lib/large", random.Random(1).randbytes(700000))
         for pattern in patterns:
             entry = zipfile.ZipInfo("nvidia/x/" + pattern.replace("*", package))
             entry.external_attr = (0o755 if pattern.startswith("bin") else 0o644) << 16
-            wheel.writestr(entry, f"{package} {version}\n")
+            wheel.writestr(entry, f"{package} {version}\n" + ("more\n" if mode == "changed" else ""))
+            record.append(f"{entry.filename},{digest(f'{package} {version}{chr(10)}'.encode())},1")
         wheel.writestr("nvidia/x/lib/other", random.Random(2).randbytes(700000))
         wheel.writestr(f"{package}.dist-info/licenses/License.txt", "licence\n")
-    wheels[f"{package.replace('-', '_')}-{version}-py3-none-manylinux_2_17_{platform.machine()}.whl"] = data.getvalue()
+        record.append(f"{package}.dist-info/licenses/License.txt,{digest(b'licence' + bytes([10]))},8")
+        text = "\n".join(record + ["other,,"] * (mode == "forged")) + "\n"
+        wheel.writestr(f"{package}.dist-info/RECORD", text)
+    name = f"{package.replace('-', '_')}-{version}-py3-none-manylinux_2_17_{platform.machine()}.whl"
+    wheels[name] = data.getvalue()
+    pins.append(f"{hashlib.sha256(text.encode()).hexdigest()}  {name}\n")
+if mode != "forged":
+    with open(toolkit.PINS, "w") as file:
+        file.writelines(pins)
 sent = 0
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -78,7 +88,7 @@ END
 serve() {
     [ -z "$server" ] || { kill $server; wait $server 2>/dev/null; }
     rm -f "$scratch/port"
-    python3 "$scratch/index.py" "$abs_top_srcdir/scripts/toolkit.py" "$1" "$scratch/port" 2>"$scratch/server.log" &
+    python3 "$scratch/index.py" "$scratch/toolkit.py" "$1" "$scratch/port" 2>"$scratch/server.log" &
     server=$!
     for _ in $(seq 1200); do
         [ ! -e "$scratch/port" ] || break
@@ -88,9 +98,10 @@ serve() {
 }
 fetch() {
     status=0
-    timeout 300 "$abs_top_srcdir/scripts/toolkit.py" "$@" >"$scratch/out" 2>&1 || status=$?
+    timeout 300 "$scratch/toolkit.py" "$@" >"$scratch/out" 2>&1 || status=$?
 }
 unset http_proxy HTTP_PROXY PIP_CERT
+cp "$abs_top_srcdir/scripts/toolkit.py" "$scratch" # beside which the checksums of this index lie
 for mode in json html whole; do
     serve $mode
     fetch "$scratch/$mode" cuda13
@@ -115,6 +126,33 @@ tap_point $? "a transfer that breaks off: status 1" "$(cat "$scratch/out")"
 serve json
 fetch "$scratch/none" nccl
 tap_point $status "and the next one begins anew" "$(cat "$scratch/out")"
+serve changed
+fetch "$scratch/changed" nccl
+[ $status = 1 ] && grep -q '^toolkit.py: nvidia-nccl-cu13 .*: nvidia/x/include/.*: sha256 is .*; expected sha256=' "$scratch/out" &&
+    [ ! -e "$scratch/changed/include/nvidia-nccl-cu13" ]
+tap_point $? "a file that is not as RECORD says is refused" "$(cat "$scratch/out"; find "$scratch/changed")"
+serve forged
+fetch "$scratch/forged" nccl
+[ $status = 1 ] && grep -q '^toolkit.py: nvidia-nccl-cu13 .*: RECORD has sha256 .*; expected [0-9a-f]\{64\}$' "$scratch/out"
+tap_point $? "a RECORD that is not as toolkit.sha256 says is refused" "$(cat "$scratch/out")"
+serve json
+: >"$scratch/toolkit.sha256"
+fetch "$scratch/forged" nccl
+[ $status = 1 ] && grep -q 'expected a line in toolkit.sha256$' "$scratch/out"
+tap_point $? "a wheel without a checksum is refused" "$(cat "$scratch/out")"
+python3 - "$abs_top_srcdir/scripts" <<'END'
+import sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, sys.argv[1])
+import toolkit
+lines = open(toolkit.PINS).read().splitlines()
+for part in toolkit.PARTS.values():
+    for package, version, patterns in part:
+        for machine in ("x86_64", "aarch64"):
+            start = f"{package.replace('-', '_')}-{version}-"
+            assert [line for line in lines if line[66:].startswith(start) and f"_{machine}." in line], (start, machine)
+END
+tap_point $? "toolkit.sha256 has every wheel" ""
 mkdir "$scratch/mine"
 echo mine >"$scratch/mine/file"
 touch "$scratch/mine/packages.txt"
