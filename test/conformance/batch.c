@@ -77,18 +77,10 @@ size_t cf_computed(const struct cf_worker *worker, const struct cf_set *set, int
     return share * blocks < spec->count ? share * blocks : spec->count;
 }
 
-void cf_streams(struct cf_worker *worker, int which, CUstream *stream_p)
-{
-    for (int m = 0; m < worker->members; m++) {
-        stream_p[m] = worker->member[m].stream[which];
-    }
-}
-
 void cf_join(struct cf_worker *worker, int from, int to)
 {
-    for (int m = 0; m < worker->members; m++) {
+    for (int m = 0; cf_use(worker, m); m++) {
         CUevent event;
-        cf_use(worker, m);
         CF_CU(worker, EventCreate(&event, CU_EVENT_DISABLE_TIMING));
         CF_CU(worker, EventRecord(event, worker->member[m].stream[from]));
         CF_CU(worker, StreamWaitEvent(worker->member[m].stream[to], event, 0));
@@ -195,24 +187,24 @@ void cf_batch_mark(struct cf_batch *batch)
     cf_served(batch->set, batch->worker, &batch->served_before, &batch->back_before);
 }
 
-void cf_batch_load(struct cf_batch *batch, CUstream *stream)
+void cf_batch_load(struct cf_batch *batch, int stream)
 {
     struct cf_worker *worker = batch->worker;
     batch->serial = ++worker->serial;
     bool first = !batch->opened;
     batch->bytes += first ? GUARD : 0;
     batch->opened = true;
-    for (int m = 0; m < worker->members; m++) {
+    for (int m = 0; cf_use(worker, m); m++) {
         if (batch->set->comm[m] == NULL) {
             continue;
         }
-        cf_use(worker, m);
         open_arena(batch, m);
         fill_pattern(batch->before[m], batch->bytes, worker->options->seed + batch->serial * 8 + (uint64_t)m);
         for (int i = 0; i < batch->items; i++) {
             fill_item(batch, i, m);
         }
-        CF_CU(worker, MemcpyHtoDAsync(batch->arena[m], batch->before[m], batch->bytes, stream[m]));
+        CF_CU(worker,
+              MemcpyHtoDAsync(batch->arena[m], batch->before[m], batch->bytes, worker->member[m].stream[stream]));
     }
     cf_batch_mark(batch);
     if (first) { /* to allocate memory may wait for a kernel, which may wait for a rank that is still here */
@@ -251,82 +243,41 @@ ncclResult_t cf_batch_call(struct cf_batch *batch, int i, int m, CUstream stream
     return result;
 }
 
-static void call_members(struct cf_batch *batch, int i, bool grouped, CUstream *stream)
+static void call_members(struct cf_batch *batch, int i, int stream)
 {
-    for (int m = 0; m < batch->worker->members; m++) {
-        if (batch->set->comm[m] == NULL) {
-            continue;
-        }
-        ncclResult_t result = cf_batch_call(batch, i, m, stream[m]);
-        if (result == ncclInProgress && !grouped) {
-            cf_set_ready(batch->worker, batch->set);
-        } else if (result != ncclSuccess && result != ncclInProgress) {
-            cf_die(batch->worker, "ncclAllReduce(count %zu, %s, %s) gave %d", batch->item[i].spec.count,
-                   cf_types[batch->item[i].spec.type].name, cf_op_names[batch->item[i].spec.op], (int)result);
+    struct cf_worker *worker = batch->worker;
+    const struct cf_spec *spec = &batch->item[i].spec;
+    for (int m = 0; cf_use(worker, m); m++) {
+        ncclResult_t result =
+            batch->set->comm[m] != NULL ? cf_batch_call(batch, i, m, worker->member[m].stream[stream]) : ncclSuccess;
+        if (!cf_started(worker, result)) {
+            cf_die(worker, "ncclAllReduce(count %zu, %s, %s) gave %d", spec->count, cf_types[spec->type].name,
+                   cf_op_names[spec->op], (int)result);
         }
     }
 }
 
-void cf_batch_issue_one(struct cf_batch *batch, int item, bool grouped, CUstream *stream)
+void cf_batch_issue_one(struct cf_batch *batch, int i, bool grouped, int stream)
 {
-    struct cf_worker *worker = batch->worker;
-    grouped |= worker->members > 1;
-    if (grouped) {
-        CF_NCCL(worker, GroupStart());
-    }
-    call_members(batch, item, grouped, stream);
-    if (grouped) {
-        cf_group_end(worker, batch->set);
-    }
+    cf_calls_begin(batch->worker, grouped);
+    call_members(batch, i, stream);
+    cf_calls_end(batch->worker, grouped, batch->set);
 }
 
-void cf_batch_issue(struct cf_batch *batch, enum cf_style style, CUstream *stream)
+void cf_batch_issue(struct cf_batch *batch, enum cf_style style, int stream)
 {
-    struct cf_worker *worker = batch->worker;
     if (style != CF_SINGLE) {
-        CF_NCCL(worker, GroupStart());
+        cf_calls_begin(batch->worker, true);
     }
     for (int i = 0; i < batch->items; i++) {
         if (style == CF_GROUPED) {
-            call_members(batch, i, true, stream);
+            call_members(batch, i, stream);
         } else {
             cf_batch_issue_one(batch, i, style == CF_NESTED, stream);
         }
     }
     if (style != CF_SINGLE) {
-        cf_group_end(worker, batch->set);
-    }
-}
-
-void cf_batch_capture(struct cf_batch *batch, enum cf_style style, CUstream *stream, struct cf_graph *graph_p)
-{
-    struct cf_worker *worker = batch->worker;
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
-        CF_CU(worker, StreamBeginCapture(stream[m], CU_STREAM_CAPTURE_MODE_RELAXED));
-    }
-    cf_batch_issue(batch, style, stream);
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
-        CF_CU(worker, StreamEndCapture(stream[m], &graph_p->graph[m]));
-        CF_CU(worker, GraphInstantiate(&graph_p->exec[m], graph_p->graph[m], 0));
-    }
-}
-
-void cf_graph_launch(struct cf_batch *batch, const struct cf_graph *graph, CUstream *stream)
-{
-    for (int m = 0; m < batch->worker->members; m++) {
-        cf_use(batch->worker, m);
-        CF_CU(batch->worker, GraphLaunch(graph->exec[m], stream[m]));
-    }
-}
-
-void cf_graph_destroy(struct cf_batch *batch, struct cf_graph *graph)
-{
-    for (int m = 0; m < batch->worker->members; m++) {
-        cf_use(batch->worker, m);
-        CF_CU(batch->worker, GraphExecDestroy(graph->exec[m]));
-        CF_CU(batch->worker, GraphDestroy(graph->graph[m]));
+        cf_calls_end(batch->worker, true, batch->set);
     }
 }
 
@@ -457,20 +408,19 @@ void cf_batch_count(struct cf_batch *batch)
     }
 }
 
-void cf_batch_judge(struct cf_batch *batch, CUstream *stream, bool launched)
+void cf_batch_judge(struct cf_batch *batch, int stream, bool launched)
 {
     struct cf_worker *worker = batch->worker;
     uint64_t hash[CF_MAX_RANKS] = {0};
-    for (int m = 0; m < worker->members; m++) {
+    for (int m = 0; cf_use(worker, m); m++) {
         if (batch->set->comm[m] != NULL) {
-            cf_use(worker, m);
-            CF_CU(worker, MemcpyDtoHAsync(batch->after[m], batch->arena[m], batch->bytes, stream[m]));
+            CF_CU(worker,
+                  MemcpyDtoHAsync(batch->after[m], batch->arena[m], batch->bytes, worker->member[m].stream[stream]));
         }
     }
-    for (int m = 0; m < worker->members; m++) {
+    for (int m = 0; cf_use(worker, m); m++) {
         if (batch->set->comm[m] != NULL) {
-            cf_use(worker, m);
-            CF_CU(worker, StreamSynchronize(stream[m]));
+            CF_CU(worker, StreamSynchronize(worker->member[m].stream[stream]));
         }
     }
     if (launched && !batch->counted) {
@@ -489,9 +439,8 @@ void cf_batch_judge(struct cf_batch *batch, CUstream *stream, bool launched)
 void cf_batch_free(struct cf_batch *batch)
 {
     struct cf_worker *worker = batch->worker;
-    for (int m = 0; m < worker->members; m++) {
+    for (int m = 0; cf_use(worker, m); m++) {
         if (batch->before[m] != NULL) {
-            cf_use(worker, m);
             CF_CU(worker, MemFree(batch->arena[m]));
         }
         free(batch->before[m]);
@@ -501,31 +450,38 @@ void cf_batch_free(struct cf_batch *batch)
     free(batch);
 }
 
-void cf_batch_run(struct cf_batch *batch, enum cf_style style)
+void cf_batch_finish(struct cf_batch *batch, int stream)
 {
-    CUstream stream[CF_MAX_RANKS];
-    cf_streams(batch->worker, 0, stream);
+    cf_batch_judge(batch, stream, true);
+    cf_batch_free(batch);
+}
+
+void cf_batch_try(struct cf_batch *batch, enum cf_style style, int stream)
+{
     cf_batch_load(batch, stream);
     cf_batch_issue(batch, style, stream);
     cf_batch_judge(batch, stream, true);
+}
+
+void cf_batch_run(struct cf_batch *batch, enum cf_style style)
+{
+    cf_batch_try(batch, style, 0);
     cf_batch_free(batch);
 }
 
 void cf_batch_expect_refusal(struct cf_batch *batch)
 {
     struct cf_worker *worker = batch->worker;
-    CUstream stream[CF_MAX_RANKS];
-    cf_streams(worker, 0, stream);
-    cf_batch_load(batch, stream);
+    cf_batch_load(batch, 0);
     for (int i = 0; i < batch->items; i++) {
         const struct cf_spec *spec = &batch->item[i].spec;
         for (int m = 0; m < worker->members; m++) {
-            ncclResult_t result =
-                batch->set->comm[m] != NULL ? cf_batch_call(batch, i, m, stream[m]) : ncclInvalidArgument;
+            ncclResult_t result = batch->set->comm[m] != NULL ? cf_batch_call(batch, i, m, worker->member[m].stream[0])
+                                                              : ncclInvalidArgument;
             cf_check(worker, result == ncclInvalidArgument, "%s, %s, of %d ranks: expected a refusal, it gave %d",
                      cf_types[spec->type].name, cf_op_names[spec->op], batch->set->nranks[m], (int)result);
         }
     }
-    cf_batch_judge(batch, stream, false);
+    cf_batch_judge(batch, 0, false);
     cf_batch_free(batch);
 }

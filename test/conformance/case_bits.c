@@ -29,8 +29,6 @@ static void compare_items(struct cf_batch *batch, int a, int b)
 void cf_case_bits_repeat(struct cf_worker *worker)
 {
     static const size_t counts[] = {1, 5, 257, 4099, 70001};
-    CUstream stream[CF_MAX_RANKS];
-    cf_streams(worker, 0, stream);
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         struct cf_batch *batch = cf_batch_new(worker, &worker->world);
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
@@ -42,9 +40,7 @@ void cf_case_bits_repeat(struct cf_worker *worker)
                 cf_batch_add(batch, &spec);
             }
         }
-        cf_batch_load(batch, stream);
-        cf_batch_issue(batch, CF_SINGLE, stream);
-        cf_batch_judge(batch, stream, true);
+        cf_batch_try(batch, CF_SINGLE, 0);
         for (int i = 0; i < batch->items && batch->served; i++) {
             compare_items(batch, i / 4 * 4, i);
         }
@@ -58,16 +54,12 @@ static void compare_sizes(struct cf_worker *worker, ncclDataType_t type, size_t 
 {
     const size_t size = cf_types[type].size, prefix = 1000;
     unsigned char *first[CF_MAX_RANKS] = {NULL};
-    CUstream stream[CF_MAX_RANKS];
-    cf_streams(worker, 0, stream);
     for (size_t bytes = prefix * size; bytes <= most; bytes *= 4) {
         struct cf_batch *batch = cf_batch_new(worker, &worker->world);
         struct cf_spec spec = wide(type, bytes / size);
         spec.key = cf_mix(type + 5);
         cf_batch_add(batch, &spec);
-        cf_batch_load(batch, stream);
-        cf_batch_issue(batch, CF_SINGLE, stream);
-        cf_batch_judge(batch, stream, true);
+        cf_batch_try(batch, CF_SINGLE, 0);
         for (int m = 0; m < worker->members && batch->served; m++) {
             const unsigned char *result = cf_batch_result(batch, 0, m);
             if (first[m] == NULL && (first[m] = malloc(prefix * size)) != NULL) {

@@ -9,18 +9,7 @@
 
 static void run_some(struct cf_worker *worker, const struct cf_set *set)
 {
-    static const struct cf_spec specs[] = {
-        {.type = ncclFloat32, .op = CF_SUM, .family = CF_WIDE, .count = 1000},
-        {.type = ncclBfloat16, .op = CF_SUM, .family = CF_WIDE, .count = 5003, .in_place = true},
-        {.type = ncclInt32, .op = CF_MAX, .family = CF_EXACT, .count = 77},
-        {.type = ncclFloat64, .op = CF_PREMUL_HOST, .family = CF_EXACT, .count = 130},
-        {.type = ncclFloat16, .op = CF_SUM, .family = CF_EXACT, .count = 1},
-    };
-    struct cf_batch *batch = cf_batch_new(worker, set);
-    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
-        cf_batch_add(batch, &specs[i]);
-    }
-    cf_batch_run(batch, CF_SINGLE);
+    cf_batch_run(cf_some_calls(worker, set, 7), CF_SINGLE);
 }
 
 void cf_case_comm_makers(struct cf_worker *worker)
@@ -29,8 +18,7 @@ void cf_case_comm_makers(struct cf_worker *worker)
         struct cf_set set;
         if (cf_set_create(worker, (enum cf_maker)maker, &set)) {
             run_some(worker, &set);
-            cf_barrier(worker);
-            cf_set_destroy(worker, &set);
+            cf_set_end(worker, &set);
         }
     }
 }
@@ -42,8 +30,7 @@ static void split_and_run(struct cf_worker *worker, const int *color, const int 
     run_some(worker, &set);
     run_some(worker, &worker->world); /* parent and child in turn */
     run_some(worker, &set);
-    cf_barrier(worker);
-    cf_set_destroy(worker, &set);
+    cf_set_end(worker, &set);
 }
 
 void cf_case_comm_split(struct cf_worker *worker)
@@ -92,20 +79,11 @@ static void *poll_split(void *argument)
 static void start_split(struct cf_worker *worker, const struct cf_set *parent, struct cf_set *child_p)
 {
     *child_p = *parent;
-    if (worker->members > 1) {
-        CF_NCCL(worker, GroupStart());
+    cf_calls_begin(worker, false);
+    for (int m = 0; cf_use(worker, m); m++) {
+        CF_START(worker, CommSplit(parent->comm[m], 0, parent->rank[m], &child_p->comm[m], NULL));
     }
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
-        ncclResult_t result = nccl.CommSplit(parent->comm[m], 0, parent->rank[m], &child_p->comm[m], NULL);
-        if (result != ncclSuccess && result != ncclInProgress) {
-            cf_die(worker, "ncclCommSplit of a non-blocking communicator gave %d", (int)result);
-        }
-    }
-    ncclResult_t result = worker->members > 1 ? nccl.GroupEnd() : ncclSuccess;
-    if (result != ncclSuccess && result != ncclInProgress) {
-        cf_die(worker, "a group of splits gave %d", (int)result);
-    }
+    cf_calls_end(worker, false, NULL);
 }
 
 /* Splits of a non-blocking communicator go on in the background; several threads look for their end at once. */
@@ -131,8 +109,7 @@ void cf_case_comm_pollers(struct cf_worker *worker)
         }
         cf_set_ready(worker, &child);
         run_some(worker, &child);
-        cf_barrier(worker);
-        cf_set_destroy(worker, &child);
+        cf_set_end(worker, &child);
     }
     cf_set_destroy(worker, &parent);
 }
@@ -189,8 +166,7 @@ void cf_case_comm_alone(struct cf_worker *worker)
     cf_set_split(worker, &worker->world, color, key, false, &set);
     run_fp8(worker, &set);
     run_factors(worker, &set);
-    cf_barrier(worker);
-    cf_set_destroy(worker, &set);
+    cf_set_end(worker, &set);
 }
 
 void cf_case_comm_shrink(struct cf_worker *worker)
@@ -206,8 +182,7 @@ void cf_case_comm_shrink(struct cf_worker *worker)
     }
     run_some(worker, &set);
     run_some(worker, &worker->world);
-    cf_barrier(worker);
-    cf_set_destroy(worker, &set);
+    cf_set_end(worker, &set);
 }
 
 void cf_case_comm_grow(struct cf_worker *worker)
@@ -219,8 +194,7 @@ void cf_case_comm_grow(struct cf_worker *worker)
     if (cf_set_grow(worker, &fewer, &set)) {
         run_some(worker, &set);
         run_some(worker, &worker->world);
-        cf_barrier(worker);
-        cf_set_destroy(worker, &set);
+        cf_set_end(worker, &set);
     } else {
         cf_skip(worker, "this NCCL has no ncclCommGrow");
     }
@@ -260,26 +234,18 @@ void cf_case_comm_rounds(struct cf_worker *worker)
 void cf_case_comm_finalize(struct cf_worker *worker)
 {
     struct cf_set set;
-    CUstream stream[CF_MAX_RANKS];
     cf_set_create(worker, CF_INIT_RANK, &set);
     struct cf_batch *batch = cf_batch_new(worker, &set);
     for (int i = 0; i < 20; i++) {
         cf_batch_add(batch, &(struct cf_spec){.type = ncclFloat32, .family = CF_EXACT, .count = 3000});
     }
-    cf_streams(worker, 0, stream);
-    cf_batch_load(batch, stream);
-    cf_batch_issue(batch, CF_SINGLE, stream);
-    if (worker->members > 1) {
-        CF_NCCL(worker, GroupStart());
-    }
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
+    cf_batch_load(batch, 0);
+    cf_batch_issue(batch, CF_SINGLE, 0);
+    cf_calls_begin(worker, false);
+    for (int m = 0; cf_use(worker, m); m++) {
         CF_NCCL(worker, CommFinalize(set.comm[m]));
     }
-    if (worker->members > 1) {
-        CF_NCCL(worker, GroupEnd());
-    }
-    cf_batch_judge(batch, stream, true);
-    cf_batch_free(batch);
+    cf_calls_end(worker, false, &set);
+    cf_batch_finish(batch, 0);
     cf_set_destroy(worker, &set);
 }

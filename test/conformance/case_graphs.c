@@ -10,116 +10,59 @@
 
 #include "test/conformance/cases.h"
 
-/* A captured batch, one graph for each member. */
+/* A captured batch. */
 struct capture {
     struct cf_batch *batch;
-    CUgraph graph[CF_MAX_RANKS];
-    CUgraphExec exec[CF_MAX_RANKS];
+    struct cf_graph graph;
 };
 
-/* in_place: some of them; such a call gives something else each time that it runs. */
+/* A factor in host memory is read when the call is made. in_place: such a call gives something else each time that it
+ * runs. */
 static struct cf_batch *make_calls(struct cf_worker *worker, const struct cf_set *set, int items, bool in_place)
 {
-    static const struct cf_spec specs[] = {
-        {.type = ncclFloat32, .op = CF_SUM, .count = 3001},
-        {.type = ncclBfloat16, .op = CF_SUM, .count = 17, .in_place = true},
-        {.type = ncclInt32, .op = CF_PREMUL_DEVICE, .count = 500},
-        {.type = ncclFloat16, .op = CF_SUM, .count = 20001, .recv_shift = 6},
-        {.type = ncclFloat64, .op = CF_MIN, .count = 64, .in_place = true},
-    };
     struct cf_batch *batch = cf_batch_new(worker, set);
     for (int i = 0; i < items; i++) {
-        struct cf_spec spec = specs[i % 5];
+        struct cf_spec spec = cf_some_spec(i);
         spec.in_place &= in_place;
+        spec.op = spec.op == CF_PREMUL_HOST ? CF_PREMUL_DEVICE : spec.op;
         cf_batch_add(batch, &spec);
     }
     return batch;
-}
-
-static struct cf_batch *some_calls(struct cf_worker *worker, const struct cf_set *set, int items)
-{
-    return make_calls(worker, set, items, true);
-}
-
-void cf_capture_begin(struct cf_worker *worker, CUstreamCaptureMode mode)
-{
-    /* A capture in global mode forbids calls in other threads of the process: they must be here as well. */
-    cf_sync(worker);
-    cf_barrier(worker);
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
-        CF_CU(worker, StreamBeginCapture(worker->member[m].stream[0], mode));
-    }
-}
-
-void cf_capture_end(struct cf_worker *worker, CUgraph *graph_p)
-{
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
-        CF_CU(worker, StreamEndCapture(worker->member[m].stream[0], &graph_p[m]));
-    }
-    cf_barrier(worker);
-}
-
-static void instantiate(struct cf_worker *worker, struct capture *capture)
-{
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
-        CF_CU(worker, GraphInstantiate(&capture->exec[m], capture->graph[m], 0));
-    }
-    cf_barrier(worker); /* it may wait for kernels, as all that allocates */
 }
 
 /* The arenas must be there before the capture: memory is allocated in cf_batch_load. */
 static void capture_batch(struct cf_worker *worker, struct cf_batch *batch, CUstreamCaptureMode mode,
                           enum cf_style style, struct capture *capture_p)
 {
-    CUstream stream[CF_MAX_RANKS];
-    cf_streams(worker, 0, stream);
-    *capture_p = (struct capture){.batch = batch};
-    cf_batch_load(batch, stream);
-    cf_capture_begin(worker, mode);
-    cf_batch_issue(batch, style, stream);
+    capture_p->batch = batch;
+    cf_batch_load(batch, 0);
+    cf_capture_begin(worker, 0, mode, &capture_p->graph);
+    cf_batch_issue(batch, style, 0);
     cf_batch_count(batch);
-    cf_capture_end(worker, capture_p->graph);
-    cf_batch_judge(batch, stream, false); /* nothing has run */
-    instantiate(worker, capture_p);
+    cf_capture_end(worker, &capture_p->graph);
+    cf_batch_judge(batch, 0, false); /* nothing has run */
+    cf_graph_instantiate(worker, &capture_p->graph);
 }
 
 /* Calls one by one, in the mode that leaves other threads alone. */
 static void capture_calls(struct cf_worker *worker, const struct cf_set *set, int items, struct capture *capture_p)
 {
-    capture_batch(worker, some_calls(worker, set, items), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE, capture_p);
+    capture_batch(worker, make_calls(worker, set, items, true), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE,
+                  capture_p);
 }
 
 /* New inputs, a launch, and a look at the results; all on the first stream. */
 static void replay(struct cf_worker *worker, struct capture *capture)
 {
-    CUstream stream[CF_MAX_RANKS];
-    cf_streams(worker, 0, stream);
-    cf_batch_load(capture->batch, stream);
+    cf_batch_load(capture->batch, 0);
     capture->batch->replayed = true;
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
-        CF_CU(worker, GraphLaunch(capture->exec[m], stream[m]));
-    }
-    cf_batch_judge(capture->batch, stream, true);
-}
-
-static void destroy_graphs(struct cf_worker *worker, struct capture *capture)
-{
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
-        if (capture->exec[m] != NULL) {
-            CF_CU(worker, GraphExecDestroy(capture->exec[m]));
-        }
-        CF_CU(worker, GraphDestroy(capture->graph[m]));
-    }
+    cf_graph_launch(worker, &capture->graph, 0);
+    cf_batch_judge(capture->batch, 0, true);
 }
 
 static void close_capture(struct cf_worker *worker, struct capture *capture)
 {
-    destroy_graphs(worker, capture);
+    cf_graph_destroy(worker, &capture->graph);
     cf_batch_free(capture->batch);
 }
 
@@ -130,7 +73,8 @@ void cf_case_graph_modes(struct cf_worker *worker)
     for (int m = 0; m < 3; m++) {
         for (int style = CF_SINGLE; style <= CF_GROUPED; style++) {
             struct capture capture;
-            capture_batch(worker, some_calls(worker, &worker->world, 5), modes[m], (enum cf_style)style, &capture);
+            capture_batch(worker, make_calls(worker, &worker->world, 9, true), modes[m], (enum cf_style)style,
+                          &capture);
             for (int r = 0; r < 3; r++) {
                 replay(worker, &capture);
             }
@@ -152,10 +96,10 @@ void cf_case_graph_replay(struct cf_worker *worker)
 void cf_case_graph_eager(struct cf_worker *worker)
 {
     struct capture capture;
-    capture_calls(worker, &worker->world, 5, &capture);
+    capture_calls(worker, &worker->world, 9, &capture);
     for (int r = 0; r < 4; r++) {
         replay(worker, &capture);
-        cf_batch_run(some_calls(worker, &worker->world, 1 + r), r % 2 ? CF_GROUPED : CF_SINGLE);
+        cf_batch_run(cf_some_calls(worker, &worker->world, 1 + r), r % 2 ? CF_GROUPED : CF_SINGLE);
     }
     close_capture(worker, &capture);
 }
@@ -178,26 +122,21 @@ void cf_case_graph_two(struct cf_worker *worker)
 void cf_case_graph_two_streams(struct cf_worker *worker)
 {
     struct capture capture[2];
-    CUstream stream[2][CF_MAX_RANKS];
     bool full = worker->options->full;
     for (int c = 0; c < 2; c++) {
-        cf_streams(worker, c, stream[c]);
         capture_calls(worker, &worker->world, full ? 20 : 10, &capture[c]);
     }
     for (int r = 0; r < (full ? 10 : 5); r++) {
         for (int c = 0; c < 2; c++) {
-            cf_batch_load(capture[c].batch, stream[c]);
+            cf_batch_load(capture[c].batch, c);
             capture[c].batch->replayed = true;
         }
         cf_sync(worker);
         for (int c = 0; c < 2; c++) {
-            for (int m = 0; m < worker->members; m++) {
-                cf_use(worker, m);
-                CF_CU(worker, GraphLaunch(capture[c].exec[m], stream[c][m]));
-            }
+            cf_graph_launch(worker, &capture[c].graph, c);
         }
         for (int c = 0; c < 2; c++) {
-            cf_batch_judge(capture[c].batch, stream[c], true);
+            cf_batch_judge(capture[c].batch, c, true);
         }
     }
     close_capture(worker, &capture[0]);
@@ -207,20 +146,17 @@ void cf_case_graph_two_streams(struct cf_worker *worker)
 /* The same communicator on both streams of one capture: NCCL puts its calls in order. */
 void cf_case_graph_branches(struct cf_worker *worker)
 {
-    CUstream stream[2][CF_MAX_RANKS];
-    struct capture capture = {.batch = some_calls(worker, &worker->world, 10)};
-    cf_streams(worker, 0, stream[0]);
-    cf_streams(worker, 1, stream[1]);
-    cf_batch_load(capture.batch, stream[0]);
-    cf_capture_begin(worker, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    struct capture capture = {.batch = make_calls(worker, &worker->world, 10, true)};
+    cf_batch_load(capture.batch, 0);
+    cf_capture_begin(worker, 0, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, &capture.graph);
     cf_join(worker, 0, 1);
     for (int i = 0; i < capture.batch->items; i++) {
-        cf_batch_issue_one(capture.batch, i, false, stream[i / 2 % 2]);
+        cf_batch_issue_one(capture.batch, i, false, i / 2 % 2);
     }
     cf_batch_count(capture.batch);
     cf_join(worker, 1, 0);
-    cf_capture_end(worker, capture.graph);
-    instantiate(worker, &capture);
+    cf_capture_end(worker, &capture.graph);
+    cf_graph_instantiate(worker, &capture.graph);
     for (int r = 0; r < 3; r++) {
         replay(worker, &capture);
     }
@@ -232,13 +168,12 @@ void cf_case_graph_first_use(struct cf_worker *worker)
     struct cf_set set;
     struct capture capture;
     cf_set_create(worker, CF_INIT_RANK, &set);
-    capture_calls(worker, &set, 5, &capture);
+    capture_calls(worker, &set, 9, &capture);
     replay(worker, &capture);
-    cf_batch_run(some_calls(worker, &set, 5), CF_SINGLE);
+    cf_batch_run(cf_some_calls(worker, &set, 5), CF_SINGLE);
     replay(worker, &capture);
     close_capture(worker, &capture);
-    cf_barrier(worker);
-    cf_set_destroy(worker, &set);
+    cf_set_end(worker, &set);
 }
 
 void cf_case_graph_unused(struct cf_worker *worker)
@@ -246,11 +181,10 @@ void cf_case_graph_unused(struct cf_worker *worker)
     struct cf_set set;
     struct capture capture;
     cf_set_create(worker, CF_INIT_RANK, &set);
-    capture_calls(worker, &set, 5, &capture);
+    capture_calls(worker, &set, 9, &capture);
     close_capture(worker, &capture);
-    cf_batch_run(some_calls(worker, &set, 3), CF_SINGLE);
-    cf_barrier(worker);
-    cf_set_destroy(worker, &set);
+    cf_batch_run(cf_some_calls(worker, &set, 3), CF_SINGLE);
+    cf_set_end(worker, &set);
 }
 
 struct late_end {
@@ -262,7 +196,7 @@ static void *destroy_late(void *argument)
 {
     struct late_end *late = argument;
     usleep(100000);
-    destroy_graphs(late->worker, late->capture);
+    cf_graph_destroy(late->worker, &late->capture->graph);
     return NULL;
 }
 
@@ -274,7 +208,7 @@ void cf_case_graph_outlives(struct cf_worker *worker)
     pthread_t thread;
     struct late_end late = {worker, &capture};
     cf_set_create(worker, CF_INIT_RANK, &set);
-    capture_calls(worker, &set, 5, &capture);
+    capture_calls(worker, &set, 9, &capture);
     replay(worker, &capture);
     cf_sync(worker);
     cf_barrier(worker);
@@ -284,7 +218,7 @@ void cf_case_graph_outlives(struct cf_worker *worker)
     cf_set_destroy(worker, &set);
     pthread_join(thread, NULL);
     cf_batch_free(capture.batch);
-    cf_batch_run(some_calls(worker, &worker->world, 3), CF_SINGLE);
+    cf_batch_run(cf_some_calls(worker, &worker->world, 3), CF_SINGLE);
 }
 
 void cf_case_graph_child(struct cf_worker *worker)
@@ -294,20 +228,19 @@ void cf_case_graph_child(struct cf_worker *worker)
         cf_skip(worker, "this driver has no child graphs");
         return;
     }
-    capture_batch(worker, make_calls(worker, &worker->world, 5, false), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE,
+    capture_batch(worker, make_calls(worker, &worker->world, 9, false), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE,
                   &capture);
     parent = (struct capture){.batch = capture.batch};
-    for (int m = 0; m < worker->members; m++) { /* twice the same child, one after the other */
+    for (int m = 0; cf_use(worker, m); m++) { /* twice the same child, one after the other */
         CUgraphNode first, second;
-        cf_use(worker, m);
-        CF_CU(worker, GraphCreate(&parent.graph[m], 0));
-        CF_CU(worker, GraphAddChildGraphNode(&first, parent.graph[m], NULL, 0, capture.graph[m]));
-        CF_CU(worker, GraphAddChildGraphNode(&second, parent.graph[m], &first, 1, capture.graph[m]));
+        CF_CU(worker, GraphCreate(&parent.graph.graph[m], 0));
+        CF_CU(worker, GraphAddChildGraphNode(&first, parent.graph.graph[m], NULL, 0, capture.graph.graph[m]));
+        CF_CU(worker, GraphAddChildGraphNode(&second, parent.graph.graph[m], &first, 1, capture.graph.graph[m]));
     }
-    instantiate(worker, &parent);
+    cf_graph_instantiate(worker, &parent.graph);
     replay(worker, &capture);
     replay(worker, &parent);
-    destroy_graphs(worker, &parent);
+    cf_graph_destroy(worker, &parent.graph);
     close_capture(worker, &capture);
 }
 
@@ -320,18 +253,17 @@ void cf_case_graph_update(struct cf_worker *worker)
         return;
     }
     for (int c = 0; c < 2; c++) {
-        capture_calls(worker, &worker->world, 5, &capture[c]);
+        capture_calls(worker, &worker->world, 9, &capture[c]);
         replay(worker, &capture[c]);
     }
-    for (int m = 0; m < worker->members; m++) {
+    for (int m = 0; cf_use(worker, m); m++) {
         CUgraphExecUpdateResultInfo info;
         memset(&info, 0, sizeof info);
-        cf_use(worker, m);
-        CUresult result = cu.GraphExecUpdate(capture[0].exec[m], capture[1].graph[m], &info);
+        CUresult result = cu.GraphExecUpdate(capture[0].graph.exec[m], capture[1].graph.graph[m], &info);
         if (result == CUDA_SUCCESS) { /* the first now does what the second does */
-            CUgraphExec exec = capture[1].exec[m];
-            capture[1].exec[m] = capture[0].exec[m];
-            capture[0].exec[m] = exec;
+            CUgraphExec exec = capture[1].graph.exec[m];
+            capture[1].graph.exec[m] = capture[0].graph.exec[m];
+            capture[0].graph.exec[m] = exec;
         }
         cf_check(worker, result == CUDA_SUCCESS || result == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
                  "cuGraphExecUpdate gave %d", (int)result);
@@ -357,11 +289,7 @@ void cf_case_bits_graph(struct cf_worker *worker)
                                                      .key = cf_mix((uint64_t)i + 99)});
         }
     }
-    CUstream stream[CF_MAX_RANKS];
-    cf_streams(worker, 0, stream);
-    cf_batch_load(batch[0], stream);
-    cf_batch_issue(batch[0], CF_SINGLE, stream);
-    cf_batch_judge(batch[0], stream, true);
+    cf_batch_try(batch[0], CF_SINGLE, 0);
     capture_batch(worker, batch[1], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE, &capture);
     replay(worker, &capture);
     for (int m = 0; m < worker->members; m++) {

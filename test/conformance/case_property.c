@@ -22,33 +22,33 @@ void cf_case_property(struct cf_worker *worker)
     for (int round = 0; round < (worker->options->full ? 60 : 6); round++) {
         struct cf_source common = cf_common_source(worker, (uint64_t)round),
                          own = cf_own_source(worker, (uint64_t)round);
-        CUstream stream[CF_MAX_RANKS];
         struct cf_batch *batch = random_batch(worker, 25, false, &common, &own);
         enum cf_style style = cf_draw(&common, 3) == 0 ? CF_GROUPED : CF_SINGLE;
-        cf_own_stream(worker, &own, stream);
+        int stream = cf_own_stream(&own);
         cf_batch_load(batch, stream);
         cf_batch_issue(batch, style, stream);
-        cf_batch_judge(batch, stream, true);
-        cf_batch_free(batch);
+        cf_batch_finish(batch, stream);
     }
 }
 
 /* The batch as a graph of this worker's, which is launched when all ranks are ready. */
-static void run_captured(struct cf_worker *worker, struct cf_batch *batch, CUstream *stream)
+static void run_captured(struct cf_worker *worker, struct cf_batch *batch)
 {
     struct cf_graph graph;
-    cf_batch_capture(batch, CF_SINGLE, stream, &graph);
-    cf_barrier(worker);
-    cf_graph_launch(batch, &graph, stream);
-    cf_batch_judge(batch, stream, true);
-    cf_graph_destroy(batch, &graph);
+    cf_capture_begin(worker, 1, CU_STREAM_CAPTURE_MODE_RELAXED, &graph);
+    cf_batch_issue(batch, CF_SINGLE, 1);
+    cf_capture_end(worker, &graph);
+    cf_graph_instantiate(worker, &graph);
+    cf_graph_launch(worker, &graph, 1);
+    cf_batch_judge(batch, 1, true);
+    cf_graph_destroy(worker, &graph);
 }
 
-static void run_eager(struct cf_worker *worker, struct cf_batch *batch, CUstream *stream)
+static void run_eager(struct cf_worker *worker, struct cf_batch *batch)
 {
     cf_barrier(worker);
-    cf_batch_issue(batch, CF_SINGLE, stream);
-    cf_batch_judge(batch, stream, true);
+    cf_batch_issue(batch, CF_SINGLE, 1);
+    cf_batch_judge(batch, 1, true);
 }
 
 /*
@@ -57,18 +57,16 @@ static void run_eager(struct cf_worker *worker, struct cf_batch *batch, CUstream
  */
 void cf_case_property_capture(struct cf_worker *worker)
 {
-    CUstream stream[CF_MAX_RANKS];
-    cf_streams(worker, 1, stream);
     for (int round = 0; round < (worker->options->full ? 30 : 5); round++) {
         for (int captured = 0; captured < 2; captured++) {
             struct cf_source common = cf_common_source(worker, 500 + (uint64_t)round);
             struct cf_source own = cf_own_source(worker, 500 + (uint64_t)round);
             struct cf_batch *batch = random_batch(worker, 8, true, &common, &own);
-            cf_batch_load(batch, stream);
+            cf_batch_load(batch, 1);
             if (captured && cf_draw(&own, 2)) {
-                run_captured(worker, batch, stream);
+                run_captured(worker, batch);
             } else {
-                run_eager(worker, batch, stream);
+                run_eager(worker, batch);
             }
             bool served = batch->served;
             cf_batch_free(batch);

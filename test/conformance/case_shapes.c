@@ -209,22 +209,18 @@ static void check_arguments(struct cf_worker *worker, int m, const void *send, v
 /* Each is refused with NCCL's code, writes nothing, and leaves the communicator as good as it was. */
 void cf_case_arguments(struct cf_worker *worker)
 {
-    CUstream stream[CF_MAX_RANKS];
     struct cf_batch *batch = cf_batch_new(worker, &worker->world);
     struct cf_spec spec = spec_of(ncclFloat32, 64);
     cf_batch_add(batch, &spec);
-    cf_streams(worker, 0, stream);
-    cf_batch_load(batch, stream);
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
+    cf_batch_load(batch, 0);
+    for (int m = 0; cf_use(worker, m); m++) {
         check_arguments(worker, m, (const void *)(uintptr_t)(batch->arena[m] + batch->item[0].send),
                         (void *)(uintptr_t)(batch->arena[m] + batch->item[0].recv));
     }
     CF_IS(worker, ncclInvalidUsage, GroupEnd());
-    cf_batch_judge(batch, stream, false);
-    cf_batch_issue(batch, CF_SINGLE, stream);
-    cf_batch_judge(batch, stream, true);
-    cf_batch_free(batch);
+    cf_batch_judge(batch, 0, false);
+    cf_batch_issue(batch, CF_SINGLE, 0);
+    cf_batch_finish(batch, 0);
 }
 
 /* A user's op belongs to its communicator. */
@@ -240,6 +236,5 @@ void cf_case_foreign_op(struct cf_worker *worker)
               AllReduce(&two, &two, 1, ncclFloat32, op, worker->world.comm[m], worker->member[m].stream[0]));
         CF_IS(worker, ncclSuccess, RedOpDestroy(op, other.comm[m]));
     }
-    cf_barrier(worker);
-    cf_set_destroy(worker, &other);
+    cf_set_end(worker, &other);
 }

@@ -60,8 +60,7 @@ struct part {
     int slot;
     struct recorded *recorded; /* NULL: calls */
     enum cf_style style;
-    int launches;
-    CUstream stream[CF_MAX_RANKS];
+    int launches, stream;
 };
 
 struct soak {
@@ -138,20 +137,19 @@ static void make(struct soak *soak, enum origin origin, struct slot *slot)
 
 static void finalize(struct cf_worker *worker, struct cf_set *set)
 {
-    CF_NCCL(worker, GroupStart());
+    cf_calls_begin(worker, true);
     for (int m = 0; m < worker->members; m++) {
         if (set->comm[m] != NULL) {
-            ncclResult_t result = nccl.CommFinalize(set->comm[m]);
-            cf_check(worker, result == ncclSuccess || result == ncclInProgress, "ncclCommFinalize gave %d", result);
+            CF_START(worker, CommFinalize(set->comm[m]));
         }
     }
-    cf_group_end(worker, set);
+    cf_calls_end(worker, true, set);
     cf_set_ready(worker, set);
 }
 
 static void forget_graph(struct recorded *recorded)
 {
-    cf_graph_destroy(recorded->batch, &recorded->graph);
+    cf_graph_destroy(recorded->batch->worker, &recorded->graph);
     cf_batch_free(recorded->batch);
     recorded->batch = NULL;
 }
@@ -270,23 +268,24 @@ static enum cf_style random_style(struct soak *soak)
 }
 
 /* Graphs are captured from, and launched on, streams other than the default ones, which cannot capture. */
-static void own_created_stream(struct soak *soak, CUstream *stream_p)
+static int own_created_stream(struct soak *soak)
 {
-    cf_streams(soak->worker, (int)cf_draw(&soak->own, CF_STREAMS), stream_p);
+    return (int)cf_draw(&soak->own, CF_STREAMS);
 }
 
 static struct recorded *record(struct soak *soak, int which, struct recorded *recorded)
 {
-    CUstream stream[CF_MAX_RANKS];
     if (recorded->batch != NULL) {
         forget_graph(recorded);
     }
     *recorded = (struct recorded){.slot = which, .repeats = cf_draw(&soak->common, 2)};
     recorded->batch = random_batch(soak, which, true, !recorded->repeats);
-    own_created_stream(soak, stream);
+    int stream = own_created_stream(soak);
     cf_batch_load(recorded->batch, stream);
-    cf_sync(soak->worker); /* the next load may be on another stream */
-    cf_batch_capture(recorded->batch, random_style(soak), stream, &recorded->graph);
+    cf_capture_begin(soak->worker, stream, CU_STREAM_CAPTURE_MODE_RELAXED, &recorded->graph);
+    cf_batch_issue(recorded->batch, random_style(soak), stream);
+    cf_capture_end(soak->worker, &recorded->graph);
+    cf_graph_instantiate(soak->worker, &recorded->graph);
     cf_batch_count(recorded->batch);
     recorded->batch->counted = true;
     atomic_fetch_add(&soak->soaked->graphs, 1);
@@ -316,10 +315,10 @@ static void prepare(struct soak *soak, struct part *part)
         part->slot = part->recorded->slot;
         part->launches += part->recorded->repeats ? (int)cf_draw(&soak->common, LAUNCHES) : 0;
         part->batch = part->recorded->batch;
-        own_created_stream(soak, part->stream);
+        part->stream = own_created_stream(soak);
     } else {
         part->batch = random_batch(soak, which, false, true);
-        cf_own_stream(soak->worker, &soak->own, part->stream);
+        part->stream = cf_own_stream(&soak->own);
     }
     cf_batch_load(part->batch, part->stream);
 }
@@ -342,7 +341,7 @@ static void issue(struct soak *soak, struct part *part)
         usleep((useconds_t)cf_draw(&soak->own, LATE_MICROSECONDS));
     }
     for (int i = 0; i < part->launches && part->recorded != NULL; i++) {
-        cf_graph_launch(part->batch, &part->recorded->graph, part->stream);
+        cf_graph_launch(soak->worker, &part->recorded->graph, part->stream);
     }
     if (part->recorded == NULL) {
         cf_batch_mark(part->batch); /* another part may be of the same communicator */
@@ -390,8 +389,7 @@ static long gpu_kib(void *user)
 {
     struct cf_worker *worker = user;
     size_t used = 0, free_bytes, total;
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
+    for (int m = 0; cf_use(worker, m); m++) {
         CF_CU(worker, MemGetInfo(&free_bytes, &total));
         used += total - free_bytes;
     }
@@ -415,8 +413,7 @@ static void rest(struct soak *soak)
 /* The streams of each GPU that are made when they are first used; a driver may give them threads. */
 static void touch_default_streams(struct cf_worker *worker)
 {
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
+    for (int m = 0; cf_use(worker, m); m++) {
         CF_CU(worker, StreamSynchronize(NULL));
         CF_CU(worker, StreamSynchronize(CU_STREAM_PER_THREAD));
     }

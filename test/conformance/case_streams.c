@@ -1,86 +1,56 @@
 /* SPDX-License-Identifier: MIT */
-/* case_streams.c - default streams, several streams, and the order between them */
+/* case_streams.c - default streams, several streams, the order between them, and calls that NCCL serves between */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "test/conformance/cases.h"
 
-static struct cf_batch *some_calls(struct cf_worker *worker, const struct cf_set *set, int items)
+static void run_on_default(struct cf_worker *worker, int stream)
 {
-    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclInt32, ncclFloat16};
-    struct cf_batch *batch = cf_batch_new(worker, set);
-    for (int i = 0; i < items; i++) {
-        cf_batch_add(batch, &(struct cf_spec){.type = types[i % 4],
-                                              .op = i % 5 == 4 ? CF_MAX : CF_SUM,
-                                              .family = CF_EXACT,
-                                              .count = 1 + (size_t)i * 977 % 9000,
-                                              .in_place = i % 2 == 1});
-    }
-    return batch;
-}
-
-static void run_on_default(struct cf_worker *worker, CUstream handle)
-{
-    CUstream stream[CF_MAX_RANKS];
-    for (int m = 0; m < worker->members; m++) {
-        stream[m] = handle;
-    }
     for (int style = CF_SINGLE; style <= CF_GROUPED; style++) {
-        struct cf_batch *batch = some_calls(worker, &worker->world, 12);
-        cf_batch_load(batch, stream);
-        cf_batch_issue(batch, (enum cf_style)style, stream);
-        cf_batch_judge(batch, stream, true);
+        struct cf_batch *batch = cf_some_calls(worker, &worker->world, 12);
+        cf_batch_try(batch, (enum cf_style)style, stream);
         cf_batch_free(batch);
     }
 }
 
 void cf_case_stream_null(struct cf_worker *worker)
 {
-    run_on_default(worker, NULL);
+    run_on_default(worker, CF_LEGACY_STREAM);
 }
 
 void cf_case_stream_per_thread(struct cf_worker *worker)
 {
-    run_on_default(worker, CU_STREAM_PER_THREAD);
+    run_on_default(worker, CF_PER_THREAD_STREAM);
 }
 
 void cf_case_stream_several(struct cf_worker *worker)
 {
-    CUstream stream[CF_STREAMS][CF_MAX_RANKS];
-    struct cf_batch *batch = some_calls(worker, &worker->world, 30);
-    for (int s = 0; s < CF_STREAMS; s++) {
-        cf_streams(worker, s, stream[s]);
-    }
-    cf_batch_load(batch, stream[0]);
+    struct cf_batch *batch = cf_some_calls(worker, &worker->world, 30);
+    cf_batch_load(batch, 0);
     cf_join(worker, 0, 1);
     cf_join(worker, 0, 2);
     for (int i = 0; i < batch->items; i++) {
-        cf_batch_issue_one(batch, i, false, stream[i % CF_STREAMS]);
+        cf_batch_issue_one(batch, i, false, i % CF_STREAMS);
     }
     cf_join(worker, 1, 0);
     cf_join(worker, 2, 0);
-    cf_batch_judge(batch, stream[0], true);
-    cf_batch_free(batch);
+    cf_batch_finish(batch, 0);
 }
 
 /* One group whose calls are on three streams: it starts after the load on the first, and all streams wait for it. */
 void cf_case_stream_group(struct cf_worker *worker)
 {
-    CUstream stream[CF_STREAMS][CF_MAX_RANKS];
     for (int last = 0; last < CF_STREAMS; last++) {
-        struct cf_batch *batch = some_calls(worker, &worker->world, 9);
-        for (int s = 0; s < CF_STREAMS; s++) {
-            cf_streams(worker, s, stream[s]);
-        }
-        cf_batch_load(batch, stream[0]);
+        struct cf_batch *batch = cf_some_calls(worker, &worker->world, 9);
+        cf_batch_load(batch, 0);
         CF_NCCL(worker, GroupStart());
         for (int i = 0; i < batch->items; i++) {
-            cf_batch_issue_one(batch, i, false, stream[i % CF_STREAMS]);
+            cf_batch_issue_one(batch, i, false, i % CF_STREAMS);
         }
         CF_NCCL(worker, GroupEnd());
-        cf_batch_judge(batch, stream[last], true);
-        cf_batch_free(batch);
+        cf_batch_finish(batch, last);
     }
 }
 
@@ -88,9 +58,12 @@ void cf_case_stream_group(struct cf_worker *worker)
 
 #define OTHER_BYTES 4096
 #define ROUND_MICROSECONDS 4000 /* between rounds, in which onehop's set-up in the background goes on */
+#define ON_WORLD CF_MAKERS      /* for other_open */
 
-/* Of each member: what it sends, and behind that room for what all ranks send. */
+/* The communicator, and of each member: what it sends, and behind that room for what all ranks send. */
 struct other {
+    struct cf_set set;
+    bool made; /* the communicator, for these calls */
     size_t bytes;
     CUdeviceptr device[CF_MAX_RANKS];
     unsigned char *host[CF_MAX_RANKS];
@@ -100,6 +73,7 @@ enum other_call {
     OTHER_BROADCAST,
     OTHER_RING,
     OTHER_GATHER,
+    OTHER_BOTH, /* the first two, the ring's piece behind the broadcast's */
     OTHER_CALLS
 };
 
@@ -108,74 +82,122 @@ static unsigned char other_byte(const struct cf_worker *worker, int rank, size_t
     return (unsigned char)cf_mix(worker->options->seed + worker->serial * 16 + (uint64_t)rank + i * 1024);
 }
 
-static void other_open(struct cf_worker *worker, struct other *other_p)
+static void other_open(struct cf_worker *worker, enum cf_maker maker, struct other *other_p)
 {
-    *other_p = (struct other){.bytes = OTHER_BYTES * (1 + (size_t)worker->nranks)};
-    for (int m = 0; m < worker->members; m++) {
+    *other_p = (struct other){
+        .set = worker->world, .made = maker != ON_WORLD, .bytes = OTHER_BYTES * (1 + (size_t)worker->nranks)};
+    if (other_p->made) {
+        cf_set_create(worker, maker, &other_p->set);
+    }
+    for (int m = 0; cf_use(worker, m); m++) {
         other_p->host[m] = malloc(other_p->bytes);
         if (other_p->host[m] == NULL) {
             cf_die(worker, "no memory");
         }
-        cf_use(worker, m);
         CF_CU(worker, MemAlloc(&other_p->device[m], other_p->bytes));
     }
 }
 
 static void other_close(struct cf_worker *worker, struct other *other)
 {
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
+    for (int m = 0; cf_use(worker, m); m++) {
         CF_CU(worker, MemFree(other->device[m]));
         free(other->host[m]);
     }
+    if (other->made) {
+        cf_set_end(worker, &other->set);
+    }
 }
 
-static void other_load(struct cf_worker *worker, struct other *other, CUstream *stream)
+static void other_load(struct cf_worker *worker, struct other *other, int stream)
 {
-    for (int m = 0; m < worker->members; m++) {
+    worker->serial++;
+    for (int m = 0; cf_use(worker, m); m++) {
         memset(other->host[m], 0xee, other->bytes);
         for (size_t i = 0; i < OTHER_BYTES; i++) {
             other->host[m][i] = other_byte(worker, worker->member[m].world_rank, i);
         }
-        cf_use(worker, m);
-        CF_CU(worker, MemcpyHtoDAsync(other->device[m], other->host[m], other->bytes, stream[m]));
+        CF_CU(worker,
+              MemcpyHtoDAsync(other->device[m], other->host[m], other->bytes, worker->member[m].stream[stream]));
     }
 }
 
-static void other_issue(struct cf_worker *worker, struct other *other, enum other_call which, CUstream *stream)
+static void other_issue(struct cf_worker *worker, struct other *other, enum other_call which, int on)
 {
-    for (int m = 0; m < worker->members; m++) {
+    for (int m = 0; cf_use(worker, m); m++) {
         int rank = worker->member[m].world_rank, n = worker->nranks;
         char *send = (char *)(uintptr_t)other->device[m], *recv = send + OTHER_BYTES;
-        ncclComm_t comm = worker->world.comm[m];
-        if (which == OTHER_BROADCAST) {
-            CF_NCCL(worker, Broadcast(send, recv, OTHER_BYTES, ncclUint8, n - 1, comm, stream[m]));
-        } else if (which == OTHER_RING) {
-            CF_NCCL(worker, Send(send, OTHER_BYTES, ncclUint8, (rank + n - 1) % n, comm, stream[m]));
-            CF_NCCL(worker, Recv(recv, OTHER_BYTES, ncclUint8, (rank + 1) % n, comm, stream[m]));
-        } else {
-            CF_NCCL(worker, AllGather(send, recv, OTHER_BYTES, ncclUint8, comm, stream[m]));
+        ncclComm_t comm = other->set.comm[m];
+        CUstream stream = worker->member[m].stream[on];
+        if (which == OTHER_GATHER) {
+            CF_NCCL(worker, AllGather(send, recv, OTHER_BYTES, ncclUint8, comm, stream));
+        }
+        if (which == OTHER_BROADCAST || which == OTHER_BOTH) {
+            CF_NCCL(worker, Broadcast(send, recv, OTHER_BYTES, ncclUint8, n - 1, comm, stream));
+        }
+        if (which == OTHER_RING || which == OTHER_BOTH) {
+            recv += which == OTHER_BOTH ? OTHER_BYTES : 0;
+            CF_NCCL(worker, Send(send, OTHER_BYTES, ncclUint8, (rank + n - 1) % n, comm, stream));
+            CF_NCCL(worker, Recv(recv, OTHER_BYTES, ncclUint8, (rank + 1) % n, comm, stream));
         }
     }
 }
 
-static void other_judge(struct cf_worker *worker, struct other *other, enum other_call which, CUstream *stream)
+/* Whose bytes are in a received piece; -1: nobody's. */
+static int sender_of(const struct cf_worker *worker, enum other_call which, int rank, int piece)
 {
-    static const char *const names[OTHER_CALLS] = {"broadcast", "send and receive", "allgather"};
-    for (int m = 0; m < worker->members; m++) {
-        int rank = worker->member[m].world_rank, n = worker->nranks;
-        size_t end = which == OTHER_GATHER ? other->bytes : (size_t)2 * OTHER_BYTES, bad = 0;
-        cf_use(worker, m);
-        CF_CU(worker, MemcpyDtoHAsync(other->host[m], other->device[m], other->bytes, stream[m]));
-        CF_CU(worker, StreamSynchronize(stream[m]));
-        for (size_t i = OTHER_BYTES; i < end; i++) {
-            int from = which == OTHER_BROADCAST ? n - 1
-                       : which == OTHER_RING    ? (rank + 1) % n
-                                                : (int)(i / OTHER_BYTES) - 1;
-            bad += other->host[m][i] != other_byte(worker, from, i % OTHER_BYTES);
+    int next = (rank + 1) % worker->nranks, root = worker->nranks - 1;
+    switch (which) {
+    case OTHER_BROADCAST:
+        return piece == 0 ? root : -1;
+    case OTHER_RING:
+        return piece == 0 ? next : -1;
+    case OTHER_GATHER:
+        return piece;
+    default:
+        return piece == 0 ? root : piece == 1 ? next : -1;
+    }
+}
+
+static void other_judge(struct cf_worker *worker, struct other *other, enum other_call which, int on)
+{
+    static const char *const names[OTHER_CALLS] = {"broadcast", "send and receive", "allgather",
+                                                   "broadcast, send and receive"};
+    for (int m = 0; cf_use(worker, m); m++) {
+        CUstream stream = worker->member[m].stream[on];
+        size_t bad = 0;
+        CF_CU(worker, MemcpyDtoHAsync(other->host[m], other->device[m], other->bytes, stream));
+        CF_CU(worker, StreamSynchronize(stream));
+        for (size_t i = OTHER_BYTES; i < other->bytes; i++) {
+            int from = sender_of(worker, which, worker->member[m].world_rank, (int)(i / OTHER_BYTES) - 1);
+            bad += other->host[m][i] != (from < 0 ? 0xee : other_byte(worker, from, i % OTHER_BYTES));
         }
         cf_check(worker, bad == 0, "%s: %zu bytes are wrong", names[which], bad);
     }
+}
+
+/* Others in a group, and allreduces on the same stream: in the group before them, or after it. */
+void cf_case_group_mixed(struct cf_worker *worker)
+{
+    struct other other;
+    other_open(worker, ON_WORLD, &other);
+    for (int grouped = 0; grouped < 2; grouped++) {
+        struct cf_batch *batch = cf_some_calls(worker, &worker->world, 9);
+        cf_batch_load(batch, 0);
+        other_load(worker, &other, 0);
+        CF_NCCL(worker, GroupStart());
+        if (grouped) {
+            cf_batch_issue(batch, CF_SINGLE, 0);
+        }
+        other_issue(worker, &other, OTHER_BOTH, 0);
+        CF_NCCL(worker, GroupEnd());
+        if (!grouped) {
+            cf_batch_issue(batch, CF_SINGLE, 0);
+        }
+        other_judge(worker, &other, OTHER_BOTH, 0);
+        cf_batch_finish(batch, 0);
+    }
+    other_close(worker, &other);
 }
 
 /*
@@ -184,92 +206,77 @@ static void other_judge(struct cf_worker *worker, struct other *other, enum othe
  */
 void cf_case_stream_group_mixed(struct cf_worker *worker)
 {
-    CUstream stream[2][CF_MAX_RANKS];
     struct other other;
-    cf_streams(worker, 0, stream[0]);
-    cf_streams(worker, 1, stream[1]);
-    other_open(worker, &other);
+    other_open(worker, ON_WORLD, &other);
     for (int round = 0; round < 8 * OTHER_CALLS; round++) {
         enum other_call which = (enum other_call)(round % OTHER_CALLS);
-        CUstream *outer = stream[round / OTHER_CALLS % 2];
-        struct cf_batch *batch = some_calls(worker, &worker->world, 1);
+        int outer = round / OTHER_CALLS % 2;
+        bool first = round / OTHER_CALLS / 2 % 2;
+        struct cf_batch *batch = cf_some_calls(worker, &worker->world, 1);
         cf_batch_load(batch, outer);
         other_load(worker, &other, outer);
         CF_NCCL(worker, GroupStart());
-        if (round / 2 % 2) {
-            cf_batch_issue_one(batch, 0, false, stream[0]);
+        if (first) {
+            cf_batch_issue_one(batch, 0, false, 0);
         }
-        other_issue(worker, &other, which, stream[1]);
-        if (!(round / 2 % 2)) {
-            cf_batch_issue_one(batch, 0, false, stream[0]);
+        other_issue(worker, &other, which, 1);
+        if (!first) {
+            cf_batch_issue_one(batch, 0, false, 0);
         }
         CF_NCCL(worker, GroupEnd());
         other_judge(worker, &other, which, outer);
-        cf_batch_judge(batch, outer, true);
-        cf_batch_free(batch);
+        cf_batch_finish(batch, outer);
     }
     other_close(worker, &other);
 }
 
-/* The call of one turn on each member: an odd one reduces to the front what the broadcast before it has left behind. */
-static void call_in_turn(struct cf_worker *worker, const struct cf_set *set, struct other *other, int turn,
-                         CUstream stream[2][CF_MAX_RANKS])
+/*
+ * The call of one turn on each member, broadcasts on a stream of the caller's choice, allreduces on the first: an odd
+ * one reduces to the front what the broadcast before it has left behind. Before turn 0, broadcasts are in place.
+ */
+static void take_turn(struct cf_worker *worker, struct other *other, int turn, int broadcasts)
 {
-    for (int m = 0; m < worker->members; m++) {
+    cf_calls_begin(worker, false);
+    for (int m = 0; cf_use(worker, m); m++) {
         char *front = (char *)(uintptr_t)other->device[m], *back = front + OTHER_BYTES;
-        int root = turn == 0 ? worker->nranks - 1 : 0;
-        cf_use(worker, m);
-        ncclResult_t result =
-            turn % 2 ? nccl.AllReduce(back, front, OTHER_BYTES, ncclUint8, ncclMax, set->comm[m], stream[0][m])
-                     : nccl.Broadcast(front, back, OTHER_BYTES, ncclUint8, root, set->comm[m], stream[1][m]);
-        if (result != ncclSuccess && result != ncclInProgress) {
-            cf_die(worker, "turn %d gave %d", turn, (int)result);
+        ncclComm_t comm = other->set.comm[m];
+        CUstream *stream = worker->member[m].stream;
+        if (turn > 0 && turn % 2 == 1) {
+            CF_START(worker, AllReduce(back, front, OTHER_BYTES, ncclUint8, ncclMax, comm, stream[0]));
+        } else {
+            CF_START(worker, Broadcast(front, turn < 0 ? front : back, OTHER_BYTES, ncclUint8,
+                                       turn <= 0 ? worker->nranks - 1 : 0, comm, stream[broadcasts]));
         }
     }
+    cf_calls_end(worker, false, &other->set);
 }
 
-/* One turn on all members, which waits where the communicator is non-blocking. */
-static void take_turn(struct cf_worker *worker, const struct cf_set *set, struct other *other, int turn,
-                      CUstream stream[2][CF_MAX_RANKS])
+static void take_turns(struct cf_worker *worker, struct other *other, int first, int last)
 {
-    bool grouped = worker->members > 1;
-    if (grouped) {
-        CF_NCCL(worker, GroupStart());
-    }
-    call_in_turn(worker, set, other, turn, stream);
-    if (grouped) {
-        cf_group_end(worker, set);
-    } else {
-        cf_set_ready(worker, set);
+    for (int turn = first; turn <= last; turn++) {
+        take_turn(worker, other, turn, 1);
     }
 }
 
 /*
- * Calls in turn on two streams that nothing else orders: an allreduce takes what the broadcast before it has written,
- * and a broadcast what the allreduce has. All ranks have equal inputs, so that a maximum is the input.
+ * Calls in turn that nothing else orders where they are on two streams: an allreduce takes what the broadcast before it
+ * has written, and a broadcast what the allreduce has. All ranks have equal inputs, so that a maximum is the input.
  */
-static void round_robin(struct cf_worker *worker, const struct cf_set *set, struct other *other, int streams)
+static void round_robin(struct cf_worker *worker, struct other *other, int broadcasts)
 {
-    enum {
-        TURNS = 6
-    };
-    CUstream stream[2][CF_MAX_RANKS];
-    cf_streams(worker, 0, stream[0]);
-    cf_streams(worker, streams - 1, stream[1]);
-    worker->serial++;
-    other_load(worker, other, stream[1]);
-    for (int turn = 0; turn < TURNS; turn++) {
-        take_turn(worker, set, other, turn, stream);
+    other_load(worker, other, broadcasts);
+    for (int turn = 0; turn < 6; turn++) {
+        take_turn(worker, other, turn, broadcasts);
     }
-    other_judge(worker, other, OTHER_BROADCAST, stream[0]);
+    other_judge(worker, other, OTHER_BROADCAST, 0);
 }
 
 void cf_case_stream_mixed(struct cf_worker *worker)
 {
     struct other other;
-    other_open(worker, &other);
+    other_open(worker, ON_WORLD, &other);
     for (int round = 0; round < 6; round++) {
-        round_robin(worker, &worker->world, &other, 2);
+        round_robin(worker, &other, 1);
     }
     other_close(worker, &other);
 }
@@ -280,38 +287,12 @@ void cf_case_stream_mixed(struct cf_worker *worker)
  */
 void cf_case_stream_change(struct cf_worker *worker)
 {
-    struct cf_set set;
     struct other other;
-    CUstream stream[2][CF_MAX_RANKS];
-    cf_streams(worker, 0, stream[0]);
-    cf_streams(worker, 1, stream[1]);
-    cf_set_create(worker, CF_INIT_RANK, &set);
-    other_open(worker, &other);
-    worker->serial++;
-    other_load(worker, &other, stream[1]);
-    for (int i = 0; i < MANY_TURNS; i++) {
-        bool grouped = worker->members > 1;
-        if (grouped) {
-            CF_NCCL(worker, GroupStart());
-        }
-        for (int m = 0; m < worker->members; m++) {
-            char *front = (char *)(uintptr_t)other.device[m];
-            char *to = i < MANY_TURNS - 1 ? front : front + OTHER_BYTES; /* in place but for the last */
-            cf_use(worker, m);
-            CF_NCCL(worker,
-                    Broadcast(front, to, OTHER_BYTES, ncclUint8, worker->nranks - 1, set.comm[m], stream[1][m]));
-        }
-        if (grouped) {
-            CF_NCCL(worker, GroupEnd());
-        }
-    }
-    for (int turn = 1; turn <= 3; turn++) {
-        take_turn(worker, &set, &other, turn, stream);
-    }
-    other_judge(worker, &other, OTHER_BROADCAST, stream[0]);
+    other_open(worker, CF_INIT_RANK, &other);
+    other_load(worker, &other, 1);
+    take_turns(worker, &other, 1 - MANY_TURNS, 3);
+    other_judge(worker, &other, OTHER_BROADCAST, 0);
     other_close(worker, &other);
-    cf_barrier(worker);
-    cf_set_destroy(worker, &set);
 }
 
 #define SLOW_MICROSECONDS 300000 /* a stream is held up; onehop's set-up in the background takes less */
@@ -326,114 +307,66 @@ static void CUDA_CB be_slow(void *nothing)
  * another stream takes what it leaves. */
 void cf_case_stream_late(struct cf_worker *worker)
 {
-    struct cf_set set;
     struct other other;
-    CUstream stream[2][CF_MAX_RANKS];
-    cf_streams(worker, 0, stream[0]);
-    cf_streams(worker, 1, stream[1]);
-    cf_set_create(worker, CF_INIT_NONBLOCKING, &set);
-    other_open(worker, &other);
-    worker->serial++;
-    other_load(worker, &other, stream[1]);
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
-        CF_CU(worker, LaunchHostFunc(stream[1][m], be_slow, NULL));
+    other_open(worker, CF_INIT_NONBLOCKING, &other);
+    other_load(worker, &other, 1);
+    for (int m = 0; cf_use(worker, m); m++) {
+        CF_CU(worker, LaunchHostFunc(worker->member[m].stream[1], be_slow, NULL));
     }
-    take_turn(worker, &set, &other, 0, stream);
+    take_turn(worker, &other, 0, 1);
     usleep(SLOW_MICROSECONDS / 2);
-    for (int turn = 1; turn <= 5; turn++) {
-        take_turn(worker, &set, &other, turn, stream);
-    }
-    other_judge(worker, &other, OTHER_BROADCAST, stream[0]);
+    take_turns(worker, &other, 1, 5);
+    other_judge(worker, &other, OTHER_BROADCAST, 0);
     other_close(worker, &other);
-    cf_barrier(worker);
-    cf_set_destroy(worker, &set);
 }
 
-/*
- * Turns in a graph, from turn `first` to `last`, on two streams of one capture that only NCCL's order of calls puts one
- * behind the other.
- */
-static void capture_turns(struct cf_worker *worker, const struct cf_set *set, struct other *other, int first, int last,
-                          CUgraph *graph_p, CUgraphExec *exec_p)
+/* Turns in a graph, up to turn `last`, on two streams of one capture that only NCCL's order of calls puts one behind
+ * the other. */
+static void capture_turns(struct cf_worker *worker, struct other *other, int last, struct cf_graph *graph_p)
 {
-    CUstream stream[2][CF_MAX_RANKS];
-    cf_streams(worker, 0, stream[0]);
-    cf_streams(worker, 1, stream[1]);
-    take_turn(worker, set, other, 0, stream); /* NCCL makes the first broadcast of ranks as threads only uncaptured */
-    cf_capture_begin(worker, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    take_turn(worker, other, 0, 1); /* NCCL makes the first broadcast of ranks as threads only uncaptured */
+    cf_capture_begin(worker, 0, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, graph_p);
     cf_join(worker, 0, 1);
-    for (int turn = first; turn <= last; turn++) {
-        take_turn(worker, set, other, turn, stream);
-    }
+    take_turns(worker, other, 0, last);
     cf_join(worker, 1, 0);
     cf_capture_end(worker, graph_p);
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
-        CF_CU(worker, GraphInstantiate(&exec_p[m], graph_p[m], 0));
-    }
-    cf_barrier(worker); /* it may wait for kernels, as all that allocates */
-}
-
-static void launch_graphs(struct cf_worker *worker, const CUgraphExec *exec, int which)
-{
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
-        CF_CU(worker, GraphLaunch(exec[m], worker->member[m].stream[which]));
-    }
-}
-
-static void destroy_graphs(struct cf_worker *worker, const CUgraph *graph, const CUgraphExec *exec)
-{
-    cf_sync(worker);
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
-        CF_CU(worker, GraphExecDestroy(exec[m]));
-        CF_CU(worker, GraphDestroy(graph[m]));
-    }
+    cf_graph_instantiate(worker, graph_p);
 }
 
 /* Allreduces and broadcasts in turn on two streams of a capture. */
 void cf_case_graph_mixed(struct cf_worker *worker)
 {
-    CUstream stream[CF_MAX_RANKS];
-    CUgraph graph[CF_MAX_RANKS];
-    CUgraphExec exec[CF_MAX_RANKS];
+    struct cf_graph graph;
     struct other other;
-    cf_streams(worker, 0, stream);
-    other_open(worker, &other);
-    capture_turns(worker, &worker->world, &other, 0, 5, graph, exec);
+    other_open(worker, ON_WORLD, &other);
+    capture_turns(worker, &other, 5, &graph);
     for (int round = 0; round < 5; round++) {
-        worker->serial++;
-        other_load(worker, &other, stream);
-        launch_graphs(worker, exec, 0);
-        other_judge(worker, &other, OTHER_BROADCAST, stream);
+        other_load(worker, &other, 0);
+        cf_graph_launch(worker, &graph, 0);
+        other_judge(worker, &other, OTHER_BROADCAST, 0);
     }
-    destroy_graphs(worker, graph, exec);
+    cf_sync(worker);
+    cf_graph_destroy(worker, &graph);
     other_close(worker, &other);
 }
 
 /* A graph of broadcasts alone on one stream, and allreduces on another, in turn. */
 void cf_case_graph_others(struct cf_worker *worker)
 {
-    CUstream stream[2][CF_MAX_RANKS];
-    CUgraph graph[CF_MAX_RANKS];
-    CUgraphExec exec[CF_MAX_RANKS];
+    struct cf_graph graph;
     struct other other;
-    cf_streams(worker, 0, stream[0]);
-    cf_streams(worker, 1, stream[1]);
-    other_open(worker, &other);
-    capture_turns(worker, &worker->world, &other, 0, 0, graph, exec);
+    other_open(worker, ON_WORLD, &other);
+    capture_turns(worker, &other, 0, &graph);
     for (int round = 0; round < 5; round++) {
-        worker->serial++;
-        other_load(worker, &other, stream[1]);
-        for (int turn = 0; turn < 6; turn += 2) {
-            launch_graphs(worker, exec, 1);
-            take_turn(worker, &worker->world, &other, turn + 1, stream);
+        other_load(worker, &other, 1);
+        for (int turn = 1; turn < 6; turn += 2) {
+            cf_graph_launch(worker, &graph, 1);
+            take_turn(worker, &other, turn, 1);
         }
-        other_judge(worker, &other, OTHER_BROADCAST, stream[0]);
+        other_judge(worker, &other, OTHER_BROADCAST, 0);
     }
-    destroy_graphs(worker, graph, exec);
+    cf_sync(worker);
+    cf_graph_destroy(worker, &graph);
     other_close(worker, &other);
 }
 
@@ -441,43 +374,31 @@ void cf_case_graph_others(struct cf_worker *worker)
  * late. */
 void cf_case_stream_nonblocking(struct cf_worker *worker)
 {
-    struct cf_set set;
     struct other other;
-    cf_set_create(worker, CF_INIT_NONBLOCKING, &set);
-    other_open(worker, &other);
+    other_open(worker, CF_INIT_NONBLOCKING, &other);
     for (int round = 0; round < 40; round++) {
-        round_robin(worker, &set, &other, 2);
+        round_robin(worker, &other, 1);
         usleep(round < 25 ? ROUND_MICROSECONDS : 0);
     }
     other_close(worker, &other);
-    cf_barrier(worker);
-    cf_set_destroy(worker, &set);
 }
 
 /* An allreduce on one communicator and a broadcast on another, new one in a group, both on one stream. */
-static void group_of_two(struct cf_worker *worker, const struct cf_set *set, struct other *other)
+static void group_of_two(struct cf_worker *worker, const struct cf_set *set)
 {
-    struct cf_set fresh;
-    CUstream stream[CF_MAX_RANKS];
-    cf_streams(worker, 0, stream);
-    cf_set_create(worker, CF_INIT_NONBLOCKING, &fresh);
-    struct cf_batch *batch = some_calls(worker, set, 1);
-    cf_batch_load(batch, stream);
-    other_load(worker, other, stream);
-    CF_NCCL(worker, GroupStart());
-    cf_batch_issue_one(batch, 0, true, stream);
-    for (int m = 0; m < worker->members; m++) {
-        char *send = (char *)(uintptr_t)other->device[m];
-        CF_NCCL(worker, Broadcast(send, send + OTHER_BYTES, OTHER_BYTES, ncclUint8, worker->nranks - 1, fresh.comm[m],
-                                  stream[m]));
-    }
-    cf_group_end(worker, set);
-    cf_set_ready(worker, &fresh);
-    cf_batch_judge(batch, stream, true);
-    cf_batch_free(batch);
-    other_judge(worker, other, OTHER_BROADCAST, stream);
-    cf_barrier(worker);
-    cf_set_destroy(worker, &fresh);
+    struct other fresh;
+    other_open(worker, CF_INIT_NONBLOCKING, &fresh);
+    struct cf_batch *batch = cf_some_calls(worker, set, 1);
+    cf_batch_load(batch, 0);
+    other_load(worker, &fresh, 0);
+    cf_calls_begin(worker, true);
+    cf_batch_issue_one(batch, 0, true, 0);
+    other_issue(worker, &fresh, OTHER_BROADCAST, 0);
+    cf_calls_end(worker, true, set);
+    cf_set_ready(worker, &fresh.set);
+    cf_batch_finish(batch, 0);
+    other_judge(worker, &fresh, OTHER_BROADCAST, 0);
+    other_close(worker, &fresh);
 }
 
 /*
@@ -486,20 +407,16 @@ static void group_of_two(struct cf_worker *worker, const struct cf_set *set, str
  */
 void cf_case_stream_group_nonblocking(struct cf_worker *worker)
 {
-    struct cf_set set;
     struct other other;
-    cf_set_create(worker, CF_INIT_NONBLOCKING, &set);
-    other_open(worker, &other);
+    other_open(worker, CF_INIT_NONBLOCKING, &other);
     for (int round = 0; round < 25; round++) {
-        round_robin(worker, &set, &other, 1);
+        round_robin(worker, &other, 0);
         usleep(ROUND_MICROSECONDS);
     }
     for (int round = 0; round < 10; round++) {
-        group_of_two(worker, &set, &other);
+        group_of_two(worker, &other.set);
     }
     other_close(worker, &other);
-    cf_barrier(worker);
-    cf_set_destroy(worker, &set);
 }
 
 /*
@@ -508,11 +425,7 @@ void cf_case_stream_group_nonblocking(struct cf_worker *worker)
  */
 void cf_case_stream_chain(struct cf_worker *worker)
 {
-    CUstream stream[CF_STREAMS][CF_MAX_RANKS];
     const size_t count = 5000, bytes = count * 4;
-    for (int s = 0; s < CF_STREAMS; s++) {
-        cf_streams(worker, s, stream[s]);
-    }
     struct cf_batch *batch = cf_batch_new(worker, &worker->world);
     for (int i = 0; i < 2; i++) {
         cf_batch_add(batch, &(struct cf_spec){.type = ncclFloat32,
@@ -521,21 +434,19 @@ void cf_case_stream_chain(struct cf_worker *worker)
                                               .count = count,
                                               .in_place = i == 1});
     }
-    cf_batch_load(batch, stream[0]);
-    cf_batch_issue_one(batch, 0, false, stream[0]);
+    cf_batch_load(batch, 0);
+    cf_batch_issue_one(batch, 0, false, 0);
     cf_join(worker, 0, 1);
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
+    for (int m = 0; cf_use(worker, m); m++) {
         CF_CU(worker, MemcpyDtoDAsync(batch->arena[m] + batch->item[1].send, batch->arena[m] + batch->item[0].recv,
-                                      bytes, stream[1][m]));
+                                      bytes, worker->member[m].stream[1]));
     }
     cf_join(worker, 1, 2);
-    cf_batch_issue_one(batch, 1, false, stream[2]);
-    for (int m = 0; m < worker->members; m++) {
+    cf_batch_issue_one(batch, 1, false, 2);
+    for (int m = 0; cf_use(worker, m); m++) {
         unsigned char *got = batch->after[m];
-        cf_use(worker, m);
-        CF_CU(worker, MemcpyDtoHAsync(got, batch->arena[m], batch->bytes, stream[2][m]));
-        CF_CU(worker, StreamSynchronize(stream[2][m]));
+        CF_CU(worker, MemcpyDtoHAsync(got, batch->arena[m], batch->bytes, worker->member[m].stream[2]));
+        CF_CU(worker, StreamSynchronize(worker->member[m].stream[2]));
         size_t different = 0;
         for (size_t i = 0; i < bytes; i++) {
             different += got[batch->item[0].recv + i] != got[batch->item[1].recv + i];
@@ -545,31 +456,26 @@ void cf_case_stream_chain(struct cf_worker *worker)
     batch->items = 1; /* the second has inputs of its own */
     for (int m = 0; m < worker->members; m++) {
         CF_CU(worker, MemcpyHtoDAsync(batch->arena[m] + batch->item[1].send, batch->before[m] + batch->item[1].send,
-                                      bytes, stream[2][m]));
+                                      bytes, worker->member[m].stream[2]));
     }
     batch->replayed = true; /* two calls were made, one is judged */
-    cf_batch_judge(batch, stream[2], true);
-    cf_batch_free(batch);
+    cf_batch_finish(batch, 2);
 }
 
 void cf_case_stream_communicators(struct cf_worker *worker)
 {
     struct cf_set other;
-    CUstream stream[2][CF_MAX_RANKS];
     cf_set_create(worker, CF_INIT_RANK, &other);
-    struct cf_batch *batch[2] = {some_calls(worker, &worker->world, 20), some_calls(worker, &other, 20)};
+    struct cf_batch *batch[2] = {cf_some_calls(worker, &worker->world, 20), cf_some_calls(worker, &other, 20)};
     for (int s = 0; s < 2; s++) {
-        cf_streams(worker, s + 1, stream[s]);
-        cf_batch_load(batch[s], stream[s]);
+        cf_batch_load(batch[s], s + 1);
     }
     for (int i = 0; i < 20; i++) {
-        cf_batch_issue_one(batch[0], i, false, stream[0]);
-        cf_batch_issue_one(batch[1], 19 - i, false, stream[1]);
+        cf_batch_issue_one(batch[0], i, false, 1);
+        cf_batch_issue_one(batch[1], 19 - i, false, 2);
     }
     for (int s = 0; s < 2; s++) {
-        cf_batch_judge(batch[s], stream[s], true);
-        cf_batch_free(batch[s]);
+        cf_batch_finish(batch[s], s + 1);
     }
-    cf_barrier(worker);
-    cf_set_destroy(worker, &other);
+    cf_set_end(worker, &other);
 }

@@ -7,3 +7,36 @@ const struct cf_case cf_cases[] = {CF_CASES(CF_ENTRY)};
 
 const int cf_case_count = sizeof cf_cases / sizeof *cf_cases;
 _Static_assert(sizeof cf_cases / sizeof *cf_cases <= CF_MAX_CASES, "the board has room for all");
+
+struct cf_spec cf_some_spec(int i)
+{
+    static const struct cf_spec specs[] = {
+        {.type = ncclFloat32, .op = CF_SUM, .family = CF_WIDE, .count = 1000},
+        {.type = ncclBfloat16, .op = CF_SUM, .family = CF_WIDE, .count = 5003, .in_place = true},
+        {.type = ncclInt32, .op = CF_MAX, .family = CF_EXACT, .count = 77},
+        {.type = ncclFloat64, .op = CF_PREMUL_HOST, .family = CF_EXACT, .count = 130},
+        {.type = ncclFloat16, .op = CF_SUM, .family = CF_EXACT, .count = 1},
+        {.type = ncclBfloat16, .op = CF_SUM, .family = CF_EXACT, .count = 17, .in_place = true},
+        {.type = ncclInt32, .op = CF_PREMUL_DEVICE, .family = CF_EXACT, .count = 500},
+        {.type = ncclFloat16, .op = CF_SUM, .family = CF_EXACT, .count = 20001, .recv_shift = 6},
+        {.type = ncclFloat64, .op = CF_MIN, .family = CF_EXACT, .count = 64, .in_place = true},
+        {.type = ncclFloat32, .op = CF_SUM, .family = CF_EXACT, .count = 3001},
+        {.type = ncclFloat32, .op = CF_AVG, .family = CF_EXACT, .count = 2900, .in_place = true},
+    };
+    enum {
+        SPECS = sizeof specs / sizeof *specs
+    };
+    struct cf_spec spec = specs[i % SPECS];
+    spec.count += (size_t)(i / SPECS) * 131;
+    return spec;
+}
+
+struct cf_batch *cf_some_calls(struct cf_worker *worker, const struct cf_set *set, int items)
+{
+    struct cf_batch *batch = cf_batch_new(worker, set);
+    for (int i = 0; i < items; i++) {
+        struct cf_spec spec = cf_some_spec(i);
+        cf_batch_add(batch, &spec);
+    }
+    return batch;
+}

@@ -79,4 +79,8 @@
 CF_CASES(CF_DECLARE)
 #undef CF_DECLARE
 
+/* Calls for cases that are about something else: many types, ops and places; from the twelfth on with other counts. */
+struct cf_spec cf_some_spec(int i);
+struct cf_batch *cf_some_calls(struct cf_worker *worker, const struct cf_set *set, int items);
+
 #endif

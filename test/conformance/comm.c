@@ -104,23 +104,14 @@ bool cf_set_create(struct cf_worker *worker, enum cf_maker maker, struct cf_set 
         return true;
     }
     ncclUniqueId id = next_id(worker, NULL);
-    if (worker->members > 1) {
-        CF_NCCL(worker, GroupStart());
-    }
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
+    cf_calls_begin(worker, false);
+    for (int m = 0; cf_use(worker, m); m++) {
         ncclResult_t result = init_member(worker, maker, id, m, &set_p->comm[m]);
-        if (result != ncclSuccess && result != ncclInProgress) {
+        if (!cf_started(worker, result)) {
             cf_die(worker, "creating a communicator gave %d", (int)result);
         }
     }
-    ncclResult_t result = worker->members > 1 ? nccl.GroupEnd() : ncclSuccess;
-    if (result != ncclSuccess && result != ncclInProgress) {
-        cf_die(worker, "creating communicators in a group gave %d", (int)result);
-    }
-    if (maker == CF_INIT_NONBLOCKING) {
-        cf_set_ready(worker, set_p);
-    }
+    cf_calls_end(worker, false, set_p);
     return true;
 }
 
@@ -131,13 +122,28 @@ void cf_set_ready(struct cf_worker *worker, const struct cf_set *set)
     }
 }
 
-void cf_group_end(struct cf_worker *worker, const struct cf_set *set)
+void cf_calls_begin(struct cf_worker *worker, bool grouped)
 {
-    ncclResult_t result = nccl.GroupEnd();
-    if (result == ncclInProgress) {
+    worker->pending = false;
+    if (grouped || worker->members > 1) {
+        CF_NCCL(worker, GroupStart());
+    }
+}
+
+bool cf_started(struct cf_worker *worker, ncclResult_t result)
+{
+    worker->pending |= result == ncclInProgress;
+    return result == ncclSuccess || result == ncclInProgress;
+}
+
+void cf_calls_end(struct cf_worker *worker, bool grouped, const struct cf_set *set)
+{
+    if (grouped || worker->members > 1) {
+        worker->pending = false;
+        CF_START(worker, GroupEnd());
+    }
+    if (worker->pending && set != NULL) {
         cf_set_ready(worker, set);
-    } else if (result != ncclSuccess) {
-        cf_die(worker, "ncclGroupEnd gave %d", (int)result);
     }
 }
 
@@ -173,18 +179,13 @@ void cf_set_split(struct cf_worker *worker, const struct cf_set *parent, const i
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.splitShare = share;
     *set_p = (struct cf_set){.whole = true, .expected = parent->expected};
-    if (worker->members > 1) {
-        CF_NCCL(worker, GroupStart());
-    }
-    for (int m = 0; m < worker->members; m++) {
+    cf_calls_begin(worker, false);
+    for (int m = 0; cf_use(worker, m); m++) {
         int r = parent->rank[m];
         set_p->comm[m] = (ncclComm_t)(void *)worker; /* no colour: NULL must come */
-        cf_use(worker, m);
         CF_NCCL(worker, CommSplit(parent->comm[m], color[r], key[r], &set_p->comm[m], share ? &config : NULL));
     }
-    if (worker->members > 1) {
-        CF_NCCL(worker, GroupEnd());
-    }
+    cf_calls_end(worker, false, set_p);
     for (int r = 1; r < parent->nranks[0]; r++) {
         set_p->whole &= color[r] == color[0];
     }
@@ -204,10 +205,8 @@ bool cf_set_shrink(struct cf_worker *worker, const struct cf_set *parent, int ex
         return false;
     }
     *set_p = (struct cf_set){.expected = parent->expected};
-    if (worker->members > 1) {
-        CF_NCCL(worker, GroupStart());
-    }
-    for (int m = 0; m < worker->members; m++) {
+    cf_calls_begin(worker, false);
+    for (int m = 0; cf_use(worker, m); m++) {
         int at = 0;
         set_p->nranks[m] = parent->nranks[m] - 1;
         for (int r = 0; r < parent->nranks[m]; r++) {
@@ -217,13 +216,10 @@ bool cf_set_shrink(struct cf_worker *worker, const struct cf_set *parent, int ex
             }
         }
         if (parent->rank[m] != excluded) {
-            cf_use(worker, m);
             CF_NCCL(worker, CommShrink(parent->comm[m], &excluded, 1, &set_p->comm[m], NULL, NCCL_SHRINK_DEFAULT));
         }
     }
-    if (worker->members > 1) {
-        CF_NCCL(worker, GroupEnd());
-    }
+    cf_calls_end(worker, false, set_p);
     return true;
 }
 
@@ -237,31 +233,31 @@ bool cf_set_grow(struct cf_worker *worker, const struct cf_set *parent, struct c
     *set_p = (struct cf_set){.expected = parent->expected};
     fill_whole(worker, set_p);
     ncclUniqueId id = next_id(worker, parent->comm[0]);
-    if (worker->members > 1) {
-        CF_NCCL(worker, GroupStart());
-    }
-    for (int m = 0; m < worker->members; m++) {
+    cf_calls_begin(worker, false);
+    for (int m = 0; cf_use(worker, m); m++) {
         int rank = worker->member[m].world_rank;
         bool is_new = parent->comm[m] == NULL, knows = is_new || rank == 0;
-        cf_use(worker, m);
         CF_NCCL(worker, CommGrow(parent->comm[m], worker->nranks, knows ? &id : NULL, is_new ? rank : -1,
                                  &set_p->comm[m], NULL));
     }
-    if (worker->members > 1) {
-        CF_NCCL(worker, GroupEnd());
-    }
+    cf_calls_end(worker, false, set_p);
     return true;
 }
 
 void cf_set_destroy(struct cf_worker *worker, struct cf_set *set)
 {
-    for (int m = 0; m < worker->members; m++) {
+    for (int m = 0; cf_use(worker, m); m++) {
         if (set->comm[m] != NULL) {
-            cf_use(worker, m);
             ncclResult_t result = nccl.CommDestroy(set->comm[m]);
             /* A non-blocking one may go on ending in the background. */
             cf_check(worker, result == ncclSuccess || result == ncclInProgress, "ncclCommDestroy gave %d", (int)result);
             set->comm[m] = NULL;
         }
     }
+}
+
+void cf_set_end(struct cf_worker *worker, struct cf_set *set)
+{
+    cf_barrier(worker);
+    cf_set_destroy(worker, set);
 }

@@ -25,7 +25,15 @@
 
 #define CF_MAX_CASES 64
 #define CF_MAX_IDS 256
-#define CF_STREAMS 3
+
+/* The streams of a member. */
+enum cf_stream {
+    CF_STREAMS = 3, /* before these: created ones, which may be captured */
+    CF_LEGACY_STREAM = CF_STREAMS,
+    CF_PER_THREAD_STREAM,
+    CF_ALL_STREAMS
+};
+
 #define CF_TEXT 320
 
 enum cf_mode {
@@ -109,7 +117,7 @@ struct cf_member {
     int world_rank;
     CUdevice device;
     CUcontext context;
-    CUstream stream[CF_STREAMS];
+    CUstream stream[CF_ALL_STREAMS];
 };
 
 /* A communicator as the members of one worker have it; comm NULL: that member is not in it. */
@@ -135,6 +143,7 @@ struct cf_worker {
     uint32_t ids;
     uint64_t serial; /* batches so far: chooses their data */
     bool onehop, fp8;
+    bool pending; /* a call since cf_calls_begin goes on in the background */
 };
 
 enum cf_when {
@@ -170,8 +179,9 @@ void cf_die(struct cf_worker *worker, const char *format, ...) __attribute__((no
 void cf_skip(struct cf_worker *worker, const char *reason);
 /* Counts a check; notes a failure unless `good`. */
 bool cf_check(struct cf_worker *worker, bool good, const char *format, ...) __attribute__((format(printf, 3, 4)));
-void cf_use(struct cf_worker *worker, int member);
-void cf_sync(struct cf_worker *worker);    /* all streams of all members */
+/* Makes a member's context current. False: the worker has no such member. */
+bool cf_use(struct cf_worker *worker, int member);
+void cf_sync(struct cf_worker *worker);    /* all created streams of all members */
 void cf_barrier(struct cf_worker *worker); /* all workers of the job */
 /* Gives all workers of the job the first one's value. */
 uint64_t cf_share(struct cf_worker *worker, uint64_t value);
@@ -194,6 +204,14 @@ bool cf_agree(struct cf_worker *worker, uint64_t value);
     do {                                                                                                               \
         ncclResult_t result_ = nccl.call_;                                                                             \
         if (result_ != ncclSuccess) {                                                                                  \
+            cf_die((worker_), "%s:%d: nccl%s gave %d", __FILE__, __LINE__, #call_, (int)result_);                      \
+        }                                                                                                              \
+    } while (0)
+/* The same between cf_calls_begin and cf_calls_end. */
+#define CF_START(worker_, call_)                                                                                       \
+    do {                                                                                                               \
+        ncclResult_t result_ = nccl.call_;                                                                             \
+        if (!cf_started((worker_), result_)) {                                                                         \
             cf_die((worker_), "%s:%d: nccl%s gave %d", __FILE__, __LINE__, #call_, (int)result_);                      \
         }                                                                                                              \
     } while (0)
@@ -223,14 +241,31 @@ bool cf_set_shrink(struct cf_worker *worker, const struct cf_set *parent, int ex
 /* ncclCommGrow to the world, of a set that has its first ranks. */
 bool cf_set_grow(struct cf_worker *worker, const struct cf_set *parent, struct cf_set *set_p);
 void cf_set_destroy(struct cf_worker *worker, struct cf_set *set);
+/* The same once all workers have come here. */
+void cf_set_end(struct cf_worker *worker, struct cf_set *set);
 /* Waits until non-blocking calls on the communicators are done. */
 void cf_set_ready(struct cf_worker *worker, const struct cf_set *set);
-/* The end of a group in which this set was used; waits where the set is non-blocking. */
-void cf_group_end(struct cf_worker *worker, const struct cf_set *set);
+/* Calls of all members: in a group where there are several of them, or where asked for. */
+void cf_calls_begin(struct cf_worker *worker, bool grouped);
+/* Has the call succeeded, or does it go on in the background? */
+bool cf_started(struct cf_worker *worker, ncclResult_t result);
+/* Ends the group, if there is one, and waits for what goes on in the background, unless `set` is NULL. */
+void cf_calls_end(struct cf_worker *worker, bool grouped, const struct cf_set *set);
 
-/* case_graphs.c: a capture on every member's first stream, and its graphs. */
-void cf_capture_begin(struct cf_worker *worker, CUstreamCaptureMode mode);
-void cf_capture_end(struct cf_worker *worker, CUgraph *graph_p);
+/* graph.c: graphs, one for each member. */
+struct cf_graph {
+    int stream; /* the captured one */
+    CUstreamCaptureMode mode;
+    CUgraph graph[CF_MAX_RANKS];
+    CUgraphExec exec[CF_MAX_RANKS];
+};
+/* On a created stream of each member. All workers call both, unless the mode is the relaxed one. */
+void cf_capture_begin(struct cf_worker *worker, int stream, CUstreamCaptureMode mode, struct cf_graph *graph_p);
+void cf_capture_end(struct cf_worker *worker, struct cf_graph *graph);
+/* All workers call it, or cf_barrier. */
+void cf_graph_instantiate(struct cf_worker *worker, struct cf_graph *graph);
+void cf_graph_launch(struct cf_worker *worker, const struct cf_graph *graph, int stream);
+void cf_graph_destroy(struct cf_worker *worker, const struct cf_graph *graph);
 
 /* batch.c */
 struct cf_spec {
@@ -273,15 +308,15 @@ enum cf_style {
 struct cf_batch *cf_batch_new(struct cf_worker *worker, const struct cf_set *set);
 void cf_batch_add(struct cf_batch *batch, const struct cf_spec *spec);
 /* Fills the arenas with new data and sends them to the devices; opens the batch, with room for all its items. */
-void cf_batch_load(struct cf_batch *batch, CUstream *stream);
-/* Makes the calls, on stream[member]. */
-void cf_batch_issue(struct cf_batch *batch, enum cf_style style, CUstream *stream);
+void cf_batch_load(struct cf_batch *batch, int stream);
+/* Makes the calls, on each member's stream of that number. */
+void cf_batch_issue(struct cf_batch *batch, enum cf_style style, int stream);
 /* One item on all members: between GroupStart and GroupEnd where there are several, or where asked for. */
-void cf_batch_issue_one(struct cf_batch *batch, int item, bool grouped, CUstream *stream);
+void cf_batch_issue_one(struct cf_batch *batch, int item, bool grouped, int stream);
 /* One call of one member, as it is. */
 ncclResult_t cf_batch_call(struct cf_batch *batch, int item, int member, CUstream stream);
 /* Brings the arenas back, waits, and judges everything. launched: false: not a byte may have changed. */
-void cf_batch_judge(struct cf_batch *batch, CUstream *stream, bool launched);
+void cf_batch_judge(struct cf_batch *batch, int stream, bool launched);
 /*
  * Counts what onehop has served since the load or mark. Judging a batch that was launched does it, unless it is
  * `counted`: for captures, and where other calls of the communicator come between.
@@ -289,22 +324,16 @@ void cf_batch_judge(struct cf_batch *batch, CUstream *stream, bool launched);
 void cf_batch_mark(struct cf_batch *batch);
 void cf_batch_count(struct cf_batch *batch);
 void cf_batch_free(struct cf_batch *batch);
-/* The three above on the members' first streams, and free. */
+/* The three above. */
+void cf_batch_try(struct cf_batch *batch, enum cf_style style, int stream);
+/* The same on the members' first streams, and free. */
 void cf_batch_run(struct cf_batch *batch, enum cf_style style);
+/* Judges a batch that was launched, and frees it. */
+void cf_batch_finish(struct cf_batch *batch, int stream);
 /* Where an item's result lies after cf_batch_judge. */
 const unsigned char *cf_batch_result(const struct cf_batch *batch, int item, int member);
-/* The first stream of each member, or another one. */
-void cf_streams(struct cf_worker *worker, int which, CUstream *stream_p);
 /* Makes stream `to` of each member wait for what is on its stream `from` now; both may be in a capture. */
 void cf_join(struct cf_worker *worker, int from, int to);
-/* A batch as graphs, one for each member; streams other than the default ones. The arenas must be there. */
-struct cf_graph {
-    CUgraph graph[CF_MAX_RANKS];
-    CUgraphExec exec[CF_MAX_RANKS];
-};
-void cf_batch_capture(struct cf_batch *batch, enum cf_style style, CUstream *stream, struct cf_graph *graph_p);
-void cf_graph_launch(struct cf_batch *batch, const struct cf_graph *graph, CUstream *stream);
-void cf_graph_destroy(struct cf_batch *batch, struct cf_graph *graph);
 /* Served calls and fallbacks on this set, over its members. */
 void cf_served(const struct cf_set *set, const struct cf_worker *worker, uint64_t *served_p, uint64_t *back_p);
 bool cf_type_wanted(const struct cf_worker *worker, ncclDataType_t type);
@@ -332,6 +361,6 @@ uint64_t cf_draw(struct cf_source *source, uint64_t below);
 struct cf_spec cf_random_spec(struct cf_worker *worker, const struct cf_set *set, struct cf_source *common,
                               struct cf_source *own, bool plain);
 /* A stream of the rank's own choice: also a default one. */
-void cf_own_stream(struct cf_worker *worker, struct cf_source *own, CUstream *stream_p);
+int cf_own_stream(struct cf_source *own);
 
 #endif

@@ -57,12 +57,7 @@ struct cf_spec cf_random_spec(struct cf_worker *worker, const struct cf_set *set
     return spec;
 }
 
-void cf_own_stream(struct cf_worker *worker, struct cf_source *own, CUstream *stream_p)
+int cf_own_stream(struct cf_source *own)
 {
-    int which = (int)cf_draw(own, CF_STREAMS + 2);
-    for (int m = 0; m < worker->members; m++) {
-        stream_p[m] = which < CF_STREAMS    ? worker->member[m].stream[which]
-                      : which == CF_STREAMS ? NULL
-                                            : CU_STREAM_PER_THREAD;
-    }
+    return (int)cf_draw(own, CF_ALL_STREAMS);
 }

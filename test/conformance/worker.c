@@ -78,15 +78,17 @@ void cf_skip(struct cf_worker *worker, const char *reason)
     snprintf(worker->result->skipped, sizeof worker->result->skipped, "%s", reason);
 }
 
-void cf_use(struct cf_worker *worker, int member)
+bool cf_use(struct cf_worker *worker, int member)
 {
-    CF_CU(worker, CtxSetCurrent(worker->member[member].context));
+    if (member < worker->members) {
+        CF_CU(worker, CtxSetCurrent(worker->member[member].context));
+    }
+    return member < worker->members;
 }
 
 void cf_sync(struct cf_worker *worker)
 {
-    for (int m = 0; m < worker->members; m++) {
-        cf_use(worker, m);
+    for (int m = 0; cf_use(worker, m); m++) {
         for (int s = 0; s < CF_STREAMS; s++) {
             CF_CU(worker, StreamSynchronize(worker->member[m].stream[s]));
         }
@@ -149,6 +151,8 @@ static void open_member(struct cf_worker *worker, int m)
     for (int s = 0; s < CF_STREAMS; s++) {
         CF_CU(worker, StreamCreate(&member->stream[s], CU_STREAM_NON_BLOCKING));
     }
+    member->stream[CF_LEGACY_STREAM] = NULL;
+    member->stream[CF_PER_THREAD_STREAM] = CU_STREAM_PER_THREAD;
     CF_CU(worker, DeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, member->device));
     CF_CU(worker, DeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, member->device));
     worker->fp8 = major * 10 + minor >= FP8_CAPABILITY;
