@@ -113,13 +113,14 @@ def check_record(url, checksum):
     """Compares with scripts/toolkit.sha256."""
     name = urllib.parse.unquote(os.path.basename(urllib.parse.urlparse(url).path))
     with open(PINS, encoding="utf-8") as file:
-        pins = {wheel: pin for pin, wheel in map(str.split, file)}
+        pins = {wheel: pin for pin, wheel in map(str.split, filter(lambda line: line[0] != "#", file))}
     if pins.get(name) != checksum:
         raise ValueError(f"{name}: RECORD has sha256 {checksum}; expected {pins.get(name, 'a line in toolkit.sha256')}")
 
 
 def print_pins():
     """What toolkit.sha256 should be."""
+    print("# SPDX-License-Identifier: MIT")
     packages = {(package, version) for part in PARTS.values() for package, version, patterns in part}
     urls = {find_wheel(package, version, machine) for package, version in packages for machine in ("x86_64", "aarch64")}
     for url in sorted(urls, key=os.path.basename):
