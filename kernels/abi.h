@@ -11,9 +11,8 @@
  *
  *   0                         struct oh_epoch, one per block, all equal between kernels
  *   OH_ABORT_SEEN_OFFSET      enum oh_abort, as a kernel of this rank has read it; once not 0, never 0 again
- *   OH_PIPELINE_EPOCH_OFFSET  epoch of the newest pipeline head (protocol.cuh, "Pipelines")
- *   OH_ONESHOT_OFFSET         words of one-shot: OH_ONESHOT_SLOTS slots of OH_ONESHOT_BYTES
- *   OH_TWOSHOT_OFFSET         words of two-shot: 2 slots for the scatter and 1 for the gather, of OH_TWOSHOT_BYTES
+ *   OH_SLOT_OFFSET            three slots: kernels with even and with odd epochs send into the first two, the words of
+ *                             one-shot or of two-shot's scatter; the third is for the gather
  *   OH_ESCAPE_OFFSET          escape bytes, one for each word of the slots
  *
  * Between kernels all words (from OH_WORDS_OFFSET to OH_ESCAPE_OFFSET) hold OH_SENTINEL and all escape bytes 0, except
@@ -33,23 +32,14 @@
 
 #define OH_EPOCH_OFFSET 0u
 #define OH_ABORT_SEEN_OFFSET 2048u
-#define OH_PIPELINE_EPOCH_OFFSET 2176u
 #define OH_WORDS_OFFSET 4096u
-/*
- * Bytes and number of slots. Between two ranks one-shot moves no more bytes than two-shot, and serves large messages in
- * parts that overlap: these take twice as many slots. (The tests of the kernels have smaller slots.)
- */
-#ifndef OH_ONESHOT_BYTES
-#define OH_ONESHOT_BYTES(nranks_) ((nranks_) == 2 ? 2u << 20 : 3u << 18)
+/* The most that leaves the whole at 16 MiB. (The tests of the kernels have smaller slots.) */
+#ifndef OH_SLOT_BYTES
+#define OH_SLOT_BYTES (5u << 20)
 #endif
-#ifndef OH_TWOSHOT_BYTES
-#define OH_TWOSHOT_BYTES(nranks_) ((nranks_) == 2 ? 9u << 18 : 9u << 19)
-#endif
-#define OH_ONESHOT_SLOTS(nranks_) ((nranks_) == 2 ? 4u : 2u)
-#define OH_ONESHOT_OFFSET OH_WORDS_OFFSET
-#define OH_TWOSHOT_OFFSET(nranks_) (OH_ONESHOT_OFFSET + OH_ONESHOT_SLOTS(nranks_) * OH_ONESHOT_BYTES(nranks_))
-#define OH_WORDS_END(nranks_) (OH_TWOSHOT_OFFSET(nranks_) + 3u * OH_TWOSHOT_BYTES(nranks_))
-#define OH_ESCAPE_OFFSET (OH_WORDS_END(2) > OH_WORDS_END(3) ? OH_WORDS_END(2) : OH_WORDS_END(3))
+#define OH_GATHER_SLOT 2u
+#define OH_SLOT_OFFSET(slot_) (OH_WORDS_OFFSET + (slot_)*OH_SLOT_BYTES)
+#define OH_ESCAPE_OFFSET OH_SLOT_OFFSET(3u)
 #define OH_ESCAPE_END (OH_ESCAPE_OFFSET + (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / OH_WORD_BYTES)
 #define OH_STAGING_BYTES ((OH_ESCAPE_END + (1u << 20) - 1) & ~((1u << 20) - 1)) /* whole MiB, as reports have it */
 
@@ -72,8 +62,8 @@ static inline uint64_t oh_message_words(uint64_t count, uint64_t element_bytes)
     return (count * element_bytes + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
 }
 
-/* Words in a section of a slot of one of the sizes above. */
-#define OH_SECTION_WORDS(slot_bytes_, nranks_) (slot_bytes_(nranks_) / OH_WORD_BYTES / ((nranks_)-1))
+/* Words in a section of a slot. */
+#define OH_SECTION_WORDS(nranks_) (OH_SLOT_BYTES / OH_WORD_BYTES / ((nranks_)-1))
 
 /* No message is larger, so that words of it are counted in 32 bits. */
 #define OH_MESSAGE_BYTES (1u << 30)
@@ -126,9 +116,6 @@ struct oh_kernel_args {
     struct oh_control *control; /* for the report of a long wait; NULL: no report */
     uint32_t rank;
     uint32_t early_trigger; /* not 0: the next kernel is of this communicator, and is launched while this one polls */
-    uint32_t pipeline_head; /* not 0: the next kernel sends early; this kernel publishes the epoch it counts from */
-    uint32_t
-        pipeline_position; /* k > 0: k-th kernel after the head; it sends before oh_pdl_wait (one-shot of two ranks) */
     /* The rest is read by kernels for any op and number of ranks only. */
     uint32_t nranks;
     uint32_t op;           /* enum oh_kernel_op */

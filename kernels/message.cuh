@@ -18,13 +18,12 @@ template <class Type> struct oh_message {
     const char *sendbuff;
     char *recvbuff;
     uint64_t count;
-    bool bypass_l1; /* as in oh_element_load */
 
-    /* call: struct oh_kernel_args or oh_list_item; base: of its kernel */
+    /* call: struct oh_kernel_args or oh_list_item */
     template <class Call>
-    OH_DEVICE_METHOD oh_message(const Call &call, const oh_kernel_args &base)
+    explicit OH_DEVICE_METHOD oh_message(const Call &call)
         : sendbuff(static_cast<const char *>(call.sendbuff)), recvbuff(static_cast<char *>(call.recvbuff)),
-          count(call.count), bypass_l1(base.pipeline_position != 0)
+          count(call.count)
     {
     }
 
@@ -60,12 +59,17 @@ template <class Type> struct oh_message {
         }
     }
 
+    OH_DEVICE_METHOD const char *input(uint32_t i) const
+    {
+        return sendbuff + (uint64_t)i * OH_WORD_BYTES;
+    }
+
     /* Word i of what this rank sends; zeros where there is no message. */
     OH_DEVICE_METHOD oh_word16 load(uint32_t i) const
     {
         oh_word16 word;
         if (__builtin_expect(whole(sendbuff, i), 1)) {
-            oh_user_load(sendbuff + (uint64_t)i * OH_WORD_BYTES, &word);
+            oh_user_load(input(i), &word);
             return word;
         }
         word = oh_word16();
@@ -73,7 +77,7 @@ template <class Type> struct oh_message {
         for (uint32_t k = 0; k < per_word; k++) {
             const uint64_t at = (uint64_t)i * per_word + k;
             if (at < count) {
-                set_element(&word, k, oh_element_load(reinterpret_cast<const element *>(sendbuff) + at, bypass_l1));
+                set_element(&word, k, reinterpret_cast<const element *>(sendbuff)[at]);
             }
         }
         return word;
@@ -120,11 +124,15 @@ template <class Type> struct oh_whole_message {
     {
         return count;
     }
+    OH_DEVICE_METHOD const char *input(uint32_t i) const
+    {
+        return sendbuff + (uint64_t)i * OH_WORD_BYTES;
+    }
     OH_DEVICE_METHOD oh_word16 load(uint32_t i) const
     {
         oh_word16 word = oh_word16();
         if (i < count) {
-            oh_user_load(sendbuff + (uint64_t)i * OH_WORD_BYTES, &word);
+            oh_user_load(input(i), &word);
         }
         return word;
     }
@@ -140,12 +148,17 @@ template <class Type> struct oh_whole_message {
 template <class Type> struct oh_message_list {
     const oh_kernel_list_args &list;
 
-    OH_DEVICE_METHOD oh_message_list(const oh_kernel_list_args &list_args, const oh_kernel_args &) : list(list_args)
+    explicit OH_DEVICE_METHOD oh_message_list(const oh_kernel_list_args &list_args) : list(list_args)
     {
     }
     OH_DEVICE_METHOD uint32_t words() const
     {
         return list.words;
+    }
+    /* Found only after the wait: that takes loads. */
+    OH_DEVICE_METHOD const char *input(uint32_t) const
+    {
+        return NULL;
     }
     /* The call that word i belongs to: the last that begins at or before it. */
     OH_DEVICE_METHOD const oh_list_item &item(uint32_t i) const
@@ -166,14 +179,14 @@ template <class Type> struct oh_message_list {
         oh_word16 word = oh_word16();
         if (i < list.words) {
             const oh_list_item &it = item(i);
-            word = oh_message<Type>(it, list.base).load(i - (uint32_t)it.first_word);
+            word = oh_message<Type>(it).load(i - (uint32_t)it.first_word);
         }
         return word;
     }
     OH_DEVICE_METHOD void store(uint32_t i, const oh_word16 &word) const
     {
         const oh_list_item &it = item(i);
-        oh_message<Type>(it, list.base).store(i - (uint32_t)it.first_word, word);
+        oh_message<Type>(it).store(i - (uint32_t)it.first_word, word);
     }
 };
 

@@ -2,9 +2,7 @@
 /*
  * oneshot.cu - one hop: each rank sends its message to all peers and reduces the messages of all ranks
  *
- * A slot has a section for each peer, as long as the message. Words are Lamport words (lamport.cuh). Between two ranks
- * one-shot also serves messages that are larger than a slot, in parts of one kernel each (src/comm/launch/decide.c).
- * These overlap (protocol.cuh, "Pipelines").
+ * A slot has a section for each peer, as long as the message. Words are Lamport words (lamport.cuh).
  */
 #include "kernels/protocol.cuh"
 
@@ -19,7 +17,7 @@ template <int batch, bool single, class Reduction, class Message> struct oneshot
     const oh_kernel_args &args;
     const Message &message;
     const oh_thread_words<batch> own;
-    const oh_receiver<type, ranks, 0> receiver;
+    const oh_operand_receiver<type, ranks> receiver;
     const oh_sender<type, ranks> sender;
     const Reduction reduction;
     uint32_t slot; /* offset in staging */
@@ -66,21 +64,15 @@ template <int batch, bool single, class Reduction, class Message> struct oneshot
         send(next, mine, 0);
         next += own.stride();
     }
-    /* Sends the batches that begin before word `end`. */
-    OH_DEVICE_METHOD void send_until(uint32_t end, oh_word16 (&mine)[batch])
-    {
-        while (!single && next < end) {
-            send_next(mine);
-        }
-    }
     /* Reduces a batch that has arrived, and empties its words. mine: prepared. */
     OH_DEVICE_METHOD void reduce(uint32_t i, const oh_word16 (&mine)[batch], oh_word16 (&word)[batch][ranks]) const
     {
         OH_UNROLL
         for (int b = 0; b < batch; b++) {
             if (own.has(i, b)) {
-                receiver.insert_own(mine[b], word[b]);
-                message.store(own.index(i, b), reduction.combine(word[b]));
+                oh_word16 operand[ranks];
+                receiver.operands(mine[b], word[b], operand);
+                message.store(own.index(i, b), reduction.combine(operand));
                 receiver.reset(slot + own.index(i, b) * OH_WORD_BYTES, word[b]);
             }
         }
@@ -114,39 +106,32 @@ template <int batch, bool single, class Reduction, class Message> struct oneshot
     }
 };
 
-/*
- * A kernel that sends early sends seven eighths of its words before it waits for the previous kernel, which polls and
- * reduces meanwhile. It sends the rest after that wait: the next kernel is launched meanwhile, and the link is never
- * idle. Returns false if the communicator has been aborted.
- */
+/* Returns false if the communicator has been aborted. */
 template <int batch, bool single, class Reduction, class Message>
 OH_DEVICE bool oneshot_words(const oh_kernel_args &args, const Message &message)
 {
     typedef typename Reduction::type type;
     static const int ranks = Reduction::ranks;
-    const bool sends_early = ranks == 2 && !single && args.pipeline_position != 0;
     const uint32_t nranks = Reduction::nranks(args);
     const uint32_t words = message.words();
     const oh_thread_words<batch> own = {words, oh_block() * oh_threads() + oh_thread(), oh_blocks() * oh_threads()};
-    const oh_receiver<type, ranks, 0> receiver(args, (int)nranks, words * OH_WORD_BYTES);
+    const oh_operand_receiver<type, ranks> receiver(args, (int)nranks, words * OH_WORD_BYTES);
     const oh_sender<type, ranks> sender(args, (int)nranks, words * OH_WORD_BYTES);
 
-    if (!sends_early) {
-        oh_kernel_begin(args);
+    OH_UNROLL
+    for (int b = 0; b < batch; b++) {
+        oh_materialize_addresses(message.input(own.index(own.first, b)), oh_epoch_address(args));
     }
+    oh_kernel_begin(args);
     oneshot_thread<batch, single, Reduction, Message> thread = {args, message, own, receiver, sender, Reduction(args),
                                                                 0,    0,       0,   {0}};
     oh_word16 mine[batch];
     thread.load(own.first, mine); /* in flight before the epoch is loaded */
-    const uint32_t epoch = sends_early ? oh_pipeline_epoch(args) : oh_epoch_of(args, &thread.held);
-    thread.slot = OH_ONESHOT_OFFSET + epoch % OH_ONESHOT_SLOTS(nranks) * OH_ONESHOT_BYTES(nranks);
+    const uint32_t epoch = oh_epoch_of(args, &thread.held);
+    thread.slot = OH_SLOT_OFFSET(epoch % 2);
     thread.send_first(mine);
-    if (sends_early) {
-        thread.send_until(words - words / 8, mine);
-        oh_kernel_begin(args);
-    }
-    if (sends_early || OH_SEND_ALL_FIRST) {
-        thread.send_until(words, mine);
+    while (OH_SEND_ALL_FIRST && !single && thread.next < words) {
+        thread.send_next(mine);
     }
     if (!thread.receive_all(mine)) {
         return false;
@@ -165,21 +150,20 @@ template <class Reduction, class Args> OH_DEVICE bool oneshot(const Args &args)
     if (__builtin_expect(call && whole_t::fits(*call), 1)) {
         const whole_t message(*call);
         const uint32_t threads = oh_blocks() * oh_threads();
-        const bool single = Reduction::ranks > 2 || base.pipeline_position == 0; /* that code does not send early */
-        if (message.words() <= threads && single) {
+        if (message.words() <= threads) {
             return oneshot_words<1, true, Reduction>(base, message);
         }
         if constexpr (Reduction::is_sum) {
-            if (message.words() <= 2 * threads && single) {
+            if (message.words() <= 2 * threads) {
                 return oneshot_words<2, true, Reduction>(base, message);
             }
         }
-        if constexpr (Reduction::ranks == 2) { /* where one-shot serves large messages */
+        if constexpr (Reduction::ranks == 2) { /* where one-shot serves messages of MiB */
             return oneshot_words<2, false, Reduction>(base, message);
         }
     }
     return oneshot_words<(Reduction::ranks == 2 ? 2 : 1), false, Reduction>(
-        base, typename oh_message_of<Args, type>::message(args, oh_base(args)));
+        base, typename oh_message_of<Args, type>::message(args));
 }
 
 OH_EACH_SUM_TYPE(OH_SUM_KERNELS, oneshot)

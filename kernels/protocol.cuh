@@ -26,28 +26,19 @@ OH_DEVICE uint32_t oh_peer_rank(const oh_kernel_args &args, uint32_t nranks, uin
     return rank >= nranks ? rank - nranks : rank;
 }
 
-/*
- * Epoch of the last kernel of this communicator that has ended on this rank, equal on all ranks. Only its lowest bits
- * matter; reports use all. Every block has its own copy.
- */
-OH_DEVICE uint32_t oh_epoch_last(const oh_kernel_args &args)
+/* Every block has its own copy of the epoch. */
+OH_DEVICE const char *oh_epoch_address(const oh_kernel_args &args)
 {
-    return oh_word_load(args.staging[0] + OH_EPOCH_OFFSET + oh_block() * sizeof(struct oh_epoch));
+    return args.staging[0] + OH_EPOCH_OFFSET + oh_block() * sizeof(struct oh_epoch);
 }
 
 /*
- * Pipelines. The parts of a call between two ranks overlap: nothing of the program is between them, and no part reads
- * what another part writes. A kernel with an early trigger triggers the launch of the next kernel right after its own
- * wait, so at most two of a communicator are resident. The next part stores its words to the peer before it waits for
- * the kernel before it. That kernel has not stored its epoch yet, so the part counts from the pipeline head, which
- * publishes its own epoch before the first trigger.
+ * Epoch of the last kernel of this communicator that has ended on this rank, equal on all ranks. Only its lowest bit
+ * matters; reports use all.
  */
-OH_DEVICE void oh_pipeline_publish(const oh_kernel_args &args)
+OH_DEVICE uint32_t oh_epoch_last(const oh_kernel_args &args)
 {
-    if (oh_thread() == 0) { /* the first thread that triggers does so for its block: no other thread of it may */
-        oh_word_publish(args.staging[0] + OH_PIPELINE_EPOCH_OFFSET, oh_epoch_last(args) + 1);
-        oh_pdl_trigger();
-    }
+    return oh_word_load(oh_epoch_address(args));
 }
 
 /*
@@ -57,30 +48,21 @@ OH_DEVICE void oh_pipeline_publish(const oh_kernel_args &args)
  */
 OH_DEVICE uint32_t oh_epoch_of(const oh_kernel_args &args, uint32_t *held_p)
 {
-    const uint64_t pair = oh_pair_load(args.staging[0] + OH_EPOCH_OFFSET + oh_block() * sizeof(struct oh_epoch));
+    const uint64_t pair = oh_pair_load(oh_epoch_address(args));
     *held_p = (uint32_t)(pair >> 32);
     return (uint32_t)pair + 1;
 }
 
-/* Epoch of a kernel that sends early. It is launched with its pipeline head, so `held` of the head decides for both. */
-OH_DEVICE uint32_t oh_pipeline_epoch(const oh_kernel_args &args)
-{
-    return oh_word_load(args.staging[0] + OH_PIPELINE_EPOCH_OFFSET) + args.pipeline_position;
-}
-
 /*
  * Waits for the previous kernel. Before, a kernel only reads its arguments, since the previous kernel may still poll. A
- * kernel that sends early also reads its input and the epoch of its head, and stores words to the peers.
+ * kernel with an early trigger triggers the launch of the next kernel right after its own wait, so at most two of a
+ * communicator are resident.
  */
 OH_DEVICE void oh_kernel_begin(const oh_kernel_args &args)
 {
     oh_pdl_wait();
     if (args.early_trigger) {
-        if (args.pipeline_head && oh_block() == 0) {
-            oh_pipeline_publish(args);
-        } else {
-            oh_pdl_trigger();
-        }
+        oh_pdl_trigger();
     }
 }
 
@@ -187,7 +169,7 @@ OH_DEVICE bool oh_lamport_decode(const oh_kernel_args &args, uint32_t offset, oh
 
 /*
  * The words at one index of all sections of a slot of this rank. If `from` is 0, word k is rank k's; this rank's own
- * word has no section and is inserted. If `from` is 1, word k is from the peer whose staging is args.staging[k].
+ * word has no section. If `from` is 1, word k is from the peer whose staging is args.staging[k].
  */
 template <class Type, int ranks, int from> struct oh_receiver {
     const oh_kernel_args &args;
@@ -226,15 +208,18 @@ template <class Type, int ranks, int from> struct oh_receiver {
             word[k] = one;
         }
     }
-    /* Called after the poll: before, the kernel would wait until this rank's own word has been loaded. */
-    OH_DEVICE_METHOD void insert_own(const oh_word16 &mine, oh_word16 (&word)[ranks]) const
+    /* The words of all ranks in their order, so that all ranks compute the same bits. Called after the poll: before,
+     * the kernel would wait until this rank's own word has been loaded. */
+    OH_DEVICE_METHOD void operands(const oh_word16 &mine, const oh_word16 (&word)[ranks],
+                                   oh_word16 (&operand)[ranks]) const
     {
+        static_assert(from == 0 || ranks == 2, "the order of several peers is not known");
         OH_UNROLL
-        for (int k = from; k < ranks; k++) {
-            const bool own = is_own(k);
+        for (int k = 0; k < ranks; k++) {
+            const bool own = from == 0 ? is_own(k) : (uint32_t)k == args.rank;
             OH_UNROLL
             for (int w = 0; w < 4; w++) {
-                word[k].w[w] = own ? mine.w[w] : word[k].w[w];
+                operand[k].w[w] = own ? mine.w[w] : word[from == 0 ? k : 1].w[w];
             }
         }
     }
@@ -269,6 +254,9 @@ template <class Type, int ranks, int from> struct oh_receiver {
         });
     }
 };
+
+/* Receives the words of a reduction. From a single peer there is less to load and to test in a poll. */
+template <class Type, int ranks> using oh_operand_receiver = oh_receiver<Type, ranks, ranks == 2 ? 1 : 0>;
 
 /* This rank's section in a slot of each peer. */
 template <class Type, int ranks> struct oh_sender {

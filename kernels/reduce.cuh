@@ -297,13 +297,12 @@ template <class Type, int least, int ranks_> struct oh_any_of {
     const uint32_t count, op;
     uint64_t operand;
 
-    /* Behind oh_pdl_wait, or in a part that sends early: the kernel before may have written a scalar in memory. */
+    /* Behind oh_pdl_wait: the kernel before may have written a scalar in memory. */
     explicit OH_DEVICE_METHOD oh_any_of(const oh_kernel_args &args)
         : count(nranks(args)), op(args.op), operand(args.operand)
     {
         if (op == OH_OP_SCALED_SUM && args.scalar) {
-            operand =
-                oh_element_load(static_cast<const typename Type::element *>(args.scalar), args.pipeline_position != 0);
+            operand = *static_cast<const typename Type::element *>(args.scalar);
         }
     }
     static OH_INLINE uint32_t nranks(const oh_kernel_args &args)

@@ -4,21 +4,10 @@
  * (gather)
  *
  * A slot has a section of fixed length for each peer: for each source in the scatter, for each owner in the gather.
- * Word i of a section is word i of the chunk; words are Lamport words (lamport.cuh). A message that is larger than a
- * slot goes in parts, one kernel each (src/comm/launch/decide.c). Two-shot never sends early (doc/design.md, "Epochs").
+ * Word i of a section is word i of the chunk; words are Lamport words (lamport.cuh). A message that is larger than its
+ * slots goes in parts, one kernel each (src/comm/launch/decide.c).
  */
 #include "kernels/protocol.cuh"
-
-/* Offsets in staging of the slots of a kernel. */
-struct twoshot_slots {
-    uint32_t scatter, gather;
-
-    OH_DEVICE_METHOD twoshot_slots(uint32_t nranks, uint32_t epoch)
-        : scatter(OH_TWOSHOT_OFFSET(nranks) + epoch % 2 * OH_TWOSHOT_BYTES(nranks)),
-          gather(OH_TWOSHOT_OFFSET(nranks) + 2 * OH_TWOSHOT_BYTES(nranks))
-    {
-    }
-};
 
 /* What one thread does. single: no thread has more than one batch; code without loops is faster. */
 template <int batch, bool single, class Reduction, class Message> struct twoshot_thread {
@@ -29,7 +18,7 @@ template <int batch, bool single, class Reduction, class Message> struct twoshot
     const Message &message;
     const int nranks;
     const oh_thread_words<batch> own; /* of a chunk */
-    const oh_receiver<type, ranks, 0> scattered;
+    const oh_operand_receiver<type, ranks> scattered;
     const oh_receiver<type, ranks, 1> gathered;
     const oh_sender<type, ranks> sender;
     const Reduction reduction;
@@ -79,7 +68,7 @@ template <int batch, bool single, class Reduction, class Message> struct twoshot
         }
     }
     /* Reduces this rank's chunk and sends it to all. Returns false if the communicator has been aborted. */
-    OH_DEVICE_METHOD bool reduce(const twoshot_slots &slots)
+    OH_DEVICE_METHOD bool reduce(uint32_t slot)
     {
         for (uint32_t i = own.first; i < own.words; i += own.stride()) {
             oh_word16 mine[batch], addend[batch][ranks];
@@ -87,18 +76,19 @@ template <int batch, bool single, class Reduction, class Message> struct twoshot
             for (int b = 0; b < batch; b++) { /* arrives while the kernel waits for the peers' words */
                 mine[b] = message.load(word_index(args.rank, own.index(i, own.has(i, b) ? b : 0)));
             }
-            if (!oh_receive<batch, ranks>(scattered, own, slots.scatter, i, held, &spin, addend)) {
+            if (!oh_receive<batch, ranks>(scattered, own, slot, i, held, &spin, addend)) {
                 return false;
             }
             OH_UNROLL
             for (int b = 0; b < batch; b++) {
                 if (own.has(i, b)) {
                     const uint32_t at = own.index(i, b) * OH_WORD_BYTES;
-                    scattered.insert_own(oh_canonical<type>(reduction.prepare(mine[b])), addend[b]);
-                    const oh_word16 result = oh_canonical<type>(reduction.combine(addend[b]));
-                    sender.send(slots.gather + at, result, 0);
+                    oh_word16 operand[ranks];
+                    scattered.operands(oh_canonical<type>(reduction.prepare(mine[b])), addend[b], operand);
+                    const oh_word16 result = oh_canonical<type>(reduction.combine(operand));
+                    sender.send(OH_SLOT_OFFSET(OH_GATHER_SLOT) + at, result, 0);
                     message.store(word_index(args.rank, own.index(i, b)), result);
-                    scattered.reset(slots.scatter + at, addend[b]);
+                    scattered.reset(slot + at, addend[b]);
                 }
             }
             if (single) {
@@ -108,8 +98,9 @@ template <int batch, bool single, class Reduction, class Message> struct twoshot
         return true;
     }
     /* Receives the reduced chunks of the peers. Returns false if the communicator has been aborted. */
-    OH_DEVICE_METHOD bool gather(uint32_t slot)
+    OH_DEVICE_METHOD bool gather()
     {
+        const uint32_t slot = OH_SLOT_OFFSET(OH_GATHER_SLOT);
         for (uint32_t i = own.first; i < own.words; i += own.stride()) {
             oh_word16 result[batch][ranks];
             if (!oh_receive<batch, ranks>(gathered, own, slot, i, held, &spin, result)) {
@@ -139,21 +130,21 @@ OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
     static const int ranks = Reduction::ranks;
     const uint32_t nranks = Reduction::nranks(args);
     const uint32_t chunk = (message.words() + nranks - 1) / nranks;
-    const uint32_t section_bytes = OH_SECTION_WORDS(OH_TWOSHOT_BYTES, nranks) * OH_WORD_BYTES;
-    const oh_receiver<type, ranks, 0> scattered(args, (int)nranks, section_bytes);
+    const uint32_t section_bytes = OH_SECTION_WORDS(nranks) * OH_WORD_BYTES;
+    const oh_operand_receiver<type, ranks> scattered(args, (int)nranks, section_bytes);
     const oh_receiver<type, ranks, 1> gathered(args, (int)nranks, section_bytes);
     const oh_sender<type, ranks> sender(args, (int)nranks, section_bytes);
 
-    oh_kernel_begin(args);
     const oh_thread_words<batch> own = {chunk, oh_block() * oh_threads() + oh_thread(), oh_blocks() * oh_threads()};
+    oh_kernel_begin(args);
     twoshot_thread<batch, single, Reduction, Message> thread = {args,     message, (int)nranks,     own, scattered,
                                                                 gathered, sender,  Reduction(args), {0}, 0};
     oh_word16 theirs[batch][ranks];
     thread.load(own.first, theirs); /* in flight before the epoch is loaded */
     const uint32_t epoch = oh_epoch_of(args, &thread.held);
-    const twoshot_slots slots(nranks, epoch);
-    thread.scatter(slots.scatter, theirs);
-    if (!thread.reduce(slots) || !thread.gather(slots.gather)) {
+    const uint32_t slot = OH_SLOT_OFFSET(epoch % 2);
+    thread.scatter(slot, theirs);
+    if (!thread.reduce(slot) || !thread.gather()) {
         return false;
     }
     oh_epoch_finish(args, epoch);
@@ -180,8 +171,7 @@ template <class Reduction, class Args> OH_DEVICE bool twoshot(const Args &args)
             return twoshot_whole<Reduction>(args, whole_t(args));
         }
     }
-    return twoshot_words<1, false, Reduction>(oh_base(args),
-                                              typename oh_message_of<Args, type>::message(args, oh_base(args)));
+    return twoshot_words<1, false, Reduction>(oh_base(args), typename oh_message_of<Args, type>::message(args));
 }
 
 OH_EACH_SUM_TYPE(OH_SUM_KERNELS, twoshot)

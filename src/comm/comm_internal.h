@@ -65,8 +65,6 @@ struct oh_attach {
 struct oh_serve {
     struct oh_plan_table table;
     uint32_t max_blocks; /* the least that the ranks ask for */
-    bool overlaps;       /* kernels of every rank may overlap, by what device and code are: the same on all ranks */
-    bool early_send;     /* a part of a call may send before the part before it has ended, on this rank */
     const struct oh_kernel_set *kernels;
     struct oh_kernel_args args;
     struct oh_user_op *user_ops;  /* redop.c */

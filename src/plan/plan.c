@@ -14,6 +14,7 @@
 #include "kernels/abi.h"
 
 #define MOST_PARTS 256 /* of a call */
+#define FEW_WORDS 256  /* for which blocks of 64 threads are the fastest (2 x H100, 2026-11-25) */
 
 static const char *const names[ONEHOP_ALGORITHM_COUNT] = {
     [ONEHOP_ONESHOT] = "oneshot",
@@ -51,14 +52,6 @@ uint32_t oh_plan_grid_threads(uint32_t nranks)
     return nranks > 4 ? 16384 : 32768;
 }
 
-uint32_t oh_plan_pipeline_blocks(uint32_t nranks, uint32_t blocks, uint32_t threads, uint32_t max_blocks)
-{
-    while (blocks > 0 && (2 * blocks * threads > oh_plan_grid_threads(nranks) || blocks > max_blocks / 2)) {
-        blocks /= 2;
-    }
-    return blocks;
-}
-
 /* Words that the threads of a rank share, in the longest loop. */
 static uint64_t loop_words(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes)
 {
@@ -68,14 +61,14 @@ static uint64_t loop_words(enum onehop_algorithm algorithm, uint32_t nranks, uin
 void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes, uint32_t *blocks_p,
                    uint32_t *threads_p)
 {
-    uint32_t most = nranks > 4 ? OH_MAX_BLOCKS / 2 : OH_MAX_BLOCKS;
-    uint32_t blocks = 1, threads = 64;
-    uint64_t words = loop_words(algorithm, nranks, bytes);
+    const uint64_t words = loop_words(algorithm, nranks, bytes);
+    const uint32_t all = oh_plan_grid_threads(nranks);
+    const uint32_t most = nranks <= 4 && words > all ? OH_MAX_BLOCKS : OH_MAX_BLOCKS / 2;
+    uint32_t blocks = 1, threads = words <= FEW_WORDS ? 64 : 128;
     while (blocks < most && (uint64_t)blocks * threads < words) {
         blocks *= 2;
     }
-    while (threads < OH_MAX_THREADS && (uint64_t)blocks * threads < words &&
-           2 * blocks * threads <= oh_plan_grid_threads(nranks)) {
+    while (threads < OH_MAX_THREADS && (uint64_t)blocks * threads < words && 2 * blocks * threads <= all) {
         threads *= 2;
     }
     *blocks_p = blocks;

@@ -68,20 +68,14 @@ struct oh_plan {
 void oh_plan_table_apply_limits(struct oh_plan_table *table, uint64_t max_bytes, int forced);
 
 /*
- * Computes a launch shape where no table has one, and the tuner's first candidate: a thread for each word, in small
- * blocks until there are OH_MAX_BLOCKS.
+ * Computes a launch shape where no table has one, and the tuner's first candidate: a thread for each word, as long as
+ * there are threads, in small blocks on up to 64 SMs, then in larger blocks; on all SMs if a thread has several words.
  */
 void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes, uint32_t *blocks_p,
                    uint32_t *threads_p);
 
 /* Returns the most threads of a launch: kernels of several communicators must fit on a GPU together. */
 uint32_t oh_plan_grid_threads(uint32_t nranks);
-
-/*
- * Returns the blocks of each kernel of a call in parts, of which two run at a time: the table's, halved until both have
- * at most as many threads as one kernel may have, and max_blocks blocks. 0: not even one block fits.
- */
-uint32_t oh_plan_pipeline_blocks(uint32_t nranks, uint32_t blocks, uint32_t threads, uint32_t max_blocks);
 
 /*
  * Returns the largest message, in bytes, that `algorithm` serves. A call's parts must leave room in the launch queue
@@ -92,14 +86,7 @@ uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks);
 /* Returns the most words of one kernel; a larger message goes in parts. Inline, because tests have other slot sizes. */
 static inline uint64_t oh_plan_kernel_words(enum onehop_algorithm algorithm, uint32_t nranks)
 {
-    return algorithm == ONEHOP_ONESHOT ? OH_SECTION_WORDS(OH_ONESHOT_BYTES, nranks)
-                                       : (uint64_t)nranks * OH_SECTION_WORDS(OH_TWOSHOT_BYTES, nranks);
-}
-
-/* Returns whether a part of a call may send before the previous part has ended (protocol.cuh, "Pipelines"). */
-static inline bool oh_plan_can_send_early(enum onehop_algorithm algorithm, uint32_t nranks)
-{
-    return algorithm == ONEHOP_ONESHOT && nranks == 2;
+    return OH_SECTION_WORDS(nranks) * (algorithm == ONEHOP_ONESHOT ? 1ull : nranks);
 }
 
 /* Check a row, and a table from a text or from shared memory: bounds of every field, rows in ascending order. */

@@ -44,7 +44,6 @@
       "0: a graph's replays are not ordered with the communicator's other calls, the application does that")           \
     X(LAUNCH_ORDER, "ONEHOP_LAUNCH_ORDER", "1", "0 or 1",                                                              \
       "0: in graphs small calls begin behind kernels of the program")                                                  \
-    X(EARLY_SEND, "ONEHOP_EARLY_SEND", "1", "0 or 1", "0: the parts of a large call do not overlap")                   \
     X(SHM_DIR, "ONEHOP_SHM_DIR", "/dev/shm", "an absolute path of at most 200 characters",                             \
       "where the ranks of a host meet; ranks with different values count as different hosts")                          \
     X(INIT_EPOCH, "ONEHOP_INIT_EPOCH", "1", "0 to 4294967295",                                                         \

@@ -4,11 +4,12 @@
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 # largest_of ALGORITHM RANKS: a large message in bytes; of two ranks, and in one-shot, one that goes in parts (kernels/abi.h:
-# of 4 MiB at most in one-shot of two ranks, of 341 KiB with four, of 8 MiB in two-shot of two).
+# of 5 MiB at most in one-shot of two ranks, of 1.67 MiB with four, of 10 MiB in two-shot of two).
 largest_of() {
     case $1-$2 in
-    *-2) echo $((9 << 20)) ;;
-    oneshot-*) echo $((3 << 19)) ;;
+    oneshot-2) echo $((9 << 20)) ;;
+    twoshot-2) echo $((11 << 20)) ;;
+    oneshot-*) echo $((3 << 20)) ;;
     *) echo $((5 << 20)) ;;
     esac
 }
@@ -50,34 +51,30 @@ done
 run_app --nranks 3 --op premul --counts 1,1000,40000,300000 --batch 4
 expect_served "3 ranks, an op of the program's own"
 
-# Three parts of two-shot (doc/design.md, "Kernels": 6 MiB each at most).
+# Three parts of two-shot (kernels/abi.h: 6.67 MiB each at most).
 ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=18M run_app --nranks 4 --counts 4500001 --types f32 --offsets 0:0,1:3 --batch 2
 expect_served "4 ranks, three parts" twoshot
 
-# One element more or less than where the choice changes (256 KiB at 4 ranks), and than a slot (2 MiB at 2 ranks).
+# One element more or less than where the choice changes (256 KiB at 4 ranks, 2 MiB at 2), and than a kernel takes (10 MiB).
 run_app --nranks 4 --counts 65535,65536,65537 --types f32,i32 --batch 6
 expect_served "where the algorithm changes, 4 ranks" oneshot twoshot
-run_app --nranks 2 --counts 524288,524289,1048576 --types f32,i32 --batch 6
-expect_served "2 ranks, one part and two" oneshot
-run_app --nranks 2 --counts 1048577,1572865,2097152 --types f32 --offsets 0:0,1:3 --in-place both --batch 12
-expect_served "2 ranks, calls in parts" oneshot
-# Four parts, eager, and in a graph that has two eager rounds beside it.
-four_parts() {
+run_app --nranks 2 --counts 524287,524288,524289 --types f32,i32 --batch 6
+expect_served "where the algorithm changes, 2 ranks" oneshot twoshot
+run_app --nranks 2 --counts 2621440,2621441 --types f32 --offsets 0:0,1:3 --in-place both --batch 8
+expect_served "2 ranks, one kernel and two" twoshot
+# Three parts, eager, and in a graph that has two eager rounds beside it.
+three_parts() {
     local expected=$1 kernels
     shift
     rm -f "$scratch/trace"
-    run_app --nranks 2 --counts 1572865 --types f32 --batch 1 "$@" --rank-env "0:SIMNODE_TRACE=$scratch/trace" \
+    ONEHOP_ALGO=oneshot run_app --nranks 2 --counts 3407871 --types f32 --batch 1 "$@" --rank-env "0:SIMNODE_TRACE=$scratch/trace" \
         --rank-env 0:SIMNODE_CALLER=libonehop.so
     kernels=$(grep -c cuLaunchKernelEx "$scratch/trace")
     [ "$status" = 0 ] && [ "$kernels" = "$expected" ]
-    tap_point $? "four parts $*: $kernels kernels" "$(diagnosis)"
+    tap_point $? "three parts $*: $kernels kernels" "$(diagnosis)"
 }
-four_parts 4
-four_parts 12 --graph 1
-ONEHOP_EARLY_SEND=0 four_parts 4
-SIMNODE_BLOCK_THREADS=1 run_app --nranks 2 --counts 1048577,1572865 --types f32,i32 --in-place both --batch 8 --graph 3 \
-    --rank-env 0:ONEHOP_EARLY_SEND=0
-expect_served "2 ranks, parts that overlap on one rank alone" oneshot
+three_parts 3
+three_parts 9 --graph 1
 for n in 5 6 7; do
     run_app --nranks $n --counts 1,$n,1025,20000 --types f32,bf16 --offsets 1:0 --batch 4
     expect_served "$n ranks"

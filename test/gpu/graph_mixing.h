@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * graph_mixing.h - the parts of graph_mixing.c: the libraries, lanes (graph_lane.c), captures (graph_capture.c), what
- * is done with them (graph_scenarios.c, graph_pipelines.c)
+ * is done with them (graph_scenarios.c, graph_chains.c)
  *
  * A file of these defines CHECK_WHO, its name for reports, before this. Every rank is a thread or process of its own,
  * and has its struct rank; `options` does not change while they run.
@@ -92,7 +92,7 @@ struct options {
     int rounds;
     unsigned delay_us;
     uint32_t seed;
-    uint32_t floats; /* of a buffer of the scenario rows, whose calls have half as many at most */
+    uint32_t floats; /* of a buffer of the scenario chains, whose calls have half as many at most */
     bool structure;
     unsigned timeout;            /* seconds until everything ends by a signal */
     const char *const *scenario; /* to run; NULL: all */
@@ -187,13 +187,13 @@ CUgraphExec instantiate(CUgraph graph);
 void capture_both(struct rank *rank);
 void destroy_both(struct rank *rank);
 
-/* --- graph_pipelines.c -------------------------------------------------------------------------------------------- */
+/* --- graph_chains.c -------------------------------------------------------------------------------------------- */
 
 /*
  * Calls that follow one another, of which some depend on the one before; between two ranks, large ones go in parts that
  * send early.
  */
-void rows(struct rank *rank);
+void chains(struct rank *rank);
 
 /* --- graph_scenarios.c -------------------------------------------------------------------------------------------- */
 

@@ -265,6 +265,6 @@ static void outlive(struct rank *rank)
 /* The last with --structure only, unless asked for. */
 const struct scenario scenarios[] = {
     {"modes", modes},       {"turns", turns},     {"update", update}, {"children", children},
-    {"branches", branches}, {"early", early},     {"rows", rows},     {"destroy", destroy},
+    {"branches", branches}, {"early", early},     {"chains", chains}, {"destroy", destroy},
     {"relay", relay},       {"outlive", outlive}, {NULL, NULL},
 };

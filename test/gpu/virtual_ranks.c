@@ -99,7 +99,6 @@ struct rank {
     struct place *place;
     size_t bytes; /* of the arena in use */
     unsigned char *before, *after;
-    uint32_t position;   /* in its pipeline, of the kernel that was launched last; 0: it does not send early */
     atomic_int launched; /* calls, for the report of a hang */
     CUresult error;
     pthread_t thread;
@@ -331,15 +330,6 @@ static uint64_t own_draw(const struct rank *rank, int c)
     return cf_mix(rank->node->random + (uint64_t)c * OH_MAX_RANKS + rank->index);
 }
 
-/* Call c sends early on this rank, as a part of the same call as the one before would. */
-static bool sends_early(const struct rank *rank, int c)
-{
-    const struct node *node = rank->node;
-    return c > 0 && c < node->calls && own_draw(rank, c) >> 8 & 3 &&
-           oh_plan_can_send_early(node->call[c - 1].plan.algorithm, node->nranks) &&
-           oh_plan_can_send_early(node->call[c].plan.algorithm, node->nranks);
-}
-
 static CUresult launch_call(struct rank *rank, int c)
 {
     struct node *node = rank->node;
@@ -352,9 +342,7 @@ static CUresult launch_call(struct rank *rank, int c)
         .abort_flag = (const uint32_t *)(uintptr_t)node->abort_flag_device,
         .rank = rank->index,
         .nranks = node->nranks,
-        .early_trigger = sends_early(rank, c + 1) || own_draw(rank, c) >> 10 & 1,
-        .pipeline_head = rank->position == 0 && sends_early(rank, c + 1),
-        .pipeline_position = rank->position,
+        .early_trigger = own_draw(rank, c) >> 10 & 1,
     };
     for (uint32_t j = 0; j < node->nranks; j++) {
         args.staging[j] = (char *)(uintptr_t)node->rank[(rank->index + j) % node->nranks].staging;
@@ -381,9 +369,7 @@ static CUresult launch_all(struct rank *rank)
     struct node *node = rank->node;
     const struct oh_driver *driver = node->driver;
     CUresult result = driver->ctx_set_current(rank->gpu->context);
-    rank->position = 0;
     for (int c = 0; c < node->calls && result == CUDA_SUCCESS; c++) {
-        rank->position = sends_early(rank, c) ? rank->position + 1 : 0;
         result = pause_now_and_then(rank, own_draw(rank, c));
         if (result == CUDA_SUCCESS) {
             result = launch_call(rank, c);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * lamport.pml - oneshot and twoshot: words that are there when they are not empty, emptied by the reader. With PARTS,
- * kernels of oneshot may be parts of a call that send early: before the part before them has ended.
+ * lamport.pml - oneshot and twoshot: words that are there when they are not empty, emptied by the reader. Kernels of
+ * both kinds follow one another, and send into the same two slots by turns.
  *
- * Mutations: ONESHOT_SLOTS, SCATTER_SLOTS (one less), TWOSHOT_EARLY, BEHIND_TWOSHOT, EARLY_RELEASE, RELEASE_ANY_THREAD,
- * LAST_EPOCH, NO_HEAD_FENCE, NO_CLEAR_FLUSH, NO_GRID_WAIT, OWN_EPOCH_WORD, NO_FINISH_BARRIER, ONE_PART, LOST_WORD,
+ * Mutations: ONE_SLOT, NO_CLEAR_FLUSH, NO_GRID_WAIT, OWN_EPOCH_WORD, NO_FINISH_BARRIER, ONE_PART, LOST_WORD,
  * NO_ONESHOT_WIPE, NO_SCATTER_WIPE, NO_GATHER_WIPE.
  */
 #ifndef N
@@ -25,29 +24,16 @@
 #define HAS_ONESHOT ((KINDS) & 1)
 #define HAS_TWOSHOT ((KINDS) & 2)
 
-#ifndef ONESHOT_SLOTS
-#ifdef PARTS
-#define ONESHOT_SLOTS 4
+#ifdef ONE_SLOT
+#define SENT_TO(epoch_) 0
 #else
-#define ONESHOT_SLOTS 2
+#define SENT_TO(epoch_) ((epoch_) % 2)
 #endif
-#endif
-#ifndef SCATTER_SLOTS
-#define SCATTER_SLOTS 2
-#endif
-#if ONESHOT_SLOTS == 3
-#define CYCLE 12
-#endif
-#if KINDS & 1
-#define FIRST_SCATTER ONESHOT_SLOTS
-#else
-#define FIRST_SCATTER 0
-#endif
+#define GATHER 2
 #if KINDS & 2
-#define GATHER (FIRST_SCATTER + SCATTER_SLOTS)
-#define SLOTS (GATHER + 1)
+#define SLOTS 3
 #else
-#define SLOTS FIRST_SCATTER
+#define SLOTS 2
 #endif
 #define SECTION(owner, source) ((source) - ((source) > (owner)))
 #define AREA ((N - 1) * PLACES)
@@ -125,22 +111,9 @@ inline clear_all(slot)
 #endif
 }
 
-/* Where the words of epoch e go. */
-inline slots()
-{
-    if
-#if KINDS & 1
-    :: kind[n] == ONESHOT -> to = e % ONESHOT_SLOTS
-#endif
-#if KINDS & 2
-    :: kind[n] == TWOSHOT -> to = FIRST_SCATTER + e % SCATTER_SLOTS; back = GATHER
-#endif
-    fi
-}
-
 inline send()
 {
-    slots();
+    to = SENT_TO(e);
     i = FIRST;
     do
     :: i < chunk -> send_all(to); i = i + STEP
@@ -165,7 +138,7 @@ inline reduce()
 #endif
             :: else ->
 #ifndef LOST_WORD
-                send_all(back);
+                send_all(GATHER);
 #endif
 #ifndef NO_SCATTER_WIPE
                 clear_all(to)
@@ -188,10 +161,10 @@ inline gather()
     i = FIRST;
     do
     :: atomic {
-            i < chunk && ALL(HERE, back) ->
-            assert(ALL(RIGHT, back));
+            i < chunk && ALL(HERE, GATHER) ->
+            assert(ALL(RIGHT, GATHER));
 #ifndef NO_GATHER_WIPE
-            clear_all(back);
+            clear_all(GATHER);
 #endif
             i = i + STEP;
             if
@@ -203,162 +176,63 @@ inline gather()
     od
 }
 
-/* --- what is known when a kernel is launched -------------------------------------------------------------------- */
+/* --- a kernel --------------------------------------------------------------------------------------------------- */
 
-#if !defined(PARTS)
-#define MAY_TRIGGER(its_kind) false
-#elif defined(BEHIND_TWOSHOT)
-#define MAY_TRIGGER(its_kind) true
-#else
-#define MAY_TRIGGER(its_kind) ((its_kind) == ONESHOT)
-#endif
-#ifdef TWOSHOT_EARLY
-#define MAY_SEND_EARLY(its_kind) true
-#else
-#define MAY_SEND_EARLY(its_kind) ((its_kind) == ONESHOT)
-#endif
 #ifdef CALLS
 #define WANTED (n <= CALLS)
 #if CALLS + KERNELS >= CYCLE
 #error "CYCLE must be longer"
 #endif
-#define HAS_NEXT (n < CALLS)
 #else
 #define WANTED true
-#define HAS_NEXT true
 #endif
 
-inline choose_kind(m)
-{
-    if
-    :: kind[m] == 0 ->
-        if
-        :: HAS_ONESHOT -> kind[m] = ONESHOT
-        :: HAS_TWOSHOT -> kind[m] = TWOSHOT
-        fi;
-        if
-        :: shape[m] = 0
-        :: PLACES > 1 -> shape[m] = 1
-        :: BLOCKS > 1 -> shape[m] = 2
-        :: PLACES > 1 && BLOCKS > 1 -> shape[m] = 3
-        fi
-    :: else
-    fi
-}
-
-/*
- * Each rank chooses for itself which kernels send early; the kinds are the same on all. KNOWN_EPOCH: all do that may, and
- * know their epoch. Nothing is missed of the slots: a kernel that begins late does what a kernel does that waits.
- */
+/* The kind and shape of a kernel are the same on all ranks: the first that begins it chooses. */
 inline choose()
 {
     if
-    :: next[q] == 0 ->
-        choose_kind(n);
+    :: kind[n] == 0 ->
         if
-#ifdef KNOWN_EPOCH
-        :: !(HAS_NEXT && MAY_TRIGGER(kind[n])) -> next[q] = ALONE
-#else
-        :: next[q] = ALONE
-#endif
-        :: HAS_NEXT && MAY_TRIGGER(kind[n]) ->
-            choose_kind(AFTER(n));
-            if
-            :: MAY_SEND_EARLY(kind[AFTER(n)]) -> next[q] = EARLY
-            :: else -> next[q] = ALONE
-            fi
+        :: HAS_ONESHOT -> kind[n] = ONESHOT
+        :: HAS_TWOSHOT -> kind[n] = TWOSHOT
+        fi;
+        if
+        :: shape[n] = 0
+        :: PLACES > 1 -> shape[n] = 1
+        :: BLOCKS > 1 -> shape[n] = 2
+        :: PLACES > 1 && BLOCKS > 1 -> shape[n] = 3
         fi
     :: else
     fi
 }
-
-/* --- a kernel --------------------------------------------------------------------------------------------------- */
-
-#ifdef RELEASE_ANY_THREAD
-#define MAY_RELEASE true
-#else
-#define MAY_RELEASE (early || b > 0 || t == 0) /* the head's epoch comes before all that triggers for block 0 */
-#endif
-inline trigger()
-{
-    if
-    :: next[q] == EARLY && MAY_RELEASE -> release()
-    :: else
-    fi
-}
-
-/* The head of a pipeline publishes its epoch for the kernels that send early behind it. */
-inline publish()
-{
-    if
-    :: next[q] == EARLY && b == 0 && t == 0 ->
-#ifdef KNOWN_EPOCH
-        skip
-#elif defined(NO_HEAD_FENCE)
-        head_sent[r] = e + 1
-#else
-        head[r] = e /* and a fence: no kernel reads it until the next begins, so it may as well be there at once */
-#endif
-    :: else
-    fi
-}
-
-/* The words of the epoch are yet to be written. */
-#ifdef KNOWN_EPOCH /* fewer states */
-#define EARLY_EPOCH n
-#elif defined(LAST_EPOCH)
-#define EARLY_EPOCH AFTER(epoch[r * BLOCKS + b])
-#else
-#define EARLY_EPOCH ((head[r] + position[q]) % CYCLE)
-#endif
 
 proctype Lane(byte r; byte j; byte b; byte t)
 {
     byte n = (j == 0 -> KERNELS : j); /* the kernel */
     byte q = r * KERNELS + j;
     byte e; /* its epoch, as it reckons itself */
-    byte to, back; /* slots */
+    byte to; /* the slot that it sends to */
     byte i;
-    bool early;
 again:
     do
 #ifdef CALLS
     :: n > CALLS -> break
 #endif
     :: atomic {
-            WANTED && (IS_LET_IN || MAY_BEGIN) -> /* launched, and begun or past its wait */
-            early = IS_LET_IN;
+            WANTED && MAY_BEGIN ->
             choose();
             if
-            :: b >= grid -> early = false; end_lane(); goto again /* not part of this kernel */
+            :: b >= grid -> end_lane(); goto again /* not part of this kernel */
             :: else
             fi;
 #if THREADS > 1 /* others of the block may be past this */
         };
         atomic {
 #endif
-            if
-            :: early -> e = EARLY_EPOCH
-            :: else -> e = AFTER(epoch[r * BLOCKS + b])
-            fi;
+            e = AFTER(epoch[r * BLOCKS + b]);
             assert(e == n);
-            if
-            :: early
-            :: else -> publish(); trigger()
-            fi;
             send()
         };
-        if
-        :: early ->
-#ifdef EARLY_RELEASE
-            trigger();
-            grid_wait();
-#else
-            atomic { grid_wait(); trigger() };
-#endif
-            early = false
-        :: else
-        fi;
         reduce();
         if
         :: kind[n] == ONESHOT
@@ -377,11 +251,8 @@ init
     atomic {
 #ifdef SLOW_WORD
         if
-#if KINDS & 1
-        :: slow = SLOW_IN(1 % ONESHOT_SLOTS)
-#endif
+        :: slow = SLOW_IN(SENT_TO(1))
 #if KINDS & 2
-        :: slow = SLOW_IN(FIRST_SCATTER + 1 % SCATTER_SLOTS)
         :: slow = SLOW_IN(GATHER)
 #endif
         fi;

@@ -22,18 +22,8 @@
 #ifndef WORD
 #define WORD 1 /* parts of a word, that land one by one */
 #endif
-#ifdef EARLY_RELEASE
-#define KERNELS 3
-#else
 #define KERNELS 2
-#endif
-#ifndef CYCLE
-#if KERNELS == 3
-#define CYCLE 12
-#else
 #define CYCLE 8
-#endif
-#endif
 #define LANES (BLOCKS * THREADS) /* threads of a rank's kernel */
 #define BEFORE(k) (((k) + CYCLE - 1) % CYCLE)
 #define AFTER(k) (((k) + 1) % CYCLE)
@@ -45,21 +35,14 @@ byte sender[CELLS]; /* the kernel that posted it */
 bool wiping[CELLS]; /* the owner empties the word; on its way */
 byte wiper[CELLS];
 byte epoch[N * BLOCKS]; /* the epoch words of a rank, one for each block */
-byte head[N];           /* the epoch that the newest pipeline head of a rank has published */
 byte complete[N];       /* the newest kernel that has ended, and all before */
 
 /* Of a kernel, at q = rank * KERNELS + its place */
-byte out[N * KERNELS];      /* stores that are on their way */
-byte ended[N * KERNELS];    /* threads that have ended */
-byte let_in[N * KERNELS];   /* it may begin early: its number, plus 1 */
-byte position[N * KERNELS]; /* in its pipeline, a parameter; 0: the head, or in none */
-byte next[N * KERNELS];     /* whether the next one sends early; 0: not chosen yet */
-byte released[N * KERNELS]; /* a bit for each block that has triggered the next */
+byte out[N * KERNELS];   /* stores that are on their way */
+byte ended[N * KERNELS]; /* threads that have ended */
 #if THREADS > 1
 byte arrived[N * KERNELS * BLOCKS]; /* at the barrier of a block */
 #endif
-#define ALONE 1
-#define EARLY 2
 
 byte kind[CYCLE]; /* of a kernel, the same on all ranks; chosen by the first that must know; 0: not yet */
 byte shape[CYCLE]; /* its blocks and places, as kind */
@@ -85,7 +68,7 @@ byte made[CYCLE]; /* ranks that have completed it */
     if                                                                                                                 \
     :: ended[q] == LANES && out[q] == 0 ->                                                                             \
         DONE(q) = AFTER(DONE(q));                                                                                      \
-        ended[q] = 0; let_in[q] = 0; position[q] = 0; next[q] = 0; released[q] = 0;                                      \
+        ended[q] = 0;                                                                                                  \
         CLEAR_BARRIERS(q)                                                                                              \
         made[DONE(q)]++;                                                                                               \
         if                                                                                                             \
@@ -151,19 +134,10 @@ inline wipe(at)
     :: d_step { wiping[at] -> mem[at] = 0; wiping[at] = false CLEAR_LANDED(at) }
 #define LAND4(at) LAND(at) LAND(at + 1) LAND(at + 2) LAND(at + 3)
 
-#ifdef NO_HEAD_FENCE
-byte head_sent[N];
-#define LAND_HEAD(r) :: d_step { head_sent[r] != 0 -> head[r] = head_sent[r] - 1; head_sent[r] = 0 }
-#endif
-
 active proctype Memory()
 {
 end:
     do
-#ifdef NO_HEAD_FENCE
-    LAND_HEAD(0)
-    LAND_HEAD(1)
-#endif
 #ifdef SLOW_WORD
     LAND(slow * WORD)
 #if WORD > 1
@@ -207,40 +181,12 @@ end:
 
 /* --- kernels on a stream ---------------------------------------------------------------------------------------- */
 
-/* oh_pdl_wait: the kernel before has ended, and what it wrote is there. One that does not send early begins with it. */
-#define IS_LET_IN (let_in[q] == n + 1)
+/* oh_pdl_wait: the kernel before has ended, and what it wrote is there. */
 #ifdef NO_GRID_WAIT
 #define MAY_BEGIN true
-#define grid_wait() skip
 #else
 #define MAY_BEGIN (complete[r] == BEFORE(n))
-#define grid_wait() (complete[r] == BEFORE(n))
 #endif
-
-/* This thread triggers the next kernel, if that one sends early. The first thread to do so speaks for its block. */
-#define ALL_RELEASED (released[q] == (1 << grid) - 1)
-#define NEXT_Q (r * KERNELS + (j + 1) % KERNELS)
-#if KERNELS > 2
-#define ROOM_FOR_NEXT (complete[r] == BEFORE(n) || complete[r] == BEFORE(BEFORE(n))) /* its place is free */
-#else
-#define ROOM_FOR_NEXT true
-#endif
-#ifdef KNOWN_EPOCH
-#define COUNT_POSITION
-#else
-#define COUNT_POSITION position[NEXT_Q] = AFTER(position[q])
-#endif
-inline release()
-{
-    d_step {
-        ROOM_FOR_NEXT ->
-        released[q] = released[q] | (1 << b);
-        if
-        :: ALL_RELEASED -> let_in[NEXT_Q] = AFTER(n) + 1; COUNT_POSITION
-        :: else
-        fi
-    }
-}
 
 /* oh_epoch_finish */
 inline epoch_finish()
@@ -266,7 +212,7 @@ inline epoch_finish()
 
 inline end_lane()
 {
-    e = 0; to = 0; back = 0;
+    e = 0; to = 0;
     n = (n + KERNELS) % CYCLE;
     ended[q]++;
     SETTLE(q)

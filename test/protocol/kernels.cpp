@@ -19,7 +19,6 @@
 #define oh_lamport_store simnode_lamport_store
 #define oh_spin_pause simnode_spin_pause
 #define oh_word_load simnode_word_load
-#define oh_word_publish simnode_word_publish
 #define oh_word_store simnode_word_store
 #include "test/simnode/primitives_cpu.h"
 #undef oh_escape_load
@@ -29,7 +28,6 @@
 #undef oh_lamport_store
 #undef oh_spin_pause
 #undef oh_word_load
-#undef oh_word_publish
 #undef oh_word_store
 
 #define MOST_POSTED 48
@@ -176,12 +174,6 @@ OH_DEVICE uint32_t oh_word_load(const void *at)
 OH_DEVICE void oh_word_store(void *at, uint32_t value)
 {
     stores.post(static_cast<char *>(at), value, 4);
-}
-
-OH_DEVICE void oh_word_publish(void *at, uint32_t value)
-{
-    oh_word_store(at, value);
-    stores.land_all();
 }
 
 #undef OH_KERNEL

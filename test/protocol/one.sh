@@ -20,7 +20,7 @@ if [ $# -gt 0 ]; then
 fi
 read -ra cxx <<<"${CXX:-c++}"
 read -ra cppflags <<<"${OH_CPPFLAGS-}"
-small=('-DOH_ONESHOT_BYTES(n)=(12288u+0*(n))' '-DOH_TWOSHOT_BYTES(n)=(24576u+0*(n))'
+small=(-DOH_SLOT_BYTES=24576u
     -DOH_SEND_ALL_FIRST=0)
 build=("${cxx[@]}" -fsanitize=thread -g1 -O1)
 # The copies come first. The tests are the same for all: one object of their four files.

@@ -79,6 +79,10 @@ OH_DEVICE void oh_assume(bool condition)
     }
 }
 
+OH_DEVICE void oh_materialize_addresses(const void *, const void *)
+{
+}
+
 OH_DEVICE void oh_materialize(uint32_t *)
 {
 }
@@ -180,11 +184,6 @@ OH_DEVICE void oh_word_store(void *at, uint32_t value)
     __atomic_store_n(static_cast<uint32_t *>(at), value, __ATOMIC_RELAXED);
 }
 
-OH_DEVICE void oh_word_publish(void *at, uint32_t value)
-{
-    __atomic_store_n(static_cast<uint32_t *>(at), value, __ATOMIC_SEQ_CST);
-}
-
 /* The block goes on to leave; what runs the kernel makes the context unusable. */
 OH_DEVICE void oh_trap()
 {
@@ -222,11 +221,6 @@ template <class Ask> OH_DEVICE bool oh_warp_once(Ask ask)
 OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
 {
     memcpy(data, at, sizeof *data);
-}
-
-template <class Element> OH_DEVICE Element oh_element_load(const Element *at, bool)
-{
-    return *at;
 }
 
 OH_DEVICE void oh_user_store(char *at, const oh_word16 &data)

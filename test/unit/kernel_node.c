@@ -208,20 +208,6 @@ static struct oh_kernel_list_args list_args(const struct call *call, const struc
     return list;
 }
 
-/* The position in its pipeline of the kernel of call i; 0: it does not send early. */
-static uint32_t pipeline_position(const struct rank_job *job, int i)
-{
-    uint32_t position = 0;
-    for (; i > 0 && i < job->count; i--, position++) {
-        const struct call *first = &job->calls[i - 1], *next = &job->calls[i];
-        if (!next->sends_early[job->rank] || !next->concurrent || !first->early_trigger || node.ranks != 2 ||
-            first->algorithm != ONESHOT || next->algorithm != ONESHOT) {
-            break;
-        }
-    }
-    return position;
-}
-
 static simnode_kernel_fn kernel_of(const struct call *call)
 {
     char name[64];
@@ -267,8 +253,6 @@ static void start_kernel(const struct rank_job *job, int i, struct kernel_run *b
     run->before = before;
     run->scalar = scalar_bits(call->type, rank);
     run->args = base_args(call, rank, &run->scalar);
-    run->args.pipeline_position = pipeline_position(job, i);
-    run->args.pipeline_head = run->args.pipeline_position == 0 && pipeline_position(job, i + 1) > 0;
     run->list = list_args(call, &run->args);
     run->blocks = call->concurrent && call->half[rank] ? (call->blocks + 1) / 2 : call->blocks;
     run->joined = !call->concurrent;

@@ -66,9 +66,7 @@ struct call {
     bool concurrent; /* the blocks run at the same time, and beside what the next kernel does before it waits for this
                       * one; else one after the other */
     bool early_trigger;
-    bool sends_early[OH_MAX_RANKS]; /* on these ranks, as a part behind another: one-shot of two ranks, concurrent,
-                                     * behind a kernel with an early trigger */
-    bool half[OH_MAX_RANKS];        /* on these ranks the grid is half as large, if blocks run at the same time */
+    bool half[OH_MAX_RANKS]; /* on these ranks the grid is half as large, if blocks run at the same time */
     char *send[OH_MAX_RANKS], *recv[OH_MAX_RANKS], *input[OH_MAX_RANKS]; /* input: a copy of what was sent */
 };
 

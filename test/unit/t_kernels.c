@@ -43,8 +43,8 @@ static void hesitate(void)
 static uint64_t most(enum algorithm algorithm, enum type type)
 {
     static const uint64_t bytes[] = {
-        [ONESHOT] = (OH_SECTION_WORDS(OH_ONESHOT_BYTES, OH_MAX_RANKS) - ITEMS) * OH_WORD_BYTES, /* as a list */
-        [TWOSHOT] = (OH_SECTION_WORDS(OH_TWOSHOT_BYTES, 2) - ITEMS) * OH_WORD_BYTES,
+        [ONESHOT] = (OH_SECTION_WORDS(OH_MAX_RANKS) - ITEMS) * OH_WORD_BYTES, /* as a list */
+        [TWOSHOT] = (OH_SECTION_WORDS(2) - ITEMS) * OH_WORD_BYTES,
     };
     return bytes[algorithm] / types[type].bytes;
 }
@@ -75,7 +75,6 @@ static struct call random_call(unsigned *seed)
         call.count = (call.count + per_word - 1) / per_word * per_word;
     }
     for (unsigned r = 0; r < OH_MAX_RANKS; r++) {
-        call.sends_early[r] = rand_r(seed) % 2;
         call.half[r] = rand_r(seed) % 3 == 0;
         const unsigned unit = whole && rand_r(seed) % 4 > 0 ? per_word : 1;
         call.send_offset[r] = (size_t)rand_r(seed) % (8 / unit + 1) * unit;
@@ -106,11 +105,10 @@ static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
            epoch);
 }
 
-/* Kernels that follow one another with nothing between, blocks far apart; on some ranks they send early. */
-static void test_pipelines(unsigned ranks, unsigned seed)
+/* Kernels that follow one another with nothing between, blocks far apart. */
+static void test_early_triggers(unsigned ranks, unsigned seed)
 {
-    const unsigned most[] = {OH_SECTION_WORDS(OH_ONESHOT_BYTES, ranks),
-                             ranks * OH_SECTION_WORDS(OH_TWOSHOT_BYTES, ranks)};
+    const unsigned most[] = {OH_SECTION_WORDS(ranks), ranks * OH_SECTION_WORDS(ranks)};
     struct call calls[LIST];
     start_node(ranks, 1);
     for (int i = 0; i < LIST; i++) {
@@ -124,13 +122,12 @@ static void test_pipelines(unsigned ranks, unsigned seed)
         unsigned words = rand_r(&seed) % 4 > 0 ? 1 + (unsigned)rand_r(&seed) % 20 : most[call->algorithm];
         call->count = words * (OH_WORD_BYTES / 4);
         for (unsigned r = 0; r < ranks; r++) {
-            call->sends_early[r] = rand_r(&seed) % 4 > 0;
             call->half[r] = rand_r(&seed) % 3 == 0;
         }
     }
     const char *wrong = run_and_check(calls, LIST, &seed);
     stop_node();
-    tap_ok(!wrong, "n=%u: kernels with early triggers%s", ranks, ranks == 2 ? ", which send early" : "");
+    tap_ok(!wrong, "n=%u: kernels with early triggers", ranks);
 }
 
 /* One-shot messages of one size in grids that change: a place belongs to another block in each call. */
@@ -432,7 +429,7 @@ static int test_protocols(unsigned seed)
 {
     for (unsigned ranks = 2; ranks <= 3; ranks++) {
         for (unsigned i = 0; i < (ranks == 2 ? 4 : 1); i++) { /* of two ranks kernels send early, or wrongly */
-            test_pipelines(ranks, seed + 60 + ranks + 100 * i);
+            test_early_triggers(ranks, seed + 60 + ranks + 100 * i);
             go_on();
         }
         test_grids(ranks, seed + 70 + ranks);
@@ -468,10 +465,10 @@ int main(int argc, char **argv)
     test_random_calls(4, UINT32_MAX - 20, seed + 50);
     test_random_calls(2, UINT32_MAX - 20, seed + 52);
     for (unsigned ranks = 2; ranks <= 4; ranks++) {
-        test_pipelines(ranks, seed + 60 + ranks);
+        test_early_triggers(ranks, seed + 60 + ranks);
         test_grids(ranks, seed + 70 + ranks);
     }
-    test_pipelines(OH_MAX_RANKS, seed + 88);
+    test_early_triggers(OH_MAX_RANKS, seed + 88);
     for (int a = 0; a < ALGORITHMS; a++) {
         test_abort((enum algorithm)a);
         test_abort_seen((enum algorithm)a);

@@ -141,30 +141,11 @@ static void test_slots(uint32_t n)
 {
     const uint64_t row = n - 1, word = OH_WORD_BYTES;
     const uint64_t one = oh_plan_kernel_words(ONEHOP_ONESHOT, n), two = oh_plan_kernel_words(ONEHOP_TWOSHOT, n);
-    tap_ok(one * row * word <= OH_ONESHOT_BYTES(n) && (two + n - 1) / n * row * word <= OH_TWOSHOT_BYTES(n),
+    tap_ok(one * row * word <= OH_SLOT_BYTES && (two + n - 1) / n * row * word <= OH_SLOT_BYTES,
            "n=%u: the largest message of a kernel fits a slot", n);
-    tap_ok(OH_WORDS_END(n) <= OH_ESCAPE_OFFSET && OH_ESCAPE_OFFSET - OH_WORDS_END(n) < 1 << 20 &&
-               OH_STAGING_BYTES <= 16 << 20,
-           "n=%u: all slots fit the staging memory, which is 16 MiB at most", n);
     tap_ok(oh_plan_capacity(ONEHOP_ONESHOT, n) <= 256 * one * word && oh_plan_capacity(ONEHOP_ONESHOT, n) >= 27 << 20 &&
                oh_plan_capacity(ONEHOP_TWOSHOT, n) == OH_MESSAGE_BYTES,
            "n=%u: a call goes in 256 kernels at most", n);
-}
-
-/* Two parts of a call have together no more threads than one kernel may have. */
-static void test_pipeline_blocks(uint32_t n)
-{
-    const uint32_t most = oh_plan_grid_threads(n);
-    bool right = true;
-    for (uint32_t blocks = 1; blocks <= OH_MAX_BLOCKS; blocks++) {
-        for (uint32_t threads = 32; threads <= OH_MAX_THREADS && blocks * threads <= most; threads += 32) {
-            const uint32_t fewer = oh_plan_pipeline_blocks(n, blocks, threads, UINT32_MAX);
-            const uint32_t few = oh_plan_pipeline_blocks(n, blocks, threads, 9);
-            right &= fewer >= 1 && 2 * fewer * threads <= most && (fewer == blocks) == (2 * blocks * threads <= most);
-            right &= few >= 1 && few <= 4 && few <= fewer && oh_plan_pipeline_blocks(n, blocks, threads, 1) == 0;
-        }
-    }
-    tap_ok(right, "n=%u: in a pipeline a large grid becomes half as large", n);
 }
 
 /* At most so many blocks: as many threads as before, then fewer, then NCCL. */
@@ -252,9 +233,18 @@ static void test_names(void)
            "sizes of types");
 }
 
+static void test_staging(void)
+{
+    tap_ok(OH_SLOT_OFFSET(OH_GATHER_SLOT) + OH_SLOT_BYTES <= OH_ESCAPE_OFFSET &&
+               OH_ESCAPE_END - OH_ESCAPE_OFFSET >= (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / OH_WORD_BYTES &&
+               OH_ESCAPE_END <= OH_STAGING_BYTES && OH_STAGING_BYTES <= 16 << 20,
+           "all slots fit the staging memory, which is 16 MiB at most");
+}
+
 int main(void)
 {
     test_default_tables();
+    test_staging();
     test_room();
     test_what_is_not_served();
     test_wishes();
@@ -265,7 +255,6 @@ int main(void)
     }
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         test_slots(n);
-        test_pipeline_blocks(n);
         test_max_blocks(n);
     }
     test_foreign_tables();

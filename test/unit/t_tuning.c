@@ -156,7 +156,7 @@ static void test_damage(void)
         {HEAD KEY "18446744073709551617 twoshot 1 64\nend\n", 8, "a size that overflows"},
         {HEAD KEY "1.5M twoshot 1 64\nend\n", 8, "a fraction"},
         {HEAD KEY "64K oneshot_ll 64 64\nend\n", 8, "an algorithm that is no more"},
-        {HEAD KEY "88M oneshot 64 64\nend\n", 8, "more parts than a call may have"},
+        {HEAD KEY "512M oneshot 64 64\nend\n", 8, "more parts than a call may have"},
         {HEAD KEY "64K oneshot 0 64\nend\n", 8, "no blocks"},
         {HEAD KEY "64K oneshot 129 64\nend\n", 8, "too many blocks"},
         {HEAD KEY "64K oneshot 1 48\nend\n", 8, "part of a warp"},
@@ -279,7 +279,7 @@ static void test_shipped(void)
         const char *gpu;
         const char *measured; /* ranks */
     } gpus[] = {
-        {"NVIDIA H200", "24"},    {"SIMULATED NVIDIA H200", "24"}, {"NVIDIA H100 80GB HBM3", ""},
+        {"NVIDIA H200", "24"},    {"SIMULATED NVIDIA H200", "24"}, {"NVIDIA H100 80GB HBM3", "2"},
         {"NVIDIA B200", ""},      {"NVIDIA A100-SXM4-80GB", ""},   {"NVIDIA A100-SXM4-40GB", ""},
         {"some GPU to come", ""},
     };

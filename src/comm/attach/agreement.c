@@ -192,7 +192,6 @@ static bool publish_room(struct oh_agreement *agreement)
                         agreement->gpu.bus_id, room.sms, room.sm_threads);
     } else {
         comm->segment.shared->peer_info[comm->id.rank].room = room;
-        comm->segment.shared->peer_info[comm->id.rank].programmatic = comm->serve.kernels->programmatic;
     }
     return agreement->alive;
 }
@@ -329,7 +328,6 @@ static ncclResult_t prepare_order(struct oh_comm *comm)
         OH_CU_GOTO(driver, event_create(&comm->order.event[e], CU_EVENT_DISABLE_TIMING), res, out);
     }
     comm->order.graph_mixing = oh_env_flag(OH_ENV_GRAPH_MIXING, nccl_mixes_graphs());
-    comm->serve.early_send = oh_env_flag(OH_ENV_EARLY_SEND, true);
     comm->order.launch_order = oh_env_flag(OH_ENV_LAUNCH_ORDER, true);
 out:
     oh_context_leave_relaxed(driver, &scope);

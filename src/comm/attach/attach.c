@@ -54,14 +54,11 @@ static unsigned waiting;              /* calls that wait for a set-up */
 static void fit_table(struct oh_comm *comm)
 {
     struct oh_plan_room least = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
-    comm->serve.overlaps = true;
     for (uint32_t r = 0; r < comm->id.nranks; r++) {
-        const struct oh_peer_info *info = &comm->segment.shared->peer_info[r];
-        const struct oh_plan_room room = info->room;
+        const struct oh_plan_room room = comm->segment.shared->peer_info[r].room;
         least.sms = room.sms < least.sms ? room.sms : least.sms;
         least.sm_threads = room.sm_threads < least.sm_threads ? room.sm_threads : least.sm_threads;
         least.max_blocks = room.max_blocks < least.max_blocks ? room.max_blocks : least.max_blocks;
-        comm->serve.overlaps &= info->programmatic != 0;
     }
     comm->serve.max_blocks = least.max_blocks;
     const struct oh_plan_table whole = comm->serve.table;

@@ -24,10 +24,9 @@
 #include "util/process.h"
 
 /* Part of the file's name, so that builds with different layouts never open one file. */
-#define BUILD_FORMAT "%d-%zx-%x-%x-%x-%x-%x-%d"
+#define BUILD_FORMAT "%d-%zx-%x-%x-%d"
 #define BUILD_VALUES                                                                                                   \
-    ONEHOP_VERSION_CODE, sizeof(struct oh_shared), OH_ONESHOT_BYTES(2), OH_TWOSHOT_BYTES(2), OH_ONESHOT_BYTES(3),      \
-        OH_TWOSHOT_BYTES(3), OH_STAGING_BYTES, ONEHOP_ALGORITHM_COUNT
+    ONEHOP_VERSION_CODE, sizeof(struct oh_shared), OH_SLOT_BYTES, OH_STAGING_BYTES, ONEHOP_ALGORITHM_COUNT
 
 #define POLL_NS 20000
 

@@ -39,8 +39,7 @@ struct oh_peer_info {
     uint64_t start_time;      /* of the process, against a pid used again (util/process.h) */
     uint64_t pid_namespace;   /* inode of /proc/self/ns/pid: a pid says nothing in another one; 0: unknown */
     uint64_t process;         /* random, equal for ranks of one process only */
-    struct oh_plan_room room; /* these two are written before this rank's vote: all are there once it is decided */
-    uint32_t programmatic;    /* the kernels of this rank may overlap (oh_kernel_set) */
+    struct oh_plan_room room; /* written before this rank's vote: all are there once it is decided */
     char bus_id[OH_TOPO_BUS_ID];
     CUipcMemHandle handle; /* the staging memory, for other processes */
     uint64_t staging;      /* the same as a pointer, for ranks of the same process */

@@ -2,7 +2,7 @@
 /*
  * capture.c - captured calls of a communicator: their order, and the edges of their nodes
  *
- * Does: Keeps the frontier of each capture, its record node (order.c has why), and links kernels (gpu/pipeline.h).
+ * Does: Keeps the frontier of each capture, its record node (order.c has why), and links kernels (gpu/edge.h).
  * Threads: the thread that uses the communicator; a graph's destructor runs on a thread of the driver and touches
  *    atomics only.
  * Owns: the entries of comm->order.captures, until their graph and the communicator are gone.
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/pipeline.h"
+#include "gpu/edge.h"
 
 /* On a thread of the driver. The last access is to `graphs`: at zero the communicator may be freed. */
 static void CUDA_CB note_graph_destroyed(void *user)
@@ -259,22 +259,24 @@ static bool get_only_dependency(const struct oh_driver *driver, CUgraphNode kern
     return only;
 }
 
-/* The result of oh_pipeline_link is not needed: a kernel that could not be changed triggers late. */
-static CUresult link_captured(const struct oh_comm *comm, const struct oh_capture *capture, CUgraphNode kernel)
+/* The result of oh_edge_trigger_early is not needed: a kernel that could not be changed triggers late. */
+static CUresult link_captured(const struct oh_comm *comm, const struct oh_capture *capture, CUgraphNode kernel,
+                              enum onehop_algorithm algorithm)
 {
     const struct oh_driver *driver = comm->staging.driver;
-    struct oh_pipeline_edge edge = {.graph = capture->graph, .to = kernel};
+    struct oh_edge edge = {.graph = capture->graph, .to = kernel};
     if (!get_only_dependency(driver, kernel, &edge.from, &edge.data)) {
         return CUDA_SUCCESS;
     }
     if (edge.from == capture->kernel) {
-        oh_pipeline_link(driver, comm->serve.kernels, comm->serve.max_blocks, edge.from, kernel);
+        oh_edge_trigger_early(driver, comm->serve.kernels, comm->serve.max_blocks, edge.from, kernel);
         return CUDA_SUCCESS;
     }
-    return comm->order.launch_order ? oh_pipeline_launch_early(driver, &edge) : CUDA_SUCCESS;
+    /* Two-shot, for larger messages, gains nothing by it (doc/dev/experiments.md, "Single kernels for MiB"). */
+    return comm->order.launch_order && algorithm == ONEHOP_ONESHOT ? oh_edge_launch_early(driver, &edge) : CUDA_SUCCESS;
 }
 
-CUresult oh_capture_link(const struct oh_submission *submission, bool linked)
+CUresult oh_capture_link(const struct oh_submission *submission, enum onehop_algorithm algorithm)
 {
     const struct oh_comm *comm = submission->calls[0].comm;
     const struct oh_driver *driver = comm->staging.driver;
@@ -286,7 +288,7 @@ CUresult oh_capture_link(const struct oh_submission *submission, bool linked)
     }
     bool known = get_frontier(driver, submission->stream_state.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
     CUgraphNode kernel = known ? nodes[0] : NULL;
-    CUresult result = kernel && !linked ? link_captured(comm, capture, kernel) : CUDA_SUCCESS;
+    CUresult result = kernel ? link_captured(comm, capture, kernel, algorithm) : CUDA_SUCCESS;
     capture->kernel = kernel;
     return result;
 }

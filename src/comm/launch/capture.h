@@ -37,10 +37,10 @@ CUresult oh_capture_after(struct oh_capture *capture, CUstream stream);
 
 /*
  * After each kernel of the submission. In a capture, if the kernel depends on a single node: a kernel of the
- * communicator gets an early trigger, unless it has one (`linked`); after a kernel of the program this one is launched
- * early (gpu/pipeline.h). Fails only if the order of the two is lost; any other error leaves the capture as it was.
+ * communicator gets an early trigger; after a kernel of the program this one is launched early (gpu/edge.h). Fails
+ * only if the order of the two is lost; any other error leaves the capture as it was.
  */
-CUresult oh_capture_link(const struct oh_submission *submission, bool linked);
+CUresult oh_capture_link(const struct oh_submission *submission, enum onehop_algorithm algorithm);
 
 /* Frees the entries whose graphs are destroyed, or all. */
 void oh_captures_free(struct oh_comm *comm, bool all);

@@ -45,30 +45,13 @@ static uint64_t words_of(const struct oh_call *call)
     return oh_message_words(call->count, oh_type_size(call->type));
 }
 
-/* Words of each part: as few parts as possible, of equal length but for the last. */
-static uint64_t part_words(const struct oh_call *call)
+/* As few parts as possible, of equal length but for the last. */
+uint64_t oh_call_part_count(const struct oh_call *call)
 {
     const uint64_t words = words_of(call);
     const uint64_t most = oh_plan_kernel_words(call->plan.algorithm, call->comm->id.nranks);
     const uint64_t parts = (words + most - 1) / most;
-    return (words + parts - 1) / parts;
-}
-
-struct oh_parts oh_call_parts(const struct oh_call *call, bool serial)
-{
-    const struct oh_comm *comm = call->comm;
-    const uint64_t words = part_words(call);
-    struct oh_parts parts = {
-        .words = words, .count = words * (OH_WORD_BYTES / oh_type_size(call->type)), .plan = call->plan};
-    const uint32_t blocks =
-        oh_plan_pipeline_blocks(comm->id.nranks, call->plan.blocks, call->plan.threads, comm->serve.max_blocks);
-    if (call->count > parts.count && comm->serve.overlaps && blocks > 0) {
-        parts.plan.blocks = blocks;
-        parts.overlap = !serial;
-        parts.sends_early =
-            parts.overlap && comm->serve.early_send && oh_plan_can_send_early(call->plan.algorithm, comm->id.nranks);
-    }
-    return parts;
+    return (words + parts - 1) / parts * (OH_WORD_BYTES / oh_type_size(call->type));
 }
 
 /* --- fusion ------------------------------------------------------------------------------------------------------- */

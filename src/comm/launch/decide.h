@@ -11,20 +11,8 @@
 
 #include "comm/comm_internal.h"
 
-/*
- * The parts of a call. Their grid is the same on all ranks; each rank decides by itself whether they overlap
- * (doc/design.md, "Parts of a call").
- */
-struct oh_parts {
-    uint64_t words; /* of each, but for the last */
-    uint64_t count; /* elements of each */
-    struct oh_plan plan;
-    bool overlap;     /* each but the last has an early trigger */
-    bool sends_early; /* each but the first sends before the part before it has ended */
-};
-
-/* serial: kernels cannot overlap on the call's stream. */
-struct oh_parts oh_call_parts(const struct oh_call *call, bool serial);
+/* Returns the elements of each part of the call, but for the last, which may have fewer: one kernel each. */
+uint64_t oh_call_part_count(const struct oh_call *call);
 
 /*
  * Kernel fusion: a launch and a hop cost the same for any size, so consecutive calls of a group with the same datatype

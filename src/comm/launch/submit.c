@@ -43,28 +43,14 @@ static bool open_range(const struct oh_call *calls, size_t count, enum onehop_al
     return true;
 }
 
-/* After each launch of a kernel; returns `result`. linked: the kernel before has an early trigger for this one. */
-static CUresult after_kernel(struct oh_submission *submission, bool linked, CUresult result)
+/* After each launch of a kernel; returns `result`. */
+static CUresult after_kernel(struct oh_submission *submission, const struct oh_plan *plan, CUresult result)
 {
     if (result == CUDA_SUCCESS) {
         submission->kernels++;
-        result = oh_capture_link(submission, linked);
+        result = oh_capture_link(submission, plan->algorithm);
     }
     return result;
-}
-
-/* The arguments of the next kernel, whose first element is number `done` of the call. */
-static void next_part(const struct oh_call *call, const struct oh_parts *parts, uint64_t done,
-                      struct oh_kernel_args *args)
-{
-    const size_t size = oh_type_size(call->type);
-    const uint64_t left = call->count - done;
-    args->sendbuff = (const char *)call->sendbuff + done * size;
-    args->recvbuff = (char *)call->recvbuff + done * size;
-    args->count = left < parts->count ? left : parts->count;
-    args->early_trigger = parts->overlap && left > parts->count;
-    args->pipeline_head = parts->sends_early && done == 0;
-    args->pipeline_position = parts->sends_early ? (uint32_t)(done / parts->count) : 0;
 }
 
 /* Publishes `calls` calls, like `call`, with `count` elements in all. Fills in what their kernels have in common. */
@@ -90,13 +76,16 @@ static struct oh_launch announce(const struct oh_submission *submission, const s
 
 static CUresult launch_call(struct oh_submission *submission, const struct oh_call *call)
 {
-    const struct oh_parts parts = oh_call_parts(call, is_serial(submission));
+    const size_t size = oh_type_size(call->type);
+    const uint64_t part = oh_call_part_count(call);
     struct oh_kernel_args args;
-    const struct oh_launch launch = announce(submission, call, &parts.plan, 1, call->count, &args);
+    const struct oh_launch launch = announce(submission, call, &call->plan, 1, call->count, &args);
     CUresult result = CUDA_SUCCESS;
-    for (uint64_t done = 0; done < call->count && result == CUDA_SUCCESS; done += args.count) {
-        next_part(call, &parts, done, &args);
-        result = after_kernel(submission, parts.overlap && done > 0, oh_kernel_launch(&launch, &args));
+    for (uint64_t done = 0; done < call->count && result == CUDA_SUCCESS; done += part) {
+        args.sendbuff = (const char *)call->sendbuff + done * size;
+        args.recvbuff = (char *)call->recvbuff + done * size;
+        args.count = call->count - done < part ? call->count - done : part;
+        result = after_kernel(submission, &call->plan, oh_kernel_launch(&launch, &args));
     }
     return result;
 }
@@ -109,7 +98,7 @@ static CUresult launch_list(struct oh_submission *submission, const struct oh_ca
         elements += calls[i].count;
     }
     const struct oh_launch launch = announce(submission, calls, plan, count, elements, &args->base);
-    return after_kernel(submission, false, oh_kernel_launch_list(&launch, args));
+    return after_kernel(submission, plan, oh_kernel_launch_list(&launch, args));
 }
 
 /* The submission's stream waits for every other stream of its calls (`before`), or these wait for it. */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * pipeline.c - captured kernels that start early, as pipeline.h says
+ * edge.c - edges between captured kernels (edge.h)
  *
- * Does: See pipeline.h.
+ * Does: See edge.h.
  * Threads: any.
  * Owns: nothing.
  */
-#include "gpu/pipeline.h"
+#include "gpu/edge.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -16,8 +16,8 @@ static uint32_t threads_of(const CUDA_KERNEL_NODE_PARAMS *params)
     return params->gridDimX * params->blockDimX;
 }
 
-CUresult oh_pipeline_link(const struct oh_driver *driver, const struct oh_kernel_set *set, uint32_t max_blocks,
-                          CUgraphNode first, CUgraphNode next)
+CUresult oh_edge_trigger_early(const struct oh_driver *driver, const struct oh_kernel_set *set, uint32_t max_blocks,
+                               CUgraphNode first, CUgraphNode next)
 {
     CUDA_KERNEL_NODE_PARAMS params, next_params;
     CUresult result = driver->graph_kernel_node_get_params(first, &params);
@@ -40,8 +40,7 @@ CUresult oh_pipeline_link(const struct oh_driver *driver, const struct oh_kernel
     return driver->graph_kernel_node_set_params(first, &params);
 }
 
-#define MOST_EARLY_THREADS 4096 /* of messages of up to 64 KiB, with 16 bytes a thread */
-#define MOST_EDGES 16           /* into a kernel of the program; with more, no edge is changed */
+#define MOST_EDGES 16 /* into a kernel of the program; with more, no edge is changed */
 
 static bool is_kernel(const struct oh_driver *driver, CUgraphNode node)
 {
@@ -62,17 +61,15 @@ static bool has_default_edges(const struct oh_driver *driver, CUgraphNode node)
     return plain;
 }
 
-static bool can_launch_early(const struct oh_driver *driver, const struct oh_pipeline_edge *edge)
+static bool can_launch_early(const struct oh_driver *driver, const struct oh_edge *edge)
 {
-    CUDA_KERNEL_NODE_PARAMS from, to;
+    CUDA_KERNEL_NODE_PARAMS from;
     CUlaunchAttributeValue cooperative, from_priority, to_priority;
     CUresult(CUDAAPI * get)(CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue *) =
         driver->graph_kernel_node_get_attribute;
     return driver->graph_add_edges && driver->graph_remove_edges && edge->data.type == OH_EDGE_PROGRAMMATIC &&
            edge->data.from_port == OH_PORT_PROGRAMMATIC && is_kernel(driver, edge->from) &&
-           driver->graph_kernel_node_get_params(edge->from, &from) == CUDA_SUCCESS &&
-           driver->graph_kernel_node_get_params(edge->to, &to) == CUDA_SUCCESS &&
-           threads_of(&to) <= MOST_EARLY_THREADS && !oh_kernel_is_ours(from.func) &&
+           driver->graph_kernel_node_get_params(edge->from, &from) == CUDA_SUCCESS && !oh_kernel_is_ours(from.func) &&
            get(edge->from, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &cooperative) == CUDA_SUCCESS && !cooperative.cooperative &&
            get(edge->from, CU_LAUNCH_ATTRIBUTE_PRIORITY, &from_priority) == CUDA_SUCCESS &&
            get(edge->to, CU_LAUNCH_ATTRIBUTE_PRIORITY, &to_priority) == CUDA_SUCCESS &&
@@ -80,7 +77,7 @@ static bool can_launch_early(const struct oh_driver *driver, const struct oh_pip
            has_default_edges(driver, edge->from);
 }
 
-CUresult oh_pipeline_launch_early(const struct oh_driver *driver, const struct oh_pipeline_edge *edge)
+CUresult oh_edge_launch_early(const struct oh_driver *driver, const struct oh_edge *edge)
 {
     struct oh_edge_data early = edge->data;
     if (!can_launch_early(driver, edge) ||

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* graph_pipelines.c - captured calls that follow one another, and depend on one another or do not */
-#define CHECK_WHO "graph_pipelines.c, "
+/* graph_chains.c - captured calls that follow one another, and depend on one another or do not */
+#define CHECK_WHO "graph_chains.c, "
 #include "test/gpu/graph_mixing.h"
 
 /* Waits until all ranks have come here as often. Where ranks are threads, a call that allocates may wait for the
@@ -15,12 +15,10 @@ static void meet(const struct rank *rank)
 
 #define POOL 5
 #define POOL_COUNT (size_t) options.floats
-#define ROW 24                                                                 /* calls of a graph */
-#define MOST_EDGES 50 * ROW                                                    /* large calls go in parts */
-#define HAS_PARTS (options.ranks == 2 && options.floats > OH_ONESHOT_BYTES(2)) /* that send early */
+#define CHAIN 24 /* calls of a graph */
 
 /* A call from one buffer of the pool to another, or in place. */
-struct row_call {
+struct chain_call {
     int from, to;
     size_t send, recv, count;
 };
@@ -36,13 +34,13 @@ static int most_sums(void)
 }
 
 /* Each call reads what the one before has written, or an earlier one, in whole, in part or not at all. */
-static void draw_row(uint32_t *state, struct row_call *row)
+static void draw_chain(uint32_t *state, struct chain_call *chain)
 {
     int sums[POOL] = {0};
-    for (int i = 0; i < ROW; i++) {
-        struct row_call *call = &row[i];
+    for (int i = 0; i < CHAIN; i++) {
+        struct chain_call *call = &chain[i];
         do {
-            call->from = i > 0 && draw(state, 3) == 0 ? row[i - 1].to : (int)draw(state, POOL);
+            call->from = i > 0 && draw(state, 3) == 0 ? chain[i - 1].to : (int)draw(state, POOL);
         } while (sums[call->from] == most_sums());
         call->to = 1 + (int)draw(state, POOL - 1); /* the first one stays as it is */
         call->count = 1 + draw(state, draw(state, 3) ? 300 : options.floats / 2);
@@ -60,49 +58,17 @@ static float *pool_of(float *pools, int rank, int buffer)
 }
 
 /* What the pools of all ranks hold then. */
-static void reckon_row(const struct row_call *row, float *pools)
+static void reckon_chain(const struct chain_call *chain, float *pools)
 {
-    for (int i = 0; i < ROW; i++) {
-        for (size_t k = 0; k < row[i].count; k++) {
+    for (int i = 0; i < CHAIN; i++) {
+        for (size_t k = 0; k < chain[i].count; k++) {
             float sum = 0;
             for (int r = 0; r < options.ranks; r++) {
-                sum += pool_of(pools, r, row[i].from)[row[i].send + k];
+                sum += pool_of(pools, r, chain[i].from)[chain[i].send + k];
             }
             for (int r = 0; r < options.ranks; r++) {
-                pool_of(pools, r, row[i].to)[row[i].recv + k] = sum;
+                pool_of(pools, r, chain[i].to)[chain[i].recv + k] = sum;
             }
-        }
-    }
-}
-
-/* Kernels behind another: those that send early, of them. */
-struct tally {
-    size_t behind, early;
-};
-
-static const struct oh_kernel_args *arguments_of(CUgraphNode kernel)
-{
-    CUDA_KERNEL_NODE_PARAMS params;
-    CU(kernel_params(kernel, &params));
-    return params.kernelParams[0];
-}
-
-/* Only a part of a call sends early, behind the part before it. */
-static void tally_row(CUgraph graph, struct tally *tally)
-{
-    CUgraphNode from[MOST_EDGES], to[MOST_EDGES];
-    CUgraphEdgeData data[MOST_EDGES];
-    size_t edges = MOST_EDGES;
-    CU(graph_edges(graph, from, to, data, &edges));
-    for (size_t i = 0; i < edges; i++) {
-        if (type_of(from[i]) == CU_GRAPH_NODE_TYPE_KERNEL && type_of(to[i]) == CU_GRAPH_NODE_TYPE_KERNEL) {
-            const struct oh_kernel_args *first = arguments_of(from[i]), *next = arguments_of(to[i]);
-            const bool parts = first->call_number == next->call_number && first->early_trigger &&
-                               next->pipeline_position == first->pipeline_position + 1;
-            CHECK(next->pipeline_position == 0 || parts, "a kernel sends early behind a kernel of another call");
-            CHECK(!first->pipeline_head || parts, "a pipeline head before a kernel that does not send early");
-            tally->behind++;
-            tally->early += next->pipeline_position > 0;
         }
     }
 }
@@ -113,28 +79,24 @@ static void *element(CUdeviceptr pool, int buffer, size_t at)
     return (void *)(uintptr_t)(pool + ((size_t)buffer * POOL_COUNT + at) * sizeof(float));
 }
 
-static CUgraphExec capture_row(const struct rank *rank, CUstream stream, const struct row_call *row, CUdeviceptr pool,
-                               struct tally *tally)
+static CUgraphExec capture_chain(const struct rank *rank, CUstream stream, const struct chain_call *chain,
+                                 CUdeviceptr pool)
 {
     CUgraph graph;
     CU(begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    for (int i = 0; i < ROW; i++) {
-        NCCL(all_reduce(element(pool, row[i].from, row[i].send), element(pool, row[i].to, row[i].recv), row[i].count,
-                        ncclFloat, ncclSum, rank->comm, (cudaStream_t)stream));
+    for (int i = 0; i < CHAIN; i++) {
+        NCCL(all_reduce(element(pool, chain[i].from, chain[i].send), element(pool, chain[i].to, chain[i].recv),
+                        chain[i].count, ncclFloat, ncclSum, rank->comm, (cudaStream_t)stream));
     }
     CU(end_capture(stream, &graph));
-    if (options.structure) {
-        tally_row(graph, tally);
-    }
     return instantiate(graph);
 }
 
-void rows(struct rank *rank)
+void chains(struct rank *rank)
 {
     const size_t bytes = POOL * POOL_COUNT * sizeof(float);
     const CUstream stream = rank->lane[0].stream;
-    struct row_call row[ROW];
-    struct tally tally = {0, 0};
+    struct chain_call chain[CHAIN];
     CUgraphExec exec;
     CUdeviceptr pool;
     float *before, *after, *pools = malloc((size_t)options.ranks * bytes);
@@ -152,10 +114,10 @@ void rows(struct rank *rank)
     CHECK(start, "no memory");
     memcpy(start, pools, (size_t)options.ranks * bytes);
     for (int round = 0; round < 1 + options.rounds / 20; round++) {
-        draw_row(&rank->common, row);
-        exec = capture_row(rank, stream, row, pool, &tally);
+        draw_chain(&rank->common, chain);
+        exec = capture_chain(rank, stream, chain, pool);
         memcpy(pools, start, (size_t)options.ranks * bytes);
-        reckon_row(row, pools);
+        reckon_chain(chain, pools);
         meet(rank);
         for (int replay = 0; replay < 2; replay++) {
             CU(upload(pool, before, bytes, stream));
@@ -164,16 +126,13 @@ void rows(struct rank *rank)
             CU(synchronize(stream));
             const float *expected = pool_of(pools, rank->rank, 0);
             for (size_t i = 0; i < POOL * POOL_COUNT; i++) {
-                CHECK(after[i] == expected[i], "rank %d row %d replay %d buffer %zu element %zu is %g, expected %g",
+                CHECK(after[i] == expected[i], "rank %d chain %d replay %d buffer %zu element %zu is %g, expected %g",
                       rank->rank, round, replay, i / POOL_COUNT, i % POOL_COUNT, (double)after[i], (double)expected[i]);
             }
         }
         meet(rank);
         CU(exec_destroy(exec));
     }
-    CHECK(!options.structure || !HAS_PARTS || tally.early > 0, "no kernel sends early, of %zu behind another",
-          tally.behind);
-    CHECK(!options.structure || tally.early < tally.behind, "all %zu kernels behind another send early", tally.behind);
     free(start);
     free(pools);
     CU(host_free(after));

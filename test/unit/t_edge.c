@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * t_pipeline.c - which captured kernels get an early trigger, and which are launched while the program's kernel runs
+ * t_edge.c - which captured kernels get an early trigger, and which are launched while the program's kernel runs
  *
  * Kernels are captured as the plugin launches them, and linked as order.c does it; the test reads what has become of
  * their nodes and edges. Nothing is run.
  */
-#include "gpu/pipeline.h"
+#include "gpu/edge.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,7 +96,7 @@ static CUresult link_as(const struct oh_kernel_set *of_set, const struct kernel 
     for (int i = 0; i < count; i++) {
         node[i] = launch(&kernels[i]);
         if (i > 0) {
-            result = oh_pipeline_link(linking, of_set, most_blocks, node[i - 1], node[i]);
+            result = oh_edge_trigger_early(linking, of_set, most_blocks, node[i - 1], node[i]);
         }
     }
     for (int i = 0; i < count; i++) {
@@ -233,7 +233,7 @@ static CUgraphNode launch_front(enum front front)
 static unsigned port_behind(enum front front, uint32_t blocks, CUresult *result_p)
 {
     const struct kernel kernel = {ONEHOP_ONESHOT, false, blocks};
-    struct oh_pipeline_edge edge;
+    struct oh_edge edge;
     size_t count = 1;
     CU(stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     launch_front(front);
@@ -241,7 +241,7 @@ static unsigned port_behind(enum front front, uint32_t blocks, CUresult *result_
     CUstreamCaptureStatus status;
     CU(stream_get_capture_info(stream, &status, NULL, &edge.graph, NULL, NULL));
     CU(graph_node_get_dependencies(edge.to, &edge.from, &edge.data, &count));
-    *result_p = oh_pipeline_launch_early(&early, &edge);
+    *result_p = oh_edge_launch_early(&early, &edge);
     count = 1;
     edge.data.from_port = 99;
     CU(graph_node_get_dependencies(edge.to, &edge.from, &edge.data, &count));
@@ -300,7 +300,7 @@ static void test_program(void)
     early = *driver;
     expect_port(PROGRAM, 8, OH_PORT_LAUNCH_ORDER, "behind a kernel of the program");
     expect_port(PROGRAM_BEHIND, 8, OH_PORT_LAUNCH_ORDER, "... which comes after another");
-    expect_port(PROGRAM, 9, OH_PORT_PROGRAMMATIC, "a grid of more than 4096 threads");
+    expect_port(PROGRAM, 64, OH_PORT_LAUNCH_ORDER, "a large grid");
     expect_port(PROGRAM_PROGRAMMATIC, 8, OH_PORT_PROGRAMMATIC, "behind a kernel that may begin early itself");
     expect_port(OURS, 8, OH_PORT_PROGRAMMATIC, "behind a kernel of another communicator");
     expect_port(MEMSET, 8, 0, "behind what is no kernel");
