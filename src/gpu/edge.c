@@ -40,7 +40,8 @@ CUresult oh_edge_trigger_early(const struct oh_driver *driver, const struct oh_k
     return driver->graph_kernel_node_set_params(first, &params);
 }
 
-#define MOST_EDGES 16 /* into a kernel of the program; with more, no edge is changed */
+#define MOST_EARLY_BLOCKS 64 /* on less than half of the SMs of an H100 */
+#define MOST_EDGES 16        /* into a kernel of the program; with more, no edge is changed */
 
 static bool is_kernel(const struct oh_driver *driver, CUgraphNode node)
 {
@@ -63,13 +64,14 @@ static bool has_default_edges(const struct oh_driver *driver, CUgraphNode node)
 
 static bool can_launch_early(const struct oh_driver *driver, const struct oh_edge *edge)
 {
-    CUDA_KERNEL_NODE_PARAMS from;
+    CUDA_KERNEL_NODE_PARAMS from, to;
     CUlaunchAttributeValue cooperative, from_priority, to_priority;
     CUresult(CUDAAPI * get)(CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue *) =
         driver->graph_kernel_node_get_attribute;
     return driver->graph_add_edges && driver->graph_remove_edges && edge->data.type == OH_EDGE_PROGRAMMATIC &&
            edge->data.from_port == OH_PORT_PROGRAMMATIC && is_kernel(driver, edge->from) &&
            driver->graph_kernel_node_get_params(edge->from, &from) == CUDA_SUCCESS && !oh_kernel_is_ours(from.func) &&
+           driver->graph_kernel_node_get_params(edge->to, &to) == CUDA_SUCCESS && to.gridDimX <= MOST_EARLY_BLOCKS &&
            get(edge->from, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &cooperative) == CUDA_SUCCESS && !cooperative.cooperative &&
            get(edge->from, CU_LAUNCH_ATTRIBUTE_PRIORITY, &from_priority) == CUDA_SUCCESS &&
            get(edge->to, CU_LAUNCH_ATTRIBUTE_PRIORITY, &to_priority) == CUDA_SUCCESS &&

@@ -32,6 +32,7 @@ struct oh_edge {
  * `to`, gets the launch order port (CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER). It stays programmatic, so `to` waits for
  * `from` to complete as before. Only if
  *
+ *   `to` has few blocks: while `from` runs, they keep kernels of other branches that need whole SMs off theirs;
  *   `from` is not a kernel of onehop, and not cooperative;
  *   all edges into `from` are of the default type, so that at most one kernel of a branch waits in this way, and the
  *   epoch of `to` is final;

@@ -63,7 +63,7 @@ void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t by
 {
     const uint64_t words = loop_words(algorithm, nranks, bytes);
     const uint32_t all = oh_plan_grid_threads(nranks);
-    const uint32_t most = nranks <= 4 && words > all ? OH_MAX_BLOCKS : OH_MAX_BLOCKS / 2;
+    const uint32_t most = nranks <= 4 && words > 2 * all ? OH_MAX_BLOCKS : OH_MAX_BLOCKS / 2;
     uint32_t blocks = 1, threads = words <= FEW_WORDS ? 64 : 128;
     while (blocks < most && (uint64_t)blocks * threads < words) {
         blocks *= 2;

@@ -69,7 +69,7 @@ void oh_plan_table_apply_limits(struct oh_plan_table *table, uint64_t max_bytes,
 
 /*
  * Computes a launch shape where no table has one, and the tuner's first candidate: a thread for each word, as long as
- * there are threads, in small blocks on up to 64 SMs, then in larger blocks; on all SMs if a thread has several words.
+ * there are threads, in small blocks on up to 64 SMs, then in larger blocks; on all SMs if a thread has many words.
  */
 void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes, uint32_t *blocks_p,
                    uint32_t *threads_p);

@@ -42,16 +42,16 @@ for pattern in layer spin; do
             ' program +floor +onehop  served-by' 'Out of bounds values : 0 OK'
     done
 done
-# In a graph, calls of one-shot are launched while the program's kernel in front of them runs (src/gpu/edge.h).
+# In a graph, calls of few blocks are launched while the program's kernel in front of them runs (src/gpu/edge.h).
 edges() {
     rm -f "$scratch/trace"
     SIMNODE_CALLER=libonehop.so SIMNODE_TRACE=$scratch/trace perf "$@" -n 7 -w 1 --rounds 1 --graph -g 2
     grep -c cuGraphAddDependencies_v2 "$scratch/trace"
 }
-counts="$(edges -b 64K -e 64K) $(ONEHOP_ALGO=twoshot edges -b 64K -e 64K) $(edges -b 64K -e 64K --pattern chain)"
+counts="$(edges -b 64K -e 64K) $(edges -b 2M -e 2M) $(edges -b 64K -e 64K --pattern chain)"
 counts="$counts $(ONEHOP_LAUNCH_ORDER=0 edges -b 64K -e 64K)"
 [ "$counts" = "12 0 0 0" ] # six a graph; the first call comes behind the wait for earlier launches
-tap_point $? "edges from the program's kernels, by one-shot alone, of two ranks: $counts"
+tap_point $? "edges from the program's kernels, of 64 blocks at most, of two ranks: $counts"
 perf -b 64 -e 64 --pattern nest
 refuses "no such pattern" 2 "perf: --pattern nest: 'nest' is unknown; expected layer, spin, chain, free$"
 perf -b 16K -e 16K $few --memory nccl --compare all

@@ -300,7 +300,8 @@ static void test_program(void)
     early = *driver;
     expect_port(PROGRAM, 8, OH_PORT_LAUNCH_ORDER, "behind a kernel of the program");
     expect_port(PROGRAM_BEHIND, 8, OH_PORT_LAUNCH_ORDER, "... which comes after another");
-    expect_port(PROGRAM, 64, OH_PORT_LAUNCH_ORDER, "a large grid");
+    expect_port(PROGRAM, 64, OH_PORT_LAUNCH_ORDER, "as many blocks as may wait");
+    expect_port(PROGRAM, 65, OH_PORT_PROGRAMMATIC, "more blocks");
     expect_port(PROGRAM_PROGRAMMATIC, 8, OH_PORT_PROGRAMMATIC, "behind a kernel that may begin early itself");
     expect_port(OURS, 8, OH_PORT_PROGRAMMATIC, "behind a kernel of another communicator");
     expect_port(MEMSET, 8, 0, "behind what is no kernel");

@@ -260,8 +260,7 @@ static bool get_only_dependency(const struct oh_driver *driver, CUgraphNode kern
 }
 
 /* The result of oh_edge_trigger_early is not needed: a kernel that could not be changed triggers late. */
-static CUresult link_captured(const struct oh_comm *comm, const struct oh_capture *capture, CUgraphNode kernel,
-                              enum onehop_algorithm algorithm)
+static CUresult link_captured(const struct oh_comm *comm, const struct oh_capture *capture, CUgraphNode kernel)
 {
     const struct oh_driver *driver = comm->staging.driver;
     struct oh_edge edge = {.graph = capture->graph, .to = kernel};
@@ -272,11 +271,10 @@ static CUresult link_captured(const struct oh_comm *comm, const struct oh_captur
         oh_edge_trigger_early(driver, comm->serve.kernels, comm->serve.max_blocks, edge.from, kernel);
         return CUDA_SUCCESS;
     }
-    /* Two-shot, for larger messages, gains nothing by it (doc/dev/experiments.md, "Single kernels for MiB"). */
-    return comm->order.launch_order && algorithm == ONEHOP_ONESHOT ? oh_edge_launch_early(driver, &edge) : CUDA_SUCCESS;
+    return comm->order.launch_order ? oh_edge_launch_early(driver, &edge) : CUDA_SUCCESS;
 }
 
-CUresult oh_capture_link(const struct oh_submission *submission, enum onehop_algorithm algorithm)
+CUresult oh_capture_link(const struct oh_submission *submission)
 {
     const struct oh_comm *comm = submission->calls[0].comm;
     const struct oh_driver *driver = comm->staging.driver;
@@ -288,7 +286,7 @@ CUresult oh_capture_link(const struct oh_submission *submission, enum onehop_alg
     }
     bool known = get_frontier(driver, submission->stream_state.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
     CUgraphNode kernel = known ? nodes[0] : NULL;
-    CUresult result = kernel ? link_captured(comm, capture, kernel, algorithm) : CUDA_SUCCESS;
+    CUresult result = kernel ? link_captured(comm, capture, kernel) : CUDA_SUCCESS;
     capture->kernel = kernel;
     return result;
 }

@@ -40,7 +40,7 @@ CUresult oh_capture_after(struct oh_capture *capture, CUstream stream);
  * communicator gets an early trigger; after a kernel of the program this one is launched early (gpu/edge.h). Fails
  * only if the order of the two is lost; any other error leaves the capture as it was.
  */
-CUresult oh_capture_link(const struct oh_submission *submission, enum onehop_algorithm algorithm);
+CUresult oh_capture_link(const struct oh_submission *submission);
 
 /* Frees the entries whose graphs are destroyed, or all. */
 void oh_captures_free(struct oh_comm *comm, bool all);

@@ -44,11 +44,11 @@ static bool open_range(const struct oh_call *calls, size_t count, enum onehop_al
 }
 
 /* After each launch of a kernel; returns `result`. */
-static CUresult after_kernel(struct oh_submission *submission, const struct oh_plan *plan, CUresult result)
+static CUresult after_kernel(struct oh_submission *submission, CUresult result)
 {
     if (result == CUDA_SUCCESS) {
         submission->kernels++;
-        result = oh_capture_link(submission, plan->algorithm);
+        result = oh_capture_link(submission);
     }
     return result;
 }
@@ -85,7 +85,7 @@ static CUresult launch_call(struct oh_submission *submission, const struct oh_ca
         args.sendbuff = (const char *)call->sendbuff + done * size;
         args.recvbuff = (char *)call->recvbuff + done * size;
         args.count = call->count - done < part ? call->count - done : part;
-        result = after_kernel(submission, &call->plan, oh_kernel_launch(&launch, &args));
+        result = after_kernel(submission, oh_kernel_launch(&launch, &args));
     }
     return result;
 }
@@ -98,7 +98,7 @@ static CUresult launch_list(struct oh_submission *submission, const struct oh_ca
         elements += calls[i].count;
     }
     const struct oh_launch launch = announce(submission, calls, plan, count, elements, &args->base);
-    return after_kernel(submission, plan, oh_kernel_launch_list(&launch, args));
+    return after_kernel(submission, oh_kernel_launch_list(&launch, args));
 }
 
 /* The submission's stream waits for every other stream of its calls (`before`), or these wait for it. */
