@@ -22,7 +22,8 @@ LIMIT_S = 90
 
 
 def launch(world, graph):
-    os.environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"  # PyTorch would first wait for the other ranks' flight recorders
+    os.environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"  # PyTorch would first wait for the other ranks' flight recorders,
+    os.environ["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"] = "1000"  # as 2.11 does for a minute all the same
     port = str(free_port())
     arguments = [sys.executable, __file__, *(["--graph"] if graph else [])]
     ranks = [subprocess.Popen([*arguments, str(world), str(rank), port]) for rank in range(world)]
