@@ -40,7 +40,7 @@ for variable in ONEHOP_GRAPH_MIXING NCCL_GRAPH_MIXING_SUPPORT; do
 done
 
 # Calls that go in parts, whose blocks wait for one another across ranks: all of a kernel must run at a time, as on a GPU.
-SIMNODE_BLOCK_THREADS=1 SIMNODE_DELAY_US=0 run_app "${mix[@]}" --rounds 20 --ranks 2 --floats 9000000 chains
+ONEHOP_ALGO=oneshot SIMNODE_BLOCK_THREADS=1 SIMNODE_DELAY_US=0 run_app "${mix[@]}" --rounds 20 --ranks 2 --floats 3000000 chains
 expect_served "chains of large calls (seed $seed)"
 
 app=$sim_app
