@@ -111,14 +111,14 @@ tap_point $? "settings that would stand in the way do not" "$(what_it_said)"
 # --- what goes wrong -----------------------------------------------------------------------------------------------
 
 rm -rf "$XDG_CACHE_HOME"
-tune -b 512K -e 512K -d float --graph --iters 1000 --rounds 900 --trial 1 --time 100
+tune -b 256K -e 256K -d float --graph --iters 1000 --rounds 900 --trial 1 --time 100
 [ "$status" = 0 ] && grep -q 'the size is skipped' "$scratch/err" && grep -q 'as shipped: a trial took too long' "$out" &&
-    grep -qE '^ +512K  oneshot ' "$XDG_CACHE_HOME/onehop/$name"
+    grep -qE '^ +256K  oneshot ' "$XDG_CACHE_HOME/onehop/$name"
 tap_point $? "a trial that takes too long leaves its size as shipped" "$(what_it_said; cat "$XDG_CACHE_HOME"/onehop/*)"
 rm -rf "$XDG_CACHE_HOME"
-tune -b 512K -e 512K -d float --graph --iters 1000 --rounds 900 --trial 100 --time 10
+tune -b 256K -e 256K -d float --graph --iters 1000 --rounds 900 --trial 100 --time 10
 [ "$status" = 0 ] && grep -q 'as shipped: time ran out' "$out" &&
-    grep -qE '^ +512K  oneshot ' "$XDG_CACHE_HOME/onehop/$name"
+    grep -qE '^ +256K  oneshot ' "$XDG_CACHE_HOME/onehop/$name"
 tap_point $? "so does a time that runs out" "$(what_it_said; cat "$XDG_CACHE_HOME"/onehop/*)"
 rm -rf "$XDG_CACHE_HOME"
 NCCL_P2P_DISABLE=1 tune -b 2K -e 2K "${small[@]}"
