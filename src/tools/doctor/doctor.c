@@ -169,10 +169,7 @@ int oh_tool_doctor(int argc, char **argv)
         return OH_EXIT_USAGE;
     }
     if (simulated) {
-        status = oh_tool_simulate("doctor", argv - 1); /* this subcommand's argv is main's from the second word on */
-        if (status != OH_EXIT_OK) {
-            return status;
-        }
+        oh_tool_simulate(argv);
     }
     if (first == argc && !pid) {
         oh_doctor_machine(&report);

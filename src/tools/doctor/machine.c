@@ -100,9 +100,10 @@ static void check_environment(struct oh_doctor_report *report)
 
 static void check_library(struct oh_doctor_report *report)
 {
-    char path[PATH_MAX], why[OH_DOCTOR_TEXT];
-    if (!oh_tool_locate_library(path, sizeof path, why, sizeof why)) {
-        oh_doctor_add(report, "library", OH_ANSWER_NO, "%s", why);
+    char path[PATH_MAX];
+    const char *problem = oh_tool_find_library(path);
+    if (problem) {
+        oh_doctor_add(report, "library", OH_ANSWER_NO, "%s", problem);
         return;
     }
     void *library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);

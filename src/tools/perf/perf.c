@@ -292,8 +292,7 @@ static bool write_results(const struct oh_perf_run *run, struct output *output)
         oh_tool_error("perf: out of memory");
         return false;
     }
-    return table_arrives(output->table) && oh_outfile_commit("perf", &output->csv) &&
-           oh_outfile_commit("perf", &output->json);
+    return table_arrives(output->table) && oh_outfile_commit(&output->csv) && oh_outfile_commit(&output->json);
 }
 
 static bool all_right(const struct oh_perf_run *run)
@@ -323,19 +322,23 @@ static int run_all(void *user)
     return good ? OH_EXIT_OK : OH_EXIT_FAILED;
 }
 
-bool oh_perf_settle(const char *name, char **argv, struct oh_perf_options *options, int *status_p)
+bool oh_perf_settle(char **argv, struct oh_perf_options *options, int *status_p)
 {
     static char library[PATH_MAX];
     if (options->only[OH_PERF_GRAPH] || options->only[OH_PERF_EAGER]) {
         memcpy(options->mode, options->only, sizeof options->mode);
     }
-    if (options->simulated && (*status_p = oh_tool_simulate(name, argv - 1)) != OH_EXIT_OK) {
-        return false; /* a subcommand's argv is main's from the second word on */
+    if (options->simulated) {
+        oh_tool_simulate(argv);
     }
     if (!options->onehop && !options->froms) {
-        *status_p = OH_EXIT_FAILED;
+        const char *problem = oh_tool_find_library(library);
         options->onehop = library;
-        return oh_tool_find_library(library, sizeof library);
+        if (problem) {
+            oh_tool_error("%s", problem);
+            *status_p = OH_EXIT_FAILED;
+            return false;
+        }
     }
     return true;
 }
@@ -344,7 +347,7 @@ int oh_tool_perf(int argc, char **argv)
 {
     struct oh_perf_options options = oh_perf_defaults("float");
     int status;
-    if (!oh_perf_parse(argc, argv, &options, &status) || !oh_perf_settle("perf", argv, &options, &status)) {
+    if (!oh_perf_parse(argc, argv, &options, &status) || !oh_perf_settle(argv, &options, &status)) {
         return status;
     }
     return oh_workers_guard(run_all, &options);

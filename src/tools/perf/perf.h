@@ -226,7 +226,7 @@ bool oh_perf_parse(int argc, char **argv, struct oh_perf_options *options, int *
  * Puts the common options into force after they were read: the mode, --simulated, the path of onehop. argv is the
  * subcommand's. Returns false if the command must end with *status_p.
  */
-bool oh_perf_settle(const char *name, char **argv, struct oh_perf_options *options, int *status_p);
+bool oh_perf_settle(char **argv, struct oh_perf_options *options, int *status_p);
 
 /*
  * perf/thread.c: runs the processes of shared->options that measure shared->row, and calls `tick` meanwhile

@@ -154,7 +154,11 @@ bool oh_tool_reach(enum oh_via via)
 {
     static bool (*const ways[OH_VIAS])(const char *library) = {reach_by_preload, reach_by_plugin, reach_by_audit};
     char library[PATH_MAX];
-    return oh_tool_find_library(library, sizeof library) && ways[via](library);
+    const char *problem = oh_tool_find_library(library);
+    if (problem) {
+        oh_tool_error("%s", problem);
+    }
+    return !problem && ways[via](library);
 }
 
 /* Stays the parent of the program, to say what was served when it has ended. */

@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 /* The directory of this command, without a final slash; "" when the kernel does not tell. */
-static void own_directory(char *directory_p, size_t size)
+static void own_directory(char directory_p[PATH_MAX])
 {
-    ssize_t length = readlink("/proc/self/exe", directory_p, size - 1);
+    ssize_t length = readlink("/proc/self/exe", directory_p, PATH_MAX - 1);
     directory_p[length < 0 ? 0 : length] = '\0';
     char *slash = strrchr(directory_p, '/');
     if (slash) {
@@ -26,55 +26,40 @@ static void own_directory(char *directory_p, size_t size)
     }
 }
 
-/* Sets path_p when the file is there. */
-static bool take(const char *candidate, char *path_p, size_t size)
+/* Sets path_p when the file is there; else errno says why not. */
+static bool take(const char *candidate, char path_p[PATH_MAX])
 {
-    char *real = realpath(candidate, NULL);
-    bool fits = real && access(real, R_OK) == 0 && strlen(real) < size;
-    if (fits) {
-        snprintf(path_p, size, "%s", real);
+    char real[PATH_MAX];
+    bool found = realpath(candidate, real) && access(real, R_OK) == 0;
+    if (found) {
+        memcpy(path_p, real, sizeof real);
     }
-    free(real);
-    return fits;
+    return found;
 }
 
-bool oh_tool_locate_library(char *path_p, size_t size, char *why_p, size_t why_size)
+const char *oh_tool_find_library(char path_p[PATH_MAX])
 {
+    static char why[2 * PATH_MAX];
     char directory[PATH_MAX], candidate[2 * PATH_MAX];
     const char *chosen = getenv("ONEHOP_LIBRARY");
     if (chosen && chosen[0]) {
-        if (take(chosen, path_p, size)) {
-            return true;
-        }
-        snprintf(why_p, why_size, "ONEHOP_LIBRARY=%s: %s", chosen, strerror(errno));
-        return false;
+        bool found = take(chosen, path_p);
+        snprintf(why, sizeof why, "ONEHOP_LIBRARY=%s: %m", chosen);
+        return found ? NULL : why;
     }
     /* Installed; all in one folder; the build tree, with and without libtool's script before the command. */
     const char *const beside[] = {OH_RELATIVE_LIBDIR, "../lib", ".", "../../.libs", "../../../.libs"};
-    own_directory(directory, sizeof directory);
+    own_directory(directory);
     for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
         snprintf(candidate, sizeof candidate, "%s/%s/" OH_LIBRARY, directory, beside[i]);
-        if (take(candidate, path_p, size)) {
-            return true;
+        if (take(candidate, path_p)) {
+            return NULL;
         }
     }
-    if (take(OH_LIBDIR "/" OH_LIBRARY, path_p, size)) {
-        return true;
-    }
-    snprintf(why_p, why_size,
+    snprintf(why, sizeof why,
              OH_LIBRARY " is neither in %s/" OH_RELATIVE_LIBDIR " nor in " OH_LIBDIR "; ONEHOP_LIBRARY can name it",
              directory);
-    return false;
-}
-
-bool oh_tool_find_library(char *path_p, size_t size)
-{
-    char why[3 * PATH_MAX];
-    if (oh_tool_locate_library(path_p, size, why, sizeof why)) {
-        return true;
-    }
-    oh_tool_error("%s", why);
-    return false;
+    return take(OH_LIBDIR "/" OH_LIBRARY, path_p) ? NULL : why;
 }
 
 bool oh_tool_find_beside(const char *library, const char *name, char *path_p, size_t size)
@@ -88,30 +73,30 @@ bool oh_tool_find_beside(const char *library, const char *name, char *path_p, si
     return true;
 }
 
-int oh_tool_simulate(const char *name, char **argv)
+void oh_tool_simulate(char **argv)
 {
     static const char *const places[] = {"../..", "../../.."}; /* libtool may put the command into .libs */
     const char *before = getenv("LD_LIBRARY_PATH");
     char directory[PATH_MAX], candidate[2 * PATH_MAX], folder[PATH_MAX] = "", *value;
-    own_directory(directory, sizeof directory);
+    own_directory(directory);
     for (size_t i = 0; i < sizeof places / sizeof *places && !folder[0]; i++) {
         snprintf(candidate, sizeof candidate, "%s/%s/test/simnode/.libs/libcuda.so.1", directory, places[i]);
-        take(candidate, folder, sizeof folder);
+        take(candidate, folder);
     }
     if (!folder[0]) {
         oh_tool_error("%s: --simulated: the simulated node is missing; `make simnode` builds it in the build tree",
-                      name);
-        return OH_EXIT_FAILED;
+                      argv[0]);
+        exit(OH_EXIT_FAILED);
     }
     *strrchr(folder, '/') = '\0';
     size_t length = strlen(folder);
     if (before && strncmp(before, folder, length) == 0 && (before[length] == ':' || before[length] == '\0')) {
-        return OH_EXIT_OK; /* begun again already */
+        return; /* begun again already */
     }
     if (asprintf(&value, "%s%s%s", folder, before && before[0] ? ":" : "", before ? before : "") >= 0 &&
         setenv("LD_LIBRARY_PATH", value, 1) == 0) {
-        execv("/proc/self/exe", argv);
+        execv("/proc/self/exe", argv - 1); /* the whole command line: the subcommand's begins at its second word */
     }
-    oh_tool_error("%s: --simulated: %m", name);
-    return OH_EXIT_FAILED;
+    oh_tool_error("%s: --simulated: %m", argv[0]);
+    exit(OH_EXIT_FAILED);
 }

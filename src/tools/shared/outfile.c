@@ -50,118 +50,99 @@ static bool is_ending(const struct oh_outfile *file)
     return !sigisemptyset(&both);
 }
 
-static FILE *open_temporary(struct oh_outfile *file, mode_t mode)
+/* All return a descriptor, or -1 with errno. */
+
+static int open_temporary(struct oh_outfile *file, mode_t mode)
 {
     if (snprintf(file->temporary, sizeof file->temporary, "%s.XXXXXX", file->target) >= (int)sizeof file->temporary) {
         errno = ENAMETOOLONG;
-        return NULL;
+        return -1;
     }
     oh_signals_hold(&file->held, &file->before);
     signal(SIGXFSZ, SIG_IGN); /* the write fails instead */
-    int fd = mkostemp(file->temporary, O_CLOEXEC);
-    FILE *stream = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!stream) {
-        int error = errno;
-        if (fd >= 0) {
-            close(fd);
-            unlink(file->temporary);
-        }
+    int fd = mkostemp(file->temporary, O_CLOEXEC), error = errno;
+    if (fd >= 0) {
+        fchmod(fd, mode);
+    } else {
         sigprocmask(SIG_SETMASK, &file->before, NULL);
         errno = error;
-        return NULL;
     }
-    fchmod(fd, mode);
-    return stream;
+    return fd;
 }
 
 /* A write of no bytes to a device that holds no more, as /dev/full, fails now, and not when the work is done. */
-static FILE *open_special(const char *path)
+static int open_special(const char *path)
 {
-    FILE *stream = fopen(path, "we");
-    if (stream && write(fileno(stream), "", 0) < 0) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd >= 0 && write(fd, "", 0) < 0) {
         int error = errno;
-        fclose(stream);
+        close(fd);
         errno = error;
-        return NULL;
+        return -1;
     }
-    return stream;
+    return fd;
 }
 
-/* NULL: errno says why. */
-static FILE *open_stream(struct oh_outfile *file)
+static int open_file(struct oh_outfile *file)
 {
     struct stat there;
     if (strcmp(file->path, "-") == 0) {
-        return stdout;
+        return fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
     }
     if (stat(file->path, &there) != 0) {
         mode_t mask = umask(0);
         umask(mask);
-        if (snprintf(file->target, sizeof file->target, "%s", file->path) >= (int)sizeof file->target) {
-            errno = ENAMETOOLONG;
-            return NULL;
-        }
+        snprintf(file->target, sizeof file->target, "%s", file->path); /* one that is too long fails below */
         return open_temporary(file, 0666 & ~mask);
     }
     if (!S_ISREG(there.st_mode)) {
         return open_special(file->path);
     }
     if (access(file->path, W_OK) != 0 || !realpath(file->path, file->target)) {
-        return NULL; /* a rename does not check that */
+        return -1; /* a rename does not check that */
     }
     return open_temporary(file, there.st_mode & 0777);
 }
 
-bool oh_outfile_open(const char *name, const char *path, struct oh_outfile *file)
+static void report(const struct oh_outfile *file)
 {
-    *file = (struct oh_outfile){.path = path};
-    file->stream = open_stream(file);
+    oh_tool_error("%s: %s: %m", file->command, strcmp(file->path, "-") ? file->path : "stdout");
+}
+
+bool oh_outfile_open(const char *command, const char *path, struct oh_outfile *file)
+{
+    *file = (struct oh_outfile){.command = command, .path = path};
+    int fd = open_file(file);
+    file->stream = fd < 0 ? NULL : fdopen(fd, "w");
     if (!file->stream) {
-        oh_tool_error("%s: %s: %m", name, path);
+        report(file);
     }
     return file->stream != NULL;
-}
-
-/* Closes the stream, but stdout, and removes the temporary file or renames it. */
-static bool end(struct oh_outfile *file, bool good)
-{
-    if (file->stream != stdout) {
-        good = fclose(file->stream) == 0 && good;
-    }
-    if (file->temporary[0]) {
-        int error = errno;
-        good = good && !is_ending(file) && rename(file->temporary, file->target) == 0;
-        error = good ? error : errno;
-        if (!good) {
-            unlink(file->temporary);
-        }
-        sigprocmask(SIG_SETMASK, &file->before, NULL);
-        errno = error;
-    }
-    file->stream = NULL;
-    return good;
-}
-
-bool oh_outfile_commit(const char *name, struct oh_outfile *file)
-{
-    if (!file->stream) {
-        return true;
-    }
-    errno = 0;
-    bool good =
-        fflush(file->stream) == 0 && !ferror(file->stream) && (!file->temporary[0] || fsync(fileno(file->stream)) == 0);
-    int error = errno;
-    good = end(file, good);
-    if (!good && !(file->temporary[0] && is_ending(file))) {
-        errno = error ? error : errno ? errno : EIO;
-        oh_tool_error("%s: %s: %m", name, strcmp(file->path, "-") ? file->path : "stdout");
-    }
-    return good;
 }
 
 void oh_outfile_drop(struct oh_outfile *file)
 {
     if (file->stream) {
-        end(file, false);
+        fclose(file->stream);
     }
+    if (file->stream && file->temporary[0]) {
+        unlink(file->temporary); /* fails if it has been renamed */
+        sigprocmask(SIG_SETMASK, &file->before, NULL);
+    }
+    file->stream = NULL;
+}
+
+bool oh_outfile_commit(struct oh_outfile *file)
+{
+    bool interrupted = false, good = !file->stream || (fflush(file->stream) == 0 && !ferror(file->stream));
+    if (file->stream && file->temporary[0]) {
+        good = good && fsync(fileno(file->stream)) == 0;
+        interrupted = is_ending(file);
+        good = good && !interrupted && rename(file->temporary, file->target) == 0;
+    }
+    if (!good && !interrupted) {
+        report(file);
+    }
+    oh_outfile_drop(file);
+    return good;
 }

@@ -17,6 +17,7 @@
 
 struct oh_outfile {
     FILE *stream;             /* NULL: not open */
+    const char *command;      /* the subcommand, in front of every sentence on stderr */
     const char *path;         /* as it was asked for */
     char target[PATH_MAX];    /* what is replaced */
     char temporary[PATH_MAX]; /* "" where path itself is written */
@@ -29,11 +30,11 @@ void oh_signals_hold(sigset_t *held_p, sigset_t *before_p);
 /* Ends this process by a signal, as that signal ends a process that does not handle it. */
 _Noreturn void oh_signals_end_by(int number);
 
-/* Begins the file; "-" is stdout. Returns false, with one sentence on stderr that begins with `name`. */
-bool oh_outfile_open(const char *name, const char *path, struct oh_outfile *file);
+/* Begins the file; "-" is stdout. Returns false, with one sentence on stderr. */
+bool oh_outfile_open(const char *command, const char *path, struct oh_outfile *file);
 
 /* Ends it and puts it in its place. Returns false, as above, and then nothing is left of it. NULL stream: true. */
-bool oh_outfile_commit(const char *name, struct oh_outfile *file);
+bool oh_outfile_commit(struct oh_outfile *file);
 
 /* Removes it, if it is open. */
 void oh_outfile_drop(struct oh_outfile *file);

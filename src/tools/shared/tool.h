@@ -8,6 +8,7 @@
 #ifndef OH_TOOLS_SHARED_TOOL_H_
 #define OH_TOOLS_SHARED_TOOL_H_
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -49,13 +50,10 @@ int oh_tool_finish_stdout(const char *name);
 
 /*
  * Finds libonehop.so: ONEHOP_LIBRARY, else beside this command (installed, or in the build tree), else in the libdir
- * of configure. The path is absolute. Returns false, with the places named on stderr, when there is none that can be
- * read.
+ * of configure. The path is absolute. Returns NULL; or, if there is none that can be read, one sentence that names the
+ * places, in static storage.
  */
-bool oh_tool_find_library(char *path_p, size_t size);
-
-/* The same; the sentence goes into why_p, not to stderr. */
-bool oh_tool_locate_library(char *path_p, size_t size, char *why_p, size_t why_size);
+const char *oh_tool_find_library(char path_p[PATH_MAX]);
 
 /* The path of a file in the folder of libonehop.so. Returns false, with one sentence on stderr, when it is not there.
  */
@@ -82,10 +80,10 @@ void oh_tool_driver_error(char *text_p, size_t size);
 bool oh_tool_assess_gpus(char *reason_p, size_t size);
 
 /*
- * Begins the whole command again, argv (of main), with the simulated node of the build tree in front of CUDA, NVML and
- * NCCL. Returns OH_EXIT_OK when that is so already; else, with the reason on stderr, the exit status.
+ * Begins the whole command again with the simulated node of the build tree in front of CUDA, NVML and NCCL; argv is the
+ * subcommand's. Returns when that is so already. Ends the command, with the reason on stderr, when it cannot be done.
  */
-int oh_tool_simulate(const char *name, char **argv);
+void oh_tool_simulate(char **argv);
 
 /* True when a GPU's name begins with SIMULATED; every table then says so. */
 bool oh_tool_is_simulated(const char *gpu_name);

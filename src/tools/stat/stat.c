@@ -259,7 +259,7 @@ static bool write_all(const struct request *request, const struct views *views)
     for (size_t i = 0; i < views->count && !request->openmetrics; i++) {
         (request->json ? print_json : print_view)(file.stream, &views->view[i]);
     }
-    return oh_outfile_commit("stat", &file);
+    return oh_outfile_commit(&file);
 }
 
 int oh_tool_stat(int argc, char **argv)

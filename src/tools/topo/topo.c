@@ -72,7 +72,7 @@ static bool save(const struct oh_node *node, const struct oh_verdict *verdict, c
         oh_outfile_drop(&file);
         return false;
     }
-    return oh_outfile_commit("topo", &file);
+    return oh_outfile_commit(&file);
 }
 
 /* --- the command */
@@ -161,10 +161,7 @@ int oh_tool_topo(int argc, char **argv)
         return OH_EXIT_USAGE;
     }
     if (request.simulated) {
-        status = oh_tool_simulate("topo", argv - 1); /* this subcommand's argv is main's from the second word on */
-        if (status != OH_EXIT_OK) {
-            return status;
-        }
+        oh_tool_simulate(argv);
     }
     if (!(request.load ? load(request.load, &node) : oh_node_gather(&node))) {
         return OH_EXIT_USAGE;

@@ -92,7 +92,7 @@ static bool parse_options(int argc, char **argv, struct oh_tune_options *tune, i
         *status_p = OH_EXIT_USAGE;
         return false;
     }
-    return oh_perf_settle("tune", argv, perf, status_p);
+    return oh_perf_settle(argv, perf, status_p);
 }
 
 /* --- the report and the table ----------------------------------------------------------------------------------- */
@@ -284,7 +284,7 @@ static bool write_tables(const struct oh_tune *tune, int count, struct oh_outfil
     for (int i = 0; i < count; i++) {
         write_table(file->stream, &tune[i]);
     }
-    return oh_outfile_commit("tune", file);
+    return oh_outfile_commit(file);
 }
 
 static bool write_cache(const struct oh_tune *tune, FILE *report)
