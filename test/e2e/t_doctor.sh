@@ -199,8 +199,6 @@ expect "what the program says goes to stderr" 0 '^ok 2 ranks'
 tap_point $? "and only JSON to stdout" "$(cat "$scratch/program.json")"
 doctor env -i SIMNODE_TOPOLOGY=h200x4 SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" "$holder" 0 1 "$scratch/id.7"
 expect "the environment is cleared on the way" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly; check'
-LD_PRELOAD=$scratch/vllm/_C.abi3.so doctor bash -c '"$0" 0 1 "$1"; sleep 1' "$holder" "$scratch/id.8"
-expect "a program with vLLM's library: the switch" 1 'note +own_allreduce +vLLM in process [0-9]+ .*--disable-custom-all-reduce'
 doctor "$static"
 expect "a statically linked program" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly'
 # Two ranks, in one folder: $0 is the program, $1 the folder.
@@ -217,6 +215,9 @@ doctor --via plugin bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
 expect "plugin, dlsym for each communicator: served" 0 '^verdict: yes: onehop served calls'
 doctor --via plugin bash -c "$pair" "${reach}_linked" "$(folder)" linked
 expect "plugin, linked: served" 0 '^verdict: yes: onehop served calls'
+REACH_IDLE=1 doctor bash -c "$pair" "${reach}_linked" "$(folder)" linked
+expect "a program that makes no call: cannot be told, and where programs have their own all-reduce" 2 \
+    '^verdict: unknown: the program made no ncclAllReduce call; .* own all-reduce see doc/integrations.md$'
 doctor true
 expect "a program without NCCL" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly'
 doctor "$scratch/nothing"

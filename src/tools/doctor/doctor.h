@@ -68,10 +68,4 @@ bool oh_doctor_environment_forbids(char *reason_p, size_t size);
 /* Returns true if the variable changes whether calls are served; its name ends at '='. */
 bool oh_doctor_variable_matters(const char *name);
 
-/*
- * Adds a note for each program library in the process that serves all-reduces before NCCL does, naming the switch.
- * Returns true if there was one.
- */
-bool oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report);
-
 #endif

@@ -24,76 +24,85 @@ static FILE *open_proc(pid_t pid, const char *name)
     return fopen(path, "re");
 }
 
-/* Reads the next path of /proc/N/maps. Returns false at the end; *line_p is the caller's to free. */
-static bool next_path(FILE *maps, char **line_p, size_t *room_p, const char **path_p)
-{
-    while (getline(line_p, room_p, maps) > 0) {
-        *path_p = strchr(*line_p, '/');
-        if (*path_p) {
-            (*line_p)[strcspn(*line_p, "\n")] = '\0';
-            return true;
-        }
-    }
-    return false;
-}
+/* --- the libraries of the process */
 
-static const char *base_name(const char *path)
-{
-    return strrchr(path, '/') + 1;
-}
+/* Programs whose libraries serve all-reduces before NCCL does, and what makes them call NCCL. */
+static const struct own_allreduce {
+    const char *part; /* of the path of the library */
+    const char *program, *option;
+} own_allreduces[] = {
+    {"/vllm/_C", "vLLM", "--disable-custom-all-reduce"},
+    {"/sgl_kernel/", "SGLang", "--disable-custom-all-reduce"},
+    {"/libtensorrt_llm.so", "TensorRT-LLM", "allreduce_strategy: NCCL"},
+};
+
+/* What the files are that a process has mapped. */
+struct mapped {
+    int files;
+    bool nccl;
+    char onehop[OH_DOCTOR_TEXT - 64];          /* its path; empty: none */
+    const struct own_allreduce *own_allreduce; /* NULL: none */
+};
 
 /* libnccl.so.2 and other copies, but no plugin (libnccl-net.so). */
-static bool is_nccl(const char *path)
+static bool is_nccl(const char *name)
 {
-    const char *name = base_name(path);
     return strncmp(name, "libnccl", 7) == 0 && name[7] != '-' && strstr(name, ".so");
 }
 
-static bool is_onehop(const char *path)
+static bool is_onehop(const char *name)
 {
-    const char *name = base_name(path);
     return strncmp(name, OH_LIBRARY, strlen(OH_LIBRARY)) == 0 ||
            strncmp(name, OH_NET_PLUGIN, strlen(OH_NET_PLUGIN)) == 0;
 }
 
 /* Adds a finding for a path unless the same path is the latest one: the mappings of a file follow one another. */
-static void add_path(struct oh_doctor_report *report, const char *name, const char *path)
+static void add_nccl(struct oh_doctor_report *report, const char *path)
 {
     const struct oh_finding *latest = report->findings > 0 ? &report->finding[report->findings - 1] : NULL;
-    if (!latest || latest->name != name || strncmp(latest->text, path, sizeof latest->text - 1) != 0) {
-        oh_doctor_add(report, name, OH_ANSWER_YES, "%.400s", path);
+    if (!latest || strncmp(latest->text, path, sizeof latest->text - 1) != 0) {
+        oh_doctor_add(report, "nccl", OH_ANSWER_YES, "%s", path);
     }
 }
 
-bool oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report)
+static void add_file(struct oh_doctor_report *report, const char *path, struct mapped *mapped)
 {
-    static const struct {
-        const char *part, *program, *option;
-    } known[] = {
-        {"/vllm/_C", "vLLM", "--disable-custom-all-reduce"},
-        {"/sgl_kernel/", "SGLang", "--disable-custom-all-reduce"},
-        {"/libtensorrt_llm.so", "TensorRT-LLM", "allreduce_strategy: NCCL"},
-    };
-    FILE *maps = open_proc(pid, "maps");
-    char *line = NULL;
-    const char *path;
-    size_t room = 0, found = sizeof known / sizeof *known;
-    while (maps && found == sizeof known / sizeof *known && next_path(maps, &line, &room, &path)) {
-        for (found = 0; found < sizeof known / sizeof *known && !strstr(path, known[found].part);) {
-            found++;
+    const char *name = strrchr(path, '/') + 1;
+    mapped->files++;
+    if (is_nccl(name)) {
+        add_nccl(report, path);
+        mapped->nccl = true;
+    } else if (is_onehop(name)) {
+        snprintf(mapped->onehop, sizeof mapped->onehop, "%s", path);
+    }
+    for (size_t i = 0; i < sizeof own_allreduces / sizeof *own_allreduces; i++) {
+        if (strstr(path, own_allreduces[i].part)) {
+            mapped->own_allreduce = &own_allreduces[i];
         }
     }
-    bool any = found < sizeof known / sizeof *known;
-    if (any) {
-        oh_doctor_add(report, "own_allreduce", OH_ANSWER_NOTE,
-                      "%s in process %d has its own all-reduce: see `%s` and doc/integrations.md", known[found].program,
-                      (int)pid, known[found].option);
+}
+
+/* Adds the copies of NCCL. Returns false, with errno, if the process cannot be read. */
+static bool add_libraries(pid_t pid, struct oh_doctor_report *report, struct mapped *mapped_p)
+{
+    struct mapped mapped = {.files = 0};
+    FILE *maps = open_proc(pid, "maps");
+    char *line = NULL;
+    size_t room = 0;
+    if (!maps) {
+        return false;
+    }
+    while (getline(&line, &room, maps) > 0) {
+        const char *path = strchr(line, '/');
+        line[strcspn(line, "\n")] = '\0';
+        if (path) {
+            add_file(report, path, &mapped);
+        }
     }
     free(line);
-    if (maps) {
-        fclose(maps);
-    }
-    return any;
+    fclose(maps);
+    *mapped_p = mapped;
+    return true;
 }
 
 /* --- the environment of the process */
@@ -101,16 +110,10 @@ bool oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report)
 /* Adopts the settings of the process, so that the questions about the environment are asked of them. */
 static void adopt_environment(pid_t pid, struct oh_doctor_report *report)
 {
-    extern char **environ;
     char *text = NULL;
     size_t room = 0;
-    for (char **at = environ; at && *at;) {
-        char name[256];
-        int length = snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
-        bool gone = oh_doctor_variable_matters(*at) && (size_t)length < sizeof name && unsetenv(name) == 0;
-        at = gone ? environ : at + 1;
-    }
     FILE *file = open_proc(pid, "environ");
+    clearenv();
     while (file && getdelim(&text, &room, '\0', file) > 0) {
         char *equals = strchr(text, '=');
         if (equals && oh_doctor_variable_matters(text)) {
@@ -169,65 +172,48 @@ static void add_calls(pid_t pid, bool by_plugin, struct oh_doctor_report *report
 
 /* --- all of it */
 
-/* Returns the number of mapped files; adds those of NCCL and copies the path of onehop. -1: maps cannot be read. */
-static int add_libraries(pid_t pid, char *onehop_p, size_t size, bool *nccl_p, struct oh_doctor_report *report)
+static void add_onehop(pid_t pid, const char *path, struct oh_doctor_report *report)
 {
-    FILE *maps = open_proc(pid, "maps");
-    char *line = NULL;
-    const char *path;
-    size_t room = 0;
-    int files = 0;
-    if (!maps) {
-        return -1;
+    char why[OH_DOCTOR_TEXT];
+    const char *by = loaded_by(path);
+    oh_doctor_add(report, "onehop", OH_ANSWER_YES, "%s, by %s", path, by);
+    if (oh_doctor_environment_forbids(why, sizeof why)) {
+        oh_doctor_add(report, "environment", OH_ANSWER_NO, "%s", why);
     }
-    for (; next_path(maps, &line, &room, &path); files++) {
-        if (is_nccl(path)) {
-            add_path(report, "nccl", path);
-            *nccl_p = true;
-        } else if (is_onehop(path)) {
-            snprintf(onehop_p, size, "%s", path);
-        }
-    }
-    if (files == 0 && ferror(maps)) {
-        files = -1;
-    }
-    free(line);
-    fclose(maps);
-    return files;
+    add_calls(pid, strcmp(by, "NCCL_NET_PLUGIN") == 0, report);
 }
 
 bool oh_doctor_process(pid_t pid, struct oh_doctor_report *report)
 {
-    char onehop[OH_DOCTOR_TEXT - 64] = "", why[OH_DOCTOR_TEXT], command[32];
-    bool nccl = false;
+    char command[32];
+    struct mapped mapped;
     report->mode = "process";
-    int files = add_libraries(pid, onehop, sizeof onehop, &nccl, report);
-    if (files <= 0) {
-        const char *problem = files == 0 ? "no program is mapped: it has ended, or is a kernel thread"
-                              : errno == ENOENT || errno == ESRCH ? "no such process"
-                                                                  : strerror(errno);
-        oh_tool_error("doctor: --pid %d: %s", (int)pid, problem);
+    if (!add_libraries(pid, report, &mapped)) {
+        oh_tool_error("doctor: --pid %d: %s", (int)pid, errno == ENOENT ? "no such process" : strerror(errno));
+        return false;
+    }
+    if (mapped.files == 0) {
+        oh_tool_error("doctor: --pid %d: no program is mapped: it has ended, or is a kernel thread", (int)pid);
         return false;
     }
     oh_live_read_command(pid, command, sizeof command);
     snprintf(report->subject, sizeof report->subject, "process %d (%s)", (int)pid, command);
-    if (!nccl) {
+    if (!mapped.nccl) {
         oh_doctor_add(report, "nccl", OH_ANSWER_UNKNOWN,
                       "no libnccl.so is loaded; expected a rank whose NCCL is not statically linked");
     }
     adopt_environment(pid, report);
-    if (!onehop[0]) {
-        oh_doctor_add(report, "onehop", nccl ? OH_ANSWER_NO : OH_ANSWER_UNKNOWN,
-                      "onehop is not loaded; start the program by `onehop run`");
+    if (mapped.onehop[0]) {
+        add_onehop(pid, mapped.onehop, report);
     } else {
-        const char *by = loaded_by(onehop);
-        oh_doctor_add(report, "onehop", OH_ANSWER_YES, "%s, by %s", onehop, by);
-        if (oh_doctor_environment_forbids(why, sizeof why)) {
-            oh_doctor_add(report, "environment", OH_ANSWER_NO, "%s", why);
-        }
-        add_calls(pid, strcmp(by, "NCCL_NET_PLUGIN") == 0, report);
+        oh_doctor_add(report, "onehop", mapped.nccl ? OH_ANSWER_NO : OH_ANSWER_UNKNOWN,
+                      "onehop is not loaded; start the program by `onehop run`");
     }
-    oh_doctor_note_own_allreduce(pid, report);
+    if (mapped.own_allreduce) {
+        oh_doctor_add(report, "own_allreduce", OH_ANSWER_NOTE,
+                      "%s in process %d has its own all-reduce: see `%s` and doc/integrations.md",
+                      mapped.own_allreduce->program, (int)pid, mapped.own_allreduce->option);
+    }
     oh_doctor_judge(report, "onehop serves its calls");
     return true;
 }

@@ -2,67 +2,19 @@
 /*
  * doctor/program.c - runs a program under onehop, and whether calls were served
  *
- * Does: counts calls as `onehop run --stats` does. While the program runs, notes processes of it that have their own
- *    all-reduce.
+ * Does: counts calls as `onehop run --stats` does.
  * Threads: one.
  * Owns: the file of the statistics, until the program has ended.
  */
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tools/doctor/doctor.h"
 #include "tools/shared/supervise.h"
 
-#define TICK_MS 500
-#define TICKS 2000 /* scans; a program that runs longer is not scanned any more */
-
-struct watch {
-    struct oh_doctor_report *report;
-    bool found;
-    int ticks;
-};
-
-/* Returns true if the process was started with our file of statistics: it belongs to the program. */
-static bool is_ours(const char *pid, const char *statistics)
-{
-    char path[300], *text = NULL;
-    size_t room = 0;
-    bool ours = false;
-    snprintf(path, sizeof path, "/proc/%.255s/environ", pid);
-    FILE *file = fopen(path, "re");
-    while (file && !ours && getdelim(&text, &room, '\0', file) > 0) {
-        ours = strncmp(text, "ONEHOP_STATS_FILE=", 18) == 0 && strcmp(text + 18, statistics) == 0;
-    }
-    free(text);
-    if (file) {
-        fclose(file);
-    }
-    return ours;
-}
-
-static int tick(pid_t unused, void *user)
-{
-    struct watch *watch = user;
-    DIR *proc = watch->found || watch->ticks++ > TICKS ? NULL : opendir("/proc");
-    const struct dirent *entry;
-    (void)unused;
-    while (proc && !watch->found && (entry = readdir(proc))) {
-        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        watch->found = pid > 0 && is_ours(entry->d_name, watch->report->summary.path) &&
-                       oh_doctor_note_own_allreduce(pid, watch->report);
-    }
-    if (proc) {
-        closedir(proc);
-    }
-    return TICK_MS;
-}
-
-/* Why no call was served, though some were seen. */
+/* Why no call was served, though some communicators were seen. */
 static void explain_none(struct oh_doctor_report *report)
 {
     const struct oh_stats_summary *summary = &report->summary;
@@ -79,7 +31,9 @@ static void explain_none(struct oh_doctor_report *report)
     if (summary->unreached > 0) {
         oh_doctor_decide(report, OH_ANSWER_NO, "no ncclAllReduce call came to onehop: " OH_UNREACHED_REASON);
     } else {
-        oh_doctor_decide(report, OH_ANSWER_UNKNOWN, "the program made no ncclAllReduce call");
+        oh_doctor_decide(report, OH_ANSWER_UNKNOWN,
+                         "the program made no ncclAllReduce call; for programs with their own all-reduce see "
+                         "doc/integrations.md");
     }
 }
 
@@ -100,7 +54,6 @@ static void judge(struct oh_doctor_report *report)
 
 bool oh_doctor_program(char **argv, enum oh_via via, struct oh_doctor_report *report)
 {
-    struct watch watch = {.report = report};
     report->mode = "program";
     if (!oh_tool_reach(via) || !oh_stats_summary_open(&report->summary)) {
         return false;
@@ -109,7 +62,7 @@ bool oh_doctor_program(char **argv, enum oh_via via, struct oh_doctor_report *re
     int out = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 10);
     fflush(stdout);
     dup2(STDERR_FILENO, STDOUT_FILENO);
-    report->status = oh_supervise(argv, tick, &watch);
+    report->status = oh_supervise(argv);
     if (out >= 0) {
         dup2(out, STDOUT_FILENO);
         close(out);

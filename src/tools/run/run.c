@@ -169,7 +169,7 @@ static int run_with_stats(char **argv)
         return OH_EXIT_FAILED;
     }
     setenv("ONEHOP_STATS", "1", false);
-    int status = oh_supervise(argv, NULL, NULL);
+    int status = oh_supervise(argv);
     if (status != OH_SUPERVISE_NOT_STARTED) {
         oh_stats_summary_read(&summary);
         oh_stats_summary_print(&summary, stderr, "onehop: ");

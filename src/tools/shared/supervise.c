@@ -18,7 +18,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tools/shared/outfile.h"
@@ -47,21 +46,17 @@ static void become(char **argv, const struct inherited *inherited, pid_t parent,
 }
 
 /* Passes signals on until the program has ended; reaps all children. Returns the program's wait status. */
-static int watch(pid_t program, const sigset_t *set, int (*tick)(pid_t, void *), void *user)
+static int watch(pid_t program, const sigset_t *set)
 {
     for (;;) {
-        int status, pause = 1000;
+        int status;
+        siginfo_t info;
         for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
             if (pid == program) {
                 return status;
             }
         }
-        if (tick) {
-            pause = tick(program, user);
-        }
-        siginfo_t info;
-        struct timespec time = {pause / 1000, pause % 1000 * 1000000L};
-        int number = sigtimedwait(set, &info, &time);
+        int number = sigwaitinfo(set, &info);
         if (number > 0 && number != SIGCHLD && info.si_code != SI_KERNEL) {
             kill(program, number);
         }
@@ -78,7 +73,7 @@ static bool was_executed(int report)
     return length != sizeof not_started_exit;
 }
 
-int oh_supervise(char **argv, int (*tick)(pid_t pid, void *user), void *user)
+int oh_supervise(char **argv)
 {
     static const int signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD};
     static const struct sigaction standard = {.sa_handler = SIG_DFL};
@@ -104,7 +99,7 @@ int oh_supervise(char **argv, int (*tick)(pid_t pid, void *user), void *user)
     if (program < 0) {
         oh_tool_error("fork: %m");
     } else if (was_executed(report[0])) {
-        status = watch(program, &set, tick, user);
+        status = watch(program, &set);
     } else {
         waitpid(program, NULL, 0);
     }

@@ -8,16 +8,13 @@
 #ifndef OH_TOOLS_SHARED_SUPERVISE_H_
 #define OH_TOOLS_SHARED_SUPERVISE_H_
 
-#include <sys/types.h>
-
 #define OH_SUPERVISE_NOT_STARTED (-1)
 
 /*
- * Runs the program to its end. tick, when not NULL, is called again and again meanwhile, with the program's pid and
- * user; it returns how many milliseconds may pass before the next time.
- * Returns a wait status, or OH_SUPERVISE_NOT_STARTED (said on stderr; oh_supervise_end then gives the exit status).
+ * Runs the program to its end. Returns a wait status, or OH_SUPERVISE_NOT_STARTED (said on stderr; oh_supervise_end
+ * then gives the exit status).
  */
-int oh_supervise(char **argv, int (*tick)(pid_t pid, void *user), void *user);
+int oh_supervise(char **argv);
 
 /* The exit status to end with; does not return when the program was ended by a signal: so ends this process. */
 int oh_supervise_end(int status);
