@@ -61,7 +61,7 @@ static void test_summary(const char *longest)
            "of %zu cut lines and others, two records are read: %llu of %llu processes", length,
            (unsigned long long)summary.records, (unsigned long long)summary.processes);
     tap_ok(summary.total.fallbacks[3] >= 5 && summary.total.bytes >= 99, "with their numbers");
-    oh_stats_summary_close(&summary);
+    oh_stats_summary_free(&summary);
 }
 
 int main(void)

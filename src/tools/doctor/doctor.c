@@ -98,13 +98,14 @@ static json_t *make_program(const struct oh_doctor_report *report)
     const struct oh_stats_summary *summary = &report->summary;
     bool started = report->status != OH_SUPERVISE_NOT_STARTED;
     bool ended = started && WIFEXITED(report->status), killed = started && WIFSIGNALED(report->status);
-    json_t *fallback = json_object(), *reasons = json_array();
+    json_t *fallback = json_object(), *reasons = json_array(), *calls;
+    const char *reason;
     for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
         oh_json_set(&fallback, oh_fallback_name(b), json_integer((json_int_t)summary->total.fallbacks[b]));
     }
-    for (int i = 0; i < summary->reasons; i++) {
-        oh_json_append(&reasons, json_pack("{s:o,s:I}", "text", oh_json_text(summary->reason[i].text), "calls",
-                                           (json_int_t)summary->reason[i].calls));
+    json_object_foreach(summary->reasons, reason, calls)
+    {
+        oh_json_append(&reasons, json_pack("{s:s,s:O}", "text", reason, "calls", calls));
     }
     return json_pack("{s:b,s:o,s:o,s:I,s:I,s:o,s:o,s:I}", "started", started, "exit_status",
                      ended ? json_integer(WEXITSTATUS(report->status)) : json_null(), "signal",

@@ -18,8 +18,9 @@
 static void explain_none(struct oh_doctor_report *report)
 {
     const struct oh_stats_summary *summary = &report->summary;
-    if (summary->total.fallbacks[OH_FALLBACK_COMM] > 0 && summary->reasons > 0 && summary->reason[0].text[0]) {
-        oh_doctor_decide(report, OH_ANSWER_NO, summary->reason[0].text);
+    const char *reason = json_object_iter_key(json_object_iter(summary->reasons));
+    if (summary->total.fallbacks[OH_FALLBACK_COMM] > 0 && reason && reason[0]) {
+        oh_doctor_decide(report, OH_ANSWER_NO, reason);
         return;
     }
     for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
@@ -68,7 +69,6 @@ bool oh_doctor_program(char **argv, enum oh_via via, struct oh_doctor_report *re
         close(out);
     }
     oh_stats_summary_read(&report->summary);
-    oh_stats_summary_close(&report->summary);
     if (report->status != OH_SUPERVISE_NOT_STARTED) {
         bool killed = WIFSIGNALED(report->status);
         snprintf(report->subject, sizeof report->subject, "the program ended %s %d",

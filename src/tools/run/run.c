@@ -170,11 +170,11 @@ static int run_with_stats(char **argv)
     }
     setenv("ONEHOP_STATS", "1", false);
     int status = oh_supervise(argv);
+    oh_stats_summary_read(&summary);
     if (status != OH_SUPERVISE_NOT_STARTED) {
-        oh_stats_summary_read(&summary);
         oh_stats_summary_print(&summary, stderr, "onehop: ");
     }
-    oh_stats_summary_close(&summary);
+    oh_stats_summary_free(&summary);
     return oh_supervise_end(status);
 }
 

@@ -8,10 +8,8 @@
  */
 #include "tools/shared/stats_summary.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,7 +19,7 @@
 
 #define PLURAL(number_) ((number_) == 1 ? "" : "s")
 
-bool oh_stats_summary_open(struct oh_stats_summary *tally_p)
+bool oh_stats_summary_open(struct oh_stats_summary *summary_p)
 {
     const char *folder = getenv("TMPDIR");
     struct oh_stats_summary summary = {.records = 0};
@@ -31,53 +29,26 @@ bool oh_stats_summary_open(struct oh_stats_summary *tally_p)
     snprintf(summary.path, sizeof summary.path, "%s/onehop-stats.XXXXXX", folder);
     int fd = mkostemp(summary.path, O_CLOEXEC);
     if (fd < 0) {
-        oh_tool_error("%s: %s", summary.path, strerror(errno));
+        oh_tool_error("%s: %m", summary.path);
         return false;
     }
     close(fd);
     if (setenv("ONEHOP_STATS_FILE", summary.path, 1) != 0) {
-        oh_tool_error("ONEHOP_STATS_FILE: %s", strerror(errno));
+        oh_tool_error("ONEHOP_STATS_FILE: %m");
         unlink(summary.path);
         return false;
     }
-    *tally_p = summary;
+    summary.reasons = json_object();
+    *summary_p = summary;
     return true;
 }
 
-static void add_reason(struct oh_stats_summary *summary, const struct oh_stats_record *record)
+/* Adds to the calls that have fallen back for a reason. */
+static void add_reason(struct oh_stats_summary *summary, const char *reason, uint64_t calls)
 {
-    uint64_t calls = record->fallbacks[OH_FALLBACK_COMM];
-    if (!record->reason[0] && calls == 0) {
-        return;
-    }
-    int i = 0;
-    while (i < summary->reasons && strcmp(summary->reason[i].text, record->reason) != 0) {
-        i++;
-    }
-    if (i == OH_MAX_SUMMARY_REASONS) {
-        summary->other_calls += calls;
-        return;
-    }
-    if (i == summary->reasons) {
-        memcpy(summary->reason[i].text, record->reason, sizeof record->reason);
-        summary->reasons++;
-    }
-    summary->reason[i].calls += calls;
-    summary->reason[i].ranks++;
-}
-
-/* Adds a pid to those seen so far, unless it is among them. */
-static void add_pid(uint64_t **pids, uint64_t *count, uint64_t pid)
-{
-    for (uint64_t i = 0; *pids && i < *count; i++) {
-        if ((*pids)[i] == pid) {
-            return;
-        }
-    }
-    uint64_t *larger = realloc(*pids, (*count + 1) * sizeof *larger);
-    if (larger) {
-        *pids = larger;
-        larger[(*count)++] = pid;
+    json_int_t before = json_integer_value(json_object_get(summary->reasons, reason));
+    if (reason[0] || calls > 0) {
+        json_object_set_new(summary->reasons, reason, json_integer(before + (json_int_t)calls));
     }
 }
 
@@ -87,66 +58,63 @@ static uint64_t number_of(const json_t *object, const char *key)
     return (uint64_t)json_integer_value(json_object_get(object, key));
 }
 
-/* Reads what is added up of a line of oh_stats_json(). False: the line is none, or is cut. */
-static bool read_record(const char *line, struct oh_stats_record *record_p)
+/* Adds a line of oh_stats_json(), but none that is cut. The process becomes a key of pids. */
+static void add_line(struct oh_stats_summary *summary, const char *line, json_t *pids)
 {
+    const char *state, *reason;
+    char pid[24];
     json_t *object = json_loads(line, 0, NULL);
-    const char *state = json_string_value(json_object_get(object, "state"));
-    const char *reason = json_string_value(json_object_get(object, "reason"));
-    const bool known = state && reason;
-    if (known) {
-        struct oh_stats_record record = {.pid = number_of(object, "pid"), .bytes = number_of(object, "bytes")};
-        while (record.state < OH_STATE_COUNT && strcmp(oh_state_key(record.state), state) != 0) {
-            record.state++;
-        }
+    if (json_unpack(object, "{s:s,s:s}", "state", &state, "reason", &reason) == 0) {
+        struct oh_stats_record record = {.bytes = number_of(object, "bytes")};
+        const json_t *calls = json_object_get(object, "served_by_algorithm");
+        const json_t *fallbacks = json_object_get(object, "fallback_reasons");
         for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-            record.calls[a] = number_of(json_object_get(object, "served_by_algorithm"), oh_algorithm_name(a));
+            record.calls[a] = number_of(calls, oh_algorithm_name(a));
         }
         for (int f = 0; f < OH_FALLBACK_COUNT; f++) {
-            record.fallbacks[f] = number_of(json_object_get(object, "fallback_reasons"), oh_fallback_name(f));
+            record.fallbacks[f] = number_of(fallbacks, oh_fallback_name(f));
         }
-        snprintf(record.reason, sizeof record.reason, "%s", reason);
-        *record_p = record;
+        summary->records++;
+        snprintf(pid, sizeof pid, "%" PRIu64, number_of(object, "pid"));
+        json_object_set_new(pids, pid, json_true());
+        if (strcmp(state, oh_state_key(OH_STATE_UNREACHED)) == 0) {
+            summary->unreached++;
+        } else {
+            oh_stats_add(&summary->total, &record);
+            add_reason(summary, reason, record.fallbacks[OH_FALLBACK_COMM]);
+        }
     }
     json_decref(object);
-    return known;
 }
 
 void oh_stats_summary_read(struct oh_stats_summary *summary)
 {
     char line[OH_STATS_LINE];
-    struct oh_stats_record record;
-    uint64_t *pids = NULL;
+    json_t *pids = json_object();
     FILE *file = fopen(summary->path, "re");
-    if (!file) {
-        oh_tool_error("%s: %s", summary->path, strerror(errno));
-        return;
+    while (file && fgets(line, sizeof line, file)) {
+        add_line(summary, line, pids);
     }
-    while (fgets(line, sizeof line, file)) {
-        if (!read_record(line, &record)) {
-            continue;
-        }
-        summary->records++;
-        add_pid(&pids, &summary->processes, record.pid);
-        if (record.state == OH_STATE_UNREACHED) {
-            summary->unreached++;
-            continue;
-        }
-        oh_stats_add(&summary->total, &record);
-        add_reason(summary, &record);
+    if (file) {
+        fclose(file);
+    } else {
+        oh_tool_error("%s: %m", summary->path);
     }
-    free(pids);
-    fclose(file);
+    unlink(summary->path);
+    summary->processes = json_object_size(pids);
+    json_decref(pids);
 }
 
-void oh_stats_summary_close(struct oh_stats_summary *summary)
+void oh_stats_summary_free(struct oh_stats_summary *summary)
 {
-    unlink(summary->path);
+    json_decref(summary->reasons);
 }
 
 void oh_stats_summary_print(const struct oh_stats_summary *summary, FILE *stream, const char *prefix)
 {
     uint64_t served = oh_stats_served(&summary->total), calls = served + oh_stats_fallbacks(&summary->total);
+    const char *reason;
+    json_t *fallbacks;
     if (summary->records == 0) {
         fprintf(stream,
                 "%sno communicator was seen: onehop was in no process that made one and ended orderly; onehop doctor "
@@ -170,14 +138,10 @@ void oh_stats_summary_print(const struct oh_stats_summary *summary, FILE *stream
             fprintf(stream, "%s%" PRIu64 " fallbacks: %s\n", prefix, summary->total.fallbacks[b], oh_fallback_text(b));
         }
     }
-    for (int i = 0; i < summary->reasons; i++) {
-        fprintf(stream, "%s%" PRIu64 " fallbacks: %s: %s\n", prefix, summary->reason[i].calls,
+    json_object_foreach(summary->reasons, reason, fallbacks)
+    {
+        fprintf(stream, "%s%" JSON_INTEGER_FORMAT " fallbacks: %s: %s\n", prefix, json_integer_value(fallbacks),
                 oh_fallback_text(OH_FALLBACK_COMM),
-                summary->reason[i].text[0] ? summary->reason[i].text
-                                           : "its ranks had not agreed yet, or it was finalized, aborted or revoked");
-    }
-    if (summary->other_calls > 0) {
-        fprintf(stream, "%s%" PRIu64 " fallbacks: %s: other reasons\n", prefix, summary->other_calls,
-                oh_fallback_text(OH_FALLBACK_COMM));
+                reason[0] ? reason : "its ranks had not agreed yet, or it was finalized, aborted or revoked");
     }
 }

@@ -8,37 +8,30 @@
 #ifndef OH_TOOLS_SHARED_STATS_SUMMARY_H_
 #define OH_TOOLS_SHARED_STATS_SUMMARY_H_
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #include "comm/stats/record.h"
 
-#define OH_MAX_SUMMARY_REASONS 8 /* different reasons for a communicator that is not served; more are summed up */
-
 struct oh_stats_summary {
     char path[256];
     uint64_t records;
     uint64_t processes;
+    uint64_t unreached; /* processes that NCCL_NET_PLUGIN brought onehop into, and from which no call came */
     struct oh_stats_record total;
-    struct {
-        char text[OH_REASON_BYTES];
-        uint64_t calls;
-        uint64_t ranks; /* of communicators that were not served for that reason */
-    } reason[OH_MAX_SUMMARY_REASONS];
-    int reasons;
-    uint64_t other_calls; /* of reasons that found no place */
-    uint64_t unreached;   /* processes that NCCL_NET_PLUGIN brought onehop into, and from which no call came */
+    json_t *reasons; /* why communicators are not served: an object with the calls of each reason */
 };
 
 /* Makes the file and sets ONEHOP_STATS_FILE. False when it cannot be made (said on stderr). */
-bool oh_stats_summary_open(struct oh_stats_summary *tally_p);
+bool oh_stats_summary_open(struct oh_stats_summary *summary_p);
 
-/* Reads what has come together. */
+/* Reads what has come together, and removes the file. */
 void oh_stats_summary_read(struct oh_stats_summary *summary);
 
-/* Removes the file. */
-void oh_stats_summary_close(struct oh_stats_summary *summary);
+/* Frees the reasons. */
+void oh_stats_summary_free(struct oh_stats_summary *summary);
 
 /* "N of M ncclAllReduce calls served ..." and one line for each reason, each after the prefix. */
 void oh_stats_summary_print(const struct oh_stats_summary *summary, FILE *stream, const char *prefix);
