@@ -2,12 +2,14 @@
 /*
  * main.c - the `onehop` command: chooses the subcommand, and what all of them need
  */
+#include "config.h"
+
 #include "tools/shared/tool.h"
 
+#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-
-#include "onehop/onehop.h"
 
 static const struct {
     const char *name;
@@ -35,6 +37,7 @@ static void usage(FILE *stream)
 int main(int argc, char **argv)
 {
     oh_tool_ignore_sigpipe();
+    json_set_alloc_funcs(oh_tool_allocate, free);
     if (argc < 2) {
         usage(stderr);
         return OH_EXIT_USAGE;
@@ -44,7 +47,7 @@ int main(int argc, char **argv)
         return oh_tool_finish_stdout(NULL);
     }
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
-        printf("onehop %d.%d.%d\n", ONEHOP_VERSION_MAJOR, ONEHOP_VERSION_MINOR, ONEHOP_VERSION_PATCH);
+        puts("onehop " PACKAGE_VERSION);
         return oh_tool_finish_stdout(NULL);
     }
     for (size_t i = 0; subcommands[i].name; i++) {

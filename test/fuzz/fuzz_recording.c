@@ -3,7 +3,7 @@
  * fuzz_recording.c - recordings of `onehop topo`: what is understood, and written again, is understood again as the
  * same
  *
- * sources: src/tools/shared/json.c src/tools/topo/json.c src/tools/topo/node.c
+ * sources: src/tools/shared/json.c src/tools/shared/message.c src/tools/topo/json.c src/tools/topo/node.c
  * libraries: -ljansson
  * corpus: test/fixtures
  */
@@ -13,12 +13,6 @@
 #include <string.h>
 
 #include "tools/topo/node.h"
-
-/* Of library.c, which would bring in all of the library. */
-bool oh_tool_is_simulated(const char *name)
-{
-    return name && strncmp(name, "SIMULATED", 9) == 0;
-}
 
 static char *record(const struct oh_node *node, size_t *size_p)
 {

@@ -2,7 +2,6 @@
 /*
  * t_perf.c - onehop perf without GPUs: what it expects of results, and recordings that are read again
  */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,20 +9,10 @@
 
 #include "test/tap.h"
 #include "tools/perf/perf.h"
-#include "tools/shared/tool.h"
 
 #define COUNT 1000
 
-static char said[1024];
-
-/* What the command has in main.c. */
-void oh_tool_error(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vsnprintf(said, sizeof said, format, args);
-    va_end(args);
-}
+static char said[1024]; /* the last sentence on stderr */
 
 static void fill(const struct oh_perf_type *type, enum oh_perf_op op, int ranks, int rank, char *input, char *expected)
 {
@@ -94,25 +83,37 @@ static const struct oh_perf_row rows[] = {
     {OH_PERF_EAGER, F8E4M3, OH_PERF_AVG, 64, 64, {{true, 10.1, 11.9, 0}, {true, 3.2, 3.3, 0}}, 0, 0, "nccl"},
 };
 
-/* Writes a file and reads it as a recording; the reason of a failure is in `said`. */
+/* Reads a file as a recording; the reason of a failure is in `said`. */
+static bool read_file(const char *path, struct oh_perf_run *run)
+{
+    FILE *before = stderr;
+    said[0] = '\0';
+    stderr = fmemopen(said, sizeof said, "w");
+    bool good = oh_perf_read_csv(path, run);
+    fclose(stderr);
+    stderr = before;
+    said[strcspn(said, "\n")] = '\0';
+    return good;
+}
+
+/* Writes a file and reads it. */
 static bool read_text(const char *text, struct oh_perf_run *run)
 {
     char path[] = "/tmp/onehop-t_perf.XXXXXX";
     int fd = mkstemp(path);
     bool written = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-    said[0] = '\0';
-    bool good = written && oh_perf_read_csv(path, run);
+    bool good = written && read_file(path, run);
     close(fd);
     unlink(path);
     return good;
 }
 
-static char *csv_text(const struct oh_perf_run *run)
+static char *text_of(const struct oh_perf_run *run, void (*write_run)(FILE *, const struct oh_perf_run *))
 {
     char *text = NULL;
     size_t size;
     FILE *stream = open_memstream(&text, &size);
-    oh_perf_write_csv(stream, run);
+    write_run(stream, run);
     fclose(stream);
     return text;
 }
@@ -132,9 +133,9 @@ static void check_recording(void)
                               .row = (struct oh_perf_row *)rows};
     struct oh_perf_run again = {.ranks = 0};
     char other[512];
-    char *text = csv_text(&run);
+    char *text = text_of(&run, oh_perf_write_csv);
     tap_ok(read_text(text, &again), "a recording is read (%s)", said);
-    char *second = csv_text(&again);
+    char *second = text_of(&again, oh_perf_write_csv);
     tap_ok(strcmp(text, second) == 0, "and written again it is the same");
     tap_ok(again.rows == 3 && again.row[0].cell[1].wrong == 3 && oh_perf_all_wrong(&again) == 3, "with what was wrong");
 
@@ -179,7 +180,29 @@ static void check_damage(void)
     }
     struct oh_perf_run run = {.ranks = 0};
     tap_ok(!read_text("GIF89a\n", &run) && strstr(said, "head"), "another file is refused (%s)", said);
-    tap_ok(!oh_perf_read_csv("/nowhere/at/all", &run) && strstr(said, "No such file"), "so is none (%s)", said);
+    tap_ok(!read_file("/nowhere/at/all", &run) && strstr(said, "No such file"), "so is none (%s)", said);
+}
+
+/* A recording may have any bytes; JSON has printable ASCII, numbers of six digits, and null for what is not known. */
+static void check_json(void)
+{
+    char recording[512];
+    struct oh_perf_run run = {.ranks = 0};
+    snprintf(recording, sizeof recording, "# machine: 4 x \"Gr\xc3\xbc\xff\\\033\"\n%s%s", head,
+             "graph,float,sum,4,1024,256,other,2.5,3,0.1,0.1,0,,\xc3\xa4,1\n");
+    bool good = read_text(recording, &run);
+    char *text = text_of(&run, oh_perf_write_json);
+    tap_ok(good && strstr(text, "\"machine\": \"4 x \\\"Gr???\\\\?\\\"\"") && strstr(text, "\"served_by\": \"??\"") &&
+               strstr(text, "\"software\": null") && strstr(text, "\"floor_us\": null"),
+           "JSON of a recording with any bytes");
+    tap_ok(strstr(text, "\"time_us\": 2.5,") && strstr(text, "\"algbw_gbps\": 0.4096,") &&
+               strstr(text, "\"wrong\": 0,\n") && strstr(text, "\"simulated\": true"),
+           "its numbers");
+    if (!good) {
+        tap_note("%s: %s", said, text);
+    }
+    free(text);
+    free(run.row);
 }
 
 int main(void)
@@ -190,5 +213,6 @@ int main(void)
     check_averages();
     check_recording();
     check_damage();
+    check_json();
     return tap_done();
 }

@@ -6,6 +6,8 @@
  * Threads: one.
  * Owns: nothing.
  */
+#include "config.h"
+
 #include "tools/doctor/doctor.h"
 
 #include <stdarg.h>
@@ -13,7 +15,6 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "onehop/onehop.h"
 #include "tools/shared/json.h"
 #include "tools/shared/options.h"
 #include "tools/shared/supervise.h"
@@ -58,6 +59,7 @@ void oh_doctor_decide(struct oh_doctor_report *report, enum oh_answer answer, co
 {
     report->answer = answer;
     snprintf(report->reason, sizeof report->reason, "%s", reason);
+    oh_stats_clean(report->reason, sizeof report->reason);
 }
 
 void oh_doctor_judge(struct oh_doctor_report *report, const char *yes)
@@ -101,11 +103,11 @@ static json_t *make_program(const struct oh_doctor_report *report)
     json_t *fallback = json_object(), *reasons = json_array(), *calls;
     const char *reason;
     for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
-        oh_json_set(&fallback, oh_fallback_name(b), json_integer((json_int_t)summary->total.fallbacks[b]));
+        json_object_set_new(fallback, oh_fallback_name(b), json_integer((json_int_t)summary->total.fallbacks[b]));
     }
     json_object_foreach(summary->reasons, reason, calls)
     {
-        oh_json_append(&reasons, json_pack("{s:s,s:O}", "text", reason, "calls", calls));
+        json_array_append_new(reasons, json_pack("{s:s,s:O}", "text", reason, "calls", calls));
     }
     return json_pack("{s:b,s:o,s:o,s:I,s:I,s:o,s:o,s:I}", "started", started, "exit_status",
                      ended ? json_integer(WEXITSTATUS(report->status)) : json_null(), "signal",
@@ -114,37 +116,27 @@ static json_t *make_program(const struct oh_doctor_report *report)
                      "fallback", fallback, "reasons", reasons, "processes_unreached", (json_int_t)summary->unreached);
 }
 
-static bool print_json(const struct oh_doctor_report *report)
+static void print_json(const struct oh_doctor_report *report)
 {
-    char version[32];
-    json_t *object = json_object(), *findings = json_array();
-    snprintf(version, sizeof version, "%d.%d.%d", ONEHOP_VERSION_MAJOR, ONEHOP_VERSION_MINOR, ONEHOP_VERSION_PATCH);
-    oh_json_set(&object, "schema", json_integer(SCHEMA));
-    oh_json_set(&object, "onehop", oh_json_text(version));
-    oh_json_set(&object, "mode", oh_json_text(report->mode));
-    oh_json_set(&object, "answer", oh_json_text(words[report->answer]));
-    oh_json_set(&object, "reason", oh_json_text(report->reason));
+    json_t *findings = json_array();
     for (int i = 0; i < report->findings; i++) {
         const struct oh_finding *finding = &report->finding[i];
-        oh_json_append(&findings, json_pack("{s:s,s:s,s:o}", "name", finding->name, "answer", words[finding->answer],
-                                            "text", oh_json_text(finding->text)));
+        json_array_append_new(findings, json_pack("{s:s,s:s,s:s}", "name", finding->name, "answer",
+                                                  words[finding->answer], "text", finding->text));
     }
-    oh_json_set(&object, "findings", findings);
+    json_t *object =
+        json_pack("{s:i,s:s,s:s,s:s,s:s,s:o}", "schema", SCHEMA, "onehop", PACKAGE_VERSION, "mode", report->mode,
+                  "answer", words[report->answer], "reason", report->reason, "findings", findings);
     if (strcmp(report->mode, "program") == 0) {
-        oh_json_set(&object, "program", make_program(report));
+        json_object_set_new(object, "program", make_program(report));
     }
-    return oh_json_write(stdout, object);
+    oh_json_write(stdout, object, OH_JSON_PAGE);
 }
 
 static int finish(const struct oh_doctor_report *report, bool json)
 {
     static const int statuses[] = {OH_EXIT_OK, OH_EXIT_FAILED, OH_EXIT_USAGE};
-    if (!json) {
-        print_report(report);
-    } else if (!print_json(report) && !ferror(stdout)) {
-        oh_tool_error("doctor: out of memory");
-        return OH_EXIT_USAGE;
-    }
+    (json ? print_json : print_report)(report);
     int status = oh_tool_finish_stdout("doctor");
     return status == OH_EXIT_OK ? statuses[report->answer] : status;
 }

@@ -268,7 +268,7 @@ int oh_perf_column(const struct oh_perf_run *run, const char *name);
 
 /* perf/record.c: what programs read, and reading it again. */
 void oh_perf_write_csv(FILE *stream, const struct oh_perf_run *run);
-bool oh_perf_write_json(FILE *stream, const struct oh_perf_run *run);
+void oh_perf_write_json(FILE *stream, const struct oh_perf_run *run);
 /* Adds a recorded run to *run. Returns false, with the reason on stderr. */
 bool oh_perf_read_csv(const char *path, struct oh_perf_run *run);
 

@@ -83,21 +83,14 @@ void oh_perf_write_csv(FILE *stream, const struct oh_perf_run *run)
 /* A time, or null where there is none. */
 static json_t *time_or_null(double us)
 {
-    return us > 0 ? oh_json_real(us) : json_null();
-}
-
-/* A text, or null for an empty one. */
-static json_t *text_or_null(const char *text)
-{
-    return oh_json_text(text[0] ? text : NULL);
+    return us > 0 ? json_real(us) : json_null();
 }
 
 static json_t *make_cell(const struct oh_perf_run *run, const struct oh_perf_row *row, int column)
 {
     const struct oh_perf_cell *cell = &row->cell[column];
-    return json_pack("{s:o,s:o,s:o,s:o,s:o}", "time_us", oh_json_real(cell->us), "p99_us", oh_json_real(cell->p99_us),
-                     "algbw_gbps", oh_json_real((double)row->bytes / cell->us / 1000.0), "busbw_gbps",
-                     oh_json_real(oh_perf_busbw(run, row, cell->us)), "wrong",
+    return json_pack("{s:f,s:f,s:f,s:f,s:o}", "time_us", cell->us, "p99_us", cell->p99_us, "algbw_gbps",
+                     (double)row->bytes / cell->us / 1000.0, "busbw_gbps", oh_perf_busbw(run, row, cell->us), "wrong",
                      run->checked ? json_integer((json_int_t)cell->wrong) : json_null());
 }
 
@@ -106,29 +99,29 @@ static json_t *make_row(const struct oh_perf_run *run, const struct oh_perf_row 
     json_t *sides = json_object();
     for (int c = 0; c < run->columns; c++) {
         if (row->cell[c].there) {
-            oh_json_set(&sides, run->column[c], make_cell(run, row, c));
+            json_object_set_new(sides, run->column[c], make_cell(run, row, c));
         }
     }
-    return json_pack("{s:s,s:o,s:o,s:I,s:I,s:o,s:o,s:o,s:b,s:o}", "mode", oh_perf_mode_names[row->mode], "type",
-                     oh_json_text(oh_perf_type_names[row->type]), "op", oh_json_text(oh_perf_op_names[row->op]),
-                     "bytes", (json_int_t)row->bytes, "count", (json_int_t)row->count, "floor_us",
-                     time_or_null(row->floor_us), "program_us", time_or_null(row->program_us), "served_by",
-                     text_or_null(row->served_by), "simulated", run->simulated, "sides", sides);
+    return json_pack("{s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:o}", "mode", oh_perf_mode_names[row->mode], "type",
+                     oh_perf_type_names[row->type], "op", oh_perf_op_names[row->op], "bytes", (json_int_t)row->bytes,
+                     "count", (json_int_t)row->count, "floor_us", time_or_null(row->floor_us), "program_us",
+                     time_or_null(row->program_us), "served_by", oh_json_text(row->served_by), "simulated",
+                     run->simulated, "sides", sides);
 }
 
-bool oh_perf_write_json(FILE *stream, const struct oh_perf_run *run)
+void oh_perf_write_json(FILE *stream, const struct oh_perf_run *run)
 {
     json_t *rows = json_array();
     for (size_t i = 0; i < run->rows; i++) {
-        oh_json_append(&rows, make_row(run, &run->row[i]));
+        json_array_append_new(rows, make_row(run, &run->row[i]));
     }
-    json_t *object = json_pack("{s:i,s:b,s:o,s:i,s:b,s:I,s:o}", "schema", 1, "simulated", run->simulated, "note",
-                               text_or_null(run->simulated ? OH_PERF_SIMULATED : ""), "ranks", run->ranks, "checked",
-                               run->checked, "wrong", (json_int_t)oh_perf_all_wrong(run), "rows", rows);
+    json_t *object = json_pack("{s:i,s:b,s:s?,s:i,s:b,s:I,s:o}", "schema", 1, "simulated", run->simulated, "note",
+                               run->simulated ? OH_PERF_SIMULATED : NULL, "ranks", run->ranks, "checked", run->checked,
+                               "wrong", (json_int_t)oh_perf_all_wrong(run), "rows", rows);
     for (int i = 0; i < OH_PERF_TEXTS; i++) {
-        oh_json_set(&object, text_names[i], text_or_null(run->text[i]));
+        json_object_set_new(object, text_names[i], oh_json_text(run->text[i]));
     }
-    return oh_json_write(stream, object);
+    oh_json_write(stream, object, OH_JSON_PAGE);
 }
 
 /* --- reading ---------------------------------------------------------------------------------------------------- */
@@ -167,7 +160,7 @@ static int take_column(struct oh_perf_run *run, const char *name)
     return column;
 }
 
-/* Of the same mode, type and op all rows lie together, in the order of the files. NULL: out of memory. */
+/* Of the same mode, type and op all rows lie together, in the order of the files. */
 static struct oh_perf_row *take_row(struct oh_perf_run *run, const struct oh_perf_row *wanted)
 {
     size_t at = run->rows;
@@ -182,15 +175,11 @@ static struct oh_perf_row *take_row(struct oh_perf_run *run, const struct oh_per
             at = i;
         }
     }
-    struct oh_perf_row *larger = realloc(run->row, (run->rows + 1) * sizeof *larger);
-    if (!larger) {
-        return NULL;
-    }
-    run->row = larger;
-    memmove(&larger[at + 1], &larger[at], (run->rows - at) * sizeof *larger);
-    larger[at] = *wanted;
+    run->row = oh_tool_resize(run->row, run->rows + 1, sizeof *run->row);
+    memmove(&run->row[at + 1], &run->row[at], (run->rows - at) * sizeof *run->row);
+    run->row[at] = *wanted;
     run->rows++;
-    return &larger[at];
+    return &run->row[at];
 }
 
 #define LEAST_TIME 1e-6 /* us */
@@ -227,9 +216,6 @@ static const char *read_line(char *line, int fields, struct oh_perf_run *run)
                                                                   .op = (enum oh_perf_op)op,
                                                                   .bytes = (size_t)bytes,
                                                                   .count = (size_t)count});
-    if (!row) {
-        return "out of memory";
-    }
     row->floor_us = floor_us > 0 ? floor_us : row->floor_us;
     if (field[SERVED_BY][0]) {
         snprintf(row->served_by, sizeof row->served_by, "%s", field[SERVED_BY]);
@@ -268,6 +254,7 @@ static bool read_stream(const char *path, FILE *stream, struct oh_perf_run *run)
     for (int number = 1; fgets(line, sizeof line, stream); number++) {
         const char *what = NULL;
         line[strcspn(line, "\r\n")] = '\0';
+        oh_tool_make_printable(line);
         if (line[0] == '#' && line[1] == ' ') {
             what = read_comment(line, run);
         } else if (fields > 0) {

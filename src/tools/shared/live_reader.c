@@ -18,6 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tools/shared/tool.h"
+
 #define LINK_START "/memfd:" OH_LIVE_NAME " "
 #define LOOKS 50 /* at an entry that is being changed; the writer needs a microsecond */
 
@@ -111,8 +113,8 @@ enum oh_live_answer oh_live_read_file(int fd, pid_t own_pid, struct oh_live_view
     struct oh_live_view view = {.pid = view_p->pid, .ended = head.ended};
     memcpy(view.command, view_p->command, sizeof view.command);
     oh_stats_copy(&head.ended_totals, &view.ended_totals);
-    view.entry = calloc(head.top > 0 ? head.top : 1, sizeof *view.entry);
-    if (!view.entry || !read_entries(fd, head.top, &view)) {
+    view.entry = oh_tool_allocate(head.top * sizeof *view.entry);
+    if (!read_entries(fd, head.top, &view)) {
         free(view.entry);
         return OH_LIVE_DAMAGED;
     }

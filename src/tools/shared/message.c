@@ -2,7 +2,7 @@
 /*
  * shared/message.c - messages of all subcommands
  *
- * Does: Prints errors, ends stdout, compares words, words what the driver reports.
+ * Does: Prints errors, ends stdout, compares words, words what the driver reports. Ends the command without memory.
  * Threads: one.
  * Owns: nothing.
  */
@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -29,6 +30,32 @@ void oh_tool_error(const char *format, ...)
     vfprintf(stderr, format, args);
     va_end(args);
     fprintf(stderr, "\n");
+}
+
+void oh_tool_make_printable(char *text)
+{
+    for (; *text; text++) {
+        *text = *text >= ' ' && *text <= '~' ? *text : '?';
+    }
+}
+
+static void *there(void *memory)
+{
+    if (!memory) {
+        oh_tool_error("out of memory");
+        exit(OH_EXIT_USAGE);
+    }
+    return memory;
+}
+
+void *oh_tool_allocate(size_t size)
+{
+    return there(calloc(1, size));
+}
+
+void *oh_tool_resize(void *array, size_t count, size_t size)
+{
+    return there(reallocarray(array, count, size));
 }
 
 void oh_tool_show_progress(const char *format, ...)

@@ -33,6 +33,15 @@ const char *oh_tool_nearest(const char *word, const void *rows, size_t row_size)
 /* Writes "onehop: text" and a newline to stderr; %m works as in syslog. */
 void oh_tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Replaces all but printable ASCII, which a terminal and JSON take, by '?'. */
+void oh_tool_make_printable(char *text);
+
+/* Allocates zeroed memory. Ends the command if there is none: it does not return NULL. */
+void *oh_tool_allocate(size_t size);
+
+/* Makes room for `count` elements in an array that grows. Ends the command if there is no memory. */
+void *oh_tool_resize(void *array, size_t count, size_t size);
+
 /* Replaces the line of progress on stderr, if that is a terminal; "" clears it. */
 void oh_tool_show_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -14,7 +14,6 @@
 #include <time.h>
 
 #include "plan/plan.h"
-#include "tools/shared/json.h"
 #include "tools/shared/live_reader.h"
 #include "tools/shared/options.h"
 #include "tools/shared/outfile.h"
@@ -44,6 +43,16 @@ struct views {
 
 /* --- forms ------------------------------------------------------------------------------------------------------ */
 
+/* Text in quotes; the command of a process may hold anything printable. */
+static void print_quoted(FILE *stream, const char *text)
+{
+    fputc('"', stream);
+    for (; *text; text++) {
+        fprintf(stream, "%s%c", *text == '"' || *text == '\\' ? "\\" : "", *text);
+    }
+    fputc('"', stream);
+}
+
 static void print_json(FILE *stream, const struct oh_live_view *view)
 {
     char line[OH_STATS_LINE];
@@ -51,7 +60,7 @@ static void print_json(FILE *stream, const struct oh_live_view *view)
     clock_gettime(CLOCK_REALTIME, &time);
     fprintf(stream, "{\"schema\":1,\"time\":%lld.%03ld,\"pid\":%d,\"command\":", (long long)time.tv_sec,
             time.tv_nsec / 1000000, (int)view->pid);
-    oh_json_print(stream, oh_json_text(view->command), JSON_COMPACT | JSON_ENCODE_ANY);
+    print_quoted(stream, view->command);
     fprintf(stream,
             ",\"ended\":%" PRIu64 ",\"ended_served\":%" PRIu64 ",\"ended_bytes\":%" PRIu64
             ",\"ended_fallback\":%" PRIu64 ",\"communicators\":[",
@@ -160,27 +169,16 @@ static void add_up(const struct oh_live_view *view, struct sums *sums_p)
     *sums_p = sums;
 }
 
-/* A label's value; the command of a process may hold anything printable. */
-static void write_label(FILE *stream, const char *name, const char *value)
-{
-    fprintf(stream, "%s=\"", name);
-    for (; *value; value++) {
-        fprintf(stream, "%s%c", *value == '"' || *value == '\\' ? "\\" : "", *value);
-    }
-    fputc('"', stream);
-}
-
 static void write_samples(FILE *stream, const struct family *family, const struct oh_live_view *view)
 {
     struct sums sums;
     add_up(view, &sums);
     const uint64_t *number = (const uint64_t *)((const char *)&sums + family->offset);
     for (int i = 0; i < family->keys; i++) {
-        fprintf(stream, "%s{pid=\"%d\",", family->name, (int)view->pid);
-        write_label(stream, "command", view->command);
+        fprintf(stream, "%s{pid=\"%d\",command=", family->name, (int)view->pid);
+        print_quoted(stream, view->command);
         if (family->label) {
-            fputc(',', stream);
-            write_label(stream, family->label, family->key(i));
+            fprintf(stream, ",%s=\"%s\"", family->label, family->key(i));
         }
         fprintf(stream, "} %" PRIu64 "\n", number[i]);
     }
@@ -212,16 +210,13 @@ static void read_process(struct views *views, pid_t pid, bool asked)
 {
     struct oh_live_view view;
     enum oh_live_answer answer = oh_live_read(pid, &view);
-    struct oh_live_view *larger = NULL;
     if (answer != OH_LIVE_SEEN) {
         if (asked || answer == OH_LIVE_OTHER || answer == OH_LIVE_DAMAGED) {
             oh_tool_error("stat: process %d %s", (int)pid, oh_live_words(answer));
         }
-    } else if ((larger = realloc(views->view, (views->count + 1) * sizeof *larger)) != NULL) {
-        views->view = larger;
-        views->view[views->count++] = view;
     } else {
-        oh_live_view_free(&view);
+        views->view = oh_tool_resize(views->view, views->count + 1, sizeof view);
+        views->view[views->count++] = view;
     }
 }
 

@@ -121,7 +121,7 @@ static void gather_variables(struct oh_node *node)
         const char *value = getenv(oh_node_variable_names[v]);
         node->variable[v].set = value != NULL;
         snprintf(node->variable[v].value, sizeof node->variable[v].value, "%s", value ? value : "");
-        oh_node_make_printable(node->variable[v].value);
+        oh_tool_make_printable(node->variable[v].value);
     }
 }
 
@@ -190,10 +190,10 @@ static void gather_versions(const struct oh_driver *driver, struct oh_node *node
     if (!nvml || !nvml->driver_version || nvml->driver_version(node->driver, sizeof node->driver) != OH_NVML_SUCCESS) {
         node->driver[0] = '\0';
     }
-    oh_node_make_printable(node->driver);
+    oh_tool_make_printable(node->driver);
 }
 
-bool oh_node_gather(struct oh_node *node_p)
+void oh_node_gather(struct oh_node *node_p)
 {
     struct oh_node node = {0};
     const struct oh_driver *driver = NULL;
@@ -205,12 +205,8 @@ bool oh_node_gather(struct oh_node *node_p)
         count = 0;
     }
     node.visible = count < OH_NODE_GPUS ? count : OH_NODE_GPUS;
-    node.gpu = calloc(OH_NODE_GPUS, sizeof *node.gpu);
-    if (!node.gpu || !oh_node_make_pairs(&node)) {
-        oh_tool_error("topo: out of memory");
-        oh_node_free(&node);
-        return false;
-    }
+    node.gpu = oh_tool_allocate(OH_NODE_GPUS * sizeof *node.gpu);
+    oh_node_make_pairs(&node);
     for (int i = 0; i < node.visible; i++) {
         CUdevice device;
         gather_gpu(driver, driver->device_get(&device, i) == CUDA_SUCCESS ? device : i, &node.gpu[i]);
@@ -220,11 +216,10 @@ bool oh_node_gather(struct oh_node *node_p)
     gather_pairs(driver, &node);
     gather_hidden(&node);
     for (int i = 0; i < node.visible + node.hidden; i++) {
-        oh_node_make_printable(node.gpu[i].topo.name);
+        oh_tool_make_printable(node.gpu[i].topo.name);
     }
     if (node.visible == 0) {
         explain_none(&node, why);
     }
     *node_p = node;
-    return true;
 }

@@ -10,10 +10,10 @@
 #include <limits.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tools/shared/json.h"
+#include "tools/shared/tool.h"
 #include "tools/topo/node.h"
 
 #define SCHEMA 1
@@ -86,11 +86,6 @@ _Static_assert(sizeof(enum oh_fact) == sizeof(int), "read and written as int");
 
 /* --- writing */
 
-static json_t *text_or_null(const char *text)
-{
-    return oh_json_text(text && text[0] ? text : NULL);
-}
-
 static json_t *index_or_null(int index)
 {
     return index < 0 ? json_null() : json_integer(index);
@@ -106,24 +101,23 @@ static json_t *make_value(const struct field *field, const void *at)
     case FLAG:
         return json_boolean(*(const bool *)at);
     default:
-        return text_or_null(at);
+        return oh_json_text(at);
     }
 }
 
-static void set_fields(json_t **object_p, const struct field *field, const void *from)
+static void set_fields(json_t *object, const struct field *field, const void *from)
 {
     for (; field->key; field++) {
-        oh_json_set(object_p, field->key, make_value(field, (const char *)from + field->offset));
+        json_object_set_new(object, field->key, make_value(field, (const char *)from + field->offset));
     }
 }
 
 static json_t *make_gpu(const struct oh_node *node, int index)
 {
-    json_t *object = json_object();
-    oh_json_set(&object, "index", index_or_null(index < node->visible ? index : -1));
-    oh_json_set(&object, "visible", json_boolean(index < node->visible));
-    set_fields(&object, gpu_fields, &node->gpu[index]);
-    oh_json_set(&object, "fabric", oh_json_text(oh_node_fabric(&node->gpu[index])));
+    const bool visible = index < node->visible;
+    json_t *object = json_pack("{s:o,s:b}", "index", index_or_null(visible ? index : -1), "visible", visible);
+    set_fields(object, gpu_fields, &node->gpu[index]);
+    json_object_set_new(object, "fabric", json_string(oh_node_fabric(&node->gpu[index])));
     return object;
 }
 
@@ -131,12 +125,9 @@ static json_t *make_pair(const struct oh_node *node, int row, int column)
 {
     const struct oh_node_pair *pair = oh_node_pair_at(node, row, column);
     char cell[16];
-    json_t *object = json_object();
     oh_node_cell(pair, cell, sizeof cell);
-    oh_json_set(&object, "from", json_integer(row));
-    oh_json_set(&object, "to", json_integer(column));
-    oh_json_set(&object, "link", oh_json_text(cell));
-    set_fields(&object, pair_fields, pair);
+    json_t *object = json_pack("{s:i,s:i,s:s}", "from", row, "to", column, "link", cell);
+    set_fields(object, pair_fields, pair);
     return object;
 }
 
@@ -144,38 +135,37 @@ static json_t *make_verdict(const struct oh_verdict *verdict)
 {
     json_t *group = json_array();
     for (int i = 0; i < verdict->group_size; i++) {
-        oh_json_append(&group, json_integer(verdict->group[i]));
+        json_array_append_new(group, json_integer(verdict->group[i]));
     }
-    return json_pack("{s:b,s:o,s:o,s:o,s:o,s:i,s:o,s:o,s:o}", "served", verdict->served, "reason",
-                     text_or_null(verdict->reason), "pair_reason", text_or_null(verdict->pair_reason), "from",
+    return json_pack("{s:b,s:o,s:o,s:o,s:o,s:i,s:s?,s:o,s:o}", "served", verdict->served, "reason",
+                     oh_json_text(verdict->reason), "pair_reason", oh_json_text(verdict->pair_reason), "from",
                      index_or_null(verdict->row), "to", index_or_null(verdict->column), "pairs_refused",
-                     verdict->refused, "remedy", text_or_null(verdict->remedy), "served_group", group,
-                     "cuda_visible_devices", text_or_null(verdict->select));
+                     verdict->refused, "remedy", verdict->remedy, "served_group", group, "cuda_visible_devices",
+                     oh_json_text(verdict->select));
 }
 
 bool oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream)
 {
-    json_t *object = json_object(), *environment = json_object(), *gpus = json_array(), *pairs = json_array();
-    oh_json_set(&object, "schema", json_integer(SCHEMA));
-    oh_json_set(&object, "simulated", json_boolean(oh_node_is_simulated(node)));
-    set_fields(&object, node_fields, node);
+    json_t *object = json_pack("{s:i,s:b}", "schema", SCHEMA, "simulated", oh_node_is_simulated(node));
+    json_t *environment = json_object(), *gpus = json_array(), *pairs = json_array();
+    set_fields(object, node_fields, node);
     for (int v = 0; v < OH_NODE_VARIABLES; v++) {
-        oh_json_set(&environment, oh_node_variable_names[v],
-                    oh_json_text(node->variable[v].set ? node->variable[v].value : NULL));
+        json_object_set_new(environment, oh_node_variable_names[v],
+                            node->variable[v].set ? json_string(node->variable[v].value) : json_null());
     }
-    oh_json_set(&object, "environment", environment);
     for (int i = 0; i < node->visible + node->hidden; i++) {
-        oh_json_append(&gpus, make_gpu(node, i));
+        json_array_append_new(gpus, make_gpu(node, i));
     }
-    oh_json_set(&object, "gpus", gpus);
     for (int i = 0; i < node->visible * node->visible; i++) {
         if (i / node->visible != i % node->visible) {
-            oh_json_append(&pairs, make_pair(node, i / node->visible, i % node->visible));
+            json_array_append_new(pairs, make_pair(node, i / node->visible, i % node->visible));
         }
     }
-    oh_json_set(&object, "pairs", pairs);
-    oh_json_set(&object, "verdict", make_verdict(verdict));
-    return oh_json_write(stream, object);
+    json_object_set_new(object, "environment", environment);
+    json_object_set_new(object, "gpus", gpus);
+    json_object_set_new(object, "pairs", pairs);
+    json_object_set_new(object, "verdict", make_verdict(verdict));
+    return oh_json_write(stream, object, OH_JSON_PAGE);
 }
 
 /* --- reading */
@@ -333,9 +323,7 @@ static bool read_node(struct reader *reader, const json_t *root)
     if ((node->problem[0] != '\0') == (node->visible > 0)) {
         return refuse(reader, "problem", "expected a text if no GPU is visible, else null");
     }
-    if (!oh_node_make_pairs(node)) {
-        return refuse(reader, NULL, "out of memory");
-    }
+    oh_node_make_pairs(node);
     return read_pairs(reader, json_object_get(root, "pairs"));
 }
 
@@ -345,11 +333,11 @@ bool oh_node_parse(FILE *stream, struct oh_node *node_p, char *why_p, size_t why
     struct reader reader = {.why = why_p, .why_size = why_size};
     json_t *root = json_loadf(stream, JSON_REJECT_DUPLICATES, &error);
     bool good = root || refuse(&reader, NULL, "not a recording of onehop topo: line %d: %.80s", error.line, error.text);
-    reader.node.gpu = good ? calloc(OH_NODE_GPUS, sizeof *reader.node.gpu) : NULL;
-    good = good && (reader.node.gpu || refuse(&reader, NULL, "out of memory")) && read_node(&reader, root);
+    reader.node.gpu = oh_tool_allocate(OH_NODE_GPUS * sizeof *reader.node.gpu);
+    good = good && read_node(&reader, root);
     json_decref(root);
     if (!good) {
-        oh_node_make_printable(why_p); /* jansson quotes the file */
+        oh_tool_make_printable(why_p); /* jansson quotes the file */
         oh_node_free(&reader.node);
         return false;
     }

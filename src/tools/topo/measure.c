@@ -257,11 +257,7 @@ bool oh_node_measure(struct oh_node *node)
         oh_tool_error("topo: --measure: the driver cannot copy between GPUs");
         return false;
     }
-    bench.gpu = calloc((size_t)node->visible, sizeof *bench.gpu);
-    if (!bench.gpu) {
-        oh_tool_error("topo: out of memory");
-        return false;
-    }
+    bench.gpu = oh_tool_allocate((size_t)node->visible * sizeof *bench.gpu);
     for (int i = 0; i < node->visible && well(&bench); i++) {
         row = column = i;
         prepare_gpu(&bench, &bench.gpu[i], i);

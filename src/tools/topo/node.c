@@ -27,14 +27,13 @@ void oh_node_gpu_init(struct oh_node_gpu *gpu)
                                 .links_down = -1};
 }
 
-bool oh_node_make_pairs(struct oh_node *node)
+void oh_node_make_pairs(struct oh_node *node)
 {
     size_t n = (size_t)node->visible;
-    node->pair = calloc(n * n + 1, sizeof *node->pair);
-    for (size_t i = 0; node->pair && i < n * n; i++) {
+    node->pair = oh_tool_allocate(n * n * sizeof *node->pair);
+    for (size_t i = 0; i < n * n; i++) {
         node->pair[i].links.active = -1;
     }
-    return node->pair != NULL;
 }
 
 void oh_node_free(struct oh_node *node)
@@ -104,11 +103,4 @@ bool oh_node_any_measured(const struct oh_node *node)
         any = any || node->pair[i].mb_per_s > 0 || node->pair[i].latency_ns > 0;
     }
     return any;
-}
-
-void oh_node_make_printable(char *text)
-{
-    for (; *text; text++) {
-        *text = *text >= ' ' && *text <= '~' ? *text : '?';
-    }
 }

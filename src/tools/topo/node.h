@@ -91,8 +91,8 @@ struct oh_verdict {
 /* All zeros but for what -1 says is unknown. */
 void oh_node_gpu_init(struct oh_node_gpu *gpu);
 
-/* Makes the pairs for node->visible GPUs, all facts unknown. False: no memory. */
-bool oh_node_make_pairs(struct oh_node *node);
+/* Makes the pairs for node->visible GPUs, all facts unknown. */
+void oh_node_make_pairs(struct oh_node *node);
 void oh_node_free(struct oh_node *node);
 
 static inline struct oh_node_pair *oh_node_pair_at(const struct oh_node *node, int row, int column)
@@ -100,8 +100,8 @@ static inline struct oh_node_pair *oh_node_pair_at(const struct oh_node *node, i
     return &node->pair[row * node->visible + column];
 }
 
-/* Reads this machine. A node without GPUs has a problem. Returns false without memory, and says so on stderr. */
-bool oh_node_gather(struct oh_node *node_p);
+/* Reads this machine. A node without GPUs has a problem. */
+void oh_node_gather(struct oh_node *node_p);
 
 /* Fills where the GPUs sit, by hwloc, which takes a moment. */
 void oh_node_locate(struct oh_node *node);
@@ -115,7 +115,7 @@ void oh_node_assess(const struct oh_node *node, struct oh_verdict *verdict_p);
 /* Returns true if the plugin serves the two GPUs, in both directions. Pure. */
 bool oh_node_serves_pair(const struct oh_node *node, int a, int b);
 
-/* Writes the page, the recording (false: no memory, or the stream has failed), and the graph for Graphviz. */
+/* Writes the page, the recording (false: the stream has failed), and the graph for Graphviz. */
 void oh_node_print(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
 bool oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
 void oh_node_dot(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
@@ -135,9 +135,6 @@ bool oh_node_is_simulated(const struct oh_node *node);
 const char *oh_node_origin(const struct oh_node *node);
 bool oh_node_any_switch(const struct oh_node *node);
 bool oh_node_any_measured(const struct oh_node *node);
-
-/* Replaces all but printable ASCII, which a terminal and a recording take, by '?'. */
-void oh_node_make_printable(char *text);
 
 /*
  * Reads a recording, which may hold anything. Returns true with *node_p filled, which oh_node_free() frees; else false

@@ -64,31 +64,14 @@ static bool load(const char *path, struct oh_node *node_p)
 static bool save(const struct oh_node *node, const struct oh_verdict *verdict, const char *path)
 {
     static struct oh_outfile file; /* static: gcc 12's -fanalyzer loses track of a local one */
-    if (!oh_outfile_open("topo", path, &file)) {
-        return false;
+    bool open = oh_outfile_open("topo", path, &file);
+    if (open) {
+        oh_node_json(node, verdict, file.stream);
     }
-    if (!oh_node_json(node, verdict, file.stream)) {
-        oh_tool_error("topo: %s: %s", path, ferror(file.stream) ? strerror(errno) : "out of memory");
-        oh_outfile_drop(&file);
-        return false;
-    }
-    return oh_outfile_commit(&file);
+    return open && oh_outfile_commit(&file);
 }
 
 /* --- the command */
-
-static bool show(const struct request *request, const struct oh_node *node, const struct oh_verdict *verdict)
-{
-    if (request->json) {
-        return oh_node_json(node, verdict, stdout);
-    }
-    if (request->dot) {
-        oh_node_dot(node, verdict, stdout);
-    } else if (!node->problem[0]) {
-        oh_node_print(node, verdict, stdout);
-    }
-    return true;
-}
 
 /* Files first: what is printed last is the verdict. */
 static int answer(const struct request *request, const struct oh_node *node)
@@ -98,9 +81,12 @@ static int answer(const struct request *request, const struct oh_node *node)
     if (request->save && !save(node, &verdict, request->save)) {
         return OH_EXIT_USAGE;
     }
-    if (!show(request, node, &verdict) && !ferror(stdout)) {
-        oh_tool_error("topo: out of memory");
-        return OH_EXIT_USAGE;
+    if (request->json) {
+        oh_node_json(node, &verdict, stdout);
+    } else if (request->dot) {
+        oh_node_dot(node, &verdict, stdout);
+    } else if (!node->problem[0]) {
+        oh_node_print(node, &verdict, stdout);
     }
     if (oh_tool_finish_stdout("topo") != OH_EXIT_OK) {
         return OH_EXIT_USAGE;
@@ -115,10 +101,7 @@ bool oh_tool_assess_gpus(char *reason_p, size_t size)
 {
     struct oh_node node;
     struct oh_verdict verdict;
-    if (!oh_node_gather(&node)) {
-        snprintf(reason_p, size, "out of memory");
-        return false;
-    }
+    oh_node_gather(&node);
     oh_node_assess(&node, &verdict);
     snprintf(reason_p, size, "%s", verdict.reason);
     oh_node_free(&node);
@@ -163,10 +146,11 @@ int oh_tool_topo(int argc, char **argv)
     if (request.simulated) {
         oh_tool_simulate(argv);
     }
-    if (!(request.load ? load(request.load, &node) : oh_node_gather(&node))) {
+    if (request.load && !load(request.load, &node)) {
         return OH_EXIT_USAGE;
     }
     if (!request.load) {
+        oh_node_gather(&node);
         oh_node_locate(&node);
     }
     if (request.measure && !node.problem[0] && !oh_node_measure(&node)) {

@@ -361,11 +361,8 @@ static struct oh_tune *begin(struct oh_tune_options *options)
             return NULL;
         }
     }
-    struct oh_tune *tune = calloc(OH_MAX_RANKS, sizeof *tune);
-    if (!tune) {
-        oh_tool_error("tune: out of memory");
-    }
-    for (int i = 0; tune && i < options->tables; i++) {
+    struct oh_tune *tune = oh_tool_allocate(OH_MAX_RANKS * sizeof *tune);
+    for (int i = 0; i < options->tables; i++) {
         tune[i].key = key;
         tune[i].key.nranks = (uint32_t)options->ranks[i];
     }
