@@ -58,46 +58,38 @@ static void extend(struct search *search, int size, int next)
     }
 }
 
-/* The word of CUDA_VISIBLE_DEVICES that made a GPU visible; the ordinal where the variable is not set. */
-static bool visible_word(const struct oh_node *node, int gpu, char *word_p, size_t size)
+/* Sets CUDA_VISIBLE_DEVICES for the group: those words of it that made its GPUs visible, or ordinals if it is not set.
+ */
+static void select_group(const struct oh_node *node, struct oh_verdict *verdict)
 {
-    const char *at = node->variable[OH_NODE_VISIBLE_DEVICES].value;
-    if (!node->variable[OH_NODE_VISIBLE_DEVICES].set) {
-        snprintf(word_p, size, "%d", gpu);
-        return true;
+    const bool set = node->variable[OH_NODE_VISIBLE_DEVICES].set;
+    char value[OH_NODE_VALUE], ordinal[16], *rest = value;
+    size_t used = 0;
+    memcpy(value, node->variable[OH_NODE_VISIBLE_DEVICES].value, sizeof value);
+    for (int gpu = 0, member = 0; member < verdict->group_size; gpu++) {
+        snprintf(ordinal, sizeof ordinal, "%d", gpu);
+        const char *word = set ? strsep(&rest, ",") : ordinal;
+        if (!word || !word[0]) {
+            verdict->select[0] = '\0'; /* fewer words than GPUs */
+            return;
+        }
+        if (gpu == verdict->group[member]) {
+            used += (size_t)snprintf(verdict->select + used, sizeof verdict->select - used, "%s%s", member ? "," : "",
+                                     word);
+            member++;
+        }
     }
-    for (int i = 0; i < gpu && at; i++) {
-        at = strchr(at, ',');
-        at = at ? at + 1 : NULL;
-    }
-    size_t length = at ? strcspn(at, ",") : 0;
-    if (length == 0 || length >= size) {
-        return false;
-    }
-    memcpy(word_p, at, length);
-    word_p[length] = '\0';
-    return true;
 }
 
 static void find_group(const struct oh_node *node, struct oh_verdict *verdict)
 {
     struct search search = {.node = node, .steps = SEARCH_STEPS, .best = verdict};
-    size_t used = 0;
     extend(&search, 0, 0);
+    verdict->no_group = verdict->group_size < 2 && node->visible > 1;
     if (verdict->group_size < 2 || verdict->group_size == node->visible) {
-        verdict->no_group = verdict->group_size < 2 && node->visible > 1;
         verdict->group_size = 0;
-        return;
     }
-    for (int i = 0; i < verdict->group_size; i++) {
-        char word[96];
-        if (!visible_word(node, verdict->group[i], word, sizeof word) ||
-            used + strlen(word) + 2 > sizeof verdict->select) {
-            verdict->select[0] = '\0';
-            return;
-        }
-        used += (size_t)snprintf(verdict->select + used, sizeof verdict->select - used, "%s%s", i ? "," : "", word);
-    }
+    select_group(node, verdict);
 }
 
 /* --- what to do */

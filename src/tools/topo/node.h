@@ -106,8 +106,8 @@ void oh_node_gather(struct oh_node *node_p);
 /* Fills where the GPUs sit, by hwloc, which takes a moment. */
 void oh_node_locate(struct oh_node *node);
 
-/* Measures bandwidth and latency of every pair, on this machine. False: said on stderr. */
-bool oh_node_measure(struct oh_node *node);
+/* Measures bandwidth and latency of every pair, on this machine. If that fails, ends the command, with a sentence. */
+void oh_node_measure(struct oh_node *node);
 
 /* The plugin's questions, in its order, for a communicator over all visible GPUs. Pure. */
 void oh_node_assess(const struct oh_node *node, struct oh_verdict *verdict_p);

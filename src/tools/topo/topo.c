@@ -153,11 +153,10 @@ int oh_tool_topo(int argc, char **argv)
         oh_node_gather(&node);
         oh_node_locate(&node);
     }
-    if (request.measure && !node.problem[0] && !oh_node_measure(&node)) {
-        status = OH_EXIT_USAGE;
-    } else {
-        status = answer(&request, &node);
+    if (request.measure && !node.problem[0]) {
+        oh_node_measure(&node);
     }
+    status = answer(&request, &node);
     oh_node_free(&node);
     return status;
 }
