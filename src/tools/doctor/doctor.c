@@ -144,10 +144,10 @@ static int finish(const struct oh_doctor_report *report, bool json)
 int oh_tool_doctor(int argc, char **argv)
 {
     pid_t pid = 0;
-    enum oh_via via = OH_VIA_PRELOAD;
+    int via = OH_VIA_PRELOAD;
     bool json = false, simulated = false;
-    const struct oh_option options[] = {{"pid", 0, oh_option_pid, &pid},
-                                        {"via", 0, oh_option_via, &via},
+    const struct oh_option options[] = {{"pid", 0, oh_option_int, OH_RANGE(&pid, 1, INT_MAX)},
+                                        {"via", 0, oh_option_word, OH_WORDS(&via, oh_via_names)},
                                         {"json", 0, NULL, &json},
                                         {"simulated", 0, NULL, &simulated},
                                         {NULL, 0, NULL, NULL}};

@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,25 +115,21 @@ static void check_library(struct oh_doctor_report *report)
     }
 }
 
-/* What a program would get that asks for NCCL by its usual name. Programs may bring their own. */
+/* Programs may bring an NCCL of their own. */
 static void check_nccl(struct oh_doctor_report *report)
 {
-    int version = 0;
-    struct link_map *map = NULL;
-    void *nccl = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
-    if (!nccl) {
+    char path[PATH_MAX];
+    int version = oh_tool_nccl_version(path);
+    if (!path[0]) {
         oh_doctor_add(report, "nccl", OH_ANSWER_YES,
                       "libnccl.so.2 is not in the search path; programs may load another");
-        return;
-    }
-    ncclResult_t (*get_version)(int *) = (ncclResult_t(*)(int *))dlsym(nccl, "ncclGetVersion");
-    if (!get_version || get_version(&version) != ncclSuccess || dlinfo(nccl, RTLD_DI_LINKMAP, &map) != 0) {
+    } else if (version == 0) {
         oh_doctor_add(report, "nccl", OH_ANSWER_UNKNOWN, "libnccl.so.2 does not report its version");
-        return;
+    } else {
+        bool good = version >= OLDEST_NCCL;
+        oh_doctor_add(report, "nccl", good ? OH_ANSWER_YES : OH_ANSWER_NO, "%.300s, version %d.%d.%d%s", path,
+                      version / 10000, version / 100 % 100, version % 100, good ? "" : "; expected 2.19 or later");
     }
-    enum oh_answer answer = version >= OLDEST_NCCL ? OH_ANSWER_YES : OH_ANSWER_NO;
-    oh_doctor_add(report, "nccl", answer, "%.300s, version %d.%d.%d%s", map->l_name, version / 10000,
-                  version / 100 % 100, version % 100, answer == OH_ANSWER_NO ? "; expected 2.19 or later" : "");
 }
 
 /* --- where ranks meet */

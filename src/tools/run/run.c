@@ -40,6 +40,8 @@ static const char help[] = "usage: onehop run [--via preload|plugin|audit] [--st
                            "\n"
                            "Example: onehop run --stats -- torchrun --nproc-per-node=4 train.py\n";
 
+const char *const oh_via_names[OH_VIAS] = {"preload", "plugin", "audit"};
+
 /* Puts value in front of what the variable holds. False when it does not fit, or the value has a separator in it. */
 static bool prepend(const char *name, const char *value, const char *separators, const char *before)
 {
@@ -69,29 +71,10 @@ static bool reach_by_audit(const char *library)
            prepend("LD_AUDIT", audit, ":", getenv("LD_AUDIT")) && reach_by_preload(library);
 }
 
-/* The version of the NCCL that the loader finds; 0: it finds none, as where a Python package brings it. */
-static int nccl_version(void)
-{
-    int version = 0;
-    void *library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
-    int (*get)(int *) = library ? (int (*)(int *))dlsym(library, "ncclGetVersion") : NULL;
-    if (!get || get(&version) != 0) {
-        version = 0;
-    }
-    if (library) {
-        dlclose(library);
-    }
-    return version;
-}
-
-/* A plugin that NCCL would load without being asked to. */
+/* A plugin that NCCL would load without being asked to. It stays open until the program is executed. */
 static bool is_site_plugin_there(const char *name)
 {
-    void *plugin = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
-    if (plugin) {
-        dlclose(plugin);
-    }
-    return plugin != NULL;
+    return dlopen(name, RTLD_LAZY | RTLD_LOCAL) != NULL;
 }
 
 /*
@@ -102,7 +85,8 @@ static bool is_site_plugin_there(const char *name)
 static bool find_other_net_plugins(const char **others_p)
 {
     const char *before = getenv("NCCL_NET_PLUGIN");
-    int version = nccl_version();
+    char path[PATH_MAX];
+    int version = oh_tool_nccl_version(path);
     *others_p = NULL;
     if (before && before[0]) {
         if (strcasecmp(before, "none") == 0) {
@@ -181,9 +165,9 @@ static int run_with_stats(char **argv)
 int oh_tool_run(int argc, char **argv)
 {
     bool stats = false;
-    enum oh_via via = OH_VIA_PRELOAD;
+    int via = OH_VIA_PRELOAD;
     const struct oh_option options[] = {
-        {"via", 0, oh_option_via, &via}, {"stats", 0, NULL, &stats}, {NULL, 0, NULL, NULL}};
+        {"via", 0, oh_option_word, OH_WORDS(&via, oh_via_names)}, {"stats", 0, NULL, &stats}, {NULL, 0, NULL, NULL}};
     int status, first = oh_options_read(argc, argv, help, options, &status);
     if (first < 0) {
         return status;

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * library.c - libonehop.so, what is installed beside it, and the simulated node
+ * library.c - libonehop.so, what is installed beside it, NCCL, and the simulated node
  *
  * Does: Finds them, and executes the command again with the simulated node in front of CUDA, NVML and NCCL.
  * Threads: one.
- * Owns: nothing.
+ * Owns: NCCL's library, until the process ends.
  */
 #include "tools/shared/tool.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +62,19 @@ const char *oh_tool_find_library(char path_p[PATH_MAX])
              OH_LIBRARY " is neither in %s/" OH_RELATIVE_LIBDIR " nor in " OH_LIBDIR "; ONEHOP_LIBRARY can name it",
              directory);
     return take(OH_LIBDIR "/" OH_LIBRARY, path_p) ? NULL : why;
+}
+
+int oh_tool_nccl_version(char path_p[PATH_MAX])
+{
+    int version = 0;
+    struct link_map *map;
+    void *library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL);
+    int (*get)(int *) = library ? (int (*)(int *))dlsym(library, "ncclGetVersion") : NULL;
+    path_p[0] = '\0';
+    if (library && dlinfo(library, RTLD_DI_LINKMAP, &map) == 0) {
+        snprintf(path_p, PATH_MAX, "%s", map->l_name);
+    }
+    return get && get(&version) == 0 ? version : 0;
 }
 
 bool oh_tool_find_beside(const char *library, const char *name, char *path_p, size_t size)

@@ -130,18 +130,22 @@ void oh_live_view_free(struct oh_live_view *view)
 
 /* --- a process -------------------------------------------------------------------------------------------------- */
 
-void oh_live_read_command(pid_t pid, char *command_p, size_t size)
+/* Reads the beginning of a file of the process; empty: there is none. */
+static void read_proc(pid_t pid, const char *name, char *text_p, size_t size)
 {
     char path[64];
-    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
     FILE *file = fopen(path, "re");
-    command_p[0] = '\0';
+    size_t length = file ? fread(text_p, 1, size - 1, file) : 0;
+    text_p[length] = '\0';
     if (file) {
-        if (!fgets(command_p, (int)size, file)) {
-            command_p[0] = '\0';
-        }
         fclose(file);
     }
+}
+
+void oh_live_read_command(pid_t pid, char *command_p, size_t size)
+{
+    read_proc(pid, "comm", command_p, size);
     command_p[strcspn(command_p, "\n")] = '\0';
     oh_stats_clean(command_p, size);
 }
@@ -149,21 +153,14 @@ void oh_live_read_command(pid_t pid, char *command_p, size_t size)
 /* What the process itself takes for its id: the last number of NSpid, which is another one in a container. */
 static pid_t own_pid_of(pid_t pid)
 {
-    char path[64], line[256];
-    long own = pid;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    FILE *file = fopen(path, "re");
-    while (file && fgets(line, sizeof line, file)) {
-        if (strncmp(line, "NSpid:", 6) == 0) {
-            char *last = strrchr(line, '\t');
-            own = last ? strtol(last, NULL, 10) : own;
-            break;
-        }
+    char status[16384];
+    read_proc(pid, "status", status, sizeof status);
+    char *line = strstr(status, "\nNSpid:");
+    if (!line) {
+        return pid;
     }
-    if (file) {
-        fclose(file);
-    }
-    return (pid_t)own;
+    line[1 + strcspn(line + 1, "\n")] = '\0';
+    return (pid_t)strtol(strrchr(line, '\t'), NULL, 10);
 }
 
 /*

@@ -10,11 +10,9 @@
 
 #include <errno.h>
 #include <getopt.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/types.h>
 
 #include "tools/shared/tool.h"
 
@@ -72,16 +70,6 @@ bool oh_option_size(const char *name, const char *text, void *value)
     return take_number(name, text, range, true, range->number);
 }
 
-bool oh_option_pid(const char *name, const char *text, void *value)
-{
-    int pid;
-    bool good = oh_option_int(name, text, OH_RANGE(&pid, 1, INT_MAX));
-    if (good) {
-        *(pid_t *)value = (pid_t)pid;
-    }
-    return good;
-}
-
 /* The word's index; -1: it is none of them, which is reported. */
 static int take_word(const char *name, const char *text, const char *word, const struct oh_words *words)
 {
@@ -128,17 +116,6 @@ bool oh_option_list(const char *name, const char *text, void *value)
         chosen[found] = true;
     }
     return true;
-}
-
-bool oh_option_via(const char *name, const char *text, void *value)
-{
-    static const char *const names[OH_VIAS] = {"preload", "plugin", "audit"};
-    int via;
-    bool good = oh_option_word(name, text, OH_WORDS(&via, names));
-    if (good) {
-        *(enum oh_via *)value = (enum oh_via)via;
-    }
-    return good;
 }
 
 /* --- the table -------------------------------------------------------------------------------------------------- */

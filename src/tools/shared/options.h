@@ -26,12 +26,6 @@ struct oh_option {
 /* The text itself; value: const char *. */
 bool oh_option_text(const char *name, const char *text, void *value);
 
-/* A way into a program; value: enum oh_via. */
-bool oh_option_via(const char *name, const char *text, void *value);
-
-/* A process id; value: pid_t. */
-bool oh_option_pid(const char *name, const char *text, void *value);
-
 /* A whole number; value: OH_RANGE of an int, or of a size_t. A size may have K, M or G behind it. */
 struct oh_range {
     void *number;

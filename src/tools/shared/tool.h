@@ -68,16 +68,21 @@ const char *oh_tool_find_library(char path_p[PATH_MAX]);
  */
 bool oh_tool_find_beside(const char *library, const char *name, char *path_p, size_t size);
 
-/* How the plugin comes into a program. */
+/* How the plugin comes into a program; the names are values of --via. */
 enum oh_via {
     OH_VIA_PRELOAD,
     OH_VIA_PLUGIN,
     OH_VIA_AUDIT,
     OH_VIAS
 };
+extern const char *const oh_via_names[OH_VIAS];
 
 /* Sets this process's environment so that programs started from it are reached that way; false: said on stderr. */
 bool oh_tool_reach(enum oh_via via);
+
+/* The NCCL that a program gets which asks for it by its usual name. Returns its version, 0 if it does not report one;
+ * path_p is empty if there is none, as where a Python package brings it. */
+int oh_tool_nccl_version(char path_p[PATH_MAX]);
 
 /* Replaces this process by the program. Returns only on failure, with the exit status, and has said why. */
 int oh_tool_exec(char **argv);

@@ -262,7 +262,7 @@ int oh_tool_stat(int argc, char **argv)
     struct request request = {.output = "-"};
     struct views views = {.count = 0};
     int status;
-    const struct oh_option options[] = {{"pid", 0, oh_option_pid, &request.pid},
+    const struct oh_option options[] = {{"pid", 0, oh_option_int, OH_RANGE(&request.pid, 1, INT_MAX)},
                                         {"json", 0, NULL, &request.json},
                                         {"openmetrics", 0, NULL, &request.openmetrics},
                                         {"output", 0, oh_option_text, &request.output},
