@@ -111,33 +111,21 @@ static void open_peers(struct oh_perf_thread *thread, struct floor *floor)
  */
 static double measure(struct oh_perf_thread *thread, const struct floor *floor, enum oh_perf_mode mode, enum kind kind)
 {
-    const struct oh_perf_options *options = thread->options;
+    const int iters = thread->options->iters;
     const struct launch launch = {floor, kind};
-    struct oh_perf_workload workload = {
-        .issue = issue, .iterations = options->iters, .aggregate = 1, .bytes = options->min_bytes, .floor = &launch};
+    struct oh_perf_workload workload[OH_PERF_TIMES] = {{
+        .issue = issue,
+        .iterations = kind == WRITE && iters > WRITE_ITERS ? WRITE_ITERS : iters,
+        .aggregate = 1,
+        .program = kind != WRITE && thread->program.function,
+        .bytes = thread->options->min_bytes,
+        .floor = &launch,
+    }};
     double median = 0, p99;
-    if (kind == WRITE) {
-        workload.iterations = options->iters > WRITE_ITERS ? WRITE_ITERS : options->iters;
-    } else {
-        workload.program = thread->program.function != NULL;
-    }
-    struct oh_perf_workload bare = workload;
-    bare.bare = true;
-    oh_perf_workload_capture(thread, mode, &workload);
-    if (bare.program) {
-        oh_perf_workload_capture(thread, mode, &bare);
-    }
-    for (int round = 0; round < options->rounds; round++) {
-        if (bare.program) {
-            oh_perf_workload_time(thread, &bare, round, OH_PERF_BARE);
-        }
-        oh_perf_workload_time(thread, &workload, round, OH_PERF_STOCK);
-    }
-    oh_perf_workload_discard(thread, &workload);
-    oh_perf_workload_discard(thread, &bare);
+    oh_perf_time(thread, mode, workload);
     oh_perf_barrier(thread);
     if (thread->rank == 0) {
-        oh_perf_summarise(thread, OH_PERF_STOCK, &median, &p99);
+        oh_perf_summarise(thread, 0, &median, &p99);
     }
     return median;
 }

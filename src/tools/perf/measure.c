@@ -54,7 +54,7 @@ static void issue_allreduce(struct oh_perf_thread *thread, const struct oh_perf_
 }
 
 /* Calls out of place in one place, with nothing between. */
-static struct oh_perf_workload allreduce_job(const struct oh_perf_row *row, enum oh_perf_side side, int iterations,
+static struct oh_perf_workload make_workload(const struct oh_perf_row *row, enum oh_perf_side side, int iterations,
                                              int aggregate)
 {
     return (struct oh_perf_workload){.issue = issue_allreduce,
@@ -77,7 +77,7 @@ static void issue(struct oh_perf_thread *thread, const struct oh_perf_workload *
     }
 }
 
-void oh_perf_workload_capture(struct oh_perf_thread *thread, enum oh_perf_mode mode, struct oh_perf_workload *workload)
+static void capture(struct oh_perf_thread *thread, enum oh_perf_mode mode, struct oh_perf_workload *workload)
 {
     CUgraph graph = NULL;
     if (mode == OH_PERF_GRAPH) {
@@ -98,7 +98,7 @@ static void run(struct oh_perf_thread *thread, const struct oh_perf_workload *wo
     }
 }
 
-void oh_perf_workload_discard(struct oh_perf_thread *thread, struct oh_perf_workload *workload)
+static void discard(struct oh_perf_thread *thread, struct oh_perf_workload *workload)
 {
     if (workload->graph) {
         OH_PERF_CU(thread, graph_exec_destroy(workload->graph));
@@ -140,21 +140,21 @@ static uint64_t check(struct oh_perf_thread *thread, const struct oh_perf_row *r
 {
     uint64_t wrong = 0;
     for (int in_place = 0; in_place <= 1; in_place++) {
-        struct oh_perf_workload workload = allreduce_job(row, side, 1, in_place ? 1 : thread->options->aggregate);
+        struct oh_perf_workload workload = make_workload(row, side, 1, in_place ? 1 : thread->options->aggregate);
         workload.in_place = in_place;
-        oh_perf_workload_capture(thread, row->mode, &workload);
+        capture(thread, row->mode, &workload);
         for (int times = row->mode == OH_PERF_GRAPH ? 2 : 1; times > 0; times--) {
             wrong += check_once(thread, &workload);
         }
-        oh_perf_workload_discard(thread, &workload);
+        discard(thread, &workload);
     }
     return wrong;
 }
 
 /* --- measuring -------------------------------------------------------------------------------------------------- */
 
-/* What runs before the first event aligns the ranks in time and hides the launch. */
-void oh_perf_workload_time(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int round, int index)
+/* Times one block. What runs before the first event aligns the ranks in time and hides the launch. */
+static void time_block(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int round, int index)
 {
     double(*us)[OH_PERF_RANKS] = thread->shared->us[round];
     float ms;
@@ -175,6 +175,34 @@ void oh_perf_workload_time(struct oh_perf_thread *thread, const struct oh_perf_w
         time = time > 0.001 ? time : 0.001; /* less than the clock's resolution: a nanosecond */
     }
     us[index][thread->rank] = time;
+}
+
+void oh_perf_time(struct oh_perf_thread *thread, enum oh_perf_mode mode,
+                  struct oh_perf_workload workload[OH_PERF_TIMES])
+{
+    int first = 0;
+    while (!workload[first].issue) {
+        first++;
+    }
+    if (workload[first].program) {
+        workload[OH_PERF_BARE] = workload[first];
+        workload[OH_PERF_BARE].bare = true;
+    }
+    for (int i = 0; i < OH_PERF_TIMES; i++) {
+        if (workload[i].issue) {
+            capture(thread, mode, &workload[i]);
+        }
+    }
+    for (int round = 0; round < thread->options->rounds; round++) {
+        for (int i = OH_PERF_TIMES - 1; i >= 0; i--) { /* the program by itself comes first */
+            if (workload[i].issue) {
+                time_block(thread, &workload[i], round, i);
+            }
+        }
+    }
+    for (int i = 0; i < OH_PERF_TIMES; i++) {
+        discard(thread, &workload[i]);
+    }
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -221,45 +249,29 @@ static void warm_up(struct oh_perf_thread *thread, const struct oh_perf_row *row
     OH_PERF_EACH_SIDE(thread->options, side)
     {
         const struct oh_perf_workload workload =
-            allreduce_job(row, side, thread->options->warmup, thread->options->aggregate);
+            make_workload(row, side, thread->options->warmup, thread->options->aggregate);
         OH_PERF_CU(thread, memset_d8_async(thread->send[side], 0, thread->options->max_bytes, thread->stream));
         run(thread, &workload);
     }
     OH_PERF_CU(thread, stream_synchronize(thread->stream));
 }
 
-/* Times all sides in turns, all rounds; in each round the pattern's kernel by itself comes first. */
+/* Times all sides. Sums of sums overflow; zeros stay zeros. */
 static void time_row(struct oh_perf_thread *thread, const struct oh_perf_row *row)
 {
     const struct oh_perf_options *options = thread->options;
-    const bool program = thread->program.function != NULL;
-    struct oh_perf_workload workload[OH_PERF_TIMES];
-    for (int i = 0; i < OH_PERF_TIMES; i++) {
-        workload[i] = allreduce_job(row, i == OH_PERF_BARE ? OH_PERF_STOCK : i, options->iters, options->aggregate);
-        workload[i].program = program;
-        workload[i].in_place = options->pattern == OH_PERF_CHAIN;
-        workload[i].moves = options->pattern == OH_PERF_FREE;
-        workload[i].bare = i == OH_PERF_BARE;
-        if (i == OH_PERF_BARE ? program : options->side[i]) {
-            oh_perf_workload_capture(thread, row->mode, &workload[i]);
-            /* Sums of sums overflow; zeros stay zeros. */
-            OH_PERF_CU(thread, memset_d8_async(thread->send[workload[i].side], 0, row->bytes, thread->stream));
-            OH_PERF_CU(thread, memset_d8_async(thread->recv[workload[i].side], 0, row->bytes, thread->stream));
-        }
+    struct oh_perf_workload workload[OH_PERF_TIMES] = {{.issue = NULL}};
+    OH_PERF_EACH_SIDE(options, side)
+    {
+        workload[side] = make_workload(row, side, options->iters, options->aggregate);
+        workload[side].program = thread->program.function != NULL;
+        workload[side].in_place = options->pattern == OH_PERF_CHAIN;
+        workload[side].moves = options->pattern == OH_PERF_FREE;
+        OH_PERF_CU(thread, memset_d8_async(thread->send[side], 0, row->bytes, thread->stream));
+        OH_PERF_CU(thread, memset_d8_async(thread->recv[side], 0, row->bytes, thread->stream));
     }
     OH_PERF_CU(thread, stream_synchronize(thread->stream));
-    for (int round = 0; round < options->rounds; round++) {
-        if (program) {
-            oh_perf_workload_time(thread, &workload[OH_PERF_BARE], round, OH_PERF_BARE);
-        }
-        OH_PERF_EACH_SIDE(options, side)
-        {
-            oh_perf_workload_time(thread, &workload[side], round, side);
-        }
-    }
-    for (int i = 0; i < OH_PERF_TIMES; i++) {
-        oh_perf_workload_discard(thread, &workload[i]);
-    }
+    oh_perf_time(thread, row->mode, workload);
 }
 
 /* In the thread of rank 0, when all ranks have measured the row. */

@@ -10,6 +10,7 @@
 #include "tools/perf/perf.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -50,21 +51,32 @@ static size_t list_rows(const struct oh_perf_options *options, struct oh_perf_ro
 
 /* --- the description of the run --------------------------------------------------------------------------------- */
 
+/* Appends to a text of the run. */
+static void describe(struct oh_perf_run *run, enum oh_perf_text which, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void describe(struct oh_perf_run *run, enum oh_perf_text which, const char *format, ...)
+{
+    char *text = run->text[which];
+    const size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, sizeof run->text[which] - used, format, args);
+    va_end(args);
+}
+
 static void describe_settings(const struct oh_perf_options *options, struct oh_perf_run *run)
 {
-    char step[32];
-    snprintf(step, sizeof step, options->step_bytes ? "%zu(bytes)" : "%zu(factor)",
+    describe(run, OH_PERF_PATTERN, "%s", oh_perf_pattern_names[options->pattern]);
+    describe(run, OH_PERF_SETTINGS, "ranks %d, %s, bytes %zu to %zu, ", options->ranks,
+             options->threads ? "a thread each" : "a process each", options->min_bytes, options->max_bytes);
+    describe(run, OH_PERF_SETTINGS, options->step_bytes ? "step %zu(bytes)" : "step %zu(factor)",
              options->step_bytes ? options->step_bytes : options->step_factor);
-    snprintf(run->text[OH_PERF_SETTINGS], sizeof run->text[OH_PERF_SETTINGS],
-             "ranks %d, %s, bytes %zu to %zu, step %s, iters %d, agg iters %d, warmup iters %d, rounds %d%s",
-             options->ranks, options->threads ? "a thread each" : "a process each", options->min_bytes,
-             options->max_bytes, step, options->iters, options->aggregate, options->warmup, options->rounds,
-             options->nccl_memory ? ", ncclMemAlloc" : "");
+    describe(run, OH_PERF_SETTINGS, ", iters %d, agg iters %d, warmup iters %d, rounds %d%s", options->iters,
+             options->aggregate, options->warmup, options->rounds, options->nccl_memory ? ", ncclMemAlloc" : "");
 }
 
 /* Once the communicators are there. */
-static void describe_machine(const struct oh_perf_options *options, const struct oh_perf_shared *shared,
-                             struct oh_perf_run *run)
+static void describe_machine(const struct oh_perf_shared *shared, struct oh_perf_run *run)
 {
     const char *nvls = getenv("NCCL_NVLS_ENABLE");
     int nccl = shared->nccl_version, onehop = shared->onehop_version;
@@ -73,31 +85,25 @@ static void describe_machine(const struct oh_perf_options *options, const struct
         alike = alike && strcmp(shared->rank[i].name, shared->rank[0].name) == 0;
     }
     run->simulated = oh_tool_is_simulated(shared->rank[0].name);
-    run->times = !run->simulated || options->simulated_times;
-    snprintf(run->text[OH_PERF_MACHINE], sizeof run->text[OH_PERF_MACHINE], "%d x %s%s", run->ranks,
-             shared->rank[0].name, alike ? "" : " and others");
-    snprintf(run->text[OH_PERF_SOFTWARE], sizeof run->text[OH_PERF_SOFTWARE], "onehop %d.%d.%d, NCCL %d.%d.%d%s",
-             onehop / 10000, onehop / 100 % 100, onehop % 100, nccl / 10000, nccl / 100 % 100, nccl % 100,
+    run->times = !run->simulated || shared->options->simulated_times;
+    describe(run, OH_PERF_MACHINE, "%d x %s%s", run->ranks, shared->rank[0].name, alike ? "" : " and others");
+    describe(run, OH_PERF_SOFTWARE, "onehop %d.%d.%d, NCCL %d.%d.%d%s", onehop / 10000, onehop / 100 % 100,
+             onehop % 100, nccl / 10000, nccl / 100 % 100, nccl % 100,
              nvls && strcmp(nvls, "0") == 0 ? ", NVLS off" : "");
-    if (shared->info.served) {
-        snprintf(run->text[OH_PERF_VERDICT], sizeof run->text[OH_PERF_VERDICT], "onehop serves this communicator");
-    } else {
-        snprintf(run->text[OH_PERF_VERDICT], sizeof run->text[OH_PERF_VERDICT],
-                 "onehop hands this communicator back to NCCL: %s", shared->info.reason);
-    }
+    describe(run, OH_PERF_VERDICT, "%s%s",
+             shared->info.served ? "onehop serves this communicator" : "onehop hands this communicator back to NCCL: ",
+             shared->info.served ? "" : shared->info.reason);
 }
 
-static void describe_floors(const struct oh_perf_options *options, const struct oh_perf_shared *shared,
-                            struct oh_perf_run *run)
+static void describe_floors(const struct oh_perf_shared *shared, struct oh_perf_run *run)
 {
-    size_t used = 0;
-    for (int mode = 0; mode < OH_PERF_MODES && options->floor; mode++) {
+    for (int mode = 0; mode < OH_PERF_MODES && shared->options->floor; mode++) {
         const struct oh_perf_floor *floor = &shared->floor[mode];
-        if (options->mode[mode] && used < sizeof run->text[OH_PERF_FLOORS]) {
-            used += (size_t)snprintf(
-                run->text[OH_PERF_FLOORS] + used, sizeof run->text[OH_PERF_FLOORS] - used,
-                "%s%s: empty kernel %.2f us, flag exchange %.2f us, all ranks writing %.0f GB/s each", used ? "; " : "",
-                oh_perf_mode_names[mode], floor->empty_us, floor->exchange_us, floor->gb_per_s);
+        if (shared->options->mode[mode]) {
+            describe(run, OH_PERF_FLOORS,
+                     "%s%s: empty kernel %.2f us, flag exchange %.2f us, all ranks writing %.0f GB/s each",
+                     run->text[OH_PERF_FLOORS][0] ? "; " : "", oh_perf_mode_names[mode], floor->empty_us,
+                     floor->exchange_us, floor->gb_per_s);
         }
     }
 }
@@ -126,8 +132,6 @@ static void begin_run(const struct oh_perf_options *options, struct oh_perf_shar
             snprintf(run->column[run->columns++], sizeof *run->column, "%s", oh_perf_side_names[side]);
         }
     }
-    snprintf(run->text[OH_PERF_PATTERN], sizeof run->text[OH_PERF_PATTERN], "%s",
-             oh_perf_pattern_names[options->pattern]);
     describe_settings(options, run);
 }
 
@@ -193,8 +197,8 @@ static bool take_news(void *user, bool final)
     }
     show_progress(watch->run, watch->run->rows);
     if (!watch->head) {
-        describe_machine(watch->shared->options, watch->shared, watch->run);
-        describe_floors(watch->shared->options, watch->shared, watch->run);
+        describe_machine(watch->shared, watch->run);
+        describe_floors(watch->shared, watch->run);
         if (table) {
             oh_perf_print_head(table, watch->run);
             print_devices(table, watch->shared, watch->run->ranks);

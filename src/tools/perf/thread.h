@@ -84,12 +84,12 @@ void oh_perf_barrier(struct oh_perf_thread *thread);
 
 /* What every rank runs, one time after the other or by a graph that has captured all times. */
 struct oh_perf_workload {
-    /* Enqueues iteration i. */
+    /* Enqueues iteration i. NULL: there is no such workload. */
     void (*issue)(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int i);
     int iterations;
     int aggregate; /* calls in an iteration; a time is that of one call */
     bool program;  /* the thread's runs behind each iteration */
-    bool bare;     /* without the iterations */
+    bool bare;     /* the thread's program alone, without the iterations */
     enum oh_perf_side side;
     size_t bytes; /* of the message that the program's kernel reads and writes */
     /* of an allreduce */
@@ -101,15 +101,13 @@ struct oh_perf_workload {
     CUgraphExec graph; /* NULL in eager mode */
 };
 
-/* perf/measure.c */
-void oh_perf_workload_capture(struct oh_perf_thread *thread, enum oh_perf_mode mode, struct oh_perf_workload *workload);
-void oh_perf_workload_discard(struct oh_perf_thread *thread, struct oh_perf_workload *workload);
 /*
- * Times one block on all ranks at once; shared->us[round][index] gets the microseconds of a call. If there is a
- * program, those of OH_PERF_BARE in the same round are subtracted.
+ * perf/measure.c: times the workloads in turns, each in a block on all ranks at once, all rounds. shared->us[round][i]
+ * gets the microseconds of a call of workload[i]. If a workload has a program, the first one's program by itself is
+ * timed as OH_PERF_BARE in each round, and is subtracted.
  */
-void oh_perf_workload_time(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int round,
-                           int index);
+void oh_perf_time(struct oh_perf_thread *thread, enum oh_perf_mode mode,
+                  struct oh_perf_workload workload[OH_PERF_TIMES]);
 /* The median and the 99th percentile over the rounds of the slowest rank's time of shared->us[][index]. */
 void oh_perf_summarise(const struct oh_perf_thread *thread, int index, double *median_p, double *p99_p);
 void oh_perf_measure(struct oh_perf_thread *thread, struct oh_perf_row *row);
