@@ -14,15 +14,16 @@
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
+    int failure; /* the exit status where it fails */
     const char *purpose;
 } subcommands[] = {
-    {"run", oh_tool_run, "run a program with its ncclAllReduce calls served by onehop"},
-    {"perf", oh_tool_perf, "measure stock NCCL and onehop side by side on these GPUs"},
-    {"tune", oh_tool_tune, "find the fastest algorithms of this machine, to be used from then on"},
-    {"topo", oh_tool_topo, "show how the GPUs are joined, and whether onehop serves them"},
-    {"doctor", oh_tool_doctor, "say whether onehop is in effect, here or in a program, and if not, why"},
-    {"stat", oh_tool_stat, "show what onehop has served in processes that run"},
-    {NULL, NULL, NULL},
+    {"run", oh_tool_run, OH_EXIT_FAILED, "run a program with its ncclAllReduce calls served by onehop"},
+    {"perf", oh_tool_perf, OH_EXIT_FAILED, "measure stock NCCL and onehop side by side on these GPUs"},
+    {"tune", oh_tool_tune, OH_EXIT_FAILED, "find the fastest algorithms of this machine, to be used from then on"},
+    {"topo", oh_tool_topo, OH_EXIT_USAGE, "show how the GPUs are joined, and whether onehop serves them"},
+    {"doctor", oh_tool_doctor, OH_EXIT_USAGE, "say whether onehop is in effect, here or in a program, and if not, why"},
+    {"stat", oh_tool_stat, OH_EXIT_FAILED, "show what onehop has served in processes that run"},
+    {NULL, NULL, 0, NULL},
 };
 
 static void usage(FILE *stream)
@@ -44,19 +45,21 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         usage(stdout);
-        return oh_tool_finish_stdout(NULL);
+        oh_tool_finish_stdout();
+        return OH_EXIT_OK;
     }
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
         puts("onehop " PACKAGE_VERSION);
-        return oh_tool_finish_stdout(NULL);
+        oh_tool_finish_stdout();
+        return OH_EXIT_OK;
     }
     for (size_t i = 0; subcommands[i].name; i++) {
         if (strcmp(argv[1], subcommands[i].name) == 0) {
+            oh_tool_begin(subcommands[i].name, subcommands[i].failure);
             return subcommands[i].run(argc - 1, argv + 1);
         }
     }
     const char *nearest = oh_tool_nearest(argv[1], subcommands, sizeof *subcommands);
-    oh_tool_error("%s: unknown command%s%s%s; see onehop --help", argv[1], nearest ? " (did you mean " : "",
-                  nearest ? nearest : "", nearest ? "?)" : "");
-    return OH_EXIT_USAGE;
+    oh_tool_refuse("%s: unknown command%s%s%s; see onehop --help", argv[1], nearest ? " (did you mean " : "",
+                   nearest ? nearest : "", nearest ? "?)" : "");
 }

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/shared/outfile.h"
 #include "tools/shared/tool.h"
 #include "tools/tune/tune.h"
 #include "util/clock.h"
@@ -27,10 +28,10 @@ static const char usage[] = "usage: choice [-n RANKS] [-b BYTES] [-e BYTES] [-m 
 
 /* --- options ---------------------------------------------------------------------------------------------------- */
 
-static bool parse_options(int argc, char **argv, struct oh_tune_options *tune)
+static void parse_options(int argc, char **argv, struct oh_tune_options *tune)
 {
     struct oh_perf_options *perf = &tune->perf;
-    int status, sizes = 0;
+    int sizes = 0;
     const struct oh_option options[] = {
         {"ranks", 'n', oh_option_int, OH_RANGE(&tune->ranks[0], 2, OH_MAX_RANKS)},
         {"minbytes", 'b', oh_option_size, OH_RANGE(&perf->min_bytes, 1, OH_MESSAGE_BYTES)},
@@ -42,15 +43,15 @@ static bool parse_options(int argc, char **argv, struct oh_tune_options *tune)
         {"time", 'T', oh_option_int, OH_RANGE(&tune->time_s, 1, 86400)},
         {"nccl", 'l', oh_option_text, &perf->nccl},
         {NULL, 0, NULL, NULL}};
-    int first = oh_options_read(argc, argv, usage, options, &status);
+    int first = oh_options_read(argc, argv, usage, options);
     for (size_t bytes = perf->min_bytes; bytes <= perf->max_bytes; bytes *= 2) {
         sizes++;
     }
     if (sizes < 1 || sizes > OH_TUNE_POINTS || first != argc - 1) {
-        return false;
+        fputs(usage, stderr);
+        exit(OH_EXIT_USAGE);
     }
     perf->onehop = argv[first];
-    return true;
 }
 
 /* --- measuring -------------------------------------------------------------------------------------------------- */
@@ -64,13 +65,10 @@ static void list_sizes(struct oh_tune *tune)
     }
 }
 
-/* False: said on stderr. */
-static bool measure(struct oh_tune_options *options, struct oh_tune *tune)
+static void measure(struct oh_tune_options *options, struct oh_tune *tune)
 {
     struct oh_workers_machine machine;
-    if (!oh_workers_ask_machine("choice", &machine)) {
-        return false;
-    }
+    oh_workers_ask_machine(&machine);
     const int gpus = machine.gpus;
     memcpy(tune->key.gpu, machine.gpu, sizeof tune->key.gpu);
     memcpy(tune->key.driver, machine.driver, sizeof tune->key.driver);
@@ -78,14 +76,13 @@ static bool measure(struct oh_tune_options *options, struct oh_tune *tune)
     int most = gpus < OH_MAX_RANKS ? gpus : OH_MAX_RANKS;
     int ranks = options->ranks[0] > 0 ? options->ranks[0] : most;
     if (ranks < 2 || ranks > most) {
-        oh_tool_error("choice: %d ranks need as many GPUs, at least 2; CUDA sees %d here", ranks, gpus);
-        return false;
+        oh_tool_fail("%d ranks need as many GPUs, at least 2; CUDA sees %d here", ranks, gpus);
     }
     tune->options = options;
     tune->key.nranks = (uint32_t)ranks;
     tune->deadline_ns = oh_now_ns() + (uint64_t)options->time_s * 1000000000u;
     list_sizes(tune);
-    return oh_tune_measure(tune) && !oh_workers_signal();
+    oh_tune_measure(tune);
 }
 
 /* --- the table -------------------------------------------------------------------------------------------------- */
@@ -165,31 +162,19 @@ static void print_table(const struct oh_tune *tune)
     }
 }
 
-static int choose(void *user)
-{
-    struct oh_tune_options *options = user;
-    struct oh_tune *tune = calloc(1, sizeof *tune);
-    if (!tune) {
-        oh_tool_error("choice: out of memory");
-        return OH_EXIT_FAILED;
-    }
-    bool good = measure(options, tune);
-    if (good) {
-        print_table(tune);
-    }
-    free(tune);
-    return good ? OH_EXIT_OK : OH_EXIT_FAILED;
-}
-
 int main(int argc, char **argv)
 {
     struct oh_tune_options options = oh_tune_defaults();
+    struct oh_tune *tune = oh_tool_allocate(sizeof *tune);
+    oh_tool_begin("choice", OH_EXIT_FAILED);
     options.perf.rounds = 20;
     options.time_s = 120;
     oh_option_list("datatype", "bfloat16", OH_WORDS(options.perf.type, oh_perf_type_names));
-    if (!parse_options(argc, argv, &options)) {
-        fputs(usage, stderr);
-        return OH_EXIT_USAGE;
-    }
-    return oh_workers_guard(choose, &options);
+    parse_options(argc, argv, &options);
+    oh_signals_hold();
+    measure(&options, tune);
+    print_table(tune);
+    free(tune);
+    oh_signals_release();
+    return OH_EXIT_OK;
 }

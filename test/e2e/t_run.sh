@@ -29,9 +29,9 @@ mkdir "$scratch/lib"
 cp "$plugin" "$scratch/lib/libonehop.so"
 export ONEHOP_LIBRARY=$scratch/lib/libonehop.so
 run_command "$onehop" run --via plugin env
-expect "--via plugin without the object: one sentence" 1 '^onehop: this installation has no libnccl-net-onehop.so '
+expect "--via plugin without the object: one sentence" 1 '^onehop: run: this installation has no libnccl-net-onehop.so '
 run_command "$onehop" run --via audit env
-expect "--via audit without the object: one sentence" 1 '^onehop: this installation has no libonehop-audit.so '
+expect "--via audit without the object: one sentence" 1 '^onehop: run: this installation has no libonehop-audit.so '
 [ "$(wc -l <"$out")" = 1 ]
 tap_point $? "and no more than that" "$(cat "$out")"
 cp "$plugin" "$scratch/lib/libnccl-net-onehop.so"
@@ -98,7 +98,7 @@ if [ -e "$(sed -n 's/^libdir = //p' "$abs_top_builddir/Makefile")/libonehop.so" 
     tap_skip "libonehop.so is nowhere" "one is installed"
 else
     run_command "$scratch/apart/bare/onehop" run env
-    expect "libonehop.so is nowhere: one sentence" 1 '^onehop: libonehop.so is neither in .*; ONEHOP_LIBRARY can name it'
+    expect "libonehop.so is nowhere: one sentence" 1 '^onehop: run: libonehop.so is neither in .*; ONEHOP_LIBRARY can name it'
 fi
 
 # --- a program cannot tell

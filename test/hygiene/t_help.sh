@@ -34,12 +34,13 @@ refused() {
 }
 
 for words in --help --version $(printf '%s/--help ' $commands); do
+    name=${words%%--*} name=${name%/}
     status=0
     "$onehop" ${words/\// } >/dev/full 2>"$scratch/error" || status=$?
-    refused '^onehop: stdout: No space left on device$' "onehop ${words/\// }, and stdout is full"
+    refused "^onehop: ${name:+$name: }stdout: No space left on device\$" "onehop ${words/\// }, and stdout is full"
     status=0
     "$onehop" ${words/\// } >&- 2>"$scratch/error" || status=$?
-    refused '^onehop: stdout: Bad file descriptor$' "onehop ${words/\// }, and stdout is closed"
+    refused "^onehop: ${name:+$name: }stdout: Bad file descriptor\$" "onehop ${words/\// }, and stdout is closed"
 done
 for command in $commands; do
     status=0

@@ -46,9 +46,7 @@ static void test_summary(const char *longest)
     struct oh_stats_record record = {
         .pid = 7, .state = OH_STATE_SERVED, .calls = {3, 4}, .bytes = 99, .fallbacks = {[3] = 5}};
     char line[OH_STATS_LINE];
-    if (!oh_stats_summary_open(&summary)) {
-        exit(1);
-    }
+    oh_stats_summary_open(&summary);
     FILE *file = fopen(summary.path, "w");
     size_t length = oh_stats_json(&record, line);
     for (size_t i = 1; file && i < length; i++) {

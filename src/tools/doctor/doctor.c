@@ -133,16 +133,10 @@ static void print_json(const struct oh_doctor_report *report)
     oh_json_write(stdout, object, OH_JSON_PAGE);
 }
 
-static int finish(const struct oh_doctor_report *report, bool json)
-{
-    static const int statuses[] = {OH_EXIT_OK, OH_EXIT_FAILED, OH_EXIT_USAGE};
-    (json ? print_json : print_report)(report);
-    int status = oh_tool_finish_stdout("doctor");
-    return status == OH_EXIT_OK ? statuses[report->answer] : status;
-}
-
 int oh_tool_doctor(int argc, char **argv)
 {
+    static const int statuses[] = {OH_EXIT_OK, OH_EXIT_FAILED, OH_EXIT_USAGE};
+    static struct oh_doctor_report report;
     pid_t pid = 0;
     int via = OH_VIA_PRELOAD;
     bool json = false, simulated = false;
@@ -151,23 +145,21 @@ int oh_tool_doctor(int argc, char **argv)
                                         {"json", 0, NULL, &json},
                                         {"simulated", 0, NULL, &simulated},
                                         {NULL, 0, NULL, NULL}};
-    static struct oh_doctor_report report;
-    int status, first = oh_options_read(argc, argv, help, options, &status);
-    if (first < 0) {
-        return status;
-    }
+    int first = oh_options_read(argc, argv, help, options);
     if (pid && (first < argc || simulated)) {
-        oh_tool_error("doctor: --pid %d: expected neither a program nor --simulated; see onehop doctor --help",
-                      (int)pid);
-        return OH_EXIT_USAGE;
+        oh_tool_refuse("--pid %d: expected neither a program nor --simulated; see onehop doctor --help", (int)pid);
     }
     if (simulated) {
         oh_tool_simulate(argv);
     }
-    if (first == argc && !pid) {
+    if (pid) {
+        oh_doctor_process(pid, &report);
+    } else if (first < argc) {
+        oh_doctor_program(argv + first, (enum oh_via)via, &report);
+    } else {
         oh_doctor_machine(&report);
-    } else if (!(pid ? oh_doctor_process(pid, &report) : oh_doctor_program(argv + first, via, &report))) {
-        return OH_EXIT_USAGE;
     }
-    return finish(&report, json);
+    (json ? print_json : print_report)(&report);
+    oh_tool_finish_stdout();
+    return statuses[report.answer];
 }

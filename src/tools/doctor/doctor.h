@@ -56,11 +56,11 @@ void oh_doctor_judge(struct oh_doctor_report *report, const char *yes);
 /* Whether this machine serves. Creates no CUDA context. Puts the settings of nccl.conf into the environment. */
 void oh_doctor_machine(struct oh_doctor_report *report);
 
-/* Whether onehop serves the calls of a process. Returns false, with the reason on stderr, if it cannot be read. */
-bool oh_doctor_process(pid_t pid, struct oh_doctor_report *report);
+/* Whether onehop serves the calls of a process. Ends the command if it cannot be read. */
+void oh_doctor_process(pid_t pid, struct oh_doctor_report *report);
 
-/* Runs a program under onehop to its end, and whether calls were served. Returns false if it could not be tried. */
-bool oh_doctor_program(char **argv, enum oh_via via, struct oh_doctor_report *report);
+/* Runs a program under onehop to its end, and whether calls were served. Ends the command if it cannot be tried. */
+void oh_doctor_program(char **argv, enum oh_via via, struct oh_doctor_report *report);
 
 /* Returns true, with one clause in reason_p, if the environment of this process keeps calls from onehop. */
 bool oh_doctor_environment_forbids(char *reason_p, size_t size);

@@ -82,15 +82,15 @@ static void add_file(struct oh_doctor_report *report, const char *path, struct m
     }
 }
 
-/* Adds the copies of NCCL. Returns false, with errno, if the process cannot be read. */
-static bool add_libraries(pid_t pid, struct oh_doctor_report *report, struct mapped *mapped_p)
+/* Adds the copies of NCCL. Ends the command if the process cannot be read. */
+static void add_libraries(pid_t pid, struct oh_doctor_report *report, struct mapped *mapped_p)
 {
     struct mapped mapped = {.files = 0};
     FILE *maps = open_proc(pid, "maps");
     char *line = NULL;
     size_t room = 0;
     if (!maps) {
-        return false;
+        oh_tool_fail("--pid %d: %s", (int)pid, errno == ENOENT ? "no such process" : strerror(errno));
     }
     while (getline(&line, &room, maps) > 0) {
         const char *path = strchr(line, '/');
@@ -101,8 +101,10 @@ static bool add_libraries(pid_t pid, struct oh_doctor_report *report, struct map
     }
     free(line);
     fclose(maps);
+    if (mapped.files == 0) {
+        oh_tool_fail("--pid %d: no program is mapped: it has ended, or is a kernel thread", (int)pid);
+    }
     *mapped_p = mapped;
-    return true;
 }
 
 /* --- the environment of the process */
@@ -183,19 +185,12 @@ static void add_onehop(pid_t pid, const char *path, struct oh_doctor_report *rep
     add_calls(pid, strcmp(by, "NCCL_NET_PLUGIN") == 0, report);
 }
 
-bool oh_doctor_process(pid_t pid, struct oh_doctor_report *report)
+void oh_doctor_process(pid_t pid, struct oh_doctor_report *report)
 {
     char command[32];
     struct mapped mapped;
     report->mode = "process";
-    if (!add_libraries(pid, report, &mapped)) {
-        oh_tool_error("doctor: --pid %d: %s", (int)pid, errno == ENOENT ? "no such process" : strerror(errno));
-        return false;
-    }
-    if (mapped.files == 0) {
-        oh_tool_error("doctor: --pid %d: no program is mapped: it has ended, or is a kernel thread", (int)pid);
-        return false;
-    }
+    add_libraries(pid, report, &mapped);
     oh_live_read_command(pid, command, sizeof command);
     snprintf(report->subject, sizeof report->subject, "process %d (%s)", (int)pid, command);
     if (!mapped.nccl) {
@@ -215,5 +210,4 @@ bool oh_doctor_process(pid_t pid, struct oh_doctor_report *report)
                       mapped.own_allreduce->program, (int)pid, mapped.own_allreduce->option);
     }
     oh_doctor_judge(report, "onehop serves its calls");
-    return true;
 }

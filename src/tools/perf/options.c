@@ -39,29 +39,13 @@ static const char help[] = "usage: onehop perf [OPTIONS]\n"
 
 static const char *const layout_words[] = {"processes", "threads"}, *const memory_words[] = {"cuda", "nccl"};
 
-static bool take_from(const char *name, const char *path, void *value)
+static void take_from(const char *name, const char *path, void *value)
 {
     struct oh_perf_options *options = value;
     if (options->froms == OH_PERF_COLUMNS) {
-        oh_tool_error("perf: --%s %s: expected at most %d files", name, path, OH_PERF_COLUMNS);
-        return false;
+        oh_tool_refuse("--%s %s: expected at most %d files", name, path, OH_PERF_COLUMNS);
     }
     options->from[options->froms++] = path;
-    return true;
-}
-
-/* What the options must be together. */
-static bool fit_together(const struct oh_perf_options *options)
-{
-    if (options->min_bytes > options->max_bytes) {
-        oh_tool_error("perf: --minbytes %zu: more than --maxbytes %zu", options->min_bytes, options->max_bytes);
-        return false;
-    }
-    if (options->csv && options->json && strcmp(options->csv, "-") == 0 && strcmp(options->json, "-") == 0) {
-        oh_tool_error("perf: --csv and --json cannot both use stdout; name a file for one");
-        return false;
-    }
-    return true;
 }
 
 struct oh_perf_options oh_perf_defaults(const char *types)
@@ -85,7 +69,7 @@ struct oh_perf_options oh_perf_defaults(const char *types)
     return options;
 }
 
-bool oh_perf_parse(int argc, char **argv, struct oh_perf_options *o, int *status_p)
+void oh_perf_parse(int argc, char **argv, struct oh_perf_options *o)
 {
     const struct oh_option options[] = {OH_PERF_COMMON_OPTIONS(o, MOST_BYTES),
                                         {"stepfactor", 'f', oh_option_size, OH_RANGE(&o->step_factor, 2, 1 << 20)},
@@ -107,10 +91,11 @@ bool oh_perf_parse(int argc, char **argv, struct oh_perf_options *o, int *status
                                         {"simulated-times", 0, NULL, &o->simulated_times},
                                         {"timeout", 'T', oh_option_int, OH_RANGE(&o->timeout_s, 1, 86400)},
                                         {NULL, 0, NULL, NULL}};
-    bool good = oh_options_only(argc, argv, help, options, status_p);
-    if (good && !fit_together(o)) {
-        *status_p = OH_EXIT_USAGE;
-        good = false;
+    oh_options_only(argc, argv, help, options);
+    if (o->min_bytes > o->max_bytes) {
+        oh_tool_refuse("--minbytes %zu: more than --maxbytes %zu", o->min_bytes, o->max_bytes);
     }
-    return good;
+    if (o->csv && o->json && strcmp(o->csv, "-") == 0 && strcmp(o->json, "-") == 0) {
+        oh_tool_refuse("--csv and --json cannot both use stdout; name a file for one");
+    }
 }

@@ -9,7 +9,6 @@
  */
 #include "tools/perf/perf.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,26 +136,19 @@ static void begin_run(const struct oh_perf_options *options, struct oh_perf_shar
 
 /* --- while it runs ---------------------------------------------------------------------------------------------- */
 
-struct output {
-    FILE *table; /* NULL: stdout has something else */
-    struct oh_outfile csv, json;
-};
-
-/* What the parent keeps while the workers works. */
+/* What the parent keeps while the members work. */
 struct watch {
     const struct oh_perf_shared *shared;
     struct oh_perf_run *run;
-    struct output *output;
+    FILE *table;
     bool head;
     size_t printed;
 };
 
-/* On a terminal, says which row is being measured; `row` of the number of rows: clears the line. */
+/* On a terminal, says which row is being measured. */
 static void show_progress(const struct oh_perf_run *run, size_t row)
 {
-    if (row == run->rows) {
-        oh_tool_show_progress("%s", "");
-    } else {
+    if (row < run->rows) {
         const struct oh_perf_row *next = &run->row[row];
         oh_tool_show_progress("row %zu of %zu: %s, %s, %s, %zu bytes", row + 1, run->rows,
                               oh_perf_mode_names[next->mode], oh_perf_type_names[next->type],
@@ -175,157 +167,119 @@ static void print_devices(FILE *stream, const struct oh_perf_shared *shared, int
     }
 }
 
-/* False, with the reason on stderr, when what was printed did not arrive. */
-static bool table_arrives(FILE *table)
+/* Ends the command when what was printed did not arrive. */
+static void flush_table(FILE *table)
 {
-    if (table && (fflush(table) != 0 || ferror(table))) {
-        oh_tool_error("perf: the table cannot be written: %s", strerror(errno));
-        return false;
+    if (fflush(table) != 0 || ferror(table)) {
+        oh_tool_fail("the table cannot be written: %m");
     }
-    return true;
 }
 
 /* Takes the rows that have become ready, and prints them. */
-static bool take_news(void *user, bool final)
+static bool take_news(void *user)
 {
     struct watch *watch = user;
-    FILE *table = watch->output->table;
     size_t done = atomic_load(&watch->shared->rows_done);
-    (void) final;
     if (!atomic_load(&watch->shared->ready) || (watch->head && watch->printed == done)) {
         return true;
     }
-    show_progress(watch->run, watch->run->rows);
+    oh_tool_clear_progress();
     if (!watch->head) {
         describe_machine(watch->shared, watch->run);
         describe_floors(watch->shared, watch->run);
-        if (table) {
-            oh_perf_print_head(table, watch->run);
-            print_devices(table, watch->shared, watch->run->ranks);
-        }
+        oh_perf_print_head(watch->table, watch->run);
+        print_devices(watch->table, watch->shared, watch->run->ranks);
         watch->head = true;
     }
     for (; watch->printed < done; watch->printed++) {
+        struct oh_perf_row *row = &watch->run->row[watch->printed];
         if (watch->shared->options->floor) {
-            struct oh_perf_row *row = &watch->run->row[watch->printed];
             row->floor_us = floor_us(&watch->shared->floor[row->mode], watch->run->ranks, row->bytes);
         }
-        if (table) {
-            oh_perf_print_row(table, watch->run, watch->printed);
-        }
+        oh_perf_print_row(watch->table, watch->run, watch->printed);
     }
-    if (!table_arrives(table)) {
-        return false;
-    }
+    flush_table(watch->table);
     show_progress(watch->run, done);
     return true;
 }
 
-/* Settles the number of ranks. Returns false, with the reason on stderr, when there are not enough GPUs. */
-static bool settle_ranks(struct oh_perf_options *options)
+/* Settles the number of ranks. */
+static void settle_ranks(struct oh_perf_options *options)
 {
     struct oh_workers_machine machine;
-    if (!oh_workers_ask_machine("perf", &machine)) {
-        return false;
-    }
+    oh_workers_ask_machine(&machine);
     int most = machine.gpus < OH_PERF_RANKS ? machine.gpus : OH_PERF_RANKS;
     if (options->ranks > most) {
-        oh_tool_error("perf: --ngpus %d: CUDA sees %d here", options->ranks, most);
-        return false;
+        oh_tool_fail("--ngpus %d: CUDA sees %d here", options->ranks, most);
     }
     options->ranks = options->ranks ? options->ranks : most;
     if (options->floor && (options->ranks < 2 || options->ranks > OH_MAX_RANKS)) {
-        oh_tool_error("perf: --floor needs 2 to %d GPUs, not %d", OH_MAX_RANKS, options->ranks);
-        return false;
+        oh_tool_fail("--floor needs 2 to %d GPUs, not %d", OH_MAX_RANKS, options->ranks);
     }
-    return true;
 }
 
-static bool measure(struct oh_perf_options *options, struct output *output, struct oh_perf_run *run)
+static void measure(struct oh_perf_options *options, FILE *table, struct oh_perf_run *run)
 {
     const size_t rows = list_rows(options, NULL);
-    struct oh_perf_shared *shared = oh_workers_map("perf", sizeof *shared + rows * sizeof *shared->row);
-    if (!shared || !settle_ranks(options)) {
-        return false;
-    }
+    struct oh_perf_shared *shared = oh_workers_map(sizeof *shared + rows * sizeof *shared->row);
+    settle_ranks(options);
     shared->options = options;
     shared->rows = list_rows(options, shared->row);
     begin_run(options, shared, run);
-    struct watch watch = {.shared = shared, .run = run, .output = output};
-    bool well = oh_perf_run("perf", shared, options->timeout_s, take_news, &watch);
-    show_progress(run, run->rows);
-    return well;
+    struct watch watch = {.shared = shared, .run = run, .table = table};
+    oh_perf_run(shared, options->timeout_s, take_news, &watch);
 }
 
 /* --- results ---------------------------------------------------------------------------------------------------- */
 
-static bool read_again(const struct oh_perf_options *options, const struct output *output, struct oh_perf_run *run)
+static void read_again(const struct oh_perf_options *options, FILE *table, struct oh_perf_run *run)
 {
     for (int i = 0; i < options->froms; i++) {
-        if (!oh_perf_read_csv(options->from[i], run)) {
-            return false;
+        const char *problem = oh_perf_read_csv(options->from[i], run);
+        if (problem) {
+            oh_tool_fail("%s", problem);
         }
     }
     run->times = !run->simulated || options->simulated_times;
-    if (output->table) {
-        oh_perf_print_head(output->table, run);
-        for (size_t i = 0; i < run->rows; i++) {
-            oh_perf_print_row(output->table, run, i);
-        }
+    oh_perf_print_head(table, run);
+    for (size_t i = 0; i < run->rows; i++) {
+        oh_perf_print_row(table, run, i);
     }
-    return true;
 }
 
-static bool open_output(const struct oh_perf_options *options, struct output *output_p)
+/* Opens a file that the options name. Returns true if it is stdout. */
+static bool open_output(const char *path, struct oh_outfile *file)
 {
-    bool taken = (options->csv && strcmp(options->csv, "-") == 0) || (options->json && strcmp(options->json, "-") == 0);
-    output_p->table = taken ? NULL : stdout;
-    return (!options->csv || oh_outfile_open("perf", options->csv, &output_p->csv)) &&
-           (!options->json || oh_outfile_open("perf", options->json, &output_p->json));
+    if (path) {
+        oh_outfile_open(path, file);
+    }
+    return path && strcmp(path, "-") == 0;
 }
 
-static bool write_results(const struct oh_perf_run *run, struct output *output)
+/* Files are opened first. A table that has no place goes nowhere. */
+static void run_all(struct oh_perf_options *options, struct oh_perf_run *run)
 {
-    if (output->table) {
-        oh_perf_print_foot(output->table, run);
-    }
-    if (output->csv.stream) {
-        oh_perf_write_csv(output->csv.stream, run);
-    }
-    if (output->json.stream) {
-        oh_perf_write_json(output->json.stream, run);
-    }
-    return table_arrives(output->table) && oh_outfile_commit(&output->csv) && oh_outfile_commit(&output->json);
-}
-
-static bool all_right(const struct oh_perf_run *run)
-{
-    uint64_t wrong = oh_perf_all_wrong(run);
-    if (wrong) {
-        oh_tool_error("perf: %llu wrong element%s in the results", (unsigned long long)wrong, wrong == 1 ? "" : "s");
-    }
-    return wrong == 0;
-}
-
-/* Returns the exit status. */
-static int run_all(void *user)
-{
-    struct oh_perf_options *options = user;
-    struct output output = {.table = NULL};
-    struct oh_perf_run run = {.ranks = 0};
-    bool good = open_output(options, &output) &&
-                (options->froms ? read_again(options, &output, &run) : measure(options, &output, &run)) &&
-                write_results(&run, &output);
-    oh_outfile_drop(&output.csv);
-    oh_outfile_drop(&output.json);
-    good = good && all_right(&run);
+    struct oh_outfile csv = {.stream = NULL}, json = {.stream = NULL};
+    bool csv_taken = open_output(options->csv, &csv), json_taken = open_output(options->json, &json);
+    FILE *table = csv_taken || json_taken ? fopen("/dev/null", "we") : stdout;
     if (options->froms) {
-        free(run.row);
+        read_again(options, table, run);
+    } else {
+        measure(options, table, run);
     }
-    return good ? OH_EXIT_OK : OH_EXIT_FAILED;
+    oh_perf_print_foot(table, run);
+    flush_table(table);
+    if (csv.stream) {
+        oh_perf_write_csv(csv.stream, run);
+    }
+    if (json.stream) {
+        oh_perf_write_json(json.stream, run);
+    }
+    oh_outfile_commit(&csv);
+    oh_outfile_commit(&json);
 }
 
-bool oh_perf_settle(char **argv, struct oh_perf_options *options, int *status_p)
+void oh_perf_settle(char **argv, struct oh_perf_options *options)
 {
     static char library[PATH_MAX];
     if (options->only[OH_PERF_GRAPH] || options->only[OH_PERF_EAGER]) {
@@ -336,22 +290,28 @@ bool oh_perf_settle(char **argv, struct oh_perf_options *options, int *status_p)
     }
     if (!options->onehop && !options->froms) {
         const char *problem = oh_tool_find_library(library);
-        options->onehop = library;
         if (problem) {
-            oh_tool_error("%s", problem);
-            *status_p = OH_EXIT_FAILED;
-            return false;
+            oh_tool_fail("%s", problem);
         }
+        options->onehop = library;
     }
-    return true;
 }
 
 int oh_tool_perf(int argc, char **argv)
 {
     struct oh_perf_options options = oh_perf_defaults("float");
-    int status;
-    if (!oh_perf_parse(argc, argv, &options, &status) || !oh_perf_settle(argv, &options, &status)) {
-        return status;
+    struct oh_perf_run run = {.ranks = 0};
+    oh_perf_parse(argc, argv, &options);
+    oh_perf_settle(argv, &options);
+    oh_signals_hold();
+    run_all(&options, &run);
+    oh_signals_release();
+    uint64_t wrong = oh_perf_all_wrong(&run);
+    if (options.froms) {
+        free(run.row);
     }
-    return oh_workers_guard(run_all, &options);
+    if (wrong) {
+        oh_tool_fail("%llu wrong element%s in the results", (unsigned long long)wrong, wrong == 1 ? "" : "s");
+    }
+    return OH_EXIT_OK;
 }

@@ -217,23 +217,20 @@ struct oh_perf_shared {
 /* What is measured by default; the library is not chosen yet. */
 struct oh_perf_options oh_perf_defaults(const char *types);
 
-/* Reads the options of perf. Returns false if the command must end with *status_p. */
-bool oh_perf_parse(int argc, char **argv, struct oh_perf_options *options, int *status_p);
+/* Reads the options of perf. */
+void oh_perf_parse(int argc, char **argv, struct oh_perf_options *options);
 
 /* perf/perf.c */
 
-/*
- * Puts the common options into force after they were read: the mode, --simulated, the path of onehop. argv is the
- * subcommand's. Returns false if the command must end with *status_p.
- */
-bool oh_perf_settle(char **argv, struct oh_perf_options *options, int *status_p);
+/* Puts the common options into force after they were read: the mode, --simulated, the path of onehop. argv is the
+ * subcommand's. */
+void oh_perf_settle(char **argv, struct oh_perf_options *options);
 
 /*
  * perf/thread.c: runs the processes of shared->options that measure shared->row, and calls `tick` meanwhile
  * (oh_workers_run).
  */
-bool oh_perf_run(const char *name, struct oh_perf_shared *shared, int timeout_s, bool (*tick)(void *, bool),
-                 void *user);
+bool oh_perf_run(struct oh_perf_shared *shared, int timeout_s, bool (*tick)(void *), void *user);
 
 /* perf/data.c: the inputs, and what must come out. */
 
@@ -269,7 +266,7 @@ int oh_perf_column(const struct oh_perf_run *run, const char *name);
 /* perf/record.c: what programs read, and reading it again. */
 void oh_perf_write_csv(FILE *stream, const struct oh_perf_run *run);
 void oh_perf_write_json(FILE *stream, const struct oh_perf_run *run);
-/* Adds a recorded run to *run. Returns false, with the reason on stderr. */
-bool oh_perf_read_csv(const char *path, struct oh_perf_run *run);
+/* Adds a recorded run to *run. Returns NULL, or what is wrong with the file, in static storage. */
+const char *oh_perf_read_csv(const char *path, struct oh_perf_run *run);
 
 #endif

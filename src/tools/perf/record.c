@@ -7,7 +7,6 @@
  * Threads: pure functions but for the streams.
  * Owns: nothing.
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -246,13 +245,17 @@ static const char *read_comment(const char *line, struct oh_perf_run *run)
     return NULL;
 }
 
-static bool read_stream(const char *path, FILE *stream, struct oh_perf_run *run)
+const char *oh_perf_read_csv(const char *path, struct oh_perf_run *run)
 {
+    static char problem[PATH_MAX + 128];
     const size_t older = strlen(csv_head) - strlen(csv_last);
+    const char *what = NULL;
     char line[1024];
-    int fields = 0;
-    for (int number = 1; fgets(line, sizeof line, stream); number++) {
-        const char *what = NULL;
+    int fields = 0, number = 0;
+    FILE *stream = fopen(path, "re");
+    problem[0] = '\0';
+    while (!what && stream && fgets(line, sizeof line, stream)) {
+        number++;
         line[strcspn(line, "\r\n")] = '\0';
         oh_tool_make_printable(line);
         if (line[0] == '#' && line[1] == ' ') {
@@ -266,29 +269,16 @@ static bool read_stream(const char *path, FILE *stream, struct oh_perf_run *run)
         } else {
             what = "not the head of a file of onehop perf --csv";
         }
-        if (what) {
-            oh_tool_error("perf: %s:%d: %s", path, number, what);
-            return false;
-        }
     }
-    if (ferror(stream)) {
-        oh_tool_error("perf: %s: %m", path);
-        return false;
+    if (what) {
+        snprintf(problem, sizeof problem, "%s:%d: %s", path, number, what);
+    } else if (!stream || ferror(stream)) {
+        snprintf(problem, sizeof problem, "%s: %m", path);
+    } else if (run->rows == 0) {
+        snprintf(problem, sizeof problem, "%s: no measurement in it", path);
     }
-    if (run->rows == 0) {
-        oh_tool_error("perf: %s: no measurement in it", path);
+    if (stream) {
+        fclose(stream);
     }
-    return run->rows > 0;
-}
-
-bool oh_perf_read_csv(const char *path, struct oh_perf_run *run)
-{
-    FILE *stream = fopen(path, "re");
-    if (!stream) {
-        oh_tool_error("perf: %s: %m", path);
-        return false;
-    }
-    bool good = read_stream(path, stream, run);
-    fclose(stream);
-    return good;
+    return problem[0] ? problem : NULL;
 }

@@ -134,15 +134,6 @@ static void open_communicator(struct oh_perf_thread *thread)
     oh_perf_barrier(thread);
 }
 
-static char *allocate(struct oh_perf_thread *thread, size_t bytes)
-{
-    char *memory = malloc(bytes);
-    if (!memory) {
-        OH_PERF_FAIL(thread, "no %zu bytes of host memory: %m", bytes);
-    }
-    return memory;
-}
-
 static CUdeviceptr new_buffer(struct oh_perf_thread *thread, bool nccl, size_t bytes)
 {
     CUdeviceptr address = 0;
@@ -183,9 +174,9 @@ static void open_buffers(struct oh_perf_thread *thread)
         open_window(thread, thread->send[OH_PERF_WINDOWS], bytes + OH_PERF_GUARD, &thread->window[0]);
         open_window(thread, thread->recv[OH_PERF_WINDOWS], bytes + OH_PERF_GUARD, &thread->window[1]);
     }
-    thread->input = allocate(thread, bytes + slack);
-    thread->expected = allocate(thread, bytes + slack);
-    thread->got = allocate(thread, bytes + OH_PERF_GUARD);
+    thread->input = oh_tool_allocate(bytes + slack);
+    thread->expected = oh_tool_allocate(bytes + slack);
+    thread->got = oh_tool_allocate(bytes + OH_PERF_GUARD);
 }
 
 /* A first call, with which onehop sets the communicator up; then onehop reports whether it serves the communicator. */
@@ -301,10 +292,9 @@ static int work(void *user, int member)
     return EXIT_SUCCESS;
 }
 
-bool oh_perf_run(const char *name, struct oh_perf_shared *shared, int timeout_s, bool (*tick)(void *, bool), void *user)
+bool oh_perf_run(struct oh_perf_shared *shared, int timeout_s, bool (*tick)(void *), void *user)
 {
-    const struct oh_workers workers = {.name = name,
-                                       .shared = &shared->workers,
+    const struct oh_workers workers = {.shared = &shared->workers,
                                        .members = shared->options->threads ? 1 : shared->options->ranks,
                                        .timeout_s = timeout_s,
                                        .work = work,

@@ -77,15 +77,13 @@ int oh_tool_nccl_version(char path_p[PATH_MAX])
     return get && get(&version) == 0 ? version : 0;
 }
 
-bool oh_tool_find_beside(const char *library, const char *name, char *path_p, size_t size)
+void oh_tool_find_beside(const char *library, const char *name, char path_p[PATH_MAX])
 {
     const char *slash = strrchr(library, '/');
     int length = slash ? (int)(slash - library) : 0;
-    if (snprintf(path_p, size, "%.*s/%s", length, library, name) >= (int)size || access(path_p, R_OK) != 0) {
-        oh_tool_error("this installation has no %s (not in %.*s)", name, length, library);
-        return false;
+    if (snprintf(path_p, PATH_MAX, "%.*s/%s", length, library, name) >= PATH_MAX || access(path_p, R_OK) != 0) {
+        oh_tool_fail("this installation has no %s (not in %.*s)", name, length, library);
     }
-    return true;
 }
 
 void oh_tool_simulate(char **argv)
@@ -99,9 +97,7 @@ void oh_tool_simulate(char **argv)
         take(candidate, folder);
     }
     if (!folder[0]) {
-        oh_tool_error("%s: --simulated: the simulated node is missing; `make simnode` builds it in the build tree",
-                      argv[0]);
-        exit(OH_EXIT_FAILED);
+        oh_tool_fail("--simulated: the simulated node is missing; `make simnode` builds it in the build tree");
     }
     *strrchr(folder, '/') = '\0';
     size_t length = strlen(folder);
@@ -112,6 +108,5 @@ void oh_tool_simulate(char **argv)
         setenv("LD_LIBRARY_PATH", value, 1) == 0) {
         execv("/proc/self/exe", argv - 1); /* the whole command line: the subcommand's begins at its second word */
     }
-    oh_tool_error("%s: --simulated: %m", argv[0]);
-    exit(OH_EXIT_FAILED);
+    oh_tool_fail("--simulated: %m");
 }

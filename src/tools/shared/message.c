@@ -4,7 +4,7 @@
  *
  * Does: Prints errors, ends stdout, compares words, words what the driver reports. Ends the command without memory.
  * Threads: one.
- * Owns: nothing.
+ * Owns: the name of the subcommand, and the line of progress.
  */
 #include <errno.h>
 #include <signal.h>
@@ -19,17 +19,71 @@
 
 #define FAR 3
 
+static const char *command; /* the subcommand; NULL: none yet */
+static int failure_status = OH_EXIT_FAILED;
+static bool progress; /* is on the terminal */
+
+void oh_tool_begin(const char *name, int failure)
+{
+    command = name;
+    failure_status = failure;
+}
+
+void oh_tool_clear_progress(void)
+{
+    if (progress) {
+        fprintf(stderr, "\r\033[K");
+        progress = false;
+    }
+}
+
+void oh_tool_show_progress(const char *format, ...)
+{
+    va_list args;
+    if (isatty(STDERR_FILENO)) {
+        oh_tool_clear_progress();
+        va_start(args, format);
+        vfprintf(stderr, format, args);
+        va_end(args);
+        progress = true;
+    }
+}
+
+static void say(const char *format, va_list args)
+{
+    int error = errno; /* for %m */
+    fflush(stdout);
+    oh_tool_clear_progress();
+    fprintf(stderr, "onehop: %s%s", command ? command : "", command ? ": " : "");
+    errno = error;
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "\n");
+}
+
 void oh_tool_error(const char *format, ...)
 {
     va_list args;
-    int error = errno;
-    fflush(stdout);
-    fprintf(stderr, "onehop: ");
-    errno = error; /* for %m */
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    say(format, args);
     va_end(args);
-    fprintf(stderr, "\n");
+}
+
+void oh_tool_fail(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    say(format, args);
+    va_end(args);
+    exit(failure_status);
+}
+
+void oh_tool_refuse(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    say(format, args);
+    va_end(args);
+    exit(OH_EXIT_USAGE);
 }
 
 void oh_tool_make_printable(char *text)
@@ -42,8 +96,7 @@ void oh_tool_make_printable(char *text)
 static void *there(void *memory)
 {
     if (!memory) {
-        oh_tool_error("out of memory");
-        exit(OH_EXIT_USAGE);
+        oh_tool_fail("out of memory");
     }
     return memory;
 }
@@ -56,17 +109,6 @@ void *oh_tool_allocate(size_t size)
 void *oh_tool_resize(void *array, size_t count, size_t size)
 {
     return there(reallocarray(array, count, size));
-}
-
-void oh_tool_show_progress(const char *format, ...)
-{
-    va_list args;
-    if (isatty(STDERR_FILENO)) {
-        fprintf(stderr, "\r\033[K");
-        va_start(args, format);
-        vfprintf(stderr, format, args);
-        va_end(args);
-    }
 }
 
 static void (*before)(int) = SIG_DFL;
@@ -85,13 +127,11 @@ int oh_tool_exec(char **argv)
     return error == ENOENT ? OH_EXIT_NOT_FOUND : OH_EXIT_CANNOT_RUN;
 }
 
-int oh_tool_finish_stdout(const char *name)
+void oh_tool_finish_stdout(void)
 {
-    if (fflush(stdout) == 0 && !ferror(stdout)) {
-        return OH_EXIT_OK;
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        oh_tool_refuse("stdout: %m");
     }
-    oh_tool_error("%s%sstdout: %m", name ? name : "", name ? ": " : "");
-    return OH_EXIT_USAGE;
 }
 
 void oh_tool_driver_error(char *text_p, size_t size)

@@ -4,7 +4,7 @@
  *
  * Does: Parses them by getopt_long from a table, and the values that several subcommands have in common.
  * Threads: one.
- * Owns: the name of the subcommand, for messages.
+ * Owns: nothing.
  */
 #include "tools/shared/options.h"
 
@@ -19,19 +19,16 @@
 #define OPTIONS_MAX 40
 #define FIRST_CODE 256 /* what getopt_long returns for row 0: no letter has this value */
 
-static const char *command = "";
-
 /* --- values ----------------------------------------------------------------------------------------------------- */
 
-bool oh_option_text(const char *name, const char *text, void *value)
+void oh_option_text(const char *name, const char *text, void *value)
 {
     (void)name;
     *(const char **)value = text;
-    return true;
 }
 
 /* A whole number in [range->min, range->max], with K, M or G behind it if `units`. */
-static bool take_number(const char *name, const char *text, const struct oh_range *range, bool units, size_t *number_p)
+static size_t take_number(const char *name, const char *text, const struct oh_range *range, bool units)
 {
     char *end;
     int shift = 0;
@@ -45,32 +42,25 @@ static bool take_number(const char *name, const char *text, const struct oh_rang
         good = suffix != NULL;
     }
     if (!good || *end || number > range->max >> shift || number << shift < range->min) {
-        oh_tool_error("%s: --%s %s: expected a whole number from %zu to %zu%s", command, name, text, range->min,
-                      range->max, units ? "; K, M or G may follow" : "");
-        return false;
+        oh_tool_refuse("--%s %s: expected a whole number from %zu to %zu%s", name, text, range->min, range->max,
+                       units ? "; K, M or G may follow" : "");
     }
-    *number_p = (size_t)number << shift;
-    return true;
+    return (size_t)number << shift;
 }
 
-bool oh_option_int(const char *name, const char *text, void *value)
+void oh_option_int(const char *name, const char *text, void *value)
 {
     const struct oh_range *range = value;
-    size_t number;
-    bool good = take_number(name, text, range, false, &number);
-    if (good) {
-        *(int *)range->number = (int)number;
-    }
-    return good;
+    *(int *)range->number = (int)take_number(name, text, range, false);
 }
 
-bool oh_option_size(const char *name, const char *text, void *value)
+void oh_option_size(const char *name, const char *text, void *value)
 {
     const struct oh_range *range = value;
-    return take_number(name, text, range, true, range->number);
+    *(size_t *)range->number = take_number(name, text, range, true);
 }
 
-/* The word's index; -1: it is none of them, which is reported. */
+/* The word's index. */
 static int take_word(const char *name, const char *text, const char *word, const struct oh_words *words)
 {
     char all[256] = "";
@@ -80,42 +70,28 @@ static int take_word(const char *name, const char *text, const char *word, const
         snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", words->word[i]);
     }
     if (found < 0) {
-        oh_tool_error("%s: --%s %s: '%s' is unknown; expected %s", command, name, text, word, all);
+        oh_tool_refuse("--%s %s: '%s' is unknown; expected %s", name, text, word, all);
     }
     return found;
 }
 
-bool oh_option_word(const char *name, const char *text, void *value)
+void oh_option_word(const char *name, const char *text, void *value)
 {
     const struct oh_words *words = value;
-    int found = take_word(name, text, text, words);
-    if (found >= 0) {
-        *(int *)words->chosen = found;
-    }
-    return found >= 0;
+    *(int *)words->chosen = take_word(name, text, text, words);
 }
 
-bool oh_option_list(const char *name, const char *text, void *value)
+void oh_option_list(const char *name, const char *text, void *value)
 {
     const struct oh_words *words = value;
     bool everything = strcmp(text, "all") == 0, *chosen = words->chosen;
-    char copy[256];
-    char *rest = copy;
+    char *copy = strdupa(text);
     for (int i = 0; i < words->words; i++) {
         chosen[i] = everything;
     }
-    if ((size_t)snprintf(copy, sizeof copy, "%s", text) >= sizeof copy) {
-        oh_tool_error("%s: --%s: expected at most %zu characters", command, name, sizeof copy - 1);
-        return false;
+    for (const char *word; !everything && (word = strsep(&copy, ",")) != NULL;) {
+        chosen[take_word(name, text, word, words)] = true;
     }
-    for (const char *word; !everything && (word = strsep(&rest, ",")) != NULL;) {
-        int found = take_word(name, text, word, words);
-        if (found < 0) {
-            return false;
-        }
-        chosen[found] = true;
-    }
-    return true;
 }
 
 /* --- the table -------------------------------------------------------------------------------------------------- */
@@ -152,58 +128,50 @@ static const struct oh_option *row_of(const struct oh_option *options, int code)
     return options;
 }
 
-/* Reports why getopt_long has just returned `code`. */
-static void refuse(char **argv, const struct oh_option *options, int code)
+/* Ends the command because of what getopt_long has just returned. */
+static _Noreturn void refuse(char **argv, const struct oh_option *options, int code)
 {
     const char letter[] = {'-', (char)optopt, '\0'};
     const char *known = optopt == 'h' ? "help" : optopt ? row_of(options, optopt)->name : NULL;
     const char *word = optopt ? letter : argv[optind - 1];
     const char *nearest = optopt ? NULL : oh_tool_nearest(word + 2, options, sizeof *options);
-    if (code == ':') {
-        oh_tool_error("%s: --%s: value missing; see onehop %s --help", command, known, command);
-    } else if (known) {
-        oh_tool_error("%s: --%s: takes no value; see onehop %s --help", command, known, command);
-    } else {
-        oh_tool_error("%s: %s: unknown option%s%s%s; see onehop %s --help", command, word,
-                      nearest ? " (did you mean --" : "", nearest ? nearest : "", nearest ? "?)" : "", command);
+    if (known) {
+        oh_tool_refuse("--%s: %s; see onehop %s --help", known, code == ':' ? "value missing" : "takes no value",
+                       argv[0]);
     }
+    oh_tool_refuse("%s: unknown option%s%s%s; see onehop %s --help", word, nearest ? " (did you mean --" : "",
+                   nearest ? nearest : "", nearest ? "?)" : "", argv[0]);
 }
 
-int oh_options_read(int argc, char **argv, const char *help, const struct oh_option *options, int *status_p)
+int oh_options_read(int argc, char **argv, const char *help, const struct oh_option *options)
 {
     struct option long_options[OPTIONS_MAX + 2];
     char letters[2 * OPTIONS_MAX + 4];
     int code;
-    command = argv[0];
     translate(options, long_options, letters);
-    *status_p = OH_EXIT_USAGE;
     while ((code = getopt_long(argc, argv, letters, long_options, NULL)) != -1) {
         if (code == '?' || code == ':') {
             refuse(argv, options, code);
-            return -1;
         }
         if (code == 'h') {
             fputs(help, stdout);
-            *status_p = oh_tool_finish_stdout(NULL);
-            return -1;
+            oh_tool_finish_stdout();
+            exit(OH_EXIT_OK);
         }
         const struct oh_option *option = row_of(options, code);
-        if (!option->take) {
+        if (option->take) {
+            option->take(option->name, optarg, option->value);
+        } else {
             *(bool *)option->value = true;
-        } else if (!option->take(option->name, optarg, option->value)) {
-            return -1;
         }
     }
-    *status_p = OH_EXIT_OK;
     return optind;
 }
 
-bool oh_options_only(int argc, char **argv, const char *help, const struct oh_option *options, int *status_p)
+void oh_options_only(int argc, char **argv, const char *help, const struct oh_option *options)
 {
-    int first = oh_options_read(argc, argv, help, options, status_p);
-    if (first >= 0 && first < argc) {
-        oh_tool_error("%s: %s: unexpected argument; see onehop %s --help", command, argv[first], command);
-        *status_p = OH_EXIT_USAGE;
+    int first = oh_options_read(argc, argv, help, options);
+    if (first < argc) {
+        oh_tool_refuse("%s: unexpected argument; see onehop %s --help", argv[first], argv[0]);
     }
-    return first == argc;
 }

@@ -3,7 +3,7 @@
  * options.h - the options of a subcommand, as a table
  *
  * Options end at the first operand, so that those of a program behind it stay its own. Every table has --help without a
- * row for it. All functions report what is wrong on stderr, in one sentence.
+ * row for it. Whatever is wrong ends the command, with one sentence on stderr.
  */
 #ifndef OH_TOOLS_SHARED_OPTIONS_H_
 #define OH_TOOLS_SHARED_OPTIONS_H_
@@ -13,18 +13,18 @@
 #include <string.h>
 
 /*
- * One row. `take` reads the option's argument into *value and returns false if the argument is wrong; it may be one of
- * those below. Without `take` the option has no argument: *value is a bool and becomes true.
+ * One row. `take` reads the option's argument into *value; it may be one of those below. Without `take` the option has
+ * no argument: *value is a bool and becomes true.
  */
 struct oh_option {
     const char *name; /* without its dashes; NULL ends the table */
     char letter;      /* 0: none */
-    bool (*take)(const char *name, const char *text, void *value);
+    void (*take)(const char *name, const char *text, void *value);
     void *value;
 };
 
 /* The text itself; value: const char *. */
-bool oh_option_text(const char *name, const char *text, void *value);
+void oh_option_text(const char *name, const char *text, void *value);
 
 /* A whole number; value: OH_RANGE of an int, or of a size_t. A size may have K, M or G behind it. */
 struct oh_range {
@@ -32,8 +32,8 @@ struct oh_range {
     size_t min, max;
 };
 #define OH_RANGE(number_, min_, max_) (&(struct oh_range){(number_), (min_), (max_)})
-bool oh_option_int(const char *name, const char *text, void *value);
-bool oh_option_size(const char *name, const char *text, void *value);
+void oh_option_int(const char *name, const char *text, void *value);
+void oh_option_size(const char *name, const char *text, void *value);
 
 /*
  * One of some words; value: OH_WORDS of an int, its index. Or several, separated by commas; value: OH_WORDS of an array
@@ -45,8 +45,8 @@ struct oh_words {
     int words;
 };
 #define OH_WORDS(chosen_, word_) (&(struct oh_words){(chosen_), (word_), (int)(sizeof(word_) / sizeof *(word_))})
-bool oh_option_word(const char *name, const char *text, void *value);
-bool oh_option_list(const char *name, const char *text, void *value);
+void oh_option_word(const char *name, const char *text, void *value);
+void oh_option_list(const char *name, const char *text, void *value);
 
 /* The index of `text` among the words, or -1. */
 static inline int oh_find_word(const char *text, const char *const *word, int words)
@@ -56,13 +56,10 @@ static inline int oh_find_word(const char *text, const char *const *word, int wo
     return words;
 }
 
-/*
- * Reads the options. Returns the index of the first operand (argc: there is none), or -1 if the subcommand must end
- * with *status_p: --help was given, and `help` printed; or an option is wrong.
- */
-int oh_options_read(int argc, char **argv, const char *help, const struct oh_option *options, int *status_p);
+/* Reads the options. Returns the index of the first operand; argc: there is none. --help ends the command. */
+int oh_options_read(int argc, char **argv, const char *help, const struct oh_option *options);
 
-/* Does the same for a subcommand without operands. Returns false if it must end with *status_p. */
-bool oh_options_only(int argc, char **argv, const char *help, const struct oh_option *options, int *status_p);
+/* Does the same for a subcommand without operands. */
+void oh_options_only(int argc, char **argv, const char *help, const struct oh_option *options);
 
 #endif

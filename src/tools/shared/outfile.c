@@ -2,14 +2,15 @@
 /*
  * outfile.c - a temporary file beside the place, and a rename
  *
- * Does: Opens, commits and drops the file; holds signals meanwhile.
+ * Does: Opens, commits and drops files; holds signals meanwhile.
  * Threads: one.
- * Owns: the temporary file.
+ * Owns: the temporary files, and the mask of signals before they were held.
  */
 #include "tools/shared/outfile.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,17 +18,56 @@
 
 #include "tools/shared/tool.h"
 
-void oh_signals_hold(sigset_t *held_p, sigset_t *before_p)
+static struct oh_outfile *open_files;
+static pid_t owner;           /* of these */
+static sigset_t held, before; /* signals; the mask before they were held */
+static int holds;
+
+/* --- signals ---------------------------------------------------------------------------------------------------- */
+
+void oh_signals_hold(void)
 {
     static const int ending[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-    sigemptyset(held_p);
+    if (holds++ > 0) {
+        return;
+    }
+    sigemptyset(&held);
     for (size_t i = 0; i < sizeof ending / sizeof *ending; i++) {
         struct sigaction action;
         if (sigaction(ending[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) { /* as nohup wants it */
-            sigaddset(held_p, ending[i]);
+            sigaddset(&held, ending[i]);
         }
     }
-    sigprocmask(SIG_BLOCK, held_p, before_p);
+    sigprocmask(SIG_BLOCK, &held, &before);
+}
+
+void oh_signals_release(void)
+{
+    if (--holds == 0) {
+        sigprocmask(SIG_SETMASK, &before, NULL);
+    }
+}
+
+int oh_signals_wait(struct timespec time)
+{
+    int number = sigtimedwait(&held, NULL, &time);
+    return number > 0 ? number : 0;
+}
+
+static bool has_signal(void)
+{
+    sigset_t waiting, both;
+    sigpending(&waiting);
+    sigandset(&both, &waiting, &held);
+    return !sigisemptyset(&both);
+}
+
+/* In the process that has opened them: a fork of it has other work. */
+static void drop_all(void)
+{
+    while (open_files && getpid() == owner) {
+        oh_outfile_drop(open_files);
+    }
 }
 
 void oh_signals_end_by(int number)
@@ -35,20 +75,15 @@ void oh_signals_end_by(int number)
     sigset_t one;
     sigemptyset(&one);
     sigaddset(&one, number);
+    fflush(NULL);
+    drop_all();
     signal(number, SIG_DFL);
     raise(number);
     sigprocmask(SIG_UNBLOCK, &one, NULL);
     _exit(128 + number); /* not reached: the signal's default is to end the process */
 }
 
-/* One of the signals that this file holds has arrived. */
-static bool is_ending(const struct oh_outfile *file)
-{
-    sigset_t waiting, both;
-    sigpending(&waiting);
-    sigandset(&both, &waiting, &file->held);
-    return !sigisemptyset(&both);
-}
+/* --- the file --------------------------------------------------------------------------------------------------- */
 
 /* All return a descriptor, or -1 with errno. */
 
@@ -58,14 +93,10 @@ static int open_temporary(struct oh_outfile *file, mode_t mode)
         errno = ENAMETOOLONG;
         return -1;
     }
-    oh_signals_hold(&file->held, &file->before);
     signal(SIGXFSZ, SIG_IGN); /* the write fails instead */
-    int fd = mkostemp(file->temporary, O_CLOEXEC), error = errno;
+    int fd = mkostemp(file->temporary, O_CLOEXEC);
     if (fd >= 0) {
         fchmod(fd, mode);
-    } else {
-        sigprocmask(SIG_SETMASK, &file->before, NULL);
-        errno = error;
     }
     return fd;
 }
@@ -104,45 +135,57 @@ static int open_file(struct oh_outfile *file)
     return open_temporary(file, there.st_mode & 0777);
 }
 
-static void report(const struct oh_outfile *file)
+/* Ends the command because of the file. */
+static _Noreturn void fail(const struct oh_outfile *file)
 {
-    oh_tool_error("%s: %s: %m", file->command, strcmp(file->path, "-") ? file->path : "stdout");
+    oh_tool_fail("%s: %m", strcmp(file->path, "-") ? file->path : "stdout");
 }
 
-bool oh_outfile_open(const char *command, const char *path, struct oh_outfile *file)
+void oh_outfile_open(const char *path, struct oh_outfile *file)
 {
-    *file = (struct oh_outfile){.command = command, .path = path};
+    *file = (struct oh_outfile){.path = path, .next = open_files};
+    if (!owner) {
+        owner = getpid();
+        atexit(drop_all);
+    }
+    oh_signals_hold();
     int fd = open_file(file);
     file->stream = fd < 0 ? NULL : fdopen(fd, "w");
     if (!file->stream) {
-        report(file);
+        fail(file);
     }
-    return file->stream != NULL;
+    open_files = file;
 }
 
 void oh_outfile_drop(struct oh_outfile *file)
 {
-    if (file->stream) {
-        fclose(file->stream);
+    if (!file->stream) {
+        return;
     }
-    if (file->stream && file->temporary[0]) {
-        unlink(file->temporary); /* fails if it has been renamed */
-        sigprocmask(SIG_SETMASK, &file->before, NULL);
+    struct oh_outfile **at = &open_files;
+    while (*at != file) {
+        at = &(*at)->next;
     }
+    *at = file->next;
+    fclose(file->stream);
     file->stream = NULL;
+    if (file->temporary[0]) {
+        unlink(file->temporary); /* fails if it has been renamed */
+    }
+    oh_signals_release();
 }
 
-bool oh_outfile_commit(struct oh_outfile *file)
+void oh_outfile_commit(struct oh_outfile *file)
 {
-    bool interrupted = false, good = !file->stream || (fflush(file->stream) == 0 && !ferror(file->stream));
-    if (file->stream && file->temporary[0]) {
-        good = good && fsync(fileno(file->stream)) == 0;
-        interrupted = is_ending(file);
-        good = good && !interrupted && rename(file->temporary, file->target) == 0;
+    if (!file->stream) {
+        return;
     }
-    if (!good && !interrupted) {
-        report(file);
+    bool good = fflush(file->stream) == 0 && !ferror(file->stream);
+    if (file->temporary[0]) {
+        good = good && fsync(fileno(file->stream)) == 0 && (has_signal() || rename(file->temporary, file->target) == 0);
+    }
+    if (!good) {
+        fail(file); /* which drops it */
     }
     oh_outfile_drop(file);
-    return good;
 }

@@ -4,39 +4,44 @@
  *
  * The file is written beside its place under another name, and renamed when all of it is on the disk. The target of a
  * symbolic link is replaced, not the link; rights stay as they are. A pipe or a device is written as it is. While a
- * file is open, signals that end a process wait: if one has arrived before the rename, nothing is left, and the signal
- * takes effect. Not thread-safe; one file at a time waits for signals, unless the caller holds them itself.
+ * file is open, signals that end a process are held: if one has arrived before the rename, nothing is left, and the
+ * signal takes effect. Nothing is left, either, if the command ends by exit. Not thread-safe.
  */
 #ifndef OH_TOOLS_SHARED_OUTFILE_H_
 #define OH_TOOLS_SHARED_OUTFILE_H_
 
 #include <limits.h>
-#include <signal.h>
-#include <stdbool.h>
 #include <stdio.h>
+#include <time.h>
 
 struct oh_outfile {
     FILE *stream;             /* NULL: not open */
-    const char *command;      /* the subcommand, in front of every sentence on stderr */
     const char *path;         /* as it was asked for */
     char target[PATH_MAX];    /* what is replaced */
     char temporary[PATH_MAX]; /* "" where path itself is written */
-    sigset_t held, before;    /* signals; the mask before they were held */
+    struct oh_outfile *next;  /* that is open */
 };
 
-/* Blocks the signals that end a process and are not ignored. Sets *held_p to them, *before_p to the mask before. */
-void oh_signals_hold(sigset_t *held_p, sigset_t *before_p);
+/* Begins the file; "-" is stdout. Ends the command if it cannot be made. */
+void oh_outfile_open(const char *path, struct oh_outfile *file);
 
-/* Ends this process by a signal, as that signal ends a process that does not handle it. */
-_Noreturn void oh_signals_end_by(int number);
-
-/* Begins the file; "-" is stdout. Returns false, with one sentence on stderr. */
-bool oh_outfile_open(const char *command, const char *path, struct oh_outfile *file);
-
-/* Ends it and puts it in its place. Returns false, as above, and then nothing is left of it. NULL stream: true. */
-bool oh_outfile_commit(struct oh_outfile *file);
+/* Ends it and puts it in its place, if it is open. Ends the command if that fails, and then nothing is left of it. */
+void oh_outfile_commit(struct oh_outfile *file);
 
 /* Removes it, if it is open. */
 void oh_outfile_drop(struct oh_outfile *file);
+
+/*
+ * Holds the signals that end a process and are not ignored: they wait. Each call needs one of oh_signals_release();
+ * with the last of these, a signal that has arrived takes effect.
+ */
+void oh_signals_hold(void);
+void oh_signals_release(void);
+
+/* Waits for a signal that is held. Returns its number, or 0 if none arrives in that time. */
+int oh_signals_wait(struct timespec time);
+
+/* Drops open files and ends this process by a signal, as that signal ends a process that does not handle it. */
+_Noreturn void oh_signals_end_by(int number);
 
 #endif

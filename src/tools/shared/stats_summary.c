@@ -19,7 +19,7 @@
 
 #define PLURAL(number_) ((number_) == 1 ? "" : "s")
 
-bool oh_stats_summary_open(struct oh_stats_summary *summary_p)
+void oh_stats_summary_open(struct oh_stats_summary *summary_p)
 {
     const char *folder = getenv("TMPDIR");
     struct oh_stats_summary summary = {.records = 0};
@@ -28,19 +28,12 @@ bool oh_stats_summary_open(struct oh_stats_summary *summary_p)
     }
     snprintf(summary.path, sizeof summary.path, "%s/onehop-stats.XXXXXX", folder);
     int fd = mkostemp(summary.path, O_CLOEXEC);
-    if (fd < 0) {
-        oh_tool_error("%s: %m", summary.path);
-        return false;
+    if (fd < 0 || setenv("ONEHOP_STATS_FILE", summary.path, 1) != 0) {
+        oh_tool_fail("%s: %m", summary.path);
     }
     close(fd);
-    if (setenv("ONEHOP_STATS_FILE", summary.path, 1) != 0) {
-        oh_tool_error("ONEHOP_STATS_FILE: %m");
-        unlink(summary.path);
-        return false;
-    }
     summary.reasons = json_object();
     *summary_p = summary;
-    return true;
 }
 
 /* Adds to the calls that have fallen back for a reason. */

@@ -9,7 +9,6 @@
 #define OH_TOOLS_SHARED_STATS_SUMMARY_H_
 
 #include <jansson.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -24,8 +23,8 @@ struct oh_stats_summary {
     json_t *reasons; /* why communicators are not served: an object with the calls of each reason */
 };
 
-/* Makes the file and sets ONEHOP_STATS_FILE. False when it cannot be made (said on stderr). */
-bool oh_stats_summary_open(struct oh_stats_summary *summary_p);
+/* Makes the file and sets ONEHOP_STATS_FILE. Ends the command if it cannot be made. */
+void oh_stats_summary_open(struct oh_stats_summary *summary_p);
 
 /* Reads what has come together, and removes the file. */
 void oh_stats_summary_read(struct oh_stats_summary *summary);

@@ -30,8 +30,16 @@ int oh_tool_tune(int argc, char **argv);
 /* The name nearest to a word, or NULL if none is near. Rows begin with their name; a row without a name ends them. */
 const char *oh_tool_nearest(const char *word, const void *rows, size_t row_size);
 
-/* Writes "onehop: text" and a newline to stderr; %m works as in syslog. */
+/* Begins a subcommand: its name stands in front of every sentence on stderr, `failure` is the exit status if it fails.
+ */
+void oh_tool_begin(const char *name, int failure);
+
+/* Writes "onehop: NAME: text" and a newline to stderr; %m works as in syslog. */
 void oh_tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Does the same, and ends the command: because it has failed, or because it was used wrongly. */
+_Noreturn void oh_tool_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+_Noreturn void oh_tool_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Replaces all but printable ASCII, which a terminal and JSON take, by '?'. */
 void oh_tool_make_printable(char *text);
@@ -42,15 +50,15 @@ void *oh_tool_allocate(size_t size);
 /* Makes room for `count` elements in an array that grows. Ends the command if there is no memory. */
 void *oh_tool_resize(void *array, size_t count, size_t size);
 
-/* Replaces the line of progress on stderr, if that is a terminal; "" clears it. */
+/* Replaces the line of progress on stderr, if that is a terminal. A sentence on stderr clears it, too. */
 void oh_tool_show_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void oh_tool_clear_progress(void);
 
 /* Makes a pipe that nobody reads an error of the write. oh_tool_exec undoes it. */
 void oh_tool_ignore_sigpipe(void);
 
-/* Ends stdout. Returns OH_EXIT_OK if all of it has arrived, else OH_EXIT_USAGE, with the reason on stderr; name: of the
- * subcommand, or NULL. */
-int oh_tool_finish_stdout(const char *name);
+/* Ends stdout. Ends the command with OH_EXIT_USAGE, with the reason on stderr, unless all of it has arrived. */
+void oh_tool_finish_stdout(void);
 
 /* The names under which the plugin is installed. */
 #define OH_LIBRARY "libonehop.so"
@@ -64,9 +72,8 @@ int oh_tool_finish_stdout(const char *name);
  */
 const char *oh_tool_find_library(char path_p[PATH_MAX]);
 
-/* The path of a file in the folder of libonehop.so. Returns false, with one sentence on stderr, when it is not there.
- */
-bool oh_tool_find_beside(const char *library, const char *name, char *path_p, size_t size);
+/* The path of a file in the folder of libonehop.so. Ends the command when it is not there. */
+void oh_tool_find_beside(const char *library, const char *name, char path_p[PATH_MAX]);
 
 /* How the plugin comes into a program; the names are values of --via. */
 enum oh_via {
@@ -77,8 +84,9 @@ enum oh_via {
 };
 extern const char *const oh_via_names[OH_VIAS];
 
-/* Sets this process's environment so that programs started from it are reached that way; false: said on stderr. */
-bool oh_tool_reach(enum oh_via via);
+/* Sets this process's environment so that programs started from it are reached that way. Ends the command if it cannot
+ * be done. */
+void oh_tool_reach(enum oh_via via);
 
 /* The NCCL that a program gets which asks for it by its usual name. Returns its version, 0 if it does not report one;
  * path_p is empty if there is none, as where a Python package brings it. */
@@ -95,7 +103,7 @@ bool oh_tool_assess_gpus(char *reason_p, size_t size);
 
 /*
  * Begins the whole command again with the simulated node of the build tree in front of CUDA, NVML and NCCL; argv is the
- * subcommand's. Returns when that is so already. Ends the command, with the reason on stderr, when it cannot be done.
+ * subcommand's. Returns when that is so already. Ends the command when it cannot be done.
  */
 void oh_tool_simulate(char **argv);
 

@@ -4,7 +4,7 @@
  *
  * Does: Forks, watches and ends them.
  * Threads: one in the parent; oh_workers_barrier and oh_workers_fail belong to the members' threads.
- * Owns: the held signals, until the process ends.
+ * Owns: the members.
  */
 #include "tools/shared/worker_group.h"
 
@@ -28,41 +28,13 @@
 
 #define TICK_NS (2L * 1000 * 1000)
 
-static sigset_t held; /* signals that end a process; members never unblock them */
-static int taken;     /* one that has arrived */
-
-void *oh_workers_map(const char *name, size_t bytes)
+void *oh_workers_map(size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-        oh_tool_error("%s: no shared memory: %m", name);
-        return NULL;
+        oh_tool_fail("no shared memory: %m");
     }
     return memory;
-}
-
-/* --- signals ---------------------------------------------------------------------------------------------------- */
-
-int oh_workers_signal(void)
-{
-    static const struct timespec now = {0, 0};
-    if (!taken) {
-        int number = sigtimedwait(&held, NULL, &now);
-        taken = number > 0 ? number : 0;
-    }
-    return taken;
-}
-
-int oh_workers_guard(int (*run)(void *user), void *user)
-{
-    sigset_t before;
-    oh_signals_hold(&held, &before);
-    int status = run(user);
-    if (oh_workers_signal()) {
-        fflush(NULL);
-        oh_signals_end_by(taken);
-    }
-    return status;
 }
 
 /* --- members ---------------------------------------------------------------------------------------------------- */
@@ -125,7 +97,7 @@ static void end_all(const struct oh_workers *workers, const pid_t *pid)
     }
 }
 
-static bool start_all(const struct oh_workers *workers, pid_t *pid)
+static void start_all(const struct oh_workers *workers, pid_t *pid)
 {
     pid_t parent = getpid();
     fflush(NULL); /* else a child would write again what is buffered */
@@ -135,27 +107,24 @@ static bool start_all(const struct oh_workers *workers, pid_t *pid)
             be_member(workers, member, parent);
         }
         if (pid[member] < 0) {
-            oh_tool_error("%s: cannot fork: %m", workers->name);
-            return false;
+            oh_tool_fail("cannot fork: %m");
         }
     }
-    return true;
 }
 
-static void report_death(const struct oh_workers *workers, int member, int status)
+static _Noreturn void report_death(const struct oh_workers_shared *shared, int member, int status)
 {
-    const struct oh_workers_shared *shared = workers->shared;
     if (atomic_load(&shared->failure_written)) {
-        oh_tool_error("%s: rank %d: %s", workers->name, atomic_load(&shared->failed) - 1, shared->failure);
-    } else if (WIFSIGNALED(status)) {
-        oh_tool_error("%s: process %d of the ranks was killed by signal %d (%s)", workers->name, member,
-                      WTERMSIG(status), strsignal(WTERMSIG(status)));
-    } else {
-        oh_tool_error("%s: process %d of the ranks ended with status %d", workers->name, member, WEXITSTATUS(status));
+        oh_tool_fail("rank %d: %s", atomic_load(&shared->failed) - 1, shared->failure);
     }
+    if (WIFSIGNALED(status)) {
+        oh_tool_fail("process %d of the ranks was killed by signal %d (%s)", member, WTERMSIG(status),
+                     strsignal(WTERMSIG(status)));
+    }
+    oh_tool_fail("process %d of the ranks ended with status %d", member, WEXITSTATUS(status));
 }
 
-/* Reaps members that have ended. Returns how many live, or -1, with the reason on stderr, if one ended badly. */
+/* Reaps members that have ended. Returns how many live. */
 static int reap(const struct oh_workers *workers, pid_t *pid)
 {
     int status, living = 0;
@@ -163,8 +132,8 @@ static int reap(const struct oh_workers *workers, pid_t *pid)
         if (pid[member] && waitpid(pid[member], &status, WNOHANG) == pid[member]) {
             pid[member] = 0;
             if (status != 0) {
-                report_death(workers, member, status);
-                return -1;
+                end_all(workers, pid);
+                report_death(workers->shared, member, status);
             }
         }
         living += pid[member] != 0;
@@ -172,41 +141,34 @@ static int reap(const struct oh_workers *workers, pid_t *pid)
     return living;
 }
 
-/* Waits until all members have ended. Returns false, with the reason on stderr, if one failed or they must end. */
-static bool watch(const struct oh_workers *workers, pid_t *pid)
+bool oh_workers_run(const struct oh_workers *workers)
 {
     static const struct timespec pause = {0, TICK_NS};
+    pid_t pid[OH_MAX_WORKERS] = {0};
     unsigned int generation = 0;
     uint64_t last = oh_now_ns();
-    for (int living = workers->members; living != 0; living = reap(workers, pid)) {
-        int number = sigtimedwait(&held, NULL, &pause);
+    start_all(workers, pid);
+    while (reap(workers, pid) > 0) {
+        int number = oh_signals_wait(pause);
         unsigned int now = atomic_load(&workers->shared->generation);
         if (number > 0) {
-            taken = number;
-            oh_tool_error("%s: ended by signal %d (%s), and all ranks with it", workers->name, number,
-                          strsignal(number));
+            end_all(workers, pid);
+            oh_tool_error("ended by signal %d (%s), and all ranks with it", number, strsignal(number));
+            oh_signals_end_by(number);
         }
-        if (living < 0 || number > 0 || (workers->tick && !workers->tick(workers->tick_user, false))) {
+        if (workers->tick && !workers->tick(workers->tick_user)) {
+            end_all(workers, pid);
             return false;
         }
         if (now != generation) {
             generation = now;
             last = oh_now_ns();
         } else if (oh_now_ns() - last > (uint64_t)workers->timeout_s * 1000000000u) {
-            oh_tool_error("%s: no progress for %d s (--timeout); all ranks are ended", workers->name,
-                          workers->timeout_s);
-            return false;
+            end_all(workers, pid);
+            oh_tool_fail("no progress for %d s (--timeout); all ranks are ended", workers->timeout_s);
         }
     }
-    return !workers->tick || workers->tick(workers->tick_user, true);
-}
-
-bool oh_workers_run(const struct oh_workers *workers)
-{
-    pid_t pid[OH_MAX_WORKERS] = {0};
-    bool well = start_all(workers, pid) && watch(workers, pid);
-    end_all(workers, pid);
-    return well;
+    return !workers->tick || workers->tick(workers->tick_user);
 }
 
 /* --- the machine ------------------------------------------------------------------------------------------------ */
@@ -227,22 +189,15 @@ static int ask_machine(void *user, int member)
     return EXIT_SUCCESS;
 }
 
-bool oh_workers_ask_machine(const char *name, struct oh_workers_machine *machine_p)
+void oh_workers_ask_machine(struct oh_workers_machine *machine_p)
 {
-    struct oh_workers_machine *machine = oh_workers_map(name, sizeof *machine);
-    const struct oh_workers asker = {.name = name,
-                                     .shared = &machine->shared,
-                                     .members = 1,
-                                     .timeout_s = 60,
-                                     .work = ask_machine,
-                                     .work_user = machine};
-    if (!machine || !oh_workers_run(&asker)) {
-        return false;
-    }
+    struct oh_workers_machine *machine = oh_workers_map(sizeof *machine);
+    const struct oh_workers asker = {
+        .shared = &machine->shared, .members = 1, .timeout_s = 60, .work = ask_machine, .work_user = machine};
+    oh_workers_run(&asker);
     *machine_p = *machine;
     munmap(machine, sizeof *machine);
     if (machine_p->gpus < 1) {
-        oh_tool_error("%s: %s; run nvidia-smi, or add --simulated", name, machine_p->shared.failure);
+        oh_tool_fail("%s; run nvidia-smi, or add --simulated", machine_p->shared.failure);
     }
-    return machine_p->gpus > 0;
 }

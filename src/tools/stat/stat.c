@@ -212,7 +212,7 @@ static void read_process(struct views *views, pid_t pid, bool asked)
     enum oh_live_answer answer = oh_live_read(pid, &view);
     if (answer != OH_LIVE_SEEN) {
         if (asked || answer == OH_LIVE_OTHER || answer == OH_LIVE_DAMAGED) {
-            oh_tool_error("stat: process %d %s", (int)pid, oh_live_words(answer));
+            oh_tool_error("process %d %s", (int)pid, oh_live_words(answer));
         }
     } else {
         views->view = oh_tool_resize(views->view, views->count + 1, sizeof view);
@@ -242,51 +242,47 @@ struct request {
     const char *output;
 };
 
-static bool write_all(const struct request *request, const struct views *views)
+static void write_all(const struct request *request, const struct views *views)
 {
     struct oh_outfile file;
-    if (!oh_outfile_open("stat", request->output, &file)) {
-        return false;
-    }
+    oh_outfile_open(request->output, &file);
     if (request->openmetrics) {
         print_openmetrics(file.stream, views);
     }
     for (size_t i = 0; i < views->count && !request->openmetrics; i++) {
         (request->json ? print_json : print_view)(file.stream, &views->view[i]);
     }
-    return oh_outfile_commit(&file);
+    oh_outfile_commit(&file);
 }
 
 int oh_tool_stat(int argc, char **argv)
 {
     struct request request = {.output = "-"};
     struct views views = {.count = 0};
-    int status;
     const struct oh_option options[] = {{"pid", 0, oh_option_int, OH_RANGE(&request.pid, 1, INT_MAX)},
                                         {"json", 0, NULL, &request.json},
                                         {"openmetrics", 0, NULL, &request.openmetrics},
                                         {"output", 0, oh_option_text, &request.output},
                                         {NULL, 0, NULL, NULL}};
-    if (!oh_options_only(argc, argv, help, options, &status)) {
-        return status;
-    }
+    oh_options_only(argc, argv, help, options);
     if (request.json && request.openmetrics) {
-        oh_tool_error("stat: --json and --openmetrics: expected one of them");
-        return OH_EXIT_USAGE;
+        oh_tool_refuse("--json and --openmetrics: expected one of them");
     }
     if (request.pid) {
         read_process(&views, request.pid, true);
     } else {
         read_all(&views);
-        if (views.count == 0 && !request.openmetrics) {
-            oh_tool_error("stat: no process readable by this user has made a communicator with onehop loaded; run stat "
-                          "as the program's user or as root");
-        }
     }
-    bool good = (views.count > 0 || request.openmetrics) && write_all(&request, &views);
+    if (views.count > 0 || request.openmetrics) {
+        write_all(&request, &views);
+    } else if (!request.pid) {
+        oh_tool_fail("no process readable by this user has made a communicator with onehop loaded; run stat as the "
+                     "program's user or as root");
+    }
+    bool shown = views.count > 0 || request.openmetrics;
     for (size_t i = 0; i < views.count; i++) {
         oh_live_view_free(&views.view[i]);
     }
     free(views.view);
-    return good ? OH_EXIT_OK : OH_EXIT_FAILED;
+    return shown ? OH_EXIT_OK : OH_EXIT_FAILED;
 }

@@ -52,7 +52,7 @@ static _Noreturn void fail(const struct bench *bench, const char *call, const ch
     if (bench->row != bench->column) {
         snprintf(other, sizeof other, " and GPU%d", bench->column);
     }
-    oh_tool_error("topo: --measure: GPU%d%s: %.*s: %s", bench->row, other, (int)strcspn(call, "("), call, reason);
+    oh_tool_error("--measure: GPU%d%s: %.*s: %s", bench->row, other, (int)strcspn(call, "("), call, reason);
     _exit(OH_EXIT_USAGE);
 }
 
@@ -224,8 +224,7 @@ void oh_node_measure(struct oh_node *node)
 {
     struct bench bench = {.node = node, .effort = oh_node_is_simulated(node) ? effort_simulated : effort_real};
     if (oh_driver_get(&bench.driver) != ncclSuccess || !bench.driver->memcpy_peer_async) {
-        oh_tool_error("topo: --measure: the driver cannot copy between GPUs");
-        exit(OH_EXIT_USAGE);
+        oh_tool_fail("--measure: the driver cannot copy between GPUs");
     }
     bench.gpu = oh_tool_allocate((size_t)node->visible * sizeof *bench.gpu);
     for (int i = 0; i < node->visible; i++) {

@@ -106,7 +106,7 @@ void oh_node_gather(struct oh_node *node_p);
 /* Fills where the GPUs sit, by hwloc, which takes a moment. */
 void oh_node_locate(struct oh_node *node);
 
-/* Measures bandwidth and latency of every pair, on this machine. If that fails, ends the command, with a sentence. */
+/* Measures bandwidth and latency of every pair, on this machine. Ends the command if that fails. */
 void oh_node_measure(struct oh_node *node);
 
 /* The plugin's questions, in its order, for a communicator over all visible GPUs. Pure. */

@@ -6,10 +6,7 @@
  * Threads: one.
  * Owns: nothing that lasts.
  */
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tools/shared/options.h"
 #include "tools/shared/outfile.h"
@@ -45,30 +42,26 @@ struct request {
     const char *save, *load;
 };
 
-static bool load(const char *path, struct oh_node *node_p)
+static void load(const char *path, struct oh_node *node_p)
 {
     char why[160];
     FILE *file = fopen(path, "re");
     bool good = file && oh_node_parse(file, node_p, why, sizeof why);
     if (!file || (!good && ferror(file))) {
-        oh_tool_error("topo: %s: %s", path, strerror(errno));
-    } else if (!good) {
-        oh_tool_error("topo: %s: %s", path, why);
+        oh_tool_fail("%s: %m", path);
     }
-    if (file) {
-        fclose(file);
+    if (!good) {
+        oh_tool_fail("%s: %s", path, why);
     }
-    return good;
+    fclose(file);
 }
 
-static bool save(const struct oh_node *node, const struct oh_verdict *verdict, const char *path)
+static void save(const struct oh_node *node, const struct oh_verdict *verdict, const char *path)
 {
     static struct oh_outfile file; /* static: gcc 12's -fanalyzer loses track of a local one */
-    bool open = oh_outfile_open("topo", path, &file);
-    if (open) {
-        oh_node_json(node, verdict, file.stream);
-    }
-    return open && oh_outfile_commit(&file);
+    oh_outfile_open(path, &file);
+    oh_node_json(node, verdict, file.stream);
+    oh_outfile_commit(&file);
 }
 
 /* --- the command */
@@ -78,8 +71,8 @@ static int answer(const struct request *request, const struct oh_node *node)
 {
     struct oh_verdict verdict;
     oh_node_assess(node, &verdict);
-    if (request->save && !save(node, &verdict, request->save)) {
-        return OH_EXIT_USAGE;
+    if (request->save) {
+        save(node, &verdict, request->save);
     }
     if (request->json) {
         oh_node_json(node, &verdict, stdout);
@@ -88,11 +81,9 @@ static int answer(const struct request *request, const struct oh_node *node)
     } else if (!node->problem[0]) {
         oh_node_print(node, &verdict, stdout);
     }
-    if (oh_tool_finish_stdout("topo") != OH_EXIT_OK) {
-        return OH_EXIT_USAGE;
-    }
+    oh_tool_finish_stdout();
     if (node->problem[0]) {
-        oh_tool_error("topo: %s%s; what to do: %s", oh_node_origin(node), node->problem, verdict.remedy);
+        oh_tool_error("%s%s; what to do: %s", oh_node_origin(node), node->problem, verdict.remedy);
     }
     return verdict.served ? OH_EXIT_OK : OH_EXIT_FAILED;
 }
@@ -108,19 +99,21 @@ bool oh_tool_assess_gpus(char *reason_p, size_t size)
     return verdict.served;
 }
 
-/* What does not go together; NULL: all is well. */
-static const char *contradiction(const struct request *request)
+/* Ends the command if two options do not go together. */
+static void check_request(const struct request *request)
 {
     if (request->json && request->dot) {
-        return "--json, --dot: both write to stdout; expected one of them";
+        oh_tool_refuse("--json, --dot: both write to stdout; expected one of them; see onehop topo --help");
     }
     if (request->load && request->simulated) {
-        return "--load, --simulated: a recording needs no simulated node; expected one of them";
+        oh_tool_refuse(
+            "--load, --simulated: a recording needs no simulated node; expected one of them; see onehop topo "
+            "--help");
     }
     if (request->load && request->measure) {
-        return "--measure, --load: a recording cannot be measured; expected one of them";
+        oh_tool_refuse("--measure, --load: a recording cannot be measured; expected one of them; see onehop topo "
+                       "--help");
     }
-    return NULL;
 }
 
 int oh_tool_topo(int argc, char **argv)
@@ -134,29 +127,21 @@ int oh_tool_topo(int argc, char **argv)
                                         {"load", 0, oh_option_text, &request.load},
                                         {NULL, 0, NULL, NULL}};
     struct oh_node node;
-    int status;
-    if (!oh_options_only(argc, argv, help, options, &status)) {
-        return status;
-    }
-    const char *wrong = contradiction(&request);
-    if (wrong) {
-        oh_tool_error("topo: %s; see onehop topo --help", wrong);
-        return OH_EXIT_USAGE;
-    }
+    oh_options_only(argc, argv, help, options);
+    check_request(&request);
     if (request.simulated) {
         oh_tool_simulate(argv);
     }
-    if (request.load && !load(request.load, &node)) {
-        return OH_EXIT_USAGE;
-    }
-    if (!request.load) {
+    if (request.load) {
+        load(request.load, &node);
+    } else {
         oh_node_gather(&node);
         oh_node_locate(&node);
     }
     if (request.measure && !node.problem[0]) {
         oh_node_measure(&node);
     }
-    status = answer(&request, &node);
+    int status = answer(&request, &node);
     oh_node_free(&node);
     return status;
 }

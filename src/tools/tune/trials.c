@@ -10,7 +10,6 @@
  */
 #include "tools/tune/tune.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,17 +73,12 @@ static size_t list_tasks(struct trials *trials)
 }
 
 /* The candidates as a table for this machine, whatever it is. */
-static bool write_table(const struct trials *trials, int fd)
+static void write_table(const struct trials *trials, int fd)
 {
     const struct oh_tuning_key key = {"*", trials->tune->key.nranks, "*", "*"};
-    int copy = dup(fd);
-    FILE *stream = ftruncate(fd, 0) == 0 && lseek(fd, 0, SEEK_SET) == 0 && copy >= 0 ? fdopen(copy, "w") : NULL;
+    FILE *stream = ftruncate(fd, 0) == 0 && lseek(fd, 0, SEEK_SET) == 0 ? fdopen(dup(fd), "w") : NULL;
     if (!stream) {
-        oh_tool_error("tune: a trial's table cannot be written: %s", strerror(errno));
-        if (copy >= 0) {
-            close(copy);
-        }
-        return false;
+        oh_tool_fail("a trial's table cannot be written: %m");
     }
     oh_tuning_write_head(stream);
     oh_tuning_write_key(stream, &key, "a trial");
@@ -95,7 +89,7 @@ static bool write_table(const struct trials *trials, int fd)
         oh_tuning_write_row(stream, there ? &point->candidate[trials->candidate] : &nothing, NULL);
     }
     oh_tuning_write_end(stream);
-    return fclose(stream) == 0;
+    fclose(stream);
 }
 
 /* On a terminal, once a second. */
@@ -105,14 +99,14 @@ static void show_progress(struct trials *trials)
     uint64_t left = trials->tune->deadline_ns > now ? (trials->tune->deadline_ns - now) / 1000000000u : 0;
     if (left != trials->shown_s) {
         trials->shown_s = left;
-        oh_tool_show_progress("tune: %u ranks, table %d of %d, trial %zu of %zu, %d s of at most %d s",
+        oh_tool_show_progress("%u ranks, table %d of %d, trial %zu of %zu, %d s of at most %d s",
                               trials->tune->key.nranks, trials->candidate + 1, trials->tables, trials->done + 1,
                               trials->shared->rows, (int)(total - left), (int)total);
     }
 }
 
-/* Takes a task's times. False: they are of no use (said). */
-static bool take(struct trials *trials, size_t i)
+/* Takes a task's times. Ends the command if they are of no use. */
+static void take(struct trials *trials, size_t i)
 {
     const struct oh_perf_row *task = &trials->shared->row[i];
     const struct place *place = &trials->place[i];
@@ -120,33 +114,27 @@ static bool take(struct trials *trials, size_t i)
     const char *name = oh_algorithm_name((int)row->algorithm);
     uint64_t wrong = task->cell[ONEHOP].wrong + task->cell[STOCK].wrong;
     if (!trials->shared->info.served) {
-        oh_tool_error("tune: onehop hands this communicator back to NCCL: %s", trials->shared->info.reason);
-        return false;
+        oh_tool_fail("onehop hands this communicator back to NCCL: %s", trials->shared->info.reason);
     }
     if (strcmp(task->served_by, name) != 0 || wrong > 0) {
-        oh_tool_error("tune: %" PRIu64 " bytes of %s on %s %ux%u: %" PRIu64 " elements wrong, served by %s",
-                      place->point->bytes, oh_perf_type_names[task->type], name, row->blocks, row->threads, wrong,
-                      task->served_by);
-        return false;
+        oh_tool_fail("%" PRIu64 " bytes of %s on %s %ux%u: %" PRIu64 " elements wrong, served by %s",
+                     place->point->bytes, oh_perf_type_names[task->type], name, row->blocks, row->threads, wrong,
+                     task->served_by);
     }
     place->point->time[trials->candidate][place->mode][place->type] =
         (struct oh_tune_time){true, task->cell[ONEHOP].us, task->cell[STOCK].us};
-    return true;
 }
 
 /* Takes times, and compares the clock with the limits. Returns false if the ranks must end. */
-static bool tick(void *user, bool final)
+static bool tick(void *user)
 {
     struct trials *trials = user;
     const struct oh_tune *tune = trials->tune;
     size_t done = atomic_load(&trials->shared->rows_done);
     uint64_t now = oh_now_ns(), limit = START_S;
-    (void) final;
     for (; trials->done < done; trials->done++) {
         trials->begun_ns = now;
-        if (!take(trials, trials->done)) {
-            return false;
-        }
+        take(trials, trials->done);
     }
     if (atomic_load(&trials->shared->ready)) {
         limit = (uint64_t)tune->options->trial_s;
@@ -157,27 +145,24 @@ static bool tick(void *user, bool final)
     return !trials->tune->out_of_time && !trials->too_slow;
 }
 
-/* After tick has ended the ranks: returns true if only time was the reason, so that the rest can be measured. */
-static bool go_on(struct trials *trials)
+/* After tick has ended the ranks. Ends the command unless a trial's time, or all time, was over. */
+static void go_on(struct trials *trials)
 {
-    if (trials->too_slow && atomic_load(&trials->shared->ready)) {
+    if (trials->too_slow && !atomic_load(&trials->shared->ready)) {
+        oh_tool_fail("the ranks did not start within %d s", START_S);
+    }
+    if (trials->too_slow) {
         struct oh_tune_point *point = trials->place[trials->done].point;
         const struct oh_plan_row *row = &point->candidate[trials->candidate];
-        oh_tool_error("tune: %s %ux%u took more than %d s for %" PRIu64 " bytes: the size is skipped",
+        oh_tool_error("%s %ux%u took more than %d s for %" PRIu64 " bytes: the size is skipped",
                       oh_algorithm_name((int)row->algorithm), row->blocks, row->threads, trials->tune->options->trial_s,
                       point->bytes);
         point->too_slow = true;
-        return true;
     }
-    if (trials->too_slow) {
-        oh_tool_error("tune: the ranks did not start within %d s", START_S);
-        return false;
-    }
-    return trials->tune->out_of_time;
 }
 
-/* Measures what is left of a table. Returns false, with the reason on stderr, also after a signal. */
-static bool run_rest(struct trials *trials)
+/* Measures what is left of a table. */
+static void run_rest(struct trials *trials)
 {
     struct oh_tune *tune = trials->tune;
     struct oh_perf_options options = tune->options->perf;
@@ -185,68 +170,53 @@ static bool run_rest(struct trials *trials)
     trials->shared->options = &options;
     trials->begun_ns = oh_now_ns();
     /* tick is faster than the timeout */
-    bool well = oh_perf_run("tune", trials->shared, 2 * START_S + tune->options->trial_s, tick, trials);
-    oh_tool_show_progress("%s", "");
+    bool well = oh_perf_run(trials->shared, 2 * START_S + tune->options->trial_s, tick, trials);
+    oh_tool_clear_progress();
     if (atomic_load(&trials->shared->ready)) {
         oh_tuning_nccl_name(trials->shared->nccl_version, tune->key.nccl);
         tune->ready = true;
     }
-    return well || (!oh_workers_signal() && go_on(trials));
+    if (!well) {
+        go_on(trials);
+    }
 }
 
-static bool run_table(struct oh_tune *tune, int candidate, int tables, int fd)
+static void run_table(struct oh_tune *tune, int candidate, int tables, int fd)
 {
     struct trials trials = {.tune = tune, .candidate = candidate, .tables = tables};
     size_t tasks;
-    bool good = true;
-    while (good && !tune->out_of_time && (trials.shared = NULL, tasks = list_tasks(&trials)) > 0) {
+    while (!tune->out_of_time && (trials.shared = NULL, tasks = list_tasks(&trials)) > 0) {
         size_t bytes = sizeof *trials.shared + tasks * sizeof *trials.shared->row;
-        trials.shared = oh_workers_map("tune", bytes);
-        trials.place = calloc(tasks, sizeof *trials.place);
-        good = trials.shared && trials.place && write_table(&trials, fd);
-        if (good) {
-            trials.shared->rows = list_tasks(&trials);
-            trials.done = 0;
-            good = run_rest(&trials);
-        }
-        if (trials.shared) {
-            munmap(trials.shared, bytes);
-        }
+        trials.shared = oh_workers_map(bytes);
+        trials.place = oh_tool_allocate(tasks * sizeof *trials.place);
+        trials.shared->rows = list_tasks(&trials);
+        trials.done = 0;
+        write_table(&trials, fd);
+        run_rest(&trials);
+        munmap(trials.shared, bytes);
         free(trials.place);
     }
-    return good;
 }
 
 /* --- all tables ------------------------------------------------------------------------------------------------- */
 
-/* The trials' processes find their table by this path, and nothing that would stand in its way. */
-static bool lead_to(int fd)
+void oh_tune_measure(struct oh_tune *tune)
 {
+    int tables = 0, fd = memfd_create("onehop-trial", 0); /* the ranks inherit it */
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    return setenv("ONEHOP_TUNING_FILE", path, 1) == 0 && unsetenv("ONEHOP_ALGO") == 0 &&
-           unsetenv("ONEHOP_MAX_BYTES") == 0 && unsetenv("ONEHOP_DISABLE") == 0;
-}
-
-bool oh_tune_measure(struct oh_tune *tune)
-{
-    int tables = 0;
-    bool good;
-    int fd = memfd_create("onehop-trial", 0); /* the ranks inherit it */
-    if (fd < 0 || !lead_to(fd)) {
-        oh_tool_error("tune: no room for a trial's table: %s", strerror(errno));
-        if (fd >= 0) {
-            close(fd);
-        }
-        return false;
+    if (fd < 0 || setenv("ONEHOP_TUNING_FILE", path, 1) != 0) {
+        oh_tool_fail("no room for a trial's table: %m");
     }
+    /* What would stand in its way. */
+    unsetenv("ONEHOP_ALGO");
+    unsetenv("ONEHOP_MAX_BYTES");
+    unsetenv("ONEHOP_DISABLE");
     for (int i = 0; i < tune->points; i++) {
         tables = tune->point[i].candidates > tables ? tune->point[i].candidates : tables;
     }
-    good = true;
-    for (int k = 0; k < tables && good && !tune->out_of_time; k++) {
-        good = run_table(tune, k, tables, fd);
+    for (int k = 0; k < tables && !tune->out_of_time; k++) {
+        run_table(tune, k, tables, fd);
     }
     close(fd);
-    return good;
 }

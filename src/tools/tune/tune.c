@@ -47,29 +47,20 @@ static const char help[] = "usage: onehop tune [OPTIONS]\n"
 
 /* --- options ---------------------------------------------------------------------------------------------------- */
 
-static bool take_ranks(const char *name, const char *list, void *value)
+static void take_ranks(const char *name, const char *list, void *value)
 {
     struct oh_tune_options *options = value;
-    char copy[64];
-    char *rest = copy;
+    char *rest = strdupa(list);
     options->tables = 0;
-    if ((size_t)snprintf(copy, sizeof copy, "%s", list) >= sizeof copy) {
-        oh_tool_error("tune: --%s %s: expected at most %zu characters", name, list, sizeof copy - 1);
-        return false;
-    }
     for (const char *part; (part = strsep(&rest, ",")) != NULL; options->tables++) {
         if (options->tables == OH_MAX_RANKS) {
-            oh_tool_error("tune: --%s %s: expected at most %d numbers", name, list, OH_MAX_RANKS);
-            return false;
+            oh_tool_refuse("--%s %s: expected at most %d numbers", name, list, OH_MAX_RANKS);
         }
-        if (!oh_option_int(name, part, OH_RANGE(&options->ranks[options->tables], 2, OH_MAX_RANKS))) {
-            return false;
-        }
+        oh_option_int(name, part, OH_RANGE(&options->ranks[options->tables], 2, OH_MAX_RANKS));
     }
-    return true;
 }
 
-static bool parse_options(int argc, char **argv, struct oh_tune_options *tune, int *status_p)
+static void parse_options(int argc, char **argv, struct oh_tune_options *tune)
 {
     struct oh_perf_options *perf = &tune->perf;
     int sizes = 0;
@@ -80,19 +71,15 @@ static bool parse_options(int argc, char **argv, struct oh_tune_options *tune, i
                                         {"trial", 0, oh_option_int, OH_RANGE(&tune->trial_s, 1, 3600)},
                                         {"output", 'o', oh_option_text, &tune->output},
                                         {NULL, 0, NULL, NULL}};
-    if (!oh_options_only(argc, argv, help, options, status_p)) {
-        return false;
-    }
+    oh_options_only(argc, argv, help, options);
     for (uint64_t bytes = perf->min_bytes; bytes <= perf->max_bytes; bytes *= 2) {
         sizes++;
     }
     if (sizes < 1 || sizes > OH_TUNE_POINTS) {
-        oh_tool_error("tune: from %zu to %zu bytes: %d sizes; expected 1 to %d", perf->min_bytes, perf->max_bytes,
-                      sizes, OH_TUNE_POINTS);
-        *status_p = OH_EXIT_USAGE;
-        return false;
+        oh_tool_refuse("from %zu to %zu bytes: %d sizes; expected 1 to %d", perf->min_bytes, perf->max_bytes, sizes,
+                       OH_TUNE_POINTS);
     }
-    return oh_perf_settle(argv, perf, status_p);
+    oh_perf_settle(argv, perf);
 }
 
 /* --- the report and the table ----------------------------------------------------------------------------------- */
@@ -234,74 +221,46 @@ static void write_table(FILE *stream, const struct oh_tune *tune)
 /* --- where tables go -------------------------------------------------------------------------------------------- */
 
 /* All folders on the way to a file. */
-static bool make_folders(const char *path)
+static void make_folders(const char *path)
 {
     char folder[OH_STORE_PATH];
     snprintf(folder, sizeof folder, "%s", path);
     for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         if (mkdir(folder, 0755) != 0 && errno != EEXIST) {
-            oh_tool_error("tune: %s cannot be made: %s", folder, strerror(errno));
-            return false;
+            oh_tool_fail("%s cannot be made: %m", folder);
         }
         *slash = '/';
     }
-    return true;
 }
 
-/* A place in the cache, whose folders are made. */
-static bool place_in_cache(const struct oh_tuning_key *key, char path_p[OH_STORE_PATH])
+/* Opens the file of --output, or one in the cache, whose folders are made. */
+static void open_output(const struct oh_tune_options *options, const struct oh_tuning_key *key,
+                        char path_p[OH_STORE_PATH], struct oh_outfile *file)
 {
-    if (!oh_store_cache_path(key, path_p)) {
-        oh_tool_error("tune: neither XDG_CACHE_HOME nor HOME names a folder; --output can name a file");
-        return false;
-    }
-    return make_folders(path_p);
-}
-
-/*
- * Opens the file of --output. Names in the cache have NCCL's version, which only a run tells: there it is tried whether
- * a file can be made.
- */
-static bool begin_output(const struct oh_tune_options *options, const struct oh_tuning_key *key,
-                         struct oh_outfile *output_p)
-{
-    char path[OH_STORE_PATH];
-    struct oh_outfile trial;
     if (options->output) {
-        return oh_outfile_open("tune", options->output, output_p);
+        snprintf(path_p, OH_STORE_PATH, "%s", options->output);
+    } else if (oh_store_cache_path(key, path_p)) {
+        make_folders(path_p);
+    } else {
+        oh_tool_fail("neither XDG_CACHE_HOME nor HOME names a folder; --output can name a file");
     }
-    if (!place_in_cache(key, path) || !oh_outfile_open("tune", path, &trial)) {
-        return false;
-    }
-    oh_outfile_drop(&trial);
-    return true;
+    oh_outfile_open(path_p, file);
 }
 
-static bool write_tables(const struct oh_tune *tune, int count, struct oh_outfile *file)
+static void write_tables(const struct oh_tune *tune, int count, struct oh_outfile *file)
 {
     oh_tuning_write_head(file->stream);
     for (int i = 0; i < count; i++) {
         write_table(file->stream, &tune[i]);
     }
-    return oh_outfile_commit(file);
-}
-
-static bool write_cache(const struct oh_tune *tune, FILE *report)
-{
-    char path[OH_STORE_PATH];
-    struct oh_outfile file;
-    if (!place_in_cache(&tune->key, path) || !oh_outfile_open("tune", path, &file) || !write_tables(tune, 1, &file)) {
-        return false;
-    }
-    fprintf(report, "# written: %s\n", path);
-    return true;
+    oh_outfile_commit(file);
 }
 
 /* --- all of it -------------------------------------------------------------------------------------------------- */
 
 /* Measures and reports one table after the other; an equal part of the time that is left for each. */
-static bool measure_all(struct oh_tune_options *options, struct oh_tune *tune, FILE *report)
+static void measure_all(const struct oh_tune_options *options, struct oh_tune *tune, FILE *report)
 {
     uint64_t end = oh_now_ns() + (uint64_t)options->time_s * 1000000000u;
     for (int i = 0; i < options->tables; i++) {
@@ -309,32 +268,16 @@ static bool measure_all(struct oh_tune_options *options, struct oh_tune *tune, F
         tune[i].options = options;
         tune[i].deadline_ns = now + (end > now ? (end - now) / (uint64_t)(options->tables - i) : 0);
         oh_tune_list(&tune[i]);
-        if (!oh_tune_measure(&tune[i])) {
-            return false;
-        }
+        oh_tune_measure(&tune[i]);
         if (tune[i].out_of_time && !tune[i].ready) {
-            oh_tool_error("tune: the time (--time %d) was over before %u ranks had started", options->time_s,
-                          tune[i].key.nranks);
-            return false;
+            oh_tool_fail("the time (--time %d) was over before %u ranks had started", options->time_s,
+                         tune[i].key.nranks);
         }
         print_report(report, &tune[i]);
         if (fflush(report) != 0 || ferror(report)) {
-            oh_tool_error("tune: the report cannot be written: %s", strerror(errno));
-            return false;
+            oh_tool_fail("the report cannot be written: %m");
         }
     }
-    return true;
-}
-
-static bool write_all(const struct oh_tune_options *options, const struct oh_tune *tune, struct oh_outfile *output,
-                      FILE *report)
-{
-    for (int i = 0; i < options->tables && !options->output; i++) {
-        if (!write_cache(&tune[i], report)) {
-            return false;
-        }
-    }
-    return !options->output || write_tables(tune, options->tables, output);
 }
 
 /* The machine's key goes to every table; the number of ranks is settled. */
@@ -342,53 +285,60 @@ static struct oh_tune *begin(struct oh_tune_options *options)
 {
     struct oh_tuning_key key = {.nccl = "unknown"};
     struct oh_workers_machine machine;
-    if (!oh_workers_ask_machine("tune", &machine)) {
-        return NULL;
-    }
+    oh_workers_ask_machine(&machine);
     const int gpus = machine.gpus;
     memcpy(key.gpu, machine.gpu, sizeof key.gpu);
     memcpy(key.driver, machine.driver, sizeof key.driver);
+    if (gpus < 2) {
+        oh_tool_fail("at least 2 GPUs are needed; CUDA sees %d here", gpus);
+    }
     if (options->tables == 0) {
         options->ranks[options->tables++] = gpus < OH_MAX_RANKS ? gpus : OH_MAX_RANKS;
     }
-    if (gpus < 2) {
-        oh_tool_error("tune: at least 2 GPUs are needed; CUDA sees %d here", gpus);
-        return NULL;
-    }
+    struct oh_tune *tune = oh_tool_allocate((size_t)options->tables * sizeof *tune);
     for (int i = 0; i < options->tables; i++) {
         if (options->ranks[i] > gpus) {
-            oh_tool_error("tune: a table for %d ranks needs as many GPUs; CUDA sees %d here", options->ranks[i], gpus);
-            return NULL;
+            oh_tool_fail("a table for %d ranks needs as many GPUs; CUDA sees %d here", options->ranks[i], gpus);
         }
-    }
-    struct oh_tune *tune = oh_tool_allocate(OH_MAX_RANKS * sizeof *tune);
-    for (int i = 0; i < options->tables; i++) {
         tune[i].key = key;
         tune[i].key.nranks = (uint32_t)options->ranks[i];
     }
     return tune;
 }
 
-static int run(void *user)
+/*
+ * Names in the cache have NCCL's version, which only a run tells: before anything is measured it is tried whether a
+ * file can be made there.
+ */
+static void run(struct oh_tune_options *options)
 {
-    struct oh_tune_options *options = user;
     FILE *report = options->output && strcmp(options->output, "-") == 0 ? stderr : stdout;
     struct oh_tune *tune = begin(options);
-    struct oh_outfile output = {.stream = NULL};
-    bool good = tune && begin_output(options, &tune[0].key, &output) && measure_all(options, tune, report) &&
-                !oh_workers_signal() && write_all(options, tune, &output, report);
-    oh_outfile_drop(&output);
+    struct oh_outfile file;
+    char path[OH_STORE_PATH];
+    open_output(options, &tune[0].key, path, &file);
+    if (!options->output) {
+        oh_outfile_drop(&file);
+    }
+    measure_all(options, tune, report);
+    if (options->output) {
+        write_tables(tune, options->tables, &file);
+    }
+    for (int i = 0; i < options->tables && !options->output; i++) {
+        open_output(options, &tune[i].key, path, &file);
+        write_tables(&tune[i], 1, &file);
+        fprintf(report, "# written: %s\n", path);
+    }
     free(tune);
-    return good ? OH_EXIT_OK : OH_EXIT_FAILED;
 }
 
 int oh_tool_tune(int argc, char **argv)
 {
     struct oh_tune_options options = oh_tune_defaults();
-    int status;
     options.perf.mode[OH_PERF_EAGER] = true;
-    if (!parse_options(argc, argv, &options, &status)) {
-        return status;
-    }
-    return oh_workers_guard(run, &options);
+    parse_options(argc, argv, &options);
+    oh_signals_hold();
+    run(&options);
+    oh_signals_release();
+    return OH_EXIT_OK;
 }

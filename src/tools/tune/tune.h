@@ -96,7 +96,7 @@ bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t 
 
 /* tune/trials.c */
 
-/* Measures all points, as far as time allows. False: said on stderr, or ended by a signal. */
-bool oh_tune_measure(struct oh_tune *tune);
+/* Measures all points, as far as time allows, while signals are held. Ends the command if that fails. */
+void oh_tune_measure(struct oh_tune *tune);
 
 #endif
