@@ -44,11 +44,7 @@ static void write_and_read(const struct oh_tuning_key *key, const struct oh_plan
     FILE *stream = open_memstream(&text, &size);
     must(stream != NULL);
     oh_tuning_write_head(stream);
-    oh_tuning_write_key(stream, key, source);
-    for (uint32_t r = 0; r < table->rows.count; r++) {
-        oh_tuning_write_row(stream, &table->rows.row[r], NULL);
-    }
-    oh_tuning_write_end(stream);
+    oh_tuning_write_table(stream, key, source, &table->rows, NULL);
     fclose(stream);
     if (oh_tuning_parse(text, size, key, &again, source_again, &fault) != OH_TUNING_FOUND) {
         fprintf(stderr, "line %u: %s\n%s", fault.line, fault.what, text);

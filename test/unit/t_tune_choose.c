@@ -84,7 +84,8 @@ static void test_choice(void)
                memcmp(&choice.row, &point->candidate[last], sizeof choice.row) == 0 && choice.second >= 0 &&
                point->candidate[choice.second].algorithm != choice.row.algorithm,
            "the fastest is chosen; beside it the best of another algorithm");
-    tap_ok(fabs(oh_tune_score(&tune, point, last) - sqrt(5.0 * 6.0)) < 1e-9, "both modes, and all types, count alike");
+    tap_ok(fabs(oh_tune_weigh(&tune, point, last, OH_PERF_MODES).us - sqrt(5.0 * 6.0)) < 1e-9,
+           "both modes, and all types, count alike");
 
     give(point, last, 5, 5 / 1.03);
     choice = oh_tune_choose(&tune, point);
@@ -127,15 +128,13 @@ static void test_choice(void)
 static void test_rows(void)
 {
     struct oh_plan_rows rows;
-    int of[OH_PLAN_ROWS];
     begin(4, 1024, 16384);
     for (int i = 0; i < tune.points; i++) {
         give_all(&tune.point[i], 10, i == 2 ? 5 : 30); /* 4 KiB: stock NCCL */
     }
-    oh_tune_rows(&tune, &rows, of);
+    oh_tune_rows(&tune, &rows);
     struct oh_plan_table table = {.nranks = 4, .rows = rows};
     tap_ok(oh_plan_table_valid(&table, 4) && rows.row[2].algorithm == OH_PLAN_NCCL && rows.row[2].max_bytes == 4096 &&
-               of[2] == 2 && of[rows.count - 1] == -1 &&
                rows.row[rows.count - 1].max_bytes == oh_plan_table_end(&tune.shipped),
            "a fallback in the middle; above what was measured as shipped");
     /* One algorithm and grid for all: one row. */
@@ -145,10 +144,10 @@ static void test_rows(void)
         tune.point[i].candidate[0].max_bytes = tune.point[i].bytes;
         give(&tune.point[i], 0, 1, 30);
     }
-    oh_tune_rows(&tune, &rows, of);
-    tap_ok(rows.row[0].max_bytes == 16384 && rows.row[0].blocks == 8 && of[0] == 4, "equal choices are one row");
+    oh_tune_rows(&tune, &rows);
+    tap_ok(rows.row[0].max_bytes == 16384 && rows.row[0].blocks == 8, "equal choices are one row");
     tune.points = 0;
-    oh_tune_rows(&tune, &rows, of);
+    oh_tune_rows(&tune, &rows);
     tap_ok(memcmp(&rows, &tune.shipped.rows, sizeof rows) == 0, "not measured at all: as shipped");
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         begin(n, 512, 16 << 20); /* as many sizes as rows; each another choice than its neighbours */
@@ -158,7 +157,7 @@ static void test_rows(void)
             give(&tune.point[i], i % 2 ? tune.point[i].candidates - 1 : 0, 1, 30);
         }
         table = (struct oh_plan_table){.nranks = n};
-        oh_tune_rows(&tune, &table.rows, of);
+        oh_tune_rows(&tune, &table.rows);
         tap_ok(right && oh_plan_table_valid(&table, n), "n=%u: a table of as many rows as there may be is valid", n);
     }
 }

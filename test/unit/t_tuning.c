@@ -249,6 +249,7 @@ static void test_writing(void)
 {
     struct oh_tuning_fault fault;
     struct oh_plan_table table, again;
+    static const char comments[OH_PLAN_ROWS][OH_TUNING_COMMENT] = {"2.1 us"};
     bool right = true;
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         struct oh_tuning_key one = {"SIMULATED NVIDIA H200", n, "unknown", "2.28.9"};
@@ -257,11 +258,7 @@ static void test_writing(void)
         FILE *stream = open_memstream(&text, &size);
         oh_tuning_shipped("NVIDIA H200", n, &table, source);
         oh_tuning_write_head(stream);
-        oh_tuning_write_key(stream, &one, source);
-        for (uint32_t i = 0; i < table.rows.count; i++) {
-            oh_tuning_write_row(stream, &table.rows.row[i], i % 2 ? "2.1 us" : NULL);
-        }
-        oh_tuning_write_end(stream);
+        oh_tuning_write_table(stream, &one, source, &table.rows, n % 2 ? comments : NULL);
         fclose(stream);
         right &= oh_tuning_parse(text, size, &one, &again, NULL, &fault) == OH_TUNING_FOUND &&
                  memcmp(&table, &again, sizeof table) == 0;

@@ -96,47 +96,46 @@ void oh_tune_list(struct oh_tune *tune)
 
 /* --- choosing --------------------------------------------------------------------------------------------------- */
 
-/* What all modes and types together say of a candidate. False: not all of them were measured. */
-static bool weigh(const struct oh_tune *tune, const struct oh_tune_point *point, int candidate, double *us_p,
-                  double *worst_p)
+struct oh_tune_weight oh_tune_weigh(const struct oh_tune *tune, const struct oh_tune_point *point, int candidate,
+                                    int mode)
 {
-    double logs = 0, worst = 0;
+    struct oh_tune_weight weight = {.complete = true};
+    double logs = 0, stock_logs = 0;
     int times = 0;
-    for (int mode = 0; mode < OH_PERF_MODES; mode++) {
-        for (int type = 0; type < OH_PERF_TYPES && tune->options->perf.mode[mode]; type++) {
-            const struct oh_tune_time *time = &point->time[candidate][mode][type];
-            if (!oh_tune_has_type(tune->options, type, point->bytes)) {
-                continue;
-            }
-            if (!time->done) {
-                return false;
-            }
-            logs += log(time->us);
-            worst = fmax(worst, time->us / time->stock_us);
-            times++;
+    for (int i = 0; i < OH_PERF_MODES * OH_PERF_TYPES && candidate >= 0; i++) {
+        const int m = i / OH_PERF_TYPES, type = i % OH_PERF_TYPES;
+        const struct oh_tune_time *time = &point->time[candidate][m][type];
+        if ((mode != OH_PERF_MODES && m != mode) || !tune->options->perf.mode[m] ||
+            !oh_tune_has_type(tune->options, type, point->bytes)) {
+            continue;
         }
+        if (!time->done) {
+            weight.complete = false;
+            continue;
+        }
+        logs += log(time->us);
+        stock_logs += log(time->stock_us);
+        weight.worst = fmax(weight.worst, time->us / time->stock_us);
+        times++;
     }
-    *us_p = times > 0 ? exp(logs / times) : 0;
-    *worst_p = worst;
-    return times > 0;
-}
-
-double oh_tune_score(const struct oh_tune *tune, const struct oh_tune_point *point, int candidate)
-{
-    double us, worst;
-    return weigh(tune, point, candidate, &us, &worst) ? us : 0;
+    if (times > 0) {
+        weight.us = exp(logs / times);
+        weight.stock_us = exp(stock_logs / times);
+    }
+    return weight;
 }
 
 /* The fastest: of those that stock NCCL beats nowhere, if `winners`; of another algorithm than `other`, unless -1. */
 static int fastest(const struct oh_tune *tune, const struct oh_tune_point *point, bool winners, int64_t other)
 {
-    double us, worst, least = 0;
+    double least = INFINITY;
     int best = -1;
     for (int k = 0; k < point->candidates; k++) {
-        if (point->candidate[k].algorithm != other && weigh(tune, point, k, &us, &worst) &&
-            (!winners || worst <= OH_TUNE_MARGIN) && (best < 0 || us < least)) {
+        const struct oh_tune_weight weight = oh_tune_weigh(tune, point, k, OH_PERF_MODES);
+        if (point->candidate[k].algorithm != other && weight.complete && weight.us < least &&
+            (!winners || weight.worst <= OH_TUNE_MARGIN)) {
             best = k;
-            least = us;
+            least = weight.us;
         }
     }
     return best;
@@ -149,60 +148,55 @@ static struct oh_plan_row fallback_row(uint64_t bytes)
 
 struct oh_tune_choice oh_tune_choose(const struct oh_tune *tune, const struct oh_tune_point *point)
 {
-    double us, worst;
-    int best = fastest(tune, point, true, -1);
-    struct oh_tune_choice choice = {.why = OH_TUNE_FASTEST, .best = best, .second = -1};
-    bool known = !point->shipped || weigh(tune, point, 0, &us, &worst);
-    if (point->too_slow || !known || fastest(tune, point, false, -1) < 0) {
-        choice.why = OH_TUNE_SHIPPED;
-        choice.row = point->shipped ? point->candidate[0] : fallback_row(point->bytes);
-        choice.best = -1;
-        return choice;
+    int best = fastest(tune, point, true, -1), any = fastest(tune, point, false, -1);
+    bool known = !point->shipped || oh_tune_weigh(tune, point, 0, OH_PERF_MODES).complete;
+    if (point->too_slow || !known || any < 0) {
+        return (struct oh_tune_choice){.why = OH_TUNE_SHIPPED,
+                                       .row = point->shipped ? point->candidate[0] : fallback_row(point->bytes),
+                                       .best = -1,
+                                       .second = -1};
     }
     if (best < 0) {
-        choice.why = OH_TUNE_STOCK;
-        choice.row = fallback_row(point->bytes);
-        choice.best = fastest(tune, point, false, -1);
-    } else {
-        choice.row = point->candidate[best];
-        choice.second = fastest(tune, point, false, point->candidate[best].algorithm);
+        return (struct oh_tune_choice){
+            .why = OH_TUNE_STOCK, .row = fallback_row(point->bytes), .best = any, .second = -1};
     }
-    return choice;
+    return (struct oh_tune_choice){.why = OH_TUNE_FASTEST,
+                                   .row = point->candidate[best],
+                                   .best = best,
+                                   .second = fastest(tune, point, false, point->candidate[best].algorithm)};
 }
 
 /* --- rows ------------------------------------------------------------------------------------------------------- */
 
 /* A row like the last one makes that longer. */
-static void add_row(struct oh_plan_rows *rows, const struct oh_plan_row *row, int point, int of_p[OH_PLAN_ROWS])
+static void add_row(struct oh_plan_rows *rows, const struct oh_plan_row *row)
 {
     struct oh_plan_row *last = rows->count > 0 ? &rows->row[rows->count - 1] : NULL;
     if (last && last->algorithm == row->algorithm && last->blocks == row->blocks && last->threads == row->threads) {
         last->max_bytes = row->max_bytes;
-        of_p[rows->count - 1] = point >= 0 ? point : of_p[rows->count - 1];
     } else if (rows->count < OH_PLAN_ROWS) {
-        of_p[rows->count] = point;
         rows->row[rows->count++] = *row;
     }
 }
 
-void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p, int of_p[OH_PLAN_ROWS])
+void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p)
 {
     const struct oh_plan_rows *shipped = &tune->shipped.rows;
     struct oh_plan_rows rows = {0};
     uint64_t measured = 0;
     for (uint32_t i = 0; i < shipped->count; i++) { /* below what was measured, and above */
         if (2 * shipped->row[i].max_bytes <= tune->options->perf.min_bytes) {
-            add_row(&rows, &shipped->row[i], -1, of_p);
+            add_row(&rows, &shipped->row[i]);
         }
     }
     for (int i = 0; i < tune->points; i++) {
         struct oh_tune_choice choice = oh_tune_choose(tune, &tune->point[i]);
-        add_row(&rows, &choice.row, i, of_p);
+        add_row(&rows, &choice.row);
         measured = tune->point[i].bytes;
     }
     for (uint32_t i = 0; i < shipped->count; i++) {
         if (shipped->row[i].max_bytes > measured) {
-            add_row(&rows, &shipped->row[i], -1, of_p);
+            add_row(&rows, &shipped->row[i]);
         }
     }
     *rows_p = rows;

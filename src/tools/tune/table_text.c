@@ -15,12 +15,6 @@ void oh_tuning_write_head(FILE *stream)
     fprintf(stream, OH_TUNING_MARK " %d\n", OH_TUNING_VERSION);
 }
 
-void oh_tuning_write_key(FILE *stream, const struct oh_tuning_key *key, const char *source)
-{
-    fprintf(stream, "\ntable\n  gpu %s\n  ranks %u\n  driver %s\n  nccl %s\n  source %s\n", key->gpu, key->nranks,
-            key->driver, key->nccl, source);
-}
-
 static void format_size(uint64_t bytes, char text_p[24])
 {
     static const char units[] = "\0KMG";
@@ -32,7 +26,7 @@ static void format_size(uint64_t bytes, char text_p[24])
     snprintf(text_p, 24, "%" PRIu64 "%.1s", bytes, &units[unit]);
 }
 
-void oh_tuning_write_row(FILE *stream, const struct oh_plan_row *row, const char *comment)
+static void write_row(FILE *stream, const struct oh_plan_row *row)
 {
     char size[24], shape[24] = "";
     bool served = row->algorithm != OH_PLAN_NCCL;
@@ -41,10 +35,16 @@ void oh_tuning_write_row(FILE *stream, const struct oh_plan_row *row, const char
         snprintf(shape, sizeof shape, "%3u %3u", row->blocks, row->threads);
     }
     fprintf(stream, "  %6s  %-7s %7s", size, served ? oh_algorithm_name((int)row->algorithm) : "nccl", shape);
-    fprintf(stream, comment ? "  # %s\n" : "\n", comment);
 }
 
-void oh_tuning_write_end(FILE *stream)
+void oh_tuning_write_table(FILE *stream, const struct oh_tuning_key *key, const char *source,
+                           const struct oh_plan_rows *rows, const char (*comment)[OH_TUNING_COMMENT])
 {
+    fprintf(stream, "\ntable\n  gpu %s\n  ranks %u\n  driver %s\n  nccl %s\n  source %s\n", key->gpu, key->nranks,
+            key->driver, key->nccl, source);
+    for (uint32_t i = 0; i < rows->count; i++) {
+        write_row(stream, &rows->row[i]);
+        fprintf(stream, "%s%s\n", comment ? "  # " : "", comment ? comment[i] : "");
+    }
     fprintf(stream, "end\n");
 }

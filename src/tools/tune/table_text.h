@@ -13,10 +13,13 @@
 
 #include "plan/tuning.h"
 
-/* Write the head of a text once, then for each table its key, its rows and the end. comment: NULL for none. */
+#define OH_TUNING_COMMENT 128
+
+/* Writes the first line of a text. */
 void oh_tuning_write_head(FILE *stream);
-void oh_tuning_write_key(FILE *stream, const struct oh_tuning_key *key, const char *source);
-void oh_tuning_write_row(FILE *stream, const struct oh_plan_row *row, const char *comment);
-void oh_tuning_write_end(FILE *stream);
+
+/* Writes a table. comment: of each row, or NULL. */
+void oh_tuning_write_table(FILE *stream, const struct oh_tuning_key *key, const char *source,
+                           const struct oh_plan_rows *rows, const char (*comment)[OH_TUNING_COMMENT]);
 
 #endif

@@ -19,76 +19,66 @@
 #include "tools/shared/tool.h"
 #include "util/clock.h"
 
-enum {
+#define START_S 90 /* CUDA and NCCL, before the first trial */
+#define MAX_TASKS (OH_TUNE_POINTS * OH_PERF_MODES * OH_PERF_TYPES)
+
+enum { /* the columns of a row: the default sides */
     STOCK,
     ONEHOP
-};                 /* the columns of a row: the default sides */
-#define START_S 90 /* CUDA and NCCL, before the first trial */
+};
 
 /* --- one table -------------------------------------------------------------------------------------------------- */
-
-/* Where a task's times go. */
-struct place {
-    struct oh_tune_point *point;
-    enum oh_perf_mode mode;
-    int type;
-};
 
 struct trials {
     struct oh_tune *tune;
     int candidate;
     int tables;
     struct oh_perf_shared *shared;
-    struct place *place; /* of each task */
-    size_t done;         /* tasks whose times have been taken */
-    uint64_t begun_ns;   /* the task under way, or the workers */
+    struct oh_tune_point *point[MAX_TASKS]; /* of each row, which is a task */
+    size_t done;                            /* tasks whose times have been taken */
+    uint64_t begun_ns;                      /* the task under way, or the members */
     uint64_t shown_s;
     bool too_slow; /* that task */
 };
 
-/* The tasks of a candidate that are not done, smallest first; `shared` NULL: only counts them. */
-static size_t list_tasks(struct trials *trials)
+/* Lists the tasks of a candidate that are not done, smallest first. */
+static void list_tasks(struct trials *trials)
 {
     const struct oh_tune_options *options = trials->tune->options;
     size_t tasks = 0;
-    for (int mode = 0; mode < OH_PERF_MODES; mode++) {
-        for (int type = 0; type < OH_PERF_TYPES && options->perf.mode[mode]; type++) {
-            for (int i = 0; i < trials->tune->points; i++) {
-                struct oh_tune_point *point = &trials->tune->point[i];
-                if (point->candidates <= trials->candidate || point->too_slow ||
-                    point->time[trials->candidate][mode][type].done || !oh_tune_has_type(options, type, point->bytes)) {
-                    continue;
-                }
-                if (trials->shared) {
-                    const size_t size = oh_perf_types[type].size, count = point->bytes / size;
-                    trials->shared->row[tasks] = (struct oh_perf_row){
-                        .mode = mode, .type = type, .op = OH_PERF_SUM, .bytes = count * size, .count = count};
-                    trials->place[tasks] = (struct place){point, mode, type};
-                }
-                tasks++;
-            }
+    for (int i = 0; i < MAX_TASKS; i++) {
+        const int mode = i / OH_TUNE_POINTS / OH_PERF_TYPES, type = i / OH_TUNE_POINTS % OH_PERF_TYPES;
+        struct oh_tune_point *point = &trials->tune->point[i % OH_TUNE_POINTS];
+        if (i % OH_TUNE_POINTS < trials->tune->points && options->perf.mode[mode] &&
+            oh_tune_has_type(options, type, point->bytes) && trials->candidate < point->candidates &&
+            !point->too_slow && !point->time[trials->candidate][mode][type].done) {
+            const size_t size = oh_perf_types[type].size, count = point->bytes / size;
+            trials->point[tasks] = point;
+            trials->shared->row[tasks++] = (struct oh_perf_row){
+                .mode = mode, .type = type, .op = OH_PERF_SUM, .bytes = count * size, .count = count};
         }
     }
-    return tasks;
+    trials->shared->rows = tasks;
+    trials->done = 0;
 }
 
 /* The candidates as a table for this machine, whatever it is. */
 static void write_table(const struct trials *trials, int fd)
 {
     const struct oh_tuning_key key = {"*", trials->tune->key.nranks, "*", "*"};
+    struct oh_plan_rows rows = {.count = (uint32_t)trials->tune->points};
     FILE *stream = ftruncate(fd, 0) == 0 && lseek(fd, 0, SEEK_SET) == 0 ? fdopen(dup(fd), "w") : NULL;
     if (!stream) {
         oh_tool_fail("a trial's table cannot be written: %m");
     }
-    oh_tuning_write_head(stream);
-    oh_tuning_write_key(stream, &key, "a trial");
-    for (int i = 0; i < trials->tune->points; i++) {
+    for (uint32_t i = 0; i < rows.count; i++) {
         const struct oh_tune_point *point = &trials->tune->point[i];
-        struct oh_plan_row nothing = {.max_bytes = point->bytes, .algorithm = OH_PLAN_NCCL};
-        bool there = trials->candidate < point->candidates;
-        oh_tuning_write_row(stream, there ? &point->candidate[trials->candidate] : &nothing, NULL);
+        rows.row[i] = trials->candidate < point->candidates
+                          ? point->candidate[trials->candidate]
+                          : (struct oh_plan_row){.max_bytes = point->bytes, .algorithm = OH_PLAN_NCCL};
     }
-    oh_tuning_write_end(stream);
+    oh_tuning_write_head(stream);
+    oh_tuning_write_table(stream, &key, "a trial", &rows, NULL);
     fclose(stream);
 }
 
@@ -109,19 +99,18 @@ static void show_progress(struct trials *trials)
 static void take(struct trials *trials, size_t i)
 {
     const struct oh_perf_row *task = &trials->shared->row[i];
-    const struct place *place = &trials->place[i];
-    const struct oh_plan_row *row = &place->point->candidate[trials->candidate];
+    struct oh_tune_point *point = trials->point[i];
+    const struct oh_plan_row *row = &point->candidate[trials->candidate];
     const char *name = oh_algorithm_name((int)row->algorithm);
     uint64_t wrong = task->cell[ONEHOP].wrong + task->cell[STOCK].wrong;
     if (!trials->shared->info.served) {
         oh_tool_fail("onehop hands this communicator back to NCCL: %s", trials->shared->info.reason);
     }
     if (strcmp(task->served_by, name) != 0 || wrong > 0) {
-        oh_tool_fail("%" PRIu64 " bytes of %s on %s %ux%u: %" PRIu64 " elements wrong, served by %s",
-                     place->point->bytes, oh_perf_type_names[task->type], name, row->blocks, row->threads, wrong,
-                     task->served_by);
+        oh_tool_fail("%" PRIu64 " bytes of %s on %s %ux%u: %" PRIu64 " elements wrong, served by %s", point->bytes,
+                     oh_perf_type_names[task->type], name, row->blocks, row->threads, wrong, task->served_by);
     }
-    place->point->time[trials->candidate][place->mode][place->type] =
+    point->time[trials->candidate][task->mode][task->type] =
         (struct oh_tune_time){true, task->cell[ONEHOP].us, task->cell[STOCK].us};
 }
 
@@ -152,7 +141,7 @@ static void go_on(struct trials *trials)
         oh_tool_fail("the ranks did not start within %d s", START_S);
     }
     if (trials->too_slow) {
-        struct oh_tune_point *point = trials->place[trials->done].point;
+        struct oh_tune_point *point = trials->point[trials->done];
         const struct oh_plan_row *row = &point->candidate[trials->candidate];
         oh_tool_error("%s %ux%u took more than %d s for %" PRIu64 " bytes: the size is skipped",
                       oh_algorithm_name((int)row->algorithm), row->blocks, row->threads, trials->tune->options->trial_s,
@@ -183,18 +172,18 @@ static void run_rest(struct trials *trials)
 
 static void run_table(struct oh_tune *tune, int candidate, int tables, int fd)
 {
+    const size_t bytes = sizeof(struct oh_perf_shared) + MAX_TASKS * sizeof(struct oh_perf_row);
     struct trials trials = {.tune = tune, .candidate = candidate, .tables = tables};
-    size_t tasks;
-    while (!tune->out_of_time && (trials.shared = NULL, tasks = list_tasks(&trials)) > 0) {
-        size_t bytes = sizeof *trials.shared + tasks * sizeof *trials.shared->row;
+    bool more = true;
+    while (more && !tune->out_of_time) {
         trials.shared = oh_workers_map(bytes);
-        trials.place = oh_tool_allocate(tasks * sizeof *trials.place);
-        trials.shared->rows = list_tasks(&trials);
-        trials.done = 0;
-        write_table(&trials, fd);
-        run_rest(&trials);
+        list_tasks(&trials);
+        more = trials.shared->rows > 0;
+        if (more) {
+            write_table(&trials, fd);
+            run_rest(&trials);
+        }
         munmap(trials.shared, bytes);
-        free(trials.place);
     }
 }
 

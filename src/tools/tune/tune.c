@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -84,24 +83,6 @@ static void parse_options(int argc, char **argv, struct oh_tune_options *tune)
 
 /* --- the report and the table ----------------------------------------------------------------------------------- */
 
-/* Of one mode, over the types: a candidate's time and NCCL's beside it. False: not measured. */
-static bool times_of(const struct oh_tune_point *point, int candidate, int mode, double *us_p, double *stock_us_p)
-{
-    double logs = 0, stock_logs = 0;
-    int times = 0;
-    for (int type = 0; candidate >= 0 && type < OH_PERF_TYPES; type++) {
-        const struct oh_tune_time *time = &point->time[candidate][mode][type];
-        if (time->done) {
-            logs += log(time->us);
-            stock_logs += log(time->stock_us);
-            times++;
-        }
-    }
-    *us_p = times > 0 ? exp(logs / times) : 0;
-    *stock_us_p = times > 0 ? exp(stock_logs / times) : 0;
-    return times > 0;
-}
-
 static void describe_row(const struct oh_plan_row *row, char *text_p, size_t size)
 {
     if (row->algorithm == OH_PLAN_NCCL) {
@@ -124,7 +105,8 @@ static void describe_rival(const struct oh_tune *tune, const struct oh_tune_poin
     } else if (choice->second >= 0) {
         describe_row(&point->candidate[choice->second], name, sizeof name);
         snprintf(text_p, size, "%s by %.2f", name,
-                 oh_tune_score(tune, point, choice->second) / oh_tune_score(tune, point, choice->best));
+                 oh_tune_weigh(tune, point, choice->second, OH_PERF_MODES).us /
+                     oh_tune_weigh(tune, point, choice->best, OH_PERF_MODES).us);
     } else {
         snprintf(text_p, size, "-");
     }
@@ -138,13 +120,10 @@ static void print_point(FILE *stream, const struct oh_tune *tune, const struct o
     describe_rival(tune, point, &choice, rival, sizeof rival);
     fprintf(stream, "  %10" PRIu64 "  %-15s", point->bytes, chosen);
     for (int mode = 0; mode < OH_PERF_MODES; mode++) {
-        double us, stock_us;
-        if (!tune->options->perf.mode[mode]) {
-            continue;
-        }
-        if (times_of(point, choice.best, mode, &us, &stock_us)) {
-            fprintf(stream, " %8.2f %8.2f %6.2f", us, stock_us, stock_us / us);
-        } else {
+        const struct oh_tune_weight weight = oh_tune_weigh(tune, point, choice.best, mode);
+        if (weight.us > 0) {
+            fprintf(stream, " %8.2f %8.2f %6.2f", weight.us, weight.stock_us, weight.stock_us / weight.us);
+        } else if (tune->options->perf.mode[mode]) {
             fprintf(stream, " %8s %8s %6s", "-", "-", "-");
         }
     }
@@ -177,29 +156,25 @@ static void print_report(FILE *stream, const struct oh_tune *tune)
     }
 }
 
-/* The times of a row's last point, as a comment. */
-static void write_row(FILE *stream, const struct oh_tune *tune, const struct oh_plan_row *row, int of)
+/* Appends a point's times to the comment of the row that ends with it. */
+static void describe_times(const struct oh_tune *tune, const struct oh_tune_point *point,
+                           char comment_p[OH_TUNING_COMMENT])
 {
-    char comment[128] = "as shipped";
-    size_t used = 0;
-    const struct oh_tune_point *point = of >= 0 ? &tune->point[of] : NULL;
-    struct oh_tune_choice choice = {.best = -1};
-    if (point) {
-        choice = oh_tune_choose(tune, point);
-    }
-    for (int mode = 0; point && mode < OH_PERF_MODES; mode++) {
-        double us, stock_us;
-        if (times_of(point, choice.best, mode, &us, &stock_us) && used < sizeof comment) {
-            used += (size_t)snprintf(comment + used, sizeof comment - used, "%s%s %.2f us, stock %.2f",
-                                     used ? "; " : "", oh_perf_mode_names[mode], us, stock_us);
+    const int best = oh_tune_choose(tune, point).best;
+    for (int mode = 0; mode < OH_PERF_MODES; mode++) {
+        const struct oh_tune_weight weight = oh_tune_weigh(tune, point, best, mode);
+        const size_t used = strlen(comment_p);
+        if (weight.us > 0) {
+            snprintf(comment_p + used, OH_TUNING_COMMENT - used, "%s%s %.2f us, stock %.2f", used ? "; " : "",
+                     oh_perf_mode_names[mode], weight.us, weight.stock_us);
         }
     }
-    oh_tuning_write_row(stream, row, comment);
 }
 
 static void write_table(FILE *stream, const struct oh_tune *tune)
 {
-    char day[32] = "", source[OH_TUNING_TEXT];
+    char day[32] = "", source[OH_TUNING_TEXT], comment[OH_PLAN_ROWS][OH_TUNING_COMMENT] = {""};
+    struct oh_plan_rows rows;
     time_t now = time(NULL);
     struct tm local;
     if (localtime_r(&now, &local)) {
@@ -208,14 +183,18 @@ static void write_table(FILE *stream, const struct oh_tune *tune)
     snprintf(source, sizeof source, "%s by onehop tune, %s, pattern %s",
              oh_tool_is_simulated(tune->key.gpu) ? "SIMULATED, not measured," : "measured", day,
              oh_perf_pattern_names[tune->options->perf.pattern]);
-    oh_tuning_write_key(stream, &tune->key, source);
-    struct oh_plan_rows rows;
-    int of[OH_PLAN_ROWS];
-    oh_tune_rows(tune, &rows, of);
+    oh_tune_rows(tune, &rows);
     for (uint32_t i = 0; i < rows.count; i++) {
-        write_row(stream, tune, &rows.row[i], of[i]);
+        for (int k = 0; k < tune->points; k++) {
+            if (tune->point[k].bytes == rows.row[i].max_bytes) {
+                describe_times(tune, &tune->point[k], comment[i]);
+            }
+        }
+        if (!comment[i][0]) {
+            snprintf(comment[i], sizeof comment[i], "as shipped");
+        }
     }
-    oh_tuning_write_end(stream);
+    oh_tuning_write_table(stream, &tune->key, source, &rows, (const char(*)[OH_TUNING_COMMENT])comment);
 }
 
 /* --- where tables go -------------------------------------------------------------------------------------------- */

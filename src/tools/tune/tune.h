@@ -72,6 +72,13 @@ struct oh_tune_choice {
     int second; /* the fastest of another algorithm; -1: none */
 };
 
+/* What the times of a candidate say together. */
+struct oh_tune_weight {
+    bool complete;       /* all were measured */
+    double us, stock_us; /* geometric means of those that were; 0: none was */
+    double worst;        /* the largest us / stock_us */
+};
+
 /* tune/choose.c: pure functions. */
 
 /* Options to start from: what a trial is, graphs only, and within which time. */
@@ -80,16 +87,14 @@ struct oh_tune_options oh_tune_defaults(void);
 /* Fills in the points: every size that holds an element of a type of the options. The key and options are set. */
 void oh_tune_list(struct oh_tune *tune);
 
-/* What a candidate needs, as a geometric mean over all modes and types that the options have; 0: not all measured. */
-double oh_tune_score(const struct oh_tune *tune, const struct oh_tune_point *point, int candidate);
+/* Weighs a candidate over the types that the options have, in one of their modes; OH_PERF_MODES: in all of them. */
+struct oh_tune_weight oh_tune_weigh(const struct oh_tune *tune, const struct oh_tune_point *point, int candidate,
+                                    int mode);
 
 struct oh_tune_choice oh_tune_choose(const struct oh_tune *tune, const struct oh_tune_point *point);
 
-/*
- * The rows of the table: the choices, and above the largest size measured what the shipped table has. of_p[i]: the last
- * point of row i, -1: none.
- */
-void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p, int of_p[OH_PLAN_ROWS]);
+/* Lists the rows of the table: the choices, and around the sizes measured what the shipped table has. */
+void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p);
 
 /* True when it is a type of the options and `bytes` hold one element. */
 bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t bytes);
