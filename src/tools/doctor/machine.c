@@ -15,12 +15,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "comm/core/segment.h"
 #include "gpu/driver.h"
+#include "tools/shared/options.h"
 #include "tools/shared/tool.h"
 #include "topo/topo.h"
 #include "util/env.h"
@@ -34,16 +34,9 @@ bool oh_doctor_variable_matters(const char *name)
     static const char *const names[] = {"CUDA_VISIBLE_DEVICES", "LD_AUDIT",         "LD_PRELOAD",
                                         "NCCL_COMM_BLOCKING",   "NCCL_NET",         "NCCL_NET_PLUGIN",
                                         "NCCL_NVLS_ENABLE",     "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"};
-    size_t length = strcspn(name, "=");
-    if (strncmp(name, "ONEHOP_", strlen("ONEHOP_")) == 0) {
-        return true;
-    }
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strlen(names[i]) == length && strncmp(name, names[i], length) == 0) {
-            return true;
-        }
-    }
-    return false;
+    const char *word = strndupa(name, strcspn(name, "="));
+    return strncmp(name, "ONEHOP_", strlen("ONEHOP_")) == 0 ||
+           oh_find_word(word, names, (int)(sizeof names / sizeof *names)) >= 0;
 }
 
 bool oh_doctor_environment_forbids(char *reason_p, size_t size)
@@ -79,20 +72,13 @@ static void adopt_nccl_conf(const char *path)
 
 static void check_environment(struct oh_doctor_report *report)
 {
-    char path[PATH_MAX], why[OH_DOCTOR_TEXT - 32];
+    char path[PATH_MAX], why[OH_DOCTOR_TEXT] = "no variable and no nccl.conf disables onehop";
     const char *file = getenv("NCCL_CONF_FILE"), *home = getenv("HOME");
-    if (file) {
-        adopt_nccl_conf(file);
-    } else if (home) {
-        snprintf(path, sizeof path, "%s/.nccl.conf", home);
-        adopt_nccl_conf(path);
-    }
+    snprintf(path, sizeof path, "%s/.nccl.conf", home ? home : "");
+    adopt_nccl_conf(file ? file : path);
     adopt_nccl_conf("/etc/nccl.conf");
-    if (oh_doctor_environment_forbids(why, sizeof why)) {
-        oh_doctor_add(report, "environment", OH_ANSWER_NO, "%s", why);
-    } else {
-        oh_doctor_add(report, "environment", OH_ANSWER_YES, "no variable and no nccl.conf disables onehop");
-    }
+    bool forbids = oh_doctor_environment_forbids(why, sizeof why);
+    oh_doctor_add(report, "environment", forbids ? OH_ANSWER_NO : OH_ANSWER_YES, "%s", why);
 }
 
 /* --- files */
@@ -101,17 +87,13 @@ static void check_library(struct oh_doctor_report *report)
 {
     char path[PATH_MAX];
     const char *problem = oh_tool_find_library(path);
-    if (problem) {
-        oh_doctor_add(report, "library", OH_ANSWER_NO, "%s", problem);
-        return;
-    }
-    void *library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+    void *library = problem ? NULL : dlopen(path, RTLD_LAZY | RTLD_LOCAL);
     if (!library) {
-        oh_doctor_add(report, "library", OH_ANSWER_NO, "%s", dlerror());
+        oh_doctor_add(report, "library", OH_ANSWER_NO, "%s", problem ? problem : dlerror());
     } else if (!dlsym(library, "onehopVersion")) {
-        oh_doctor_add(report, "library", OH_ANSWER_NO, "%.300s is not onehop's", path);
+        oh_doctor_add(report, "library", OH_ANSWER_NO, "%s is not onehop's", path);
     } else {
-        oh_doctor_add(report, "library", OH_ANSWER_YES, "%.400s", path);
+        oh_doctor_add(report, "library", OH_ANSWER_YES, "%s", path);
     }
 }
 
@@ -188,28 +170,18 @@ static void check_driver(struct oh_doctor_report *report)
 
 static void check_gpus(struct oh_doctor_report *report)
 {
-    char reason[160], name[96] = "";
-    const struct oh_driver *driver;
+    char text[OH_DOCTOR_TEXT];
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    int count = 0;
-    CUdevice device;
-    if (oh_driver_get(&driver) != ncclSuccess || driver->device_get_count(&count) != CUDA_SUCCESS || count < 1) {
-        oh_doctor_add(report, "gpus", OH_ANSWER_NO, "CUDA sees no GPU; see `onehop topo`");
-        return;
-    }
-    if (count < 2 && visible && visible[0]) {
+    bool served;
+    int gpus = oh_tool_assess_gpus(&served, text, sizeof text);
+    if (gpus == 1 && visible && visible[0]) {
         oh_doctor_add(report, "gpus", OH_ANSWER_UNKNOWN,
                       "CUDA_VISIBLE_DEVICES=%.64s shows one GPU; each rank may see another one; unset it and repeat",
                       visible);
-        return;
+    } else {
+        oh_doctor_add(report, "gpus", served ? OH_ANSWER_YES : OH_ANSWER_NO, "%s%s", text,
+                      served ? "" : "; see `onehop topo`");
     }
-    if (driver->device_get(&device, 0) != CUDA_SUCCESS ||
-        driver->device_get_name(name, sizeof name, device) != CUDA_SUCCESS) {
-        name[0] = '\0';
-    }
-    bool served = oh_tool_assess_gpus(reason, sizeof reason);
-    oh_doctor_add(report, "gpus", served ? OH_ANSWER_YES : OH_ANSWER_NO, "%d x %s: %s%s", count, name,
-                  served ? "NVLink joins every pair" : reason, served ? "" : "; see `onehop topo`");
 }
 
 void oh_doctor_machine(struct oh_doctor_report *report)

@@ -15,10 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tools/shared/tool.h"
+#include "util/clock.h"
 
 #define LINK_START "/memfd:" OH_LIVE_NAME " "
 #define LOOKS 50 /* at an entry that is being changed; the writer needs a microsecond */
@@ -40,11 +40,7 @@ const char *oh_live_words(enum oh_live_answer answer)
 
 static bool read_at(int fd, size_t offset, void *memory_p, size_t size)
 {
-    ssize_t got;
-    do {
-        got = pread(fd, memory_p, size, (off_t)offset);
-    } while (got < 0 && errno == EINTR);
-    return got == (ssize_t)size;
+    return TEMP_FAILURE_RETRY(pread(fd, memory_p, size, (off_t)offset)) == (ssize_t)size;
 }
 
 static bool read_sequence(int fd, size_t entry, uint32_t *generation_p)
@@ -55,20 +51,18 @@ static bool read_sequence(int fd, size_t entry, uint32_t *generation_p)
 /* One state of the facts: the same even sequence before and after. */
 static bool read_entry(int fd, size_t offset, struct oh_live_entry *entry_p, bool *torn_p)
 {
-    const struct timespec moment = {0, 20000};
-    *torn_p = false;
-    for (int look = 0; look < LOOKS; look++) {
-        uint32_t before, after;
+    uint32_t before, after;
+    *torn_p = true;
+    for (int look = 0; look < LOOKS && *torn_p; look++) {
         if (!read_sequence(fd, offset, &before) || !read_at(fd, offset, entry_p, sizeof *entry_p) ||
             !read_sequence(fd, offset, &after)) {
             return false;
         }
-        if (before == after && before % 2 == 0) {
-            return true;
+        *torn_p = before != after || before % 2 != 0;
+        if (*torn_p) {
+            oh_sleep_ns(20000);
         }
-        nanosleep(&moment, NULL);
     }
-    *torn_p = true;
     return true;
 }
 

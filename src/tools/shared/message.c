@@ -17,7 +17,7 @@
 #include "gpu/driver.h"
 #include "tools/shared/tool.h"
 
-#define FAR 3
+#define FAR 3 /* changes of a word */
 
 static const char *command; /* the subcommand; NULL: none yet */
 static int failure_status = OH_EXIT_FAILED;
@@ -143,39 +143,29 @@ void oh_tool_driver_error(char *text_p, size_t size)
     }
 }
 
-/* Letters to change, insert or remove to make one word of the other; FAR: they have little in common. */
-static size_t distance(const char *a, const char *b)
+/* True when so many letters that are changed, inserted or removed make one word of the other. */
+static bool is_near(const char *a, const char *b, size_t changes)
 {
-    size_t row[32], width = strlen(b);
-    if (width >= sizeof row / sizeof *row) {
-        return FAR;
+    while (*a && *a == *b) {
+        a++;
+        b++;
     }
-    for (size_t j = 0; j <= width; j++) {
-        row[j] = j;
-    }
-    for (size_t i = 1; a[i - 1]; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= width; j++) {
-            size_t least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
-            size_t changed = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            row[j] = changed < least ? changed : least;
-        }
-    }
-    return row[width] < width ? row[width] : FAR;
+    return (!*a && !*b) ||
+           (changes > 0 && ((*a && *b && is_near(a + 1, b + 1, changes - 1)) ||
+                            (*a && is_near(a + 1, b, changes - 1)) || (*b && is_near(a, b + 1, changes - 1))));
 }
 
 const char *oh_tool_nearest(const char *word, const void *rows, size_t row_size)
 {
-    const char *name, *nearest = NULL;
-    size_t least = FAR;
-    for (const char *row = rows; memcpy(&name, row, sizeof name), name; row += row_size) {
-        size_t far = distance(word, name);
-        nearest = far < least ? name : nearest;
-        least = far < least ? far : least;
+    const char *name;
+    for (size_t changes = 1; changes < FAR; changes++) {
+        for (const char *row = rows; memcpy(&name, row, sizeof name), name; row += row_size) {
+            if (changes < strlen(name) && is_near(word, name, changes)) {
+                return name;
+            }
+        }
     }
-    return nearest;
+    return NULL;
 }
 
 bool oh_tool_is_simulated(const char *gpu_name)

@@ -8,13 +8,13 @@
  */
 #include "tools/shared/options.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/shared/tool.h"
+#include "util/env.h"
 
 #define OPTIONS_MAX 40
 #define FIRST_CODE 256 /* what getopt_long returns for row 0: no letter has this value */
@@ -28,24 +28,14 @@ void oh_option_text(const char *name, const char *text, void *value)
 }
 
 /* A whole number in [range->min, range->max], with K, M or G behind it if `units`. */
-static size_t take_number(const char *name, const char *text, const struct oh_range *range, bool units)
+static uint64_t take_number(const char *name, const char *text, const struct oh_range *range, bool units)
 {
-    char *end;
-    int shift = 0;
-    errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    bool good = *text >= '0' && *text <= '9' && errno == 0;
-    if (good && units && *end) {
-        static const char suffixes[] = "kKmMgG";
-        const char *suffix = strchr(suffixes, *end++);
-        shift = suffix ? 10 * (1 + (int)(suffix - suffixes) / 2) : 0;
-        good = suffix != NULL;
-    }
-    if (!good || *end || number > range->max >> shift || number << shift < range->min) {
+    uint64_t number;
+    if (!oh_number_parse(text, units, range->max, &number) || number < range->min) {
         oh_tool_refuse("--%s %s: expected a whole number from %zu to %zu%s", name, text, range->min, range->max,
                        units ? "; K, M or G may follow" : "");
     }
-    return (size_t)number << shift;
+    return number;
 }
 
 void oh_option_int(const char *name, const char *text, void *value)

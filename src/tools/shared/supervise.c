@@ -66,11 +66,7 @@ static int watch(pid_t program, const sigset_t *set)
 /* Waits until the program is executed. True, or false with the exit status that says why not. */
 static bool was_executed(int report)
 {
-    ssize_t length;
-    do {
-        length = read(report, &not_started_exit, sizeof not_started_exit);
-    } while (length < 0 && errno == EINTR);
-    return length != sizeof not_started_exit;
+    return TEMP_FAILURE_RETRY(read(report, &not_started_exit, sizeof not_started_exit)) != sizeof not_started_exit;
 }
 
 int oh_supervise(char **argv)

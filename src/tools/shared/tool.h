@@ -98,8 +98,8 @@ int oh_tool_exec(char **argv);
 /* Why oh_driver_get has failed. A driver that is there and has no GPU to show is not called unusable. */
 void oh_tool_driver_error(char *text_p, size_t size);
 
-/* The verdict of `onehop topo` on the GPUs of this machine: true, or false with the reason. */
-bool oh_tool_assess_gpus(char *reason_p, size_t size);
+/* The verdict of `onehop topo` on the GPUs of this machine, and its reason. Returns their number. */
+int oh_tool_assess_gpus(bool *served_p, char *text_p, size_t size);
 
 /*
  * Begins the whole command again with the simulated node of the build tree in front of CUDA, NVML and NCCL; argv is the

@@ -88,15 +88,22 @@ static int answer(const struct request *request, const struct oh_node *node)
     return verdict.served ? OH_EXIT_OK : OH_EXIT_FAILED;
 }
 
-bool oh_tool_assess_gpus(char *reason_p, size_t size)
+int oh_tool_assess_gpus(bool *served_p, char *text_p, size_t size)
 {
     struct oh_node node;
     struct oh_verdict verdict;
     oh_node_gather(&node);
     oh_node_assess(&node, &verdict);
-    snprintf(reason_p, size, "%s", verdict.reason);
+    const int gpus = node.visible;
+    if (gpus > 0) {
+        snprintf(text_p, size, "%d x %s: %s", gpus, node.gpu[0].topo.name,
+                 verdict.served ? "NVLink joins every pair" : verdict.reason);
+    } else {
+        snprintf(text_p, size, "%s", node.problem);
+    }
+    *served_p = verdict.served;
     oh_node_free(&node);
-    return verdict.served;
+    return gpus;
 }
 
 /* Ends the command if two options do not go together. */
