@@ -58,13 +58,10 @@ static void open_device(struct oh_perf_thread *thread)
     self->pid = getpid();
 }
 
-#define FUNCTION(name_, member_)                                                                                       \
+/* A row of a table of functions; nccl.h and the library may be older than one that is not needed. */
+#define FUNCTION(name_, member_, needed_)                                                                              \
     {                                                                                                                  \
-        name_, offsetof(struct oh_perf_thread, member_), true                                                          \
-    }
-#define NEWER(name_, member_)                                                                                          \
-    {                                                                                                                  \
-        name_, offsetof(struct oh_perf_thread, member_), false                                                         \
+        name_, offsetof(struct oh_perf_thread, member_), needed_                                                       \
     }
 
 /* Opens a library and sets the thread's pointers to its functions. */
@@ -92,25 +89,25 @@ static void need(struct oh_perf_thread *thread, bool there, const char *option, 
 
 static void open_libraries(struct oh_perf_thread *thread)
 {
-    static const struct oh_symbol stock[] = {FUNCTION("ncclGetVersion", get_version),
-                                             FUNCTION("ncclGetUniqueId", get_unique_id),
-                                             FUNCTION("ncclGetErrorString", error_string),
-                                             FUNCTION("pncclAllReduce", api[OH_PERF_STOCK].all_reduce),
-                                             FUNCTION("pncclGroupStart", api[OH_PERF_STOCK].group_start),
-                                             FUNCTION("pncclGroupEnd", api[OH_PERF_STOCK].group_end),
-                                             NEWER("ncclMemAlloc", mem_alloc),
-                                             NEWER("ncclCommWindowRegister", window_register),
-                                             NEWER("ncclCommWindowDeregister", window_deregister)};
-    static const struct oh_symbol ours[] = {FUNCTION("ncclCommInitRank", comm_init_rank),
-                                            FUNCTION("ncclCommDestroy", comm_destroy),
-                                            FUNCTION("ncclRedOpCreatePreMulSum", op_create),
-                                            FUNCTION("ncclRedOpDestroy", op_destroy),
-                                            FUNCTION("ncclAllReduce", api[OH_PERF_ONEHOP].all_reduce),
-                                            FUNCTION("ncclGroupStart", api[OH_PERF_ONEHOP].group_start),
-                                            FUNCTION("ncclGroupEnd", api[OH_PERF_ONEHOP].group_end),
-                                            FUNCTION("onehopVersion", onehop_version),
-                                            FUNCTION("onehopCommInfo", onehop_info),
-                                            FUNCTION("onehopAlgorithmName", algorithm_name)};
+    static const struct oh_symbol stock[] = {FUNCTION("ncclGetVersion", get_version, true),
+                                             FUNCTION("ncclGetUniqueId", get_unique_id, true),
+                                             FUNCTION("ncclGetErrorString", error_string, true),
+                                             FUNCTION("pncclAllReduce", api[OH_PERF_STOCK].all_reduce, true),
+                                             FUNCTION("pncclGroupStart", api[OH_PERF_STOCK].group_start, true),
+                                             FUNCTION("pncclGroupEnd", api[OH_PERF_STOCK].group_end, true),
+                                             FUNCTION("ncclMemAlloc", mem_alloc, false),
+                                             FUNCTION("ncclCommWindowRegister", window_register, false),
+                                             FUNCTION("ncclCommWindowDeregister", window_deregister, false)};
+    static const struct oh_symbol ours[] = {FUNCTION("ncclCommInitRank", comm_init_rank, true),
+                                            FUNCTION("ncclCommDestroy", comm_destroy, true),
+                                            FUNCTION("ncclRedOpCreatePreMulSum", op_create, true),
+                                            FUNCTION("ncclRedOpDestroy", op_destroy, true),
+                                            FUNCTION("ncclAllReduce", api[OH_PERF_ONEHOP].all_reduce, true),
+                                            FUNCTION("ncclGroupStart", api[OH_PERF_ONEHOP].group_start, true),
+                                            FUNCTION("ncclGroupEnd", api[OH_PERF_ONEHOP].group_end, true),
+                                            FUNCTION("onehopVersion", onehop_version, true),
+                                            FUNCTION("onehopCommInfo", onehop_info, true),
+                                            FUNCTION("onehopAlgorithmName", algorithm_name, true)};
     const struct oh_perf_options *options = thread->options;
     open_library(thread, options->nccl, stock, sizeof stock / sizeof *stock);
     open_library(thread, options->onehop, ours, sizeof ours / sizeof *ours);

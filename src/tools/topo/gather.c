@@ -14,34 +14,62 @@
 #include "tools/topo/node.h"
 #include "topo/nvml.h"
 
-static void ask_nvml(const struct oh_nvml *nvml, struct oh_node_gpu *gpu)
+static void gather_fabric(const struct oh_nvml *nvml, oh_nvml_device_t device, struct oh_node_gpu *gpu)
 {
-    oh_nvml_device_t device;
     struct oh_nvml_fabric fabric;
-    int active, up = 0, down = 0;
-    if (!nvml || nvml->device_by_bus_id(gpu->topo.bus_id, &device) != OH_NVML_SUCCESS) {
-        return;
-    }
-    for (unsigned link = 0; link < OH_NVML_LINKS && nvml->link_state(device, link, &active) == OH_NVML_SUCCESS;
-         link++) {
-        up += active != 0;
-        down += active == 0;
-        gpu->links = up;
-        gpu->links_down = down;
-    }
+    bool named = false;
     if (!nvml->fabric_info || nvml->fabric_info(device, &fabric) != OH_NVML_SUCCESS) {
         return;
     }
     gpu->fabric = fabric.state;
     gpu->fabric_status = fabric.status;
     gpu->clique = (int)fabric.clique;
-    bool named = false;
     for (size_t i = 0; i < sizeof fabric.cluster; i++) {
         snprintf(gpu->cluster + 2 * i, 3, "%02x", fabric.cluster[i]);
         named = named || fabric.cluster[i];
     }
     if (!named) {
         gpu->cluster[0] = '\0';
+    }
+}
+
+/* Counts a link of the GPU, and among those to the GPU at its other end; through a switch that is any. */
+static void add_link(const struct oh_nvml *nvml, oh_nvml_device_t device, unsigned link, int active,
+                     struct oh_node *node, int row)
+{
+    struct oh_node_gpu *gpu = &node->gpu[row];
+    struct oh_nvml_pci remote;
+    int type;
+    bool to_switch =
+        active && nvml->link_remote_type(device, link, &type) == OH_NVML_SUCCESS && type == OH_NVML_REMOTE_SWITCH;
+    bool to_gpu = active && !to_switch && nvml->link_remote_pci(device, link, &remote) == OH_NVML_SUCCESS;
+    gpu->links = (gpu->links < 0 ? 0 : gpu->links) + (active != 0);
+    gpu->links_down = (gpu->links_down < 0 ? 0 : gpu->links_down) + (active == 0);
+    for (int column = 0; row < node->visible && column < node->visible; column++) {
+        struct oh_topo_links *links = &oh_node_pair_at(node, row, column)->links;
+        if (column != row) {
+            links->via_switch |= to_switch;
+            links->active = (links->active < 0 ? 0 : links->active) +
+                            (to_switch || (to_gpu && oh_topo_same_gpu(remote.bus_id, node->gpu[column].topo.bus_id)));
+        }
+    }
+}
+
+/* What NVML knows of a GPU that is listed: for people to see, no part of the verdict. */
+static void gather_nvlinks(struct oh_node *node, int row)
+{
+    const struct oh_nvml *nvml = oh_nvml_get();
+    oh_nvml_device_t device;
+    int active;
+    if (!nvml || nvml->device_by_bus_id(node->gpu[row].topo.bus_id, &device) != OH_NVML_SUCCESS) {
+        return;
+    }
+    gather_fabric(nvml, device, &node->gpu[row]);
+    for (unsigned link = 0; link < OH_NVML_LINKS; link++) {
+        if (nvml->link_state(device, link, &active) != OH_NVML_SUCCESS) {
+            break; /* links are numbered without gaps */
+        }
+        add_link(nvml, device, link, active, node, row);
     }
 }
 
@@ -60,7 +88,6 @@ static void gather_gpu(const struct oh_driver *driver, CUdevice device, struct o
     /* cuda.h: this attribute tells whether the IPC functions, those for memory too, work with the device. */
     int ipc = attribute(driver, device, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, -1);
     gpu_p->ipc = ipc < 0 ? OH_UNKNOWN : ipc ? OH_YES : OH_NO;
-    ask_nvml(oh_nvml_get(), gpu_p);
 }
 
 static bool is_listed(const struct oh_node *node, const char *bus_id)
@@ -110,7 +137,6 @@ static void gather_hidden(struct oh_node *node)
         if (nvml->mig_mode(device, &current, &pending) == OH_NVML_SUCCESS) {
             gpu->topo.mig = current ? OH_YES : OH_NO;
         }
-        ask_nvml(nvml, gpu);
         node->hidden++;
     }
 }
@@ -125,45 +151,12 @@ static void gather_variables(struct oh_node *node)
     }
 }
 
-/* Counts the links between two GPUs: for people to see, no part of the verdict. */
-static void gather_links(const char *bus_id_a, const char *bus_id_b, struct oh_topo_links *links_p)
-{
-    const struct oh_nvml *nvml = oh_nvml_get();
-    oh_nvml_device_t device;
-    *links_p = (struct oh_topo_links){.active = -1};
-    if (!nvml || nvml->device_by_bus_id(bus_id_a, &device) != OH_NVML_SUCCESS) {
-        return;
-    }
-    for (unsigned int link = 0; link < OH_NVML_LINKS; link++) {
-        int active, type;
-        struct oh_nvml_pci remote;
-        if (nvml->link_state(device, link, &active) != OH_NVML_SUCCESS) {
-            break; /* links are numbered without gaps */
-        }
-        links_p->active = links_p->active < 0 ? 0 : links_p->active;
-        if (!active) {
-            continue;
-        }
-        if (nvml->link_remote_type(device, link, &type) == OH_NVML_SUCCESS && type == OH_NVML_REMOTE_SWITCH) {
-            links_p->via_switch = true;
-            links_p->active++;
-        } else if (nvml->link_remote_pci(device, link, &remote) == OH_NVML_SUCCESS &&
-                   oh_topo_same_gpu(remote.bus_id, bus_id_b)) {
-            links_p->active++;
-        }
-    }
-}
-
 static void gather_pairs(const struct oh_driver *driver, struct oh_node *node)
 {
-    for (int row = 0; row < node->visible; row++) {
-        for (int column = 0; column < node->visible; column++) {
-            const char *a = node->gpu[row].topo.bus_id, *b = node->gpu[column].topo.bus_id;
-            struct oh_node_pair *pair = oh_node_pair_at(node, row, column);
-            if (row != column) {
-                oh_topo_pair_gather(driver, a, b, &pair->topo);
-                gather_links(a, b, &pair->links);
-            }
+    for (int i = 0; i < node->visible * node->visible; i++) {
+        const int row = i / node->visible, column = i % node->visible;
+        if (row != column) {
+            oh_topo_pair_gather(driver, node->gpu[row].topo.bus_id, node->gpu[column].topo.bus_id, &node->pair[i].topo);
         }
     }
 }
@@ -171,13 +164,13 @@ static void gather_pairs(const struct oh_driver *driver, struct oh_node *node)
 /* Why there is nothing to judge, and what CUDA_VISIBLE_DEVICES has to do with it. */
 static void explain_none(struct oh_node *node, const char *why)
 {
+    const size_t length = (size_t)snprintf(node->problem, sizeof node->problem, "%s", why);
     if (node->hidden > 0 && node->variable[OH_NODE_VISIBLE_DEVICES].set) {
-        snprintf(node->problem, sizeof node->problem, "%s; NVML sees %d GPU%s that CUDA_VISIBLE_DEVICES=%.60s hides",
-                 why, node->hidden, node->hidden == 1 ? "" : "s", node->variable[OH_NODE_VISIBLE_DEVICES].value);
+        snprintf(node->problem + length, sizeof node->problem - length,
+                 "; NVML sees %d GPU%s that CUDA_VISIBLE_DEVICES=%.60s hides", node->hidden,
+                 node->hidden == 1 ? "" : "s", node->variable[OH_NODE_VISIBLE_DEVICES].value);
     } else if (node->hidden > 0) {
-        snprintf(node->problem, sizeof node->problem, "%s, though NVML sees %d", why, node->hidden);
-    } else {
-        snprintf(node->problem, sizeof node->problem, "%s", why);
+        snprintf(node->problem + length, sizeof node->problem - length, ", though NVML sees %d", node->hidden);
     }
 }
 
@@ -216,6 +209,7 @@ void oh_node_gather(struct oh_node *node_p)
     gather_pairs(driver, &node);
     gather_hidden(&node);
     for (int i = 0; i < node.visible + node.hidden; i++) {
+        gather_nvlinks(&node, i);
         oh_tool_make_printable(node.gpu[i].topo.name);
     }
     if (node.visible == 0) {
