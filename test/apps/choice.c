@@ -2,14 +2,13 @@
 /*
  * choice.c - two implementations of one allreduce, stock NCCL and onehop, and which of them each size should go to
  *
- *   choice [-n RANKS] [-b BYTES] [-e BYTES] [-m graph|eager] [-i CALLS] [-r ROUNDS] [-t SECONDS] [-T SECONDS]
- *          [-l NCCL] LIBONEHOP.so
+ *   choice [-n RANKS] [-b BYTES] [-e BYTES] [-m graph|eager] [-i CALLS] [-r ROUNDS] [-T SECONDS] [-l NCCL]
+ *          LIBONEHOP.so
  *
  * The trials are those of `onehop tune`, by its own code (src/tools/tune/tune.h): here each size has one candidate,
  * what the shipped table has for it. Ranks begin together, blocks of the two alternate, results are checked, the
  * slowest rank counts, then the median of the rounds. A size goes to onehop when its trial has shown that NCCL is not
- * faster; to NCCL in any other case, also when the trial is not over after -t seconds (5), or when all -T (120) are
- * over: the ranks are ended then, others measure the rest, and no rank is waited for.
+ * faster; to NCCL in any other case. A rank that stalls ends the command after -T seconds (120).
  *
  * The table is Markdown, on stdout. Exit status: 0 each size has its choice, 1 nothing could be measured, 2 usage.
  */
@@ -21,10 +20,9 @@
 #include "tools/shared/outfile.h"
 #include "tools/shared/tool.h"
 #include "tools/tune/tune.h"
-#include "util/clock.h"
 
 static const char usage[] = "usage: choice [-n RANKS] [-b BYTES] [-e BYTES] [-m graph|eager] [-i CALLS] [-r ROUNDS]\n"
-                            "              [-t SECONDS] [-T SECONDS] [-l NCCL] LIBONEHOP.so\n";
+                            "              [-T SECONDS] [-l NCCL] LIBONEHOP.so\n";
 
 /* --- options ---------------------------------------------------------------------------------------------------- */
 
@@ -39,8 +37,7 @@ static void parse_options(int argc, char **argv, struct oh_tune_options *tune)
         {"mode", 'm', oh_option_list, OH_WORDS(perf->mode, oh_perf_mode_names)},
         {"iters", 'i', oh_option_int, OH_RANGE(&perf->iters, 1, 1000)},
         {"rounds", 'r', oh_option_int, OH_RANGE(&perf->rounds, 1, OH_PERF_ROUNDS)},
-        {"trial", 't', oh_option_int, OH_RANGE(&tune->trial_s, 1, 3600)},
-        {"time", 'T', oh_option_int, OH_RANGE(&tune->time_s, 1, 86400)},
+        {"timeout", 'T', oh_option_int, OH_RANGE(&perf->timeout_s, 1, 86400)},
         {"nccl", 'l', oh_option_text, &perf->nccl},
         {NULL, 0, NULL, NULL}};
     int first = oh_options_read(argc, argv, usage, options);
@@ -80,9 +77,8 @@ static void measure(struct oh_tune_options *options, struct oh_tune *tune)
     }
     tune->options = options;
     tune->key.nranks = (uint32_t)ranks;
-    tune->deadline_ns = oh_now_ns() + (uint64_t)options->time_s * 1000000000u;
     list_sizes(tune);
-    oh_tune_measure(tune);
+    oh_tune_measure(tune, 0);
 }
 
 /* --- the table -------------------------------------------------------------------------------------------------- */
@@ -97,18 +93,13 @@ static int the_type(const struct oh_tune_options *options)
 }
 
 /* Why a size goes where it goes. */
-static void explain(const struct oh_tune *tune, const struct oh_tune_point *point, const struct oh_tune_choice *choice,
-                    char *text_p, size_t size)
+static void explain(const struct oh_tune_point *point, const struct oh_tune_choice *choice, char *text_p, size_t size)
 {
-    if (point->too_slow) {
-        snprintf(text_p, size, "its trial was not over after %d s", tune->options->trial_s);
-    } else if (!point->shipped) {
+    const struct oh_plan_row *row = &point->candidate[0];
+    if (!point->shipped) {
         snprintf(text_p, size, "onehop falls back at this size");
-    } else if (choice->why == OH_TUNE_SHIPPED) {
-        snprintf(text_p, size, "time ran out before its trial was over");
     } else {
-        const struct oh_plan_row *row = &point->candidate[0];
-        snprintf(text_p, size, "%s: %s %ux%u", choice->why == OH_TUNE_STOCK ? "faster than" : "not slower",
+        snprintf(text_p, size, "%s: %s %ux%u", choice->row.algorithm == OH_PLAN_NCCL ? "faster than" : "not slower",
                  oh_algorithm_name((int)row->algorithm), row->blocks, row->threads);
     }
 }
@@ -121,7 +112,7 @@ static void print_times(const struct oh_tune *tune, const struct oh_tune_point *
         if (!tune->options->perf.mode[mode]) {
             continue;
         }
-        if (time->done) {
+        if (time->us > 0) {
             printf(" %.2f | %.2f | %.2f |", time->stock_us, time->us, time->stock_us / time->us);
         } else {
             printf(" - | - | - |");
@@ -153,12 +144,12 @@ static void print_table(const struct oh_tune *tune)
     print_head(tune);
     for (int i = 0; i < tune->points; i++) {
         const struct oh_tune_point *point = &tune->point[i];
-        const struct oh_tune_choice choice = oh_tune_choose(tune, point);
+        const struct oh_tune_choice choice = oh_tune_choose(point);
         char why[128];
-        explain(tune, point, &choice, why, sizeof why);
+        explain(point, &choice, why, sizeof why);
         printf("| %" PRIu64 " |", point->bytes);
         print_times(tune, point);
-        printf(" %s | %s |\n", choice.why == OH_TUNE_FASTEST ? "onehop" : "stock", why);
+        printf(" %s | %s |\n", choice.row.algorithm == OH_PLAN_NCCL ? "stock" : "onehop", why);
     }
 }
 
@@ -168,7 +159,6 @@ int main(int argc, char **argv)
     struct oh_tune *tune = oh_tool_allocate(sizeof *tune);
     oh_tool_begin("choice", OH_EXIT_FAILED);
     options.perf.rounds = 20;
-    options.time_s = 120;
     oh_option_list("datatype", "bfloat16", OH_WORDS(options.perf.type, oh_perf_type_names));
     parse_options(argc, argv, &options);
     oh_signals_hold();

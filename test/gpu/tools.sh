@@ -159,7 +159,7 @@ else
     background=
 fi
 
-start tune tune -b 1M -e 8M --iters 1000 --rounds 900 --trial 50 --time 50 -o "$out/interrupted.tuning"
+start tune tune -b 1M -e 8M --iters 1000 --rounds 900 -o "$out/interrupted.tuning"
 until_it 60 has_ranks
 sleep 4
 interrupt tune

@@ -176,12 +176,12 @@ static void flush_table(FILE *table)
 }
 
 /* Takes the rows that have become ready, and prints them. */
-static bool take_news(void *user)
+static void take_news(void *user)
 {
     struct watch *watch = user;
     size_t done = atomic_load(&watch->shared->rows_done);
     if (!atomic_load(&watch->shared->ready) || (watch->head && watch->printed == done)) {
-        return true;
+        return;
     }
     oh_tool_clear_progress();
     if (!watch->head) {
@@ -200,7 +200,6 @@ static bool take_news(void *user)
     }
     flush_table(watch->table);
     show_progress(watch->run, done);
-    return true;
 }
 
 /* Settles the number of ranks. */
@@ -227,7 +226,7 @@ static void measure(struct oh_perf_options *options, FILE *table, struct oh_perf
     shared->rows = list_rows(options, shared->row);
     begin_run(options, shared, run);
     struct watch watch = {.shared = shared, .run = run, .table = table};
-    oh_perf_run(shared, options->timeout_s, take_news, &watch);
+    oh_perf_run(shared, take_news, &watch);
 }
 
 /* --- results ---------------------------------------------------------------------------------------------------- */

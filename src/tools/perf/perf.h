@@ -230,7 +230,7 @@ void oh_perf_settle(char **argv, struct oh_perf_options *options);
  * perf/thread.c: runs the processes of shared->options that measure shared->row, and calls `tick` meanwhile
  * (oh_workers_run).
  */
-bool oh_perf_run(struct oh_perf_shared *shared, int timeout_s, bool (*tick)(void *), void *user);
+void oh_perf_run(struct oh_perf_shared *shared, void (*tick)(void *), void *user);
 
 /* perf/data.c: the inputs, and what must come out. */
 

@@ -289,14 +289,14 @@ static int work(void *user, int member)
     return EXIT_SUCCESS;
 }
 
-bool oh_perf_run(struct oh_perf_shared *shared, int timeout_s, bool (*tick)(void *), void *user)
+void oh_perf_run(struct oh_perf_shared *shared, void (*tick)(void *), void *user)
 {
     const struct oh_workers workers = {.shared = &shared->workers,
                                        .members = shared->options->threads ? 1 : shared->options->ranks,
-                                       .timeout_s = timeout_s,
+                                       .timeout_s = shared->options->timeout_s,
                                        .work = work,
                                        .work_user = shared,
                                        .tick = tick,
                                        .tick_user = user};
-    return oh_workers_run(&workers);
+    oh_workers_run(&workers);
 }

@@ -141,7 +141,7 @@ static int reap(const struct oh_workers *workers, pid_t *pid)
     return living;
 }
 
-bool oh_workers_run(const struct oh_workers *workers)
+void oh_workers_run(const struct oh_workers *workers)
 {
     static const struct timespec pause = {0, TICK_NS};
     pid_t pid[OH_MAX_WORKERS] = {0};
@@ -156,9 +156,8 @@ bool oh_workers_run(const struct oh_workers *workers)
             oh_tool_error("ended by signal %d (%s), and all ranks with it", number, strsignal(number));
             oh_signals_end_by(number);
         }
-        if (workers->tick && !workers->tick(workers->tick_user)) {
-            end_all(workers, pid);
-            return false;
+        if (workers->tick) {
+            workers->tick(workers->tick_user);
         }
         if (now != generation) {
             generation = now;
@@ -168,7 +167,9 @@ bool oh_workers_run(const struct oh_workers *workers)
             oh_tool_fail("no progress for %d s (--timeout); all ranks are ended", workers->timeout_s);
         }
     }
-    return !workers->tick || workers->tick(workers->tick_user);
+    if (workers->tick) {
+        workers->tick(workers->tick_user);
+    }
 }
 
 /* --- the machine ------------------------------------------------------------------------------------------------ */

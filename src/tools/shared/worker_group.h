@@ -33,8 +33,7 @@ struct oh_workers {
     int timeout_s;                       /* no barrier passed for so long: all is ended */
     int (*work)(void *user, int member); /* in the member's process; its exit status */
     void *work_user;
-    /* In the parent, every few milliseconds and when all have ended well, or NULL. Returns false to end all. */
-    bool (*tick)(void *user);
+    void (*tick)(void *user); /* in the parent, every few milliseconds and when all have ended well; or NULL */
     void *tick_user;
 };
 
@@ -42,10 +41,10 @@ struct oh_workers {
 void *oh_workers_map(size_t bytes);
 
 /*
- * Starts the members and waits until all have ended, while signals are held (outfile.h). Returns true when all ended
- * with status 0, false when tick has ended them. If one fails, or a signal arrives, ends the rest and the command.
+ * Starts the members and waits until all have ended with status 0, while signals are held (outfile.h). If one fails, or
+ * a signal arrives, ends the rest and the command.
  */
-bool oh_workers_run(const struct oh_workers *workers);
+void oh_workers_run(const struct oh_workers *workers);
 
 struct oh_workers_machine {
     struct oh_workers_shared shared;

@@ -12,7 +12,7 @@
 
 struct oh_tune_options oh_tune_defaults(void)
 {
-    struct oh_tune_options options = {.perf = oh_perf_defaults("float,int32"), .time_s = 55, .trial_s = 5};
+    struct oh_tune_options options = {.perf = oh_perf_defaults("float,int32"), .time_s = 55};
     options.perf.min_bytes = 1024;
     options.perf.max_bytes = 16 << 20;
     options.perf.warmup = 2;
@@ -96,27 +96,19 @@ void oh_tune_list(struct oh_tune *tune)
 
 /* --- choosing --------------------------------------------------------------------------------------------------- */
 
-struct oh_tune_weight oh_tune_weigh(const struct oh_tune *tune, const struct oh_tune_point *point, int candidate,
-                                    int mode)
+struct oh_tune_weight oh_tune_weigh(const struct oh_tune_point *point, int candidate, int mode)
 {
-    struct oh_tune_weight weight = {.complete = true};
+    struct oh_tune_weight weight = {0};
     double logs = 0, stock_logs = 0;
     int times = 0;
     for (int i = 0; i < OH_PERF_MODES * OH_PERF_TYPES && candidate >= 0; i++) {
-        const int m = i / OH_PERF_TYPES, type = i % OH_PERF_TYPES;
-        const struct oh_tune_time *time = &point->time[candidate][m][type];
-        if ((mode != OH_PERF_MODES && m != mode) || !tune->options->perf.mode[m] ||
-            !oh_tune_has_type(tune->options, type, point->bytes)) {
-            continue;
+        const struct oh_tune_time *time = &point->time[candidate][i / OH_PERF_TYPES][i % OH_PERF_TYPES];
+        if (time->us > 0 && (mode == OH_PERF_MODES || mode == i / OH_PERF_TYPES)) {
+            logs += log(time->us);
+            stock_logs += log(time->stock_us);
+            weight.worst = fmax(weight.worst, time->us / time->stock_us);
+            times++;
         }
-        if (!time->done) {
-            weight.complete = false;
-            continue;
-        }
-        logs += log(time->us);
-        stock_logs += log(time->stock_us);
-        weight.worst = fmax(weight.worst, time->us / time->stock_us);
-        times++;
     }
     if (times > 0) {
         weight.us = exp(logs / times);
@@ -126,13 +118,13 @@ struct oh_tune_weight oh_tune_weigh(const struct oh_tune *tune, const struct oh_
 }
 
 /* The fastest: of those that stock NCCL beats nowhere, if `winners`; of another algorithm than `other`, unless -1. */
-static int fastest(const struct oh_tune *tune, const struct oh_tune_point *point, bool winners, int64_t other)
+static int fastest(const struct oh_tune_point *point, bool winners, int64_t other)
 {
     double least = INFINITY;
     int best = -1;
     for (int k = 0; k < point->candidates; k++) {
-        const struct oh_tune_weight weight = oh_tune_weigh(tune, point, k, OH_PERF_MODES);
-        if (point->candidate[k].algorithm != other && weight.complete && weight.us < least &&
+        const struct oh_tune_weight weight = oh_tune_weigh(point, k, OH_PERF_MODES);
+        if (point->candidate[k].algorithm != other && weight.us > 0 && weight.us < least &&
             (!winners || weight.worst <= OH_TUNE_MARGIN)) {
             best = k;
             least = weight.us;
@@ -141,29 +133,17 @@ static int fastest(const struct oh_tune *tune, const struct oh_tune_point *point
     return best;
 }
 
-static struct oh_plan_row fallback_row(uint64_t bytes)
+struct oh_tune_choice oh_tune_choose(const struct oh_tune_point *point)
 {
-    return (struct oh_plan_row){.max_bytes = bytes, .algorithm = OH_PLAN_NCCL};
-}
-
-struct oh_tune_choice oh_tune_choose(const struct oh_tune *tune, const struct oh_tune_point *point)
-{
-    int best = fastest(tune, point, true, -1), any = fastest(tune, point, false, -1);
-    bool known = !point->shipped || oh_tune_weigh(tune, point, 0, OH_PERF_MODES).complete;
-    if (point->too_slow || !known || any < 0) {
-        return (struct oh_tune_choice){.why = OH_TUNE_SHIPPED,
-                                       .row = point->shipped ? point->candidate[0] : fallback_row(point->bytes),
-                                       .best = -1,
-                                       .second = -1};
+    const int best = fastest(point, true, -1);
+    struct oh_tune_choice choice = {{.max_bytes = point->bytes, .algorithm = OH_PLAN_NCCL}, best, -1};
+    if (best >= 0) {
+        choice.row = point->candidate[best];
+        choice.second = fastest(point, false, choice.row.algorithm);
+    } else {
+        choice.best = fastest(point, false, -1);
     }
-    if (best < 0) {
-        return (struct oh_tune_choice){
-            .why = OH_TUNE_STOCK, .row = fallback_row(point->bytes), .best = any, .second = -1};
-    }
-    return (struct oh_tune_choice){.why = OH_TUNE_FASTEST,
-                                   .row = point->candidate[best],
-                                   .best = best,
-                                   .second = fastest(tune, point, false, point->candidate[best].algorithm)};
+    return choice;
 }
 
 /* --- rows ------------------------------------------------------------------------------------------------------- */
@@ -190,7 +170,7 @@ void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p)
         }
     }
     for (int i = 0; i < tune->points; i++) {
-        struct oh_tune_choice choice = oh_tune_choose(tune, &tune->point[i]);
+        struct oh_tune_choice choice = oh_tune_choose(&tune->point[i]);
         add_row(&rows, &choice.row);
         measured = tune->point[i].bytes;
     }

@@ -3,8 +3,7 @@
  * tune/trials.c - candidates, measured on the path of a user's table
  *
  * Does: For each table a group of processes does what `onehop perf` does. ONEHOP_TUNING_FILE names a memfd with the
- *    table, so nothing is left of it. A trial that exceeds its time ends the group, and another group measures the
- *    rest.
+ *    table, so nothing is left of it.
  * Threads: one.
  * Owns: the memfd.
  */
@@ -19,7 +18,6 @@
 #include "tools/shared/tool.h"
 #include "util/clock.h"
 
-#define START_S 90 /* CUDA and NCCL, before the first trial */
 #define MAX_TASKS (OH_TUNE_POINTS * OH_PERF_MODES * OH_PERF_TYPES)
 
 enum { /* the columns of a row: the default sides */
@@ -27,8 +25,7 @@ enum { /* the columns of a row: the default sides */
     ONEHOP
 };
 
-/* --- one table -------------------------------------------------------------------------------------------------- */
-
+/* One table under way. */
 struct trials {
     struct oh_tune *tune;
     int candidate;
@@ -36,12 +33,9 @@ struct trials {
     struct oh_perf_shared *shared;
     struct oh_tune_point *point[MAX_TASKS]; /* of each row, which is a task */
     size_t done;                            /* tasks whose times have been taken */
-    uint64_t begun_ns;                      /* the task under way, or the members */
-    uint64_t shown_s;
-    bool too_slow; /* that task */
 };
 
-/* Lists the tasks of a candidate that are not done, smallest first. */
+/* Lists the tasks of a candidate, smallest first. */
 static void list_tasks(struct trials *trials)
 {
     const struct oh_tune_options *options = trials->tune->options;
@@ -50,8 +44,7 @@ static void list_tasks(struct trials *trials)
         const int mode = i / OH_TUNE_POINTS / OH_PERF_TYPES, type = i / OH_TUNE_POINTS % OH_PERF_TYPES;
         struct oh_tune_point *point = &trials->tune->point[i % OH_TUNE_POINTS];
         if (i % OH_TUNE_POINTS < trials->tune->points && options->perf.mode[mode] &&
-            oh_tune_has_type(options, type, point->bytes) && trials->candidate < point->candidates &&
-            !point->too_slow && !point->time[trials->candidate][mode][type].done) {
+            oh_tune_has_type(options, type, point->bytes) && trials->candidate < point->candidates) {
             const size_t size = oh_perf_types[type].size, count = point->bytes / size;
             trials->point[tasks] = point;
             trials->shared->row[tasks++] = (struct oh_perf_row){
@@ -59,7 +52,6 @@ static void list_tasks(struct trials *trials)
         }
     }
     trials->shared->rows = tasks;
-    trials->done = 0;
 }
 
 /* The candidates as a table for this machine, whatever it is. */
@@ -82,19 +74,6 @@ static void write_table(const struct trials *trials, int fd)
     fclose(stream);
 }
 
-/* On a terminal, once a second. */
-static void show_progress(struct trials *trials)
-{
-    uint64_t now = oh_now_ns(), total = (uint64_t)trials->tune->options->time_s;
-    uint64_t left = trials->tune->deadline_ns > now ? (trials->tune->deadline_ns - now) / 1000000000u : 0;
-    if (left != trials->shown_s) {
-        trials->shown_s = left;
-        oh_tool_show_progress("%u ranks, table %d of %d, trial %zu of %zu, %d s of at most %d s",
-                              trials->tune->key.nranks, trials->candidate + 1, trials->tables, trials->done + 1,
-                              trials->shared->rows, (int)(total - left), (int)total);
-    }
-}
-
 /* Takes a task's times. Ends the command if they are of no use. */
 static void take(struct trials *trials, size_t i)
 {
@@ -111,85 +90,38 @@ static void take(struct trials *trials, size_t i)
                      oh_perf_type_names[task->type], name, row->blocks, row->threads, wrong, task->served_by);
     }
     point->time[trials->candidate][task->mode][task->type] =
-        (struct oh_tune_time){true, task->cell[ONEHOP].us, task->cell[STOCK].us};
+        (struct oh_tune_time){task->cell[ONEHOP].us, task->cell[STOCK].us};
 }
 
-/* Takes times, and compares the clock with the limits. Returns false if the ranks must end. */
-static bool tick(void *user)
+static void tick(void *user)
 {
     struct trials *trials = user;
-    const struct oh_tune *tune = trials->tune;
-    size_t done = atomic_load(&trials->shared->rows_done);
-    uint64_t now = oh_now_ns(), limit = START_S;
+    const size_t before = trials->done, done = atomic_load(&trials->shared->rows_done);
     for (; trials->done < done; trials->done++) {
-        trials->begun_ns = now;
         take(trials, trials->done);
     }
-    if (atomic_load(&trials->shared->ready)) {
-        limit = (uint64_t)tune->options->trial_s;
-    }
-    show_progress(trials);
-    trials->tune->out_of_time = now > tune->deadline_ns;
-    trials->too_slow = trials->done < trials->shared->rows && now - trials->begun_ns > limit * 1000000000u;
-    return !trials->tune->out_of_time && !trials->too_slow;
-}
-
-/* After tick has ended the ranks. Ends the command unless a trial's time, or all time, was over. */
-static void go_on(struct trials *trials)
-{
-    if (trials->too_slow && !atomic_load(&trials->shared->ready)) {
-        oh_tool_fail("the ranks did not start within %d s", START_S);
-    }
-    if (trials->too_slow) {
-        struct oh_tune_point *point = trials->point[trials->done];
-        const struct oh_plan_row *row = &point->candidate[trials->candidate];
-        oh_tool_error("%s %ux%u took more than %d s for %" PRIu64 " bytes: the size is skipped",
-                      oh_algorithm_name((int)row->algorithm), row->blocks, row->threads, trials->tune->options->trial_s,
-                      point->bytes);
-        point->too_slow = true;
-    }
-}
-
-/* Measures what is left of a table. */
-static void run_rest(struct trials *trials)
-{
-    struct oh_tune *tune = trials->tune;
-    struct oh_perf_options options = tune->options->perf;
-    options.ranks = (int)tune->key.nranks;
-    trials->shared->options = &options;
-    trials->begun_ns = oh_now_ns();
-    /* tick is faster than the timeout */
-    bool well = oh_perf_run(trials->shared, 2 * START_S + tune->options->trial_s, tick, trials);
-    oh_tool_clear_progress();
-    if (atomic_load(&trials->shared->ready)) {
-        oh_tuning_nccl_name(trials->shared->nccl_version, tune->key.nccl);
-        tune->ready = true;
-    }
-    if (!well) {
-        go_on(trials);
+    if (done != before) {
+        oh_tool_show_progress("%u ranks, table %d of %d, trial %zu of %zu", trials->tune->key.nranks,
+                              trials->candidate + 1, trials->tables, done, trials->shared->rows);
     }
 }
 
 static void run_table(struct oh_tune *tune, int candidate, int tables, int fd)
 {
     const size_t bytes = sizeof(struct oh_perf_shared) + MAX_TASKS * sizeof(struct oh_perf_row);
-    struct trials trials = {.tune = tune, .candidate = candidate, .tables = tables};
-    bool more = true;
-    while (more && !tune->out_of_time) {
-        trials.shared = oh_workers_map(bytes);
-        list_tasks(&trials);
-        more = trials.shared->rows > 0;
-        if (more) {
-            write_table(&trials, fd);
-            run_rest(&trials);
-        }
-        munmap(trials.shared, bytes);
-    }
+    struct oh_perf_options options = tune->options->perf;
+    struct trials trials = {.tune = tune, .candidate = candidate, .tables = tables, .shared = oh_workers_map(bytes)};
+    options.ranks = (int)tune->key.nranks;
+    trials.shared->options = &options;
+    list_tasks(&trials);
+    write_table(&trials, fd);
+    oh_perf_run(trials.shared, tick, &trials);
+    oh_tool_clear_progress();
+    oh_tuning_nccl_name(trials.shared->nccl_version, tune->key.nccl);
+    munmap(trials.shared, bytes);
 }
 
-/* --- all tables ------------------------------------------------------------------------------------------------- */
-
-void oh_tune_measure(struct oh_tune *tune)
+void oh_tune_measure(struct oh_tune *tune, uint64_t deadline_ns)
 {
     int tables = 0, fd = memfd_create("onehop-trial", 0); /* the ranks inherit it */
     char path[64];
@@ -204,7 +136,7 @@ void oh_tune_measure(struct oh_tune *tune)
     for (int i = 0; i < tune->points; i++) {
         tables = tune->point[i].candidates > tables ? tune->point[i].candidates : tables;
     }
-    for (int k = 0; k < tables && !tune->out_of_time; k++) {
+    for (int k = 0; k < tables && (k == 0 || oh_now_ns() < deadline_ns); k++) {
         run_table(tune, k, tables, fd);
     }
     close(fd);

@@ -33,8 +33,7 @@ static const char help[] = "usage: onehop tune [OPTIONS]\n"
                            "      --graph, --eager this mode only (both, which both count for the table)\n"
                            "      --iters N        calls in a measured block (20)\n"
                            "      --rounds N       blocks; their median counts (5)\n"
-                           "      --time N         seconds in all (55); the rest stays as shipped\n"
-                           "      --trial N        seconds for one size on one candidate (5)\n"
+                           "      --time N         seconds after which no candidate is begun (55)\n"
                            "  -o, --output FILE    not to the cache (~/.cache/onehop); - is stdout\n"
                            "      --nccl PATH      the NCCL library (libnccl.so.2, by the normal search)\n"
                            "      --onehop PATH    the onehop library (as `onehop run` finds it)\n"
@@ -67,7 +66,6 @@ static void parse_options(int argc, char **argv, struct oh_tune_options *tune)
                                         {"ranks", 'n', take_ranks, tune},
                                         {"iters", 0, oh_option_int, OH_RANGE(&perf->iters, 1, 1000)},
                                         {"time", 0, oh_option_int, OH_RANGE(&tune->time_s, 1, 86400)},
-                                        {"trial", 0, oh_option_int, OH_RANGE(&tune->trial_s, 1, 3600)},
                                         {"output", 'o', oh_option_text, &tune->output},
                                         {NULL, 0, NULL, NULL}};
     oh_options_only(argc, argv, help, options);
@@ -92,42 +90,31 @@ static void describe_row(const struct oh_plan_row *row, char *text_p, size_t siz
     }
 }
 
-/* What the choice beats, and by how much. */
-static void describe_rival(const struct oh_tune *tune, const struct oh_tune_point *point,
-                           const struct oh_tune_choice *choice, char *text_p, size_t size)
-{
-    char name[48];
-    if (choice->why == OH_TUNE_SHIPPED) {
-        snprintf(text_p, size, "as shipped: %s", point->too_slow ? "a trial took too long" : "time ran out");
-    } else if (choice->why == OH_TUNE_STOCK) {
-        describe_row(&point->candidate[choice->best], name, sizeof name);
-        snprintf(text_p, size, "stock NCCL beats %s", name);
-    } else if (choice->second >= 0) {
-        describe_row(&point->candidate[choice->second], name, sizeof name);
-        snprintf(text_p, size, "%s by %.2f", name,
-                 oh_tune_weigh(tune, point, choice->second, OH_PERF_MODES).us /
-                     oh_tune_weigh(tune, point, choice->best, OH_PERF_MODES).us);
-    } else {
-        snprintf(text_p, size, "-");
-    }
-}
-
 static void print_point(FILE *stream, const struct oh_tune *tune, const struct oh_tune_point *point)
 {
-    struct oh_tune_choice choice = oh_tune_choose(tune, point);
-    char chosen[48], rival[96];
-    describe_row(&choice.row, chosen, sizeof chosen);
-    describe_rival(tune, point, &choice, rival, sizeof rival);
-    fprintf(stream, "  %10" PRIu64 "  %-15s", point->bytes, chosen);
+    const struct oh_tune_choice choice = oh_tune_choose(point);
+    const bool fallback = choice.row.algorithm == OH_PLAN_NCCL;
+    const int rival = fallback ? choice.best : choice.second;
+    char text[48];
+    describe_row(&choice.row, text, sizeof text);
+    fprintf(stream, "  %10" PRIu64 "  %-15s", point->bytes, text);
     for (int mode = 0; mode < OH_PERF_MODES; mode++) {
-        const struct oh_tune_weight weight = oh_tune_weigh(tune, point, choice.best, mode);
-        if (weight.us > 0) {
+        const struct oh_tune_weight weight = oh_tune_weigh(point, choice.best, mode);
+        if (tune->options->perf.mode[mode]) {
             fprintf(stream, " %8.2f %8.2f %6.2f", weight.us, weight.stock_us, weight.stock_us / weight.us);
-        } else if (tune->options->perf.mode[mode]) {
-            fprintf(stream, " %8s %8s %6s", "-", "-", "-");
         }
     }
-    fprintf(stream, "  %s\n", rival);
+    if (rival < 0) {
+        fprintf(stream, "  -\n");
+        return;
+    }
+    describe_row(&point->candidate[rival], text, sizeof text);
+    if (fallback) {
+        fprintf(stream, "  stock NCCL beats %s\n", text);
+    } else {
+        fprintf(stream, "  %s by %.2f\n", text,
+                oh_tune_weigh(point, rival, OH_PERF_MODES).us / oh_tune_weigh(point, choice.best, OH_PERF_MODES).us);
+    }
 }
 
 static void print_report(FILE *stream, const struct oh_tune *tune)
@@ -157,12 +144,11 @@ static void print_report(FILE *stream, const struct oh_tune *tune)
 }
 
 /* Appends a point's times to the comment of the row that ends with it. */
-static void describe_times(const struct oh_tune *tune, const struct oh_tune_point *point,
-                           char comment_p[OH_TUNING_COMMENT])
+static void describe_times(const struct oh_tune_point *point, char comment_p[OH_TUNING_COMMENT])
 {
-    const int best = oh_tune_choose(tune, point).best;
+    const int best = oh_tune_choose(point).best;
     for (int mode = 0; mode < OH_PERF_MODES; mode++) {
-        const struct oh_tune_weight weight = oh_tune_weigh(tune, point, best, mode);
+        const struct oh_tune_weight weight = oh_tune_weigh(point, best, mode);
         const size_t used = strlen(comment_p);
         if (weight.us > 0) {
             snprintf(comment_p + used, OH_TUNING_COMMENT - used, "%s%s %.2f us, stock %.2f", used ? "; " : "",
@@ -187,7 +173,7 @@ static void write_table(FILE *stream, const struct oh_tune *tune)
     for (uint32_t i = 0; i < rows.count; i++) {
         for (int k = 0; k < tune->points; k++) {
             if (tune->point[k].bytes == rows.row[i].max_bytes) {
-                describe_times(tune, &tune->point[k], comment[i]);
+                describe_times(&tune->point[k], comment[i]);
             }
         }
         if (!comment[i][0]) {
@@ -244,14 +230,8 @@ static void measure_all(const struct oh_tune_options *options, struct oh_tune *t
     uint64_t end = oh_now_ns() + (uint64_t)options->time_s * 1000000000u;
     for (int i = 0; i < options->tables; i++) {
         uint64_t now = oh_now_ns();
-        tune[i].options = options;
-        tune[i].deadline_ns = now + (end > now ? (end - now) / (uint64_t)(options->tables - i) : 0);
         oh_tune_list(&tune[i]);
-        oh_tune_measure(&tune[i]);
-        if (tune[i].out_of_time && !tune[i].ready) {
-            oh_tool_fail("the time (--time %d) was over before %u ranks had started", options->time_s,
-                         tune[i].key.nranks);
-        }
+        oh_tune_measure(&tune[i], now + (end > now ? (end - now) / (uint64_t)(options->tables - i) : 0));
         print_report(report, &tune[i]);
         if (fflush(report) != 0 || ferror(report)) {
             oh_tool_fail("the report cannot be written: %m");
@@ -279,6 +259,7 @@ static struct oh_tune *begin(struct oh_tune_options *options)
         if (options->ranks[i] > gpus) {
             oh_tool_fail("a table for %d ranks needs as many GPUs; CUDA sees %d here", options->ranks[i], gpus);
         }
+        tune[i].options = options;
         tune[i].key = key;
         tune[i].key.nranks = (uint32_t)options->ranks[i];
     }

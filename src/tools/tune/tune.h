@@ -26,22 +26,19 @@
 struct oh_tune_options {
     struct oh_perf_options perf; /* what a trial is; its ranks are set for each table */
     int ranks[OH_MAX_RANKS];
-    int tables; /* numbers of ranks; 0: one, all GPUs */
-    int time_s; /* in all */
-    int trial_s;
+    int tables;         /* numbers of ranks; 0: one, all GPUs */
+    int time_s;         /* in all: no candidate is begun later */
     const char *output; /* NULL: the cache */
 };
 
 struct oh_tune_time {
-    bool done;
-    double us;       /* of a call that the candidate serves: slowest rank, median of the rounds */
+    double us;       /* of a call that the candidate serves: slowest rank, median of the rounds; 0: not measured */
     double stock_us; /* of NCCL, in the same processes and in turns with it */
 };
 
 struct oh_tune_point {
     uint64_t bytes;
-    bool shipped;  /* the first candidate is the shipped table's choice; false: that table lets this size fall back */
-    bool too_slow; /* a trial went beyond its time */
+    bool shipped; /* the first candidate is the shipped table's choice; false: that table lets this size fall back */
     int candidates;
     struct oh_plan_row candidate[OH_TUNE_CANDIDATES];
     struct oh_tune_time time[OH_TUNE_CANDIDATES][OH_PERF_MODES][OH_PERF_TYPES];
@@ -54,29 +51,18 @@ struct oh_tune {
     struct oh_plan_table shipped;
     int points;
     struct oh_tune_point point[OH_TUNE_POINTS];
-    uint64_t deadline_ns;
-    bool ready; /* ranks have been ready to measure */
-    bool out_of_time;
-};
-
-enum oh_tune_why {
-    OH_TUNE_FASTEST,
-    OH_TUNE_STOCK,   /* stock NCCL is faster than every candidate */
-    OH_TUNE_SHIPPED, /* not measured in time: as the shipped table has it */
-};
-
-struct oh_tune_choice {
-    enum oh_tune_why why;
-    struct oh_plan_row row;
-    int best;   /* the fastest candidate; -1: none was measured */
-    int second; /* the fastest of another algorithm; -1: none */
 };
 
 /* What the times of a candidate say together. */
 struct oh_tune_weight {
-    bool complete;       /* all were measured */
-    double us, stock_us; /* geometric means of those that were; 0: none was */
+    double us, stock_us; /* geometric means; 0: nothing was measured */
     double worst;        /* the largest us / stock_us */
+};
+
+struct oh_tune_choice {
+    struct oh_plan_row row; /* a candidate, or a fallback: stock NCCL is faster than every candidate */
+    int best;   /* the fastest candidate, of those that stock NCCL does not beat if there is one; -1: none */
+    int second; /* the fastest of another algorithm; -1: none, or a fallback */
 };
 
 /* tune/choose.c: pure functions. */
@@ -87,11 +73,10 @@ struct oh_tune_options oh_tune_defaults(void);
 /* Fills in the points: every size that holds an element of a type of the options. The key and options are set. */
 void oh_tune_list(struct oh_tune *tune);
 
-/* Weighs a candidate over the types that the options have, in one of their modes; OH_PERF_MODES: in all of them. */
-struct oh_tune_weight oh_tune_weigh(const struct oh_tune *tune, const struct oh_tune_point *point, int candidate,
-                                    int mode);
+/* Weighs the times of a candidate in one mode; OH_PERF_MODES: in all of them. */
+struct oh_tune_weight oh_tune_weigh(const struct oh_tune_point *point, int candidate, int mode);
 
-struct oh_tune_choice oh_tune_choose(const struct oh_tune *tune, const struct oh_tune_point *point);
+struct oh_tune_choice oh_tune_choose(const struct oh_tune_point *point);
 
 /* Lists the rows of the table: the choices, and around the sizes measured what the shipped table has. */
 void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p);
@@ -101,7 +86,7 @@ bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t 
 
 /* tune/trials.c */
 
-/* Measures all points, as far as time allows, while signals are held. Ends the command if that fails. */
-void oh_tune_measure(struct oh_tune *tune);
+/* Measures all points, the likely candidates first, while signals are held. Ends the command if that fails. */
+void oh_tune_measure(struct oh_tune *tune, uint64_t deadline_ns);
 
 #endif
