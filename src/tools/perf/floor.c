@@ -7,7 +7,6 @@
  * Threads: a rank's.
  * Owns: the rank's memory for it, until the end of the process.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "tools/perf/thread.h"

@@ -9,7 +9,6 @@
 #ifndef OH_TOOLS_PERF_PERF_H_
 #define OH_TOOLS_PERF_PERF_H_
 
-#include <limits.h>
 #include <nccl.h>
 #include <stdatomic.h>
 #include <stdbool.h>

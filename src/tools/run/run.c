@@ -9,12 +9,10 @@
 #include "tools/shared/tool.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "tools/shared/options.h"
 #include "tools/shared/supervise.h"

@@ -9,7 +9,6 @@
 #include "tools/shared/tool.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <limits.h>
 #include <link.h>
 #include <stdio.h>

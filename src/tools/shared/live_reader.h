@@ -9,7 +9,6 @@
 #ifndef OH_TOOLS_SHARED_LIVE_READER_H_
 #define OH_TOOLS_SHARED_LIVE_READER_H_
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>

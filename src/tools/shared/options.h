@@ -8,7 +8,6 @@
 #ifndef OH_TOOLS_SHARED_OPTIONS_H_
 #define OH_TOOLS_SHARED_OPTIONS_H_
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 

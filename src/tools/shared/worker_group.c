@@ -8,7 +8,6 @@
  */
 #include "tools/shared/worker_group.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -11,7 +11,6 @@
 #define OH_TOOLS_SHARED_WORKER_GROUP_H_
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stddef.h>
 
 #define OH_MAX_WORKERS 64

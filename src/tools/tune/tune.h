@@ -12,7 +12,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "tools/perf/perf.h"
 #include "tools/tune/table_text.h"
