@@ -31,7 +31,7 @@ static void parse_options(int argc, char **argv, struct oh_tune_options *tune)
     struct oh_perf_options *perf = &tune->perf;
     int sizes = 0;
     const struct oh_option options[] = {
-        {"ranks", 'n', oh_option_int, OH_RANGE(&tune->ranks[0], 2, OH_MAX_RANKS)},
+        {"ranks", 'n', oh_option_int, OH_RANGE(&perf->ranks, 2, OH_MAX_RANKS)},
         {"minbytes", 'b', oh_option_size, OH_RANGE(&perf->min_bytes, 1, OH_MESSAGE_BYTES)},
         {"maxbytes", 'e', oh_option_size, OH_RANGE(&perf->max_bytes, 1, OH_MESSAGE_BYTES)},
         {"mode", 'm', oh_option_list, OH_WORDS(perf->mode, oh_perf_mode_names)},
@@ -71,14 +71,14 @@ static void measure(struct oh_tune_options *options, struct oh_tune *tune)
     memcpy(tune->key.driver, machine.driver, sizeof tune->key.driver);
     snprintf(tune->key.nccl, sizeof tune->key.nccl, "unknown");
     int most = gpus < OH_MAX_RANKS ? gpus : OH_MAX_RANKS;
-    int ranks = options->ranks[0] > 0 ? options->ranks[0] : most;
-    if (ranks < 2 || ranks > most) {
-        oh_tool_fail("%d ranks need as many GPUs, at least 2; CUDA sees %d here", ranks, gpus);
+    options->perf.ranks = options->perf.ranks > 0 ? options->perf.ranks : most;
+    if (options->perf.ranks < 2 || options->perf.ranks > most) {
+        oh_tool_fail("%d ranks need as many GPUs, at least 2; CUDA sees %d here", options->perf.ranks, gpus);
     }
     tune->options = options;
-    tune->key.nranks = (uint32_t)ranks;
+    tune->key.nranks = (uint32_t)options->perf.ranks;
     list_sizes(tune);
-    oh_tune_measure(tune, 0);
+    oh_tune_measure(tune);
 }
 
 /* --- the table -------------------------------------------------------------------------------------------------- */

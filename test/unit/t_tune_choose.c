@@ -80,16 +80,16 @@ static void test_choice(void)
     give_all(point, 10, 30);
     give(point, last, 5, 30);
     choice = oh_tune_choose(point);
-    tap_ok(choice.best == last &&
-               memcmp(&choice.row, &point->candidate[last], sizeof choice.row) == 0 && choice.second >= 0 &&
-               point->candidate[choice.second].algorithm != choice.row.algorithm,
+    tap_ok(choice.best == last && memcmp(&choice.row, &point->candidate[last], sizeof choice.row) == 0 &&
+               choice.second >= 0 && point->candidate[choice.second].algorithm != choice.row.algorithm,
            "the fastest is chosen; beside it the best of another algorithm");
     tap_ok(fabs(oh_tune_weigh(point, last, OH_PERF_MODES).us - sqrt(5.0 * 6.0)) < 1e-9,
            "both modes, and all types, count alike");
 
     give(point, last, 5, 5 / 1.03);
     choice = oh_tune_choose(point);
-    tap_ok(choice.row.algorithm != OH_PLAN_NCCL && choice.best == 0, "one that stock NCCL beats by 3 %% does not count");
+    tap_ok(choice.row.algorithm != OH_PLAN_NCCL && choice.best == 0,
+           "one that stock NCCL beats by 3 %% does not count");
     give(point, last, 5, 5 / 1.01);
     tap_ok(oh_tune_choose(point).best == last, "one that it beats by 1 %% does");
     point->time[last][OH_PERF_EAGER][type_of("float")].stock_us = 5;
@@ -98,8 +98,7 @@ static void test_choice(void)
     *point = fresh;
     give_all(point, 10, 9);
     choice = oh_tune_choose(point);
-    tap_ok(choice.row.algorithm == OH_PLAN_NCCL && choice.row.max_bytes == 65536 &&
-               choice.best == 0,
+    tap_ok(choice.row.algorithm == OH_PLAN_NCCL && choice.row.max_bytes == 65536 && choice.best == 0,
            "stock NCCL beats all: a fallback");
 
     *point = fresh;
@@ -107,8 +106,7 @@ static void test_choice(void)
     give(point, 1, 9, 30);
     tap_ok(oh_tune_choose(point).best == 1, "time ran out: of what was measured");
     begin(5, 16 << 20, 16 << 20);
-    tap_ok(oh_plan_table_end(&tune.shipped) < 16 << 20 &&
-               oh_tune_choose(&tune.point[0]).row.algorithm == OH_PLAN_NCCL,
+    tap_ok(oh_plan_table_end(&tune.shipped) < 16 << 20 && oh_tune_choose(&tune.point[0]).row.algorithm == OH_PLAN_NCCL,
            "nothing was measured: a fallback");
 }
 

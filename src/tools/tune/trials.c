@@ -101,18 +101,16 @@ static void tick(void *user)
         take(trials, trials->done);
     }
     if (done != before) {
-        oh_tool_show_progress("%u ranks, table %d of %d, trial %zu of %zu", trials->tune->key.nranks,
-                              trials->candidate + 1, trials->tables, done, trials->shared->rows);
+        oh_tool_show_progress("table %d of %d, trial %zu of %zu", trials->candidate + 1, trials->tables, done,
+                              trials->shared->rows);
     }
 }
 
 static void run_table(struct oh_tune *tune, int candidate, int tables, int fd)
 {
     const size_t bytes = sizeof(struct oh_perf_shared) + MAX_TASKS * sizeof(struct oh_perf_row);
-    struct oh_perf_options options = tune->options->perf;
     struct trials trials = {.tune = tune, .candidate = candidate, .tables = tables, .shared = oh_workers_map(bytes)};
-    options.ranks = (int)tune->key.nranks;
-    trials.shared->options = &options;
+    trials.shared->options = &tune->options->perf;
     list_tasks(&trials);
     write_table(&trials, fd);
     oh_perf_run(trials.shared, tick, &trials);
@@ -121,8 +119,9 @@ static void run_table(struct oh_tune *tune, int candidate, int tables, int fd)
     munmap(trials.shared, bytes);
 }
 
-void oh_tune_measure(struct oh_tune *tune, uint64_t deadline_ns)
+void oh_tune_measure(struct oh_tune *tune)
 {
+    const uint64_t deadline_ns = oh_now_ns() + (uint64_t)tune->options->time_s * 1000000000u;
     int tables = 0, fd = memfd_create("onehop-trial", 0); /* the ranks inherit it */
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);

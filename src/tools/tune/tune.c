@@ -2,10 +2,9 @@
 /*
  * tune.c - `onehop tune`
  *
- * Does: Reads the options, measures and reports a table for each number of ranks, and writes them. Files are opened
- *    before anything is measured, and renamed to their places when all is done.
+ * Does: Reads the options, measures and reports a table, and writes it.
  * Threads: one.
- * Owns: the tables.
+ * Owns: the table.
  */
 #include "tools/tune/tune.h"
 
@@ -18,7 +17,6 @@
 
 #include "tools/shared/outfile.h"
 #include "tools/shared/tool.h"
-#include "util/clock.h"
 
 static const char help[] = "usage: onehop tune [OPTIONS]\n"
                            "\n"
@@ -26,7 +24,7 @@ static const char help[] = "usage: onehop tune [OPTIONS]\n"
                            "fastest, and where stock NCCL is faster, and leaves a table that onehop uses\n"
                            "from then on (doc/tuning.md). Nothing else should run meanwhile.\n"
                            "\n"
-                           "  -n, --ranks LIST     numbers of GPUs, a table for each (all that are visible)\n"
+                           "  -n, --ranks N        number of GPUs (all that are visible, up to 8)\n"
                            "  -b, --minbytes N     smallest size (1K); K, M and G are powers of 1024\n"
                            "  -e, --maxbytes N     largest size (16M); from one size to the next it doubles\n"
                            "  -d, --datatype LIST  types (float,int32); all of them count for the table\n"
@@ -41,29 +39,16 @@ static const char help[] = "usage: onehop tune [OPTIONS]\n"
                            "  -h, --help           this text\n"
                            "\n"
                            "Exit status: 0 tables written; 1 something failed, nothing written; 2 usage.\n"
-                           "Example: onehop tune -n 2,4 -o /etc/onehop.tuning\n";
+                           "Example: onehop tune -n 4 -o /etc/onehop.tuning\n";
 
 /* --- options ---------------------------------------------------------------------------------------------------- */
-
-static void take_ranks(const char *name, const char *list, void *value)
-{
-    struct oh_tune_options *options = value;
-    char *rest = strdupa(list);
-    options->tables = 0;
-    for (const char *part; (part = strsep(&rest, ",")) != NULL; options->tables++) {
-        if (options->tables == OH_MAX_RANKS) {
-            oh_tool_refuse("--%s %s: expected at most %d numbers", name, list, OH_MAX_RANKS);
-        }
-        oh_option_int(name, part, OH_RANGE(&options->ranks[options->tables], 2, OH_MAX_RANKS));
-    }
-}
 
 static void parse_options(int argc, char **argv, struct oh_tune_options *tune)
 {
     struct oh_perf_options *perf = &tune->perf;
     int sizes = 0;
     const struct oh_option options[] = {OH_PERF_COMMON_OPTIONS(perf, OH_MESSAGE_BYTES),
-                                        {"ranks", 'n', take_ranks, tune},
+                                        {"ranks", 'n', oh_option_int, OH_RANGE(&perf->ranks, 2, OH_MAX_RANKS)},
                                         {"iters", 0, oh_option_int, OH_RANGE(&perf->iters, 1, 1000)},
                                         {"time", 0, oh_option_int, OH_RANGE(&tune->time_s, 1, 86400)},
                                         {"output", 'o', oh_option_text, &tune->output},
@@ -180,6 +165,7 @@ static void write_table(FILE *stream, const struct oh_tune *tune)
             snprintf(comment[i], sizeof comment[i], "as shipped");
         }
     }
+    oh_tuning_write_head(stream);
     oh_tuning_write_table(stream, &tune->key, source, &rows, (const char(*)[OH_TUNING_COMMENT])comment);
 }
 
@@ -213,92 +199,68 @@ static void open_output(const struct oh_tune_options *options, const struct oh_t
     oh_outfile_open(path_p, file);
 }
 
-static void write_tables(const struct oh_tune *tune, int count, struct oh_outfile *file)
-{
-    oh_tuning_write_head(file->stream);
-    for (int i = 0; i < count; i++) {
-        write_table(file->stream, &tune[i]);
-    }
-    oh_outfile_commit(file);
-}
-
 /* --- all of it -------------------------------------------------------------------------------------------------- */
 
-/* Measures and reports one table after the other; an equal part of the time that is left for each. */
-static void measure_all(const struct oh_tune_options *options, struct oh_tune *tune, FILE *report)
+/* Settles the number of ranks and the key, but for NCCL's version, which a run tells. */
+static void settle(struct oh_tune_options *options, struct oh_tune *tune)
 {
-    uint64_t end = oh_now_ns() + (uint64_t)options->time_s * 1000000000u;
-    for (int i = 0; i < options->tables; i++) {
-        uint64_t now = oh_now_ns();
-        oh_tune_list(&tune[i]);
-        oh_tune_measure(&tune[i], now + (end > now ? (end - now) / (uint64_t)(options->tables - i) : 0));
-        print_report(report, &tune[i]);
-        if (fflush(report) != 0 || ferror(report)) {
-            oh_tool_fail("the report cannot be written: %m");
-        }
-    }
-}
-
-/* The machine's key goes to every table; the number of ranks is settled. */
-static struct oh_tune *begin(struct oh_tune_options *options)
-{
-    struct oh_tuning_key key = {.nccl = "unknown"};
     struct oh_workers_machine machine;
+    int *ranks = &options->perf.ranks;
     oh_workers_ask_machine(&machine);
-    const int gpus = machine.gpus;
-    memcpy(key.gpu, machine.gpu, sizeof key.gpu);
-    memcpy(key.driver, machine.driver, sizeof key.driver);
-    if (gpus < 2) {
-        oh_tool_fail("at least 2 GPUs are needed; CUDA sees %d here", gpus);
+    if (machine.gpus < 2) {
+        oh_tool_fail("at least 2 GPUs are needed; CUDA sees %d here", machine.gpus);
     }
-    if (options->tables == 0) {
-        options->ranks[options->tables++] = gpus < OH_MAX_RANKS ? gpus : OH_MAX_RANKS;
+    if (*ranks > machine.gpus) {
+        oh_tool_fail("a table for %d ranks needs as many GPUs; CUDA sees %d here", *ranks, machine.gpus);
     }
-    struct oh_tune *tune = oh_tool_allocate((size_t)options->tables * sizeof *tune);
-    for (int i = 0; i < options->tables; i++) {
-        if (options->ranks[i] > gpus) {
-            oh_tool_fail("a table for %d ranks needs as many GPUs; CUDA sees %d here", options->ranks[i], gpus);
-        }
-        tune[i].options = options;
-        tune[i].key = key;
-        tune[i].key.nranks = (uint32_t)options->ranks[i];
+    if (*ranks == 0) {
+        *ranks = machine.gpus < OH_MAX_RANKS ? machine.gpus : OH_MAX_RANKS;
     }
-    return tune;
+    tune->options = options;
+    tune->key = (struct oh_tuning_key){.nranks = (uint32_t)*ranks, .nccl = "unknown"};
+    memcpy(tune->key.gpu, machine.gpu, sizeof tune->key.gpu);
+    memcpy(tune->key.driver, machine.driver, sizeof tune->key.driver);
 }
 
 /*
  * Names in the cache have NCCL's version, which only a run tells: before anything is measured it is tried whether a
  * file can be made there.
  */
-static void run(struct oh_tune_options *options)
+static void run(struct oh_tune_options *options, struct oh_tune *tune)
 {
     FILE *report = options->output && strcmp(options->output, "-") == 0 ? stderr : stdout;
-    struct oh_tune *tune = begin(options);
     struct oh_outfile file;
     char path[OH_STORE_PATH];
-    open_output(options, &tune[0].key, path, &file);
+    settle(options, tune);
+    open_output(options, &tune->key, path, &file);
     if (!options->output) {
         oh_outfile_drop(&file);
     }
-    measure_all(options, tune, report);
-    if (options->output) {
-        write_tables(tune, options->tables, &file);
+    oh_tune_list(tune);
+    oh_tune_measure(tune);
+    print_report(report, tune);
+    if (fflush(report) != 0 || ferror(report)) {
+        oh_tool_fail("the report cannot be written: %m");
     }
-    for (int i = 0; i < options->tables && !options->output; i++) {
-        open_output(options, &tune[i].key, path, &file);
-        write_tables(&tune[i], 1, &file);
+    if (!options->output) {
+        open_output(options, &tune->key, path, &file);
+    }
+    write_table(file.stream, tune);
+    oh_outfile_commit(&file);
+    if (!options->output) {
         fprintf(report, "# written: %s\n", path);
     }
-    free(tune);
 }
 
 int oh_tool_tune(int argc, char **argv)
 {
     struct oh_tune_options options = oh_tune_defaults();
+    struct oh_tune *tune = oh_tool_allocate(sizeof *tune);
     options.perf.mode[OH_PERF_EAGER] = true;
     parse_options(argc, argv, &options);
     oh_signals_hold();
-    run(&options);
+    run(&options, tune);
+    free(tune);
     oh_signals_release();
     return OH_EXIT_OK;
 }

@@ -23,11 +23,9 @@
 #define OH_TUNE_MARGIN 1.02
 
 struct oh_tune_options {
-    struct oh_perf_options perf; /* what a trial is; its ranks are set for each table */
-    int ranks[OH_MAX_RANKS];
-    int tables;         /* numbers of ranks; 0: one, all GPUs */
-    int time_s;         /* in all: no candidate is begun later */
-    const char *output; /* NULL: the cache */
+    struct oh_perf_options perf; /* what a trial is */
+    int time_s;                  /* no candidate is begun later */
+    const char *output;          /* NULL: the cache */
 };
 
 struct oh_tune_time {
@@ -43,7 +41,7 @@ struct oh_tune_point {
     struct oh_tune_time time[OH_TUNE_CANDIDATES][OH_PERF_MODES][OH_PERF_TYPES];
 };
 
-/* One table being made. */
+/* The table being made. */
 struct oh_tune {
     const struct oh_tune_options *options;
     struct oh_tuning_key key;
@@ -86,6 +84,6 @@ bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t 
 /* tune/trials.c */
 
 /* Measures all points, the likely candidates first, while signals are held. Ends the command if that fails. */
-void oh_tune_measure(struct oh_tune *tune, uint64_t deadline_ns);
+void oh_tune_measure(struct oh_tune *tune);
 
 #endif
