@@ -2,18 +2,19 @@
 /*
  * doctor.c - `onehop doctor`: whether onehop is in effect, and if not, why
  *
- * Does: reads the command line, collects findings, prints the report, and turns the verdict into the exit status.
- * Threads: one.
- * Owns: nothing.
+ * Does: reads the command line, collects findings, prints the report, and turns the verdict into the exit status. Runs
+ * a program under onehop. Threads: one. Owns: the file of a program's statistics, until the program has ended.
  */
 #include "config.h"
 
 #include "tools/doctor/doctor.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "tools/shared/json.h"
 #include "tools/shared/options.h"
@@ -74,6 +75,72 @@ void oh_doctor_judge(struct oh_doctor_report *report, const char *yes)
         }
     }
     oh_doctor_decide(report, OH_ANSWER_YES, yes);
+}
+
+/* --- a program */
+
+/* Why no call was served, though some communicators were seen. */
+static void explain_none(struct oh_doctor_report *report)
+{
+    const struct oh_stats_summary *summary = &report->summary;
+    const char *reason = json_object_iter_key(json_object_iter(summary->reasons));
+    if (summary->total.fallbacks[OH_FALLBACK_COMM] > 0 && reason && reason[0]) {
+        oh_doctor_decide(report, OH_ANSWER_NO, reason);
+        return;
+    }
+    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
+        if (summary->total.fallbacks[b] > 0) {
+            oh_doctor_decide(report, OH_ANSWER_NO, oh_fallback_text(b));
+            return;
+        }
+    }
+    if (summary->unreached > 0) {
+        oh_doctor_decide(report, OH_ANSWER_NO, "no ncclAllReduce call came to onehop: " OH_UNREACHED_REASON);
+    } else {
+        oh_doctor_decide(report, OH_ANSWER_UNKNOWN,
+                         "the program made no ncclAllReduce call; for programs with their own all-reduce see "
+                         "doc/integrations.md");
+    }
+}
+
+static void judge_program(struct oh_doctor_report *report)
+{
+    if (report->status == OH_SUPERVISE_NOT_STARTED) {
+        oh_doctor_decide(report, OH_ANSWER_UNKNOWN, "the program could not be started");
+    } else if (oh_stats_served(&report->summary.total) > 0) {
+        oh_doctor_decide(report, OH_ANSWER_YES, "onehop served calls");
+    } else if (report->summary.records > 0) {
+        explain_none(report);
+    } else {
+        oh_doctor_decide(report, OH_ANSWER_UNKNOWN,
+                         "no process with onehop and NCCL has ended orderly; check a rank by `onehop doctor --pid N`, "
+                         "and doc/troubleshooting.md for programs that keep onehop out");
+    }
+}
+
+/* Runs a program to its end, and counts its calls as `onehop run --stats` does. */
+static void check_program(char **argv, enum oh_via via, struct oh_doctor_report *report)
+{
+    report->mode = "program";
+    oh_tool_reach(via);
+    oh_stats_summary_open(&report->summary);
+    /* stdout is the report's: the program writes to stderr instead. */
+    int out = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 10);
+    fflush(stdout);
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    report->status = oh_supervise(argv);
+    if (out >= 0) {
+        dup2(out, STDOUT_FILENO);
+        close(out);
+    }
+    oh_stats_summary_read(&report->summary);
+    if (report->status != OH_SUPERVISE_NOT_STARTED) {
+        bool killed = WIFSIGNALED(report->status);
+        snprintf(report->subject, sizeof report->subject, "the program ended %s %d",
+                 killed ? "by signal" : "with exit status",
+                 killed ? WTERMSIG(report->status) : WEXITSTATUS(report->status));
+    }
+    judge_program(report);
 }
 
 /* --- the report: as text, and as JSON (the fields: doc/tools.md) */
@@ -155,7 +222,7 @@ int oh_tool_doctor(int argc, char **argv)
     if (pid) {
         oh_doctor_process(pid, &report);
     } else if (first < argc) {
-        oh_doctor_program(argv + first, (enum oh_via)via, &report);
+        check_program(argv + first, (enum oh_via)via, &report);
     } else {
         oh_doctor_machine(&report);
     }

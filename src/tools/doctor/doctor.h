@@ -2,8 +2,8 @@
 /*
  * doctor.h - the parts of `onehop doctor`
  *
- * Does: doctor.c has the command, the verdict and its page; machine.c, process.c and program.c add findings to a
- * report. Threads: one. Owns: nothing; a report is plain data.
+ * Does: doctor.c has the command, the verdict and its page; machine.c and process.c add findings to a report. Threads:
+ * one. Owns: nothing; a report is plain data.
  */
 #ifndef OH_TOOLS_DOCTOR_DOCTOR_H_
 #define OH_TOOLS_DOCTOR_DOCTOR_H_
@@ -57,9 +57,6 @@ void oh_doctor_machine(struct oh_doctor_report *report);
 
 /* Whether onehop serves the calls of a process. Ends the command if it cannot be read. */
 void oh_doctor_process(pid_t pid, struct oh_doctor_report *report);
-
-/* Runs a program under onehop to its end, and whether calls were served. Ends the command if it cannot be tried. */
-void oh_doctor_program(char **argv, enum oh_via via, struct oh_doctor_report *report);
 
 /* Returns true, with one clause in reason_p, if the environment of this process keeps calls from onehop. */
 bool oh_doctor_environment_forbids(char *reason_p, size_t size);

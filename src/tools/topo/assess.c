@@ -174,16 +174,10 @@ static const char *remedy_for_problem(const struct oh_node *node)
 
 static bool allowed(const struct oh_node *node, struct oh_verdict *verdict)
 {
-    const char *value[OH_NODE_VARIABLES];
-    for (int v = 0; v < OH_NODE_VARIABLES; v++) {
-        value[v] = node->variable[v].set ? node->variable[v].value : NULL;
-    }
-    if (oh_topo_allowed(value[OH_NODE_P2P_DISABLE], value[OH_NODE_P2P_LEVEL], verdict->reason,
-                        sizeof verdict->reason)) {
-        return true;
-    }
-    verdict->remedy = "unset that variable; it also keeps NCCL from direct access";
-    return false;
+    const char *disable = node->variable[OH_NODE_P2P_DISABLE].value, *level = node->variable[OH_NODE_P2P_LEVEL].value;
+    bool good = oh_topo_allowed(disable, level, verdict->reason, sizeof verdict->reason);
+    verdict->remedy = good ? NULL : "unset that variable; it also keeps NCCL from direct access";
+    return good;
 }
 
 static bool count_fits(const struct oh_node *node, struct oh_verdict *verdict)

@@ -122,45 +122,44 @@ static void latency_cell(const struct oh_node *node, const struct oh_node_pair *
     snprintf(text_p, CELL, pair->latency_ns > 0 ? "%5.2f%s" : "-", pair->latency_ns / 1000.0, slow ? "!" : "");
 }
 
-/* Prints the columns first to end - 1 of all rows; with_places: and where each GPU sits. */
-static void print_block(const struct oh_node *node, cell_function cell, int first, int end, int width, bool with_places,
-                        FILE *stream)
+/* Writes what stands in a row and column; row -1: the head. */
+static void make_text(const struct oh_node *node, cell_function cell, int row, int column, char text_p[CELL])
 {
-    int cpus = 12, last = with_places ? width : 0;
+    if (row < 0) {
+        snprintf(text_p, CELL, "GPU%d", column);
+    } else if (row == column) {
+        snprintf(text_p, CELL, " X");
+    } else {
+        cell(node, oh_node_pair_at(node, row, column), text_p);
+    }
+}
+
+/* Prints BLOCK columns of all rows, then the next; with_places: and where each GPU sits. */
+static void print_matrix(const struct oh_node *node, cell_function cell, int width, bool with_places, FILE *stream)
+{
+    int cpus = 12;
+    char text[CELL];
     for (int i = 0; i < node->visible; i++) {
         int length = (int)strlen(node->gpu[i].cpus);
         cpus = length > cpus ? length : cpus;
     }
-    for (int row = -1; row < node->visible; row++) {
-        char text[CELL] = "";
-        if (row >= 0) {
-            snprintf(text, sizeof text, "GPU%d", row);
-        }
-        fprintf(stream, "  %-6s", text);
-        for (int column = first; column < end; column++) {
-            if (row < 0) {
-                snprintf(text, sizeof text, "GPU%d", column);
-            } else if (row == column) {
-                snprintf(text, sizeof text, " X");
-            } else {
-                cell(node, oh_node_pair_at(node, row, column), text);
-            }
-            fprintf(stream, "%-*s", column + 1 < end ? width : last, text);
-        }
-        if (with_places) {
-            fprintf(stream, "%-*s  %s", cpus, row < 0 ? "CPU affinity" : or_dash(node->gpu[row].cpus),
-                    row < 0 ? "NUMA node" : or_dash(node->gpu[row].numa));
-        }
-        fprintf(stream, "\n");
-    }
-}
-
-static void print_matrix(const struct oh_node *node, cell_function cell, int width, bool with_places, FILE *stream)
-{
     for (int first = 0; first < node->visible; first += BLOCK) {
-        int end = first + BLOCK < node->visible ? first + BLOCK : node->visible;
-        fprintf(stream, "%s", first > 0 ? "\n" : "");
-        print_block(node, cell, first, end, width, with_places, stream);
+        const int end = first + BLOCK < node->visible ? first + BLOCK : node->visible;
+        fprintf(stream, "%s%8s", first > 0 ? "\n" : "", "");
+        for (int row = -1; row < node->visible; row++) {
+            if (row >= 0) {
+                fprintf(stream, "  GPU%-3d", row);
+            }
+            for (int column = first; column < end; column++) {
+                make_text(node, cell, row, column, text);
+                fprintf(stream, "%-*s", column + 1 < end || with_places ? width : 0, text);
+            }
+            if (with_places) {
+                fprintf(stream, "%-*s  %s", cpus, row < 0 ? "CPU affinity" : or_dash(node->gpu[row].cpus),
+                        row < 0 ? "NUMA node" : or_dash(node->gpu[row].numa));
+            }
+            fprintf(stream, "\n");
+        }
     }
 }
 
