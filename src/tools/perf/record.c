@@ -18,25 +18,6 @@ static const char csv_head[] =
     "mode,type,op,ranks,bytes,count,side,time_us,p99_us,algbw_gbps,busbw_gbps,wrong,floor_us,served_by,simulated";
 static const char csv_last[] = ",simulated"; /* of csv_head; files of 0.2 have none */
 
-enum {
-    MODE,
-    TYPE,
-    OP,
-    RANKS,
-    BYTES,
-    COUNT,
-    SIDE,
-    TIME_US,
-    P99_US,
-    ALGBW,
-    BUSBW,
-    WRONG,
-    FLOOR_US,
-    SERVED_BY,
-    SIMULATED,
-    FIELDS
-};
-
 static const char *const text_names[OH_PERF_TEXTS] = {"machine", "software", "settings", "pattern", "verdict", "floor"};
 
 /* --- writing ---------------------------------------------------------------------------------------------------- */
@@ -125,26 +106,20 @@ void oh_perf_write_json(FILE *stream, const struct oh_perf_run *run)
 
 /* --- reading ---------------------------------------------------------------------------------------------------- */
 
-#define MOST 1e15
+#define LEAST_TIME 1e-6 /* us */
+#define MOST 1e15       /* of a number: every integer type here holds it */
 
-/* A number from `least` to MOST, which every integer type here holds. */
-static bool parse_number(const char *text, double least, double *number_p)
+static bool is_within(double number, double least, double most)
+{
+    return number >= least && number <= most; /* NaN is not */
+}
+
+/* A number from `least` to MOST, or none. */
+static bool parse_optional(const char *text, double least, double *number_p)
 {
     char *end;
     *number_p = strtod(text, &end);
-    return end != text && *end == '\0' && *number_p >= least && *number_p <= MOST;
-}
-
-/* Splits at commas, in place. Returns the number of fields, of which at most FIELDS are set. */
-static int split(char *line, char **field)
-{
-    int fields = 0;
-    for (char *rest = line, *at; (at = strsep(&rest, ",")) != NULL; fields++) {
-        if (fields < FIELDS) {
-            field[fields] = at;
-        }
-    }
-    return fields;
+    return !text[0] || (*end == '\0' && is_within(*number_p, least, MOST));
 }
 
 /* The column of that name, made if need be; -1: there is no room, or it is no name. */
@@ -181,32 +156,39 @@ static struct oh_perf_row *take_row(struct oh_perf_run *run, const struct oh_per
     return &run->row[at];
 }
 
-#define LEAST_TIME 1e-6 /* us */
-
 /* One line behind the head. NULL: understood; else what is wrong with it. */
-static const char *read_line(char *line, int fields, struct oh_perf_run *run)
+static const char *read_line(char *line, bool newer, struct oh_perf_run *run)
 {
-    char *field[FIELDS] = {NULL};
+    char mode_name[16], type_name[16], op_name[16], side[sizeof *run->column];
     struct oh_perf_cell cell = {.there = true};
-    double ranks, bytes, count, wrong = 0, floor_us = 0;
-    if (split(line, field) != fields) {
+    double ranks, bytes, count, wrong, floor_us;
+    int end = 0;
+    /* The two bandwidths follow from the time. What is behind them may be empty. */
+    if (sscanf(line, "%15[^,],%15[^,],%15[^,],%lf,%lf,%lf,%31[^,],%lf,%lf,%*[^,],%*[^,],%n", mode_name, type_name,
+               op_name, &ranks, &bytes, &count, side, &cell.us, &cell.p99_us, &end) != 9 ||
+        end == 0) {
+        return "a field is not what its head says";
+    }
+    char *rest = line + end;
+    const char *wrong_text = strsep(&rest, ","), *floor = strsep(&rest, ","), *served_by = strsep(&rest, ",");
+    const char *simulated = newer ? strsep(&rest, ",") : "";
+    if (!served_by || !simulated || rest) {
         return "not as many fields as the head";
     }
-    int mode = oh_find_word(field[MODE], oh_perf_mode_names, OH_PERF_MODES);
-    int type = oh_find_word(field[TYPE], oh_perf_type_names, OH_PERF_TYPES);
-    int op = oh_find_word(field[OP], oh_perf_op_names, OH_PERF_OPS);
-    if (mode < 0 || type < 0 || op < 0 || !parse_number(field[RANKS], 1, &ranks) || ranks > OH_PERF_RANKS ||
-        !parse_number(field[BYTES], 1, &bytes) || !parse_number(field[COUNT], 1, &count) ||
-        !parse_number(field[TIME_US], LEAST_TIME, &cell.us) || !parse_number(field[P99_US], LEAST_TIME, &cell.p99_us) ||
-        (field[WRONG][0] && !parse_number(field[WRONG], 0, &wrong)) ||
-        (field[FLOOR_US][0] && !parse_number(field[FLOOR_US], LEAST_TIME, &floor_us))) {
+    const int mode = oh_find_word(mode_name, oh_perf_mode_names, OH_PERF_MODES);
+    const int type = oh_find_word(type_name, oh_perf_type_names, OH_PERF_TYPES);
+    const int op = oh_find_word(op_name, oh_perf_op_names, OH_PERF_OPS);
+    if (mode < 0 || type < 0 || op < 0 || !is_within(ranks, 1, OH_PERF_RANKS) || !is_within(bytes, 1, MOST) ||
+        !is_within(count, 1, MOST) || !is_within(cell.us, LEAST_TIME, MOST) ||
+        !is_within(cell.p99_us, LEAST_TIME, MOST) || !parse_optional(wrong_text, 0, &wrong) ||
+        !parse_optional(floor, LEAST_TIME, &floor_us)) {
         return "a field is not what its head says";
     }
     if (run->ranks && run->ranks != (int)ranks) {
         return "another number of ranks than in front of it";
     }
     run->ranks = (int)ranks;
-    int column = take_column(run, field[SIDE]);
+    int column = take_column(run, side);
     if (column < 0) {
         return "not a name for a side, or too many sides";
     }
@@ -216,11 +198,11 @@ static const char *read_line(char *line, int fields, struct oh_perf_run *run)
                                                                   .bytes = (size_t)bytes,
                                                                   .count = (size_t)count});
     row->floor_us = floor_us > 0 ? floor_us : row->floor_us;
-    if (field[SERVED_BY][0]) {
-        snprintf(row->served_by, sizeof row->served_by, "%s", field[SERVED_BY]);
+    if (served_by[0]) {
+        snprintf(row->served_by, sizeof row->served_by, "%s", served_by);
     }
-    run->simulated |= field[SIMULATED] && strcmp(field[SIMULATED], "1") == 0;
-    run->checked |= field[WRONG][0] != '\0';
+    run->simulated |= strcmp(simulated, "1") == 0;
+    run->checked |= wrong_text[0] != '\0';
     cell.wrong = (uint64_t)wrong;
     row->cell[column] = cell;
     return NULL;
@@ -248,10 +230,11 @@ static const char *read_comment(const char *line, struct oh_perf_run *run)
 const char *oh_perf_read_csv(const char *path, struct oh_perf_run *run)
 {
     static char problem[PATH_MAX + 128];
-    const size_t older = strlen(csv_head) - strlen(csv_last);
+    const size_t old_length = strlen(csv_head) - strlen(csv_last);
     const char *what = NULL;
     char line[1024];
-    int fields = 0, number = 0;
+    int number = 0;
+    bool newer = false, old = false; /* the head was read */
     FILE *stream = fopen(path, "re");
     problem[0] = '\0';
     while (!what && stream && fgets(line, sizeof line, stream)) {
@@ -260,14 +243,12 @@ const char *oh_perf_read_csv(const char *path, struct oh_perf_run *run)
         oh_tool_make_printable(line);
         if (line[0] == '#' && line[1] == ' ') {
             what = read_comment(line, run);
-        } else if (fields > 0) {
-            what = read_line(line, fields, run);
-        } else if (strcmp(line, csv_head) == 0) {
-            fields = FIELDS;
-        } else if (strncmp(line, csv_head, older) == 0 && line[older] == '\0') {
-            fields = FIELDS - 1;
+        } else if (newer || old) {
+            what = read_line(line, newer, run);
         } else {
-            what = "not the head of a file of onehop perf --csv";
+            newer = strcmp(line, csv_head) == 0;
+            old = strncmp(line, csv_head, old_length) == 0 && line[old_length] == '\0';
+            what = newer || old ? NULL : "not the head of a file of onehop perf --csv";
         }
     }
     if (what) {
