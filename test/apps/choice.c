@@ -93,13 +93,13 @@ static int the_type(const struct oh_tune_options *options)
 }
 
 /* Why a size goes where it goes. */
-static void explain(const struct oh_tune_point *point, const struct oh_tune_choice *choice, char *text_p, size_t size)
+static void explain(const struct oh_tune_point *point, const struct oh_plan_row *choice, char *text_p, size_t size)
 {
     const struct oh_plan_row *row = &point->candidate[0];
     if (!point->shipped) {
         snprintf(text_p, size, "onehop falls back at this size");
     } else {
-        snprintf(text_p, size, "%s: %s %ux%u", choice->row.algorithm == OH_PLAN_NCCL ? "faster than" : "not slower",
+        snprintf(text_p, size, "%s: %s %ux%u", choice->algorithm == OH_PLAN_NCCL ? "faster than" : "not slower",
                  oh_algorithm_name((int)row->algorithm), row->blocks, row->threads);
     }
 }
@@ -144,12 +144,13 @@ static void print_table(const struct oh_tune *tune)
     print_head(tune);
     for (int i = 0; i < tune->points; i++) {
         const struct oh_tune_point *point = &tune->point[i];
-        const struct oh_tune_choice choice = oh_tune_choose(point);
+        struct oh_plan_row choice;
         char why[128];
+        oh_tune_choose(point, &choice);
         explain(point, &choice, why, sizeof why);
         printf("| %" PRIu64 " |", point->bytes);
         print_times(tune, point);
-        printf(" %s | %s |\n", choice.row.algorithm == OH_PLAN_NCCL ? "stock" : "onehop", why);
+        printf(" %s | %s |\n", choice.algorithm == OH_PLAN_NCCL ? "stock" : "onehop", why);
     }
 }
 

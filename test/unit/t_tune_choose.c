@@ -74,39 +74,37 @@ static void test_choice(void)
 {
     begin(4, 65536, 65536);
     struct oh_tune_point *point = &tune.point[0], fresh = tune.point[0];
-    struct oh_tune_choice choice;
+    struct oh_plan_row row;
     int last = point->candidates - 1;
 
     give_all(point, 10, 30);
     give(point, last, 5, 30);
-    choice = oh_tune_choose(point);
-    tap_ok(choice.best == last && memcmp(&choice.row, &point->candidate[last], sizeof choice.row) == 0 &&
-               choice.second >= 0 && point->candidate[choice.second].algorithm != choice.row.algorithm,
-           "the fastest is chosen; beside it the best of another algorithm");
+    tap_ok(oh_tune_choose(point, &row) == last && memcmp(&row, &point->candidate[last], sizeof row) == 0,
+           "the fastest is chosen");
     tap_ok(fabs(oh_tune_weigh(point, last, OH_PERF_MODES).us - sqrt(5.0 * 6.0)) < 1e-9,
            "both modes, and all types, count alike");
 
     give(point, last, 5, 5 / 1.03);
-    choice = oh_tune_choose(point);
-    tap_ok(choice.row.algorithm != OH_PLAN_NCCL && choice.best == 0,
+    tap_ok(oh_tune_choose(point, &row) == 0 && memcmp(&row, &point->candidate[0], sizeof row) == 0,
            "one that stock NCCL beats by 3 %% does not count");
     give(point, last, 5, 5 / 1.01);
-    tap_ok(oh_tune_choose(point).best == last, "one that it beats by 1 %% does");
+    tap_ok(oh_tune_choose(point, &row) == last, "one that it beats by 1 %% does");
     point->time[last][OH_PERF_EAGER][type_of("float")].stock_us = 5;
-    tap_ok(oh_tune_choose(point).best == 0, "nor one that it beats in one mode and type only");
+    tap_ok(oh_tune_choose(point, &row) == 0, "nor one that it beats in one mode and type only");
 
     *point = fresh;
     give_all(point, 10, 9);
-    choice = oh_tune_choose(point);
-    tap_ok(choice.row.algorithm == OH_PLAN_NCCL && choice.row.max_bytes == 65536 && choice.best == 0,
+    tap_ok(oh_tune_choose(point, &row) == 0 && row.algorithm == OH_PLAN_NCCL && row.max_bytes == 65536,
            "stock NCCL beats all: a fallback");
 
     *point = fresh;
     give(point, 0, 10, 30);
     give(point, 1, 9, 30);
-    tap_ok(oh_tune_choose(point).best == 1, "time ran out: of what was measured");
+    tap_ok(oh_tune_choose(point, &row) == 1, "time ran out: of what was measured");
+
     begin(5, 16 << 20, 16 << 20);
-    tap_ok(oh_plan_table_end(&tune.shipped) < 16 << 20 && oh_tune_choose(&tune.point[0]).row.algorithm == OH_PLAN_NCCL,
+    tap_ok(oh_plan_table_end(&tune.shipped) < 16 << 20 && oh_tune_choose(&tune.point[0], &row) == -1 &&
+               row.algorithm == OH_PLAN_NCCL,
            "nothing was measured: a fallback");
 }
 
@@ -122,15 +120,7 @@ static void test_rows(void)
     tap_ok(oh_plan_table_valid(&table, 4) && rows.row[2].algorithm == OH_PLAN_NCCL && rows.row[2].max_bytes == 4096 &&
                rows.row[rows.count - 1].max_bytes == oh_plan_table_end(&tune.shipped),
            "a fallback in the middle; above what was measured as shipped");
-    /* One algorithm and grid for all: one row. */
-    const struct oh_plan_row same = {.algorithm = ONEHOP_TWOSHOT, .blocks = 8, .threads = 128};
-    for (int i = 0; i < tune.points; i++) {
-        tune.point[i].candidate[0] = same;
-        tune.point[i].candidate[0].max_bytes = tune.point[i].bytes;
-        give(&tune.point[i], 0, 1, 30);
-    }
-    oh_tune_rows(&tune, &rows);
-    tap_ok(rows.row[0].max_bytes == 16384 && rows.row[0].blocks == 8, "equal choices are one row");
+    tap_ok(rows.row[0].max_bytes == 1024 && rows.row[1].max_bytes == 2048, "each size has its row");
     tune.points = 0;
     oh_tune_rows(&tune, &rows);
     tap_ok(memcmp(&rows, &tune.shipped.rows, sizeof rows) == 0, "not measured at all: as shipped");

@@ -117,15 +117,14 @@ struct oh_tune_weight oh_tune_weigh(const struct oh_tune_point *point, int candi
     return weight;
 }
 
-/* The fastest: of those that stock NCCL beats nowhere, if `winners`; of another algorithm than `other`, unless -1. */
-static int fastest(const struct oh_tune_point *point, bool winners, int64_t other)
+/* The fastest; of those that stock NCCL beats nowhere, if `winners`. -1: none. */
+static int fastest(const struct oh_tune_point *point, bool winners)
 {
     double least = INFINITY;
     int best = -1;
     for (int k = 0; k < point->candidates; k++) {
         const struct oh_tune_weight weight = oh_tune_weigh(point, k, OH_PERF_MODES);
-        if (point->candidate[k].algorithm != other && weight.us > 0 && weight.us < least &&
-            (!winners || weight.worst <= OH_TUNE_MARGIN)) {
+        if (weight.us > 0 && weight.us < least && (!winners || weight.worst <= OH_TUNE_MARGIN)) {
             best = k;
             least = weight.us;
         }
@@ -133,28 +132,19 @@ static int fastest(const struct oh_tune_point *point, bool winners, int64_t othe
     return best;
 }
 
-struct oh_tune_choice oh_tune_choose(const struct oh_tune_point *point)
+int oh_tune_choose(const struct oh_tune_point *point, struct oh_plan_row *row_p)
 {
-    const int best = fastest(point, true, -1);
-    struct oh_tune_choice choice = {{.max_bytes = point->bytes, .algorithm = OH_PLAN_NCCL}, best, -1};
-    if (best >= 0) {
-        choice.row = point->candidate[best];
-        choice.second = fastest(point, false, choice.row.algorithm);
-    } else {
-        choice.best = fastest(point, false, -1);
-    }
-    return choice;
+    const int best = fastest(point, true);
+    *row_p =
+        best >= 0 ? point->candidate[best] : (struct oh_plan_row){.max_bytes = point->bytes, .algorithm = OH_PLAN_NCCL};
+    return best >= 0 ? best : fastest(point, false);
 }
 
 /* --- rows ------------------------------------------------------------------------------------------------------- */
 
-/* A row like the last one makes that longer. */
 static void add_row(struct oh_plan_rows *rows, const struct oh_plan_row *row)
 {
-    struct oh_plan_row *last = rows->count > 0 ? &rows->row[rows->count - 1] : NULL;
-    if (last && last->algorithm == row->algorithm && last->blocks == row->blocks && last->threads == row->threads) {
-        last->max_bytes = row->max_bytes;
-    } else if (rows->count < OH_PLAN_ROWS) {
+    if (rows->count < OH_PLAN_ROWS) {
         rows->row[rows->count++] = *row;
     }
 }
@@ -170,8 +160,9 @@ void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p)
         }
     }
     for (int i = 0; i < tune->points; i++) {
-        struct oh_tune_choice choice = oh_tune_choose(&tune->point[i]);
-        add_row(&rows, &choice.row);
+        struct oh_plan_row row;
+        oh_tune_choose(&tune->point[i], &row);
+        add_row(&rows, &row);
         measured = tune->point[i].bytes;
     }
     for (uint32_t i = 0; i < shipped->count; i++) {

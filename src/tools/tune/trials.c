@@ -29,7 +29,6 @@ enum { /* the columns of a row: the default sides */
 struct trials {
     struct oh_tune *tune;
     int candidate;
-    int tables;
     struct oh_perf_shared *shared;
     struct oh_tune_point *point[MAX_TASKS]; /* of each row, which is a task */
     size_t done;                            /* tasks whose times have been taken */
@@ -101,15 +100,15 @@ static void tick(void *user)
         take(trials, trials->done);
     }
     if (done != before) {
-        oh_tool_show_progress("table %d of %d, trial %zu of %zu", trials->candidate + 1, trials->tables, done,
+        oh_tool_show_progress("table %d of %d, trial %zu of %zu", trials->candidate + 1, trials->tune->candidates, done,
                               trials->shared->rows);
     }
 }
 
-static void run_table(struct oh_tune *tune, int candidate, int tables, int fd)
+static void run_table(struct oh_tune *tune, int candidate, int fd)
 {
     const size_t bytes = sizeof(struct oh_perf_shared) + MAX_TASKS * sizeof(struct oh_perf_row);
-    struct trials trials = {.tune = tune, .candidate = candidate, .tables = tables, .shared = oh_workers_map(bytes)};
+    struct trials trials = {.tune = tune, .candidate = candidate, .shared = oh_workers_map(bytes)};
     trials.shared->options = &tune->options->perf;
     list_tasks(&trials);
     write_table(&trials, fd);
@@ -122,7 +121,7 @@ static void run_table(struct oh_tune *tune, int candidate, int tables, int fd)
 void oh_tune_measure(struct oh_tune *tune)
 {
     const uint64_t deadline_ns = oh_now_ns() + (uint64_t)tune->options->time_s * 1000000000u;
-    int tables = 0, fd = memfd_create("onehop-trial", 0); /* the ranks inherit it */
+    int fd = memfd_create("onehop-trial", 0); /* the ranks inherit it */
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     if (fd < 0 || setenv("ONEHOP_TUNING_FILE", path, 1) != 0) {
@@ -133,10 +132,10 @@ void oh_tune_measure(struct oh_tune *tune)
     unsetenv("ONEHOP_MAX_BYTES");
     unsetenv("ONEHOP_DISABLE");
     for (int i = 0; i < tune->points; i++) {
-        tables = tune->point[i].candidates > tables ? tune->point[i].candidates : tables;
+        tune->candidates = tune->point[i].candidates > tune->candidates ? tune->point[i].candidates : tune->candidates;
     }
-    for (int k = 0; k < tables && (k == 0 || oh_now_ns() < deadline_ns); k++) {
-        run_table(tune, k, tables, fd);
+    while (tune->measured < tune->candidates && (tune->measured == 0 || oh_now_ns() < deadline_ns)) {
+        run_table(tune, tune->measured++, fd);
     }
     close(fd);
 }

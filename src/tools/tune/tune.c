@@ -2,7 +2,7 @@
 /*
  * tune.c - `onehop tune`
  *
- * Does: Reads the options, measures and reports a table, and writes it.
+ * Does: Reads the options, measures, and writes the table; shows it, too.
  * Threads: one.
  * Owns: the table.
  */
@@ -38,7 +38,7 @@ static const char help[] = "usage: onehop tune [OPTIONS]\n"
                            "      --simulated      on the simulated node; its table is never used on GPUs\n"
                            "  -h, --help           this text\n"
                            "\n"
-                           "Exit status: 0 tables written; 1 something failed, nothing written; 2 usage.\n"
+                           "Exit status: 0 table written; 1 something failed, nothing written; 2 usage.\n"
                            "Example: onehop tune -n 4 -o /etc/onehop.tuning\n";
 
 /* --- options ---------------------------------------------------------------------------------------------------- */
@@ -64,74 +64,13 @@ static void parse_options(int argc, char **argv, struct oh_tune_options *tune)
     oh_perf_settle(argv, perf);
 }
 
-/* --- the report and the table ----------------------------------------------------------------------------------- */
+/* --- the table -------------------------------------------------------------------------------------------------- */
 
-static void describe_row(const struct oh_plan_row *row, char *text_p, size_t size)
-{
-    if (row->algorithm == OH_PLAN_NCCL) {
-        snprintf(text_p, size, "nccl");
-    } else {
-        snprintf(text_p, size, "%s %ux%u", oh_algorithm_name((int)row->algorithm), row->blocks, row->threads);
-    }
-}
-
-static void print_point(FILE *stream, const struct oh_tune *tune, const struct oh_tune_point *point)
-{
-    const struct oh_tune_choice choice = oh_tune_choose(point);
-    const bool fallback = choice.row.algorithm == OH_PLAN_NCCL;
-    const int rival = fallback ? choice.best : choice.second;
-    char text[48];
-    describe_row(&choice.row, text, sizeof text);
-    fprintf(stream, "  %10" PRIu64 "  %-15s", point->bytes, text);
-    for (int mode = 0; mode < OH_PERF_MODES; mode++) {
-        const struct oh_tune_weight weight = oh_tune_weigh(point, choice.best, mode);
-        if (tune->options->perf.mode[mode]) {
-            fprintf(stream, " %8.2f %8.2f %6.2f", weight.us, weight.stock_us, weight.stock_us / weight.us);
-        }
-    }
-    if (rival < 0) {
-        fprintf(stream, "  -\n");
-        return;
-    }
-    describe_row(&point->candidate[rival], text, sizeof text);
-    if (fallback) {
-        fprintf(stream, "  stock NCCL beats %s\n", text);
-    } else {
-        fprintf(stream, "  %s by %.2f\n", text,
-                oh_tune_weigh(point, rival, OH_PERF_MODES).us / oh_tune_weigh(point, choice.best, OH_PERF_MODES).us);
-    }
-}
-
-static void print_report(FILE *stream, const struct oh_tune *tune)
-{
-    const struct oh_perf_options *perf = &tune->options->perf;
-    fprintf(stream, "# %s%u x %s, driver %s, NCCL %s\n",
-            oh_tool_is_simulated(tune->key.gpu) ? "SIMULATED (times mean nothing): " : "", tune->key.nranks,
-            tune->key.gpu, tune->key.driver, tune->key.nccl);
-    fprintf(stream, "# us a call, of %d; slowest rank, median of %d rounds, stock NCCL in turns with onehop\n",
-            perf->iters, perf->rounds);
-    fprintf(stream, "# %25s", "");
-    for (int mode = 0; mode < OH_PERF_MODES; mode++) {
-        if (perf->mode[mode]) {
-            fprintf(stream, " %17s %6s", oh_perf_mode_names[mode], "");
-        }
-    }
-    fprintf(stream, "\n# %10s  %-15s", "size", "chosen");
-    for (int mode = 0; mode < OH_PERF_MODES; mode++) {
-        if (perf->mode[mode]) {
-            fprintf(stream, " %8s %8s %6s", "onehop", "stock", "times");
-        }
-    }
-    fprintf(stream, "  beats\n");
-    for (int i = 0; i < tune->points; i++) {
-        print_point(stream, tune, &tune->point[i]);
-    }
-}
-
-/* Appends a point's times to the comment of the row that ends with it. */
+/* The times that a size was chosen by: of the fastest candidate, and of NCCL beside it. */
 static void describe_times(const struct oh_tune_point *point, char comment_p[OH_TUNING_COMMENT])
 {
-    const int best = oh_tune_choose(point).best;
+    struct oh_plan_row row;
+    const int best = oh_tune_choose(point, &row);
     for (int mode = 0; mode < OH_PERF_MODES; mode++) {
         const struct oh_tune_weight weight = oh_tune_weigh(point, best, mode);
         const size_t used = strlen(comment_p);
@@ -169,7 +108,8 @@ static void write_table(FILE *stream, const struct oh_tune *tune)
     oh_tuning_write_table(stream, &tune->key, source, &rows, (const char(*)[OH_TUNING_COMMENT])comment);
 }
 
-/* --- where tables go -------------------------------------------------------------------------------------------- */
+/* --- where the table goes --------------------------------------------------------------------------------------------
+ */
 
 /* All folders on the way to a file. */
 static void make_folders(const char *path)
@@ -228,7 +168,7 @@ static void settle(struct oh_tune_options *options, struct oh_tune *tune)
  */
 static void run(struct oh_tune_options *options, struct oh_tune *tune)
 {
-    FILE *report = options->output && strcmp(options->output, "-") == 0 ? stderr : stdout;
+    const struct oh_perf_options *perf = &options->perf;
     struct oh_outfile file;
     char path[OH_STORE_PATH];
     settle(options, tune);
@@ -238,18 +178,19 @@ static void run(struct oh_tune_options *options, struct oh_tune *tune)
     }
     oh_tune_list(tune);
     oh_tune_measure(tune);
-    print_report(report, tune);
-    if (fflush(report) != 0 || ferror(report)) {
-        oh_tool_fail("the report cannot be written: %m");
-    }
     if (!options->output) {
         open_output(options, &tune->key, path, &file);
     }
+    if (strcmp(path, "-") != 0) {
+        printf("# %s: %d of %d candidates for each size; us a call, of %d; slowest rank, median of %d rounds\n", path,
+               tune->measured, tune->candidates, perf->iters, perf->rounds);
+        write_table(stdout, tune);
+        if (fflush(stdout) != 0 || ferror(stdout)) {
+            oh_tool_fail("the report cannot be written: %m");
+        }
+    }
     write_table(file.stream, tune);
     oh_outfile_commit(&file);
-    if (!options->output) {
-        fprintf(report, "# written: %s\n", path);
-    }
 }
 
 int oh_tool_tune(int argc, char **argv)

@@ -48,18 +48,13 @@ struct oh_tune {
     struct oh_plan_table shipped;
     int points;
     struct oh_tune_point point[OH_TUNE_POINTS];
+    int candidates, measured; /* of the size that has most; of these, those that were begun */
 };
 
 /* What the times of a candidate say together. */
 struct oh_tune_weight {
     double us, stock_us; /* geometric means; 0: nothing was measured */
     double worst;        /* the largest us / stock_us */
-};
-
-struct oh_tune_choice {
-    struct oh_plan_row row; /* a candidate, or a fallback: stock NCCL is faster than every candidate */
-    int best;   /* the fastest candidate, of those that stock NCCL does not beat if there is one; -1: none */
-    int second; /* the fastest of another algorithm; -1: none, or a fallback */
 };
 
 /* tune/choose.c: pure functions. */
@@ -73,7 +68,11 @@ void oh_tune_list(struct oh_tune *tune);
 /* Weighs the times of a candidate in one mode; OH_PERF_MODES: in all of them. */
 struct oh_tune_weight oh_tune_weigh(const struct oh_tune_point *point, int candidate, int mode);
 
-struct oh_tune_choice oh_tune_choose(const struct oh_tune_point *point);
+/*
+ * Chooses the fastest candidate that stock NCCL does not beat, or a fallback, in *row_p. Returns the candidate, or the
+ * fastest of those that NCCL beats; -1: there is none.
+ */
+int oh_tune_choose(const struct oh_tune_point *point, struct oh_plan_row *row_p);
 
 /* Lists the rows of the table: the choices, and around the sizes measured what the shipped table has. */
 void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p);
