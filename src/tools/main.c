@@ -60,6 +60,6 @@ int main(int argc, char **argv)
         }
     }
     const char *nearest = oh_tool_nearest(argv[1], subcommands, sizeof *subcommands);
-    oh_tool_refuse("%s: unknown command%s%s%s; see onehop --help", argv[1], nearest ? " (did you mean " : "",
+    OH_TOOL_REFUSE("%s: unknown command%s%s%s; see onehop --help", argv[1], nearest ? " (did you mean " : "",
                    nearest ? nearest : "", nearest ? "?)" : "");
 }

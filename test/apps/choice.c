@@ -73,7 +73,7 @@ static void measure(struct oh_tune_options *options, struct oh_tune *tune)
     int most = gpus < OH_MAX_RANKS ? gpus : OH_MAX_RANKS;
     options->perf.ranks = options->perf.ranks > 0 ? options->perf.ranks : most;
     if (options->perf.ranks < 2 || options->perf.ranks > most) {
-        oh_tool_fail("%d ranks need as many GPUs, at least 2; CUDA sees %d here", options->perf.ranks, gpus);
+        OH_TOOL_FAIL("%d ranks need as many GPUs, at least 2; CUDA sees %d here", options->perf.ranks, gpus);
     }
     tune->options = options;
     tune->key.nranks = (uint32_t)options->perf.ranks;
@@ -160,6 +160,7 @@ int main(int argc, char **argv)
     struct oh_tune *tune = oh_tool_allocate(sizeof *tune);
     oh_tool_begin("choice", OH_EXIT_FAILED);
     options.perf.rounds = 20;
+    options.perf.mode[OH_PERF_EAGER] = false;
     oh_option_list("datatype", "bfloat16", OH_WORDS(options.perf.type, oh_perf_type_names));
     parse_options(argc, argv, &options);
     oh_signals_hold();

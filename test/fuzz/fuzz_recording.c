@@ -3,7 +3,7 @@
  * fuzz_recording.c - recordings of `onehop topo`: what is understood, and written again, is understood again as the
  * same
  *
- * sources: src/tools/shared/json.c src/tools/shared/message.c src/tools/topo/json.c src/tools/topo/node.c
+ * sources: src/tools/shared/message.c src/tools/topo/json.c src/tools/topo/node.c
  * libraries: -ljansson
  * corpus: test/fixtures
  */

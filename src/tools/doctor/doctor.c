@@ -197,7 +197,7 @@ static void print_json(const struct oh_doctor_report *report)
     if (strcmp(report->mode, "program") == 0) {
         json_object_set_new(object, "program", make_program(report));
     }
-    oh_json_write(stdout, object, OH_JSON_PAGE);
+    oh_json_write(stdout, object);
 }
 
 int oh_tool_doctor(int argc, char **argv)
@@ -214,7 +214,7 @@ int oh_tool_doctor(int argc, char **argv)
                                         {NULL, 0, NULL, NULL}};
     int first = oh_options_read(argc, argv, help, options);
     if (pid && (first < argc || simulated)) {
-        oh_tool_refuse("--pid %d: expected neither a program nor --simulated; see onehop doctor --help", (int)pid);
+        OH_TOOL_REFUSE("--pid %d: expected neither a program nor --simulated; see onehop doctor --help", (int)pid);
     }
     if (simulated) {
         oh_tool_simulate(argv);

@@ -120,6 +120,7 @@ static void check_meeting(struct oh_doctor_report *report)
 {
     char path[PATH_MAX];
     struct statvfs room = {.f_frsize = 0};
+    bool container = access("/.dockerenv", F_OK) == 0 || access("/run/.containerenv", F_OK) == 0 || getenv("container");
     const char *folder = oh_env_path(OH_ENV_SHM_DIR, "/dev/shm");
     snprintf(path, sizeof path, "%s/onehop-doctor.%d", folder, (int)getpid());
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -132,25 +133,10 @@ static void check_meeting(struct oh_doctor_report *report)
         oh_doctor_add(report, "shared_memory", OH_ANSWER_NO, "%.300s: %s", folder, strerror(error ? error : errno));
         return;
     }
-    oh_doctor_add(report, "shared_memory", OH_ANSWER_YES, "%.300s, %llu MiB free; a communicator needs %zu KiB", folder,
-                  (unsigned long long)room.f_bavail * room.f_frsize >> 20, (sizeof(struct oh_shared) + 1023) / 1024);
-}
-
-static bool in_container(void)
-{
-    return access("/.dockerenv", F_OK) == 0 || access("/run/.containerenv", F_OK) == 0 || getenv("container");
-}
-
-static void check_processes(struct oh_doctor_report *report)
-{
-    char space[64] = "";
-    if (readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0) {
-        oh_doctor_add(report, "processes", OH_ANSWER_UNKNOWN, "/proc/self/ns/pid: %s; ranks need /proc",
-                      strerror(errno));
-        return;
-    }
-    oh_doctor_add(report, "processes", OH_ANSWER_YES, "%s%s", space,
-                  in_container() ? " in a container; all ranks must share its IPC and PID namespaces" : "");
+    oh_doctor_add(report, "shared_memory", OH_ANSWER_YES, "%.300s, %llu MiB free; a communicator needs %zu KiB%s",
+                  folder, (unsigned long long)room.f_bavail * room.f_frsize >> 20,
+                  (sizeof(struct oh_shared) + 1023) / 1024,
+                  container ? "; all ranks must share the container's IPC and PID namespaces" : "");
 }
 
 /* --- GPUs */
@@ -192,7 +178,6 @@ void oh_doctor_machine(struct oh_doctor_report *report)
     check_driver(report);
     check_gpus(report);
     check_meeting(report);
-    check_processes(report);
     check_library(report);
     check_nccl(report);
     oh_doctor_judge(report, "onehop serves on this machine");

@@ -89,7 +89,7 @@ static void add_libraries(pid_t pid, struct oh_doctor_report *report, struct map
     char *line = NULL;
     size_t room = 0;
     if (!maps) {
-        oh_tool_fail("--pid %d: %s", (int)pid, errno == ENOENT ? "no such process" : strerror(errno));
+        OH_TOOL_FAIL("--pid %d: %s", (int)pid, errno == ENOENT ? "no such process" : strerror(errno));
     }
     while (getline(&line, &room, maps) > 0) {
         const char *path = strchr(line, '/');
@@ -101,7 +101,7 @@ static void add_libraries(pid_t pid, struct oh_doctor_report *report, struct map
     free(line);
     fclose(maps);
     if (mapped.files == 0) {
-        oh_tool_fail("--pid %d: no program is mapped: it has ended, or is a kernel thread", (int)pid);
+        OH_TOOL_FAIL("--pid %d: no program is mapped: it has ended, or is a kernel thread", (int)pid);
     }
     *mapped_p = mapped;
 }

@@ -43,7 +43,7 @@ static void take_from(const char *name, const char *path, void *value)
 {
     struct oh_perf_options *options = value;
     if (options->froms == OH_PERF_COLUMNS) {
-        oh_tool_refuse("--%s %s: expected at most %d files", name, path, OH_PERF_COLUMNS);
+        OH_TOOL_REFUSE("--%s %s: expected at most %d files", name, path, OH_PERF_COLUMNS);
     }
     options->from[options->froms++] = path;
 }
@@ -93,9 +93,9 @@ void oh_perf_parse(int argc, char **argv, struct oh_perf_options *o)
                                         {NULL, 0, NULL, NULL}};
     oh_options_only(argc, argv, help, options);
     if (o->min_bytes > o->max_bytes) {
-        oh_tool_refuse("--minbytes %zu: more than --maxbytes %zu", o->min_bytes, o->max_bytes);
+        OH_TOOL_REFUSE("--minbytes %zu: more than --maxbytes %zu", o->min_bytes, o->max_bytes);
     }
     if (o->csv && o->json && strcmp(o->csv, "-") == 0 && strcmp(o->json, "-") == 0) {
-        oh_tool_refuse("--csv and --json cannot both use stdout; name a file for one");
+        OH_TOOL_REFUSE("--csv and --json cannot both use stdout; name a file for one");
     }
 }

@@ -171,7 +171,7 @@ static void print_devices(FILE *stream, const struct oh_perf_shared *shared, int
 static void flush_table(FILE *table)
 {
     if (fflush(table) != 0 || ferror(table)) {
-        oh_tool_fail("the table cannot be written: %m");
+        OH_TOOL_FAIL("the table cannot be written: %m");
     }
 }
 
@@ -209,11 +209,11 @@ static void settle_ranks(struct oh_perf_options *options)
     oh_workers_ask_machine(&machine);
     int most = machine.gpus < OH_PERF_RANKS ? machine.gpus : OH_PERF_RANKS;
     if (options->ranks > most) {
-        oh_tool_fail("--ngpus %d: CUDA sees %d here", options->ranks, most);
+        OH_TOOL_FAIL("--ngpus %d: CUDA sees %d here", options->ranks, most);
     }
     options->ranks = options->ranks ? options->ranks : most;
     if (options->floor && (options->ranks < 2 || options->ranks > OH_MAX_RANKS)) {
-        oh_tool_fail("--floor needs 2 to %d GPUs, not %d", OH_MAX_RANKS, options->ranks);
+        OH_TOOL_FAIL("--floor needs 2 to %d GPUs, not %d", OH_MAX_RANKS, options->ranks);
     }
 }
 
@@ -236,7 +236,7 @@ static void read_again(const struct oh_perf_options *options, FILE *table, struc
     for (int i = 0; i < options->froms; i++) {
         const char *problem = oh_perf_read_csv(options->from[i], run);
         if (problem) {
-            oh_tool_fail("%s", problem);
+            OH_TOOL_FAIL("%s", problem);
         }
     }
     run->times = !run->simulated || options->simulated_times;
@@ -290,7 +290,7 @@ void oh_perf_settle(char **argv, struct oh_perf_options *options)
     if (!options->onehop && !options->froms) {
         const char *problem = oh_tool_find_library(library);
         if (problem) {
-            oh_tool_fail("%s", problem);
+            OH_TOOL_FAIL("%s", problem);
         }
         options->onehop = library;
     }
@@ -310,7 +310,7 @@ int oh_tool_perf(int argc, char **argv)
         free(run.row);
     }
     if (wrong) {
-        oh_tool_fail("%llu wrong element%s in the results", (unsigned long long)wrong, wrong == 1 ? "" : "s");
+        OH_TOOL_FAIL("%llu wrong element%s in the results", (unsigned long long)wrong, wrong == 1 ? "" : "s");
     }
     return OH_EXIT_OK;
 }

@@ -16,7 +16,6 @@
 
 static const char csv_head[] =
     "mode,type,op,ranks,bytes,count,side,time_us,p99_us,algbw_gbps,busbw_gbps,wrong,floor_us,served_by,simulated";
-static const char csv_last[] = ",simulated"; /* of csv_head; files of 0.2 have none */
 
 static const char *const text_names[OH_PERF_TEXTS] = {"machine", "software", "settings", "pattern", "verdict", "floor"};
 
@@ -101,7 +100,7 @@ void oh_perf_write_json(FILE *stream, const struct oh_perf_run *run)
     for (int i = 0; i < OH_PERF_TEXTS; i++) {
         json_object_set_new(object, text_names[i], oh_json_text(run->text[i]));
     }
-    oh_json_write(stream, object, OH_JSON_PAGE);
+    oh_json_write(stream, object);
 }
 
 /* --- reading ---------------------------------------------------------------------------------------------------- */
@@ -126,7 +125,7 @@ static bool parse_optional(const char *text, double least, double *number_p)
 static int take_column(struct oh_perf_run *run, const char *name)
 {
     int column = oh_perf_column(run, name);
-    if (column < 0 && name[0] && strlen(name) < sizeof *run->column && run->columns < OH_PERF_COLUMNS &&
+    if (column < 0 && run->columns < OH_PERF_COLUMNS &&
         strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+.-") == strlen(name)) {
         column = run->columns++;
         snprintf(run->column[column], sizeof *run->column, "%s", name);
@@ -157,7 +156,7 @@ static struct oh_perf_row *take_row(struct oh_perf_run *run, const struct oh_per
 }
 
 /* One line behind the head. NULL: understood; else what is wrong with it. */
-static const char *read_line(char *line, bool newer, struct oh_perf_run *run)
+static const char *read_line(char *line, struct oh_perf_run *run)
 {
     char mode_name[16], type_name[16], op_name[16], side[sizeof *run->column];
     struct oh_perf_cell cell = {.there = true};
@@ -171,8 +170,8 @@ static const char *read_line(char *line, bool newer, struct oh_perf_run *run)
     }
     char *rest = line + end;
     const char *wrong_text = strsep(&rest, ","), *floor = strsep(&rest, ","), *served_by = strsep(&rest, ",");
-    const char *simulated = newer ? strsep(&rest, ",") : "";
-    if (!served_by || !simulated || rest) {
+    const char *simulated = strsep(&rest, ",");
+    if (!simulated || rest) {
         return "not as many fields as the head";
     }
     const int mode = oh_find_word(mode_name, oh_perf_mode_names, OH_PERF_MODES);
@@ -230,11 +229,10 @@ static const char *read_comment(const char *line, struct oh_perf_run *run)
 const char *oh_perf_read_csv(const char *path, struct oh_perf_run *run)
 {
     static char problem[PATH_MAX + 128];
-    const size_t old_length = strlen(csv_head) - strlen(csv_last);
     const char *what = NULL;
     char line[1024];
     int number = 0;
-    bool newer = false, old = false; /* the head was read */
+    bool head = false;
     FILE *stream = fopen(path, "re");
     problem[0] = '\0';
     while (!what && stream && fgets(line, sizeof line, stream)) {
@@ -243,12 +241,11 @@ const char *oh_perf_read_csv(const char *path, struct oh_perf_run *run)
         oh_tool_make_printable(line);
         if (line[0] == '#' && line[1] == ' ') {
             what = read_comment(line, run);
-        } else if (newer || old) {
-            what = read_line(line, newer, run);
+        } else if (head) {
+            what = read_line(line, run);
         } else {
-            newer = strcmp(line, csv_head) == 0;
-            old = strncmp(line, csv_head, old_length) == 0 && line[old_length] == '\0';
-            what = newer || old ? NULL : "not the head of a file of onehop perf --csv";
+            head = strcmp(line, csv_head) == 0;
+            what = head ? NULL : "not the head of a file of onehop perf --csv";
         }
     }
     if (what) {

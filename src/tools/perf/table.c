@@ -34,13 +34,20 @@ double oh_perf_busbw(const struct oh_perf_run *run, const struct oh_perf_row *ro
     return (double)row->bytes / us / 1000.0 * 2.0 * (run->ranks - 1) / run->ranks;
 }
 
+static uint64_t row_wrong(const struct oh_perf_run *run, const struct oh_perf_row *row)
+{
+    uint64_t wrong = 0;
+    for (int c = 0; c < run->columns; c++) {
+        wrong += row->cell[c].wrong;
+    }
+    return wrong;
+}
+
 uint64_t oh_perf_all_wrong(const struct oh_perf_run *run)
 {
     uint64_t wrong = 0;
     for (size_t i = 0; i < run->rows; i++) {
-        for (int c = 0; c < run->columns; c++) {
-            wrong += run->row[i].cell[c].wrong;
-        }
+        wrong += row_wrong(run, &run->row[i]);
     }
     return wrong;
 }
@@ -271,11 +278,7 @@ void oh_perf_print_foot(FILE *stream, const struct oh_perf_run *run)
     size_t right = 0, told = 0, served = 0;
     for (size_t i = 0; i < run->rows; i++) {
         const struct oh_perf_row *row = &run->row[i];
-        uint64_t row_wrong = 0;
-        for (int c = 0; c < run->columns; c++) {
-            row_wrong += row->cell[c].wrong;
-        }
-        right += row_wrong == 0;
+        right += row_wrong(run, row) == 0;
         told += row->served_by[0] != '\0';
         served += row->served_by[0] && !strstr(row->served_by, "nccl");
     }

@@ -45,11 +45,11 @@ static void prepend(const char *name, const char *value, const char *separators,
 {
     char *text;
     if (strpbrk(value, separators)) {
-        oh_tool_fail("%s: %s accepts no path with '%c' in it", value, name, *strpbrk(value, separators));
+        OH_TOOL_FAIL("%s: %s accepts no path with '%c' in it", value, name, *strpbrk(value, separators));
     }
     if (asprintf(&text, "%s%.1s%s", value, before && before[0] ? separators : "", before ? before : "") < 0 ||
         setenv(name, text, 1) != 0) {
-        oh_tool_fail("%s: %m", name);
+        OH_TOOL_FAIL("%s: %m", name);
     }
     free(text);
 }
@@ -86,7 +86,7 @@ static const char *find_other_net_plugins(void)
     if (before && before[0]) {
         bool none = strcasecmp(before, "none") == 0;
         if (!none && version != 0 && version < NET_PLUGIN_LIST_SINCE) {
-            oh_tool_fail(
+            OH_TOOL_FAIL(
                 "NCCL_NET_PLUGIN=%s is set, and NCCL %d.%d.%d takes one network plugin only: use --via preload", before,
                 version / 10000, version / 100 % 100, version % 100);
         }
@@ -107,7 +107,7 @@ static void reach_by_plugin(const char *library)
     char plugin[PATH_MAX];
     oh_tool_find_beside(library, OH_NET_PLUGIN, plugin);
     if (strlen(plugin) > NET_PLUGIN_NAME_MAX) {
-        oh_tool_fail("%s: NCCL takes no plugin name of more than %d characters", plugin, NET_PLUGIN_NAME_MAX);
+        OH_TOOL_FAIL("%s: NCCL takes no plugin name of more than %d characters", plugin, NET_PLUGIN_NAME_MAX);
     }
     const char *others = find_other_net_plugins();
     prepend("NCCL_NET_PLUGIN", plugin, ",", others);
@@ -127,7 +127,7 @@ void oh_tool_reach(enum oh_via via)
     char library[PATH_MAX];
     const char *problem = oh_tool_find_library(library);
     if (problem) {
-        oh_tool_fail("%s", problem);
+        OH_TOOL_FAIL("%s", problem);
     }
     ways[via](library);
 }
@@ -155,7 +155,7 @@ int oh_tool_run(int argc, char **argv)
         {"via", 0, oh_option_word, OH_WORDS(&via, oh_via_names)}, {"stats", 0, NULL, &stats}, {NULL, 0, NULL, NULL}};
     int first = oh_options_read(argc, argv, help, options);
     if (first == argc) {
-        oh_tool_refuse("no program given; see onehop run --help");
+        OH_TOOL_REFUSE("no program given; see onehop run --help");
     }
     oh_tool_reach((enum oh_via)via);
     return stats ? run_with_stats(argv + first) : oh_tool_exec(argv + first);

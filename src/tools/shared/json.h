@@ -15,12 +15,17 @@
 #include <stdio.h>
 
 /* Makes a string; an empty text makes null. */
-json_t *oh_json_text(const char *text);
+static inline json_t *oh_json_text(const char *text)
+{
+    return text[0] ? json_string(text) : json_null();
+}
 
-/* Writes the value with jansson's flags and a newline, and frees it. Returns false if it cannot be written. */
-bool oh_json_write(FILE *stream, json_t *value, size_t flags);
-
-/* Flags for a page that people may read: indents, and reals of six digits. */
-#define OH_JSON_PAGE (JSON_INDENT(2) | JSON_REAL_PRECISION(6))
+/* Writes the value as people read it, and a newline, and frees it. Returns false if it cannot be written. */
+static inline bool oh_json_write(FILE *stream, json_t *value)
+{
+    bool good = json_dumpf(value, stream, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) == 0 && fputc('\n', stream) != EOF;
+    json_decref(value);
+    return good;
+}
 
 #endif

@@ -9,6 +9,7 @@
 #include "tools/shared/tool.h"
 
 #include <dlfcn.h>
+#include <libgen.h>
 #include <limits.h>
 #include <link.h>
 #include <stdio.h>
@@ -16,15 +17,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The directory of this command, without a final slash; "" when the kernel does not tell. */
-static void own_directory(char directory_p[PATH_MAX])
+/* The directory of this command, without a final slash; "" when the kernel does not tell. Uses the buffer. */
+static const char *own_directory(char buffer[PATH_MAX])
 {
-    ssize_t length = readlink("/proc/self/exe", directory_p, PATH_MAX - 1);
-    directory_p[length < 0 ? 0 : length] = '\0';
-    char *slash = strrchr(directory_p, '/');
-    if (slash) {
-        *slash = '\0';
-    }
+    return realpath("/proc/self/exe", buffer) ? dirname(buffer) : "";
 }
 
 /* Sets path_p when the file is there; else errno says why not. */
@@ -41,8 +37,8 @@ static bool take(const char *candidate, char path_p[PATH_MAX])
 const char *oh_tool_find_library(char path_p[PATH_MAX])
 {
     static char why[2 * PATH_MAX];
-    char directory[PATH_MAX], candidate[2 * PATH_MAX];
-    const char *chosen = getenv("ONEHOP_LIBRARY");
+    char buffer[PATH_MAX], candidate[2 * PATH_MAX];
+    const char *chosen = getenv("ONEHOP_LIBRARY"), *directory = own_directory(buffer);
     if (chosen && chosen[0]) {
         bool found = take(chosen, path_p);
         snprintf(why, sizeof why, "ONEHOP_LIBRARY=%s: %m", chosen);
@@ -50,7 +46,6 @@ const char *oh_tool_find_library(char path_p[PATH_MAX])
     }
     /* Installed; all in one folder; the build tree, with and without libtool's script before the command. */
     const char *const beside[] = {OH_RELATIVE_LIBDIR, "../lib", ".", "../../.libs", "../../../.libs"};
-    own_directory(directory);
     for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
         snprintf(candidate, sizeof candidate, "%s/%s/" OH_LIBRARY, directory, beside[i]);
         if (take(candidate, path_p)) {
@@ -78,27 +73,25 @@ int oh_tool_nccl_version(char path_p[PATH_MAX])
 
 void oh_tool_find_beside(const char *library, const char *name, char path_p[PATH_MAX])
 {
-    const char *slash = strrchr(library, '/');
-    int length = slash ? (int)(slash - library) : 0;
-    if (snprintf(path_p, PATH_MAX, "%.*s/%s", length, library, name) >= PATH_MAX || access(path_p, R_OK) != 0) {
-        oh_tool_fail("this installation has no %s (not in %.*s)", name, length, library);
+    const char *directory = dirname(strdupa(library));
+    if (snprintf(path_p, PATH_MAX, "%s/%s", directory, name) >= PATH_MAX || access(path_p, R_OK) != 0) {
+        OH_TOOL_FAIL("this installation has no %s (not in %s)", name, directory);
     }
 }
 
 void oh_tool_simulate(char **argv)
 {
     static const char *const places[] = {"../..", "../../.."}; /* libtool may put the command into .libs */
-    const char *before = getenv("LD_LIBRARY_PATH");
-    char directory[PATH_MAX], candidate[2 * PATH_MAX], folder[PATH_MAX] = "", *value;
-    own_directory(directory);
+    char buffer[PATH_MAX], candidate[2 * PATH_MAX], folder[PATH_MAX] = "", *value;
+    const char *before = getenv("LD_LIBRARY_PATH"), *directory = own_directory(buffer);
     for (size_t i = 0; i < sizeof places / sizeof *places && !folder[0]; i++) {
         snprintf(candidate, sizeof candidate, "%s/%s/test/simnode/.libs/libcuda.so.1", directory, places[i]);
         take(candidate, folder);
     }
     if (!folder[0]) {
-        oh_tool_fail("--simulated: the simulated node is missing; `make simnode` builds it in the build tree");
+        OH_TOOL_FAIL("--simulated: the simulated node is missing; `make simnode` builds it in the build tree");
     }
-    *strrchr(folder, '/') = '\0';
+    dirname(folder);
     size_t length = strlen(folder);
     if (before && strncmp(before, folder, length) == 0 && (before[length] == ':' || before[length] == '\0')) {
         return; /* begun again already */
@@ -107,5 +100,5 @@ void oh_tool_simulate(char **argv)
         setenv("LD_LIBRARY_PATH", value, 1) == 0) {
         execv("/proc/self/exe", argv - 1); /* the whole command line: the subcommand's begins at its second word */
     }
-    oh_tool_fail("--simulated: %m");
+    OH_TOOL_FAIL("--simulated: %m");
 }

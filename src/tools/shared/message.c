@@ -20,13 +20,13 @@
 #define FAR 3 /* changes of a word */
 
 static const char *command; /* the subcommand; NULL: none yet */
-static int failure_status = OH_EXIT_FAILED;
+int oh_tool_failure = OH_EXIT_FAILED;
 static bool progress; /* is on the terminal */
 
 void oh_tool_begin(const char *name, int failure)
 {
     command = name;
-    failure_status = failure;
+    oh_tool_failure = failure;
 }
 
 void oh_tool_clear_progress(void)
@@ -49,41 +49,18 @@ void oh_tool_show_progress(const char *format, ...)
     }
 }
 
-static void say(const char *format, va_list args)
+void oh_tool_error(const char *format, ...)
 {
+    va_list args;
     int error = errno; /* for %m */
     fflush(stdout);
     oh_tool_clear_progress();
     fprintf(stderr, "onehop: %s%s", command ? command : "", command ? ": " : "");
     errno = error;
+    va_start(args, format);
     vfprintf(stderr, format, args);
+    va_end(args);
     fprintf(stderr, "\n");
-}
-
-void oh_tool_error(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    say(format, args);
-    va_end(args);
-}
-
-void oh_tool_fail(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    say(format, args);
-    va_end(args);
-    exit(failure_status);
-}
-
-void oh_tool_refuse(const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    say(format, args);
-    va_end(args);
-    exit(OH_EXIT_USAGE);
 }
 
 void oh_tool_make_printable(char *text)
@@ -93,10 +70,17 @@ void oh_tool_make_printable(char *text)
     }
 }
 
+void oh_tool_put_escaped(const char *text, FILE *stream)
+{
+    for (; *text; text++) {
+        fprintf(stream, "%s%c", *text == '"' || *text == '\\' ? "\\" : "", *text);
+    }
+}
+
 static void *there(void *memory)
 {
     if (!memory) {
-        oh_tool_fail("out of memory");
+        OH_TOOL_FAIL("out of memory");
     }
     return memory;
 }
@@ -130,7 +114,7 @@ int oh_tool_exec(char **argv)
 void oh_tool_finish_stdout(void)
 {
     if (fflush(stdout) != 0 || ferror(stdout)) {
-        oh_tool_refuse("stdout: %m");
+        OH_TOOL_REFUSE("stdout: %m");
     }
 }
 

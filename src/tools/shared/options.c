@@ -32,7 +32,7 @@ static uint64_t take_number(const char *name, const char *text, const struct oh_
 {
     uint64_t number;
     if (!oh_number_parse(text, units, range->max, &number) || number < range->min) {
-        oh_tool_refuse("--%s %s: expected a whole number from %zu to %zu%s", name, text, range->min, range->max,
+        OH_TOOL_REFUSE("--%s %s: expected a whole number from %zu to %zu%s", name, text, range->min, range->max,
                        units ? "; K, M or G may follow" : "");
     }
     return number;
@@ -60,7 +60,7 @@ static int take_word(const char *name, const char *text, const char *word, const
         snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", words->word[i]);
     }
     if (found < 0) {
-        oh_tool_refuse("--%s %s: '%s' is unknown; expected %s", name, text, word, all);
+        OH_TOOL_REFUSE("--%s %s: '%s' is unknown; expected %s", name, text, word, all);
     }
     return found;
 }
@@ -126,10 +126,10 @@ static _Noreturn void refuse(char **argv, const struct oh_option *options, int c
     const char *word = optopt ? letter : argv[optind - 1];
     const char *nearest = optopt ? NULL : oh_tool_nearest(word + 2, options, sizeof *options);
     if (known) {
-        oh_tool_refuse("--%s: %s; see onehop %s --help", known, code == ':' ? "value missing" : "takes no value",
+        OH_TOOL_REFUSE("--%s: %s; see onehop %s --help", known, code == ':' ? "value missing" : "takes no value",
                        argv[0]);
     }
-    oh_tool_refuse("%s: unknown option%s%s%s; see onehop %s --help", word, nearest ? " (did you mean --" : "",
+    OH_TOOL_REFUSE("%s: unknown option%s%s%s; see onehop %s --help", word, nearest ? " (did you mean --" : "",
                    nearest ? nearest : "", nearest ? "?)" : "", argv[0]);
 }
 
@@ -162,6 +162,6 @@ void oh_options_only(int argc, char **argv, const char *help, const struct oh_op
 {
     int first = oh_options_read(argc, argv, help, options);
     if (first < argc) {
-        oh_tool_refuse("%s: unexpected argument; see onehop %s --help", argv[first], argv[0]);
+        OH_TOOL_REFUSE("%s: unexpected argument; see onehop %s --help", argv[first], argv[0]);
     }
 }

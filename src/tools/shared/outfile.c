@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "tools/shared/tool.h"
+#include "util/keep_errno.h"
 
 static struct oh_outfile *open_files;
 static pid_t owner;           /* of these */
@@ -106,9 +107,8 @@ static int open_special(const char *path)
 {
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd >= 0 && write(fd, "", 0) < 0) {
-        int error = errno;
+        OH_KEEP_ERRNO();
         close(fd);
-        errno = error;
         return -1;
     }
     return fd;
@@ -138,7 +138,7 @@ static int open_file(struct oh_outfile *file)
 /* Ends the command because of the file. */
 static _Noreturn void fail(const struct oh_outfile *file)
 {
-    oh_tool_fail("%s: %m", strcmp(file->path, "-") ? file->path : "stdout");
+    OH_TOOL_FAIL("%s: %m", strcmp(file->path, "-") ? file->path : "stdout");
 }
 
 void oh_outfile_open(const char *path, struct oh_outfile *file)

@@ -29,7 +29,7 @@ void oh_stats_summary_open(struct oh_stats_summary *summary_p)
     snprintf(summary.path, sizeof summary.path, "%s/onehop-stats.XXXXXX", folder);
     int fd = mkostemp(summary.path, O_CLOEXEC);
     if (fd < 0 || setenv("ONEHOP_STATS_FILE", summary.path, 1) != 0) {
-        oh_tool_fail("%s: %m", summary.path);
+        OH_TOOL_FAIL("%s: %m", summary.path);
     }
     close(fd);
     summary.reasons = json_object();

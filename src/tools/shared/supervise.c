@@ -26,18 +26,16 @@
 static int not_started_exit = OH_EXIT_FAILED;
 
 /* What the program must find as this process found it. */
-struct inherited {
-    sigset_t mask;
-    struct sigaction child_action; /* with SIGCHLD ignored a child's status could not be had */
-};
+static sigset_t mask;
+static struct sigaction child_action; /* with SIGCHLD ignored a child's status could not be had */
 
 /* In the child. The pipe closes by itself when the program is executed; otherwise the exit status goes through it. */
-static void become(char **argv, const struct inherited *inherited, pid_t parent, int report)
+static void become(char **argv, pid_t parent, int report)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() == parent) {
-        sigaction(SIGCHLD, &inherited->child_action, NULL);
-        sigprocmask(SIG_SETMASK, &inherited->mask, NULL);
+        sigaction(SIGCHLD, &child_action, NULL);
+        sigprocmask(SIG_SETMASK, &mask, NULL);
         int status = oh_tool_exec(argv);
         ssize_t written = write(report, &status, sizeof status);
         (void)written;
@@ -73,7 +71,6 @@ int oh_supervise(char **argv)
 {
     static const int signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD};
     static const struct sigaction standard = {.sa_handler = SIG_DFL};
-    struct inherited before;
     sigset_t set;
     int report[2], status = OH_SUPERVISE_NOT_STARTED;
     pid_t parent = getpid();
@@ -85,11 +82,11 @@ int oh_supervise(char **argv)
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         sigaddset(&set, signals[i]);
     }
-    sigaction(SIGCHLD, &standard, &before.child_action);
-    sigprocmask(SIG_BLOCK, &set, &before.mask);
+    sigaction(SIGCHLD, &standard, &child_action);
+    sigprocmask(SIG_BLOCK, &set, &mask);
     pid_t program = fork();
     if (program == 0) {
-        become(argv, &before, parent, report[1]);
+        become(argv, parent, report[1]);
     }
     close(report[1]);
     if (program < 0) {
@@ -100,7 +97,7 @@ int oh_supervise(char **argv)
         waitpid(program, NULL, 0);
     }
     close(report[0]);
-    sigprocmask(SIG_SETMASK, &before.mask, NULL);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
     return status;
 }
 

@@ -11,6 +11,8 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 enum {
     OH_EXIT_OK = 0,
@@ -38,11 +40,15 @@ void oh_tool_begin(const char *name, int failure);
 void oh_tool_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Does the same, and ends the command: because it has failed, or because it was used wrongly. */
-_Noreturn void oh_tool_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
-_Noreturn void oh_tool_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+#define OH_TOOL_FAIL(...) (oh_tool_error(__VA_ARGS__), exit(oh_tool_failure))
+#define OH_TOOL_REFUSE(...) (oh_tool_error(__VA_ARGS__), exit(OH_EXIT_USAGE))
+extern int oh_tool_failure; /* the exit status where the subcommand fails */
 
 /* Replaces all but printable ASCII, which a terminal and JSON take, by '?'. */
 void oh_tool_make_printable(char *text);
+
+/* Writes text as it stands within the quotes of JSON, of dot or of OpenMetrics. */
+void oh_tool_put_escaped(const char *text, FILE *stream);
 
 /* Allocates zeroed memory. Ends the command if there is none: it does not return NULL. */
 void *oh_tool_allocate(size_t size);

@@ -31,7 +31,7 @@ void *oh_workers_map(size_t bytes)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-        oh_tool_fail("no shared memory: %m");
+        OH_TOOL_FAIL("no shared memory: %m");
     }
     return memory;
 }
@@ -106,7 +106,7 @@ static void start_all(const struct oh_workers *workers, pid_t *pid)
             be_member(workers, member, parent);
         }
         if (pid[member] < 0) {
-            oh_tool_fail("cannot fork: %m");
+            OH_TOOL_FAIL("cannot fork: %m");
         }
     }
 }
@@ -114,13 +114,13 @@ static void start_all(const struct oh_workers *workers, pid_t *pid)
 static _Noreturn void report_death(const struct oh_workers_shared *shared, int member, int status)
 {
     if (atomic_load(&shared->failure_written)) {
-        oh_tool_fail("rank %d: %s", atomic_load(&shared->failed) - 1, shared->failure);
+        OH_TOOL_FAIL("rank %d: %s", atomic_load(&shared->failed) - 1, shared->failure);
     }
     if (WIFSIGNALED(status)) {
-        oh_tool_fail("process %d of the ranks was killed by signal %d (%s)", member, WTERMSIG(status),
+        OH_TOOL_FAIL("process %d of the ranks was killed by signal %d (%s)", member, WTERMSIG(status),
                      strsignal(WTERMSIG(status)));
     }
-    oh_tool_fail("process %d of the ranks ended with status %d", member, WEXITSTATUS(status));
+    OH_TOOL_FAIL("process %d of the ranks ended with status %d", member, WEXITSTATUS(status));
 }
 
 /* Reaps members that have ended. Returns how many live. */
@@ -163,7 +163,7 @@ void oh_workers_run(const struct oh_workers *workers)
             last = oh_now_ns();
         } else if (oh_now_ns() - last > (uint64_t)workers->timeout_s * 1000000000u) {
             end_all(workers, pid);
-            oh_tool_fail("no progress for %d s (--timeout); all ranks are ended", workers->timeout_s);
+            OH_TOOL_FAIL("no progress for %d s (--timeout); all ranks are ended", workers->timeout_s);
         }
     }
     if (workers->tick) {
@@ -198,6 +198,6 @@ void oh_workers_ask_machine(struct oh_workers_machine *machine_p)
     *machine_p = *machine;
     munmap(machine, sizeof *machine);
     if (machine_p->gpus < 1) {
-        oh_tool_fail("%s; run nvidia-smi, or add --simulated", machine_p->shared.failure);
+        OH_TOOL_FAIL("%s; run nvidia-smi, or add --simulated", machine_p->shared.failure);
     }
 }

@@ -6,11 +6,12 @@
  * Threads: one.
  * Owns: the views.
  */
-#include <dirent.h>
+#include <glob.h>
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "plan/plan.h"
@@ -43,26 +44,16 @@ struct views {
 
 /* --- forms ------------------------------------------------------------------------------------------------------ */
 
-/* Text in quotes; the command of a process may hold anything printable. */
-static void print_quoted(FILE *stream, const char *text)
-{
-    fputc('"', stream);
-    for (; *text; text++) {
-        fprintf(stream, "%s%c", *text == '"' || *text == '\\' ? "\\" : "", *text);
-    }
-    fputc('"', stream);
-}
-
 static void print_json(FILE *stream, const struct oh_live_view *view)
 {
     char line[OH_STATS_LINE];
     struct timespec time;
     clock_gettime(CLOCK_REALTIME, &time);
-    fprintf(stream, "{\"schema\":1,\"time\":%lld.%03ld,\"pid\":%d,\"command\":", (long long)time.tv_sec,
+    fprintf(stream, "{\"schema\":1,\"time\":%lld.%03ld,\"pid\":%d,\"command\":\"", (long long)time.tv_sec,
             time.tv_nsec / 1000000, (int)view->pid);
-    print_quoted(stream, view->command);
+    oh_tool_put_escaped(view->command, stream);
     fprintf(stream,
-            ",\"ended\":%" PRIu64 ",\"ended_served\":%" PRIu64 ",\"ended_bytes\":%" PRIu64
+            "\",\"ended\":%" PRIu64 ",\"ended_served\":%" PRIu64 ",\"ended_bytes\":%" PRIu64
             ",\"ended_fallback\":%" PRIu64 ",\"communicators\":[",
             view->ended, oh_stats_served(&view->ended_totals), view->ended_totals.bytes,
             oh_stats_fallbacks(&view->ended_totals));
@@ -147,12 +138,12 @@ static void write_samples(FILE *stream, const struct family *family, const struc
     add_up(view, &sums);
     const uint64_t *number = (const uint64_t *)((const char *)&sums + family->offset);
     for (int i = 0; i < family->keys; i++) {
-        fprintf(stream, "%s{pid=\"%d\",command=", family->name, (int)view->pid);
-        print_quoted(stream, view->command);
+        fprintf(stream, "%s{pid=\"%d\",command=\"", family->name, (int)view->pid);
+        oh_tool_put_escaped(view->command, stream);
         if (family->label) {
-            fprintf(stream, ",%s=\"%s\"", family->label, family->key(i));
+            fprintf(stream, "\",%s=\"%s", family->label, family->key(i));
         }
-        fprintf(stream, "} %" PRIu64 "\n", number[i]);
+        fprintf(stream, "\"} %" PRIu64 "\n", number[i]);
     }
 }
 
@@ -194,17 +185,12 @@ static void read_process(struct views *views, pid_t pid, bool asked)
 
 static void read_all(struct views *views)
 {
-    const struct dirent *entry;
-    DIR *processes = opendir("/proc");
-    while (processes && (entry = readdir(processes))) {
-        char *end;
-        long pid = strtol(entry->d_name, &end, 10);
-        if (*end == '\0' && pid > 0 && pid <= INT32_MAX) {
-            read_process(views, (pid_t)pid, false);
+    glob_t found;
+    if (glob("/proc/[0-9]*", GLOB_NOSORT, NULL, &found) == 0) {
+        for (size_t i = 0; i < found.gl_pathc; i++) {
+            read_process(views, (pid_t)strtol(found.gl_pathv[i] + strlen("/proc/"), NULL, 10), false);
         }
-    }
-    if (processes) {
-        closedir(processes);
+        globfree(&found);
     }
 }
 
@@ -238,7 +224,7 @@ int oh_tool_stat(int argc, char **argv)
                                         {NULL, 0, NULL, NULL}};
     oh_options_only(argc, argv, help, options);
     if (request.json && request.openmetrics) {
-        oh_tool_refuse("--json and --openmetrics: expected one of them");
+        OH_TOOL_REFUSE("--json and --openmetrics: expected one of them");
     }
     if (request.pid) {
         read_process(&views, request.pid, true);
@@ -248,7 +234,7 @@ int oh_tool_stat(int argc, char **argv)
     if (views.count > 0 || request.openmetrics) {
         write_all(&request, &views);
     } else if (!request.pid) {
-        oh_tool_fail("no process readable by this user has made a communicator with onehop loaded; run stat as the "
+        OH_TOOL_FAIL("no process readable by this user has made a communicator with onehop loaded; run stat as the "
                      "program's user or as root");
     }
     bool shown = views.count > 0 || request.openmetrics;

@@ -6,15 +6,8 @@
  * Threads: any.
  * Owns: nothing.
  */
+#include "tools/shared/tool.h"
 #include "tools/topo/node.h"
-
-/* Writes text within the quotes of dot. */
-static void put_quoted(const char *text, FILE *stream)
-{
-    for (; *text; text++) {
-        fprintf(stream, *text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
-    }
-}
 
 /* Returns true if the GPU reaches another GPU through NVSwitch. */
 static bool is_switched(const struct oh_node *node, int gpu)
@@ -30,12 +23,12 @@ static void put_gpu(const struct oh_node *node, int index, FILE *stream)
 {
     const struct oh_node_gpu *gpu = &node->gpu[index];
     fprintf(stream, "  gpu%d [label=\"GPU%d\\n", index, index);
-    put_quoted(gpu->topo.name, stream);
+    oh_tool_put_escaped(gpu->topo.name, stream);
     fprintf(stream, "\\n");
-    put_quoted(gpu->topo.bus_id, stream);
+    oh_tool_put_escaped(gpu->topo.bus_id, stream);
     if (gpu->numa[0]) {
         fprintf(stream, "\\nNUMA node ");
-        put_quoted(gpu->numa, stream);
+        oh_tool_put_escaped(gpu->numa, stream);
     }
     fprintf(stream, "\"];\n");
     if (is_switched(node, index)) {
@@ -58,8 +51,8 @@ static void put_pair(const struct oh_node *node, int a, int b, FILE *stream)
 void oh_node_dot(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream)
 {
     fprintf(stream, "graph onehop {\n  layout=circo;\n  node [shape=box];\n  label=\"%s", oh_node_origin(node));
-    put_quoted(verdict->served ? "onehop serves these GPUs" : "falls back to NCCL: ", stream);
-    put_quoted(verdict->reason, stream);
+    oh_tool_put_escaped(verdict->served ? "onehop serves these GPUs" : "falls back to NCCL: ", stream);
+    oh_tool_put_escaped(verdict->reason, stream);
     fprintf(stream, "\\nline: NVLinks; dashed red line: refused pair\";\n");
     if (oh_node_any_switch(node)) {
         fprintf(stream, "  nvswitch [label=\"NVSwitch\", shape=ellipse];\n");

@@ -90,16 +90,6 @@ static void gather_gpu(const struct oh_driver *driver, CUdevice device, struct o
     gpu_p->ipc = ipc < 0 ? OH_UNKNOWN : ipc ? OH_YES : OH_NO;
 }
 
-static bool is_listed(const struct oh_node *node, const char *bus_id)
-{
-    for (int i = 0; i < node->visible; i++) {
-        if (strcmp(node->gpu[i].topo.bus_id, bus_id) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* NVML's bus id as CUDA writes it: lower case, four digits of domain where that is enough. */
 static void normal_bus_id(const char *text, char *bus_id_p, size_t size)
 {
@@ -123,14 +113,16 @@ static void gather_hidden(struct oh_node *node)
         oh_nvml_device_t device;
         struct oh_nvml_pci pci;
         unsigned current, pending;
+        bool known =
+            nvml->device_by_index(i, &device) == OH_NVML_SUCCESS && nvml->pci_info(device, &pci) == OH_NVML_SUCCESS;
+        for (int k = 0; k < node->visible && known; k++) {
+            known = !oh_topo_same_gpu(pci.bus_id, node->gpu[k].topo.bus_id);
+        }
+        if (!known) {
+            continue; /* or listed already */
+        }
         oh_node_gpu_init(gpu);
-        if (nvml->device_by_index(i, &device) != OH_NVML_SUCCESS || nvml->pci_info(device, &pci) != OH_NVML_SUCCESS) {
-            continue;
-        }
         normal_bus_id(pci.bus_id, gpu->topo.bus_id, sizeof gpu->topo.bus_id);
-        if (is_listed(node, gpu->topo.bus_id)) {
-            continue;
-        }
         if (!nvml->device_name || nvml->device_name(device, gpu->topo.name, sizeof gpu->topo.name) != OH_NVML_SUCCESS) {
             snprintf(gpu->topo.name, sizeof gpu->topo.name, "unknown GPU");
         }

@@ -165,7 +165,7 @@ bool oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, 
     json_object_set_new(object, "gpus", gpus);
     json_object_set_new(object, "pairs", pairs);
     json_object_set_new(object, "verdict", make_verdict(verdict));
-    return oh_json_write(stream, object, OH_JSON_PAGE);
+    return oh_json_write(stream, object);
 }
 
 /* --- reading */

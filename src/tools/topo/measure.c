@@ -224,7 +224,7 @@ void oh_node_measure(struct oh_node *node)
 {
     struct bench bench = {.node = node, .effort = oh_node_is_simulated(node) ? effort_simulated : effort_real};
     if (oh_driver_get(&bench.driver) != ncclSuccess || !bench.driver->memcpy_peer_async) {
-        oh_tool_fail("--measure: the driver cannot copy between GPUs");
+        OH_TOOL_FAIL("--measure: the driver cannot copy between GPUs");
     }
     bench.gpu = oh_tool_allocate((size_t)node->visible * sizeof *bench.gpu);
     for (int i = 0; i < node->visible; i++) {

@@ -65,16 +65,14 @@ void oh_node_cell(const struct oh_node_pair *pair, char *text_p, size_t size)
 
 const char *oh_node_fabric(const struct oh_node_gpu *gpu)
 {
-    switch (gpu->fabric) {
-    case OH_NVML_FABRIC_NOT_STARTED:
-        return "not started";
-    case OH_NVML_FABRIC_IN_PROGRESS:
-        return "in progress";
-    case OH_NVML_FABRIC_COMPLETED:
-        return gpu->fabric_status == OH_NVML_SUCCESS ? "ready" : "failed";
-    default:
-        return "-";
+    static const char *const words[] = {[OH_NVML_FABRIC_NOT_SUPPORTED] = "-",
+                                        [OH_NVML_FABRIC_NOT_STARTED] = "not started",
+                                        [OH_NVML_FABRIC_IN_PROGRESS] = "in progress",
+                                        [OH_NVML_FABRIC_COMPLETED] = "ready"};
+    if (gpu->fabric == OH_NVML_FABRIC_COMPLETED && gpu->fabric_status != OH_NVML_SUCCESS) {
+        return "failed";
     }
+    return gpu->fabric >= 0 && gpu->fabric <= OH_NVML_FABRIC_COMPLETED ? words[gpu->fabric] : "-";
 }
 
 bool oh_node_is_simulated(const struct oh_node *node)
@@ -92,15 +90,6 @@ bool oh_node_any_switch(const struct oh_node *node)
     bool any = false;
     for (int i = 0; i < node->visible * node->visible; i++) {
         any = any || node->pair[i].links.via_switch;
-    }
-    return any;
-}
-
-bool oh_node_any_measured(const struct oh_node *node)
-{
-    bool any = false;
-    for (int i = 0; i < node->visible * node->visible; i++) {
-        any = any || node->pair[i].mb_per_s > 0 || node->pair[i].latency_ns > 0;
     }
     return any;
 }

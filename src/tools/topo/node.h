@@ -134,7 +134,6 @@ const char *oh_node_fabric(const struct oh_node_gpu *gpu);
 bool oh_node_is_simulated(const struct oh_node *node);
 const char *oh_node_origin(const struct oh_node *node);
 bool oh_node_any_switch(const struct oh_node *node);
-bool oh_node_any_measured(const struct oh_node *node);
 
 /*
  * Reads a recording, which may hold anything. Returns true with *node_p filled, which oh_node_free() frees; else false

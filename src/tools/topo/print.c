@@ -195,9 +195,18 @@ static void print_access(const struct oh_node *node, FILE *stream)
     fprintf(stream, "  r read, w write (NVML); p peer access, a native atomics (CUDA); - denied; ? unknown\n\n");
 }
 
+static bool any_measured(const struct oh_node *node)
+{
+    bool any = false;
+    for (int i = 0; i < node->visible * node->visible; i++) {
+        any = any || node->pair[i].mb_per_s > 0 || node->pair[i].latency_ns > 0;
+    }
+    return any;
+}
+
 static void print_measured(const struct oh_node *node, FILE *stream)
 {
-    if (oh_node_any_measured(node)) {
+    if (any_measured(node)) {
         fprintf(stream, "bandwidth, GB/s: copies from row to column, one pair at a time\n");
         print_matrix(node, bandwidth_cell, 9, false, stream);
         fprintf(stream,

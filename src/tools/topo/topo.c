@@ -48,10 +48,10 @@ static void load(const char *path, struct oh_node *node_p)
     FILE *file = fopen(path, "re");
     bool good = file && oh_node_parse(file, node_p, why, sizeof why);
     if (!file || (!good && ferror(file))) {
-        oh_tool_fail("%s: %m", path);
+        OH_TOOL_FAIL("%s: %m", path);
     }
     if (!good) {
-        oh_tool_fail("%s: %s", path, why);
+        OH_TOOL_FAIL("%s: %s", path, why);
     }
     fclose(file);
 }
@@ -110,15 +110,15 @@ int oh_tool_assess_gpus(bool *served_p, char *text_p, size_t size)
 static void check_request(const struct request *request)
 {
     if (request->json && request->dot) {
-        oh_tool_refuse("--json, --dot: both write to stdout; expected one of them; see onehop topo --help");
+        OH_TOOL_REFUSE("--json, --dot: both write to stdout; expected one of them; see onehop topo --help");
     }
     if (request->load && request->simulated) {
-        oh_tool_refuse(
+        OH_TOOL_REFUSE(
             "--load, --simulated: a recording needs no simulated node; expected one of them; see onehop topo "
             "--help");
     }
     if (request->load && request->measure) {
-        oh_tool_refuse("--measure, --load: a recording cannot be measured; expected one of them; see onehop topo "
+        OH_TOOL_REFUSE("--measure, --load: a recording cannot be measured; expected one of them; see onehop topo "
                        "--help");
     }
 }

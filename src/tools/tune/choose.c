@@ -17,7 +17,6 @@ struct oh_tune_options oh_tune_defaults(void)
     options.perf.max_bytes = 16 << 20;
     options.perf.warmup = 2;
     options.perf.rounds = 5;
-    options.perf.mode[OH_PERF_EAGER] = false;
     return options;
 }
 

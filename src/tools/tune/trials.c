@@ -60,7 +60,7 @@ static void write_table(const struct trials *trials, int fd)
     struct oh_plan_rows rows = {.count = (uint32_t)trials->tune->points};
     FILE *stream = ftruncate(fd, 0) == 0 && lseek(fd, 0, SEEK_SET) == 0 ? fdopen(dup(fd), "w") : NULL;
     if (!stream) {
-        oh_tool_fail("a trial's table cannot be written: %m");
+        OH_TOOL_FAIL("a trial's table cannot be written: %m");
     }
     for (uint32_t i = 0; i < rows.count; i++) {
         const struct oh_tune_point *point = &trials->tune->point[i];
@@ -82,10 +82,10 @@ static void take(struct trials *trials, size_t i)
     const char *name = oh_algorithm_name((int)row->algorithm);
     uint64_t wrong = task->cell[ONEHOP].wrong + task->cell[STOCK].wrong;
     if (!trials->shared->info.served) {
-        oh_tool_fail("onehop hands this communicator back to NCCL: %s", trials->shared->info.reason);
+        OH_TOOL_FAIL("onehop hands this communicator back to NCCL: %s", trials->shared->info.reason);
     }
     if (strcmp(task->served_by, name) != 0 || wrong > 0) {
-        oh_tool_fail("%" PRIu64 " bytes of %s on %s %ux%u: %" PRIu64 " elements wrong, served by %s", point->bytes,
+        OH_TOOL_FAIL("%" PRIu64 " bytes of %s on %s %ux%u: %" PRIu64 " elements wrong, served by %s", point->bytes,
                      oh_perf_type_names[task->type], name, row->blocks, row->threads, wrong, task->served_by);
     }
     point->time[trials->candidate][task->mode][task->type] =
@@ -125,7 +125,7 @@ void oh_tune_measure(struct oh_tune *tune)
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     if (fd < 0 || setenv("ONEHOP_TUNING_FILE", path, 1) != 0) {
-        oh_tool_fail("no room for a trial's table: %m");
+        OH_TOOL_FAIL("no room for a trial's table: %m");
     }
     /* What would stand in its way. */
     unsetenv("ONEHOP_ALGO");

@@ -58,7 +58,7 @@ static void parse_options(int argc, char **argv, struct oh_tune_options *tune)
         sizes++;
     }
     if (sizes < 1 || sizes > OH_TUNE_POINTS) {
-        oh_tool_refuse("from %zu to %zu bytes: %d sizes; expected 1 to %d", perf->min_bytes, perf->max_bytes, sizes,
+        OH_TOOL_REFUSE("from %zu to %zu bytes: %d sizes; expected 1 to %d", perf->min_bytes, perf->max_bytes, sizes,
                        OH_TUNE_POINTS);
     }
     oh_perf_settle(argv, perf);
@@ -119,7 +119,7 @@ static void make_folders(const char *path)
     for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         if (mkdir(folder, 0755) != 0 && errno != EEXIST) {
-            oh_tool_fail("%s cannot be made: %m", folder);
+            OH_TOOL_FAIL("%s cannot be made: %m", folder);
         }
         *slash = '/';
     }
@@ -134,7 +134,7 @@ static void open_output(const struct oh_tune_options *options, const struct oh_t
     } else if (oh_store_cache_path(key, path_p)) {
         make_folders(path_p);
     } else {
-        oh_tool_fail("neither XDG_CACHE_HOME nor HOME names a folder; --output can name a file");
+        OH_TOOL_FAIL("neither XDG_CACHE_HOME nor HOME names a folder; --output can name a file");
     }
     oh_outfile_open(path_p, file);
 }
@@ -148,10 +148,10 @@ static void settle(struct oh_tune_options *options, struct oh_tune *tune)
     int *ranks = &options->perf.ranks;
     oh_workers_ask_machine(&machine);
     if (machine.gpus < 2) {
-        oh_tool_fail("at least 2 GPUs are needed; CUDA sees %d here", machine.gpus);
+        OH_TOOL_FAIL("at least 2 GPUs are needed; CUDA sees %d here", machine.gpus);
     }
     if (*ranks > machine.gpus) {
-        oh_tool_fail("a table for %d ranks needs as many GPUs; CUDA sees %d here", *ranks, machine.gpus);
+        OH_TOOL_FAIL("a table for %d ranks needs as many GPUs; CUDA sees %d here", *ranks, machine.gpus);
     }
     if (*ranks == 0) {
         *ranks = machine.gpus < OH_MAX_RANKS ? machine.gpus : OH_MAX_RANKS;
@@ -186,7 +186,7 @@ static void run(struct oh_tune_options *options, struct oh_tune *tune)
                tune->measured, tune->candidates, perf->iters, perf->rounds);
         write_table(stdout, tune);
         if (fflush(stdout) != 0 || ferror(stdout)) {
-            oh_tool_fail("the report cannot be written: %m");
+            OH_TOOL_FAIL("the report cannot be written: %m");
         }
     }
     write_table(file.stream, tune);
@@ -197,7 +197,6 @@ int oh_tool_tune(int argc, char **argv)
 {
     struct oh_tune_options options = oh_tune_defaults();
     struct oh_tune *tune = oh_tool_allocate(sizeof *tune);
-    options.perf.mode[OH_PERF_EAGER] = true;
     parse_options(argc, argv, &options);
     oh_signals_hold();
     run(&options, tune);
