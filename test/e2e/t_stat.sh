@@ -68,10 +68,11 @@ tap_point $? "two ranks have a communicator" "${said[*]}"
 pid=$pid_a_0
 stat --pid "$pid"
 expect "before a call" 0 "^process $pid \(sim_live\): 1 communicator$" \
-    '^  [0-9a-f]{16} idle: rank 0 nranks 2 served=0 .* bytes=0 .* memory=0 .*no allreduce that onehop could serve was made$'
+    '^  [0-9a-f]{16}   0/2 idle +0 +0 +0 +0 MiB$' 'no allreduce that onehop could serve was made$'
 tell a 'call 7'
 stat --pid "$pid"
-expect "after seven calls of 4000 bytes" 0 '^  [0-9a-f]{16} served: rank 0 nranks 2 served=7 [(].*[a-z]+=7.*[)] fallback=0 .* bytes=28000 .* memory=[1-9][0-9]* attach_us=[1-9]'
+expect "after seven calls of 4000 bytes" 0 '/2 served +7 +0 +28000 +[1-9][0-9]* MiB$' 'attached in [0-9]+\.[0-9] ms; ' \
+    'served: [a-z_]+ 7$'
 if command -v python3 >/dev/null; then
     "$onehop" stat --pid "$pid_a_1" --json >"$scratch/json" 2>"$out"
     python3 - "$scratch/json" "$pid_a_1" >"$out" 2>&1 <<'PY'
@@ -112,7 +113,7 @@ tap_point $? "both ranks give the communicator the same number" "$ids numbers"
 ONEHOP_MAX_BYTES=1K job b
 tell b 'call 3'
 stat
-expect "all processes" 0 "^process $pid_a_0 " "^process $pid_a_1 " "^process $pid_b_0 " ' served=0 .* fallback=3 [(].*size=3[)] '
+expect "all processes" 0 "^process $pid_a_0 " "^process $pid_a_1 " "^process $pid_b_0 " 'served +0 +3 ' 'fallbacks: size 3$'
 tell b info
 [[ ${said[0]} == 'communicators 1 served 1 ended 0 calls 0 bytes 0 back 3 size 3 staging '[1-9]* ]]
 tap_point $? "the public API tells the same" "${said[0]}"
@@ -121,7 +122,7 @@ stat --pid "${said[0]}"
 expect "a forked child shows nothing" 1 "^onehop: stat: process ${said[0]} shows no communicator"
 tell a 'call 2'
 stat --pid "$pid"
-expect "the parent goes on" 0 ' served: .* served=9 '
+expect "the parent goes on" 0 'served +9 '
 
 # Counters for Prometheus: a file that is there whole or not at all, and what its syntax must be.
 metrics=$scratch/onehop.prom

@@ -64,10 +64,36 @@ static void print_json(FILE *stream, const struct oh_live_view *view)
     fprintf(stream, "]}\n");
 }
 
-/* Each communicator in the words of ONEHOP_STATS=text. */
+/* "key number" for those that are not 0. */
+static void print_parts(FILE *stream, const char *before, int count, const char *(*key)(int), const uint64_t *numbers)
+{
+    for (int i = 0; i < count; i++) {
+        if (numbers[i] > 0) {
+            fprintf(stream, "%s%s %" PRIu64, before, key(i), numbers[i]);
+            before = ", ";
+        }
+    }
+}
+
+static void print_comm(FILE *stream, const struct oh_stats_record *record)
+{
+    char rank[48];
+    const char *state = oh_state_key(record->state);
+    snprintf(rank, sizeof rank, "%" PRIu64 "/%" PRIu64, record->rank, record->nranks);
+    fprintf(stream, "  %016" PRIx64 " %5s %-11s %9" PRIu64 " %11" PRIu64 " %14" PRIu64 " %4" PRIu64 " MiB\n",
+            record->comm, rank, state ? state : "?", oh_stats_served(record), oh_stats_fallbacks(record), record->bytes,
+            record->memory >> 20);
+    fprintf(stream, "      attached in %.1f ms", (double)record->attach_us / 1000);
+    print_parts(stream, "; served: ", ONEHOP_ALGORITHM_COUNT, oh_algorithm_name, record->calls);
+    print_parts(stream, "; fallbacks: ", OH_FALLBACK_COUNT, oh_fallback_name, record->fallbacks);
+    fprintf(stream, "\n");
+    if (record->reason[0]) {
+        fprintf(stream, "      not served: %s\n", record->reason);
+    }
+}
+
 static void print_view(FILE *stream, const struct oh_live_view *view)
 {
-    char line[OH_STATS_LINE];
     fprintf(stream, "process %d (%s): %zu communicator%s", (int)view->pid, view->command, view->entries,
             view->entries == 1 ? "" : "s");
     if (view->ended > 0) {
@@ -75,10 +101,12 @@ static void print_view(FILE *stream, const struct oh_live_view *view)
                 view->ended, oh_stats_served(&view->ended_totals), oh_stats_fallbacks(&view->ended_totals));
     }
     fprintf(stream, "\n");
+    if (view->entries > 0) {
+        fprintf(stream, "  %-16s %5s %-11s %9s %11s %14s %8s\n", "communicator", "rank", "state", "served", "fallbacks",
+                "bytes", "memory");
+    }
     for (size_t i = 0; i < view->entries; i++) {
-        const char *state = oh_state_key(view->entry[i].state);
-        oh_stats_text(&view->entry[i], line);
-        fprintf(stream, "  %016" PRIx64 " %s: %s\n", view->entry[i].comm, state ? state : "?", line);
+        print_comm(stream, &view->entry[i]);
     }
     if (view->torn > 0) {
         fprintf(stream, "  %zu not shown: they were being changed\n", view->torn);
