@@ -3,20 +3,23 @@
  * doctor.c - `onehop doctor`: whether onehop is in effect, and if not, why
  *
  * Does: reads the command line, collects findings, prints the report, and turns the verdict into the exit status. Runs
- * a program under onehop. Threads: one. Owns: the file of a program's statistics, until the program has ended.
+ *    a program under onehop.
+ * Threads: one.
+ * Owns: the file of a program's statistics, until the program has ended.
  */
 #include "config.h"
 
 #include "tools/doctor/doctor.h"
 
 #include <fcntl.h>
+#include <glob.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tools/shared/json.h"
 #include "tools/shared/options.h"
 #include "tools/shared/supervise.h"
 
@@ -79,6 +82,40 @@ void oh_doctor_judge(struct oh_doctor_report *report, const char *yes)
 
 /* --- a program */
 
+/* Tells by its environment whether the program has started a process: our file of statistics is there. */
+static bool is_of_program(const char *environment, const char *statistics)
+{
+    char *text = NULL;
+    size_t room = 0;
+    bool found = false;
+    FILE *file = fopen(environment, "re");
+    while (file && !found && getdelim(&text, &room, '\0', file) > 0) {
+        found = strncmp(text, "ONEHOP_STATS_FILE=", 18) == 0 && strcmp(text + 18, statistics) == 0;
+    }
+    free(text);
+    if (file) {
+        fclose(file);
+    }
+    return found;
+}
+
+/* Notes a process of the program that has an all-reduce of its own; the first one will do. */
+static void note_own_allreduce(void *user)
+{
+    struct oh_doctor_report *report = user;
+    glob_t found;
+    if (report->findings > 0 || glob("/proc/[1-9]*/environ", 0, NULL, &found) != 0) {
+        return;
+    }
+    for (size_t i = 0; i < found.gl_pathc && report->findings == 0; i++) {
+        const char *path = found.gl_pathv[i];
+        if (is_of_program(path, report->summary.path)) {
+            oh_doctor_note_own_allreduce((pid_t)strtol(path + strlen("/proc/"), NULL, 10), report);
+        }
+    }
+    globfree(&found);
+}
+
 /* Why no call was served, though some communicators were seen. */
 static void explain_none(struct oh_doctor_report *report)
 {
@@ -128,7 +165,7 @@ static void check_program(char **argv, enum oh_via via, struct oh_doctor_report 
     int out = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 10);
     fflush(stdout);
     dup2(STDERR_FILENO, STDOUT_FILENO);
-    report->status = oh_supervise(argv);
+    report->status = oh_supervise(argv, note_own_allreduce, report);
     if (out >= 0) {
         dup2(out, STDOUT_FILENO);
         close(out);

@@ -2,8 +2,9 @@
 /*
  * doctor.h - the parts of `onehop doctor`
  *
- * Does: doctor.c has the command, the verdict and its page; machine.c and process.c add findings to a report. Threads:
- * one. Owns: nothing; a report is plain data.
+ * Does: doctor.c has the command, the verdict and its page; machine.c and process.c add findings to a report.
+ * Threads: one.
+ * Owns: nothing; a report is plain data.
  */
 #ifndef OH_TOOLS_DOCTOR_DOCTOR_H_
 #define OH_TOOLS_DOCTOR_DOCTOR_H_
@@ -57,6 +58,9 @@ void oh_doctor_machine(struct oh_doctor_report *report);
 
 /* Whether onehop serves the calls of a process. Ends the command if it cannot be read. */
 void oh_doctor_process(pid_t pid, struct oh_doctor_report *report);
+
+/* Adds a note if a library of the process serves all-reduces before NCCL does: the option. Returns whether one does. */
+bool oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report);
 
 /* Returns true, with one clause in reason_p, if the environment of this process keeps calls from onehop. */
 bool oh_doctor_environment_forbids(char *reason_p, size_t size);

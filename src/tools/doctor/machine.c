@@ -27,8 +27,6 @@
 
 #define OLDEST_NCCL 21900
 
-/* --- the environment */
-
 bool oh_doctor_variable_matters(const char *name)
 {
     static const char *const names[] = {"CUDA_VISIBLE_DEVICES", "LD_AUDIT",         "LD_PRELOAD",
@@ -81,8 +79,6 @@ static void check_environment(struct oh_doctor_report *report)
     oh_doctor_add(report, "environment", forbids ? OH_ANSWER_NO : OH_ANSWER_YES, "%s", why);
 }
 
-/* --- files */
-
 static void check_library(struct oh_doctor_report *report)
 {
     char path[PATH_MAX];
@@ -114,8 +110,6 @@ static void check_nccl(struct oh_doctor_report *report)
     }
 }
 
-/* --- where ranks meet */
-
 static void check_meeting(struct oh_doctor_report *report)
 {
     char path[PATH_MAX];
@@ -138,8 +132,6 @@ static void check_meeting(struct oh_doctor_report *report)
                   (sizeof(struct oh_shared) + 1023) / 1024,
                   container ? "; all ranks must share the container's IPC and PID namespaces" : "");
 }
-
-/* --- GPUs */
 
 static void check_driver(struct oh_doctor_report *report)
 {

@@ -23,8 +23,6 @@ static FILE *open_proc(pid_t pid, const char *name)
     return fopen(path, "re");
 }
 
-/* --- the libraries of the process */
-
 /* Programs whose libraries serve all-reduces before NCCL does, and what makes them call NCCL. */
 static const struct own_allreduce {
     const char *part; /* of the path of the library */
@@ -69,7 +67,9 @@ static void add_file(struct oh_doctor_report *report, const char *path, struct m
     const char *name = strrchr(path, '/') + 1;
     mapped->files++;
     if (is_nccl(name)) {
-        add_nccl(report, path);
+        if (report) {
+            add_nccl(report, path);
+        }
         mapped->nccl = true;
     } else if (is_onehop(name)) {
         snprintf(mapped->onehop, sizeof mapped->onehop, "%s", path);
@@ -81,15 +81,15 @@ static void add_file(struct oh_doctor_report *report, const char *path, struct m
     }
 }
 
-/* Adds the copies of NCCL. Ends the command if the process cannot be read. */
-static void add_libraries(pid_t pid, struct oh_doctor_report *report, struct mapped *mapped_p)
+/* Adds the copies of NCCL to the report, unless that is NULL. Returns false, with errno, if there is no such file. */
+static bool read_maps(pid_t pid, struct oh_doctor_report *report, struct mapped *mapped_p)
 {
     struct mapped mapped = {.files = 0};
     FILE *maps = open_proc(pid, "maps");
     char *line = NULL;
     size_t room = 0;
     if (!maps) {
-        OH_TOOL_FAIL("--pid %d: %s", (int)pid, errno == ENOENT ? "no such process" : strerror(errno));
+        return false;
     }
     while (getline(&line, &room, maps) > 0) {
         const char *path = strchr(line, '/');
@@ -100,13 +100,21 @@ static void add_libraries(pid_t pid, struct oh_doctor_report *report, struct map
     }
     free(line);
     fclose(maps);
-    if (mapped.files == 0) {
-        OH_TOOL_FAIL("--pid %d: no program is mapped: it has ended, or is a kernel thread", (int)pid);
-    }
     *mapped_p = mapped;
+    return true;
 }
 
-/* --- the environment of the process */
+bool oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report)
+{
+    struct mapped mapped;
+    if (!read_maps(pid, NULL, &mapped) || !mapped.own_allreduce) {
+        return false;
+    }
+    oh_doctor_add(report, "own_allreduce", OH_ANSWER_NOTE,
+                  "%s in process %d has its own all-reduce: see `%s` and doc/integrations.md",
+                  mapped.own_allreduce->program, (int)pid, mapped.own_allreduce->option);
+    return true;
+}
 
 /* Adopts the settings of the process, so that the questions about the environment are asked of them. */
 static void adopt_environment(pid_t pid, struct oh_doctor_report *report)
@@ -142,8 +150,6 @@ static const char *loaded_by(const char *path)
     return "the program or /etc/ld.so.preload";
 }
 
-/* --- its calls */
-
 static void add_calls(pid_t pid, bool by_plugin, struct oh_doctor_report *report)
 {
     struct oh_live_view view = {.entry = NULL};
@@ -171,8 +177,6 @@ static void add_calls(pid_t pid, bool by_plugin, struct oh_doctor_report *report
     oh_live_view_free(&view);
 }
 
-/* --- all of it */
-
 static void add_onehop(pid_t pid, const char *path, struct oh_doctor_report *report)
 {
     char why[OH_DOCTOR_TEXT];
@@ -189,7 +193,12 @@ void oh_doctor_process(pid_t pid, struct oh_doctor_report *report)
     char command[32];
     struct mapped mapped;
     report->mode = "process";
-    add_libraries(pid, report, &mapped);
+    if (!read_maps(pid, report, &mapped)) {
+        OH_TOOL_FAIL("--pid %d: %s", (int)pid, errno == ENOENT ? "no such process" : strerror(errno));
+    }
+    if (mapped.files == 0) {
+        OH_TOOL_FAIL("--pid %d: no program is mapped: it has ended, or is a kernel thread", (int)pid);
+    }
     oh_live_read_command(pid, command, sizeof command);
     snprintf(report->subject, sizeof report->subject, "process %d (%s)", (int)pid, command);
     if (!mapped.nccl) {
@@ -203,10 +212,6 @@ void oh_doctor_process(pid_t pid, struct oh_doctor_report *report)
         oh_doctor_add(report, "onehop", mapped.nccl ? OH_ANSWER_NO : OH_ANSWER_UNKNOWN,
                       "onehop is not loaded; start the program by `onehop run`");
     }
-    if (mapped.own_allreduce) {
-        oh_doctor_add(report, "own_allreduce", OH_ANSWER_NOTE,
-                      "%s in process %d has its own all-reduce: see `%s` and doc/integrations.md",
-                      mapped.own_allreduce->program, (int)pid, mapped.own_allreduce->option);
-    }
+    oh_doctor_note_own_allreduce(pid, report);
     oh_doctor_judge(report, "onehop serves its calls");
 }

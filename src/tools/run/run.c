@@ -67,16 +67,11 @@ static void reach_by_audit(const char *library)
     reach_by_preload(library);
 }
 
-/* A plugin that NCCL would load without being asked to. It stays open until the program is executed. */
-static bool is_site_plugin_there(const char *name)
-{
-    return dlopen(name, RTLD_LAZY | RTLD_LOCAL) != NULL;
-}
-
 /*
  * What stands behind our plugin, since the variable replaces what NCCL would load without us: the plugins that it named
- * before, or the site's libnccl-net.so; NULL: nothing. "none" means no other plugin, and is no member of a list. An
- * older NCCL takes the list for one name, so it cannot have the application's plugin and ours.
+ * before, or the site's libnccl-net.so, which NCCL loads without being asked to; NULL: nothing. "none" means no other
+ * plugin, and is no member of a list. An older NCCL takes the list for one name, so it cannot have the application's
+ * plugin and ours.
  */
 static const char *find_other_net_plugins(void)
 {
@@ -92,7 +87,7 @@ static const char *find_other_net_plugins(void)
         }
         return none ? NULL : before;
     }
-    if (!is_site_plugin_there("libnccl-net.so")) {
+    if (!dlopen("libnccl-net.so", RTLD_LAZY | RTLD_LOCAL)) {
         return NULL;
     }
     if (version < NET_PLUGIN_LIST_SINCE) {
@@ -116,7 +111,7 @@ static void reach_by_plugin(const char *library)
      * plugin. It asks the network plugin that it has opened last, which is another one here. A profiler of the
      * program's own comes first.
      */
-    if (others && !is_site_plugin_there("libnccl-profiler.so")) {
+    if (others && !dlopen("libnccl-profiler.so", RTLD_LAZY | RTLD_LOCAL)) {
         setenv("NCCL_PROFILER_PLUGIN", plugin, 0);
     }
 }
@@ -138,7 +133,7 @@ static int run_with_stats(char **argv)
     struct oh_stats_summary summary;
     oh_stats_summary_open(&summary);
     setenv("ONEHOP_STATS", "1", false);
-    int status = oh_supervise(argv);
+    int status = oh_supervise(argv, NULL, NULL);
     oh_stats_summary_read(&summary);
     if (status != OH_SUPERVISE_NOT_STARTED) {
         oh_stats_summary_print(&summary, stderr, "onehop: ");

@@ -18,6 +18,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tools/shared/outfile.h"
@@ -44,8 +45,9 @@ static void become(char **argv, pid_t parent, int report)
 }
 
 /* Passes signals on until the program has ended; reaps all children. Returns the program's wait status. */
-static int watch(pid_t program, const sigset_t *set)
+static int watch(pid_t program, const sigset_t *set, void (*look)(void *), void *user)
 {
+    static const struct timespec half_second = {0, 500000000};
     for (;;) {
         int status;
         siginfo_t info;
@@ -54,7 +56,10 @@ static int watch(pid_t program, const sigset_t *set)
                 return status;
             }
         }
-        int number = sigwaitinfo(set, &info);
+        if (look) {
+            look(user);
+        }
+        int number = sigtimedwait(set, &info, &half_second);
         if (number > 0 && number != SIGCHLD && info.si_code != SI_KERNEL) {
             kill(program, number);
         }
@@ -67,7 +72,7 @@ static bool was_executed(int report)
     return TEMP_FAILURE_RETRY(read(report, &not_started_exit, sizeof not_started_exit)) != sizeof not_started_exit;
 }
 
-int oh_supervise(char **argv)
+int oh_supervise(char **argv, void (*look)(void *), void *user)
 {
     static const int signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD};
     static const struct sigaction standard = {.sa_handler = SIG_DFL};
@@ -92,7 +97,7 @@ int oh_supervise(char **argv)
     if (program < 0) {
         oh_tool_error("fork: %m");
     } else if (was_executed(report[0])) {
-        status = watch(program, &set);
+        status = watch(program, &set, look, user);
     } else {
         waitpid(program, NULL, 0);
     }

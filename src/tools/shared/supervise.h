@@ -11,10 +11,10 @@
 #define OH_SUPERVISE_NOT_STARTED (-1)
 
 /*
- * Runs the program to its end. Returns a wait status, or OH_SUPERVISE_NOT_STARTED (said on stderr; oh_supervise_end
- * then gives the exit status).
+ * Runs the program to its end. Meanwhile calls `look` with `user` twice a second, unless it is NULL. Returns a wait
+ * status, or OH_SUPERVISE_NOT_STARTED (said on stderr; oh_supervise_end then gives the exit status).
  */
-int oh_supervise(char **argv);
+int oh_supervise(char **argv, void (*look)(void *user), void *user);
 
 /* The exit status to end with; does not return when the program was ended by a signal: so ends this process. */
 int oh_supervise_end(int status);
