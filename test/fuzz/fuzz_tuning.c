@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tools/tune/table_text.h"
+#include "tools/tune/tune.h"
 
 /* Of shipped.S, which takes its text from a folder of the build. */
 #define SHIPPED                                                                                                        \
@@ -43,8 +43,7 @@ static void write_and_read(const struct oh_tuning_key *key, const struct oh_plan
     size_t size;
     FILE *stream = open_memstream(&text, &size);
     must(stream != NULL);
-    oh_tuning_write_head(stream);
-    oh_tuning_write_table(stream, key, source, &table->rows, NULL);
+    oh_tuning_write(stream, key, source, &table->rows, NULL);
     fclose(stream);
     if (oh_tuning_parse(text, size, key, &again, source_again, &fault) != OH_TUNING_FOUND) {
         fprintf(stderr, "line %u: %s\n%s", fault.line, fault.what, text);

@@ -2,7 +2,7 @@
 /*
  * t_tuning.c - tables as text: good ones, every kind of damage, limits, and what onehop brings along
  */
-#include "tools/tune/table_text.h"
+#include "tools/tune/tune.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -257,8 +257,7 @@ static void test_writing(void)
         size_t size = 0;
         FILE *stream = open_memstream(&text, &size);
         oh_tuning_shipped("NVIDIA H200", n, &table, source);
-        oh_tuning_write_head(stream);
-        oh_tuning_write_table(stream, &one, source, &table.rows, n % 2 ? comments : NULL);
+        oh_tuning_write(stream, &one, source, &table.rows, n % 2 ? comments : NULL);
         fclose(stream);
         right &= oh_tuning_parse(text, size, &one, &again, NULL, &fault) == OH_TUNING_FOUND &&
                  memcmp(&table, &again, sizeof table) == 0;

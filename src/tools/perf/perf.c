@@ -51,9 +51,8 @@ static size_t list_rows(const struct oh_perf_options *options, struct oh_perf_ro
 /* --- the description of the run --------------------------------------------------------------------------------- */
 
 /* Appends to a text of the run. */
-static void describe(struct oh_perf_run *run, enum oh_perf_text which, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static void describe(struct oh_perf_run *run, enum oh_perf_text which, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static void describe(struct oh_perf_run *run, enum oh_perf_text which,
+                                                           const char *format, ...)
 {
     char *text = run->text[which];
     const size_t used = strlen(text);

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/shared/json.h"
 #include "tools/perf/perf.h"
 #include "tools/shared/tool.h"
 

@@ -2,7 +2,7 @@
 /*
  * shared/message.c - messages of all subcommands
  *
- * Does: Prints errors, ends stdout, compares words, words what the driver reports. Ends the command without memory.
+ * Does: Prints errors, ends stdout, compares words. Ends the command without memory.
  * Threads: one.
  * Owns: the name of the subcommand, and the line of progress.
  */
@@ -14,7 +14,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "gpu/driver.h"
 #include "tools/shared/tool.h"
 
 #define FAR 3 /* changes of a word */
@@ -115,15 +114,6 @@ void oh_tool_finish_stdout(void)
 {
     if (fflush(stdout) != 0 || ferror(stdout)) {
         OH_TOOL_REFUSE("stdout: %m");
-    }
-}
-
-void oh_tool_driver_error(char *text_p, size_t size)
-{
-    if (strstr(oh_driver_error(), "CUDA_ERROR_NO_DEVICE")) {
-        snprintf(text_p, size, "CUDA sees no GPU here");
-    } else {
-        snprintf(text_p, size, "no usable CUDA driver: %s", oh_driver_error());
     }
 }
 

@@ -8,6 +8,7 @@
 #ifndef OH_TOOLS_SHARED_TOOL_H_
 #define OH_TOOLS_SHARED_TOOL_H_
 
+#include <jansson.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,6 +50,25 @@ void oh_tool_make_printable(char *text);
 
 /* Writes text as it stands within the quotes of JSON, of dot or of OpenMetrics. */
 void oh_tool_put_escaped(const char *text, FILE *stream);
+
+/*
+ * JSON. Texts in it are printable ASCII already, and memory does not run out (main.c), so that jansson makes every
+ * value that it is asked for.
+ */
+
+/* Makes a string; an empty text makes null. */
+static inline json_t *oh_json_text(const char *text)
+{
+    return text[0] ? json_string(text) : json_null();
+}
+
+/* Writes the value as people read it, and a newline, and frees it. */
+static inline void oh_json_write(FILE *stream, json_t *value)
+{
+    json_dumpf(value, stream, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    fputc('\n', stream);
+    json_decref(value);
+}
 
 /* Allocates zeroed memory. Ends the command if there is none: it does not return NULL. */
 void *oh_tool_allocate(size_t size);

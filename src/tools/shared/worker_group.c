@@ -147,8 +147,9 @@ void oh_workers_run(const struct oh_workers *workers)
     unsigned int generation = 0;
     uint64_t last = oh_now_ns();
     start_all(workers, pid);
-    while (reap(workers, pid) > 0) {
-        int number = oh_signals_wait(pause);
+    for (bool living = true; living;) {
+        living = reap(workers, pid) > 0;
+        int number = living ? oh_signals_wait(pause) : 0;
         unsigned int now = atomic_load(&workers->shared->generation);
         if (number > 0) {
             end_all(workers, pid);
@@ -161,17 +162,23 @@ void oh_workers_run(const struct oh_workers *workers)
         if (now != generation) {
             generation = now;
             last = oh_now_ns();
-        } else if (oh_now_ns() - last > (uint64_t)workers->timeout_s * 1000000000u) {
+        } else if (living && oh_now_ns() - last > (uint64_t)workers->timeout_s * 1000000000u) {
             end_all(workers, pid);
             OH_TOOL_FAIL("no progress for %d s (--timeout); all ranks are ended", workers->timeout_s);
         }
     }
-    if (workers->tick) {
-        workers->tick(workers->tick_user);
-    }
 }
 
 /* --- the machine ------------------------------------------------------------------------------------------------ */
+
+void oh_tool_driver_error(char *text_p, size_t size)
+{
+    if (strstr(oh_driver_error(), "CUDA_ERROR_NO_DEVICE")) {
+        snprintf(text_p, size, "CUDA sees no GPU here");
+    } else {
+        snprintf(text_p, size, "no usable CUDA driver: %s", oh_driver_error());
+    }
+}
 
 static int ask_machine(void *user, int member)
 {

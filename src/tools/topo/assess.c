@@ -115,7 +115,7 @@ static const char *remedy_for_nvlink(const struct oh_node *node, const struct oh
     if (!joined) {
         return "no two of these GPUs have NVLink; if the machine has NVLink, check `nvidia-smi nvlink -s`";
     }
-    if (oh_node_any_switch(node)) {
+    if (oh_node_any_switch(node, -1)) {
         return "this path of NVSwitch has failed; check `nvidia-smi nvlink -s`, dmesg (Xid, SXid), "
                "nvidia-fabricmanager";
     }

@@ -9,16 +9,6 @@
 #include "tools/shared/tool.h"
 #include "tools/topo/node.h"
 
-/* Returns true if the GPU reaches another GPU through NVSwitch. */
-static bool is_switched(const struct oh_node *node, int gpu)
-{
-    bool any = false;
-    for (int i = 0; i < node->visible; i++) {
-        any = any || oh_node_pair_at(node, gpu, i)->links.via_switch;
-    }
-    return any;
-}
-
 static void put_gpu(const struct oh_node *node, int index, FILE *stream)
 {
     const struct oh_node_gpu *gpu = &node->gpu[index];
@@ -31,7 +21,7 @@ static void put_gpu(const struct oh_node *node, int index, FILE *stream)
         oh_tool_put_escaped(gpu->numa, stream);
     }
     fprintf(stream, "\"];\n");
-    if (is_switched(node, index)) {
+    if (oh_node_any_switch(node, index)) {
         fprintf(stream, "  gpu%d -- nvswitch [label=\"%d\"];\n", index, gpu->links);
     }
 }
@@ -54,7 +44,7 @@ void oh_node_dot(const struct oh_node *node, const struct oh_verdict *verdict, F
     oh_tool_put_escaped(verdict->served ? "onehop serves these GPUs" : "falls back to NCCL: ", stream);
     oh_tool_put_escaped(verdict->reason, stream);
     fprintf(stream, "\\nline: NVLinks; dashed red line: refused pair\";\n");
-    if (oh_node_any_switch(node)) {
+    if (oh_node_any_switch(node, -1)) {
         fprintf(stream, "  nvswitch [label=\"NVSwitch\", shape=ellipse];\n");
     }
     for (int i = 0; i < node->visible; i++) {

@@ -12,7 +12,6 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "tools/shared/json.h"
 #include "tools/shared/tool.h"
 #include "tools/topo/node.h"
 
@@ -144,7 +143,7 @@ static json_t *make_verdict(const struct oh_verdict *verdict)
                      oh_json_text(verdict->select));
 }
 
-bool oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream)
+void oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream)
 {
     json_t *object = json_pack("{s:i,s:b}", "schema", SCHEMA, "simulated", oh_node_is_simulated(node));
     json_t *environment = json_object(), *gpus = json_array(), *pairs = json_array();
@@ -165,7 +164,7 @@ bool oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, 
     json_object_set_new(object, "gpus", gpus);
     json_object_set_new(object, "pairs", pairs);
     json_object_set_new(object, "verdict", make_verdict(verdict));
-    return oh_json_write(stream, object);
+    oh_json_write(stream, object);
 }
 
 /* --- reading */
@@ -178,9 +177,8 @@ struct reader {
 };
 
 /* Writes "WHERE.KEY: CLAUSE"; the key may be NULL. Returns false. */
-static bool refuse(struct reader *reader, const char *key, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static bool refuse(struct reader *reader, const char *key, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static bool refuse(struct reader *reader, const char *key, const char *format,
+                                                         ...)
 {
     va_list args;
     int length = snprintf(reader->why, reader->why_size, "%s%s%s%s", reader->where, reader->where[0] && key ? "." : "",

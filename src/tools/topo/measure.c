@@ -203,8 +203,6 @@ static void measure_latency(const struct bench *bench, int row, int column)
     }
 }
 
-/* --- all pairs */
-
 static void measure_pair(struct bench *bench, int row, int column)
 {
     const struct oh_node_gpu *gpu = bench->node->gpu;

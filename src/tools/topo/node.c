@@ -85,11 +85,11 @@ const char *oh_node_origin(const struct oh_node *node)
     return node->by_hand ? "SIMULATED node, made by hand: " : oh_node_is_simulated(node) ? "SIMULATED node: " : "";
 }
 
-bool oh_node_any_switch(const struct oh_node *node)
+bool oh_node_any_switch(const struct oh_node *node, int gpu)
 {
     bool any = false;
     for (int i = 0; i < node->visible * node->visible; i++) {
-        any = any || node->pair[i].links.via_switch;
+        any = any || (node->pair[i].links.via_switch && (gpu < 0 || gpu == i / node->visible));
     }
     return any;
 }

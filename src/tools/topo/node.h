@@ -117,7 +117,7 @@ bool oh_node_serves_pair(const struct oh_node *node, int a, int b);
 
 /* Writes the page, the recording (false: the stream has failed), and the graph for Graphviz. */
 void oh_node_print(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
-bool oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
+void oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
 void oh_node_dot(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
 
 /* What joins a pair, as the matrix shows it: NV18, NV, PHB, "-", "?". */
@@ -133,7 +133,7 @@ const char *oh_node_fabric(const struct oh_node_gpu *gpu);
  */
 bool oh_node_is_simulated(const struct oh_node *node);
 const char *oh_node_origin(const struct oh_node *node);
-bool oh_node_any_switch(const struct oh_node *node);
+bool oh_node_any_switch(const struct oh_node *node, int gpu); /* of that GPU; -1: of any */
 
 /*
  * Reads a recording, which may hold anything. Returns true with *node_p filled, which oh_node_free() frees; else false

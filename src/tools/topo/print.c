@@ -170,7 +170,7 @@ static void print_links(const struct oh_node *node, FILE *stream)
             "  X the GPU itself; NV# joined by # NVLinks%s; NV by an unknown number; ? unknown\n"
             "  without NVLink the PCIe path: PIX one switch, PXB several switches, PHB the host bridge,\n"
             "  NODE host bridges of one NUMA node, SYS between NUMA nodes, - unknown\n\n",
-            oh_node_any_switch(node) ? " through NVSwitch" : "");
+            oh_node_any_switch(node, -1) ? " through NVSwitch" : "");
 }
 
 /* One line if all pairs are alike, else a matrix. */
@@ -217,8 +217,6 @@ static void print_measured(const struct oh_node *node, FILE *stream)
     }
 }
 
-/* --- the environment and notes */
-
 static void print_environment(const struct oh_node *node, FILE *stream)
 {
     bool any = false;
@@ -261,8 +259,6 @@ static void print_notes(const struct oh_node *node, FILE *stream)
         fprintf(stream, "\n");
     }
 }
-
-/* --- the verdict */
 
 static void print_group(const struct oh_verdict *verdict, FILE *stream)
 {

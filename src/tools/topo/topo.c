@@ -64,8 +64,6 @@ static void save(const struct oh_node *node, const struct oh_verdict *verdict, c
     oh_outfile_commit(&file);
 }
 
-/* --- the command */
-
 /* Files first: what is printed last is the verdict. */
 static int answer(const struct request *request, const struct oh_node *node)
 {
@@ -109,17 +107,16 @@ int oh_tool_assess_gpus(bool *served_p, char *text_p, size_t size)
 /* Ends the command if two options do not go together. */
 static void check_request(const struct request *request)
 {
+    const char *clash = NULL;
     if (request->json && request->dot) {
-        OH_TOOL_REFUSE("--json, --dot: both write to stdout; expected one of them; see onehop topo --help");
+        clash = "--json, --dot: both write to stdout";
+    } else if (request->load && request->simulated) {
+        clash = "--load, --simulated: a recording needs no simulated node";
+    } else if (request->load && request->measure) {
+        clash = "--measure, --load: a recording cannot be measured";
     }
-    if (request->load && request->simulated) {
-        OH_TOOL_REFUSE(
-            "--load, --simulated: a recording needs no simulated node; expected one of them; see onehop topo "
-            "--help");
-    }
-    if (request->load && request->measure) {
-        OH_TOOL_REFUSE("--measure, --load: a recording cannot be measured; expected one of them; see onehop topo "
-                       "--help");
+    if (clash) {
+        OH_TOOL_REFUSE("%s; expected one of them; see onehop topo --help", clash);
     }
 }
 

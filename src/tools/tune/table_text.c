@@ -2,18 +2,13 @@
 /*
  * tune/table_text.c - writes tuning tables as text
  *
- * Does: See table_text.h.
+ * Does: The form is that of src/plan/shipped.tuning.
  * Threads: any.
  * Owns: nothing.
  */
-#include "tools/tune/table_text.h"
+#include "tools/tune/tune.h"
 
 #include <inttypes.h>
-
-void oh_tuning_write_head(FILE *stream)
-{
-    fprintf(stream, OH_TUNING_MARK " %d\n", OH_TUNING_VERSION);
-}
 
 static void format_size(uint64_t bytes, char text_p[24])
 {
@@ -37,11 +32,11 @@ static void write_row(FILE *stream, const struct oh_plan_row *row)
     fprintf(stream, "  %6s  %-7s %7s", size, served ? oh_algorithm_name((int)row->algorithm) : "nccl", shape);
 }
 
-void oh_tuning_write_table(FILE *stream, const struct oh_tuning_key *key, const char *source,
-                           const struct oh_plan_rows *rows, const char (*comment)[OH_TUNING_COMMENT])
+void oh_tuning_write(FILE *stream, const struct oh_tuning_key *key, const char *source, const struct oh_plan_rows *rows,
+                     const char (*comment)[OH_TUNING_COMMENT])
 {
-    fprintf(stream, "\ntable\n  gpu %s\n  ranks %u\n  driver %s\n  nccl %s\n  source %s\n", key->gpu, key->nranks,
-            key->driver, key->nccl, source);
+    fprintf(stream, OH_TUNING_MARK " %d\n\ntable\n  gpu %s\n  ranks %u\n  driver %s\n  nccl %s\n  source %s\n",
+            OH_TUNING_VERSION, key->gpu, key->nranks, key->driver, key->nccl, source);
     for (uint32_t i = 0; i < rows->count; i++) {
         write_row(stream, &rows->row[i]);
         fprintf(stream, "%s%s\n", comment ? "  # " : "", comment ? comment[i] : "");

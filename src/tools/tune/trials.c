@@ -68,8 +68,7 @@ static void write_table(const struct trials *trials, int fd)
                           ? point->candidate[trials->candidate]
                           : (struct oh_plan_row){.max_bytes = point->bytes, .algorithm = OH_PLAN_NCCL};
     }
-    oh_tuning_write_head(stream);
-    oh_tuning_write_table(stream, &key, "a trial", &rows, NULL);
+    oh_tuning_write(stream, &key, "a trial", &rows, NULL);
     fclose(stream);
 }
 

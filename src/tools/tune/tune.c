@@ -104,12 +104,10 @@ static void write_table(FILE *stream, const struct oh_tune *tune)
             snprintf(comment[i], sizeof comment[i], "as shipped");
         }
     }
-    oh_tuning_write_head(stream);
-    oh_tuning_write_table(stream, &tune->key, source, &rows, (const char(*)[OH_TUNING_COMMENT])comment);
+    oh_tuning_write(stream, &tune->key, source, &rows, (const char(*)[OH_TUNING_COMMENT])comment);
 }
 
-/* --- where the table goes --------------------------------------------------------------------------------------------
- */
+/* --- where the table goes ----------------------------------------------------------------------------------------- */
 
 /* All folders on the way to a file. */
 static void make_folders(const char *path)
@@ -138,8 +136,6 @@ static void open_output(const struct oh_tune_options *options, const struct oh_t
     }
     oh_outfile_open(path_p, file);
 }
-
-/* --- all of it -------------------------------------------------------------------------------------------------- */
 
 /* Settles the number of ranks and the key, but for NCCL's version, which a run tells. */
 static void settle(struct oh_tune_options *options, struct oh_tune *tune)

@@ -13,8 +13,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "plan/tuning.h"
 #include "tools/perf/perf.h"
-#include "tools/tune/table_text.h"
 
 #define OH_TUNE_CANDIDATES (3 * ONEHOP_ALGORITHM_COUNT + 1) /* three grids each, and the shipped choice */
 #define OH_TUNE_POINTS 16                                   /* so that rows of the shipped table fit beside them */
@@ -79,6 +79,11 @@ void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p);
 
 /* True when it is a type of the options and `bytes` hold one element. */
 bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t bytes);
+
+/* tune/table_text.c: writes a text with one table, which src/plan/tuning.c reads. comment: of each row, or NULL. */
+#define OH_TUNING_COMMENT 128
+void oh_tuning_write(FILE *stream, const struct oh_tuning_key *key, const char *source, const struct oh_plan_rows *rows,
+                     const char (*comment)[OH_TUNING_COMMENT]);
 
 /* tune/trials.c */
 
