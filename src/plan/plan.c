@@ -81,18 +81,52 @@ uint64_t oh_plan_table_end(const struct oh_plan_table *table)
     return rows->count > 0 ? rows->row[rows->count - 1].max_bytes : 0;
 }
 
-/* Only `algorithm`, up to `end` or what it can carry. */
-static void force(struct oh_plan_table *table, enum onehop_algorithm algorithm, uint64_t end)
+/* Has `algorithm` serve messages from the table's end up to `end`. Sizes of one shape share a row. */
+static void extend(struct oh_plan_table *table, enum onehop_algorithm algorithm, uint64_t end)
 {
-    struct oh_plan_rows forced = {0};
-    end = least(end, oh_plan_capacity(algorithm, table->nranks));
-    for (uint64_t bytes = 1024, done = 0; done < end; bytes *= 2) { /* 21 rows up to OH_MESSAGE_BYTES */
-        struct oh_plan_row *row = &forced.row[forced.count++];
-        done = least(bytes, end);
-        *row = (struct oh_plan_row){.max_bytes = done, .algorithm = algorithm};
-        oh_plan_shape(algorithm, table->nranks, bytes, &row->blocks, &row->threads);
+    struct oh_plan_rows *rows = &table->rows;
+    for (uint64_t bytes = 1024; oh_plan_table_end(table) < end; bytes *= 2) { /* 21 rows up to OH_MESSAGE_BYTES */
+        struct oh_plan_row row = {.max_bytes = least(bytes, end), .algorithm = algorithm};
+        oh_plan_shape(algorithm, table->nranks, bytes, &row.blocks, &row.threads);
+        if (row.max_bytes <= oh_plan_table_end(table)) {
+            continue;
+        }
+        const struct oh_plan_row *last = rows->count > 0 ? &rows->row[rows->count - 1] : NULL;
+        rows->count -=
+            last && last->algorithm == algorithm && last->blocks == row.blocks && last->threads == row.threads;
+        rows->row[rows->count++] = row;
     }
-    table->rows = forced;
+}
+
+/* The largest power of two that is at most `bytes`. */
+static uint64_t power_below(double bytes)
+{
+    uint64_t power = 1;
+    while (2 * (double)power <= bytes) {
+        power *= 2;
+    }
+    return power;
+}
+
+/*
+ * With all ranks sending at w, a message of S bytes takes h + (n - 1) S / w by one-shot and h + x + 2 (n - 1) / n S / w
+ * by two-shot. On H200 x, a further hop and the start of a sum, is 0.98 us (n = 4; 1.17, 1.01 and 0.76 us at 64, 128
+ * and 256 KiB), and w is 0.787 of what the links can do (354 of 450 GB/s). With two ranks both send as much; two-shot,
+ * which loads less from its own memory, was faster from 4 MiB on (2 x H100). Where NCCL becomes the faster, no model
+ * tells: 16 MiB with two H100, so less by slower links; 4 MiB with more ranks is cautious.
+ */
+void oh_plan_table_model(struct oh_plan_table *table_p, uint32_t nranks, unsigned link_gbps)
+{
+    const double hop_us = 0.98, bytes_per_us = 787.0 * link_gbps, n = nranks;
+    double oneshot = 2 << 20, twoshot = (16 << 20) * (link_gbps < 450 ? link_gbps / 450.0 : 1);
+    if (nranks > 2) {
+        const double equal = hop_us * bytes_per_us / ((n - 1) * (1 - 2 / n)), most = (5 << 20) / (n - 1);
+        oneshot = equal < most ? equal : most;
+        twoshot = 4 << 20;
+    }
+    *table_p = (struct oh_plan_table){.nranks = nranks};
+    extend(table_p, ONEHOP_ONESHOT, power_below(oneshot));
+    extend(table_p, ONEHOP_TWOSHOT, power_below(twoshot));
 }
 
 void oh_plan_rows_trim(struct oh_plan_rows *rows)
@@ -129,7 +163,10 @@ static void limit(struct oh_plan_table *table, uint64_t max_bytes)
 void oh_plan_table_apply_limits(struct oh_plan_table *table, uint64_t max_bytes, int forced)
 {
     if (forced >= 0) {
-        force(table, (enum onehop_algorithm)forced, max_bytes != UINT64_MAX ? max_bytes : oh_plan_table_end(table));
+        const uint64_t end = max_bytes != UINT64_MAX ? max_bytes : oh_plan_table_end(table);
+        table->rows = (struct oh_plan_rows){0};
+        extend(table, (enum onehop_algorithm)forced,
+               least(end, oh_plan_capacity((enum onehop_algorithm)forced, table->nranks)));
     } else if (max_bytes != UINT64_MAX) {
         limit(table, max_bytes);
     }

@@ -74,6 +74,9 @@ void oh_plan_table_apply_limits(struct oh_plan_table *table, uint64_t max_bytes,
 void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes, uint32_t *blocks_p,
                    uint32_t *threads_p);
 
+/* Computes a table without a measurement, from hops and the GB/s of a GPU's NVLinks in one direction. */
+void oh_plan_table_model(struct oh_plan_table *table_p, uint32_t nranks, unsigned link_gbps);
+
 /* Returns the most threads of a launch: kernels of several communicators must fit on a GPU together. */
 uint32_t oh_plan_grid_threads(uint32_t nranks);
 

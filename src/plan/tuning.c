@@ -255,6 +255,21 @@ void oh_tuning_nccl_name(int version, char name_p[OH_TUNING_TEXT])
     snprintf(name_p, OH_TUNING_TEXT, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }
 
+/* GB/s of the NVLinks of a GPU in one direction; of one that is not in the list, as of A100. */
+static unsigned link_gbps(const char *gpu)
+{
+    static const struct {
+        const char *gpu;
+        unsigned gbps;
+    } known[] = {{"NVIDIA H200*", 450}, {"NVIDIA H100 80GB HBM3*", 450}, {"NVIDIA B200*", 900}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (matches(known[i].gpu, gpu)) {
+            return known[i].gbps;
+        }
+    }
+    return 300;
+}
+
 void oh_tuning_shipped(const char *gpu, uint32_t nranks, struct oh_plan_table *table_p, char source_p[OH_TUNING_TEXT])
 {
     static const char simulated[] = "SIMULATED ";
@@ -265,7 +280,10 @@ void oh_tuning_shipped(const char *gpu, uint32_t nranks, struct oh_plan_table *t
     }
     snprintf(key.gpu, sizeof key.gpu, "%s", gpu);
     if (oh_tuning_parse(oh_shipped_tables, oh_shipped_size, &key, table_p, source_p, &fault) != OH_TUNING_FOUND) {
-        *table_p = (struct oh_plan_table){.nranks = nranks}; /* nothing is served; a test shows that it is never so */
+        oh_plan_table_model(table_p, nranks, link_gbps(gpu));
+        if (source_p) {
+            snprintf(source_p, OH_TUNING_TEXT, "modelled, not measured: hops and %u GB/s of NVLink", link_gbps(gpu));
+        }
     }
 }
 

@@ -70,7 +70,7 @@ status=0
 refused '^onehop: frobnicate: unknown command; see onehop --help$' "but only a near one"
 
 # The scripts that people start: their help fits a screen as well, and what they do not know they do not do.
-for script in apps compare-nccl-tests plot results quickstart check deb rpm wheel check-gpu model-tables; do
+for script in apps compare-nccl-tests plot results quickstart check deb rpm wheel check-gpu; do
     status=0
     timeout 20 bash "$abs_top_srcdir/scripts/$script" --help >"$scratch/help" 2>"$scratch/error" || status=$?
     [ "$status" = 0 ] && [ ! -s "$scratch/error" ] && [ "$(wc -l <"$scratch/help")" -le 24 ] &&

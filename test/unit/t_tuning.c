@@ -297,6 +297,43 @@ static void test_shipped(void)
     }
 }
 
+/* Rows of the model, as the log names it: where the algorithm changes, and where a message is too large. */
+static void test_modelled(void)
+{
+    static const struct {
+        const char *gpu;
+        uint32_t nranks;
+        const char *links; /* GB/s */
+        unsigned oneshot_kib, twoshot_kib;
+        uint32_t rows, last_blocks, last_threads;
+    } tables[] = {
+        {"NVIDIA H200", 3, "450", 256, 4096, 12, 128, 256},
+        {"NVIDIA H200", 8, "450", 64, 4096, 12, 64, 256},
+        {"NVIDIA H100 80GB HBM3", 4, "450", 128, 4096, 12, 64, 512},
+        {"NVIDIA H100 PCIe", 5, "300", 64, 4096, 11, 64, 256},
+        {"NVIDIA A100-SXM4-80GB", 2, "300", 2048, 8192, 12, 128, 256},
+        {"NVIDIA A100-SXM4-80GB", 8, "300", 32, 4096, 12, 64, 256},
+        {"NVIDIA B200", 2, "900", 2048, 16384, 12, 128, 256},
+        {"NVIDIA B200", 3, "900", 512, 4096, 12, 128, 256},
+        {"some GPU to come", 7, "300", 32, 4096, 11, 64, 256},
+    };
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        struct oh_plan_table table;
+        char source[OH_TUNING_TEXT], expected[OH_TUNING_TEXT];
+        uint64_t oneshot = 0;
+        oh_tuning_shipped(tables[i].gpu, tables[i].nranks, &table, source);
+        for (uint32_t row = 0; row < table.rows.count; row++) {
+            oneshot = table.rows.row[row].algorithm == ONEHOP_ONESHOT ? table.rows.row[row].max_bytes : oneshot;
+        }
+        const struct oh_plan_row *last = &table.rows.row[table.rows.count - 1];
+        snprintf(expected, sizeof expected, "modelled, not measured: hops and %s GB/s of NVLink", tables[i].links);
+        tap_ok(oneshot == tables[i].oneshot_kib << 10 && oh_plan_table_end(&table) == tables[i].twoshot_kib << 10 &&
+                   table.rows.count == tables[i].rows && last->blocks == tables[i].last_blocks &&
+                   last->threads == tables[i].last_threads && strcmp(source, expected) == 0,
+               "the model of %u x %s", tables[i].nranks, tables[i].gpu);
+    }
+}
+
 int main(void)
 {
     test_good();
@@ -307,5 +344,6 @@ int main(void)
     test_mutations();
     test_writing();
     test_shipped();
+    test_modelled();
     return tap_done();
 }
