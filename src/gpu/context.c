@@ -8,56 +8,54 @@
  */
 #include "gpu/context.h"
 
-CUresult oh_context_enter(const struct oh_driver *driver, const struct oh_context *context,
-                          struct oh_context_scope *scope_p)
+CUresult oh_context_enter(const struct oh_context *context, struct oh_context_scope *scope_p)
 {
     unsigned long long id;
     CUcontext popped;
-    scope_p->pushed = driver->ctx_get_id(NULL, &id) != CUDA_SUCCESS || id != context->id;
+    scope_p->pushed = oh_driver.ctx_get_id(NULL, &id) != CUDA_SUCCESS || id != context->id;
     if (!scope_p->pushed) {
         return CUDA_SUCCESS;
     }
-    CUresult result = driver->ctx_push(context->handle);
+    CUresult result = oh_driver.ctx_push(context->handle);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = driver->ctx_get_id(NULL, &id);
+    result = oh_driver.ctx_get_id(NULL, &id);
     if (result == CUDA_SUCCESS && id != context->id) {
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     if (result != CUDA_SUCCESS) {
-        driver->ctx_pop(&popped);
+        oh_driver.ctx_pop(&popped);
     }
     return result;
 }
 
-void oh_context_leave(const struct oh_driver *driver, const struct oh_context_scope *scope)
+void oh_context_leave(const struct oh_context_scope *scope)
 {
     CUcontext popped;
     if (scope->pushed) {
-        driver->ctx_pop(&popped);
+        oh_driver.ctx_pop(&popped);
     }
 }
 
-CUresult oh_context_enter_relaxed(const struct oh_driver *driver, const struct oh_context *context,
-                                  struct oh_context_scope *scope_p)
+CUresult oh_context_enter_relaxed(const struct oh_context *context, struct oh_context_scope *scope_p)
 {
     scope_p->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUresult result = driver->thread_exchange_capture_mode(&scope_p->mode);
+    CUresult result = oh_driver.thread_exchange_capture_mode(&scope_p->mode);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = oh_context_enter(driver, context, scope_p);
+    result = oh_context_enter(context, scope_p);
     if (result != CUDA_SUCCESS) {
-        driver->thread_exchange_capture_mode(&scope_p->mode);
+        oh_driver.thread_exchange_capture_mode(&scope_p->mode);
     }
     return result;
 }
 
-void oh_context_leave_relaxed(const struct oh_driver *driver, struct oh_context_scope *scope)
+void oh_context_leave_relaxed(struct oh_context_scope *scope)
 {
-    oh_context_leave(driver, scope);
-    driver->thread_exchange_capture_mode(&scope->mode);
+    oh_context_leave(scope);
+    oh_driver.thread_exchange_capture_mode(&scope->mode);
 }
 
 bool oh_context_is_lost(CUresult result)
@@ -83,19 +81,19 @@ bool oh_context_is_lost(CUresult result)
     }
 }
 
-CUcontext oh_context_of_call(const struct oh_driver *driver, CUdevice device, CUstream stream)
+CUcontext oh_context_of_call(CUdevice device, CUstream stream)
 {
     CUcontext context;
     CUdevice current;
     CUstreamCaptureStatus status;
-    if (driver->ctx_get_current(&context) == CUDA_SUCCESS && context &&
-        driver->ctx_get_device(&current) == CUDA_SUCCESS && current == device) {
+    if (oh_driver.ctx_get_current(&context) == CUDA_SUCCESS && context &&
+        oh_driver.ctx_get_device(&current) == CUDA_SUCCESS && current == device) {
         return context;
     }
     /* The driver may not know the context of other streams than those with a handle that are not captured. */
     const bool is_known = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD &&
-                          driver->stream_get_capture_info(stream, &status, NULL, NULL, NULL, NULL) == CUDA_SUCCESS &&
+                          oh_driver.stream_get_capture_info(stream, &status, NULL, NULL, NULL, NULL) == CUDA_SUCCESS &&
                           status == CU_STREAM_CAPTURE_STATUS_NONE &&
-                          driver->stream_get_ctx(stream, &context) == CUDA_SUCCESS;
+                          oh_driver.stream_get_ctx(stream, &context) == CUDA_SUCCESS;
     return is_known ? context : NULL;
 }

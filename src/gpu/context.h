@@ -28,23 +28,21 @@ struct oh_context_scope {
  * Makes `context` current in this thread, for a launch. Returns the driver's result, or CUDA_ERROR_CONTEXT_IS_DESTROYED
  * if another context has the handle. After success oh_context_leave restores what was current.
  */
-CUresult oh_context_enter(const struct oh_driver *driver, const struct oh_context *context,
-                          struct oh_context_scope *scope_p);
-void oh_context_leave(const struct oh_driver *driver, const struct oh_context_scope *scope);
+CUresult oh_context_enter(const struct oh_context *context, struct oh_context_scope *scope_p);
+void oh_context_leave(const struct oh_context_scope *scope);
 
 /*
  * The same for attach and retire, in the relaxed capture mode: this thread may allocate, load and synchronise while
  * other streams are captured, as NCCL does (src/include/alloc.h of 2.28).
  */
-CUresult oh_context_enter_relaxed(const struct oh_driver *driver, const struct oh_context *context,
-                                  struct oh_context_scope *scope_p);
-void oh_context_leave_relaxed(const struct oh_driver *driver, struct oh_context_scope *scope);
+CUresult oh_context_enter_relaxed(const struct oh_context *context, struct oh_context_scope *scope_p);
+void oh_context_leave_relaxed(struct oh_context_scope *scope);
 
 /*
  * Returns the context of a call on `stream`: the current one, if it is of this device; else the stream's, for a thread
  * that drives many GPUs. NULL: unknown.
  */
-CUcontext oh_context_of_call(const struct oh_driver *driver, CUdevice device, CUstream stream);
+CUcontext oh_context_of_call(CUdevice device, CUstream stream);
 
 /* Returns whether the result means that a context is destroyed or unusable for good. Other failures may pass. */
 bool oh_context_is_lost(CUresult result);

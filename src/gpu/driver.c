@@ -14,8 +14,9 @@
 #include "util/log.h"
 #include "util/symbols.h"
 
+struct oh_driver oh_driver;
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct oh_driver table;
 static ncclResult_t status;
 static char error[160];
 
@@ -35,15 +36,15 @@ static ncclResult_t open_driver(void)
         snprintf(error, sizeof error, "libcuda.so.1 cannot be opened");
         return ncclSystemError;
     }
-    const char *missing = oh_symbols_load(library, functions, sizeof functions / sizeof *functions, &table);
+    const char *missing = oh_symbols_load(library, functions, sizeof functions / sizeof *functions, &oh_driver);
     if (missing) {
         snprintf(error, sizeof error, "the CUDA driver lacks %s (CUDA 12.0 or later is needed)", missing);
         dlclose(library);
         return ncclSystemError;
     }
-    CUresult result = table.init(0);
+    CUresult result = oh_driver.init(0);
     if (result != CUDA_SUCCESS) {
-        snprintf(error, sizeof error, "cuInit: %s", oh_driver_error_name(&table, result));
+        snprintf(error, sizeof error, "cuInit: %s", oh_driver_error_name(result));
         return ncclUnhandledCudaError;
     }
     return ncclSuccess;
@@ -57,12 +58,9 @@ static void open_driver_once(void)
     }
 }
 
-ncclResult_t oh_driver_get(const struct oh_driver **driver_p)
+ncclResult_t oh_driver_open(void)
 {
     pthread_once(&once, open_driver_once);
-    if (status == ncclSuccess) {
-        *driver_p = &table;
-    }
     return status;
 }
 
@@ -71,8 +69,8 @@ const char *oh_driver_error(void)
     return error;
 }
 
-const char *oh_driver_error_name(const struct oh_driver *driver, CUresult result)
+const char *oh_driver_error_name(CUresult result)
 {
     const char *name;
-    return driver->get_error_name(result, &name) == CUDA_SUCCESS && name ? name : "unknown CUDA error";
+    return oh_driver.get_error_name(result, &name) == CUDA_SUCCESS && name ? name : "unknown CUDA error";
 }

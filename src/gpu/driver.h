@@ -2,7 +2,7 @@
 /*
  * driver.h - the CUDA driver API, opened at run time
  *
- * Does: Opens libcuda.so.1 with the first oh_driver_get, so that a shell under LD_PRELOAD never maps it. Looks
+ * Does: Opens libcuda.so.1 with the first oh_driver_open, so that a shell under LD_PRELOAD never maps it. Looks
  *    functions up by their versioned names of cuda.h of CUDA 12.0, which drivers for CUDA 12 and 13 keep.
  * Threads: any.
  * Owns: the library, for the life of the process.
@@ -125,25 +125,27 @@ struct oh_driver {
 #undef OH_DRIVER_FIELD
 };
 
-/*
- * Gets the driver's functions; the first call calls cuInit. *driver_p: set on success, valid for the life of the
- * process. Returns ncclSuccess, ncclSystemError (library or symbol missing) or ncclUnhandledCudaError (cuInit failed).
- * A failure is remembered, and logged once at INFO.
- */
-ncclResult_t oh_driver_get(const struct oh_driver **driver_p);
+/* The driver's functions, after oh_driver_open has succeeded, for the life of the process. */
+extern struct oh_driver oh_driver __attribute__((visibility("hidden")));
 
-/* Why oh_driver_get has failed, in one clause; "": it has not. */
+/*
+ * Opens the driver; the first call calls cuInit. Returns ncclSuccess, ncclSystemError (library or symbol missing) or
+ * ncclUnhandledCudaError (cuInit failed). A failure is remembered, and logged once at INFO.
+ */
+ncclResult_t oh_driver_open(void);
+
+/* Why oh_driver_open has failed, in one clause; "": it has not. */
 const char *oh_driver_error(void);
 
 /* "CUDA_ERROR_X" for any result. */
-const char *oh_driver_error_name(const struct oh_driver *driver, CUresult result);
+const char *oh_driver_error_name(CUresult result);
 
 /* Calls a driver function; on failure logs what was called and the error at INFO, sets res_ and jumps. */
-#define OH_CU_GOTO(drv_, call_, res_, label_)                                                                          \
+#define OH_CU_GOTO(call_, res_, label_)                                                                                \
     do {                                                                                                               \
-        CUresult cu_ = (drv_)->call_;                                                                                  \
+        CUresult cu_ = oh_driver.call_;                                                                                \
         if (cu_ != CUDA_SUCCESS) {                                                                                     \
-            OH_INFO("%s:%d: %s: %s", __func__, __LINE__, #call_, oh_driver_error_name((drv_), cu_));                   \
+            OH_INFO("%s:%d: %s: %s", __func__, __LINE__, #call_, oh_driver_error_name(cu_));                           \
             (res_) = ncclUnhandledCudaError;                                                                           \
             goto label_;                                                                                               \
         }                                                                                                              \

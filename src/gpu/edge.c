@@ -16,13 +16,13 @@ static uint32_t threads_of(const CUDA_KERNEL_NODE_PARAMS *params)
     return params->gridDimX * params->blockDimX;
 }
 
-CUresult oh_edge_trigger_early(const struct oh_driver *driver, const struct oh_kernel_set *set, uint32_t max_blocks,
-                               CUgraphNode first, CUgraphNode next)
+CUresult oh_edge_trigger_early(const struct oh_kernel_set *set, uint32_t max_blocks, CUgraphNode first,
+                               CUgraphNode next)
 {
     CUDA_KERNEL_NODE_PARAMS params, next_params;
-    CUresult result = driver->graph_kernel_node_get_params(first, &params);
+    CUresult result = oh_driver.graph_kernel_node_get_params(first, &params);
     if (result == CUDA_SUCCESS) {
-        result = driver->graph_kernel_node_get_params(next, &next_params);
+        result = oh_driver.graph_kernel_node_get_params(next, &next_params);
     }
     if (result != CUDA_SUCCESS || !params.kernelParams || !oh_kernel_args_bytes(set, next_params.func)) {
         return result;
@@ -37,57 +37,58 @@ CUresult oh_edge_trigger_early(const struct oh_driver *driver, const struct oh_k
     }
     args.base.early_trigger = 1;
     params.kernelParams = parameter;
-    return driver->graph_kernel_node_set_params(first, &params);
+    return oh_driver.graph_kernel_node_set_params(first, &params);
 }
 
 #define MOST_EARLY_BLOCKS 64 /* on less than half of the SMs of an H100 */
 #define MOST_EDGES 16        /* into a kernel of the program; with more, no edge is changed */
 
-static bool is_kernel(const struct oh_driver *driver, CUgraphNode node)
+static bool is_kernel(CUgraphNode node)
 {
     CUgraphNodeType type;
-    return driver->graph_node_get_type(node, &type) == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_KERNEL;
+    return oh_driver.graph_node_get_type(node, &type) == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_KERNEL;
 }
 
-static bool has_default_edges(const struct oh_driver *driver, CUgraphNode node)
+static bool has_default_edges(CUgraphNode node)
 {
     CUgraphNode nodes[MOST_EDGES];
     struct oh_edge_data edges[MOST_EDGES];
     size_t count = 0;
-    bool plain = driver->graph_node_get_dependencies(node, NULL, NULL, &count) == CUDA_SUCCESS && count <= MOST_EDGES &&
-                 driver->graph_node_get_dependencies(node, nodes, edges, &count) == CUDA_SUCCESS;
+    bool plain = oh_driver.graph_node_get_dependencies(node, NULL, NULL, &count) == CUDA_SUCCESS &&
+                 count <= MOST_EDGES &&
+                 oh_driver.graph_node_get_dependencies(node, nodes, edges, &count) == CUDA_SUCCESS;
     for (size_t i = 0; i < count && plain; i++) {
         plain = edges[i].type == OH_EDGE_DEFAULT;
     }
     return plain;
 }
 
-static bool can_launch_early(const struct oh_driver *driver, const struct oh_edge *edge)
+static bool can_launch_early(const struct oh_edge *edge)
 {
     CUDA_KERNEL_NODE_PARAMS from, to;
     CUlaunchAttributeValue cooperative, from_priority, to_priority;
     CUresult(CUDAAPI * get)(CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue *) =
-        driver->graph_kernel_node_get_attribute;
-    return driver->graph_add_edges && driver->graph_remove_edges && edge->data.type == OH_EDGE_PROGRAMMATIC &&
-           edge->data.from_port == OH_PORT_PROGRAMMATIC && is_kernel(driver, edge->from) &&
-           driver->graph_kernel_node_get_params(edge->from, &from) == CUDA_SUCCESS && !oh_kernel_is_ours(from.func) &&
-           driver->graph_kernel_node_get_params(edge->to, &to) == CUDA_SUCCESS && to.gridDimX <= MOST_EARLY_BLOCKS &&
+        oh_driver.graph_kernel_node_get_attribute;
+    return oh_driver.graph_add_edges && oh_driver.graph_remove_edges && edge->data.type == OH_EDGE_PROGRAMMATIC &&
+           edge->data.from_port == OH_PORT_PROGRAMMATIC && is_kernel(edge->from) &&
+           oh_driver.graph_kernel_node_get_params(edge->from, &from) == CUDA_SUCCESS && !oh_kernel_is_ours(from.func) &&
+           oh_driver.graph_kernel_node_get_params(edge->to, &to) == CUDA_SUCCESS && to.gridDimX <= MOST_EARLY_BLOCKS &&
            get(edge->from, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &cooperative) == CUDA_SUCCESS && !cooperative.cooperative &&
            get(edge->from, CU_LAUNCH_ATTRIBUTE_PRIORITY, &from_priority) == CUDA_SUCCESS &&
            get(edge->to, CU_LAUNCH_ATTRIBUTE_PRIORITY, &to_priority) == CUDA_SUCCESS &&
            to_priority.priority >= from_priority.priority && /* a lower number is a higher priority */
-           has_default_edges(driver, edge->from);
+           has_default_edges(edge->from);
 }
 
-CUresult oh_edge_launch_early(const struct oh_driver *driver, const struct oh_edge *edge)
+CUresult oh_edge_launch_early(const struct oh_edge *edge)
 {
     struct oh_edge_data early = edge->data;
-    if (!can_launch_early(driver, edge) ||
-        driver->graph_remove_edges(edge->graph, &edge->from, &edge->to, &edge->data, 1) != CUDA_SUCCESS) {
+    if (!can_launch_early(edge) ||
+        oh_driver.graph_remove_edges(edge->graph, &edge->from, &edge->to, &edge->data, 1) != CUDA_SUCCESS) {
         return CUDA_SUCCESS;
     }
     early.from_port = OH_PORT_LAUNCH_ORDER;
-    return driver->graph_add_edges(edge->graph, &edge->from, &edge->to, &early, 1) == CUDA_SUCCESS
+    return oh_driver.graph_add_edges(edge->graph, &edge->from, &edge->to, &early, 1) == CUDA_SUCCESS
                ? CUDA_SUCCESS
-               : driver->graph_add_edges(edge->graph, &edge->from, &edge->to, &edge->data, 1);
+               : oh_driver.graph_add_edges(edge->graph, &edge->from, &edge->to, &edge->data, 1);
 }

@@ -17,8 +17,8 @@
  * and have at most max_blocks blocks. `next` depends on `first` alone. Returns the driver's result; after a failure
  * `first` is unchanged.
  */
-CUresult oh_edge_trigger_early(const struct oh_driver *driver, const struct oh_kernel_set *set, uint32_t max_blocks,
-                               CUgraphNode first, CUgraphNode next);
+CUresult oh_edge_trigger_early(const struct oh_kernel_set *set, uint32_t max_blocks, CUgraphNode first,
+                               CUgraphNode next);
 
 /* An edge of a graph under capture. */
 struct oh_edge {
@@ -40,6 +40,6 @@ struct oh_edge {
  *
  * Returns CUDA_SUCCESS, also if the edge is unchanged, or the driver's error: then the order of the two is lost.
  */
-CUresult oh_edge_launch_early(const struct oh_driver *driver, const struct oh_edge *edge);
+CUresult oh_edge_launch_early(const struct oh_edge *edge);
 
 #endif

@@ -42,7 +42,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static CUlibrary libraries[ONEHOP_ALGORITHM_COUNT]; /* guarded by mutex; set once, never unloaded */
 static struct loaded *loaded;                       /* likewise; entries are never freed */
 
-static ncclResult_t get_library(const struct oh_driver *driver, int algorithm, CUlibrary *library_p)
+static ncclResult_t get_library(int algorithm, CUlibrary *library_p)
 {
     ncclResult_t res = ncclSuccess;
     CUlibrary fresh;
@@ -52,21 +52,20 @@ static ncclResult_t get_library(const struct oh_driver *driver, int algorithm, C
     if (*library_p) {
         return ncclSuccess;
     }
-    OH_CU_GOTO(driver, library_load_data(&fresh, images[algorithm], NULL, NULL, 0, NULL, NULL, 0), res, out);
+    OH_CU_GOTO(library_load_data(&fresh, images[algorithm], NULL, NULL, 0, NULL, NULL, 0), res, out);
     pthread_mutex_lock(&mutex);
     libraries[algorithm] = libraries[algorithm] ? libraries[algorithm] : fresh;
     *library_p = libraries[algorithm];
     pthread_mutex_unlock(&mutex);
     if (*library_p != fresh) {
-        driver->library_unload(fresh);
+        oh_driver.library_unload(fresh);
     }
 out:
     return res;
 }
 
 /* Named as in kernels/protocol.cuh: op, type, algorithm and number of ranks. */
-static ncclResult_t load_function(const struct oh_driver *driver, CUlibrary library, int algorithm, int f,
-                                  uint32_t nranks, struct oh_kernel_set *set)
+static ncclResult_t load_function(CUlibrary library, int algorithm, int f, uint32_t nranks, struct oh_kernel_set *set)
 {
     const bool any = f < OH_KERNEL_TYPES;
     ncclResult_t res = ncclSuccess;
@@ -80,36 +79,34 @@ static ncclResult_t load_function(const struct oh_driver *driver, CUlibrary libr
     }
     snprintf(name, sizeof name, "ncclDevKernel_AllReduce_%s_%s_onehop_%s_%s", any ? "Any" : "Sum",
              oh_kernel_type_name(any ? f : f - OH_KERNEL_TYPES), oh_algorithm_name(algorithm), ranks);
-    OH_CU_GOTO(driver, library_get_kernel(&kernel, library, name), res, out);
-    OH_CU_GOTO(driver, kernel_get_function(&function, kernel), res, out);
+    OH_CU_GOTO(library_get_kernel(&kernel, library, name), res, out);
+    OH_CU_GOTO(kernel_get_function(&function, kernel), res, out);
     /* Asking for an attribute makes the driver load the code now (CUDA_MODULE_LOADING=LAZY is the default). */
-    OH_CU_GOTO(driver, func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function), res, out);
+    OH_CU_GOTO(func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function), res, out);
     set->programmatic &= code >= PROGRAMMATIC_CODE;
     set->function[algorithm][f] = function;
 out:
     return res;
 }
 
-static ncclResult_t load_algorithm(const struct oh_driver *driver, int algorithm, uint32_t nranks,
-                                   struct oh_kernel_set *set)
+static ncclResult_t load_algorithm(int algorithm, uint32_t nranks, struct oh_kernel_set *set)
 {
     CUlibrary library;
-    ncclResult_t res = get_library(driver, algorithm, &library);
+    ncclResult_t res = get_library(algorithm, &library);
     for (int f = 0; f < OH_KERNEL_FUNCTIONS && res == ncclSuccess; f++) {
-        res = load_function(driver, library, algorithm, f, nranks, set);
+        res = load_function(library, algorithm, f, nranks, set);
     }
     return res;
 }
 
-static ncclResult_t load_set(const struct oh_driver *driver, CUdevice device, uint32_t nranks,
-                             struct oh_kernel_set *set)
+static ncclResult_t load_set(CUdevice device, uint32_t nranks, struct oh_kernel_set *set)
 {
     ncclResult_t res = ncclSuccess;
     int major;
-    OH_CU_GOTO(driver, device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device), res, out);
+    OH_CU_GOTO(device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device), res, out);
     set->programmatic = major >= 9;
     for (int a = 0; a < ONEHOP_ALGORITHM_COUNT && res == ncclSuccess; a++) {
-        res = load_algorithm(driver, a, nranks, set);
+        res = load_algorithm(a, nranks, set);
     }
 out:
     return res;
@@ -141,8 +138,7 @@ static struct loaded *add_set(struct loaded *fresh)
     return entry;
 }
 
-static ncclResult_t make_set(const struct oh_driver *driver, CUdevice device, unsigned long long context_id,
-                             uint32_t nranks, struct loaded **entry_p)
+static ncclResult_t make_set(CUdevice device, unsigned long long context_id, uint32_t nranks, struct loaded **entry_p)
 {
     uint64_t start = oh_now_ns();
     struct loaded *fresh = calloc(1, sizeof *fresh);
@@ -152,7 +148,7 @@ static ncclResult_t make_set(const struct oh_driver *driver, CUdevice device, un
     }
     fresh->context_id = context_id;
     fresh->nranks = nranks;
-    ncclResult_t res = load_set(driver, device, nranks, &fresh->set);
+    ncclResult_t res = load_set(device, nranks, &fresh->set);
     OH_TRACE("kernels for %u ranks loaded in %.1f ms", nranks, (double)(oh_now_ns() - start) / 1e6);
     if (res == ncclSuccess) {
         *entry_p = add_set(fresh);
@@ -185,17 +181,16 @@ bool oh_kernel_is_ours(CUfunction function)
     return found;
 }
 
-ncclResult_t oh_kernel_set_get(const struct oh_driver *driver, CUdevice device, uint32_t nranks,
-                               const struct oh_kernel_set **set_p)
+ncclResult_t oh_kernel_set_get(CUdevice device, uint32_t nranks, const struct oh_kernel_set **set_p)
 {
     ncclResult_t res = ncclSuccess;
     unsigned long long context_id;
-    OH_CU_GOTO(driver, ctx_get_id(NULL, &context_id), res, out);
+    OH_CU_GOTO(ctx_get_id(NULL, &context_id), res, out);
     pthread_mutex_lock(&mutex);
     struct loaded *entry = find_set(context_id, nranks);
     pthread_mutex_unlock(&mutex);
     if (!entry) {
-        res = make_set(driver, device, context_id, nranks, &entry);
+        res = make_set(device, context_id, nranks, &entry);
     }
     if (res == ncclSuccess) {
         *set_p = &entry->set;
@@ -213,7 +208,7 @@ static CUresult launch_function(const struct oh_launch *launch, CUfunction funct
     CUlaunchConfig config = oh_launch_config(launch->plan->blocks, launch->plan->threads, launch->stream);
     config.attrs = &attribute;
     config.numAttrs = launch->set->programmatic && !launch->serial ? 1 : 0;
-    return launch->driver->launch_kernel_ex(&config, function, &args, NULL);
+    return oh_driver.launch_kernel_ex(&config, function, &args, NULL);
 }
 
 CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_list_args *args)
@@ -254,18 +249,18 @@ static uint32_t least(uint32_t a, uint32_t b)
 }
 
 /* What a driver cannot tell limits nothing. */
-static uint32_t limited_sms(const struct oh_driver *driver, const struct oh_context *context, uint32_t sms)
+static uint32_t limited_sms(const struct oh_context *context, uint32_t sms)
 {
     CUexecAffinityParam affinity;
     struct dev_resource resource;
     memset(&resource, 0, sizeof resource);
-    if (driver->ctx_get_exec_affinity &&
-        driver->ctx_get_exec_affinity(&affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT) == CUDA_SUCCESS &&
+    if (oh_driver.ctx_get_exec_affinity &&
+        oh_driver.ctx_get_exec_affinity(&affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT) == CUDA_SUCCESS &&
         affinity.param.smCount.val > 0) {
         sms = least(sms, affinity.param.smCount.val);
     }
-    if (driver->ctx_get_dev_resource &&
-        driver->ctx_get_dev_resource(context->handle, &resource, DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS &&
+    if (oh_driver.ctx_get_dev_resource &&
+        oh_driver.ctx_get_dev_resource(context->handle, &resource, DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS &&
         resource.sm_count > 0) {
         sms = least(sms, resource.sm_count);
     }
@@ -273,8 +268,7 @@ static uint32_t limited_sms(const struct oh_driver *driver, const struct oh_cont
 }
 
 /* Threads of the function that fit on a multiprocessor, in blocks of each size of the table; at most *threads_p. */
-static ncclResult_t limit_threads(const struct oh_driver *driver, CUfunction function,
-                                  const struct oh_plan_table *table, uint32_t *threads_p)
+static ncclResult_t limit_threads(CUfunction function, const struct oh_plan_table *table, uint32_t *threads_p)
 {
     ncclResult_t res = ncclSuccess;
     uint32_t asked = 0;
@@ -285,29 +279,28 @@ static ncclResult_t limit_threads(const struct oh_driver *driver, CUfunction fun
             continue;
         }
         asked = row->threads;
-        OH_CU_GOTO(driver, occupancy(&blocks, function, (int)asked, 0), res, out);
+        OH_CU_GOTO(occupancy(&blocks, function, (int)asked, 0), res, out);
         *threads_p = least(*threads_p, (uint32_t)blocks * asked);
     }
 out:
     return res;
 }
 
-ncclResult_t oh_room_query(const struct oh_driver *driver, CUdevice device, const struct oh_context *context,
-                           const struct oh_kernel_set *set, const struct oh_plan_table *table,
-                           struct oh_plan_room *room_p)
+ncclResult_t oh_room_query(CUdevice device, const struct oh_context *context, const struct oh_kernel_set *set,
+                           const struct oh_plan_table *table, struct oh_plan_room *room_p)
 {
     ncclResult_t res = ncclSuccess;
     uint32_t threads = UINT32_MAX;
     int sms;
-    OH_CU_GOTO(driver, device_get_attribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device), res, out);
+    OH_CU_GOTO(device_get_attribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device), res, out);
     for (int a = 0; a < ONEHOP_ALGORITHM_COUNT && res == ncclSuccess; a++) {
         for (int f = 0; f < OH_KERNEL_FUNCTIONS && res == ncclSuccess; f++) {
-            res = limit_threads(driver, set->function[a][f], table, &threads);
+            res = limit_threads(set->function[a][f], table, &threads);
         }
     }
     if (res == ncclSuccess) {
         *room_p = (struct oh_plan_room){
-            .sms = limited_sms(driver, context, (uint32_t)sms), .sm_threads = threads, .max_blocks = UINT32_MAX};
+            .sms = limited_sms(context, (uint32_t)sms), .sm_threads = threads, .max_blocks = UINT32_MAX};
     }
 out:
     return res;

@@ -31,8 +31,7 @@ struct oh_kernel_set {
  * Gets the kernels for nranks in the current context, which is one of `device`. For attach only: allocates and may
  * synchronise. Returns ncclSuccess, ncclUnhandledCudaError or ncclSystemError (logged at INFO).
  */
-ncclResult_t oh_kernel_set_get(const struct oh_driver *driver, CUdevice device, uint32_t nranks,
-                               const struct oh_kernel_set **set_p);
+ncclResult_t oh_kernel_set_get(CUdevice device, uint32_t nranks, const struct oh_kernel_set **set_p);
 
 /* Returns the bytes of a kernel's parameter; 0: the function is not of the set. */
 size_t oh_kernel_args_bytes(const struct oh_kernel_set *set, CUfunction function);
@@ -42,7 +41,6 @@ bool oh_kernel_is_ours(CUfunction function);
 
 /* What every call of a launch has in common. `plan` and `op` must be such as oh_plan_choose and oh_op_... gave. */
 struct oh_launch {
-    const struct oh_driver *driver;
     const struct oh_kernel_set *set;
     const struct oh_plan *plan;
     const struct oh_op *op;
@@ -65,8 +63,7 @@ CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_
  * of the table. A green context and a share of MPS have fewer multiprocessors than the device. Kernels of others are
  * not counted, because they end. Returns ncclSuccess, or ncclUnhandledCudaError (logged at INFO).
  */
-ncclResult_t oh_room_query(const struct oh_driver *driver, CUdevice device, const struct oh_context *context,
-                           const struct oh_kernel_set *set, const struct oh_plan_table *table,
-                           struct oh_plan_room *room_p);
+ncclResult_t oh_room_query(CUdevice device, const struct oh_context *context, const struct oh_kernel_set *set,
+                           const struct oh_plan_table *table, struct oh_plan_room *room_p);
 
 #endif

@@ -111,20 +111,20 @@ static enum oh_fact mig_mode(const struct oh_topo_gpu *gpu)
     return current ? OH_YES : OH_NO;
 }
 
-static void ask_gpu(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p)
+static void ask_gpu(CUdevice device, struct oh_topo_gpu *gpu_p)
 {
     *gpu_p = (struct oh_topo_gpu){.cuda_device = device}; /* a CUdevice is the ordinal */
-    if (driver->device_get_pci_bus_id(gpu_p->bus_id, OH_TOPO_BUS_ID, device) != CUDA_SUCCESS) {
+    if (oh_driver.device_get_pci_bus_id(gpu_p->bus_id, OH_TOPO_BUS_ID, device) != CUDA_SUCCESS) {
         gpu_p->bus_id[0] = '\0';
     }
     for (char *c = gpu_p->bus_id; *c; c++) {
         *c = (char)tolower((unsigned char)*c);
     }
-    if (driver->device_get_name(gpu_p->name, sizeof gpu_p->name, device) != CUDA_SUCCESS) {
+    if (oh_driver.device_get_name(gpu_p->name, sizeof gpu_p->name, device) != CUDA_SUCCESS) {
         snprintf(gpu_p->name, sizeof gpu_p->name, "unknown GPU");
     }
     gpu_p->mig = mig_mode(gpu_p);
-    if (driver->device_get_attribute(&gpu_p->compute_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) !=
+    if (oh_driver.device_get_attribute(&gpu_p->compute_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) !=
         CUDA_SUCCESS) {
         gpu_p->compute_major = 0;
     }
@@ -138,7 +138,7 @@ void oh_topo_driver_version(char *version_p, size_t size)
     snprintf(version_p, size, "%.79s", known ? version : "unknown");
 }
 
-void oh_topo_gpu_gather(const struct oh_driver *driver, CUdevice device, struct oh_topo_gpu *gpu_p)
+void oh_topo_gpu_gather(CUdevice device, struct oh_topo_gpu *gpu_p)
 {
     const bool can_keep = device >= 0 && device < KNOWN_GPUS;
     *gpu_p = (struct oh_topo_gpu){0};
@@ -150,7 +150,7 @@ void oh_topo_gpu_gather(const struct oh_driver *driver, CUdevice device, struct 
     if (gpu_p->bus_id[0]) {
         return;
     }
-    ask_gpu(driver, device, gpu_p);
+    ask_gpu(device, gpu_p);
     if (can_keep) {
         pthread_mutex_lock(&mutex);
         gpus[device] = *gpu_p;
@@ -168,18 +168,17 @@ static enum oh_fact p2p_status(const struct oh_nvml *nvml, oh_nvml_device_t a, o
 }
 
 /* Yes when it holds in both directions, no when one direction denies it. */
-static enum oh_fact p2p_attribute(const struct oh_driver *driver, CUdevice a, CUdevice b, CUdevice_P2PAttribute which)
+static enum oh_fact p2p_attribute(CUdevice a, CUdevice b, CUdevice_P2PAttribute which)
 {
     int there, back;
-    if (driver->device_get_p2p_attribute(&there, which, a, b) != CUDA_SUCCESS ||
-        driver->device_get_p2p_attribute(&back, which, b, a) != CUDA_SUCCESS) {
+    if (oh_driver.device_get_p2p_attribute(&there, which, a, b) != CUDA_SUCCESS ||
+        oh_driver.device_get_p2p_attribute(&back, which, b, a) != CUDA_SUCCESS) {
         return OH_UNKNOWN;
     }
     return there && back ? OH_YES : OH_NO;
 }
 
-static void ask_pair(const struct oh_driver *driver, const char *bus_id_a, const char *bus_id_b,
-                     struct oh_topo_pair *pair_p)
+static void ask_pair(const char *bus_id_a, const char *bus_id_b, struct oh_topo_pair *pair_p)
 {
     *pair_p = (struct oh_topo_pair){0};
     if (oh_topo_same_gpu(bus_id_a, bus_id_b)) {
@@ -196,15 +195,14 @@ static void ask_pair(const struct oh_driver *driver, const char *bus_id_a, const
     }
 
     CUdevice cuda_a, cuda_b;
-    if (driver->device_get_by_pci_bus_id(&cuda_a, bus_id_a) == CUDA_SUCCESS &&
-        driver->device_get_by_pci_bus_id(&cuda_b, bus_id_b) == CUDA_SUCCESS) {
-        pair_p->cuda_access = p2p_attribute(driver, cuda_a, cuda_b, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED);
-        pair_p->cuda_atomics = p2p_attribute(driver, cuda_a, cuda_b, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED);
+    if (oh_driver.device_get_by_pci_bus_id(&cuda_a, bus_id_a) == CUDA_SUCCESS &&
+        oh_driver.device_get_by_pci_bus_id(&cuda_b, bus_id_b) == CUDA_SUCCESS) {
+        pair_p->cuda_access = p2p_attribute(cuda_a, cuda_b, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED);
+        pair_p->cuda_atomics = p2p_attribute(cuda_a, cuda_b, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED);
     }
 }
 
-void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, const char *bus_id_b,
-                         struct oh_topo_pair *pair_p)
+void oh_topo_pair_gather(const char *bus_id_a, const char *bus_id_b, struct oh_topo_pair *pair_p)
 {
     bool found = false;
     pthread_mutex_lock(&mutex);
@@ -216,7 +214,7 @@ void oh_topo_pair_gather(const struct oh_driver *driver, const char *bus_id_a, c
     if (found) {
         return;
     }
-    ask_pair(driver, bus_id_a, bus_id_b, pair_p);
+    ask_pair(bus_id_a, bus_id_b, pair_p);
     pthread_mutex_lock(&mutex); /* two threads may remember the same pair: no harm */
     const unsigned at = pair_count++ % KNOWN_PAIRS;
     snprintf(pairs[at].bus_id[0], OH_TOPO_BUS_ID, "%s", bus_id_a);

@@ -43,16 +43,15 @@ static CUresult (*graph_edges)(CUgraph, CUgraphNode *, CUgraphNode *, CUgraphEdg
 static CUresult (*add_edges)(CUgraph, const CUgraphNode *, const CUgraphNode *, const CUgraphEdgeData *, size_t);
 static CUresult (*remove_edges)(CUgraph, const CUgraphNode *, const CUgraphNode *, const CUgraphEdgeData *, size_t);
 static CUfunction program;
-static const struct oh_driver *driver;
 
 static void must(CUresult result, const char *what)
 {
     if (result != CUDA_SUCCESS) {
-        fprintf(stderr, "bench_virtual: %s: %s\n", what, oh_driver_error_name(driver, result));
+        fprintf(stderr, "bench_virtual: %s: %s\n", what, oh_driver_error_name(result));
         exit(EXIT_FAILURE);
     }
 }
-#define CU(call_) must(driver->call_, #call_)
+#define CU(call_) must(oh_driver.call_, #call_)
 
 struct rank {
     struct oh_staging staging;
@@ -77,14 +76,14 @@ static void open_ranks(void)
 {
     CUdevice device;
     CUcontext context;
-    check(oh_driver_get(&driver), "no driver");
+    check(oh_driver_open(), "no driver");
     CU(device_get(&device, 0));
     CU(primary_ctx_retain(&context, device));
     CU(ctx_set_current(context));
-    check(oh_kernel_set_get(driver, device, RANKS, &set), "no kernels");
+    check(oh_kernel_set_get(device, RANKS, &set), "no kernels");
     for (int r = 0; r < RANKS; r++) {
         struct rank *rank = &ranks[r];
-        check(oh_staging_bind(driver, device, context, &rank->staging), "no context");
+        check(oh_staging_bind(device, context, &rank->staging), "no context");
         check(oh_staging_create(&rank->staging), "no staging memory");
         check(oh_staging_finish(&rank->staging, 1), "no staging memory");
         CU(stream_create(&rank->stream, CU_STREAM_NON_BLOCKING));
@@ -161,7 +160,7 @@ static void capture(int r, const struct oh_plan *plan, size_t bytes, enum patter
     struct oh_op op;
     CUgraph graph;
     oh_op_builtin(ncclSum, ncclBfloat16, &op);
-    const struct oh_launch launch = {driver, set, plan, &op, ncclBfloat16, rank->stream, false};
+    const struct oh_launch launch = {set, plan, &op, ncclBfloat16, rank->stream, false};
     struct oh_control *control = (struct oh_control *)(uintptr_t)rank->staging.control_device;
     struct oh_kernel_args args = {.sendbuff = (void *)(uintptr_t)(in_place ? rank->recv : rank->send),
                                   .recvbuff = (void *)(uintptr_t)rank->recv,

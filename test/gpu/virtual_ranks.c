@@ -39,16 +39,14 @@
 /* --- the part that knows how kernels are found and launched ------------------------------------------------------- */
 
 /* All kernels for nranks, in the current context, which is one of `device`. */
-static bool load_kernels(const struct oh_driver *driver, CUdevice device, uint32_t nranks,
-                         const struct oh_kernel_set **set_p)
+static bool load_kernels(CUdevice device, uint32_t nranks, const struct oh_kernel_set **set_p)
 {
-    return oh_kernel_set_get(driver, device, nranks, set_p) == ncclSuccess;
+    return oh_kernel_set_get(device, nranks, set_p) == ncclSuccess;
 }
 
 /* scalar: of PreMulSum, in host memory or (CF_PREMUL_DEVICE) device memory. */
-static CUresult launch_kernel(const struct oh_driver *driver, const struct oh_kernel_set *set,
-                              const struct oh_plan *plan, ncclDataType_t type, enum cf_op op, const void *scalar,
-                              const struct oh_kernel_args *args, CUstream stream)
+static CUresult launch_kernel(const struct oh_kernel_set *set, const struct oh_plan *plan, ncclDataType_t type,
+                              enum cf_op op, const void *scalar, const struct oh_kernel_args *args, CUstream stream)
 {
     static const ncclRedOp_t ops[] = {ncclSum, ncclProd, ncclMin, ncclMax, ncclAvg};
     struct oh_op meaning;
@@ -57,7 +55,7 @@ static CUresult launch_kernel(const struct oh_driver *driver, const struct oh_ke
     } else {
         oh_op_builtin(ops[op], type, &meaning);
     }
-    const struct oh_launch launch = {driver, set, plan, &meaning, type, stream, false};
+    const struct oh_launch launch = {set, plan, &meaning, type, stream, false};
     return oh_kernel_launch(&launch, args);
 }
 
@@ -106,7 +104,6 @@ struct rank {
 
 struct node {
     const struct options *options;
-    const struct oh_driver *driver;
     struct gpu gpu[OH_MAX_RANKS];
     uint32_t nranks;
     struct rank rank[OH_MAX_RANKS];
@@ -125,15 +122,15 @@ static uint64_t draw(struct node *node, uint64_t below)
     return node->random % below;
 }
 
-static void must(struct node *node, CUresult result, const char *what)
+static void must(CUresult result, const char *what)
 {
     if (result != CUDA_SUCCESS) {
-        printf("Bail out! %s: %s\n", what, oh_driver_error_name(node->driver, result));
+        printf("Bail out! %s: %s\n", what, oh_driver_error_name(result));
         fflush(stdout);
         _exit(1);
     }
 }
-#define CU(node_, call_) must((node_), (node_)->driver->call_, #call_)
+#define CU(call_) must(oh_driver.call_, #call_)
 
 static void *memory(size_t bytes)
 {
@@ -145,9 +142,9 @@ static void *memory(size_t bytes)
     return got;
 }
 
-static void use(struct node *node, const struct rank *rank)
+static void use(const struct rank *rank)
 {
-    CU(node, ctx_set_current(rank->gpu->context));
+    CU(ctx_set_current(rank->gpu->context));
 }
 
 /* --- programs ----------------------------------------------------------------------------------------------------- */
@@ -309,19 +306,19 @@ static void fill_arena(struct node *node, struct rank *rank)
         }
         cf_store(call->data.type, rank->before + rank->place[c].scalar, cf_scalar(&call->data, (int)rank->index));
     }
-    use(node, rank);
-    CU(node, memcpy_htod_async(rank->arena, rank->before, rank->bytes, rank->stream));
+    use(rank);
+    CU(memcpy_htod_async(rank->arena, rank->before, rank->bytes, rank->stream));
 }
 
 /* As it is between kernels (kernels/abi.h), with the epoch that the next one follows. */
-static void reset_staging(struct node *node, struct rank *rank, uint32_t epoch)
+static void reset_staging(struct rank *rank, uint32_t epoch)
 {
-    use(node, rank);
-    CU(node, memset_d32_async(rank->staging, 0, OH_STAGING_BYTES / 4, rank->stream));
-    CU(node, memset_d32_async(rank->staging + OH_WORDS_OFFSET, OH_SENTINEL, (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / 4,
-                              rank->stream));
-    CU(node, memset_2d_d32_async(rank->staging + OH_EPOCH_OFFSET, sizeof(struct oh_epoch), epoch, 1, OH_MAX_BLOCKS,
-                                 rank->stream));
+    use(rank);
+    CU(memset_d32_async(rank->staging, 0, OH_STAGING_BYTES / 4, rank->stream));
+    CU(memset_d32_async(rank->staging + OH_WORDS_OFFSET, OH_SENTINEL, (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / 4,
+                        rank->stream));
+    CU(memset_2d_d32_async(rank->staging + OH_EPOCH_OFFSET, sizeof(struct oh_epoch), epoch, 1, OH_MAX_BLOCKS,
+                           rank->stream));
 }
 
 /* A number of this rank's own for a call. */
@@ -349,8 +346,7 @@ static CUresult launch_call(struct rank *rank, int c)
     }
     const void *scalar = call->data.op == CF_PREMUL_DEVICE ? (const void *)(uintptr_t)(rank->arena + place->scalar)
                                                            : rank->before + place->scalar;
-    return launch_kernel(node->driver, rank->kernels, &call->plan, call->data.type->nccl, call->data.op, scalar, &args,
-                         rank->stream);
+    return launch_kernel(rank->kernels, &call->plan, call->data.type->nccl, call->data.op, scalar, &args, rank->stream);
 }
 
 /* A pause of this rank's own, on the host or on its stream. */
@@ -359,7 +355,7 @@ static CUresult pause_now_and_then(struct rank *rank, uint64_t random)
     if (random % 64 == 0) {
         usleep((useconds_t)(random >> 32) % 300);
     } else if (random % 16 == 1) {
-        return rank->node->driver->memset_d8_async(rank->scratch, 0, (random >> 32) % SCRATCH_BYTES, rank->stream);
+        return oh_driver.memset_d8_async(rank->scratch, 0, (random >> 32) % SCRATCH_BYTES, rank->stream);
     }
     return CUDA_SUCCESS;
 }
@@ -367,8 +363,7 @@ static CUresult pause_now_and_then(struct rank *rank, uint64_t random)
 static CUresult launch_all(struct rank *rank)
 {
     struct node *node = rank->node;
-    const struct oh_driver *driver = node->driver;
-    CUresult result = driver->ctx_set_current(rank->gpu->context);
+    CUresult result = oh_driver.ctx_set_current(rank->gpu->context);
     for (int c = 0; c < node->calls && result == CUDA_SUCCESS; c++) {
         result = pause_now_and_then(rank, own_draw(rank, c));
         if (result == CUDA_SUCCESS) {
@@ -377,13 +372,13 @@ static CUresult launch_all(struct rank *rank)
         atomic_store(&rank->launched, c + 1);
         if (c % (WINDOW / 2) == 0 && result == CUDA_SUCCESS) {
             CUevent event = rank->event[c / (WINDOW / 2) % 2];
-            result = c >= WINDOW ? driver->event_synchronize(event) : CUDA_SUCCESS; /* half a window ago and more */
+            result = c >= WINDOW ? oh_driver.event_synchronize(event) : CUDA_SUCCESS; /* half a window ago and more */
             if (result == CUDA_SUCCESS) {
-                result = driver->event_record(event, rank->stream);
+                result = oh_driver.event_record(event, rank->stream);
             }
         }
     }
-    return result == CUDA_SUCCESS ? driver->stream_synchronize(rank->stream) : result;
+    return result == CUDA_SUCCESS ? oh_driver.stream_synchronize(rank->stream) : result;
 }
 
 static void *run_rank(void *user)
@@ -416,7 +411,7 @@ static bool wait_for_ranks(struct node *node)
     }
     for (uint32_t r = 0; r < node->nranks; r++) {
         pthread_join(node->rank[r].thread, NULL);
-        must(node, node->rank[r].error, "launching");
+        must(node->rank[r].error, "launching");
         good &= node->rank[r].error == CUDA_SUCCESS;
     }
     return good && !late;
@@ -479,9 +474,9 @@ static bool judge_program(struct node *node)
     int bad = 0;
     for (uint32_t r = 0; r < node->nranks; r++) {
         struct rank *rank = &node->rank[r];
-        use(node, rank);
-        CU(node, memcpy_dtoh_async(rank->after, rank->arena, rank->bytes, rank->stream));
-        CU(node, stream_synchronize(rank->stream));
+        use(rank);
+        CU(memcpy_dtoh_async(rank->after, rank->arena, rank->bytes, rank->stream));
+        CU(stream_synchronize(rank->stream));
     }
     for (int c = 0; c < node->calls && bad < 5; c++) {
         bad += !judge_call(node, c);
@@ -504,12 +499,12 @@ static bool run_program(struct node *node, uint32_t epoch)
 {
     for (uint32_t r = 0; r < node->nranks; r++) {
         fill_arena(node, &node->rank[r]);
-        reset_staging(node, &node->rank[r], epoch);
+        reset_staging(&node->rank[r], epoch);
         atomic_store(&node->rank[r].launched, 0);
     }
     for (uint32_t r = 0; r < node->nranks; r++) { /* nobody writes into staging that is being cleared */
-        use(node, &node->rank[r]);
-        CU(node, stream_synchronize(node->rank[r].stream));
+        use(&node->rank[r]);
+        CU(stream_synchronize(node->rank[r].stream));
     }
     atomic_store(&node->running, (int)node->nranks);
     for (uint32_t r = 0; r < node->nranks; r++) {
@@ -533,10 +528,10 @@ static void open_gpu(struct node *node, int index)
 {
     struct gpu *gpu = &node->gpu[index];
     int major;
-    CU(node, device_get(&gpu->device, index));
-    CU(node, primary_ctx_retain(&gpu->context, gpu->device));
-    CU(node, device_get_attribute(&gpu->sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu->device));
-    CU(node, device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, gpu->device));
+    CU(device_get(&gpu->device, index));
+    CU(primary_ctx_retain(&gpu->context, gpu->device));
+    CU(device_get_attribute(&gpu->sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu->device));
+    CU(device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, gpu->device));
     gpu->fp8 = major >= 9;
 }
 
@@ -547,36 +542,36 @@ static void open_gpus(struct node *node)
         open_gpu(node, g);
     }
     for (int g = 0; g < gpus; g++) {
-        CU(node, ctx_set_current(node->gpu[g].context));
+        CU(ctx_set_current(node->gpu[g].context));
         for (int p = 0; p < gpus; p++) {
             if (p != g) {
-                CUresult result = node->driver->ctx_enable_peer_access(node->gpu[p].context, 0);
-                must(node, result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result, "peer access");
+                CUresult result = oh_driver.ctx_enable_peer_access(node->gpu[p].context, 0);
+                must(result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result, "peer access");
             }
         }
     }
-    CU(node, ctx_set_current(node->gpu[0].context));
+    CU(ctx_set_current(node->gpu[0].context));
     static _Alignas(4096) uint32_t page[1024]; /* the abort flag at its head */
     node->abort_flag = page;
-    CU(node, mem_host_register(page, sizeof page, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
-    CU(node, mem_host_get_device_pointer(&node->abort_flag_device, node->abort_flag, 0));
+    CU(mem_host_register(page, sizeof page, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+    CU(mem_host_get_device_pointer(&node->abort_flag_device, node->abort_flag, 0));
 }
 
 static void open_rank(struct node *node, uint32_t r)
 {
     struct rank *rank = &node->rank[r];
     *rank = (struct rank){.node = node, .index = r, .gpu = &node->gpu[r % (uint32_t)node->options->gpus]};
-    use(node, rank);
-    CU(node, stream_create(&rank->stream, CU_STREAM_NON_BLOCKING));
-    CU(node, event_create(&rank->event[0], CU_EVENT_DISABLE_TIMING));
-    CU(node, event_create(&rank->event[1], CU_EVENT_DISABLE_TIMING));
-    CU(node, mem_alloc(&rank->staging, OH_STAGING_BYTES));
-    CU(node, mem_alloc(&rank->arena, ARENA_BYTES));
-    CU(node, mem_alloc(&rank->scratch, SCRATCH_BYTES));
+    use(rank);
+    CU(stream_create(&rank->stream, CU_STREAM_NON_BLOCKING));
+    CU(event_create(&rank->event[0], CU_EVENT_DISABLE_TIMING));
+    CU(event_create(&rank->event[1], CU_EVENT_DISABLE_TIMING));
+    CU(mem_alloc(&rank->staging, OH_STAGING_BYTES));
+    CU(mem_alloc(&rank->arena, ARENA_BYTES));
+    CU(mem_alloc(&rank->scratch, SCRATCH_BYTES));
     rank->before = memory(ARENA_BYTES);
     rank->after = memory(ARENA_BYTES);
     rank->place = memory((size_t)node->options->calls * sizeof *rank->place);
-    if (!load_kernels(node->driver, rank->gpu->device, node->nranks, &rank->kernels)) {
+    if (!load_kernels(rank->gpu->device, node->nranks, &rank->kernels)) {
         printf("Bail out! the kernels for %u ranks cannot be loaded\n", node->nranks);
         exit(1);
     }
@@ -585,13 +580,13 @@ static void open_rank(struct node *node, uint32_t r)
 static void close_rank(struct node *node, uint32_t r)
 {
     struct rank *rank = &node->rank[r];
-    use(node, rank);
-    CU(node, mem_free(rank->scratch));
-    CU(node, mem_free(rank->arena));
-    CU(node, mem_free(rank->staging));
-    CU(node, event_destroy(rank->event[0]));
-    CU(node, event_destroy(rank->event[1]));
-    CU(node, stream_destroy(rank->stream));
+    use(rank);
+    CU(mem_free(rank->scratch));
+    CU(mem_free(rank->arena));
+    CU(mem_free(rank->staging));
+    CU(event_destroy(rank->event[0]));
+    CU(event_destroy(rank->event[1]));
+    CU(stream_destroy(rank->stream));
     free(rank->before);
     free(rank->after);
     free(rank->place);
@@ -685,8 +680,7 @@ int main(int argc, char **argv)
     }
     /* Streams that share a hardware queue would wait for one another. Read by the driver when it starts. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
-    if (oh_driver_get(&node.driver) != ncclSuccess || node.driver->device_get_count(&gpus) != CUDA_SUCCESS ||
-        gpus < options.gpus) {
+    if (oh_driver_open() != ncclSuccess || oh_driver.device_get_count(&gpus) != CUDA_SUCCESS || gpus < options.gpus) {
         tap_skip_all("not as many GPUs");
     }
     printf("# seed %llu\n", (unsigned long long)options.seed);

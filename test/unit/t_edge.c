@@ -18,8 +18,8 @@
 #define BUFFER (1u << 20)
 #define KERNELS 3
 
-static const struct oh_driver *driver;
-static const struct oh_driver *linking; /* the driver, or one that fails */
+static struct oh_driver real;    /* the driver */
+static struct oh_driver linking; /* the driver, or one of which something fails or differs */
 static const struct oh_kernel_set *set;
 static CUstream stream;
 static char *memory;
@@ -40,11 +40,11 @@ struct seen {
 static void must(CUresult result, const char *what)
 {
     if (result != CUDA_SUCCESS) {
-        printf("Bail out! %s: %s\n", what, oh_driver_error_name(driver, result));
+        printf("Bail out! %s: %s\n", what, oh_driver_error_name(result));
         exit(1);
     }
 }
-#define CU(call_) must(driver->call_, #call_)
+#define CU(call_) must(oh_driver.call_, #call_)
 
 static struct oh_kernel_list_args arguments(const struct kernel *kernel)
 {
@@ -80,7 +80,7 @@ static CUgraphNode launch(const struct kernel *kernel)
 {
     const struct oh_plan plan = {kernel->algorithm, kernel->blocks, 512};
     const struct oh_op op = {.kind = OH_OP_SUM};
-    const struct oh_launch launch = {driver, set, &plan, &op, ncclFloat32, stream, false};
+    const struct oh_launch launch = {set, &plan, &op, ncclFloat32, stream, false};
     struct oh_kernel_list_args args = arguments(kernel);
     must(kernel->list ? oh_kernel_launch_list(&launch, &args) : oh_kernel_launch(&launch, &args.base), "launching");
     return newest();
@@ -96,7 +96,9 @@ static CUresult link_as(const struct oh_kernel_set *of_set, const struct kernel 
     for (int i = 0; i < count; i++) {
         node[i] = launch(&kernels[i]);
         if (i > 0) {
-            result = oh_edge_trigger_early(linking, of_set, most_blocks, node[i - 1], node[i]);
+            oh_driver = linking;
+            result = oh_edge_trigger_early(of_set, most_blocks, node[i - 1], node[i]);
+            oh_driver = real;
         }
     }
     for (int i = 0; i < count; i++) {
@@ -167,12 +169,10 @@ static CUresult fail_to_change(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *
 
 static void test_failure(void)
 {
-    struct oh_driver failing = *driver;
     struct seen seen[2];
-    failing.graph_kernel_node_set_params = fail_to_change;
-    linking = &failing;
+    linking.graph_kernel_node_set_params = fail_to_change;
     CUresult result = link_as(set, (struct kernel[]){one, one}, 2, seen);
-    linking = driver;
+    linking = real;
     tap_ok(result == CUDA_ERROR_INVALID_VALUE && !seen[0].early_trigger && seen[0].intact,
            "a node that cannot be changed stays as it was");
 }
@@ -189,7 +189,6 @@ static void test_stranger(void)
 
 extern const unsigned char oh_image_floor[];
 static CUfunction program;
-static struct oh_driver early; /* the driver, or one of which something fails or differs */
 
 static CUgraphNode launch_program(bool programmatic)
 {
@@ -241,7 +240,9 @@ static unsigned port_behind(enum front front, uint32_t blocks, CUresult *result_
     CUstreamCaptureStatus status;
     CU(stream_get_capture_info(stream, &status, NULL, &edge.graph, NULL, NULL));
     CU(graph_node_get_dependencies(edge.to, &edge.from, &edge.data, &count));
-    *result_p = oh_edge_launch_early(&early, &edge);
+    oh_driver = linking;
+    *result_p = oh_edge_launch_early(&edge);
+    oh_driver = real;
     count = 1;
     edge.data.from_port = 99;
     CU(graph_node_get_dependencies(edge.to, &edge.from, &edge.data, &count));
@@ -262,7 +263,7 @@ static CUresult refuse_edge(CUgraph graph, const CUgraphNode *from, const CUgrap
                             const struct oh_edge_data *data, size_t count)
 {
     return data->from_port == OH_PORT_LAUNCH_ORDER ? CUDA_ERROR_INVALID_VALUE
-                                                   : driver->graph_add_edges(graph, from, to, data, count);
+                                                   : real.graph_add_edges(graph, from, to, data, count);
 }
 
 static CUresult refuse_edges(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
@@ -278,7 +279,7 @@ static CUresult refuse_edges(CUgraph graph, const CUgraphNode *from, const CUgra
 
 static CUresult say_cooperative(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue *value_p)
 {
-    CUresult result = driver->graph_kernel_node_get_attribute(node, id, value_p);
+    CUresult result = real.graph_kernel_node_get_attribute(node, id, value_p);
     value_p->cooperative = id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE ? 1 : value_p->cooperative;
     return result;
 }
@@ -286,7 +287,7 @@ static CUresult say_cooperative(CUgraphNode node, CUlaunchAttributeID id, CUlaun
 static CUgraphNode urgent; /* the first node asked for its priority has less than the second */
 static CUresult say_urgent(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue *value_p)
 {
-    CUresult result = driver->graph_kernel_node_get_attribute(node, id, value_p);
+    CUresult result = real.graph_kernel_node_get_attribute(node, id, value_p);
     if (id == CU_LAUNCH_ATTRIBUTE_PRIORITY) {
         value_p->priority = urgent ? -1 : 0;
         urgent = node;
@@ -297,7 +298,7 @@ static CUresult say_urgent(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAtt
 static void test_program(void)
 {
     CUresult result;
-    early = *driver;
+    linking = real;
     expect_port(PROGRAM, 8, OH_PORT_LAUNCH_ORDER, "behind a kernel of the program");
     expect_port(PROGRAM_BEHIND, 8, OH_PORT_LAUNCH_ORDER, "... which comes after another");
     expect_port(PROGRAM, 64, OH_PORT_LAUNCH_ORDER, "as many blocks as may wait");
@@ -305,20 +306,20 @@ static void test_program(void)
     expect_port(PROGRAM_PROGRAMMATIC, 8, OH_PORT_PROGRAMMATIC, "behind a kernel that may begin early itself");
     expect_port(OURS, 8, OH_PORT_PROGRAMMATIC, "behind a kernel of another communicator");
     expect_port(MEMSET, 8, 0, "behind what is no kernel");
-    early.graph_kernel_node_get_attribute = say_cooperative;
+    linking.graph_kernel_node_get_attribute = say_cooperative;
     expect_port(PROGRAM, 8, OH_PORT_PROGRAMMATIC, "behind a cooperative kernel");
-    early.graph_kernel_node_get_attribute = say_urgent;
+    linking.graph_kernel_node_get_attribute = say_urgent;
     expect_port(PROGRAM, 8, OH_PORT_PROGRAMMATIC, "where the kernel has the higher priority");
-    early = *driver;
-    early.graph_add_edges = NULL;
+    linking = real;
+    linking.graph_add_edges = NULL;
     expect_port(PROGRAM, 8, OH_PORT_PROGRAMMATIC, "a driver that knows no ports");
-    early = *driver;
-    early.graph_remove_edges = refuse_edges;
+    linking = real;
+    linking.graph_remove_edges = refuse_edges;
     expect_port(PROGRAM, 8, OH_PORT_PROGRAMMATIC, "an edge that cannot be removed");
-    early = *driver;
-    early.graph_add_edges = refuse_edge;
+    linking = real;
+    linking.graph_add_edges = refuse_edge;
     expect_port(PROGRAM, 8, OH_PORT_PROGRAMMATIC, "an edge that cannot be added: the old one is back");
-    early.graph_add_edges = refuse_edges;
+    linking.graph_add_edges = refuse_edges;
     port_behind(PROGRAM, 8, &result);
     tap_ok(result == CUDA_ERROR_INVALID_VALUE, "nor the old one: an error");
 }
@@ -343,7 +344,7 @@ static void open_device(void)
     CU(stream_create(&stream, CU_STREAM_NON_BLOCKING));
     CU(mem_alloc(&address, BUFFER));
     memory = (char *)(uintptr_t)address;
-    if (oh_kernel_set_get(driver, device, RANKS, &set) != ncclSuccess) {
+    if (oh_kernel_set_get(device, RANKS, &set) != ncclSuccess) {
         printf("Bail out! no kernels\n");
         exit(1);
     }
@@ -352,10 +353,10 @@ static void open_device(void)
 int main(void)
 {
     use_topologies();
-    if (oh_driver_get(&driver) != ncclSuccess) {
+    if (oh_driver_open() != ncclSuccess) {
         tap_skip_all("no driver");
     }
-    linking = driver;
+    linking = real = oh_driver;
     open_device();
     test_kinds();
     test_grids();

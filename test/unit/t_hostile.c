@@ -131,10 +131,9 @@ static void stop_writer(struct writer *writer)
 /* What a rank serves with: a table within bounds, and memory of the right size behind every pointer. */
 static bool is_sound(struct oh_comm *comm)
 {
-    const struct oh_driver *driver = comm->staging.driver;
     struct oh_context_scope scope;
     bool sound = oh_plan_table_valid(&comm->serve.table, RANKS) && oh_plan_table_end(&comm->serve.table) > 0;
-    if (oh_context_enter(driver, &comm->staging.context, &scope) != CUDA_SUCCESS) {
+    if (oh_context_enter(&comm->staging.context, &scope) != CUDA_SUCCESS) {
         return false;
     }
     for (int r = 0; r < RANKS && sound; r++) {
@@ -142,7 +141,7 @@ static bool is_sound(struct oh_comm *comm)
         size_t bytes = 0;
         sound = cuMemGetAddressRange(&start, &bytes, at) == CUDA_SUCCESS && start == at && bytes >= OH_STAGING_BYTES;
     }
-    oh_context_leave(driver, &scope);
+    oh_context_leave(&scope);
     return sound;
 }
 

@@ -181,9 +181,9 @@ static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p
     return served;
 }
 
-static bool make_memory(const struct oh_driver *driver, CUdevice device)
+static bool make_memory(CUdevice device)
 {
-    return oh_staging_bind(driver, device, NULL, &honest[device]) == ncclSuccess &&
+    return oh_staging_bind(device, NULL, &honest[device]) == ncclSuccess &&
            oh_staging_create(&honest[device]) == ncclSuccess;
 }
 
@@ -201,7 +201,6 @@ static void test_random_peers(void)
 int main(int argc, char **argv)
 {
     char folder[] = "/dev/shm/onehop-t_peer.XXXXXX";
-    const struct oh_driver *driver;
     seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
     tap_note("seed %u", seed);
     if (!mkdtemp(folder)) {
@@ -210,7 +209,7 @@ int main(int argc, char **argv)
     setenv("ONEHOP_SHM_DIR", folder, 1);
     setenv("ONEHOP_DEBUG", "NONE", 0);
     use_topologies();
-    tap_ok(oh_driver_get(&driver) == ncclSuccess && make_memory(driver, 0) && make_memory(driver, 1),
+    tap_ok(oh_driver_open() == ncclSuccess && make_memory(0) && make_memory(1),
            "the peer has memory, on the one GPU and on the other");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char reason[OH_REASON_BYTES];

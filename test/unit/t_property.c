@@ -31,7 +31,6 @@ struct decision {
 static uint64_t seed;
 static struct decision now; /* of the rank whose turn it is */
 static bool capturing;      /* its stream is */
-static struct oh_driver driver;
 
 static uint64_t draw(uint64_t below)
 {
@@ -144,16 +143,16 @@ static CUresult CUDAAPI launch(const CUlaunchConfig *config, CUfunction function
 
 static void make_driver(void)
 {
-    driver.ctx_get_id = get_id;
-    driver.ctx_push = push;
-    driver.ctx_pop = pop;
-    driver.stream_get_capture_info = capture_info;
-    driver.stream_get_id = stream_id;
-    driver.stream_wait_event = wait_event;
-    driver.event_record = record_event;
-    driver.user_object_create = create_object;
-    driver.graph_retain_user_object = retain_object;
-    driver.launch_kernel_ex = launch;
+    oh_driver.ctx_get_id = get_id;
+    oh_driver.ctx_push = push;
+    oh_driver.ctx_pop = pop;
+    oh_driver.stream_get_capture_info = capture_info;
+    oh_driver.stream_get_id = stream_id;
+    oh_driver.stream_wait_event = wait_event;
+    oh_driver.event_record = record_event;
+    oh_driver.user_object_create = create_object;
+    oh_driver.graph_retain_user_object = retain_object;
+    oh_driver.launch_kernel_ex = launch;
 }
 
 /* --- ranks and calls -----------------------------------------------------------------------------------------------
@@ -184,7 +183,6 @@ static struct oh_comm *make_rank(const struct oh_plan_table *table, uint32_t ran
     comm->id.nranks = table->nranks;
     comm->serve.table = *table;
     atomic_store(&comm->state, OH_COMM_SERVED);
-    comm->staging.driver = &driver;
     comm->staging.context.handle = draw(2) ? any_pointer() : NULL;
     comm->staging.context.id = id_of(comm->staging.context.handle);
     comm->serve.args.rank = rank;

@@ -88,10 +88,9 @@ static bool publish(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
     struct oh_peer_info *info = &comm->segment.shared->peer_info[comm->id.rank];
-    const struct oh_driver *driver = comm->staging.driver;
     char reason[OH_REASON_BYTES];
 
-    oh_topo_gpu_gather(driver, comm->staging.device, &agreement->gpu);
+    oh_topo_gpu_gather(comm->staging.device, &agreement->gpu);
     if (!oh_topo_check_gpu(&agreement->gpu, reason, sizeof reason)) {
         decline_because(agreement, "%s", reason);
         return false;
@@ -128,7 +127,6 @@ static void open_peer(struct oh_agreement *agreement, uint32_t rank)
 {
     struct oh_comm *comm = agreement->comm;
     struct oh_peer_info info = comm->segment.shared->peer_info[rank]; /* read once: the peer may write to it */
-    const struct oh_driver *driver = comm->staging.driver;
     struct oh_topo_pair pair;
     char reason[OH_REASON_BYTES];
 
@@ -142,7 +140,7 @@ static void open_peer(struct oh_agreement *agreement, uint32_t rank)
         decline_because(agreement, "rank %u gives no bus id of a GPU", rank);
         return;
     }
-    oh_topo_pair_gather(driver, agreement->gpu.bus_id, info.bus_id, &pair);
+    oh_topo_pair_gather(agreement->gpu.bus_id, info.bus_id, &pair);
     if (!oh_topo_check_pair(agreement->gpu.bus_id, info.bus_id, &pair, reason, sizeof reason)) {
         decline_because(agreement, "%s", reason);
         return;
@@ -177,13 +175,13 @@ static bool publish_room(struct oh_agreement *agreement)
     struct oh_plan_table table = comm->serve.table;
     struct oh_context_scope scope;
     struct oh_plan_room room = {0};
-    if (oh_context_enter_relaxed(staging->driver, &staging->context, &scope) != CUDA_SUCCESS) {
+    if (oh_context_enter_relaxed(&staging->context, &scope) != CUDA_SUCCESS) {
         decline_because(agreement, "the context of GPU %s cannot be made current", agreement->gpu.bus_id);
         return false;
     }
-    ncclResult_t res = oh_room_query(staging->driver, staging->device, &staging->context, comm->serve.kernels,
-                                     &comm->serve.table, &room);
-    oh_context_leave_relaxed(staging->driver, &scope);
+    ncclResult_t res =
+        oh_room_query(staging->device, &staging->context, comm->serve.kernels, &comm->serve.table, &room);
+    oh_context_leave_relaxed(&scope);
     room.max_blocks = comm->id.config.max_ctas;
     if (res != ncclSuccess) {
         decline_because(agreement, "the occupancy of the kernels is unknown on GPU %s", agreement->gpu.bus_id);
@@ -200,14 +198,13 @@ static bool publish_room(struct oh_agreement *agreement)
 static ncclResult_t prepare_launch(struct oh_comm *comm)
 {
     const struct oh_staging *staging = &comm->staging;
-    const struct oh_driver *driver = staging->driver;
     struct oh_context_scope scope;
 
-    if (oh_context_enter_relaxed(driver, &staging->context, &scope) != CUDA_SUCCESS) {
+    if (oh_context_enter_relaxed(&staging->context, &scope) != CUDA_SUCCESS) {
         return ncclUnhandledCudaError;
     }
-    ncclResult_t res = oh_kernel_set_get(driver, staging->device, comm->id.nranks, &comm->serve.kernels);
-    oh_context_leave_relaxed(driver, &scope);
+    ncclResult_t res = oh_kernel_set_get(staging->device, comm->id.nranks, &comm->serve.kernels);
+    oh_context_leave_relaxed(&scope);
     if (res != ncclSuccess) {
         return res;
     }
@@ -318,36 +315,33 @@ static bool nccl_mixes_graphs(void)
 /* Creates the events, which retire.c destroys, also when this fails half-way. */
 static ncclResult_t prepare_order(struct oh_comm *comm)
 {
-    const struct oh_driver *driver = comm->staging.driver;
     struct oh_context_scope scope;
     ncclResult_t res = ncclSuccess;
-    if (oh_context_enter_relaxed(driver, &comm->staging.context, &scope) != CUDA_SUCCESS) {
+    if (oh_context_enter_relaxed(&comm->staging.context, &scope) != CUDA_SUCCESS) {
         return ncclUnhandledCudaError;
     }
     for (int e = 0; e < OH_EVENTS; e++) {
-        OH_CU_GOTO(driver, event_create(&comm->order.event[e], CU_EVENT_DISABLE_TIMING), res, out);
+        OH_CU_GOTO(event_create(&comm->order.event[e], CU_EVENT_DISABLE_TIMING), res, out);
     }
     comm->order.graph_mixing = oh_env_flag(OH_ENV_GRAPH_MIXING, nccl_mixes_graphs());
     comm->order.launch_order = oh_env_flag(OH_ENV_LAUNCH_ORDER, true);
 out:
-    oh_context_leave_relaxed(driver, &scope);
+    oh_context_leave_relaxed(&scope);
     return res;
 }
 
 static void bind(struct oh_agreement *agreement, CUstream stream)
 {
     struct oh_comm *comm = agreement->comm;
-    const struct oh_driver *driver;
     CUdevice device;
     char reason[OH_REASON_BYTES];
     if (!oh_topo_allowed_by_env(reason, sizeof reason)) {
         decline_because(agreement, "%s", reason);
-    } else if (oh_driver_get(&driver) != ncclSuccess) {
+    } else if (oh_driver_open() != ncclSuccess) {
         decline_because(agreement, "%s", oh_driver_error());
-    } else if (driver->device_get(&device, comm->attach.cuda_device) != CUDA_SUCCESS) {
+    } else if (oh_driver.device_get(&device, comm->attach.cuda_device) != CUDA_SUCCESS) {
         decline_because(agreement, "CUDA device %d cannot be found", comm->attach.cuda_device);
-    } else if (oh_staging_bind(driver, device, oh_context_of_call(driver, device, stream), &comm->staging) !=
-               ncclSuccess) {
+    } else if (oh_staging_bind(device, oh_context_of_call(device, stream), &comm->staging) != ncclSuccess) {
         decline_because(agreement, "CUDA device %d has no context", comm->attach.cuda_device);
     } else if (prepare_order(comm) != ncclSuccess) {
         decline_because(agreement, "CUDA device %d has no events", comm->attach.cuda_device);

@@ -85,9 +85,9 @@ static enum reclaim close_peers(struct oh_comm *comm)
     return RECLAIM_DONE;
 }
 
-static CUresult destroy_event(const struct oh_driver *driver, CUevent *event)
+static CUresult destroy_event(CUevent *event)
 {
-    CUresult result = *event ? driver->event_destroy(*event) : CUDA_SUCCESS;
+    CUresult result = *event ? oh_driver.event_destroy(*event) : CUDA_SUCCESS;
     *event = result == CUDA_SUCCESS ? NULL : *event;
     return result;
 }
@@ -95,17 +95,16 @@ static CUresult destroy_event(const struct oh_driver *driver, CUevent *event)
 /* A lost context has lost its events as well. */
 static enum reclaim destroy_events(struct oh_comm *comm)
 {
-    const struct oh_driver *driver = comm->staging.driver;
     struct oh_context_scope scope;
-    if (!driver) {
+    if (!comm->staging.context.handle) {
         return RECLAIM_DONE;
     }
-    CUresult result = oh_context_enter_relaxed(driver, &comm->staging.context, &scope);
+    CUresult result = oh_context_enter_relaxed(&comm->staging.context, &scope);
     if (result == CUDA_SUCCESS) {
         for (int e = 0; e < OH_EVENTS && result == CUDA_SUCCESS; e++) {
-            result = destroy_event(driver, &comm->order.event[e]);
+            result = destroy_event(&comm->order.event[e]);
         }
-        oh_context_leave_relaxed(driver, &scope);
+        oh_context_leave_relaxed(&scope);
     }
     return result == CUDA_SUCCESS || oh_context_is_lost(result) ? RECLAIM_DONE : RECLAIM_FAILED;
 }
@@ -255,7 +254,7 @@ void oh_comm_detach(struct oh_comm *comm)
 void oh_comm_release(struct oh_comm *comm)
 {
     bool used = atomic_load_explicit(&comm->reclaim.users, memory_order_acquire) > 0; /* pairs with oh_comm_end_use */
-    if (comm->staging.driver || used) {
+    if (comm->staging.context.handle || used) {
         add_to_retired(comm);
     } else {
         oh_segment_discard(&comm->segment);

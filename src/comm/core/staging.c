@@ -73,21 +73,19 @@ static bool is_own(CUdeviceptr base, CUcontext context)
     return own != NULL;
 }
 
-ncclResult_t oh_staging_bind(const struct oh_driver *driver, CUdevice device, CUcontext context,
-                             struct oh_staging *staging_p)
+ncclResult_t oh_staging_bind(CUdevice device, CUcontext context, struct oh_staging *staging_p)
 {
     ncclResult_t res = ncclSuccess;
-    struct oh_staging staging = {
-        .driver = driver, .device = device, .context.handle = context, .primary_retained = !context};
+    struct oh_staging staging = {.device = device, .context.handle = context, .primary_retained = !context};
     if (!context) {
-        OH_CU_GOTO(driver, primary_ctx_retain(&staging.context.handle, device), res, err);
+        OH_CU_GOTO(primary_ctx_retain(&staging.context.handle, device), res, err);
     }
-    OH_CU_GOTO(driver, ctx_get_id(staging.context.handle, &staging.context.id), res, err_retained);
+    OH_CU_GOTO(ctx_get_id(staging.context.handle, &staging.context.id), res, err_retained);
     *staging_p = staging;
     return ncclSuccess;
 err_retained:
     if (!context) {
-        driver->primary_ctx_release(device);
+        oh_driver.primary_ctx_release(device);
     }
 err:
     return res;
@@ -107,7 +105,7 @@ void oh_staging_share_context(struct oh_staging *staging)
 {
     CUcontext same;
     if (staging->primary_retained) {
-        staging->primary_retained = staging->driver->primary_ctx_retain(&same, staging->device) == CUDA_SUCCESS;
+        staging->primary_retained = oh_driver.primary_ctx_retain(&same, staging->device) == CUDA_SUCCESS;
     }
 }
 
@@ -116,8 +114,8 @@ static CUresult end_stream(struct oh_staging *staging)
 {
     CUresult result = CUDA_SUCCESS;
     if (staging->stream) {
-        result = staging->driver->stream_synchronize(staging->stream);
-        result = result == CUDA_SUCCESS ? staging->driver->stream_destroy(staging->stream) : result;
+        result = oh_driver.stream_synchronize(staging->stream);
+        result = result == CUDA_SUCCESS ? oh_driver.stream_destroy(staging->stream) : result;
     }
     staging->stream = result == CUDA_SUCCESS ? NULL : staging->stream;
     return result;
@@ -129,7 +127,6 @@ static CUresult end_stream(struct oh_staging *staging)
  */
 static ncclResult_t start_clearing(struct oh_staging *staging)
 {
-    const struct oh_driver *driver = staging->driver;
     static const struct {
         size_t begin, end;
         uint32_t value;
@@ -137,11 +134,10 @@ static ncclResult_t start_clearing(struct oh_staging *staging)
                  {OH_WORDS_OFFSET, OH_ESCAPE_OFFSET, OH_SENTINEL},
                  {OH_ESCAPE_OFFSET, OH_STAGING_BYTES, 0}};
     ncclResult_t res = ncclSuccess;
-    OH_CU_GOTO(driver, stream_create(&staging->stream, CU_STREAM_NON_BLOCKING), res, out);
+    OH_CU_GOTO(stream_create(&staging->stream, CU_STREAM_NON_BLOCKING), res, out);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         size_t words = (parts[i].end - parts[i].begin) / sizeof(uint32_t);
-        OH_CU_GOTO(driver, memset_d32_async(staging->base + parts[i].begin, parts[i].value, words, staging->stream),
-                   res, out);
+        OH_CU_GOTO(memset_d32_async(staging->base + parts[i].begin, parts[i].value, words, staging->stream), res, out);
     }
 out:
     return res;
@@ -149,21 +145,19 @@ out:
 
 static ncclResult_t map_control(struct oh_staging *staging)
 {
-    const struct oh_driver *driver = staging->driver;
     ncclResult_t res = ncclSuccess;
     void *page = mmap(NULL, CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) {
         OH_INFO("device %d: the control block cannot be mapped: %m", staging->device);
         return ncclSystemError;
     }
-    OH_CU_GOTO(driver,
-               mem_host_register(page, CONTROL_BYTES, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP), res,
+    OH_CU_GOTO(mem_host_register(page, CONTROL_BYTES, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP), res,
                err_page);
-    OH_CU_GOTO(driver, mem_host_get_device_pointer(&staging->control_device, page, 0), res, err_registered);
+    OH_CU_GOTO(mem_host_get_device_pointer(&staging->control_device, page, 0), res, err_registered);
     staging->control = page;
     return ncclSuccess;
 err_registered:
-    driver->mem_host_unregister(page);
+    oh_driver.mem_host_unregister(page);
 err_page:
     munmap(page, CONTROL_BYTES);
     return res;
@@ -171,21 +165,20 @@ err_page:
 
 ncclResult_t oh_staging_create(struct oh_staging *staging)
 {
-    const struct oh_driver *driver = staging->driver;
     const CUdevice device = staging->device;
     struct oh_context_scope scope;
     ncclResult_t res = ncclSuccess;
-    if (oh_context_enter_relaxed(driver, &staging->context, &scope) != CUDA_SUCCESS) {
+    if (oh_context_enter_relaxed(&staging->context, &scope) != CUDA_SUCCESS) {
         OH_INFO("device %d: its context cannot be made current", device);
         return ncclUnhandledCudaError;
     }
-    OH_CU_GOTO(driver, mem_alloc(&staging->base, OH_STAGING_BYTES), res, out);
+    OH_CU_GOTO(mem_alloc(&staging->base, OH_STAGING_BYTES), res, out);
     res = add_own(staging->base, staging->context.handle) ? map_control(staging) : ncclSystemError;
     if (res == ncclSuccess) {
         res = start_clearing(staging);
     }
 out:
-    oh_context_leave_relaxed(driver, &scope);
+    oh_context_leave_relaxed(&scope);
     return res;
 }
 
@@ -193,14 +186,14 @@ ncclResult_t oh_staging_describe(const struct oh_staging *staging, struct oh_pee
 {
     ncclResult_t res = ncclSuccess;
     struct oh_context_scope scope;
-    if (oh_context_enter_relaxed(staging->driver, &staging->context, &scope) != CUDA_SUCCESS) {
+    if (oh_context_enter_relaxed(&staging->context, &scope) != CUDA_SUCCESS) {
         return ncclUnhandledCudaError;
     }
-    OH_CU_GOTO(staging->driver, ipc_get_mem_handle(&info->handle, staging->base), res, out);
+    OH_CU_GOTO(ipc_get_mem_handle(&info->handle, staging->base), res, out);
     info->staging = staging->base;
     info->context = (uintptr_t)staging->context.handle;
 out:
-    oh_context_leave_relaxed(staging->driver, &scope);
+    oh_context_leave_relaxed(&scope);
     return res;
 }
 
@@ -208,41 +201,38 @@ ncclResult_t oh_staging_finish(struct oh_staging *staging, uint32_t epoch)
 {
     struct oh_context_scope scope;
     ncclResult_t res = ncclSuccess;
-    if (oh_context_enter_relaxed(staging->driver, &staging->context, &scope) != CUDA_SUCCESS) {
+    if (oh_context_enter_relaxed(&staging->context, &scope) != CUDA_SUCCESS) {
         return ncclUnhandledCudaError;
     }
     const CUdeviceptr field = staging->base + OH_EPOCH_OFFSET + offsetof(struct oh_epoch, last);
-    OH_CU_GOTO(staging->driver,
-               memset_2d_d32_async(field, sizeof(struct oh_epoch), epoch, 1, OH_MAX_BLOCKS, staging->stream), res, out);
-    OH_CU_GOTO(staging->driver, stream_synchronize(staging->stream), res, out);
+    OH_CU_GOTO(memset_2d_d32_async(field, sizeof(struct oh_epoch), epoch, 1, OH_MAX_BLOCKS, staging->stream), res, out);
+    OH_CU_GOTO(stream_synchronize(staging->stream), res, out);
     end_stream(staging); /* what fails is tried again by oh_staging_destroy */
 out:
-    oh_context_leave_relaxed(staging->driver, &scope);
+    oh_context_leave_relaxed(&scope);
     return res;
 }
 
-static ncclResult_t open_in_process(struct oh_staging *staging, const struct oh_peer_info *info, CUdeviceptr *base_p)
+static ncclResult_t open_in_process(const struct oh_peer_info *info, CUdeviceptr *base_p)
 {
-    const struct oh_driver *driver = staging->driver;
     CUcontext context = (CUcontext)(uintptr_t)info->context;
     if (!is_own((CUdeviceptr)info->staging, context)) {
         OH_INFO("what GPU %s has published is no memory of this process", info->bus_id);
         return ncclSystemError;
     }
-    CUresult result = driver->ctx_enable_peer_access(context, 0);
+    CUresult result = oh_driver.ctx_enable_peer_access(context, 0);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
-        OH_INFO("peer access to GPU %s: %s", info->bus_id, oh_driver_error_name(driver, result));
+        OH_INFO("peer access to GPU %s: %s", info->bus_id, oh_driver_error_name(result));
         return ncclUnhandledCudaError;
     }
     *base_p = (CUdeviceptr)info->staging;
     return ncclSuccess;
 }
 
-static ncclResult_t open_by_ipc(struct oh_staging *staging, const struct oh_peer_info *info, CUdeviceptr *base_p)
+static ncclResult_t open_by_ipc(const struct oh_peer_info *info, CUdeviceptr *base_p)
 {
     ncclResult_t res = ncclSuccess;
-    OH_CU_GOTO(staging->driver, ipc_open_mem_handle(base_p, info->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), res,
-               out);
+    OH_CU_GOTO(ipc_open_mem_handle(base_p, info->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), res, out);
 out:
     return res;
 }
@@ -252,11 +242,11 @@ ncclResult_t oh_staging_open_peer(struct oh_staging *staging, uint32_t rank, con
 {
     struct oh_context_scope scope;
     CUdeviceptr base;
-    if (oh_context_enter_relaxed(staging->driver, &staging->context, &scope) != CUDA_SUCCESS) {
+    if (oh_context_enter_relaxed(&staging->context, &scope) != CUDA_SUCCESS) {
         return ncclUnhandledCudaError;
     }
-    ncclResult_t res = same_process ? open_in_process(staging, info, &base) : open_by_ipc(staging, info, &base);
-    oh_context_leave_relaxed(staging->driver, &scope);
+    ncclResult_t res = same_process ? open_in_process(info, &base) : open_by_ipc(info, &base);
+    oh_context_leave_relaxed(&scope);
     if (res == ncclSuccess) {
         staging->peer[rank].base = base;
         staging->peer[rank].ipc = !same_process;
@@ -266,15 +256,15 @@ ncclResult_t oh_staging_open_peer(struct oh_staging *staging, uint32_t rank, con
 
 static CUresult hold_in_context(struct oh_staging *staging)
 {
-    const struct oh_driver *driver = staging->driver;
-    CUresult result = staging->stream ? CUDA_SUCCESS : driver->stream_create(&staging->stream, CU_STREAM_NON_BLOCKING);
+    CUresult result =
+        staging->stream ? CUDA_SUCCESS : oh_driver.stream_create(&staging->stream, CU_STREAM_NON_BLOCKING);
     if (result == CUDA_SUCCESS) {
         const CUdeviceptr field = staging->base + OH_EPOCH_OFFSET + offsetof(struct oh_epoch, held);
-        result =
-            driver->memset_2d_d32_async(field, sizeof(struct oh_epoch), OH_SENTINEL, 1, OH_MAX_BLOCKS, staging->stream);
+        result = oh_driver.memset_2d_d32_async(field, sizeof(struct oh_epoch), OH_SENTINEL, 1, OH_MAX_BLOCKS,
+                                               staging->stream);
     }
     const uint64_t end = oh_now_ns() + HOLD_NS;
-    while (result == CUDA_SUCCESS && driver->stream_query(staging->stream) == CUDA_ERROR_NOT_READY &&
+    while (result == CUDA_SUCCESS && oh_driver.stream_query(staging->stream) == CUDA_ERROR_NOT_READY &&
            oh_now_ns() < end) {
         sched_yield();
     }
@@ -284,10 +274,10 @@ static CUresult hold_in_context(struct oh_staging *staging)
 CUresult oh_staging_hold(struct oh_staging *staging)
 {
     struct oh_context_scope scope;
-    CUresult result = oh_context_enter_relaxed(staging->driver, &staging->context, &scope);
+    CUresult result = oh_context_enter_relaxed(&staging->context, &scope);
     if (result == CUDA_SUCCESS) {
         result = hold_in_context(staging); /* oh_staging_destroy ends the stream */
-        oh_context_leave_relaxed(staging->driver, &scope);
+        oh_context_leave_relaxed(&scope);
     }
     return result;
 }
@@ -296,10 +286,10 @@ CUresult oh_staging_hold(struct oh_staging *staging)
 static bool free_in_context(struct oh_staging *staging, CUresult (*step)(struct oh_staging *))
 {
     struct oh_context_scope scope;
-    CUresult result = oh_context_enter_relaxed(staging->driver, &staging->context, &scope);
+    CUresult result = oh_context_enter_relaxed(&staging->context, &scope);
     if (result == CUDA_SUCCESS) {
         result = step(staging);
-        oh_context_leave_relaxed(staging->driver, &scope);
+        oh_context_leave_relaxed(&scope);
     }
     return result == CUDA_SUCCESS || oh_context_is_lost(result);
 }
@@ -307,10 +297,10 @@ static bool free_in_context(struct oh_staging *staging, CUresult (*step)(struct 
 CUresult oh_staging_query(const struct oh_staging *staging, CUevent event)
 {
     struct oh_context_scope scope;
-    CUresult result = oh_context_enter_relaxed(staging->driver, &staging->context, &scope);
+    CUresult result = oh_context_enter_relaxed(&staging->context, &scope);
     if (result == CUDA_SUCCESS) {
-        result = staging->driver->event_query(event);
-        oh_context_leave_relaxed(staging->driver, &scope);
+        result = oh_driver.event_query(event);
+        oh_context_leave_relaxed(&scope);
     }
     return result;
 }
@@ -320,7 +310,7 @@ static CUresult close_peers(struct oh_staging *staging)
     CUresult first = CUDA_SUCCESS;
     for (int r = 0; r < OH_MAX_RANKS; r++) {
         if (staging->peer[r].ipc) {
-            CUresult result = staging->driver->ipc_close_mem_handle(staging->peer[r].base);
+            CUresult result = oh_driver.ipc_close_mem_handle(staging->peer[r].base);
             staging->peer[r].ipc = result != CUDA_SUCCESS;
             first = first == CUDA_SUCCESS ? result : first;
         }
@@ -330,20 +320,19 @@ static CUresult close_peers(struct oh_staging *staging)
 
 bool oh_staging_close_peers(struct oh_staging *staging)
 {
-    return !staging->driver || free_in_context(staging, close_peers);
+    return !staging->context.handle || free_in_context(staging, close_peers);
 }
 
 /* The memory last: once it is free, all is. */
 static CUresult free_memory(struct oh_staging *staging)
 {
-    const struct oh_driver *driver = staging->driver;
     CUresult result = end_stream(staging);
     if (result == CUDA_SUCCESS && staging->control_device) {
-        result = driver->mem_host_unregister(staging->control);
+        result = oh_driver.mem_host_unregister(staging->control);
         staging->control_device = result == CUDA_SUCCESS ? 0 : staging->control_device;
     }
     if (result == CUDA_SUCCESS && staging->base) {
-        result = driver->mem_free(staging->base);
+        result = oh_driver.mem_free(staging->base);
         staging->base = result == CUDA_SUCCESS ? 0 : staging->base;
     }
     return result;
@@ -351,7 +340,7 @@ static CUresult free_memory(struct oh_staging *staging)
 
 bool oh_staging_destroy(struct oh_staging *staging)
 {
-    if (!staging->driver) {
+    if (!staging->context.handle) {
         return true;
     }
     if (staging->base) {
@@ -361,19 +350,19 @@ bool oh_staging_destroy(struct oh_staging *staging)
         return false;
     }
     if (staging->primary_retained) {
-        staging->driver->primary_ctx_release(staging->device);
+        oh_driver.primary_ctx_release(staging->device);
     }
     if (staging->control) {
         munmap(staging->control, CONTROL_BYTES);
     }
-    *staging = (struct oh_staging){.driver = NULL};
+    *staging = (struct oh_staging){.base = 0};
     return true;
 }
 
 void oh_staging_abandon(struct oh_staging *staging)
 {
-    if (staging->driver) {
+    if (staging->context.handle) {
         OH_INFO("device %d: the driver keeps %u MiB until the process ends", staging->device, OH_STAGING_BYTES >> 20);
     }
-    *staging = (struct oh_staging){.driver = NULL};
+    *staging = (struct oh_staging){.base = 0};
 }

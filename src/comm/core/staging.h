@@ -21,10 +21,9 @@
 #include "kernels/abi.h"
 
 struct oh_staging {
-    const struct oh_driver *driver; /* NULL: nothing is held, and the rest means nothing */
     CUdevice device;
-    struct oh_context context;
-    bool primary_retained; /* context is the device's primary one, and held by us */
+    struct oh_context context; /* handle NULL: nothing is held, and the rest means nothing */
+    bool primary_retained;     /* context is the device's primary one, and held by us */
     CUdeviceptr base;
     CUstream stream; /* of the set-up, which clears the memory, and of oh_staging_hold; else NULL */
     /*
@@ -43,8 +42,7 @@ struct oh_staging {
  * Chooses the context: `context`, or (NULL) the device's primary context, as the CUDA runtime does. Returns
  * ncclSuccess, after which the caller must call oh_staging_destroy, or ncclUnhandledCudaError (logged at INFO).
  */
-ncclResult_t oh_staging_bind(const struct oh_driver *driver, CUdevice device, CUcontext context,
-                             struct oh_staging *staging_p);
+ncclResult_t oh_staging_bind(CUdevice device, CUcontext context, struct oh_staging *staging_p);
 
 /* Allocates the memory and starts to clear it. Returns ncclSuccess, or an error (logged at INFO). */
 ncclResult_t oh_staging_create(struct oh_staging *staging);

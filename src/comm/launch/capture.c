@@ -32,18 +32,17 @@ static void CUDA_CB note_graph_destroyed(void *user)
  */
 static CUresult retain_for_graph(struct oh_capture *capture)
 {
-    const struct oh_driver *driver = capture->comm->staging.driver;
     CUuserObject object;
     CUresult result =
-        driver->user_object_create(&object, capture, note_graph_destroyed, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+        oh_driver.user_object_create(&object, capture, note_graph_destroyed, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
     if (result != CUDA_SUCCESS) {
         atomic_store(&capture->destroyed, true);
         return result;
     }
     atomic_fetch_add(&capture->comm->order.graphs, 1);
-    result = driver->graph_retain_user_object(capture->graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
+    result = oh_driver.graph_retain_user_object(capture->graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
     if (result != CUDA_SUCCESS) {
-        driver->user_object_release(object, 1); /* runs note_graph_destroyed, sooner or later */
+        oh_driver.user_object_release(object, 1); /* runs note_graph_destroyed, sooner or later */
     }
     return result;
 }
@@ -74,15 +73,14 @@ struct oh_capture *oh_capture_find(const struct oh_comm *comm, cuuint64_t id)
 
 /* The nodes that the next work on a capturing stream comes after; for a stream that has just got a kernel, that. They
  * are the driver's, until the next call on the capture. */
-static CUresult get_frontier(const struct oh_driver *driver, CUstream stream, const CUgraphNode **nodes_p,
-                             size_t *count_p)
+static CUresult get_frontier(CUstream stream, const CUgraphNode **nodes_p, size_t *count_p)
 {
     CUstreamCaptureStatus status;
     const void *edges;
     /* The older form fails where edges carry data, which drivers before 12.3 do not know. */
-    CUresult result = driver->stream_get_capture_info_v3
-                          ? driver->stream_get_capture_info_v3(stream, &status, NULL, NULL, nodes_p, &edges, count_p)
-                          : driver->stream_get_capture_info(stream, &status, NULL, NULL, nodes_p, count_p);
+    CUresult result = oh_driver.stream_get_capture_info_v3
+                          ? oh_driver.stream_get_capture_info_v3(stream, &status, NULL, NULL, nodes_p, &edges, count_p)
+                          : oh_driver.stream_get_capture_info(stream, &status, NULL, NULL, nodes_p, count_p);
     return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_ACTIVE ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
                                                                                : result;
 }
@@ -94,12 +92,12 @@ static bool is_frontier(const struct oh_capture *capture, const CUgraphNode *nod
 }
 
 /* A copy of the nodes that the stream's next work depends on; *copy_p is NULL if there are none. */
-static CUresult copy_frontier(const struct oh_capture *capture, CUstream stream, CUgraphNode **copy_p, size_t *count_p)
+static CUresult copy_frontier(CUstream stream, CUgraphNode **copy_p, size_t *count_p)
 {
     const CUgraphNode *nodes;
     CUgraphNode *copy = NULL;
     size_t count;
-    CUresult result = get_frontier(capture->comm->staging.driver, stream, &nodes, &count);
+    CUresult result = get_frontier(stream, &nodes, &count);
     if (result == CUDA_SUCCESS && count > 0) {
         copy = malloc(count * sizeof(CUgraphNode));
         if (!copy) {
@@ -127,7 +125,7 @@ static CUresult note_wait(struct oh_capture *capture)
 {
     CUgraphNode *nodes;
     size_t count;
-    CUresult result = copy_frontier(capture, capture->stream, &nodes, &count);
+    CUresult result = copy_frontier(capture->stream, &nodes, &count);
     if (result == CUDA_SUCCESS) {
         set_frontier(capture, nodes, count);
     }
@@ -151,8 +149,8 @@ static CUresult open_capture(struct oh_comm *comm, const struct oh_stream_state 
     comm->order.captures = capture;
     CUresult result = retain_for_graph(capture);
     if (result == CUDA_SUCCESS && comm->order.graph_mixing) {
-        result = comm->staging.driver->stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_LAUNCH],
-                                                         CU_EVENT_WAIT_EXTERNAL);
+        result = oh_driver.stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_LAUNCH],
+                                             CU_EVENT_WAIT_EXTERNAL);
     }
     if (result == CUDA_SUCCESS && comm->order.graph_mixing) {
         result = note_wait(capture);
@@ -168,17 +166,16 @@ static CUresult open_capture(struct oh_comm *comm, const struct oh_stream_state 
 /* Adds edges from the newest call, unless that is on this stream. The per-thread stream differs in each thread. */
 static CUresult follow_frontier(struct oh_capture *capture, CUstream stream)
 {
-    const struct oh_driver *driver = capture->comm->staging.driver;
     const CUgraphNode *nodes;
     size_t count;
     if (capture->frontier_count == 0 || (stream == capture->stream && stream != CU_STREAM_PER_THREAD)) {
         return CUDA_SUCCESS;
     }
-    if (get_frontier(driver, stream, &nodes, &count) == CUDA_SUCCESS && is_frontier(capture, nodes, count)) {
+    if (get_frontier(stream, &nodes, &count) == CUDA_SUCCESS && is_frontier(capture, nodes, count)) {
         return CUDA_SUCCESS;
     }
-    return driver->stream_update_capture_dependencies(stream, capture->frontier, capture->frontier_count,
-                                                      CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
+    return oh_driver.stream_update_capture_dependencies(stream, capture->frontier, capture->frontier_count,
+                                                        CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
 }
 
 static bool is_among(CUgraphNode node, const CUgraphNode *nodes, size_t count)
@@ -193,20 +190,19 @@ static bool is_among(CUgraphNode node, const CUgraphNode *nodes, size_t count)
 /* Moves the record node from behind the newest call to behind these nodes (one at least). */
 static CUresult move_record(struct oh_capture *capture, const CUgraphNode *nodes, size_t count)
 {
-    const struct oh_driver *driver = capture->comm->staging.driver;
     CUresult result = CUDA_SUCCESS;
     if (!capture->record) {
-        return driver->graph_add_event_record_node(&capture->record, capture->graph, nodes, count,
-                                                   capture->comm->order.event[OH_EVENT_LAUNCH]);
+        return oh_driver.graph_add_event_record_node(&capture->record, capture->graph, nodes, count,
+                                                     capture->comm->order.event[OH_EVENT_LAUNCH]);
     }
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
         if (!is_among(nodes[i], capture->frontier, capture->frontier_count)) {
-            result = driver->graph_add_dependencies(capture->graph, &nodes[i], &capture->record, 1);
+            result = oh_driver.graph_add_dependencies(capture->graph, &nodes[i], &capture->record, 1);
         }
     }
     for (size_t i = 0; i < capture->frontier_count && result == CUDA_SUCCESS; i++) {
         if (!is_among(capture->frontier[i], nodes, count)) {
-            result = driver->graph_remove_dependencies(capture->graph, &capture->frontier[i], &capture->record, 1);
+            result = oh_driver.graph_remove_dependencies(capture->graph, &capture->frontier[i], &capture->record, 1);
         }
     }
     return result;
@@ -216,7 +212,7 @@ CUresult oh_capture_after(struct oh_capture *capture, CUstream stream)
 {
     CUgraphNode *nodes;
     size_t count;
-    CUresult result = copy_frontier(capture, stream, &nodes, &count);
+    CUresult result = copy_frontier(stream, &nodes, &count);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -245,13 +241,12 @@ CUresult oh_capture_before(struct oh_comm *comm, const struct oh_stream_state *s
 }
 
 /* The node on which a captured kernel depends, if it is a single one. */
-static bool get_only_dependency(const struct oh_driver *driver, CUgraphNode kernel, CUgraphNode *before_p,
-                                struct oh_edge_data *edge_p)
+static bool get_only_dependency(CUgraphNode kernel, CUgraphNode *before_p, struct oh_edge_data *edge_p)
 {
     CUgraphNode nodes[2];
     struct oh_edge_data edges[2]; /* without room for their data the call fails */
     size_t count = 2;
-    bool only = driver->graph_node_get_dependencies(kernel, nodes, edges, &count) == CUDA_SUCCESS && count == 1;
+    bool only = oh_driver.graph_node_get_dependencies(kernel, nodes, edges, &count) == CUDA_SUCCESS && count == 1;
     if (only) {
         *before_p = nodes[0];
         *edge_p = edges[0];
@@ -262,29 +257,27 @@ static bool get_only_dependency(const struct oh_driver *driver, CUgraphNode kern
 /* The result of oh_edge_trigger_early is not needed: a kernel that could not be changed triggers late. */
 static CUresult link_captured(const struct oh_comm *comm, const struct oh_capture *capture, CUgraphNode kernel)
 {
-    const struct oh_driver *driver = comm->staging.driver;
     struct oh_edge edge = {.graph = capture->graph, .to = kernel};
-    if (!get_only_dependency(driver, kernel, &edge.from, &edge.data)) {
+    if (!get_only_dependency(kernel, &edge.from, &edge.data)) {
         return CUDA_SUCCESS;
     }
     if (edge.from == capture->kernel) {
-        oh_edge_trigger_early(driver, comm->serve.kernels, comm->serve.max_blocks, edge.from, kernel);
+        oh_edge_trigger_early(comm->serve.kernels, comm->serve.max_blocks, edge.from, kernel);
         return CUDA_SUCCESS;
     }
-    return comm->order.launch_order ? oh_edge_launch_early(driver, &edge) : CUDA_SUCCESS;
+    return comm->order.launch_order ? oh_edge_launch_early(&edge) : CUDA_SUCCESS;
 }
 
 CUresult oh_capture_link(const struct oh_submission *submission)
 {
     const struct oh_comm *comm = submission->calls[0].comm;
-    const struct oh_driver *driver = comm->staging.driver;
     struct oh_capture *capture = submission->capture;
     const CUgraphNode *nodes;
     size_t count;
-    if (!capture || !comm->serve.kernels->programmatic || !driver->graph_node_get_dependencies) {
+    if (!capture || !comm->serve.kernels->programmatic || !oh_driver.graph_node_get_dependencies) {
         return CUDA_SUCCESS;
     }
-    bool known = get_frontier(driver, submission->stream_state.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
+    bool known = get_frontier(submission->stream_state.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
     CUgraphNode kernel = known ? nodes[0] : NULL;
     CUresult result = kernel ? link_captured(comm, capture, kernel) : CUDA_SUCCESS;
     capture->kernel = kernel;

@@ -30,13 +30,12 @@
 #include "gpu/context.h"
 #include "util/log.h"
 
-CUresult oh_stream_query(const struct oh_comm *comm, CUstream stream, struct oh_stream_state *stream_state_p)
+CUresult oh_stream_query(CUstream stream, struct oh_stream_state *stream_state_p)
 {
-    const struct oh_driver *driver = comm->staging.driver;
     CUstreamCaptureStatus status;
     struct oh_stream_state stream_state = {.known = true, .stream = stream};
     CUresult result =
-        driver->stream_get_capture_info(stream, &status, &stream_state.capture_id, &stream_state.graph, NULL, NULL);
+        oh_driver.stream_get_capture_info(stream, &status, &stream_state.capture_id, &stream_state.graph, NULL, NULL);
     if (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
         result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
@@ -44,7 +43,7 @@ CUresult oh_stream_query(const struct oh_comm *comm, CUstream stream, struct oh_
         /* By id, which the driver does not return for a capturing stream: handles are reused, and the handle of the
          * per-thread default stream means another stream in each thread. */
         stream_state.graph = NULL;
-        result = driver->stream_get_id(stream, &stream_state.stream_id);
+        result = oh_driver.stream_get_id(stream, &stream_state.stream_id);
     }
     if (result == CUDA_SUCCESS) {
         *stream_state_p = stream_state;
@@ -96,7 +95,7 @@ static CUresult follow_nccl(struct oh_comm *comm, const struct oh_stream_state *
     comm->order.nccl_event_pending = false;
     return stream_state->stream_id == comm->order.nccl_stream
                ? CUDA_SUCCESS
-               : comm->staging.driver->stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_NCCL], 0);
+               : oh_driver.stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_NCCL], 0);
 }
 
 /* Orders the stream after the last launch. While graphs of the communicator exist, a replay may have been launched
@@ -105,9 +104,8 @@ static CUresult follow_launches(struct oh_comm *comm, const struct oh_stream_sta
 {
     bool moved = comm->order.launched && stream_state->stream_id != comm->order.last_stream;
     bool replayed = comm->order.graph_mixing && atomic_load_explicit(&comm->order.graphs, memory_order_relaxed) > 0;
-    return moved || replayed
-               ? comm->staging.driver->stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_LAUNCH], 0)
-               : CUDA_SUCCESS;
+    return moved || replayed ? oh_driver.stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_LAUNCH], 0)
+                             : CUDA_SUCCESS;
 }
 
 /* --- a submission ----------------------------------------------------------------------------------------------------
@@ -116,7 +114,7 @@ static CUresult follow_launches(struct oh_comm *comm, const struct oh_stream_sta
 CUresult oh_order_before(struct oh_submission *submission)
 {
     struct oh_comm *comm = submission->calls[0].comm;
-    CUresult result = oh_stream_query(comm, submission->calls[0].stream, &submission->stream_state);
+    CUresult result = oh_stream_query(submission->calls[0].stream, &submission->stream_state);
     if (result == CUDA_SUCCESS && submission->stream_state.graph) {
         return oh_capture_before(comm, &submission->stream_state, &submission->capture);
     }
@@ -129,14 +127,13 @@ CUresult oh_order_before(struct oh_submission *submission)
 /* A communicator whose memory is freed waits for OH_EVENT_LAUNCH: so a record that fails is tried once more. */
 static CUresult record_launch(struct oh_comm *comm, const struct oh_stream_state *stream_state)
 {
-    const struct oh_driver *driver = comm->staging.driver;
-    CUresult result = driver->event_record(comm->order.event[OH_EVENT_LAUNCH], stream_state->stream);
+    CUresult result = oh_driver.event_record(comm->order.event[OH_EVENT_LAUNCH], stream_state->stream);
     comm->order.launched = true;
     if (result == CUDA_SUCCESS) {
         comm->order.last_stream = stream_state->stream_id;
     } else {
         comm->order.unrecorded =
-            driver->event_record(comm->order.event[OH_EVENT_LAUNCH], stream_state->stream) != CUDA_SUCCESS;
+            oh_driver.event_record(comm->order.event[OH_EVENT_LAUNCH], stream_state->stream) != CUDA_SUCCESS;
     }
     return result;
 }
@@ -147,10 +144,10 @@ CUresult oh_order_after(struct oh_submission *submission)
                                : record_launch(submission->calls[0].comm, &submission->stream_state);
 }
 
-void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const struct oh_stream_state *stream_state)
+void oh_order_invalidate(CUstream stream, const struct oh_stream_state *stream_state)
 {
     if (stream_state->graph || !stream_state->known) {
-        comm->staging.driver->stream_query(stream);
+        oh_driver.stream_query(stream);
     }
 }
 
@@ -159,7 +156,7 @@ void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const stru
 /* Queries the stream, and orders an eager call. Before the cutover nothing of ours can be before it. */
 static CUresult before_eager(struct oh_comm *comm, struct oh_nccl_call *call)
 {
-    CUresult result = oh_stream_query(comm, call->stream_state.stream, &call->stream_state);
+    CUresult result = oh_stream_query(call->stream_state.stream, &call->stream_state);
     return result != CUDA_SUCCESS || call->stream_state.graph || comm->attach.cutover_call == 0
                ? result
                : follow_launches(comm, &call->stream_state);
@@ -187,7 +184,7 @@ static void note_ordered(struct oh_comm *comm)
 
 static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *call)
 {
-    CUresult result = comm->staging.driver->event_record(comm->order.event[OH_EVENT_NCCL], call->stream_state.stream);
+    CUresult result = oh_driver.event_record(comm->order.event[OH_EVENT_NCCL], call->stream_state.stream);
     if (result == CUDA_SUCCESS && comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
         note_ordered(comm);
     }
@@ -219,7 +216,7 @@ typedef CUresult (*nccl_step)(struct oh_comm *, struct oh_nccl_call *);
 static CUresult pass_on(struct oh_comm *comm, const struct oh_nccl_call *call, CUresult result)
 {
     if (result != CUDA_SUCCESS && comm->attach.cutover_call != 0) {
-        oh_order_invalidate(comm, call->stream_state.stream, &call->stream_state);
+        oh_order_invalidate(call->stream_state.stream, &call->stream_state);
     }
     return result;
 }
@@ -228,12 +225,12 @@ static CUresult in_context(struct oh_comm *comm, struct oh_nccl_call *call, nccl
 {
     const struct oh_staging *staging = &comm->staging;
     struct oh_context_scope scope;
-    CUresult result = oh_context_enter(staging->driver, &staging->context, &scope);
+    CUresult result = oh_context_enter(&staging->context, &scope);
     if (result != CUDA_SUCCESS) {
         return pass_on(comm, call, result);
     }
     result = pass_on(comm, call, step(comm, call));
-    oh_context_leave(staging->driver, &scope);
+    oh_context_leave(&scope);
     return result;
 }
 
@@ -285,7 +282,7 @@ static bool withdraw(struct oh_comm *comm, CUresult result)
     char reason[OH_REASON_BYTES];
     bool off = false;
     snprintf(reason, sizeof reason, "rank %u: calls cannot be put in order: %s", comm->id.rank,
-             oh_driver_error_name(comm->staging.driver, result));
+             oh_driver_error_name(result));
     pthread_mutex_lock(&comm->attach.mutex);
     if (oh_comm_is_settled(comm)) {
         off = comm->attach.cutover_call == 0; /* another rank, or the program, was faster */
@@ -303,8 +300,7 @@ ncclResult_t oh_order_fail(struct oh_comm *comm, CUresult result, const char *wh
         return ncclSuccess;
     }
     bool first = !is_void(result) && oh_comm_fail(comm, ncclUnhandledCudaError, OH_MAX_RANKS);
-    OH_WARN("comm %p rank %u: %s: %s%s", (void *)comm->id.nccl, comm->id.rank, what,
-            oh_driver_error_name(comm->staging.driver, result),
+    OH_WARN("comm %p rank %u: %s: %s%s", (void *)comm->id.nccl, comm->id.rank, what, oh_driver_error_name(result),
             first ? ": calls now return ncclUnhandledCudaError" : "");
     return ncclUnhandledCudaError;
 }
@@ -364,7 +360,7 @@ ncclResult_t oh_order_after_nccl_async(struct oh_comm *comm, const struct oh_ncc
 /* On any thread. A captured call stays without: captures belong to the thread that uses the communicator. */
 static CUresult record_launched(struct oh_comm *comm, struct oh_nccl_call *call)
 {
-    CUresult result = oh_stream_query(comm, call->stream_state.stream, &call->stream_state);
+    CUresult result = oh_stream_query(call->stream_state.stream, &call->stream_state);
     bool recorded = false;
     if (result == CUDA_SUCCESS && !call->stream_state.graph) {
         result = record_nccl(comm, call);

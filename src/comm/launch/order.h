@@ -12,7 +12,7 @@
 #include "comm/comm_internal.h"
 
 /* The state of a stream. */
-CUresult oh_stream_query(const struct oh_comm *comm, CUstream stream, struct oh_stream_state *stream_state_p);
+CUresult oh_stream_query(CUstream stream, struct oh_stream_state *stream_state_p);
 
 /* Orders the submission's stream after the last launch, eager or in the capture that the stream is in. */
 CUresult oh_order_before(struct oh_submission *submission);
@@ -25,7 +25,7 @@ CUresult oh_order_after(struct oh_submission *submission);
  * nothing of it can be replayed. A query of a stream under capture does so (CUDA programming guide, "Prohibited and
  * Unhandled Operations").
  */
-void oh_order_invalidate(const struct oh_comm *comm, CUstream stream, const struct oh_stream_state *stream_state);
+void oh_order_invalidate(CUstream stream, const struct oh_stream_state *stream_state);
 
 /*
  * A driver error in `what`. Returns ncclSuccess if the ranks had not agreed, so that all fall back: this is no failure.

@@ -23,7 +23,7 @@ static CUstream stream_of(const struct oh_submission *submission)
 /* Before CUDA 12.3 edges of graphs carry no data, so that captured kernels cannot overlap. */
 static bool is_serial(const struct oh_submission *submission)
 {
-    return submission->stream_state.graph && !submission->calls[0].comm->staging.driver->stream_get_capture_info_v3;
+    return submission->stream_state.graph && !oh_driver.stream_get_capture_info_v3;
 }
 
 /* Opens an NVTX range, if a profiler is there. True: oh_nvtx_pop must follow. */
@@ -64,7 +64,6 @@ static struct oh_launch announce(const struct oh_submission *submission, const s
     args_p->call_number = (uint32_t)oh_progress_add(comm, calls, args_p->signature, count);
     args_p->report_count = (uint32_t)count; /* OH_MESSAGE_BYTES sees to it that it fits */
     return (struct oh_launch){
-        .driver = comm->staging.driver,
         .set = comm->serve.kernels,
         .plan = plan,
         .op = &call->op,
@@ -105,12 +104,11 @@ static CUresult launch_list(struct oh_submission *submission, const struct oh_ca
 static CUresult join_streams(const struct oh_submission *submission, bool before)
 {
     const struct oh_comm *comm = submission->calls[0].comm;
-    const struct oh_driver *driver = comm->staging.driver;
     const CUevent event =
         comm->order.event[OH_EVENT_JOIN]; /* a wait is for the record before it: it may be recorded again */
     CUresult result = CUDA_SUCCESS;
     if (!before) {
-        result = driver->event_record(event, stream_of(submission));
+        result = oh_driver.event_record(event, stream_of(submission));
     }
     for (size_t i = 1; i < submission->count && result == CUDA_SUCCESS; i++) {
         CUstream stream = submission->calls[i].stream;
@@ -118,10 +116,10 @@ static CUresult join_streams(const struct oh_submission *submission, bool before
             continue;
         }
         if (before) {
-            result = driver->event_record(event, stream);
+            result = oh_driver.event_record(event, stream);
         }
         if (result == CUDA_SUCCESS) {
-            result = driver->stream_wait_event(before ? stream_of(submission) : stream, event, 0);
+            result = oh_driver.stream_wait_event(before ? stream_of(submission) : stream, event, 0);
         }
     }
     return result;
@@ -200,7 +198,7 @@ static CUresult whole_in_context(struct oh_submission *submission)
 
 static CUresult query_in_context(struct oh_submission *submission)
 {
-    return oh_stream_query(submission->calls[0].comm, stream_of(submission), &submission->stream_state);
+    return oh_stream_query(stream_of(submission), &submission->stream_state);
 }
 
 static CUresult join_in_context(struct oh_submission *submission)
@@ -228,16 +226,16 @@ static ncclResult_t in_context(struct oh_submission *submission, CUresult (*step
     const struct oh_comm *comm = submission->calls[0].comm;
     const struct oh_staging *staging = &comm->staging;
     struct oh_context_scope scope;
-    CUresult result = oh_context_enter(staging->driver, &staging->context, &scope);
+    CUresult result = oh_context_enter(&staging->context, &scope);
     bool entered = result == CUDA_SUCCESS;
     if (entered) {
         result = step(submission);
     }
     if (result != CUDA_SUCCESS && comm->attach.cutover_call != 0) {
-        oh_order_invalidate(comm, stream_of(submission), &submission->stream_state);
+        oh_order_invalidate(stream_of(submission), &submission->stream_state);
     }
     if (entered) {
-        oh_context_leave(staging->driver, &scope);
+        oh_context_leave(&scope);
     }
     return result == CUDA_SUCCESS ? ncclSuccess : fail_submission(submission, result);
 }

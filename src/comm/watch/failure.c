@@ -129,8 +129,7 @@ static void hold_graphs(struct oh_comm *comm)
     oh_comm_end_use(comm);
     if (result != CUDA_SUCCESS) {
         OH_WARN("comm %p rank %u of %u: %s while its graphs are stopped: a replay can give a wrong result",
-                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks,
-                oh_driver_error_name(comm->staging.driver, result));
+                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, oh_driver_error_name(result));
     }
 }
 

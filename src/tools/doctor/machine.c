@@ -135,11 +135,10 @@ static void check_meeting(struct oh_doctor_report *report)
 
 static void check_driver(struct oh_doctor_report *report)
 {
-    const struct oh_driver *driver;
     int version = 0;
-    if (oh_driver_get(&driver) != ncclSuccess) {
+    if (oh_driver_open() != ncclSuccess) {
         oh_doctor_add(report, "driver", OH_ANSWER_NO, "%s; see `onehop topo`, or add --simulated", oh_driver_error());
-    } else if (!driver->get_version || driver->get_version(&version) != CUDA_SUCCESS) {
+    } else if (!oh_driver.get_version || oh_driver.get_version(&version) != CUDA_SUCCESS) {
         oh_doctor_add(report, "driver", OH_ANSWER_YES, "a CUDA driver of unknown version");
     } else {
         oh_doctor_add(report, "driver", OH_ANSWER_YES, "for CUDA %d.%d", version / 1000, version % 1000 / 10);

@@ -52,8 +52,8 @@ static void issue(struct oh_perf_thread *thread, const struct oh_perf_workload *
     const struct floor *floor = launch->floor;
     const enum kind kind = launch->kind;
     oh_perf_check(thread, "launch",
-                  oh_tool_kernel_launch(thread->driver, &floor->kernel[kind], kernels[kind].blocks,
-                                        kernels[kind].threads, thread->stream, &floor->args));
+                  oh_tool_kernel_launch(&floor->kernel[kind], kernels[kind].blocks, kernels[kind].threads,
+                                        thread->stream, &floor->args));
 }
 
 /* Allocates this rank's memory and publishes it. */
@@ -85,9 +85,9 @@ static CUdeviceptr open_peer(struct oh_perf_thread *thread, const struct oh_perf
         memcpy(&handle, window->handle, sizeof handle);
         OH_PERF_CU(thread, ipc_open_mem_handle(&base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     } else {
-        CUresult result = thread->driver->ctx_enable_peer_access((CUcontext)(uintptr_t)window->context, 0);
+        CUresult result = oh_driver.ctx_enable_peer_access((CUcontext)(uintptr_t)window->context, 0);
         if (result != CUDA_SUCCESS && result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
-            OH_PERF_FAIL(thread, "--floor: peer access: %s", oh_driver_error_name(thread->driver, result));
+            OH_PERF_FAIL(thread, "--floor: peer access: %s", oh_driver_error_name(result));
         }
     }
     return base;

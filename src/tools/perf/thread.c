@@ -34,7 +34,7 @@ void oh_perf_barrier(struct oh_perf_thread *thread)
 void oh_perf_check(const struct oh_perf_thread *thread, const char *call, CUresult result)
 {
     if (result != CUDA_SUCCESS) {
-        OH_PERF_FAIL(thread, "%s: %s", call, oh_driver_error_name(thread->driver, result));
+        OH_PERF_FAIL(thread, "%s: %s", call, oh_driver_error_name(result));
     }
 }
 
@@ -43,7 +43,7 @@ void oh_perf_check(const struct oh_perf_thread *thread, const char *call, CUresu
 static void open_device(struct oh_perf_thread *thread)
 {
     struct oh_perf_rank_info *self = &thread->shared->rank[thread->rank];
-    if (oh_driver_get(&thread->driver) != ncclSuccess) {
+    if (oh_driver_open() != ncclSuccess) {
         OH_PERF_FAIL(thread, "no usable CUDA driver: %s", oh_driver_error());
     }
     OH_PERF_CU(thread, device_get(&thread->device, thread->rank));
@@ -207,7 +207,7 @@ static void close_all(struct oh_perf_thread *thread)
 struct oh_tool_kernel oh_perf_kernel(const struct oh_perf_thread *thread, const char *name)
 {
     struct oh_tool_kernel kernel = {NULL, false};
-    oh_perf_check(thread, name, oh_tool_kernel_load(thread->driver, thread->device, name, &kernel));
+    oh_perf_check(thread, name, oh_tool_kernel_load(thread->device, name, &kernel));
     return kernel;
 }
 
@@ -233,7 +233,7 @@ void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_wor
         .operand = thread->options->pattern == OH_PERF_SPIN ? SPIN_CYCLES : 0,
     };
     oh_perf_check(thread, "launch",
-                  oh_tool_kernel_launch(thread->driver, &thread->program, most ? OH_MAX_BLOCKS : (unsigned)blocks,
+                  oh_tool_kernel_launch(&thread->program, most ? OH_MAX_BLOCKS : (unsigned)blocks,
                                         most ? 2 * BLOCK_THREADS : BLOCK_THREADS, thread->stream, &args));
 }
 

@@ -22,7 +22,6 @@ struct oh_perf_api {
 struct oh_perf_thread {
     const struct oh_perf_options *options;
     struct oh_perf_shared *shared;
-    const struct oh_driver *driver;
     int rank;
     CUdevice device;
     CUcontext context;
@@ -64,7 +63,7 @@ struct oh_perf_thread {
 
 /* Fails the run if a driver call has failed. */
 void oh_perf_check(const struct oh_perf_thread *thread, const char *call, CUresult result);
-#define OH_PERF_CU(thread_, call_) oh_perf_check((thread_), #call_, (thread_)->driver->call_)
+#define OH_PERF_CU(thread_, call_) oh_perf_check((thread_), #call_, oh_driver.call_)
 
 #define OH_PERF_NCCL(thread_, name_, call_)                                                                            \
     do {                                                                                                               \

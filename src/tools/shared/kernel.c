@@ -16,8 +16,7 @@ extern const unsigned char oh_image_floor[];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static CUlibrary image; /* NULL: not loaded yet */
 
-CUresult oh_tool_kernel_load(const struct oh_driver *driver, CUdevice device, const char *name,
-                             struct oh_tool_kernel *kernel_p)
+CUresult oh_tool_kernel_load(CUdevice device, const char *name, struct oh_tool_kernel *kernel_p)
 {
     CUresult result = CUDA_SUCCESS;
     CUkernel kernel = NULL;
@@ -25,22 +24,22 @@ CUresult oh_tool_kernel_load(const struct oh_driver *driver, CUdevice device, co
     int major = 0, code = 0;
     pthread_mutex_lock(&mutex);
     if (!image) {
-        result = driver->library_load_data(&image, oh_image_floor, NULL, NULL, 0, NULL, NULL, 0);
+        result = oh_driver.library_load_data(&image, oh_image_floor, NULL, NULL, 0, NULL, NULL, 0);
     }
     pthread_mutex_unlock(&mutex);
-    result = result ? result : driver->library_get_kernel(&kernel, image, name);
-    result = result ? result : driver->kernel_get_function(&function, kernel);
-    result = result ? result : driver->func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function);
+    result = result ? result : oh_driver.library_get_kernel(&kernel, image, name);
+    result = result ? result : oh_driver.kernel_get_function(&function, kernel);
+    result = result ? result : oh_driver.func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function);
     result =
-        result ? result : driver->device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+        result ? result : oh_driver.device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
     if (result == CUDA_SUCCESS) {
         *kernel_p = (struct oh_tool_kernel){function, major >= 9 && code >= PROGRAMMATIC_CODE};
     }
     return result;
 }
 
-CUresult oh_tool_kernel_launch(const struct oh_driver *driver, const struct oh_tool_kernel *kernel, unsigned blocks,
-                               unsigned threads, CUstream stream, const struct oh_kernel_args *args)
+CUresult oh_tool_kernel_launch(const struct oh_tool_kernel *kernel, unsigned blocks, unsigned threads, CUstream stream,
+                               const struct oh_kernel_args *args)
 {
     void *parameter = (void *)args;
     CUlaunchAttribute attribute = {
@@ -50,5 +49,5 @@ CUresult oh_tool_kernel_launch(const struct oh_driver *driver, const struct oh_t
     CUlaunchConfig config = oh_launch_config(blocks, threads, stream);
     config.attrs = &attribute;
     config.numAttrs = kernel->programmatic ? 1 : 0;
-    return driver->launch_kernel_ex(&config, kernel->function, &parameter, NULL);
+    return oh_driver.launch_kernel_ex(&config, kernel->function, &parameter, NULL);
 }

@@ -183,12 +183,11 @@ void oh_tool_driver_error(char *text_p, size_t size)
 static int ask_machine(void *user, int member)
 {
     struct oh_workers_machine *machine = user;
-    const struct oh_driver *driver;
     (void)member;
-    if (oh_driver_get(&driver) != ncclSuccess) {
+    if (oh_driver_open() != ncclSuccess) {
         oh_tool_driver_error(machine->shared.failure, sizeof machine->shared.failure);
-    } else if (driver->device_get_count(&machine->gpus) != CUDA_SUCCESS || machine->gpus < 1 ||
-               driver->device_get_name(machine->gpu, sizeof machine->gpu, 0) != CUDA_SUCCESS) {
+    } else if (oh_driver.device_get_count(&machine->gpus) != CUDA_SUCCESS || machine->gpus < 1 ||
+               oh_driver.device_get_name(machine->gpu, sizeof machine->gpu, 0) != CUDA_SUCCESS) {
         snprintf(machine->shared.failure, sizeof machine->shared.failure, "CUDA sees no GPU here");
         machine->gpus = 0;
     }

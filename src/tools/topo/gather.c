@@ -73,20 +73,20 @@ static void gather_nvlinks(struct oh_node *node, int row)
     }
 }
 
-static int attribute(const struct oh_driver *driver, CUdevice device, CUdevice_attribute which, int unknown)
+static int attribute(CUdevice device, CUdevice_attribute which, int unknown)
 {
     int value;
-    return driver->device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : unknown;
+    return oh_driver.device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : unknown;
 }
 
-static void gather_gpu(const struct oh_driver *driver, CUdevice device, struct oh_node_gpu *gpu_p)
+static void gather_gpu(CUdevice device, struct oh_node_gpu *gpu_p)
 {
     oh_node_gpu_init(gpu_p);
-    oh_topo_gpu_gather(driver, device, &gpu_p->topo);
-    gpu_p->compute_minor = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, -1);
-    gpu_p->compute_mode = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, -1);
+    oh_topo_gpu_gather(device, &gpu_p->topo);
+    gpu_p->compute_minor = attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, -1);
+    gpu_p->compute_mode = attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, -1);
     /* cuda.h: this attribute tells whether the IPC functions, those for memory too, work with the device. */
-    int ipc = attribute(driver, device, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, -1);
+    int ipc = attribute(device, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, -1);
     gpu_p->ipc = ipc < 0 ? OH_UNKNOWN : ipc ? OH_YES : OH_NO;
 }
 
@@ -143,12 +143,12 @@ static void gather_variables(struct oh_node *node)
     }
 }
 
-static void gather_pairs(const struct oh_driver *driver, struct oh_node *node)
+static void gather_pairs(struct oh_node *node)
 {
     for (int i = 0; i < node->visible * node->visible; i++) {
         const int row = i / node->visible, column = i % node->visible;
         if (row != column) {
-            oh_topo_pair_gather(driver, node->gpu[row].topo.bus_id, node->gpu[column].topo.bus_id, &node->pair[i].topo);
+            oh_topo_pair_gather(node->gpu[row].topo.bus_id, node->gpu[column].topo.bus_id, &node->pair[i].topo);
         }
     }
 }
@@ -166,10 +166,11 @@ static void explain_none(struct oh_node *node, const char *why)
     }
 }
 
-static void gather_versions(const struct oh_driver *driver, struct oh_node *node)
+static void gather_versions(struct oh_node *node)
 {
     const struct oh_nvml *nvml = oh_nvml_get();
-    if (driver && (!driver->get_version || driver->get_version(&node->cuda) != CUDA_SUCCESS)) {
+    if (oh_driver_open() == ncclSuccess &&
+        (!oh_driver.get_version || oh_driver.get_version(&node->cuda) != CUDA_SUCCESS)) {
         node->cuda = 0;
     }
     if (!nvml || !nvml->driver_version || nvml->driver_version(node->driver, sizeof node->driver) != OH_NVML_SUCCESS) {
@@ -181,12 +182,11 @@ static void gather_versions(const struct oh_driver *driver, struct oh_node *node
 void oh_node_gather(struct oh_node *node_p)
 {
     struct oh_node node = {0};
-    const struct oh_driver *driver = NULL;
     char why[160] = "CUDA sees no GPU here";
     int count = 0;
-    if (oh_driver_get(&driver) != ncclSuccess) {
+    if (oh_driver_open() != ncclSuccess) {
         oh_tool_driver_error(why, sizeof why);
-    } else if (driver->device_get_count(&count) != CUDA_SUCCESS || count < 0) {
+    } else if (oh_driver.device_get_count(&count) != CUDA_SUCCESS || count < 0) {
         count = 0;
     }
     node.visible = count < OH_NODE_GPUS ? count : OH_NODE_GPUS;
@@ -194,11 +194,11 @@ void oh_node_gather(struct oh_node *node_p)
     oh_node_make_pairs(&node);
     for (int i = 0; i < node.visible; i++) {
         CUdevice device;
-        gather_gpu(driver, driver->device_get(&device, i) == CUDA_SUCCESS ? device : i, &node.gpu[i]);
+        gather_gpu(oh_driver.device_get(&device, i) == CUDA_SUCCESS ? device : i, &node.gpu[i]);
     }
-    gather_versions(driver, &node);
+    gather_versions(&node);
     gather_variables(&node);
-    gather_pairs(driver, &node);
+    gather_pairs(&node);
     gather_hidden(&node);
     for (int i = 0; i < node.visible + node.hidden; i++) {
         gather_nvlinks(&node, i);

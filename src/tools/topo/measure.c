@@ -38,7 +38,6 @@ static const struct effort effort_real = {64u << 20, 16, 100, 7};
 static const struct effort effort_simulated = {256u << 10, 2, 5, 2};
 
 struct bench {
-    const struct oh_driver *driver;
     struct oh_node *node;
     struct gpu *gpu;
     struct effort effort;
@@ -59,16 +58,16 @@ static _Noreturn void fail(const struct bench *bench, const char *call, const ch
 static void check(const struct bench *bench, const char *call, CUresult result)
 {
     if (result != CUDA_SUCCESS) {
-        fail(bench, call, oh_driver_error_name(bench->driver, result));
+        fail(bench, call, oh_driver_error_name(result));
     }
 }
-#define CU(bench_, call_) check((bench_), #call_, (bench_)->driver->call_)
+#define CU(bench_, call_) check((bench_), #call_, oh_driver.call_)
 
 static void wait_for(const struct bench *bench, CUevent event)
 {
     const uint64_t limit = oh_now_ns() + STEP_LIMIT_NS;
     CUresult result;
-    while ((result = bench->driver->event_query(event)) == CUDA_ERROR_NOT_READY) {
+    while ((result = oh_driver.event_query(event)) == CUDA_ERROR_NOT_READY) {
         if (oh_now_ns() > limit) {
             fail(bench, "event_query", "no answer in time");
         }
@@ -89,7 +88,7 @@ static void prepare_gpu(struct bench *bench, int ordinal)
     CU(bench, event_create(&gpu->begin, CU_EVENT_DEFAULT));
     CU(bench, event_create(&gpu->end, CU_EVENT_DEFAULT));
     if (bench->node->gpu[ordinal].topo.compute_major >= 8) {
-        check(bench, "load", oh_tool_kernel_load(bench->driver, gpu->device, "oh_floor_exchange", &gpu->exchange));
+        check(bench, "load", oh_tool_kernel_load(gpu->device, "oh_floor_exchange", &gpu->exchange));
     }
 }
 
@@ -103,7 +102,7 @@ static void enable_access(const struct bench *bench, int row, int column)
 {
     CU(bench, ctx_set_current(bench->gpu[row].context));
     if (has_access(bench, row, column)) {
-        CUresult result = bench->driver->ctx_enable_peer_access(bench->gpu[column].context, 0);
+        CUresult result = oh_driver.ctx_enable_peer_access(bench->gpu[column].context, 0);
         check(bench, "enable_peer_access", result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result);
     }
 }
@@ -158,7 +157,7 @@ static void record_exchanges(const struct bench *bench, struct gpu *const pair[2
     CU(bench, ctx_set_current(gpu->context));
     CU(bench, stream_begin_capture(gpu->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     for (int i = 0; i < bench->effort.calls; i++) {
-        check(bench, "launch", oh_tool_kernel_launch(bench->driver, &gpu->exchange, 1, 32, gpu->stream, &args));
+        check(bench, "launch", oh_tool_kernel_launch(&gpu->exchange, 1, 32, gpu->stream, &args));
     }
     CU(bench, stream_end_capture(gpu->stream, &graph));
     CU(bench, graph_instantiate(&gpu->exec, graph, 0));
@@ -221,7 +220,7 @@ static void measure_pair(struct bench *bench, int row, int column)
 void oh_node_measure(struct oh_node *node)
 {
     struct bench bench = {.node = node, .effort = oh_node_is_simulated(node) ? effort_simulated : effort_real};
-    if (oh_driver_get(&bench.driver) != ncclSuccess || !bench.driver->memcpy_peer_async) {
+    if (oh_driver_open() != ncclSuccess || !oh_driver.memcpy_peer_async) {
         OH_TOOL_FAIL("--measure: the driver cannot copy between GPUs");
     }
     bench.gpu = oh_tool_allocate((size_t)node->visible * sizeof *bench.gpu);
