@@ -12,8 +12,7 @@ CUresult oh_context_enter(const struct oh_context *context, struct oh_context_sc
 {
     unsigned long long id;
     CUcontext popped;
-    scope_p->pushed = oh_driver.ctx_get_id(NULL, &id) != CUDA_SUCCESS || id != context->id;
-    if (!scope_p->pushed) {
+    if (oh_driver.ctx_get_id(NULL, &id) == CUDA_SUCCESS && id == context->id) {
         return CUDA_SUCCESS;
     }
     CUresult result = oh_driver.ctx_push(context->handle);
@@ -24,18 +23,11 @@ CUresult oh_context_enter(const struct oh_context *context, struct oh_context_sc
     if (result == CUDA_SUCCESS && id != context->id) {
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
-    if (result != CUDA_SUCCESS) {
+    scope_p->pushed = result == CUDA_SUCCESS;
+    if (!scope_p->pushed) {
         oh_driver.ctx_pop(&popped);
     }
     return result;
-}
-
-void oh_context_leave(const struct oh_context_scope *scope)
-{
-    CUcontext popped;
-    if (scope->pushed) {
-        oh_driver.ctx_pop(&popped);
-    }
 }
 
 CUresult oh_context_enter_relaxed(const struct oh_context *context, struct oh_context_scope *scope_p)
@@ -45,17 +37,20 @@ CUresult oh_context_enter_relaxed(const struct oh_context *context, struct oh_co
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = oh_context_enter(context, scope_p);
-    if (result != CUDA_SUCCESS) {
-        oh_driver.thread_exchange_capture_mode(&scope_p->mode);
-    }
-    return result;
+    scope_p->relaxed = true;
+    return oh_context_enter(context, scope_p);
 }
 
-void oh_context_leave_relaxed(struct oh_context_scope *scope)
+void oh_context_leave(const struct oh_context_scope *scope)
 {
-    oh_context_leave(scope);
-    oh_driver.thread_exchange_capture_mode(&scope->mode);
+    CUcontext popped;
+    CUstreamCaptureMode mode = scope->mode;
+    if (scope->pushed) {
+        oh_driver.ctx_pop(&popped);
+    }
+    if (scope->relaxed) {
+        oh_driver.thread_exchange_capture_mode(&mode);
+    }
 }
 
 bool oh_context_is_lost(CUresult result)

@@ -20,23 +20,37 @@ struct oh_context {
 };
 
 struct oh_context_scope {
-    bool pushed;
-    CUstreamCaptureMode mode;
+    bool pushed, relaxed;
+    CUstreamCaptureMode mode; /* to put back, if relaxed */
 };
+
+/* Restores what was current. */
+void oh_context_leave(const struct oh_context_scope *scope);
+
+/* A scope that ends with the enclosing block. */
+#define OH_CONTEXT_SCOPE(name_) __attribute__((cleanup(oh_context_leave))) struct oh_context_scope name_ = {false}
 
 /*
  * Makes `context` current in this thread, for a launch. Returns the driver's result, or CUDA_ERROR_CONTEXT_IS_DESTROYED
- * if another context has the handle. After success oh_context_leave restores what was current.
+ * if another context has the handle.
  */
 CUresult oh_context_enter(const struct oh_context *context, struct oh_context_scope *scope_p);
-void oh_context_leave(const struct oh_context_scope *scope);
 
 /*
  * The same for attach and retire, in the relaxed capture mode: this thread may allocate, load and synchronise while
  * other streams are captured, as NCCL does (src/include/alloc.h of 2.28).
  */
 CUresult oh_context_enter_relaxed(const struct oh_context *context, struct oh_context_scope *scope_p);
-void oh_context_leave_relaxed(struct oh_context_scope *scope);
+
+/* The same up to the end of the enclosing block. On failure returns the driver's result from the function. */
+#define OH_CONTEXT_RELAXED(context_)                                                                                   \
+    OH_CONTEXT_SCOPE(scope_);                                                                                          \
+    do {                                                                                                               \
+        const CUresult entered_ = oh_context_enter_relaxed((context_), &scope_);                                       \
+        if (entered_ != CUDA_SUCCESS) {                                                                                \
+            return entered_;                                                                                           \
+        }                                                                                                              \
+    } while (0)
 
 /*
  * Returns the context of a call on `stream`: the current one, if it is of this device; else the stream's, for a thread

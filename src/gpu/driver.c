@@ -74,3 +74,11 @@ const char *oh_driver_error_name(CUresult result)
     const char *name;
     return oh_driver.get_error_name(result, &name) == CUDA_SUCCESS && name ? name : "unknown CUDA error";
 }
+
+CUresult oh_driver_check(CUresult result, const char *function, int line, const char *call)
+{
+    if (result != CUDA_SUCCESS) {
+        OH_INFO("%s:%d: %s: %s", function, line, call, oh_driver_error_name(result));
+    }
+    return result;
+}

@@ -140,14 +140,16 @@ const char *oh_driver_error(void);
 /* "CUDA_ERROR_X" for any result. */
 const char *oh_driver_error_name(CUresult result);
 
-/* Calls a driver function; on failure logs what was called and the error at INFO, sets res_ and jumps. */
-#define OH_CU_GOTO(call_, res_, label_)                                                                                \
+/* Returns `result`; logs a failure at INFO, with what was called in which function and line. */
+CUresult oh_driver_check(CUresult result, const char *function, int line, const char *call);
+
+/* Calls a driver function. On failure, which is logged, OH_CU_TRY returns the result from the function. */
+#define OH_CU(call_) oh_driver_check(oh_driver.call_, __func__, __LINE__, #call_)
+#define OH_CU_TRY(call_)                                                                                               \
     do {                                                                                                               \
-        CUresult cu_ = oh_driver.call_;                                                                                \
+        const CUresult cu_ = OH_CU(call_);                                                                             \
         if (cu_ != CUDA_SUCCESS) {                                                                                     \
-            OH_INFO("%s:%d: %s: %s", __func__, __LINE__, #call_, oh_driver_error_name(cu_));                           \
-            (res_) = ncclUnhandledCudaError;                                                                           \
-            goto label_;                                                                                               \
+            return cu_;                                                                                                \
         }                                                                                                              \
     } while (0)
 

@@ -2,13 +2,13 @@
 /*
  * kernels.c - loads and launches the kernels
  *
- * Does: Loads device images once per context, finds the kernels of a number of ranks, launches them.
- * Threads: any; `mutex` guards the list of loaded sets.
- * Owns: the loaded libraries, as long as their context lives.
+ * Does: Loads device images once per process, finds the kernels of a number of ranks, launches them.
+ * Threads: one at a time loads: it may wait for the GPU, where a kernel may wait for a rank that another thread serves.
+ * Owns: the loaded libraries and the list of sets, for the life of the process.
  */
 #include "gpu/kernels.h"
 
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,44 +31,22 @@ struct loaded {
     unsigned long long context_id; /* unlike handles of contexts, ids are not reused */
     uint32_t nranks;
     struct oh_kernel_set set;
-    struct loaded *next;
+    const struct loaded *next;
 };
 
-/*
- * Loading may wait for the GPU, where a kernel may wait for a rank that another thread of the process serves. So no
- * thread holds the mutex while it loads. Two threads may load the same; the second frees what it has loaded.
- */
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static CUlibrary libraries[ONEHOP_ALGORITHM_COUNT]; /* guarded by mutex; set once, never unloaded */
-static struct loaded *loaded;                       /* likewise; entries are never freed */
+static CUlibrary libraries[ONEHOP_ALGORITHM_COUNT];
+static _Atomic(const struct loaded *) newest; /* a list; any thread reads it */
 
-static ncclResult_t get_library(int algorithm, CUlibrary *library_p)
+/* acquire: pairs with the release store in oh_kernel_set_get(). */
+static const struct loaded *get_list(void)
 {
-    ncclResult_t res = ncclSuccess;
-    CUlibrary fresh;
-    pthread_mutex_lock(&mutex);
-    *library_p = libraries[algorithm];
-    pthread_mutex_unlock(&mutex);
-    if (*library_p) {
-        return ncclSuccess;
-    }
-    OH_CU_GOTO(library_load_data(&fresh, images[algorithm], NULL, NULL, 0, NULL, NULL, 0), res, out);
-    pthread_mutex_lock(&mutex);
-    libraries[algorithm] = libraries[algorithm] ? libraries[algorithm] : fresh;
-    *library_p = libraries[algorithm];
-    pthread_mutex_unlock(&mutex);
-    if (*library_p != fresh) {
-        oh_driver.library_unload(fresh);
-    }
-out:
-    return res;
+    return atomic_load_explicit(&newest, memory_order_acquire);
 }
 
 /* Named as in kernels/protocol.cuh: op, type, algorithm and number of ranks. */
-static ncclResult_t load_function(CUlibrary library, int algorithm, int f, uint32_t nranks, struct oh_kernel_set *set)
+static CUresult load_function(CUlibrary library, int algorithm, int f, uint32_t nranks, struct oh_kernel_set *set)
 {
     const bool any = f < OH_KERNEL_TYPES;
-    ncclResult_t res = ncclSuccess;
     char ranks[16] = "n5to8", name[80];
     CUkernel kernel;
     CUfunction function;
@@ -79,83 +57,70 @@ static ncclResult_t load_function(CUlibrary library, int algorithm, int f, uint3
     }
     snprintf(name, sizeof name, "ncclDevKernel_AllReduce_%s_%s_onehop_%s_%s", any ? "Any" : "Sum",
              oh_kernel_type_name(any ? f : f - OH_KERNEL_TYPES), oh_algorithm_name(algorithm), ranks);
-    OH_CU_GOTO(library_get_kernel(&kernel, library, name), res, out);
-    OH_CU_GOTO(kernel_get_function(&function, kernel), res, out);
+    OH_CU_TRY(library_get_kernel(&kernel, library, name));
+    OH_CU_TRY(kernel_get_function(&function, kernel));
     /* Asking for an attribute makes the driver load the code now (CUDA_MODULE_LOADING=LAZY is the default). */
-    OH_CU_GOTO(func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function), res, out);
+    OH_CU_TRY(func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function));
     set->programmatic &= code >= PROGRAMMATIC_CODE;
     set->function[algorithm][f] = function;
-out:
-    return res;
+    return CUDA_SUCCESS;
 }
 
-static ncclResult_t load_algorithm(int algorithm, uint32_t nranks, struct oh_kernel_set *set)
+static CUresult load_algorithm(int algorithm, uint32_t nranks, struct oh_kernel_set *set)
 {
-    CUlibrary library;
-    ncclResult_t res = get_library(algorithm, &library);
-    for (int f = 0; f < OH_KERNEL_FUNCTIONS && res == ncclSuccess; f++) {
-        res = load_function(library, algorithm, f, nranks, set);
+    CUresult result = CUDA_SUCCESS;
+    CUlibrary library = libraries[algorithm];
+    if (!library) {
+        OH_CU_TRY(library_load_data(&library, images[algorithm], NULL, NULL, 0, NULL, NULL, 0));
+        libraries[algorithm] = library;
     }
-    return res;
+    for (int f = 0; f < OH_KERNEL_FUNCTIONS && result == CUDA_SUCCESS; f++) {
+        result = load_function(library, algorithm, f, nranks, set);
+    }
+    return result;
 }
 
-static ncclResult_t load_set(CUdevice device, uint32_t nranks, struct oh_kernel_set *set)
+static CUresult load_set(CUdevice device, uint32_t nranks, struct oh_kernel_set *set)
 {
-    ncclResult_t res = ncclSuccess;
+    CUresult result = CUDA_SUCCESS;
     int major;
-    OH_CU_GOTO(device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device), res, out);
+    OH_CU_TRY(device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
     set->programmatic = major >= 9;
-    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT && res == ncclSuccess; a++) {
-        res = load_algorithm(a, nranks, set);
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT && result == CUDA_SUCCESS; a++) {
+        result = load_algorithm(a, nranks, set);
     }
-out:
-    return res;
+    return result;
 }
 
-/* With the mutex held. */
-static struct loaded *find_set(unsigned long long context_id, uint32_t nranks)
+CUresult oh_kernel_set_get(CUdevice device, uint32_t nranks, const struct oh_kernel_set **set_p)
 {
-    struct loaded *entry = loaded;
-    while (entry && (entry->context_id != context_id || entry->nranks != nranks)) {
-        entry = entry->next;
+    const uint64_t start = oh_now_ns();
+    unsigned long long context_id;
+    OH_CU_TRY(ctx_get_id(NULL, &context_id));
+    for (const struct loaded *entry = get_list(); entry; entry = entry->next) {
+        if (entry->context_id == context_id && entry->nranks == nranks) {
+            *set_p = &entry->set;
+            return CUDA_SUCCESS;
+        }
     }
-    return entry;
-}
-
-/* Adds the set to the list, unless another thread has been faster. Returns the entry of the list. */
-static struct loaded *add_set(struct loaded *fresh)
-{
-    pthread_mutex_lock(&mutex);
-    struct loaded *entry = find_set(fresh->context_id, fresh->nranks);
+    struct loaded *entry = calloc(1, sizeof *entry);
     if (!entry) {
-        fresh->next = loaded;
-        loaded = entry = fresh;
-    }
-    pthread_mutex_unlock(&mutex);
-    if (entry != fresh) {
-        free(fresh);
-    }
-    return entry;
-}
-
-static ncclResult_t make_set(CUdevice device, unsigned long long context_id, uint32_t nranks, struct loaded **entry_p)
-{
-    uint64_t start = oh_now_ns();
-    struct loaded *fresh = calloc(1, sizeof *fresh);
-    if (!fresh) {
         OH_INFO("out of memory for the table of kernels");
-        return ncclSystemError;
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    fresh->context_id = context_id;
-    fresh->nranks = nranks;
-    ncclResult_t res = load_set(device, nranks, &fresh->set);
+    entry->context_id = context_id;
+    entry->nranks = nranks;
+    entry->next = get_list();
+    CUresult result = load_set(device, nranks, &entry->set);
     OH_TRACE("kernels for %u ranks loaded in %.1f ms", nranks, (double)(oh_now_ns() - start) / 1e6);
-    if (res == ncclSuccess) {
-        *entry_p = add_set(fresh);
-    } else {
-        free(fresh);
+    if (result != CUDA_SUCCESS) {
+        free(entry);
+        return result;
     }
-    return res;
+    /* release: publishes the entry. Pairs with the acquire load in get_list(). */
+    atomic_store_explicit(&newest, entry, memory_order_release);
+    *set_p = &entry->set;
+    return CUDA_SUCCESS;
 }
 
 size_t oh_kernel_args_bytes(const struct oh_kernel_set *set, CUfunction function)
@@ -172,31 +137,11 @@ size_t oh_kernel_args_bytes(const struct oh_kernel_set *set, CUfunction function
 
 bool oh_kernel_is_ours(CUfunction function)
 {
-    bool found = false;
-    pthread_mutex_lock(&mutex);
-    for (const struct loaded *entry = loaded; entry && !found; entry = entry->next) {
-        found = oh_kernel_args_bytes(&entry->set, function) > 0;
+    const struct loaded *entry = get_list();
+    while (entry && oh_kernel_args_bytes(&entry->set, function) == 0) {
+        entry = entry->next;
     }
-    pthread_mutex_unlock(&mutex);
-    return found;
-}
-
-ncclResult_t oh_kernel_set_get(CUdevice device, uint32_t nranks, const struct oh_kernel_set **set_p)
-{
-    ncclResult_t res = ncclSuccess;
-    unsigned long long context_id;
-    OH_CU_GOTO(ctx_get_id(NULL, &context_id), res, out);
-    pthread_mutex_lock(&mutex);
-    struct loaded *entry = find_set(context_id, nranks);
-    pthread_mutex_unlock(&mutex);
-    if (!entry) {
-        res = make_set(device, context_id, nranks, &entry);
-    }
-    if (res == ncclSuccess) {
-        *set_p = &entry->set;
-    }
-out:
-    return res;
+    return entry != NULL;
 }
 
 static CUresult launch_function(const struct oh_launch *launch, CUfunction function, void *args)
@@ -268,40 +213,34 @@ static uint32_t limited_sms(const struct oh_context *context, uint32_t sms)
 }
 
 /* Threads of the function that fit on a multiprocessor, in blocks of each size of the table; at most *threads_p. */
-static ncclResult_t limit_threads(CUfunction function, const struct oh_plan_table *table, uint32_t *threads_p)
+static CUresult limit_threads(CUfunction function, const struct oh_plan_table *table, uint32_t *threads_p)
 {
-    ncclResult_t res = ncclSuccess;
     uint32_t asked = 0;
     for (uint32_t i = 0; i < table->rows.count; i++) {
         const struct oh_plan_row *row = &table->rows.row[i];
         int blocks;
-        if (row->algorithm == OH_PLAN_NCCL || row->threads == asked) {
-            continue;
+        if (row->algorithm != OH_PLAN_NCCL && row->threads != asked) {
+            asked = row->threads;
+            OH_CU_TRY(occupancy(&blocks, function, (int)asked, 0));
+            *threads_p = least(*threads_p, (uint32_t)blocks * asked);
         }
-        asked = row->threads;
-        OH_CU_GOTO(occupancy(&blocks, function, (int)asked, 0), res, out);
-        *threads_p = least(*threads_p, (uint32_t)blocks * asked);
     }
-out:
-    return res;
+    return CUDA_SUCCESS;
 }
 
-ncclResult_t oh_room_query(CUdevice device, const struct oh_context *context, const struct oh_kernel_set *set,
-                           const struct oh_plan_table *table, struct oh_plan_room *room_p)
+CUresult oh_room_query(CUdevice device, const struct oh_context *context, const struct oh_kernel_set *set,
+                       const struct oh_plan_table *table, struct oh_plan_room *room_p)
 {
-    ncclResult_t res = ncclSuccess;
+    CUresult result = CUDA_SUCCESS;
     uint32_t threads = UINT32_MAX;
     int sms;
-    OH_CU_GOTO(device_get_attribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device), res, out);
-    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT && res == ncclSuccess; a++) {
-        for (int f = 0; f < OH_KERNEL_FUNCTIONS && res == ncclSuccess; f++) {
-            res = limit_threads(set->function[a][f], table, &threads);
-        }
+    OH_CU_TRY(device_get_attribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
+    for (int i = 0; i < ONEHOP_ALGORITHM_COUNT * OH_KERNEL_FUNCTIONS && result == CUDA_SUCCESS; i++) {
+        result = limit_threads(set->function[i / OH_KERNEL_FUNCTIONS][i % OH_KERNEL_FUNCTIONS], table, &threads);
     }
-    if (res == ncclSuccess) {
+    if (result == CUDA_SUCCESS) {
         *room_p = (struct oh_plan_room){
             .sms = limited_sms(context, (uint32_t)sms), .sm_threads = threads, .max_blocks = UINT32_MAX};
     }
-out:
-    return res;
+    return result;
 }

@@ -29,9 +29,9 @@ struct oh_kernel_set {
 
 /*
  * Gets the kernels for nranks in the current context, which is one of `device`. For attach only: allocates and may
- * synchronise. Returns ncclSuccess, ncclUnhandledCudaError or ncclSystemError (logged at INFO).
+ * synchronise. One thread at a time. Returns the driver's result (a failure is logged at INFO), as does oh_room_query.
  */
-ncclResult_t oh_kernel_set_get(CUdevice device, uint32_t nranks, const struct oh_kernel_set **set_p);
+CUresult oh_kernel_set_get(CUdevice device, uint32_t nranks, const struct oh_kernel_set **set_p);
 
 /* Returns the bytes of a kernel's parameter; 0: the function is not of the set. */
 size_t oh_kernel_args_bytes(const struct oh_kernel_set *set, CUfunction function);
@@ -61,9 +61,9 @@ CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_
 /*
  * Finds the room that the current context, which is `context` on `device`, has for all kernels of a set with the grids
  * of the table. A green context and a share of MPS have fewer multiprocessors than the device. Kernels of others are
- * not counted, because they end. Returns ncclSuccess, or ncclUnhandledCudaError (logged at INFO).
+ * not counted, because they end.
  */
-ncclResult_t oh_room_query(CUdevice device, const struct oh_context *context, const struct oh_kernel_set *set,
-                           const struct oh_plan_table *table, struct oh_plan_room *room_p);
+CUresult oh_room_query(CUdevice device, const struct oh_context *context, const struct oh_kernel_set *set,
+                       const struct oh_plan_table *table, struct oh_plan_room *room_p);
 
 #endif

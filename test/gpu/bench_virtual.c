@@ -80,12 +80,12 @@ static void open_ranks(void)
     CU(device_get(&device, 0));
     CU(primary_ctx_retain(&context, device));
     CU(ctx_set_current(context));
-    check(oh_kernel_set_get(device, RANKS, &set), "no kernels");
+    must(oh_kernel_set_get(device, RANKS, &set), "no kernels");
     for (int r = 0; r < RANKS; r++) {
         struct rank *rank = &ranks[r];
-        check(oh_staging_bind(device, context, &rank->staging), "no context");
-        check(oh_staging_create(&rank->staging), "no staging memory");
-        check(oh_staging_finish(&rank->staging, 1), "no staging memory");
+        must(oh_staging_bind(device, context, &rank->staging), "no context");
+        must(oh_staging_create(&rank->staging), "no staging memory");
+        must(oh_staging_finish(&rank->staging, 1), "no staging memory");
         CU(stream_create(&rank->stream, CU_STREAM_NON_BLOCKING));
         CU(mem_alloc(&rank->send, MOST_BYTES));
         CU(mem_alloc(&rank->recv, MOST_BYTES));

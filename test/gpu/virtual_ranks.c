@@ -41,7 +41,7 @@
 /* All kernels for nranks, in the current context, which is one of `device`. */
 static bool load_kernels(CUdevice device, uint32_t nranks, const struct oh_kernel_set **set_p)
 {
-    return oh_kernel_set_get(device, nranks, set_p) == ncclSuccess;
+    return oh_kernel_set_get(device, nranks, set_p) == CUDA_SUCCESS;
 }
 
 /* scalar: of PreMulSum, in host memory or (CF_PREMUL_DEVICE) device memory. */

@@ -344,7 +344,7 @@ static void open_device(void)
     CU(stream_create(&stream, CU_STREAM_NON_BLOCKING));
     CU(mem_alloc(&address, BUFFER));
     memory = (char *)(uintptr_t)address;
-    if (oh_kernel_set_get(device, RANKS, &set) != ncclSuccess) {
+    if (oh_kernel_set_get(device, RANKS, &set) != CUDA_SUCCESS) {
         printf("Bail out! no kernels\n");
         exit(1);
     }

@@ -35,8 +35,8 @@ void oh_agreement_decline(struct oh_agreement *agreement, const char *reason)
     oh_segment_vote_no(&agreement->comm->segment, reason);
 }
 
-__attribute__((format(printf, 2, 3))) static void decline_because(struct oh_agreement *agreement, const char *format,
-                                                                  ...)
+/* The same for a reason of this rank's. Returns false. */
+__attribute__((format(printf, 2, 3))) static bool decline(struct oh_agreement *agreement, const char *format, ...)
 {
     char reason[OH_REASON_BYTES];
     va_list args;
@@ -45,6 +45,7 @@ __attribute__((format(printf, 2, 3))) static void decline_because(struct oh_agre
     vsnprintf(reason + head, sizeof reason - (size_t)head, format, args);
     va_end(args);
     oh_agreement_decline(agreement, reason);
+    return false;
 }
 
 /* The table for this machine, from rank 0. */
@@ -92,22 +93,18 @@ static bool publish(struct oh_agreement *agreement)
 
     oh_topo_gpu_gather(comm->staging.device, &agreement->gpu);
     if (!oh_topo_check_gpu(&agreement->gpu, reason, sizeof reason)) {
-        decline_because(agreement, "%s", reason);
-        return false;
+        return decline(agreement, "%s", reason);
     }
-    if (oh_staging_create(&comm->staging) != ncclSuccess) {
-        decline_because(agreement, "no staging memory on GPU %s", agreement->gpu.bus_id);
-        return false;
+    if (oh_staging_create(&comm->staging) != CUDA_SUCCESS) {
+        return decline(agreement, "no staging memory on GPU %s", agreement->gpu.bus_id);
     }
-    if (oh_staging_describe(&comm->staging, info) != ncclSuccess) {
-        decline_because(agreement, "CUDA IPC gives no handle on GPU %s", agreement->gpu.bus_id);
-        return false;
+    if (oh_staging_describe(&comm->staging, info) != CUDA_SUCCESS) {
+        return decline(agreement, "CUDA IPC gives no handle on GPU %s", agreement->gpu.bus_id);
     }
     info->check = oh_env_flag(OH_ENV_CHECK_CALLS, false);
     snprintf(info->bus_id, sizeof info->bus_id, "%s", agreement->gpu.bus_id);
     if (comm->id.rank == 0 && !publish_table(agreement)) {
-        decline_because(agreement, "the settings leave no message to serve");
-        return false;
+        return decline(agreement, "the settings leave no message to serve");
     }
     comm->staging.peer[comm->id.rank].base = comm->staging.base;
     agreement->opened = 1U << comm->id.rank;
@@ -131,22 +128,22 @@ static void open_peer(struct oh_agreement *agreement, uint32_t rank)
     char reason[OH_REASON_BYTES];
 
     if (!oh_peer_info_is_own(&info) && !oh_peer_info_is_visible(&info)) {
-        decline_because(agreement,
-                        "the process of rank %u cannot be seen from here (another PID namespace, or no /proc?)", rank);
+        decline(agreement, "the process of rank %u cannot be seen from here (another PID namespace, or no /proc?)",
+                rank);
         return;
     }
     info.bus_id[sizeof info.bus_id - 1] = '\0';
     if (!is_bus_id(info.bus_id)) {
-        decline_because(agreement, "rank %u gives no bus id of a GPU", rank);
+        decline(agreement, "rank %u gives no bus id of a GPU", rank);
         return;
     }
     oh_topo_pair_gather(agreement->gpu.bus_id, info.bus_id, &pair);
     if (!oh_topo_check_pair(agreement->gpu.bus_id, info.bus_id, &pair, reason, sizeof reason)) {
-        decline_because(agreement, "%s", reason);
+        decline(agreement, "%s", reason);
         return;
     }
-    if (oh_staging_open_peer(&comm->staging, rank, &info, oh_peer_info_is_own(&info)) != ncclSuccess) {
-        decline_because(agreement, "the memory of rank %u (GPU %s) cannot be opened", rank, info.bus_id);
+    if (oh_staging_open_peer(&comm->staging, rank, &info, oh_peer_info_is_own(&info)) != CUDA_SUCCESS) {
+        decline(agreement, "the memory of rank %u (GPU %s) cannot be opened", rank, info.bus_id);
         return;
     }
     agreement->opened |= 1U << rank;
@@ -168,54 +165,42 @@ static bool open_peers(struct oh_agreement *agreement)
 }
 
 /* Publishes how large grids may be here; attach.c takes the least of all ranks. */
-static bool publish_room(struct oh_agreement *agreement)
+static bool publish_room(struct oh_agreement *agreement, struct oh_plan_room room)
 {
     struct oh_comm *comm = agreement->comm;
-    const struct oh_staging *staging = &comm->staging;
     struct oh_plan_table table = comm->serve.table;
-    struct oh_context_scope scope;
-    struct oh_plan_room room = {0};
-    if (oh_context_enter_relaxed(&staging->context, &scope) != CUDA_SUCCESS) {
-        decline_because(agreement, "the context of GPU %s cannot be made current", agreement->gpu.bus_id);
-        return false;
-    }
-    ncclResult_t res =
-        oh_room_query(staging->device, &staging->context, comm->serve.kernels, &comm->serve.table, &room);
-    oh_context_leave_relaxed(&scope);
     room.max_blocks = comm->id.config.max_ctas;
-    if (res != ncclSuccess) {
-        decline_because(agreement, "the occupancy of the kernels is unknown on GPU %s", agreement->gpu.bus_id);
-    } else if (!oh_plan_table_fit(&table, &room)) {
-        decline_because(agreement, "too few SMs for the kernels on GPU %s: %u, with %u threads each",
-                        agreement->gpu.bus_id, room.sms, room.sm_threads);
-    } else {
-        comm->segment.shared->peer_info[comm->id.rank].room = room;
+    if (!oh_plan_table_fit(&table, &room)) {
+        return decline(agreement, "too few SMs for the kernels on GPU %s: %u, with %u threads each",
+                       agreement->gpu.bus_id, room.sms, room.sm_threads);
     }
-    return agreement->alive;
+    comm->segment.shared->peer_info[comm->id.rank].room = room;
+    return true;
 }
 
-/* Loads the kernels, and fills in the arguments that are the same in every call. */
-static ncclResult_t prepare_launch(struct oh_comm *comm)
+/* Loads the kernels, whose room becomes *room_p. */
+static CUresult load_kernels(struct oh_comm *comm, struct oh_plan_room *room_p)
 {
     const struct oh_staging *staging = &comm->staging;
-    struct oh_context_scope scope;
+    OH_CONTEXT_RELAXED(&staging->context);
+    CUresult result = oh_kernel_set_get(staging->device, comm->id.nranks, &comm->serve.kernels);
+    return result == CUDA_SUCCESS
+               ? oh_room_query(staging->device, &staging->context, comm->serve.kernels, &comm->serve.table, room_p)
+               : result;
+}
 
-    if (oh_context_enter_relaxed(&staging->context, &scope) != CUDA_SUCCESS) {
-        return ncclUnhandledCudaError;
-    }
-    ncclResult_t res = oh_kernel_set_get(staging->device, comm->id.nranks, &comm->serve.kernels);
-    oh_context_leave_relaxed(&scope);
-    if (res != ncclSuccess) {
-        return res;
-    }
+/* Fills in the arguments that are the same in every call. */
+static void fill_arguments(struct oh_comm *comm)
+{
+    const struct oh_staging *staging = &comm->staging;
+    struct oh_kernel_args *args = &comm->serve.args;
     for (uint32_t j = 0; j < comm->id.nranks; j++) {
-        comm->serve.args.staging[j] = (char *)(uintptr_t)staging->peer[(comm->id.rank + j) % comm->id.nranks].base;
+        args->staging[j] = (char *)(uintptr_t)staging->peer[(comm->id.rank + j) % comm->id.nranks].base;
     }
-    comm->serve.args.control = (struct oh_control *)(uintptr_t)staging->control_device;
-    comm->serve.args.abort_flag = &comm->serve.args.control->abort_flag;
-    comm->serve.args.rank = comm->id.rank;
-    comm->serve.args.nranks = comm->id.nranks;
-    return ncclSuccess;
+    args->control = (struct oh_control *)(uintptr_t)staging->control_device;
+    args->abort_flag = &args->control->abort_flag;
+    args->rank = comm->id.rank;
+    args->nranks = comm->id.nranks;
 }
 
 /* What is needed to serve, once the peers' memory is open: table, kernels, epoch. */
@@ -223,34 +208,34 @@ static bool prepare(struct oh_agreement *agreement)
 {
     struct oh_comm *comm = agreement->comm;
     const struct oh_shared *shared = comm->segment.shared;
+    struct oh_plan_room room;
 
     comm->serve.table = shared->table;
     for (uint32_t r = 0; r < comm->id.nranks; r++) { /* all have published their peer info: the same for all */
         comm->serve.check |= shared->peer_info[r].check != 0;
     }
     if (!oh_plan_table_valid(&comm->serve.table, comm->id.nranks)) {
-        decline_because(agreement, "rank 0's tuning table is not valid");
-        return false;
+        return decline(agreement, "rank 0's tuning table is not valid");
     }
     if (comm->serve.table.fp8 && agreement->gpu.compute_major < FP8_COMPUTE_MAJOR) {
-        decline_because(agreement, "GPU %s is of another generation than that of rank 0", agreement->gpu.bus_id);
-        return false;
+        return decline(agreement, "GPU %s is of another generation than that of rank 0", agreement->gpu.bus_id);
     }
     if (!oh_monitor_start()) {
-        decline_because(agreement, "no thread to monitor the other ranks");
+        return decline(agreement, "no thread to monitor the other ranks");
+    }
+    if (load_kernels(comm, &room) != CUDA_SUCCESS) {
+        return decline(agreement, "%s on GPU %s",
+                       comm->serve.kernels ? "the occupancy of the kernels is unknown"
+                                           : "the kernels cannot be made ready",
+                       agreement->gpu.bus_id);
+    }
+    if (!publish_room(agreement, room)) {
         return false;
     }
-    if (prepare_launch(comm) != ncclSuccess) {
-        decline_because(agreement, "the kernels cannot be made ready on GPU %s", agreement->gpu.bus_id);
-        return false;
+    if (oh_staging_finish(&comm->staging, shared->init_epoch) != CUDA_SUCCESS) {
+        return decline(agreement, "the staging memory cannot be cleared on GPU %s", agreement->gpu.bus_id);
     }
-    if (!publish_room(agreement)) {
-        return false;
-    }
-    if (oh_staging_finish(&comm->staging, shared->init_epoch) != ncclSuccess) {
-        decline_because(agreement, "the staging memory cannot be cleared on GPU %s", agreement->gpu.bus_id);
-        return false;
-    }
+    fill_arguments(comm);
     agreement->spent_ns = oh_now_ns() - agreement->start_ns;
     return true;
 }
@@ -313,21 +298,15 @@ static bool nccl_mixes_graphs(void)
 }
 
 /* Creates the events, which retire.c destroys, also when this fails half-way. */
-static ncclResult_t prepare_order(struct oh_comm *comm)
+static CUresult prepare_order(struct oh_comm *comm)
 {
-    struct oh_context_scope scope;
-    ncclResult_t res = ncclSuccess;
-    if (oh_context_enter_relaxed(&comm->staging.context, &scope) != CUDA_SUCCESS) {
-        return ncclUnhandledCudaError;
-    }
+    OH_CONTEXT_RELAXED(&comm->staging.context);
     for (int e = 0; e < OH_EVENTS; e++) {
-        OH_CU_GOTO(event_create(&comm->order.event[e], CU_EVENT_DISABLE_TIMING), res, out);
+        OH_CU_TRY(event_create(&comm->order.event[e], CU_EVENT_DISABLE_TIMING));
     }
     comm->order.graph_mixing = oh_env_flag(OH_ENV_GRAPH_MIXING, nccl_mixes_graphs());
     comm->order.launch_order = oh_env_flag(OH_ENV_LAUNCH_ORDER, true);
-out:
-    oh_context_leave_relaxed(&scope);
-    return res;
+    return CUDA_SUCCESS;
 }
 
 static void bind(struct oh_agreement *agreement, CUstream stream)
@@ -336,15 +315,15 @@ static void bind(struct oh_agreement *agreement, CUstream stream)
     CUdevice device;
     char reason[OH_REASON_BYTES];
     if (!oh_topo_allowed_by_env(reason, sizeof reason)) {
-        decline_because(agreement, "%s", reason);
+        decline(agreement, "%s", reason);
     } else if (oh_driver_open() != ncclSuccess) {
-        decline_because(agreement, "%s", oh_driver_error());
+        decline(agreement, "%s", oh_driver_error());
     } else if (oh_driver.device_get(&device, comm->attach.cuda_device) != CUDA_SUCCESS) {
-        decline_because(agreement, "CUDA device %d cannot be found", comm->attach.cuda_device);
-    } else if (oh_staging_bind(device, oh_context_of_call(device, stream), &comm->staging) != ncclSuccess) {
-        decline_because(agreement, "CUDA device %d has no context", comm->attach.cuda_device);
-    } else if (prepare_order(comm) != ncclSuccess) {
-        decline_because(agreement, "CUDA device %d has no events", comm->attach.cuda_device);
+        decline(agreement, "CUDA device %d cannot be found", comm->attach.cuda_device);
+    } else if (oh_staging_bind(device, oh_context_of_call(device, stream), &comm->staging) != CUDA_SUCCESS) {
+        decline(agreement, "CUDA device %d has no context", comm->attach.cuda_device);
+    } else if (prepare_order(comm) != CUDA_SUCCESS) {
+        decline(agreement, "CUDA device %d has no events", comm->attach.cuda_device);
     }
 }
 

@@ -85,28 +85,18 @@ static enum reclaim close_peers(struct oh_comm *comm)
     return RECLAIM_DONE;
 }
 
-static CUresult destroy_event(CUevent *event)
+static CUresult destroy_events(struct oh_comm *comm)
 {
-    CUresult result = *event ? oh_driver.event_destroy(*event) : CUDA_SUCCESS;
-    *event = result == CUDA_SUCCESS ? NULL : *event;
-    return result;
-}
-
-/* A lost context has lost its events as well. */
-static enum reclaim destroy_events(struct oh_comm *comm)
-{
-    struct oh_context_scope scope;
-    if (!comm->staging.context.handle) {
-        return RECLAIM_DONE;
-    }
-    CUresult result = oh_context_enter_relaxed(&comm->staging.context, &scope);
-    if (result == CUDA_SUCCESS) {
-        for (int e = 0; e < OH_EVENTS && result == CUDA_SUCCESS; e++) {
-            result = destroy_event(&comm->order.event[e]);
+    OH_CONTEXT_RELAXED(&comm->staging.context);
+    for (int e = 0; e < OH_EVENTS; e++) {
+        CUevent *event = &comm->order.event[e];
+        CUresult result = *event ? oh_driver.event_destroy(*event) : CUDA_SUCCESS;
+        if (result != CUDA_SUCCESS) {
+            return result;
         }
-        oh_context_leave_relaxed(&scope);
+        *event = NULL;
     }
-    return result == CUDA_SUCCESS || oh_context_is_lost(result) ? RECLAIM_DONE : RECLAIM_FAILED;
+    return CUDA_SUCCESS;
 }
 
 static enum reclaim free_memory(struct oh_comm *comm)
@@ -114,8 +104,9 @@ static enum reclaim free_memory(struct oh_comm *comm)
     if (comm->segment.shared && !oh_segment_is_unreferenced(&comm->segment, comm->id.rank, comm->id.nranks)) {
         return RECLAIM_WAITING;
     }
-    enum reclaim state = destroy_events(comm);
-    return state == RECLAIM_DONE && !oh_staging_destroy(&comm->staging) ? RECLAIM_FAILED : state;
+    const CUresult result = comm->staging.context.handle ? destroy_events(comm) : CUDA_SUCCESS;
+    const bool destroyed = result == CUDA_SUCCESS || oh_context_is_lost(result); /* with all its events */
+    return destroyed && oh_staging_destroy(&comm->staging) ? RECLAIM_DONE : RECLAIM_FAILED;
 }
 
 static enum reclaim reclaim(struct oh_comm *comm)

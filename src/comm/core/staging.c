@@ -73,22 +73,19 @@ static bool is_own(CUdeviceptr base, CUcontext context)
     return own != NULL;
 }
 
-ncclResult_t oh_staging_bind(CUdevice device, CUcontext context, struct oh_staging *staging_p)
+CUresult oh_staging_bind(CUdevice device, CUcontext context, struct oh_staging *staging_p)
 {
-    ncclResult_t res = ncclSuccess;
     struct oh_staging staging = {.device = device, .context.handle = context, .primary_retained = !context};
     if (!context) {
-        OH_CU_GOTO(primary_ctx_retain(&staging.context.handle, device), res, err);
+        OH_CU_TRY(primary_ctx_retain(&staging.context.handle, device));
     }
-    OH_CU_GOTO(ctx_get_id(staging.context.handle, &staging.context.id), res, err_retained);
-    *staging_p = staging;
-    return ncclSuccess;
-err_retained:
-    if (!context) {
+    CUresult result = OH_CU(ctx_get_id(staging.context.handle, &staging.context.id));
+    if (result == CUDA_SUCCESS) {
+        *staging_p = staging;
+    } else if (!context) {
         oh_driver.primary_ctx_release(device);
     }
-err:
-    return res;
+    return result;
 }
 
 void oh_staging_move(struct oh_staging *staging, struct oh_staging *to_p)
@@ -125,7 +122,7 @@ static CUresult end_stream(struct oh_staging *staging)
  * Starts to write the state between kernels (kernels/abi.h): every Lamport word empty, every escape byte 0. On a stream
  * of its own, since the default stream may be under capture; oh_staging_finish waits for it.
  */
-static ncclResult_t start_clearing(struct oh_staging *staging)
+static CUresult start_clearing(struct oh_staging *staging)
 {
     static const struct {
         size_t begin, end;
@@ -133,136 +130,112 @@ static ncclResult_t start_clearing(struct oh_staging *staging)
     } parts[] = {{0, OH_WORDS_OFFSET, 0},
                  {OH_WORDS_OFFSET, OH_ESCAPE_OFFSET, OH_SENTINEL},
                  {OH_ESCAPE_OFFSET, OH_STAGING_BYTES, 0}};
-    ncclResult_t res = ncclSuccess;
-    OH_CU_GOTO(stream_create(&staging->stream, CU_STREAM_NON_BLOCKING), res, out);
+    OH_CU_TRY(stream_create(&staging->stream, CU_STREAM_NON_BLOCKING));
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         size_t words = (parts[i].end - parts[i].begin) / sizeof(uint32_t);
-        OH_CU_GOTO(memset_d32_async(staging->base + parts[i].begin, parts[i].value, words, staging->stream), res, out);
+        OH_CU_TRY(memset_d32_async(staging->base + parts[i].begin, parts[i].value, words, staging->stream));
     }
-out:
-    return res;
+    return CUDA_SUCCESS;
 }
 
-static ncclResult_t map_control(struct oh_staging *staging)
+static CUresult map_control(struct oh_staging *staging)
 {
-    ncclResult_t res = ncclSuccess;
     void *page = mmap(NULL, CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) {
         OH_INFO("device %d: the control block cannot be mapped: %m", staging->device);
-        return ncclSystemError;
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    OH_CU_GOTO(mem_host_register(page, CONTROL_BYTES, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP), res,
-               err_page);
-    OH_CU_GOTO(mem_host_get_device_pointer(&staging->control_device, page, 0), res, err_registered);
+    CUresult result =
+        OH_CU(mem_host_register(page, CONTROL_BYTES, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+    if (result != CUDA_SUCCESS) {
+        goto err_page;
+    }
+    result = OH_CU(mem_host_get_device_pointer(&staging->control_device, page, 0));
+    if (result != CUDA_SUCCESS) {
+        goto err_registered;
+    }
     staging->control = page;
-    return ncclSuccess;
+    return CUDA_SUCCESS;
 err_registered:
     oh_driver.mem_host_unregister(page);
 err_page:
     munmap(page, CONTROL_BYTES);
-    return res;
+    return result;
 }
 
-ncclResult_t oh_staging_create(struct oh_staging *staging)
+CUresult oh_staging_create(struct oh_staging *staging)
 {
-    const CUdevice device = staging->device;
-    struct oh_context_scope scope;
-    ncclResult_t res = ncclSuccess;
-    if (oh_context_enter_relaxed(&staging->context, &scope) != CUDA_SUCCESS) {
-        OH_INFO("device %d: its context cannot be made current", device);
-        return ncclUnhandledCudaError;
-    }
-    OH_CU_GOTO(mem_alloc(&staging->base, OH_STAGING_BYTES), res, out);
-    res = add_own(staging->base, staging->context.handle) ? map_control(staging) : ncclSystemError;
-    if (res == ncclSuccess) {
-        res = start_clearing(staging);
-    }
-out:
-    oh_context_leave_relaxed(&scope);
-    return res;
+    OH_CONTEXT_RELAXED(&staging->context);
+    OH_CU_TRY(mem_alloc(&staging->base, OH_STAGING_BYTES));
+    CUresult result = add_own(staging->base, staging->context.handle) ? map_control(staging) : CUDA_ERROR_OUT_OF_MEMORY;
+    return result == CUDA_SUCCESS ? start_clearing(staging) : result;
 }
 
-ncclResult_t oh_staging_describe(const struct oh_staging *staging, struct oh_peer_info *info)
+CUresult oh_staging_describe(const struct oh_staging *staging, struct oh_peer_info *info)
 {
-    ncclResult_t res = ncclSuccess;
-    struct oh_context_scope scope;
-    if (oh_context_enter_relaxed(&staging->context, &scope) != CUDA_SUCCESS) {
-        return ncclUnhandledCudaError;
-    }
-    OH_CU_GOTO(ipc_get_mem_handle(&info->handle, staging->base), res, out);
+    OH_CONTEXT_RELAXED(&staging->context);
+    OH_CU_TRY(ipc_get_mem_handle(&info->handle, staging->base));
     info->staging = staging->base;
     info->context = (uintptr_t)staging->context.handle;
-out:
-    oh_context_leave_relaxed(&scope);
-    return res;
+    return CUDA_SUCCESS;
 }
 
-ncclResult_t oh_staging_finish(struct oh_staging *staging, uint32_t epoch)
+/* Starts to set a field of every epoch word. */
+static CUresult set_epochs(struct oh_staging *staging, size_t offset, uint32_t value)
 {
-    struct oh_context_scope scope;
-    ncclResult_t res = ncclSuccess;
-    if (oh_context_enter_relaxed(&staging->context, &scope) != CUDA_SUCCESS) {
-        return ncclUnhandledCudaError;
-    }
-    const CUdeviceptr field = staging->base + OH_EPOCH_OFFSET + offsetof(struct oh_epoch, last);
-    OH_CU_GOTO(memset_2d_d32_async(field, sizeof(struct oh_epoch), epoch, 1, OH_MAX_BLOCKS, staging->stream), res, out);
-    OH_CU_GOTO(stream_synchronize(staging->stream), res, out);
-    end_stream(staging); /* what fails is tried again by oh_staging_destroy */
-out:
-    oh_context_leave_relaxed(&scope);
-    return res;
+    return OH_CU(memset_2d_d32_async(staging->base + OH_EPOCH_OFFSET + offset, sizeof(struct oh_epoch), value, 1,
+                                     OH_MAX_BLOCKS, staging->stream));
 }
 
-static ncclResult_t open_in_process(const struct oh_peer_info *info, CUdeviceptr *base_p)
+CUresult oh_staging_finish(struct oh_staging *staging, uint32_t epoch)
+{
+    OH_CONTEXT_RELAXED(&staging->context);
+    const CUresult result = set_epochs(staging, offsetof(struct oh_epoch, last), epoch);
+    if (result == CUDA_SUCCESS) {
+        OH_CU_TRY(stream_synchronize(staging->stream));
+        end_stream(staging); /* what fails is tried again by oh_staging_destroy */
+    }
+    return result;
+}
+
+static CUresult open_in_process(const struct oh_peer_info *info, CUdeviceptr *base_p)
 {
     CUcontext context = (CUcontext)(uintptr_t)info->context;
     if (!is_own((CUdeviceptr)info->staging, context)) {
         OH_INFO("what GPU %s has published is no memory of this process", info->bus_id);
-        return ncclSystemError;
+        return CUDA_ERROR_INVALID_VALUE;
     }
     CUresult result = oh_driver.ctx_enable_peer_access(context, 0);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
         OH_INFO("peer access to GPU %s: %s", info->bus_id, oh_driver_error_name(result));
-        return ncclUnhandledCudaError;
+        return result;
     }
     *base_p = (CUdeviceptr)info->staging;
-    return ncclSuccess;
+    return CUDA_SUCCESS;
 }
 
-static ncclResult_t open_by_ipc(const struct oh_peer_info *info, CUdeviceptr *base_p)
+CUresult oh_staging_open_peer(struct oh_staging *staging, uint32_t rank, const struct oh_peer_info *info,
+                              bool same_process)
 {
-    ncclResult_t res = ncclSuccess;
-    OH_CU_GOTO(ipc_open_mem_handle(base_p, info->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), res, out);
-out:
-    return res;
-}
-
-ncclResult_t oh_staging_open_peer(struct oh_staging *staging, uint32_t rank, const struct oh_peer_info *info,
-                                  bool same_process)
-{
-    struct oh_context_scope scope;
     CUdeviceptr base;
-    if (oh_context_enter_relaxed(&staging->context, &scope) != CUDA_SUCCESS) {
-        return ncclUnhandledCudaError;
-    }
-    ncclResult_t res = same_process ? open_in_process(info, &base) : open_by_ipc(info, &base);
-    oh_context_leave_relaxed(&scope);
-    if (res == ncclSuccess) {
+    OH_CONTEXT_RELAXED(&staging->context);
+    CUresult result = same_process
+                          ? open_in_process(info, &base)
+                          : OH_CU(ipc_open_mem_handle(&base, info->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    if (result == CUDA_SUCCESS) {
         staging->peer[rank].base = base;
         staging->peer[rank].ipc = !same_process;
     }
-    return res;
+    return result;
 }
 
-static CUresult hold_in_context(struct oh_staging *staging)
+CUresult oh_staging_hold(struct oh_staging *staging)
 {
-    CUresult result =
-        staging->stream ? CUDA_SUCCESS : oh_driver.stream_create(&staging->stream, CU_STREAM_NON_BLOCKING);
-    if (result == CUDA_SUCCESS) {
-        const CUdeviceptr field = staging->base + OH_EPOCH_OFFSET + offsetof(struct oh_epoch, held);
-        result = oh_driver.memset_2d_d32_async(field, sizeof(struct oh_epoch), OH_SENTINEL, 1, OH_MAX_BLOCKS,
-                                               staging->stream);
+    OH_CONTEXT_RELAXED(&staging->context);
+    if (!staging->stream) { /* oh_staging_destroy ends it */
+        OH_CU_TRY(stream_create(&staging->stream, CU_STREAM_NON_BLOCKING));
     }
+    const CUresult result = set_epochs(staging, offsetof(struct oh_epoch, held), OH_SENTINEL);
     const uint64_t end = oh_now_ns() + HOLD_NS;
     while (result == CUDA_SUCCESS && oh_driver.stream_query(staging->stream) == CUDA_ERROR_NOT_READY &&
            oh_now_ns() < end) {
@@ -271,43 +244,22 @@ static CUresult hold_in_context(struct oh_staging *staging)
     return result;
 }
 
-CUresult oh_staging_hold(struct oh_staging *staging)
-{
-    struct oh_context_scope scope;
-    CUresult result = oh_context_enter_relaxed(&staging->context, &scope);
-    if (result == CUDA_SUCCESS) {
-        result = hold_in_context(staging); /* oh_staging_destroy ends the stream */
-        oh_context_leave_relaxed(&scope);
-    }
-    return result;
-}
-
-/* Runs a step of freeing in the context. True: it is done, or the context is lost, with all that was in it. */
-static bool free_in_context(struct oh_staging *staging, CUresult (*step)(struct oh_staging *))
-{
-    struct oh_context_scope scope;
-    CUresult result = oh_context_enter_relaxed(&staging->context, &scope);
-    if (result == CUDA_SUCCESS) {
-        result = step(staging);
-        oh_context_leave_relaxed(&scope);
-    }
-    return result == CUDA_SUCCESS || oh_context_is_lost(result);
-}
-
 CUresult oh_staging_query(const struct oh_staging *staging, CUevent event)
 {
-    struct oh_context_scope scope;
-    CUresult result = oh_context_enter_relaxed(&staging->context, &scope);
-    if (result == CUDA_SUCCESS) {
-        result = oh_driver.event_query(event);
-        oh_context_leave_relaxed(&scope);
-    }
-    return result;
+    OH_CONTEXT_RELAXED(&staging->context);
+    return oh_driver.event_query(event);
+}
+
+/* A step of freeing is done. In a lost context all that was in it is gone. */
+static bool is_done(CUresult result)
+{
+    return result == CUDA_SUCCESS || oh_context_is_lost(result);
 }
 
 static CUresult close_peers(struct oh_staging *staging)
 {
     CUresult first = CUDA_SUCCESS;
+    OH_CONTEXT_RELAXED(&staging->context);
     for (int r = 0; r < OH_MAX_RANKS; r++) {
         if (staging->peer[r].ipc) {
             CUresult result = oh_driver.ipc_close_mem_handle(staging->peer[r].base);
@@ -320,12 +272,13 @@ static CUresult close_peers(struct oh_staging *staging)
 
 bool oh_staging_close_peers(struct oh_staging *staging)
 {
-    return !staging->context.handle || free_in_context(staging, close_peers);
+    return !staging->context.handle || is_done(close_peers(staging));
 }
 
 /* The memory last: once it is free, all is. */
 static CUresult free_memory(struct oh_staging *staging)
 {
+    OH_CONTEXT_RELAXED(&staging->context);
     CUresult result = end_stream(staging);
     if (result == CUDA_SUCCESS && staging->control_device) {
         result = oh_driver.mem_host_unregister(staging->control);
@@ -346,7 +299,7 @@ bool oh_staging_destroy(struct oh_staging *staging)
     if (staging->base) {
         remove_own(staging->base);
     }
-    if (!free_in_context(staging, free_memory)) {
+    if (!is_done(free_memory(staging))) {
         return false;
     }
     if (staging->primary_retained) {

@@ -39,13 +39,14 @@ struct oh_staging {
 };
 
 /*
- * Chooses the context: `context`, or (NULL) the device's primary context, as the CUDA runtime does. Returns
- * ncclSuccess, after which the caller must call oh_staging_destroy, or ncclUnhandledCudaError (logged at INFO).
+ * Chooses the context: `context`, or (NULL) the device's primary context, as the CUDA runtime does. After
+ * success the caller must call oh_staging_destroy. This and the following return the driver's result, and log a failure
+ * at INFO.
  */
-ncclResult_t oh_staging_bind(CUdevice device, CUcontext context, struct oh_staging *staging_p);
+CUresult oh_staging_bind(CUdevice device, CUcontext context, struct oh_staging *staging_p);
 
-/* Allocates the memory and starts to clear it. Returns ncclSuccess, or an error (logged at INFO). */
-ncclResult_t oh_staging_create(struct oh_staging *staging);
+/* Allocates the memory and starts to clear it. */
+CUresult oh_staging_create(struct oh_staging *staging);
 
 /*
  * Moves all but the context, which both have then. Before the first is destroyed, oh_staging_share_context makes the
@@ -55,20 +56,20 @@ void oh_staging_move(struct oh_staging *staging, struct oh_staging *to_p);
 void oh_staging_share_context(struct oh_staging *staging);
 
 /* Writes IPC handle, pointer and context to this rank's peer info. */
-ncclResult_t oh_staging_describe(const struct oh_staging *staging, struct oh_peer_info *info);
+CUresult oh_staging_describe(const struct oh_staging *staging, struct oh_peer_info *info);
 
 /* Sets every epoch word, and waits until the memory is cleared: before any peer may write there. */
-ncclResult_t oh_staging_finish(struct oh_staging *staging, uint32_t epoch);
+CUresult oh_staging_finish(struct oh_staging *staging, uint32_t epoch);
 
 /*
  * Makes kernels of this rank that begin from now on send nothing and wait. Waits 10 ms at most for the GPU's write; a
- * busy GPU writes later. Returns the driver's result.
+ * busy GPU writes later.
  */
 CUresult oh_staging_hold(struct oh_staging *staging);
 
 /* Maps a peer's memory; `same_process`: by its pointer. */
-ncclResult_t oh_staging_open_peer(struct oh_staging *staging, uint32_t rank, const struct oh_peer_info *info,
-                                  bool same_process);
+CUresult oh_staging_open_peer(struct oh_staging *staging, uint32_t rank, const struct oh_peer_info *info,
+                              bool same_process);
 
 /*
  * Queries an event of the context, in the relaxed capture mode: in another mode the query invalidates a capture under

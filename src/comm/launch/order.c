@@ -223,15 +223,9 @@ static CUresult pass_on(struct oh_comm *comm, const struct oh_nccl_call *call, C
 
 static CUresult in_context(struct oh_comm *comm, struct oh_nccl_call *call, nccl_step step)
 {
-    const struct oh_staging *staging = &comm->staging;
-    struct oh_context_scope scope;
-    CUresult result = oh_context_enter(&staging->context, &scope);
-    if (result != CUDA_SUCCESS) {
-        return pass_on(comm, call, result);
-    }
-    result = pass_on(comm, call, step(comm, call));
-    oh_context_leave(&scope);
-    return result;
+    OH_CONTEXT_SCOPE(scope);
+    CUresult result = oh_context_enter(&comm->staging.context, &scope);
+    return pass_on(comm, call, result == CUDA_SUCCESS ? step(comm, call) : result);
 }
 
 /*

@@ -220,23 +220,26 @@ static ncclResult_t fail_submission(const struct oh_submission *submission, CUre
     return res;
 }
 
+typedef CUresult (*submission_step)(struct oh_submission *);
+
 /* Runs one of the steps above in the communicator's context. */
-static ncclResult_t in_context(struct oh_submission *submission, CUresult (*step)(struct oh_submission *))
+static CUresult enter_and_run(struct oh_submission *submission, submission_step step)
 {
     const struct oh_comm *comm = submission->calls[0].comm;
-    const struct oh_staging *staging = &comm->staging;
-    struct oh_context_scope scope;
-    CUresult result = oh_context_enter(&staging->context, &scope);
-    bool entered = result == CUDA_SUCCESS;
-    if (entered) {
+    OH_CONTEXT_SCOPE(scope);
+    CUresult result = oh_context_enter(&comm->staging.context, &scope);
+    if (result == CUDA_SUCCESS) {
         result = step(submission);
     }
     if (result != CUDA_SUCCESS && comm->attach.cutover_call != 0) {
         oh_order_invalidate(stream_of(submission), &submission->stream_state);
     }
-    if (entered) {
-        oh_context_leave(&scope);
-    }
+    return result;
+}
+
+static ncclResult_t in_context(struct oh_submission *submission, submission_step step)
+{
+    const CUresult result = enter_and_run(submission, step);
     return result == CUDA_SUCCESS ? ncclSuccess : fail_submission(submission, result);
 }
 
