@@ -172,7 +172,7 @@ static inline struct oh_counters *oh_comm_counters(struct oh_comm *comm)
 
 ncclResult_t oh_registry_add(struct oh_comm *comm);
 void oh_registry_remove(struct oh_comm *comm);
-void oh_registry_visit(void (*visit)(struct oh_comm *comm));
+void oh_registry_visit(void (*visit)(struct oh_comm *comm, void *user), void *user);
 
 void oh_comm_print_stats(struct oh_comm *comm);
 void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p); /* all but counters; mutex held */

@@ -228,14 +228,17 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream)
 }
 
 /* Another rank of the same communicator that this thread has created, and whose first call it may make next. */
-static __thread const struct oh_comm *asking;
-static __thread bool has_sibling;
+struct sibling {
+    const struct oh_comm *of;
+    bool found;
+};
 
-static void find_sibling(struct oh_comm *comm)
+static void find_sibling(struct oh_comm *comm, void *user)
 {
-    has_sibling |= comm != asking && oh_comm_state(comm) == OH_COMM_IDLE &&
-                   oh_key_compare(&comm->id.key, &asking->id.key) == 0 &&
-                   pthread_equal(comm->attach.thread, asking->attach.thread);
+    struct sibling *sibling = user;
+    sibling->found |= comm != sibling->of && oh_comm_state(comm) == OH_COMM_IDLE &&
+                      oh_key_compare(&comm->id.key, &sibling->of->id.key) == 0 &&
+                      pthread_equal(comm->attach.thread, sibling->of->attach.thread);
 }
 
 /* NCCL connects the communicator when it creates it, so that the first call does not wait. */
@@ -251,10 +254,9 @@ static uint64_t patience_for_peers(const struct oh_comm *comm)
     if (!comm->attach.first_call || comm->attach.unordered || !comm->id.config.blocking) {
         return 0;
     }
-    asking = comm;
-    has_sibling = false;
-    oh_registry_visit(find_sibling);
-    return has_sibling || connects_early() ? COURTESY_NS : PATIENCE_NS;
+    struct sibling sibling = {.of = comm};
+    oh_registry_visit(find_sibling, &sibling);
+    return sibling.found || connects_early() ? COURTESY_NS : PATIENCE_NS;
 }
 
 /* How long a call waits in all, as of now. for_peers: for ranks that have not made their first calls. */

@@ -310,8 +310,9 @@ void oh_comm_retire(struct oh_comm *comm)
     oh_comm_release(comm); /* the caller reclaims when NCCL's part is done */
 }
 
-static void abandon(struct oh_comm *comm)
+static void abandon(struct oh_comm *comm, void *unused)
 {
+    (void)unused;
     oh_rank_state_publish(comm, OH_RANK_EXITED);
     if (!oh_comm_is_settled(comm)) {
         oh_attach_cancel(comm, "a rank's process ended before its ranks had agreed");
@@ -321,5 +322,5 @@ static void abandon(struct oh_comm *comm)
 
 void oh_comms_end_process(void)
 {
-    oh_registry_visit(abandon);
+    oh_registry_visit(abandon, NULL);
 }

@@ -3,7 +3,7 @@
  * describe.c - state and counters of communicators: for the public API, the live page, and the statistics at their end
  *
  * Does: Describes a communicator and the process, and writes what ONEHOP_STATS and ONEHOP_STATS_FILE ask for.
- * Threads: any; a communicator's facts are read under its attach mutex, sums under sum_mutex.
+ * Threads: any; a communicator's facts are read under its attach mutex.
  * Owns: the counters of calls on unknown communicators.
  */
 #include <errno.h>
@@ -116,43 +116,38 @@ void oh_comm_describe(struct oh_comm *comm, onehop_comm_info_t *info_p)
 
 /* --- all of the process ----------------------------------------------------------------------------------------- */
 
-/* A visitor has no argument; the registry's mutex is held while it runs, and this one around it. */
-static pthread_mutex_t sum_mutex = PTHREAD_MUTEX_INITIALIZER;
-static onehop_process_info_t sum;
+struct totals {
+    struct oh_stats_record sum;
+    int communicators, served;
+};
 
-static void add_record(const struct oh_stats_record *record)
+static void add_comm(struct oh_comm *comm, void *user)
 {
-    sum.served_calls += oh_stats_served(record);
-    sum.bytes += record->bytes;
-    sum.fallback_calls += oh_stats_fallbacks(record);
-    sum.fallback_bytes += record->fallback_bytes;
-    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-        sum.calls_by_algorithm[a] += record->calls[a];
-    }
-    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
-        sum.fallback_by_reason[b] += record->fallbacks[b];
-    }
-}
-
-static void add_comm(struct oh_comm *comm)
-{
-    struct oh_stats_record record = record_of(comm);
-    add_record(&record);
-    sum.communicators++;
-    sum.served_communicators += record.state == OH_STATE_SERVED;
-    sum.staging_bytes += record.memory;
+    struct totals *totals = user;
+    const struct oh_stats_record record = record_of(comm);
+    oh_stats_add(&totals->sum, &record);
+    totals->communicators++;
+    totals->served += record.state == OH_STATE_SERVED;
 }
 
 void oh_comms_describe(onehop_process_info_t *info_p)
 {
-    struct oh_stats_record gone;
-    pthread_mutex_lock(&sum_mutex);
-    sum = (onehop_process_info_t){.unknown_calls = atomic_load(&unknown_calls)};
-    sum.ended_communicators = oh_live_ended_totals(&gone);
-    add_record(&gone);
-    oh_registry_visit(add_comm);
-    *info_p = sum;
-    pthread_mutex_unlock(&sum_mutex);
+    struct totals totals = {.communicators = 0};
+    const uint64_t ended = oh_live_ended_totals(&totals.sum);
+    oh_registry_visit(add_comm, &totals);
+    *info_p = (onehop_process_info_t){
+        .communicators = totals.communicators,
+        .served_communicators = totals.served,
+        .ended_communicators = ended,
+        .served_calls = oh_stats_served(&totals.sum),
+        .fallback_calls = oh_stats_fallbacks(&totals.sum),
+        .unknown_calls = atomic_load(&unknown_calls),
+        .bytes = totals.sum.bytes,
+        .staging_bytes = totals.sum.memory,
+        .fallback_bytes = totals.sum.fallback_bytes,
+    };
+    memcpy(info_p->calls_by_algorithm, totals.sum.calls, sizeof totals.sum.calls);
+    memcpy(info_p->fallback_by_reason, totals.sum.fallbacks, sizeof totals.sum.fallbacks);
 }
 
 /* --- at the end ------------------------------------------------------------------------------------------------- */
@@ -190,31 +185,29 @@ static struct destination get_destination(void)
     return destination;
 }
 
-/* One write, so that processes do not mix. */
-static void append_line(const char *path, const char *line, size_t length)
+/* Formats a line, with its newline; returns its length. */
+static size_t make_line(const struct oh_stats_record *record, bool json, char line_p[OH_STATS_LINE])
 {
-    int fd = oh_output_open(path);
-    if (fd < 0) {
-        OH_WARN("ONEHOP_STATS: %s cannot be opened: %m", path);
-        return;
-    }
-    oh_output_write(fd, line, length);
-    close(fd);
+    const size_t length = json ? oh_stats_json(record, line_p) : oh_stats_text(record, line_p);
+    line_p[length] = '\n'; /* in the place of the final zero */
+    return length + 1;
 }
 
+/* One write, so that processes do not mix. */
 static void give_out(const struct destination *destination, const struct oh_stats_record *record)
 {
     char line[OH_STATS_LINE];
-    size_t length = destination->json ? oh_stats_json(record, line) : oh_stats_text(record, line);
-    if (!destination->path && !destination->json) {
-        oh_log_stats("%s", line);
-        return;
-    }
-    line[length] = '\n'; /* in the place of the final zero */
-    if (destination->path) {
-        append_line(destination->path, line, length + 1);
+    const size_t length = make_line(record, destination->json, line);
+    const int fd = destination->path ? oh_output_open(destination->path) : -1;
+    if (fd >= 0) {
+        oh_output_write(fd, line, length);
+        close(fd);
+    } else if (destination->path) {
+        OH_WARN("ONEHOP_STATS: %s cannot be opened: %m", destination->path);
+    } else if (destination->json) {
+        oh_log_raw(line, length);
     } else {
-        oh_log_raw(line, length + 1);
+        oh_log_stats("%.*s", (int)length - 1, line);
     }
 }
 
@@ -226,17 +219,15 @@ static void append_record(const struct oh_stats_record *record, const char *path
 {
     char line[OH_STATS_LINE];
     struct stat status;
+    const size_t length = make_line(record, true, line);
     int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK);
-    if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
-        const size_t length = oh_stats_json(record, line);
-        line[length] = '\n'; /* in the place of the final zero */
-        if (write(fd, line, length + 1) != (ssize_t)length + 1) {
-            OH_INFO("%s: %m", path);
-        }
+    if (fd < 0) {
+        return;
     }
-    if (fd >= 0) {
-        close(fd);
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && write(fd, line, length) != (ssize_t)length) {
+        OH_INFO("%s: %m", path);
     }
+    close(fd);
 }
 
 void oh_comm_print_stats(struct oh_comm *comm)
@@ -282,11 +273,17 @@ static void append_process(const char *path)
     }
 }
 
+static void print_stats(struct oh_comm *comm, void *unused)
+{
+    (void)unused;
+    oh_comm_print_stats(comm);
+}
+
 void oh_comms_print_stats(void)
 {
     OH_KEEP_ERRNO();
     const char *path = oh_env_path(OH_ENV_STATS_FILE, NULL);
-    oh_registry_visit(oh_comm_print_stats);
+    oh_registry_visit(print_stats, NULL);
     if (path) {
         append_process(path);
     }

@@ -106,13 +106,13 @@ void oh_registry_remove(struct oh_comm *comm)
     pthread_mutex_unlock(&mutex);
 }
 
-void oh_registry_visit(void (*visit)(struct oh_comm *comm))
+void oh_registry_visit(void (*visit)(struct oh_comm *comm, void *user), void *user)
 {
     pthread_mutex_lock(&mutex);
     for (size_t i = 0; i < SLOTS; i++) {
         ncclComm_t there = atomic_load_explicit(&slots[i].nccl, memory_order_relaxed);
         if (there && there != REMOVED) {
-            visit(atomic_load_explicit(&slots[i].comm, memory_order_relaxed));
+            visit(atomic_load_explicit(&slots[i].comm, memory_order_relaxed), user);
         }
     }
     pthread_mutex_unlock(&mutex);

@@ -125,16 +125,9 @@ void oh_live_update(struct oh_live_ref *ref, const struct oh_stats_record *recor
 
 static void add_counters(struct oh_counters *sum, const struct oh_counters *more)
 {
-    struct oh_stats_record record;
-    oh_stats_copy(more, &record);
-    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-        oh_counter_add(&sum->calls[a], record.calls[a]);
+    for (int i = 0; i < OH_COUNTS; i++) {
+        oh_counter_add(&sum->counts[i], atomic_load_explicit(&more->counts[i], memory_order_relaxed));
     }
-    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
-        oh_counter_add(&sum->fallbacks[b], record.fallbacks[b]);
-    }
-    oh_counter_add(&sum->bytes, record.bytes);
-    oh_counter_add(&sum->fallback_bytes, record.fallback_bytes);
 }
 
 void oh_live_remove(struct oh_live_ref *ref)

@@ -45,47 +45,38 @@ const char *oh_state_key(uint64_t state)
     return state < OH_STATE_COUNT ? states[state] : NULL;
 }
 
-uint64_t oh_stats_served(const struct oh_stats_record *record)
+static uint64_t sum_of(const uint64_t *numbers, int count)
 {
     uint64_t sum = 0;
-    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-        sum += record->calls[a];
+    for (int i = 0; i < count; i++) {
+        sum += numbers[i];
     }
     return sum;
+}
+
+uint64_t oh_stats_served(const struct oh_stats_record *record)
+{
+    return sum_of(record->calls, ONEHOP_ALGORITHM_COUNT);
 }
 
 uint64_t oh_stats_fallbacks(const struct oh_stats_record *record)
 {
-    uint64_t sum = 0;
-    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
-        sum += record->fallbacks[b];
-    }
-    return sum;
+    return sum_of(record->fallbacks, OH_FALLBACK_COUNT);
 }
 
 void oh_stats_add(struct oh_stats_record *sum, const struct oh_stats_record *record)
 {
-    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-        sum->calls[a] += record->calls[a];
+    for (int i = 0; i < OH_COUNTS; i++) {
+        sum->counts[i] += record->counts[i];
     }
-    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
-        sum->fallbacks[b] += record->fallbacks[b];
-    }
-    sum->bytes += record->bytes;
-    sum->fallback_bytes += record->fallback_bytes;
     sum->memory += record->memory;
 }
 
 void oh_stats_copy(const struct oh_counters *counters, struct oh_stats_record *record_p)
 {
-    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-        record_p->calls[a] = atomic_load_explicit(&counters->calls[a], memory_order_relaxed);
+    for (int i = 0; i < OH_COUNTS; i++) {
+        record_p->counts[i] = atomic_load_explicit(&counters->counts[i], memory_order_relaxed);
     }
-    for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
-        record_p->fallbacks[b] = atomic_load_explicit(&counters->fallbacks[b], memory_order_relaxed);
-    }
-    record_p->bytes = atomic_load_explicit(&counters->bytes, memory_order_relaxed);
-    record_p->fallback_bytes = atomic_load_explicit(&counters->fallback_bytes, memory_order_relaxed);
 }
 
 /* Appends to a line of OH_STATS_LINE bytes, of which *used_p are used. */

@@ -51,15 +51,25 @@ enum oh_state {
     OH_STATE_COUNT
 };
 
+/* The numbers of a communicator: by name, and in one array, by which they are copied and added up. */
+#define OH_COUNTS (ONEHOP_ALGORITHM_COUNT + OH_FALLBACK_COUNT + 2)
+#define OH_COUNTS_OF(type_)                                                                                            \
+    union {                                                                                                            \
+        struct {                                                                                                       \
+            type_ calls[ONEHOP_ALGORITHM_COUNT]; /* served */                                                          \
+            type_ bytes;                         /* of these */                                                        \
+            type_ fallbacks[OH_FALLBACK_COUNT];  /* by reason */                                                       \
+            type_ fallback_bytes;                /* of these */                                                        \
+        };                                                                                                             \
+        type_ counts[OH_COUNTS];                                                                                       \
+    }
+
 /*
- * The numbers of a communicator. One thread at a time uses a communicator (NCCL's own rule), so counting is a load and
- * a store; anybody may read meanwhile, from another process too.
+ * One thread at a time uses a communicator (NCCL's own rule), so counting is a load and a store; anybody may read
+ * meanwhile, from another process too.
  */
 struct oh_counters {
-    atomic_uint_fast64_t calls[ONEHOP_ALGORITHM_COUNT]; /* served */
-    atomic_uint_fast64_t bytes;                         /* of these */
-    atomic_uint_fast64_t fallbacks[OH_FALLBACK_COUNT];  /* by reason */
-    atomic_uint_fast64_t fallback_bytes;                /* of these */
+    OH_COUNTS_OF(atomic_uint_fast64_t);
 };
 
 static inline void oh_counter_add(atomic_uint_fast64_t *counter, uint64_t more)
@@ -76,10 +86,7 @@ struct oh_stats_record {
     uint64_t rank;
     uint64_t nranks;
     uint64_t state; /* enum oh_state */
-    uint64_t calls[ONEHOP_ALGORITHM_COUNT];
-    uint64_t bytes;
-    uint64_t fallbacks[OH_FALLBACK_COUNT];
-    uint64_t fallback_bytes;
+    OH_COUNTS_OF(uint64_t);
     uint64_t memory; /* of the GPU, bytes */
     uint64_t attach_us;
     char reason[OH_REASON_BYTES]; /* why the communicator is not served; empty when it is */
@@ -98,7 +105,7 @@ struct oh_stats_record {
 uint64_t oh_stats_served(const struct oh_stats_record *record);
 uint64_t oh_stats_fallbacks(const struct oh_stats_record *record);
 
-/* Adds the calls, fallbacks, bytes and memory of a record to a sum. */
+/* Adds the counts and the memory of a record to a sum. */
 void oh_stats_add(struct oh_stats_record *sum, const struct oh_stats_record *record);
 
 /* Copies the counters into the record. */
