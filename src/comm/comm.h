@@ -47,6 +47,10 @@ struct oh_comm_identity {
     uint64_t grows;
     uint32_t rank; /* these two are 0 until NCCL has created the communicator */
     uint32_t nranks;
+    struct oh_comm *parent; /* these four are for the creation; parent: of a split, or of one that grows out of it */
+    bool is_grow;
+    ncclComm_t *nccl_p;   /* where NCCL writes the handle */
+    struct oh_comm *next; /* list of creations */
 };
 
 /* The communicator of that handle, NULL if onehop does not know it. Lock-free; any thread. */

@@ -19,8 +19,8 @@
 #include "comm/stats/live.h"
 #include "comm/stats/record.h"
 #include "gpu/kernels.h"
+#include "topo/topo.h"
 
-struct oh_creation;
 struct oh_process;
 
 /* core/state.c has the transitions. Up to CUTOVER, NCCL serves the calls, and onehop counts them. */
@@ -37,14 +37,16 @@ enum oh_comm_state {
 };
 
 /*
- * From the creation to the first served call. The mutex guards `creation`, `children`, `calls`, `voted`,
+ * From the creation to the first served call. The mutex guards `creating`, `children`, `calls`, `voted`,
  * `cutover_call`, `reason` and `ms`, and rank, nranks, segment and staging as long as the communicator is not settled.
  */
 struct oh_attach {
     pthread_mutex_t mutex;
-    struct oh_creation *creation; /* NCCL still works on it; NULL: done */
-    struct oh_creation *children; /* splits of this communicator that NCCL still works on */
-    atomic_uint awaited;          /* creations that NCCL works on: of this communicator, and of splits of it */
+    bool creating;                    /* NCCL still works on it */
+    struct oh_comm *children;         /* splits of this communicator that NCCL still works on */
+    atomic_uint awaited;              /* creations that NCCL works on: of this communicator, and of splits of it */
+    struct oh_segment parent_segment; /* of one that grows: where a rank of the parent reads the key, */
+    uint32_t parent_ranks;            /* and the ranks of the parent */
     int cuda_device;
     bool ordering;                /* calls that NCCL serves are ordered with ours: there are events for it */
     bool unordered;               /* NCCL got work of this communicator before that */
@@ -55,10 +57,21 @@ struct oh_attach {
     pthread_t thread;             /* that has created it */
     uint64_t calls;               /* allreduces so far; counted while unsettled */
     uint64_t cutover_call;        /* the number of the first call that is served; 0: not known yet */
-    char reason[OH_REASON_BYTES]; /* why it has fallen back */
+    char reason[OH_REASON_BYTES]; /* why it falls back; empty: it does not */
     double ms;                    /* that onehop's part of creation and set-up has taken */
     bool in_background;           /* these two are guarded by the mutex of attach.c's thread */
     bool retired;                 /* retired during the set-up, which will release it */
+};
+
+/* A set-up under way, from a rank's first call to the decision (attach/agreement.c): the background thread's. */
+struct oh_agreement {
+    struct oh_comm *next; /* list of its thread */
+    unsigned step;        /* number of the steps taken */
+    bool alive;           /* has not given up */
+    uint32_t opened;      /* ranks whose memory is open, by bit */
+    struct oh_topo_gpu gpu;
+    uint64_t start_ns;
+    uint64_t spent_ns; /* up to the vote */
 };
 
 /* What is the same in every served call, and the calls as other ranks see them. */
@@ -142,6 +155,7 @@ struct oh_comm {
     struct oh_segment segment;
     struct oh_staging staging;
     struct oh_attach attach;
+    struct oh_agreement agreement;
     struct oh_serve serve;
     struct oh_order order;
     struct oh_health health;

@@ -5,7 +5,7 @@
  * Does: Counts this rank in before NCCL creates a communicator. Registers the communicator, with the rank that NCCL
  *    tells, at once or when NCCL has finished. Lets go of it before NCCL ends it.
  * Threads: any, by NCCL's own rules.
- * Owns: a creation, until NCCL has returned or the group has ended.
+ * Owns: a communicator that is not registered yet.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -18,26 +18,21 @@
 #include "util/keep_errno.h"
 #include "util/log.h"
 
-struct identity {
-    int rank, nranks, cuda_device;
-};
-
-static bool identify(const struct oh_real *real, ncclComm_t nccl, struct identity *identity_p)
+static bool identify(const struct oh_real *real, ncclComm_t nccl, struct oh_place *place_p)
 {
-    return real->CommCount(nccl, &identity_p->nranks) == ncclSuccess &&
-           real->CommUserRank(nccl, &identity_p->rank) == ncclSuccess &&
-           real->CommCuDevice(nccl, &identity_p->cuda_device) == ncclSuccess;
+    return real->CommCount(nccl, &place_p->nranks) == ncclSuccess &&
+           real->CommUserRank(nccl, &place_p->rank) == ncclSuccess &&
+           real->CommCuDevice(nccl, &place_p->cuda_device) == ncclSuccess;
 }
 
-static void finish_creation(const struct oh_real *real, struct oh_creation *creation)
+static void finish_creation(const struct oh_real *real, struct oh_comm *comm)
 {
-    struct identity self;
-    ncclComm_t nccl = *creation->nccl_p;
-    struct oh_comm *comm = nccl && identify(real, nccl, &self) ? oh_creation_register(creation, nccl) : NULL;
-    if (comm) {
-        oh_comm_created(comm, self.rank, self.nranks, self.cuda_device);
-    } else {
-        oh_creation_cancel(creation);
+    struct oh_place place;
+    const ncclComm_t nccl = *oh_comm_id(comm)->nccl_p;
+    if (!nccl || !identify(real, nccl, &place)) {
+        oh_creation_cancel(comm);
+    } else if (oh_creation_register(comm, nccl)) {
+        oh_comm_created(comm, &place);
     }
     if (nccl) {
         oh_initial_comm_creation_end(real);
@@ -45,46 +40,39 @@ static void finish_creation(const struct oh_real *real, struct oh_creation *crea
 }
 
 /* NCCL creates it in the background. Of a split the handle is undefined until NCCL has written it. */
-static void await_creation(struct oh_creation *creation)
+static void await_creation(struct oh_comm *comm)
 {
-    ncclComm_t nccl = creation->parent && !creation->is_grow ? NULL : *creation->nccl_p;
+    const struct oh_comm_identity *id = oh_comm_id(comm);
+    const ncclComm_t nccl = id->parent && !id->is_grow ? NULL : *id->nccl_p;
     if (nccl) {
-        oh_creation_register(creation, nccl);
-    } else if (creation->parent) {
-        oh_creation_watch(creation);
+        oh_creation_register(comm, nccl);
+    } else if (id->parent) {
+        oh_creation_watch(comm);
     } else {
-        oh_creation_cancel(creation);
+        oh_creation_cancel(comm);
     }
 }
 
-void oh_creations_finish(const struct oh_real *real, struct oh_creation *creations, size_t count, ncclResult_t res)
+unsigned oh_creations_finish(const struct oh_real *real, struct oh_comm *list, ncclResult_t res)
 {
+    unsigned count = 0;
     OH_KEEP_ERRNO();
     oh_inside++;
-    for (size_t i = 0; i < count; i++) {
-        creations[i].library = real;
-        real->GetVersion(&creations[i].nccl_version);
+    for (struct oh_comm *comm = list, *next; comm; comm = next, count++) {
+        struct oh_comm_identity *id = oh_comm_id(comm);
+        next = id->next;
+        id->next = NULL;
+        id->library = real;
+        real->GetVersion(&id->nccl_version);
         if (res == ncclSuccess) {
-            finish_creation(real, &creations[i]);
+            finish_creation(real, comm);
         } else if (res == ncclInProgress) {
-            await_creation(&creations[i]);
+            await_creation(comm);
         } else {
-            oh_creation_cancel(&creations[i]);
+            oh_creation_cancel(comm);
         }
     }
     oh_inside--;
-}
-
-/* Returns their number. */
-static unsigned finish_children(const struct oh_real *real, struct oh_creation *child)
-{
-    unsigned count = 0;
-    for (; child; count++) {
-        struct oh_creation *next = child->next;
-        finish_creation(real, child);
-        free(child);
-        child = next;
-    }
     return count;
 }
 
@@ -93,19 +81,18 @@ void oh_creations_poll(struct oh_comm *comm, ncclResult_t state)
     /* Guards what follows: a second thread must not use a child before the first has registered it. */
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     const struct oh_real *real = oh_comm_id(comm)->library;
-    struct identity self;
+    struct oh_place place;
     OH_KEEP_ERRNO();
     if (state == ncclInProgress) {
         return;
     }
     oh_inside++;
     pthread_mutex_lock(&mutex);
-    oh_comm_children_done(comm, finish_children(real, oh_comm_take_children(comm)));
+    oh_comm_children_done(comm, oh_creations_finish(real, oh_comm_take_children(comm), ncclSuccess));
     pthread_mutex_unlock(&mutex);
     if (oh_comm_is_creating(comm)) { /* also if it has fallen back meanwhile */
-        if (state != ncclSuccess || !identify(real, oh_comm_id(comm)->nccl, &self)) {
-            oh_comm_not_created(comm);
-        } else if (oh_comm_created(comm, self.rank, self.nranks, self.cuda_device)) {
+        const bool created = state == ncclSuccess && identify(real, oh_comm_id(comm)->nccl, &place);
+        if (oh_comm_created(comm, created ? &place : NULL) && created) {
             oh_initial_comm_creation_end(real);
         }
     }
@@ -117,50 +104,38 @@ void oh_creations_poll(struct oh_comm *comm, ncclResult_t state)
  * non-blocking communicator, and maybe others (2.28.9 and 2.31, src/init.cc: NCCLCHECK drops ncclInProgress). The
  * handle of a split is undefined until the parent is ready; one that grows has a handle at once, whose state tells.
  */
-static bool is_in_progress(const struct oh_real *real, const struct oh_creation *creation)
+static bool is_in_progress(const struct oh_real *real, const struct oh_comm *comm)
 {
+    const struct oh_comm_identity *id = oh_comm_id(comm);
     ncclResult_t state = ncclSuccess;
-    if (creation->parent && !creation->is_grow) {
-        return !oh_comm_id(creation->parent)->config.blocking;
+    if (id->parent && !id->is_grow) {
+        return !oh_comm_id(id->parent)->config.blocking;
     }
-    return !creation->config.blocking && *creation->nccl_p &&
-           REAL(real, CommGetAsyncError(*creation->nccl_p, &state)) == ncclSuccess && state == ncclInProgress;
+    return !id->config.blocking && *id->nccl_p && REAL(real, CommGetAsyncError(*id->nccl_p, &state)) == ncclSuccess &&
+           state == ncclInProgress;
 }
 
-/* NCCL creates the child of a non-blocking communicator in the background, whatever the child is. */
-static struct oh_comm_config read_config(const ncclConfig_t *config, const struct oh_comm *parent)
-{
-    struct oh_comm_config read = oh_config_read(config, parent ? &oh_comm_id(parent)->config : NULL);
-    read.blocking &= !parent || oh_comm_id(parent)->config.blocking;
-    return read;
-}
-
-static void begin_creation(struct oh_creation *creation, struct oh_comm *parent, struct oh_key key,
-                           const ncclConfig_t *config, ncclComm_t *nccl_p)
+/* NULL: no memory. NCCL creates the child of a non-blocking communicator in the background, whatever the child is. */
+static struct oh_comm *begin_creation(struct oh_comm *parent, struct oh_key key, const ncclConfig_t *config,
+                                      ncclComm_t *nccl_p)
 {
     OH_KEEP_ERRNO();
-    const struct oh_comm_config read = read_config(config, parent);
+    struct oh_comm_config read = oh_config_read(config, parent ? &oh_comm_id(parent)->config : NULL);
+    read.blocking &= !parent || oh_comm_id(parent)->config.blocking;
     oh_stats_mark_reached();
     oh_initial_comm_creation_begin();
-    oh_creation_begin(creation, &key, &read, nccl_p);
-    creation->parent = parent;
+    return oh_creation_begin(&key, &read, parent, nccl_p);
 }
 
 /* After the real creator returned `res`: completes the creations now, or at the end of the group. Returns `res`. */
-static ncclResult_t end_creations(const struct oh_real *real, struct oh_creation *creations, size_t count,
-                                  ncclResult_t res)
+static ncclResult_t end_creations(const struct oh_real *real, struct oh_comm *list, ncclResult_t res)
 {
     OH_KEEP_ERRNO();
-    bool created = res == ncclSuccess || res == ncclInProgress;
-    if (created && oh_group_depth() == 0) {
-        bool later = res == ncclSuccess && count == 1 && is_in_progress(real, creations);
-        oh_creations_finish(real, creations, count, later ? ncclInProgress : res);
-        return res;
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (!created || !oh_group_add_creation(&creations[i])) {
-            oh_creation_cancel(&creations[i]);
-        }
+    if (oh_group_depth() > 0 && (res == ncclSuccess || res == ncclInProgress)) {
+        oh_group_add_creations(list);
+    } else if (list) {
+        const bool later = res == ncclSuccess && !oh_comm_id(list)->next && is_in_progress(real, list);
+        oh_creations_finish(real, list, later ? ncclInProgress : res);
     }
     return res;
 }
@@ -171,9 +146,8 @@ EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId 
     if (!oh_entry_is_active()) {
         return real->CommInitRank(comm, nranks, id, rank);
     }
-    struct oh_creation creation;
-    begin_creation(&creation, NULL, oh_key_of_ids(&id, 1), NULL, comm);
-    return end_creations(real, &creation, 1, REAL(real, CommInitRank(comm, nranks, id, rank)));
+    struct oh_comm *created = begin_creation(NULL, oh_key_of_ids(&id, 1), NULL, comm);
+    return end_creations(real, created, REAL(real, CommInitRank(comm, nranks, id, rank)));
 }
 
 EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
@@ -183,9 +157,8 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUni
     if (!oh_entry_is_active()) {
         return real->CommInitRankConfig(comm, nranks, id, rank, config);
     }
-    struct oh_creation creation;
-    begin_creation(&creation, NULL, oh_key_of_ids(&id, 1), config, comm);
-    return end_creations(real, &creation, 1, REAL(real, CommInitRankConfig(comm, nranks, id, rank, config)));
+    struct oh_comm *created = begin_creation(NULL, oh_key_of_ids(&id, 1), config, comm);
+    return end_creations(real, created, REAL(real, CommInitRankConfig(comm, nranks, id, rank, config)));
 }
 
 EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int count, ncclUniqueId *ids,
@@ -196,28 +169,28 @@ EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int r
     if (!oh_entry_is_active() || !ids || count < 1 || count > nranks) {
         return REAL(real, CommInitRankScalable(comm, nranks, rank, count, ids, config));
     }
-    struct oh_creation creation;
-    begin_creation(&creation, NULL, oh_key_of_ids(ids, count), config, comm);
+    struct oh_comm *created = begin_creation(NULL, oh_key_of_ids(ids, count), config, comm);
     ncclResult_t res = REAL(real, CommInitRankScalable(comm, nranks, rank, count, ids, config));
-    return end_creations(real, &creation, 1, res);
+    return end_creations(real, created, res);
 }
 
 /* All ranks are in this process, and have a key of their own. */
 EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *devices)
 {
     GET_REAL(real);
-    struct oh_creation *creations =
-        oh_entry_is_active() && comms && ndev > 0 ? calloc((size_t)ndev, sizeof *creations) : NULL;
-    if (!creations) {
+    if (!oh_entry_is_active() || !comms) {
         return real->CommInitAll(comms, ndev, devices);
     }
     struct oh_key key = oh_key_random();
-    for (int i = 0; i < ndev; i++) {
-        begin_creation(&creations[i], NULL, key, NULL, &comms[i]);
+    struct oh_comm *list = NULL;
+    for (int i = ndev - 1; i >= 0; i--) {
+        struct oh_comm *created = begin_creation(NULL, key, NULL, &comms[i]);
+        if (created) {
+            oh_comm_id(created)->next = list;
+            list = created;
+        }
     }
-    ncclResult_t res = end_creations(real, creations, (size_t)ndev, REAL(real, CommInitAll(comms, ndev, devices)));
-    free(creations);
-    return res;
+    return end_creations(real, list, REAL(real, CommInitAll(comms, ndev, devices)));
 }
 
 EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, ncclComm_t *newcomm, ncclConfig_t *config)
@@ -231,11 +204,11 @@ EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, ncclCom
     if (color == NCCL_SPLIT_NOCOLOR || !newcomm) {
         return REAL(real, CommSplit(comm, color, order, newcomm, config));
     }
-    struct oh_creation creation;
-    begin_creation(&creation, parent, oh_key_of_split(&oh_comm_id(parent)->key, sequence, color), config, newcomm);
+    struct oh_comm *created =
+        begin_creation(parent, oh_key_of_split(&oh_comm_id(parent)->key, sequence, color), config, newcomm);
     ncclResult_t res = REAL(real, CommSplit(comm, color, order, newcomm, config));
     oh_comm_id(parent)->splits -= oh_entry_is_rejected(res);
-    return end_creations(real, &creation, 1, res);
+    return end_creations(real, created, res);
 }
 
 /* The arguments that NCCL accepts (ncclCommInitChildComm, src/init.cc of 2.28.9). */
@@ -262,21 +235,20 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, nc
     if (flags & 1) {
         oh_comm_abort(parent);
     }
-    struct oh_creation creation;
     struct oh_key key = oh_key_of_shrink(&oh_comm_id(parent)->key, oh_comm_id(parent)->shrinks++, excluded, count);
-    begin_creation(&creation, parent, key, config, newcomm);
+    struct oh_comm *created = begin_creation(parent, key, config, newcomm);
     ncclResult_t res = REAL(real, CommShrink(comm, excluded, count, newcomm, config, flags));
     oh_comm_id(parent)->shrinks -= oh_entry_is_rejected(res);
-    return end_creations(real, &creation, 1, res);
+    return end_creations(real, created, res);
 }
 
-static void begin_growing(struct oh_creation *creation, struct oh_comm *parent, const ncclUniqueId *id,
-                          const ncclConfig_t *config, ncclComm_t *nccl_p)
+static struct oh_comm *begin_growing(struct oh_comm *parent, const ncclUniqueId *id, const ncclConfig_t *config,
+                                     ncclComm_t *nccl_p)
 {
     OH_KEEP_ERRNO();
     oh_initial_comm_creation_begin();
     const struct oh_comm_config read = oh_config_read(config, parent ? &oh_comm_id(parent)->config : NULL);
-    oh_creation_begin_grow(creation, parent, id, &read, nccl_p);
+    return oh_creation_begin_grow(parent, id, &read, nccl_p);
 }
 
 /* Ranks of the parent pass it, and one of them or all the id; new ranks pass the id. */
@@ -289,13 +261,12 @@ EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId
     if (!oh_entry_is_active() || !newcomm || (comm ? !parent : !id)) {
         return REAL(real, CommGrow(comm, nranks, id, rank, newcomm, config));
     }
-    struct oh_creation creation;
-    begin_growing(&creation, parent, id, config, newcomm);
+    struct oh_comm *created = begin_growing(parent, id, config, newcomm);
     ncclResult_t res = REAL(real, CommGrow(comm, nranks, id, rank, newcomm, config));
     if (parent) {
         oh_comm_id(parent)->grows -= oh_entry_is_rejected(res);
     }
-    return end_creations(real, &creation, 1, res);
+    return end_creations(real, created, res);
 }
 
 /* In a group NCCL ends the communicator with the group, and a non-blocking one in the background. */

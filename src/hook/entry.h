@@ -88,9 +88,10 @@ struct oh_comm_config oh_config_read(const ncclConfig_t *config, const struct oh
 
 /*
  * comm_entry.c. Ends creations after NCCL has: with ncclSuccess, registers them by what NCCL says of this rank; with
- * ncclInProgress, registers them, or waits for their handles (oh_creations_poll); else cancels them.
+ * ncclInProgress, registers them, or waits for their handles (oh_creations_poll); else cancels them. Returns their
+ * number.
  */
-void oh_creations_finish(const struct oh_real *real, struct oh_creation *creations, size_t count, ncclResult_t res);
+unsigned oh_creations_finish(const struct oh_real *real, struct oh_comm *list, ncclResult_t res);
 
 /* NCCL has returned `state` for a communicator on which oh_comm_is_creating: completes it and its children. */
 void oh_creations_poll(struct oh_comm *comm, ncclResult_t state);

@@ -36,9 +36,8 @@ struct group {
     size_t call_count, call_room;
     struct stream_use *use;
     size_t use_count, use_room;
-    ncclComm_t in_nccl; /* a communicator with a call that NCCL serves; NULL: none is known */
-    struct oh_creation *creations;
-    size_t creation_count, creation_room;
+    ncclComm_t in_nccl;        /* a communicator with a call that NCCL serves; NULL: none is known */
+    struct oh_comm *creations; /* a list */
     struct oh_deferred *deferred;
     size_t deferred_count, deferred_room;
 };
@@ -213,10 +212,9 @@ ncclResult_t oh_group_add_call(const struct oh_call *call)
                               : res;
 }
 
-bool oh_group_add_creation(const struct oh_creation *creation)
+void oh_group_add_creations(struct oh_comm *list)
 {
-    return append((void **)&group.creations, &group.creation_count, &group.creation_room, creation, sizeof *creation) ==
-           ncclSuccess;
+    oh_creations_append(&group.creations, list);
 }
 
 ncclResult_t oh_group_defer(const struct oh_call *call, ncclRedOp_t op)
@@ -343,7 +341,6 @@ static void empty_group(void)
 {
     free(group.calls);
     free(group.use);
-    free(group.creations);
     free(group.deferred);
     group = (struct group){0};
 }
@@ -460,9 +457,7 @@ ncclResult_t oh_group_end(const struct oh_real *real, ncclResult_t res, bool sim
     }
     OH_KEEP_ERRNO();
     res = group.error == ncclSuccess ? res : group.error;
-    if (group.creation_count > 0) {
-        oh_creations_finish(real, group.creations, group.creation_count, simulate ? ncclInvalidUsage : res);
-    }
+    oh_creations_finish(real, group.creations, simulate ? ncclInvalidUsage : res);
     if (!simulate) {
         res = launch_group(real, res);
         fail_communicators(res);

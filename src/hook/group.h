@@ -50,8 +50,8 @@ void oh_group_note_forwarded(const struct oh_comm *comm);
  */
 ncclResult_t oh_group_fail(const struct oh_comm *comm, ncclResult_t error);
 
-/* Queues a creation, which the group then owns. Returns false without memory. */
-bool oh_group_add_creation(const struct oh_creation *creation);
+/* Queues a list of creations, which the group then owns. */
+void oh_group_add_creations(struct oh_comm *list);
 
 /*
  * Queues an allreduce of a communicator that is not settled. Who serves it is decided at the end of the outermost

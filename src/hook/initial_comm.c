@@ -28,7 +28,7 @@ static _Atomic(const struct oh_real *) library; /* the copy of NCCL that creates
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
 static unsigned created;                                  /* communicators of `library` */
 static char first_context, other_context;
-static struct oh_creation creation;
+static struct oh_comm *creation;
 static int first_nranks, first_rank;
 static pid_t owner;
 
@@ -49,12 +49,12 @@ static void await(uint64_t id, int nranks, int rank)
     memcpy(name.internal + sizeof name - sizeof id, &id, sizeof id);
     const struct oh_key key = oh_key_of_ids(&name, 1);
     const struct oh_comm_config config = oh_config_read(NULL, NULL); /* the program's is unknown */
-    oh_creation_begin(&creation, &key, &config, NULL);
+    creation = oh_creation_begin(&key, &config, NULL, NULL);
     first_nranks = nranks;
     first_rank = rank;
     owner = getpid();
     /* release: pairs with the acquire load in oh_entry_find_comm(). */
-    atomic_store_explicit(&oh_initial_comm_expected, true, memory_order_release);
+    atomic_store_explicit(&oh_initial_comm_expected, creation != NULL, memory_order_release);
 }
 
 void *oh_initial_comm_add_creation(uint64_t id, int nranks, int rank, const void *caller)
@@ -80,7 +80,7 @@ void *oh_initial_comm_add_creation(uint64_t id, int nranks, int rank, const void
 static void give_up(void)
 {
     if (atomic_exchange(&oh_initial_comm_expected, false) && owner == getpid()) {
-        oh_creation_cancel(&creation);
+        oh_creation_cancel(creation);
     }
 }
 
@@ -108,16 +108,18 @@ static bool is_first(const struct oh_real *real, ncclComm_t comm, int *cuda_devi
            real->CommCuDevice(comm, cuda_device_p) == ncclSuccess;
 }
 
-static struct oh_comm *adopt(const struct oh_real *real, ncclComm_t comm, int cuda_device)
+static struct oh_comm *adopt(const struct oh_real *real, ncclComm_t nccl, int cuda_device)
 {
-    creation.library = real;
-    real->GetVersion(&creation.nccl_version);
-    OH_INFO("comm %p rank %d nranks %d: created before the hooks were in place, found again", (void *)comm, first_rank,
+    struct oh_comm *found = creation;
+    oh_comm_id(found)->library = real;
+    real->GetVersion(&oh_comm_id(found)->nccl_version);
+    OH_INFO("comm %p rank %d nranks %d: created before the hooks were in place, found again", (void *)nccl, first_rank,
             first_nranks);
-    struct oh_comm *found = oh_creation_register(&creation, comm);
-    if (found) {
+    if (oh_creation_register(found, nccl)) {
         oh_attach_note_work(found); /* NCCL may have been given work that passed no hook */
-        oh_comm_created(found, first_rank, first_nranks, cuda_device);
+        oh_comm_created(found, &(struct oh_place){first_rank, first_nranks, cuda_device});
+    } else {
+        found = NULL;
     }
     atomic_store_explicit(&oh_initial_comm, found, memory_order_release);
     /* release: publishes the registration. Pairs with the acquire load in oh_entry_find_comm(). */

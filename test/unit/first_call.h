@@ -8,13 +8,19 @@
 #include "comm/attach/attach.h"
 #include "comm/comm_internal.h"
 
-/* Registers what NCCL has created, for a rank on the GPU of its number. NULL: it cannot be. */
-static inline struct oh_comm *create_comm(struct oh_creation *creation, ncclComm_t nccl, uint32_t rank, int nranks)
+/* NCCL has created it, for a rank on the GPU of its number. */
+static inline bool say_created(struct oh_comm *comm, int rank, int nranks)
 {
-    struct oh_comm *comm = oh_creation_register(creation, nccl);
-    if (comm) {
-        oh_comm_created(comm, (int)rank, nranks, (int)rank);
+    return oh_comm_created(comm, &(struct oh_place){rank, nranks, rank});
+}
+
+/* Registers what NCCL has created. NULL: it cannot be. */
+static inline struct oh_comm *create_comm(struct oh_comm *comm, ncclComm_t nccl, uint32_t rank, int nranks)
+{
+    if (!oh_creation_register(comm, nccl)) {
+        return NULL;
     }
+    say_created(comm, (int)rank, nranks);
     return comm;
 }
 

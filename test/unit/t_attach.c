@@ -62,18 +62,17 @@ static void pause_at_random(struct rank *self)
 
 static struct oh_comm *enter(struct rank *self)
 {
-    struct oh_creation creation;
+    const struct oh_comm_config config = {.blocking = self->blocking, .max_ctas = UINT32_MAX};
     self->nccl = (ncclComm_t)(void *)self->handle;
-    oh_creation_begin(&creation, &self->key,
-                      &(struct oh_comm_config){.blocking = self->blocking, .max_ctas = UINT32_MAX}, &self->nccl);
+    struct oh_comm *comm = oh_creation_begin(&self->key, &config, NULL, &self->nccl);
     atomic_fetch_add(self->entered, 1);
     if (self->unborn) {
-        return oh_creation_register(&creation, self->nccl);
+        return oh_creation_register(comm, self->nccl) ? comm : NULL;
     }
     while (atomic_load(self->entered) < RANKS) { /* NCCL's barrier */
         usleep(50);
     }
-    struct oh_comm *comm = create_comm(&creation, self->nccl, (uint32_t)self->rank, RANKS);
+    comm = create_comm(comm, self->nccl, (uint32_t)self->rank, RANKS);
     if (self->worked) {
         oh_attach_note_work(comm);
     }
@@ -96,7 +95,7 @@ static bool call(struct rank *self, struct oh_comm *comm, bool *served_p)
     struct oh_call what = {.comm = comm, .count = 1000, .type = ncclFloat32};
     bool unsettled = !oh_comm_is_settled(comm);
     if (unsettled && oh_comm_is_creating(comm) && atomic_load(&self->created)) {
-        oh_comm_created(comm, self->rank, RANKS, self->rank);
+        say_created(comm, self->rank, RANKS);
     }
     if (oh_attach_wants(&what, ncclSum)) {
         oh_attach_begin(comm, NULL);
@@ -132,7 +131,7 @@ static void *watch(void *user)
     usleep((useconds_t)(rand_r(&seed) % 3000));
     atomic_store(&self->created, true);
     while (!atomic_load(&self->over)) {
-        oh_comm_created(comm, self->rank, RANKS, self->rank);
+        say_created(comm, self->rank, RANKS);
         usleep((useconds_t)(rand_r(&seed) % 200));
     }
     return NULL;
@@ -240,13 +239,13 @@ static void *cross(void *user)
     struct oh_comm *comms[COMMS];
     static char handles[RANKS][COMMS][64];
     for (int c = 0; c < COMMS; c++) {
-        struct oh_creation creation;
-        oh_creation_begin(&creation, &self->keys[c], &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, NULL);
+        const struct oh_comm_config config = OH_COMM_CONFIG_DEFAULT;
+        struct oh_comm *comm = oh_creation_begin(&self->keys[c], &config, NULL, NULL);
         atomic_fetch_add(self->shared_entered, 1);
         while (atomic_load(self->shared_entered) < RANKS * (c + 1)) {
             usleep(50);
         }
-        comms[c] = create_comm(&creation, (ncclComm_t)(void *)handles[self->rank][c], (uint32_t)self->rank, RANKS);
+        comms[c] = create_comm(comm, (ncclComm_t)(void *)handles[self->rank][c], (uint32_t)self->rank, RANKS);
     }
     int at = rand_r(&self->seed) % COMMS, step = rand_r(&self->seed) % 2 ? 1 : COMMS - 1;
     const uint64_t deadline_ns = oh_now_ns() + PATIENCE_NS;

@@ -148,14 +148,13 @@ static bool is_sound(struct oh_comm *comm)
 /* One communicator, from its creation to its end. */
 static void live_once(struct rank *self, bool quiet, struct oh_key key, unsigned seed)
 {
-    struct oh_creation creation;
     struct writer writer;
     ncclComm_t nccl = (ncclComm_t)(void *)self->handle;
-    oh_creation_begin(&creation, &key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, &nccl);
-    bool writes = !quiet && start_writer(&writer, creation.segment.path, seed);
+    struct oh_comm *comm = oh_creation_begin(&key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, NULL, &nccl);
+    bool writes = !quiet && start_writer(&writer, comm->segment.path, seed);
     pthread_barrier_wait(&self->lane->barrier);
     uint64_t start = oh_now_ns();
-    struct oh_comm *comm = create_comm(&creation, nccl, self->rank, RANKS);
+    comm = create_comm(comm, nccl, self->rank, RANKS);
     bool served = comm && !oh_comm_is_settled(comm) && make_first_call(comm);
     if (oh_now_ns() - start > LIMIT_NS) {
         atomic_fetch_add(&self->lane->slow, 1);

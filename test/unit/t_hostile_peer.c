@@ -162,14 +162,13 @@ static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p
     static char handle[64];
     struct oh_key key = oh_key_random();
     struct oh_segment segment;
-    struct oh_creation creation;
     ncclComm_t nccl = (ncclComm_t)(void *)handle;
-    oh_creation_begin(&creation, &key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, &nccl);
+    struct oh_comm *comm = oh_creation_begin(&key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, NULL, &nccl);
     if (oh_segment_open(&segment, &key) != ncclSuccess) {
         return false;
     }
     play_peer(&segment, rank, lie);
-    struct oh_comm *comm = create_comm(&creation, nccl, 1 - rank, RANKS);
+    comm = create_comm(comm, nccl, 1 - rank, RANKS);
     bool served = comm && !oh_comm_is_settled(comm) && make_first_call(comm);
     snprintf(reason_p, OH_REASON_BYTES, "%s", comm ? comm->attach.reason : "no communicator");
     atomic_store(&segment.shared->peer_info[rank].peers_closed, 1);

@@ -28,33 +28,31 @@
 
 /* --- the steps -------------------------------------------------------------------------------------------------- */
 
-void oh_agreement_decline(struct oh_agreement *agreement, const char *reason)
+void oh_agreement_decline(struct oh_comm *comm, const char *reason)
 {
-    agreement->alive = false;
-    snprintf(agreement->reason, sizeof agreement->reason, "%s", reason);
-    oh_segment_vote_no(&agreement->comm->segment, reason);
+    comm->agreement.alive = false;
+    oh_segment_vote_no(&comm->segment, reason);
 }
 
 /* The same for a reason of this rank's. Returns false. */
-__attribute__((format(printf, 2, 3))) static bool decline(struct oh_agreement *agreement, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static bool decline(struct oh_comm *comm, const char *format, ...)
 {
     char reason[OH_REASON_BYTES];
     va_list args;
-    int head = snprintf(reason, sizeof reason, "rank %u: ", agreement->comm->id.rank);
+    int head = snprintf(reason, sizeof reason, "rank %u: ", comm->id.rank);
     va_start(args, format);
     vsnprintf(reason + head, sizeof reason - (size_t)head, format, args);
     va_end(args);
-    oh_agreement_decline(agreement, reason);
+    oh_agreement_decline(comm, reason);
     return false;
 }
 
 /* The table for this machine, from rank 0. */
-static void load_table(struct oh_agreement *agreement, struct oh_plan_table *table_p)
+static void load_table(struct oh_comm *comm, struct oh_plan_table *table_p)
 {
-    const struct oh_comm *comm = agreement->comm;
     struct oh_tuning_key key = {.nranks = comm->id.nranks, .nccl = "unknown"};
     char from[OH_STORE_PATH];
-    snprintf(key.gpu, sizeof key.gpu, "%s", agreement->gpu.name);
+    snprintf(key.gpu, sizeof key.gpu, "%s", comm->agreement.gpu.name);
     oh_topo_driver_version(key.driver, sizeof key.driver);
     if (comm->id.nccl_version > 0) {
         oh_tuning_nccl_name(comm->id.nccl_version, key.nccl);
@@ -65,10 +63,10 @@ static void load_table(struct oh_agreement *agreement, struct oh_plan_table *tab
 }
 
 /* Builds the table in private memory, since peers may write to the shared one. False: nothing to serve. */
-static bool publish_table(struct oh_agreement *agreement)
+static bool publish_table(struct oh_comm *comm)
 {
     const char *names[1 + ONEHOP_ALGORITHM_COUNT] = {"auto"};
-    struct oh_shared *shared = agreement->comm->segment.shared;
+    struct oh_shared *shared = comm->segment.shared;
     for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
         names[1 + a] = oh_algorithm_name(a);
     }
@@ -76,38 +74,37 @@ static bool publish_table(struct oh_agreement *agreement)
     uint64_t max_bytes = oh_env_number(OH_ENV_MAX_BYTES, true, UINT64_C(1) << 30, UINT64_MAX);
 
     struct oh_plan_table table;
-    load_table(agreement, &table);
+    load_table(comm, &table);
     oh_plan_table_apply_limits(&table, max_bytes, forced);
-    table.fp8 = agreement->gpu.compute_major >= FP8_COMPUTE_MAJOR;
+    table.fp8 = comm->agreement.gpu.compute_major >= FP8_COMPUTE_MAJOR;
     shared->table = table;
     shared->init_epoch = (uint32_t)oh_env_number(OH_ENV_INIT_EPOCH, false, UINT32_MAX, 1);
     return oh_plan_table_end(&table) > 0;
 }
 
 /* Publishes who this rank is and where its staging is. */
-static bool publish(struct oh_agreement *agreement)
+static bool publish(struct oh_comm *comm)
 {
-    struct oh_comm *comm = agreement->comm;
     struct oh_peer_info *info = &comm->segment.shared->peer_info[comm->id.rank];
     char reason[OH_REASON_BYTES];
 
-    oh_topo_gpu_gather(comm->staging.device, &agreement->gpu);
-    if (!oh_topo_check_gpu(&agreement->gpu, reason, sizeof reason)) {
-        return decline(agreement, "%s", reason);
+    oh_topo_gpu_gather(comm->staging.device, &comm->agreement.gpu);
+    if (!oh_topo_check_gpu(&comm->agreement.gpu, reason, sizeof reason)) {
+        return decline(comm, "%s", reason);
     }
     if (oh_staging_create(&comm->staging) != CUDA_SUCCESS) {
-        return decline(agreement, "no staging memory on GPU %s", agreement->gpu.bus_id);
+        return decline(comm, "no staging memory on GPU %s", comm->agreement.gpu.bus_id);
     }
     if (oh_staging_describe(&comm->staging, info) != CUDA_SUCCESS) {
-        return decline(agreement, "CUDA IPC gives no handle on GPU %s", agreement->gpu.bus_id);
+        return decline(comm, "CUDA IPC gives no handle on GPU %s", comm->agreement.gpu.bus_id);
     }
     info->check = oh_env_flag(OH_ENV_CHECK_CALLS, false);
-    snprintf(info->bus_id, sizeof info->bus_id, "%s", agreement->gpu.bus_id);
-    if (comm->id.rank == 0 && !publish_table(agreement)) {
-        return decline(agreement, "the settings leave no message to serve");
+    snprintf(info->bus_id, sizeof info->bus_id, "%s", comm->agreement.gpu.bus_id);
+    if (comm->id.rank == 0 && !publish_table(comm)) {
+        return decline(comm, "the settings leave no message to serve");
     }
     comm->staging.peer[comm->id.rank].base = comm->staging.base;
-    agreement->opened = 1U << comm->id.rank;
+    comm->agreement.opened = 1U << comm->id.rank;
     atomic_store(&info->ready, 1);
     return true;
 }
@@ -120,59 +117,55 @@ static bool is_bus_id(const char *text)
 }
 
 /* Checks that NVLink joins the peer, and opens its memory. */
-static void open_peer(struct oh_agreement *agreement, uint32_t rank)
+static void open_peer(struct oh_comm *comm, uint32_t rank)
 {
-    struct oh_comm *comm = agreement->comm;
     struct oh_peer_info info = comm->segment.shared->peer_info[rank]; /* read once: the peer may write to it */
     struct oh_topo_pair pair;
     char reason[OH_REASON_BYTES];
 
     if (!oh_peer_info_is_own(&info) && !oh_peer_info_is_visible(&info)) {
-        decline(agreement, "the process of rank %u cannot be seen from here (another PID namespace, or no /proc?)",
-                rank);
+        decline(comm, "the process of rank %u cannot be seen from here (another PID namespace, or no /proc?)", rank);
         return;
     }
     info.bus_id[sizeof info.bus_id - 1] = '\0';
     if (!is_bus_id(info.bus_id)) {
-        decline(agreement, "rank %u gives no bus id of a GPU", rank);
+        decline(comm, "rank %u gives no bus id of a GPU", rank);
         return;
     }
-    oh_topo_pair_gather(agreement->gpu.bus_id, info.bus_id, &pair);
-    if (!oh_topo_check_pair(agreement->gpu.bus_id, info.bus_id, &pair, reason, sizeof reason)) {
-        decline(agreement, "%s", reason);
+    oh_topo_pair_gather(comm->agreement.gpu.bus_id, info.bus_id, &pair);
+    if (!oh_topo_check_pair(comm->agreement.gpu.bus_id, info.bus_id, &pair, reason, sizeof reason)) {
+        decline(comm, "%s", reason);
         return;
     }
     if (oh_staging_open_peer(&comm->staging, rank, &info, oh_peer_info_is_own(&info)) != CUDA_SUCCESS) {
-        decline(agreement, "the memory of rank %u (GPU %s) cannot be opened", rank, info.bus_id);
+        decline(comm, "the memory of rank %u (GPU %s) cannot be opened", rank, info.bus_id);
         return;
     }
-    agreement->opened |= 1U << rank;
+    comm->agreement.opened |= 1U << rank;
 }
 
 /* Opens the peers whose info is ready. True when all are open. */
-static bool open_peers(struct oh_agreement *agreement)
+static bool open_peers(struct oh_comm *comm)
 {
-    struct oh_comm *comm = agreement->comm;
-    for (uint32_t r = 0; r < comm->id.nranks && agreement->alive; r++) {
+    for (uint32_t r = 0; r < comm->id.nranks && comm->agreement.alive; r++) {
         if (oh_segment_decision(&comm->segment) == OH_DECISION_OFF) {
             return false; /* nothing may be opened then */
         }
-        if (!(agreement->opened & 1U << r) && oh_segment_is_ready(&comm->segment, r)) {
-            open_peer(agreement, r);
+        if (!(comm->agreement.opened & 1U << r) && oh_segment_is_ready(&comm->segment, r)) {
+            open_peer(comm, r);
         }
     }
-    return agreement->opened == (1U << comm->id.nranks) - 1;
+    return comm->agreement.opened == (1U << comm->id.nranks) - 1;
 }
 
 /* Publishes how large grids may be here; attach.c takes the least of all ranks. */
-static bool publish_room(struct oh_agreement *agreement, struct oh_plan_room room)
+static bool publish_room(struct oh_comm *comm, struct oh_plan_room room)
 {
-    struct oh_comm *comm = agreement->comm;
     struct oh_plan_table table = comm->serve.table;
     room.max_blocks = comm->id.config.max_ctas;
     if (!oh_plan_table_fit(&table, &room)) {
-        return decline(agreement, "too few SMs for the kernels on GPU %s: %u, with %u threads each",
-                       agreement->gpu.bus_id, room.sms, room.sm_threads);
+        return decline(comm, "too few SMs for the kernels on GPU %s: %u, with %u threads each",
+                       comm->agreement.gpu.bus_id, room.sms, room.sm_threads);
     }
     comm->segment.shared->peer_info[comm->id.rank].room = room;
     return true;
@@ -204,9 +197,8 @@ static void fill_arguments(struct oh_comm *comm)
 }
 
 /* What is needed to serve, once the peers' memory is open: table, kernels, epoch. */
-static bool prepare(struct oh_agreement *agreement)
+static bool prepare(struct oh_comm *comm)
 {
-    struct oh_comm *comm = agreement->comm;
     const struct oh_shared *shared = comm->segment.shared;
     struct oh_plan_room room;
 
@@ -215,28 +207,28 @@ static bool prepare(struct oh_agreement *agreement)
         comm->serve.check |= shared->peer_info[r].check != 0;
     }
     if (!oh_plan_table_valid(&comm->serve.table, comm->id.nranks)) {
-        return decline(agreement, "rank 0's tuning table is not valid");
+        return decline(comm, "rank 0's tuning table is not valid");
     }
-    if (comm->serve.table.fp8 && agreement->gpu.compute_major < FP8_COMPUTE_MAJOR) {
-        return decline(agreement, "GPU %s is of another generation than that of rank 0", agreement->gpu.bus_id);
+    if (comm->serve.table.fp8 && comm->agreement.gpu.compute_major < FP8_COMPUTE_MAJOR) {
+        return decline(comm, "GPU %s is of another generation than that of rank 0", comm->agreement.gpu.bus_id);
     }
     if (!oh_monitor_start()) {
-        return decline(agreement, "no thread to monitor the other ranks");
+        return decline(comm, "no thread to monitor the other ranks");
     }
     if (load_kernels(comm, &room) != CUDA_SUCCESS) {
-        return decline(agreement, "%s on GPU %s",
+        return decline(comm, "%s on GPU %s",
                        comm->serve.kernels ? "the occupancy of the kernels is unknown"
                                            : "the kernels cannot be made ready",
-                       agreement->gpu.bus_id);
+                       comm->agreement.gpu.bus_id);
     }
-    if (!publish_room(agreement, room)) {
+    if (!publish_room(comm, room)) {
         return false;
     }
     if (oh_staging_finish(&comm->staging, shared->init_epoch) != CUDA_SUCCESS) {
-        return decline(agreement, "the staging memory cannot be cleared on GPU %s", agreement->gpu.bus_id);
+        return decline(comm, "the staging memory cannot be cleared on GPU %s", comm->agreement.gpu.bus_id);
     }
     fill_arguments(comm);
-    agreement->spent_ns = oh_now_ns() - agreement->start_ns;
+    comm->agreement.spent_ns = oh_now_ns() - comm->agreement.start_ns;
     return true;
 }
 
@@ -244,15 +236,14 @@ static bool prepare(struct oh_agreement *agreement)
  * Waits until an event of onehop's is after NCCL's work, then votes yes. The mutex publishes what is prepared to the
  * thread that uses the communicator; the atomic words in the segment do so as well, which a race detector cannot see.
  */
-static bool vote(struct oh_agreement *agreement)
+static bool vote(struct oh_comm *comm)
 {
-    struct oh_comm *comm = agreement->comm;
     if (comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
         return false;
     }
     atomic_store(&comm->segment.shared->peer_info[comm->id.rank].withheld, OH_WITHHELD_NOT);
     pthread_mutex_lock(&comm->attach.mutex);
-    comm->attach.ms += (double)agreement->spent_ns / 1e6;
+    comm->attach.ms += (double)comm->agreement.spent_ns / 1e6;
     comm->attach.voted = true;
     pthread_mutex_unlock(&comm->attach.mutex);
     oh_segment_vote_yes(&comm->segment, comm->id.nranks);
@@ -263,26 +254,25 @@ static bool vote(struct oh_agreement *agreement)
  * The steps of a set-up, in order. Each returns true when it is done; false: it waits for other ranks, or for NCCL. A
  * step that fails declines, which ends the set-up.
  */
-static bool (*const steps[])(struct oh_agreement *) = {publish, open_peers, prepare, vote};
+static bool (*const steps[])(struct oh_comm *) = {publish, open_peers, prepare, vote};
 #define STEP_COUNT (sizeof steps / sizeof *steps)
 
-static bool is_decided(const struct oh_agreement *agreement)
+static bool is_decided(const struct oh_comm *comm)
 {
-    const struct oh_comm *comm = agreement->comm;
-    return !agreement->alive || oh_comm_is_settled(comm) || oh_segment_decision(&comm->segment) != OH_DECISION_PENDING;
+    return !comm->agreement.alive || oh_comm_is_settled(comm) ||
+           oh_segment_decision(&comm->segment) != OH_DECISION_PENDING;
 }
 
-bool oh_agreement_advance(struct oh_agreement *agreement, bool *moved_p)
+bool oh_agreement_advance(struct oh_comm *comm, bool *moved_p)
 {
-    while (!is_decided(agreement)) {
-        if (agreement->step < STEP_COUNT && steps[agreement->step](agreement)) {
-            agreement->step++;
+    while (!is_decided(comm)) {
+        if (comm->agreement.step < STEP_COUNT && steps[comm->agreement.step](comm)) {
+            comm->agreement.step++;
             *moved_p = true;
-        } else if (oh_segment_has_dead_rank(&agreement->comm->segment, agreement->comm->id.rank,
-                                            agreement->comm->id.nranks)) {
-            oh_segment_vote_no(&agreement->comm->segment, "a rank's process has ended");
-        } else {
-            return !agreement->alive;
+        } else if (oh_segment_has_dead_rank(&comm->segment, comm->id.rank, comm->id.nranks)) {
+            oh_segment_vote_no(&comm->segment, "a rank's process has ended");
+        } else if (comm->agreement.alive) {
+            return false;
         }
     }
     return true;
@@ -309,68 +299,46 @@ static CUresult prepare_order(struct oh_comm *comm)
     return CUDA_SUCCESS;
 }
 
-static void bind(struct oh_agreement *agreement, CUstream stream)
+static void bind(struct oh_comm *comm, CUstream stream)
 {
-    struct oh_comm *comm = agreement->comm;
     CUdevice device;
     char reason[OH_REASON_BYTES];
     if (!oh_topo_allowed_by_env(reason, sizeof reason)) {
-        decline(agreement, "%s", reason);
+        decline(comm, "%s", reason);
     } else if (oh_driver_open() != ncclSuccess) {
-        decline(agreement, "%s", oh_driver_error());
+        decline(comm, "%s", oh_driver_error());
     } else if (oh_driver.device_get(&device, comm->attach.cuda_device) != CUDA_SUCCESS) {
-        decline(agreement, "CUDA device %d cannot be found", comm->attach.cuda_device);
+        decline(comm, "CUDA device %d cannot be found", comm->attach.cuda_device);
     } else if (oh_staging_bind(device, oh_context_of_call(device, stream), &comm->staging) != CUDA_SUCCESS) {
-        decline(agreement, "CUDA device %d has no context", comm->attach.cuda_device);
+        decline(comm, "CUDA device %d has no context", comm->attach.cuda_device);
     } else if (prepare_order(comm) != CUDA_SUCCESS) {
-        decline(agreement, "CUDA device %d has no events", comm->attach.cuda_device);
+        decline(comm, "CUDA device %d has no events", comm->attach.cuda_device);
     }
 }
 
-struct oh_agreement *oh_agreement_begin(struct oh_comm *comm, CUstream stream)
+void oh_agreement_begin(struct oh_comm *comm, CUstream stream)
 {
-    struct oh_agreement *agreement = calloc(1, sizeof *agreement);
-    if (!agreement) {
-        oh_segment_vote_no(&comm->segment, "a rank is out of memory");
-        return NULL;
-    }
-    agreement->comm = comm;
-    agreement->alive = true;
-    agreement->start_ns = oh_now_ns();
     struct oh_peer_info *info = &comm->segment.shared->peer_info[comm->id.rank];
+    comm->agreement.alive = true;
+    comm->agreement.start_ns = oh_now_ns();
     atomic_store(&info->withheld, comm->attach.unordered ? OH_WITHHELD_CALL : OH_WITHHELD_NOT);
-    bind(agreement, stream);
+    bind(comm, stream);
     atomic_store(&info->begun, 1); /* after `withheld`, which a reader of `begun` reads next */
-    return agreement;
 }
 
-/* Returns true if the ranks have decided yes, which the next call makes effective. No takes effect here. */
-static bool settle(struct oh_agreement *agreement)
+void oh_agreement_end(struct oh_comm *comm)
 {
-    struct oh_comm *comm = agreement->comm;
+    oh_segment_unlink(&comm->segment); /* all ranks have opened it by now */
     pthread_mutex_lock(&comm->attach.mutex);
-    bool on =
+    const bool on =
         comm->attach.cutover_call != 0 || (comm->attach.voted && oh_segment_decision(&comm->segment) == OH_DECISION_ON);
-    if (!on && !agreement->reason[0]) {
-        oh_segment_reason(&comm->segment, agreement->reason);
-    }
     if (!on && !oh_comm_is_settled(comm)) {
-        memcpy(comm->attach.reason, agreement->reason, sizeof comm->attach.reason);
-        oh_comm_enter(comm, OH_COMM_FALLBACK);
-        oh_comm_publish_facts(comm);
+        oh_attach_settle_off(comm);
     }
     pthread_mutex_unlock(&comm->attach.mutex);
-    return on;
-}
-
-void oh_agreement_end(struct oh_agreement *agreement)
-{
-    struct oh_comm *comm = agreement->comm;
-    oh_segment_unlink(&comm->segment); /* all ranks have opened it by now */
-    if (!settle(agreement)) {
+    if (!on) { /* yes takes effect at the next call */
         OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->id.nccl, comm->id.rank,
-                comm->id.nranks, agreement->reason);
+                comm->id.nranks, comm->attach.reason);
         oh_comm_detach(comm);
     }
-    free(agreement);
 }

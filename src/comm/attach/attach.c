@@ -42,8 +42,8 @@
 static void work(void);
 static void stop_at_exit(void);
 static struct oh_bgthread worker = OH_BGTHREAD(work, stop_at_exit);
-static struct oh_agreement *incoming; /* guarded by the worker's mutex, as is the next */
-static unsigned waiting;              /* calls that wait for a set-up */
+static struct oh_comm *incoming; /* guarded by the worker's mutex, as is the next */
+static unsigned waiting;         /* calls that wait for a set-up */
 
 /* --- the cutover -------------------------------------------------------------------------------------------------- */
 
@@ -89,8 +89,8 @@ static bool close_words(struct oh_comm *comm)
     return closed;
 }
 
-/* A rank has voted no; the set-up, which may not have noticed yet, frees what it has made. With the mutex held. */
-static void settle_off(struct oh_comm *comm)
+/* The set-up, which may not have noticed yet, frees what it has made. */
+void oh_attach_settle_off(struct oh_comm *comm)
 {
     oh_segment_reason(&comm->segment, comm->attach.reason);
     oh_comm_enter(comm, OH_COMM_FALLBACK);
@@ -108,7 +108,7 @@ static bool count_call(struct oh_comm *comm)
     const bool on = attach->voted && decision == OH_DECISION_ON;
     bool closed = false;
     if (oh_comm_state(comm) == OH_COMM_ATTACHING && decision == OH_DECISION_OFF) {
-        settle_off(comm);
+        oh_attach_settle_off(comm);
         return false;
     }
     if (oh_comm_state(comm) < OH_COMM_CUTOVER) {
@@ -193,19 +193,19 @@ bool oh_attach_wants(const struct oh_call *call, ncclRedOp_t op)
 }
 
 /* Gives the set-up to the thread. */
-static void enqueue(struct oh_agreement *agreement)
+static void enqueue(struct oh_comm *comm)
 {
     pthread_mutex_lock(&worker.mutex);
     bool works = oh_bgthread_start(&worker);
     if (works) {
-        agreement->comm->attach.in_background = true;
-        agreement->next = incoming;
-        incoming = agreement;
+        comm->attach.in_background = true;
+        comm->agreement.next = incoming;
+        incoming = comm;
     }
     pthread_mutex_unlock(&worker.mutex);
     if (!works) {
-        oh_agreement_decline(agreement, "a rank has no thread for the set-up");
-        oh_agreement_end(agreement);
+        oh_agreement_decline(comm, "a rank has no thread for the set-up");
+        oh_agreement_end(comm);
     }
 }
 
@@ -215,16 +215,12 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream)
     if (oh_comm_state(comm) != OH_COMM_IDLE) {
         return;
     }
-    struct oh_agreement *agreement = oh_agreement_begin(comm, stream);
-    if (!agreement) {
-        oh_attach_cancel(comm, "a rank is out of memory");
-        return;
-    }
+    oh_agreement_begin(comm, stream);
     oh_comm_enter(comm, OH_COMM_ATTACHING);
-    attach->ordering = agreement->alive;
+    attach->ordering = comm->agreement.alive;
     attach->patient = true;
     attach->first_call = true;
-    enqueue(agreement);
+    enqueue(comm);
 }
 
 /* Another rank of the same communicator that this thread has created, and whose first call it may make next. */
@@ -337,17 +333,14 @@ void oh_attach_cancel(struct oh_comm *comm, const char *reason)
 
 bool oh_attach_leave(struct oh_comm *comm)
 {
-    struct oh_creation *creation = oh_comm_take_children(comm);
+    struct oh_comm *child = oh_comm_take_children(comm);
     unsigned count = 0;
-    while (creation) {
-        struct oh_creation *next = creation->next;
-        oh_creation_cancel(creation);
-        free(creation);
-        creation = next;
-        count++;
+    for (struct oh_comm *next; child; child = next, count++) {
+        next = child->id.next;
+        oh_creation_cancel(child);
     }
     oh_comm_children_done(comm, count);
-    oh_comm_not_created(comm);
+    oh_comm_created(comm, NULL);
     const uint64_t until_ns = oh_now_ns() + LEAVE_NS;
     pthread_mutex_lock(&worker.mutex);
     while (comm->attach.in_background && oh_bgthread_start(&worker) && oh_bgthread_await(&worker, until_ns)) {
@@ -360,10 +353,9 @@ bool oh_attach_leave(struct oh_comm *comm)
 
 /* --- the thread --------------------------------------------------------------------------------------------------- */
 
-static void finish(struct oh_agreement *agreement)
+static void finish(struct oh_comm *comm)
 {
-    struct oh_comm *comm = agreement->comm;
-    oh_agreement_end(agreement);
+    oh_agreement_end(comm);
     pthread_mutex_lock(&worker.mutex);
     comm->attach.in_background = false;
     bool retired = comm->attach.retired;
@@ -376,38 +368,38 @@ static void finish(struct oh_agreement *agreement)
 }
 
 /* Advances every set-up; returns those that wait. */
-static struct oh_agreement *advance_all(struct oh_agreement *list, bool *moved_p)
+static struct oh_comm *advance_all(struct oh_comm *list, bool *moved_p)
 {
-    struct oh_agreement *left = NULL;
+    struct oh_comm *left = NULL;
     while (list) {
-        struct oh_agreement *agreement = list;
-        list = list->next;
-        if (oh_agreement_advance(agreement, moved_p)) {
+        struct oh_comm *comm = list;
+        list = comm->agreement.next;
+        if (oh_agreement_advance(comm, moved_p)) {
             *moved_p = true;
-            finish(agreement);
+            finish(comm);
         } else {
-            agreement->next = left;
-            left = agreement;
+            comm->agreement.next = left;
+            left = comm;
         }
     }
     return left;
 }
 
 /* Adds the incoming set-ups to the list; with the mutex held. */
-static struct oh_agreement *take_incoming(struct oh_agreement *list)
+static struct oh_comm *take_incoming(struct oh_comm *list)
 {
     while (incoming) {
-        struct oh_agreement *agreement = incoming;
-        incoming = agreement->next;
-        agreement->next = list;
-        list = agreement;
+        struct oh_comm *comm = incoming;
+        incoming = comm->agreement.next;
+        comm->agreement.next = list;
+        list = comm;
     }
     return list;
 }
 
 static void work(void)
 {
-    struct oh_agreement *list = NULL;
+    struct oh_comm *list = NULL;
     uint64_t period = PERIOD_NS;
     while ((list = take_incoming(list)) && !worker.stopping) {
         bool moved = false;

@@ -9,7 +9,7 @@
  *                 has served meanwhile (cutover.h): the same number on all ranks
  * Threads: the thread that uses the communicator, unless a function says any. One background thread advances the
  *    set-ups of all communicators.
- * Owns: a struct oh_creation is its caller's.
+ * Owns: a communicator is its creator's until it is registered.
  */
 #ifndef OH_COMM_ATTACH_ATTACH_H_
 #define OH_COMM_ATTACH_ATTACH_H_
@@ -17,65 +17,54 @@
 #include "comm/comm.h"
 #include "comm/core/segment.h"
 
-/* A communicator that NCCL is about to create, or creates. */
-struct oh_creation {
-    struct oh_key key;
-    struct oh_segment segment;
-    bool is_grow;                     /* by ncclCommGrow */
-    uint32_t parent_ranks;            /* for a rank of the parent: the parent's ranks; 0: a new rank */
-    struct oh_segment parent_segment; /* for a rank of the parent: where it reads the key */
-    bool present;                     /* this rank is counted in */
-    struct oh_comm_config config;
-    char decline_reason[OH_REASON_BYTES]; /* not empty: why this rank votes no */
-    uint64_t spent_ns;
-    ncclComm_t *nccl_p;       /* where NCCL writes the handle */
-    struct oh_comm *parent;   /* of a split */
-    struct oh_creation *next; /* list of a parent's children */
-    const void *library;      /* these two are the caller's: the NCCL that creates it, and its version (0: unknown) */
-    int nccl_version;
-};
-
 /*
- * Counts this rank in under the key, before NCCL creates the communicator. Cannot fail: an error becomes the reason to
- * decline. nccl_p: where NCCL writes the handle. Makes no call of the driver.
+ * Counts this rank in under the key, before NCCL creates the communicator. An error becomes the reason to decline. Sets
+ * parent and nccl_p of the identity; the caller sets library and nccl_version. Makes no call of the driver. NULL: no
+ * memory; this rank is not counted, so all ranks fall back.
  */
-void oh_creation_begin(struct oh_creation *creation, const struct oh_key *key, const struct oh_comm_config *config,
-                       ncclComm_t *nccl_p);
+struct oh_comm *oh_creation_begin(const struct oh_key *key, const struct oh_comm_config *config, struct oh_comm *parent,
+                                  ncclComm_t *nccl_p);
 
 /*
  * The same for a communicator that grows out of `parent`. The new ranks (parent NULL) and those of the parent that have
  * the unique id know the key; the parent's other ranks read it from the parent segment after NCCL's barrier. id: NULL
  * where this rank has none.
  */
-void oh_creation_begin_grow(struct oh_creation *creation, struct oh_comm *parent, const ncclUniqueId *id,
-                            const struct oh_comm_config *config, ncclComm_t *nccl_p);
+struct oh_comm *oh_creation_begin_grow(struct oh_comm *parent, const ncclUniqueId *id,
+                                       const struct oh_comm_config *config, ncclComm_t *nccl_p);
 
-/* NCCL has not created it. Ends the creation. */
-void oh_creation_cancel(struct oh_creation *creation);
-
-/*
- * NCCL has returned the handle; the creation itself may still go on in the background. Registers a struct oh_comm and
- * ends the creation. oh_comm_created or oh_comm_not_created follows. NULL: no memory or no room (logged at INFO).
- */
-struct oh_comm *oh_creation_register(struct oh_creation *creation, ncclComm_t nccl);
+/* NCCL has not created it. Frees the communicator. */
+void oh_creation_cancel(struct oh_comm *comm);
 
 /*
- * NCCL creates a split in the background, and writes its handle when the parent is ready again: the parent keeps a
- * copy. oh_comm_take_children returns the copies when the parent is ready; the caller registers or cancels each, frees
- * it, and then calls oh_comm_children_done: until then oh_comm_is_creating is true of the parent.
+ * NCCL has returned the handle; the creation itself may still go on in the background. oh_comm_created follows. False:
+ * there is no room in the registry, and the communicator is freed.
  */
-void oh_creation_watch(struct oh_creation *creation);
-struct oh_creation *oh_comm_take_children(struct oh_comm *comm);
+bool oh_creation_register(struct oh_comm *comm, ncclComm_t nccl);
+
+/* Adds a creation at the end of a list. */
+void oh_creations_append(struct oh_comm **list, struct oh_comm *comm);
+
+/*
+ * NCCL creates a split in the background, and writes its handle when the parent is ready again: the parent keeps it.
+ * oh_comm_take_children returns the list when the parent is ready; the caller registers or cancels each, and then calls
+ * oh_comm_children_done: until then oh_comm_is_creating is true of the parent.
+ */
+void oh_creation_watch(struct oh_comm *comm);
+struct oh_comm *oh_comm_take_children(struct oh_comm *comm);
 void oh_comm_children_done(struct oh_comm *comm, unsigned count);
+
+/* What NCCL says of this rank. */
+struct oh_place {
+    int rank, nranks, cuda_device;
+};
 
 /*
  * NCCL has created the communicator. All ranks were counted before NCCL's barrier: a communicator of which a rank has
- * no onehop falls back now. False: this was called before, and nothing is done. Any thread.
+ * no onehop falls back now. place NULL: NCCL has failed to create it, and it falls back. False: this was called before,
+ * and nothing is done. Any thread.
  */
-bool oh_comm_created(struct oh_comm *comm, int rank, int nranks, int cuda_device);
-
-/* NCCL has failed to create it: it falls back. Any thread. */
-void oh_comm_not_created(struct oh_comm *comm);
+bool oh_comm_created(struct oh_comm *comm, const struct oh_place *place);
 
 /* --- calls of a communicator that is not settled, in this order -------------------------------------------------- */
 
