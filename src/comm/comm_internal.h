@@ -20,6 +20,7 @@
 #include "comm/stats/record.h"
 #include "gpu/kernels.h"
 #include "topo/topo.h"
+#include "util/bgthread.h"
 
 struct oh_process;
 
@@ -65,10 +66,10 @@ struct oh_attach {
 
 /* A set-up under way, from a rank's first call to the decision (attach/agreement.c): the background thread's. */
 struct oh_agreement {
-    struct oh_comm *next; /* list of its thread */
-    unsigned step;        /* number of the steps taken */
-    bool alive;           /* has not given up */
-    uint32_t opened;      /* ranks whose memory is open, by bit */
+    struct oh_job job;
+    unsigned step;   /* number of the steps taken */
+    bool alive;      /* has not given up */
+    uint32_t opened; /* ranks whose memory is open, by bit */
     struct oh_topo_gpu gpu;
     uint64_t start_ns;
     uint64_t spent_ns; /* up to the vote */
@@ -146,7 +147,7 @@ struct oh_reclaim {
     atomic_uint users; /* threads between oh_comm_begin_use and oh_comm_end_use */
     bool peers_closed;
     unsigned failures; /* of the driver, while memory was freed */
-    struct oh_comm *next;
+    struct oh_job job;
 };
 
 struct oh_comm {

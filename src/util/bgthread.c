@@ -2,7 +2,7 @@
 /*
  * bgthread.c - a background thread that ends when it has no work
  *
- * Does: Starts it on demand, and stops it at exit and in a forked child.
+ * Does: Starts it on demand, advances its jobs, and stops it at exit.
  * Threads: any; the mutex of struct oh_bgthread.
  * Owns: the thread.
  */
@@ -15,6 +15,13 @@
 
 #include "util/clock.h"
 
+static void stop_at_exit(int status, void *argument)
+{
+    struct oh_bgthread *worker = argument;
+    (void)status;
+    oh_bgthread_stop(worker, worker->stop_ns);
+}
+
 static void prepare(struct oh_bgthread *worker)
 {
     pthread_condattr_t attributes;
@@ -24,7 +31,7 @@ static void prepare(struct oh_bgthread *worker)
     pthread_cond_init(&worker->passed, &attributes);
     pthread_condattr_destroy(&attributes);
     worker->owner = getpid();
-    atexit(worker->at_exit);
+    on_exit(stop_at_exit, worker);
     worker->prepared = true;
 }
 
@@ -32,7 +39,7 @@ static void *run(void *argument)
 {
     struct oh_bgthread *worker = argument;
     pthread_mutex_lock(&worker->mutex);
-    worker->work();
+    worker->work(worker);
     worker->running = false;
     pthread_cond_broadcast(&worker->passed);
     pthread_mutex_unlock(&worker->mutex);
@@ -56,11 +63,55 @@ bool oh_bgthread_start(struct oh_bgthread *worker)
         prepare(worker);
     }
     if (worker->running) {
+        worker->woken = true;
         pthread_cond_signal(&worker->wake);
     } else if (!worker->stopping) {
         worker->running = start_thread(worker);
     }
     return worker->running;
+}
+
+void oh_bgthread_add(struct oh_bgthread *worker, struct oh_job *job)
+{
+    job->next = worker->jobs;
+    worker->jobs = job;
+}
+
+/* Returns whether a job has moved. Without the mutex meanwhile. */
+static bool pass_over_jobs(struct oh_bgthread *worker)
+{
+    struct oh_job *job = worker->jobs, *left = NULL, **last = &left;
+    bool moved = false;
+    worker->jobs = NULL;
+    pthread_mutex_unlock(&worker->mutex);
+    for (struct oh_job *next; job; job = next) {
+        next = job->next;
+        const enum oh_step step = worker->step(job);
+        moved |= step != OH_STEP_WAITS;
+        if (step != OH_STEP_DONE) {
+            *last = job;
+            last = &job->next;
+        }
+    }
+    pthread_mutex_lock(&worker->mutex);
+    *last = worker->jobs;
+    worker->jobs = left;
+    worker->passes++;
+    oh_bgthread_pass(worker);
+    return moved;
+}
+
+/* At the end of the process jobs are left, reachable for a leak checker. */
+void oh_bgthread_advance_jobs(struct oh_bgthread *worker)
+{
+    uint64_t period = worker->period_ns;
+    while (worker->jobs && !worker->stopping) {
+        period = pass_over_jobs(worker) ? worker->period_ns : 2 * period;
+        period = period < worker->period_max_ns ? period : worker->period_max_ns;
+        if (worker->jobs && !worker->stopping && oh_bgthread_sleep(worker, period)) {
+            period = worker->period_ns;
+        }
+    }
 }
 
 static bool wait_until(struct oh_bgthread *worker, pthread_cond_t *condition, uint64_t until_ns)
@@ -71,7 +122,12 @@ static bool wait_until(struct oh_bgthread *worker, pthread_cond_t *condition, ui
 
 bool oh_bgthread_sleep(struct oh_bgthread *worker, uint64_t ns)
 {
-    return wait_until(worker, &worker->wake, oh_now_ns() + ns);
+    if (!worker->woken) {
+        wait_until(worker, &worker->wake, oh_now_ns() + ns);
+    }
+    const bool woken = worker->woken;
+    worker->woken = false;
+    return woken;
 }
 
 void oh_bgthread_pass(struct oh_bgthread *worker)

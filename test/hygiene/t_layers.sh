@@ -13,7 +13,7 @@ topo: gpu util
 comm/stats: plan util onehop
 comm/core: comm/internal comm/stats gpu kernels plan topo util
 comm: comm/core gpu kernels onehop plan
-comm/internal: comm comm/core comm/stats gpu topo
+comm/internal: comm comm/core comm/stats gpu topo util
 comm/watch: comm/core comm/internal comm/stats util
 comm/launch: comm/core comm/internal comm/watch gpu util
 comm/attach: comm comm/core comm/internal comm/launch comm/watch gpu plan topo util

@@ -8,7 +8,7 @@
  * Threads: the thread that uses the communicator, where the decision takes effect. A background thread, which ends when
  *    there is no set-up, advances the set-ups; its mutex is never held over a call of the driver, and a communicator's
  *    mutex may be locked after it, not before.
- * Owns: the list of set-ups.
+ * Owns: the set-ups.
  */
 #include "comm/attach/attach.h"
 
@@ -24,11 +24,9 @@
 #include "util/log.h"
 #include "util/bgthread.h"
 
-#define PERIOD_NS (UINT64_C(100) * 1000) /* between polls of set-ups that wait, at first */
-#define PERIOD_MAX_NS (UINT64_C(20) * 1000 * 1000)
-#define PERIOD_AWAITED_NS (UINT64_C(1) * 1000 * 1000) /* the most while a call waits */
+#define PERIOD_MAX_NS (UINT64_C(20) * 1000 * 1000)    /* between polls of set-ups that wait, */
+#define PERIOD_AWAITED_NS (UINT64_C(1) * 1000 * 1000) /* and while a call waits */
 #define LEAVE_NS (UINT64_C(50) * 1000 * 1000)         /* the most that the end of a communicator waits for the thread */
-#define STOP_NS (UINT64_C(100) * 1000 * 1000)         /* the most that the end of the process waits for the thread */
 
 /*
  * How long a call waits for other ranks. NCCL connects a communicator in its first collective, and waits there until
@@ -39,11 +37,14 @@
 #define PATIENCE_NS (UINT64_C(2) * 1000 * 1000 * 1000)
 #define COURTESY_NS (UINT64_C(20) * 1000 * 1000)
 
-static void work(void);
-static void stop_at_exit(void);
-static struct oh_bgthread worker = OH_BGTHREAD(work, stop_at_exit);
-static struct oh_comm *incoming; /* guarded by the worker's mutex, as is the next */
-static unsigned waiting;         /* calls that wait for a set-up */
+static enum oh_step advance(struct oh_job *job);
+static struct oh_bgthread worker = {.mutex = PTHREAD_MUTEX_INITIALIZER,
+                                    .work = oh_bgthread_advance_jobs,
+                                    .stop_ns = UINT64_C(100) * 1000 * 1000,
+                                    .step = advance,
+                                    .period_ns = UINT64_C(100) * 1000,
+                                    .period_max_ns = PERIOD_MAX_NS};
+static unsigned waiting; /* calls that wait for a set-up */
 
 /* --- the cutover -------------------------------------------------------------------------------------------------- */
 
@@ -199,8 +200,7 @@ static void enqueue(struct oh_comm *comm)
     bool works = oh_bgthread_start(&worker);
     if (works) {
         comm->attach.in_background = true;
-        comm->agreement.next = incoming;
-        incoming = comm;
+        oh_bgthread_add(&worker, &comm->agreement.job);
     }
     pthread_mutex_unlock(&worker.mutex);
     if (!works) {
@@ -298,6 +298,7 @@ static void note_waiting(int change)
 {
     pthread_mutex_lock(&worker.mutex);
     waiting += (unsigned)change;
+    worker.period_max_ns = waiting > 0 ? PERIOD_AWAITED_NS : PERIOD_MAX_NS;
     if (change > 0 && worker.running) {
         oh_bgthread_start(&worker); /* wakes it */
     }
@@ -343,7 +344,8 @@ bool oh_attach_leave(struct oh_comm *comm)
     oh_comm_created(comm, NULL);
     const uint64_t until_ns = oh_now_ns() + LEAVE_NS;
     pthread_mutex_lock(&worker.mutex);
-    while (comm->attach.in_background && oh_bgthread_start(&worker) && oh_bgthread_await(&worker, until_ns)) {
+    bool works = comm->attach.in_background && oh_bgthread_start(&worker);
+    while (works && worker.running && comm->attach.in_background && oh_bgthread_await(&worker, until_ns)) {
     }
     bool busy = comm->attach.in_background;
     comm->attach.retired = busy;
@@ -353,8 +355,13 @@ bool oh_attach_leave(struct oh_comm *comm)
 
 /* --- the thread --------------------------------------------------------------------------------------------------- */
 
-static void finish(struct oh_comm *comm)
+static enum oh_step advance(struct oh_job *job)
 {
+    struct oh_comm *comm = OH_JOB_OWNER(job, struct oh_comm, agreement.job);
+    bool moved = false;
+    if (!oh_agreement_advance(comm, &moved)) {
+        return moved ? OH_STEP_MOVED : OH_STEP_WAITS;
+    }
     oh_agreement_end(comm);
     pthread_mutex_lock(&worker.mutex);
     comm->attach.in_background = false;
@@ -365,58 +372,5 @@ static void finish(struct oh_comm *comm)
         oh_comm_release(comm);
         oh_comms_reclaim();
     }
-}
-
-/* Advances every set-up; returns those that wait. */
-static struct oh_comm *advance_all(struct oh_comm *list, bool *moved_p)
-{
-    struct oh_comm *left = NULL;
-    while (list) {
-        struct oh_comm *comm = list;
-        list = comm->agreement.next;
-        if (oh_agreement_advance(comm, moved_p)) {
-            *moved_p = true;
-            finish(comm);
-        } else {
-            comm->agreement.next = left;
-            left = comm;
-        }
-    }
-    return left;
-}
-
-/* Adds the incoming set-ups to the list; with the mutex held. */
-static struct oh_comm *take_incoming(struct oh_comm *list)
-{
-    while (incoming) {
-        struct oh_comm *comm = incoming;
-        incoming = comm->agreement.next;
-        comm->agreement.next = list;
-        list = comm;
-    }
-    return list;
-}
-
-static void work(void)
-{
-    struct oh_comm *list = NULL;
-    uint64_t period = PERIOD_NS;
-    while ((list = take_incoming(list)) && !worker.stopping) {
-        bool moved = false;
-        pthread_mutex_unlock(&worker.mutex);
-        list = advance_all(list, &moved);
-        pthread_mutex_lock(&worker.mutex);
-        if (list && !incoming && !worker.stopping) {
-            const uint64_t most = waiting > 0 ? PERIOD_AWAITED_NS : PERIOD_MAX_NS;
-            period = moved ? PERIOD_NS : 2 * period;
-            period = period < most ? period : most;
-            oh_bgthread_sleep(&worker, period);
-        }
-    }
-    incoming = list; /* the process ends: still reachable, for a leak checker */
-}
-
-static void stop_at_exit(void)
-{
-    oh_bgthread_stop(&worker, STOP_NS);
+    return OH_STEP_DONE;
 }

@@ -8,7 +8,7 @@
  * Threads: any. Closing and freeing wait for the GPU, which may run a kernel that waits for a peer that the calling
  *    thread has yet to serve; so a background thread does both. Callers wait for it, for a bounded time, so that the
  *    memory is usually free when ncclCommDestroy returns.
- * Owns: the list, guarded by a mutex that is never held over a call of the driver.
+ * Owns: the retired communicators.
  */
 #include "comm/attach/attach.h"
 
@@ -24,22 +24,21 @@
 #include "util/log.h"
 #include "util/bgthread.h"
 
-#define REAP_PERIOD_NS (UINT64_C(1) * 1000 * 1000) /* between polls of what is not ready, at first */
-#define REAP_PERIOD_MAX_NS (UINT64_C(100) * 1000 * 1000)
-#define RECLAIM_TRIES 20                              /* in two seconds, by these periods */
+#define RECLAIM_TRIES 20                              /* in two seconds, by the periods below */
 #define REAP_COURTESY_NS (UINT64_C(50) * 1000 * 1000) /* the most that a caller waits for the thread */
 
-static void work(void);
-static void stop_at_exit(void);
-static struct oh_bgthread worker = OH_BGTHREAD(work, stop_at_exit);
-static struct oh_comm *retired; /* these two are guarded by the worker's mutex */
-static uint64_t passes;         /* of the thread over the list */
+static enum oh_step reap(struct oh_job *job);
+static struct oh_bgthread worker = {.mutex = PTHREAD_MUTEX_INITIALIZER,
+                                    .work = oh_bgthread_advance_jobs,
+                                    .stop_ns = 2 * REAP_COURTESY_NS,
+                                    .step = reap,
+                                    .period_ns = UINT64_C(1) * 1000 * 1000,
+                                    .period_max_ns = UINT64_C(100) * 1000 * 1000};
 
 static void add_to_retired(struct oh_comm *comm)
 {
     pthread_mutex_lock(&worker.mutex);
-    comm->reclaim.next = retired;
-    retired = comm;
+    oh_bgthread_add(&worker, &comm->reclaim.job);
     pthread_mutex_unlock(&worker.mutex);
 }
 
@@ -129,82 +128,32 @@ static void abandon_memory(struct oh_comm *comm)
     oh_staging_abandon(&comm->staging);
 }
 
-/* True when all is freed. */
-static bool reap_one(struct oh_comm *comm)
+static enum oh_step reap(struct oh_job *job)
 {
+    struct oh_comm *comm = OH_JOB_OWNER(job, struct oh_comm, reclaim.job);
     enum reclaim state = reclaim(comm);
     if (state == RECLAIM_FAILED && ++comm->reclaim.failures >= RECLAIM_TRIES && !oh_monitor_is_asking(comm)) {
         abandon_memory(comm);
         state = RECLAIM_DONE;
     }
-    if (state == RECLAIM_DONE) {
-        oh_captures_free(comm, true);
-        oh_segment_discard(&comm->segment);
-        free(comm);
+    if (state != RECLAIM_DONE) {
+        return OH_STEP_WAITS;
     }
-    return state == RECLAIM_DONE;
-}
-
-/* Of a list that no other thread uses, returns the communicators that are not freed yet. */
-static struct oh_comm *reap_list(struct oh_comm *list)
-{
-    struct oh_comm *left = NULL;
-    while (list) {
-        struct oh_comm *next = list->reclaim.next;
-        if (!reap_one(list)) {
-            list->reclaim.next = left;
-            left = list;
-        }
-        list = next;
-    }
-    return left;
-}
-
-static void put_back(struct oh_comm *list)
-{
-    while (list) {
-        struct oh_comm *next = list->reclaim.next;
-        list->reclaim.next = retired;
-        retired = list;
-        list = next;
-    }
-}
-
-static void work(void)
-{
-    uint64_t period = REAP_PERIOD_NS;
-    while (retired && !worker.stopping) {
-        struct oh_comm *list = retired;
-        retired = NULL;
-        pthread_mutex_unlock(&worker.mutex);
-        list = reap_list(list);
-        pthread_mutex_lock(&worker.mutex);
-        put_back(list);
-        passes++;
-        oh_bgthread_pass(&worker);
-        if (retired && !worker.stopping) {
-            period = period < REAP_PERIOD_MAX_NS ? 2 * period : period;
-            if (oh_bgthread_sleep(&worker, period)) {
-                period = REAP_PERIOD_NS;
-            }
-        }
-    }
-}
-
-static void stop_at_exit(void)
-{
-    oh_bgthread_stop(&worker, 2 * REAP_COURTESY_NS);
+    oh_captures_free(comm, true);
+    oh_segment_discard(&comm->segment);
+    free(comm);
+    return OH_STEP_DONE;
 }
 
 void oh_comms_reclaim(void)
 {
     uint64_t until_ns = oh_now_ns() + REAP_COURTESY_NS;
     pthread_mutex_lock(&worker.mutex);
-    if (retired || worker.running) {
+    if (worker.jobs || worker.running) {
         /* Two passes: one may have been under way. Without a thread, the next communicator tries again. */
-        uint64_t enough = passes + 2;
+        uint64_t enough = worker.passes + 2;
         bool works = oh_bgthread_start(&worker);
-        while (works && worker.running && passes < enough && oh_bgthread_await(&worker, until_ns)) {
+        while (works && worker.running && worker.passes < enough && oh_bgthread_await(&worker, until_ns)) {
         }
     }
     pthread_mutex_unlock(&worker.mutex);

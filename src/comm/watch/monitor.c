@@ -40,9 +40,8 @@
 #define LINE 2560
 #define NEVER UINT64_MAX
 
-static void work(void);
-static void stop_at_exit(void);
-static struct oh_bgthread worker = OH_BGTHREAD(work, stop_at_exit);
+static void work(struct oh_bgthread *unused);
+static struct oh_bgthread worker = {.mutex = PTHREAD_MUTEX_INITIALIZER, .work = work}; /* may still sleep at exit */
 static struct oh_comm *watched; /* the list; this and what follows is guarded by the worker's mutex */
 static int epoll_fd = -1;
 static bool begun;
@@ -401,8 +400,9 @@ static void rest(uint64_t ns)
     }
 }
 
-static void work(void)
+static void work(struct oh_bgthread *unused)
 {
+    (void)unused;
     while (!worker.stopping) {
         char line[LINE] = "";
         uint64_t tick = check_all(line);
@@ -417,12 +417,6 @@ static void work(void)
             oh_bgthread_sleep(&worker, NEVER / 4);
         }
     }
-}
-
-/* The thread may still sleep, and uses nothing any more. */
-static void stop_at_exit(void)
-{
-    oh_bgthread_stop(&worker, 0);
 }
 
 /* --- the list ---------------------------------------------------------------------------------------------------- */
