@@ -15,11 +15,8 @@ CUresult oh_context_enter(const struct oh_context *context, struct oh_context_sc
     if (oh_driver.ctx_get_id(NULL, &id) == CUDA_SUCCESS && id == context->id) {
         return CUDA_SUCCESS;
     }
-    CUresult result = oh_driver.ctx_push(context->handle);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    result = oh_driver.ctx_get_id(NULL, &id);
+    OH_TRY(oh_driver.ctx_push(context->handle));
+    CUresult result = oh_driver.ctx_get_id(NULL, &id);
     if (result == CUDA_SUCCESS && id != context->id) {
         result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
@@ -33,10 +30,7 @@ CUresult oh_context_enter(const struct oh_context *context, struct oh_context_sc
 CUresult oh_context_enter_relaxed(const struct oh_context *context, struct oh_context_scope *scope_p)
 {
     scope_p->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUresult result = oh_driver.thread_exchange_capture_mode(&scope_p->mode);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
+    OH_TRY(oh_driver.thread_exchange_capture_mode(&scope_p->mode));
     scope_p->relaxed = true;
     return oh_context_enter(context, scope_p);
 }

@@ -45,12 +45,7 @@ CUresult oh_context_enter_relaxed(const struct oh_context *context, struct oh_co
 /* The same up to the end of the enclosing block. On failure returns the driver's result from the function. */
 #define OH_CONTEXT_RELAXED(context_)                                                                                   \
     OH_CONTEXT_SCOPE(scope_);                                                                                          \
-    do {                                                                                                               \
-        const CUresult entered_ = oh_context_enter_relaxed((context_), &scope_);                                       \
-        if (entered_ != CUDA_SUCCESS) {                                                                                \
-            return entered_;                                                                                           \
-        }                                                                                                              \
-    } while (0)
+    OH_TRY(oh_context_enter_relaxed((context_), &scope_))
 
 /*
  * Returns the context of a call on `stream`: the current one, if it is of this device; else the stream's, for a thread

@@ -143,15 +143,18 @@ const char *oh_driver_error_name(CUresult result);
 /* Returns `result`; logs a failure at INFO, with what was called in which function and line. */
 CUresult oh_driver_check(CUresult result, const char *function, int line, const char *call);
 
-/* Calls a driver function. On failure, which is logged, OH_CU_TRY returns the result from the function. */
-#define OH_CU(call_) oh_driver_check(oh_driver.call_, __func__, __LINE__, #call_)
-#define OH_CU_TRY(call_)                                                                                               \
+/* Returns the result from the function, if it is an error: any but CUDA_SUCCESS or ncclSuccess, which are both 0. */
+#define OH_TRY(result_)                                                                                                \
     do {                                                                                                               \
-        const CUresult cu_ = OH_CU(call_);                                                                             \
-        if (cu_ != CUDA_SUCCESS) {                                                                                     \
-            return cu_;                                                                                                \
+        const __typeof__(result_) tried_ = (result_);                                                                  \
+        if (tried_ != 0) {                                                                                             \
+            return tried_;                                                                                             \
         }                                                                                                              \
     } while (0)
+
+/* Calls a driver function. A failure is logged. */
+#define OH_CU(call_) oh_driver_check(oh_driver.call_, __func__, __LINE__, #call_)
+#define OH_CU_TRY(call_) OH_TRY(OH_CU(call_))
 
 /* A launch of blocks in one dimension, without attributes. */
 static inline CUlaunchConfig oh_launch_config(unsigned blocks, unsigned threads, CUstream stream)

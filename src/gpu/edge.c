@@ -20,12 +20,10 @@ CUresult oh_edge_trigger_early(const struct oh_kernel_set *set, uint32_t max_blo
                                CUgraphNode next)
 {
     CUDA_KERNEL_NODE_PARAMS params, next_params;
-    CUresult result = oh_driver.graph_kernel_node_get_params(first, &params);
-    if (result == CUDA_SUCCESS) {
-        result = oh_driver.graph_kernel_node_get_params(next, &next_params);
-    }
-    if (result != CUDA_SUCCESS || !params.kernelParams || !oh_kernel_args_bytes(set, next_params.func)) {
-        return result;
+    OH_TRY(oh_driver.graph_kernel_node_get_params(first, &params));
+    OH_TRY(oh_driver.graph_kernel_node_get_params(next, &next_params));
+    if (!params.kernelParams || !oh_kernel_args_bytes(set, next_params.func)) {
+        return CUDA_SUCCESS;
     }
     struct oh_kernel_list_args args; /* or only its base, with which it begins */
     void *parameter[] = {&args};
@@ -33,7 +31,7 @@ CUresult oh_edge_trigger_early(const struct oh_kernel_set *set, uint32_t max_blo
     memcpy(&args, params.kernelParams[0], bytes);
     if (bytes == 0 || threads_of(&params) + threads_of(&next_params) > oh_plan_grid_threads(args.base.nranks) ||
         params.gridDimX + next_params.gridDimX > max_blocks) {
-        return result;
+        return CUDA_SUCCESS;
     }
     args.base.early_trigger = 1;
     params.kernelParams = parameter;

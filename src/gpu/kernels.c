@@ -68,28 +68,26 @@ static CUresult load_function(CUlibrary library, int algorithm, int f, uint32_t 
 
 static CUresult load_algorithm(int algorithm, uint32_t nranks, struct oh_kernel_set *set)
 {
-    CUresult result = CUDA_SUCCESS;
     CUlibrary library = libraries[algorithm];
     if (!library) {
         OH_CU_TRY(library_load_data(&library, images[algorithm], NULL, NULL, 0, NULL, NULL, 0));
         libraries[algorithm] = library;
     }
-    for (int f = 0; f < OH_KERNEL_FUNCTIONS && result == CUDA_SUCCESS; f++) {
-        result = load_function(library, algorithm, f, nranks, set);
+    for (int f = 0; f < OH_KERNEL_FUNCTIONS; f++) {
+        OH_TRY(load_function(library, algorithm, f, nranks, set));
     }
-    return result;
+    return CUDA_SUCCESS;
 }
 
 static CUresult load_set(CUdevice device, uint32_t nranks, struct oh_kernel_set *set)
 {
-    CUresult result = CUDA_SUCCESS;
     int major;
     OH_CU_TRY(device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
     set->programmatic = major >= 9;
-    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT && result == CUDA_SUCCESS; a++) {
-        result = load_algorithm(a, nranks, set);
+    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
+        OH_TRY(load_algorithm(a, nranks, set));
     }
-    return result;
+    return CUDA_SUCCESS;
 }
 
 CUresult oh_kernel_set_get(CUdevice device, uint32_t nranks, const struct oh_kernel_set **set_p)
@@ -231,16 +229,13 @@ static CUresult limit_threads(CUfunction function, const struct oh_plan_table *t
 CUresult oh_room_query(CUdevice device, const struct oh_context *context, const struct oh_kernel_set *set,
                        const struct oh_plan_table *table, struct oh_plan_room *room_p)
 {
-    CUresult result = CUDA_SUCCESS;
     uint32_t threads = UINT32_MAX;
     int sms;
     OH_CU_TRY(device_get_attribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
-    for (int i = 0; i < ONEHOP_ALGORITHM_COUNT * OH_KERNEL_FUNCTIONS && result == CUDA_SUCCESS; i++) {
-        result = limit_threads(set->function[i / OH_KERNEL_FUNCTIONS][i % OH_KERNEL_FUNCTIONS], table, &threads);
+    for (int i = 0; i < ONEHOP_ALGORITHM_COUNT * OH_KERNEL_FUNCTIONS; i++) {
+        OH_TRY(limit_threads(set->function[i / OH_KERNEL_FUNCTIONS][i % OH_KERNEL_FUNCTIONS], table, &threads));
     }
-    if (result == CUDA_SUCCESS) {
-        *room_p = (struct oh_plan_room){
-            .sms = limited_sms(context, (uint32_t)sms), .sm_threads = threads, .max_blocks = UINT32_MAX};
-    }
-    return result;
+    *room_p = (struct oh_plan_room){
+        .sms = limited_sms(context, (uint32_t)sms), .sm_threads = threads, .max_blocks = UINT32_MAX};
+    return CUDA_SUCCESS;
 }

@@ -80,20 +80,14 @@ static ncclResult_t fall_back(const struct oh_call *call, ncclRedOp_t op, bool s
     const struct oh_real *real = oh_comm_id(comm)->library;
     const bool works = call->count > 0, ordered = works && oh_comm_is_ordered(comm);
     struct oh_nccl_call nccl_call = {.result = CUDA_SUCCESS};
-    ncclResult_t failure = oh_comm_failure(comm);
-    if (failure != ncclSuccess) {
-        return oh_group_fail(comm, failure);
-    }
+    OH_TRY(oh_group_fail(comm, oh_comm_failure(comm)));
     oh_comm_count_fallback(comm, call->count, call->type, op);
     if (works) {
         oh_group_note_forwarded(comm);
     }
-    ncclResult_t res = ordered ? begin_fallback(comm, call->stream, true, &nccl_call) : ncclSuccess;
-    if (res != ncclSuccess) {
-        return res;
-    }
-    res = REAL(real, AllReduce(call->sendbuff, call->recvbuff, call->count, call->type, op, oh_comm_id(comm)->nccl,
-                               (cudaStream_t)call->stream));
+    OH_TRY(ordered ? begin_fallback(comm, call->stream, true, &nccl_call) : ncclSuccess);
+    ncclResult_t res = REAL(real, AllReduce(call->sendbuff, call->recvbuff, call->count, call->type, op,
+                                            oh_comm_id(comm)->nccl, (cudaStream_t)call->stream));
     if (works && !settled && !oh_entry_is_rejected(res)) {
         oh_attach_note_work(comm);
     }
@@ -113,20 +107,16 @@ static ncclResult_t begin_forward(ncclComm_t comm, cudaStream_t stream, bool wor
 {
     struct oh_comm *ours = oh_entry_find_comm(comm, caller, false);
     forward_p->comm = NULL;
-    ncclResult_t res = oh_entry_real_of(ours, &forward_p->real, caller);
-    if (res == ncclSuccess && ours) {
-        /* A departed peer alone is no error here: it may have no part in this call. */
-        res = oh_group_fail(ours, oh_comm_error(ours));
-    }
-    if (res != ncclSuccess) {
-        return res;
+    OH_TRY(oh_entry_real_of(ours, &forward_p->real, caller));
+    if (ours) { /* a departed peer alone is no error here: it may have no part in this call */
+        OH_TRY(oh_group_fail(ours, oh_comm_error(ours)));
     }
     if (ours && works) {
         oh_attach_note_work(ours);
         oh_group_note_forwarded(ours);
         if (oh_comm_is_ordered(ours)) {
             oh_comm_begin_use(ours);
-            res = begin_fallback(ours, (CUstream)stream, false, &forward_p->nccl_call);
+            ncclResult_t res = begin_fallback(ours, (CUstream)stream, false, &forward_p->nccl_call);
             if (res != ncclSuccess) {
                 oh_comm_end_use(ours);
                 return res;
@@ -154,10 +144,7 @@ static ncclResult_t end_forward(struct forward *forward, ncclResult_t result)
     EXPORT ncclResult_t nccl##name_ parameters_                                                                        \
     {                                                                                                                  \
         struct forward forward;                                                                                        \
-        ncclResult_t res = begin_forward(p2, p1, (works_) != 0, __builtin_return_address(0), &forward);                \
-        if (res != ncclSuccess) {                                                                                      \
-            return res;                                                                                                \
-        }                                                                                                              \
+        OH_TRY(begin_forward(p2, p1, (works_) != 0, __builtin_return_address(0), &forward));                           \
         return end_forward(&forward,                                                                                   \
                            forward.real->name_ ? forward.real->name_ arguments_ : oh_entry_is_missing("nccl" #name_)); \
     }

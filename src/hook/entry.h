@@ -30,16 +30,10 @@ extern __thread int oh_inside __attribute__((visibility("hidden")));
         result_;                                                                                                       \
     })
 
-/* Gets the library of a communicator; for NULL, the one that the caller means. Returns its error from the entry point.
- */
+/* Gets the library of a communicator; for NULL, the one that the caller means. An error ends the entry point. */
 #define GET_REAL_OF(comm_, real_)                                                                                      \
     const struct oh_real *real_;                                                                                       \
-    do {                                                                                                               \
-        ncclResult_t got_ = oh_entry_real_of((comm_), &real_, __builtin_return_address(0));                            \
-        if (got_ != ncclSuccess) {                                                                                     \
-            return got_;                                                                                               \
-        }                                                                                                              \
-    } while (0)
+    OH_TRY(oh_entry_real_of((comm_), &real_, __builtin_return_address(0)))
 #define GET_REAL(real_) GET_REAL_OF(NULL, real_)
 
 /* Returns an error from the entry point if this NCCL has no such function. */

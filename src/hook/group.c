@@ -97,11 +97,10 @@ static bool captured_like_others(const struct stream_use *use)
 static ncclResult_t get_captures(struct stream_use *use)
 {
     struct stream_use *first = &group.use[0];
-    ncclResult_t res = ncclSuccess;
     if (group.use_count == 1) {
-        res = oh_comm_capture(first->comm, first->stream, &first->capture);
+        OH_TRY(oh_comm_capture(first->comm, first->stream, &first->capture));
     }
-    return res == ncclSuccess ? oh_comm_capture(use->comm, use->stream, &use->capture) : res;
+    return oh_comm_capture(use->comm, use->stream, &use->capture);
 }
 
 ncclResult_t oh_group_add_stream(struct oh_comm *comm, CUstream stream, enum oh_group_call kind)
@@ -109,19 +108,14 @@ ncclResult_t oh_group_add_stream(struct oh_comm *comm, CUstream stream, enum oh_
     struct stream_use *use = find_use(comm, stream);
     if (!use) {
         struct stream_use new_use = {.comm = comm, .stream = stream};
-        ncclResult_t res = group.use_count > 0 ? get_captures(&new_use) : ncclSuccess;
-        if (res == ncclSuccess && !captured_like_others(&new_use)) {
+        OH_TRY(group.use_count > 0 ? get_captures(&new_use) : ncclSuccess);
+        if (!captured_like_others(&new_use)) {
             OH_WARN("comm %p: the streams of a communicator in a group must be captured all, by one graph, or not at "
                     "all",
                     (void *)oh_comm_id(comm)->nccl);
-            res = ncclInvalidUsage;
+            return ncclInvalidUsage;
         }
-        if (res == ncclSuccess) {
-            res = append((void **)&group.use, &group.use_count, &group.use_room, &new_use, sizeof new_use);
-        }
-        if (res != ncclSuccess) {
-            return res;
-        }
+        OH_TRY(append((void **)&group.use, &group.use_count, &group.use_room, &new_use, sizeof new_use));
         use = &group.use[group.use_count - 1];
     }
     use->served |= kind == OH_CALL_SERVED;
@@ -191,25 +185,23 @@ static const struct stream_use *first_use(const struct oh_comm *comm, bool has_n
  */
 static ncclResult_t join_parts(bool of_nccl, bool waits)
 {
-    ncclResult_t res = ncclSuccess;
-    for (size_t i = 0; i < group.use_count && res == ncclSuccess; i++) {
+    for (size_t i = 0; i < group.use_count; i++) {
         const struct stream_use *one = &group.use[i];
         const struct stream_use *other = first_use(one->comm, !of_nccl);
         if (other && one->has_nccl_call == of_nccl && one->served != of_nccl) {
-            res = waits ? oh_comm_join(one->comm, other->stream, one->stream)
-                        : oh_comm_join(one->comm, one->stream, other->stream);
+            OH_TRY(waits ? oh_comm_join(one->comm, other->stream, one->stream)
+                         : oh_comm_join(one->comm, one->stream, other->stream));
         }
     }
-    return res;
+    return ncclSuccess;
 }
 
 ncclResult_t oh_group_add_call(const struct oh_call *call)
 {
     struct oh_call kept = *call;
     kept.serial = group.call_count;
-    ncclResult_t res = oh_group_add_stream(call->comm, call->stream, OH_CALL_SERVED);
-    return res == ncclSuccess ? append((void **)&group.calls, &group.call_count, &group.call_room, &kept, sizeof kept)
-                              : res;
+    OH_TRY(oh_group_add_stream(call->comm, call->stream, OH_CALL_SERVED));
+    return append((void **)&group.calls, &group.call_count, &group.call_room, &kept, sizeof kept);
 }
 
 void oh_group_add_creations(struct oh_comm *list)
@@ -220,11 +212,10 @@ void oh_group_add_creations(struct oh_comm *list)
 ncclResult_t oh_group_defer(const struct oh_call *call, ncclRedOp_t op)
 {
     const struct oh_deferred deferred = {.call = *call, .op = op};
-    const bool ordered = oh_comm_is_ordered(call->comm);
-    ncclResult_t res = ordered ? oh_group_add_stream(call->comm, call->stream, OH_CALL_DEFERRED) : ncclSuccess;
-    return res == ncclSuccess ? append((void **)&group.deferred, &group.deferred_count, &group.deferred_room, &deferred,
-                                       sizeof deferred)
-                              : res;
+    if (oh_comm_is_ordered(call->comm)) {
+        OH_TRY(oh_group_add_stream(call->comm, call->stream, OH_CALL_DEFERRED));
+    }
+    return append((void **)&group.deferred, &group.deferred_count, &group.deferred_room, &deferred, sizeof deferred);
 }
 
 bool oh_group_keeps_op(const struct oh_comm *comm, ncclRedOp_t op)
@@ -305,10 +296,7 @@ static ncclResult_t round_robin(struct oh_submission *submissions, size_t count)
         more = false;
         for (size_t b = 0; b < count; b++) {
             if (submissions[b].launched < submissions[b].count) {
-                ncclResult_t res = oh_submission_advance(&submissions[b]);
-                if (res != ncclSuccess) {
-                    return res;
-                }
+                OH_TRY(oh_submission_advance(&submissions[b]));
                 more = true;
             }
         }
@@ -398,11 +386,10 @@ static void fail_communicators(ncclResult_t res)
 /* After NCCL's part: launches the queue, in order with the earlier and the later work of all streams. */
 static ncclResult_t launch_part(void)
 {
-    ncclResult_t res = group.use_count > 1 ? join_parts(true, false) : ncclSuccess;
-    if (res == ncclSuccess) {
-        res = launch_queue();
-    }
-    return res == ncclSuccess && group.use_count > 1 ? join_parts(true, true) : res;
+    const bool joins = group.use_count > 1;
+    OH_TRY(joins ? join_parts(true, false) : ncclSuccess);
+    OH_TRY(launch_queue());
+    return joins ? join_parts(true, true) : ncclSuccess;
 }
 
 /*
@@ -415,11 +402,11 @@ static ncclResult_t launch_group(const struct oh_real *real, ncclResult_t res)
     if (nccl != ncclSuccess && nccl != ncclInProgress) {
         return nccl;
     }
-    ncclResult_t ours = note_nccl_calls(nccl == ncclInProgress);
-    if (ours == ncclSuccess && nccl == ncclSuccess && group.call_count > 0) {
-        ours = launch_part();
+    OH_TRY(note_nccl_calls(nccl == ncclInProgress));
+    if (nccl == ncclSuccess && group.call_count > 0) {
+        OH_TRY(launch_part());
     }
-    return ours == ncclSuccess ? res : ours; /* still in progress: new communicators may be */
+    return res; /* still in progress: new communicators may be */
 }
 
 /* Before NCCL's part: orders it after the earlier work of all streams. */

@@ -176,10 +176,8 @@ static CUresult load_kernels(struct oh_comm *comm, struct oh_plan_room *room_p)
 {
     const struct oh_staging *staging = &comm->staging;
     OH_CONTEXT_RELAXED(&staging->context);
-    CUresult result = oh_kernel_set_get(staging->device, comm->id.nranks, &comm->serve.kernels);
-    return result == CUDA_SUCCESS
-               ? oh_room_query(staging->device, &staging->context, comm->serve.kernels, &comm->serve.table, room_p)
-               : result;
+    OH_TRY(oh_kernel_set_get(staging->device, comm->id.nranks, &comm->serve.kernels));
+    return oh_room_query(staging->device, &staging->context, comm->serve.kernels, &comm->serve.table, room_p);
 }
 
 /* Fills in the arguments that are the same in every call. */

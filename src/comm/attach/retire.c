@@ -89,9 +89,8 @@ static CUresult destroy_events(struct oh_comm *comm)
     OH_CONTEXT_RELAXED(&comm->staging.context);
     for (int e = 0; e < OH_EVENTS; e++) {
         CUevent *event = &comm->order.event[e];
-        CUresult result = *event ? oh_driver.event_destroy(*event) : CUDA_SUCCESS;
-        if (result != CUDA_SUCCESS) {
-            return result;
+        if (*event) {
+            OH_TRY(oh_driver.event_destroy(*event));
         }
         *event = NULL;
     }

@@ -59,10 +59,7 @@ ncclResult_t oh_segment_open_uncounted(struct oh_segment *segment, const struct 
     pthread_once(&swept, sweep);
     snprintf(segment->path, sizeof segment->path, "%s/onehop-" BUILD_FORMAT "-%016" PRIx64 "%016" PRIx64, folder(),
              BUILD_VALUES, name.word[0], name.word[1]);
-    ncclResult_t res = oh_locked_file_open(segment->path, sizeof(struct oh_shared), &fd);
-    if (res != ncclSuccess) {
-        return res;
-    }
+    OH_TRY(oh_locked_file_open(segment->path, sizeof(struct oh_shared), &fd));
     void *memory = mmap(NULL, sizeof(struct oh_shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) {
         OH_INFO("%s: mmap: %m", segment->path);
@@ -76,11 +73,9 @@ ncclResult_t oh_segment_open_uncounted(struct oh_segment *segment, const struct 
 
 ncclResult_t oh_segment_open(struct oh_segment *segment, const struct oh_key *key)
 {
-    ncclResult_t res = oh_segment_open_uncounted(segment, key);
-    if (res == ncclSuccess) {
-        atomic_fetch_add(&segment->shared->present, 1);
-    }
-    return res;
+    OH_TRY(oh_segment_open_uncounted(segment, key));
+    atomic_fetch_add(&segment->shared->present, 1);
+    return ncclSuccess;
 }
 
 /* The end of the process may run beside the background thread: only one of the two gets the descriptor. */

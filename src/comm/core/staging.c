@@ -109,13 +109,12 @@ void oh_staging_share_context(struct oh_staging *staging)
 /* A stream that cannot be waited for is kept: it may be clearing the memory, and cuMemFree waits for it then. */
 static CUresult end_stream(struct oh_staging *staging)
 {
-    CUresult result = CUDA_SUCCESS;
     if (staging->stream) {
-        result = oh_driver.stream_synchronize(staging->stream);
-        result = result == CUDA_SUCCESS ? oh_driver.stream_destroy(staging->stream) : result;
+        OH_TRY(oh_driver.stream_synchronize(staging->stream));
+        OH_TRY(oh_driver.stream_destroy(staging->stream));
+        staging->stream = NULL;
     }
-    staging->stream = result == CUDA_SUCCESS ? NULL : staging->stream;
-    return result;
+    return CUDA_SUCCESS;
 }
 
 /*
@@ -190,12 +189,10 @@ static CUresult set_epochs(struct oh_staging *staging, size_t offset, uint32_t v
 CUresult oh_staging_finish(struct oh_staging *staging, uint32_t epoch)
 {
     OH_CONTEXT_RELAXED(&staging->context);
-    const CUresult result = set_epochs(staging, offsetof(struct oh_epoch, last), epoch);
-    if (result == CUDA_SUCCESS) {
-        OH_CU_TRY(stream_synchronize(staging->stream));
-        end_stream(staging); /* what fails is tried again by oh_staging_destroy */
-    }
-    return result;
+    OH_TRY(set_epochs(staging, offsetof(struct oh_epoch, last), epoch));
+    OH_CU_TRY(stream_synchronize(staging->stream));
+    end_stream(staging); /* what fails is tried again by oh_staging_destroy */
+    return CUDA_SUCCESS;
 }
 
 static CUresult open_in_process(const struct oh_peer_info *info, CUdeviceptr *base_p)
@@ -235,13 +232,12 @@ CUresult oh_staging_hold(struct oh_staging *staging)
     if (!staging->stream) { /* oh_staging_destroy ends it */
         OH_CU_TRY(stream_create(&staging->stream, CU_STREAM_NON_BLOCKING));
     }
-    const CUresult result = set_epochs(staging, offsetof(struct oh_epoch, held), OH_SENTINEL);
+    OH_TRY(set_epochs(staging, offsetof(struct oh_epoch, held), OH_SENTINEL));
     const uint64_t end = oh_now_ns() + HOLD_NS;
-    while (result == CUDA_SUCCESS && oh_driver.stream_query(staging->stream) == CUDA_ERROR_NOT_READY &&
-           oh_now_ns() < end) {
+    while (oh_driver.stream_query(staging->stream) == CUDA_ERROR_NOT_READY && oh_now_ns() < end) {
         sched_yield();
     }
-    return result;
+    return CUDA_SUCCESS;
 }
 
 CUresult oh_staging_query(const struct oh_staging *staging, CUevent event)
@@ -279,16 +275,16 @@ bool oh_staging_close_peers(struct oh_staging *staging)
 static CUresult free_memory(struct oh_staging *staging)
 {
     OH_CONTEXT_RELAXED(&staging->context);
-    CUresult result = end_stream(staging);
-    if (result == CUDA_SUCCESS && staging->control_device) {
-        result = oh_driver.mem_host_unregister(staging->control);
-        staging->control_device = result == CUDA_SUCCESS ? 0 : staging->control_device;
+    OH_TRY(end_stream(staging));
+    if (staging->control_device) {
+        OH_TRY(oh_driver.mem_host_unregister(staging->control));
+        staging->control_device = 0;
     }
-    if (result == CUDA_SUCCESS && staging->base) {
-        result = oh_driver.mem_free(staging->base);
-        staging->base = result == CUDA_SUCCESS ? 0 : staging->base;
+    if (staging->base) {
+        OH_TRY(oh_driver.mem_free(staging->base));
+        staging->base = 0;
     }
-    return result;
+    return CUDA_SUCCESS;
 }
 
 bool oh_staging_destroy(struct oh_staging *staging)

@@ -78,11 +78,10 @@ static CUresult get_frontier(CUstream stream, const CUgraphNode **nodes_p, size_
     CUstreamCaptureStatus status;
     const void *edges;
     /* The older form fails where edges carry data, which drivers before 12.3 do not know. */
-    CUresult result = oh_driver.stream_get_capture_info_v3
-                          ? oh_driver.stream_get_capture_info_v3(stream, &status, NULL, NULL, nodes_p, &edges, count_p)
-                          : oh_driver.stream_get_capture_info(stream, &status, NULL, NULL, nodes_p, count_p);
-    return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_ACTIVE ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-                                                                               : result;
+    OH_TRY(oh_driver.stream_get_capture_info_v3
+               ? oh_driver.stream_get_capture_info_v3(stream, &status, NULL, NULL, nodes_p, &edges, count_p)
+               : oh_driver.stream_get_capture_info(stream, &status, NULL, NULL, nodes_p, count_p));
+    return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 }
 
 static bool is_frontier(const struct oh_capture *capture, const CUgraphNode *nodes, size_t count)
@@ -97,19 +96,17 @@ static CUresult copy_frontier(CUstream stream, CUgraphNode **copy_p, size_t *cou
     const CUgraphNode *nodes;
     CUgraphNode *copy = NULL;
     size_t count;
-    CUresult result = get_frontier(stream, &nodes, &count);
-    if (result == CUDA_SUCCESS && count > 0) {
+    OH_TRY(get_frontier(stream, &nodes, &count));
+    if (count > 0) {
         copy = malloc(count * sizeof(CUgraphNode));
         if (!copy) {
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         memcpy(copy, nodes, count * sizeof(CUgraphNode));
     }
-    if (result == CUDA_SUCCESS) {
-        *copy_p = copy;
-        *count_p = count;
-    }
-    return result;
+    *copy_p = copy;
+    *count_p = count;
+    return CUDA_SUCCESS;
 }
 
 /* The nodes, whose memory it takes over, become the frontier. */
@@ -125,11 +122,9 @@ static CUresult note_wait(struct oh_capture *capture)
 {
     CUgraphNode *nodes;
     size_t count;
-    CUresult result = copy_frontier(capture->stream, &nodes, &count);
-    if (result == CUDA_SUCCESS) {
-        set_frontier(capture, nodes, count);
-    }
-    return result;
+    OH_TRY(copy_frontier(capture->stream, &nodes, &count));
+    set_frontier(capture, nodes, count);
+    return CUDA_SUCCESS;
 }
 
 /* The communicator's first call in a capture. */
@@ -190,36 +185,31 @@ static bool is_among(CUgraphNode node, const CUgraphNode *nodes, size_t count)
 /* Moves the record node from behind the newest call to behind these nodes (one at least). */
 static CUresult move_record(struct oh_capture *capture, const CUgraphNode *nodes, size_t count)
 {
-    CUresult result = CUDA_SUCCESS;
     if (!capture->record) {
         return oh_driver.graph_add_event_record_node(&capture->record, capture->graph, nodes, count,
                                                      capture->comm->order.event[OH_EVENT_LAUNCH]);
     }
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+    for (size_t i = 0; i < count; i++) {
         if (!is_among(nodes[i], capture->frontier, capture->frontier_count)) {
-            result = oh_driver.graph_add_dependencies(capture->graph, &nodes[i], &capture->record, 1);
+            OH_TRY(oh_driver.graph_add_dependencies(capture->graph, &nodes[i], &capture->record, 1));
         }
     }
-    for (size_t i = 0; i < capture->frontier_count && result == CUDA_SUCCESS; i++) {
+    for (size_t i = 0; i < capture->frontier_count; i++) {
         if (!is_among(capture->frontier[i], nodes, count)) {
-            result = oh_driver.graph_remove_dependencies(capture->graph, &capture->frontier[i], &capture->record, 1);
+            OH_TRY(oh_driver.graph_remove_dependencies(capture->graph, &capture->frontier[i], &capture->record, 1));
         }
     }
-    return result;
+    return CUDA_SUCCESS;
 }
 
 CUresult oh_capture_after(struct oh_capture *capture, CUstream stream)
 {
     CUgraphNode *nodes;
     size_t count;
-    CUresult result = copy_frontier(stream, &nodes, &count);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    bool moved = count > 0 && !is_frontier(capture, nodes, count);
-    if (moved && capture->comm->order.graph_mixing) {
-        result = move_record(capture, nodes, count);
-    }
+    OH_TRY(copy_frontier(stream, &nodes, &count));
+    const bool moved = count > 0 && !is_frontier(capture, nodes, count);
+    const CUresult result =
+        moved && capture->comm->order.graph_mixing ? move_record(capture, nodes, count) : CUDA_SUCCESS;
     if (!moved || result != CUDA_SUCCESS) {
         free(nodes);
         return result;

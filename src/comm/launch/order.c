@@ -34,21 +34,19 @@ CUresult oh_stream_query(CUstream stream, struct oh_stream_state *stream_state_p
 {
     CUstreamCaptureStatus status;
     struct oh_stream_state stream_state = {.known = true, .stream = stream};
-    CUresult result =
-        oh_driver.stream_get_capture_info(stream, &status, &stream_state.capture_id, &stream_state.graph, NULL, NULL);
-    if (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
-        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    OH_TRY(
+        oh_driver.stream_get_capture_info(stream, &status, &stream_state.capture_id, &stream_state.graph, NULL, NULL));
+    if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
-    if (result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+    if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
         /* By id, which the driver does not return for a capturing stream: handles are reused, and the handle of the
          * per-thread default stream means another stream in each thread. */
         stream_state.graph = NULL;
-        result = oh_driver.stream_get_id(stream, &stream_state.stream_id);
+        OH_TRY(oh_driver.stream_get_id(stream, &stream_state.stream_id));
     }
-    if (result == CUDA_SUCCESS) {
-        *stream_state_p = stream_state;
-    }
-    return result;
+    *stream_state_p = stream_state;
+    return CUDA_SUCCESS;
 }
 
 /* --- eager calls -------------------------------------------------------------------------------------------------- */
@@ -114,14 +112,12 @@ static CUresult follow_launches(struct oh_comm *comm, const struct oh_stream_sta
 CUresult oh_order_before(struct oh_submission *submission)
 {
     struct oh_comm *comm = submission->calls[0].comm;
-    CUresult result = oh_stream_query(submission->calls[0].stream, &submission->stream_state);
-    if (result == CUDA_SUCCESS && submission->stream_state.graph) {
+    OH_TRY(oh_stream_query(submission->calls[0].stream, &submission->stream_state));
+    if (submission->stream_state.graph) {
         return oh_capture_before(comm, &submission->stream_state, &submission->capture);
     }
-    if (result == CUDA_SUCCESS) {
-        result = follow_launches(comm, &submission->stream_state);
-    }
-    return result == CUDA_SUCCESS ? follow_nccl(comm, &submission->stream_state) : result;
+    OH_TRY(follow_launches(comm, &submission->stream_state));
+    return follow_nccl(comm, &submission->stream_state);
 }
 
 /* A communicator whose memory is freed waits for OH_EVENT_LAUNCH: so a record that fails is tried once more. */
@@ -156,19 +152,18 @@ void oh_order_invalidate(CUstream stream, const struct oh_stream_state *stream_s
 /* Queries the stream, and orders an eager call. Before the cutover nothing of ours can be before it. */
 static CUresult before_eager(struct oh_comm *comm, struct oh_nccl_call *call)
 {
-    CUresult result = oh_stream_query(call->stream_state.stream, &call->stream_state);
-    return result != CUDA_SUCCESS || call->stream_state.graph || comm->attach.cutover_call == 0
-               ? result
-               : follow_launches(comm, &call->stream_state);
+    OH_TRY(oh_stream_query(call->stream_state.stream, &call->stream_state));
+    return call->stream_state.graph || comm->attach.cutover_call == 0 ? CUDA_SUCCESS
+                                                                      : follow_launches(comm, &call->stream_state);
 }
 
 static CUresult before_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     struct oh_capture *capture;
-    CUresult result = before_eager(comm, call);
-    return result == CUDA_SUCCESS && call->stream_state.graph && comm->attach.cutover_call != 0
+    OH_TRY(before_eager(comm, call));
+    return call->stream_state.graph && comm->attach.cutover_call != 0
                ? oh_capture_before(comm, &call->stream_state, &capture)
-               : result;
+               : CUDA_SUCCESS;
 }
 
 /* The event is after all work that NCCL has of the communicator, so this rank may vote. */
@@ -184,16 +179,15 @@ static void note_ordered(struct oh_comm *comm)
 
 static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *call)
 {
-    CUresult result = oh_driver.event_record(comm->order.event[OH_EVENT_NCCL], call->stream_state.stream);
-    if (result == CUDA_SUCCESS && comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
+    OH_TRY(oh_driver.event_record(comm->order.event[OH_EVENT_NCCL], call->stream_state.stream));
+    if (comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
         note_ordered(comm);
     }
-    if (result == CUDA_SUCCESS && call->allreduce) {
-        /* release: after the record. Pairs with the acquire load in query_nccl() of monitor.c, which reads the event.
-         */
+    if (call->allreduce) {
+        /* release: after the record. Pairs with the acquire load in query_nccl() of monitor.c: it reads the event. */
         atomic_fetch_add_explicit(&comm->order.nccl_allreduces, 1, memory_order_release);
     }
-    return result;
+    return CUDA_SUCCESS;
 }
 
 static CUresult after_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
@@ -202,12 +196,10 @@ static CUresult after_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
         struct oh_capture *capture = oh_capture_find(comm, call->stream_state.capture_id);
         return capture ? oh_capture_after(capture, call->stream_state.stream) : CUDA_SUCCESS;
     }
-    CUresult result = record_nccl(comm, call);
-    if (result == CUDA_SUCCESS) {
-        comm->order.nccl_stream = call->stream_state.stream_id;
-        comm->order.nccl_event_pending = true;
-    }
-    return result;
+    OH_TRY(record_nccl(comm, call));
+    comm->order.nccl_stream = call->stream_state.stream_id;
+    comm->order.nccl_event_pending = true;
+    return CUDA_SUCCESS;
 }
 
 typedef CUresult (*nccl_step)(struct oh_comm *, struct oh_nccl_call *);
@@ -229,36 +221,20 @@ static CUresult in_context(struct oh_comm *comm, struct oh_nccl_call *call, nccl
 }
 
 /*
- * An eager call on a stream with a handle of its own: the driver takes the context from it. CUDA does not promise that
- * for a thread without a current context: on CUDA_ERROR_INVALID_CONTEXT the step is repeated in the communicator's
- * context. A captured call always needs that context, since graph nodes are created in the current one.
+ * For an eager call on a stream with a handle of its own the driver takes the context from the stream. CUDA does not
+ * promise that for a thread without a current context: on CUDA_ERROR_INVALID_CONTEXT the step is repeated in the
+ * communicator's context. A captured call always needs that context, since graph nodes are created in the current one.
  */
-static bool goes_by_handle(const struct oh_nccl_call *call)
+static CUresult order_call(struct oh_comm *comm, struct oh_nccl_call *call, nccl_step by_handle, nccl_step step)
 {
     const CUstream stream = call->stream_state.stream;
-    return stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD && !call->stream_state.graph;
-}
-
-static CUresult order_before(struct oh_comm *comm, struct oh_nccl_call *call)
-{
-    if (goes_by_handle(call)) {
-        CUresult result = before_eager(comm, call);
+    if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD && !call->stream_state.graph) {
+        const CUresult result = by_handle(comm, call);
         if (result != CUDA_ERROR_INVALID_CONTEXT && !call->stream_state.graph) {
             return pass_on(comm, call, result);
         }
     }
-    return in_context(comm, call, before_nccl);
-}
-
-static CUresult order_after(struct oh_comm *comm, struct oh_nccl_call *call)
-{
-    if (goes_by_handle(call)) {
-        CUresult result = after_nccl(comm, call);
-        if (result != CUDA_ERROR_INVALID_CONTEXT) {
-            return pass_on(comm, call, result);
-        }
-    }
-    return in_context(comm, call, after_nccl);
+    return in_context(comm, call, step);
 }
 
 /*
@@ -326,7 +302,7 @@ bool oh_comm_is_ordered(struct oh_comm *comm)
 void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
 {
     *call_p = (struct oh_nccl_call){.stream_state.stream = stream, .allreduce = allreduce};
-    call_p->result = order_before(comm, call_p);
+    call_p->result = order_call(comm, call_p, before_eager, before_nccl);
     if (call_p->result != CUDA_SUCCESS && !is_void(call_p->result)) {
         withdraw(comm, call_p->result); /* now: by the time that NCCL returns, all ranks may have voted yes */
     }
@@ -336,7 +312,7 @@ ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call
 {
     drop_launching(comm);
     if (call->result == CUDA_SUCCESS) {
-        call->result = order_after(comm, call);
+        call->result = order_call(comm, call, after_nccl, after_nccl);
     }
     return refuse_unordered(comm, call->result);
 }

@@ -43,14 +43,11 @@ static bool open_range(const struct oh_call *calls, size_t count, enum onehop_al
     return true;
 }
 
-/* After each launch of a kernel; returns `result`. */
-static CUresult after_kernel(struct oh_submission *submission, CUresult result)
+/* After each launch of a kernel. */
+static CUresult after_kernel(struct oh_submission *submission)
 {
-    if (result == CUDA_SUCCESS) {
-        submission->kernels++;
-        result = oh_capture_link(submission);
-    }
-    return result;
+    submission->kernels++;
+    return oh_capture_link(submission);
 }
 
 /* Publishes `calls` calls, like `call`, with `count` elements in all. Fills in what their kernels have in common. */
@@ -79,14 +76,14 @@ static CUresult launch_call(struct oh_submission *submission, const struct oh_ca
     const uint64_t part = oh_call_part_count(call);
     struct oh_kernel_args args;
     const struct oh_launch launch = announce(submission, call, &call->plan, 1, call->count, &args);
-    CUresult result = CUDA_SUCCESS;
-    for (uint64_t done = 0; done < call->count && result == CUDA_SUCCESS; done += part) {
+    for (uint64_t done = 0; done < call->count; done += part) {
         args.sendbuff = (const char *)call->sendbuff + done * size;
         args.recvbuff = (char *)call->recvbuff + done * size;
         args.count = call->count - done < part ? call->count - done : part;
-        result = after_kernel(submission, oh_kernel_launch(&launch, &args));
+        OH_TRY(oh_kernel_launch(&launch, &args));
+        OH_TRY(after_kernel(submission));
     }
-    return result;
+    return CUDA_SUCCESS;
 }
 
 static CUresult launch_list(struct oh_submission *submission, const struct oh_call *calls, size_t count,
@@ -97,53 +94,40 @@ static CUresult launch_list(struct oh_submission *submission, const struct oh_ca
         elements += calls[i].count;
     }
     const struct oh_launch launch = announce(submission, calls, plan, count, elements, &args->base);
-    return after_kernel(submission, oh_kernel_launch_list(&launch, args));
+    OH_TRY(oh_kernel_launch_list(&launch, args));
+    return after_kernel(submission);
 }
 
 /* The submission's stream waits for every other stream of its calls (`before`), or these wait for it. */
 static CUresult join_streams(const struct oh_submission *submission, bool before)
 {
     const struct oh_comm *comm = submission->calls[0].comm;
-    const CUevent event =
-        comm->order.event[OH_EVENT_JOIN]; /* a wait is for the record before it: it may be recorded again */
-    CUresult result = CUDA_SUCCESS;
+    const CUevent event = comm->order.event[OH_EVENT_JOIN]; /* a wait is for the record before it */
     if (!before) {
-        result = oh_driver.event_record(event, stream_of(submission));
+        OH_TRY(oh_driver.event_record(event, stream_of(submission)));
     }
-    for (size_t i = 1; i < submission->count && result == CUDA_SUCCESS; i++) {
+    for (size_t i = 1; i < submission->count; i++) {
         CUstream stream = submission->calls[i].stream;
         if (stream == stream_of(submission) || stream == submission->calls[i - 1].stream) {
             continue;
         }
         if (before) {
-            result = oh_driver.event_record(event, stream);
+            OH_TRY(oh_driver.event_record(event, stream));
         }
-        if (result == CUDA_SUCCESS) {
-            result = oh_driver.stream_wait_event(before ? stream_of(submission) : stream, event, 0);
-        }
+        OH_TRY(oh_driver.stream_wait_event(before ? stream_of(submission) : stream, event, 0));
     }
-    return result;
+    return CUDA_SUCCESS;
 }
 
 static CUresult begin_in_context(struct oh_submission *submission)
 {
-    CUresult result = CUDA_SUCCESS;
     for (size_t i = 1; i < submission->count; i++) {
         submission->joined |= submission->calls[i].stream != stream_of(submission);
     }
     if (submission->joined) {
-        result = join_streams(submission, true);
+        OH_TRY(join_streams(submission, true));
     }
-    return result == CUDA_SUCCESS ? oh_order_before(submission) : result;
-}
-
-/* Kernels before the one that failed are recorded: memory is freed only after them. */
-static CUresult close_after_failure(struct oh_submission *submission, CUresult failure)
-{
-    if (submission->kernels > 0) {
-        oh_order_after(submission);
-    }
-    return failure;
+    return oh_order_before(submission);
 }
 
 /* The next launch of the submission: a call, or a list of fused calls. */
@@ -163,12 +147,13 @@ static CUresult launch_next(struct oh_submission *submission)
     if (range) {
         oh_nvtx_pop();
     }
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+    OH_TRY(result);
+    for (size_t i = 0; i < count; i++) {
         oh_counter_add(&counters->calls[plan.algorithm], 1);
         oh_counter_add(&counters->bytes, calls[i].count * oh_type_size(calls[i].type));
     }
-    submission->launched += result == CUDA_SUCCESS ? count : 0;
-    return result;
+    submission->launched += count;
+    return CUDA_SUCCESS;
 }
 
 static CUresult launch_in_context(struct oh_submission *submission)
@@ -178,22 +163,25 @@ static CUresult launch_in_context(struct oh_submission *submission)
     while (submission->kernels < until && submission->launched < submission->count && result == CUDA_SUCCESS) {
         result = launch_next(submission);
     }
-    return result == CUDA_SUCCESS ? result : close_after_failure(submission, result);
+    if (result != CUDA_SUCCESS && submission->kernels > 0) {
+        oh_order_after(submission); /* kernels before the one that failed: memory is freed only after them */
+    }
+    return result;
 }
 
 static CUresult end_in_context(struct oh_submission *submission)
 {
-    CUresult result = oh_order_after(submission);
-    return result == CUDA_SUCCESS && submission->joined ? join_streams(submission, false) : result;
+    OH_TRY(oh_order_after(submission));
+    return submission->joined ? join_streams(submission, false) : CUDA_SUCCESS;
 }
 
 static CUresult whole_in_context(struct oh_submission *submission)
 {
-    CUresult result = begin_in_context(submission);
-    while (result == CUDA_SUCCESS && submission->launched < submission->count) {
-        result = launch_in_context(submission);
+    OH_TRY(begin_in_context(submission));
+    while (submission->launched < submission->count) {
+        OH_TRY(launch_in_context(submission));
     }
-    return result == CUDA_SUCCESS ? end_in_context(submission) : result;
+    return end_in_context(submission);
 }
 
 static CUresult query_in_context(struct oh_submission *submission)
@@ -246,8 +234,8 @@ static ncclResult_t in_context(struct oh_submission *submission, submission_step
 ncclResult_t oh_submission_begin(struct oh_submission *submission, const struct oh_call *calls, size_t count)
 {
     *submission = (struct oh_submission){.calls = calls, .count = count};
-    ncclResult_t res = oh_comm_failure(calls[0].comm);
-    return res == ncclSuccess ? in_context(submission, begin_in_context) : res;
+    OH_TRY(oh_comm_failure(calls[0].comm));
+    return in_context(submission, begin_in_context);
 }
 
 ncclResult_t oh_submission_advance(struct oh_submission *submission)
@@ -273,11 +261,9 @@ ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *
 {
     struct oh_call call = {.comm = comm, .stream = stream};
     struct oh_submission submission = {.calls = &call, .count = 1};
-    ncclResult_t res = in_context(&submission, query_in_context);
-    if (res == ncclSuccess) {
-        *capture_p = submission.stream_state.graph ? submission.stream_state.capture_id + 1 : 0;
-    }
-    return res;
+    OH_TRY(in_context(&submission, query_in_context));
+    *capture_p = submission.stream_state.graph ? submission.stream_state.capture_id + 1 : 0;
+    return ncclSuccess;
 }
 
 ncclResult_t oh_comm_join(struct oh_comm *comm, CUstream from, CUstream to)
