@@ -124,7 +124,7 @@ static struct oh_comm *begin_creation(struct oh_comm *parent, struct oh_key key,
     read.blocking &= !parent || oh_comm_id(parent)->config.blocking;
     oh_stats_mark_reached();
     oh_initial_comm_creation_begin();
-    return oh_creation_begin(&key, &read, parent, nccl_p);
+    return oh_creation_begin(&key, &read, parent, nccl_p, false);
 }
 
 /* After the real creator returned `res`: completes the creations now, or at the end of the group. Returns `res`. */
@@ -248,7 +248,8 @@ static struct oh_comm *begin_growing(struct oh_comm *parent, const ncclUniqueId 
     OH_KEEP_ERRNO();
     oh_initial_comm_creation_begin();
     const struct oh_comm_config read = oh_config_read(config, parent ? &oh_comm_id(parent)->config : NULL);
-    return oh_creation_begin_grow(parent, id, &read, nccl_p);
+    const struct oh_key key = id ? oh_key_of_ids(id, 1) : (struct oh_key){{0}};
+    return oh_creation_begin(id ? &key : NULL, &read, parent, nccl_p, true);
 }
 
 /* Ranks of the parent pass it, and one of them or all the id; new ranks pass the id. */

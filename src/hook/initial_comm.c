@@ -49,7 +49,7 @@ static void await(uint64_t id, int nranks, int rank)
     memcpy(name.internal + sizeof name - sizeof id, &id, sizeof id);
     const struct oh_key key = oh_key_of_ids(&name, 1);
     const struct oh_comm_config config = oh_config_read(NULL, NULL); /* the program's is unknown */
-    creation = oh_creation_begin(&key, &config, NULL, NULL);
+    creation = oh_creation_begin(&key, &config, NULL, NULL, false);
     first_nranks = nranks;
     first_rank = rank;
     owner = getpid();

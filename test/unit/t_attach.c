@@ -64,7 +64,7 @@ static struct oh_comm *enter(struct rank *self)
 {
     const struct oh_comm_config config = {.blocking = self->blocking, .max_ctas = UINT32_MAX};
     self->nccl = (ncclComm_t)(void *)self->handle;
-    struct oh_comm *comm = oh_creation_begin(&self->key, &config, NULL, &self->nccl);
+    struct oh_comm *comm = oh_creation_begin(&self->key, &config, NULL, &self->nccl, false);
     atomic_fetch_add(self->entered, 1);
     if (self->unborn) {
         return oh_creation_register(comm, self->nccl) ? comm : NULL;
@@ -240,7 +240,7 @@ static void *cross(void *user)
     static char handles[RANKS][COMMS][64];
     for (int c = 0; c < COMMS; c++) {
         const struct oh_comm_config config = OH_COMM_CONFIG_DEFAULT;
-        struct oh_comm *comm = oh_creation_begin(&self->keys[c], &config, NULL, NULL);
+        struct oh_comm *comm = oh_creation_begin(&self->keys[c], &config, NULL, NULL, false);
         atomic_fetch_add(self->shared_entered, 1);
         while (atomic_load(self->shared_entered) < RANKS * (c + 1)) {
             usleep(50);

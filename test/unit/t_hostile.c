@@ -150,7 +150,7 @@ static void live_once(struct rank *self, bool quiet, struct oh_key key, unsigned
 {
     struct writer writer;
     ncclComm_t nccl = (ncclComm_t)(void *)self->handle;
-    struct oh_comm *comm = oh_creation_begin(&key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, NULL, &nccl);
+    struct oh_comm *comm = oh_creation_begin(&key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, NULL, &nccl, false);
     bool writes = !quiet && start_writer(&writer, comm->segment.path, seed);
     pthread_barrier_wait(&self->lane->barrier);
     uint64_t start = oh_now_ns();

@@ -163,7 +163,7 @@ static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p
     struct oh_key key = oh_key_random();
     struct oh_segment segment;
     ncclComm_t nccl = (ncclComm_t)(void *)handle;
-    struct oh_comm *comm = oh_creation_begin(&key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, NULL, &nccl);
+    struct oh_comm *comm = oh_creation_begin(&key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, NULL, &nccl, false);
     if (oh_segment_open(&segment, &key) != ncclSuccess) {
         return false;
     }

@@ -19,19 +19,13 @@
 
 /*
  * Counts this rank in under the key, before NCCL creates the communicator. An error becomes the reason to decline. Sets
- * parent and nccl_p of the identity; the caller sets library and nccl_version. Makes no call of the driver. NULL: no
- * memory; this rank is not counted, so all ranks fall back.
+ * config, parent, nccl_p and is_grow of the identity; the caller sets library and nccl_version. Makes no call of the
+ * driver. NULL: no memory; this rank is not counted, so all ranks fall back.
+ * is_grow: the communicator grows out of `parent`. The new ranks (parent NULL) and those of the parent that have the
+ * unique id know the key. The parent's other ranks (key NULL) read it from the parent segment after NCCL's barrier.
  */
 struct oh_comm *oh_creation_begin(const struct oh_key *key, const struct oh_comm_config *config, struct oh_comm *parent,
-                                  ncclComm_t *nccl_p);
-
-/*
- * The same for a communicator that grows out of `parent`. The new ranks (parent NULL) and those of the parent that have
- * the unique id know the key; the parent's other ranks read it from the parent segment after NCCL's barrier. id: NULL
- * where this rank has none.
- */
-struct oh_comm *oh_creation_begin_grow(struct oh_comm *parent, const ncclUniqueId *id,
-                                       const struct oh_comm_config *config, ncclComm_t *nccl_p);
+                                  ncclComm_t *nccl_p, bool is_grow);
 
 /* NCCL has not created it. Frees the communicator. */
 void oh_creation_cancel(struct oh_comm *comm);

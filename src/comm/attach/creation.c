@@ -27,77 +27,50 @@ static void refuse(struct oh_comm *comm, const char *reason)
     oh_segment_vote_no(&comm->segment, reason);
 }
 
-static struct oh_comm *make_comm(const struct oh_comm_config *config, struct oh_comm *parent, ncclComm_t *nccl_p)
-{
-    struct oh_comm *comm = calloc(1, sizeof *comm);
-    if (!comm) {
-        OH_INFO("out of memory for a communicator: its ranks fall back to NCCL");
-        return NULL;
-    }
-    comm->id.config = *config;
-    comm->id.parent = parent;
-    comm->id.nccl_p = nccl_p;
-    comm->attach.creating = true;
-    comm->attach.awaited = 1;
-    pthread_mutex_init(&comm->attach.mutex, NULL);
-    return comm;
-}
-
-static void end_begin(struct oh_comm *comm, bool is_present, uint64_t start)
-{
-    if (!is_present) {
-        refuse(comm, "this rank cannot open the shared memory of the communicator");
-    } else if (comm->id.config.zero_cta) {
-        refuse(comm, "the program asks for the zero-CTA policy");
-    }
-    comm->attach.ms = (double)(oh_now_ns() - start) / 1e6;
-}
-
-struct oh_comm *oh_creation_begin(const struct oh_key *key, const struct oh_comm_config *config, struct oh_comm *parent,
-                                  ncclComm_t *nccl_p)
-{
-    uint64_t start = oh_now_ns();
-    struct oh_comm *comm = make_comm(config, parent, nccl_p);
-    oh_comms_reclaim();
-    if (comm) {
-        comm->id.key = *key;
-        end_begin(comm, oh_segment_open(&comm->segment, key) == ncclSuccess, start);
-    }
-    return comm;
-}
-
-/* A rank of the parent that has the id publishes the key of the grown communicator in the parent segment. */
-static bool open_parent_segment(struct oh_comm *comm, const ncclUniqueId *id)
+/* A rank of the parent that knows the key of the grown communicator publishes it in the parent segment. */
+static bool open_parent_segment(struct oh_comm *comm, const struct oh_key *key)
 {
     struct oh_comm *parent = comm->id.parent;
     struct oh_segment *segment = &comm->attach.parent_segment;
     struct oh_key parent_key = oh_key_of_grow(&parent->id.key, parent->id.grows++);
     comm->attach.parent_ranks = parent->id.nranks;
     if (oh_segment_open(segment, &parent_key) != ncclSuccess ||
-        (id && oh_segment_open_uncounted(&comm->segment, &comm->id.key) != ncclSuccess)) {
+        (key && oh_segment_open_uncounted(&comm->segment, key) != ncclSuccess)) {
         return false;
     }
-    if (id) {
+    if (key) {
         atomic_store(&comm->segment.shared->parent_ranks, parent->id.nranks);
-        segment->shared->target = comm->id.key;
+        segment->shared->target = *key;
         atomic_store(&segment->shared->target_set, 1);
     }
     return true;
 }
 
-struct oh_comm *oh_creation_begin_grow(struct oh_comm *parent, const ncclUniqueId *id,
-                                       const struct oh_comm_config *config, ncclComm_t *nccl_p)
+struct oh_comm *oh_creation_begin(const struct oh_key *key, const struct oh_comm_config *config, struct oh_comm *parent,
+                                  ncclComm_t *nccl_p, bool is_grow)
 {
-    uint64_t start = oh_now_ns();
-    struct oh_comm *comm = make_comm(config, parent, nccl_p);
-    if (comm) {
-        comm->id.is_grow = true;
-        comm->id.key = id ? oh_key_of_ids(id, 1) : comm->id.key;
-        end_begin(comm,
-                  parent ? open_parent_segment(comm, id)
-                         : oh_segment_open(&comm->segment, &comm->id.key) == ncclSuccess,
-                  start);
+    const uint64_t start = oh_now_ns();
+    struct oh_comm *comm = calloc(1, sizeof *comm);
+    oh_comms_reclaim();
+    if (!comm) {
+        OH_INFO("out of memory for a communicator: its ranks fall back to NCCL");
+        return NULL;
     }
+    comm->id = (struct oh_comm_identity){.config = *config, .parent = parent, .nccl_p = nccl_p, .is_grow = is_grow};
+    if (key) {
+        comm->id.key = *key;
+    }
+    comm->attach.creating = true;
+    comm->attach.awaited = 1;
+    pthread_mutex_init(&comm->attach.mutex, NULL);
+    const bool is_present = is_grow && parent ? open_parent_segment(comm, key)
+                                              : oh_segment_open(&comm->segment, &comm->id.key) == ncclSuccess;
+    if (!is_present) {
+        refuse(comm, "this rank cannot open the shared memory of the communicator");
+    } else if (config->zero_cta) {
+        refuse(comm, "the program asks for the zero-CTA policy");
+    }
+    comm->attach.ms = (double)(oh_now_ns() - start) / 1e6;
     return comm;
 }
 
