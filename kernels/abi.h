@@ -120,7 +120,7 @@ struct oh_kernel_args {
     uint32_t nranks;
     uint32_t op;           /* enum oh_kernel_op */
     uint32_t call_number;  /* these three are for reports only */
-    uint32_t signature;    /* src/comm/watch/failure.h */
+    uint32_t signature;    /* src/comm/watch/watch.h */
     uint32_t report_count; /* elements of the whole call, or call list, of which this kernel may be a part */
     const void *scalar;    /* OH_OP_SCALED_SUM: one element that the GPU can read; NULL: the scalar is the operand */
     uint64_t operand; /* OH_OP_SCALED_SUM: bits of the scalar; MIN, MAX, AVG of integers: the sign bit, 0: unsigned */

@@ -132,7 +132,7 @@ struct oh_watch {
     bool trapped;                       /* kernels have been told to trap */
 };
 
-/* Failures (watch/failure.h). */
+/* Failures (watch/watch.h). */
 struct oh_health {
     atomic_int failure;        /* the error that calls now return; ncclSuccess: none */
     atomic_uint departed_peer; /* in FAILING: the rank */

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * allreduce_entry.c - ncclAllReduce, its ops, ncclCommGetAsyncError, and the calls that NCCL always serves
+ * allreduce_entry.c - ncclAllReduce, its ops, groups, ncclCommGetAsyncError, and the calls that NCCL always serves
  *
  * Does: Serves a call, or lets NCCL serve it, in order with those that onehop serves: NCCL orders all calls of a
  *    communicator, whatever streams they are on, and joins the streams of a group.
  * Threads: one at a time for a communicator, by NCCL's own rules; ncclCommGetAsyncError any.
- * Owns: nothing.
+ * Owns: nothing; group.c has the queue of a group.
  */
-#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "comm/attach/attach.h"
@@ -243,7 +242,8 @@ static struct oh_deferred *await_deferred(size_t *count_p)
     return deferred;
 }
 
-void oh_entry_route_deferred(void)
+/* Decides and makes the calls that the outermost group has deferred. A failure becomes the group's. */
+static void route_deferred(void)
 {
     size_t count = 0;
     struct oh_deferred *deferred = await_deferred(&count);
@@ -329,4 +329,37 @@ EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
         return REAL(real, RedOpDestroy(op, comm));
     }
     return oh_group_keeps_op(ours, op) ? ncclSuccess : destroy_op(ours, op);
+}
+
+EXPORT ncclResult_t ncclGroupStart(void)
+{
+    GET_REAL(real);
+    ncclResult_t res = REAL(real, GroupStart());
+    if (res == ncclSuccess && oh_inside == 0) {
+        oh_group_enter();
+    }
+    return res;
+}
+
+EXPORT ncclResult_t ncclGroupEnd(void)
+{
+    GET_REAL(real);
+    if (oh_inside > 0) {
+        return real->GroupEnd();
+    }
+    route_deferred();
+    oh_group_begin_end(false);
+    return oh_group_end(real, REAL(real, GroupEnd()), false);
+}
+
+EXPORT ncclResult_t ncclGroupSimulateEnd(struct ncclSimInfo_v22200 *info)
+{
+    GET_REAL(real);
+    NEED_REAL(real, GroupSimulateEnd);
+    if (oh_inside > 0) {
+        return real->GroupSimulateEnd(info);
+    }
+    route_deferred();
+    oh_group_begin_end(true);
+    return oh_group_end(real, REAL(real, GroupSimulateEnd(info)), true);
 }

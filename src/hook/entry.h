@@ -64,9 +64,6 @@ struct oh_comm *oh_entry_find_comm(ncclComm_t comm, const void *caller, bool cou
 /* For GET_REAL_OF. */
 ncclResult_t oh_entry_real_of(const struct oh_comm *comm, const struct oh_real **real_p, const void *caller);
 
-/* Decides and makes the calls that the outermost group has deferred. A failure becomes the group's. */
-void oh_entry_route_deferred(void);
-
 /* NCCL has rejected the call: it has not happened, and the next call gets its number. */
 static inline bool oh_entry_is_rejected(ncclResult_t res)
 {

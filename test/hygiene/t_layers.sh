@@ -75,7 +75,7 @@ tap_empty "$(circles)" "the layers have no circle"
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$scratch/src/comm/watch" "$scratch/kernels"
-echo '#include "comm/launch/order.h"' >"$scratch/src/comm/watch/broken.c"
-[ "$(wrong "$scratch")" = "src/comm/watch/broken.c includes comm/launch/order.h" ]
+echo '#include "comm/launch/launch.h"' >"$scratch/src/comm/watch/broken.c"
+[ "$(wrong "$scratch")" = "src/comm/watch/broken.c includes comm/launch/launch.h" ]
 tap_point $? "an arrow back is found" "$(wrong "$scratch")"
 tap_done

@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "comm/watch/failure.h"
+#include "comm/watch/watch.h"
 #include "test/tap.h"
 #include "util/clock.h"
 

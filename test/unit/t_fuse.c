@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* t_fuse.c - which calls of a group go out as one launch: random groups, cut as they would be launched */
-#include "comm/launch/decide.h"
+#include "comm/launch/launch.h"
 
 #include <string.h>
 

@@ -5,9 +5,9 @@
  * Does: Publishes this rank's peer info, opens the peers' memory, prepares kernels, and votes. A rank that cannot go on
  *    votes no, which ends the set-up on all ranks. See doc/design.md, "Attach".
  * Threads: oh_agreement_begin: the thread that uses the communicator; the rest: the background thread.
- * Owns: see agreement.h.
+ * Owns: nothing.
  */
-#include "comm/attach/agreement.h"
+#include "comm/attach/attach.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -15,8 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/attach/attach.h"
-#include "comm/watch/monitor.h"
+#include "comm/watch/watch.h"
 #include "gpu/kernels.h"
 #include "plan/tuning.h"
 #include "util/clock.h"

@@ -17,9 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/attach/agreement.h"
-#include "comm/watch/failure.h"
-#include "comm/watch/monitor.h"
+#include "comm/watch/watch.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/bgthread.h"

@@ -117,4 +117,25 @@ void oh_comm_release(struct oh_comm *comm);
 /* The communicator is not served: gives up segment and staging memory. */
 void oh_comm_detach(struct oh_comm *comm);
 
+/* --- a set-up under way, for src/comm/attach alone: it belongs to the background thread once it has begun -----------
+ */
+
+/*
+ * Begins a set-up, in the thread that makes the first call, on `stream`: context and events, so that calls that NCCL
+ * serves are ordered from now on. A failure makes it decline.
+ */
+void oh_agreement_begin(struct oh_comm *comm, CUstream stream);
+
+/* Takes the steps that do not wait; true: all ranks have decided. Sets *moved_p if it has taken a step. */
+bool oh_agreement_advance(struct oh_comm *comm, bool *moved_p);
+
+/* Ends a set-up after the decision: the communicator falls back, unless all ranks have voted yes. */
+void oh_agreement_end(struct oh_comm *comm);
+
+/* Votes no: all ranks fall back with this reason, unless they have agreed before. */
+void oh_agreement_decline(struct oh_comm *comm, const char *reason);
+
+/* A rank has voted no: takes over its reason. With the mutex of the communicator's attach held. */
+void oh_attach_settle_off(struct oh_comm *comm);
+
 #endif

@@ -16,9 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm/launch/capture.h"
-#include "comm/watch/failure.h"
-#include "comm/watch/monitor.h"
+#include "comm/launch/launch.h"
+#include "comm/watch/watch.h"
 #include "gpu/context.h"
 #include "util/clock.h"
 #include "util/log.h"

@@ -7,7 +7,7 @@
  *    atomics only.
  * Owns: the entries of comm->order.captures, until their graph and the communicator are gone.
  */
-#include "comm/launch/capture.h"
+#include "comm/launch/launch.h"
 
 #include <sched.h>
 #include <stdlib.h>

@@ -6,9 +6,9 @@
  * Threads: the one that uses the communicator.
  * Owns: nothing.
  */
-#include "comm/launch/decide.h"
+#include "comm/launch/launch.h"
 
-#include "comm/watch/failure.h"
+#include "comm/watch/watch.h"
 
 bool oh_call_decide(struct oh_call *call, ncclRedOp_t op)
 {

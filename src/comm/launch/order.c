@@ -18,15 +18,13 @@
  * Threads: the one that uses the communicator; oh_order_nccl_launched any.
  * Owns: nothing.
  */
-#include "comm/launch/order.h"
+#include "comm/launch/launch.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/launch/capture.h"
-#include "comm/watch/failure.h"
 #include "gpu/context.h"
 #include "util/log.h"
 

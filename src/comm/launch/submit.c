@@ -7,10 +7,8 @@
  * Threads: the one that uses the communicator.
  * Owns: nothing; the caller has the submission.
  */
-#include "comm/watch/failure.h"
-#include "comm/launch/capture.h"
-#include "comm/launch/decide.h"
-#include "comm/launch/order.h"
+#include "comm/watch/watch.h"
+#include "comm/launch/launch.h"
 #include "gpu/context.h"
 #include "util/nvtx.h"
 

@@ -6,7 +6,7 @@
  * Threads: the thread that uses the communicator; oh_comm_fail and the release functions: any.
  * Owns: nothing; the words lie in the segment and in struct oh_comm.
  */
-#include "comm/watch/failure.h"
+#include "comm/watch/watch.h"
 
 #include <inttypes.h>
 #include <stdio.h>

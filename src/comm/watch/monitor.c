@@ -2,14 +2,14 @@
 /*
  * monitor.c - detection of departed peers and of stalls
  *
- * Does: Implements monitor.h. A kernel that has polled for long stores its call and a counter in host memory, again and
- *    again (kernels/protocol.cuh), in eager calls and in replays alike. The epoch tells one wait from the next. Only a
- *    counter that has changed since the last check is a wait.
- * Threads: see monitor.h. The thread logs, and queries the driver, without the mutex: stderr may be a pipe that nobody
+ * Does: Implements the monitor of watch.h. A kernel that has polled for long stores its call and a counter in host
+ *    memory, again and again (kernels/protocol.cuh), in eager calls and in replays alike. The epoch tells one wait from
+ *    the next. Only a counter that has changed since the last check is a wait.
+ * Threads: see watch.h. The thread logs, and queries the driver, without the mutex: stderr may be a pipe that nobody
  *    reads, and the driver may block behind a launch until another thread aborts.
  * Owns: the epoll descriptor.
  */
-#include "comm/watch/monitor.h"
+#include "comm/watch/watch.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,7 +19,6 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "comm/watch/failure.h"
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"

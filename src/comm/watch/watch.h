@@ -1,19 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * failure.h - failures of a communicator, and the calls of its ranks as the other ranks read them
+ * watch.h - failures of a communicator, how they are detected, and calls as the other ranks read them
  *
- * Does: Publishes rank states and last calls in the segment, and makes a communicator fail on all ranks. The rank that
- *    detects a failure logs it; the others read it in the segment. A failed communicator is not SERVED, so the next
- *    call goes the way of calls that NCCL serves, where it is refused; the calls of a sound communicator pay nothing.
- *    Fail-stop: a failure ends no kernel. A kernel that waits goes on, so that its stream never completes with a wrong
- *    result, until the program aborts, revokes, shrinks with the abort flag, or destroys (oh_comm_release_kernels).
- * Threads: the thread that uses the communicator, unless a function says any.
- * Owns: nothing.
+ * Does: failure.c publishes rank states and last calls in the segment, and makes a communicator fail on all ranks. The
+ *    rank that detects a failure logs it; the others read it in the segment. A failed communicator is not SERVED, so
+ *    the next call goes the way of calls that NCCL serves, where it is refused; the calls of a sound communicator pay
+ *    nothing. Fail-stop: a failure ends no kernel. A kernel that waits goes on, so that its stream never completes with
+ *    a wrong result, until the program aborts, revokes, shrinks with the abort flag, or destroys
+ *    (oh_comm_release_kernels).
+ *    monitor.c polls, every 80 ms and when a peer's process ends, the words that kernels and ranks store in host
+ *    memory. A peer has departed when it sends nothing more: its process has ended, it has aborted the communicator, or
+ *    it has destroyed it and closed its peers' memory. Then the communicator fails if a call of this rank waits, in a
+ *    kernel of onehop or in an eager allreduce that NCCL serves, or if a call is made. A departure alone is no failure:
+ *    programs end their ranks in any order and in any way.
+ * Threads: the thread that uses the communicator, unless a function says any. The monitor is one background thread a
+ *    process. It calls the driver only where a peer has departed while NCCL serves a call.
+ * Owns: the list of monitored communicators.
  */
-#ifndef OH_COMM_WATCH_FAILURE_H_
-#define OH_COMM_WATCH_FAILURE_H_
+#ifndef OH_COMM_WATCH_WATCH_H_
+#define OH_COMM_WATCH_WATCH_H_
 
 #include "comm/comm_internal.h"
+
+/* --- failure.c ---------------------------------------------------------------------------------------------------- */
 
 /* Algorithm, type and op of a call in one word; algorithm ONEHOP_ALGORITHM_COUNT: not chosen yet. */
 static inline uint32_t oh_signature_pack(int algorithm, ncclDataType_t type, enum oh_kernel_op op)
@@ -41,14 +50,13 @@ struct oh_failure {
     uint32_t detected_by;
     uint32_t departed_rank; /* OH_MAX_RANKS: none */
 };
+struct oh_failure oh_segment_failure(const struct oh_comm *comm);
 
 /* Makes kernels that wait return without a result: the program has ended the communicator. Any thread. */
 void oh_comm_release_kernels(struct oh_comm *comm);
 
 /* Makes kernels that wait trap, if they are not released. Any thread. */
 void oh_comm_trap_kernels(struct oh_comm *comm);
-
-struct oh_failure oh_segment_failure(const struct oh_comm *comm);
 
 /*
  * Publishes that this rank makes `calls` more calls, of which the last has `count` elements; returns its number.
@@ -81,5 +89,20 @@ bool oh_read_last_call(const struct oh_progress *progress, struct oh_last_call *
  * that is logged, and the communicator has failed.
  */
 bool oh_check_call(const struct oh_call *call);
+
+/* --- monitor.c ---------------------------------------------------------------------------------------------------- */
+
+/* Starts the thread, before a rank votes. False: there is none, so nothing may be served. */
+bool oh_monitor_start(void);
+
+/* Watches a communicator from now on; it is in CUTOVER. */
+void oh_monitor_add(struct oh_comm *comm);
+
+/*
+ * Watches it no more. The monitor does not use the communicator afterwards, once oh_monitor_is_asking returns false.
+ * Also for a communicator that is not watched.
+ */
+void oh_monitor_remove(struct oh_comm *comm);
+bool oh_monitor_is_asking(const struct oh_comm *comm);
 
 #endif

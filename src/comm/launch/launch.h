@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * launch.h - the steps of a launch: decide, order, capture
+ *
+ * Does: decide.c: in which parts a served call is launched, and with which other calls (and oh_call_decide and
+ *    oh_comm_count_fallback of comm.h). order.c: orders a submission before its first launch, and records it after its
+ *    last. capture.c: keeps, for each capture, the nodes after which its next call comes, and the record node.
+ * Threads: the one that uses the communicator, in the communicator's context; oh_order_fail any.
+ * Owns: the entries of captures.
+ */
+#ifndef OH_COMM_LAUNCH_LAUNCH_H_
+#define OH_COMM_LAUNCH_LAUNCH_H_
+
+#include "comm/comm_internal.h"
+
+/* --- decide.c ----------------------------------------------------------------------------------------------------- */
+
+/* Returns the elements of each part of the call, but for the last, which may have fewer: one kernel each. */
+uint64_t oh_call_part_count(const struct oh_call *call);
+
+/*
+ * Kernel fusion: a launch and a hop cost the same for any size, so consecutive calls of a group with the same datatype
+ * and op share one launch, as long as the table serves a message as large as all of them. Count, datatype and op decide
+ * alone: they are the same on all ranks, which pointers and streams are not.
+ *
+ * Returns how many of the first calls share a launch: 1 (an ordinary launch) to OH_LIST_CALLS. count > 0; all calls of
+ * one communicator.
+ */
+size_t oh_fuse_count(const struct oh_plan_table *table, const struct oh_call *calls, size_t count);
+
+/* Fills in calls, words and items of the list for the first `count` calls, as oh_fuse_count returned, and the plan. */
+void oh_fuse_list(const struct oh_plan_table *table, const struct oh_call *calls, size_t count,
+                  struct oh_kernel_list_args *list_p, struct oh_plan *plan_p);
+
+/* --- order.c ------------------------------------------------------------------------------------------------------ */
+
+/* The state of a stream. */
+CUresult oh_stream_query(CUstream stream, struct oh_stream_state *stream_state_p);
+
+/* Orders the submission's stream after the last launch, eager or in the capture that the stream is in. */
+CUresult oh_order_before(struct oh_submission *submission);
+
+/* Records the launches of the submission as the last ones. */
+CUresult oh_order_after(struct oh_submission *submission);
+
+/*
+ * After a failure: invalidates the capture of the stream, unless `stream_state` shows that there is none, so that
+ * nothing of it can be replayed. A query of a stream under capture does so (CUDA programming guide, "Prohibited and
+ * Unhandled Operations").
+ */
+void oh_order_invalidate(CUstream stream, const struct oh_stream_state *stream_state);
+
+/*
+ * A driver error in `what`. Returns ncclSuccess if the ranks had not agreed, so that all fall back: this is no failure.
+ * Returns ncclUnhandledCudaError (logged at WARN) if the communicator is served, or will be: then it has failed, unless
+ * only the capture of the stream was invalid before. Any thread.
+ */
+ncclResult_t oh_order_fail(struct oh_comm *comm, CUresult result, const char *what);
+
+/* --- capture.c ---------------------------------------------------------------------------------------------------- */
+
+/* A capture with calls of this communicator, onehop's or NCCL's. Lives as long as the graph and its executables. */
+struct oh_capture {
+    struct oh_capture *next; /* the list belongs to the thread that uses the communicator */
+    struct oh_comm *comm;
+    cuuint64_t id;         /* unique in the process */
+    CUgraph graph;         /* valid, as the following, during the capture; NULL: the capture cannot be used */
+    CUstream stream;       /* of its newest call */
+    CUgraphNode *frontier; /* the nodes on which the stream's work after that call depends */
+    size_t frontier_count;
+    CUgraphNode record;    /* of OH_EVENT_LAUNCH, after the newest call; NULL: none */
+    CUgraphNode kernel;    /* onehop's newest; NULL: none, or unknown */
+    atomic_bool destroyed; /* the graph is: the entry may be freed */
+};
+
+/* The entry of a capture under way; NULL: it has none yet, or cannot be used. */
+struct oh_capture *oh_capture_find(const struct oh_comm *comm, cuuint64_t id);
+
+/* Orders the next work of the stream after the communicator's calls in its capture, whose entry becomes *capture_p. */
+CUresult oh_capture_before(struct oh_comm *comm, const struct oh_stream_state *stream_state,
+                           struct oh_capture **capture_p);
+
+/* The stream's newest work becomes the frontier, and the record node moves behind it. */
+CUresult oh_capture_after(struct oh_capture *capture, CUstream stream);
+
+/*
+ * After each kernel of the submission. In a capture, if the kernel depends on a single node: a kernel of the
+ * communicator gets an early trigger; after a kernel of the program this one is launched early (gpu/edge.h). Fails
+ * only if the order of the two is lost; any other error leaves the capture as it was.
+ */
+CUresult oh_capture_link(const struct oh_submission *submission);
+
+/* Frees the entries whose graphs are destroyed, or all. */
+void oh_captures_free(struct oh_comm *comm, bool all);
+
+#endif
