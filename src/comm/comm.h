@@ -108,8 +108,7 @@ void oh_comm_revoked(struct oh_comm *comm);
 void oh_comm_begin_use(struct oh_comm *comm);
 void oh_comm_end_use(struct oh_comm *comm);
 
-/* --- ops -------------------------------------------------------------------------------------------------------------
- */
+/* --- ops ---------------------------------------------------------------------------------------------------------- */
 
 /*
  * Remembers an op that NCCL has made on the communicator; scalar and on_device as for oh_op_scaled. Returns
@@ -125,8 +124,7 @@ void oh_comm_ops_forget(struct oh_comm *comm);
 /* What an op means on the communicator. False: NCCL would not take it for that type. */
 bool oh_comm_op_find(const struct oh_comm *comm, ncclRedOp_t op, ncclDataType_t type, struct oh_op *op_p);
 
-/* --- calls -----------------------------------------------------------------------------------------------------------
- */
+/* --- calls -------------------------------------------------------------------------------------------------------- */
 
 /* One allreduce call, as the application made it. */
 struct oh_call {

@@ -190,7 +190,6 @@ void oh_registry_remove(struct oh_comm *comm);
 void oh_registry_visit(void (*visit)(struct oh_comm *comm, void *user), void *user);
 
 void oh_comm_print_stats(struct oh_comm *comm);
-void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p); /* all but counters; mutex held */
-void oh_comm_publish_facts(struct oh_comm *comm);                                 /* to the live page; mutex held */
+void oh_comm_publish_facts(struct oh_comm *comm); /* to the live page; mutex held */
 
 #endif

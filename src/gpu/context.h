@@ -9,7 +9,6 @@
 #ifndef OH_GPU_CONTEXT_H_
 #define OH_GPU_CONTEXT_H_
 
-#include <nccl.h>
 #include <stdbool.h>
 
 #include "gpu/driver.h"

@@ -63,8 +63,7 @@ struct oh_comm *oh_entry_find_comm(ncclComm_t comm, const void *caller, bool cou
     if (oh_inside > 0 || oh_entry_is_forked()) {
         return NULL;
     }
-    /* acquire, before the search: pairs with the release store in adopt(). Else the search could miss a registration.
-     */
+    /* acquire, before the search: pairs with the release store in adopt(). Else it could miss a registration. */
     bool awaited = atomic_load_explicit(&oh_initial_comm_expected, memory_order_acquire);
     struct oh_comm *ours = oh_comm_find(comm);
     if (!ours && awaited && oh_entry_is_active()) {

@@ -6,7 +6,6 @@
  * Threads: any.
  * Owns: nothing.
  */
-#include <errno.h>
 #include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>

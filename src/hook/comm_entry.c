@@ -8,7 +8,6 @@
  * Owns: a communicator that is not registered yet.
  */
 #include <pthread.h>
-#include <stdlib.h>
 
 #include "comm/attach/attach.h"
 #include "hook/entry.h"

@@ -8,13 +8,11 @@
  */
 #include "hook/initial_comm.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "hook/entry.h"
-#include "hook/real.h"
 #include "util/log.h"
 #include "util/keep_errno.h"
 

@@ -12,7 +12,6 @@
 #include "hook/patch.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -255,8 +254,7 @@ static bool assign_all_words(const struct oh_elf *elf, struct assignment *assign
            assign_words(elf, elf->relocations, elf->relocation_count, assignment);
 }
 
-/* Objects with such words. They are opened after the walk; then no thread is still loading them and writes their pages.
- */
+/* Objects with such words. They are opened after the walk: then no thread loads them and writes their pages. */
 struct caller {
     struct caller *next;
     struct oh_elf elf;

@@ -6,7 +6,6 @@
  * Threads: any.
  * Owns: nothing.
  */
-#include <stdatomic.h>
 #include <string.h>
 
 #include "comm/attach/attach.h"

@@ -10,7 +10,6 @@
 #include "hook/real.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>

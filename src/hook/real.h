@@ -16,7 +16,6 @@
 
 #include <nccl.h>
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "hook/elf.h"
 
@@ -119,8 +118,7 @@ const struct oh_real *oh_real_of_object(const void *dynamic, const char *path);
 int oh_real_count(void);
 struct oh_real *oh_real_at(int index);
 
-/* For patch.c, one thread at a time. Remembers the object if it is an NCCL; forgets the last one, which was unloaded.
- */
+/* For patch.c, one thread at a time. Adds the object if it is an NCCL; forgets the last one, which was unloaded. */
 void oh_real_add(const struct oh_elf *elf, const char *path);
 void oh_real_drop(int index);
 

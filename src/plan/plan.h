@@ -43,8 +43,7 @@ struct oh_plan_table {
     struct oh_plan_rows rows;
 };
 
-/* What fits in the contexts of all ranks. Kernels wait for blocks of peers: a grid that does not fit could wait
- * forever. */
+/* What fits in the contexts of all ranks: a grid that does not fit could wait for blocks of peers forever. */
 struct oh_plan_room {
     uint32_t sms;        /* multiprocessors */
     uint32_t sm_threads; /* of a kernel on each of them */

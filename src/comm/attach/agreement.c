@@ -9,7 +9,6 @@
  */
 #include "comm/attach/attach.h"
 
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -20,7 +20,6 @@
 #include "comm/watch/watch.h"
 #include "gpu/context.h"
 #include "util/clock.h"
-#include "util/log.h"
 #include "util/bgthread.h"
 
 #define RECLAIM_TRIES 20                              /* in two seconds, by the periods below */

@@ -6,7 +6,6 @@
  * Threads: any; a communicator's facts are read under its attach mutex.
  * Owns: the counters of calls on unknown communicators.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -59,10 +58,11 @@ static const struct {
     [OH_COMM_ENDED] = {OH_STATE_ENDED, ""},
 };
 
-void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p)
+/* All but the counters. With the mutex held. */
+static struct oh_stats_record facts_of(const struct oh_comm *comm)
 {
     const enum oh_comm_state state = oh_comm_state(comm);
-    *record_p = (struct oh_stats_record){
+    struct oh_stats_record record = {
         .pid = (uint64_t)getpid(),
         .comm = comm->id.key.word[0],
         .rank = comm->id.rank,
@@ -71,23 +71,22 @@ void oh_comm_facts(const struct oh_comm *comm, struct oh_stats_record *record_p)
         .memory = comm->attach.voted && comm->staging.base ? OH_STAGING_BYTES : 0,
         .attach_us = (uint64_t)(comm->attach.ms * 1000),
     };
-    snprintf(record_p->reason, sizeof record_p->reason, "%s",
+    snprintf(record.reason, sizeof record.reason, "%s",
              views[state].reason ? views[state].reason : comm->attach.reason);
+    return record;
 }
 
 void oh_comm_publish_facts(struct oh_comm *comm)
 {
-    struct oh_stats_record record;
-    oh_comm_facts(comm, &record);
+    const struct oh_stats_record record = facts_of(comm);
     oh_live_update(&comm->live, &record);
 }
 
 /* A set-up in the background may just be ending. */
 static struct oh_stats_record record_of(struct oh_comm *comm)
 {
-    struct oh_stats_record record;
     pthread_mutex_lock(&comm->attach.mutex);
-    oh_comm_facts(comm, &record);
+    struct oh_stats_record record = facts_of(comm);
     pthread_mutex_unlock(&comm->attach.mutex);
     oh_stats_copy(oh_comm_counters(comm), &record);
     return record;

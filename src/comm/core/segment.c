@@ -8,7 +8,6 @@
  */
 #include "comm/core/segment.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -165,21 +164,22 @@ bool oh_peer_info_is_own(const struct oh_peer_info *info)
     return info->process == process_token;
 }
 
-bool oh_peer_info_is_visible(const struct oh_peer_info *info)
-{
-    return oh_peer_info_has_pid(info) && info->start_time != 0 &&
-           (oh_process_has_ended(info->pid, info->start_time) || oh_process_start_time(info->pid) != 0);
-}
-
-bool oh_peer_info_has_pid(const struct oh_peer_info *info)
+/* True when the pid means the same process here. */
+static bool has_pid(const struct oh_peer_info *info)
 {
     pthread_once(&process_once, identify_process);
     return info->pid > 0 && info->pid_namespace != 0 && info->pid_namespace == process_pid_namespace;
 }
 
+bool oh_peer_info_is_visible(const struct oh_peer_info *info)
+{
+    return has_pid(info) && info->start_time != 0 &&
+           (oh_process_has_ended(info->pid, info->start_time) || oh_process_start_time(info->pid) != 0);
+}
+
 static bool is_dead(const struct oh_peer_info *info)
 {
-    return oh_peer_info_has_pid(info) && oh_process_has_ended(info->pid, info->start_time);
+    return has_pid(info) && oh_process_has_ended(info->pid, info->start_time);
 }
 
 /*

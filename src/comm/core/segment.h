@@ -161,9 +161,6 @@ bool oh_segment_is_unreferenced(const struct oh_segment *segment, uint32_t rank,
 /* Fills in which process this is. */
 void oh_peer_info_identify(struct oh_peer_info *info);
 
-/* True when the pid means the same process here. */
-bool oh_peer_info_has_pid(const struct oh_peer_info *info);
-
 /* True when this process can detect the end of that one. */
 bool oh_peer_info_is_visible(const struct oh_peer_info *info);
 

@@ -15,7 +15,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "gpu/context.h"
 #include "util/clock.h"
 #include "util/log.h"
 

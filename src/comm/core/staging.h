@@ -11,7 +11,6 @@
 #ifndef OH_COMM_CORE_STAGING_H_
 #define OH_COMM_CORE_STAGING_H_
 
-#include <nccl.h>
 #include <stdbool.h>
 #include <stdint.h>
 

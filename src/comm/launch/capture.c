@@ -9,7 +9,6 @@
  */
 #include "comm/launch/launch.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,8 +70,7 @@ struct oh_capture *oh_capture_find(const struct oh_comm *comm, cuuint64_t id)
     return capture;
 }
 
-/* The nodes that the next work on a capturing stream comes after; for a stream that has just got a kernel, that. They
- * are the driver's, until the next call on the capture. */
+/* The nodes that the next work on a capturing stream depends on: the driver's, until the next call on the capture. */
 static CUresult get_frontier(CUstream stream, const CUgraphNode **nodes_p, size_t *count_p)
 {
     CUstreamCaptureStatus status;

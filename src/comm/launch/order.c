@@ -22,7 +22,6 @@
 
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "gpu/context.h"
@@ -94,8 +93,7 @@ static CUresult follow_nccl(struct oh_comm *comm, const struct oh_stream_state *
                : oh_driver.stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_NCCL], 0);
 }
 
-/* Orders the stream after the last launch. While graphs of the communicator exist, a replay may have been launched
- * since. */
+/* Orders the stream after the last launch: while there are graphs, a replay may have been launched since. */
 static CUresult follow_launches(struct oh_comm *comm, const struct oh_stream_state *stream_state)
 {
     bool moved = comm->order.launched && stream_state->stream_id != comm->order.last_stream;
@@ -104,8 +102,7 @@ static CUresult follow_launches(struct oh_comm *comm, const struct oh_stream_sta
                              : CUDA_SUCCESS;
 }
 
-/* --- a submission ----------------------------------------------------------------------------------------------------
- */
+/* --- a submission ------------------------------------------------------------------------------------------------- */
 
 CUresult oh_order_before(struct oh_submission *submission)
 {

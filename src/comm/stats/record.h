@@ -12,7 +12,6 @@
 #define OH_COMM_STATS_RECORD_H_
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -77,9 +76,7 @@ static inline void oh_counter_add(atomic_uint_fast64_t *counter, uint64_t more)
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + more, memory_order_relaxed);
 }
 
-/*
- * One rank of one communicator; without ranks: the calls of a process on communicators that onehop does not know.
- */
+/* One rank of one communicator; without ranks: the calls of a process on communicators that onehop does not know. */
 struct oh_stats_record {
     uint64_t pid;
     uint64_t comm; /* the same number on all ranks, another for each communicator */
@@ -116,8 +113,7 @@ const char *oh_fallback_name(int back);
 const char *oh_fallback_text(int back);
 const char *oh_state_key(uint64_t state);
 
-/* Writes the record as text, as a JSON object: one line without a newline. Return its length, less than OH_STATS_LINE.
- */
+/* Write the record as text, as a JSON object: one line without a newline. Return its length, below OH_STATS_LINE. */
 size_t oh_stats_text(const struct oh_stats_record *record, char line_p[OH_STATS_LINE]);
 size_t oh_stats_json(const struct oh_stats_record *record, char line_p[OH_STATS_LINE]);
 

@@ -39,8 +39,7 @@ void oh_signature_format(uint32_t signature, uint64_t count, char *text_p)
              type_name(signature >> 8 & 0xff), known ? ", " : "", known ? oh_algorithm_name((int)algorithm) : "");
 }
 
-/* acquire: pairs with the release stores in oh_progress_add(). Equal numbers at both ends: the fields are of one call.
- */
+/* acquire: pairs with the release stores in oh_progress_add(). With equal numbers the fields are of one call. */
 bool oh_read_last_call(const struct oh_progress *progress, struct oh_last_call *call_p)
 {
     call_p->number = atomic_load_explicit(&progress->calls, memory_order_acquire);
@@ -62,8 +61,7 @@ void oh_rank_text(const struct oh_comm *comm, uint32_t rank, char *text_p)
              known ? signature : "", states[oh_rank_state_get(comm, rank)]);
 }
 
-/* --- rank states and failures ---------------------------------------------------------------------------------------
- */
+/* --- rank states and failures ------------------------------------------------------------------------------------- */
 
 enum oh_rank_state oh_rank_state_get(const struct oh_comm *comm, uint32_t rank)
 {
@@ -187,8 +185,7 @@ void oh_comm_revoked(struct oh_comm *comm)
     atomic_store(&comm->health.failure, ncclSuccess);
 }
 
-/* --- ONEHOP_CHECK_CALLS
- * ------------------------------------------------------------------------------------------------- */
+/* --- ONEHOP_CHECK_CALLS ------------------------------------------------------------------------------------------- */
 
 /* A hash over all calls: it also shows a difference in calls that the records no longer hold. */
 static uint64_t extend_hash(uint64_t hash, uint64_t count, uint32_t signature)

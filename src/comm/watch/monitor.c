@@ -271,8 +271,7 @@ static void check_clock(struct oh_comm *comm, uint64_t waited_ns, char *line)
     }
 }
 
-/* After a failure: a kernel that waits for ONEHOP_TRAP_AFTER ends the context. Returns the time until the next check.
- */
+/* After a failure, ONEHOP_TRAP_AFTER has a kernel that waits end the context. Returns the time until the next check. */
 static uint64_t check_failed(struct oh_comm *comm, uint64_t now, char *line)
 {
     struct oh_watch *watch = &comm->health.watch;
@@ -348,8 +347,7 @@ static void query_nccl(void)
     if (result == CUDA_SUCCESS) { /* until there is another call */
         comm->health.watch.answered = calls;
     }
-    /* release: the last use of `comm`. Pairs with the acquire load in oh_monitor_is_asking(), after which it is freed.
-     */
+    /* release: the last use of `comm`. Pairs with the acquire load in oh_monitor_is_asking(), before it is freed. */
     atomic_store_explicit(&comm->health.watch.asking, false, memory_order_release);
 }
 
