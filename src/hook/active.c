@@ -15,7 +15,7 @@
 #include "hook/group.h"
 #include "hook/initial_comm.h"
 #include "util/env.h"
-#include "util/keep_errno.h"
+#include "util/scope.h"
 #include "util/log.h"
 
 __thread int oh_inside;

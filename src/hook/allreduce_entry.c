@@ -12,7 +12,7 @@
 #include "comm/attach/attach.h"
 #include "hook/entry.h"
 #include "hook/group.h"
-#include "util/keep_errno.h"
+#include "util/scope.h"
 #include "util/log.h"
 
 /*

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "hook/entry.h"
-#include "util/keep_errno.h"
+#include "util/scope.h"
 
 /* NCCL's CTAPolicy, a set of bits since 2.27: no CTA at all, copies by the copy engines instead. */
 #define CTA_POLICY_ZERO 2

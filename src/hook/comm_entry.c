@@ -14,7 +14,7 @@
 #include "hook/group.h"
 #include "hook/initial_comm.h"
 #include "util/clock.h"
-#include "util/keep_errno.h"
+#include "util/scope.h"
 #include "util/log.h"
 
 static bool identify(const struct oh_real *real, ncclComm_t nccl, struct oh_place *place_p)

@@ -15,7 +15,7 @@
 
 #include "hook/entry.h"
 #include "util/log.h"
-#include "util/keep_errno.h"
+#include "util/scope.h"
 
 /* A stream with calls of a communicator. */
 struct stream_use {

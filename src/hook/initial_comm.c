@@ -14,7 +14,7 @@
 
 #include "hook/entry.h"
 #include "util/log.h"
-#include "util/keep_errno.h"
+#include "util/scope.h"
 
 atomic_bool oh_initial_comm_expected, oh_initial_comm_is_stale;
 _Atomic(struct oh_comm *) oh_initial_comm;
@@ -61,7 +61,7 @@ void *oh_initial_comm_add_creation(uint64_t id, int nranks, int rank, const void
     if (oh_real_get(&real, caller) != ncclSuccess) {
         return &other_context;
     }
-    pthread_mutex_lock(&mutex);
+    OH_LOCK(&mutex);
     if (created == 0) {
         atomic_store(&library, real);
     }
@@ -70,7 +70,6 @@ void *oh_initial_comm_add_creation(uint64_t id, int nranks, int rank, const void
     if (is_first) {
         await(id, nranks, rank);
     }
-    pthread_mutex_unlock(&mutex);
     return is_first ? &first_context : &other_context;
 }
 
@@ -84,12 +83,11 @@ static void give_up(void)
 
 void oh_initial_comm_add_end(const void *context)
 {
-    pthread_mutex_lock(&mutex);
+    OH_LOCK(&mutex);
     if (context == &first_context) {
         atomic_store(&oh_initial_comm_is_stale, true);
         give_up();
     }
-    pthread_mutex_unlock(&mutex);
 }
 
 /*
@@ -130,7 +128,7 @@ struct oh_comm *oh_initial_comm_find(ncclComm_t comm, const void *caller, bool c
     OH_KEEP_ERRNO();
     int cuda_device;
     const struct oh_real *real;
-    pthread_mutex_lock(&mutex);
+    OH_LOCK(&mutex);
     struct oh_comm *found = oh_comm_find(comm); /* another thread may have been faster, as PyTorch's watchdog */
     if (!found && atomic_load_explicit(&oh_initial_comm_expected, memory_order_relaxed) && comm && owner == getpid()) {
         bool same = oh_real_get(&real, caller) == ncclSuccess && real == atomic_load(&library);
@@ -140,7 +138,6 @@ struct oh_comm *oh_initial_comm_find(ncclComm_t comm, const void *caller, bool c
             give_up();
         }
     }
-    pthread_mutex_unlock(&mutex);
     return found;
 }
 

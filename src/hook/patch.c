@@ -28,7 +28,7 @@
 #include "onehop/onehop.h"
 #include "util/env.h"
 #include "util/log.h"
-#include "util/keep_errno.h"
+#include "util/scope.h"
 
 #define WAIT_SECONDS 1
 

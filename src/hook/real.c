@@ -18,7 +18,7 @@
 
 #include "hook/patch.h"
 #include "util/log.h"
-#include "util/keep_errno.h"
+#include "util/scope.h"
 
 /* The entry point by which an NCCL is known: exported by every NCCL, and by nothing else. */
 #define MARK "pncclAllReduce"

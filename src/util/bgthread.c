@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "util/clock.h"
+#include "util/scope.h"
 
 static void stop_at_exit(int status, void *argument)
 {
@@ -146,11 +147,10 @@ bool oh_bgthread_stop(struct oh_bgthread *worker, uint64_t ns)
     if (getpid() != worker->owner) {
         return false;
     }
-    pthread_mutex_lock(&worker->mutex);
+    OH_LOCK(&worker->mutex);
     worker->stopping = true;
     pthread_cond_signal(&worker->wake);
     while (worker->running && oh_bgthread_await(worker, until_ns)) {
     }
-    pthread_mutex_unlock(&worker->mutex);
     return true;
 }

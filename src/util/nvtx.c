@@ -18,6 +18,7 @@
 #include <nvtx3/nvToolsExtPayload.h>
 
 #include "util/env.h"
+#include "util/scope.h"
 
 #define ALGORITHMS_MAX 16
 
@@ -73,12 +74,11 @@ static void start(const char *(*name)(int algorithm), int count)
 
 void oh_nvtx_start(const char *(*name)(int algorithm), int count)
 {
-    pthread_mutex_lock(&mutex);
+    OH_LOCK(&mutex);
     if (!begun) {
         begun = true;
         start(name, count);
     }
-    pthread_mutex_unlock(&mutex);
 }
 
 void oh_nvtx_push(const struct oh_nvtx_payload *payload)

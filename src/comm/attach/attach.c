@@ -20,6 +20,7 @@
 #include "comm/watch/watch.h"
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/scope.h"
 #include "util/bgthread.h"
 
 #define PERIOD_MAX_NS (UINT64_C(20) * 1000 * 1000)    /* between polls of set-ups that wait, */
@@ -153,11 +154,12 @@ void oh_attach_note_result(struct oh_comm *comm, bool counted, ncclResult_t resu
 {
     struct oh_attach *attach = &comm->attach;
     bool accepted = result != ncclInvalidArgument && result != ncclInvalidUsage;
-    pthread_mutex_lock(&attach->mutex);
+    OH_LOCK(&attach->mutex);
     const bool known = oh_comm_is_created(comm);
     if (oh_comm_is_settled(comm) || accepted == counted) {
-        /* counted as it should be */
-    } else if (accepted) {
+        return; /* counted as it should be */
+    }
+    if (accepted) {
         attach->calls++;
         if (known) { /* else when it is created */
             oh_cutover_announce(&comm->segment.shared->cutover, comm->id.rank, attach->calls);
@@ -166,7 +168,6 @@ void oh_attach_note_result(struct oh_comm *comm, bool counted, ncclResult_t resu
         oh_cutover_retract(&comm->segment.shared->cutover, comm->id.rank, attach->calls);
         attach->calls--;
     }
-    pthread_mutex_unlock(&attach->mutex);
 }
 
 /* --- the first calls ---------------------------------------------------------------------------------------------- */
@@ -294,13 +295,12 @@ static bool is_waiting(struct oh_comm *comm, uint64_t start, uint64_t for_peers)
 /* A call begins (1) or ends (-1) to wait: meanwhile the thread polls more often. */
 static void note_waiting(int change)
 {
-    pthread_mutex_lock(&worker.mutex);
+    OH_LOCK(&worker.mutex);
     waiting += (unsigned)change;
     worker.period_max_ns = waiting > 0 ? PERIOD_AWAITED_NS : PERIOD_MAX_NS;
     if (change > 0 && worker.running) {
         oh_bgthread_start(&worker); /* wakes it */
     }
-    pthread_mutex_unlock(&worker.mutex);
 }
 
 void oh_attach_wait(struct oh_comm *const *comms, size_t count)
@@ -320,14 +320,13 @@ void oh_attach_wait(struct oh_comm *const *comms, size_t count)
 
 void oh_attach_cancel(struct oh_comm *comm, const char *reason)
 {
-    pthread_mutex_lock(&comm->attach.mutex);
+    OH_LOCK(&comm->attach.mutex);
     if (oh_comm_state(comm) < OH_COMM_CUTOVER) {
         oh_segment_vote_no(&comm->segment, reason);
         snprintf(comm->attach.reason, sizeof comm->attach.reason, "%s", reason);
         oh_comm_enter(comm, OH_COMM_FALLBACK);
         oh_comm_publish_facts(comm);
     }
-    pthread_mutex_unlock(&comm->attach.mutex);
 }
 
 bool oh_attach_leave(struct oh_comm *comm)
@@ -341,14 +340,12 @@ bool oh_attach_leave(struct oh_comm *comm)
     oh_comm_children_done(comm, count);
     oh_comm_created(comm, NULL);
     const uint64_t until_ns = oh_now_ns() + LEAVE_NS;
-    pthread_mutex_lock(&worker.mutex);
+    OH_LOCK(&worker.mutex);
     bool works = comm->attach.in_background && oh_bgthread_start(&worker);
     while (works && worker.running && comm->attach.in_background && oh_bgthread_await(&worker, until_ns)) {
     }
-    bool busy = comm->attach.in_background;
-    comm->attach.retired = busy;
-    pthread_mutex_unlock(&worker.mutex);
-    return busy;
+    comm->attach.retired = comm->attach.in_background;
+    return comm->attach.retired;
 }
 
 /* --- the thread --------------------------------------------------------------------------------------------------- */

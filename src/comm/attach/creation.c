@@ -15,6 +15,7 @@
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/nvtx.h"
+#include "util/scope.h"
 
 /* --- before NCCL creates it --------------------------------------------------------------------------------------- */
 
@@ -105,9 +106,8 @@ bool oh_creation_register(struct oh_comm *comm, ncclComm_t nccl)
         discard(comm, "a rank has more communicators than onehop keeps track of");
         return false;
     }
-    pthread_mutex_lock(&comm->attach.mutex);
+    OH_LOCK(&comm->attach.mutex);
     oh_comm_publish_facts(comm);
-    pthread_mutex_unlock(&comm->attach.mutex);
     return true;
 }
 
@@ -123,17 +123,15 @@ void oh_creation_watch(struct oh_comm *comm)
 {
     struct oh_attach *parent = &comm->id.parent->attach;
     atomic_fetch_add(&parent->awaited, 1);
-    pthread_mutex_lock(&parent->mutex);
+    OH_LOCK(&parent->mutex);
     oh_creations_append(&parent->children, comm);
-    pthread_mutex_unlock(&parent->mutex);
 }
 
 struct oh_comm *oh_comm_take_children(struct oh_comm *comm)
 {
-    pthread_mutex_lock(&comm->attach.mutex);
+    OH_LOCK(&comm->attach.mutex);
     struct oh_comm *children = comm->attach.children;
     comm->attach.children = NULL;
-    pthread_mutex_unlock(&comm->attach.mutex);
     return children;
 }
 

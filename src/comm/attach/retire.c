@@ -20,6 +20,7 @@
 #include "comm/watch/watch.h"
 #include "gpu/context.h"
 #include "util/clock.h"
+#include "util/scope.h"
 #include "util/bgthread.h"
 
 #define RECLAIM_TRIES 20                              /* in two seconds, by the periods below */
@@ -35,9 +36,8 @@ static struct oh_bgthread worker = {.mutex = PTHREAD_MUTEX_INITIALIZER,
 
 static void add_to_retired(struct oh_comm *comm)
 {
-    pthread_mutex_lock(&worker.mutex);
+    OH_LOCK(&worker.mutex);
     oh_bgthread_add(&worker, &comm->reclaim.job);
-    pthread_mutex_unlock(&worker.mutex);
 }
 
 /* The result of a step of reclaiming. A failed step is repeated, RECLAIM_TRIES times at most. */
@@ -145,7 +145,7 @@ static enum oh_step reap(struct oh_job *job)
 void oh_comms_reclaim(void)
 {
     uint64_t until_ns = oh_now_ns() + REAP_COURTESY_NS;
-    pthread_mutex_lock(&worker.mutex);
+    OH_LOCK(&worker.mutex);
     if (worker.jobs || worker.running) {
         /* Two passes: one may have been under way. Without a thread, the next communicator tries again. */
         uint64_t enough = worker.passes + 2;
@@ -153,7 +153,6 @@ void oh_comms_reclaim(void)
         while (works && worker.running && worker.passes < enough && oh_bgthread_await(&worker, until_ns)) {
         }
     }
-    pthread_mutex_unlock(&worker.mutex);
 }
 
 /*
@@ -163,7 +162,7 @@ void oh_comms_reclaim(void)
 static struct oh_comm *take_remains(struct oh_comm *comm)
 {
     struct oh_comm *remains = NULL;
-    pthread_mutex_lock(&comm->attach.mutex);
+    OH_LOCK(&comm->attach.mutex);
     if (!comm->staging.base && !comm->staging.control) {
         oh_segment_close(&comm->segment);
     } else if ((remains = calloc(1, sizeof *remains))) {
@@ -174,7 +173,6 @@ static struct oh_comm *take_remains(struct oh_comm *comm)
         comm->segment.shared = NULL;
         atomic_store(&comm->segment.file, 0);
     }
-    pthread_mutex_unlock(&comm->attach.mutex);
     return remains;
 }
 
@@ -206,22 +204,20 @@ void oh_comm_abort(struct oh_comm *comm)
     atomic_store(&comm->health.aborted, true);
     oh_rank_state_publish(comm, OH_RANK_ABORTED);
     oh_comm_suspend(comm);
-    pthread_mutex_lock(&comm->attach.mutex);
+    OH_LOCK(&comm->attach.mutex);
     /* Also if it was suspended before: its kernels may still wait. Before the cutover none was launched. */
     if (comm->attach.cutover_call != 0 && comm->staging.control) {
         oh_comm_release_kernels(comm);
     }
-    pthread_mutex_unlock(&comm->attach.mutex);
 }
 
 void oh_comm_suspend(struct oh_comm *comm)
 {
     oh_attach_cancel(comm, "it was ended before its ranks had agreed");
     oh_rank_state_publish(comm, OH_RANK_ENDED);
-    pthread_mutex_lock(&comm->attach.mutex);
+    OH_LOCK(&comm->attach.mutex);
     oh_comm_enter(comm, OH_COMM_ENDED);
     oh_comm_publish_facts(comm);
-    pthread_mutex_unlock(&comm->attach.mutex);
 }
 
 /*

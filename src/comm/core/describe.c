@@ -18,7 +18,7 @@
 #include "util/env.h"
 #include "util/log.h"
 #include "util/output.h"
-#include "util/keep_errno.h"
+#include "util/scope.h"
 
 /* Calls on communicators that onehop does not follow. */
 static atomic_uint_fast64_t unknown_calls;

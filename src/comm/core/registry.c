@@ -13,6 +13,8 @@
 #include <pthread.h>
 #include <stddef.h>
 
+#include "util/scope.h"
+
 #define SLOTS 4096 /* power of two */
 
 struct slot {
@@ -65,21 +67,18 @@ static void fill_slot(struct slot *slot, struct oh_comm *comm)
 
 ncclResult_t oh_registry_add(struct oh_comm *comm)
 {
-    ncclResult_t res = ncclInternalError;
     size_t at = first_slot(comm->id.nccl);
-    pthread_mutex_lock(&mutex);
+    OH_LOCK(&mutex);
     /* Half full at most, so that a search soon finds an empty slot. */
     for (size_t i = 0; i < SLOTS && live < SLOTS / 2; i++) {
         struct slot *slot = &slots[(at + i) % SLOTS];
         ncclComm_t there = atomic_load_explicit(&slot->nccl, memory_order_relaxed);
         if (!there || there == REMOVED) {
             fill_slot(slot, comm);
-            res = ncclSuccess;
-            break;
+            return ncclSuccess;
         }
     }
-    pthread_mutex_unlock(&mutex);
-    return res;
+    return ncclInternalError;
 }
 
 /* If the next slot is empty, no search goes on behind this mark, nor behind the marks right before it. */
@@ -96,24 +95,22 @@ static void clear_marks(size_t at)
 
 void oh_registry_remove(struct oh_comm *comm)
 {
-    pthread_mutex_lock(&mutex);
+    OH_LOCK(&mutex);
     struct slot *slot = slot_of(comm->id.nccl);
     if (slot && atomic_load_explicit(&slot->comm, memory_order_relaxed) == comm) {
         atomic_store_explicit(&slot->nccl, REMOVED, memory_order_release);
         clear_marks((size_t)(slot - slots));
         live--;
     }
-    pthread_mutex_unlock(&mutex);
 }
 
 void oh_registry_visit(void (*visit)(struct oh_comm *comm, void *user), void *user)
 {
-    pthread_mutex_lock(&mutex);
+    OH_LOCK(&mutex);
     for (size_t i = 0; i < SLOTS; i++) {
         ncclComm_t there = atomic_load_explicit(&slots[i].nccl, memory_order_relaxed);
         if (there && there != REMOVED) {
             visit(atomic_load_explicit(&slots[i].comm, memory_order_relaxed), user);
         }
     }
-    pthread_mutex_unlock(&mutex);
 }

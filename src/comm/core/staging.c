@@ -17,6 +17,7 @@
 
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/scope.h"
 
 #define HOLD_NS (UINT64_C(10) * 1000 * 1000)
 #define CONTROL_BYTES 4096u /* a page, as it is registered */
@@ -39,16 +40,15 @@ static bool add_own(CUdeviceptr base, CUcontext context)
         return false;
     }
     *own = (struct own){.base = base, .context = context};
-    pthread_mutex_lock(&mutex);
+    OH_LOCK(&mutex);
     own->next = owned;
     owned = own;
-    pthread_mutex_unlock(&mutex);
     return true;
 }
 
 static void remove_own(CUdeviceptr base)
 {
-    pthread_mutex_lock(&mutex);
+    OH_LOCK(&mutex);
     struct own **at = &owned;
     while (*at && (*at)->base != base) {
         at = &(*at)->next;
@@ -57,18 +57,16 @@ static void remove_own(CUdeviceptr base)
     if (own) {
         *at = own->next;
     }
-    pthread_mutex_unlock(&mutex);
     free(own);
 }
 
 static bool is_own(CUdeviceptr base, CUcontext context)
 {
-    pthread_mutex_lock(&mutex);
+    OH_LOCK(&mutex);
     const struct own *own = owned;
     while (own && (own->base != base || own->context != context)) {
         own = own->next;
     }
-    pthread_mutex_unlock(&mutex);
     return own != NULL;
 }
 

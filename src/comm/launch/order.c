@@ -26,6 +26,7 @@
 
 #include "gpu/context.h"
 #include "util/log.h"
+#include "util/scope.h"
 
 CUresult oh_stream_query(CUstream stream, struct oh_stream_state *stream_state_p)
 {
@@ -164,12 +165,11 @@ static CUresult before_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
 /* The event is after all work that NCCL has of the communicator, so this rank may vote. */
 static void note_ordered(struct oh_comm *comm)
 {
-    pthread_mutex_lock(&comm->attach.mutex);
+    OH_LOCK(&comm->attach.mutex);
     atomic_store(&comm->attach.ordered, true);
     if (!oh_comm_is_settled(comm)) {
         atomic_store(&comm->segment.shared->peer_info[comm->id.rank].withheld, OH_WITHHELD_NOT);
     }
-    pthread_mutex_unlock(&comm->attach.mutex);
 }
 
 static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *call)
@@ -245,18 +245,14 @@ static bool is_void(CUresult result)
 static bool withdraw(struct oh_comm *comm, CUresult result)
 {
     char reason[OH_REASON_BYTES];
-    bool off = false;
     snprintf(reason, sizeof reason, "rank %u: calls cannot be put in order: %s", comm->id.rank,
              oh_driver_error_name(result));
-    pthread_mutex_lock(&comm->attach.mutex);
+    OH_LOCK(&comm->attach.mutex);
     if (oh_comm_is_settled(comm)) {
-        off = comm->attach.cutover_call == 0; /* another rank, or the program, was faster */
-    } else {
-        oh_segment_vote_no(&comm->segment, reason);
-        off = oh_segment_decision(&comm->segment) == OH_DECISION_OFF;
+        return comm->attach.cutover_call == 0; /* another rank, or the program, was faster */
     }
-    pthread_mutex_unlock(&comm->attach.mutex);
-    return off;
+    oh_segment_vote_no(&comm->segment, reason);
+    return oh_segment_decision(&comm->segment) == OH_DECISION_OFF;
 }
 
 ncclResult_t oh_order_fail(struct oh_comm *comm, CUresult result, const char *what)

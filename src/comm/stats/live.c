@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "util/log.h"
-#include "util/keep_errno.h"
+#include "util/scope.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct oh_live *page;           /* these four are guarded by mutex */
@@ -91,7 +91,7 @@ static void end_change(struct oh_live_entry *entry)
 void oh_live_add(struct oh_live_ref *ref, uint64_t comm)
 {
     OH_KEEP_ERRNO();
-    pthread_mutex_lock(&mutex);
+    OH_LOCK(&mutex);
     if (!tried) {
         tried = true;
         page = make_page();
@@ -109,19 +109,17 @@ void oh_live_add(struct oh_live_ref *ref, uint64_t comm)
         }
     }
     ref->entry = entry;
-    pthread_mutex_unlock(&mutex);
 }
 
 void oh_live_update(struct oh_live_ref *ref, const struct oh_stats_record *record)
 {
-    pthread_mutex_lock(&mutex);
+    OH_LOCK(&mutex);
     struct oh_live_entry *entry = ref->entry;
     if (entry) {
         begin_change(entry);
         entry->facts = *record;
         end_change(entry);
     }
-    pthread_mutex_unlock(&mutex);
 }
 
 static void add_counters(struct oh_counters *sum, const struct oh_counters *more)
@@ -133,7 +131,7 @@ static void add_counters(struct oh_counters *sum, const struct oh_counters *more
 
 void oh_live_remove(struct oh_live_ref *ref)
 {
-    pthread_mutex_lock(&mutex);
+    OH_LOCK(&mutex);
     struct oh_live_head *head = page ? &page->head : &local_head;
     struct oh_live_entry *entry = ref->entry;
     add_counters(&head->ended_totals, oh_live_counters(ref));
@@ -147,16 +145,13 @@ void oh_live_remove(struct oh_live_ref *ref)
         uint32_t number = (uint32_t)(entry - page->entry);
         hint = number < hint ? number : hint;
     }
-    pthread_mutex_unlock(&mutex);
 }
 
 uint64_t oh_live_ended_totals(struct oh_stats_record *sum_p)
 {
-    pthread_mutex_lock(&mutex);
+    OH_LOCK(&mutex);
     struct oh_live_head *head = page ? &page->head : &local_head;
     *sum_p = (struct oh_stats_record){0};
     oh_stats_copy(&head->ended_totals, sum_p);
-    uint64_t ended = atomic_load_explicit(&head->ended, memory_order_relaxed);
-    pthread_mutex_unlock(&mutex);
-    return ended;
+    return atomic_load_explicit(&head->ended, memory_order_relaxed);
 }

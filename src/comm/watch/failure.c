@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "util/log.h"
+#include "util/scope.h"
 
 /* --- words -------------------------------------------------------------------------------------------------------- */
 
@@ -87,16 +88,16 @@ static struct oh_progress *own_progress(const struct oh_comm *comm)
 void oh_rank_state_publish(struct oh_comm *comm, enum oh_rank_state rank_state)
 {
     uint32_t none = OH_RANK_ACTIVE;
-    pthread_mutex_lock(&comm->attach.mutex);
+    OH_LOCK(&comm->attach.mutex);
     struct oh_progress *progress = own_progress(comm);
     if (!progress) {
-        /* no rank reads it */
-    } else if (rank_state == OH_RANK_ABORTED) {
+        return; /* no rank reads it */
+    }
+    if (rank_state == OH_RANK_ABORTED) {
         atomic_store(&progress->rank_state, rank_state);
     } else {
         atomic_compare_exchange_strong(&progress->rank_state, &none, rank_state);
     }
-    pthread_mutex_unlock(&comm->attach.mutex);
 }
 
 bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t departed_rank)
@@ -107,12 +108,11 @@ bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t departed_ra
         return false;
     }
     oh_comm_enter(comm, OH_COMM_FAILED);
-    pthread_mutex_lock(&comm->attach.mutex);
+    OH_LOCK(&comm->attach.mutex);
     oh_comm_publish_facts(comm);
     if (comm->segment.shared) {
         atomic_compare_exchange_strong(&comm->segment.shared->failed, &nobody, word);
     }
-    pthread_mutex_unlock(&comm->attach.mutex);
     return true;
 }
 

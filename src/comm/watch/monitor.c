@@ -23,6 +23,7 @@
 #include "util/env.h"
 #include "util/log.h"
 #include "util/process.h"
+#include "util/scope.h"
 #include "util/bgthread.h"
 
 #define MS UINT64_C(1000000)
@@ -432,7 +433,7 @@ static bool watch_peer(struct oh_comm *comm, uint32_t rank)
 
 bool oh_monitor_start(void)
 {
-    pthread_mutex_lock(&worker.mutex);
+    OH_LOCK(&worker.mutex);
     if (!begun) {
         stall_ns = oh_env_number(OH_ENV_STALL_SECONDS, false, 86400, 60) * 1000 * MS;
         timeout_ns = oh_env_number(OH_ENV_TIMEOUT_SECONDS, false, 86400, 0) * 1000 * MS;
@@ -440,9 +441,7 @@ bool oh_monitor_start(void)
         epoll_fd = epoll_create1(EPOLL_CLOEXEC);
         begun = true;
     }
-    const bool works = oh_bgthread_start(&worker);
-    pthread_mutex_unlock(&worker.mutex);
-    return works;
+    return oh_bgthread_start(&worker);
 }
 
 void oh_monitor_add(struct oh_comm *comm)
@@ -465,22 +464,23 @@ void oh_monitor_add(struct oh_comm *comm)
 
 void oh_monitor_remove(struct oh_comm *comm)
 {
-    pthread_mutex_lock(&worker.mutex);
-    if (comm->health.watch.watched) {
-        struct oh_comm **link = &watched;
-        while (*link != comm) {
-            link = &(*link)->health.watch.next;
-        }
-        *link = comm->health.watch.next;
-        comm->health.watch.watched = false;
-        for (uint32_t r = 0; r < comm->id.nranks; r++) {
-            if (comm->health.watch.peer[r]) {
-                oh_process_unwatch(comm->health.watch.peer[r], epoll_fd);
-                comm->health.watch.peer[r] = NULL;
-            }
+    struct oh_watch *watch = &comm->health.watch;
+    struct oh_comm **link = &watched;
+    OH_LOCK(&worker.mutex);
+    if (!watch->watched) {
+        return;
+    }
+    while (*link != comm) {
+        link = &(*link)->health.watch.next;
+    }
+    *link = watch->next;
+    watch->watched = false;
+    for (uint32_t r = 0; r < comm->id.nranks; r++) {
+        if (watch->peer[r]) {
+            oh_process_unwatch(watch->peer[r], epoll_fd);
+            watch->peer[r] = NULL;
         }
     }
-    pthread_mutex_unlock(&worker.mutex);
 }
 
 bool oh_monitor_is_asking(const struct oh_comm *comm)

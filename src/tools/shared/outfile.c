@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "tools/shared/tool.h"
-#include "util/keep_errno.h"
+#include "util/scope.h"
 
 static struct oh_outfile *open_files;
 static pid_t owner;           /* of these */
