@@ -47,7 +47,7 @@ void oh_context_leave(const struct oh_context_scope *scope)
     }
 }
 
-bool oh_context_is_lost(CUresult result)
+CUresult oh_context_ignore_lost(CUresult result)
 {
     switch (result) {
     case CUDA_ERROR_DEINITIALIZED:
@@ -64,9 +64,9 @@ bool oh_context_is_lost(CUresult result)
     case CUDA_ERROR_INVALID_ADDRESS_SPACE:
     case CUDA_ERROR_INVALID_PC:
     case CUDA_ERROR_LAUNCH_FAILED:
-        return true;
+        return CUDA_SUCCESS;
     default:
-        return false;
+        return result;
     }
 }
 

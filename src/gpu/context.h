@@ -52,7 +52,10 @@ CUresult oh_context_enter_relaxed(const struct oh_context *context, struct oh_co
  */
 CUcontext oh_context_of_call(CUdevice device, CUstream stream);
 
-/* Returns whether the result means that a context is destroyed or unusable for good. Other failures may pass. */
-bool oh_context_is_lost(CUresult result);
+/*
+ * Returns CUDA_SUCCESS if the result means that a context is destroyed or unusable for good: nothing in it runs or is
+ * left to free. Else `result`: other failures may pass.
+ */
+CUresult oh_context_ignore_lost(CUresult result);
 
 #endif

@@ -40,46 +40,32 @@ static void add_to_retired(struct oh_comm *comm)
     oh_bgthread_add(&worker, &comm->reclaim.job);
 }
 
-/* The result of a step of reclaiming. A failed step is repeated, RECLAIM_TRIES times at most. */
-enum reclaim {
-    RECLAIM_DONE,
-    RECLAIM_WAITING, /* for a kernel, a graph, a peer */
-    RECLAIM_FAILED   /* in the driver */
-};
-
 /* CUDA_SUCCESS: no kernel that a call has launched runs. A replay counts until its graph is destroyed. */
 static CUresult query_launches(const struct oh_comm *comm)
 {
-    const CUresult result =
-        comm->order.launched ? oh_staging_query(&comm->staging, comm->order.event[OH_EVENT_LAUNCH]) : CUDA_SUCCESS;
-    return oh_context_is_lost(result) ? CUDA_SUCCESS : result;
+    return comm->order.launched
+               ? oh_context_ignore_lost(oh_staging_query(&comm->staging, comm->order.event[OH_EVENT_LAUNCH]))
+               : CUDA_SUCCESS;
 }
 
 /* No kernel runs or can start, by a graph or by a call under way, and the monitor does not use it any more. */
-static enum reclaim await_quiet(struct oh_comm *comm)
+static CUresult await_quiet(struct oh_comm *comm)
 {
     if (atomic_load_explicit(&comm->order.graphs, memory_order_acquire) > 0 ||
         atomic_load_explicit(&comm->reclaim.users, memory_order_acquire) > 0) { /* pairs with oh_comm_end_use */
-        return RECLAIM_WAITING;
+        return CUDA_ERROR_NOT_READY;
     }
-    CUresult result = comm->order.unrecorded ? CUDA_ERROR_UNKNOWN : query_launches(comm);
-    if (result != CUDA_SUCCESS) {
-        return result == CUDA_ERROR_NOT_READY ? RECLAIM_WAITING : RECLAIM_FAILED;
-    }
+    OH_TRY(comm->order.unrecorded ? CUDA_ERROR_UNKNOWN : query_launches(comm));
     oh_monitor_remove(comm);
-    return oh_monitor_is_asking(comm) ? RECLAIM_WAITING : RECLAIM_DONE;
+    return oh_monitor_is_asking(comm) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
-static enum reclaim close_peers(struct oh_comm *comm)
+static CUresult close_peers(struct oh_comm *comm)
 {
-    if (!oh_staging_close_peers(&comm->staging)) {
-        return RECLAIM_FAILED;
-    }
-    if (comm->segment.shared) {
-        oh_segment_set_peers_closed(&comm->segment, comm->id.rank);
-    }
+    OH_TRY(oh_staging_close_peers(&comm->staging));
+    oh_segment_set_peers_closed(&comm->segment, comm->id.rank);
     comm->reclaim.peers_closed = true;
-    return RECLAIM_DONE;
+    return CUDA_SUCCESS;
 }
 
 static CUresult destroy_events(struct oh_comm *comm)
@@ -95,46 +81,45 @@ static CUresult destroy_events(struct oh_comm *comm)
     return CUDA_SUCCESS;
 }
 
-static enum reclaim free_memory(struct oh_comm *comm)
+static CUresult free_memory(struct oh_comm *comm)
 {
-    if (comm->segment.shared && !oh_segment_is_unreferenced(&comm->segment, comm->id.rank, comm->id.nranks)) {
-        return RECLAIM_WAITING;
+    if (!oh_segment_is_unreferenced(&comm->segment, comm->id.rank, comm->id.nranks)) {
+        return CUDA_ERROR_NOT_READY;
     }
-    const CUresult result = comm->staging.context.handle ? destroy_events(comm) : CUDA_SUCCESS;
-    const bool destroyed = result == CUDA_SUCCESS || oh_context_is_lost(result); /* with all its events */
-    return destroyed && oh_staging_destroy(&comm->staging) ? RECLAIM_DONE : RECLAIM_FAILED;
+    if (comm->staging.context.handle) {
+        OH_TRY(oh_context_ignore_lost(destroy_events(comm)));
+    }
+    return oh_staging_destroy(&comm->staging);
 }
 
-static enum reclaim reclaim(struct oh_comm *comm)
+/* CUDA_ERROR_NOT_READY: it waits for a kernel, a graph or a peer. After another error it is tried again. */
+static CUresult reclaim(struct oh_comm *comm)
 {
-    enum reclaim state = RECLAIM_DONE;
     if (!comm->reclaim.peers_closed) {
-        state = await_quiet(comm);
-        state = state == RECLAIM_DONE ? close_peers(comm) : state;
+        OH_TRY(await_quiet(comm));
+        OH_TRY(close_peers(comm));
     }
-    return state == RECLAIM_DONE ? free_memory(comm) : state;
+    return free_memory(comm);
 }
 
 /* The driver does not free the memory: it keeps it until the process ends. */
 static void abandon_memory(struct oh_comm *comm)
 {
     oh_monitor_remove(comm);
-    if (comm->segment.shared) {
-        oh_segment_set_peers_closed(&comm->segment, comm->id.rank);
-    }
+    oh_segment_set_peers_closed(&comm->segment, comm->id.rank);
     oh_staging_abandon(&comm->staging);
 }
 
 static enum oh_step reap(struct oh_job *job)
 {
     struct oh_comm *comm = OH_JOB_OWNER(job, struct oh_comm, reclaim.job);
-    enum reclaim state = reclaim(comm);
-    if (state == RECLAIM_FAILED && ++comm->reclaim.failures >= RECLAIM_TRIES && !oh_monitor_is_asking(comm)) {
+    const CUresult result = reclaim(comm);
+    if (result != CUDA_SUCCESS) {
+        const bool failed = result != CUDA_ERROR_NOT_READY && ++comm->reclaim.failures >= RECLAIM_TRIES;
+        if (!failed || oh_monitor_is_asking(comm)) {
+            return OH_STEP_WAITS;
+        }
         abandon_memory(comm);
-        state = RECLAIM_DONE;
-    }
-    if (state != RECLAIM_DONE) {
-        return OH_STEP_WAITS;
     }
     oh_captures_free(comm, true);
     oh_segment_discard(&comm->segment);

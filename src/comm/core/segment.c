@@ -131,7 +131,9 @@ enum oh_decision oh_segment_decision(const struct oh_segment *segment)
 
 void oh_segment_set_peers_closed(struct oh_segment *segment, uint32_t rank)
 {
-    atomic_store(&segment->shared->peer_info[rank].peers_closed, 1);
+    if (segment->shared) {
+        atomic_store(&segment->shared->peer_info[rank].peers_closed, 1);
+    }
 }
 
 static pthread_once_t process_once = PTHREAD_ONCE_INIT;
@@ -195,7 +197,7 @@ static bool has_nothing_open(const struct oh_segment *segment, uint32_t rank)
 
 bool oh_segment_is_unreferenced(const struct oh_segment *segment, uint32_t rank, uint32_t nranks)
 {
-    for (uint32_t r = 0; r < nranks; r++) {
+    for (uint32_t r = 0; segment->shared && r < nranks; r++) {
         if (r != rank && !has_nothing_open(segment, r)) {
             return false;
         }

@@ -152,7 +152,7 @@ void oh_segment_reason(const struct oh_segment *segment, char *reason_p);
 /* Sleeps 20 us: between polls of the segment. */
 void oh_segment_pause(void);
 
-/* Notes that this rank has closed its peers' memory and opens none again. */
+/* Notes that this rank has closed its peers' memory and opens none again. This and the next: also without a segment. */
 void oh_segment_set_peers_closed(struct oh_segment *segment, uint32_t rank);
 
 /* True when no other rank has this rank's memory open, or will open it. */

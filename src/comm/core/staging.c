@@ -243,12 +243,6 @@ CUresult oh_staging_query(const struct oh_staging *staging, CUevent event)
     return oh_driver.event_query(event);
 }
 
-/* A step of freeing is done. In a lost context all that was in it is gone. */
-static bool is_done(CUresult result)
-{
-    return result == CUDA_SUCCESS || oh_context_is_lost(result);
-}
-
 static CUresult close_peers(struct oh_staging *staging)
 {
     CUresult first = CUDA_SUCCESS;
@@ -263,9 +257,9 @@ static CUresult close_peers(struct oh_staging *staging)
     return first;
 }
 
-bool oh_staging_close_peers(struct oh_staging *staging)
+CUresult oh_staging_close_peers(struct oh_staging *staging)
 {
-    return !staging->context.handle || is_done(close_peers(staging));
+    return staging->context.handle ? oh_context_ignore_lost(close_peers(staging)) : CUDA_SUCCESS;
 }
 
 /* The memory last: once it is free, all is. */
@@ -284,17 +278,15 @@ static CUresult free_memory(struct oh_staging *staging)
     return CUDA_SUCCESS;
 }
 
-bool oh_staging_destroy(struct oh_staging *staging)
+CUresult oh_staging_destroy(struct oh_staging *staging)
 {
     if (!staging->context.handle) {
-        return true;
+        return CUDA_SUCCESS;
     }
     if (staging->base) {
         remove_own(staging->base);
     }
-    if (!is_done(free_memory(staging))) {
-        return false;
-    }
+    OH_TRY(oh_context_ignore_lost(free_memory(staging)));
     if (staging->primary_retained) {
         oh_driver.primary_ctx_release(staging->device);
     }
@@ -302,7 +294,7 @@ bool oh_staging_destroy(struct oh_staging *staging)
         munmap(staging->control, CONTROL_BYTES);
     }
     *staging = (struct oh_staging){.base = 0};
-    return true;
+    return CUDA_SUCCESS;
 }
 
 void oh_staging_abandon(struct oh_staging *staging)

@@ -76,11 +76,12 @@ CUresult oh_staging_open_peer(struct oh_staging *staging, uint32_t rank, const s
  */
 CUresult oh_staging_query(const struct oh_staging *staging, CUevent event);
 
-/* Closes the peers' memory, while no kernel of this communicator runs. False: the driver has failed; retry later. */
-bool oh_staging_close_peers(struct oh_staging *staging);
-
-/* Frees all, after the peers have closed their mappings. False: the driver has failed in a step; retry later. */
-bool oh_staging_destroy(struct oh_staging *staging);
+/*
+ * Closes the peers' memory, while no kernel of this communicator runs; frees all, after the peers have closed their
+ * mappings. Return the driver's result. After a failure the caller retries later.
+ */
+CUresult oh_staging_close_peers(struct oh_staging *staging);
+CUresult oh_staging_destroy(struct oh_staging *staging);
 
 /* Forgets what the driver does not free. The control block stays mapped: a kernel may write to it. */
 void oh_staging_abandon(struct oh_staging *staging);
