@@ -57,6 +57,9 @@ void oh_order_invalidate(CUstream stream, const struct oh_stream_state *stream_s
  */
 ncclResult_t oh_order_fail(struct oh_comm *comm, CUresult result, const char *what);
 
+/* In the thread that uses the communicator, whose call returns `res`: an error stops this rank's graphs. */
+ncclResult_t oh_order_refuse(struct oh_comm *comm, ncclResult_t res);
+
 /* --- capture.c ---------------------------------------------------------------------------------------------------- */
 
 /* A capture with calls of this communicator, onehop's or NCCL's. Lives as long as the graph and its executables. */

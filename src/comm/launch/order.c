@@ -266,22 +266,20 @@ ncclResult_t oh_order_fail(struct oh_comm *comm, CUresult result, const char *wh
     return ncclUnhandledCudaError;
 }
 
+ncclResult_t oh_order_refuse(struct oh_comm *comm, ncclResult_t res)
+{
+    if (res != ncclSuccess) {
+        oh_comm_failure(comm);
+    }
+    return res;
+}
+
 /* NCCL has the call, in no known order with onehop's: an error, unless all ranks fall back. */
 static ncclResult_t check_ordered(struct oh_comm *comm, CUresult result)
 {
     return result == CUDA_SUCCESS || is_void(result)
                ? ncclSuccess
                : oh_order_fail(comm, result, "order around a call that NCCL serves");
-}
-
-/* The same, for the thread that uses the communicator, whose call returns the error. */
-static ncclResult_t refuse_unordered(struct oh_comm *comm, CUresult result)
-{
-    ncclResult_t res = check_ordered(comm, result);
-    if (res != ncclSuccess) {
-        oh_comm_failure(comm);
-    }
-    return res;
 }
 
 bool oh_comm_is_ordered(struct oh_comm *comm)
@@ -305,7 +303,7 @@ ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call
     if (call->result == CUDA_SUCCESS) {
         call->result = order_call(comm, call, after_nccl, after_nccl);
     }
-    return refuse_unordered(comm, call->result);
+    return oh_order_refuse(comm, check_ordered(comm, call->result));
 }
 
 ncclResult_t oh_order_after_nccl_async(struct oh_comm *comm, const struct oh_nccl_call *call)
@@ -315,7 +313,7 @@ ncclResult_t oh_order_after_nccl_async(struct oh_comm *comm, const struct oh_ncc
     comm->order.nccl_launch_allreduce = call->allreduce;
     /* release: publishes the fields above. Pairs with the exchange in oh_order_nccl_launched(). */
     atomic_store_explicit(&comm->order.nccl_launch, LAUNCH_GOING_ON, memory_order_release);
-    return refuse_unordered(comm, call->result);
+    return oh_order_refuse(comm, check_ordered(comm, call->result));
 }
 
 /* On any thread. A captured call stays without: captures belong to the thread that uses the communicator. */

@@ -18,12 +18,6 @@ static CUstream stream_of(const struct oh_submission *submission)
     return submission->calls[0].stream;
 }
 
-/* Before CUDA 12.3 edges of graphs carry no data, so that captured kernels cannot overlap. */
-static bool is_serial(const struct oh_submission *submission)
-{
-    return submission->stream_state.graph && !oh_driver.stream_get_capture_info_v3;
-}
-
 /* Opens an NVTX range, if a profiler is there. True: oh_nvtx_pop must follow. */
 static bool open_range(const struct oh_call *calls, size_t count, enum onehop_algorithm algorithm)
 {
@@ -64,7 +58,8 @@ static struct oh_launch announce(const struct oh_submission *submission, const s
         .op = &call->op,
         .type = call->type,
         .stream = stream_of(submission),
-        .serial = is_serial(submission),
+        /* Before CUDA 12.3 edges of graphs carry no data, so that captured kernels cannot overlap. */
+        .serial = submission->stream_state.graph && !oh_driver.stream_get_capture_info_v3,
     };
 }
 
@@ -192,23 +187,13 @@ static CUresult join_in_context(struct oh_submission *submission)
     return join_streams(submission, true);
 }
 
-/*
- * The other ranks do not know how many kernels of the submission this rank has launched. So none may follow, and a
- * capture that may hold some is never replayed.
- */
-static ncclResult_t fail_submission(const struct oh_submission *submission, CUresult result)
-{
-    struct oh_comm *comm = submission->calls[0].comm;
-    ncclResult_t res = oh_order_fail(comm, result, "launching an allreduce");
-    if (res != ncclSuccess) {
-        oh_comm_failure(comm); /* it is refused */
-    }
-    return res;
-}
-
 typedef CUresult (*submission_step)(struct oh_submission *);
 
-/* Runs one of the steps above in the communicator's context. */
+/*
+ * Runs one of the steps above in the communicator's context. After a failure the other ranks do not know how many
+ * kernels of the submission this rank has launched. So none may follow, and a capture that may hold some is never
+ * replayed.
+ */
 static CUresult enter_and_run(struct oh_submission *submission, submission_step step)
 {
     const struct oh_comm *comm = submission->calls[0].comm;
@@ -225,8 +210,10 @@ static CUresult enter_and_run(struct oh_submission *submission, submission_step 
 
 static ncclResult_t in_context(struct oh_submission *submission, submission_step step)
 {
+    struct oh_comm *comm = submission->calls[0].comm;
     const CUresult result = enter_and_run(submission, step);
-    return result == CUDA_SUCCESS ? ncclSuccess : fail_submission(submission, result);
+    return result == CUDA_SUCCESS ? ncclSuccess
+                                  : oh_order_refuse(comm, oh_order_fail(comm, result, "launching an allreduce"));
 }
 
 ncclResult_t oh_submission_begin(struct oh_submission *submission, const struct oh_call *calls, size_t count)
