@@ -325,14 +325,6 @@ static ncclResult_t launch_queue(void)
     return res;
 }
 
-static void empty_group(void)
-{
-    free(group.calls);
-    free(group.use);
-    free(group.deferred);
-    group = (struct group){0};
-}
-
 /* The launch of a group makes all its communicators ready at once: waits for one that has no call of onehop's. */
 static ncclResult_t await_other(const struct oh_real *real)
 {
@@ -452,6 +444,9 @@ ncclResult_t oh_group_end(const struct oh_real *real, ncclResult_t res, bool sim
     for (size_t i = 0; i < group.use_count; i++) {
         oh_comm_end_use(group.use[i].comm);
     }
-    empty_group();
+    free(group.calls);
+    free(group.use);
+    free(group.deferred);
+    group = (struct group){0};
     return res;
 }

@@ -52,16 +52,10 @@ uint32_t oh_plan_grid_threads(uint32_t nranks)
     return nranks > 4 ? 16384 : 32768;
 }
 
-/* Words that the threads of a rank share, in the longest loop. */
-static uint64_t loop_words(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes)
-{
-    return bytes / OH_WORD_BYTES / (algorithm == ONEHOP_ONESHOT ? 1 : nranks);
-}
-
 void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes, uint32_t *blocks_p,
                    uint32_t *threads_p)
 {
-    const uint64_t words = loop_words(algorithm, nranks, bytes);
+    const uint64_t words = bytes / OH_WORD_BYTES / (algorithm == ONEHOP_ONESHOT ? 1 : nranks); /* the longest loop's */
     const uint32_t all = oh_plan_grid_threads(nranks);
     const uint32_t most = nranks <= 4 && words > 2 * all ? OH_MAX_BLOCKS : OH_MAX_BLOCKS / 2;
     uint32_t blocks = 1, threads = words <= FEW_WORDS ? 64 : 128;

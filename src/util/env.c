@@ -27,7 +27,7 @@ static const struct {
 #undef OH_ENV_ROW
 };
 
-static const char *value_of(enum oh_env_variable variable)
+const char *oh_env_text(enum oh_env_variable variable)
 {
     const char *value = secure_getenv(variables[variable].name);
     return value && *value ? value : NULL;
@@ -44,7 +44,7 @@ static void refuse(enum oh_env_variable variable, const char *value)
 
 int oh_env_choice(enum oh_env_variable variable, const char *const *names, int count, int unset)
 {
-    const char *value = value_of(variable);
+    const char *value = oh_env_text(variable);
     if (!value) {
         return unset;
     }
@@ -85,7 +85,7 @@ bool oh_number_parse(const char *text, bool units, uint64_t max, uint64_t *numbe
 
 uint64_t oh_env_number(enum oh_env_variable variable, bool units, uint64_t max, uint64_t unset)
 {
-    const char *value = value_of(variable);
+    const char *value = oh_env_text(variable);
     uint64_t number;
     if (!value) {
         return unset;
@@ -97,14 +97,9 @@ uint64_t oh_env_number(enum oh_env_variable variable, bool units, uint64_t max, 
     return number;
 }
 
-const char *oh_env_text(enum oh_env_variable variable)
-{
-    return value_of(variable);
-}
-
 void oh_env_reject(enum oh_env_variable variable)
 {
-    const char *value = value_of(variable);
+    const char *value = oh_env_text(variable);
     refuse(variable, value ? value : "");
 }
 
@@ -115,7 +110,7 @@ bool oh_env_is_path(const char *text)
 
 const char *oh_env_path(enum oh_env_variable variable, const char *unset)
 {
-    const char *value = value_of(variable);
+    const char *value = oh_env_text(variable);
     if (value && !oh_env_is_path(value)) {
         refuse(variable, value);
         value = NULL;
@@ -125,7 +120,7 @@ const char *oh_env_path(enum oh_env_variable variable, const char *unset)
 
 const char *oh_env_path_or_none(enum oh_env_variable variable, bool *none_p)
 {
-    const char *value = value_of(variable);
+    const char *value = oh_env_text(variable);
     *none_p = value && strcasecmp(value, "none") == 0;
     return *none_p ? NULL : oh_env_path(variable, NULL);
 }

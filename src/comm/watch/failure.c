@@ -201,27 +201,25 @@ static struct oh_check_entry *record_of(const struct oh_comm *comm, uint32_t ran
 }
 
 /* seq_cst: of two ranks that write a record and then read the other's, at least one reads both. */
-static void write_record(struct oh_check_entry *record, uint64_t number, uint64_t count, uint32_t signature,
-                         uint64_t hash)
+static void write_record(const struct oh_comm *comm, uint64_t count, uint32_t signature)
 {
+    struct oh_check_entry *record = record_of(comm, comm->id.rank, comm->serve.checked);
     atomic_store(&record->number, 0);
     atomic_store(&record->count, count);
     atomic_store(&record->signature, signature);
-    atomic_store(&record->hash, hash);
-    atomic_store(&record->number, number);
+    atomic_store(&record->hash, comm->serve.check_hash);
+    atomic_store(&record->number, comm->serve.checked);
 }
 
 /* False: the record is not written yet, or is overwritten. */
 static bool read_record(const struct oh_check_entry *record, uint64_t number, uint64_t *count_p, uint64_t *signature_p,
                         uint64_t *hash_p)
 {
-    if (atomic_load(&record->number) != number) {
-        return false;
-    }
+    const bool written = atomic_load(&record->number) == number;
     *count_p = atomic_load(&record->count);
     *signature_p = atomic_load(&record->signature);
     *hash_p = atomic_load(&record->hash);
-    return atomic_load(&record->number) == number;
+    return written && atomic_load(&record->number) == number;
 }
 
 static bool compare_with(const struct oh_call *call, uint32_t rank, uint32_t signature)
@@ -250,8 +248,7 @@ bool oh_check_call(const struct oh_call *call)
     uint32_t signature = oh_signature_pack(ONEHOP_ALGORITHM_COUNT, call->type, call->op.kind);
     comm->serve.checked++;
     comm->serve.check_hash = extend_hash(comm->serve.check_hash, call->count, signature);
-    write_record(record_of(comm, comm->id.rank, comm->serve.checked), comm->serve.checked, call->count, signature,
-                 comm->serve.check_hash);
+    write_record(comm, call->count, signature);
     for (uint32_t r = 0; r < comm->id.nranks; r++) {
         if (r != comm->id.rank && !compare_with(call, r, signature)) {
             return false;
