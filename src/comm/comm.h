@@ -7,6 +7,7 @@
  *    of its end. src/comm knows nothing of how calls reach it (src/hook).
  * Threads: communicators are independent. One communicator is used by one thread at a time, which is NCCL's own rule;
  *    functions that any thread may call say so.
+ * Owns: the communicators, from their registration to their release (attach/retire.c).
  */
 #ifndef OH_COMM_COMM_H_
 #define OH_COMM_COMM_H_

@@ -6,6 +6,7 @@
  * Threads: attach.mutex guards what the attach changes; it is never held over a call of NCCL or the driver. Atomic
  *    fields are for any thread, fields of struct oh_watch for the monitor; the rest belongs to the thread that uses the
  *    communicator.
+ * Owns: see comm.h.
  */
 #ifndef OH_COMM_COMM_INTERNAL_H_
 #define OH_COMM_COMM_INTERNAL_H_

@@ -2,16 +2,15 @@
 /*
  * live.h - what a process shows of its communicators while they live
  *
- * One anonymous file in memory (memfd, mode 0600) for each process, made with the first communicator: a head, and an
- * entry for each communicator. `onehop stat` finds it among the open files of the process (/proc/N/fd), which the
- * kernel shows to the same user and to root only. It has no name in any file system, and goes with the process, however
- * that ends. The counters of a communicator lie in its entry: they are counted there and nowhere else, so that showing
- * them costs a call nothing. Where there is no such file (the kernel refuses, or there are more communicators than
- * entries) they are counted in struct oh_comm, and nothing is shown.
- *
- * The facts of an entry change under a mutex, between two increments of `sequence`, which is odd meanwhile: a reader
- * that finds the same even number before and after has one state of them. A reader is another process, and takes
- * nothing that it finds for granted (tools/shared/live_reader.h).
+ * Does: Keeps an anonymous file in memory (memfd, mode 0600) for the process, from the first communicator on: a head,
+ *    and an entry for each communicator. `onehop stat` finds it among the open files of the process (/proc/N/fd), which
+ *    the kernel shows to the same user and to root only. The counters of a communicator are in its entry, so that
+ *    showing them costs a call nothing. Without a file, or with more communicators than entries, they are in struct
+ *    oh_comm, and nothing is shown.
+ * Threads: any. The facts of an entry change under a mutex, between two increments of `sequence`, which is odd
+ *    meanwhile: a reader that finds the same even number before and after has one state of them. A reader is another
+ *    process, and checks what it reads (tools/shared/live_reader.h).
+ * Owns: the page, for the life of the process.
  */
 #ifndef OH_COMM_STATS_LIVE_H_
 #define OH_COMM_STATS_LIVE_H_
