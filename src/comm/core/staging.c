@@ -114,24 +114,21 @@ static CUresult end_stream(struct oh_staging *staging)
     return CUDA_SUCCESS;
 }
 
+static CUresult fill(struct oh_staging *staging, size_t begin, size_t end, uint32_t value)
+{
+    return OH_CU(memset_d32_async(staging->base + begin, value, (end - begin) / sizeof value, staging->stream));
+}
+
 /*
  * Starts to write the state between kernels (kernels/abi.h): every Lamport word empty, every escape byte 0. On a stream
  * of its own, since the default stream may be under capture; oh_staging_finish waits for it.
  */
 static CUresult start_clearing(struct oh_staging *staging)
 {
-    static const struct {
-        size_t begin, end;
-        uint32_t value;
-    } parts[] = {{0, OH_WORDS_OFFSET, 0},
-                 {OH_WORDS_OFFSET, OH_ESCAPE_OFFSET, OH_SENTINEL},
-                 {OH_ESCAPE_OFFSET, OH_STAGING_BYTES, 0}};
     OH_CU_TRY(stream_create(&staging->stream, CU_STREAM_NON_BLOCKING));
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        size_t words = (parts[i].end - parts[i].begin) / sizeof(uint32_t);
-        OH_CU_TRY(memset_d32_async(staging->base + parts[i].begin, parts[i].value, words, staging->stream));
-    }
-    return CUDA_SUCCESS;
+    OH_TRY(fill(staging, 0, OH_WORDS_OFFSET, 0));
+    OH_TRY(fill(staging, OH_WORDS_OFFSET, OH_ESCAPE_OFFSET, OH_SENTINEL));
+    return fill(staging, OH_ESCAPE_OFFSET, OH_STAGING_BYTES, 0);
 }
 
 static CUresult map_control(struct oh_staging *staging)
