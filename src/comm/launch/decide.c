@@ -21,12 +21,11 @@ bool oh_call_decide(struct oh_call *call, ncclRedOp_t op)
 /* Checks type and op apart from the size. */
 static enum oh_fallback fallback_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op)
 {
-    struct oh_plan plan;
     struct oh_op known;
     if (oh_comm_state(comm) != OH_COMM_SERVED) {
         return OH_FALLBACK_COMM;
     }
-    if (!oh_plan_choose(&comm->serve.table, oh_plan_some_count(&comm->serve.table, type), type, &plan)) {
+    if (oh_plan_some_count(&comm->serve.table, type) == 0) {
         return OH_FALLBACK_TYPE;
     }
     return oh_comm_op_find(comm, op, type, &known) ? OH_FALLBACK_SIZE : OH_FALLBACK_OP;
