@@ -19,4 +19,8 @@ status=$?
 grep '^#' "$out"
 [ "$status" = 0 ]
 tap_point $? "$(grep -oE '[0-9]+ of [0-9]+ points:.*' "$out")" "$(grep -v '^#' "$out" | tail -n 20)"
+# A GPU that takes its time for the write that stops replays: the error must not reach the program before that.
+SIMNODE_MEMSET_2D_US=40000 LD_PRELOAD=$plugin "$abs_top_builddir/test/e2e/sweep" --scratch "$meeting" \
+    --point mixed:fail:on:cuStreamWaitEvent:2 >"$out" 2>&1
+tap_point $? "a replay after a call that has failed, with a slow GPU" "$(tail -n 20 "$out")"
 tap_done

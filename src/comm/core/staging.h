@@ -39,8 +39,8 @@ struct oh_staging {
 
 /*
  * Chooses the context: `context`, or (NULL) the device's primary context, as the CUDA runtime does. After
- * success the caller must call oh_staging_destroy. This and the following return the driver's result, and log a failure
- * at INFO.
+ * success the caller must call oh_staging_destroy. This and the following return the driver's result. A failure of the
+ * set-up is logged at INFO.
  */
 CUresult oh_staging_bind(CUdevice device, CUcontext context, struct oh_staging *staging_p);
 
@@ -61,8 +61,8 @@ CUresult oh_staging_describe(const struct oh_staging *staging, struct oh_peer_in
 CUresult oh_staging_finish(struct oh_staging *staging, uint32_t epoch);
 
 /*
- * Makes kernels of this rank that begin from now on send nothing and wait. Waits 10 ms at most for the GPU's write; a
- * busy GPU writes later.
+ * Makes kernels of this rank that begin from now on send nothing and wait. Waits 150 ms at most for the GPU's write.
+ * CUDA_ERROR_NOT_READY: a busy GPU writes later.
  */
 CUresult oh_staging_hold(struct oh_staging *staging);
 
