@@ -13,6 +13,8 @@
 #include <cuda.h>
 #include <nccl.h>
 
+#include "util/scope.h"
+
 /* X(field, exported symbol, parameter list); all return CUresult. */
 #define OH_DRIVER_FUNCTIONS(X)                                                                                         \
     X(init, cuInit, (unsigned int))                                                                                    \
@@ -142,15 +144,6 @@ const char *oh_driver_error_name(CUresult result);
 
 /* Returns `result`; logs a failure at INFO, with what was called in which function and line. */
 CUresult oh_driver_check(CUresult result, const char *function, int line, const char *call);
-
-/* Returns the result from the function, if it is an error: any but CUDA_SUCCESS or ncclSuccess, which are both 0. */
-#define OH_TRY(result_)                                                                                                \
-    do {                                                                                                               \
-        const __typeof__(result_) tried_ = (result_);                                                                  \
-        if (tried_ != 0) {                                                                                             \
-            return tried_;                                                                                             \
-        }                                                                                                              \
-    } while (0)
 
 /* Calls a driver function. A failure is logged. */
 #define OH_CU(call_) oh_driver_check(oh_driver.call_, __func__, __LINE__, #call_)

@@ -3,7 +3,8 @@
  * kernels.c - loads and launches the kernels
  *
  * Does: Loads device images once per process, finds the kernels of a number of ranks, launches them.
- * Threads: one at a time loads: it may wait for the GPU, where a kernel may wait for a rank that another thread serves.
+ * Threads: the background thread of attach loads, without a lock: loading may wait for the GPU, where a kernel may wait
+ *    for a rank that another thread serves. Any thread launches.
  * Owns: the loaded libraries and the list of sets, for the life of the process.
  */
 #include "gpu/kernels.h"
