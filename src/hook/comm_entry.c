@@ -14,24 +14,24 @@
 #include "hook/group.h"
 #include "hook/initial_comm.h"
 #include "util/clock.h"
-#include "util/scope.h"
 #include "util/log.h"
+#include "util/scope.h"
 
-static bool identify(const struct oh_real *real, ncclComm_t nccl, struct oh_place *place_p)
+static bool identify(const struct oh_real *real, ncclComm_t nccl, struct oh_nccl_rank *rank_p)
 {
-    return real->CommCount(nccl, &place_p->nranks) == ncclSuccess &&
-           real->CommUserRank(nccl, &place_p->rank) == ncclSuccess &&
-           real->CommCuDevice(nccl, &place_p->cuda_device) == ncclSuccess;
+    return real->CommCount(nccl, &rank_p->nranks) == ncclSuccess &&
+           real->CommUserRank(nccl, &rank_p->rank) == ncclSuccess &&
+           real->CommCuDevice(nccl, &rank_p->cuda_device) == ncclSuccess;
 }
 
 static void finish_creation(const struct oh_real *real, struct oh_comm *comm)
 {
-    struct oh_place place;
+    struct oh_nccl_rank rank;
     const ncclComm_t nccl = *oh_comm_id(comm)->nccl_p;
-    if (!nccl || !identify(real, nccl, &place)) {
+    if (!nccl || !identify(real, nccl, &rank)) {
         oh_creation_cancel(comm);
     } else if (oh_creation_register(comm, nccl)) {
-        oh_comm_created(comm, &place);
+        oh_comm_created(comm, &rank);
     }
     if (nccl) {
         oh_initial_comm_creation_end(real);
@@ -80,7 +80,7 @@ void oh_creations_poll(struct oh_comm *comm, ncclResult_t state)
     /* Guards what follows: a second thread must not use a child before the first has registered it. */
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     const struct oh_real *real = oh_comm_id(comm)->library;
-    struct oh_place place;
+    struct oh_nccl_rank rank;
     OH_KEEP_ERRNO();
     if (state == ncclInProgress) {
         return;
@@ -90,8 +90,8 @@ void oh_creations_poll(struct oh_comm *comm, ncclResult_t state)
     oh_comm_children_done(comm, oh_creations_finish(real, oh_comm_take_children(comm), ncclSuccess));
     pthread_mutex_unlock(&mutex);
     if (oh_comm_is_creating(comm)) { /* also if it has fallen back meanwhile */
-        const bool created = state == ncclSuccess && identify(real, oh_comm_id(comm)->nccl, &place);
-        if (oh_comm_created(comm, created ? &place : NULL) && created) {
+        const bool created = state == ncclSuccess && identify(real, oh_comm_id(comm)->nccl, &rank);
+        if (oh_comm_created(comm, created ? &rank : NULL) && created) {
             oh_initial_comm_creation_end(real);
         }
     }

@@ -113,7 +113,7 @@ static struct oh_comm *adopt(const struct oh_real *real, ncclComm_t nccl, int cu
             first_nranks);
     if (oh_creation_register(found, nccl)) {
         oh_attach_note_work(found); /* NCCL may have been given work that passed no hook */
-        oh_comm_created(found, &(struct oh_place){first_rank, first_nranks, cuda_device});
+        oh_comm_created(found, &(struct oh_nccl_rank){first_rank, first_nranks, cuda_device});
     } else {
         found = NULL;
     }

@@ -58,7 +58,7 @@ void oh_bgthread_advance_jobs(struct oh_bgthread *worker);
 /* Wakes the thread, or starts it. Returns whether there is one. */
 bool oh_bgthread_start(struct oh_bgthread *worker);
 
-/* Adds a job, which the next pass advances; oh_bgthread_start makes that soon. */
+/* Adds a job, which the next pass advances; oh_bgthread_start wakes the thread for it. */
 void oh_bgthread_add(struct oh_bgthread *worker, struct oh_job *job);
 
 /* In the thread: waits up to `ns` for oh_bgthread_start, and returns whether that was called since the last sleep. */

@@ -76,6 +76,10 @@ for rank in 0 1 3; do # of the parent, that with the id, new
         [ "$(count_of 'nranks 4: falls back to NCCL: .*onehop is present on this host for')" = 3 ]
     tap_point $? "grow, rank $rank without onehop: falls back at once, with the reason" "$(diagnosis)"
 done
+run_app --nranks 4 --make grow --split-colors 0,0,-1,-1 --split-keys 0,1,0,0 --rank-env 0:NCCL_CTA_POLICY=2 "${work[@]}"
+[ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] &&
+    [ "$(count_of 'nranks 4: falls back to NCCL: .*the program asks for the zero-CTA policy')" = 4 ]
+tap_point $? "grow, a rank that learns the id from another refuses: all fall back, with the reason" "$(diagnosis)"
 unset SIMNODE_NCCL_VERSION
 
 # leftovers LIMIT: what is left at the end of the last run, more than LIMIT communicators' worth.

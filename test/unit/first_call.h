@@ -11,7 +11,7 @@
 /* NCCL has created it, for a rank on the GPU of its number. */
 static inline bool say_created(struct oh_comm *comm, int rank, int nranks)
 {
-    return oh_comm_created(comm, &(struct oh_place){rank, nranks, rank});
+    return oh_comm_created(comm, &(struct oh_nccl_rank){rank, nranks, rank});
 }
 
 /* Registers what NCCL has created. NULL: it cannot be. */

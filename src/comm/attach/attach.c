@@ -18,10 +18,10 @@
 #include <string.h>
 
 #include "comm/watch/watch.h"
+#include "util/bgthread.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/scope.h"
-#include "util/bgthread.h"
 
 #define PERIOD_MAX_NS (UINT64_C(20) * 1000 * 1000)    /* between polls of set-ups that wait, */
 #define PERIOD_AWAITED_NS (UINT64_C(1) * 1000 * 1000) /* and while a call waits */

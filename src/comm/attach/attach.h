@@ -49,16 +49,16 @@ struct oh_comm *oh_comm_take_children(struct oh_comm *comm);
 void oh_comm_children_done(struct oh_comm *comm, unsigned count);
 
 /* What NCCL says of this rank. */
-struct oh_place {
+struct oh_nccl_rank {
     int rank, nranks, cuda_device;
 };
 
 /*
  * NCCL has created the communicator. All ranks were counted before NCCL's barrier: a communicator of which a rank has
- * no onehop falls back now. place NULL: NCCL has failed to create it, and it falls back. False: this was called before,
+ * no onehop falls back now. rank NULL: NCCL has failed to create it, and it falls back. False: this was called before,
  * and nothing is done. Any thread.
  */
-bool oh_comm_created(struct oh_comm *comm, const struct oh_place *place);
+bool oh_comm_created(struct oh_comm *comm, const struct oh_nccl_rank *rank);
 
 /* --- calls of a communicator that is not settled, in this order -------------------------------------------------- */
 
@@ -117,7 +117,7 @@ void oh_comm_release(struct oh_comm *comm);
 /* The communicator is not served: gives up segment and staging memory. */
 void oh_comm_detach(struct oh_comm *comm);
 
-/* --- a set-up under way, for src/comm/attach alone: it belongs to the background thread once it has begun -----------
+/* --- a set-up under way, for src/comm/attach alone; the background thread's once it has begun ----------------------
  */
 
 /*

@@ -29,11 +29,11 @@ static void refuse(struct oh_comm *comm, const char *reason)
 }
 
 /* A rank of the parent that knows the key of the grown communicator publishes it in the parent segment. */
-static bool open_parent_segment(struct oh_comm *comm, const struct oh_key *key)
+static bool open_parent_segment(struct oh_comm *comm, const struct oh_key *key, uint64_t number)
 {
     struct oh_comm *parent = comm->id.parent;
     struct oh_segment *segment = &comm->attach.parent_segment;
-    struct oh_key parent_key = oh_key_of_grow(&parent->id.key, parent->id.grows++);
+    struct oh_key parent_key = oh_key_of_grow(&parent->id.key, number);
     comm->attach.parent_ranks = parent->id.nranks;
     if (oh_segment_open(segment, &parent_key) != ncclSuccess ||
         (key && oh_segment_open_uncounted(&comm->segment, key) != ncclSuccess)) {
@@ -51,6 +51,8 @@ struct oh_comm *oh_creation_begin(const struct oh_key *key, const struct oh_comm
                                   ncclComm_t *nccl_p, bool is_grow)
 {
     const uint64_t start = oh_now_ns();
+    const bool is_of_parent = is_grow && parent;
+    const uint64_t number = is_of_parent ? parent->id.grows++ : 0; /* the same on all ranks of the parent */
     struct oh_comm *comm = calloc(1, sizeof *comm);
     oh_comms_reclaim();
     if (!comm) {
@@ -64,8 +66,8 @@ struct oh_comm *oh_creation_begin(const struct oh_key *key, const struct oh_comm
     comm->attach.creating = true;
     comm->attach.awaited = 1;
     pthread_mutex_init(&comm->attach.mutex, NULL);
-    const bool is_present = is_grow && parent ? open_parent_segment(comm, key)
-                                              : oh_segment_open(&comm->segment, &comm->id.key) == ncclSuccess;
+    const bool is_present = is_of_parent ? open_parent_segment(comm, key, number)
+                                         : oh_segment_open(&comm->segment, &comm->id.key) == ncclSuccess;
     if (!is_present) {
         refuse(comm, "this rank cannot open the shared memory of the communicator");
     } else if (config->zero_cta) {
@@ -98,6 +100,8 @@ bool oh_creation_register(struct oh_comm *comm, ncclComm_t nccl)
         oh_comm_retire(stale);
     }
     comm->id.nccl = nccl;
+    comm->id.parent = NULL; /* may end before this one */
+    comm->id.nccl_p = NULL;
     comm->attach.thread = pthread_self();
     oh_nvtx_start(oh_algorithm_name, ONEHOP_ALGORITHM_COUNT);
     oh_live_add(&comm->live, comm->id.key.word[0]);
@@ -184,13 +188,16 @@ static void count_ranks(struct oh_comm *comm)
 }
 
 /* With the mutex held. Refuses where not all ranks can be served. */
-static void take_place(struct oh_comm *comm, const struct oh_place *place)
+static void take_rank(struct oh_comm *comm, const struct oh_nccl_rank *rank)
 {
-    comm->id.rank = (uint32_t)place->rank;
-    comm->id.nranks = (uint32_t)place->nranks;
-    comm->attach.cuda_device = place->cuda_device;
+    comm->id.rank = (uint32_t)rank->rank;
+    comm->id.nranks = (uint32_t)rank->nranks;
+    comm->attach.cuda_device = rank->cuda_device;
     if (comm->attach.parent_segment.shared) {
         read_parent_segment(comm);
+    }
+    if (comm->attach.reason[0]) { /* a refusal before the segment was open has reached no other rank */
+        oh_segment_vote_no(&comm->segment, comm->attach.reason);
     }
     if (comm->id.nranks < 2 || comm->id.nranks > OH_MAX_RANKS) {
         refuse(comm, comm->id.nranks < 2 ? "a single rank" : "more than 8 ranks");
@@ -209,10 +216,13 @@ static void take_place(struct oh_comm *comm, const struct oh_place *place)
     }
 }
 
-/* Without the mutex, after everything else: a thread that reads that it is no longer awaited reads the rest. */
-static void end_creation(struct oh_comm *comm)
+/*
+ * Without the mutex, after everything else: a thread that reads that it is no longer awaited reads the rest. A set-up
+ * may be under way by now, unless the creation was refused.
+ */
+static void end_creation(struct oh_comm *comm, bool is_refused)
 {
-    if (comm->attach.reason[0]) {
+    if (is_refused) {
         OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->id.nccl, comm->id.rank,
                 comm->id.nranks, comm->attach.reason);
         oh_segment_unlink(&comm->segment);
@@ -222,23 +232,24 @@ static void end_creation(struct oh_comm *comm)
     oh_comm_children_done(comm, 1);
 }
 
-bool oh_comm_created(struct oh_comm *comm, const struct oh_place *place)
+bool oh_comm_created(struct oh_comm *comm, const struct oh_nccl_rank *rank)
 {
     pthread_mutex_lock(&comm->attach.mutex);
     const bool is_first = comm->attach.creating;
     comm->attach.creating = false;
-    if (is_first && place) {
-        take_place(comm, place);
+    if (is_first && rank) {
+        take_rank(comm, rank);
     } else if (is_first) {
         refuse(comm, "NCCL did not create the communicator on a rank");
     }
+    const bool is_refused = comm->attach.reason[0] != '\0';
     if (is_first) {
-        oh_comm_enter(comm, comm->attach.reason[0] ? OH_COMM_FALLBACK : OH_COMM_IDLE);
+        oh_comm_enter(comm, is_refused ? OH_COMM_FALLBACK : OH_COMM_IDLE);
         oh_comm_publish_facts(comm);
     }
     pthread_mutex_unlock(&comm->attach.mutex);
     if (is_first) {
-        end_creation(comm);
+        end_creation(comm, is_refused);
     }
     return is_first;
 }

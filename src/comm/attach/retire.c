@@ -19,18 +19,18 @@
 #include "comm/launch/launch.h"
 #include "comm/watch/watch.h"
 #include "gpu/context.h"
+#include "util/bgthread.h"
 #include "util/clock.h"
 #include "util/scope.h"
-#include "util/bgthread.h"
 
-#define RECLAIM_TRIES 20                              /* in two seconds, by the periods below */
-#define REAP_COURTESY_NS (UINT64_C(50) * 1000 * 1000) /* the most that a caller waits for the thread */
+#define RECLAIM_TRIES 20                                 /* in two seconds, unless other communicators end meanwhile */
+#define RECLAIM_COURTESY_NS (UINT64_C(50) * 1000 * 1000) /* the most that a caller waits for the thread */
 
-static enum oh_step reap(struct oh_job *job);
+static enum oh_step advance(struct oh_job *job);
 static struct oh_bgthread worker = {.mutex = PTHREAD_MUTEX_INITIALIZER,
                                     .work = oh_bgthread_advance_jobs,
-                                    .stop_ns = 2 * REAP_COURTESY_NS,
-                                    .step = reap,
+                                    .stop_ns = 2 * RECLAIM_COURTESY_NS,
+                                    .step = advance,
                                     .period_ns = UINT64_C(1) * 1000 * 1000,
                                     .period_max_ns = UINT64_C(100) * 1000 * 1000};
 
@@ -110,7 +110,7 @@ static void abandon_memory(struct oh_comm *comm)
     oh_staging_abandon(&comm->staging);
 }
 
-static enum oh_step reap(struct oh_job *job)
+static enum oh_step advance(struct oh_job *job)
 {
     struct oh_comm *comm = OH_JOB_OWNER(job, struct oh_comm, reclaim.job);
     const CUresult result = reclaim(comm);
@@ -129,7 +129,7 @@ static enum oh_step reap(struct oh_job *job)
 
 void oh_comms_reclaim(void)
 {
-    uint64_t until_ns = oh_now_ns() + REAP_COURTESY_NS;
+    uint64_t until_ns = oh_now_ns() + RECLAIM_COURTESY_NS;
     OH_LOCK(&worker.mutex);
     if (worker.jobs || worker.running) {
         /* Two passes: one may have been under way. Without a thread, the next communicator tries again. */

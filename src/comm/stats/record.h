@@ -70,6 +70,7 @@ enum oh_state {
 struct oh_counters {
     OH_COUNTS_OF(atomic_uint_fast64_t);
 };
+_Static_assert(sizeof(struct oh_counters) == OH_COUNTS * sizeof(atomic_uint_fast64_t), "OH_COUNTS counts all");
 
 static inline void oh_counter_add(atomic_uint_fast64_t *counter, uint64_t more)
 {
