@@ -44,7 +44,7 @@ void cf_case_bits_repeat(struct cf_worker *worker)
         for (int i = 0; i < batch->items && batch->served; i++) {
             compare_items(batch, i / 4 * 4, i);
         }
-        cf_check(worker, batch->served || !worker->options->expect_served, "not all was served");
+        cf_check(worker, batch->served || !worker->expect_served, "not all was served");
         cf_batch_free(batch);
     }
 }
@@ -78,6 +78,6 @@ static void compare_sizes(struct cf_worker *worker, ncclDataType_t type, size_t 
 void cf_case_bits_sizes(struct cf_worker *worker)
 {
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
-        compare_sizes(worker, types[t], (worker->options->full ? 16 : 4) * KIB * KIB);
+        compare_sizes(worker, types[t], (worker->full ? 16 : 4) * KIB * KIB);
     }
 }

@@ -23,10 +23,10 @@ void cf_case_comm_makers(struct cf_worker *worker)
     }
 }
 
-static void split_and_run(struct cf_worker *worker, const int *color, const int *key, bool share)
+static void split_and_run(struct cf_worker *worker, const int *color, const int *key, int flags)
 {
     struct cf_set set;
-    cf_set_split(worker, &worker->world, color, key, share, &set);
+    cf_set_split(worker, &worker->world, color, key, flags, &set);
     run_some(worker, &set);
     run_some(worker, &worker->world); /* parent and child in turn */
     run_some(worker, &set);
@@ -43,11 +43,11 @@ void cf_case_comm_split(struct cf_worker *worker)
         descending[r] = -r;
     }
     one_out[n - 1] = NCCL_SPLIT_NOCOLOR;
-    split_and_run(worker, same, ascending, false);
-    split_and_run(worker, same, descending, false);
-    split_and_run(worker, same, descending, true);
-    split_and_run(worker, parts, same, false); /* equal keys: the parent's order */
-    split_and_run(worker, one_out, descending, false);
+    split_and_run(worker, same, ascending, 0);
+    split_and_run(worker, same, descending, 0);
+    split_and_run(worker, same, descending, CF_CHILD_SHARES);
+    split_and_run(worker, parts, same, 0); /* equal keys: the parent's order */
+    split_and_run(worker, one_out, descending, 0);
 }
 
 #define POLLERS 3
@@ -92,7 +92,7 @@ void cf_case_comm_pollers(struct cf_worker *worker)
     struct cf_set parent, child;
     struct epoll_fd epoll_fd[CF_MAX_RANKS][POLLERS];
     cf_set_create(worker, CF_INIT_NONBLOCKING, &parent);
-    for (int round = 0; round < (worker->options->full ? 20 : 3); round++) {
+    for (int round = 0; round < (worker->full ? 20 : 3); round++) {
         start_split(worker, &parent, &child);
         for (int i = 0; i < worker->members * POLLERS; i++) {
             struct epoll_fd *one = &epoll_fd[i / POLLERS][i % POLLERS];
@@ -119,7 +119,7 @@ static void run_fp8(struct cf_worker *worker, const struct cf_set *set)
 {
     for (int op = 0; op < CF_OPS; op++) {
         for (int t = ncclFloat8e4m3; t <= ncclFloat8e5m2; t++) {
-            if (!cf_type_wanted(worker, (ncclDataType_t)t)) {
+            if (!cf_type_wanted((ncclDataType_t)t)) {
                 continue;
             }
             struct cf_batch *batch = cf_batch_new(worker, set);
@@ -147,7 +147,7 @@ static void run_factors(struct cf_worker *worker, const struct cf_set *set)
         for (size_t i = 0; i < sizeof ops / sizeof *ops * (sizeof bytes / sizeof *bytes); i++) {
             struct cf_spec spec = {.type = (ncclDataType_t)t, .op = ops[i % 3], .in_place = i % 2};
             spec.count = bytes[i / 3] / cf_types[t].size + more[i / 3];
-            if (!cf_refused(worker, set, spec.type, spec.op) && cf_type_wanted(worker, spec.type)) {
+            if (!cf_refused(worker, set, spec.type, spec.op) && cf_type_wanted(spec.type)) {
                 cf_batch_add(batch, &spec);
             }
         }
@@ -162,8 +162,8 @@ void cf_case_comm_alone(struct cf_worker *worker)
     for (int r = 0; r < worker->nranks; r++) {
         color[r] = r;
     }
-    split_and_run(worker, color, key, false);
-    cf_set_split(worker, &worker->world, color, key, false, &set);
+    split_and_run(worker, color, key, 0);
+    cf_set_split(worker, &worker->world, color, key, 0, &set);
     run_fp8(worker, &set);
     run_factors(worker, &set);
     cf_set_end(worker, &set);
@@ -171,12 +171,13 @@ void cf_case_comm_alone(struct cf_worker *worker)
 
 void cf_case_comm_shrink(struct cf_worker *worker)
 {
+    const bool excluded[CF_MAX_RANKS] = {[1] = true};
     struct cf_set set;
     if (worker->nranks < 3) {
         cf_skip(worker, "two ranks do not shrink");
         return;
     }
-    if (!cf_set_shrink(worker, &worker->world, 1, &set)) {
+    if (!cf_set_shrink(worker, &worker->world, excluded, 0, &set)) {
         cf_skip(worker, "this NCCL has no ncclCommShrink");
         return;
     }
@@ -190,8 +191,8 @@ void cf_case_comm_grow(struct cf_worker *worker)
     int n = worker->nranks, color[CF_MAX_RANKS] = {0}, key[CF_MAX_RANKS] = {0};
     struct cf_set fewer, set;
     color[n - 1] = NCCL_SPLIT_NOCOLOR;
-    cf_set_split(worker, &worker->world, color, key, false, &fewer);
-    if (cf_set_grow(worker, &fewer, &set)) {
+    cf_set_split(worker, &worker->world, color, key, 0, &fewer);
+    if (cf_set_grow(worker, &fewer, NULL, 0, &set)) {
         run_some(worker, &set);
         run_some(worker, &worker->world);
         cf_set_end(worker, &set);
@@ -205,7 +206,7 @@ void cf_case_comm_grow(struct cf_worker *worker)
 void cf_case_comm_many(struct cf_worker *worker)
 {
     struct cf_set set[MANY];
-    int sets = worker->options->full ? MANY : 4;
+    int sets = worker->full ? MANY : 4;
     for (int s = 0; s < sets; s++) {
         cf_set_create(worker, s % 2 ? CF_INIT_CONFIG : CF_INIT_RANK, &set[s]);
     }
@@ -222,7 +223,7 @@ void cf_case_comm_many(struct cf_worker *worker)
 
 void cf_case_comm_rounds(struct cf_worker *worker)
 {
-    for (int round = 0; round < (worker->options->full ? 8 : 3); round++) {
+    for (int round = 0; round < (worker->full ? 8 : 3); round++) {
         struct cf_set set;
         cf_set_create(worker, CF_INIT_RANK, &set);
         run_some(worker, &set);
@@ -241,11 +242,7 @@ void cf_case_comm_finalize(struct cf_worker *worker)
     }
     cf_batch_load(batch, 0);
     cf_batch_issue(batch, CF_SINGLE, 0);
-    cf_calls_begin(worker, false);
-    for (int m = 0; cf_use(worker, m); m++) {
-        CF_NCCL(worker, CommFinalize(set.comm[m]));
-    }
-    cf_calls_end(worker, false, &set);
+    cf_set_finalize(worker, &set);
     cf_batch_finish(batch, 0);
     cf_set_destroy(worker, &set);
 }

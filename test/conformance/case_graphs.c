@@ -87,7 +87,7 @@ void cf_case_graph_replay(struct cf_worker *worker)
 {
     struct capture capture;
     capture_calls(worker, &worker->world, 10, &capture);
-    for (int r = 0; r < (worker->options->full ? 60 : 5); r++) {
+    for (int r = 0; r < (worker->full ? 60 : 5); r++) {
         replay(worker, &capture);
     }
     close_capture(worker, &capture);
@@ -122,7 +122,7 @@ void cf_case_graph_two(struct cf_worker *worker)
 void cf_case_graph_two_streams(struct cf_worker *worker)
 {
     struct capture capture[2];
-    bool full = worker->options->full;
+    bool full = worker->full;
     for (int c = 0; c < 2; c++) {
         capture_calls(worker, &worker->world, full ? 20 : 10, &capture[c]);
     }

@@ -19,7 +19,7 @@ static struct cf_batch *random_batch(struct cf_worker *worker, int items, bool p
 
 void cf_case_property(struct cf_worker *worker)
 {
-    for (int round = 0; round < (worker->options->full ? 60 : 6); round++) {
+    for (int round = 0; round < (worker->full ? 60 : 6); round++) {
         struct cf_source common = cf_common_source(worker, (uint64_t)round),
                          own = cf_own_source(worker, (uint64_t)round);
         struct cf_batch *batch = random_batch(worker, 25, false, &common, &own);
@@ -57,7 +57,7 @@ static void run_eager(struct cf_worker *worker, struct cf_batch *batch)
  */
 void cf_case_property_capture(struct cf_worker *worker)
 {
-    for (int round = 0; round < (worker->options->full ? 30 : 5); round++) {
+    for (int round = 0; round < (worker->full ? 30 : 5); round++) {
         for (int captured = 0; captured < 2; captured++) {
             struct cf_source common = cf_common_source(worker, 500 + (uint64_t)round);
             struct cf_source own = cf_own_source(worker, 500 + (uint64_t)round);

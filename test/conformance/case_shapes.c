@@ -45,10 +45,10 @@ static void add_counts(struct cf_batch *batch, ncclDataType_t type, bool full)
 
 void cf_case_counts(struct cf_worker *worker)
 {
-    size_t types = worker->options->full ? sizeof shape_types / sizeof *shape_types : 3;
+    size_t types = worker->full ? sizeof shape_types / sizeof *shape_types : 3;
     for (size_t t = 0; t < types; t++) {
         struct cf_batch *batch = cf_batch_new(worker, &worker->world);
-        add_counts(batch, shape_types[t], worker->options->full);
+        add_counts(batch, shape_types[t], worker->full);
         cf_batch_run(batch, CF_SINGLE);
     }
 }
@@ -88,10 +88,10 @@ static void run_around(struct cf_worker *worker, ncclDataType_t type, size_t byt
 
 void cf_case_table_ends(struct cf_worker *worker)
 {
-    size_t most = worker->options->full ? 16 * MIB : 512 * KIB;
+    size_t most = worker->full ? 16 * MIB : 512 * KIB;
     for (size_t e = 0; e < sizeof ends / sizeof *ends && ends[e] * KIB <= most; e++) {
         run_around(worker, ncclFloat32, ends[e] * KIB);
-        if (worker->options->full || e % 3 == 0) {
+        if (worker->full || e % 3 == 0) {
             run_around(worker, ncclBfloat16, ends[e] * KIB);
         }
     }
@@ -116,12 +116,12 @@ static bool probe(struct cf_worker *worker, ncclDataType_t type, size_t count)
 void cf_case_largest_served(struct cf_worker *worker)
 {
     static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16};
-    for (size_t t = 0; t < (worker->options->full ? 2 : 1); t++) {
+    for (size_t t = 0; t < (worker->full ? 2 : 1); t++) {
         size_t served = 0, over = 64 * MIB / cf_types[types[t]].size;
-        for (size_t step = over / 2; step > 0 && worker->options->full; step /= 2) {
+        for (size_t step = over / 2; step > 0 && worker->full; step /= 2) {
             served += probe(worker, types[t], served + step) ? step : 0;
         }
-        if (!worker->options->full) { /* coarse: powers of two only */
+        if (!worker->full) { /* coarse: powers of two only */
             for (size_t count = 1024; count < over / 16 && probe(worker, types[t], count); count *= 4) {
                 served = count;
             }
@@ -153,7 +153,7 @@ void cf_case_alignment(struct cf_worker *worker)
 {
     static const ncclDataType_t types[] = {ncclBfloat16, ncclFloat32, ncclInt8, ncclFloat64, ncclFloat16, ncclInt32};
     static const size_t counts[] = {29, 1024, 70000};
-    size_t type_count = worker->options->full ? 6 : 4, count_count = worker->options->full ? 3 : 2;
+    size_t type_count = worker->full ? 6 : 4, count_count = worker->full ? 3 : 2;
     for (size_t t = 0; t < type_count; t++) {
         for (size_t c = 0; c < count_count; c++) {
             struct cf_batch *batch = cf_batch_new(worker, &worker->world);

@@ -91,7 +91,7 @@ static void split(struct soak *soak, enum origin origin, struct slot *slot)
         key[r] = origin == SPLIT_SHARED ? r : -r;
     }
     color[n - 1] = origin == SPLIT_ONE_OUT ? NCCL_SPLIT_NOCOLOR : color[n - 1];
-    cf_set_split(soak->worker, &parent->set, color, key, origin == SPLIT_SHARED, &slot->set);
+    cf_set_split(soak->worker, &parent->set, color, key, origin == SPLIT_SHARED ? CF_CHILD_SHARES : 0, &slot->set);
 }
 
 static void note_communicator(struct soak *soak)
@@ -105,13 +105,14 @@ static bool shrink(struct soak *soak, struct slot *slot)
 {
     struct cf_worker *worker = soak->worker;
     struct cf_set parent;
-    int excluded = (int)cf_draw(&soak->common, (uint64_t)worker->nranks);
+    bool excluded[CF_MAX_RANKS] = {false};
+    excluded[cf_draw(&soak->common, (uint64_t)worker->nranks)] = true;
     if (worker->nranks < 3 || nccl.CommShrink == NULL) {
         return false;
     }
     cf_set_create(worker, CF_INIT_RANK, &parent);
     note_communicator(soak);
-    cf_set_shrink(worker, &parent, excluded, &slot->set);
+    cf_set_shrink(worker, &parent, excluded, 0, &slot->set);
     cf_set_destroy(worker, &parent);
     return true;
 }
@@ -135,18 +136,6 @@ static void make(struct soak *soak, enum origin origin, struct slot *slot)
     note_communicator(soak);
 }
 
-static void finalize(struct cf_worker *worker, struct cf_set *set)
-{
-    cf_calls_begin(worker, true);
-    for (int m = 0; m < worker->members; m++) {
-        if (set->comm[m] != NULL) {
-            CF_START(worker, CommFinalize(set->comm[m]));
-        }
-    }
-    cf_calls_end(worker, true, set);
-    cf_set_ready(worker, set);
-}
-
 static void forget_graph(struct recorded *recorded)
 {
     cf_graph_destroy(recorded->batch->worker, &recorded->graph);
@@ -166,7 +155,7 @@ static void forget_graphs_of(struct soak *soak, int slot)
 static void end_communicator(struct cf_worker *worker, struct slot *slot, uint64_t how)
 {
     if (how == 0) {
-        finalize(worker, &slot->set);
+        cf_set_finalize(worker, &slot->set);
     } else if (how == 1 && worker->members == 1 && slot->set.comm[0] != NULL && !slot->shares) {
         CF_IS(worker, ncclSuccess, CommAbort(slot->set.comm[0])); /* all its calls are done */
         slot->set.comm[0] = NULL;
@@ -385,17 +374,6 @@ static void run_round(struct soak *soak, uint64_t round)
 
 /* --- growth ------------------------------------------------------------------------------------------------------- */
 
-static long gpu_kib(void *user)
-{
-    struct cf_worker *worker = user;
-    size_t used = 0, free_bytes, total;
-    for (int m = 0; cf_use(worker, m); m++) {
-        CF_CU(worker, MemGetInfo(&free_bytes, &total));
-        used += total - free_bytes;
-    }
-    return (long)(used >> 10);
-}
-
 /* All communicators but the world end, and all graphs. */
 static void rest(struct soak *soak)
 {
@@ -424,14 +402,14 @@ static void measure(struct soak *soak)
     rest(soak);
     touch_default_streams(soak->worker);
     usleep(200000); /* what was freed last is, by now */
-    soak->soaked->from = resources_measure(gpu_kib, soak->worker);
+    soak->soaked->from = resources_measure(cf_gpu_kib, soak->worker);
     soak->soaked->measured = true;
     cf_barrier(soak->worker);
 }
 
 static void compare(struct soak *soak)
 {
-    const struct cf_allowance *allowance = &soak->worker->options->allowance;
+    const struct cf_allowance *allowance = &cf_options.allowance;
     struct cf_soaked *soaked = soak->soaked;
     struct resources_bounds bounds = {.host_kib =
                                           allowance->host_kib + allowance->host_kib_each * (long)soaked->after_warm_up,
@@ -439,7 +417,7 @@ static void compare(struct soak *soak)
                                       .handles = allowance->handles};
     char text[CF_TEXT - 64];
     rest(soak);
-    soaked->to = resources_settle(&bounds, &soaked->from, gpu_kib, soak->worker);
+    soaked->to = resources_settle(&bounds, &soaked->from, cf_gpu_kib, soak->worker);
     resources_describe(&soaked->from, &soaked->to, text, sizeof text);
     cf_check(soak->worker, !resources_have_grown(&bounds, &soaked->from, &soaked->to), "it has grown: %s", text);
     cf_barrier(soak->worker);
@@ -448,21 +426,21 @@ static void compare(struct soak *soak)
 void cf_case_soak(struct cf_worker *worker)
 {
     struct soak *soak = calloc(1, sizeof *soak);
-    uint64_t start_ms = cf_now_ms(), measured_at = 0;
+    uint64_t start_ms = cf_now_ms(), limit_ms = cf_case_board(worker)->soak_ms, measured_at = 0;
     if (soak == NULL) {
         cf_die(worker, "no memory");
     }
     soak->worker = worker;
-    soak->soaked = &worker->board->worker[worker->index].soaked;
+    soak->soaked = &cf_state(worker)->soaked;
     soak->slot[0] = (struct slot){.set = worker->world, .used = true};
     for (uint64_t round = 0;; round++) {
-        cf_alive(worker);
+        atomic_store(&cf_state(worker)->since_ms, cf_now_ms()); /* in time: the limit of the case begins anew */
         uint64_t now_ms = cf_share(worker, cf_now_ms() - start_ms);
         bool measured = soak->soaked->measured;
-        if (!measured && round >= LEAST_ROUNDS && now_ms * WARM_UP >= worker->board->soak_ms) {
+        if (!measured && round >= LEAST_ROUNDS && now_ms * WARM_UP >= limit_ms) {
             measure(soak);
             measured_at = round;
-        } else if (measured && round >= measured_at + LEAST_ROUNDS && now_ms >= worker->board->soak_ms) {
+        } else if (measured && round >= measured_at + LEAST_ROUNDS && now_ms >= limit_ms) {
             break;
         }
         run_round(soak, round);

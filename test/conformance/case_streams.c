@@ -79,7 +79,7 @@ enum other_call {
 
 static unsigned char other_byte(const struct cf_worker *worker, int rank, size_t i)
 {
-    return (unsigned char)cf_mix(worker->options->seed + worker->serial * 16 + (uint64_t)rank + i * 1024);
+    return (unsigned char)cf_mix(worker->board->seed + worker->serial * 16 + (uint64_t)rank + i * 1024);
 }
 
 static void other_open(struct cf_worker *worker, enum cf_maker maker, struct other *other_p)

@@ -23,11 +23,11 @@ static void add_type(struct cf_batch *batch, ncclDataType_t type, enum cf_op op,
 static void run_op(struct cf_worker *worker, enum cf_op op)
 {
     for (int t = 0; t < (int)ncclNumTypes; t++) {
-        if (!cf_type_wanted(worker, (ncclDataType_t)t)) {
+        if (!cf_type_wanted((ncclDataType_t)t)) {
             continue;
         }
         struct cf_batch *batch = cf_batch_new(worker, &worker->world);
-        add_type(batch, (ncclDataType_t)t, op, worker->options->full);
+        add_type(batch, (ncclDataType_t)t, op, worker->full);
         if (cf_refused(worker, &worker->world, (ncclDataType_t)t, op)) {
             cf_batch_expect_refusal(batch);
         } else {

@@ -2,15 +2,11 @@
 /*
  * launch.c - starts the jobs, watches over them, and tells what they found
  *
- * The launcher itself opens neither CUDA nor NCCL: children are exec'ed, and the GPUs counted in one. A case has a time
- * limit; when a process of the job dies or a worker stays in a case for longer, the job's processes are killed, the
- * case has failed, and the job starts again behind it.
+ * A case has a time limit; when a process of the job dies or a worker stays in a case for longer, the job's processes
+ * are killed, the case has failed, and the job starts again behind it.
  */
-#include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,166 +17,106 @@
 #define QUICK_LIMIT_MS 30000
 #define FULL_LIMIT_MS 240000
 
-struct job {
-    const struct cf_options *options;
-    char **argv;
-    enum cf_mode mode;
-    int nranks, processes, workers;
-    int first_case; /* of this attempt */
-    char path[64];
-    struct cf_board *board;
-    pid_t pid[CF_MAX_RANKS];
+struct run {
+    struct cf_job job;
+    struct cf_case_board *board; /* the job's */
+    int workers;
     FILE *json;
     int points, failed;
     uint64_t soak_ms; /* of each job */
 };
 
-/* In a process of its own: the launcher must not open CUDA. Exit status: the number of GPUs. */
-static int count_gpus(void)
-{
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        int count = 0;
-        if (cf_api_open_cuda() != NULL || cu.Init(0) != CUDA_SUCCESS || cu.DeviceGetCount(&count) != CUDA_SUCCESS) {
-            count = 0;
-        }
-        _exit(count);
-    }
-    int status = 0;
-    if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status)) {
-        return 0;
-    }
-    return WEXITSTATUS(status);
-}
-
-static void start_process(struct job *job, int p)
-{
-    pid_t pid = fork();
-    if (pid != 0) {
-        job->pid[p] = pid;
-        return;
-    }
-    char child[128], *arguments[64];
-    int count = 0;
-    snprintf(child, sizeof child, "--child=%d:%d:%d:%d:%llu:%s", (int)job->mode, job->nranks, p, job->first_case,
-             (unsigned long long)job->options->seed, job->path);
-    while (job->argv[count] != NULL && count < 60) {
-        arguments[count] = job->argv[count];
-        count++;
-    }
-    arguments[count] = child;
-    arguments[count + 1] = NULL;
-    execv("/proc/self/exe", arguments);
-    _exit(2);
-}
-
-static void kill_all(struct job *job)
-{
-    for (int p = 0; p < job->processes; p++) {
-        if (job->pid[p] > 0) {
-            kill(job->pid[p], SIGKILL);
-            waitpid(job->pid[p], NULL, 0);
-            job->pid[p] = 0;
-        }
-    }
-}
-
 /* The case that the job is in: that of the worker that is furthest behind. */
-static int current_case(const struct job *job)
+static int current_case(const struct run *run)
 {
     int least = cf_case_count;
-    for (int w = 0; w < job->workers; w++) {
-        int at = atomic_load(&job->board->worker[w].at_case);
+    for (int w = 0; w < run->workers; w++) {
+        int at = atomic_load(&run->board->worker[w].at_case);
         least = at < least ? at : least;
     }
-    return least < job->first_case ? job->first_case : least;
+    return least < run->board->first_case ? run->board->first_case : least;
 }
 
-static void blame(struct job *job, int which, const char *what)
+/* Returns the case that is to blame. */
+static int end_early(struct run *run, const char *what)
 {
-    for (int w = 0; w < job->workers; w++) {
-        struct cf_result *result = &job->board->worker[w].result[which];
-        if (result->failures > 0 && result->failure[0] != '\0') {
-            return; /* a worker has said more */
+    int which = current_case(run);
+    struct cf_result *result = &run->board->worker[0].result[which];
+    usleep(100000); /* the others may have something to say */
+    cf_job_kill(&run->job);
+    for (int w = 0; w < run->workers; w++) {
+        const struct cf_result *one = &run->board->worker[w].result[which];
+        if (one->failures > 0 && one->failure[0] != '\0') {
+            return which; /* a worker has said more */
         }
     }
-    struct cf_result *result = &job->board->worker[0].result[which];
     result->failures++;
     snprintf(result->failure, sizeof result->failure, "%s", what);
+    return which;
 }
 
-static bool is_late(const struct job *job)
+static bool is_late(const struct run *run)
 {
-    uint64_t limit = (uint64_t)job->options->patience * (job->options->full ? FULL_LIMIT_MS : QUICK_LIMIT_MS);
+    uint64_t limit = (uint64_t)cf_options.patience * (cf_options.full ? FULL_LIMIT_MS : QUICK_LIMIT_MS);
     bool late = false;
-    for (int w = 0; w < job->workers; w++) {
-        const struct cf_worker_state *state = &job->board->worker[w];
+    for (int w = 0; w < run->workers; w++) {
+        const struct cf_state *state = &run->board->worker[w];
         late |= !atomic_load(&state->done) && cf_now_ms() - atomic_load(&state->since_ms) > limit;
     }
     return late;
 }
 
 /* What a soak has done so far, over all workers. */
-static struct cf_soaked sum_soaked(const struct job *job)
+static struct cf_soaked sum_soaked(const struct run *run)
 {
-    struct cf_soaked sum = job->board->worker[0].soaked;
-    for (int w = 1; w < job->workers; w++) {
-        sum.calls += job->board->worker[w].soaked.calls;
+    struct cf_soaked sum = run->board->worker[0].soaked;
+    for (int w = 1; w < run->workers; w++) {
+        sum.calls += run->board->worker[w].soaked.calls;
     }
     return sum;
 }
 
-static bool shows_progress(const struct job *job)
+static bool shows_progress(void)
 {
-    return job->options->soak > 0 && isatty(STDERR_FILENO);
+    return cf_options.soak > 0 && isatty(STDERR_FILENO);
 }
 
-static void show_progress(const struct job *job, uint64_t start_ms)
+static void show_progress(const struct run *run, uint64_t start_ms)
 {
-    struct cf_soaked soaked = sum_soaked(job);
+    struct cf_soaked soaked = sum_soaked(run);
     uint64_t failures = 0;
-    for (int w = 0; w < job->workers; w++) {
-        failures += job->board->worker[w].result[current_case(job)].failures;
+    for (int w = 0; w < run->workers; w++) {
+        failures += run->board->worker[w].result[current_case(run)].failures;
     }
-    fprintf(stderr, "\r\033[Kn=%d %s: %llu s of %llu, %llu calls, %llu communicators, %llu failures", job->nranks,
-            cf_mode_names[job->mode], (unsigned long long)(cf_now_ms() - start_ms) / 1000,
-            (unsigned long long)job->board->soak_ms / 1000, (unsigned long long)soaked.calls,
-            (unsigned long long)soaked.communicators, (unsigned long long)failures);
+    fprintf(stderr, "\r\033[Kn=%d %s: %llu s of %llu, %llu calls, %llu communicators, %llu failures",
+            run->board->board.layout.nranks, cf_mode_names[run->board->mode],
+            (unsigned long long)(cf_now_ms() - start_ms) / 1000, (unsigned long long)run->board->soak_ms / 1000,
+            (unsigned long long)soaked.calls, (unsigned long long)soaked.communicators, (unsigned long long)failures);
 }
 
 /* Waits for the end of all processes. Returns the case that ended the job early, -1 when none did. */
-static int watch(struct job *job)
+static int watch(struct run *run)
 {
     char what[CF_TEXT];
     uint64_t start_ms = cf_now_ms(), shown_ms = start_ms;
-    for (int left = job->processes; left > 0;) {
-        for (int p = 0; p < job->processes; p++) {
-            int status;
-            if (job->pid[p] <= 0 || waitpid(job->pid[p], &status, WNOHANG) != job->pid[p]) {
-                continue;
-            }
-            job->pid[p] = 0;
+    for (int left = run->job.processes; left > 0;) {
+        int process, status;
+        if (cf_job_ended(&run->job, &process, &status)) {
             left--;
             if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-                int which = current_case(job);
-                snprintf(what, sizeof what, "process %d ended with %s %d", p, WIFSIGNALED(status) ? "signal" : "status",
+                snprintf(what, sizeof what, "process %d ended with %s %d", process,
+                         WIFSIGNALED(status) ? "signal" : "status",
                          WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-                usleep(100000); /* the others may have something to say */
-                kill_all(job);
-                blame(job, which, what);
-                return which;
+                return end_early(run, what);
             }
+            continue;
         }
-        if (left > 0 && is_late(job)) {
-            int which = current_case(job);
-            kill_all(job);
-            blame(job, which, "not finished in time: killed");
-            return which;
+        if (is_late(run)) {
+            return end_early(run, "not finished in time: killed");
         }
-        if (shows_progress(job) && cf_now_ms() > shown_ms + 1000) {
+        if (shows_progress() && cf_now_ms() > shown_ms + 1000) {
             shown_ms = cf_now_ms();
-            show_progress(job, start_ms);
+            show_progress(run, start_ms);
         }
         usleep(POLL_MICROSECONDS);
     }
@@ -193,14 +129,14 @@ static long larger(long a, long b)
 }
 
 /* What was done, by how much the worker that grew most has grown, and where its host memory lies. */
-static void report_soak(const struct job *job, uint64_t failures)
+static void report_soak(const struct run *run, uint64_t failures)
 {
-    struct cf_soaked sum = sum_soaked(job);
+    struct cf_soaked sum = sum_soaked(run);
     struct resources most = {LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, ""};
     const struct cf_soaked *grown = NULL; /* the one whose host memory grew most */
-    for (int w = 0; w < job->workers; w++) {
-        const struct resources *from = &job->board->worker[w].soaked.from, *to = &job->board->worker[w].soaked.to;
-        grown = to->host_kib - from->host_kib > most.host_kib ? &job->board->worker[w].soaked : grown;
+    for (int w = 0; w < run->workers; w++) {
+        const struct resources *from = &run->board->worker[w].soaked.from, *to = &run->board->worker[w].soaked.to;
+        grown = to->host_kib - from->host_kib > most.host_kib ? &run->board->worker[w].soaked : grown;
         most.host_kib = larger(most.host_kib, to->host_kib - from->host_kib);
         most.gpu_kib = larger(most.gpu_kib, to->gpu_kib - from->gpu_kib);
         most.descriptors = larger(most.descriptors, to->descriptors - from->descriptors);
@@ -219,12 +155,12 @@ static void report_soak(const struct job *job, uint64_t failures)
            grown->to.largest);
 }
 
-static void report(struct job *job, int which)
+/* What all workers found in a case. */
+static struct cf_result sum_results(const struct run *run, int which)
 {
-    const struct cf_case *tested = &cf_cases[which];
-    struct cf_result sum = job->board->worker[0].result[which];
-    for (int w = 1; w < job->workers; w++) {
-        const struct cf_result *one = &job->board->worker[w].result[which];
+    struct cf_result sum = run->board->worker[0].result[which];
+    for (int w = 1; w < run->workers; w++) {
+        const struct cf_result *one = &run->board->worker[w].result[which];
         sum.checks += one->checks;
         sum.served += one->served;
         sum.fallbacks += one->fallbacks;
@@ -241,128 +177,126 @@ static void report(struct job *job, int which)
         sum.failures++;
         snprintf(sum.failure, sizeof sum.failure, "nothing was checked");
     }
-    job->points++;
-    job->failed += sum.failures > 0;
+    return sum;
+}
+
+static void report(struct run *run, int which)
+{
+    const struct cf_case *tested = &cf_cases[which];
+    const struct cf_result sum = sum_results(run, which);
+    const char *mode = cf_mode_names[run->board->mode];
+    int nranks = run->board->board.layout.nranks;
+    run->points++;
+    run->failed += sum.failures > 0;
     printf("%sok %d - n=%d %s %s: %llu checks, served %llu, fallbacks %llu, %.1f s%s%s\n",
-           sum.failures > 0 ? "not " : "", job->points, job->nranks, cf_mode_names[job->mode], tested->name,
-           (unsigned long long)sum.checks, (unsigned long long)sum.served, (unsigned long long)sum.fallbacks,
-           (double)sum.milliseconds / 1000, sum.skipped[0] != '\0' ? " # SKIP " : "", sum.skipped);
+           sum.failures > 0 ? "not " : "", run->points, nranks, mode, tested->name, (unsigned long long)sum.checks,
+           (unsigned long long)sum.served, (unsigned long long)sum.fallbacks, (double)sum.milliseconds / 1000,
+           sum.skipped[0] != '\0' ? " # SKIP " : "", sum.skipped);
     if (sum.failures > 0) {
         printf("# %llu failures, the first: %s\n", (unsigned long long)sum.failures, sum.failure);
     }
     if (tested->when == CF_SOAK) {
-        report_soak(job, sum.failures);
+        report_soak(run, sum.failures);
     }
     fflush(stdout);
-    if (job->json != NULL) {
-        fprintf(job->json,
+    if (run->json != NULL) {
+        fprintf(run->json,
                 "{\"ranks\": %d, \"mode\": \"%s\", \"case\": \"%s\", \"seed\": %llu, \"checks\": %llu, "
                 "\"failures\": %llu, \"served\": %llu, \"fallback\": %llu, \"ms\": %llu, \"skipped\": %s}\n",
-                job->nranks, cf_mode_names[job->mode], tested->name, (unsigned long long)job->options->seed,
-                (unsigned long long)sum.checks, (unsigned long long)sum.failures, (unsigned long long)sum.served,
-                (unsigned long long)sum.fallbacks, (unsigned long long)sum.milliseconds,
-                sum.skipped[0] != '\0' ? "true" : "false");
+                nranks, mode, tested->name, (unsigned long long)cf_options.seed, (unsigned long long)sum.checks,
+                (unsigned long long)sum.failures, (unsigned long long)sum.served, (unsigned long long)sum.fallbacks,
+                (unsigned long long)sum.milliseconds, sum.skipped[0] != '\0' ? "true" : "false");
     }
 }
 
-static void reset_board(struct job *job)
+static void reset_board(struct run *run, int nranks, enum cf_mode mode, int first_case)
 {
-    memset(job->board, 0, sizeof *job->board);
-    job->board->workers = job->workers;
-    job->board->soak_ms = job->soak_ms;
-    for (int w = 0; w < job->workers; w++) {
-        atomic_store(&job->board->worker[w].at_case, -1);
-        atomic_store(&job->board->worker[w].since_ms, cf_now_ms());
+    struct cf_case_board *board = run->board;
+    memset(board, 0, sizeof *board);
+    board->board.layout =
+        (struct cf_layout){.nranks = nranks, .local = mode == CF_PROCESSES ? 1 : nranks, .threads = mode == CF_THREADS};
+    board->board.seed = cf_options.seed;
+    board->mode = mode;
+    board->first_case = first_case;
+    board->soak_ms = run->soak_ms;
+    run->workers = cf_workers(&board->board.layout);
+    for (int w = 0; w < run->workers; w++) {
+        atomic_store(&board->worker[w].at_case, -1);
+        atomic_store(&board->worker[w].since_ms, cf_now_ms());
     }
 }
 
-static void run_job(struct job *job)
+static void run_job(struct run *run, int nranks, enum cf_mode mode)
 {
     static bool told;
-    for (job->first_case = 0; job->first_case < cf_case_count;) {
-        reset_board(job);
-        fflush(NULL);
-        for (int p = 0; p < job->processes; p++) {
-            start_process(job, p);
-        }
-        int ended = watch(job), end = ended >= 0 ? ended + 1 : cf_case_count;
-        if (shows_progress(job)) {
+    for (int first = 0; first < cf_case_count;) {
+        reset_board(run, nranks, mode, first);
+        cf_job_start(&run->job);
+        int ended = watch(run), end = ended >= 0 ? ended + 1 : cf_case_count;
+        if (shows_progress()) {
             fprintf(stderr, "\r\033[K");
         }
         if (!told) {
-            printf("# NCCL %d, onehop %d%s\n", job->board->nccl_version, job->board->onehop,
-                   job->board->onehop == 0 ? " (not loaded)" : "");
+            printf("# NCCL %d, onehop %d%s\n", run->board->nccl_version, run->board->onehop,
+                   run->board->onehop == 0 ? " (not loaded)" : "");
             told = true;
         }
-        for (int c = job->first_case; c < end; c++) {
-            if (cf_wanted(job->options, c)) {
-                report(job, c);
+        for (int c = first; c < end; c++) {
+            if (cf_wanted(c)) {
+                report(run, c);
             }
         }
-        job->first_case = end;
+        first = end;
     }
 }
 
-static void choose_ranks(struct cf_options *options, int gpus)
+/* Those that are named, and no more than there are GPUs. */
+static void choose_ranks(int gpus)
 {
-    if (options->soak > 0 && options->rank_count == 0) {
-        options->ranks[options->rank_count++] = gpus > CF_MAX_RANKS ? CF_MAX_RANKS : gpus;
-    }
-    for (int n = 2; options->rank_count == 0 && n <= gpus && n <= CF_MAX_RANKS; n++) {
-        options->ranks[n - 2] = n;
-    }
-    if (options->rank_count == 0) {
-        options->rank_count = gpus > CF_MAX_RANKS ? CF_MAX_RANKS - 1 : gpus - 1;
-    }
-}
-
-static int count_jobs(const struct cf_options *options, int gpus)
-{
-    int jobs = 0;
-    for (int i = 0; i < options->rank_count; i++) {
-        for (int m = 0; m < CF_MODES; m++) {
-            jobs += options->mode[m] && options->ranks[i] <= gpus;
+    int most = gpus < CF_MAX_RANKS ? gpus : CF_MAX_RANKS;
+    if (cf_options.rank_count == 0) {
+        for (int n = cf_options.soak > 0 ? most : 2; n <= most; n++) {
+            cf_options.ranks[cf_options.rank_count++] = n;
         }
     }
-    return jobs > 0 ? jobs : 1;
+    for (int i = cf_options.rank_count; i-- > 0;) {
+        if (cf_options.ranks[i] > gpus) {
+            memmove(&cf_options.ranks[i], &cf_options.ranks[i + 1],
+                    (size_t)(--cf_options.rank_count - i) * sizeof *cf_options.ranks);
+        }
+    }
 }
 
-int cf_launch(const struct cf_options *given, char **argv)
+int cf_launch(char **argv)
 {
-    struct cf_options options = *given;
-    struct job job = {.options = &options, .argv = argv, .path = "/tmp/onehop-conformance.XXXXXX"};
-    int gpus = count_gpus(), fd = mkstemp(job.path);
-    if (fd < 0) {
-        fprintf(stderr, "onehop-conformance: mkstemp: %s\n", strerror(errno));
-        return 2;
-    }
-    close(fd);
-    choose_ranks(&options, gpus);
-    if (gpus < 2 || options.rank_count < 1) {
+    struct run run = {.points = 0};
+    int gpus = cf_count_gpus(), modes = 0;
+    choose_ranks(gpus);
+    if (gpus < 2) {
         printf("1..0 # SKIP fewer than two GPUs\n");
-        unlink(job.path);
         return 0;
     }
-    job.soak_ms = (uint64_t)options.soak * 1000 / (uint64_t)count_jobs(&options, gpus);
-    job.json = options.json != NULL ? fopen(options.json, "w") : NULL;
-    job.board = cf_board_open(job.path);
-    printf("# seed %llu, %d GPUs, %s\n", (unsigned long long)options.seed, gpus, options.full ? "full" : "quick");
-    for (int i = 0; i < options.rank_count; i++) {
+    for (int m = 0; m < CF_MODES; m++) {
+        modes += cf_options.mode[m];
+    }
+    int jobs = modes * cf_options.rank_count;
+    run.soak_ms = (uint64_t)cf_options.soak * 1000 / (uint64_t)(jobs > 0 ? jobs : 1);
+    run.json = cf_options.json != NULL ? fopen(cf_options.json, "w") : NULL;
+    cf_job_open(&run.job, argv, sizeof *run.board);
+    run.board = (struct cf_case_board *)run.job.board;
+    printf("# seed %llu, %d GPUs, %s\n", (unsigned long long)cf_options.seed, gpus, cf_options.full ? "full" : "quick");
+    for (int i = 0; i < cf_options.rank_count; i++) {
         for (int m = 0; m < CF_MODES; m++) {
-            job.nranks = options.ranks[i];
-            job.mode = (enum cf_mode)m;
-            job.processes = m == CF_PROCESSES ? job.nranks : 1;
-            job.workers = m == CF_GROUP ? 1 : job.nranks;
-            if (options.mode[m] && job.nranks <= gpus) {
-                run_job(&job);
+            if (cf_options.mode[m]) {
+                run_job(&run, cf_options.ranks[i], (enum cf_mode)m);
             }
         }
     }
-    printf("1..%d\n# seed %llu: %d points, %d failed\n", job.points, (unsigned long long)options.seed, job.points,
-           job.failed);
-    unlink(job.path);
-    if (job.json != NULL) {
-        fclose(job.json);
+    printf("1..%d\n# seed %llu: %d points, %d failed\n", run.points, (unsigned long long)cf_options.seed, run.points,
+           run.failed);
+    cf_job_close(&run.job);
+    if (run.json != NULL) {
+        fclose(run.json);
     }
-    return job.failed > 0 || job.points == 0;
+    return run.failed > 0 || run.points == 0;
 }

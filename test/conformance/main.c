@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * onehop-conformance - see conformance.h
+ * onehop-conformance - see conformance.h; the command line, and a process of a job: its workers go through the cases
  *
  *   onehop-conformance [--ranks N,...] [--modes processes,threads,group] [--cases NAME,...] [--types NAME,...]
  *                      [--seed N] [--quick | --full] [--expect-served] [--patience FACTOR] [--json FILE] [--list]
@@ -12,25 +12,28 @@
  *
  * Speaks TAP, a point for each case of each job. Exit status 0: nothing failed; 1: something did; 2: it could not run.
  */
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
 
+#include "test/common/options.h"
 #include "test/conformance/conformance.h"
+
+static const char usage[] = "usage: onehop-conformance [--ranks N,...] [--modes processes,threads,group]\n"
+                            "  [--cases NAME,...] [--types NAME,...] [--seed N] [--quick | --full] [--expect-served]\n"
+                            "  [--patience FACTOR] [--json FILE] [--list]\n"
+                            "  [--soak SECONDS [--allow HOST_KIB,HOST_KIB_EACH,GPU_KIB,HANDLES]]\n";
 
 const char *const cf_mode_names[CF_MODES] = {"processes", "threads", "group"};
 
-uint64_t cf_now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
+struct cf_options cf_options = {.mode = {true, true, true}, .patience = 1, .allowance = {8192, 0, 2048, 0}};
 
-bool cf_named(const char *list, const char *name, bool prefix)
+/* --- options ------------------------------------------------------------------------------------------------------ */
+
+/* Is the name, or with `prefix` its beginning, in the list? */
+static bool is_named(const char *list, const char *name, bool prefix)
 {
     for (const char *at = list; *at != '\0';) {
         size_t length = strcspn(at, ",");
@@ -42,13 +45,75 @@ bool cf_named(const char *list, const char *name, bool prefix)
     return false;
 }
 
-bool cf_wanted(const struct cf_options *options, int which)
+bool cf_wanted(int which)
 {
     const struct cf_case *tested = &cf_cases[which];
-    if (tested->when == CF_SOAK || options->soak > 0) {
-        return tested->when == CF_SOAK && options->soak > 0;
+    if (tested->when == CF_SOAK || cf_options.soak > 0) {
+        return tested->when == CF_SOAK && cf_options.soak > 0;
     }
-    return options->cases == NULL || cf_named(options->cases, tested->name, true);
+    return cf_options.cases == NULL || is_named(cf_options.cases, tested->name, true);
+}
+
+bool cf_type_wanted(ncclDataType_t type)
+{
+    return cf_options.types == NULL || is_named(cf_options.types, cf_types[type].name, false);
+}
+
+static bool add_ranks(void *unused, const char *text)
+{
+    int ranks = atoi(text);
+    (void)unused;
+    if (ranks < 2 || ranks > CF_MAX_RANKS || cf_options.rank_count == CF_MAX_RANKS) {
+        return false;
+    }
+    cf_options.ranks[cf_options.rank_count++] = ranks;
+    return true;
+}
+
+static bool take_ranks(void *unused, const char *text)
+{
+    cf_options.rank_count = 0;
+    return cf_for_each(text, add_ranks, unused);
+}
+
+static bool take_modes(void *unused, const char *text)
+{
+    (void)unused;
+    for (int m = 0; m < CF_MODES; m++) {
+        cf_options.mode[m] = is_named(text, cf_mode_names[m], false);
+    }
+    return true;
+}
+
+static bool take_allowance(void *unused, const char *text)
+{
+    struct cf_allowance *allowance = &cf_options.allowance;
+    (void)unused;
+    return sscanf(text, "%ld,%ld,%ld,%ld", &allowance->host_kib, &allowance->host_kib_each, &allowance->gpu_kib,
+                  &allowance->handles) == 4;
+}
+
+static void parse(int argc, char **argv)
+{
+    const struct cf_option table[] = {
+        CF_TAKES("ranks", take_ranks, NULL),
+        CF_TAKES("modes", take_modes, NULL),
+        CF_WORD("cases", &cf_options.cases),
+        CF_WORD("types", &cf_options.types),
+        CF_NUMBER("seed", &cf_options.seed),
+        CF_FLAG("quick", &cf_options.quick),
+        CF_FLAG("full", &cf_options.full),
+        CF_FLAG("expect-served", &cf_options.expect_served),
+        CF_INT("patience", &cf_options.patience, 1, 1000),
+        CF_WORD("json", &cf_options.json),
+        CF_FLAG("list", &cf_options.list),
+        CF_INT("soak", &cf_options.soak, 0, 10000000),
+        CF_TAKES("allow", take_allowance, NULL),
+        CF_NO_MORE,
+    };
+    if (cf_options_read(argc, argv, usage, table) < argc) {
+        cf_options_refuse(usage);
+    }
 }
 
 static void list_cases(void)
@@ -57,148 +122,66 @@ static void list_cases(void)
         static const char *const when[] = {"", " [onehop only]", " [NCCL alone: not in threads]", " [--soak]"};
         printf("%-24s %s%s\n", cf_cases[c].name, cf_cases[c].what, when[cf_cases[c].when]);
     }
-    exit(0);
 }
 
-static void usage(void)
-{
-    fprintf(stderr, "usage: onehop-conformance [--ranks N,...] [--modes processes,threads,group] [--cases NAME,...]\n"
-                    "  [--types NAME,...] [--seed N] [--quick | --full] [--expect-served] [--patience FACTOR]\n"
-                    "  [--json FILE] [--list] [--soak SECONDS [--allow HOST_KIB,HOST_KIB_EACH,GPU_KIB,HANDLES]]\n");
-    exit(2);
-}
+/* --- a process of a job ------------------------------------------------------------------------------------------- */
 
-static void parse_ranks(struct cf_options *options, const char *text)
+/* Cases with a reason to be skipped are so on all ranks: the reasons depend on what is the same everywhere. */
+static void run_case(struct cf_worker *worker, int which)
 {
-    options->rank_count = 0;
-    for (char *end = (char *)text; *end != '\0' && options->rank_count < CF_MAX_RANKS;) {
-        int ranks = (int)strtol(end, &end, 10);
-        if (ranks < 2 || ranks > CF_MAX_RANKS) {
-            usage();
-        }
-        options->ranks[options->rank_count++] = ranks;
-        end += *end == ',';
+    const struct cf_case *tested = &cf_cases[which];
+    struct cf_state *state = cf_state(worker);
+    worker->result = &state->result[which];
+    cf_barrier(worker);
+    uint64_t start_ms = cf_now_ms();
+    atomic_store(&state->since_ms, start_ms);
+    atomic_store(&state->at_case, which);
+    worker->serial = (uint64_t)which << 32; /* the same data when the case runs alone */
+    if (tested->when == CF_ONEHOP && !worker->onehop) {
+        cf_skip(worker, "stock NCCL does not promise this");
+    } else if (tested->when == CF_APART && !worker->onehop && cf_case_board(worker)->mode != CF_PROCESSES) {
+        cf_skip(worker, "stock NCCL (2.28.3 on GPUs) gives an internal error here");
+    } else {
+        tested->run(worker);
+        cf_sync(worker);
     }
+    worker->result->milliseconds = cf_now_ms() - start_ms;
 }
 
-static void parse_modes(struct cf_options *options, const char *text)
+static void run_worker(struct cf_worker *worker)
 {
-    for (int m = 0; m < CF_MODES; m++) {
-        options->mode[m] = cf_named(text, cf_mode_names[m], false);
+    struct cf_case_board *board = cf_case_board(worker);
+    worker->result = &cf_state(worker)->result[board->first_case]; /* failures of the beginning are the first case's */
+    worker->full = cf_options.full;
+    worker->expect_served = cf_options.expect_served;
+    if (worker->index == 0) {
+        board->nccl_version = worker->nccl_version;
+        board->onehop = nccl.onehop_version != NULL ? nccl.onehop_version() : 0;
     }
-}
-
-enum {
-    RANKS = 256,
-    MODES,
-    CASES,
-    TYPES,
-    SEED,
-    QUICK,
-    FULL,
-    EXPECT_SERVED,
-    PATIENCE,
-    JSON,
-    LIST,
-    SOAK,
-    ALLOW,
-    CHILD
-};
-
-static const struct option long_options[] = {
-    {"ranks", 1, NULL, RANKS}, {"modes", 1, NULL, MODES},       {"cases", 1, NULL, CASES},
-    {"types", 1, NULL, TYPES}, {"seed", 1, NULL, SEED},         {"quick", 0, NULL, QUICK},
-    {"full", 0, NULL, FULL},   {"json", 1, NULL, JSON},         {"expect-served", 0, NULL, EXPECT_SERVED},
-    {"list", 0, NULL, LIST},   {"patience", 1, NULL, PATIENCE}, {"child", 1, NULL, CHILD},
-    {"soak", 1, NULL, SOAK},   {"allow", 1, NULL, ALLOW},       {NULL, 0, NULL, 0},
-};
-
-/* What the launcher tells a child: mode, ranks, first rank, first case, seed, board. */
-static void parse_child(struct cf_options *options, const char *text)
-{
-    int mode, used = 0;
-    unsigned long long seed;
-    if (sscanf(text, "%d:%d:%d:%d:%llu:%n", &mode, &options->nranks, &options->rank, &options->first_case, &seed,
-               &used) < 5 ||
-        used == 0) {
-        usage();
-    }
-    options->child_mode = (enum cf_mode)mode;
-    options->seed = seed;
-    options->board = text + used;
-}
-
-static void parse_allowance(struct cf_options *options, const char *text)
-{
-    struct cf_allowance *allowance = &options->allowance;
-    if (sscanf(text, "%ld,%ld,%ld,%ld", &allowance->host_kib, &allowance->host_kib_each, &allowance->gpu_kib,
-               &allowance->handles) != 4) {
-        usage();
-    }
-}
-
-static void parse(int argc, char **argv, struct cf_options *options)
-{
-    int option;
-    while ((option = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
-        switch (option) {
-        case RANKS:
-            parse_ranks(options, optarg);
-            break;
-        case MODES:
-            parse_modes(options, optarg);
-            break;
-        case CASES:
-            options->cases = optarg;
-            break;
-        case TYPES:
-            options->types = optarg;
-            break;
-        case SEED:
-            options->seed = strtoull(optarg, NULL, 0);
-            break;
-        case QUICK:
-        case FULL:
-            options->full = option == FULL;
-            break;
-        case EXPECT_SERVED:
-            options->expect_served = true;
-            break;
-        case PATIENCE:
-            options->patience = atoi(optarg);
-            break;
-        case JSON:
-            options->json = optarg;
-            break;
-        case LIST:
-            list_cases();
-            break;
-        case SOAK:
-            options->soak = atoi(optarg);
-            break;
-        case ALLOW:
-            parse_allowance(options, optarg);
-            break;
-        case CHILD:
-            parse_child(options, optarg);
-            break;
-        default:
-            usage();
+    cf_set_create(worker, CF_INIT_RANK, &worker->world);
+    for (int c = board->first_case; c < cf_case_count; c++) {
+        if (cf_wanted(c)) {
+            run_case(worker, c);
         }
     }
-    if (optind < argc || options->patience < 1 || options->soak < 0) {
-        usage();
-    }
+    cf_barrier(worker);
+    cf_set_destroy(worker, &worker->world);
+    atomic_store(&cf_state(worker)->done, 1);
 }
 
 int main(int argc, char **argv)
 {
-    struct cf_options options = {
-        .mode = {true, true, true}, .rank = -1, .patience = 1, .allowance = {8192, 0, 2048, 0}};
-    if (getrandom(&options.seed, sizeof options.seed, 0) != sizeof options.seed) {
-        options.seed = (uint64_t)time(NULL);
+    struct cf_board *board;
+    int process;
+    if (getrandom(&cf_options.seed, sizeof cf_options.seed, 0) != sizeof cf_options.seed) {
+        cf_options.seed = (uint64_t)time(NULL);
     }
-    options.seed &= UINT32_MAX;
-    parse(argc, argv, &options);
-    return options.rank >= 0 ? cf_child(&options) : cf_launch(&options, argv);
+    cf_options.seed &= UINT32_MAX;
+    parse(argc, argv);
+    if (cf_options.list) {
+        list_cases();
+        return 0;
+    }
+    return cf_job_join(sizeof(struct cf_case_board), &board, &process) ? cf_job_run(board, process, run_worker, NULL)
+                                                                       : cf_launch(argv);
 }

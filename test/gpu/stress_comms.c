@@ -27,7 +27,7 @@
 
 #include "onehop/onehop.h"
 #include "test/gpu/check.h"
-#include "test/gpu/resources.h"
+#include "test/common/resources.h"
 
 #define MAX_RANKS 8
 #define MAX_LIVE 64

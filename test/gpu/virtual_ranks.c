@@ -25,7 +25,7 @@
 
 #include "comm/core/staging.h"
 #include "gpu/kernels.h"
-#include "test/conformance/number.h"
+#include "test/common/number.h"
 #include "test/tap.h"
 
 #define GUARD 48

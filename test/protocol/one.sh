@@ -26,7 +26,7 @@ build=("${cxx[@]}" -fsanitize=thread -g1 -O1)
 # The copies come first. The tests are the same for all: one object of their four files.
 if [ ! -e "$tests" ]; then
     read -ra cc <<<"${CC:-cc}"
-    for part in unit/t_kernels unit/kernel_node unit/kernel_reference conformance/number; do
+    for part in unit/t_kernels unit/kernel_node unit/kernel_reference common/number; do
         "${cc[@]}" -fsanitize=thread -g1 -O1 -std=gnu11 -I "$folder" "${cppflags[@]}" "${small[@]}" \
             -c "$top/test/$part.c" -o "$folder/${part#*/}.o" || break
     done >"$folder/build.log" 2>&1

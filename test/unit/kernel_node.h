@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #include "kernels/abi.h"
-#include "test/conformance/number.h"
+#include "test/common/number.h"
 
 #define GUARD 64 /* bytes before and after a message that nobody writes */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * kernel_reference.c - inputs of calls, and what must come out, by test/conformance/number.c
+ * kernel_reference.c - inputs of calls, and what must come out, by test/common/number.c
  */
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * Two sources of random numbers: what is common is drawn from the seed, what is a rank's own from seed and rank. (In
  * mode "group" all ranks have the same layout.)
  */
-#include "test/conformance/conformance.h"
+#include "test/common/batch.h"
 
 uint64_t cf_draw(struct cf_source *source, uint64_t below)
 {
@@ -15,12 +15,12 @@ uint64_t cf_draw(struct cf_source *source, uint64_t below)
 
 struct cf_source cf_common_source(const struct cf_worker *worker, uint64_t about)
 {
-    return (struct cf_source){cf_mix(worker->options->seed + 77 * about)};
+    return (struct cf_source){cf_mix(worker->board->seed + 77 * about)};
 }
 
 struct cf_source cf_own_source(const struct cf_worker *worker, uint64_t about)
 {
-    return (struct cf_source){cf_mix(worker->options->seed + 77 * about + 1000 + (uint64_t)worker->index)};
+    return (struct cf_source){cf_mix(worker->board->seed + 77 * about + 1000 + (uint64_t)worker->index)};
 }
 
 static size_t random_count(struct cf_source *common, bool full)
@@ -49,7 +49,7 @@ struct cf_spec cf_random_spec(struct cf_worker *worker, const struct cf_set *set
     if (cf_types[spec.type].mantissa > 0 && cf_draw(common, 2)) {
         spec.family = CF_WIDE;
     }
-    spec.count = random_count(common, worker->options->full);
+    spec.count = random_count(common, worker->full);
     unsigned size = (unsigned)cf_types[spec.type].size;
     spec.in_place = cf_draw(own, 2);
     spec.send_shift = (unsigned)cf_draw(own, 16 / size) * size;

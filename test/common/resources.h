@@ -5,8 +5,8 @@
  * For programs that do something many times over and must leave nothing behind. Reads /proc; GPU memory comes from the
  * caller, who knows the driver. Measure when nothing is under way.
  */
-#ifndef TEST_GPU_RESOURCES_H_
-#define TEST_GPU_RESOURCES_H_
+#ifndef TEST_COMMON_RESOURCES_H_
+#define TEST_COMMON_RESOURCES_H_
 
 #include <stdbool.h>
 #include <stddef.h>

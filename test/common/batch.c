@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "test/conformance/conformance.h"
+#include "test/common/batch.h"
 
 #define PERIOD 4093
 #define ALIGN 16
@@ -21,22 +21,9 @@
 #define ALONE_BLOCKS 32
 #define ALONE_BLOCK_BYTES 16384
 
-static void *need(struct cf_worker *worker, void *memory)
-{
-    if (memory == NULL) {
-        cf_die(worker, "no memory");
-    }
-    return memory;
-}
-
-bool cf_type_wanted(const struct cf_worker *worker, ncclDataType_t type)
-{
-    return worker->options->types == NULL || cf_named(worker->options->types, cf_types[type].name, false);
-}
-
 static bool is_alone(const struct cf_set *set, int m)
 {
-    return set->comm[m] != NULL && set->nranks[m] == 1;
+    return set->nranks[m] == 1;
 }
 
 /* Does NCCL multiply by a factor? So it does for an average of floats. */
@@ -65,7 +52,7 @@ bool cf_refused(const struct cf_worker *worker, const struct cf_set *set, ncclDa
  */
 size_t cf_computed(const struct cf_worker *worker, const struct cf_set *set, int m, const struct cf_spec *spec)
 {
-    int version = worker->board->nccl_version;
+    int version = worker->nccl_version;
     size_t size = cf_types[spec->type].size, pack = ALIGN / size;
     size_t blocks = (spec->count * size + ALONE_BLOCK_BYTES - 1) / ALONE_BLOCK_BYTES;
     if (!is_alone(set, m) || !has_factor(spec->type, spec->op) || spec->count == 0 || version < ALONE_FLAWED_SINCE ||
@@ -77,20 +64,9 @@ size_t cf_computed(const struct cf_worker *worker, const struct cf_set *set, int
     return share * blocks < spec->count ? share * blocks : spec->count;
 }
 
-void cf_join(struct cf_worker *worker, int from, int to)
-{
-    for (int m = 0; cf_use(worker, m); m++) {
-        CUevent event;
-        CF_CU(worker, EventCreate(&event, CU_EVENT_DISABLE_TIMING));
-        CF_CU(worker, EventRecord(event, worker->member[m].stream[from]));
-        CF_CU(worker, StreamWaitEvent(worker->member[m].stream[to], event, 0));
-        CF_CU(worker, EventDestroy(event));
-    }
-}
-
 struct cf_batch *cf_batch_new(struct cf_worker *worker, const struct cf_set *set)
 {
-    struct cf_batch *batch = need(worker, calloc(1, sizeof *batch));
+    struct cf_batch *batch = cf_need(worker, calloc(1, sizeof *batch));
     batch->worker = worker;
     batch->set = set;
     batch->bytes = GUARD;
@@ -109,7 +85,7 @@ void cf_batch_add(struct cf_batch *batch, const struct cf_spec *spec)
     size_t bytes = spec->count * cf_types[spec->type].size;
     if (batch->items == batch->room) {
         batch->room = 2 * batch->room + 16;
-        batch->item = need(batch->worker, realloc(batch->item, (size_t)batch->room * sizeof *batch->item));
+        batch->item = cf_need(batch->worker, realloc(batch->item, (size_t)batch->room * sizeof *batch->item));
     }
     struct cf_item *item = &batch->item[batch->items++];
     item->spec = *spec;
@@ -125,7 +101,7 @@ static struct cf_data data_of(const struct cf_batch *batch, int i, int m)
     return (struct cf_data){.type = &cf_types[spec->type],
                             .op = spec->op,
                             .family = spec->family,
-                            .key = key ^ cf_mix(batch->worker->options->seed),
+                            .key = key ^ cf_mix(batch->worker->board->seed),
                             .nranks = batch->set->nranks[m]};
 }
 
@@ -157,49 +133,38 @@ static void fill_pattern(unsigned char *memory, size_t bytes, uint64_t key)
     }
 }
 
-static void open_arena(struct cf_batch *batch, int m)
+void cf_batch_open(struct cf_batch *batch)
 {
     struct cf_worker *worker = batch->worker;
-    if (batch->before[m] == NULL) {
-        batch->before[m] = need(worker, malloc(batch->bytes));
-        batch->after[m] = need(worker, malloc(batch->bytes));
-        CF_CU(worker, MemAlloc(&batch->arena[m], batch->bytes));
-    }
-}
-
-void cf_served(const struct cf_set *set, const struct cf_worker *worker, uint64_t *served_p, uint64_t *back_p)
-{
-    *served_p = *back_p = 0;
-    for (int m = 0; m < worker->members; m++) {
-        onehop_comm_info_t info = {.served = 0};
-        if (!worker->onehop || set->comm[m] == NULL || nccl.onehop_comm_info(set->comm[m], &info, sizeof info) != 0) {
-            continue;
-        }
-        *back_p += info.fallback_calls;
-        for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-            *served_p += info.calls_by_algorithm[a];
+    batch->bytes += GUARD;
+    batch->opened = true;
+    for (int m = 0; cf_use(worker, m); m++) {
+        if (batch->set->nranks[m] > 0) {
+            batch->before[m] = cf_need(worker, malloc(batch->bytes));
+            batch->after[m] = cf_need(worker, malloc(batch->bytes));
+            CF_CU(worker, MemAlloc(&batch->arena[m], batch->bytes));
         }
     }
+    cf_barrier(worker); /* to allocate memory may wait for a kernel, which may wait for a rank that is still here */
 }
 
 void cf_batch_mark(struct cf_batch *batch)
 {
-    cf_served(batch->set, batch->worker, &batch->served_before, &batch->back_before);
+    cf_set_served(batch->worker, batch->set, &batch->served_before, &batch->back_before);
 }
 
 void cf_batch_load(struct cf_batch *batch, int stream)
 {
     struct cf_worker *worker = batch->worker;
     batch->serial = ++worker->serial;
-    bool first = !batch->opened;
-    batch->bytes += first ? GUARD : 0;
-    batch->opened = true;
+    if (!batch->opened) {
+        cf_batch_open(batch);
+    }
     for (int m = 0; cf_use(worker, m); m++) {
-        if (batch->set->comm[m] == NULL) {
+        if (batch->set->nranks[m] == 0) {
             continue;
         }
-        open_arena(batch, m);
-        fill_pattern(batch->before[m], batch->bytes, worker->options->seed + batch->serial * 8 + (uint64_t)m);
+        fill_pattern(batch->before[m], batch->bytes, worker->board->seed + batch->serial * 8 + (uint64_t)m);
         for (int i = 0; i < batch->items; i++) {
             fill_item(batch, i, m);
         }
@@ -207,9 +172,16 @@ void cf_batch_load(struct cf_batch *batch, int stream)
               MemcpyHtoDAsync(batch->arena[m], batch->before[m], batch->bytes, worker->member[m].stream[stream]));
     }
     cf_batch_mark(batch);
-    if (first) { /* to allocate memory may wait for a kernel, which may wait for a rank that is still here */
-        cf_barrier(worker);
-    }
+}
+
+void *cf_batch_send(const struct cf_batch *batch, int i, int m)
+{
+    return (void *)(uintptr_t)(batch->arena[m] + batch->item[i].send);
+}
+
+void *cf_batch_recv(const struct cf_batch *batch, int i, int m)
+{
+    return (void *)(uintptr_t)(batch->arena[m] + batch->item[i].recv);
 }
 
 static ncclRedOp_t plain_op(enum cf_op op)
@@ -218,28 +190,40 @@ static ncclRedOp_t plain_op(enum cf_op op)
     return ops[op];
 }
 
-/* NCCL lets a user's op be destroyed as soon as the call that takes it has returned, within a group too. */
-ncclResult_t cf_batch_call(struct cf_batch *batch, int i, int m, CUstream stream)
+/* An op of the program's own, of a member. */
+static ncclRedOp_t make_op(struct cf_batch *batch, int i, int m)
 {
-    struct cf_item *item = &batch->item[i];
-    const struct cf_spec *spec = &item->spec;
-    struct cf_worker *worker = batch->worker;
-    ncclComm_t comm = batch->set->comm[m];
-    const void *send = (const void *)(uintptr_t)(batch->arena[m] + item->send);
-    void *recv = (void *)(uintptr_t)(batch->arena[m] + item->recv);
-    if (spec->op < CF_PREMUL_HOST) {
-        return nccl.AllReduce(send, recv, spec->count, spec->type, plain_op(spec->op), comm, stream);
-    }
+    const struct cf_item *item = &batch->item[i];
+    bool on_host = item->spec.op == CF_PREMUL_HOST;
     ncclRedOp_t op;
     uint64_t scalar;
     memcpy(&scalar, batch->before[m] + item->scalar, sizeof scalar);
-    void *where = spec->op == CF_PREMUL_HOST ? (void *)&scalar : (void *)(uintptr_t)(batch->arena[m] + item->scalar);
-    CF_NCCL(worker,
-            RedOpCreatePreMulSum(&op, where, spec->type,
-                                 spec->op == CF_PREMUL_HOST ? ncclScalarHostImmediate : ncclScalarDevice, comm));
+    void *where = on_host ? (void *)&scalar : (void *)(uintptr_t)(batch->arena[m] + item->scalar);
+    CF_NCCL(batch->worker,
+            RedOpCreatePreMulSum(&op, where, item->spec.type, on_host ? ncclScalarHostImmediate : ncclScalarDevice,
+                                 batch->set->comm[m]));
     scalar = 0; /* host immediate: it was read */
-    ncclResult_t result = nccl.AllReduce(send, recv, spec->count, spec->type, op, comm, stream);
-    CF_NCCL(worker, RedOpDestroy(op, comm));
+    return op;
+}
+
+/* NCCL lets a user's op be destroyed as soon as the call that takes it has returned, within a group too. */
+ncclResult_t cf_batch_call(struct cf_batch *batch, int i, int m, CUstream stream)
+{
+    const struct cf_spec *spec = &batch->item[i].spec;
+    ncclComm_t comm = batch->set->comm[m];
+    const void *send = cf_batch_send(batch, i, m);
+    void *recv = cf_batch_recv(batch, i, m);
+    if (spec->op < CF_PREMUL_HOST) {
+        return nccl.AllReduce(send, recv, spec->count, spec->type, plain_op(spec->op), comm, stream);
+    }
+    if (batch->op[m] == 0) {
+        batch->op[m] = make_op(batch, i, m);
+    }
+    ncclResult_t result = nccl.AllReduce(send, recv, spec->count, spec->type, batch->op[m], comm, stream);
+    if (!batch->keeps_op) {
+        CF_NCCL(batch->worker, RedOpDestroy(batch->op[m], comm));
+        batch->op[m] = 0;
+    }
     return result;
 }
 
@@ -296,6 +280,7 @@ static void judge_item(struct cf_batch *batch, int i, int m)
     struct cf_data data = data_of(batch, i, m);
     const unsigned char *got = batch->after[m] + item->recv;
     size_t size = data.type->size, count = cf_computed(worker, batch->set, m, spec), bad = 0;
+    bool in_order = batch->served || (worker->simulated && spec->op != CF_AVG); /* NCCL multiplies by 1/n */
     char why[CF_TEXT];
     /* Mostly all periods are equal and the first is right. */
     bool repeats = count > PERIOD && memcmp(got, got + PERIOD * size, (count - PERIOD) * size) == 0;
@@ -305,8 +290,7 @@ static void judge_item(struct cf_batch *batch, int i, int m)
         if (e >= PERIOD && bad == 0 && memcmp(at, at - PERIOD * size, size) == 0) {
             continue;
         }
-        if (!cf_judge(&data, batch->set->world[m], e % PERIOD, cf_load(data.type, at), batch->served, why,
-                      sizeof why) &&
+        if (!cf_judge(&data, batch->set->world[m], e % PERIOD, cf_load(data.type, at), in_order, why, sizeof why) &&
             bad++ == 0) {
             cf_fail(worker, "%s %s %s count %zu %s shifts %u,%u item %d rank %d of %d element %zu: %s", data.type->name,
                     cf_op_names[spec->op], cf_family_names[spec->family], spec->count,
@@ -381,7 +365,7 @@ static uint64_t members_with_peers(const struct cf_worker *worker, const struct 
 {
     uint64_t count = 0;
     for (int m = 0; m < worker->members; m++) {
-        count += set->comm[m] != NULL && set->nranks[m] > 1;
+        count += set->nranks[m] > 1;
     }
     return count;
 }
@@ -391,7 +375,7 @@ void cf_batch_count(struct cf_batch *batch)
     struct cf_worker *worker = batch->worker;
     uint64_t served, back, all = 0, expected = 0, members = (uint64_t)worker->members;
     uint64_t with_peers = members_with_peers(worker, batch->set);
-    cf_served(batch->set, worker, &served, &back);
+    cf_set_served(worker, batch->set, &served, &back);
     served -= batch->served_before;
     worker->result->served += served;
     worker->result->fallbacks += back - batch->back_before;
@@ -402,7 +386,7 @@ void cf_batch_count(struct cf_batch *batch)
     batch->served_before += served;
     batch->back_before = back;
     batch->served |= batch->set->whole && all > 0 && served == all;
-    if (worker->options->expect_served && batch->set->expected && !batch->replayed && served < expected) {
+    if (worker->expect_served && batch->set->expected && !batch->replayed && served < expected) {
         cf_fail(worker, "onehop served %llu calls of a batch in which it should serve %llu", (unsigned long long)served,
                 (unsigned long long)expected);
     }
@@ -413,13 +397,13 @@ void cf_batch_judge(struct cf_batch *batch, int stream, bool launched)
     struct cf_worker *worker = batch->worker;
     uint64_t hash[CF_MAX_RANKS] = {0};
     for (int m = 0; cf_use(worker, m); m++) {
-        if (batch->set->comm[m] != NULL) {
+        if (batch->set->nranks[m] > 0) {
             CF_CU(worker,
                   MemcpyDtoHAsync(batch->after[m], batch->arena[m], batch->bytes, worker->member[m].stream[stream]));
         }
     }
     for (int m = 0; cf_use(worker, m); m++) {
-        if (batch->set->comm[m] != NULL) {
+        if (batch->set->nranks[m] > 0) {
             CF_CU(worker, StreamSynchronize(worker->member[m].stream[stream]));
         }
     }
@@ -427,7 +411,7 @@ void cf_batch_judge(struct cf_batch *batch, int stream, bool launched)
         cf_batch_count(batch);
     }
     for (int m = 0; m < worker->members; m++) {
-        if (batch->set->comm[m] != NULL) {
+        if (batch->set->nranks[m] > 0) {
             judge_arena(batch, m, launched, &hash[m]);
         }
     }
@@ -442,6 +426,9 @@ void cf_batch_free(struct cf_batch *batch)
     for (int m = 0; cf_use(worker, m); m++) {
         if (batch->before[m] != NULL) {
             CF_CU(worker, MemFree(batch->arena[m]));
+        }
+        if (batch->op[m] != 0) {
+            CF_NCCL(worker, RedOpDestroy(batch->op[m], batch->set->comm[m]));
         }
         free(batch->before[m]);
         free(batch->after[m]);

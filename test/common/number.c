@@ -14,7 +14,7 @@
  * order in fp32 (fp64 in fp64), avg divided after, rounded once; a factor of PreMulSum multiplied in and rounded
  * before. So the bits are known (result_in_order).
  */
-#include "test/conformance/number.h"
+#include "test/common/number.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,8 +4,8 @@
  *
  * Written apart from the kernels and from the simulated NCCL. An element is its bits in a uint64_t. Pure functions.
  */
-#ifndef TEST_CONFORMANCE_NUMBER_H_
-#define TEST_CONFORMANCE_NUMBER_H_
+#ifndef TEST_COMMON_NUMBER_H_
+#define TEST_COMMON_NUMBER_H_
 
 #include <nccl.h>
 #include <stdbool.h>

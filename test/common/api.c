@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "test/conformance/api.h"
+#include "test/common/api.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>

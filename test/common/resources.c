@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* resources.c - see resources.h */
-#include "test/gpu/resources.h"
+#include "test/common/resources.h"
 
 #include <dirent.h>
 #include <malloc.h>

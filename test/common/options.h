@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * options.h - the command line of a test program, as a table
+ *
+ * Options end at the first word that is none. A wrong one prints the usage and ends the program with status 2.
+ */
+#ifndef TEST_COMMON_OPTIONS_H_
+#define TEST_COMMON_OPTIONS_H_
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum cf_kind {
+    CF_KIND_FLAG,
+    CF_KIND_INT,
+    CF_KIND_NUMBER,
+    CF_KIND_WORD,
+    CF_KIND_TAKE
+};
+
+struct cf_option {
+    const char *name; /* "ranks": --ranks; "n": -n. NULL ends the table. */
+    enum cf_kind kind;
+    void *value;
+    int least, most;
+    bool (*take)(void *value, const char *text);
+};
+
+/* Rows of a table. A flag has no argument: a bool becomes true. */
+#define CF_FLAG(name_, bool_)                                                                                          \
+    {                                                                                                                  \
+        .name = (name_), .kind = CF_KIND_FLAG, .value = (bool_)                                                        \
+    }
+#define CF_INT(name_, int_, least_, most_)                                                                             \
+    {                                                                                                                  \
+        .name = (name_), .kind = CF_KIND_INT, .value = (int_), .least = (least_), .most = (most_)                      \
+    }
+/* uint64_t, in any base that strtoull knows. */
+#define CF_NUMBER(name_, number_)                                                                                      \
+    {                                                                                                                  \
+        .name = (name_), .kind = CF_KIND_NUMBER, .value = (number_)                                                    \
+    }
+/* const char *: the argument itself. */
+#define CF_WORD(name_, word_)                                                                                          \
+    {                                                                                                                  \
+        .name = (name_), .kind = CF_KIND_WORD, .value = (word_)                                                        \
+    }
+/* What `take` makes of the argument; false: it is wrong. */
+#define CF_TAKES(name_, take_, value_)                                                                                 \
+    {                                                                                                                  \
+        .name = (name_), .kind = CF_KIND_TAKE, .take = (take_), .value = (value_)                                      \
+    }
+#define CF_NO_MORE                                                                                                     \
+    {                                                                                                                  \
+        .name = NULL                                                                                                   \
+    }
+
+/* Returns the index of the first word that is no option. */
+int cf_options_read(int argc, char **argv, const char *usage, const struct cf_option *options);
+
+/* Prints the usage and ends the program. */
+void cf_options_refuse(const char *usage) __attribute__((noreturn));
+
+/* Calls `add` for each part of a list with commas; false when one of them is wrong. */
+bool cf_for_each(const char *list, bool (*add)(void *value, const char *part), void *value);
+
+/* The place of a word among `count` names; -1: it is none of them. */
+int cf_index(const char *const *names, int count, const char *word);
+
+#endif
