@@ -126,18 +126,28 @@ void cf_case_group_simulate(struct cf_worker *worker)
     cf_batch_finish(batch, 0);
 }
 
-/* One bad call, and the end of the group gives its error and starts nothing. */
+/* One bad call, in a group within, before the others or after them: the end of the group gives its error, and nothing
+ * starts. */
 void cf_case_group_error(struct cf_worker *worker)
 {
-    struct cf_batch *batch = open_batch(worker);
-    CF_NCCL(worker, GroupStart());
-    call_all(worker, batch);
-    for (int m = 0; m < worker->members; m++) {
-        CF_IS(worker, ncclInvalidArgument,
-              AllReduce(NULL, NULL, 1, ncclNumTypes, ncclSum, worker->world.comm[m], worker->member[m].stream[0]));
+    for (int bad_first = 0; bad_first < 2; bad_first++) {
+        struct cf_batch *batch = open_batch(worker);
+        CF_NCCL(worker, GroupStart());
+        if (!bad_first) {
+            call_all(worker, batch);
+        }
+        CF_NCCL(worker, GroupStart());
+        for (int m = 0; m < worker->members; m++) {
+            CF_IS(worker, ncclInvalidArgument,
+                  AllReduce(NULL, NULL, 1, ncclNumTypes, ncclSum, worker->world.comm[m], worker->member[m].stream[0]));
+        }
+        CF_IS(worker, ncclSuccess, GroupEnd());
+        if (bad_first) {
+            call_all(worker, batch);
+        }
+        CF_IS(worker, ncclInvalidArgument, GroupEnd());
+        cf_batch_judge(batch, 0, false);
+        cf_batch_issue(batch, CF_GROUPED, 0);
+        cf_batch_finish(batch, 0);
     }
-    CF_IS(worker, ncclInvalidArgument, GroupEnd());
-    cf_batch_judge(batch, 0, false);
-    cf_batch_issue(batch, CF_GROUPED, 0);
-    cf_batch_finish(batch, 0);
 }

@@ -206,6 +206,22 @@ static void check_arguments(struct cf_worker *worker, int m, const void *send, v
     check_user_ops(worker, m, send, recv);
 }
 
+/* What is rejected of functions that end a communicator, or make another of it, leaves the communicator as it was. */
+static void check_endings(struct cf_worker *worker, int m)
+{
+    ncclComm_t comm = worker->world.comm[m], child = NULL;
+    int rank = worker->world.rank[m];
+    CF_IS(worker, ncclSuccess, CommDestroy(NULL));
+    CF_IS(worker, ncclSuccess, CommAbort(NULL));
+    if (worker->simulated) { /* as NCCL's source has it; nobody has asked GPUs */
+        CF_IS(worker, ncclInvalidArgument, CommRevoke(comm, -1));
+        CF_IS(worker, ncclInvalidArgument, CommShrink(comm, NULL, 1, &child, NULL, NCCL_SHRINK_ABORT));
+        CF_IS(worker, ncclInvalidArgument, CommShrink(comm, &rank, 1, &child, NULL, NCCL_SHRINK_ABORT));
+        CF_IS(worker, ncclInvalidArgument, CommShrink(comm, &rank, 0, &child, NULL, NCCL_SHRINK_ABORT));
+        cf_check(worker, child == NULL, "a child of a call that was rejected");
+    }
+}
+
 /* Each is refused with NCCL's code, writes nothing, and leaves the communicator as good as it was. */
 void cf_case_arguments(struct cf_worker *worker)
 {
@@ -214,8 +230,8 @@ void cf_case_arguments(struct cf_worker *worker)
     cf_batch_add(batch, &spec);
     cf_batch_load(batch, 0);
     for (int m = 0; cf_use(worker, m); m++) {
-        check_arguments(worker, m, (const void *)(uintptr_t)(batch->arena[m] + batch->item[0].send),
-                        (void *)(uintptr_t)(batch->arena[m] + batch->item[0].recv));
+        check_arguments(worker, m, cf_batch_send(batch, 0, m), cf_batch_recv(batch, 0, m));
+        check_endings(worker, m);
     }
     CF_IS(worker, ncclInvalidUsage, GroupEnd());
     cf_batch_judge(batch, 0, false);

@@ -6,6 +6,7 @@
 . "$abs_top_srcdir/scripts/lib.sh"
 
 app=$abs_top_builddir/test/e2e/sim_app
+conformance=$abs_top_builddir/test/conformance/onehop-conformance
 plugin=$abs_top_builddir/.libs/libonehop.so
 stand_ins=$abs_top_builddir/test/simnode/.libs
 scratch=$(mktemp -d)
@@ -22,18 +23,25 @@ export SIMNODE_TOPOLOGY=h200x8
 export SIMNODE_REPORT=$scratch/report
 export ONEHOP_DEBUG=INFO ONEHOP_STATS=1
 
-# run_app ARGUMENT...: runs the program. Settings go before it (NAME=value run_app ...). Sets $status, fills $out.
-run_app() {
+# run_with PRELOAD PROGRAM ARGUMENT...: runs a program of ranks. Settings go before it (NAME=value run_with ...). Sets
+# $status, fills $out.
+run_with() {
     status=0
     rm -f "$scratch"/report.*
-    LD_PRELOAD=$plugin timeout -k 5 $((limit + 40)) "$app" --timeout $limit "$@" >"$out" 2>&1 || status=$?
+    LD_PRELOAD=$1 timeout -k 5 $((limit + 40)) "${@:2}" >"$out" 2>&1 || status=$?
 }
 
-# run_stock ARGUMENT...: the same without the plugin.
+# run_app ARGUMENT...: sim_app with the plugin; run_stock: without it; run_cases: onehop-conformance with the plugin.
+run_app() {
+    run_with "$plugin" "$app" --timeout $limit "$@"
+}
+
 run_stock() {
-    status=0
-    rm -f "$scratch"/report.*
-    timeout -k 5 $((limit + 40)) "$app" --timeout $limit "$@" >"$out" 2>&1 || status=$?
+    run_with '' "$app" --timeout $limit "$@"
+}
+
+run_cases() {
+    run_with "$plugin" "$conformance" --patience 4 "$@"
 }
 
 # run_ranks COMMAND... -- ARGUMENT...: two ranks of another program, COMMAND RANK NRANKS FOLDER ARGUMENT... each, with

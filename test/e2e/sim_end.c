@@ -5,7 +5,7 @@
  * Nothing of theirs is destroyed. What must hold besides the results: the process is gone soon (the launcher has a
  * limit), and what it leaves is looked at by the tests.
  */
-#include "sim_peer_failure.h"
+#include "test/e2e/sim_peer_failure.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -14,46 +14,35 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void call_and_verify(struct app_worker *worker, struct app_item *items)
+static void run_rounds(struct app *app)
 {
-    app_scenario_fill(worker, items);
-    APP_NCCL(ncclGroupStart());
-    for (int m = 0; m < worker->members; m++) {
-        struct app_member *member = &worker->member[m];
-        app_member_use(member);
-        APP_NCCL(app_item_call(&items[m], &member->comm[0], member->stream[0]));
+    for (int round = 0; round < app_options.rounds; round++) {
+        app_run(app->call);
     }
-    APP_NCCL(ncclGroupEnd());
-    app_scenario_verify(worker, items);
 }
 
 /* As a program that returns from main. --rounds 0: before the first call, where a set-up may be under way. */
-void app_end_exit(struct app_worker *worker, struct app_item *items)
+void app_end_exit(struct app *app)
 {
-    for (int round = 0; round < worker->options->rounds; round++) {
-        call_and_verify(worker, items);
-    }
+    run_rounds(app);
     exit(0);
 }
 
 /* What it prints are the descriptors that it has been left with. */
-void app_end_exec(struct app_worker *worker, struct app_item *items)
+void app_end_exec(struct app *app)
 {
-    for (int round = 0; round < worker->options->rounds; round++) {
-        call_and_verify(worker, items);
-    }
+    run_rounds(app);
     fflush(stdout);
     execl("/bin/sh", "sh", "-c", "ls -l /proc/$$/fd", (char *)NULL);
-    app_fail(__FILE__, __LINE__, "exec: %s", strerror(errno));
+    cf_die(app->worker, "exec: %s", strerror(errno));
 }
 
 /* One child ends in each way that runs, or does not run, what has been registered for the end. */
-static void fork_one(int way)
+static void fork_one(struct app *app, int way)
 {
     int status;
     fflush(stdout);
     pid_t pid = fork();
-    APP_CHECK(pid >= 0, "fork: %s", strerror(errno));
     if (pid == 0) {
         switch (way % 3) {
         case 0:
@@ -65,41 +54,42 @@ static void fork_one(int way)
             _exit(1);
         }
     }
-    APP_CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0,
-              "a forked child ended with status %x", (unsigned)status);
+    cf_check(app->worker, pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0,
+             "a forked child did not end with status 0");
 }
 
 /* The parent must not notice. */
-void app_end_fork(struct app_worker *worker, struct app_item *items)
+void app_end_fork(struct app *app)
 {
-    fork_one(0);
-    for (int round = 0; round < worker->options->rounds; round++) {
-        call_and_verify(worker, items);
-        fork_one(round);
+    fork_one(app, 0);
+    for (int round = 0; round < app_options.rounds; round++) {
+        app_run(app->call);
+        fork_one(app, round);
     }
 }
 
 /* While calls, or replays, wait on the GPU for the victim, which comes when the others have forked. */
-void app_end_fork_busy(struct app_worker *worker, struct app_item *items)
+void app_end_fork_busy(struct app *app)
 {
-    CUgraphExec exec[APP_MAX_RANKS];
-    call_and_verify(worker, items);
-    app_scenario_capture(worker, items, exec);
+    struct cf_worker *worker = app->worker;
+    struct cf_graph graph;
+    app_run(app->call);
+    app_capture(app->call, &graph);
     for (int round = 0; round < 6; round++) {
-        app_scenario_fill(worker, items);
-        if (failure_is_victim(worker)) {
-            failure_await_count(&worker->board->called, (worker->options->nranks - worker->members) * (round + 1));
+        app_load(app->call);
+        if (failure_is_victim(app)) {
+            failure_await_count(app, &app->board->called, (worker->nranks - worker->members) * (round + 1));
         }
         if (round % 2 == 0) {
-            app_scenario_call(worker, items);
+            app_call(app->call);
         } else {
-            app_scenario_replay(worker, exec);
+            cf_graph_launch(worker, &graph, 0);
         }
-        if (!failure_is_victim(worker)) {
-            APP_CHECK(!app_scenario_finishes(worker, POLL_MICROSECONDS), "an allreduce ended without all of its ranks");
-            fork_one(round / 2);
-            failure_say(worker, &worker->board->called);
+        if (!failure_is_victim(app)) {
+            cf_check(worker, !cf_finishes(worker, 0.002), "an allreduce ended without all of its ranks");
+            fork_one(app, round / 2);
+            failure_say(app, &app->board->called);
         }
-        app_scenario_verify(worker, items);
+        app_check(app->call);
     }
 }

@@ -1,83 +1,76 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * sim_group.c - scenarios of sim_app about groups
- *
- * The slices of an item, one call each, have the same result as one call on the whole: so any number of calls can be
- * made and compared with little memory.
- */
-#include "sim_app.h"
+/* sim_group.c - scenarios of sim_app about groups */
+#include "test/e2e/sim_app.h"
 
-#define PARTS 7 /* slices of an item where their number does not matter */
+#define PARTS 7 /* calls where their number does not matter */
 
-/* Calls all slices of the items, each on one of the streams; slice s of all members before slice s + 1. */
-static void call_slices(struct app_worker *worker, const struct app_item *items, size_t slices)
+/* A call of so many elements in slices, each a call by itself; every slice lies as it would in the whole. */
+static struct cf_batch *slice(struct app *app, size_t count, size_t slices)
 {
-    size_t count = items[0].count, first = 0;
+    struct cf_batch *batch = cf_batch_new(app->worker, &app->set[0]);
+    batch->keeps_op = true;
     for (size_t s = 0; s < slices; s++) {
-        size_t end = count * (s + 1) / slices;
-        for (int m = 0; m < worker->members && end > first; m++) {
-            struct app_member *member = &worker->member[m];
-            app_member_use(member);
-            APP_NCCL(app_item_call_part(&items[m], first, end - first, &member->comm[0],
-                                        member->stream[s % (size_t)worker->options->streams]));
+        struct cf_spec spec = app_case(0);
+        size_t first = count * s / slices, shift = first * cf_types[spec.type].size % 16;
+        spec.count = count * (s + 1) / slices - first;
+        spec.key = app_options.op >= CF_PREMUL_HOST ? 1 : 0; /* of an op of the program's own there is one */
+        spec.send_shift = spec.recv_shift = (unsigned)shift;
+        if (spec.count > 0) {
+            cf_batch_add(batch, &spec);
         }
-        first = end;
+    }
+    return batch;
+}
+
+/* Each call on one of the streams; call i of all members before call i + 1. */
+static void call_slices(struct cf_batch *batch)
+{
+    for (int i = 0; i < batch->items; i++) {
+        cf_batch_issue_one(batch, i, false, i % app_options.streams);
     }
 }
 
 /* --group N calls in one group, --rounds times; nested groups with --nested. */
-void app_group_slices(struct app_worker *worker, struct app_item *items)
+void app_group_slices(struct app *app)
 {
-    const struct app_options *options = worker->options;
-    for (int round = 0; round < options->rounds; round++) {
-        app_scenario_fill(worker, items);
-        APP_NCCL(ncclGroupStart());
-        if (options->nested) {
-            APP_NCCL(ncclGroupStart());
+    struct cf_batch *batch = slice(app, app_options.count[0], (size_t)app_options.group);
+    for (int round = 0; round < app_options.rounds; round++) {
+        app_load(batch);
+        CF_NCCL(app->worker, GroupStart());
+        if (app_options.nested) {
+            CF_NCCL(app->worker, GroupStart());
         }
-        call_slices(worker, items, (size_t)options->group);
-        if (options->nested) {
-            APP_NCCL(ncclGroupEnd());
+        call_slices(batch);
+        if (app_options.nested) {
+            CF_NCCL(app->worker, GroupEnd());
         }
-        APP_NCCL(ncclGroupEnd());
-        app_scenario_verify(worker, items);
+        CF_NCCL(app->worker, GroupEnd());
+        app_check(batch);
     }
-}
-
-static void call_parts(struct app_worker *worker, void *items)
-{
-    call_slices(worker, items, PARTS);
+    cf_batch_free(batch);
 }
 
 /* Allreduces in one group with broadcast, allgather, reducescatter, send and receive. */
-void app_group_together(struct app_worker *worker, struct app_item *items)
+void app_group_together(struct app *app)
 {
-    for (int round = 0; round < worker->options->rounds; round++) {
-        app_scenario_fill(worker, items);
-        app_mix_run_with(worker, call_parts, items);
-        app_scenario_verify(worker, items);
+    struct cf_batch *batch = slice(app, app_options.count[0], PARTS);
+    for (int round = 0; round < app_options.rounds; round++) {
+        app_load(batch);
+        app_mix_run_with(app, call_slices, batch);
+        app_check(batch);
     }
-}
-
-static void begin_capture(struct app_worker *worker)
-{
-    for (int m = 0; m < worker->members; m++) {
-        app_member_use(&worker->member[m]);
-        APP_CU(cuStreamBeginCapture(worker->member[m].stream[0], CU_STREAM_CAPTURE_MODE_RELAXED));
-    }
+    cf_batch_free(batch);
 }
 
 /* Nothing has been captured. */
-static void end_capture(struct app_worker *worker)
+static void end_capture(struct cf_worker *worker, struct cf_graph *graph)
 {
-    for (int m = 0; m < worker->members; m++) {
-        CUgraph graph;
+    cf_capture_end(worker, graph);
+    for (int m = 0; cf_use(worker, m); m++) {
         size_t nodes = 1;
-        app_member_use(&worker->member[m]);
-        APP_CU(cuStreamEndCapture(worker->member[m].stream[0], &graph));
-        APP_CU(cuGraphGetNodes(graph, NULL, &nodes));
-        APP_CHECK(nodes == 0, "%zu nodes were captured", nodes);
-        APP_CU(cuGraphDestroy(graph));
+        CF_CU(worker, GraphGetNodes(graph->graph[m], NULL, &nodes));
+        cf_check(worker, nodes == 0, "%zu nodes were captured", nodes);
+        CF_CU(worker, GraphDestroy(graph->graph[m]));
     }
 }
 
@@ -85,50 +78,41 @@ static void end_capture(struct app_worker *worker)
  * A call on a captured stream and one on a stream that is not, and nothing runs. Of one communicator (other: 0) the
  * second call says so; of two, the end of the group does.
  */
-static void half_captured(struct app_worker *worker, int other, const struct app_item *first,
-                          const struct app_item *second)
+static void half_captured(struct app *app, int other, struct cf_batch *first, struct cf_batch *second)
 {
-    begin_capture(worker);
-    APP_NCCL(ncclGroupStart());
-    for (int m = 0; m < worker->members; m++) {
-        struct app_member *member = &worker->member[m];
-        app_member_use(member);
-        APP_NCCL(app_item_call(&first[m], &member->comm[0], member->stream[0]));
-        APP_NCCL_IS(app_item_call(&second[m], &member->comm[other], member->stream[1]),
-                    other == 0 ? ncclInvalidUsage : ncclSuccess);
+    struct cf_worker *worker = app->worker;
+    struct cf_graph graph;
+    cf_capture_begin(worker, 0, CU_STREAM_CAPTURE_MODE_RELAXED, &graph);
+    CF_NCCL(worker, GroupStart());
+    for (int m = 0; cf_use(worker, m); m++) {
+        const struct cf_spec *spec = &second->item[0].spec;
+        ncclResult_t result = cf_batch_call(first, 0, m, worker->member[m].stream[0]);
+        cf_check(worker, result == ncclSuccess, "the captured call gave %d", (int)result);
+        CF_IS(worker, other == 0 ? ncclInvalidUsage : ncclSuccess,
+              AllReduce(cf_batch_send(second, 0, m), cf_batch_recv(second, 0, m), spec->count, spec->type, ncclSum,
+                        app->set[other].comm[m], worker->member[m].stream[1]));
     }
-    APP_NCCL_IS(ncclGroupEnd(), ncclInvalidUsage);
-    end_capture(worker);
+    CF_IS(worker, ncclInvalidUsage, GroupEnd());
+    end_capture(worker, &graph);
 }
 
-/* The second item has the second of --counts, which may be one that falls back. */
-void app_group_captured(struct app_worker *worker, struct app_item *items)
+/* Calls of two sizes, of which one may fall back. */
+void app_group_captured(struct app *app)
 {
-    const struct app_options *options = worker->options;
-    struct app_item second[APP_MAX_RANKS];
-    APP_CHECK(options->streams > 1 && options->comms > 1, "scenario captured needs --streams 2 --comms 2");
-    for (int m = 0; m < worker->members; m++) {
-        app_member_use(&worker->member[m]);
-        app_item_open(options, &second[m]);
-        app_item_choose(options, options->counts > 1 ? 1 : 0, &second[m]);
-    }
-    for (int round = 0; round < options->rounds; round++) {
-        app_scenario_fill(worker, items);
-        app_scenario_fill(worker, second);
+    struct cf_batch *batch[2] = {app->call, app->other};
+    for (int round = 0; round < app_options.rounds; round++) {
+        app_load(app->call);
+        app_load(app->other);
         for (int other = 0; other < 2; other++) {
-            half_captured(worker, other, round % 2 ? second : items, round % 2 ? items : second);
+            half_captured(app, other, batch[round % 2], batch[1 - round % 2]);
         }
-        app_scenario_verify_untouched(worker, items);
-        app_scenario_verify_untouched(worker, second);
-        APP_NCCL(ncclGroupStart());
-        call_slices(worker, items, PARTS);
-        call_slices(worker, second, PARTS);
-        APP_NCCL(ncclGroupEnd());
-        app_scenario_verify(worker, items);
-        app_scenario_verify(worker, second);
-    }
-    for (int m = 0; m < worker->members; m++) {
-        app_member_use(&worker->member[m]);
-        app_item_close(&second[m]);
+        app_check_kept(app->call);
+        app_check_kept(app->other);
+        CF_NCCL(app->worker, GroupStart());
+        call_slices(app->call);
+        call_slices(app->other);
+        CF_NCCL(app->worker, GroupEnd());
+        app_check(app->call);
+        app_check(app->other);
     }
 }

@@ -2,189 +2,150 @@
 /*
  * sim_mix.c - the collectives of sim_app that onehop leaves alone, in one group with each other
  *
- * Layout of a rank's buffer, in blocks of ELEMENTS: n of input, then the results of the calls below.
+ * A member's buffer holds its input, a block of ELEMENTS for each rank, and then as much for the result of each call.
  */
-#include "sim_app.h"
-
 #include <stdlib.h>
 
+#include "test/e2e/sim_app.h"
+
 #define ELEMENTS 300
+#define FORM ELEMENTS, ncclInt32
 
-/* X(part, blocks of its result in units of ranks and of one, does the rank get it, what block b of it is). */
-#define PARTS_(X)                                                                                                      \
-    X(BROADCAST, 0, 1, true, value(comm->world[root], i))                                                              \
-    X(BCAST, 0, 1, true, value(comm->world[root], i))                                                                  \
-    X(REDUCE, 0, 1, comm->rank == root, sum(comm, i))                                                                  \
-    X(REDUCE_SCATTER, 0, 1, true, sum(comm, mine *ELEMENTS + i))                                                       \
-    X(ALL_GATHER, 1, 0, true, value(comm->world[b], i))                                                                \
-    X(RING, 0, 1, true, value(comm->world[(mine + n - 1) % n], i))                                                     \
-    X(ALL_TO_ALL, 1, 0, true, value(comm->world[b], mine *ELEMENTS + i))                                               \
-    X(GATHER, 1, 0, comm->rank == root, value(comm->world[b], i))                                                      \
-    X(SCATTER, 0, 1, true, value(comm->world[root], mine *ELEMENTS + i))
+/* X(call, the blocks of its result that this rank gets, element i of block b of it, how it is made). */
+#define CALLS_(X)                                                                                                      \
+    X(BROADCAST, 1, input(world[root], i), Broadcast(data, out, FORM, root, comm, stream))                             \
+    X(BCAST, 1, input(world[root], i), Bcast(out, FORM, root, comm, stream))                                           \
+    X(REDUCE, rank == root, sum(mix, i), Reduce(data, out, FORM, ncclSum, root, comm, stream))                         \
+    X(REDUCE_SCATTER, 1, sum(mix, rank *ELEMENTS + i), ReduceScatter(data, out, FORM, ncclSum, comm, stream))          \
+    X(ALL_GATHER, n, input(world[b], i), AllGather(data, out, FORM, comm, stream))                                     \
+    X(SEND, 0, 0, Send(data, FORM, (rank + 1) % n, comm, stream))                                                      \
+    X(RECEIVE, 1, input(world[(rank + n - 1) % n], i), Recv(out, FORM, (rank + n - 1) % n, comm, stream))              \
+    X(ALL_TO_ALL, n, input(world[b], rank *ELEMENTS + i), AlltoAll(data, out, FORM, comm, stream))                     \
+    X(GATHER, rank == root ? n : 0, input(world[b], i), Gather(data, out, FORM, root, comm, stream))                   \
+    X(SCATTER, 1, input(world[root], rank *ELEMENTS + i), Scatter(data, out, FORM, root, comm, stream))
 
-enum part {
-#define PART_ENUMERATOR(part_, ...) PART_##part_,
-    PARTS_(PART_ENUMERATOR)
-#undef PART_ENUMERATOR
-    PARTS
+enum call {
+#define CALL_ENUMERATOR(call_, ...) CALL_##call_,
+    CALLS_(CALL_ENUMERATOR)
+#undef CALL_ENUMERATOR
+    CALLS
 };
 
-static int32_t value(int world_rank, size_t i)
+/* A communicator as one member has it. */
+struct mix {
+    struct cf_worker *worker;
+    const struct cf_set *set;
+    int m;
+    int32_t *device, *host;
+    size_t bytes;
+};
+
+static int32_t input(int world_rank, int i)
 {
-    return (int32_t)(world_rank * 100000 + (int)i);
+    return world_rank * 100000 + i;
 }
 
-static int32_t sum(const struct app_comm *comm, size_t i)
+static int32_t sum(const struct mix *mix, int i)
 {
     int32_t all = 0;
-    for (int r = 0; r < comm->nranks; r++) {
-        all += value(comm->world[r], i);
+    for (int r = 0; r < mix->set->nranks[mix->m]; r++) {
+        all += input(mix->set->world[mix->m][r], i);
     }
     return all;
 }
 
-static size_t blocks(const struct app_comm *comm, enum part part)
+static int32_t *result_in(const struct mix *mix, int32_t *buffer, int call)
 {
-    static const struct {
-        size_t ranks, one;
-    } size[PARTS] = {
-#define PART_SIZE(part_, ranks_, one_, ...) {ranks_, one_},
-        PARTS_(PART_SIZE)
-#undef PART_SIZE
-    };
-    return size[part].ranks * (size_t)comm->nranks + size[part].one;
+    return buffer + (size_t)(1 + call) * (size_t)mix->set->nranks[mix->m] * ELEMENTS;
 }
 
-/* First element of a result; of PARTS, the end. */
-static size_t place(const struct app_comm *comm, enum part part)
+static void open_mix(struct mix *mix)
 {
-    size_t first = (size_t)comm->nranks;
-    for (enum part before = 0; before < part; before++) {
-        first += blocks(comm, before);
+    int world_rank = mix->worker->member[mix->m].world_rank, nranks = mix->set->nranks[mix->m];
+    CUstream stream = mix->worker->member[mix->m].stream[0];
+    CUdeviceptr device;
+    mix->bytes = (size_t)((1 + CALLS) * nranks * ELEMENTS) * sizeof(int32_t);
+    mix->host = cf_need(mix->worker, calloc(1, mix->bytes));
+    for (int i = 0; i < nranks * ELEMENTS; i++) {
+        mix->host[i] = result_in(mix, mix->host, CALL_BCAST)[i] = input(world_rank, i); /* the latter is in place */
     }
-    return first * ELEMENTS;
+    CF_CU(mix->worker, MemAlloc(&device, mix->bytes));
+    CF_CU(mix->worker, MemcpyHtoDAsync(device, mix->host, mix->bytes, stream));
+    CF_CU(mix->worker, StreamSynchronize(stream));
+    mix->device = (int32_t *)(uintptr_t)device;
 }
 
-static CUdeviceptr upload(const struct app_member *member, const struct app_comm *comm)
+static void make_calls(const struct mix *mix)
 {
-    size_t bytes = place(comm, PARTS) * sizeof(int32_t);
-    int32_t *data = calloc(1, bytes);
-    CUdeviceptr buffer;
-    APP_CHECK(data != NULL, "no memory");
-    for (size_t i = 0; i < (size_t)comm->nranks * ELEMENTS; i++) {
-        data[i] = value(member->world_rank, i);
+    int rank = mix->set->rank[mix->m], n = mix->set->nranks[mix->m], root = n - 1;
+    ncclComm_t comm = mix->set->comm[mix->m];
+    CUstream stream = mix->worker->member[mix->m].stream[0];
+    const int32_t *data = mix->device;
+#define MAKE_CALL(call_, blocks_, value_, made_)                                                                       \
+    {                                                                                                                  \
+        int32_t *out = result_in(mix, mix->device, CALL_##call_);                                                      \
+        (void)out;                                                                                                     \
+        CF_NCCL(mix->worker, made_);                                                                                   \
     }
-    for (size_t i = 0; i < ELEMENTS; i++) { /* in place */
-        data[place(comm, PART_BCAST) + i] = value(member->world_rank, i);
-    }
-    APP_CU(cuMemAlloc(&buffer, bytes));
-    APP_CU(cuMemcpyHtoDAsync(buffer, data, bytes, member->stream[0]));
-    APP_CU(cuStreamSynchronize(member->stream[0]));
-    free(data);
-    return buffer;
+    CALLS_(MAKE_CALL)
+#undef MAKE_CALL
 }
 
-static void call(const struct app_comm *comm, CUdeviceptr buffer, CUstream stream)
+static void check_and_close(struct mix *mix)
 {
-    int32_t *data = (int32_t *)(uintptr_t)buffer, *out[PARTS];
-    int next = (comm->rank + 1) % comm->nranks, previous = (comm->rank + comm->nranks - 1) % comm->nranks;
-    int root = comm->nranks - 1;
-    ncclComm_t c = comm->comm;
-    for (enum part part = 0; part < PARTS; part++) {
-        out[part] = data + place(comm, part);
+    int rank = mix->set->rank[mix->m], n = mix->set->nranks[mix->m], root = n - 1;
+    const int *world = mix->set->world[mix->m];
+    CUdeviceptr device = (CUdeviceptr)(uintptr_t)mix->device;
+    CUstream stream = mix->worker->member[mix->m].stream[0];
+    CF_CU(mix->worker, MemcpyDtoHAsync(mix->host, device, mix->bytes, stream));
+    CF_CU(mix->worker, StreamSynchronize(stream));
+#define CHECK_CALL(call_, blocks_, value_, made_)                                                                      \
+    for (int b = 0; b < (blocks_); b++) {                                                                              \
+        for (int i = 0; i < ELEMENTS; i++) {                                                                           \
+            cf_check(mix->worker, result_in(mix, mix->host, CALL_##call_)[b * ELEMENTS + i] == (value_),               \
+                     "%s: block %d element %d", #call_, b, i);                                                         \
+        }                                                                                                              \
     }
-    APP_NCCL(ncclBroadcast(data, out[PART_BROADCAST], ELEMENTS, ncclInt32, root, c, stream));
-    APP_NCCL(ncclBcast(out[PART_BCAST], ELEMENTS, ncclInt32, root, c, stream));
-    APP_NCCL(ncclReduce(data, out[PART_REDUCE], ELEMENTS, ncclInt32, ncclSum, root, c, stream));
-    APP_NCCL(ncclReduceScatter(data, out[PART_REDUCE_SCATTER], ELEMENTS, ncclInt32, ncclSum, c, stream));
-    APP_NCCL(ncclAllGather(data, out[PART_ALL_GATHER], ELEMENTS, ncclInt32, c, stream));
-    APP_NCCL(ncclSend(data, ELEMENTS, ncclInt32, next, c, stream));
-    APP_NCCL(ncclRecv(out[PART_RING], ELEMENTS, ncclInt32, previous, c, stream));
-    APP_NCCL(ncclAlltoAll(data, out[PART_ALL_TO_ALL], ELEMENTS, ncclInt32, c, stream));
-    APP_NCCL(ncclGather(data, out[PART_GATHER], ELEMENTS, ncclInt32, root, c, stream));
-    APP_NCCL(ncclScatter(data, out[PART_SCATTER], ELEMENTS, ncclInt32, root, c, stream));
+    CALLS_(CHECK_CALL)
+#undef CHECK_CALL
+    free(mix->host);
+    CF_CU(mix->worker, MemFree(device));
 }
 
-/* What element i of block b of a result is; false: the rank does not get it. */
-static bool expected(const struct app_comm *comm, enum part part, size_t b, size_t i, int32_t *value_p)
+static void run_on(struct app *app, const struct cf_set *set, void (*with)(struct cf_batch *), struct cf_batch *batch)
 {
-    size_t n = (size_t)comm->nranks, mine = (size_t)comm->rank;
-    int root = comm->nranks - 1;
-    switch (part) {
-#define PART_CASE(part_, ranks_, one_, gets_, value_)                                                                  \
-    case PART_##part_:                                                                                                 \
-        *value_p = value_;                                                                                             \
-        return gets_;
-        PARTS_(PART_CASE)
-#undef PART_CASE
-    default:
-        return false;
-    }
-}
-
-static void verify(const struct app_member *member, const struct app_comm *comm, CUdeviceptr buffer)
-{
-    static const char *const names[PARTS] = {
-#define PART_NAME(part_, ...) #part_,
-        PARTS_(PART_NAME)
-#undef PART_NAME
-    };
-    size_t bytes = place(comm, PARTS) * sizeof(int32_t);
-    int32_t *data = malloc(bytes);
-    APP_CHECK(data != NULL, "no memory");
-    APP_CU(cuMemcpyDtoHAsync(data, buffer, bytes, member->stream[0]));
-    APP_CU(cuStreamSynchronize(member->stream[0]));
-    for (enum part part = 0; part < PARTS; part++) {
-        const int32_t *got = data + place(comm, part);
-        for (size_t i = 0; i < blocks(comm, part) * ELEMENTS; i++) {
-            int32_t right;
-            APP_CHECK(!expected(comm, part, i / ELEMENTS, i % ELEMENTS, &right) || got[i] == right, "%s element %zu",
-                      names[part], i);
+    struct mix mix[CF_MAX_RANKS];
+    for (int m = 0; cf_use(app->worker, m); m++) {
+        mix[m] = (struct mix){.worker = app->worker, .set = set, .m = m};
+        if (set->nranks[m] > 0) {
+            open_mix(&mix[m]);
         }
     }
-    free(data);
-}
-
-static void run_on(struct app_worker *worker, int c, void (*with)(struct app_worker *, void *), void *argument)
-{
-    CUdeviceptr buffer[APP_MAX_RANKS];
-    for (int m = 0; m < worker->members; m++) {
-        struct app_member *member = &worker->member[m];
-        if (member->comm[c].comm != NULL) {
-            app_member_use(member);
-            buffer[m] = upload(member, &member->comm[c]);
-        }
-    }
-    APP_NCCL(ncclGroupStart());
+    CF_NCCL(app->worker, GroupStart());
     if (with != NULL) {
-        with(worker, argument);
+        with(batch);
     }
-    for (int m = 0; m < worker->members; m++) {
-        struct app_member *member = &worker->member[m];
-        if (member->comm[c].comm != NULL) {
-            app_member_use(member);
-            call(&member->comm[c], buffer[m], member->stream[0]);
+    for (int m = 0; cf_use(app->worker, m); m++) {
+        if (set->nranks[m] > 0) {
+            make_calls(&mix[m]);
         }
     }
-    APP_NCCL(ncclGroupEnd());
-    for (int m = 0; m < worker->members; m++) {
-        struct app_member *member = &worker->member[m];
-        if (member->comm[c].comm != NULL) {
-            app_member_use(member);
-            verify(member, &member->comm[c], buffer[m]);
-            APP_CU(cuMemFree(buffer[m]));
+    CF_NCCL(app->worker, GroupEnd());
+    for (int m = 0; cf_use(app->worker, m); m++) {
+        if (set->nranks[m] > 0) {
+            check_and_close(&mix[m]);
         }
     }
 }
 
-void app_mix_run(struct app_worker *worker)
+void app_mix_run(struct app *app)
 {
-    for (int c = 0; c < worker->options->comms; c++) {
-        run_on(worker, c, NULL, NULL);
+    for (int c = 0; c < app_options.comms; c++) {
+        run_on(app, &app->set[c], NULL, NULL);
     }
 }
 
-void app_mix_run_with(struct app_worker *worker, void (*with)(struct app_worker *, void *), void *argument)
+void app_mix_run_with(struct app *app, void (*with)(struct cf_batch *), struct cf_batch *batch)
 {
-    run_on(worker, 0, with, argument);
+    run_on(app, &app->set[0], with, batch);
 }

@@ -6,162 +6,157 @@
  * for a right one, get their GPUs back when they abort, and be able to make another communicator. What is measured is
  * printed, as "noticed after N ms".
  */
-#include "sim_peer_failure.h"
+#include "test/e2e/sim_peer_failure.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #define STOPPED_SECONDS 5
 #define BLOCKED_LAUNCHES 16 /* more than the queue of a stream takes in scenario abort-launch */
 
-double failure_now(void)
+bool failure_is_scenario(const char *name)
 {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+    return strcmp(app_options.scenario, name) == 0;
 }
 
-bool failure_is_scenario(const struct app_worker *worker, const char *name)
+bool failure_is_victim(const struct app *app)
 {
-    return strcmp(worker->options->scenario, name) == 0;
+    int first = app->worker->member[0].world_rank, victim = app_options.victim;
+    return victim >= first && victim < first + app->worker->members;
 }
 
-bool failure_is_victim(const struct app_worker *worker)
+void failure_sleep(double seconds)
 {
-    int first = worker->member[0].world_rank, victim = worker->options->victim;
-    return victim >= first && victim < first + worker->members;
-}
-
-void failure_only_one_member(const struct app_worker *worker)
-{
-    APP_CHECK(worker->members == 1, "this scenario is for one rank a process");
+    usleep((useconds_t)(seconds * 1e6));
 }
 
 /* --- parts of scenarios ------------------------------------------------------------------------------------------- */
 
-void failure_run_plain(struct app_worker *worker, struct app_item *items)
+void failure_start(struct app *app, const struct cf_graph *graph)
 {
-    app_scenario_fill(worker, items);
-    app_scenario_call(worker, items);
-    app_scenario_verify(worker, items);
-}
-
-void failure_start(struct app_worker *worker, struct app_item *items, const CUgraphExec *exec)
-{
-    app_scenario_fill(worker, items);
-    if (exec != NULL) {
-        app_scenario_replay(worker, exec);
+    app_load(app->call);
+    if (graph != NULL) {
+        cf_graph_launch(app->worker, graph, 0);
     } else {
-        app_scenario_call(worker, items);
+        app_call(app->call);
     }
 }
 
-void failure_tell(const struct app_worker *worker, const char *what, double seconds)
+void failure_tell(const struct app *app, const char *what, double seconds)
 {
-    printf("rank %d: %s %.0f ms\n", worker->member[0].world_rank, what, seconds * 1e3);
+    printf("rank %d: %s %.0f ms\n", app->worker->member[0].world_rank, what, seconds * 1e3);
     fflush(stdout);
 }
 
-void failure_await_error(const struct app_worker *worker, ncclComm_t comm, ncclResult_t expected)
+void failure_await_error(struct app *app, ncclComm_t comm, ncclResult_t expected)
 {
     ncclResult_t state = ncclSuccess;
-    double begin = failure_now();
-    while (state == ncclSuccess && failure_now() - begin < PATIENCE_SECONDS) {
-        APP_NCCL(ncclCommGetAsyncError(comm, &state));
+    double begin = cf_now();
+    while (state == ncclSuccess && cf_now() - begin < PATIENCE_SECONDS) {
+        CF_NCCL(app->worker, CommGetAsyncError(comm, &state));
         usleep(POLL_MICROSECONDS);
     }
-    APP_CHECK(state == expected, "the asynchronous error is %d, expected %d", (int)state, (int)expected);
-    double killed = atomic_load(&worker->board->killed);
-    failure_tell(worker, "noticed after", failure_now() - (killed > begin ? killed : begin));
+    cf_check(app->worker, state == expected, "the asynchronous error is %d, expected %d", (int)state, (int)expected);
+    double killed = atomic_load(&app->board->killed);
+    failure_tell(app, "noticed after", cf_now() - (killed > begin ? killed : begin));
 }
 
-void failure_await_gpus(const struct app_worker *worker)
+void failure_await_gpus(struct app *app)
 {
-    double since = failure_now();
-    APP_CHECK(app_scenario_finishes(worker, PATIENCE_SECONDS * 1000000U), "the GPU is still busy");
-    failure_tell(worker, "left after", failure_now() - since);
+    double since = cf_now();
+    cf_check(app->worker, cf_finishes(app->worker, PATIENCE_SECONDS), "the GPU is still busy");
+    failure_tell(app, "left after", cf_now() - since);
 }
 
-void failure_check_waiting(const struct app_worker *worker)
+void failure_check_waiting(struct app *app)
 {
-    APP_CHECK(!app_scenario_finishes(worker, STUCK_MICROSECONDS), "an allreduce ended without all of its ranks");
+    cf_check(app->worker, !cf_finishes(app->worker, STUCK_SECONDS), "an allreduce ended without all of its ranks");
 }
 
-void failure_check_sound(ncclComm_t comm)
+void failure_check_sound(struct app *app, ncclComm_t comm)
 {
     ncclResult_t state;
-    usleep(STUCK_MICROSECONDS); /* time to notice what is no fault */
-    APP_NCCL(ncclCommGetAsyncError(comm, &state));
-    APP_NCCL_IS(state, ncclSuccess);
+    failure_sleep(STUCK_SECONDS); /* time to notice what is no fault */
+    CF_NCCL(app->worker, CommGetAsyncError(comm, &state));
+    cf_check(app->worker, state == ncclSuccess, "the asynchronous error is %d", (int)state);
 }
 
-void failure_abort_all(struct app_worker *worker)
+void failure_abort_all(struct app *app)
 {
-    for (int m = 0; m < worker->members; m++) {
-        struct app_member *member = &worker->member[m];
-        double begin = failure_now();
-        app_member_use(member);
-        APP_NCCL(ncclCommAbort(member->comm[0].comm));
-        member->comm[0].comm = NULL;
-        failure_tell(worker, "aborted within", failure_now() - begin);
+    struct cf_set *set = &app->set[0];
+    for (int m = 0; cf_use(app->worker, m); m++) {
+        double begin = cf_now();
+        CF_NCCL(app->worker, CommAbort(set->comm[m]));
+        set->comm[m] = NULL;
+        failure_tell(app, "aborted within", cf_now() - begin);
     }
 }
 
-ncclResult_t failure_call_again(struct app_worker *worker, const struct app_item *items)
+ncclResult_t failure_call_again(struct app *app)
 {
-    struct app_member *member = &worker->member[0];
-    app_member_use(member);
-    return app_item_call(&items[0], &member->comm[0], member->stream[0]);
+    cf_use(app->worker, 0);
+    return cf_batch_call(app->call, 0, 0, app->worker->member[0].stream[0]);
+}
+
+/* A call that must have that result. */
+static void call_again(struct app *app, ncclResult_t expected)
+{
+    ncclResult_t result = failure_call_again(app);
+    cf_check(app->worker, result == expected, "a call gave %d, expected %d", (int)result, (int)expected);
 }
 
 /* One that may have been made before the trouble was noticed. */
-static void call_in_vain(struct app_worker *worker, const struct app_item *items)
+static void call_in_vain(struct app *app)
 {
-    ncclResult_t result = failure_call_again(worker, items);
-    APP_CHECK(result == ncclSuccess || result == ncclRemoteError, "a call gave %d", (int)result);
+    ncclResult_t result = failure_call_again(app);
+    cf_check(app->worker, result == ncclSuccess || result == ncclRemoteError, "a call gave %d", (int)result);
 }
 
-void failure_go_on(struct app_worker *worker, struct app_item *items, int without)
+void failure_go_on(struct app *app, int without)
 {
+    struct cf_worker *worker = app->worker;
+    struct cf_set *set = &app->set[0];
     worker->serial = 1000; /* the victim has made other calls than the rest */
-    if (worker->members == 1) {
-        app_comm_renew(worker, without);
-        failure_run_plain(worker, items);
+    if (worker->members > 1) {
+        return;
     }
+    ncclUniqueId id = cf_next_id(worker, without == 0 ? 1 : 0, NULL);
+    cf_set_fill(worker, without, set);
+    cf_use(worker, 0);
+    CF_NCCL(worker, CommInitRank(&set->comm[0], set->nranks[0], id, set->rank[0]));
+    app_run(app->call);
 }
 
-void failure_say(const struct app_worker *worker, _Atomic uint32_t *counter)
+void failure_say(const struct app *app, _Atomic uint32_t *counter)
 {
-    atomic_fetch_add(counter, (uint32_t)worker->members);
+    atomic_fetch_add(counter, (uint32_t)app->worker->members);
 }
 
-void failure_await_count(_Atomic uint32_t *counter, int ranks)
+void failure_await_count(struct app *app, _Atomic uint32_t *counter, int ranks)
 {
-    double begin = failure_now();
+    double begin = cf_now();
     while (atomic_load(counter) < (uint32_t)ranks) {
-        APP_CHECK(failure_now() - begin < PATIENCE_SECONDS, "the other ranks do not come");
+        cf_check(app->worker, cf_now() - begin < PATIENCE_SECONDS, "the other ranks do not come");
         usleep(POLL_MICROSECONDS);
     }
 }
 
-void failure_await_others(const struct app_worker *worker, _Atomic uint32_t *counter)
+void failure_await_others(struct app *app, _Atomic uint32_t *counter)
 {
-    failure_await_count(counter, worker->options->nranks - worker->members);
+    failure_await_count(app, counter, app->worker->nranks - app->worker->members);
 }
 
-static bool log_has(const struct app_worker *worker, const char *text)
+static bool log_has(struct app *app, const char *text)
 {
     bool found = false;
     char line[4096];
-    FILE *file = fopen(worker->options->log, "r");
-    APP_CHECK(file != NULL, "--log cannot be read");
+    FILE *file = fopen(app_options.log, "r");
+    cf_check(app->worker, file != NULL, "--log cannot be read");
     while (!found && fgets(line, sizeof line, file) != NULL) {
         found = strstr(line, text) != NULL;
     }
@@ -169,21 +164,21 @@ static bool log_has(const struct app_worker *worker, const char *text)
     return found;
 }
 
-void failure_await_log(const struct app_worker *worker, const char *text)
+void failure_await_log(struct app *app, const char *text)
 {
-    double begin = failure_now();
-    APP_CHECK(worker->options->log != NULL, "this scenario needs --log");
-    while (!log_has(worker, text)) {
-        APP_CHECK(failure_now() - begin < PATIENCE_SECONDS, "no line has '%s'", text);
+    double begin = cf_now();
+    cf_check(app->worker, app_options.log != NULL, "this scenario needs --log");
+    while (!log_has(app, text)) {
+        cf_check(app->worker, cf_now() - begin < PATIENCE_SECONDS, "no line has '%s'", text);
         usleep(POLL_MICROSECONDS);
     }
 }
 
-void failure_die(const struct app_worker *worker)
+void failure_die(const struct app *app)
 {
     struct rlimit none = {0, 0};
-    atomic_store(&worker->board->killed, failure_now());
-    if (failure_is_scenario(worker, "kill-fault")) { /* a sanitizer would make it an ordinary exit */
+    atomic_store(&app->board->killed, cf_now());
+    if (failure_is_scenario("kill-fault")) { /* a sanitizer would make it an ordinary exit */
         setrlimit(RLIMIT_CORE, &none);
         prctl(PR_SET_DUMPABLE, 0); /* a handler that core_pattern pipes to runs whatever the limit */
         signal(SIGSEGV, SIG_DFL);
@@ -194,111 +189,121 @@ void failure_die(const struct app_worker *worker)
 }
 
 /* Calls have the second of --counts from here on. NCCL connects all ranks in the first that it serves, and blocks. */
-static void use_large(struct app_worker *worker, struct app_item *items)
+static void use_large(struct app *app)
 {
-    app_item_choose(worker->options, 1, &items[0]);
-    failure_run_plain(worker, items);
+    struct cf_batch *small = app->call;
+    app->call = app->other;
+    app->other = small;
+    app_run(app->call);
 }
 
 /* Until the victim's process has ended. */
-static void await_end(const struct app_worker *worker)
+static void await_end(struct app *app)
 {
-    pid_t pid = worker->board->pid[worker->options->victim];
-    for (double begin = failure_now(); kill(pid, 0) == 0;) {
-        APP_CHECK(failure_now() - begin < PATIENCE_SECONDS, "the victim is still there");
+    pid_t pid = app->board->board.pid[app_options.victim];
+    for (double begin = cf_now(); kill(pid, 0) == 0;) {
+        cf_check(app->worker, cf_now() - begin < PATIENCE_SECONDS, "the victim is still there");
         usleep(POLL_MICROSECONDS);
     }
 }
 
 /* No rank has an error before the victim is missed. A call that misses it fails the communicator on all ranks. */
-static void check_all_sound(struct app_worker *worker)
+static void check_all_sound(struct app *app)
 {
-    await_end(worker);
-    failure_check_sound(worker->member[0].comm[0].comm);
-    failure_say(worker, &worker->board->done);
-    failure_await_count(&worker->board->done, worker->options->nranks - 1);
+    await_end(app);
+    failure_check_sound(app, app->set[0].comm[0]);
+    failure_say(app, &app->board->done);
+    failure_await_count(app, &app->board->done, app->worker->nranks - 1);
+}
+
+/* The others' call waits for the victim: they are told, and their streams wait on. */
+static void miss_victim(struct app *app)
+{
+    failure_start(app, NULL);
+    failure_say(app, &app->board->called);
+    failure_await_error(app, app->set[0].comm[0], ncclRemoteError);
+    failure_check_waiting(app);
+}
+
+/* GPUs are free after an abort. */
+static void abort_and_wait(struct app *app)
+{
+    failure_abort_all(app);
+    failure_await_gpus(app);
 }
 
 /* --- a rank is killed --------------------------------------------------------------------------------------------- */
 
-static void survive(struct app_worker *worker, struct app_item *items, const CUgraphExec *exec)
+static void survive(struct app *app, const struct cf_graph *graph)
 {
-    bool idle = failure_is_scenario(worker, "kill-idle") || failure_is_scenario(worker, "kill-poll");
+    bool idle = failure_is_scenario("kill-idle") || failure_is_scenario("kill-poll");
     if (!idle) {
-        failure_start(worker, items, exec);
+        failure_start(app, graph);
     }
-    failure_say(worker, &worker->board->called);
-    if (failure_is_scenario(worker, "kill")) { /* with stock NCCL */
-        failure_check_waiting(worker);
+    failure_say(app, &app->board->called);
+    if (failure_is_scenario("kill")) { /* with stock NCCL */
+        failure_check_waiting(app);
         return;
     }
-    if (failure_is_scenario(worker, "kill-poll")) { /* as long as nobody waits for the victim, nothing is wrong */
-        check_all_sound(worker);
-        APP_NCCL_IS(failure_call_again(worker, items), ncclRemoteError);
+    if (failure_is_scenario("kill-poll")) { /* as long as nobody waits for the victim, nothing is wrong */
+        check_all_sound(app);
+        call_again(app, ncclRemoteError);
     }
-    if (failure_is_scenario(worker, "kill-idle")) {
-        call_in_vain(worker, items);
+    if (failure_is_scenario("kill-idle")) {
+        call_in_vain(app);
     }
-    for (int m = 0; m < worker->members; m++) {
-        failure_await_error(worker, worker->member[m].comm[0].comm, ncclRemoteError);
+    for (int m = 0; m < app->worker->members; m++) {
+        failure_await_error(app, app->set[0].comm[m], ncclRemoteError);
     }
     if (!idle) {
-        failure_check_waiting(worker);
+        failure_check_waiting(app);
     }
-    APP_NCCL_IS(failure_call_again(worker, items), ncclRemoteError);
+    call_again(app, ncclRemoteError);
 }
 
-/* ONEHOP_TRAP_AFTER: nobody aborts, and the kernel that waits ends the context. */
-static void await_trap(const struct app_worker *worker)
+/* ONEHOP_TRAP_AFTER: nobody aborts, and the kernel that waits ends the context. Nothing can be done with it then. */
+static void await_trap(struct app *app)
 {
-    app_member_use(&worker->member[0]);
-    CUresult result = cuStreamSynchronize(worker->member[0].stream[0]);
-    APP_CHECK(result == CUDA_ERROR_LAUNCH_FAILED, "after the trap the stream gives %d", (int)result);
+    cf_use(app->worker, 0);
+    CUresult result = cu.StreamSynchronize(app->worker->member[0].stream[0]);
+    cf_check(app->worker, result == CUDA_ERROR_LAUNCH_FAILED, "after the trap the stream gives %d", (int)result);
+    failure_abort_all(app);
+    fflush(stdout);
+    _exit(0);
 }
 
-static void end_all(struct app_worker *worker)
+void app_guard_kill(struct app *app)
 {
-    if (!failure_is_scenario(worker, "kill-destroy")) {
-        failure_abort_all(worker);
-        return;
-    }
-    for (int m = 0; m < worker->members; m++) {
-        APP_NCCL(ncclCommDestroy(worker->member[m].comm[0].comm));
-        worker->member[m].comm[0].comm = NULL;
-    }
-}
-
-void app_guard_kill(struct app_worker *worker, struct app_item *items)
-{
-    CUgraphExec exec[APP_MAX_RANKS], *replayed = NULL;
-    if (failure_is_scenario(worker, "kill-setup")) { /* it begins with the first call, in which the victim is killed */
-        failure_start(worker, items, NULL);
+    struct cf_graph graph, *replayed = NULL;
+    if (failure_is_scenario("kill-setup")) { /* it begins with the first call, in which the victim is killed */
+        failure_start(app, NULL);
     } else {
-        failure_run_plain(worker, items);
-        if (failure_is_scenario(worker, "kill-replay")) {
-            replayed = exec;
-            app_scenario_capture(worker, items, exec);
-            failure_start(worker, items, replayed);
-            app_scenario_verify(worker, items);
+        app_run(app->call);
+        if (failure_is_scenario("kill-replay")) {
+            replayed = &graph;
+            app_capture(app->call, replayed);
+            failure_start(app, replayed);
+            app_check(app->call);
         }
-        if (failure_is_scenario(worker, "kill-large")) {
-            use_large(worker, items);
+        if (failure_is_scenario("kill-large")) {
+            use_large(app);
         }
-        if (failure_is_victim(worker)) {
-            failure_await_others(worker, &worker->board->called);
-            failure_die(worker);
+        if (failure_is_victim(app)) {
+            failure_await_others(app, &app->board->called);
+            failure_die(app);
         }
-        survive(worker, items, replayed);
+        survive(app, replayed);
     }
-    if (failure_is_scenario(worker, "kill-trap")) {
-        await_trap(worker);
-        failure_abort_all(worker);
-        fflush(stdout);
-        _exit(0); /* nothing can be done with the context any more */
+    if (failure_is_scenario("kill-trap")) {
+        await_trap(app);
     }
-    end_all(worker);
-    failure_await_gpus(worker);
-    failure_go_on(worker, items, worker->options->victim);
+    if (failure_is_scenario("kill-destroy")) {
+        cf_set_destroy(app->worker, &app->set[0]);
+    } else {
+        failure_abort_all(app);
+    }
+    failure_await_gpus(app);
+    failure_go_on(app, app_options.victim);
 }
 
 /* --- another thread aborts ---------------------------------------------------------------------------------------- */
@@ -306,222 +311,178 @@ void app_guard_kill(struct app_worker *worker, struct app_item *items)
 /* What the thread that uses the communicator is at, when the other aborts it. */
 static void *use(void *argument)
 {
-    struct failure_user *blocked = argument;
-    struct app_worker *worker = blocked->worker;
-    app_member_use(&worker->member[0]);
-    atomic_store(&blocked->begun, true);
-    if (failure_is_scenario(worker, "abort-launch")) {
-        APP_NCCL(ncclGroupStart()); /* one call that blocks: after the abort the handle may not be used any more */
+    struct failure_user *user = argument;
+    struct cf_worker *worker = user->app->worker;
+    cf_use(worker, 0);
+    atomic_store(&user->begun, true);
+    if (failure_is_scenario("abort-launch")) {
+        CF_NCCL(worker, GroupStart()); /* one call that blocks: after the abort the handle may not be used any more */
         for (int i = 0; i < BLOCKED_LAUNCHES; i++) {
-            APP_NCCL(failure_call_again(worker, blocked->items));
+            call_again(user->app, ncclSuccess);
         }
-        ncclGroupEnd();
-    } else if (strstr(worker->options->scenario, "-idle") == NULL) {
-        failure_start(worker, blocked->items, blocked->exec);
+        nccl.GroupEnd();
+    } else if (failure_is_scenario("abort-first")) {
+        call_again(user->app, ncclInternalError);
+        user->free = cf_now();
+        return NULL;
+    } else if (strstr(app_options.scenario, "-idle") == NULL) {
+        failure_start(user->app, user->graph);
     }
-    APP_CU(cuStreamSynchronize(worker->member[0].stream[0]));
-    blocked->free = failure_now();
+    CF_CU(worker, StreamSynchronize(worker->member[0].stream[0]));
+    user->free = cf_now();
     return NULL;
 }
 
 void failure_begin_use(struct failure_user *user)
 {
-    APP_CHECK(pthread_create(&user->thread, NULL, use, user) == 0, "no thread");
+    cf_check(user->app->worker, pthread_create(&user->thread, NULL, use, user) == 0, "no thread");
     while (!atomic_load(&user->begun)) {
         usleep(POLL_MICROSECONDS);
     }
-    usleep(STUCK_MICROSECONDS);
+    failure_sleep(STUCK_SECONDS);
 }
 
 void failure_end_use(struct failure_user *user, double aborted)
 {
-    APP_CHECK(pthread_join(user->thread, NULL) == 0, "join");
-    failure_tell(user->worker, "left after", user->free > aborted ? user->free - aborted : 0);
+    cf_check(user->app->worker, pthread_join(user->thread, NULL) == 0, "join");
+    failure_tell(user->app, "left after", user->free > aborted ? user->free - aborted : 0);
 }
 
-void app_guard_abort(struct app_worker *worker, struct app_item *items)
+/* In abort-first while the first call waits for the victim, which makes none. */
+void app_guard_abort(struct app *app)
 {
-    CUgraphExec exec[APP_MAX_RANKS];
-    struct failure_user blocked = {.worker = worker, .items = items};
-    double begin = 0;
-    failure_only_one_member(worker);
-    failure_run_plain(worker, items);
-    if (failure_is_scenario(worker, "abort-replay")) {
-        app_scenario_capture(worker, items, exec);
-        blocked.exec = exec;
-    }
-    if (failure_is_victim(worker)) {
-        failure_await_others(worker, &worker->board->done);
+    struct cf_graph graph;
+    struct failure_user user = {.app = app};
+    if (failure_is_scenario("abort-first")) {
+        app_load(app->call);
     } else {
-        failure_begin_use(&blocked);
+        app_run(app->call);
     }
-    begin = failure_now();
-    failure_abort_all(worker);
-    if (!failure_is_victim(worker)) {
-        failure_end_use(&blocked, begin);
-        failure_say(worker, &worker->board->done);
+    if (failure_is_scenario("abort-replay")) {
+        app_capture(app->call, &graph);
+        user.graph = &graph;
     }
-    failure_go_on(worker, items, -1);
-}
-
-/* The first call, which waits for the victim's. */
-static void *call_first(void *argument)
-{
-    struct failure_user *user = argument;
-    atomic_store(&user->begun, true);
-    APP_NCCL_IS(failure_call_again(user->worker, user->items), ncclInternalError);
-    user->free = failure_now();
-    return NULL;
-}
-
-/* Another thread aborts while the first call waits for the victim, which makes none. */
-void app_guard_abort_first(struct app_worker *worker, struct app_item *items)
-{
-    struct failure_user user = {.worker = worker, .items = items};
-    failure_only_one_member(worker);
-    if (failure_is_victim(worker)) {
-        failure_await_others(worker, &worker->board->done);
-        failure_abort_all(worker);
+    if (failure_is_victim(app)) {
+        failure_await_others(app, &app->board->done);
+        failure_abort_all(app);
     } else {
-        app_scenario_fill(worker, items);
-        APP_CHECK(pthread_create(&user.thread, NULL, call_first, &user) == 0, "no thread");
-        usleep(STUCK_MICROSECONDS);
-        double begin = failure_now();
-        failure_abort_all(worker);
+        failure_begin_use(&user);
+        double begin = cf_now();
+        failure_abort_all(app);
         failure_end_use(&user, begin);
-        failure_say(worker, &worker->board->done);
+        failure_say(app, &app->board->done);
     }
-    failure_go_on(worker, items, -1);
+    failure_go_on(app, -1);
 }
 
 /* One rank aborts and lives on. The others wait for it; in abort-large in a call that NCCL serves. */
-void app_guard_leave(struct app_worker *worker, struct app_item *items)
+void app_guard_leave(struct app *app)
 {
-    failure_only_one_member(worker);
-    failure_run_plain(worker, items);
-    if (failure_is_scenario(worker, "abort-large")) {
-        use_large(worker, items);
+    if (failure_is_scenario("abort-large")) {
+        use_large(app);
     }
-    if (failure_is_victim(worker)) {
-        failure_await_others(worker, &worker->board->called);
+    if (failure_is_victim(app)) {
+        failure_await_others(app, &app->board->called);
     } else {
-        failure_start(worker, items, NULL);
-        failure_say(worker, &worker->board->called);
-        failure_await_error(worker, worker->member[0].comm[0].comm, ncclRemoteError);
-        failure_check_waiting(worker);
+        miss_victim(app);
     }
-    failure_abort_all(worker);
-    failure_await_gpus(worker);
-    failure_go_on(worker, items, -1);
+    abort_and_wait(app);
+    failure_go_on(app, -1);
 }
 
 /* --- a rank is stopped, absent or wrong --------------------------------------------------------------------------- */
 
-void app_guard_stop(struct app_worker *worker, struct app_item *items)
+void app_guard_stop(struct app *app)
 {
-    failure_only_one_member(worker);
-    failure_run_plain(worker, items);
-    app_scenario_fill(worker, items);
-    if (failure_is_victim(worker)) {
+    app_load(app->call);
+    if (failure_is_victim(app)) {
         raise(SIGSTOP);
     }
-    app_scenario_call(worker, items);
-    if (worker->member[0].world_rank == (worker->options->victim == 0 ? 1 : 0)) {
-        if (failure_is_scenario(worker, "stop-long")) {
+    app_call(app->call);
+    if (app->worker->member[0].world_rank == (app_options.victim == 0 ? 1 : 0)) {
+        if (failure_is_scenario("stop-long")) {
             sleep(STOPPED_SECONDS);
         } else {
-            failure_await_log(worker, " s in call ");
+            failure_await_log(app, " s in call ");
         }
-        kill(worker->board->pid[worker->options->victim], SIGCONT);
+        kill(app->board->board.pid[app_options.victim], SIGCONT);
     }
-    app_scenario_verify(worker, items);
-    for (int i = 0; i < worker->options->rounds; i++) {
-        failure_run_plain(worker, items);
+    app_check(app->call);
+    for (int i = 0; i < app_options.rounds; i++) {
+        app_run(app->call);
     }
-}
-
-static void wait_for_absent(struct app_worker *worker, struct app_item *items, bool times_out)
-{
-    failure_start(worker, items, NULL);
-    if (times_out) {
-        failure_await_error(worker, worker->member[0].comm[0].comm, ncclRemoteError);
-    } else {
-        failure_await_log(worker, " s in call ");
-    }
-    failure_check_waiting(worker);
 }
 
 /* The victim does not make the call that the others make; it is alive and well. */
-void app_guard_absent(struct app_worker *worker, struct app_item *items)
+void app_guard_absent(struct app *app)
 {
-    bool times_out = failure_is_scenario(worker, "timeout");
-    failure_only_one_member(worker);
-    failure_run_plain(worker, items);
-    if (!failure_is_victim(worker)) {
-        wait_for_absent(worker, items, times_out);
+    bool times_out = failure_is_scenario("timeout"), is_victim = failure_is_victim(app);
+    if (!is_victim && times_out) {
+        miss_victim(app);
+    } else if (!is_victim) {
+        failure_start(app, NULL);
+        failure_await_log(app, " s in call ");
+        failure_check_waiting(app);
     } else if (times_out) { /* the failure is everybody's */
-        failure_await_error(worker, worker->member[0].comm[0].comm, ncclRemoteError);
-        APP_NCCL_IS(failure_call_again(worker, items), ncclRemoteError);
+        failure_await_error(app, app->set[0].comm[0], ncclRemoteError);
+        call_again(app, ncclRemoteError);
     } else {
-        failure_await_others(worker, &worker->board->done);
+        failure_await_others(app, &app->board->done);
     }
-    failure_abort_all(worker);
-    failure_await_gpus(worker);
-    if (!failure_is_victim(worker)) {
-        failure_say(worker, &worker->board->done);
+    abort_and_wait(app);
+    if (!is_victim) {
+        failure_say(app, &app->board->done);
     }
-    failure_go_on(worker, items, -1);
+    failure_go_on(app, -1);
 }
 
 /* The call of the victim has other arguments: the second of --counts, another type, another op. */
-static ncclResult_t call_differently(struct app_worker *worker, const struct app_item *items)
+static ncclResult_t call_differently(struct app *app)
 {
-    struct app_member *member = &worker->member[0];
-    struct app_item item = items[0];
-    struct app_comm comm = member->comm[0];
-    size_t count = worker->options->count[0];
-    if (failure_is_victim(worker)) {
-        bool type = failure_is_scenario(worker, "mismatch-type"), op = failure_is_scenario(worker, "mismatch-op");
-        item.type = type ? ncclInt32 : item.type;
-        comm.op = op ? ncclMax : comm.op;
-        count = type || op ? count : worker->options->count[1];
+    const struct cf_spec *spec = &app->call->item[0].spec;
+    size_t count = spec->count;
+    ncclDataType_t type = spec->type;
+    ncclRedOp_t op = ncclSum;
+    if (failure_is_victim(app) && failure_is_scenario("mismatch-type")) {
+        type = ncclInt32;
+    } else if (failure_is_victim(app) && failure_is_scenario("mismatch-op")) {
+        op = ncclMax;
+    } else if (failure_is_victim(app)) {
+        count = app_options.count[1];
     }
-    app_member_use(member);
-    return app_item_call_part(&item, 0, count, &comm, member->stream[0]);
+    cf_use(app->worker, 0);
+    /* Buffers for the larger of the counts. */
+    struct cf_batch *batch = app_options.count[1] > spec->count ? app->other : app->call;
+    return nccl.AllReduce(cf_batch_send(batch, 0, 0), cf_batch_recv(batch, 0, 0), count, type, op, app->set[0].comm[0],
+                          app->worker->member[0].stream[0]);
 }
 
 /* ONEHOP_CHECK_CALLS=1 */
-void app_guard_mismatch(struct app_worker *worker, struct app_item *items)
+void app_guard_mismatch(struct app *app)
 {
-    struct app_member *member = &worker->member[0];
-    failure_only_one_member(worker);
-    failure_run_plain(worker, items);
-    app_scenario_fill(worker, items);
-    ncclResult_t result = call_differently(worker, items);
-    APP_CHECK(result == ncclSuccess || result == ncclInvalidUsage, "the call gave %d", (int)result);
-    failure_await_error(worker, member->comm[0].comm, ncclInvalidUsage);
+    app_load(app->call);
+    ncclResult_t result = call_differently(app);
+    cf_check(app->worker, result == ncclSuccess || result == ncclInvalidUsage, "the call gave %d", (int)result);
+    failure_await_error(app, app->set[0].comm[0], ncclInvalidUsage);
     if (result == ncclSuccess) {
-        failure_check_waiting(worker);
+        failure_check_waiting(app);
     }
-    APP_NCCL_IS(failure_call_again(worker, items), ncclInvalidUsage);
-    failure_abort_all(worker);
-    failure_await_gpus(worker);
-    failure_go_on(worker, items, -1);
+    call_again(app, ncclInvalidUsage);
+    abort_and_wait(app);
+    failure_go_on(app, -1);
 }
 
 /* The same without it: nobody knows but who reads the report. */
-void app_guard_differ(struct app_worker *worker, struct app_item *items)
+void app_guard_differ(struct app *app)
 {
-    failure_only_one_member(worker);
-    failure_run_plain(worker, items);
-    app_scenario_fill(worker, items);
-    APP_NCCL(call_differently(worker, items));
-    failure_await_log(worker, " s in call ");
-    failure_say(worker, &worker->board->done); /* an abort before the report would be one of its own */
-    failure_await_count(&worker->board->done, worker->options->nranks);
-    failure_abort_all(worker);
-    failure_await_gpus(worker);
-    failure_go_on(worker, items, -1);
+    app_load(app->call);
+    ncclResult_t result = call_differently(app);
+    cf_check(app->worker, result == ncclSuccess, "the call gave %d", (int)result);
+    failure_await_log(app, " s in call ");
+    failure_say(app, &app->board->done); /* an abort before the report would be one of its own */
+    failure_await_count(app, &app->board->done, app->worker->nranks);
+    abort_and_wait(app);
+    failure_go_on(app, -1);
 }
 
 /* --- a rank ends early -------------------------------------------------------------------------------------------- */
@@ -530,18 +491,16 @@ void app_guard_differ(struct app_worker *worker, struct app_item *items)
  * All but the victim end their last call, on the GPU, by ncclCommDestroy alone, and then their process; the victim
  * comes to that call later.
  */
-void app_guard_destroy(struct app_worker *worker, struct app_item *items)
+void app_guard_destroy(struct app *app)
 {
-    failure_only_one_member(worker);
-    failure_run_plain(worker, items);
-    if (failure_is_victim(worker)) {
-        usleep(3 * STUCK_MICROSECONDS);
-        failure_run_plain(worker, items);
+    if (failure_is_victim(app)) {
+        failure_sleep(3 * STUCK_SECONDS);
+        app_run(app->call);
         return;
     }
-    app_scenario_fill(worker, items);
-    app_scenario_call(worker, items);
-    APP_NCCL(ncclCommDestroy(worker->member[0].comm[0].comm));
+    app_load(app->call);
+    app_call(app->call);
+    CF_NCCL(app->worker, CommDestroy(app->set[0].comm[0]));
     fflush(stdout);
     _exit(0);
 }
@@ -550,71 +509,62 @@ void app_guard_destroy(struct app_worker *worker, struct app_item *items)
  * The victim ends after the last call, without ncclCommDestroy: by exit() or, in quit-*, by _exit(). That is no fault,
  * unless another call follows (*-call).
  */
-void app_guard_exit(struct app_worker *worker, struct app_item *items)
+void app_guard_exit(struct app *app)
 {
-    ncclComm_t comm = worker->member[0].comm[0].comm;
-    failure_only_one_member(worker);
-    failure_run_plain(worker, items);
-    if (failure_is_victim(worker)) {
+    if (failure_is_victim(app)) {
         fflush(stdout);
-        if (strncmp(worker->options->scenario, "quit-", 5) == 0) {
+        if (strncmp(app_options.scenario, "quit-", 5) == 0) {
             _exit(0);
         }
         exit(0);
     }
-    check_all_sound(worker);
-    if (strstr(worker->options->scenario, "-call") != NULL) {
-        call_in_vain(worker, items);
-        failure_await_error(worker, comm, ncclRemoteError);
-        failure_abort_all(worker);
-        failure_await_gpus(worker);
+    check_all_sound(app);
+    if (strstr(app_options.scenario, "-call") != NULL) {
+        call_in_vain(app);
+        failure_await_error(app, app->set[0].comm[0], ncclRemoteError);
+        abort_and_wait(app);
     }
 }
 
 /* What follows a reset of the device: a program makes its context anew. */
-static void call_after_reset(const struct app_member *member, ncclComm_t comm)
+static void call_after_reset(struct cf_worker *worker, ncclComm_t comm)
 {
     CUcontext context;
     CUdeviceptr buffer; /* at an address of old memory perhaps */
     CUstream stream;
     ncclResult_t state;
-    APP_CU(cuDevicePrimaryCtxRetain(&context, member->device));
-    APP_CU(cuCtxSetCurrent(context));
-    APP_CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    APP_CU(cuMemAlloc(&buffer, 1 << 20));
-    void *data = (void *)(uintptr_t)buffer;
-    APP_NCCL_IS(ncclAllReduce(data, data, 1000, ncclFloat, ncclSum, comm, stream), ncclUnhandledCudaError);
-    APP_NCCL_IS(ncclAllReduce(data, data, 1000, ncclFloat, ncclSum, comm, stream), ncclUnhandledCudaError);
-    APP_NCCL(ncclCommGetAsyncError(comm, &state));
-    APP_NCCL_IS(state, ncclUnhandledCudaError);
+    CF_CU(worker, DevicePrimaryCtxRetain(&context, worker->member[0].device));
+    CF_CU(worker, CtxSetCurrent(context));
+    CF_CU(worker, StreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CF_CU(worker, MemAlloc(&buffer, 1 << 20));
+    for (int i = 0; i < 2; i++) {
+        CF_IS(worker, ncclUnhandledCudaError,
+              AllReduce((void *)(uintptr_t)buffer, (void *)(uintptr_t)buffer, 1000, ncclFloat, ncclSum, comm, stream));
+    }
+    CF_NCCL(worker, CommGetAsyncError(comm, &state));
+    cf_check(worker, state == ncclUnhandledCudaError, "the asynchronous error is %d", (int)state);
 }
 
 /*
  * The victim resets its device between calls, and makes another (reset-call), or ends the communicator (reset-abort),
  * or its process. The others make theirs. (NCCL 2.28.9 ends with SIGSEGV in an abort after a reset, on a real GPU.)
  */
-void app_guard_reset(struct app_worker *worker, struct app_item *items)
+void app_guard_reset(struct app *app)
 {
-    struct app_member *member = &worker->member[0];
-    ncclComm_t comm = member->comm[0].comm;
-    failure_only_one_member(worker);
-    failure_run_plain(worker, items);
-    if (!failure_is_victim(worker)) {
-        failure_start(worker, items, NULL);
-        failure_await_error(worker, comm, ncclRemoteError);
-        failure_check_waiting(worker);
-        failure_abort_all(worker);
-        failure_await_gpus(worker);
+    ncclComm_t comm = app->set[0].comm[0];
+    if (!failure_is_victim(app)) {
+        miss_victim(app);
+        abort_and_wait(app);
         return;
     }
-    app_member_use(member);
-    APP_CU(cuDevicePrimaryCtxReset(member->device));
-    usleep(STUCK_MICROSECONDS); /* the monitor looks around meanwhile */
-    if (failure_is_scenario(worker, "reset-call")) {
-        call_after_reset(member, comm);
+    cf_use(app->worker, 0);
+    CF_CU(app->worker, DevicePrimaryCtxReset(app->worker->member[0].device));
+    failure_sleep(STUCK_SECONDS); /* the monitor looks around meanwhile */
+    if (failure_is_scenario("reset-call")) {
+        call_after_reset(app->worker, comm);
     }
-    if (failure_is_scenario(worker, "reset-abort")) {
-        APP_NCCL(ncclCommAbort(comm));
+    if (failure_is_scenario("reset-abort")) {
+        CF_NCCL(app->worker, CommAbort(comm));
     }
     fflush(stdout);
     _exit(0); /* the rest of the program has lost its streams and buffers, too */

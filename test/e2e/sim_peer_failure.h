@@ -3,58 +3,53 @@
 #ifndef TEST_E2E_SIM_PEER_FAILURE_H_
 #define TEST_E2E_SIM_PEER_FAILURE_H_
 
-#include "sim_app.h"
+#include "test/e2e/sim_app.h"
 
 #include <pthread.h>
 
 #define POLL_MICROSECONDS 2000
-#define STUCK_MICROSECONDS 300000
+#define STUCK_SECONDS 0.3
 #define PATIENCE_SECONDS 30 /* everything that is waited for here comes within two, on an idle machine */
 
-double failure_now(void); /* seconds, of a clock that all processes share */
-bool failure_is_scenario(const struct app_worker *worker, const char *name);
-bool failure_is_victim(const struct app_worker *worker);
-void failure_only_one_member(const struct app_worker *worker);
+bool failure_is_scenario(const char *name);
+bool failure_is_victim(const struct app *app);
+void failure_sleep(double seconds);
 
-/* A call of all ranks, with its result. */
-void failure_run_plain(struct app_worker *worker, struct app_item *items);
+/* New inputs, and a call of all members, replayed from a graph if there is one. */
+void failure_start(struct app *app, const struct cf_graph *graph);
 
-/* A call of all members; replayed from a graph if there is one. */
-void failure_start(struct app_worker *worker, struct app_item *items, const CUgraphExec *exec);
-
-/* One of the first member. */
-ncclResult_t failure_call_again(struct app_worker *worker, const struct app_item *items);
+/* One call of the first member. */
+ncclResult_t failure_call_again(struct app *app);
 
 /* Prints "rank R: WHAT N ms". Tests have limits for it. */
-void failure_tell(const struct app_worker *worker, const char *what, double seconds);
+void failure_tell(const struct app *app, const char *what, double seconds);
 
 /* Waits for the asynchronous error; for idle streams ("left after"); for a line on standard error, of any rank. */
-void failure_await_error(const struct app_worker *worker, ncclComm_t comm, ncclResult_t expected);
-void failure_await_gpus(const struct app_worker *worker);
-void failure_await_log(const struct app_worker *worker, const char *text);
+void failure_await_error(struct app *app, ncclComm_t comm, ncclResult_t expected);
+void failure_await_gpus(struct app *app);
+void failure_await_log(struct app *app, const char *text);
 
 /* For a while: no stream completes; the communicator gets no error. */
-void failure_check_waiting(const struct app_worker *worker);
-void failure_check_sound(ncclComm_t comm);
+void failure_check_waiting(struct app *app);
+void failure_check_sound(struct app *app, ncclComm_t comm);
 
 /* The ranks tell each other how far they are; waits for so many, or for all but the caller's. */
-void failure_say(const struct app_worker *worker, _Atomic uint32_t *counter);
-void failure_await_count(_Atomic uint32_t *counter, int ranks);
-void failure_await_others(const struct app_worker *worker, _Atomic uint32_t *counter);
+void failure_say(const struct app *app, _Atomic uint32_t *counter);
+void failure_await_count(struct app *app, _Atomic uint32_t *counter, int ranks);
+void failure_await_others(struct app *app, _Atomic uint32_t *counter);
 
-void failure_abort_all(struct app_worker *worker);
+void failure_abort_all(struct app *app);
 
-/* The survivors, or all, go on with a new communicator. */
-void failure_go_on(struct app_worker *worker, struct app_item *items, int without);
+/* The survivors (without: a rank), or all (-1), go on with a new communicator. */
+void failure_go_on(struct app *app, int without);
 
 /* How the victim ends in scenarios kill-*. */
-void failure_die(const struct app_worker *worker) __attribute__((noreturn));
+void failure_die(const struct app *app) __attribute__((noreturn));
 
 /* A thread that makes a call, or a replay, and waits for its end; in scenarios *-idle it makes none. */
 struct failure_user {
-    struct app_worker *worker;
-    struct app_item *items;
-    const CUgraphExec *exec; /* NULL: eager */
+    struct app *app;
+    const struct cf_graph *graph; /* NULL: eager */
     pthread_t thread;
     atomic_bool begun;
     double free; /* when its stream was empty */

@@ -5,149 +5,126 @@
  *
  * As in sim_peer_failure.c there is a victim: it makes no call, is killed, or does not go on with the set-up.
  */
-#include "sim_peer_failure.h"
+#include "test/e2e/sim_peer_failure.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define SHRINK_ABORT 1 /* NCCL_SHRINK_ABORT */
 
 /* Another thread is at it when this returns. All but the victim have got so far. */
-static void use(struct failure_user *user, CUgraphExec *exec)
+static void use(struct failure_user *user, struct cf_graph *graph)
 {
-    struct app_worker *worker = user->worker;
-    if (strstr(worker->options->scenario, "-replay") != NULL) {
-        app_scenario_capture(worker, user->items, exec);
-        user->exec = exec;
+    struct app *app = user->app;
+    if (strstr(app_options.scenario, "-replay") != NULL) {
+        app_capture(app->call, graph);
+        user->graph = graph;
     }
-    if (!failure_is_victim(worker)) {
+    if (!failure_is_victim(app)) {
         failure_begin_use(user);
-        failure_say(worker, &worker->board->called);
+        failure_say(app, &app->board->called);
     }
-    failure_await_others(worker, &worker->board->called);
+    failure_await_others(app, &app->board->called);
 }
 
 /* --- ncclCommRevoke ----------------------------------------------------------------------------------------------- */
 
-/* That of the library that the program has; NULL: an NCCL before 2.28.7. */
-static ncclResult_t (*find_revoke(void))(ncclComm_t, int)
+void app_guard_revoke(struct app *app)
 {
-    ncclResult_t (*revoke)(ncclComm_t, int) = NULL;
-    void *symbol = dlsym(RTLD_DEFAULT, "pncclCommRevoke") ? dlsym(RTLD_DEFAULT, "ncclCommRevoke") : NULL;
-    memcpy(&revoke, &symbol, sizeof revoke);
-    return revoke;
-}
-
-void app_guard_revoke(struct app_worker *worker, struct app_item *items)
-{
-    CUgraphExec exec[APP_MAX_RANKS];
-    struct failure_user user = {.worker = worker, .items = items};
-    struct app_comm *comm = &worker->member[0].comm[0];
-    ncclResult_t (*revoke)(ncclComm_t, int) = find_revoke();
-    failure_only_one_member(worker);
-    failure_run_plain(worker, items);
-    if (revoke == NULL) {
+    struct cf_worker *worker = app->worker;
+    struct cf_graph graph;
+    struct failure_user user = {.app = app};
+    ncclComm_t comm = app->set[0].comm[0];
+    bool kills = failure_is_scenario("kill-revoke");
+    if (dlsym(RTLD_DEFAULT, "pncclCommRevoke") == NULL) { /* NCCL before 2.28.7: onehop may have one */
         printf("rank %d: skipped, NCCL has no ncclCommRevoke\n", worker->member[0].world_rank);
-        if (failure_is_scenario(worker, "kill-revoke") && failure_is_victim(worker)) {
-            failure_die(worker);
+        if (kills && failure_is_victim(app)) {
+            failure_die(app);
         }
         return;
     }
-    use(&user, exec);
-    if (failure_is_scenario(worker, "kill-revoke")) {
-        if (failure_is_victim(worker)) {
-            failure_die(worker);
-        }
-        failure_await_error(worker, comm->comm, ncclRemoteError);
-    } else if (failure_is_victim(worker)) {
-        failure_await_others(worker, &worker->board->done);
+    use(&user, &graph);
+    if (kills && failure_is_victim(app)) {
+        failure_die(app);
+    } else if (kills) {
+        failure_await_error(app, comm, ncclRemoteError);
+    } else if (failure_is_victim(app)) {
+        failure_await_others(app, &app->board->done);
     }
-    double begin = failure_now();
-    APP_NCCL(revoke(comm->comm, 0));
-    failure_tell(worker, "revoked within", failure_now() - begin);
-    if (!failure_is_victim(worker)) {
+    double begin = cf_now();
+    CF_NCCL(worker, CommRevoke(comm, 0));
+    failure_tell(app, "revoked within", cf_now() - begin);
+    if (!failure_is_victim(app)) {
         failure_end_use(&user, begin);
-        failure_say(worker, &worker->board->done);
+        failure_say(app, &app->board->done);
     }
-    APP_NCCL_IS(failure_call_again(worker, items), ncclInvalidUsage); /* NCCL's words for it */
-    APP_NCCL(ncclCommDestroy(comm->comm));
-    failure_go_on(worker, items, failure_is_scenario(worker, "kill-revoke") ? worker->options->victim : -1);
+    ncclResult_t result = failure_call_again(app);
+    cf_check(worker, result == ncclInvalidUsage, "a call gave %d", (int)result); /* NCCL's words for it */
+    CF_NCCL(worker, CommDestroy(comm));
+    failure_go_on(app, kills ? app_options.victim : -1);
 }
 
 /* --- ncclCommShrink ----------------------------------------------------------------------------------------------- */
 
 /* The child takes the place of the communicator, which is ended. */
-static void shrink(struct app_worker *worker, struct app_item *items, struct failure_user *user)
+static void shrink(struct app *app, struct failure_user *user)
 {
-    struct app_comm *comm = &worker->member[0].comm[0];
-    ncclComm_t parent = comm->comm;
-    int excluded = worker->options->victim;
-    double begin = failure_now();
-    APP_NCCL(ncclCommShrink(parent, &excluded, 1, &comm->comm, NULL, SHRINK_ABORT));
-    failure_tell(worker, "shrunk within", failure_now() - begin);
+    struct cf_worker *worker = app->worker;
+    struct cf_set *set = &app->set[0];
+    ncclComm_t parent = set->comm[0];
+    int excluded = app_options.victim;
+    double begin = cf_now();
+    CF_NCCL(worker, CommShrink(parent, &excluded, 1, &set->comm[0], NULL, SHRINK_ABORT));
+    failure_tell(app, "shrunk within", cf_now() - begin);
     failure_end_use(user, begin);
-    app_comm_place(worker, excluded);
+    cf_set_fill(worker, excluded, set);
     worker->serial = 1000; /* the victim has made other calls than the rest */
     for (int i = 0; i < 3; i++) {
-        failure_run_plain(worker, items);
+        app_run(app->call);
     }
-    APP_NCCL(ncclCommAbort(parent));
-    failure_run_plain(worker, items);
+    CF_NCCL(worker, CommAbort(parent));
+    app_run(app->call);
 }
 
-void app_guard_shrink(struct app_worker *worker, struct app_item *items)
+void app_guard_shrink(struct app *app)
 {
-    CUgraphExec exec[APP_MAX_RANKS];
-    struct failure_user user = {.worker = worker, .items = items};
-    failure_only_one_member(worker);
-    failure_run_plain(worker, items);
-    use(&user, exec);
-    if (!failure_is_victim(worker)) {
-        if (failure_is_scenario(worker, "kill-shrink")) {
-            failure_await_error(worker, worker->member[0].comm[0].comm, ncclRemoteError);
+    struct cf_graph graph;
+    struct failure_user user = {.app = app};
+    bool kills = failure_is_scenario("kill-shrink");
+    use(&user, &graph);
+    if (!failure_is_victim(app)) {
+        if (kills) {
+            failure_await_error(app, app->set[0].comm[0], ncclRemoteError);
         }
-        shrink(worker, items, &user);
-        failure_say(worker, &worker->board->done);
-    } else if (failure_is_scenario(worker, "kill-shrink")) {
-        failure_die(worker);
+        shrink(app, &user);
+        failure_say(app, &app->board->done);
+    } else if (kills) {
+        failure_die(app);
     } else {
-        failure_await_others(worker, &worker->board->done);
-        failure_abort_all(worker);
+        failure_await_others(app, &app->board->done);
+        failure_abort_all(app);
     }
 }
 
 /* --- a communicator that is being made ---------------------------------------------------------------------------- */
 
-static void *abort_it(void *worker)
+static void *abort_it(void *app)
 {
-    failure_abort_all(worker);
+    failure_abort_all(app);
     return NULL;
 }
 
-static void abort_in_a_thread(struct app_worker *worker)
+/* Another communicator in place of the first, of all ranks, without waiting for NCCL. */
+static void begin_another(struct app *app)
 {
-    pthread_t thread;
-    APP_CHECK(pthread_create(&thread, NULL, abort_it, worker) == 0, "no thread");
-    APP_CHECK(pthread_join(thread, NULL) == 0, "join");
-}
-
-/* NCCL has not finished, and will not: a rank is missing. */
-static void check_in_progress(ncclComm_t comm)
-{
-    ncclResult_t state;
-    APP_NCCL(ncclCommGetAsyncError(comm, &state));
-    APP_NCCL_IS(state, ncclInProgress);
-}
-
-/* A call on a non-blocking communicator: NCCL connects in the background, and may say so. */
-static void call_non_blocking(struct app_worker *worker, struct app_item *items)
-{
-    struct app_member *member = &worker->member[0];
-    app_scenario_fill(worker, items);
-    ncclResult_t result = app_item_call(&items[0], &member->comm[0], member->stream[0]);
-    APP_CHECK(result == ncclSuccess || result == ncclInProgress, "the call gave %d", (int)result);
+    struct cf_worker *worker = app->worker;
+    struct cf_set *set = &app->set[0];
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId id = cf_next_id(worker, app_options.victim == 0 ? 1 : 0, NULL);
+    config.blocking = 0;
+    ncclResult_t result = nccl.CommInitRankConfig(&set->comm[0], set->nranks[0], id, set->rank[0], &config);
+    cf_check(worker, cf_started(worker, result), "init gave %d", (int)result);
 }
 
 /*
@@ -155,39 +132,45 @@ static void call_non_blocking(struct app_worker *worker, struct app_item *items)
  * or NCCL has made it and the victim makes no call, so that the set-up that the others' first call has begun waits
  * (abort-setup), or is killed then (kill-attach). The others abort.
  */
-void app_guard_unborn(struct app_worker *worker, struct app_item *items)
+void app_guard_unborn(struct app *app)
 {
-    struct app_comm *comm = &worker->member[0].comm[0];
-    bool attaches = failure_is_scenario(worker, "kill-attach"),
-         kills = attaches || failure_is_scenario(worker, "kill-init");
-    bool sets_up = attaches || failure_is_scenario(worker, "abort-setup");
-    failure_only_one_member(worker);
-    failure_run_plain(worker, items);
-    APP_NCCL(ncclCommDestroy(comm->comm));
-    comm->comm = NULL;
-    if (failure_is_victim(worker) && kills && !attaches) {
-        failure_die(worker);
+    struct cf_worker *worker = app->worker;
+    bool attaches = failure_is_scenario("kill-attach"), kills = attaches || failure_is_scenario("kill-init");
+    bool sets_up = attaches || failure_is_scenario("abort-setup"), is_victim = failure_is_victim(app);
+    cf_set_destroy(worker, &app->set[0]);
+    if (is_victim && kills && !attaches) {
+        failure_die(app);
     }
-    app_comm_begin(worker, failure_is_victim(worker) && !sets_up);
-    if (failure_is_victim(worker)) {
-        failure_await_others(worker, attaches ? &worker->board->called : &worker->board->done);
+    if (is_victim && !sets_up) {
+        cf_next_id(worker, -1, NULL); /* it counts ids as the others do */
+    } else {
+        begin_another(app);
+    }
+    if (is_victim) {
+        failure_await_others(app, attaches ? &app->board->called : &app->board->done);
     } else if (sets_up) {
-        app_comm_ready(worker, comm->comm);
-        call_non_blocking(worker, items);
-        failure_say(worker, &worker->board->called);
+        cf_set_ready(worker, &app->set[0]);
+        app_load(app->call);
+        ncclResult_t result = failure_call_again(app); /* NCCL connects in the background, and may say so */
+        cf_check(worker, cf_started(worker, result), "the call gave %d", (int)result);
+        failure_say(app, &app->board->called);
     }
-    if (failure_is_victim(worker) && attaches) {
-        failure_die(worker);
+    if (is_victim && attaches) {
+        failure_die(app);
     }
-    usleep(STUCK_MICROSECONDS);
-    if (comm->comm != NULL) {
-        if (!sets_up) {
-            check_in_progress(comm->comm);
+    failure_sleep(STUCK_SECONDS);
+    if (app->set[0].comm[0] != NULL) {
+        ncclResult_t state = ncclInProgress;
+        pthread_t thread;
+        if (!sets_up) { /* NCCL has not finished, and will not: a rank is missing */
+            CF_NCCL(worker, CommGetAsyncError(app->set[0].comm[0], &state));
         }
-        abort_in_a_thread(worker);
+        cf_check(worker, state == ncclInProgress, "the asynchronous error is %d", (int)state);
+        cf_check(worker, pthread_create(&thread, NULL, abort_it, app) == 0 && pthread_join(thread, NULL) == 0,
+                 "thread");
     }
-    if (!failure_is_victim(worker)) {
-        failure_say(worker, &worker->board->done);
+    if (!is_victim) {
+        failure_say(app, &app->board->done);
     }
-    failure_go_on(worker, items, kills ? worker->options->victim : -1);
+    failure_go_on(app, kills ? app_options.victim : -1);
 }

@@ -42,7 +42,7 @@ large=(--nranks 2 --counts 4000000 --types f32 --batch 1)
 ONEHOP_ALGO=twoshot run_app "${large[@]}" --graph 2
 expect_served "a call of two kernels, in a graph" twoshot
 SIMNODE_CALLER=libonehop.so SIMNODE_FAIL=cuLaunchKernelEx:2 ONEHOP_ALGO=twoshot run_app "${large[@]}"
-[ "$status" = 1 ] && [ "$(count_of 'WARN .*launching an allreduce')" -gt 0 ] && [ "$(count_of 'gave 1, expected 0')" -gt 0 ]
+[ "$status" = 1 ] && [ "$(count_of 'WARN .*launching an allreduce')" -gt 0 ] && [ "$(count_of 'ncclAllReduce gave 1, expected 0')" -gt 0 ]
 tap_point $? "a call whose second kernel cannot be launched fails" "$(diagnosis)"
 
 # Timing: kernels and copies start late, differently on every rank.

@@ -77,14 +77,14 @@ for local in 1 2; do
     expect_right "the same, without onehop, $local ranks a process"
 done
 
-for local in 1 2; do
-    for scenario in simulate group-error arguments; do
-        run_app --nranks 2 --local $local --scenario $scenario --counts 1000
+for mode in processes group; do
+    for name in group-simulate group-error arguments; do
+        run_cases --ranks 2 --modes $mode --cases $name
         [ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ]
-        tap_point $? "$scenario, $local ranks a process" "$(diagnosis)"
-        ONEHOP_MAX_BYTES=100 run_app --nranks 2 --local $local --scenario $scenario --counts 1000
+        tap_point $? "$name, $mode" "$(diagnosis)"
+        ONEHOP_MAX_BYTES=1 run_cases --ranks 2 --modes $mode --cases $name
         [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ]
-        tap_point $? "$scenario, $local ranks a process, calls for NCCL" "$(diagnosis)"
+        tap_point $? "$name, $mode, calls for NCCL" "$(diagnosis)"
     done
 done
 tap_done

@@ -2,6 +2,8 @@
 # The simulated NCCL by itself, without onehop: what the other tests compare with must be right.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
+export ONEHOP_SHM_DIR=$meeting
+
 types=i8,u8,i32,u32,i64,u64,f16,f32,f64,bf16,e4m3,e5m2
 for op in sum prod max min avg; do
     run_stock --nranks 3 --types $types --op $op --counts 1,1000 --batch 8
@@ -34,9 +36,9 @@ run_stock --nranks 4 --local 4 --make all --counts 5,500 --group 2 --batch 4
 expect_right "ncclCommInitAll"
 run_stock --nranks 2 --graph 20 --streams 2 --batch 4 --counts 10,3000
 expect_right "graphs"
-for scenario in simulate group-error arguments; do
-    run_stock --nranks 2 --scenario $scenario
-    expect_right "$scenario"
+for name in group-simulate group-error arguments; do
+    run_with '' "$conformance" --ranks 2 --modes processes --cases $name
+    expect_right "$name"
 done
 run_stock --nranks 2 --scenario churn --rounds 20
 expect_right "many rounds"
