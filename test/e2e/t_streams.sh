@@ -34,7 +34,7 @@ expect_right "the same, without onehop"
 for variable in ONEHOP_GRAPH_MIXING NCCL_GRAPH_MIXING_SUPPORT; do
     export $variable=0
     run_app --ranks 2 --rounds 0 --structure modes
-    [ "$status" != 0 ] && [ "$(count_of 'FAIL graph_capture.c, line .* 0 wait and 0 record nodes')" -gt 0 ]
+    [ "$status" != 0 ] && [ "$(count_of 'FAIL rank .* 0 wait and 0 record nodes')" -gt 0 ]
     tap_point $? "$variable=0: no event nodes in graphs" "$(diagnosis)"
     unset $variable
 done

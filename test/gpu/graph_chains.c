@@ -1,17 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* graph_chains.c - captured calls that follow one another, and depend on one another or do not */
-#define CHECK_WHO "graph_chains.c, "
 #include "test/gpu/graph_mixing.h"
 
-/* Waits until all ranks have come here as often. Where ranks are threads, a call that allocates may wait for the
- * kernels of all GPUs, and those for the rank that makes it: so no rank launches before all have made such calls. */
-static void meet(const struct rank *rank)
-{
-    int came = atomic_fetch_add(&rank->board->met, 1) + 1;
-    while (atomic_load(&rank->board->met) < (came + options.ranks - 1) / options.ranks * options.ranks) {
-        usleep(50);
-    }
-}
+#include <stdlib.h>
+#include <string.h>
 
 #define POOL 5
 #define POOL_COUNT (size_t) options.floats
@@ -34,20 +26,20 @@ static int most_sums(void)
 }
 
 /* Each call reads what the one before has written, or an earlier one, in whole, in part or not at all. */
-static void draw_chain(uint32_t *state, struct chain_call *chain)
+static void draw_chain(struct cf_source *source, struct chain_call *chain)
 {
     int sums[POOL] = {0};
     for (int i = 0; i < CHAIN; i++) {
         struct chain_call *call = &chain[i];
         do {
-            call->from = i > 0 && draw(state, 3) == 0 ? chain[i - 1].to : (int)draw(state, POOL);
+            call->from = i > 0 && cf_draw(source, 3) == 0 ? chain[i - 1].to : (int)cf_draw(source, POOL);
         } while (sums[call->from] == most_sums());
-        call->to = 1 + (int)draw(state, POOL - 1); /* the first one stays as it is */
-        call->count = 1 + draw(state, draw(state, 3) ? 300 : options.floats / 2);
-        call->send = draw(state, 4) ? 0 : draw(state, (uint32_t)(POOL_COUNT - call->count));
+        call->to = 1 + (int)cf_draw(source, POOL - 1); /* the first one stays as it is */
+        call->count = 1 + cf_draw(source, cf_draw(source, 3) ? 300 : POOL_COUNT / 2);
+        call->send = cf_draw(source, 4) ? 0 : cf_draw(source, POOL_COUNT - call->count);
         call->recv = call->to == call->from ? call->send
-                     : draw(state, 4)       ? draw(state, 200)
-                                            : draw(state, (uint32_t)(POOL_COUNT - call->count));
+                     : cf_draw(source, 4)   ? cf_draw(source, 200)
+                                            : cf_draw(source, POOL_COUNT - call->count);
         sums[call->to] = sums[call->from] >= sums[call->to] ? sums[call->from] + 1 : sums[call->to];
     }
 }
@@ -74,68 +66,71 @@ static void reckon_chain(const struct chain_call *chain, float *pools)
 }
 
 /* The address of an element of a buffer. */
-static void *element(CUdeviceptr pool, int buffer, size_t at)
+static CUdeviceptr element(CUdeviceptr pool, int buffer, size_t at)
 {
-    return (void *)(uintptr_t)(pool + ((size_t)buffer * POOL_COUNT + at) * sizeof(float));
+    return pool + ((size_t)buffer * POOL_COUNT + at) * sizeof(float);
 }
 
-static CUgraphExec capture_chain(const struct rank *rank, CUstream stream, const struct chain_call *chain,
-                                 CUdeviceptr pool)
+static CUgraphExec capture_chain(const struct rank *rank, const struct chain_call *chain, CUdeviceptr pool)
 {
-    CUgraph graph;
-    CU(begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    begin_capture(rank, 0, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     for (int i = 0; i < CHAIN; i++) {
-        NCCL(all_reduce(element(pool, chain[i].from, chain[i].send), element(pool, chain[i].to, chain[i].recv),
-                        chain[i].count, ncclFloat, ncclSum, rank->comm, (cudaStream_t)stream));
+        reduce(rank, element(pool, chain[i].from, chain[i].send), element(pool, chain[i].to, chain[i].recv),
+               chain[i].count, 0);
     }
-    CU(end_capture(stream, &graph));
-    return instantiate(graph);
+    return instantiate(rank, end_capture(rank, 0));
+}
+
+/* Two replays on what is in `before`; `expected` must come out. */
+static void replay(const struct rank *rank, CUgraphExec exec, CUdeviceptr pool, const float *before, float *after,
+                   const float *expected)
+{
+    const size_t bytes = POOL * POOL_COUNT * sizeof(float);
+    CUstream stream = stream_of(rank, 0);
+    for (int r = 0; r < 2; r++) {
+        CF_CU(rank->worker, MemcpyHtoDAsync(pool, before, bytes, stream));
+        CF_CU(rank->worker, GraphLaunch(exec, stream));
+        CF_CU(rank->worker, MemcpyDtoHAsync(after, pool, bytes, stream));
+        CF_CU(rank->worker, StreamSynchronize(stream));
+        for (size_t i = 0; i < POOL * POOL_COUNT; i++) {
+            cf_check(rank->worker, after[i] == expected[i],
+                     "chain: replay %d buffer %zu element %zu is %g, expected %g", r, i / POOL_COUNT, i % POOL_COUNT,
+                     (double)after[i], (double)expected[i]);
+        }
+    }
 }
 
 void chains(struct rank *rank)
 {
-    const size_t bytes = POOL * POOL_COUNT * sizeof(float);
-    const CUstream stream = rank->lane[0].stream;
+    struct cf_worker *worker = rank->worker;
+    const size_t bytes = POOL * POOL_COUNT * sizeof(float), all_bytes = (size_t)worker->nranks * bytes;
+    float *before, *after, *start = cf_need(worker, calloc(1, all_bytes)), *pools = cf_need(worker, malloc(all_bytes));
     struct chain_call chain[CHAIN];
-    CUgraphExec exec;
     CUdeviceptr pool;
-    float *before, *after, *pools = malloc((size_t)options.ranks * bytes);
-    CHECK(pools, "no memory");
-    CU(alloc(&pool, bytes));
-    CU(host_alloc((void **)&before, bytes, 0));
-    CU(host_alloc((void **)&after, bytes, 0));
-    for (int r = 0; r < options.ranks; r++) {
+    CF_CU(worker, MemAlloc(&pool, bytes));
+    CF_CU(worker, MemHostAlloc((void **)&before, bytes, 0));
+    CF_CU(worker, MemHostAlloc((void **)&after, bytes, 0));
+    for (int r = 0; r < worker->nranks; r++) {
         for (size_t i = 0; i < POOL * POOL_COUNT; i++) {
-            pool_of(pools, r, 0)[i] = (float)((i * 7 + (size_t)r * 3) % 4);
+            pool_of(start, r, 0)[i] = (float)((i * 7 + (size_t)r * 3) % 4);
         }
     }
-    memcpy(before, pool_of(pools, rank->rank, 0), bytes);
-    float *start = malloc((size_t)options.ranks * bytes);
-    CHECK(start, "no memory");
-    memcpy(start, pools, (size_t)options.ranks * bytes);
+    memcpy(before, pool_of(start, worker->index, 0), bytes);
     for (int round = 0; round < 1 + options.rounds / 20; round++) {
         draw_chain(&rank->common, chain);
-        exec = capture_chain(rank, stream, chain, pool);
-        memcpy(pools, start, (size_t)options.ranks * bytes);
+        CUgraphExec exec = capture_chain(rank, chain, pool);
+        memcpy(pools, start, all_bytes);
         reckon_chain(chain, pools);
-        meet(rank);
-        for (int replay = 0; replay < 2; replay++) {
-            CU(upload(pool, before, bytes, stream));
-            CU(graph_launch(exec, stream));
-            CU(download(after, pool, bytes, stream));
-            CU(synchronize(stream));
-            const float *expected = pool_of(pools, rank->rank, 0);
-            for (size_t i = 0; i < POOL * POOL_COUNT; i++) {
-                CHECK(after[i] == expected[i], "rank %d chain %d replay %d buffer %zu element %zu is %g, expected %g",
-                      rank->rank, round, replay, i / POOL_COUNT, i % POOL_COUNT, (double)after[i], (double)expected[i]);
-            }
-        }
-        meet(rank);
-        CU(exec_destroy(exec));
+        /* Where ranks are threads, a call that allocates may wait for the kernels of all GPUs, and those for the rank
+         * that makes it: so no rank launches before all have made such calls. */
+        cf_barrier(worker);
+        replay(rank, exec, pool, before, after, pool_of(pools, worker->index, 0));
+        cf_barrier(worker);
+        CF_CU(worker, GraphExecDestroy(exec));
     }
     free(start);
     free(pools);
-    CU(host_free(after));
-    CU(host_free(before));
-    CU(free(pool));
+    CF_CU(worker, MemFreeHost(after));
+    CF_CU(worker, MemFreeHost(before));
+    CF_CU(worker, MemFree(pool));
 }

@@ -15,17 +15,60 @@
  * --structure checks what onehop has served: one wait and one record node in a graph, programmatic edges between all
  * its kernels, and which of them let the next in early. Exit status 0 when all was right, 77 without two GPUs.
  */
-#define CHECK_WHO "graph_mixing.c, "
 #include "test/gpu/graph_mixing.h"
 
-#include <pthread.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
+#include <stdio.h>
+#include <string.h>
 
-struct options options = {.ranks = 0, .rounds = 1000, .delay_us = 200, .seed = 1, .floats = 12000, .timeout = 300};
+#include "test/common/options.h"
 
+struct mixing_options options = {.rounds = 1000, .delay_us = 200, .seed = 1, .floats = 12000, .timeout = 300};
+
+CUstream stream_of(const struct rank *rank, int stream)
+{
+    return rank->worker->member[0].stream[stream];
+}
+
+void reduce(const struct rank *rank, CUdeviceptr from, CUdeviceptr to, size_t count, int stream)
+{
+    CF_NCCL(rank->worker, AllReduce((const void *)from, (void *)to, count, ncclFloat, ncclSum, rank->set.comm[0],
+                                    stream_of(rank, stream)));
+}
+
+CUstreamCaptureMode usual_mode(void)
+{
+    return options.threads ? CU_STREAM_CAPTURE_MODE_THREAD_LOCAL : CU_STREAM_CAPTURE_MODE_GLOBAL;
+}
+
+void begin_capture(const struct rank *rank, int stream, CUstreamCaptureMode mode)
+{
+    CF_CU(rank->worker, StreamBeginCapture(stream_of(rank, stream), mode));
+}
+
+CUgraph end_capture(const struct rank *rank, int stream)
+{
+    CUgraph graph;
+    CF_CU(rank->worker, StreamEndCapture(stream_of(rank, stream), &graph));
+    return graph;
+}
+
+CUgraphExec instantiate(const struct rank *rank, CUgraph graph)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUgraphExec exec;
+    CF_CU(rank->worker, ThreadExchangeStreamCaptureMode(&mode));
+    CF_CU(rank->worker, GraphInstantiate(&exec, graph, 0));
+    CF_CU(rank->worker, ThreadExchangeStreamCaptureMode(&mode));
+    CF_CU(rank->worker, GraphDestroy(graph));
+    return exec;
+}
+
+void make_comm(struct rank *rank)
+{
+    cf_set_create(rank->worker, CF_INIT_RANK, &rank->set);
+}
+
+/* The last with --structure only, unless asked for. */
 static bool is_wanted(const char *name)
 {
     bool wanted = options.scenarios == 0 && (options.structure || strcmp(name, "outlive") != 0);
@@ -35,166 +78,73 @@ static bool is_wanted(const char *name)
     return wanted;
 }
 
-/* --- ranks ------------------------------------------------------------------------------------------------------ */
-
-/* The second graph lives on the per-thread default stream. */
-static void open_lanes(struct rank *rank)
+static void run_rank(struct cf_worker *worker)
 {
-    for (int l = 0; l < LANES; l++) {
-        CUstream stream = CU_STREAM_PER_THREAD;
-        if (l != 1) {
-            CU(stream_create(&stream, CU_STREAM_NON_BLOCKING));
-        }
-        lane_open(&rank->lane[l], stream);
-    }
-}
-
-static void *run_rank(void *argument)
-{
-    struct rank *rank = argument;
-    rank->common = options.seed;
-    rank->own = options.seed * 7919u + (uint32_t)rank->rank;
-    CU(retain(&rank->context, rank->rank));
-    CU(set_context(rank->context));
-    open_lanes(rank);
-    make_comm(rank);
-    for (const struct scenario *scenario = scenarios; scenario->name; scenario++) {
+    struct rank rank = {.worker = worker};
+    rank.common = cf_common_source(worker, 0);
+    rank.own = cf_own_source(worker, 0);
+    cf_use(worker, 0);
+    open_lanes(&rank);
+    make_comm(&rank);
+    for (const struct scenario *scenario = scenarios; scenario->name != NULL; scenario++) {
         if (is_wanted(scenario->name)) {
-            scenario->run(rank);
-            if (rank->rank == 0) {
+            scenario->run(&rank);
+            if (worker->index == 0) {
                 printf("ok %s\n", scenario->name);
                 fflush(stdout);
             }
         }
     }
-    NCCL(destroy(rank->comm));
-    for (int l = 0; l < LANES; l++) {
-        lane_close(&rank->lane[l]);
-    }
-    return NULL;
-}
-
-static int run_threads(struct rank *ranks)
-{
-    pthread_t thread[MAX_RANKS];
-    alarm(options.timeout);
-    open_libraries();
-    CU(init(0));
-    for (int r = 1; r < options.ranks; r++) {
-        CHECK(pthread_create(&thread[r], NULL, run_rank, &ranks[r]) == 0, "no thread");
-    }
-    run_rank(&ranks[0]);
-    for (int r = 1; r < options.ranks; r++) {
-        pthread_join(thread[r], NULL);
-    }
-    return 0;
-}
-
-/* Runs `part` in a process of its own: nothing of CUDA survives a fork. */
-static pid_t start_process(int (*part)(struct rank *), struct rank *rank)
-{
-    fflush(stdout);
-    pid_t child = fork();
-    CHECK(child >= 0, "no process");
-    if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        alarm(options.timeout);
-        exit(part(rank));
-    }
-    return child;
-}
-
-static int run_process(struct rank *rank)
-{
-    open_libraries();
-    CU(init(0));
-    run_rank(rank);
-    return 0;
-}
-
-static int run_processes(struct rank *ranks)
-{
-    pid_t child[MAX_RANKS];
-    int status, left = options.ranks, failed = 0;
-    for (int r = 0; r < options.ranks; r++) {
-        child[r] = start_process(run_process, &ranks[r]);
-    }
-    while (left > 0) {
-        pid_t ended = wait(&status);
-        left--;
-        if (!failed && (!WIFEXITED(status) || WEXITSTATUS(status) != 0)) {
-            failed = 1;
-            for (int r = 0; r < options.ranks; r++) { /* the others wait for it */
-                if (child[r] != ended) {
-                    kill(child[r], SIGKILL);
-                }
-            }
-        }
-    }
-    return failed;
-}
-
-static int count_devices(struct rank *unused)
-{
-    int devices;
-    (void)unused;
-    open_libraries();
-    return cu.init(0) == CUDA_SUCCESS && cu.device_count(&devices) == CUDA_SUCCESS ? devices : 0;
+    cf_set_destroy(worker, &rank.set);
+    close_lanes(&rank);
 }
 
 static void parse(int argc, char **argv)
 {
-    int i = 1;
-    for (; i < argc && argv[i][0] == '-'; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "0";
-        if (strcmp(argv[i], "--threads") == 0) {
-            options.threads = true;
-        } else if (strcmp(argv[i], "--structure") == 0) {
-            options.structure = true;
-        } else {
-            unsigned number = (unsigned)strtoul(value, NULL, 10);
-            if (strcmp(argv[i], "--ranks") == 0) {
-                options.ranks = (int)number;
-            } else if (strcmp(argv[i], "--rounds") == 0) {
-                options.rounds = (int)number;
-            } else if (strcmp(argv[i], "--delay") == 0) {
-                options.delay_us = number;
-            } else if (strcmp(argv[i], "--seed") == 0) {
-                options.seed = number;
-            } else if (strcmp(argv[i], "--floats") == 0) {
-                options.floats = number;
-            } else if (strcmp(argv[i], "--timeout") == 0) {
-                options.timeout = number;
-            } else {
-                check_failed(CHECK_WHO, __LINE__, "no option %s", argv[i]);
-            }
-            i++;
-        }
-    }
-    options.scenario = (const char *const *)&argv[i];
-    options.scenarios = argc - i;
+    static const char usage[] = "usage: graph_mixing [--ranks N] [--threads] [--rounds N] [--delay US] [--seed N]\n"
+                                "  [--floats N] [--timeout S] [--structure] [SCENARIO...]\n";
+    const struct cf_option table[] = {
+        CF_INT("ranks", &options.ranks, 0, CF_MAX_RANKS),
+        CF_FLAG("threads", &options.threads),
+        CF_INT("rounds", &options.rounds, 0, 100000000),
+        CF_INT("delay", &options.delay_us, 0, 1000000),
+        CF_NUMBER("seed", &options.seed),
+        CF_INT("floats", &options.floats, 1000, 100000000),
+        CF_INT("timeout", &options.timeout, 1, 1000000),
+        CF_FLAG("structure", &options.structure),
+        CF_NO_MORE,
+    };
+    int first = cf_options_read(argc, argv, usage, table);
+    options.scenario = (const char *const *)&argv[first];
+    options.scenarios = argc - first;
 }
 
 int main(int argc, char **argv)
 {
-    static struct rank ranks[MAX_RANKS];
-    int status = 0;
+    struct cf_job job = {.argv = argv};
+    struct cf_board *board;
+    int process;
     parse(argc, argv);
-    waitpid(start_process(count_devices, NULL), &status, 0);
-    int devices = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-    if (options.ranks == 0) {
-        options.ranks = devices < MAX_RANKS ? devices : MAX_RANKS;
+    if (cf_job_join(sizeof *board, &board, &process)) {
+        options.ranks = board->layout.nranks;
+        return cf_job_run(board, process, run_rank, NULL);
     }
-    if (options.ranks < 2 || options.ranks > devices || options.ranks > MAX_RANKS) {
+    int devices = cf_count_gpus();
+    if (options.ranks == 0) {
+        options.ranks = devices < CF_MAX_RANKS ? devices : CF_MAX_RANKS;
+    }
+    if (options.ranks < 2 || options.ranks > devices) {
         printf("SKIP %d GPUs\n", devices);
         return 77;
     }
-    struct board *board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(board != MAP_FAILED, "no memory");
-    for (int r = 0; r < options.ranks; r++) {
-        ranks[r] = (struct rank){.rank = r, .board = board};
-    }
-    status = options.threads ? run_threads(ranks) : run_processes(ranks);
-    printf("%s %d ranks, seed %u\n", status == 0 ? "ok" : "FAIL", options.ranks, options.seed);
-    return status;
+    cf_job_open(&job, argv, sizeof *board);
+    job.board->layout = (struct cf_layout){
+        .nranks = options.ranks, .local = options.threads ? options.ranks : 1, .threads = options.threads};
+    job.board->seed = options.seed;
+    job.board->stops = true;
+    cf_job_start(&job);
+    bool good = cf_job_wait(&job, options.timeout);
+    cf_job_close(&job);
+    printf("%s %d ranks, seed %llu\n", good ? "ok" : "FAIL", options.ranks, (unsigned long long)options.seed);
+    return good ? 0 : 1;
 }
