@@ -47,6 +47,7 @@
     X(EventCreate, cuEventCreate, (CUevent *, unsigned))                                                               \
     X(EventDestroy, cuEventDestroy_v2, (CUevent))                                                                      \
     X(EventRecord, cuEventRecord, (CUevent, CUstream))                                                                 \
+    X(EventSynchronize, cuEventSynchronize, (CUevent))                                                                 \
     X(LaunchHostFunc, cuLaunchHostFunc, (CUstream, CUhostFn, void *))                                                  \
     X(GraphInstantiate, cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long))                     \
     X(GraphGetNodes, cuGraphGetNodes, (CUgraph, CUgraphNode *, size_t *))                                              \

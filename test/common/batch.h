@@ -18,6 +18,7 @@ struct cf_spec {
     bool in_place;
     unsigned send_shift, recv_shift; /* bytes behind a multiple of 16 */
     uint64_t key;                    /* data; 0: by the batch's serial and the item's number */
+    const char *note;                /* for whoever reads of a failure; NULL: nothing */
 };
 
 struct cf_item {

@@ -246,28 +246,25 @@ static void prepare_worker(struct thread *thread, struct cf_board *board, int fi
     worker->onehop = nccl.onehop_version != NULL && nccl.onehop_comm_info != NULL;
     worker->simulated = dlsym(RTLD_DEFAULT, "simnccl_calls") != NULL;
     worker->user = user;
-    nccl.GetVersion(&worker->nccl_version);
+    if (nccl.GetVersion != NULL) {
+        nccl.GetVersion(&worker->nccl_version);
+    }
     for (int m = 0; m < members; m++) {
         worker->member[m].world_rank = first + m;
     }
 }
 
-int cf_job_run(struct cf_board *board, int process, void (*run)(struct cf_worker *worker), void *user)
+int cf_run_workers(struct cf_board *board, int process, void (*run)(struct cf_worker *worker), void *user)
 {
     const struct cf_layout *layout = &board->layout;
     int workers = layout->threads ? layout->local : 1, members = layout->local / workers;
     struct thread *thread = calloc((size_t)workers, sizeof *thread);
-    const char *lack = cf_api_open();
-    if (thread == NULL || lack != NULL || cu.Init(0) != CUDA_SUCCESS) {
-        fprintf(stderr, "%s\n", lack != NULL ? lack : "cuInit failed");
-        return 2;
-    }
-    for (int w = 0; w < workers; w++) {
+    for (int w = 0; w < workers && thread != NULL; w++) {
         prepare_worker(&thread[w], board, process * layout->local + w * members, members, user);
         thread[w].run = run;
     }
     for (int w = 1; w < workers; w++) {
-        if (pthread_create(&thread[w].thread, NULL, run_worker, &thread[w]) != 0) {
+        if (thread == NULL || pthread_create(&thread[w].thread, NULL, run_worker, &thread[w]) != 0) {
             return 2;
         }
     }
@@ -277,4 +274,14 @@ int cf_job_run(struct cf_board *board, int process, void (*run)(struct cf_worker
     }
     free(thread);
     return 0;
+}
+
+int cf_job_run(struct cf_board *board, int process, void (*run)(struct cf_worker *worker), void *user)
+{
+    const char *lack = cf_api_open();
+    if (lack != NULL || cu.Init(0) != CUDA_SUCCESS) {
+        fprintf(stderr, "%s\n", lack != NULL ? lack : "cuInit failed");
+        return 2;
+    }
+    return cf_run_workers(board, process, run, user);
 }

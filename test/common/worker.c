@@ -75,8 +75,8 @@ void cf_member_open(struct cf_worker *worker, int m)
     struct cf_member *member = &worker->member[m];
     const struct cf_layout *layout = &worker->board->layout;
     int major, minor;
-    CF_CU(worker,
-          DeviceGet(&member->device, layout->own_gpu ? member->world_rank % layout->local : member->world_rank));
+    int gpus = layout->own_gpu ? layout->local : layout->gpus;
+    CF_CU(worker, DeviceGet(&member->device, gpus > 0 ? member->world_rank % gpus : member->world_rank));
     CF_CU(worker, DevicePrimaryCtxRetain(&member->context, member->device));
     cf_use(worker, m);
     for (int s = 0; s < CF_STREAMS; s++) {

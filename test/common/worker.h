@@ -37,6 +37,7 @@ struct cf_layout {
     int local;    /* ranks of a process */
     bool threads; /* a thread for each of them; otherwise one thread, with groups */
     bool own_gpu; /* each process sees only its own GPUs */
+    int gpus;     /* that the ranks are dealt out to; 0: one for each */
 };
 
 /* Shared by the processes of a job; the head of what a program has them share. */
@@ -90,9 +91,10 @@ struct cf_worker {
     struct cf_set world;      /* where a program has one */
     struct cf_result *result; /* at first one of its own */
     uint32_t ids;
-    uint64_t serial;    /* batches so far: chooses their data */
-    bool full;          /* larger random calls */
-    bool expect_served; /* what onehop should serve must be served */
+    uint64_t serial;      /* batches so far: chooses their data */
+    bool full;            /* larger random calls */
+    bool expect_served;   /* what onehop should serve must be served */
+    bool hashes_compared; /* the program compares the hashes of all workers' results */
     bool onehop, fp8;
     bool simulated; /* this NCCL adds in rank order, as onehop does */
     int nccl_version;
@@ -143,6 +145,8 @@ bool cf_job_join(size_t bytes, struct cf_board **board_p, int *process_p);
  * all of them. Returns the exit status of the process.
  */
 int cf_job_run(struct cf_board *board, int process, void (*run)(struct cf_worker *worker), void *user);
+/* The same where the libraries that the program needs are open, and the driver is initialized. */
+int cf_run_workers(struct cf_board *board, int process, void (*run)(struct cf_worker *worker), void *user);
 
 /* --- worker.c ----------------------------------------------------------------------------------------------------- */
 

@@ -154,6 +154,7 @@ static void run_worker(struct cf_worker *worker)
     worker->result = &cf_state(worker)->result[board->first_case]; /* failures of the beginning are the first case's */
     worker->full = cf_options.full;
     worker->expect_served = cf_options.expect_served;
+    worker->hashes_compared = true;
     if (worker->index == 0) {
         board->nccl_version = worker->nccl_version;
         board->onehop = nccl.onehop_version != NULL ? nccl.onehop_version() : 0;

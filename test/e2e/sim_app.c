@@ -475,6 +475,7 @@ static void run_worker(struct cf_worker *worker)
     app->board = (struct app_board *)worker->board;
     worker->result = &app->board->result[worker->index];
     worker->jitter_us = (unsigned)app_options.jitter;
+    worker->hashes_compared = app_options.scenario == NULL;
     make_communicators(app);
     if (app_options.scenario != NULL) {
         app_scenario_run(app);

@@ -10,13 +10,11 @@
  * type and op, in several sizes, then PROGRAMS lists of CALLS random ones. Each rank launches its list on
  * its own, without waiting for the others, with pauses of its own on host and GPU. Of two ranks, three kernels of four
  * that can send early do (kernels/protocol.cuh, "Pipelines"). All results are compared with the reference of
- * test/conformance (number.h); all other bytes of the buffers must be as they were.
+ * test/common (number.h); all other bytes of the buffers must be as they were.
  *
  * A program that does not end in SECONDS is told to leave by the abort flag, and has failed. Speaks TAP.
  */
-#include <getopt.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,126 +23,57 @@
 
 #include "comm/core/staging.h"
 #include "gpu/kernels.h"
-#include "test/common/number.h"
+#include "test/common/batch.h"
+#include "test/common/options.h"
 #include "test/tap.h"
 
-#define GUARD 48
-#define ALIGN 16
-#define PERIOD 1021             /* inputs repeat */
 #define WINDOW 48               /* launches of a rank that wait on its stream at most: a launch queue must not fill */
 #define MOST_BYTES (3u << 20)   /* of a message */
 #define ARENA_BYTES (96u << 20) /* a program ends where the arena is full */
 #define SCRATCH_BYTES (8u << 20)
+#define AROUND_BYTES 256 /* at most, of a call in the arena beside its buffers */
 
-/* --- the part that knows how kernels are found and launched ------------------------------------------------------- */
-
-/* All kernels for nranks, in the current context, which is one of `device`. */
-static bool load_kernels(CUdevice device, uint32_t nranks, const struct oh_kernel_set **set_p)
-{
-    return oh_kernel_set_get(device, nranks, set_p) == CUDA_SUCCESS;
-}
-
-/* scalar: of PreMulSum, in host memory or (CF_PREMUL_DEVICE) device memory. */
-static CUresult launch_kernel(const struct oh_kernel_set *set, const struct oh_plan *plan, ncclDataType_t type,
-                              enum cf_op op, const void *scalar, const struct oh_kernel_args *args, CUstream stream)
-{
-    static const ncclRedOp_t ops[] = {ncclSum, ncclProd, ncclMin, ncclMax, ncclAvg};
-    struct oh_op meaning;
-    if (op >= CF_PREMUL_HOST) {
-        oh_op_scaled(type, scalar, op == CF_PREMUL_DEVICE, &meaning);
-    } else {
-        oh_op_builtin(ops[op], type, &meaning);
-    }
-    const struct oh_launch launch = {set, plan, &meaning, type, stream, false};
-    return oh_kernel_launch(&launch, args);
-}
-
-/* ------------------------------------------------------------------------------------------------------------------ */
-
-struct options {
-    uint32_t ranks[OH_MAX_RANKS];
+static struct {
+    int ranks[OH_MAX_RANKS];
     int rank_count, gpus, programs, calls, limit_s;
     uint64_t seed;
-};
+} options = {.ranks = {2, 3, 4, 5, 6, 7, 8}, .rank_count = 7, .gpus = 1, .programs = 5, .calls = 1500, .limit_s = 30};
 
-struct gpu {
-    CUdevice device;
-    CUcontext context;
-    int sms;
-    bool fp8;
-};
-
-/* The same on all ranks. */
+/* What a call is beside its spec. */
 struct call {
     struct oh_plan plan;
-    struct cf_data data;
-    size_t count;
+    char note[48];
 };
 
-/* Where one rank has the buffers of a call. */
-struct place {
-    size_t send, recv, scalar;
-};
+struct node;
 
 struct rank {
     struct node *node;
-    uint32_t index;
-    struct gpu *gpu;
-    CUstream stream;
-    CUevent event[2]; /* at the end of every other half window */
-    CUdeviceptr staging, arena, scratch;
+    struct cf_worker *worker;
+    struct cf_set set; /* all ranks; there is no communicator */
+    struct cf_source common, own;
     const struct oh_kernel_set *kernels;
-    struct place *place;
-    size_t bytes; /* of the arena in use */
-    unsigned char *before, *after;
+    CUdeviceptr staging, scratch;
+    CUevent event[2]; /* at the end of every other half window */
+    struct cf_batch *batch;
+    struct call *call;
     atomic_int launched; /* calls, for the report of a hang */
-    CUresult error;
-    pthread_t thread;
 };
 
 struct node {
-    const struct options *options;
-    struct gpu gpu[OH_MAX_RANKS];
-    uint32_t nranks;
+    int nranks, sms;
     struct rank rank[OH_MAX_RANKS];
     uint32_t *abort_flag;
     CUdeviceptr abort_flag_device;
-    struct call *call;
-    int calls;
-    uint64_t random;
-    atomic_int running;
-    bool lost; /* a program hung: nothing more can be learned */
+    _Atomic double begun; /* when a program began; 0: none is running */
+    atomic_bool lost;     /* a program hung: nothing more can be learned */
 };
 
-static uint64_t draw(struct node *node, uint64_t below)
+static void bail_out(const char *what)
 {
-    node->random = cf_mix(node->random + 1);
-    return node->random % below;
-}
-
-static void must(CUresult result, const char *what)
-{
-    if (result != CUDA_SUCCESS) {
-        printf("Bail out! %s: %s\n", what, oh_driver_error_name(result));
-        fflush(stdout);
-        _exit(1);
-    }
-}
-#define CU(call_) must(oh_driver.call_, #call_)
-
-static void *memory(size_t bytes)
-{
-    void *got = calloc(1, bytes);
-    if (!got) {
-        printf("Bail out! no memory\n");
-        exit(1);
-    }
-    return got;
-}
-
-static void use(const struct rank *rank)
-{
-    CU(ctx_set_current(rank->gpu->context));
+    printf("Bail out! %s\n", what);
+    fflush(stdout);
+    _exit(1);
 }
 
 /* --- programs ----------------------------------------------------------------------------------------------------- */
@@ -152,545 +81,412 @@ static void use(const struct rank *rank)
 /* Grids of all ranks of a GPU are resident together even where a block fills an SM. */
 static uint32_t most_blocks(const struct node *node)
 {
-    uint32_t per_gpu = (node->nranks + (uint32_t)node->options->gpus - 1) / (uint32_t)node->options->gpus;
-    uint32_t most = (uint32_t)node->gpu[0].sms * 3 / 4 / per_gpu / 2;
-    return most < 1 ? 1 : most > OH_MAX_BLOCKS ? OH_MAX_BLOCKS : most;
+    int per_gpu = (node->nranks + options.gpus - 1) / options.gpus, most = node->sms * 3 / 4 / per_gpu / 2;
+    return most < 1 ? 1 : most > OH_MAX_BLOCKS ? OH_MAX_BLOCKS : (uint32_t)most;
 }
 
-static void choose_shape(struct node *node, struct oh_plan *plan)
+static struct oh_plan choose_plan(struct rank *rank, enum onehop_algorithm algorithm)
 {
     static const uint32_t blocks[] = {1, 2, 3, 5, 8, 12, 16, 24, 32}, threads[] = {32, 64, 96, 128, 256, 512};
-    plan->blocks = blocks[draw(node, 9)];
-    plan->threads = threads[draw(node, 6)];
-    uint32_t most = most_blocks(node);
-    plan->blocks = plan->blocks > most ? most : plan->blocks;
+    struct oh_plan plan = {.algorithm = algorithm};
+    uint32_t most = most_blocks(rank->node);
+    plan.blocks = blocks[cf_draw(&rank->common, 9)];
+    plan.threads = threads[cf_draw(&rank->common, 6)];
+    plan.blocks = plan.blocks > most ? most : plan.blocks;
+    return plan;
 }
 
-static bool may_run(const struct node *node, ncclDataType_t type)
+static void begin_program(struct rank *rank)
 {
-    return !cf_types[type].fp8 || node->gpu[0].fp8;
+    rank->batch = cf_batch_new(rank->worker, &rank->set);
+    rank->batch->counted = true;
+    rank->batch->served = true; /* by these kernels */
 }
 
-/* Returns false when it does not fit any more. */
-static bool add_call(struct node *node, struct call call)
+/* Returns false when the call does not fit any more. */
+static bool add_call(struct rank *rank, enum onehop_algorithm algorithm, struct cf_spec spec)
 {
-    size_t size = call.data.type->size;
-    uint64_t most = oh_plan_kernel_words(call.plan.algorithm, node->nranks) * OH_WORD_BYTES;
+    struct cf_batch *batch = rank->batch;
+    struct call *call = &rank->call[batch->items];
+    size_t size = cf_types[spec.type].size;
+    uint64_t most = oh_plan_kernel_words(algorithm, (uint32_t)rank->node->nranks) * OH_WORD_BYTES;
     most = most < MOST_BYTES ? most : MOST_BYTES;
-    call.count = call.count * size > most ? (size_t)most / size : call.count;
-    call.data.nranks = (int)node->nranks;
-    call.data.key = cf_mix(node->random ^ (uint64_t)node->calls);
-    for (uint32_t r = 0; r < node->nranks; r++) {
-        struct rank *rank = &node->rank[r];
-        if (rank->bytes + 2 * (call.count * size + GUARD + 2 * ALIGN) + 64 > ARENA_BYTES) {
-            return false;
-        }
-    }
-    if (node->calls == node->options->calls) {
+    spec.count = spec.count * size > most ? (size_t)most / size : spec.count;
+    if (batch->items == options.calls || batch->bytes + 2 * spec.count * size + AROUND_BYTES > ARENA_BYTES) {
         return false;
     }
-    bool in_place = draw(node, 3) == 0;
-    for (uint32_t r = 0; r < node->nranks; r++) {
-        struct rank *rank = &node->rank[r];
-        struct place *place = &rank->place[node->calls];
-        size_t slots = ALIGN / size, start = (rank->bytes + GUARD + ALIGN - 1) / ALIGN * ALIGN;
-        bool aligned = draw(node, 2) == 0; /* both the fast way and the other in one call */
-        place->scalar = start;
-        place->send = start + ALIGN + (aligned ? 0 : draw(node, slots) * size);
-        place->recv = place->send;
-        if (!in_place) {
-            size_t behind = (place->send + call.count * size + GUARD + ALIGN - 1) / ALIGN * ALIGN;
-            place->recv = behind + (draw(node, 2) ? 0 : draw(node, slots) * size);
-        }
-        rank->bytes = place->recv + call.count * size + GUARD;
+    call->plan = choose_plan(rank, algorithm);
+    snprintf(call->note, sizeof call->note, "%s %ux%u", oh_algorithm_name((int)algorithm), call->plan.blocks,
+             call->plan.threads);
+    spec.note = call->note;
+    spec.in_place = cf_draw(&rank->common, 3) == 0;
+    if (cf_draw(&rank->own, 2)) { /* both the fast way and the other in one call */
+        spec.send_shift = (unsigned)(cf_draw(&rank->own, 16 / size) * size);
+        spec.recv_shift = (unsigned)(cf_draw(&rank->own, 2) * cf_draw(&rank->own, 16 / size) * size);
     }
-    node->call[node->calls++] = call;
+    cf_batch_add(batch, &spec);
     return true;
 }
 
-static void begin_program(struct node *node)
+static enum cf_family random_family(struct rank *rank, ncclDataType_t type)
 {
-    node->calls = 0;
-    for (uint32_t r = 0; r < node->nranks; r++) {
-        node->rank[r].bytes = 0;
-    }
+    return cf_types[type].mantissa == 0 ? (cf_draw(&rank->common, 2) ? CF_EXACT : CF_SENTINEL)
+                                        : (enum cf_family)cf_draw(&rank->common, CF_FAMILIES);
 }
 
-static enum cf_family family_for(struct node *node, const struct cf_type *type)
+static size_t random_count(struct cf_source *common, size_t size)
 {
-    return type->mantissa == 0 ? (draw(node, 2) ? CF_EXACT : CF_SENTINEL) : (enum cf_family)draw(node, CF_FAMILIES);
-}
-
-static size_t random_count(struct node *node, size_t size)
-{
-    uint64_t kind = draw(node, 100);
+    uint64_t kind = cf_draw(common, 100);
     if (kind == 0) {
-        return MOST_BYTES / size - draw(node, 5000);
+        return MOST_BYTES / size - cf_draw(common, 5000);
     }
     if (kind < 5) {
-        return 1 + draw(node, (256 << 10) / size);
+        return 1 + cf_draw(common, (256 << 10) / size);
     }
-    return 1 + draw(node, kind < 20 ? 9 : 6000);
+    return 1 + cf_draw(common, kind < 20 ? 9 : 6000);
 }
 
-static void random_program(struct node *node)
+static void random_program(struct rank *rank)
 {
-    begin_program(node);
+    begin_program(rank);
     for (bool room = true; room;) {
-        struct call call = {.plan.algorithm = (enum onehop_algorithm)draw(node, ONEHOP_ALGORITHM_COUNT)};
-        ncclDataType_t type = (ncclDataType_t)draw(node, ncclNumTypes);
-        enum cf_op op = (enum cf_op)draw(node, CF_OPS);
-        if (!may_run(node, type)) {
+        enum onehop_algorithm algorithm = (enum onehop_algorithm)cf_draw(&rank->common, ONEHOP_ALGORITHM_COUNT);
+        struct cf_spec spec = {.type = (ncclDataType_t)cf_draw(&rank->common, ncclNumTypes),
+                               .op = (enum cf_op)cf_draw(&rank->common, CF_OPS)};
+        if (cf_types[spec.type].fp8 && !rank->worker->fp8) {
             continue;
         }
-        choose_shape(node, &call.plan);
-        call.data = (struct cf_data){.type = &cf_types[type], .op = op, .family = family_for(node, &cf_types[type])};
-        call.count = random_count(node, cf_types[type].size);
-        if (draw(node, 2)) { /* whole words have a faster way */
-            size_t per_word = OH_WORD_BYTES / cf_types[type].size;
-            call.count = (call.count + per_word - 1) / per_word * per_word;
+        spec.family = random_family(rank, spec.type);
+        spec.count = random_count(&rank->common, cf_types[spec.type].size);
+        if (cf_draw(&rank->common, 2)) { /* whole words have a faster way */
+            size_t per_word = OH_WORD_BYTES / cf_types[spec.type].size;
+            spec.count = (spec.count + per_word - 1) / per_word * per_word;
         }
-        room = add_call(node, call);
+        room = add_call(rank, algorithm, spec);
     }
 }
 
-/* Runs a program; false: it did not end well. */
-static bool run_program(struct node *node, uint32_t epoch);
-
-/* Every kernel that there is, in several sizes; in several programs if need be. Returns the number of kernels. */
-static int systematic_programs(struct node *node, bool *good_p)
-{
-    static const size_t counts[] = {1, 7, 64, 1024, 4099, 30016, 200003};
-    int kernels = 0;
-    begin_program(node);
-    for (int i = 0; i < (int)ONEHOP_ALGORITHM_COUNT * (int)ncclNumTypes * CF_OPS && *good_p; i++) {
-        int algorithm = i % ONEHOP_ALGORITHM_COUNT, type = i / ONEHOP_ALGORITHM_COUNT % (int)ncclNumTypes;
-        enum cf_op op = (enum cf_op)(i / ONEHOP_ALGORITHM_COUNT / (int)ncclNumTypes);
-        if (!may_run(node, (ncclDataType_t)type)) {
-            continue;
-        }
-        kernels++;
-        for (size_t c = 0; c < sizeof counts / sizeof *counts && *good_p; c++) {
-            struct call call = {.plan.algorithm = (enum onehop_algorithm)algorithm, .count = counts[c]};
-            choose_shape(node, &call.plan);
-            call.data =
-                (struct cf_data){.type = &cf_types[type], .op = op, .family = family_for(node, &cf_types[type])};
-            if (!add_call(node, call)) {
-                *good_p &= run_program(node, 0);
-                begin_program(node);
-                add_call(node, call);
-            }
-        }
-    }
-    *good_p = *good_p && (node->calls == 0 || run_program(node, 0));
-    return kernels;
-}
-
-/* --- running -------------------------------------------------------------------------------------------------------
- */
-
-static void fill_arena(struct node *node, struct rank *rank)
-{
-    for (size_t i = 0; i < rank->bytes; i++) {
-        rank->before[i] = (unsigned char)(i * 37 + rank->index * 11 + (i >> 8));
-    }
-    for (int c = 0; c < node->calls; c++) {
-        const struct call *call = &node->call[c];
-        size_t size = call->data.type->size, bytes = call->count * size, period = PERIOD * size;
-        unsigned char *send = rank->before + rank->place[c].send;
-        for (size_t e = 0; e < call->count && e < PERIOD; e++) {
-            cf_store(call->data.type, send + e * size, cf_input(&call->data, (int)rank->index, e));
-        }
-        for (size_t done = period; done < bytes; done += period) {
-            memcpy(send + done, send, bytes - done < period ? bytes - done : period);
-        }
-        cf_store(call->data.type, rank->before + rank->place[c].scalar, cf_scalar(&call->data, (int)rank->index));
-    }
-    use(rank);
-    CU(memcpy_htod_async(rank->arena, rank->before, rank->bytes, rank->stream));
-}
+/* --- running ------------------------------------------------------------------------------------------------------ */
 
 /* As it is between kernels (kernels/abi.h), with the epoch that the next one follows. */
 static void reset_staging(struct rank *rank, uint32_t epoch)
 {
-    use(rank);
-    CU(memset_d32_async(rank->staging, 0, OH_STAGING_BYTES / 4, rank->stream));
-    CU(memset_d32_async(rank->staging + OH_WORDS_OFFSET, OH_SENTINEL, (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / 4,
-                        rank->stream));
-    CU(memset_2d_d32_async(rank->staging + OH_EPOCH_OFFSET, sizeof(struct oh_epoch), epoch, 1, OH_MAX_BLOCKS,
-                           rank->stream));
-}
-
-/* A number of this rank's own for a call. */
-static uint64_t own_draw(const struct rank *rank, int c)
-{
-    return cf_mix(rank->node->random + (uint64_t)c * OH_MAX_RANKS + rank->index);
+    CUstream stream = rank->worker->member[0].stream[0];
+    CUresult result = oh_driver.memset_d32_async(rank->staging, 0, OH_STAGING_BYTES / 4, stream);
+    if (result == CUDA_SUCCESS) {
+        result = oh_driver.memset_d32_async(rank->staging + OH_WORDS_OFFSET, OH_SENTINEL,
+                                            (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / 4, stream);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = oh_driver.memset_2d_d32_async(rank->staging + OH_EPOCH_OFFSET, sizeof(struct oh_epoch), epoch, 1,
+                                               OH_MAX_BLOCKS, stream);
+    }
+    cf_check(rank->worker, result == CUDA_SUCCESS, "clearing the staging memory gave %d", (int)result);
 }
 
 static CUresult launch_call(struct rank *rank, int c)
 {
+    static const ncclRedOp_t ops[] = {ncclSum, ncclProd, ncclMin, ncclMax, ncclAvg};
     struct node *node = rank->node;
-    const struct call *call = &node->call[c];
-    const struct place *place = &rank->place[c];
+    const struct cf_batch *batch = rank->batch;
+    const struct cf_item *item = &batch->item[c];
+    int index = rank->worker->index;
+    struct oh_op op;
     struct oh_kernel_args args = {
-        .sendbuff = (const void *)(uintptr_t)(rank->arena + place->send),
-        .recvbuff = (void *)(uintptr_t)(rank->arena + place->recv),
-        .count = call->count,
+        .sendbuff = cf_batch_send(batch, c, 0),
+        .recvbuff = cf_batch_recv(batch, c, 0),
+        .count = item->spec.count,
         .abort_flag = (const uint32_t *)(uintptr_t)node->abort_flag_device,
-        .rank = rank->index,
-        .nranks = node->nranks,
-        .early_trigger = own_draw(rank, c) >> 10 & 1,
+        .rank = (uint32_t)index,
+        .nranks = (uint32_t)node->nranks,
+        .early_trigger = (uint32_t)cf_draw(&rank->own, 2),
     };
-    for (uint32_t j = 0; j < node->nranks; j++) {
-        args.staging[j] = (char *)(uintptr_t)node->rank[(rank->index + j) % node->nranks].staging;
+    for (int j = 0; j < node->nranks; j++) {
+        args.staging[j] = (char *)(uintptr_t)node->rank[(index + j) % node->nranks].staging;
     }
-    const void *scalar = call->data.op == CF_PREMUL_DEVICE ? (const void *)(uintptr_t)(rank->arena + place->scalar)
-                                                           : rank->before + place->scalar;
-    return launch_kernel(rank->kernels, &call->plan, call->data.type->nccl, call->data.op, scalar, &args, rank->stream);
+    if (item->spec.op == CF_PREMUL_DEVICE) {
+        oh_op_scaled(item->spec.type, (const void *)(uintptr_t)(batch->arena[0] + item->scalar), true, &op);
+    } else if (item->spec.op == CF_PREMUL_HOST) {
+        oh_op_scaled(item->spec.type, batch->before[0] + item->scalar, false, &op);
+    } else {
+        oh_op_builtin(ops[item->spec.op], item->spec.type, &op);
+    }
+    const struct oh_launch launch = {
+        rank->kernels, &rank->call[c].plan, &op, item->spec.type, rank->worker->member[0].stream[0], false};
+    return oh_kernel_launch(&launch, &args);
 }
 
 /* A pause of this rank's own, on the host or on its stream. */
-static CUresult pause_now_and_then(struct rank *rank, uint64_t random)
+static void pause_now_and_then(struct rank *rank)
 {
-    if (random % 64 == 0) {
-        usleep((useconds_t)(random >> 32) % 300);
-    } else if (random % 16 == 1) {
-        return oh_driver.memset_d8_async(rank->scratch, 0, (random >> 32) % SCRATCH_BYTES, rank->stream);
+    uint64_t kind = cf_draw(&rank->own, 64);
+    if (kind == 0) {
+        usleep((useconds_t)cf_draw(&rank->own, 300));
+    } else if (kind % 16 == 1) {
+        CF_CU(rank->worker,
+              MemsetD8Async(rank->scratch, 0, cf_draw(&rank->own, SCRATCH_BYTES), rank->worker->member[0].stream[0]));
     }
-    return CUDA_SUCCESS;
 }
 
-static CUresult launch_all(struct rank *rank)
+static void launch_all(struct rank *rank)
 {
-    struct node *node = rank->node;
-    CUresult result = oh_driver.ctx_set_current(rank->gpu->context);
-    for (int c = 0; c < node->calls && result == CUDA_SUCCESS; c++) {
-        result = pause_now_and_then(rank, own_draw(rank, c));
-        if (result == CUDA_SUCCESS) {
-            result = launch_call(rank, c);
-        }
+    CUstream stream = rank->worker->member[0].stream[0];
+    for (int c = 0; c < rank->batch->items; c++) {
+        pause_now_and_then(rank);
+        CUresult result = launch_call(rank, c);
+        cf_check(rank->worker, result == CUDA_SUCCESS, "launching call %d gave %d", c, (int)result);
         atomic_store(&rank->launched, c + 1);
-        if (c % (WINDOW / 2) == 0 && result == CUDA_SUCCESS) {
+        if (c % (WINDOW / 2) == 0) {
             CUevent event = rank->event[c / (WINDOW / 2) % 2];
-            result = c >= WINDOW ? oh_driver.event_synchronize(event) : CUDA_SUCCESS; /* half a window ago and more */
-            if (result == CUDA_SUCCESS) {
-                result = oh_driver.event_record(event, rank->stream);
+            if (c >= WINDOW) {
+                CF_CU(rank->worker, EventSynchronize(event)); /* half a window ago and more */
             }
+            CF_CU(rank->worker, EventRecord(event, stream));
         }
     }
-    return result == CUDA_SUCCESS ? oh_driver.stream_synchronize(rank->stream) : result;
+    CF_CU(rank->worker, StreamSynchronize(stream));
 }
 
-static void *run_rank(void *user)
+/* A thread of its own: after the time limit it sets the abort flag. */
+static void *watch(void *user)
 {
-    struct rank *rank = user;
-    rank->error = launch_all(rank);
-    atomic_fetch_sub(&rank->node->running, 1);
+    struct node *node = user;
+    for (;; usleep(1000)) {
+        double begun = atomic_load(&node->begun), took = begun > 0 ? cf_now() - begun : 0;
+        if (took > options.limit_s && !atomic_load(&node->lost)) {
+            for (int r = 0; r < node->nranks; r++) {
+                tap_note("n=%d: not finished after %d seconds: rank %d has launched %d of %d calls", node->nranks,
+                         options.limit_s, r, atomic_load(&node->rank[r].launched), node->rank[r].batch->items);
+            }
+            atomic_store(&node->lost, true);
+            __atomic_store_n(node->abort_flag, 1, __ATOMIC_RELEASE);
+        }
+        if (took > 3 * options.limit_s) {
+            bail_out("the kernels do not leave for the abort flag");
+        }
+    }
     return NULL;
 }
 
-/* Waits for all ranks; after the time limit sets the abort flag. */
-static bool wait_for_ranks(struct node *node)
+/* Judges the results of one rank. If the results of another rank differ, all ranks look for the wrong one. */
+static void judge(struct rank *rank)
 {
-    bool late = false, good = true;
-    long polls = 0, most = node->options->limit_s * 1000L;
-    while (atomic_load(&node->running) > 0) {
-        usleep(1000);
-        if (++polls > most && !late) {
-            late = true;
-            for (uint32_t r = 0; r < node->nranks; r++) {
-                tap_note("rank %u has launched %d of %d calls", r, atomic_load(&node->rank[r].launched), node->calls);
+    struct cf_worker *worker = rank->worker;
+    worker->hashes_compared = true;
+    cf_batch_judge(rank->batch, 0, true);
+    if (!cf_agree(worker, worker->result->hash)) {
+        worker->hashes_compared = false;
+        cf_batch_judge(rank->batch, 0, true);
+        cf_fail(worker, "the results of the ranks differ");
+    }
+}
+
+/* Is all well on all ranks so far? */
+static bool is_good(struct rank *rank)
+{
+    bool good = rank->worker->result->failures == 0;
+    return cf_agree(rank->worker, good) && good && !atomic_load(&rank->node->lost);
+}
+
+/* Runs a program and frees it; false: it did not end well. */
+static bool run_program(struct rank *rank, uint32_t epoch)
+{
+    atomic_store(&rank->launched, 0);
+    cf_batch_load(rank->batch, 0);
+    reset_staging(rank, epoch);
+    cf_sync(rank->worker);
+    cf_barrier(rank->worker); /* nobody writes into staging that is being cleared */
+    atomic_store(&rank->node->begun, cf_now());
+    launch_all(rank);
+    cf_barrier(rank->worker);
+    atomic_store(&rank->node->begun, 0);
+    if (!atomic_load(&rank->node->lost)) {
+        judge(rank);
+    }
+    cf_batch_free(rank->batch);
+    return is_good(rank);
+}
+
+/* Every kernel that there is, in several sizes; in several programs if need be. Returns the number of kernels. */
+static int run_systematically(struct rank *rank, bool *good_p)
+{
+    static const size_t counts[] = {1, 7, 64, 1024, 4099, 30016, 200003};
+    int kernels = 0;
+    *good_p = true;
+    begin_program(rank);
+    for (int i = 0; i < (int)ONEHOP_ALGORITHM_COUNT * (int)ncclNumTypes * CF_OPS && *good_p; i++) {
+        enum onehop_algorithm algorithm = (enum onehop_algorithm)(i % ONEHOP_ALGORITHM_COUNT);
+        struct cf_spec spec = {.type = (ncclDataType_t)(i / ONEHOP_ALGORITHM_COUNT % (int)ncclNumTypes),
+                               .op = (enum cf_op)(i / ONEHOP_ALGORITHM_COUNT / (int)ncclNumTypes)};
+        if (cf_types[spec.type].fp8 && !rank->worker->fp8) {
+            continue;
+        }
+        kernels++;
+        for (size_t c = 0; c < sizeof counts / sizeof *counts && *good_p; c++) {
+            spec.count = counts[c];
+            spec.family = random_family(rank, spec.type);
+            if (!add_call(rank, algorithm, spec)) {
+                *good_p = run_program(rank, 0);
+                begin_program(rank);
+                add_call(rank, algorithm, spec);
             }
-            __atomic_store_n(node->abort_flag, 1, __ATOMIC_RELEASE);
-        }
-        if (polls > 3 * most) {
-            printf("Bail out! n=%u: the kernels do not leave for the abort flag\n", node->nranks);
-            fflush(stdout);
-            _exit(1);
         }
     }
-    for (uint32_t r = 0; r < node->nranks; r++) {
-        pthread_join(node->rank[r].thread, NULL);
-        must(node->rank[r].error, "launching");
-        good &= node->rank[r].error == CUDA_SUCCESS;
-    }
-    return good && !late;
+    *good_p = *good_p && run_program(rank, 0);
+    return kernels;
 }
 
-static bool judge_element(const struct call *call, size_t e, const unsigned char *got, char *why, size_t bytes)
+/* --- ranks -------------------------------------------------------------------------------------------------------- */
+
+static void open_rank(struct rank *rank)
 {
-    static const int world[OH_MAX_RANKS] = {0, 1, 2, 3, 4, 5, 6, 7};
-    const struct cf_type *type = call->data.type;
-    const unsigned char *at = got + e * type->size;
-    if (e >= PERIOD && memcmp(at, at - PERIOD * type->size, type->size) == 0) {
-        return true;
+    struct cf_worker *worker = rank->worker;
+    CUdevice device = worker->member[0].device;
+    cf_use(worker, 0);
+    cf_set_fill(worker, -1, &rank->set);
+    rank->common = cf_common_source(worker, (uint64_t)worker->nranks);
+    rank->own = cf_own_source(worker, (uint64_t)worker->nranks);
+    CF_CU(worker, DeviceGetAttribute(&rank->node->sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
+    CF_CU(worker, EventCreate(&rank->event[0], CU_EVENT_DISABLE_TIMING));
+    CF_CU(worker, EventCreate(&rank->event[1], CU_EVENT_DISABLE_TIMING));
+    CF_CU(worker, MemAlloc(&rank->staging, OH_STAGING_BYTES));
+    CF_CU(worker, MemAlloc(&rank->scratch, SCRATCH_BYTES));
+    rank->call = cf_need(worker, calloc((size_t)options.calls + 1, sizeof *rank->call));
+    if (oh_kernel_set_get(device, (uint32_t)worker->nranks, &rank->kernels) != CUDA_SUCCESS) {
+        bail_out("the kernels cannot be loaded");
     }
-    return cf_judge(&call->data, world, e % PERIOD, cf_load(type, at), true, why, bytes);
 }
 
-static void explain(const struct node *node, int c, uint32_t rank, size_t e, const char *why)
+static void close_rank(struct rank *rank)
 {
-    const struct call *call = &node->call[c];
-    const struct place *place = &node->rank[rank].place[c];
-    tap_note("n=%u call %d %s %s %s %s count %zu grid %ux%u send %%16=%zu receive %%16=%zu%s rank %u element %zu: %s",
-             node->nranks, c, oh_algorithm_name((int)call->plan.algorithm), call->data.type->name,
-             cf_op_names[call->data.op], cf_family_names[call->data.family], call->count, call->plan.blocks,
-             call->plan.threads, place->send % 16, place->recv % 16, place->send == place->recv ? " in place" : "",
-             rank, e, why);
+    CF_CU(rank->worker, MemFree(rank->scratch));
+    CF_CU(rank->worker, MemFree(rank->staging));
+    CF_CU(rank->worker, EventDestroy(rank->event[0]));
+    CF_CU(rank->worker, EventDestroy(rank->event[1]));
+    free(rank->call);
 }
 
-/* Rank 0 against the reference, the others against rank 0. */
-static bool judge_call(const struct node *node, int c)
+static void run_rank(struct cf_worker *worker)
 {
-    const struct call *call = &node->call[c];
-    size_t size = call->data.type->size;
-    const unsigned char *first = node->rank[0].after + node->rank[0].place[c].recv;
-    char why[400];
-    for (size_t e = 0; e < call->count; e++) {
-        if (!judge_element(call, e, first, why, sizeof why)) {
-            explain(node, c, 0, e, why);
-            return false;
+    /* Epochs at which the wrap, and nothing of the kind, lie within the next program. */
+    static const uint32_t epochs[] = {0, UINT32_MAX - 40, 12345};
+    struct node *node = worker->user;
+    struct rank *rank = &node->rank[worker->index];
+    int calls = 0, programs = 0;
+    bool good, tells = worker->index == 0;
+    *rank = (struct rank){.node = node, .worker = worker};
+    cf_barrier(worker);
+    open_rank(rank);
+    cf_barrier(worker);
+    int kernels = run_systematically(rank, &good);
+    if (tells) {
+        tap_ok(good, "n=%d on %d GPU(s): every kernel, %d of them", worker->nranks, options.gpus, kernels);
+    }
+    for (; programs < options.programs && good; programs++) {
+        random_program(rank);
+        calls += rank->batch->items;
+        good = run_program(rank, epochs[programs % (int)(sizeof epochs / sizeof *epochs)]);
+    }
+    if (tells) {
+        tap_ok(good, "n=%d on %d GPU(s): %d calls in %d random programs", worker->nranks, options.gpus, calls,
+               programs);
+    }
+    if (worker->result->failures > 0) {
+        tap_note("n=%d rank %d: %s", worker->nranks, worker->index, worker->result->failure);
+    }
+    cf_barrier(worker);
+    if (atomic_load(&node->lost)) { /* what the abort left behind is not worth a look */
+        bail_out("a program was lost");
+    }
+    close_rank(rank);
+}
+
+/* The abort flag, for all GPUs; and each GPU reaches the others' memory. */
+static void open_gpus(struct node *node)
+{
+    static _Alignas(4096) uint32_t page[1024]; /* the flag at its head */
+    CUcontext context[OH_MAX_RANKS];
+    CUresult result = CUDA_SUCCESS;
+    for (int g = 0; g < options.gpus && result == CUDA_SUCCESS; g++) {
+        result = cu.DevicePrimaryCtxRetain(&context[g], g);
+    }
+    for (int g = 0; g < options.gpus * options.gpus && result == CUDA_SUCCESS; g++) {
+        CUcontext mine = context[g / options.gpus], theirs = context[g % options.gpus];
+        result = cu.CtxSetCurrent(mine);
+        if (mine != theirs && result == CUDA_SUCCESS) {
+            result = oh_driver.ctx_enable_peer_access(theirs, 0);
+            result = result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result;
         }
     }
-    for (uint32_t r = 1; r < node->nranks; r++) {
-        const unsigned char *other = node->rank[r].after + node->rank[r].place[c].recv;
-        if (memcmp(first, other, call->count * size) != 0) {
-            size_t e = 0;
-            while (memcmp(first + e * size, other + e * size, size) == 0) {
-                e++;
-            }
-            snprintf(why, sizeof why, "%#llx, rank 0 has %#llx",
-                     (unsigned long long)cf_load(call->data.type, other + e * size),
-                     (unsigned long long)cf_load(call->data.type, first + e * size));
-            explain(node, c, r, e, why);
-            return false;
-        }
+    node->abort_flag = page;
+    if (result != CUDA_SUCCESS ||
+        oh_driver.mem_host_register(page, sizeof page, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP) !=
+            CUDA_SUCCESS ||
+        oh_driver.mem_host_get_device_pointer(&node->abort_flag_device, page, 0) != CUDA_SUCCESS) {
+        bail_out("no context, peer access, or memory for the abort flag");
     }
+}
+
+/* --- the command line --------------------------------------------------------------------------------------------- */
+
+static bool add_ranks(void *unused, const char *text)
+{
+    int ranks = atoi(text);
+    (void)unused;
+    if (ranks < 2 || ranks > OH_MAX_RANKS || options.rank_count == OH_MAX_RANKS) {
+        return false;
+    }
+    options.ranks[options.rank_count++] = ranks;
     return true;
 }
 
-static bool judge_program(struct node *node)
+static bool take_ranks(void *unused, const char *text)
 {
-    int bad = 0;
-    for (uint32_t r = 0; r < node->nranks; r++) {
-        struct rank *rank = &node->rank[r];
-        use(rank);
-        CU(memcpy_dtoh_async(rank->after, rank->arena, rank->bytes, rank->stream));
-        CU(stream_synchronize(rank->stream));
-    }
-    for (int c = 0; c < node->calls && bad < 5; c++) {
-        bad += !judge_call(node, c);
-    }
-    for (uint32_t r = 0; r < node->nranks && bad == 0; r++) {
-        struct rank *rank = &node->rank[r];
-        for (int c = 0; c < node->calls; c++) { /* now all but the results must be as before */
-            size_t bytes = node->call[c].count * node->call[c].data.type->size;
-            memcpy(rank->before + rank->place[c].recv, rank->after + rank->place[c].recv, bytes);
-        }
-        if (memcmp(rank->before, rank->after, rank->bytes) != 0) {
-            tap_note("n=%u rank %u: a byte that is no result was written", node->nranks, r);
-            bad++;
-        }
-    }
-    return bad == 0;
-}
-
-static bool run_program(struct node *node, uint32_t epoch)
-{
-    for (uint32_t r = 0; r < node->nranks; r++) {
-        fill_arena(node, &node->rank[r]);
-        reset_staging(&node->rank[r], epoch);
-        atomic_store(&node->rank[r].launched, 0);
-    }
-    for (uint32_t r = 0; r < node->nranks; r++) { /* nobody writes into staging that is being cleared */
-        use(&node->rank[r]);
-        CU(stream_synchronize(node->rank[r].stream));
-    }
-    atomic_store(&node->running, (int)node->nranks);
-    for (uint32_t r = 0; r < node->nranks; r++) {
-        if (pthread_create(&node->rank[r].thread, NULL, run_rank, &node->rank[r]) != 0) {
-            printf("Bail out! no thread\n");
-            exit(1);
-        }
-    }
-    if (!wait_for_ranks(node)) {
-        tap_note("n=%u: not finished after %d seconds", node->nranks, node->options->limit_s);
-        node->lost = true;
-        return false;
-    }
-    return judge_program(node);
-}
-
-/* --- GPUs and ranks ------------------------------------------------------------------------------------------------
- */
-
-static void open_gpu(struct node *node, int index)
-{
-    struct gpu *gpu = &node->gpu[index];
-    int major;
-    CU(device_get(&gpu->device, index));
-    CU(primary_ctx_retain(&gpu->context, gpu->device));
-    CU(device_get_attribute(&gpu->sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu->device));
-    CU(device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, gpu->device));
-    gpu->fp8 = major >= 9;
-}
-
-static void open_gpus(struct node *node)
-{
-    int gpus = node->options->gpus;
-    for (int g = 0; g < gpus; g++) {
-        open_gpu(node, g);
-    }
-    for (int g = 0; g < gpus; g++) {
-        CU(ctx_set_current(node->gpu[g].context));
-        for (int p = 0; p < gpus; p++) {
-            if (p != g) {
-                CUresult result = oh_driver.ctx_enable_peer_access(node->gpu[p].context, 0);
-                must(result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? CUDA_SUCCESS : result, "peer access");
-            }
-        }
-    }
-    CU(ctx_set_current(node->gpu[0].context));
-    static _Alignas(4096) uint32_t page[1024]; /* the abort flag at its head */
-    node->abort_flag = page;
-    CU(mem_host_register(page, sizeof page, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
-    CU(mem_host_get_device_pointer(&node->abort_flag_device, node->abort_flag, 0));
-}
-
-static void open_rank(struct node *node, uint32_t r)
-{
-    struct rank *rank = &node->rank[r];
-    *rank = (struct rank){.node = node, .index = r, .gpu = &node->gpu[r % (uint32_t)node->options->gpus]};
-    use(rank);
-    CU(stream_create(&rank->stream, CU_STREAM_NON_BLOCKING));
-    CU(event_create(&rank->event[0], CU_EVENT_DISABLE_TIMING));
-    CU(event_create(&rank->event[1], CU_EVENT_DISABLE_TIMING));
-    CU(mem_alloc(&rank->staging, OH_STAGING_BYTES));
-    CU(mem_alloc(&rank->arena, ARENA_BYTES));
-    CU(mem_alloc(&rank->scratch, SCRATCH_BYTES));
-    rank->before = memory(ARENA_BYTES);
-    rank->after = memory(ARENA_BYTES);
-    rank->place = memory((size_t)node->options->calls * sizeof *rank->place);
-    if (!load_kernels(rank->gpu->device, node->nranks, &rank->kernels)) {
-        printf("Bail out! the kernels for %u ranks cannot be loaded\n", node->nranks);
-        exit(1);
-    }
-}
-
-static void close_rank(struct node *node, uint32_t r)
-{
-    struct rank *rank = &node->rank[r];
-    use(rank);
-    CU(mem_free(rank->scratch));
-    CU(mem_free(rank->arena));
-    CU(mem_free(rank->staging));
-    CU(event_destroy(rank->event[0]));
-    CU(event_destroy(rank->event[1]));
-    CU(stream_destroy(rank->stream));
-    free(rank->before);
-    free(rank->after);
-    free(rank->place);
-}
-
-/* Epochs at which the wrap, and nothing of the kind, lie within the next program. */
-static const uint32_t epochs[] = {0, UINT32_MAX - 40, 12345};
-
-static void test_ranks(struct node *node, uint32_t nranks)
-{
-    bool good = true;
-    node->nranks = nranks;
-    for (uint32_t r = 0; r < nranks; r++) {
-        open_rank(node, r);
-    }
-    int kernels = systematic_programs(node, &good);
-    tap_ok(good, "n=%u on %d GPU(s): every kernel, %d of them", nranks, node->options->gpus, kernels);
-    int calls = 0, programs = 0;
-    for (; programs < node->options->programs && good; programs++) {
-        random_program(node);
-        calls += node->calls;
-        good = run_program(node, epochs[programs % (int)(sizeof epochs / sizeof *epochs)]);
-    }
-    tap_ok(good, "n=%u on %d GPU(s): %d calls in %d random programs", nranks, node->options->gpus, calls, programs);
-    if (node->lost) { /* what the abort left behind is not worth a look */
-        printf("Bail out! seed %llu\n", (unsigned long long)node->options->seed);
-        exit(1);
-    }
-    for (uint32_t r = 0; r < nranks; r++) {
-        close_rank(node, r);
-    }
-}
-
-static void parse_ranks(struct options *options, const char *text)
-{
-    options->rank_count = 0;
-    for (char *end = (char *)text; *end && options->rank_count < OH_MAX_RANKS;) {
-        options->ranks[options->rank_count++] = (uint32_t)strtoul(end, &end, 10);
-        end += *end != '\0';
-    }
-}
-
-static bool parse(int argc, char **argv, struct options *options)
-{
-    bool good = true;
-    for (int option; (option = getopt(argc, argv, "n:g:p:c:l:s:")) != -1;) {
-        switch (option) {
-        case 'n':
-            parse_ranks(options, optarg);
-            break;
-        case 'g':
-            options->gpus = atoi(optarg);
-            break;
-        case 'p':
-            options->programs = atoi(optarg);
-            break;
-        case 'c':
-            options->calls = atoi(optarg);
-            break;
-        case 'l':
-            options->limit_s = atoi(optarg);
-            break;
-        case 's':
-            options->seed = strtoull(optarg, NULL, 0);
-            break;
-        default:
-            good = false;
-        }
-    }
-    for (int i = 0; i < options->rank_count; i++) {
-        good &= options->ranks[i] >= 2 && options->ranks[i] <= OH_MAX_RANKS;
-    }
-    return good && options->gpus >= 1 && options->gpus <= OH_MAX_RANKS && options->calls >= 1 && options->limit_s >= 1;
+    options.rank_count = 0;
+    return cf_for_each(text, add_ranks, unused);
 }
 
 int main(int argc, char **argv)
 {
-    struct options options = {.ranks = {2, 3, 4, 5, 6, 7, 8},
-                              .rank_count = 7,
-                              .gpus = 1,
-                              .programs = 5,
-                              .calls = 1500,
-                              .limit_s = 30,
-                              .seed = (uint64_t)time(NULL)};
+    static const char usage[] =
+        "usage: virtual_ranks [-n RANKS,...] [-g GPUS] [-p PROGRAMS] [-c CALLS] [-l SECONDS] [-s SEED]\n";
     static struct node node;
+    const struct cf_option table[] = {
+        CF_TAKES("n", take_ranks, NULL),
+        CF_INT("g", &options.gpus, 1, OH_MAX_RANKS),
+        CF_INT("p", &options.programs, 0, INT32_MAX),
+        CF_INT("c", &options.calls, 1, INT32_MAX - 1),
+        CF_INT("l", &options.limit_s, 1, INT32_MAX),
+        CF_NUMBER("s", &options.seed),
+        CF_NO_MORE,
+    };
+    pthread_t watcher;
     int gpus = 0;
-    if (!parse(argc, argv, &options)) {
-        fprintf(stderr,
-                "usage: virtual_ranks [-n RANKS,...] [-g GPUS] [-p PROGRAMS] [-c CALLS] [-l SECONDS] [-s SEED]\n");
-        return 2;
+    options.seed = (uint64_t)time(NULL);
+    if (cf_options_read(argc, argv, usage, table) < argc) {
+        cf_options_refuse(usage);
     }
     /* Streams that share a hardware queue would wait for one another. Read by the driver when it starts. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
-    if (oh_driver_open() != ncclSuccess || oh_driver.device_get_count(&gpus) != CUDA_SUCCESS || gpus < options.gpus) {
+    if (oh_driver_open() != ncclSuccess || cf_api_open_cuda() != NULL || cu.DeviceGetCount(&gpus) != CUDA_SUCCESS ||
+        gpus < options.gpus) {
         tap_skip_all("not as many GPUs");
     }
     printf("# seed %llu\n", (unsigned long long)options.seed);
-    node.options = &options;
-    node.random = cf_mix(options.seed);
-    node.call = memory((size_t)options.calls * sizeof *node.call);
     open_gpus(&node);
-    for (int i = 0; i < options.rank_count; i++) {
-        test_ranks(&node, options.ranks[i]);
+    if (pthread_create(&watcher, NULL, watch, &node) != 0) {
+        bail_out("no thread");
     }
-    free(node.call);
+    for (int i = 0; i < options.rank_count; i++) {
+        static struct cf_board board;
+        memset(&board, 0, sizeof board);
+        node.nranks = options.ranks[i];
+        board.seed = options.seed;
+        board.layout =
+            (struct cf_layout){.nranks = node.nranks, .local = node.nranks, .threads = true, .gpus = options.gpus};
+        if (cf_run_workers(&board, 0, run_rank, &node) != 0) {
+            bail_out("no thread");
+        }
+    }
     return tap_done();
 }
