@@ -2,29 +2,27 @@
 /*
  * sweep.c - see sweep.h; lists the points, runs each in a job of its own, and judges what became of the job
  *
- *   LD_PRELOAD=libonehop.so sweep --scratch FOLDER [--points all|N] [--seed S] [--jobs N] [--only PATTERN,...]
+ *   LD_PRELOAD=libonehop.so sweep --scratch FOLDER [--points N] [--seed S] [--jobs N] [--only PATTERN,...]
  *   LD_PRELOAD=libonehop.so sweep --scratch FOLDER --point PATTERN:ACT:stops|on:FUNCTION:N
  *
  * A run without a fault lists the functions of the driver that the library calls in one rank after its set-up. A point
  * is the n-th call of one of them, in one pattern of calls, with one act. Of --points N, each function of each pattern
- * fails once, and the rest is drawn. Exit status: 0 when every point was judged good.
+ * fails once, and the rest is drawn; 0: all points. Exit status: 0 when every point was judged good.
  */
-#include "sweep.h"
+#include "test/e2e/sweep.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "test/common/options.h"
 
 #define MAX_JOBS 32
 #define MAX_POINTS 65536
@@ -55,29 +53,22 @@ static const char *const verdict_names[VERDICTS] = {
     "right", "told", "waits and is told", "silent", "untold", "forgotten", "false alarm", "leak", "crash", "hang"};
 
 /* A job under way. */
-struct job {
+struct place {
+    struct cf_job job;
     const struct sweep_point *point; /* NULL: this place is free */
-    struct sweep_board *board;
-    int processes;
-    pid_t pid[SWEEP_MAX_RANKS];
-    bool running[SWEEP_MAX_RANKS], crashed;
+    const char *trace;               /* no fault: the file for the functions that the victim calls */
+    int running;                     /* processes */
+    bool crashed;
     double begun, stopped; /* stopped: when the victim was, 0: it is not */
     char folder[PATH];     /* of the library's names */
     char out[PATH];
 };
 
-static char scratch[PATH - 64];
+static const char *scratch = "";
 static struct sweep_point points[MAX_POINTS];
 static size_t point_count;
-static struct job jobs[MAX_JOBS];
+static struct place places[MAX_JOBS];
 static size_t counts[VERDICTS];
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 static void quit(const char *what)
 {
@@ -92,36 +83,17 @@ static bool has_threads(const struct sweep_point *point)
     return point->pattern == SWEEP_THREADS;
 }
 
-struct thread {
-    const struct sweep_point *point;
-    struct sweep_board *board;
-    int rank;
-};
-
-static void *run_thread(void *argument)
+static struct sweep_board *board_of(const struct place *place)
 {
-    const struct thread *thread = argument;
-    sweep_rank(thread->point, thread->board, thread->rank);
-    return NULL;
+    return (struct sweep_board *)place->job.board;
 }
 
-static void run_threads(const struct job *job)
+static void set_environment(const struct place *place, int process)
 {
-    struct thread second = {job->point, job->board, 1};
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, run_thread, &second) != 0) {
-        _exit(2);
-    }
-    sweep_rank(job->point, job->board, 0);
-    pthread_join(thread, NULL);
-}
-
-static void set_environment(const struct job *job, int process, const char *trace)
-{
-    const struct sweep_point *point = job->point;
+    const struct sweep_point *point = place->point;
     char text[PATH + 16];
-    setenv("ONEHOP_SHM_DIR", job->folder, 1);
-    snprintf(text, sizeof text, "%s.report", job->out);
+    setenv("ONEHOP_SHM_DIR", place->folder, 1);
+    snprintf(text, sizeof text, "%s.report", place->out);
     setenv("SIMNODE_REPORT", text, 1);
     if (point->pattern == SWEEP_PARTS) {
         setenv("ONEHOP_ALGO", "twoshot", 1);
@@ -134,112 +106,94 @@ static void set_environment(const struct job *job, int process, const char *trac
     }
     setenv("SIMNODE_CALLER", "libonehop.so", 1);
     setenv("SIMNODE_FROM", "cuProfilerStart", 1);
-    if (trace) {
-        setenv("SIMNODE_TRACE", trace, 1);
+    if (place->trace != NULL) {
+        setenv("SIMNODE_TRACE", place->trace, 1);
     } else {
         snprintf(text, sizeof text, "%s:%u", point->function, point->nth);
         setenv(act_variables[point->act], text, 1);
     }
 }
 
-static void run_process(const struct job *job, int process, const char *trace)
+static void prepare_process(const struct cf_job *job, int process)
 {
-    int out = open(job->out, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const struct place *place = job->user;
+    int out = open(place->out, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     if (out < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0) {
         _exit(2);
     }
-    set_environment(job, process, trace);
-    if (has_threads(job->point)) {
-        run_threads(job);
-    } else {
-        sweep_rank(job->point, job->board, process);
-    }
-    exit(0); /* not _exit: the library and the simulated libraries end as in any program */
+    set_environment(place, process);
 }
 
-static void start(struct job *job, const struct sweep_point *point, const char *trace)
+static void start(struct place *place, const struct sweep_point *point, const char *trace)
 {
-    memset(job->board, 0, sizeof *job->board);
-    unlink(job->out);
-    job->point = point;
-    job->processes = has_threads(point) ? 1 : sweep_ranks(point->pattern);
-    job->begun = now();
-    job->stopped = 0;
-    job->crashed = false;
-    for (int p = 0; p < job->processes; p++) {
-        job->pid[p] = fork();
-        if (job->pid[p] < 0) {
-            quit("fork");
-        }
-        if (job->pid[p] == 0) {
-            run_process(job, p, trace);
-        }
-        job->running[p] = true;
-    }
+    struct sweep_board *board = board_of(place);
+    int nranks = point->pattern == SWEEP_EAGER || point->pattern == SWEEP_NCCL ? 3 : 2;
+    *board = (struct sweep_board){.point = *point};
+    board->board.layout =
+        (struct cf_layout){.nranks = nranks, .local = has_threads(point) ? nranks : 1, .threads = has_threads(point)};
+    board->board.seed = 1;
+    unlink(place->out);
+    place->point = point;
+    place->trace = trace;
+    place->begun = cf_now();
+    place->stopped = 0;
+    place->crashed = false;
+    cf_job_start(&place->job);
+    place->running = place->job.processes;
 }
 
-static bool is_meant(const struct job *job, int process, int status)
+static bool is_meant(const struct place *place, int process, int status)
 {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
         return true;
     }
-    return job->point->act == SWEEP_KILL && process == VICTIM && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    return place->point->act == SWEEP_KILL && process == VICTIM && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+}
+
+/* A victim that is stopped goes on later: once, since a leak checker stops its threads, too. */
+static void look_after_victim(struct place *place)
+{
+    pid_t victim = place->job.pid[has_threads(place->point) ? 0 : VICTIM];
+    siginfo_t info = {.si_pid = 0};
+    if (victim > 0 && waitid(P_PID, (id_t)victim, &info, WSTOPPED | WNOHANG) == 0 && info.si_pid == victim) {
+        place->stopped = cf_now();
+    }
+    if (place->stopped > 0 && cf_now() - place->stopped > STOP_S) {
+        kill(victim, SIGCONT);
+        place->stopped = 0;
+    }
 }
 
 /* Looks at the processes of a job; true: all have ended. */
-static bool has_ended(struct job *job)
+static bool has_ended(struct place *place)
 {
-    bool ended = true;
-    for (int p = 0; p < job->processes; p++) {
-        int status;
-        if (job->running[p] && waitpid(job->pid[p], &status, WNOHANG | WUNTRACED) == job->pid[p]) {
-            if (WIFSTOPPED(status)) {
-                job->stopped = now();
-            } else {
-                job->running[p] = false;
-                job->crashed |= !is_meant(job, p, status);
-            }
-        }
-        ended &= !job->running[p];
+    int process, status;
+    look_after_victim(place);
+    while (cf_job_ended(&place->job, &process, &status)) {
+        place->running--;
+        place->crashed |= !is_meant(place, process, status);
     }
-    if (job->stopped > 0 && now() - job->stopped > STOP_S) {
-        kill(job->pid[has_threads(job->point) ? 0 : VICTIM], SIGCONT); /* once: a leak checker stops its threads, too */
-        job->stopped = 0;
-    }
-    return ended;
-}
-
-static void kill_job(struct job *job)
-{
-    for (int p = 0; p < job->processes; p++) {
-        if (job->running[p]) {
-            kill(job->pid[p], SIGKILL);
-            waitpid(job->pid[p], NULL, 0);
-        }
-    }
+    return place->running == 0;
 }
 
 /* --- judgement ---------------------------------------------------------------------------------------------------- */
 
 /* What the simulated libraries count at the end of a process that has cleaned up. */
-static bool report_has_leaks(const struct job *job, pid_t pid, char *what_p, size_t room)
+static bool report_has_leaks(const struct place *place, pid_t pid, char *what_p, size_t room)
 {
     static const char *const things[] = {"mem_live_bytes", "host_live", "ipc_open", "streams_live", "events_live"};
     char path[PATH + 32], name[64];
     long number;
     bool leaks = false;
-    snprintf(path, sizeof path, "%s.report.%d", job->out, (int)pid);
+    snprintf(path, sizeof path, "%s.report.%d", place->out, (int)pid);
     FILE *file = fopen(path, "r");
-    while (file && fscanf(file, "%63s %ld%*[^\n]", name, &number) >= 1) {
-        for (size_t t = 0; t < sizeof things / sizeof *things; t++) {
-            if (strcmp(name, things[t]) == 0 && number != 0) {
-                snprintf(what_p, room, "%s %ld", name, number);
-                leaks = true;
-            }
+    while (file != NULL && fscanf(file, "%63s %ld%*[^\n]", name, &number) >= 1) {
+        if (cf_index(things, sizeof things / sizeof *things, name) >= 0 && number != 0) {
+            snprintf(what_p, room, "%s %ld", name, number);
+            leaks = true;
         }
     }
-    if (file) {
+    if (file != NULL) {
         fclose(file);
         unlink(path);
     }
@@ -247,86 +201,78 @@ static bool report_has_leaks(const struct job *job, pid_t pid, char *what_p, siz
 }
 
 /* Names that are left in the library's folder; they are removed, so that the next job finds none. */
-static bool folder_has_names(const struct job *job)
+static bool folder_has_names(const struct place *place)
 {
     bool found = false;
-    DIR *folder = opendir(job->folder);
-    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+    DIR *folder = opendir(place->folder);
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         if (entry->d_name[0] != '.') {
             found = true;
             unlinkat(dirfd(folder), entry->d_name, 0);
         }
     }
-    if (folder) {
+    if (folder != NULL) {
         closedir(folder);
     }
     return found;
 }
 
-static bool finds_leaks(const struct job *job, char *what_p, size_t room)
+static bool finds_leaks(const struct place *place, char *what_p, size_t room)
 {
+    const struct sweep_board *board = board_of(place);
     bool leaks = false;
-    for (int r = 0; r < sweep_ranks(job->point->pattern); r++) {
-        const struct sweep_record *record = &job->board->rank[r];
-        if (atomic_load(&record->finished) && atomic_load(&record->leaks)) {
+    for (int r = 0; r < board->board.layout.nranks; r++) {
+        unsigned flags = atomic_load(&board->flags[r]);
+        bool reported = report_has_leaks(place, board->board.pid[r], what_p, room);
+        if ((flags & SWEEP_FINISHED) && (flags & SWEEP_LEAKS)) {
             snprintf(what_p, room, "memory of rank %d", r);
-            leaks = true;
         }
+        leaks |= (flags & SWEEP_FINISHED) && (reported || (flags & SWEEP_LEAKS));
     }
-    for (int p = 0; p < job->processes; p++) {
-        bool finished = atomic_load(&job->board->rank[p].finished);
-        leaks |= report_has_leaks(job, job->pid[p], what_p, room) && finished;
-    }
-    if (folder_has_names(job)) {
+    if (folder_has_names(place)) {
         snprintf(what_p, room, "a name");
         leaks = true;
     }
     return leaks;
 }
 
-/* An error that no rank should have got. */
-static bool is_alarm(const struct job *job)
+/* An error that no rank should have got. all: the flags of all ranks. */
+static bool is_alarm(const struct place *place, unsigned all)
 {
-    bool told = false, errors = false, after_all = false;
-    for (int r = 0; r < sweep_ranks(job->point->pattern); r++) {
-        const struct sweep_record *record = &job->board->rank[r];
-        bool late = atomic_load(&record->late), here = atomic_load(&record->told) || atomic_load(&record->waited);
-        told |= atomic_load(&record->told);
-        errors |= here || late;
-        after_all |= late && !here;
+    const struct sweep_board *board = board_of(place);
+    bool errors = all & (SWEEP_TOLD | SWEEP_WAITED | SWEEP_LATE), after_all = false;
+    for (int r = 0; r < board->board.layout.nranks; r++) {
+        unsigned flags = atomic_load(&board->flags[r]);
+        after_all |= (flags & SWEEP_LATE) && !(flags & (SWEEP_TOLD | SWEEP_WAITED));
     }
-    switch (job->point->act) {
+    switch (place->point->act) {
     case SWEEP_STOP:
         return errors;
     case SWEEP_FAIL: /* the rank whose call failed must know */
-        return errors && !told;
+        return errors && !(all & SWEEP_TOLD);
     default: /* a peer that has ended is missed by calls alone */
         return after_all;
     }
 }
 
-static enum verdict judge(const struct job *job, bool hangs, char *what_p, size_t room)
+static enum verdict judge(const struct place *place, bool hangs, char *what_p, size_t room)
 {
-    bool silent = false, untold = false, forgotten = false, told = false, waited = false;
-    for (int r = 0; r < sweep_ranks(job->point->pattern); r++) {
-        const struct sweep_record *record = &job->board->rank[r];
-        silent |= atomic_load(&record->silent);
-        untold |= atomic_load(&record->untold);
-        forgotten |= atomic_load(&record->forgotten);
-        told |= atomic_load(&record->told);
-        waited |= atomic_load(&record->waited);
+    const struct sweep_board *board = board_of(place);
+    unsigned all = 0;
+    for (int r = 0; r < board->board.layout.nranks; r++) {
+        all |= atomic_load(&board->flags[r]);
     }
-    bool leaks = finds_leaks(job, what_p, room);
-    return hangs           ? HANG
-           : job->crashed  ? CRASH
-           : silent        ? SILENT
-           : untold        ? UNTOLD
-           : forgotten     ? FORGOTTEN
-           : is_alarm(job) ? ALARM
-           : leaks         ? LEAK
-           : waited        ? WAITS
-           : told          ? TOLD
-                           : RIGHT;
+    bool leaks = finds_leaks(place, what_p, room);
+    return hangs                   ? HANG
+           : place->crashed        ? CRASH
+           : all & SWEEP_SILENT    ? SILENT
+           : all & SWEEP_UNTOLD    ? UNTOLD
+           : all & SWEEP_FORGOTTEN ? FORGOTTEN
+           : is_alarm(place, all)  ? ALARM
+           : leaks                 ? LEAK
+           : all & SWEEP_WAITED    ? WAITS
+           : all & SWEEP_TOLD      ? TOLD
+                                   : RIGHT;
 }
 
 static void print_point(FILE *file, const struct sweep_point *point)
@@ -335,71 +281,72 @@ static void print_point(FILE *file, const struct sweep_point *point)
             point->function, point->nth);
 }
 
-static void print_tail(const struct job *job)
+static void print_tail(const struct place *place)
 {
     char line[1024];
-    FILE *file = fopen(job->out, "r");
-    while (file && fgets(line, sizeof line, file)) {
+    FILE *file = fopen(place->out, "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
         printf("#     %s", line);
     }
-    if (file) {
+    if (file != NULL) {
         fclose(file);
     }
 }
 
-static void finish(struct job *job, bool hangs)
+static void finish(struct place *place, bool hangs)
 {
     char what[128] = "";
     if (hangs) {
-        kill_job(job);
+        cf_job_kill(&place->job);
     }
-    enum verdict verdict = judge(job, hangs, what, sizeof what);
+    enum verdict verdict = judge(place, hangs, what, sizeof what);
     counts[verdict]++;
     if (verdict >= SILENT) {
         printf("# %s%s%s: ", verdict_names[verdict], what[0] ? ", left: " : "", what);
-        print_point(stdout, job->point);
+        print_point(stdout, place->point);
         printf("\n");
         if (counts[verdict] <= 2) {
-            print_tail(job);
+            print_tail(place);
         }
         fflush(stdout);
     }
-    job->point = NULL;
+    place->point = NULL;
 }
 
 /* --- all jobs ----------------------------------------------------------------------------------------------------- */
 
-static void run_all(int places)
+static void run_all(int jobs)
 {
     size_t next = 0, done = 0;
     while (done < point_count) {
-        for (int j = 0; j < places; j++) {
-            struct job *job = &jobs[j];
-            bool hangs = job->point && now() - job->begun > LIMIT_S;
-            if (job->point && (has_ended(job) || hangs)) {
-                finish(job, hangs);
+        for (int j = 0; j < jobs; j++) {
+            struct place *place = &places[j];
+            bool hangs = place->point != NULL && cf_now() - place->begun > LIMIT_S;
+            if (place->point != NULL && (has_ended(place) || hangs)) {
+                finish(place, hangs);
                 if (++done % 250 == 0) {
                     printf("# %zu of %zu points\n", done, point_count);
                     fflush(stdout);
                 }
             }
-            if (!job->point && next < point_count) {
-                start(job, &points[next++], NULL);
+            if (place->point == NULL && next < point_count) {
+                start(place, &points[next++], NULL);
             }
         }
         usleep(1000);
     }
 }
 
-static void prepare_jobs(int places)
+static void open_places(char **argv, int jobs)
 {
-    for (int j = 0; j < places; j++) {
-        struct job *job = &jobs[j];
-        job->board = mmap(NULL, sizeof *job->board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        snprintf(job->out, sizeof job->out, "%s/out.%d", scratch, j);
-        snprintf(job->folder, sizeof job->folder, "%s/names.%d", scratch, j);
-        if (job->board == MAP_FAILED || (mkdir(job->folder, 0700) != 0 && errno != EEXIST)) {
-            quit(job->folder);
+    for (int j = 0; j < jobs; j++) {
+        struct place *place = &places[j];
+        place->job = (struct cf_job){.prepare = prepare_process, .user = place};
+        cf_job_open(&place->job, argv, sizeof(struct sweep_board));
+        snprintf(place->out, sizeof place->out, "%s/out.%d", scratch, j);
+        snprintf(place->folder, sizeof place->folder, "%s/names.%d", scratch, j);
+        if (mkdir(place->folder, 0700) != 0 && errno != EEXIST) {
+            quit(place->folder);
         }
     }
 }
@@ -411,26 +358,33 @@ struct function {
     unsigned calls;
 };
 
-/* Functions of a pattern, as a run without faults calls them. */
-static size_t list_functions(enum sweep_pattern pattern, struct function *functions, size_t room)
+/* Runs a pattern without a fault; the functions that the victim calls go to a file. */
+static void trace_pattern(enum sweep_pattern pattern, const char *path)
 {
     struct sweep_point point = {.pattern = pattern};
-    char path[PATH], name[SWEEP_NAME], what[128] = "";
-    size_t count = 0;
-    snprintf(path, sizeof path, "%s/trace", scratch);
+    char what[128] = "";
     unlink(path);
-    start(&jobs[0], &point, path);
-    while (!has_ended(&jobs[0])) {
+    start(&places[0], &point, path);
+    while (!has_ended(&places[0])) {
         usleep(1000);
     }
-    enum verdict verdict = judge(&jobs[0], false, what, sizeof what);
+    enum verdict verdict = judge(&places[0], false, what, sizeof what);
     if (verdict != RIGHT) {
         printf("# %s, without a fault: %s %s\n", pattern_names[pattern], verdict_names[verdict], what);
-        print_tail(&jobs[0]);
+        print_tail(&places[0]);
         exit(1);
     }
+    places[0].point = NULL;
+}
+
+static size_t list_functions(enum sweep_pattern pattern, struct function *functions, size_t room)
+{
+    char path[PATH], name[SWEEP_NAME];
+    size_t count = 0;
+    snprintf(path, sizeof path, "%s/trace", scratch);
+    trace_pattern(pattern, path);
     FILE *file = fopen(path, "r");
-    while (file && fscanf(file, "%63s", name) == 1) {
+    while (file != NULL && fscanf(file, "%63s", name) == 1) {
         size_t f = 0;
         while (f < count && strcmp(functions[f].name, name) != 0) {
             f++;
@@ -441,16 +395,15 @@ static size_t list_functions(enum sweep_pattern pattern, struct function *functi
         }
         functions[f].calls += f < count;
     }
-    if (file) {
+    if (file != NULL) {
         fclose(file);
     }
-    jobs[0].point = NULL;
     return count;
 }
 
-static unsigned draw(unsigned *seed, unsigned below)
+static unsigned draw(struct cf_source *source, unsigned below)
 {
-    return (unsigned)(((uint64_t)(unsigned)rand_r(seed) * below) >> 31);
+    return (unsigned)cf_draw(source, below);
 }
 
 static void add(enum sweep_pattern pattern, enum sweep_act act, bool stops, const struct function *function,
@@ -472,13 +425,13 @@ static bool makes_sense(enum sweep_pattern pattern, enum sweep_act act)
 }
 
 /* All points of a pattern; in front, `firsts` of them: each function fails once. Returns how many are in front. */
-static size_t add_pattern(enum sweep_pattern pattern, unsigned *seed, bool firsts)
+static size_t add_pattern(enum sweep_pattern pattern, struct cf_source *source, bool firsts)
 {
     struct function functions[64];
     size_t count = list_functions(pattern, functions, 64), begin = point_count;
     for (size_t f = 0; f < count; f++) {
         if (firsts) {
-            add(pattern, SWEEP_FAIL, draw(seed, 2) != 0, &functions[f], 1 + draw(seed, functions[f].calls));
+            add(pattern, SWEEP_FAIL, draw(source, 2) != 0, &functions[f], 1 + draw(source, functions[f].calls));
             continue;
         }
         for (int act = 0; act < SWEEP_ACTS; act++) {
@@ -492,10 +445,10 @@ static size_t add_pattern(enum sweep_pattern pattern, unsigned *seed, bool first
 }
 
 /* `wanted` of the points, drawn; the first `kept` stay. */
-static void thin(size_t kept, size_t wanted, unsigned *seed)
+static void thin(size_t kept, size_t wanted, struct cf_source *source)
 {
     for (size_t i = kept; i < wanted && i < point_count; i++) {
-        size_t other = i + draw(seed, (unsigned)(point_count - i));
+        size_t other = i + draw(source, (unsigned)(point_count - i));
         struct sweep_point point = points[i];
         points[i] = points[other];
         points[other] = point;
@@ -503,90 +456,88 @@ static void thin(size_t kept, size_t wanted, unsigned *seed)
     point_count = wanted < point_count ? wanted : point_count;
 }
 
-static bool is_wanted(const char *only, const char *name)
-{
-    const char *at = only ? strstr(only, name) : name;
-    return at && (!only || at[strlen(name)] == '\0' || at[strlen(name)] == ',');
-}
-
-static size_t make_points(const char *only, size_t wanted, unsigned *seed)
+static size_t make_points(const bool *patterns, size_t wanted, struct cf_source *source)
 {
     size_t kept = 0;
     for (int firsts = wanted > 0; firsts >= 0; firsts--) {
         for (int p = 0; p < SWEEP_PATTERNS; p++) {
-            if (is_wanted(only, pattern_names[p])) {
-                size_t added = add_pattern((enum sweep_pattern)p, seed, firsts != 0);
+            if (patterns[p]) {
+                size_t added = add_pattern((enum sweep_pattern)p, source, firsts != 0);
                 kept += firsts ? added : 0;
             }
         }
     }
     size_t all = point_count - kept;
     if (wanted > 0) {
-        thin(kept, wanted > kept ? wanted : kept, seed);
+        thin(kept, wanted > kept ? wanted : kept, source);
     }
     return all;
 }
 
-static int index_of(const char *const *names, int count, const char *name)
+/* --- the command line --------------------------------------------------------------------------------------------- */
+
+static bool add_wanted(void *patterns, const char *name)
 {
-    int i = 0;
-    while (i < count && strcmp(names[i], name) != 0) {
-        i++;
+    int p = cf_index(pattern_names, SWEEP_PATTERNS, name);
+    if (p >= 0) {
+        ((bool *)patterns)[p] = true;
     }
-    return i;
+    return p >= 0;
 }
 
-static void read_point(char *text)
+static bool take_only(void *patterns, const char *list)
 {
-    char *pattern = strtok(text, ":"), *act = strtok(NULL, ":"), *stops = strtok(NULL, ":"),
-         *function = strtok(NULL, ":"), *nth = strtok(NULL, ":");
+    memset(patterns, 0, SWEEP_PATTERNS * sizeof(bool));
+    return cf_for_each(list, add_wanted, patterns);
+}
+
+static bool take_point(void *unused, const char *text)
+{
     struct function called = {.calls = 0};
-    int p = pattern ? index_of(pattern_names, SWEEP_PATTERNS, pattern) : SWEEP_PATTERNS;
-    int a = act ? index_of(act_names, SWEEP_ACTS, act) : SWEEP_ACTS;
-    if (p == SWEEP_PATTERNS || a == SWEEP_ACTS || !nth) {
-        fprintf(stderr, "sweep: --point: expected PATTERN:ACT:stops|on:FUNCTION:N\n");
-        exit(2);
+    char pattern[16], act[16], stops[16];
+    unsigned nth;
+    (void)unused;
+    if (sscanf(text, "%15[^:]:%15[^:]:%15[^:]:%63[^:]:%u", pattern, act, stops, called.name, &nth) != 5) {
+        return false;
     }
-    snprintf(called.name, sizeof called.name, "%s", function);
-    add((enum sweep_pattern)p, (enum sweep_act)a, strcmp(stops, "stops") == 0, &called,
-        (unsigned)strtoul(nth, NULL, 10));
+    int p = cf_index(pattern_names, SWEEP_PATTERNS, pattern), a = cf_index(act_names, SWEEP_ACTS, act);
+    if (p >= 0 && a >= 0) {
+        add((enum sweep_pattern)p, (enum sweep_act)a, strcmp(stops, "stops") == 0, &called, nth);
+    }
+    return p >= 0 && a >= 0;
 }
 
 int main(int argc, char **argv)
 {
-    const char *only = NULL;
-    char *one = NULL;
-    size_t wanted = 300, all;
-    unsigned seed = 1;
-    int places = 6;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--scratch") == 0) {
-            snprintf(scratch, sizeof scratch, "%s", argv[i + 1]);
-        } else if (strcmp(argv[i], "--points") == 0) {
-            wanted = strtoul(argv[i + 1], NULL, 10); /* 0: all */
-        } else if (strcmp(argv[i], "--seed") == 0) {
-            seed = (unsigned)strtoul(argv[i + 1], NULL, 10);
-        } else if (strcmp(argv[i], "--jobs") == 0) {
-            places = atoi(argv[i + 1]);
-        } else if (strcmp(argv[i], "--only") == 0) {
-            only = argv[i + 1];
-        } else if (strcmp(argv[i], "--point") == 0) {
-            one = argv[i + 1];
-        }
+    static const char usage[] =
+        "usage: sweep --scratch FOLDER [--points N] [--seed S] [--jobs N] [--only PATTERN,...]\n"
+        "       sweep --scratch FOLDER --point PATTERN:ACT:stops|on:FUNCTION:N\n";
+    bool patterns[SWEEP_PATTERNS];
+    int wanted = 300, jobs = 6, process;
+    struct cf_source source = {1};
+    struct cf_board *board;
+    const struct cf_option table[] = {
+        CF_WORD("scratch", &scratch),
+        CF_INT("points", &wanted, 0, MAX_POINTS),
+        CF_NUMBER("seed", &source.state),
+        CF_INT("jobs", &jobs, 1, MAX_JOBS),
+        CF_TAKES("only", take_only, patterns),
+        CF_TAKES("point", take_point, NULL),
+        CF_NO_MORE,
+    };
+    if (cf_job_join(sizeof(struct sweep_board), &board, &process)) {
+        return cf_job_run(board, process, sweep_rank, NULL);
     }
-    if (scratch[0] == '\0' || places < 1 || places > MAX_JOBS) {
-        fprintf(stderr, "sweep: expected --scratch FOLDER, --jobs 1 to %d\n", MAX_JOBS);
-        return 2;
+    memset(patterns, true, sizeof patterns);
+    if (cf_options_read(argc, argv, usage, table) < argc || *scratch == '\0') {
+        cf_options_refuse(usage);
     }
-    prepare_jobs(places);
-    if (one) {
-        read_point(one);
-        all = 1;
-    } else {
-        all = make_points(only, wanted, &seed);
+    open_places(argv, jobs);
+    size_t bad = 0, all = point_count > 0 ? 1 : make_points(patterns, (size_t)wanted, &source);
+    run_all(jobs);
+    for (int j = 0; j < jobs; j++) {
+        cf_job_close(&places[j].job);
     }
-    run_all(places);
-    size_t bad = 0;
     printf("# %zu of %zu points:", point_count, all);
     for (int v = 0; v < VERDICTS; v++) {
         printf("%s %s %zu", v > 0 ? "," : "", verdict_names[v], counts[v]);

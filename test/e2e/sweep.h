@@ -2,19 +2,14 @@
 /*
  * sweep.h - a sweep of run-time faults: one fault at one call of the driver, in a job of its own
  *
- * sweep.c makes the list of points, starts a job for each, and judges it. sweep_rank.c is a rank of such a job. They
- * share a board in memory, which outlives ranks that are killed.
+ * sweep.c makes the list of points, starts a job for each, and judges it. sweep_rank.c is a rank of such a job. The
+ * board outlives ranks that are killed.
  */
 #ifndef TEST_E2E_SWEEP_H_
 #define TEST_E2E_SWEEP_H_
 
-#include <nccl.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
+#include "test/common/batch.h"
 
-#define SWEEP_MAX_RANKS 3
-#define SWEEP_MAX_COMMS 2
 #define SWEEP_NAME 64
 
 /* What the ranks call. */
@@ -48,28 +43,24 @@ struct sweep_point {
 };
 
 /* What became of a rank. A flag is set at once, since the process may be killed. */
-struct sweep_record {
-    atomic_bool armed;     /* set-up is over */
-    atomic_bool worked;    /* all its calls are behind it, or were given up */
-    atomic_bool finished;  /* it has ended its communicators, and everything is back */
-    atomic_bool told;      /* a call of NCCL or CUDA has returned an error */
-    atomic_bool waited;    /* a stream did not complete, and an asynchronous error said so */
-    atomic_bool late;      /* an asynchronous error after all calls had completed with right results */
-    atomic_bool silent;    /* a stream completed with wrong data of a call that had returned success */
-    atomic_bool untold;    /* a stream did not complete, and no error came */
-    atomic_bool forgotten; /* a call returned success on a communicator that had returned an error */
-    atomic_bool leaks;     /* memory is not back */
+enum sweep_flag {
+    SWEEP_FINISHED = 1,   /* it has ended its communicators, and everything is back */
+    SWEEP_TOLD = 2,       /* a call of NCCL or CUDA has returned an error */
+    SWEEP_WAITED = 4,     /* a stream did not complete, and an asynchronous error said so */
+    SWEEP_LATE = 8,       /* an asynchronous error after all calls had completed with right results */
+    SWEEP_SILENT = 16,    /* a stream completed with wrong data of a call that had returned success */
+    SWEEP_UNTOLD = 32,    /* a stream did not complete, and no error came */
+    SWEEP_FORGOTTEN = 64, /* a call returned success on a communicator that had returned an error */
+    SWEEP_LEAKS = 128     /* memory is not back */
 };
 
 struct sweep_board {
-    ncclUniqueId id[SWEEP_MAX_COMMS];
-    atomic_uint ids, present, ended; /* ranks, of the barriers */
-    struct sweep_record rank[SWEEP_MAX_RANKS];
+    struct cf_board board;
+    struct sweep_point point;
+    _Atomic unsigned flags[CF_MAX_RANKS]; /* of a rank: enum sweep_flag */
 };
 
-int sweep_ranks(enum sweep_pattern pattern);
-
-/* Runs one rank of a job. The victim's faults are in the environment. */
-void sweep_rank(const struct sweep_point *point, struct sweep_board *board, int rank);
+/* Runs a worker of a job, which is one rank. The victim's faults are in the environment. */
+void sweep_rank(struct cf_worker *worker);
 
 #endif

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* sweep_rank.c - see sweep.h; a rank whose program either stops at the first error or never takes notice of one. */
-#include "sweep.h"
+#include "test/e2e/sweep.h"
 
-#include <cuda.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 CUresult CUDAAPI cuProfilerStart(void);
@@ -22,90 +18,43 @@ CUresult CUDAAPI cuProfilerStart(void);
 
 /* A call of a step. */
 struct slot {
-    CUdeviceptr send, recv;
-    size_t count;
+    struct cf_batch *batch; /* of this call alone */
     int comm, stream;
     bool launched; /* it has returned success in this step */
 };
 
 struct rank {
+    struct cf_worker *worker;
     const struct sweep_point *point;
-    struct sweep_board *board;
-    struct sweep_record *record;
-    int number, nranks, comms;
-    CUdevice device;
-    CUstream stream[2];
-    ncclComm_t comm[SWEEP_MAX_COMMS];
-    bool refused[SWEEP_MAX_COMMS]; /* the communicator has returned an error */
+    _Atomic unsigned *flags;
+    int comms;
+    struct cf_set set[2];
+    bool refused[2]; /* the communicator has returned an error */
     struct slot slot[2];
     CUgraphExec exec; /* NULL: none, or its capture has failed */
-    float *host;
 };
 
-static double now(void)
+static void note(const struct rank *rank, enum sweep_flag flag)
 {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+    atomic_fetch_or(rank->flags, flag);
 }
 
-int sweep_ranks(enum sweep_pattern pattern)
+static bool has(const struct rank *rank, unsigned flags)
 {
-    return pattern == SWEEP_EAGER || pattern == SWEEP_NCCL ? 3 : 2;
+    return (atomic_load(rank->flags) & flags) != 0;
 }
 
-static void must(bool good, const char *what)
+static CUstream stream_of(const struct rank *rank, int s)
 {
-    if (!good) {
-        fprintf(stderr, "sweep: %s failed outside of the fault\n", what);
-        _exit(2);
-    }
+    return rank->worker->member[0].stream[rank->slot[s].stream];
 }
 
-#define MUST_CU(call_) must((call_) == CUDA_SUCCESS, #call_)
-#define MUST_NCCL(call_) must((call_) == ncclSuccess, #call_)
-
-static void meet(atomic_uint *counter, unsigned ranks)
-{
-    for (atomic_fetch_add(counter, 1); atomic_load(counter) < ranks;) {
-        usleep(POLL_US);
-    }
-}
-
-/* --- data --------------------------------------------------------------------------------------------------------- */
-
-static float value(int step, int slot, int rank, size_t i)
-{
-    return (float)((step * 31 + slot * 17 + rank * 7 + (int)(i % 61)) % 64);
-}
-
-static void fill(struct rank *rank, int step)
+static void load(struct rank *rank)
 {
     for (int s = 0; s < 2; s++) {
-        struct slot *slot = &rank->slot[s];
-        for (size_t i = 0; i < slot->count; i++) {
-            rank->host[i] = value(step, s, rank->number, i);
-        }
-        slot->launched = false;
-        MUST_CU(cuMemcpyHtoD(slot->send, rank->host, slot->count * sizeof(float)));
-        MUST_CU(cuMemsetD32Async(slot->recv, 0xffffffff, slot->count, rank->stream[slot->stream]));
+        rank->slot[s].launched = false;
+        cf_batch_load(rank->slot[s].batch, rank->slot[s].stream);
     }
-}
-
-static bool is_right(struct rank *rank, int step, int s)
-{
-    const struct slot *slot = &rank->slot[s];
-    MUST_CU(cuMemcpyDtoH(rank->host, slot->recv, slot->count * sizeof(float)));
-    for (size_t i = 0; i < slot->count; i++) {
-        float sum = 0;
-        for (int r = 0; r < rank->nranks; r++) {
-            sum += value(step, s, r, i);
-        }
-        if (rank->host[i] != sum) {
-            return false;
-        }
-    }
-    return true;
 }
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
@@ -114,19 +63,17 @@ static bool is_right(struct rank *rank, int step, int s)
 static bool take(struct rank *rank, int comm, ncclResult_t result)
 {
     if (result != ncclSuccess) {
-        atomic_store(&rank->record->told, true);
+        note(rank, SWEEP_TOLD);
         rank->refused[comm] = true;
     } else if (rank->refused[comm]) {
-        atomic_store(&rank->record->forgotten, true);
+        note(rank, SWEEP_FORGOTTEN);
     }
     return result == ncclSuccess;
 }
 
 static ncclResult_t call(struct rank *rank, int s)
 {
-    struct slot *slot = &rank->slot[s];
-    return ncclAllReduce((void *)(uintptr_t)slot->send, (void *)(uintptr_t)slot->recv, slot->count, ncclFloat32,
-                         ncclSum, rank->comm[slot->comm], rank->stream[slot->stream]);
+    return cf_batch_call(rank->slot[s].batch, 0, 0, stream_of(rank, s));
 }
 
 static void call_each(struct rank *rank)
@@ -138,8 +85,8 @@ static void call_each(struct rank *rank)
 
 static void call_group(struct rank *rank)
 {
-    MUST_NCCL(ncclGroupStart());
-    ncclResult_t first = call(rank, 0), second = call(rank, 1), ended = ncclGroupEnd();
+    CF_NCCL(rank->worker, GroupStart());
+    ncclResult_t first = call(rank, 0), second = call(rank, 1), ended = nccl.GroupEnd();
     bool good = take(rank, 0, first != ncclSuccess ? first : second != ncclSuccess ? second : ended);
     rank->slot[0].launched = rank->slot[1].launched = good;
 }
@@ -147,7 +94,7 @@ static void call_group(struct rank *rank)
 static bool cuda(struct rank *rank, CUresult result)
 {
     if (result != CUDA_SUCCESS) {
-        atomic_store(&rank->record->told, true);
+        note(rank, SWEEP_TOLD);
     }
     return result == CUDA_SUCCESS;
 }
@@ -156,25 +103,20 @@ static bool cuda(struct rank *rank, CUresult result)
 static void capture(struct rank *rank)
 {
     CUgraph graph = NULL;
-    MUST_CU(cuStreamBeginCapture(rank->stream[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    CF_CU(rank->worker, StreamBeginCapture(stream_of(rank, 0), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     call_each(rank);
-    if (cuda(rank, cuStreamEndCapture(rank->stream[0], &graph)) && graph) {
-        MUST_CU(cuGraphInstantiateWithFlags(&rank->exec, graph, 0));
-        MUST_CU(cuGraphDestroy(graph));
+    if (cuda(rank, cu.StreamEndCapture(stream_of(rank, 0), &graph)) && graph != NULL) {
+        CF_CU(rank->worker, GraphInstantiate(&rank->exec, graph, 0));
+        CF_CU(rank->worker, GraphDestroy(graph));
     }
-}
-
-static void replay(struct rank *rank)
-{
-    bool launched = rank->exec && cuda(rank, cuGraphLaunch(rank->exec, rank->stream[0]));
-    rank->slot[0].launched = rank->slot[1].launched = launched;
 }
 
 static void issue(struct rank *rank, int step)
 {
     enum sweep_pattern pattern = rank->point->pattern;
     if (pattern == SWEEP_GRAPH || (pattern == SWEEP_MIXED && step % 2 != 0)) {
-        replay(rank);
+        bool launched = rank->exec != NULL && cuda(rank, cu.GraphLaunch(rank->exec, stream_of(rank, 0)));
+        rank->slot[0].launched = rank->slot[1].launched = launched;
     } else if (pattern == SWEEP_GROUP) {
         call_group(rank);
     } else {
@@ -189,31 +131,31 @@ static ncclResult_t async_error(const struct rank *rank)
 {
     ncclResult_t error = ncclSuccess;
     for (int c = 0; c < rank->comms && error == ncclSuccess; c++) {
-        ncclCommGetAsyncError(rank->comm[c], &error);
+        nccl.CommGetAsyncError(rank->set[c].comm[0], &error);
     }
     return error;
 }
 
 static CUresult query(const struct rank *rank)
 {
-    CUresult first = cuStreamQuery(rank->stream[0]), second = cuStreamQuery(rank->stream[1]);
+    CUresult first = cu.StreamQuery(stream_of(rank, 0)), second = cu.StreamQuery(stream_of(rank, 1));
     return first == CUDA_SUCCESS ? second : first;
 }
 
 /* Waits for the streams. False: they wait, as far as can be told. */
 static bool completes(struct rank *rank)
 {
-    double begin = now();
+    double begin = cf_now();
     CUresult result;
     while ((result = query(rank)) == CUDA_ERROR_NOT_READY) {
-        double waited = now() - begin;
+        double waited = cf_now() - begin;
         bool asks = waited > STUCK_S; /* a program that takes notice of nothing is asked for here, not there */
         if (asks && async_error(rank) != ncclSuccess) {
-            atomic_store(&rank->record->waited, true);
+            note(rank, SWEEP_WAITED);
             return false;
         }
         if (waited > TOLD_S) {
-            atomic_store(&rank->record->untold, true);
+            note(rank, SWEEP_UNTOLD);
             return false;
         }
         usleep(POLL_US);
@@ -222,12 +164,18 @@ static bool completes(struct rank *rank)
     return true;
 }
 
-static void verify(struct rank *rank, int step)
+static void verify(struct rank *rank)
 {
+    struct cf_result *result = rank->worker->result;
     for (int s = 0; s < 2; s++) {
-        if (rank->slot[s].launched && !is_right(rank, step, s)) {
-            atomic_store(&rank->record->silent, true);
+        if (rank->slot[s].launched) {
+            cf_batch_judge(rank->slot[s].batch, rank->slot[s].stream, true);
         }
+    }
+    if (result->failures > 0) {
+        note(rank, SWEEP_SILENT);
+        printf("rank %d: %s\n", rank->worker->index, result->failure);
+        fflush(stdout);
     }
 }
 
@@ -239,19 +187,19 @@ static void work(struct rank *rank)
         capture(rank);
     }
     for (int step = 1; step <= STEPS; step++) {
-        if (rank->point->stops && atomic_load(&rank->record->told)) {
+        if (rank->point->stops && has(rank, SWEEP_TOLD)) {
             return;
         }
-        fill(rank, step);
+        load(rank);
         issue(rank, step);
         if (!completes(rank)) {
             return;
         }
-        verify(rank, step);
+        verify(rank);
     }
-    for (double begin = now(); now() - begin < CALM_S && !atomic_load(&rank->record->late);) {
+    for (double begin = cf_now(); cf_now() - begin < CALM_S && !has(rank, SWEEP_LATE);) {
         if (async_error(rank) != ncclSuccess) {
-            atomic_store(&rank->record->late, true);
+            note(rank, SWEEP_LATE);
         }
         usleep(10 * POLL_US);
     }
@@ -259,51 +207,26 @@ static void work(struct rank *rank)
 
 /* --- begin and end ------------------------------------------------------------------------------------------------ */
 
-static size_t count_of(enum sweep_pattern pattern, int s)
-{
-    return pattern == SWEEP_PARTS || (pattern == SWEEP_NCCL && s == 1) ? LARGE_ELEMENTS : SMALL_ELEMENTS;
-}
-
 static void open_rank(struct rank *rank)
 {
     enum sweep_pattern pattern = rank->point->pattern;
-    CUcontext context;
-    MUST_CU(cuInit(0));
-    MUST_CU(cuDeviceGet(&rank->device, rank->number));
-    MUST_CU(cuDevicePrimaryCtxRetain(&context, rank->device));
-    MUST_CU(cuCtxSetCurrent(context));
-    rank->host = malloc(LARGE_ELEMENTS * sizeof *rank->host);
-    must(rank->host != NULL, "malloc");
+    rank->comms = pattern == SWEEP_TWO ? 2 : 1;
+    for (int c = 0; c < rank->comms; c++) {
+        cf_set_fill(rank->worker, -1, &rank->set[c]);
+    }
     for (int s = 0; s < 2; s++) {
         struct slot *slot = &rank->slot[s];
-        slot->count = count_of(pattern, s);
+        bool large = pattern == SWEEP_PARTS || (pattern == SWEEP_NCCL && s == 1);
         slot->comm = pattern == SWEEP_TWO ? s : 0;
         slot->stream = pattern == SWEEP_STREAMS || pattern == SWEEP_TWO || pattern == SWEEP_GROUP ? s : 0;
-        MUST_CU(cuStreamCreate(&rank->stream[s], CU_STREAM_NON_BLOCKING));
-        MUST_CU(cuMemAlloc(&slot->send, slot->count * sizeof(float)));
-        MUST_CU(cuMemAlloc(&slot->recv, slot->count * sizeof(float)));
+        slot->batch = cf_batch_new(rank->worker, &rank->set[slot->comm]);
+        slot->batch->counted = true;
+        cf_batch_add(slot->batch, &(struct cf_spec){.type = ncclFloat32,
+                                                    .op = CF_SUM,
+                                                    .family = CF_EXACT,
+                                                    .count = large ? LARGE_ELEMENTS : SMALL_ELEMENTS});
+        cf_batch_open(slot->batch);
     }
-}
-
-static void make_communicators(struct rank *rank)
-{
-    rank->comms = rank->point->pattern == SWEEP_TWO ? 2 : 1;
-    if (rank->number == 0) {
-        for (int c = 0; c < rank->comms; c++) {
-            MUST_NCCL(ncclGetUniqueId(&rank->board->id[c]));
-        }
-    }
-    meet(&rank->board->ids, (unsigned)rank->nranks);
-    for (int c = 0; c < rank->comms; c++) {
-        MUST_NCCL(ncclCommInitRank(&rank->comm[c], rank->nranks, rank->board->id[c], rank->number));
-    }
-}
-
-static size_t free_memory(void)
-{
-    size_t bytes, total;
-    MUST_CU(cuMemGetInfo(&bytes, &total));
-    return bytes;
 }
 
 /*
@@ -312,58 +235,55 @@ static size_t free_memory(void)
  */
 static void end_communicators(struct rank *rank)
 {
-    bool aborts =
-        (rank->point->stops || rank->point->pattern == SWEEP_NCCL) &&
-        (atomic_load(&rank->record->told) || atomic_load(&rank->record->waited) || atomic_load(&rank->record->untold));
+    bool aborts = (rank->point->stops || rank->point->pattern == SWEEP_NCCL) &&
+                  has(rank, SWEEP_TOLD | SWEEP_WAITED | SWEEP_UNTOLD);
     for (int c = 0; c < rank->comms; c++) {
         if (aborts) {
-            MUST_NCCL(ncclCommAbort(rank->comm[c]));
+            CF_NCCL(rank->worker, CommAbort(rank->set[c].comm[0]));
         } else {
-            ncclCommDestroy(rank->comm[c]);
+            nccl.CommDestroy(rank->set[c].comm[0]);
         }
     }
 }
 
-static void close_rank(struct rank *rank, size_t before)
+static void close_rank(struct rank *rank, long kib_before)
 {
-    double begin = now();
-    if (rank->exec) {
-        MUST_CU(cuGraphExecDestroy(rank->exec));
+    double begin = cf_now();
+    if (rank->exec != NULL) {
+        CF_CU(rank->worker, GraphExecDestroy(rank->exec));
     }
     end_communicators(rank);
-    while (free_memory() < before && now() - begin < BACK_S) {
+    while (cf_gpu_kib(rank->worker) > kib_before && cf_now() - begin < BACK_S) {
         usleep(POLL_US);
     }
-    atomic_store(&rank->record->leaks, free_memory() < before);
-    for (int s = 0; s < 2; s++) {
-        cuStreamSynchronize(rank->stream[s]);
-        cuMemFree(rank->slot[s].send);
-        cuMemFree(rank->slot[s].recv);
-        cuStreamDestroy(rank->stream[s]);
+    if (cf_gpu_kib(rank->worker) > kib_before) {
+        note(rank, SWEEP_LEAKS);
     }
-    free(rank->host);
+    cf_sync(rank->worker);
+    cf_batch_free(rank->slot[0].batch);
+    cf_batch_free(rank->slot[1].batch);
 }
 
-void sweep_rank(const struct sweep_point *point, struct sweep_board *board, int number)
+void sweep_rank(struct cf_worker *worker)
 {
-    struct rank rank = {.point = point,
-                        .board = board,
-                        .record = &board->rank[number],
-                        .number = number,
-                        .nranks = sweep_ranks(point->pattern)};
+    struct sweep_board *board = (struct sweep_board *)worker->board;
+    struct rank rank = {.worker = worker, .point = &board->point, .flags = &board->flags[worker->index]};
+    cf_use(worker, 0);
     open_rank(&rank);
-    size_t before = free_memory();
-    make_communicators(&rank);
-    fill(&rank, 0);
+    long kib_before = cf_gpu_kib(worker);
+    for (int c = 0; c < rank.comms; c++) {
+        cf_set_create(worker, CF_INIT_RANK, &rank.set[c]);
+    }
+    load(&rank);
     call_each(&rank);
-    must(completes(&rank), "the first call");
-    verify(&rank, 0);
-    must(!atomic_load(&rank.record->silent) && !atomic_load(&rank.record->told), "the first call");
-    meet(&board->present, (unsigned)rank.nranks);
-    atomic_store(&rank.record->armed, true);
+    bool completed = completes(&rank);
+    verify(&rank);
+    if (!completed || has(&rank, SWEEP_SILENT | SWEEP_TOLD)) {
+        cf_die(worker, "the first call failed outside of the fault");
+    }
+    cf_barrier(worker);
     cuProfilerStart(); /* from here on faults count (SIMNODE_FROM) */
     work(&rank);
-    atomic_store(&rank.record->worked, true);
-    close_rank(&rank, before);
-    atomic_store(&rank.record->finished, true);
+    close_rank(&rank, kib_before);
+    note(&rank, SWEEP_FINISHED);
 }
