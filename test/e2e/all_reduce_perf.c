@@ -17,6 +17,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "id_file.h"
+#include "test/common/options.h"
+
 #define GPUS 8
 #define CHECK(call_)                                                                                                   \
     do {                                                                                                               \
@@ -47,38 +50,17 @@ static double now_us(void)
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
 }
 
-/* The id of rank 0, by a file whose name all ranks of this mpirun know. */
-static void share_id(ncclUniqueId *id)
-{
-    char path[4096], other[4200];
-    snprintf(path, sizeof path, "%s/all_reduce_perf.%d", getenv("TMPDIR"), (int)getppid());
-    if (rank == 0) {
-        snprintf(other, sizeof other, "%s.new", path);
-        FILE *file = fopen(other, "w");
-        CHECK(!file || fwrite(id, sizeof *id, 1, file) != 1 || fclose(file) != 0 || rename(other, path) != 0);
-        return;
-    }
-    for (int tries = 0; tries < 3000; tries++) {
-        FILE *file = fopen(path, "r");
-        if (file) {
-            CHECK(fread(id, sizeof *id, 1, file) != 1);
-            fclose(file);
-            return;
-        }
-        usleep(10000);
-    }
-    exit(EXIT_FAILURE);
-}
-
 static void open_all(size_t bytes)
 {
     ncclUniqueId id;
+    char path[4096]; /* all ranks of this mpirun know it */
     CHECK(cuInit(0));
+    snprintf(path, sizeof path, "%s/all_reduce_perf.%d", getenv("TMPDIR"), (int)getppid());
     if (rank == 0) {
         CHECK(ncclGetUniqueId(&id));
     }
     if (ranks > local) {
-        share_id(&id);
+        CHECK(rank == 0 ? !id_publish(path, &id) : !id_fetch(path, &id));
     }
     for (int i = 0; i < local; i++) {
         CUdevice device;
@@ -187,41 +169,33 @@ static void print_row(size_t bytes, double us, long bad)
     fflush(stdout);
 }
 
-static size_t parse_bytes(const char *text)
+static bool take_bytes(void *bytes, const char *text)
 {
     char *end;
     size_t number = strtoul(text, &end, 10);
-    return *end == 'M' ? number << 20 : *end == 'K' ? number << 10 : number;
+    *(size_t *)bytes = *end == 'M' ? number << 20 : *end == 'K' ? number << 10 : number;
+    return true;
 }
 
 int main(int argc, char **argv)
 {
-    size_t least = 1024, most = 1024, factor = 2;
-    int option, iters = 3;
+    static const char usage[] =
+        "usage: all_reduce_perf [-b BYTES] [-e BYTES] [-f FACTOR] [-g GPUS] [-n ITERS] [-G REPLAYS]\n";
+    size_t least = 1024, most = 1024;
+    int factor = 2, iters = 3, replays;
     long all_wrong = 0;
+    const struct cf_option table[] = {
+        CF_TAKES("b", take_bytes, &least),
+        CF_TAKES("e", take_bytes, &most),
+        CF_INT("f", &factor, 2, 1024),
+        CF_INT("g", &local, 1, GPUS),
+        CF_INT("n", &iters, 1, 1000000),
+        CF_INT("G", &replays, 0, 1000000),
+        CF_NO_MORE,
+    };
     local = 1;
-    while ((option = getopt(argc, argv, "b:e:f:g:n:G:")) != -1) {
-        switch (option) {
-        case 'b':
-            least = parse_bytes(optarg);
-            break;
-        case 'e':
-            most = parse_bytes(optarg);
-            break;
-        case 'f':
-            factor = (size_t)atoi(optarg);
-            break;
-        case 'g':
-            local = atoi(optarg);
-            break;
-        case 'n':
-            iters = atoi(optarg);
-            break;
-        case 'G':
-            break;
-        default:
-            return 2;
-        }
+    if (cf_options_read(argc, argv, usage, table) < argc) {
+        cf_options_refuse(usage);
     }
     rank = form_is("alone") ? 0 : variable("OMPI_COMM_WORLD_RANK", variable("PMI_RANK", 0));
     ranks = form_is("alone") ? local : variable("OMPI_COMM_WORLD_SIZE", variable("PMI_SIZE", 1)) * local;
@@ -229,7 +203,7 @@ int main(int argc, char **argv)
     if (rank == 0) {
         print_head();
     }
-    for (size_t bytes = least; bytes <= most; bytes *= factor) {
+    for (size_t bytes = least; bytes <= most; bytes *= (size_t)factor) {
         double us = run(bytes / 4, iters);
         long bad = wrong(bytes / 4);
         all_wrong += bad;

@@ -36,11 +36,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "id_file.h"
 
 #define COUNT 1000
 #define COMMUNICATORS 2
-#define ID_WAIT_MS 20000
 
 static int rank, nranks;
 static const char *folder;
@@ -162,37 +162,18 @@ static void refresh(struct way *way)
 
 /* --- the job ---------------------------------------------------------------------------------------------------- */
 
-/* From rank 0 to all. */
-static void share_id(const struct reach_api *api, int serial, ncclUniqueId *id)
-{
-    char path[4096], temporary[4096 + 8];
-    snprintf(path, sizeof path, "%s/id.%d", folder, serial);
-    if (rank == 0) {
-        MUST(api->GetUniqueId(id) == ncclSuccess);
-        snprintf(temporary, sizeof temporary, "%s.new", path);
-        FILE *file = fopen(temporary, "wb");
-        MUST(file && fwrite(id, sizeof *id, 1, file) == 1 && fclose(file) == 0);
-        MUST(rename(temporary, path) == 0);
-        return;
-    }
-    for (int waited = 0;; waited++) {
-        FILE *file = fopen(path, "rb");
-        if (file) {
-            MUST(fread(id, sizeof *id, 1, file) == 1);
-            fclose(file);
-            return;
-        }
-        MUST(waited < ID_WAIT_MS);
-        usleep(1000);
-    }
-}
-
 static ncclComm_t make_comm(const struct reach_api *api)
 {
     static int serial;
+    char path[4096];
     ncclUniqueId id;
     ncclComm_t comm = NULL;
-    share_id(api, serial++, &id);
+    snprintf(path, sizeof path, "%s/id.%d", folder, serial++);
+    if (rank == 0) {
+        MUST(api->GetUniqueId(&id) == ncclSuccess && id_publish(path, &id));
+    } else {
+        MUST(id_fetch(path, &id));
+    }
     MUST(api->CommInitRank(&comm, nranks, id, rank) == ncclSuccess && comm);
     return comm;
 }

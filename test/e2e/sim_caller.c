@@ -2,20 +2,18 @@
 /*
  * sim_caller.c - one rank, from the id to the end of the communicator
  *
- * Bound to NCCL by the dynamic linker, and opened by its users as they like. CALLER_PAUSE_MS: a pause after the first
- * call.
+ * Bound to NCCL by the dynamic linker, and opened by its users as they like.
  */
 #include "sim_caller.h"
 
 #include <cuda.h>
-#include <fcntl.h>
 #include <nccl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
+
+#include "id_file.h"
 
 #define ELEMENTS 1000
-#define POLLS 4000 /* of 5 ms */
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -27,29 +25,6 @@
             return 1;                                                                                                  \
         }                                                                                                              \
     } while (0)
-
-static int publish_id(int rank, const char *file, const ncclUniqueId *id)
-{
-    char part[4096];
-    snprintf(part, sizeof part, "%s.part", file);
-    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    CHECK(fd >= 0 && write(fd, id, sizeof *id) == sizeof *id && close(fd) == 0);
-    CHECK(rename(part, file) == 0);
-    return 0;
-}
-
-static int fetch_id(int rank, const char *file, ncclUniqueId *id_p)
-{
-    int fd = -1;
-    for (int i = 0; i < POLLS && fd < 0; i++) {
-        fd = open(file, O_RDONLY | O_CLOEXEC);
-        if (fd < 0) {
-            usleep(5000);
-        }
-    }
-    CHECK(fd >= 0 && read(fd, id_p, sizeof *id_p) == sizeof *id_p && close(fd) == 0);
-    return 0;
-}
 
 static int sum(int rank, int nranks, ncclComm_t comm, CUstream stream)
 {
@@ -76,7 +51,6 @@ static int sum(int rank, int nranks, ncclComm_t comm, CUstream stream)
 static struct {
     int rank;
     int nranks;
-    int paused;
     ncclComm_t comm;
     CUstream stream;
 } job;
@@ -92,24 +66,14 @@ EXPORT int caller_begin(int rank, int nranks, const char *id_file)
     CHECK(cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS && cuCtxSetCurrent(context) == CUDA_SUCCESS);
     CHECK(cuStreamCreate(&job.stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
     if (rank == 0) {
-        CHECK(ncclGetUniqueId(&id) == ncclSuccess && publish_id(rank, id_file, &id) == 0);
+        CHECK(ncclGetUniqueId(&id) == ncclSuccess && id_publish(id_file, &id));
     } else {
-        CHECK(fetch_id(rank, id_file, &id) == 0);
+        CHECK(id_fetch(id_file, &id));
     }
     CHECK(ncclCommInitRank(&job.comm, nranks, id, rank) == ncclSuccess);
     job.rank = rank;
     job.nranks = nranks;
     return 0;
-}
-
-/* Time for a set-up in the background. */
-static void pause_once(void)
-{
-    const char *pause = job.paused ? NULL : getenv("CALLER_PAUSE_MS");
-    if (pause) {
-        usleep((useconds_t)atol(pause) * 1000);
-    }
-    job.paused = 1;
 }
 
 EXPORT int caller_call(int calls)
@@ -118,7 +82,6 @@ EXPORT int caller_call(int calls)
         if (sum(job.rank, job.nranks, job.comm, job.stream) != 0) {
             return 1;
         }
-        pause_once();
     }
     return 0;
 }
