@@ -6,6 +6,7 @@
 . "$abs_top_srcdir/scripts/lib.sh"
 
 app=$abs_top_builddir/test/e2e/sim_app
+onehop=$abs_top_builddir/src/tools/onehop
 conformance=$abs_top_builddir/test/conformance/onehop-conformance
 plugin=$abs_top_builddir/.libs/libonehop.so
 stand_ins=$abs_top_builddir/test/simnode/.libs
@@ -94,6 +95,20 @@ mpi_program() {
     oh_mpirun | grep -q oversubscribe
 }
 
+# run_first WORD... [-- COMMAND...]: runs the command, if there is one; the words before it go to $asked. By it, all functions
+# below whose name begins with expect_ take "-- COMMAND..." as their last arguments: what they look at is that run then.
+run_first() {
+    asked=()
+    while [ $# -gt 0 ]; do
+        if [ "$1" = -- ]; then
+            "${@:2}"
+            return
+        fi
+        asked+=("$1")
+        shift
+    done
+}
+
 # sum_of NAME: the sum of NAME=number over all lines of statistics.
 sum_of() {
     grep 'stats: rank' "$out" | grep -o "\b$1=[0-9]*" | awk -F= '{ sum += $2 } END { print sum + 0 }'
@@ -127,7 +142,8 @@ uneven_ranks() {
 # expect_served NAME [ALGORITHM...]
 expect_served() {
     local name=$1 good=1 algorithm
-    shift
+    run_first "${@:2}"
+    set -- "${asked[@]}"
     if [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -gt 0 ] && [ "$(count_of 'falls back to NCCL')" = 0 ] &&
         [ "$(sum_of served)" -gt 0 ] && [ "$(sum_of fallback)" = 0 ] && [ "$(report_of nccl_allreduce)" = 0 ] &&
         [ -z "$(uneven_ranks)" ]; then
@@ -143,6 +159,7 @@ expect_served() {
 # expect_stock NAME REASON
 expect_stock() {
     local good=1 lines
+    run_first "$@"
     lines=$(count_of 'falls back to NCCL')
     if [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 0 ] && [ "$lines" -gt 0 ] &&
         [ "$(count_of "falls back to NCCL: .*$2")" = "$lines" ] && [ "$(sum_of served)" = 0 ] &&
@@ -154,20 +171,9 @@ expect_stock() {
 
 # Passed when the last run ended well, whoever served it.
 expect_right() {
+    run_first "$@"
     [ "$status" = 0 ]
     tap_point $? "$1: right results" "$(diagnosis)"
-}
-
-# expect_command NAME STATUS PATTERN...: the last command ended with that status, and each pattern is found in what it
-# said ($out, and stderr in $err).
-expect_command() {
-    local name=$1 wanted=$2 good=1 pattern
-    [ "$status" = "$wanted" ] && good=0
-    shift 2
-    for pattern in "$@"; do
-        cat "$out" "$err" | grep -qE -- "$pattern" || good=1
-    done
-    tap_point $good "$name" "$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out" "$err")"
 }
 
 # Passed when the runs with ONEHOP_SHM_DIR=$meeting have left nothing there.
@@ -175,21 +181,23 @@ expect_no_files() {
     tap_empty "$(ls -A "$meeting")" "nothing is left in shared memory"
 }
 
-# expect NAME STATUS PATTERN...: the last command ended with STATUS, and a line of its output has each pattern.
+# expect NAME STATUS PATTERN...: the last command ended with that status, and each pattern is found in what it said ($out,
+# and stderr in $err, where that is kept apart).
 expect() {
     local name=$1 wanted=$2 good=1 pattern
+    run_first "${@:3}"
+    set -- "${asked[@]}"
     [ "$status" = "$wanted" ] && good=0
-    shift 2
     for pattern in "$@"; do
-        grep -qE -- "$pattern" "$out" || good=1
+        cat "$out" ${err:+"$err"} | grep -qE -- "$pattern" || good=1
     done
-    tap_point $good "$name" "$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out")"
+    tap_point $good "$name" "$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out" ${err:+"$err"})"
 }
 
 # refuses NAME STATUS PATTERN: the last command, whose output is in $out and $err, said one sentence and left nothing in
 # $work and $TMPDIR.
 refuses() {
-    expect_command "$@"
+    expect "$@"
     [ "$(wc -l <"$err")" = 1 ] && [ ! -s "$out" ] && [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
     tap_point $? "$1: one sentence, and nothing else" "$(cat "$err" "$out"; ls -A "$work" "$TMPDIR")"
 }

@@ -42,26 +42,26 @@ integers=i8,u8,i32,u32,i64,u64
 floats=f32,f16,bf16,f64,e4m3,e5m2
 for op in prod min max avg; do
     for n in 2 4 8; do
-        run_app --nranks $n --op $op --types $integers,$floats --counts 1,7,1000 --offsets 1:0 --batch 36
-        expect_served "$n ranks, $op"
+        expect_served "$n ranks, $op" \
+            -- run_app --nranks $n --op $op --types $integers,$floats --counts 1,7,1000 --offsets 1:0 --batch 36
     done
-    run_app --nranks 3 --op $op --types $integers --counts 1,7,1000,70000 --batch 24
-    expect_served "3 ranks, $op of integers"
+    expect_served "3 ranks, $op of integers" \
+        -- run_app --nranks 3 --op $op --types $integers --counts 1,7,1000,70000 --batch 24
 done
-run_app --nranks 3 --op premul --counts 1,1000,40000,300000 --batch 4
-expect_served "3 ranks, an op of the program's own"
+expect_served "3 ranks, an op of the program's own" \
+    -- run_app --nranks 3 --op premul --counts 1,1000,40000,300000 --batch 4
 
 # Three parts of two-shot (kernels/abi.h: 6.67 MiB each at most).
-ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=18M run_app --nranks 4 --counts 4500001 --types f32 --offsets 0:0,1:3 --batch 2
-expect_served "4 ranks, three parts" twoshot
+ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=18M expect_served "4 ranks, three parts" twoshot \
+    -- run_app --nranks 4 --counts 4500001 --types f32 --offsets 0:0,1:3 --batch 2
 
 # One element more or less than where the choice changes (256 KiB at 4 ranks, 2 MiB at 2), and than a kernel takes (10 MiB).
-run_app --nranks 4 --counts 65535,65536,65537 --types f32,i32 --batch 6
-expect_served "where the algorithm changes, 4 ranks" oneshot twoshot
-run_app --nranks 2 --counts 524287,524288,524289 --types f32,i32 --batch 6
-expect_served "where the algorithm changes, 2 ranks" oneshot twoshot
-run_app --nranks 2 --counts 2621440,2621441 --types f32 --offsets 0:0,1:3 --in-place both --batch 8
-expect_served "2 ranks, one kernel and two" twoshot
+expect_served "where the algorithm changes, 4 ranks" oneshot twoshot \
+    -- run_app --nranks 4 --counts 65535,65536,65537 --types f32,i32 --batch 6
+expect_served "where the algorithm changes, 2 ranks" oneshot twoshot \
+    -- run_app --nranks 2 --counts 524287,524288,524289 --types f32,i32 --batch 6
+expect_served "2 ranks, one kernel and two" twoshot \
+    -- run_app --nranks 2 --counts 2621440,2621441 --types f32 --offsets 0:0,1:3 --in-place both --batch 8
 # Three parts, eager, and in a graph that has two eager rounds beside it.
 three_parts() {
     local expected=$1 kernels
@@ -76,7 +76,6 @@ three_parts() {
 three_parts 3
 three_parts 9 --graph 1
 for n in 5 6 7; do
-    run_app --nranks $n --counts 1,$n,1025,20000 --types f32,bf16 --offsets 1:0 --batch 4
-    expect_served "$n ranks"
+    expect_served "$n ranks" -- run_app --nranks $n --counts 1,$n,1025,20000 --types f32,bf16 --offsets 1:0 --batch 4
 done
 tap_done

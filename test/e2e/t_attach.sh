@@ -16,21 +16,19 @@ idle ours "$plugin"
 tap_point $? "four communicators without a call" "$(diagnosis)"
 tap_empty "$(diff "$scratch/sorted.stock" "$scratch/sorted.ours")" "the driver and NVML are called as without onehop"
 
-run_app --nranks 2 --comms 64 --batch 4 --iterations 3 --counts 1000 --rank-env "0:SIMNODE_TRACE=$scratch/many"
-expect_served "64 communicators, of which four have calls"
+expect_served "64 communicators, of which four have calls" \
+    -- run_app --nranks 2 --comms 64 --batch 4 --iterations 3 --counts 1000 --rank-env "0:SIMNODE_TRACE=$scratch/many"
 [ "$(count_of 'served by onehop')" = 8 ] && [ "$(grep -c cuIpcGetMemHandle "$scratch/many")" = 4 ]
 tap_point $? "they have the memory of four" "$(diagnosis)"
 
 # --- first calls
 
-run_app --nranks 3 --graph 10 --iterations 0 --counts 1000 --batch 3
-expect_served "the first call is in a capture"
-run_app --nranks 4 --local 4 --graph 5 --iterations 0 --counts 1000 --batch 3
-expect_served "the first call is in a capture, four GPUs of a thread"
-run_app --nranks 4 --local 4 --make all --counts 1000,333 --batch 3 --iterations 3
-expect_served "ncclCommInitAll, one thread"
-run_app --nranks 3 --counts 1000 --batch 2 --iterations 2 --jitter 400000
-expect_served "ranks up to 0.4 s apart"
+expect_served "the first call is in a capture" -- run_app --nranks 3 --graph 10 --iterations 0 --counts 1000 --batch 3
+expect_served "the first call is in a capture, four GPUs of a thread" \
+    -- run_app --nranks 4 --local 4 --graph 5 --iterations 0 --counts 1000 --batch 3
+expect_served "ncclCommInitAll, one thread" \
+    -- run_app --nranks 4 --local 4 --make all --counts 1000,333 --batch 3 --iterations 3
+expect_served "ranks up to 0.4 s apart" -- run_app --nranks 3 --counts 1000 --batch 2 --iterations 2 --jitter 400000
 
 # So late that the first call goes to NCCL, which connects in it. What follows is served, also in a capture right then.
 for seed in 1 2; do
@@ -54,6 +52,8 @@ export SIMNODE_NCCL_DELAY_US=20000
 # expect_late NAME [LEAST]
 expect_late() {
     local name=$1 good=1
+    run_first "${@:2}"
+    set -- "$1" "${asked[@]}"
     if [ "$status" = 0 ] && [ "$(sum_of served)" -ge "${2:-1}" ] && [ -z "$(uneven_ranks)" ] &&
         [ "$(count_of 'falls back to NCCL')" = 0 ] && [ "$(sum_of fallback)" = "$(report_of nccl_allreduce)" ]; then
         good=0
@@ -73,44 +73,40 @@ for seed in "${seeds[@]}"; do
     run_app --nranks 4 --make nonblocking --jitter 3000 --seed $seed "${work[@]}" --pause 0 --iterations 40
     expect_late "non-blocking, ranks late at random, seed $seed" 0 # on a slow machine all may be over by then
 done
-run_app --nranks 4 --local 2 --make nonblocking --jitter 2000 "${work[@]}"
-expect_late "two ranks a process, grouped"
-run_app --nranks 4 --local 4 --threads --make nonblocking --jitter 2000 "${work[@]}"
-expect_late "four threads"
-run_app --nranks 3 --make nonblocking --group 4 --nested --jitter 1000 "${work[@]}"
-expect_late "groups"
-run_app --nranks 4 --make nonblocking --comms 3 --streams 2 --jitter 1000 "${work[@]}"
-expect_late "three communicators on two streams"
-run_app --nranks 3 --make nonblocking --graph 20 --jitter 1000 "${work[@]}"
-expect_late "graphs"
-run_app --nranks 4 --make nonblocking --rank-env 1:NCCL_COMM_BLOCKING=1 --jitter 1000 "${work[@]}"
-expect_late "one rank waits for NCCL, the others do not"
+expect_late "two ranks a process, grouped" -- run_app --nranks 4 --local 2 --make nonblocking --jitter 2000 "${work[@]}"
+expect_late "four threads" -- run_app --nranks 4 --local 4 --threads --make nonblocking --jitter 2000 "${work[@]}"
+expect_late "groups" -- run_app --nranks 3 --make nonblocking --group 4 --nested --jitter 1000 "${work[@]}"
+expect_late "three communicators on two streams" \
+    -- run_app --nranks 4 --make nonblocking --comms 3 --streams 2 --jitter 1000 "${work[@]}"
+expect_late "graphs" -- run_app --nranks 3 --make nonblocking --graph 20 --jitter 1000 "${work[@]}"
+expect_late "one rank waits for NCCL, the others do not" \
+    -- run_app --nranks 4 --make nonblocking --rank-env 1:NCCL_COMM_BLOCKING=1 --jitter 1000 "${work[@]}"
 [ "$late_switches" -gt 0 ]
 tap_point $? "the switch fell after calls had been made ($late_switches times)" "never"
 
 # The first use of a communicator is in a capture: what was captured stays with NCCL, at every replay, on every rank.
-run_app --nranks 3 --make nonblocking --graph 10 --iterations 0 --counts 1000 --batch 3 --pause $pause
-expect_late "first use in a capture"
+expect_late "first use in a capture" \
+    -- run_app --nranks 3 --make nonblocking --graph 10 --iterations 0 --counts 1000 --batch 3 --pause $pause
 
 for local in 1 2; do
     run_app --nranks 4 --local $local --make split --nonblocking --split-colors 0,0,0,0 --split-keys 3,2,1,0 \
         --jitter 2000 "${work[@]}"
     expect_late "non-blocking split, $local ranks a process"
 done
-run_app --nranks 4 --make shrink --nonblocking --split-colors 0,-1,0,0 --jitter 2000 "${work[@]}"
-expect_late "non-blocking shrink"
+expect_late "non-blocking shrink" \
+    -- run_app --nranks 4 --make shrink --nonblocking --split-colors 0,-1,0,0 --jitter 2000 "${work[@]}"
 
 # A rank on which it cannot work: all fall back, while calls go on.
-run_app --nranks 4 --make nonblocking --jitter 1000 --rank-env 2:SIMNODE_FAIL=cuIpcOpenMemHandle_v2 "${work[@]}"
-expect_stock "a rank cannot open its peers' memory" "rank 2"
+expect_stock "a rank cannot open its peers' memory" "rank 2" \
+    -- run_app --nranks 4 --make nonblocking --jitter 1000 --rank-env 2:SIMNODE_FAIL=cuIpcOpenMemHandle_v2 "${work[@]}"
 # The other three know it when NCCL's barrier has passed.
-run_app --nranks 4 --make nonblocking --rank-env 2:ONEHOP_DISABLE=1 "${work[@]}"
-expect_stock "a rank without onehop" "present on this host for 3 of 4"
+expect_stock "a rank without onehop" "present on this host for 3 of 4" \
+    -- run_app --nranks 4 --make nonblocking --rank-env 2:ONEHOP_DISABLE=1 "${work[@]}"
 
 # It ends before the set-up does.
 export ONEHOP_SHM_DIR=$meeting
-run_app --nranks 2 --make nonblocking --scenario churn --rounds 40 --jitter 1000 --counts 1000
-expect_right "ended at any time"
+expect_right "ended at any time" \
+    -- run_app --nranks 2 --make nonblocking --scenario churn --rounds 40 --jitter 1000 --counts 1000
 tap_empty "$(uneven_ranks)" "ended at any time: the same calls served on all ranks"
 expect_no_files
 # A rank that cannot meet the others: its calls come before the set-up has found that out, or after.

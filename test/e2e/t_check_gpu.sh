@@ -71,10 +71,9 @@ expect "creation: medians, the first communicator by itself" 0 \
     '^ +creation +first: 960\.2 ms, with stock NCCL 900\.2 ms, 60\.0 ms more \(medians of 3\)$' \
     '^ +creation +later: 110\.5 ms, with stock NCCL 110\.5 ms, 0\.0 ms more \(medians of 9\)$' '^ok +creation-stock-3 ' \
     '^ +creation +called: 70\.8 ms, with stock NCCL 50\.8 ms, 20\.0 ms more \(medians of 3\)$'
-check_gpu MORE=31 -- creation
-expect "creation: 31 ms more are too much" 1 '^FAIL +creation: not 30 ms more than stock NCCL at most'
-check_gpu ONEHOP_DISABLE=1 MORE=-1000 -- creation
-expect "creation: what is no time is none" 1 '^FAIL +creation: '
+expect "creation: 31 ms more are too much" 1 '^FAIL +creation: not 30 ms more than stock NCCL at most' \
+    -- check_gpu MORE=31 -- creation
+expect "creation: what is no time is none" 1 '^FAIL +creation: ' -- check_gpu ONEHOP_DISABLE=1 MORE=-1000 -- creation
 cp "$abs_top_builddir/test/gpu/stress_comms" "$carried/test/gpu"
 check_gpu -- creation
 expect "creation on the simulated node" "$status" '^ok +creation-1 ' '^ +creation +first: [0-9.]+ ms, with .*\(medians of 3\)' \
@@ -93,8 +92,8 @@ echo "# arguments: $*"
 echo "rank 1: host 1000 -> 5000 KiB, GPU 900000 -> 900000 KiB, descriptors 62 -> 64, threads 7 -> 9, mappings 5 -> 8, files 0 -> 0"
 echo "rank 1: host 5000 -> 5100 KiB, GPU 900000 -> 969632 KiB, descriptors 64 -> 64, threads 9 -> 9, mappings 8 -> 95, files 0 -> 0"
 END
-check_gpu -- communicators-live
-expect "communicators that live" 0 '^ +comms-16 +host memory grew by 4000 KiB, .* GPU memory by 69632 and 69632 KiB$'
+expect "communicators that live" 0 '^ +comms-16 +host memory grew by 4000 KiB, .* GPU memory by 69632 and 69632 KiB$' \
+    -- check_gpu -- communicators-live
 grep -q -- '--served --host-kib 14192 --live-gpu-kib 75776 --handles 87$' "$scratch/logs/comms-16.log"
 tap_point $? "communicators that live: what stock NCCL keeps is allowed" "$(cat "$scratch/logs/comms-16.log")"
 
@@ -107,22 +106,19 @@ host memory, 600 KiB of GPU memory, 0 descriptors, 0 threads, 0 mappings, 0 file
 END
 chmod +x "$carried/test/conformance/onehop-conformance"
 rm -rf "${scratch:?}/logs"
-check_gpu -- --soak-seconds 70 soak
-expect "soak alone" 0 '^ok +soak-stock ' '^ok +soak '
+expect "soak alone" 0 '^ok +soak-stock ' '^ok +soak ' -- check_gpu -- --soak-seconds 70 soak
 grep -q -- '--soak 70 ' "$scratch/logs/soak-stock.log" && grep -q -- '--soak 70 .*--expect-served --allow 8192,601,2948,8$' "$scratch/logs/soak.log"
 tap_point $? "soak alone: stock NCCL first, as long" "$(cat "$scratch"/logs/soak*.log)"
 rm -rf "${scratch:?}/logs"
 check_gpu -- soak-stock
-check_gpu -- soak
-expect "soak behind soak-stock, in another run" 0 '^ok +soak '
+expect "soak behind soak-stock, in another run" 0 '^ok +soak ' -- check_gpu -- soak
 grep -q -- '--soak 60 ' "$scratch/logs/soak-stock.log" && grep -q -- '--soak 60 .*--allow 8192,601,2948,8$' "$scratch/logs/soak.log"
 tap_point $? "soak: what stock NCCL keeps is allowed" "$(cat "$scratch"/logs/soak*.log)"
 mv "$carried/test/conformance/onehop-conformance" "$scratch/kept"
 printf '#!/bin/sh\nexit 1\n' >"$carried/test/conformance/onehop-conformance"
 chmod +x "$carried/test/conformance/onehop-conformance"
 rm -rf "${scratch:?}/logs"
-check_gpu -- soak
-expect "soak where stock NCCL fails" 1 'FAIL  soak: stock NCCL has left no figures$'
+expect "soak where stock NCCL fails" 1 'FAIL  soak: stock NCCL has left no figures$' -- check_gpu -- soak
 mv "$scratch/kept" "$carried/test/conformance/onehop-conformance"
 
 # Ended in the middle: what was found by then is told, and nothing is left in shared memory.
@@ -133,16 +129,12 @@ mv "$PLACE.new" "$PLACE"
 exec sleep 100
 END
 chmod +x "$carried/test/e2e/sim_app"
-PLACE=$scratch/place "${interruptible[@]}" bash "$abs_top_srcdir/scripts/check-gpu" --prefix "$prefix" --build "$carried" \
-    --gpus 2 --quick --out "$scratch/logs" soak faults >"$out" 2>&1 </dev/null &
-pid=$!
-for _ in $(seq 300); do
-    [ ! -e "$scratch/place" ] || break
-    sleep 0.1
-done
-kill -INT $pid
-status=0
-wait $pid || status=$?
+has_place() {
+    [ -e "$scratch/place" ]
+}
+PLACE=$scratch/place err=$out.err signalled INT has_place bash "$abs_top_srcdir/scripts/check-gpu" --prefix "$prefix" \
+    --build "$carried" --gpus 2 --quick --out "$scratch/logs" soak faults
+cat "$out.err" >>"$out"
 expect "SIGINT: what was found by then is told" 130 '^ok +soak ' '^ENDED before all steps were done: soak faults$'
 place=$(cat "$scratch/place")
 [ -n "$place" ] && [ ! -e "$place" ]
@@ -151,12 +143,12 @@ tap_point $? "SIGINT: nothing is left in shared memory" "$place: $(ls -A "$place
 printf '#!/bin/sh\necho served by onehop\n' >"$carried/test/e2e/sim_app.new"
 chmod +x "$carried/test/e2e/sim_app.new"
 mv "$carried/test/e2e/sim_app.new" "$carried/test/e2e/sim_app"
-check_gpu -- --rows kill-init,stop-silent peer-failure
-expect "some rows of peer-failure" 0 '^ok +peer-failure-kill-init ' '^ok +peer-failure-stop-silent '
+expect "some rows of peer-failure" 0 '^ok +peer-failure-kill-init ' '^ok +peer-failure-stop-silent ' \
+    -- check_gpu -- --rows kill-init,stop-silent peer-failure
 [ "$(count_of '^(ok|FAIL) +peer-failure-')" = 2 ]
 tap_point $? "and no other" "$(cat "$out")"
-check_gpu -- --rows kill-init,nonsense peer-failure
-expect "a row that is not there" 1 '^FAIL +peer-failure: no row nonsense$'
+expect "a row that is not there" 1 '^FAIL +peer-failure: no row nonsense$' \
+    -- check_gpu -- --rows kill-init,nonsense peer-failure
 
 # peer-failure: how long an abort may take, and whose time it is.
 cat >"$carried/test/e2e/sim_app" <<'END'
@@ -166,8 +158,8 @@ cat >"$carried/test/e2e/sim_app" <<'END'
 echo "rank 0: aborted within $TOOK ms"
 END
 while read -r took nccl wanted text; do
-    check_gpu TOOK="$took" NCCL_TOOK="${nccl#-}" -- --rows abort-idle peer-failure
-    expect "an abort of $took ms: $text" "$wanted" '^ok +peer-failure-abort-idle '
+    expect "an abort of $took ms: $text" "$wanted" '^ok +peer-failure-abort-idle ' \
+        -- check_gpu TOOK="$took" NCCL_TOOK="${nccl#-}" -- --rows abort-idle peer-failure
 done <<'END'
 1000 - 0 within the limit
 1001 - 1 nobody says that it was NCCL
@@ -175,8 +167,8 @@ done <<'END'
 1400 1290 1 not all of it NCCL's
 300 190 1 more than 0.1 s of it onehop's
 END
-check_gpu TOOK=990 NCCL_TOOK=980 -- --rows abort-idle peer-failure
-expect "what NCCL took is told" 0 '^ +peer-failure-abort-idle +aborted at most 990 ms +\(NCCL itself 980\)$'
+expect "what NCCL took is told" 0 '^ +peer-failure-abort-idle +aborted at most 990 ms +\(NCCL itself 980\)$' \
+    -- check_gpu TOOK=990 NCCL_TOOK=980 -- --rows abort-idle peer-failure
 check_gpu TOOK=512 NCCL_TOOK= -- --rows stock-abort-idle peer-failure
 expect "stock NCCL alone" 0 '^ok +peer-failure-stock-abort-idle ' '^ +peer-failure-stock-abort-idle +aborted at most 512 ms'
 ! grep -q 'served by onehop' "$scratch/logs/peer-failure-stock-abort-idle.log"
@@ -184,13 +176,12 @@ tap_point $? "stock NCCL is alone" "$(cat "$scratch/logs/peer-failure-stock-abor
 
 # What cannot be is refused before anything runs.
 for arguments in 'soak nonsense' '--gpus 1 soak' '--gpus' '--soak-seconds 1h soak'; do
-    check_gpu -- $arguments
-    expect "refused: $arguments" 2 '^check-gpu: '
+    expect "refused: $arguments" 2 '^check-gpu: ' -- check_gpu -- $arguments
     [ "$(wc -l <"$out")" = 1 ]
     tap_point $? "refused: $arguments: in one sentence" "$(cat "$out")"
 done
-check_gpu CUDA_VISIBLE_DEVICES=3 -- soak
-expect "two GPUs asked for, and one visible" 2 '^check-gpu: --gpus 2: 1 are visible$'
-check_gpu LD_PRELOAD="$prefix/lib/libonehop.so" -- soak
-expect "onehop in the environment" 2 '^check-gpu: LD_PRELOAD is .*: nothing here would run with stock NCCL alone'
+expect "two GPUs asked for, and one visible" 2 '^check-gpu: --gpus 2: 1 are visible$' \
+    -- check_gpu CUDA_VISIBLE_DEVICES=3 -- soak
+expect "onehop in the environment" 2 '^check-gpu: LD_PRELOAD is .*: nothing here would run with stock NCCL alone' \
+    -- check_gpu LD_PRELOAD="$prefix/lib/libonehop.so" -- soak
 tap_done

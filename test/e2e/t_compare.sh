@@ -4,7 +4,6 @@
 [ -d "${scratch:?}" ] || exit 1
 
 compare=$abs_top_srcdir/scripts/compare-nccl-tests
-onehop=$abs_top_builddir/src/tools/onehop
 bin=$scratch/bin work=$scratch/work err=$scratch/err
 mkdir "$bin" "$work" "$scratch/tmp"
 cp "$abs_top_builddir/test/e2e/all_reduce_perf" "$bin"
@@ -19,55 +18,50 @@ compare() {
 }
 
 compare --bin "$bin" --repeat 3 --csv "$work/a.csv" -- -b 1K -e 16K -f 4 -g 4
-expect_command "one process, four GPUs" 0 '^# SIMULATED' 'stock +onehop$' '^ +1024 +256 +float +sum +0 +0 ' \
+expect "one process, four GPUs" 0 '^# SIMULATED' 'stock +onehop$' '^ +1024 +256 +float +sum +0 +0 ' \
     '^ +16384 ' '^# 3 of 3 right$' '^# last run with onehop: ([0-9]+) of \1 ncclAllReduce calls served' \
     '^# 4 x SIMULATED' 'Out of bounds values : 0 OK'
 [ "$(grep -c ',stock,' "$work/a.csv")" = 3 ] && [ "$(grep -c ',onehop,' "$work/a.csv")" = 3 ] &&
     [ -z "$(ls -A "$TMPDIR")" ] && [ ! -s "$err" ]
 tap_point $? "the numbers as CSV, and no temporary file" "$(cat "$work/a.csv" "$err"; ls -A "$TMPDIR")"
 rm -f "$work/a.csv"
-compare --bin "$bin" --repeat 1 --in-place -- -b 1K -e 1K -g 2 -G 5
-expect_command "in place, graphs" 0 'all-reduce, CUDA graph' 'N/A' 'Results were not checked'
+expect "in place, graphs" 0 'all-reduce, CUDA graph' 'N/A' 'Results were not checked' \
+    -- compare --bin "$bin" --repeat 1 --in-place -- -b 1K -e 1K -g 2 -G 5
 # What versions and options make of a row; in place the stand-in then says 4711 us.
 for form in old each stamped; do
     STAND_IN_FORM=$form compare --bin "$bin" --repeat 1 --in-place --csv - -- -b 1K -e 1K -g 2
-    expect_command "the columns of a table, $form" 0 '^eager,float,sum,2,1024,256,stock,4711\.000,4711\.000,[0-9.e-]+,[0-9.e-]+,,,,1$' ',onehop,4711\.000,'
+    expect "the columns of a table, $form" 0 '^eager,float,sum,2,1024,256,stock,4711\.000,4711\.000,[0-9.e-]+,[0-9.e-]+,,,,1$' ',onehop,4711\.000,'
 done
 STAND_IN_FORM=split compare --bin "$bin" --repeat 1 --csv - -- -b 1K -e 1K -g 4
-expect_command "groups of ranks: the first one's bandwidth" 0 '^# machine: 2 x SIMULATED' '^eager,float,sum,2,1024,'
+expect "groups of ranks: the first one's bandwidth" 0 '^# machine: 2 x SIMULATED' '^eager,float,sum,2,1024,'
 if find_mpirun; then
     compare --bin "$bin" --repeat 1 --mpi 3 --mpirun "${mpirun[*]}" -- -b 1K -e 1K
-    expect_command "mpirun" 0 '^# 3 x SIMULATED' '^ +1024 ' 'calls served, .* in 3 processes' \
+    expect "mpirun" 0 '^# 3 x SIMULATED' '^ +1024 ' 'calls served, .* in 3 processes' \
         "^# ${mpirun[*]} -np 3 all_reduce_perf -b 1K -e 1K, median of 1 run\$"
     [ "$(grep -c '^# last run with onehop: ' "$out")" = 1 ]
     tap_point $? "mpirun: one line says what was served" "$(cat "$out")"
     mkdir "$scratch/both"
     cp "$bin/all_reduce_perf" "$scratch/both/all_reduce_perf_mpi"
     cp "$abs_top_builddir/test/e2e/sim_static" "$scratch/both/all_reduce_perf"
-    compare --bin "$scratch/both" --repeat 1 --mpi 2 --mpirun "${mpirun[*]}" -- -b 1K -e 1K
-    expect_command "mpirun, and the program with the suffix of MPI" 0 '^# 2 x SIMULATED' ' all_reduce_perf_mpi -b'
+    expect "mpirun, and the program with the suffix of MPI" 0 '^# 2 x SIMULATED' ' all_reduce_perf_mpi -b' \
+        -- compare --bin "$scratch/both" --repeat 1 --mpi 2 --mpirun "${mpirun[*]}" -- -b 1K -e 1K
     rm -f "$TMPDIR"/all_reduce_perf.*
     STAND_IN_FORM=alone compare --bin "$bin" --mpi 2 --mpirun "${mpirun[*]}" -- -b 1K -e 1K
     refuses "mpirun, and a program without MPI" 1 'was made without MPI=1: of 2 processes each has run by itself$'
 else
     tap_skip "mpirun" "$no_mpirun"
 fi
-compare --bin "$bin" --repeat 1 --mpi 2 --mpirun /nowhere/mpirun
-refuses "no launcher" 1 'compare-nccl-tests: /nowhere/mpirun is missing'
-compare --bin "$scratch"
-refuses "no binaries" 1 'all_reduce_perf is missing; '
-compare --bin "$scratch/none"
-refuses "no folder" 1 'all_reduce_perf is missing; '
+refuses "no launcher" 1 'compare-nccl-tests: /nowhere/mpirun is missing' \
+    -- compare --bin "$bin" --repeat 1 --mpi 2 --mpirun /nowhere/mpirun
+refuses "no binaries" 1 'all_reduce_perf is missing; ' -- compare --bin "$scratch"
+refuses "no folder" 1 'all_reduce_perf is missing; ' -- compare --bin "$scratch/none"
 mkdir "$scratch/static" "$scratch/text" "$scratch/unreadable"
 cp "$abs_top_builddir/test/e2e/sim_static" "$scratch/static/all_reduce_perf"
-compare --bin "$scratch/static"
-refuses "NCCL linked in" 1 'has NCCL linked in statically .*libnccl.so'
+refuses "NCCL linked in" 1 'has NCCL linked in statically .*libnccl.so' -- compare --bin "$scratch/static"
 echo 'echo hello' >"$scratch/text/all_reduce_perf"
-compare --bin "$scratch/text"
-refuses "no program" 1 'cannot be executed'
+refuses "no program" 1 'cannot be executed' -- compare --bin "$scratch/text"
 chmod +x "$scratch/text/all_reduce_perf"
-compare --bin "$scratch/text"
-refuses "a script" 1 'not a program that readelf can read'
+refuses "a script" 1 'not a program that readelf can read' -- compare --bin "$scratch/text"
 LD_LIBRARY_PATH='' compare --bin "$bin"
 if ldconfig -p | grep -q 'libnccl\.so\.2'; then
     tap_skip "NCCL is not found" "it is, in the system"
@@ -76,11 +70,9 @@ else
 fi
 LD_PRELOAD=$plugin compare --bin "$bin" -- -g 2
 refuses "onehop in the environment" 2 'LD_PRELOAD is .*libonehop.so: nothing here would run with stock NCCL alone'
-compare --bin "$bin" --onehop /nowhere/onehop
-refuses "no onehop" 1 'the onehop command is missing'
+refuses "no onehop" 1 'the onehop command is missing' -- compare --bin "$bin" --onehop /nowhere/onehop
 for arguments in '' '--bin' '--repeat 0 --bin x' '--mpi many --bin x' 'word'; do
-    compare $arguments
-    refuses "wrong usage: $arguments" 2 '^compare-nccl-tests: '
+    refuses "wrong usage: $arguments" 2 '^compare-nccl-tests: ' -- compare $arguments
 done
 compare --help
 [ "$status" = 0 ] && [ "$(wc -l <"$out")" -le 24 ] && [ "$(wc -L <"$out")" -le 80 ] &&
@@ -90,17 +82,16 @@ status=0
 bash "$compare" --help >/dev/full 2>"$err" || status=$?
 [ "$status" = 1 ] && [ "$(wc -l <"$err")" = 1 ]
 tap_point $? "--help on a full disk: one sentence, exit status 1" "$status: $(cat "$err")"
-STAND_IN_FAIL=3 compare --bin "$bin" --csv "$work/a.csv" -- -b 1K -e 4K -g 2
-expect_command "nccl-tests that fails" 1 'compare-nccl-tests: all_reduce_perf \(stock\) ended with status 3$'
-SIMNODE_NCCL_WRONG=1 compare --bin "$bin" -- -b 1K -e 1K -g 2
-expect_command "a wrong result" 1 'all_reduce_perf \(stock\) ended with status 1$'
+STAND_IN_FAIL=3 expect "nccl-tests that fails" 1 'compare-nccl-tests: all_reduce_perf \(stock\) ended with status 3$' \
+    -- compare --bin "$bin" --csv "$work/a.csv" -- -b 1K -e 4K -g 2
+SIMNODE_NCCL_WRONG=1 expect "a wrong result" 1 'all_reduce_perf \(stock\) ended with status 1$' \
+    -- compare --bin "$bin" -- -b 1K -e 1K -g 2
 # Files that cannot be made are told of before anything runs: in one sentence, and without a table.
-compare --bin "$bin" --csv /nowhere/a.csv -- -g 2
-refuses "a folder that is not there" 1 'compare-nccl-tests: /nowhere/a.csv: /nowhere is no folder'
-compare --bin "$bin" --csv "$scratch" -- -g 2
-refuses "a folder instead of a file" 1 'is a folder$'
-compare --bin "$bin" --repeat 1 --csv /dev/full -- -b 1K -e 1K -g 2
-expect_command "a file that could not be written: the table stays" 1 '^ +1024 +256 ' 'perf: /dev/full: No space left'
+refuses "a folder that is not there" 1 'compare-nccl-tests: /nowhere/a.csv: /nowhere is no folder' \
+    -- compare --bin "$bin" --csv /nowhere/a.csv -- -g 2
+refuses "a folder instead of a file" 1 'is a folder$' -- compare --bin "$bin" --csv "$scratch" -- -g 2
+expect "a file that could not be written: the table stays" 1 '^ +1024 +256 ' 'perf: /dev/full: No space left' \
+    -- compare --bin "$bin" --repeat 1 --csv /dev/full -- -b 1K -e 1K -g 2
 status=0
 timeout -k 5 $limit bash "$compare" --onehop "$onehop" --bin "$bin" --repeat 1 --csv "$work/a.csv" -- -b 1K -e 1K -g 2 \
     >/dev/full 2>"$err" </dev/null || status=$?
@@ -108,24 +99,13 @@ timeout -k 5 $limit bash "$compare" --onehop "$onehop" --bin "$bin" --repeat 1 -
 tap_point $? "stdout is full: one sentence, and the files are there" "$status: $(cat "$err"; ls "$work")"
 rm -f "$work/a.csv"
 
+has_row() {
+    grep -qs '^ *1024 ' "$TMPDIR"/tmp.*/stock.1
+}
 for signal in INT:130 TERM:143; do
-    if ! command -v pgrep >/dev/null; then
-        tap_skip "SIG${signal%:*}: no process, no file is left" "no pgrep (Debian: procps)"
-        continue
-    fi
-    STAND_IN_WAIT=1 "${interruptible[@]}" bash "$compare" --onehop "$onehop" --bin "$bin" --csv "$work/a.csv" -- \
-        -b 1K -e 4K -g 2 >"$out" 2>"$err" </dev/null &
-    pid=$!
-    for _ in $(seq 600); do
-        ! grep -qs '^ *1024 ' "$TMPDIR"/tmp.*/stock.1 || break
-        sleep 0.1
-    done
-    child=$(pgrep -P $pid -f all_reduce_perf)
-    kill -"${signal%:*}" $pid
-    status=0
-    wait $pid 2>/dev/null || status=$?
-    [ "$status" = "${signal#*:}" ] && [ -n "$child" ] && await_death "$child" &&
-        [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
-    tap_point $? "SIG${signal%:*}: no process, no file is left" "status $status, child $child; $(ls -A "$work" "$TMPDIR"; cat "$err")"
+    STAND_IN_WAIT=1 signalled "${signal%:*}" has_row bash "$compare" --onehop "$onehop" --bin "$bin" --csv "$work/a.csv" -- \
+        -b 1K -e 4K -g 2
+    [ "$status" = "${signal#*:}" ] && [ -n "$children" ] && [ -z "$(living $children; ls -A "$work"; ls -A "$TMPDIR")" ]
+    tap_point $? "SIG${signal%:*}: no process, no file is left" "status $status, $children; $(ls -A "$work" "$TMPDIR"; cat "$err")"
 done
 tap_done

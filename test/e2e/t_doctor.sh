@@ -2,7 +2,6 @@
 # onehop doctor: what it says of machines, of running processes and of programs, and its exit status.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-onehop=$abs_top_builddir/src/tools/onehop
 holder=$abs_top_builddir/test/e2e/sim_holder
 static=$abs_top_builddir/test/e2e/sim_static
 export TMPDIR=$scratch SIMNODE_TOPOLOGY=h200x4 HOME=$scratch/home
@@ -23,46 +22,34 @@ doctor() {
 
 doctor
 expect "a machine that is served" 0 'yes +gpus +4 x SIMULATED .*NVLink joins every pair' '^verdict: yes: onehop serves'
-SIMNODE_TOPOLOGY=pcie-only doctor
-expect "no NVLink" 1 'no +gpus .*not joined by NVLink' '^verdict: no: .*NVLink'
-SIMNODE_TOPOLOGY=mig doctor
-expect "MIG" 1 '^verdict: no: .*MIG mode'
+SIMNODE_TOPOLOGY=pcie-only expect "no NVLink" 1 'no +gpus .*not joined by NVLink' '^verdict: no: .*NVLink' -- doctor
+SIMNODE_TOPOLOGY=mig expect "MIG" 1 '^verdict: no: .*MIG mode' -- doctor
 for variable in NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=LOC ONEHOP_DISABLE=1 ONEHOP_MAX_BYTES=0; do
     export "${variable?}"
-    doctor
-    expect "$variable" 1 "^verdict: no: ${variable%=*}=${variable#*=}"
+    expect "$variable" 1 "^verdict: no: ${variable%=*}=${variable#*=}" -- doctor
     unset "${variable%=*}"
 done
-NCCL_COMM_BLOCKING=0 doctor
-expect "non-blocking communicators are served" 0 '^verdict: yes: onehop serves'
+NCCL_COMM_BLOCKING=0 expect "non-blocking communicators are served" 0 '^verdict: yes: onehop serves' -- doctor
 echo NCCL_P2P_DISABLE=1 >"$HOME/.nccl.conf"
-doctor
-expect "~/.nccl.conf" 1 '^verdict: no: NCCL_P2P_DISABLE=1'
+expect "~/.nccl.conf" 1 '^verdict: no: NCCL_P2P_DISABLE=1' -- doctor
 echo NCCL_P2P_DISABLE=0 >"$scratch/other.conf"
-NCCL_CONF_FILE=$scratch/other.conf doctor
-expect "NCCL_CONF_FILE goes before it" 0
-NCCL_P2P_DISABLE=0 doctor
-expect "the environment goes before nccl.conf" 0
+NCCL_CONF_FILE=$scratch/other.conf expect "NCCL_CONF_FILE goes before it" 0 -- doctor
+NCCL_P2P_DISABLE=0 expect "the environment goes before nccl.conf" 0 -- doctor
 rm "$HOME/.nccl.conf"
-CUDA_VISIBLE_DEVICES=2 doctor
-expect "one GPU visible: cannot be told" 2 'CUDA_VISIBLE_DEVICES=2 shows one GPU'
-ONEHOP_SHM_DIR=/nowhere/at/all doctor
-expect "no folder to meet in" 1 'no +shared_memory +/nowhere/at/all: No such file'
-ONEHOP_LIBRARY=/nowhere/x.so doctor
-expect "no library" 1 'no +library +ONEHOP_LIBRARY=/nowhere/x.so: No such file'
-ONEHOP_LIBRARY=$abs_top_srcdir/README.md doctor
-expect "a library that is none" 1 'no +library .*README.md: '
+CUDA_VISIBLE_DEVICES=2 expect "one GPU visible: cannot be told" 2 'CUDA_VISIBLE_DEVICES=2 shows one GPU' -- doctor
+ONEHOP_SHM_DIR=/nowhere/at/all expect "no folder to meet in" 1 'no +shared_memory +/nowhere/at/all: No such file' \
+    -- doctor
+ONEHOP_LIBRARY=/nowhere/x.so expect "no library" 1 'no +library +ONEHOP_LIBRARY=/nowhere/x.so: No such file' -- doctor
+ONEHOP_LIBRARY=$abs_top_srcdir/README.md expect "a library that is none" 1 'no +library .*README.md: ' -- doctor
 ONEHOP_LIBRARY=$stand_ins/libnccl.so.2 doctor
 expect "a library that is another" 1 "no +library .*libnccl.so.* is not onehop's"
-SIMNODE_NCCL_VERSION=21805 doctor
-expect "an NCCL that is too old" 1 'no +nccl .*version 2\.18\.5'
+SIMNODE_NCCL_VERSION=21805 expect "an NCCL that is too old" 1 'no +nccl .*version 2\.18\.5' -- doctor
 if ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then
     tap_skip "no driver" "there is one"
 else
     LD_LIBRARY_PATH= doctor
     expect "no driver" 1 'no +driver +libcuda.so.1 cannot be opened; see .onehop topo., or add --simulated' '^verdict: no: libcuda'
-    LD_LIBRARY_PATH= doctor --simulated
-    expect "no driver, --simulated" 0 '^verdict: yes: onehop serves'
+    LD_LIBRARY_PATH= expect "no driver, --simulated" 0 '^verdict: yes: onehop serves' -- doctor --simulated
 fi
 tap_empty "$(find /dev/shm -maxdepth 1 -name 'onehop-doctor.*' -newer "$scratch/wait")" "nothing is left in shared memory"
 
@@ -75,11 +62,7 @@ hold() {
     "$@" <"$scratch/wait" >"$scratch/held.$jobs" 2>&1 9>&- &
     pid=$!
     held+=("$pid")
-    for ((i = 0; i < 400; i++)); do
-        grep -q . "$scratch/held.$jobs" && return
-        sleep 0.02
-    done
-    echo "# $* does not start"
+    await 10 grep -q . "$scratch/held.$jobs" || echo "# $* does not start"
 }
 
 # Two ranks that are served; the process that is checked is rank 0.
@@ -92,35 +75,32 @@ expect "preloaded: served" 0 "yes +nccl +$stand_ins/libnccl.so.2" "yes +onehop +
 doctor --json --pid "$pid"
 expect "preloaded: served, as JSON" 0 '"schema": 2' '"mode": "process"' '"text": ".*, by LD_PRELOAD"' '3 of 3 ncclAllReduce'
 cp "$out" "$scratch/process.json"
-ONEHOP_DISABLE=1 doctor --pid "$pid"
-expect "disabled here only" 0
+ONEHOP_DISABLE=1 expect "disabled here only" 0 -- doctor --pid "$pid"
 hold "$holder" 0 1 "$scratch/id.2" hold
-doctor --pid "$pid"
-expect "not preloaded" 1 'no +onehop +onehop is not loaded' '^verdict: no: onehop is not loaded; start'
+expect "not preloaded" 1 'no +onehop +onehop is not loaded' '^verdict: no: onehop is not loaded; start' \
+    -- doctor --pid "$pid"
 LD_PRELOAD=$plugin hold "$holder" 0 1 "$scratch/id.3" hold
 doctor --pid "$pid"
 expect "a single rank: its calls come, and are not served" 1 '0 of 3 ncclAllReduce calls served; fallbacks: ' '^verdict: no: 0 of 3'
 LD_PRELOAD=$plugin ONEHOP_DISABLE=1 hold "$holder" 0 1 "$scratch/id.4" hold
-doctor --pid "$pid"
-expect "disabled there" 1 'note +variable +ONEHOP_DISABLE=1' '^verdict: no: ONEHOP_DISABLE=1 is set'
+expect "disabled there" 1 'note +variable +ONEHOP_DISABLE=1' '^verdict: no: ONEHOP_DISABLE=1 is set' \
+    -- doctor --pid "$pid"
 LD_PRELOAD="$stand_ins/libnccl.so.2 $plugin" hold "$holder" 0 1 "$scratch/id.5" hold
 doctor --pid "$pid"
 expect "NCCL stands in front of onehop: no call comes" 2 'by LD_PRELOAD' '^verdict: unknown: no ncclAllReduce call has come'
 LD_PRELOAD=$plugin hold "$static" hold
-doctor --pid "$pid"
-expect "statically linked" 2 'by LD_PRELOAD' '^verdict: unknown: no libnccl.so is loaded; .*statically linked'
+expect "statically linked" 2 'by LD_PRELOAD' '^verdict: unknown: no libnccl.so is loaded; .*statically linked' \
+    -- doctor --pid "$pid"
 LD_PRELOAD=$plugin hold bash -c 'echo ready; read -r unused'
-doctor --pid "$pid"
-expect "a shell with the preload" 2 'by LD_PRELOAD' '^verdict: unknown: no libnccl.so is loaded'
+expect "a shell with the preload" 2 'by LD_PRELOAD' '^verdict: unknown: no libnccl.so is loaded' -- doctor --pid "$pid"
 hold bash -c 'echo ready; read -r unused'
-doctor --pid "$pid"
-expect "a shell" 2 'onehop is not loaded' '^verdict: unknown: no libnccl.so is loaded'
+expect "a shell" 2 'onehop is not loaded' '^verdict: unknown: no libnccl.so is loaded' -- doctor --pid "$pid"
 mkdir "$scratch/copy"
 cp -L "$stand_ins"/libnccl.so.2 "$scratch/copy"
 LD_LIBRARY_PATH=$scratch/copy:$LD_LIBRARY_PATH LD_PRELOAD=$plugin hold "$holder" 0 1 "$scratch/id.6" hold
 rm "$scratch/copy/libnccl.so.2"
-doctor --pid "$pid"
-expect "its NCCL was removed since" 1 "yes +nccl +$scratch/copy/libnccl.so.2 \(deleted\)" '^verdict: no: 0 of 3'
+expect "its NCCL was removed since" 1 "yes +nccl +$scratch/copy/libnccl.so.2 \(deleted\)" '^verdict: no: 0 of 3' \
+    -- doctor --pid "$pid"
 if command -v python3 >/dev/null; then
     tap_empty "$(python3 -m json.tool "$scratch/process.json" 2>&1 >/dev/null)" "the JSON is well-formed"
 else
@@ -132,8 +112,7 @@ own_allreduce() { # own_allreduce FOLDER FILE PATTERN
     mkdir -p "$scratch/$1"
     cp -L "$stand_ins"/libnvidia-ml.so.1 "$scratch/$1/$2"
     LD_PRELOAD="$plugin $scratch/$1/$2" hold "$holder" 0 1 "$scratch/id.$1$2" hold
-    doctor --pid "$pid"
-    expect "$1 is loaded: the switch" 1 "note +own_allreduce +$3" '^verdict: no: 0 of 3'
+    expect "$1 is loaded: the switch" 1 "note +own_allreduce +$3" '^verdict: no: 0 of 3' -- doctor --pid "$pid"
 }
 own_allreduce vllm _C.abi3.so 'vLLM in process [0-9]+ .*--disable-custom-all-reduce'
 own_allreduce sgl_kernel common_ops.abi3.so 'SGLang .*--disable-custom-all-reduce'
@@ -158,16 +137,14 @@ doctor --pid "$pid"
 expect "plugin, dlsym before the first communicator" 2 \
     '^verdict: unknown: no ncclAllReduce call has come to onehop.* before the first communicator'
 LD_PRELOAD=$plugin hold "$reach" 0 1 "$(folder)" both:object:"$object",late:libncclcopy.so.2
-doctor --pid "$pid"
-expect "two copies of NCCL" 1 "nccl +$stand_ins/libnccl.so.2" "nccl +$stand_ins/libncclcopy.so.2" '^verdict: no: 0 of'
+expect "two copies of NCCL" 1 "nccl +$stand_ins/libnccl.so.2" "nccl +$stand_ins/libncclcopy.so.2" '^verdict: no: 0 of' \
+    -- doctor --pid "$pid"
 unset REACH_HOLD
 hold bash -c 'echo ready'
 wait "$pid"
-doctor --pid "$pid"
-expect "a process that has gone" 2 "^onehop: doctor: --pid $pid: no such process\$"
+expect "a process that has gone" 2 "^onehop: doctor: --pid $pid: no such process\$" -- doctor --pid "$pid"
 for word in 0 -1 12x '' 99999999999; do
-    doctor --pid "$word"
-    expect "--pid '$word'" 2 'expected a whole number from 1'
+    expect "--pid '$word'" 2 'expected a whole number from 1' -- doctor --pid "$word"
 done
 if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups "$onehop" --version >/dev/null 2>&1; then
     status=0
@@ -177,8 +154,7 @@ else
     tap_skip "another user's process" "not root, or no setpriv"
 fi
 if [ "$(cat /proc/2/comm 2>/dev/null)" = kthreadd ]; then
-    doctor --pid 2
-    expect "a thread of the kernel" 2 '--pid 2: no program is mapped'
+    expect "a thread of the kernel" 2 '--pid 2: no program is mapped' -- doctor --pid 2
 else
     tap_skip "a thread of the kernel" "none to be seen here"
 fi
@@ -188,10 +164,10 @@ fi
 doctor -- "$app" --nranks 2 --counts 5,500 --iterations 20
 expect "a program that is served" 0 'the program ended with exit status 0' '80 of 80 ncclAllReduce calls served' \
     '^verdict: yes: onehop served calls'
-ONEHOP_MAX_BYTES=64 doctor "$app" --nranks 2 --counts 300,500
-expect "sizes that are not" 1 '4 fallbacks: a size' '^verdict: no: a size that is not served'
-SIMNODE_TOPOLOGY=pcie-only doctor "$app" --nranks 2 --counts 5
-expect "a machine that is not" 1 '^verdict: no: .*NVLink'
+ONEHOP_MAX_BYTES=64 expect "sizes that are not" 1 '4 fallbacks: a size' '^verdict: no: a size that is not served' \
+    -- doctor "$app" --nranks 2 --counts 300,500
+SIMNODE_TOPOLOGY=pcie-only expect "a machine that is not" 1 '^verdict: no: .*NVLink' \
+    -- doctor "$app" --nranks 2 --counts 5
 "$onehop" doctor --json -- "$app" --nranks 2 --counts 5 >"$scratch/program.json" 2>"$out"
 status=$?
 expect "what the program says goes to stderr" 0 '^ok 2 ranks'
@@ -201,8 +177,8 @@ doctor env -i SIMNODE_TOPOLOGY=h200x4 SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DI
 expect "the environment is cleared on the way" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly; check'
 LD_PRELOAD=$scratch/vllm/_C.abi3.so doctor bash -c '"$0" 0 1 "$1"; sleep 1' "$holder" "$scratch/id.8"
 expect "a program with vLLM's library: the option" 1 'note +own_allreduce +vLLM in process [0-9]+ .*--disable-custom-all-reduce'
-doctor "$static"
-expect "a statically linked program" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly'
+expect "a statically linked program" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly' \
+    -- doctor "$static"
 # Two ranks, in one folder: $0 is the program, $1 the folder.
 pair='"$0" 1 2 "$@" & "$0" 0 2 "$@" && wait $!'
 doctor --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
@@ -211,31 +187,26 @@ expect "plugin, dlsym before the first communicator: all calls go to NCCL" 1 \
 SIMNODE_NCCL_VERSION=22705 doctor --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
 expect "the same where NCCL tells plugins no hash" 1 'no ncclAllReduce call came to onehop' \
     '^verdict: no: .*before the first communicator'
-doctor --json --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
-expect "the same as JSON" 1 '"processes_unreached": 2'
-doctor --via plugin bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
-expect "plugin, dlsym for each communicator: served" 0 '^verdict: yes: onehop served calls'
-doctor --via plugin bash -c "$pair" "${reach}_linked" "$(folder)" linked
-expect "plugin, linked: served" 0 '^verdict: yes: onehop served calls'
+expect "the same as JSON" 1 '"processes_unreached": 2' \
+    -- doctor --json --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+expect "plugin, dlsym for each communicator: served" 0 '^verdict: yes: onehop served calls' \
+    -- doctor --via plugin bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
+expect "plugin, linked: served" 0 '^verdict: yes: onehop served calls' \
+    -- doctor --via plugin bash -c "$pair" "${reach}_linked" "$(folder)" linked
 REACH_IDLE=1 doctor bash -c "$pair" "${reach}_linked" "$(folder)" linked
 expect "a program that makes no call: cannot be told, and where programs have their own all-reduce" 2 \
     '^verdict: unknown: the program made no ncclAllReduce call; .* own all-reduce see doc/integrations.md$'
-doctor true
-expect "a program without NCCL" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly'
-doctor "$scratch/nothing"
-expect "a program that is not there" 2 'nothing: No such file' '^verdict: unknown: the program could not be started'
-doctor bash -c 'kill -TERM $$'
-expect "a program that is killed" 2 'ended by signal 15'
+expect "a program without NCCL" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly' -- doctor true
+expect "a program that is not there" 2 'nothing: No such file' '^verdict: unknown: the program could not be started' \
+    -- doctor "$scratch/nothing"
+expect "a program that is killed" 2 'ended by signal 15' -- doctor bash -c 'kill -TERM $$'
 tap_empty "$(find "$scratch" -name 'onehop-stats.*')" "no file of statistics is left"
 
 # --- usage
 
-doctor --pid $$ true
-expect "a process and a program" 2 'expected neither a program nor --simulated'
-doctor --wrong
-expect "an unknown option" 2
-doctor --help
-expect "--help" 0 '^usage: onehop doctor'
+expect "a process and a program" 2 'expected neither a program nor --simulated' -- doctor --pid $$ true
+expect "an unknown option" 2 -- doctor --wrong
+expect "--help" 0 '^usage: onehop doctor' -- doctor --help
 status=0
 "$onehop" doctor >/dev/full 2>"$out" || status=$?
 expect "nowhere to write to" 2 'stdout: No space left'

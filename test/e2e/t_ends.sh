@@ -10,20 +10,20 @@ work=(--counts 5000)
 # run_app's job has ended well and left nothing.
 # expect_end NAME
 expect_end() {
+    run_first "$@"
     [ "$status" = 0 ] && [ -z "$(ls -A "$meeting")" ]
     tap_point $? "$1: ends well, nothing left" "$(ls -A "$meeting")
 $(diagnosis)"
 }
 
 for kind in "--nranks 3" "--nranks 4 --local 2" "--nranks 2 --local 2 --threads"; do
-    run_app $kind --scenario exit --rounds 3 "${work[@]}"
-    expect_end "exit without destroying anything, $kind"
+    expect_end "exit without destroying anything, $kind" -- run_app $kind --scenario exit --rounds 3 "${work[@]}"
 done
 # The set-up is in the background, and has come as far as it has.
-SIMNODE_NCCL_DELAY_US=2000 run_app --nranks 3 --make nonblocking --jitter 2000 --scenario exit --rounds 0 "${work[@]}"
-expect_end "exit in the middle of a set-up"
-run_app --nranks 2 --make nonblocking --scenario exit --rounds 20 "${work[@]}"
-expect_end "exit while calls begin to be served"
+SIMNODE_NCCL_DELAY_US=2000 expect_end "exit in the middle of a set-up" \
+    -- run_app --nranks 3 --make nonblocking --jitter 2000 --scenario exit --rounds 0 "${work[@]}"
+expect_end "exit while calls begin to be served" \
+    -- run_app --nranks 2 --make nonblocking --scenario exit --rounds 20 "${work[@]}"
 
 for kind in "--nranks 3" "--nranks 4 --local 2" "--nranks 2 --make nonblocking"; do
     run_app $kind --scenario fork --rounds 6 "${work[@]}"

@@ -8,18 +8,18 @@ export ONEHOP_SHM_DIR=$meeting
 # Set-up fails on one rank: all fall back.
 for function in cuIpcOpenMemHandle_v2 cuIpcGetMemHandle cuMemHostRegister_v2 cuLibraryLoadData cuLibraryGetKernel \
     cuMemsetD32Async; do
-    run_app --nranks 4 --rank-env 2:SIMNODE_FAIL=$function "${work[@]}"
-    expect_stock "$function fails on one rank" "rank 2"
+    expect_stock "$function fails on one rank" "rank 2" \
+        -- run_app --nranks 4 --rank-env 2:SIMNODE_FAIL=$function "${work[@]}"
 done
-run_app --nranks 4 --rank-env 1:SIMNODE_FAIL=cuIpcOpenMemHandle_v2:2 "${work[@]}"
-expect_stock "the second cuIpcOpenMemHandle fails on one rank" "rank 1"
+expect_stock "the second cuIpcOpenMemHandle fails on one rank" "rank 1" \
+    -- run_app --nranks 4 --rank-env 1:SIMNODE_FAIL=cuIpcOpenMemHandle_v2:2 "${work[@]}"
 # Not the calls that the application and NCCL make. (A driver that cannot be opened at all: test/unit/t_driver.c.)
-SIMNODE_CALLER=libonehop.so run_app --nranks 4 --rank-env 3:SIMNODE_FAIL=cuInit "${work[@]}"
-expect_stock "onehop cannot use the driver on one rank" "rank 3: cuInit"
-SIMNODE_FAIL=cuIpcOpenMemHandle_v2 run_app --nranks 4 "${work[@]}"
-expect_stock "CUDA IPC is refused on every rank" "rank"
-SIMNODE_FAIL=cuCtxEnablePeerAccess run_app --nranks 4 --local 4 "${work[@]}"
-expect_stock "peer access is refused within a process" "rank"
+SIMNODE_CALLER=libonehop.so expect_stock "onehop cannot use the driver on one rank" "rank 3: cuInit" \
+    -- run_app --nranks 4 --rank-env 3:SIMNODE_FAIL=cuInit "${work[@]}"
+SIMNODE_FAIL=cuIpcOpenMemHandle_v2 expect_stock "CUDA IPC is refused on every rank" "rank" \
+    -- run_app --nranks 4 "${work[@]}"
+SIMNODE_FAIL=cuCtxEnablePeerAccess expect_stock "peer access is refused within a process" "rank" \
+    -- run_app --nranks 4 --local 4 "${work[@]}"
 
 # Bad settings: one line, with the name, the value and what is accepted; then the default.
 # expect_warned SETTING ACCEPTED
@@ -27,11 +27,9 @@ expect_warned() {
     [ "$(count_of WARN)" = 1 ] && [ "$(count_of "WARN .*$1.*$2")" = 1 ]
     tap_point $? "$1: one warning that names the setting and what is accepted" "$(diagnosis)"
 }
-ONEHOP_MAX_BYTES=banana run_app --nranks 2 "${work[@]}"
-expect_served "ONEHOP_MAX_BYTES=banana"
+ONEHOP_MAX_BYTES=banana expect_served "ONEHOP_MAX_BYTES=banana" -- run_app --nranks 2 "${work[@]}"
 expect_warned ONEHOP_MAX_BYTES=banana "0 to 1G"
-ONEHOP_ALGO=foo run_app --nranks 2 "${work[@]}"
-expect_served "ONEHOP_ALGO=foo"
+ONEHOP_ALGO=foo expect_served "ONEHOP_ALGO=foo" -- run_app --nranks 2 "${work[@]}"
 expect_warned ONEHOP_ALGO=foo "oneshot"
 ONEHOP_DEBUG=NONE ONEHOP_STATS=0 ONEHOP_MAX_BYTES=-1 run_app --nranks 2 "${work[@]}"
 [ "$status" = 0 ] && [ "$(count_of onehop:)" = 0 ]
@@ -39,34 +37,31 @@ tap_point $? "ONEHOP_DEBUG=NONE says nothing" "$(diagnosis)"
 
 # A large call is two kernels. When the second cannot be launched, the call fails, and the process can go on and end.
 large=(--nranks 2 --counts 4000000 --types f32 --batch 1)
-ONEHOP_ALGO=twoshot run_app "${large[@]}" --graph 2
-expect_served "a call of two kernels, in a graph" twoshot
+ONEHOP_ALGO=twoshot expect_served "a call of two kernels, in a graph" twoshot -- run_app "${large[@]}" --graph 2
 SIMNODE_CALLER=libonehop.so SIMNODE_FAIL=cuLaunchKernelEx:2 ONEHOP_ALGO=twoshot run_app "${large[@]}"
 [ "$status" = 1 ] && [ "$(count_of 'WARN .*launching an allreduce')" -gt 0 ] && [ "$(count_of 'ncclAllReduce gave 1, expected 0')" -gt 0 ]
 tap_point $? "a call whose second kernel cannot be launched fails" "$(diagnosis)"
 
 # Timing: kernels and copies start late, differently on every rank.
 for seed in 1 2 3; do
-    SIMNODE_DELAY_US=2000 SIMNODE_SEED=$seed run_app --nranks 4 --counts 3,5000,20000 --batch 6 --iterations 3 \
-        --seed $seed --streams 2
-    expect_served "random delays, seed $seed"
+    SIMNODE_DELAY_US=2000 SIMNODE_SEED=$seed expect_served "random delays, seed $seed" \
+        -- run_app --nranks 4 --counts 3,5000,20000 --batch 6 --iterations 3 --seed $seed --streams 2
 done
-SIMNODE_DELAY_US=1000 run_app --nranks 4 --local 2 --counts 3,5000 --batch 4 --graph 10
-expect_served "random delays, graphs, two ranks a process"
+SIMNODE_DELAY_US=1000 expect_served "random delays, graphs, two ranks a process" \
+    -- run_app --nranks 4 --local 2 --counts 3,5000 --batch 4 --graph 10
 
 # The epoch wraps around: first epoch close to the end, in every algorithm.
 for algorithm in auto oneshot twoshot; do
-    ONEHOP_INIT_EPOCH=4294967293 ONEHOP_ALGO=$algorithm run_app --nranks 3 --counts 3,5000,70000 --types f32,i32 --batch 6 --iterations 3
-    expect_served "the epoch wraps around, $algorithm"
+    ONEHOP_INIT_EPOCH=4294967293 ONEHOP_ALGO=$algorithm expect_served "the epoch wraps around, $algorithm" \
+        -- run_app --nranks 3 --counts 3,5000,70000 --types f32,i32 --batch 6 --iterations 3
 done
 
 # A rank whose context has fewer multiprocessors, as a share of MPS: all ranks have its grids, or fall back.
-run_app --nranks 3 --counts 3,5000,300000 --rank-env 1:SIMNODE_SMS=8 --batch 3
-expect_served "a rank with 8 SMs"
+expect_served "a rank with 8 SMs" -- run_app --nranks 3 --counts 3,5000,300000 --rank-env 1:SIMNODE_SMS=8 --batch 3
 [ "$(count_of 'room for 2048 threads on each of 8 SMs, for [0-9]+ blocks in all: grids are smaller')" = 3 ]
 tap_point $? "... all ranks have smaller grids" "$(diagnosis)"
-run_app --nranks 3 --counts 3,5000 --rank-env 1:SIMNODE_SMS=1
-expect_stock "a rank with 1 SM" 'rank 1: too few SMs for the kernels on GPU .*: 1, with 2048 threads each'
+expect_stock "a rank with 1 SM" 'rank 1: too few SMs for the kernels on GPU .*: 1, with 2048 threads each' \
+    -- run_app --nranks 3 --counts 3,5000 --rank-env 1:SIMNODE_SMS=1
 
 expect_no_files
 tap_done

@@ -2,27 +2,22 @@
 # Graph capture: replayed many times, mixed with eager calls.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-run_app --nranks 4 --counts 10,5000 --batch 2 --graph 100
-expect_served "100 replays between eager calls"
+expect_served "100 replays between eager calls" -- run_app --nranks 4 --counts 10,5000 --batch 2 --graph 100
 for algorithm in oneshot twoshot; do
-    ONEHOP_ALGO=$algorithm run_app --nranks 2 --counts 3,40000 --types bf16,i32 --in-place both --batch 4 --graph 20
-    expect_served "replays of $algorithm" $algorithm
+    ONEHOP_ALGO=$algorithm expect_served "replays of $algorithm" $algorithm \
+        -- run_app --nranks 2 --counts 3,40000 --types bf16,i32 --in-place both --batch 4 --graph 20
 done
-run_app --nranks 3 --counts 10,5000 --batch 4 --graph 20 --group 4
-expect_served "a group in a graph"
-run_app --nranks 3 --counts 10,5000 --batch 4 --graph 20 --streams 2
-expect_served "two streams in a graph"
-run_app --nranks 3 --counts 10,5000 --batch 4 --graph 20 --streams 2 --comms 2
-expect_served "two streams, two communicators in a graph"
-run_app --nranks 4 --local 4 --counts 10,5000 --batch 4 --graph 20
-expect_served "graphs of four ranks in a thread"
-run_app --nranks 4 --local 4 --threads --counts 10,5000 --batch 2 --graph 20
-expect_served "graphs of four threads"
+expect_served "a group in a graph" -- run_app --nranks 3 --counts 10,5000 --batch 4 --graph 20 --group 4
+expect_served "two streams in a graph" -- run_app --nranks 3 --counts 10,5000 --batch 4 --graph 20 --streams 2
+expect_served "two streams, two communicators in a graph" \
+    -- run_app --nranks 3 --counts 10,5000 --batch 4 --graph 20 --streams 2 --comms 2
+expect_served "graphs of four ranks in a thread" -- run_app --nranks 4 --local 4 --counts 10,5000 --batch 4 --graph 20
+expect_served "graphs of four threads" -- run_app --nranks 4 --local 4 --threads --counts 10,5000 --batch 2 --graph 20
 ONEHOP_MAX_BYTES=4K run_app --nranks 2 --counts 1000,2000 --batch 4 --graph 20
 [ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ "$(report_of nccl_allreduce)" -gt 0 ]
 tap_point $? "a graph that is part onehop, part NCCL" "$(diagnosis)"
-ONEHOP_INIT_EPOCH=4294967250 run_app --nranks 4 --counts 10,5000,40000 --batch 3 --graph 30
-expect_served "the epoch wraps around between replays"
+ONEHOP_INIT_EPOCH=4294967250 expect_served "the epoch wraps around between replays" \
+    -- run_app --nranks 4 --counts 10,5000,40000 --batch 3 --graph 30
 for local in 1 2; do
     SIMNODE_DELAY_US=3000 run_app --nranks 4 --local $local --scenario drop --counts 5000
     expect_served "call, graph and communicator destroyed while they run, $local ranks a process"

@@ -2,7 +2,6 @@
 # How programs come to be started: each kind of launcher under `onehop run`, and those that onehop cannot follow.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-onehop=$abs_top_builddir/src/tools/onehop
 holder=$abs_top_builddir/test/e2e/sim_holder
 library=$abs_top_builddir/test/e2e/.libs/libsimcaller.so
 launch=$abs_top_srcdir/test/e2e/launch.py

@@ -10,15 +10,26 @@ export LD_LIBRARY_PATH=$libs:$LD_LIBRARY_PATH # for libnccl-net-onehop.so
 export ONEHOP_SHM_DIR=$meeting
 export SIMNODE_NCCL_LAZY=1 # as NCCL does: the first call returns when all ranks have come to it
 
-# by WAY COMMAND...: runs the command in the environment of a way of loading.
+# The environment of each way of loading.
+declare -A loading=(
+    [preload]="LD_PRELOAD=$plugin"
+    [plugin]="NCCL_NET_PLUGIN=onehop"
+    [audit]="LD_PRELOAD=$plugin LD_AUDIT=$libs/libonehop-audit.so"
+)
+
+# by WAY COMMAND...: two ranks of the command, loaded so.
 by() {
+    run_ranks env ${loading[$1]} "${@:2}"
+}
+
+# start_by WAY COMMAND...: the same for a command that starts the ranks itself. ID in it becomes a new name for the file of
+# the id.
+start_by() {
     local way=$1
     shift
-    case $way in
-        preload) run_ranks env LD_PRELOAD="$plugin" "$@" ;;
-        plugin) run_ranks env NCCL_NET_PLUGIN=onehop "$@" ;;
-        audit) run_ranks env LD_PRELOAD="$plugin" LD_AUDIT="$libs/libonehop-audit.so" "$@" ;;
-    esac
+    status=0
+    rm -f "$scratch"/report.*
+    timeout -k 5 $limit env ${loading[$way]} "${@/#ID/$(mktemp -u "$scratch/id.XXXXXX")}" >"$out" 2>&1 </dev/null || status=$?
 }
 
 # word_for SERVED CALLS: what a count of served calls is called in the table.
@@ -31,48 +42,33 @@ word_for() {
     esac
 }
 
-# row NAME PRELOAD PLUGIN AUDIT COMMAND...: the calls that must be served, by way of loading.
-row() {
-    local name=$1 line="| $1 |" way served
-    local -A wanted=([preload]=$2 [plugin]=$3 [audit]=$4)
-    shift 4
+# row_of CALLS RUN OTHERS NAME PRELOAD PLUGIN AUDIT COMMAND...: of so many calls those that must be served, by way of loading.
+# OTHERS prints how many went to NCCL.
+row_of() {
+    local calls=$1 run=$2 others=$3 name=$4 line="| $4 |" way served
+    local -A wanted=([preload]=$5 [plugin]=$6 [audit]=$7)
+    shift 7
     for way in preload plugin audit; do
         if [ $way = audit ] && [ -n "${OH_SANITIZERS-}" ]; then
             tap_skip "$name, audit" "a sanitizer's runtime does not run in an audit library"
             continue
         fi
-        by $way "$@"
+        $run $way "$@"
         served=$(sum_of served)
         [ "$status" = 0 ] && [ "$served" = "${wanted[$way]}" ] &&
-            [ "$((served + $(report_of nccl_allreduce)))" = 12 ] && [ "$(count_of WARN)" = 0 ]
-        tap_point $? "$name, $way: ${wanted[$way]} of 12 calls are served" "$(diagnosis)"
-        line="$line $(word_for "$served" 12) |"
+            [ "$((served + $($others)))" = "$calls" ] && [ "$(count_of WARN)" = 0 ]
+        tap_point $? "$name, $way: ${wanted[$way]} of $calls calls are served" "$(diagnosis)"
+        line="$line $(word_for "$served" "$calls") |"
     done
     table+=("$line")
 }
 
-# launched NAME PRELOAD PLUGIN AUDIT COMMAND...: the same for a command that starts the ranks itself. ID in it becomes a new
-# name for the file of the id.
-launched() {
-    local name=$1 line="| $1 |" way served settings
-    local -A wanted=([preload]=$2 [plugin]=$3 [audit]=$4)
-    shift 4
-    for way in preload plugin audit; do
-        case $way in
-            preload) settings=(LD_PRELOAD="$plugin") ;;
-            plugin) settings=(NCCL_NET_PLUGIN=onehop CALLER_PAUSE_MS=$pause) ;;
-            audit) settings=(LD_PRELOAD="$plugin" LD_AUDIT="$libs/libonehop-audit.so") ;;
-        esac
-        status=0
-        timeout -k 5 $limit env "${settings[@]}" "${@/#ID/$(mktemp -u "$scratch/id.XXXXXX")}" >"$out" 2>&1 </dev/null ||
-            status=$?
-        served=$(sum_of served)
-        [ "$status" = 0 ] && [ "$served" = "${wanted[$way]}" ] && [ "$((served + $(sum_of fallback)))" = 6 ] &&
-            [ "$(count_of WARN)" = 0 ]
-        tap_point $? "$name, $way: ${wanted[$way]} of 6 calls are served" "$(diagnosis)"
-        line="$line $(word_for "$served" 6) |"
-    done
-    table+=("$line")
+row() {
+    row_of 12 by "report_of nccl_allreduce" "$@"
+}
+
+launched() { # (Children of fork leave no report.)
+    row_of 6 start_by "sum_of fallback" "$@"
 }
 
 # (An object in an AddressSanitizer build cannot be opened with RTLD_DEEPBIND.)

@@ -7,21 +7,20 @@ work=(--counts 1,5000 --batch 2)
 export ONEHOP_SHM_DIR=$meeting
 
 # Enough for the program's buffers, and not for staging memory.
-run_app --nranks 4 --rank-env 2:SIMNODE_MEMORY_MIB=10 "${work[@]}"
-expect_stock "no device memory on one rank" "rank 2: no staging memory"
-SIMNODE_MEMORY_MIB=10 run_app --nranks 4 "${work[@]}"
-expect_stock "no device memory on any rank" "no staging memory"
+expect_stock "no device memory on one rank" "rank 2: no staging memory" \
+    -- run_app --nranks 4 --rank-env 2:SIMNODE_MEMORY_MIB=10 "${work[@]}"
+SIMNODE_MEMORY_MIB=10 expect_stock "no device memory on any rank" "no staging memory" -- run_app --nranks 4 "${work[@]}"
 SIMNODE_MEMORY_MIB=26 run_app --nranks 2 --comms 3 "${work[@]}" --batch 3
 [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 2 ] && [ "$(count_of 'back to NCCL: .*no staging memory')" = 4 ]
 tap_point $? "device memory for one communicator of three" "$(diagnosis)"
 
 # The place where ranks meet.
-ONEHOP_SHM_DIR=$meeting/nowhere run_app --nranks 3 "${work[@]}"
-expect_stock "no such folder" "cannot open the shared memory"
-ONEHOP_SHM_DIR=/proc/self run_app --nranks 3 "${work[@]}"
-expect_stock "a folder in which nothing can be made" "cannot open the shared memory"
-run_app --nranks 3 --rank-env 1:ONEHOP_SHM_DIR=/dev/null "${work[@]}"
-expect_stock "no folder on one rank" "(present on this host for . of 3|cannot open the shared memory)"
+ONEHOP_SHM_DIR=$meeting/nowhere expect_stock "no such folder" "cannot open the shared memory" \
+    -- run_app --nranks 3 "${work[@]}"
+ONEHOP_SHM_DIR=/proc/self expect_stock "a folder in which nothing can be made" "cannot open the shared memory" \
+    -- run_app --nranks 3 "${work[@]}"
+expect_stock "no folder on one rank" "(present on this host for . of 3|cannot open the shared memory)" \
+    -- run_app --nranks 3 --rank-env 1:ONEHOP_SHM_DIR=/dev/null "${work[@]}"
 
 # mounted NAME OPTIONS: the folder is a file system of its own for the whole job, where that is allowed.
 real_app=$app

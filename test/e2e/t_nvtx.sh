@@ -18,8 +18,7 @@ profile() {
     NVTX_INJECTION64_PATH=$tool NVTX_TOOL_OUT=$scratch/nvtx run_app "$@"
 }
 
-profile --nranks 2 --counts 1000,20000 --iterations 3
-expect_served "two ranks under a profiler"
+expect_served "two ranks under a profiler" -- profile --nranks 2 --counts 1000,20000 --iterations 3
 [ "$(ranges '^domain onehop$')" = 2 ] && [ "$(ranges '^schema ')" = 2 ]
 tap_point $? "a domain and a schema in each process" "$(cat "$scratch"/nvtx.*)"
 [ "$(ranges '^push ')" = 12 ] && [ "$(ranges '^pop 0$')" = 12 ] && [ "$(ranges '^push elsewhere')" = 0 ]
@@ -41,6 +40,5 @@ tap_point $? "a profiler that knows no schemas gets the size" "$(cat "$scratch"/
 ONEHOP_NVTX=0 profile --nranks 2 --counts 10
 [ "$status" = 0 ] && ! ls "$scratch"/nvtx.* >"$out.ls" 2>&1
 tap_point $? "ONEHOP_NVTX=0: none" "$(cat "$out" "$out.ls")"
-NVTX_INJECTION64_PATH=/nowhere/tool.so run_app --nranks 2 --counts 10
-expect_served "a profiler that is not there"
+NVTX_INJECTION64_PATH=/nowhere/tool.so expect_served "a profiler that is not there" -- run_app --nranks 2 --counts 10
 tap_done

@@ -3,7 +3,6 @@
 . "${abs_top_srcdir:?}/test/e2e/lib.sh" || exit 1
 [ -d "${scratch:?}" ] || exit 1
 
-onehop=$abs_top_builddir/src/tools/onehop
 timeout=$(command -v timeout)
 work=$scratch/work
 mkdir "$work" "$scratch/tmp"
@@ -21,24 +20,24 @@ perf() {
 # --- what it measures
 
 for layout in processes threads; do
-    perf -b 48 -e 48 -n 1 -w 1 --rounds 1 -d all -o all --compare all --layout $layout
-    expect_command "all types, ops and sides, $layout" 0 '^# SIMULATED' '^# Out of bounds values : 0 OK' 'onehop serves'
+    expect "all types, ops and sides, $layout" 0 '^# SIMULATED' '^# Out of bounds values : 0 OK' 'onehop serves' \
+        -- perf -b 48 -e 48 -n 1 -w 1 --rounds 1 -d all -o all --compare all --layout $layout
     [ "$(grep -cE '^ +48 +[0-9]+ +[a-z]+[0-9a-z]* +[a-z]+ +0 +0 +0 +(oneshot|nccl)$' "$out")" = 144 ] && [ ! -s "$err" ]
     tap_point $? "144 rows of them, and no word on stderr" "$(head -n 30 "$out"; cat "$err")"
 done
 perf -b 16K -e 16K $few --graph --floor --pattern chain -m 3 --layout threads --simulated-times
-expect_command "groups of calls, in place, threads" 0 'floor: graph: empty kernel' '^# Avg onehop/floor' 'agg iters 3' \
+expect "groups of calls, in place, threads" 0 'floor: graph: empty kernel' '^# Avg onehop/floor' 'agg iters 3' \
     'CUDA graph, pattern chain$'
 ! grep -q program "$out"
 tap_point $? "... with no kernel between them" "$(cat "$out")"
-perf -b 1K -e 16K -f 4 $few --graph -m 8 --pattern free
-expect_command "groups of calls that go through the buffers" 0 'agg iters 8' 'pattern free$' 'Out of bounds values : 0 OK'
+expect "groups of calls that go through the buffers" 0 'agg iters 8' 'pattern free$' 'Out of bounds values : 0 OK' \
+    -- perf -b 1K -e 16K -f 4 $few --graph -m 8 --pattern free
 # A kernel of the program behind each call.
 for pattern in layer spin; do
     for layout in processes threads; do
         perf -b 1000 -e 1000 -n 7 -w 1 --rounds 2 --floor --pattern $pattern --layout $layout --simulated-times \
             --compare onehop
-        expect_command "pattern $pattern, $layout" 0 "CUDA graph, pattern $pattern$" "eager, pattern $pattern$" \
+        expect "pattern $pattern, $layout" 0 "CUDA graph, pattern $pattern$" "eager, pattern $pattern$" \
             ' program +floor +onehop  served-by' 'Out of bounds values : 0 OK'
     done
 done
@@ -52,43 +51,42 @@ counts="$(edges -b 64K -e 64K) $(edges -b 2M -e 2M) $(edges -b 64K -e 64K --patt
 counts="$counts $(ONEHOP_LAUNCH_ORDER=0 edges -b 64K -e 64K)"
 [ "$counts" = "12 0 0 0" ] # six a graph; the first call comes behind the wait for earlier launches
 tap_point $? "edges from the program's kernels, of 64 blocks at most, of two ranks: $counts"
-perf -b 64 -e 64 --pattern nest
-refuses "no such pattern" 2 "perf: --pattern nest: 'nest' is unknown; expected layer, spin, chain, free$"
-perf -b 16K -e 16K $few --memory nccl --compare all
-expect_command "memory of ncclMemAlloc" 0 'ncclMemAlloc$' 'Out of bounds values : 0 OK' 'onehop serves'
-perf -b 64 -e 64 --memory host
-refuses "no such memory" 2 "perf: --memory host: 'host' is unknown; expected cuda, nccl$"
-perf -b 1 -e 30 -i 10 $few --eager -d int8,double
-expect_command "sizes by steps" 0 '^ +1 +1 +int8' '^ +21 +21 +int8' '^ +16 +2 +double'
+refuses "no such pattern" 2 "perf: --pattern nest: 'nest' is unknown; expected layer, spin, chain, free$" \
+    -- perf -b 64 -e 64 --pattern nest
+expect "memory of ncclMemAlloc" 0 'ncclMemAlloc$' 'Out of bounds values : 0 OK' 'onehop serves' \
+    -- perf -b 16K -e 16K $few --memory nccl --compare all
+refuses "no such memory" 2 "perf: --memory host: 'host' is unknown; expected cuda, nccl$" \
+    -- perf -b 64 -e 64 --memory host
+expect "sizes by steps" 0 '^ +1 +1 +int8' '^ +21 +21 +int8' '^ +16 +2 +double' \
+    -- perf -b 1 -e 30 -i 10 $few --eager -d int8,double
 ! grep -qE '^ +[0-9]+ +0 ' "$out" && ! grep -q 'CUDA graph' "$out"
 tap_point $? "none that holds no element; only the mode that was asked for" "$(cat "$out")"
 SIMNODE_NCCL_WRONG=1 perf --check 1 -b 64 -e 64 $few --graph
-expect_command "a wrong result" 1 '#.* FAILED$' '^# 0 of 1 right, 1 of 1 served$' 'perf: 12 wrong elements in the results$'
-SIMNODE_NCCL_WRONG=1 perf -b 64 -e 64 $few --graph --check 0
-expect_command "which nobody looks for" 0 ' N/A ' 'Results were not checked'
-perf -b 64 -e 64 $few -g 1 --eager
-expect_command "one GPU" 0 '^ +64 +16 +float' 'Out of bounds values : 0 OK'
-SIMNODE_NCCL_WINDOWS=0 perf -b 64 -e 64 --compare windows
-refuses "an NCCL that makes no windows" 1 'NCCL makes no windows here'
+expect "a wrong result" 1 '#.* FAILED$' '^# 0 of 1 right, 1 of 1 served$' 'perf: 12 wrong elements in the results$'
+SIMNODE_NCCL_WRONG=1 expect "which nobody looks for" 0 ' N/A ' 'Results were not checked' \
+    -- perf -b 64 -e 64 $few --graph --check 0
+expect "one GPU" 0 '^ +64 +16 +float' 'Out of bounds values : 0 OK' -- perf -b 64 -e 64 $few -g 1 --eager
+SIMNODE_NCCL_WINDOWS=0 refuses "an NCCL that makes no windows" 1 'NCCL makes no windows here' \
+    -- perf -b 64 -e 64 --compare windows
 perf -b 64 -e 64 --compare windows --nccl "$stand_ins/libncclcopy.so.2"
 refuses "an NCCL without windows" 1 '--compare windows needs NCCL 2\.27 or later; .* is 2\.[0-9.]+ and has no windows$'
 status=0
 env -u LD_LIBRARY_PATH "$timeout" -k 5 $limit "$onehop" perf --simulated -b 64 -e 64 $few --graph >"$out" 2>"$err" \
     </dev/null || status=$?
-expect_command "--simulated finds the simulated node" 0 '^# SIMULATED' '^ +64 +16 +float'
+expect "--simulated finds the simulated node" 0 '^# SIMULATED' '^ +64 +16 +float'
 # A simulated table has no times, unless they are asked for; no table is wider than 120 columns.
 perf -b 64 -e 128 $few --compare all --floor
-expect_command "a simulated table" 0 '--simulated-times shows' '   stock windows  onehop$' '^# 4 of 4 right, 4 of 4 served$' \
+expect "a simulated table" 0 '--simulated-times shows' '   stock windows  onehop$' '^# 4 of 4 right, 4 of 4 served$' \
     '^#      size     count     type  redop  #wrong  #wrong  #wrong  served-by$' '^ +64 +16 +float +sum +0 +0 +0  oneshot$'
 ! grep -qE '\(us\)|GB/s|speedup|floor' "$out"
 tap_point $? "... has no times and no ratio" "$(cat "$out")"
 perf -b 64 -e 128 $few --compare all --floor --simulated-times
-expect_command "--simulated-times" 0 '^# SIMULATED: .* the times mean nothing$' ' speedup windows +onehop  served-by$' \
+expect "--simulated-times" 0 '^# SIMULATED: .* the times mean nothing$' ' speedup windows +onehop  served-by$' \
     '^ +64 +16 +float +sum( +[0-9.]+ +0){3}( +[0-9.]+){3}  oneshot$' '^# Avg windows/onehop '
 [ "$(wc -L <"$out")" -le 120 ]
 tap_point $? "... fit 120 columns" "$(wc -L <"$out"): $(cat "$out")"
-perf -b 64 -e 128 $few --simulated-times
-expect_command "two sides have room for more" 0 ' time +p99 +busbw +#wrong +time +p99 +busbw +#wrong speedup  served-by$'
+expect "two sides have room for more" 0 ' time +p99 +busbw +#wrong +time +p99 +busbw +#wrong speedup  served-by$' \
+    -- perf -b 64 -e 128 $few --simulated-times
 [ "$(wc -L <"$out")" -le 120 ]
 tap_point $? "... in 120 columns" "$(wc -L <"$out"): $(cat "$out")"
 
@@ -127,18 +125,15 @@ perf --from "$scratch/kept.csv" --csv -
 tail -n +2 "$out" | cut -d , -f 1-8 >"$scratch/again"
 [ "$status" = 0 ] && tail -n +2 "$scratch/kept.csv" | cut -d , -f 1-8 | cmp -s - "$scratch/again"
 tap_point $? "--csv - is stdout, and no table" "$(cat "$out" "$err")"
-perf --from "$scratch/kept.csv" --json=-
-expect_command "--json as well" 0 '"schema": 1'
+expect "--json as well" 0 '"schema": 1' -- perf --from "$scratch/kept.csv" --json=-
 
 # --- wrong usage: exit status 2
 
 for arguments in '-b 0' '-b 1x' '-b -5' '-f 1' '-n 0' '-d int9' '-o median' '-o ,' '--layout none' \
     '--compare stock,nobody' '--check 2' '--rounds 1001' '-b 2K -e 1K' '--csv - --json -' 'word'; do
-    perf $arguments
-    refuses "wrong usage: $arguments" 2 '^onehop: perf: '
+    refuses "wrong usage: $arguments" 2 '^onehop: perf: ' -- perf $arguments
 done
-perf --help
-expect_command "--help shows an example" 0 '^Example: onehop perf -b 1K'
+expect "--help shows an example" 0 '^Example: onehop perf -b 1K' -- perf --help
 [ "$(wc -l <"$out")" -le 40 ]
 tap_point $? "--help fits a screen" "$(wc -l <"$out") lines"
 
@@ -147,29 +142,20 @@ tap_point $? "--help fits a screen" "$(wc -l <"$out") lines"
 if ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then
     tap_skip "no driver" "there is one"
 else
-    LD_LIBRARY_PATH='' perf --csv "$csv"
-    refuses "no driver" 1 'perf: no usable CUDA driver: .*; run nvidia-smi, or add --simulated$'
+    LD_LIBRARY_PATH='' refuses "no driver" 1 'perf: no usable CUDA driver: .*; run nvidia-smi, or add --simulated$' \
+        -- perf --csv "$csv"
 fi
-CUDA_VISIBLE_DEVICES='' perf --csv "$csv"
-refuses "no GPU" 1 'perf: '
-perf -g 4
-refuses "fewer GPUs than asked for" 1 '--ngpus 4: CUDA sees 3 here'
-perf -g 1 --floor
-refuses "one GPU has no floor" 1 '--floor needs 2 to 8 GPUs'
-perf --nccl /nowhere/libnccl.so
-refuses "no NCCL" 1 'cannot load /nowhere/libnccl.so'
-perf --onehop "$stand_ins/libcuda.so.1" -b 64 -e 64
-refuses "a library that is another" 1 'undefined symbol: nccl'
-perf --from /nowhere/x.csv
-refuses "no recording" 1 '/nowhere/x.csv: No such file'
-perf --from "$abs_top_srcdir/README.md"
-refuses "a file that is none" 1 'README.md:[0-9]+: not the head'
-perf --csv /nowhere/x.csv
-refuses "a file that cannot be made" 1 '/nowhere/x.csv: No such file'
-perf --csv "$scratch"
-refuses "a folder" 1 ': Is a directory'
-perf --from "$scratch/kept.csv" --csv /dev/full --json -
-expect_command "a full disk, --csv" 1 'perf: /dev/full: No space left'
+CUDA_VISIBLE_DEVICES='' refuses "no GPU" 1 'perf: ' -- perf --csv "$csv"
+refuses "fewer GPUs than asked for" 1 '--ngpus 4: CUDA sees 3 here' -- perf -g 4
+refuses "one GPU has no floor" 1 '--floor needs 2 to 8 GPUs' -- perf -g 1 --floor
+refuses "no NCCL" 1 'cannot load /nowhere/libnccl.so' -- perf --nccl /nowhere/libnccl.so
+refuses "a library that is another" 1 'undefined symbol: nccl' -- perf --onehop "$stand_ins/libcuda.so.1" -b 64 -e 64
+refuses "no recording" 1 '/nowhere/x.csv: No such file' -- perf --from /nowhere/x.csv
+refuses "a file that is none" 1 'README.md:[0-9]+: not the head' -- perf --from "$abs_top_srcdir/README.md"
+refuses "a file that cannot be made" 1 '/nowhere/x.csv: No such file' -- perf --csv /nowhere/x.csv
+refuses "a folder" 1 ': Is a directory' -- perf --csv "$scratch"
+expect "a full disk, --csv" 1 'perf: /dev/full: No space left' \
+    -- perf --from "$scratch/kept.csv" --csv /dev/full --json -
 status=0
 $timeout $limit "$onehop" perf -b 64 -e 64 $few >/dev/full 2>"$err" </dev/null || status=$?
 : >"$out"
@@ -184,7 +170,7 @@ unshare -rm sh -c 'mount -t tmpfs -o size=8k none "$1" && head -c 6k /dev/zero >
     ls -A "$1"
     exit $status' sh "$small" "$onehop" "$scratch/kept.csv" >"$out" 2>"$err" </dev/null || status=$?
 if grep -q '^filler$' "$out"; then
-    expect_command "a small disk" 1 'No space left'
+    expect "a small disk" 1 'No space left'
     [ "$(sed -n '/^# Out of bounds/,$p' "$out" | sed 1,2d)" = filler ]
     tap_point $? "holds no half of a file" "$(cat "$out" "$err")"
 else
@@ -198,10 +184,7 @@ start() {
     rm -f "$out" "$err"
     "${interruptible[@]}" "$onehop" perf -b 64 -e 64 -d all -o all --rounds 1000 "$@" >"$out" 2>"$err" </dev/null &
     pid=$!
-    for _ in $(seq 600); do
-        ! grep -qE '^ +64 +64 +int8 +sum' "$out" 2>/dev/null || break
-        sleep 0.1
-    done
+    await 60 grep -qsE '^ +64 +64 +int8 +sum' "$out"
     ranks=$(sed -n 's/^#  Rank .* Pid *\([0-9]*\) .*/\1/p' "$out" | sort -u)
 }
 
@@ -213,25 +196,23 @@ finish() {
 
 # ended NAME: nothing of it is left, within some seconds.
 ended() {
-    local living= one
-    for one in $ranks; do
-        await_death "$one" || living="$living $one"
-    done
-    [ -n "$ranks" ] && [ -z "$living" ] && [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
-    tap_point $? "$1: nothing is left" "ranks: $ranks, living: $living; $(ls -A "$work" "$TMPDIR"; tail -n 3 "$out" "$err")"
+    local left
+    left=$(living $ranks)
+    [ -n "$ranks" ] && [ -z "$left" ] && [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
+    tap_point $? "$1: nothing is left" "ranks: $ranks, living: $left; $(ls -A "$work" "$TMPDIR"; tail -n 3 "$out" "$err")"
 }
 
 for layout in processes threads; do
     start --layout $layout --csv "$csv" --json "$json"
     kill -TERM $pid
     finish
-    expect_command "SIGTERM in the middle, $layout" 143 'perf: ended by signal 15 \(Terminated\), and all ranks with it$'
+    expect "SIGTERM in the middle, $layout" 143 'perf: ended by signal 15 \(Terminated\), and all ranks with it$'
     ended "SIGTERM, $layout"
 done
 start --csv "$csv"
 kill -INT $pid
 finish
-expect_command "SIGINT" 130 'perf: ended by signal 2 \(Interrupt\), and all ranks with it$'
+expect "SIGINT" 130 'perf: ended by signal 2 \(Interrupt\), and all ranks with it$'
 ended SIGINT
 start
 kill -KILL $pid
@@ -240,12 +221,12 @@ ended "the command killed"
 start --csv "$csv"
 kill -KILL ${ranks##*[[:space:]]}
 finish
-expect_command "a rank killed" 1 'perf: process [0-9] of the ranks was killed by signal 9'
+expect "a rank killed" 1 'perf: process [0-9] of the ranks was killed by signal 9'
 ended "a rank killed"
 start -T 2
 kill -STOP ${ranks##*[[:space:]]}
 finish
-expect_command "a rank that does not go on" 1 'perf: no progress for 2 s \(--timeout\)'
+expect "a rank that does not go on" 1 'perf: no progress for 2 s \(--timeout\)'
 ended "a rank that does not go on"
 
 # --- progress

@@ -14,6 +14,7 @@ run_pair() {
 
 # expect_network NAME NETWORK SERVED: the job went well, on that network, without a warning.
 expect_network() {
+    run_first "$@"
     [ "$status" = 0 ] && [ "$(count_of "NCCL INFO Using network $2")" = 4 ] && [ "$(count_of WARN)" = 0 ] &&
         [ "$(sum_of served)" = "$3" ] && [ "$(($3 + $(report_of nccl_allreduce)))" = 12 ]
     tap_point $? "$1: network $2, $3 of 12 calls served, no warning" "$(diagnosis)"
@@ -24,8 +25,7 @@ expect_network() {
 for version in 21903 22203 22403 22602 22705 22803 22809 22907 23003 23007 23203; do
     served=6
     [ $version -lt 22803 ] || served=10
-    SIMNODE_NCCL_VERSION=$version NCCL_NET_PLUGIN=onehop run_pair
-    expect_network "NCCL $version" Socket $served
+    SIMNODE_NCCL_VERSION=$version NCCL_NET_PLUGIN=onehop expect_network "NCCL $version" Socket $served -- run_pair
     [ "$(count_of 'NET/Plugin: loaded onehop')" = 2 ] && [ "$(count_of 'Failed to initialize NET plugin onehop')" = 2 ]
     tap_point $? "NCCL $version: found, asked once, declined" "$(diagnosis)"
 done
@@ -52,37 +52,26 @@ list_pair 22907 2
 list_pair 23007 0
 
 # Nobody tells onehop of communicators: the first one goes to NCCL.
-NCCL_PROFILER_PLUGIN=none NCCL_NET_PLUGIN=onehop run_pair
-expect_network "NCCL_PROFILER_PLUGIN=none" Socket 6
+NCCL_PROFILER_PLUGIN=none NCCL_NET_PLUGIN=onehop expect_network "NCCL_PROFILER_PLUGIN=none" Socket 6 -- run_pair
 SIMNODE_NCCL_VERSION=23007 NCCL_NET_PLUGIN=onehop,simnet run_pair
 expect_network "a network beside it, which NCCL asks for a profiler" simnet 6
 
 # Names and lists.
 export SIMNODE_NCCL_VERSION=22705 # the first communicator goes to NCCL
-NCCL_NET_PLUGIN=$libs/libnccl-net-onehop.so run_pair
-expect_network "full path" Socket 6
-NCCL_NET_PLUGIN=$libs/libonehop.so run_pair
-expect_network "full path of libonehop.so" Socket 6
-NCCL_NET_PLUGIN=libnccl-net-onehop.so run_pair
-expect_network "file name" Socket 6
-NCCL_NET_PLUGIN=onehop,simnet run_pair
-expect_network "in front of a real network" simnet 6
-NCCL_NET_PLUGIN=nowhere,onehop run_pair
-expect_network "behind a plugin that does not exist" Socket 6
-NCCL_NET_PLUGIN=simnet,onehop run_pair
-expect_network "behind a real network, where NCCL does not look" simnet 0
-NCCL_NET_PLUGIN=simnet run_pair
-expect_network "not named" simnet 0
-NCCL_NET_PLUGIN=none run_pair
-expect_network "NCCL_NET_PLUGIN=none" Socket 0
+NCCL_NET_PLUGIN=$libs/libnccl-net-onehop.so expect_network "full path" Socket 6 -- run_pair
+NCCL_NET_PLUGIN=$libs/libonehop.so expect_network "full path of libonehop.so" Socket 6 -- run_pair
+NCCL_NET_PLUGIN=libnccl-net-onehop.so expect_network "file name" Socket 6 -- run_pair
+NCCL_NET_PLUGIN=onehop,simnet expect_network "in front of a real network" simnet 6 -- run_pair
+NCCL_NET_PLUGIN=nowhere,onehop expect_network "behind a plugin that does not exist" Socket 6 -- run_pair
+NCCL_NET_PLUGIN=simnet,onehop expect_network "behind a real network, where NCCL does not look" simnet 0 -- run_pair
+NCCL_NET_PLUGIN=simnet expect_network "not named" simnet 0 -- run_pair
+NCCL_NET_PLUGIN=none expect_network "NCCL_NET_PLUGIN=none" Socket 0 -- run_pair
 NCCL_NET_PLUGIN=none LD_PRELOAD=$plugin run_pair
 expect_network "NCCL_NET_PLUGIN=none, preloaded" Socket 12
 
 # NCCL_NET: NCCL then asks only the network of that name, but opens all.
-NCCL_NET=Socket NCCL_NET_PLUGIN=onehop run_pair
-expect_network "NCCL_NET=Socket" Socket 6
-NCCL_NET=simnet NCCL_NET_PLUGIN=onehop,simnet run_pair
-expect_network "NCCL_NET=simnet" simnet 6
+NCCL_NET=Socket NCCL_NET_PLUGIN=onehop expect_network "NCCL_NET=Socket" Socket 6 -- run_pair
+NCCL_NET=simnet NCCL_NET_PLUGIN=onehop,simnet expect_network "NCCL_NET=simnet" simnet 6 -- run_pair
 NCCL_NET=onehop NCCL_NET_PLUGIN=onehop run_pair
 [ "$status" != 0 ] && [ "$(count_of 'NCCL WARN Failed to initialize any NET plugin')" -ge 1 ]
 tap_point $? "NCCL_NET=onehop is NCCL's error: there is no such network" "$(diagnosis)"

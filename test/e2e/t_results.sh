@@ -4,7 +4,6 @@
 [ -d "${scratch:?}" ] || exit 1
 
 results=$abs_top_srcdir/scripts/results
-onehop=$abs_top_builddir/src/tools/onehop
 work=$scratch/work err=$scratch/err
 mkdir "$work" "$scratch/tmp"
 export TMPDIR=$scratch/tmp SIMNODE_TOPOLOGY=h200x2 ONEHOP_LIBRARY=$plugin
@@ -17,16 +16,14 @@ results() {
 }
 
 few="-b 64 -e 4K -f 64 -n 2 -w 1 --rounds 2 --graph"
-results --out "$work" --name test -- $few
-expect_command "a page" 0 "^$work/[0-9-]*-test\.md$"
+expect "a page" 0 "^$work/[0-9-]*-test\.md$" -- results --out "$work" --name test -- $few
 page=$(cat "$out")
 [ -s "${page%.md}.csv" ] && grep -q '^# 2 x SIMULATED' "$page" && grep -q '^SIMULATED: ' "$page" &&
     grep -q 'Commit [0-9a-z]' "$page" && grep -q "^    onehop perf $few" "$page" && grep -qE '^ +4096 +1024 +float' "$page" &&
     { ! command -v gnuplot >/dev/null || { [ -s "${page%.md}.svg" ] && grep -q '!\[.*-test\.svg)' "$page"; }; }
 tap_point $? "it has machine, commit, command, table and picture" "$(cat "$page"; ls -A "$work")"
 before=$(cat "$page")
-results --out "$work" --name test -- $few
-expect_command "the same name again" 1 'is there already \(--force'
+expect "the same name again" 1 'is there already \(--force' -- results --out "$work" --name test -- $few
 [ "$(cat "$page")" = "$before" ] && [ -z "$(ls -A "$TMPDIR")" ]
 tap_point $? "the page stays" "$(cat "$page"; ls -A "$TMPDIR")"
 
@@ -50,17 +47,12 @@ draw "$csv" "$scratch/drawn.svg"
     [ "$(grep -c '^plot ' "$scratch/drawn.svg")" = 2 ] && [ "$(ls "$scratch" | grep -c 'drawn')" = 1 ]
 tap_point $? "plot asks gnuplot for a picture that says SIMULATED" "$(cat "$err"; ls "$scratch")"
 stand_in 'exit 3'
-draw "$csv" "$work/none.svg"
-refuses "gnuplot that fails" 1 'gnuplot did not write the whole picture'
+refuses "gnuplot that fails" 1 'gnuplot did not write the whole picture' -- draw "$csv" "$work/none.svg"
 stand_in 'echo "<svg>" >"$to"'
-draw "$csv" "$work/none.svg"
-refuses "half a picture" 1 'gnuplot did not write the whole picture'
-draw "$abs_top_srcdir/README.md" "$work/none.svg"
-refuses "no CSV file" 1 'README.md: no measurement in it'
-draw "$csv" "$work/none.png"
-refuses "a picture of another kind" 2 'none.png: expected a name that ends in .svg'
-path=/nowhere draw "$csv" "$work/none.svg"
-refuses "no gnuplot" 1 'plot: gnuplot is missing'
+refuses "half a picture" 1 'gnuplot did not write the whole picture' -- draw "$csv" "$work/none.svg"
+refuses "no CSV file" 1 'README.md: no measurement in it' -- draw "$abs_top_srcdir/README.md" "$work/none.svg"
+refuses "a picture of another kind" 2 'none.png: expected a name that ends in .svg' -- draw "$csv" "$work/none.png"
+path=/nowhere refuses "no gnuplot" 1 'plot: gnuplot is missing' -- draw "$csv" "$work/none.svg"
 rm -f "$scratch/bin/gnuplot"
 if command -v gnuplot >/dev/null; then
     draw "$csv" "$scratch/real.svg"
@@ -69,36 +61,21 @@ if command -v gnuplot >/dev/null; then
 else
     tap_skip "gnuplot itself takes the script" "no gnuplot"
 fi
-results --out /nowhere -- $few
-refuses "no folder" 1 'results: /nowhere: no folder that can be written'
-results --out "$work" --name '../x' -- $few
-refuses "wrong usage: a name" 2 '^results: --name '
-results --out "$work" word
-refuses "wrong usage: a word" 2 "^results: 'word' is not an option"
-results --out "$work" -- --nccl /nowhere
-expect_command "onehop perf fails" 1 'cannot load /nowhere' 'results: onehop perf failed'
+refuses "no folder" 1 'results: /nowhere: no folder that can be written' -- results --out /nowhere -- $few
+refuses "wrong usage: a name" 2 '^results: --name ' -- results --out "$work" --name '../x' -- $few
+refuses "wrong usage: a word" 2 "^results: 'word' is not an option" -- results --out "$work" word
+expect "onehop perf fails" 1 'cannot load /nowhere' 'results: onehop perf failed' \
+    -- results --out "$work" -- --nccl /nowhere
 [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
 tap_point $? "and leaves nothing" "$(ls -A "$work" "$TMPDIR")"
 results --help
 [ "$status" = 0 ] && [ "$(wc -l <"$out")" -le 40 ]
 tap_point $? "--help fits a screen" "$(cat "$out")"
 
-if ! command -v pgrep >/dev/null; then
-    tap_skip "SIGINT: no process, no file is left" "no pgrep (Debian: procps)"
-    tap_done
-fi
-"${interruptible[@]}" bash "$results" --onehop "$onehop" --out "$work" -- -b 64 -e 64 -d all -o all --rounds 1000 \
-    >"$out" 2>"$err" </dev/null &
-pid=$!
-for _ in $(seq 600); do
-    ! grep -qsE '^ +64 +64 +int8' "$TMPDIR"/tmp.*/table || break
-    sleep 0.1
-done
-child=$(pgrep -P $pid -f 'onehop perf')
-kill -INT $pid
-status=0
-wait $pid 2>/dev/null || status=$?
-[ "$status" = 130 ] && [ -n "$child" ] && await_death "$child" &&
-    [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
-tap_point $? "SIGINT: no process, no file is left" "status $status, child $child; $(ls -A "$work" "$TMPDIR"; cat "$err")"
+has_row() {
+    grep -qsE '^ +64 +64 +int8' "$TMPDIR"/tmp.*/table
+}
+signalled INT has_row bash "$results" --onehop "$onehop" --out "$work" -- -b 64 -e 64 -d all -o all --rounds 1000
+[ "$status" = 130 ] && [ -n "$children" ] && [ -z "$(living $children; ls -A "$work"; ls -A "$TMPDIR")" ]
+tap_point $? "SIGINT: no process, no file is left" "status $status, $children; $(ls -A "$work" "$TMPDIR"; cat "$err")"
 tap_done

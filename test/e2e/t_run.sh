@@ -3,7 +3,6 @@
 # that --stats gives at the end.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-onehop=$abs_top_builddir/src/tools/onehop
 unset ONEHOP_STATS
 
 # run_command COMMAND...: runs it with a limit. Sets $status, fills $out (stdout and stderr).
@@ -15,35 +14,34 @@ run_command() {
 
 # --- what it sets
 
-run_command "$onehop" run -- "$app" --nranks 2 --counts 5,5000
-expect "a program is served" 0 '^ok' 'nranks 2: served by onehop'
+expect "a program is served" 0 '^ok' 'nranks 2: served by onehop' \
+    -- run_command "$onehop" run -- "$app" --nranks 2 --counts 5,5000
 [ "$(count_of 'stats:')" = 0 ] && [ "$(count_of 'calls served')" = 0 ]
 tap_point $? "without --stats nothing is added to the output" "$(cat "$out")"
 LD_PRELOAD=libm.so.6 run_command "$onehop" run env
 expect "LD_PRELOAD: in front of what is there" 0 "^LD_PRELOAD=$plugin:libm.so.6\$"
-run_command env -u LD_PRELOAD "$onehop" run env
-expect "LD_PRELOAD: alone" 0 "^LD_PRELOAD=$plugin\$"
+expect "LD_PRELOAD: alone" 0 "^LD_PRELOAD=$plugin\$" -- run_command env -u LD_PRELOAD "$onehop" run env
 
 # A folder of its own, so that both objects are there whatever the build has.
 mkdir "$scratch/lib"
 cp "$plugin" "$scratch/lib/libonehop.so"
 export ONEHOP_LIBRARY=$scratch/lib/libonehop.so
-run_command "$onehop" run --via plugin env
-expect "--via plugin without the object: one sentence" 1 '^onehop: run: this installation has no libnccl-net-onehop.so '
-run_command "$onehop" run --via audit env
-expect "--via audit without the object: one sentence" 1 '^onehop: run: this installation has no libonehop-audit.so '
+expect "--via plugin without the object: one sentence" 1 '^onehop: run: this installation has no libnccl-net-onehop.so ' \
+    -- run_command "$onehop" run --via plugin env
+expect "--via audit without the object: one sentence" 1 '^onehop: run: this installation has no libonehop-audit.so ' \
+    -- run_command "$onehop" run --via audit env
 [ "$(wc -l <"$out")" = 1 ]
 tap_point $? "and no more than that" "$(cat "$out")"
 cp "$plugin" "$scratch/lib/libnccl-net-onehop.so"
 net=$scratch/lib/libnccl-net-onehop.so
-run_command env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
-expect "NCCL_NET_PLUGIN: the full path" 0 "^NCCL_NET_PLUGIN=$net\$"
+expect "NCCL_NET_PLUGIN: the full path" 0 "^NCCL_NET_PLUGIN=$net\$" \
+    -- run_command env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
 [ "$(count_of '^LD_PRELOAD=')" = 0 ]
 tap_point $? "and no preload" "$(cat "$out")"
-NCCL_NET_PLUGIN=aws,other run_command "$onehop" run --via plugin env
-expect "NCCL_NET_PLUGIN: in front of a list" 0 "^NCCL_NET_PLUGIN=$net,aws,other\$"
-NCCL_NET_PLUGIN=none run_command "$onehop" run --via plugin env
-expect "NCCL_NET_PLUGIN=none: no other plugin" 0 "^NCCL_NET_PLUGIN=$net\$"
+NCCL_NET_PLUGIN=aws,other expect "NCCL_NET_PLUGIN: in front of a list" 0 "^NCCL_NET_PLUGIN=$net,aws,other\$" \
+    -- run_command "$onehop" run --via plugin env
+NCCL_NET_PLUGIN=none expect "NCCL_NET_PLUGIN=none: no other plugin" 0 "^NCCL_NET_PLUGIN=$net\$" \
+    -- run_command "$onehop" run --via plugin env
 mkdir "$scratch/site"
 cp "$plugin" "$scratch/site/libnccl-net.so"
 LD_LIBRARY_PATH=$scratch/site:$LD_LIBRARY_PATH run_command env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
@@ -72,27 +70,25 @@ expect "a path that cannot stand in a list" 1 "NCCL_NET_PLUGIN accepts no path w
 status=0
 (cd "$scratch" && ONEHOP_LIBRARY=lib/libonehop.so "$onehop" run env) >"$out" 2>&1 || status=$?
 expect "a relative path is made a full one" 0 "^LD_PRELOAD=$scratch/lib/libonehop.so\$"
-ONEHOP_LIBRARY=/nowhere/x.so run_command "$onehop" run env
-expect "ONEHOP_LIBRARY that is not there" 1 'ONEHOP_LIBRARY=/nowhere/x.so: No such file'
+ONEHOP_LIBRARY=/nowhere/x.so expect "ONEHOP_LIBRARY that is not there" 1 'ONEHOP_LIBRARY=/nowhere/x.so: No such file' \
+    -- run_command "$onehop" run env
 unset ONEHOP_LIBRARY
 
 # --- where it finds its files
 
 ln -s "$onehop" "$scratch/link"
-run_command "$scratch/link" run env
-expect "called by a symbolic link" 0 "^LD_PRELOAD=$plugin\$"
+expect "called by a symbolic link" 0 "^LD_PRELOAD=$plugin\$" -- run_command "$scratch/link" run env
 # An installed tree, and the same moved elsewhere.
 make -s -C "$abs_top_builddir" install DESTDIR="$scratch/stage" >"$scratch/install.log" 2>&1
 tree=$(cd "$(dirname "$(find "$scratch/stage" -path '*/bin/onehop')")/.." && pwd)
-run_command "$tree/bin/onehop" run env
-expect "an installed tree" 0 "^LD_PRELOAD=$tree/lib.*/libonehop.so\$"
+expect "an installed tree" 0 "^LD_PRELOAD=$tree/lib.*/libonehop.so\$" -- run_command "$tree/bin/onehop" run env
 mv "$tree" "$scratch/moved"
-run_command "$scratch/moved/bin/onehop" run env
-expect "a relocated tree" 0 "^LD_PRELOAD=$scratch/moved/lib.*/libonehop.so\$"
+expect "a relocated tree" 0 "^LD_PRELOAD=$scratch/moved/lib.*/libonehop.so\$" \
+    -- run_command "$scratch/moved/bin/onehop" run env
 mkdir -p "$scratch/apart/flat" "$scratch/apart/bare"
 cp "$onehop" "$plugin" "$scratch/apart/flat"
-run_command "$scratch/apart/flat/onehop" run env
-expect "all in one folder" 0 "^LD_PRELOAD=$scratch/apart/flat/libonehop.so\$"
+expect "all in one folder" 0 "^LD_PRELOAD=$scratch/apart/flat/libonehop.so\$" \
+    -- run_command "$scratch/apart/flat/onehop" run env
 cp "$onehop" "$scratch/apart/bare"
 if [ -e "$(sed -n 's/^libdir = //p' "$abs_top_builddir/Makefile")/libonehop.so" ]; then
     tap_skip "libonehop.so is nowhere" "one is installed"
@@ -105,25 +101,19 @@ fi
 
 for with in '' --stats; do
     say="run${with:+ $with}"
-    run_command "$onehop" run $with -- bash -c 'exit 37'
-    expect "$say: exit status" 37
+    expect "$say: exit status" 37 -- run_command "$onehop" run $with -- bash -c 'exit 37'
     run_command "$onehop" run $with -- bash -c 'kill -USR1 $$'
     expect "$say: ended by a signal" $((128 + $(kill -l USR1)))
-    run_command "$onehop" run $with -- "$scratch/nothing"
-    expect "$say: not found" 127 'nothing: No such file'
+    expect "$say: not found" 127 'nothing: No such file' -- run_command "$onehop" run $with -- "$scratch/nothing"
     run_command "$onehop" run $with -- cat <<<hello
     expect "$say: stdin" 0 '^hello$'
     touch "$scratch/plain"
-    run_command "$onehop" run $with -- "$scratch/plain"
-    expect "$say: not executable" 126 'plain: Permission denied'
+    expect "$say: not executable" 126 'plain: Permission denied' -- run_command "$onehop" run $with -- "$scratch/plain"
     # A signal sent to the command is the program's; its handler decides.
     "${interruptible[@]}" "$onehop" run $with -- bash -c \
         'trap "echo got it; exit 5" TERM; echo ready; for ((i = 0; i < 400; i++)); do sleep 0.05; done' >"$out" 2>&1 &
     job=$!
-    for ((i = 0; i < 200; i++)); do
-        grep -q ready "$out" && break
-        sleep 0.05
-    done
+    await 10 grep -q ready "$out"
     kill -TERM $job
     status=0
     wait $job || status=$?
@@ -136,18 +126,11 @@ expect "run: becomes the program" 0 "^pid $job\$"
 # The command is killed outright: nothing stays behind.
 TMPDIR=$scratch "$onehop" run --stats -- bash -c 'echo $$ >'"$scratch/pid"'; exec sleep 60' >"$out" 2>&1 &
 job=$!
-for ((i = 0; i < 200; i++)); do
-    [ -s "$scratch/pid" ] && break
-    sleep 0.05
-done
+await 10 test -s "$scratch/pid"
 kill -KILL $job
 wait $job 2>/dev/null
-gone=1
-for ((i = 0; i < 100; i++)); do
-    kill -0 "$(cat "$scratch/pid")" 2>/dev/null || { gone=0; break; }
-    sleep 0.05
-done
-tap_point $gone "run --stats: the program dies with it" "process $(cat "$scratch/pid") is still there"
+await 5 has_died "$(cat "$scratch/pid")"
+tap_point $? "run --stats: the program dies with it" "process $(cat "$scratch/pid") is still there"
 rm -f "$scratch"/onehop-stats.?????? # a killed command leaves its file
 
 # --- the sums
@@ -157,23 +140,23 @@ run_command "$onehop" run --stats -- "$app" --nranks 3 --counts 7,70 --types f32
 expect "--stats: all served" 0 '^onehop: 12 of 12 ncclAllReduce calls served, 1386 bytes, in 3 processes$' 'stats: rank'
 [ "$(count_of 'onehop: .*fallbacks')" = 0 ]
 tap_point $? "and no fallback is named" "$(cat "$out")"
-ONEHOP_MAX_BYTES=1K run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7,257 --types f32
-expect "--stats: by size" 0 '^onehop: 2 of 4 ncclAllReduce' '^onehop: 2 fallbacks: a size '
+ONEHOP_MAX_BYTES=1K expect "--stats: by size" 0 '^onehop: 2 of 4 ncclAllReduce' '^onehop: 2 fallbacks: a size ' \
+    -- run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7,257 --types f32
 ONEHOP_MAX_BYTES=0 run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7
 expect "--stats: nothing fits" 0 '^onehop: 0 of 2 ncclAllReduce' '^onehop: 2 fallbacks: .* leave no message to serve'
 SIMNODE_TOPOLOGY=pcie-only run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7,8
 expect "--stats: not served, with the reason" 0 '^onehop: 0 of 4 ncclAllReduce' \
     '^onehop: [24] fallbacks: the communicator is not served: .*NVLink' # each rank may name its own pair
-run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7 --local 2
-expect "--stats: two ranks of one process" 0 '^onehop: 2 of 2 ncclAllReduce calls served, .* in 1 process$'
-ONEHOP_STATS=0 run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7
-expect "ONEHOP_STATS=0: the sum alone" 0 '^onehop: 2 of 2 '
+expect "--stats: two ranks of one process" 0 '^onehop: 2 of 2 ncclAllReduce calls served, .* in 1 process$' \
+    -- run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7 --local 2
+ONEHOP_STATS=0 expect "ONEHOP_STATS=0: the sum alone" 0 '^onehop: 2 of 2 ' \
+    -- run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7
 [ "$(count_of 'stats:')" = 0 ]
 tap_point $? "and no line of a communicator" "$(cat "$out")"
 ONEHOP_DISABLE=1 run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7
 expect "--stats: onehop is off" 0 '^onehop: 0 of 2 ncclAllReduce' '^onehop: 2 fallbacks: .* made by .* while onehop was off'
-run_command "$onehop" run --stats -- true
-expect "--stats: no communicator at all" 0 '^onehop: no communicator was seen'
+expect "--stats: no communicator at all" 0 '^onehop: no communicator was seen' \
+    -- run_command "$onehop" run --stats -- true
 run_command "$onehop" run --stats -- env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x4 \
     SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" "$app" --nranks 2 --counts 7
 expect "--stats: env -i takes onehop away, and that is said" 0 '^ok' '^onehop: no communicator was seen'
@@ -197,24 +180,24 @@ tap_point $? "and no sum of nothing" "$(cat "$out")"
 REACH_IDLE=1 run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
 expect "--via plugin --stats, a program that makes no call: nothing is said of it that is not so" 0 \
     '^onehop: in 2 processes no ncclAllReduce call came to onehop: if the program makes any, they go to NCCL by addresses that'
-run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
-expect "--via plugin --stats, addresses for each communicator" 0 '^onehop: [0-9]+ of 12 ncclAllReduce calls served'
+expect "--via plugin --stats, addresses for each communicator" 0 '^onehop: [0-9]+ of 12 ncclAllReduce calls served' \
+    -- run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
 [ "$(count_of 'before the first communicator')" = 0 ]
 tap_point $? "and nothing else is said" "$(cat "$out")"
 if [ -n "${OH_SANITIZERS-}" ]; then
     tap_skip "--via audit --stats" "a sanitizer's runtime does not run in an audit library"
 else
-    run_command "$onehop" run --via audit --stats -- bash -c "$pair" "${reach}_linked" "$(folder)" linked
-    expect "--via audit --stats, linked" 0 '^onehop: 12 of 12 ncclAllReduce calls served, .* in 2 processes$'
+    expect "--via audit --stats, linked" 0 '^onehop: 12 of 12 ncclAllReduce calls served, .* in 2 processes$' \
+        -- run_command "$onehop" run --via audit --stats -- bash -c "$pair" "${reach}_linked" "$(folder)" linked
 fi
 if [ -n "${OH_SANITIZERS-}" ] || ! command -v python3 >/dev/null; then
     tap_skip "--stats, ctypes" "no python3, or a sanitizer's runtime would have to come first"
 else
     python='python3 "$0" 1 2 "$@" & python3 "$0" 0 2 "$@" && wait $!'
-    run_command "$onehop" run --via plugin --stats -- bash -c "$python" "$ctypes" "$(folder)" libnccl.so.2
-    expect "--via plugin --stats, ctypes" 0 '^onehop: in 2 processes no ncclAllReduce call came to onehop: '
-    run_command "$onehop" run --via audit --stats -- bash -c "$python" "$ctypes" "$(folder)" libnccl.so.2
-    expect "--via audit --stats, ctypes" 0 '^onehop: 12 of 12 ncclAllReduce calls served, .* in 2 processes$'
+    expect "--via plugin --stats, ctypes" 0 '^onehop: in 2 processes no ncclAllReduce call came to onehop: ' \
+        -- run_command "$onehop" run --via plugin --stats -- bash -c "$python" "$ctypes" "$(folder)" libnccl.so.2
+    expect "--via audit --stats, ctypes" 0 '^onehop: 12 of 12 ncclAllReduce calls served, .* in 2 processes$' \
+        -- run_command "$onehop" run --via audit --stats -- bash -c "$python" "$ctypes" "$(folder)" libnccl.so.2
 fi
 tap_empty "$(find "$scratch" -name 'onehop-stats.*')" "no file of statistics is left"
 TMPDIR=/nowhere run_command "$onehop" run --stats -- true
@@ -222,12 +205,8 @@ expect "--stats: no room for the file" 1 '/nowhere/onehop-stats'
 
 # --- usage
 
-run_command "$onehop" run
-expect "no program" 2 'no program given'
-run_command "$onehop" run --via magic true
-expect "an unknown way" 2 'expected preload, plugin, audit$'
-run_command "$onehop" run --wrong true
-expect "an unknown option" 2
-run_command "$onehop" run --help
-expect "--help" 0 '^usage: onehop run '
+expect "no program" 2 'no program given' -- run_command "$onehop" run
+expect "an unknown way" 2 'expected preload, plugin, audit$' -- run_command "$onehop" run --via magic true
+expect "an unknown option" 2 -- run_command "$onehop" run --wrong true
+expect "--help" 0 '^usage: onehop run ' -- run_command "$onehop" run --help
 tap_done

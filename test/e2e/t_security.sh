@@ -96,11 +96,8 @@ if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups true 2>/dev/null; 
     SIMNODE_NCCL_DELAY_US=3000000 LD_PRELOAD=$plugin timeout $limit "$app" --timeout $limit --nranks 2 \
         --make nonblocking --counts 1000 --pause 200 --batch 4 --iterations 3 >"$out" 2>&1 &
     job=$!
-    for ((i = 0; i < 500; i++)); do
-        file=$(ls -d "$meeting"/onehop-* 2>/dev/null | head -n 1)
-        [ -z "$file" ] || break
-        sleep 0.01
-    done
+    await 10 compgen -G "$meeting/onehop-*" >"$scratch/live"
+    file=$(head -n 1 "$scratch/live")
     got=
     ! other cat "$file" || got="$got read"
     ! other bash -c "printf x >>'$file'" || got="$got written"
@@ -127,8 +124,7 @@ expect_no_files
 # An id without a random part (NCCL_COMM_ID): whoever knows it can be first. What they put there stays as it is.
 export NCCL_COMM_ID=127.0.0.1:$RANDOM$$
 rm -f "$secrets"
-SIMNODE_SECRETS=$secrets run_app --nranks 2 --counts 1000
-expect_served "a known id"
+SIMNODE_SECRETS=$secrets expect_served "a known id" -- run_app --nranks 2 --counts 1000
 id=$(sed -n 's/^id //p' "$secrets")
 (plugin="$plugin $abs_top_builddir/test/e2e/.libs/libsyscallfault.so"
     SIMNODE_CALLER=libonehop.so SIMNODE_KILL=posix_fallocate:1 run_app --nranks 2 --counts 1000)

@@ -3,7 +3,6 @@
 # file; what the public API tells.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-onehop=$abs_top_builddir/src/tools/onehop
 live=$abs_top_builddir/test/e2e/sim_live
 jobs=()
 trap 'kill "${jobs[@]}" 2>/dev/null; rm -rf "$scratch" "$meeting"' EXIT
@@ -97,12 +96,8 @@ print("ready", flush=True)
 sys.stdin.read()' < <(sleep 30) >"$scratch/forger" 2>&1 &
     forger=$!
     jobs+=($forger)
-    for ((i = 0; i < 200; i++)); do
-        grep -q ready "$scratch/forger" && break
-        sleep 0.05
-    done
-    stat --pid $forger
-    expect "a board that onehop did not make" 1 'shows something that onehop did not make'
+    await 10 grep -q ready "$scratch/forger"
+    expect "a board that onehop did not make" 1 'shows something that onehop did not make' -- stat --pid $forger
     kill $forger
 else
     tap_skip "JSON" "no python3"
@@ -118,16 +113,14 @@ tell b info
 [[ ${said[0]} == 'communicators 1 served 1 ended 0 calls 0 bytes 0 back 3 size 3 staging '[1-9]* ]]
 tap_point $? "the public API tells the same" "${said[0]}"
 tell a fork
-stat --pid "${said[0]}"
-expect "a forked child shows nothing" 1 "^onehop: stat: process ${said[0]} shows no communicator"
+expect "a forked child shows nothing" 1 "^onehop: stat: process ${said[0]} shows no communicator" \
+    -- stat --pid "${said[0]}"
 tell a 'call 2'
-stat --pid "$pid"
-expect "the parent goes on" 0 'served +9 '
+expect "the parent goes on" 0 'served +9 ' -- stat --pid "$pid"
 
 # Counters for Prometheus: a file that is there whole or not at all, and what its syntax must be.
 metrics=$scratch/onehop.prom
-stat --openmetrics --output "$metrics"
-expect "--openmetrics to a file" 0
+expect "--openmetrics to a file" 0 -- stat --openmetrics --output "$metrics"
 cp "$metrics" "$out"
 expect "its counters" 0 "^onehop_served_calls_total[{]pid=\"$pid\",command=\"sim_live\",algorithm=\"[a-z]+\"[}] 9$" \
     "^onehop_served_bytes_total[{]pid=\"$pid\",command=\"sim_live\"[}] 36000$" \
@@ -159,10 +152,9 @@ fi
 names=$(sed -n 's/^# TYPE \([^ ]*\) .*/\1/p' "$metrics")
 tap_empty "$(grep -ohE 'onehop_[a-z_]+' "$abs_top_srcdir"/doc/monitoring/* | sort -u | grep -vxF "$names")" \
     "rules and dashboard name no other metric"
-stat --openmetrics --json
-expect "two forms at once" 2 'expected one of them'
-stat --pid "$pid" --output "$scratch/none/x"
-expect "a file that cannot be made" 1 '^onehop: stat: .*/none/x: No such file or directory$'
+expect "two forms at once" 2 'expected one of them' -- stat --openmetrics --json
+expect "a file that cannot be made" 1 '^onehop: stat: .*/none/x: No such file or directory$' \
+    -- stat --pid "$pid" --output "$scratch/none/x"
 
 tell b 'call 40'
 tell b end
@@ -177,17 +169,14 @@ kill "$pid_b_0"
 
 # --- what is no such process
 
-stat --pid $$
-expect "a process without onehop" 1 "^onehop: stat: process $$ shows no communicator"
+expect "a process without onehop" 1 "^onehop: stat: process $$ shows no communicator" -- stat --pid $$
 bash -c : &
 gone=$!
 wait $gone
-stat --pid $gone
-expect "no process" 1 "^onehop: stat: process $gone is not there"
+expect "no process" 1 "^onehop: stat: process $gone is not there" -- stat --pid $gone
 for arguments in '--pid 0' '--pid x' '--wrong' '4711'; do
     # shellcheck disable=SC2086
-    stat $arguments
-    expect "stat $arguments" 2
+    expect "stat $arguments" 2 -- stat $arguments
 done
 status=0
 "$onehop" stat --pid "$pid" >/dev/full 2>"$out" || status=$?

@@ -8,28 +8,25 @@ export SIMNODE_DELAY_US=200
 seed=$((RANDOM + 1))
 mix=(--delay 300 --seed "$seed")
 
-run_app "${mix[@]}" --ranks 2 --rounds 60 --structure
-expect_served "graphs and eager calls on three streams (seed $seed)"
-run_app "${mix[@]}" --ranks 3 --threads --rounds 40 --structure
-expect_served "the same of threads (seed $seed)"
-ONEHOP_ALGO=twoshot run_app "${mix[@]}" --ranks 2 --rounds 30 --structure modes turns children
-expect_served "the same in two hops (seed $seed)" twoshot
+expect_served "graphs and eager calls on three streams (seed $seed)" \
+    -- run_app "${mix[@]}" --ranks 2 --rounds 60 --structure
+expect_served "the same of threads (seed $seed)" -- run_app "${mix[@]}" --ranks 3 --threads --rounds 40 --structure
+ONEHOP_ALGO=twoshot expect_served "the same in two hops (seed $seed)" twoshot \
+    -- run_app "${mix[@]}" --ranks 2 --rounds 30 --structure modes turns children
 for function in cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetParams_v2 cuGraphNodeGetDependencies_v2; do
     SIMNODE_CALLER=libonehop.so SIMNODE_FAIL=$function run_app "${mix[@]}" --ranks 2 --rounds 10 modes early
     [ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ "$(count_of WARN)" = 0 ]
     tap_point $? "without $function kernels let the next in late" "$(diagnosis)"
 done
-ONEHOP_MAX_BYTES=100 run_app "${mix[@]}" --ranks 2 --rounds 30 modes turns destroy
-expect_right "the same, with fallbacks"
-run_stock "${mix[@]}" --ranks 2 --rounds 30 modes turns destroy
-expect_right "the same, without onehop"
+ONEHOP_MAX_BYTES=100 expect_right "the same, with fallbacks" \
+    -- run_app "${mix[@]}" --ranks 2 --rounds 30 modes turns destroy
+expect_right "the same, without onehop" -- run_stock "${mix[@]}" --ranks 2 --rounds 30 modes turns destroy
 
 # Halves are served, wholes fall back.
 ONEHOP_MAX_BYTES=8K SIMNODE_DELAY_US=1000 run_app "${mix[@]}" --ranks 2 --rounds 100 relay
 [ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ "$(sum_of fallback)" -gt 0 ]
 tap_point $? "data passed on between onehop and NCCL by the order of calls alone (seed $seed)" "$(diagnosis)"
-run_stock "${mix[@]}" --ranks 2 --rounds 100 relay
-expect_right "the same, without onehop"
+expect_right "the same, without onehop" -- run_stock "${mix[@]}" --ranks 2 --rounds 100 relay
 
 for variable in ONEHOP_GRAPH_MIXING NCCL_GRAPH_MIXING_SUPPORT; do
     export $variable=0
@@ -40,25 +37,25 @@ for variable in ONEHOP_GRAPH_MIXING NCCL_GRAPH_MIXING_SUPPORT; do
 done
 
 # Calls that go in parts, whose blocks wait for one another across ranks: all of a kernel must run at a time, as on a GPU.
-ONEHOP_ALGO=oneshot SIMNODE_BLOCK_THREADS=1 SIMNODE_DELAY_US=0 run_app "${mix[@]}" --rounds 20 --ranks 2 --floats 3000000 chains
-expect_served "chains of large calls (seed $seed)"
+ONEHOP_ALGO=oneshot SIMNODE_BLOCK_THREADS=1 SIMNODE_DELAY_US=0 expect_served "chains of large calls (seed $seed)" \
+    -- run_app "${mix[@]}" --rounds 20 --ranks 2 --floats 3000000 chains
 
 app=$sim_app
 for local in 1 4; do
-    SIMNODE_DELAY_US=2000 run_app --nranks 4 --local $local --streams 2 --scenario overlap --counts 5000 --rounds 10
-    expect_served "a graph on one stream, calls on another, $local ranks a process"
+    SIMNODE_DELAY_US=2000 expect_served "a graph on one stream, calls on another, $local ranks a process" \
+        -- run_app --nranks 4 --local $local --streams 2 --scenario overlap --counts 5000 --rounds 10
 done
 
 # One hardware queue for all streams of a GPU: what is behind a call that waits for its peers waits too.
 export CUDA_DEVICE_MAX_CONNECTIONS=1 SIMNODE_DELAY_US=500
 one=(--counts 10,20000 --batch 6 --iterations 2)
-run_app --nranks 4 "${one[@]}" --comms 3 --streams 3
-expect_served "one connection: three communicators on three streams"
-run_app --nranks 4 --local 4 "${one[@]}" --comms 3 --streams 3 --group 6
-expect_served "one connection: in groups, four GPUs of a thread"
-ONEHOP_MAX_BYTES=4K run_app --nranks 3 "${one[@]}" --comms 2 --streams 2 --group 6 --graph 4
-expect_right "one connection: groups and graphs that are part onehop, part NCCL"
+expect_served "one connection: three communicators on three streams" \
+    -- run_app --nranks 4 "${one[@]}" --comms 3 --streams 3
+expect_served "one connection: in groups, four GPUs of a thread" \
+    -- run_app --nranks 4 --local 4 "${one[@]}" --comms 3 --streams 3 --group 6
+ONEHOP_MAX_BYTES=4K expect_right "one connection: groups and graphs that are part onehop, part NCCL" \
+    -- run_app --nranks 3 "${one[@]}" --comms 2 --streams 2 --group 6 --graph 4
 app=$abs_top_builddir/test/gpu/graph_mixing
-run_app "${mix[@]}" --ranks 2 --rounds 30 modes turns branches
-expect_served "one connection: graphs and eager calls on three streams"
+expect_served "one connection: graphs and eager calls on three streams" \
+    -- run_app "${mix[@]}" --ranks 2 --rounds 30 modes turns branches
 tap_done

@@ -1,19 +1,12 @@
 # SPDX-License-Identifier: MIT
 # `onehop topo` on the simulated node: the verdict, recordings, the graph, measurements, and everything that can go
 # wrong with files and arguments. What it says of recorded machines: test/fixtures.
-. "$abs_top_srcdir/test/hygiene/tap.sh"
-. "$abs_top_srcdir/test/e2e/signals.sh"
+. "${abs_top_srcdir:?}/test/e2e/lib.sh" || exit 1
+[ -d "${scratch:?}" ] || exit 1
 
-onehop=$abs_top_builddir/src/tools/onehop
-stand_ins=$abs_top_builddir/test/simnode/.libs
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
-export LD_LIBRARY_PATH=$stand_ins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export SIMNODE_TOPOLOGY_DIR=$abs_top_srcdir/test/simnode/topologies
 export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS-}" # libpciaccess, below hwloc, keeps a little memory
-unset CUDA_VISIBLE_DEVICES
-cd "$scratch" || exit 1
-status=0
+unset CUDA_VISIBLE_DEVICES SIMNODE_TOPOLOGY SIMNODE_REPORT ONEHOP_DEBUG ONEHOP_STATS
+cd "$scratch" || exit 1 # so that out is $out
 
 # topo ARGUMENT...: fills out and err, sets $status.
 topo() {
@@ -29,44 +22,38 @@ diagnosis() {
 
 # answers STATUS PATTERN NAME: the last run ended so, and stdout has that line.
 answers() {
+    run_first "$@"
     [ "$status" = "$1" ] && grep -qE -- "$2" out && [ ! -s err ]
     tap_point $? "$3" "$(diagnosis)"
 }
 
 # complains STATUS PATTERN NAME: the last run ended so, with that one line on stderr, and only that.
 complains() {
+    run_first "$@"
     [ "$status" = "$1" ] && [ "$(wc -l <err)" = 1 ] && grep -qE -- "$2" err
     tap_point $? "$3" "$(diagnosis)"
 }
 
 # --- the verdict, which is the plugin's
 
-SIMNODE_TOPOLOGY=h200x8 topo
-answers 0 '^verdict: onehop serves these 8 GPUs: NVLink joins every pair$' "h200x8"
+SIMNODE_TOPOLOGY=h200x8 answers 0 '^verdict: onehop serves these 8 GPUs: NVLink joins every pair$' "h200x8" -- topo
 grep -q '^SIMULATED node: 8 GPUs' out
 tap_point $? "a simulated node is called that" "$(diagnosis)"
-SIMNODE_TOPOLOGY=a100x4-direct topo
-answers 0 'GPU0 +X +NV4 +NV4 +NV4 ' "a100x4-direct"
+SIMNODE_TOPOLOGY=a100x4-direct answers 0 'GPU0 +X +NV4 +NV4 +NV4 ' "a100x4-direct" -- topo
 SIMNODE_TOPOLOGY=partial-nvlink topo
 answers 1 '^verdict: falls back to NCCL: GPUs 0000:19:00.0 and 0000:4c:00.0 are not joined by NVLink' "partial-nvlink"
 grep -q '  onehop serves these GPUs: GPU0 GPU1 (CUDA_VISIBLE_DEVICES=0,1)' out
 tap_point $? "partial-nvlink: what would be served" "$(diagnosis)"
 SIMNODE_TOPOLOGY=dead-link-pair topo
 answers 1 '^  first refused pair: GPU1 and GPU3 \(1 of 6 pairs is refused\)$' "dead-link-pair"
-SIMNODE_TOPOLOGY=nvml-disagrees topo
-answers 1 "cannot access each other's memory \(CUDA\)" "nvml-disagrees"
-SIMNODE_TOPOLOGY=mig topo
-answers 1 'GPU 0000:3b:00.0 is in MIG mode' "mig"
-SIMNODE_TOPOLOGY=vm-hidden topo
-answers 0 'onehop serves these 4 GPUs' "vm-hidden"
-NCCL_P2P_LEVEL=LOC topo
-answers 1 'falls back to NCCL: NCCL_P2P_LEVEL=LOC is set' "NCCL_P2P_LEVEL=LOC"
-CUDA_VISIBLE_DEVICES=3,1 topo
-answers 0 '^not visible to CUDA here: 0000:19:00.0 ' "CUDA_VISIBLE_DEVICES hides GPUs"
+SIMNODE_TOPOLOGY=nvml-disagrees answers 1 "cannot access each other's memory \(CUDA\)" "nvml-disagrees" -- topo
+SIMNODE_TOPOLOGY=mig answers 1 'GPU 0000:3b:00.0 is in MIG mode' "mig" -- topo
+SIMNODE_TOPOLOGY=vm-hidden answers 0 'onehop serves these 4 GPUs' "vm-hidden" -- topo
+NCCL_P2P_LEVEL=LOC answers 1 'falls back to NCCL: NCCL_P2P_LEVEL=LOC is set' "NCCL_P2P_LEVEL=LOC" -- topo
+CUDA_VISIBLE_DEVICES=3,1 answers 0 '^not visible to CUDA here: 0000:19:00.0 ' "CUDA_VISIBLE_DEVICES hides GPUs" -- topo
 [ "$(grep -c '^  GPU[01]  0000:\(5d\|3b\)' out)" = 2 ] && grep -q '^CUDA_VISIBLE_DEVICES=3,1$' out
 tap_point $? "CUDA_VISIBLE_DEVICES chooses and orders them" "$(diagnosis)"
-CUDA_VISIBLE_DEVICES=2 topo
-answers 1 'falls back to NCCL: 1 GPU is visible, onehop serves 2 to 8' "one GPU"
+CUDA_VISIBLE_DEVICES=2 answers 1 'falls back to NCCL: 1 GPU is visible, onehop serves 2 to 8' "one GPU" -- topo
 CUDA_VISIBLE_DEVICES='' topo
 complains 1 'topo: .*CUDA sees no GPU here; NVML sees 4 GPUs that CUDA_VISIBLE_DEVICES= hides; what to do: unset' "no GPU is visible"
 mkdir none
@@ -91,8 +78,7 @@ fi
 
 # The fabric's state, and what to do about it.
 sed 's/ mig=off/ mig=off fabric=1/; s/nvlink=ok/nvlink=no/' "$SIMNODE_TOPOLOGY_DIR/h200x2.topo" >fabric.topo
-SIMNODE_TOPOLOGY=$scratch/fabric.topo topo
-answers 1 '^  GPU0 .* not started ' "the fabric's state"
+SIMNODE_TOPOLOGY=$scratch/fabric.topo answers 1 '^  GPU0 .* not started ' "the fabric's state" -- topo
 grep -q 'what to do: the NVLink fabric is not up' out
 tap_point $? "the fabric is not up: that is what to check" "$(diagnosis)"
 
@@ -120,28 +106,23 @@ LD_LIBRARY_PATH=$scratch/none topo --save none.json
 [ "$status" = 1 ] && LD_LIBRARY_PATH=$scratch/none topo --load none.json
 complains 1 'no usable CUDA driver|CUDA sees no GPU' "a machine without GPU can be recorded"
 CUDA_VISIBLE_DEVICES=$'0,1,\e[31m\xff' topo --save escape.json
-topo --load escape.json
-answers 0 '^CUDA_VISIBLE_DEVICES=0,1,[?]\[31m[?]$' "what a terminal does not take is recorded as '?'"
+answers 0 '^CUDA_VISIBLE_DEVICES=0,1,[?]\[31m[?]$' "what a terminal does not take is recorded as '?'" \
+    -- topo --load escape.json
 head -c 500 h200x8.json >cut.json
-topo --load cut.json
-complains 2 '^onehop: topo: cut.json: not a recording of onehop topo: line [0-9]+: ' "a recording that is cut off"
-topo --load /bin/sh
-complains 2 '^onehop: topo: /bin/sh: not a recording of onehop topo' "another file"
+complains 2 '^onehop: topo: cut.json: not a recording of onehop topo: line [0-9]+: ' "a recording that is cut off" \
+    -- topo --load cut.json
+complains 2 '^onehop: topo: /bin/sh: not a recording of onehop topo' "another file" -- topo --load /bin/sh
 sed '2s/1,$/2,/' h200x8.json >future.json
-topo --load future.json
-complains 2 '^onehop: topo: future.json: schema: expected a number from 1 to 1$' "a recording of the future"
-topo --load missing.json
-complains 2 '^onehop: topo: missing.json: No such file or directory$' "no recording"
-topo --load .
-complains 2 '^onehop: topo: \.: Is a directory$' "a folder"
-topo --load /dev/zero
-complains 2 'not a recording of onehop topo' "a file without end"
+complains 2 '^onehop: topo: future.json: schema: expected a number from 1 to 1$' "a recording of the future" \
+    -- topo --load future.json
+complains 2 '^onehop: topo: missing.json: No such file or directory$' "no recording" -- topo --load missing.json
+complains 2 '^onehop: topo: \.: Is a directory$' "a folder" -- topo --load .
+complains 2 'not a recording of onehop topo' "a file without end" -- topo --load /dev/zero
 chmod 000 future.json
 if [ -r future.json ]; then
     tap_skip "a recording that may not be read" "root may read everything"
 else
-    topo --load future.json
-    complains 2 'Permission denied$' "a recording that may not be read"
+    complains 2 'Permission denied$' "a recording that may not be read" -- topo --load future.json
 fi
 
 # --- files that are written: whole, or not at all
@@ -167,6 +148,7 @@ echo before >folder/file
 # stands beside it.
 unharmed() {
     local good=1
+    run_first "$@"
     if [ "$status" = "$1" ] && { [ -z "$2" ] || { [ "$(wc -l <err)" = 1 ] && grep -qE -- "$2" err; }; } &&
         [ "$(cat folder/file)" = before ] && [ "$(ls -A folder)" = file ]; then
         good=0
@@ -197,12 +179,10 @@ unharmed 130 '' "SIGINT while it is written"
 )
 [ "$(tail -n 1 ignored)" = "}" ]
 tap_point $? "SIGINT that is ignored stays ignored" "$(diagnosis)"
-topo --save /dev/full
-complains 2 '^onehop: topo: /dev/full: No space left on device$' "/dev/full"
-topo --save missing/file
-complains 2 '^onehop: topo: missing/file: No such file or directory$' "a folder that is not there"
-topo --save folder
-complains 2 '^onehop: topo: folder: Is a directory$' "a folder instead of a file"
+complains 2 '^onehop: topo: /dev/full: No space left on device$' "/dev/full" -- topo --save /dev/full
+complains 2 '^onehop: topo: missing/file: No such file or directory$' "a folder that is not there" \
+    -- topo --save missing/file
+complains 2 '^onehop: topo: folder: Is a directory$' "a folder instead of a file" -- topo --save folder
 status=0
 timeout 60 "$onehop" topo >/dev/full 2>err || status=$?
 : >out
@@ -210,8 +190,7 @@ complains 2 '^onehop: topo: stdout: No space left on device$' "stdout is full"
 
 # --- the graph
 
-SIMNODE_TOPOLOGY=dead-link-pair topo --dot
-answers 1 '^graph onehop \{$' "--dot"
+SIMNODE_TOPOLOGY=dead-link-pair answers 1 '^graph onehop \{$' "--dot" -- topo --dot
 cp out graph
 if command -v dot >/dev/null; then
     timeout 60 dot -Tsvg graph >picture.svg 2>err
@@ -236,27 +215,18 @@ SIMNODE_FAIL=cuGraphLaunch:2 topo --measure
 complains 2 '^onehop: topo: --measure: GPU0 and GPU1: graph_launch: CUDA_ERROR_' "a launch that fails: the other one leaves"
 SIMNODE_FAIL=cuMemAlloc_v2:2 topo --measure
 complains 2 '^onehop: topo: --measure: GPU1: mem_alloc: CUDA_ERROR_' "an allocation that fails"
-CUDA_VISIBLE_DEVICES=1 topo --measure
-answers 1 '1 GPU is visible' "--measure of one GPU"
+CUDA_VISIBLE_DEVICES=1 answers 1 '1 GPU is visible' "--measure of one GPU" -- topo --measure
 
 # --- arguments
 
-topo --help
-answers 0 '^usage: onehop topo' "--help"
+answers 0 '^usage: onehop topo' "--help" -- topo --help
 [ "$(wc -l <out)" -le 24 ] && grep -q '^  onehop topo --load' out
 tap_point $? "--help fits a screen, and shows an example" "$(wc -l <out)"
-topo --nonsense
-complains 2 "--nonsense: unknown option" "an unknown option"
-topo --save
-complains 2 "value missing" "an option without its argument"
-topo one two
-complains 2 '^onehop: topo: one: unexpected argument' "a word too many"
-topo --json --dot
-complains 2 'both write to stdout' "--json and --dot"
-topo --load small.json --measure
-complains 2 'a recording cannot be measured' "--load and --measure"
-topo --load small.json --simulated
-complains 2 'a recording needs no simulated node' "--load and --simulated"
-LD_LIBRARY_PATH= topo --simulated
-answers 0 '^SIMULATED node: 4 GPUs' "--simulated"
+complains 2 "--nonsense: unknown option" "an unknown option" -- topo --nonsense
+complains 2 "value missing" "an option without its argument" -- topo --save
+complains 2 '^onehop: topo: one: unexpected argument' "a word too many" -- topo one two
+complains 2 'both write to stdout' "--json and --dot" -- topo --json --dot
+complains 2 'a recording cannot be measured' "--load and --measure" -- topo --load small.json --measure
+complains 2 'a recording needs no simulated node' "--load and --simulated" -- topo --load small.json --simulated
+LD_LIBRARY_PATH= answers 0 '^SIMULATED node: 4 GPUs' "--simulated" -- topo --simulated
 tap_done

@@ -3,22 +3,22 @@
 # of it when time runs out, or a signal comes.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-onehop=$abs_top_builddir/src/tools/onehop
 export SIMNODE_TOPOLOGY=h200x2 ONEHOP_DEBUG=WARN ONEHOP_STATS=0 ONEHOP_SHM_DIR=$meeting
 export XDG_CACHE_HOME=$scratch/cache
 name=SIMULATED-NVIDIA-H200-n2-driver-580.00.00-nccl-2.28.9.tuning
+err=$scratch/err
 small=(--iters 2 --rounds 2 --time 300)
 
-# tune ARGUMENT...: sets $status, fills $out (stdout) and $scratch/err.
+# tune ARGUMENT...: sets $status, fills $out (stdout) and $err.
 tune() {
     status=0
-    timeout -k 5 $((limit + 40)) "$onehop" tune "$@" >"$out" 2>"$scratch/err" || status=$?
+    timeout -k 5 $((limit + 40)) "$onehop" tune "$@" >"$out" 2>"$err" || status=$?
 }
 
 # what_it_said: for tap_point.
 what_it_said() {
     printf 'exit status %s\n' "$status"
-    cat "$out" "$scratch/err"
+    cat "$out" "$err"
 }
 
 # --- usage ---------------------------------------------------------------------------------------------------------
@@ -30,38 +30,38 @@ wrong=
 for arguments in "-n 1" "-n 9" "-n 2,3" "-b 0" "-b 2K -e 1K" "-b 1 -e 1M" "-d ring" "--rounds 0" "--time 0" "more"; do
     # shellcheck disable=SC2086
     tune $arguments
-    [ "$status" = 2 ] && [ -s "$scratch/err" ] || wrong+="$arguments: $status; "
+    [ "$status" = 2 ] && [ -s "$err" ] || wrong+="$arguments: $status; "
 done
 tap_empty "$wrong" "wrong usage: exit status 2, and a sentence"
 tune -n 4 "${small[@]}"
-[ "$status" = 1 ] && grep -q 'CUDA sees 2' "$scratch/err"
+[ "$status" = 1 ] && grep -q 'CUDA sees 2' "$err"
 tap_point $? "more ranks than GPUs: exit status 1" "$(what_it_said)"
 
 SIMNODE_TOPOLOGY=h200x2 CUDA_VISIBLE_DEVICES=1 tune "${small[@]}"
-[ "$status" = 1 ] && [ "$(cat "$scratch/err")" = "onehop: tune: at least 2 GPUs are needed; CUDA sees 1 here" ]
+[ "$status" = 1 ] && [ "$(cat "$err")" = "onehop: tune: at least 2 GPUs are needed; CUDA sees 1 here" ]
 tap_point $? "one GPU: exit status 1" "$(what_it_said)"
 
 # Where a table cannot be left is told before anything is measured: there is no report.
 touch "$scratch/no-folder"
 for place in "$scratch/none/x" "$scratch" /dev/full; do
     tune -b 2K -e 2K -o "$place" "${small[@]}"
-    [ "$status" = 1 ] && [ ! -s "$out" ] && [ "$(wc -l <"$scratch/err")" = 1 ] && grep -q "^onehop: tune: $place: " "$scratch/err"
+    [ "$status" = 1 ] && [ ! -s "$out" ] && [ "$(wc -l <"$err")" = 1 ] && grep -q "^onehop: tune: $place: " "$err"
     tap_point $? "-o $place: one sentence, and nothing is measured" "$(what_it_said)"
 done
 XDG_CACHE_HOME=$scratch/no-folder tune -b 2K -e 2K "${small[@]}"
-[ "$status" = 1 ] && [ ! -s "$out" ] && [ "$(wc -l <"$scratch/err")" = 1 ] && grep -q 'no-folder.* cannot be made\|Not a directory' "$scratch/err"
+[ "$status" = 1 ] && [ ! -s "$out" ] && [ "$(wc -l <"$err")" = 1 ] && grep -q 'no-folder.* cannot be made\|Not a directory' "$err"
 tap_point $? "a cache that cannot be made: the same" "$(what_it_said)"
 status=0
-timeout -k 5 $((limit + 40)) "$onehop" tune -b 2K -e 2K -o "$scratch/kept.tuning" "${small[@]}" >/dev/full 2>"$scratch/err" || status=$?
+timeout -k 5 $((limit + 40)) "$onehop" tune -b 2K -e 2K -o "$scratch/kept.tuning" "${small[@]}" >/dev/full 2>"$err" || status=$?
 : >"$out"
-[ "$status" = 1 ] && [ "$(wc -l <"$scratch/err")" = 1 ] && grep -q 'the report cannot be written: No space' "$scratch/err" &&
+[ "$status" = 1 ] && [ "$(wc -l <"$err")" = 1 ] && grep -q 'the report cannot be written: No space' "$err" &&
     [ ! -e "$scratch/kept.tuning" ]
 tap_point $? "stdout is full: the same, and no table" "$(what_it_said)"
 
 # --- a table for the cache -----------------------------------------------------------------------------------------
 
 tune --simulated -b 1K -e 4K "${small[@]}"
-[ "$status" = 0 ] && [ "$(grep -c 'SIMULATED' "$out")" -ge 1 ] && ! grep -q $'\r' "$scratch/err" && [ ! -s "$scratch/err" ]
+[ "$status" = 0 ] && [ "$(grep -c 'SIMULATED' "$out")" -ge 1 ] && ! grep -q $'\r' "$err" && [ ! -s "$err" ]
 tap_point $? "a table is measured; in a pipe there is no progress" "$(what_it_said)"
 [ "$(grep -cE '^ +[124]K +(oneshot|twoshot|nccl) .*# graph [0-9.]+ us, stock [0-9.]+; eager [0-9.]+ us, stock [0-9.]+$' "$out")" = 3 ]
 tap_point $? "each size has its times beside stock NCCL's, eager and in a graph" "$(what_it_said)"
@@ -97,7 +97,7 @@ for n in 2 3; do
 done
 tune -b 2K -e 2K -d float --eager -o - "${small[@]}"
 [ "$status" = 0 ] && [ "$(head -n 1 "$out")" = "onehop-tuning 3" ] && [ "$(tail -n 1 "$out")" = end ] &&
-    [ ! -s "$scratch/err" ]
+    [ ! -s "$err" ]
 tap_point $? "-o -: the table on stdout, and nothing else" "$(what_it_said)"
 
 # The user's settings neither force an algorithm on trials nor turn onehop off.
@@ -115,24 +115,18 @@ tune -b 256K -e 256K -d float --graph --iters 20 --rounds 5 --time 1
 tap_point $? "a time that runs out: what was measured counts, the shipped choice first" "$(what_it_said; cat "$XDG_CACHE_HOME"/onehop/*)"
 rm -rf "$XDG_CACHE_HOME"
 NCCL_P2P_DISABLE=1 tune -b 2K -e 2K "${small[@]}"
-[ "$status" = 1 ] && grep -q 'hands this communicator back' "$scratch/err" && [ ! -e "$XDG_CACHE_HOME/onehop/$name" ]
+[ "$status" = 1 ] && grep -q 'hands this communicator back' "$err" && [ ! -e "$XDG_CACHE_HOME/onehop/$name" ]
 tap_point $? "GPUs that onehop does not serve: exit status 1, the reason, no table" "$(what_it_said)"
 SIMNODE_FAIL=cuLaunchKernelEx tune -b 2K -e 2K "${small[@]}"
-[ "$status" = 1 ] && [ -s "$scratch/err" ] && [ ! -e "$XDG_CACHE_HOME/onehop/$name" ]
+[ "$status" = 1 ] && [ -s "$err" ] && [ ! -e "$XDG_CACHE_HOME/onehop/$name" ]
 tap_point $? "a driver that fails: the same" "$(what_it_said)"
 
 # Interrupted while it measures: ends by that signal, leaves no process and no file.
+has_ranks() {
+    [ "$(cat /proc/$pid/task/$pid/children 2>/dev/null | wc -w)" -ge 2 ]
+}
 for signal in INT TERM; do
-    "${interruptible[@]}" "$onehop" tune -b 1M -e 8M --iters 1000 --rounds 900 -o "$file.2" >"$out" 2>"$scratch/err" &
-    pid=$!
-    for ((i = 0; i < 600; i++)); do # its ranks are there
-        children=$(cat /proc/$pid/task/$pid/children 2>/dev/null)
-        [ "$(wc -w <<<"$children")" -lt 2 ] || break
-        sleep 0.1
-    done
-    kill -$signal $pid
-    status=0
-    wait $pid || status=$?
+    signalled $signal has_ranks "$onehop" tune -b 1M -e 8M --iters 1000 --rounds 900 -o "$file.2"
     alive=
     for child in $children; do
         [ ! -e "/proc/$child" ] || alive+="$child "

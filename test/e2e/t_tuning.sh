@@ -27,6 +27,8 @@ twoshot=$(table_of twoshot 2 4)
 # the tables above fall back), with so many WARNs, the one of them with that text.
 expect_shipped() {
     local good=1
+    run_first "$@"
+    set -- "${asked[@]}"
     if [ "$(count_of WARN)" = "$2" ] && [ "$(count_of "WARN.*${3-.}")" = "$2" ] &&
         [ "$(count_of 'tuning table of rank 0: shipped')" -gt 0 ]; then
         good=0
@@ -37,10 +39,8 @@ expect_shipped() {
 
 # --- whose table, and which ----------------------------------------------------------------------------------------
 
-run_app --nranks 4 --counts 250,65537 --batch 2
-expect_shipped "nothing is set" 0
-ONEHOP_TUNING_FILE=$twoshot run_app --nranks 4 --counts 250,16384 --batch 2
-expect_served "a table" twoshot
+expect_shipped "nothing is set" 0 -- run_app --nranks 4 --counts 250,65537 --batch 2
+ONEHOP_TUNING_FILE=$twoshot expect_served "a table" twoshot -- run_app --nranks 4 --counts 250,16384 --batch 2
 [ "$(sum_of oneshot)" = 0 ] && [ "$(count_of "tuning table of rank 0: $twoshot .a test.")" = 1 ]
 tap_point $? "INFO names the file, and no other algorithm serves" "$(diagnosis)"
 ONEHOP_TUNING_FILE=$twoshot run_app --nranks 4 --counts 16384,16385 --batch 2
@@ -57,15 +57,15 @@ run_app --nranks 4 --counts 250,16384 --batch 2 --rank-env "0:ONEHOP_TUNING_FILE
 expect_served "ranks with different tables" oneshot
 [ "$(sum_of twoshot)" = 0 ] && [ "$(sum_of oneshot)" = 8 ]
 tap_point $? "rank 0's is used by all" "$(diagnosis)"
-run_app --nranks 4 --counts 250,65537 --batch 2 --rank-env "3:ONEHOP_TUNING_FILE=$twoshot"
-expect_shipped "a table on another rank than 0 is not read" 0
+expect_shipped "a table on another rank than 0 is not read" 0 \
+    -- run_app --nranks 4 --counts 250,65537 --batch 2 --rank-env "3:ONEHOP_TUNING_FILE=$twoshot"
 
-ONEHOP_TUNING_FILE=$twoshot run_app --nranks 4 --make nonblocking --counts 250 --batch 4 --iterations 4 --pause 1000
-expect_right "set up in the background"
+ONEHOP_TUNING_FILE=$twoshot expect_right "set up in the background" \
+    -- run_app --nranks 4 --make nonblocking --counts 250 --batch 4 --iterations 4 --pause 1000
 [ "$(sum_of twoshot)" -gt 0 ] && [ "$(sum_of oneshot)" = 0 ]
 tap_point $? "set up in the background: with the table" "$(diagnosis)"
-ONEHOP_TUNING_FILE=$twoshot run_app --nranks 4 --make split --split-colors 0,0,1,1 --counts 250 --batch 2
-expect_served "children of a split" twoshot
+ONEHOP_TUNING_FILE=$twoshot expect_served "children of a split" twoshot \
+    -- run_app --nranks 4 --make split --split-colors 0,0,1,1 --counts 250 --batch 2
 [ "$(sum_of oneshot)" = 0 ]
 tap_point $? "children of a split: with the table for their number" "$(diagnosis)"
 
@@ -74,28 +74,26 @@ mkdir -p "$cache/onehop" "$scratch/home/.cache/onehop"
 name=SIMULATED-NVIDIA-H200-n4-driver-580.00.00-nccl-2.28.9.tuning
 cp "$twoshot" "$cache/onehop/$name"
 cp "$oneshot" "$scratch/home/.cache/onehop/$name"
-XDG_CACHE_HOME=$cache run_app --nranks 4 --counts 250,16384 --batch 2
-expect_served "the cache" twoshot
+XDG_CACHE_HOME=$cache expect_served "the cache" twoshot -- run_app --nranks 4 --counts 250,16384 --batch 2
 (
     unset XDG_CACHE_HOME
-    HOME=$scratch/home run_app --nranks 4 --counts 250,16384 --batch 2
-    expect_served "the cache in the home folder" oneshot
+    HOME=$scratch/home expect_served "the cache in the home folder" oneshot \
+        -- run_app --nranks 4 --counts 250,16384 --batch 2
 ) >"$scratch/point"
 sed "s/^\(not \)\?ok [0-9]*/\1ok $((tap_points + 1))/" "$scratch/point"
 tap_points=$((tap_points + 1))
-XDG_CACHE_HOME=$cache ONEHOP_TUNING_FILE=none run_app --nranks 4 --counts 250,65537 --batch 2
-expect_shipped "none" 0
-XDG_CACHE_HOME=$cache SIMNODE_NCCL_VERSION=22803 run_app --nranks 4 --counts 250,65537 --batch 2
-expect_shipped "another NCCL than the cache's" 0
-XDG_CACHE_HOME=$cache ONEHOP_ALGO=oneshot run_app --nranks 4 --counts 250 --batch 2
-expect_served "ONEHOP_ALGO goes before a table" oneshot
+XDG_CACHE_HOME=$cache ONEHOP_TUNING_FILE=none expect_shipped "none" 0 -- run_app --nranks 4 --counts 250,65537 --batch 2
+XDG_CACHE_HOME=$cache SIMNODE_NCCL_VERSION=22803 expect_shipped "another NCCL than the cache's" 0 \
+    -- run_app --nranks 4 --counts 250,65537 --batch 2
+XDG_CACHE_HOME=$cache ONEHOP_ALGO=oneshot expect_served "ONEHOP_ALGO goes before a table" oneshot \
+    -- run_app --nranks 4 --counts 250 --batch 2
 
 # --- what cannot be taken ------------------------------------------------------------------------------------------
 
 # expect_refused NAME FILE PATTERN: three communicators, one WARN.
 expect_refused() {
-    ONEHOP_TUNING_FILE=$2 run_app --nranks 4 --comms 3 --counts 250,65537 --batch 6
-    expect_shipped "$1" 1 "tuning table $2 $3.*using the shipped table"
+    ONEHOP_TUNING_FILE=$2 expect_shipped "$1" 1 "tuning table $2 $3.*using the shipped table" \
+        -- run_app --nranks 4 --comms 3 --counts 250,65537 --batch 6
 }
 bad=$scratch/bad.tuning
 head -n -1 "$twoshot" >"$bad"
@@ -120,8 +118,7 @@ expect_refused "a file that is too large" "$bad" "line 0: not a tuning table .ac
 ONEHOP_TUNING_FILE=relative run_app --nranks 4 --counts 250,65537 --batch 2
 expect_shipped "a path that is not absolute" 1 'ONEHOP_TUNING_FILE=relative is not accepted'
 sed 's/twoshot/ring/' "$twoshot" >"$cache/onehop/$name"
-XDG_CACHE_HOME=$cache run_app --nranks 4 --counts 250,65537 --batch 2
-expect_shipped "a damaged cache" 1 "line 8: "
+XDG_CACHE_HOME=$cache expect_shipped "a damaged cache" 1 "line 8: " -- run_app --nranks 4 --counts 250,65537 --batch 2
 
 # --- equal bits under any table ------------------------------------------------------------------------------------
 

@@ -52,13 +52,11 @@ memory() {
 # released NAME PID...: these processes end, nvidia-smi names none of them, and the GPUs hold what they held at the
 # beginning. (In a container nvidia-smi has no process ids, or those of another namespace: memory tells.)
 released() {
-    local name=$1 pid living='' now=
+    local name=$1 left now=
     shift
-    for pid in "$@"; do
-        await_death "$pid" || living+="$pid "
-    done
-    [ $# -gt 0 ] && [ -z "$living" ]
-    tap_point $? "$name: its $# processes are gone" "living: $living"
+    left=$(living "$@")
+    [ $# -gt 0 ] && [ -z "$left" ]
+    tap_point $? "$name: its $# processes are gone" "living: $left"
     if [ -z "$memory_before" ]; then
         tap_skip "$name: the GPUs are free again" "no nvidia-smi that tells"
         return
@@ -70,10 +68,10 @@ released() {
         sleep 0.25
         now=
     done
-    living=$(timeout 20 nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null |
+    left=$(timeout 20 nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null |
         grep -xF -f <(printf '%s\n' "$@"))
-    [ -n "$now" ] && [ -z "$living" ]
-    tap_point $? "$name: the GPUs are free again" "MiB before: ${memory_before//$'\n'/ }; now: $(memory | xargs); $living"
+    [ -n "$now" ] && [ -z "$left" ]
+    tap_point $? "$name: the GPUs are free again" "MiB before: ${memory_before//$'\n'/ }; now: $(memory | xargs); $left"
 }
 
 # --- a command in the background
