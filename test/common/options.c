@@ -66,6 +66,23 @@ bool cf_for_each(const char *list, bool (*add)(void *value, const char *part), v
     return good;
 }
 
+static bool add_ranks(void *value, const char *part)
+{
+    struct cf_ranks *ranks = value;
+    int number = atoi(part);
+    if (number < 2 || number > CF_MAX_RANKS || ranks->count == CF_MAX_RANKS) {
+        return false;
+    }
+    ranks->list[ranks->count++] = number;
+    return true;
+}
+
+bool cf_take_ranks(void *ranks, const char *list)
+{
+    ((struct cf_ranks *)ranks)->count = 0;
+    return cf_for_each(list, add_ranks, ranks);
+}
+
 int cf_index(const char *const *names, int count, const char *word)
 {
     int i = 0;

@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "test/common/number.h"
+
 enum cf_kind {
     CF_KIND_FLAG,
     CF_KIND_INT,
@@ -63,6 +65,13 @@ void cf_options_refuse(const char *usage) __attribute__((noreturn));
 
 /* Calls `add` for each part of a list with commas; false when one of them is wrong. */
 bool cf_for_each(const char *list, bool (*add)(void *value, const char *part), void *value);
+
+/* Numbers of ranks, for CF_TAKES: "2,4". */
+struct cf_ranks {
+    int list[CF_MAX_RANKS];
+    int count;
+};
+bool cf_take_ranks(void *ranks, const char *list);
 
 /* The place of a word among `count` names; -1: it is none of them. */
 int cf_index(const char *const *names, int count, const char *word);

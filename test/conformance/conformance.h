@@ -10,6 +10,7 @@
 #define TEST_CONFORMANCE_CONFORMANCE_H_
 
 #include "test/common/batch.h"
+#include "test/common/options.h"
 #include "test/common/resources.h"
 
 #define CF_MAX_CASES 64
@@ -31,8 +32,7 @@ struct cf_allowance {
 };
 
 struct cf_options {
-    int ranks[CF_MAX_RANKS];
-    int rank_count; /* 0: all that the node has, and fewer down to 2 */
+    struct cf_ranks ranks; /* none: all that the node has, and fewer down to 2 */
     bool mode[CF_MODES];
     const char *cases; /* comma-separated, each a case or the beginning of its name; NULL: all */
     const char *types; /* comma-separated names; NULL: all */

@@ -253,18 +253,17 @@ static void run_job(struct run *run, int nranks, enum cf_mode mode)
 /* Those that are named, and no more than there are GPUs. */
 static void choose_ranks(int gpus)
 {
+    struct cf_ranks *ranks = &cf_options.ranks, chosen = {.count = 0};
     int most = gpus < CF_MAX_RANKS ? gpus : CF_MAX_RANKS;
-    if (cf_options.rank_count == 0) {
-        for (int n = cf_options.soak > 0 ? most : 2; n <= most; n++) {
-            cf_options.ranks[cf_options.rank_count++] = n;
+    for (int n = cf_options.soak > 0 ? most : 2; n <= most && ranks->count == 0; n++) {
+        chosen.list[chosen.count++] = n;
+    }
+    for (int i = 0; i < ranks->count; i++) {
+        if (ranks->list[i] <= gpus) {
+            chosen.list[chosen.count++] = ranks->list[i];
         }
     }
-    for (int i = cf_options.rank_count; i-- > 0;) {
-        if (cf_options.ranks[i] > gpus) {
-            memmove(&cf_options.ranks[i], &cf_options.ranks[i + 1],
-                    (size_t)(--cf_options.rank_count - i) * sizeof *cf_options.ranks);
-        }
-    }
+    *ranks = chosen;
 }
 
 int cf_launch(char **argv)
@@ -279,16 +278,16 @@ int cf_launch(char **argv)
     for (int m = 0; m < CF_MODES; m++) {
         modes += cf_options.mode[m];
     }
-    int jobs = modes * cf_options.rank_count;
+    int jobs = modes * cf_options.ranks.count;
     run.soak_ms = (uint64_t)cf_options.soak * 1000 / (uint64_t)(jobs > 0 ? jobs : 1);
     run.json = cf_options.json != NULL ? fopen(cf_options.json, "w") : NULL;
     cf_job_open(&run.job, argv, sizeof *run.board);
     run.board = (struct cf_case_board *)run.job.board;
     printf("# seed %llu, %d GPUs, %s\n", (unsigned long long)cf_options.seed, gpus, cf_options.full ? "full" : "quick");
-    for (int i = 0; i < cf_options.rank_count; i++) {
+    for (int i = 0; i < cf_options.ranks.count; i++) {
         for (int m = 0; m < CF_MODES; m++) {
             if (cf_options.mode[m]) {
-                run_job(&run, cf_options.ranks[i], (enum cf_mode)m);
+                run_job(&run, cf_options.ranks.list[i], (enum cf_mode)m);
             }
         }
     }

@@ -18,7 +18,6 @@
 #include <sys/random.h>
 #include <time.h>
 
-#include "test/common/options.h"
 #include "test/conformance/conformance.h"
 
 static const char usage[] = "usage: onehop-conformance [--ranks N,...] [--modes processes,threads,group]\n"
@@ -59,23 +58,6 @@ bool cf_type_wanted(ncclDataType_t type)
     return cf_options.types == NULL || is_named(cf_options.types, cf_types[type].name, false);
 }
 
-static bool add_ranks(void *unused, const char *text)
-{
-    int ranks = atoi(text);
-    (void)unused;
-    if (ranks < 2 || ranks > CF_MAX_RANKS || cf_options.rank_count == CF_MAX_RANKS) {
-        return false;
-    }
-    cf_options.ranks[cf_options.rank_count++] = ranks;
-    return true;
-}
-
-static bool take_ranks(void *unused, const char *text)
-{
-    cf_options.rank_count = 0;
-    return cf_for_each(text, add_ranks, unused);
-}
-
 static bool take_modes(void *unused, const char *text)
 {
     (void)unused;
@@ -96,7 +78,7 @@ static bool take_allowance(void *unused, const char *text)
 static void parse(int argc, char **argv)
 {
     const struct cf_option table[] = {
-        CF_TAKES("ranks", take_ranks, NULL),
+        CF_TAKES("ranks", cf_take_ranks, &cf_options.ranks),
         CF_TAKES("modes", take_modes, NULL),
         CF_WORD("cases", &cf_options.cases),
         CF_WORD("types", &cf_options.types),

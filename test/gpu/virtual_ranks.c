@@ -34,10 +34,10 @@
 #define AROUND_BYTES 256 /* at most, of a call in the arena beside its buffers */
 
 static struct {
-    int ranks[OH_MAX_RANKS];
-    int rank_count, gpus, programs, calls, limit_s;
+    struct cf_ranks ranks;
+    int gpus, programs, calls, limit_s;
     uint64_t seed;
-} options = {.ranks = {2, 3, 4, 5, 6, 7, 8}, .rank_count = 7, .gpus = 1, .programs = 5, .calls = 1500, .limit_s = 30};
+} options = {.ranks = {{2, 3, 4, 5, 6, 7, 8}, 7}, .gpus = 1, .programs = 5, .calls = 1500, .limit_s = 30};
 
 /* What a call is beside its spec. */
 struct call {
@@ -429,30 +429,13 @@ static void open_gpus(struct node *node)
 
 /* --- the command line --------------------------------------------------------------------------------------------- */
 
-static bool add_ranks(void *unused, const char *text)
-{
-    int ranks = atoi(text);
-    (void)unused;
-    if (ranks < 2 || ranks > OH_MAX_RANKS || options.rank_count == OH_MAX_RANKS) {
-        return false;
-    }
-    options.ranks[options.rank_count++] = ranks;
-    return true;
-}
-
-static bool take_ranks(void *unused, const char *text)
-{
-    options.rank_count = 0;
-    return cf_for_each(text, add_ranks, unused);
-}
-
 int main(int argc, char **argv)
 {
     static const char usage[] =
         "usage: virtual_ranks [-n RANKS,...] [-g GPUS] [-p PROGRAMS] [-c CALLS] [-l SECONDS] [-s SEED]\n";
     static struct node node;
     const struct cf_option table[] = {
-        CF_TAKES("n", take_ranks, NULL),
+        CF_TAKES("n", cf_take_ranks, &options.ranks),
         CF_INT("g", &options.gpus, 1, OH_MAX_RANKS),
         CF_INT("p", &options.programs, 0, INT32_MAX),
         CF_INT("c", &options.calls, 1, INT32_MAX - 1),
@@ -477,10 +460,10 @@ int main(int argc, char **argv)
     if (pthread_create(&watcher, NULL, watch, &node) != 0) {
         bail_out("no thread");
     }
-    for (int i = 0; i < options.rank_count; i++) {
+    for (int i = 0; i < options.ranks.count; i++) {
         static struct cf_board board;
         memset(&board, 0, sizeof board);
-        node.nranks = options.ranks[i];
+        node.nranks = options.ranks.list[i];
         board.seed = options.seed;
         board.layout =
             (struct cf_layout){.nranks = node.nranks, .local = node.nranks, .threads = true, .gpus = options.gpus};
