@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "test/common/others.h"
 #include "test/conformance/cases.h"
 
 static void run_on_default(struct cf_worker *worker, int stream)
@@ -56,148 +57,44 @@ void cf_case_stream_group(struct cf_worker *worker)
 
 /* --- with calls that NCCL serves ---------------------------------------------------------------------------------- */
 
-#define OTHER_BYTES 4096
+#define RING (CF_SEND | CF_RECEIVE)
 #define ROUND_MICROSECONDS 4000 /* between rounds, in which onehop's set-up in the background goes on */
-#define ON_WORLD CF_MAKERS      /* for other_open */
 
-/* The communicator, and of each member: what it sends, and behind that room for what all ranks send. */
-struct other {
-    struct cf_set set;
-    bool made; /* the communicator, for these calls */
-    size_t bytes;
-    CUdeviceptr device[CF_MAX_RANKS];
-    unsigned char *host[CF_MAX_RANKS];
-};
-
-enum other_call {
-    OTHER_BROADCAST,
-    OTHER_RING,
-    OTHER_GATHER,
-    OTHER_BOTH, /* the first two, the ring's piece behind the broadcast's */
-    OTHER_CALLS
-};
-
-static unsigned char other_byte(const struct cf_worker *worker, int rank, size_t i)
+/* Calls on a communicator made for them. */
+static void open_fresh(struct cf_worker *worker, enum cf_maker maker, struct cf_set *set_p, struct cf_others *others_p)
 {
-    return (unsigned char)cf_mix(worker->board->seed + worker->serial * 16 + (uint64_t)rank + i * 1024);
+    cf_set_create(worker, maker, set_p);
+    cf_others_open(worker, set_p, others_p);
 }
 
-static void other_open(struct cf_worker *worker, enum cf_maker maker, struct other *other_p)
+static void close_fresh(struct cf_worker *worker, struct cf_set *set, struct cf_others *others)
 {
-    *other_p = (struct other){
-        .set = worker->world, .made = maker != ON_WORLD, .bytes = OTHER_BYTES * (1 + (size_t)worker->nranks)};
-    if (other_p->made) {
-        cf_set_create(worker, maker, &other_p->set);
-    }
-    for (int m = 0; cf_use(worker, m); m++) {
-        other_p->host[m] = malloc(other_p->bytes);
-        if (other_p->host[m] == NULL) {
-            cf_die(worker, "no memory");
-        }
-        CF_CU(worker, MemAlloc(&other_p->device[m], other_p->bytes));
-    }
-}
-
-static void other_close(struct cf_worker *worker, struct other *other)
-{
-    for (int m = 0; cf_use(worker, m); m++) {
-        CF_CU(worker, MemFree(other->device[m]));
-        free(other->host[m]);
-    }
-    if (other->made) {
-        cf_set_end(worker, &other->set);
-    }
-}
-
-static void other_load(struct cf_worker *worker, struct other *other, int stream)
-{
-    worker->serial++;
-    for (int m = 0; cf_use(worker, m); m++) {
-        memset(other->host[m], 0xee, other->bytes);
-        for (size_t i = 0; i < OTHER_BYTES; i++) {
-            other->host[m][i] = other_byte(worker, worker->member[m].world_rank, i);
-        }
-        CF_CU(worker,
-              MemcpyHtoDAsync(other->device[m], other->host[m], other->bytes, worker->member[m].stream[stream]));
-    }
-}
-
-static void other_issue(struct cf_worker *worker, struct other *other, enum other_call which, int on)
-{
-    for (int m = 0; cf_use(worker, m); m++) {
-        int rank = worker->member[m].world_rank, n = worker->nranks;
-        char *send = (char *)(uintptr_t)other->device[m], *recv = send + OTHER_BYTES;
-        ncclComm_t comm = other->set.comm[m];
-        CUstream stream = worker->member[m].stream[on];
-        if (which == OTHER_GATHER) {
-            CF_NCCL(worker, AllGather(send, recv, OTHER_BYTES, ncclUint8, comm, stream));
-        }
-        if (which == OTHER_BROADCAST || which == OTHER_BOTH) {
-            CF_NCCL(worker, Broadcast(send, recv, OTHER_BYTES, ncclUint8, n - 1, comm, stream));
-        }
-        if (which == OTHER_RING || which == OTHER_BOTH) {
-            recv += which == OTHER_BOTH ? OTHER_BYTES : 0;
-            CF_NCCL(worker, Send(send, OTHER_BYTES, ncclUint8, (rank + n - 1) % n, comm, stream));
-            CF_NCCL(worker, Recv(recv, OTHER_BYTES, ncclUint8, (rank + 1) % n, comm, stream));
-        }
-    }
-}
-
-/* Whose bytes are in a received piece; -1: nobody's. */
-static int sender_of(const struct cf_worker *worker, enum other_call which, int rank, int piece)
-{
-    int next = (rank + 1) % worker->nranks, root = worker->nranks - 1;
-    switch (which) {
-    case OTHER_BROADCAST:
-        return piece == 0 ? root : -1;
-    case OTHER_RING:
-        return piece == 0 ? next : -1;
-    case OTHER_GATHER:
-        return piece;
-    default:
-        return piece == 0 ? root : piece == 1 ? next : -1;
-    }
-}
-
-static void other_judge(struct cf_worker *worker, struct other *other, enum other_call which, int on)
-{
-    static const char *const names[OTHER_CALLS] = {"broadcast", "send and receive", "allgather",
-                                                   "broadcast, send and receive"};
-    for (int m = 0; cf_use(worker, m); m++) {
-        CUstream stream = worker->member[m].stream[on];
-        size_t bad = 0;
-        CF_CU(worker, MemcpyDtoHAsync(other->host[m], other->device[m], other->bytes, stream));
-        CF_CU(worker, StreamSynchronize(stream));
-        for (size_t i = OTHER_BYTES; i < other->bytes; i++) {
-            int from = sender_of(worker, which, worker->member[m].world_rank, (int)(i / OTHER_BYTES) - 1);
-            bad += other->host[m][i] != (from < 0 ? 0xee : other_byte(worker, from, i % OTHER_BYTES));
-        }
-        cf_check(worker, bad == 0, "%s: %zu bytes are wrong", names[which], bad);
-    }
+    cf_others_close(others);
+    cf_set_end(worker, set);
 }
 
 /* Others in a group, and allreduces on the same stream: in the group before them, or after it. */
 void cf_case_group_mixed(struct cf_worker *worker)
 {
-    struct other other;
-    other_open(worker, ON_WORLD, &other);
+    struct cf_others others;
+    cf_others_open(worker, &worker->world, &others);
     for (int grouped = 0; grouped < 2; grouped++) {
         struct cf_batch *batch = cf_some_calls(worker, &worker->world, 9);
         cf_batch_load(batch, 0);
-        other_load(worker, &other, 0);
+        cf_others_load(&others, 0);
         CF_NCCL(worker, GroupStart());
         if (grouped) {
             cf_batch_issue(batch, CF_SINGLE, 0);
         }
-        other_issue(worker, &other, OTHER_BOTH, 0);
+        cf_others_issue(&others, CF_BROADCAST | RING, 0);
         CF_NCCL(worker, GroupEnd());
         if (!grouped) {
             cf_batch_issue(batch, CF_SINGLE, 0);
         }
-        other_judge(worker, &other, OTHER_BOTH, 0);
+        cf_others_judge(&others, CF_BROADCAST | RING, 0);
         cf_batch_finish(batch, 0);
     }
-    other_close(worker, &other);
+    cf_others_close(&others);
 }
 
 /*
@@ -206,55 +103,56 @@ void cf_case_group_mixed(struct cf_worker *worker)
  */
 void cf_case_stream_group_mixed(struct cf_worker *worker)
 {
-    struct other other;
-    other_open(worker, ON_WORLD, &other);
-    for (int round = 0; round < 8 * OTHER_CALLS; round++) {
-        enum other_call which = (enum other_call)(round % OTHER_CALLS);
-        int outer = round / OTHER_CALLS % 2;
-        bool first = round / OTHER_CALLS / 2 % 2;
+    struct cf_others others;
+    cf_others_open(worker, &worker->world, &others);
+    for (int round = 0; round < 32; round++) {
+        static const unsigned calls[] = {CF_BROADCAST, RING, CF_ALL_GATHER, CF_BROADCAST | RING};
+        int outer = round / 4 % 2;
+        bool first = round / 8 % 2;
         struct cf_batch *batch = cf_some_calls(worker, &worker->world, 1);
         cf_batch_load(batch, outer);
-        other_load(worker, &other, outer);
+        cf_others_load(&others, outer);
         CF_NCCL(worker, GroupStart());
         if (first) {
             cf_batch_issue_one(batch, 0, false, 0);
         }
-        other_issue(worker, &other, which, 1);
+        cf_others_issue(&others, calls[round % 4], 1);
         if (!first) {
             cf_batch_issue_one(batch, 0, false, 0);
         }
         CF_NCCL(worker, GroupEnd());
-        other_judge(worker, &other, which, outer);
+        cf_others_judge(&others, calls[round % 4], outer);
         cf_batch_finish(batch, outer);
     }
-    other_close(worker, &other);
+    cf_others_close(&others);
 }
 
 /*
  * The call of one turn on each member, broadcasts on a stream of the caller's choice, allreduces on the first: an odd
  * one reduces to the front what the broadcast before it has left behind. Before turn 0, broadcasts are in place.
  */
-static void take_turn(struct cf_worker *worker, struct other *other, int turn, int broadcasts)
+static void take_turn(const struct cf_others *others, int turn, int broadcasts)
 {
+    struct cf_worker *worker = others->worker;
     cf_calls_begin(worker, false);
     for (int m = 0; cf_use(worker, m); m++) {
-        char *front = (char *)(uintptr_t)other->device[m], *back = front + OTHER_BYTES;
-        ncclComm_t comm = other->set.comm[m];
+        void *front = cf_others_input(others, m), *back = cf_others_result(others, CF_BROADCAST, m);
+        ncclComm_t comm = others->set->comm[m];
         CUstream *stream = worker->member[m].stream;
         if (turn > 0 && turn % 2 == 1) {
-            CF_START(worker, AllReduce(back, front, OTHER_BYTES, ncclUint8, ncclMax, comm, stream[0]));
+            CF_START(worker, AllReduce(back, front, CF_OTHER_BYTES, ncclUint8, ncclMax, comm, stream[0]));
         } else {
-            CF_START(worker, Broadcast(front, turn < 0 ? front : back, OTHER_BYTES, ncclUint8,
+            CF_START(worker, Broadcast(front, turn < 0 ? front : back, CF_OTHER_BYTES, ncclUint8,
                                        turn <= 0 ? worker->nranks - 1 : 0, comm, stream[broadcasts]));
         }
     }
-    cf_calls_end(worker, false, &other->set);
+    cf_calls_end(worker, false, others->set);
 }
 
-static void take_turns(struct cf_worker *worker, struct other *other, int first, int last)
+static void take_turns(const struct cf_others *others, int first, int last)
 {
     for (int turn = first; turn <= last; turn++) {
-        take_turn(worker, other, turn, 1);
+        take_turn(others, turn, 1);
     }
 }
 
@@ -262,23 +160,23 @@ static void take_turns(struct cf_worker *worker, struct other *other, int first,
  * Calls in turn that nothing else orders where they are on two streams: an allreduce takes what the broadcast before it
  * has written, and a broadcast what the allreduce has. All ranks have equal inputs, so that a maximum is the input.
  */
-static void round_robin(struct cf_worker *worker, struct other *other, int broadcasts)
+static void round_robin(struct cf_others *others, int broadcasts)
 {
-    other_load(worker, other, broadcasts);
+    cf_others_load(others, broadcasts);
     for (int turn = 0; turn < 6; turn++) {
-        take_turn(worker, other, turn, broadcasts);
+        take_turn(others, turn, broadcasts);
     }
-    other_judge(worker, other, OTHER_BROADCAST, 0);
+    cf_others_judge(others, CF_BROADCAST, 0);
 }
 
 void cf_case_stream_mixed(struct cf_worker *worker)
 {
-    struct other other;
-    other_open(worker, ON_WORLD, &other);
+    struct cf_others others;
+    cf_others_open(worker, &worker->world, &others);
     for (int round = 0; round < 6; round++) {
-        round_robin(worker, &other, 1);
+        round_robin(&others, 1);
     }
-    other_close(worker, &other);
+    cf_others_close(&others);
 }
 
 #define MANY_TURNS 200
@@ -287,12 +185,13 @@ void cf_case_stream_mixed(struct cf_worker *worker)
  */
 void cf_case_stream_change(struct cf_worker *worker)
 {
-    struct other other;
-    other_open(worker, CF_INIT_RANK, &other);
-    other_load(worker, &other, 1);
-    take_turns(worker, &other, 1 - MANY_TURNS, 3);
-    other_judge(worker, &other, OTHER_BROADCAST, 0);
-    other_close(worker, &other);
+    struct cf_set set;
+    struct cf_others others;
+    open_fresh(worker, CF_INIT_RANK, &set, &others);
+    cf_others_load(&others, 1);
+    take_turns(&others, 1 - MANY_TURNS, 3);
+    cf_others_judge(&others, CF_BROADCAST, 0);
+    close_fresh(worker, &set, &others);
 }
 
 #define SLOW_MICROSECONDS 300000 /* a stream is held up; onehop's set-up in the background takes less */
@@ -307,27 +206,29 @@ static void CUDA_CB be_slow(void *nothing)
  * another stream takes what it leaves. */
 void cf_case_stream_late(struct cf_worker *worker)
 {
-    struct other other;
-    other_open(worker, CF_INIT_NONBLOCKING, &other);
-    other_load(worker, &other, 1);
+    struct cf_set set;
+    struct cf_others others;
+    open_fresh(worker, CF_INIT_NONBLOCKING, &set, &others);
+    cf_others_load(&others, 1);
     for (int m = 0; cf_use(worker, m); m++) {
         CF_CU(worker, LaunchHostFunc(worker->member[m].stream[1], be_slow, NULL));
     }
-    take_turn(worker, &other, 0, 1);
+    take_turn(&others, 0, 1);
     usleep(SLOW_MICROSECONDS / 2);
-    take_turns(worker, &other, 1, 5);
-    other_judge(worker, &other, OTHER_BROADCAST, 0);
-    other_close(worker, &other);
+    take_turns(&others, 1, 5);
+    cf_others_judge(&others, CF_BROADCAST, 0);
+    close_fresh(worker, &set, &others);
 }
 
 /* Turns in a graph, up to turn `last`, on two streams of one capture that only NCCL's order of calls puts one behind
  * the other. */
-static void capture_turns(struct cf_worker *worker, struct other *other, int last, struct cf_graph *graph_p)
+static void capture_turns(const struct cf_others *others, int last, struct cf_graph *graph_p)
 {
-    take_turn(worker, other, 0, 1); /* NCCL makes the first broadcast of ranks as threads only uncaptured */
+    struct cf_worker *worker = others->worker;
+    take_turn(others, 0, 1); /* NCCL makes the first broadcast of ranks as threads only uncaptured */
     cf_capture_begin(worker, 0, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, graph_p);
     cf_join(worker, 0, 1);
-    take_turns(worker, other, 0, last);
+    take_turns(others, 0, last);
     cf_join(worker, 1, 0);
     cf_capture_end(worker, graph_p);
     cf_graph_instantiate(worker, graph_p);
@@ -337,68 +238,70 @@ static void capture_turns(struct cf_worker *worker, struct other *other, int las
 void cf_case_graph_mixed(struct cf_worker *worker)
 {
     struct cf_graph graph;
-    struct other other;
-    other_open(worker, ON_WORLD, &other);
-    capture_turns(worker, &other, 5, &graph);
+    struct cf_others others;
+    cf_others_open(worker, &worker->world, &others);
+    capture_turns(&others, 5, &graph);
     for (int round = 0; round < 5; round++) {
-        other_load(worker, &other, 0);
+        cf_others_load(&others, 0);
         cf_graph_launch(worker, &graph, 0);
-        other_judge(worker, &other, OTHER_BROADCAST, 0);
+        cf_others_judge(&others, CF_BROADCAST, 0);
     }
     cf_sync(worker);
     cf_graph_destroy(worker, &graph);
-    other_close(worker, &other);
+    cf_others_close(&others);
 }
 
 /* A graph of broadcasts alone on one stream, and allreduces on another, in turn. */
 void cf_case_graph_others(struct cf_worker *worker)
 {
     struct cf_graph graph;
-    struct other other;
-    other_open(worker, ON_WORLD, &other);
-    capture_turns(worker, &other, 0, &graph);
+    struct cf_others others;
+    cf_others_open(worker, &worker->world, &others);
+    capture_turns(&others, 0, &graph);
     for (int round = 0; round < 5; round++) {
-        other_load(worker, &other, 1);
+        cf_others_load(&others, 1);
         for (int turn = 1; turn < 6; turn += 2) {
             cf_graph_launch(worker, &graph, 1);
-            take_turn(worker, &other, turn, 1);
+            take_turn(&others, turn, 1);
         }
-        other_judge(worker, &other, OTHER_BROADCAST, 0);
+        cf_others_judge(&others, CF_BROADCAST, 0);
     }
     cf_sync(worker);
     cf_graph_destroy(worker, &graph);
-    other_close(worker, &other);
+    cf_others_close(&others);
 }
 
 /* As stream-mixed of a non-blocking communicator, whose calls NCCL launches in the background, and onehop comes in
  * late. */
 void cf_case_stream_nonblocking(struct cf_worker *worker)
 {
-    struct other other;
-    other_open(worker, CF_INIT_NONBLOCKING, &other);
+    struct cf_set set;
+    struct cf_others others;
+    open_fresh(worker, CF_INIT_NONBLOCKING, &set, &others);
     for (int round = 0; round < 40; round++) {
-        round_robin(worker, &other, 1);
+        round_robin(&others, 1);
         usleep(round < 25 ? ROUND_MICROSECONDS : 0);
     }
-    other_close(worker, &other);
+    close_fresh(worker, &set, &others);
 }
 
 /* An allreduce on one communicator and a broadcast on another, new one in a group, both on one stream. */
 static void group_of_two(struct cf_worker *worker, const struct cf_set *set)
 {
-    struct other fresh;
-    other_open(worker, CF_INIT_NONBLOCKING, &fresh);
+    struct cf_set fresh;
+    struct cf_others others;
+    open_fresh(worker, CF_INIT_NONBLOCKING, &fresh, &others);
     struct cf_batch *batch = cf_some_calls(worker, set, 1);
     cf_batch_load(batch, 0);
-    other_load(worker, &fresh, 0);
+    cf_others_load(&others, 0);
     cf_calls_begin(worker, true);
     cf_batch_issue_one(batch, 0, true, 0);
-    other_issue(worker, &fresh, OTHER_BROADCAST, 0);
+    cf_others_issue(&others, CF_BROADCAST, 0);
     cf_calls_end(worker, true, set);
-    cf_set_ready(worker, &fresh.set);
+    cf_set_ready(worker, &fresh);
     cf_batch_finish(batch, 0);
-    other_judge(worker, &fresh, OTHER_BROADCAST, 0);
-    other_close(worker, &fresh);
+    cf_others_judge(&others, CF_BROADCAST, 0);
+    close_fresh(worker, &fresh, &others);
 }
 
 /*
@@ -407,16 +310,17 @@ static void group_of_two(struct cf_worker *worker, const struct cf_set *set)
  */
 void cf_case_stream_group_nonblocking(struct cf_worker *worker)
 {
-    struct other other;
-    other_open(worker, CF_INIT_NONBLOCKING, &other);
+    struct cf_set set;
+    struct cf_others others;
+    open_fresh(worker, CF_INIT_NONBLOCKING, &set, &others);
     for (int round = 0; round < 25; round++) {
-        round_robin(worker, &other, 0);
+        round_robin(&others, 0);
         usleep(ROUND_MICROSECONDS);
     }
     for (int round = 0; round < 10; round++) {
-        group_of_two(worker, &other.set);
+        group_of_two(worker, &set);
     }
-    other_close(worker, &other);
+    close_fresh(worker, &set, &others);
 }
 
 /*

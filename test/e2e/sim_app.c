@@ -256,7 +256,7 @@ void app_comm_end(struct app *app)
 /* With only so many descriptors more than are open now, if that is asked for. One worker a process. */
 static void make_communicators(struct app *app)
 {
-    struct rlimit before, few;
+    struct rlimit before = {.rlim_cur = 0}, few;
     if (app_options.descriptors < 0) {
         app_comm_make(app);
         return;
@@ -448,8 +448,8 @@ static void run_calls(struct app *app, size_t first, size_t cases)
         load(&calls); /* nothing may be allocated in a capture */
         run_graph(&calls);
     }
-    if (app_options.mix) {
-        app_mix_run(app);
+    for (int c = 0; c < app_options.comms && app_options.mix; c++) {
+        app_mix(app, &app->set[c], NULL);
     }
     for (int c = 0; c < app_options.comms && calls.batch[c] != NULL; c++) {
         cf_batch_free(calls.batch[c]);

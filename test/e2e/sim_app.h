@@ -89,11 +89,6 @@ void app_comm_end(struct app *app);
 /* The case numbered `which` of those that --counts, --types, --offsets and --in-place make. */
 struct cf_spec app_case(size_t which);
 
-/* sim_mix.c: the collectives that onehop leaves alone, on every communicator, checked; or on the first, in one group
- * with the calls that `with` makes. */
-void app_mix_run(struct app *app);
-void app_mix_run_with(struct app *app, void (*with)(struct cf_batch *), struct cf_batch *batch);
-
 /* sim_scenario.c: the table of scenarios, and their common parts. */
 void app_scenario_run(struct app *app);
 bool app_has_scenario(void);                 /* is --scenario one? */
@@ -104,7 +99,9 @@ void app_check_kept(struct cf_batch *batch); /* the calls must not have been sta
 void app_run(struct cf_batch *batch);        /* the first three of these */
 void app_capture(struct cf_batch *batch, struct cf_graph *graph_p);
 
-/* sim_group.c */
+/* sim_group.c; app_mix: all that onehop leaves alone on a communicator, in one group, with a batch's calls if there is
+ * one */
+void app_mix(struct app *app, const struct cf_set *set, struct cf_batch *batch);
 void app_group_slices(struct app *app);
 void app_group_together(struct app *app);
 void app_group_captured(struct app *app);

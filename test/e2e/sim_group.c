@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* sim_group.c - scenarios of sim_app about groups */
+#include "test/common/others.h"
 #include "test/e2e/sim_app.h"
 
 #define PARTS 7 /* calls where their number does not matter */
@@ -50,13 +51,28 @@ void app_group_slices(struct app *app)
     cf_batch_free(batch);
 }
 
+void app_mix(struct app *app, const struct cf_set *set, struct cf_batch *batch)
+{
+    struct cf_others others;
+    cf_others_open(app->worker, set, &others);
+    cf_others_load(&others, 0);
+    CF_NCCL(app->worker, GroupStart());
+    if (batch != NULL) {
+        call_slices(batch);
+    }
+    cf_others_issue(&others, CF_ALL_OTHERS, 0);
+    CF_NCCL(app->worker, GroupEnd());
+    cf_others_judge(&others, CF_ALL_OTHERS, 0);
+    cf_others_close(&others);
+}
+
 /* Allreduces in one group with broadcast, allgather, reducescatter, send and receive. */
 void app_group_together(struct app *app)
 {
     struct cf_batch *batch = slice(app, app_options.count[0], PARTS);
     for (int round = 0; round < app_options.rounds; round++) {
         app_load(batch);
-        app_mix_run_with(app, call_slices, batch);
+        app_mix(app, &app->set[0], batch);
         app_check(batch);
     }
     cf_batch_free(batch);
