@@ -2,7 +2,7 @@
 # lib.sh - runs sim_app on the simulated node, with the built plugin preloaded, and looks at what the plugin says of
 # it: one INFO line for each communicator and rank, one line of statistics. Sourced by the tests of this folder.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
-. "$abs_top_srcdir/test/e2e/signals.sh"
+. "$abs_top_srcdir/test/e2e/commands.sh"
 . "$abs_top_srcdir/scripts/lib.sh"
 
 app=$abs_top_builddir/test/e2e/sim_app
@@ -35,6 +35,11 @@ run_with() {
 # run_app ARGUMENT...: sim_app with the plugin; run_stock: without it; run_cases: onehop-conformance with the plugin.
 run_app() {
     run_with "$plugin" "$app" --timeout $limit "$@"
+}
+
+# run_work ARGUMENT...: run_app with the arguments that a test's runs have in common, in $work.
+run_work() {
+    run_app "${work[@]}" "$@"
 }
 
 run_stock() {
@@ -93,20 +98,6 @@ mpi_program() {
         >"$scratch/mpicc.log" 2>&1 || { no_mpi_program="mpicc: $(tail -n 1 "$scratch/mpicc.log")"; return 1; }
     ldd "$1/allreduce_mpi" | grep -q libmpich && { ! oh_mpirun | grep -q oversubscribe; return; }
     oh_mpirun | grep -q oversubscribe
-}
-
-# run_first WORD... [-- COMMAND...]: runs the command, if there is one; the words before it go to $asked. By it, all functions
-# below whose name begins with expect_ take "-- COMMAND..." as their last arguments: what they look at is that run then.
-run_first() {
-    asked=()
-    while [ $# -gt 0 ]; do
-        if [ "$1" = -- ]; then
-            "${@:2}"
-            return
-        fi
-        asked+=("$1")
-        shift
-    done
 }
 
 # sum_of NAME: the sum of NAME=number over all lines of statistics.
@@ -169,6 +160,31 @@ expect_stock() {
     tap_point $good "$1: falls back, with the reason" "$(diagnosis "all fall back: $2")"
 }
 
+# counts COUNT: is it so in the last run? COUNT is NUMBER:PATTERN, lines of the output; VALUE=NUMBER, the sum over statistics, or
+# over the reports of the simulated libraries; or "even", no uneven_ranks. NUMBER+: so many or more.
+counts() {
+    local number=${1#*=} value
+    case $1 in
+    even) value=$([ -z "$(uneven_ranks)" ] && echo even) ;;
+    [0-9]*:*) number=${1%%:*} value=$(count_of "${1#*:}") ;;
+    served=* | fallback=* | oneshot=* | twoshot=* | size=*) value=$(sum_of "${1%%=*}") ;;
+    *) value=$(report_of "${1%%=*}") ;;
+    esac
+    [ "$value" = "$number" ] || { [ "$number" != "${number%+}" ] && [ "$value" -ge "${number%+}" ]; }
+}
+
+# Passed when the last run ended well, with these counts.
+# expect_counts NAME COUNT...
+expect_counts() {
+    local name=$1 good=0 count
+    run_first "${@:2}"
+    [ "$status" = 0 ] || good=1
+    for count in "${asked[@]}"; do
+        counts "$count" || good=1
+    done
+    tap_point $good "$name" "$(diagnosis "${asked[@]}")"
+}
+
 # Passed when the last run ended well, whoever served it.
 expect_right() {
     run_first "$@"
@@ -179,19 +195,6 @@ expect_right() {
 # Passed when the runs with ONEHOP_SHM_DIR=$meeting have left nothing there.
 expect_no_files() {
     tap_empty "$(ls -A "$meeting")" "nothing is left in shared memory"
-}
-
-# expect NAME STATUS PATTERN...: the last command ended with that status, and each pattern is found in what it said ($out,
-# and stderr in $err, where that is kept apart).
-expect() {
-    local name=$1 wanted=$2 good=1 pattern
-    run_first "${@:3}"
-    set -- "${asked[@]}"
-    [ "$status" = "$wanted" ] && good=0
-    for pattern in "$@"; do
-        cat "$out" ${err:+"$err"} | grep -qE -- "$pattern" || good=1
-    done
-    tap_point $good "$name" "$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out" ${err:+"$err"})"
 }
 
 # refuses NAME STATUS PATTERN: the last command, whose output is in $out and $err, said one sentence and left nothing in

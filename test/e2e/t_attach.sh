@@ -39,9 +39,8 @@ done
 
 # NCCL had other work before: its last call tells where onehop's first one comes in.
 for local in 1 2; do
-    run_app --nranks 4 --local $local --mix --counts 1000 --batch 4 --iterations 4 --streams 2
-    [ "$status" = 0 ] && [ "$(sum_of served)" -gt 0 ] && [ -z "$(uneven_ranks)" ]
-    tap_point $? "other collectives before and between, $local ranks a process: right, and served" "$(diagnosis)"
+    expect_counts "other collectives before and between, $local ranks a process: right, and served" served=1+ even \
+        -- run_app --nranks 4 --local $local --mix --counts 1000 --batch 4 --iterations 4 --streams 2
 done
 
 # --- communicators that nobody waits for
@@ -70,17 +69,17 @@ pause=400
 work=(--counts 1,333,20000 --types f32,bf16 --batch 6 --iterations 25 --pause $pause)
 seeds=(1 2 3)
 for seed in "${seeds[@]}"; do
-    run_app --nranks 4 --make nonblocking --jitter 3000 --seed $seed "${work[@]}" --pause 0 --iterations 40
+    run_work --nranks 4 --make nonblocking --jitter 3000 --seed $seed --pause 0 --iterations 40
     expect_late "non-blocking, ranks late at random, seed $seed" 0 # on a slow machine all may be over by then
 done
-expect_late "two ranks a process, grouped" -- run_app --nranks 4 --local 2 --make nonblocking --jitter 2000 "${work[@]}"
-expect_late "four threads" -- run_app --nranks 4 --local 4 --threads --make nonblocking --jitter 2000 "${work[@]}"
-expect_late "groups" -- run_app --nranks 3 --make nonblocking --group 4 --nested --jitter 1000 "${work[@]}"
+expect_late "two ranks a process, grouped" -- run_work --nranks 4 --local 2 --make nonblocking --jitter 2000
+expect_late "four threads" -- run_work --nranks 4 --local 4 --threads --make nonblocking --jitter 2000
+expect_late "groups" -- run_work --nranks 3 --make nonblocking --group 4 --nested --jitter 1000
 expect_late "three communicators on two streams" \
-    -- run_app --nranks 4 --make nonblocking --comms 3 --streams 2 --jitter 1000 "${work[@]}"
-expect_late "graphs" -- run_app --nranks 3 --make nonblocking --graph 20 --jitter 1000 "${work[@]}"
+    -- run_work --nranks 4 --make nonblocking --comms 3 --streams 2 --jitter 1000
+expect_late "graphs" -- run_work --nranks 3 --make nonblocking --graph 20 --jitter 1000
 expect_late "one rank waits for NCCL, the others do not" \
-    -- run_app --nranks 4 --make nonblocking --rank-env 1:NCCL_COMM_BLOCKING=1 --jitter 1000 "${work[@]}"
+    -- run_work --nranks 4 --make nonblocking --rank-env 1:NCCL_COMM_BLOCKING=1 --jitter 1000
 [ "$late_switches" -gt 0 ]
 tap_point $? "the switch fell after calls had been made ($late_switches times)" "never"
 
@@ -94,14 +93,14 @@ for local in 1 2; do
     expect_late "non-blocking split, $local ranks a process"
 done
 expect_late "non-blocking shrink" \
-    -- run_app --nranks 4 --make shrink --nonblocking --split-colors 0,-1,0,0 --jitter 2000 "${work[@]}"
+    -- run_work --nranks 4 --make shrink --nonblocking --split-colors 0,-1,0,0 --jitter 2000
 
 # A rank on which it cannot work: all fall back, while calls go on.
 expect_stock "a rank cannot open its peers' memory" "rank 2" \
-    -- run_app --nranks 4 --make nonblocking --jitter 1000 --rank-env 2:SIMNODE_FAIL=cuIpcOpenMemHandle_v2 "${work[@]}"
+    -- run_work --nranks 4 --make nonblocking --jitter 1000 --rank-env 2:SIMNODE_FAIL=cuIpcOpenMemHandle_v2
 # The other three know it when NCCL's barrier has passed.
 expect_stock "a rank without onehop" "present on this host for 3 of 4" \
-    -- run_app --nranks 4 --make nonblocking --rank-env 2:ONEHOP_DISABLE=1 "${work[@]}"
+    -- run_work --nranks 4 --make nonblocking --rank-env 2:ONEHOP_DISABLE=1
 
 # It ends before the set-up does.
 export ONEHOP_SHM_DIR=$meeting

@@ -28,8 +28,7 @@ served_beside() {
         for way in linked late:libnccl.so.2; do
             [ $way = linked ] && program=$linked || program=$reach
             run_ranks env LD_PRELOAD="$order" "$program" -- $way
-            [ "$status" = 0 ] && [ "$(sum_of served)" = 12 ] && [ "$(count_of WARN)" = 0 ]
-            tap_point $? "$1, $way, preloaded: $(printf '%s ' $order | sed 's:[^ ]*/::g')" "$(diagnosis)"
+            expect_counts "$1, $way, preloaded: $(printf '%s ' $order | sed 's:[^ ]*/::g')" served=12 0:WARN
         done
     done
 }
@@ -46,8 +45,7 @@ unchanged "beside an interposer of what onehop's dlsym uses" "$abs_top_builddir/
 served_beside "another interposer of ncclAllReduce and dlsym" "$other"
 # In front it sees every call, and its RTLD_NEXT leads to onehop; behind onehop it sees none of those that are served.
 INTERPOSE_SAY=1 run_ranks env LD_PRELOAD="$other $plugin" "$linked" -- linked
-[ "$(count_of 'interposed: .*ncclAllReduce 6')" = 2 ] && [ "$(sum_of served)" = 12 ]
-tap_point $? "an interposer in front of onehop sees all calls" "$(diagnosis)"
+expect_counts "an interposer in front of onehop sees all calls" '2:interposed: .*ncclAllReduce 6' served=12
 
 # Real ones of the distribution.
 # library FILE PACKAGE: sets $found to the path of an installed library, or empty.

@@ -17,28 +17,27 @@ $(diagnosis)"
 }
 
 for kind in "--nranks 3" "--nranks 4 --local 2" "--nranks 2 --local 2 --threads"; do
-    expect_end "exit without destroying anything, $kind" -- run_app $kind --scenario exit --rounds 3 "${work[@]}"
+    expect_end "exit without destroying anything, $kind" -- run_work $kind --scenario exit --rounds 3
 done
 # The set-up is in the background, and has come as far as it has.
 SIMNODE_NCCL_DELAY_US=2000 expect_end "exit in the middle of a set-up" \
-    -- run_app --nranks 3 --make nonblocking --jitter 2000 --scenario exit --rounds 0 "${work[@]}"
-expect_end "exit while calls begin to be served" \
-    -- run_app --nranks 2 --make nonblocking --scenario exit --rounds 20 "${work[@]}"
+    -- run_work --nranks 3 --make nonblocking --jitter 2000 --scenario exit --rounds 0
+expect_end "exit while calls begin to be served" -- run_work --nranks 2 --make nonblocking --scenario exit --rounds 20
 
 for kind in "--nranks 3" "--nranks 4 --local 2" "--nranks 2 --make nonblocking"; do
-    run_app $kind --scenario fork --rounds 6 "${work[@]}"
+    run_work $kind --scenario fork --rounds 6
     [ "$status" = 0 ] && [ -z "$(uneven_ranks)" ] && [ "$(count_of 'stats: rank')" = "$(echo $kind | awk '{ print $2 }')" ] &&
         { [[ $kind = *nonblocking ]] || [ "$(count_of 'served by onehop')" = "$(echo $kind | awk '{ print $2 }')" ]; }
     tap_point $? "fork between calls, $kind: children end well, the parent goes on, and speaks for itself only" "$(diagnosis)"
     expect_no_files
 done
 
-run_app --nranks 3 --scenario fork-busy --victim 1 "${work[@]}"
+run_work --nranks 3 --scenario fork-busy --victim 1
 [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 3 ] && [ -z "$(uneven_ranks)" ] && [ "$(count_of ' WARN ')" = 0 ]
 tap_point $? "fork while calls and replays are on the GPU: they end with right results" "$(diagnosis)"
 expect_no_files
 
-run_app --nranks 3 --scenario exec --rounds 2 "${work[@]}"
+run_work --nranks 3 --scenario exec --rounds 2
 [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 3 ] && [ "$(count_of ' -> ')" -ge 9 ] &&
     [ "$(count_of ' -> (/memfd:(onehop|simnode)-|/dev/shm/|/dev/nvidia)')" = 0 ]
 tap_point $? "exec between calls: the new program has no descriptor of onehop's" "$(diagnosis)"
@@ -57,19 +56,19 @@ done
 next_cleans_up() {
     local left
     left=$(ls -A "$meeting" | wc -l)
-    run_app --nranks 2 "${work[@]}"
+    run_work --nranks 2
     [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 2 ] && [ -z "$(ls -A "$meeting")" ]
     tap_point $? "$1: $left left, the next job is served and leaves nothing" "$(ls -A "$meeting"; diagnosis)"
     names=$((names + left))
 }
 names=0
-run_app --nranks 2 --make nonblocking --scenario exec --rounds 0 "${work[@]}"
+run_work --nranks 2 --make nonblocking --scenario exec --rounds 0
 next_cleans_up "exec in the middle of a set-up"
 
 plugin="$plugin $abs_top_builddir/test/e2e/.libs/libsyscallfault.so"
 export SIMNODE_CALLER=libonehop.so
 for at in flock:1 ftruncate:1 posix_fallocate:1 mmap:1 cuMemAlloc_v2:1; do
-    SIMNODE_KILL=$at run_app --nranks 2 "${work[@]}"
+    SIMNODE_KILL=$at run_work --nranks 2
     [ "$status" != 0 ] && [ "$(count_of 'ended by signal 9')" -gt 0 ]
     tap_point $? "killed at $at" "$(diagnosis)"
     next_cleans_up "killed at $at"

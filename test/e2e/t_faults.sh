@@ -8,30 +8,27 @@ export ONEHOP_SHM_DIR=$meeting
 # Set-up fails on one rank: all fall back.
 for function in cuIpcOpenMemHandle_v2 cuIpcGetMemHandle cuMemHostRegister_v2 cuLibraryLoadData cuLibraryGetKernel \
     cuMemsetD32Async; do
-    expect_stock "$function fails on one rank" "rank 2" \
-        -- run_app --nranks 4 --rank-env 2:SIMNODE_FAIL=$function "${work[@]}"
+    expect_stock "$function fails on one rank" "rank 2" -- run_work --nranks 4 --rank-env 2:SIMNODE_FAIL=$function
 done
 expect_stock "the second cuIpcOpenMemHandle fails on one rank" "rank 1" \
-    -- run_app --nranks 4 --rank-env 1:SIMNODE_FAIL=cuIpcOpenMemHandle_v2:2 "${work[@]}"
+    -- run_work --nranks 4 --rank-env 1:SIMNODE_FAIL=cuIpcOpenMemHandle_v2:2
 # Not the calls that the application and NCCL make. (A driver that cannot be opened at all: test/unit/t_driver.c.)
 SIMNODE_CALLER=libonehop.so expect_stock "onehop cannot use the driver on one rank" "rank 3: cuInit" \
-    -- run_app --nranks 4 --rank-env 3:SIMNODE_FAIL=cuInit "${work[@]}"
-SIMNODE_FAIL=cuIpcOpenMemHandle_v2 expect_stock "CUDA IPC is refused on every rank" "rank" \
-    -- run_app --nranks 4 "${work[@]}"
+    -- run_work --nranks 4 --rank-env 3:SIMNODE_FAIL=cuInit
+SIMNODE_FAIL=cuIpcOpenMemHandle_v2 expect_stock "CUDA IPC is refused on every rank" "rank" -- run_work --nranks 4
 SIMNODE_FAIL=cuCtxEnablePeerAccess expect_stock "peer access is refused within a process" "rank" \
-    -- run_app --nranks 4 --local 4 "${work[@]}"
+    -- run_work --nranks 4 --local 4
 
 # Bad settings: one line, with the name, the value and what is accepted; then the default.
 # expect_warned SETTING ACCEPTED
 expect_warned() {
-    [ "$(count_of WARN)" = 1 ] && [ "$(count_of "WARN .*$1.*$2")" = 1 ]
-    tap_point $? "$1: one warning that names the setting and what is accepted" "$(diagnosis)"
+    expect_counts "$1: one warning that names the setting and what is accepted" 1:WARN "1:WARN .*$1.*$2"
 }
-ONEHOP_MAX_BYTES=banana expect_served "ONEHOP_MAX_BYTES=banana" -- run_app --nranks 2 "${work[@]}"
+ONEHOP_MAX_BYTES=banana expect_served "ONEHOP_MAX_BYTES=banana" -- run_work --nranks 2
 expect_warned ONEHOP_MAX_BYTES=banana "0 to 1G"
-ONEHOP_ALGO=foo expect_served "ONEHOP_ALGO=foo" -- run_app --nranks 2 "${work[@]}"
+ONEHOP_ALGO=foo expect_served "ONEHOP_ALGO=foo" -- run_work --nranks 2
 expect_warned ONEHOP_ALGO=foo "oneshot"
-ONEHOP_DEBUG=NONE ONEHOP_STATS=0 ONEHOP_MAX_BYTES=-1 run_app --nranks 2 "${work[@]}"
+ONEHOP_DEBUG=NONE ONEHOP_STATS=0 ONEHOP_MAX_BYTES=-1 run_work --nranks 2
 [ "$status" = 0 ] && [ "$(count_of onehop:)" = 0 ]
 tap_point $? "ONEHOP_DEBUG=NONE says nothing" "$(diagnosis)"
 

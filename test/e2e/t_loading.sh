@@ -124,8 +124,7 @@ export SIMNODE_TOPOLOGY=h200x8
 # Creators and enders out of sight, since their addresses were taken early: only the first communicator is known, and
 # what comes after it under the same handle is not taken for it.
 by plugin "$reach" -- mixed:libnccl.so.2
-[ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(report_of nccl_allreduce)" = 8 ] && [ "$(count_of WARN)" = 0 ]
-tap_point $? "plugin: another communicator under the first one's handle goes to NCCL" "$(diagnosis)"
+expect_counts "plugin: another communicator under the first one's handle goes to NCCL" served=4 nccl_allreduce=8 0:WARN
 
 # A function that onehop does not know goes to NCCL as it is, on communicators that onehop could serve, too.
 for newer in newer:"$object" newerdlsym:libnccl.so.2; do
@@ -165,26 +164,20 @@ both "two copies, an object and dlsym" "$reach" object:"$objects/libreachcopy.so
 # Nothing of the environment is needed but the way of loading itself.
 run_ranks env -i LD_PRELOAD="$plugin" LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x2 \
     SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" ONEHOP_STATS=1 ASAN_OPTIONS="${ASAN_OPTIONS-}" "$linked" -- linked
-[ "$status" = 0 ] && [ "$(sum_of served)" = 12 ]
-tap_point $? "env -i" "$(diagnosis)"
+expect_counts "env -i" served=12
 # A program that is handed the preloaded object under its other name has it once.
 run_ranks env LD_PRELOAD="$plugin" NCCL_NET_PLUGIN=onehop "$linked" -- linked
-[ "$status" = 0 ] && [ "$(sum_of served)" = 12 ] && [ "$(count_of WARN)" = 0 ]
-tap_point $? "preload and plugin together" "$(diagnosis)"
+expect_counts "preload and plugin together" served=12 0:WARN
 # Another copy of the object stays out of the way of the first.
 cp "$plugin" "$scratch/libonehop.so"
 run_ranks env LD_PRELOAD="$plugin $scratch/libonehop.so" "$reach" -- dlsym:libnccl.so.2
-[ "$status" = 0 ] && [ "$(sum_of served)" = 12 ] && [ "$(count_of 'another libonehop.so is loaded')" = 2 ]
-tap_point $? "two onehops preloaded: the first serves" "$(diagnosis)"
+expect_counts "two onehops preloaded: the first serves" served=12 '2:another libonehop.so is loaded'
 run_ranks env LD_PRELOAD="$plugin" NCCL_NET_PLUGIN="$scratch/libonehop.so" "$linked" -- linked
-[ "$status" = 0 ] && [ "$(sum_of served)" = 12 ] && [ "$(count_of 'another libonehop.so is loaded')" = 2 ]
-tap_point $? "another onehop as the plugin: the preloaded one serves" "$(diagnosis)"
+expect_counts "another onehop as the plugin: the preloaded one serves" served=12 '2:another libonehop.so is loaded'
 # Switched off.
 for way in preload plugin; do
     ONEHOP_DISABLE=1 by $way "$reach" -- late:libnccl.so.2
-    [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] && [ "$(report_of nccl_allreduce)" = 12 ] &&
-        [ "$(count_of '^onehop')" = 0 ]
-    tap_point $? "ONEHOP_DISABLE=1, $way: silent, all stock" "$(diagnosis)"
+    expect_counts "ONEHOP_DISABLE=1, $way: silent, all stock" served=0 nccl_allreduce=12 '0:^onehop'
 done
 expect_no_files
 

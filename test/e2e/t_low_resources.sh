@@ -8,19 +8,17 @@ export ONEHOP_SHM_DIR=$meeting
 
 # Enough for the program's buffers, and not for staging memory.
 expect_stock "no device memory on one rank" "rank 2: no staging memory" \
-    -- run_app --nranks 4 --rank-env 2:SIMNODE_MEMORY_MIB=10 "${work[@]}"
-SIMNODE_MEMORY_MIB=10 expect_stock "no device memory on any rank" "no staging memory" -- run_app --nranks 4 "${work[@]}"
-SIMNODE_MEMORY_MIB=26 run_app --nranks 2 --comms 3 "${work[@]}" --batch 3
-[ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 2 ] && [ "$(count_of 'back to NCCL: .*no staging memory')" = 4 ]
-tap_point $? "device memory for one communicator of three" "$(diagnosis)"
+    -- run_work --nranks 4 --rank-env 2:SIMNODE_MEMORY_MIB=10
+SIMNODE_MEMORY_MIB=10 expect_stock "no device memory on any rank" "no staging memory" -- run_work --nranks 4
+SIMNODE_MEMORY_MIB=26 run_work --nranks 2 --comms 3 --batch 3
+expect_counts "device memory for one communicator of three" '2:served by onehop' '4:back to NCCL: .*no staging memory'
 
 # The place where ranks meet.
-ONEHOP_SHM_DIR=$meeting/nowhere expect_stock "no such folder" "cannot open the shared memory" \
-    -- run_app --nranks 3 "${work[@]}"
+ONEHOP_SHM_DIR=$meeting/nowhere expect_stock "no such folder" "cannot open the shared memory" -- run_work --nranks 3
 ONEHOP_SHM_DIR=/proc/self expect_stock "a folder in which nothing can be made" "cannot open the shared memory" \
-    -- run_app --nranks 3 "${work[@]}"
+    -- run_work --nranks 3
 expect_stock "no folder on one rank" "(present on this host for . of 3|cannot open the shared memory)" \
-    -- run_app --nranks 3 --rank-env 1:ONEHOP_SHM_DIR=/dev/null "${work[@]}"
+    -- run_work --nranks 3 --rank-env 1:ONEHOP_SHM_DIR=/dev/null
 
 # mounted NAME OPTIONS: the folder is a file system of its own for the whole job, where that is allowed.
 real_app=$app
@@ -40,7 +38,7 @@ MOUNTED
         return
     fi
     app=$scratch/alone
-    ONEHOP_SHM_DIR=$scratch/place run_app --nranks 3 "${work[@]}"
+    ONEHOP_SHM_DIR=$scratch/place run_work --nranks 3
     app=$real_app
     expect_stock "$1" "cannot open the shared memory"
 }
@@ -51,7 +49,7 @@ mounted "shared memory is read-only" ro
 plugin_alone=$plugin
 plugin="$plugin $abs_top_builddir/test/e2e/.libs/libsyscallfault.so"
 for function in posix_fallocate ftruncate open mmap; do
-    SIMNODE_CALLER=libonehop.so run_app --nranks 3 --rank-env 1:SIMNODE_FAIL=$function "${work[@]}"
+    SIMNODE_CALLER=libonehop.so run_work --nranks 3 --rank-env 1:SIMNODE_FAIL=$function
     expect_stock "$function always fails on one rank" "(present on this host for . of 3|cannot open the shared memory)"
 done
 plugin=$plugin_alone
@@ -62,7 +60,7 @@ for few in 0 1 2 3 4 8 20 32 33 34 60; do
     run_stock --nranks 2 --descriptors $few "${work[@]}"
     [ "$status" = 0 ] || continue
     stock=$((stock + 1))
-    run_app --nranks 2 --descriptors $few "${work[@]}"
+    run_work --nranks 2 --descriptors $few
     [ "$status" = 0 ] && same=$((same + 1)) || tail -n 8 "$out" | sed 's/^/# /'
     [ "$(count_of 'served by onehop')" = 0 ] || served=$((served + 1))
 done

@@ -22,89 +22,78 @@ expect_told() {
     tap_point $? "$1" "$(diagnosis "$2 warnings: $3")"
 }
 
+# scenario NAME VICTIM [ARGUMENT...]
+scenario() {
+    run_work --scenario "$1" --victim "$2" "${@:3}"
+}
+
 # A rank is killed. Each of the others says so once: who, which process, and its last call.
 departed='rank 1 \(pid [0-9]+, [0-9]+ calls, the last a sum of 1000 x float32, oneshot'
 expect_told "killed in a call: the others get an error, wait on, abort, and make a new communicator" 2 "$departed" \
-    -- run_app "${work[@]}" --scenario kill-call --victim 1
-expect_told "killed in a graph's replay: likewise" 2 "$departed" \
-    -- run_app "${work[@]}" --scenario kill-replay --victim 1
+    -- scenario kill-call 1
+expect_told "killed in a graph's replay: likewise" 2 "$departed" -- scenario kill-replay 1
 expect_told "killed in a call, the others destroy the communicator: kernels leave" 2 "$departed" \
-    -- run_app "${work[@]}" --scenario kill-destroy --victim 1
-ONEHOP_TRAP_AFTER=1 run_app "${work[@]}" --scenario kill-trap --victim 1
+    -- scenario kill-destroy 1
+ONEHOP_TRAP_AFTER=1 scenario kill-trap 1
 [ "$status" = 0 ] && [ "$(count_of " WARN .*$departed")" = 2 ] && [ "$(count_of ' WARN .*ONEHOP_TRAP_AFTER is over')" = 2 ]
 tap_point $? "killed in a call, ONEHOP_TRAP_AFTER=1: the others' kernels trap" "$(diagnosis)"
-expect_told "killed between calls, another follows: an error" 2 "$departed" \
-    -- run_app "${work[@]}" --scenario kill-idle --victim 1
-expect_told "killed between calls: no error before another call, which is refused" 2 "$departed" \
-    -- run_app "${work[@]}" --scenario kill-poll --victim 1
+expect_told "killed between calls, another follows: an error" 2 "$departed" -- scenario kill-idle 1
+expect_told "killed between calls: no error before another call, which is refused" 2 "$departed" -- scenario kill-poll 1
 SIMNODE_NCCL_LAZY=1 ONEHOP_MAX_BYTES=8K expect_told "killed in a call that NCCL serves: an error" 2 "$departed" \
     -- run_app --nranks 3 --counts 1000,100000 --scenario kill-large --victim 1
 SIMNODE_NCCL_LAZY=1 ONEHOP_MAX_BYTES=8K run_app --nranks 3 --counts 1000,100000 --scenario abort-large --victim 1
 expect_told "a rank aborts, the others wait for it in a call that NCCL serves: an error" 2 "$departed"
-expect_told "ended by SIGSEGV in a call: likewise" 2 "$departed" \
-    -- run_app "${work[@]}" --scenario kill-fault --victim 1
-expect_told "killed before a communicator is made: the others abort it, and make another" 0 '' \
-    -- run_app "${work[@]}" --scenario kill-init --victim 1
-expect_told "killed in a set-up in the background: likewise" 0 '' \
-    -- run_app "${work[@]}" --scenario kill-attach --victim 1
+expect_told "ended by SIGSEGV in a call: likewise" 2 "$departed" -- scenario kill-fault 1
+expect_told "killed before a communicator is made: the others abort it, and make another" 0 '' -- scenario kill-init 1
+expect_told "killed in a set-up in the background: likewise" 0 '' -- scenario kill-attach 1
 
 expect_told "killed in a call, two ranks a process: likewise" 2 'rank [23] \(pid' \
     -- run_app --nranks 4 --local 2 --counts 1000 --scenario kill-call --victim 2
 ONEHOP_ALGO=twoshot expect_told "killed in a call, rank 0, twoshot: likewise" 2 'rank 0 \(pid' \
     -- run_app --nranks 3 --counts 300000 --scenario kill-call --victim 0
-run_app "${work[@]}" --scenario kill-setup --victim 1 --rank-env 1:SIMNODE_KILL=cuIpcOpenMemHandle_v2:1
+scenario kill-setup 1 --rank-env 1:SIMNODE_KILL=cuIpcOpenMemHandle_v2:1
 [ "$status" = 0 ] && [ "$(count_of "falls back to NCCL: (a rank's process has ended|rank [02]: the memory of rank 1 )")" = 2 ]
 tap_point $? "killed in set-up: the others fall back at once, and make a new communicator" "$(diagnosis)"
 
 # Another thread aborts.
 for state in call replay idle; do
     expect_told "aborted by another thread, $state: returns, and a new communicator works" 0 '' \
-        -- run_app "${work[@]}" --scenario abort-$state --victim 2
+        -- scenario abort-$state 2
 done
-SIMNODE_QUEUE=8 expect_told "aborted by another thread, while a launch blocks: likewise" 0 '' \
-    -- run_app "${work[@]}" --scenario abort-launch --victim 2
+SIMNODE_QUEUE=8 expect_told "aborted by another thread, while a launch blocks: likewise" 0 '' -- scenario abort-launch 2
 
-run_app "${work[@]}" --nranks 2 --scenario abort-first --victim 1
+scenario abort-first 1 --nranks 2
 expect_told "aborted by another thread, while the first call waits: it returns an error, and a new communicator works" 0 ''
 
-expect_told "aborted by another thread, while NCCL makes it: likewise" 0 '' \
-    -- run_app "${work[@]}" --scenario abort-init --victim 1
-expect_told "aborted by another thread, in the set-up: likewise" 0 '' \
-    -- run_app "${work[@]}" --scenario abort-setup --victim 1
-[ "$(count_of 'falls back to NCCL: it was ended before its ranks had agreed')" -ge 2 ]
-tap_point $? "... and the set-up was under way" "$(diagnosis)"
+expect_told "aborted by another thread, while NCCL makes it: likewise" 0 '' -- scenario abort-init 1
+expect_told "aborted by another thread, in the set-up: likewise" 0 '' -- scenario abort-setup 1
+expect_counts "... and the set-up was under way" '2+:falls back to NCCL: it was ended before its ranks had agreed'
 
 # Revoked, and shrunk with the abort flag: later calls get NCCL's answer, the child is served.
 for state in call replay idle; do
     expect_told "revoked, $state: kernels leave, NCCL refuses calls, a new communicator works" 0 '' \
-        -- run_app "${work[@]}" --scenario revoke-$state --victim 1
-    run_app "${work[@]}" --scenario shrink-$state --victim 1
-    [ "$(count_of 'nranks 2: served by onehop')" = 2 ]
-    tap_point $? "shrunk with the abort flag, $state: the child is served" "$(diagnosis)"
+        -- scenario revoke-$state 1
+    expect_counts "shrunk with the abort flag, $state: the child is served" '2:nranks 2: served by onehop' \
+        -- scenario shrink-$state 1
     expect_told "shrunk with the abort flag, $state: kernels leave" 0 ''
 done
-expect_told "killed in a call, the others revoke: NCCL refuses calls" 2 "$departed" \
-    -- run_app "${work[@]}" --scenario kill-revoke --victim 1
-run_app "${work[@]}" --scenario kill-shrink --victim 1
-[ "$(count_of 'nranks 2: served by onehop')" = 2 ]
-tap_point $? "killed in a call, the others shrink: the child is served" "$(diagnosis)"
+expect_told "killed in a call, the others revoke: NCCL refuses calls" 2 "$departed" -- scenario kill-revoke 1
+expect_counts "killed in a call, the others shrink: the child is served" '2:nranks 2: served by onehop' \
+    -- scenario kill-shrink 1
 expect_told "killed in a call, the others shrink: they were told" 2 "$departed"
 
-expect_told "a rank aborts, the others wait for it: an error" 2 "$departed; it has aborted" \
-    -- run_app "${work[@]}" --scenario abort-peer --victim 1
+expect_told "a rank aborts, the others wait for it: an error" 2 "$departed; it has aborted" -- scenario abort-peer 1
 
 # A rank is stopped; it never makes its call; for too long.
 # (On a loaded machine a rank may not have been seen waiting yet.)
 waits='waits for [0-9]+ s in call 2, a sum of 1000 x float32, oneshot, for .*rank 2 \(pid [0-9]+, 1 calls'
 ONEHOP_STALL_SECONDS=1 expect_told "stopped: one report; all go on, with right results" 1 "$waits" \
-    -- run_app "${work[@]}" --scenario stop --victim 2 --rounds 3
+    -- scenario stop 2 --rounds 3
 ONEHOP_STALL_SECONDS=2 expect_told "stopped for 5 s: one report; all go on, with right results" 1 "$waits" \
-    -- run_app "${work[@]}" --scenario stop-long --victim 2
-expect_told "stopped for 5 s, where reports come after 60: nothing is said; likewise" 0 '' \
-    -- run_app "${work[@]}" --scenario stop-long --victim 2
-ONEHOP_STALL_SECONDS=1 expect_told "absent: one report; abort works" 1 "$waits" \
-    -- run_app "${work[@]}" --scenario absent --victim 2
-ONEHOP_STALL_SECONDS=0 ONEHOP_TIMEOUT_SECONDS=1 run_app "${work[@]}" --scenario timeout --victim 2
+    -- scenario stop-long 2
+expect_told "stopped for 5 s, where reports come after 60: nothing is said; likewise" 0 '' -- scenario stop-long 2
+ONEHOP_STALL_SECONDS=1 expect_told "absent: one report; abort works" 1 "$waits" -- scenario absent 2
+ONEHOP_STALL_SECONDS=0 ONEHOP_TIMEOUT_SECONDS=1 scenario timeout 2
 expect_told "timeout: an error on every rank, also on the absent one" 3 'now return ncclRemoteError'
 [ "$(count_of ' WARN .*for .*rank 2 \(pid .*ONEHOP_TIMEOUT_SECONDS is over')" -ge 1 ]
 tap_point $? "timeout: it is said for whom a rank has waited" "$(diagnosis)"
@@ -119,8 +108,7 @@ done
 for kind in type:'sum of 1000 x int32' op:'max of 1000 x float32'; do
     run_app --nranks 3 --counts 1000 --scenario mismatch-${kind%%:*} --victim 1 --rank-env 0:ONEHOP_CHECK_CALLS=1
     mine='a sum of 1000 x float32 on rank [02]' theirs="a ${kind#*:} on rank 1"
-    [ "$status" = 0 ] && [ "$(count_of " WARN .*call 2 is ($mine and $theirs|$theirs and $mine):")" -ge 1 ]
-    tap_point $? "mismatch of ${kind%%:*}: likewise" "$(diagnosis)"
+    expect_counts "mismatch of ${kind%%:*}: likewise" "1+: WARN .*call 2 is ($mine and $theirs|$theirs and $mine):"
 done
 ONEHOP_STALL_SECONDS=1 run_app --nranks 3 --counts 1000,500 --log "$out" --scenario differ --victim 1
 mine='a sum of 1000 x float32, oneshot on rank [02]' theirs='a sum of 500 x float32, oneshot on rank 1'
@@ -128,30 +116,26 @@ expect_told "mismatch of 1000,500 without ONEHOP_CHECK_CALLS: the report tells i
     "the calls differ: call 2 is ($mine and $theirs|$theirs and $mine)"
 ONEHOP_CHECK_CALLS=1 expect_served "ONEHOP_CHECK_CALLS=1 and calls that match" \
     -- run_app --nranks 3 --counts 1,1000,5000 --types f32,i32 --batch 6 --iterations 12 --graph 3
-[ "$(count_of ' WARN ')" = 0 ]
-tap_point $? "ONEHOP_CHECK_CALLS=1 and calls that match: no warning" "$(diagnosis)"
+expect_counts "ONEHOP_CHECK_CALLS=1 and calls that match: no warning" '0: WARN '
 
 # A rank ends early, without ncclCommDestroy.
-expect_told "ends after its last call: no fault" 0 '' -- run_app "${work[@]}" --scenario exit-last --victim 1
-expect_told "ends, and another call follows: an error" 2 "$departed" \
-    -- run_app "${work[@]}" --scenario exit-call --victim 1
-expect_told "ends by _exit after its last call: no fault" 0 '' -- run_app "${work[@]}" --scenario quit-last --victim 1
-expect_told "ends by _exit, and another call follows: an error" 2 "$departed" \
-    -- run_app "${work[@]}" --scenario quit-call --victim 1
+expect_told "ends after its last call: no fault" 0 '' -- scenario exit-last 1
+expect_told "ends, and another call follows: an error" 2 "$departed" -- scenario exit-call 1
+expect_told "ends by _exit after its last call: no fault" 0 '' -- scenario quit-last 1
+expect_told "ends by _exit, and another call follows: an error" 2 "$departed" -- scenario quit-call 1
 
 # ncclCommDestroy waits for calls that are on the GPU, so that the process may end. (The others' parts are needed twice.)
 ONEHOP_ALGO=twoshot expect_told "the others destroy and end while a call waits for this rank: right" 0 '' \
     -- run_app --nranks 3 --counts 300000 --scenario destroy-first --victim 1
 
 # A rank resets its device: its memory and its handles are gone, and another context has the old one's handle.
-run_app "${work[@]}" --scenario reset-call --victim 1
+scenario reset-call 1
 expect_told "a device is reset, a call follows: an error there, and on the others" 3 \
     '(launching an allreduce: CUDA_ERROR_CONTEXT_IS_DESTROYED: calls now return ncclUnhandledCudaError|rank 1 has given up)'
 expect_told "a device is reset, the communicator aborted: an error on the others" 2 "$departed; it has aborted" \
-    -- run_app "${work[@]}" --scenario reset-abort --victim 1
+    -- scenario reset-abort 1
 
-expect_told "a device is reset, the process ends: an error on the others" 2 "$departed" \
-    -- run_app "${work[@]}" --scenario reset-idle --victim 1
+expect_told "a device is reset, the process ends: an error on the others" 2 "$departed" -- scenario reset-idle 1
 
 expect_no_files
 tap_done

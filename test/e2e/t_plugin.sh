@@ -31,8 +31,7 @@ for version in 21903 22203 22403 22602 22705 22803 22809 22907 23003 23007 23203
 done
 SIMNODE_NCCL_VERSION=29900 NCCL_NET_PLUGIN=onehop run_pair
 expect_network "an NCCL that knows no version of this plugin" Socket 6
-[ "$(count_of 'plugin onehop is unsupported')" = 2 ]
-tap_point $? "an NCCL that knows no version of this plugin: says so" "$(diagnosis)"
+expect_counts "an NCCL that knows no version of this plugin: says so" '2:plugin onehop is unsupported'
 
 # A network beside it, closed with the first communicator, whose name 2.28 and 2.29 forget: the second one goes without.
 # list_pair VERSION BUILT_IN: so many communicators of the ranks are on NCCL's own network.
@@ -45,8 +44,7 @@ list_pair() {
     tap_point $? "NCCL $1: onehop and a network, two communicators in turn" "$(diagnosis)"
 }
 list_pair 22803 2
-[ "$(count_of 'could not find libnccl-net.so')" = 2 ]
-tap_point $? "NCCL 22803 looks for another plugin then" "$(diagnosis)"
+expect_counts "NCCL 22803 looks for another plugin then" '2:could not find libnccl-net.so'
 list_pair 22809 2
 list_pair 22907 2
 list_pair 23007 0
@@ -78,10 +76,8 @@ tap_point $? "NCCL_NET=onehop is NCCL's error: there is no such network" "$(diag
 
 # One rank by each way: they meet all the same, and where a rank has none, all go to NCCL.
 run_ranks "$abs_top_srcdir/test/e2e/by_rank.sh" "LD_PRELOAD=$plugin" NCCL_NET_PLUGIN=onehop "$linked" -- linked
-[ "$status" = 0 ] && [ "$(sum_of served)" = 6 ] && [ "$(count_of WARN)" = 0 ]
-tap_point $? "one rank by preload, one by plugin" "$(diagnosis)"
+expect_counts "one rank by preload, one by plugin" served=6 0:WARN
 run_ranks "$abs_top_srcdir/test/e2e/by_rank.sh" A=1 NCCL_NET_PLUGIN=onehop "$linked" -- linked
-[ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] && [ "$(report_of nccl_allreduce)" = 12 ]
-tap_point $? "one rank without onehop, one by plugin" "$(diagnosis)"
+expect_counts "one rank without onehop, one by plugin" served=0 nccl_allreduce=12
 expect_no_files
 tap_done

@@ -72,15 +72,13 @@ tap_point $? "it lies in the cache under GPU, ranks, driver and NCCL, alone" "$(
 
 # What it chose is what serves: 4 KiB of fp32 and of int32 (2 of each for two ranks), by the row of the table.
 ONEHOP_DEBUG=INFO ONEHOP_STATS=1 run_app --nranks 2 --counts 1024 --types f32,i32 --batch 4
-[ "$status" = 0 ] && [ "$(count_of "tuning table of rank 0: $table .SIMULATED")" = 1 ] && [ "$(count_of WARN)" = 0 ]
-tap_point $? "the plugin takes it" "$(diagnosis)"
+expect_counts "the plugin takes it" "1:tuning table of rank 0: $table .SIMULATED" 0:WARN
 
 # Times on this machine say nothing; so the table is made to say something.
 sed -i '/^ *[0-9]/d; s/^end$/  4K twoshot 2 64\nend/' "$table"
 ONEHOP_DEBUG=INFO ONEHOP_STATS=1 run_app --nranks 2 --counts 1024 --types f32,i32 --batch 4
 expect_served "by what stands in it" twoshot
-[ "$(sum_of twoshot)" = 8 ] && [ "$(sum_of oneshot)" = 0 ]
-tap_point $? "and by nothing else" "$(diagnosis)"
+expect_counts "and by nothing else" twoshot=8 oneshot=0
 
 # --- a file; another number of ranks; one type ---------------------------------------------------------------------
 

@@ -43,31 +43,26 @@ expect_shipped "nothing is set" 0 -- run_app --nranks 4 --counts 250,65537 --bat
 ONEHOP_TUNING_FILE=$twoshot expect_served "a table" twoshot -- run_app --nranks 4 --counts 250,16384 --batch 2
 [ "$(sum_of oneshot)" = 0 ] && [ "$(count_of "tuning table of rank 0: $twoshot .a test.")" = 1 ]
 tap_point $? "INFO names the file, and no other algorithm serves" "$(diagnosis)"
-ONEHOP_TUNING_FILE=$twoshot run_app --nranks 4 --counts 16384,16385 --batch 2
-[ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(sum_of fallback)" = 4 ]
-tap_point $? "above the end of the table NCCL serves" "$(diagnosis)"
+ONEHOP_TUNING_FILE=$twoshot expect_counts "above the end of the table NCCL serves" served=4 fallback=4 \
+    -- run_app --nranks 4 --counts 16384,16385 --batch 2
 
 { head_of 4; printf '1K nccl\n4K twoshot 3 96\nend\n'; } >"$scratch/middle.tuning"
 ONEHOP_TUNING_FILE=$scratch/middle.tuning run_app --nranks 4 --counts 100,1000,2000 --batch 3
-[ "$status" = 0 ] && [ "$(sum_of served)" = 4 ] && [ "$(sum_of fallback)" = 8 ] && [ "$(sum_of size)" = 8 ]
-tap_point $? "fallbacks below what the table serves are counted by size" "$(diagnosis)"
+expect_counts "fallbacks below what the table serves are counted by size" served=4 fallback=8 size=8
 
 run_app --nranks 4 --counts 250,16384 --batch 2 --rank-env "0:ONEHOP_TUNING_FILE=$oneshot" --rank-env "1:ONEHOP_TUNING_FILE=$twoshot" \
     --rank-env 2:ONEHOP_TUNING_FILE=none
 expect_served "ranks with different tables" oneshot
-[ "$(sum_of twoshot)" = 0 ] && [ "$(sum_of oneshot)" = 8 ]
-tap_point $? "rank 0's is used by all" "$(diagnosis)"
+expect_counts "rank 0's is used by all" twoshot=0 oneshot=8
 expect_shipped "a table on another rank than 0 is not read" 0 \
     -- run_app --nranks 4 --counts 250,65537 --batch 2 --rank-env "3:ONEHOP_TUNING_FILE=$twoshot"
 
 ONEHOP_TUNING_FILE=$twoshot expect_right "set up in the background" \
     -- run_app --nranks 4 --make nonblocking --counts 250 --batch 4 --iterations 4 --pause 1000
-[ "$(sum_of twoshot)" -gt 0 ] && [ "$(sum_of oneshot)" = 0 ]
-tap_point $? "set up in the background: with the table" "$(diagnosis)"
+expect_counts "set up in the background: with the table" twoshot=1+ oneshot=0
 ONEHOP_TUNING_FILE=$twoshot expect_served "children of a split" twoshot \
     -- run_app --nranks 4 --make split --split-colors 0,0,1,1 --counts 250 --batch 2
-[ "$(sum_of oneshot)" = 0 ]
-tap_point $? "children of a split: with the table for their number" "$(diagnosis)"
+expect_counts "children of a split: with the table for their number" oneshot=0
 
 cache=$scratch/cache
 mkdir -p "$cache/onehop" "$scratch/home/.cache/onehop"

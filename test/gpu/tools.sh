@@ -13,33 +13,34 @@ top=$(cd "$(dirname "$0")/../.." && pwd)
 abs_top_srcdir=$top
 . "$top/scripts/lib.sh"
 . "$top/test/hygiene/tap.sh"
-. "$top/test/e2e/signals.sh"
+. "$top/test/e2e/commands.sh"
 
-prefix=$1 build=$2 out=$3/tools
+prefix=$1 build=$2 folder=$3/tools
 onehop=$prefix/bin/onehop
-mkdir -p "$out"
+mkdir -p "$folder"
 unset CUDA_VISIBLE_DEVICES ONEHOP_STATS ONEHOP_DEBUG LD_PRELOAD NCCL_DEBUG
 background=
 trap '[ -z "$background" ] || kill -KILL "$background" 2>/dev/null' EXIT
 few=(-n 2 -w 1 --rounds 2)
 
-# tool NAME ARGUMENT...: a command under a limit. Sets $status; stdout in $said, stderr in $err.
+# tool NAME ARGUMENT...: a command under a limit. Sets $status; stdout in $out, stderr in $err.
 tool() {
-    said=$out/$1.out err=$out/$1.err status=0
+    out=$folder/$1.out err=$folder/$1.err status=0
     shift
-    oh_limited 60 "$onehop" "$@" >"$said" 2>"$err" </dev/null || status=$?
+    oh_limited 60 "$onehop" "$@" >"$out" 2>"$err" </dev/null || status=$?
 }
 
 # What went wrong, for tap_point.
 diagnosis() {
     printf 'exit status %s\n' "$status"
-    tail -n 8 "$said" "$err"
+    tail -n 8 "$out" "$err"
 }
 
-# sentence STATUS PATTERN NAME: the last command ended so, with one line on stderr, and nothing else.
-sentence() {
-    [ "$status" = "$1" ] && [ ! -s "$said" ] && [ "$(wc -l <"$err")" = 1 ] && grep -qE -- "$2" "$err"
-    tap_point $? "$3: exit status $1, one sentence" "$(diagnosis)"
+# expect_sentence NAME STATUS PATTERN: the last command ended so, with one line on stderr, and nothing else.
+expect_sentence() {
+    run_first "$@"
+    [ "$status" = "$2" ] && [ ! -s "$out" ] && [ "$(wc -l <"$err")" = 1 ] && grep -qE -- "$3" "$err"
+    tap_point $? "$1: exit status $2, one sentence" "$(diagnosis)"
 }
 
 # --- what the GPUs hold
@@ -76,11 +77,11 @@ released() {
 
 # --- a command in the background
 
-# start NAME ARGUMENT...: sets $background; stdout in $said, stderr in $err.
+# start NAME ARGUMENT...: sets $background; stdout in $out, stderr in $err.
 start() {
-    said=$out/$1.out err=$out/$1.err
+    out=$folder/$1.out err=$folder/$1.err
     shift
-    "${interruptible[@]}" "$onehop" "$@" >"$said" 2>"$err" </dev/null &
+    "${interruptible[@]}" "$onehop" "$@" >"$out" 2>"$err" </dev/null &
     background=$!
 }
 
@@ -121,7 +122,7 @@ interrupt() {
 }
 
 has_row() {
-    grep -qE '^ +64 +64 +int8 +sum' "$said"
+    grep -qE '^ +64 +64 +int8 +sum' "$out"
 }
 has_ranks() {
     [ "$(family "$background" | wc -l)" -gt 2 ]
@@ -135,20 +136,14 @@ has_driver() { # CUDA is being opened
 memory_before=$(memory)
 start perf perf -b 64 -e 64 -d all -o all --rounds "${OH_TOOLS_ROUNDS-300}"
 if until_it 60 has_row; then
-    rank=$(sed -n 's/^#  Rank  0 Pid *\([0-9]*\) .*/\1/p' "$said")
-    tool stat stat
-    grep -q "process $rank" "$said" && [ "$status" = 0 ]
-    tap_point $? "stat sees the ranks of a perf" "$(diagnosis)"
-    tool stat-pid stat --pid "$rank"
-    grep -qE 'served' "$said" && [ "$status" = 0 ]
-    tap_point $? "stat --pid of a rank" "$(diagnosis)"
+    rank=$(sed -n 's/^#  Rank  0 Pid *\([0-9]*\) .*/\1/p' "$out")
+    expect "stat sees the ranks of a perf" 0 "process $rank" -- tool stat stat
+    expect "stat --pid of a rank" 0 served -- tool stat-pid stat --pid "$rank"
     tool stat-json stat --json --pid "$rank"
-    [ "$status" = 0 ] && python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$said" 2>>"$err"
+    [ "$status" = 0 ] && python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$out" 2>>"$err"
     tap_point $? "stat --json is JSON" "$(diagnosis)"
-    tool doctor-pid doctor --pid "$rank"
-    [ "$status" = 0 ] && grep -q '^verdict: yes' "$said"
-    tap_point $? "doctor --pid of a rank" "$(diagnosis)"
-    said=$out/perf.out err=$out/perf.err
+    expect "doctor --pid of a rank" 0 '^verdict: yes' -- tool doctor-pid doctor --pid "$rank"
+    out=$folder/perf.out err=$folder/perf.err
     interrupt perf
 else
     tap_point 1 "perf measures" "$(status=unknown diagnosis)"
@@ -157,12 +152,12 @@ else
     background=
 fi
 
-start tune tune -b 1M -e 8M --iters 1000 --rounds 900 -o "$out/interrupted.tuning"
+start tune tune -b 1M -e 8M --iters 1000 --rounds 900 -o "$folder/interrupted.tuning"
 until_it 60 has_ranks
 sleep 4
 interrupt tune
-[ -z "$(find "$out" -name 'interrupted.tuning*')" ]
-tap_point $? "tune: no table, nor half of one" "$(ls "$out")"
+[ -z "$(find "$folder" -name 'interrupted.tuning*')" ]
+tap_point $? "tune: no table, nor half of one" "$(ls "$folder")"
 
 # held: the background is stopped where it is, and had not ended before.
 held() {
@@ -196,27 +191,17 @@ fi
 # --- one GPU, and none
 
 export CUDA_VISIBLE_DEVICES=0
-tool one-topo topo
-[ "$status" = 1 ] && grep -q '^verdict: falls back to NCCL: 1 GPU is visible' "$said" &&
-    grep -q 'what to do: ' "$said"
-tap_point $? "one GPU, topo: exit status 1, why, and what could be done" "$(diagnosis)"
-tool one-perf perf -b 64 -e 64 "${few[@]}"
-[ "$status" = 0 ] && grep -q 'Out of bounds values : 0 OK' "$said"
-tap_point $? "one GPU, perf: measures it" "$(diagnosis)"
-tool one-floor perf --floor -b 64 -e 64
-sentence 1 '--floor needs 2 to 8 GPUs' "one GPU, perf --floor"
-tool one-tune tune
-sentence 1 'at least 2 GPUs are needed' "one GPU, tune"
-tool one-doctor doctor
-[ "$status" = 2 ] && grep -q '^verdict: unknown: CUDA_VISIBLE_DEVICES=0 shows one GPU' "$said"
-tap_point $? "one GPU, doctor: exit status 2, since ranks may see one each" "$(diagnosis)"
+expect "one GPU, topo: exit status 1, why, and what could be done" 1 \
+    '^verdict: falls back to NCCL: 1 GPU is visible' 'what to do: ' -- tool one-topo topo
+expect "one GPU, perf: measures it" 0 'Out of bounds values : 0 OK' -- tool one-perf perf -b 64 -e 64 "${few[@]}"
+expect_sentence "one GPU, perf --floor" 1 '--floor needs 2 to 8 GPUs' -- tool one-floor perf --floor -b 64 -e 64
+expect_sentence "one GPU, tune" 1 'at least 2 GPUs are needed' -- tool one-tune tune
+expect "one GPU, doctor: exit status 2, since ranks may see one each" 2 \
+    '^verdict: unknown: CUDA_VISIBLE_DEVICES=0 shows one GPU' -- tool one-doctor doctor
 export CUDA_VISIBLE_DEVICES=
-tool no-topo topo
-sentence 1 'CUDA sees no GPU here.*; what to do: ' "no GPU, topo"
-tool no-perf perf -b 64 -e 64
-sentence 1 'perf: CUDA sees no GPU here' "no GPU, perf"
-tool no-tune tune
-sentence 1 'tune: .*CUDA sees no GPU here' "no GPU, tune"
+expect_sentence "no GPU, topo" 1 'CUDA sees no GPU here.*; what to do: ' -- tool no-topo topo
+expect_sentence "no GPU, perf" 1 'perf: CUDA sees no GPU here' -- tool no-perf perf -b 64 -e 64
+expect_sentence "no GPU, tune" 1 'tune: .*CUDA sees no GPU here' -- tool no-tune tune
 unset CUDA_VISIBLE_DEVICES
 
 # --- ranges for a profiler
@@ -227,19 +212,19 @@ if [ ! -e "$profiler" ]; then
 elif ! grep -q NVTX_INJECTION64_PATH "$prefix/lib/libonehop.so"; then
     tap_skip "ranges" "built without the NVTX headers"
 else
-    rm -f "$out"/nvtx.*
-    NVTX_INJECTION64_PATH=$profiler NVTX_TOOL_OUT=$out/nvtx tool nvtx perf -b 64 -e 4K -f 8 "${few[@]}"
-    cat "$out"/nvtx.* >"$out/ranges" 2>/dev/null
-    ranks=$(grep -c '^#  Rank' "$said")
-    [ "$status" = 0 ] && [ "$(grep -c '^domain onehop$' "$out/ranges")" = "$ranks" ]
-    tap_point $? "a domain of onehop in each of $ranks ranks" "$(diagnosis; sort "$out/ranges" | uniq -c | head -n 5)"
+    rm -f "$folder"/nvtx.*
+    NVTX_INJECTION64_PATH=$profiler NVTX_TOOL_OUT=$folder/nvtx tool nvtx perf -b 64 -e 4K -f 8 "${few[@]}"
+    cat "$folder"/nvtx.* >"$folder/ranges" 2>/dev/null
+    ranks=$(grep -c '^#  Rank' "$out")
+    [ "$status" = 0 ] && [ "$(grep -c '^domain onehop$' "$folder/ranges")" = "$ranks" ]
+    tap_point $? "a domain of onehop in each of $ranks ranks" "$(diagnosis; sort "$folder/ranges" | uniq -c | head -n 5)"
     wrong=
     for bytes in 64 512 4096; do
         grep -qE "^push ncclAllReduce [a-z_]+ comm=[0-9]+ sequence=[0-9]+ bytes=$bytes algorithm=[0-9]+ calls=1\$" \
-            "$out/ranges" || wrong+="none of $bytes bytes; "
+            "$folder/ranges" || wrong+="none of $bytes bytes; "
     done
-    pushed=$(grep -c '^push ncclAllReduce ' "$out/ranges") popped=$(grep -c '^pop 0$' "$out/ranges")
-    paid=$(grep -cE '^push ncclAllReduce .* bytes=[0-9]+ algorithm=[0-9]+ ' "$out/ranges")
+    pushed=$(grep -c '^push ncclAllReduce ' "$folder/ranges") popped=$(grep -c '^pop 0$' "$folder/ranges")
+    paid=$(grep -cE '^push ncclAllReduce .* bytes=[0-9]+ algorithm=[0-9]+ ' "$folder/ranges")
     [ "$pushed" -gt 0 ] && [ "$pushed" = "$popped" ] && [ "$pushed" = "$paid" ] && [ -z "$wrong" ]
     tap_point $? "$pushed ranges, each with its payload, each ended" "$wrong payloads: $paid, ends: $popped"
 fi
@@ -248,7 +233,7 @@ fi
 
 # links NAME: the matrix of a page, one line for each GPU: "NV18" and the like, 0 where there is no NVLink.
 links() {
-    sed 's/\x1b\[[0-9;]*m//g' "$out/$1" | awk '$1 ~ /^GPU[0-9]+$/ && $2 ~ /^(X|NV[0-9]+|PIX|PXB|PHB|NODE|SYS|-)$/ && !seen[$1]++ {
+    sed 's/\x1b\[[0-9;]*m//g' "$folder/$1" | awk '$1 ~ /^GPU[0-9]+$/ && $2 ~ /^(X|NV[0-9]+|PIX|PXB|PHB|NODE|SYS|-)$/ && !seen[$1]++ {
         line = $1
         for (i = 2; i <= NF && $i ~ /^(X|NV[0-9]+|PIX|PXB|PHB|NODE|SYS|-)$/ && i <= gpus + 1; i++) {
             line = line " " ($i ~ /^NV/ ? $i : $i == "X" ? "X" : 0)
@@ -257,11 +242,11 @@ links() {
     }' gpus="$gpus"
 }
 tool page topo
-gpus=$(sed -n '1s/^[^0-9]*\([0-9]*\) GPU.*/\1/p' "$said")
-if timeout 20 nvidia-smi topo -m >"$out/nvidia-smi-topo" 2>&1 && grep -q '^.*GPU0' "$out/nvidia-smi-topo"; then
+gpus=$(sed -n '1s/^[^0-9]*\([0-9]*\) GPU.*/\1/p' "$out")
+if timeout 20 nvidia-smi topo -m >"$folder/nvidia-smi-topo" 2>&1 && grep -q '^.*GPU0' "$folder/nvidia-smi-topo"; then
     [ -n "$(links page.out)" ] && [ "$(links page.out)" = "$(links nvidia-smi-topo)" ]
     tap_point $? "the matrix has the link counts of nvidia-smi topo -m" \
-        "$(diff <(links page.out) <(links nvidia-smi-topo); cat "$out/nvidia-smi-topo")"
+        "$(diff <(links page.out) <(links nvidia-smi-topo); cat "$folder/nvidia-smi-topo")"
 else
     tap_skip "the matrix has the link counts of nvidia-smi topo -m" "nvidia-smi cannot tell"
 fi

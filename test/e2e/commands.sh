@@ -1,5 +1,32 @@
 # SPDX-License-Identifier: MIT
-# signals.sh - commands that end by a signal, and whether they have. Sourced.
+# commands.sh - what a command says, and commands that end by a signal. Sourced.
+
+# run_first WORD... [-- COMMAND...]: runs the command, if there is one; the words before it go to $asked. By it, functions whose
+# name begins with expect take "-- COMMAND..." as their last arguments: what they look at is that run then.
+run_first() {
+    asked=()
+    while [ $# -gt 0 ]; do
+        if [ "$1" = -- ]; then
+            "${@:2}"
+            return
+        fi
+        asked+=("$1")
+        shift
+    done
+}
+
+# expect NAME STATUS PATTERN...: the last command ended with that status, and each pattern is found in what it said ($out,
+# and stderr in $err, where that is kept apart).
+expect() {
+    local name=$1 wanted=$2 good=1 pattern
+    run_first "${@:3}"
+    set -- "${asked[@]}"
+    [ "$status" = "$wanted" ] && good=0
+    for pattern in "$@"; do
+        cat "$out" ${err:+"$err"} | grep -qE -- "$pattern" || good=1
+    done
+    tap_point $good "$name" "$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out" ${err:+"$err"})"
+}
 
 # Before a command that is to end by a signal. A shell has what it starts in the background ignore SIGINT, and may itself
 # have been started so; bash cannot undo that.
