@@ -26,6 +26,7 @@
 
 #define MAX_JOBS 32
 #define MAX_POINTS 65536
+#define MAX_FUNCTIONS 64 /* of a pattern */
 #define VICTIM 1
 #define STOP_S 0.5
 #define LIMIT_S 60.0 /* of a job */
@@ -424,24 +425,15 @@ static bool makes_sense(enum sweep_pattern pattern, enum sweep_act act)
     return pattern != SWEEP_THREADS || act == SWEEP_FAIL || act == SWEEP_STOP;
 }
 
-/* All points of a pattern; in front, `firsts` of them: each function fails once. Returns how many are in front. */
-static size_t add_pattern(enum sweep_pattern pattern, struct cf_source *source, bool firsts)
+/* All points at the calls of a function. */
+static void add_all(enum sweep_pattern pattern, const struct function *function)
 {
-    struct function functions[64];
-    size_t count = list_functions(pattern, functions, 64), begin = point_count;
-    for (size_t f = 0; f < count; f++) {
-        if (firsts) {
-            add(pattern, SWEEP_FAIL, draw(source, 2) != 0, &functions[f], 1 + draw(source, functions[f].calls));
-            continue;
-        }
-        for (int act = 0; act < SWEEP_ACTS; act++) {
-            for (unsigned n = 1; n <= functions[f].calls && makes_sense(pattern, (enum sweep_act)act); n++) {
-                add(pattern, (enum sweep_act)act, false, &functions[f], n);
-                add(pattern, (enum sweep_act)act, true, &functions[f], n);
-            }
+    for (int act = 0; act < SWEEP_ACTS; act++) {
+        for (unsigned n = 1; n <= function->calls && makes_sense(pattern, (enum sweep_act)act); n++) {
+            add(pattern, (enum sweep_act)act, false, function, n);
+            add(pattern, (enum sweep_act)act, true, function, n);
         }
     }
-    return point_count - begin;
 }
 
 /* `wanted` of the points, drawn; the first `kept` stay. */
@@ -456,15 +448,22 @@ static void thin(size_t kept, size_t wanted, struct cf_source *source)
     point_count = wanted < point_count ? wanted : point_count;
 }
 
+/* All points; of `wanted` ones, each function of each pattern fails once in front. Returns how many there would be. */
 static size_t make_points(const bool *patterns, size_t wanted, struct cf_source *source)
 {
-    size_t kept = 0;
-    for (int firsts = wanted > 0; firsts >= 0; firsts--) {
-        for (int p = 0; p < SWEEP_PATTERNS; p++) {
-            if (patterns[p]) {
-                size_t added = add_pattern((enum sweep_pattern)p, source, firsts != 0);
-                kept += firsts ? added : 0;
-            }
+    static struct function functions[SWEEP_PATTERNS][MAX_FUNCTIONS];
+    size_t count[SWEEP_PATTERNS] = {0};
+    for (int p = 0; p < SWEEP_PATTERNS; p++) {
+        count[p] = patterns[p] ? list_functions((enum sweep_pattern)p, functions[p], MAX_FUNCTIONS) : 0;
+        for (size_t f = 0; f < count[p] && wanted > 0; f++) {
+            add((enum sweep_pattern)p, SWEEP_FAIL, draw(source, 2) != 0, &functions[p][f],
+                1 + draw(source, functions[p][f].calls));
+        }
+    }
+    size_t kept = point_count;
+    for (int p = 0; p < SWEEP_PATTERNS; p++) {
+        for (size_t f = 0; f < count[p]; f++) {
+            add_all((enum sweep_pattern)p, &functions[p][f]);
         }
     }
     size_t all = point_count - kept;
