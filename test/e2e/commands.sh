@@ -15,15 +15,23 @@ run_first() {
     done
 }
 
-# expect NAME STATUS PATTERN...: the last command ended with that status, and each pattern is found in what it said ($out,
-# and stderr in $err, where that is kept apart).
+# says PATTERN: is it found in what the last command said ($out, and stderr in $err, where that is kept apart)? "!PATTERN": it
+# is not.
+says() {
+    case $1 in
+    !*) ! says "${1#!}" ;;
+    *) cat "$out" ${err:+"$err"} | grep -qE -- "$1" ;;
+    esac
+}
+
+# expect NAME STATUS PATTERN...: the last command ended with that status, and says so.
 expect() {
     local name=$1 wanted=$2 good=1 pattern
     run_first "${@:3}"
     set -- "${asked[@]}"
     [ "$status" = "$wanted" ] && good=0
     for pattern in "$@"; do
-        cat "$out" ${err:+"$err"} | grep -qE -- "$pattern" || good=1
+        says "$pattern" || good=1
     done
     tap_point $good "$name" "$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out" ${err:+"$err"})"
 }

@@ -12,13 +12,19 @@ run_command() {
     timeout -k 5 $((limit + 40)) "$@" >"$out" 2>&1 || status=$?
 }
 
+# run ARGUMENT...: the same for onehop run; sums: of a program with two ranks.
+run() {
+    run_command "$onehop" run "$@"
+}
+sums() {
+    run --stats -- "$app" --nranks 2 --counts 7 "$@"
+}
+
 # --- what it sets
 
-expect "a program is served" 0 '^ok' 'nranks 2: served by onehop' \
-    -- run_command "$onehop" run -- "$app" --nranks 2 --counts 5,5000
-[ "$(count_of 'stats:')" = 0 ] && [ "$(count_of 'calls served')" = 0 ]
-tap_point $? "without --stats nothing is added to the output" "$(cat "$out")"
-LD_PRELOAD=libm.so.6 run_command "$onehop" run env
+expect "a program is served" 0 '^ok' 'nranks 2: served by onehop' -- run -- "$app" --nranks 2 --counts 5,5000
+expect "without --stats nothing is added to the output" "$status" '!stats:' '!calls served'
+LD_PRELOAD=libm.so.6 run env
 expect "LD_PRELOAD: in front of what is there" 0 "^LD_PRELOAD=$plugin:libm.so.6\$"
 expect "LD_PRELOAD: alone" 0 "^LD_PRELOAD=$plugin\$" -- run_command env -u LD_PRELOAD "$onehop" run env
 
@@ -27,21 +33,19 @@ mkdir "$scratch/lib"
 cp "$plugin" "$scratch/lib/libonehop.so"
 export ONEHOP_LIBRARY=$scratch/lib/libonehop.so
 expect "--via plugin without the object: one sentence" 1 '^onehop: run: this installation has no libnccl-net-onehop.so ' \
-    -- run_command "$onehop" run --via plugin env
+    -- run --via plugin env
 expect "--via audit without the object: one sentence" 1 '^onehop: run: this installation has no libonehop-audit.so ' \
-    -- run_command "$onehop" run --via audit env
+    -- run --via audit env
 [ "$(wc -l <"$out")" = 1 ]
 tap_point $? "and no more than that" "$(cat "$out")"
 cp "$plugin" "$scratch/lib/libnccl-net-onehop.so"
 net=$scratch/lib/libnccl-net-onehop.so
 expect "NCCL_NET_PLUGIN: the full path" 0 "^NCCL_NET_PLUGIN=$net\$" \
     -- run_command env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
-[ "$(count_of '^LD_PRELOAD=')" = 0 ]
-tap_point $? "and no preload" "$(cat "$out")"
+expect "and no preload" "$status" '!^LD_PRELOAD='
 NCCL_NET_PLUGIN=aws,other expect "NCCL_NET_PLUGIN: in front of a list" 0 "^NCCL_NET_PLUGIN=$net,aws,other\$" \
-    -- run_command "$onehop" run --via plugin env
-NCCL_NET_PLUGIN=none expect "NCCL_NET_PLUGIN=none: no other plugin" 0 "^NCCL_NET_PLUGIN=$net\$" \
-    -- run_command "$onehop" run --via plugin env
+    -- run --via plugin env
+NCCL_NET_PLUGIN=none expect "NCCL_NET_PLUGIN=none: no other plugin" 0 "^NCCL_NET_PLUGIN=$net\$" -- run --via plugin env
 mkdir "$scratch/site"
 cp "$plugin" "$scratch/site/libnccl-net.so"
 LD_LIBRARY_PATH=$scratch/site:$LD_LIBRARY_PATH run_command env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
@@ -49,11 +53,11 @@ expect "the site's own libnccl-net.so stays" 0 "^NCCL_NET_PLUGIN=$net,libnccl-ne
 SIMNODE_NCCL_VERSION=22702 LD_LIBRARY_PATH=$scratch/site:$LD_LIBRARY_PATH \
     run_command env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
 expect "no list for an NCCL that cannot read one" 0 "^NCCL_NET_PLUGIN=$net\$" 'libnccl-net.so is left out'
-SIMNODE_NCCL_VERSION=22702 NCCL_NET_PLUGIN=aws run_command "$onehop" run --via plugin env
+SIMNODE_NCCL_VERSION=22702 NCCL_NET_PLUGIN=aws run --via plugin env
 expect "nor is another plugin taken away" 1 'NCCL 2.27.2 takes one network plugin only'
 echo 'unsigned la_version(unsigned version) { return version; }' >"$scratch/audit.c"
 if $CC -shared -fPIC -o "$scratch/lib/libonehop-audit.so" "$scratch/audit.c" 2>"$scratch/cc.log"; then
-    run_command "$onehop" run --via audit env
+    run --via audit env
     expect "--via audit: both variables" 0 "^LD_PRELOAD=$scratch/lib/libonehop.so\$" \
         "^LD_AUDIT=$scratch/lib/libonehop-audit.so\$"
 else
@@ -63,15 +67,15 @@ mkdir "$scratch/a b" "$scratch/a,b"
 cp "$plugin" "$scratch/a b/libonehop.so"
 cp "$plugin" "$scratch/a,b/libonehop.so"
 cp "$plugin" "$scratch/a,b/libnccl-net-onehop.so"
-ONEHOP_LIBRARY="$scratch/a b/libonehop.so" run_command "$onehop" run env
+ONEHOP_LIBRARY="$scratch/a b/libonehop.so" run env
 expect "a path that cannot be preloaded" 1 "LD_PRELOAD accepts no path with ' ' in it"
-ONEHOP_LIBRARY="$scratch/a,b/libonehop.so" run_command "$onehop" run --via plugin env
+ONEHOP_LIBRARY="$scratch/a,b/libonehop.so" run --via plugin env
 expect "a path that cannot stand in a list" 1 "NCCL_NET_PLUGIN accepts no path with ',' in it"
 status=0
 (cd "$scratch" && ONEHOP_LIBRARY=lib/libonehop.so "$onehop" run env) >"$out" 2>&1 || status=$?
 expect "a relative path is made a full one" 0 "^LD_PRELOAD=$scratch/lib/libonehop.so\$"
 ONEHOP_LIBRARY=/nowhere/x.so expect "ONEHOP_LIBRARY that is not there" 1 'ONEHOP_LIBRARY=/nowhere/x.so: No such file' \
-    -- run_command "$onehop" run env
+    -- run env
 unset ONEHOP_LIBRARY
 
 # --- where it finds its files
@@ -101,14 +105,14 @@ fi
 
 for with in '' --stats; do
     say="run${with:+ $with}"
-    expect "$say: exit status" 37 -- run_command "$onehop" run $with -- bash -c 'exit 37'
-    run_command "$onehop" run $with -- bash -c 'kill -USR1 $$'
+    expect "$say: exit status" 37 -- run $with -- bash -c 'exit 37'
+    run $with -- bash -c 'kill -USR1 $$'
     expect "$say: ended by a signal" $((128 + $(kill -l USR1)))
-    expect "$say: not found" 127 'nothing: No such file' -- run_command "$onehop" run $with -- "$scratch/nothing"
-    run_command "$onehop" run $with -- cat <<<hello
+    expect "$say: not found" 127 'nothing: No such file' -- run $with -- "$scratch/nothing"
+    run $with -- cat <<<hello
     expect "$say: stdin" 0 '^hello$'
     touch "$scratch/plain"
-    expect "$say: not executable" 126 'plain: Permission denied' -- run_command "$onehop" run $with -- "$scratch/plain"
+    expect "$say: not executable" 126 'plain: Permission denied' -- run $with -- "$scratch/plain"
     # A signal sent to the command is the program's; its handler decides.
     "${interruptible[@]}" "$onehop" run $with -- bash -c \
         'trap "echo got it; exit 5" TERM; echo ready; for ((i = 0; i < 400; i++)); do sleep 0.05; done' >"$out" 2>&1 &
@@ -136,28 +140,24 @@ rm -f "$scratch"/onehop-stats.?????? # a killed command leaves its file
 # --- the sums
 
 export TMPDIR=$scratch
-run_command "$onehop" run --stats -- "$app" --nranks 3 --counts 7,70 --types f32,f16
+run --stats -- "$app" --nranks 3 --counts 7,70 --types f32,f16
 expect "--stats: all served" 0 '^onehop: 12 of 12 ncclAllReduce calls served, 1386 bytes, in 3 processes$' 'stats: rank'
-[ "$(count_of 'onehop: .*fallbacks')" = 0 ]
-tap_point $? "and no fallback is named" "$(cat "$out")"
+expect "and no fallback is named" "$status" '!onehop: .*fallbacks'
 ONEHOP_MAX_BYTES=1K expect "--stats: by size" 0 '^onehop: 2 of 4 ncclAllReduce' '^onehop: 2 fallbacks: a size ' \
-    -- run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7,257 --types f32
-ONEHOP_MAX_BYTES=0 run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7
+    -- sums --counts 7,257 --types f32
+ONEHOP_MAX_BYTES=0 sums
 expect "--stats: nothing fits" 0 '^onehop: 0 of 2 ncclAllReduce' '^onehop: 2 fallbacks: .* leave no message to serve'
-SIMNODE_TOPOLOGY=pcie-only run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7,8
+SIMNODE_TOPOLOGY=pcie-only sums --counts 7,8
 expect "--stats: not served, with the reason" 0 '^onehop: 0 of 4 ncclAllReduce' \
     '^onehop: [24] fallbacks: the communicator is not served: .*NVLink' # each rank may name its own pair
 expect "--stats: two ranks of one process" 0 '^onehop: 2 of 2 ncclAllReduce calls served, .* in 1 process$' \
-    -- run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7 --local 2
-ONEHOP_STATS=0 expect "ONEHOP_STATS=0: the sum alone" 0 '^onehop: 2 of 2 ' \
-    -- run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7
-[ "$(count_of 'stats:')" = 0 ]
-tap_point $? "and no line of a communicator" "$(cat "$out")"
-ONEHOP_DISABLE=1 run_command "$onehop" run --stats -- "$app" --nranks 2 --counts 7
+    -- sums --local 2
+ONEHOP_STATS=0 expect "ONEHOP_STATS=0: the sum alone" 0 '^onehop: 2 of 2 ' -- sums
+expect "and no line of a communicator" "$status" '!stats:'
+ONEHOP_DISABLE=1 sums
 expect "--stats: onehop is off" 0 '^onehop: 0 of 2 ncclAllReduce' '^onehop: 2 fallbacks: .* made by .* while onehop was off'
-expect "--stats: no communicator at all" 0 '^onehop: no communicator was seen' \
-    -- run_command "$onehop" run --stats -- true
-run_command "$onehop" run --stats -- env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x4 \
+expect "--stats: no communicator at all" 0 '^onehop: no communicator was seen' -- run --stats -- true
+run --stats -- env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x4 \
     SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" "$app" --nranks 2 --counts 7
 expect "--stats: env -i takes onehop away, and that is said" 0 '^ok' '^onehop: no communicator was seen'
 
@@ -169,44 +169,42 @@ folder() {
     mktemp -d "$scratch/job.XXXXXX"
 }
 export SIMNODE_TOPOLOGY=h200x2
-SIMNODE_NCCL_LAZY=1 run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "${reach}_linked" "$(folder)" linked
+SIMNODE_NCCL_LAZY=1 run --via plugin --stats -- bash -c "$pair" "${reach}_linked" "$(folder)" linked
 expect "--via plugin --stats, linked" 0 '^onehop: 10 of 12 ncclAllReduce calls served, .* in 2 processes$' \
     '^onehop: 2 fallbacks: the communicator is not served'
-run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
 expect "--via plugin --stats, addresses from before the first communicator: that is said" 0 \
     '^onehop: in 2 processes no ncclAllReduce call came to onehop: .* before the first communicator'
-[ "$(count_of '^onehop: [0-9]+ (of|handed)')" = 0 ]
-tap_point $? "and no sum of nothing" "$(cat "$out")"
-REACH_IDLE=1 run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+expect "and no sum of nothing" "$status" '!^onehop: [0-9]+ (of|handed)'
+REACH_IDLE=1 run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
 expect "--via plugin --stats, a program that makes no call: nothing is said of it that is not so" 0 \
     '^onehop: in 2 processes no ncclAllReduce call came to onehop: if the program makes any, they go to NCCL by addresses that'
 expect "--via plugin --stats, addresses for each communicator" 0 '^onehop: [0-9]+ of 12 ncclAllReduce calls served' \
-    -- run_command "$onehop" run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
-[ "$(count_of 'before the first communicator')" = 0 ]
-tap_point $? "and nothing else is said" "$(cat "$out")"
+    -- run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
+expect "and nothing else is said" "$status" '!before the first communicator'
 if [ -n "${OH_SANITIZERS-}" ]; then
     tap_skip "--via audit --stats" "a sanitizer's runtime does not run in an audit library"
 else
     expect "--via audit --stats, linked" 0 '^onehop: 12 of 12 ncclAllReduce calls served, .* in 2 processes$' \
-        -- run_command "$onehop" run --via audit --stats -- bash -c "$pair" "${reach}_linked" "$(folder)" linked
+        -- run --via audit --stats -- bash -c "$pair" "${reach}_linked" "$(folder)" linked
 fi
 if [ -n "${OH_SANITIZERS-}" ] || ! command -v python3 >/dev/null; then
     tap_skip "--stats, ctypes" "no python3, or a sanitizer's runtime would have to come first"
 else
     python='python3 "$0" 1 2 "$@" & python3 "$0" 0 2 "$@" && wait $!'
     expect "--via plugin --stats, ctypes" 0 '^onehop: in 2 processes no ncclAllReduce call came to onehop: ' \
-        -- run_command "$onehop" run --via plugin --stats -- bash -c "$python" "$ctypes" "$(folder)" libnccl.so.2
+        -- run --via plugin --stats -- bash -c "$python" "$ctypes" "$(folder)" libnccl.so.2
     expect "--via audit --stats, ctypes" 0 '^onehop: 12 of 12 ncclAllReduce calls served, .* in 2 processes$' \
-        -- run_command "$onehop" run --via audit --stats -- bash -c "$python" "$ctypes" "$(folder)" libnccl.so.2
+        -- run --via audit --stats -- bash -c "$python" "$ctypes" "$(folder)" libnccl.so.2
 fi
 tap_empty "$(find "$scratch" -name 'onehop-stats.*')" "no file of statistics is left"
-TMPDIR=/nowhere run_command "$onehop" run --stats -- true
+TMPDIR=/nowhere run --stats -- true
 expect "--stats: no room for the file" 1 '/nowhere/onehop-stats'
 
 # --- usage
 
-expect "no program" 2 'no program given' -- run_command "$onehop" run
-expect "an unknown way" 2 'expected preload, plugin, audit$' -- run_command "$onehop" run --via magic true
-expect "an unknown option" 2 -- run_command "$onehop" run --wrong true
-expect "--help" 0 '^usage: onehop run ' -- run_command "$onehop" run --help
+expect "no program" 2 'no program given' -- run
+expect "an unknown way" 2 'expected preload, plugin, audit$' -- run --via magic true
+expect "an unknown option" 2 -- run --wrong true
+expect "--help" 0 '^usage: onehop run ' -- run --help
 tap_done

@@ -15,6 +15,13 @@ tune() {
     timeout -k 5 $((limit + 40)) "$onehop" tune "$@" >"$out" 2>"$err" || status=$?
 }
 
+# expect_sentence NAME PATTERN [-- COMMAND...]: exit status 1, one sentence with the pattern, and nothing was measured.
+expect_sentence() {
+    run_first "${@:3}"
+    [ "$status" = 1 ] && [ ! -s "$out" ] && [ "$(wc -l <"$err")" = 1 ] && grep -qE -- "$2" "$err"
+    tap_point $? "$1" "$(what_it_said)"
+}
+
 # what_it_said: for tap_point.
 what_it_said() {
     printf 'exit status %s\n' "$status"
@@ -33,24 +40,18 @@ for arguments in "-n 1" "-n 9" "-n 2,3" "-b 0" "-b 2K -e 1K" "-b 1 -e 1M" "-d ri
     [ "$status" = 2 ] && [ -s "$err" ] || wrong+="$arguments: $status; "
 done
 tap_empty "$wrong" "wrong usage: exit status 2, and a sentence"
-tune -n 4 "${small[@]}"
-[ "$status" = 1 ] && grep -q 'CUDA sees 2' "$err"
-tap_point $? "more ranks than GPUs: exit status 1" "$(what_it_said)"
-
-SIMNODE_TOPOLOGY=h200x2 CUDA_VISIBLE_DEVICES=1 tune "${small[@]}"
-[ "$status" = 1 ] && [ "$(cat "$err")" = "onehop: tune: at least 2 GPUs are needed; CUDA sees 1 here" ]
-tap_point $? "one GPU: exit status 1" "$(what_it_said)"
+expect "more ranks than GPUs: exit status 1" 1 'CUDA sees 2' -- tune -n 4 "${small[@]}"
+CUDA_VISIBLE_DEVICES=1 expect_sentence "one GPU: exit status 1" \
+    '^onehop: tune: at least 2 GPUs are needed; CUDA sees 1 here$' -- tune "${small[@]}"
 
 # Where a table cannot be left is told before anything is measured: there is no report.
 touch "$scratch/no-folder"
 for place in "$scratch/none/x" "$scratch" /dev/full; do
-    tune -b 2K -e 2K -o "$place" "${small[@]}"
-    [ "$status" = 1 ] && [ ! -s "$out" ] && [ "$(wc -l <"$err")" = 1 ] && grep -q "^onehop: tune: $place: " "$err"
-    tap_point $? "-o $place: one sentence, and nothing is measured" "$(what_it_said)"
+    expect_sentence "-o $place: one sentence, and nothing is measured" "^onehop: tune: $place: " \
+        -- tune -b 2K -e 2K -o "$place" "${small[@]}"
 done
-XDG_CACHE_HOME=$scratch/no-folder tune -b 2K -e 2K "${small[@]}"
-[ "$status" = 1 ] && [ ! -s "$out" ] && [ "$(wc -l <"$err")" = 1 ] && grep -q 'no-folder.* cannot be made\|Not a directory' "$err"
-tap_point $? "a cache that cannot be made: the same" "$(what_it_said)"
+XDG_CACHE_HOME=$scratch/no-folder expect_sentence "a cache that cannot be made: the same" \
+    'no-folder.* cannot be made|Not a directory' -- tune -b 2K -e 2K "${small[@]}"
 status=0
 timeout -k 5 $((limit + 40)) "$onehop" tune -b 2K -e 2K -o "$scratch/kept.tuning" "${small[@]}" >/dev/full 2>"$err" || status=$?
 : >"$out"
@@ -99,10 +100,8 @@ tune -b 2K -e 2K -d float --eager -o - "${small[@]}"
 tap_point $? "-o -: the table on stdout, and nothing else" "$(what_it_said)"
 
 # The user's settings neither force an algorithm on trials nor turn onehop off.
-ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=1K ONEHOP_DISABLE=1 ONEHOP_TUNING_FILE=none \
-    tune -b 2K -e 2K -d float --eager -o "$file" "${small[@]}"
-[ "$status" = 0 ]
-tap_point $? "settings that would stand in the way do not" "$(what_it_said)"
+ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=1K ONEHOP_DISABLE=1 ONEHOP_TUNING_FILE=none expect \
+    "settings that would stand in the way do not" 0 -- tune -b 2K -e 2K -d float --eager -o "$file" "${small[@]}"
 
 # --- what goes wrong -----------------------------------------------------------------------------------------------
 
