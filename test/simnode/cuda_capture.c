@@ -99,6 +99,12 @@ CUresult simcuda_capture_check(void)
     return result;
 }
 
+CUresult simcuda_usable(CUcontext *ctx_p)
+{
+    *ctx_p = simcuda_current();
+    return *ctx_p ? simcuda_capture_check() : CUDA_ERROR_INVALID_CONTEXT;
+}
+
 CUresult simcuda_capture_check_legacy(CUcontext ctx, bool invalidate)
 {
     CUresult result = CUDA_SUCCESS;
@@ -150,18 +156,14 @@ static CUgraphNode append(CUstream stream, CUgraphNodeType type, bool programmat
 
 CUresult simcuda_capture_work(CUstream stream, const struct simcuda_op *op)
 {
-    if (stream->capture->invalid) {
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
+    SIMCUDA_FAIL_IF(stream->capture->invalid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     append(stream, type_of(op), op->kind == SIMCUDA_OP_KERNEL && op->kernel.programmatic)->op = *op;
     return CUDA_SUCCESS;
 }
 
 CUresult simcuda_capture_record(CUstream stream, CUevent event)
 {
-    if (stream->capture->invalid) {
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
+    SIMCUDA_FAIL_IF(stream->capture->invalid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     simcuda_marker_release(event->marker);
     event->marker = NULL;
     event->capture = stream->capture->id;
@@ -172,9 +174,7 @@ CUresult simcuda_capture_record(CUstream stream, CUevent event)
 
 CUresult simcuda_capture_external(CUstream stream, CUevent event, CUgraphNodeType type)
 {
-    if (stream->capture->invalid) {
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
+    SIMCUDA_FAIL_IF(stream->capture->invalid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     append(stream, type, false)->event = event;
     return CUDA_SUCCESS;
 }
@@ -189,12 +189,8 @@ CUresult simcuda_capture_wait(CUstream stream, CUevent event)
         return capture_fail(stream->capture,
                             capture ? CUDA_ERROR_STREAM_CAPTURE_MERGE : CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
     }
-    if (!capture) {
-        return CUDA_ERROR_CAPTURED_EVENT;
-    }
-    if (capture->invalid) {
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
+    SIMCUDA_FAIL_IF(!capture, CUDA_ERROR_CAPTURED_EVENT);
+    SIMCUDA_FAIL_IF(capture->invalid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     if (!stream->capture) {
         if (stream->legacy || capture->streams == SIMCUDA_MAX_CAPTURED) {
             return capture_fail(capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -216,21 +212,12 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 
 CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUstream stream;
-    if (mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS && stream->legacy) {
-        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    } else if (result == CUDA_SUCCESS && stream->capture) {
-        result = CUDA_ERROR_ILLEGAL_STATE;
-    }
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
-    }
+    SIMCUDA_FAIL_IF(mode > CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_ERROR_INVALID_VALUE);
+    SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
+    SIMCUDA_FAIL_IF(stream->legacy, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    SIMCUDA_FAIL_IF(stream->capture, CUDA_ERROR_ILLEGAL_STATE);
     struct simcuda_capture *capture = simcuda_new(sizeof *capture);
     capture->id = ++simcuda.captures;
     capture->mode = mode;
@@ -239,7 +226,7 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
     capture->graph->capturing = true;
     simcuda_add(SIMCUDA_CAPTURE, &capture->object);
     add_stream(capture, stream);
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* The first stream must come after all that the others come after. Nodes added by hand may come after anything. */
@@ -261,9 +248,7 @@ static bool is_joined(const struct simcuda_capture *capture)
 /* What is wrong with a capture that is to end. */
 static CUresult capture_verdict(const struct simcuda_capture *capture)
 {
-    if (capture->invalid) {
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
+    SIMCUDA_FAIL_IF(capture->invalid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     return is_joined(capture) ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 }
 
@@ -281,36 +266,26 @@ static void capture_free(struct simcuda_capture *capture)
 
 CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph_p)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUstream stream;
-    CUuserObject doomed = NULL;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS && !stream->capture) {
-        result = CUDA_ERROR_ILLEGAL_STATE;
-    }
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
-    }
+    SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
+    SIMCUDA_FAIL_IF(!stream->capture, CUDA_ERROR_ILLEGAL_STATE);
     struct simcuda_capture *capture = stream->capture;
     if (stream->lane != 0) {
-        return simcuda_leave(capture_fail(capture, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED));
+        return capture_fail(capture, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     }
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !pthread_equal(capture->thread, pthread_self())) {
-        return simcuda_leave(capture_fail(capture, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD));
+        return capture_fail(capture, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
     }
     CUgraph graph = capture->graph;
-    result = capture_verdict(capture);
+    CUresult result = capture_verdict(capture);
     capture_free(capture);
-    if (result != CUDA_SUCCESS) {
-        doomed = simcuda_graph_free(graph);
-        graph = NULL;
-    } else {
-        graph->capturing = false;
-    }
+    graph->capturing = false;
     *graph_p = graph;
-    pthread_mutex_unlock(&simcuda.lock);
-    simcuda_users_destroy(doomed);
+    if (result != CUDA_SUCCESS) {
+        *graph_p = NULL;
+        simcuda_users_destroy(simcuda_graph_free(graph));
+    }
     return result;
 }
 
@@ -338,13 +313,9 @@ static CUresult capture_info(CUstream handle, CUstreamCaptureStatus *status_p, c
                              const CUgraphNode **dependencies_p, const CUgraphEdgeData **edges_p, size_t *count_p)
 {
     CUstream stream;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS && stream->legacy) {
-        result = simcuda_capture_check_legacy(stream->ctx, false);
-    }
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
+    SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
+    if (stream->legacy) {
+        SIMCUDA_TRY(simcuda_capture_check_legacy(stream->ctx, false));
     }
     const struct simcuda_capture *capture = stream->capture;
     *status_p = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -360,45 +331,38 @@ static CUresult capture_info(CUstream handle, CUstreamCaptureStatus *status_p, c
         }
         show_frontier(stream, dependencies_p, edges_p, count_p);
     }
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status_p, cuuint64_t *id_p, CUgraph *graph_p,
                                    const CUgraphNode **dependencies_p, size_t *count_p)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return capture_info(stream, status_p, id_p, graph_p, dependencies_p, NULL, count_p);
 }
 
 CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status_p, cuuint64_t *id_p, CUgraph *graph_p,
                                    const CUgraphNode **dependencies_p, const CUgraphEdgeData **edges_p, size_t *count_p)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return capture_info(stream, status_p, id_p, graph_p, dependencies_p, edges_p, count_p);
 }
 
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status_p)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return capture_info(stream, status_p, NULL, NULL, NULL, NULL, NULL);
 }
 
 CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *dependencies, size_t count, unsigned flags)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUstream stream;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS && !stream->capture) {
-        result = CUDA_ERROR_ILLEGAL_STATE;
-    } else if (result == CUDA_SUCCESS && stream->capture->invalid) {
-        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        result = simcuda_graph_has(stream->capture->graph, dependencies[i]) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    }
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
+    SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
+    SIMCUDA_FAIL_IF(!stream->capture, CUDA_ERROR_ILLEGAL_STATE);
+    SIMCUDA_FAIL_IF(stream->capture->invalid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    for (size_t i = 0; i < count; i++) {
+        SIMCUDA_FAIL_IF(!simcuda_graph_has(stream->capture->graph, dependencies[i]), CUDA_ERROR_INVALID_VALUE);
     }
     if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) {
         frontier_clear(frontier_of(stream));
@@ -406,5 +370,5 @@ CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *depende
     for (size_t i = 0; i < count; i++) {
         frontier_add(frontier_of(stream), dependencies[i]);
     }
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }

@@ -19,9 +19,7 @@ static _Thread_local bool in_callback;
 
 static CUresult enter_uninitialised(const char *function, const void *caller)
 {
-    if (simnode_call(function, caller)) {
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
+    SIMCUDA_FAIL_IF(simnode_call(function, caller), CUDA_ERROR_NOT_SUPPORTED);
     return in_callback ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
 }
 
@@ -35,27 +33,26 @@ static bool is_ended_by_trap(const char *function)
 
 CUresult simcuda_enter(const char *function, const void *caller)
 {
-    CUresult result = enter_uninitialised(function, caller);
-    if (result == CUDA_SUCCESS && simcuda.owner != getpid()) {
-        result = CUDA_ERROR_NOT_INITIALIZED;
-    }
-    if (result == CUDA_SUCCESS && is_ended_by_trap(function)) {
-        result = CUDA_ERROR_LAUNCH_FAILED;
-    }
-    return result;
+    SIMCUDA_TRY(enter_uninitialised(function, caller));
+    SIMCUDA_FAIL_IF(simcuda.owner != getpid(), CUDA_ERROR_NOT_INITIALIZED);
+    return is_ended_by_trap(function) ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS;
 }
 
-CUresult simcuda_leave(CUresult result)
+pthread_mutex_t *simcuda_lock(void)
 {
-    pthread_mutex_unlock(&simcuda.lock);
-    return result;
+    pthread_mutex_lock(&simcuda.lock);
+    return &simcuda.lock;
 }
 
-CUresult simcuda_leave_after_wait(CUresult result)
+void simcuda_unlock(pthread_mutex_t *const *lock)
+{
+    pthread_mutex_unlock(*lock);
+}
+
+CUresult simcuda_after_wait(void)
 {
     CUcontext ctx = simcuda_current();
-    bool trapped = ctx && atomic_load(&ctx->trapped) && result == CUDA_SUCCESS;
-    return simcuda_leave(trapped ? CUDA_ERROR_LAUNCH_FAILED : result);
+    return ctx && atomic_load(&ctx->trapped) ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS;
 }
 
 void simcuda_callback(void (*run)(void *), void *data)
@@ -115,27 +112,18 @@ static void limit_memory(size_t mib)
 
 CUresult cuInit(unsigned flags)
 {
-    CUresult result = enter_uninitialised(__func__, __builtin_return_address(0));
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (simcuda.owner != 0) {
+    SIMCUDA_TRY(enter_uninitialised(__func__, __builtin_return_address(0)));
+    SIMCUDA_FAIL_IF(flags != 0, CUDA_ERROR_INVALID_VALUE);
+    if (simcuda.owner != 0) { /* a forked child's lock may be held for ever */
         return simcuda.owner == getpid() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
     }
-    pthread_mutex_lock(&simcuda.lock);
+    SIMCUDA_HOLD();
     if (simcuda.owner != 0) {
-        return simcuda_leave(CUDA_SUCCESS);
+        return CUDA_SUCCESS;
     }
-    if (!simnode_topology_load(&simcuda.topology)) {
-        return simcuda_leave(CUDA_ERROR_NO_DEVICE);
-    }
+    SIMCUDA_FAIL_IF(!simnode_topology_load(&simcuda.topology), CUDA_ERROR_NO_DEVICE);
     choose_devices();
-    if (simcuda.devices == 0) {
-        return simcuda_leave(CUDA_ERROR_NO_DEVICE);
-    }
+    SIMCUDA_FAIL_IF(simcuda.devices == 0, CUDA_ERROR_NO_DEVICE);
     for (int i = 0; i < simcuda.devices; i++) {
         simcuda.context[i].device = i;
     }
@@ -149,16 +137,14 @@ CUresult cuInit(unsigned flags)
     simcuda.block_threads = setting("SIMNODE_BLOCK_THREADS") == 1;
     limit_memory(setting("SIMNODE_MEMORY_MIB"));
     simcuda.owner = getpid();
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuDriverGetVersion(int *version_p)
 {
-    CUresult result = enter_uninitialised(__func__, __builtin_return_address(0));
-    if (result == CUDA_SUCCESS) {
-        *version_p = 13000;
-    }
-    return result;
+    SIMCUDA_TRY(enter_uninitialised(__func__, __builtin_return_address(0)));
+    *version_p = 13000;
+    return CUDA_SUCCESS;
 }
 
 #define ERRORS(X)                                                                                                      \
@@ -209,14 +195,14 @@ static CUresult error_text(CUresult error, const char **text_p)
 
 CUresult cuGetErrorName(CUresult error, const char **name_p)
 {
-    CUresult result = enter_uninitialised(__func__, __builtin_return_address(0));
-    return result == CUDA_SUCCESS ? error_text(error, name_p) : result;
+    SIMCUDA_TRY(enter_uninitialised(__func__, __builtin_return_address(0)));
+    return error_text(error, name_p);
 }
 
 CUresult cuGetErrorString(CUresult error, const char **text_p)
 {
-    CUresult result = enter_uninitialised(__func__, __builtin_return_address(0));
-    return result == CUDA_SUCCESS ? error_text(error, text_p) : result;
+    SIMCUDA_TRY(enter_uninitialised(__func__, __builtin_return_address(0)));
+    return error_text(error, text_p);
 }
 
 static const struct simnode_gpu *gpu_at(CUdevice device)
@@ -234,9 +220,7 @@ CUresult cuDeviceGetCount(int *count_p)
 CUresult cuDeviceGet(CUdevice *device_p, int ordinal)
 {
     SIMCUDA_ENTER();
-    if (!gpu_at(ordinal)) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    SIMCUDA_FAIL_IF(!gpu_at(ordinal), CUDA_ERROR_INVALID_DEVICE);
     *device_p = ordinal;
     return CUDA_SUCCESS;
 }
@@ -245,9 +229,8 @@ CUresult cuDeviceGetName(char *name_p, int size, CUdevice device)
 {
     SIMCUDA_ENTER();
     const struct simnode_gpu *gpu = gpu_at(device);
-    if (!gpu || size <= 0) {
-        return gpu ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
-    }
+    SIMCUDA_FAIL_IF(!gpu, CUDA_ERROR_INVALID_DEVICE);
+    SIMCUDA_FAIL_IF(size <= 0, CUDA_ERROR_INVALID_VALUE);
     snprintf(name_p, (size_t)size, "%s", gpu->name);
     return CUDA_SUCCESS;
 }
@@ -256,9 +239,7 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid_p, CUdevice device)
 {
     SIMCUDA_ENTER();
     const struct simnode_gpu *gpu = gpu_at(device);
-    if (!gpu) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    SIMCUDA_FAIL_IF(!gpu, CUDA_ERROR_INVALID_DEVICE);
     simnode_gpu_uuid(gpu, (unsigned char *)uuid_p->bytes);
     return CUDA_SUCCESS;
 }
@@ -267,9 +248,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes_p, CUdevice device)
 {
     SIMCUDA_ENTER();
     const struct simnode_gpu *gpu = gpu_at(device);
-    if (!gpu) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    SIMCUDA_FAIL_IF(!gpu, CUDA_ERROR_INVALID_DEVICE);
     *bytes_p = gpu->memory;
     return CUDA_SUCCESS;
 }
@@ -311,9 +290,7 @@ CUresult cuDeviceGetAttribute(int *value_p, CUdevice_attribute attribute, CUdevi
 {
     SIMCUDA_ENTER();
     const struct simnode_gpu *gpu = gpu_at(device);
-    if (!gpu) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    SIMCUDA_FAIL_IF(!gpu, CUDA_ERROR_INVALID_DEVICE);
     *value_p = attribute_of(gpu, attribute);
     return CUDA_SUCCESS;
 }
@@ -322,9 +299,8 @@ CUresult cuDeviceGetPCIBusId(char *text_p, int size, CUdevice device)
 {
     SIMCUDA_ENTER();
     const struct simnode_gpu *gpu = gpu_at(device);
-    if (!gpu || size <= 0) {
-        return gpu ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
-    }
+    SIMCUDA_FAIL_IF(!gpu, CUDA_ERROR_INVALID_DEVICE);
+    SIMCUDA_FAIL_IF(size <= 0, CUDA_ERROR_INVALID_VALUE);
     simnode_gpu_bus_id(gpu, 4, text_p, (size_t)size);
     return CUDA_SUCCESS;
 }
@@ -350,9 +326,7 @@ static const struct simnode_pair *pair_of(CUdevice a, CUdevice b)
 CUresult cuDeviceCanAccessPeer(int *can_p, CUdevice device, CUdevice peer)
 {
     SIMCUDA_ENTER();
-    if (!gpu_at(device) || !gpu_at(peer)) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    SIMCUDA_FAIL_IF(!gpu_at(device) || !gpu_at(peer), CUDA_ERROR_INVALID_DEVICE);
     *can_p = device != peer && pair_of(device, peer)->access;
     return CUDA_SUCCESS;
 }
@@ -360,9 +334,7 @@ CUresult cuDeviceCanAccessPeer(int *can_p, CUdevice device, CUdevice peer)
 CUresult cuDeviceGetP2PAttribute(int *value_p, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice target)
 {
     SIMCUDA_ENTER();
-    if (!gpu_at(source) || !gpu_at(target) || source == target) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
+    SIMCUDA_FAIL_IF(!gpu_at(source) || !gpu_at(target) || source == target, CUDA_ERROR_INVALID_DEVICE);
     const struct simnode_pair *pair = pair_of(source, target);
     switch (attribute) {
     case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
@@ -382,44 +354,33 @@ CUresult cuDeviceGetP2PAttribute(int *value_p, CUdevice_P2PAttribute attribute, 
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx_p, CUdevice device)
 {
-    SIMCUDA_ENTER();
-    if (!gpu_at(device)) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
-    pthread_mutex_lock(&simcuda.lock);
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!gpu_at(device), CUDA_ERROR_INVALID_DEVICE);
     CUcontext ctx = &simcuda.context[device];
     if (ctx->uses++ == 0) {
         ctx->id = ++simcuda.contexts_created;
     }
     *ctx_p = ctx;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-    SIMCUDA_ENTER();
-    if (!gpu_at(device)) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
-    pthread_mutex_lock(&simcuda.lock);
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!gpu_at(device), CUDA_ERROR_INVALID_DEVICE);
     CUcontext ctx = &simcuda.context[device];
-    if (ctx->uses == 0) {
-        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
-    }
+    SIMCUDA_FAIL_IF(ctx->uses == 0, CUDA_ERROR_INVALID_CONTEXT);
     if (--ctx->uses == 0) {
         memset(ctx->peer, 0, sizeof ctx->peer);
     }
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* Its handle stays, and is that of another context from now on. */
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
-    SIMCUDA_ENTER();
-    if (!gpu_at(device)) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
-    pthread_mutex_lock(&simcuda.lock);
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!gpu_at(device), CUDA_ERROR_INVALID_DEVICE);
     CUcontext ctx = &simcuda.context[device];
     if (ctx->uses > 0) {
         simcuda_context_wait(ctx);
@@ -429,7 +390,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
         atomic_store(&ctx->trapped, false);
         ctx->id = ++simcuda.contexts_created;
     }
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 static bool is_context(CUcontext ctx)
@@ -451,21 +412,16 @@ CUresult cuCtxGetCurrent(CUcontext *ctx_p)
 
 CUresult cuCtxPushCurrent_v2(CUcontext ctx)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (!is_context(ctx) || depth == STACK_DEPTH) {
-        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!is_context(ctx) || depth == STACK_DEPTH, CUDA_ERROR_INVALID_CONTEXT);
     stack[depth++] = ctx;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext *ctx_p)
 {
     SIMCUDA_ENTER();
-    if (depth == 0) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    SIMCUDA_FAIL_IF(depth == 0, CUDA_ERROR_INVALID_CONTEXT);
     depth--;
     if (ctx_p) {
         *ctx_p = stack[depth];
@@ -475,28 +431,22 @@ CUresult cuCtxPopCurrent_v2(CUcontext *ctx_p)
 
 CUresult cuCtxSetCurrent(CUcontext ctx)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (ctx && !is_context(ctx)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(ctx && !is_context(ctx), CUDA_ERROR_INVALID_CONTEXT);
     depth = depth > 0 ? depth - 1 : 0;
     if (ctx) {
         stack[depth++] = ctx;
     }
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetDevice(CUdevice *device_p)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
+    SIMCUDA_LOCK();
     CUcontext ctx = simcuda_current();
-    if (!ctx) {
-        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
-    }
+    SIMCUDA_FAIL_IF(!ctx, CUDA_ERROR_INVALID_CONTEXT);
     *device_p = ctx->device;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* For SIMNODE_FROM: it does nothing. */
@@ -508,59 +458,43 @@ CUresult cuProfilerStart(void)
 
 CUresult cuCtxGetId(CUcontext ctx, unsigned long long *id_p)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
+    SIMCUDA_LOCK();
     ctx = ctx ? ctx : simcuda_current();
-    if (!ctx || !is_context(ctx)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
-    }
+    SIMCUDA_FAIL_IF(!ctx || !is_context(ctx), CUDA_ERROR_INVALID_CONTEXT);
     *id_p = ctx->id;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* SIMNODE_SMS: as a share of MPS limits a process. */
 CUresult cuCtxGetExecAffinity(CUexecAffinityParam *affinity_p, CUexecAffinityType type)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
+    SIMCUDA_LOCK();
     CUcontext ctx = simcuda_current();
     const char *limit = getenv("SIMNODE_SMS");
-    if (!ctx || type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) {
-        return simcuda_leave(ctx ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : CUDA_ERROR_INVALID_CONTEXT);
-    }
+    SIMCUDA_FAIL_IF(!ctx, CUDA_ERROR_INVALID_CONTEXT);
+    SIMCUDA_FAIL_IF(type != CU_EXEC_AFFINITY_TYPE_SM_COUNT, CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
     affinity_p->type = type;
     affinity_p->param.smCount.val = (unsigned)(limit ? atoi(limit) : simcuda.topology.gpu[simcuda_gpu(ctx)].sms);
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuCtxSynchronize(void)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    CUcontext ctx = simcuda_current();
-    CUresult result = ctx ? simcuda_capture_check() : CUDA_ERROR_INVALID_CONTEXT;
-    if (result == CUDA_SUCCESS) {
-        simcuda_context_wait(ctx);
-    }
-    return simcuda_leave_after_wait(result);
+    SIMCUDA_LOCK();
+    CUcontext ctx;
+    SIMCUDA_TRY(simcuda_usable(&ctx));
+    simcuda_context_wait(ctx);
+    return simcuda_after_wait();
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
+    SIMCUDA_LOCK();
     CUcontext ctx = simcuda_current();
-    CUresult result = CUDA_SUCCESS;
-    if (!ctx || !is_context(peer) || ctx == peer) {
-        result = CUDA_ERROR_INVALID_CONTEXT;
-    } else if (flags != 0) {
-        result = CUDA_ERROR_INVALID_VALUE;
-    } else if (!pair_of(ctx->device, peer->device)->access) {
-        result = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-    } else if (ctx->peer[peer->device]) {
-        result = CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-    } else {
-        ctx->peer[peer->device] = true;
-    }
-    return simcuda_leave(result);
+    SIMCUDA_FAIL_IF(!ctx || !is_context(peer) || ctx == peer, CUDA_ERROR_INVALID_CONTEXT);
+    SIMCUDA_FAIL_IF(flags != 0, CUDA_ERROR_INVALID_VALUE);
+    SIMCUDA_FAIL_IF(!pair_of(ctx->device, peer->device)->access, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+    SIMCUDA_FAIL_IF(ctx->peer[peer->device], CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    ctx->peer[peer->device] = true;
+    return CUDA_SUCCESS;
 }

@@ -104,57 +104,52 @@ static void users_drop(struct simcuda_users *users, CUuserObject *doomed)
 
 void simcuda_users_destroy(CUuserObject doomed)
 {
+    pthread_mutex_unlock(&simcuda.lock);
     while (doomed) {
         CUuserObject next = doomed->next;
         simcuda_callback(doomed->destroy, doomed->data);
         free(doomed);
         doomed = next;
     }
+    pthread_mutex_lock(&simcuda.lock);
 }
 
 CUresult cuUserObjectCreate(CUuserObject *user_p, void *data, CUhostFn destroy, unsigned references, unsigned flags)
 {
-    SIMCUDA_ENTER();
-    if (!destroy || references == 0 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!destroy || references == 0 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC,
+                    CUDA_ERROR_INVALID_VALUE);
     CUuserObject user = simcuda_new(sizeof *user);
     user->data = data;
     user->destroy = destroy;
     user->references = references;
-    pthread_mutex_lock(&simcuda.lock);
     simcuda_add(SIMCUDA_USER, &user->object);
     *user_p = user;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuUserObjectRelease(CUuserObject user, unsigned references)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUuserObject doomed = NULL;
-    pthread_mutex_lock(&simcuda.lock);
-    if (!simcuda_has(SIMCUDA_USER, user) || references == 0 || references > user->references) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_USER, user) || references == 0 || references > user->references,
+                    CUDA_ERROR_INVALID_VALUE);
     user_drop(user, references, &doomed);
-    pthread_mutex_unlock(&simcuda.lock);
     simcuda_users_destroy(doomed);
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject user, unsigned references, unsigned flags)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (!simcuda_has(SIMCUDA_GRAPH, graph) || !simcuda_has(SIMCUDA_USER, user) || references == 0 ||
-        (flags & ~(unsigned)CU_GRAPH_USER_OBJECT_MOVE) || (flags && references > user->references)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_GRAPH, graph) || !simcuda_has(SIMCUDA_USER, user) || references == 0 ||
+                        (flags & ~(unsigned)CU_GRAPH_USER_OBJECT_MOVE) || (flags && references > user->references),
+                    CUDA_ERROR_INVALID_VALUE);
     if (!(flags & CU_GRAPH_USER_OBJECT_MOVE)) {
         user->references += references;
     }
     users_add(&graph->users, user, references);
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* ---- nodes ---- */
@@ -261,13 +256,10 @@ static bool all_nodes(CUgraph graph, const CUgraphNode *nodes, size_t count)
 
 CUresult cuGraphCreate(CUgraph *graph_p, unsigned flags)
 {
-    SIMCUDA_ENTER();
-    if (flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    pthread_mutex_lock(&simcuda.lock);
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(flags != 0, CUDA_ERROR_INVALID_VALUE);
     *graph_p = simcuda_graph_new();
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* A node made by hand, behind the given ones. */
@@ -275,12 +267,8 @@ static CUresult add_node(CUgraph graph, CUgraphNodeType type, const CUgraphNode 
                          CUgraphNode *node_p)
 {
     CUcontext ctx = simcuda_current();
-    if (!ctx) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    if (!all_nodes(graph, dependencies, count)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    SIMCUDA_FAIL_IF(!ctx, CUDA_ERROR_INVALID_CONTEXT);
+    SIMCUDA_FAIL_IF(!all_nodes(graph, dependencies, count), CUDA_ERROR_INVALID_VALUE);
     CUgraphNode node = simcuda_node_new(graph, type, ctx);
     for (size_t i = 0; i < count; i++) {
         simcuda_node_depend(node, dependencies[i], false);
@@ -292,28 +280,23 @@ static CUresult add_node(CUgraph graph, CUgraphNodeType type, const CUgraphNode 
 static CUresult add_event_node(CUgraphNode *node_p, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                                CUevent event, CUgraphNodeType type)
 {
-    CUgraphNode node;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_has(SIMCUDA_EVENT, event) ? add_node(graph, type, dependencies, count, &node)
-                                                        : CUDA_ERROR_INVALID_HANDLE;
-    if (result == CUDA_SUCCESS) {
-        node->event = event;
-        *node_p = node;
-    }
-    return simcuda_leave(result);
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_EVENT, event), CUDA_ERROR_INVALID_HANDLE);
+    SIMCUDA_TRY(add_node(graph, type, dependencies, count, node_p));
+    (*node_p)->event = event;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphAddEventRecordNode(CUgraphNode *node_p, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                                    CUevent event)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return add_event_node(node_p, graph, dependencies, count, event, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
 }
 
 CUresult cuGraphAddEventWaitNode(CUgraphNode *node_p, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                                  CUevent event)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return add_event_node(node_p, graph, dependencies, count, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
 }
 
@@ -321,7 +304,6 @@ CUresult cuGraphAddEventWaitNode(CUgraphNode *node_p, CUgraph graph, const CUgra
 static CUresult add_edges(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *data,
                           size_t count)
 {
-    pthread_mutex_lock(&simcuda.lock);
     bool good = all_nodes(graph, from, count) && all_nodes(graph, to, count);
     for (size_t i = 0; i < count && good; i++) {
         simcuda_node_visit(from[i]);
@@ -331,7 +313,7 @@ static CUresult add_edges(CUgraph graph, const CUgraphNode *from, const CUgraphN
             edge_find(to[i], from[i])->data = data[i];
         }
     }
-    return simcuda_leave(good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* An edge with other data is another edge. */
@@ -339,7 +321,6 @@ static CUresult remove_edges(CUgraph graph, const CUgraphNode *from, const CUgra
                              size_t count)
 {
     static const CUgraphEdgeData plain;
-    pthread_mutex_lock(&simcuda.lock);
     bool good = all_nodes(graph, from, count) && all_nodes(graph, to, count);
     for (size_t i = 0; i < count && good; i++) {
         struct simcuda_edge *edge = edge_find(to[i], from[i]);
@@ -349,33 +330,33 @@ static CUresult remove_edges(CUgraph graph, const CUgraphNode *from, const CUgra
             memmove(edge, edge + 1, after * sizeof *edge);
         }
     }
-    return simcuda_leave(good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
                                    const CUgraphEdgeData *data, size_t count)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return add_edges(graph, from, to, data, count);
 }
 
 CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
                                       const CUgraphEdgeData *data, size_t count)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return remove_edges(graph, from, to, data, count);
 }
 
 /* The old forms are for edges without data: they do not find others. */
 CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return add_edges(graph, from, to, NULL, count);
 }
 
 CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return remove_edges(graph, from, to, NULL, count);
 }
 
@@ -389,27 +370,21 @@ CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type_p)
 /* Both of these: with a NULL array, how many there are. */
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count_p)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (!simcuda_has(SIMCUDA_GRAPH, graph)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_GRAPH, graph), CUDA_ERROR_INVALID_VALUE);
     for (size_t i = 0; nodes && i < *count_p; i++) {
         nodes[i] = i < graph->nodes ? graph->node[i] : NULL;
     }
     if (!nodes || *count_p > graph->nodes) {
         *count_p = graph->nodes;
     }
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *data, size_t *count_p)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (!simcuda_has(SIMCUDA_GRAPH, graph)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_GRAPH, graph), CUDA_ERROR_INVALID_VALUE);
     size_t count = 0;
     for (size_t i = 0; i < graph->nodes; i++) {
         const struct CUgraphNode_st *node = graph->node[i];
@@ -422,20 +397,15 @@ CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, C
         }
     }
     *count_p = count;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *nodes, CUgraphEdgeData *data, size_t *count_p)
 {
-    SIMCUDA_ENTER();
-    if (data && !nodes) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    pthread_mutex_lock(&simcuda.lock);
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(data && !nodes, CUDA_ERROR_INVALID_VALUE);
     for (size_t d = 0; d < node->dependencies; d++) {
-        if (!data && node->dependency[d].data.type != 0) {
-            return simcuda_leave(CUDA_ERROR_LOSSY_QUERY);
-        }
+        SIMCUDA_FAIL_IF(!data && node->dependency[d].data.type != 0, CUDA_ERROR_LOSSY_QUERY);
     }
     for (size_t d = 0; nodes && d < *count_p; d++) {
         nodes[d] = d < node->dependencies ? node->dependency[d].from : NULL;
@@ -446,7 +416,7 @@ CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *nodes, CUg
     if (!nodes || *count_p > node->dependencies) {
         *count_p = node->dependencies;
     }
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* ---- graphs ---- */
@@ -475,42 +445,28 @@ static CUgraph copy_graph(CUgraph graph)
 
 CUresult cuGraphClone(CUgraph *clone_p, CUgraph graph)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (!simcuda_has(SIMCUDA_GRAPH, graph)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_GRAPH, graph), CUDA_ERROR_INVALID_VALUE);
     *clone_p = copy_graph(graph);
     simcuda_add(SIMCUDA_GRAPH, &(*clone_p)->object);
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphAddChildGraphNode(CUgraphNode *node_p, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                                   CUgraph child)
 {
-    SIMCUDA_ENTER();
-    CUgraphNode node;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_has(SIMCUDA_GRAPH, child) && child != graph
-                          ? add_node(graph, CU_GRAPH_NODE_TYPE_GRAPH, dependencies, count, &node)
-                          : CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS) {
-        node->child = copy_graph(child);
-        *node_p = node;
-    }
-    return simcuda_leave(result);
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_GRAPH, child) || child == graph, CUDA_ERROR_INVALID_VALUE);
+    SIMCUDA_TRY(add_node(graph, CU_GRAPH_NODE_TYPE_GRAPH, dependencies, count, node_p));
+    (*node_p)->child = copy_graph(child);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphDestroy(CUgraph graph)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (!simcuda_has(SIMCUDA_GRAPH, graph) || graph->capturing) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    CUuserObject doomed = simcuda_graph_free(graph);
-    pthread_mutex_unlock(&simcuda.lock);
-    simcuda_users_destroy(doomed);
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_GRAPH, graph) || graph->capturing, CUDA_ERROR_INVALID_VALUE);
+    simcuda_users_destroy(simcuda_graph_free(graph));
     return CUDA_SUCCESS;
 }
 
@@ -630,30 +586,23 @@ static bool same_topology(const struct simcuda_image *a, const struct simcuda_im
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec_p, CUgraph graph, unsigned long long flags)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     (void)flags; /* about memory of graphs and where they are launched from */
-    pthread_mutex_lock(&simcuda.lock);
-    if (!simcuda_has(SIMCUDA_GRAPH, graph) || graph->capturing || !simcuda_current()) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    CUresult result = simcuda_capture_check();
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
-    }
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_GRAPH, graph) || graph->capturing || !simcuda_current(),
+                    CUDA_ERROR_INVALID_VALUE);
+    SIMCUDA_TRY(simcuda_capture_check());
     CUgraphExec exec = simcuda_new(sizeof *exec);
     exec->image = image_new(graph, simcuda_current());
     simcuda_add(SIMCUDA_EXEC, &exec->object);
     *exec_p = exec;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (!simcuda_has(SIMCUDA_EXEC, exec) || !simcuda_has(SIMCUDA_GRAPH, graph) || graph->capturing) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_EXEC, exec) || !simcuda_has(SIMCUDA_GRAPH, graph) || graph->capturing,
+                    CUDA_ERROR_INVALID_VALUE);
     struct simcuda_image *image = image_new(graph, exec->image->step[0].ctx), *unused = image;
     bool same = same_topology(exec->image, image);
     if (same) {
@@ -661,24 +610,18 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
         exec->image = image;
     }
     info->result = same ? CU_GRAPH_EXEC_UPDATE_SUCCESS : CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
-    CUuserObject doomed = simcuda_image_release(unused);
-    pthread_mutex_unlock(&simcuda.lock);
-    simcuda_users_destroy(doomed);
+    simcuda_users_destroy(simcuda_image_release(unused));
     return same ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (!simcuda_has(SIMCUDA_EXEC, exec)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_EXEC, exec), CUDA_ERROR_INVALID_VALUE);
     simcuda_remove(&exec->object);
     CUuserObject doomed = simcuda_image_release(exec->image);
     simcuda_marker_release(exec->last);
     free(exec);
-    pthread_mutex_unlock(&simcuda.lock);
     simcuda_users_destroy(doomed);
     return CUDA_SUCCESS;
 }
@@ -691,9 +634,7 @@ static CUresult look_at_events(struct simcuda_image *image)
     for (size_t i = 0; i < image->steps; i++) {
         struct step *step = &image->step[i];
         step->marker = NULL;
-        if (step->event && !simcuda_has(SIMCUDA_EVENT, step->event)) {
-            return CUDA_ERROR_INVALID_HANDLE;
-        }
+        SIMCUDA_FAIL_IF(step->event && !simcuda_has(SIMCUDA_EVENT, step->event), CUDA_ERROR_INVALID_HANDLE);
     }
     for (size_t i = 0; i < image->steps; i++) {
         struct step *step = &image->step[i];
@@ -752,23 +693,13 @@ static void launch_steps(struct simcuda_image *image, CUstream stream)
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUstream stream;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS && !simcuda_has(SIMCUDA_EXEC, exec)) {
-        result = CUDA_ERROR_INVALID_VALUE;
-    } else if (result == CUDA_SUCCESS && stream->capture) {
-        result = CUDA_ERROR_NOT_SUPPORTED; /* a graph within a graph */
-    } else if (result == CUDA_SUCCESS && stream->legacy) {
-        result = simcuda_capture_check_legacy(stream->ctx, true);
-    }
-    if (result == CUDA_SUCCESS) {
-        result = look_at_events(exec->image);
-    }
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
-    }
+    SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_EXEC, exec), CUDA_ERROR_INVALID_VALUE);
+    SIMCUDA_FAIL_IF(stream->capture, CUDA_ERROR_NOT_SUPPORTED); /* a graph within a graph */
+    SIMCUDA_TRY(simcuda_stream_check_legacy(stream));
+    SIMCUDA_TRY(look_at_events(exec->image));
     struct simcuda_op retire = {.kind = SIMCUDA_OP_RETIRE, .image = exec->image};
     simcuda_stream_order(stream);
     if (exec->last) {
@@ -780,5 +711,5 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
     simcuda_push_record(stream, exec->last);
     exec->image->references++;
     simcuda_push(stream, &retire);
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }

@@ -252,25 +252,41 @@ struct simcuda_state {
 
 extern struct simcuda_state simcuda;
 
-/* Heads every exported function. The lock is not held. */
-#define SIMCUDA_ENTER()                                                                                                \
+/* Return from the function that they stand in: with the error of a call, or with an error under a condition. */
+#define SIMCUDA_TRY(call_)                                                                                             \
     do {                                                                                                               \
-        CUresult entered_ = simcuda_enter(__func__, __builtin_return_address(0));                                      \
-        if (entered_ != CUDA_SUCCESS) {                                                                                \
-            return entered_;                                                                                           \
+        CUresult result_ = (call_);                                                                                    \
+        if (result_ != CUDA_SUCCESS) {                                                                                 \
+            return result_;                                                                                            \
         }                                                                                                              \
     } while (0)
+#define SIMCUDA_FAIL_IF(condition_, error_) SIMCUDA_TRY((condition_) ? (error_) : CUDA_SUCCESS)
+
+/* Heads every exported function. */
+#define SIMCUDA_ENTER() SIMCUDA_TRY(simcuda_enter(__func__, __builtin_return_address(0)))
+
+/* The function holds the lock until it returns. */
+#define SIMCUDA_HOLD() __attribute__((cleanup(simcuda_unlock), unused)) pthread_mutex_t *const lock_ = simcuda_lock()
+
+/* Heads exported functions that need the lock. */
+#define SIMCUDA_LOCK()                                                                                                 \
+    SIMCUDA_ENTER();                                                                                                   \
+    SIMCUDA_HOLD()
 
 /* cuda_device.c */
 
 /* Trace, faults, and whether the API may be called here and now. */
 CUresult simcuda_enter(const char *function, const void *caller);
 
-/* Unlocks and gives the result back: the end of most functions. */
-CUresult simcuda_leave(CUresult result);
+/* For SIMCUDA_HOLD. */
+pthread_mutex_t *simcuda_lock(void);
+void simcuda_unlock(pthread_mutex_t *const *lock);
 
-/* The same behind a wait: a failure where a kernel has trapped meanwhile. */
-CUresult simcuda_leave_after_wait(CUresult result);
+/* The result of a wait: a failure where a kernel has trapped meanwhile. */
+CUresult simcuda_after_wait(void);
+
+/* The current context, if what a capture forbids may be done in it now. */
+CUresult simcuda_usable(CUcontext *ctx_p);
 
 /* The thread runs a host function or a destructor, in which the API must not be called. */
 void simcuda_callback(void (*run)(void *), void *data);
@@ -317,6 +333,9 @@ void simcuda_stream_release(CUstream stream);
 
 /* The caller's reference goes; work that is queued still runs. */
 void simcuda_stream_close(CUstream stream);
+
+/* May work go on the stream, if it is a legacy stream? Otherwise a capture in the way is invalidated. */
+CUresult simcuda_stream_check_legacy(CUstream stream);
 
 /* Queues or captures a copy of *op; on success takes over the references in it. */
 CUresult simcuda_submit(CUstream stream, const struct simcuda_op *op);
@@ -375,7 +394,7 @@ void simcuda_graph_unvisit(CUgraph graph);
 /* Drops a reference to what an executable graph runs. Returns user objects to hand to simcuda_users_destroy. */
 CUuserObject simcuda_image_release(struct simcuda_image *image);
 
-/* Calls destructors. The lock is not held. */
+/* Calls destructors, giving up the lock meanwhile. */
 void simcuda_users_destroy(CUuserObject doomed);
 
 struct CUgraph_st {

@@ -81,13 +81,6 @@ static void *as_pointer(CUdeviceptr address)
     return (void *)(uintptr_t)address;
 }
 
-/* The current context, if memory may be allocated and freed in it now. */
-static CUresult begin(CUcontext *ctx_p)
-{
-    *ctx_p = simcuda_current();
-    return *ctx_p ? simcuda_capture_check() : CUDA_ERROR_INVALID_CONTEXT;
-}
-
 static bool map(struct simcuda_memory *memory)
 {
     void *base = mmap(NULL, memory->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory->fd, 0);
@@ -125,50 +118,38 @@ err_free:
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address_p, size_t bytes)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUcontext ctx;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = begin(&ctx);
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
-    }
-    if (bytes == 0) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_TRY(simcuda_usable(&ctx));
+    SIMCUDA_FAIL_IF(bytes == 0, CUDA_ERROR_INVALID_VALUE);
     struct simcuda_memory *memory = NULL;
     if (bytes <= simcuda.topology.gpu[simcuda_gpu(ctx)].memory - ctx->live_bytes) {
         memory = allocate(ctx, bytes);
     }
-    if (!memory) {
-        return simcuda_leave(CUDA_ERROR_OUT_OF_MEMORY);
-    }
+    SIMCUDA_FAIL_IF(!memory, CUDA_ERROR_OUT_OF_MEMORY);
     simcuda_add(SIMCUDA_DEVICE_MEMORY, &memory->object);
     ctx->live_bytes += bytes;
     simcuda.mem_allocs++;
     simcuda.mem_live += bytes;
     simcuda.mem_peak = simcuda.mem_live > simcuda.mem_peak ? simcuda.mem_live : simcuda.mem_peak;
     *address_p = (CUdeviceptr)(uintptr_t)memory->base;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUcontext ctx;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = begin(&ctx);
-    if (result != CUDA_SUCCESS || address == 0) {
-        return simcuda_leave(result);
+    SIMCUDA_TRY(simcuda_usable(&ctx));
+    if (address == 0) {
+        return CUDA_SUCCESS;
     }
     struct simcuda_memory *memory = find_base(SIMCUDA_DEVICE_MEMORY, as_pointer(address));
-    if (!memory) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_FAIL_IF(!memory, CUDA_ERROR_INVALID_VALUE);
     simcuda_remove(&memory->object);
     simcuda_context_wait(memory->ctx); /* as the driver does; what is queued may still use it */
     memory->ctx->live_bytes -= memory->bytes;
     simcuda.mem_live -= memory->bytes;
-    pthread_mutex_unlock(&simcuda.lock);
     munmap(memory->base, memory->bytes);
     close(memory->fd);
     free(memory);
@@ -211,136 +192,102 @@ void simcuda_memory_reset(CUcontext ctx)
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base_p, size_t *bytes_p, CUdeviceptr address)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
+    SIMCUDA_LOCK();
     const struct simcuda_memory *memory = find_any(as_pointer(address));
-    if (!memory) {
-        return simcuda_leave(CUDA_ERROR_NOT_FOUND);
-    }
+    SIMCUDA_FAIL_IF(!memory, CUDA_ERROR_NOT_FOUND);
     *base_p = (CUdeviceptr)(uintptr_t)memory->base;
     *bytes_p = memory->bytes;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_p, size_t *total_p)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
+    SIMCUDA_LOCK();
     CUcontext ctx = simcuda_current();
-    if (!ctx) {
-        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
-    }
+    SIMCUDA_FAIL_IF(!ctx, CUDA_ERROR_INVALID_CONTEXT);
     *total_p = simcuda.topology.gpu[simcuda_gpu(ctx)].memory;
     *free_p = *total_p - ctx->live_bytes;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemHostAlloc(void **address_p, size_t bytes, unsigned flags)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUcontext ctx;
     (void)flags; /* all host memory is portable and mapped */
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = begin(&ctx);
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
-    }
+    SIMCUDA_TRY(simcuda_usable(&ctx));
     void *base;
-    if (bytes == 0) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    if (posix_memalign(&base, 4096, bytes) != 0) {
-        return simcuda_leave(CUDA_ERROR_OUT_OF_MEMORY);
-    }
+    SIMCUDA_FAIL_IF(bytes == 0, CUDA_ERROR_INVALID_VALUE);
+    SIMCUDA_FAIL_IF(posix_memalign(&base, 4096, bytes) != 0, CUDA_ERROR_OUT_OF_MEMORY);
     memset(base, GARBAGE, bytes);
     struct simcuda_memory *memory = simcuda_new(sizeof *memory);
     memory->base = base;
     memory->bytes = bytes;
     simcuda_add(SIMCUDA_HOST_MEMORY, &memory->object);
     *address_p = base;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUcontext ctx;
     (void)flags;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = begin(&ctx);
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
-    }
-    if (!address || bytes == 0) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    if (simcuda_memory_find(SIMCUDA_HOST_MEMORY, address)) {
-        return simcuda_leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-    }
+    SIMCUDA_TRY(simcuda_usable(&ctx));
+    SIMCUDA_FAIL_IF(!address || bytes == 0, CUDA_ERROR_INVALID_VALUE);
+    SIMCUDA_FAIL_IF(simcuda_memory_find(SIMCUDA_HOST_MEMORY, address), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     struct simcuda_memory *memory = simcuda_new(sizeof *memory);
     memory->base = address;
     memory->bytes = bytes;
     memory->registered = true;
     memory->owner = ctx;
     simcuda_add(SIMCUDA_HOST_MEMORY, &memory->object);
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* Lets go of host memory: of the program's, which it registered, or of the driver's. `stranger`: if it is not so. */
 static CUresult end_host_memory(void *address, bool registered, CUresult stranger)
 {
     CUcontext ctx;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = begin(&ctx);
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
-    }
+    SIMCUDA_TRY(simcuda_usable(&ctx));
     struct simcuda_memory *memory = find_base(SIMCUDA_HOST_MEMORY, address);
-    if (!memory || memory->registered != registered) {
-        return simcuda_leave(stranger);
-    }
+    SIMCUDA_FAIL_IF(!memory || memory->registered != registered, stranger);
     simcuda_remove(&memory->object);
     simcuda_context_wait(ctx);
     if (!registered) {
         free(memory->base);
     }
     free(memory);
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemHostUnregister(void *address)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return end_host_memory(address, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
 CUresult cuMemFreeHost(void *address)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return end_host_memory(address, false, CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device_p, void *address, unsigned flags)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (flags != 0 || !simcuda_memory_find(SIMCUDA_HOST_MEMORY, address)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(flags != 0 || !simcuda_memory_find(SIMCUDA_HOST_MEMORY, address), CUDA_ERROR_INVALID_VALUE);
     *device_p = (CUdeviceptr)(uintptr_t)address;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* As the driver: an address in the middle of an allocation gives the handle of the whole. */
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle_p, CUdeviceptr address)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     struct ipc_handle handle = {0};
-    pthread_mutex_lock(&simcuda.lock);
     const struct simcuda_memory *memory = simcuda_memory_find(SIMCUDA_DEVICE_MEMORY, as_pointer(address));
-    if (!memory) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_FAIL_IF(!memory, CUDA_ERROR_INVALID_VALUE);
     handle.nonce = memory->nonce;
     handle.bytes = memory->bytes;
     handle.pid = getpid();
@@ -351,7 +298,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle_p, CUdeviceptr address)
     char nonce[20];
     snprintf(nonce, sizeof nonce, "%016llx", (unsigned long long)handle.nonce);
     simnode_tell("handle", nonce);
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* Opens the exporter's memfd; -1 when the memory is gone. */
@@ -408,60 +355,41 @@ static CUresult open_mapping(CUcontext ctx, const struct ipc_handle *handle, str
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address_p, CUipcMemHandle exported, unsigned flags)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     struct ipc_handle handle;
     CUcontext ctx;
     memcpy(&handle, &exported, sizeof handle);
     handle.bus_id[sizeof handle.bus_id - 1] = '\0';
-    if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (handle.pid == getpid()) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = begin(&ctx);
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
-    }
+    SIMCUDA_FAIL_IF(flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUDA_ERROR_INVALID_VALUE);
+    SIMCUDA_FAIL_IF(handle.pid == getpid(), CUDA_ERROR_INVALID_CONTEXT);
+    SIMCUDA_TRY(simcuda_usable(&ctx));
     int gpu = simnode_topology_find(&simcuda.topology, handle.bus_id);
-    if (gpu < 0) {
-        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
-    }
-    if (gpu != simcuda_gpu(ctx) && !simcuda.topology.pair[simcuda_gpu(ctx)][gpu].access) {
-        return simcuda_leave(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
-    }
+    SIMCUDA_FAIL_IF(gpu < 0, CUDA_ERROR_INVALID_HANDLE);
+    SIMCUDA_FAIL_IF(gpu != simcuda_gpu(ctx) && !simcuda.topology.pair[simcuda_gpu(ctx)][gpu].access,
+                    CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     struct simcuda_memory *memory = find_opened(ctx, handle.nonce);
     if (!memory) {
-        result = open_mapping(ctx, &handle, &memory);
+        SIMCUDA_TRY(open_mapping(ctx, &handle, &memory));
     }
-    if (result == CUDA_SUCCESS) {
-        memory->opened++;
-        *address_p = (CUdeviceptr)(uintptr_t)memory->base;
-    }
-    return simcuda_leave(result);
+    memory->opened++;
+    *address_p = (CUdeviceptr)(uintptr_t)memory->base;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUcontext ctx;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = begin(&ctx);
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
-    }
+    SIMCUDA_TRY(simcuda_usable(&ctx));
     struct simcuda_memory *memory = find_base(SIMCUDA_IPC_MEMORY, as_pointer(address));
-    if (!memory) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_FAIL_IF(!memory, CUDA_ERROR_INVALID_VALUE);
     if (--memory->opened == 0) {
         simcuda_remove(&memory->object);
         simcuda_context_wait(memory->ctx);
         munmap(memory->base, memory->bytes);
         free(memory);
     }
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* Queues a copy. The memory on the device must be known; that on the host may be anything. */
@@ -479,59 +407,43 @@ static bool known(const void *address, size_t bytes)
 /* Pageable memory is copied aside, so that the caller may use it again at once. */
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream handle)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUstream stream;
     void *staged = NULL;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS && !known(as_pointer(to), bytes)) {
-        result = CUDA_ERROR_INVALID_VALUE;
+    SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
+    SIMCUDA_FAIL_IF(!known(as_pointer(to), bytes), CUDA_ERROR_INVALID_VALUE);
+    if (bytes > 0 && !stream->capture && !find_any(from)) {
+        staged = simcuda_new(bytes);
+        memcpy(staged, from, bytes);
     }
-    if (result == CUDA_SUCCESS && bytes > 0) {
-        if (!stream->capture && !find_any(from)) {
-            staged = simcuda_new(bytes);
-            memcpy(staged, from, bytes);
-        }
-        result = copy(stream, as_pointer(to), staged ? staged : from, bytes, staged);
-        if (result != CUDA_SUCCESS) {
-            free(staged);
-        }
+    CUresult result = copy(stream, as_pointer(to), staged ? staged : from, bytes, staged);
+    if (result != CUDA_SUCCESS) {
+        free(staged);
     }
-    return simcuda_leave(result);
+    return result;
 }
 
 /* A copy to pageable memory is done when the call returns. */
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream handle)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUstream stream;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS && !known(as_pointer(from), bytes)) {
-        result = CUDA_ERROR_INVALID_VALUE;
-    }
-    if (result == CUDA_SUCCESS) {
-        result = copy(stream, to, as_pointer(from), bytes, NULL);
-    }
-    if (result == CUDA_SUCCESS && !stream->capture && !find_any(to)) {
+    SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
+    SIMCUDA_FAIL_IF(!known(as_pointer(from), bytes), CUDA_ERROR_INVALID_VALUE);
+    SIMCUDA_TRY(copy(stream, to, as_pointer(from), bytes, NULL));
+    if (!stream->capture && !find_any(to)) {
         simcuda_stream_wait(stream);
     }
-    return simcuda_leave(result);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUstream stream;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS && (!known(as_pointer(to), bytes) || !known(as_pointer(from), bytes))) {
-        result = CUDA_ERROR_INVALID_VALUE;
-    }
-    if (result == CUDA_SUCCESS) {
-        result = copy(stream, as_pointer(to), as_pointer(from), bytes, NULL);
-    }
-    return simcuda_leave(result);
+    SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
+    SIMCUDA_FAIL_IF(!known(as_pointer(to), bytes) || !known(as_pointer(from), bytes), CUDA_ERROR_INVALID_VALUE);
+    return copy(stream, as_pointer(to), as_pointer(from), bytes, NULL);
 }
 
 /* With or without peer access; where there is none the driver goes through the host. */
@@ -539,9 +451,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr fro
                            CUstream handle)
 {
     SIMCUDA_ENTER();
-    if (!to_context || !from_context) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    SIMCUDA_FAIL_IF(!to_context || !from_context, CUDA_ERROR_INVALID_CONTEXT);
     return cuMemcpyDtoDAsync_v2(to, from, bytes, handle);
 }
 
@@ -549,29 +459,23 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr fro
 static CUresult copy_now(void *to, const void *from, size_t bytes, const void *device)
 {
     CUstream stream;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(CU_STREAM_LEGACY, &stream);
-    if (result == CUDA_SUCCESS) {
-        result = known(device, bytes) ? simcuda_capture_check() : CUDA_ERROR_INVALID_VALUE;
-    }
-    if (result == CUDA_SUCCESS) {
-        result = copy(stream, to, from, bytes, NULL);
-    }
-    if (result == CUDA_SUCCESS) {
-        simcuda_stream_wait(stream);
-    }
-    return simcuda_leave(result);
+    SIMCUDA_TRY(simcuda_stream_find(CU_STREAM_LEGACY, &stream));
+    SIMCUDA_FAIL_IF(!known(device, bytes), CUDA_ERROR_INVALID_VALUE);
+    SIMCUDA_TRY(simcuda_capture_check());
+    SIMCUDA_TRY(copy(stream, to, from, bytes, NULL));
+    simcuda_stream_wait(stream);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return copy_now(as_pointer(to), from, bytes, as_pointer(to));
 }
 
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return copy_now(to, as_pointer(from), bytes, as_pointer(from));
 }
 
@@ -582,15 +486,9 @@ static CUresult fill_pitched(CUstream handle, CUdeviceptr to, uint32_t value, un
     CUstream stream;
     struct simcuda_op op = {.kind = SIMCUDA_OP_SET, .set = {as_pointer(to), value, width, pitch, count}};
     size_t bytes = count > 0 ? (count - 1) * pitch + width : 0;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS && (to % width != 0 || pitch % width != 0 || !known(as_pointer(to), bytes))) {
-        result = CUDA_ERROR_INVALID_VALUE;
-    }
-    if (result == CUDA_SUCCESS && count > 0) {
-        result = simcuda_submit(stream, &op);
-    }
-    return simcuda_leave(result);
+    SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
+    SIMCUDA_FAIL_IF(to % width != 0 || pitch % width != 0 || !known(as_pointer(to), bytes), CUDA_ERROR_INVALID_VALUE);
+    return count > 0 ? simcuda_submit(stream, &op) : CUDA_SUCCESS;
 }
 
 static CUresult fill(CUstream handle, CUdeviceptr to, uint32_t value, unsigned width, size_t count)
@@ -600,32 +498,32 @@ static CUresult fill(CUstream handle, CUdeviceptr to, uint32_t value, unsigned w
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return fill(stream, to, value, 1, count);
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return fill(stream, to, value, 4, count);
 }
 
 /* Rows of one element only. */
 CUresult cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return width == 1 ? fill_pitched(stream, to, value, 4, pitch, height) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 /* On the legacy stream and, as with the driver, not waited for. */
 CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return fill(CU_STREAM_LEGACY, to, value, 1, count);
 }
 
 CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return fill(CU_STREAM_LEGACY, to, value, 4, count);
 }

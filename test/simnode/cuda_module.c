@@ -16,28 +16,20 @@
 CUresult cuLibraryLoadData(CUlibrary *library_p, const void *code, CUjit_option *jit_options, void **jit_values,
                            unsigned jit_count, CUlibraryOption *options, void **values, unsigned count)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     (void)jit_options, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
-    if (!code) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_capture_check();
-    if (result == CUDA_SUCCESS) {
-        CUlibrary library = simcuda_new(sizeof *library);
-        simcuda_add(SIMCUDA_LIBRARY, &library->object);
-        *library_p = library;
-    }
-    return simcuda_leave(result);
+    SIMCUDA_FAIL_IF(!code, CUDA_ERROR_INVALID_VALUE);
+    SIMCUDA_TRY(simcuda_capture_check());
+    CUlibrary library = simcuda_new(sizeof *library);
+    simcuda_add(SIMCUDA_LIBRARY, &library->object);
+    *library_p = library;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuLibraryUnload(CUlibrary library)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (!simcuda_has(SIMCUDA_LIBRARY, library)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_LIBRARY, library), CUDA_ERROR_INVALID_VALUE);
     simcuda_remove(&library->object);
     while (library->kernels) {
         CUkernel kernel = library->kernels;
@@ -45,7 +37,7 @@ CUresult cuLibraryUnload(CUlibrary library)
         free(kernel);
     }
     free(library);
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* The library's kernel, made when it is first asked for. */
@@ -68,18 +60,13 @@ static CUkernel kernel_get(CUlibrary library, simnode_kernel_fn run, size_t args
 
 CUresult cuLibraryGetKernel(CUkernel *kernel_p, CUlibrary library, const char *name)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
+    SIMCUDA_LOCK();
     size_t args_bytes;
     simnode_kernel_fn run = name ? simnode_kernel_find(name, &args_bytes) : NULL;
-    if (!simcuda_has(SIMCUDA_LIBRARY, library)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
-    }
-    if (!run) {
-        return simcuda_leave(CUDA_ERROR_NOT_FOUND);
-    }
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_LIBRARY, library), CUDA_ERROR_INVALID_HANDLE);
+    SIMCUDA_FAIL_IF(!run, CUDA_ERROR_NOT_FOUND);
     *kernel_p = kernel_get(library, run, args_bytes, name);
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* The kernel behind a handle of either type; NULL: none, or its library has been unloaded. */
@@ -97,40 +84,27 @@ static CUkernel kernel_find(const void *handle)
 
 CUresult cuKernelGetFunction(CUfunction *function_p, CUkernel kernel)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (!simcuda_current()) {
-        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
-    }
-    if (!kernel_find(kernel)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!simcuda_current(), CUDA_ERROR_INVALID_CONTEXT);
+    SIMCUDA_FAIL_IF(!kernel_find(kernel), CUDA_ERROR_INVALID_HANDLE);
     *function_p = (CUfunction)kernel;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* As of a GPU on which 32 registers of a thread let all threads of a multiprocessor in. */
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks_p, CUfunction function, int threads, size_t shared)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (!kernel_find(function)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
-    }
-    if (threads < 1 || threads > SIMCUDA_MAX_THREADS || shared != 0) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!kernel_find(function), CUDA_ERROR_INVALID_HANDLE);
+    SIMCUDA_FAIL_IF(threads < 1 || threads > SIMCUDA_MAX_THREADS || shared != 0, CUDA_ERROR_INVALID_VALUE);
     *blocks_p = SIMCUDA_SM_THREADS / threads;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuFuncGetAttribute(int *value_p, CUfunction_attribute attribute, CUfunction function)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (!kernel_find(function)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!kernel_find(function), CUDA_ERROR_INVALID_HANDLE);
     switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
         *value_p = SIMCUDA_MAX_THREADS;
@@ -145,7 +119,7 @@ CUresult cuFuncGetAttribute(int *value_p, CUfunction_attribute attribute, CUfunc
         *value_p = 0;
         break;
     }
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* A GPU would fault on such a pointer; here it would work, so it is looked for. */
@@ -212,40 +186,29 @@ static void put_kernel(struct simcuda_op *op, CUkernel kernel, const CUlaunchCon
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUstream stream;
     struct simcuda_op op = {.kind = SIMCUDA_OP_KERNEL};
-    if (!config || !parameters || !parameters[0] || extra) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    pthread_mutex_lock(&simcuda.lock);
+    SIMCUDA_FAIL_IF(!config || !parameters || !parameters[0] || extra, CUDA_ERROR_INVALID_VALUE);
     CUcontext ctx = simcuda_current();
-    CUresult result = ctx ? check_shape(config) : CUDA_ERROR_INVALID_CONTEXT;
-    if (result == CUDA_SUCCESS) {
-        result = simcuda_stream_find(config->hStream, &stream);
-    }
+    SIMCUDA_FAIL_IF(!ctx, CUDA_ERROR_INVALID_CONTEXT);
+    SIMCUDA_TRY(check_shape(config));
+    SIMCUDA_TRY(simcuda_stream_find(config->hStream, &stream));
     CUkernel kernel = kernel_find(function);
-    if (result == CUDA_SUCCESS && (!kernel || stream->ctx != ctx)) {
-        result = CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
-    }
+    SIMCUDA_FAIL_IF(!kernel || stream->ctx != ctx, CUDA_ERROR_INVALID_HANDLE);
     put_kernel(&op, kernel, config);
     for (unsigned i = 0; i < config->numAttrs; i++) {
         op.kernel.programmatic |= config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
                                   config->attrs[i].value.programmaticStreamSerializationAllowed;
     }
-    result = take_arguments(ctx, kernel, parameters[0], &op);
-    return simcuda_leave(result == CUDA_SUCCESS ? simcuda_submit(stream, &op) : result);
+    SIMCUDA_TRY(take_arguments(ctx, kernel, parameters[0], &op));
+    return simcuda_submit(stream, &op);
 }
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *params_p)
 {
     SIMCUDA_ENTER();
-    if (node->type != CU_GRAPH_NODE_TYPE_KERNEL) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    SIMCUDA_FAIL_IF(node->type != CU_GRAPH_NODE_TYPE_KERNEL, CUDA_ERROR_INVALID_VALUE);
     node->parameters[0] = &node->op.kernel.args;
     *params_p = (CUDA_KERNEL_NODE_PARAMS){
         .func = (CUfunction)node->op.kernel.kernel,
@@ -265,10 +228,9 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS
 CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue *value_p)
 {
     SIMCUDA_ENTER();
-    if (node->type != CU_GRAPH_NODE_TYPE_KERNEL ||
-        (id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE && id != CU_LAUNCH_ATTRIBUTE_PRIORITY)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    SIMCUDA_FAIL_IF(node->type != CU_GRAPH_NODE_TYPE_KERNEL ||
+                        (id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE && id != CU_LAUNCH_ATTRIBUTE_PRIORITY),
+                    CUDA_ERROR_INVALID_VALUE);
     memset(value_p, 0, sizeof *value_p);
     return CUDA_SUCCESS;
 }
@@ -276,7 +238,7 @@ CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUlaunchAttributeID id,
 /* Allowed while the graph is captured. Edges stay what they are; an executable graph has what it was made with. */
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     const CUlaunchConfig config = {
         .gridDimX = params->gridDimX,
         .gridDimY = params->gridDimY,
@@ -285,21 +247,16 @@ CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_
         .blockDimY = params->blockDimY,
         .blockDimZ = params->blockDimZ,
     };
-    pthread_mutex_lock(&simcuda.lock);
     CUkernel kernel = kernel_find(params->func);
-    if (node->type != CU_GRAPH_NODE_TYPE_KERNEL || !kernel || !params->kernelParams || !params->kernelParams[0]) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_FAIL_IF(node->type != CU_GRAPH_NODE_TYPE_KERNEL || !kernel || !params->kernelParams ||
+                        !params->kernelParams[0],
+                    CUDA_ERROR_INVALID_VALUE);
     struct simcuda_op op = node->op;
     put_kernel(&op, kernel, &config);
-    CUresult result = check_shape(&config);
-    if (result == CUDA_SUCCESS) {
-        result = take_arguments(node->ctx, kernel, params->kernelParams[0], &op);
-    }
-    if (result == CUDA_SUCCESS) {
-        node->op = op;
-    }
-    return simcuda_leave(result);
+    SIMCUDA_TRY(check_shape(&config));
+    SIMCUDA_TRY(take_arguments(node->ctx, kernel, params->kernelParams[0], &op));
+    node->op = op;
+    return CUDA_SUCCESS;
 }
 
 static void delay(uint32_t *random)

@@ -138,7 +138,6 @@ static void note_start(CUstream stream)
 
 static void run(CUstream stream, struct simcuda_op *op)
 {
-    CUuserObject doomed = NULL;
     wait_for_turn(stream, op);
     if (op->kind == SIMCUDA_OP_WAIT) {
         marker_wait(op->marker);
@@ -153,10 +152,7 @@ static void run(CUstream stream, struct simcuda_op *op)
         simcuda_marker_release(op->marker);
         break;
     case SIMCUDA_OP_RETIRE:
-        doomed = simcuda_image_release(op->image);
-        pthread_mutex_unlock(&simcuda.lock);
-        simcuda_users_destroy(doomed);
-        pthread_mutex_lock(&simcuda.lock);
+        simcuda_users_destroy(simcuda_image_release(op->image));
         break;
     default:
         pthread_mutex_unlock(&simcuda.lock);
@@ -307,22 +303,25 @@ static void wait_for_room(CUstream stream)
     }
 }
 
+CUresult simcuda_stream_check_legacy(CUstream stream)
+{
+    return stream->legacy ? simcuda_capture_check_legacy(stream->ctx, true) : CUDA_SUCCESS;
+}
+
 CUresult simcuda_submit(CUstream stream, const struct simcuda_op *op)
 {
     if (stream->capture) {
         return simcuda_capture_work(stream, op);
     }
-    CUresult result = stream->legacy ? simcuda_capture_check_legacy(stream->ctx, true) : CUDA_SUCCESS;
-    if (result == CUDA_SUCCESS) {
-        simcuda_stream_retain(stream); /* another thread may destroy it while this one waits */
-        if (is_bounded(op)) {
-            wait_for_room(stream);
-        }
-        simcuda_stream_order(stream);
-        simcuda_push(stream, op);
-        simcuda_stream_release(stream);
+    SIMCUDA_TRY(simcuda_stream_check_legacy(stream));
+    simcuda_stream_retain(stream); /* another thread may destroy it while this one waits */
+    if (is_bounded(op)) {
+        wait_for_room(stream);
     }
-    return result;
+    simcuda_stream_order(stream);
+    simcuda_push(stream, op);
+    simcuda_stream_release(stream);
+    return CUDA_SUCCESS;
 }
 
 void simcuda_stream_wait(CUstream stream)
@@ -367,143 +366,114 @@ CUresult simcuda_stream_find(CUstream handle, CUstream *stream_p)
         return simcuda_has(SIMCUDA_STREAM, handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
     }
     CUcontext ctx = simcuda_current();
-    if (!ctx) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    SIMCUDA_FAIL_IF(!ctx, CUDA_ERROR_INVALID_CONTEXT);
     *stream_p = default_stream(ctx, handle != CU_STREAM_PER_THREAD);
     return CUDA_SUCCESS;
 }
 
 static CUresult create(CUstream *stream_p, unsigned flags)
 {
-    pthread_mutex_lock(&simcuda.lock);
     CUcontext ctx = simcuda_current();
-    if (!ctx) {
-        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
-    }
-    if (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) {
-        return simcuda_leave(CUDA_ERROR_INVALID_VALUE);
-    }
+    SIMCUDA_FAIL_IF(!ctx, CUDA_ERROR_INVALID_CONTEXT);
+    SIMCUDA_FAIL_IF(flags & ~(unsigned)CU_STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_VALUE);
     CUstream stream = simcuda_stream_new(ctx, flags);
     simcuda_add(SIMCUDA_STREAM, &stream->object);
     *stream_p = stream;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuStreamCreate(CUstream *stream_p, unsigned flags)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return create(stream_p, flags);
 }
 
 CUresult cuStreamCreateWithPriority(CUstream *stream_p, unsigned flags, int priority)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     (void)priority; /* all streams run at once anyway */
     return create(stream_p, flags);
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (!simcuda_has(SIMCUDA_STREAM, stream)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_STREAM, stream), CUDA_ERROR_INVALID_HANDLE);
     if (stream->capture) {
         simcuda_capture_invalidate(stream);
     }
     simcuda_remove(&stream->object);
     simcuda_stream_close(stream);
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* What synchronising and querying have in common: not while capturing. */
 static CUresult find_uncaptured(CUstream handle, CUstream *stream_p)
 {
-    CUresult result = simcuda_stream_find(handle, stream_p);
-    if (result == CUDA_SUCCESS && (*stream_p)->capture) {
+    SIMCUDA_TRY(simcuda_stream_find(handle, stream_p));
+    if ((*stream_p)->capture) {
         simcuda_capture_invalidate(*stream_p);
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    if (result == CUDA_SUCCESS && (*stream_p)->legacy) {
-        result = simcuda_capture_check_legacy((*stream_p)->ctx, true);
-    }
-    return result;
+    return simcuda_stream_check_legacy(*stream_p);
 }
 
 CUresult cuStreamSynchronize(CUstream handle)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUstream stream;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = find_uncaptured(handle, &stream);
-    if (result == CUDA_SUCCESS) {
-        simcuda_stream_wait(stream);
-    }
-    return simcuda_leave_after_wait(result);
+    SIMCUDA_TRY(find_uncaptured(handle, &stream));
+    simcuda_stream_wait(stream);
+    return simcuda_after_wait();
 }
 
 CUresult cuStreamQuery(CUstream handle)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUstream stream;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = find_uncaptured(handle, &stream);
-    if (result == CUDA_SUCCESS && stream->pending > 0) {
-        result = CUDA_ERROR_NOT_READY;
-    }
-    return simcuda_leave(result);
+    SIMCUDA_TRY(find_uncaptured(handle, &stream));
+    return stream->pending > 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 CUresult cuStreamGetCtx(CUstream handle, CUcontext *context_p)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUstream stream;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = find_uncaptured(handle, &stream); /* it is not documented for others */
-    if (result == CUDA_SUCCESS) {
-        *context_p = stream->ctx;
-    }
-    return simcuda_leave(result);
+    SIMCUDA_TRY(find_uncaptured(handle, &stream)); /* it is not documented for others */
+    *context_p = stream->ctx;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuStreamGetId(CUstream handle, unsigned long long *id_p)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUstream stream;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = find_uncaptured(handle, &stream); /* so does the driver (580) */
-    if (result == CUDA_SUCCESS) {
-        *id_p = stream->id;
-    }
-    return simcuda_leave(result);
+    SIMCUDA_TRY(find_uncaptured(handle, &stream)); /* so does the driver (580) */
+    *id_p = stream->id;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUstream stream;
     struct simcuda_op op = {.kind = SIMCUDA_OP_HOST, .host = {function, data}};
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = function ? simcuda_stream_find(handle, &stream) : CUDA_ERROR_INVALID_VALUE;
-    return simcuda_leave(result == CUDA_SUCCESS ? simcuda_submit(stream, &op) : result);
+    SIMCUDA_FAIL_IF(!function, CUDA_ERROR_INVALID_VALUE);
+    SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
+    return simcuda_submit(stream, &op);
 }
 
 CUresult cuEventCreate(CUevent *event_p, unsigned flags)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
+    SIMCUDA_LOCK();
     CUcontext ctx = simcuda_current();
-    if (!ctx) {
-        return simcuda_leave(CUDA_ERROR_INVALID_CONTEXT);
-    }
+    SIMCUDA_FAIL_IF(!ctx, CUDA_ERROR_INVALID_CONTEXT);
     CUevent event = simcuda_new(sizeof *event);
     event->ctx = ctx;
     event->flags = flags;
     simcuda_add(SIMCUDA_EVENT, &event->object);
     *event_p = event;
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 static void event_free(CUevent event)
@@ -516,13 +486,10 @@ static void event_free(CUevent event)
 
 CUresult cuEventDestroy_v2(CUevent event)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    if (!simcuda_has(SIMCUDA_EVENT, event)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
-    }
+    SIMCUDA_LOCK();
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_EVENT, event), CUDA_ERROR_INVALID_HANDLE);
     event_free(event);
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 void simcuda_streams_reset(CUcontext ctx)
@@ -546,133 +513,112 @@ void simcuda_streams_reset(CUcontext ctx)
     }
 }
 
+/* An external record or wait: under capture only. */
+static bool are_flags(CUstream stream, unsigned flags, unsigned external)
+{
+    return flags == 0 || (flags == external && stream->capture);
+}
+
 static CUresult record(CUevent event, CUstream handle, unsigned flags)
 {
     CUstream stream;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS && (!simcuda_has(SIMCUDA_EVENT, event) || event->ctx != stream->ctx)) {
-        result = CUDA_ERROR_INVALID_HANDLE;
+    SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_EVENT, event) || event->ctx != stream->ctx, CUDA_ERROR_INVALID_HANDLE);
+    SIMCUDA_FAIL_IF(!are_flags(stream, flags, CU_EVENT_RECORD_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
+    if (flags) {
+        return simcuda_capture_external(stream, event, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
     }
-    if (result == CUDA_SUCCESS && (flags & ~(stream->capture ? (unsigned)CU_EVENT_RECORD_EXTERNAL : 0u))) {
-        result = CUDA_ERROR_INVALID_VALUE; /* external: under capture only */
+    if (stream->capture) {
+        return simcuda_capture_record(stream, event);
     }
-    if (result == CUDA_SUCCESS && stream->capture) {
-        return simcuda_leave(flags ? simcuda_capture_external(stream, event, CU_GRAPH_NODE_TYPE_EVENT_RECORD)
-                                   : simcuda_capture_record(stream, event));
-    }
-    if (result == CUDA_SUCCESS && stream->legacy) {
-        result = simcuda_capture_check_legacy(stream->ctx, true);
-    }
-    if (result == CUDA_SUCCESS) {
-        simcuda_marker_release(event->marker);
-        event->marker = simcuda_marker_new(1);
-        event->capture = 0;
-        simcuda_stream_order(stream);
-        simcuda_push_record(stream, event->marker);
-    }
-    return simcuda_leave(result);
+    SIMCUDA_TRY(simcuda_stream_check_legacy(stream));
+    simcuda_marker_release(event->marker);
+    event->marker = simcuda_marker_new(1);
+    event->capture = 0;
+    simcuda_stream_order(stream);
+    simcuda_push_record(stream, event->marker);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return record(event, stream, 0);
 }
 
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return record(event, stream, flags);
 }
 
 CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     CUstream stream;
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = simcuda_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS && !simcuda_has(SIMCUDA_EVENT, event)) {
-        result = CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (result == CUDA_SUCCESS && (flags & ~(stream->capture ? (unsigned)CU_EVENT_WAIT_EXTERNAL : 0u))) {
-        result = CUDA_ERROR_INVALID_VALUE; /* external: under capture only */
-    }
-    if (result != CUDA_SUCCESS) {
-        return simcuda_leave(result);
-    }
+    SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_EVENT, event), CUDA_ERROR_INVALID_HANDLE);
+    SIMCUDA_FAIL_IF(!are_flags(stream, flags, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
     if (flags) {
-        return simcuda_leave(simcuda_capture_external(stream, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT));
+        return simcuda_capture_external(stream, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
     }
     if (event->capture != 0 || (stream->capture && event->marker)) {
-        return simcuda_leave(simcuda_capture_wait(stream, event));
+        return simcuda_capture_wait(stream, event);
     }
-    if (stream->legacy) {
-        result = simcuda_capture_check_legacy(stream->ctx, true);
-    }
-    if (result == CUDA_SUCCESS && event->marker) {
+    SIMCUDA_TRY(simcuda_stream_check_legacy(stream));
+    if (event->marker) {
         simcuda_stream_order(stream);
         simcuda_push_wait(stream, event->marker);
     }
-    return simcuda_leave(result);
+    return CUDA_SUCCESS;
 }
 
 /* What querying and synchronising have in common. */
 static CUresult check_event(CUevent event)
 {
-    if (!simcuda_has(SIMCUDA_EVENT, event)) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_EVENT, event), CUDA_ERROR_INVALID_HANDLE);
     return event->capture != 0 ? CUDA_ERROR_CAPTURED_EVENT : simcuda_capture_check();
 }
 
 CUresult cuEventQuery(CUevent event)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = check_event(event);
-    if (result == CUDA_SUCCESS && event->marker && event->marker->left > 0) {
-        result = CUDA_ERROR_NOT_READY;
-    }
-    return simcuda_leave(result);
+    SIMCUDA_LOCK();
+    SIMCUDA_TRY(check_event(event));
+    return event->marker && event->marker->left > 0 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 CUresult cuEventSynchronize(CUevent event)
 {
-    SIMCUDA_ENTER();
-    pthread_mutex_lock(&simcuda.lock);
-    CUresult result = check_event(event);
-    if (result == CUDA_SUCCESS && event->marker) {
-        struct simcuda_marker *marker = event->marker;
+    SIMCUDA_LOCK();
+    SIMCUDA_TRY(check_event(event));
+    struct simcuda_marker *marker = event->marker;
+    if (marker) {
         marker->references++; /* the event may be recorded again meanwhile */
         marker_wait(marker);
         simcuda_marker_release(marker);
     }
-    return simcuda_leave_after_wait(result);
+    return simcuda_after_wait();
 }
 
 static CUresult elapsed(float *milliseconds_p, CUevent start_event, CUevent end_event)
 {
-    pthread_mutex_lock(&simcuda.lock);
-    if (!simcuda_has(SIMCUDA_EVENT, start_event) || !simcuda_has(SIMCUDA_EVENT, end_event) || !start_event->marker ||
-        !end_event->marker || ((start_event->flags | end_event->flags) & CU_EVENT_DISABLE_TIMING)) {
-        return simcuda_leave(CUDA_ERROR_INVALID_HANDLE);
-    }
-    if (start_event->marker->left > 0 || end_event->marker->left > 0) {
-        return simcuda_leave(CUDA_ERROR_NOT_READY);
-    }
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_EVENT, start_event) || !simcuda_has(SIMCUDA_EVENT, end_event) ||
+                        !start_event->marker || !end_event->marker ||
+                        ((start_event->flags | end_event->flags) & CU_EVENT_DISABLE_TIMING),
+                    CUDA_ERROR_INVALID_HANDLE);
+    SIMCUDA_FAIL_IF(start_event->marker->left > 0 || end_event->marker->left > 0, CUDA_ERROR_NOT_READY);
     *milliseconds_p = (float)((double)(int64_t)(end_event->marker->time - start_event->marker->time) / 1e6);
-    return simcuda_leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuEventElapsedTime(float *milliseconds_p, CUevent start_event, CUevent end_event)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return elapsed(milliseconds_p, start_event, end_event);
 }
 
 CUresult cuEventElapsedTime_v2(float *milliseconds_p, CUevent start_event, CUevent end_event)
 {
-    SIMCUDA_ENTER();
+    SIMCUDA_LOCK();
     return elapsed(milliseconds_p, start_event, end_event);
 }
