@@ -12,6 +12,7 @@ command -v python3 >/dev/null || { echo '1..0 # SKIP no python3'; exit 0; }
 # run NAME RANKS WAY LOSSES TOKENS MS [LOGITS]: a made-up result of a program "demo", and what onehop counted: 15 calls of
 # the 15 that it asked for.
 run() {
+    mkdir -p "$scratch/$1"
     printf '{"program": "demo", "ranks": %d, "device": "none", "torch": "0", "nccl": "0", "seed": 1, "logit_bound": 0.05,
         "collectives": {"allreduce": 15, "allgather": 4},
         "rows": [{"name": "demo row", "step_ms": %s, "last_loss": 1.0}],
@@ -33,10 +34,13 @@ report() {
     tap_point $? "$4" "status $status: $(cat "$scratch/out")"
 }
 
-for name in equal loss-2 loss-4 tokens-near tokens-far logits-2 logits-near logits-far logits-rms slow some missing off \
-    on lost unserved sparse pool unrun-onehop unrun-all empty; do
-    mkdir "$scratch/$name"
-done
+# compare NAME RANKS LOSSES TOKENS LOGITS STATUS PATTERN TEXT: the report of a run with onehop that came to these values.
+compare() {
+    run "$1" "$2" stock.1 1.0,2.0 7,8 1.0
+    run "$1" "$2" onehop.1 "$3" "$4" 1.0 "$5"
+    report "$1" "${@:6}"
+}
+
 run equal 2 stock.1 1.0,2.0 7,8 6.0
 run equal 2 stock.2 1.0,2.0 7,8 4.0
 run equal 2 onehop.1 1.0,2.0 7,8 2.0
@@ -50,30 +54,17 @@ grep -q '^| demo row | step_ms | 4 | 2 | 2.00x |' "$scratch/equal.md" && grep -q
     grep -q '^2026-01-02. 2 x GPU, driver 5. NVLS off. Commit abc. ' "$scratch/equal.md" &&
     grep -q '^| demo | onehop | 12 | 3 | ' "$scratch/equal.md" && grep -q '^    scripts/apps demo$' "$scratch/equal.md"
 tap_point $? "the same as a page, with machine, commit, command, and the tables of other programs" "$(cat "$scratch/equal.md")"
-for ranks in 2 4; do
-    run loss-$ranks $ranks stock.1 1.0,2.0 7,8 1.0
-    run loss-$ranks $ranks onehop.1 1.0,2.0001 7,8 1.0
-done
-report loss-2 1 'loss demo: 1 of 2 values differ' "two ranks: a loss that differs at all"
-report loss-4 0 '4 results, 3 of them the same bit for bit, 0 faults' "four ranks: a loss that differs a little"
-for name in tokens-near tokens-far logits-near logits-far logits-rms slow; do
-    run $name 4 stock.1 1.0,2.0 7,8 1.0
-done
-run tokens-near 4 onehop.1 1.0,2.0 7,9 1.0
-run tokens-far 4 onehop.1 1.0,2.0 6,8 1.0
-report tokens-near 0 ' 0 faults' "a token that differs where two words are near"
-report tokens-far 1 'tokens demo: token 0: 7 and 6' "a token that differs where they are not"
-run logits-2 2 stock.1 1.0,2.0 7,8 1.0
-run logits-2 2 onehop.1 1.0,2.0 7,8 1.0 9.5,9.2501
-report logits-2 0 '4 results, 3 of them the same bit for bit, 0 faults' "two ranks: a logit that differs a little"
-run logits-near 4 onehop.1 1.0,2.0 7,8 1.0 9.5,9.30
-report logits-near 0 ' 0 faults' "four ranks: a logit that differs as rounding lets it"
-run logits-far 4 onehop.1 1.0,2.0 7,8 1.0 9.5,9.6
-report logits-far 1 'logits demo: logit 1: 9.25 and 9.6' "a logit that differs more"
-run logits-rms 4 onehop.1 1.0,2.0 7,8 1.0 9.7,9.4
-report logits-rms 1 'logits demo: 0.177 apart on the average' "logits that differ more on the average"
-run slow 4 onehop.1 1.0,2.5 7,8 1.0
-report slow 1 'loss demo: step 1: 2.0 and 2.5' "four ranks: a loss that differs much"
+compare loss-2 2 1.0,2.0001 7,8 9.5,9.25 1 'loss demo: 1 of 2 values differ' "two ranks: a loss that differs at all"
+compare loss-4 4 1.0,2.0001 7,8 9.5,9.25 0 '4 results, 3 of them the same bit for bit, 0 faults' \
+    "four ranks: a loss that differs a little"
+compare tokens-near 4 1.0,2.0 7,9 9.5,9.25 0 ' 0 faults' "a token that differs where two words are near"
+compare tokens-far 4 1.0,2.0 6,8 9.5,9.25 1 'tokens demo: token 0: 7 and 6' "a token that differs where they are not"
+compare logits-2 2 1.0,2.0 7,8 9.5,9.2501 0 '4 results, 3 of them the same bit for bit, 0 faults' \
+    "two ranks: a logit that differs a little"
+compare logits-near 4 1.0,2.0 7,8 9.5,9.30 0 ' 0 faults' "four ranks: a logit that differs as rounding lets it"
+compare logits-far 4 1.0,2.0 7,8 9.5,9.6 1 'logits demo: logit 1: 9.25 and 9.6' "a logit that differs more"
+compare logits-rms 4 1.0,2.0 7,8 9.7,9.4 1 'logits demo: 0.177 apart on the average' "logits that differ more on the average"
+compare slow 4 1.0,2.5 7,8 9.5,9.25 1 'loss demo: step 1: 2.0 and 2.5' "four ranks: a loss that differs much"
 for name in some missing off on lost unserved sparse pool; do
     run $name 2 stock.1 1.0,2.0 7,8 4.0
     [ $name = missing ] || run $name 2 onehop.1 1.0,2.0 7,8 2.0
@@ -86,6 +77,7 @@ report pool 0 '^demo row +step_ms +4 +2 +2\.00x' "a pool's own run is not the be
 grep -qE '^demo row, by itself +step_ms +1 *$' "$scratch/out"
 tap_point $? "but has a row" "$(cat "$scratch/out")"
 run unrun-onehop 2 stock.1 1.0,2.0 7,8 4.0
+mkdir "$scratch/unrun-all" "$scratch/empty"
 printf 'demo.onehop.1\nsparse_collectives, onehop\n' | tee "$scratch/unrun-onehop/not-run.txt" >"$scratch/unrun-all/not-run.txt"
 report unrun-onehop 0 '^demo.onehop.1: not run: no time left$' "what there was no time for is told, and no fault"
 grep -q '^- sparse_collectives, onehop: not run: no time left' "$scratch/unrun-onehop.md"
