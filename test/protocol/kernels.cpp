@@ -20,6 +20,7 @@
 #define oh_spin_pause simnode_spin_pause
 #define oh_word_load simnode_word_load
 #define oh_word_store simnode_word_store
+#define SIMNODE_KERNEL_END() stores.land_all()
 #include "test/simnode/primitives_cpu.h"
 #undef oh_escape_load
 #undef oh_escape_store
@@ -175,17 +176,6 @@ OH_DEVICE void oh_word_store(void *at, uint32_t value)
 {
     stores.post(static_cast<char *>(at), value, 4);
 }
-
-#undef OH_KERNEL
-#define OH_KERNEL(name_, ranks_, args_t_, ...)                                                                         \
-    static void name_(const void *args, unsigned block, unsigned blocks)                                               \
-    {                                                                                                                  \
-        simnode_here = {block, blocks};                                                                                \
-        __VA_ARGS__(*static_cast<const args_t_ *>(args));                                                              \
-        stores.land_all();                                                                                             \
-    }                                                                                                                  \
-    static simnode_kernel_entry name_##_entry = {#name_, name_, sizeof(args_t_), simnode_kernels};                     \
-    static const bool name_##_listed = (simnode_kernels = &name_##_entry, true);
 
 #include "kernels/protocol.cuh"
 

@@ -178,31 +178,20 @@ CUresult cuDriverGetVersion(int *version_p)
     X(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)                                                                          \
     X(CUDA_ERROR_UNKNOWN)
 
-static CUresult error_text(CUresult error, const char **text_p)
+CUresult cuGetErrorName(CUresult error, const char **name_p)
 {
+    SIMCUDA_TRY(enter_uninitialised(__func__, __builtin_return_address(0)));
     switch (error) {
 #define ERROR_CASE(name_)                                                                                              \
     case name_:                                                                                                        \
-        *text_p = #name_;                                                                                              \
+        *name_p = #name_;                                                                                              \
         return CUDA_SUCCESS;
         ERRORS(ERROR_CASE)
 #undef ERROR_CASE
     default:
-        *text_p = NULL;
+        *name_p = NULL;
         return CUDA_ERROR_INVALID_VALUE;
     }
-}
-
-CUresult cuGetErrorName(CUresult error, const char **name_p)
-{
-    SIMCUDA_TRY(enter_uninitialised(__func__, __builtin_return_address(0)));
-    return error_text(error, name_p);
-}
-
-CUresult cuGetErrorString(CUresult error, const char **text_p)
-{
-    SIMCUDA_TRY(enter_uninitialised(__func__, __builtin_return_address(0)));
-    return error_text(error, text_p);
 }
 
 static const struct simnode_gpu *gpu_at(CUdevice device)
@@ -235,24 +224,6 @@ CUresult cuDeviceGetName(char *name_p, int size, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetUuid_v2(CUuuid *uuid_p, CUdevice device)
-{
-    SIMCUDA_ENTER();
-    const struct simnode_gpu *gpu = gpu_at(device);
-    SIMCUDA_FAIL_IF(!gpu, CUDA_ERROR_INVALID_DEVICE);
-    simnode_gpu_uuid(gpu, (unsigned char *)uuid_p->bytes);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceTotalMem_v2(size_t *bytes_p, CUdevice device)
-{
-    SIMCUDA_ENTER();
-    const struct simnode_gpu *gpu = gpu_at(device);
-    SIMCUDA_FAIL_IF(!gpu, CUDA_ERROR_INVALID_DEVICE);
-    *bytes_p = gpu->memory;
-    return CUDA_SUCCESS;
-}
-
 static int attribute_of(const struct simnode_gpu *gpu, CUdevice_attribute attribute)
 {
     switch (attribute) {
@@ -262,23 +233,6 @@ static int attribute_of(const struct simnode_gpu *gpu, CUdevice_attribute attrib
         return gpu->cc_minor;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
         return gpu->sms;
-    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
-        return (int)gpu->domain;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-        return (int)gpu->bus;
-    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
-        return (int)gpu->device;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
-        return SIMCUDA_MAX_THREADS;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
-        return 2048;
-    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
-        return 32;
-    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
-    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
-    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
-    case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED: /* which stands for IPC memory, too */
         return 1;
     default:
@@ -323,14 +277,6 @@ static const struct simnode_pair *pair_of(CUdevice a, CUdevice b)
     return &simcuda.topology.pair[simcuda.gpu_of[a]][simcuda.gpu_of[b]];
 }
 
-CUresult cuDeviceCanAccessPeer(int *can_p, CUdevice device, CUdevice peer)
-{
-    SIMCUDA_ENTER();
-    SIMCUDA_FAIL_IF(!gpu_at(device) || !gpu_at(peer), CUDA_ERROR_INVALID_DEVICE);
-    *can_p = device != peer && pair_of(device, peer)->access;
-    return CUDA_SUCCESS;
-}
-
 CUresult cuDeviceGetP2PAttribute(int *value_p, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice target)
 {
     SIMCUDA_ENTER();
@@ -342,10 +288,6 @@ CUresult cuDeviceGetP2PAttribute(int *value_p, CUdevice_P2PAttribute attribute, 
         return CUDA_SUCCESS;
     case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
         *value_p = pair->atomics;
-        return CUDA_SUCCESS;
-    case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
-    case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
-        *value_p = 0;
         return CUDA_SUCCESS;
     default:
         return CUDA_ERROR_INVALID_VALUE;

@@ -277,27 +277,14 @@ static CUresult add_node(CUgraph graph, CUgraphNodeType type, const CUgraphNode 
     return CUDA_SUCCESS;
 }
 
-static CUresult add_event_node(CUgraphNode *node_p, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                               CUevent event, CUgraphNodeType type)
-{
-    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_EVENT, event), CUDA_ERROR_INVALID_HANDLE);
-    SIMCUDA_TRY(add_node(graph, type, dependencies, count, node_p));
-    (*node_p)->event = event;
-    return CUDA_SUCCESS;
-}
-
 CUresult cuGraphAddEventRecordNode(CUgraphNode *node_p, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                                    CUevent event)
 {
     SIMCUDA_LOCK();
-    return add_event_node(node_p, graph, dependencies, count, event, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
-}
-
-CUresult cuGraphAddEventWaitNode(CUgraphNode *node_p, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                                 CUevent event)
-{
-    SIMCUDA_LOCK();
-    return add_event_node(node_p, graph, dependencies, count, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
+    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_EVENT, event), CUDA_ERROR_INVALID_HANDLE);
+    SIMCUDA_TRY(add_node(graph, CU_GRAPH_NODE_TYPE_EVENT_RECORD, dependencies, count, node_p));
+    (*node_p)->event = event;
+    return CUDA_SUCCESS;
 }
 
 /* What a kernel of onehop waits for is the end of the node before, whatever the port says. data NULL: all zero. */

@@ -17,8 +17,6 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "test/simnode/secret.h"
-
 #define GARBAGE 0xA5
 #define NONCE_NAME "simnode-%016llx"
 
@@ -513,17 +511,4 @@ CUresult cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned value, size_t
 {
     SIMCUDA_LOCK();
     return width == 1 ? fill_pitched(stream, to, value, 4, pitch, height) : CUDA_ERROR_NOT_SUPPORTED;
-}
-
-/* On the legacy stream and, as with the driver, not waited for. */
-CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count)
-{
-    SIMCUDA_LOCK();
-    return fill(CU_STREAM_LEGACY, to, value, 1, count);
-}
-
-CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count)
-{
-    SIMCUDA_LOCK();
-    return fill(CU_STREAM_LEGACY, to, value, 4, count);
 }

@@ -105,20 +105,8 @@ CUresult cuFuncGetAttribute(int *value_p, CUfunction_attribute attribute, CUfunc
 {
     SIMCUDA_LOCK();
     SIMCUDA_FAIL_IF(!kernel_find(function), CUDA_ERROR_INVALID_HANDLE);
-    switch (attribute) {
-    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-        *value_p = SIMCUDA_MAX_THREADS;
-        break;
-    case CU_FUNC_ATTRIBUTE_NUM_REGS:
-        *value_p = 32;
-        break;
-    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-        *value_p = 90; /* so that programs launch with programmatic stream serialization */
-        break;
-    default:
-        *value_p = 0;
-        break;
-    }
+    SIMCUDA_FAIL_IF(attribute != CU_FUNC_ATTRIBUTE_PTX_VERSION, CUDA_ERROR_NOT_SUPPORTED);
+    *value_p = 90; /* so that programs launch with programmatic stream serialization */
     return CUDA_SUCCESS;
 }
 

@@ -371,8 +371,9 @@ CUresult simcuda_stream_find(CUstream handle, CUstream *stream_p)
     return CUDA_SUCCESS;
 }
 
-static CUresult create(CUstream *stream_p, unsigned flags)
+CUresult cuStreamCreate(CUstream *stream_p, unsigned flags)
 {
+    SIMCUDA_LOCK();
     CUcontext ctx = simcuda_current();
     SIMCUDA_FAIL_IF(!ctx, CUDA_ERROR_INVALID_CONTEXT);
     SIMCUDA_FAIL_IF(flags & ~(unsigned)CU_STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_VALUE);
@@ -380,19 +381,6 @@ static CUresult create(CUstream *stream_p, unsigned flags)
     simcuda_add(SIMCUDA_STREAM, &stream->object);
     *stream_p = stream;
     return CUDA_SUCCESS;
-}
-
-CUresult cuStreamCreate(CUstream *stream_p, unsigned flags)
-{
-    SIMCUDA_LOCK();
-    return create(stream_p, flags);
-}
-
-CUresult cuStreamCreateWithPriority(CUstream *stream_p, unsigned flags, int priority)
-{
-    SIMCUDA_LOCK();
-    (void)priority; /* all streams run at once anyway */
-    return create(stream_p, flags);
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fault.h - calls that fail on request, and a record of the calls made
+ * fault.h - calls that fail on request, and records of the calls made and of secrets
  *
  * SIMNODE_FAIL=symbol[:n][,symbol[:n]...] makes the n-th call of an exported function fail (every call without n).
  * Written likewise: SIMNODE_KILL ends the process there by SIGKILL, SIMNODE_STOP stops it by SIGSTOP, SIMNODE_QUIT ends
@@ -15,5 +15,11 @@
 
 /* Notes one call of an exported function, from the code at `caller`; true: it is to fail. Thread-safe. */
 bool simnode_call(const char *function, const void *caller);
+
+/*
+ * Records what a simulated library has handed out that nobody else shall learn: unique ids, IPC handles.
+ * SIMNODE_SECRETS=path appends "KIND TEXT", a line for each. Thread-safe.
+ */
+void simnode_tell(const char *kind, const char *text);
 
 #endif

@@ -26,11 +26,6 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *statu
 #define ONE_RANK_MAX_BLOCKS 32
 #define ONE_RANK_BLOCK_BYTES 16384
 #define PACK_BYTES 16
-#define NO_USER_OP                                                                                                     \
-    false,                                                                                                             \
-    {                                                                                                                  \
-        .used = false                                                                                                  \
-    }
 
 struct launch {
     struct simnccl_core *core;
@@ -297,18 +292,11 @@ static void CUDA_CB launch_run(void *argument)
 
 /* --- on the caller's thread ---------------------------------------------------------------------------------- */
 
-#define CU_CHECK(call_)                                                                                                \
-    do {                                                                                                               \
-        if ((call_) != CUDA_SUCCESS) {                                                                                 \
-            return ncclUnhandledCudaError;                                                                             \
-        }                                                                                                              \
-    } while (0)
-
 /* Makes `to` wait for all that is on `from`. */
 static ncclResult_t join_streams(CUstream from, CUstream to)
 {
     CUevent event;
-    CU_CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    SIMNCCL_TRY_CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
     CUresult result = cuEventRecord(event, from);
     if (result == CUDA_SUCCESS) {
         result = cuStreamWaitEvent(to, event, 0);
@@ -320,7 +308,7 @@ static ncclResult_t join_streams(CUstream from, CUstream to)
 static ncclResult_t need_event(CUevent *event)
 {
     if (*event == NULL) {
-        CU_CHECK(cuEventCreate(event, CU_EVENT_DISABLE_TIMING));
+        SIMNCCL_TRY_CU(cuEventCreate(event, CU_EVENT_DISABLE_TIMING));
     }
     return ncclSuccess;
 }
@@ -331,16 +319,13 @@ static ncclResult_t need_event(CUevent *event)
  */
 static ncclResult_t chain_begin(struct simnccl_core *core, CUstream stream, cuuint64_t capture)
 {
-    ncclResult_t result = need_event(&core->last_event);
-    if (result != ncclSuccess) {
-        return result;
-    }
+    SIMNCCL_TRY(need_event(&core->last_event));
     if (capture == 0 && (core->captured || (core->chained && core->last_stream != stream))) {
-        CU_CHECK(cuStreamWaitEvent(stream, core->last_event, 0));
+        SIMNCCL_TRY_CU(cuStreamWaitEvent(stream, core->last_event, 0));
     } else if (capture != 0 && core->last_capture != capture) {
-        CU_CHECK(cuStreamWaitEvent(stream, core->last_event, CU_EVENT_WAIT_EXTERNAL));
+        SIMNCCL_TRY_CU(cuStreamWaitEvent(stream, core->last_event, CU_EVENT_WAIT_EXTERNAL));
     } else if (capture != 0 && core->last_captured_stream != stream) {
-        CU_CHECK(cuStreamWaitEvent(stream, core->last_captured_event, 0));
+        SIMNCCL_TRY_CU(cuStreamWaitEvent(stream, core->last_captured_event, 0));
     }
     return ncclSuccess;
 }
@@ -349,17 +334,14 @@ static ncclResult_t chain_begin(struct simnccl_core *core, CUstream stream, cuui
 static ncclResult_t chain_end(struct simnccl_core *core, CUstream stream, cuuint64_t capture)
 {
     if (capture != 0) {
-        ncclResult_t result = need_event(&core->last_captured_event);
-        if (result != ncclSuccess) {
-            return result;
-        }
-        CU_CHECK(cuEventRecordWithFlags(core->last_event, stream, CU_EVENT_RECORD_EXTERNAL));
-        CU_CHECK(cuEventRecord(core->last_captured_event, stream));
+        SIMNCCL_TRY(need_event(&core->last_captured_event));
+        SIMNCCL_TRY_CU(cuEventRecordWithFlags(core->last_event, stream, CU_EVENT_RECORD_EXTERNAL));
+        SIMNCCL_TRY_CU(cuEventRecord(core->last_captured_event, stream));
         core->captured = true;
         core->last_capture = capture;
         core->last_captured_stream = stream;
     } else {
-        CU_CHECK(cuEventRecord(core->last_event, stream));
+        SIMNCCL_TRY_CU(cuEventRecord(core->last_event, stream));
         core->chained = true;
         core->last_stream = stream;
     }
@@ -387,7 +369,7 @@ static ncclResult_t put_on_stream(struct launch *launch, CUstream stream, CUgrap
         cuUserObjectRelease(object, 1);
         return ncclUnhandledCudaError;
     }
-    CU_CHECK(cuLaunchHostFunc(stream, launch_run, launch));
+    SIMNCCL_TRY_CU(cuLaunchHostFunc(stream, launch_run, launch));
     return ncclSuccess;
 }
 
@@ -409,14 +391,13 @@ static struct launch *launch_create(const struct simnccl_operation *operations, 
 /* The other streams of the operations wait for `hub`, or (before) it for them. */
 static ncclResult_t join_batch(const struct simnccl_operation *operations, size_t number, CUstream hub, bool before)
 {
-    ncclResult_t result = ncclSuccess;
-    for (size_t i = 0; i < number && result == ncclSuccess; i++) {
+    for (size_t i = 0; i < number; i++) {
         CUstream other = operations[i].stream;
         if (other != hub && (i == 0 || other != operations[i - 1].stream)) {
-            result = before ? join_streams(other, hub) : join_streams(hub, other);
+            SIMNCCL_TRY(before ? join_streams(other, hub) : join_streams(hub, other));
         }
     }
-    return result;
+    return ncclSuccess;
 }
 
 static ncclResult_t launch_in_context(const struct simnccl_operation *operations, size_t number)
@@ -426,40 +407,30 @@ static ncclResult_t launch_in_context(const struct simnccl_operation *operations
     CUstreamCaptureStatus status;
     cuuint64_t capture = 0;
     CUgraph graph = NULL;
-    CU_CHECK(cuStreamGetCaptureInfo_v2(stream, &status, &capture, &graph, NULL, NULL));
+    SIMNCCL_TRY_CU(cuStreamGetCaptureInfo_v2(stream, &status, &capture, &graph, NULL, NULL));
     bool captured = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (!captured) {
         capture = 0;
     }
-    ncclResult_t result = chain_begin(core, stream, capture);
-    if (result == ncclSuccess) {
-        result = join_batch(operations, number, stream, true);
-    }
-    if (result != ncclSuccess) {
-        return result;
-    }
+    SIMNCCL_TRY(chain_begin(core, stream, capture));
+    SIMNCCL_TRY(join_batch(operations, number, stream, true));
     struct launch *launch = launch_create(operations, number, captured);
     if (launch == NULL) {
         return ncclSystemError;
     }
-    result = put_on_stream(launch, stream, graph);
-    if (result == ncclSuccess) {
-        result = join_batch(operations, number, stream, false);
-    }
-    return result == ncclSuccess ? chain_end(core, stream, capture) : result;
+    SIMNCCL_TRY(put_on_stream(launch, stream, graph));
+    SIMNCCL_TRY(join_batch(operations, number, stream, false));
+    return chain_end(core, stream, capture);
 }
 
 /* The caller's current context may be that of another device. */
 ncclResult_t simnccl_launch(const struct simnccl_operation *operations, size_t number)
 {
     CUcontext context;
-    ncclResult_t result = simnccl_core_connect(operations[0].core);
-    if (result != ncclSuccess) {
-        return result;
-    }
-    CU_CHECK(cuCtxPushCurrent(operations[0].core->context));
-    result = launch_in_context(operations, number);
-    CU_CHECK(cuCtxPopCurrent(&context));
+    SIMNCCL_TRY(simnccl_core_connect(operations[0].core));
+    SIMNCCL_TRY_CU(cuCtxPushCurrent(operations[0].core->context));
+    ncclResult_t result = launch_in_context(operations, number);
+    SIMNCCL_TRY_CU(cuCtxPopCurrent(&context));
     return result;
 }
 
@@ -467,9 +438,9 @@ ncclResult_t simnccl_join(const struct simnccl_operation *operations, size_t num
 {
     CUcontext context;
     CUstream hub = operations[before ? 0 : number - 1].stream;
-    CU_CHECK(cuCtxPushCurrent(operations[0].core->context));
+    SIMNCCL_TRY_CU(cuCtxPushCurrent(operations[0].core->context));
     ncclResult_t result = join_batch(operations, number, hub, before);
-    CU_CHECK(cuCtxPopCurrent(&context));
+    SIMNCCL_TRY_CU(cuCtxPopCurrent(&context));
     return result;
 }
 
@@ -523,8 +494,17 @@ void simnccl_idle(int on)
 }
 
 /* Checks a call and puts it into the group, which is the call's own when the caller has none open. */
-static ncclResult_t enqueue(struct simnccl_operation op, ncclComm_t comm)
+static ncclResult_t enqueue(enum simnccl_function function, const void *send, void *recv, size_t count,
+                            ncclDataType_t type, ncclRedOp_t reduction, int peer, ncclComm_t comm, cudaStream_t stream)
 {
+    struct simnccl_operation op = {.function = function,
+                                   .send = send,
+                                   .recv = recv,
+                                   .count = count,
+                                   .type = type,
+                                   .op = reduction,
+                                   .peer = peer,
+                                   .stream = stream};
     simnccl_group_enter();
     ncclResult_t result = simnccl_group_fail(check_arguments(&op, comm));
     bool empty = idle || (op.count == 0 && op.function != SIMNCCL_Send && op.function != SIMNCCL_Recv);
@@ -546,8 +526,7 @@ SIMNCCL_API(ncclResult_t, AllReduce,
              cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_AllReduce);
-    return enqueue(
-        (struct simnccl_operation){SIMNCCL_AllReduce, NULL, send, recv, count, type, op, 0, stream, NO_USER_OP}, comm);
+    return enqueue(SIMNCCL_AllReduce, send, recv, count, type, op, 0, comm, stream);
 }
 
 /* As 2.32 has it, unlike nccl.h here: a function that onehop does not know. */
@@ -559,8 +538,7 @@ SIMNCCL_API(ncclResult_t, AllReduceConfig,
 {
     (void)config;
     simnccl_count(SIMNCCL_AllReduceConfig);
-    return enqueue(
-        (struct simnccl_operation){SIMNCCL_AllReduce, NULL, send, recv, count, type, op, 0, stream, NO_USER_OP}, comm);
+    return enqueue(SIMNCCL_AllReduce, send, recv, count, type, op, 0, comm, stream);
 }
 
 SIMNCCL_API(ncclResult_t, Reduce,
@@ -568,8 +546,7 @@ SIMNCCL_API(ncclResult_t, Reduce,
              cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_Reduce);
-    return enqueue(
-        (struct simnccl_operation){SIMNCCL_Reduce, NULL, send, recv, count, type, op, root, stream, NO_USER_OP}, comm);
+    return enqueue(SIMNCCL_Reduce, send, recv, count, type, op, root, comm, stream);
 }
 
 SIMNCCL_API(ncclResult_t, Broadcast,
@@ -577,9 +554,7 @@ SIMNCCL_API(ncclResult_t, Broadcast,
              cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_Broadcast);
-    return enqueue(
-        (struct simnccl_operation){SIMNCCL_Broadcast, NULL, send, recv, count, type, ncclSum, root, stream, NO_USER_OP},
-        comm);
+    return enqueue(SIMNCCL_Broadcast, send, recv, count, type, ncclSum, root, comm, stream);
 }
 
 SIMNCCL_API(ncclResult_t, Bcast,
@@ -593,18 +568,14 @@ SIMNCCL_API(ncclResult_t, AllGather,
             (const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_AllGather);
-    return enqueue(
-        (struct simnccl_operation){SIMNCCL_AllGather, NULL, send, recv, count, type, ncclSum, 0, stream, NO_USER_OP},
-        comm);
+    return enqueue(SIMNCCL_AllGather, send, recv, count, type, ncclSum, 0, comm, stream);
 }
 
 SIMNCCL_API(ncclResult_t, AlltoAll,
             (const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_AlltoAll);
-    return enqueue(
-        (struct simnccl_operation){SIMNCCL_AlltoAll, NULL, send, recv, count, type, ncclSum, 0, stream, NO_USER_OP},
-        comm);
+    return enqueue(SIMNCCL_AlltoAll, send, recv, count, type, ncclSum, 0, comm, stream);
 }
 
 SIMNCCL_API(ncclResult_t, Gather,
@@ -612,9 +583,7 @@ SIMNCCL_API(ncclResult_t, Gather,
              cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_Gather);
-    return enqueue(
-        (struct simnccl_operation){SIMNCCL_Gather, NULL, send, recv, count, type, ncclSum, root, stream, NO_USER_OP},
-        comm);
+    return enqueue(SIMNCCL_Gather, send, recv, count, type, ncclSum, root, comm, stream);
 }
 
 SIMNCCL_API(ncclResult_t, Scatter,
@@ -622,9 +591,7 @@ SIMNCCL_API(ncclResult_t, Scatter,
              cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_Scatter);
-    return enqueue(
-        (struct simnccl_operation){SIMNCCL_Scatter, NULL, send, recv, count, type, ncclSum, root, stream, NO_USER_OP},
-        comm);
+    return enqueue(SIMNCCL_Scatter, send, recv, count, type, ncclSum, root, comm, stream);
 }
 
 SIMNCCL_API(ncclResult_t, ReduceScatter,
@@ -632,25 +599,19 @@ SIMNCCL_API(ncclResult_t, ReduceScatter,
              cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_ReduceScatter);
-    return enqueue(
-        (struct simnccl_operation){SIMNCCL_ReduceScatter, NULL, send, recv, count, type, op, 0, stream, NO_USER_OP},
-        comm);
+    return enqueue(SIMNCCL_ReduceScatter, send, recv, count, type, op, 0, comm, stream);
 }
 
 SIMNCCL_API(ncclResult_t, Send,
             (const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_Send);
-    return enqueue(
-        (struct simnccl_operation){SIMNCCL_Send, NULL, send, NULL, count, type, ncclSum, peer, stream, NO_USER_OP},
-        comm);
+    return enqueue(SIMNCCL_Send, send, NULL, count, type, ncclSum, peer, comm, stream);
 }
 
 SIMNCCL_API(ncclResult_t, Recv,
             (void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream))
 {
     simnccl_count(SIMNCCL_Recv);
-    return enqueue(
-        (struct simnccl_operation){SIMNCCL_Recv, NULL, NULL, recv, count, type, ncclSum, peer, stream, NO_USER_OP},
-        comm);
+    return enqueue(SIMNCCL_Recv, NULL, recv, count, type, ncclSum, peer, comm, stream);
 }

@@ -7,7 +7,7 @@
 #include "nccl_internal.h"
 
 #include "nccl_reduce.h"
-#include "test/simnode/secret.h"
+#include "test/simnode/fault.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ SIMNCCL_API(ncclResult_t, GetUniqueId, (ncclUniqueId * id))
     }
     const char *address = getenv("NCCL_COMM_ID"); /* as with NCCL, nothing about such an id is random */
     if (address != NULL) {
-        random = simnccl_hash(address);
+        random = simnccl_hash(address, strlen(address));
     } else if (getrandom(&random, sizeof random, 0) != sizeof random) {
         return ncclSystemError;
     }
@@ -76,14 +76,11 @@ static ncclResult_t current_device(int *device_p)
 {
     CUdevice device;
     CUcontext context;
-    if (cuInit(0) != CUDA_SUCCESS) {
-        return ncclUnhandledCudaError;
-    }
+    SIMNCCL_TRY_CU(cuInit(0));
     if (cuCtxGetDevice(&device) != CUDA_SUCCESS) {
-        if (cuDeviceGet(&device, 0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS ||
-            cuCtxSetCurrent(context) != CUDA_SUCCESS) {
-            return ncclUnhandledCudaError;
-        }
+        SIMNCCL_TRY_CU(cuDeviceGet(&device, 0));
+        SIMNCCL_TRY_CU(cuDevicePrimaryCtxRetain(&context, device));
+        SIMNCCL_TRY_CU(cuCtxSetCurrent(context));
     }
     *device_p = device;
     return ncclSuccess;
@@ -134,7 +131,7 @@ static ncclResult_t comm_create(const char *name, int nranks, int rank, int devi
         return ncclSystemError;
     }
     comm->blocking = blocking;
-    comm->hash = simnccl_hash(name);
+    comm->hash = simnccl_hash(name, strlen(name));
     comm->core = simnccl_core_create(name, nranks, rank);
     if (comm->core == NULL) {
         goto err_comm;
@@ -158,12 +155,9 @@ err_comm:
 /* Meets the other ranks, on a network that is chosen before. */
 static ncclResult_t join(ncclComm_t comm)
 {
-    ncclResult_t result = simnccl_net_init(comm);
-    if (result == ncclSuccess) {
-        simnccl_profiler_init(comm);
-        result = simnccl_core_join(comm->core);
-    }
-    return result;
+    SIMNCCL_TRY(simnccl_net_init(comm));
+    simnccl_profiler_init(comm);
+    return simnccl_core_join(comm->core);
 }
 
 void simnccl_be_late(void)
@@ -255,11 +249,7 @@ SIMNCCL_API(ncclResult_t, CommInitRankConfig,
 /* A name made from bytes that are the same on all ranks and random: as hard to guess as they are. */
 static void make_name(const void *data, size_t bytes, char *name_p)
 {
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    for (size_t i = 0; i < bytes; i++) {
-        hash = (hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
-    }
-    snprintf(name_p, SIMNCCL_NAME_BYTES, "simnccl-%016llx", (unsigned long long)hash);
+    snprintf(name_p, SIMNCCL_NAME_BYTES, "simnccl-%016llx", (unsigned long long)simnccl_hash(data, bytes));
 }
 
 SIMNCCL_API(ncclResult_t, CommInitRankScalable,
@@ -482,7 +472,7 @@ static ncclResult_t run_grow(struct simnccl_job *job)
     }
     if (result == ncclSuccess) {
         snprintf(core->name, sizeof core->name, "%.*s", SIMNCCL_NAME_BYTES - 1, id.internal);
-        job->comm->hash = simnccl_hash(core->name);
+        job->comm->hash = simnccl_hash(core->name, strlen(core->name));
         be_late(job);
         result = join(job->comm);
     }
@@ -682,9 +672,7 @@ SIMNCCL_API(ncclResult_t, MemAlloc, (void **memory, size_t size))
     if (memory == NULL || size == 0) {
         return ncclInvalidArgument;
     }
-    if (cuMemAlloc(&address, size) != CUDA_SUCCESS) {
-        return ncclUnhandledCudaError;
-    }
+    SIMNCCL_TRY_CU(cuMemAlloc(&address, size));
     *memory = (void *)(uintptr_t)address;
     return ncclSuccess;
 }

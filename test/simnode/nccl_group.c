@@ -23,11 +23,6 @@ struct queue {
     size_t room;
 };
 
-struct batch {
-    struct simnccl_job *jobs;
-    size_t number;
-};
-
 static _Thread_local struct {
     int depth;
     ncclResult_t error;
@@ -144,31 +139,30 @@ static ncclResult_t run_jobs(struct simnccl_job *jobs, size_t number)
     return result;
 }
 
-static void *background_thread(void *argument)
-{
-    struct batch *batch = argument;
-    run_jobs(batch->jobs, batch->number);
-    free(batch->jobs);
-    free(batch);
-    return NULL;
-}
-
-/* Non-blocking communicators: the queue's memory passes to a thread that nobody joins. */
-static ncclResult_t start_in_background(struct queue *jobs)
+/* Passes the queue's memory to a thread that nobody joins. */
+static ncclResult_t start_in_background(struct queue *queue, void *(*run)(void *queue))
 {
     pthread_t thread;
-    struct batch *batch = malloc(sizeof *batch);
-    if (batch == NULL) {
+    struct queue *copy = malloc(sizeof *copy);
+    if (copy == NULL) {
         return ncclSystemError;
     }
-    *batch = (struct batch){.jobs = jobs->items, .number = jobs->number};
-    if (pthread_create(&thread, NULL, background_thread, batch) != 0) {
-        free(batch);
-        return ncclSystemError;
+    *copy = *queue;
+    *queue = (struct queue){0};
+    if (pthread_create(&thread, NULL, run, copy) != 0) {
+        abort(); /* as above */
     }
     pthread_detach(thread);
-    *jobs = (struct queue){0};
     return ncclInProgress;
+}
+
+static void *background_thread(void *argument)
+{
+    struct queue *jobs = argument;
+    run_jobs(jobs->items, jobs->number);
+    queue_clear(jobs);
+    free(jobs);
+    return NULL;
 }
 
 static ncclResult_t finish_jobs(struct queue *jobs)
@@ -176,7 +170,7 @@ static ncclResult_t finish_jobs(struct queue *jobs)
     const struct simnccl_job *job = jobs->items;
     for (size_t i = 0; i < jobs->number; i++) {
         if (job[i].background) {
-            return start_in_background(jobs);
+            return start_in_background(jobs, background_thread); /* of non-blocking communicators */
         }
     }
     return jobs->number > 0 ? run_jobs(jobs->items, jobs->number) : ncclSuccess;
@@ -225,40 +219,34 @@ static bool is_point_to_point(const struct simnccl_operation *operation)
 /* Sends and receives of a communicator that follow one another go together, so that they progress together. */
 static ncclResult_t launch_in_order(struct simnccl_operation *operation, size_t number)
 {
-    ncclResult_t result = ncclSuccess;
-    for (size_t first = 0, next; first < number && result == ncclSuccess; first = next) {
+    for (size_t first = 0, next; first < number; first = next) {
         next = first + 1;
         while (next < number && is_point_to_point(&operation[first]) && is_point_to_point(&operation[next])) {
             next++;
         }
-        result = simnccl_launch(&operation[first], next - first);
+        SIMNCCL_TRY(simnccl_launch(&operation[first], next - first));
     }
-    return result;
+    return ncclSuccess;
 }
 
 static ncclResult_t launch_operations(struct simnccl_operation *operation, size_t number)
 {
-    ncclResult_t result = ncclSuccess;
     sort_operations(operation, number);
     for (size_t i = 1; i < number; i++) { /* communicators are captured all, or not at all */
         if (operation[i].core != operation[i - 1].core && !capture_of(&operation[i]) != !capture_of(&operation[0])) {
             return ncclInvalidUsage;
         }
     }
-    for (size_t first = 0, next; first < number && result == ncclSuccess; first = next) {
+    for (size_t first = 0, next; first < number; first = next) {
         next = first + 1;
         while (next < number && operation[next].core == operation[first].core) {
             next++;
         }
-        result = simnccl_join(&operation[first], next - first, true);
-        if (result == ncclSuccess) {
-            result = launch_in_order(&operation[first], next - first);
-        }
-        if (result == ncclSuccess) {
-            result = simnccl_join(&operation[first], next - first, false);
-        }
+        SIMNCCL_TRY(simnccl_join(&operation[first], next - first, true));
+        SIMNCCL_TRY(launch_in_order(&operation[first], next - first));
+        SIMNCCL_TRY(simnccl_join(&operation[first], next - first, false));
     }
-    return result;
+    return ncclSuccess;
 }
 
 static void *launching_thread(void *argument)
@@ -276,26 +264,15 @@ static void *launching_thread(void *argument)
     return NULL;
 }
 
-/* Takes the queue over. Until it is launched the communicators' state is ncclInProgress. */
+/* Until they are launched the communicators' state is ncclInProgress. */
 static ncclResult_t launch_in_background(struct queue *operations)
 {
-    pthread_t thread;
-    struct queue *copy = malloc(sizeof *copy);
-    if (copy == NULL) {
-        return ncclSystemError;
-    }
-    *copy = *operations;
-    *operations = (struct queue){0};
-    struct simnccl_operation *operation = copy->items;
-    for (size_t i = 0; i < copy->number; i++) {
+    struct simnccl_operation *operation = operations->items;
+    for (size_t i = 0; i < operations->number; i++) {
         simnccl_core_retain(operation[i].core);
         operation[i].core->result = ncclInProgress;
     }
-    if (pthread_create(&thread, NULL, launching_thread, copy) != 0) {
-        abort(); /* as above */
-    }
-    pthread_detach(thread);
-    return ncclInProgress;
+    return start_in_background(operations, launching_thread);
 }
 
 static ncclResult_t finish_operations(struct queue *operations)

@@ -83,6 +83,16 @@ enum simnccl_function {
     SIMNCCL_FUNCTION_COUNT
 };
 
+/* Return from the function that they stand in where a call, of NCCL or of the driver, has failed. */
+#define SIMNCCL_TRY(call_)                                                                                             \
+    do {                                                                                                               \
+        ncclResult_t result_ = (call_);                                                                                \
+        if (result_ != ncclSuccess) {                                                                                  \
+            return result_;                                                                                            \
+        }                                                                                                              \
+    } while (0)
+#define SIMNCCL_TRY_CU(call_) SIMNCCL_TRY((call_) == CUDA_SUCCESS ? ncclSuccess : ncclUnhandledCudaError)
+
 /* Heads a definition of both names: SIMNCCL_API(ncclResult_t, CommCount, (const ncclComm_t comm, int *count)). */
 #define SIMNCCL_EXPORT __attribute__((visibility("default")))
 #define SIMNCCL_API(return_, name_, parameters_)                                                                       \
@@ -110,7 +120,6 @@ struct simnccl_mailbox {
 };
 
 struct simnccl_segment {
-    _Atomic uint32_t ready; /* nranks, once the creator has sized the segment */
     _Atomic uint32_t joined;
     _Atomic uint32_t connected;
     _Atomic uint32_t doorbell; /* futex; moves whenever anything else here does */
@@ -265,6 +274,6 @@ void simnccl_net_finish(ncclComm_t comm);
 /* Tell the profiler plugin, if there is one, of a communicator before its ranks meet, and of its end. */
 void simnccl_profiler_init(ncclComm_t comm);
 void simnccl_profiler_finish(ncclComm_t comm);
-uint64_t simnccl_hash(const char *text);
+uint64_t simnccl_hash(const void *data, size_t bytes);
 
 #endif

@@ -298,11 +298,11 @@ void simnccl_profiler_finish(ncclComm_t comm)
 }
 
 /* NCCL hashes the unique id, too, in another way. */
-uint64_t simnccl_hash(const char *text)
+uint64_t simnccl_hash(const void *data, size_t bytes)
 {
     uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    for (const char *c = text; *c != '\0'; c++) {
-        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    for (size_t i = 0; i < bytes; i++) {
+        hash = (hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
     }
     return hash;
 }

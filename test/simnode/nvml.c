@@ -32,26 +32,15 @@ enum {
 /* The end of a link: nvmlIntNvLinkDeviceType_t */
 #define REMOTE_GPU 0
 
-/* What a link can do: nvmlNvLinkCapability_t, its last value */
-#define CAPABILITY_LAST 5
-
-/* What the library exports: what onehop asks of NVML, and what others want of it. All return nvmlReturn_t. */
-#define FUNCTIONS(X)                                                                                                   \
-    OH_NVML_FUNCTIONS(X)                                                                                               \
-    OH_NVML_OPTIONAL_FUNCTIONS(X)                                                                                      \
-    X(shutdown, nvmlShutdown, (void))                                                                                  \
-    X(uuid, nvmlDeviceGetUUID, (oh_nvml_device_t, char *, unsigned))                                                   \
-    X(link_capability, nvmlDeviceGetNvLinkCapability, (oh_nvml_device_t, unsigned, int, unsigned *))
-
+/* What onehop asks of NVML. All return nvmlReturn_t. */
 #define DECLARE(field_, symbol_, args_) EXPORT int symbol_ args_;
-FUNCTIONS(DECLARE)
+OH_NVML_FUNCTIONS(DECLARE)
+OH_NVML_OPTIONAL_FUNCTIONS(DECLARE)
 #undef DECLARE
-EXPORT const char *nvmlErrorString(int result);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct simnode_topology topology;
 static bool loaded;
-static int users; /* nvmlInit_v2 less nvmlShutdown */
 
 static int enter(const char *function, const void *caller)
 {
@@ -59,34 +48,38 @@ static int enter(const char *function, const void *caller)
         return NVML_ERROR_NOT_SUPPORTED;
     }
     pthread_mutex_lock(&lock);
-    bool initialised = users > 0;
+    bool initialised = loaded;
     pthread_mutex_unlock(&lock);
     return initialised ? OH_NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
 }
 
-/* Heads every function that wants NVML initialised. */
-#define ENTER()                                                                                                        \
+/* Returns from the function that it stands in with the error of a call. */
+#define TRY(call_)                                                                                                     \
     do {                                                                                                               \
-        int entered_ = enter(__func__, __builtin_return_address(0));                                                   \
-        if (entered_ != OH_NVML_SUCCESS) {                                                                             \
-            return entered_;                                                                                           \
+        int result_ = (call_);                                                                                         \
+        if (result_ != OH_NVML_SUCCESS) {                                                                              \
+            return result_;                                                                                            \
         }                                                                                                              \
     } while (0)
+
+/* Heads every function that wants NVML initialised. */
+#define ENTER() TRY(enter(__func__, __builtin_return_address(0)))
 
 static oh_nvml_device_t handle_of(int gpu)
 {
     return (oh_nvml_device_t)&topology.gpu[gpu];
 }
 
-/* The index of a handle's GPU; -1: not a handle. */
-static int gpu_of(oh_nvml_device_t device)
+/* The index of a handle's GPU. */
+static int find_gpu(oh_nvml_device_t device, int *gpu_p)
 {
     for (int i = 0; i < topology.gpus; i++) {
         if (device == handle_of(i)) {
-            return i;
+            *gpu_p = i;
+            return OH_NVML_SUCCESS;
         }
     }
-    return -1;
+    return NVML_ERROR_INVALID_ARGUMENT;
 }
 
 static int copy_text(const char *text, char *text_p, unsigned size)
@@ -100,50 +93,14 @@ static int copy_text(const char *text, char *text_p, unsigned size)
 
 int nvmlInit_v2(void)
 {
-    int result = OH_NVML_SUCCESS;
     if (simnode_call(__func__, __builtin_return_address(0))) {
         return NVML_ERROR_NOT_SUPPORTED;
     }
     pthread_mutex_lock(&lock);
     loaded = loaded || simnode_topology_load(&topology);
-    if (loaded) {
-        users++;
-    } else {
-        result = NVML_ERROR_DRIVER_NOT_LOADED;
-    }
+    bool initialised = loaded;
     pthread_mutex_unlock(&lock);
-    return result;
-}
-
-int nvmlShutdown(void)
-{
-    ENTER();
-    pthread_mutex_lock(&lock);
-    users--;
-    pthread_mutex_unlock(&lock);
-    return OH_NVML_SUCCESS;
-}
-
-const char *nvmlErrorString(int result)
-{
-    switch (result) {
-    case OH_NVML_SUCCESS:
-        return "Success";
-    case NVML_ERROR_UNINITIALIZED:
-        return "Uninitialized";
-    case NVML_ERROR_INVALID_ARGUMENT:
-        return "Invalid Argument";
-    case NVML_ERROR_NOT_SUPPORTED:
-        return "Not Supported";
-    case NVML_ERROR_NOT_FOUND:
-        return "Not Found";
-    case NVML_ERROR_INSUFFICIENT_SIZE:
-        return "Insufficient Size";
-    case NVML_ERROR_DRIVER_NOT_LOADED:
-        return "Driver Not Loaded";
-    default:
-        return "Unknown Error";
-    }
+    return initialised ? OH_NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
 int nvmlSystemGetDriverVersion(char *version_p, unsigned size)
@@ -190,10 +147,8 @@ static void fill_pci(const struct simnode_gpu *gpu, struct oh_nvml_pci *pci_p)
 int nvmlDeviceGetPciInfo_v3(oh_nvml_device_t device, struct oh_nvml_pci *pci_p)
 {
     ENTER();
-    int gpu = gpu_of(device);
-    if (gpu < 0) {
-        return NVML_ERROR_INVALID_ARGUMENT;
-    }
+    int gpu;
+    TRY(find_gpu(device, &gpu));
     fill_pci(&topology.gpu[gpu], pci_p);
     return OH_NVML_SUCCESS;
 }
@@ -201,34 +156,16 @@ int nvmlDeviceGetPciInfo_v3(oh_nvml_device_t device, struct oh_nvml_pci *pci_p)
 int nvmlDeviceGetName(oh_nvml_device_t device, char *name_p, unsigned size)
 {
     ENTER();
-    int gpu = gpu_of(device);
-    return gpu < 0 ? NVML_ERROR_INVALID_ARGUMENT : copy_text(topology.gpu[gpu].name, name_p, size);
-}
-
-int nvmlDeviceGetUUID(oh_nvml_device_t device, char *uuid_p, unsigned size)
-{
-    ENTER();
-    char text[64] = "GPU";
-    unsigned char uuid[SIMNODE_UUID_BYTES];
-    int gpu = gpu_of(device);
-    if (gpu < 0) {
-        return NVML_ERROR_INVALID_ARGUMENT;
-    }
-    simnode_gpu_uuid(&topology.gpu[gpu], uuid);
-    for (int i = 0, at = 3; i < SIMNODE_UUID_BYTES; i++) {
-        bool dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
-        at += snprintf(text + at, sizeof text - (size_t)at, "%s%02x", dash ? "-" : "", uuid[i]);
-    }
-    return copy_text(text, uuid_p, size);
+    int gpu;
+    TRY(find_gpu(device, &gpu));
+    return copy_text(topology.gpu[gpu].name, name_p, size);
 }
 
 int nvmlDeviceGetMigMode(oh_nvml_device_t device, unsigned *current_p, unsigned *pending_p)
 {
     ENTER();
-    int gpu = gpu_of(device);
-    if (gpu < 0) {
-        return NVML_ERROR_INVALID_ARGUMENT;
-    }
+    int gpu;
+    TRY(find_gpu(device, &gpu));
     enum simnode_answer mig = topology.gpu[gpu].mig;
     if (mig != SIMNODE_YES && mig != SIMNODE_NO) {
         return NVML_ERROR_NOT_SUPPORTED;
@@ -240,10 +177,8 @@ int nvmlDeviceGetMigMode(oh_nvml_device_t device, unsigned *current_p, unsigned 
 int nvmlDeviceGetGpuFabricInfo(oh_nvml_device_t device, struct oh_nvml_fabric *fabric_p)
 {
     ENTER();
-    int gpu = gpu_of(device);
-    if (gpu < 0) {
-        return NVML_ERROR_INVALID_ARGUMENT;
-    }
+    int gpu;
+    TRY(find_gpu(device, &gpu));
     *fabric_p = (struct oh_nvml_fabric){.state = (unsigned char)topology.gpu[gpu].fabric};
     return OH_NVML_SUCCESS;
 }
@@ -268,8 +203,10 @@ static int p2p_answer(enum simnode_answer answer, int *status_p)
 int nvmlDeviceGetP2PStatus(oh_nvml_device_t device, oh_nvml_device_t peer, int capability, int *status_p)
 {
     ENTER();
-    int a = gpu_of(device), b = gpu_of(peer);
-    if (a < 0 || b < 0 || a == b) {
+    int a, b;
+    TRY(find_gpu(device, &a));
+    TRY(find_gpu(peer, &b));
+    if (a == b) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     const struct simnode_pair *pair = &topology.pair[a][b];
@@ -291,9 +228,9 @@ int nvmlDeviceGetP2PStatus(oh_nvml_device_t device, oh_nvml_device_t peer, int c
  */
 static int find_link(oh_nvml_device_t device, unsigned link, int *peer_p)
 {
-    int gpu = gpu_of(device);
-    int at = (int)link, switched = 0;
-    if (gpu < 0 || link >= OH_NVML_LINKS) {
+    int gpu, at = (int)link, switched = 0;
+    TRY(find_gpu(device, &gpu));
+    if (link >= OH_NVML_LINKS) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     const struct simnode_pair *pair = topology.pair[gpu];
@@ -323,22 +260,18 @@ int nvmlDeviceGetNvLinkState(oh_nvml_device_t device, unsigned link, int *active
 {
     ENTER();
     int peer;
-    int result = find_link(device, link, &peer);
-    if (result == OH_NVML_SUCCESS) {
-        *active_p = 1;
-    }
-    return result;
+    TRY(find_link(device, link, &peer));
+    *active_p = 1;
+    return OH_NVML_SUCCESS;
 }
 
 int nvmlDeviceGetNvLinkRemoteDeviceType(oh_nvml_device_t device, unsigned link, int *type_p)
 {
     ENTER();
     int peer;
-    int result = find_link(device, link, &peer);
-    if (result == OH_NVML_SUCCESS) {
-        *type_p = peer < 0 ? OH_NVML_REMOTE_SWITCH : REMOTE_GPU;
-    }
-    return result;
+    TRY(find_link(device, link, &peer));
+    *type_p = peer < 0 ? OH_NVML_REMOTE_SWITCH : REMOTE_GPU;
+    return OH_NVML_SUCCESS;
 }
 
 /* The simulated machine's switches sit on buses 5 to 8. */
@@ -346,24 +279,8 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(oh_nvml_device_t device, unsigned link, 
 {
     ENTER();
     int peer;
-    int result = find_link(device, link, &peer);
-    if (result == OH_NVML_SUCCESS) {
-        struct simnode_gpu nvswitch = {.bus = 5 + link % 4};
-        fill_pci(peer < 0 ? &nvswitch : &topology.gpu[peer], pci_p);
-    }
-    return result;
-}
-
-int nvmlDeviceGetNvLinkCapability(oh_nvml_device_t device, unsigned link, int capability, unsigned *has_p)
-{
-    ENTER();
-    int peer;
-    int result = find_link(device, link, &peer);
-    if (result == OH_NVML_SUCCESS && (capability < 0 || capability > CAPABILITY_LAST)) {
-        result = NVML_ERROR_INVALID_ARGUMENT;
-    }
-    if (result == OH_NVML_SUCCESS) {
-        *has_p = 1;
-    }
-    return result;
+    TRY(find_link(device, link, &peer));
+    struct simnode_gpu nvswitch = {.bus = 5 + link % 4};
+    fill_pci(peer < 0 ? &nvswitch : &topology.gpu[peer], pci_p);
+    return OH_NVML_SUCCESS;
 }

@@ -50,6 +50,11 @@ struct simnode_place {
 };
 static thread_local simnode_place simnode_here;
 
+/* Of test/protocol. */
+#ifndef SIMNODE_KERNEL_END
+#define SIMNODE_KERNEL_END()
+#endif
+
 /* Adds the kernel to the list that simnode_kernel_find searches. */
 struct simnode_kernel_entry {
     const char *name;
@@ -64,6 +69,7 @@ static simnode_kernel_entry *simnode_kernels;
     {                                                                                                                  \
         simnode_here = {block, blocks};                                                                                \
         __VA_ARGS__(*static_cast<const args_t_ *>(args));                                                              \
+        SIMNODE_KERNEL_END();                                                                                          \
     }                                                                                                                  \
     static simnode_kernel_entry name_##_entry = {#name_, name_, sizeof(args_t_), simnode_kernels};                     \
     static const bool name_##_listed = (simnode_kernels = &name_##_entry, true);

@@ -245,11 +245,3 @@ void simnode_gpu_bus_id(const struct simnode_gpu *gpu, int domain_digits, char *
 {
     snprintf(text_p, size, "%0*X:%02X:%02X.0", domain_digits, gpu->domain, gpu->bus, gpu->device);
 }
-
-void simnode_gpu_uuid(const struct simnode_gpu *gpu, unsigned char uuid_p[SIMNODE_UUID_BYTES])
-{
-    memcpy(uuid_p, "SIMULATED GPU  ", SIMNODE_UUID_BYTES);
-    uuid_p[13] = (unsigned char)gpu->domain;
-    uuid_p[14] = (unsigned char)gpu->bus;
-    uuid_p[15] = (unsigned char)gpu->device;
-}

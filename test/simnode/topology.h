@@ -13,7 +13,6 @@
 #include <stdint.h>
 
 #define SIMNODE_MAX_GPUS 8
-#define SIMNODE_UUID_BYTES 16
 
 /* What NVML answers. */
 enum simnode_answer {
@@ -64,8 +63,5 @@ int simnode_topology_find(const struct simnode_topology *topology, const char *b
 
 /* Writes "DDDD:BB:dd.0" in upper case, the domain with at least that many digits. */
 void simnode_gpu_bus_id(const struct simnode_gpu *gpu, int domain_digits, char *text_p, size_t size);
-
-/* The UUID that both libraries report. */
-void simnode_gpu_uuid(const struct simnode_gpu *gpu, unsigned char uuid_p[SIMNODE_UUID_BYTES]);
 
 #endif
