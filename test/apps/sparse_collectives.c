@@ -2,39 +2,68 @@
 /*
  * sparse_collectives.c - the collectives of sparse gradient reduction in C: what test/apps/sparse.py does in Python
  *
- *   cc -I/usr/local/cuda/include -o sparse_collectives test/apps/sparse_*.c -lnccl -lcuda -lpthread -lm
+ *   cc -I/usr/local/cuda/include -o sparse_collectives test/apps/sparse_collectives.c -lnccl -lcuda -lpthread
  *   ./sparse_collectives [elements [entries [rounds]]]
  *
  * One process, a thread for each GPU, two communicators and a stream for each: all schemes run on the first, on the
  * second, and on both in turn. Their dense allreduces are what onehop may serve; the rest goes to NCCL.
  *
  *   dense    one allreduce
- *   topk     each rank's largest entries, allgathered and added
+ *   topk     each rank's largest entries, allgathered and added (the Gaussian schemes of sparse.py gather likewise)
  *   gtopk    the largest of two ranks, merged along a tree of sends and receives; a broadcast of the last (Shi et al.,
  *            ICDCS 2019)
  *   oktopk   the index space cut into regions of equal load (allreduce of boundaries); sizes by an all-to-all of
  * grouped sends and receives, then the entries, two peers at a time; a common threshold (allreduce); a gather of what
  *            lies above it (Li and Hoefler, PPoPP 2022)
- *   gaussian entries above a threshold taken from mean and deviation, whose number differs from rank to rank: their
- *            numbers and then they are allgathered (Shi et al., 2019); adjusted: the threshold is moved until the
- *            number is near that of topk
  *   overlap  an allreduce on one stream, in one group with an exchange on the other
  *
  * Gradients are small whole numbers, so that every sum is exact. All is compared with what the rank computes by itself;
  * the hashes printed are the same with any NCCL.
  */
-#include <math.h>
+#include <cuda.h>
+#include <nccl.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "sparse_lane.h"
-
+#define RANKS_MAX 8
 #define THROTTLE 2 /* peers that are sent to and received from at a time */
 
 static int ranks;
 static size_t length, picked; /* elements of a gradient, entries that a rank picks */
 static pthread_barrier_t barrier;
+
+#define CHECK(condition_)                                                                                              \
+    do {                                                                                                               \
+        if (!(condition_)) {                                                                                           \
+            fprintf(stderr, "sparse_collectives: line %d: %s\n", __LINE__, #condition_);                               \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+#define CU(call_) CHECK((call_) == CUDA_SUCCESS)
+#define NCCL(call_) CHECK((call_) == ncclSuccess)
+
+/* nccl.h gives these without a prototype. */
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+
+/* Entries of a gradient, ascending by index: what is not among them is zero. */
+struct entries {
+    size_t count;
+    int32_t *index;
+    float *value;
+};
+
+struct lane {
+    int rank;
+    ncclComm_t comm;
+    CUstream stream;
+    CUdeviceptr out, in; /* room for an array of each rank */
+};
 
 struct worker {
     int rank;
@@ -43,6 +72,124 @@ struct worker {
     float *gradient;
     uint64_t hash;
 };
+
+/* Zeroed memory; never NULL. */
+static void *array(size_t count, size_t size)
+{
+    void *memory = calloc(count > 0 ? count : 1, size);
+    CHECK(memory != NULL);
+    return memory;
+}
+
+/* Memory of the GPU as NCCL takes it. */
+static void *pointer(CUdeviceptr memory)
+{
+    return (void *)(uintptr_t)memory;
+}
+
+static struct entries entries_new(size_t room)
+{
+    return (struct entries){0, array(room, sizeof(int32_t)), array(room, sizeof(float))};
+}
+
+static void entries_free(struct entries *entries)
+{
+    free(entries->index);
+    free(entries->value);
+}
+
+static void add_to(float *sum, const struct entries *entries)
+{
+    for (size_t i = 0; i < entries->count; i++) {
+        sum[entries->index[i]] += entries->value[i];
+    }
+}
+
+/* --- collectives on arrays of 4-byte words of the host, which are copied to the GPU and back ---------------------- */
+
+static void upload(const struct lane *lane, const void *from, size_t words)
+{
+    CU(cuMemcpyHtoDAsync(lane->out, from, words * 4, lane->stream));
+}
+
+static void download(const struct lane *lane, void *to_p, CUdeviceptr from, size_t words)
+{
+    CU(cuMemcpyDtoHAsync(to_p, from, words * 4, lane->stream));
+    CU(cuStreamSynchronize(lane->stream));
+}
+
+static void all_reduce(const struct lane *lane, void *data, size_t count, ncclDataType_t type)
+{
+    upload(lane, data, count);
+    NCCL(ncclAllReduce(pointer(lane->out), pointer(lane->in), count, type, ncclSum, lane->comm,
+                       (cudaStream_t)lane->stream));
+    download(lane, data, lane->in, count);
+}
+
+static void all_gather(const struct lane *lane, const void *mine, size_t count, void *all_p)
+{
+    upload(lane, mine, count);
+    NCCL(
+        ncclAllGather(pointer(lane->out), pointer(lane->in), count, ncclInt32, lane->comm, (cudaStream_t)lane->stream));
+    download(lane, all_p, lane->in, count * (size_t)ranks);
+}
+
+/* Of rank 0. */
+static void broadcast(const struct lane *lane, void *data, size_t count)
+{
+    upload(lane, data, count);
+    NCCL(ncclBroadcast(pointer(lane->out), pointer(lane->in), count, ncclInt32, 0, lane->comm,
+                       (cudaStream_t)lane->stream));
+    download(lane, data, lane->in, count);
+}
+
+/* Words at a place in `out` and `in`; in a group, where there are several. */
+static void send_words(const struct lane *lane, size_t at, size_t count, int peer)
+{
+    NCCL(ncclSend(pointer(lane->out + at * 4), count, ncclInt32, peer, lane->comm, (cudaStream_t)lane->stream));
+}
+
+static void receive_words(const struct lane *lane, size_t at, size_t count, int peer)
+{
+    NCCL(ncclRecv(pointer(lane->in + at * 4), count, ncclInt32, peer, lane->comm, (cudaStream_t)lane->stream));
+}
+
+/* A word for and from each rank. */
+static void all_to_all(const struct lane *lane, const int32_t *mine, int32_t *theirs_p)
+{
+    upload(lane, mine, (size_t)ranks);
+    NCCL(ncclGroupStart());
+    for (int r = 0; r < ranks; r++) {
+        send_words(lane, (size_t)r, 1, r);
+        receive_words(lane, (size_t)r, 1, r);
+    }
+    NCCL(ncclGroupEnd());
+    download(lane, theirs_p, lane->in, (size_t)ranks);
+}
+
+/* Adds up everyone's entries, of any number. */
+static void gather_entries(const struct lane *lane, const struct entries *mine, float *sum_p)
+{
+    int32_t count = (int32_t)mine->count, counts[RANKS_MAX], most = 1;
+    all_gather(lane, &count, 1, counts);
+    for (int r = 0; r < ranks; r++) {
+        most = counts[r] > most ? counts[r] : most;
+    }
+    int32_t *padded = array((size_t)most, sizeof *padded), *index = array((size_t)(most * ranks), sizeof *index);
+    float *value = array((size_t)(most * ranks), sizeof *value);
+    memcpy(padded, mine->index, mine->count * 4);
+    all_gather(lane, padded, (size_t)most, index);
+    memcpy(padded, mine->value, mine->count * 4);
+    all_gather(lane, padded, (size_t)most, value);
+    for (int r = 0; r < ranks; r++) {
+        add_to(sum_p, &(struct entries){(size_t)counts[r], index + most * r, value + most * r});
+    }
+    free(padded);
+    free(index);
+    free(value);
+}
+
+/* --- gradients and their largest entries ------------------------------------------------------------------------ */
 
 static uint64_t mix(uint64_t x)
 {
@@ -102,74 +249,7 @@ static struct entries largest(const float *values, size_t k)
     return entries;
 }
 
-/* How many deviations a normal variable exceeds, up or down, with this probability. */
-static double deviations(double share)
-{
-    double low = 0, high = 10;
-    for (int i = 0; i < 60; i++) {
-        double middle = (low + high) / 2;
-        *(erfc(middle / sqrt(2)) > share ? &low : &high) = middle;
-    }
-    return low;
-}
-
-static size_t count_above(const float *values, double threshold)
-{
-    size_t above = 0;
-    for (size_t i = 0; i < length; i++) {
-        above += magnitude(values[i]) > threshold;
-    }
-    return above;
-}
-
-/* Those above the magnitude that k of them would exceed, were they normally distributed. */
-static struct entries above_gaussian(const float *values, size_t k, bool adjusted)
-{
-    double sum = 0, squares = 0, n = (double)length;
-    for (size_t i = 0; i < length; i++) {
-        sum += values[i];
-        squares += (double)values[i] * values[i];
-    }
-    double threshold = fabs(sum / n) + sqrt(squares / n - sum / n * sum / n) * deviations((double)k / n);
-    for (int i = 0; i < 10 && adjusted; i++) {
-        size_t above = count_above(values, threshold);
-        if (2 * k / 3 <= above && above <= 4 * k / 3) {
-            break;
-        }
-        threshold *= above < k ? 0.8 : 1.25;
-    }
-    struct entries entries = entries_new(length);
-    for (size_t i = 0; i < length; i++) {
-        if (magnitude(values[i]) > threshold) {
-            entries.index[entries.count] = (int32_t)i;
-            entries.value[entries.count++] = values[i];
-        }
-    }
-    return entries;
-}
-
-static struct entries pick_all(const float *values)
-{
-    return largest(values, length);
-}
-
-static struct entries pick_largest(const float *values)
-{
-    return largest(values, picked);
-}
-
-static struct entries pick_gaussian(const float *values)
-{
-    return above_gaussian(values, picked, false);
-}
-
-static struct entries pick_adjusted(const float *values)
-{
-    return above_gaussian(values, picked, true);
-}
-
-/* --- the schemes ----------------------------------------------------------------------------------------------------
- */
+/* --- the schemes ------------------------------------------------------------------------------------------------- */
 
 static void dense(const struct lane *lane, const float *gradient, float *sum_p)
 {
@@ -177,25 +257,11 @@ static void dense(const struct lane *lane, const float *gradient, float *sum_p)
     all_reduce(lane, sum_p, length, ncclFloat);
 }
 
-static void gather_picked(const struct lane *lane, struct entries mine, float *sum_p)
-{
-    gather_entries(lane, &mine, sum_p);
-    entries_free(&mine);
-}
-
 static void topk(const struct lane *lane, const float *gradient, float *sum_p)
 {
-    gather_picked(lane, pick_largest(gradient), sum_p);
-}
-
-static void gaussian(const struct lane *lane, const float *gradient, float *sum_p)
-{
-    gather_picked(lane, pick_gaussian(gradient), sum_p);
-}
-
-static void adjusted(const struct lane *lane, const float *gradient, float *sum_p)
-{
-    gather_picked(lane, pick_adjusted(gradient), sum_p);
+    struct entries mine = largest(gradient, picked);
+    gather_entries(lane, &mine, sum_p);
+    entries_free(&mine);
 }
 
 /* The largest of what two ranks hold, in place of the first's. */
@@ -325,10 +391,9 @@ typedef void (*scheme)(const struct lane *lane, const float *gradient, float *su
 static const struct {
     const char *name;
     scheme run;
-    struct entries (*pick)(const float *values); /* what a rank contributes */
+    const size_t *entries; /* of the largest, which a rank contributes */
 } schemes[] = {
-    {"dense", dense, pick_all},       {"topk", topk, pick_largest},          {"gtopk", gtopk, pick_largest},
-    {"oktopk", oktopk, pick_largest}, {"gaussian", gaussian, pick_gaussian}, {"adjusted", adjusted, pick_adjusted}};
+    {"dense", dense, &length}, {"topk", topk, &picked}, {"gtopk", gtopk, &picked}, {"oktopk", oktopk, &picked}};
 
 #define SCHEMES (sizeof schemes / sizeof *schemes)
 
@@ -352,7 +417,7 @@ static void verify(size_t which, int round, const float *got)
     size_t entries = 0;
     for (int r = 0; r < ranks; r++) {
         fill_gradient(r, round, gradient);
-        of_rank[r] = schemes[which].pick(gradient);
+        of_rank[r] = largest(gradient, *schemes[which].entries);
         if (!tree) {
             add_to(sum, &of_rank[r]);
         }
@@ -449,7 +514,6 @@ static void open_worker(struct worker *worker)
     for (int l = 0; l < 2; l++) {
         struct lane *lane = &worker->lane[l];
         lane->rank = worker->rank;
-        lane->ranks = ranks;
         CU(cuStreamCreate(&lane->stream, CU_STREAM_NON_BLOCKING));
         CU(cuMemAlloc(&lane->out, words * (size_t)ranks * 4));
         CU(cuMemAlloc(&lane->in, words * (size_t)ranks * 4));
