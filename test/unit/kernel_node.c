@@ -275,9 +275,6 @@ void *run_rank(void *user)
     const struct rank_job *job = user;
     struct kernel_run runs[2], *before = NULL;
     for (int i = 0; i < job->count; i++) {
-        if ((int)job->rank == job->calls[i].late_rank) {
-            usleep(20000);
-        }
         start_kernel(job, i, before, &runs[i % 2]);
         if (before) {
             join_kernel(before);

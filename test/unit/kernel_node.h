@@ -62,7 +62,6 @@ struct call {
     size_t send_offset[OH_MAX_RANKS], recv_offset[OH_MAX_RANKS]; /* elements */
     bool in_place;
     bool scalar_in_memory;
-    int late_rank;   /* sleeps before its kernel; -1: none */
     bool concurrent; /* the blocks run at the same time, and beside what the next kernel does before it waits for this
                       * one; else one after the other */
     bool early_trigger;

@@ -179,18 +179,14 @@ static void run_round(struct rank *ranks, unsigned *seed, struct rank how)
     atomic_int entered = 0;
     atomic_bool ahead = false;
     for (int r = 0; r < RANKS; r++) {
-        memset(&ranks[r], 0, sizeof ranks[r]);
+        ranks[r] = how;
         ranks[r].key = key;
         ranks[r].rank = r;
         ranks[r].entered = &entered;
         ranks[r].ahead = &ahead;
         ranks[r].seed = (unsigned)rand_r(seed);
         ranks[r].deadline_ns = oh_now_ns() + PATIENCE_NS;
-        ranks[r].blocking = how.blocking;
-        ranks[r].unborn = how.unborn;
-        ranks[r].worked = how.worked;
         ranks[r].rejects = how.rejects && r == 1;
-        ranks[r].ends_at = how.ends_at;
     }
     for (int r = 0; r < RANKS; r++) {
         pthread_create(&thread[r], NULL, run_rank, &ranks[r]);
@@ -224,7 +220,6 @@ static int run_rounds(unsigned *seed, struct rank how, int *before_p)
 
 struct crossing {
     struct oh_key keys[COMMS];
-    atomic_int entered;
     int rank;
     unsigned seed;
     atomic_int *shared_entered;
@@ -290,11 +285,8 @@ static void test_crossing(unsigned *seed)
             keys[c] = oh_key_random();
         }
         for (int r = 0; r < RANKS; r++) {
-            memset(&ranks[r], 0, sizeof ranks[r]);
+            ranks[r] = (struct crossing){.rank = r, .seed = (unsigned)rand_r(seed), .shared_entered = &entered};
             memcpy(ranks[r].keys, keys, sizeof keys);
-            ranks[r].rank = r;
-            ranks[r].seed = (unsigned)rand_r(seed);
-            ranks[r].shared_entered = &entered;
             pthread_create(&thread[r], NULL, cross, &ranks[r]);
         }
         for (int r = 0; r < RANKS; r++) {

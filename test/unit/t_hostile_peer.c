@@ -28,8 +28,7 @@ static unsigned seed;
 
 struct stage {
     struct oh_shared *shared;
-    struct oh_peer_info *slot; /* the peer's */
-    uint32_t rank;             /* its rank */
+    uint32_t rank; /* the peer's */
 };
 
 /* --- the lies ----------------------------------------------------------------------------------------------------- */
@@ -41,79 +40,31 @@ static void fill_random(void *memory, size_t size)
     }
 }
 
-static void no_lie(struct stage *stage)
-{
-    (void)stage;
-}
+/* A function that changes what an honest peer has put there. */
+#define LIE(name_, change_)                                                                                            \
+    static void name_(struct stage *stage)                                                                             \
+    {                                                                                                                  \
+        struct oh_peer_info *slot = &stage->shared->peer_info[stage->rank];                                            \
+        struct oh_plan_rows *rows = &stage->shared->table.rows;                                                        \
+        (void)slot, (void)rows;                                                                                        \
+        change_;                                                                                                       \
+    }
+#define RANDOM(what_) fill_random(&(what_), sizeof(what_))
 
-static void wrong_pointer(struct stage *stage)
-{
-    stage->slot->staging += 4096;
-}
-
-static void wrong_context(struct stage *stage)
-{
-    stage->slot->context = 0x1234560;
-}
-
-static void random_pointers(struct stage *stage)
-{
-    fill_random(&stage->slot->staging, sizeof stage->slot->staging);
-    fill_random(&stage->slot->context, sizeof stage->slot->context);
-}
-
-static void random_handle(struct stage *stage)
-{
-    stage->slot->process++; /* of another process, then */
-    fill_random(&stage->slot->handle, sizeof stage->slot->handle);
-}
-
-static void endless_bus_id(struct stage *stage)
-{
-    memset(stage->slot->bus_id, '0', sizeof stage->slot->bus_id);
-}
-
-static void no_bus_id(struct stage *stage)
-{
-    stage->slot->bus_id[0] = '\0';
-}
-
-static void unprintable_bus_id(struct stage *stage)
-{
-    snprintf(stage->slot->bus_id, sizeof stage->slot->bus_id, "0000:3b\nonehop: all is well");
-}
-
-static void random_slot(struct stage *stage)
-{
-    fill_random((char *)stage->slot + offsetof(struct oh_peer_info, pid),
-                sizeof *stage->slot - offsetof(struct oh_peer_info, pid));
-}
-
-static void many_rows(struct stage *stage)
-{
-    stage->shared->table.rows.count = 1000000;
-}
-
-static void high_cap(struct stage *stage)
-{
-    struct oh_plan_rows *rows = &stage->shared->table.rows;
-    rows->row[rows->count - 1].max_bytes = UINT64_MAX;
-}
-
-static void many_blocks(struct stage *stage)
-{
-    stage->shared->table.rows.row[0].blocks = OH_MAX_BLOCKS + 1;
-}
-
-static void no_such_algorithm(struct stage *stage)
-{
-    stage->shared->table.rows.row[0].algorithm = 0x7fffffff;
-}
-
-static void random_table(struct stage *stage)
-{
-    fill_random(&stage->shared->table, sizeof stage->shared->table);
-}
+LIE(no_lie, )
+LIE(wrong_pointer, slot->staging += 4096)
+LIE(wrong_context, slot->context = 0x1234560)
+LIE(random_pointers, RANDOM(slot->staging); RANDOM(slot->context))
+LIE(random_handle, slot->process++ /* of another process, then */; RANDOM(slot->handle))
+LIE(endless_bus_id, memset(slot->bus_id, '0', sizeof slot->bus_id))
+LIE(no_bus_id, slot->bus_id[0] = '\0')
+LIE(unprintable_bus_id, snprintf(slot->bus_id, sizeof slot->bus_id, "0000:3b\nonehop: all is well"))
+LIE(random_slot, fill_random(&slot->pid, sizeof *slot - offsetof(struct oh_peer_info, pid)))
+LIE(many_rows, rows->count = 1000000)
+LIE(high_cap, rows->row[rows->count - 1].max_bytes = UINT64_MAX)
+LIE(many_blocks, rows->row[0].blocks = OH_MAX_BLOCKS + 1)
+LIE(no_such_algorithm, rows->row[0].algorithm = 0x7fffffff)
+LIE(random_table, RANDOM(stage->shared->table))
 
 static const struct {
     const char *name;
@@ -142,17 +93,18 @@ static const struct {
 /* The peer's part, to its vote. */
 static void play_peer(struct oh_segment *segment, uint32_t rank, void (*lie)(struct stage *stage))
 {
-    struct stage stage = {.shared = segment->shared, .slot = &segment->shared->peer_info[rank], .rank = rank};
-    oh_staging_describe(&honest[rank], stage.slot);
-    oh_peer_info_identify(stage.slot);
-    snprintf(stage.slot->bus_id, sizeof stage.slot->bus_id, "%s", rank == 0 ? "0000:19:00.0" : "0000:3b:00.0");
+    struct stage stage = {.shared = segment->shared, .rank = rank};
+    struct oh_peer_info *slot = &segment->shared->peer_info[rank];
+    oh_staging_describe(&honest[rank], slot);
+    oh_peer_info_identify(slot);
+    snprintf(slot->bus_id, sizeof slot->bus_id, "%s", rank == 0 ? "0000:19:00.0" : "0000:3b:00.0");
     if (rank == 0) {
         default_table(RANKS, UINT64_MAX, -1, &stage.shared->table);
         stage.shared->init_epoch = 1;
     }
     lie(&stage);
-    atomic_store(&stage.slot->begun, 1);
-    atomic_store(&stage.slot->ready, 1);
+    atomic_store(&slot->begun, 1);
+    atomic_store(&slot->ready, 1);
     oh_segment_vote_yes(segment, RANKS);
 }
 

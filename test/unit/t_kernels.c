@@ -52,7 +52,7 @@ static uint64_t most(enum algorithm algorithm, enum type type)
 static struct call random_call(unsigned *seed)
 {
     static const enum type few[] = {F32, I32, U32};
-    struct call call = {.late_rank = -1};
+    struct call call = {0};
     call.type = watch_seconds > 0 ? few[rand_r(seed) % 3] : (enum type)(rand_r(seed) % TYPES);
     call.algorithm = (enum algorithm)(rand_r(seed) % ALGORITHMS);
     call.op = rand_r(seed) % 3 == 0 ? OH_OP_SUM : (enum oh_kernel_op)(rand_r(seed) % OH_OPS);
@@ -116,7 +116,6 @@ static void test_early_triggers(unsigned ranks, unsigned seed)
         *call = (struct call){.algorithm = rand_r(&seed) % 4 > 0 ? ONESHOT : TWOSHOT,
                               .type = rand_r(&seed) % 4 ? F32 : I32,
                               .blocks = 1 + (unsigned)rand_r(&seed) % 6,
-                              .late_rank = -1,
                               .concurrent = true,
                               .early_trigger = true};
         unsigned words = rand_r(&seed) % 4 > 0 ? 1 + (unsigned)rand_r(&seed) % 20 : most[call->algorithm];
@@ -137,12 +136,8 @@ static void test_grids(unsigned ranks, unsigned seed)
     int count = list_length();
     start_node(ranks, 1);
     for (int i = 0; i < count; i++) {
-        calls[i] = (struct call){.algorithm = ONESHOT,
-                                 .count = 400,
-                                 .blocks = 1 + i % 3,
-                                 .late_rank = -1,
-                                 .concurrent = i % 4 > 0,
-                                 .early_trigger = true};
+        calls[i] = (struct call){
+            .algorithm = ONESHOT, .count = 400, .blocks = 1 + i % 3, .concurrent = i % 4 > 0, .early_trigger = true};
     }
     const char *wrong = run_and_check(calls, count, &seed);
     stop_node();
@@ -163,7 +158,7 @@ static void *abort_waiting(void *unused)
 /* A kernel of the rank has seen an abort: one that waits leaves without polling the host. */
 static void test_abort_seen(enum algorithm algorithm)
 {
-    struct call call = {.algorithm = algorithm, .count = 1000, .blocks = 3, .late_rank = -1};
+    struct call call = {.algorithm = algorithm, .count = 1000, .blocks = 3};
     struct rank_job job = {&call, 1, 0};
     const uint32_t seen = 1;
     struct timespec limit;
@@ -187,7 +182,7 @@ static void test_abort_seen(enum algorithm algorithm)
 /* A rank is held: its kernel sends nothing, and does not end with what the others send. All leave after an abort. */
 static void test_held(enum algorithm algorithm, uint64_t count)
 {
-    struct call call = {.algorithm = algorithm, .count = count, .blocks = 3, .late_rank = -1};
+    struct call call = {.algorithm = algorithm, .count = count, .blocks = 3};
     struct rank_job job[3];
     pthread_t thread[3];
     const uint32_t held = OH_SENTINEL;
@@ -221,7 +216,7 @@ static void test_held(enum algorithm algorithm, uint64_t count)
 /* A peer that never comes: the others leave once the abort flag is set. */
 static void test_abort(enum algorithm algorithm)
 {
-    struct call call = {.algorithm = algorithm, .count = 1000, .blocks = 3, .late_rank = -1};
+    struct call call = {.algorithm = algorithm, .count = 1000, .blocks = 3};
     struct rank_job job = {&call, 1, 0};
     pthread_t thread, aborter;
     struct timespec limit;
@@ -273,7 +268,6 @@ static void test_same_bits(unsigned ranks, unsigned seed)
         char *first = NULL;
         call.count = 301;
         call.blocks = 4;
-        call.late_rank = -1;
         for (int a = 0; a < 2 * ALGORITHMS; a++) {
             call.algorithm = (enum algorithm)(a / 2);
             call.any = a % 2;
@@ -288,7 +282,7 @@ static void test_same_bits(unsigned ranks, unsigned seed)
 
 static void test_negative_zero(enum algorithm algorithm)
 {
-    struct call call = {.algorithm = algorithm, .count = 3, .blocks = 1, .late_rank = -1};
+    struct call call = {.algorithm = algorithm, .count = 3, .blocks = 1};
     uint32_t negative_zero = 0x80000000u, got[3];
     unsigned seed = 1;
     start_node(4, 1);
@@ -314,7 +308,7 @@ static void test_escapes(enum algorithm algorithm, unsigned seed)
     bool right = true;
     start_node(3, 1);
     for (int c = 0; c < LIST; c++) {
-        calls[c] = (struct call){.algorithm = algorithm, .type = I32, .count = 120, .blocks = 3, .late_rank = -1};
+        calls[c] = (struct call){.algorithm = algorithm, .type = I32, .count = 120, .blocks = 3};
         prepare_call(&calls[c], &seed);
         for (unsigned r = 0; r < 3; r++) {
             for (uint64_t i = 0; i < calls[c].count; i += 2) {
@@ -340,7 +334,7 @@ static void test_escapes(enum algorithm algorithm, unsigned seed)
 /* A value that looks like the marker must neither stall its reader nor come out as a number. */
 static void test_marker_values(enum algorithm algorithm, enum type type)
 {
-    struct call call = {.algorithm = algorithm, .type = type, .count = 300, .blocks = 3, .late_rank = -1};
+    struct call call = {.algorithm = algorithm, .type = type, .count = 300, .blocks = 3};
     const uint64_t marker = OH_SENTINEL | (uint64_t)OH_SENTINEL << 32;
     bool right = true;
     unsigned seed = 1;
@@ -369,7 +363,7 @@ static void test_marker_values(enum algorithm algorithm, enum type type)
 /* Half of a 64-bit number may look like the marker; that is a number like any other. */
 static void test_half_markers(enum algorithm algorithm)
 {
-    struct call call = {.algorithm = algorithm, .type = F64, .count = 40, .blocks = 2, .late_rank = -1};
+    struct call call = {.algorithm = algorithm, .type = F64, .count = 40, .blocks = 2};
     unsigned seed = 1;
     start_node(3, 1);
     prepare_call(&call, &seed);
@@ -397,8 +391,7 @@ static void test_nan_ops(enum type type)
                             .any = true,
                             .items = 1,
                             .count = 9,
-                            .blocks = 1,
-                            .late_rank = -1};
+                            .blocks = 1};
         const uint64_t nan = 0x7fffffffffffffffull;
         unsigned seed = 1;
         start_node(3, 1);

@@ -119,28 +119,26 @@ static void expect(int fd, enum oh_live_answer wanted, const char *what)
     }
 }
 
+/* The same while a field of the page has another value. */
+#define EXPECT_SPOILED(field_, value_, wanted_, what_)                                                                 \
+    do {                                                                                                               \
+        const __typeof__(field_) good_ = field_;                                                                       \
+        field_ = value_;                                                                                               \
+        expect(fd, wanted_, what_);                                                                                    \
+        field_ = good_;                                                                                                \
+    } while (0)
+
 static void test_tampering(void)
 {
     struct oh_live *page;
     struct oh_live_view view = {.pid = 1};
     int fd = copy_page(&page);
     expect(fd, OH_LIVE_SEEN, "a copy is as good");
-    page->head.pid++;
-    expect(fd, OH_LIVE_NONE, "another process's");
-    page->head.pid--;
-    page->head.version++;
-    expect(fd, OH_LIVE_OTHER, "another version");
-    page->head.version--;
-    page->head.entry_bytes = 8;
-    expect(fd, OH_LIVE_OTHER, "rows of another size");
-    page->head.entry_bytes = sizeof(struct oh_live_entry);
-    page->head.entries = UINT32_MAX;
-    expect(fd, OH_LIVE_OTHER, "another number of rows");
-    page->head.entries = OH_MAX_LIVE_ENTRIES;
-    uint32_t top = page->head.top;
-    page->head.top = UINT32_MAX;
-    expect(fd, OH_LIVE_DAMAGED, "more rows used than there are");
-    page->head.top = top;
+    EXPECT_SPOILED(page->head.pid, page->head.pid + 1, OH_LIVE_NONE, "another process's");
+    EXPECT_SPOILED(page->head.version, page->head.version + 1, OH_LIVE_OTHER, "another version");
+    EXPECT_SPOILED(page->head.entry_bytes, 8, OH_LIVE_OTHER, "rows of another size");
+    EXPECT_SPOILED(page->head.entries, UINT32_MAX, OH_LIVE_OTHER, "another number of rows");
+    EXPECT_SPOILED(page->head.top, UINT32_MAX, OH_LIVE_DAMAGED, "more rows used than there are");
     page->entry[1].sequence = 7;
     tap_ok(oh_live_read_file(fd, getpid(), &view) == OH_LIVE_SEEN && view.torn == 1 && view.entries == 2,
            "a row that is being changed for ever is left out");
@@ -151,9 +149,7 @@ static void test_tampering(void)
                view.entry[0].reason[0] == '?',
            "rubbish in rows is read as numbers and question marks");
     oh_live_view_free(&view);
-    page->head.magic[0] = 'O';
-    expect(fd, OH_LIVE_DAMAGED, "another magic");
-    page->head.magic[0] = 'o';
+    EXPECT_SPOILED(page->head.magic[0], 'O', OH_LIVE_DAMAGED, "another magic");
     munmap(page, sizeof *page);
     tap_ok(ftruncate(fd, sizeof *page - 1) == 0, "cut short by a byte");
     expect(fd, OH_LIVE_DAMAGED, "cut short");

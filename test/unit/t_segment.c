@@ -73,30 +73,17 @@ static int in_child(int (*run)(const char *path), const char *path)
 
 /* --- what stands there already ------------------------------------------------------------------------------------ */
 
-static bool put_nothing(const char *path)
-{
-    return unlink(path) != 0;
-}
-
-static bool put_folder(const char *path)
-{
-    return mkdir(path, 0700) == 0;
-}
-
-static bool put_fifo(const char *path)
-{
-    return mkfifo(path, 0600) == 0;
-}
-
-static bool put_link(const char *path)
-{
-    return symlink("/etc/passwd", path) == 0;
-}
-
-static bool put_dangling_link(const char *path)
-{
-    return symlink("made-through-a-link", path) == 0;
-}
+/* A function that puts something at the path; true: it is there. */
+#define PUT(name_, done_)                                                                                              \
+    static bool name_(const char *path)                                                                                \
+    {                                                                                                                  \
+        return done_;                                                                                                  \
+    }
+PUT(put_nothing, unlink(path) != 0)
+PUT(put_folder, mkdir(path, 0700) == 0)
+PUT(put_fifo, mkfifo(path, 0600) == 0)
+PUT(put_link, symlink("/etc/passwd", path) == 0)
+PUT(put_dangling_link, symlink("made-through-a-link", path) == 0)
 
 static bool put_file(const char *path, mode_t mode, off_t size)
 {
@@ -108,21 +95,6 @@ static bool put_file(const char *path, mode_t mode, off_t size)
     return done;
 }
 
-static bool put_readable(const char *path)
-{
-    return put_file(path, 0644, 0);
-}
-
-static bool put_short(const char *path)
-{
-    return put_file(path, 0600, 100);
-}
-
-static bool put_long(const char *path)
-{
-    return put_file(path, 0600, (off_t)sizeof(struct oh_shared) + 1);
-}
-
 /* Another file of the user's, which must not be written to. */
 static bool put_hard_link(const char *path)
 {
@@ -131,10 +103,7 @@ static bool put_hard_link(const char *path)
     return put_file(other, 0600, 0) && link(other, path) == 0;
 }
 
-static bool put_other_users(const char *path)
-{
-    return put_file(path, 0666, sizeof(struct oh_shared)) && chown(path, NOBODY, NOBODY) == 0;
-}
+PUT(put_other_users, put_file(path, 0666, sizeof(struct oh_shared)) && chown(path, NOBODY, NOBODY) == 0)
 
 /* Whoever has a file of the right kind may hold up those who open it, by a lease, or a lock. */
 static bool put_leased(const char *path)
@@ -155,19 +124,21 @@ static const struct {
     bool (*put)(const char *path);
     bool enters;
     bool needs_root;
+    mode_t mode; /* without `put`: a file of this mode and size */
+    size_t size;
 } obstacles[] = {
-    {"nothing", put_nothing, true, false},
-    {"a folder", put_folder, false, false},
-    {"a FIFO", put_fifo, false, false},
-    {"a symbolic link", put_link, false, false},
-    {"a symbolic link to nothing", put_dangling_link, false, false},
-    {"a file that others may read", put_readable, false, false},
-    {"a file that is too short", put_short, false, false},
-    {"a file that is too long", put_long, false, false},
-    {"a file that has another name as well", put_hard_link, false, false},
-    {"another user's file", put_other_users, false, true},
-    {"a file under a lease", put_leased, false, false},
-    {"a file that is locked for good", put_locked, false, false},
+    {"nothing", .put = put_nothing, .enters = true},
+    {"a folder", .put = put_folder},
+    {"a FIFO", .put = put_fifo},
+    {"a symbolic link", .put = put_link},
+    {"a symbolic link to nothing", .put = put_dangling_link},
+    {"a file that others may read", .mode = 0644},
+    {"a file that is too short", .mode = 0600, .size = 100},
+    {"a file that is too long", .mode = 0600, .size = sizeof(struct oh_shared) + 1},
+    {"a file that has another name as well", .put = put_hard_link},
+    {"another user's file", .put = put_other_users, .needs_root = true},
+    {"a file under a lease", .put = put_leased},
+    {"a file that is locked for good", .put = put_locked},
 };
 
 static void test_obstacles(void)
@@ -181,7 +152,8 @@ static void test_obstacles(void)
             skip(obstacles[i].name, "not root");
             continue;
         }
-        if (!obstacles[i].put(path)) {
+        if (!(obstacles[i].put ? obstacles[i].put(path)
+                               : put_file(path, obstacles[i].mode, (off_t)obstacles[i].size))) {
             skip(obstacles[i].name, strerror(errno));
             continue;
         }
