@@ -9,14 +9,19 @@ commands=$("$onehop" --help | sed -n 's/^  \([a-z][a-z-]*\)  *.*/\1/p')
 [ "$(wc -w <<<"$commands")" -ge 5 ]
 tap_point $? "the command names its subcommands" "$commands"
 
+# run COMMAND...: sets $status, fills help and error.
+run() {
+    status=0
+    timeout 20 "$@" >"$scratch/help" 2>"$scratch/error" || status=$?
+}
+
 # point COMMAND STATUS NAME DIAGNOSTIC
 point() {
     tap_point "$2" "onehop ${1:+$1 }--help $3" "$4"
 }
 
 for command in '' $commands; do
-    "$onehop" $command --help >"$scratch/help" 2>"$scratch/error"
-    status=$?
+    run "$onehop" $command --help
     lines=$(wc -l <"$scratch/help") columns=$(LC_ALL=C.UTF-8 wc -L <"$scratch/help")
     [ "$status" = 0 ] && [ ! -s "$scratch/error" ] && [ "$lines" -le 24 ] && [ "$columns" -le 80 ]
     point "$command" $? "fits a screen of 24 lines and 80 columns" \
@@ -43,42 +48,33 @@ for words in --help --version $(printf '%s/--help ' $commands); do
     refused "^onehop: ${name:+$name: }stdout: Bad file descriptor\$" "onehop ${words/\// }, and stdout is closed"
 done
 for command in $commands; do
-    status=0
-    "$onehop" $command --nonsense >/dev/null 2>"$scratch/error" || status=$?
+    run "$onehop" $command --nonsense
     refused "^onehop: $command: --nonsense: unknown option; see onehop $command --help\$" "onehop $command --nonsense"
-    status=0
-    "$onehop" $command -Z >/dev/null 2>"$scratch/error" || status=$?
+    run "$onehop" $command -Z
     refused "^onehop: $command: -Z: unknown option; see onehop $command --help\$" "onehop $command -Z"
-    status=0
-    "$onehop" $command --help=yes >/dev/null 2>"$scratch/error" || status=$?
+    run "$onehop" $command --help=yes
     refused "^onehop: $command: --help: takes no value; see" "onehop $command --help=yes"
 done
 for words in run/--via perf/--minbytes tune/-o topo/--save doctor/--pid stat/--output; do
-    status=0
-    "$onehop" ${words/\// } >/dev/null 2>"$scratch/error" || status=$?
+    run "$onehop" ${words/\// }
     refused "^onehop: [a-z]+: --[a-z]+: value missing; see onehop [a-z]+ --help\$" "onehop ${words/\// } and no more"
 done
 
-status=0
-"$onehop" perf --itres 3 >/dev/null 2>"$scratch/error" || status=$?
+run "$onehop" perf --itres 3
 refused '^onehop: perf: --itres: unknown option [(]did you mean --iters[?][)]; see onehop perf --help$' "the nearest option is suggested"
-status=0
-"$onehop" docter >/dev/null 2>"$scratch/error" || status=$?
+run "$onehop" docter
 refused '^onehop: docter: unknown command [(]did you mean doctor[?][)]; see onehop --help$' "so is the nearest command"
-status=0
-"$onehop" frobnicate >/dev/null 2>"$scratch/error" || status=$?
+run "$onehop" frobnicate
 refused '^onehop: frobnicate: unknown command; see onehop --help$' "but only a near one"
 
 # The scripts that people start: their help fits a screen as well, and what they do not know they do not do.
 for script in apps compare-nccl-tests plot results quickstart check deb rpm wheel check-gpu; do
-    status=0
-    timeout 20 bash "$abs_top_srcdir/scripts/$script" --help >"$scratch/help" 2>"$scratch/error" || status=$?
+    run bash "$abs_top_srcdir/scripts/$script" --help
     [ "$status" = 0 ] && [ ! -s "$scratch/error" ] && [ "$(wc -l <"$scratch/help")" -le 24 ] &&
         [ "$(LC_ALL=C.UTF-8 wc -L <"$scratch/help")" -le 80 ] && sed -n 1p "$scratch/help" | grep -q "^usage: .*$script"
     tap_point $? "scripts/$script --help fits a screen of 24 lines and 80 columns" \
         "exit status $status: $(cat "$scratch/help" "$scratch/error")"
-    status=0
-    timeout 20 bash "$abs_top_srcdir/scripts/$script" --nonsense >"$scratch/help" 2>"$scratch/error" || status=$?
+    run bash "$abs_top_srcdir/scripts/$script" --nonsense
     [ ! -s "$scratch/help" ]
     tap_point $? "scripts/$script --nonsense: nothing is done" "$(cat "$scratch/help")"
     refused "^$script: .*--nonsense" "and one sentence says so"
