@@ -20,7 +20,8 @@ tap_empty "$(find include src kernels test scripts m4 .ci configure.ac Makefile.
 fragments=$(find Makefile.am kernels src test -name '*.am' -exec cat {} +)
 unnamed=$(find include src kernels test -type f -regextype posix-extended -regex '.*\.(c|h|S|cpp|cu|cuh)' |
     while read -r file; do
-        grep -qF -e "$file" -e "%reldir%/${file##*/}" -e "%D%/${file##*/}" <<<"$fragments" || echo "$file"
+        grep -qF -e "$file" -e "%reldir%/${file##*/}" -e "%D%/${file##*/}" <<<"$fragments" ||
+            grep -qE "\s${file%.c}(\s|\$)" <<<"$fragments" || echo "$file" # or it is a program of that name
     done)
 headless=$(find include src kernels -type f -regextype posix-extended -regex '.*\.(c|h|cu|cuh)' | while read -r file; do
     head -n 4 "$file" | grep -qE "^(/\*| \*|/\*\*)( @file)? ([a-z]+/)?${file##*/} - " || echo "$file"
