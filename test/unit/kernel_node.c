@@ -14,33 +14,23 @@
 
 const char *const algorithm_names[ALGORITHMS] = {"oneshot", "twoshot"};
 
-const struct type_facts types[TYPES] = {
-    [F32] = {"f32", "f32", 4, &cf_types[ncclFloat32], 0},
-    [F16] = {"f16", "f16", 2, &cf_types[ncclFloat16], 0},
-    [BF16] = {"bf16", "bf16", 2, &cf_types[ncclBfloat16], 0},
-    [F64] = {"f64", "f64", 8, &cf_types[ncclFloat64], 0},
-    [E4M3] = {"e4m3", "e4m3", 1, &cf_types[ncclFloat8e4m3], 0},
-    [E5M2] = {"e5m2", "e5m2", 1, &cf_types[ncclFloat8e5m2], 0},
-    [I8] = {"i8", "i8", 1, &cf_types[ncclInt8], 0x80},
-    [U8] = {"u8", "i8", 1, &cf_types[ncclUint8], 0},
-    [I32] = {"i32", "i32", 4, &cf_types[ncclInt32], 0x80000000},
-    [U32] = {"u32", "i32", 4, &cf_types[ncclUint32], 0},
-    [I64] = {"i64", "i64", 8, &cf_types[ncclInt64], 1ull << 63},
-    [U64] = {"u64", "i64", 8, &cf_types[ncclUint64], 0},
-};
+/* In the names of kernels; those of unsigned integers are those of signed ones. */
+static const char *const kernel_types[ncclNumTypes] = {"i8",  "i8",  "i32", "i32",  "i64",  "i64",
+                                                       "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
 
 struct node node;
 int watch_seconds;
 static atomic_uint calls_ended, ranks_running;
 
-bool is_float(enum type type)
+bool is_float(ncclDataType_t type)
 {
-    return types[type].number->mantissa > 0;
+    return cf_types[type].mantissa > 0;
 }
 
 static bool has_sum_kernel(const struct call *call)
 {
-    return call->op == OH_OP_SUM && call->type <= BF16;
+    return call->op == OH_OP_SUM &&
+           (call->type == ncclFloat32 || call->type == ncclFloat16 || call->type == ncclBfloat16);
 }
 
 static bool is_list(const struct call *call)
@@ -140,28 +130,34 @@ void stop_node(void)
 
 char *sendbuff(const struct call *call, unsigned rank)
 {
-    return call->send[rank] + GUARD + call->send_offset[rank] * types[call->type].bytes;
+    return call->send[rank] + GUARD + call->send_offset[rank] * cf_types[call->type].size;
 }
 
 char *recvbuff(const struct call *call, unsigned rank)
 {
     return call->in_place ? sendbuff(call, rank)
-                          : call->recv[rank] + GUARD + call->recv_offset[rank] * types[call->type].bytes;
+                          : call->recv[rank] + GUARD + call->recv_offset[rank] * cf_types[call->type].size;
 }
 
 size_t message_bytes(const struct call *call)
 {
-    return call->count * types[call->type].bytes;
+    return call->count * cf_types[call->type].size;
 }
 
-uint64_t scalar_bits(enum type type, unsigned rank)
+uint64_t scalar_bits(ncclDataType_t type, unsigned rank)
 {
-    const struct cf_type *number = types[type].number;
+    const struct cf_type *number = &cf_types[type];
     if (!is_float(type)) {
         return 3 + rank;
     }
     uint64_t bits = (uint64_t)((1 << (number->exponent - 1)) - 1 - (int)(rank % 2)) << number->mantissa;
-    return rank % 3 == 2 ? bits | 1ull << (types[type].bytes * 8 - 1) : bits;
+    return rank % 3 == 2 ? bits | 1ull << (cf_types[type].size * 8 - 1) : bits;
+}
+
+/* Of signed integers. */
+static uint64_t sign_bit(ncclDataType_t type)
+{
+    return cf_types[type].is_signed ? 1ull << (cf_types[type].size * 8 - 1) : 0;
 }
 
 static struct oh_kernel_args base_args(const struct call *call, unsigned rank, const uint64_t *scalar)
@@ -181,7 +177,7 @@ static struct oh_kernel_args base_args(const struct call *call, unsigned rank, c
     for (unsigned j = 0; j < node.ranks; j++) {
         args.staging[j] = node.staging[(rank + j) % node.ranks];
     }
-    args.operand = call->op == OH_OP_SCALED_SUM ? *scalar : types[call->type].sign;
+    args.operand = call->op == OH_OP_SCALED_SUM ? *scalar : sign_bit(call->type);
     if (call->op == OH_OP_SCALED_SUM && call->scalar_in_memory) {
         args.scalar = scalar;
         args.operand = 0;
@@ -193,7 +189,7 @@ static struct oh_kernel_args base_args(const struct call *call, unsigned rank, c
 static struct oh_kernel_list_args list_args(const struct call *call, const struct oh_kernel_args *base)
 {
     struct oh_kernel_list_args list = {.base = *base};
-    size_t size = types[call->type].bytes;
+    size_t size = cf_types[call->type].size;
     uint64_t done = 0, words = 0, items = call->items > 0 ? call->items : 1;
     items = items > call->count ? call->count : items;
     for (uint64_t k = 0; k < items; k++) {
@@ -212,11 +208,11 @@ static simnode_kernel_fn kernel_of(const struct call *call)
 {
     char name[64];
     if (has_sum_kernel(call) && !call->any) {
-        snprintf(name, sizeof name, "ncclDevKernel_AllReduce_Sum_%s_onehop_%s_n%u", types[call->type].kernel,
+        snprintf(name, sizeof name, "ncclDevKernel_AllReduce_Sum_%s_onehop_%s_n%u", kernel_types[call->type],
                  algorithm_names[call->algorithm], node.ranks);
     } else {
         static const char *const suffix[] = {"", "", "n2", "n3", "n4", "n5to8", "n5to8", "n5to8", "n5to8"};
-        snprintf(name, sizeof name, "ncclDevKernel_AllReduce_Any_%s_onehop_%s_%s", types[call->type].kernel,
+        snprintf(name, sizeof name, "ncclDevKernel_AllReduce_Any_%s_onehop_%s_%s", kernel_types[call->type],
                  algorithm_names[call->algorithm], suffix[node.ranks]);
     }
     simnode_kernel_fn kernel = simnode_kernel_find(name, NULL);

@@ -25,35 +25,12 @@ enum algorithm {
 };
 extern const char *const algorithm_names[ALGORITHMS];
 
-enum type {
-    F32,
-    F16,
-    BF16,
-    F64,
-    E4M3,
-    E5M2,
-    I8,
-    U8,
-    I32,
-    U32,
-    I64,
-    U64,
-    TYPES
-};
-struct type_facts {
-    const char *name, *kernel;
-    size_t bytes;
-    const struct cf_type *number;
-    uint64_t sign; /* of signed integers */
-};
-extern const struct type_facts types[TYPES];
-
 #define REPORTED_CALL 17 /* what kernels tell of a call; it means nothing to them */
 #define REPORTED_SIGNATURE 0x20301
 
 struct call {
     enum algorithm algorithm;
-    enum type type;
+    ncclDataType_t type;
     enum oh_kernel_op op;
     bool any;       /* by the kernel for any op, where there is one for this op alone */
     unsigned items; /* of a list: one-shot by the kernel for any op; they share the message out */
@@ -80,7 +57,7 @@ extern int watch_seconds; /* without the end of a call: then the ranks are let g
 
 /* --- kernel_node.c ---------------------------------------------------------------------------------------------- */
 
-bool is_float(enum type type);
+bool is_float(ncclDataType_t type);
 
 /* memory, or the end of the program. */
 void *must(void *memory);
@@ -94,7 +71,7 @@ char *recvbuff(const struct call *call, unsigned rank);
 size_t message_bytes(const struct call *call);
 
 /* Scalars by rank: powers of two, so that the product is exact in every type; of integers the numbers themselves. */
-uint64_t scalar_bits(enum type type, unsigned rank);
+uint64_t scalar_bits(ncclDataType_t type, unsigned rank);
 
 struct rank_job {
     const struct call *calls;
@@ -113,7 +90,7 @@ void run_calls(const struct call *calls, int count);
 void prepare_call(struct call *call, unsigned *seed);
 void release_call(struct call *call);
 
-bool is_nan(enum type type, const char *at);
+bool is_nan(ncclDataType_t type, const char *at);
 bool is_right(const struct call *call, uint64_t i, const char *result); /* element i */
 
 /* NULL: right on all ranks; else what is wrong. */

@@ -8,14 +8,14 @@
 #include "test/tap.h"
 #include "test/unit/kernel_node.h"
 
-bool is_nan(enum type type, const char *at)
+bool is_nan(ncclDataType_t type, const char *at)
 {
-    return cf_is_nan(types[type].number, cf_load(types[type].number, at));
+    return cf_is_nan(&cf_types[type], cf_load(&cf_types[type], at));
 }
 
 static struct cf_data data_of(const struct call *call)
 {
-    return (struct cf_data){.type = types[call->type].number,
+    return (struct cf_data){.type = &cf_types[call->type],
                             .op = (enum cf_op)call->op, /* in the same order */
                             .family = CF_WIDE,
                             .nranks = (int)node.ranks};
@@ -56,7 +56,7 @@ void prepare_call(struct call *call, unsigned *seed)
     struct cf_data data = data_of(call);
     data.key = (uint64_t)rand_r(seed) << 32 ^ (uint64_t)rand_r(seed);
     size_t bytes = message_bytes(call);
-    size_t room = bytes + 2 * GUARD + 16 * types[call->type].bytes;
+    size_t room = bytes + 2 * GUARD + 16 * cf_types[call->type].size;
     for (unsigned r = 0; r < node.ranks; r++) {
         call->send[r] = must(malloc(room));
         call->recv[r] = must(malloc(room));
@@ -94,7 +94,7 @@ static bool guards_hold(const char *start, size_t bytes)
 
 const char *check_call(const struct call *call)
 {
-    size_t size = types[call->type].bytes;
+    size_t size = cf_types[call->type].size;
     for (unsigned r = 0; r < node.ranks; r++) {
         const char *result = recvbuff(call, r);
         for (uint64_t i = 0; i < call->count; i++) {
@@ -121,7 +121,7 @@ const char *run_and_check(struct call *calls, int count, unsigned *seed)
         if (here && !wrong) {
             wrong = here;
             tap_note("call %d: %s %s %s any %d items %u count %llu blocks %u in_place %d: %s", i,
-                     algorithm_names[calls[i].algorithm], cf_op_names[calls[i].op], types[calls[i].type].name,
+                     algorithm_names[calls[i].algorithm], cf_op_names[calls[i].op], cf_types[calls[i].type].name,
                      calls[i].any, calls[i].items, (unsigned long long)calls[i].count, calls[i].blocks,
                      calls[i].in_place, here);
         }

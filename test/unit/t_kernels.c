@@ -40,24 +40,24 @@ static void hesitate(void)
 }
 
 /* The largest random message, for any number of ranks: what slots hold. */
-static uint64_t most(enum algorithm algorithm, enum type type)
+static uint64_t most(enum algorithm algorithm, ncclDataType_t type)
 {
     static const uint64_t bytes[] = {
         [ONESHOT] = (OH_SECTION_WORDS(OH_MAX_RANKS) - ITEMS) * OH_WORD_BYTES, /* as a list */
         [TWOSHOT] = (OH_SECTION_WORDS(2) - ITEMS) * OH_WORD_BYTES,
     };
-    return bytes[algorithm] / types[type].bytes;
+    return bytes[algorithm] / cf_types[type].size;
 }
 
 static struct call random_call(unsigned *seed)
 {
-    static const enum type few[] = {F32, I32, U32};
+    static const ncclDataType_t few[] = {ncclFloat32, ncclInt32, ncclUint32};
     struct call call = {0};
-    call.type = watch_seconds > 0 ? few[rand_r(seed) % 3] : (enum type)(rand_r(seed) % TYPES);
+    call.type = watch_seconds > 0 ? few[rand_r(seed) % 3] : (ncclDataType_t)(rand_r(seed) % ncclNumTypes);
     call.algorithm = (enum algorithm)(rand_r(seed) % ALGORITHMS);
     call.op = rand_r(seed) % 3 == 0 ? OH_OP_SUM : (enum oh_kernel_op)(rand_r(seed) % OH_OPS);
     call.any = rand_r(seed) % 2;
-    if (watch_seconds > 0 && call.type == F32) {
+    if (watch_seconds > 0 && call.type == ncclFloat32) {
         call.op = OH_OP_SUM;
         call.any = false;
     }
@@ -69,7 +69,7 @@ static struct call random_call(unsigned *seed)
     call.in_place = rand_r(seed) % 2;
     call.concurrent = rand_r(seed) % 3 == 0;
     call.early_trigger = rand_r(seed) % 2;
-    const unsigned per_word = (unsigned)(OH_WORD_BYTES / types[call.type].bytes);
+    const unsigned per_word = (unsigned)(OH_WORD_BYTES / cf_types[call.type].size);
     const bool whole = rand_r(seed) % 2; /* words have a faster way: on some ranks, on others not */
     if (whole) {
         call.count = (call.count + per_word - 1) / per_word * per_word;
@@ -114,7 +114,7 @@ static void test_early_triggers(unsigned ranks, unsigned seed)
     for (int i = 0; i < LIST; i++) {
         struct call *call = &calls[i];
         *call = (struct call){.algorithm = rand_r(&seed) % 4 > 0 ? ONESHOT : TWOSHOT,
-                              .type = rand_r(&seed) % 4 ? F32 : I32,
+                              .type = rand_r(&seed) % 4 ? ncclFloat32 : ncclInt32,
                               .blocks = 1 + (unsigned)rand_r(&seed) % 6,
                               .concurrent = true,
                               .early_trigger = true};
@@ -136,8 +136,12 @@ static void test_grids(unsigned ranks, unsigned seed)
     int count = list_length();
     start_node(ranks, 1);
     for (int i = 0; i < count; i++) {
-        calls[i] = (struct call){
-            .algorithm = ONESHOT, .count = 400, .blocks = 1 + i % 3, .concurrent = i % 4 > 0, .early_trigger = true};
+        calls[i] = (struct call){.algorithm = ONESHOT,
+                                 .type = ncclFloat32,
+                                 .count = 400,
+                                 .blocks = 1 + i % 3,
+                                 .concurrent = i % 4 > 0,
+                                 .early_trigger = true};
     }
     const char *wrong = run_and_check(calls, count, &seed);
     stop_node();
@@ -158,7 +162,7 @@ static void *abort_waiting(void *unused)
 /* A kernel of the rank has seen an abort: one that waits leaves without polling the host. */
 static void test_abort_seen(enum algorithm algorithm)
 {
-    struct call call = {.algorithm = algorithm, .count = 1000, .blocks = 3};
+    struct call call = {.algorithm = algorithm, .type = ncclFloat32, .count = 1000, .blocks = 3};
     struct rank_job job = {&call, 1, 0};
     const uint32_t seen = 1;
     struct timespec limit;
@@ -182,7 +186,7 @@ static void test_abort_seen(enum algorithm algorithm)
 /* A rank is held: its kernel sends nothing, and does not end with what the others send. All leave after an abort. */
 static void test_held(enum algorithm algorithm, uint64_t count)
 {
-    struct call call = {.algorithm = algorithm, .count = count, .blocks = 3};
+    struct call call = {.algorithm = algorithm, .type = ncclFloat32, .count = count, .blocks = 3};
     struct rank_job job[3];
     pthread_t thread[3];
     const uint32_t held = OH_SENTINEL;
@@ -216,7 +220,7 @@ static void test_held(enum algorithm algorithm, uint64_t count)
 /* A peer that never comes: the others leave once the abort flag is set. */
 static void test_abort(enum algorithm algorithm)
 {
-    struct call call = {.algorithm = algorithm, .count = 1000, .blocks = 3};
+    struct call call = {.algorithm = algorithm, .type = ncclFloat32, .count = 1000, .blocks = 3};
     struct rank_job job = {&call, 1, 0};
     pthread_t thread, aborter;
     struct timespec limit;
@@ -263,8 +267,9 @@ static void test_same_bits(unsigned ranks, unsigned seed)
 {
     bool same = true;
     start_node(ranks, 1);
-    for (int which = 0; which < TYPES * OH_OPS; which++) {
-        struct call call = {.type = (enum type)(which % TYPES), .op = (enum oh_kernel_op)(which / TYPES)};
+    for (int which = 0; which < ncclNumTypes * OH_OPS; which++) {
+        struct call call = {.type = (ncclDataType_t)(which % ncclNumTypes),
+                            .op = (enum oh_kernel_op)(which / ncclNumTypes)};
         char *first = NULL;
         call.count = 301;
         call.blocks = 4;
@@ -282,7 +287,7 @@ static void test_same_bits(unsigned ranks, unsigned seed)
 
 static void test_negative_zero(enum algorithm algorithm)
 {
-    struct call call = {.algorithm = algorithm, .count = 3, .blocks = 1};
+    struct call call = {.algorithm = algorithm, .type = ncclFloat32, .count = 3, .blocks = 1};
     uint32_t negative_zero = 0x80000000u, got[3];
     unsigned seed = 1;
     start_node(4, 1);
@@ -308,7 +313,7 @@ static void test_escapes(enum algorithm algorithm, unsigned seed)
     bool right = true;
     start_node(3, 1);
     for (int c = 0; c < LIST; c++) {
-        calls[c] = (struct call){.algorithm = algorithm, .type = I32, .count = 120, .blocks = 3};
+        calls[c] = (struct call){.algorithm = algorithm, .type = ncclInt32, .count = 120, .blocks = 3};
         prepare_call(&calls[c], &seed);
         for (unsigned r = 0; r < 3; r++) {
             for (uint64_t i = 0; i < calls[c].count; i += 2) {
@@ -322,7 +327,7 @@ static void test_escapes(enum algorithm algorithm, unsigned seed)
     for (int c = 0; c < LIST; c++) {
         for (unsigned r = 0; r < 3; r++) {
             for (uint64_t i = 0; i < calls[c].count; i++) {
-                right &= is_right(&calls[c], i, recvbuff(&calls[c], r) + i * types[I32].bytes);
+                right &= is_right(&calls[c], i, recvbuff(&calls[c], r) + i * cf_types[ncclInt32].size);
             }
         }
         release_call(&calls[c]);
@@ -332,7 +337,7 @@ static void test_escapes(enum algorithm algorithm, unsigned seed)
 }
 
 /* A value that looks like the marker must neither stall its reader nor come out as a number. */
-static void test_marker_values(enum algorithm algorithm, enum type type)
+static void test_marker_values(enum algorithm algorithm, ncclDataType_t type)
 {
     struct call call = {.algorithm = algorithm, .type = type, .count = 300, .blocks = 3};
     const uint64_t marker = OH_SENTINEL | (uint64_t)OH_SENTINEL << 32;
@@ -342,7 +347,7 @@ static void test_marker_values(enum algorithm algorithm, enum type type)
     prepare_call(&call, &seed);
     for (unsigned r = 0; r < 3; r++) {
         for (uint64_t i = r; i < 300; i += 7 + r) { /* alone, beside another, and in all ranks at once */
-            memcpy(sendbuff(&call, r) + i * types[type].bytes, &marker, types[type].bytes);
+            memcpy(sendbuff(&call, r) + i * cf_types[type].size, &marker, cf_types[type].size);
         }
         memcpy(call.input[r], sendbuff(&call, r), message_bytes(&call));
     }
@@ -350,20 +355,20 @@ static void test_marker_values(enum algorithm algorithm, enum type type)
     for (unsigned r = 0; r < 3; r++) {
         for (uint64_t i = 0; i < 300; i++) {
             bool nan = i % 7 == 0 || (i >= 1 && (i - 1) % 8 == 0) || (i >= 2 && (i - 2) % 9 == 0);
-            const char *result = recvbuff(&call, r) + i * types[type].bytes;
+            const char *result = recvbuff(&call, r) + i * cf_types[type].size;
             right &= is_float(type) ? is_nan(type, result) == nan : is_right(&call, i, result);
         }
     }
     release_call(&call);
     stop_node();
     tap_ok(right, "%s %s: inputs that hold the marker are taken for what they are", algorithm_names[algorithm],
-           types[type].name);
+           cf_types[type].name);
 }
 
 /* Half of a 64-bit number may look like the marker; that is a number like any other. */
 static void test_half_markers(enum algorithm algorithm)
 {
-    struct call call = {.algorithm = algorithm, .type = F64, .count = 40, .blocks = 2};
+    struct call call = {.algorithm = algorithm, .type = ncclFloat64, .count = 40, .blocks = 2};
     unsigned seed = 1;
     start_node(3, 1);
     prepare_call(&call, &seed);
@@ -381,7 +386,7 @@ static void test_half_markers(enum algorithm algorithm)
 }
 
 /* NaN beside numbers: MIN and MAX take the number, the others NaN. */
-static void test_nan_ops(enum type type)
+static void test_nan_ops(ncclDataType_t type)
 {
     bool right = true;
     for (int op = 0; op < OH_OPS; op++) {
@@ -396,18 +401,18 @@ static void test_nan_ops(enum type type)
         unsigned seed = 1;
         start_node(3, 1);
         prepare_call(&call, &seed);
-        memcpy(sendbuff(&call, 1) + 4 * types[type].bytes, (const char *)&nan + 8 - types[type].bytes,
-               types[type].bytes);
+        memcpy(sendbuff(&call, 1) + 4 * cf_types[type].size, (const char *)&nan + 8 - cf_types[type].size,
+               cf_types[type].size);
         memcpy(call.input[1], sendbuff(&call, 1), message_bytes(&call));
         run_calls(&call, 1);
         for (uint64_t i = 0; i < 9; i++) {
             bool expected = i == 4 && op != OH_OP_MIN && op != OH_OP_MAX;
-            right &= is_nan(type, recvbuff(&call, 2) + i * types[type].bytes) == expected;
+            right &= is_nan(type, recvbuff(&call, 2) + i * cf_types[type].size) == expected;
         }
         release_call(&call);
         stop_node();
     }
-    tap_ok(right, "%s: a NaN beside numbers", types[type].name);
+    tap_ok(right, "%s: a NaN beside numbers", cf_types[type].name);
 }
 
 /* The end, if something was wrong. */
@@ -431,9 +436,9 @@ static int test_protocols(unsigned seed)
         go_on();
     }
     for (enum algorithm a = ONESHOT; a < ALGORITHMS; a++) {
-        test_marker_values(a, F32);
+        test_marker_values(a, ncclFloat32);
         go_on();
-        test_marker_values(a, I32);
+        test_marker_values(a, ncclInt32);
         go_on();
         test_escapes(a, seed + 90);
         go_on();
@@ -469,16 +474,16 @@ int main(int argc, char **argv)
         test_held((enum algorithm)a, 1000);
     }
     for (int a = 0; a < ALGORITHMS; a++) {
-        for (int type = 0; type < TYPES; type++) {
-            test_marker_values((enum algorithm)a, (enum type)type);
+        for (int type = 0; type < ncclNumTypes; type++) {
+            test_marker_values((enum algorithm)a, (ncclDataType_t)type);
         }
         test_escapes((enum algorithm)a, seed + 90);
         test_half_markers((enum algorithm)a);
         test_negative_zero((enum algorithm)a);
     }
-    for (int type = 0; type < TYPES; type++) {
-        if (is_float((enum type)type)) {
-            test_nan_ops((enum type)type);
+    for (int type = 0; type < ncclNumTypes; type++) {
+        if (is_float((ncclDataType_t)type)) {
+            test_nan_ops((ncclDataType_t)type);
         }
     }
     return tap_done();
