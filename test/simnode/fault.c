@@ -44,26 +44,16 @@ static atomic_bool begun;
 /* Reads one `symbol[:n]` of `length` characters. */
 static bool parse_fault(const char *text, size_t length, struct fault *fault_p)
 {
-    char word[MAX_NAME + 16], *end;
-    if (length == 0 || length >= sizeof word) {
+    int name = 0, number = 0;
+    *fault_p = (struct fault){.nth = 0};
+    if (sscanf(text, "%63[^:,]%n", fault_p->function, &name) != 1) {
         return false;
     }
-    memcpy(word, text, length);
-    word[length] = '\0';
-    char *colon = strchr(word, ':');
-    if (colon) {
-        *colon = '\0';
-        fault_p->nth = strtoul(colon + 1, &end, 10);
-        if (*end != '\0' || fault_p->nth == 0) {
-            return false;
-        }
+    if ((size_t)name == length) {
+        return true;
     }
-    size_t name = strlen(word);
-    if (name == 0 || name >= MAX_NAME) {
-        return false;
-    }
-    memcpy(fault_p->function, word, name + 1);
-    return true;
+    return sscanf(text + name, ":%lu%n", &fault_p->nth, &number) == 1 && fault_p->nth > 0 &&
+           (size_t)(name + number) == length;
 }
 
 static void read_faults(const char *variable, enum act act)

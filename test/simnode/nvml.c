@@ -185,19 +185,13 @@ int nvmlDeviceGetGpuFabricInfo(oh_nvml_device_t device, struct oh_nvml_fabric *f
 
 static int p2p_answer(enum simnode_answer answer, int *status_p)
 {
-    switch (answer) {
-    case SIMNODE_YES:
-        *status_p = OH_NVML_P2P_OK;
-        return OH_NVML_SUCCESS;
-    case SIMNODE_NO:
-        *status_p = P2P_NOT_SUPPORTED;
-        return OH_NVML_SUCCESS;
-    case SIMNODE_UNKNOWN:
-        *status_p = OH_NVML_P2P_UNKNOWN;
-        return OH_NVML_SUCCESS;
-    default:
+    static const int status[] = {
+        [SIMNODE_NO] = P2P_NOT_SUPPORTED, [SIMNODE_YES] = OH_NVML_P2P_OK, [SIMNODE_UNKNOWN] = OH_NVML_P2P_UNKNOWN};
+    if (answer == SIMNODE_HIDDEN) {
         return NVML_ERROR_NOT_SUPPORTED;
     }
+    *status_p = status[answer];
+    return OH_NVML_SUCCESS;
 }
 
 int nvmlDeviceGetP2PStatus(oh_nvml_device_t device, oh_nvml_device_t peer, int capability, int *status_p)

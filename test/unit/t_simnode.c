@@ -36,7 +36,8 @@ CUresult cuStreamUpdateCaptureDependencies(CUstream, CUgraphNode *, size_t, unsi
 CUresult cuGraphAddDependencies(CUgraph, const CUgraphNode *, const CUgraphNode *, size_t);
 CUresult cuGraphRemoveDependencies(CUgraph, const CUgraphNode *, const CUgraphNode *, size_t);
 
-static int failures; /* checks of this process */
+static int failures;     /* checks of this process */
+static pid_t last_child; /* of run_child */
 
 #define CHECK(condition_) check((condition_), __LINE__, #condition_)
 #define OK(call_) CHECK((call_) == CUDA_SUCCESS)
@@ -53,14 +54,14 @@ static void check(bool condition, int line, const char *text)
 static bool run_child(void (*part)(void))
 {
     int status;
-    pid_t child = fork();
-    if (child == 0) {
+    last_child = fork();
+    if (last_child == 0) {
         failures = 0;
         alarm(SCENARIO_SECONDS);
         part();
         exit(failures ? 1 : 0);
     }
-    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    return last_child > 0 && waitpid(last_child, &status, 0) == last_child && status == 0;
 }
 
 /* cuInit and the context of one device. */
@@ -246,19 +247,13 @@ static void leave_traces(void)
 /* Runs `part` in a child and gives the path of its report. */
 static void child_report(void (*part)(void), char *path, size_t size)
 {
-    int status;
     char prefix[] = "/tmp/simnode-report-XXXXXX";
     close(mkstemp(prefix));
     unlink(prefix);
     setenv("SIMNODE_REPORT", prefix, 1);
-    pid_t child = fork();
-    if (child == 0) {
-        part();
-        exit(failures ? 1 : 0);
-    }
+    CHECK(run_child(part));
     unsetenv("SIMNODE_REPORT");
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
-    snprintf(path, size, "%s.%ld", prefix, (long)child);
+    snprintf(path, size, "%s.%ld", prefix, (long)last_child);
 }
 
 static void report(void)
