@@ -144,16 +144,6 @@ size_t message_bytes(const struct call *call)
     return call->count * cf_types[call->type].size;
 }
 
-uint64_t scalar_bits(ncclDataType_t type, unsigned rank)
-{
-    const struct cf_type *number = &cf_types[type];
-    if (!is_float(type)) {
-        return 3 + rank;
-    }
-    uint64_t bits = (uint64_t)((1 << (number->exponent - 1)) - 1 - (int)(rank % 2)) << number->mantissa;
-    return rank % 3 == 2 ? bits | 1ull << (cf_types[type].size * 8 - 1) : bits;
-}
-
 /* Of signed integers. */
 static uint64_t sign_bit(ncclDataType_t type)
 {
@@ -247,7 +237,7 @@ static void start_kernel(const struct rank_job *job, int i, struct kernel_run *b
         join_kernel(before);
     }
     run->before = before;
-    run->scalar = scalar_bits(call->type, rank);
+    run->scalar = cf_scalar(&call->data, (int)rank);
     run->args = base_args(call, rank, &run->scalar);
     run->list = list_args(call, &run->args);
     run->blocks = call->concurrent && call->half[rank] ? (call->blocks + 1) / 2 : call->blocks;

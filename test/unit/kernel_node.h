@@ -43,6 +43,7 @@ struct call {
                       * one; else one after the other */
     bool early_trigger;
     bool half[OH_MAX_RANKS]; /* on these ranks the grid is half as large, if blocks run at the same time */
+    struct cf_data data;     /* this and the following are set by prepare_call */
     char *send[OH_MAX_RANKS], *recv[OH_MAX_RANKS], *input[OH_MAX_RANKS]; /* input: a copy of what was sent */
 };
 
@@ -69,9 +70,6 @@ void stop_node(void);
 char *sendbuff(const struct call *call, unsigned rank);
 char *recvbuff(const struct call *call, unsigned rank);
 size_t message_bytes(const struct call *call);
-
-/* Scalars by rank: powers of two, so that the product is exact in every type; of integers the numbers themselves. */
-uint64_t scalar_bits(ncclDataType_t type, unsigned rank);
 
 struct rank_job {
     const struct call *calls;

@@ -13,48 +13,27 @@ bool is_nan(ncclDataType_t type, const char *at)
     return cf_is_nan(&cf_types[type], cf_load(&cf_types[type], at));
 }
 
-static struct cf_data data_of(const struct call *call)
-{
-    return (struct cf_data){.type = &cf_types[call->type],
-                            .op = (enum cf_op)call->op, /* in the same order */
-                            .family = CF_WIDE,
-                            .nranks = (int)node.ranks};
-}
-
 bool is_right(const struct call *call, uint64_t i, const char *result)
 {
-    const struct cf_data data = data_of(call);
+    const struct cf_data *data = &call->data;
     struct cf_element element;
     char why[256];
     for (unsigned r = 0; r < node.ranks; r++) {
-        element.bits[r] = cf_load(data.type, call->input[r] + i * data.type->size);
-        element.scalar[r] = scalar_bits(call->type, r);
+        element.bits[r] = cf_load(data->type, call->input[r] + i * data->type->size);
+        element.scalar[r] = cf_scalar(data, (int)r);
     }
-    return cf_judge_element(&data, &element, cf_load(data.type, result), true, why, sizeof why);
-}
-
-/* Eight bytes of integers that come out as the marker, or as the escape, when they are sent. */
-static uint64_t hard_integers(unsigned random)
-{
-    return ~(OH_XOR_LOW | (uint64_t)OH_XOR_HIGH << 32) ^ (random & 1);
-}
-
-/* Puts such bytes here and there. */
-static void harden(const struct call *call, char *buffer, unsigned seed)
-{
-    for (size_t at = 0; at + 8 <= message_bytes(call); at += 8) {
-        uint64_t hard = hard_integers((unsigned)rand_r(&seed));
-        if (rand_r(&seed) % 4 == 0) {
-            memcpy(buffer + at, &hard, 8);
-        }
-    }
+    return cf_judge_element(data, &element, cf_load(data->type, result), true, why, sizeof why);
 }
 
 void prepare_call(struct call *call, unsigned *seed)
 {
-    unsigned hard_seed = (unsigned)rand_r(seed);
-    struct cf_data data = data_of(call);
-    data.key = (uint64_t)rand_r(seed) << 32 ^ (uint64_t)rand_r(seed);
+    /* CF_SENTINEL: integers that come out as the marker, or as the escape, when they are sent. */
+    const bool hard = !is_float(call->type) && rand_r(seed) % 2 == 0;
+    call->data = (struct cf_data){.type = &cf_types[call->type],
+                                  .op = (enum cf_op)call->op, /* in the same order */
+                                  .family = hard ? CF_SENTINEL : CF_WIDE,
+                                  .key = (uint64_t)rand_r(seed) << 32 ^ (uint64_t)rand_r(seed),
+                                  .nranks = (int)node.ranks};
     size_t bytes = message_bytes(call);
     size_t room = bytes + 2 * GUARD + 16 * cf_types[call->type].size;
     for (unsigned r = 0; r < node.ranks; r++) {
@@ -64,10 +43,7 @@ void prepare_call(struct call *call, unsigned *seed)
         memset(call->send[r], 0xA5, room);
         memset(call->recv[r], 0xA5, room);
         for (uint64_t i = 0; i < call->count; i++) {
-            cf_store(data.type, sendbuff(call, r) + i * data.type->size, cf_input(&data, (int)r, i));
-        }
-        if (!is_float(call->type) && hard_seed % 2 == 0) { /* often in all ranks alike, so that results hold them */
-            harden(call, sendbuff(call, r), hard_seed + (hard_seed % 3 == 0 ? r : 0));
+            cf_store(call->data.type, sendbuff(call, r) + i * call->data.type->size, cf_input(&call->data, (int)r, i));
         }
         memcpy(call->input[r], sendbuff(call, r), bytes);
     }
