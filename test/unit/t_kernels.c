@@ -149,38 +149,51 @@ static void test_grids(unsigned ranks, unsigned seed)
 }
 
 /* Aborts once a kernel has told that it waits, or never will. */
-static void *abort_waiting(void *unused)
+static void abort_waiting(void)
 {
-    (void)unused;
     for (int i = 0; i < 10000 && __atomic_load_n(&node.control.spins, __ATOMIC_RELAXED) == 0; i++) {
         usleep(1000);
     }
     __atomic_store_n(&node.control.abort_flag, 1, __ATOMIC_RELEASE);
-    return NULL;
 }
 
-/* A kernel of the rank has seen an abort: one that waits leaves without polling the host. */
-static void test_abort_seen(enum algorithm algorithm)
+/*
+ * Runs a call of rank 0, whose peers never come. It leaves once the abort flag is set; or another kernel of the rank
+ * has seen an abort, and it leaves without polling the host. If it does not, the program ends.
+ */
+static void run_alone(struct call *call, bool abort_seen)
 {
-    struct call call = {.algorithm = algorithm, .type = ncclFloat32, .count = 1000, .blocks = 3};
-    struct rank_job job = {&call, 1, 0};
-    const uint32_t seen = 1;
+    struct rank_job job = {call, 1, 0};
+    const uint32_t seen = abort_seen;
     struct timespec limit;
     pthread_t thread;
     unsigned seed = 1;
     start_node(4, 1);
-    prepare_call(&call, &seed);
-    memcpy(node.staging[job.rank] + OH_ABORT_SEEN_OFFSET, &seen, sizeof seen);
+    prepare_call(call, &seed);
+    memcpy(node.staging[0] + OH_ABORT_SEEN_OFFSET, &seen, sizeof seen);
     pthread_create(&thread, NULL, run_rank, &job);
+    if (!abort_seen) {
+        abort_waiting();
+    }
     clock_gettime(CLOCK_REALTIME, &limit);
     limit.tv_sec += 20;
-    bool left = pthread_timedjoin_np(thread, NULL, &limit) == 0;
-    tap_ok(left, "%s: leaves when another kernel of the rank has seen the abort", algorithm_names[algorithm]);
-    if (!left) {
-        __atomic_store_n(&node.control.abort_flag, 1, __ATOMIC_RELEASE);
-        pthread_join(thread, NULL);
+    if (!tap_ok(pthread_timedjoin_np(thread, NULL, &limit) == 0, "%s: leaves when %s", algorithm_names[call->algorithm],
+                abort_seen ? "another kernel of the rank has seen the abort" : "the abort flag is set")) {
+        exit(tap_done());
     }
+    release_call(call);
     stop_node();
+}
+
+static void test_abort(enum algorithm algorithm)
+{
+    struct call call = {.algorithm = algorithm, .type = ncclFloat32, .count = 1000, .blocks = 3};
+    const struct oh_control *control = &node.control;
+    run_alone(&call, false);
+    tap_ok(control->spins > 0 && control->epoch == 1 && control->call_number == REPORTED_CALL &&
+               control->signature == REPORTED_SIGNATURE && control->report_count == call.count,
+           "%s: tells in which call it waits", algorithm_names[algorithm]);
+    run_alone(&call, true);
 }
 
 /* A rank is held: its kernel sends nothing, and does not end with what the others send. All leave after an abort. */
@@ -212,33 +225,6 @@ static void test_held(enum algorithm algorithm, uint64_t count)
         pthread_join(thread[r], NULL);
     }
     if (all_wait) {
-        release_call(&call);
-        stop_node();
-    }
-}
-
-/* A peer that never comes: the others leave once the abort flag is set. */
-static void test_abort(enum algorithm algorithm)
-{
-    struct call call = {.algorithm = algorithm, .type = ncclFloat32, .count = 1000, .blocks = 3};
-    struct rank_job job = {&call, 1, 0};
-    pthread_t thread, aborter;
-    struct timespec limit;
-    unsigned seed = 1;
-    start_node(4, 1);
-    prepare_call(&call, &seed);
-    pthread_create(&aborter, NULL, abort_waiting, NULL);
-    pthread_create(&thread, NULL, run_rank, &job);
-    clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_sec += 20;
-    bool left = pthread_timedjoin_np(thread, NULL, &limit) == 0;
-    pthread_join(aborter, NULL);
-    tap_ok(left, "%s: leaves when the abort flag is set", algorithm_names[algorithm]);
-    const struct oh_control *control = &node.control;
-    tap_ok(control->spins > 0 && control->epoch == 1 && control->call_number == REPORTED_CALL &&
-               control->signature == REPORTED_SIGNATURE && control->report_count == call.count,
-           "%s: tells in which call it waits", algorithm_names[algorithm]);
-    if (left) {
         release_call(&call);
         stop_node();
     }
@@ -469,7 +455,6 @@ int main(int argc, char **argv)
     test_early_triggers(OH_MAX_RANKS, seed + 88);
     for (int a = 0; a < ALGORITHMS; a++) {
         test_abort((enum algorithm)a);
-        test_abort_seen((enum algorithm)a);
         test_held((enum algorithm)a, 10);
         test_held((enum algorithm)a, 1000);
     }
