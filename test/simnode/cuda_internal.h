@@ -222,8 +222,7 @@ struct simcuda_memory {
     size_t bytes;
     int fd; /* device memory */
     uint64_t nonce;
-    bool registered; /* host memory of the program's own */
-    CUcontext owner; /* of host memory that is registered: goes with it */
+    CUcontext owner; /* in which the program has registered host memory of its own, which goes with it */
     unsigned opened; /* IPC: how often */
 };
 

@@ -154,18 +154,13 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-/* Of this context: on its device, opened or registered in it. */
-static bool is_of(const struct simcuda_memory *memory, CUcontext ctx)
-{
-    return memory->ctx == ctx || memory->owner == ctx;
-}
-
+/* Frees memory of this context: on its device, opened or registered in it. */
 static void free_of(enum simcuda_kind kind, CUcontext ctx)
 {
     for (struct simcuda_object *object = simcuda.objects[kind], *next; object; object = next) {
         struct simcuda_memory *memory = (struct simcuda_memory *)object;
         next = object->next;
-        if (!is_of(memory, ctx)) {
+        if (memory->ctx != ctx && memory->owner != ctx) {
             continue;
         }
         simcuda_remove(object);
@@ -237,7 +232,6 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
     struct simcuda_memory *memory = simcuda_new(sizeof *memory);
     memory->base = address;
     memory->bytes = bytes;
-    memory->registered = true;
     memory->owner = ctx;
     simcuda_add(SIMCUDA_HOST_MEMORY, &memory->object);
     return CUDA_SUCCESS;
@@ -249,7 +243,7 @@ static CUresult end_host_memory(void *address, bool registered, CUresult strange
     CUcontext ctx;
     SIMCUDA_TRY(simcuda_usable(&ctx));
     struct simcuda_memory *memory = find_base(SIMCUDA_HOST_MEMORY, address);
-    SIMCUDA_FAIL_IF(!memory || memory->registered != registered, stranger);
+    SIMCUDA_FAIL_IF(!memory || (memory->owner != NULL) != registered, stranger);
     simcuda_remove(&memory->object);
     simcuda_context_wait(ctx);
     if (!registered) {
