@@ -12,9 +12,9 @@
  *   topk     each rank's largest entries, allgathered and added (the Gaussian schemes of sparse.py gather likewise)
  *   gtopk    the largest of two ranks, merged along a tree of sends and receives; a broadcast of the last (Shi et al.,
  *            ICDCS 2019)
- *   oktopk   the index space cut into regions of equal load (allreduce of boundaries); sizes by an all-to-all of
- * grouped sends and receives, then the entries, two peers at a time; a common threshold (allreduce); a gather of what
- *            lies above it (Li and Hoefler, PPoPP 2022)
+ *   oktopk   the index space cut into regions of equal load (allreduce of boundaries); sizes by an all-to-all, then
+ *            entries, by grouped sends and receives with two peers at a time; a common threshold (allreduce); a gather
+ *            of what lies above it (Li and Hoefler, PPoPP 2022)
  *   overlap  an allreduce on one stream, in one group with an exchange on the other
  *
  * Gradients are small whole numbers, so that every sum is exact. All is compared with what the rank computes by itself;

@@ -146,6 +146,7 @@ void cf_batch_open(struct cf_batch *batch)
         }
     }
     cf_barrier(worker); /* to allocate memory may wait for a kernel, which may wait for a rank that is still here */
+    cf_jitter(worker);
 }
 
 void cf_batch_mark(struct cf_batch *batch)

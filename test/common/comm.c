@@ -79,8 +79,7 @@ void cf_calls_end(struct cf_worker *worker, bool grouped, const struct cf_set *s
 
 /* --- who is in a communicator ------------------------------------------------------------------------------------- */
 
-/* Adds a rank of the job behind those whose keys are not larger; keys: of ranks that have been added, in their order.
- */
+/* Adds a rank of the job behind those whose keys are not larger; keys: of those that have been added, in order. */
 static void add_rank(struct cf_worker *worker, struct cf_set *set, int m, int world_rank, int key, int *keys)
 {
     int at = set->nranks[m]++, *world = set->world[m];

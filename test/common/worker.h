@@ -25,7 +25,7 @@
 
 /* The streams of a member. */
 enum cf_stream {
-    CF_STREAMS = 4, /* before these: created ones, which may be captured */
+    CF_STREAMS = 8, /* before these: created ones, which may be captured */
     CF_LEGACY_STREAM = CF_STREAMS,
     CF_PER_THREAD_STREAM,
     CF_ALL_STREAMS

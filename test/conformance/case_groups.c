@@ -126,8 +126,10 @@ void cf_case_group_simulate(struct cf_worker *worker)
     cf_batch_finish(batch, 0);
 }
 
-/* One bad call, in a group within, before the others or after them: the end of the group gives its error, and nothing
- * starts. */
+/*
+ * One bad call, in a group within, before the others or after them: the end of the group gives its error, and nothing
+ * starts.
+ */
 void cf_case_group_error(struct cf_worker *worker)
 {
     for (int bad_first = 0; bad_first < 2; bad_first++) {

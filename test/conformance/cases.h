@@ -45,9 +45,9 @@
     X("comm-finalize", comm_finalize, CF_ALWAYS, "calls under way when it is finalized")                               \
     X("stream-null", stream_null, CF_ALWAYS, "the legacy default stream")                                              \
     X("stream-per-thread", stream_per_thread, CF_ALWAYS, "the per-thread default stream")                              \
-    X("stream-several", stream_several, CF_ALWAYS, "calls of one communicator on three streams in turn")               \
+    X("stream-several", stream_several, CF_ALWAYS, "calls of one communicator on all streams in turn")                 \
     X("stream-chain", stream_chain, CF_ALWAYS, "a result on one stream is the input on the next, by events")           \
-    X("stream-group", stream_group, CF_ALWAYS, "one group over three streams")                                         \
+    X("stream-group", stream_group, CF_ALWAYS, "one group over all streams")                                           \
     X("stream-group-mixed", stream_group_mixed, CF_ALWAYS, "a group of an allreduce and others on two streams")        \
     X("stream-mixed", stream_mixed, CF_ALWAYS, "allreduces and broadcasts in turn on two streams")                     \
     X("stream-change", stream_change, CF_ALWAYS, "many broadcasts on one stream, then an allreduce on another")        \

@@ -159,7 +159,7 @@ static void look_after_victim(struct place *place)
     if (victim > 0 && waitid(P_PID, (id_t)victim, &info, WSTOPPED | WNOHANG) == 0 && info.si_pid == victim) {
         place->stopped = cf_now();
     }
-    if (place->stopped > 0 && cf_now() - place->stopped > STOP_S) {
+    if (victim > 0 && place->stopped > 0 && cf_now() - place->stopped > STOP_S) {
         kill(victim, SIGCONT);
         place->stopped = 0;
     }

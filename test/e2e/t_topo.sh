@@ -51,7 +51,7 @@ SIMNODE_TOPOLOGY=mig answers 1 'GPU 0000:3b:00.0 is in MIG mode' "mig" -- topo
 SIMNODE_TOPOLOGY=vm-hidden answers 0 'onehop serves these 4 GPUs' "vm-hidden" -- topo
 NCCL_P2P_LEVEL=LOC answers 1 'falls back to NCCL: NCCL_P2P_LEVEL=LOC is set' "NCCL_P2P_LEVEL=LOC" -- topo
 CUDA_VISIBLE_DEVICES=3,1 answers 0 '^not visible to CUDA here: 0000:19:00.0 ' "CUDA_VISIBLE_DEVICES hides GPUs" -- topo
-[ "$(grep -c '^  GPU[01]  0000:\(5d\|3b\)' out)" = 2 ] && grep -q '^CUDA_VISIBLE_DEVICES=3,1$' out
+grep -q '^  GPU0  0000:5d' out && grep -q '^  GPU1  0000:3b' out && grep -q '^CUDA_VISIBLE_DEVICES=3,1$' out
 tap_point $? "CUDA_VISIBLE_DEVICES chooses and orders them" "$(diagnosis)"
 CUDA_VISIBLE_DEVICES=2 answers 1 'falls back to NCCL: 1 GPU is visible, onehop serves 2 to 8' "one GPU" -- topo
 CUDA_VISIBLE_DEVICES='' topo

@@ -2,8 +2,8 @@
 /*
  * stress_comms.c - communicators made, used and ended many times, or many at once, leave nothing behind
  *
- *   stress_comms [--ranks N] [--rounds N] [--warm N] [--seconds N] [--live N] [--seed N] [--served] [--by-rank]
- * [--times]
+ *   stress_comms [--ranks N] [--rounds N] [--warm N] [--seconds N] [--live N] [--seed N]
+ *                [--served] [--by-rank] [--times]
  *                [--host-kib N] [--gpu-kib N] [--live-gpu-kib N] [--handles N]
  *
  * One process for each rank and GPU. Each round makes a communicator in another way (by id, non-blocking, from several

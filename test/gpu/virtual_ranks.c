@@ -56,6 +56,7 @@ struct rank {
     CUdeviceptr staging, scratch;
     CUevent event[2]; /* at the end of every other half window */
     struct cf_batch *batch;
+    size_t room; /* of the arena, for all calls of the program; counted alike on all ranks */
     struct call *call;
     atomic_int launched; /* calls, for the report of a hang */
 };
@@ -98,6 +99,7 @@ static struct oh_plan choose_plan(struct rank *rank, enum onehop_algorithm algor
 
 static void begin_program(struct rank *rank)
 {
+    rank->room = 0;
     rank->batch = cf_batch_new(rank->worker, &rank->set);
     rank->batch->counted = true;
     rank->batch->served = true; /* by these kernels */
@@ -112,7 +114,8 @@ static bool add_call(struct rank *rank, enum onehop_algorithm algorithm, struct 
     uint64_t most = oh_plan_kernel_words(algorithm, (uint32_t)rank->node->nranks) * OH_WORD_BYTES;
     most = most < MOST_BYTES ? most : MOST_BYTES;
     spec.count = spec.count * size > most ? (size_t)most / size : spec.count;
-    if (batch->items == options.calls || batch->bytes + 2 * spec.count * size + AROUND_BYTES > ARENA_BYTES) {
+    rank->room += 2 * spec.count * size + AROUND_BYTES; /* the arena has its own shifts */
+    if (batch->items == options.calls || rank->room > ARENA_BYTES) {
         return false;
     }
     call->plan = choose_plan(rank, algorithm);

@@ -138,6 +138,8 @@ static void devices(void)
     CHECK(nvmlDeviceGetHandleByPciBusId_v2("0000:AA:00.0", &device) == 6);
     FAILS(cuDeviceGetByPCIBusId(&value, "0000:5d:00.0"), CUDA_ERROR_INVALID_DEVICE); /* not visible */
     CHECK(nvmlDeviceGetHandleByPciBusId_v2("0000:5d:00.0", &device) == 0);
+    OK(cuDeviceGetByPCIBusId(&value, "0000:3b:00.0"));
+    CHECK(value == 0); /* in the order of the variable */
 }
 
 /* What NVML says of the first two GPUs of a topology. */
@@ -171,6 +173,7 @@ static void nvml_of_topology(void)
         links++;
     }
     CHECK(links == facts->links);
+    CHECK(links == OH_NVML_LINKS || nvmlDeviceGetNvLinkState(one, links, &active) == 3); /* not supported */
     CHECK(nvmlDeviceGetP2PStatus(one, two, OH_NVML_P2P_NVLINK, &status) == facts->result);
     CHECK(status == facts->p2p_nvlink);
     CHECK(nvmlDeviceGetMigMode(two, &mig, &pending) == 0 && mig == facts->mig);
@@ -596,6 +599,14 @@ static void kernels(void)
     CHECK(number == 2);
     FAILS(cuGraphNodeGetDependencies_v2(nodes[1], from, NULL, &number), CUDA_ERROR_LOSSY_QUERY);
     OK(cuGraphKernelNodeGetParams(nodes[0], &params));
+    struct oh_kernel_args args = *(struct oh_kernel_args *)params.kernelParams[0];
+    void *parameter = &args;
+    params.kernelParams = &parameter;
+    args.early_trigger = 1;
+    OK(cuGraphKernelNodeSetParams(nodes[0], &params));
+    args.early_trigger = 2;
+    OK(cuGraphKernelNodeGetParams(nodes[0], &params));
+    CHECK(((struct oh_kernel_args *)params.kernelParams[0])->early_trigger == 1); /* it is copied */
     params.gridDimX = OH_MAX_BLOCKS + 1;
     FAILS(cuGraphKernelNodeSetParams(nodes[0], &params), CUDA_ERROR_INVALID_VALUE);
     OK(cuLibraryUnload(library));
