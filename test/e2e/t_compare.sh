@@ -62,7 +62,12 @@ echo 'echo hello' >"$scratch/text/all_reduce_perf"
 refuses "no program" 1 'cannot be executed' -- compare --bin "$scratch/text"
 chmod +x "$scratch/text/all_reduce_perf"
 refuses "a script" 1 'not a program that readelf can read' -- compare --bin "$scratch/text"
-LD_LIBRARY_PATH='' compare --bin "$bin"
+# Its own search path, in which the simulated NCCL is, is overwritten by one of the same length.
+found=$abs_top_builddir/test/simnode/.libs lost=$scratch/lost
+mkdir "$lost"
+LC_ALL=C sed "s,$found,/nowhere/$(printf '%*s' $((${#found} - 9)) '' | tr ' ' x),g" "$bin/all_reduce_perf" >"$lost/all_reduce_perf"
+chmod +x "$lost/all_reduce_perf"
+LD_LIBRARY_PATH='' compare --bin "$lost"
 if ldconfig -p | grep -q 'libnccl\.so\.2'; then
     tap_skip "NCCL is not found" "it is, in the system"
 else
