@@ -13,8 +13,8 @@
 #include "tools/perf/perf.h"
 #include "tools/shared/tool.h"
 
-static const char csv_head[] =
-    "mode,type,op,ranks,bytes,count,side,time_us,p99_us,algbw_gbps,busbw_gbps,wrong,floor_us,served_by,simulated";
+#define OLDER_HEAD "mode,type,op,ranks,bytes,count,side,time_us,p99_us,algbw_gbps,busbw_gbps,wrong,floor_us,served_by"
+static const char csv_head[] = OLDER_HEAD ",simulated"; /* files of 0.2 have the older one */
 
 static const char *const text_names[OH_PERF_TEXTS] = {"machine", "software", "settings", "pattern", "verdict", "floor"};
 
@@ -155,7 +155,7 @@ static struct oh_perf_row *take_row(struct oh_perf_run *run, const struct oh_per
 }
 
 /* One line behind the head. NULL: understood; else what is wrong with it. */
-static const char *read_line(char *line, struct oh_perf_run *run)
+static const char *read_line(char *line, bool is_older, struct oh_perf_run *run)
 {
     char mode_name[16], type_name[16], op_name[16], side[sizeof *run->column];
     struct oh_perf_cell cell = {.there = true};
@@ -169,7 +169,7 @@ static const char *read_line(char *line, struct oh_perf_run *run)
     }
     char *rest = line + end;
     const char *wrong_text = strsep(&rest, ","), *floor = strsep(&rest, ","), *served_by = strsep(&rest, ",");
-    const char *simulated = strsep(&rest, ",");
+    const char *simulated = is_older && served_by ? "" : strsep(&rest, ",");
     if (!simulated || rest) {
         return "not as many fields as the head";
     }
@@ -231,7 +231,7 @@ const char *oh_perf_read_csv(const char *path, struct oh_perf_run *run)
     const char *what = NULL;
     char line[1024];
     int number = 0;
-    bool head = false;
+    bool head = false, is_older = false;
     FILE *stream = fopen(path, "re");
     problem[0] = '\0';
     while (!what && stream && fgets(line, sizeof line, stream)) {
@@ -241,9 +241,10 @@ const char *oh_perf_read_csv(const char *path, struct oh_perf_run *run)
         if (line[0] == '#' && line[1] == ' ') {
             what = read_comment(line, run);
         } else if (head) {
-            what = read_line(line, run);
+            what = read_line(line, is_older, run);
         } else {
-            head = strcmp(line, csv_head) == 0;
+            is_older = strcmp(line, OLDER_HEAD) == 0;
+            head = is_older || strcmp(line, csv_head) == 0;
             what = head ? NULL : "not the head of a file of onehop perf --csv";
         }
     }
