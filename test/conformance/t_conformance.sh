@@ -9,7 +9,6 @@ scratch=$(mktemp -d)
 meeting=$(mktemp -d /dev/shm/onehop-test.XXXXXX)
 trap 'rm -rf "$scratch" "$meeting"' EXIT
 export LD_LIBRARY_PATH=$abs_top_builddir/test/simnode/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export SIMNODE_TOPOLOGY_DIR=$abs_top_srcdir/test/simnode/topologies
 export ONEHOP_SHM_DIR=$meeting
 patience=2 # the machine may be busy with other things
 [ -z "${OH_SANITIZERS-}" ] || patience=6

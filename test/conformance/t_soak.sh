@@ -10,7 +10,7 @@ scratch=$(mktemp -d)
 meeting=$(mktemp -d /dev/shm/onehop-test.XXXXXX)
 trap 'rm -rf "$scratch" "$meeting"' EXIT
 export LD_LIBRARY_PATH=$abs_top_builddir/test/simnode/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export SIMNODE_TOPOLOGY_DIR=$abs_top_srcdir/test/simnode/topologies SIMNODE_TOPOLOGY=h200x4
+export SIMNODE_TOPOLOGY=h200x4
 export ONEHOP_SHM_DIR=$meeting
 # Arenas of threads that come and go would hide what is kept in what malloc has not given back.
 export MALLOC_ARENA_MAX=1

@@ -19,7 +19,6 @@ limit=60 # seconds a run may take; a sanitizer makes the largest messages many t
 [ -z "${OH_SANITIZERS-}" ] || limit=300
 
 export LD_LIBRARY_PATH=$stand_ins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export SIMNODE_TOPOLOGY_DIR=$abs_top_srcdir/test/simnode/topologies
 export SIMNODE_TOPOLOGY=h200x8
 export SIMNODE_REPORT=$scratch/report
 export ONEHOP_DEBUG=INFO ONEHOP_STATS=1

@@ -173,7 +173,7 @@ status=$?
 expect "what the program says goes to stderr" 0 '^ok 2 ranks'
 [ "$(head -c 1 "$scratch/program.json")" = '{' ] && grep -q '"served": 2,' "$scratch/program.json"
 tap_point $? "and only JSON to stdout" "$(cat "$scratch/program.json")"
-doctor env -i SIMNODE_TOPOLOGY=h200x4 SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" "$holder" 0 1 "$scratch/id.7"
+doctor env -i SIMNODE_TOPOLOGY=h200x4 "$holder" 0 1 "$scratch/id.7"
 expect "the environment is cleared on the way" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly; check'
 LD_PRELOAD=$scratch/vllm/_C.abi3.so doctor bash -c '"$0" 0 1 "$1"; sleep 1' "$holder" "$scratch/id.8"
 expect "a program with vLLM's library: the option" 1 'note +own_allreduce +vLLM in process [0-9]+ .*--disable-custom-all-reduce'

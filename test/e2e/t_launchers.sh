@@ -41,12 +41,12 @@ next_id
 launch bash -c "$pair" "$holder" "$id"
 expect_all "a shell" 6
 next_id
-launch env -i SIMNODE_TOPOLOGY=h200x2 SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" bash -c "$pair" "$holder" "$id"
+launch env -i SIMNODE_TOPOLOGY=h200x2 bash -c "$pair" "$holder" "$id"
 expect_none "env -i between onehop run and the program"
 next_id
 status=0
 rm -f "$scratch"/report.*
-env -i PATH="$PATH" TMPDIR="$scratch" ASAN_OPTIONS="${ASAN_OPTIONS-}" SIMNODE_TOPOLOGY=h200x2 SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" \
+env -i PATH="$PATH" TMPDIR="$scratch" ASAN_OPTIONS="${ASAN_OPTIONS-}" SIMNODE_TOPOLOGY=h200x2 \
     SIMNODE_REPORT="$SIMNODE_REPORT" timeout -k 5 $limit "$onehop" run --stats -- bash -c "$pair" "$holder" "$id" \
     >"$out" 2>&1 || status=$?
 expect_all "env -i before onehop run" 6

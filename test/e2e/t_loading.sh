@@ -163,7 +163,7 @@ both "two copies, an object and dlsym" "$reach" object:"$objects/libreachcopy.so
 
 # Nothing of the environment is needed but the way of loading itself.
 run_ranks env -i LD_PRELOAD="$plugin" LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x2 \
-    SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" ONEHOP_STATS=1 ASAN_OPTIONS="${ASAN_OPTIONS-}" "$linked" -- linked
+    ONEHOP_STATS=1 ASAN_OPTIONS="${ASAN_OPTIONS-}" "$linked" -- linked
 expect_counts "env -i" served=12
 # A program that is handed the preloaded object under its other name has it once.
 run_ranks env LD_PRELOAD="$plugin" NCCL_NET_PLUGIN=onehop "$linked" -- linked

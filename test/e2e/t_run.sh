@@ -158,7 +158,7 @@ ONEHOP_DISABLE=1 sums
 expect "--stats: onehop is off" 0 '^onehop: 0 of 2 ncclAllReduce' '^onehop: 2 fallbacks: .* made by .* while onehop was off'
 expect "--stats: no communicator at all" 0 '^onehop: no communicator was seen' -- run --stats -- true
 run --stats -- env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x4 \
-    SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" "$app" --nranks 2 --counts 7
+    "$app" --nranks 2 --counts 7
 expect "--stats: env -i takes onehop away, and that is said" 0 '^ok' '^onehop: no communicator was seen'
 
 # By the other ways, with two ranks in one folder: $0 is the program, $1 the folder.

@@ -2,7 +2,7 @@
 # virtual_ranks, which is for real GPUs, on the simulated node: that it finds nothing here, so that what it finds there
 # is of the GPU. A few short programs, on one GPU and on two.
 export LD_LIBRARY_PATH=$abs_top_builddir/test/simnode/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export SIMNODE_TOPOLOGY_DIR=$abs_top_srcdir/test/simnode/topologies SIMNODE_TOPOLOGY=h200x2
+export SIMNODE_TOPOLOGY=h200x2
 . "$abs_top_srcdir/test/hygiene/tap.sh"
 limit=60
 [ -z "${OH_SANITIZERS-}" ] || limit=300

@@ -78,7 +78,7 @@ static void choose_devices(void)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     if (!visible) {
-        for (simcuda.devices = 0; simcuda.devices < simcuda.topology.gpus; simcuda.devices++) {
+        for (simcuda.devices = 0; simcuda.devices < simcuda.topology->gpus; simcuda.devices++) {
             simcuda.gpu_of[simcuda.devices] = simcuda.devices;
         }
         return;
@@ -86,7 +86,7 @@ static void choose_devices(void)
     while (simcuda.devices < SIMNODE_MAX_GPUS) {
         char *end;
         long gpu = strtol(visible, &end, 10);
-        if (end == visible || gpu < 0 || gpu >= simcuda.topology.gpus) {
+        if (end == visible || gpu < 0 || gpu >= simcuda.topology->gpus) {
             return;
         }
         simcuda.gpu_of[simcuda.devices++] = (int)gpu;
@@ -103,13 +103,6 @@ static uint32_t setting(const char *name)
     return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
 }
 
-static void limit_memory(size_t mib)
-{
-    for (int i = 0; i < simcuda.topology.gpus && mib > 0; i++) {
-        simcuda.topology.gpu[i].memory = mib << 20;
-    }
-}
-
 CUresult cuInit(unsigned flags)
 {
     SIMCUDA_TRY(enter_uninitialised(__func__, __builtin_return_address(0)));
@@ -121,7 +114,8 @@ CUresult cuInit(unsigned flags)
     if (simcuda.owner != 0) {
         return CUDA_SUCCESS;
     }
-    SIMCUDA_FAIL_IF(!simnode_topology_load(&simcuda.topology), CUDA_ERROR_NO_DEVICE);
+    simcuda.topology = simnode_topology_get();
+    SIMCUDA_FAIL_IF(!simcuda.topology, CUDA_ERROR_NO_DEVICE);
     choose_devices();
     SIMCUDA_FAIL_IF(simcuda.devices == 0, CUDA_ERROR_NO_DEVICE);
     for (int i = 0; i < simcuda.devices; i++) {
@@ -135,7 +129,8 @@ CUresult cuInit(unsigned flags)
     simcuda.queue = simcuda.queue > 0 ? simcuda.queue : SIMCUDA_QUEUE;
     simcuda.one_connection = setting("CUDA_DEVICE_MAX_CONNECTIONS") == 1;
     simcuda.block_threads = setting("SIMNODE_BLOCK_THREADS") == 1;
-    limit_memory(setting("SIMNODE_MEMORY_MIB"));
+    simcuda.memory = (size_t)setting("SIMNODE_MEMORY_MIB") << 20;
+    simcuda.memory = simcuda.memory > 0 ? simcuda.memory : (size_t)simcuda.topology->gpu->memory_gib << 30;
     simcuda.owner = getpid();
     return CUDA_SUCCESS;
 }
@@ -194,9 +189,9 @@ CUresult cuGetErrorName(CUresult error, const char **name_p)
     }
 }
 
-static const struct simnode_gpu *gpu_at(CUdevice device)
+static bool is_device(CUdevice device)
 {
-    return device >= 0 && device < simcuda.devices ? &simcuda.topology.gpu[simcuda.gpu_of[device]] : NULL;
+    return device >= 0 && device < simcuda.devices;
 }
 
 CUresult cuDeviceGetCount(int *count_p)
@@ -209,7 +204,7 @@ CUresult cuDeviceGetCount(int *count_p)
 CUresult cuDeviceGet(CUdevice *device_p, int ordinal)
 {
     SIMCUDA_ENTER();
-    SIMCUDA_FAIL_IF(!gpu_at(ordinal), CUDA_ERROR_INVALID_DEVICE);
+    SIMCUDA_FAIL_IF(!is_device(ordinal), CUDA_ERROR_INVALID_DEVICE);
     *device_p = ordinal;
     return CUDA_SUCCESS;
 }
@@ -217,10 +212,9 @@ CUresult cuDeviceGet(CUdevice *device_p, int ordinal)
 CUresult cuDeviceGetName(char *name_p, int size, CUdevice device)
 {
     SIMCUDA_ENTER();
-    const struct simnode_gpu *gpu = gpu_at(device);
-    SIMCUDA_FAIL_IF(!gpu, CUDA_ERROR_INVALID_DEVICE);
+    SIMCUDA_FAIL_IF(!is_device(device), CUDA_ERROR_INVALID_DEVICE);
     SIMCUDA_FAIL_IF(size <= 0, CUDA_ERROR_INVALID_VALUE);
-    snprintf(name_p, (size_t)size, "%s", gpu->name);
+    snprintf(name_p, (size_t)size, "%s", simcuda.topology->gpu->name);
     return CUDA_SUCCESS;
 }
 
@@ -243,26 +237,24 @@ static int attribute_of(const struct simnode_gpu *gpu, CUdevice_attribute attrib
 CUresult cuDeviceGetAttribute(int *value_p, CUdevice_attribute attribute, CUdevice device)
 {
     SIMCUDA_ENTER();
-    const struct simnode_gpu *gpu = gpu_at(device);
-    SIMCUDA_FAIL_IF(!gpu, CUDA_ERROR_INVALID_DEVICE);
-    *value_p = attribute_of(gpu, attribute);
+    SIMCUDA_FAIL_IF(!is_device(device), CUDA_ERROR_INVALID_DEVICE);
+    *value_p = attribute_of(simcuda.topology->gpu, attribute);
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetPCIBusId(char *text_p, int size, CUdevice device)
 {
     SIMCUDA_ENTER();
-    const struct simnode_gpu *gpu = gpu_at(device);
-    SIMCUDA_FAIL_IF(!gpu, CUDA_ERROR_INVALID_DEVICE);
+    SIMCUDA_FAIL_IF(!is_device(device), CUDA_ERROR_INVALID_DEVICE);
     SIMCUDA_FAIL_IF(size <= 0, CUDA_ERROR_INVALID_VALUE);
-    simnode_gpu_bus_id(gpu, 4, text_p, (size_t)size);
+    simnode_bus_id(simnode_gpu_bus(simcuda.gpu_of[device]), 4, text_p, (size_t)size);
     return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetByPCIBusId(CUdevice *device_p, const char *text)
 {
     SIMCUDA_ENTER();
-    int gpu = simnode_topology_find(&simcuda.topology, text);
+    int gpu = simnode_topology_find(simcuda.topology, text);
     for (int i = 0; i < simcuda.devices; i++) {
         if (simcuda.gpu_of[i] == gpu) {
             *device_p = i;
@@ -274,13 +266,13 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *device_p, const char *text)
 
 static const struct simnode_pair *pair_of(CUdevice a, CUdevice b)
 {
-    return &simcuda.topology.pair[simcuda.gpu_of[a]][simcuda.gpu_of[b]];
+    return simnode_topology_pair(simcuda.topology, simcuda.gpu_of[a], simcuda.gpu_of[b]);
 }
 
 CUresult cuDeviceGetP2PAttribute(int *value_p, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice target)
 {
     SIMCUDA_ENTER();
-    SIMCUDA_FAIL_IF(!gpu_at(source) || !gpu_at(target) || source == target, CUDA_ERROR_INVALID_DEVICE);
+    SIMCUDA_FAIL_IF(!is_device(source) || !is_device(target) || source == target, CUDA_ERROR_INVALID_DEVICE);
     const struct simnode_pair *pair = pair_of(source, target);
     switch (attribute) {
     case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
@@ -297,7 +289,7 @@ CUresult cuDeviceGetP2PAttribute(int *value_p, CUdevice_P2PAttribute attribute, 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx_p, CUdevice device)
 {
     SIMCUDA_LOCK();
-    SIMCUDA_FAIL_IF(!gpu_at(device), CUDA_ERROR_INVALID_DEVICE);
+    SIMCUDA_FAIL_IF(!is_device(device), CUDA_ERROR_INVALID_DEVICE);
     CUcontext ctx = &simcuda.context[device];
     if (ctx->uses++ == 0) {
         ctx->id = ++simcuda.contexts_created;
@@ -309,7 +301,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx_p, CUdevice device)
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
     SIMCUDA_LOCK();
-    SIMCUDA_FAIL_IF(!gpu_at(device), CUDA_ERROR_INVALID_DEVICE);
+    SIMCUDA_FAIL_IF(!is_device(device), CUDA_ERROR_INVALID_DEVICE);
     CUcontext ctx = &simcuda.context[device];
     SIMCUDA_FAIL_IF(ctx->uses == 0, CUDA_ERROR_INVALID_CONTEXT);
     if (--ctx->uses == 0) {
@@ -322,7 +314,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
     SIMCUDA_LOCK();
-    SIMCUDA_FAIL_IF(!gpu_at(device), CUDA_ERROR_INVALID_DEVICE);
+    SIMCUDA_FAIL_IF(!is_device(device), CUDA_ERROR_INVALID_DEVICE);
     CUcontext ctx = &simcuda.context[device];
     if (ctx->uses > 0) {
         simcuda_context_wait(ctx);
@@ -416,7 +408,7 @@ CUresult cuCtxGetExecAffinity(CUexecAffinityParam *affinity_p, CUexecAffinityTyp
     SIMCUDA_FAIL_IF(!ctx, CUDA_ERROR_INVALID_CONTEXT);
     SIMCUDA_FAIL_IF(type != CU_EXEC_AFFINITY_TYPE_SM_COUNT, CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
     affinity_p->type = type;
-    affinity_p->param.smCount.val = (unsigned)(limit ? atoi(limit) : simcuda.topology.gpu[simcuda_gpu(ctx)].sms);
+    affinity_p->param.smCount.val = (unsigned)(limit ? atoi(limit) : simcuda.topology->gpu->sms);
     return CUDA_SUCCESS;
 }
 

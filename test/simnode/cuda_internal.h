@@ -230,7 +230,8 @@ struct simcuda_state {
     pthread_mutex_t lock;
     pthread_cond_t progress; /* a marker is done */
     _Atomic pid_t owner;     /* the process that called cuInit; 0: nobody has */
-    struct simnode_topology topology;
+    const struct simnode_topology *topology;
+    size_t memory; /* bytes of each GPU; SIMNODE_MEMORY_MIB */
     uint32_t seed; /* SIMNODE_SEED, _DELAY_US, _BLOCK_THREADS; fixed by cuInit */
     uint32_t delay_us;
     uint32_t memset_2d_us; /* SIMNODE_MEMSET_2D_US: that a memset with a pitch takes */

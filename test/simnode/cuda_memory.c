@@ -121,7 +121,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address_p, size_t bytes)
     SIMCUDA_TRY(simcuda_usable(&ctx));
     SIMCUDA_FAIL_IF(bytes == 0, CUDA_ERROR_INVALID_VALUE);
     struct simcuda_memory *memory = NULL;
-    if (bytes <= simcuda.topology.gpu[simcuda_gpu(ctx)].memory - ctx->live_bytes) {
+    if (bytes <= simcuda.memory - ctx->live_bytes) {
         memory = allocate(ctx, bytes);
     }
     SIMCUDA_FAIL_IF(!memory, CUDA_ERROR_OUT_OF_MEMORY);
@@ -198,7 +198,7 @@ CUresult cuMemGetInfo_v2(size_t *free_p, size_t *total_p)
     SIMCUDA_LOCK();
     CUcontext ctx = simcuda_current();
     SIMCUDA_FAIL_IF(!ctx, CUDA_ERROR_INVALID_CONTEXT);
-    *total_p = simcuda.topology.gpu[simcuda_gpu(ctx)].memory;
+    *total_p = simcuda.memory;
     *free_p = *total_p - ctx->live_bytes;
     return CUDA_SUCCESS;
 }
@@ -284,7 +284,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle_p, CUdeviceptr address)
     handle.bytes = memory->bytes;
     handle.pid = getpid();
     handle.fd = memory->fd;
-    simnode_gpu_bus_id(&simcuda.topology.gpu[simcuda_gpu(memory->ctx)], 4, handle.bus_id, sizeof handle.bus_id);
+    simnode_bus_id(simnode_gpu_bus(simcuda_gpu(memory->ctx)), 4, handle.bus_id, sizeof handle.bus_id);
     *handle_p = (CUipcMemHandle){0};
     memcpy(handle_p, &handle, sizeof handle);
     char nonce[20];
@@ -355,9 +355,9 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address_p, CUipcMemHandle exported, 
     SIMCUDA_FAIL_IF(flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CUDA_ERROR_INVALID_VALUE);
     SIMCUDA_FAIL_IF(handle.pid == getpid(), CUDA_ERROR_INVALID_CONTEXT);
     SIMCUDA_TRY(simcuda_usable(&ctx));
-    int gpu = simnode_topology_find(&simcuda.topology, handle.bus_id);
+    int gpu = simnode_topology_find(simcuda.topology, handle.bus_id);
     SIMCUDA_FAIL_IF(gpu < 0, CUDA_ERROR_INVALID_HANDLE);
-    SIMCUDA_FAIL_IF(gpu != simcuda_gpu(ctx) && !simcuda.topology.pair[simcuda_gpu(ctx)][gpu].access,
+    SIMCUDA_FAIL_IF(gpu != simcuda_gpu(ctx) && !simnode_topology_pair(simcuda.topology, simcuda_gpu(ctx), gpu)->access,
                     CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     struct simcuda_memory *memory = find_opened(ctx, handle.nonce);
     if (!memory) {

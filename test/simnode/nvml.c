@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nvml.c - the simulated libnvidia-ml.so.1: what the topology file says, by way of NVML
+ * nvml.c - the simulated libnvidia-ml.so.1: what the topology says, by way of NVML
  *
- * A device handle is a pointer into the topology, which is loaded by the first nvmlInit_v2 and never changes. NVML
- * sees every GPU, whatever CUDA_VISIBLE_DEVICES says.
+ * The topology is chosen by the first nvmlInit_v2 and never changes. NVML sees every GPU, whatever CUDA_VISIBLE_DEVICES
+ * says.
  */
 #include "topo/nvml.h"
 
@@ -39,8 +39,7 @@ OH_NVML_OPTIONAL_FUNCTIONS(DECLARE)
 #undef DECLARE
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct simnode_topology topology;
-static bool loaded;
+static const struct simnode_topology *topology; /* NULL: not initialised */
 
 static int enter(const char *function, const void *caller)
 {
@@ -48,7 +47,7 @@ static int enter(const char *function, const void *caller)
         return NVML_ERROR_NOT_SUPPORTED;
     }
     pthread_mutex_lock(&lock);
-    bool initialised = loaded;
+    bool initialised = topology != NULL;
     pthread_mutex_unlock(&lock);
     return initialised ? OH_NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
 }
@@ -65,15 +64,17 @@ static int enter(const char *function, const void *caller)
 /* Heads every function that wants NVML initialised. */
 #define ENTER() TRY(enter(__func__, __builtin_return_address(0)))
 
+static char handles[SIMNODE_MAX_GPUS]; /* a device handle points to the one of its GPU */
+
 static oh_nvml_device_t handle_of(int gpu)
 {
-    return (oh_nvml_device_t)&topology.gpu[gpu];
+    return (oh_nvml_device_t)&handles[gpu];
 }
 
 /* The index of a handle's GPU. */
 static int find_gpu(oh_nvml_device_t device, int *gpu_p)
 {
-    for (int i = 0; i < topology.gpus; i++) {
+    for (int i = 0; i < topology->gpus; i++) {
         if (device == handle_of(i)) {
             *gpu_p = i;
             return OH_NVML_SUCCESS;
@@ -97,8 +98,8 @@ int nvmlInit_v2(void)
         return NVML_ERROR_NOT_SUPPORTED;
     }
     pthread_mutex_lock(&lock);
-    loaded = loaded || simnode_topology_load(&topology);
-    bool initialised = loaded;
+    topology = topology ? topology : simnode_topology_get();
+    bool initialised = topology != NULL;
     pthread_mutex_unlock(&lock);
     return initialised ? OH_NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
@@ -112,14 +113,14 @@ int nvmlSystemGetDriverVersion(char *version_p, unsigned size)
 int nvmlDeviceGetCount_v2(unsigned *count_p)
 {
     ENTER();
-    *count_p = (unsigned)topology.gpus;
+    *count_p = (unsigned)topology->gpus;
     return OH_NVML_SUCCESS;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, oh_nvml_device_t *device_p)
 {
     ENTER();
-    if (index >= (unsigned)topology.gpus) {
+    if (index >= (unsigned)topology->gpus) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     *device_p = handle_of((int)index);
@@ -129,7 +130,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, oh_nvml_device_t *device_p)
 int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, oh_nvml_device_t *device_p)
 {
     ENTER();
-    int gpu = simnode_topology_find(&topology, bus_id);
+    int gpu = simnode_topology_find(topology, bus_id);
     if (gpu < 0) {
         return NVML_ERROR_NOT_FOUND;
     }
@@ -137,11 +138,11 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, oh_nvml_device_t *devic
     return OH_NVML_SUCCESS;
 }
 
-static void fill_pci(const struct simnode_gpu *gpu, struct oh_nvml_pci *pci_p)
+static void fill_pci(unsigned bus, struct oh_nvml_pci *pci_p)
 {
-    *pci_p = (struct oh_nvml_pci){.domain = gpu->domain, .bus = gpu->bus, .device = gpu->device};
-    simnode_gpu_bus_id(gpu, 4, pci_p->bus_id_legacy, sizeof pci_p->bus_id_legacy);
-    simnode_gpu_bus_id(gpu, 8, pci_p->bus_id, sizeof pci_p->bus_id);
+    *pci_p = (struct oh_nvml_pci){.bus = bus};
+    simnode_bus_id(bus, 4, pci_p->bus_id_legacy, sizeof pci_p->bus_id_legacy);
+    simnode_bus_id(bus, 8, pci_p->bus_id, sizeof pci_p->bus_id);
 }
 
 int nvmlDeviceGetPciInfo_v3(oh_nvml_device_t device, struct oh_nvml_pci *pci_p)
@@ -149,7 +150,7 @@ int nvmlDeviceGetPciInfo_v3(oh_nvml_device_t device, struct oh_nvml_pci *pci_p)
     ENTER();
     int gpu;
     TRY(find_gpu(device, &gpu));
-    fill_pci(&topology.gpu[gpu], pci_p);
+    fill_pci(simnode_gpu_bus(gpu), pci_p);
     return OH_NVML_SUCCESS;
 }
 
@@ -158,7 +159,7 @@ int nvmlDeviceGetName(oh_nvml_device_t device, char *name_p, unsigned size)
     ENTER();
     int gpu;
     TRY(find_gpu(device, &gpu));
-    return copy_text(topology.gpu[gpu].name, name_p, size);
+    return copy_text(topology->gpu->name, name_p, size);
 }
 
 int nvmlDeviceGetMigMode(oh_nvml_device_t device, unsigned *current_p, unsigned *pending_p)
@@ -166,11 +167,7 @@ int nvmlDeviceGetMigMode(oh_nvml_device_t device, unsigned *current_p, unsigned 
     ENTER();
     int gpu;
     TRY(find_gpu(device, &gpu));
-    enum simnode_answer mig = topology.gpu[gpu].mig;
-    if (mig != SIMNODE_YES && mig != SIMNODE_NO) {
-        return NVML_ERROR_NOT_SUPPORTED;
-    }
-    *current_p = *pending_p = mig == SIMNODE_YES;
+    *current_p = *pending_p = gpu > 0 && gpu == topology->mig;
     return OH_NVML_SUCCESS;
 }
 
@@ -179,7 +176,7 @@ int nvmlDeviceGetGpuFabricInfo(oh_nvml_device_t device, struct oh_nvml_fabric *f
     ENTER();
     int gpu;
     TRY(find_gpu(device, &gpu));
-    *fabric_p = (struct oh_nvml_fabric){.state = (unsigned char)topology.gpu[gpu].fabric};
+    *fabric_p = (struct oh_nvml_fabric){.state = (unsigned char)topology->fabric};
     return OH_NVML_SUCCESS;
 }
 
@@ -203,12 +200,11 @@ int nvmlDeviceGetP2PStatus(oh_nvml_device_t device, oh_nvml_device_t peer, int c
     if (a == b) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
-    const struct simnode_pair *pair = &topology.pair[a][b];
+    const struct simnode_pair *pair = simnode_topology_pair(topology, a, b);
     switch (capability) {
     case OH_NVML_P2P_READ:
-        return p2p_answer(pair->read, status_p);
     case OH_NVML_P2P_WRITE:
-        return p2p_answer(pair->write, status_p);
+        return p2p_answer(pair->memory, status_p);
     case OH_NVML_P2P_NVLINK:
         return p2p_answer(pair->nvlink, status_p);
     default:
@@ -217,37 +213,26 @@ int nvmlDeviceGetP2PStatus(oh_nvml_device_t device, oh_nvml_device_t peer, int c
 }
 
 /*
- * Where a link ends: *peer_p is a GPU, or -1 for a switch. A GPU's links to switches come first, shared by all peers
- * behind them; then those to each peer in turn. NVML says that a link is not supported where there is none.
+ * Where a link ends: *peer_p is a GPU, or -1 for a switch, through which a GPU's links serve all peers. Without
+ * switches come the links to each peer in turn. NVML says that a link is not supported where there is none.
  */
 static int find_link(oh_nvml_device_t device, unsigned link, int *peer_p)
 {
-    int gpu, at = (int)link, switched = 0;
+    int gpu, at = (int)link;
     TRY(find_gpu(device, &gpu));
     if (link >= OH_NVML_LINKS) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
-    const struct simnode_pair *pair = topology.pair[gpu];
-    for (int i = 0; i < topology.gpus; i++) {
-        if (i != gpu && pair[i].via_switch && pair[i].nvlinks > switched) {
-            switched = pair[i].nvlinks;
-        }
-    }
     *peer_p = -1;
-    if (at < switched) {
-        return OH_NVML_SUCCESS;
+    if (topology->pair->via_switch) {
+        return at < topology->pair->nvlinks ? OH_NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
     }
-    at -= switched;
-    for (int i = 0; i < topology.gpus; i++) {
-        if (i != gpu && !pair[i].via_switch) {
-            if (at < pair[i].nvlinks) {
-                *peer_p = i;
-                return OH_NVML_SUCCESS;
-            }
-            at -= pair[i].nvlinks;
-        }
+    for (int i = 0; i < topology->gpus && *peer_p < 0; i++) {
+        const int links = i == gpu ? 0 : simnode_topology_pair(topology, gpu, i)->nvlinks;
+        *peer_p = at < links ? i : -1;
+        at -= links;
     }
-    return NVML_ERROR_NOT_SUPPORTED;
+    return *peer_p < 0 ? NVML_ERROR_NOT_SUPPORTED : OH_NVML_SUCCESS;
 }
 
 int nvmlDeviceGetNvLinkState(oh_nvml_device_t device, unsigned link, int *active_p)
@@ -274,7 +259,6 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(oh_nvml_device_t device, unsigned link, 
     ENTER();
     int peer;
     TRY(find_link(device, link, &peer));
-    struct simnode_gpu nvswitch = {.bus = 5 + link % 4};
-    fill_pci(peer < 0 ? &nvswitch : &topology.gpu[peer], pci_p);
+    fill_pci(peer < 0 ? 5 + link % 4 : simnode_gpu_bus(peer), pci_p);
     return OH_NVML_SUCCESS;
 }

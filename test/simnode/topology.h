@@ -2,8 +2,7 @@
 /*
  * topology.h - which GPUs the simulated node has and how they are joined
  *
- * Read from a text file (README.md describes it) by the simulated driver and the simulated NVML, each for itself.
- * Plain data, only read once loaded.
+ * The nodes are a table in topology.c. The simulated driver and the simulated NVML choose one of them, each for itself.
  */
 #ifndef TEST_SIMNODE_TOPOLOGY_H_
 #define TEST_SIMNODE_TOPOLOGY_H_
@@ -23,45 +22,48 @@ enum simnode_answer {
 };
 
 struct simnode_gpu {
-    unsigned domain;
-    unsigned bus;
-    unsigned device;
+    const char *name; /* begins with "SIMULATED " */
     int cc_major;
     int cc_minor;
     int sms;
-    uint64_t memory; /* bytes */
-    enum simnode_answer mig;
-    int fabric;    /* nvmlGpuFabricState_t; 0: not supported */
-    char name[96]; /* begins with "SIMULATED " */
+    uint64_t memory_gib;
 };
 
 /* One pair of different GPUs; the same in both directions. */
 struct simnode_pair {
     int nvlinks;
-    bool via_switch;
-    enum simnode_answer nvlink; /* NVML P2P status, three capabilities */
-    enum simnode_answer read;
-    enum simnode_answer write;
+    bool via_switch;            /* the NVLinks end in a switch; a GPU's links then serve all its peers */
+    enum simnode_answer nvlink; /* NVML P2P status, of NVLinks and of reading and writing memory */
+    enum simnode_answer memory;
     bool access; /* CUDA P2P attributes, two of them */
     bool atomics;
 };
 
 struct simnode_topology {
+    const char *name;
     int gpus;
-    struct simnode_gpu gpu[SIMNODE_MAX_GPUS];
-    struct simnode_pair pair[SIMNODE_MAX_GPUS][SIMNODE_MAX_GPUS];
+    const struct simnode_gpu *gpu;   /* all are alike */
+    const struct simnode_pair *pair; /* every one but `other` */
+    struct {
+        int a, b;
+        const struct simnode_pair *pair; /* NULL: none */
+    } other[2];
+    int mig;    /* the GPU in MIG mode; 0: none */
+    int fabric; /* nvmlGpuFabricState_t; 0: not supported */
 };
 
-/*
- * Loads the topology that SIMNODE_TOPOLOGY names (h200x4 when unset). Returns false, having written one line to
- * stderr, when there is no such file or it cannot be read.
- */
-bool simnode_topology_load(struct simnode_topology *topology_p);
+/* The node that SIMNODE_TOPOLOGY names (h200x4 when unset); NULL, with one line on stderr: there is none. */
+const struct simnode_topology *simnode_topology_get(void);
+
+const struct simnode_pair *simnode_topology_pair(const struct simnode_topology *topology, int a, int b);
 
 /* The index of the GPU with that PCI bus id ("0000:19:00.0", any number of leading zeros, any case); -1: none. */
 int simnode_topology_find(const struct simnode_topology *topology, const char *bus_id);
 
-/* Writes "DDDD:BB:dd.0" in upper case, the domain with at least that many digits. */
-void simnode_gpu_bus_id(const struct simnode_gpu *gpu, int domain_digits, char *text_p, size_t size);
+/* The PCI bus of the GPU of an index. It is device 0 there, in domain 0. */
+unsigned simnode_gpu_bus(int gpu);
+
+/* Writes "DDDD:BB:00.0" in upper case, the domain with that many digits. */
+void simnode_bus_id(unsigned bus, int domain_digits, char *text_p, size_t size);
 
 #endif

@@ -18,7 +18,6 @@
 #include "comm/comm_internal.h"
 #include "test/tap.h"
 #include "test/unit/first_call.h"
-#include "test/unit/topologies.h"
 #include "util/clock.h"
 
 #define RANKS 3
@@ -308,7 +307,6 @@ int main(int argc, char **argv)
     char meetings[] = "/dev/shm/onehop-test.XXXXXX";
     tap_note("seed %u", seed);
     setenv("ONEHOP_DEBUG", "WARN", 1);
-    use_topologies();
     if (!mkdtemp(meetings)) {
         tap_skip_all("no shared memory");
     }

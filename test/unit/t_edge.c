@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "test/tap.h"
-#include "test/unit/topologies.h"
 
 #define RANKS 4
 #define BUFFER (1u << 20)
@@ -352,7 +351,6 @@ static void open_device(void)
 
 int main(void)
 {
-    use_topologies();
     if (oh_driver_open() != ncclSuccess) {
         tap_skip_all("no driver");
     }

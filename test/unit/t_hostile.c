@@ -24,7 +24,6 @@
 #include "comm/attach/attach.h"
 #include "test/tap.h"
 #include "test/unit/first_call.h"
-#include "test/unit/topologies.h"
 #include "util/clock.h"
 
 #define RANKS 2
@@ -287,7 +286,6 @@ int main(int argc, char **argv)
     }
     setenv("ONEHOP_SHM_DIR", folder, 1);
     setenv("ONEHOP_DEBUG", "NONE", 0);
-    use_topologies();
     tap_note("seed %u", seed);
     test_processes(1, seed, seconds ? (unsigned)atoi(seconds) : DEFAULT_SECONDS);
     test_processes(2, seed + 1, seconds ? (unsigned)atoi(seconds) : DEFAULT_SECONDS);

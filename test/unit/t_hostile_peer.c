@@ -17,7 +17,6 @@
 #include "test/unit/default_table.h"
 #include "test/tap.h"
 #include "test/unit/first_call.h"
-#include "test/unit/topologies.h"
 
 #define RANKS 2
 #define RANDOM_PEERS 12
@@ -159,7 +158,6 @@ int main(int argc, char **argv)
     }
     setenv("ONEHOP_SHM_DIR", folder, 1);
     setenv("ONEHOP_DEBUG", "NONE", 0);
-    use_topologies();
     tap_ok(oh_driver_open() == ncclSuccess && make_memory(0) && make_memory(1),
            "the peer has memory, on the one GPU and on the other");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

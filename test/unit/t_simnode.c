@@ -17,7 +17,6 @@
 
 #include "kernels/abi.h"
 #include "test/tap.h"
-#include "test/unit/topologies.h"
 #include "topo/nvml.h"
 
 #define SCENARIO_SECONDS 120 /* one that takes longer hangs; on a busy machine it may take many */
@@ -813,7 +812,6 @@ int main(void)
         {capture_by_hand, "a graph changed by hand while it is captured"},
         {graphs, "event nodes, updates and user objects of graphs"},
     };
-    use_topologies();
     unsetenv("CUDA_VISIBLE_DEVICES");
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
         tap_ok(run_child(scenarios[i].run), "%s", scenarios[i].name);
