@@ -55,11 +55,10 @@ static bool has_user_op(const struct simnccl_operation *op)
 }
 
 /* A rank multiplies what it shows by its own factor, rounded to the type. */
-static const void *scale(const struct simnccl_operation *op, const void *in, size_t count, void *out)
+static void scale(const struct simnccl_operation *op, const void *in, size_t count, void *out)
 {
     const void *scalar = op->user.on_device ? op->user.device_scalar : &op->user.host_scalar;
     simnccl_reduce(op->type, op->op, scalar, &in, 1, count, out);
-    return out;
 }
 
 static void reduce_pieces(const struct simnccl_operation *op, size_t piece_offset, size_t count, void *out)
@@ -74,78 +73,67 @@ static void reduce_pieces(const struct simnccl_operation *op, size_t piece_offse
     }
 }
 
-/* AllReduce, Reduce, Broadcast, AllGather, Gather: a rank shows a piece of its send buffer and takes from the others'.
- */
-static ncclResult_t run_whole(const struct simnccl_operation *op)
-{
-    struct simnccl_core *core = op->core;
-    size_t size = simnccl_type_size(op->type), step = SIMNCCL_CHUNK_BYTES / size;
-    bool shows = op->function != SIMNCCL_Broadcast || core->rank == op->peer;
-    void *scaled = has_user_op(op) ? malloc(SIMNCCL_CHUNK_BYTES) : NULL;
-    ncclResult_t result = has_user_op(op) && scaled == NULL ? ncclSystemError : ncclSuccess;
-    for (size_t first = 0; first < op->count && result == ncclSuccess; first += step) {
-        size_t count = op->count - first < step ? op->count - first : step, bytes = count * size;
-        const void *mine = shows ? (const char *)op->send + first * size : NULL;
-        mine = has_user_op(op) ? scale(op, mine, count, scaled) : mine;
-        result = simnccl_core_exchange(core, SIMNCCL_STREAM, signature(op, first), mine, shows ? bytes : 0);
-        if (result != ncclSuccess) {
-            break;
-        }
-        char *out = (char *)op->recv + first * size;
-        if (op->function == SIMNCCL_AllReduce || (op->function == SIMNCCL_Reduce && core->rank == op->peer)) {
-            reduce_pieces(op, 0, count, out);
-        } else if (op->function == SIMNCCL_Broadcast) {
-            memcpy(out, simnccl_core_piece(core, SIMNCCL_STREAM, op->peer), bytes);
-        } else if (op->function == SIMNCCL_AllGather || (op->function == SIMNCCL_Gather && core->rank == op->peer)) {
-            for (int r = 0; r < core->nranks; r++) {
-                memcpy(out + (size_t)r * op->count * size, simnccl_core_piece(core, SIMNCCL_STREAM, r), bytes);
-            }
-        }
-    }
-    free(scaled);
-    return result;
-}
+/* What collectives do: a rank shows its send buffer piece by piece, and takes from what all have shown. */
+static const struct shape {
+    bool blocks; /* the send buffer has a block for each rank, which takes its own; else all take the same */
+    bool from_root, at_root; /* only the root shows; only the root takes */
+    enum {
+        COPY, /* of what the root shows */
+        GATHER,
+        REDUCE
+    } take;
+} shapes[SIMNCCL_FUNCTION_COUNT] = {
+    [SIMNCCL_AllReduce] = {.take = REDUCE},
+    [SIMNCCL_Reduce] = {.take = REDUCE, .at_root = true},
+    [SIMNCCL_ReduceScatter] = {.take = REDUCE, .blocks = true},
+    [SIMNCCL_AllGather] = {.take = GATHER},
+    [SIMNCCL_Gather] = {.take = GATHER, .at_root = true},
+    [SIMNCCL_AlltoAll] = {.take = GATHER, .blocks = true},
+    [SIMNCCL_Broadcast] = {.from_root = true},
+    [SIMNCCL_Scatter] = {.from_root = true, .blocks = true},
+};
 
-/* What a rank takes of the parts shown: ReduceScatter reduces its block of all, AlltoAll and Scatter copy it. */
-static void take_parts(const struct simnccl_operation *op, size_t first, size_t count)
+/* Elements of the result from `first` on. */
+static void take_pieces(const struct simnccl_operation *op, const struct shape *shape, size_t first, size_t count)
 {
     const struct simnccl_core *core = op->core;
-    size_t size = simnccl_type_size(op->type), bytes = count * size, mine = (size_t)core->rank * bytes;
+    size_t size = simnccl_type_size(op->type), bytes = count * size;
+    size_t own = shape->blocks ? (size_t)core->rank * bytes : 0;
     char *out = (char *)op->recv + first * size;
-    if (op->function == SIMNCCL_ReduceScatter) {
-        reduce_pieces(op, mine, count, out);
-    } else if (op->function == SIMNCCL_Scatter) {
-        memcpy(out, (const char *)simnccl_core_piece(core, SIMNCCL_STREAM, op->peer) + mine, bytes);
+    if (shape->take == REDUCE) {
+        reduce_pieces(op, own, count, out);
+    } else if (shape->take == COPY) {
+        memcpy(out, (const char *)simnccl_core_piece(core, SIMNCCL_STREAM, op->peer) + own, bytes);
     } else {
         for (int r = 0; r < core->nranks; r++) {
-            memcpy(out + (size_t)r * op->count * size, (const char *)simnccl_core_piece(core, SIMNCCL_STREAM, r) + mine,
-                   bytes);
+            const char *piece = simnccl_core_piece(core, SIMNCCL_STREAM, r);
+            memcpy(out + (size_t)r * op->count * size, piece + own, bytes);
         }
     }
 }
 
-/* ReduceScatter, AlltoAll, Scatter: a rank shows a part of every block, and takes its own. */
-static ncclResult_t run_blocks(const struct simnccl_operation *op)
+static ncclResult_t run_collective(const struct simnccl_operation *op)
 {
     struct simnccl_core *core = op->core;
-    bool shows = op->function != SIMNCCL_Scatter || core->rank == op->peer;
-    size_t size = simnccl_type_size(op->type), ranks = (size_t)core->nranks;
-    size_t step = SIMNCCL_CHUNK_BYTES / size / ranks;
+    const struct shape *shape = &shapes[op->function];
+    bool is_root = core->rank == op->peer, shows = !shape->from_root || is_root, takes = !shape->at_root || is_root;
+    size_t size = simnccl_type_size(op->type), blocks = shape->blocks ? (size_t)core->nranks : 1;
+    size_t step = SIMNCCL_CHUNK_BYTES / size / blocks;
     char *parts = malloc(SIMNCCL_CHUNK_BYTES);
     ncclResult_t result = parts != NULL ? ncclSuccess : ncclSystemError;
     for (size_t first = 0; first < op->count && result == ncclSuccess; first += step) {
         size_t count = op->count - first < step ? op->count - first : step, bytes = count * size;
-        for (size_t r = 0; r < ranks && shows; r++) {
-            const char *block = (const char *)op->send + (r * op->count + first) * size;
+        for (size_t b = 0; b < blocks && shows; b++) {
+            const char *block = (const char *)op->send + (b * op->count + first) * size;
             if (has_user_op(op)) {
-                scale(op, block, count, parts + r * bytes);
+                scale(op, block, count, parts + b * bytes);
             } else {
-                memcpy(parts + r * bytes, block, bytes);
+                memcpy(parts + b * bytes, block, bytes);
             }
         }
-        result = simnccl_core_exchange(core, SIMNCCL_STREAM, signature(op, first), parts, shows ? ranks * bytes : 0);
-        if (result == ncclSuccess) {
-            take_parts(op, first, count);
+        result = simnccl_core_exchange(core, SIMNCCL_STREAM, signature(op, first), parts, shows ? blocks * bytes : 0);
+        if (result == ncclSuccess && takes) {
+            take_pieces(op, shape, first, count);
         }
     }
     free(parts);
@@ -221,7 +209,7 @@ static ncclResult_t run_point_to_point(const struct simnccl_operation *operation
 
 static bool reduces(const struct simnccl_operation *op)
 {
-    return op->function == SIMNCCL_AllReduce || op->function == SIMNCCL_Reduce || op->function == SIMNCCL_ReduceScatter;
+    return shapes[op->function].take == REDUCE;
 }
 
 /* Has NCCL the reduction of one rank done by a kernel of its own, which multiplies? An average of floats is one. */
@@ -252,17 +240,10 @@ static ncclResult_t run_operations(const struct simnccl_operation *operations, s
 {
     struct simnccl_operation op = *operations;
     op.count = multiplies_alone(&op) ? one_rank_count(&op) : op.count;
-    switch (op.function) {
-    case SIMNCCL_Send:
-    case SIMNCCL_Recv:
+    if (op.function == SIMNCCL_Send || op.function == SIMNCCL_Recv) {
         return run_point_to_point(operations, number);
-    case SIMNCCL_ReduceScatter:
-    case SIMNCCL_AlltoAll:
-    case SIMNCCL_Scatter:
-        return run_blocks(&op);
-    default:
-        return run_whole(&op);
     }
+    return run_collective(&op);
 }
 
 static void CUDA_CB launch_free(void *argument)
@@ -521,12 +502,28 @@ static ncclResult_t enqueue(enum simnccl_function function, const void *send, vo
     return result != ncclSuccess ? result : end;
 }
 
-SIMNCCL_API(ncclResult_t, AllReduce,
-            (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-             cudaStream_t stream))
+#define BUFFERS const void *send, void *recv, size_t count, ncclDataType_t type
+#define WHERE ncclComm_t comm, cudaStream_t stream
+#define COLLECTIVE(name_, parameters_, op_, root_)                                                                     \
+    SIMNCCL_API(ncclResult_t, name_, parameters_)                                                                      \
+    {                                                                                                                  \
+        simnccl_count(SIMNCCL_##name_);                                                                                \
+        return enqueue(SIMNCCL_##name_, send, recv, count, type, op_, root_, comm, stream);                            \
+    }
+COLLECTIVE(AllReduce, (BUFFERS, ncclRedOp_t op, WHERE), op, 0)
+COLLECTIVE(Reduce, (BUFFERS, ncclRedOp_t op, int root, WHERE), op, root)
+COLLECTIVE(ReduceScatter, (BUFFERS, ncclRedOp_t op, WHERE), op, 0)
+COLLECTIVE(AllGather, (BUFFERS, WHERE), ncclSum, 0)
+COLLECTIVE(Gather, (BUFFERS, int root, WHERE), ncclSum, root)
+COLLECTIVE(AlltoAll, (BUFFERS, WHERE), ncclSum, 0)
+COLLECTIVE(Broadcast, (BUFFERS, int root, WHERE), ncclSum, root)
+COLLECTIVE(Scatter, (BUFFERS, int root, WHERE), ncclSum, root)
+
+SIMNCCL_API(ncclResult_t, Bcast,
+            (void *buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream))
 {
-    simnccl_count(SIMNCCL_AllReduce);
-    return enqueue(SIMNCCL_AllReduce, send, recv, count, type, op, 0, comm, stream);
+    simnccl_count(SIMNCCL_Bcast);
+    return ncclBroadcast(buffer, buffer, count, type, root, comm, stream); /* by its public name, as NCCL does */
 }
 
 /* As 2.32 has it, unlike nccl.h here: a function that onehop does not know. */
@@ -539,67 +536,6 @@ SIMNCCL_API(ncclResult_t, AllReduceConfig,
     (void)config;
     simnccl_count(SIMNCCL_AllReduceConfig);
     return enqueue(SIMNCCL_AllReduce, send, recv, count, type, op, 0, comm, stream);
-}
-
-SIMNCCL_API(ncclResult_t, Reduce,
-            (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm,
-             cudaStream_t stream))
-{
-    simnccl_count(SIMNCCL_Reduce);
-    return enqueue(SIMNCCL_Reduce, send, recv, count, type, op, root, comm, stream);
-}
-
-SIMNCCL_API(ncclResult_t, Broadcast,
-            (const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-             cudaStream_t stream))
-{
-    simnccl_count(SIMNCCL_Broadcast);
-    return enqueue(SIMNCCL_Broadcast, send, recv, count, type, ncclSum, root, comm, stream);
-}
-
-SIMNCCL_API(ncclResult_t, Bcast,
-            (void *buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream))
-{
-    simnccl_count(SIMNCCL_Bcast);
-    return ncclBroadcast(buffer, buffer, count, type, root, comm, stream); /* by its public name, as NCCL does */
-}
-
-SIMNCCL_API(ncclResult_t, AllGather,
-            (const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream))
-{
-    simnccl_count(SIMNCCL_AllGather);
-    return enqueue(SIMNCCL_AllGather, send, recv, count, type, ncclSum, 0, comm, stream);
-}
-
-SIMNCCL_API(ncclResult_t, AlltoAll,
-            (const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream))
-{
-    simnccl_count(SIMNCCL_AlltoAll);
-    return enqueue(SIMNCCL_AlltoAll, send, recv, count, type, ncclSum, 0, comm, stream);
-}
-
-SIMNCCL_API(ncclResult_t, Gather,
-            (const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-             cudaStream_t stream))
-{
-    simnccl_count(SIMNCCL_Gather);
-    return enqueue(SIMNCCL_Gather, send, recv, count, type, ncclSum, root, comm, stream);
-}
-
-SIMNCCL_API(ncclResult_t, Scatter,
-            (const void *send, void *recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-             cudaStream_t stream))
-{
-    simnccl_count(SIMNCCL_Scatter);
-    return enqueue(SIMNCCL_Scatter, send, recv, count, type, ncclSum, root, comm, stream);
-}
-
-SIMNCCL_API(ncclResult_t, ReduceScatter,
-            (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-             cudaStream_t stream))
-{
-    simnccl_count(SIMNCCL_ReduceScatter);
-    return enqueue(SIMNCCL_ReduceScatter, send, recv, count, type, op, 0, comm, stream);
 }
 
 SIMNCCL_API(ncclResult_t, Send,

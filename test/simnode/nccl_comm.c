@@ -597,23 +597,15 @@ static ncclResult_t answer(const struct ncclComm *comm, int *value_p, const int 
     return ncclSuccess;
 }
 
-SIMNCCL_API(ncclResult_t, CommCount, (const ncclComm_t comm, int *count))
-{
-    simnccl_count(SIMNCCL_CommCount);
-    return answer(comm, count, comm != NULL ? &comm->core->nranks : NULL);
-}
-
-SIMNCCL_API(ncclResult_t, CommUserRank, (const ncclComm_t comm, int *rank))
-{
-    simnccl_count(SIMNCCL_CommUserRank);
-    return answer(comm, rank, comm != NULL ? &comm->core->rank : NULL);
-}
-
-SIMNCCL_API(ncclResult_t, CommCuDevice, (const ncclComm_t comm, int *device))
-{
-    simnccl_count(SIMNCCL_CommCuDevice);
-    return answer(comm, device, comm != NULL ? &comm->core->device : NULL);
-}
+#define QUERY(name_, field_)                                                                                           \
+    SIMNCCL_API(ncclResult_t, name_, (const ncclComm_t comm, int *value))                                              \
+    {                                                                                                                  \
+        simnccl_count(SIMNCCL_##name_);                                                                                \
+        return answer(comm, value, comm != NULL ? &comm->core->field_ : NULL);                                         \
+    }
+QUERY(CommCount, nranks)
+QUERY(CommUserRank, rank)
+QUERY(CommCuDevice, device)
 
 /* Handles differ from communicator to communicator, as NCCL's do. Its own inverse; leaves the plain ops alone. */
 static int disguise(const struct ncclComm *comm, int op)
