@@ -280,13 +280,14 @@ static uint64_t special_input(const struct cf_data *data, int world, size_t i, u
 
 static uint64_t sentinel_input(const struct cf_data *data, int world, size_t i)
 {
-    /* The last two: eight bytes of integers that would be sent as an empty word, and as the escape. */
-    static const uint64_t patterns[] = {UINT64_MAX, 0xfffafffafffafffau, 0xfffafffbfffafffbu, 0x5cb24791a361ce58u,
-                                        0x5cb24791a361ce59u};
+    /* The fourth: a number of fp64 of which half looks empty. The last two: eight bytes of integers that would be sent
+     * as an empty word, and as the escape. */
+    static const uint64_t patterns[] = {UINT64_MAX,          0xfffafffafffafffau, 0xfffafffbfffafffbu,
+                                        0x40000000ffffffffu, 0x5cb24791a361ce58u, 0x5cb24791a361ce59u};
     bool integer = data->type->mantissa == 0;
     size_t byte = i * data->type->size;
     uint64_t about = cf_mix(data->key ^ ((integer ? byte / 8 : i) * 17 + 3));
-    uint64_t pattern = integer ? patterns[about % 5] >> (byte % 8 * 8) : patterns[about % 3];
+    uint64_t pattern = integer ? patterns[about % 6] >> (byte % 8 * 8) : patterns[about % 4];
     pattern &= mask_of(data->type);
     bool all = about >> 16 & 1, chosen = world == (int)((about >> 32) % (uint64_t)data->nranks);
     uint64_t other = data->type->mantissa ? neutral(data) : data->op == CF_PROD;
@@ -591,7 +592,7 @@ static struct expectation expect_float(const struct cf_data *data, const struct 
     return expected;
 }
 
-bool cf_is_nan(const struct cf_type *type, uint64_t bits)
+static bool is_nan(const struct cf_type *type, uint64_t bits)
 {
     return isnan(decode(type, bits));
 }
@@ -602,7 +603,7 @@ static bool meets(const struct cf_type *type, const struct expectation *expected
     case ANYTHING:
         return true;
     case NOT_A_NUMBER:
-        return cf_is_nan(type, got);
+        return is_nan(type, got);
     case BITS:
         return got == expected->bits;
     case BITS_OR:

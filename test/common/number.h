@@ -85,6 +85,4 @@ struct cf_element {
 bool cf_judge_element(const struct cf_data *data, const struct cf_element *element, uint64_t got, bool tight,
                       char *why_p, size_t why_bytes);
 
-bool cf_is_nan(const struct cf_type *type, uint64_t bits);
-
 #endif

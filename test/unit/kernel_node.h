@@ -32,8 +32,9 @@ struct call {
     enum algorithm algorithm;
     ncclDataType_t type;
     enum oh_kernel_op op;
-    bool any;       /* by the kernel for any op, where there is one for this op alone */
-    unsigned items; /* of a list: one-shot by the kernel for any op; they share the message out */
+    enum cf_family family; /* of the inputs; 0: one that suits the type, at random */
+    bool any;              /* by the kernel for any op, where there is one for this op alone */
+    unsigned items;        /* of a list: one-shot by the kernel for any op; they share the message out */
     uint64_t count;
     unsigned blocks;
     size_t send_offset[OH_MAX_RANKS], recv_offset[OH_MAX_RANKS]; /* elements */
@@ -88,7 +89,6 @@ void run_calls(const struct call *calls, int count);
 void prepare_call(struct call *call, unsigned *seed);
 void release_call(struct call *call);
 
-bool is_nan(ncclDataType_t type, const char *at);
 bool is_right(const struct call *call, uint64_t i, const char *result); /* element i */
 
 /* NULL: right on all ranks; else what is wrong. */

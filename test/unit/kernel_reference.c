@@ -8,11 +8,6 @@
 #include "test/tap.h"
 #include "test/unit/kernel_node.h"
 
-bool is_nan(ncclDataType_t type, const char *at)
-{
-    return cf_is_nan(&cf_types[type], cf_load(&cf_types[type], at));
-}
-
 bool is_right(const struct call *call, uint64_t i, const char *result)
 {
     const struct cf_data *data = &call->data;
@@ -31,7 +26,9 @@ void prepare_call(struct call *call, unsigned *seed)
     const bool hard = !is_float(call->type) && rand_r(seed) % 2 == 0;
     call->data = (struct cf_data){.type = &cf_types[call->type],
                                   .op = (enum cf_op)call->op, /* in the same order */
-                                  .family = hard ? CF_SENTINEL : CF_WIDE,
+                                  .family = call->family ? call->family
+                                            : hard       ? CF_SENTINEL
+                                                         : CF_WIDE,
                                   .key = (uint64_t)rand_r(seed) << 32 ^ (uint64_t)rand_r(seed),
                                   .nranks = (int)node.ranks};
     size_t bytes = message_bytes(call);
