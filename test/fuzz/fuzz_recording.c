@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fuzz_recording.c - recordings of `onehop topo`: what is understood, and written again, is understood again as the
- * same
+ * fuzz_recording.c - recordings of `onehop topo`: what is understood has a verdict with a reason, and a page; and
+ * written again, it is understood again as the same
  *
- * sources: src/tools/shared/message.c src/tools/topo/json.c src/tools/topo/node.c
+ * sources: src/tools/shared/message.c src/tools/topo/assess.c src/tools/topo/dot.c src/tools/topo/json.c
+ * sources: src/tools/topo/node.c src/tools/topo/print.c src/topo/verdict.c
  * libraries: -ljansson
  * corpus: test/fixtures
  */
@@ -14,15 +15,26 @@
 
 #include "tools/topo/node.h"
 
+static void must(int condition)
+{
+    if (!condition) {
+        abort();
+    }
+}
+
+/* The results of printing do not matter, but that they are there. */
 static char *record(const struct oh_node *node, size_t *size_p)
 {
     char *text = NULL;
-    FILE *stream = open_memstream(&text, size_p);
-    if (!stream) {
-        abort();
-    }
-    const struct oh_verdict verdict = {.row = -1, .column = -1};
+    struct oh_verdict verdict;
+    FILE *null = fopen("/dev/null", "w"), *stream = open_memstream(&text, size_p);
+    must(null && stream);
+    oh_node_assess(node, &verdict);
+    must(verdict.served || verdict.reason[0]);
+    oh_node_print(node, &verdict, null);
+    oh_node_dot(node, &verdict, null);
     oh_node_json(node, &verdict, stream);
+    fclose(null);
     fclose(stream);
     return text;
 }
@@ -31,7 +43,9 @@ static bool parse(const void *data, size_t size, struct oh_node *node_p)
 {
     char why[160];
     FILE *stream = fmemopen((void *)(uintptr_t)data, size, "r");
+    why[0] = '\0';
     bool good = stream && oh_node_parse(stream, node_p, why, sizeof why);
+    must(!stream || good || why[0]);
     if (stream) {
         fclose(stream);
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * t_recording.c - the reader of recordings (topo/json.c) on good, cut, damaged, foreign and hostile ones
+ * t_recording.c - the reader of recordings (topo/json.c) on good, cut, damaged and foreign ones; on hostile ones:
+ * test/fuzz/fuzz_recording.c
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,7 +10,6 @@
 #include "test/tap.h"
 #include "tools/topo/node.h"
 
-#define MUTATIONS 30000
 #define LONG "0123456789012345678901234567890123456789"
 
 #define HEAD "{\"schema\": 1, \"driver\": \"580.1\", \"cuda_version\": 13000, "
@@ -191,68 +191,11 @@ static void test_many(void)
     tap_ok(!parsed && strcmp(why, "gpus: 129 of them; expected at most 128") == 0, "one more is refused");
 }
 
-/* Everything that is done with a node that was read; the results do not matter, but that they are there. */
-static bool use(const struct oh_node *node)
-{
-    struct oh_verdict verdict;
-    char *text, why[160];
-    size_t size;
-    struct oh_node again;
-    oh_node_assess(node, &verdict);
-    FILE *stream = open_memstream(&text, &size);
-    oh_node_print(node, &verdict, stream);
-    oh_node_dot(node, &verdict, stream);
-    fclose(stream);
-    free(text);
-    text = record(node, &size);
-    bool read = text && parse(text, size, &again, why);
-    if (read) {
-        oh_node_free(&again);
-    } else {
-        tap_note("%s", why);
-    }
-    free(text);
-    return read && (verdict.served || verdict.reason[0]);
-}
-
-static uint32_t draw(uint32_t *state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return *state >> 8;
-}
-
-static void test_mutations(void)
-{
-    static const char likely[] = "0123456789 -,.\":[]{}truefalsnul\n";
-    uint32_t state = 1;
-    int read = 0;
-    bool well = true;
-    for (int i = 0; i < MUTATIONS; i++) {
-        char text[sizeof good], why[160];
-        struct oh_node node;
-        memcpy(text, good, sizeof good);
-        for (uint32_t changes = 1 + draw(&state) % 4; changes > 0; changes--) {
-            size_t at = draw(&state) % (sizeof good - 1);
-            text[at] = draw(&state) % 3 ? likely[draw(&state) % (sizeof likely - 1)] : (char)draw(&state);
-        }
-        if (parse(text, sizeof good - 1, &node, why)) {
-            read++;
-            well = use(&node) && well;
-            oh_node_free(&node);
-        } else {
-            well = well && why[0];
-        }
-    }
-    tap_ok(well && read > MUTATIONS / 100 && read < MUTATIONS, "%d damaged recordings are read or refused", MUTATIONS);
-    tap_note("%d of them could be read", read);
-}
-
 int main(void)
 {
     test_good();
     test_cut();
     test_refused();
     test_many();
-    test_mutations();
     return tap_done();
 }
