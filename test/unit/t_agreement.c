@@ -3,14 +3,12 @@
  * t_agreement.c - one word decides: whatever the ranks do and when, all of them read the same
  *
  * Ranks are threads, each with its own mapping of the meeting. In each round every rank fills its slot, waits for the
- * others, and votes; some refuse, some come late. Also: who may enter a meeting.
+ * others, and votes; some refuse, some come late. Who may enter a meeting: t_segment.c.
  */
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -177,33 +175,6 @@ static void test_absent_rank(void)
     oh_segment_close(&segment);
 }
 
-static void test_entrance(void)
-{
-    struct oh_segment segment, second;
-    struct oh_key key = oh_key_random(), other = oh_key_random();
-    struct stat status;
-
-    tap_ok(oh_segment_open(&segment, &key) == ncclSuccess && stat(segment.path, &status) == 0 &&
-               (status.st_mode & 0777) == 0600,
-           "the file is for its user only");
-    chmod(segment.path, 0644);
-    tap_ok(oh_segment_open(&second, &key) != ncclSuccess, "a file that others may read is not entered");
-    chmod(segment.path, 0600);
-    tap_ok(truncate(segment.path, 1 << 20) == 0 && oh_segment_open(&second, &key) != ncclSuccess,
-           "a file of another size is not entered");
-    oh_segment_unlink(&segment);
-    tap_ok(stat(segment.path, &status) != 0, "unlinked");
-    tap_ok(symlink("/etc/passwd", segment.path) == 0 && oh_segment_open(&second, &key) != ncclSuccess,
-           "a symbolic link is not followed");
-    unlink(segment.path);
-    oh_segment_close(&segment);
-
-    // below what is no folder: nothing can ever stand there
-    setenv("ONEHOP_SHM_DIR", "/dev/null/onehop", 1);
-    tap_ok(oh_segment_open(&segment, &other) != ncclSuccess && !segment.shared, "no place to meet");
-    unsetenv("ONEHOP_SHM_DIR");
-}
-
 static void test_keys(void)
 {
     ncclUniqueId a, b;
@@ -240,7 +211,6 @@ int main(int argc, char **argv)
     test_random_rounds(seed);
     test_tight_deadlines(seed + 1);
     test_absent_rank();
-    test_entrance();
     test_keys();
     return tap_done();
 }
