@@ -40,7 +40,7 @@ static void frontier_add(struct simcuda_frontier *frontier, CUgraphNode node)
             return;
         }
     }
-    frontier->node = simcuda_grown(frontier->node, frontier->count, sizeof(CUgraphNode));
+    frontier->node = simnode_grown(frontier->node, frontier->count, sizeof(CUgraphNode));
     frontier->node[frontier->count++] = node;
 }
 
@@ -218,7 +218,7 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
     SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
     SIMCUDA_FAIL_IF(stream->legacy, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     SIMCUDA_FAIL_IF(stream->capture, CUDA_ERROR_ILLEGAL_STATE);
-    struct simcuda_capture *capture = simcuda_new(sizeof *capture);
+    struct simcuda_capture *capture = simnode_new(sizeof *capture);
     capture->id = ++simcuda.captures;
     capture->mode = mode;
     capture->thread = pthread_self();
@@ -300,7 +300,7 @@ static void show_frontier(CUstream stream, const CUgraphNode **dependencies_p, c
     }
     if (edges_p) {
         free(capture->edges);
-        capture->edges = simcuda_new((frontier->count + 1) * sizeof *capture->edges);
+        capture->edges = simnode_new((frontier->count + 1) * sizeof *capture->edges);
         *edges_p = capture->edges;
     }
     if (count_p) {

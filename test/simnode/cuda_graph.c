@@ -52,19 +52,6 @@ struct CUgraphExec_st {
     struct simcuda_marker *last; /* end of the latest launch: launches of one graph do not overlap */
 };
 
-void *simcuda_grown(void *array, size_t count, size_t size)
-{
-    if (count & (count - 1)) {
-        return array;
-    }
-    void *bigger = simcuda_new((count ? 2 * count : 1) * size);
-    if (count) {
-        memcpy(bigger, array, count * size);
-    }
-    free(array);
-    return bigger;
-}
-
 /* ---- user objects ---- */
 
 /* Drops references; an object without any joins the list of those to be destroyed. */
@@ -80,7 +67,7 @@ static void user_drop(CUuserObject user, unsigned references, CUuserObject *doom
 
 static void users_add(struct simcuda_users *users, CUuserObject user, unsigned references)
 {
-    users->entry = simcuda_grown(users->entry, users->count, sizeof *users->entry);
+    users->entry = simnode_grown(users->entry, users->count, sizeof *users->entry);
     users->entry[users->count].user = user;
     users->entry[users->count].references = references;
     users->count++;
@@ -119,7 +106,7 @@ CUresult cuUserObjectCreate(CUuserObject *user_p, void *data, CUhostFn destroy, 
     SIMCUDA_LOCK();
     SIMCUDA_FAIL_IF(!destroy || references == 0 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC,
                     CUDA_ERROR_INVALID_VALUE);
-    CUuserObject user = simcuda_new(sizeof *user);
+    CUuserObject user = simnode_new(sizeof *user);
     user->data = data;
     user->destroy = destroy;
     user->references = references;
@@ -156,7 +143,7 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject user, unsigned refe
 
 CUgraph simcuda_graph_new(void)
 {
-    CUgraph graph = simcuda_new(sizeof *graph);
+    CUgraph graph = simnode_new(sizeof *graph);
     simcuda_add(SIMCUDA_GRAPH, &graph->object);
     return graph;
 }
@@ -188,11 +175,11 @@ CUuserObject simcuda_graph_free(CUgraph graph)
 
 CUgraphNode simcuda_node_new(CUgraph graph, CUgraphNodeType type, CUcontext ctx)
 {
-    CUgraphNode node = simcuda_new(sizeof *node);
+    CUgraphNode node = simnode_new(sizeof *node);
     node->graph = graph;
     node->type = type;
     node->ctx = ctx;
-    graph->node = simcuda_grown(graph->node, graph->nodes, sizeof(CUgraphNode));
+    graph->node = simnode_grown(graph->node, graph->nodes, sizeof(CUgraphNode));
     graph->node[graph->nodes++] = node;
     return node;
 }
@@ -212,7 +199,7 @@ bool simcuda_node_depend(CUgraphNode node, CUgraphNode from, bool programmatic)
     if (edge_find(node, from)) {
         return false;
     }
-    node->dependency = simcuda_grown(node->dependency, node->dependencies, sizeof *node->dependency);
+    node->dependency = simnode_grown(node->dependency, node->dependencies, sizeof *node->dependency);
     const unsigned char number = programmatic ? 1 : 0; /* both enumerators */
     node->dependency[node->dependencies++] = (struct simcuda_edge){from, {.from_port = number, .type = number}};
     return true;
@@ -411,7 +398,7 @@ CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *nodes, CUg
 /* A copy, not listed. The copies of nodes are found by their place. */
 static CUgraph copy_graph(CUgraph graph)
 {
-    CUgraph copy = simcuda_new(sizeof *copy);
+    CUgraph copy = simnode_new(sizeof *copy);
     for (size_t i = 0; i < graph->nodes; i++) {
         graph->node[i]->step = i;
         simcuda_node_new(copy, graph->node[i]->type, graph->node[i]->ctx);
@@ -462,12 +449,12 @@ CUresult cuGraphDestroy(CUgraph graph)
 /* A step behind `waits` others, in the lane of the first of them that nothing follows yet. */
 static size_t add_step(struct simcuda_image *image, const struct step *model, const size_t *wait, size_t waits)
 {
-    image->step = simcuda_grown(image->step, image->steps, sizeof *image->step);
+    image->step = simnode_grown(image->step, image->steps, sizeof *image->step);
     struct step *step = &image->step[image->steps];
     *step = *model;
     step->previous = NO_STEP;
     step->waits = waits;
-    step->wait = simcuda_new((waits + 1) * sizeof *step->wait);
+    step->wait = simnode_new((waits + 1) * sizeof *step->wait);
     for (size_t i = 0; i < waits; i++) {
         struct step *before = &image->step[wait[i]];
         step->wait[i] = wait[i];
@@ -479,7 +466,7 @@ static size_t add_step(struct simcuda_image *image, const struct step *model, co
     }
     if (step->previous == NO_STEP) {
         step->lane = image->lanes;
-        image->lane = simcuda_grown(image->lane, image->lanes, sizeof(CUstream));
+        image->lane = simnode_grown(image->lane, image->lanes, sizeof(CUstream));
         image->lane[image->lanes] = image->lanes > 0 ? simcuda_stream_new(step->ctx, CU_STREAM_NON_BLOCKING) : NULL;
         image->lanes++;
     }
@@ -494,7 +481,7 @@ static void add_node_steps(struct simcuda_image *image, CUgraphNode node, size_t
     if (node->step > 0) {
         return;
     }
-    size_t waits = 0, *wait = simcuda_new((node->dependencies + 1) * sizeof *wait);
+    size_t waits = 0, *wait = simnode_new((node->dependencies + 1) * sizeof *wait);
     for (size_t i = 0; i < node->dependencies; i++) {
         add_node_steps(image, node->dependency[i].from, entry);
         wait[waits++] = node->dependency[i].from->step - 1;
@@ -516,7 +503,7 @@ static size_t add_graph(struct simcuda_image *image, CUgraph graph, CUcontext ct
 {
     const struct step empty = {.type = CU_GRAPH_NODE_TYPE_EMPTY, .ctx = ctx};
     size_t entry = add_step(image, &empty, wait, waits), ends = 0;
-    size_t *end = simcuda_new((graph->nodes + 1) * sizeof *end);
+    size_t *end = simnode_new((graph->nodes + 1) * sizeof *end);
     for (size_t i = 0; i < graph->nodes; i++) {
         graph->node[i]->step = 0;
     }
@@ -535,7 +522,7 @@ static size_t add_graph(struct simcuda_image *image, CUgraph graph, CUcontext ct
 
 static struct simcuda_image *image_new(CUgraph graph, CUcontext ctx)
 {
-    struct simcuda_image *image = simcuda_new(sizeof *image);
+    struct simcuda_image *image = simnode_new(sizeof *image);
     image->references = 1;
     add_graph(image, graph, ctx, NULL, 0);
     return image;
@@ -578,7 +565,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec_p, CUgraph graph, unsigne
     SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_GRAPH, graph) || graph->capturing || !simcuda_current(),
                     CUDA_ERROR_INVALID_VALUE);
     SIMCUDA_TRY(simcuda_capture_check());
-    CUgraphExec exec = simcuda_new(sizeof *exec);
+    CUgraphExec exec = simnode_new(sizeof *exec);
     exec->image = image_new(graph, simcuda_current());
     simcuda_add(SIMCUDA_EXEC, &exec->object);
     *exec_p = exec;

@@ -46,6 +46,7 @@ CUresult CUDAAPI cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *fro
 
 #include "test/simnode/fault.h"
 #include "test/simnode/kernels.h"
+#include "test/simnode/memory.h"
 #include "test/simnode/topology.h"
 
 #define SIMCUDA_MAX_CAPTURED 16 /* streams in one capture */
@@ -299,9 +300,6 @@ int simcuda_gpu(const struct CUctx_st *ctx);
 
 /* cuda_object.c */
 
-/* calloc that ends the process when there is no memory. No lock needed. */
-void *simcuda_new(size_t bytes);
-
 /* Lists, removes, finds. simcuda_has takes any pointer and looks at nothing behind it. */
 void simcuda_add(enum simcuda_kind kind, struct simcuda_object *object);
 void simcuda_remove(struct simcuda_object *object);
@@ -410,9 +408,6 @@ struct CUgraph_st {
         } * entry;
     } users; /* references that it holds */
 };
-
-/* Room for one more: doubles an array at each power of two. */
-void *simcuda_grown(void *array, size_t count, size_t size);
 
 /* cuda_module.c: runs a kernel of the context on the calling thread. The lock is not held. */
 void simcuda_kernel_run(CUcontext ctx, const struct simcuda_op *op, uint32_t *random);

@@ -90,7 +90,7 @@ static bool map(struct simcuda_memory *memory)
 static struct simcuda_memory *allocate(CUcontext ctx, size_t bytes)
 {
     char name[32];
-    struct simcuda_memory *memory = simcuda_new(sizeof *memory);
+    struct simcuda_memory *memory = simnode_new(sizeof *memory);
     memory->ctx = ctx;
     memory->bytes = bytes;
     if (getrandom(&memory->nonce, sizeof memory->nonce, 0) != (ssize_t)sizeof memory->nonce) {
@@ -213,7 +213,7 @@ CUresult cuMemHostAlloc(void **address_p, size_t bytes, unsigned flags)
     SIMCUDA_FAIL_IF(bytes == 0, CUDA_ERROR_INVALID_VALUE);
     SIMCUDA_FAIL_IF(posix_memalign(&base, 4096, bytes) != 0, CUDA_ERROR_OUT_OF_MEMORY);
     memset(base, GARBAGE, bytes);
-    struct simcuda_memory *memory = simcuda_new(sizeof *memory);
+    struct simcuda_memory *memory = simnode_new(sizeof *memory);
     memory->base = base;
     memory->bytes = bytes;
     simcuda_add(SIMCUDA_HOST_MEMORY, &memory->object);
@@ -229,7 +229,7 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
     SIMCUDA_TRY(simcuda_usable(&ctx));
     SIMCUDA_FAIL_IF(!address || bytes == 0, CUDA_ERROR_INVALID_VALUE);
     SIMCUDA_FAIL_IF(simcuda_memory_find(SIMCUDA_HOST_MEMORY, address), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-    struct simcuda_memory *memory = simcuda_new(sizeof *memory);
+    struct simcuda_memory *memory = simnode_new(sizeof *memory);
     memory->base = address;
     memory->bytes = bytes;
     memory->owner = ctx;
@@ -325,7 +325,7 @@ static struct simcuda_memory *find_opened(CUcontext ctx, uint64_t nonce)
 
 static CUresult open_mapping(CUcontext ctx, const struct ipc_handle *handle, struct simcuda_memory **memory_p)
 {
-    struct simcuda_memory *memory = simcuda_new(sizeof *memory);
+    struct simcuda_memory *memory = simnode_new(sizeof *memory);
     memory->ctx = ctx;
     memory->bytes = handle->bytes;
     memory->nonce = handle->nonce;
@@ -405,7 +405,7 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CU
     SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
     SIMCUDA_FAIL_IF(!known(as_pointer(to), bytes), CUDA_ERROR_INVALID_VALUE);
     if (bytes > 0 && !stream->capture && !find_any(from)) {
-        staged = simcuda_new(bytes);
+        staged = simnode_new(bytes);
         memcpy(staged, from, bytes);
     }
     CUresult result = copy(stream, as_pointer(to), staged ? staged : from, bytes, staged);

@@ -20,7 +20,7 @@ CUresult cuLibraryLoadData(CUlibrary *library_p, const void *code, CUjit_option 
     (void)jit_options, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
     SIMCUDA_FAIL_IF(!code, CUDA_ERROR_INVALID_VALUE);
     SIMCUDA_TRY(simcuda_capture_check());
-    CUlibrary library = simcuda_new(sizeof *library);
+    CUlibrary library = simnode_new(sizeof *library);
     simcuda_add(SIMCUDA_LIBRARY, &library->object);
     *library_p = library;
     return CUDA_SUCCESS;
@@ -48,7 +48,7 @@ static CUkernel kernel_get(CUlibrary library, simnode_kernel_fn run, size_t args
         kernel = kernel->next;
     }
     if (!kernel) {
-        kernel = simcuda_new(sizeof *kernel);
+        kernel = simnode_new(sizeof *kernel);
         kernel->run = run;
         kernel->args_bytes = args_bytes;
         kernel->count = simcuda_count_get(name);

@@ -13,16 +13,6 @@
 
 struct simcuda_state simcuda = {.lock = PTHREAD_MUTEX_INITIALIZER, .progress = PTHREAD_COND_INITIALIZER};
 
-void *simcuda_new(size_t bytes)
-{
-    void *memory = calloc(1, bytes);
-    if (!memory) {
-        fprintf(stderr, "simnode: out of memory\n");
-        abort();
-    }
-    return memory;
-}
-
 void simcuda_add(enum simcuda_kind kind, struct simcuda_object *object)
 {
     object->kind = kind;
@@ -56,8 +46,8 @@ struct simcuda_launch_count *simcuda_count_get(const char *name)
     }
     if (!count) {
         size_t length = strlen(name) + 1;
-        count = simcuda_new(sizeof *count);
-        count->name = simcuda_new(length);
+        count = simnode_new(sizeof *count);
+        count->name = simnode_new(length);
         memcpy(count->name, name, length);
         count->next = simcuda.launches;
         simcuda.launches = count;

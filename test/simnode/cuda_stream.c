@@ -16,7 +16,7 @@
 
 struct simcuda_marker *simcuda_marker_new(unsigned streams)
 {
-    struct simcuda_marker *marker = simcuda_new(sizeof *marker);
+    struct simcuda_marker *marker = simnode_new(sizeof *marker);
     marker->references = 1;
     marker->left = streams;
     return marker;
@@ -50,7 +50,7 @@ static void marker_wait(struct simcuda_marker *marker)
 CUstream simcuda_stream_new(CUcontext ctx, unsigned flags)
 {
     static uint32_t made;
-    CUstream stream = simcuda_new(sizeof *stream);
+    CUstream stream = simnode_new(sizeof *stream);
     stream->ctx = ctx;
     stream->flags = flags;
     stream->references = 1;
@@ -216,7 +216,7 @@ static void start(CUstream stream)
 
 void simcuda_push(CUstream stream, const struct simcuda_op *op)
 {
-    struct simcuda_op *queued = simcuda_new(sizeof *queued);
+    struct simcuda_op *queued = simnode_new(sizeof *queued);
     *queued = *op;
     queued->next = NULL;
     queued->ticket = stream->ctx->queued++;
@@ -456,7 +456,7 @@ CUresult cuEventCreate(CUevent *event_p, unsigned flags)
     SIMCUDA_LOCK();
     CUcontext ctx = simcuda_current();
     SIMCUDA_FAIL_IF(!ctx, CUDA_ERROR_INVALID_CONTEXT);
-    CUevent event = simcuda_new(sizeof *event);
+    CUevent event = simnode_new(sizeof *event);
     event->ctx = ctx;
     event->flags = flags;
     simcuda_add(SIMCUDA_EVENT, &event->object);

@@ -119,8 +119,8 @@ static ncclResult_t run_collective(const struct simnccl_operation *op)
     bool is_root = core->rank == op->peer, shows = !shape->from_root || is_root, takes = !shape->at_root || is_root;
     size_t size = simnccl_type_size(op->type), blocks = shape->blocks ? (size_t)core->nranks : 1;
     size_t step = SIMNCCL_CHUNK_BYTES / size / blocks;
-    char *parts = malloc(SIMNCCL_CHUNK_BYTES);
-    ncclResult_t result = parts != NULL ? ncclSuccess : ncclSystemError;
+    char *parts = simnode_new(SIMNCCL_CHUNK_BYTES);
+    ncclResult_t result = ncclSuccess;
     for (size_t first = 0; first < op->count && result == ncclSuccess; first += step) {
         size_t count = op->count - first < step ? op->count - first : step, bytes = count * size;
         for (size_t b = 0; b < blocks && shows; b++) {
@@ -180,11 +180,8 @@ static bool is_next(const struct simnccl_operation *op, size_t index)
 static ncclResult_t run_point_to_point(const struct simnccl_operation *operations, size_t number)
 {
     struct simnccl_core *core = operations[0].core;
-    struct simnccl_operation *op = malloc(number * sizeof *op);
+    struct simnccl_operation *op = simnode_new(number * sizeof *op);
     ncclResult_t result = ncclSuccess;
-    if (op == NULL) {
-        return ncclSystemError;
-    }
     memcpy(op, operations, number * sizeof *op);
     for (size_t i = 0; i < number; i++) {
         op[i].count *= simnccl_type_size(op[i].type);
@@ -356,16 +353,14 @@ static ncclResult_t put_on_stream(struct launch *launch, CUstream stream, CUgrap
 
 static struct launch *launch_create(const struct simnccl_operation *operations, size_t number, bool captured)
 {
-    struct launch *launch = malloc(sizeof *launch + number * sizeof *operations);
-    if (launch != NULL) {
-        launch->core = operations[0].core;
-        launch->captured = captured;
-        launch->held = captured && launch->core->nranks > 1; /* alone, NCCL captures a kernel and no more */
-        launch->number = number;
-        memcpy(launch->operation, operations, number * sizeof *operations);
-        simnccl_core_retain(launch->core);
-        atomic_fetch_add(&launch->core->graphs, launch->held);
-    }
+    struct launch *launch = simnode_new(sizeof *launch + number * sizeof *operations);
+    launch->core = operations[0].core;
+    launch->captured = captured;
+    launch->held = captured && launch->core->nranks > 1; /* alone, NCCL captures a kernel and no more */
+    launch->number = number;
+    memcpy(launch->operation, operations, number * sizeof *operations);
+    simnccl_core_retain(launch->core);
+    atomic_fetch_add(&launch->core->graphs, launch->held);
     return launch;
 }
 
@@ -395,11 +390,7 @@ static ncclResult_t launch_in_context(const struct simnccl_operation *operations
     }
     SIMNCCL_TRY(chain_begin(core, stream, capture));
     SIMNCCL_TRY(join_batch(operations, number, stream, true));
-    struct launch *launch = launch_create(operations, number, captured);
-    if (launch == NULL) {
-        return ncclSystemError;
-    }
-    SIMNCCL_TRY(put_on_stream(launch, stream, graph));
+    SIMNCCL_TRY(put_on_stream(launch_create(operations, number, captured), stream, graph));
     SIMNCCL_TRY(join_batch(operations, number, stream, false));
     return chain_end(core, stream, capture);
 }

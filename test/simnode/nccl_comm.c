@@ -92,12 +92,8 @@ static _Atomic(ncclComm_t) spare;
 static ncclComm_t handle_new(void)
 {
     ncclComm_t comm = atomic_exchange(&spare, NULL);
-    if (comm == NULL) {
-        comm = malloc(sizeof *comm);
-    }
-    if (comm != NULL) {
-        memset(comm, 0, sizeof *comm);
-    }
+    comm = comm != NULL ? comm : simnode_new(sizeof *comm);
+    memset(comm, 0, sizeof *comm);
     return comm;
 }
 
@@ -125,31 +121,19 @@ static int capability_of(CUdevice device)
 
 static ncclResult_t comm_create(const char *name, int nranks, int rank, int device, bool blocking, ncclComm_t *comm_p)
 {
-    ncclResult_t result = ncclSystemError;
     ncclComm_t comm = handle_new();
-    if (comm == NULL) {
-        return ncclSystemError;
-    }
     comm->blocking = blocking;
     comm->hash = simnccl_hash(name, strlen(name));
     comm->core = simnccl_core_create(name, nranks, rank);
-    if (comm->core == NULL) {
-        goto err_comm;
-    }
     comm->core->device = device;
     comm->core->capability = capability_of(device);
     if (cuDevicePrimaryCtxRetain(&comm->core->context, device) != CUDA_SUCCESS) {
-        result = ncclUnhandledCudaError;
-        goto err_core;
+        simnccl_core_release(comm->core);
+        handle_free(comm);
+        return ncclUnhandledCudaError;
     }
     *comm_p = comm;
     return ncclSuccess;
-
-err_core:
-    simnccl_core_release(comm->core);
-err_comm:
-    handle_free(comm);
-    return result;
 }
 
 /* Meets the other ranks, on a network that is chosen before. */
@@ -192,12 +176,8 @@ static ncclResult_t add_rank(ncclComm_t *comm_p, int nranks, const char *name, i
     struct simnccl_job job = {.run = run_init, .blocking = blocking, .background = !blocking};
     ncclResult_t result = comm_create(name, nranks, rank, device, blocking, &job.comm);
     if (result == ncclSuccess) {
-        result = simnccl_group_add_job(&job);
-        if (result == ncclSuccess) {
-            *comm_p = job.comm;
-        } else {
-            comm_free(job.comm);
-        }
+        simnccl_group_add_job(&job);
+        *comm_p = job.comm;
     }
     return simnccl_group_fail(result);
 }
@@ -343,6 +323,16 @@ static ncclResult_t run_split(struct simnccl_job *job)
     return finish_child(job, result, child);
 }
 
+/* A job that holds its parent. Whether it goes on in the background, the state of a communicator tells. */
+static ncclResult_t run_on_parent(struct simnccl_job *job)
+{
+    simnccl_core_retain(job->parent);
+    simnccl_group_enter();
+    simnccl_group_add_job(job);
+    ncclResult_t result = simnccl_group_leave();
+    return result == ncclInProgress ? ncclSuccess : result;
+}
+
 /*
  * A call on a parent that makes a child: in the background where the parent is non-blocking, or now, or with the group.
  * As with NCCL (2.28.9, src/init.cc, ncclCommSplit), that it goes on in the background only the parent's state tells.
@@ -350,15 +340,8 @@ static ncclResult_t run_split(struct simnccl_job *job)
 static ncclResult_t make_child(struct simnccl_job *job, ncclComm_t parent)
 {
     *job->comm_p = NULL;
-    simnccl_group_enter();
-    ncclResult_t result = simnccl_group_add_job(job);
-    if (result == ncclSuccess) {
-        simnccl_core_retain(parent->core);
-        parent->core->result = job->background ? ncclInProgress : ncclSuccess;
-    }
-    ncclResult_t end = simnccl_group_leave();
-    end = end == ncclInProgress ? ncclSuccess : end;
-    return result != ncclSuccess ? result : end;
+    parent->core->result = job->background ? ncclInProgress : ncclSuccess;
+    return run_on_parent(job);
 }
 
 SIMNCCL_API(ncclResult_t, CommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config))
@@ -490,12 +473,7 @@ static ncclResult_t grow(struct simnccl_job *job, ncclComm_t parent, int nranks,
         return simnccl_group_fail(result);
     }
     *newcomm = job->comm;
-    simnccl_core_retain(job->parent);
-    simnccl_group_enter();
-    result = simnccl_group_add_job(job);
-    ncclResult_t end = simnccl_group_leave();
-    end = end == ncclInProgress ? ncclSuccess : end;
-    return result != ncclSuccess ? result : end;
+    return run_on_parent(job);
 }
 
 static bool has_grow(void)

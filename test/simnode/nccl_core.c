@@ -26,10 +26,7 @@
 
 struct simnccl_core *simnccl_core_create(const char *name, int nranks, int rank)
 {
-    struct simnccl_core *core = calloc(1, sizeof *core);
-    if (core == NULL) {
-        return NULL;
-    }
+    struct simnccl_core *core = simnode_new(sizeof *core);
     snprintf(core->name, sizeof core->name, "%s", name);
     core->references = 1;
     core->nranks = nranks;

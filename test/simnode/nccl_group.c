@@ -9,8 +9,6 @@
  */
 #include "nccl_internal.h"
 
-#include <stdlib.h>
-
 ncclResult_t ncclGroupStart(void); /* nccl.h leaves the parentheses empty, which is no prototype in C */
 ncclResult_t ncclGroupEnd(void);
 /* Not the name that this cuda.h gives it. */
@@ -20,7 +18,6 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream, CUstreamCaptureStatus *, cuuint64_t
 struct queue {
     void *items;
     size_t number;
-    size_t room;
 };
 
 static _Thread_local struct {
@@ -30,18 +27,10 @@ static _Thread_local struct {
     struct queue jobs;
 } group;
 
-/* A new item at the end, NULL without memory. */
+/* A new item at the end. */
 static void *queue_extend(struct queue *queue, size_t size)
 {
-    if (queue->number == queue->room) {
-        size_t room = 2 * queue->room + 8;
-        void *items = realloc(queue->items, room * size);
-        if (items == NULL) {
-            return NULL;
-        }
-        queue->items = items;
-        queue->room = room;
-    }
+    queue->items = simnode_grown(queue->items, queue->number, size);
     return (char *)queue->items + size * queue->number++;
 }
 
@@ -89,21 +78,14 @@ ncclResult_t simnccl_group_add_operation(const struct simnccl_operation *operati
         return simnccl_group_fail(ncclInvalidUsage);
     }
     struct simnccl_operation *item = queue_extend(&group.operations, sizeof *item);
-    if (item == NULL) {
-        return simnccl_group_fail(ncclSystemError);
-    }
     *item = *operation;
     return ncclSuccess;
 }
 
-ncclResult_t simnccl_group_add_job(const struct simnccl_job *job)
+void simnccl_group_add_job(const struct simnccl_job *job)
 {
     struct simnccl_job *item = queue_extend(&group.jobs, sizeof *item);
-    if (item == NULL) {
-        return simnccl_group_fail(ncclSystemError);
-    }
     *item = *job;
-    return ncclSuccess;
 }
 
 static void *job_thread(void *argument)
@@ -117,10 +99,7 @@ static void *job_thread(void *argument)
 static ncclResult_t run_jobs(struct simnccl_job *jobs, size_t number)
 {
     ncclResult_t result = ncclSuccess;
-    pthread_t *threads = calloc(number, sizeof *threads);
-    if (threads == NULL) {
-        return ncclSystemError;
-    }
+    pthread_t *threads = simnode_new(number * sizeof *threads);
     for (size_t i = 1; i < number; i++) {
         if (pthread_create(&threads[i], NULL, job_thread, &jobs[i]) != 0) {
             abort(); /* a test machine without threads: nothing sensible is left to do */
@@ -143,10 +122,7 @@ static ncclResult_t run_jobs(struct simnccl_job *jobs, size_t number)
 static ncclResult_t start_in_background(struct queue *queue, void *(*run)(void *queue))
 {
     pthread_t thread;
-    struct queue *copy = malloc(sizeof *copy);
-    if (copy == NULL) {
-        return ncclSystemError;
-    }
+    struct queue *copy = simnode_new(sizeof *copy);
     *copy = *queue;
     *queue = (struct queue){0};
     if (pthread_create(&thread, NULL, run, copy) != 0) {

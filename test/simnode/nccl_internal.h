@@ -24,6 +24,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "test/simnode/memory.h"
+
 #define SIMNCCL_MAX_RANKS 16
 #define SIMNCCL_MAX_USER_OPS 16
 #define SIMNCCL_NAME_BYTES 64
@@ -245,7 +247,7 @@ ncclResult_t simnccl_group_fail(ncclResult_t result);
 
 /* Adds a copy to the group. A job that fails outside a group of the caller's frees its communicator. */
 ncclResult_t simnccl_group_add_operation(const struct simnccl_operation *operation);
-ncclResult_t simnccl_group_add_job(const struct simnccl_job *job);
+void simnccl_group_add_job(const struct simnccl_job *job);
 
 /* nccl_comm.c: ranks learn at different times that something is done that they do not wait for. */
 void simnccl_be_late(void);

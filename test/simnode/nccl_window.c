@@ -31,10 +31,7 @@ ncclResult_t window_register(ncclComm_t comm, void *buff, size_t size, void **wi
         return ncclInvalidArgument;
     }
     if (wish == NULL || strcmp(wish, "0") != 0) {
-        window = malloc(sizeof *window);
-        if (window == NULL) {
-            return ncclSystemError;
-        }
+        window = simnode_new(sizeof *window);
         *window = (struct simnccl_window){buff, size};
     }
     *win = window;
