@@ -37,8 +37,8 @@ complains() {
 # --- the verdict, which is the plugin's
 
 SIMNODE_TOPOLOGY=h200x8 answers 0 '^verdict: onehop serves these 8 GPUs: NVLink joins every pair$' "h200x8" -- topo
-grep -q '^SIMULATED node: 8 GPUs' out
-tap_point $? "a simulated node is called that" "$(diagnosis)"
+grep -q '^SIMULATED node: 8 GPUs' out && grep -qE '^  GPU0 +X +NV18 ' out && grep -q 'joined by # NVLinks through NVSwitch' out
+tap_point $? "a simulated node is called that; its NVLinks" "$(diagnosis)"
 SIMNODE_TOPOLOGY=a100x4-direct answers 0 'GPU0 +X +NV4 +NV4 +NV4 ' "a100x4-direct" -- topo
 SIMNODE_TOPOLOGY=partial-nvlink topo
 answers 1 '^verdict: falls back to NCCL: GPUs 0000:19:00.0 and 0000:4c:00.0 are not joined by NVLink' "partial-nvlink"

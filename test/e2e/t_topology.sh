@@ -15,7 +15,7 @@ refuses() {
     SIMNODE_TOPOLOGY=$1 expect_stock "$1" "$2" -- run_work --nranks 4
     SIMNODE_TOPOLOGY=$1 expect_stock "$1, one thread" "$2" -- run_work --nranks 4 --local 4
 }
-refuses pcie-only 'GPUs .* are not joined by NVLink'
+refuses pcie-only 'GPUs .* are not joined by NVLink \(NVML\)'
 refuses partial-nvlink 'GPUs .* are not joined by NVLink'
 refuses dead-link-pair 'GPUs .* are not joined by NVLink'
 refuses nvml-disagrees "GPUs .* cannot access each other's memory"

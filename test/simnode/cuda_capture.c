@@ -126,38 +126,19 @@ void simcuda_capture_invalidate(CUstream stream)
     stream->capture->invalid = true;
 }
 
-static CUgraphNodeType type_of(const struct simcuda_op *op)
-{
-    switch (op->kind) {
-    case SIMCUDA_OP_KERNEL:
-        return CU_GRAPH_NODE_TYPE_KERNEL;
-    case SIMCUDA_OP_COPY:
-        return CU_GRAPH_NODE_TYPE_MEMCPY;
-    case SIMCUDA_OP_SET:
-        return CU_GRAPH_NODE_TYPE_MEMSET;
-    default:
-        return CU_GRAPH_NODE_TYPE_HOST;
-    }
-}
-
-/* A node behind the stream's frontier, which it becomes. */
-static CUgraphNode append(CUstream stream, CUgraphNodeType type, bool programmatic)
-{
-    struct simcuda_frontier *frontier = frontier_of(stream);
-    CUgraphNode node = simcuda_node_new(stream->capture->graph, type, stream->ctx);
-    for (size_t i = 0; i < frontier->count; i++) {
-        CUgraphNode from = frontier->node[i];
-        simcuda_node_depend(node, from, programmatic && from->type == CU_GRAPH_NODE_TYPE_KERNEL);
-    }
-    frontier_clear(frontier);
-    frontier_add(frontier, node);
-    return node;
-}
-
+/* The operation becomes a node behind the stream's frontier, and the frontier. */
 CUresult simcuda_capture_work(CUstream stream, const struct simcuda_op *op)
 {
     SIMCUDA_FAIL_IF(stream->capture->invalid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    append(stream, type_of(op), op->kind == SIMCUDA_OP_KERNEL && op->kernel.programmatic)->op = *op;
+    bool programmatic = op->kind == SIMCUDA_OP_KERNEL && op->kernel.programmatic;
+    struct simcuda_frontier *frontier = frontier_of(stream);
+    CUgraphNode node = simcuda_node_new(stream->capture->graph, op, stream->ctx);
+    for (size_t i = 0; i < frontier->count; i++) {
+        CUgraphNode from = frontier->node[i];
+        simcuda_node_depend(node, from, programmatic && from->op.kind == SIMCUDA_OP_KERNEL);
+    }
+    frontier_clear(frontier);
+    frontier_add(frontier, node);
     return CUDA_SUCCESS;
 }
 
@@ -169,13 +150,6 @@ CUresult simcuda_capture_record(CUstream stream, CUevent event)
     event->capture = stream->capture->id;
     frontier_clear(&event->after);
     frontier_merge(&event->after, frontier_of(stream));
-    return CUDA_SUCCESS;
-}
-
-CUresult simcuda_capture_external(CUstream stream, CUevent event, CUgraphNodeType type)
-{
-    SIMCUDA_FAIL_IF(stream->capture->invalid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    append(stream, type, false)->event = event;
     return CUDA_SUCCESS;
 }
 
@@ -346,12 +320,6 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *statu
 {
     SIMCUDA_LOCK();
     return capture_info(stream, status_p, id_p, graph_p, dependencies_p, edges_p, count_p);
-}
-
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status_p)
-{
-    SIMCUDA_LOCK();
-    return capture_info(stream, status_p, NULL, NULL, NULL, NULL, NULL);
 }
 
 CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *dependencies, size_t count, unsigned flags)

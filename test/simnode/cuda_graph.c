@@ -16,6 +16,8 @@
 
 #define NO_STEP SIZE_MAX
 
+static const struct simcuda_op nothing = {.kind = SIMCUDA_OP_NONE};
+
 struct CUuserObject_st {
     struct simcuda_object object;
     void *data;
@@ -25,10 +27,8 @@ struct CUuserObject_st {
 };
 
 struct step {
-    CUgraphNodeType type;
     CUcontext ctx;
     struct simcuda_op op;
-    CUevent event;
     size_t lane;
     size_t previous; /* the step before it in its lane; NO_STEP: it is the first */
     bool followed;   /* there is one after it */
@@ -173,11 +173,11 @@ CUuserObject simcuda_graph_free(CUgraph graph)
     return doomed;
 }
 
-CUgraphNode simcuda_node_new(CUgraph graph, CUgraphNodeType type, CUcontext ctx)
+CUgraphNode simcuda_node_new(CUgraph graph, const struct simcuda_op *op, CUcontext ctx)
 {
     CUgraphNode node = simnode_new(sizeof *node);
     node->graph = graph;
-    node->type = type;
+    node->op = *op;
     node->ctx = ctx;
     graph->node = simnode_grown(graph->node, graph->nodes, sizeof(CUgraphNode));
     graph->node[graph->nodes++] = node;
@@ -250,13 +250,13 @@ CUresult cuGraphCreate(CUgraph *graph_p, unsigned flags)
 }
 
 /* A node made by hand, behind the given ones. */
-static CUresult add_node(CUgraph graph, CUgraphNodeType type, const CUgraphNode *dependencies, size_t count,
+static CUresult add_node(CUgraph graph, const struct simcuda_op *op, const CUgraphNode *dependencies, size_t count,
                          CUgraphNode *node_p)
 {
     CUcontext ctx = simcuda_current();
     SIMCUDA_FAIL_IF(!ctx, CUDA_ERROR_INVALID_CONTEXT);
     SIMCUDA_FAIL_IF(!all_nodes(graph, dependencies, count), CUDA_ERROR_INVALID_VALUE);
-    CUgraphNode node = simcuda_node_new(graph, type, ctx);
+    CUgraphNode node = simcuda_node_new(graph, op, ctx);
     for (size_t i = 0; i < count; i++) {
         simcuda_node_depend(node, dependencies[i], false);
     }
@@ -269,9 +269,8 @@ CUresult cuGraphAddEventRecordNode(CUgraphNode *node_p, CUgraph graph, const CUg
 {
     SIMCUDA_LOCK();
     SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_EVENT, event), CUDA_ERROR_INVALID_HANDLE);
-    SIMCUDA_TRY(add_node(graph, CU_GRAPH_NODE_TYPE_EVENT_RECORD, dependencies, count, node_p));
-    (*node_p)->event = event;
-    return CUDA_SUCCESS;
+    const struct simcuda_op op = {.kind = SIMCUDA_OP_EVENT_RECORD, .event = event};
+    return add_node(graph, &op, dependencies, count, node_p);
 }
 
 /* What a kernel of onehop waits for is the end of the node before, whatever the port says. data NULL: all zero. */
@@ -336,8 +335,17 @@ CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const
 
 CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type_p)
 {
+    static const CUgraphNodeType types[] = {
+        [SIMCUDA_OP_NONE] = CU_GRAPH_NODE_TYPE_GRAPH,
+        [SIMCUDA_OP_KERNEL] = CU_GRAPH_NODE_TYPE_KERNEL,
+        [SIMCUDA_OP_COPY] = CU_GRAPH_NODE_TYPE_MEMCPY,
+        [SIMCUDA_OP_SET] = CU_GRAPH_NODE_TYPE_MEMSET,
+        [SIMCUDA_OP_HOST] = CU_GRAPH_NODE_TYPE_HOST,
+        [SIMCUDA_OP_EVENT_RECORD] = CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+        [SIMCUDA_OP_EVENT_WAIT] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+    };
     SIMCUDA_ENTER();
-    *type_p = node->type;
+    *type_p = types[node->op.kind];
     return CUDA_SUCCESS;
 }
 
@@ -401,12 +409,10 @@ static CUgraph copy_graph(CUgraph graph)
     CUgraph copy = simnode_new(sizeof *copy);
     for (size_t i = 0; i < graph->nodes; i++) {
         graph->node[i]->step = i;
-        simcuda_node_new(copy, graph->node[i]->type, graph->node[i]->ctx);
+        simcuda_node_new(copy, &graph->node[i]->op, graph->node[i]->ctx);
     }
     for (size_t i = 0; i < graph->nodes; i++) {
         const struct CUgraphNode_st *node = graph->node[i];
-        copy->node[i]->op = node->op;
-        copy->node[i]->event = node->event;
         copy->node[i]->child = node->child ? copy_graph(node->child) : NULL;
         for (size_t d = 0; d < node->dependencies; d++) {
             simcuda_node_depend(copy->node[i], copy->node[node->dependency[d].from->step], false);
@@ -431,7 +437,7 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *node_p, CUgraph graph, const CUgr
 {
     SIMCUDA_LOCK();
     SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_GRAPH, child) || child == graph, CUDA_ERROR_INVALID_VALUE);
-    SIMCUDA_TRY(add_node(graph, CU_GRAPH_NODE_TYPE_GRAPH, dependencies, count, node_p));
+    SIMCUDA_TRY(add_node(graph, &nothing, dependencies, count, node_p));
     (*node_p)->child = copy_graph(child);
     return CUDA_SUCCESS;
 }
@@ -447,13 +453,12 @@ CUresult cuGraphDestroy(CUgraph graph)
 /* ---- images ---- */
 
 /* A step behind `waits` others, in the lane of the first of them that nothing follows yet. */
-static size_t add_step(struct simcuda_image *image, const struct step *model, const size_t *wait, size_t waits)
+static size_t add_step(struct simcuda_image *image, const struct simcuda_op *op, CUcontext ctx, const size_t *wait,
+                       size_t waits)
 {
     image->step = simnode_grown(image->step, image->steps, sizeof *image->step);
     struct step *step = &image->step[image->steps];
-    *step = *model;
-    step->previous = NO_STEP;
-    step->waits = waits;
+    *step = (struct step){.ctx = ctx, .op = *op, .previous = NO_STEP, .waits = waits};
     step->wait = simnode_new((waits + 1) * sizeof *step->wait);
     for (size_t i = 0; i < waits; i++) {
         struct step *before = &image->step[wait[i]];
@@ -492,8 +497,7 @@ static void add_node_steps(struct simcuda_image *image, CUgraphNode node, size_t
     if (node->child) {
         node->step = add_graph(image, node->child, node->ctx, wait, waits) + 1;
     } else {
-        struct step model = {.type = node->type, .ctx = node->ctx, .op = node->op, .event = node->event};
-        node->step = add_step(image, &model, wait, waits) + 1;
+        node->step = add_step(image, &node->op, node->ctx, wait, waits) + 1;
     }
     free(wait);
 }
@@ -501,8 +505,7 @@ static void add_node_steps(struct simcuda_image *image, CUgraphNode node, size_t
 /* All of a graph between two empty steps, behind the given ones. Returns the last. */
 static size_t add_graph(struct simcuda_image *image, CUgraph graph, CUcontext ctx, const size_t *wait, size_t waits)
 {
-    const struct step empty = {.type = CU_GRAPH_NODE_TYPE_EMPTY, .ctx = ctx};
-    size_t entry = add_step(image, &empty, wait, waits), ends = 0;
+    size_t entry = add_step(image, &nothing, ctx, wait, waits), ends = 0;
     size_t *end = simnode_new((graph->nodes + 1) * sizeof *end);
     for (size_t i = 0; i < graph->nodes; i++) {
         graph->node[i]->step = 0;
@@ -515,7 +518,7 @@ static size_t add_graph(struct simcuda_image *image, CUgraph graph, CUcontext ct
         end[ends++] = entry;
     }
     users_copy(&image->users, &graph->users);
-    size_t last = add_step(image, &empty, end, ends);
+    size_t last = add_step(image, &nothing, ctx, end, ends);
     free(end);
     return last;
 }
@@ -552,7 +555,7 @@ static bool same_topology(const struct simcuda_image *a, const struct simcuda_im
     bool same = a->steps == b->steps;
     for (size_t i = 0; i < a->steps && same; i++) {
         const struct step *x = &a->step[i], *y = &b->step[i];
-        same = x->type == y->type && x->ctx == y->ctx && x->waits == y->waits &&
+        same = x->op.kind == y->op.kind && x->ctx == y->ctx && x->waits == y->waits &&
                memcmp(x->wait, y->wait, x->waits * sizeof *x->wait) == 0;
     }
     return same;
@@ -608,12 +611,13 @@ static CUresult look_at_events(struct simcuda_image *image)
     for (size_t i = 0; i < image->steps; i++) {
         struct step *step = &image->step[i];
         step->marker = NULL;
-        SIMCUDA_FAIL_IF(step->event && !simcuda_has(SIMCUDA_EVENT, step->event), CUDA_ERROR_INVALID_HANDLE);
+        bool has_event = step->op.kind == SIMCUDA_OP_EVENT_RECORD || step->op.kind == SIMCUDA_OP_EVENT_WAIT;
+        SIMCUDA_FAIL_IF(has_event && !simcuda_has(SIMCUDA_EVENT, step->op.event), CUDA_ERROR_INVALID_HANDLE);
     }
     for (size_t i = 0; i < image->steps; i++) {
         struct step *step = &image->step[i];
-        if (step->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT && step->event->marker) {
-            step->marker = step->event->marker;
+        if (step->op.kind == SIMCUDA_OP_EVENT_WAIT && step->op.event->marker) {
+            step->marker = step->op.event->marker;
             step->marker->references++;
         }
     }
@@ -623,20 +627,21 @@ static CUresult look_at_events(struct simcuda_image *image)
 /* What the step does, on its lane. */
 static void push_work(CUstream lane, struct step *step)
 {
-    switch (step->type) {
-    case CU_GRAPH_NODE_TYPE_EMPTY:
+    CUevent event = step->op.event;
+    switch (step->op.kind) {
+    case SIMCUDA_OP_NONE:
         break;
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+    case SIMCUDA_OP_EVENT_WAIT:
         if (step->marker) {
             simcuda_push_wait(lane, step->marker);
             simcuda_marker_release(step->marker);
         }
         break;
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-        simcuda_marker_release(step->event->marker);
-        step->event->marker = simcuda_marker_new(1);
-        step->event->capture = 0;
-        simcuda_push_record(lane, step->event->marker);
+    case SIMCUDA_OP_EVENT_RECORD:
+        simcuda_marker_release(event->marker);
+        event->marker = simcuda_marker_new(1);
+        event->capture = 0;
+        simcuda_push_record(lane, event->marker);
         break;
     default:
         simcuda_push(lane, &step->op);

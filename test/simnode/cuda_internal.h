@@ -102,16 +102,19 @@ struct simcuda_launch_count {
 };
 
 enum simcuda_op_kind {
+    SIMCUDA_OP_NONE, /* in graphs */
     SIMCUDA_OP_KERNEL,
     SIMCUDA_OP_COPY,
     SIMCUDA_OP_SET,
     SIMCUDA_OP_HOST,
-    SIMCUDA_OP_RECORD, /* comes to a marker */
-    SIMCUDA_OP_WAIT,   /* waits until a marker is done */
-    SIMCUDA_OP_RETIRE  /* drops a reference to the image of a graph */
+    SIMCUDA_OP_RECORD,       /* comes to a marker */
+    SIMCUDA_OP_WAIT,         /* waits until a marker is done */
+    SIMCUDA_OP_RETIRE,       /* drops a reference to the image of a graph */
+    SIMCUDA_OP_EVENT_RECORD, /* these two in graphs: external nodes */
+    SIMCUDA_OP_EVENT_WAIT
 };
 
-/* One thing for a stream to do. */
+/* One thing for a stream, or a node of a graph, to do. */
 struct simcuda_op {
     struct simcuda_op *next;
     enum simcuda_op_kind kind;
@@ -144,6 +147,7 @@ struct simcuda_op {
             void *data;
         } host;
         struct simcuda_marker *marker; /* RECORD, WAIT: a reference */
+        CUevent event;
         struct simcuda_image *image;
     };
 };
@@ -156,12 +160,10 @@ struct simcuda_edge {
 
 struct CUgraphNode_st {
     CUgraph graph;
-    CUgraphNodeType type;
     CUcontext ctx;
-    struct simcuda_op op; /* kernel, copy, set, host function */
-    CUevent event;        /* event record, event wait */
-    CUgraph child;        /* child graph: a copy that the node owns */
-    void *parameters[1];  /* as the caller of cuGraphKernelNodeGetParams sees them */
+    struct simcuda_op op;
+    CUgraph child;       /* with SIMCUDA_OP_NONE: a copy that the node owns */
+    void *parameters[1]; /* as the caller of cuGraphKernelNodeGetParams sees them */
     size_t dependencies;
     struct simcuda_edge *dependency;
     size_t step;  /* while an image is made: its last step, plus 1 */
@@ -360,14 +362,10 @@ CUresult simcuda_capture_check(void);
 /* May the legacy stream of this context be used? With `invalidate`, a capture in the way is invalidated. */
 CUresult simcuda_capture_check_legacy(CUcontext ctx, bool invalidate);
 
-/*
- * The operations on a capturing stream: any work, event record, event wait (which may make the stream capture); the
- * last two as external nodes.
- */
+/* The operations on a capturing stream: any work, event record, event wait (which may make the stream capture). */
 CUresult simcuda_capture_work(CUstream stream, const struct simcuda_op *op);
 CUresult simcuda_capture_record(CUstream stream, CUevent event);
 CUresult simcuda_capture_wait(CUstream stream, CUevent event);
-CUresult simcuda_capture_external(CUstream stream, CUevent event, CUgraphNodeType type);
 void simcuda_capture_invalidate(CUstream stream);
 
 /* cuda_graph.c */
@@ -379,7 +377,7 @@ CUgraph simcuda_graph_new(void);
 CUuserObject simcuda_graph_free(CUgraph graph);
 
 /* A node at the end of the graph, and an edge into a node. False: there is such an edge. */
-CUgraphNode simcuda_node_new(CUgraph graph, CUgraphNodeType type, CUcontext ctx);
+CUgraphNode simcuda_node_new(CUgraph graph, const struct simcuda_op *op, CUcontext ctx);
 bool simcuda_node_depend(CUgraphNode node, CUgraphNode from, bool programmatic);
 
 /* Is the handle a node of that graph? */

@@ -196,7 +196,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *params_p)
 {
     SIMCUDA_ENTER();
-    SIMCUDA_FAIL_IF(node->type != CU_GRAPH_NODE_TYPE_KERNEL, CUDA_ERROR_INVALID_VALUE);
+    SIMCUDA_FAIL_IF(node->op.kind != SIMCUDA_OP_KERNEL, CUDA_ERROR_INVALID_VALUE);
     node->parameters[0] = &node->op.kernel.args;
     *params_p = (CUDA_KERNEL_NODE_PARAMS){
         .func = (CUfunction)node->op.kernel.kernel,
@@ -216,7 +216,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS
 CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue *value_p)
 {
     SIMCUDA_ENTER();
-    SIMCUDA_FAIL_IF(node->type != CU_GRAPH_NODE_TYPE_KERNEL ||
+    SIMCUDA_FAIL_IF(node->op.kind != SIMCUDA_OP_KERNEL ||
                         (id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE && id != CU_LAUNCH_ATTRIBUTE_PRIORITY),
                     CUDA_ERROR_INVALID_VALUE);
     memset(value_p, 0, sizeof *value_p);
@@ -236,8 +236,7 @@ CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_
         .blockDimZ = params->blockDimZ,
     };
     CUkernel kernel = kernel_find(params->func);
-    SIMCUDA_FAIL_IF(node->type != CU_GRAPH_NODE_TYPE_KERNEL || !kernel || !params->kernelParams ||
-                        !params->kernelParams[0],
+    SIMCUDA_FAIL_IF(node->op.kind != SIMCUDA_OP_KERNEL || !kernel || !params->kernelParams || !params->kernelParams[0],
                     CUDA_ERROR_INVALID_VALUE);
     struct simcuda_op op = node->op;
     put_kernel(&op, kernel, &config);

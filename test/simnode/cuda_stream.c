@@ -514,7 +514,7 @@ static CUresult record(CUevent event, CUstream handle, unsigned flags)
     SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_EVENT, event) || event->ctx != stream->ctx, CUDA_ERROR_INVALID_HANDLE);
     SIMCUDA_FAIL_IF(!are_flags(stream, flags, CU_EVENT_RECORD_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
     if (flags) {
-        return simcuda_capture_external(stream, event, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
+        return simcuda_capture_work(stream, &(struct simcuda_op){.kind = SIMCUDA_OP_EVENT_RECORD, .event = event});
     }
     if (stream->capture) {
         return simcuda_capture_record(stream, event);
@@ -548,7 +548,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
     SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_EVENT, event), CUDA_ERROR_INVALID_HANDLE);
     SIMCUDA_FAIL_IF(!are_flags(stream, flags, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
     if (flags) {
-        return simcuda_capture_external(stream, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
+        return simcuda_capture_work(stream, &(struct simcuda_op){.kind = SIMCUDA_OP_EVENT_WAIT, .event = event});
     }
     if (event->capture != 0 || (stream->capture && event->marker)) {
         return simcuda_capture_wait(stream, event);

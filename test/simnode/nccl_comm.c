@@ -45,13 +45,6 @@ SIMNCCL_API(const char *, GetErrorString, (ncclResult_t result))
     return (unsigned)result < ncclNumResults ? text[result] : "unknown result code";
 }
 
-SIMNCCL_API(const char *, GetLastError, (ncclComm_t comm))
-{
-    (void)comm;
-    simnccl_count(SIMNCCL_GetLastError);
-    return "";
-}
-
 SIMNCCL_API(ncclResult_t, GetUniqueId, (ncclUniqueId * id))
 {
     uint64_t random;
@@ -645,27 +638,4 @@ SIMNCCL_API(ncclResult_t, MemAlloc, (void **memory, size_t size))
     SIMNCCL_TRY_CU(cuMemAlloc(&address, size));
     *memory = (void *)(uintptr_t)address;
     return ncclSuccess;
-}
-
-SIMNCCL_API(ncclResult_t, MemFree, (void *memory))
-{
-    simnccl_count(SIMNCCL_MemFree);
-    return cuMemFree((CUdeviceptr)(uintptr_t)memory) == CUDA_SUCCESS ? ncclSuccess : ncclUnhandledCudaError;
-}
-
-/* Registration gains nothing here; the handle is the buffer. */
-SIMNCCL_API(ncclResult_t, CommRegister, (const ncclComm_t comm, void *buffer, size_t size, void **handle))
-{
-    simnccl_count(SIMNCCL_CommRegister);
-    if (comm == NULL || buffer == NULL || size == 0 || handle == NULL) {
-        return ncclInvalidArgument;
-    }
-    *handle = buffer;
-    return ncclSuccess;
-}
-
-SIMNCCL_API(ncclResult_t, CommDeregister, (const ncclComm_t comm, void *handle))
-{
-    simnccl_count(SIMNCCL_CommDeregister);
-    return comm == NULL || handle == NULL ? ncclInvalidArgument : ncclSuccess;
 }

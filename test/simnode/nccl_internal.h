@@ -53,7 +53,6 @@
     X(CommUserRank)                                                                                                    \
     X(CommCuDevice)                                                                                                    \
     X(GetErrorString)                                                                                                  \
-    X(GetLastError)                                                                                                    \
     X(GroupStart)                                                                                                      \
     X(GroupEnd)                                                                                                        \
     X(GroupSimulateEnd)                                                                                                \
@@ -72,9 +71,6 @@
     X(RedOpCreatePreMulSum)                                                                                            \
     X(RedOpDestroy)                                                                                                    \
     X(MemAlloc)                                                                                                        \
-    X(MemFree)                                                                                                         \
-    X(CommRegister)                                                                                                    \
-    X(CommDeregister)                                                                                                  \
     X(CommWindowRegister)                                                                                              \
     X(CommWindowDeregister)
 

@@ -141,51 +141,6 @@ static void devices(void)
     CHECK(value == 0); /* in the order of the variable */
 }
 
-/* What NVML says of the first two GPUs of a topology. */
-static const struct nvml_facts {
-    const char *topology;
-    unsigned links, mig; /* of the first; of the second */
-    int remote;          /* where the first one's links end */
-    int result, p2p_nvlink;
-} nvml_facts[] = {
-    {"h200x4", 18, 0, OH_NVML_REMOTE_SWITCH, 0, OH_NVML_P2P_OK},
-    {"a100x4-direct", 12, 0, 0, 0, OH_NVML_P2P_OK},
-    {"pcie-only", 0, 0, -1, 0, 5},
-    {"mig", 18, 1, OH_NVML_REMOTE_SWITCH, 0, OH_NVML_P2P_OK},
-    {"vm-hidden", 0, 0, -1, 0, OH_NVML_P2P_UNKNOWN},
-    {"vm-hidden-noproof", 0, 0, -1, 3, -1},
-};
-static const struct nvml_facts *facts;
-
-static void nvml_of_topology(void)
-{
-    int status = -1, remote = -1, active;
-    unsigned mig, pending, links = 0;
-    oh_nvml_device_t one = NULL, two = NULL;
-    setenv("SIMNODE_TOPOLOGY", facts->topology, 1);
-    CHECK(nvmlInit_v2() == 0);
-    CHECK(nvmlDeviceGetHandleByPciBusId_v2("0000:19:00.0", &one) == 0);
-    CHECK(nvmlDeviceGetHandleByPciBusId_v2("00000000:3b:00.0", &two) == 0);
-    while (links < OH_NVML_LINKS && nvmlDeviceGetNvLinkState(one, links, &active) == 0) {
-        CHECK(active == 1 && nvmlDeviceGetNvLinkRemoteDeviceType(one, links, &remote) == 0);
-        CHECK(remote == facts->remote);
-        links++;
-    }
-    CHECK(links == facts->links);
-    CHECK(links == OH_NVML_LINKS || nvmlDeviceGetNvLinkState(one, links, &active) == 3); /* not supported */
-    CHECK(nvmlDeviceGetP2PStatus(one, two, OH_NVML_P2P_NVLINK, &status) == facts->result);
-    CHECK(status == facts->p2p_nvlink);
-    CHECK(nvmlDeviceGetMigMode(two, &mig, &pending) == 0 && mig == facts->mig);
-}
-
-static void nvml(void)
-{
-    for (size_t i = 0; i < sizeof nvml_facts / sizeof *nvml_facts; i++) {
-        facts = &nvml_facts[i];
-        CHECK(run_child(nvml_of_topology));
-    }
-}
-
 static void no_device(void)
 {
     fclose(stderr); /* the line it prints is meant for people */
@@ -644,7 +599,7 @@ static void capture_errors(void)
     OK(cuMemAlloc(&address, 100));
     OK(cuThreadExchangeStreamCaptureMode(&mode));
     FAILS(cuMemFree(address), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    OK(cuStreamIsCapturing(origin, &status));
+    OK(cuStreamGetCaptureInfo_v2(origin, &status, NULL, NULL, NULL, NULL));
     CHECK(status == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
     FAILS(cuLaunchHostFunc(origin, count, &counter), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     FAILS(cuStreamEndCapture(origin, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -791,7 +746,6 @@ int main(void)
         const char *name;
     } scenarios[] = {
         {devices, "devices before and after the start, visible and not"},
-        {nvml, "what NVML says of links, P2P and MIG"},
         {no_device, "no topology, or no visible device: no device"},
         {contexts, "contexts and peer access"},
         {report, "report of what a process leaves"},
