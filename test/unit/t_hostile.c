@@ -34,14 +34,19 @@
 #define QUIET_ONE_IN 6           /* rounds without a writer */
 #define WRITER_MICROSECONDS 1000 /* the longest pause between two writes, up to 128 times that */
 
-/* One series of rounds. In memory that both processes share. */
+/* A series of rounds. */
 struct lane {
     pthread_barrier_t barrier; /* as NCCL's, and between rounds */
     unsigned seed;
-    uint64_t end_ns;
     bool over;
-    atomic_uint rounds, quiet, quiet_served, noisy_served, broken, slow;
 };
+
+/* In memory that both processes share. */
+static struct {
+    struct lane lane[LANES];
+    uint64_t end_ns;
+    atomic_uint rounds, quiet, quiet_served, noisy_served, broken, slow;
+} * all;
 
 struct rank {
     struct lane *lane;
@@ -156,13 +161,13 @@ static void live_once(struct rank *self, bool quiet, struct oh_key key, unsigned
     comm = create_comm(comm, nccl, self->rank, RANKS);
     bool served = comm && !oh_comm_is_settled(comm) && make_first_call(comm);
     if (oh_now_ns() - start > LIMIT_NS) {
-        atomic_fetch_add(&self->lane->slow, 1);
+        atomic_fetch_add(&all->slow, 1);
     }
     for (size_t count = 1; served && count < (1U << 24); count *= 7) {
         struct oh_call call = {.comm = comm, .count = count, .type = ncclFloat32};
         if (oh_call_decide(&call, ncclSum)) {
-            atomic_fetch_add(quiet ? &self->lane->quiet_served : &self->lane->noisy_served, count == 1);
-            atomic_fetch_add(&self->lane->broken, !is_sound(comm));
+            atomic_fetch_add(quiet ? &all->quiet_served : &all->noisy_served, count == 1);
+            atomic_fetch_add(&all->broken, !is_sound(comm));
         }
     }
     pthread_barrier_wait(&self->lane->barrier); /* a call after a peer's end is refused */
@@ -185,29 +190,29 @@ static void *live(void *user)
     unsigned seed = lane->seed;
     for (;;) {
         if (self->rank == 0) {
-            lane->over = oh_now_ns() > lane->end_ns;
+            lane->over = oh_now_ns() > all->end_ns;
         }
         pthread_barrier_wait(&lane->barrier);
         if (lane->over) {
             return NULL;
         }
-        struct oh_key key = {{(uint64_t)(uint32_t)rand_r(&seed) << 32 | (uint32_t)rand_r(&seed), lane->end_ns}};
+        struct oh_key key = {{(uint64_t)(uint32_t)rand_r(&seed) << 32 | (uint32_t)rand_r(&seed), all->end_ns}};
         bool quiet = rand_r(&seed) % QUIET_ONE_IN == 0;
         live_once(self, quiet, key, (unsigned)rand_r(&seed) + self->rank);
         if (self->rank == 0) {
-            atomic_fetch_add(&lane->rounds, 1);
-            atomic_fetch_add(&lane->quiet, quiet);
+            atomic_fetch_add(&all->rounds, 1);
+            atomic_fetch_add(&all->quiet, quiet);
         }
     }
 }
 
 /* The ranks from `first` on, one a thread, of all lanes. */
-static void run_ranks(struct lane *lanes, uint32_t first, uint32_t count)
+static void run_ranks(uint32_t first, uint32_t count)
 {
     static struct rank ranks[LANES][RANKS];
     for (int l = 0; l < LANES; l++) {
         for (uint32_t r = first; r < first + count; r++) {
-            ranks[l][r] = (struct rank){.lane = &lanes[l], .rank = r};
+            ranks[l][r] = (struct rank){.lane = &all->lane[l], .rank = r};
             pthread_create(&ranks[l][r].thread, NULL, live, &ranks[l][r]);
         }
     }
@@ -219,58 +224,47 @@ static void run_ranks(struct lane *lanes, uint32_t first, uint32_t count)
 }
 
 /* All in a child, so that a crash is one failed point. Two processes: the second rank is the child's child. */
-static void run_child(struct lane *lanes, int processes)
+static void run_child(int processes)
 {
     int status = 0;
     alarm(180); /* a rank that has crashed leaves the others at a barrier */
     pid_t pid = processes > 1 ? fork() : 0;
     if (processes == 1) {
-        run_ranks(lanes, 0, RANKS);
+        run_ranks(0, RANKS);
         exit(0);
     }
     if (pid == 0) {
         alarm(180);
-        run_ranks(lanes, 1, 1);
+        run_ranks(1, 1);
         exit(0);
     }
-    run_ranks(lanes, 0, 1);
+    run_ranks(0, 1);
     exit(waitpid(pid, &status, 0) == pid && status == 0 ? 0 : 1);
 }
-
-static unsigned sum(const struct lane *lanes, size_t offset)
-{
-    unsigned total = 0;
-    for (int l = 0; l < LANES; l++) {
-        total += atomic_load((const atomic_uint *)(const void *)((const char *)&lanes[l] + offset));
-    }
-    return total;
-}
-
-#define SUM(field_) sum(lanes, offsetof(struct lane, field_))
 
 static void test_processes(int processes, unsigned seed, unsigned seconds)
 {
     int status;
-    struct lane *lanes = mmap(NULL, LANES * sizeof *lanes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pthread_barrierattr_t shared;
+    all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    all->end_ns = oh_now_ns() + seconds * SECOND;
     pthread_barrierattr_init(&shared);
     pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
     for (int l = 0; l < LANES; l++) {
-        pthread_barrier_init(&lanes[l].barrier, &shared, RANKS);
-        lanes[l].seed = seed + (unsigned)l * 1000003;
-        lanes[l].end_ns = oh_now_ns() + seconds * SECOND;
+        pthread_barrier_init(&all->lane[l].barrier, &shared, RANKS);
+        all->lane[l].seed = seed + (unsigned)l * 1000003;
     }
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {
-        run_child(lanes, processes);
+        run_child(processes);
     }
     bool ended = waitpid(pid, &status, 0) == pid && status == 0;
     tap_ok(ended, "%d process%s: no crash (status %x)", processes, processes > 1 ? "es" : "", (unsigned)status);
-    tap_ok(SUM(rounds) > 0 && SUM(slow) == 0, "%u set-ups, all of which ended", SUM(rounds));
-    tap_ok(SUM(broken) == 0, "%u times a rank was going to serve all the same, with sound pointers", SUM(noisy_served));
-    tap_ok(SUM(quiet_served) == RANKS * SUM(quiet), "%u of them without a writer: served", SUM(quiet));
-    munmap(lanes, LANES * sizeof *lanes);
+    tap_ok(all->rounds > 0 && all->slow == 0, "%u set-ups, all of which ended", all->rounds);
+    tap_ok(all->broken == 0, "%u times a rank was going to serve all the same, with sound pointers", all->noisy_served);
+    tap_ok(all->quiet_served == RANKS * all->quiet, "%u of them without a writer: served", all->quiet);
+    munmap(all, sizeof *all);
 }
 
 int main(int argc, char **argv)
