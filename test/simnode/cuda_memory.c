@@ -384,58 +384,53 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-/* Queues a copy. The memory on the device must be known; that on the host may be anything. */
-static CUresult copy(CUstream stream, void *to, const void *from, size_t bytes, void *staged)
-{
-    struct simcuda_op op = {.kind = SIMCUDA_OP_COPY, .copy = {to, from, bytes, staged}};
-    return bytes > 0 ? simcuda_submit(stream, &op) : CUDA_SUCCESS;
-}
-
 static bool known(const void *address, size_t bytes)
 {
     return bytes == 0 || covers(find_any(address), address, bytes);
 }
 
-/* Pageable memory is copied aside, so that the caller may use it again at once. */
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream handle)
+/* Pageable memory is copied aside, so that the caller may use it again at once; a copy to it is done on return. */
+static CUresult copy(CUstream handle, void *to, const void *from, size_t bytes)
 {
-    SIMCUDA_LOCK();
+    struct simcuda_op op = {.kind = SIMCUDA_OP_COPY, .copy = {to, from, bytes, NULL}};
     CUstream stream;
-    void *staged = NULL;
     SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
-    SIMCUDA_FAIL_IF(!known(as_pointer(to), bytes), CUDA_ERROR_INVALID_VALUE);
-    if (bytes > 0 && !stream->capture && !find_any(from)) {
-        staged = simnode_new(bytes);
-        memcpy(staged, from, bytes);
+    if (bytes == 0) {
+        return CUDA_SUCCESS;
     }
-    CUresult result = copy(stream, as_pointer(to), staged ? staged : from, bytes, staged);
+    if (!stream->capture && !find_any(from)) {
+        op.copy.from = op.copy.staged = simnode_new(bytes);
+        memcpy(op.copy.staged, from, bytes);
+    }
+    CUresult result = simcuda_submit(stream, &op);
     if (result != CUDA_SUCCESS) {
-        free(staged);
+        free(op.copy.staged);
+    } else if (!stream->capture && !find_any(to)) {
+        simcuda_stream_wait(stream);
     }
     return result;
 }
 
-/* A copy to pageable memory is done when the call returns. */
-CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream handle)
+/* The memory on the device must be known; that on the host may be anything. */
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
 {
     SIMCUDA_LOCK();
-    CUstream stream;
-    SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
-    SIMCUDA_FAIL_IF(!known(as_pointer(from), bytes), CUDA_ERROR_INVALID_VALUE);
-    SIMCUDA_TRY(copy(stream, to, as_pointer(from), bytes, NULL));
-    if (!stream->capture && !find_any(to)) {
-        simcuda_stream_wait(stream);
-    }
-    return CUDA_SUCCESS;
+    SIMCUDA_FAIL_IF(!known(as_pointer(to), bytes), CUDA_ERROR_INVALID_VALUE);
+    return copy(stream, as_pointer(to), from, bytes);
 }
 
-CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle)
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
     SIMCUDA_LOCK();
-    CUstream stream;
-    SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
+    SIMCUDA_FAIL_IF(!known(as_pointer(from), bytes), CUDA_ERROR_INVALID_VALUE);
+    return copy(stream, to, as_pointer(from), bytes);
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    SIMCUDA_LOCK();
     SIMCUDA_FAIL_IF(!known(as_pointer(to), bytes) || !known(as_pointer(from), bytes), CUDA_ERROR_INVALID_VALUE);
-    return copy(stream, as_pointer(to), as_pointer(from), bytes, NULL);
+    return copy(stream, as_pointer(to), as_pointer(from), bytes);
 }
 
 /* With or without peer access; where there is none the driver goes through the host. */
@@ -454,7 +449,7 @@ static CUresult copy_now(void *to, const void *from, size_t bytes, const void *d
     SIMCUDA_TRY(simcuda_stream_find(CU_STREAM_LEGACY, &stream));
     SIMCUDA_FAIL_IF(!known(device, bytes), CUDA_ERROR_INVALID_VALUE);
     SIMCUDA_TRY(simcuda_capture_check());
-    SIMCUDA_TRY(copy(stream, to, from, bytes, NULL));
+    SIMCUDA_TRY(copy(CU_STREAM_LEGACY, to, from, bytes));
     simcuda_stream_wait(stream);
     return CUDA_SUCCESS;
 }
