@@ -95,12 +95,6 @@ struct simcuda_marker {
     uint64_t time; /* ns, when it was done */
 };
 
-struct simcuda_launch_count {
-    struct simcuda_launch_count *next;
-    char *name;
-    _Atomic unsigned long launches;
-};
-
 enum simcuda_op_kind {
     SIMCUDA_OP_NONE, /* in graphs */
     SIMCUDA_OP_KERNEL,
@@ -122,7 +116,6 @@ struct simcuda_op {
     union {
         struct {
             simnode_kernel_fn run;
-            struct simcuda_launch_count *count;
             CUkernel kernel;
             unsigned blocks;
             unsigned threads;                /* of a block, that a GPU would run */
@@ -214,7 +207,6 @@ struct CUkern_st {
     CUkernel next;
     simnode_kernel_fn run;
     size_t args_bytes; /* of its parameter */
-    struct simcuda_launch_count *count;
 };
 
 /* Memory that streams may touch. */
@@ -245,11 +237,8 @@ struct simcuda_state {
     int gpu_of[SIMNODE_MAX_GPUS]; /* by device ordinal */
     struct CUctx_st context[SIMNODE_MAX_GPUS];
     struct simcuda_object *objects[SIMCUDA_KINDS];
-    struct simcuda_launch_count *launches;
+    _Atomic unsigned long kernels_launched;
     unsigned long contexts_created;
-    unsigned long mem_allocs;
-    size_t mem_live;
-    size_t mem_peak;
     cuuint64_t captures; /* ids given */
 };
 
@@ -306,9 +295,6 @@ int simcuda_gpu(const struct CUctx_st *ctx);
 void simcuda_add(enum simcuda_kind kind, struct simcuda_object *object);
 void simcuda_remove(struct simcuda_object *object);
 bool simcuda_has(enum simcuda_kind kind, const void *handle);
-
-/* The launch counter of that name; made when there is none, never freed. */
-struct simcuda_launch_count *simcuda_count_get(const char *name);
 
 /* cuda_memory.c */
 

@@ -127,9 +127,6 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address_p, size_t bytes)
     SIMCUDA_FAIL_IF(!memory, CUDA_ERROR_OUT_OF_MEMORY);
     simcuda_add(SIMCUDA_DEVICE_MEMORY, &memory->object);
     ctx->live_bytes += bytes;
-    simcuda.mem_allocs++;
-    simcuda.mem_live += bytes;
-    simcuda.mem_peak = simcuda.mem_live > simcuda.mem_peak ? simcuda.mem_live : simcuda.mem_peak;
     *address_p = (CUdeviceptr)(uintptr_t)memory->base;
     return CUDA_SUCCESS;
 }
@@ -147,7 +144,6 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     simcuda_remove(&memory->object);
     simcuda_context_wait(memory->ctx); /* as the driver does; what is queued may still use it */
     memory->ctx->live_bytes -= memory->bytes;
-    simcuda.mem_live -= memory->bytes;
     munmap(memory->base, memory->bytes);
     close(memory->fd);
     free(memory);
@@ -166,7 +162,6 @@ static void free_of(enum simcuda_kind kind, CUcontext ctx)
         simcuda_remove(object);
         if (kind == SIMCUDA_DEVICE_MEMORY) {
             ctx->live_bytes -= memory->bytes;
-            simcuda.mem_live -= memory->bytes;
             close(memory->fd);
         }
         if (kind != SIMCUDA_HOST_MEMORY) {

@@ -41,7 +41,7 @@ CUresult cuLibraryUnload(CUlibrary library)
 }
 
 /* The library's kernel, made when it is first asked for. */
-static CUkernel kernel_get(CUlibrary library, simnode_kernel_fn run, size_t args_bytes, const char *name)
+static CUkernel kernel_get(CUlibrary library, simnode_kernel_fn run, size_t args_bytes)
 {
     CUkernel kernel = library->kernels;
     while (kernel && kernel->run != run) {
@@ -51,7 +51,6 @@ static CUkernel kernel_get(CUlibrary library, simnode_kernel_fn run, size_t args
         kernel = simnode_new(sizeof *kernel);
         kernel->run = run;
         kernel->args_bytes = args_bytes;
-        kernel->count = simcuda_count_get(name);
         kernel->next = library->kernels;
         library->kernels = kernel;
     }
@@ -65,7 +64,7 @@ CUresult cuLibraryGetKernel(CUkernel *kernel_p, CUlibrary library, const char *n
     simnode_kernel_fn run = name ? simnode_kernel_find(name, &args_bytes) : NULL;
     SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_LIBRARY, library), CUDA_ERROR_INVALID_HANDLE);
     SIMCUDA_FAIL_IF(!run, CUDA_ERROR_NOT_FOUND);
-    *kernel_p = kernel_get(library, run, args_bytes, name);
+    *kernel_p = kernel_get(library, run, args_bytes);
     return CUDA_SUCCESS;
 }
 
@@ -166,7 +165,6 @@ static CUresult check_shape(const CUlaunchConfig *config)
 static void put_kernel(struct simcuda_op *op, CUkernel kernel, const CUlaunchConfig *config)
 {
     op->kernel.run = kernel->run;
-    op->kernel.count = kernel->count;
     op->kernel.kernel = kernel;
     op->kernel.blocks = config->gridDimX;
     op->kernel.threads = config->blockDimX;
@@ -305,7 +303,7 @@ void simcuda_kernel_run(CUcontext ctx, const struct simcuda_op *op, uint32_t *ra
         return;
     }
     running = ctx;
-    op->kernel.count->launches++;
+    simcuda.kernels_launched++;
     delay(random);
     if (simcuda.block_threads) {
         run_threads(ctx, op, *random);

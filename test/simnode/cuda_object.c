@@ -38,32 +38,15 @@ bool simcuda_has(enum simcuda_kind kind, const void *handle)
     return object;
 }
 
-struct simcuda_launch_count *simcuda_count_get(const char *name)
-{
-    struct simcuda_launch_count *count = simcuda.launches;
-    while (count && strcmp(count->name, name) != 0) {
-        count = count->next;
-    }
-    if (!count) {
-        size_t length = strlen(name) + 1;
-        count = simnode_new(sizeof *count);
-        count->name = simnode_new(length);
-        memcpy(count->name, name, length);
-        count->next = simcuda.launches;
-        simcuda.launches = count;
-    }
-    return count;
-}
-
 static void report_kinds(FILE *file)
 {
     static const struct {
         enum simcuda_kind kind;
         const char *name;
     } lines[] = {
-        {SIMCUDA_HOST_MEMORY, "host_live"},  {SIMCUDA_IPC_MEMORY, "ipc_open"},    {SIMCUDA_STREAM, "streams_live"},
-        {SIMCUDA_EVENT, "events_live"},      {SIMCUDA_GRAPH, "graphs_live"},      {SIMCUDA_EXEC, "graph_execs_live"},
-        {SIMCUDA_USER, "user_objects_live"}, {SIMCUDA_LIBRARY, "libraries_live"},
+        {SIMCUDA_HOST_MEMORY, "host_live"},  {SIMCUDA_IPC_MEMORY, "ipc_open"}, {SIMCUDA_STREAM, "streams_live"},
+        {SIMCUDA_EVENT, "events_live"},      {SIMCUDA_GRAPH, "graphs_live"},   {SIMCUDA_EXEC, "graph_execs_live"},
+        {SIMCUDA_USER, "user_objects_live"},
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         int live = 0;
@@ -87,13 +70,12 @@ __attribute__((destructor)) static void report(void)
         return;
     }
     pthread_mutex_lock(&simcuda.lock);
-    fprintf(file, "context_created %lu\n", simcuda.contexts_created);
-    fprintf(file, "mem_live_bytes %zu\nmem_peak_bytes %zu\n", simcuda.mem_live, simcuda.mem_peak);
-    fprintf(file, "mem_allocs %lu\n", simcuda.mem_allocs);
-    report_kinds(file);
-    for (const struct simcuda_launch_count *count = simcuda.launches; count; count = count->next) {
-        fprintf(file, "kernels_launched %s %lu\n", count->name, count->launches);
+    size_t live_bytes = 0;
+    for (int i = 0; i < simcuda.devices; i++) {
+        live_bytes += simcuda.context[i].live_bytes;
     }
+    fprintf(file, "mem_live_bytes %zu\nkernels_launched %lu\n", live_bytes, simcuda.kernels_launched);
+    report_kinds(file);
     pthread_mutex_unlock(&simcuda.lock);
     fclose(file);
 }

@@ -7,6 +7,7 @@
  * with its own environment. Within a scenario, CHECK notes what went wrong and goes on.
  */
 #include <cuda.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -167,28 +168,6 @@ static void contexts(void)
     FAILS(cuCtxGetDevice(&device), CUDA_ERROR_INVALID_CONTEXT);
 }
 
-/* The number behind a name in a report; -1: no such line. */
-static long report_value(const char *path, const char *name)
-{
-    char line[256];
-    long value = -1;
-    FILE *file = fopen(path, "r");
-    while (file && fgets(line, sizeof line, file)) {
-        if (strncmp(line, name, strlen(name)) == 0 && line[strlen(name)] == ' ') {
-            value = strtol(strrchr(line, ' '), NULL, 10);
-        }
-    }
-    if (file) {
-        fclose(file);
-    }
-    return value;
-}
-
-static void leave_inert(void)
-{
-    OK(cuInit(0));
-}
-
 static void leave_traces(void)
 {
     void *host;
@@ -201,34 +180,23 @@ static void leave_traces(void)
     OK(cuEventDestroy(new_event(0)));
 }
 
-/* Runs `part` in a child and gives the path of its report. */
-static void child_report(void (*part)(void), char *path, size_t size)
+static void report(void)
 {
-    char prefix[] = "/tmp/simnode-report-XXXXXX";
+    static const char *const lines[] = {"mem_live_bytes 1000\n", "host_live 1\n", "streams_live 1\n",
+                                        "events_live 0\n"};
+    char prefix[] = "/tmp/simnode-report-XXXXXX", path[128], text[1024] = "";
     close(mkstemp(prefix));
     unlink(prefix);
     setenv("SIMNODE_REPORT", prefix, 1);
-    CHECK(run_child(part));
+    CHECK(run_child(leave_traces));
     unsetenv("SIMNODE_REPORT");
-    snprintf(path, size, "%s.%ld", prefix, (long)last_child);
-}
-
-static void report(void)
-{
-    static const struct {
-        const char *name;
-        long value;
-    } lines[] = {{"context_created", 1}, {"mem_live_bytes", 1000}, {"mem_peak_bytes", 1500},
-                 {"host_live", 1},       {"streams_live", 1},      {"events_live", 0}};
-    char path[128];
-    child_report(leave_inert, path, sizeof path);
-    CHECK(report_value(path, "context_created") == 0);
-    CHECK(report_value(path, "mem_allocs") == 0);
-    unlink(path);
-    child_report(leave_traces, path, sizeof path);
+    snprintf(path, sizeof path, "%s.%ld", prefix, (long)last_child);
+    int file = open(path, O_RDONLY);
+    CHECK(read(file, text, sizeof text - 1) > 0);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        CHECK(report_value(path, lines[i].name) == lines[i].value);
+        CHECK(strstr(text, lines[i]));
     }
+    close(file);
     unlink(path);
 }
 
