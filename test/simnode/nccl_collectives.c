@@ -513,7 +513,6 @@ COLLECTIVE(Scatter, (BUFFERS, int root, WHERE), ncclSum, root)
 SIMNCCL_API(ncclResult_t, Bcast,
             (void *buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream))
 {
-    simnccl_count(SIMNCCL_Bcast);
     return ncclBroadcast(buffer, buffer, count, type, root, comm, stream); /* by its public name, as NCCL does */
 }
 

@@ -27,10 +27,6 @@ __attribute__((used)) static const char version_text[] = EXPANDED(NCCL_MAJOR, NC
 
 SIMNCCL_API(ncclResult_t, GetVersion, (int *version))
 {
-    simnccl_count(SIMNCCL_GetVersion);
-    if (version == NULL) {
-        return ncclInvalidArgument;
-    }
     *version = simnccl_version();
     return ncclSuccess;
 }
@@ -41,17 +37,12 @@ SIMNCCL_API(const char *, GetErrorString, (ncclResult_t result))
         "no error",         "unhandled cuda error", "system error", "internal error",
         "invalid argument", "invalid usage",        "remote error", "operation in progress",
     };
-    simnccl_count(SIMNCCL_GetErrorString);
     return (unsigned)result < ncclNumResults ? text[result] : "unknown result code";
 }
 
 SIMNCCL_API(ncclResult_t, GetUniqueId, (ncclUniqueId * id))
 {
     uint64_t random;
-    simnccl_count(SIMNCCL_GetUniqueId);
-    if (id == NULL) {
-        return ncclInvalidArgument;
-    }
     const char *address = getenv("NCCL_COMM_ID"); /* as with NCCL, nothing about such an id is random */
     if (address != NULL) {
         random = simnccl_hash(address, strlen(address));
@@ -215,7 +206,6 @@ SIMNCCL_API(ncclResult_t, CommInitRank, (ncclComm_t * comm, int nranks, ncclUniq
 SIMNCCL_API(ncclResult_t, CommInitRankConfig,
             (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config))
 {
-    simnccl_count(SIMNCCL_CommInitRankConfig);
     return init_rank(comm, nranks, id.internal, rank, config_blocking(config, true));
 }
 
@@ -228,7 +218,6 @@ static void make_name(const void *data, size_t bytes, char *name_p)
 SIMNCCL_API(ncclResult_t, CommInitRankScalable,
             (ncclComm_t * comm, int nranks, int rank, int ids, ncclUniqueId *id, ncclConfig_t *config))
 {
-    simnccl_count(SIMNCCL_CommInitRankScalable);
     if (id == NULL || ids < 1 || ids > nranks) {
         return simnccl_group_fail(ncclInvalidArgument);
     }
@@ -240,7 +229,6 @@ SIMNCCL_API(ncclResult_t, CommInitRankScalable,
 SIMNCCL_API(ncclResult_t, CommInitAll, (ncclComm_t * comms, int ndev, const int *devices))
 {
     ncclUniqueId id;
-    simnccl_count(SIMNCCL_CommInitAll);
     if (comms == NULL || ndev < 1 || ndev > SIMNCCL_MAX_RANKS) {
         return simnccl_group_fail(ncclInvalidArgument);
     }
@@ -339,7 +327,6 @@ static ncclResult_t make_child(struct simnccl_job *job, ncclComm_t parent)
 
 SIMNCCL_API(ncclResult_t, CommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config))
 {
-    simnccl_count(SIMNCCL_CommSplit);
     if (comm == NULL || newcomm == NULL || comm->core->result != ncclSuccess || color < NCCL_SPLIT_NOCOLOR) {
         return simnccl_group_fail(ncclInvalidArgument);
     }
@@ -414,7 +401,6 @@ static ncclResult_t run_shrink(struct simnccl_job *job)
 SIMNCCL_API(ncclResult_t, CommShrink,
             (ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm, ncclConfig_t *config, int flags))
 {
-    simnccl_count(SIMNCCL_CommShrink);
     if (comm == NULL || excluded == NULL || newcomm == NULL || count < 1 || count >= comm->core->nranks) {
         return simnccl_group_fail(ncclInvalidArgument);
     }
@@ -482,14 +468,12 @@ SIMNCCL_EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const nccl
 
 SIMNCCL_API(ncclResult_t, CommGetUniqueId, (ncclComm_t comm, ncclUniqueId *id))
 {
-    simnccl_count(SIMNCCL_CommGetUniqueId);
     return comm == NULL || !has_grow() ? ncclInvalidArgument : ncclGetUniqueId(id);
 }
 
 SIMNCCL_API(ncclResult_t, CommGrow,
             (ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm, ncclConfig_t *config))
 {
-    simnccl_count(SIMNCCL_CommGrow);
     if (newcomm == NULL || !has_grow() || nranks > SIMNCCL_MAX_RANKS || (comm == NULL && id == NULL) ||
         (comm != NULL && (rank != -1 || nranks <= comm->core->nranks))) {
         return simnccl_group_fail(ncclInvalidArgument);
@@ -508,7 +492,6 @@ SIMNCCL_API(ncclResult_t, CommGrow,
 
 SIMNCCL_API(ncclResult_t, CommFinalize, (ncclComm_t comm))
 {
-    simnccl_count(SIMNCCL_CommFinalize);
     if (comm != NULL) {
         drain(comm->core);
     }
@@ -527,7 +510,6 @@ SIMNCCL_API(ncclResult_t, CommDestroy, (ncclComm_t comm))
 
 SIMNCCL_API(ncclResult_t, CommAbort, (ncclComm_t comm))
 {
-    simnccl_count(SIMNCCL_CommAbort);
     if (comm != NULL) {
         interrupt(comm->core);
         end(comm);
@@ -537,7 +519,6 @@ SIMNCCL_API(ncclResult_t, CommAbort, (ncclComm_t comm))
 
 SIMNCCL_API(ncclResult_t, CommRevoke, (ncclComm_t comm, int flags))
 {
-    simnccl_count(SIMNCCL_CommRevoke);
     if (flags != NCCL_REVOKE_DEFAULT) {
         return ncclInvalidArgument;
     }
@@ -550,10 +531,6 @@ SIMNCCL_API(ncclResult_t, CommRevoke, (ncclComm_t comm, int flags))
 
 SIMNCCL_API(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *error))
 {
-    simnccl_count(SIMNCCL_CommGetAsyncError);
-    if (comm == NULL || error == NULL) {
-        return ncclInvalidArgument;
-    }
     *error = (ncclResult_t)comm->core->result;
     return ncclSuccess;
 }
@@ -571,7 +548,6 @@ static ncclResult_t answer(const struct ncclComm *comm, int *value_p, const int 
 #define QUERY(name_, field_)                                                                                           \
     SIMNCCL_API(ncclResult_t, name_, (const ncclComm_t comm, int *value))                                              \
     {                                                                                                                  \
-        simnccl_count(SIMNCCL_##name_);                                                                                \
         return answer(comm, value, comm != NULL ? &comm->core->field_ : NULL);                                         \
     }
 QUERY(CommCount, nranks)
@@ -596,7 +572,6 @@ struct simnccl_user_op *simnccl_user_op_find(struct ncclComm *comm, int handle)
 SIMNCCL_API(ncclResult_t, RedOpCreatePreMulSum,
             (ncclRedOp_t * op, void *scalar, ncclDataType_t type, ncclScalarResidence_t residence, ncclComm_t comm))
 {
-    simnccl_count(SIMNCCL_RedOpCreatePreMulSum);
     if (op == NULL || scalar == NULL || comm == NULL || simnccl_type_size(type) == 0) {
         return ncclInvalidArgument;
     }
@@ -619,7 +594,6 @@ SIMNCCL_API(ncclResult_t, RedOpCreatePreMulSum,
 
 SIMNCCL_API(ncclResult_t, RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
 {
-    simnccl_count(SIMNCCL_RedOpDestroy);
     struct simnccl_user_op *user = comm != NULL ? simnccl_user_op_find(comm, (int)op) : NULL;
     if (user == NULL) {
         return ncclInvalidArgument;
@@ -631,10 +605,6 @@ SIMNCCL_API(ncclResult_t, RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
 SIMNCCL_API(ncclResult_t, MemAlloc, (void **memory, size_t size))
 {
     CUdeviceptr address;
-    simnccl_count(SIMNCCL_MemAlloc);
-    if (memory == NULL || size == 0) {
-        return ncclInvalidArgument;
-    }
     SIMNCCL_TRY_CU(cuMemAlloc(&address, size));
     *memory = (void *)(uintptr_t)address;
     return ncclSuccess;

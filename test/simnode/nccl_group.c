@@ -292,7 +292,6 @@ ncclResult_t simnccl_group_leave(void)
 
 SIMNCCL_API(ncclResult_t, GroupStart, (void))
 {
-    simnccl_count(SIMNCCL_GroupStart);
     simnccl_group_enter();
     return ncclSuccess;
 }
@@ -305,7 +304,6 @@ SIMNCCL_API(ncclResult_t, GroupEnd, (void))
 
 SIMNCCL_API(ncclResult_t, GroupSimulateEnd, (ncclSimInfo_t * info))
 {
-    simnccl_count(SIMNCCL_GroupSimulateEnd);
     if (group.depth == 0) {
         return ncclInvalidUsage;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nccl_report.c - what tests want to know of the simulated NCCL: how often each function was called
+ * nccl_report.c - what tests want to know of the simulated NCCL: how often a function was called
  *
  * simnccl_calls() answers within the process. With SIMNODE_REPORT=prefix, lines "nccl_allreduce N" are appended to
  * <prefix>.<pid> at exit. Calls are counted whether they succeed or not.

@@ -11,11 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct simnccl_window {
-    void *memory;
-    size_t size;
-};
-
 /* Under names of our own: nccl.h may be older than them, or say the same with a type that an older one lacks. */
 SIMNCCL_EXPORT ncclResult_t window_register(ncclComm_t comm, void *buff, size_t size, void **win,
                                             int flags) __asm__("ncclCommWindowRegister");
@@ -24,23 +19,13 @@ SIMNCCL_EXPORT ncclResult_t window_deregister(ncclComm_t comm, void *win) __asm_
 ncclResult_t window_register(ncclComm_t comm, void *buff, size_t size, void **win, int flags)
 {
     const char *wish = getenv("SIMNODE_NCCL_WINDOWS");
-    struct simnccl_window *window = NULL;
-    (void)flags;
-    simnccl_count(SIMNCCL_CommWindowRegister);
-    if (comm == NULL || buff == NULL || size == 0 || win == NULL) {
-        return ncclInvalidArgument;
-    }
-    if (wish == NULL || strcmp(wish, "0") != 0) {
-        window = simnode_new(sizeof *window);
-        *window = (struct simnccl_window){buff, size};
-    }
-    *win = window;
+    (void)comm, (void)buff, (void)size, (void)flags;
+    *win = wish == NULL || strcmp(wish, "0") != 0 ? simnode_new(1) : NULL;
     return ncclSuccess;
 }
 
 ncclResult_t window_deregister(ncclComm_t comm, void *win)
 {
-    simnccl_count(SIMNCCL_CommWindowDeregister);
     free(win);
     return comm == NULL ? ncclInvalidArgument : ncclSuccess;
 }
