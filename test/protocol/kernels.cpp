@@ -12,24 +12,11 @@
 #define OH_SIMNODE 1
 
 /* These are made anew below. */
-#define oh_escape_load simnode_cell_load
-#define oh_escape_store simnode_cell_store
-#define oh_lamport_clear simnode_lamport_clear
-#define oh_lamport_load simnode_lamport_load
-#define oh_lamport_store simnode_lamport_store
+#define SIMNODE_OTHER_MEMORY
 #define oh_spin_pause simnode_spin_pause
-#define oh_word_load simnode_word_load
-#define oh_word_store simnode_word_store
 #define SIMNODE_KERNEL_END() stores.land_all()
 #include "test/simnode/primitives_cpu.h"
-#undef oh_escape_load
-#undef oh_escape_store
-#undef oh_lamport_clear
-#undef oh_lamport_load
-#undef oh_lamport_store
 #undef oh_spin_pause
-#undef oh_word_load
-#undef oh_word_store
 
 #define MOST_POSTED 48
 

@@ -50,7 +50,7 @@ struct simnode_place {
 };
 static thread_local simnode_place simnode_here;
 
-/* Of test/protocol. */
+/* Of test/protocol, which has a memory of its own, too. */
 #ifndef SIMNODE_KERNEL_END
 #define SIMNODE_KERNEL_END()
 #endif
@@ -140,6 +140,7 @@ OH_DEVICE void oh_pdl_trigger()
     }
 }
 
+#ifndef SIMNODE_OTHER_MEMORY
 OH_DEVICE void oh_lamport_store(char *at, const oh_word16 &data)
 {
     uint64_t *halves = reinterpret_cast<uint64_t *>(at);
@@ -180,14 +181,15 @@ OH_DEVICE uint32_t oh_word_load(const void *at)
     return __atomic_load_n(static_cast<const uint32_t *>(at), __ATOMIC_RELAXED);
 }
 
-OH_DEVICE uint64_t oh_pair_load(const void *at)
-{
-    return __atomic_load_n(static_cast<const uint64_t *>(at), __ATOMIC_RELAXED);
-}
-
 OH_DEVICE void oh_word_store(void *at, uint32_t value)
 {
     __atomic_store_n(static_cast<uint32_t *>(at), value, __ATOMIC_RELAXED);
+}
+#endif
+
+OH_DEVICE uint64_t oh_pair_load(const void *at)
+{
+    return __atomic_load_n(static_cast<const uint64_t *>(at), __ATOMIC_RELAXED);
 }
 
 /* The block goes on to leave; what runs the kernel makes the context unusable. */
