@@ -89,11 +89,6 @@ void run_calls(const struct call *calls, int count);
 void prepare_call(struct call *call, unsigned *seed);
 void release_call(struct call *call);
 
-bool is_right(const struct call *call, uint64_t i, const char *result); /* element i */
-
-/* NULL: right on all ranks; else what is wrong. */
-const char *check_call(const struct call *call);
-
 /* Prepares, runs and releases calls, and checks every one. */
 const char *run_and_check(struct call *calls, int count, unsigned *seed);
 

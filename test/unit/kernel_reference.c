@@ -8,7 +8,8 @@
 #include "test/tap.h"
 #include "test/unit/kernel_node.h"
 
-bool is_right(const struct call *call, uint64_t i, const char *result)
+/* Element i. */
+static bool is_right(const struct call *call, uint64_t i, const char *result)
 {
     const struct cf_data *data = &call->data;
     struct cf_element element;
@@ -65,7 +66,8 @@ static bool guards_hold(const char *start, size_t bytes)
     return true;
 }
 
-const char *check_call(const struct call *call)
+/* NULL: right on all ranks; else what is wrong. */
+static const char *check_call(const struct call *call)
 {
     size_t size = cf_types[call->type].size;
     for (unsigned r = 0; r < node.ranks; r++) {
