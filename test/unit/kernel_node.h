@@ -89,7 +89,7 @@ void run_calls(const struct call *calls, int count);
 void prepare_call(struct call *call, unsigned *seed);
 void release_call(struct call *call);
 
-/* Prepares, runs and releases calls, and checks every one. */
-const char *run_and_check(struct call *calls, int count, unsigned *seed);
+/* Runs calls on a node of their own, and checks every one. NULL: right on all ranks; else what is wrong. */
+const char *run_and_check(unsigned ranks, uint32_t epoch, struct call *calls, int count, unsigned *seed);
 
 #endif

@@ -84,9 +84,10 @@ static const char *check_call(const struct call *call)
     return NULL;
 }
 
-const char *run_and_check(struct call *calls, int count, unsigned *seed)
+const char *run_and_check(unsigned ranks, uint32_t epoch, struct call *calls, int count, unsigned *seed)
 {
     const char *wrong = NULL;
+    start_node(ranks, epoch);
     for (int i = 0; i < count; i++) {
         prepare_call(&calls[i], seed);
     }
@@ -102,5 +103,6 @@ const char *run_and_check(struct call *calls, int count, unsigned *seed)
         }
         release_call(&calls[i]);
     }
+    stop_node();
     return wrong;
 }

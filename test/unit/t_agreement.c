@@ -20,14 +20,12 @@
 #define MS UINT64_C(1000000)
 
 struct rank {
-    struct oh_key key;
     uint32_t rank, nranks;
     bool refuses;
     useconds_t delay, vote_delay;
     uint64_t patience_ns;
     bool on;
     char reason[OH_REASON_BYTES];
-    bool deserted_at_end;
     struct oh_segment segment;
 };
 
@@ -92,7 +90,6 @@ static bool run_round(struct rank *ranks, uint32_t n, bool *on_p)
     struct oh_key key = oh_key_random();
     bool same = true;
     for (uint32_t r = 0; r < n; r++) {
-        ranks[r].key = key;
         ranks[r].rank = r;
         ranks[r].nranks = n;
         if (oh_segment_open(&ranks[r].segment, &key) != ncclSuccess) {

@@ -54,11 +54,6 @@ static void pause_for(unsigned *seed)
     }
 }
 
-static void pause_at_random(struct rank *self)
-{
-    pause_for(&self->seed);
-}
-
 static struct oh_comm *enter(struct rank *self)
 {
     const struct oh_comm_config config = {.blocking = self->blocking, .max_ctas = UINT32_MAX};
@@ -105,7 +100,7 @@ static bool call(struct rank *self, struct oh_comm *comm, bool *served_p)
     if (*served_p) {
         return true;
     }
-    pause_at_random(self); /* NCCL may become ready now */
+    pause_for(&self->seed); /* NCCL may become ready now */
     bool accepted = !self->unborn || atomic_load(&self->created);
     accepted = accepted && !(self->rejects && (self->before == 0 || rand_r(&self->seed) % 8 == 0));
     atomic_store(&self->tried, true);
@@ -161,7 +156,7 @@ static void *run_rank(void *user)
         atomic_store(self->ahead, true);
         self->first = served && self->first == 0 ? c : self->first;
         self->relapses += !served && self->first != 0;
-        pause_at_random(self);
+        pause_for(&self->seed);
     }
     atomic_store(&self->over, true);
     if (self->unborn) {

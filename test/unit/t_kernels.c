@@ -95,12 +95,10 @@ static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
 {
     struct call calls[LIST];
     int count = list_length();
-    start_node(ranks, epoch);
     for (int i = 0; i < count; i++) {
         calls[i] = random_call(&seed);
     }
-    const char *wrong = run_and_check(calls, count, &seed);
-    stop_node();
+    const char *wrong = run_and_check(ranks, epoch, calls, count, &seed);
     tap_ok(!wrong, "n=%u: %d calls, algorithm, grid, type, size and alignment changing, from epoch %u", ranks, count,
            epoch);
 }
@@ -110,7 +108,6 @@ static void test_early_triggers(unsigned ranks, unsigned seed)
 {
     const unsigned most[] = {OH_SECTION_WORDS(ranks), ranks * OH_SECTION_WORDS(ranks)};
     struct call calls[LIST];
-    start_node(ranks, 1);
     for (int i = 0; i < LIST; i++) {
         struct call *call = &calls[i];
         *call = (struct call){.algorithm = rand_r(&seed) % 4 > 0 ? ONESHOT : TWOSHOT,
@@ -124,8 +121,7 @@ static void test_early_triggers(unsigned ranks, unsigned seed)
             call->half[r] = rand_r(&seed) % 3 == 0;
         }
     }
-    const char *wrong = run_and_check(calls, LIST, &seed);
-    stop_node();
+    const char *wrong = run_and_check(ranks, 1, calls, LIST, &seed);
     tap_ok(!wrong, "n=%u: kernels with early triggers", ranks);
 }
 
@@ -134,7 +130,6 @@ static void test_grids(unsigned ranks, unsigned seed)
 {
     struct call calls[LIST];
     int count = list_length();
-    start_node(ranks, 1);
     for (int i = 0; i < count; i++) {
         calls[i] = (struct call){.algorithm = ONESHOT,
                                  .type = ncclFloat32,
@@ -143,8 +138,7 @@ static void test_grids(unsigned ranks, unsigned seed)
                                  .concurrent = i % 4 > 0,
                                  .early_trigger = true};
     }
-    const char *wrong = run_and_check(calls, count, &seed);
-    stop_node();
+    const char *wrong = run_and_check(ranks, 1, calls, count, &seed);
     tap_ok(!wrong, "n=%u: oneshot in grids that change", ranks);
 }
 
@@ -235,13 +229,11 @@ static void test_held(enum algorithm algorithm, uint64_t count)
 static void test_escapes(enum algorithm algorithm, unsigned seed)
 {
     struct call calls[LIST];
-    start_node(3, 1);
     for (int c = 0; c < LIST; c++) {
         calls[c] =
             (struct call){.algorithm = algorithm, .type = ncclInt32, .family = CF_SENTINEL, .count = 120, .blocks = 3};
     }
-    const char *wrong = run_and_check(calls, LIST, &seed);
-    stop_node();
+    const char *wrong = run_and_check(3, 1, calls, LIST, &seed);
     tap_ok(!wrong, "%s: integers that go by escape bytes", algorithm_names[algorithm]);
 }
 
@@ -255,7 +247,6 @@ static void test_inputs(unsigned ranks, enum algorithm algorithm, ncclDataType_t
     struct call calls[LIST];
     int count = 0;
     unsigned seed = ranks;
-    start_node(ranks, 1);
     for (int op = 0; op < (few ? 1 : OH_OPS); op++) {
         for (int any = 0; any <= (op == OH_OP_SUM && !few); any++) {
             for (int family = CF_WIDE; family <= (ranks == 3 ? CF_SENTINEL : CF_WIDE); family++) {
@@ -270,8 +261,7 @@ static void test_inputs(unsigned ranks, enum algorithm algorithm, ncclDataType_t
             }
         }
     }
-    const char *wrong = run_and_check(calls, count, &seed);
-    stop_node();
+    const char *wrong = run_and_check(ranks, 1, calls, count, &seed);
     tap_ok(!wrong, "n=%u: %s %s: every op%s", ranks, algorithm_names[algorithm], cf_types[type].name,
            ranks == 3 ? ", inputs that hold the marker, special numbers" : "");
 }
