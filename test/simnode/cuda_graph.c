@@ -65,28 +65,26 @@ static void user_drop(CUuserObject user, unsigned references, CUuserObject *doom
     }
 }
 
-static void users_add(struct simcuda_users *users, CUuserObject user, unsigned references)
+static void users_add(struct simcuda_users *users, CUuserObject user)
 {
-    users->entry = simnode_grown(users->entry, users->count, sizeof *users->entry);
-    users->entry[users->count].user = user;
-    users->entry[users->count].references = references;
-    users->count++;
+    users->user = simnode_grown(users->user, users->count, sizeof(CUuserObject));
+    users->user[users->count++] = user;
 }
 
 static void users_copy(struct simcuda_users *to, const struct simcuda_users *from)
 {
     for (size_t i = 0; i < from->count; i++) {
-        from->entry[i].user->references += from->entry[i].references;
-        users_add(to, from->entry[i].user, from->entry[i].references);
+        from->user[i]->references++;
+        users_add(to, from->user[i]);
     }
 }
 
 static void users_drop(struct simcuda_users *users, CUuserObject *doomed)
 {
     for (size_t i = 0; i < users->count; i++) {
-        user_drop(users->entry[i].user, users->entry[i].references, doomed);
+        user_drop(users->user[i], 1, doomed);
     }
-    free(users->entry);
+    free(users->user);
 }
 
 void simcuda_users_destroy(CUuserObject doomed)
@@ -135,7 +133,9 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject user, unsigned refe
     if (!(flags & CU_GRAPH_USER_OBJECT_MOVE)) {
         user->references += references;
     }
-    users_add(&graph->users, user, references);
+    for (unsigned i = 0; i < references; i++) {
+        users_add(&graph->users, user);
+    }
     return CUDA_SUCCESS;
 }
 
@@ -633,7 +633,7 @@ static void push_work(CUstream lane, struct step *step)
         break;
     case SIMCUDA_OP_EVENT_WAIT:
         if (step->marker) {
-            simcuda_push_wait(lane, step->marker);
+            simcuda_push_marker(lane, SIMCUDA_OP_WAIT, step->marker);
             simcuda_marker_release(step->marker);
         }
         break;
@@ -641,7 +641,7 @@ static void push_work(CUstream lane, struct step *step)
         simcuda_marker_release(event->marker);
         event->marker = simcuda_marker_new(1);
         event->capture = 0;
-        simcuda_push_record(lane, event->marker);
+        simcuda_push_marker(lane, SIMCUDA_OP_RECORD, event->marker);
         break;
     default:
         simcuda_push(lane, &step->op);
@@ -656,15 +656,15 @@ static void launch_steps(struct simcuda_image *image, CUstream stream)
         CUstream lane = step->lane == 0 ? stream : image->lane[step->lane];
         for (size_t w = 0; w < step->waits; w++) {
             if (step->wait[w] != step->previous) {
-                simcuda_push_wait(lane, image->step[step->wait[w]].marker);
+                simcuda_push_marker(lane, SIMCUDA_OP_WAIT, image->step[step->wait[w]].marker);
             }
         }
         push_work(lane, step);
         step->marker = simcuda_marker_new(1);
-        simcuda_push_record(lane, step->marker);
+        simcuda_push_marker(lane, SIMCUDA_OP_RECORD, step->marker);
     }
     /* The last step comes after all others: the stream goes on behind it. */
-    simcuda_push_wait(stream, image->step[image->steps - 1].marker);
+    simcuda_push_marker(stream, SIMCUDA_OP_WAIT, image->step[image->steps - 1].marker);
     for (size_t i = 0; i < image->steps; i++) {
         simcuda_marker_release(image->step[i].marker);
     }
@@ -682,12 +682,12 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
     struct simcuda_op retire = {.kind = SIMCUDA_OP_RETIRE, .image = exec->image};
     simcuda_stream_order(stream);
     if (exec->last) {
-        simcuda_push_wait(stream, exec->last);
+        simcuda_push_marker(stream, SIMCUDA_OP_WAIT, exec->last);
         simcuda_marker_release(exec->last);
     }
     launch_steps(exec->image, stream);
     exec->last = simcuda_marker_new(1);
-    simcuda_push_record(stream, exec->last);
+    simcuda_push_marker(stream, SIMCUDA_OP_RECORD, exec->last);
     exec->image->references++;
     simcuda_push(stream, &retire);
     return CUDA_SUCCESS;

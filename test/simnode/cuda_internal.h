@@ -330,11 +330,10 @@ CUresult simcuda_submit(CUstream stream, const struct simcuda_op *op);
 void simcuda_push(CUstream stream, const struct simcuda_op *op);
 void simcuda_stream_order(CUstream stream);
 
-/* A marker for `streams` streams, with one reference; pushes of an op that holds another. */
+/* A marker for `streams` streams, with one reference; the push of an op, RECORD or WAIT, that holds another. */
 struct simcuda_marker *simcuda_marker_new(unsigned streams);
 void simcuda_marker_release(struct simcuda_marker *marker);
-void simcuda_push_record(CUstream stream, struct simcuda_marker *marker);
-void simcuda_push_wait(CUstream stream, struct simcuda_marker *marker);
+void simcuda_push_marker(CUstream stream, enum simcuda_op_kind kind, struct simcuda_marker *marker);
 
 /* Waits, giving up the lock meanwhile, until a stream, or all streams of a context, have done what they have now. */
 void simcuda_stream_wait(CUstream stream);
@@ -386,11 +385,8 @@ struct CUgraph_st {
     CUgraphNode *node; /* in the order in which they were made */
     struct simcuda_users {
         size_t count;
-        struct {
-            CUuserObject user;
-            unsigned references;
-        } * entry;
-    } users; /* references that it holds */
+        CUuserObject *user; /* once for each reference */
+    } users;
 };
 
 /* cuda_module.c: runs a kernel of the context on the calling thread. The lock is not held. */

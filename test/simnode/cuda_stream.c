@@ -230,21 +230,11 @@ void simcuda_push(CUstream stream, const struct simcuda_op *op)
     pthread_cond_signal(&stream->wake);
 }
 
-static void push_marker(CUstream stream, enum simcuda_op_kind kind, struct simcuda_marker *marker)
+void simcuda_push_marker(CUstream stream, enum simcuda_op_kind kind, struct simcuda_marker *marker)
 {
     struct simcuda_op op = {.kind = kind, .marker = marker};
     marker->references++;
     simcuda_push(stream, &op);
-}
-
-void simcuda_push_record(CUstream stream, struct simcuda_marker *marker)
-{
-    push_marker(stream, SIMCUDA_OP_RECORD, marker);
-}
-
-void simcuda_push_wait(CUstream stream, struct simcuda_marker *marker)
-{
-    push_marker(stream, SIMCUDA_OP_WAIT, marker);
 }
 
 static bool is_blocking(const struct CUstream_st *stream)
@@ -276,7 +266,7 @@ static struct simcuda_marker *mark_busy(CUcontext ctx, enum which which)
             if (concerns(stream, ctx, which)) {
                 marker = marker ? marker : simcuda_marker_new(0);
                 marker->left++;
-                simcuda_push_record(stream, marker);
+                simcuda_push_marker(stream, SIMCUDA_OP_RECORD, marker);
             }
         }
     }
@@ -290,7 +280,7 @@ void simcuda_stream_order(CUstream stream)
         marker = mark_busy(stream->ctx, stream->legacy ? BLOCKING : LEGACY);
     }
     if (marker) {
-        simcuda_push_wait(stream, marker);
+        simcuda_push_marker(stream, SIMCUDA_OP_WAIT, marker);
         simcuda_marker_release(marker);
     }
 }
@@ -328,7 +318,7 @@ void simcuda_stream_wait(CUstream stream)
 {
     struct simcuda_marker *marker = simcuda_marker_new(1);
     simcuda_stream_order(stream);
-    simcuda_push_record(stream, marker);
+    simcuda_push_marker(stream, SIMCUDA_OP_RECORD, marker);
     marker_wait(marker);
     simcuda_marker_release(marker);
 }
@@ -524,7 +514,7 @@ static CUresult record(CUevent event, CUstream handle, unsigned flags)
     event->marker = simcuda_marker_new(1);
     event->capture = 0;
     simcuda_stream_order(stream);
-    simcuda_push_record(stream, event->marker);
+    simcuda_push_marker(stream, SIMCUDA_OP_RECORD, event->marker);
     return CUDA_SUCCESS;
 }
 
@@ -556,7 +546,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
     SIMCUDA_TRY(simcuda_stream_check_legacy(stream));
     if (event->marker) {
         simcuda_stream_order(stream);
-        simcuda_push_wait(stream, event->marker);
+        simcuda_push_marker(stream, SIMCUDA_OP_WAIT, event->marker);
     }
     return CUDA_SUCCESS;
 }
@@ -588,8 +578,9 @@ CUresult cuEventSynchronize(CUevent event)
     return simcuda_after_wait();
 }
 
-static CUresult elapsed(float *milliseconds_p, CUevent start_event, CUevent end_event)
+CUresult cuEventElapsedTime(float *milliseconds_p, CUevent start_event, CUevent end_event)
 {
+    SIMCUDA_LOCK();
     SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_EVENT, start_event) || !simcuda_has(SIMCUDA_EVENT, end_event) ||
                         !start_event->marker || !end_event->marker ||
                         ((start_event->flags | end_event->flags) & CU_EVENT_DISABLE_TIMING),
@@ -599,14 +590,5 @@ static CUresult elapsed(float *milliseconds_p, CUevent start_event, CUevent end_
     return CUDA_SUCCESS;
 }
 
-CUresult cuEventElapsedTime(float *milliseconds_p, CUevent start_event, CUevent end_event)
-{
-    SIMCUDA_LOCK();
-    return elapsed(milliseconds_p, start_event, end_event);
-}
-
 CUresult cuEventElapsedTime_v2(float *milliseconds_p, CUevent start_event, CUevent end_event)
-{
-    SIMCUDA_LOCK();
-    return elapsed(milliseconds_p, start_event, end_event);
-}
+    __attribute__((alias("cuEventElapsedTime")));
