@@ -119,11 +119,12 @@ static ncclResult_t run_collective(const struct simnccl_operation *op)
     bool is_root = core->rank == op->peer, shows = !shape->from_root || is_root, takes = !shape->at_root || is_root;
     size_t size = simnccl_type_size(op->type), blocks = shape->blocks ? (size_t)core->nranks : 1;
     size_t step = SIMNCCL_CHUNK_BYTES / size / blocks;
-    char *parts = simnode_new(SIMNCCL_CHUNK_BYTES);
+    bool packs = shape->blocks || has_user_op(op); /* else it shows the send buffer itself */
+    char *parts = packs ? simnode_new(SIMNCCL_CHUNK_BYTES) : NULL;
     ncclResult_t result = ncclSuccess;
     for (size_t first = 0; first < op->count && result == ncclSuccess; first += step) {
         size_t count = op->count - first < step ? op->count - first : step, bytes = count * size;
-        for (size_t b = 0; b < blocks && shows; b++) {
+        for (size_t b = 0; b < blocks && shows && packs; b++) {
             const char *block = (const char *)op->send + (b * op->count + first) * size;
             if (has_user_op(op)) {
                 scale(op, block, count, parts + b * bytes);
@@ -131,7 +132,8 @@ static ncclResult_t run_collective(const struct simnccl_operation *op)
                 memcpy(parts + b * bytes, block, bytes);
             }
         }
-        result = simnccl_core_exchange(core, SIMNCCL_STREAM, signature(op, first), parts, shows ? blocks * bytes : 0);
+        const char *shown = packs || !shows ? parts : (const char *)op->send + first * size;
+        result = simnccl_core_exchange(core, SIMNCCL_STREAM, signature(op, first), shown, shows ? blocks * bytes : 0);
         if (result == ncclSuccess && takes) {
             take_pieces(op, shape, first, count);
         }
