@@ -32,8 +32,7 @@ import sys
 LOSS_BOUND = 0.01
 SIGMAS, RMS = 6, 2
 STATS = re.compile(r"stats:.*\bserved=(\d+).*fallback=(\d+)")
-OTHERS = (("programs-in-c", "Programs in C"), ("choice", "Stock NCCL or onehop, by size"),
-          ("bindings", "Bindings of NCCL in Python"))
+OTHERS = (("programs-in-c", "Programs in C"), ("bindings", "Bindings of NCCL in Python"))
 
 
 def read_runs(folder):

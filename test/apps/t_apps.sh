@@ -78,9 +78,9 @@ grep -qE '^demo row, by itself +step_ms +1 *$' "$scratch/out"
 tap_point $? "but has a row" "$(cat "$scratch/out")"
 run unrun-onehop 2 stock.1 1.0,2.0 7,8 4.0
 mkdir "$scratch/unrun-all" "$scratch/empty"
-printf 'demo.onehop.1\nsparse_collectives, onehop\n' | tee "$scratch/unrun-onehop/not-run.txt" >"$scratch/unrun-all/not-run.txt"
+printf 'demo.onehop.1\nallreduce_all, onehop\n' | tee "$scratch/unrun-onehop/not-run.txt" >"$scratch/unrun-all/not-run.txt"
 report unrun-onehop 0 '^demo.onehop.1: not run: no time left$' "what there was no time for is told, and no fault"
-grep -q '^- sparse_collectives, onehop: not run: no time left' "$scratch/unrun-onehop.md"
+grep -q '^- allreduce_all, onehop: not run: no time left' "$scratch/unrun-onehop.md"
 tap_point $? "on the page, too" "$(cat "$scratch/unrun-onehop.md")"
 report unrun-all 0 '^demo.onehop.1: not run: no time left$' "no time for anything"
 run missing 2 onehop.1 1.0,2.0 7,8 2.0
@@ -114,10 +114,8 @@ case $2 in
 *.onehop.* | *.segments.* | *.pool.*) echo 'onehop: stats: rank 0 nranks 2 served=12 (oneshot=12) fallback=3 (size=3) bytes=9' ;;
 esac
 END
-for program in allreduce_all sparse_collectives; do
-    printf '#!/bin/bash\nsleep "${TAKES_C-0}"\necho right\ncase $ONEHOP_STATS$ONEHOP_DISABLE in\n1) echo "onehop: stats: rank 0 nranks 2 %s" >&2 ;;\nesac\n' \
-        'served=1 (oneshot=1) fallback=0 (size=0) bytes=9' >"$scratch/built/test/apps/$program"
-done
+printf '#!/bin/bash\nsleep "${TAKES_C-0}"\necho right\ncase $ONEHOP_STATS$ONEHOP_DISABLE in\n1) echo "onehop: stats: rank 0 nranks 2 %s" >&2 ;;\nesac\n' \
+    'served=1 (oneshot=1) fallback=0 (size=0) bytes=9' >"$scratch/built/test/apps/allreduce_all"
 chmod +x "$bin/python" "$scratch"/built/test/apps/*
 export DEMO=$scratch/equal/demo.stock.1.json PYTHON=$bin/python NCCL_LIB=$scratch/nccl
 unset LD_PRELOAD LD_AUDIT NCCL_NET_PLUGIN CUDA_VISIBLE_DEVICES
