@@ -60,9 +60,9 @@ cat >"$carried/test/gpu/stress_comms" <<'END'
 more=0
 [ -z "${LD_PRELOAD-}" ] || { more=${MORE-20}; echo "served by onehop"; }
 LD_PRELOAD=
-for ms in 100 300 ${ODD-110}; do echo "later communicator $ms.50 ms"; done
-echo "called communicator $((50 + more)).75 ms"
-echo "first communicator $((900 + 3 * more)).25 ms"
+for ms in 100 300 ${ODD-110}; do echo "later communicator by rank $ms.50 ms"; done
+echo "called communicator by rank $((50 + more)).75 ms"
+echo "first communicator by rank $((900 + 3 * more)).25 ms"
 END
 chmod +x "$carried/test/gpu/stress_comms"
 check_gpu -- creation
