@@ -378,18 +378,12 @@ static uint64_t integer_result(const struct cf_data *data, const struct cf_eleme
 
 /* --- what floats must be ----------------------------------------------------------------------------------------- */
 
-enum expect {
-    ANYTHING,
-    NOT_A_NUMBER,
-    BITS,    /* exactly these */
-    BITS_OR, /* one of two */
-    NEAR,    /* value, at most `error` away */
-    NEAR_AND_BITS
-};
-
+/* All that is set must be met; nothing: any result is right. */
 struct expectation {
-    enum expect kind;
-    uint64_t bits, or_bits;
+    bool nan;
+    int patterns; /* one of so many; 0: any */
+    uint64_t pattern[2];
+    bool near; /* at most `error` from value */
     long double value, error;
 };
 
@@ -416,17 +410,28 @@ static void read_column(const struct cf_data *data, const struct cf_element *ele
     *column_p = column;
 }
 
+static const struct expectation anything, not_a_number = {.nan = true};
+
 static struct expectation expect_bits(uint64_t bits)
 {
-    return (struct expectation){.kind = BITS, .bits = bits};
+    return (struct expectation){.patterns = 1, .pattern = {bits}};
+}
+
+static struct expectation expect_either(uint64_t bits, uint64_t or_bits)
+{
+    return (struct expectation){.patterns = 2, .pattern = {bits, or_bits}};
+}
+
+static struct expectation expect_near(long double value, long double error)
+{
+    return (struct expectation){.near = true, .value = value, .error = error};
 }
 
 /* An infinity that went through the type's conversions; e5m2 saturates it, or does not where nothing is converted. */
 static struct expectation expect_infinity(const struct cf_type *type, bool negative)
 {
     uint64_t sign = negative ? sign_bit(type) : 0;
-    return (struct expectation){
-        .kind = BITS_OR, .bits = sign | infinity_or_most(type), .or_bits = infinity_of(type, negative)};
+    return expect_either(sign | infinity_or_most(type), infinity_of(type, negative));
 }
 
 /* fmin and fmax: a NaN only where there is nothing else. Which zero wins is left open by C, and so here. */
@@ -434,7 +439,7 @@ static struct expectation expect_extreme(const struct cf_data *data, const struc
 {
     int best = -1;
     if (column->nans == data->nranks) {
-        return (struct expectation){.kind = NOT_A_NUMBER};
+        return not_a_number;
     }
     for (int r = 0; r < data->nranks; r++) {
         long double value = column->value[r];
@@ -445,7 +450,7 @@ static struct expectation expect_extreme(const struct cf_data *data, const struc
         return expect_infinity(data->type, column->value[best] < 0);
     }
     if (column->value[best] == 0) {
-        return (struct expectation){.kind = BITS_OR, .bits = 0, .or_bits = sign_bit(data->type)};
+        return expect_either(0, sign_bit(data->type));
     }
     return expect_bits(column->bits[best]);
 }
@@ -470,7 +475,7 @@ static struct expectation expect_product(const struct cf_data *data, const struc
         product *= column->value[r];
     }
     if (column->nans > 0 || (infinite && column->zeros > 0)) {
-        return (struct expectation){.kind = NOT_A_NUMBER};
+        return not_a_number;
     }
     if (infinite || fabsl(product) > 2 * most(data->type)) {
         return expect_infinity(data->type, signbit(product));
@@ -478,8 +483,7 @@ static struct expectation expect_product(const struct cf_data *data, const struc
     if (data->family != CF_WIDE) {
         return expect_bits(encode(data->type, product));
     }
-    return (struct expectation){
-        .kind = NEAR, .value = product, .error = drift(data->type, data->nranks - 1) * fabsl(product)};
+    return expect_near(product, drift(data->type, data->nranks - 1) * fabsl(product));
 }
 
 static int sum_roundings(const struct cf_data *data)
@@ -499,7 +503,7 @@ static struct expectation expect_sum(const struct cf_data *data, const struct co
     bool plus = column->plus_infinities > 0, minus = column->minus_infinities > 0;
     long double sum = column->value[0], magnitude = fabsl(column->value[0]);
     if (column->nans > 0 || (plus && minus)) {
-        return (struct expectation){.kind = NOT_A_NUMBER};
+        return not_a_number;
     }
     if (plus || minus) {
         return expect_infinity(type, minus);
@@ -522,11 +526,10 @@ static struct expectation expect_sum(const struct cf_data *data, const struct co
         return expect_infinity(type, signbit(sum));
     }
     if (magnitude > most(type)) { /* partial results overflow or not, as the order has it */
-        return (struct expectation){.kind = ANYTHING};
+        return anything;
     }
     long double underflow = data->op == CF_SUM ? 0 : (long double)data->nranks * least_subnormal(type) / 2;
-    return (struct expectation){
-        .kind = NEAR, .value = sum, .error = drift(type, sum_roundings(data)) * magnitude + underflow};
+    return expect_near(sum, drift(type, sum_roundings(data)) * magnitude + underflow);
 }
 
 /* A rank's factor times its element, rounded to the type. */
@@ -542,35 +545,29 @@ static long double scaled(const struct cf_data *data, const struct column *colum
                                : decode(type, encode(type, element * factor)); /* exact before it is rounded */
 }
 
-/* onehop's documented result: in rank order, in fp32 or fp64, rounded once. */
-/* An average whose sum was too large is taken of eighths. */
-static void avoid_overflow(const struct cf_data *data, const struct column *column, double *wide, float *narrow)
+/* All ranks' values, each times `part`, combined in rank order. */
+static void combine_in_order(const struct cf_data *data, const struct column *column, double part, double *wide_p,
+                             float *narrow_p)
 {
-    double wide_sum = 0;
-    float narrow_sum = 0;
     for (int r = 0; r < data->nranks; r++) {
-        double eighth = (double)scaled(data, column, r) * 0.125;
-        wide_sum = r == 0 ? eighth : wide_sum + eighth;
-        narrow_sum = r == 0 ? (float)eighth : narrow_sum + (float)eighth;
+        double value = (double)scaled(data, column, r) * part;
+        bool product = data->op == CF_PROD;
+        *wide_p = r == 0 ? value : product ? *wide_p * value : *wide_p + value;
+        *narrow_p = r == 0 ? (float)value : product ? *narrow_p * (float)value : *narrow_p + (float)value;
     }
-    *wide = isfinite(*wide) ? *wide : wide_sum / (data->nranks * 0.125);
-    *narrow = isfinite(*narrow) ? *narrow : narrow_sum / ((float)data->nranks * 0.125f);
 }
 
+/* onehop's documented result: in rank order, in fp32 or fp64, rounded once. An average whose sum is too large is taken
+ * of eighths. */
 static uint64_t result_in_order(const struct cf_data *data, const struct column *column)
 {
-    bool product = data->op == CF_PROD;
-    double wide = (double)scaled(data, column, 0);
-    float narrow = (float)wide;
-    for (int r = 1; r < data->nranks; r++) {
-        double value = (double)scaled(data, column, r);
-        wide = product ? wide * value : wide + value;
-        narrow = product ? narrow * (float)value : narrow + (float)value;
-    }
+    double wide = 0, wide_eighth = 0;
+    float narrow = 0, narrow_eighth = 0;
+    combine_in_order(data, column, 1, &wide, &narrow);
     if (data->op == CF_AVG) {
-        wide /= data->nranks;
-        narrow /= (float)data->nranks;
-        avoid_overflow(data, column, &wide, &narrow);
+        combine_in_order(data, column, 0.125, &wide_eighth, &narrow_eighth);
+        wide = isfinite(wide) ? wide / data->nranks : wide_eighth / (data->nranks * 0.125);
+        narrow = isfinite(narrow) ? narrow / (float)data->nranks : narrow_eighth / ((float)data->nranks * 0.125f);
     }
     return encode(data->type, data->type->mantissa > 23 ? (long double)wide : (long double)narrow);
 }
@@ -584,9 +581,9 @@ static struct expectation expect_float(const struct cf_data *data, const struct 
         return expect_extreme(data, &column);
     }
     expected = data->op == CF_PROD ? expect_product(data, &column) : expect_sum(data, &column);
-    if (tight && expected.kind == NEAR) {
-        expected.kind = NEAR_AND_BITS;
-        expected.bits = result_in_order(data, &column);
+    if (tight && expected.near) {
+        expected.patterns = 1;
+        expected.pattern[0] = result_in_order(data, &column);
     }
     return expected;
 }
@@ -598,48 +595,39 @@ bool cf_is_nan(const struct cf_type *type, uint64_t bits)
 
 static bool meets(const struct cf_type *type, const struct expectation *expected, uint64_t got)
 {
-    switch (expected->kind) {
-    case ANYTHING:
-        return true;
-    case NOT_A_NUMBER:
-        return cf_is_nan(type, got);
-    case BITS:
-        return got == expected->bits;
-    case BITS_OR:
-        return got == expected->bits || got == expected->or_bits;
-    case NEAR_AND_BITS:
-        return got == expected->bits && fabsl(decode(type, got) - expected->value) <= expected->error;
-    default:
-        return fabsl(decode(type, got) - expected->value) <= expected->error; /* false for a NaN */
+    bool right = !expected->nan || cf_is_nan(type, got);
+    if (expected->patterns > 0) {
+        right = got == expected->pattern[0] || (expected->patterns > 1 && got == expected->pattern[1]);
     }
+    return right && (!expected->near || fabsl(decode(type, got) - expected->value) <= expected->error); /* not a NaN */
+}
+
+static double to_double(const struct cf_type *type, uint64_t bits)
+{
+    return type->mantissa > 0 ? (double)decode(type, bits)
+           : type->is_signed  ? (double)as_signed(type, bits)
+                              : (double)bits;
 }
 
 static void explain(const struct cf_type *type, const struct expectation *expected, uint64_t got, char *why_p,
                     size_t bytes)
 {
-    double value = type->mantissa ? (double)decode(type, got) : 0;
-    switch (expected->kind) {
-    case NOT_A_NUMBER:
-        snprintf(why_p, bytes, "%#llx (%g), expected a NaN", (unsigned long long)got, value);
-        break;
-    case NEAR_AND_BITS:
-        snprintf(why_p, bytes, "%#llx (%.17g), expected %#llx in onehop's order, and %.17g, off by %g at most",
-                 (unsigned long long)got, value, (unsigned long long)expected->bits, (double)expected->value,
-                 (double)expected->error);
-        break;
-    case BITS:
-        snprintf(why_p, bytes, "%#llx (%g), expected %#llx (%g)", (unsigned long long)got, value,
-                 (unsigned long long)expected->bits, type->mantissa ? (double)decode(type, expected->bits) : 0);
-        break;
-    case BITS_OR:
-        snprintf(why_p, bytes, "%#llx (%g), expected %#llx or %#llx", (unsigned long long)got, value,
-                 (unsigned long long)expected->bits, (unsigned long long)expected->or_bits);
-        break;
-    default:
-        snprintf(why_p, bytes, "%#llx (%.17g), expected %.17g, off by %g where %g is allowed", (unsigned long long)got,
-                 value, (double)expected->value, (double)fabsl(decode(type, got) - expected->value),
-                 (double)expected->error);
+    FILE *why = fmemopen(why_p, bytes, "w");
+    if (why == NULL) {
+        snprintf(why_p, bytes, "wrong");
+        return;
     }
+    fprintf(why, "%#llx (%.17g), expected%s", (unsigned long long)got, to_double(type, got),
+            expected->nan ? " a NaN" : "");
+    for (int p = 0; p < expected->patterns; p++) {
+        fprintf(why, "%s %#llx (%.17g)", p > 0 ? " or" : "", (unsigned long long)expected->pattern[p],
+                to_double(type, expected->pattern[p]));
+    }
+    if (expected->near) {
+        fprintf(why, "%s %.17g, off by %g at most", expected->patterns > 0 ? " (onehop's order) and" : "",
+                (double)expected->value, (double)expected->error);
+    }
+    fclose(why);
 }
 
 bool cf_judge(const struct cf_data *data, const int *world, size_t i, uint64_t got, bool tight, char *why_p,
