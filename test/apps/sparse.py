@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Allreduce of sparse gradients: Ok-Topk, what it is compared with, and their collectives mixed.
 
-    torchrun --nproc-per-node 4 test/apps/sparse.py [--length N] [--density D] [--out FILE]
+    torchrun --nproc-per-node 4 test/apps/sparse.py [--out FILE]
 
 dense: one allreduce. topk: every rank's k largest entries, allgathered and added. gtopk: the k largest of two ranks
 merged in a tree of sends and receives, then a broadcast (Shi et al., ICDCS 2019). oktopk: the index space is cut into
@@ -271,12 +271,9 @@ def run_mixed(job, length, k):
 
 
 def main():
-    options = parser(__doc__)
-    options.add_argument("--length", type=int, default=1 << 20)
-    options.add_argument("--density", type=float, default=0.01)
-    job = Job(options.parse_args())
-    length = 5000 if job.options.small else job.options.length
-    k = max(1, int(length * job.options.density))
+    job = Job(parser(__doc__).parse_args())
+    length = 1 << 20 if job.cuda else 5000
+    k = length // 100
     run_schemes(job, length, k)
     run_mixed(job, length, k)
     job.finish("sparse")

@@ -19,6 +19,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/param.h>
 
 #define INTEGER(name_, type_, size_, signed_) [type_] = {name_, type_, size_, signed_, 0, 0, false}
 #define FLOAT(name_, type_, size_, exponent_, mantissa_, fp8_)                                                         \
@@ -174,16 +175,6 @@ static uint64_t random_float(const struct cf_type *type, uint64_t random, int lo
     return fabsl(decode(type, bits | fraction)) <= most(type) ? bits | fraction : bits;
 }
 
-static int at_least(int a, int b)
-{
-    return a > b ? a : b;
-}
-
-static int at_most(int a, int b)
-{
-    return a < b ? a : b;
-}
-
 static uint64_t exact_input(const struct cf_data *data, uint64_t random)
 {
     const struct cf_type *type = data->type;
@@ -194,7 +185,7 @@ static uint64_t exact_input(const struct cf_data *data, uint64_t random)
         return random_float(type, random, least_exponent(type), most_exponent(type));
     }
     /* Whole numbers of which eight have a sum within the precision of the type. */
-    int bits = at_most(type->mantissa + 1 - 3, 40);
+    int bits = MIN(type->mantissa + 1 - 3, 40);
     uint64_t most_whole = UINT64_C(1) << bits;
     return encode(type, (long double)((random >> 8) % (2 * most_whole + 1)) - (long double)most_whole);
 }
@@ -205,7 +196,7 @@ static uint64_t wide_input(const struct cf_data *data, uint64_t random)
     if (data->op == CF_PROD) { /* eight of them fit every type, and none is subnormal on the way */
         return random_float(type, random, 0, 0);
     }
-    return random_float(type, random, at_least(least_exponent(type), -12), at_most(most_exponent(type) - 5, 12));
+    return random_float(type, random, MAX(least_exponent(type), -12), MIN(most_exponent(type) - 5, 12));
 }
 
 /* A neutral element of the op, where it has one that suits the case. */
