@@ -38,6 +38,12 @@ struct gpu {
     ncclComm_t comm;
 };
 
+/* An element of the GPU's memory, as NCCL takes it. */
+static void *element(CUdeviceptr memory, size_t i)
+{
+    return (void *)(uintptr_t)(memory + i * sizeof(int));
+}
+
 static void open_gpu(struct gpu *gpu, int ordinal, int gpus, size_t bytes)
 {
     CUdevice device;
@@ -58,14 +64,14 @@ static size_t edge(int gpus, size_t count, int region)
 
 static void exchange(const struct gpu *gpu, int g, int gpus, size_t count)
 {
+    size_t mine = edge(gpus, count, g + 1) - edge(gpus, count, g);
     for (int peer = 0; peer < gpus; peer++) {
-        size_t first = edge(gpus, count, peer), at = (size_t)peer * count;
+        size_t first = edge(gpus, count, peer), theirs = edge(gpus, count, peer + 1) - first;
         if (peer != g) {
-            CHECK(ncclSend((void *)(uintptr_t)(gpu[g].send + first * sizeof(int)), edge(gpus, count, peer + 1) - first,
-                           ncclInt, peer, gpu[g].comm, (cudaStream_t)gpu[g].exchange) == ncclSuccess);
-            CHECK(ncclRecv((void *)(uintptr_t)(gpu[g].regions + at * sizeof(int)),
-                           edge(gpus, count, g + 1) - edge(gpus, count, g), ncclInt, peer, gpu[g].comm,
-                           (cudaStream_t)gpu[g].exchange) == ncclSuccess);
+            CHECK(ncclSend(element(gpu->send, first), theirs, ncclInt, peer, gpu->comm, (cudaStream_t)gpu->exchange) ==
+                  ncclSuccess);
+            CHECK(ncclRecv(element(gpu->regions, (size_t)peer * count), mine, ncclInt, peer, gpu->comm,
+                           (cudaStream_t)gpu->exchange) == ncclSuccess);
         }
     }
 }
@@ -80,9 +86,9 @@ static void reduce(struct gpu *gpu, int *host, int gpus, size_t count, int round
         }
         CHECK(cuCtxSetCurrent(gpu[g].context) == CUDA_SUCCESS);
         CHECK(cuMemcpyHtoDAsync(gpu[g].send, data, count * sizeof(int), gpu[g].exchange) == CUDA_SUCCESS);
-        CHECK(ncclAllReduce((void *)(uintptr_t)gpu[g].send, (void *)(uintptr_t)gpu[g].recv, count, ncclInt, ncclSum,
-                            gpu[g].comm, (cudaStream_t)gpu[g].stream) == ncclSuccess);
-        exchange(gpu, g, gpus, count);
+        CHECK(ncclAllReduce(element(gpu[g].send, 0), element(gpu[g].recv, 0), count, ncclInt, ncclSum, gpu[g].comm,
+                            (cudaStream_t)gpu[g].stream) == ncclSuccess);
+        exchange(&gpu[g], g, gpus, count);
     }
     CHECK(ncclGroupEnd() == ncclSuccess);
 }

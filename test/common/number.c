@@ -21,9 +21,10 @@
 #include <string.h>
 #include <sys/param.h>
 
-#define INTEGER(name_, type_, size_, signed_) [type_] = {name_, type_, size_, signed_, 0, 0, false}
+#define ONES(bits_) ((UINT64_C(1) << (bits_)) - 1)
+#define INTEGER(name_, type_, size_, signed_) [type_] = {name_, type_, size_, signed_, 0, false, 0, 0}
 #define FLOAT(name_, type_, size_, exponent_, mantissa_, fp8_)                                                         \
-    [type_] = {name_, type_, size_, true, mantissa_, exponent_, fp8_}
+    [type_] = {name_, type_, size_, true, mantissa_, fp8_, ONES(8 * size_ - 1) + 1, ONES(exponent_) << mantissa_}
 
 const struct cf_type cf_types[ncclNumTypes] = {
     INTEGER("int8", ncclInt8, 1, true),
@@ -67,12 +68,12 @@ void cf_store(const struct cf_type *type, void *at, uint64_t bits)
 
 static int bias_of(const struct cf_type *type)
 {
-    return (1 << (type->exponent - 1)) - 1;
+    return (int)(type->ones >> type->mantissa >> 1);
 }
 
 static bool has_infinity(const struct cf_type *type)
 {
-    return !(type->fp8 && type->exponent == 4);
+    return !(type->fp8 && type->mantissa == 3);
 }
 
 static int least_exponent(const struct cf_type *type)
@@ -97,25 +98,15 @@ static long double least_subnormal(const struct cf_type *type)
     return ldexpl(1, least_exponent(type) - type->mantissa);
 }
 
-static uint64_t sign_bit(const struct cf_type *type)
-{
-    return UINT64_C(1) << (type->size * 8 - 1);
-}
-
-static uint64_t all_ones_exponent(const struct cf_type *type)
-{
-    return ((UINT64_C(1) << type->exponent) - 1) << type->mantissa;
-}
-
 static long double decode(const struct cf_type *type, uint64_t bits)
 {
-    uint64_t magnitude = bits & (sign_bit(type) - 1), ones = all_ones_exponent(type);
-    uint64_t fraction = magnitude & ((UINT64_C(1) << type->mantissa) - 1);
+    uint64_t magnitude = bits & (type->sign - 1);
+    uint64_t fraction = magnitude & ONES(type->mantissa);
     int exponent = (int)(magnitude >> type->mantissa);
     long double value;
-    if (has_infinity(type) ? magnitude > ones : magnitude == sign_bit(type) - 1) {
+    if (has_infinity(type) ? magnitude > type->ones : magnitude == type->sign - 1) {
         return nanl("");
-    } else if (has_infinity(type) && magnitude == ones) {
+    } else if (has_infinity(type) && magnitude == type->ones) {
         value = INFINITY;
     } else if (exponent == 0) {
         value = ldexpl((long double)fraction, least_exponent(type) - type->mantissa);
@@ -123,24 +114,24 @@ static long double decode(const struct cf_type *type, uint64_t bits)
         value = ldexpl((long double)(fraction + (UINT64_C(1) << type->mantissa)),
                        exponent - bias_of(type) - type->mantissa);
     }
-    return bits & sign_bit(type) ? -value : value;
+    return bits & type->sign ? -value : value;
 }
 
 static uint64_t infinity_or_most(const struct cf_type *type)
 {
     if (!type->fp8) {
-        return all_ones_exponent(type);
+        return type->ones;
     }
-    return has_infinity(type) ? all_ones_exponent(type) - 1 : sign_bit(type) - 2;
+    return has_infinity(type) ? type->ones - 1 : type->sign - 2;
 }
 
 /* To nearest, ties to even; fp8 saturates, infinities too, as NCCL's conversions do. */
 static uint64_t encode(const struct cf_type *type, long double value)
 {
-    uint64_t sign = signbit(value) ? sign_bit(type) : 0;
+    uint64_t sign = signbit(value) ? type->sign : 0;
     long double magnitude = fabsl(value);
     if (isnan(value)) {
-        return sign_bit(type) - 1;
+        return type->sign - 1;
     }
     if (isinf(value)) {
         return sign | infinity_or_most(type);
@@ -169,9 +160,9 @@ static uint64_t mask_of(const struct cf_type *type)
 /* A float of random sign and fraction, its exponent between low and high. */
 static uint64_t random_float(const struct cf_type *type, uint64_t random, int low, int high)
 {
-    uint64_t fraction = (random >> 8) & ((UINT64_C(1) << type->mantissa) - 1);
+    uint64_t fraction = (random >> 8) & ONES(type->mantissa);
     int exponent = low + (int)((random >> 1) % 97 % (uint64_t)(high - low + 1));
-    uint64_t bits = (random & 1 ? sign_bit(type) : 0) | (uint64_t)(exponent + bias_of(type)) << type->mantissa;
+    uint64_t bits = (random & 1 ? type->sign : 0) | (uint64_t)(exponent + bias_of(type)) << type->mantissa;
     return fabsl(decode(type, bits | fraction)) <= most(type) ? bits | fraction : bits;
 }
 
@@ -220,18 +211,18 @@ enum special {
 
 static uint64_t any_nan(const struct cf_type *type, uint64_t random)
 {
-    uint64_t sign = random & 1 ? sign_bit(type) : 0;
+    uint64_t sign = random & 1 ? type->sign : 0;
     if (!has_infinity(type)) {
-        return sign | (sign_bit(type) - 1);
+        return sign | (type->sign - 1);
     }
-    uint64_t payload = (random >> 8) & ((UINT64_C(1) << type->mantissa) - 1);
-    return sign | all_ones_exponent(type) | (payload != 0 ? payload : 1);
+    uint64_t payload = (random >> 8) & ONES(type->mantissa);
+    return sign | type->ones | (payload != 0 ? payload : 1);
 }
 
 static uint64_t infinity_of(const struct cf_type *type, bool negative)
 {
-    uint64_t bits = has_infinity(type) ? all_ones_exponent(type) : infinity_or_most(type);
-    return bits | (negative ? sign_bit(type) : 0);
+    uint64_t bits = has_infinity(type) ? type->ones : infinity_or_most(type);
+    return bits | (negative ? type->sign : 0);
 }
 
 /* So many subnormals that the sum of eight of them is exact. */
@@ -252,14 +243,14 @@ static uint64_t special_input(const struct cf_data *data, int world, size_t i, u
     case ALL_NAN:
         return any_nan(type, random);
     case MIXED_ZEROS:
-        return random & 1 ? sign_bit(type) : 0;
+        return random & 1 ? type->sign : 0;
     case NEGATIVE_ZEROS:
-        return sign_bit(type);
+        return type->sign;
     case SUBNORMAL:
         if (data->op == CF_PROD && !chosen) {
             return neutral(data);
         }
-        return (random & 1 ? sign_bit(type) : 0) | (random >> 8) % tiny_fractions(type);
+        return (random & 1 ? type->sign : 0) | (random >> 8) % tiny_fractions(type);
     case ONE_INFINITY:
         return chosen ? infinity_of(type, negative) : encode(type, data->op == CF_PROD ? 1 : (int)(random % 3));
     case BOTH_INFINITIES:
@@ -387,18 +378,16 @@ struct column {
 
 static void read_column(const struct cf_data *data, const struct cf_element *element, struct column *column_p)
 {
-    struct column column = {.bits = element->bits, .scalar = element->scalar};
+    *column_p = (struct column){.bits = element->bits, .scalar = element->scalar};
     for (int r = 0; r < data->nranks; r++) {
-        column.value[r] = decode(data->type, column.bits[r]);
-        if (is_premul(data->op)) {
-            column.value[r] *= decode(data->type, column.scalar[r]);
-        }
-        column.nans += isnan(column.value[r]) != 0;
-        column.zeros += column.value[r] == 0;
-        column.plus_infinities += isinf(column.value[r]) && column.value[r] > 0;
-        column.minus_infinities += isinf(column.value[r]) && column.value[r] < 0;
+        long double value = decode(data->type, element->bits[r]);
+        value *= is_premul(data->op) ? decode(data->type, element->scalar[r]) : 1;
+        column_p->value[r] = value;
+        column_p->nans += isnan(value) != 0;
+        column_p->zeros += value == 0;
+        column_p->plus_infinities += value == INFINITY;
+        column_p->minus_infinities += value == -INFINITY;
     }
-    *column_p = column;
 }
 
 static const struct expectation anything, not_a_number = {.nan = true};
@@ -421,7 +410,7 @@ static struct expectation expect_near(long double value, long double error)
 /* An infinity that went through the type's conversions; e5m2 saturates it, or does not where nothing is converted. */
 static struct expectation expect_infinity(const struct cf_type *type, bool negative)
 {
-    uint64_t sign = negative ? sign_bit(type) : 0;
+    uint64_t sign = negative ? type->sign : 0;
     return expect_either(sign | infinity_or_most(type), infinity_of(type, negative));
 }
 
@@ -441,7 +430,7 @@ static struct expectation expect_extreme(const struct cf_data *data, const struc
         return expect_infinity(data->type, column->value[best] < 0);
     }
     if (column->value[best] == 0) {
-        return expect_either(0, sign_bit(data->type));
+        return expect_either(0, data->type->sign);
     }
     return expect_bits(column->bits[best]);
 }
