@@ -52,8 +52,7 @@ struct rank {
     struct cf_worker *worker;
     double end;                   /* when no round begins any more */
     struct cf_source common, own; /* random numbers: the same on all ranks; this rank's */
-    uint64_t served, fallback;
-    int unserved; /* communicators that were not served */
+    int unserved;                 /* communicators that were not served */
 };
 
 /* --- making, using, ending --------------------------------------------------------------------------------------- */
@@ -109,8 +108,6 @@ static void note_service(struct rank *self, const struct cf_set *set, bool late)
 {
     uint64_t served, fallback;
     cf_set_served(self->worker, set, &served, &fallback);
-    self->served += served;
-    self->fallback += fallback;
     self->unserved += served == 0 && !late;
 }
 
@@ -263,9 +260,10 @@ static void run_rank(struct cf_worker *worker)
         compare(&self, &before, &bounds);
     }
     printf("rank %d: calls served %llu, fallbacks %llu, communicators not served %d\n", worker->index,
-           (unsigned long long)self.served, (unsigned long long)self.fallback, self.unserved);
+           (unsigned long long)worker->result->served, (unsigned long long)worker->result->fallbacks, self.unserved);
     fflush(stdout);
-    cf_check(worker, !options.served || (self.unserved == 0 && self.served > 0), "not all communicators were served");
+    cf_check(worker, !options.served || (self.unserved == 0 && worker->result->served > 0),
+             "not all communicators were served");
     cf_barrier(worker);
 }
 
