@@ -59,17 +59,6 @@ def read_calls(path):
     return sum(int(s) for s, _ in found), sum(int(h) for _, h in found)
 
 
-def read_about(folder):
-    """What scripts/apps knows of the machine: {key: value}."""
-    lines = (line.partition(": ") for line in read_text(os.path.join(folder, "about.txt")).splitlines())
-    return {key: value for key, _, value in lines}
-
-
-def read_not_run(folder):
-    """Names of runs that were not made."""
-    return read_text(os.path.join(folder, "not-run.txt")).splitlines()
-
-
 def best(results, row, figure):
     """The best of all runs: the least time, the highest rate."""
     values = [r[figure] for run in results for r in run["rows"] if r["name"] == row and figure in r]
@@ -213,7 +202,7 @@ def head(runs, about):
 
 
 def print_page(folder, runs, rows, lines):
-    about = read_about(folder)
+    about = dict(line.split(": ", 1) for line in read_text(os.path.join(folder, "about.txt")).splitlines())
     print(f"# Whole programs, {about.get('machine', 'stock NCCL and onehop')}\n\n{head(runs, about)}")
     if "command" in about:
         print(f"\n    {about['command']}")
@@ -238,7 +227,7 @@ def main():
     folder = options.parse_args().folder
     runs = {program: ways for program, ways in read_runs(folder).items() if "stock" in ways}
     others = any(os.path.exists(os.path.join(folder, name + ".md")) for name, _ in OTHERS)
-    not_run = read_not_run(folder)
+    not_run = read_text(os.path.join(folder, "not-run.txt")).splitlines()
     if not others and not not_run and not any("onehop" in ways for ways in runs.values()):
         print(f"report.py: {folder} has no program's results with stock NCCL and with onehop", file=sys.stderr)
         sys.exit(2)
