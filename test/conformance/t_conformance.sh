@@ -28,6 +28,9 @@ $(tail -n 3 "$scratch/out")"
 }
 
 conform "simulated NCCL alone" h200x4 '' --ranks 3 --modes processes
+conform "simulated NCCL alone, threads, one thread with groups" h200x4 '' --ranks 4 --modes threads,group --cases comm,group
+SIMNODE_NCCL_VERSION=22902 conform "simulated NCCL alone, communicators that grow" h200x4 '' --ranks 4 \
+    --modes processes,threads --cases comm-grow,comm-shrink
 SIMNODE_NCCL_VERSION=22907 conform "simulated NCCL without the flaw of one rank" h200x4 '' --ranks 2 --cases comm-alone
 conform "simulated NCCL without fp8" a100x4-direct '' --ranks 4 --modes processes --cases sum,min
 conform "onehop without fp8" a100x4-direct "$plugin" --ranks 4 --modes processes --cases sum,min --expect-served

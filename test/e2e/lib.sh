@@ -115,6 +115,15 @@ count_of() {
     grep -cE -- "$1" "$out"
 }
 
+# left: what the last run has left, in $ONEHOP_SHM_DIR and of things that the simulated libraries count; "" if nothing.
+left() {
+    local thing
+    ls -A "$ONEHOP_SHM_DIR"
+    for thing in mem_live_bytes host_live ipc_open streams_live events_live descriptors; do
+        [ "$(report_of $thing)" = 0 ] || echo "$thing $(report_of $thing)"
+    done
+}
+
 # What went wrong, for tap_point: the end of the output, without the lines of success.
 diagnosis() {
     printf 'exit status %s, served=%s, fallback=%s, stock allreduces %s\n' "$status" "$(sum_of served)" \

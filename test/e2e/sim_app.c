@@ -52,7 +52,7 @@ static const char usage[] =
     "  --batch N --group N --nested  calls before waiting; calls per group\n"
     "  --scramble                  communicators of a group in another order on odd ranks\n"
     "  --counts a,b --types f32,f16 --op sum --offsets s:r,... --in-place 0|1|both\n"
-    "  --iterations N --graph REPLAYS --mix --seed N\n"
+    "  --iterations N --graph REPLAYS --seed N\n"
     "  --descriptors N             left to a process while it makes its communicators\n"
     "  --linger                    ends when the communicators' memory is back, or after 10 seconds\n"
     "  --scenario NAME --rounds N --victim R --log FILE   see sim_scenario.c\n";
@@ -180,7 +180,6 @@ static void parse(int argc, char **argv)
         CF_TAKES("in-place", take_in_place, NULL),
         CF_INT("iterations", &options->iterations, 0, 1000000),
         CF_INT("graph", &options->replays, 0, 1000000),
-        CF_FLAG("mix", &options->mix),
         CF_NUMBER("seed", &options->seed),
         CF_WORD("scenario", &options->scenario),
         CF_INT("rounds", &options->rounds, 0, 1000000),
@@ -448,9 +447,6 @@ static void run_calls(struct app *app, size_t first, size_t cases)
         load(&calls); /* nothing may be allocated in a capture */
         run_graph(&calls);
     }
-    for (int c = 0; c < app_options.comms && app_options.mix; c++) {
-        app_mix(app, &app->set[c], NULL);
-    }
     for (int c = 0; c < app_options.comms && calls.batch[c] != NULL; c++) {
         cf_batch_free(calls.batch[c]);
     }
@@ -513,15 +509,16 @@ static void set_environment(const struct cf_job *job, int process)
     }
 }
 
-/* In scenarios kill* the victim must not come to its end. */
+/* In scenarios kill* the victim must not come to its end, in scenarios fault-* it may be killed before. */
 static bool has_ended_well(const struct cf_job *job, int process, int status)
 {
-    bool kills = app_options.scenario != NULL && strncmp(app_options.scenario, "kill", 4) == 0;
-    if (kills && app_options.victim >= 0 && app_options.victim / job->board->layout.local == process) {
-        int wanted = strcmp(app_options.scenario, "kill-fault") == 0 ? SIGSEGV : SIGKILL;
-        return WIFSIGNALED(status) && WTERMSIG(status) == wanted;
+    const char *scenario = app_options.scenario != NULL ? app_options.scenario : "";
+    bool is_victim = app_options.victim >= 0 && app_options.victim / job->board->layout.local == process;
+    bool must = is_victim && strncmp(scenario, "kill", 4) == 0, may = is_victim && strncmp(scenario, "fault-", 6) == 0;
+    if ((must || may) && WIFSIGNALED(status)) {
+        return WTERMSIG(status) == (strcmp(scenario, "kill-fault") == 0 ? SIGSEGV : SIGKILL);
     }
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    return !must && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 static bool hashes_agree(const struct app_board *board)

@@ -38,18 +38,6 @@ run_job() {
     fi
 }
 
-# What must be gone at the end. At the very end a thread that frees may be cut short: so it counts what is left always.
-things="mem_live_bytes host_live ipc_open streams_live events_live descriptors"
-
-# left: what the last run has left, "" if nothing. Calls that free something may leave it when they fail.
-left() {
-    local thing
-    ls -A "$meeting"
-    for thing in $things; do
-        [ "$(report_of $thing)" = 0 ] || echo "$thing $(report_of $thing)"
-    done
-}
-
 # A name that cannot be removed stays until the user's next process comes.
 excused() {
     case $1 in
@@ -70,7 +58,7 @@ runs=0 bad=0 on_calls=0
 try() {
     local kind=$1 function=$2 what=$2:$3 who=$4 wrong='' attempt
     runs=$((runs + 1))
-    for attempt in 1 2 3; do
+    for attempt in 1 2 3; do # at the very end a thread that frees may be cut short: so it counts what is left always
         rm -f "$meeting"/*
         if [ "$who" = all ]; then
             SIMNODE_FAIL=$what run_job $kind
