@@ -90,11 +90,11 @@ struct cf_spec app_case(size_t which);
 
 /* sim_scenario.c: the table of scenarios, and their common parts. */
 void app_scenario_run(struct app *app);
-bool app_has_scenario(void);                 /* is --scenario one? */
-void app_load(struct cf_batch *batch);       /* new inputs */
-void app_call(struct cf_batch *batch);       /* in a group, on the first stream */
-void app_check(struct cf_batch *batch);      /* waits for it before */
-void app_run(struct cf_batch *batch);        /* the first three of these */
+bool app_has_scenario(void);            /* is --scenario one? */
+void app_load(struct cf_batch *batch);  /* new inputs */
+void app_call(struct cf_batch *batch);  /* in a group, on the first stream */
+void app_check(struct cf_batch *batch); /* waits for it before */
+void app_run(struct cf_batch *batch);   /* the first three of these */
 void app_capture(struct cf_batch *batch, struct cf_graph *graph_p);
 
 /* sim_fault.c: one call of the driver that fails, or ends or stops its process. */
