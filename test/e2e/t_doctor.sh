@@ -2,7 +2,7 @@
 # onehop doctor: what it says of machines, of running processes and of programs, and its exit status.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-holder=$abs_top_builddir/test/e2e/sim_holder
+holder=$abs_top_builddir/test/e2e/sim_live
 static=$abs_top_builddir/test/e2e/sim_static
 export TMPDIR=$scratch SIMNODE_TOPOLOGY=h200x4 HOME=$scratch/home
 unset ONEHOP_STATS ONEHOP_DEBUG LD_PRELOAD CUDA_VISIBLE_DEVICES

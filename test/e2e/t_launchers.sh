@@ -2,7 +2,7 @@
 # How programs come to be started: each kind of launcher under `onehop run`, and those that onehop cannot follow.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-holder=$abs_top_builddir/test/e2e/sim_holder
+holder=$abs_top_builddir/test/e2e/sim_live
 library=$abs_top_builddir/test/e2e/.libs/libsimcaller.so
 launch=$abs_top_srcdir/test/e2e/launch.py
 export TMPDIR=$scratch SIMNODE_TOPOLOGY=h200x2
@@ -90,7 +90,7 @@ else
     next_id
     mkdir -m 777 "$scratch/open"
     chmod 755 "$scratch"
-    cp "$abs_top_builddir/test/e2e/sim_holder" "$scratch/setuid"
+    cp "$abs_top_builddir/test/e2e/sim_live" "$scratch/setuid"
     chown 65534 "$scratch/setuid"
     chmod 4755 "$scratch/setuid"
     launch bash -c "$pair" "$scratch/setuid" "$scratch/open/id"
@@ -102,7 +102,7 @@ else
     # Linked with onehop itself, as good as named in /etc/ld.so.preload: loaded, and inert.
     lib=$abs_top_builddir/test/e2e/.libs
     cp "$abs_top_builddir/.libs/libonehop.so" "$scratch/libonehop.so"
-    $CC $OH_CPPFLAGS -I"$abs_top_srcdir/test/e2e" -o "$scratch/linked" "$abs_top_srcdir/test/e2e/sim_holder.c" \
+    $CC $OH_CPPFLAGS -I"$abs_top_srcdir/test/e2e" -o "$scratch/linked" "$abs_top_srcdir/test/e2e/sim_live.c" \
         -Wl,--no-as-needed "$scratch/libonehop.so" "$lib/libsimcaller.so" -Wl,-rpath,"$scratch:$lib" >"$out" 2>&1
     linked() {
         status=0

@@ -13,7 +13,7 @@ export ONEHOP_SHM_DIR=$meeting
 start() {
     local at=$scratch/$1.$2
     mkfifo "$at.in" "$at.out"
-    LD_PRELOAD=$plugin "$live" "$2" 2 "$scratch/$1.id" <"$at.in" >"$at.out" 2>"$at.log" &
+    LD_PRELOAD=$plugin "$live" "$2" 2 "$scratch/$1.id" live <"$at.in" >"$at.out" 2>"$at.log" &
     jobs+=($!)
     printf -v "pid_$1_$2" %s $!
     exec {fd}>"$at.in"
@@ -51,7 +51,7 @@ job() {
         hear "$1" $rank
         said[rank]=$heard
     done
-    [ "${said[*]}" = 'done done' ]
+    [ "${said[*]}" = 'ready ready' ]
 }
 
 # stat ARGUMENT...: sets $status, fills $out.
