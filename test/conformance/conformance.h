@@ -42,7 +42,6 @@ struct cf_options {
     int patience; /* factor on the time limits */
     int soak;     /* seconds of it instead of the cases; 0: none */
     struct cf_allowance allowance;
-    const char *json;
     bool list;
 };
 

@@ -3,7 +3,7 @@
  * onehop-conformance - see conformance.h; the command line, and a process of a job: its workers go through the cases
  *
  *   onehop-conformance [--ranks N,...] [--modes processes,threads,group] [--cases NAME,...] [--types NAME,...]
- *                      [--seed N] [--quick | --full] [--expect-served] [--patience FACTOR] [--json FILE] [--list]
+ *                      [--seed N] [--quick | --full] [--expect-served] [--patience FACTOR] [--list]
  *   onehop-conformance --soak SECONDS [--allow HOST_KIB,HOST_KIB_EACH,GPU_KIB,HANDLES] ...
  *
  * A soak is in place of the cases, with as many ranks as there are GPUs where none are named; its seconds are shared
@@ -22,7 +22,7 @@
 
 static const char usage[] = "usage: onehop-conformance [--ranks N,...] [--modes processes,threads,group]\n"
                             "  [--cases NAME,...] [--types NAME,...] [--seed N] [--quick | --full] [--expect-served]\n"
-                            "  [--patience FACTOR] [--json FILE] [--list]\n"
+                            "  [--patience FACTOR] [--list]\n"
                             "  [--soak SECONDS [--allow HOST_KIB,HOST_KIB_EACH,GPU_KIB,HANDLES]]\n";
 
 const char *const cf_mode_names[CF_MODES] = {"processes", "threads", "group"};
@@ -87,7 +87,6 @@ static void parse(int argc, char **argv)
         CF_FLAG("full", &cf_options.full),
         CF_FLAG("expect-served", &cf_options.expect_served),
         CF_INT("patience", &cf_options.patience, 1, 1000),
-        CF_WORD("json", &cf_options.json),
         CF_FLAG("list", &cf_options.list),
         CF_INT("soak", &cf_options.soak, 0, 10000000),
         CF_TAKES("allow", take_allowance, NULL),

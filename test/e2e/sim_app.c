@@ -51,7 +51,7 @@ static const char usage[] =
     "  --comms N --streams N       calls go round them\n"
     "  --batch N --group N --nested  calls before waiting; calls per group\n"
     "  --scramble                  communicators of a group in another order on odd ranks\n"
-    "  --counts a,b --types f32,f16 --op sum --offsets s:r,... --in-place 0|1|both\n"
+    "  --counts a,b --types f32,f16 --offsets s:r,... --in-place 0|1|both\n"
     "  --iterations N --graph REPLAYS --seed N\n"
     "  --descriptors N             left to a process while it makes its communicators\n"
     "  --linger                    ends when the communicators' memory is back, or after 10 seconds\n"
@@ -122,12 +122,6 @@ static bool take_make(void *value, const char *text)
     return *(int *)value >= 0;
 }
 
-static bool take_op(void *value, const char *text)
-{
-    *(int *)value = strcmp(text, "premul") == 0 ? CF_PREMUL_HOST : cf_index(cf_op_names, CF_PREMUL_HOST, text);
-    return *(int *)value >= 0;
-}
-
 static bool take_in_place(void *unused, const char *text)
 {
     bool both = strcmp(text, "both") == 0;
@@ -175,7 +169,6 @@ static void parse(int argc, char **argv)
         CF_FLAG("scramble", &options->scramble),
         CF_TAKES("counts", take_counts, NULL),
         CF_TAKES("types", take_types, NULL),
-        CF_TAKES("op", take_op, &options->op),
         CF_TAKES("offsets", take_offsets, NULL),
         CF_TAKES("in-place", take_in_place, NULL),
         CF_INT("iterations", &options->iterations, 0, 1000000),
@@ -279,7 +272,7 @@ static size_t count_cases(void)
 
 struct cf_spec app_case(size_t which)
 {
-    struct cf_spec spec = {.op = (enum cf_op)app_options.op};
+    struct cf_spec spec = {.op = CF_SUM};
     size_t places = (size_t)(app_options.in_place_last - app_options.in_place_first + 1);
     spec.in_place = app_options.in_place_first + (int)(which % places) != 0;
     which /= places;

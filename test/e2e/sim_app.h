@@ -42,7 +42,6 @@ struct app_options {
     int pause;        /* milliseconds, after the first calls and after a capture */
     int iterations;
     int replays; /* of each batch as a graph, 0: eager only */
-    int op;      /* enum cf_op */
     const char *scenario;
     int rounds;
     bool linger;

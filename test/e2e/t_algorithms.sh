@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Every algorithm, number of ranks and type, at awkward counts and alignments: bits as in rank order, nothing else
-# written.
+# written. (Other ops: t_conformance.sh.)
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 # largest_of ALGORITHM RANKS: a large message in bytes; of two ranks, and in one-shot, one that goes in parts (kernels/abi.h:
@@ -36,20 +36,6 @@ for n in 2 3 4 8; do
     done
 done
 unset ONEHOP_ALGO
-
-# Other ops, on every type. An average of floats is compared bit for bit where 1/n is exact.
-integers=i8,u8,i32,u32,i64,u64
-floats=f32,f16,bf16,f64,e4m3,e5m2
-for op in prod min max avg; do
-    for n in 2 4 8; do
-        expect_served "$n ranks, $op" \
-            -- run_app --nranks $n --op $op --types $integers,$floats --counts 1,7,1000 --offsets 1:0 --batch 36
-    done
-    expect_served "3 ranks, $op of integers" \
-        -- run_app --nranks 3 --op $op --types $integers --counts 1,7,1000,70000 --batch 24
-done
-expect_served "3 ranks, an op of the program's own" \
-    -- run_app --nranks 3 --op premul --counts 1,1000,40000,300000 --batch 4
 
 # Three parts of two-shot (kernels/abi.h: 6.67 MiB each at most).
 ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=18M expect_served "4 ranks, three parts" twoshot \
