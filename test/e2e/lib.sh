@@ -15,6 +15,7 @@ meeting=$(mktemp -d /dev/shm/onehop-test.XXXXXX) # other tests may run beside th
 trap 'rm -rf "$scratch" "$meeting"' EXIT
 out=$scratch/out
 status=0
+exec </dev/null
 limit=60 # seconds a run may take; a sanitizer makes the largest messages many times slower
 [ -z "${OH_SANITIZERS-}" ] || limit=300
 
@@ -24,12 +25,28 @@ export SIMNODE_TOPOLOGY=h200x8
 export SIMNODE_REPORT=$scratch/report
 export ONEHOP_DEBUG=INFO ONEHOP_STATS=1
 
-# run_with PRELOAD PROGRAM ARGUMENT...: runs a program of ranks. Settings go before it (NAME=value run_with ...). Sets
-# $status, fills $out.
-run_with() {
+# run_limited COMMAND...: runs it. Settings go before it (NAME=value run_limited ...). Sets $status; fills $out and, for stderr,
+# $err, where that is kept apart.
+run_limited() {
     status=0
     rm -f "$scratch"/report.*
-    LD_PRELOAD=$1 timeout -k 5 $((limit + 40)) "${@:2}" >"$out" 2>&1 || status=$?
+    if [ -n "${err-}" ]; then
+        timeout -k 5 $((limit + 40)) "$@" >"$out" 2>"$err" || status=$?
+    else
+        timeout -k 5 $((limit + 40)) "$@" >"$out" 2>&1 || status=$?
+    fi
+}
+
+# run_full COMMAND...: the same, and stdout is full: what is said goes to $err, or $out.
+run_full() {
+    status=0
+    : >"$out"
+    timeout -k 5 $((limit + 40)) "$@" >/dev/full 2>"${err:-$out}" || status=$?
+}
+
+# run_with PRELOAD PROGRAM ARGUMENT...: runs a program of ranks.
+run_with() {
+    err='' run_limited env LD_PRELOAD="$1" "${@:2}"
 }
 
 # run_app ARGUMENT...: sim_app with the plugin; run_stock: without it; run_cases: onehop-conformance with the plugin.

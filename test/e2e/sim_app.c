@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 
 #define LINGER_SECONDS 10
 #define POLL_MICROSECONDS 2000
+#define STOPPED_MICROSECONDS 500000
 #define EAGER_EVERY 8 /* replays between two eager rounds */
 
 struct app_options app_options = {.layout = {.nranks = 2, .local = 1},
@@ -502,14 +504,33 @@ static void set_environment(const struct cf_job *job, int process)
     }
 }
 
+/* Processes that a fault has stopped (SIMNODE_STOP) go on when a child of the launcher comes by, which ends with it. */
+static void start_continuing(const struct cf_job *job)
+{
+    if (fork() != 0) {
+        return;
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) {
+        usleep(STOPPED_MICROSECONDS);
+        for (int p = 0; p < job->processes; p++) {
+            kill(job->pid[p], SIGCONT);
+        }
+    }
+}
+
+static bool is_scenario(const char *beginning)
+{
+    return app_options.scenario != NULL && strncmp(app_options.scenario, beginning, strlen(beginning)) == 0;
+}
+
 /* In scenarios kill* the victim must not come to its end, in scenarios fault-* it may be killed before. */
 static bool has_ended_well(const struct cf_job *job, int process, int status)
 {
-    const char *scenario = app_options.scenario != NULL ? app_options.scenario : "";
     bool is_victim = app_options.victim >= 0 && app_options.victim / job->board->layout.local == process;
-    bool must = is_victim && strncmp(scenario, "kill", 4) == 0, may = is_victim && strncmp(scenario, "fault-", 6) == 0;
+    bool must = is_victim && is_scenario("kill"), may = is_victim && is_scenario("fault-");
     if ((must || may) && WIFSIGNALED(status)) {
-        return WTERMSIG(status) == (strcmp(scenario, "kill-fault") == 0 ? SIGSEGV : SIGKILL);
+        return WTERMSIG(status) == (is_scenario("kill-fault") ? SIGSEGV : SIGKILL);
     }
     return !must && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
@@ -539,6 +560,9 @@ int main(int argc, char **argv)
     job.board->seed = app_options.seed;
     job.board->stops = true;
     cf_job_start(&job);
+    if (is_scenario("fault-")) {
+        start_continuing(&job);
+    }
     bool good = cf_job_wait(&job, app_options.timeout) && hashes_agree((struct app_board *)job.board);
     cf_job_close(&job);
     printf("%s %d ranks, seed %llu\n", good ? "ok" : "FAIL", app_options.layout.nranks,

@@ -8,10 +8,8 @@
  */
 #include "test/e2e/sim_app.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 CUresult CUDAAPI cuProfilerStart(void);
@@ -21,7 +19,6 @@ CUresult CUDAAPI cuProfilerStart(void);
 #define STUCK_S 0.3 /* a stream that does not complete for so long is believed to wait */
 #define TOLD_S 10.0 /* an error must be there by then: 200 ms on a machine that is not full of ranks */
 #define CALM_S 0.2  /* after the last call, for errors that nobody should get */
-#define STOPPED_S 1 /* at most */
 
 struct rank {
     struct cf_worker *worker;
@@ -205,21 +202,9 @@ static void end_communicators(struct rank *rank)
     }
 }
 
-/* A process that SIMNODE_STOP has stopped goes on: SIGCONT comes from a timer of the kernel's, and else does nothing.
- */
-static void go_on_when_stopped(struct cf_worker *worker)
-{
-    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGCONT};
-    struct itimerspec each = {.it_interval.tv_sec = STOPPED_S, .it_value.tv_sec = STOPPED_S};
-    timer_t timer;
-    cf_check(worker, timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 && timer_settime(timer, 0, &each, NULL) == 0,
-             "no timer");
-}
-
 void app_fault(struct app *app)
 {
     struct rank rank = {.worker = app->worker, .app = app, .batch = {app->call, app->other}};
-    go_on_when_stopped(app->worker);
     for (int c = 0; c < 2; c++) {
         app_run(rank.batch[c]);
         rank.batch[c]->counted = true;

@@ -27,9 +27,7 @@ by() {
 start_by() {
     local way=$1
     shift
-    status=0
-    rm -f "$scratch"/report.*
-    timeout -k 5 $limit env ${loading[$way]} "${@/#ID/$(mktemp -u "$scratch/id.XXXXXX")}" >"$out" 2>&1 </dev/null || status=$?
+    run_limited env ${loading[$way]} "${@/#ID/$(mktemp -u "$scratch/id.XXXXXX")}"
 }
 
 # word_for SERVED CALLS: what a count of served calls is called in the table.

@@ -5,9 +5,10 @@
 #
 # A point, PATTERN:ACT:PROGRAM:FUNCTION:N, is a job of its own (sim_fault.c): the N-th call of FUNCTION, in a pattern of
 # calls; what happens there; and whether the program stops at its first error or goes on. `make check` takes each
-# function of each pattern once and others at random (the seed is printed; OH_SEED repeats it); OH_FAULT_POINTS=all
-# takes all (scripts/check --full), OH_FAULT_POINTS=POINT one, OH_FAULT_JOBS="graph two" those of some patterns.
+# function of each pattern once and others at random; OH_FAULT_POINTS=all takes all (scripts/check --full),
+# OH_FAULT_POINTS=POINT one, OH_FAULT_JOBS="graph two" those of some patterns.
 . "$abs_top_srcdir/test/e2e/lib.sh"
+. "$abs_top_srcdir/test/e2e/faults.sh"
 
 declare -A pattern=(
     [eager]="--nranks 3"
@@ -20,17 +21,11 @@ declare -A pattern=(
     [nccl]="--nranks 3 --counts 1000,330000"
     [threads]="--nranks 2 --local 2 --threads"
 )
-seed=${OH_SEED:-$RANDOM}
-echo "# OH_SEED=$seed"
-jobs_at_once=6
 export SIMNODE_CALLER=libonehop.so SIMNODE_FROM=cuProfilerStart
 
-# fault_job PATTERN ARGUMENT...: such a job, in a subshell of its own.
+# fault_job PATTERN ARGUMENT...: such a job, in a subshell.
 fault_job() {
-    scratch=$scratch/$BASHPID
-    out=$scratch/out
-    mkdir "$scratch" "$meeting/$BASHPID"
-    export ONEHOP_SHM_DIR=$meeting/$BASHPID SIMNODE_REPORT=$scratch/report
+    own_folders
     case $1 in
     parts) export ONEHOP_ALGO=twoshot ;;
     nccl) export ONEHOP_MAX_BYTES=8K ;;
@@ -48,9 +43,8 @@ alarm() {
     esac
 }
 
-# try POINT: runs it and writes down what became of it.
 try() {
-    local kind act program function nth victim=() wrong='' verdict=right
+    local kind act program function nth victim=() wrong result=right
     IFS=: read -r kind act program function nth <<<"$1"
     [ "$act" != kill ] || victim=(--victim 1)
     fault_job "$kind" --scenario "fault-$program" "${victim[@]}" --rank-env "1:SIMNODE_${act^^}=$function:$nth"
@@ -59,14 +53,9 @@ try() {
     else
         wrong="exit status $status"
     fi
-    ! says '^rank [0-9]: told$' || verdict=told
-    ! says '^rank [0-9]: waited$' || verdict="waits and is told"
-    if [ -n "$wrong" ]; then
-        verdict=wrong
-        printf '# %s: %s\n%s\n' "$1" "${wrong//$'\n'/, }" "$(tail -n 25 "$out" | sed 's/^/#     /')"
-    fi
-    echo "$verdict" >>"$verdicts"
-    rm -rf "${scratch:?}" "$ONEHOP_SHM_DIR"
+    ! says '^rank [0-9]: told$' || result=told
+    ! says '^rank [0-9]: waited$' || result="waits and is told"
+    verdict "$1" "$result" "$wrong"
 }
 
 # list PATTERN: the points of a pattern, from a run without a fault.
@@ -85,39 +74,17 @@ list() {
     }' >>"$points"
 }
 
-# each FUNCTION: for each line of stdin, several at once.
-each() {
-    local line running=0
-    while read -r line; do
-        [ $((running++)) -lt 6 ] || wait -n
-        ("$1" "$line") </dev/null &
-    done
-    wait
-}
-
-points=$scratch/points verdicts=$scratch/verdicts
-touch "$points" "$verdicts"
-wanted=${OH_FAULT_POINTS:-250}
-if [[ $wanted = *:* ]]; then
-    echo "$wanted" >"$points"
+more=${OH_FAULT_POINTS:-120}
+if [[ $more = *:* ]]; then
+    echo "$more" >"$points"
 else
-    printf '%s\n' ${OH_FAULT_JOBS:-${!pattern[@]}} | each list
-    missing=$(printf '%s\n' ${OH_FAULT_JOBS:-${!pattern[@]}} | grep -vxF "$(cut -d : -f 1 "$points" | sort -u)")
-    tap_empty "$missing" "right results without a fault"
+    kinds=$(printf '%s\n' ${OH_FAULT_JOBS:-${!pattern[@]}})
+    each 6 list <<<"$kinds"
+    tap_empty "$(grep -vxF "$(cut -d : -f 1 "$points" | sort -u)" <<<"$kinds")" "right results without a fault"
 fi
-all=$(wc -l <"$points")
-[ "$wanted" != all ] || wanted=$all
-# In a random order; the first of each function of each pattern that fails comes first.
-sort "$points" | awk -v seed="$seed" 'BEGIN { srand(seed) } { print rand(), $0 }' | sort | cut -d ' ' -f 2 >"$scratch/drawn"
-awk -F : '$2 == "fail" && !seen[$1, $4]++' "$scratch/drawn" | cat - "$scratch/drawn" | awk '!seen[$0]++' |
-    head -n "${wanted/#*:*/1}" >"$scratch/chosen"
-each try <"$scratch/chosen"
-tried=$(wc -l <"$scratch/chosen")
-[ "$tried" -gt 0 ] && [ "$(grep -cvx wrong "$verdicts")" = "$tried" ]
-tap_point $? "$tried of $all points: $(sort "$verdicts" | uniq -c | xargs)"
+sort "$points" | draw '$2 == "fail" && !seen[$1, $4]++' "${more/#*:*/all}" >"$scratch/chosen"
+sweep "$(wc -l <"$scratch/chosen") of $(wc -l <"$points") points" 6 try "$scratch/chosen"
 # A GPU that takes its time for the write that stops replays: the error must not reach the program before that.
-: >"$verdicts"
-(SIMNODE_MEMSET_2D_US=40000 try mixed:fail:on:cuStreamWaitEvent:2)
-! grep -qx wrong "$verdicts" && [ -s "$verdicts" ]
-tap_point $? "a replay after a call that has failed, with a slow GPU"
+echo mixed:fail:on:cuStreamWaitEvent:2 >"$scratch/slow"
+SIMNODE_MEMSET_2D_US=40000 sweep "a replay after a call that has failed, with a slow GPU" 1 try "$scratch/slow"
 tap_done

@@ -11,8 +11,7 @@ small=(--iters 2 --rounds 2 --time 300)
 
 # tune ARGUMENT...: sets $status, fills $out (stdout) and $err.
 tune() {
-    status=0
-    timeout -k 5 $((limit + 40)) "$onehop" tune "$@" >"$out" 2>"$err" || status=$?
+    run_limited "$onehop" tune "$@"
 }
 
 # expect_sentence NAME PATTERN [-- COMMAND...]: exit status 1, one sentence with the pattern, and nothing was measured.
@@ -30,9 +29,6 @@ what_it_said() {
 
 # --- usage ---------------------------------------------------------------------------------------------------------
 
-tune --help
-[ "$status" = 0 ] && [ "$(wc -l <"$out")" -le 40 ] && grep -q '^Example: ' "$out" && [ "$(awk 'length > 120' "$out")" = "" ]
-tap_point $? "--help fits a screen and has an example" "$(what_it_said)"
 wrong=
 for arguments in "-n 1" "-n 9" "-n 2,3" "-b 0" "-b 2K -e 1K" "-b 1 -e 1M" "-d ring" "--rounds 0" "--time 0" "more"; do
     # shellcheck disable=SC2086
@@ -52,9 +48,7 @@ for place in "$scratch/none/x" "$scratch" /dev/full; do
 done
 XDG_CACHE_HOME=$scratch/no-folder expect_sentence "a cache that cannot be made: the same" \
     'no-folder.* cannot be made|Not a directory' -- tune -b 2K -e 2K "${small[@]}"
-status=0
-timeout -k 5 $((limit + 40)) "$onehop" tune -b 2K -e 2K -o "$scratch/kept.tuning" "${small[@]}" >/dev/full 2>"$err" || status=$?
-: >"$out"
+run_full "$onehop" tune -b 2K -e 2K -o "$scratch/kept.tuning" "${small[@]}"
 [ "$status" = 1 ] && [ "$(wc -l <"$err")" = 1 ] && grep -q 'the report cannot be written: No space' "$err" &&
     [ ! -e "$scratch/kept.tuning" ]
 tap_point $? "stdout is full: the same, and no table" "$(what_it_said)"
