@@ -71,7 +71,7 @@ run_cases() {
 # nothing preloaded. Sets $status, fills $out.
 run_ranks() {
     local rank pids=() folder
-    folder=$(mktemp -d "$scratch/job.XXXXXX")
+    folder=$(new_folder)
     status=0
     rm -f "$scratch"/report.* "$out" "$out".[01]
     local command=()
@@ -88,6 +88,17 @@ run_ranks() {
         wait "${pids[$rank]}" || status=$?
     done
     cat "$out".[01] >"$out"
+}
+
+# For bash -c with PROGRAM ARGUMENT...: two ranks, PROGRAM RANK 2 ARGUMENT... each.
+pair='"$0" 1 2 "$@" & "$0" 0 2 "$@" && wait $!'
+
+# new_id: a name for a file of an id; new_folder: a folder for such files.
+new_id() {
+    mktemp -u "$scratch/id.XXXXXX"
+}
+new_folder() {
+    mktemp -d "$scratch/job.XXXXXX"
 }
 
 # For bash -c under mpirun, with PROGRAM ARGUMENT...: runs PROGRAM RANK RANKS ARGUMENT...
@@ -146,7 +157,7 @@ diagnosis() {
     printf 'exit status %s, served=%s, fallback=%s, stock allreduces %s\n' "$status" "$(sum_of served)" \
         "$(sum_of fallback)" "$(report_of nccl_allreduce)"
     [ $# = 0 ] || printf 'expected: %s\n' "$*"
-    tail -n 25 "$out"
+    tail -n 25 "$out" ${err:+"$err"}
 }
 
 # Every rank of a communicator must have served the same number of calls. Prints what differs.

@@ -83,13 +83,10 @@ static ncclResult_t all_reduce_config(const void *send, void *recv, size_t count
 
 static void look_up_all(struct way *way)
 {
-    void *address[] = {look_up(way, "ncclGetUniqueId"), look_up(way, "ncclCommInitRank"),
-                       look_up(way, "ncclCommDestroy"), look_up(way, "ncclAllReduce"),
-                       look_up(way, "ncclGroupStart"),  look_up(way, "ncclGroupEnd")};
-    for (size_t i = 0; i < sizeof address / sizeof *address; i++) {
-        MUST(address[i]);
-    }
-    memcpy(&way->api, address, sizeof address);
+#define LOOK_UP(name_, parameters_, arguments_)                                                                        \
+    way->api.name_ = (__typeof__(way->api.name_))look_up(way, "nccl" #name_);                                          \
+    MUST(way->api.name_);
+    REACH_FUNCTIONS(LOOK_UP)
     if (strcmp(way->kind, "newerdlsym") == 0) {
         config_function = (reach_config)look_up(way, "ncclAllReduceConfig");
         MUST(config_function);

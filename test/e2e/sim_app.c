@@ -53,7 +53,7 @@ static const char usage[] =
     "  --comms N --streams N       calls go round them\n"
     "  --batch N --group N --nested  calls before waiting; calls per group\n"
     "  --scramble                  communicators of a group in another order on odd ranks\n"
-    "  --counts a,b --types f32,f16 --offsets s:r,... --in-place 0|1|both\n"
+    "  --counts a,b --types f32,f16 --offsets s:r,... --in-place (each both ways)\n"
     "  --iterations N --graph REPLAYS --seed N\n"
     "  --descriptors N             left to a process while it makes its communicators\n"
     "  --linger                    ends when the communicators' memory is back, or after 10 seconds\n"
@@ -124,15 +124,6 @@ static bool take_make(void *value, const char *text)
     return *(int *)value >= 0;
 }
 
-static bool take_in_place(void *unused, const char *text)
-{
-    bool both = strcmp(text, "both") == 0;
-    (void)unused;
-    app_options.in_place_first = both ? 0 : atoi(text) != 0;
-    app_options.in_place_last = both ? 1 : app_options.in_place_first;
-    return true;
-}
-
 static bool take_rank_env(void *unused, const char *text)
 {
     (void)unused;
@@ -172,7 +163,7 @@ static void parse(int argc, char **argv)
         CF_TAKES("counts", take_counts, NULL),
         CF_TAKES("types", take_types, NULL),
         CF_TAKES("offsets", take_offsets, NULL),
-        CF_TAKES("in-place", take_in_place, NULL),
+        CF_FLAG("in-place", &options->in_place),
         CF_INT("iterations", &options->iterations, 0, 1000000),
         CF_INT("graph", &options->replays, 0, 1000000),
         CF_NUMBER("seed", &options->seed),
@@ -268,15 +259,15 @@ static void make_communicators(struct app *app)
 
 static size_t count_cases(void)
 {
-    int places = app_options.in_place_last - app_options.in_place_first + 1;
-    return (size_t)app_options.counts * (size_t)app_options.types * (size_t)app_options.offsets * (size_t)places;
+    size_t places = app_options.in_place ? 2 : 1;
+    return (size_t)app_options.counts * (size_t)app_options.types * (size_t)app_options.offsets * places;
 }
 
 struct cf_spec app_case(size_t which)
 {
     struct cf_spec spec = {.op = CF_SUM};
-    size_t places = (size_t)(app_options.in_place_last - app_options.in_place_first + 1);
-    spec.in_place = app_options.in_place_first + (int)(which % places) != 0;
+    size_t places = app_options.in_place ? 2 : 1;
+    spec.in_place = which % places != 0;
     which /= places;
     const int *offset = app_options.offset[which % (size_t)app_options.offsets];
     which /= (size_t)app_options.offsets;
@@ -392,22 +383,10 @@ static void capture(struct calls *calls, struct cf_graph *graph_p)
     cf_graph_instantiate(worker, graph_p);
 }
 
-/* A call that is not in place gives the same again: such graphs are launched twice without waiting. */
-static int count_launches(const struct calls *calls)
-{
-    for (int c = 0; c < app_options.comms && calls->batch[c] != NULL; c++) {
-        for (int i = 0; i < calls->batch[c]->items; i++) {
-            if (calls->batch[c]->item[i].spec.in_place) {
-                return 1;
-            }
-        }
-    }
-    return 2;
-}
-
 static void run_graph(struct calls *calls)
 {
     struct cf_worker *worker = calls->app->worker;
+    int launches = app_options.in_place ? 1 : 2; /* without waiting: a call that is not in place gives the same again */
     struct cf_graph graph;
     capture(calls, &graph);
     usleep((useconds_t)app_options.pause * 1000);
@@ -416,7 +395,7 @@ static void run_graph(struct calls *calls)
             run_eager(calls);
         }
         load(calls);
-        for (int i = 0; i < count_launches(calls); i++) {
+        for (int i = 0; i < launches; i++) {
             cf_graph_launch(worker, &graph, 0);
         }
         judge(calls);

@@ -55,7 +55,7 @@ struct app_options {
     int types;
     int offset[APP_MAX_LIST][2]; /* elements, of send and receive buffer */
     int offsets;
-    int in_place_first, in_place_last;
+    bool in_place; /* calls in place, too */
     int color[CF_MAX_RANKS], key[CF_MAX_RANKS];
     const char *rank_env[APP_MAX_LIST]; /* "R:NAME=VALUE" */
     int rank_envs;

@@ -19,12 +19,12 @@ for n in 2 3 4 8; do
         export ONEHOP_ALGO=$algorithm
         largest=$(largest_of $algorithm $n)
         run_app --nranks $n --counts 1,2,3,$((n - 1)),$n,$((n + 1)),15,16,17,1023 --types f32,bf16,f16,f64,e4m3,e5m2,i8,u8,i32,u32,i64,u64 \
-            --offsets 0:0,1:0,0:1,3:2 --in-place both --batch 24 --seed $n
+            --offsets 0:0,1:0,0:1,3:2 --in-place --batch 24 --seed $n
         expect_served "$n ranks, $algorithm, small" $algorithm
         export ONEHOP_MAX_BYTES=$largest
         for type in f32 i32; do
             run_app --nranks $n --counts 4096,$((largest / 4 - 1)),$((largest / 4)) --types $type --offsets 1:3 \
-                --in-place both --batch 2
+                --in-place --batch 2
             expect_served "$n ranks, $algorithm, large, $type" $algorithm
         done
         for type in bf16 i8; do
@@ -47,7 +47,7 @@ expect_served "where the algorithm changes, 4 ranks" oneshot twoshot \
 expect_served "where the algorithm changes, 2 ranks" oneshot twoshot \
     -- run_app --nranks 2 --counts 524287,524288,524289 --types f32,i32 --batch 6
 expect_served "2 ranks, one kernel and two" twoshot \
-    -- run_app --nranks 2 --counts 2621440,2621441 --types f32 --offsets 0:0,1:3 --in-place both --batch 8
+    -- run_app --nranks 2 --counts 2621440,2621441 --types f32 --offsets 0:0,1:3 --in-place --batch 8
 # Three parts, eager, and in a graph that has two eager rounds beside it.
 three_parts() {
     local expected=$1 kernels

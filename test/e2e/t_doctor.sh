@@ -122,20 +122,17 @@ export REACH_HOLD=1
 reach=$abs_top_builddir/test/e2e/reach
 object=$abs_top_builddir/test/e2e/.libs/libreach.so
 net=$abs_top_builddir/.libs/libnccl-net-onehop.so
-folder() {
-    mktemp -d "$scratch/job.XXXXXX"
-}
 # By NCCL_NET_PLUGIN: calls come if the program is linked or looks late, and not if it looked before.
 for way in object:"$object" late:libnccl.so.2; do
-    NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(folder)" "$way"
+    NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(new_folder)" "$way"
     doctor --pid "$pid"
     expect "plugin, ${way%%:*}: calls come" 1 'onehop +.*, by NCCL_NET_PLUGIN' '^verdict: no: 0 of [1-9][0-9]* ncclAllReduce calls'
 done
-NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(folder)" dlsym:libnccl.so.2
+NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(new_folder)" dlsym:libnccl.so.2
 doctor --pid "$pid"
 expect "plugin, dlsym before the first communicator" 2 \
     '^verdict: unknown: no ncclAllReduce call has come to onehop.* before the first communicator'
-LD_PRELOAD=$plugin hold "$reach" 0 1 "$(folder)" both:object:"$object",late:libncclcopy.so.2
+LD_PRELOAD=$plugin hold "$reach" 0 1 "$(new_folder)" both:object:"$object",late:libncclcopy.so.2
 expect "two copies of NCCL" 1 "nccl +$stand_ins/libnccl.so.2" "nccl +$stand_ins/libncclcopy.so.2" '^verdict: no: 0 of' \
     -- doctor --pid "$pid"
 unset REACH_HOLD
@@ -177,21 +174,19 @@ LD_PRELOAD=$scratch/vllm/_C.abi3.so doctor bash -c '"$0" 0 1 "$1"; sleep 1' "$ho
 expect "a program with vLLM's library: the option" 1 'note +own_allreduce +vLLM in process [0-9]+ .*--disable-custom-all-reduce'
 expect "a statically linked program" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly' \
     -- doctor "$static"
-# Two ranks, in one folder: $0 is the program, $1 the folder.
-pair='"$0" 1 2 "$@" & "$0" 0 2 "$@" && wait $!'
-doctor --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+doctor --via plugin bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 expect "plugin, dlsym before the first communicator: all calls go to NCCL" 1 \
     'in 2 processes no ncclAllReduce call came to onehop' '^verdict: no: .*before the first communicator'
-SIMNODE_NCCL_VERSION=22705 doctor --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+SIMNODE_NCCL_VERSION=22705 doctor --via plugin bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 expect "the same where NCCL tells plugins no hash" 1 'no ncclAllReduce call came to onehop' \
     '^verdict: no: .*before the first communicator'
 expect "the same as JSON" 1 '"processes_unreached": 2' \
-    -- doctor --json --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+    -- doctor --json --via plugin bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 expect "plugin, dlsym for each communicator: served" 0 '^verdict: yes: onehop served calls' \
-    -- doctor --via plugin bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
+    -- doctor --via plugin bash -c "$pair" "$reach" "$(new_folder)" late:libnccl.so.2
 expect "plugin, linked: served" 0 '^verdict: yes: onehop served calls' \
-    -- doctor --via plugin bash -c "$pair" "${reach}_linked" "$(folder)" linked
-REACH_IDLE=1 doctor bash -c "$pair" "${reach}_linked" "$(folder)" linked
+    -- doctor --via plugin bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
+REACH_IDLE=1 doctor bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
 expect "a program that makes no call: cannot be told, and where programs have their own all-reduce" 2 \
     '^verdict: unknown: the program made no ncclAllReduce call; .* own all-reduce see doc/integrations.md$'
 expect "a program without NCCL" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly' -- doctor true

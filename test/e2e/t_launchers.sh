@@ -6,16 +6,10 @@ holder=$abs_top_builddir/test/e2e/sim_live
 library=$abs_top_builddir/test/e2e/.libs/libsimcaller.so
 launch=$abs_top_srcdir/test/e2e/launch.py
 export TMPDIR=$scratch SIMNODE_TOPOLOGY=h200x2
-jobs=0
 
-# launch COMMAND...: runs it by `onehop run --stats`; $id is a new name for the file of its id. Fills $out.
+# launch COMMAND...: runs it by `onehop run --stats`. Fills $out.
 launch() {
     run_limited "$onehop" run --stats -- "$@"
-}
-
-next_id() {
-    jobs=$((jobs + 1))
-    id=$scratch/id.$jobs
 }
 
 # expect_all NAME CALLS: the last command ended well; all its calls were served, and NCCL saw none.
@@ -32,16 +26,11 @@ expect_none() {
     tap_point $? "$1: works on stock NCCL, and that is said" "$(diagnosis)"
 }
 
-# Two ranks, by a shell: $0 is the program, $1 the file of the id.
-pair='"$0" 1 2 "$1" & "$0" 0 2 "$1" && wait $!'
-
-next_id
-launch env -i SIMNODE_TOPOLOGY=h200x2 SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" bash -c "$pair" "$holder" "$id"
+launch env -i SIMNODE_TOPOLOGY=h200x2 SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" bash -c "$pair" "$holder" "$(new_id)"
 expect_none "env -i between onehop run and the program"
-next_id
 run_limited env -i PATH="$PATH" TMPDIR="$scratch" ASAN_OPTIONS="${ASAN_OPTIONS-}" SIMNODE_TOPOLOGY=h200x2 \
     SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" SIMNODE_REPORT="$SIMNODE_REPORT" \
-    "$onehop" run --stats -- bash -c "$pair" "$holder" "$id"
+    "$onehop" run --stats -- bash -c "$pair" "$holder" "$(new_id)"
 expect_all "env -i before onehop run" 6
 
 if [ -n "$OH_SANITIZERS" ]; then
@@ -50,11 +39,9 @@ elif ! command -v python3 >/dev/null; then
     tap_skip "python" "no python3"
 else
     # Children of fork leave by _exit: their communicators are destroyed, so that they are counted all the same.
-    next_id
-    launch python3 "$launch" fork "$library" "$holder" "$id"
+    launch python3 "$launch" fork "$library" "$holder" "$(new_id)"
     expect_all "python, fork before NCCL is used" 6
-    next_id
-    launch python3 "$launch" fork-after "$library" "$holder" "$id"
+    launch python3 "$launch" fork-after "$library" "$holder" "$(new_id)"
     expect_all "python, fork after NCCL was used, and a new job by exec" 12
     child=$(sed -n 's/^child \([0-9]*\)$/\1/p' "$out")
     [ -n "$child" ] && [ "$(count_of "^onehop: [^ ]*:$child ")" = 0 ]
@@ -67,7 +54,6 @@ if [ "$(id -u)" != 0 ]; then
 elif [ -n "$OH_SANITIZERS" ]; then
     tap_skip "a set-user-ID program" "a sanitizer's runtime is not found by one"
 else
-    next_id
     mkdir -m 777 "$scratch/open"
     chmod 755 "$scratch"
     cp "$abs_top_builddir/test/e2e/sim_live" "$scratch/setuid"

@@ -27,7 +27,7 @@ by() {
 start_by() {
     local way=$1
     shift
-    run_limited env ${loading[$way]} "${@/#ID/$(mktemp -u "$scratch/id.XXXXXX")}"
+    run_limited env ${loading[$way]} "${@/#ID/$(new_id)}"
 }
 
 # word_for SERVED CALLS: what a count of served calls is called in the table.

@@ -153,41 +153,37 @@ run --stats -- env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x4
     SIMNODE_TOPOLOGY_DIR="$SIMNODE_TOPOLOGY_DIR" "$app" --nranks 2 --counts 7
 expect "--stats: env -i takes onehop away, and that is said" 0 '^ok' '^onehop: no communicator was seen'
 
-# By the other ways, with two ranks in one folder: $0 is the program, $1 the folder.
-pair='"$0" 1 2 "$@" & "$0" 0 2 "$@" && wait $!'
+# By the other ways, with two ranks in one folder.
 reach=$abs_top_builddir/test/e2e/reach
 ctypes=$abs_top_srcdir/test/e2e/reach_ctypes.py
-folder() {
-    mktemp -d "$scratch/job.XXXXXX"
-}
 export SIMNODE_TOPOLOGY=h200x2
-SIMNODE_NCCL_LAZY=1 run --via plugin --stats -- bash -c "$pair" "${reach}_linked" "$(folder)" linked
+SIMNODE_NCCL_LAZY=1 run --via plugin --stats -- bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
 expect "--via plugin --stats, linked" 0 '^onehop: 10 of 12 ncclAllReduce calls served, .* in 2 processes$' \
     '^onehop: 2 fallbacks: the communicator is not served'
-run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+run --via plugin --stats -- bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 expect "--via plugin --stats, addresses from before the first communicator: that is said" 0 \
     '^onehop: in 2 processes no ncclAllReduce call came to onehop: .* before the first communicator'
 expect "and no sum of nothing" "$status" '!^onehop: [0-9]+ (of|handed)'
-REACH_IDLE=1 run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+REACH_IDLE=1 run --via plugin --stats -- bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 expect "--via plugin --stats, a program that makes no call: nothing is said of it that is not so" 0 \
     '^onehop: in 2 processes no ncclAllReduce call came to onehop: if the program makes any, they go to NCCL by addresses that'
 expect "--via plugin --stats, addresses for each communicator" 0 '^onehop: [0-9]+ of 12 ncclAllReduce calls served' \
-    -- run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
+    -- run --via plugin --stats -- bash -c "$pair" "$reach" "$(new_folder)" late:libnccl.so.2
 expect "and nothing else is said" "$status" '!before the first communicator'
 if [ -n "${OH_SANITIZERS-}" ]; then
     tap_skip "--via audit --stats" "a sanitizer's runtime does not run in an audit library"
 else
     expect "--via audit --stats, linked" 0 '^onehop: 12 of 12 ncclAllReduce calls served, .* in 2 processes$' \
-        -- run --via audit --stats -- bash -c "$pair" "${reach}_linked" "$(folder)" linked
+        -- run --via audit --stats -- bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
 fi
 if [ -n "${OH_SANITIZERS-}" ] || ! command -v python3 >/dev/null; then
     tap_skip "--stats, ctypes" "no python3, or a sanitizer's runtime would have to come first"
 else
     python='python3 "$0" 1 2 "$@" & python3 "$0" 0 2 "$@" && wait $!'
     expect "--via plugin --stats, ctypes" 0 '^onehop: in 2 processes no ncclAllReduce call came to onehop: ' \
-        -- run --via plugin --stats -- bash -c "$python" "$ctypes" "$(folder)" libnccl.so.2
+        -- run --via plugin --stats -- bash -c "$python" "$ctypes" "$(new_folder)" libnccl.so.2
     expect "--via audit --stats, ctypes" 0 '^onehop: 12 of 12 ncclAllReduce calls served, .* in 2 processes$' \
-        -- run --via audit --stats -- bash -c "$python" "$ctypes" "$(folder)" libnccl.so.2
+        -- run --via audit --stats -- bash -c "$python" "$ctypes" "$(new_folder)" libnccl.so.2
 fi
 tap_empty "$(find "$scratch" -name 'onehop-stats.*')" "no file of statistics is left"
 TMPDIR=/nowhere run --stats -- true

@@ -14,12 +14,6 @@ topo() {
     run_limited "$onehop" topo "$@"
 }
 
-# What went wrong, for tap_point.
-diagnosis() {
-    printf 'exit status %s\n' "$status"
-    tail -n 15 out err
-}
-
 # answers STATUS PATTERN NAME: the last run ended so, and stdout has that line.
 answers() {
     run_first "$@"
