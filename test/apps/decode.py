@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Tensor-parallel decoding: a Llama-shaped stack with random weights, two allreduces a layer.
 
-    torchrun --nproc-per-node 4 test/apps/decode.py [--ways LIST] [--batches 1,8,64] [--out FILE] [--tokens FILE]
+    torchrun --nproc-per-node 4 test/apps/decode.py [--ways LIST] [--out FILE] [--tokens FILE]
 
 Query, key, value, gate and up projections are split by columns, the two that follow by rows, as Megatron-LM and vLLM
 do it; bfloat16, but the logits, which are computed and kept in float. Each decoding step of a batch size is one CUDA
@@ -29,6 +29,7 @@ from torch.nn import functional
 
 from harness import Clock, Job, parser
 
+BATCHES = (1, 2, 8, 32, 64)
 REPEATS = 20
 LOGITS = 2.5  # the best of 32000 is then about 10, and about 0.5 above the second
 
@@ -318,24 +319,22 @@ def measure(job, shape, layers, tables, way, reduce, batch):
 
 def main():
     options = parser(__doc__)
-    options.add_argument("--batches", default="1,2,8,32,64")
     options.add_argument("--ways", default="torch,ctypes,pool,compile")
     options.add_argument("--tokens", metavar="FILE", help="results of another run, whose tokens every step is fed")
     job = Job(options.parse_args())
-    shape = Shape(job.options.small)
+    shape = Shape(small=not job.cuda)
     generator = torch.Generator(device=job.device).manual_seed(job.options.seed)
     layers = [Layer(job, shape, generator) for _ in range(shape.layers)]
     tables = [torch.randn(shape.words, shape.width, generator=generator, device=job.device) for _ in range(2)]
     tables = tables[0].to(shape.dtype), tables[1] * (LOGITS * shape.width ** -0.5)  # words in, words out
     job.bound = LOGITS * 2 ** -9 * (2 * shape.layers * job.world) ** 0.5
-    batches = [int(batch) for batch in job.options.batches.split(",")]
     reducers = {"torch": TorchReducer, "ctypes": CtypesReducer, "pool": PoolReducer, "compile": TorchReducer}
     with torch.no_grad():
         for way in job.options.ways.split(","):
             if way == "ctypes" and not job.cuda:
                 continue  # it needs NCCL
             reduce = reducers[way](job)
-            for batch in batches[:1] if way == "compile" else batches:
+            for batch in BATCHES[:1] if way == "compile" else BATCHES:
                 measure(job, shape, layers, tables, way, reduce, batch)
                 job.clean()
             reduce.close()

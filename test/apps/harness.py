@@ -21,10 +21,9 @@ import torch.distributed as dist
 
 def parser(text):
     options = argparse.ArgumentParser(description=text.splitlines()[0])
-    options.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    options.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: small sizes")
     options.add_argument("--out", metavar="FILE", help="results as JSON")
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--small", action="store_true", help="sizes for a machine without GPUs")
     return options
 
 

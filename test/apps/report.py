@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Compares runs of the programs with stock NCCL and with onehop: tables, and whether the values agree.
 
-    report.py FOLDER [--markdown FILE] [--plot FILE.svg]
+    report.py FOLDER >PAGE.md
 
 FOLDER, written by scripts/apps, holds PROGRAM.WAY.NUMBER.json as the programs write them, PROGRAM.WAY.NUMBER.log with
 what they printed, about.txt for the head of the page, not-run.txt with the runs for which there was no time, and the
@@ -25,15 +25,12 @@ import glob
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
 
 LOSS_BOUND = 0.01
 SIGMAS, RMS = 6, 2
 STATS = re.compile(r"stats:.*\bserved=(\d+).*fallback=(\d+)")
-OTHERS = (("programs-in-c", "Programs in C"), ("choice", "Stock NCCL or onehop, by size"),
-          ("bindings", "Bindings of NCCL in Python"))
+OTHERS = (("programs-in-c", "Programs in C"), ("bindings", "Bindings of NCCL in Python"))
 
 
 def read_runs(folder):
@@ -60,17 +57,6 @@ def read_calls(path):
     """Served calls and fallbacks, of all ranks; none without statistics."""
     found = STATS.findall(read_text(path))
     return sum(int(s) for s, _ in found), sum(int(h) for _, h in found)
-
-
-def read_about(folder):
-    """What scripts/apps knows of the machine: {key: value}."""
-    lines = (line.partition(": ") for line in read_text(os.path.join(folder, "about.txt")).splitlines())
-    return {key: value for key, _, value in lines}
-
-
-def read_not_run(folder):
-    """Names of runs that were not made."""
-    return read_text(os.path.join(folder, "not-run.txt")).splitlines()
 
 
 def best(results, row, figure):
@@ -175,10 +161,10 @@ def compare(runs, not_run):
                     same = sum(stock["values"][name] == other["values"][name] for name in names)
                     lines.append(f"{program}: {way} run {number + 1} against stock run 1: {len(names)} results, {same} of "
                                  f"them the same bit for bit, {len(faults)} faults")
-                lines += [f"  {program}: {way}: {fault}" for fault in faults]
+                lines += [f"{program}: {way}: {fault}" for fault in faults]
                 failures += len(faults)
         served = {name for way in ways if way not in ("stock", "off") for other in ways[way] for name in other["values"]}
-        missing = [f"  {program}: missing with onehop: {name}" for name in names_of(stock) if name not in served]
+        missing = [f"{program}: missing with onehop: {name}" for name in names_of(stock) if name not in served]
         if any(name.startswith(program + ".") for name in not_run):
             missing = []
         lines += missing
@@ -203,16 +189,6 @@ def times(gain):
     return "" if gain is None else f"{gain:.2f}x"
 
 
-def print_text(rows, counts, lines):
-    print(f"{'':40}{'':10}{'stock':>10}{'onehop':>10}{'faster':>9}{'off':>10}")
-    for name, figure, stock, onehop, gain, off in rows:
-        print(f"{name:40}{figure:10}{shown(stock):>10}{shown(onehop):>10}{times(gain):>9}{shown(off):>10}")
-    for program, way, served, fallback, counted in counts:
-        print(f"{program}: {way}: served {served}, fallbacks {fallback}" +
-              (f"; the program asked for: {counted}" if counted else ""))
-    print("\n".join(lines))
-
-
 def head(runs, about):
     machine = about.get("machine", "")
     said = [about["date"] + "." if "date" in about else "",
@@ -225,76 +201,38 @@ def head(runs, about):
     return " ".join(part for part in said if part)
 
 
-def write_markdown(path, folder, runs, rows, lines, plotted):
-    about = read_about(folder)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(f"# Whole programs, {about.get('machine', 'stock NCCL and onehop')}\n\n{head(runs, about)}\n")
-        if "command" in about:
-            file.write(f"\n    {about['command']}\n")
-        if plotted:
-            file.write(f"\n![step times and tokens per second]({os.path.basename(plotted)})\n")
-        if rows:
-            file.write("\n| program | figure | stock | onehop | faster | onehop, off |\n|---|---|---|---|---|---|\n")
-        for name, figure, stock, onehop, gain, off in rows:
-            file.write(f"| {name} | {figure} | {shown(stock)} | {shown(onehop)} | {times(gain)} | {shown(off)} |\n")
-        if runs or lines:
-            file.write("\n## Calls\n\n| program | way | served | fallbacks | the program asked for |\n|---|---|---|---|---|\n")
-            file.writelines(f"| {' | '.join(str(cell) for cell in row)} |\n" for row in calls(runs))
-            file.write("\n## Values\n\n" + "\n".join(f"- {line.strip()}" for line in lines) + "\n")
-        for name, title in OTHERS:
-            text = read_text(os.path.join(folder, name + ".md"))
-            if text:
-                file.write(f"\n## {title}\n\n{text}")
-
-
-def plot(path, rows):
-    """Step times and tokens per second, stock and onehop, as bars, drawn by gnuplot. Returns the path of the picture."""
-    parts = [(label, [(name.split(" ", 1)[1], stock, onehop) for name, f, stock, onehop, _, _ in rows
-                      if f == figure and stock])
-             for figure, label in (("step_ms", "step, ms"), ("tokens_s", "tokens per second"))]
-    parts = [(label, bars) for label, bars in parts if bars]
-    if not parts:
-        return None
-    if not shutil.which("gnuplot"):
-        print("report.py: no gnuplot, so no picture (Debian: gnuplot-nox); where it is, this makes it: report.py FOLDER "
-              "--markdown FILE --plot FILE.svg", file=sys.stderr)
-        return None
-    script = ["$rows%d << EOD\n%s\nEOD" % (i, "\n".join(f'"{name}" {stock} {onehop}' for name, stock, onehop in bars))
-              for i, (_, bars) in enumerate(parts)]
-    script += [
-        f"set terminal svg size 900,{380 * len(parts)} font 'sans,13' background '#ffffff'\nset output '{path}'",
-        f"set multiplot layout {len(parts)},1\nset style data histogram\nset style fill solid 0.9 border -1",
-        "set boxwidth 0.85\nset xtics rotate by -30 font ',11'\nset grid y\nset key top left\nset logscale y\n"
-        "set style histogram clustered gap 1\nset bmargin 6"]
-    for i, (label, _) in enumerate(parts):
-        script.append(f"set ylabel '{label}'\nplot $rows{i} using 2:xtic(1) title 'stock NCCL' lc rgb '#bbbbbb', "
-                      "'' using 3 title 'onehop' lc rgb '#1f4e79'")
-    subprocess.run(["gnuplot"], input="\n".join(script) + "\n", text=True, check=True)
-    return path
+def print_page(folder, runs, rows, lines):
+    about = dict(line.split(": ", 1) for line in read_text(os.path.join(folder, "about.txt")).splitlines())
+    print(f"# Whole programs, {about.get('machine', 'stock NCCL and onehop')}\n\n{head(runs, about)}")
+    if "command" in about:
+        print(f"\n    {about['command']}")
+    if rows:
+        print("\n| program | figure | stock | onehop | faster | onehop, off |\n|---|---|---|---|---|---|")
+    for name, figure, stock, onehop, gain, off in rows:
+        print(f"| {name} | {figure} | {shown(stock)} | {shown(onehop)} | {times(gain)} | {shown(off)} |")
+    if runs or lines:
+        print("\n## Calls\n\n| program | way | served | fallbacks | the program asked for |\n|---|---|---|---|---|")
+        for row in calls(runs):
+            print(f"| {' | '.join(str(cell) for cell in row)} |")
+        print("\n## Values\n\n" + "\n".join(f"- {line}" for line in lines))
+    for name, title in OTHERS:
+        text = read_text(os.path.join(folder, name + ".md"))
+        if text:
+            print(f"\n## {title}\n\n{text}", end="")
 
 
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("folder")
-    options.add_argument("--markdown", metavar="FILE")
-    options.add_argument("--plot", metavar="FILE")
-    options = options.parse_args()
-    runs = {program: ways for program, ways in read_runs(options.folder).items() if "stock" in ways}
-    others = any(os.path.exists(os.path.join(options.folder, name + ".md")) for name, _ in OTHERS)
-    not_run = read_not_run(options.folder)
+    folder = options.parse_args().folder
+    runs = {program: ways for program, ways in read_runs(folder).items() if "stock" in ways}
+    others = any(os.path.exists(os.path.join(folder, name + ".md")) for name, _ in OTHERS)
+    not_run = read_text(os.path.join(folder, "not-run.txt")).splitlines()
     if not others and not not_run and not any("onehop" in ways for ways in runs.values()):
-        print(f"report.py: {options.folder} has no program's results with stock NCCL and with onehop", file=sys.stderr)
+        print(f"report.py: {folder} has no program's results with stock NCCL and with onehop", file=sys.stderr)
         sys.exit(2)
-    rows = list(table(runs))
     lines, failures = compare(runs, not_run)
-    if runs or lines:
-        print_text(rows, calls(runs), lines)
-    plotted = plot(options.plot, rows) if options.plot else None
-    if options.markdown:
-        write_markdown(options.markdown, options.folder, runs, rows, lines, plotted)
-    for name, _ in OTHERS:
-        text = read_text(os.path.join(options.folder, name + ".md"))
-        print("\n" + text if text else "", end="")
+    print_page(folder, runs, list(table(runs)), lines)
     sys.exit(1 if failures else 0)
 
 

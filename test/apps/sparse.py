@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Allreduce of sparse gradients: Ok-Topk, what it is compared with, and their collectives mixed.
 
-    torchrun --nproc-per-node 4 test/apps/sparse.py [--length N] [--density D] [--out FILE]
+    torchrun --nproc-per-node 4 test/apps/sparse.py [--out FILE]
 
 dense: one allreduce. topk: every rank's k largest entries, allgathered and added. gtopk: the k largest of two ranks
 merged in a tree of sends and receives, then a broadcast (Shi et al., ICDCS 2019). oktopk: the index space is cut into
@@ -10,7 +10,7 @@ grouped sends and receives, a few peers at a time), adds them, picks those above
 (Li and Hoefler, PPoPP 2022). gaussian: entries above a threshold taken from mean and deviation, whose number differs
 from rank to rank (Shi et al., 2019); gaussian-adjusted: the threshold is moved until the number is near k.
 Then: all of these on two communicators and two streams at once. (PyTorch cannot put an allreduce into one group with
-sends of another stream: sparse_collectives.c does.) The program counts the collectives that it asks for, by kind.
+sends of another stream: allreduce_all.c does.) The program counts the collectives that it asks for, by kind.
 
 The gradients are whole multiples of 2^-10, so that every sum is exact in whatever order: results must be the same bits
 with any NCCL, and are compared with a sum that each rank makes by itself.
@@ -271,12 +271,9 @@ def run_mixed(job, length, k):
 
 
 def main():
-    options = parser(__doc__)
-    options.add_argument("--length", type=int, default=1 << 20)
-    options.add_argument("--density", type=float, default=0.01)
-    job = Job(options.parse_args())
-    length = 5000 if job.options.small else job.options.length
-    k = max(1, int(length * job.options.density))
+    job = Job(parser(__doc__).parse_args())
+    length = 1 << 20 if job.cuda else 5000
+    k = length // 100
     run_schemes(job, length, k)
     run_mixed(job, length, k)
     job.finish("sparse")

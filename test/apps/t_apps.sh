@@ -28,7 +28,7 @@ run() {
 
 # report NAME STATUS PATTERN TEXT: what report.py makes of the folder NAME.
 report() {
-    python3 "$apps/report.py" "$scratch/$1" --markdown "$scratch/$1.md" >"$scratch/out" 2>&1
+    python3 "$apps/report.py" "$scratch/$1" >"$scratch/out" 2>&1
     status=$?
     [ $status = "$2" ] && grep -qE -- "$3" "$scratch/out"
     tap_point $? "$4" "status $status: $(cat "$scratch/out")"
@@ -47,13 +47,12 @@ run equal 2 onehop.1 1.0,2.0 7,8 2.0
 printf 'date: 2026-01-02\nmachine: 2 x GPU\ndriver: 5\nNVLS: off\ncommit: abc\ncommand: scripts/apps demo\n' \
     >"$scratch/equal/about.txt"
 printf '| program | stock |\n|---|---|\n| in C | right |\n' >"$scratch/equal/programs-in-c.md"
-report equal 0 '^demo row +step_ms +4 +2 +2\.00x' "runs that agree; the best of two is compared"
-grep -q 'demo: onehop: served 12, fallbacks 3; the program asked for: allreduce 15, allgather 4' "$scratch/out"
+report equal 0 '^\| demo row \| step_ms \| 4 \| 2 \| 2\.00x \|' "runs that agree; the best of two is compared"
+grep -q '^| demo | onehop | 12 | 3 | allreduce 15, allgather 4 |$' "$scratch/out"
 tap_point $? "calls are counted" "$(cat "$scratch/out")"
-grep -q '^| demo row | step_ms | 4 | 2 | 2.00x |' "$scratch/equal.md" && grep -q '^| in C | right |' "$scratch/equal.md" &&
-    grep -q '^2026-01-02. 2 x GPU, driver 5. NVLS off. Commit abc. ' "$scratch/equal.md" &&
-    grep -q '^| demo | onehop | 12 | 3 | ' "$scratch/equal.md" && grep -q '^    scripts/apps demo$' "$scratch/equal.md"
-tap_point $? "the same as a page, with machine, commit, command, and the tables of other programs" "$(cat "$scratch/equal.md")"
+grep -q '^2026-01-02. 2 x GPU, driver 5. NVLS off. Commit abc. ' "$scratch/out" &&
+    grep -q '^    scripts/apps demo$' "$scratch/out" && grep -q '^| in C | right |' "$scratch/out"
+tap_point $? "the page has machine, commit, command, and the tables of other programs" "$(cat "$scratch/out")"
 compare loss-2 2 1.0,2.0001 7,8 9.5,9.25 1 'loss demo: 1 of 2 values differ' "two ranks: a loss that differs at all"
 compare loss-4 4 1.0,2.0001 7,8 9.5,9.25 0 '4 results, 3 of them the same bit for bit, 0 faults' \
     "four ranks: a loss that differs a little"
@@ -71,23 +70,23 @@ for name in some missing off on lost unserved sparse pool; do
 done
 run some 2 segments.1 1.0,2.0 7,8 3.0
 sed -i 's/"loss demo": [^]]*\], //' "$scratch/some/demo.segments.1.json"
-report some 0 '^demo row, segments +step_ms +3 *$' "a way that runs some of the values is compared in these"
+report some 0 '^\| demo row, segments \| step_ms \|  \| 3 \|  \|  \|$' "a way that runs some of the values is compared in these"
 run pool 2 pool.1 1.0,2.0 7,8 1.0
-report pool 0 '^demo row +step_ms +4 +2 +2\.00x' "a pool's own run is not the best of the others"
-grep -qE '^demo row, by itself +step_ms +1 *$' "$scratch/out"
+report pool 0 '^\| demo row \| step_ms \| 4 \| 2 \| 2\.00x \|' "a pool's own run is not the best of the others"
+grep -q '^| demo row, by itself | step_ms |  | 1 |  |  |$' "$scratch/out"
 tap_point $? "but has a row" "$(cat "$scratch/out")"
 run unrun-onehop 2 stock.1 1.0,2.0 7,8 4.0
 mkdir "$scratch/unrun-all" "$scratch/empty"
-printf 'demo.onehop.1\nsparse_collectives, onehop\n' | tee "$scratch/unrun-onehop/not-run.txt" >"$scratch/unrun-all/not-run.txt"
-report unrun-onehop 0 '^demo.onehop.1: not run: no time left$' "what there was no time for is told, and no fault"
-grep -q '^- sparse_collectives, onehop: not run: no time left' "$scratch/unrun-onehop.md"
-tap_point $? "on the page, too" "$(cat "$scratch/unrun-onehop.md")"
-report unrun-all 0 '^demo.onehop.1: not run: no time left$' "no time for anything"
+printf 'demo.onehop.1\nallreduce_all, onehop\n' | tee "$scratch/unrun-onehop/not-run.txt" >"$scratch/unrun-all/not-run.txt"
+report unrun-onehop 0 '^- demo.onehop.1: not run: no time left$' "what there was no time for is told, and no fault"
+grep -q '^- allreduce_all, onehop: not run: no time left$' "$scratch/out"
+tap_point $? "all of it" "$(cat "$scratch/out")"
+report unrun-all 0 '^- demo.onehop.1: not run: no time left$' "no time for anything"
 run missing 2 onehop.1 1.0,2.0 7,8 2.0
 sed -i 's/"loss demo": [^]]*\], //' "$scratch/missing/demo.onehop.1.json"
 report missing 1 'missing with onehop: loss demo' "but each value runs with onehop in some way"
 run off 2 off.1 1.0,2.0 7,8 4.0
-report off 0 '^demo row +step_ms +4 +2 +2\.00x +4$' "onehop switched off: no statistics"
+report off 0 '^\| demo row \| step_ms \| 4 \| 2 \| 2\.00x \| 4 \|$' "onehop switched off: no statistics"
 run on 2 off.1 1.0,2.0 7,8 4.0
 cp "$scratch/on/demo.onehop.1.log" "$scratch/on/demo.off.1.log"
 report on 1 'off: calls are counted, although' "switched off, but served"
@@ -114,10 +113,8 @@ case $2 in
 *.onehop.* | *.segments.* | *.pool.*) echo 'onehop: stats: rank 0 nranks 2 served=12 (oneshot=12) fallback=3 (size=3) bytes=9' ;;
 esac
 END
-for program in allreduce_all sparse_collectives; do
-    printf '#!/bin/bash\nsleep "${TAKES_C-0}"\necho right\ncase $ONEHOP_STATS$ONEHOP_DISABLE in\n1) echo "onehop: stats: rank 0 nranks 2 %s" >&2 ;;\nesac\n' \
-        'served=1 (oneshot=1) fallback=0 (size=0) bytes=9' >"$scratch/built/test/apps/$program"
-done
+printf '#!/bin/bash\nsleep "${TAKES_C-0}"\necho right\ncase $ONEHOP_STATS$ONEHOP_DISABLE in\n1) echo "onehop: stats: rank 0 nranks 2 %s" >&2 ;;\nesac\n' \
+    'served=1 (oneshot=1) fallback=0 (size=0) bytes=9' >"$scratch/built/test/apps/allreduce_all"
 chmod +x "$bin/python" "$scratch"/built/test/apps/*
 export DEMO=$scratch/equal/demo.stock.1.json PYTHON=$bin/python NCCL_LIB=$scratch/nccl
 unset LD_PRELOAD LD_AUDIT NCCL_NET_PLUGIN CUDA_VISIBLE_DEVICES
@@ -138,7 +135,7 @@ run_apps() {
 }
 mkdir "$scratch/apps"
 touch "$scratch/apps/decode.onehop.7.json" "$scratch/apps/mine"
-run_apps 0 '^train.*|demo: onehop run 1 against stock' "all well" -- train
+run_apps 0 '^- train: onehop run 1 against stock run 1: 4 results, .* 0 faults$' "all well" -- train
 [ ! -e "$scratch/apps/decode.onehop.7.json" ] && [ -e "$scratch/apps/mine" ] && [ -e "$scratch/apps/train.off.1.json" ]
 tap_point $? "what an earlier run has left is not reported" "$(ls "$scratch/apps")"
 run_apps 1 'train.stock.1 failed after [0-9]+ s \(status 9\)' "a program that fails" FAIL=1 -- train

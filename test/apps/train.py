@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Data-parallel training of one small transformer, its gradients reduced in several ways.
 
-    torchrun --nproc-per-node 4 test/apps/train.py [--steps N] [--out FILE]
+    torchrun --nproc-per-node 4 test/apps/train.py [--out FILE]
 
 parameter: one allreduce for each parameter after the backward pass; flat: one for all gradients in one buffer; hooks:
 one for each parameter from a hook, on a stream beside the backward pass; ddp: torch's DistributedDataParallel; fsdp:
@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from harness import Clock, Job, parser
 
-WARM_UP = 5
+STEPS, WARM_UP = 40, 5
 
 
 class Block(nn.Module):
@@ -237,7 +237,7 @@ def train(job, shape, way):
     reducer = reducer_of(job, model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     clock, losses = Clock(job), []
-    for step in range(job.options.steps):
+    for step in range(STEPS):
         tokens = batch_of(job, shape, step)
         clock.start()
         optimizer.zero_grad(set_to_none=way != "flat")
@@ -262,14 +262,11 @@ def train(job, shape, way):
 
 
 def main():
-    options = parser(__doc__)
-    options.add_argument("--steps", type=int, default=40)
-    options.add_argument("--ways", default=",".join(WAYS))
-    job = Job(options.parse_args())
+    job = Job(parser(__doc__).parse_args())
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # it would add kernels to every step
-    shape = Shape(job.options.small)
-    for way in job.options.ways.split(","):
+    shape = Shape(small=not job.cuda)
+    for way in WAYS:
         train(job, shape, way)
         job.clean()
     job.finish("train")

@@ -31,17 +31,22 @@ ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupStart(void);
 ncclResult_t pncclGroupEnd(void);
 
-typedef ncclResult_t (*reduce_function)(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
-                                        cudaStream_t);
+/* Functions that a program calls. */
+struct functions {
+    __typeof__(ncclAllReduce) *reduce;
+    __typeof__(ncclBroadcast) *broadcast;
+    __typeof__(ncclGroupStart) *group_start;
+    __typeof__(ncclGroupEnd) *group_end;
+};
 
+static const struct functions nccl = {pncclAllReduce, pncclBroadcast, pncclGroupStart, pncclGroupEnd};
+static const struct functions program = {ncclAllReduce, ncclBroadcast, ncclGroupStart, ncclGroupEnd};
+static const struct functions *use = &program;
 static ncclComm_t comms[2], unserved[2];
 static ncclComm_t comm; /* of the next calls, and their stream */
 static CUstream stream, streams[2];
 static CUdeviceptr buffer;
 static CUcontext contexts[2];
-static reduce_function reduce;
-static ncclResult_t (*group_start)(void);
-static ncclResult_t (*group_end)(void);
 static void *libc;
 static bool missed;
 
@@ -53,36 +58,37 @@ static bool missed;
         }                                                                                                              \
     } while (0)
 
-static void call_served(void)
+static void call(size_t count, ncclDataType_t type)
 {
     void *at = (void *)(uintptr_t)buffer;
-    reduce(at, at, COUNT, ncclFloat, ncclSum, comm, (cudaStream_t)stream);
+    use->reduce(at, at, count, type, ncclSum, comm, (cudaStream_t)stream);
+}
+
+static void call_served(void)
+{
+    call(COUNT, ncclFloat);
 }
 
 static void call_large(void)
 {
-    void *at = (void *)(uintptr_t)buffer;
-    reduce(at, at, TOO_MANY, ncclFloat, ncclSum, comm, (cudaStream_t)stream);
+    call(TOO_MANY, ncclFloat);
 }
 
 static void call_refused(void)
 {
-    void *at = (void *)(uintptr_t)buffer;
-    reduce(at, at, COUNT, (ncclDataType_t)99, ncclSum, comm, (cudaStream_t)stream);
+    call(COUNT, (ncclDataType_t)99);
 }
-
-static ncclResult_t (*broadcast)(const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
 
 static void call_other(void)
 {
     void *at = (void *)(uintptr_t)buffer;
-    broadcast(at, at, COUNT, (ncclDataType_t)99, 0, comm, (cudaStream_t)stream);
+    use->broadcast(at, at, COUNT, (ncclDataType_t)99, 0, comm, (cudaStream_t)stream);
 }
 
 static void call_group(void)
 {
-    group_start();
-    group_end();
+    use->group_start();
+    use->group_end();
 }
 
 static void call_dlsym(void)
@@ -117,20 +123,20 @@ static double now_ns(void)
 }
 
 /* Nanoseconds a call, in one run. */
-static double run(void (*call)(void))
+static double run(void (*once)(void))
 {
     double start = now_ns();
     for (int i = 0; i < CALLS; i++) {
-        call();
+        once();
     }
     return (now_ns() - start) / CALLS;
 }
 
-static double measure(void (*call)(void))
+static double measure(void (*once)(void))
 {
     double best = 1e18;
     for (int i = 0; i < RUNS; i++) {
-        double each = run(call);
+        double each = run(once);
         best = each < best ? each : best;
     }
     return best;
@@ -146,42 +152,25 @@ static void print(const char *what, double ns, double aim)
     }
 }
 
-/* The functions of NCCL itself, and those that the program calls. */
-static const struct functions {
-    reduce_function reduce;
-    __typeof__(broadcast) broadcast;
-    __typeof__(group_start) group_start;
-    __typeof__(group_end) group_end;
-} nccl = {pncclAllReduce, pncclBroadcast, pncclGroupStart, pncclGroupEnd},
-  program = {ncclAllReduce, ncclBroadcast, ncclGroupStart, ncclGroupEnd};
-
-static void choose(const struct functions *functions)
-{
-    reduce = functions->reduce;
-    broadcast = functions->broadcast;
-    group_start = functions->group_start;
-    group_end = functions->group_end;
-}
-
 /* What a call costs more by these functions than by NCCL's own; in turns, since the machine's speed drifts. */
-static double beside_nccl_by(const struct functions *functions, void (*call)(void))
+static double beside_nccl_by(const struct functions *functions, void (*once)(void))
 {
     double best = 1e18, best_nccl = 1e18;
     for (int i = 0; i < RUNS; i++) {
-        choose(&nccl);
-        double each_nccl = run(call);
-        choose(functions);
-        double each = run(call);
+        use = &nccl;
+        double each_nccl = run(once);
+        use = functions;
+        double each = run(once);
         best = each < best ? each : best;
         best_nccl = each_nccl < best_nccl ? each_nccl : best_nccl;
     }
-    choose(&program);
+    use = &program;
     return best - best_nccl;
 }
 
-static double beside_nccl(void (*call)(void))
+static double beside_nccl(void (*once)(void))
 {
-    return beside_nccl_by(&program, call);
+    return beside_nccl_by(&program, once);
 }
 
 static void measure_refused(void)
@@ -195,14 +184,14 @@ static void measure_refused(void)
 static void measure_dlsym(void)
 {
     struct functions found = program;
-    found.reduce = (reduce_function)dlsym(dlopen("libnccl.so.2", RTLD_NOW), "ncclAllReduce");
+    found.reduce = (__typeof__(found.reduce))dlsym(dlopen("libnccl.so.2", RTLD_NOW), "ncclAllReduce");
     print("fallback: the same, its address from dlsym", beside_nccl_by(&found, call_large), 100);
 }
 
 /* The first call of both ranks, with the driver's own functions, before NCCL has work of the communicator. */
 static void set_up(void)
 {
-    MUST(group_start() == ncclSuccess);
+    MUST(ncclGroupStart() == ncclSuccess);
     for (int r = 0; r < 2; r++) {
         CUdeviceptr at;
         CUstream on;
@@ -211,7 +200,7 @@ static void set_up(void)
         MUST(ncclAllReduce((void *)(uintptr_t)at, (void *)(uintptr_t)at, 1, ncclFloat, ncclSum, comms[r],
                            (cudaStream_t)on) == ncclSuccess);
     }
-    MUST(group_end() == ncclSuccess && cuCtxSetCurrent(contexts[0]) == CUDA_SUCCESS);
+    MUST(ncclGroupEnd() == ncclSuccess && cuCtxSetCurrent(contexts[0]) == CUDA_SUCCESS);
     check_counts(comms[0], 1, 0);
 }
 
@@ -254,7 +243,6 @@ int main(void)
     MUST(cuMemAlloc(&buffer, COUNT * sizeof(float)) == CUDA_SUCCESS);
     make_comms();
     stream = streams[0];
-    choose(&program);
     libc = dlopen("libc.so.6", RTLD_NOW);
     printf("SIMULATED node, host time of a call, %s\n",
            onehop ? "with onehop, beside NCCL's and the driver's" : "without");

@@ -19,10 +19,12 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/param.h>
 
-#define INTEGER(name_, type_, size_, signed_) [type_] = {name_, type_, size_, signed_, 0, 0, false}
+#define ONES(bits_) ((UINT64_C(1) << (bits_)) - 1)
+#define INTEGER(name_, type_, size_, signed_) [type_] = {name_, type_, size_, signed_, 0, false, 0, 0}
 #define FLOAT(name_, type_, size_, exponent_, mantissa_, fp8_)                                                         \
-    [type_] = {name_, type_, size_, true, mantissa_, exponent_, fp8_}
+    [type_] = {name_, type_, size_, true, mantissa_, fp8_, ONES(8 * size_ - 1) + 1, ONES(exponent_) << mantissa_}
 
 const struct cf_type cf_types[ncclNumTypes] = {
     INTEGER("int8", ncclInt8, 1, true),
@@ -66,12 +68,12 @@ void cf_store(const struct cf_type *type, void *at, uint64_t bits)
 
 static int bias_of(const struct cf_type *type)
 {
-    return (1 << (type->exponent - 1)) - 1;
+    return (int)(type->ones >> type->mantissa >> 1);
 }
 
 static bool has_infinity(const struct cf_type *type)
 {
-    return !(type->fp8 && type->exponent == 4);
+    return !(type->fp8 && type->mantissa == 3);
 }
 
 static int least_exponent(const struct cf_type *type)
@@ -96,25 +98,15 @@ static long double least_subnormal(const struct cf_type *type)
     return ldexpl(1, least_exponent(type) - type->mantissa);
 }
 
-static uint64_t sign_bit(const struct cf_type *type)
-{
-    return UINT64_C(1) << (type->size * 8 - 1);
-}
-
-static uint64_t all_ones_exponent(const struct cf_type *type)
-{
-    return ((UINT64_C(1) << type->exponent) - 1) << type->mantissa;
-}
-
 static long double decode(const struct cf_type *type, uint64_t bits)
 {
-    uint64_t magnitude = bits & (sign_bit(type) - 1), ones = all_ones_exponent(type);
-    uint64_t fraction = magnitude & ((UINT64_C(1) << type->mantissa) - 1);
+    uint64_t magnitude = bits & (type->sign - 1);
+    uint64_t fraction = magnitude & ONES(type->mantissa);
     int exponent = (int)(magnitude >> type->mantissa);
     long double value;
-    if (has_infinity(type) ? magnitude > ones : magnitude == sign_bit(type) - 1) {
+    if (has_infinity(type) ? magnitude > type->ones : magnitude == type->sign - 1) {
         return nanl("");
-    } else if (has_infinity(type) && magnitude == ones) {
+    } else if (has_infinity(type) && magnitude == type->ones) {
         value = INFINITY;
     } else if (exponent == 0) {
         value = ldexpl((long double)fraction, least_exponent(type) - type->mantissa);
@@ -122,24 +114,24 @@ static long double decode(const struct cf_type *type, uint64_t bits)
         value = ldexpl((long double)(fraction + (UINT64_C(1) << type->mantissa)),
                        exponent - bias_of(type) - type->mantissa);
     }
-    return bits & sign_bit(type) ? -value : value;
+    return bits & type->sign ? -value : value;
 }
 
 static uint64_t infinity_or_most(const struct cf_type *type)
 {
     if (!type->fp8) {
-        return all_ones_exponent(type);
+        return type->ones;
     }
-    return has_infinity(type) ? all_ones_exponent(type) - 1 : sign_bit(type) - 2;
+    return has_infinity(type) ? type->ones - 1 : type->sign - 2;
 }
 
 /* To nearest, ties to even; fp8 saturates, infinities too, as NCCL's conversions do. */
 static uint64_t encode(const struct cf_type *type, long double value)
 {
-    uint64_t sign = signbit(value) ? sign_bit(type) : 0;
+    uint64_t sign = signbit(value) ? type->sign : 0;
     long double magnitude = fabsl(value);
     if (isnan(value)) {
-        return sign_bit(type) - 1;
+        return type->sign - 1;
     }
     if (isinf(value)) {
         return sign | infinity_or_most(type);
@@ -168,20 +160,10 @@ static uint64_t mask_of(const struct cf_type *type)
 /* A float of random sign and fraction, its exponent between low and high. */
 static uint64_t random_float(const struct cf_type *type, uint64_t random, int low, int high)
 {
-    uint64_t fraction = (random >> 8) & ((UINT64_C(1) << type->mantissa) - 1);
+    uint64_t fraction = (random >> 8) & ONES(type->mantissa);
     int exponent = low + (int)((random >> 1) % 97 % (uint64_t)(high - low + 1));
-    uint64_t bits = (random & 1 ? sign_bit(type) : 0) | (uint64_t)(exponent + bias_of(type)) << type->mantissa;
+    uint64_t bits = (random & 1 ? type->sign : 0) | (uint64_t)(exponent + bias_of(type)) << type->mantissa;
     return fabsl(decode(type, bits | fraction)) <= most(type) ? bits | fraction : bits;
-}
-
-static int at_least(int a, int b)
-{
-    return a > b ? a : b;
-}
-
-static int at_most(int a, int b)
-{
-    return a < b ? a : b;
 }
 
 static uint64_t exact_input(const struct cf_data *data, uint64_t random)
@@ -194,7 +176,7 @@ static uint64_t exact_input(const struct cf_data *data, uint64_t random)
         return random_float(type, random, least_exponent(type), most_exponent(type));
     }
     /* Whole numbers of which eight have a sum within the precision of the type. */
-    int bits = at_most(type->mantissa + 1 - 3, 40);
+    int bits = MIN(type->mantissa + 1 - 3, 40);
     uint64_t most_whole = UINT64_C(1) << bits;
     return encode(type, (long double)((random >> 8) % (2 * most_whole + 1)) - (long double)most_whole);
 }
@@ -205,7 +187,7 @@ static uint64_t wide_input(const struct cf_data *data, uint64_t random)
     if (data->op == CF_PROD) { /* eight of them fit every type, and none is subnormal on the way */
         return random_float(type, random, 0, 0);
     }
-    return random_float(type, random, at_least(least_exponent(type), -12), at_most(most_exponent(type) - 5, 12));
+    return random_float(type, random, MAX(least_exponent(type), -12), MIN(most_exponent(type) - 5, 12));
 }
 
 /* A neutral element of the op, where it has one that suits the case. */
@@ -229,18 +211,18 @@ enum special {
 
 static uint64_t any_nan(const struct cf_type *type, uint64_t random)
 {
-    uint64_t sign = random & 1 ? sign_bit(type) : 0;
+    uint64_t sign = random & 1 ? type->sign : 0;
     if (!has_infinity(type)) {
-        return sign | (sign_bit(type) - 1);
+        return sign | (type->sign - 1);
     }
-    uint64_t payload = (random >> 8) & ((UINT64_C(1) << type->mantissa) - 1);
-    return sign | all_ones_exponent(type) | (payload != 0 ? payload : 1);
+    uint64_t payload = (random >> 8) & ONES(type->mantissa);
+    return sign | type->ones | (payload != 0 ? payload : 1);
 }
 
 static uint64_t infinity_of(const struct cf_type *type, bool negative)
 {
-    uint64_t bits = has_infinity(type) ? all_ones_exponent(type) : infinity_or_most(type);
-    return bits | (negative ? sign_bit(type) : 0);
+    uint64_t bits = has_infinity(type) ? type->ones : infinity_or_most(type);
+    return bits | (negative ? type->sign : 0);
 }
 
 /* So many subnormals that the sum of eight of them is exact. */
@@ -261,14 +243,14 @@ static uint64_t special_input(const struct cf_data *data, int world, size_t i, u
     case ALL_NAN:
         return any_nan(type, random);
     case MIXED_ZEROS:
-        return random & 1 ? sign_bit(type) : 0;
+        return random & 1 ? type->sign : 0;
     case NEGATIVE_ZEROS:
-        return sign_bit(type);
+        return type->sign;
     case SUBNORMAL:
         if (data->op == CF_PROD && !chosen) {
             return neutral(data);
         }
-        return (random & 1 ? sign_bit(type) : 0) | (random >> 8) % tiny_fractions(type);
+        return (random & 1 ? type->sign : 0) | (random >> 8) % tiny_fractions(type);
     case ONE_INFINITY:
         return chosen ? infinity_of(type, negative) : encode(type, data->op == CF_PROD ? 1 : (int)(random % 3));
     case BOTH_INFINITIES:
@@ -379,18 +361,12 @@ static uint64_t integer_result(const struct cf_data *data, const struct cf_eleme
 
 /* --- what floats must be ----------------------------------------------------------------------------------------- */
 
-enum expect {
-    ANYTHING,
-    NOT_A_NUMBER,
-    BITS,    /* exactly these */
-    BITS_OR, /* one of two */
-    NEAR,    /* value, at most `error` away */
-    NEAR_AND_BITS
-};
-
+/* All that is set must be met; nothing: any result is right. */
 struct expectation {
-    enum expect kind;
-    uint64_t bits, or_bits;
+    bool nan;
+    int patterns; /* one of so many; 0: any */
+    uint64_t pattern[2];
+    bool near; /* at most `error` from value */
     long double value, error;
 };
 
@@ -403,31 +379,40 @@ struct column {
 
 static void read_column(const struct cf_data *data, const struct cf_element *element, struct column *column_p)
 {
-    struct column column = {.bits = element->bits, .scalar = element->scalar};
+    *column_p = (struct column){.bits = element->bits, .scalar = element->scalar};
     for (int r = 0; r < data->nranks; r++) {
-        column.value[r] = decode(data->type, column.bits[r]);
-        if (is_premul(data->op)) {
-            column.value[r] *= decode(data->type, column.scalar[r]);
-        }
-        column.nans += isnan(column.value[r]) != 0;
-        column.zeros += column.value[r] == 0;
-        column.plus_infinities += isinf(column.value[r]) && column.value[r] > 0;
-        column.minus_infinities += isinf(column.value[r]) && column.value[r] < 0;
+        long double value = decode(data->type, element->bits[r]);
+        value *= is_premul(data->op) ? decode(data->type, element->scalar[r]) : 1;
+        column_p->value[r] = value;
+        column_p->nans += isnan(value) != 0;
+        column_p->zeros += value == 0;
+        column_p->plus_infinities += value == INFINITY;
+        column_p->minus_infinities += value == -INFINITY;
     }
-    *column_p = column;
 }
+
+static const struct expectation anything, not_a_number = {.nan = true};
 
 static struct expectation expect_bits(uint64_t bits)
 {
-    return (struct expectation){.kind = BITS, .bits = bits};
+    return (struct expectation){.patterns = 1, .pattern = {bits}};
+}
+
+static struct expectation expect_either(uint64_t bits, uint64_t or_bits)
+{
+    return (struct expectation){.patterns = 2, .pattern = {bits, or_bits}};
+}
+
+static struct expectation expect_near(long double value, long double error)
+{
+    return (struct expectation){.near = true, .value = value, .error = error};
 }
 
 /* An infinity that went through the type's conversions; e5m2 saturates it, or does not where nothing is converted. */
 static struct expectation expect_infinity(const struct cf_type *type, bool negative)
 {
-    uint64_t sign = negative ? sign_bit(type) : 0;
-    return (struct expectation){
-        .kind = BITS_OR, .bits = sign | infinity_or_most(type), .or_bits = infinity_of(type, negative)};
+    uint64_t sign = negative ? type->sign : 0;
+    return expect_either(sign | infinity_or_most(type), infinity_of(type, negative));
 }
 
 /* fmin and fmax: a NaN only where there is nothing else. Which zero wins is left open by C, and so here. */
@@ -435,7 +420,7 @@ static struct expectation expect_extreme(const struct cf_data *data, const struc
 {
     int best = -1;
     if (column->nans == data->nranks) {
-        return (struct expectation){.kind = NOT_A_NUMBER};
+        return not_a_number;
     }
     for (int r = 0; r < data->nranks; r++) {
         long double value = column->value[r];
@@ -446,7 +431,7 @@ static struct expectation expect_extreme(const struct cf_data *data, const struc
         return expect_infinity(data->type, column->value[best] < 0);
     }
     if (column->value[best] == 0) {
-        return (struct expectation){.kind = BITS_OR, .bits = 0, .or_bits = sign_bit(data->type)};
+        return expect_either(0, data->type->sign);
     }
     return expect_bits(column->bits[best]);
 }
@@ -471,7 +456,7 @@ static struct expectation expect_product(const struct cf_data *data, const struc
         product *= column->value[r];
     }
     if (column->nans > 0 || (infinite && column->zeros > 0)) {
-        return (struct expectation){.kind = NOT_A_NUMBER};
+        return not_a_number;
     }
     if (infinite || fabsl(product) > 2 * most(data->type)) {
         return expect_infinity(data->type, signbit(product));
@@ -479,8 +464,7 @@ static struct expectation expect_product(const struct cf_data *data, const struc
     if (data->family != CF_WIDE) {
         return expect_bits(encode(data->type, product));
     }
-    return (struct expectation){
-        .kind = NEAR, .value = product, .error = drift(data->type, data->nranks - 1) * fabsl(product)};
+    return expect_near(product, drift(data->type, data->nranks - 1) * fabsl(product));
 }
 
 static int sum_roundings(const struct cf_data *data)
@@ -500,7 +484,7 @@ static struct expectation expect_sum(const struct cf_data *data, const struct co
     bool plus = column->plus_infinities > 0, minus = column->minus_infinities > 0;
     long double sum = column->value[0], magnitude = fabsl(column->value[0]);
     if (column->nans > 0 || (plus && minus)) {
-        return (struct expectation){.kind = NOT_A_NUMBER};
+        return not_a_number;
     }
     if (plus || minus) {
         return expect_infinity(type, minus);
@@ -523,11 +507,10 @@ static struct expectation expect_sum(const struct cf_data *data, const struct co
         return expect_infinity(type, signbit(sum));
     }
     if (magnitude > most(type)) { /* partial results overflow or not, as the order has it */
-        return (struct expectation){.kind = ANYTHING};
+        return anything;
     }
     long double underflow = data->op == CF_SUM ? 0 : (long double)data->nranks * least_subnormal(type) / 2;
-    return (struct expectation){
-        .kind = NEAR, .value = sum, .error = drift(type, sum_roundings(data)) * magnitude + underflow};
+    return expect_near(sum, drift(type, sum_roundings(data)) * magnitude + underflow);
 }
 
 /* A rank's factor times its element, rounded to the type. */
@@ -543,35 +526,29 @@ static long double scaled(const struct cf_data *data, const struct column *colum
                                : decode(type, encode(type, element * factor)); /* exact before it is rounded */
 }
 
-/* onehop's documented result: in rank order, in fp32 or fp64, rounded once. */
-/* An average whose sum was too large is taken of eighths. */
-static void avoid_overflow(const struct cf_data *data, const struct column *column, double *wide, float *narrow)
+/* All ranks' values, each times `part`, combined in rank order. */
+static void combine_in_order(const struct cf_data *data, const struct column *column, double part, double *wide_p,
+                             float *narrow_p)
 {
-    double wide_sum = 0;
-    float narrow_sum = 0;
     for (int r = 0; r < data->nranks; r++) {
-        double eighth = (double)scaled(data, column, r) * 0.125;
-        wide_sum = r == 0 ? eighth : wide_sum + eighth;
-        narrow_sum = r == 0 ? (float)eighth : narrow_sum + (float)eighth;
+        double value = (double)scaled(data, column, r) * part;
+        bool product = data->op == CF_PROD;
+        *wide_p = r == 0 ? value : product ? *wide_p * value : *wide_p + value;
+        *narrow_p = r == 0 ? (float)value : product ? *narrow_p * (float)value : *narrow_p + (float)value;
     }
-    *wide = isfinite(*wide) ? *wide : wide_sum / (data->nranks * 0.125);
-    *narrow = isfinite(*narrow) ? *narrow : narrow_sum / ((float)data->nranks * 0.125f);
 }
 
+/* onehop's documented result: in rank order, in fp32 or fp64, rounded once. An average whose sum is too large is taken
+ * of eighths. */
 static uint64_t result_in_order(const struct cf_data *data, const struct column *column)
 {
-    bool product = data->op == CF_PROD;
-    double wide = (double)scaled(data, column, 0);
-    float narrow = (float)wide;
-    for (int r = 1; r < data->nranks; r++) {
-        double value = (double)scaled(data, column, r);
-        wide = product ? wide * value : wide + value;
-        narrow = product ? narrow * (float)value : narrow + (float)value;
-    }
+    double wide = 0, wide_eighth = 0;
+    float narrow = 0, narrow_eighth = 0;
+    combine_in_order(data, column, 1, &wide, &narrow);
     if (data->op == CF_AVG) {
-        wide /= data->nranks;
-        narrow /= (float)data->nranks;
-        avoid_overflow(data, column, &wide, &narrow);
+        combine_in_order(data, column, 0.125, &wide_eighth, &narrow_eighth);
+        wide = isfinite(wide) ? wide / data->nranks : wide_eighth / (data->nranks * 0.125);
+        narrow = isfinite(narrow) ? narrow / (float)data->nranks : narrow_eighth / ((float)data->nranks * 0.125f);
     }
     return encode(data->type, data->type->mantissa > 23 ? (long double)wide : (long double)narrow);
 }
@@ -585,9 +562,9 @@ static struct expectation expect_float(const struct cf_data *data, const struct 
         return expect_extreme(data, &column);
     }
     expected = data->op == CF_PROD ? expect_product(data, &column) : expect_sum(data, &column);
-    if (tight && expected.kind == NEAR) {
-        expected.kind = NEAR_AND_BITS;
-        expected.bits = result_in_order(data, &column);
+    if (tight && expected.near) {
+        expected.patterns = 1;
+        expected.pattern[0] = result_in_order(data, &column);
     }
     return expected;
 }
@@ -599,48 +576,39 @@ static bool is_nan(const struct cf_type *type, uint64_t bits)
 
 static bool meets(const struct cf_type *type, const struct expectation *expected, uint64_t got)
 {
-    switch (expected->kind) {
-    case ANYTHING:
-        return true;
-    case NOT_A_NUMBER:
-        return is_nan(type, got);
-    case BITS:
-        return got == expected->bits;
-    case BITS_OR:
-        return got == expected->bits || got == expected->or_bits;
-    case NEAR_AND_BITS:
-        return got == expected->bits && fabsl(decode(type, got) - expected->value) <= expected->error;
-    default:
-        return fabsl(decode(type, got) - expected->value) <= expected->error; /* false for a NaN */
+    bool right = !expected->nan || is_nan(type, got);
+    if (expected->patterns > 0) {
+        right = got == expected->pattern[0] || (expected->patterns > 1 && got == expected->pattern[1]);
     }
+    return right && (!expected->near || fabsl(decode(type, got) - expected->value) <= expected->error); /* not a NaN */
+}
+
+static double to_double(const struct cf_type *type, uint64_t bits)
+{
+    return type->mantissa > 0 ? (double)decode(type, bits)
+           : type->is_signed  ? (double)as_signed(type, bits)
+                              : (double)bits;
 }
 
 static void explain(const struct cf_type *type, const struct expectation *expected, uint64_t got, char *why_p,
                     size_t bytes)
 {
-    double value = type->mantissa ? (double)decode(type, got) : 0;
-    switch (expected->kind) {
-    case NOT_A_NUMBER:
-        snprintf(why_p, bytes, "%#llx (%g), expected a NaN", (unsigned long long)got, value);
-        break;
-    case NEAR_AND_BITS:
-        snprintf(why_p, bytes, "%#llx (%.17g), expected %#llx in onehop's order, and %.17g, off by %g at most",
-                 (unsigned long long)got, value, (unsigned long long)expected->bits, (double)expected->value,
-                 (double)expected->error);
-        break;
-    case BITS:
-        snprintf(why_p, bytes, "%#llx (%g), expected %#llx (%g)", (unsigned long long)got, value,
-                 (unsigned long long)expected->bits, type->mantissa ? (double)decode(type, expected->bits) : 0);
-        break;
-    case BITS_OR:
-        snprintf(why_p, bytes, "%#llx (%g), expected %#llx or %#llx", (unsigned long long)got, value,
-                 (unsigned long long)expected->bits, (unsigned long long)expected->or_bits);
-        break;
-    default:
-        snprintf(why_p, bytes, "%#llx (%.17g), expected %.17g, off by %g where %g is allowed", (unsigned long long)got,
-                 value, (double)expected->value, (double)fabsl(decode(type, got) - expected->value),
-                 (double)expected->error);
+    FILE *why = fmemopen(why_p, bytes, "w");
+    if (why == NULL) {
+        snprintf(why_p, bytes, "wrong");
+        return;
     }
+    fprintf(why, "%#llx (%.17g), expected%s", (unsigned long long)got, to_double(type, got),
+            expected->nan ? " a NaN" : "");
+    for (int p = 0; p < expected->patterns; p++) {
+        fprintf(why, "%s %#llx (%.17g)", p > 0 ? " or" : "", (unsigned long long)expected->pattern[p],
+                to_double(type, expected->pattern[p]));
+    }
+    if (expected->near) {
+        fprintf(why, "%s %.17g, off by %g at most", expected->patterns > 0 ? " (onehop's order) and" : "",
+                (double)expected->value, (double)expected->error);
+    }
+    fclose(why);
 }
 
 bool cf_judge(const struct cf_data *data, const int *world, size_t i, uint64_t got, bool tight, char *why_p,

@@ -38,10 +38,10 @@ struct cf_type {
     const char *name;
     ncclDataType_t nccl;
     size_t size;
-    bool is_signed; /* integers */
-    int mantissa;   /* explicit bits, 0: an integer */
-    int exponent;
-    bool fp8; /* saturates; e4m3 has no infinity */
+    bool is_signed;      /* integers */
+    int mantissa;        /* explicit bits, 0: an integer */
+    bool fp8;            /* saturates; e4m3 has no infinity */
+    uint64_t sign, ones; /* bits of floats: of the sign, of the exponent */
 };
 
 extern const struct cf_type cf_types[ncclNumTypes]; /* by ncclDataType_t */

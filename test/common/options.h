@@ -28,34 +28,21 @@ struct cf_option {
     bool (*take)(void *value, const char *text);
 };
 
-/* Rows of a table. A flag has no argument: a bool becomes true. */
-#define CF_FLAG(name_, bool_)                                                                                          \
+/* Rows of a table. */
+#define CF_OPTION(name_, kind_, value_, least_, most_, take_)                                                          \
     {                                                                                                                  \
-        .name = (name_), .kind = CF_KIND_FLAG, .value = (bool_)                                                        \
+        name_, kind_, value_, least_, most_, take_                                                                     \
     }
-#define CF_INT(name_, int_, least_, most_)                                                                             \
-    {                                                                                                                  \
-        .name = (name_), .kind = CF_KIND_INT, .value = (int_), .least = (least_), .most = (most_)                      \
-    }
+/* Without an argument: a bool becomes true. */
+#define CF_FLAG(name_, bool_) CF_OPTION(name_, CF_KIND_FLAG, bool_, 0, 0, NULL)
+#define CF_INT(name_, int_, least_, most_) CF_OPTION(name_, CF_KIND_INT, int_, least_, most_, NULL)
 /* uint64_t, in any base that strtoull knows. */
-#define CF_NUMBER(name_, number_)                                                                                      \
-    {                                                                                                                  \
-        .name = (name_), .kind = CF_KIND_NUMBER, .value = (number_)                                                    \
-    }
+#define CF_NUMBER(name_, number_) CF_OPTION(name_, CF_KIND_NUMBER, number_, 0, 0, NULL)
 /* const char *: the argument itself. */
-#define CF_WORD(name_, word_)                                                                                          \
-    {                                                                                                                  \
-        .name = (name_), .kind = CF_KIND_WORD, .value = (word_)                                                        \
-    }
+#define CF_WORD(name_, word_) CF_OPTION(name_, CF_KIND_WORD, word_, 0, 0, NULL)
 /* What `take` makes of the argument; false: it is wrong. */
-#define CF_TAKES(name_, take_, value_)                                                                                 \
-    {                                                                                                                  \
-        .name = (name_), .kind = CF_KIND_TAKE, .take = (take_), .value = (value_)                                      \
-    }
-#define CF_NO_MORE                                                                                                     \
-    {                                                                                                                  \
-        .name = NULL                                                                                                   \
-    }
+#define CF_TAKES(name_, take_, value_) CF_OPTION(name_, CF_KIND_TAKE, value_, 0, 0, take_)
+#define CF_NO_MORE CF_OPTION(NULL, CF_KIND_FLAG, NULL, 0, 0, NULL)
 
 /* Returns the index of the first word that is no option. */
 int cf_options_read(int argc, char **argv, const char *usage, const struct cf_option *options);

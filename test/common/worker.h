@@ -187,22 +187,17 @@ void cf_jitter(struct cf_worker *worker);
             cf_die((worker_), "%s:%d: cu%s gave %s", __FILE__, __LINE__, #call_, name_);                               \
         }                                                                                                              \
     } while (0)
-/* A call of NCCL without whose success nothing can go on. */
-#define CF_NCCL(worker_, call_)                                                                                        \
+/* A call of NCCL without whose success nothing can go on; good_: a condition on result_. */
+#define CF_NCCL_MUST(worker_, good_, call_)                                                                            \
     do {                                                                                                               \
         ncclResult_t result_ = nccl.call_;                                                                             \
-        if (result_ != ncclSuccess) {                                                                                  \
+        if (!(good_)) {                                                                                                \
             cf_die((worker_), "%s:%d: nccl%s gave %d", __FILE__, __LINE__, #call_, (int)result_);                      \
         }                                                                                                              \
     } while (0)
+#define CF_NCCL(worker_, call_) CF_NCCL_MUST(worker_, result_ == ncclSuccess, call_)
 /* The same between cf_calls_begin and cf_calls_end. */
-#define CF_START(worker_, call_)                                                                                       \
-    do {                                                                                                               \
-        ncclResult_t result_ = nccl.call_;                                                                             \
-        if (!cf_started((worker_), result_)) {                                                                         \
-            cf_die((worker_), "%s:%d: nccl%s gave %d", __FILE__, __LINE__, #call_, (int)result_);                      \
-        }                                                                                                              \
-    } while (0)
+#define CF_START(worker_, call_) CF_NCCL_MUST(worker_, cf_started((worker_), result_), call_)
 /* A call of NCCL whose result is the check. */
 #define CF_IS(worker_, expected_, call_)                                                                               \
     do {                                                                                                               \

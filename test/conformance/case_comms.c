@@ -53,7 +53,7 @@ void cf_case_comm_split(struct cf_worker *worker)
 #define POLLERS 3
 
 /* A thread that waits for a split of a non-blocking communicator. */
-struct epoll_fd {
+struct poller {
     pthread_t thread;
     ncclComm_t parent;
     ncclComm_t *child_p;
@@ -63,15 +63,15 @@ struct epoll_fd {
 
 static void *poll_split(void *argument)
 {
-    struct epoll_fd *epoll_fd = argument;
+    struct poller *poller = argument;
     onehop_comm_info_t info;
     do {
-        if (nccl.CommGetAsyncError(epoll_fd->parent, &epoll_fd->state) != ncclSuccess) {
-            epoll_fd->state = ncclInternalError;
+        if (nccl.CommGetAsyncError(poller->parent, &poller->state) != ncclSuccess) {
+            poller->state = ncclInternalError;
         }
-    } while (epoll_fd->state == ncclInProgress);
-    ncclComm_t child = __atomic_load_n(epoll_fd->child_p, __ATOMIC_ACQUIRE);
-    epoll_fd->known =
+    } while (poller->state == ncclInProgress);
+    ncclComm_t child = __atomic_load_n(poller->child_p, __ATOMIC_ACQUIRE);
+    poller->known =
         child != NULL && (nccl.onehop_comm_info == NULL || nccl.onehop_comm_info(child, &info, sizeof info) == 0);
     return NULL;
 }
@@ -90,19 +90,19 @@ static void start_split(struct cf_worker *worker, const struct cf_set *parent, s
 void cf_case_comm_pollers(struct cf_worker *worker)
 {
     struct cf_set parent, child;
-    struct epoll_fd epoll_fd[CF_MAX_RANKS][POLLERS];
+    struct poller poller[CF_MAX_RANKS][POLLERS];
     cf_set_create(worker, CF_INIT_NONBLOCKING, &parent);
     for (int round = 0; round < (worker->full ? 20 : 3); round++) {
         start_split(worker, &parent, &child);
         for (int i = 0; i < worker->members * POLLERS; i++) {
-            struct epoll_fd *one = &epoll_fd[i / POLLERS][i % POLLERS];
-            *one = (struct epoll_fd){.parent = parent.comm[i / POLLERS], .child_p = &child.comm[i / POLLERS]};
+            struct poller *one = &poller[i / POLLERS][i % POLLERS];
+            *one = (struct poller){.parent = parent.comm[i / POLLERS], .child_p = &child.comm[i / POLLERS]};
             if (pthread_create(&one->thread, NULL, poll_split, one) != 0) {
                 cf_die(worker, "no thread");
             }
         }
         for (int i = 0; i < worker->members * POLLERS; i++) {
-            struct epoll_fd *one = &epoll_fd[i / POLLERS][i % POLLERS];
+            struct poller *one = &poller[i / POLLERS][i % POLLERS];
             pthread_join(one->thread, NULL);
             cf_check(worker, one->state == ncclSuccess, "the split came to %d", (int)one->state);
             cf_check(worker, one->known, "a thread has heard of the child, and onehop has not");

@@ -20,16 +20,18 @@ void cf_case_group_nested(struct cf_worker *worker)
  * largest one-shot message. */
 void cf_case_group_together(struct cf_worker *worker)
 {
-    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclInt32, ncclInt8};
-    static const enum cf_op ops[] = {CF_SUM, CF_SUM, CF_MAX, CF_AVG};
-    for (int t = 0; t < 4; t++) {
+    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclInt32, ncclInt8, ncclFloat32};
+    static const enum cf_op ops[] = {CF_SUM, CF_SUM, CF_MAX, CF_AVG, CF_PREMUL_HOST};
+    for (int t = 0; t < 5; t++) {
         struct cf_batch *batch = cf_batch_new(worker, &worker->world);
+        batch->keeps_op = true;
         unsigned size = (unsigned)cf_types[types[t]].size;
         for (int i = 0; i < 12; i++) {
             cf_batch_add(batch, &(struct cf_spec){.type = types[t],
                                                   .op = ops[t],
                                                   .family = CF_EXACT,
                                                   .count = (100000 + (size_t)i * 4099) / size,
+                                                  .key = ops[t] == CF_PREMUL_HOST,
                                                   .send_shift = (unsigned)i % 3 * size,
                                                   .recv_shift = (unsigned)i % 2 * size,
                                                   .in_place = i % 4 == 3});
@@ -152,4 +154,53 @@ void cf_case_group_error(struct cf_worker *worker)
         cf_batch_issue(batch, CF_GROUPED, 0);
         cf_batch_finish(batch, 0);
     }
+}
+
+/*
+ * Item `which` of a batch on a captured stream, and the other one on a stream that is not, and nothing runs. Of one
+ * communicator the second call says so; of two, the end of the group does.
+ */
+static void half_captured(struct cf_worker *worker, struct cf_batch *batch, int which, const struct cf_set *set)
+{
+    const struct cf_spec *spec = &batch->item[1 - which].spec;
+    struct cf_graph graph;
+    cf_capture_begin(worker, 0, CU_STREAM_CAPTURE_MODE_RELAXED, &graph);
+    CF_NCCL(worker, GroupStart());
+    for (int m = 0; cf_use(worker, m); m++) {
+        ncclResult_t result = cf_batch_call(batch, which, m, worker->member[m].stream[0]);
+        cf_check(worker, result == ncclSuccess, "the captured call gave %d", (int)result);
+        CF_IS(worker, set == batch->set ? ncclInvalidUsage : ncclSuccess,
+              AllReduce(cf_batch_send(batch, 1 - which, m), cf_batch_recv(batch, 1 - which, m), spec->count, spec->type,
+                        ncclSum, set->comm[m], worker->member[m].stream[1]));
+    }
+    CF_IS(worker, ncclInvalidUsage, GroupEnd());
+    cf_capture_end(worker, &graph);
+    for (int m = 0; cf_use(worker, m); m++) {
+        size_t nodes = 1;
+        CF_CU(worker, GraphGetNodes(graph.graph[m], NULL, &nodes));
+        cf_check(worker, nodes == 0, "%zu nodes were captured", nodes);
+        CF_CU(worker, GraphDestroy(graph.graph[m]));
+    }
+}
+
+/* Calls of two sizes, of which one may fall back. */
+void cf_case_group_captured(struct cf_worker *worker)
+{
+    struct cf_set other;
+    if (!worker->simulated) {
+        cf_skip(worker, "as NCCL's source has it; nobody has asked GPUs");
+        return;
+    }
+    cf_set_create(worker, CF_INIT_RANK, &other);
+    for (int which = 0; which < 2; which++) {
+        struct cf_batch *batch = cf_some_calls(worker, &worker->world, 2);
+        cf_batch_load(batch, 0);
+        half_captured(worker, batch, which, &worker->world);
+        half_captured(worker, batch, which, &other);
+        cf_sync(worker);
+        cf_batch_judge(batch, 0, false);
+        cf_batch_issue(batch, CF_GROUPED, 0);
+        cf_batch_finish(batch, 0);
+    }
+    cf_set_end(worker, &other);
 }

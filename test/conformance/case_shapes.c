@@ -71,9 +71,6 @@ void cf_case_count_zero(struct cf_worker *worker)
     cf_batch_run(batch, CF_GROUPED);
 }
 
-/* Message sizes at which onehop's table for some number of ranks has an end, in KiB. */
-static const size_t ends[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
-
 static void run_around(struct cf_worker *worker, ncclDataType_t type, size_t bytes)
 {
     struct cf_batch *batch = cf_batch_new(worker, &worker->world);
@@ -86,14 +83,13 @@ static void run_around(struct cf_worker *worker, ncclDataType_t type, size_t byt
     cf_batch_run(batch, CF_SINGLE);
 }
 
+/* Powers of two, at which onehop's table for some number of ranks has an end. */
 void cf_case_table_ends(struct cf_worker *worker)
 {
     size_t most = worker->full ? 16 * MIB : 512 * KIB;
-    for (size_t e = 0; e < sizeof ends / sizeof *ends && ends[e] * KIB <= most; e++) {
-        run_around(worker, ncclFloat32, ends[e] * KIB);
-        if (worker->full || e % 3 == 0) {
-            run_around(worker, ncclBfloat16, ends[e] * KIB);
-        }
+    for (size_t bytes = KIB; bytes <= most; bytes *= 2) {
+        run_around(worker, ncclFloat32, bytes);
+        run_around(worker, ncclBfloat16, bytes);
     }
 }
 

@@ -88,12 +88,12 @@ void cf_case_group_mixed(struct cf_worker *worker)
         if (grouped) {
             cf_batch_issue(batch, CF_SINGLE, 0);
         }
-        cf_others_issue(&others, CF_BROADCAST | RING, 0);
+        cf_others_issue(&others, CF_ALL_OTHERS, 0);
         CF_NCCL(worker, GroupEnd());
         if (!grouped) {
             cf_batch_issue(batch, CF_SINGLE, 0);
         }
-        cf_others_judge(&others, CF_BROADCAST | RING, 0);
+        cf_others_judge(&others, CF_ALL_OTHERS, 0);
         cf_batch_finish(batch, 0);
     }
     cf_others_close(&others);

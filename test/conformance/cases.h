@@ -30,9 +30,10 @@
     X("group-empty", group_empty, CF_ALWAYS, "")                                                                       \
     X("group-5000", group_5000, CF_ALWAYS, "more calls than a launch queue holds")                                     \
     X("group-communicators", group_communicators, CF_ALWAYS, "three communicators in one group")                       \
-    X("group-mixed", group_mixed, CF_ALWAYS, "with broadcast, send and receive")                                       \
+    X("group-mixed", group_mixed, CF_ALWAYS, "with other collectives, send and receive")                               \
     X("group-simulate", group_simulate, CF_ALWAYS, "ncclGroupSimulateEnd launches nothing")                            \
     X("group-error", group_error, CF_ALWAYS, "a bad call: nothing is launched")                                        \
+    X("group-captured", group_captured, CF_ALWAYS, "of captured streams and others: nothing is launched")              \
     X("comm-makers", comm_makers, CF_ALWAYS, "ncclCommInitRank, Config (blocking or not), Scalable, All")              \
     X("comm-split", comm_split, CF_ALWAYS, "parts, other orders, ranks without a colour, shared resources")            \
     X("comm-pollers", comm_pollers, CF_ALWAYS, "non-blocking splits that several threads wait for")                    \

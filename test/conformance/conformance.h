@@ -37,12 +37,11 @@ struct cf_options {
     const char *cases; /* comma-separated, each a case or the beginning of its name; NULL: all */
     const char *types; /* comma-separated names; NULL: all */
     uint64_t seed;
-    bool quick, full;
+    bool full;
     bool expect_served;
     int patience; /* factor on the time limits */
     int soak;     /* seconds of it instead of the cases; 0: none */
     struct cf_allowance allowance;
-    const char *json;
     bool list;
 };
 

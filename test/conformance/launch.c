@@ -21,7 +21,6 @@ struct run {
     struct cf_job job;
     struct cf_case_board *board; /* the job's */
     int workers;
-    FILE *json;
     int points, failed;
     uint64_t soak_ms; /* of each job */
 };
@@ -66,39 +65,10 @@ static bool is_late(const struct run *run)
     return late;
 }
 
-/* What a soak has done so far, over all workers. */
-static struct cf_soaked sum_soaked(const struct run *run)
-{
-    struct cf_soaked sum = run->board->worker[0].soaked;
-    for (int w = 1; w < run->workers; w++) {
-        sum.calls += run->board->worker[w].soaked.calls;
-    }
-    return sum;
-}
-
-static bool shows_progress(void)
-{
-    return cf_options.soak > 0 && isatty(STDERR_FILENO);
-}
-
-static void show_progress(const struct run *run, uint64_t start_ms)
-{
-    struct cf_soaked soaked = sum_soaked(run);
-    uint64_t failures = 0;
-    for (int w = 0; w < run->workers; w++) {
-        failures += run->board->worker[w].result[current_case(run)].failures;
-    }
-    fprintf(stderr, "\r\033[Kn=%d %s: %llu s of %llu, %llu calls, %llu communicators, %llu failures",
-            run->board->board.layout.nranks, cf_mode_names[run->board->mode],
-            (unsigned long long)(cf_now_ms() - start_ms) / 1000, (unsigned long long)run->board->soak_ms / 1000,
-            (unsigned long long)soaked.calls, (unsigned long long)soaked.communicators, (unsigned long long)failures);
-}
-
 /* Waits for the end of all processes. Returns the case that ended the job early, -1 when none did. */
 static int watch(struct run *run)
 {
     char what[CF_TEXT];
-    uint64_t start_ms = cf_now_ms(), shown_ms = start_ms;
     for (int left = run->job.processes; left > 0;) {
         int process, status;
         if (cf_job_ended(&run->job, &process, &status)) {
@@ -114,10 +84,6 @@ static int watch(struct run *run)
         if (is_late(run)) {
             return end_early(run, "not finished in time: killed");
         }
-        if (shows_progress() && cf_now_ms() > shown_ms + 1000) {
-            shown_ms = cf_now_ms();
-            show_progress(run, start_ms);
-        }
         usleep(POLL_MICROSECONDS);
     }
     return -1;
@@ -131,11 +97,12 @@ static long larger(long a, long b)
 /* What was done, by how much the worker that grew most has grown, and where its host memory lies. */
 static void report_soak(const struct run *run, uint64_t failures)
 {
-    struct cf_soaked sum = sum_soaked(run);
+    struct cf_soaked sum = run->board->worker[0].soaked; /* equal on all, but for the calls */
     struct resources most = {LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, ""};
     const struct cf_soaked *grown = NULL; /* the one whose host memory grew most */
     for (int w = 0; w < run->workers; w++) {
         const struct resources *from = &run->board->worker[w].soaked.from, *to = &run->board->worker[w].soaked.to;
+        sum.calls += w > 0 ? run->board->worker[w].soaked.calls : 0;
         grown = to->host_kib - from->host_kib > most.host_kib ? &run->board->worker[w].soaked : grown;
         most.host_kib = larger(most.host_kib, to->host_kib - from->host_kib);
         most.gpu_kib = larger(most.gpu_kib, to->gpu_kib - from->gpu_kib);
@@ -199,14 +166,6 @@ static void report(struct run *run, int which)
         report_soak(run, sum.failures);
     }
     fflush(stdout);
-    if (run->json != NULL) {
-        fprintf(run->json,
-                "{\"ranks\": %d, \"mode\": \"%s\", \"case\": \"%s\", \"seed\": %llu, \"checks\": %llu, "
-                "\"failures\": %llu, \"served\": %llu, \"fallback\": %llu, \"ms\": %llu, \"skipped\": %s}\n",
-                nranks, mode, tested->name, (unsigned long long)cf_options.seed, (unsigned long long)sum.checks,
-                (unsigned long long)sum.failures, (unsigned long long)sum.served, (unsigned long long)sum.fallbacks,
-                (unsigned long long)sum.milliseconds, sum.skipped[0] != '\0' ? "true" : "false");
-    }
 }
 
 static void reset_board(struct run *run, int nranks, enum cf_mode mode, int first_case)
@@ -233,9 +192,6 @@ static void run_job(struct run *run, int nranks, enum cf_mode mode)
         reset_board(run, nranks, mode, first);
         cf_job_start(&run->job);
         int ended = watch(run), end = ended >= 0 ? ended + 1 : cf_case_count;
-        if (shows_progress()) {
-            fprintf(stderr, "\r\033[K");
-        }
         if (!told) {
             printf("# NCCL %d, onehop %d%s\n", run->board->nccl_version, run->board->onehop,
                    run->board->onehop == 0 ? " (not loaded)" : "");
@@ -280,7 +236,6 @@ int cf_launch(char **argv)
     }
     int jobs = modes * cf_options.ranks.count;
     run.soak_ms = (uint64_t)cf_options.soak * 1000 / (uint64_t)(jobs > 0 ? jobs : 1);
-    run.json = cf_options.json != NULL ? fopen(cf_options.json, "w") : NULL;
     cf_job_open(&run.job, argv, sizeof *run.board);
     run.board = (struct cf_case_board *)run.job.board;
     printf("# seed %llu, %d GPUs, %s\n", (unsigned long long)cf_options.seed, gpus, cf_options.full ? "full" : "quick");
@@ -294,8 +249,5 @@ int cf_launch(char **argv)
     printf("1..%d\n# seed %llu: %d points, %d failed\n", run.points, (unsigned long long)cf_options.seed, run.points,
            run.failed);
     cf_job_close(&run.job);
-    if (run.json != NULL) {
-        fclose(run.json);
-    }
     return run.failed > 0 || run.points == 0;
 }

@@ -2,10 +2,6 @@
 /*
  * onehop-conformance - see conformance.h; the command line, and a process of a job: its workers go through the cases
  *
- *   onehop-conformance [--ranks N,...] [--modes processes,threads,group] [--cases NAME,...] [--types NAME,...]
- *                      [--seed N] [--quick | --full] [--expect-served] [--patience FACTOR] [--json FILE] [--list]
- *   onehop-conformance --soak SECONDS [--allow HOST_KIB,HOST_KIB_EACH,GPU_KIB,HANDLES] ...
- *
  * A soak is in place of the cases, with as many ranks as there are GPUs where none are named; its seconds are shared
  * out among the modes. --allow: growth that is no fault, of host memory in all and for each communicator made, of
  * GPU memory, and of descriptors, threads and mappings.
@@ -21,8 +17,8 @@
 #include "test/conformance/conformance.h"
 
 static const char usage[] = "usage: onehop-conformance [--ranks N,...] [--modes processes,threads,group]\n"
-                            "  [--cases NAME,...] [--types NAME,...] [--seed N] [--quick | --full] [--expect-served]\n"
-                            "  [--patience FACTOR] [--json FILE] [--list]\n"
+                            "  [--cases NAME,...] [--types NAME,...] [--seed N] [--full] [--expect-served]\n"
+                            "  [--patience FACTOR] [--list]\n"
                             "  [--soak SECONDS [--allow HOST_KIB,HOST_KIB_EACH,GPU_KIB,HANDLES]]\n";
 
 const char *const cf_mode_names[CF_MODES] = {"processes", "threads", "group"};
@@ -83,11 +79,9 @@ static void parse(int argc, char **argv)
         CF_WORD("cases", &cf_options.cases),
         CF_WORD("types", &cf_options.types),
         CF_NUMBER("seed", &cf_options.seed),
-        CF_FLAG("quick", &cf_options.quick),
         CF_FLAG("full", &cf_options.full),
         CF_FLAG("expect-served", &cf_options.expect_served),
         CF_INT("patience", &cf_options.patience, 1, 1000),
-        CF_WORD("json", &cf_options.json),
         CF_FLAG("list", &cf_options.list),
         CF_INT("soak", &cf_options.soak, 0, 10000000),
         CF_TAKES("allow", take_allowance, NULL),

@@ -1,32 +1,26 @@
 # SPDX-License-Identifier: MIT
 # NCCL's contract on the simulated node, by onehop-conformance: with the plugin, and against the simulated NCCL alone.
 # Quick cases with fresh random inputs; the seed is in the log. `onehop-conformance --seed N --cases NAME` repeats one.
-. "$abs_top_srcdir/test/hygiene/tap.sh"
+. "$abs_top_srcdir/test/e2e/lib.sh"
 
-program=$abs_top_builddir/test/conformance/onehop-conformance
-plugin=$abs_top_builddir/.libs/libonehop.so
-scratch=$(mktemp -d)
-meeting=$(mktemp -d /dev/shm/onehop-test.XXXXXX)
-trap 'rm -rf "$scratch" "$meeting"' EXIT
-export LD_LIBRARY_PATH=$abs_top_builddir/test/simnode/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+unset ONEHOP_DEBUG ONEHOP_STATS
 export ONEHOP_SHM_DIR=$meeting
 patience=2 # the machine may be busy with other things
 [ -z "${OH_SANITIZERS-}" ] || patience=6
 
 # conform NAME TOPOLOGY PRELOAD ARGUMENT...: one point; what failed, and with which seed, is its diagnosis.
 conform() {
-    local name=$1 topology=$2 preload=$3 status=0
-    shift 3
-    SIMNODE_TOPOLOGY=$topology LD_PRELOAD=$preload timeout -k 5 $((300 * patience)) "$program" --patience $patience \
-        "$@" >"$scratch/out" 2>&1 || status=$?
-    tap_point "$status" "$name: $(grep -c '^ok' "$scratch/out") cases" \
-        "status $status
-$(grep -e '^not ok' -A 1 -e '# seed' "$scratch/out" | head -n 60)
-$(tail -n 3 "$scratch/out")"
-    grep '^# seed' "$scratch/out" | head -n 1
+    limit=$((300 * patience)) SIMNODE_TOPOLOGY=$2 run_with "$3" "$conformance" --patience $patience "${@:4}"
+    tap_point "$status" "$1: $(count_of '^ok') cases" "status $status
+$(grep -e '^not ok' -A 1 -e '# seed' "$out" | head -n 60)
+$(tail -n 3 "$out")"
+    grep '^# seed' "$out" | head -n 1
 }
 
 conform "simulated NCCL alone" h200x4 '' --ranks 3 --modes processes
+conform "simulated NCCL alone, threads, one thread with groups" h200x4 '' --ranks 4 --modes threads,group --cases comm,group
+SIMNODE_NCCL_VERSION=22902 conform "simulated NCCL alone, communicators that grow" h200x4 '' --ranks 4 \
+    --modes processes,threads --cases comm-grow,comm-shrink
 SIMNODE_NCCL_VERSION=22907 conform "simulated NCCL without the flaw of one rank" h200x4 '' --ranks 2 --cases comm-alone
 conform "simulated NCCL without fp8" a100x4-direct '' --ranks 4 --modes processes --cases sum,min
 conform "onehop without fp8" a100x4-direct "$plugin" --ranks 4 --modes processes --cases sum,min --expect-served
@@ -40,10 +34,12 @@ conform "onehop, processes" h200x4 "$plugin" --ranks 2,3,4 --modes processes --e
 conform "onehop, threads" h200x4 "$plugin" --ranks 2,3 --modes threads --expect-served
 conform "onehop, one thread with groups" h200x4 "$plugin" --ranks 4 --modes group --expect-served
 conform "onehop, eight ranks" h200x8 "$plugin" --ranks 8 --modes processes --expect-served \
-    --types float32,bfloat16,int8 --cases sum,max,avg,counts,alignment,group
+    --types float32,bfloat16,int8 --cases counts,alignment,group
+conform "onehop, eight ranks, all types" h200x8 "$plugin" --ranks 8 --modes processes --expect-served \
+    --cases sum,prod,min,max,avg
 # NCCL launches the calls of non-blocking communicators in the background, each rank in its own time.
 export SIMNODE_NCCL_BACKGROUND=1 SIMNODE_NCCL_DELAY_US=100
 conform "onehop, calls launched in the background" h200x4 "$plugin" --ranks 2,3 \
     --cases stream-nonblocking,stream-late,stream-group-nonblocking,comm-makers,comm-pollers
-tap_empty "$(ls -A "$meeting")" "nothing is left in shared memory"
+expect_no_files
 tap_done

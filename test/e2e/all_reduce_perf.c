@@ -4,20 +4,22 @@
  *
  *   all_reduce_perf [-b BYTES] [-e BYTES] [-f FACTOR] [-g GPUS] [-n ITERS] [-G REPLAYS]
  *
- * Floats, sum. One process with GPUS GPUs, or one process of mpirun (variables of Open MPI or MPICH) with one; its
- * ranks meet by a file in TMPDIR. STAND_IN_FAIL=status: ends with it in the middle. STAND_IN_WAIT: waits behind the
- * first row.
+ * Floats, sum; every call is one of sim_caller.c, whatever the size. One process of mpirun (variables of Open MPI or
+ * MPICH), or one that forks a rank for each of GPUS; its ranks meet by a file in TMPDIR. STAND_IN_FAIL=status: ends
+ * with it in the middle. STAND_IN_WAIT: waits behind the first row.
  */
 #include <cuda.h>
-#include <nccl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "id_file.h"
+#include "sim_caller.h"
 #include "test/common/options.h"
 
 #define GPUS 8
@@ -29,13 +31,7 @@
         }                                                                                                              \
     } while (0)
 
-static int ranks, rank, local;
-static struct {
-    CUcontext context;
-    CUstream stream;
-    CUdeviceptr send, recv;
-    ncclComm_t comm;
-} gpu[GPUS];
+static int ranks, rank;
 
 static int variable(const char *name, int otherwise)
 {
@@ -48,70 +44,6 @@ static double now_us(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
-}
-
-static void open_all(size_t bytes)
-{
-    ncclUniqueId id;
-    char path[4096]; /* all ranks of this mpirun know it */
-    CHECK(cuInit(0));
-    snprintf(path, sizeof path, "%s/all_reduce_perf.%d", getenv("TMPDIR"), (int)getppid());
-    if (rank == 0) {
-        CHECK(ncclGetUniqueId(&id));
-    }
-    if (ranks > local) {
-        CHECK(rank == 0 ? !id_publish(path, &id) : !id_fetch(path, &id));
-    }
-    for (int i = 0; i < local; i++) {
-        CUdevice device;
-        CHECK(cuDeviceGet(&device, rank + i));
-        CHECK(cuDevicePrimaryCtxRetain(&gpu[i].context, device));
-        CHECK(cuCtxSetCurrent(gpu[i].context));
-        CHECK(cuStreamCreate(&gpu[i].stream, CU_STREAM_NON_BLOCKING));
-        CHECK(cuMemAlloc(&gpu[i].send, bytes));
-        CHECK(cuMemAlloc(&gpu[i].recv, bytes));
-        CHECK(cuMemsetD32Async(gpu[i].send, 0x3f800000, bytes / 4, gpu[i].stream)); /* ones */
-    }
-    CHECK(ncclGroupStart());
-    for (int i = 0; i < local; i++) {
-        CHECK(cuCtxSetCurrent(gpu[i].context));
-        CHECK(ncclCommInitRank(&gpu[i].comm, ranks, id, rank + i));
-    }
-    CHECK(ncclGroupEnd());
-}
-
-/* Microseconds of a call. */
-static double run(size_t count, int iters)
-{
-    double start = now_us();
-    for (int n = 0; n < iters; n++) {
-        CHECK(ncclGroupStart());
-        for (int i = 0; i < local; i++) {
-            CHECK(cuCtxSetCurrent(gpu[i].context));
-            CHECK(ncclAllReduce((void *)gpu[i].send, (void *)gpu[i].recv, count, ncclFloat, ncclSum, gpu[i].comm,
-                                (void *)gpu[i].stream));
-        }
-        CHECK(ncclGroupEnd());
-    }
-    for (int i = 0; i < local; i++) {
-        CHECK(cuStreamSynchronize(gpu[i].stream));
-    }
-    return (now_us() - start) / iters;
-}
-
-static long wrong(size_t count)
-{
-    long found = 0;
-    float *host = malloc(count * sizeof *host);
-    for (int i = 0; i < local; i++) {
-        CHECK(cuMemcpyDtoHAsync(host, gpu[i].recv, count * sizeof *host, gpu[i].stream));
-        CHECK(cuStreamSynchronize(gpu[i].stream));
-        for (size_t j = 0; j < count; j++) {
-            found += host[j] != (float)ranks;
-        }
-    }
-    free(host);
-    return found;
 }
 
 /*
@@ -154,7 +86,7 @@ static void print_head(void)
            "(GB/s)\n");
 }
 
-static void print_row(size_t bytes, double us, long bad)
+static void print_row(size_t bytes, double us, int bad)
 {
     double algbw = (double)bytes / us / 1000, busbw = algbw * 2 * (ranks - 1) / ranks;
     const char *more = form_is("each") ? "     1.00     9.00     8.00     7.00" : "";
@@ -162,7 +94,7 @@ static void print_row(size_t bytes, double us, long bad)
     if (form_is("old")) {
         printf("  %7.2f %7.2f %7.2f  2e-07  %7.2f %7.2f %7.2f  2e-07\n", us, algbw, busbw, IN_PLACE_US, algbw, busbw);
     } else {
-        printf("  %6d  %7.2f %7.2f %7.2f %6ld%s", -1, us, algbw, busbw, bad, more);
+        printf("  %6d  %7.2f %7.2f %7.2f %6d%s", -1, us, algbw, busbw, bad, more);
         printf("  %7.2f %7.2f %7.2f    N/A%s%s\n", getenv("STAND_IN_FORM") ? IN_PLACE_US : us, algbw, busbw, more,
                form_is("stamped") ? "  2026-11-22 08:00:00" : "");
     }
@@ -177,38 +109,26 @@ static bool take_bytes(void *bytes, const char *text)
     return true;
 }
 
-int main(int argc, char **argv)
+static struct {
+    size_t least, most;
+    int factor, iters, gpus;
+} options = {1024, 1024, 2, 3, 1};
+
+/* Returns the exit status of the rank. */
+static int run_rank(const char *id_path)
 {
-    static const char usage[] =
-        "usage: all_reduce_perf [-b BYTES] [-e BYTES] [-f FACTOR] [-g GPUS] [-n ITERS] [-G REPLAYS]\n";
-    size_t least = 1024, most = 1024;
-    int factor = 2, iters = 3, replays;
-    long all_wrong = 0;
-    const struct cf_option table[] = {
-        CF_TAKES("b", take_bytes, &least),
-        CF_TAKES("e", take_bytes, &most),
-        CF_INT("f", &factor, 2, 1024),
-        CF_INT("g", &local, 1, GPUS),
-        CF_INT("n", &iters, 1, 1000000),
-        CF_INT("G", &replays, 0, 1000000),
-        CF_NO_MORE,
-    };
-    local = 1;
-    if (cf_options_read(argc, argv, usage, table) < argc) {
-        cf_options_refuse(usage);
-    }
-    rank = form_is("alone") ? 0 : variable("OMPI_COMM_WORLD_RANK", variable("PMI_RANK", 0));
-    ranks = form_is("alone") ? local : variable("OMPI_COMM_WORLD_SIZE", variable("PMI_SIZE", 1)) * local;
-    open_all(most);
+    int wrong = 0;
+    CHECK(caller_begin(rank, ranks, id_path));
     if (rank == 0) {
+        unlink(id_path);
         print_head();
     }
-    for (size_t bytes = least; bytes <= most; bytes *= (size_t)factor) {
-        double us = run(bytes / 4, iters);
-        long bad = wrong(bytes / 4);
-        all_wrong += bad;
+    for (size_t bytes = options.least; bytes <= options.most; bytes *= (size_t)options.factor) {
+        double begin = now_us();
+        int bad = caller_call(options.iters);
+        wrong += bad;
         if (rank == 0) {
-            print_row(bytes, us, bad);
+            print_row(bytes, (now_us() - begin) / options.iters, bad);
         }
         if (getenv("STAND_IN_WAIT")) {
             sleep(600);
@@ -218,11 +138,55 @@ int main(int argc, char **argv)
         }
     }
     if (rank == 0) {
-        printf("# Out of bounds values : %ld %s\n# Avg bus bandwidth    : 1\n#\n", all_wrong,
-               all_wrong ? "FAILED" : "OK");
+        printf("# Out of bounds values : %d %s\n# Avg bus bandwidth    : 1\n#\n", wrong, wrong ? "FAILED" : "OK");
     }
-    for (int i = 0; i < local; i++) {
-        CHECK(ncclCommDestroy(gpu[i].comm));
+    CHECK(caller_end());
+    return wrong != 0;
+}
+
+/* This process is rank 0; the others end with it. */
+static void fork_ranks(void)
+{
+    for (int r = 1; r < options.gpus && rank == 0; r++) {
+        if (fork() == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            rank = r;
+        }
     }
-    return all_wrong != 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const char usage[] =
+        "usage: all_reduce_perf [-b BYTES] [-e BYTES] [-f FACTOR] [-g GPUS] [-n ITERS] [-G REPLAYS]\n";
+    int replays, status;
+    char id_path[4096];
+    const struct cf_option table[] = {
+        CF_TAKES("b", take_bytes, &options.least),
+        CF_TAKES("e", take_bytes, &options.most),
+        CF_INT("f", &options.factor, 2, 1024),
+        CF_INT("g", &options.gpus, 1, GPUS),
+        CF_INT("n", &options.iters, 1, 1000000),
+        CF_INT("G", &replays, 0, 1000000),
+        CF_NO_MORE,
+    };
+    if (cf_options_read(argc, argv, usage, table) < argc) {
+        cf_options_refuse(usage);
+    }
+    bool alone = form_is("alone");
+    int size = alone ? 1 : variable("OMPI_COMM_WORLD_SIZE", variable("PMI_SIZE", 1));
+    ranks = size > 1 ? size : options.gpus;
+    /* All ranks of this mpirun know the first number. */
+    snprintf(id_path, sizeof id_path, "%s/all_reduce_perf.%d", getenv("TMPDIR"),
+             (int)(size > 1 ? getppid() : getpid()));
+    if (size > 1) {
+        rank = variable("OMPI_COMM_WORLD_RANK", variable("PMI_RANK", 0));
+    } else {
+        fork_ranks();
+    }
+    int result = run_rank(id_path);
+    while (size == 1 && rank == 0 && wait(&status) > 0) {
+        result = result == 0 && status != 0 ? 1 : result;
+    }
+    return result;
 }

@@ -15,6 +15,7 @@ meeting=$(mktemp -d /dev/shm/onehop-test.XXXXXX) # other tests may run beside th
 trap 'rm -rf "$scratch" "$meeting"' EXIT
 out=$scratch/out
 status=0
+exec </dev/null
 limit=60 # seconds a run may take; a sanitizer makes the largest messages many times slower
 [ -z "${OH_SANITIZERS-}" ] || limit=300
 
@@ -23,12 +24,28 @@ export SIMNODE_TOPOLOGY=h200x8
 export SIMNODE_REPORT=$scratch/report
 export ONEHOP_DEBUG=INFO ONEHOP_STATS=1
 
-# run_with PRELOAD PROGRAM ARGUMENT...: runs a program of ranks. Settings go before it (NAME=value run_with ...). Sets
-# $status, fills $out.
-run_with() {
+# run_limited COMMAND...: runs it. Settings go before it (NAME=value run_limited ...). Sets $status; fills $out and, for stderr,
+# $err, where that is kept apart.
+run_limited() {
     status=0
     rm -f "$scratch"/report.*
-    LD_PRELOAD=$1 timeout -k 5 $((limit + 40)) "${@:2}" >"$out" 2>&1 || status=$?
+    if [ -n "${err-}" ]; then
+        timeout -k 5 $((limit + 40)) "$@" >"$out" 2>"$err" || status=$?
+    else
+        timeout -k 5 $((limit + 40)) "$@" >"$out" 2>&1 || status=$?
+    fi
+}
+
+# run_full COMMAND...: the same, and stdout is full: what is said goes to $err, or $out.
+run_full() {
+    status=0
+    : >"$out"
+    timeout -k 5 $((limit + 40)) "$@" >/dev/full 2>"${err:-$out}" || status=$?
+}
+
+# run_with PRELOAD PROGRAM ARGUMENT...: runs a program of ranks.
+run_with() {
+    err='' run_limited env LD_PRELOAD="$1" "${@:2}"
 }
 
 # run_app ARGUMENT...: sim_app with the plugin; run_stock: without it; run_cases: onehop-conformance with the plugin.
@@ -53,7 +70,7 @@ run_cases() {
 # nothing preloaded. Sets $status, fills $out.
 run_ranks() {
     local rank pids=() folder
-    folder=$(mktemp -d "$scratch/job.XXXXXX")
+    folder=$(new_folder)
     status=0
     rm -f "$scratch"/report.* "$out" "$out".[01]
     local command=()
@@ -70,6 +87,17 @@ run_ranks() {
         wait "${pids[$rank]}" || status=$?
     done
     cat "$out".[01] >"$out"
+}
+
+# For bash -c with PROGRAM ARGUMENT...: two ranks, PROGRAM RANK 2 ARGUMENT... each.
+pair='"$0" 1 2 "$@" & "$0" 0 2 "$@" && wait $!'
+
+# new_id: a name for a file of an id; new_folder: a folder for such files.
+new_id() {
+    mktemp -u "$scratch/id.XXXXXX"
+}
+new_folder() {
+    mktemp -d "$scratch/job.XXXXXX"
 }
 
 # For bash -c under mpirun, with PROGRAM ARGUMENT...: runs PROGRAM RANK RANKS ARGUMENT...
@@ -114,12 +142,21 @@ count_of() {
     grep -cE -- "$1" "$out"
 }
 
+# left: what the last run has left, in $ONEHOP_SHM_DIR and of things that the simulated libraries count; "" if nothing.
+left() {
+    local thing
+    ls -A "$ONEHOP_SHM_DIR"
+    for thing in mem_live_bytes host_live ipc_open streams_live events_live descriptors; do
+        [ "$(report_of $thing)" = 0 ] || echo "$thing $(report_of $thing)"
+    done
+}
+
 # What went wrong, for tap_point: the end of the output, without the lines of success.
 diagnosis() {
     printf 'exit status %s, served=%s, fallback=%s, stock allreduces %s\n' "$status" "$(sum_of served)" \
         "$(sum_of fallback)" "$(report_of nccl_allreduce)"
     [ $# = 0 ] || printf 'expected: %s\n' "$*"
-    tail -n 25 "$out"
+    tail -n 25 "$out" ${err:+"$err"}
 }
 
 # Every rank of a communicator must have served the same number of calls. Prints what differs.

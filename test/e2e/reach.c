@@ -21,12 +21,13 @@
  *   newer:PATH                as object, but with ncclAllReduceConfig instead of ncclAllReduce
  *   newerdlsym:PATH           as late, but so
  *   dlvsym:PATH               dlvsym on the library's handle
+ *   close:PATH                the same as dlsym, and then the library is closed: does it stay?
  *   default:PATH              dlsym(RTLD_DEFAULT) after opening the library RTLD_GLOBAL
  *   both:WAY,WAY              two sets, a communicator of each at the same time
  *
- * REACH_IDLE: communicators are made and ended only. Prints a line for each WAY; with the simulated NCCL "stock N" is
- * in it, the allreduces that the library behind it has been called for. REACH_HOLD: waits for the end of its input
- * then. Runs on real GPUs, too (scripts/check-gpu).
+ * REACH_IDLE: communicators are made and ended only. REACH_KEEP: they are never ended. Prints a line for each WAY; with
+ * the simulated NCCL "stock N" is in it, the allreduces that the library behind it has been called for. REACH_HOLD:
+ * waits for the end of its input then. Runs on real GPUs, too (scripts/check-gpu).
  */
 #include "reach.h"
 
@@ -82,13 +83,10 @@ static ncclResult_t all_reduce_config(const void *send, void *recv, size_t count
 
 static void look_up_all(struct way *way)
 {
-    void *address[] = {look_up(way, "ncclGetUniqueId"), look_up(way, "ncclCommInitRank"),
-                       look_up(way, "ncclCommDestroy"), look_up(way, "ncclAllReduce"),
-                       look_up(way, "ncclGroupStart"),  look_up(way, "ncclGroupEnd")};
-    for (size_t i = 0; i < sizeof address / sizeof *address; i++) {
-        MUST(address[i]);
-    }
-    memcpy(&way->api, address, sizeof address);
+#define LOOK_UP(name_, parameters_, arguments_)                                                                        \
+    way->api.name_ = (__typeof__(way->api.name_))look_up(way, "nccl" #name_);                                          \
+    MUST(way->api.name_);
+    REACH_FUNCTIONS(LOOK_UP)
     if (strcmp(way->kind, "newerdlsym") == 0) {
         config_function = (reach_config)look_up(way, "ncclAllReduceConfig");
         MUST(config_function);
@@ -228,6 +226,14 @@ static void report(const struct way *way)
     }
 }
 
+static void close_library(const struct way *way)
+{
+    MUST(dlclose(way->handle) == 0);
+    void *left = dlopen(way->path, RTLD_NOW | RTLD_NOLOAD);
+    printf("reach: the library %s\n", left ? "stays" : "is gone");
+    MUST(!left || dlclose(left) == 0);
+}
+
 /* One or two ways at once; a communicator of each, in turn. */
 static void run(char *text)
 {
@@ -257,11 +263,14 @@ static void run(char *text)
             work(&way[w].api, comm[w], stream, buffer);
         }
         for (int w = 0; w < ways; w++) {
-            MUST(way[w].api.CommDestroy(comm[w]) == ncclSuccess);
+            MUST(getenv("REACH_KEEP") || way[w].api.CommDestroy(comm[w]) == ncclSuccess);
         }
     }
     for (int w = 0; w < ways; w++) {
         report(&way[w]);
+    }
+    if (is(&way[0], "close")) {
+        close_library(&way[0]);
     }
 }
 

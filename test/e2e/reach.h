@@ -7,14 +7,21 @@
 
 #include <nccl.h>
 
+/* X(function without "nccl", parameters, arguments) */
+#define REACH_FUNCTIONS(X)                                                                                             \
+    X(GetUniqueId, (ncclUniqueId * id), (id))                                                                          \
+    X(CommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank), (comm, nranks, id, rank))              \
+    X(CommDestroy, (ncclComm_t comm), (comm))                                                                          \
+    X(AllReduce,                                                                                                       \
+      (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,               \
+       cudaStream_t stream),                                                                                           \
+      (send, recv, count, type, op, comm, stream))                                                                     \
+    X(GroupStart, (void), ())                                                                                          \
+    X(GroupEnd, (void), ())
+
 struct reach_api {
-    ncclResult_t (*GetUniqueId)(ncclUniqueId *id);
-    ncclResult_t (*CommInitRank)(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank);
-    ncclResult_t (*CommDestroy)(ncclComm_t comm);
-    ncclResult_t (*AllReduce)(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                              ncclComm_t comm, cudaStream_t stream);
-    ncclResult_t (*GroupStart)(void);
-    ncclResult_t (*GroupEnd)(void);
+#define REACH_FIELD(name_, parameters_, arguments_) ncclResult_t(*name_) parameters_;
+    REACH_FUNCTIONS(REACH_FIELD)
 };
 
 /*

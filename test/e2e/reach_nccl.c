@@ -5,7 +5,6 @@
 #include "reach.h"
 
 #include <dlfcn.h>
-#include <string.h>
 
 #define REACH_LIBRARY "libnccl.so.2"
 
@@ -15,26 +14,12 @@
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 
-static ncclResult_t get_unique_id(ncclUniqueId *id)
-{
-    return ncclGetUniqueId(id);
-}
-
-static ncclResult_t comm_init_rank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
-{
-    return ncclCommInitRank(comm, nranks, id, rank);
-}
-
-static ncclResult_t comm_destroy(ncclComm_t comm)
-{
-    return ncclCommDestroy(comm);
-}
-
-static ncclResult_t all_reduce(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                               ncclComm_t comm, cudaStream_t stream)
-{
-    return ncclAllReduce(send, recv, count, type, op, comm, stream);
-}
+#define CALL(name_, parameters_, arguments_)                                                                           \
+    static ncclResult_t call_##name_ parameters_                                                                       \
+    {                                                                                                                  \
+        return nccl##name_ arguments_;                                                                                 \
+    }
+REACH_FUNCTIONS(CALL)
 
 /* Only a newer NCCL has it. */
 __attribute__((weak)) ncclResult_t ncclAllReduceConfig(const void *send, void *recv, size_t count, ncclDataType_t type,
@@ -47,22 +32,12 @@ static ncclResult_t all_reduce_config(const void *send, void *recv, size_t count
     return ncclAllReduceConfig(send, recv, count, type, op, comm, stream, NULL);
 }
 
-static ncclResult_t group_start(void)
-{
-    return ncclGroupStart();
-}
-
-static ncclResult_t group_end(void)
-{
-    return ncclGroupEnd();
-}
-
-EXPORT const struct reach_api reach_calls = {get_unique_id, comm_init_rank, comm_destroy,
-                                             all_reduce,    group_start,    group_end};
-EXPORT const struct reach_api reach_newer = {get_unique_id,     comm_init_rank, comm_destroy,
-                                             all_reduce_config, group_start,    group_end};
-EXPORT const struct reach_api reach_addresses = {ncclGetUniqueId, ncclCommInitRank, ncclCommDestroy,
-                                                 ncclAllReduce,   ncclGroupStart,   ncclGroupEnd};
+#define CALLED(name_, parameters_, arguments_) .name_ = call_##name_,
+EXPORT const struct reach_api reach_calls = {REACH_FUNCTIONS(CALLED)};
+EXPORT const struct reach_api reach_newer = {call_GetUniqueId,  call_CommInitRank, call_CommDestroy,
+                                             all_reduce_config, call_GroupStart,   call_GroupEnd};
+#define ADDRESS(name_, parameters_, arguments_) .name_ = nccl##name_,
+EXPORT const struct reach_api reach_addresses = {REACH_FUNCTIONS(ADDRESS)};
 
 EXPORT struct reach_api reach_early, reach_early_dlsym;
 
@@ -71,10 +46,9 @@ __attribute__((constructor)) static void take_addresses(void)
     const struct reach_api *volatile table = &reach_addresses; /* as the dynamic linker has bound it */
     void *nccl = dlopen(REACH_LIBRARY, RTLD_NOW);
     if (nccl) {
-        void *address[] = {dlsym(nccl, "ncclGetUniqueId"), dlsym(nccl, "ncclCommInitRank"),
-                           dlsym(nccl, "ncclCommDestroy"), dlsym(nccl, "ncclAllReduce"),
-                           dlsym(nccl, "ncclGroupStart"),  dlsym(nccl, "ncclGroupEnd")};
-        memcpy(&reach_early_dlsym, address, sizeof address);
+#define LOOK_UP(name_, parameters_, arguments_)                                                                        \
+    reach_early_dlsym.name_ = (__typeof__(reach_early_dlsym.name_))dlsym(nccl, "nccl" #name_);
+        REACH_FUNCTIONS(LOOK_UP)
     }
     reach_early = *table;
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 
 #define LINGER_SECONDS 10
 #define POLL_MICROSECONDS 2000
+#define STOPPED_MICROSECONDS 500000
 #define EAGER_EVERY 8 /* replays between two eager rounds */
 
 struct app_options app_options = {.layout = {.nranks = 2, .local = 1},
@@ -51,8 +53,8 @@ static const char usage[] =
     "  --comms N --streams N       calls go round them\n"
     "  --batch N --group N --nested  calls before waiting; calls per group\n"
     "  --scramble                  communicators of a group in another order on odd ranks\n"
-    "  --counts a,b --types f32,f16 --op sum --offsets s:r,... --in-place 0|1|both\n"
-    "  --iterations N --graph REPLAYS --mix --seed N\n"
+    "  --counts a,b --types f32,f16 --offsets s:r,... --in-place (each both ways)\n"
+    "  --iterations N --graph REPLAYS --seed N\n"
     "  --descriptors N             left to a process while it makes its communicators\n"
     "  --linger                    ends when the communicators' memory is back, or after 10 seconds\n"
     "  --scenario NAME --rounds N --victim R --log FILE   see sim_scenario.c\n";
@@ -122,21 +124,6 @@ static bool take_make(void *value, const char *text)
     return *(int *)value >= 0;
 }
 
-static bool take_op(void *value, const char *text)
-{
-    *(int *)value = strcmp(text, "premul") == 0 ? CF_PREMUL_HOST : cf_index(cf_op_names, CF_PREMUL_HOST, text);
-    return *(int *)value >= 0;
-}
-
-static bool take_in_place(void *unused, const char *text)
-{
-    bool both = strcmp(text, "both") == 0;
-    (void)unused;
-    app_options.in_place_first = both ? 0 : atoi(text) != 0;
-    app_options.in_place_last = both ? 1 : app_options.in_place_first;
-    return true;
-}
-
 static bool take_rank_env(void *unused, const char *text)
 {
     (void)unused;
@@ -175,12 +162,10 @@ static void parse(int argc, char **argv)
         CF_FLAG("scramble", &options->scramble),
         CF_TAKES("counts", take_counts, NULL),
         CF_TAKES("types", take_types, NULL),
-        CF_TAKES("op", take_op, &options->op),
         CF_TAKES("offsets", take_offsets, NULL),
-        CF_TAKES("in-place", take_in_place, NULL),
+        CF_FLAG("in-place", &options->in_place),
         CF_INT("iterations", &options->iterations, 0, 1000000),
         CF_INT("graph", &options->replays, 0, 1000000),
-        CF_FLAG("mix", &options->mix),
         CF_NUMBER("seed", &options->seed),
         CF_WORD("scenario", &options->scenario),
         CF_INT("rounds", &options->rounds, 0, 1000000),
@@ -274,15 +259,15 @@ static void make_communicators(struct app *app)
 
 static size_t count_cases(void)
 {
-    int places = app_options.in_place_last - app_options.in_place_first + 1;
-    return (size_t)app_options.counts * (size_t)app_options.types * (size_t)app_options.offsets * (size_t)places;
+    size_t places = app_options.in_place ? 2 : 1;
+    return (size_t)app_options.counts * (size_t)app_options.types * (size_t)app_options.offsets * places;
 }
 
 struct cf_spec app_case(size_t which)
 {
-    struct cf_spec spec = {.op = (enum cf_op)app_options.op};
-    size_t places = (size_t)(app_options.in_place_last - app_options.in_place_first + 1);
-    spec.in_place = app_options.in_place_first + (int)(which % places) != 0;
+    struct cf_spec spec = {.op = CF_SUM};
+    size_t places = app_options.in_place ? 2 : 1;
+    spec.in_place = which % places != 0;
     which /= places;
     const int *offset = app_options.offset[which % (size_t)app_options.offsets];
     which /= (size_t)app_options.offsets;
@@ -398,22 +383,10 @@ static void capture(struct calls *calls, struct cf_graph *graph_p)
     cf_graph_instantiate(worker, graph_p);
 }
 
-/* A call that is not in place gives the same again: such graphs are launched twice without waiting. */
-static int count_launches(const struct calls *calls)
-{
-    for (int c = 0; c < app_options.comms && calls->batch[c] != NULL; c++) {
-        for (int i = 0; i < calls->batch[c]->items; i++) {
-            if (calls->batch[c]->item[i].spec.in_place) {
-                return 1;
-            }
-        }
-    }
-    return 2;
-}
-
 static void run_graph(struct calls *calls)
 {
     struct cf_worker *worker = calls->app->worker;
+    int launches = app_options.in_place ? 1 : 2; /* without waiting: a call that is not in place gives the same again */
     struct cf_graph graph;
     capture(calls, &graph);
     usleep((useconds_t)app_options.pause * 1000);
@@ -422,7 +395,7 @@ static void run_graph(struct calls *calls)
             run_eager(calls);
         }
         load(calls);
-        for (int i = 0; i < count_launches(calls); i++) {
+        for (int i = 0; i < launches; i++) {
             cf_graph_launch(worker, &graph, 0);
         }
         judge(calls);
@@ -447,9 +420,6 @@ static void run_calls(struct app *app, size_t first, size_t cases)
     if (app_options.replays > 0) {
         load(&calls); /* nothing may be allocated in a capture */
         run_graph(&calls);
-    }
-    for (int c = 0; c < app_options.comms && app_options.mix; c++) {
-        app_mix(app, &app->set[c], NULL);
     }
     for (int c = 0; c < app_options.comms && calls.batch[c] != NULL; c++) {
         cf_batch_free(calls.batch[c]);
@@ -513,15 +483,35 @@ static void set_environment(const struct cf_job *job, int process)
     }
 }
 
-/* In scenarios kill* the victim must not come to its end. */
+/* Processes that a fault has stopped (SIMNODE_STOP) go on when a child of the launcher comes by, which ends with it. */
+static void start_continuing(const struct cf_job *job)
+{
+    if (fork() != 0) {
+        return;
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) {
+        usleep(STOPPED_MICROSECONDS);
+        for (int p = 0; p < job->processes; p++) {
+            kill(job->pid[p], SIGCONT);
+        }
+    }
+}
+
+static bool is_scenario(const char *beginning)
+{
+    return app_options.scenario != NULL && strncmp(app_options.scenario, beginning, strlen(beginning)) == 0;
+}
+
+/* In scenarios kill* the victim must not come to its end, in scenarios fault-* it may be killed before. */
 static bool has_ended_well(const struct cf_job *job, int process, int status)
 {
-    bool kills = app_options.scenario != NULL && strncmp(app_options.scenario, "kill", 4) == 0;
-    if (kills && app_options.victim >= 0 && app_options.victim / job->board->layout.local == process) {
-        int wanted = strcmp(app_options.scenario, "kill-fault") == 0 ? SIGSEGV : SIGKILL;
-        return WIFSIGNALED(status) && WTERMSIG(status) == wanted;
+    bool is_victim = app_options.victim >= 0 && app_options.victim / job->board->layout.local == process;
+    bool must = is_victim && is_scenario("kill"), may = is_victim && is_scenario("fault-");
+    if ((must || may) && WIFSIGNALED(status)) {
+        return WTERMSIG(status) == (is_scenario("kill-fault") ? SIGSEGV : SIGKILL);
     }
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    return !must && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 static bool hashes_agree(const struct app_board *board)
@@ -549,6 +539,9 @@ int main(int argc, char **argv)
     job.board->seed = app_options.seed;
     job.board->stops = true;
     cf_job_start(&job);
+    if (is_scenario("fault-")) {
+        start_continuing(&job);
+    }
     bool good = cf_job_wait(&job, app_options.timeout) && hashes_agree((struct app_board *)job.board);
     cf_job_close(&job);
     printf("%s %d ranks, seed %llu\n", good ? "ok" : "FAIL", app_options.layout.nranks,

@@ -42,8 +42,6 @@ struct app_options {
     int pause;        /* milliseconds, after the first calls and after a capture */
     int iterations;
     int replays; /* of each batch as a graph, 0: eager only */
-    bool mix;    /* other collectives after each batch */
-    int op;      /* enum cf_op */
     const char *scenario;
     int rounds;
     bool linger;
@@ -57,7 +55,7 @@ struct app_options {
     int types;
     int offset[APP_MAX_LIST][2]; /* elements, of send and receive buffer */
     int offsets;
-    int in_place_first, in_place_last;
+    bool in_place; /* calls in place, too */
     int color[CF_MAX_RANKS], key[CF_MAX_RANKS];
     const char *rank_env[APP_MAX_LIST]; /* "R:NAME=VALUE" */
     int rank_envs;
@@ -91,20 +89,15 @@ struct cf_spec app_case(size_t which);
 
 /* sim_scenario.c: the table of scenarios, and their common parts. */
 void app_scenario_run(struct app *app);
-bool app_has_scenario(void);                 /* is --scenario one? */
-void app_load(struct cf_batch *batch);       /* new inputs */
-void app_call(struct cf_batch *batch);       /* in a group, on the first stream */
-void app_check(struct cf_batch *batch);      /* waits for it before */
-void app_check_kept(struct cf_batch *batch); /* the calls must not have been started */
-void app_run(struct cf_batch *batch);        /* the first three of these */
+bool app_has_scenario(void);            /* is --scenario one? */
+void app_load(struct cf_batch *batch);  /* new inputs */
+void app_call(struct cf_batch *batch);  /* in a group, on the first stream */
+void app_check(struct cf_batch *batch); /* waits for it before */
+void app_run(struct cf_batch *batch);   /* the first three of these */
 void app_capture(struct cf_batch *batch, struct cf_graph *graph_p);
 
-/* sim_group.c; app_mix: all that onehop leaves alone on a communicator, in one group, with a batch's calls if there is
- * one */
-void app_mix(struct app *app, const struct cf_set *set, struct cf_batch *batch);
-void app_group_slices(struct app *app);
-void app_group_together(struct app *app);
-void app_group_captured(struct app *app);
+/* sim_fault.c: one call of the driver that fails, or ends or stops its process. */
+void app_fault(struct app *app);
 /* sim_end.c: the end of processes. */
 void app_end_exit(struct app *app);
 void app_end_exec(struct app *app);

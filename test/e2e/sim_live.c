@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * sim_live.c - a rank that does as it is told, to be looked at while it lives
+ * sim_live.c - a program linked with a library that calls NCCL: one rank, which can be looked at while it lives
  *
- *   sim_live RANK NRANKS ID_FILE
+ *   sim_live RANK NRANKS ID_FILE [hold | live]
  *
- * Makes a communicator, says "done", and then reads commands from stdin, one a line, answering each with a line: `call
- * N` (so many allreduces), `end` (of the communicator), `fork` (a child that waits for the end; its pid), `info` (what
- * onehop tells of the process, through functions that are NULL without it). Ends when stdin does.
+ * Does the work of a rank, three calls, and says "ready"; live: makes the communicator only. Then, if asked to hold or
+ * live, it reads commands from stdin, one a line, answering each with a line: `call N` (so many allreduces), `end` (of
+ * the communicator), `fork` (a child that waits for the end; its pid), `info` (what onehop tells of the process,
+ * through functions that are NULL without it). Ends when stdin does.
  */
 #define ONEHOP_WEAK
 #include "onehop/onehop.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,15 +64,9 @@ static void answer(int failed)
     printf("%s\n", failed ? "failed" : "done");
 }
 
-int main(int argc, char **argv)
+static void answer_commands(void)
 {
     char line[64];
-    if (argc != 4) {
-        fprintf(stderr, "usage: sim_live RANK NRANKS ID_FILE\n");
-        return 2;
-    }
-    answer(caller_begin((int)strtol(argv[1], NULL, 10), (int)strtol(argv[2], NULL, 10), argv[3]));
-    fflush(stdout);
     while (fgets(line, sizeof line, stdin)) {
         if (strncmp(line, "call ", 5) == 0) {
             answer(caller_call((int)strtol(line + 5, NULL, 10)));
@@ -85,5 +81,24 @@ int main(int argc, char **argv)
         }
         fflush(stdout);
     }
-    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 4) {
+        fprintf(stderr, "usage: sim_live RANK NRANKS ID_FILE [hold | live]\n");
+        return 2;
+    }
+    if (geteuid() != getuid()) {
+        printf("set-user-ID\n");
+    }
+    int rank = (int)strtol(argv[1], NULL, 10), nranks = (int)strtol(argv[2], NULL, 10);
+    bool lives = argc > 4 && strcmp(argv[4], "live") == 0;
+    int failed = lives ? caller_begin(rank, nranks, argv[3]) : caller_run(rank, nranks, argv[3], 3);
+    printf("%s\n", failed ? "failed" : "ready");
+    fflush(stdout);
+    if (argc > 4) {
+        answer_commands();
+    }
+    return failed;
 }

@@ -3,13 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "test/common/resources.h"
 #include "test/e2e/sim_app.h"
 
 #define SETTLED_ROUND 10 /* of churn: by then everything that is made once has been made */
-#define KEPT_MICROSECONDS 20000
 
 void app_load(struct cf_batch *batch)
 {
@@ -26,13 +24,6 @@ void app_check(struct cf_batch *batch)
 {
     cf_sync(batch->worker);
     cf_batch_judge(batch, 0, true);
-}
-
-void app_check_kept(struct cf_batch *batch)
-{
-    usleep(KEPT_MICROSECONDS); /* time to do what must not be done */
-    cf_sync(batch->worker);
-    cf_batch_judge(batch, 0, false);
 }
 
 void app_run(struct cf_batch *batch)
@@ -118,9 +109,7 @@ static const struct scenario {
     {"churn ", churn, false, false},
     {"drop ", drop, false, false},
     {"overlap ", overlap, false, false},
-    {"slices ", app_group_slices, false, false},
-    {"together ", app_group_together, false, false},
-    {"captured ", app_group_captured, false, false},
+    {"fault-stops fault-on ", app_fault, true, false},
     {"exit ", app_end_exit, false, false},
     {"exec ", app_end_exec, false, false},
     {"fork ", app_end_fork, false, false},
@@ -170,7 +159,7 @@ void app_scenario_run(struct app *app)
     app->call = cf_batch_new(app->worker, &app->set[0]);
     cf_batch_add(app->call, &spec);
     cf_batch_open(app->call);
-    app->other = cf_batch_new(app->worker, &app->set[0]);
+    app->other = cf_batch_new(app->worker, &app->set[app_options.comms > 1 ? 1 : 0]);
     cf_batch_add(app->other, &other);
     cf_batch_open(app->other);
     cf_check(app->worker, !scenario->alone || app->worker->members == 1, "this scenario is for one rank a process");

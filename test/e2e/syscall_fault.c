@@ -15,7 +15,6 @@
 #include <link.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +35,11 @@
 #define IS_ADDRESS(type_) ((type_) == R_AARCH64_JUMP_SLOT || (type_) == R_AARCH64_GLOB_DAT)
 #endif
 
-/* X(function, result type, parameters, arguments, result of a failure, errno of a failure) */
+/*
+ * X(function, result type, parameters, arguments, result of a failure, errno of a failure). Of a variadic function the
+ * parameters are those that it may be called with: whole numbers and pointers lie in the same registers either way, and
+ * what was not given is not looked at.
+ */
 #define FUNCTIONS(X)                                                                                                   \
     X(calloc, void *, (size_t a, size_t b), (a, b), NULL, ENOMEM)                                                      \
     X(malloc, void *, (size_t a), (a), NULL, ENOMEM)                                                                   \
@@ -66,6 +69,10 @@
     X(fchmod, int, (int a, mode_t b), (a, b), -1, EPERM)                                                               \
     X(mprotect, int, (void *a, size_t b, int c), (a, b, c), -1, ENOMEM)                                                \
     X(getrlimit, int, (__rlimit_resource_t a, struct rlimit * b), (a, b), -1, EPERM)                                   \
+    X(open, int, (const char *a, int b, mode_t c), (a, b, c), -1, EMFILE)                                              \
+    X(openat, int, (int a, const char *b, int c, mode_t d), (a, b, c, d), -1, EMFILE)                                  \
+    X(fcntl, int, (int a, int b, void *c), (a, b, c), -1, EINVAL)                                                      \
+    X(syscall, long, (long a, long b, long c, long d, long e, long f, long g), (a, b, c, d, e, f, g), -1, ENOSYS)      \
     X(pthread_cond_init, int, (pthread_cond_t * a, const pthread_condattr_t *b), (a, b), ENOMEM, errno)                \
     X(pthread_attr_init, int, (pthread_attr_t * a), (a), ENOMEM, errno)                                                \
     X(pthread_create, int, (pthread_t * a, const pthread_attr_t *b, void *(*c)(void *), void *d), (a, b, c, d),        \
@@ -83,70 +90,6 @@
     }
 FUNCTIONS(DEFINE)
 
-static int (*real_open)(const char *, int, ...);
-
-static int faulty_open(const char *path, int flags, ...)
-{
-    va_list arguments;
-    va_start(arguments, flags);
-    mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
-    va_end(arguments);
-    if (simnode_call("open", __builtin_return_address(0))) {
-        errno = EMFILE;
-        return -1;
-    }
-    return real_open(path, flags, mode);
-}
-
-static int (*real_openat)(int, const char *, int, ...);
-
-static int faulty_openat(int folder, const char *path, int flags, ...)
-{
-    va_list arguments;
-    va_start(arguments, flags);
-    mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
-    va_end(arguments);
-    if (simnode_call("openat", __builtin_return_address(0))) {
-        errno = EMFILE;
-        return -1;
-    }
-    return real_openat(folder, path, flags, mode);
-}
-
-static int (*real_fcntl)(int, int, ...);
-
-static int faulty_fcntl(int fd, int command, ...)
-{
-    va_list arguments;
-    va_start(arguments, command);
-    void *argument = va_arg(arguments, void *); /* a number, a pointer, or nothing that is looked at */
-    va_end(arguments);
-    if (simnode_call("fcntl", __builtin_return_address(0))) {
-        errno = EINVAL;
-        return -1;
-    }
-    return real_fcntl(fd, command, argument);
-}
-
-static long (*real_syscall)(long, ...);
-
-/* pidfd_open has the fewest arguments of what is called so, gettid none; the rest is not looked at. */
-static long faulty_syscall(long number, ...)
-{
-    long a[6];
-    va_list arguments;
-    va_start(arguments, number);
-    for (int i = 0; i < 6; i++) {
-        a[i] = va_arg(arguments, long);
-    }
-    va_end(arguments);
-    if (simnode_call("syscall", __builtin_return_address(0))) {
-        errno = ENOSYS;
-        return -1;
-    }
-    return real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
-
 static const struct {
     const char *name;
     void *faulty;
@@ -154,11 +97,7 @@ static const struct {
 } functions[] = {
 #define ROW(function_, type_, parameters_, arguments_, result_, error_)                                                \
     {#function_, (void *)faulty_##function_, &real_##function_},
-    FUNCTIONS(ROW){"open", (void *)faulty_open, &real_open},
-    {"openat", (void *)faulty_openat, &real_openat},
-    {"fcntl", (void *)faulty_fcntl, &real_fcntl},
-    {"syscall", (void *)faulty_syscall, &real_syscall},
-};
+    FUNCTIONS(ROW)};
 
 static unsigned led; /* functions that come here */
 

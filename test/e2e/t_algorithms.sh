@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Every algorithm, number of ranks and type, at awkward counts and alignments: bits as in rank order, nothing else
-# written.
+# written. (Other ops: t_conformance.sh.)
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 # largest_of ALGORITHM RANKS: a large message in bytes; of two ranks, and in one-shot, one that goes in parts (kernels/abi.h:
@@ -19,12 +19,12 @@ for n in 2 3 4 8; do
         export ONEHOP_ALGO=$algorithm
         largest=$(largest_of $algorithm $n)
         run_app --nranks $n --counts 1,2,3,$((n - 1)),$n,$((n + 1)),15,16,17,1023 --types f32,bf16,f16,f64,e4m3,e5m2,i8,u8,i32,u32,i64,u64 \
-            --offsets 0:0,1:0,0:1,3:2 --in-place both --batch 24 --seed $n
+            --offsets 0:0,1:0,0:1,3:2 --in-place --batch 24 --seed $n
         expect_served "$n ranks, $algorithm, small" $algorithm
         export ONEHOP_MAX_BYTES=$largest
         for type in f32 i32; do
             run_app --nranks $n --counts 4096,$((largest / 4 - 1)),$((largest / 4)) --types $type --offsets 1:3 \
-                --in-place both --batch 2
+                --in-place --batch 2
             expect_served "$n ranks, $algorithm, large, $type" $algorithm
         done
         for type in bf16 i8; do
@@ -37,20 +37,6 @@ for n in 2 3 4 8; do
 done
 unset ONEHOP_ALGO
 
-# Other ops, on every type. An average of floats is compared bit for bit where 1/n is exact.
-integers=i8,u8,i32,u32,i64,u64
-floats=f32,f16,bf16,f64,e4m3,e5m2
-for op in prod min max avg; do
-    for n in 2 4 8; do
-        expect_served "$n ranks, $op" \
-            -- run_app --nranks $n --op $op --types $integers,$floats --counts 1,7,1000 --offsets 1:0 --batch 36
-    done
-    expect_served "3 ranks, $op of integers" \
-        -- run_app --nranks 3 --op $op --types $integers --counts 1,7,1000,70000 --batch 24
-done
-expect_served "3 ranks, an op of the program's own" \
-    -- run_app --nranks 3 --op premul --counts 1,1000,40000,300000 --batch 4
-
 # Three parts of two-shot (kernels/abi.h: 6.67 MiB each at most).
 ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=18M expect_served "4 ranks, three parts" twoshot \
     -- run_app --nranks 4 --counts 4500001 --types f32 --offsets 0:0,1:3 --batch 2
@@ -61,7 +47,7 @@ expect_served "where the algorithm changes, 4 ranks" oneshot twoshot \
 expect_served "where the algorithm changes, 2 ranks" oneshot twoshot \
     -- run_app --nranks 2 --counts 524287,524288,524289 --types f32,i32 --batch 6
 expect_served "2 ranks, one kernel and two" twoshot \
-    -- run_app --nranks 2 --counts 2621440,2621441 --types f32 --offsets 0:0,1:3 --in-place both --batch 8
+    -- run_app --nranks 2 --counts 2621440,2621441 --types f32 --offsets 0:0,1:3 --in-place --batch 8
 # Three parts, eager, and in a graph that has two eager rounds beside it.
 three_parts() {
     local expected=$1 kernels

@@ -7,6 +7,7 @@
 [ -z "${OH_SANITIZERS-}" ] || tap_skip_all "a sanitizer's runtime would have to come first"
 command -v python3 >/dev/null || tap_skip_all "no python3"
 unset ONEHOP_DEBUG ONEHOP_STATS
+limit=300
 export SIMNODE_NCCL_LAZY=1 SIMNODE_TOPOLOGY=h200x2 NCCL_LIB=$stand_ins TMPDIR=$scratch ONEHOP_SHM_DIR=$meeting
 
 make -s -C "$abs_top_builddir" install DESTDIR="$scratch/stage" >"$scratch/install.log" 2>&1
@@ -36,9 +37,8 @@ check_gpu() {
         settings+=("$1")
         shift
     done
-    status=0
-    timeout -k 5 300 env "${settings[@]}" "$abs_top_srcdir/scripts/check-gpu" --prefix "$prefix" --build "$carried" --gpus 2 \
-        --quick --out "$scratch/logs" "${@:2}" >"$out" 2>&1 || status=$?
+    run_limited env "${settings[@]}" "$abs_top_srcdir/scripts/check-gpu" --prefix "$prefix" --build "$carried" --gpus 2 \
+        --quick --out "$scratch/logs" "${@:2}"
 }
 
 check_gpu -- loading
@@ -60,9 +60,9 @@ cat >"$carried/test/gpu/stress_comms" <<'END'
 more=0
 [ -z "${LD_PRELOAD-}" ] || { more=${MORE-20}; echo "served by onehop"; }
 LD_PRELOAD=
-for ms in 100 300 ${ODD-110}; do echo "later communicator $ms.50 ms"; done
-echo "called communicator $((50 + more)).75 ms"
-echo "first communicator $((900 + 3 * more)).25 ms"
+for ms in 100 300 ${ODD-110}; do echo "later communicator by rank $ms.50 ms"; done
+echo "called communicator by rank $((50 + more)).75 ms"
+echo "first communicator by rank $((900 + 3 * more)).25 ms"
 END
 chmod +x "$carried/test/gpu/stress_comms"
 check_gpu -- creation

@@ -9,8 +9,7 @@ export ONEHOP_SHM_DIR=$meeting ONEHOP_DEBUG=WARN ONEHOP_STATS=0
 
 # churn ARGUMENT...
 churn() {
-    status=0
-    LD_PRELOAD=$plugin timeout -k 5 $((limit + rounds)) "$stress" "$@" >"$out" 2>&1 || status=$?
+    limit=$((limit + rounds)) run_with "$plugin" "$stress" "$@"
     sed 's/^/# /' "$out"
 }
 

@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: MIT
-# Communicators made in every way, in processes, threads, and one thread; their ends.
+# Communicators in more layouts than those of t_conformance.sh, whose cases comm-* make them in every way; growing; their ends.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 work=(--counts 1,333,20000 --types f32,bf16 --batch 6 --iterations 2)
-for make in rank config; do
-    expect_served "by $make, processes" -- run_work --nranks 4 --make $make
-done
-expect_served "ncclCommInitAll" -- run_work --nranks 4 --local 4 --make all
-expect_served "one thread, grouped ncclCommInitRank" -- run_work --nranks 4 --local 4
-expect_served "four threads" -- run_work --nranks 4 --local 4 --threads
 expect_served "two processes, each with four ranks in a thread" -- run_work --nranks 8 --local 4
 expect_served "two processes, each with two threads" -- run_work --nranks 4 --local 2 --threads --make config
 expect_served "one visible GPU for each process" -- run_work --nranks 4 --own-gpu
@@ -29,7 +23,6 @@ expect_served "split in one thread" -- run_work --nranks 4 --local 4 --make spli
 expect_counts "split: a rank alone falls back" '1:falls back to NCCL: .*single rank' \
     -- run_work --nranks 4 --make split --split-colors 0,0,0,1
 
-expect_served "by scalable, three ids" -- run_work --nranks 4 --make scalable
 expect_served "by scalable, two ranks a process" -- run_work --nranks 4 --local 2 --make scalable
 expect_counts "shrink: what is left is served" '3:nranks 3: served by onehop' \
     -- run_work --nranks 4 --make shrink --split-colors 0,-1,0,0

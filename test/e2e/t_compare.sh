@@ -13,8 +13,7 @@ command -v readelf >/dev/null || tap_skip_all "no readelf"
 
 # compare ARGUMENT...: sets $status, fills $out and $err.
 compare() {
-    status=0
-    timeout -k 5 $limit bash "$compare" --onehop "$onehop" "$@" >"$out" 2>"$err" </dev/null || status=$?
+    run_limited bash "$compare" --onehop "$onehop" "$@"
 }
 
 compare --bin "$bin" --repeat 3 --csv "$work/a.csv" -- -b 1K -e 16K -f 4 -g 4
@@ -79,12 +78,8 @@ refuses "no onehop" 1 'the onehop command is missing' -- compare --bin "$bin" --
 for arguments in '' '--bin' '--repeat 0 --bin x' '--mpi many --bin x' 'word'; do
     refuses "wrong usage: $arguments" 2 '^compare-nccl-tests: ' -- compare $arguments
 done
-compare --help
-[ "$status" = 0 ] && [ "$(wc -l <"$out")" -le 24 ] && [ "$(wc -L <"$out")" -le 80 ] &&
-    grep -q -- '--bin ~/nccl-tests/build' "$out"
-tap_point $? "--help fits a screen, with an example" "$(cat "$out")"
-status=0
-bash "$compare" --help >/dev/full 2>"$err" || status=$?
+expect "--help has an example" 0 '--bin ~/nccl-tests/build' -- compare --help
+run_full bash "$compare" --help
 [ "$status" = 1 ] && [ "$(wc -l <"$err")" = 1 ]
 tap_point $? "--help on a full disk: one sentence, exit status 1" "$status: $(cat "$err")"
 STAND_IN_FAIL=3 expect "nccl-tests that fails" 1 'compare-nccl-tests: all_reduce_perf \(stock\) ended with status 3$' \
@@ -97,9 +92,7 @@ refuses "a folder that is not there" 1 'compare-nccl-tests: /nowhere/a.csv: /now
 refuses "a folder instead of a file" 1 'is a folder$' -- compare --bin "$bin" --csv "$scratch" -- -g 2
 expect "a file that could not be written: the table stays" 1 '^ +1024 +256 ' 'perf: /dev/full: No space left' \
     -- compare --bin "$bin" --repeat 1 --csv /dev/full -- -b 1K -e 1K -g 2
-status=0
-timeout -k 5 $limit bash "$compare" --onehop "$onehop" --bin "$bin" --repeat 1 --csv "$work/a.csv" -- -b 1K -e 1K -g 2 \
-    >/dev/full 2>"$err" </dev/null || status=$?
+run_full bash "$compare" --onehop "$onehop" --bin "$bin" --repeat 1 --csv "$work/a.csv" -- -b 1K -e 1K -g 2
 [ "$status" = 1 ] && [ "$(wc -l <"$err")" = 1 ] && [ "$(grep -c ,onehop, "$work/a.csv")" = 1 ]
 tap_point $? "stdout is full: one sentence, and the files are there" "$status: $(cat "$err"; ls "$work")"
 rm -f "$work/a.csv"

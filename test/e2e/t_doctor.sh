@@ -2,7 +2,7 @@
 # onehop doctor: what it says of machines, of running processes and of programs, and its exit status.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-holder=$abs_top_builddir/test/e2e/sim_holder
+holder=$abs_top_builddir/test/e2e/sim_live
 static=$abs_top_builddir/test/e2e/sim_static
 export TMPDIR=$scratch SIMNODE_TOPOLOGY=h200x4 HOME=$scratch/home
 unset ONEHOP_STATS ONEHOP_DEBUG LD_PRELOAD CUDA_VISIBLE_DEVICES
@@ -14,8 +14,7 @@ trap 'kill "${held[@]}" 2>/dev/null; rm -rf "$scratch" "$meeting"' EXIT
 
 # doctor ARGUMENT...: sets $status, fills $out.
 doctor() {
-    status=0
-    timeout -k 5 $limit "$onehop" doctor "$@" >"$out" 2>&1 </dev/null || status=$?
+    run_limited "$onehop" doctor "$@"
 }
 
 # --- this machine
@@ -123,20 +122,17 @@ export REACH_HOLD=1
 reach=$abs_top_builddir/test/e2e/reach
 object=$abs_top_builddir/test/e2e/.libs/libreach.so
 net=$abs_top_builddir/.libs/libnccl-net-onehop.so
-folder() {
-    mktemp -d "$scratch/job.XXXXXX"
-}
 # By NCCL_NET_PLUGIN: calls come if the program is linked or looks late, and not if it looked before.
 for way in object:"$object" late:libnccl.so.2; do
-    NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(folder)" "$way"
+    NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(new_folder)" "$way"
     doctor --pid "$pid"
     expect "plugin, ${way%%:*}: calls come" 1 'onehop +.*, by NCCL_NET_PLUGIN' '^verdict: no: 0 of [1-9][0-9]* ncclAllReduce calls'
 done
-NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(folder)" dlsym:libnccl.so.2
+NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(new_folder)" dlsym:libnccl.so.2
 doctor --pid "$pid"
 expect "plugin, dlsym before the first communicator" 2 \
     '^verdict: unknown: no ncclAllReduce call has come to onehop.* before the first communicator'
-LD_PRELOAD=$plugin hold "$reach" 0 1 "$(folder)" both:object:"$object",late:libncclcopy.so.2
+LD_PRELOAD=$plugin hold "$reach" 0 1 "$(new_folder)" both:object:"$object",late:libncclcopy.so.2
 expect "two copies of NCCL" 1 "nccl +$stand_ins/libnccl.so.2" "nccl +$stand_ins/libncclcopy.so.2" '^verdict: no: 0 of' \
     -- doctor --pid "$pid"
 unset REACH_HOLD
@@ -147,9 +143,8 @@ for word in 0 -1 12x '' 99999999999; do
     expect "--pid '$word'" 2 'expected a whole number from 1' -- doctor --pid "$word"
 done
 if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups "$onehop" --version >/dev/null 2>&1; then
-    status=0
-    setpriv --reuid=65534 --clear-groups "$onehop" doctor --pid $$ >"$out" 2>&1 || status=$?
-    expect "another user's process" 2 "^onehop: doctor: --pid $$: Permission denied\$"
+    expect "another user's process" 2 "^onehop: doctor: --pid $$: Permission denied\$" \
+        -- run_limited setpriv --reuid=65534 --clear-groups "$onehop" doctor --pid $$
 else
     tap_skip "another user's process" "not root, or no setpriv"
 fi
@@ -179,21 +174,19 @@ LD_PRELOAD=$scratch/vllm/_C.abi3.so doctor bash -c '"$0" 0 1 "$1"; sleep 1' "$ho
 expect "a program with vLLM's library: the option" 1 'note +own_allreduce +vLLM in process [0-9]+ .*--disable-custom-all-reduce'
 expect "a statically linked program" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly' \
     -- doctor "$static"
-# Two ranks, in one folder: $0 is the program, $1 the folder.
-pair='"$0" 1 2 "$@" & "$0" 0 2 "$@" && wait $!'
-doctor --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+doctor --via plugin bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 expect "plugin, dlsym before the first communicator: all calls go to NCCL" 1 \
     'in 2 processes no ncclAllReduce call came to onehop' '^verdict: no: .*before the first communicator'
-SIMNODE_NCCL_VERSION=22705 doctor --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+SIMNODE_NCCL_VERSION=22705 doctor --via plugin bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 expect "the same where NCCL tells plugins no hash" 1 'no ncclAllReduce call came to onehop' \
     '^verdict: no: .*before the first communicator'
 expect "the same as JSON" 1 '"processes_unreached": 2' \
-    -- doctor --json --via plugin bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+    -- doctor --json --via plugin bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 expect "plugin, dlsym for each communicator: served" 0 '^verdict: yes: onehop served calls' \
-    -- doctor --via plugin bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
+    -- doctor --via plugin bash -c "$pair" "$reach" "$(new_folder)" late:libnccl.so.2
 expect "plugin, linked: served" 0 '^verdict: yes: onehop served calls' \
-    -- doctor --via plugin bash -c "$pair" "${reach}_linked" "$(folder)" linked
-REACH_IDLE=1 doctor bash -c "$pair" "${reach}_linked" "$(folder)" linked
+    -- doctor --via plugin bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
+REACH_IDLE=1 doctor bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
 expect "a program that makes no call: cannot be told, and where programs have their own all-reduce" 2 \
     '^verdict: unknown: the program made no ncclAllReduce call; .* own all-reduce see doc/integrations.md$'
 expect "a program without NCCL" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly' -- doctor true
@@ -205,9 +198,5 @@ tap_empty "$(find "$scratch" -name 'onehop-stats.*')" "no file of statistics is 
 # --- usage
 
 expect "a process and a program" 2 'expected neither a program nor --simulated' -- doctor --pid $$ true
-expect "an unknown option" 2 -- doctor --wrong
-expect "--help" 0 '^usage: onehop doctor' -- doctor --help
-status=0
-"$onehop" doctor >/dev/full 2>"$out" || status=$?
-expect "nowhere to write to" 2 'stdout: No space left'
+expect "nowhere to write to" 2 'stdout: No space left' -- run_full "$onehop" doctor
 tap_done

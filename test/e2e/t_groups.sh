@@ -13,9 +13,6 @@ expect_served "four threads, each with groups" -- run_work --local 4 --threads -
 expect_served "two streams on one communicator" -- run_work --streams 2
 expect_served "four streams on one communicator, two ranks a process" -- run_work --streams 4 --local 2
 
-run_work --mix
-expect_counts "broadcast, allgather, reducescatter, send and receive between" fallback=0 nccl_broadcast=1+ nccl_send=1+
-
 # Half of these calls are above the limit: groups in which onehop and NCCL each serve a part.
 ONEHOP_MAX_BYTES=4K run_app --nranks 4 --counts 1000,2000 --batch 8 --group 4 --iterations 3
 expect_counts "a group that is part onehop, part NCCL" served="$(report_of nccl_allreduce)" served=1+
@@ -23,16 +20,17 @@ ONEHOP_MAX_BYTES=4K run_app --nranks 4 --counts 1000,2000 --batch 8 --streams 2 
 expect_counts "onehop and NCCL in turn on two streams" served="$(report_of nccl_allreduce)" served=1+
 
 # A launch into a full queue blocks: one thread must not fill the queue of one GPU before the others have their part.
-flood=(--scenario slices --group 5000 --rounds 1 --counts 20000)
+flood=(--counts 4,5 --batch 5000 --group 5000)
+expect_few_launches() { # expect_few_launches NAME: 4 ranks, 32 calls in a launch
+    launches=$(report_of kernels_launched)
+    [ "$launches" -gt 0 ] && [ "$launches" -le 628 ]
+    tap_point $? "5,000 calls are $launches launches of $1 on four GPUs" "$(diagnosis)"
+}
 ONEHOP_ALGO=twoshot expect_served "5,000 calls in a group on each of four GPUs of a thread" twoshot \
     -- run_app --nranks 4 --local 4 "${flood[@]}"
-launches=$(report_of kernels_launched)
-[ "$launches" -gt 0 ] && [ "$launches" -le 628 ] # 4 ranks, 32 calls in a launch
-tap_point $? "5,000 calls are $launches launches of two-shot on four GPUs" "$(diagnosis)"
+expect_few_launches two-shot
 SIMNODE_QUEUE=64 expect_served "the same, many calls to a launch" oneshot -- run_app --nranks 4 --local 4 "${flood[@]}"
-launches=$(report_of kernels_launched)
-[ "$launches" -gt 0 ] && [ "$launches" -le 628 ] # 4 ranks, 32 calls in a launch
-tap_point $? "5,000 calls are $launches launches on four GPUs" "$(diagnosis)"
+expect_few_launches one-shot
 for type in f32 i32; do
     expect_served "eight calls of 256 KiB in a group, $type" twoshot \
         -- run_app --nranks 4 --counts 65537 --types $type --offsets 1:3 --batch 8 --group 8 --iterations 3
@@ -41,30 +39,16 @@ done
 expect_served "5,000 calls on three streams, in a group in a group" \
     -- run_app --nranks 2 "${flood[@]}" --streams 3 --nested
 expect_served "60 calls, some of which go together" oneshot \
-    -- run_app --nranks 3 --scenario slices --group 60 --rounds 4 --counts 100003 --types bf16
-for op in "max i8" "avg i32" "premul f32"; do
-    expect_served "60 calls, $op" \
-        -- run_app --nranks 3 --scenario slices --group 60 --rounds 2 --counts 10007 --types "${op#* }" --op "${op% *}"
-done
-expect_served "allreduces in one group with other collectives, send and receive" \
-    -- run_app --nranks 2 --local 2 --scenario together --rounds 3 --counts 700
-ONEHOP_MAX_BYTES=4K expect_right "the same, allreduces fall back" \
-    -- run_app --nranks 3 --scenario together --rounds 3 --counts 7001
+    -- run_app --nranks 3 --counts 1666,1667 --types bf16 --offsets 0:0,2:2,4:4,6:6,1:1 --batch 60 --group 60 --iterations 4
 
-for local in 1 2; do
-    captured=(--nranks 2 --local $local --streams 2 --comms 2 --scenario captured --rounds 2 --counts 1000,2000)
-    run_app "${captured[@]}"
-    expect_counts "a group of captured streams and others comes to nothing, $local ranks a process" served=1+ fallback=0
-    ONEHOP_MAX_BYTES=4K expect_right "the same, part onehop, part NCCL, $local ranks a process" \
-        -- run_app "${captured[@]}"
-    expect_right "the same, without onehop, $local ranks a process" -- run_stock "${captured[@]}"
-done
-
+# By onehop, by NCCL, and in part by each.
 for mode in processes group; do
-    for name in group-simulate group-error arguments; do
+    for name in group-simulate group-error group-mixed group-captured arguments; do
         expect_counts "$name, $mode" served=1+ -- run_cases --ranks 2 --modes $mode --cases $name
         ONEHOP_MAX_BYTES=1 expect_counts "$name, $mode, calls for NCCL" served=0 \
             -- run_cases --ranks 2 --modes $mode --cases $name
     done
+    ONEHOP_MAX_BYTES=4K expect_counts "group-captured, $mode, one of two calls for NCCL" served=1+ fallback=1+ \
+        -- run_cases --ranks 2 --modes $mode --cases group-captured
 done
 tap_done

@@ -1,23 +1,15 @@
 # SPDX-License-Identifier: MIT
-# How programs come to be started: each kind of launcher under `onehop run`, and those that onehop cannot follow.
+# How programs come to be started under `onehop run`, and those that onehop cannot follow. (Launchers: t_loading.sh.)
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-holder=$abs_top_builddir/test/e2e/sim_holder
+holder=$abs_top_builddir/test/e2e/sim_live
 library=$abs_top_builddir/test/e2e/.libs/libsimcaller.so
 launch=$abs_top_srcdir/test/e2e/launch.py
 export TMPDIR=$scratch SIMNODE_TOPOLOGY=h200x2
-jobs=0
 
-# launch COMMAND...: runs it by `onehop run --stats`; $id is a new name for the file of its id. Fills $out.
+# launch COMMAND...: runs it by `onehop run --stats`. Fills $out.
 launch() {
-    status=0
-    rm -f "$scratch"/report.*
-    timeout -k 5 $limit "$onehop" run --stats -- "$@" >"$out" 2>&1 </dev/null || status=$?
-}
-
-next_id() {
-    jobs=$((jobs + 1))
-    id=$scratch/id.$jobs
+    run_limited "$onehop" run --stats -- "$@"
 }
 
 # expect_all NAME CALLS: the last command ended well; all its calls were served, and NCCL saw none.
@@ -34,21 +26,11 @@ expect_none() {
     tap_point $? "$1: works on stock NCCL, and that is said" "$(diagnosis)"
 }
 
-# Two ranks, by a shell: $0 is the program, $1 the file of the id.
-pair='"$0" 1 2 "$1" & "$0" 0 2 "$1" && wait $!'
-
-next_id
-launch bash -c "$pair" "$holder" "$id"
-expect_all "a shell" 6
-next_id
-launch env -i SIMNODE_TOPOLOGY=h200x2 bash -c "$pair" "$holder" "$id"
+launch env -i SIMNODE_TOPOLOGY=h200x2 bash -c "$pair" "$holder" "$(new_id)"
 expect_none "env -i between onehop run and the program"
-next_id
-status=0
-rm -f "$scratch"/report.*
-env -i PATH="$PATH" TMPDIR="$scratch" ASAN_OPTIONS="${ASAN_OPTIONS-}" SIMNODE_TOPOLOGY=h200x2 \
-    SIMNODE_REPORT="$SIMNODE_REPORT" timeout -k 5 $limit "$onehop" run --stats -- bash -c "$pair" "$holder" "$id" \
-    >"$out" 2>&1 || status=$?
+run_limited env -i PATH="$PATH" TMPDIR="$scratch" ASAN_OPTIONS="${ASAN_OPTIONS-}" SIMNODE_TOPOLOGY=h200x2 \
+    SIMNODE_REPORT="$SIMNODE_REPORT" \
+    "$onehop" run --stats -- bash -c "$pair" "$holder" "$(new_id)"
 expect_all "env -i before onehop run" 6
 
 if [ -n "$OH_SANITIZERS" ]; then
@@ -56,29 +38,14 @@ if [ -n "$OH_SANITIZERS" ]; then
 elif ! command -v python3 >/dev/null; then
     tap_skip "python" "no python3"
 else
-    for mode in torchrun spawn; do
-        next_id
-        launch python3 "$launch" $mode "$library" "$holder" "$id"
-        expect_all "python, $mode" 6
-    done
     # Children of fork leave by _exit: their communicators are destroyed, so that they are counted all the same.
-    next_id
-    launch python3 "$launch" fork "$library" "$holder" "$id"
+    launch python3 "$launch" fork "$library" "$holder" "$(new_id)"
     expect_all "python, fork before NCCL is used" 6
-    next_id
-    launch python3 "$launch" fork-after "$library" "$holder" "$id"
+    launch python3 "$launch" fork-after "$library" "$holder" "$(new_id)"
     expect_all "python, fork after NCCL was used, and a new job by exec" 12
     child=$(sed -n 's/^child \([0-9]*\)$/\1/p' "$out")
     [ -n "$child" ] && [ "$(count_of "^onehop: [^ ]*:$child ")" = 0 ]
     tap_point $? "the forked child is left alone" "$(diagnosis)"
-fi
-
-if ! find_mpirun; then
-    tap_skip "mpirun" "$no_mpirun"
-else
-    next_id
-    launch "${mpirun[@]}" -n 2 bash -c "$mpi_ranks" "$holder" "$id"
-    expect_all "mpirun" 6
 fi
 
 # The dynamic linker keeps preloads out of set-user-ID programs. Another user's program, run by root, is one.
@@ -87,10 +54,9 @@ if [ "$(id -u)" != 0 ]; then
 elif [ -n "$OH_SANITIZERS" ]; then
     tap_skip "a set-user-ID program" "a sanitizer's runtime is not found by one"
 else
-    next_id
     mkdir -m 777 "$scratch/open"
     chmod 755 "$scratch"
-    cp "$abs_top_builddir/test/e2e/sim_holder" "$scratch/setuid"
+    cp "$abs_top_builddir/test/e2e/sim_live" "$scratch/setuid"
     chown 65534 "$scratch/setuid"
     chmod 4755 "$scratch/setuid"
     launch bash -c "$pair" "$scratch/setuid" "$scratch/open/id"
@@ -102,13 +68,12 @@ else
     # Linked with onehop itself, as good as named in /etc/ld.so.preload: loaded, and inert.
     lib=$abs_top_builddir/test/e2e/.libs
     cp "$abs_top_builddir/.libs/libonehop.so" "$scratch/libonehop.so"
-    $CC $OH_CPPFLAGS -I"$abs_top_srcdir/test/e2e" -o "$scratch/linked" "$abs_top_srcdir/test/e2e/sim_holder.c" \
+    $CC $OH_CPPFLAGS -I"$abs_top_srcdir/test/e2e" -o "$scratch/linked" "$abs_top_srcdir/test/e2e/sim_live.c" \
         -Wl,--no-as-needed "$scratch/libonehop.so" "$lib/libsimcaller.so" -Wl,-rpath,"$scratch:$lib" >"$out" 2>&1
     linked() {
-        status=0
-        rm -f "$scratch"/report.* "$scratch/open/trace"
+        rm -f "$scratch/open/trace"
         SIMNODE_TRACE=$scratch/open/trace SIMNODE_CALLER=libonehop.so SIMNODE_REPORT=$scratch/open/report \
-            timeout -k 5 $limit bash -c "$pair" "$scratch/linked" "$scratch/open/$1" >"$out" 2>&1 </dev/null || status=$?
+            run_limited bash -c "$pair" "$scratch/linked" "$scratch/open/$1"
         mv "$scratch"/open/report.* "$scratch"
     }
     linked id.plain

@@ -27,9 +27,7 @@ by() {
 start_by() {
     local way=$1
     shift
-    status=0
-    rm -f "$scratch"/report.*
-    timeout -k 5 $limit env ${loading[$way]} "${@/#ID/$(mktemp -u "$scratch/id.XXXXXX")}" >"$out" 2>&1 </dev/null || status=$?
+    run_limited env ${loading[$way]} "${@/#ID/$(new_id)}"
 }
 
 # word_for SERVED CALLS: what a count of served calls is called in the table.
@@ -105,7 +103,7 @@ if [ -z "${OH_SANITIZERS-}" ] && command -v python3 >/dev/null; then # (python3 
     row "Python ctypes, absolute path" 12 0 12 python3 "$script" -- "$nccl"
     row "Python ctypes, looked up for each communicator" 12 10 12 python3 "$script" -- libnccl.so.2 late
     library=$objects/libsimcaller.so
-    holder=$abs_top_builddir/test/e2e/sim_holder
+    holder=$abs_top_builddir/test/e2e/sim_live
     launch=$abs_top_srcdir/test/e2e/launch.py
     export SIMNODE_TOPOLOGY=h200x2 PYTHONPATH=$abs_top_srcdir/test/e2e PYTHONDONTWRITEBYTECODE=1
     launched "a launcher with a subprocess for each rank (torchrun)" 6 4 6 python3 "$launch" torchrun "$library" \
@@ -115,7 +113,7 @@ if [ -z "${OH_SANITIZERS-}" ] && command -v python3 >/dev/null; then # (python3 
     launched "the same, started as \`python -m\`, spawn" 6 4 6 python3 -m launch spawn "$library" "$holder" ID
 fi
 if find_mpirun; then
-    launched "mpirun" 6 4 6 "${mpirun[@]}" -n 2 bash -c "$mpi_ranks" "$abs_top_builddir/test/e2e/sim_holder" ID
+    launched "mpirun" 6 4 6 "${mpirun[@]}" -n 2 bash -c "$mpi_ranks" "$abs_top_builddir/test/e2e/sim_live" ID
 else
     tap_skip "mpirun" "$no_mpirun"
 fi

@@ -43,6 +43,7 @@ SIMNODE_NCCL_LAZY=1 ONEHOP_MAX_BYTES=8K expect_told "killed in a call that NCCL 
     -- run_app --nranks 3 --counts 1000,100000 --scenario kill-large --victim 1
 SIMNODE_NCCL_LAZY=1 ONEHOP_MAX_BYTES=8K run_app --nranks 3 --counts 1000,100000 --scenario abort-large --victim 1
 expect_told "a rank aborts, the others wait for it in a call that NCCL serves: an error" 2 "$departed"
+expect_right "killed in a call, without onehop: the others abort" -- run_stock --nranks 3 --scenario kill --victim 1
 expect_told "ended by SIGSEGV in a call: likewise" 2 "$departed" -- scenario kill-fault 1
 expect_told "killed before a communicator is made: the others abort it, and make another" 0 '' -- scenario kill-init 1
 expect_told "killed in a set-up in the background: likewise" 0 '' -- scenario kill-attach 1

@@ -75,9 +75,10 @@ NCCL_NET=onehop NCCL_NET_PLUGIN=onehop run_pair
 tap_point $? "NCCL_NET=onehop is NCCL's error: there is no such network" "$(diagnosis)"
 
 # One rank by each way: they meet all the same, and where a rank has none, all go to NCCL.
-run_ranks "$abs_top_srcdir/test/e2e/by_rank.sh" "LD_PRELOAD=$plugin" NCCL_NET_PLUGIN=onehop "$linked" -- linked
+by_rank='settings=("$1" "$2"); shift 2; exec env "${settings[$2]}" "$@"' # SETTING0 SETTING1 PROGRAM RANK ARGUMENT...
+run_ranks bash -c "$by_rank" by_rank "LD_PRELOAD=$plugin" NCCL_NET_PLUGIN=onehop "$linked" -- linked
 expect_counts "one rank by preload, one by plugin" served=6 0:WARN
-run_ranks "$abs_top_srcdir/test/e2e/by_rank.sh" A=1 NCCL_NET_PLUGIN=onehop "$linked" -- linked
+run_ranks bash -c "$by_rank" by_rank A=1 NCCL_NET_PLUGIN=onehop "$linked" -- linked
 expect_counts "one rank without onehop, one by plugin" served=0 nccl_allreduce=12
 expect_no_files
 tap_done

@@ -5,16 +5,9 @@
 
 unset ONEHOP_STATS
 
-# run_command COMMAND...: runs it with a limit. Sets $status, fills $out (stdout and stderr).
-run_command() {
-    status=0
-    rm -f "$scratch"/report.*
-    timeout -k 5 $((limit + 40)) "$@" >"$out" 2>&1 || status=$?
-}
-
-# run ARGUMENT...: the same for onehop run; sums: of a program with two ranks.
+# run ARGUMENT...: onehop run. Sets $status, fills $out (stdout and stderr). sums: of a program with two ranks.
 run() {
-    run_command "$onehop" run "$@"
+    run_limited "$onehop" run "$@"
 }
 sums() {
     run --stats -- "$app" --nranks 2 --counts 7 "$@"
@@ -26,7 +19,7 @@ expect "a program is served" 0 '^ok' 'nranks 2: served by onehop' -- run -- "$ap
 expect "without --stats nothing is added to the output" "$status" '!stats:' '!calls served'
 LD_PRELOAD=libm.so.6 run env
 expect "LD_PRELOAD: in front of what is there" 0 "^LD_PRELOAD=$plugin:libm.so.6\$"
-expect "LD_PRELOAD: alone" 0 "^LD_PRELOAD=$plugin\$" -- run_command env -u LD_PRELOAD "$onehop" run env
+expect "LD_PRELOAD: alone" 0 "^LD_PRELOAD=$plugin\$" -- run_limited env -u LD_PRELOAD "$onehop" run env
 
 # A folder of its own, so that both objects are there whatever the build has.
 mkdir "$scratch/lib"
@@ -41,17 +34,17 @@ tap_point $? "and no more than that" "$(cat "$out")"
 cp "$plugin" "$scratch/lib/libnccl-net-onehop.so"
 net=$scratch/lib/libnccl-net-onehop.so
 expect "NCCL_NET_PLUGIN: the full path" 0 "^NCCL_NET_PLUGIN=$net\$" \
-    -- run_command env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
+    -- run_limited env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
 expect "and no preload" "$status" '!^LD_PRELOAD='
 NCCL_NET_PLUGIN=aws,other expect "NCCL_NET_PLUGIN: in front of a list" 0 "^NCCL_NET_PLUGIN=$net,aws,other\$" \
     -- run --via plugin env
 NCCL_NET_PLUGIN=none expect "NCCL_NET_PLUGIN=none: no other plugin" 0 "^NCCL_NET_PLUGIN=$net\$" -- run --via plugin env
 mkdir "$scratch/site"
 cp "$plugin" "$scratch/site/libnccl-net.so"
-LD_LIBRARY_PATH=$scratch/site:$LD_LIBRARY_PATH run_command env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
+LD_LIBRARY_PATH=$scratch/site:$LD_LIBRARY_PATH run_limited env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
 expect "the site's own libnccl-net.so stays" 0 "^NCCL_NET_PLUGIN=$net,libnccl-net.so\$"
 SIMNODE_NCCL_VERSION=22702 LD_LIBRARY_PATH=$scratch/site:$LD_LIBRARY_PATH \
-    run_command env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
+    run_limited env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
 expect "no list for an NCCL that cannot read one" 0 "^NCCL_NET_PLUGIN=$net\$" 'libnccl-net.so is left out'
 SIMNODE_NCCL_VERSION=22702 NCCL_NET_PLUGIN=aws run --via plugin env
 expect "nor is another plugin taken away" 1 'NCCL 2.27.2 takes one network plugin only'
@@ -71,8 +64,7 @@ ONEHOP_LIBRARY="$scratch/a b/libonehop.so" run env
 expect "a path that cannot be preloaded" 1 "LD_PRELOAD accepts no path with ' ' in it"
 ONEHOP_LIBRARY="$scratch/a,b/libonehop.so" run --via plugin env
 expect "a path that cannot stand in a list" 1 "NCCL_NET_PLUGIN accepts no path with ',' in it"
-status=0
-(cd "$scratch" && ONEHOP_LIBRARY=lib/libonehop.so "$onehop" run env) >"$out" 2>&1 || status=$?
+ONEHOP_LIBRARY=lib/libonehop.so run_limited env -C "$scratch" "$onehop" run env
 expect "a relative path is made a full one" 0 "^LD_PRELOAD=$scratch/lib/libonehop.so\$"
 ONEHOP_LIBRARY=/nowhere/x.so expect "ONEHOP_LIBRARY that is not there" 1 'ONEHOP_LIBRARY=/nowhere/x.so: No such file' \
     -- run env
@@ -81,23 +73,23 @@ unset ONEHOP_LIBRARY
 # --- where it finds its files
 
 ln -s "$onehop" "$scratch/link"
-expect "called by a symbolic link" 0 "^LD_PRELOAD=$plugin\$" -- run_command "$scratch/link" run env
+expect "called by a symbolic link" 0 "^LD_PRELOAD=$plugin\$" -- run_limited "$scratch/link" run env
 # An installed tree, and the same moved elsewhere.
 make -s -C "$abs_top_builddir" install DESTDIR="$scratch/stage" >"$scratch/install.log" 2>&1
 tree=$(cd "$(dirname "$(find "$scratch/stage" -path '*/bin/onehop')")/.." && pwd)
-expect "an installed tree" 0 "^LD_PRELOAD=$tree/lib.*/libonehop.so\$" -- run_command "$tree/bin/onehop" run env
+expect "an installed tree" 0 "^LD_PRELOAD=$tree/lib.*/libonehop.so\$" -- run_limited "$tree/bin/onehop" run env
 mv "$tree" "$scratch/moved"
 expect "a relocated tree" 0 "^LD_PRELOAD=$scratch/moved/lib.*/libonehop.so\$" \
-    -- run_command "$scratch/moved/bin/onehop" run env
+    -- run_limited "$scratch/moved/bin/onehop" run env
 mkdir -p "$scratch/apart/flat" "$scratch/apart/bare"
 cp "$onehop" "$plugin" "$scratch/apart/flat"
 expect "all in one folder" 0 "^LD_PRELOAD=$scratch/apart/flat/libonehop.so\$" \
-    -- run_command "$scratch/apart/flat/onehop" run env
+    -- run_limited "$scratch/apart/flat/onehop" run env
 cp "$onehop" "$scratch/apart/bare"
 if [ -e "$(sed -n 's/^libdir = //p' "$abs_top_builddir/Makefile")/libonehop.so" ]; then
     tap_skip "libonehop.so is nowhere" "one is installed"
 else
-    run_command "$scratch/apart/bare/onehop" run env
+    run_limited "$scratch/apart/bare/onehop" run env
     expect "libonehop.so is nowhere: one sentence" 1 '^onehop: run: libonehop.so is neither in .*; ONEHOP_LIBRARY can name it'
 fi
 
@@ -161,41 +153,37 @@ run --stats -- env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x4
     "$app" --nranks 2 --counts 7
 expect "--stats: env -i takes onehop away, and that is said" 0 '^ok' '^onehop: no communicator was seen'
 
-# By the other ways, with two ranks in one folder: $0 is the program, $1 the folder.
-pair='"$0" 1 2 "$@" & "$0" 0 2 "$@" && wait $!'
+# By the other ways, with two ranks in one folder.
 reach=$abs_top_builddir/test/e2e/reach
 ctypes=$abs_top_srcdir/test/e2e/reach_ctypes.py
-folder() {
-    mktemp -d "$scratch/job.XXXXXX"
-}
 export SIMNODE_TOPOLOGY=h200x2
-SIMNODE_NCCL_LAZY=1 run --via plugin --stats -- bash -c "$pair" "${reach}_linked" "$(folder)" linked
+SIMNODE_NCCL_LAZY=1 run --via plugin --stats -- bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
 expect "--via plugin --stats, linked" 0 '^onehop: 10 of 12 ncclAllReduce calls served, .* in 2 processes$' \
     '^onehop: 2 fallbacks: the communicator is not served'
-run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+run --via plugin --stats -- bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 expect "--via plugin --stats, addresses from before the first communicator: that is said" 0 \
     '^onehop: in 2 processes no ncclAllReduce call came to onehop: .* before the first communicator'
 expect "and no sum of nothing" "$status" '!^onehop: [0-9]+ (of|handed)'
-REACH_IDLE=1 run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" dlsym:libnccl.so.2
+REACH_IDLE=1 run --via plugin --stats -- bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 expect "--via plugin --stats, a program that makes no call: nothing is said of it that is not so" 0 \
     '^onehop: in 2 processes no ncclAllReduce call came to onehop: if the program makes any, they go to NCCL by addresses that'
 expect "--via plugin --stats, addresses for each communicator" 0 '^onehop: [0-9]+ of 12 ncclAllReduce calls served' \
-    -- run --via plugin --stats -- bash -c "$pair" "$reach" "$(folder)" late:libnccl.so.2
+    -- run --via plugin --stats -- bash -c "$pair" "$reach" "$(new_folder)" late:libnccl.so.2
 expect "and nothing else is said" "$status" '!before the first communicator'
 if [ -n "${OH_SANITIZERS-}" ]; then
     tap_skip "--via audit --stats" "a sanitizer's runtime does not run in an audit library"
 else
     expect "--via audit --stats, linked" 0 '^onehop: 12 of 12 ncclAllReduce calls served, .* in 2 processes$' \
-        -- run --via audit --stats -- bash -c "$pair" "${reach}_linked" "$(folder)" linked
+        -- run --via audit --stats -- bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
 fi
 if [ -n "${OH_SANITIZERS-}" ] || ! command -v python3 >/dev/null; then
     tap_skip "--stats, ctypes" "no python3, or a sanitizer's runtime would have to come first"
 else
     python='python3 "$0" 1 2 "$@" & python3 "$0" 0 2 "$@" && wait $!'
     expect "--via plugin --stats, ctypes" 0 '^onehop: in 2 processes no ncclAllReduce call came to onehop: ' \
-        -- run --via plugin --stats -- bash -c "$python" "$ctypes" "$(folder)" libnccl.so.2
+        -- run --via plugin --stats -- bash -c "$python" "$ctypes" "$(new_folder)" libnccl.so.2
     expect "--via audit --stats, ctypes" 0 '^onehop: 12 of 12 ncclAllReduce calls served, .* in 2 processes$' \
-        -- run --via audit --stats -- bash -c "$python" "$ctypes" "$(folder)" libnccl.so.2
+        -- run --via audit --stats -- bash -c "$python" "$ctypes" "$(new_folder)" libnccl.so.2
 fi
 tap_empty "$(find "$scratch" -name 'onehop-stats.*')" "no file of statistics is left"
 TMPDIR=/nowhere run --stats -- true
@@ -205,6 +193,4 @@ expect "--stats: no room for the file" 1 '/nowhere/onehop-stats'
 
 expect "no program" 2 'no program given' -- run
 expect "an unknown way" 2 'expected preload, plugin, audit$' -- run --via magic true
-expect "an unknown option" 2 -- run --wrong true
-expect "--help" 0 '^usage: onehop run ' -- run --help
 tap_done

@@ -3,9 +3,10 @@
 # other, on all. The job must go on with right results, all ranks served or none, in little time, and leave nothing.
 #
 # A run without faults lists the calls, by function; "function:n" is a point. `make check` takes the first call of each
-# function, and more at random (the seed is printed; OH_SEED repeats it). OH_FAULT_POINTS=all takes every point (some
-# 5600: scripts/check --full), OH_FAULT_JOBS="grow split" those of some jobs.
+# function, and more at random. OH_FAULT_POINTS=all takes every point (some 5600: scripts/check --full),
+# OH_FAULT_JOBS="grow split" those of some jobs.
 . "$abs_top_srcdir/test/e2e/lib.sh"
+. "$abs_top_srcdir/test/e2e/faults.sh"
 
 fault=$abs_top_builddir/test/e2e/.libs/libsyscallfault.so
 plugin="$plugin $fault"
@@ -13,9 +14,6 @@ export ONEHOP_SHM_DIR=$meeting SIMNODE_CALLER=libonehop.so ONEHOP_DEBUG=TRACE
 export SIMNODE_NCCL_VERSION=22902
 limit=30 # no run takes long: the rank that has failed says so
 [ -z "${OH_SANITIZERS-}" ] || limit=100
-seed=${OH_SEED:-$RANDOM}
-echo "# OH_SEED=$seed"
-RANDOM=$seed
 more=${OH_FAULT_POINTS:-40}
 
 # How communicators come about: each takes another way through the set-up.
@@ -38,22 +36,10 @@ run_job() {
     fi
 }
 
-# What must be gone at the end. At the very end a thread that frees may be cut short: so it counts what is left always.
-things="mem_live_bytes host_live ipc_open streams_live events_live descriptors"
-
-# left: what the last run has left, "" if nothing. Calls that free something may leave it when they fail.
-left() {
-    local thing
-    ls -A "$meeting"
-    for thing in $things; do
-        [ "$(report_of $thing)" = 0 ] || echo "$thing $(report_of $thing)"
-    done
-}
-
 # A name that cannot be removed stays until the user's next process comes.
 excused() {
     case $1 in
-    unlink) [ "$2" = "$(ls -A "$meeting")" ] ;;
+    unlink) [ "$2" = "$(ls -A "$ONEHOP_SHM_DIR")" ] ;;
     *) false ;;
     esac
 }
@@ -65,35 +51,49 @@ falls_on_call() {
     [ "$status" != 0 ] && grep -qE ' WARN .*((launching an allreduce|order around a call that NCCL serves): CUDA_ERROR|out of memory for the calls of a group)' "$out"
 }
 
-runs=0 bad=0 on_calls=0
-# try JOB FUNCTION N WHO: runs one point, WHO: a rank, or all.
+# try JOB:FUNCTION:N:WHO, a rank or all.
 try() {
-    local kind=$1 function=$2 what=$2:$3 who=$4 wrong='' attempt
-    runs=$((runs + 1))
-    for attempt in 1 2 3; do
-        rm -f "$meeting"/*
+    local kind function n who wrong='' attempt
+    IFS=: read -r kind function n who <<<"$1"
+    own_folders
+    for attempt in 1 2 3; do # at the very end a thread that frees may be cut short: so it counts what is left always
+        rm -f "$ONEHOP_SHM_DIR"/*
         if [ "$who" = all ]; then
-            SIMNODE_FAIL=$what run_job $kind
+            SIMNODE_FAIL=$function:$n run_job $kind
         else
-            run_job $kind --rank-env "$who:SIMNODE_FAIL=$what"
+            run_job $kind --rank-env "$who:SIMNODE_FAIL=$function:$n"
         fi
         wrong=
         if falls_on_call; then
-            on_calls=$((on_calls + 1))
+            verdict "$1" "fell on a call" ""
             return
         fi
         [ "$status" = 0 ] || wrong="exit status $status"
         [ "$(sum_of served)" = 0 ] || [ -z "$(uneven_ranks)" ] || wrong="$wrong; not the same on all ranks"
         [ "$(count_of 'served by onehop')" = 0 ] || [ "$(count_of 'falls back to NCCL')" = 0 ] ||
             [ "$kind" = split ] || [ "$kind" = grow ] || wrong="$wrong; served on some ranks only"
-        [ "$status" != 0 ] || [ -z "$(left)" ] || excused "$function" "$(left)" || wrong="$wrong; left: $(left | tr '\n' ' ')"
+        [ "$status" != 0 ] || [ -z "$(left)" ] || excused "$function" "$(left)" || wrong="$wrong; left: $(left)"
         [ -n "$wrong" ] && [ "$status" = 0 ] || break
     done
-    if [ -n "$wrong" ]; then
-        bad=$((bad + 1))
-        echo "# $kind, $what on rank $who: $wrong"
-        [ "$bad" -gt 5 ] || tail -n 12 "$out" | sed 's/^/#     /'
-    fi
+    verdict "$1" right "$wrong"
+}
+
+# try_killed FUNCTION:N: rank 1 of three is killed in that call of its set-up, the others must go on, and leave nothing.
+try_killed() {
+    own_folders
+    run_app --nranks 3 --counts 1000 --scenario kill-setup --victim 1 --rank-env "1:SIMNODE_KILL=$1"
+    local wrong
+    wrong=$(ls -A "$ONEHOP_SHM_DIR")
+    [ "$status" = 0 ] || wrong="exit status $status, left: $wrong"
+    verdict "$1" right "$wrong"
+}
+
+# until_served TRACE: the calls that a rank makes until the first call is served. The last thing that a set-up asks of the
+# driver is to end the stream that has cleared its memory; then the other ranks' processes are watched. What is asked of the
+# driver after that is the first call's.
+until_served() {
+    awk '/^cuLaunchKernelEx$/ { exit } { name[++calls] = $1 } $1 == "cuStreamDestroy_v2" { last = calls }
+        END { for (i = 1; i <= calls; i++) if (i <= last || name[i] !~ /^cu/) print name[i] }' "$1"
 }
 
 # list JOB RANK: "function count" for what that rank calls until the first call is served. On a busy machine a set-up in the
@@ -105,74 +105,36 @@ list() {
         run_job $1 --pause $pause --rank-env "$2:SIMNODE_TRACE=$scratch/trace"
         ! grep -q '^cuLaunchKernelEx$' "$scratch/trace" || break
     done
-    # The last thing that a set-up asks of the driver is to end the stream that has cleared its memory; then the other ranks'
-    # processes are watched. What is asked of the driver after that is the first call's.
-    sed '/^cuLaunchKernelEx$/,$d' "$scratch/trace" | awk '
-        { name[NR] = $1 } $1 == "cuStreamDestroy_v2" { last = NR }
-        END { for (i = 1; i <= NR; i++) if (i <= last || name[i] !~ /^cu/) print name[i] }' | sort | uniq -c | awk '{ print $2, $1 }'
+    until_served "$scratch/trace" | sort | uniq -c | awk '{ print $2, $1 }'
 }
 
-points=() firsts=()
 for kind in ${OH_FAULT_JOBS:-processes process threads background split plugin grow}; do
-    list "$kind" 0 >"$scratch/list.$kind"
-    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -gt 0 ] && [ "$(wc -l <"$scratch/list.$kind")" -gt 30 ]
-    tap_point $? "$kind: served without faults, $(awk '{ n += $2 } END { print n }' "$scratch/list.$kind") calls until then" \
+    list "$kind" 0 >"$scratch/list"
+    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -gt 0 ] && [ "$(wc -l <"$scratch/list")" -gt 30 ]
+    tap_point $? "$kind: served without faults, $(awk '{ n += $2 } END { print n }' "$scratch/list") calls until then" \
         "$(diagnosis)"
     # A rank that joins in does less than those it joins: a fault of all ranks is one that each of them comes to.
-    cp "$scratch/list.$kind" "$scratch/least"
+    cp "$scratch/list" "$scratch/least"
     [ "$kind" != grow ] || list "$kind" 2 >"$scratch/least"
-    while read -r function count; do
-        least=$(awk -v name="$function" '$1 == name { print $2 }' "$scratch/least")
-        [ "$function" != fgets ] || [ "$count" -lt 10 ] || count=10 # hundreds of lines of /proc/self/maps, each like the next
-        for ((n = 1; n <= count; n++)); do
-            points+=("$kind $function $n 0")
-            # Where all ranks are one process, that is all there is to it.
-            [[ $kind = process || $kind = threads ]] || points+=("$kind $function $n 1")
-            [[ $kind = process || $kind = threads || $n -gt ${least:-0} ]] || points+=("$kind $function $n all")
-        done
-        [ "$kind" != plugin ] || firsts+=("$kind $function 1 $((RANDOM % 2))")
-        [ "$kind" != processes ] || firsts+=("$kind $function 1 $((RANDOM % 2))" "$kind $function 1 all")
-    done <"$scratch/list.$kind"
+    # Where all ranks are one process, a fault of one is all there is to it. Of the hundreds of lines of /proc/self/maps each is
+    # like the next.
+    awk -v kind="$kind" -v alone=$([[ $kind = process || $kind = threads ]] && echo 1) '
+        NR == FNR { least[$1] = $2; next }
+        $1 == "fgets" && $2 > 10 { $2 = 10 }
+        { for (n = 1; n <= $2; n++) for (who = 0; who <= (alone ? 0 : n <= least[$1] ? 2 : 1); who++)
+            print kind ":" $1 ":" n ":" (who == 2 ? "all" : who) }' "$scratch/least" "$scratch/list" >>"$points"
 done
 
-# kill_at N FUNCTION: rank 1 of three is killed in that call of its set-up, the others must go on, and leave nothing.
-kills=0 bad_kills=0
-kill_at() {
-    kills=$((kills + 1))
-    run_app --nranks 3 --counts 1000 --scenario kill-setup --victim 1 --rank-env "1:SIMNODE_KILL=$2:$1"
-    if [ "$status" != 0 ] || [ -n "$(ls -A "$meeting")" ]; then
-        bad_kills=$((bad_kills + 1))
-        echo "# killed in $2:$1: exit status $status, left: $(ls -A "$meeting")"
-        [ "$bad_kills" -gt 5 ] || tail -n 12 "$out" | sed 's/^/#     /'
-        rm -f "$meeting"/*
-    fi
-}
-run_app --linger --nranks 3 --counts 1000 --rank-env "1:SIMNODE_TRACE=$scratch/steps"
-# Up to the end of the set-up, as in list(). Not calls of the C library: some are made before NCCL's barrier, where the
-# others wait for ever with stock NCCL as well.
-awk '/^cuLaunchKernelEx$/ { exit } /^(cu|nvml)/ { step[++steps] = ++count[$1] " " $1 } $1 == "cuStreamDestroy_v2" { last = steps }
-    END { for (i = 1; i <= last; i++) print step[i] }' "$scratch/steps" >"$scratch/kills"
-if [ "$more" != all ]; then
-    { shuf -n 20 --random-source <(yes "$seed") "$scratch/kills" && grep '^1 ' "$scratch/kills"; } | sort -u >"$scratch/some"
-    mv "$scratch/some" "$scratch/kills"
-fi
-while read -r n function; do
-    kill_at "$n" "$function"
-done <"$scratch/kills"
-[ "$bad_kills" = 0 ] && [ "$kills" -gt 30 ]
-tap_point $? "killed in $kills calls of the driver in its set-up: the others go on, nothing left"
-
-if [ "$more" = all ]; then
-    for point in "${points[@]}"; do
-        try $point
-    done
-else
-    for point in "${firsts[@]}"; do
-        try $point
-    done
-    for ((i = 0; i < more; i++)); do
-        try ${points[(RANDOM * 32768 + RANDOM) % ${#points[@]}]}
-    done
-fi
-tap_point "$bad" "$runs of ${#points[@]} points: right results, all ranks alike, nothing left ($on_calls fell on a call)"
+# Not calls of the C library: some are made before NCCL's barrier, where the others wait for ever with stock NCCL as well.
+run_app --linger --nranks 3 --counts 1000 --rank-env "1:SIMNODE_TRACE=$scratch/trace.killed"
+until_served "$scratch/trace.killed" | awk '/^(cu|nvml)/ { print $1 ":" ++count[$1] }' |
+    draw '$2 == 1' "${more/#[0-9]*/20}" >"$scratch/killed"
+kills=$(wc -l <"$scratch/killed")
+sweep "killed in $kills calls of the driver: the others go on, nothing left" 3 try_killed "$scratch/killed"
+[ "$kills" -gt 30 ]
+tap_point $? "these are many" "$kills"
+draw '$3 == 1 && ($1 == "processes" || $1 == "plugin" && $4 != "all") && !seen[$1, $2, $4 == "all"]++' "$more" \
+    <"$points" >"$scratch/chosen"
+sweep "$(wc -l <"$scratch/chosen") of $(wc -l <"$points") points: right results, all ranks alike, nothing left" 3 try \
+    "$scratch/chosen"
 tap_done

@@ -13,7 +13,7 @@ export ONEHOP_SHM_DIR=$meeting
 start() {
     local at=$scratch/$1.$2
     mkfifo "$at.in" "$at.out"
-    LD_PRELOAD=$plugin "$live" "$2" 2 "$scratch/$1.id" <"$at.in" >"$at.out" 2>"$at.log" &
+    LD_PRELOAD=$plugin "$live" "$2" 2 "$scratch/$1.id" live <"$at.in" >"$at.out" 2>"$at.log" &
     jobs+=($!)
     printf -v "pid_$1_$2" %s $!
     exec {fd}>"$at.in"
@@ -51,13 +51,12 @@ job() {
         hear "$1" $rank
         said[rank]=$heard
     done
-    [ "${said[*]}" = 'done done' ]
+    [ "${said[*]}" = 'ready ready' ]
 }
 
 # stat ARGUMENT...: sets $status, fills $out.
 stat() {
-    status=0
-    timeout -k 5 $limit "$onehop" stat "$@" >"$out" 2>&1 </dev/null || status=$?
+    run_limited "$onehop" stat "$@"
 }
 
 # --- processes that live
@@ -178,9 +177,7 @@ for arguments in '--pid 0' '--pid x' '--wrong' '4711'; do
     # shellcheck disable=SC2086
     expect "stat $arguments" 2 -- stat $arguments
 done
-status=0
-"$onehop" stat --pid "$pid" >/dev/full 2>"$out" || status=$?
-expect "nowhere to write to" 1 'stdout: No space left'
+expect "nowhere to write to" 1 'stdout: No space left' -- run_full "$onehop" stat --pid "$pid"
 if command -v python3 >/dev/null; then
     python3 - "$onehop" "$pid" >"$out" 2>&1 <<'PY'
 import os, subprocess, sys
@@ -193,9 +190,8 @@ PY
     tap_point $? "a pipe that nobody reads: a sentence, and exit status 1" "$(cat "$out")"
 fi
 if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups "$onehop" --version >/dev/null 2>&1; then
-    status=0
-    setpriv --reuid=65534 --clear-groups "$onehop" stat --pid "$pid" >"$out" 2>&1 || status=$?
-    expect "another user's process" 1 'may not be looked at'
+    expect "another user's process" 1 'may not be looked at' \
+        -- run_limited setpriv --reuid=65534 --clear-groups "$onehop" stat --pid "$pid"
 else
     tap_skip "another user's process" "not root, or no setpriv"
 fi

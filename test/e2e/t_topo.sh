@@ -7,17 +7,11 @@
 export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS-}" # libpciaccess, below hwloc, keeps a little memory
 unset CUDA_VISIBLE_DEVICES SIMNODE_TOPOLOGY SIMNODE_REPORT ONEHOP_DEBUG ONEHOP_STATS
 cd "$scratch" || exit 1 # so that out is $out
+err=$scratch/err
 
 # topo ARGUMENT...: fills out and err, sets $status.
 topo() {
-    status=0
-    timeout -k 5 100 "$onehop" topo "$@" >out 2>err || status=$?
-}
-
-# What went wrong, for tap_point.
-diagnosis() {
-    printf 'exit status %s\n' "$status"
-    tail -n 15 out err
+    run_limited "$onehop" topo "$@"
 }
 
 # answers STATUS PATTERN NAME: the last run ended so, and stdout has that line.
@@ -69,8 +63,7 @@ LD_LIBRARY_PATH=$scratch/without-nvml topo
 answers 0 '^direct access \(P2P\) between all: \?\?pa$' "no NVML: CUDA alone proves it"
 
 if unshare -rm mount -t tmpfs none /sys 2>/dev/null; then
-    status=0
-    unshare -rm sh -c 'mount -t tmpfs none /sys; exec "$@"' sh timeout 60 "$onehop" topo >out 2>err || status=$?
+    run_limited unshare -rm sh -c 'mount -t tmpfs none /sys; exec "$@"' sh "$onehop" topo
     answers 0 '^  GPU0 .* -$' "no /sys: hwloc's own words stay away"
 else
     tap_skip "no /sys" "tmpfs cannot be mounted here"
@@ -155,22 +148,14 @@ unharmed() {
     tap_point $good "$3" "$(diagnosis; ls -lA folder)"
 }
 fsync=$abs_top_builddir/test/e2e/.libs/libtopofsync.so
-(
-    ulimit -f 1
-    timeout 60 "$onehop" topo --save folder/file >out 2>err
-)
-status=$?
+run_limited bash -c 'ulimit -f 1; exec "$0" topo --save folder/file' "$onehop"
 unharmed 2 '^onehop: topo: folder/file: File too large$' "no room for all of it"
-(
-    ulimit -f 8
-    timeout 60 "$onehop" topo --load "$abs_top_srcdir/test/fixtures/nvl72-domain.json" --save folder/file >out 2>err
-)
-status=$?
+run_limited bash -c 'ulimit -f 8; exec "$0" topo --load "$1" --save folder/file' "$onehop" \
+    "$abs_top_srcdir/test/fixtures/nvl72-domain.json"
 unharmed 2 '^onehop: topo: folder/file: File too large$' "no room for what follows the first buffer"
 LD_PRELOAD=$fsync TOPO_FSYNC=full topo --save folder/file
 unharmed 2 '^onehop: topo: folder/file: No space left on device$' "a disk that is full at the end"
-LD_PRELOAD=$fsync TOPO_FSYNC=signal "${interruptible[@]}" "$onehop" topo --save folder/file >out 2>err
-status=$?
+LD_PRELOAD=$fsync TOPO_FSYNC=signal run_limited "${interruptible[@]}" "$onehop" topo --save folder/file
 unharmed 130 '' "SIGINT while it is written"
 (
     trap '' INT
@@ -182,10 +167,7 @@ complains 2 '^onehop: topo: /dev/full: No space left on device$' "/dev/full" -- 
 complains 2 '^onehop: topo: missing/file: No such file or directory$' "a folder that is not there" \
     -- topo --save missing/file
 complains 2 '^onehop: topo: folder: Is a directory$' "a folder instead of a file" -- topo --save folder
-status=0
-timeout 60 "$onehop" topo >/dev/full 2>err || status=$?
-: >out
-complains 2 '^onehop: topo: stdout: No space left on device$' "stdout is full"
+complains 2 '^onehop: topo: stdout: No space left on device$' "stdout is full" -- run_full "$onehop" topo
 
 # --- the graph
 
@@ -218,11 +200,6 @@ CUDA_VISIBLE_DEVICES=1 answers 1 '1 GPU is visible' "--measure of one GPU" -- to
 
 # --- arguments
 
-answers 0 '^usage: onehop topo' "--help" -- topo --help
-[ "$(wc -l <out)" -le 24 ] && grep -q '^  onehop topo --load' out
-tap_point $? "--help fits a screen, and shows an example" "$(wc -l <out)"
-complains 2 "--nonsense: unknown option" "an unknown option" -- topo --nonsense
-complains 2 "value missing" "an option without its argument" -- topo --save
 complains 2 '^onehop: topo: one: unexpected argument' "a word too many" -- topo one two
 complains 2 'both write to stdout' "--json and --dot" -- topo --json --dot
 complains 2 'a recording cannot be measured' "--load and --measure" -- topo --load small.json --measure

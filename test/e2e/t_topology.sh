@@ -34,7 +34,7 @@ expect_stock "NCCL_P2P_DISABLE=1 on one rank" "NCCL_P2P_DISABLE=1" \
     -- run_work --nranks 4 --rank-env 3:NCCL_P2P_DISABLE=1
 
 # How many SMs the program allows: the least of all ranks, in every communicator of them.
-run_app --nranks 4 --rank-env 2:NCCL_MAX_CTAS=4 --counts 1,4000,5000,100000 --batch 4 --in-place both
+run_app --nranks 4 --rank-env 2:NCCL_MAX_CTAS=4 --counts 1,4000,5000,100000 --batch 4 --in-place
 [ "$status" = 0 ] && [ "$(count_of 'for 4 blocks in all: grids are smaller')" = 4 ] &&
     [ "$(count_of 'served by onehop up to 131072 bytes')" = 4 ] && [ "$(sum_of served)" -gt 0 ] &&
     [ "$(sum_of fallback)" -gt 0 ]

@@ -6,33 +6,18 @@
 export SIMNODE_TOPOLOGY=h200x2 ONEHOP_DEBUG=WARN ONEHOP_STATS=0 ONEHOP_SHM_DIR=$meeting
 export XDG_CACHE_HOME=$scratch/cache
 name=SIMULATED-NVIDIA-H200-n2-driver-580.00.00-nccl-2.28.9.tuning
-err=$scratch/err
+err=$scratch/err work=$scratch/work
+mkdir "$work" "$scratch/tmp"
+export TMPDIR=$scratch/tmp
 small=(--iters 2 --rounds 2 --time 300)
 
 # tune ARGUMENT...: sets $status, fills $out (stdout) and $err.
 tune() {
-    status=0
-    timeout -k 5 $((limit + 40)) "$onehop" tune "$@" >"$out" 2>"$err" || status=$?
-}
-
-# expect_sentence NAME PATTERN [-- COMMAND...]: exit status 1, one sentence with the pattern, and nothing was measured.
-expect_sentence() {
-    run_first "${@:3}"
-    [ "$status" = 1 ] && [ ! -s "$out" ] && [ "$(wc -l <"$err")" = 1 ] && grep -qE -- "$2" "$err"
-    tap_point $? "$1" "$(what_it_said)"
-}
-
-# what_it_said: for tap_point.
-what_it_said() {
-    printf 'exit status %s\n' "$status"
-    cat "$out" "$err"
+    run_limited "$onehop" tune "$@"
 }
 
 # --- usage ---------------------------------------------------------------------------------------------------------
 
-tune --help
-[ "$status" = 0 ] && [ "$(wc -l <"$out")" -le 40 ] && grep -q '^Example: ' "$out" && [ "$(awk 'length > 120' "$out")" = "" ]
-tap_point $? "--help fits a screen and has an example" "$(what_it_said)"
 wrong=
 for arguments in "-n 1" "-n 9" "-n 2,3" "-b 0" "-b 2K -e 1K" "-b 1 -e 1M" "-d ring" "--rounds 0" "--time 0" "more"; do
     # shellcheck disable=SC2086
@@ -41,31 +26,27 @@ for arguments in "-n 1" "-n 9" "-n 2,3" "-b 0" "-b 2K -e 1K" "-b 1 -e 1M" "-d ri
 done
 tap_empty "$wrong" "wrong usage: exit status 2, and a sentence"
 expect "more ranks than GPUs: exit status 1" 1 'CUDA sees 2' -- tune -n 4 "${small[@]}"
-CUDA_VISIBLE_DEVICES=1 expect_sentence "one GPU: exit status 1" \
+CUDA_VISIBLE_DEVICES=1 refuses "one GPU" 1 \
     '^onehop: tune: at least 2 GPUs are needed; CUDA sees 1 here$' -- tune "${small[@]}"
 
 # Where a table cannot be left is told before anything is measured: there is no report.
 touch "$scratch/no-folder"
 for place in "$scratch/none/x" "$scratch" /dev/full; do
-    expect_sentence "-o $place: one sentence, and nothing is measured" "^onehop: tune: $place: " \
+    refuses "-o $place" 1 "^onehop: tune: $place: " \
         -- tune -b 2K -e 2K -o "$place" "${small[@]}"
 done
-XDG_CACHE_HOME=$scratch/no-folder expect_sentence "a cache that cannot be made: the same" \
+XDG_CACHE_HOME=$scratch/no-folder refuses "a cache that cannot be made" 1 \
     'no-folder.* cannot be made|Not a directory' -- tune -b 2K -e 2K "${small[@]}"
-status=0
-timeout -k 5 $((limit + 40)) "$onehop" tune -b 2K -e 2K -o "$scratch/kept.tuning" "${small[@]}" >/dev/full 2>"$err" || status=$?
-: >"$out"
-[ "$status" = 1 ] && [ "$(wc -l <"$err")" = 1 ] && grep -q 'the report cannot be written: No space' "$err" &&
-    [ ! -e "$scratch/kept.tuning" ]
-tap_point $? "stdout is full: the same, and no table" "$(what_it_said)"
+refuses "stdout is full: no table" 1 'the report cannot be written: No space' \
+    -- run_full "$onehop" tune -b 2K -e 2K -o "$work/kept.tuning" "${small[@]}"
 
 # --- a table for the cache -----------------------------------------------------------------------------------------
 
 tune --simulated -b 1K -e 4K "${small[@]}"
 [ "$status" = 0 ] && [ "$(grep -c 'SIMULATED' "$out")" -ge 1 ] && ! grep -q $'\r' "$err" && [ ! -s "$err" ]
-tap_point $? "a table is measured; in a pipe there is no progress" "$(what_it_said)"
+tap_point $? "a table is measured; in a pipe there is no progress" "$(diagnosis)"
 [ "$(grep -cE '^ +[124]K +(oneshot|twoshot|nccl) .*# graph [0-9.]+ us, stock [0-9.]+; eager [0-9.]+ us, stock [0-9.]+$' "$out")" = 3 ]
-tap_point $? "each size has its times beside stock NCCL's, eager and in a graph" "$(what_it_said)"
+tap_point $? "each size has its times beside stock NCCL's, eager and in a graph" "$(diagnosis)"
 table=$XDG_CACHE_HOME/onehop/$name
 [ "$(ls -A "$XDG_CACHE_HOME/onehop")" = "$name" ] && grep -qE "^# $table: ([5-7]) of \\1 candidates" "$out" && tail -n +2 "$out" | cmp -s - "$table" &&
     grep -q '^  gpu SIMULATED NVIDIA H200$' "$table" && grep -q '^  source SIMULATED' "$table"
@@ -88,7 +69,7 @@ for n in 2 3; do
     SIMNODE_TOPOLOGY=h200x3 tune -n $n -b 2K -e 2K -d bfloat16 --eager -o "$file" "${small[@]}"
     [ "$status" = 0 ] && [ "$(grep -c '^table$' "$file")" = 1 ] && [ "$(grep -c "^  ranks $n\$" "$file")" = 1 ] &&
         [ "$(grep -c 'eager .* us, stock' "$file")" = 1 ] && ! grep -q 'graph .* us' "$file"
-    tap_point $? "--output has the table for $n ranks" "$(what_it_said; cat "$file")"
+    tap_point $? "--output has the table for $n ranks" "$(diagnosis; cat "$file")"
     [ "$(grep -c '^  .*# as shipped$' "$file")" -gt 4 ]
     tap_point $? "what was not measured is as shipped: larger sizes" "$(cat "$file")"
     SIMNODE_TOPOLOGY=h200x3 ONEHOP_DEBUG=INFO ONEHOP_STATS=1 ONEHOP_TUNING_FILE=$file run_app --nranks $n --counts 40000,200 --types i32 --batch 2
@@ -97,7 +78,7 @@ done
 tune -b 2K -e 2K -d float --eager -o - "${small[@]}"
 [ "$status" = 0 ] && [ "$(head -n 1 "$out")" = "onehop-tuning 3" ] && [ "$(tail -n 1 "$out")" = end ] &&
     [ ! -s "$err" ]
-tap_point $? "-o -: the table on stdout, and nothing else" "$(what_it_said)"
+tap_point $? "-o -: the table on stdout, and nothing else" "$(diagnosis)"
 
 # The user's settings neither force an algorithm on trials nor turn onehop off.
 ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=1K ONEHOP_DISABLE=1 ONEHOP_TUNING_FILE=none expect \
@@ -109,14 +90,14 @@ rm -rf "$XDG_CACHE_HOME"
 tune -b 256K -e 256K -d float --graph --iters 20 --rounds 50 --time 1
 [ "$status" = 0 ] && grep -qE ': [1-3] of [5-7] candidates' "$out" &&
     grep -qE '^ +256K  (oneshot|nccl) .*graph .* us, stock' "$XDG_CACHE_HOME/onehop/$name"
-tap_point $? "a time that runs out: what was measured counts, the shipped choice first" "$(what_it_said; cat "$XDG_CACHE_HOME"/onehop/*)"
+tap_point $? "a time that runs out: what was measured counts, the shipped choice first" "$(diagnosis; cat "$XDG_CACHE_HOME"/onehop/*)"
 rm -rf "$XDG_CACHE_HOME"
 NCCL_P2P_DISABLE=1 tune -b 2K -e 2K "${small[@]}"
 [ "$status" = 1 ] && grep -q 'hands this communicator back' "$err" && [ ! -e "$XDG_CACHE_HOME/onehop/$name" ]
-tap_point $? "GPUs that onehop does not serve: exit status 1, the reason, no table" "$(what_it_said)"
+tap_point $? "GPUs that onehop does not serve: exit status 1, the reason, no table" "$(diagnosis)"
 SIMNODE_FAIL=cuLaunchKernelEx tune -b 2K -e 2K "${small[@]}"
 [ "$status" = 1 ] && [ -s "$err" ] && [ ! -e "$XDG_CACHE_HOME/onehop/$name" ]
-tap_point $? "a driver that fails: the same" "$(what_it_said)"
+tap_point $? "a driver that fails: the same" "$(diagnosis)"
 
 # Interrupted while it measures: ends by that signal, leaves no process and no file.
 has_ranks() {
@@ -131,6 +112,6 @@ for signal in INT TERM; do
     number=$(kill -l $signal)
     [ -n "$children" ] && [ "$status" = $((128 + number)) ] && [ -z "$alive" ] && [ -z "$(ls "$scratch" | grep all.tuning.2)" ]
     tap_point $? "SIG$signal: ended by it, no rank and no file left" \
-        "$(printf 'children %s, alive %s\n' "$children" "$alive"; what_it_said; ls "$scratch")"
+        "$(printf 'children %s, alive %s\n' "$children" "$alive"; diagnosis; ls "$scratch")"
 done
 tap_done

@@ -12,51 +12,45 @@ files() {
 }
 files >"$scratch/before"
 
-# run COMMAND...: runs it with a limit. Sets $status, fills $out.
-run() {
-    status=0
-    timeout -k 5 $((limit + 40)) "$@" >"$out" 2>&1 || status=$?
-}
-
-run make -s -C "$abs_top_builddir" install DESTDIR="$scratch/stage"
+run_limited make -s -C "$abs_top_builddir" install DESTDIR="$scratch/stage"
 prefix=$scratch/prefix
 mkdir -p "$prefix/lib"
 find "$scratch/stage" -name '*.so' ! -type l -exec cp {} "$prefix/lib" \;
 for folder in bin include share; do
     cp -r "$(find "$scratch/stage" -type d -name $folder | head -n 1)" "$prefix"
 done
-run "$abs_top_srcdir/packaging/python/pack.py" "$prefix" "linux_$(uname -m)" "$scratch"
+run_limited "$abs_top_srcdir/packaging/python/pack.py" "$prefix" "linux_$(uname -m)" "$scratch"
 wheel=$(tail -n 1 "$out")
 [ $status = 0 ] && [ "$(stat -c %s "$wheel")" -lt 12000000 ]
 tap_point $? "the wheel is made, of less than 12 MB" "$(cat "$out"; ls -l "$scratch")"
 cp "$wheel" "$scratch/first.whl"
-run "$abs_top_srcdir/packaging/python/pack.py" "$prefix" "linux_$(uname -m)" "$scratch"
+run_limited "$abs_top_srcdir/packaging/python/pack.py" "$prefix" "linux_$(uname -m)" "$scratch"
 cmp "$wheel" "$scratch/first.whl" >>"$out" 2>&1
 tap_point $? "a second one has the same bytes" "$(cat "$out")"
 
-run "$venv/bin/pip" install --no-index --disable-pip-version-check "$wheel"
+run_limited "$venv/bin/pip" install --no-index --disable-pip-version-check "$wheel"
 tap_point $status "pip installs it" "$(cat "$out")"
 rm -rf "$scratch/stage" "$prefix"
 export PATH=$venv/bin:$PATH
-run onehop --version
+run_limited onehop --version
 expect "the command, of this version" 0 "$("$abs_top_srcdir/scripts/version")"
 library=$(python3 -c 'import onehop; print(onehop.preload_path())')
 tap_empty "$([[ $library = "$venv"/* ]] && [ -r "$library" ] || echo "$library")" "onehop.preload_path()"
-run onehop doctor -- "$app" --nranks 2 --counts 5,5000
+run_limited onehop doctor -- "$app" --nranks 2 --counts 5,5000
 expect "onehop doctor: served" 0 '^ok' 'verdict  *yes|[1-9][0-9]* of [0-9]* ncclAllReduce calls served'
-LD_PRELOAD=$library ONEHOP_DEBUG=INFO run "$app" --nranks 2 --counts 5,5000
+LD_PRELOAD=$library ONEHOP_DEBUG=INFO run_limited "$app" --nranks 2 --counts 5,5000
 expect "LD_PRELOAD: served" 0 '^ok' 'nranks 2: served by onehop'
 for via in preload plugin audit; do
-    run python3 -m onehop run --stats --via $via -- "$app" --nranks 2 --counts 5,5000 --iterations 3
+    run_limited python3 -m onehop run --stats --via $via -- "$app" --nranks 2 --counts 5,5000 --iterations 3
     expect "python -m onehop run --via $via: served" 0 '^ok' '[1-9][0-9]* of [0-9]* ncclAllReduce calls served'
 done
-run env - bash -c '. "$0" && complete -p onehop' "$venv/share/bash-completion/completions/onehop"
+run_limited env - bash -c '. "$0" && complete -p onehop' "$venv/share/bash-completion/completions/onehop"
 expect "the completion" 0 'onehop$'
 tap_empty "$(for page in 1/onehop.1 1/onehop-run.1 3/onehop.3 7/onehop.7; do
     [ -s "$venv/share/man/man$page" ] || echo "$page"
 done)" "manual pages"
 
-run pip uninstall -y --disable-pip-version-check onehop
+run_limited pip uninstall -y --disable-pip-version-check onehop
 tap_point $status "pip uninstalls it" "$(cat "$out")"
 files >"$scratch/after"
 tap_empty "$(diff "$scratch/before" "$scratch/after"; find "$venv" -name '*onehop*')" "and leaves nothing"

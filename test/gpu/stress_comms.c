@@ -35,33 +35,24 @@ enum kind {
     SHRINK,
     KINDS
 };
+static const char *const kind_names[KINDS] = {"rank", "non-blocking", "scalable", "split", "shrink"};
 
 static struct {
     int ranks, rounds, warm, live;
-    int seconds; /* no round begins after this time; 0: all do */
+    int seconds; /* no round begins after this time */
     uint64_t seed;
     bool served;       /* every communicator must be served */
     bool by_rank_only; /* all by ncclCommInitRank: no parents, so a round is short */
-    bool times;        /* print the time of each round's communicator */
+    bool times;        /* print how long each round's communicator takes */
     int host_kib, gpu_kib, handles;
     int live_gpu_kib; /* what GPU memory may grow by, beyond its bound, with `live` at once; below 0: 512 for each */
-} options = {.ranks = 2, .rounds = 50, .host_kib = 1024, .gpu_kib = 2048, .live_gpu_kib = -1};
-
-/* What the processes share. */
-struct board {
-    struct cf_board board;
-    double end;                   /* when no round begins any more; 0: never */
-    int rounds;                   /* that have begun; fewer than asked for when time is over */
-    double made_ms[MAX_ROUNDS];   /* rank 0's time for each round's communicator, */
-    double called_ms[MAX_ROUNDS]; /* and for the first calls on it, with which onehop sets it up */
-};
+} options = {.ranks = 2, .rounds = 50, .seconds = WATCH_SECONDS, .host_kib = 1024, .gpu_kib = 2048, .live_gpu_kib = -1};
 
 struct rank {
     struct cf_worker *worker;
-    struct board *board;
+    double end;                   /* when no round begins any more */
     struct cf_source common, own; /* random numbers: the same on all ranks; this rank's */
-    uint64_t served, fallback;
-    int unserved; /* communicators that were not served */
+    int unserved;                 /* communicators that were not served */
 };
 
 /* --- making, using, ending --------------------------------------------------------------------------------------- */
@@ -117,8 +108,6 @@ static void note_service(struct rank *self, const struct cf_set *set, bool late)
 {
     uint64_t served, fallback;
     cf_set_served(self->worker, set, &served, &fallback);
-    self->served += served;
-    self->fallback += fallback;
     self->unserved += served == 0 && !late;
 }
 
@@ -137,10 +126,18 @@ static void end(struct rank *self, struct cf_set *set)
 /* The same answer on all ranks: rank 0's. */
 static bool goes_on(struct rank *self, int round)
 {
-    bool on = round < options.rounds && (self->board->end == 0 || cf_now() < self->board->end);
-    on = cf_share(self->worker, on) != 0;
-    self->board->rounds = on ? round + 1 : round;
-    return on;
+    return cf_share(self->worker, round < options.rounds && cf_now() < self->end) != 0;
+}
+
+/* Of rank 0: the making of a round's communicator, and the first calls on it, with which onehop sets it up. */
+static void print_times(int round, double made_ms, double called_ms)
+{
+    const char *kind = kind_names[kind_of(round)];
+    printf("%s communicator by %s %.2f ms\n", round == 0 ? "first" : "later", kind, made_ms);
+    if (round > 0) {
+        printf("called communicator by %s %.2f ms\n", kind, called_ms);
+    }
+    fflush(stdout);
 }
 
 static void run_round(struct rank *self, int round)
@@ -149,9 +146,8 @@ static void run_round(struct rank *self, int round)
     enum kind kind = kind_of(round);
     make(self, kind, &parent, &set);
     double called_ms = use(self, &set, round % CF_STREAMS);
-    if (self->worker->index == 0) {
-        self->board->made_ms[round] = set.made_ms;
-        self->board->called_ms[round] = called_ms;
+    if (self->worker->index == 0 && options.times) {
+        print_times(round, set.made_ms, called_ms);
     }
     if (set.nranks[0] > 0) {
         note_service(self, &set, kind == NON_BLOCKING);
@@ -236,18 +232,21 @@ static struct resources measure(struct rank *self)
 
 static void run_rank(struct cf_worker *worker)
 {
-    struct rank self = {.worker = worker, .board = (struct board *)worker->board};
+    struct rank self = {.worker = worker, .end = cf_now() + options.seconds};
     struct resources before = {0};
+    int rounds = 0;
     struct resources_bounds bounds = {options.host_kib, options.gpu_kib, options.handles};
     self.common = cf_common_source(worker, 0);
     self.own = cf_own_source(worker, 0);
-    for (int round = 0; goes_on(&self, round); round++) {
-        run_round(&self, round);
-        if (round + 1 == options.warm) {
+    while (goes_on(&self, rounds)) {
+        run_round(&self, rounds++);
+        if (rounds == options.warm) {
             before = measure(&self);
         }
     }
-    int rounds = self.board->rounds;
+    if (worker->index == 0) {
+        printf("rounds made: %d\n", rounds);
+    }
     cf_check(worker, rounds == options.rounds || rounds > options.warm, "only %d rounds, of which %d warm up", rounds,
              options.warm);
     if (options.warm < rounds) {
@@ -261,43 +260,14 @@ static void run_rank(struct cf_worker *worker)
         compare(&self, &before, &bounds);
     }
     printf("rank %d: calls served %llu, fallbacks %llu, communicators not served %d\n", worker->index,
-           (unsigned long long)self.served, (unsigned long long)self.fallback, self.unserved);
+           (unsigned long long)worker->result->served, (unsigned long long)worker->result->fallbacks, self.unserved);
     fflush(stdout);
-    cf_check(worker, !options.served || (self.unserved == 0 && self.served > 0), "not all communicators were served");
+    cf_check(worker, !options.served || (self.unserved == 0 && worker->result->served > 0),
+             "not all communicators were served");
     cf_barrier(worker);
 }
 
 /* --- the launcher ------------------------------------------------------------------------------------------------- */
-
-static int compare_doubles(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
-static void print_times(const struct board *board)
-{
-    static const char *const names[KINDS] = {"rank", "non-blocking", "scalable", "split", "shrink"};
-    static double times[MAX_ROUNDS];
-    for (int kind = 0; kind < KINDS; kind++) {
-        int count = 0;
-        for (int round = 1; round < board->rounds; round++) {
-            if (kind_of(round) == (enum kind)kind) {
-                times[count++] = board->made_ms[round];
-            }
-        }
-        if (count > 0) {
-            qsort(times, (size_t)count, sizeof *times, compare_doubles);
-            printf("made by %-12s %6d times, median %.2f ms, longest %.2f ms\n", names[kind], count, times[count / 2],
-                   times[count - 1]);
-        }
-    }
-    printf("rounds made: %d\nfirst communicator %.2f ms\n", board->rounds, board->made_ms[0]);
-    for (int round = 1; options.times && round < board->rounds; round++) {
-        printf("later communicator %.2f ms\n", board->made_ms[round]);
-        printf("called communicator %.2f ms\n", board->called_ms[round]);
-    }
-}
 
 static void parse(int argc, char **argv)
 {
@@ -335,21 +305,17 @@ int main(int argc, char **argv)
     struct cf_board *board;
     int process;
     parse(argc, argv);
-    if (cf_job_join(sizeof(struct board), &board, &process)) {
+    if (cf_job_join(sizeof *board, &board, &process)) {
         return cf_job_run(board, process, run_rank, NULL);
     }
     printf("%d ranks, %d rounds, %d at once, seed %llu\n", options.ranks, options.rounds, options.live,
            (unsigned long long)options.seed);
-    cf_job_open(&job, argv, sizeof(struct board));
+    cf_job_open(&job, argv, sizeof *board);
     job.board->layout = (struct cf_layout){.nranks = options.ranks, .local = 1};
     job.board->seed = options.seed;
     job.board->stops = true;
-    ((struct board *)job.board)->end = options.seconds > 0 ? cf_now() + options.seconds : 0;
     cf_job_start(&job);
     bool good = cf_job_wait(&job, WATCH_SECONDS);
-    if (good) {
-        print_times((struct board *)job.board);
-    }
     cf_job_close(&job);
     printf("%s\n", good ? "ok" : "FAIL");
     return good ? 0 : 1;

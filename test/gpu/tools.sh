@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: MIT
 #
-# tools.sh - the onehop command on real GPUs: ended in the middle, with one GPU and with none, beside a run, under a
-# profiler, and beside nvidia-smi. For scripts/check-gpu tools; speaks TAP.
+# tools.sh - the onehop command on real GPUs: ended in the middle, with one GPU and with none, beside a run, and beside
+# nvidia-smi. For scripts/check-gpu tools; speaks TAP.
 #
-#   bash test/gpu/tools.sh PREFIX BUILD OUT
+#   bash test/gpu/tools.sh PREFIX OUT
 #
-# PREFIX: an installed onehop. BUILD: has test/e2e/.libs/libnvtxtool.so, else ranges are skipped. OUT: a folder for what the
-# commands say. All GPUs are used; LD_LIBRARY_PATH leads to NCCL where needed. OH_TOOLS_ROUNDS: of the perf that is looked
-# at and interrupted (300, some 15 s on GPUs if nobody ends it).
+# PREFIX: an installed onehop. OUT: a folder for what the commands say. All GPUs are used; LD_LIBRARY_PATH leads to NCCL
+# where needed. OH_TOOLS_ROUNDS: of the perf that is looked at and interrupted (300, some 15 s on GPUs if nobody ends it).
 set -u
 top=$(cd "$(dirname "$0")/../.." && pwd)
 abs_top_srcdir=$top
@@ -15,13 +14,12 @@ abs_top_srcdir=$top
 . "$top/test/hygiene/tap.sh"
 . "$top/test/e2e/commands.sh"
 
-prefix=$1 build=$2 folder=$3/tools
+prefix=$1 folder=$2/tools
 onehop=$prefix/bin/onehop
 mkdir -p "$folder"
 unset CUDA_VISIBLE_DEVICES ONEHOP_STATS ONEHOP_DEBUG LD_PRELOAD NCCL_DEBUG
 background=
 trap '[ -z "$background" ] || kill -KILL "$background" 2>/dev/null' EXIT
-few=(-n 2 -w 1 --rounds 2)
 
 # tool NAME ARGUMENT...: a command under a limit. Sets $status; stdout in $out, stderr in $err.
 tool() {
@@ -193,7 +191,7 @@ fi
 export CUDA_VISIBLE_DEVICES=0
 expect "one GPU, topo: exit status 1, why, and what could be done" 1 \
     '^verdict: falls back to NCCL: 1 GPU is visible' 'what to do: ' -- tool one-topo topo
-expect "one GPU, perf: measures it" 0 'Out of bounds values : 0 OK' -- tool one-perf perf -b 64 -e 64 "${few[@]}"
+expect "one GPU, perf: measures it" 0 'Out of bounds values : 0 OK' -- tool one-perf perf -b 64 -e 64 -n 2 -w 1 --rounds 2
 expect_sentence "one GPU, perf --floor" 1 '--floor needs 2 to 8 GPUs' -- tool one-floor perf --floor -b 64 -e 64
 expect_sentence "one GPU, tune" 1 'at least 2 GPUs are needed' -- tool one-tune tune
 expect "one GPU, doctor: exit status 2, since ranks may see one each" 2 \
@@ -203,31 +201,6 @@ expect_sentence "no GPU, topo" 1 'CUDA sees no GPU here.*; what to do: ' -- tool
 expect_sentence "no GPU, perf" 1 'perf: CUDA sees no GPU here' -- tool no-perf perf -b 64 -e 64
 expect_sentence "no GPU, tune" 1 'tune: .*CUDA sees no GPU here' -- tool no-tune tune
 unset CUDA_VISIBLE_DEVICES
-
-# --- ranges for a profiler
-
-profiler=$build/test/e2e/.libs/libnvtxtool.so
-if [ ! -e "$profiler" ]; then
-    tap_skip "ranges" "no $profiler"
-elif ! grep -q NVTX_INJECTION64_PATH "$prefix/lib/libonehop.so"; then
-    tap_skip "ranges" "built without the NVTX headers"
-else
-    rm -f "$folder"/nvtx.*
-    NVTX_INJECTION64_PATH=$profiler NVTX_TOOL_OUT=$folder/nvtx tool nvtx perf -b 64 -e 4K -f 8 "${few[@]}"
-    cat "$folder"/nvtx.* >"$folder/ranges" 2>/dev/null
-    ranks=$(grep -c '^#  Rank' "$out")
-    [ "$status" = 0 ] && [ "$(grep -c '^domain onehop$' "$folder/ranges")" = "$ranks" ]
-    tap_point $? "a domain of onehop in each of $ranks ranks" "$(diagnosis; sort "$folder/ranges" | uniq -c | head -n 5)"
-    wrong=
-    for bytes in 64 512 4096; do
-        grep -qE "^push ncclAllReduce [a-z_]+ comm=[0-9]+ sequence=[0-9]+ bytes=$bytes algorithm=[0-9]+ calls=1\$" \
-            "$folder/ranges" || wrong+="none of $bytes bytes; "
-    done
-    pushed=$(grep -c '^push ncclAllReduce ' "$folder/ranges") popped=$(grep -c '^pop 0$' "$folder/ranges")
-    paid=$(grep -cE '^push ncclAllReduce .* bytes=[0-9]+ algorithm=[0-9]+ ' "$folder/ranges")
-    [ "$pushed" -gt 0 ] && [ "$pushed" = "$popped" ] && [ "$pushed" = "$paid" ] && [ -z "$wrong" ]
-    tap_point $? "$pushed ranges, each with its payload, each ended" "$wrong payloads: $paid, ends: $popped"
-fi
 
 # --- beside nvidia-smi
 

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""A rank is killed in a call; the others abort, destroy the process group, and make another in the same processes.
+"""A rank is killed in a call: how do the others go on, or end, and when?
 
-    LD_PRELOAD=libonehop.so python3 test/gpu/torch_killed.py 4
+    LD_PRELOAD=libonehop.so python3 test/gpu/torch_killed.py abort 4
+    python3 test/gpu/torch_killed.py watchdog 4                             # stock NCCL: by PyTorch's own time-out
+    LD_PRELOAD=libonehop.so python3 test/gpu/torch_killed.py watchdog 4     # by the asynchronous error
+    LD_PRELOAD=libonehop.so ONEHOP_TRAP_AFTER=2 python3 test/gpu/torch_killed.py graph 4
 
 Starts its ranks itself: torchrun would end the others when one dies. The last rank kills itself while the others'
-allreduce waits for it. Another thread aborts, as a watchdog does, while the main thread sits in cudaStreamSynchronize.
+allreduce, or their replay (graph), waits for it; their main thread sits in cudaStreamSynchronize. abort: another thread
+aborts, as a watchdog does; they destroy the process group, and make another in the same processes. Otherwise nobody but
+PyTorch's watchdog looks after them. Prints when the last survivor has ended, after the kill, and how. Exit status: 0
+when all survivors ended by themselves, abort: well; else: none with success.
 """
 import os
 import signal
@@ -14,9 +20,14 @@ import sys
 import threading
 import time
 
-LIMIT_S = 80
+LIMIT_S = 90
 KILL_S = 1  # after the others' call
 ABORT_S = 3
+TIMEOUT_S = 15  # of the process group: what stock NCCL waits
+
+ABORT_ENVIRONMENT = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+# PyTorch would first wait for the other ranks' flight recorders, as 2.11 does for a minute all the same.
+WATCHDOG_ENVIRONMENT = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1000"}
 
 
 def free_port():
@@ -25,31 +36,36 @@ def free_port():
         return s.getsockname()[1]
 
 
-def launch(world):
-    """The exit status: 0 when the last rank was killed and the others said that all is well."""
+def launch(mode, world):
     ports = [str(free_port()) for _ in range(2)]
-    env = dict(os.environ, TORCH_NCCL_ASYNC_ERROR_HANDLING="0", TORCH_NCCL_ENABLE_MONITORING="0")
-    ranks = [
-        subprocess.Popen([sys.executable, __file__, str(world), str(rank), *ports], env=env) for rank in range(world)
-    ]
-    end = time.monotonic() + LIMIT_S
-    for process in ranks:
+    env = dict(os.environ, **(ABORT_ENVIRONMENT if mode == "abort" else WATCHDOG_ENVIRONMENT))
+    ranks = [subprocess.Popen([sys.executable, __file__, mode, str(world), str(rank), *ports], env=env)
+             for rank in range(world)]
+    ranks[-1].wait(LIMIT_S)
+    begin = time.monotonic()
+    ended = True
+    for process in ranks[:-1]:
         try:
-            process.wait(max(0.1, end - time.monotonic()))
+            process.wait(max(0.1, begin + LIMIT_S - time.monotonic()))
         except subprocess.TimeoutExpired:
+            ended = False
             process.kill()
             process.wait()
-    status = [process.returncode for process in ranks]
-    print(f"exit statuses {status}", flush=True)
-    return 0 if status == [0] * (world - 1) + [-signal.SIGKILL] else 1
+    *status, killed = [process.returncode for process in ranks]
+    print(f"survivors ended {time.monotonic() - begin:.2f} s after the kill, exit statuses {status}", flush=True)
+    right = not any(status) if mode == "abort" else all(status)
+    return 0 if ended and killed == -signal.SIGKILL and right else 1
 
 
-def run(world, rank, ports):
+def run(mode, world, rank, ports):
+    import datetime
+
     import torch
     import torch.distributed as dist
 
     def begin(port, size):
-        dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+        dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size,
+                                timeout=None if mode == "abort" else datetime.timedelta(seconds=TIMEOUT_S))
 
     def total(size):
         tensor = torch.ones(1000, device=device)
@@ -60,19 +76,31 @@ def run(world, rank, ports):
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
     begin(ports[0], world)
-    good = [total(world)]
+    good = [total(world) for _ in range(3)]
+    tensor = torch.ones(1000, device=device)
+    graph = torch.cuda.CUDAGraph()
+    if mode == "graph":
+        with torch.cuda.graph(graph):
+            dist.all_reduce(tensor)
+        graph.replay()
     dist.barrier()
     torch.cuda.synchronize()
     if rank == world - 1:
         time.sleep(KILL_S)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    backend = dist.group.WORLD._get_backend(device)
-    aborter = threading.Timer(ABORT_S, backend.abort)
+    aborter = threading.Timer(ABORT_S, dist.group.WORLD._get_backend(device).abort)
     start = time.monotonic()
-    dist.all_reduce(torch.ones(1000, device=device), async_op=True)
-    aborter.start()
+    if mode == "graph":
+        graph.replay()
+    else:
+        dist.all_reduce(tensor, async_op=mode == "abort")
+    if mode == "abort":
+        aborter.start()
     torch.cuda.synchronize()
+    if mode != "abort":
+        print(f"rank {rank}: FAIL, a call without its last rank has ended with success", flush=True)
+        os._exit(0)
     waited = time.monotonic() - start
     aborter.join(10)
     aborted = time.monotonic() - start
@@ -88,6 +116,5 @@ def run(world, rank, ports):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        sys.exit(launch(int(sys.argv[1])))
-    sys.exit(run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:5]))
+    mode, world, *rest = sys.argv[1:]
+    sys.exit(run(mode, int(world), int(rest[0]), rest[1:]) if rest else launch(mode, int(world)))

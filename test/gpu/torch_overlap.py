@@ -9,17 +9,11 @@ slowest rank counts; median of the rounds. One line for each of alone and togeth
 """
 import argparse
 import os
-import sys
 
 
-def parse():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--bytes", type=int, default=1 << 20)
-    parser.add_argument("--n", type=int, default=4096, help="the matmul is n x n x n")
-    parser.add_argument("--matmuls", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--name", default="", help="what the lines begin with")
-    return parser.parse_args()
+BYTES = 1 << 20
+N = 4096  # a matmul is N x N x N
+MATMULS, ROUNDS = 8, 20
 
 
 def capture(torch, work, times):
@@ -33,15 +27,15 @@ def capture(torch, work, times):
 
 
 class Timer:
-    def __init__(self, torch, dist, rounds):
-        self.torch, self.dist, self.rounds = torch, dist, rounds
+    def __init__(self, torch, dist):
+        self.torch, self.dist = torch, dist
         self.streams = [torch.cuda.Stream() for _ in range(2)]
 
     def measure(self, graphs):
         """Milliseconds of each graph (None: not run), begun together on two streams."""
         torch = self.torch
-        times = torch.zeros(self.rounds, 2, device="cuda", dtype=torch.float64)
-        for i in range(self.rounds):
+        times = torch.zeros(ROUNDS, 2, device="cuda", dtype=torch.float64)
+        for i in range(ROUNDS):
             events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(2)]
             torch.cuda.synchronize()
             self.dist.barrier()
@@ -61,19 +55,22 @@ class Timer:
 
 
 def main():
-    options = parse()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name", help="what the lines begin with",
+                        default="onehop" if "onehop" in os.environ.get("LD_PRELOAD", "") else "stock")
+    name = parser.parse_args().name
     import torch
     import torch.distributed as dist
 
     rank = int(os.environ["RANK"])
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
-    a, b = (torch.randn(options.n, options.n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    a, b = (torch.randn(N, N, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     c = torch.empty_like(a)
-    message = torch.zeros(options.bytes // 2, device="cuda", dtype=torch.bfloat16)
-    timer = Timer(torch, dist, options.rounds)
+    message = torch.zeros(BYTES // 2, device="cuda", dtype=torch.bfloat16)
+    timer = Timer(torch, dist)
 
-    matmul = capture(torch, lambda: torch.matmul(a, b, out=c), options.matmuls)
+    matmul = capture(torch, lambda: torch.matmul(a, b, out=c), MATMULS)
     alone_matmul = timer.measure([matmul, None])[0]
     one = timer.measure([None, capture(torch, lambda: dist.all_reduce(message), 50)])[1] / 50
     # About as many as fit under the matmuls on every rank: the number must be the same on all.
@@ -82,9 +79,8 @@ def main():
     alone_allreduce = timer.measure([None, allreduce])[1]
     both = timer.measure([matmul, allreduce])
     if rank == 0:
-        name = options.name or ("onehop" if "onehop" in os.environ.get("LD_PRELOAD", "") else "stock")
-        print(f"{name}: {options.matmuls} matmuls of {options.n} alone {alone_matmul * 1000:.1f} us, "
-              f"{calls} allreduces of {options.bytes} bytes alone {alone_allreduce * 1000 / calls:.2f} us each")
+        print(f"{name}: {MATMULS} matmuls of {N} alone {alone_matmul * 1000:.1f} us, "
+              f"{calls} allreduces of {BYTES} bytes alone {alone_allreduce * 1000 / calls:.2f} us each")
         print(f"{name}: together: matmuls {both[0] * 1000:.1f} us ({both[0] / alone_matmul:.3f} x), "
               f"allreduces {both[1] * 1000 / calls:.2f} us each ({both[1] / alone_allreduce:.3f} x), "
               f"all done after {max(both) * 1000:.1f} us, one after the other {(alone_matmul + alone_allreduce) * 1000:.1f} us",
@@ -92,7 +88,6 @@ def main():
     for graph in matmul, allreduce:
         graph.reset()  # stock NCCL ends no communicator as long as graphs hold calls of it
     dist.destroy_process_group()
-    sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,12 @@ import argparse
 import os
 import statistics
 
+ROUNDS = 15
 
-def measure(torch, dist, buffer, late, microseconds, rounds):
+def measure(torch, dist, buffer, late, microseconds):
     times = []
     cycles = int(microseconds * 2000)  # of a clock of some 2 GHz
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         torch.cuda.synchronize()
         dist.barrier()
         torch.cuda.synchronize()
@@ -34,7 +35,6 @@ def measure(torch, dist, buffer, late, microseconds, rounds):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--name", default="", help="what the line begins with")
     options = parser.parse_args()
     import torch
@@ -46,7 +46,7 @@ def main():
     for kib in (1, 64, 256, 512, 1024, 4096):
         buffer = torch.zeros(kib * 512, dtype=torch.bfloat16, device="cuda")
         dist.all_reduce(buffer)
-        figures = [measure(torch, dist, buffer, late, wait, options.rounds) for wait in (50, 1000, 5000)]
+        figures = [measure(torch, dist, buffer, late, wait) for wait in (50, 1000, 5000)]
         if late:
             print(f"{options.name}: {kib:5} KiB, late by 50, 1000, 5000 us:" + "".join(f" {f:8.2f}" for f in figures) +
                   " us a call", flush=True)

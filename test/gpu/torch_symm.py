@@ -12,21 +12,20 @@ import sys
 
 os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
 HEAD = "mode,type,op,ranks,bytes,count,side,time_us,p99_us,algbw_gbps,busbw_gbps,wrong,floor_us,served_by"
+ITERATIONS, ROUNDS = 20, 20
 ONE_SHOT_LIMIT = 8 << 20  # above it one-shot sends n times the message for nothing
 
 
 def parse():
     parser = argparse.ArgumentParser()
     parser.add_argument("--sizes", default="1024,4096,16384,65536,262144,1048576,4194304,16777216")
-    parser.add_argument("--iters", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--pattern", choices=("layer", "chain"), default="layer",
                         help="a copy of the result to the input between the calls, subtracted; or nothing (layer)")
     parser.add_argument("--csv", help="where rank 0 writes the lines (stdout)")
     return parser.parse_args()
 
 
-def capture(torch, call, iters):
+def capture(torch, call):
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -36,12 +35,12 @@ def capture(torch, call, iters):
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(iters):
+        for _ in range(ITERATIONS):
             call()
     return graph
 
 
-def time_once(torch, dist, run, before, iters):
+def time_once(torch, dist, run, before):
     """Microseconds of an iteration. `before` brings the ranks together."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
@@ -51,15 +50,15 @@ def time_once(torch, dist, run, before, iters):
     run()
     end.record()
     torch.cuda.synchronize()
-    return begin.elapsed_time(end) * 1000 / iters
+    return begin.elapsed_time(end) * 1000 / ITERATIONS
 
 
-def measure(torch, dist, runs, rounds, iters):
+def measure(torch, dist, runs):
     """Microseconds of a call in each round, of the slowest rank. runs: (run, before) of the pattern, and of its kernel
     alone, which is subtracted, if it has one."""
-    times = torch.zeros(rounds, device="cuda", dtype=torch.float64)
-    for i in range(rounds):
-        us = [time_once(torch, dist, run, before, iters) for run, before in runs]
+    times = torch.zeros(ROUNDS, device="cuda", dtype=torch.float64)
+    for i in range(ROUNDS):
+        us = [time_once(torch, dist, run, before) for run, before in runs]
         times[i] = max(us[0] - sum(us[1:]), 0.001)
     dist.all_reduce(times, op=dist.ReduceOp.MAX)
     return sorted(times.tolist())
@@ -104,11 +103,11 @@ def main():
                 if options.pattern == "layer":
                     steps = [lambda c=call, v=view: torch.mul(c(), 1, out=v), lambda v=view: torch.mul(v, 1, out=v)]
                 if mode == "graph":
-                    graphs = [capture(torch, step, options.iters) for step in steps]
+                    graphs = [capture(torch, step) for step in steps]
                     runs = [(graph.replay, graph.replay) for graph in graphs]
                 else:
-                    runs = [(lambda s=step: [s() for _ in range(options.iters)], step) for step in steps]
-                times = measure(torch, dist, runs, options.rounds, options.iters)
+                    runs = [(lambda s=step: [s() for _ in range(ITERATIONS)], step) for step in steps]
+                times = measure(torch, dist, runs)
                 failures += int(wrong)
                 n = len(times)
                 median, p99 = (times[(n - 1) // 2] + times[n // 2]) / 2, times[(99 * n + 99) // 100 - 1]

@@ -19,30 +19,25 @@ for turn in $(seq "${OH_TURNS:-3}"); do
             --csv - "$@" >"$scratch/csv" || { cat "$scratch/csv"; exit 1; }
         sed -n "s/^graph,/$turn,$side,/p" "$scratch/csv"
     done
-done | awk -F, '
-    # The median of list[1..n], which is sorted.
-    function middle(n) { sort(n); return n % 2 ? list[(n + 1) / 2] : (list[n / 2] + list[n / 2 + 1]) / 2 }
-    function sort(n,    i, j, t) {
-        for (i = 2; i <= n; i++)
-            for (j = i; j > 1 && list[j] < list[j - 1]; j--) { t = list[j]; list[j] = list[j - 1]; list[j - 1] = t }
-    }
-    # Fields: turn, side, type, op, ranks, bytes, count, library, time, p99, algbw, busbw, wrong
-    NF < 9 { print "no result: " $0; failed = 1; next }
-    { time[$2, $6, $1] = $9; if ($1 > turns) turns = $1; if ($13) wrong[$6]++ }
-    !($6 in known) { known[$6] = 1; size[++sizes] = $6 }
-    END {
-        if (!sizes) { print "no result"; exit 1 }
-        printf "%9s %9s %9s   %s\n", "bytes", "old", "new", "new - old: least, median, greatest"
-        for (s = 1; s <= sizes; s++) {
-            b = size[s]
-            for (t = 1; t <= turns; t++) list[t] = time["old", b, t]
-            was = middle(turns)
-            for (t = 1; t <= turns; t++) list[t] = time["new", b, t]
-            is = middle(turns)
-            for (t = 1; t <= turns; t++) list[t] = time["new", b, t] - time["old", b, t]
-            m = middle(turns)
-            printf "%9d %9.2f %9.2f   %+.2f %+.2f %+.2f%s\n", b, was, is, list[1], m, list[turns],
-                (b in wrong) ? "  WRONG" : ""
-        }
-        exit failed
-    }'
+done | python3 -c '
+import statistics, sys
+
+# Fields: turn, side, type, op, ranks, bytes, count, library, time, p99, algbw, busbw, wrong, ...
+times, wrong = {}, set()
+for line in sys.stdin:
+    fields = line.split(",")
+    if len(fields) < 13:
+        sys.exit("no result: " + line.strip())
+    turn, side, size = fields[0], fields[1], int(fields[5])
+    times.setdefault(size, {"old": {}, "new": {}})[side][turn] = float(fields[8])
+    if fields[12].strip() != "0":
+        wrong.add(size)
+if not times:
+    sys.exit("no result")
+print("%9s %9s %9s   new - old: least, median, greatest" % ("bytes", "old", "new"))
+for size, of in times.items():
+    differences = [of["new"][turn] - of["old"][turn] for turn in of["new"]]
+    print("%9d %9.2f %9.2f   %+.2f %+.2f %+.2f%s" % (
+        size, statistics.median(of["old"].values()), statistics.median(of["new"].values()), min(differences),
+        statistics.median(differences), max(differences), "  WRONG" if size in wrong else ""))
+'

@@ -25,8 +25,6 @@ expect_offer() {
 complete -p onehop 2>/dev/null | grep -q -- '-F _onehop onehop'
 tap_point $? "it is bound to the command" "$(complete -p onehop 2>&1)"
 commands=$("$onehop" --help | sed -n 's/^  \([a-z][a-z-]*\)  *.*/\1/p')
-[ "$(wc -w <<<"$commands")" -ge 5 ]
-tap_point $? "the command names its subcommands" "$commands"
 offer ''
 [ "$offered" = "$(printf '%s\n' $commands --help --version | sort | tr '\n' ' ')" ]
 tap_point $? "all of them are offered" "$offered"

@@ -192,7 +192,6 @@ chmod +x "$scratch/bin/nvidia-smi"
 decides "cuda13" "no toolkit: nvcc and headers"
 decides "headers" "no kernels: headers" --disable-kernels
 printf '#!/bin/sh\necho "| NVIDIA-SMI 550.54.15  Driver Version: 550.54.15  CUDA Version: 12.4 |"\n' >"$scratch/bin/nvidia-smi"
-chmod +x "$scratch/bin/nvidia-smi"
 decides "cuda12" "a driver for CUDA 12: nvcc for CUDA 12"
 sed -i 's/12.4/13.0/' "$scratch/bin/nvidia-smi"
 decides "cuda13" "a driver for CUDA 13: nvcc for CUDA 13"
@@ -220,7 +219,6 @@ decides "nothing" "an nvcc in PATH"
 # gencode CAPABILITY...: of a machine with these GPUs, and an nvcc for sm_80 and sm_90.
 gencode() {
     printf '#!/bin/sh\nprintf "%%s\\n" %s\n' "$*" >"$scratch/bin/nvidia-smi"
-    chmod +x "$scratch/bin/nvidia-smi"
     PATH=$scratch/bin:$PATH bash -c '. "$0"; oh_gencode "$1"' "$abs_top_srcdir/scripts/lib.sh" "$scratch/cuda/bin/nvcc"
 }
 for case in '9.0 9.0=-gencode=arch=compute_90,code=sm_90' '8.6=-gencode=arch=compute_80,code=sm_80' '10.0=' '12.0=' \

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "test/tap.h"
-#include "tools/perf/perf.h"
+#include "tools/perf/thread.h"
 
 #define COUNT 1000
 
@@ -200,12 +200,28 @@ static void check_json(void)
     free(run.row);
 }
 
+/* The slowest rank of each round counts: 9, 5, 8, 6 and 7. */
+static void check_summary(void)
+{
+    static const double us[5][3] = {{9, 1, 2}, {4, 3, 5}, {1, 8, 1}, {6, 1, 1}, {1, 1, 7}};
+    static struct oh_perf_shared shared;
+    const struct oh_perf_options options = {.ranks = 3, .rounds = 5};
+    const struct oh_perf_thread thread = {.options = &options, .shared = &shared};
+    double median, p99;
+    for (int round = 0; round < options.rounds; round++) {
+        memcpy(shared.us[round][1], us[round], sizeof us[round]);
+    }
+    oh_perf_summarise(&thread, 1, &median, &p99);
+    tap_ok(median == 7 && p99 == 9, "the slowest rank of each round counts: median %g, p99 %g", median, p99);
+}
+
 int main(void)
 {
     for (int i = 0; i < OH_PERF_TYPES; i++) {
         check_patterns(&oh_perf_types[i]);
     }
     check_averages();
+    check_summary();
     check_recording();
     check_damage();
     check_json();
