@@ -22,7 +22,7 @@ static const struct {
     const char *standard;
     const char *accepted;
 } variables[OH_ENV_COUNT] = {
-#define OH_ENV_ROW(identifier_, name_, default_, accepted_, meaning_) {name_, default_, accepted_},
+#define OH_ENV_ROW(identifier_, name_, default_, accepted_) {name_, default_, accepted_},
     OH_ENV_VARIABLES(OH_ENV_ROW)
 #undef OH_ENV_ROW
 };

@@ -3,8 +3,8 @@
  * env.h - the environment variables of onehop, in one table
  *
  * Does: Reads a variable with its default. A value that is not accepted counts as not set, and gives one WARN a
- *    process. In a set-user-ID program no variable is read. doc/environment.md has the same list (t_envdoc.sh
- *    compares).
+ *    process. In a set-user-ID program no variable is read. doc/environment.md has the same list, with the
+ *    meanings (t_envdoc.sh compares).
  * Threads: any.
  * Owns: nothing: strings belong to the environment.
  */
@@ -14,43 +14,29 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* X(identifier, name, default, accepted values, meaning) */
+/* X(identifier, name, default, accepted values) */
 #define OH_ENV_VARIABLES(X)                                                                                            \
-    X(DEBUG, "ONEHOP_DEBUG", "WARN", "NONE, WARN, INFO or TRACE", "how much is said on stderr")                        \
-    X(DEBUG_FILE, "ONEHOP_DEBUG_FILE", "stderr", "an absolute path of at most 200 characters",                         \
-      "where that goes; %h becomes the host, %p the process id")                                                       \
-    X(DISABLE, "ONEHOP_DISABLE", "0", "0 or 1", "1: every call goes to NCCL, no communicator is looked at")            \
-    X(MAX_BYTES, "ONEHOP_MAX_BYTES", "the table's own", "0 to 1G, in bytes or with K, M or G",                         \
-      "larger messages go to NCCL; rank 0's value counts")                                                             \
-    X(ALGO, "ONEHOP_ALGO", "auto", "auto, oneshot or twoshot",                                                         \
-      "algorithm for every message that it can carry; rank 0's value counts")                                          \
+    X(DEBUG, "ONEHOP_DEBUG", "WARN", "NONE, WARN, INFO or TRACE")                                                      \
+    X(DEBUG_FILE, "ONEHOP_DEBUG_FILE", "stderr", "an absolute path of at most 200 characters")                         \
+    X(DISABLE, "ONEHOP_DISABLE", "0", "0 or 1")                                                                        \
+    X(MAX_BYTES, "ONEHOP_MAX_BYTES", "the table's own", "0 to 1G, in bytes or with K, M or G")                         \
+    X(ALGO, "ONEHOP_ALGO", "auto", "auto, oneshot or twoshot")                                                         \
     X(TUNING_FILE, "ONEHOP_TUNING_FILE", "the user's cache, else the shipped table",                                   \
-      "none, or an absolute path of at most 200 characters",                                                           \
-      "tuning table, made by `onehop tune`; none: the shipped one; rank 0's counts")                                   \
-    X(STATS, "ONEHOP_STATS", "0", "0, 1, text or json, or text or json with a colon and an absolute path",             \
-      "what was served, by communicator, when it ends; %h and %p as above")                                            \
-    X(STATS_FILE, "ONEHOP_STATS_FILE", "none", "an absolute path of at most 200 characters",                           \
-      "an existing file that the same is appended to; `onehop run --stats` sets it")                                   \
-    X(NVTX, "ONEHOP_NVTX", "1", "0 or 1", "0: no NVTX ranges, even where a profiler asks for them")                    \
-    X(STALL_SECONDS, "ONEHOP_STALL_SECONDS", "60", "0 to 86400",                                                       \
-      "a call that waits longer for another rank is reported once; 0: never")                                          \
-    X(TIMEOUT_SECONDS, "ONEHOP_TIMEOUT_SECONDS", "0", "0 to 86400",                                                    \
-      "a call that waits longer for another rank fails the communicator; the call itself waits on; 0: never")          \
-    X(TRAP_AFTER, "ONEHOP_TRAP_AFTER", "0", "0 to 86400",                                                              \
-      "seconds after a failure from when a kernel that waits ends in a device trap; 0: never")                         \
-    X(CHECK_CALLS, "ONEHOP_CHECK_CALLS", "0", "0 or 1",                                                                \
-      "1: count, type and op of each call are compared between the ranks; any rank's value counts")                    \
-    X(GRAPH_MIXING, "ONEHOP_GRAPH_MIXING", "1, or NCCL_GRAPH_MIXING_SUPPORT", "0 or 1",                                \
-      "0: a graph's replays are not ordered with the communicator's other calls, the application does that")           \
-    X(LAUNCH_ORDER, "ONEHOP_LAUNCH_ORDER", "1", "0 or 1",                                                              \
-      "0: in graphs small calls begin behind kernels of the program")                                                  \
-    X(SHM_DIR, "ONEHOP_SHM_DIR", "/dev/shm", "an absolute path of at most 200 characters",                             \
-      "where the ranks of a host meet; ranks with different values count as different hosts")                          \
-    X(INIT_EPOCH, "ONEHOP_INIT_EPOCH", "1", "0 to 4294967295",                                                         \
-      "first epoch of a communicator, to test the wrap; rank 0's value counts")
+      "none, or an absolute path of at most 200 characters")                                                           \
+    X(STATS, "ONEHOP_STATS", "0", "0, 1, text or json, or text or json with a colon and an absolute path")             \
+    X(STATS_FILE, "ONEHOP_STATS_FILE", "none", "an absolute path of at most 200 characters")                           \
+    X(NVTX, "ONEHOP_NVTX", "1", "0 or 1")                                                                              \
+    X(STALL_SECONDS, "ONEHOP_STALL_SECONDS", "60", "0 to 86400")                                                       \
+    X(TIMEOUT_SECONDS, "ONEHOP_TIMEOUT_SECONDS", "0", "0 to 86400")                                                    \
+    X(TRAP_AFTER, "ONEHOP_TRAP_AFTER", "0", "0 to 86400")                                                              \
+    X(CHECK_CALLS, "ONEHOP_CHECK_CALLS", "0", "0 or 1")                                                                \
+    X(GRAPH_MIXING, "ONEHOP_GRAPH_MIXING", "1, or NCCL_GRAPH_MIXING_SUPPORT", "0 or 1")                                \
+    X(LAUNCH_ORDER, "ONEHOP_LAUNCH_ORDER", "1", "0 or 1")                                                              \
+    X(SHM_DIR, "ONEHOP_SHM_DIR", "/dev/shm", "an absolute path of at most 200 characters")                             \
+    X(INIT_EPOCH, "ONEHOP_INIT_EPOCH", "1", "0 to 4294967295")
 
 enum oh_env_variable {
-#define OH_ENV_ENUM(identifier_, name_, default_, accepted_, meaning_) OH_ENV_##identifier_,
+#define OH_ENV_ENUM(identifier_, name_, default_, accepted_) OH_ENV_##identifier_,
     OH_ENV_VARIABLES(OH_ENV_ENUM)
 #undef OH_ENV_ENUM
     OH_ENV_COUNT

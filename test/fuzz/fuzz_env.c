@@ -13,7 +13,7 @@
 #include "util/env.h"
 
 static const char *const names[OH_ENV_COUNT] = {
-#define OH_ENV_NAME(identifier_, name_, default_, accepted_, meaning_) name_,
+#define OH_ENV_NAME(identifier_, name_, default_, accepted_) name_,
     OH_ENV_VARIABLES(OH_ENV_NAME)
 #undef OH_ENV_NAME
 };
