@@ -3,8 +3,8 @@
  * log.c - the log
  *
  * Does: Writes a line in one write, at the level of ONEHOP_DEBUG, to where ONEHOP_DEBUG_FILE says.
- * Threads: any; atomics. One thread opens the file, others write to stderr meanwhile.
- * Owns: the log file's descriptor.
+ * Threads: any; atomics.
+ * Owns: nothing.
  */
 #include "util/log.h"
 
@@ -14,7 +14,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "util/env.h"
@@ -38,52 +37,19 @@ enum oh_log_level oh_log_level(void)
     return (enum oh_log_level)now;
 }
 
-#define FD_UNREAD (-1)
-static atomic_int log_fd = FD_UNREAD;
-static dev_t log_device; /* these two: written once, before log_fd, if it is a file's */
-static ino_t log_inode;
-
-static int open_destination(void)
-{
-    const char *pattern = oh_env_path(OH_ENV_DEBUG_FILE, NULL);
-    struct stat status;
-    int fd = pattern ? oh_output_open(pattern) : STDERR_FILENO;
-    if (fd < 0) {
-        OH_WARN("ONEHOP_DEBUG_FILE=%s cannot be opened (%s); the log goes to stderr", pattern, strerror(errno));
-        return STDERR_FILENO;
-    }
-    if (fd != STDERR_FILENO && fstat(fd, &status) == 0) {
-        log_device = status.st_dev;
-        log_inode = status.st_ino;
-    }
-    return fd;
-}
-
-/* The application may have closed the descriptor, as daemons do, and opened another file under its number. */
-static bool is_still_ours(int fd)
-{
-    struct stat status;
-    return fd == STDERR_FILENO ||
-           (fstat(fd, &status) == 0 && status.st_dev == log_device && status.st_ino == log_inode);
-}
-
-/* The first thread opens the file. Lines of other threads, and of this function, go to stderr meanwhile. */
-static int destination(void)
-{
-    static atomic_flag taken = ATOMIC_FLAG_INIT;
-    int fd = atomic_load_explicit(&log_fd, memory_order_acquire); /* pairs with the release store below */
-    if (fd != FD_UNREAD || atomic_flag_test_and_set(&taken)) {
-        return fd == FD_UNREAD ? STDERR_FILENO : fd;
-    }
-    fd = open_destination();
-    atomic_store_explicit(&log_fd, fd, memory_order_release); /* publishes log_device and log_inode */
-    return fd;
-}
-
+/* Opens the file for each line: a descriptor that stays open may be closed by the application, as daemons do. */
 void oh_log_raw(const char *line, size_t length)
 {
-    int saved = errno, fd = destination();
-    oh_output_write(is_still_ours(fd) ? fd : STDERR_FILENO, line, length);
+    const int saved = errno;
+    const char *pattern = oh_env_path(OH_ENV_DEBUG_FILE, NULL);
+    const int fd = pattern ? oh_output_open(pattern) : STDERR_FILENO;
+    if (fd < 0) {
+        OH_WARN("ONEHOP_DEBUG_FILE=%s cannot be opened (%s); the log goes to stderr", pattern, strerror(errno));
+    }
+    oh_output_write(fd < 0 ? STDERR_FILENO : fd, line, length);
+    if (pattern && fd >= 0) {
+        close(fd);
+    }
     errno = saved;
 }
 
