@@ -21,7 +21,6 @@
 #include "gpu/driver.h"
 #include "kernels/abi.h"
 #include "onehop/onehop.h"
-#include "plan/op.h"
 #include "plan/plan.h"
 
 struct oh_comm;

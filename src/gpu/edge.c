@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * edge.c - edges between captured kernels (edge.h)
+ * edge.c - edges between captured kernels
  *
- * Does: See edge.h.
+ * Does: Changes captured nodes and edges.
  * Threads: any.
  * Owns: nothing.
  */
-#include "gpu/edge.h"
+#include "gpu/kernels.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * kernels.h - the device code: loading kernels and launching them
+ * kernels.h - the device code: loading kernels, launching them, and edges between captured ones
  *
  * Does: Loads the images of images.S once per process, and all functions for a number of ranks into a context when its
  *    first communicator of that number attaches: later, loading could wait for a kernel that waits for a peer.
@@ -15,7 +15,6 @@
 
 #include "gpu/context.h"
 #include "kernels/abi.h"
-#include "plan/op.h"
 #include "plan/plan.h"
 
 /* Of an algorithm: by type a function for any op and a list of calls, then by the first types one for a sum. */
@@ -65,5 +64,42 @@ CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_
  */
 CUresult oh_room_query(CUdevice device, const struct oh_context *context, const struct oh_kernel_set *set,
                        const struct oh_plan_table *table, struct oh_plan_room *room_p);
+
+/* --- edge.c: edges between captured kernels, the later of which starts before the earlier has ended --------------- */
+
+/*
+ * A kernel of onehop triggers the launch of the next one early, or starts while a kernel of the program runs. Each
+ * waits (griddepcontrol.wait) before it reads or sends data. The capture belongs to the caller.
+ */
+
+/*
+ * Sets early_trigger of `first`, if both are kernels of the set, whose grids together are as small as one grid must be
+ * and have at most max_blocks blocks. `next` depends on `first` alone. Returns the driver's result; after a failure
+ * `first` is unchanged.
+ */
+CUresult oh_edge_trigger_early(const struct oh_kernel_set *set, uint32_t max_blocks, CUgraphNode first,
+                               CUgraphNode next);
+
+/* An edge of a graph under capture. */
+struct oh_edge {
+    CUgraph graph;
+    CUgraphNode from, to;
+    struct oh_edge_data data;
+};
+
+/*
+ * Launches the kernel `to`, of onehop, when all blocks of the kernel `from` have started. The edge, the only one into
+ * `to`, gets the launch order port (CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER). It stays programmatic, so `to` waits for
+ * `from` to complete as before. Only if
+ *
+ *   `to` has few blocks: while `from` runs, they keep kernels of other branches that need whole SMs off theirs;
+ *   `from` is not a kernel of onehop, and not cooperative;
+ *   all edges into `from` are of the default type, so that at most one kernel of a branch waits in this way, and the
+ *   epoch of `to` is final;
+ *   `to` has no higher priority than `from`, all of whose blocks must be scheduled first.
+ *
+ * Returns CUDA_SUCCESS, also if the edge is unchanged, or the driver's error: then the order of the two is lost.
+ */
+CUresult oh_edge_launch_early(const struct oh_edge *edge);
 
 #endif

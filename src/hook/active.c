@@ -12,8 +12,6 @@
 
 #include "comm/attach/attach.h"
 #include "hook/entry.h"
-#include "hook/group.h"
-#include "hook/initial_comm.h"
 #include "util/env.h"
 #include "util/scope.h"
 #include "util/log.h"

@@ -11,7 +11,6 @@
 
 #include "comm/attach/attach.h"
 #include "hook/entry.h"
-#include "hook/group.h"
 #include "util/scope.h"
 #include "util/log.h"
 

@@ -11,8 +11,6 @@
 
 #include "comm/attach/attach.h"
 #include "hook/entry.h"
-#include "hook/group.h"
-#include "hook/initial_comm.h"
 #include "util/clock.h"
 #include "util/log.h"
 #include "util/scope.h"

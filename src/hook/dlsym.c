@@ -14,7 +14,6 @@
 #include <stddef.h>
 
 #include "hook/elf.h"
-#include "hook/patch.h"
 #include "hook/real.h"
 
 #define INTERNAL __attribute__((visibility("hidden")))

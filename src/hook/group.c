@@ -6,7 +6,6 @@
  * Threads: one queue for each thread, thread-local.
  * Owns: the queue's arrays, until the thread ends.
  */
-#include "hook/group.h"
 
 #include <stddef.h>
 #include <stdlib.h>

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * initial_comm.c - the initial communicator
+ * initial_comm.c - the communicator that NCCL creates when it opens onehop as a network plugin
  *
- * Does: See initial_comm.h.
+ * Does: Recognises its handle: its creator was called before the hooks were in place. NCCL calls a profiler plugin
+ *    (ncclProfiler_v5; src/plugin/profiler.cc of 2.28.9) for every communicator, before the last barrier of its
+ *    creation, with an id that is equal on all ranks, and when it ends. So onehop counts communicators, and those whose
+ *    creator passed the hooks. If there is one more, the first, an unknown handle with its rank and number of ranks is
+ *    its. What stays unknown goes to NCCL: with another profiler plugin, or if several communicators passed no hook.
  * Threads: any; `mutex` guards what decides, atomics are for what each call reads.
  * Owns: the creation; the communicator is in the registry.
  */
-#include "hook/initial_comm.h"
 
 #include <pthread.h>
 #include <string.h>

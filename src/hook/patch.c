@@ -9,7 +9,6 @@
  * Threads: any; `mutex` lets one thread at a time walk.
  * Owns: references to the copies of NCCL.
  */
-#include "hook/patch.h"
 
 #include <dlfcn.h>
 #include <link.h>

@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "hook/patch.h"
 #include "util/log.h"
 #include "util/scope.h"
 

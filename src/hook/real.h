@@ -6,9 +6,9 @@
  *    public functions under names that nobody interposes. Forwards each call to the copy that the caller means
  *    (PyTorch's and a wheel's, say):
  *      a call with a communicator that onehop knows: the copy that made it;
- *      a call through a thunk: the thunk's copy; with several copies every object gets thunks (patch.h);
+ *      a call through a thunk: the thunk's copy; with several copies every object gets thunks;
  *      another call: the copy to which the object at the return address is bound. A tail call has its caller's address.
- * Threads: any.
+ * Threads: any, but oh_hooks_update not from within dl_iterate_phdr: it takes the loader's locks.
  * Owns: the tables, which are never freed, and references to the libraries.
  */
 #ifndef OH_HOOK_REAL_H_
@@ -164,5 +164,32 @@ extern const size_t oh_function_count;
 #define OH_ARGUMENTS_6 p6, OH_ARGUMENTS_5
 #define OH_ARGUMENTS_7 p7, OH_ARGUMENTS_6
 #define OH_ARGUMENTS_8 p8, OH_ARGUMENTS_7
+
+/* --- patch.c ------------------------------------------------------------------------------------------------------ */
+
+/*
+ * Leads callers to onehop whom the dynamic linker has bound, or would bind, to NCCL itself. Replaces the public nccl*
+ * functions in the symbol table (.dynsym, in this process's memory) of each copy of NCCL by thunks, so that later
+ * look-ups and bindings lead to onehop: dlsym, ctypes, objects loaded later, lazy calls. Replaces earlier bindings in
+ * the table of addresses (GOT) of their object. pncclX stay. Not reached: addresses that the application took by dlsym
+ * before, and NCCL linked into a program statically.
+ */
+
+enum oh_hooks_urgency {
+    OH_HOOKS_TRY, /* returns if another thread is at it */
+    OH_HOOKS_WAIT /* waits for that thread, for a bounded time */
+};
+
+/*
+ * Patches the objects that were loaded since the last call. Changes nothing with ONEHOP_DISABLE=1, in a set-user-ID
+ * program, and behind another onehop. Keeps errno.
+ */
+void oh_hooks_update(enum oh_hooks_urgency urgency);
+
+/* Returns whether this object is in the global scope: preloaded, not opened as NCCL opens plugins. */
+bool oh_hooks_preloaded(void);
+
+/* dlsym.c. Calls the next definition of dlsym, behind onehop's: looks at no new objects. */
+void *oh_dlsym_next(void *handle, const char *name);
 
 #endif

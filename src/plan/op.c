@@ -6,7 +6,7 @@
  * Threads: pure functions.
  * Owns: nothing.
  */
-#include "plan/op.h"
+#include "plan/plan.h"
 
 #include <string.h>
 

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan.h - which algorithm serves a call, and in which shape it is launched
+ * plan.h - which algorithm serves a call, and in which shape; what its datatype and op mean to the kernels
  *
  * Does: Computes both from what is equal on all ranks: the agreed table, count and datatype. Never from pointers,
- *    alignment, stream or capture state: ranks that choose differently wait forever.
- * Threads: pure functions.
- * Owns: nothing.
+ *    alignment, stream or capture state: ranks that choose differently wait forever. The scalar of a PreMulSum op,
+ * which alone may differ between ranks, never enters a decision. Threads: pure functions. Owns: nothing.
  */
 #ifndef OH_PLAN_PLAN_H_
 #define OH_PLAN_PLAN_H_
@@ -15,8 +14,60 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/abi.h"
 #include "onehop/onehop.h"
-#include "plan/op.h"
+
+/* --- op.c: NCCL's types and ops to those of the kernels ----------------------------------------------------------- */
+
+/* The last two of ncclDataType_t, which older nccl.h do not name (since NCCL 2.24). */
+#define OH_NCCL_FP8_E4M3 ((ncclDataType_t)10)
+#define OH_NCCL_FP8_E5M2 ((ncclDataType_t)11)
+#define OH_NCCL_TYPES 12
+
+/* Element types of the kernels: integers by width alone. The first OH_SUM_TYPES have separate kernels for the sum. */
+enum oh_kernel_type {
+    OH_TYPE_F32,
+    OH_TYPE_F16,
+    OH_TYPE_BF16,
+    OH_SUM_TYPES,
+    OH_TYPE_F64 = OH_SUM_TYPES,
+    OH_TYPE_E4M3,
+    OH_TYPE_E5M2,
+    OH_TYPE_I8,
+    OH_TYPE_I32,
+    OH_TYPE_I64,
+    OH_KERNEL_TYPES
+};
+
+/* What an op makes of the elements of all ranks. */
+struct oh_op {
+    enum oh_kernel_op kind;
+    uint64_t operand;   /* as in struct oh_kernel_args */
+    const void *scalar; /* likewise */
+};
+
+/* Bytes of one element; 0 for a value outside ncclDataType_t. */
+size_t oh_type_size(ncclDataType_t type);
+
+/* The kernels' type; -1 for a value outside ncclDataType_t. */
+int oh_type_kernel(ncclDataType_t type);
+
+/* The name of a kernels' type, which is in range: "f32", "i8", ... */
+const char *oh_kernel_type_name(int kernel_type);
+
+/* Returns whether NCCL takes the type from compute capability 9.0 on only. */
+bool oh_type_is_fp8(ncclDataType_t type);
+
+/* Gets one of NCCL's own five ops. Returns false for another op or no type. */
+bool oh_op_builtin(ncclRedOp_t op, ncclDataType_t type, struct oh_op *op_p);
+
+/*
+ * Gets an op of ncclRedOpCreatePreMulSum. scalar: one element, read now, or if `on_device` by the kernels. Returns
+ * false without type or scalar.
+ */
+bool oh_op_scaled(ncclDataType_t type, const void *scalar, bool on_device, struct oh_op *op_p);
+
+/* --- plan.c ------------------------------------------------------------------------------------------------------- */
 
 #define OH_PLAN_ROWS 32
 #define OH_PLAN_NCCL UINT32_MAX /* in place of an algorithm: the call falls back */

@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include "util/env.h"
-#include "util/output.h"
 
 #define LINE_MAX_BYTES 1024
 #define LEVEL_UNREAD (-1)

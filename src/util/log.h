@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * log.h - messages to the user
+ * log.h - messages to the user, and files that the user names
  *
  * Does: Writes lines to stderr, or to the file that ONEHOP_DEBUG_FILE names, up to the level ONEHOP_DEBUG (NONE, WARN,
  *    INFO, TRACE; WARN when unset). One write(2) a line, so that lines of several ranks do not mix. Keeps errno.
@@ -54,5 +54,24 @@ void oh_log_write(struct oh_log_site *site, const char *tag, const char *format,
 
 /* Writes a line whatever the level: the user has asked for it with ONEHOP_STATS. */
 #define oh_log_stats(...) oh_log_write(NULL, "stats:", __VA_ARGS__)
+
+/* --- output.c ----------------------------------------------------------------------------------------------------- */
+
+/*
+ * Files that the user names. %h (host, up to the first dot), %p (process id) and %% are expanded, so that processes
+ * have files of their own. A file is a regular one of this user with one name, created with mode 0600; no link that
+ * someone else has put into a shared folder is followed.
+ */
+
+#define OH_OUTPUT_PATH 512
+
+/* Expands `pattern` into path_p (OH_OUTPUT_PATH bytes), and cuts it there. */
+void oh_output_expand(const char *pattern, char *path_p);
+
+/* Opens the file of `pattern`, close-on-exec. Returns the descriptor, or -1 and errno. */
+int oh_output_open(const char *pattern);
+
+/* Writes as much as can be written. Callers write whole lines, so that those of several processes do not mix. */
+void oh_output_write(int fd, const char *text, size_t length);
 
 #endif

@@ -6,7 +6,7 @@
  * Threads: any.
  * Owns: nothing; the caller owns the descriptor.
  */
-#include "util/output.h"
+#include "util/log.h"
 
 #include <errno.h>
 #include <fcntl.h>

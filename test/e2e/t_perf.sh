@@ -38,7 +38,7 @@ for pattern in layer spin; do
             ' program +floor +onehop  served-by' 'Out of bounds values : 0 OK'
     done
 done
-# In a graph, calls of few blocks are launched while the program's kernel in front of them runs (src/gpu/edge.h).
+# In a graph, calls of few blocks are launched while the program's kernel in front of them runs (src/gpu/edge.c).
 edges() {
     rm -f "$scratch/trace"
     SIMNODE_CALLER=libonehop.so SIMNODE_TRACE=$scratch/trace perf "$@" -n 7 -w 1 --rounds 1 --graph -g 2

@@ -32,7 +32,7 @@ struct rank {
 /* Waits for a rank's slot; false: the decision is off, or time is up. */
 static bool wait_slot(struct oh_segment *segment, uint32_t rank, uint64_t deadline)
 {
-    while (!oh_segment_is_ready(segment, rank)) {
+    while (!atomic_load(&segment->shared->peer_info[rank].ready)) {
         if (oh_segment_decision(segment) == OH_DECISION_OFF || oh_now_ns() > deadline) {
             return false;
         }
@@ -109,7 +109,7 @@ static bool run_round(struct rank *ranks, uint32_t n, bool *on_p)
     for (uint32_t r = 0; r < n; r++) {
         same &= ranks[r].on == ranks[0].on && strcmp(ranks[r].reason, ranks[0].reason) == 0;
         same &= oh_segment_is_unreferenced(&ranks[r].segment, r, n);
-        oh_segment_close(&ranks[r].segment);
+        oh_segment_discard(&ranks[r].segment);
     }
     *on_p = ranks[0].on;
     return same;
@@ -169,7 +169,7 @@ static void test_absent_rank(void)
     bool on = wait_decision(&segment, start + 60 * MS, reason);
     tap_ok(!came && !on && strstr(reason, "in time") && oh_now_ns() - start < 2000 * MS,
            "a rank that never comes ends the wait: %s", reason);
-    oh_segment_close(&segment);
+    oh_segment_discard(&segment);
 }
 
 static void test_keys(void)

@@ -5,7 +5,7 @@
  * Kernels are captured as the plugin launches them, and linked as order.c does it; the test reads what has become of
  * their nodes and edges. Nothing is run.
  */
-#include "gpu/edge.h"
+#include "gpu/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -149,7 +149,7 @@ static bool open_peers(struct oh_comm *comm)
         if (oh_segment_decision(&comm->segment) == OH_DECISION_OFF) {
             return false; /* nothing may be opened then */
         }
-        if (!(comm->agreement.opened & 1U << r) && oh_segment_is_ready(&comm->segment, r)) {
+        if (!(comm->agreement.opened & 1U << r) && atomic_load(&comm->segment.shared->peer_info[r].ready)) {
             open_peer(comm, r);
         }
     }

@@ -3,7 +3,7 @@
  * attach.c - the first calls of a communicator, and the background thread of the set-ups
  *
  * Does: Counts the calls until a communicator is settled, and stores the number of each call that NCCL serves in the
- *    segment (cutover.h). Once all ranks have voted yes, the number of the first served call follows from these. See
+ *    segment (cutover.c). Once all ranks have voted yes, the number of the first served call follows from these. See
  *    doc/design.md, "Attach".
  * Threads: the thread that uses the communicator, where the decision takes effect. A background thread, which ends when
  *    there is no set-up, advances the set-ups; its mutex is never held over a call of the driver, and a communicator's

@@ -6,7 +6,7 @@
  *      presence   before NCCL creates a communicator, its ranks open one segment (segment.h) and count themselves in
  *      set-up     begins at the first allreduce that onehop could serve: memory, peers, kernels, a vote (agreement.c)
  *      cutover    once all ranks have voted yes, the number of the first served call follows from the calls that NCCL
- *                 has served meanwhile (cutover.h): the same number on all ranks
+ *                 has served meanwhile (cutover.c): the same number on all ranks
  * Threads: the thread that uses the communicator, unless a function says any. One background thread advances the
  *    set-ups of all communicators.
  * Owns: a communicator is its creator's until it is registered.

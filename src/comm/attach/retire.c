@@ -149,7 +149,7 @@ static struct oh_comm *take_remains(struct oh_comm *comm)
     struct oh_comm *remains = NULL;
     OH_LOCK(&comm->attach.mutex);
     if (!comm->staging.base && !comm->staging.control) {
-        oh_segment_close(&comm->segment);
+        oh_segment_discard(&comm->segment);
     } else if ((remains = calloc(1, sizeof *remains))) {
         remains->id.rank = comm->id.rank;
         remains->id.nranks = comm->id.nranks;

@@ -2,11 +2,11 @@
 /*
  * cutover.c - the number of the first served call, agreed in shared memory
  *
- * Does: Implements the compare-and-swap protocol that cutover.h describes.
+ * Does: Implements the compare-and-swap protocol that segment.h describes.
  * Threads: any rank and thread; no lock, no wait.
  * Owns: nothing; the words lie in the segment.
  */
-#include "comm/core/cutover.h"
+#include "comm/core/segment.h"
 
 #define CLOSED (UINT64_C(1) << 63)
 

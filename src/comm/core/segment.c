@@ -16,7 +16,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "comm/core/locked_file.h"
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"
@@ -86,22 +85,13 @@ void oh_segment_unlink(struct oh_segment *segment)
     }
 }
 
-void oh_segment_close(struct oh_segment *segment)
+void oh_segment_discard(struct oh_segment *segment)
 {
-    int file = atomic_exchange(&segment->file, 0);
-    if (file) {
-        close(file - 1);
-    }
+    oh_segment_unlink(segment);
     if (segment->shared) {
         munmap(segment->shared, sizeof *segment->shared);
         segment->shared = NULL;
     }
-}
-
-void oh_segment_discard(struct oh_segment *segment)
-{
-    oh_segment_unlink(segment);
-    oh_segment_close(segment);
 }
 
 void oh_segment_vote_no(struct oh_segment *segment, const char *reason)
@@ -203,11 +193,6 @@ bool oh_segment_is_unreferenced(const struct oh_segment *segment, uint32_t rank,
         }
     }
     return true;
-}
-
-bool oh_segment_is_ready(const struct oh_segment *segment, uint32_t rank)
-{
-    return atomic_load(&segment->shared->peer_info[rank].ready);
 }
 
 bool oh_segment_has_dead_rank(const struct oh_segment *segment, uint32_t rank, uint32_t nranks)

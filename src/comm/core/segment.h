@@ -9,7 +9,7 @@
  *      end         each rank notes that it has closed its peers' memory, so that its owner frees it last
  *    What peers have written is checked before use: it is read once, and never used beyond bounds.
  * Threads: a struct oh_segment belongs to one thread at a time; the memory behind it is shared and atomic.
- * Owns: a file named after the key (key.h, locked_file.h), unlinked as soon as the ranks are counted.
+ * Owns: a file named after the key (key.h), unlinked as soon as the ranks are counted.
  */
 #ifndef OH_COMM_CORE_SEGMENT_H_
 #define OH_COMM_CORE_SEGMENT_H_
@@ -20,12 +20,45 @@
 #include <stdint.h>
 
 #include "comm/core/key.h"
-#include "comm/core/cutover.h"
 #include "comm/stats/record.h"
 #include "gpu/driver.h"
 #include "kernels/abi.h"
 #include "plan/plan.h"
 #include "topo/topo.h"
+
+/* --- cutover.c: the call number from which all ranks do something else -------------------------------------------- */
+
+/*
+ * Ranks make the same calls in the same order, at different times. Before the cutover each rank stores the number of
+ * its next call in its word. A rank that knows that all ranks are ready closes the words of all ranks, each by one
+ * atomic operation; a closed word never changes again. The largest number in the words, plus one, is the first call of
+ * the new way: every rank computes the same number, and no call of the old way has it. A rank that finds its own word
+ * closed closes the others itself; so no rank waits. doc/design.md, "Attach", has the proof. Memory of all zeros is
+ * valid. Any thread, without a lock.
+ */
+
+struct oh_cutover {
+    struct {
+        _Alignas(64) _Atomic uint64_t word; /* a number of calls; its top bit: closed */
+    } rank[OH_MAX_RANKS];
+};
+
+/*
+ * Stores that `rank` makes its call `number` (1, 2, 3, ...) the old way. True: stored; the cutover is after this call.
+ * False: closed; oh_cutover_close returns the call of the cutover, which may be after this call, too.
+ */
+bool oh_cutover_announce(struct oh_cutover *cutover, uint32_t rank, uint64_t number);
+
+/*
+ * The last call, of this number, was rejected; the next call has the number. If the word was closed before, the cutover
+ * is after that next call.
+ */
+void oh_cutover_retract(struct oh_cutover *cutover, uint32_t rank, uint64_t number);
+
+/* Closes the words of all ranks and returns the number of the first call that goes the new way. Never waits. */
+uint64_t oh_cutover_close(struct oh_cutover *cutover, uint32_t nranks);
+
+/* --- segment.c ---------------------------------------------------------------------------------------------------- */
 
 /* What one rank tells the others. Written by its rank before `ready`, read by the others after it. */
 struct oh_peer_info {
@@ -117,10 +150,7 @@ ncclResult_t oh_segment_open_uncounted(struct oh_segment *segment, const struct 
 /* Removes the file's name, once all ranks have opened it. Every rank may call it. */
 void oh_segment_unlink(struct oh_segment *segment);
 
-/* Unmaps. The other ranks' mappings stay. */
-void oh_segment_close(struct oh_segment *segment);
-
-/* Both. */
+/* Also unmaps it. The other ranks' mappings stay. */
 void oh_segment_discard(struct oh_segment *segment);
 
 /* Votes no, for this reason, which decides for all ranks, unless a decision was made before. */
@@ -136,9 +166,6 @@ enum oh_decision {
     OH_DECISION_OFF
 };
 enum oh_decision oh_segment_decision(const struct oh_segment *segment);
-
-/* True when that rank's peer info is ready. */
-bool oh_segment_is_ready(const struct oh_segment *segment, uint32_t rank);
 
 /* True when the process of an identified rank has ended. It can end between any two steps, so this is a hint. */
 bool oh_segment_has_dead_rank(const struct oh_segment *segment, uint32_t rank, uint32_t nranks);
@@ -166,5 +193,26 @@ bool oh_peer_info_is_visible(const struct oh_peer_info *info);
 
 /* True when this very process has filled it in. */
 bool oh_peer_info_is_own(const struct oh_peer_info *info);
+
+/* --- locked_file.c: files of one user in a folder that everybody may write to ------------------------------------- */
+
+/*
+ * A file has mode 0600, and is accepted only from the same user: a regular file of the right size with one name. A
+ * process holds a shared lock while it has the file open, which Linux drops with the process. So a file that nobody has
+ * locked is left over from killed processes, and may be removed. Nothing waits for other users. The caller owns the
+ * descriptor.
+ */
+
+/*
+ * Opens or creates the file, allocates its `size` bytes (zeros), and locks it. Returns ncclSuccess, or ncclSystemError
+ * (logged: at WARN if the file is another user's).
+ */
+ncclResult_t oh_locked_file_open(const char *path, size_t size, int *fd_p);
+
+/* Removes the name, unless it belongs to another file by now, and closes (which ends the lock). */
+void oh_locked_file_remove(const char *path, int fd);
+
+/* Removes the files whose names begin with `prefix` that killed processes of this user have left in the folder. */
+void oh_locked_files_sweep(const char *folder, const char *prefix, size_t size);
 
 #endif

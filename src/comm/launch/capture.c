@@ -2,7 +2,7 @@
 /*
  * capture.c - captured calls of a communicator: their order, and the edges of their nodes
  *
- * Does: Keeps the frontier of each capture, its record node (order.c has why), and links kernels (gpu/edge.h).
+ * Does: Keeps the frontier of each capture, its record node (order.c has why), and links kernels (gpu/edge.c).
  * Threads: the thread that uses the communicator; a graph's destructor runs on a thread of the driver and touches
  *    atomics only.
  * Owns: the entries of comm->order.captures, until their graph and the communicator are gone.
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/edge.h"
+#include "gpu/kernels.h"
 
 /* On a thread of the driver. The last access is to `graphs`: at zero the communicator may be freed. */
 static void CUDA_CB note_graph_destroyed(void *user)

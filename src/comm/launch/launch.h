@@ -88,7 +88,7 @@ CUresult oh_capture_after(struct oh_capture *capture, CUstream stream);
 
 /*
  * After each kernel of the submission. In a capture, if the kernel depends on a single node: a kernel of the
- * communicator gets an early trigger; after a kernel of the program this one is launched early (gpu/edge.h). Fails
+ * communicator gets an early trigger; after a kernel of the program this one is launched early (gpu/edge.c). Fails
  * only if the order of the two is lost; any other error leaves the capture as it was.
  */
 CUresult oh_capture_link(const struct oh_submission *submission);

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#include "plan/op.h"
+#include "plan/plan.h"
 
 #define PERIOD 1048573u
 /* Ranks that multiply by 2: the product must fit every type. */
