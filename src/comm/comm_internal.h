@@ -17,7 +17,6 @@
 #include "comm/comm.h"
 #include "comm/core/segment.h"
 #include "comm/core/staging.h"
-#include "comm/stats/live.h"
 #include "comm/stats/record.h"
 #include "gpu/kernels.h"
 #include "topo/topo.h"

@@ -69,11 +69,6 @@ struct oh_comm *oh_entry_find_comm(ncclComm_t comm, const void *caller, bool cou
         ours = oh_initial_comm_find(comm, caller, counts);
         oh_inside--;
     }
-    if (ours && ours == atomic_load_explicit(&oh_initial_comm, memory_order_acquire) &&
-        atomic_load_explicit(&oh_initial_comm_is_stale, memory_order_relaxed)) {
-        oh_entry_forget(ours);
-        ours = NULL;
-    }
     return ours;
 }
 

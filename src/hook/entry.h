@@ -183,13 +183,6 @@ extern atomic_bool oh_initial_comm_expected __attribute__((visibility("hidden"))
  */
 struct oh_comm *oh_initial_comm_find(ncclComm_t comm, const void *caller, bool counts);
 
-/*
- * The communicator, once it is registered, and whether it has ended: the program may end it by an address that it took
- * before the hooks were in place, and NCCL may then reuse the handle.
- */
-extern _Atomic(struct oh_comm *) oh_initial_comm __attribute__((visibility("hidden")));
-extern atomic_bool oh_initial_comm_is_stale __attribute__((visibility("hidden")));
-
 /* A communicator ends, this one or another. */
 void oh_initial_comm_forget(const struct oh_comm *comm);
 

@@ -19,8 +19,7 @@
 #include "util/log.h"
 #include "util/scope.h"
 
-atomic_bool oh_initial_comm_expected, oh_initial_comm_is_stale;
-_Atomic(struct oh_comm *) oh_initial_comm;
+atomic_bool oh_initial_comm_expected;
 
 static atomic_uint begun;                       /* creations that pass the hooks */
 static atomic_uint done;                        /* those of `library` that have succeeded */
@@ -30,6 +29,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
 static unsigned created;                                  /* communicators of `library` */
 static char first_context, other_context;
 static struct oh_comm *creation;
+static struct oh_comm *registered; /* until it ends */
 static int first_nranks, first_rank;
 static pid_t owner;
 
@@ -86,10 +86,16 @@ static void give_up(void)
 
 void oh_initial_comm_add_end(const void *context)
 {
-    OH_LOCK(&mutex);
+    OH_KEEP_ERRNO();
     if (context == &first_context) {
-        atomic_store(&oh_initial_comm_is_stale, true);
+        pthread_mutex_lock(&mutex);
+        struct oh_comm *unseen =
+            owner == getpid() ? registered : NULL; /* the program ends it by an address from before the hooks */
         give_up();
+        pthread_mutex_unlock(&mutex);
+        if (unseen) {
+            oh_entry_forget(unseen);
+        }
     }
 }
 
@@ -120,7 +126,7 @@ static struct oh_comm *adopt(const struct oh_real *real, ncclComm_t nccl, int cu
     } else {
         found = NULL;
     }
-    atomic_store_explicit(&oh_initial_comm, found, memory_order_release);
+    registered = found;
     /* release: publishes the registration. Pairs with the acquire load in oh_entry_find_comm(). */
     atomic_store_explicit(&oh_initial_comm_expected, false, memory_order_release);
     return found;
@@ -146,9 +152,8 @@ struct oh_comm *oh_initial_comm_find(ncclComm_t comm, const void *caller, bool c
 
 void oh_initial_comm_forget(const struct oh_comm *comm)
 {
-    if (atomic_load_explicit(&oh_initial_comm, memory_order_acquire) == comm) {
-        atomic_store_explicit(&oh_initial_comm, NULL, memory_order_relaxed);
-    }
+    OH_LOCK(&mutex);
+    registered = registered == comm ? NULL : registered;
 }
 
 __attribute__((destructor)) static void give_up_at_exit(void)

@@ -92,14 +92,10 @@ static void extend(struct oh_plan_table *table, enum onehop_algorithm algorithm,
     }
 }
 
-/* The largest power of two that is at most `bytes`. */
+/* The largest power of two that is at most `bytes`, which is at least 1. */
 static uint64_t power_below(double bytes)
 {
-    uint64_t power = 1;
-    while (2 * (double)power <= bytes) {
-        power *= 2;
-    }
-    return power;
+    return UINT64_C(1) << (63 - __builtin_clzll((uint64_t)bytes));
 }
 
 /*

@@ -319,20 +319,6 @@ bool oh_store_cache_path(const struct oh_tuning_key *key, char path_p[OH_STORE_P
 
 #define WHY 300 /* bytes of a reason */
 
-/* Reads up to the end of the file, `room` bytes at most. Returns their number; -1: an error. */
-static ssize_t read_all(int fd, char *text_p, size_t room)
-{
-    size_t size = 0;
-    ssize_t part;
-    while (size < room && (part = read(fd, text_p + size, room - size)) != 0) {
-        if (part < 0) {
-            return -1;
-        }
-        size += (size_t)part;
-    }
-    return (ssize_t)size;
-}
-
 /*
  * Reads a file of at most OH_TUNING_BYTES; of one with more, a byte more. Returns NULL and the reason, which is empty
  * if nobody `asked` for a file that is not there. The caller frees the text.
@@ -356,7 +342,7 @@ static char *read_file(const char *path, bool asked, size_t *size_p, char why_p[
         snprintf(why_p, WHY, "belongs to someone else");
     } else {
         text = malloc(OH_TUNING_BYTES + 1);
-        size = text ? read_all(fd, text, OH_TUNING_BYTES + 1) : -1;
+        size = text ? read(fd, text, OH_TUNING_BYTES + 1) : -1; /* whole: a regular file */
     }
     if (size < 0 && !why_p[0]) {
         snprintf(why_p, WHY, "cannot be read: %s", strerror(errno));

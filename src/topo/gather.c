@@ -2,8 +2,9 @@
 /*
  * gather.c - facts about GPUs and pairs of GPUs, from NVML and the CUDA driver
  *
- * Does: Asks both, and remembers the answers, which do not change while the process lives: NVML takes milliseconds for
- *    some. NVML sees every GPU of the machine, CUDA those of CUDA_VISIBLE_DEVICES. Creates no CUDA context.
+ * Does: Asks both, and remembers the answers on pairs, which do not change while the process lives: NVML takes
+ *    milliseconds for some. NVML sees every GPU of the machine, CUDA those of CUDA_VISIBLE_DEVICES. Creates no CUDA
+ *    context.
  * Threads: any; `mutex` guards the answers, and is not held over a call to NVML or CUDA.
  * Owns: the remembered answers, and NVML (nvml.h).
  */
@@ -18,11 +19,9 @@
 #include "util/log.h"
 #include "util/symbols.h"
 
-#define KNOWN_GPUS 16
-#define KNOWN_PAIRS (KNOWN_GPUS * (KNOWN_GPUS - 1)) /* then the oldest is forgotten */
+#define KNOWN_PAIRS (16 * 15) /* then the oldest is forgotten */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct oh_topo_gpu gpus[KNOWN_GPUS]; /* by CUDA ordinal; without a bus id: not known */
 static struct {
     char bus_id[2][OH_TOPO_BUS_ID];
     struct oh_topo_pair facts;
@@ -111,7 +110,7 @@ static enum oh_fact mig_mode(const struct oh_topo_gpu *gpu)
     return current ? OH_YES : OH_NO;
 }
 
-static void ask_gpu(CUdevice device, struct oh_topo_gpu *gpu_p)
+void oh_topo_gpu_gather(CUdevice device, struct oh_topo_gpu *gpu_p)
 {
     *gpu_p = (struct oh_topo_gpu){.cuda_device = device}; /* a CUdevice is the ordinal */
     if (oh_driver.device_get_pci_bus_id(gpu_p->bus_id, OH_TOPO_BUS_ID, device) != CUDA_SUCCESS) {
@@ -136,26 +135,6 @@ void oh_topo_driver_version(char *version_p, size_t size)
     char version[80]; /* NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE */
     const bool known = nvml && nvml->driver_version && nvml->driver_version(version, sizeof version) == OH_NVML_SUCCESS;
     snprintf(version_p, size, "%.79s", known ? version : "unknown");
-}
-
-void oh_topo_gpu_gather(CUdevice device, struct oh_topo_gpu *gpu_p)
-{
-    const bool can_keep = device >= 0 && device < KNOWN_GPUS;
-    *gpu_p = (struct oh_topo_gpu){0};
-    pthread_mutex_lock(&mutex);
-    if (can_keep) {
-        *gpu_p = gpus[device];
-    }
-    pthread_mutex_unlock(&mutex);
-    if (gpu_p->bus_id[0]) {
-        return;
-    }
-    ask_gpu(device, gpu_p);
-    if (can_keep) {
-        pthread_mutex_lock(&mutex);
-        gpus[device] = *gpu_p;
-        pthread_mutex_unlock(&mutex);
-    }
 }
 
 static enum oh_fact p2p_status(const struct oh_nvml *nvml, oh_nvml_device_t a, oh_nvml_device_t b, int capability)

@@ -9,6 +9,7 @@
 #include "util/log.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -41,7 +42,7 @@ void oh_log_raw(const char *line, size_t length)
 {
     const int saved = errno;
     const char *pattern = oh_env_path(OH_ENV_DEBUG_FILE, NULL);
-    const int fd = pattern ? oh_output_open(pattern) : STDERR_FILENO;
+    const int fd = pattern ? oh_output_open(pattern, O_CREAT) : STDERR_FILENO;
     if (fd < 0) {
         OH_WARN("ONEHOP_DEBUG_FILE=%s cannot be opened (%s); the log goes to stderr", pattern, strerror(errno));
     }

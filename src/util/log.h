@@ -68,8 +68,8 @@ void oh_log_write(struct oh_log_site *site, const char *tag, const char *format,
 /* Expands `pattern` into path_p (OH_OUTPUT_PATH bytes), and cuts it there. */
 void oh_output_expand(const char *pattern, char *path_p);
 
-/* Opens the file of `pattern`, close-on-exec. Returns the descriptor, or -1 and errno. */
-int oh_output_open(const char *pattern);
+/* Opens the file of `pattern`, close-on-exec. create: O_CREAT, or 0. Returns the descriptor, or -1 and errno. */
+int oh_output_open(const char *pattern, int create);
 
 /* Writes as much as can be written. Callers write whole lines, so that those of several processes do not mix. */
 void oh_output_write(int fd, const char *text, size_t length);

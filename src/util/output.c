@@ -36,13 +36,13 @@ void oh_output_expand(const char *pattern, char *path_p)
     path_p[used < OH_OUTPUT_PATH ? used : OH_OUTPUT_PATH - 1] = '\0';
 }
 
-int oh_output_open(const char *pattern)
+int oh_output_open(const char *pattern, int create)
 {
     char path[OH_OUTPUT_PATH];
     struct stat status;
     oh_output_expand(pattern, path);
     /* O_NONBLOCK: a pipe without a reader must not hold the application up. */
-    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK, 0600);
+    int fd = open(path, O_WRONLY | O_APPEND | create | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK, 0600);
     if (fd < 0) {
         return -1;
     }

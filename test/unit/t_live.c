@@ -3,7 +3,7 @@
  * t_live.c - what a process shows: rows are given and taken back, counts outlive their row; and what the reader makes
  * of a page that somebody has tampered with
  */
-#include "comm/stats/live.h"
+#include "comm/stats/record.h"
 
 #include <stdio.h>
 #include <stdlib.h>

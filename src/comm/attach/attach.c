@@ -172,15 +172,10 @@ void oh_attach_note_result(struct oh_comm *comm, bool counted, ncclResult_t resu
 
 /* --- the first calls ---------------------------------------------------------------------------------------------- */
 
-/* No table serves more than the largest capacity. */
+/* No table serves more than the largest capacity, that of two-shot: its messages are split between the ranks. */
 static bool is_small(const struct oh_call *call)
 {
-    const uint32_t nranks = call->comm->id.nranks;
-    uint64_t most = 0;
-    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-        uint64_t capacity = oh_plan_capacity((enum onehop_algorithm)a, nranks);
-        most = capacity > most ? capacity : most;
-    }
+    const uint64_t most = oh_plan_capacity(ONEHOP_TWOSHOT, call->comm->id.nranks);
     return call->count > 0 && call->count <= most / oh_type_size(call->type);
 }
 

@@ -10,10 +10,9 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "comm/stats/live.h"
+#include "comm/stats/record.h"
 #include "comm/comm_internal.h"
 #include "util/env.h"
 #include "util/log.h"
@@ -196,7 +195,7 @@ static void give_out(const struct destination *destination, const struct oh_stat
 {
     char line[OH_STATS_LINE];
     const size_t length = make_line(record, destination->json, line);
-    const int fd = destination->path ? oh_output_open(destination->path) : -1;
+    const int fd = destination->path ? oh_output_open(destination->path, O_CREAT) : -1;
     if (fd >= 0) {
         oh_output_write(fd, line, length);
         close(fd);
@@ -209,23 +208,16 @@ static void give_out(const struct destination *destination, const struct oh_stat
     }
 }
 
-/*
- * Appends the record to the file that `onehop run` has made: one write, so that processes do not mix. The file is not
- * created: a process that ends after the reader finds none, and that is all.
- */
+/* To the file that `onehop run` has made: a process that ends after the reader finds none, and makes none. */
 static void append_record(const struct oh_stats_record *record, const char *path)
 {
     char line[OH_STATS_LINE];
-    struct stat status;
     const size_t length = make_line(record, true, line);
-    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK);
-    if (fd < 0) {
-        return;
+    const int fd = oh_output_open(path, 0);
+    if (fd >= 0) {
+        oh_output_write(fd, line, length);
+        close(fd);
     }
-    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && write(fd, line, length) != (ssize_t)length) {
-        OH_INFO("%s: %m", path);
-    }
-    close(fd);
 }
 
 void oh_comm_print_stats(struct oh_comm *comm)

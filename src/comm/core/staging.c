@@ -3,15 +3,14 @@
  * staging.c - a rank's staging memory, and the mappings of its peers'
  *
  * Does: Implements staging.h.
- * Threads: one at a time for a staging; `mutex` guards the list of those of this process.
- * Owns: that list.
+ * Threads: one at a time for a staging; `mutex` guards the table of those of this process.
+ * Owns: that table.
  */
 #include "comm/core/staging.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -21,53 +20,31 @@
 
 #define HOLD_NS (UINT64_C(150) * 1000 * 1000) /* the error is returned within 200 ms (doc/faults.md) */
 #define CONTROL_BYTES 4096u                   /* a page, as it is registered */
+#define MOST_OWNED 2048                       /* 32 GiB of staging memory */
 
-/* The staging memory of this process. Of the pointers in peer infos, only those in this list are used. */
-struct own {
-    CUdeviceptr base;
+/* The staging memory of this process. Of the pointers in peer infos, only those in this table are used. */
+static struct own {
+    CUdeviceptr base; /* 0: free */
     CUcontext context;
-    struct own *next;
-};
+} owned[MOST_OWNED];
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards it */
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct own *owned; /* guarded by mutex */
-
-static bool add_own(CUdeviceptr base, CUcontext context)
+static struct own own_of(const struct oh_staging *staging)
 {
-    struct own *own = malloc(sizeof *own);
-    if (!own) {
-        OH_INFO("out of memory for the list of staging memory");
-        return false;
-    }
-    *own = (struct own){.base = base, .context = context};
-    OH_LOCK(&mutex);
-    own->next = owned;
-    owned = own;
-    return true;
+    return (struct own){staging->base, staging->context.handle};
 }
 
-static void remove_own(CUdeviceptr base)
+/* Replaces an entry. Returns whether there was one. */
+static bool replace_own(struct own from, struct own to)
 {
     OH_LOCK(&mutex);
-    struct own **at = &owned;
-    while (*at && (*at)->base != base) {
-        at = &(*at)->next;
+    for (int i = 0; i < MOST_OWNED; i++) {
+        if (owned[i].base == from.base && owned[i].context == from.context) {
+            owned[i] = to;
+            return true;
+        }
     }
-    struct own *own = *at;
-    if (own) {
-        *at = own->next;
-    }
-    free(own);
-}
-
-static bool is_own(CUdeviceptr base, CUcontext context)
-{
-    OH_LOCK(&mutex);
-    const struct own *own = owned;
-    while (own && (own->base != base || own->context != context)) {
-        own = own->next;
-    }
-    return own != NULL;
+    return false;
 }
 
 CUresult oh_staging_bind(CUdevice device, CUcontext context, struct oh_staging *staging_p)
@@ -160,8 +137,12 @@ CUresult oh_staging_create(struct oh_staging *staging)
 {
     OH_CONTEXT_RELAXED(&staging->context);
     OH_CU_TRY(mem_alloc(&staging->base, OH_STAGING_BYTES));
-    CUresult result = add_own(staging->base, staging->context.handle) ? map_control(staging) : CUDA_ERROR_OUT_OF_MEMORY;
-    return result == CUDA_SUCCESS ? start_clearing(staging) : result;
+    if (!replace_own((struct own){0}, own_of(staging))) {
+        OH_INFO("more than %d communicators with staging memory", MOST_OWNED);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    OH_TRY(map_control(staging));
+    return start_clearing(staging);
 }
 
 CUresult oh_staging_describe(const struct oh_staging *staging, struct oh_peer_info *info)
@@ -192,7 +173,8 @@ CUresult oh_staging_finish(struct oh_staging *staging, uint32_t epoch)
 static CUresult open_in_process(const struct oh_peer_info *info, CUdeviceptr *base_p)
 {
     CUcontext context = (CUcontext)(uintptr_t)info->context;
-    if (!is_own((CUdeviceptr)info->staging, context)) {
+    const struct own own = {(CUdeviceptr)info->staging, context};
+    if (!own.base || !replace_own(own, own)) {
         OH_INFO("what GPU %s has published is no memory of this process", info->bus_id);
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -201,7 +183,7 @@ static CUresult open_in_process(const struct oh_peer_info *info, CUdeviceptr *ba
         OH_INFO("peer access to GPU %s: %s", info->bus_id, oh_driver_error_name(result));
         return result;
     }
-    *base_p = (CUdeviceptr)info->staging;
+    *base_p = own.base;
     return CUDA_SUCCESS;
 }
 
@@ -282,7 +264,7 @@ CUresult oh_staging_destroy(struct oh_staging *staging)
         return CUDA_SUCCESS;
     }
     if (staging->base) {
-        remove_own(staging->base);
+        replace_own(own_of(staging), (struct own){0});
     }
     OH_TRY(oh_context_ignore_lost(free_memory(staging)));
     if (staging->primary_retained) {

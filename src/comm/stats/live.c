@@ -6,7 +6,7 @@
  * Threads: any; `mutex` guards the page and its entries, counters apart.
  * Owns: the page, for the life of the process.
  */
-#include "comm/stats/live.h"
+#include "comm/stats/record.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,10 +21,9 @@
 #include "util/scope.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct oh_live *page;           /* these four are guarded by mutex */
+static struct oh_live *page;           /* these three are guarded by mutex */
 static struct oh_live_head local_head; /* in its place where there is no page */
 static bool tried;
-static uint32_t hint; /* no entry before it is free */
 
 /* The memory is there before it is used: a page that cannot be had would end the process at the first store. */
 static bool reserve(int fd)
@@ -66,13 +65,11 @@ static struct oh_live *make_page(void)
 
 static struct oh_live_entry *free_entry(void)
 {
-    for (uint32_t i = hint; i < OH_MAX_LIVE_ENTRIES; i++) {
+    for (uint32_t i = 0; i < OH_MAX_LIVE_ENTRIES; i++) {
         if (!atomic_load_explicit(&page->entry[i].used, memory_order_relaxed)) {
-            hint = i + 1;
             return &page->entry[i];
         }
     }
-    hint = OH_MAX_LIVE_ENTRIES;
     return NULL;
 }
 
@@ -142,8 +139,6 @@ void oh_live_remove(struct oh_live_ref *ref)
         begin_change(entry);
         atomic_store_explicit(&entry->used, 0, memory_order_relaxed);
         end_change(entry);
-        uint32_t number = (uint32_t)(entry - page->entry);
-        hint = number < hint ? number : hint;
     }
 }
 

@@ -4,9 +4,9 @@
  *
  * Does: Defines a record of one rank of one communicator. When the communicator ends, the record is written as
  *    ONEHOP_STATS asks, and as a line of JSON to the file that ONEHOP_STATS_FILE names, where `onehop run --stats` and
- *    `onehop doctor` add up those of all processes. Before, `onehop stat` reads it on the live page (live.h).
+ *    `onehop doctor` add up those of all processes. Before, `onehop stat` reads it on the live page.
  * Threads: pure functions; counters are atomic.
- * Owns: nothing.
+ * Owns: the live page, for the life of the process.
  */
 #ifndef OH_COMM_STATS_RECORD_H_
 #define OH_COMM_STATS_RECORD_H_
@@ -120,5 +120,69 @@ size_t oh_stats_json(const struct oh_stats_record *record, char line_p[OH_STATS_
 
 /* Makes bytes from elsewhere one line of printable ASCII that ends within size. */
 void oh_stats_clean(char *text, size_t size);
+
+/* --- live.c: what a process shows of its communicators while they live -------------------------------------------- */
+
+/*
+ * An anonymous file in memory (memfd, mode 0600) of the process, from the first communicator on: a head, and an entry
+ * for each communicator. `onehop stat` finds it among the open files of the process (/proc/N/fd), which the kernel
+ * shows to the same user and to root only. The counters of a communicator are in its entry, so that showing them costs
+ * a call nothing. Without a file, or with more communicators than entries, they are in struct oh_comm, and nothing is
+ * shown. The facts of an entry change under a mutex, between two increments of `sequence`, which is odd meanwhile: a
+ * reader that finds the same even number before and after has one state of them. A reader is another process, and
+ * checks what it reads (tools/shared/live_reader.h).
+ */
+
+#define OH_LIVE_NAME "onehop-stats" /* of the memfd: "/memfd:onehop-stats (deleted)" in /proc/N/fd */
+#define OH_LIVE_MAGIC "onehop\nC"   /* 8 bytes, no final zero */
+#define OH_MAX_LIVE_ENTRIES 512     /* 256 KiB; more communicators are not shown */
+
+struct oh_live_entry {
+    _Alignas(64) _Atomic uint32_t sequence; /* odd: the facts are being changed */
+    _Atomic uint32_t used;
+    struct oh_stats_record facts;             /* all but the counters, which are below, and the pid */
+    _Alignas(64) struct oh_counters counters; /* away from what other communicators' threads write */
+};
+
+struct oh_live_head {
+    char magic[8];
+    uint32_t version; /* ONEHOP_VERSION_CODE of the library */
+    uint32_t entry_bytes;
+    uint32_t entries;
+    int32_t pid;                     /* as the process itself sees it */
+    _Atomic uint32_t top;            /* entries from here on have never been used */
+    _Atomic uint32_t ended;          /* communicators that have ended */
+    struct oh_counters ended_totals; /* what those had counted */
+};
+
+struct oh_live {
+    struct oh_live_head head;
+    struct oh_live_entry entry[OH_MAX_LIVE_ENTRIES];
+};
+
+/* A communicator's part: its entry, and its counters where it has none. */
+struct oh_live_ref {
+    struct oh_live_entry *entry; /* NULL: none */
+    struct oh_counters counters; /* see oh_live_counters */
+};
+
+/* Gives the communicator with that number an entry, if one is free. Thread-safe, as the following. */
+void oh_live_add(struct oh_live_ref *ref, uint64_t comm);
+
+/* Publishes the facts of `record`. */
+void oh_live_update(struct oh_live_ref *ref, const struct oh_stats_record *record);
+
+/* Frees the entry; its counters move to `ref`. Called by the thread that uses the communicator, or at its end. */
+void oh_live_remove(struct oh_live_ref *ref);
+
+/* Where the communicator's calls are counted now. */
+static inline struct oh_counters *oh_live_counters(struct oh_live_ref *ref)
+{
+    struct oh_live_entry *entry = ref->entry; /* read once: another thread may free it */
+    return entry ? &entry->counters : &ref->counters;
+}
+
+/* Returns the number of communicators that have ended, and sets what they had counted: also where there is no page. */
+uint64_t oh_live_ended_totals(struct oh_stats_record *sum_p);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * live_reader.h - reads what another process shows of its communicators (comm/stats/live.h)
+ * live_reader.h - reads what another process shows of its communicators (comm/stats/record.h)
  *
  * The process may be anything, and may change the page while it is read: sizes come from this build and are compared,
  * not used; the file is read by pread, never mapped, so that it cannot be cut short under the reader; texts are made
@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "comm/stats/live.h"
+#include "comm/stats/record.h"
 
 struct oh_live_view {
     pid_t pid;
