@@ -87,7 +87,6 @@
     X(user_object_release, cuUserObjectRelease, (CUuserObject, unsigned int))                                          \
     X(library_load_data, cuLibraryLoadData,                                                                            \
       (CUlibrary *, const void *, CUjit_option *, void **, unsigned int, CUlibraryOption *, void **, unsigned int))    \
-    X(library_unload, cuLibraryUnload, (CUlibrary))                                                                    \
     X(library_get_kernel, cuLibraryGetKernel, (CUkernel *, CUlibrary, const char *))                                   \
     X(kernel_get_function, cuKernelGetFunction, (CUfunction *, CUkernel))                                              \
     X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *, CUfunction, int, size_t))                        \

@@ -58,16 +58,13 @@ OH_EARLY static void *next_definition(const char *name)
     if (!dladdr1(&ready, &info, (void **)&own, RTLD_DL_LINKMAP) || !own) {
         return NULL;
     }
-    for (const struct link_map *object = own->l_next; object && !found; object = object->l_next) {
-        found = definition_in(object, name);
-    }
-    const struct link_map *first = own;
+    const struct link_map *first = own, *object = own;
     while (first->l_prev) {
         first = first->l_prev;
     }
-    for (; first != own && !found; first = first->l_next) { /* opened after libc, not preloaded */
-        found = definition_in(first, name);
-    }
+    do { /* behind the last object the first: this one may be opened after libc, not preloaded */
+        object = object->l_next ? object->l_next : first;
+    } while (object != own && !(found = definition_in(object, name)));
     return found;
 }
 
@@ -131,8 +128,7 @@ static void after_fork_in_child(void)
 
 __attribute__((constructor)) static void get_ready(void)
 {
-    find_next(&oh_next_dlvsym, "dlvsym");
-    find_next(&oh_next_dlsym, "dlsym");
+    oh_dlsym_before(NULL);
     pthread_atfork(NULL, NULL, after_fork_in_child);
     ready = true;
 }

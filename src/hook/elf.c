@@ -10,61 +10,48 @@
 
 #define HIDDEN_VERSION 0x8000 /* of two versions of a name, not the default one */
 
+OH_EARLY static const ElfW(Dyn) * find_entry(const struct oh_elf *elf, ElfW(Sxword) tag)
+{
+    const ElfW(Dyn) *entry = elf->dynamic;
+    while (entry->d_tag != DT_NULL && entry->d_tag != tag) {
+        entry++;
+    }
+    return entry->d_tag == tag ? entry : NULL;
+}
+
 /*
  * The loader has relocated these addresses, except in the vdso. The base of an object that was linked for an address
  * above its place wraps; gVisor's vdso is one.
  */
-OH_EARLY static const void *address_of(const struct oh_elf *elf, const ElfW(Dyn) * entry)
+OH_EARLY static const void *address_of(const struct oh_elf *elf, ElfW(Sxword) tag)
 {
+    const ElfW(Dyn) *entry = find_entry(elf, tag);
+    if (!entry) {
+        return NULL;
+    }
     uintptr_t given = (uintptr_t)entry->d_un.d_ptr, here = (uintptr_t)elf->dynamic;
     uintptr_t apart = given > here ? given - here : here - given;
     bool as_linked = apart >> 32 || (elf->base <= here && given < elf->base);
     return (const void *)(as_linked ? elf->base + given : given);
 }
 
+OH_EARLY static size_t count_of(const struct oh_elf *elf, ElfW(Sxword) tag)
+{
+    const ElfW(Dyn) *entry = find_entry(elf, tag);
+    return entry ? entry->d_un.d_val / sizeof(ElfW(Rela)) : 0;
+}
+
 OH_EARLY bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_elf *elf_p)
 {
     struct oh_elf elf = {.base = base, .dynamic = dynamic};
-    bool rela = true;
-    for (const ElfW(Dyn) *entry = dynamic; entry->d_tag != DT_NULL; entry++) {
-        switch (entry->d_tag) {
-        case DT_SYMTAB:
-            elf.symbols = address_of(&elf, entry);
-            break;
-        case DT_STRTAB:
-            elf.strings = address_of(&elf, entry);
-            break;
-        case DT_VERSYM:
-            elf.versions = address_of(&elf, entry);
-            break;
-        case DT_GNU_HASH:
-            elf.gnu_hash = address_of(&elf, entry);
-            break;
-        case DT_RELA:
-            elf.relocations = address_of(&elf, entry);
-            break;
-        case DT_RELASZ:
-            elf.relocation_count = entry->d_un.d_val / sizeof *elf.relocations;
-            break;
-        case DT_JMPREL:
-            elf.plt_relocations = address_of(&elf, entry);
-            break;
-        case DT_PLTRELSZ:
-            elf.plt_relocation_count = entry->d_un.d_val / sizeof *elf.plt_relocations;
-            break;
-        case DT_PLTREL:
-            rela = entry->d_un.d_val == DT_RELA;
-            break;
-        default:
-            break;
-        }
-    }
-    if (!elf.relocations) {
-        elf.relocation_count = 0;
-    }
-    if (!elf.plt_relocations || !rela) {
-        elf.plt_relocation_count = 0;
-    }
+    elf.symbols = address_of(&elf, DT_SYMTAB);
+    elf.strings = address_of(&elf, DT_STRTAB);
+    elf.versions = address_of(&elf, DT_VERSYM);
+    elf.gnu_hash = address_of(&elf, DT_GNU_HASH);
+    elf.relocations = address_of(&elf, DT_RELA);
+    elf.relocation_count = count_of(&elf, DT_RELASZ);
+    elf.plt_relocations = address_of(&elf, DT_JMPREL); /* of the same form, on both architectures */
+    elf.plt_relocation_count = count_of(&elf, DT_PLTRELSZ);
     *elf_p = elf;
     return elf.symbols && elf.strings;
 }

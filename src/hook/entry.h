@@ -91,13 +91,6 @@ void oh_creations_poll(struct oh_comm *comm, ncclResult_t state);
 
 /* --- group.c ------------------------------------------------------------------------------------------------------ */
 
-/*
- * Keeps calls that onehop serves and communicators that NCCL creates until the outermost ncclGroupEnd, when NCCL starts
- * its part, too. The order is the same on all ranks: NCCL's part, the new communicators, the queued calls by
- * communicator in the order of their keys. Communicators take turns of a few launches, so that a thread that drives
- * many GPUs never fills the launch queue of one GPU before its peers have got their kernels.
- */
-
 /* Returns the depth of this thread's public groups. */
 int oh_group_depth(void);
 

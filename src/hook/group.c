@@ -2,7 +2,10 @@
 /*
  * group.c - calls between ncclGroupStart and ncclGroupEnd
  *
- * Does: Queues served calls, orders NCCL's part of the group with them, launches them at the outermost end.
+ * Does: Keeps calls that onehop serves and communicators that NCCL creates until the outermost ncclGroupEnd, when NCCL
+ *    starts its part, too. The order is the same on all ranks: NCCL's part, the new communicators, the queued calls by
+ *    communicator in the order of their keys. Communicators take turns of a few launches, so that a thread that drives
+ *    many GPUs never fills the launch queue of one GPU before its peers have got their kernels.
  * Threads: one queue for each thread, thread-local.
  * Owns: the queue's arrays, until the thread ends.
  */

@@ -337,7 +337,6 @@ static int glance(struct dl_phdr_info *object, size_t size, void *user)
     struct walk *walk = user;
     (void)size;
     walk->loads = object->dlpi_adds;
-    walk->unloads = object->dlpi_subs;
     for (int i = 0; i < object->dlpi_phnum; i++) { /* the program: its DT_DEBUG says what the loader is doing */
         const ElfW(Phdr) *header = &object->dlpi_phdr[i];
         const ElfW(Dyn) *entry = (const ElfW(Dyn) *)(object->dlpi_addr + header->p_vaddr);

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -382,8 +383,9 @@ void oh_store_load(const struct oh_tuning_key *key, struct oh_plan_table *table_
 {
     static atomic_flag warned;
     char cached[OH_STORE_PATH], source[OH_TUNING_TEXT], why[WHY] = "";
-    bool none;
-    const char *asked = oh_env_path_or_none(OH_ENV_TUNING_FILE, &none);
+    const char *text = oh_env_text(OH_ENV_TUNING_FILE);
+    const bool none = text && strcasecmp(text, "none") == 0;
+    const char *asked = none ? NULL : oh_env_path(OH_ENV_TUNING_FILE, NULL);
     const char *path = asked || none || !oh_store_cache_path(key, cached) ? asked : cached;
     if (path && load_file(path, asked != NULL, key, table_p, from_p, why)) {
         return;

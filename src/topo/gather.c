@@ -42,6 +42,7 @@ static const struct oh_symbol functions[] = {
 
 static void open_nvml(void)
 {
+    int result;
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         OH_INFO("libnvidia-ml.so.1 cannot be opened");
@@ -50,17 +51,12 @@ static void open_nvml(void)
     const char *missing = oh_symbols_load(library, functions, sizeof functions / sizeof *functions, &nvml_table);
     if (missing) {
         OH_INFO("libnvidia-ml.so.1 lacks %s", missing);
-        goto err_close;
-    }
-    int result = nvml_table.init();
-    if (result != OH_NVML_SUCCESS) {
+    } else if ((result = nvml_table.init()) != OH_NVML_SUCCESS) {
         OH_INFO("nvmlInit_v2 failed with %d", result);
-        goto err_close;
+    } else {
+        opened = &nvml_table;
+        return;
     }
-    opened = &nvml_table;
-    return;
-
-err_close:
     dlclose(library);
 }
 

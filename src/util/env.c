@@ -33,11 +33,12 @@ const char *oh_env_text(enum oh_env_variable variable)
     return value && *value ? value : NULL;
 }
 
-static void refuse(enum oh_env_variable variable, const char *value)
+void oh_env_reject(enum oh_env_variable variable)
 {
     static atomic_flag said[OH_ENV_COUNT];
+    const char *value = oh_env_text(variable);
     if (!atomic_flag_test_and_set(&said[variable])) {
-        OH_WARN("%s=%.64s is not accepted (%s); using the default, %s", variables[variable].name, value,
+        OH_WARN("%s=%.64s is not accepted (%s); using the default, %s", variables[variable].name, value ? value : "",
                 variables[variable].accepted, variables[variable].standard);
     }
 }
@@ -53,7 +54,7 @@ int oh_env_choice(enum oh_env_variable variable, const char *const *names, int c
             return i;
         }
     }
-    refuse(variable, value);
+    oh_env_reject(variable);
     return unset;
 }
 
@@ -91,16 +92,10 @@ uint64_t oh_env_number(enum oh_env_variable variable, bool units, uint64_t max, 
         return unset;
     }
     if (!oh_number_parse(value, units, max, &number)) {
-        refuse(variable, value);
+        oh_env_reject(variable);
         return unset;
     }
     return number;
-}
-
-void oh_env_reject(enum oh_env_variable variable)
-{
-    const char *value = oh_env_text(variable);
-    refuse(variable, value ? value : "");
 }
 
 bool oh_env_is_path(const char *text)
@@ -112,15 +107,8 @@ const char *oh_env_path(enum oh_env_variable variable, const char *unset)
 {
     const char *value = oh_env_text(variable);
     if (value && !oh_env_is_path(value)) {
-        refuse(variable, value);
+        oh_env_reject(variable);
         value = NULL;
     }
     return value ? value : unset;
-}
-
-const char *oh_env_path_or_none(enum oh_env_variable variable, bool *none_p)
-{
-    const char *value = oh_env_text(variable);
-    *none_p = value && strcasecmp(value, "none") == 0;
-    return *none_p ? NULL : oh_env_path(variable, NULL);
 }

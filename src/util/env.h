@@ -62,7 +62,4 @@ void oh_env_reject(enum oh_env_variable variable);
 bool oh_env_is_path(const char *text);
 const char *oh_env_path(enum oh_env_variable variable, const char *unset);
 
-/* Accepts such a path, or "none", which sets *none_p. Returns NULL without a path. */
-const char *oh_env_path_or_none(enum oh_env_variable variable, bool *none_p);
-
 #endif

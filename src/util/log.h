@@ -55,12 +55,12 @@ void oh_log_write(struct oh_log_site *site, const char *tag, const char *format,
 /* Writes a line whatever the level: the user has asked for it with ONEHOP_STATS. */
 #define oh_log_stats(...) oh_log_write(NULL, "stats:", __VA_ARGS__)
 
-/* --- output.c ----------------------------------------------------------------------------------------------------- */
+/* --- files that the user names ------------------------------------------------------------------------------------ */
 
 /*
- * Files that the user names. %h (host, up to the first dot), %p (process id) and %% are expanded, so that processes
- * have files of their own. A file is a regular one of this user with one name, created with mode 0600; no link that
- * someone else has put into a shared folder is followed.
+ * %h (host, up to the first dot), %p (process id) and %% are expanded, so that processes have files of their own. A
+ * file is a regular one of this user with one name, created with mode 0600; no link that someone else has put into a
+ * shared folder is followed.
  */
 
 #define OH_OUTPUT_PATH 512

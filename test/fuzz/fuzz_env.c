@@ -4,7 +4,7 @@
  *
  * The first byte chooses variable and kind, the rest is the value.
  *
- * sources: src/util/env.c src/util/log.c src/util/output.c
+ * sources: src/util/env.c src/util/log.c
  */
 #include <stdint.h>
 #include <stdlib.h>

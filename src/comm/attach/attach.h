@@ -117,8 +117,7 @@ void oh_comm_release(struct oh_comm *comm);
 /* The communicator is not served: gives up segment and staging memory. */
 void oh_comm_detach(struct oh_comm *comm);
 
-/* --- a set-up under way, for src/comm/attach alone; the background thread's once it has begun ----------------------
- */
+/* --- a set-up under way, for src/comm/attach alone; the background thread's once it has begun --------------------- */
 
 /*
  * Begins a set-up, in the thread that makes the first call, on `stream`: context and events, so that calls that NCCL

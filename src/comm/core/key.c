@@ -11,9 +11,9 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "util/clock.h"
 #include "util/sha256.h"
 
 /*
@@ -72,17 +72,14 @@ struct oh_key oh_key_of_grow(const struct oh_key *parent, uint64_t sequence)
 struct oh_key oh_key_random(void)
 {
     static atomic_uint_fast64_t serial;
-    struct timespec now;
-    uint64_t input[6] = {0};
+    uint64_t input[5] = {0};
     /* getrandom is enough; the rest keeps keys of one process apart where it fails. */
     if (getrandom(input, 2 * sizeof *input, GRND_NONBLOCK) < 0) {
         input[0] = 0;
     }
-    clock_gettime(CLOCK_MONOTONIC, &now);
     input[2] = (uint64_t)getpid();
-    input[3] = (uint64_t)now.tv_sec;
-    input[4] = (uint64_t)now.tv_nsec;
-    input[5] = atomic_fetch_add(&serial, 1);
+    input[3] = oh_now_ns();
+    input[4] = atomic_fetch_add(&serial, 1);
     return hash("random", input, sizeof input);
 }
 

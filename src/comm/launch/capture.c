@@ -116,10 +116,12 @@ static void set_frontier(struct oh_capture *capture, CUgraphNode *nodes, size_t 
 }
 
 /* The capture waits for earlier calls. If its first call fails, a call on another stream still waits. */
-static CUresult note_wait(struct oh_capture *capture)
+static CUresult follow_earlier_calls(struct oh_capture *capture)
 {
     CUgraphNode *nodes;
     size_t count;
+    OH_TRY(oh_driver.stream_wait_event(capture->stream, capture->comm->order.event[OH_EVENT_LAUNCH],
+                                       CU_EVENT_WAIT_EXTERNAL));
     OH_TRY(copy_frontier(capture->stream, &nodes, &count));
     set_frontier(capture, nodes, count);
     return CUDA_SUCCESS;
@@ -142,11 +144,7 @@ static CUresult open_capture(struct oh_comm *comm, const struct oh_stream_state 
     comm->order.captures = capture;
     CUresult result = retain_for_graph(capture);
     if (result == CUDA_SUCCESS && comm->order.graph_mixing) {
-        result = oh_driver.stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_LAUNCH],
-                                             CU_EVENT_WAIT_EXTERNAL);
-    }
-    if (result == CUDA_SUCCESS && comm->order.graph_mixing) {
-        result = note_wait(capture);
+        result = follow_earlier_calls(capture);
     }
     if (result != CUDA_SUCCESS) {
         capture->graph = NULL;
