@@ -10,7 +10,6 @@
  * Threads: any; `mutex` guards what decides, atomics are for what each call reads.
  * Owns: the creation; the communicator is in the registry.
  */
-
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -89,8 +88,8 @@ void oh_initial_comm_add_end(const void *context)
     OH_KEEP_ERRNO();
     if (context == &first_context) {
         pthread_mutex_lock(&mutex);
-        struct oh_comm *unseen =
-            owner == getpid() ? registered : NULL; /* the program ends it by an address from before the hooks */
+        /* The program ends it by an address from before the hooks, and NCCL may reuse the handle. */
+        struct oh_comm *unseen = owner == getpid() ? registered : NULL;
         give_up();
         pthread_mutex_unlock(&mutex);
         if (unseen) {

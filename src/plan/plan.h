@@ -4,7 +4,9 @@
  *
  * Does: Computes both from what is equal on all ranks: the agreed table, count and datatype. Never from pointers,
  *    alignment, stream or capture state: ranks that choose differently wait forever. The scalar of a PreMulSum op,
- * which alone may differ between ranks, never enters a decision. Threads: pure functions. Owns: nothing.
+ *    which alone may differ between ranks, never enters a decision.
+ * Threads: pure functions.
+ * Owns: nothing.
  */
 #ifndef OH_PLAN_PLAN_H_
 #define OH_PLAN_PLAN_H_
