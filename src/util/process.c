@@ -2,7 +2,8 @@
 /*
  * process.c - whether another process has ended
  *
- * Does: Watches processes by pidfd, or by /proc; the start time tells a reused pid.
+ * Does: Watches processes by pidfd, or by /proc; the start time tells a reused pid. A descriptor that has signalled
+ *    once, or that the application has closed, is not used again.
  * Threads: the monitor's; the list is guarded by its mutex.
  * Owns: a descriptor for each watched process.
  */
@@ -16,13 +17,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #ifndef SYS_pidfd_open /* the same number on every architecture */
 #define SYS_pidfd_open 434
 #endif
+
+#define POLLED_MAX 64 /* processes whose end interrupts oh_processes_wait() */
 
 static struct oh_process *processes;
 
@@ -75,46 +77,38 @@ static bool is_pidfd(int fd)
     return readlink(path, target, sizeof target - 1) > 0 && strstr(target, "pidfd");
 }
 
-/* A forked child may keep a copy of the descriptor; so close(2) alone would not remove it from the epoll. */
-static void drop_descriptor(struct oh_process *process, int epoll_fd)
+static void drop_descriptor(struct oh_process *process)
 {
     if (process->fd >= 0 && is_pidfd(process->fd)) {
-        if (epoll_fd >= 0) {
-            epoll_ctl(epoll_fd, EPOLL_CTL_DEL, process->fd, NULL);
-        }
         close(process->fd);
     }
     process->fd = -1;
 }
 
-void oh_processes_poll(int epoll_fd)
+void oh_processes_poll(void)
 {
     for (struct oh_process *process = processes; process; process = process->next) {
         struct pollfd look = {.fd = process->fd, .events = POLLIN};
-        const bool is_silent = process->fd >= 0 && poll(&look, 1, 0) == 0;
-        if (!process->ended && !is_silent && oh_process_has_ended(process->pid, process->start)) {
-            process->ended = true;
-            drop_descriptor(process, epoll_fd);
+        if (!process->ended && (process->fd < 0 || poll(&look, 1, 0) != 0)) {
+            process->ended = oh_process_has_ended(process->pid, process->start);
+            drop_descriptor(process);
         }
     }
 }
 
-static void open_descriptor(struct oh_process *process, int epoll_fd)
+void oh_processes_wait(pthread_mutex_t *mutex, int timeout_ms)
 {
-    struct epoll_event event = {.events = EPOLLIN};
-    process->fd = (int)syscall(SYS_pidfd_open, process->pid, 0);
-    if (process->fd < 0) {
-        return;
+    struct pollfd look[POLLED_MAX];
+    nfds_t count = 0;
+    for (const struct oh_process *process = processes; process && count < POLLED_MAX; process = process->next) {
+        look[count++] = (struct pollfd){.fd = process->fd, .events = POLLIN}; /* poll(2) ignores -1 */
     }
-    if (oh_process_has_ended(process->pid, process->start)) { /* it ended before the descriptor was taken */
-        drop_descriptor(process, -1);
-        process->ended = true;
-    } else if (epoll_fd >= 0 && epoll_ctl(epoll_fd, EPOLL_CTL_ADD, process->fd, &event) != 0) {
-        drop_descriptor(process, -1);
-    }
+    pthread_mutex_unlock(mutex);
+    poll(look, count, timeout_ms);
+    pthread_mutex_lock(mutex);
 }
 
-struct oh_process *oh_process_watch(int32_t pid, uint64_t start, int epoll_fd)
+struct oh_process *oh_process_watch(int32_t pid, uint64_t start)
 {
     struct oh_process *process = processes;
     while (process && (process->pid != pid || process->start != start)) {
@@ -125,15 +119,19 @@ struct oh_process *oh_process_watch(int32_t pid, uint64_t start, int epoll_fd)
         if (!process) {
             return NULL;
         }
-        *process = (struct oh_process){.next = processes, .pid = pid, .start = start, .fd = -1};
+        *process = (struct oh_process){.next = processes, .pid = pid, .start = start};
         processes = process;
-        open_descriptor(process, epoll_fd);
+        process->fd = (int)syscall(SYS_pidfd_open, pid, 0);
+        process->ended = oh_process_has_ended(pid, start); /* before the descriptor was taken */
+        if (process->ended) {
+            drop_descriptor(process);
+        }
     }
     process->users++;
     return process;
 }
 
-void oh_process_unwatch(struct oh_process *process, int epoll_fd)
+void oh_process_unwatch(struct oh_process *process)
 {
     struct oh_process **link = &processes;
     if (--process->users > 0) {
@@ -143,6 +141,6 @@ void oh_process_unwatch(struct oh_process *process, int epoll_fd)
         link = &(*link)->next;
     }
     *link = process->next;
-    drop_descriptor(process, epoll_fd);
+    drop_descriptor(process);
     free(process);
 }

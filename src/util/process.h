@@ -3,13 +3,14 @@
  * process.h - the end of other processes
  *
  * Does: Finds out whether a process has ended, by its pid and start time, since a pid is used again. A pidfd (Linux
- *    5.3) only wakes an epoll; without one the caller polls.
+ *    5.3) only interrupts oh_processes_wait; without one the caller polls.
  * Threads: the first two functions: any. The others and the entries: under one mutex of the caller.
  * Owns: the entries, until their last user calls oh_process_unwatch.
  */
 #ifndef OH_UTIL_PROCESS_H_
 #define OH_UTIL_PROCESS_H_
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -18,7 +19,7 @@ struct oh_process {
     int32_t pid;
     uint64_t start; /* 0: unknown */
     unsigned users;
-    int fd;     /* -1: none, or it has ended */
+    int fd;     /* a pidfd; -1: none, or it has signalled */
     bool ended; /* as of oh_processes_poll */
 };
 
@@ -31,11 +32,14 @@ uint64_t oh_process_start_time(int32_t pid);
  */
 bool oh_process_has_ended(int32_t pid, uint64_t start);
 
-/* Watches a process; all who watch it share one entry. epoll_fd -1: none. Returns NULL without memory. */
-struct oh_process *oh_process_watch(int32_t pid, uint64_t start, int epoll_fd);
-void oh_process_unwatch(struct oh_process *process, int epoll_fd);
+/* Watches a process; all who watch it share one entry. Returns NULL without memory. */
+struct oh_process *oh_process_watch(int32_t pid, uint64_t start);
+void oh_process_unwatch(struct oh_process *process);
 
 /* Updates `ended` of all entries. */
-void oh_processes_poll(int epoll_fd);
+void oh_processes_poll(void);
+
+/* Sleeps without the mutex, until the time is over or a watched process ends. */
+void oh_processes_wait(pthread_mutex_t *mutex, int timeout_ms);
 
 #endif

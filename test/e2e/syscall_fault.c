@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -56,9 +55,6 @@
     X(getrandom, ssize_t, (void *a, size_t b, unsigned c), (a, b, c), -1, EAGAIN)                                      \
     X(gethostname, int, (char *a, size_t b), (a, b), -1, EPERM)                                                        \
     X(dlopen, void *, (const char *a, int b), (a, b), NULL, errno)                                                     \
-    X(epoll_create1, int, (int a), (a), -1, EMFILE)                                                                    \
-    X(epoll_ctl, int, (int a, int b, int c, struct epoll_event *d), (a, b, c, d), -1, ENOMEM)                          \
-    X(epoll_wait, int, (int a, struct epoll_event *b, int c, int d), (a, b, c, d), -1, EBADF)                          \
     X(poll, int, (struct pollfd * a, nfds_t b, int c), (a, b, c), -1, ENOMEM)                                          \
     X(memfd_create, int, (const char *a, unsigned b), (a, b), -1, EMFILE)                                              \
     X(fopen, FILE *, (const char *a, const char *b), (a, b), NULL, EMFILE)                                             \

@@ -8,11 +8,11 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "util/clock.h"
 #include "util/process.h"
 
 #define WAIT_MS 20000
@@ -43,27 +43,66 @@ static void kill_and_await(pid_t child)
     waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT);
 }
 
-static void test_end(int epoll_fd, const char *how)
+/* As where the kernel gives no descriptor. */
+static void drop_descriptor(struct oh_process *process)
 {
-    struct epoll_event event;
+    if (process->fd >= 0) {
+        close(process->fd);
+        process->fd = -1;
+    }
+}
+
+/* Returns how long oh_processes_wait slept. */
+static uint64_t sleep_ms(int limit_ms)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    const uint64_t begin_ns = oh_now_ns();
+    pthread_mutex_lock(&mutex);
+    oh_processes_wait(&mutex, limit_ms);
+    pthread_mutex_unlock(&mutex);
+    return (oh_now_ns() - begin_ns) / 1000000;
+}
+
+static void test_end(void)
+{
     pid_t child = start_child();
-    struct oh_process *process = oh_process_watch(child, oh_process_start_time(child), epoll_fd);
-    struct oh_process *again = oh_process_watch(child, oh_process_start_time(child), epoll_fd);
-    tap_ok(process == again, "%s: one entry serves two", how);
-    oh_processes_poll(epoll_fd);
-    tap_ok(!process->ended, "%s: a process that runs has not ended", how);
+    struct oh_process *process = oh_process_watch(child, oh_process_start_time(child));
+    struct oh_process *again = oh_process_watch(child, oh_process_start_time(child));
+    tap_ok(process == again, "one entry serves two");
+    oh_processes_poll();
+    tap_ok(!process->ended, "a process that runs has not ended");
+    tap_ok(sleep_ms(50) >= 50, "while it runs, the caller sleeps");
+    const bool has_descriptor = process->fd >= 0;
     kill_and_await(child);
-    if (process->fd >= 0 && epoll_fd >= 0) {
-        tap_ok(epoll_wait(epoll_fd, &event, 1, WAIT_MS) == 1, "%s: the end wakes the epoll_fd", how);
-    }
-    oh_processes_poll(epoll_fd);
-    tap_ok(process->ended && process->fd < 0, "%s: the end is seen", how);
-    if (epoll_fd >= 0) {
-        tap_ok(epoll_wait(epoll_fd, &event, 1, 0) == 0, "%s: the epoll_fd is woken once", how);
-    }
+    tap_ok(!has_descriptor || sleep_ms(WAIT_MS) < WAIT_MS, "its end interrupts the sleep");
+    oh_processes_poll();
+    tap_ok(process->ended && process->fd < 0, "the end is seen");
+    tap_ok(sleep_ms(50) >= 50, "and interrupts once");
     bury(child);
-    oh_process_unwatch(process, epoll_fd);
-    oh_process_unwatch(again, epoll_fd);
+    oh_process_unwatch(process);
+    oh_process_unwatch(again);
+}
+
+/* The application closes the descriptor, and may open another file under its number. */
+static void test_closed(bool replaced)
+{
+    pid_t child = start_child();
+    struct oh_process *process = oh_process_watch(child, oh_process_start_time(child));
+    const int fd = process->fd, null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (fd >= 0) {
+        replaced ? dup2(null, fd) : close(fd);
+    }
+    oh_processes_poll();
+    tap_ok(!process->ended && process->fd < 0, "descriptor %s: it is not used again", replaced ? "replaced" : "closed");
+    kill_and_await(child);
+    oh_processes_poll();
+    tap_ok(process->ended, "the end is seen all the same");
+    bury(child);
+    oh_process_unwatch(process);
+    close(null);
+    if (replaced && fd >= 0) {
+        tap_ok(close(fd) == 0, "the application's file was left open");
+    }
 }
 
 /* No descriptor is to be had, so the process is looked for. */
@@ -76,16 +115,16 @@ static void test_without_descriptor(void)
     pid_t child = start_child();
     uint64_t start = oh_process_start_time(child);
     setrlimit(RLIMIT_NOFILE, &none);
-    struct oh_process *process = oh_process_watch(child, start, -1);
+    struct oh_process *process = oh_process_watch(child, start);
     setrlimit(RLIMIT_NOFILE, &before);
     tap_ok(process->fd < 0 && !process->ended, "no descriptor: it is watched all the same");
-    oh_processes_poll(-1);
+    oh_processes_poll();
     tap_ok(!process->ended, "no descriptor: a process that runs has not ended");
     kill_and_await(child);
-    oh_processes_poll(-1);
+    oh_processes_poll();
     tap_ok(process->ended, "no descriptor: the end is seen, before anyone buries it");
     bury(child);
-    oh_process_unwatch(process, -1);
+    oh_process_unwatch(process);
 }
 
 static void *live_on(void *unused)
@@ -109,7 +148,7 @@ static bool is_zombie(pid_t pid)
 }
 
 /* A process is not over with its first thread. */
-static void test_first_thread_ends(int epoll_fd, const char *how)
+static void test_first_thread_ends(bool with_descriptor)
 {
     pid_t child = fork();
     if (child == 0) {
@@ -121,35 +160,35 @@ static void test_first_thread_ends(int epoll_fd, const char *how)
     for (int i = 0; i < WAIT_MS && !is_zombie(child); i++) {
         usleep(1000);
     }
-    struct oh_process *process = oh_process_watch(child, oh_process_start_time(child), epoll_fd);
-    if (epoll_fd < 0 && process->fd >= 0) { /* as where the kernel gives none */
-        close(process->fd);
-        process->fd = -1;
+    struct oh_process *process = oh_process_watch(child, oh_process_start_time(child));
+    if (!with_descriptor) {
+        drop_descriptor(process);
     }
-    oh_processes_poll(epoll_fd);
-    tap_ok(is_zombie(child) && !process->ended, "%s: a process is not over with its first thread", how);
+    oh_processes_poll();
+    tap_ok(is_zombie(child) && !process->ended, "a process is not over with its first thread, %s a descriptor",
+           with_descriptor ? "with" : "without");
     bury(child);
-    oh_process_unwatch(process, epoll_fd);
+    oh_process_unwatch(process);
 }
 
 static void test_number_used_again(void)
 {
     pid_t child = start_child();
-    struct oh_process *process = oh_process_watch(child, oh_process_start_time(child) + 1, -1);
+    struct oh_process *process = oh_process_watch(child, oh_process_start_time(child) + 1);
     tap_ok(process->ended, "a process of the same number that was started at another time is not it");
     bury(child);
-    oh_process_unwatch(process, -1);
+    oh_process_unwatch(process);
 }
 
 int main(void)
 {
     tap_ok(oh_process_start_time(getpid()) > 0, "this process has a time of start");
     tap_ok(oh_process_start_time(1 << 30) == 0, "a process that is not there has none");
-    int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    test_end(epoll_fd, "with a epoll_fd");
-    test_end(-1, "without a epoll_fd");
-    test_first_thread_ends(epoll_fd, "with a descriptor");
-    test_first_thread_ends(-1, "without a descriptor");
+    test_end();
+    test_closed(false);
+    test_closed(true);
+    test_first_thread_ends(true);
+    test_first_thread_ends(false);
     test_without_descriptor();
     test_number_used_again();
     return tap_done();

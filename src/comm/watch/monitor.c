@@ -7,17 +7,14 @@
  *    the next. Only a counter that has changed since the last check is a wait.
  * Threads: see watch.h. The thread logs, and queries the driver, without the mutex: stderr may be a pipe that nobody
  *    reads, and the driver may block behind a launch until another thread aborts.
- * Owns: the epoll descriptor.
+ * Owns: the thread.
  */
 #include "comm/watch/watch.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <unistd.h>
 
 #include "util/clock.h"
 #include "util/env.h"
@@ -27,9 +24,8 @@
 #include "util/bgthread.h"
 
 #define MS UINT64_C(1000000)
-#define TICK_NS (80 * MS)      /* between checks */
-#define TICK_GONE_NS (20 * MS) /* the same while a call may wait for a departed peer */
-#define EVENT_US 2000
+#define TICK_NS (80 * MS)        /* between checks */
+#define TICK_GONE_NS (20 * MS)   /* the same while a call may wait for a departed peer */
 #define GONE_SOON_NS (5000 * MS) /* how long that is */
 /*
  * For how long a call must wait after the departure of a peer before the communicator fails. The peer's last words
@@ -43,7 +39,6 @@
 static void work(struct oh_bgthread *unused);
 static struct oh_bgthread worker = {.mutex = PTHREAD_MUTEX_INITIALIZER, .work = work}; /* may still sleep at exit */
 static struct oh_comm *watched; /* the list; this and what follows is guarded by the worker's mutex */
-static int epoll_fd = -1;
 static bool begun;
 static uint64_t looked_ns; /* the last check; 0: none */
 static bool suspended;     /* the process was stopped between the last two checks */
@@ -370,32 +365,12 @@ static uint64_t check_all(char *line)
     uint64_t now = oh_now_ns(), tick = usual_tick();
     suspended = looked_ns != 0 && now - looked_ns > LAPSE_NS;
     looked_ns = now;
-    oh_processes_poll(epoll_fd);
+    oh_processes_poll();
     for (struct oh_comm *comm = watched; comm && line[0] == '\0'; comm = comm->health.watch.next) {
         uint64_t soon = check_comm(comm, now, line);
         tick = soon < tick ? soon : tick;
     }
     return tick;
-}
-
-/* Sleeps until a process ends, `ns` at most. */
-static void rest(uint64_t ns)
-{
-    struct epoll_event event;
-    if (epoll_fd < 0) {
-        oh_bgthread_sleep(&worker, ns);
-        return;
-    }
-    pthread_mutex_unlock(&worker.mutex);
-    int events = epoll_wait(epoll_fd, &event, 1, (int)(ns / MS));
-    bool broken = events < 0 && errno != EINTR;
-    if (events > 0) { /* a process that has ended wakes epoll again and again */
-        usleep(EVENT_US);
-    }
-    pthread_mutex_lock(&worker.mutex);
-    if (broken) { /* the application has closed it */
-        epoll_fd = -1;
-    }
 }
 
 static void work(struct oh_bgthread *unused)
@@ -410,7 +385,7 @@ static void work(struct oh_bgthread *unused)
             pthread_mutex_lock(&worker.mutex);
         } else if (watched) {
             query_nccl();
-            rest(tick);
+            oh_processes_wait(&worker.mutex, (int)(tick / MS));
         } else {
             oh_bgthread_sleep(&worker, NEVER / 4);
         }
@@ -427,7 +402,7 @@ static bool watch_peer(struct oh_comm *comm, uint32_t rank)
     if (oh_peer_info_is_own(&info)) {
         return true;
     }
-    *peer = oh_process_watch(info.pid, info.start_time, epoll_fd);
+    *peer = oh_process_watch(info.pid, info.start_time);
     return *peer != NULL;
 }
 
@@ -438,7 +413,6 @@ bool oh_monitor_start(void)
         stall_ns = oh_env_number(OH_ENV_STALL_SECONDS, false, 86400, 60) * 1000 * MS;
         timeout_ns = oh_env_number(OH_ENV_TIMEOUT_SECONDS, false, 86400, 0) * 1000 * MS;
         trap_ns = oh_env_number(OH_ENV_TRAP_AFTER, false, 86400, 0) * 1000 * MS;
-        epoll_fd = epoll_create1(EPOLL_CLOEXEC);
         begun = true;
     }
     return oh_bgthread_start(&worker);
@@ -477,7 +451,7 @@ void oh_monitor_remove(struct oh_comm *comm)
     watch->watched = false;
     for (uint32_t r = 0; r < comm->id.nranks; r++) {
         if (watch->peer[r]) {
-            oh_process_unwatch(watch->peer[r], epoll_fd);
+            oh_process_unwatch(watch->peer[r]);
             watch->peer[r] = NULL;
         }
     }
