@@ -10,7 +10,6 @@
 
 #ifdef HAVE_NVTX
 
-#include <pthread.h>
 #include <stdio.h>
 #include <sys/auxv.h>
 
@@ -18,14 +17,11 @@
 #include <nvtx3/nvToolsExtPayload.h>
 
 #include "util/env.h"
-#include "util/scope.h"
 
 #define ALGORITHMS_MAX 16
 
 atomic_bool oh_nvtx_active;
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards begun */
-static bool begun;
 static nvtxDomainHandle_t domain; /* these three: published by oh_nvtx_active */
 static nvtxStringHandle_t message[ALGORITHMS_MAX];
 static uint64_t schema;
@@ -52,10 +48,11 @@ static void register_schema(void)
     schema = nvtxPayloadSchemaRegister(domain, &attributes);
 }
 
-/* NVTX loads what the environment names: not in a set-user-ID program. */
-static void start(const char *(*name)(int algorithm), int count)
+void oh_nvtx_start(const char *(*name)(int algorithm), int count)
 {
-    if (getauxval(AT_SECURE) || !oh_env_flag(OH_ENV_NVTX, true)) {
+    static atomic_flag begun = ATOMIC_FLAG_INIT;
+    /* NVTX loads what the environment names: not in a set-user-ID program. */
+    if (atomic_flag_test_and_set(&begun) || getauxval(AT_SECURE) || !oh_env_flag(OH_ENV_NVTX, true)) {
         return;
     }
     domain = nvtxDomainCreateA("onehop");
@@ -70,15 +67,6 @@ static void start(const char *(*name)(int algorithm), int count)
     register_schema();
     /* release: publishes domain, message, schema. Pairs with the acquire load in oh_nvtx_on(). */
     atomic_store_explicit(&oh_nvtx_active, true, memory_order_release);
-}
-
-void oh_nvtx_start(const char *(*name)(int algorithm), int count)
-{
-    OH_LOCK(&mutex);
-    if (!begun) {
-        begun = true;
-        start(name, count);
-    }
 }
 
 void oh_nvtx_push(const struct oh_nvtx_payload *payload)

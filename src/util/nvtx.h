@@ -30,7 +30,8 @@ extern atomic_bool oh_nvtx_active;
 
 static inline bool oh_nvtx_on(void)
 {
-    return atomic_load_explicit(&oh_nvtx_active, memory_order_acquire); /* pairs with the release store in start() */
+    /* acquire: pairs with the release store in oh_nvtx_start(). */
+    return atomic_load_explicit(&oh_nvtx_active, memory_order_acquire);
 }
 
 /* Looks for a profiler, the first time. `name` gives the names of `count` algorithms. */
