@@ -6,21 +6,38 @@
 export ONEHOP_SHM_DIR=$meeting
 secrets=$scratch/secrets
 
-# bytes HEX: those bytes.
-bytes() {
-    printf '%b' "$(sed 's/../\\x&/g' <<<"$1")"
+# turn I BITS, mix I J BITS, rounds COUNT: steps of SipHash, on the numbers in v.
+turn() {
+    v[$1]=$((v[$1] << $2 | v[$1] >> 64 - $2 & (1 << $2) - 1))
+}
+mix() {
+    v[$1]=$((v[$1] + v[$2]))
+    turn "$2" "$3"
+    v[$2]=$((v[$2] ^ v[$1]))
+}
+rounds() {
+    for _ in $(seq "$1"); do
+        mix 0 1 13; mix 2 3 16; turn 0 32
+        mix 0 3 21; mix 2 1 17; turn 2 32
+    done
 }
 
-# digest: SHA-256 of stdin.
-digest() {
-    sha256sum | cut -c 1-64
-}
-
-# key USE: of what is on stdin, as src/comm/core/key.c makes it; 32 hex digits, in the order of the bytes.
-key() {
-    local inner
-    inner=$(digest)
-    { printf '%s' "$1"; head -c $((32 - ${#1})) /dev/zero; bytes "$inner"; } | digest | cut -c 1-32
+# hash LOW HIGH WORD...: SipHash-2-4-128 of words with that key, as in src/comm/core/key.c: two numbers of 16 hex digits.
+hash() {
+    local v=($(($1 ^ 0x736f6d6570736575)) $(($2 ^ 0x646f72616e646f6d ^ 0xee)) $(($1 ^ 0x6c7967656e657261))
+        $(($2 ^ 0x7465646279746573))) word
+    shift 2
+    for word in "$@" $((8 * $# << 56)); do
+        v[3]=$((v[3] ^ word))
+        rounds 2
+        v[0]=$((v[0] ^ word))
+    done
+    v[2]=$((v[2] ^ 0xee))
+    rounds 4
+    printf '%016x' $((v[0] ^ v[1] ^ v[2] ^ v[3]))
+    v[1]=$((v[1] ^ 0xdd))
+    rounds 4
+    printf '%016x' $((v[0] ^ v[1] ^ v[2] ^ v[3]))
 }
 
 # turned HEX: the bytes of each 8-byte word in reverse, as a number is printed.
@@ -32,12 +49,14 @@ turned() {
 }
 
 key_of_id() {
-    { printf '%s' "$1"; head -c $((128 - ${#1})) /dev/zero; } | key id
+    hash 0 0 $({ printf '%s' "$1"; head -c $((128 - ${#1})) /dev/zero; } | od -An -v -tx8 | sed 's/[0-9a-f]\+/0x&/g')
 }
 
 # The file of the communicator with that unique id: all of its name but the build's part.
 file_of_id() {
-    turned "$(bytes "$(key_of_id "$1")" | key name)"
+    local key
+    key=$(key_of_id "$1")
+    hash "0x${key:0:16}" "0x${key:16}" 0 0 0 0
 }
 
 # --- secrets ---

@@ -2,7 +2,7 @@
 /*
  * key.c - the 128-bit names of communicators
  *
- * Does: Hashes unique ids, and a parent's key with sequence number and colour (SHA-256, truncated).
+ * Does: Hashes unique ids, and a parent's key with sequence number and colour (SipHash-2-4-128).
  * Threads: pure functions.
  * Owns: nothing.
  */
@@ -14,28 +14,78 @@
 #include <unistd.h>
 
 #include "util/clock.h"
-#include "util/sha256.h"
+
+static uint64_t rotate(uint64_t word, unsigned by)
+{
+    return word << by | word >> (64 - by);
+}
+
+static void mix(uint64_t *a, uint64_t *b, unsigned by)
+{
+    *a += *b;
+    *b = rotate(*b, by) ^ *a;
+}
+
+/* Returns the sum of the state after so many rounds. */
+static uint64_t run_rounds(uint64_t state[4], int rounds)
+{
+    for (int i = 0; i < rounds; i++) {
+        mix(&state[0], &state[1], 13);
+        mix(&state[2], &state[3], 16);
+        state[0] = rotate(state[0], 32);
+        mix(&state[0], &state[3], 21);
+        mix(&state[2], &state[1], 17);
+        state[2] = rotate(state[2], 32);
+    }
+    return state[0] ^ state[1] ^ state[2] ^ state[3];
+}
+
+struct oh_key oh_key_hash(const struct oh_key *secret, const void *words, size_t count)
+{
+    const uint64_t low = secret->word[0], high = secret->word[1];
+    uint64_t state[] = {low ^ 0x736f6d6570736575, high ^ 0x646f72616e646f6d ^ 0xee, low ^ 0x6c7967656e657261,
+                        high ^ 0x7465646279746573};
+    struct oh_key hash;
+    for (size_t i = 0; i <= count; i++) {
+        uint64_t word = (uint64_t)(count * sizeof word) << 56; /* the last: the length */
+        if (i < count) {
+            memcpy(&word, (const char *)words + i * sizeof word, sizeof word);
+        }
+        state[3] ^= word;
+        run_rounds(state, 2);
+        state[0] ^= word;
+    }
+    state[2] ^= 0xee;
+    hash.word[0] = run_rounds(state, 4);
+    state[1] ^= 0xdd;
+    hash.word[1] = run_rounds(state, 4);
+    return hash;
+}
+
+/* What a key is derived for: no two uses have one value. */
+enum use {
+    USE_NAME,
+    USE_SPLIT,
+    USE_GROW,
+    USE_SHRINK,
+    USE_RANK
+};
 
 /*
- * One way: everybody may list the file's name, from which neither the unique id, which admits to NCCL's bootstrap, nor
- * the keys of the communicator's children may follow. Each use has a word of its own, so that no two uses have one
- * value.
+ * One way: everybody may list the file's name, from which neither the key, nor the unique id, which admits to NCCL's
+ * bootstrap, nor the keys of the communicator's children may follow.
  */
-static struct oh_key hash(const char *use, const void *data, size_t length)
+static struct oh_key derive(const struct oh_key *key, enum use use, uint64_t sequence, uint64_t a, uint64_t b)
 {
-    uint8_t digest[OH_SHA256_BYTES], both[2 * OH_SHA256_BYTES];
-    struct oh_key key;
-    memset(both, 0, OH_SHA256_BYTES);
-    memcpy(both, use, strlen(use)); /* NOLINT(bugprone-not-null-terminated-result): zeros are behind it */
-    oh_sha256(data, length, both + OH_SHA256_BYTES);
-    oh_sha256(both, sizeof both, digest);
-    memcpy(&key, digest, sizeof key);
-    return key;
+    const uint64_t words[] = {use, sequence, a, b};
+    return oh_key_hash(key, words, sizeof words / sizeof *words);
 }
 
 struct oh_key oh_key_of_ids(const ncclUniqueId *ids, int count)
 {
-    return hash("id", ids, (size_t)count * sizeof *ids);
+    const struct oh_key none = {{0}};
+    _Static_assert(sizeof *ids % sizeof *none.word == 0, "an id is whole words");
+    return oh_key_hash(&none, ids, (size_t)count * sizeof *ids / sizeof *none.word);
 }
 
 /* The excluded ranks as a set: the sum of their hashes, each once. */
@@ -48,44 +98,39 @@ struct oh_key oh_key_of_shrink(const struct oh_key *parent, uint64_t sequence, c
             before++;
         }
         if (before == i) {
-            struct oh_key one = hash("rank", &excluded[i], sizeof excluded[i]);
+            struct oh_key one = derive(parent, USE_RANK, sequence, (uint32_t)excluded[i], 0);
             sum[0] += one.word[0];
             sum[1] += one.word[1];
         }
     }
-    const uint64_t input[] = {parent->word[0], parent->word[1], sequence, sum[0], sum[1]};
-    return hash("shrink", input, sizeof input);
+    return derive(parent, USE_SHRINK, sequence, sum[0], sum[1]);
 }
 
 struct oh_key oh_key_of_split(const struct oh_key *parent, uint64_t sequence, int color)
 {
-    const uint64_t input[] = {parent->word[0], parent->word[1], sequence, (uint64_t)(uint32_t)color};
-    return hash("split", input, sizeof input);
+    return derive(parent, USE_SPLIT, sequence, (uint32_t)color, 0);
 }
 
 struct oh_key oh_key_of_grow(const struct oh_key *parent, uint64_t sequence)
 {
-    const uint64_t input[] = {parent->word[0], parent->word[1], sequence};
-    return hash("grow", input, sizeof input);
+    return derive(parent, USE_GROW, sequence, 0, 0);
 }
 
 struct oh_key oh_key_random(void)
 {
     static atomic_uint_fast64_t serial;
-    uint64_t input[5] = {0};
-    /* getrandom is enough; the rest keeps keys of one process apart where it fails. */
-    if (getrandom(input, 2 * sizeof *input, GRND_NONBLOCK) < 0) {
-        input[0] = 0;
+    /* The random secret is enough; the words keep keys of one process apart where getrandom fails. */
+    const uint64_t words[] = {(uint64_t)getpid(), oh_now_ns(), atomic_fetch_add(&serial, 1)};
+    struct oh_key secret = {{0}};
+    if (getrandom(&secret, sizeof secret, GRND_NONBLOCK) < 0) {
+        secret = (struct oh_key){{0}};
     }
-    input[2] = (uint64_t)getpid();
-    input[3] = oh_now_ns();
-    input[4] = atomic_fetch_add(&serial, 1);
-    return hash("random", input, sizeof input);
+    return oh_key_hash(&secret, words, sizeof words / sizeof *words);
 }
 
 struct oh_key oh_key_name(const struct oh_key *key)
 {
-    return hash("name", key, sizeof *key);
+    return derive(key, USE_NAME, 0, 0, 0);
 }
 
 int oh_key_compare(const struct oh_key *a, const struct oh_key *b)

@@ -13,11 +13,15 @@
 #define OH_COMM_CORE_KEY_H_
 
 #include <nccl.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct oh_key {
     uint64_t word[2];
 };
+
+/* SipHash-2-4 with 128 bits of result, of `count` 64-bit words. It reveals neither the words nor the secret. */
+struct oh_key oh_key_hash(const struct oh_key *secret, const void *words, size_t count);
 
 /* Key of a communicator made from `count` unique ids. */
 struct oh_key oh_key_of_ids(const ncclUniqueId *ids, int count);
