@@ -24,134 +24,98 @@
 
 #define LINE 200 /* with its final zero */
 
-struct reader {
-    const char *at, *end; /* the text that is left */
-    unsigned line;        /* number of the line in `text` */
-    char text[LINE];      /* without comment and trailing blanks */
-    const char *start;    /* of `text` without leading blanks */
-    struct oh_tuning_fault *fault;
-    bool bad;
+/* The lines of a text, in their order; after the rows `end`, and maybe the next table. */
+enum step {
+    HEAD,
+    TABLE,
+    GPU,
+    RANKS,
+    DRIVER,
+    NCCL,
+    SOURCE,
+    ROWS
 };
 
-/* Keeps the first fault. Returns false. */
-__attribute__((format(printf, 2, 3))) static bool fault(struct reader *reader, const char *format, ...)
+static const char *const accepted[] = {
+    [HEAD] = OH_TUNING_HEAD,
+    [TABLE] = "table",
+    [GPU] = "gpu and a name of at most 95 characters",
+    [RANKS] = "ranks and 2 to 8",
+    [DRIVER] = "driver and a version of at most 95 characters",
+    [NCCL] = "nccl and a version of at most 95 characters",
+    [SOURCE] = "source and a text of at most 95 characters",
+    [ROWS] = "BYTES ALGORITHM BLOCKS THREADS, BYTES nccl, or end",
+};
+_Static_assert(OH_TUNING_TEXT == 96 && OH_MAX_RANKS == 8, "the table above has these numbers");
+
+struct reader {
+    const struct oh_tuning_key *key;
+    enum step step;                   /* of the next line */
+    char value[ROWS][OH_TUNING_TEXT]; /* of the last table, */
+    struct oh_plan_table table;       /* which this is */
+    struct oh_plan_table found;       /* the first for the key; no ranks: none */
+    char source[OH_TUNING_TEXT];      /* of that */
+    struct oh_tuning_fault *fault;
+};
+
+/* Returns false. */
+__attribute__((format(printf, 2, 3))) static bool fault(const struct reader *reader, const char *format, ...)
 {
-    if (!reader->bad) {
-        va_list args;
-        va_start(args, format);
-        vsnprintf(reader->fault->what, sizeof reader->fault->what, format, args);
-        va_end(args);
-        reader->fault->line = reader->line;
-        reader->bad = true;
-    }
+    va_list args;
+    va_start(args, format);
+    vsnprintf(reader->fault->what, sizeof reader->fault->what, format, args);
+    va_end(args);
     return false;
 }
 
-static bool take_line(struct reader *reader)
+/* Copies a line without its comment and the blanks before that. */
+static bool copy_line(const struct reader *reader, const char *text, size_t length, char line_p[LINE])
 {
-    const size_t left = (size_t)(reader->end - reader->at);
-    const char *end = left > 0 ? memchr(reader->at, '\n', left) : NULL;
-    reader->line += left > 0;
-    if (!end) {
-        return left > 0 && fault(reader, "the line does not end (accepted: a newline after each line)");
+    bool good = length < LINE;
+    for (size_t i = 0; i < length && good; i++) {
+        good = (text[i] >= ' ' && text[i] <= '~') || text[i] == '\t';
     }
-    size_t length = (size_t)(end - reader->at);
-    if (length >= LINE) {
-        return fault(reader, "a line that is too long (accepted: at most %d characters)", LINE - 1);
+    if (!good) {
+        return fault(reader, "a line that is none (accepted: at most %d characters, printable ASCII and tabs)",
+                     LINE - 1);
     }
-    for (size_t i = 0; i < length; i++) {
-        if ((reader->at[i] < ' ' || reader->at[i] > '~') && reader->at[i] != '\t') {
-            return fault(reader, "a byte that is not text (accepted: printable ASCII and tabs)");
-        }
+    memcpy(line_p, text, length);
+    line_p[length] = '\0';
+    for (length = strcspn(line_p, "#"); length > 0 && strchr(" \t", line_p[length - 1]); length--) {
     }
-    memcpy(reader->text, reader->at, length);
-    reader->text[length] = '\0';
-    reader->at = end + 1;
-    for (length = strcspn(reader->text, "#"); length > 0 && strchr(" \t", reader->text[length - 1]); length--) {
-    }
-    reader->text[length] = '\0';
-    reader->start = reader->text + strspn(reader->text, " \t");
+    line_p[length] = '\0';
     return true;
-}
-
-/* Reads up to the next line that is not empty. Returns false at the end of the text and after a fault. */
-static bool next_line(struct reader *reader)
-{
-    bool taken = take_line(reader);
-    while (taken && *reader->start == '\0') {
-        taken = take_line(reader);
-    }
-    return taken;
-}
-
-/* Copies the value of a line "NAME VALUE". */
-static bool parse_value(struct reader *reader, const char *name, char value_p[OH_TUNING_TEXT])
-{
-    const size_t length = strlen(name);
-    if (!next_line(reader)) {
-        return fault(reader, "the text ends within a table (accepted: %s)", name);
-    }
-    const bool named = strncmp(reader->start, name, length) == 0;
-    const char *blanks = reader->start + (named ? length : 0), *value = blanks + strspn(blanks, " \t");
-    if (!named || value == blanks) {
-        return fault(reader, "'%.32s' (accepted: %s and a value)", reader->start, name);
-    }
-    if (strlen(value) >= OH_TUNING_TEXT) {
-        return fault(reader, "%s is too long (accepted: at most %d characters)", name, OH_TUNING_TEXT - 1);
-    }
-    memcpy(value_p, value, strlen(value) + 1);
-    return true;
-}
-
-static bool parse_key(struct reader *reader, struct oh_tuning_key *key_p, char source_p[OH_TUNING_TEXT])
-{
-    char ranks[OH_TUNING_TEXT];
-    uint64_t number;
-    if (!parse_value(reader, "gpu", key_p->gpu) || !parse_value(reader, "ranks", ranks)) {
-        return false;
-    }
-    if (!oh_number_parse(ranks, false, OH_MAX_RANKS, &number) || number < 2) {
-        return fault(reader, "ranks %.32s (accepted: 2 to %d)", ranks, OH_MAX_RANKS);
-    }
-    key_p->nranks = (uint32_t)number;
-    return parse_value(reader, "driver", key_p->driver) && parse_value(reader, "nccl", key_p->nccl) &&
-           parse_value(reader, "source", source_p);
 }
 
 /* Reads BYTES nccl, or BYTES ALGORITHM BLOCKS THREADS. */
 static bool parse_row(const char *text, struct oh_plan_row *row_p)
 {
-    char size[LINE], name[LINE], blocks[LINE], threads[LINE], rest[2]; /* a line's text fits each */
-    uint64_t bytes, grid = 0, block = 0;
-    const int words = sscanf(text, "%199s %199s %199s %199s %1s", size, name, blocks, threads, rest);
-    if (words < 2 || !oh_number_parse(size, true, OH_MESSAGE_BYTES, &bytes) || bytes == 0) {
-        return false;
-    }
+    char size[LINE], name[LINE], rest[2]; /* a line's text fits each */
+    struct oh_plan_row row = {0};
+    const int words = sscanf(text, "%199s %199s %9u %9u %1s", size, name, &row.blocks, &row.threads, rest);
     const bool to_nccl = words == 2 && strcmp(name, "nccl") == 0;
     const int algorithm = words == 4 ? oh_algorithm_by_name(name) : -1;
-    if (!to_nccl && (algorithm < 0 || !oh_number_parse(blocks, false, OH_MAX_BLOCKS, &grid) ||
-                     !oh_number_parse(threads, false, OH_MAX_THREADS, &block))) {
+    if ((!to_nccl && algorithm < 0) || !oh_number_parse(size, true, OH_MESSAGE_BYTES, &row.max_bytes)) {
         return false;
     }
-    *row_p = (struct oh_plan_row){.max_bytes = bytes,
-                                  .algorithm = to_nccl ? OH_PLAN_NCCL : (uint32_t)algorithm,
-                                  .blocks = (uint32_t)grid,
-                                  .threads = (uint32_t)block};
-    return true;
+    row.algorithm = to_nccl ? OH_PLAN_NCCL : (uint32_t)algorithm;
+    *row_p = row;
+    return row.max_bytes > 0;
 }
 
-static bool add_row(struct reader *reader, struct oh_plan_table *table)
+static bool add_row(struct reader *reader, const char *line)
 {
     struct oh_plan_row row;
-    struct oh_plan_rows *rows = &table->rows;
-    if (!parse_row(reader->start, &row)) {
-        return fault(reader, "a row that is none (accepted: BYTES ALGORITHM BLOCKS THREADS, BYTES nccl, or end)");
+    struct oh_plan_rows *rows = &reader->table.rows;
+    const uint32_t nranks = reader->table.nranks;
+    if (!parse_row(line, &row)) {
+        return fault(reader, "'%.32s' (accepted: %s)", line, accepted[ROWS]);
     }
-    if (!oh_plan_row_valid(&row, table->nranks)) {
+    if (!oh_plan_row_valid(&row, nranks)) {
         return fault(reader,
                      "a row that cannot be served (accepted: up to the size that the algorithm carries, threads in "
                      "32s, at most %u in all)",
-                     oh_plan_grid_threads(table->nranks));
+                     oh_plan_grid_threads(nranks));
     }
     if (rows->count > 0 && row.max_bytes <= rows->row[rows->count - 1].max_bytes) {
         return fault(reader, "rows out of order (accepted: in ascending order of size)");
@@ -163,27 +127,6 @@ static bool add_row(struct reader *reader, struct oh_plan_table *table)
     return true;
 }
 
-/* Reads from behind "table" to "end". */
-static bool parse_table(struct reader *reader, struct oh_tuning_key *key_p, struct oh_plan_table *table_p,
-                        char source_p[OH_TUNING_TEXT])
-{
-    *table_p = (struct oh_plan_table){0};
-    if (!parse_key(reader, key_p, source_p)) {
-        return false;
-    }
-    table_p->nranks = key_p->nranks;
-    while (next_line(reader)) {
-        if (strcmp(reader->start, "end") == 0) {
-            oh_plan_rows_trim(&table_p->rows);
-            return true;
-        }
-        if (!add_row(reader, table_p)) {
-            return false;
-        }
-    }
-    return fault(reader, "the text ends within a table (accepted: end)");
-}
-
 static bool matches(const char *pattern, const char *text)
 {
     size_t length = strlen(pattern);
@@ -193,60 +136,102 @@ static bool matches(const char *pattern, const char *text)
     return strcmp(pattern, text) == 0;
 }
 
-static bool is_for(const struct oh_tuning_key *pattern, const struct oh_tuning_key *key)
+static bool is_for(const struct reader *reader)
 {
-    return pattern->nranks == key->nranks && matches(pattern->gpu, key->gpu) && matches(pattern->driver, key->driver) &&
-           matches(pattern->nccl, key->nccl);
+    const struct oh_tuning_key *key = reader->key;
+    return reader->table.nranks == key->nranks && matches(reader->value[GPU], key->gpu) &&
+           matches(reader->value[DRIVER], key->driver) && matches(reader->value[NCCL], key->nccl);
 }
 
-static bool parse_head(struct reader *reader)
+/* Reads "NAME VALUE", of which `form` begins with the name. */
+static bool parse_value(const char *line, const char *form, char value_p[OH_TUNING_TEXT])
 {
-    static const char mark[] = OH_TUNING_MARK;
-    const bool named = next_line(reader) && strncmp(reader->start, mark, sizeof mark - 1) == 0;
-    const size_t blanks = named ? strspn(reader->start + sizeof mark - 1, " \t") : 0;
-    if (blanks == 0) {
-        return fault(reader, "not a tuning table (accepted: " OH_TUNING_MARK " %d)", OH_TUNING_VERSION);
+    const size_t name = strcspn(form, " ");
+    const size_t blanks = strncmp(line, form, name) == 0 ? strspn(line + name, " \t") : 0;
+    return blanks > 0 && snprintf(value_p, OH_TUNING_TEXT, "%s", line + name + blanks) < OH_TUNING_TEXT;
+}
+
+static bool begin_rows(struct reader *reader)
+{
+    uint64_t nranks;
+    if (!oh_number_parse(reader->value[RANKS], false, OH_MAX_RANKS, &nranks) || nranks < 2) {
+        return false;
     }
-    const char *version = reader->start + sizeof mark - 1 + blanks;
-    uint64_t number;
-    return (oh_number_parse(version, false, OH_TUNING_VERSION, &number) && number == OH_TUNING_VERSION) ||
-           fault(reader, "version %.20s, of another onehop (accepted: " OH_TUNING_MARK " %d)", version,
-                 OH_TUNING_VERSION);
+    reader->table = (struct oh_plan_table){.nranks = (uint32_t)nranks};
+    return true;
+}
+
+static void end_table(struct reader *reader)
+{
+    oh_plan_rows_trim(&reader->table.rows);
+    if (reader->found.nranks == 0 && is_for(reader)) {
+        reader->found = reader->table;
+        memcpy(reader->source, reader->value[SOURCE], sizeof reader->source);
+    }
+    reader->step = TABLE;
+}
+
+static bool take_line(struct reader *reader, const char *line)
+{
+    const enum step step = reader->step;
+    if (step == ROWS && strcmp(line, "end") != 0) {
+        return add_row(reader, line);
+    }
+    if (step == ROWS) {
+        end_table(reader);
+        return true;
+    }
+    const bool good =
+        step <= TABLE ? strcmp(line, accepted[step]) == 0 : parse_value(line, accepted[step], reader->value[step]);
+    if (!good || (step == RANKS && !begin_rows(reader))) {
+        return fault(reader, "'%.32s' (accepted: %s)", line, accepted[step]);
+    }
+    reader->step++;
+    return true;
+}
+
+static bool read_text(struct reader *reader, const char *text, size_t size)
+{
+    char line[LINE];
+    if (size > OH_TUNING_BYTES) {
+        return fault(reader, "not a tuning table (accepted: at most %d bytes)", OH_TUNING_BYTES);
+    }
+    for (const char *at = text, *next; at < text + size; at = next) {
+        const char *end = memchr(at, '\n', (size_t)(text + size - at));
+        reader->fault->line++;
+        if (!end) {
+            return fault(reader, "the line does not end (accepted: a newline after each line)");
+        }
+        next = end + 1;
+        if (!copy_line(reader, at, (size_t)(end - at), line)) {
+            return false;
+        }
+        const char *start = line + strspn(line, " \t");
+        if (*start && !take_line(reader, start)) {
+            return false;
+        }
+    }
+    return reader->step == TABLE || fault(reader, "the text ends too early (accepted: %s)", accepted[reader->step]);
 }
 
 enum oh_tuning_result oh_tuning_parse(const char *text, size_t size, const struct oh_tuning_key *key,
                                       struct oh_plan_table *table_p, char source_p[OH_TUNING_TEXT],
                                       struct oh_tuning_fault *fault_p)
 {
-    struct reader reader = {.at = text, .end = text + size, .fault = fault_p};
-    struct oh_tuning_key pattern = {0};
-    struct oh_plan_table table, found;
-    char source[OH_TUNING_TEXT], found_source[OH_TUNING_TEXT];
-    bool is_found = false;
-    if (size > OH_TUNING_BYTES) {
-        fault(&reader, "not a tuning table (accepted: at most %d bytes)", OH_TUNING_BYTES);
+    struct reader reader = {.key = key, .fault = fault_p};
+    const uint32_t *nranks = &reader.table.nranks;
+    fault_p->line = 0;
+    if (!read_text(&reader, text, size)) {
         return OH_TUNING_BAD;
     }
-    for (bool more = parse_head(&reader); more && next_line(&reader);) {
-        more = strcmp(reader.start, "table") == 0 || fault(&reader, "'%.32s' (accepted: table)", reader.start);
-        more = more && parse_table(&reader, &pattern, &table, source);
-        if (more && !is_found && is_for(&pattern, key)) {
-            found = table;
-            memcpy(found_source, source, sizeof source);
-            is_found = true;
-        }
-    }
-    if (reader.bad) {
-        return OH_TUNING_BAD;
-    }
-    if (!is_found) {
-        fault(&reader, "a table for %u x %.40s, driver %.20s, NCCL %.12s", pattern.nranks,
-              pattern.nranks ? pattern.gpu : "no GPU", pattern.driver, pattern.nccl);
+    if (reader.found.nranks == 0) {
+        fault(&reader, "a table for %u x %.40s, driver %.20s, NCCL %.12s", *nranks,
+              *nranks ? reader.value[GPU] : "no GPU", reader.value[DRIVER], reader.value[NCCL]);
         return OH_TUNING_FOREIGN;
     }
-    *table_p = found;
+    *table_p = reader.found;
     if (source_p) {
-        memcpy(source_p, found_source, sizeof found_source);
+        memcpy(source_p, reader.source, sizeof reader.source);
     }
     return OH_TUNING_FOUND;
 }

@@ -16,8 +16,8 @@
 
 #include "plan/plan.h"
 
-#define OH_TUNING_MARK "onehop-tuning"
-#define OH_TUNING_VERSION 3   /* 1 had rows for each kind of words, 2 larger messages of one-shot */
+/* Version 1 had rows for each kind of words, 2 larger messages of one-shot. */
+#define OH_TUNING_HEAD "onehop-tuning 3"
 #define OH_TUNING_BYTES 65536 /* no text is longer */
 #define OH_TUNING_TEXT 96     /* of a value that names something, with its final zero */
 

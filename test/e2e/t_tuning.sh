@@ -87,13 +87,13 @@ expect_refused() {
 }
 bad=$scratch/bad.tuning
 head -n -1 "$twoshot" >"$bad"
-expect_refused "a table that is cut off" "$bad" "line [0-9]*: the text ends within a table .accepted: end."
+expect_refused "a table that is cut off" "$bad" "line [0-9]*: the text ends too early .accepted: .*end."
 sed 's/twoshot/ring/' "$twoshot" >"$bad"
 expect_refused "an algorithm that is none" "$bad" "line 8: .*accepted:"
 sed '1s/3/4/' "$twoshot" >"$bad"
-expect_refused "a later version" "$bad" "line 1: version 4, of another onehop .accepted: onehop-tuning 3."
+expect_refused "a later version" "$bad" "line 1: 'onehop-tuning 4' .accepted: onehop-tuning 3."
 sed '1s/3/1/; s/^64K twoshot/marker 64K twoshot_marker/' "$twoshot" >"$bad"
-expect_refused "an earlier version" "$bad" "line 1: version 1, of another onehop .accepted: onehop-tuning 3."
+expect_refused "an earlier version" "$bad" "line 1: 'onehop-tuning 1' .accepted: onehop-tuning 3."
 { head_of 3; echo end; } >"$bad"
 expect_refused "another number of ranks" "$bad" "line .*a table for 3 x SIMULATED NVIDIA H200.*accepted: 4 x SIMULATED NVIDIA H200"
 { head_of 4 'NVIDIA H200'; echo end; } >"$bad"

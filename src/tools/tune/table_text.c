@@ -35,8 +35,8 @@ static void write_row(FILE *stream, const struct oh_plan_row *row)
 void oh_tuning_write(FILE *stream, const struct oh_tuning_key *key, const char *source, const struct oh_plan_rows *rows,
                      const char (*comment)[OH_TUNING_COMMENT])
 {
-    fprintf(stream, OH_TUNING_MARK " %d\n\ntable\n  gpu %s\n  ranks %u\n  driver %s\n  nccl %s\n  source %s\n",
-            OH_TUNING_VERSION, key->gpu, key->nranks, key->driver, key->nccl, source);
+    fprintf(stream, OH_TUNING_HEAD "\n\ntable\n  gpu %s\n  ranks %u\n  driver %s\n  nccl %s\n  source %s\n", key->gpu,
+            key->nranks, key->driver, key->nccl, source);
     for (uint32_t i = 0; i < rows->count; i++) {
         write_row(stream, &rows->row[i]);
         fprintf(stream, "%s%s\n", comment ? "  # " : "", comment ? comment[i] : "");
