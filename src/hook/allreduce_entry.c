@@ -137,12 +137,11 @@ static ncclResult_t end_forward(struct forward *forward, ncclResult_t result)
     return result;
 }
 
-#define DEFINE(name_, types_, works_) DEFINE_(name_, types_, OH_PARAMETERS(types_), OH_ARGUMENTS(types_), works_)
-#define DEFINE_(name_, types_, parameters_, arguments_, works_)                                                        \
+#define DEFINE(name_, parameters_, arguments_, works_)                                                                 \
     EXPORT ncclResult_t nccl##name_ parameters_                                                                        \
     {                                                                                                                  \
         struct forward forward;                                                                                        \
-        OH_TRY(begin_forward(p2, p1, (works_) != 0, __builtin_return_address(0), &forward));                           \
+        OH_TRY(begin_forward(comm, stream, (works_) != 0, __builtin_return_address(0), &forward));                     \
         return end_forward(&forward,                                                                                   \
                            forward.real->name_ ? forward.real->name_ arguments_ : oh_entry_is_missing("nccl" #name_)); \
     }

@@ -53,35 +53,32 @@ struct oh_real *oh_real_at(int index)
         return res;                                                                                                    \
     }
 
-#define THUNKS(name_, types_, ...) THUNKS_(name_, OH_PARAMETERS(types_), OH_ARGUMENTS(types_))
-#define PLAIN_THUNKS(name_, types_) THUNKS_(name_, types_, ())
-#define THUNKS_(name_, parameters_, arguments_)                                                                        \
+#define THUNKS(name_, parameters_, arguments_, ...)                                                                    \
     THUNK(0, name_, parameters_, arguments_)                                                                           \
     THUNK(1, name_, parameters_, arguments_)                                                                           \
     THUNK(2, name_, parameters_, arguments_)                                                                           \
     THUNK(3, name_, parameters_, arguments_)
 
 OH_REAL_REQUIRED(THUNKS)
-OH_REAL_PLAIN(PLAIN_THUNKS)
 OH_REAL_OPTIONAL(THUNKS)
 OH_REAL_FORWARDED(THUNKS)
 
 #define PLAIN(function_) (void (*)(void)) function_
-#define QUERY(name_, types_) {"pnccl" #name_, offsetof(struct oh_real, name_), true, NULL, {NULL}},
+#define QUERY(name_, parameters_) {"pnccl" #name_, offsetof(struct oh_real, name_), true, NULL, {NULL}},
 #define ROW(name_, required_)                                                                                          \
     {"pnccl" #name_,                                                                                                   \
      offsetof(struct oh_real, name_),                                                                                  \
      required_,                                                                                                        \
      PLAIN(nccl##name_),                                                                                               \
      {PLAIN(name_##_0), PLAIN(name_##_1), PLAIN(name_##_2), PLAIN(name_##_3)}},
-#define REQUIRED(name_, types_) ROW(name_, true)
+#define REQUIRED(name_, ...) ROW(name_, true)
 #define OPTIONAL(name_, ...) ROW(name_, false)
 
-const struct oh_function oh_functions[] = {OH_REAL_REQUIRED(REQUIRED) OH_REAL_PLAIN(REQUIRED) OH_REAL_QUERIES(QUERY)
-                                               OH_REAL_OPTIONAL(OPTIONAL) OH_REAL_FORWARDED(OPTIONAL)};
+const struct oh_function oh_functions[] = {OH_REAL_REQUIRED(REQUIRED) OH_REAL_QUERIES(QUERY) OH_REAL_OPTIONAL(OPTIONAL)
+                                               OH_REAL_FORWARDED(OPTIONAL)};
 const size_t oh_function_count = sizeof oh_functions / sizeof *oh_functions;
 
-_Static_assert(OH_REAL_MAX == 4, "THUNKS_ and ROW list the copies");
+_Static_assert(OH_REAL_MAX == 4, "THUNKS and ROW list the copies");
 
 static bool fill_table(struct oh_real *real)
 {

@@ -23,49 +23,67 @@
 #define OH_REAL_PATH 4096 /* PATH_MAX. Not on the heap: without memory the job must still find its NCCL */
 
 /*
- * X(name without the prefix, parameter types); all return ncclResult_t. onehop exports a function for each name, except
- * the queries. NCCL 2.19 has all but the optional ones.
+ * X(name without the prefix, parameters, arguments); all return ncclResult_t. onehop exports a function for each name,
+ * except the queries. NCCL 2.19 has all but the optional ones.
  */
+#define OH_ON_STREAM(...) (__VA_ARGS__, ncclComm_t comm, cudaStream_t stream)
 #define OH_REAL_REQUIRED(X)                                                                                            \
-    X(CommInitRank, (ncclComm_t *, int, ncclUniqueId, int))                                                            \
-    X(CommInitRankConfig, (ncclComm_t *, int, ncclUniqueId, int, ncclConfig_t *))                                      \
-    X(CommInitAll, (ncclComm_t *, int, const int *))                                                                   \
-    X(CommSplit, (ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *))                                                 \
-    X(CommFinalize, (ncclComm_t))                                                                                      \
-    X(CommDestroy, (ncclComm_t))                                                                                       \
-    X(CommAbort, (ncclComm_t))                                                                                         \
-    X(CommGetAsyncError, (ncclComm_t, ncclResult_t *))                                                                 \
-    X(AllReduce, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t))                \
-    X(RedOpCreatePreMulSum, (ncclRedOp_t *, void *, ncclDataType_t, ncclScalarResidence_t, ncclComm_t))                \
-    X(RedOpDestroy, (ncclRedOp_t, ncclComm_t))
-
-#define OH_REAL_PLAIN(X)                                                                                               \
-    X(GroupStart, (void))                                                                                              \
-    X(GroupEnd, (void))
+    X(CommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank), (comm, nranks, id, rank))              \
+    X(CommInitRankConfig, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config),            \
+      (comm, nranks, id, rank, config))                                                                                \
+    X(CommInitAll, (ncclComm_t * comms, int count, const int *devices), (comms, count, devices))                       \
+    X(CommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *made, ncclConfig_t *config),                        \
+      (comm, color, key, made, config))                                                                                \
+    X(CommFinalize, (ncclComm_t comm), (comm))                                                                         \
+    X(CommDestroy, (ncclComm_t comm), (comm))                                                                          \
+    X(CommAbort, (ncclComm_t comm), (comm))                                                                            \
+    X(CommGetAsyncError, (ncclComm_t comm, ncclResult_t * error), (comm, error))                                       \
+    X(AllReduce, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op),          \
+      (from, to, count, type, op, comm, stream))                                                                       \
+    X(RedOpCreatePreMulSum,                                                                                            \
+      (ncclRedOp_t * op, void *scalar, ncclDataType_t type, ncclScalarResidence_t where, ncclComm_t comm),             \
+      (op, scalar, type, where, comm))                                                                                 \
+    X(RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm), (op, comm))                                                     \
+    X(GroupStart, (void), ())                                                                                          \
+    X(GroupEnd, (void), ())
 
 #define OH_REAL_OPTIONAL(X)                                                                                            \
-    X(GroupSimulateEnd, (struct ncclSimInfo_v22200 *))                                                                 \
-    X(CommInitRankScalable, (ncclComm_t *, int, int, int, ncclUniqueId *, ncclConfig_t *))                             \
-    X(CommGrow, (ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *))                            \
-    X(CommRevoke, (ncclComm_t, int))                                                                                   \
-    X(CommShrink, (ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int))
+    X(GroupSimulateEnd, (struct ncclSimInfo_v22200 * info), (info))                                                    \
+    X(CommInitRankScalable,                                                                                            \
+      (ncclComm_t * comm, int nranks, int rank, int count, ncclUniqueId *ids, ncclConfig_t *config),                   \
+      (comm, nranks, rank, count, ids, config))                                                                        \
+    X(CommGrow,                                                                                                        \
+      (ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *made, ncclConfig_t *config),         \
+      (comm, nranks, id, rank, made, config))                                                                          \
+    X(CommRevoke, (ncclComm_t comm, int flags), (comm, flags))                                                         \
+    X(CommShrink, (ncclComm_t comm, int *excluded, int count, ncclComm_t *made, ncclConfig_t *config, int flags),      \
+      (comm, excluded, count, made, config, flags))
 
 /*
- * Calls that onehop forwards, with the order between their streams and its own. X(name, types, condition under which
- * NCCL enqueues something: p1 is the last parameter). The last two parameters are communicator and stream. A send of
- * nothing is enqueued (2.28.9, src/enqueue.cc, taskAppend).
+ * Calls that onehop forwards, with the order between their streams and its own. X(name, parameters, arguments,
+ * condition under which NCCL enqueues something). A send of nothing is enqueued (2.28.9, src/enqueue.cc, taskAppend).
  */
 #define OH_REAL_FORWARDED(X)                                                                                           \
-    X(Reduce, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t), p6)          \
-    X(Bcast, (void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), p5)                                      \
-    X(Broadcast, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), p5)                    \
-    X(ReduceScatter, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t), p5)        \
-    X(AllGather, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t), p4)                         \
-    X(Send, (const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), 1)                                  \
-    X(Recv, (void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), 1)                                        \
-    X(AlltoAll, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t), p4)                          \
-    X(Gather, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), p5)                       \
-    X(Scatter, (const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), p5)
+    X(Reduce, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, int root),   \
+      (from, to, count, type, op, root, comm, stream), count)                                                          \
+    X(Bcast, OH_ON_STREAM(void *data, size_t count, ncclDataType_t type, int root),                                    \
+      (data, count, type, root, comm, stream), count)                                                                  \
+    X(Broadcast, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type, int root),                \
+      (from, to, count, type, root, comm, stream), count)                                                              \
+    X(ReduceScatter, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op),      \
+      (from, to, count, type, op, comm, stream), count)                                                                \
+    X(AllGather, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type),                          \
+      (from, to, count, type, comm, stream), count)                                                                    \
+    X(Send, OH_ON_STREAM(const void *from, size_t count, ncclDataType_t type, int peer),                               \
+      (from, count, type, peer, comm, stream), 1)                                                                      \
+    X(Recv, OH_ON_STREAM(void *to, size_t count, ncclDataType_t type, int peer),                                       \
+      (to, count, type, peer, comm, stream), 1)                                                                        \
+    X(AlltoAll, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type),                           \
+      (from, to, count, type, comm, stream), count)                                                                    \
+    X(Gather, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type, int root),                   \
+      (from, to, count, type, root, comm, stream), count)                                                              \
+    X(Scatter, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type, int root),                  \
+      (from, to, count, type, root, comm, stream), count)
 
 /* Called by onehop, not exported by it. */
 #define OH_REAL_QUERIES(X)                                                                                             \
@@ -77,17 +95,15 @@
 struct ncclSimInfo_v22200; /* ncclSimInfo_t since NCCL 2.22; older headers do not have it */
 
 /* nccl.h declares GroupStart and GroupEnd without a prototype, and some others only in newer versions. */
-#define OH_REAL_DECLARE(name_, types_, ...) ncclResult_t nccl##name_ types_;
+#define OH_REAL_DECLARE(name_, parameters_, ...) ncclResult_t nccl##name_ parameters_;
 OH_REAL_REQUIRED(OH_REAL_DECLARE)
-OH_REAL_PLAIN(OH_REAL_DECLARE)
 OH_REAL_OPTIONAL(OH_REAL_DECLARE)
 OH_REAL_FORWARDED(OH_REAL_DECLARE)
 #undef OH_REAL_DECLARE
 
 struct oh_real {
-#define OH_REAL_FIELD(name_, args_, ...) ncclResult_t(*name_) args_;
+#define OH_REAL_FIELD(name_, parameters_, ...) ncclResult_t(*name_) parameters_;
     OH_REAL_REQUIRED(OH_REAL_FIELD)
-    OH_REAL_PLAIN(OH_REAL_FIELD)
     OH_REAL_QUERIES(OH_REAL_FIELD)
     OH_REAL_OPTIONAL(OH_REAL_FIELD) /* these and the next: NULL where this NCCL has none */
     OH_REAL_FORWARDED(OH_REAL_FIELD)
@@ -135,35 +151,6 @@ struct oh_function {
 };
 extern const struct oh_function oh_functions[];
 extern const size_t oh_function_count;
-
-/*
- * From a list of up to eight types, (int, char *, void *), to parameters, (int p3, char *p2, void *p1), and arguments,
- * (p3, p2, p1). Numbered from the last: the last parameters of NCCL's calls are alike.
- */
-#define OH_PARAMETERS(types_) (OH_JOIN(OH_PARAMETERS_, OH_NUMBER types_) types_)
-#define OH_ARGUMENTS(types_) (OH_JOIN(OH_ARGUMENTS_, OH_NUMBER types_))
-
-#define OH_NUMBER(...) OH_NUMBER_(__VA_ARGS__, 9, 8, 7, 6, 5, 4, 3, 2, 1)
-#define OH_NUMBER_(a1_, a2_, a3_, a4_, a5_, a6_, a7_, a8_, a9_, number_, ...) number_
-#define OH_JOIN(a_, b_) OH_JOIN_(a_, b_)
-#define OH_JOIN_(a_, b_) a_##b_
-
-#define OH_PARAMETERS_1(a_) a_ p1
-#define OH_PARAMETERS_2(a_, ...) a_ p2, OH_PARAMETERS_1(__VA_ARGS__)
-#define OH_PARAMETERS_3(a_, ...) a_ p3, OH_PARAMETERS_2(__VA_ARGS__)
-#define OH_PARAMETERS_4(a_, ...) a_ p4, OH_PARAMETERS_3(__VA_ARGS__)
-#define OH_PARAMETERS_5(a_, ...) a_ p5, OH_PARAMETERS_4(__VA_ARGS__)
-#define OH_PARAMETERS_6(a_, ...) a_ p6, OH_PARAMETERS_5(__VA_ARGS__)
-#define OH_PARAMETERS_7(a_, ...) a_ p7, OH_PARAMETERS_6(__VA_ARGS__)
-#define OH_PARAMETERS_8(a_, ...) a_ p8, OH_PARAMETERS_7(__VA_ARGS__)
-#define OH_ARGUMENTS_1 p1
-#define OH_ARGUMENTS_2 p2, OH_ARGUMENTS_1
-#define OH_ARGUMENTS_3 p3, OH_ARGUMENTS_2
-#define OH_ARGUMENTS_4 p4, OH_ARGUMENTS_3
-#define OH_ARGUMENTS_5 p5, OH_ARGUMENTS_4
-#define OH_ARGUMENTS_6 p6, OH_ARGUMENTS_5
-#define OH_ARGUMENTS_7 p7, OH_ARGUMENTS_6
-#define OH_ARGUMENTS_8 p8, OH_ARGUMENTS_7
 
 /* --- patch.c ------------------------------------------------------------------------------------------------------ */
 
