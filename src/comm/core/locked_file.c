@@ -29,10 +29,10 @@
 #define SPARE_DESCRIPTORS 32
 #define SWEEP_MAX 4096 /* entries of the folder that are looked at */
 
-enum attempt {
-    OPENED,
-    AGAIN, /* the file is being removed */
-    FAILED
+/* Of try_open(), in place of a descriptor. */
+enum {
+    AGAIN = -1, /* the file is being removed */
+    FAILED = -2
 };
 
 /* A file with a second name may be any file of this user. Size 0: just created. */
@@ -48,7 +48,8 @@ static bool share_lock(int fd)
     return flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
-static enum attempt lock_own(const char *path, size_t size, int fd)
+/* Returns the descriptor, AGAIN or FAILED. */
+static int lock_own(const char *path, size_t size, int fd)
 {
     struct stat status;
     if (fstat(fd, &status) != 0) {
@@ -61,14 +62,12 @@ static enum attempt lock_own(const char *path, size_t size, int fd)
             path);
         return FAILED;
     }
-    if (!share_lock(fd)) {
-        return AGAIN; /* it is being removed */
-    }
-    return fstat(fd, &status) != 0 || status.st_nlink == 0 ? AGAIN : OPENED; /* removed before the lock */
+    /* No lock: it is being removed. Removed before the lock: there is no name. */
+    return share_lock(fd) && fstat(fd, &status) == 0 && status.st_nlink > 0 ? fd : AGAIN;
 }
 
 /* O_EXCL: never creates a file through a link that another user has put there. */
-static enum attempt try_open(const char *path, size_t size, int *fd_p)
+static int try_open(const char *path, size_t size)
 {
     int fd = open(path, OPEN_FLAGS | O_CREAT | O_EXCL, 0600);
     if (fd < 0 && errno == EEXIST) {
@@ -81,13 +80,11 @@ static enum attempt try_open(const char *path, size_t size, int *fd_p)
         OH_INFO("%s cannot be opened: %m", path);
         return FAILED;
     }
-    enum attempt attempt = lock_own(path, size, fd);
-    if (attempt != OPENED) {
+    const int locked = lock_own(path, size, fd);
+    if (locked < 0) {
         close(fd);
-        return attempt;
     }
-    *fd_p = fd;
-    return OPENED;
+    return locked;
 }
 
 /* The descriptor stays open while NCCL creates the communicator, which needs descriptors of its own. */
@@ -105,32 +102,28 @@ static bool leaves_enough(const char *path, int fd)
 /* A full file system must fail here, not at the first store (SIGBUS). */
 static ncclResult_t give_room(const char *path, size_t size, int fd)
 {
-    int error = ftruncate(fd, (off_t)size) == 0 ? 0 : errno;
-    if (error == 0) {
-        do {
-            error = posix_fallocate(fd, 0, (off_t)size);
-        } while (error == EINTR);
+    int error = ftruncate(fd, (off_t)size) == 0 ? EINTR : errno;
+    while (error == EINTR) {
+        error = posix_fallocate(fd, 0, (off_t)size);
     }
     if (error != 0) {
         OH_INFO("%s: no room: %s", path, strerror(error));
-        return ncclSystemError;
     }
-    return ncclSuccess;
+    return error == 0 ? ncclSuccess : ncclSystemError;
 }
 
 ncclResult_t oh_locked_file_open(const char *path, size_t size, int *fd_p)
 {
     uint64_t deadline = oh_now_ns() + PATIENCE_NS;
-    enum attempt attempt;
     int fd;
-    while ((attempt = try_open(path, size, &fd)) == AGAIN) {
+    while ((fd = try_open(path, size)) == AGAIN) {
         if (oh_now_ns() > deadline) {
             OH_INFO("%s is removed again and again", path);
             return ncclSystemError;
         }
         oh_sleep_ns(PAUSE_NS);
     }
-    if (attempt == FAILED) {
+    if (fd == FAILED) {
         return ncclSystemError;
     }
     if (!leaves_enough(path, fd) || give_room(path, size, fd) != ncclSuccess) {

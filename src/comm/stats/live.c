@@ -28,12 +28,10 @@ static bool tried;
 /* The memory is there before it is used: a page that cannot be had would end the process at the first store. */
 static bool reserve(int fd)
 {
-    int error;
     do {
-        error = posix_fallocate(fd, 0, sizeof(struct oh_live));
-    } while (error == EINTR);
-    errno = error;
-    return error == 0;
+        errno = posix_fallocate(fd, 0, sizeof(struct oh_live));
+    } while (errno == EINTR);
+    return errno == 0;
 }
 
 /* The descriptor stays open for readers, and is used no more here: the application may close it. */
