@@ -49,25 +49,21 @@ void oh_context_leave(const struct oh_context_scope *scope)
 
 CUresult oh_context_ignore_lost(CUresult result)
 {
-    switch (result) {
-    case CUDA_ERROR_DEINITIALIZED:
-    case CUDA_ERROR_INVALID_CONTEXT:
-    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
-    case CUDA_ERROR_ECC_UNCORRECTABLE:
-    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
-    case CUDA_ERROR_ILLEGAL_ADDRESS:
-    case CUDA_ERROR_LAUNCH_TIMEOUT:
-    case CUDA_ERROR_ASSERT:
-    case CUDA_ERROR_HARDWARE_STACK_ERROR:
-    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-    case CUDA_ERROR_MISALIGNED_ADDRESS:
-    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-    case CUDA_ERROR_INVALID_PC:
-    case CUDA_ERROR_LAUNCH_FAILED:
-        return CUDA_SUCCESS;
-    default:
-        return result;
+    static const CUresult lost[] = {
+        CUDA_ERROR_DEINITIALIZED,        CUDA_ERROR_INVALID_CONTEXT,
+        CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_ECC_UNCORRECTABLE,
+        CUDA_ERROR_NVLINK_UNCORRECTABLE, CUDA_ERROR_ILLEGAL_ADDRESS,
+        CUDA_ERROR_LAUNCH_TIMEOUT,       CUDA_ERROR_ASSERT,
+        CUDA_ERROR_HARDWARE_STACK_ERROR, CUDA_ERROR_ILLEGAL_INSTRUCTION,
+        CUDA_ERROR_MISALIGNED_ADDRESS,   CUDA_ERROR_INVALID_ADDRESS_SPACE,
+        CUDA_ERROR_INVALID_PC,           CUDA_ERROR_LAUNCH_FAILED,
+    };
+    for (size_t i = 0; i < sizeof lost / sizeof *lost; i++) {
+        if (result == lost[i]) {
+            return CUDA_SUCCESS;
+        }
     }
+    return result;
 }
 
 CUcontext oh_context_of_call(CUdevice device, CUstream stream)
