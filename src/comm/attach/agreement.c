@@ -114,32 +114,29 @@ static bool is_bus_id(const char *text)
     return length > 0 && text[length] == '\0';
 }
 
-/* Checks that NVLink joins the peer, and opens its memory. */
-static void open_peer(struct oh_comm *comm, uint32_t rank)
+/* Checks that NVLink joins the peer, and opens its memory. Returns false if this rank has declined. */
+static bool open_peer(struct oh_comm *comm, uint32_t rank)
 {
     struct oh_peer_info info = comm->segment.shared->peer_info[rank]; /* read once: the peer may write to it */
     struct oh_topo_pair pair;
     char reason[OH_REASON_BYTES];
 
     if (!oh_peer_info_is_own(&info) && !oh_peer_info_is_visible(&info)) {
-        decline(comm, "the process of rank %u cannot be seen from here (another PID namespace, or no /proc?)", rank);
-        return;
+        return decline(comm, "the process of rank %u cannot be seen from here (another PID namespace, or no /proc?)",
+                       rank);
     }
     info.bus_id[sizeof info.bus_id - 1] = '\0';
     if (!is_bus_id(info.bus_id)) {
-        decline(comm, "rank %u gives no bus id of a GPU", rank);
-        return;
+        return decline(comm, "rank %u gives no bus id of a GPU", rank);
     }
     oh_topo_pair_gather(comm->agreement.gpu.bus_id, info.bus_id, &pair);
     if (!oh_topo_check_pair(comm->agreement.gpu.bus_id, info.bus_id, &pair, reason, sizeof reason)) {
-        decline(comm, "%s", reason);
-        return;
+        return decline(comm, "%s", reason);
     }
     if (oh_staging_open_peer(&comm->staging, rank, &info, oh_peer_info_is_own(&info)) != CUDA_SUCCESS) {
-        decline(comm, "the memory of rank %u (GPU %s) cannot be opened", rank, info.bus_id);
-        return;
+        return decline(comm, "the memory of rank %u (GPU %s) cannot be opened", rank, info.bus_id);
     }
-    comm->agreement.opened |= 1U << rank;
+    return true;
 }
 
 /* Opens the peers whose info is ready. True when all are open. */
@@ -149,8 +146,10 @@ static bool open_peers(struct oh_comm *comm)
         if (oh_segment_decision(&comm->segment) == OH_DECISION_OFF) {
             return false; /* nothing may be opened then */
         }
-        if (!(comm->agreement.opened & 1U << r) && atomic_load(&comm->segment.shared->peer_info[r].ready)) {
-            open_peer(comm, r);
+        const uint32_t bit = 1U << r;
+        if (!(comm->agreement.opened & bit) && atomic_load(&comm->segment.shared->peer_info[r].ready) &&
+            open_peer(comm, r)) {
+            comm->agreement.opened |= bit;
         }
     }
     return comm->agreement.opened == (1U << comm->id.nranks) - 1;
@@ -333,8 +332,6 @@ void oh_agreement_end(struct oh_comm *comm)
     }
     pthread_mutex_unlock(&comm->attach.mutex);
     if (!on) { /* yes takes effect at the next call */
-        OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->id.nccl, comm->id.rank,
-                comm->id.nranks, comm->attach.reason);
         oh_comm_detach(comm);
     }
 }

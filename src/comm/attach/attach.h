@@ -114,7 +114,7 @@ bool oh_attach_leave(struct oh_comm *comm);
 /* Nobody knows the communicator any more: frees it, once kernels, graphs and peers are done with it. */
 void oh_comm_release(struct oh_comm *comm);
 
-/* The communicator is not served: gives up segment and staging memory. */
+/* The communicator is not served, which is logged: gives up segment and staging memory. */
 void oh_comm_detach(struct oh_comm *comm);
 
 /* --- a set-up under way, for src/comm/attach alone; the background thread's once it has begun --------------------- */

@@ -223,8 +223,6 @@ static void take_rank(struct oh_comm *comm, const struct oh_nccl_rank *rank)
 static void end_creation(struct oh_comm *comm, bool is_refused)
 {
     if (is_refused) {
-        OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->id.nccl, comm->id.rank,
-                comm->id.nranks, comm->attach.reason);
         oh_segment_unlink(&comm->segment);
         oh_comm_detach(comm);
     }

@@ -21,6 +21,7 @@
 #include "gpu/context.h"
 #include "util/bgthread.h"
 #include "util/clock.h"
+#include "util/log.h"
 #include "util/scope.h"
 
 #define RECLAIM_TRIES 20                                 /* in two seconds, unless other communicators end meanwhile */
@@ -163,6 +164,8 @@ static struct oh_comm *take_remains(struct oh_comm *comm)
 
 void oh_comm_detach(struct oh_comm *comm)
 {
+    OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->id.nccl, comm->id.rank, comm->id.nranks,
+            comm->attach.reason);
     struct oh_comm *remains = take_remains(comm);
     if (remains) {
         oh_staging_share_context(&remains->staging);

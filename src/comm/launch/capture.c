@@ -88,23 +88,16 @@ static bool is_frontier(const struct oh_capture *capture, const CUgraphNode *nod
            (count == 0 || memcmp(nodes, capture->frontier, count * sizeof(CUgraphNode)) == 0);
 }
 
-/* A copy of the nodes that the stream's next work depends on; *copy_p is NULL if there are none. */
+/* A copy of the nodes that the stream's next work depends on. */
 static CUresult copy_frontier(CUstream stream, CUgraphNode **copy_p, size_t *count_p)
 {
     const CUgraphNode *nodes;
-    CUgraphNode *copy = NULL;
-    size_t count;
-    OH_TRY(get_frontier(stream, &nodes, &count));
-    if (count > 0) {
-        copy = malloc(count * sizeof(CUgraphNode));
-        if (!copy) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        memcpy(copy, nodes, count * sizeof(CUgraphNode));
+    OH_TRY(get_frontier(stream, &nodes, count_p));
+    *copy_p = malloc((*count_p + 1) * sizeof *nodes); /* there may be none */
+    if (*copy_p && *count_p > 0) {
+        memcpy(*copy_p, nodes, *count_p * sizeof *nodes);
     }
-    *copy_p = copy;
-    *count_p = count;
-    return CUDA_SUCCESS;
+    return *copy_p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* The nodes, whose memory it takes over, become the frontier. */
