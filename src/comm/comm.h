@@ -241,8 +241,7 @@ void oh_comms_print_stats(void);
 /* Counts a call on a communicator that onehop does not know. */
 void oh_stats_count_unknown(void);
 
-/* NCCL has loaded this library as a plugin: there is a communicator. The program has made or ended one by onehop. */
-void oh_stats_mark_plugin_loaded(void);
-void oh_stats_mark_reached(void);
+/* True: NCCL has loaded this library as a plugin: there is a communicator. False: the program has made or ended one. */
+void oh_stats_expect_calls(bool expects);
 
 #endif

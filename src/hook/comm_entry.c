@@ -112,16 +112,24 @@ static bool is_in_progress(const struct oh_real *real, const struct oh_comm *com
            state == ncclInProgress;
 }
 
-/* NULL: no memory. NCCL creates the child of a non-blocking communicator in the background, whatever the child is. */
-static struct oh_comm *begin_creation(struct oh_comm *parent, struct oh_key key, const ncclConfig_t *config,
-                                      ncclComm_t *nccl_p)
+/* NULL: no memory. key NULL: unknown, of one that grows. */
+static struct oh_comm *begin_any_creation(struct oh_comm *parent, const struct oh_key *key, const ncclConfig_t *config,
+                                          ncclComm_t *nccl_p, bool is_grow)
 {
     OH_KEEP_ERRNO();
     struct oh_comm_config read = oh_config_read(config, parent ? &oh_comm_id(parent)->config : NULL);
-    read.blocking &= !parent || oh_comm_id(parent)->config.blocking;
-    oh_stats_mark_reached();
+    if (parent && !is_grow) { /* NCCL creates the child of a non-blocking communicator in the background in any case */
+        read.blocking &= oh_comm_id(parent)->config.blocking;
+    }
+    oh_stats_expect_calls(false);
     oh_initial_comm_creation_begin();
-    return oh_creation_begin(&key, &read, parent, nccl_p, false);
+    return oh_creation_begin(key, &read, parent, nccl_p, is_grow);
+}
+
+static struct oh_comm *begin_creation(struct oh_comm *parent, struct oh_key key, const ncclConfig_t *config,
+                                      ncclComm_t *nccl_p)
+{
+    return begin_any_creation(parent, &key, config, nccl_p, false);
 }
 
 /* After the real creator returned `res`: completes the creations now, or at the end of the group. Returns `res`. */
@@ -239,16 +247,6 @@ EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, nc
     return end_creations(real, created, res);
 }
 
-static struct oh_comm *begin_growing(struct oh_comm *parent, const ncclUniqueId *id, const ncclConfig_t *config,
-                                     ncclComm_t *nccl_p)
-{
-    OH_KEEP_ERRNO();
-    oh_initial_comm_creation_begin();
-    const struct oh_comm_config read = oh_config_read(config, parent ? &oh_comm_id(parent)->config : NULL);
-    const struct oh_key key = id ? oh_key_of_ids(id, 1) : (struct oh_key){{0}};
-    return oh_creation_begin(id ? &key : NULL, &read, parent, nccl_p, true);
-}
-
 /* Ranks of the parent pass it, and one of them or all the id; new ranks pass the id. */
 EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
                                  ncclConfig_t *config)
@@ -259,7 +257,8 @@ EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId
     if (!oh_entry_is_active() || !newcomm || (comm ? !parent : !id)) {
         return REAL(real, CommGrow(comm, nranks, id, rank, newcomm, config));
     }
-    struct oh_comm *created = begin_growing(parent, id, config, newcomm);
+    const struct oh_key key = id ? oh_key_of_ids(id, 1) : (struct oh_key){{0}};
+    struct oh_comm *created = begin_any_creation(parent, id ? &key : NULL, config, newcomm, true);
     ncclResult_t res = REAL(real, CommGrow(comm, nranks, id, rank, newcomm, config));
     if (parent) {
         oh_comm_id(parent)->grows -= oh_entry_is_rejected(res);
@@ -290,7 +289,7 @@ EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     struct oh_comm *ours = active_comm(comm);
-    oh_stats_mark_reached();
+    oh_stats_expect_calls(false);
     GET_REAL_OF(ours, real);
     if (!ours) {
         return real->CommDestroy(comm);
@@ -306,7 +305,7 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     struct oh_comm *ours = active_comm(comm);
-    oh_stats_mark_reached();
+    oh_stats_expect_calls(false);
     GET_REAL_OF(ours, real);
     if (!ours) {
         return real->CommAbort(comm);

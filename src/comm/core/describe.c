@@ -28,14 +28,9 @@ void oh_stats_count_unknown(void)
 
 static atomic_bool expecting;
 
-void oh_stats_mark_plugin_loaded(void)
+void oh_stats_expect_calls(bool expects)
 {
-    atomic_store(&expecting, true);
-}
-
-void oh_stats_mark_reached(void)
-{
-    atomic_store(&expecting, false);
+    atomic_store(&expecting, expects);
 }
 
 /* --- one communicator ------------------------------------------------------------------------------------------- */
@@ -149,12 +144,19 @@ void oh_comms_describe(onehop_process_info_t *info_p)
 
 /* --- at the end ------------------------------------------------------------------------------------------------- */
 
-/* What ONEHOP_STATS asks for. */
+/* What ONEHOP_STATS asks for, or ONEHOP_STATS_FILE. */
 struct destination {
     bool wanted;
     bool json;
+    bool exists; /* `onehop run` has made the file: a process that ends after the reader finds none, and makes none */
     const char *path; /* NULL: where the log goes */
 };
+
+static struct destination get_file(void)
+{
+    const char *path = oh_env_path(OH_ENV_STATS_FILE, NULL);
+    return (struct destination){.wanted = path != NULL, .json = true, .exists = true, .path = path};
+}
 
 /* "0", "1", or "text" or "json", with a colon and a path or without. */
 static bool parse_destination(const char *text, struct destination *destination_p)
@@ -182,56 +184,33 @@ static struct destination get_destination(void)
     return destination;
 }
 
-/* Formats a line, with its newline; returns its length. */
-static size_t make_line(const struct oh_stats_record *record, bool json, char line_p[OH_STATS_LINE])
-{
-    const size_t length = json ? oh_stats_json(record, line_p) : oh_stats_text(record, line_p);
-    line_p[length] = '\n'; /* in the place of the final zero */
-    return length + 1;
-}
-
 /* One write, so that processes do not mix. */
 static void give_out(const struct destination *destination, const struct oh_stats_record *record)
 {
     char line[OH_STATS_LINE];
-    const size_t length = make_line(record, destination->json, line);
-    const int fd = destination->path ? oh_output_open(destination->path, O_CREAT) : -1;
+    const size_t length = destination->json ? oh_stats_json(record, line) : oh_stats_text(record, line);
+    const int fd = destination->path ? oh_output_open(destination->path, destination->exists ? 0 : O_CREAT) : -1;
+    line[length] = '\n'; /* in the place of the final zero */
     if (fd >= 0) {
-        oh_output_write(fd, line, length);
+        oh_output_write(fd, line, length + 1);
         close(fd);
-    } else if (destination->path) {
+    } else if (!destination->path && destination->json) {
+        oh_log_raw(line, length + 1);
+    } else if (!destination->path) {
+        oh_log_stats("%.*s", (int)length, line);
+    } else if (!destination->exists) {
         OH_WARN("ONEHOP_STATS: %s cannot be opened: %m", destination->path);
-    } else if (destination->json) {
-        oh_log_raw(line, length);
-    } else {
-        oh_log_stats("%.*s", (int)length - 1, line);
-    }
-}
-
-/* To the file that `onehop run` has made: a process that ends after the reader finds none, and makes none. */
-static void append_record(const struct oh_stats_record *record, const char *path)
-{
-    char line[OH_STATS_LINE];
-    const size_t length = make_line(record, true, line);
-    const int fd = oh_output_open(path, 0);
-    if (fd >= 0) {
-        oh_output_write(fd, line, length);
-        close(fd);
     }
 }
 
 void oh_comm_print_stats(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
-    const char *path = oh_env_path(OH_ENV_STATS_FILE, NULL);
-    struct destination destination = get_destination();
-    if (path || destination.wanted) {
-        struct oh_stats_record record = record_of(comm);
-        if (path) {
-            append_record(&record, path);
-        }
-        if (destination.wanted) {
-            give_out(&destination, &record);
+    const struct destination destinations[] = {get_file(), get_destination()};
+    for (int i = 0; i < 2; i++) {
+        if (destinations[i].wanted) {
+            const struct oh_stats_record record = record_of(comm);
+            give_out(&destinations[i], &record);
         }
     }
 }
@@ -248,18 +227,20 @@ static bool is_passed_by(void)
 }
 
 /* In the sum of `onehop run --stats` only: with onehop off a program prints what it always did. */
-static void append_process(const char *path)
+static void print_process(void)
 {
+    const struct destination file = get_file();
     struct oh_stats_record record = {.pid = (uint64_t)getpid(),
                                      .state = OH_STATE_FALLBACK,
                                      .fallbacks = {[OH_FALLBACK_COMM] = atomic_load(&unknown_calls)},
                                      .reason = OH_STRANGE_REASON};
-    if (record.fallbacks[OH_FALLBACK_COMM] > 0) {
-        append_record(&record, path);
-    } else if (is_passed_by()) {
-        append_record(
-            &(struct oh_stats_record){.pid = record.pid, .state = OH_STATE_UNREACHED, .reason = OH_UNREACHED_REASON},
-            path);
+    const bool is_known = record.fallbacks[OH_FALLBACK_COMM] == 0;
+    if (is_known) {
+        record =
+            (struct oh_stats_record){.pid = record.pid, .state = OH_STATE_UNREACHED, .reason = OH_UNREACHED_REASON};
+    }
+    if (file.wanted && (!is_known || is_passed_by())) {
+        give_out(&file, &record);
     }
 }
 
@@ -272,9 +253,6 @@ static void print_stats(struct oh_comm *comm, void *unused)
 void oh_comms_print_stats(void)
 {
     OH_KEEP_ERRNO();
-    const char *path = oh_env_path(OH_ENV_STATS_FILE, NULL);
     oh_registry_visit(print_stats, NULL);
-    if (path) {
-        append_process(path);
-    }
+    print_process();
 }
