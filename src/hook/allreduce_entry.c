@@ -11,6 +11,7 @@
 
 #include "comm/attach/attach.h"
 #include "hook/entry.h"
+#include "util/clock.h"
 #include "util/scope.h"
 #include "util/log.h"
 
@@ -193,7 +194,7 @@ static bool attach_or_defer(const struct oh_call *call, ncclRedOp_t op, ncclResu
         *res_p = oh_group_fail(comm, oh_group_defer(call, op));
         return true;
     }
-    oh_attach_wait(&comm, 1);
+    oh_attach_wait(comm, oh_now_ns());
     return false;
 }
 
@@ -225,17 +226,13 @@ static ncclResult_t destroy_op(struct oh_comm *comm, ncclRedOp_t op)
 static struct oh_deferred *await_deferred(size_t *count_p)
 {
     OH_KEEP_ERRNO();
+    const uint64_t start_ns = oh_now_ns();
     struct oh_deferred *deferred = oh_group_depth() == 1 ? oh_group_take_deferred(count_p) : NULL;
-    struct oh_comm **comms = deferred ? calloc(*count_p, sizeof(void *)) : NULL;
-    for (size_t i = 0; deferred && i < *count_p; i++) {
+    for (size_t i = 0; i < *count_p; i++) {
         oh_comm_begin_use(deferred[i].call.comm);
     }
-    for (size_t i = 0; comms && i < *count_p; i++) {
-        comms[i] = deferred[i].call.comm;
-    }
-    if (comms) { /* else the calls do not wait */
-        oh_attach_wait(comms, *count_p);
-        free(comms);
+    for (size_t i = 0; i < *count_p; i++) {
+        oh_attach_wait(deferred[i].call.comm, start_ns);
     }
     return deferred;
 }

@@ -282,18 +282,12 @@ static const char *folder_of(const char *variable)
 
 bool oh_store_cache_path(const struct oh_tuning_key *key, char path_p[OH_STORE_PATH])
 {
-    const char *cache = folder_of("XDG_CACHE_HOME"), *home = folder_of("HOME");
-    int folder = -1, all = -1;
-    if (cache) {
-        folder = snprintf(path_p, OH_STORE_PATH, "%s/onehop/", cache);
-    } else if (home) {
-        folder = snprintf(path_p, OH_STORE_PATH, "%s/.cache/onehop/", home);
-    }
-    if (folder > 0 && folder < OH_STORE_PATH) {
-        all = folder + snprintf(path_p + folder, (size_t)(OH_STORE_PATH - folder), "%s-n%u-driver-%s-nccl-%s.tuning",
-                                key->gpu, key->nranks, key->driver, key->nccl);
-    }
-    if (all < 0 || all >= OH_STORE_PATH) {
+    const char *cache = folder_of("XDG_CACHE_HOME"), *base = cache ? cache : folder_of("HOME");
+    const int folder =
+        base ? snprintf(path_p, OH_STORE_PATH, "%s%s/onehop/", base, cache ? "" : "/.cache") : OH_STORE_PATH;
+    if (folder >= OH_STORE_PATH ||
+        snprintf(path_p + folder, (size_t)(OH_STORE_PATH - folder), "%s-n%u-driver-%s-nccl-%s.tuning", key->gpu,
+                 key->nranks, key->driver, key->nccl) >= OH_STORE_PATH - folder) {
         return false;
     }
     for (char *c = path_p + folder; *c; c++) {

@@ -67,17 +67,11 @@ bool oh_env_flag(enum oh_env_variable variable, bool unset)
 bool oh_number_parse(const char *text, bool units, uint64_t max, uint64_t *number_p)
 {
     static const char letters[] = "kKmMgG";
-    uint64_t number = 0;
-    const char *at = text;
-    for (; *at >= '0' && *at <= '9'; at++) {
-        if (number > max / 10) {
-            return false;
-        }
-        number = number * 10 + (uint64_t)(*at - '0');
-    }
-    const char *letter = units && *at ? strchr(letters, *at) : NULL;
+    char *end;
+    const unsigned long long number = strtoull(text, &end, 10); /* if too large, ULLONG_MAX */
+    const char *letter = units && *end ? strchr(letters, *end) : NULL;
     const unsigned shift = letter ? 10 * (1 + (unsigned)(letter - letters) / 2) : 0;
-    if (at == text || at[letter ? 1 : 0] != '\0' || number > max >> shift) {
+    if (*text < '0' || *text > '9' || end[letter ? 1 : 0] != '\0' || number > max >> shift) {
         return false;
     }
     *number_p = number << shift;

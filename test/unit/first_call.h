@@ -7,6 +7,7 @@
 
 #include "comm/attach/attach.h"
 #include "comm/comm_internal.h"
+#include "util/clock.h"
 
 /* NCCL has created it, for a rank on the GPU of its number. */
 static inline bool say_created(struct oh_comm *comm, int rank, int nranks)
@@ -28,7 +29,7 @@ static inline struct oh_comm *create_comm(struct oh_comm *comm, ncclComm_t nccl,
 static inline bool make_first_call(struct oh_comm *comm)
 {
     oh_attach_begin(comm, NULL);
-    oh_attach_wait(&comm, 1);
+    oh_attach_wait(comm, oh_now_ns());
     bool served = oh_attach_decide(comm);
     for (int i = 0; !served && !oh_comm_is_settled(comm) && i < 1000; i++) {
         usleep(1000); /* the thread that sets up says so soon */

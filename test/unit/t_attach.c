@@ -93,7 +93,7 @@ static bool call(struct rank *self, struct oh_comm *comm, bool *served_p)
     }
     if (oh_attach_wants(&what, ncclSum)) {
         oh_attach_begin(comm, NULL);
-        oh_attach_wait(&comm, 1);
+        oh_attach_wait(comm, oh_now_ns());
     }
     bool counted = unsettled && oh_comm_is_created(comm);
     *served_p = (counted ? oh_attach_decide(comm) : !unsettled) && oh_call_decide(&what, ncclSum);
@@ -243,7 +243,7 @@ static void *cross(void *user)
         for (int i = 0; i < COMMS; i++, at = (at + step) % COMMS) {
             uint64_t start = oh_now_ns();
             oh_attach_begin(comms[at], NULL);
-            oh_attach_wait(&comms[at], 1);
+            oh_attach_wait(comms[at], oh_now_ns());
             bool unsettled = !oh_comm_is_settled(comms[at]);
             if (unsettled && !oh_attach_decide(comms[at])) {
                 oh_attach_note_result(comms[at], true, ncclSuccess);

@@ -273,8 +273,8 @@ static uint64_t patience(const struct oh_comm *comm, uint64_t for_peers, bool *a
     return PATIENCE_NS;
 }
 
-/* True while the call that began to wait at `start` waits on. If the wait fails, no later call waits. */
-static bool is_waiting(struct oh_comm *comm, uint64_t start, uint64_t for_peers)
+/* True while the call that began to wait at `start_ns` waits on. If the wait fails, no later call waits. */
+static bool is_waiting(struct oh_comm *comm, uint64_t start_ns, uint64_t for_peers)
 {
     struct oh_attach *attach = &comm->attach;
     bool all_here = false;
@@ -282,7 +282,7 @@ static bool is_waiting(struct oh_comm *comm, uint64_t start, uint64_t for_peers)
     const bool pending = oh_comm_state(comm) == OH_COMM_ATTACHING && attach->patient;
     const uint64_t most = pending ? patience(comm, for_peers, &all_here) : 0;
     pthread_mutex_unlock(&attach->mutex);
-    const bool waits = oh_now_ns() - start < most;
+    const bool waits = oh_now_ns() - start_ns < most;
     attach->patient &= waits || !all_here;
     return waits;
 }
@@ -298,15 +298,12 @@ static void note_waiting(int change)
     }
 }
 
-void oh_attach_wait(struct oh_comm *const *comms, size_t count)
+void oh_attach_wait(struct oh_comm *comm, uint64_t start_ns)
 {
-    const uint64_t start = oh_now_ns();
+    const uint64_t for_peers = patience_for_peers(comm);
     note_waiting(1);
-    for (size_t i = 0; i < count; i++) {
-        const uint64_t for_peers = patience_for_peers(comms[i]);
-        while (is_waiting(comms[i], start, for_peers)) {
-            oh_segment_pause();
-        }
+    while (is_waiting(comm, start_ns, for_peers)) {
+        oh_segment_pause();
     }
     note_waiting(-1);
 }

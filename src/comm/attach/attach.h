@@ -75,10 +75,11 @@ bool oh_attach_wants(const struct oh_call *call, ncclRedOp_t op);
 void oh_attach_begin(struct oh_comm *comm, CUstream stream);
 
 /*
- * Waits until the ranks of these communicators have decided: 2 s at most in all, and no more after one failed wait of a
- * communicator. The thread holds back its calls of all of them meanwhile.
+ * Waits until the ranks of the communicator have decided: up to 2 s after `start_ns`, when a call began to wait, or a
+ * group with calls of several communicators; no more after one failed wait. The thread holds back its calls of all of
+ * them meanwhile.
  */
-void oh_attach_wait(struct oh_comm *const *comms, size_t count);
+void oh_attach_wait(struct oh_comm *comm, uint64_t start_ns);
 
 /* Counts the call. True: it is served on every rank, as all later ones. False: it goes to NCCL on every rank. */
 bool oh_attach_decide(struct oh_comm *comm);

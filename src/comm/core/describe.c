@@ -159,27 +159,19 @@ static struct destination get_file(void)
 }
 
 /* "0", "1", or "text" or "json", with a colon and a path or without. */
-static bool parse_destination(const char *text, struct destination *destination_p)
-{
-    if (strcmp(text, "0") == 0 || strcmp(text, "1") == 0) {
-        *destination_p = (struct destination){.wanted = text[0] == '1'};
-        return true;
-    }
-    bool json = strncasecmp(text, "json", 4) == 0;
-    if (!json && strncasecmp(text, "text", 4) != 0) {
-        return false;
-    }
-    *destination_p = (struct destination){.wanted = true, .json = json, .path = text[4] == ':' ? text + 5 : NULL};
-    return destination_p->path ? oh_env_is_path(destination_p->path) : text[4] == '\0';
-}
-
 static struct destination get_destination(void)
 {
-    struct destination destination = {.wanted = false};
     const char *text = oh_env_text(OH_ENV_STATS);
-    if (text && !parse_destination(text, &destination)) {
+    struct destination destination = {.wanted = text && strcmp(text, "0") != 0};
+    if (!destination.wanted || strcmp(text, "1") == 0) {
+        return destination;
+    }
+    destination.json = strncasecmp(text, "json", 4) == 0;
+    const bool known = destination.json || strncasecmp(text, "text", 4) == 0;
+    destination.path = known && text[4] == ':' ? text + 5 : NULL;
+    if (!known || (destination.path ? !oh_env_is_path(destination.path) : text[4] != '\0')) {
         oh_env_reject(OH_ENV_STATS);
-        destination = (struct destination){.wanted = false};
+        destination.wanted = false;
     }
     return destination;
 }

@@ -194,26 +194,21 @@ typedef CUresult (*submission_step)(struct oh_submission *);
  * kernels of the submission this rank has launched. So none may follow, and a capture that may hold some is never
  * replayed.
  */
-static CUresult enter_and_run(struct oh_submission *submission, submission_step step)
+static ncclResult_t in_context(struct oh_submission *submission, submission_step step)
 {
-    const struct oh_comm *comm = submission->calls[0].comm;
+    struct oh_comm *comm = submission->calls[0].comm;
     OH_CONTEXT_SCOPE(scope);
     CUresult result = oh_context_enter(&comm->staging.context, &scope);
     if (result == CUDA_SUCCESS) {
         result = step(submission);
     }
-    if (result != CUDA_SUCCESS && comm->attach.cutover_call != 0) {
+    if (result == CUDA_SUCCESS) {
+        return ncclSuccess;
+    }
+    if (comm->attach.cutover_call != 0) {
         oh_order_invalidate(stream_of(submission), &submission->stream_state);
     }
-    return result;
-}
-
-static ncclResult_t in_context(struct oh_submission *submission, submission_step step)
-{
-    struct oh_comm *comm = submission->calls[0].comm;
-    const CUresult result = enter_and_run(submission, step);
-    return result == CUDA_SUCCESS ? ncclSuccess
-                                  : oh_order_refuse(comm, oh_order_fail(comm, result, "launching an allreduce"));
+    return oh_order_refuse(comm, oh_order_fail(comm, result, "launching an allreduce"));
 }
 
 ncclResult_t oh_submission_begin(struct oh_submission *submission, const struct oh_call *calls, size_t count)
