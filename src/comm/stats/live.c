@@ -71,15 +71,13 @@ static struct oh_live_entry *free_entry(void)
     return NULL;
 }
 
-/* Both with the mutex held; the fences pair with the reader's system calls, which see memory in order. */
-static void begin_change(struct oh_live_entry *entry)
+/* With the mutex held; the fences pair with the reader's system calls, which see memory in order. */
+static void change(struct oh_live_entry *entry, const struct oh_stats_record *facts, bool used)
 {
     atomic_fetch_add_explicit(&entry->sequence, 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst);
-}
-
-static void end_change(struct oh_live_entry *entry)
-{
+    entry->facts = *facts;
+    atomic_store_explicit(&entry->used, used, memory_order_relaxed);
     atomic_fetch_add_explicit(&entry->sequence, 1, memory_order_release);
 }
 
@@ -94,11 +92,8 @@ void oh_live_add(struct oh_live_ref *ref, uint64_t comm)
     struct oh_live_entry *entry = page ? free_entry() : NULL;
     if (entry) {
         uint32_t number = (uint32_t)(entry - page->entry);
-        begin_change(entry);
-        entry->facts = (struct oh_stats_record){.comm = comm};
         memset(&entry->counters, 0, sizeof entry->counters);
-        atomic_store_explicit(&entry->used, 1, memory_order_relaxed);
-        end_change(entry);
+        change(entry, &(struct oh_stats_record){.comm = comm}, true);
         if (atomic_load_explicit(&page->head.top, memory_order_relaxed) <= number) {
             atomic_store_explicit(&page->head.top, number + 1, memory_order_release);
         }
@@ -109,11 +104,8 @@ void oh_live_add(struct oh_live_ref *ref, uint64_t comm)
 void oh_live_update(struct oh_live_ref *ref, const struct oh_stats_record *record)
 {
     OH_LOCK(&mutex);
-    struct oh_live_entry *entry = ref->entry;
-    if (entry) {
-        begin_change(entry);
-        entry->facts = *record;
-        end_change(entry);
+    if (ref->entry) {
+        change(ref->entry, record, true);
     }
 }
 
@@ -134,9 +126,7 @@ void oh_live_remove(struct oh_live_ref *ref)
     if (entry) {
         add_counters(&ref->counters, &entry->counters);
         ref->entry = NULL;
-        begin_change(entry);
-        atomic_store_explicit(&entry->used, 0, memory_order_relaxed);
-        end_change(entry);
+        change(entry, &(struct oh_stats_record){0}, false);
     }
 }
 

@@ -20,15 +20,11 @@ static const struct {
     const char *words;
 } fallback_reasons[OH_FALLBACK_COUNT] = {
 #define OH_FALLBACK_ENTRY(identifier_, key_, words_) {key_, words_},
-    OH_FALLBACK_REASONS(OH_FALLBACK_ENTRY)
-#undef OH_FALLBACK_ENTRY
-};
+    OH_FALLBACK_REASONS(OH_FALLBACK_ENTRY)};
 
 static const char *const states[OH_STATE_COUNT] = {
 #define OH_STATE_ENTRY(identifier_, key_) key_,
-    OH_STATES(OH_STATE_ENTRY)
-#undef OH_STATE_ENTRY
-};
+    OH_STATES(OH_STATE_ENTRY)};
 
 const char *oh_fallback_name(int back)
 {

@@ -211,25 +211,16 @@ static void write_record(const struct oh_comm *comm, uint64_t count, uint32_t si
     atomic_store(&record->number, comm->serve.checked);
 }
 
-/* False: the record is not written yet, or is overwritten. */
-static bool read_record(const struct oh_check_entry *record, uint64_t number, uint64_t *count_p, uint64_t *signature_p,
-                        uint64_t *hash_p)
-{
-    const bool written = atomic_load(&record->number) == number;
-    *count_p = atomic_load(&record->count);
-    *signature_p = atomic_load(&record->signature);
-    *hash_p = atomic_load(&record->hash);
-    return written && atomic_load(&record->number) == number;
-}
-
 static bool compare_with(const struct oh_call *call, uint32_t rank, uint32_t signature)
 {
     struct oh_comm *comm = call->comm;
-    uint64_t count, other, hash;
+    const struct oh_check_entry *record = record_of(comm, rank, comm->serve.checked);
     char mine[OH_SIGNATURE_TEXT], theirs[OH_SIGNATURE_TEXT];
-    if (!read_record(record_of(comm, rank, comm->serve.checked), comm->serve.checked, &count, &other, &hash) ||
-        hash == comm->serve.check_hash) {
-        return true;
+    const bool written = atomic_load(&record->number) == comm->serve.checked;
+    const uint64_t count = atomic_load(&record->count), other = atomic_load(&record->signature);
+    const bool same = atomic_load(&record->hash) == comm->serve.check_hash;
+    if (same || !written || atomic_load(&record->number) != comm->serve.checked) {
+        return true; /* or the record is not written yet, or is overwritten */
     }
     if (oh_comm_fail(comm, ncclInvalidUsage, OH_MAX_RANKS)) {
         oh_signature_format(signature, call->count, mine);
