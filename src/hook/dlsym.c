@@ -115,10 +115,18 @@ OH_EARLY void oh_dlsym_before(const char *name)
     }
 }
 
-void *oh_dlsym_next(void *handle, const char *name)
+void *oh_dlsym_in(const char *path, const char *name)
 {
+    void *handle = dlopen(path[0] ? path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
     find_next(&oh_next_dlsym, "dlsym");
-    return atomic_load_explicit(&oh_next_dlsym, memory_order_relaxed)(handle, name);
+    void *found = handle ? atomic_load_explicit(&oh_next_dlsym, memory_order_relaxed)(handle, name) : NULL;
+    if (handle) {
+        dlclose(handle);
+    }
+    if (!found) {
+        dlerror();
+    }
+    return found;
 }
 
 static void after_fork_in_child(void)

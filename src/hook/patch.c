@@ -350,30 +350,16 @@ static int glance(struct dl_phdr_info *object, size_t size, void *user)
     return 1;
 }
 
-/* Returns onehopVersion of the global scope: NULL, ours, or another onehop's. */
-static const void *onehop_in_front(void)
-{
-    void *program = dlopen(NULL, RTLD_LAZY | RTLD_LOCAL);
-    void *found = program ? oh_dlsym_next(program, "onehopVersion") : NULL;
-    if (program) {
-        dlclose(program);
-    }
-    if (!found) {
-        dlerror();
-    }
-    return found;
-}
-
 bool oh_hooks_preloaded(void)
 {
-    return onehop_in_front() == (const void *)(uintptr_t)onehopVersion;
+    return oh_dlsym_in("", "onehopVersion") == (const void *)(uintptr_t)onehopVersion;
 }
 
 static bool may_patch(void)
 {
     static int answer = -1; /* guarded by mutex */
     if (answer < 0) {
-        const void *front = onehop_in_front();
+        const void *front = oh_dlsym_in("", "onehopVersion"); /* NULL, ours, or another onehop's */
         answer = !oh_env_flag(OH_ENV_DISABLE, false) && !getauxval(AT_SECURE);
         if (front && front != (const void *)(uintptr_t)onehopVersion) {
             OH_INFO("another libonehop.so is loaded in front of this one, which stays out of its way");

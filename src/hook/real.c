@@ -127,13 +127,9 @@ void oh_real_drop(int index)
 /* The copy that a look-up from an object finds; "": the program's, in the global scope. */
 static const struct oh_real *copy_in_scope_of(const char *path)
 {
-    void *handle = dlopen(path[0] ? path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-    void *found = handle ? oh_dlsym_next(handle, MARK) : NULL;
-    if (handle) {
-        dlclose(handle);
-    }
+    const void *found = oh_dlsym_in(path, MARK);
     for (int i = 0; found && i < oh_real_count(); i++) {
-        if ((void *)copies[i].AllReduce == found) {
+        if ((const void *)copies[i].AllReduce == found) {
             return &copies[i];
         }
     }

@@ -176,7 +176,10 @@ void oh_hooks_update(enum oh_hooks_urgency urgency);
 /* Returns whether this object is in the global scope: preloaded, not opened as NCCL opens plugins. */
 bool oh_hooks_preloaded(void);
 
-/* dlsym.c. Calls the next definition of dlsym, behind onehop's: looks at no new objects. */
-void *oh_dlsym_next(void *handle, const char *name);
+/*
+ * dlsym.c. Looks a name up from a loaded object; path "": in the global scope. Calls the next definition of dlsym,
+ * behind onehop's, which looks at no new objects. Leaves no dlerror.
+ */
+void *oh_dlsym_in(const char *path, const char *name);
 
 #endif
