@@ -23,10 +23,7 @@ static char error[160];
 static const struct oh_symbol functions[] = {
 #define OH_DRIVER_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_driver, field_), true},
 #define OH_DRIVER_LATER_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_driver, field_), false},
-    OH_DRIVER_FUNCTIONS(OH_DRIVER_ROW) OH_DRIVER_LATER_FUNCTIONS(OH_DRIVER_LATER_ROW)
-#undef OH_DRIVER_ROW
-#undef OH_DRIVER_LATER_ROW
-};
+    OH_DRIVER_FUNCTIONS(OH_DRIVER_ROW) OH_DRIVER_LATER_FUNCTIONS(OH_DRIVER_LATER_ROW)};
 
 /* The soname finds the copy that the application already uses. It stays open, unless a symbol is missing. */
 static ncclResult_t open_driver(void)

@@ -35,10 +35,7 @@ static const struct oh_nvml *opened;
 static const struct oh_symbol functions[] = {
 #define OH_NVML_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_nvml, field_), true},
 #define OH_NVML_OPTIONAL_ROW(field_, symbol_, args_) {#symbol_, offsetof(struct oh_nvml, field_), false},
-    OH_NVML_FUNCTIONS(OH_NVML_ROW) OH_NVML_OPTIONAL_FUNCTIONS(OH_NVML_OPTIONAL_ROW)
-#undef OH_NVML_ROW
-#undef OH_NVML_OPTIONAL_ROW
-};
+    OH_NVML_FUNCTIONS(OH_NVML_ROW) OH_NVML_OPTIONAL_FUNCTIONS(OH_NVML_OPTIONAL_ROW)};
 
 static void open_nvml(void)
 {

@@ -98,7 +98,7 @@ static bool pass_over_jobs(struct oh_bgthread *worker)
     *last = worker->jobs;
     worker->jobs = left;
     worker->passes++;
-    oh_bgthread_pass(worker);
+    pthread_cond_broadcast(&worker->passed);
     return moved;
 }
 
@@ -129,11 +129,6 @@ bool oh_bgthread_sleep(struct oh_bgthread *worker, uint64_t ns)
     const bool woken = worker->woken;
     worker->woken = false;
     return woken;
-}
-
-void oh_bgthread_pass(struct oh_bgthread *worker)
-{
-    pthread_cond_broadcast(&worker->passed);
 }
 
 bool oh_bgthread_await(struct oh_bgthread *worker, uint64_t until_ns)

@@ -44,7 +44,7 @@ struct oh_bgthread {
     bool prepared;
     pid_t owner;
     pthread_cond_t wake;   /* the thread waits for it */
-    pthread_cond_t passed; /* other threads wait for it */
+    pthread_cond_t passed; /* other threads wait for it: after each pass over jobs, and at the end of the thread */
 };
 
 /* work() of a thread of jobs. */
@@ -64,10 +64,7 @@ void oh_bgthread_add(struct oh_bgthread *worker, struct oh_job *job);
 /* In the thread: waits up to `ns` for oh_bgthread_start, and returns whether that was called since the last sleep. */
 bool oh_bgthread_sleep(struct oh_bgthread *worker, uint64_t ns);
 
-/* In the thread: ends the oh_bgthread_await of other threads, as each pass over jobs does. */
-void oh_bgthread_pass(struct oh_bgthread *worker);
-
-/* In other threads: waits for oh_bgthread_pass or the thread's end. Returns false when the time is over. */
+/* In other threads: waits for a signal of `passed`. Returns false when the time is over. */
 bool oh_bgthread_await(struct oh_bgthread *worker, uint64_t until_ns);
 
 /* Has the thread end, and waits up to `ns` for that. Returns false in a forked child. */

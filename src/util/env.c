@@ -23,9 +23,7 @@ static const struct {
     const char *accepted;
 } variables[OH_ENV_COUNT] = {
 #define OH_ENV_ROW(identifier_, name_, default_, accepted_) {name_, default_, accepted_},
-    OH_ENV_VARIABLES(OH_ENV_ROW)
-#undef OH_ENV_ROW
-};
+    OH_ENV_VARIABLES(OH_ENV_ROW)};
 
 const char *oh_env_text(enum oh_env_variable variable)
 {

@@ -34,7 +34,6 @@ static void register_schema(void)
     }
     static const nvtxPayloadSchemaEntry_t entries[] = {ENTRY(comm), ENTRY(sequence), ENTRY(bytes), ENTRY(algorithm),
                                                        ENTRY(calls)};
-#undef ENTRY
     const nvtxPayloadSchemaAttr_t attributes = {
         .fieldMask = NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_NAME | NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_TYPE |
                      NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_ENTRIES | NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_NUM_ENTRIES |

@@ -20,6 +20,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "util/scope.h"
+
 #ifndef SYS_pidfd_open /* the same number on every architecture */
 #define SYS_pidfd_open 434
 #endif
@@ -62,11 +64,9 @@ bool oh_process_has_ended(int32_t pid, uint64_t start)
 {
     bool dead;
     uint64_t now;
-    int saved = errno;
-    bool ended = (kill(pid, 0) != 0 && errno == ESRCH) ||
-                 (read_stat(pid, &dead, &now) && (dead || (start != 0 && now != start)));
-    errno = saved;
-    return ended;
+    OH_KEEP_ERRNO();
+    return (kill(pid, 0) != 0 && errno == ESRCH) ||
+           (read_stat(pid, &dead, &now) && (dead || (start != 0 && now != start)));
 }
 
 /* The application may have closed the descriptor, and opened another file under its number. */

@@ -31,7 +31,7 @@ static void work(struct oh_bgthread *unused)
             jobs--;
             done++;
         }
-        oh_bgthread_pass(&worker);
+        pthread_cond_broadcast(&worker.passed);
         if (done < 3) {
             oh_bgthread_sleep(&worker, LONG_NS);
         }

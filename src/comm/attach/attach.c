@@ -187,22 +187,6 @@ bool oh_attach_wants(const struct oh_call *call, ncclRedOp_t op)
            is_small(call);
 }
 
-/* Gives the set-up to the thread. */
-static void enqueue(struct oh_comm *comm)
-{
-    pthread_mutex_lock(&worker.mutex);
-    bool works = oh_bgthread_start(&worker);
-    if (works) {
-        comm->attach.in_background = true;
-        oh_bgthread_add(&worker, &comm->agreement.job);
-    }
-    pthread_mutex_unlock(&worker.mutex);
-    if (!works) {
-        oh_agreement_decline(comm, "a rank has no thread for the set-up");
-        oh_agreement_end(comm);
-    }
-}
-
 void oh_attach_begin(struct oh_comm *comm, CUstream stream)
 {
     struct oh_attach *attach = &comm->attach;
@@ -214,7 +198,17 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream)
     attach->ordering = comm->agreement.alive;
     attach->patient = true;
     attach->first_call = true;
-    enqueue(comm);
+    pthread_mutex_lock(&worker.mutex);
+    const bool works = oh_bgthread_start(&worker);
+    if (works) {
+        attach->in_background = true;
+        oh_bgthread_add(&worker, &comm->agreement.job);
+    }
+    pthread_mutex_unlock(&worker.mutex);
+    if (!works) {
+        oh_agreement_decline(comm, "a rank has no thread for the set-up");
+        oh_agreement_end(comm);
+    }
 }
 
 /* Another rank of the same communicator that this thread has created, and whose first call it may make next. */
@@ -303,7 +297,7 @@ void oh_attach_wait(struct oh_comm *comm, uint64_t start_ns)
     const uint64_t for_peers = patience_for_peers(comm);
     note_waiting(1);
     while (is_waiting(comm, start_ns, for_peers)) {
-        oh_segment_pause();
+        oh_sleep_ns(OH_SEGMENT_POLL_NS);
     }
     note_waiting(-1);
 }
@@ -353,7 +347,7 @@ static enum oh_step advance(struct oh_job *job)
     pthread_mutex_lock(&worker.mutex);
     comm->attach.in_background = false;
     bool retired = comm->attach.retired;
-    oh_bgthread_pass(&worker);
+    pthread_cond_broadcast(&worker.passed);
     pthread_mutex_unlock(&worker.mutex);
     if (retired) {
         oh_comm_release(comm);

@@ -216,20 +216,6 @@ static void take_rank(struct oh_comm *comm, const struct oh_nccl_rank *rank)
     }
 }
 
-/*
- * Without the mutex, after everything else: a thread that reads that it is no longer awaited reads the rest. A set-up
- * may be under way by now, unless the creation was refused.
- */
-static void end_creation(struct oh_comm *comm, bool is_refused)
-{
-    if (is_refused) {
-        oh_segment_unlink(&comm->segment);
-        oh_comm_detach(comm);
-    }
-    oh_segment_discard(&comm->attach.parent_segment);
-    oh_comm_children_done(comm, 1);
-}
-
 bool oh_comm_created(struct oh_comm *comm, const struct oh_nccl_rank *rank)
 {
     pthread_mutex_lock(&comm->attach.mutex);
@@ -246,8 +232,13 @@ bool oh_comm_created(struct oh_comm *comm, const struct oh_nccl_rank *rank)
         oh_comm_publish_facts(comm);
     }
     pthread_mutex_unlock(&comm->attach.mutex);
+    if (is_first && is_refused) {
+        oh_segment_unlink(&comm->segment);
+        oh_comm_detach(comm);
+    }
     if (is_first) {
-        end_creation(comm, is_refused);
+        oh_segment_discard(&comm->attach.parent_segment);
+        oh_comm_children_done(comm, 1); /* at last: a thread that reads that it is no longer awaited reads the rest */
     }
     return is_first;
 }

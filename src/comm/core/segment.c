@@ -26,14 +26,7 @@
 #define BUILD_VALUES                                                                                                   \
     ONEHOP_VERSION_CODE, sizeof(struct oh_shared), OH_SLOT_BYTES, OH_STAGING_BYTES, ONEHOP_ALGORITHM_COUNT
 
-#define POLL_NS 20000
-
 #define OFF_COMPLETE (OH_DECISION_OFF + 1) /* in `decision`: off, and the reason is written */
-
-void oh_segment_pause(void)
-{
-    oh_sleep_ns(POLL_NS);
-}
 
 static pthread_once_t swept = PTHREAD_ONCE_INIT;
 
@@ -211,7 +204,7 @@ void oh_segment_reason(const struct oh_segment *segment, char *reason_p)
     const struct oh_shared *shared = segment->shared;
     const uint64_t until_ns = oh_now_ns() + UINT64_C(100000000);
     while (atomic_load(&shared->decision) == OH_DECISION_OFF && oh_now_ns() < until_ns) {
-        oh_segment_pause();
+        oh_sleep_ns(OH_SEGMENT_POLL_NS);
     }
     memcpy(reason_p, shared->reason, OH_REASON_BYTES);
     oh_stats_clean(reason_p, OH_REASON_BYTES); /* peers may write there at any time */

@@ -219,27 +219,16 @@ CUresult oh_capture_before(struct oh_comm *comm, const struct oh_stream_state *s
     return follow_frontier(capture, stream_state->stream);
 }
 
-/* The node on which a captured kernel depends, if it is a single one. */
-static bool get_only_dependency(CUgraphNode kernel, CUgraphNode *before_p, struct oh_edge_data *edge_p)
+/* The result of oh_edge_trigger_early is not needed: a kernel that could not be changed triggers late. */
+static CUresult link_captured(const struct oh_comm *comm, const struct oh_capture *capture, CUgraphNode kernel)
 {
     CUgraphNode nodes[2];
     struct oh_edge_data edges[2]; /* without room for their data the call fails */
     size_t count = 2;
-    bool only = oh_driver.graph_node_get_dependencies(kernel, nodes, edges, &count) == CUDA_SUCCESS && count == 1;
-    if (only) {
-        *before_p = nodes[0];
-        *edge_p = edges[0];
-    }
-    return only;
-}
-
-/* The result of oh_edge_trigger_early is not needed: a kernel that could not be changed triggers late. */
-static CUresult link_captured(const struct oh_comm *comm, const struct oh_capture *capture, CUgraphNode kernel)
-{
-    struct oh_edge edge = {.graph = capture->graph, .to = kernel};
-    if (!get_only_dependency(kernel, &edge.from, &edge.data)) {
+    if (oh_driver.graph_node_get_dependencies(kernel, nodes, edges, &count) != CUDA_SUCCESS || count != 1) {
         return CUDA_SUCCESS;
     }
+    const struct oh_edge edge = {.graph = capture->graph, .from = nodes[0], .to = kernel, .data = edges[0]};
     if (edge.from == capture->kernel) {
         oh_edge_trigger_early(comm->serve.kernels, comm->serve.max_blocks, edge.from, kernel);
         return CUDA_SUCCESS;
