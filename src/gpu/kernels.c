@@ -45,7 +45,7 @@ static const struct loaded *get_list(void)
 }
 
 /* Named as in kernels/protocol.cuh: op, type, algorithm and number of ranks. */
-static CUresult load_function(CUlibrary library, int algorithm, int f, uint32_t nranks, struct oh_kernel_set *set)
+static CUresult load_function(int algorithm, int f, uint32_t nranks, struct oh_kernel_set *set)
 {
     const bool any = f < OH_KERNEL_TYPES;
     char ranks[16] = "n5to8", name[80];
@@ -58,25 +58,12 @@ static CUresult load_function(CUlibrary library, int algorithm, int f, uint32_t 
     }
     snprintf(name, sizeof name, "ncclDevKernel_AllReduce_%s_%s_onehop_%s_%s", any ? "Any" : "Sum",
              oh_kernel_type_name(any ? f : f - OH_KERNEL_TYPES), oh_algorithm_name(algorithm), ranks);
-    OH_CU_TRY(library_get_kernel(&kernel, library, name));
+    OH_CU_TRY(library_get_kernel(&kernel, libraries[algorithm], name));
     OH_CU_TRY(kernel_get_function(&function, kernel));
     /* Asking for an attribute makes the driver load the code now (CUDA_MODULE_LOADING=LAZY is the default). */
     OH_CU_TRY(func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function));
     set->programmatic &= code >= PROGRAMMATIC_CODE;
     set->function[algorithm][f] = function;
-    return CUDA_SUCCESS;
-}
-
-static CUresult load_algorithm(int algorithm, uint32_t nranks, struct oh_kernel_set *set)
-{
-    CUlibrary library = libraries[algorithm];
-    if (!library) {
-        OH_CU_TRY(library_load_data(&library, images[algorithm], NULL, NULL, 0, NULL, NULL, 0));
-        libraries[algorithm] = library;
-    }
-    for (int f = 0; f < OH_KERNEL_FUNCTIONS; f++) {
-        OH_TRY(load_function(library, algorithm, f, nranks, set));
-    }
     return CUDA_SUCCESS;
 }
 
@@ -86,7 +73,14 @@ static CUresult load_set(CUdevice device, uint32_t nranks, struct oh_kernel_set 
     OH_CU_TRY(device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
     set->programmatic = major >= 9;
     for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-        OH_TRY(load_algorithm(a, nranks, set));
+        CUlibrary library = libraries[a];
+        if (!library) {
+            OH_CU_TRY(library_load_data(&library, images[a], NULL, NULL, 0, NULL, NULL, 0));
+            libraries[a] = library;
+        }
+        for (int f = 0; f < OH_KERNEL_FUNCTIONS; f++) {
+            OH_TRY(load_function(a, f, nranks, set));
+        }
     }
     return CUDA_SUCCESS;
 }

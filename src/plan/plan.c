@@ -138,27 +138,20 @@ static void cut(struct oh_plan_rows *rows, uint64_t max_bytes)
     oh_plan_rows_trim(rows);
 }
 
-/* With a limit above the table's end the last algorithm serves up to the limit, or up to its capacity. */
-static void limit(struct oh_plan_table *table, uint64_t max_bytes)
-{
-    struct oh_plan_rows *rows = &table->rows;
-    if (max_bytes < oh_plan_table_end(table)) {
-        cut(rows, max_bytes);
-    } else if (rows->count > 0) {
-        struct oh_plan_row *last = &rows->row[rows->count - 1];
-        last->max_bytes = least(max_bytes, oh_plan_capacity((enum onehop_algorithm)last->algorithm, table->nranks));
-    }
-}
-
 void oh_plan_table_apply_limits(struct oh_plan_table *table, uint64_t max_bytes, int forced)
 {
+    struct oh_plan_rows *rows = &table->rows;
+    const uint64_t end = oh_plan_table_end(table);
     if (forced >= 0) {
-        const uint64_t end = max_bytes != UINT64_MAX ? max_bytes : oh_plan_table_end(table);
-        table->rows = (struct oh_plan_rows){0};
+        *rows = (struct oh_plan_rows){0};
         extend(table, (enum onehop_algorithm)forced,
-               least(end, oh_plan_capacity((enum onehop_algorithm)forced, table->nranks)));
-    } else if (max_bytes != UINT64_MAX) {
-        limit(table, max_bytes);
+               least(max_bytes != UINT64_MAX ? max_bytes : end,
+                     oh_plan_capacity((enum onehop_algorithm)forced, table->nranks)));
+    } else if (max_bytes < end) {
+        cut(rows, max_bytes);
+    } else if (max_bytes != UINT64_MAX && rows->count > 0) { /* the last algorithm serves more, as far as it can */
+        struct oh_plan_row *last = &rows->row[rows->count - 1];
+        last->max_bytes = least(max_bytes, oh_plan_capacity((enum onehop_algorithm)last->algorithm, table->nranks));
     }
 }
 
