@@ -278,20 +278,6 @@ static int compare_calls(const void *a, const void *b)
     return order ? order : (x->serial > y->serial) - (x->serial < y->serial);
 }
 
-/* Begins a submission for each communicator of the sorted queue. */
-static ncclResult_t begin_submissions(struct oh_submission *submissions, size_t *count_p)
-{
-    ncclResult_t res = ncclSuccess;
-    size_t count = 0;
-    for (size_t i = 0, next; i < group.call_count && res == ncclSuccess; i = next) {
-        for (next = i + 1; next < group.call_count && group.calls[next].comm == group.calls[i].comm; next++) {
-        }
-        res = oh_submission_begin(&submissions[count++], &group.calls[i], next - i);
-    }
-    *count_p = count;
-    return res;
-}
-
 static ncclResult_t round_robin(struct oh_submission *submissions, size_t count)
 {
     for (bool more = true; more;) {
@@ -308,14 +294,19 @@ static ncclResult_t round_robin(struct oh_submission *submissions, size_t count)
 
 static ncclResult_t launch_queue(void)
 {
-    size_t count;
+    size_t count = 0;
+    ncclResult_t res = ncclSuccess;
     struct oh_submission *submissions = malloc(group.call_count * sizeof *submissions);
     if (!submissions) {
         OH_WARN("out of memory for the calls of a group");
         return ncclSystemError;
     }
     qsort(group.calls, group.call_count, sizeof *group.calls, compare_calls);
-    ncclResult_t res = begin_submissions(submissions, &count);
+    for (size_t i = 0, next; i < group.call_count && res == ncclSuccess; i = next) { /* one for each communicator */
+        for (next = i + 1; next < group.call_count && group.calls[next].comm == group.calls[i].comm; next++) {
+        }
+        res = oh_submission_begin(&submissions[count++], &group.calls[i], next - i);
+    }
     if (res == ncclSuccess) {
         res = round_robin(submissions, count);
     }

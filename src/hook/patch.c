@@ -273,24 +273,19 @@ static void note_caller(struct caller **callers, const struct oh_elf *elf, const
     }
 }
 
-static void assign_caller(const struct caller *caller)
-{
-    const struct oh_real *real = oh_real_count() > 1 ? oh_real_of_object(caller->elf.dynamic, caller->path) : NULL;
-    struct assignment assignment = {.copy = real && real->patched ? (int)(real - oh_real_at(0)) : -1};
-    void *handle = reopen(caller->path, caller->elf.dynamic);
-    if (handle) {
-        assign_all_words(&caller->elf, &assignment);
-        close_window(&assignment.window);
-        dlclose(handle);
-    }
-}
-
+/* Assigns the words of the callers, and frees these. */
 static void assign_callers(struct caller *callers)
 {
-    while (callers) {
-        struct caller *caller = callers;
-        callers = caller->next;
-        assign_caller(caller);
+    for (struct caller *caller = callers, *next; caller; caller = next) {
+        const struct oh_real *real = oh_real_count() > 1 ? oh_real_of_object(caller->elf.dynamic, caller->path) : NULL;
+        struct assignment assignment = {.copy = real && real->patched ? (int)(real - oh_real_at(0)) : -1};
+        void *handle = reopen(caller->path, caller->elf.dynamic);
+        if (handle) {
+            assign_all_words(&caller->elf, &assignment);
+            close_window(&assignment.window);
+            dlclose(handle);
+        }
+        next = caller->next;
         free(caller);
     }
 }
