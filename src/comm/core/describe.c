@@ -226,12 +226,12 @@ static void print_process(void)
                                      .state = OH_STATE_FALLBACK,
                                      .fallbacks = {[OH_FALLBACK_COMM] = atomic_load(&unknown_calls)},
                                      .reason = OH_STRANGE_REASON};
-    const bool is_known = record.fallbacks[OH_FALLBACK_COMM] == 0;
-    if (is_known) {
+    const bool all_known = record.fallbacks[OH_FALLBACK_COMM] == 0;
+    if (all_known) {
         record =
             (struct oh_stats_record){.pid = record.pid, .state = OH_STATE_UNREACHED, .reason = OH_UNREACHED_REASON};
     }
-    if (file.wanted && (!is_known || is_passed_by())) {
+    if (file.wanted && (!all_known || is_passed_by())) {
         give_out(&file, &record);
     }
 }

@@ -42,12 +42,6 @@ static bool is_acceptable(const struct stat *status, size_t size)
            status->st_nlink <= 1 && (status->st_size == 0 || status->st_size == (off_t)size);
 }
 
-/* True also where the file system has no locks: nothing is removed there either. */
-static bool share_lock(int fd)
-{
-    return flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-}
-
 /* Returns the descriptor, AGAIN or FAILED. */
 static int lock_own(const char *path, size_t size, int fd)
 {
@@ -62,8 +56,9 @@ static int lock_own(const char *path, size_t size, int fd)
             path);
         return FAILED;
     }
-    /* No lock: it is being removed. Removed before the lock: there is no name. */
-    return share_lock(fd) && fstat(fd, &status) == 0 && status.st_nlink > 0 ? fd : AGAIN;
+    /* Another error than EWOULDBLOCK: the file system has no locks, so nothing is removed there either. */
+    const bool is_locked = flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    return is_locked && fstat(fd, &status) == 0 && status.st_nlink > 0 ? fd : AGAIN; /* it may have lost its name */
 }
 
 /* O_EXCL: never creates a file through a link that another user has put there. */

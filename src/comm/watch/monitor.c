@@ -394,18 +394,6 @@ static void work(struct oh_bgthread *unused)
 
 /* --- the list ---------------------------------------------------------------------------------------------------- */
 
-/* False: there is no memory for it. */
-static bool watch_peer(struct oh_comm *comm, uint32_t rank)
-{
-    const struct oh_peer_info info = comm->segment.shared->peer_info[rank];
-    struct oh_process **peer = &comm->health.watch.peer[rank];
-    if (oh_peer_info_is_own(&info)) {
-        return true;
-    }
-    *peer = oh_process_watch(info.pid, info.start_time);
-    return *peer != NULL;
-}
-
 bool oh_monitor_start(void)
 {
     OH_LOCK(&worker.mutex);
@@ -423,7 +411,12 @@ void oh_monitor_add(struct oh_comm *comm)
     int unseen = 0;
     pthread_mutex_lock(&worker.mutex);
     for (uint32_t r = 0; r < comm->id.nranks; r++) {
-        unseen += !watch_peer(comm, r);
+        const struct oh_peer_info info = comm->segment.shared->peer_info[r];
+        struct oh_process **peer = &comm->health.watch.peer[r];
+        if (!oh_peer_info_is_own(&info)) {
+            *peer = oh_process_watch(info.pid, info.start_time);
+            unseen += !*peer;
+        }
     }
     comm->health.watch.next = watched;
     comm->health.watch.watched = true;
