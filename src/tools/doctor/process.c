@@ -2,8 +2,8 @@
 /*
  * doctor/process.c - whether onehop serves the calls of a running process
  *
- * Does: reads /proc/N/maps and /proc/N/environ, and the live page of the process (comm/stats/record.h). Stops nothing and
- *    attaches to nothing.
+ * Does: reads /proc/N/maps and /proc/N/environ, and the live page of the process (comm/stats/record.h). Stops nothing
+ *    and attaches to nothing.
  * Threads: one.
  * Owns: nothing that lasts.
  */
