@@ -119,9 +119,12 @@ OH_DEVICE uint64_t oh_half_load(const char *at)
     return __atomic_load_n(reinterpret_cast<const uint64_t *>(at), __ATOMIC_RELAXED);
 }
 
+/* Time passes faster than by loads: what posted late would else be awaited for milliseconds. */
 OH_DEVICE void oh_spin_pause()
 {
-    stores.pass();
+    for (int i = 0; i < 4; i++) {
+        stores.pass();
+    }
     simnode_spin_pause();
 }
 

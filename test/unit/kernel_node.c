@@ -46,6 +46,13 @@ void *must(void *memory)
     return memory;
 }
 
+/* Blocks of a kernel. Each count has a mutex of its own, so that ThreadSanitizer sees no more order than there is. */
+struct block_count {
+    pthread_mutex_t mutex;
+    pthread_cond_t all;
+    unsigned blocks;
+};
+
 /*
  * A kernel of one rank. The next begins when all blocks of this one have let it in, or ended; its blocks wait for the
  * end of this one where oh_pdl_wait stands.
@@ -57,7 +64,7 @@ struct kernel_run {
     uint64_t scalar;
     unsigned blocks;
     bool joined;
-    atomic_uint released, ended; /* blocks */
+    struct block_count released, ended;
     struct block_job {
         struct kernel_run *run;
         simnode_kernel_fn kernel;
@@ -69,11 +76,22 @@ struct kernel_run {
 static _Thread_local struct kernel_run *running;
 static _Thread_local bool has_released;
 
-static void await_blocks(atomic_uint *count, unsigned blocks)
+static void await_blocks(struct block_count *count, unsigned blocks)
 {
-    while (atomic_load(count) < blocks) {
-        usleep(20);
+    pthread_mutex_lock(&count->mutex);
+    while (count->blocks < blocks) {
+        pthread_cond_wait(&count->all, &count->mutex);
     }
+    pthread_mutex_unlock(&count->mutex);
+}
+
+static void count_block(struct block_count *count)
+{
+    pthread_mutex_lock(&count->mutex);
+    if (++count->blocks == running->blocks) {
+        pthread_cond_broadcast(&count->all);
+    }
+    pthread_mutex_unlock(&count->mutex);
 }
 
 static void grid_wait(void)
@@ -87,7 +105,7 @@ static void grid_release(void)
 {
     if (!has_released) {
         has_released = true;
-        atomic_fetch_add(&running->released, 1);
+        count_block(&running->released);
     }
 }
 
@@ -98,7 +116,7 @@ static void *run_block(void *user)
     has_released = false;
     job->kernel(job->args, job->block, running->blocks);
     grid_release();
-    atomic_fetch_add(&running->ended, 1);
+    count_block(&running->ended);
     return NULL;
 }
 
@@ -242,8 +260,7 @@ static void start_kernel(const struct rank_job *job, int i, struct kernel_run *b
     run->list = list_args(call, &run->args);
     run->blocks = call->concurrent && call->half[rank] ? (call->blocks + 1) / 2 : call->blocks;
     run->joined = !call->concurrent;
-    atomic_store(&run->released, 0);
-    atomic_store(&run->ended, 0);
+    run->released = run->ended = (struct block_count){PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
     for (unsigned b = 0; b < run->blocks; b++) {
         struct block_job *block = &run->job[b];
         *block = (struct block_job){run, kernel, is_list(call) ? (void *)&run->list : &run->args, b, 0};
