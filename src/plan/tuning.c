@@ -95,7 +95,8 @@ static bool parse_row(const char *text, struct oh_plan_row *row_p)
     const int words = sscanf(text, "%199s %199s %9u %9u %1s", size, name, &row.blocks, &row.threads, rest);
     const bool to_nccl = words == 2 && strcmp(name, "nccl") == 0;
     const int algorithm = words == 4 ? oh_algorithm_by_name(name) : -1;
-    if ((!to_nccl && algorithm < 0) || !oh_number_parse(size, true, OH_MESSAGE_BYTES, &row.max_bytes)) {
+    if ((!to_nccl && algorithm < 0) || strchr(text, '+') ||
+        !oh_number_parse(size, true, OH_MESSAGE_BYTES, &row.max_bytes)) {
         return false;
     }
     row.algorithm = to_nccl ? OH_PLAN_NCCL : (uint32_t)algorithm;

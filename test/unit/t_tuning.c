@@ -158,6 +158,7 @@ static void test_damage(void)
         {HEAD KEY "64K oneshot_ll 64 64\nend\n", 8, "an algorithm that is no more"},
         {HEAD KEY "512M oneshot 64 64\nend\n", 8, "more parts than a call may have"},
         {HEAD KEY "64K oneshot 0 64\nend\n", 8, "no blocks"},
+        {HEAD KEY "64K oneshot +64 64\nend\n", 8, "a number with a sign"},
         {HEAD KEY "64K oneshot 129 64\nend\n", 8, "too many blocks"},
         {HEAD KEY "64K oneshot 1 48\nend\n", 8, "part of a warp"},
         {HEAD KEY "64K oneshot 1 1024\nend\n", 8, "too many threads in a block"},
