@@ -59,8 +59,7 @@ void oh_topo_gpu_gather(CUdevice device, struct oh_topo_gpu *gpu_p);
 /* Gets the version of the NVIDIA driver as NVML writes it, or "unknown". */
 void oh_topo_driver_version(char *version_p, size_t size);
 
-/* Gathers the facts on two GPUs given by bus id; either may be invisible to CUDA in this process. Remembers
- * them. */
+/* Gathers and remembers the facts on two GPUs given by bus id; either may be invisible to CUDA in this process. */
 void oh_topo_pair_gather(const char *bus_id_a, const char *bus_id_b, struct oh_topo_pair *pair_p);
 
 /* Returns whether two bus ids mean the same GPU: NVML writes the domain with eight digits, CUDA with four. */
