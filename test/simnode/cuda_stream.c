@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <wchar.h>
 
 struct simcuda_marker *simcuda_marker_new(unsigned streams)
 {
@@ -84,13 +85,15 @@ void simcuda_stream_close(CUstream stream)
 
 static void fill(const struct simcuda_op *op)
 {
-    if (op->set.width == 1) { /* never with a pitch */
-        memset(op->set.to, (int)op->set.value, op->set.count);
-        return;
-    }
     uint32_t *to = op->set.to;
-    for (size_t i = 0; i < op->set.count; i++) {
-        to[i * (op->set.pitch / sizeof *to)] = op->set.value;
+    if (op->set.width == 1) { /* never with a pitch */
+        memset(to, (int)op->set.value, op->set.count);
+    } else if (op->set.pitch == sizeof(wchar_t)) { /* faster */
+        wmemset((wchar_t *)to, (wchar_t)op->set.value, op->set.count);
+    } else {
+        for (size_t i = 0; i < op->set.count; i++) {
+            to[i * (op->set.pitch / sizeof *to)] = op->set.value;
+        }
     }
 }
 
