@@ -84,17 +84,12 @@ static struct call random_call(unsigned *seed)
 }
 
 #define LIST 60
-#define SHORT_LIST 10 /* of test_protocols */
-
-static int list_length(void)
-{
-    return watch_seconds > 0 ? SHORT_LIST : LIST;
-}
+#define LIST_LENGTH (watch_seconds > 0 ? 10 : LIST) /* short in test_protocols */
 
 static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
 {
     struct call calls[LIST];
-    int count = list_length();
+    int count = LIST_LENGTH;
     for (int i = 0; i < count; i++) {
         calls[i] = random_call(&seed);
     }
@@ -129,7 +124,7 @@ static void test_early_triggers(unsigned ranks, unsigned seed)
 static void test_grids(unsigned ranks, unsigned seed)
 {
     struct call calls[LIST];
-    int count = list_length();
+    int count = LIST_LENGTH;
     for (int i = 0; i < count; i++) {
         calls[i] = (struct call){.algorithm = ONESHOT,
                                  .type = ncclFloat32,
