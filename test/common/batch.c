@@ -279,10 +279,10 @@ static void judge_item(struct cf_batch *batch, int i, int m)
     const struct cf_item *item = &batch->item[i];
     const struct cf_spec *spec = &item->spec;
     struct cf_data data = data_of(batch, i, m);
-    const unsigned char *got = batch->after[m] + item->recv;
-    size_t size = data.type->size, count = cf_computed(worker, batch->set, m, spec), bad = 0;
+    const unsigned char *got = batch->after[m] + item->recv, *poison = batch->before[m] + item->recv;
+    size_t size = data.type->size, count = cf_computed(worker, batch->set, m, spec), bad = 0, first = 0, unwritten = 0;
     bool in_order = batch->served || (worker->simulated && spec->op != CF_AVG); /* NCCL multiplies by 1/n */
-    char why[CF_TEXT];
+    char why[CF_TEXT], later[CF_TEXT];
     /* Mostly all periods are equal and the first is right. */
     bool repeats = count > PERIOD && memcmp(got, got + PERIOD * size, (count - PERIOD) * size) == 0;
     for (size_t e = 0; e < (repeats ? PERIOD : count); e++) {
@@ -291,13 +291,20 @@ static void judge_item(struct cf_batch *batch, int i, int m)
         if (e >= PERIOD && bad == 0 && memcmp(at, at - PERIOD * size, size) == 0) {
             continue;
         }
-        if (!cf_judge(&data, batch->set->world[m], e % PERIOD, cf_load(data.type, at), in_order, why, sizeof why) &&
-            bad++ == 0) {
-            cf_fail(worker, "%s %s %s count %zu %s shifts %u,%u item %d %s rank %d of %d element %zu: %s",
-                    data.type->name, cf_op_names[spec->op], cf_family_names[spec->family], spec->count,
-                    spec->in_place ? "in place" : "out of place", spec->send_shift, spec->recv_shift, i,
-                    spec->note != NULL ? spec->note : "", batch->set->rank[m], data.nranks, e, why);
+        if (!cf_judge(&data, batch->set->world[m], e % PERIOD, cf_load(data.type, at), in_order, bad ? later : why,
+                      sizeof why)) {
+            first = bad++ ? first : e;
+            unwritten += memcmp(at, poison + e * size, size) == 0;
         }
+    }
+    if (bad > 0) {
+        cf_fail(worker,
+                "%s %s %s count %zu %s shifts %u,%u item %d %s%s rank %d of %d: %zu wrong, %zu of them as before, the "
+                "first element %zu: %s",
+                data.type->name, cf_op_names[spec->op], cf_family_names[spec->family], spec->count,
+                spec->in_place ? "in place" : "out of place", spec->send_shift, spec->recv_shift, i,
+                spec->note != NULL ? spec->note : "", batch->served ? " served" : "", batch->set->rank[m], data.nranks,
+                bad, unwritten, first, why);
     }
 }
 

@@ -244,6 +244,7 @@ static struct cf_batch *random_batch(struct soak *soak, int which, bool replayed
     for (int i = 0; i < items; i++) {
         struct cf_spec spec = cf_random_spec(soak->worker, &slot->set, &soak->common, &soak->own, slot->nonblocking);
         spec.in_place &= in_place;
+        spec.note = slot->nonblocking ? "non-blocking" : slot->shares ? "shared" : NULL;
         spec.op = replayed && spec.op == CF_PREMUL_HOST ? CF_PREMUL_DEVICE : spec.op;
         cf_batch_add(batch, &spec);
     }
@@ -307,7 +308,9 @@ static void prepare(struct soak *soak, struct part *part)
         part->stream = own_created_stream(soak);
     } else {
         part->batch = random_batch(soak, which, false, true);
-        part->stream = cf_own_stream(&soak->own);
+        /* What NCCL launches from a thread of its own would go to that thread's per-thread stream (2.28.3,
+         * src/group.cc, ncclGroupEndInternal): the copy of the result would not wait for it. */
+        part->stream = soak->slot[which].nonblocking ? own_created_stream(soak) : cf_own_stream(&soak->own);
     }
     cf_batch_load(part->batch, part->stream);
 }
@@ -431,6 +434,7 @@ void cf_case_soak(struct cf_worker *worker)
         cf_die(worker, "no memory");
     }
     soak->worker = worker;
+    worker->hashes_compared = false; /* every result is looked at: a failure names the call */
     soak->soaked = &cf_state(worker)->soaked;
     soak->slot[0] = (struct slot){.set = worker->world, .used = true};
     for (uint64_t round = 0;; round++) {
