@@ -83,6 +83,12 @@ static struct call random_call(unsigned *seed)
     return call;
 }
 
+/* A point about a list of calls; in test_protocols the first that fails is the last. */
+#define POINT(wrong_, ...)                                                                                             \
+    if (!tap_ok(!(wrong_), __VA_ARGS__) && watch_seconds > 0) {                                                        \
+        exit(tap_done());                                                                                              \
+    }
+
 #define LIST 60
 #define LIST_LENGTH (watch_seconds > 0 ? 10 : LIST) /* short in test_protocols */
 
@@ -94,8 +100,8 @@ static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
         calls[i] = random_call(&seed);
     }
     const char *wrong = run_and_check(ranks, epoch, calls, count, &seed);
-    tap_ok(!wrong, "n=%u: %d calls, algorithm, grid, type, size and alignment changing, from epoch %u", ranks, count,
-           epoch);
+    POINT(wrong, "n=%u: %d calls, algorithm, grid, type, size and alignment changing, from epoch %u", ranks, count,
+          epoch);
 }
 
 /* Kernels that follow one another with nothing between, blocks far apart. */
@@ -117,7 +123,7 @@ static void test_early_triggers(unsigned ranks, unsigned seed)
         }
     }
     const char *wrong = run_and_check(ranks, 1, calls, LIST, &seed);
-    tap_ok(!wrong, "n=%u: kernels with early triggers", ranks);
+    POINT(wrong, "n=%u: kernels with early triggers", ranks);
 }
 
 /* One-shot messages of one size in grids that change: a place belongs to another block in each call. */
@@ -134,7 +140,7 @@ static void test_grids(unsigned ranks, unsigned seed)
                                  .early_trigger = true};
     }
     const char *wrong = run_and_check(ranks, 1, calls, count, &seed);
-    tap_ok(!wrong, "n=%u: oneshot in grids that change", ranks);
+    POINT(wrong, "n=%u: oneshot in grids that change", ranks);
 }
 
 /* Aborts once a kernel has told that it waits, or never will. */
@@ -229,7 +235,7 @@ static void test_escapes(enum algorithm algorithm, unsigned seed)
             (struct call){.algorithm = algorithm, .type = ncclInt32, .family = CF_SENTINEL, .count = 120, .blocks = 3};
     }
     const char *wrong = run_and_check(3, 1, calls, LIST, &seed);
-    tap_ok(!wrong, "%s: integers that go by escape bytes", algorithm_names[algorithm]);
+    POINT(wrong, "%s: integers that go by escape bytes", algorithm_names[algorithm]);
 }
 
 /*
@@ -257,16 +263,8 @@ static void test_inputs(unsigned ranks, enum algorithm algorithm, ncclDataType_t
         }
     }
     const char *wrong = run_and_check(ranks, 1, calls, count, &seed);
-    tap_ok(!wrong, "n=%u: %s %s: every op%s", ranks, algorithm_names[algorithm], cf_types[type].name,
-           ranks == 3 ? ", inputs that hold the marker, special numbers" : "");
-}
-
-/* The end, if something was wrong. */
-static void go_on(void)
-{
-    if (tap_failures > 0) {
-        exit(tap_done());
-    }
+    POINT(wrong, "n=%u: %s %s: every op%s", ranks, algorithm_names[algorithm], cf_types[type].name,
+          ranks == 3 ? ", inputs that hold the marker, special numbers" : "");
 }
 
 static int test_protocols(unsigned seed)
@@ -274,20 +272,14 @@ static int test_protocols(unsigned seed)
     for (unsigned ranks = 2; ranks <= 3; ranks++) {
         for (unsigned i = 0; i < (ranks == 2 ? 4 : 1); i++) { /* of two ranks kernels send early, or wrongly */
             test_early_triggers(ranks, seed + 60 + ranks + 100 * i);
-            go_on();
         }
         test_grids(ranks, seed + 70 + ranks);
-        go_on();
         test_random_calls(ranks, 1, seed + ranks);
-        go_on();
     }
     for (enum algorithm a = ONESHOT; a < ALGORITHMS; a++) {
         test_inputs(3, a, ncclFloat32);
-        go_on();
         test_inputs(3, a, ncclInt32);
-        go_on();
         test_escapes(a, seed + 90);
-        go_on();
     }
     test_random_calls(3, UINT32_MAX - 4, seed + 51);
     return tap_done();
