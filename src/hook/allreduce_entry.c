@@ -226,8 +226,8 @@ static ncclResult_t destroy_op(struct oh_comm *comm, ncclRedOp_t op)
 static struct oh_deferred *await_deferred(size_t *count_p)
 {
     OH_KEEP_ERRNO();
-    const uint64_t start_ns = oh_now_ns();
     struct oh_deferred *deferred = oh_group_depth() == 1 ? oh_group_take_deferred(count_p) : NULL;
+    const uint64_t start_ns = deferred ? oh_now_ns() : 0; /* most groups have none, and no time for a clock */
     for (size_t i = 0; i < *count_p; i++) {
         oh_comm_begin_use(deferred[i].call.comm);
     }
