@@ -260,7 +260,8 @@ static void start_kernel(const struct rank_job *job, int i, struct kernel_run *b
     run->list = list_args(call, &run->args);
     run->blocks = call->concurrent && call->half[rank] ? (call->blocks + 1) / 2 : call->blocks;
     run->joined = !call->concurrent;
-    run->released = run->ended = (struct block_count){PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
+    run->released = (struct block_count){PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
+    run->ended = (struct block_count){PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
     for (unsigned b = 0; b < run->blocks; b++) {
         struct block_job *block = &run->job[b];
         *block = (struct block_job){run, kernel, is_list(call) ? (void *)&run->list : &run->args, b, 0};
