@@ -7,7 +7,7 @@
 apps=$abs_top_srcdir/test/apps
 python=${PYTHON-python3}
 export LD_LIBRARY_PATH=$abs_top_builddir/.libs:$LD_LIBRARY_PATH # for libnccl-net-onehop.so
-export SIMNODE_TOPOLOGY=h200x2 ONEHOP_SHM_DIR=$meeting PYTHONDONTWRITEBYTECODE=1
+export SIMNODE_TOPOLOGY=h200x2 ONEHOP_SHM_DIR=$shm PYTHONDONTWRITEBYTECODE=1
 [ -z "${OH_SANITIZERS-}" ] || tap_skip_all "a sanitizer's runtime would have to come first"
 command -v "$python" >/dev/null || tap_skip_all "no $python"
 

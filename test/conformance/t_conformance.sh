@@ -4,7 +4,7 @@
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 unset ONEHOP_DEBUG ONEHOP_STATS
-export ONEHOP_SHM_DIR=$meeting
+export ONEHOP_SHM_DIR=$shm
 patience=2 # the machine may be busy with other things
 [ -z "${OH_SANITIZERS-}" ] || patience=6
 

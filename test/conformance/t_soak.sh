@@ -5,7 +5,7 @@
 
 seconds=${OH_SOAK_SECONDS:-6}
 unset ONEHOP_DEBUG ONEHOP_STATS
-export SIMNODE_TOPOLOGY=h200x4 ONEHOP_SHM_DIR=$meeting SIMNODE_NCCL_BACKGROUND=1 SIMNODE_NCCL_DELAY_US=100
+export SIMNODE_TOPOLOGY=h200x4 ONEHOP_SHM_DIR=$shm SIMNODE_NCCL_BACKGROUND=1 SIMNODE_NCCL_DELAY_US=100
 # Arenas of threads that come and go would hide what is kept in what malloc has not given back.
 export MALLOC_ARENA_MAX=1
 options=(--patience 4 --allow 2048,0,2048,0)

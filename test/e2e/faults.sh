@@ -6,12 +6,12 @@ echo "# OH_SEED=$seed"
 points=$scratch/points verdicts=$scratch/verdicts
 touch "$points" "$verdicts"
 
-# own_folders: what lib.sh has in $scratch and $meeting, for a subshell alone.
+# own_folders: what lib.sh has in $scratch and $shm, for a subshell alone.
 own_folders() {
     scratch=$scratch/$BASHPID
     out=$scratch/out
-    mkdir "$scratch" "$meeting/$BASHPID"
-    export ONEHOP_SHM_DIR=$meeting/$BASHPID SIMNODE_REPORT=$scratch/report
+    mkdir "$scratch" "$shm/$BASHPID"
+    export ONEHOP_SHM_DIR=$shm/$BASHPID SIMNODE_REPORT=$scratch/report
 }
 
 # each COUNT FUNCTION: calls it for each line of stdin, in a subshell, so many at a time.

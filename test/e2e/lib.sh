@@ -11,8 +11,8 @@ conformance=$abs_top_builddir/test/conformance/onehop-conformance
 plugin=$abs_top_builddir/.libs/libonehop.so
 stand_ins=$abs_top_builddir/test/simnode/.libs
 scratch=$(mktemp -d)
-meeting=$(mktemp -d /dev/shm/onehop-test.XXXXXX) # other tests may run beside this one: the default folder is not ours alone
-trap 'rm -rf "$scratch" "$meeting"' EXIT
+shm=$(mktemp -d /dev/shm/onehop-test.XXXXXX) # other tests may run beside this one: the default folder is not ours alone
+trap 'rm -rf "$scratch" "$shm"' EXIT
 out=$scratch/out
 status=0
 exec </dev/null
@@ -228,9 +228,9 @@ expect_right() {
     tap_point $? "$1: right results" "$(diagnosis)"
 }
 
-# Passed when the runs with ONEHOP_SHM_DIR=$meeting have left nothing there.
+# Passed when the runs with ONEHOP_SHM_DIR=$shm have left nothing there.
 expect_no_files() {
-    tap_empty "$(ls -A "$meeting")" "nothing is left in shared memory"
+    tap_empty "$(ls -A "$shm")" "nothing is left in shared memory"
 }
 
 # refuses NAME STATUS PATTERN: the last command, whose output is in $out and $err, said one sentence and left nothing in

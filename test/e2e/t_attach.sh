@@ -101,7 +101,7 @@ expect_stock "a rank without onehop" "present on this host for 3 of 4" \
     -- run_work --nranks 4 --make nonblocking --rank-env 2:ONEHOP_DISABLE=1
 
 # It ends before the set-up does.
-export ONEHOP_SHM_DIR=$meeting
+export ONEHOP_SHM_DIR=$shm
 expect_right "ended at any time" \
     -- run_app --nranks 2 --make nonblocking --scenario churn --rounds 40 --jitter 1000 --counts 1000
 tap_empty "$(uneven_ranks)" "ended at any time: the same calls served on all ranks"

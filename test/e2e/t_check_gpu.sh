@@ -8,7 +8,7 @@
 command -v python3 >/dev/null || tap_skip_all "no python3"
 unset ONEHOP_DEBUG ONEHOP_STATS
 limit=300
-export SIMNODE_NCCL_LAZY=1 SIMNODE_TOPOLOGY=h200x2 NCCL_LIB=$stand_ins TMPDIR=$scratch ONEHOP_SHM_DIR=$meeting
+export SIMNODE_NCCL_LAZY=1 SIMNODE_TOPOLOGY=h200x2 NCCL_LIB=$stand_ins TMPDIR=$scratch ONEHOP_SHM_DIR=$shm
 
 make -s -C "$abs_top_builddir" install DESTDIR="$scratch/stage" >"$scratch/install.log" 2>&1
 prefix=$(cd "$(dirname "$(find "$scratch/stage" -path '*/bin/onehop')")/.." && pwd)

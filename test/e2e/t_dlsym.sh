@@ -6,7 +6,7 @@ user=$abs_top_builddir/test/e2e/dlsym_user
 other=$abs_top_builddir/test/e2e/.libs/libinterpose.so
 linked=$abs_top_builddir/test/e2e/reach_linked
 reach=$abs_top_builddir/test/e2e/reach
-export ONEHOP_SHM_DIR=$meeting
+export ONEHOP_SHM_DIR=$shm
 
 # unchanged NAME LIBRARIES COMMAND...: the same output with the libraries preloaded, and with onehop before or behind.
 unchanged() {

@@ -10,7 +10,7 @@ mkdir "$HOME"
 held=() # processes that wait, to be looked at
 mkfifo "$scratch/wait"
 exec 9<>"$scratch/wait"
-trap 'kill "${held[@]}" 2>/dev/null; rm -rf "$scratch" "$meeting"' EXIT
+trap 'kill "${held[@]}" 2>/dev/null; rm -rf "$scratch" "$shm"' EXIT
 
 # doctor ARGUMENT...: sets $status, fills $out.
 doctor() {

@@ -3,7 +3,7 @@
 # goes on, and no name is left in shared memory, or the next process of the user takes it away.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-export ONEHOP_SHM_DIR=$meeting
+export ONEHOP_SHM_DIR=$shm
 export ASAN_OPTIONS="${ASAN_OPTIONS-}:detect_leaks=0" # what such processes have allocated, they end with
 work=(--counts 5000)
 
@@ -11,8 +11,8 @@ work=(--counts 5000)
 # expect_end NAME
 expect_end() {
     run_first "$@"
-    [ "$status" = 0 ] && [ -z "$(ls -A "$meeting")" ]
-    tap_point $? "$1: ends well, nothing left" "$(ls -A "$meeting")
+    [ "$status" = 0 ] && [ -z "$(ls -A "$shm")" ]
+    tap_point $? "$1: ends well, nothing left" "$(ls -A "$shm")
 $(diagnosis)"
 }
 
@@ -54,10 +54,10 @@ done
 # Nothing can be done then: the process that comes next cleans up. All ranks at once, so that nobody is left to do it.
 next_cleans_up() {
     local left
-    left=$(ls -A "$meeting" | wc -l)
+    left=$(ls -A "$shm" | wc -l)
     run_work --nranks 2
-    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 2 ] && [ -z "$(ls -A "$meeting")" ]
-    tap_point $? "$1: $left left, the next job is served and leaves nothing" "$(ls -A "$meeting"; diagnosis)"
+    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 2 ] && [ -z "$(ls -A "$shm")" ]
+    tap_point $? "$1: $left left, the next job is served and leaves nothing" "$(ls -A "$shm"; diagnosis)"
     names=$((names + left))
 }
 names=0

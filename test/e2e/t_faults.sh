@@ -3,7 +3,7 @@
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 work=(--counts 1,5000 --batch 2)
-export ONEHOP_SHM_DIR=$meeting
+export ONEHOP_SHM_DIR=$shm
 
 # Set-up fails on one rank: all fall back.
 for function in cuIpcOpenMemHandle_v2 cuIpcGetMemHandle cuMemHostRegister_v2 cuLibraryLoadData cuLibraryGetKernel \

@@ -7,7 +7,7 @@
 libs=$abs_top_builddir/.libs
 objects=$abs_top_builddir/test/e2e/.libs
 export LD_LIBRARY_PATH=$libs:$LD_LIBRARY_PATH # for libnccl-net-onehop.so
-export ONEHOP_SHM_DIR=$meeting
+export ONEHOP_SHM_DIR=$shm
 export SIMNODE_NCCL_LAZY=1 # as NCCL does: the first call returns when all ranks have come to it
 
 # The environment of each way of loading.

@@ -4,7 +4,7 @@
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 work=(--counts 1,5000 --batch 2)
-export ONEHOP_SHM_DIR=$meeting
+export ONEHOP_SHM_DIR=$shm
 
 # Enough for the program's buffers, and not for staging memory.
 expect_stock "no device memory on one rank" "rank 2: no staging memory" \
@@ -14,7 +14,7 @@ SIMNODE_MEMORY_MIB=26 run_work --nranks 2 --comms 3 --batch 3
 expect_counts "device memory for one communicator of three" '2:served by onehop' '4:back to NCCL: .*no staging memory'
 
 # The place where ranks meet.
-ONEHOP_SHM_DIR=$meeting/nowhere expect_stock "no such folder" "cannot open the shared memory" -- run_work --nranks 3
+ONEHOP_SHM_DIR=$shm/nowhere expect_stock "no such folder" "cannot open the shared memory" -- run_work --nranks 3
 ONEHOP_SHM_DIR=/proc/self expect_stock "a folder in which nothing can be made" "cannot open the shared memory" \
     -- run_work --nranks 3
 expect_stock "no folder on one rank" "(present on this host for . of 3|cannot open the shared memory)" \

@@ -2,7 +2,7 @@
 # What must not hang, what must be told, and what must not be taken for a fault: rows of the table in doc/faults.md.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-export ONEHOP_SHM_DIR=$meeting
+export ONEHOP_SHM_DIR=$shm
 work=(--nranks 3 --counts 1000 --log "$out")
 
 # What doc/faults.md promises, in ms, times the slack of a loaded machine. Here kernels are threads, many more than there

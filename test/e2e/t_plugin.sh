@@ -5,7 +5,7 @@
 libs=$abs_top_builddir/.libs
 linked=$abs_top_builddir/test/e2e/reach_linked
 export LD_LIBRARY_PATH=$libs:$LD_LIBRARY_PATH
-export ONEHOP_SHM_DIR=$meeting NCCL_DEBUG=INFO
+export ONEHOP_SHM_DIR=$shm NCCL_DEBUG=INFO
 export SIMNODE_NCCL_LAZY=1 # as NCCL does: the first call returns when all ranks have come to it
 
 run_pair() {

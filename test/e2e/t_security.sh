@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-# What SECURITY.md promises, seen from outside: no secrets in logs, no files but the meeting's, another user at a live
-# meeting, and a name that is known beforehand and was taken.
+# What SECURITY.md promises, seen from outside: no secrets in logs, no files but the segment's, another user at a live
+# segment, and a name that is known beforehand and was taken.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-export ONEHOP_SHM_DIR=$meeting
+export ONEHOP_SHM_DIR=$shm
 secrets=$scratch/secrets
 
 # turn I BITS, mix I J BITS, rounds COUNT: steps of SipHash, on the numbers in v.
@@ -66,10 +66,10 @@ rm -f "$secrets"
 (plugin="$plugin $abs_top_builddir/test/e2e/.libs/libsyscallfault.so"
     SIMNODE_SECRETS=$secrets SIMNODE_CALLER=libonehop.so SIMNODE_KILL=ftruncate:1 run_app --nranks 2 --counts 1000)
 id=$(sed -n 's/^id //p' "$secrets")
-[ -n "$id" ] && ls "$meeting" | grep -q "$(file_of_id "$id")"
+[ -n "$id" ] && ls "$shm" | grep -q "$(file_of_id "$id")"
 tap_point $? "this test knows how keys are made" "$id $(file_of_id "$id")
-$(ls "$meeting")"
-rm -f "$meeting"/*
+$(ls "$shm")"
+rm -f "$shm"/*
 
 rm -f "$secrets"
 SIMNODE_SECRETS=$secrets ONEHOP_DEBUG=TRACE ONEHOP_STATS=1 ONEHOP_STATS_FILE=$scratch/stats run_app --nranks 3 \
@@ -111,11 +111,11 @@ if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups true 2>/dev/null; 
     other() {
         setpriv --reuid=65534 --regid=65534 --clear-groups "$@" >/dev/null 2>&1
     }
-    chmod 1777 "$meeting" # as /dev/shm is
+    chmod 1777 "$shm" # as /dev/shm is
     SIMNODE_NCCL_DELAY_US=3000000 LD_PRELOAD=$plugin timeout $limit "$app" --timeout $limit --nranks 2 \
         --make nonblocking --counts 1000 --pause 200 --batch 4 --iterations 3 >"$out" 2>&1 &
     job=$!
-    await 10 compgen -G "$meeting/onehop-*" >"$scratch/live"
+    await 10 compgen -G "$shm/onehop-*" >"$scratch/live"
     file=$(head -n 1 "$scratch/live")
     got=
     ! other cat "$file" || got="$got read"
@@ -124,14 +124,14 @@ if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups true 2>/dev/null; 
     ! other flock -n "$file" true || got="$got locked"
     ! other rm -f "$file" || got="$got removed"
     ! other mv "$file" "$file.x" || got="$got renamed"
-    ! other ln "$file" "$meeting/link" || got="$got linked"
+    ! other ln "$file" "$shm/link" || got="$got linked"
     ! other chmod 666 "$file" || got="$got opened up"
     [ -e "$file" ] || got="$got (it has gone too soon)"
-    tap_empty "$got" "another user can do nothing to a live meeting"
+    tap_empty "$got" "another user can do nothing to a live segment"
     status=0
     wait "$job" || status=$?
     expect_counts "the job is served" '2:served by onehop'
-    chmod 700 "$meeting"
+    chmod 700 "$shm"
 else
     tap_point 0 "another user # SKIP this user cannot become another"
 fi
@@ -147,7 +147,7 @@ id=$(sed -n 's/^id //p' "$secrets")
 (plugin="$plugin $abs_top_builddir/test/e2e/.libs/libsyscallfault.so"
     SIMNODE_CALLER=libonehop.so SIMNODE_KILL=posix_fallocate:1 run_app --nranks 2 --counts 1000)
 [ -z "$id" ] || rm -f /dev/shm/"$id"* # NCCL's own, of the job that was killed
-name=$(ls -d "$meeting"/onehop-*"$(file_of_id "$id")")
+name=$(ls -d "$shm"/onehop-*"$(file_of_id "$id")")
 size=$(stat -c %s "$name")
 rm -f "$name"
 

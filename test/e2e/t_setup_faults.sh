@@ -10,7 +10,7 @@
 
 fault=$abs_top_builddir/test/e2e/.libs/libsyscallfault.so
 plugin="$plugin $fault"
-export ONEHOP_SHM_DIR=$meeting SIMNODE_CALLER=libonehop.so ONEHOP_DEBUG=TRACE
+export ONEHOP_SHM_DIR=$shm SIMNODE_CALLER=libonehop.so ONEHOP_DEBUG=TRACE
 export SIMNODE_NCCL_VERSION=22902
 limit=30 # no run takes long: the rank that has failed says so
 [ -z "${OH_SANITIZERS-}" ] || limit=100

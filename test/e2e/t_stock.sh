@@ -17,7 +17,7 @@ ONEHOP_MAX_BYTES=0 expect_right "ONEHOP_MAX_BYTES=0" -- run_work --nranks 2
 expect_passed_on "a large message" -- run_app --nranks 3 --counts 1048577
 expect_counts "count 0 starts nothing" kernels_launched=0 -- run_app --nranks 2 --counts 0,0
 
-export ONEHOP_SHM_DIR=$meeting
+export ONEHOP_SHM_DIR=$shm
 expect_stock "one rank without the plugin" "3 of 4 ranks" -- run_work --nranks 4 --rank-env 2:LD_PRELOAD
 expect_stock "rank 0 without the plugin" "1 of 2 ranks" -- run_work --nranks 2 --rank-env 0:LD_PRELOAD
 expect_stock "one rank with ONEHOP_DISABLE=1" "3 of 4 ranks" -- run_work --nranks 4 --rank-env 1:ONEHOP_DISABLE=1
@@ -26,7 +26,7 @@ ONEHOP_DISABLE=1 expect_counts "ONEHOP_DISABLE=1: silent, all stock" '0:^onehop'
 
 expect_no_files
 
-host0=$meeting/0 host1=$meeting/1
+host0=$shm/0 host1=$shm/1
 mkdir "$host0" "$host1"
 run_work --nranks 4 \
     --rank-env 0:ONEHOP_SHM_DIR="$host0" --rank-env 1:ONEHOP_SHM_DIR="$host0" \

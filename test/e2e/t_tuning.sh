@@ -3,7 +3,7 @@
 # that cannot be taken gives one WARN and leaves the shipped one; results have the same bits under any table.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-export ONEHOP_SHM_DIR=$meeting
+export ONEHOP_SHM_DIR=$shm
 
 # head_of RANKS [GPU]: the head of a table for the simulated node.
 head_of() {

@@ -27,7 +27,7 @@ mtype = { eager, replay };
 mtype kind[K];                           /* of call c: the first program to make it chooses */
 bool gone[N];                            /* the process has ended */
 bool failed[N], lost[N];                 /* struct oh_comm */
-bool published;                          /* `failed` of the meeting */
+bool published;                          /* `failed` of the segment */
 bool held[N], released[N];               /* OH_ABORT_HOLD, OH_ABORT_LEAVE */
 byte launched[N], finished[N], waits[N]; /* kernels; that which waits, 0: none */
 bool sending[N];

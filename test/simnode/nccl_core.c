@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nccl_core.c - the meeting place of the ranks of the simulated NCCL
+ * nccl_core.c - what the ranks of the simulated NCCL share
  *
  * Joining is a barrier over all ranks: nobody returns before all have mapped the segment, and its name is removed
  * then, so that nothing is left whatever happens later. Waits sleep on a futex with a short time-out, after which

@@ -2,8 +2,8 @@
 /*
  * t_agreement.c - one word decides: whatever the ranks do and when, all of them read the same
  *
- * Ranks are threads, each with its own mapping of the meeting. In each round every rank fills its slot, waits for the
- * others, and votes; some refuse, some come late. Who may enter a meeting: t_segment.c.
+ * Ranks are threads, each with its own mapping of the segment. In each round every rank fills its slot, waits for the
+ * others, and votes; some refuse, some come late. Who may open a segment: t_segment.c.
  */
 #include <pthread.h>
 #include <stdio.h>

@@ -299,13 +299,13 @@ int main(int argc, char **argv)
 {
     unsigned seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
     int before, later;
-    char meetings[] = "/dev/shm/onehop-test.XXXXXX";
+    char folder[] = "/dev/shm/onehop-test.XXXXXX";
     tap_note("seed %u", seed);
     setenv("ONEHOP_DEBUG", "WARN", 1);
-    if (!mkdtemp(meetings)) {
+    if (!mkdtemp(folder)) {
         tap_skip_all("no shared memory");
     }
-    setenv("ONEHOP_SHM_DIR", meetings, 1);
+    setenv("ONEHOP_SHM_DIR", folder, 1);
 
     later = run_rounds(&seed, (struct rank){.blocking = true}, &before);
     tap_ok(later == 0, "the first call waits: it is served in all of %d rounds", ROUNDS);
@@ -327,11 +327,11 @@ int main(int argc, char **argv)
     atomic_int entered = 0;
     struct rank alone = {.key = oh_key_random(), .unborn = true, .entered = &entered};
     enter(&alone);
-    tap_ok(rmdir(meetings) != 0, "a segment is open");
+    tap_ok(rmdir(folder) != 0, "a segment is open");
     oh_comms_end_process();
-    for (int i = 0; i < 100 && rmdir(meetings) != 0; i++) { /* what goes on in the background ends soon */
+    for (int i = 0; i < 100 && rmdir(folder) != 0; i++) { /* what goes on in the background ends soon */
         usleep(20000);
     }
-    tap_ok(access(meetings, F_OK) != 0, "nothing is left in %s", meetings);
+    tap_ok(access(folder, F_OK) != 0, "nothing is left in %s", folder);
     return tap_done();
 }

@@ -2,7 +2,7 @@
 /*
  * t_cutover.c - whatever the ranks do and when, all of them switch at the same call
  *
- * Ranks are threads on one meeting. Each makes its calls with random pauses; some call comes to nothing and is made
+ * Ranks are threads on one segment. Each makes its calls with random pauses; some call comes to nothing and is made
  * again; at a random moment one or several of them, or a thread beside them, close the switch. Every call must have
  * gone the same way on all ranks. That each part of the switch is needed: test/model/cutover.pml.
  */
@@ -93,11 +93,11 @@ static int count_splits(const struct rank *ranks, uint32_t n)
     return splits;
 }
 
-struct tally {
+struct totals {
     int rounds, split, early, late, retracted;
 };
 
-static void run_round(unsigned *seed, struct tally *tally)
+static void run_round(unsigned *seed, struct totals *totals)
 {
     uint32_t n = 2 + (uint32_t)rand_r(seed) % 4, threads = n + 1;
     struct rank ranks[OH_MAX_RANKS + 1] = {0};
@@ -119,27 +119,27 @@ static void run_round(unsigned *seed, struct tally *tally)
     }
     for (uint32_t r = 0; r < threads; r++) {
         pthread_join(thread[r], NULL);
-        tally->retracted += (int)ranks[r].retracted;
+        totals->retracted += (int)ranks[r].retracted;
     }
     pthread_barrier_destroy(&start);
     free(shared);
-    tally->rounds++;
-    tally->split += count_splits(ranks, n) > 0;
-    tally->early += ranks[0].served[0];
-    tally->late += !ranks[0].served[CALLS - 1];
+    totals->rounds++;
+    totals->split += count_splits(ranks, n) > 0;
+    totals->early += ranks[0].served[0];
+    totals->late += !ranks[0].served[CALLS - 1];
 }
 
 static void test_random_rounds(unsigned seed)
 {
-    struct tally tally = {0};
-    while (tally.rounds < ROUNDS) {
-        run_round(&seed, &tally);
+    struct totals totals = {0};
+    while (totals.rounds < ROUNDS) {
+        run_round(&seed, &totals);
     }
-    tap_ok(tally.split == 0, "%d rounds: every call went the same way on all ranks (%d splits)", tally.rounds,
-           tally.split);
-    tap_ok(tally.early < ROUNDS / 2 && tally.late < ROUNDS / 2 && tally.retracted > ROUNDS,
-           "in the middle mostly: %d switched at the first call, %d not at all; %d calls came to nothing", tally.early,
-           tally.late, tally.retracted);
+    tap_ok(totals.split == 0, "%d rounds: every call went the same way on all ranks (%d splits)", totals.rounds,
+           totals.split);
+    tap_ok(totals.early < ROUNDS / 2 && totals.late < ROUNDS / 2 && totals.retracted > ROUNDS,
+           "in the middle mostly: %d switched at the first call, %d not at all; %d calls came to nothing", totals.early,
+           totals.late, totals.retracted);
 }
 
 static void test_numbers(void)

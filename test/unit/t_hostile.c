@@ -2,7 +2,7 @@
 /*
  * t_hostile.c - set-ups whose shared memory changes under them: bits flip, slots are exchanged, all becomes garbage
  *
- * Two ranks set up communicator after communicator, in one process and in two, while somebody writes into the meeting
+ * Two ranks set up communicator after communicator, in one process and in two, while somebody writes into the segment
  * at random moments. Whatever that does to the agreement, nothing may crash (AddressSanitizer: nor read or write beyond
  * bounds), every set-up must end, and a rank that serves must have memory of the right size of each peer. Without the
  * writer every communicator is served. No call is made: ranks that have been led apart would wait for each other.

@@ -243,22 +243,22 @@ static bool is_equal(const struct decision *a, const struct decision *b)
            a->threads == b->threads && a->function == b->function;
 }
 
-struct tally {
+struct totals {
     unsigned calls, served, differ;
 };
 
-static void one_call(struct oh_comm **comm, uint32_t nranks, struct tally *tally)
+static void one_call(struct oh_comm **comm, uint32_t nranks, struct totals *totals)
 {
     static const ncclDataType_t common[] = {ncclFloat32, ncclFloat16, ncclBfloat16};
     ncclDataType_t type = draw(2) ? common[draw(3)] : (ncclDataType_t)((int)draw(ncclNumTypes + 2) - 1);
     ncclRedOp_t op = (ncclRedOp_t)(draw(3) == 0 ? (int)draw(40) - 1 : (int)ncclSum); /* user ops and worse among them */
     size_t count = any_count(&comm[0]->serve.table, oh_type_size(type));
     struct decision first = take(comm[0], count, type, op);
-    tally->calls++;
-    tally->served += first.served;
+    totals->calls++;
+    totals->served += first.served;
     for (uint32_t r = 1; r < nranks; r++) {
         struct decision other = take(comm[r], count, type, op);
-        if (!is_equal(&first, &other) && tally->differ++ == 0) {
+        if (!is_equal(&first, &other) && totals->differ++ == 0) {
             tap_note("n=%u count %zu type %d op %d: rank 0 %s %d %ux%u, rank %u %s %d %ux%u", nranks, count, (int)type,
                      (int)op, first.served ? "serves" : "falls back", (int)first.plan.algorithm, first.blocks,
                      first.threads, r, other.served ? "serves" : "falls back", (int)other.plan.algorithm, other.blocks,
@@ -269,7 +269,7 @@ static void one_call(struct oh_comm **comm, uint32_t nranks, struct tally *tally
 
 static void test_ranks(uint32_t nranks)
 {
-    struct tally tally = {0};
+    struct totals totals = {0};
     for (int t = 0; t < TABLES; t++) {
         struct oh_comm *comm[OH_MAX_RANKS];
         struct oh_plan_table table;
@@ -278,16 +278,16 @@ static void test_ranks(uint32_t nranks)
             comm[r] = make_rank(&table, r);
         }
         for (int c = 0; c < CALLS; c++) {
-            one_call(comm, nranks, &tally);
+            one_call(comm, nranks, &totals);
         }
         for (uint32_t r = 0; r < nranks; r++) {
             oh_comm_ops_forget(comm[r]);
             free(comm[r]);
         }
     }
-    tap_ok(tally.differ == 0 && tally.served > tally.calls / 20 && tally.served < tally.calls,
-           "n=%u: %u calls, %u of them served, %u differ between ranks", nranks, tally.calls, tally.served,
-           tally.differ);
+    tap_ok(totals.differ == 0 && totals.served > totals.calls / 20 && totals.served < totals.calls,
+           "n=%u: %u calls, %u of them served, %u differ between ranks", nranks, totals.calls, totals.served,
+           totals.differ);
 }
 
 int main(int argc, char **argv)

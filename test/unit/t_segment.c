@@ -275,7 +275,7 @@ static void test_sweepers_and_makers(void)
         oh_segment_discard(&second);
         rounds++;
     }
-    tap_ok(alone == 0 && rounds > 0 && status == 0, "%d meetings made while others swept: everyone met (%d did not)",
+    tap_ok(alone == 0 && rounds > 0 && status == 0, "%d segments made while others swept: everyone met (%d did not)",
            rounds, alone);
 }
 

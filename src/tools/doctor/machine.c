@@ -110,7 +110,7 @@ static void check_nccl(struct oh_doctor_report *report)
     }
 }
 
-static void check_meeting(struct oh_doctor_report *report)
+static void check_shared_memory(struct oh_doctor_report *report)
 {
     char path[PATH_MAX];
     struct statvfs room = {.f_frsize = 0};
@@ -168,7 +168,7 @@ void oh_doctor_machine(struct oh_doctor_report *report)
     check_environment(report);
     check_driver(report);
     check_gpus(report);
-    check_meeting(report);
+    check_shared_memory(report);
     check_library(report);
     check_nccl(report);
     oh_doctor_judge(report, "onehop serves on this machine");
