@@ -310,7 +310,7 @@ static void prepare(struct soak *soak, struct part *part)
         part->batch = random_batch(soak, which, false, true);
         /* What NCCL launches from a thread of its own would go to that thread's per-thread stream (2.28.3,
          * src/group.cc, ncclGroupEndInternal): the copy of the result would not wait for it. */
-        part->stream = soak->slot[which].nonblocking ? own_created_stream(soak) : cf_own_stream(&soak->own);
+        part->stream = (int)cf_draw(&soak->own, soak->slot[which].nonblocking ? CF_PER_THREAD_STREAM : CF_ALL_STREAMS);
     }
     cf_batch_load(part->batch, part->stream);
 }
