@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "hook/elf.h"
+#include "interpose/elf.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define NAME_BYTES 64

@@ -14,11 +14,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "comm/call.h"
 #include "comm/comm.h"
-#include "comm/core/segment.h"
-#include "comm/core/staging.h"
+#include "comm/shared/segment.h"
+#include "comm/shared/staging.h"
 #include "comm/stats/record.h"
 #include "gpu/kernels.h"
+#include "kernels/abi.h"
+#include "plan/plan.h"
 #include "topo/topo.h"
 #include "util/bgthread.h"
 
@@ -39,7 +42,8 @@ enum oh_comm_state {
 
 /*
  * From the creation to the first served call. The mutex guards `creating`, `children`, `calls`, `voted`,
- * `cutover_call`, `reason` and `ms`, and rank, nranks, segment and staging as long as the communicator is not settled.
+ * `declined`, `cutover_call`, `reason` and `ms`, and rank, nranks, segment and staging as long as the communicator is
+ * not settled.
  */
 struct oh_attach {
     pthread_mutex_t mutex;
@@ -52,8 +56,9 @@ struct oh_attach {
     bool ordering;                /* calls that NCCL serves are ordered with ours: there are events for it */
     bool unordered;               /* NCCL got work of this communicator before that */
     bool voted;                   /* this rank has voted yes; what serving needs is ready */
+    bool declined;                /* a rank has voted no, and the set-up has ended: the next call enters FALLBACK */
     atomic_bool ordered;          /* OH_EVENT_NCCL is behind all work of it that NCCL has; any thread */
-    bool patient;                 /* has not waited for the other ranks in vain */
+    bool patient;                 /* may wait for peers: no earlier wait has timed out */
     bool first_call;              /* of those that oh_attach_wants, no earlier one has been decided */
     pthread_t thread;             /* that has created it */
     uint64_t calls;               /* allreduces so far; counted while unsettled */
@@ -90,9 +95,10 @@ struct oh_serve {
 };
 
 enum oh_event {
-    OH_EVENT_LAUNCH, /* recorded after every eager launch, and by each replay of a graph */
-    OH_EVENT_NCCL,   /* recorded after every eager call that NCCL has served */
-    OH_EVENT_JOIN,   /* between the streams of a group */
+    OH_EVENT_LAUNCH,         /* recorded after every eager launch, and by each replay of a graph */
+    OH_EVENT_NCCL,           /* recorded after eager calls that NCCL has served, but for those of the next event */
+    OH_EVENT_NCCL_ALLREDUCE, /* recorded after eager allreduces that NCCL has served, with no other call beside them */
+    OH_EVENT_JOIN,           /* between the streams of a group */
     OH_EVENTS
 };
 
@@ -106,10 +112,11 @@ struct oh_order {
     bool unrecorded;             /* kernels run that OH_EVENT_LAUNCH does not cover: their memory can never be freed */
     atomic_uint nccl_allreduces; /* eager ones that NCCL has served since this rank is served */
     unsigned long long nccl_stream;    /* id of the stream of NCCL's last call */
-    bool nccl_event_pending;           /* no launch of ours is behind OH_EVENT_NCCL yet */
+    enum oh_event nccl_event;          /* recorded after NCCL's last call */
+    bool nccl_event_pending;           /* no launch of onehop's is behind that event yet */
     atomic_int nccl_launch;            /* order.c: NCCL launches a call in the background */
     CUstream nccl_launch_stream;       /* of that call */
-    bool nccl_launch_allreduce;        /* it is one */
+    bool nccl_launch_needs_all_ranks;  /* of that call */
     unsigned long long nccl_launch_id; /* its id, once the call's event is recorded */
     struct oh_capture *captures;       /* newest first */
     atomic_uint graphs;                /* captured graphs that hold calls of this communicator */
@@ -136,13 +143,14 @@ struct oh_watch {
 struct oh_health {
     atomic_int failure;        /* the error that calls now return; ncclSuccess: none */
     atomic_uint departed_peer; /* in FAILING: the rank */
-    bool held;                 /* kernels that begin send nothing any more (oh_comm_failure) */
+    bool held;                 /* kernels that begin send nothing any more (oh_comm_refuse_call) */
     atomic_bool aborted;       /* by the program: NCCL may have freed its communicator */
-    atomic_bool destroyed;     /* by the program: kernels that wait in vain may leave */
+    atomic_bool finalized;     /* by the program: kernels may still run */
+    atomic_bool destroyed;     /* by the program */
     struct oh_watch watch;
 };
 
-/* attach/retire.c */
+/* attach/reclaim.c */
 struct oh_reclaim {
     atomic_uint users; /* threads between oh_comm_begin_use and oh_comm_end_use */
     bool peers_closed;
@@ -166,6 +174,26 @@ struct oh_comm {
 
 _Static_assert(offsetof(struct oh_comm, id) == 0, "oh_comm_id");
 
+/* All ranks have voted yes, and the number of the first call that onehop serves is known. */
+static inline bool oh_comm_has_agreed(const struct oh_comm *comm)
+{
+    return comm->attach.cutover_call != 0;
+}
+
+/* Calls that onehop may serve have a number, the same on all ranks; an empty call has none: NCCL does nothing for it.
+ */
+static inline bool oh_call_is_counted(const struct oh_call *call)
+{
+    return call->kind == OH_CALL_ALLREDUCE && call->count > 0;
+}
+
+/* NCCL enqueues something for the call. A send of nothing is enqueued (2.28.9, src/enqueue.cc, taskAppend). */
+static inline bool oh_call_has_work(const struct oh_call *call)
+{
+    return call->kind != OH_CALL_OP_DESTROY &&
+           (call->count > 0 || call->kind == OH_CALL_SEND || call->kind == OH_CALL_RECV);
+}
+
 /* The state. Acquire: pairs with oh_comm_enter. Any thread. */
 static inline enum oh_comm_state oh_comm_state(const struct oh_comm *comm)
 {
@@ -185,9 +213,49 @@ static inline struct oh_counters *oh_comm_counters(struct oh_comm *comm)
     return oh_live_counters(&comm->live);
 }
 
+/* --- core/state.c: one atomic load each, any thread ----------------------------------------------------------------
+ */
+
+/* False: NCCL serves the calls, which go through attach/attach.h. */
+bool oh_comm_is_settled(const struct oh_comm *comm);
+
+/* True once NCCL has created the communicator, so that its calls are counted. */
+bool oh_comm_is_created(const struct oh_comm *comm);
+
+/* True while NCCL creates the communicator, or a split of it, as far as onehop knows. */
+bool oh_comm_has_pending_creations(const struct oh_comm *comm);
+
+/* The program has aborted the communicator: NCCL may have freed its own. */
+bool oh_comm_is_aborted(const struct oh_comm *comm);
+
+/* The error with which the communicator has failed; ncclSuccess: none. A departed peer alone is no failure. */
+ncclResult_t oh_comm_error(const struct oh_comm *comm);
+
+/*
+ * Around what may block, or uses the communicator after it has blocked: another thread may abort the communicator
+ * meanwhile, and it must not be freed under this one. Plain stores: one thread uses a communicator at a time, and
+ * the thread that frees (reclaim.c) polls much later than a store takes to be visible.
+ */
+void oh_comm_begin_use(struct oh_comm *comm);
+void oh_comm_end_use(struct oh_comm *comm);
+
+/* --- core: registry.c, redop.c ------------------------------------------------------------------------------------ */
+
 ncclResult_t oh_registry_add(struct oh_comm *comm);
 void oh_registry_remove(struct oh_comm *comm);
 void oh_registry_visit(void (*visit)(struct oh_comm *comm, void *user), void *user);
+
+/* Forgets one op, if it is known; all. */
+void oh_comm_op_remove(struct oh_comm *comm, ncclRedOp_t handle);
+void oh_comm_ops_forget(struct oh_comm *comm);
+
+/* What an op means on the communicator. False: NCCL would not take it for that type. */
+bool oh_comm_op_find(const struct oh_comm *comm, ncclRedOp_t op, ncclDataType_t type, struct oh_op *op_p);
+
+/* Returns whether the program has made the op on the communicator. */
+bool oh_comm_op_is_known(const struct oh_comm *comm, ncclRedOp_t op);
+
+/* --- stats/describe.c --------------------------------------------------------------------------------------------- */
 
 void oh_comm_print_stats(struct oh_comm *comm);
 void oh_comm_publish_facts(struct oh_comm *comm); /* to the live page; mutex held */

@@ -261,6 +261,22 @@ static void survive(struct app *app, const struct cf_graph *graph)
     call_again(app, ncclRemoteError);
 }
 
+/* The end of a communicator whose kernels wait tells the failure; only its destruction lets them leave. */
+static void end_failed(struct app *app)
+{
+    struct cf_set *set = &app->set[0];
+    for (int m = 0; cf_use(app->worker, m); m++) {
+        if (failure_is_scenario("kill-finalize")) {
+            const ncclResult_t result = nccl.CommFinalize(set->comm[m]);
+            cf_check(app->worker, result == ncclRemoteError, "ncclCommFinalize gave %d", (int)result);
+            failure_check_waiting(app);
+        }
+        const ncclResult_t result = nccl.CommDestroy(set->comm[m]);
+        cf_check(app->worker, result == ncclRemoteError, "ncclCommDestroy gave %d", (int)result);
+        set->comm[m] = NULL;
+    }
+}
+
 /* ONEHOP_TRAP_AFTER: nobody aborts, and the kernel that waits ends the context. Nothing can be done with it then. */
 static void await_trap(struct app *app)
 {
@@ -297,8 +313,8 @@ void app_guard_kill(struct app *app)
     if (failure_is_scenario("kill-trap")) {
         await_trap(app);
     }
-    if (failure_is_scenario("kill-destroy")) {
-        cf_set_destroy(app->worker, &app->set[0]);
+    if (failure_is_scenario("kill-destroy") || failure_is_scenario("kill-finalize")) {
+        end_failed(app);
     } else {
         failure_abort_all(app);
     }

@@ -25,7 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "hook/elf.h"
+#include "interpose/elf.h"
 #include "test/simnode/fault.h"
 
 #if defined(__x86_64__)

@@ -32,8 +32,10 @@ departed='rank 1 \(pid [0-9]+, [0-9]+ calls, the last a sum of 1000 x float32, o
 expect_told "killed in a call: the others get an error, wait on, abort, and make a new communicator" 2 "$departed" \
     -- scenario kill-call 1
 expect_told "killed in a graph's replay: likewise" 2 "$departed" -- scenario kill-replay 1
-expect_told "killed in a call, the others destroy the communicator: kernels leave" 2 "$departed" \
-    -- scenario kill-destroy 1
+for end in destroy finalize; do
+    expect_told "killed in a call, the others $end the communicator: an error, kernels leave" 2 "$departed" \
+        -- scenario kill-$end 1
+done
 ONEHOP_TRAP_AFTER=1 scenario kill-trap 1
 [ "$status" = 0 ] && [ "$(count_of " WARN .*$departed")" = 2 ] && [ "$(count_of ' WARN .*ONEHOP_TRAP_AFTER is over')" = 2 ]
 tap_point $? "killed in a call, ONEHOP_TRAP_AFTER=1: the others' kernels trap" "$(diagnosis)"
@@ -132,7 +134,7 @@ ONEHOP_ALGO=twoshot expect_told "the others destroy and end while a call waits f
 # A rank resets its device: its memory and its handles are gone, and another context has the old one's handle.
 scenario reset-call 1
 expect_told "a device is reset, a call follows: an error there, and on the others" 3 \
-    '(launching an allreduce: CUDA_ERROR_CONTEXT_IS_DESTROYED: calls now return ncclUnhandledCudaError|rank 1 has given up)'
+    '(launching an allreduce: CUDA_ERROR_CONTEXT_IS_DESTROYED: calls now return ncclUnhandledCudaError|rank 1 failed the communicator)'
 expect_told "a device is reset, the communicator aborted: an error on the others" 2 "$departed; it has aborted" \
     -- scenario reset-abort 1
 

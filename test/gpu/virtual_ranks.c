@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/core/staging.h"
+#include "comm/shared/staging.h"
 #include "gpu/kernels.h"
 #include "test/common/batch.h"
 #include "test/common/options.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* first_call.h - a communicator's first call, as the hook of ncclAllReduce makes it, without NCCL */
+/* first_call.h - a communicator's first call, without NCCL and without a launch */
 #ifndef TEST_UNIT_FIRST_CALL_H_
 #define TEST_UNIT_FIRST_CALL_H_
 
 #include <unistd.h>
 
 #include "comm/attach/attach.h"
-#include "comm/comm_internal.h"
+#include "comm/call/internal.h"
 #include "util/clock.h"
 
 /* NCCL has created it, for a rank on the GPU of its number. */
@@ -30,9 +30,13 @@ static inline bool make_first_call(struct oh_comm *comm)
 {
     oh_attach_begin(comm, NULL);
     oh_attach_wait(comm, oh_now_ns());
-    bool served = oh_attach_decide(comm);
+    struct oh_call call = {.comm = comm, .count = 1, .type = ncclFloat32};
+    oh_call_route(&call);
+    oh_attach_enter_served(&call);
+    bool served = oh_comm_state(comm) == OH_COMM_SERVED;
     for (int i = 0; !served && !oh_comm_is_settled(comm) && i < 1000; i++) {
-        usleep(1000); /* the thread that sets up says so soon */
+        usleep(1000); /* the set-up ends soon, and the next call falls back */
+        oh_call_route(&(struct oh_call){.comm = comm, .count = 1, .type = ncclFloat32});
     }
     return served;
 }

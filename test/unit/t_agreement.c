@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/core/segment.h"
+#include "comm/shared/segment.h"
 #include "test/tap.h"
 #include "util/clock.h"
 

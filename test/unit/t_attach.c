@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/comm_internal.h"
+#include "comm/launch/launch.h"
 #include "test/tap.h"
 #include "test/unit/first_call.h"
 #include "util/clock.h"
@@ -83,20 +83,20 @@ static void order(struct oh_comm *comm)
     }
 }
 
-/* One attempt at a call, as the hook of ncclAllReduce does it. True: NCCL accepted, or onehop served. */
+/* One attempt at a call, but for the launch. True: NCCL accepted, or onehop served. */
 static bool call(struct rank *self, struct oh_comm *comm, bool *served_p)
 {
     struct oh_call what = {.comm = comm, .count = 1000, .type = ncclFloat32};
-    bool unsettled = !oh_comm_is_settled(comm);
-    if (unsettled && oh_comm_is_creating(comm) && atomic_load(&self->created)) {
+    if (oh_comm_has_pending_creations(comm) && atomic_load(&self->created)) {
         say_created(comm, self->rank, RANKS);
     }
-    if (oh_attach_wants(&what, ncclSum)) {
+    if (oh_attach_wants(&what)) {
         oh_attach_begin(comm, NULL);
         oh_attach_wait(comm, oh_now_ns());
     }
-    bool counted = unsettled && oh_comm_is_created(comm);
-    *served_p = (counted ? oh_attach_decide(comm) : !unsettled) && oh_call_decide(&what, ncclSum);
+    oh_call_route(&what);
+    oh_attach_enter_served(&what);
+    *served_p = what.route == OH_ROUTE_ONEHOP;
     if (*served_p) {
         return true;
     }
@@ -104,9 +104,7 @@ static bool call(struct rank *self, struct oh_comm *comm, bool *served_p)
     bool accepted = !self->unborn || atomic_load(&self->created);
     accepted = accepted && !(self->rejects && (self->before == 0 || rand_r(&self->seed) % 8 == 0));
     atomic_store(&self->tried, true);
-    if (unsettled) {
-        oh_attach_note_result(comm, counted, accepted ? ncclSuccess : ncclInvalidArgument);
-    }
+    oh_attach_end_call(&what, accepted);
     if (accepted && oh_comm_state(comm) >= OH_COMM_ATTACHING) {
         order(comm);
     }
@@ -244,10 +242,10 @@ static void *cross(void *user)
             uint64_t start = oh_now_ns();
             oh_attach_begin(comms[at], NULL);
             oh_attach_wait(comms[at], oh_now_ns());
-            bool unsettled = !oh_comm_is_settled(comms[at]);
-            if (unsettled && !oh_attach_decide(comms[at])) {
-                oh_attach_note_result(comms[at], true, ncclSuccess);
-            }
+            struct oh_call call = {.comm = comms[at], .count = 1000, .type = ncclFloat32};
+            oh_call_route(&call);
+            oh_attach_enter_served(&call);
+            oh_attach_end_call(&call, true);
             uint64_t took = oh_now_ns() - start;
             self->longest_ns = took > self->longest_ns ? took : self->longest_ns;
             self->served += oh_comm_state(comms[at]) == OH_COMM_SERVED;

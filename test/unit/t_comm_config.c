@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* t_comm_config.c - what is read of ncclConfig_t and of NCCL's variables: every version's size, what is left open,
+/* t_config.c - what is read of ncclConfig_t and of NCCL's variables: every version's size, what is left open,
  * overrides
  */
-#include "hook/entry.h"
+#include "entry/entry.h"
 
 #include <limits.h>
 #include <stddef.h>

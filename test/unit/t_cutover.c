@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/core/segment.h"
+#include "comm/shared/segment.h"
 #include "test/tap.h"
 
 #define ROUNDS 4000

@@ -113,7 +113,7 @@ static void test_early_failure(void)
     struct oh_comm *comm = make_rank(&shared);
     bool first = oh_comm_fail(comm, ncclSystemError, OH_MAX_RANKS);
     tap_ok(first && oh_comm_state(comm) == OH_COMM_ATTACHING && oh_comm_error(comm) == ncclSystemError &&
-               oh_segment_failure(comm).error != ncclSuccess && !oh_comm_fail(comm, ncclSystemError, OH_MAX_RANKS),
+               oh_failure_read(comm).error != ncclSuccess && !oh_comm_fail(comm, ncclSystemError, OH_MAX_RANKS),
            "a failure while the ranks agree: calls are refused, and the set-up goes on");
     free(comm);
 }

@@ -19,7 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/comm_internal.h"
+#include "comm/launch/launch.h"
+#include "comm/watch/watch.h"
 #include "gpu/context.h"
 #include "comm/attach/attach.h"
 #include "test/tap.h"
@@ -165,7 +166,7 @@ static void live_once(struct rank *self, bool quiet, struct oh_key key, unsigned
     }
     for (size_t count = 1; served && count < (1U << 24); count *= 7) {
         struct oh_call call = {.comm = comm, .count = count, .type = ncclFloat32};
-        if (oh_call_decide(&call, ncclSum)) {
+        if (oh_call_decide(&call) == OH_FALLBACK_NONE) {
             atomic_fetch_add(quiet ? &all->quiet_served : &all->noisy_served, count == 1);
             atomic_fetch_add(&all->broken, !is_sound(comm));
         }

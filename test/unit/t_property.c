@@ -12,7 +12,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "comm/comm_internal.h"
+#include "comm/launch/launch.h"
+#include "comm/watch/watch.h"
 #include "test/unit/default_table.h"
 #include "test/tap.h"
 
@@ -57,7 +58,8 @@ static bool decide(size_t count, ncclDataType_t type, ncclRedOp_t op, struct oh_
 {
     call->count = count;
     call->type = type;
-    return oh_call_decide(call, op);
+    call->redop = op;
+    return oh_call_decide(call) == OH_FALLBACK_NONE;
 }
 
 /* --- a driver that writes down launches ----------------------------------------------------------------------------

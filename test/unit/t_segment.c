@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/core/segment.h"
+#include "comm/shared/segment.h"
 #include "kernels/abi.h"
 #include "test/tap.h"
 #include "util/clock.h"

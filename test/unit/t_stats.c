@@ -2,7 +2,7 @@
 /*
  * t_stats.c - why calls fall back; records of statistics: written and read back, and other lines rejected
  */
-#include "comm/comm_internal.h"
+#include "comm/call/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,9 @@ static void expect_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t
 {
     int got = -1;
     memset(&comm->live.counters, 0, sizeof comm->live.counters);
-    oh_comm_count_fallback(comm, 100, type, op);
+    struct oh_call call = {.comm = comm, .count = 100, .type = type, .redop = op};
+    oh_call_route(&call);
+    oh_call_note_executed(&call);
     for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
         got = atomic_load(&comm->live.counters.fallbacks[b]) == 1 ? b : got;
     }

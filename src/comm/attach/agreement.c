@@ -282,7 +282,7 @@ static bool nccl_mixes_graphs(void)
     return !text || strcmp(text, "0") != 0;
 }
 
-/* Creates the events, which retire.c destroys, also when this fails half-way. */
+/* Creates the events, which reclaim.c destroys, also when this fails half-way. */
 static CUresult prepare_order(struct oh_comm *comm)
 {
     OH_CONTEXT_RELAXED(&comm->staging.context);
@@ -321,17 +321,21 @@ void oh_agreement_begin(struct oh_comm *comm, CUstream stream)
     atomic_store(&info->begun, 1); /* after `withheld`, which a reader of `begun` reads next */
 }
 
+/* Either decision takes effect at a call of the program. */
 void oh_agreement_end(struct oh_comm *comm)
 {
+    struct oh_attach *attach = &comm->attach;
     oh_segment_unlink(&comm->segment); /* all ranks have opened it by now */
-    pthread_mutex_lock(&comm->attach.mutex);
+    pthread_mutex_lock(&attach->mutex);
     const bool on =
-        comm->attach.cutover_call != 0 || (comm->attach.voted && oh_segment_decision(&comm->segment) == OH_DECISION_ON);
+        oh_comm_has_agreed(comm) || (attach->voted && oh_segment_decision(&comm->segment) == OH_DECISION_ON);
     if (!on && !oh_comm_is_settled(comm)) {
-        oh_attach_settle_off(comm);
+        oh_segment_reason(&comm->segment, attach->reason);
     }
-    pthread_mutex_unlock(&comm->attach.mutex);
-    if (!on) { /* yes takes effect at the next call */
+    attach->declined = !on;
+    oh_comm_publish_facts(comm);
+    pthread_mutex_unlock(&attach->mutex);
+    if (!on) {
         oh_comm_detach(comm);
     }
 }

@@ -89,52 +89,66 @@ static bool close_words(struct oh_comm *comm)
     return closed;
 }
 
-/* The set-up, which may not have noticed yet, frees what it has made. */
-void oh_attach_settle_off(struct oh_comm *comm)
+/*
+ * The other ranks' decision takes effect at this call: enters FALLBACK. With the mutex held. The set-up, which may not
+ * have noticed the decision yet, frees what it has made.
+ */
+static bool fall_back(struct oh_comm *comm)
 {
-    oh_segment_reason(&comm->segment, comm->attach.reason);
+    struct oh_attach *attach = &comm->attach;
+    if (oh_comm_state(comm) != OH_COMM_ATTACHING ||
+        (!attach->declined && oh_segment_decision(&comm->segment) != OH_DECISION_OFF)) {
+        return false;
+    }
+    if (!attach->declined) {
+        oh_segment_reason(&comm->segment, attach->reason);
+    }
     oh_comm_enter(comm, OH_COMM_FALLBACK);
     oh_comm_publish_facts(comm);
+    return true;
 }
 
 /*
- * Before a call: enters FALLBACK, CUTOVER or SERVED if that is due, else counts the call as one that NCCL serves.
- * Returns true if this call has entered CUTOVER. With the mutex held.
+ * Counts the call as one that NCCL executes, unless it is past the cutover, whose number is known then. Returns true if
+ * this call has entered CUTOVER. With the mutex held.
  */
-static bool count_call(struct oh_comm *comm)
+static bool count_call(struct oh_call *call)
 {
+    struct oh_comm *comm = call->comm;
     struct oh_attach *attach = &comm->attach;
-    const enum oh_decision decision = oh_segment_decision(&comm->segment);
-    const bool on = attach->voted && decision == OH_DECISION_ON;
     bool closed = false;
-    if (oh_comm_state(comm) == OH_COMM_ATTACHING && decision == OH_DECISION_OFF) {
-        oh_attach_settle_off(comm);
-        return false;
-    }
     if (oh_comm_state(comm) < OH_COMM_CUTOVER) {
+        const bool on = attach->voted && oh_segment_decision(&comm->segment) == OH_DECISION_ON;
         if (!on && oh_cutover_announce(&comm->segment.shared->cutover, comm->id.rank, attach->calls + 1)) {
-            attach->calls++;
+            call->number = ++attach->calls;
             return false;
         }
         closed = attach->voted && close_words(comm); /* `on`, or another rank has closed this rank's word */
     }
-    if (oh_comm_state(comm) == OH_COMM_CUTOVER && attach->calls + 1 >= attach->cutover_call) {
-        oh_comm_enter(comm, OH_COMM_SERVED);
-        oh_comm_publish_facts(comm);
-    } else {
-        attach->calls++;
+    if (!oh_attach_is_past_cutover(comm)) {
+        call->number = ++attach->calls;
     }
     return closed;
 }
 
-bool oh_attach_decide(struct oh_comm *comm)
+bool oh_attach_is_past_cutover(const struct oh_comm *comm)
 {
+    return oh_comm_has_agreed(comm) && comm->attach.calls + 1 >= comm->attach.cutover_call;
+}
+
+bool oh_attach_count(struct oh_call *call)
+{
+    struct oh_comm *comm = call->comm;
     struct oh_attach *attach = &comm->attach;
+    const bool is_counted = oh_call_is_counted(call) && oh_comm_is_created(comm);
+    if (!is_counted && oh_comm_state(comm) < OH_COMM_ATTACHING) {
+        return false;
+    }
     pthread_mutex_lock(&attach->mutex);
-    const bool closed = !oh_comm_is_settled(comm) && count_call(comm);
-    const bool served = oh_comm_state(comm) == OH_COMM_SERVED;
+    const bool counts = !fall_back(comm) && is_counted && !oh_comm_is_settled(comm);
+    const bool closed = counts && count_call(call);
     pthread_mutex_unlock(&attach->mutex);
-    attach->first_call = false;
+    attach->first_call &= !is_counted;
     if (closed) {
         oh_monitor_add(comm);
         OH_INFO("comm %p rank %u nranks %u: served by onehop up to %" PRIu64 " bytes from call %" PRIu64
@@ -142,7 +156,18 @@ bool oh_attach_decide(struct oh_comm *comm)
                 (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, oh_plan_table_end(&comm->serve.table),
                 attach->cutover_call, OH_STAGING_BYTES >> 20, comm->attach.ms);
     }
-    return served;
+    return counts && call->number == 0;
+}
+
+void oh_attach_enter_served(const struct oh_call *call)
+{
+    struct oh_comm *comm = call->comm;
+    const bool is_past_cutover = call->fallback != OH_FALLBACK_COMM;
+    if (is_past_cutover && oh_comm_state(comm) == OH_COMM_CUTOVER) {
+        OH_LOCK(&comm->attach.mutex);
+        oh_comm_enter(comm, OH_COMM_SERVED);
+        oh_comm_publish_facts(comm);
+    }
 }
 
 void oh_attach_note_work(struct oh_comm *comm)
@@ -150,23 +175,35 @@ void oh_attach_note_work(struct oh_comm *comm)
     comm->attach.unordered |= oh_comm_state(comm) < OH_COMM_ATTACHING;
 }
 
-void oh_attach_note_result(struct oh_comm *comm, bool counted, ncclResult_t result)
+/* NCCL has accepted a call that was not counted, since NCCL had not created the communicator as far as was known. */
+static void count_late(struct oh_comm *comm)
 {
     struct oh_attach *attach = &comm->attach;
-    bool accepted = result != ncclInvalidArgument && result != ncclInvalidUsage;
-    OH_LOCK(&attach->mutex);
-    const bool known = oh_comm_is_created(comm);
-    if (oh_comm_is_settled(comm) || accepted == counted) {
-        return; /* counted as it should be */
+    attach->calls++;
+    if (oh_comm_is_created(comm)) { /* else when it is created */
+        oh_cutover_announce(&comm->segment.shared->cutover, comm->id.rank, attach->calls);
     }
-    if (accepted) {
-        attach->calls++;
-        if (known) { /* else when it is created */
-            oh_cutover_announce(&comm->segment.shared->cutover, comm->id.rank, attach->calls);
+}
+
+void oh_attach_end_call(struct oh_call *call, bool is_executed)
+{
+    struct oh_comm *comm = call->comm;
+    struct oh_attach *attach = &comm->attach;
+    if (oh_comm_is_settled(comm) || !oh_call_is_counted(call)) {
+        return;
+    }
+    OH_LOCK(&attach->mutex);
+    if (!is_executed && call->number != 0) {
+        if (!attach->declined) {
+            oh_cutover_retract(&comm->segment.shared->cutover, comm->id.rank, call->number);
         }
-    } else {
-        oh_cutover_retract(&comm->segment.shared->cutover, comm->id.rank, attach->calls);
         attach->calls--;
+        call->number = 0;
+    } else if (is_executed && call->number == 0 && oh_comm_state(comm) < OH_COMM_CUTOVER && !attach->declined) {
+        count_late(comm);
+    }
+    if (is_executed) {
+        oh_attach_note_work(comm);
     }
 }
 
@@ -179,12 +216,12 @@ static bool is_small(const struct oh_call *call)
     return call->count > 0 && call->count <= most / oh_type_size(call->type);
 }
 
-bool oh_attach_wants(const struct oh_call *call, ncclRedOp_t op)
+bool oh_attach_wants(const struct oh_call *call)
 {
     struct oh_comm *comm = call->comm;
-    struct oh_op known;
-    return !oh_comm_is_settled(comm) && oh_comm_is_created(comm) && oh_comm_op_find(comm, op, call->type, &known) &&
-           is_small(call);
+    struct oh_op op;
+    return call->kind == OH_CALL_ALLREDUCE && !oh_comm_is_settled(comm) && oh_comm_is_created(comm) &&
+           oh_comm_op_find(comm, call->redop, call->type, &op) && is_small(call);
 }
 
 void oh_attach_begin(struct oh_comm *comm, CUstream stream)
@@ -225,11 +262,14 @@ static void find_sibling(struct oh_comm *comm, void *user)
                       pthread_equal(comm->attach.thread, sibling->of->attach.thread);
 }
 
+#define NCCL_2_22 22200 /* the first version that connects a communicator in its first collective */
+
 /* NCCL connects the communicator when it creates it, so that the first call does not wait. */
-static bool connects_early(void)
+static bool connects_early(const struct oh_comm *comm)
 {
     const char *lazily = getenv("NCCL_RUNTIME_CONNECT"), *mapped = getenv("NCCL_CUMEM_ENABLE");
-    return (lazily && strcmp(lazily, "0") == 0) || (mapped && strcmp(mapped, "0") == 0);
+    return (comm->id.nccl_version > 0 && comm->id.nccl_version < NCCL_2_22) || (lazily && strcmp(lazily, "0") == 0) ||
+           (mapped && strcmp(mapped, "0") == 0);
 }
 
 /* How long the first call waits for ranks that have not made theirs. */
@@ -240,10 +280,10 @@ static uint64_t patience_for_peers(const struct oh_comm *comm)
     }
     struct sibling sibling = {.of = comm};
     oh_registry_visit(find_sibling, &sibling);
-    return sibling.found || connects_early() ? COURTESY_NS : PATIENCE_NS;
+    return sibling.found || connects_early(comm) ? COURTESY_NS : PATIENCE_NS;
 }
 
-/* How long a call waits in all, as of now. for_peers: for ranks that have not made their first calls. */
+/* Returns the current limit on a call's total wait. for_peers: on the wait for ranks without a first call. */
 static uint64_t patience(const struct oh_comm *comm, uint64_t for_peers, bool *all_here_p)
 {
     struct oh_peer_info *info = comm->segment.shared->peer_info;
@@ -273,7 +313,7 @@ static bool is_waiting(struct oh_comm *comm, uint64_t start_ns, uint64_t for_pee
     struct oh_attach *attach = &comm->attach;
     bool all_here = false;
     pthread_mutex_lock(&attach->mutex);
-    const bool pending = oh_comm_state(comm) == OH_COMM_ATTACHING && attach->patient;
+    const bool pending = oh_comm_state(comm) == OH_COMM_ATTACHING && !attach->declined && attach->patient;
     const uint64_t most = pending ? patience(comm, for_peers, &all_here) : 0;
     pthread_mutex_unlock(&attach->mutex);
     const bool waits = oh_now_ns() - start_ns < most;
@@ -309,7 +349,9 @@ void oh_attach_cancel(struct oh_comm *comm, const char *reason)
     OH_LOCK(&comm->attach.mutex);
     if (oh_comm_state(comm) < OH_COMM_CUTOVER) {
         oh_segment_vote_no(&comm->segment, reason);
-        snprintf(comm->attach.reason, sizeof comm->attach.reason, "%s", reason);
+        if (!comm->attach.declined) {
+            snprintf(comm->attach.reason, sizeof comm->attach.reason, "%s", reason);
+        }
         oh_comm_enter(comm, OH_COMM_FALLBACK);
         oh_comm_publish_facts(comm);
     }
@@ -317,14 +359,6 @@ void oh_attach_cancel(struct oh_comm *comm, const char *reason)
 
 bool oh_attach_leave(struct oh_comm *comm)
 {
-    struct oh_comm *child = oh_comm_take_children(comm);
-    unsigned count = 0;
-    for (struct oh_comm *next; child; child = next, count++) {
-        next = child->id.next;
-        oh_creation_cancel(child);
-    }
-    oh_comm_children_done(comm, count);
-    oh_comm_created(comm, NULL);
     const uint64_t until_ns = oh_now_ns() + LEAVE_NS;
     OH_LOCK(&worker.mutex);
     bool works = comm->attach.in_background && oh_bgthread_start(&worker);
@@ -350,7 +384,7 @@ static enum oh_step advance(struct oh_job *job)
     pthread_cond_broadcast(&worker.passed);
     pthread_mutex_unlock(&worker.mutex);
     if (retired) {
-        oh_comm_release(comm);
+        oh_comm_free(comm);
         oh_comms_reclaim();
     }
     return OH_STEP_DONE;

@@ -14,35 +14,23 @@
 #ifndef OH_COMM_ATTACH_ATTACH_H_
 #define OH_COMM_ATTACH_ATTACH_H_
 
-#include "comm/comm.h"
-#include "comm/core/segment.h"
+#include "comm/comm_internal.h"
 
-/*
- * Counts this rank in under the key, before NCCL creates the communicator. An error becomes the reason to decline. Sets
- * config, parent, nccl_p and is_grow of the identity; the caller sets library and nccl_version. Makes no call of the
- * driver. NULL: no memory; this rank is not counted, so all ranks fall back.
- * is_grow: the communicator grows out of `parent`. The new ranks (parent NULL) and those of the parent that have the
- * unique id know the key. The parent's other ranks (key NULL) read it from the parent segment after NCCL's barrier.
- */
-struct oh_comm *oh_creation_begin(const struct oh_key *key, const struct oh_comm_config *config, struct oh_comm *parent,
-                                  ncclComm_t *nccl_p, bool is_grow);
+/* --- creation.c --------------------------------------------------------------------------------------------------- */
 
-/* NCCL has not created it. Frees the communicator. */
+/* NCCL has not created the communicator. Frees it. */
 void oh_creation_cancel(struct oh_comm *comm);
 
 /*
- * NCCL has returned the handle; the creation itself may still go on in the background. oh_comm_created follows. False:
- * there is no room in the registry, and the communicator is freed.
+ * NCCL has returned the handle, which the registry does not have; the creation itself may still go on in the
+ * background. oh_comm_created follows. False: there is no room in the registry, and the communicator is freed.
  */
 bool oh_creation_register(struct oh_comm *comm, ncclComm_t nccl);
-
-/* Adds a creation at the end of a list. */
-void oh_creations_append(struct oh_comm **list, struct oh_comm *comm);
 
 /*
  * NCCL creates a split in the background, and writes its handle when the parent is ready again: the parent keeps it.
  * oh_comm_take_children returns the list when the parent is ready; the caller registers or cancels each, and then calls
- * oh_comm_children_done: until then oh_comm_is_creating is true of the parent.
+ * oh_comm_children_done: until then oh_comm_has_pending_creations is true of the parent.
  */
 void oh_creation_watch(struct oh_comm *comm);
 struct oh_comm *oh_comm_take_children(struct oh_comm *comm);
@@ -60,16 +48,38 @@ struct oh_nccl_rank {
  */
 bool oh_comm_created(struct oh_comm *comm, const struct oh_nccl_rank *rank);
 
-/* --- calls of a communicator that is not settled, in this order -------------------------------------------------- */
+/* --- completion.c ------------------------------------------------------------------------------------------------- */
+
+/*
+ * Ends creations after NCCL has returned `res`: with ncclSuccess, registers them by what NCCL says of this rank; with
+ * ncclInProgress, registers them, or waits for their handles (oh_creations_poll); else cancels them. Returns their
+ * number.
+ */
+unsigned oh_creations_finish(const struct oh_nccl *library, struct oh_comm *list, ncclResult_t res);
+
+/* NCCL has returned `state` for a communicator with pending creations: completes it and its children. */
+void oh_creations_poll(struct oh_comm *comm, ncclResult_t state);
+
+/* Asks NCCL for that state, if there are pending creations. */
+void oh_creations_query(struct oh_comm *comm);
+
+/*
+ * Returns whether NCCL still works on a creation for which it returned ncclSuccess: the split and shrinking of a
+ * non-blocking communicator, and maybe others (2.28.9 and 2.31, src/init.cc: NCCLCHECK drops ncclInProgress). The
+ * handle of a split is undefined until the parent is ready; one that grows has a handle at once, whose state tells.
+ */
+bool oh_creation_is_in_progress(const struct oh_nccl *library, const struct oh_comm *comm);
+
+/* --- attach.c: calls of a communicator that is not settled, in this order ----------------------------------------- */
 
 /* NCCL has got work of any kind on the communicator, which no event of onehop's is after. */
 void oh_attach_note_work(struct oh_comm *comm);
 
 /*
  * True when the call could be served: then oh_attach_begin and oh_attach_wait are called for it before
- * oh_attach_decide. Depends on what is equal on all ranks.
+ * oh_attach_count. Depends on what is equal on all ranks.
  */
-bool oh_attach_wants(const struct oh_call *call, ncclRedOp_t op);
+bool oh_attach_wants(const struct oh_call *call);
 
 /* Begins the set-up if no earlier call has. `stream`: of the call, whose context becomes the communicator's. */
 void oh_attach_begin(struct oh_comm *comm, CUstream stream);
@@ -81,44 +91,29 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream);
  */
 void oh_attach_wait(struct oh_comm *comm, uint64_t start_ns);
 
-/* Counts the call. True: it is served on every rank, as all later ones. False: it goes to NCCL on every rank. */
-bool oh_attach_decide(struct oh_comm *comm);
-
-/* NCCL has returned `result` for a call that oh_attach_decide has counted, or (not counted) that was made before. */
-void oh_attach_note_result(struct oh_comm *comm, bool counted, ncclResult_t result);
-
-/* --- the end ------------------------------------------------------------------------------------------------------ */
-
-/* Makes kernels that wait return, and passes later calls to NCCL. Any thread. */
-void oh_comm_abort(struct oh_comm *comm);
-
 /*
- * Waits until the kernels of a served communicator have ended; returns early if it fails or is aborted. Holds no lock.
+ * Lets a decision of the ranks take effect at this call: FALLBACK, or the cutover. Counts the call if it has a number
+ * (oh_call_is_counted). Returns true if the call is past the cutover, on every rank, as all later calls; false: NCCL
+ * executes it, on every rank.
  */
-void oh_comm_drain(const struct oh_comm *comm);
+bool oh_attach_count(struct oh_call *call);
 
-/* Passes later calls to NCCL (the communicator is being finalized). */
-void oh_comm_suspend(struct oh_comm *comm);
+/* Returns whether the next call is past the cutover. For the thread that uses the communicator. */
+bool oh_attach_is_past_cutover(const struct oh_comm *comm);
 
-/* Forgets the communicator: NCCL may reuse its handle at once. Its memory is freed when nothing uses it any more. */
-void oh_comm_retire(struct oh_comm *comm);
+/* Enters SERVED, if the call is past the cutover. A call that NCCL rejects may have gone before. */
+void oh_attach_enter_served(const struct oh_call *call);
 
-/* At exit(): publishes that; communicators that are not settled fall back, and leave no file behind. */
-void oh_comms_end_process(void);
+/* Ends a call after oh_attach_count. is_executed false: NCCL has rejected it, and the next call gets its number. */
+void oh_attach_end_call(struct oh_call *call, bool is_executed);
 
-/* The communicator falls back for good, if it is not settled. Any thread. */
+/* The communicator falls back for good, if its ranks have not agreed. Any thread. */
 void oh_attach_cancel(struct oh_comm *comm, const char *reason);
 
-/* The communicator has left the registry. True when a set-up is under way, which will release it. */
+/* The communicator has left the registry. True when a set-up is under way, which will free it. */
 bool oh_attach_leave(struct oh_comm *comm);
 
-/* Nobody knows the communicator any more: frees it, once kernels, graphs and peers are done with it. */
-void oh_comm_release(struct oh_comm *comm);
-
-/* The communicator is not served, which is logged: gives up segment and staging memory. */
-void oh_comm_detach(struct oh_comm *comm);
-
-/* --- a set-up under way, for src/comm/attach alone; the background thread's once it has begun --------------------- */
+/* --- agreement.c: a set-up under way; the background thread's once it has begun ----------------------------------- */
 
 /*
  * Begins a set-up, in the thread that makes the first call, on `stream`: context and events, so that calls that NCCL
@@ -129,13 +124,26 @@ void oh_agreement_begin(struct oh_comm *comm, CUstream stream);
 /* Takes the steps that do not wait; true: all ranks have decided. Sets *moved_p if it has taken a step. */
 bool oh_agreement_advance(struct oh_comm *comm, bool *moved_p);
 
-/* Ends a set-up after the decision: the communicator falls back, unless all ranks have voted yes. */
+/* Ends a set-up after the decision, which takes effect at the next call. */
 void oh_agreement_end(struct oh_comm *comm);
 
 /* Votes no: all ranks fall back with this reason, unless they have agreed before. */
 void oh_agreement_decline(struct oh_comm *comm, const char *reason);
 
-/* A rank has voted no: takes over its reason. With the mutex of the communicator's attach held. */
-void oh_attach_settle_off(struct oh_comm *comm);
+/* --- reclaim.c ---------------------------------------------------------------------------------------------------- */
+
+/* Nobody knows the communicator any more: frees it, once kernels, graphs and peers are done with it. */
+void oh_comm_free(struct oh_comm *comm);
+
+/* The communicator is not served, which is logged: gives up segment and staging memory. */
+void oh_comm_detach(struct oh_comm *comm);
+
+/* --- end.c -------------------------------------------------------------------------------------------------------- */
+
+/* Passes later calls to NCCL (the communicator is being finalized). */
+void oh_comm_suspend(struct oh_comm *comm);
+
+/* Forgets the communicator: NCCL may reuse its handle at once. Its memory is freed when nothing uses it any more. */
+void oh_comm_retire(struct oh_comm *comm);
 
 #endif

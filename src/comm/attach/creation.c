@@ -95,10 +95,6 @@ void oh_creation_cancel(struct oh_comm *comm)
 
 bool oh_creation_register(struct oh_comm *comm, ncclComm_t nccl)
 {
-    struct oh_comm *stale;
-    while ((stale = oh_comm_find(nccl))) { /* NCCL has reused the handle of one that was destroyed unseen */
-        oh_comm_retire(stale);
-    }
     comm->id.nccl = nccl;
     comm->id.parent = NULL; /* may end before this one */
     comm->id.nccl_p = NULL;
@@ -141,7 +137,8 @@ struct oh_comm *oh_comm_take_children(struct oh_comm *comm)
 
 void oh_comm_children_done(struct oh_comm *comm, unsigned count)
 {
-    atomic_fetch_sub_explicit(&comm->attach.awaited, count, memory_order_release); /* pairs with oh_comm_is_creating */
+    atomic_fetch_sub_explicit(&comm->attach.awaited, count,
+                              memory_order_release); /* pairs with oh_comm_has_pending_creations */
 }
 
 /* --- NCCL has created it ------------------------------------------------------------------------------------------ */

@@ -57,6 +57,15 @@ void oh_comm_ops_forget(struct oh_comm *comm)
     }
 }
 
+bool oh_comm_op_is_known(const struct oh_comm *comm, ncclRedOp_t op)
+{
+    const struct oh_user_op *user = comm->serve.user_ops;
+    while (user && user->handle != op) {
+        user = user->next;
+    }
+    return user != NULL;
+}
+
 bool oh_comm_op_find(const struct oh_comm *comm, ncclRedOp_t op, ncclDataType_t type, struct oh_op *op_p)
 {
     if (oh_op_builtin(op, type, op_p)) {

@@ -2,7 +2,7 @@
 /*
  * state.c - the states of a communicator
  *
- * Does: Changes the state along the transitions that doc/design.md, "States", draws, and answers questions of src/hook.
+ * Does: Changes the state along the transitions that doc/design.md, "States", draws, and answers questions about them.
  * Threads: any.
  * Owns: nothing.
  */
@@ -43,7 +43,7 @@ bool oh_comm_is_created(const struct oh_comm *comm)
     return oh_comm_state(comm) != OH_COMM_CREATING;
 }
 
-bool oh_comm_is_creating(const struct oh_comm *comm)
+bool oh_comm_has_pending_creations(const struct oh_comm *comm)
 {
     return atomic_load_explicit(&comm->attach.awaited, memory_order_acquire) > 0; /* pairs with oh_comm_children_done */
 }
@@ -58,7 +58,7 @@ ncclResult_t oh_comm_error(const struct oh_comm *comm)
     return (ncclResult_t)atomic_load(&comm->health.failure); /* pairs with oh_comm_fail() */
 }
 
-/* release: the work is done before the count. Pairs with the acquire loads in retire.c, which frees at zero. */
+/* release: the work is done before the count. Pairs with the acquire loads in reclaim.c, which frees at zero. */
 static void count_use(struct oh_comm *comm, int change)
 {
     const unsigned before = atomic_load_explicit(&comm->reclaim.users, memory_order_relaxed);

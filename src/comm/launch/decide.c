@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * decide.c - whether a call is served, why not, in which parts, and with which other calls
+ * decide.c - whether the table serves a call, why not, in which parts, and with which other calls
  *
  * Does: Decides by the communicator's agreed table, and by count, datatype and op: equally on all ranks.
  * Threads: the one that uses the communicator.
@@ -10,32 +10,18 @@
 
 #include "comm/watch/watch.h"
 
-bool oh_call_decide(struct oh_call *call, ncclRedOp_t op)
+enum oh_fallback oh_call_decide(struct oh_call *call)
 {
-    struct oh_comm *comm = call->comm;
-    return oh_comm_state(comm) == OH_COMM_SERVED && oh_comm_op_find(comm, op, call->type, &call->op) &&
-           (!comm->serve.check || oh_check_call(call)) &&
-           oh_plan_choose(&comm->serve.table, call->count, call->type, &call->plan);
-}
-
-/* Checks type and op apart from the size. */
-static enum oh_fallback fallback_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op)
-{
-    struct oh_op known;
-    if (oh_comm_state(comm) != OH_COMM_SERVED) {
-        return OH_FALLBACK_COMM;
+    const struct oh_comm *comm = call->comm;
+    const struct oh_plan_table *table = &comm->serve.table;
+    const bool has_op = oh_comm_op_find(comm, call->redop, call->type, &call->op);
+    if (has_op && oh_plan_choose(table, call->count, call->type, &call->plan)) {
+        return OH_FALLBACK_NONE;
     }
-    if (oh_plan_some_count(&comm->serve.table, type) == 0) {
+    if (oh_plan_some_count(table, call->type) == 0) {
         return OH_FALLBACK_TYPE;
     }
-    return oh_comm_op_find(comm, op, type, &known) ? OH_FALLBACK_SIZE : OH_FALLBACK_OP;
-}
-
-void oh_comm_count_fallback(struct oh_comm *comm, size_t count, ncclDataType_t type, ncclRedOp_t op)
-{
-    struct oh_counters *counters = oh_comm_counters(comm);
-    oh_counter_add(&counters->fallbacks[fallback_reason(comm, type, op)], 1);
-    oh_counter_add(&counters->fallback_bytes, count * oh_type_size(type));
+    return has_op ? OH_FALLBACK_SIZE : OH_FALLBACK_OP;
 }
 
 /* In a list a call starts at a word of its own, so that blocks share no word of a result. */

@@ -2,9 +2,9 @@
 /*
  * launch.h - the steps of a launch: decide, order, capture
  *
- * Does: decide.c: in which parts a served call is launched, and with which other calls (and oh_call_decide and
- *    oh_comm_count_fallback of comm.h). order.c: orders a submission before its first launch, and records it after its
- *    last. capture.c: keeps, for each capture, the nodes after which its next call comes, and the record node.
+ * Does: submit.c: launches the calls of a submission. decide.c: whether the table serves a call, in which parts it is
+ *    launched, and with which other calls. order.c: orders a submission before its first launch, and records it after
+ * its last. capture.c: keeps, for each capture, the nodes after which its next call comes, and the record node.
  * Threads: the one that uses the communicator, in the communicator's context; oh_order_fail any.
  * Owns: the entries of captures.
  */
@@ -13,7 +13,55 @@
 
 #include "comm/comm_internal.h"
 
+/* --- submit.c ----------------------------------------------------------------------------------------------------- */
+
+/*
+ * Calls of one communicator that the application made together: one alone, or those of a group. As in NCCL, a group
+ * on several streams starts after the earlier work of each of these streams, and their later work after all of it.
+ * Use: begin, advance until launched == count, end. Submissions of other communicators may advance in between.
+ */
+#define OH_SUBMISSION_QUANTUM 16 /* kernels after which a turn ends; the last call of it is launched whole */
+struct oh_submission {
+    const struct oh_call *calls;
+    size_t count;
+    size_t launched; /* calls */
+    size_t kernels;  /* that are launched */
+    bool joined;     /* more than one stream */
+    struct oh_stream_state stream_state;
+    struct oh_capture *capture; /* NULL: eager */
+};
+
+/*
+ * Each returns ncclSuccess, or ncclUnhandledCudaError (logged at WARN). After an error the submission is over, and the
+ * communicator has failed: this rank may have launched fewer kernels than the others. A capture is invalid then. (If
+ * the program's capture was invalid before, the communicator stays as it was.)
+ */
+ncclResult_t oh_submission_begin(struct oh_submission *submission, const struct oh_call *calls, size_t count);
+ncclResult_t oh_submission_advance(struct oh_submission *submission);
+ncclResult_t oh_submission_end(struct oh_submission *submission);
+
+/* A submission of one call, from begin to end. The communicator is in use. */
+ncclResult_t oh_call_launch(const struct oh_call *call);
+
+/*
+ * The capture that a stream is in: a number that no other capture has, 0: none. The communicator is ordered. Returns
+ * ncclSuccess or ncclUnhandledCudaError (logged as WARN).
+ */
+ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p);
+
+/*
+ * Orders the later work of the stream `to` after the earlier work of `from`, of a communicator that is served; both are
+ * captured by one graph, or neither is. Returns ncclSuccess or ncclUnhandledCudaError (logged as WARN).
+ */
+ncclResult_t oh_comm_join(struct oh_comm *comm, CUstream from, CUstream to);
+
 /* --- decide.c ----------------------------------------------------------------------------------------------------- */
+
+/*
+ * Decides by the agreed table whether onehop executes an allreduce past the cutover: OH_FALLBACK_NONE; then op and plan
+ * of the call are set. Else returns why NCCL does. Depends only on what is equal on all ranks.
+ */
+enum oh_fallback oh_call_decide(struct oh_call *call);
 
 /* Returns the elements of each part of the call, but for the last, which may have fewer: one kernel each. */
 uint64_t oh_call_part_count(const struct oh_call *call);
@@ -56,6 +104,32 @@ void oh_order_invalidate(CUstream stream, const struct oh_stream_state *stream_s
  * only the capture of the stream was invalid before. Any thread.
  */
 ncclResult_t oh_order_fail(struct oh_comm *comm, CUresult result, const char *what);
+
+/* Are calls that NCCL serves ordered with onehop's? From the begin of the set-up on, unless it falls back. */
+bool oh_comm_is_ordered(const struct oh_comm *comm);
+
+/* Returns whether the stream is known to be captured, for the thread that uses an ordered communicator. */
+bool oh_order_is_captured(struct oh_comm *comm, CUstream stream);
+
+/* CUDA_SUCCESS: no kernel that a call has launched runs. A replay counts until its graph is destroyed. Any thread. */
+CUresult oh_order_query(const struct oh_comm *comm);
+
+/*
+ * Around a call that NCCL serves on `stream`, of a communicator that is ordered: orders it after our launches, and our
+ * later launches after it. What is not ordered: doc/design.md, "Order". *call_p is for the second function, which is
+ * called if NCCL has accepted the call. It returns ncclSuccess, or ncclUnhandledCudaError (logged at WARN) if the
+ * driver has failed in either: then the communicator has failed.
+ */
+void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool needs_all_ranks, struct oh_nccl_call *call_p);
+ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call);
+
+/*
+ * The second after a call that NCCL launches in the background (ncclInProgress): oh_order_nccl_launched, on any thread,
+ * notes the call when NCCL has launched it; until then oh_comm_is_launching is true.
+ */
+ncclResult_t oh_order_after_nccl_async(struct oh_comm *comm, const struct oh_nccl_call *call);
+void oh_order_nccl_launched(struct oh_comm *comm);
+bool oh_comm_is_launching(const struct oh_comm *comm);
 
 /* In the thread that uses the communicator, whose call returns `res`: an error stops this rank's graphs. */
 ncclResult_t oh_order_refuse(struct oh_comm *comm, ncclResult_t res);

@@ -9,8 +9,10 @@
  *      captured   a call on another stream of the capture gets edges from the newest call (capture.c).
  *      graphs     the first call of a graph comes after an external wait for OH_EVENT_LAUNCH, and an external record of
  *                 it comes after the last. So a launch of the graph is one more call in the eager order.
- *      NCCL       a captured call that NCCL serves is ordered like onehop's. An eager one waits for OH_EVENT_LAUNCH if
- *                 it is on another stream; OH_EVENT_NCCL is recorded after it, and onehop's next call waits for it.
+ *      NCCL       a captured call that NCCL serves is ordered like onehop's. An eager call waits for OH_EVENT_LAUNCH if
+ *                 it is on another stream; OH_EVENT_NCCL or OH_EVENT_NCCL_ALLREDUCE is recorded after it, and onehop's
+ *                 next call waits for that event. The monitor queries the second: only an allreduce waits for all
+ *                 ranks.
  *    A capture does not show which call is the last. So the record node is created after the first call and moved
  *    behind each further one: a graph under capture allows all changes but the removal of nodes
  *    (cuStreamGetCaptureInfo). The node is a leaf, so that the edges between kernels stay programmatic. A graph holds
@@ -24,6 +26,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "comm/watch/watch.h"
 #include "gpu/context.h"
 #include "util/log.h"
 #include "util/scope.h"
@@ -91,7 +94,7 @@ static CUresult follow_nccl(struct oh_comm *comm, const struct oh_stream_state *
     comm->order.nccl_event_pending = false;
     return stream_state->stream_id == comm->order.nccl_stream
                ? CUDA_SUCCESS
-               : oh_driver.stream_wait_event(stream_state->stream, comm->order.event[OH_EVENT_NCCL], 0);
+               : oh_driver.stream_wait_event(stream_state->stream, comm->order.event[comm->order.nccl_event], 0);
 }
 
 /* Orders the stream after the last launch: while there are graphs, a replay may have been launched since. */
@@ -143,23 +146,29 @@ void oh_order_invalidate(CUstream stream, const struct oh_stream_state *stream_s
     }
 }
 
+CUresult oh_order_query(const struct oh_comm *comm)
+{
+    return comm->order.launched
+               ? oh_context_ignore_lost(oh_staging_query(&comm->staging, comm->order.event[OH_EVENT_LAUNCH]))
+               : CUDA_SUCCESS;
+}
+
 /* --- calls that NCCL serves --------------------------------------------------------------------------------------- */
 
 /* Queries the stream, and orders an eager call. Before the cutover nothing of ours can be before it. */
 static CUresult before_eager(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     OH_TRY(oh_stream_query(call->stream_state.stream, &call->stream_state));
-    return call->stream_state.graph || comm->attach.cutover_call == 0 ? CUDA_SUCCESS
-                                                                      : follow_launches(comm, &call->stream_state);
+    return call->stream_state.graph || !oh_comm_has_agreed(comm) ? CUDA_SUCCESS
+                                                                 : follow_launches(comm, &call->stream_state);
 }
 
 static CUresult before_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     struct oh_capture *capture;
     OH_TRY(before_eager(comm, call));
-    return call->stream_state.graph && comm->attach.cutover_call != 0
-               ? oh_capture_before(comm, &call->stream_state, &capture)
-               : CUDA_SUCCESS;
+    return call->stream_state.graph && oh_comm_has_agreed(comm) ? oh_capture_before(comm, &call->stream_state, &capture)
+                                                                : CUDA_SUCCESS;
 }
 
 /* The event is after all work that NCCL has of the communicator, so this rank may vote. */
@@ -167,18 +176,20 @@ static void note_ordered(struct oh_comm *comm)
 {
     OH_LOCK(&comm->attach.mutex);
     atomic_store(&comm->attach.ordered, true);
-    if (!oh_comm_is_settled(comm)) {
+    if (!oh_comm_is_settled(comm) && !comm->attach.declined) {
         atomic_store(&comm->segment.shared->peer_info[comm->id.rank].withheld, OH_WITHHELD_NOT);
     }
 }
 
 static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *call)
 {
-    OH_TRY(oh_driver.event_record(comm->order.event[OH_EVENT_NCCL], call->stream_state.stream));
+    const enum oh_event event = call->needs_all_ranks ? OH_EVENT_NCCL_ALLREDUCE : OH_EVENT_NCCL;
+    OH_TRY(oh_driver.event_record(comm->order.event[event], call->stream_state.stream));
+    comm->order.nccl_event = event;
     if (comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
         note_ordered(comm);
     }
-    if (call->allreduce) {
+    if (call->needs_all_ranks) {
         /* release: after the record. Pairs with the acquire load in query_nccl() of monitor.c: it reads the event. */
         atomic_fetch_add_explicit(&comm->order.nccl_allreduces, 1, memory_order_release);
     }
@@ -202,7 +213,7 @@ typedef CUresult (*nccl_step)(struct oh_comm *, struct oh_nccl_call *);
 /* Returns `result`. After a failure nothing of the capture may be replayed. */
 static CUresult pass_on(struct oh_comm *comm, const struct oh_nccl_call *call, CUresult result)
 {
-    if (result != CUDA_SUCCESS && comm->attach.cutover_call != 0) {
+    if (result != CUDA_SUCCESS && oh_comm_has_agreed(comm)) {
         oh_order_invalidate(call->stream_state.stream, &call->stream_state);
     }
     return result;
@@ -248,8 +259,8 @@ static bool withdraw(struct oh_comm *comm, CUresult result)
     snprintf(reason, sizeof reason, "rank %u: calls cannot be put in order: %s", comm->id.rank,
              oh_driver_error_name(result));
     OH_LOCK(&comm->attach.mutex);
-    if (oh_comm_is_settled(comm)) {
-        return comm->attach.cutover_call == 0; /* another rank, or the program, was faster */
+    if (oh_comm_is_settled(comm) || comm->attach.declined) {
+        return !oh_comm_has_agreed(comm); /* another rank, or the program, was faster */
     }
     oh_segment_vote_no(&comm->segment, reason);
     return oh_segment_decision(&comm->segment) == OH_DECISION_OFF;
@@ -269,7 +280,7 @@ ncclResult_t oh_order_fail(struct oh_comm *comm, CUresult result, const char *wh
 ncclResult_t oh_order_refuse(struct oh_comm *comm, ncclResult_t res)
 {
     if (res != ncclSuccess) {
-        oh_comm_failure(comm);
+        oh_comm_refuse_call(comm, false);
     }
     return res;
 }
@@ -282,15 +293,27 @@ static ncclResult_t check_ordered(struct oh_comm *comm, CUresult result)
                : oh_order_fail(comm, result, "order around a call that NCCL serves");
 }
 
-bool oh_comm_is_ordered(struct oh_comm *comm)
+static CUresult query_stream(struct oh_comm *comm, struct oh_nccl_call *call)
+{
+    (void)comm;
+    return oh_stream_query(call->stream_state.stream, &call->stream_state);
+}
+
+bool oh_order_is_captured(struct oh_comm *comm, CUstream stream)
+{
+    struct oh_nccl_call call = {.stream_state.stream = stream};
+    return in_context(comm, &call, query_stream) == CUDA_SUCCESS && call.stream_state.graph;
+}
+
+bool oh_comm_is_ordered(const struct oh_comm *comm)
 {
     const enum oh_comm_state state = oh_comm_state(comm);
     return state < OH_COMM_SERVED ? comm->attach.ordering : state == OH_COMM_SERVED;
 }
 
-void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool allreduce, struct oh_nccl_call *call_p)
+void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool needs_all_ranks, struct oh_nccl_call *call_p)
 {
-    *call_p = (struct oh_nccl_call){.stream_state.stream = stream, .allreduce = allreduce};
+    *call_p = (struct oh_nccl_call){.stream_state.stream = stream, .needs_all_ranks = needs_all_ranks};
     call_p->result = order_call(comm, call_p, before_eager, before_nccl);
     if (call_p->result != CUDA_SUCCESS && !is_void(call_p->result)) {
         withdraw(comm, call_p->result); /* now: by the time that NCCL returns, all ranks may have voted yes */
@@ -310,7 +333,7 @@ ncclResult_t oh_order_after_nccl_async(struct oh_comm *comm, const struct oh_ncc
 {
     drop_launching(comm);
     comm->order.nccl_launch_stream = call->stream_state.stream;
-    comm->order.nccl_launch_allreduce = call->allreduce;
+    comm->order.nccl_launch_needs_all_ranks = call->needs_all_ranks;
     /* release: publishes the fields above. Pairs with the exchange in oh_order_nccl_launched(). */
     atomic_store_explicit(&comm->order.nccl_launch, LAUNCH_GOING_ON, memory_order_release);
     return oh_order_refuse(comm, check_ordered(comm, call->result));
@@ -342,7 +365,7 @@ void oh_order_nccl_launched(struct oh_comm *comm)
     int expected = LAUNCH_GOING_ON;
     if (atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, LAUNCH_RECORDING)) {
         struct oh_nccl_call call = {.stream_state.stream = comm->order.nccl_launch_stream,
-                                    .allreduce = comm->order.nccl_launch_allreduce};
+                                    .needs_all_ranks = comm->order.nccl_launch_needs_all_ranks};
         CUresult result = in_context(comm, &call, record_launched);
         expected = LAUNCH_RECORDING; /* the context could not be entered */
         atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, LAUNCH_NONE);

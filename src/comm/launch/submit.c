@@ -205,7 +205,7 @@ static ncclResult_t in_context(struct oh_submission *submission, submission_step
     if (result == CUDA_SUCCESS) {
         return ncclSuccess;
     }
-    if (comm->attach.cutover_call != 0) {
+    if (oh_comm_has_agreed(comm)) {
         oh_order_invalidate(stream_of(submission), &submission->stream_state);
     }
     return oh_order_refuse(comm, oh_order_fail(comm, result, "launching an allreduce"));
@@ -214,7 +214,7 @@ static ncclResult_t in_context(struct oh_submission *submission, submission_step
 ncclResult_t oh_submission_begin(struct oh_submission *submission, const struct oh_call *calls, size_t count)
 {
     *submission = (struct oh_submission){.calls = calls, .count = count};
-    OH_TRY(oh_comm_failure(calls[0].comm));
+    OH_TRY(oh_comm_refuse_call(calls[0].comm, false));
     return in_context(submission, begin_in_context);
 }
 
@@ -231,10 +231,7 @@ ncclResult_t oh_submission_end(struct oh_submission *submission)
 ncclResult_t oh_call_launch(const struct oh_call *call)
 {
     struct oh_submission submission = {.calls = call, .count = 1};
-    oh_comm_begin_use(call->comm);
-    ncclResult_t res = in_context(&submission, whole_in_context);
-    oh_comm_end_use(call->comm);
-    return res;
+    return in_context(&submission, whole_in_context);
 }
 
 ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p)

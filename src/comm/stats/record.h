@@ -30,7 +30,8 @@ enum oh_fallback {
 #define OH_FALLBACK_ENUM(identifier_, key_, words_) OH_FALLBACK_##identifier_,
     OH_FALLBACK_REASONS(OH_FALLBACK_ENUM)
 #undef OH_FALLBACK_ENUM
-    OH_FALLBACK_COUNT
+    OH_FALLBACK_COUNT,
+    OH_FALLBACK_NONE = OH_FALLBACK_COUNT /* onehop executes the call */
 };
 
 /* X(identifier, key) */

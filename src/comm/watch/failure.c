@@ -131,21 +131,21 @@ static void hold_graphs(struct oh_comm *comm)
     }
 }
 
-void oh_comm_release_kernels(struct oh_comm *comm)
+void oh_kernels_abort(struct oh_comm *comm)
 {
     /* release: pairs with the load in oh_abort_check(), kernels/protocol.cuh */
     __atomic_store_n(&comm->staging.control->abort_flag, OH_ABORT_LEAVE, __ATOMIC_RELEASE);
 }
 
-void oh_comm_trap_kernels(struct oh_comm *comm)
+void oh_kernels_trap(struct oh_comm *comm)
 {
     uint32_t none = OH_ABORT_NONE;
-    /* release: as in oh_comm_release_kernels() */
+    /* release: as in oh_kernels_abort() */
     __atomic_compare_exchange_n(&comm->staging.control->abort_flag, &none, OH_ABORT_TRAP, false, __ATOMIC_RELEASE,
                                 __ATOMIC_RELAXED);
 }
 
-struct oh_failure oh_segment_failure(const struct oh_comm *comm)
+struct oh_failure oh_failure_read(const struct oh_comm *comm)
 {
     uint32_t word = atomic_load(&comm->segment.shared->failed), error = word >> 16, departed_rank = word >> 8 & 0xff;
     bool known = error == ncclSuccess || error == ncclInvalidUsage || error == ncclInternalError;
@@ -168,9 +168,9 @@ static void fail_without_departed(struct oh_comm *comm)
     }
 }
 
-ncclResult_t oh_comm_failure(struct oh_comm *comm)
+ncclResult_t oh_comm_refuse_call(struct oh_comm *comm, bool needs_departed)
 {
-    if (oh_comm_state(comm) == OH_COMM_FAILING) {
+    if (needs_departed) {
         fail_without_departed(comm);
     }
     const ncclResult_t failure = (ncclResult_t)atomic_load_explicit(&comm->health.failure, memory_order_acquire);
@@ -233,17 +233,20 @@ static bool compare_with(const struct oh_call *call, uint32_t rank, uint32_t sig
     return false;
 }
 
-bool oh_check_call(const struct oh_call *call)
+ncclResult_t oh_check_call(const struct oh_call *call)
 {
     struct oh_comm *comm = call->comm;
+    if (!comm->serve.check || oh_comm_state(comm) != OH_COMM_SERVED || !oh_call_is_counted(call)) {
+        return ncclSuccess;
+    }
     uint32_t signature = oh_signature_pack(ONEHOP_ALGORITHM_COUNT, call->type, call->op.kind);
     comm->serve.checked++;
     comm->serve.check_hash = extend_hash(comm->serve.check_hash, call->count, signature);
     write_record(comm, call->count, signature);
     for (uint32_t r = 0; r < comm->id.nranks; r++) {
         if (r != comm->id.rank && !compare_with(call, r, signature)) {
-            return false;
+            return ncclInvalidUsage;
         }
     }
-    return true;
+    return ncclSuccess;
 }

@@ -185,7 +185,10 @@ static void fail_without(struct oh_comm *comm, uint32_t rank, char *line)
         append(line, "comm %p rank %u of %u: a call waits, after the departure of ", (void *)comm->id.nccl,
                comm->id.rank, comm->id.nranks);
         append_rank(comm, rank, line);
-        append(line, ": calls now return ncclRemoteError, the stream waits for ncclCommAbort");
+        append(line, "%s",
+               atomic_load(&comm->health.destroyed)
+                   ? ": the communicator is destroyed, its stream waits until the process ends"
+                   : ": calls now return ncclRemoteError, the stream waits for ncclCommAbort");
     }
 }
 
@@ -239,9 +242,9 @@ static uint64_t check_departures(struct oh_comm *comm, uint64_t waited_ns, uint6
 /* Another rank has failed. */
 static void check_shared_failure(struct oh_comm *comm, char *line)
 {
-    struct oh_failure failure = oh_segment_failure(comm);
+    struct oh_failure failure = oh_failure_read(comm);
     if (failure.error != ncclSuccess && oh_comm_fail(comm, failure.error, failure.departed_rank)) {
-        append(line, "comm %p rank %u of %u: rank %u has given up", (void *)comm->id.nccl, comm->id.rank,
+        append(line, "comm %p rank %u of %u: rank %u failed the communicator", (void *)comm->id.nccl, comm->id.rank,
                comm->id.nranks, failure.detected_by);
         if (failure.departed_rank < OH_MAX_RANKS) {
             append(line, ", without ");
@@ -277,22 +280,9 @@ static uint64_t check_failed(struct oh_comm *comm, uint64_t now, char *line)
     }
     if (check_wait(comm, now) > 0 && now - watch->failed_ns >= trap_ns) {
         watch->trapped = true;
-        oh_comm_trap_kernels(comm);
+        oh_kernels_trap(comm);
         append(line, "comm %p rank %u of %u: ONEHOP_TRAP_AFTER is over: the kernel that waits ends in a trap",
                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks);
-    }
-    return TICK_NS;
-}
-
-/* The program has destroyed the communicator: a kernel that waits in vain may return. */
-static uint64_t check_destroyed(struct oh_comm *comm, uint64_t waited_ns, uint64_t now)
-{
-    uint64_t newest_ns = 0;
-    const uint32_t rank = note_departures(comm, now, &newest_ns);
-    const bool departed = rank < OH_MAX_RANKS && now - comm->health.watch.departed_ns[rank] >= GRACE_NS;
-    if ((departed || oh_segment_failure(comm).error != ncclSuccess) && waited_ns >= GRACE_NS) {
-        oh_comm_release_kernels(comm);
-        return NEVER;
     }
     return TICK_NS;
 }
@@ -306,10 +296,7 @@ static uint64_t check_comm(struct oh_comm *comm, uint64_t now, char *line)
     if (atomic_load(&comm->health.failure) != ncclSuccess) {
         return check_failed(comm, now, line);
     }
-    uint64_t waited_ns = check_wait(comm, now);
-    if (atomic_load(&comm->health.destroyed)) {
-        return check_destroyed(comm, waited_ns, now);
-    }
+    const uint64_t waited_ns = check_wait(comm, now);
     const uint64_t tick = check_departures(comm, waited_ns, now, line);
     if (line[0] == '\0') {
         check_shared_failure(comm, line);
@@ -337,7 +324,7 @@ static void query_nccl(void)
     atomic_store(&comm->health.watch.asking, true);
     unsigned calls = atomic_load_explicit(&comm->order.nccl_allreduces, memory_order_acquire); /* before the event */
     pthread_mutex_unlock(&worker.mutex);
-    const CUresult result = oh_staging_query(&comm->staging, comm->order.event[OH_EVENT_NCCL]);
+    const CUresult result = oh_staging_query(&comm->staging, comm->order.event[OH_EVENT_NCCL_ALLREDUCE]);
     pthread_mutex_lock(&worker.mutex);
     comm->health.watch.waits_in_nccl = result == CUDA_ERROR_NOT_READY;
     if (result == CUDA_SUCCESS) { /* until there is another call */

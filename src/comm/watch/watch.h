@@ -7,7 +7,7 @@
  *    the next call goes the way of calls that NCCL serves, where it is refused; the calls of a sound communicator pay
  *    nothing. Fail-stop: a failure ends no kernel. A kernel that waits goes on, so that its stream never completes with
  *    a wrong result, until the program aborts, revokes, shrinks with the abort flag, or destroys
- *    (oh_comm_release_kernels).
+ *    (oh_kernels_abort).
  *    monitor.c polls, every 80 ms and when a peer's process ends, the words that kernels and ranks store in host
  *    memory. A peer has departed when it sends nothing more: its process has ended, it has aborted the communicator, or
  *    it has destroyed it and closed its peers' memory. Then the communicator fails if a call of this rank waits, in a
@@ -50,13 +50,28 @@ struct oh_failure {
     uint32_t detected_by;
     uint32_t departed_rank; /* OH_MAX_RANKS: none */
 };
-struct oh_failure oh_segment_failure(const struct oh_comm *comm);
+struct oh_failure oh_failure_read(const struct oh_comm *comm);
+
+/*
+ * Makes the communicator fail with an NCCL error code on this rank, and, through the segment, on all others: with
+ * ncclRemoteError there, if the error is one of this rank's driver. departed_rank: the rank whose departure is the
+ * reason; OH_MAX_RANKS: none. Returns false if the communicator had failed before. Any thread.
+ */
+bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t departed_rank);
+
+/*
+ * Returns the error with which the caller must refuse its call; ncclSuccess: none. needs_departed: the call needs a
+ * peer that has departed, so the communicator fails. After an error no replay of this rank's graphs sends anything:
+ * another rank may have launched the kernel of the call that is refused here, and the replay's kernel would take its
+ * number. Called by the thread that uses the communicator.
+ */
+ncclResult_t oh_comm_refuse_call(struct oh_comm *comm, bool needs_departed);
 
 /* Makes kernels that wait return without a result: the program has ended the communicator. Any thread. */
-void oh_comm_release_kernels(struct oh_comm *comm);
+void oh_kernels_abort(struct oh_comm *comm);
 
 /* Makes kernels that wait trap, if they are not released. Any thread. */
-void oh_comm_trap_kernels(struct oh_comm *comm);
+void oh_kernels_trap(struct oh_comm *comm);
 
 /*
  * Publishes that this rank makes `calls` more calls, of which the last has `count` elements; returns its number.
@@ -85,10 +100,10 @@ struct oh_last_call {
 bool oh_read_last_call(const struct oh_progress *progress, struct oh_last_call *call_p);
 
 /*
- * ONEHOP_CHECK_CALLS=1: compares the call with the calls of the other ranks that have its number. False: they differ;
- * that is logged, and the communicator has failed.
+ * ONEHOP_CHECK_CALLS=1: compares a call that is executed with the calls of the other ranks that have its number.
+ * Returns ncclSuccess, or ncclInvalidUsage (logged): the calls differ, and the communicator has failed.
  */
-bool oh_check_call(const struct oh_call *call);
+ncclResult_t oh_check_call(const struct oh_call *call);
 
 /* --- monitor.c ---------------------------------------------------------------------------------------------------- */
 

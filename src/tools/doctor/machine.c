@@ -18,7 +18,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "comm/core/segment.h"
+#include "comm/shared/segment.h"
 #include "gpu/driver.h"
 #include "tools/shared/options.h"
 #include "tools/shared/tool.h"

@@ -107,7 +107,7 @@ static void reach_by_plugin(const char *library)
     const char *others = find_other_net_plugins();
     prepend("NCCL_NET_PLUGIN", plugin, ",", others);
     /*
-     * NCCL tells onehop of the communicators that it creates (src/hook/initial_comm.c) if it takes it for a profiler
+     * NCCL tells onehop of the communicators that it creates (src/comm/attach/initial.c) if it takes it for a profiler
      * plugin. It asks the network plugin that it has opened last, which is another one here. A profiler of the
      * program's own comes first.
      */

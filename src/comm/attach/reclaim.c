@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * retire.c - the end of a communicator, and the reclaiming of its memory
+ * reclaim.c - the memory of communicators that have ended
  *
- * Does: Ends a communicator on this rank. ncclCommDestroy is no barrier, so this rank waits for no other: a retired
- *    communicator is in a list until its kernels have ended and the graphs that hold its launches are destroyed. Then
- *    this rank closes its peers' memory; when all ranks have, it frees its own.
+ * Does: ncclCommDestroy is no barrier, so this rank waits for no other: a retired communicator is in a list until its
+ *    kernels have ended and the graphs that hold its launches are destroyed. Then this rank closes its peers' memory;
+ *    when all ranks have, it frees its own.
  * Threads: any. Closing and freeing wait for the GPU, which may run a kernel that waits for a peer that the calling
  *    thread has yet to serve; so a background thread does both. Callers wait for it, for a bounded time, so that the
  *    memory is usually free when ncclCommDestroy returns.
@@ -14,7 +14,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "comm/launch/launch.h"
 #include "comm/watch/watch.h"
@@ -41,14 +40,6 @@ static void add_to_retired(struct oh_comm *comm)
     oh_bgthread_add(&worker, &comm->reclaim.job);
 }
 
-/* CUDA_SUCCESS: no kernel that a call has launched runs. A replay counts until its graph is destroyed. */
-static CUresult query_launches(const struct oh_comm *comm)
-{
-    return comm->order.launched
-               ? oh_context_ignore_lost(oh_staging_query(&comm->staging, comm->order.event[OH_EVENT_LAUNCH]))
-               : CUDA_SUCCESS;
-}
-
 /* No kernel runs or can start, by a graph or by a call under way, and the monitor does not use it any more. */
 static CUresult await_quiet(struct oh_comm *comm)
 {
@@ -56,7 +47,7 @@ static CUresult await_quiet(struct oh_comm *comm)
         atomic_load_explicit(&comm->reclaim.users, memory_order_acquire) > 0) { /* pairs with oh_comm_end_use */
         return CUDA_ERROR_NOT_READY;
     }
-    OH_TRY(comm->order.unrecorded ? CUDA_ERROR_UNKNOWN : query_launches(comm));
+    OH_TRY(comm->order.unrecorded ? CUDA_ERROR_UNKNOWN : oh_order_query(comm));
     oh_monitor_remove(comm);
     return oh_monitor_is_asking(comm) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
@@ -145,7 +136,7 @@ void oh_comms_reclaim(void)
  * Peers may be opening this rank's memory: it is reclaimed like that of a retired communicator. The communicator keeps
  * its context and its events, which the program's thread may be using. The mutex guards what other threads read.
  */
-static struct oh_comm *take_remains(struct oh_comm *comm)
+static struct oh_comm *split_off_staging(struct oh_comm *comm)
 {
     struct oh_comm *remains = NULL;
     OH_LOCK(&comm->attach.mutex);
@@ -166,7 +157,7 @@ void oh_comm_detach(struct oh_comm *comm)
 {
     OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->id.nccl, comm->id.rank, comm->id.nranks,
             comm->attach.reason);
-    struct oh_comm *remains = take_remains(comm);
+    struct oh_comm *remains = split_off_staging(comm);
     if (remains) {
         oh_staging_share_context(&remains->staging);
         add_to_retired(remains);
@@ -174,7 +165,7 @@ void oh_comm_detach(struct oh_comm *comm)
     }
 }
 
-void oh_comm_release(struct oh_comm *comm)
+void oh_comm_free(struct oh_comm *comm)
 {
     bool used = atomic_load_explicit(&comm->reclaim.users, memory_order_acquire) > 0; /* pairs with oh_comm_end_use */
     if (comm->staging.context.handle || used) {
@@ -183,74 +174,4 @@ void oh_comm_release(struct oh_comm *comm)
         oh_segment_discard(&comm->segment);
         free(comm);
     }
-}
-
-/* --- the end ------------------------------------------------------------------------------------------------------ */
-
-void oh_comm_abort(struct oh_comm *comm)
-{
-    atomic_store(&comm->health.aborted, true);
-    oh_rank_state_publish(comm, OH_RANK_ABORTED);
-    oh_comm_suspend(comm);
-    OH_LOCK(&comm->attach.mutex);
-    /* Also if it was suspended before: its kernels may still wait. Before the cutover none was launched. */
-    if (comm->attach.cutover_call != 0 && comm->staging.control) {
-        oh_comm_release_kernels(comm);
-    }
-}
-
-void oh_comm_suspend(struct oh_comm *comm)
-{
-    oh_attach_cancel(comm, "it was ended before its ranks had agreed");
-    oh_rank_state_publish(comm, OH_RANK_ENDED);
-    OH_LOCK(&comm->attach.mutex);
-    oh_comm_enter(comm, OH_COMM_ENDED);
-    oh_comm_publish_facts(comm);
-}
-
-/*
- * As ncclCommDestroy does for NCCL's kernels: the process may end right after, while peers still need data that these
- * kernels send. The wait ends: the monitor fails a call whose peer has departed.
- */
-void oh_comm_drain(const struct oh_comm *comm)
-{
-    while (oh_comm_state(comm) == OH_COMM_SERVED && query_launches(comm) != CUDA_SUCCESS) {
-        usleep(50);
-    }
-}
-
-/*
- * The monitor watches until the kernels have ended: a kernel may wait for a peer that departs only now. If the
- * communicator has failed, kernels that wait may return.
- */
-void oh_comm_retire(struct oh_comm *comm)
-{
-    oh_registry_remove(comm);
-    oh_comm_print_stats(comm);
-    oh_live_remove(&comm->live);
-    oh_comm_suspend(comm);
-    oh_comm_ops_forget(comm);
-    if (oh_attach_leave(comm)) {
-        return; /* the set-up under way releases it */
-    }
-    atomic_store(&comm->health.destroyed, true);
-    if (atomic_load(&comm->health.failure) != ncclSuccess && comm->staging.control) {
-        oh_comm_release_kernels(comm);
-    }
-    oh_comm_release(comm); /* the caller reclaims when NCCL's part is done */
-}
-
-static void abandon(struct oh_comm *comm, void *unused)
-{
-    (void)unused;
-    oh_rank_state_publish(comm, OH_RANK_EXITED);
-    if (!oh_comm_is_settled(comm)) {
-        oh_attach_cancel(comm, "a rank's process ended before its ranks had agreed");
-        oh_segment_unlink(&comm->segment);
-    }
-}
-
-void oh_comms_end_process(void)
-{
-    oh_registry_visit(abandon, NULL);
 }

@@ -2,12 +2,11 @@
 /*
  * real.c - the loaded copies of NCCL
  *
- * Does: Looks up their pncclX functions, and finds the copy that a caller means. Defines the thunks, from the lists in
- *    real.h.
+ * Does: Looks up their pncclX functions. Defines the thunks, from the lists in comm/nccl.h.
  * Threads: any; a thunk sets oh_real_of_thunk, which is thread-local, for the time of a call.
  * Owns: the tables.
  */
-#include "hook/real.h"
+#include "interpose/real.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -22,15 +21,10 @@
 /* The entry point by which an NCCL is known: exported by every NCCL, and by nothing else. */
 #define MARK "pncclAllReduce"
 
-#define SITES 256 /* power of two */
-
 __thread const struct oh_real *oh_real_of_thunk;
 
 static struct oh_real copies[OH_REAL_MAX];
 static atomic_int copy_count; /* the copies below it are complete */
-
-/* By return address: the address, shifted, and the number of the copy that the call means, in one word. */
-static _Atomic uint64_t sites[SITES];
 
 int oh_real_count(void)
 {
@@ -59,23 +53,22 @@ struct oh_real *oh_real_at(int index)
     THUNK(2, name_, parameters_, arguments_)                                                                           \
     THUNK(3, name_, parameters_, arguments_)
 
-OH_REAL_REQUIRED(THUNKS)
-OH_REAL_OPTIONAL(THUNKS)
-OH_REAL_FORWARDED(THUNKS)
+OH_NCCL_REQUIRED(THUNKS)
+OH_NCCL_OPTIONAL(THUNKS)
 
 #define PLAIN(function_) (void (*)(void)) function_
-#define QUERY(name_, parameters_) {"pnccl" #name_, offsetof(struct oh_real, name_), true, NULL, {NULL}},
+#define QUERY(name_, parameters_) {"pnccl" #name_, offsetof(struct oh_nccl, name_), true, NULL, {NULL}},
 #define ROW(name_, required_)                                                                                          \
     {"pnccl" #name_,                                                                                                   \
-     offsetof(struct oh_real, name_),                                                                                  \
+     offsetof(struct oh_nccl, name_),                                                                                  \
      required_,                                                                                                        \
      PLAIN(nccl##name_),                                                                                               \
      {PLAIN(name_##_0), PLAIN(name_##_1), PLAIN(name_##_2), PLAIN(name_##_3)}},
 #define REQUIRED(name_, ...) ROW(name_, true)
 #define OPTIONAL(name_, ...) ROW(name_, false)
 
-const struct oh_function oh_functions[] = {OH_REAL_REQUIRED(REQUIRED) OH_REAL_QUERIES(QUERY) OH_REAL_OPTIONAL(OPTIONAL)
-                                               OH_REAL_FORWARDED(OPTIONAL)};
+const struct oh_function oh_functions[] = {OH_NCCL_REQUIRED(REQUIRED) OH_NCCL_QUERIES(QUERY)
+                                               OH_NCCL_OPTIONAL(OPTIONAL)};
 const size_t oh_function_count = sizeof oh_functions / sizeof *oh_functions;
 
 _Static_assert(OH_REAL_MAX == 4, "THUNKS and ROW list the copies");
@@ -89,7 +82,7 @@ static bool fill_table(struct oh_real *real)
             return false;
         }
         void *address = symbol ? (void *)(real->elf.base + symbol->st_value) : NULL;
-        memcpy((char *)real + oh_functions[i].offset, &address, sizeof address);
+        memcpy((char *)&real->nccl + oh_functions[i].offset, &address, sizeof address);
     }
     return true;
 }
@@ -129,7 +122,7 @@ static const struct oh_real *copy_in_scope_of(const char *path)
 {
     const void *found = oh_dlsym_in(path, MARK);
     for (int i = 0; found && i < oh_real_count(); i++) {
-        if ((const void *)copies[i].AllReduce == found) {
+        if ((const void *)copies[i].nccl.AllReduce == found) {
             return &copies[i];
         }
     }
@@ -145,54 +138,4 @@ const struct oh_real *oh_real_of_object(const void *dynamic, const char *path)
     }
     const struct oh_real *real = copy_in_scope_of("");
     return real || !path || !path[0] ? real : copy_in_scope_of(path);
-}
-
-/* With several copies, the one of the object that has the return address. */
-static const struct oh_real *copy_for(const void *caller)
-{
-    Dl_info info;
-    struct link_map *map = NULL;
-    bool known = dladdr1(caller, &info, (void **)&map, RTLD_DL_LINKMAP) && map;
-    const struct oh_real *real = oh_real_of_object(known ? map->l_ld : NULL, known ? map->l_name : NULL);
-    if (!real) {
-        real = &copies[0];
-        OH_WARN("several copies of NCCL are loaded, and nothing says which one %s calls; taking %s",
-                known && map->l_name[0] ? map->l_name : "the program", real->path);
-    }
-    return real;
-}
-
-static _Atomic uint64_t *site_of(const void *caller)
-{
-    return &sites[((uintptr_t)caller * UINT64_C(0x9e3779b97f4a7c15) >> 32) % SITES];
-}
-
-/* A site's first call. */
-static const struct oh_real *look_up(const void *caller)
-{
-    const struct oh_real *real = NULL;
-    OH_KEEP_ERRNO();
-    oh_hooks_update(OH_HOOKS_WAIT);
-    int count = oh_real_count();
-    if (count > 0) {
-        real = count == 1 ? &copies[0] : copy_for(caller);
-        atomic_store_explicit(site_of(caller), (uint64_t)(uintptr_t)caller << 3 | (uint64_t)(real - copies),
-                              memory_order_relaxed);
-    }
-    return real;
-}
-
-ncclResult_t oh_real_get(const struct oh_real **real_p, const void *caller)
-{
-    const struct oh_real *real = oh_real_of_thunk;
-    if (!real) {
-        uint64_t site = atomic_load_explicit(site_of(caller), memory_order_relaxed);
-        real = site >> 3 == (uint64_t)(uintptr_t)caller ? &copies[site & 7] : look_up(caller);
-    }
-    if (!real) {
-        OH_WARN("no NCCL 2.19 or later is loaded in this process: the call returns ncclSystemError");
-        return ncclSystemError;
-    }
-    *real_p = real;
-    return ncclSuccess;
 }

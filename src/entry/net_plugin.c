@@ -20,8 +20,7 @@
 #include <sys/auxv.h>
 
 #include "comm/comm.h"
-#include "hook/entry.h"
-#include "hook/real.h"
+#include "entry/entry.h"
 #include "util/env.h"
 #include "util/log.h"
 
@@ -68,9 +67,9 @@ extern const struct net_plugin ncclNetPlugin_v6, ncclNetPlugin_v11, ncclNetPlugi
         .name = NAME, .init = (void (*)(void))net_init, .devices = net_devices, .unused = {[0 ... 16] = net_unused},   \
         .finalize = net_finalize, .more = {[0 ... 3] = net_unused},                                                    \
     }
-EXPORT const struct net_plugin ncclNetPlugin_v6 = PLUGIN;
-EXPORT const struct net_plugin ncclNetPlugin_v11 = PLUGIN;
-EXPORT const struct net_plugin ncclNetPlugin_v12 = PLUGIN;
+OH_EXPORT const struct net_plugin ncclNetPlugin_v6 = PLUGIN;
+OH_EXPORT const struct net_plugin ncclNetPlugin_v11 = PLUGIN;
+OH_EXPORT const struct net_plugin ncclNetPlugin_v12 = PLUGIN;
 
 /* A profiler that asks for no event. */
 struct profiler {
@@ -81,25 +80,38 @@ struct profiler {
     ncclResult_t (*finalize)(void *context);
 };
 
+/* Returns the context of a communicator that the copy of NCCL at the address `caller` creates. */
+static void *add_creation(uint64_t id, int nranks, int rank, const void *caller)
+{
+    static char unknown;
+    const struct oh_nccl *nccl;
+    const struct oh_comm_config config = oh_config_read(NULL, NULL); /* the program's is unknown */
+    return oh_real_get(caller, &nccl) == ncclSuccess ? oh_initial_comm_add_creation(nccl, id, nranks, rank, &config)
+                                                     : &unknown;
+}
+
 static ncclResult_t profiler_init(void **context_p, uint64_t id, int *events_p, const char *name, int nnodes,
                                   int nranks, int rank, void (*log)(void))
 {
     (void)name, (void)nnodes, (void)log;
     *events_p = 0;
     if (!oh_env_flag(OH_ENV_DISABLE, false) && !getauxval(AT_SECURE) && !oh_hooks_preloaded()) {
-        *context_p = oh_initial_comm_add_creation(id, nranks, rank, __builtin_return_address(0));
+        *context_p = add_creation(id, nranks, rank, OH_CALLER());
     }
     return ncclSuccess;
 }
 
 static ncclResult_t profiler_finalize(void *context)
 {
-    oh_initial_comm_add_end(context);
+    struct oh_comm *unseen = oh_initial_comm_add_end(context);
+    if (unseen) {
+        oh_comm_forget(unseen);
+    }
     return ncclSuccess;
 }
 
 extern const struct profiler ncclProfiler_v5;
-EXPORT const struct profiler ncclProfiler_v5 = {
+OH_EXPORT const struct profiler ncclProfiler_v5 = {
     NAME, profiler_init, {net_unused, net_unused, net_unused}, profiler_finalize};
 
 /* NCCL_NET_PLUGIN is a list of names, libraries or paths. */

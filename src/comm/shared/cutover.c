@@ -6,7 +6,7 @@
  * Threads: any rank and thread; no lock, no wait.
  * Owns: nothing; the words lie in the segment.
  */
-#include "comm/core/segment.h"
+#include "comm/shared/segment.h"
 
 #define CLOSED (UINT64_C(1) << 63)
 

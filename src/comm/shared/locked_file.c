@@ -6,7 +6,7 @@
  * Threads: any; each call stands alone. The lock is flock, held by the descriptor.
  * Owns: nothing; the caller owns the descriptor.
  */
-#include "comm/core/segment.h"
+#include "comm/shared/segment.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -22,8 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "hook/elf.h"
-#include "hook/real.h"
+#include "interpose/elf.h"
+#include "interpose/real.h"
 #include "onehop/onehop.h"
 #include "util/env.h"
 #include "util/log.h"
@@ -113,7 +113,7 @@ static bool write_word(struct window *window, const void *where, uintptr_t value
 static uintptr_t real_address(const struct oh_real *real, const struct oh_function *function)
 {
     uintptr_t address;
-    memcpy(&address, (const char *)real + function->offset, sizeof address);
+    memcpy(&address, (const char *)&real->nccl + function->offset, sizeof address);
     return address;
 }
 
@@ -327,7 +327,7 @@ static int visit_object(struct dl_phdr_info *object, size_t size, void *user)
     return 0;
 }
 
-static int glance(struct dl_phdr_info *object, size_t size, void *user)
+static int read_loader_state(struct dl_phdr_info *object, size_t size, void *user)
 {
     struct walk *walk = user;
     (void)size;
@@ -364,7 +364,7 @@ static bool may_patch(void)
     return answer;
 }
 
-static void look(void)
+static void update_objects(void)
 {
     int before = oh_real_count();
     struct caller *callers = NULL;
@@ -406,10 +406,10 @@ void oh_hooks_update(enum oh_hooks_urgency urgency)
         return;
     }
     looking = true;
-    dl_iterate_phdr(glance, &now);
+    dl_iterate_phdr(read_loader_state, &now);
     if (now.loads != atomic_load_explicit(&seen_loads, memory_order_acquire) &&
         (urgency == OH_HOOKS_WAIT || !now.changing) && lock(urgency) == 0) {
-        look();
+        update_objects();
         pthread_mutex_unlock(&mutex);
     }
     looking = false;

@@ -6,7 +6,7 @@
  * Threads: one thread at a time per struct oh_segment; the memory is atomic.
  * Owns: the mapping and, until all ranks are counted, the file's name.
  */
-#include "comm/core/segment.h"
+#include "comm/shared/segment.h"
 
 #include <inttypes.h>
 #include <pthread.h>

@@ -6,7 +6,7 @@
  * Threads: pure functions.
  * Owns: nothing.
  */
-#include "comm/core/key.h"
+#include "comm/shared/key.h"
 
 #include <stdatomic.h>
 #include <string.h>

@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "comm/core/segment.h"
+#include "comm/shared/segment.h"
 #include "gpu/context.h"
 #include "gpu/driver.h"
 #include "kernels/abi.h"

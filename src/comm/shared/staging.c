@@ -6,7 +6,7 @@
  * Threads: one at a time for a staging; `mutex` guards the table of those of this process.
  * Owns: that table.
  */
-#include "comm/core/staging.h"
+#include "comm/shared/staging.h"
 
 #include <pthread.h>
 #include <sched.h>

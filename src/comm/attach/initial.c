@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * initial_comm.c - the communicator that NCCL creates when it opens onehop as a network plugin
+ * initial.c - the communicator that NCCL creates when it opens onehop as a network plugin
  *
  * Does: Recognises its handle: its creator was called before the hooks were in place. NCCL calls a profiler plugin
  *    (ncclProfiler_v5; src/plugin/profiler.cc of 2.28.9) for every communicator, before the last barrier of its
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "hook/entry.h"
+#include "comm/attach/attach.h"
 #include "util/log.h"
 #include "util/scope.h"
 
@@ -22,7 +22,7 @@ atomic_bool oh_initial_comm_expected;
 
 static atomic_uint begun;                       /* creations that pass the hooks */
 static atomic_uint done;                        /* those of `library` that have succeeded */
-static _Atomic(const struct oh_real *) library; /* the copy of NCCL that creates the first communicator */
+static _Atomic(const struct oh_nccl *) library; /* the copy of NCCL that creates the first communicator */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
 static unsigned created;                                  /* communicators of `library` */
@@ -37,40 +37,36 @@ void oh_initial_comm_creation_begin(void)
     atomic_fetch_add(&begun, 1);
 }
 
-void oh_initial_comm_creation_end(const struct oh_real *real)
+void oh_initial_comm_creation_end(const struct oh_nccl *nccl)
 {
-    atomic_fetch_add(&done, real == atomic_load(&library));
+    atomic_fetch_add(&done, nccl == atomic_load(&library));
 }
 
-/* With the mutex held. */
-static void await(uint64_t id, int nranks, int rank)
+/* With the mutex held. The program's configuration is unknown: `config` has NCCL's defaults. */
+static void await(uint64_t id, int nranks, int rank, const struct oh_comm_config *config)
 {
     ncclUniqueId name = {"onehop: first communicator"}; /* no id of NCCL's begins so */
     memcpy(name.internal + sizeof name - sizeof id, &id, sizeof id);
     const struct oh_key key = oh_key_of_ids(&name, 1);
-    const struct oh_comm_config config = oh_config_read(NULL, NULL); /* the program's is unknown */
-    creation = oh_creation_begin(&key, &config, NULL, NULL, false);
+    creation = oh_creation_begin(&key, config, NULL, NULL, false);
     first_nranks = nranks;
     first_rank = rank;
     owner = getpid();
-    /* release: pairs with the acquire load in oh_entry_find_comm(). */
+    /* release: pairs with the acquire load in oh_handle_find(). */
     atomic_store_explicit(&oh_initial_comm_expected, creation != NULL, memory_order_release);
 }
 
-void *oh_initial_comm_add_creation(uint64_t id, int nranks, int rank, const void *caller)
+void *oh_initial_comm_add_creation(const struct oh_nccl *nccl, uint64_t id, int nranks, int rank,
+                                   const struct oh_comm_config *config)
 {
-    const struct oh_real *real;
-    if (oh_real_get(&real, caller) != ncclSuccess) {
-        return &other_context;
-    }
     OH_LOCK(&mutex);
     if (created == 0) {
-        atomic_store(&library, real);
+        atomic_store(&library, nccl);
     }
-    created += real == atomic_load(&library);
-    bool is_first = created == 1 && !owner && real == atomic_load(&library) && atomic_load(&begun) == 0;
+    created += nccl == atomic_load(&library);
+    bool is_first = created == 1 && !owner && nccl == atomic_load(&library) && atomic_load(&begun) == 0;
     if (is_first) {
-        await(id, nranks, rank);
+        await(id, nranks, rank, config);
     }
     return is_first ? &first_context : &other_context;
 }
@@ -83,40 +79,37 @@ static void give_up(void)
     }
 }
 
-void oh_initial_comm_add_end(const void *context)
+struct oh_comm *oh_initial_comm_add_end(const void *context)
 {
-    OH_KEEP_ERRNO();
-    if (context == &first_context) {
-        pthread_mutex_lock(&mutex);
-        /* The program ends it by an address from before the hooks, and NCCL may reuse the handle. */
-        struct oh_comm *unseen = owner == getpid() ? registered : NULL;
-        give_up();
-        pthread_mutex_unlock(&mutex);
-        if (unseen) {
-            oh_entry_forget(unseen);
-        }
+    if (context != &first_context) {
+        return NULL;
     }
+    OH_KEEP_ERRNO();
+    OH_LOCK(&mutex);
+    struct oh_comm *unseen = owner == getpid() ? registered : NULL;
+    give_up();
+    return unseen;
 }
 
 /*
  * Returns whether only one communicator was created past the hooks, and this is it. A creation that passed the hooks
  * counts in `created` before it counts in `done`, so one that is under way makes the answer false.
  */
-static bool is_first(const struct oh_real *real, ncclComm_t comm, int *cuda_device_p)
+static bool is_first(const struct oh_nccl *nccl, ncclComm_t comm, int *cuda_device_p)
 {
     ncclResult_t state;
     int nranks, rank;
-    return created - atomic_load(&done) == 1 && real->CommGetAsyncError(comm, &state) == ncclSuccess &&
-           state == ncclSuccess && real->CommCount(comm, &nranks) == ncclSuccess &&
-           real->CommUserRank(comm, &rank) == ncclSuccess && nranks == first_nranks && rank == first_rank &&
-           real->CommCuDevice(comm, cuda_device_p) == ncclSuccess;
+    return created - atomic_load(&done) == 1 && nccl->CommGetAsyncError(comm, &state) == ncclSuccess &&
+           state == ncclSuccess && nccl->CommCount(comm, &nranks) == ncclSuccess &&
+           nccl->CommUserRank(comm, &rank) == ncclSuccess && nranks == first_nranks && rank == first_rank &&
+           nccl->CommCuDevice(comm, cuda_device_p) == ncclSuccess;
 }
 
-static struct oh_comm *adopt(const struct oh_real *real, ncclComm_t nccl, int cuda_device)
+static struct oh_comm *adopt(ncclComm_t nccl, int cuda_device)
 {
     struct oh_comm *found = creation;
-    oh_comm_id(found)->library = real;
-    real->GetVersion(&oh_comm_id(found)->nccl_version);
+    found->id.library = atomic_load(&library);
+    found->id.library->GetVersion(&found->id.nccl_version);
     OH_INFO("comm %p rank %d nranks %d: created before the hooks were in place, found again", (void *)nccl, first_rank,
             first_nranks);
     if (oh_creation_register(found, nccl)) {
@@ -126,25 +119,26 @@ static struct oh_comm *adopt(const struct oh_real *real, ncclComm_t nccl, int cu
         found = NULL;
     }
     registered = found;
-    /* release: publishes the registration. Pairs with the acquire load in oh_entry_find_comm(). */
+    /* release: publishes the registration. Pairs with the acquire load in oh_handle_find(). */
     atomic_store_explicit(&oh_initial_comm_expected, false, memory_order_release);
     return found;
 }
 
-struct oh_comm *oh_initial_comm_find(ncclComm_t comm, const void *caller, bool counts)
+struct oh_comm *oh_initial_comm_find(const struct oh_nccl *nccl, ncclComm_t comm, bool is_allreduce)
 {
     OH_KEEP_ERRNO();
     int cuda_device;
-    const struct oh_real *real;
     OH_LOCK(&mutex);
     struct oh_comm *found = oh_comm_find(comm); /* another thread may have been faster, as PyTorch's watchdog */
-    if (!found && atomic_load_explicit(&oh_initial_comm_expected, memory_order_relaxed) && comm && owner == getpid()) {
-        bool same = oh_real_get(&real, caller) == ncclSuccess && real == atomic_load(&library);
-        if (same && is_first(real, comm, &cuda_device)) {
-            found = adopt(real, comm, cuda_device);
-        } else if (same && counts) {
+    const bool expected = atomic_load_explicit(&oh_initial_comm_expected, memory_order_relaxed);
+    if (!found && expected && comm && owner == getpid() && nccl == atomic_load(&library)) {
+        oh_nccl_depth++;
+        if (is_first(nccl, comm, &cuda_device)) {
+            found = adopt(comm, cuda_device);
+        } else if (is_allreduce) {
             give_up();
         }
+        oh_nccl_depth--;
     }
     return found;
 }
@@ -155,7 +149,8 @@ void oh_initial_comm_forget(const struct oh_comm *comm)
     registered = registered == comm ? NULL : registered;
 }
 
-__attribute__((destructor)) static void give_up_at_exit(void)
+void oh_initial_comm_end_process(void)
 {
+    OH_LOCK(&mutex);
     give_up();
 }

@@ -6,7 +6,7 @@
  * Threads: any.
  * Owns: nothing.
  */
-#include "hook/elf.h"
+#include "interpose/elf.h"
 
 #define HIDDEN_VERSION 0x8000 /* of two versions of a name, not the default one */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * comm_config.c - what a program asks of a communicator: ncclConfig_t, and NCCL's variables that override it
+ * config.c - what a program asks of a communicator: ncclConfig_t, and NCCL's variables that override it
  *
  * Does: Reads both.
  * Threads: any.
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "hook/entry.h"
+#include "entry/entry.h"
 #include "util/scope.h"
 
 /* NCCL's CTAPolicy, a set of bits since 2.27: no CTA at all, copies by the copy engines instead. */

@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "comm/core/key.h"
+#include "comm/shared/key.h"
 #include "comm/stats/record.h"
 #include "gpu/driver.h"
 #include "kernels/abi.h"

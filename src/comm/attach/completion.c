@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * completion.c - the end of NCCL's part of a creation
+ *
+ * Does: Registers a communicator, with the rank that NCCL tells, at once or when NCCL has finished.
+ * Threads: any.
+ * Owns: a communicator that is not registered yet.
+ */
+#include <pthread.h>
+
+#include "comm/attach/attach.h"
+#include "util/scope.h"
+
+static bool identify(const struct oh_nccl *library, ncclComm_t nccl, struct oh_nccl_rank *rank_p)
+{
+    return library->CommCount(nccl, &rank_p->nranks) == ncclSuccess &&
+           library->CommUserRank(nccl, &rank_p->rank) == ncclSuccess &&
+           library->CommCuDevice(nccl, &rank_p->cuda_device) == ncclSuccess;
+}
+
+/* NCCL may have reused the handle of a communicator whose end onehop did not see. */
+static bool register_comm(struct oh_comm *comm, ncclComm_t nccl)
+{
+    struct oh_comm *stale;
+    while ((stale = oh_comm_find(nccl))) {
+        oh_comm_retire(stale);
+    }
+    return oh_creation_register(comm, nccl);
+}
+
+static void finish_creation(struct oh_comm *comm)
+{
+    struct oh_nccl_rank rank;
+    const struct oh_nccl *library = comm->id.library;
+    const ncclComm_t nccl = *comm->id.nccl_p;
+    if (!nccl || !identify(library, nccl, &rank)) {
+        oh_creation_cancel(comm);
+    } else if (register_comm(comm, nccl)) {
+        oh_comm_created(comm, &rank);
+    }
+    if (nccl) {
+        oh_initial_comm_creation_end(library);
+    }
+}
+
+/* NCCL creates it in the background. Of a split the handle is undefined until NCCL has written it. */
+static void await_creation(struct oh_comm *comm)
+{
+    const ncclComm_t nccl = comm->id.parent && !comm->id.is_grow ? NULL : *comm->id.nccl_p;
+    if (nccl) {
+        register_comm(comm, nccl);
+    } else if (comm->id.parent) {
+        oh_creation_watch(comm);
+    } else {
+        oh_creation_cancel(comm);
+    }
+}
+
+unsigned oh_creations_finish(const struct oh_nccl *library, struct oh_comm *list, ncclResult_t res)
+{
+    unsigned count = 0;
+    OH_KEEP_ERRNO();
+    oh_nccl_depth++;
+    for (struct oh_comm *comm = list, *next; comm; comm = next, count++) {
+        next = comm->id.next;
+        comm->id.next = NULL;
+        comm->id.library = library;
+        library->GetVersion(&comm->id.nccl_version);
+        if (res == ncclSuccess) {
+            finish_creation(comm);
+        } else if (res == ncclInProgress) {
+            await_creation(comm);
+        } else {
+            oh_creation_cancel(comm);
+        }
+    }
+    oh_nccl_depth--;
+    return count;
+}
+
+void oh_creations_poll(struct oh_comm *comm, ncclResult_t state)
+{
+    /* Guards what follows: a second thread must not use a child before the first has registered it. */
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    const struct oh_nccl *library = comm->id.library;
+    struct oh_nccl_rank rank;
+    OH_KEEP_ERRNO();
+    if (state == ncclInProgress) {
+        return;
+    }
+    oh_nccl_depth++;
+    pthread_mutex_lock(&mutex);
+    oh_comm_children_done(comm, oh_creations_finish(library, oh_comm_take_children(comm), ncclSuccess));
+    pthread_mutex_unlock(&mutex);
+    if (oh_comm_has_pending_creations(comm)) { /* also if it has fallen back meanwhile */
+        const bool created = state == ncclSuccess && identify(library, comm->id.nccl, &rank);
+        if (oh_comm_created(comm, created ? &rank : NULL) && created) {
+            oh_initial_comm_creation_end(library);
+        }
+    }
+    oh_nccl_depth--;
+}
+
+void oh_creations_query(struct oh_comm *comm)
+{
+    ncclResult_t state = ncclInProgress;
+    if (oh_comm_has_pending_creations(comm) &&
+        OH_NCCL(comm->id.library, CommGetAsyncError(comm->id.nccl, &state)) == ncclSuccess) {
+        oh_creations_poll(comm, state);
+    }
+}
+
+bool oh_creation_is_in_progress(const struct oh_nccl *library, const struct oh_comm *comm)
+{
+    ncclResult_t state = ncclSuccess;
+    if (comm->id.parent && !comm->id.is_grow) {
+        return !comm->id.parent->id.config.blocking;
+    }
+    return !comm->id.config.blocking && *comm->id.nccl_p &&
+           OH_NCCL(library, CommGetAsyncError(*comm->id.nccl_p, &state)) == ncclSuccess && state == ncclInProgress;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * end.c - the end of a communicator on this rank
+ *
+ * Does: Publishes that this rank leaves, passes later calls to NCCL, and hands the memory to reclaim.c.
+ * Threads: any.
+ * Owns: nothing.
+ */
+#include "comm/attach/attach.h"
+
+#include "comm/watch/watch.h"
+#include "util/scope.h"
+
+void oh_comm_abort(struct oh_comm *comm)
+{
+    atomic_store(&comm->health.aborted, true);
+    oh_rank_state_publish(comm, OH_RANK_ABORTED);
+    oh_comm_suspend(comm);
+    OH_LOCK(&comm->attach.mutex);
+    /* Also if it was suspended before: its kernels may still wait. Before the cutover none was launched. */
+    if (oh_comm_has_agreed(comm) && comm->staging.control) {
+        oh_kernels_abort(comm);
+    }
+}
+
+void oh_comm_suspend(struct oh_comm *comm)
+{
+    oh_attach_cancel(comm, "it was ended before its ranks had agreed");
+    oh_rank_state_publish(comm, OH_RANK_ENDED);
+    OH_LOCK(&comm->attach.mutex);
+    oh_comm_enter(comm, OH_COMM_ENDED);
+    oh_comm_publish_facts(comm);
+}
+
+/* Cancels the splits of the communicator that NCCL still creates, and its own creation. */
+static void cancel_creations(struct oh_comm *comm)
+{
+    struct oh_comm *child = oh_comm_take_children(comm);
+    unsigned count = 0;
+    for (struct oh_comm *next; child; child = next, count++) {
+        next = child->id.next;
+        oh_creation_cancel(child);
+    }
+    oh_comm_children_done(comm, count);
+    oh_comm_created(comm, NULL);
+}
+
+/* The monitor watches until the kernels have ended: a kernel may wait for a peer that departs only now. */
+void oh_comm_retire(struct oh_comm *comm)
+{
+    oh_registry_remove(comm);
+    oh_comm_print_stats(comm);
+    oh_live_remove(&comm->live);
+    oh_comm_suspend(comm);
+    oh_comm_ops_forget(comm);
+    cancel_creations(comm);
+    if (oh_attach_leave(comm)) {
+        return; /* the set-up under way releases it */
+    }
+    atomic_store(&comm->health.destroyed, true);
+    oh_comm_free(comm); /* the caller reclaims when NCCL's part is done */
+}
+
+static void abandon(struct oh_comm *comm, void *unused)
+{
+    (void)unused;
+    oh_rank_state_publish(comm, OH_RANK_EXITED);
+    if (!oh_comm_is_settled(comm)) {
+        oh_attach_cancel(comm, "a rank's process ended before its ranks had agreed");
+        oh_segment_unlink(&comm->segment);
+    }
+}
+
+void oh_comms_end_process(void)
+{
+    oh_registry_visit(abandon, NULL);
+}

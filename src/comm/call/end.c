@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * end.c - the NCCL functions that end a communicator, and its asynchronous error
+ *
+ * Does: Waits for kernels as NCCL does for its own. A kernel may leave without its result only where the program is
+ * told: ncclCommDestroy and ncclCommFinalize return the failure of a communicator with kernels that wait. Threads: the
+ * one that ends the communicator; oh_comm_update any. Owns: nothing.
+ */
+#include "comm/call/internal.h"
+
+#include <unistd.h>
+
+#include "comm/attach/attach.h"
+#include "comm/launch/launch.h"
+#include "comm/watch/watch.h"
+#include "util/scope.h"
+
+#define QUERY_TRIES 20 /* after which a driver whose queries fail has failed for good */
+#define QUERY_US 50
+
+/*
+ * As ncclCommDestroy does for NCCL's kernels: the process may end right after, while peers still need data that these
+ * kernels send. The wait ends: the monitor fails a call whose peer has departed, and so does a driver that fails.
+ */
+static void await_kernels(struct oh_comm *comm)
+{
+    CUresult result;
+    unsigned failures = 0;
+    while ((oh_comm_state(comm) == OH_COMM_SERVED || oh_comm_state(comm) == OH_COMM_FAILING) &&
+           (result = oh_order_query(comm)) != CUDA_SUCCESS) {
+        failures += result != CUDA_ERROR_NOT_READY;
+        if (failures >= QUERY_TRIES) {
+            oh_order_fail(comm, result, "waiting for the kernels of a communicator that ends");
+        }
+        usleep(QUERY_US);
+    }
+}
+
+/* In a group NCCL ends the communicator with the group, and a non-blocking one in the background. */
+static bool ends_at_once(const struct oh_comm *comm)
+{
+    return comm->id.config.blocking && !oh_group_is_open();
+}
+
+/* The failure of a communicator with kernels that wait; ncclSuccess: none. */
+static ncclResult_t failure_of_kernels(const struct oh_comm *comm)
+{
+    const ncclResult_t failure = oh_comm_error(comm);
+    return failure != ncclSuccess && oh_order_query(comm) != CUDA_SUCCESS ? failure : ncclSuccess;
+}
+
+ncclResult_t oh_comm_finalize(struct oh_comm *comm)
+{
+    OH_KEEP_ERRNO();
+    if (ends_at_once(comm)) {
+        await_kernels(comm);
+    }
+    atomic_store(&comm->health.finalized, true);
+    oh_comm_suspend(comm);
+    return failure_of_kernels(comm);
+}
+
+void oh_comm_forget(struct oh_comm *comm)
+{
+    OH_KEEP_ERRNO();
+    oh_initial_comm_forget(comm);
+    oh_group_forget(comm);
+    oh_comm_retire(comm);
+}
+
+ncclResult_t oh_comm_destroy(struct oh_comm *comm)
+{
+    OH_KEEP_ERRNO();
+    if (ends_at_once(comm)) {
+        await_kernels(comm);
+    }
+    const ncclResult_t failure = failure_of_kernels(comm);
+    if (failure != ncclSuccess) { /* the program is told */
+        oh_kernels_abort(comm);
+    }
+    oh_comm_forget(comm);
+    return failure;
+}
+
+/* NCCL has finalized its part: the program waits for onehop's as well. */
+static ncclResult_t state_of_finalized(const struct oh_comm *comm)
+{
+    const ncclResult_t failure = failure_of_kernels(comm);
+    return failure == ncclSuccess && oh_order_query(comm) == CUDA_ERROR_NOT_READY ? ncclInProgress : failure;
+}
+
+ncclResult_t oh_comm_update(struct oh_comm *comm, ncclResult_t state)
+{
+    OH_KEEP_ERRNO();
+    if (state != ncclInProgress && oh_comm_is_launching(comm)) {
+        oh_order_nccl_launched(comm);
+    }
+    if (oh_comm_has_pending_creations(comm)) {
+        oh_creations_poll(comm, state);
+    }
+    if (state == ncclSuccess && atomic_load(&comm->health.finalized) && !oh_comm_is_aborted(comm)) {
+        return state_of_finalized(comm);
+    }
+    const bool is_told = state == ncclSuccess || state == ncclInProgress;
+    const ncclResult_t failure = is_told ? oh_comm_error(comm) : ncclSuccess;
+    return failure != ncclSuccess && oh_comm_is_in_use(comm) ? failure : state; /* while it ends, the state is NCCL's */
+}

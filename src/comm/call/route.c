@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * route.c - who executes a call
+ *
+ * Does: Decides it by what is equal on all ranks: the state of the communicator, its agreed table, and kind, count,
+ *    datatype and op of the call. Makes calls to NCCL.
+ * Threads: one at a time for a communicator, by NCCL's own rules.
+ * Owns: nothing.
+ */
+#include "comm/call/internal.h"
+
+#include "comm/attach/attach.h"
+#include "comm/launch/launch.h"
+#include "comm/watch/watch.h"
+#include "util/log.h"
+#include "util/scope.h"
+
+__thread int oh_nccl_depth;
+
+ncclResult_t oh_nccl_refuse_missing(const char *name)
+{
+    OH_WARN("this NCCL has no %s", name);
+    return ncclInvalidUsage;
+}
+
+/* --- NCCL's part -------------------------------------------------------------------------------------------------- */
+
+#define OPTIONAL(name_, ...) (nccl->name_ ? nccl->name_(__VA_ARGS__) : oh_nccl_refuse_missing("nccl" #name_))
+
+static ncclResult_t forward(const struct oh_call *c)
+{
+    const struct oh_nccl *nccl = c->nccl;
+    const cudaStream_t stream = (cudaStream_t)c->stream;
+    switch (c->kind) {
+    case OH_CALL_ALLREDUCE:
+        return nccl->AllReduce(c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->handle, stream);
+    case OH_CALL_REDUCE:
+        return OPTIONAL(Reduce, c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->root, c->handle, stream);
+    case OH_CALL_BCAST:
+        return OPTIONAL(Bcast, c->recvbuff, c->count, c->type, c->root, c->handle, stream);
+    case OH_CALL_BROADCAST:
+        return OPTIONAL(Broadcast, c->sendbuff, c->recvbuff, c->count, c->type, c->root, c->handle, stream);
+    case OH_CALL_REDUCE_SCATTER:
+        return OPTIONAL(ReduceScatter, c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->handle, stream);
+    case OH_CALL_ALL_GATHER:
+        return OPTIONAL(AllGather, c->sendbuff, c->recvbuff, c->count, c->type, c->handle, stream);
+    case OH_CALL_SEND:
+        return OPTIONAL(Send, c->sendbuff, c->count, c->type, c->root, c->handle, stream);
+    case OH_CALL_RECV:
+        return OPTIONAL(Recv, c->recvbuff, c->count, c->type, c->root, c->handle, stream);
+    case OH_CALL_ALL_TO_ALL:
+        return OPTIONAL(AlltoAll, c->sendbuff, c->recvbuff, c->count, c->type, c->handle, stream);
+    case OH_CALL_GATHER:
+        return OPTIONAL(Gather, c->sendbuff, c->recvbuff, c->count, c->type, c->root, c->handle, stream);
+    case OH_CALL_SCATTER:
+        return OPTIONAL(Scatter, c->sendbuff, c->recvbuff, c->count, c->type, c->root, c->handle, stream);
+    case OH_CALL_OP_DESTROY:
+        return nccl->RedOpDestroy(c->redop, c->handle);
+    }
+    return ncclInternalError;
+}
+
+ncclResult_t oh_call_forward(const struct oh_call *call)
+{
+    oh_nccl_depth++;
+    const ncclResult_t res = forward(call);
+    oh_nccl_depth--;
+    return res;
+}
+
+/* --- who executes a call ------------------------------------------------------------------------------------------ */
+
+/* True: all earlier calls of the communicator are past the cutover. */
+static bool is_past_cutover(struct oh_call *call)
+{
+    switch (oh_comm_state(call->comm)) {
+    case OH_COMM_SERVED:
+        return true;
+    case OH_COMM_FAILING: /* a captured call needs no peer yet */
+        return oh_attach_is_past_cutover(call->comm);
+    case OH_COMM_FAILED:
+    case OH_COMM_FALLBACK:
+    case OH_COMM_ENDED:
+        return false;
+    default:
+        return oh_attach_count(call);
+    }
+}
+
+void oh_call_route(struct oh_call *call)
+{
+    const bool may_serve = is_past_cutover(call) && call->kind == OH_CALL_ALLREDUCE;
+    call->fallback = may_serve ? oh_call_decide(call) : OH_FALLBACK_COMM;
+    call->route = call->fallback == OH_FALLBACK_NONE ? OH_ROUTE_ONEHOP : OH_ROUTE_NCCL;
+}
+
+/*
+ * Only a call that needs the departed peer fails: not an empty call, nor a captured call, which may never be replayed.
+ * If a replay waits for the peer, the monitor detects that.
+ */
+static bool needs_departed(const struct oh_call *call)
+{
+    return oh_comm_state(call->comm) == OH_COMM_FAILING && oh_call_is_counted(call) &&
+           !oh_order_is_captured(call->comm, call->stream);
+}
+
+ncclResult_t oh_call_check(const struct oh_call *call)
+{
+    return call->kind == OH_CALL_OP_DESTROY ? ncclSuccess : oh_comm_refuse_call(call->comm, needs_departed(call));
+}
+
+ncclResult_t oh_call_check_launched(struct oh_comm *comm)
+{
+    ncclResult_t state = ncclInProgress;
+    if (OH_NCCL(comm->id.library, CommGetAsyncError(comm->id.nccl, &state)) != ncclSuccess) {
+        return ncclSuccess;
+    }
+    if (state == ncclInProgress) {
+        OH_WARN("comm %p: call rejected: the previous call is still in progress; poll ncclCommGetAsyncError first",
+                (void *)comm->id.nccl);
+        return ncclInvalidArgument;
+    }
+    oh_order_nccl_launched(comm);
+    return state;
+}
+
+ncclResult_t oh_call_note_executed(const struct oh_call *call)
+{
+    struct oh_counters *counters = oh_comm_counters(call->comm);
+    if (call->kind == OH_CALL_ALLREDUCE) {
+        oh_counter_add(&counters->fallbacks[call->fallback], 1);
+        oh_counter_add(&counters->fallback_bytes, call->count * oh_type_size(call->type));
+    }
+    return oh_check_call(call);
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * comm.c - the NCCL functions that create and end communicators
+ *
+ * Does: Counts this rank in before NCCL creates a communicator, and forgets the communicator before NCCL ends it.
+ * Threads: any, by NCCL's own rules.
+ * Owns: nothing.
+ */
+#include "entry/entry.h"
+#include "util/clock.h"
+#include "util/log.h"
+
+/* NULL: no memory. key NULL: unknown, of one that grows. */
+static struct oh_comm *begin_any_creation(struct oh_comm *parent, const struct oh_key *key, const ncclConfig_t *config,
+                                          ncclComm_t *nccl_p, bool is_grow)
+{
+    OH_KEEP_ERRNO();
+    struct oh_comm_config read = oh_config_read(config, parent ? &oh_comm_id(parent)->config : NULL);
+    if (parent && !is_grow) { /* NCCL creates the child of a non-blocking communicator in the background in any case */
+        read.blocking &= oh_comm_id(parent)->config.blocking;
+    }
+    oh_stats_expect_calls(false);
+    oh_initial_comm_creation_begin();
+    return oh_creation_begin(key, &read, parent, nccl_p, is_grow);
+}
+
+static struct oh_comm *begin_creation(struct oh_comm *parent, struct oh_key key, const ncclConfig_t *config,
+                                      ncclComm_t *nccl_p)
+{
+    return begin_any_creation(parent, &key, config, nccl_p, false);
+}
+
+/* After NCCL's creator has returned `res`. Returns `res`. */
+static ncclResult_t end_creations(const struct oh_nccl *nccl, struct oh_comm *list, ncclResult_t res)
+{
+    oh_creations_end(nccl, list, res);
+    return res;
+}
+
+OH_EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
+{
+    const struct oh_nccl *nccl;
+    OH_TRY(oh_real_get(OH_CALLER(), &nccl));
+    if (!oh_entry_is_active()) {
+        return nccl->CommInitRank(comm, nranks, id, rank);
+    }
+    struct oh_comm *created = begin_creation(NULL, oh_key_of_ids(&id, 1), NULL, comm);
+    return end_creations(nccl, created, OH_NCCL(nccl, CommInitRank(comm, nranks, id, rank)));
+}
+
+OH_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
+                                              ncclConfig_t *config)
+{
+    const struct oh_nccl *nccl;
+    OH_TRY(oh_real_get(OH_CALLER(), &nccl));
+    if (!oh_entry_is_active()) {
+        return nccl->CommInitRankConfig(comm, nranks, id, rank, config);
+    }
+    struct oh_comm *created = begin_creation(NULL, oh_key_of_ids(&id, 1), config, comm);
+    return end_creations(nccl, created, OH_NCCL(nccl, CommInitRankConfig(comm, nranks, id, rank, config)));
+}
+
+OH_EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int count, ncclUniqueId *ids,
+                                                ncclConfig_t *config)
+{
+    const struct oh_nccl *nccl;
+    OH_TRY(oh_real_get(OH_CALLER(), &nccl));
+    OH_TRY(nccl->CommInitRankScalable ? ncclSuccess : oh_nccl_refuse_missing("ncclCommInitRankScalable"));
+    if (!oh_entry_is_active() || !ids || count < 1 || count > nranks) {
+        return OH_NCCL(nccl, CommInitRankScalable(comm, nranks, rank, count, ids, config));
+    }
+    struct oh_comm *created = begin_creation(NULL, oh_key_of_ids(ids, count), config, comm);
+    ncclResult_t res = OH_NCCL(nccl, CommInitRankScalable(comm, nranks, rank, count, ids, config));
+    return end_creations(nccl, created, res);
+}
+
+/* All ranks are in this process, and have a key of their own. */
+OH_EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *devices)
+{
+    const struct oh_nccl *nccl;
+    OH_TRY(oh_real_get(OH_CALLER(), &nccl));
+    if (!oh_entry_is_active() || !comms) {
+        return nccl->CommInitAll(comms, ndev, devices);
+    }
+    struct oh_key key = oh_key_random();
+    struct oh_comm *list = NULL;
+    for (int i = 0; i < ndev; i++) {
+        struct oh_comm *created = begin_creation(NULL, key, NULL, &comms[i]);
+        if (created) {
+            oh_creations_append(&list, created);
+        }
+    }
+    return end_creations(nccl, list, OH_NCCL(nccl, CommInitAll(comms, ndev, devices)));
+}
+
+OH_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, ncclComm_t *newcomm, ncclConfig_t *config)
+{
+    struct oh_comm *parent;
+    const struct oh_nccl *nccl;
+    OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &parent, &nccl));
+    if (!parent) {
+        return nccl->CommSplit(comm, color, order, newcomm, config);
+    }
+    uint64_t sequence = oh_comm_id(parent)->splits++; /* the same on all ranks, those without a colour too */
+    if (color == NCCL_SPLIT_NOCOLOR || !newcomm) {
+        return OH_NCCL(nccl, CommSplit(comm, color, order, newcomm, config));
+    }
+    struct oh_comm *created =
+        begin_creation(parent, oh_key_of_split(&oh_comm_id(parent)->key, sequence, color), config, newcomm);
+    ncclResult_t res = OH_NCCL(nccl, CommSplit(comm, color, order, newcomm, config));
+    oh_comm_id(parent)->splits -= oh_nccl_is_rejected(res);
+    return end_creations(nccl, created, res);
+}
+
+/* The arguments that NCCL accepts (ncclCommInitChildComm, src/init.cc of 2.28.9). */
+static bool can_shrink(const struct oh_comm *parent, const int *excluded, int count, const ncclComm_t *newcomm)
+{
+    bool right = excluded && newcomm && count > 0 && (uint32_t)count < oh_comm_id(parent)->nranks;
+    for (int i = 0; right && i < count; i++) {
+        right = excluded[i] >= 0 && (uint32_t)excluded[i] < oh_comm_id(parent)->nranks &&
+                excluded[i] != (int)oh_comm_id(parent)->rank;
+    }
+    return right;
+}
+
+/* With NCCL_SHRINK_ABORT (1) NCCL aborts the parent's kernels and waits for the device, so onehop's must end before. */
+OH_EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm,
+                                      ncclConfig_t *config, int flags)
+{
+    struct oh_comm *parent;
+    const struct oh_nccl *nccl;
+    OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &parent, &nccl));
+    OH_TRY(nccl->CommShrink ? ncclSuccess : oh_nccl_refuse_missing("ncclCommShrink"));
+    if (!parent || !can_shrink(parent, excluded, count, newcomm)) {
+        return OH_NCCL(nccl, CommShrink(comm, excluded, count, newcomm, config, flags));
+    }
+    if (flags & 1) {
+        oh_comm_abort(parent);
+    }
+    struct oh_key key = oh_key_of_shrink(&oh_comm_id(parent)->key, oh_comm_id(parent)->shrinks++, excluded, count);
+    struct oh_comm *created = begin_creation(parent, key, config, newcomm);
+    ncclResult_t res = OH_NCCL(nccl, CommShrink(comm, excluded, count, newcomm, config, flags));
+    oh_comm_id(parent)->shrinks -= oh_nccl_is_rejected(res);
+    return end_creations(nccl, created, res);
+}
+
+/* Ranks of the parent pass it, and one of them or all the id; new ranks pass the id. */
+OH_EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
+                                    ncclConfig_t *config)
+{
+    struct oh_comm *parent;
+    const struct oh_nccl *nccl;
+    OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &parent, &nccl));
+    OH_TRY(nccl->CommGrow ? ncclSuccess : oh_nccl_refuse_missing("ncclCommGrow"));
+    if (!oh_entry_is_active() || !newcomm || (comm ? !parent : !id)) {
+        return OH_NCCL(nccl, CommGrow(comm, nranks, id, rank, newcomm, config));
+    }
+    const struct oh_key key = id ? oh_key_of_ids(id, 1) : (struct oh_key){{0}};
+    struct oh_comm *created = begin_any_creation(parent, id ? &key : NULL, config, newcomm, true);
+    ncclResult_t res = OH_NCCL(nccl, CommGrow(comm, nranks, id, rank, newcomm, config));
+    if (parent) {
+        oh_comm_id(parent)->grows -= oh_nccl_is_rejected(res);
+    }
+    return end_creations(nccl, created, res);
+}
+
+/* The failure of onehop's part counts where NCCL's part has none. */
+static ncclResult_t first_failure(ncclResult_t res, ncclResult_t failure)
+{
+    const bool has_failed = res != ncclSuccess && res != ncclInProgress;
+    return has_failed || failure == ncclSuccess ? res : failure;
+}
+
+OH_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+    struct oh_comm *ours;
+    const struct oh_nccl *nccl;
+    OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
+    const ncclResult_t failure = ours ? oh_comm_finalize(ours) : ncclSuccess;
+    return first_failure(OH_NCCL(nccl, CommFinalize(comm)), failure);
+}
+
+OH_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    struct oh_comm *ours;
+    const struct oh_nccl *nccl;
+    oh_stats_expect_calls(false);
+    OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
+    if (!ours) {
+        return nccl->CommDestroy(comm);
+    }
+    const ncclResult_t failure = oh_comm_destroy(ours);
+    const ncclResult_t res = OH_NCCL(nccl, CommDestroy(comm));
+    OH_KEEP_ERRNO();
+    oh_comms_reclaim();
+    return first_failure(res, failure);
+}
+
+OH_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    struct oh_comm *ours;
+    const struct oh_nccl *nccl;
+    oh_stats_expect_calls(false);
+    OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
+    if (!ours) {
+        return nccl->CommAbort(comm);
+    }
+    uint64_t begin_ns = oh_now_ns();
+    oh_comm_abort(ours); /* ends kernels first: NCCL waits for the device */
+    oh_comm_forget(ours);
+    uint64_t nccl_ns = oh_now_ns();
+    ncclResult_t res = OH_NCCL(nccl, CommAbort(comm));
+    OH_KEEP_ERRNO();
+    nccl_ns = oh_now_ns() - nccl_ns;
+    oh_comms_reclaim();
+    /* NCCL's threads may take a second to see an abort (doc/faults.md). */
+    OH_INFO("comm %p: aborted in %.0f ms, of which NCCL took %.0f", (void *)comm,
+            (double)(oh_now_ns() - begin_ns) / 1e6, (double)nccl_ns / 1e6);
+    return res;
+}
+
+OH_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
+{
+    struct oh_comm *ours;
+    const struct oh_nccl *nccl;
+    OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
+    OH_TRY(nccl->CommRevoke ? ncclSuccess : oh_nccl_refuse_missing("ncclCommRevoke"));
+    /* NCCL waits for the device, so kernels end before, unless NCCL will reject the call: 2.28.9 rejects flags, and
+     * communicators that are finalized or revoked. */
+    bool first = ours && flags == 0 && oh_comm_is_in_use(ours);
+    if (first) {
+        oh_comm_abort(ours);
+    }
+    ncclResult_t res = OH_NCCL(nccl, CommRevoke(comm, flags));
+    if (ours && (res == ncclSuccess || res == ncclInProgress)) {
+        if (!first) {
+            oh_comm_abort(ours);
+        }
+        oh_comm_revoked(ours);
+    }
+    return res;
+}
+
+OH_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+    struct oh_comm *ours;
+    const struct oh_nccl *nccl;
+    OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
+    const ncclResult_t res = OH_NCCL(nccl, CommGetAsyncError(comm, error));
+    if (ours && res == ncclSuccess) {
+        *error = oh_comm_update(ours, *error);
+    }
+    return res;
+}

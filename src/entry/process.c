@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * process.c - the life of the process
+ *
+ * Does: Starts onehop once, notes a fork, and at exit tells the other ranks and writes the statistics.
+ * Threads: any.
+ * Owns: nothing.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/auxv.h>
+
+#include "entry/entry.h"
+#include "util/env.h"
+
+static atomic_bool forked;
+static bool disabled;
+
+static void after_fork_in_child(void)
+{
+    atomic_store_explicit(&forked, true, memory_order_relaxed);
+}
+
+bool oh_entry_is_forked(void)
+{
+    return atomic_load_explicit(&forked, memory_order_relaxed);
+}
+
+static void start_once(void)
+{
+    /* /etc/ld.so.preload reaches set-user-ID programs, too. */
+    disabled = oh_env_flag(OH_ENV_DISABLE, false) || getauxval(AT_SECURE);
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+bool oh_entry_is_active(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (oh_nccl_depth > 0 || oh_entry_is_forked()) {
+        return false;
+    }
+    pthread_once(&once, start_once);
+    return !disabled;
+}
+
+__attribute__((destructor)) static void leave_at_exit(void)
+{
+    if (!oh_entry_is_forked()) {
+        oh_initial_comm_end_process();
+        oh_comms_print_stats();
+        oh_comms_end_process();
+    }
+}

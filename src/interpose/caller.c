@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * caller.c - the copy of NCCL that a caller means
+ *
+ * Does: Finds the copy by the thunk, or by the object at the return address, and remembers it by return address.
+ * Threads: any.
+ * Owns: the table of return addresses.
+ */
+#include <dlfcn.h>
+#include <link.h>
+#include <stdatomic.h>
+
+#include "interpose/real.h"
+#include "util/log.h"
+#include "util/scope.h"
+
+#define SITES 256 /* power of two */
+
+/* By return address: the address, shifted, and the number of the copy that the call means, in one word. */
+static _Atomic uint64_t sites[SITES];
+
+/* With several copies, the one of the object that has the return address. */
+static const struct oh_real *copy_for(const void *caller)
+{
+    Dl_info info;
+    struct link_map *map = NULL;
+    bool known = dladdr1(caller, &info, (void **)&map, RTLD_DL_LINKMAP) && map;
+    const struct oh_real *real = oh_real_of_object(known ? map->l_ld : NULL, known ? map->l_name : NULL);
+    if (!real) {
+        real = oh_real_at(0);
+        OH_WARN("several copies of NCCL are loaded, and nothing says which one %s calls; taking %s",
+                known && map->l_name[0] ? map->l_name : "the program", real->path);
+    }
+    return real;
+}
+
+static _Atomic uint64_t *site_of(const void *caller)
+{
+    return &sites[((uintptr_t)caller * UINT64_C(0x9e3779b97f4a7c15) >> 32) % SITES];
+}
+
+/* A site's first call. */
+static const struct oh_real *look_up(const void *caller)
+{
+    const struct oh_real *real = NULL;
+    OH_KEEP_ERRNO();
+    oh_hooks_update(OH_HOOKS_WAIT);
+    int count = oh_real_count();
+    if (count > 0) {
+        real = count == 1 ? oh_real_at(0) : copy_for(caller);
+        atomic_store_explicit(site_of(caller), (uint64_t)(uintptr_t)caller << 3 | (uint64_t)(real - oh_real_at(0)),
+                              memory_order_relaxed);
+    }
+    return real;
+}
+
+ncclResult_t oh_real_get(const void *caller, const struct oh_nccl **nccl_p)
+{
+    const struct oh_real *real = oh_real_of_thunk;
+    if (!real) {
+        uint64_t site = atomic_load_explicit(site_of(caller), memory_order_relaxed);
+        real = site >> 3 == (uint64_t)(uintptr_t)caller ? oh_real_at(site & 7) : look_up(caller);
+    }
+    if (!real) {
+        OH_WARN("no NCCL 2.19 or later is loaded in this process: the call returns ncclSystemError");
+        return ncclSystemError;
+    }
+    *nccl_p = &real->nccl;
+    return ncclSuccess;
+}

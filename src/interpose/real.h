@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * real.h - the NCCL that the application has loaded, or several copies
+ *
+ * Does: Finds each loaded object that defines pncclAllReduce; loads none. Calls its pncclX functions, which are the
+ *    public functions under names that nobody interposes. Forwards each call to the copy that the caller means
+ *    (PyTorch's and a wheel's, say):
+ *      a call with a communicator that onehop knows: the copy that made it;
+ *      a call through a thunk: the thunk's copy; with several copies every object gets thunks;
+ *      another call: the copy to which the object at the return address is bound. A tail call has its caller's address.
+ * Threads: any, but oh_hooks_update not from within dl_iterate_phdr: it takes the loader's locks.
+ * Owns: the tables, which are never freed, and references to the libraries.
+ */
+#ifndef OH_INTERPOSE_REAL_H_
+#define OH_INTERPOSE_REAL_H_
+
+#include <nccl.h>
+#include <stdbool.h>
+
+#include "comm/nccl.h"
+#include "interpose/elf.h"
+
+#define OH_REAL_MAX 4     /* copies of NCCL in one process that are told apart */
+#define OH_REAL_PATH 4096 /* PATH_MAX. Not on the heap: without memory the job must still find its NCCL */
+
+struct oh_real {
+    struct oh_nccl nccl;
+    struct oh_elf elf;
+    char path[OH_REAL_PATH];
+    bool pinned;  /* onehop holds a reference */
+    bool tried;   /* to patch it */
+    bool patched; /* its symbol table has the thunks */
+};
+
+/*
+ * caller.c. Finds the copy for a call from the address `caller`. Returns ncclSuccess, or ncclSystemError (one WARN)
+ * while no NCCL 2.19 or later is loaded. Keeps errno.
+ */
+ncclResult_t oh_real_get(const void *caller, const struct oh_nccl **nccl_p);
+
+/* The library of this thread's call through a thunk; NULL: none. Only thunks set it. */
+extern __thread const struct oh_real *oh_real_of_thunk __attribute__((visibility("hidden")));
+
+/*
+ * Returns the copy to which an object with this dynamic section and path is bound: that of the global scope, or else of
+ * the object's own; NULL: none. Opens objects, so not from dl_iterate_phdr.
+ */
+const struct oh_real *oh_real_of_object(const void *dynamic, const char *path);
+
+/* Number of copies known so far, and each of them. */
+int oh_real_count(void);
+struct oh_real *oh_real_at(int index);
+
+/* For patch.c, one thread at a time. Adds the object if it is an NCCL; forgets the last one, which was unloaded. */
+void oh_real_add(const struct oh_elf *elf, const char *path);
+void oh_real_drop(int index);
+
+/*
+ * A function of NCCL. An exported one has a thunk for each copy, an entry that notes the copy and calls the function,
+ * so that creators and group calls, which carry no communicator, go to the copy that the caller meant.
+ */
+struct oh_function {
+    const char *real_name; /* "pncclAllReduce"; the public name begins behind the p */
+    size_t offset;         /* of the function in struct oh_nccl */
+    bool required;
+    void (*plain)(void); /* the exported function; NULL: onehop only calls it */
+    void (*thunk[OH_REAL_MAX])(void);
+};
+extern const struct oh_function oh_functions[];
+extern const size_t oh_function_count;
+
+/* --- patch.c ------------------------------------------------------------------------------------------------------ */
+
+/*
+ * Redirects to onehop the callers that the dynamic linker has bound, or would bind, to NCCL itself. Replaces the public
+ * nccl* functions in the symbol table (.dynsym, in this process's memory) of each copy of NCCL by thunks, so that later
+ * look-ups and bindings lead to onehop: dlsym, ctypes, objects loaded later, lazy calls. Replaces earlier bindings in
+ * the table of addresses (GOT) of their object. pncclX stay. Not reached: addresses that the application took by dlsym
+ * before, and NCCL linked into a program statically.
+ */
+
+enum oh_hooks_urgency {
+    OH_HOOKS_TRY, /* returns if another thread is at it */
+    OH_HOOKS_WAIT /* waits for that thread, for a bounded time */
+};
+
+/*
+ * Patches the objects that were loaded since the last call. Changes nothing with ONEHOP_DISABLE=1, in a set-user-ID
+ * program, and behind another onehop. Keeps errno.
+ */
+void oh_hooks_update(enum oh_hooks_urgency urgency);
+
+/* Returns whether this object is in the global scope: preloaded, not opened as NCCL opens plugins. */
+bool oh_hooks_preloaded(void);
+
+/* next_dlsym.c. Finds the definitions of dlsym and dlvsym behind onehop's, unless they are known. */
+void oh_next_dlsym_find(void);
+
+/*
+ * next_dlsym.c. Looks a name up from a loaded object; path "": in the global scope. Calls the next definition of
+ * dlsym, behind onehop's, which looks at no new objects. Leaves no dlerror.
+ */
+void *oh_dlsym_in(const char *path, const char *name);
+
+#endif
