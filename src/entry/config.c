@@ -8,14 +8,11 @@
  */
 #include <limits.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "entry/entry.h"
-#include "util/scope.h"
+#include "util/nccl_conf.h"
 
-/* NCCL's CTAPolicy, a set of bits since 2.27: no CTA at all, copies by the copy engines instead. */
-#define CTA_POLICY_ZERO 2
 #define UNDEFINED INT_MIN /* NCCL_CONFIG_UNDEF_INT */
 /* What NCCL_CONFIG_INITIALIZER writes. NCCL rejects a configuration without it; its size means nothing. */
 #define MAGIC 0xcafebeef
@@ -47,14 +44,10 @@ static int field(const struct nccl_config *config, size_t offset)
 }
 #define FIELD(config_, name_) field((config_), offsetof(struct nccl_config, name_))
 
-/* A whole number from the environment; UNDEFINED: there is none. */
+/* A whole number; UNDEFINED: there is none. */
 static int variable(const char *name)
 {
-    const char *text = getenv(name);
-    char *end;
-    OH_KEEP_ERRNO();
-    long value = text ? strtol(text, &end, 0) : UNDEFINED;
-    return text && end != text && *end == '\0' && value >= 0 && value <= INT_MAX ? (int)value : UNDEFINED;
+    return oh_nccl_number(oh_nccl_variable(name), UNDEFINED);
 }
 
 static bool is_blocking(const struct nccl_config *config, bool inherited)
@@ -86,7 +79,7 @@ static bool has_zero_cta(const struct nccl_config *config, bool inherited)
     if (!config && override == UNDEFINED) {
         return inherited;
     }
-    return policy > 0 && (policy & CTA_POLICY_ZERO);
+    return policy > 0 && (policy & OH_NCCL_CTA_POLICY_ZERO);
 }
 
 struct oh_comm_config oh_config_read(const ncclConfig_t *config, const struct oh_comm_config *inherited)

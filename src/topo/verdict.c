@@ -13,6 +13,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "util/nccl_conf.h"
+
 bool oh_topo_check_gpu(const struct oh_topo_gpu *gpu, char *reason_p, size_t size)
 {
     if (!gpu->bus_id[0]) {
@@ -79,7 +81,8 @@ bool oh_topo_check_pair(const char *bus_id_a, const char *bus_id_b, const struct
     return true;
 }
 
-bool oh_topo_allowed(const char *p2p_disable, const char *p2p_level, char *reason_p, size_t size)
+bool oh_topo_allowed(const char *p2p_disable, const char *p2p_level, const char *cta_policy, char *reason_p,
+                     size_t size)
 {
     /* As NCCL 2.28 reads them (ncclGetUserP2pLevel): only the value 1 disables; a level is a name or an old number. */
     if (p2p_disable && strtol(p2p_disable, NULL, 0) == 1) {
@@ -91,10 +94,15 @@ bool oh_topo_allowed(const char *p2p_disable, const char *p2p_level, char *reaso
         snprintf(reason_p, size, "NCCL_P2P_LEVEL=%s is set", p2p_level);
         return false;
     }
+    if (oh_nccl_number(cta_policy, 0) & OH_NCCL_CTA_POLICY_ZERO) {
+        snprintf(reason_p, size, "NCCL_CTA_POLICY=%s is set: NCCL uses copy engines and no kernels", cta_policy);
+        return false;
+    }
     return true;
 }
 
 bool oh_topo_allowed_by_env(char *reason_p, size_t size)
 {
-    return oh_topo_allowed(getenv("NCCL_P2P_DISABLE"), getenv("NCCL_P2P_LEVEL"), reason_p, size);
+    return oh_topo_allowed(oh_nccl_variable("NCCL_P2P_DISABLE"), oh_nccl_variable("NCCL_P2P_LEVEL"),
+                           oh_nccl_variable("NCCL_CTA_POLICY"), reason_p, size);
 }

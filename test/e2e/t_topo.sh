@@ -44,6 +44,12 @@ SIMNODE_TOPOLOGY=nvml-disagrees answers 1 "cannot access each other's memory \(C
 SIMNODE_TOPOLOGY=mig answers 1 'GPU 0000:3b:00.0 is in MIG mode' "mig" -- topo
 SIMNODE_TOPOLOGY=vm-hidden answers 0 'onehop serves these 4 GPUs' "vm-hidden" -- topo
 NCCL_P2P_LEVEL=LOC answers 1 'falls back to NCCL: NCCL_P2P_LEVEL=LOC is set' "NCCL_P2P_LEVEL=LOC" -- topo
+NCCL_CTA_POLICY=2 answers 1 'falls back to NCCL: NCCL_CTA_POLICY=2 is set' "NCCL_CTA_POLICY=2" -- topo
+mkdir home
+echo NCCL_P2P_LEVEL=LOC | tee home/.nccl.conf >nccl.conf
+HOME=$scratch/home answers 1 'falls back to NCCL: NCCL_P2P_LEVEL=LOC is set' "~/.nccl.conf" -- topo
+NCCL_CONF_FILE=$scratch/nccl.conf answers 1 '^NCCL_P2P_LEVEL=LOC$' "NCCL_CONF_FILE" -- topo
+NCCL_P2P_LEVEL=NVL HOME=$scratch/home answers 0 'onehop serves these 4' "the environment goes before nccl.conf" -- topo
 CUDA_VISIBLE_DEVICES=3,1 answers 0 '^not visible to CUDA here: 0000:19:00.0 ' "CUDA_VISIBLE_DEVICES hides GPUs" -- topo
 grep -q '^  GPU0  0000:5d' out && grep -q '^  GPU1  0000:3b' out && grep -q '^CUDA_VISIBLE_DEVICES=3,1$' out
 tap_point $? "CUDA_VISIBLE_DEVICES chooses and orders them" "$(diagnosis)"

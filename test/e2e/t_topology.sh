@@ -42,6 +42,9 @@ tap_point $? "NCCL_MAX_CTAS=4 on one rank: smaller grids on all, large messages 
 NCCL_MAX_CTAS=128 expect_served "NCCL_MAX_CTAS=128" -- run_work --nranks 4
 NCCL_MAX_CTAS=1 SIMNODE_BLOCK_THREADS=1 ONEHOP_MAX_BYTES=8M expect_served "NCCL_MAX_CTAS=1" \
     -- run_app --nranks 2 --counts 1,2000 --batch 2 --graph 2
+echo NCCL_CTA_POLICY=2 >"$scratch/nccl.conf"
+NCCL_CONF_FILE=$scratch/nccl.conf expect_stock "the same in nccl.conf, for the first communicator" "zero-CTA policy" \
+    -- run_work --nranks 4
 expect_stock "NCCL_CTA_POLICY=2 on one rank" "zero-CTA policy" -- run_work --nranks 4 --rank-env 1:NCCL_CTA_POLICY=2
 
 # A node without NVML: CUDA alone can prove NVLink.

@@ -116,9 +116,10 @@ static void test_gpu(void)
     tap_ok(!oh_topo_check_gpu(&gpu, reason, sizeof reason), "a GPU without a bus id is refused");
 }
 
-static void check_env(const char *disable, const char *level, bool allowed, const char *name)
+static void check_env(const char *disable, const char *level, const char *policy, bool allowed, const char *name)
 {
     char reason[160] = "";
+    unsetenv("NCCL_CTA_POLICY");
     unsetenv("NCCL_P2P_DISABLE");
     unsetenv("NCCL_P2P_LEVEL");
     if (disable) {
@@ -127,24 +128,30 @@ static void check_env(const char *disable, const char *level, bool allowed, cons
     if (level) {
         setenv("NCCL_P2P_LEVEL", level, 1);
     }
+    if (policy) {
+        setenv("NCCL_CTA_POLICY", policy, 1);
+    }
     bool verdict = oh_topo_allowed_by_env(reason, sizeof reason);
     tap_ok(verdict == allowed && !reason[0] == allowed, "%s", name);
 }
 
 static void test_env(void)
 {
-    check_env(NULL, NULL, true, "nothing set");
-    check_env("1", NULL, false, "NCCL_P2P_DISABLE=1");
-    check_env("0", NULL, true, "NCCL_P2P_DISABLE=0");
-    check_env("2", NULL, true, "NCCL_P2P_DISABLE=2: for NCCL only 1 counts");
-    check_env("1", "NVL", false, "NCCL_P2P_DISABLE=1 goes before the level");
-    check_env("0", "LOC", false, "NCCL_P2P_LEVEL=LOC");
-    check_env(NULL, "0", false, "NCCL_P2P_LEVEL=0");
-    check_env(NULL, "1", true, "NCCL_P2P_LEVEL=1");
-    check_env(NULL, "NVL", true, "NCCL_P2P_LEVEL=NVL");
-    check_env(NULL, "SYS", true, "NCCL_P2P_LEVEL=SYS");
-    check_env(NULL, "", true, "NCCL_P2P_LEVEL empty");
-    check_env(NULL, "loc", true, "NCCL_P2P_LEVEL=loc: names are upper case in NCCL");
+    check_env(NULL, NULL, NULL, true, "nothing set");
+    check_env("1", NULL, NULL, false, "NCCL_P2P_DISABLE=1");
+    check_env("0", NULL, NULL, true, "NCCL_P2P_DISABLE=0");
+    check_env("2", NULL, NULL, true, "NCCL_P2P_DISABLE=2: for NCCL only 1 counts");
+    check_env("1", "NVL", NULL, false, "NCCL_P2P_DISABLE=1 goes before the level");
+    check_env("0", "LOC", NULL, false, "NCCL_P2P_LEVEL=LOC");
+    check_env(NULL, "0", NULL, false, "NCCL_P2P_LEVEL=0");
+    check_env(NULL, "1", NULL, true, "NCCL_P2P_LEVEL=1");
+    check_env(NULL, "NVL", NULL, true, "NCCL_P2P_LEVEL=NVL");
+    check_env(NULL, "SYS", NULL, true, "NCCL_P2P_LEVEL=SYS");
+    check_env(NULL, "", NULL, true, "NCCL_P2P_LEVEL empty");
+    check_env(NULL, "loc", NULL, true, "NCCL_P2P_LEVEL=loc: names are upper case in NCCL");
+    check_env(NULL, NULL, "2", false, "NCCL_CTA_POLICY=2: zero CTAs");
+    check_env("0", "NVL", "3", false, "NCCL_CTA_POLICY=3 has that bit");
+    check_env(NULL, NULL, "1", true, "NCCL_CTA_POLICY=1: efficiency");
 }
 
 int main(void)

@@ -20,6 +20,7 @@
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"
+#include "util/nccl_conf.h"
 
 /* From this compute capability on NCCL has fp8 (src/enqueue.cc:2557 of 2.28.9), and so have the kernels. */
 #define FP8_COMPUTE_MAJOR 9
@@ -278,7 +279,7 @@ bool oh_agreement_advance(struct oh_comm *comm, bool *moved_p)
 /* NCCL's own switch for the same thing. */
 static bool nccl_mixes_graphs(void)
 {
-    const char *text = getenv("NCCL_GRAPH_MIXING_SUPPORT");
+    const char *text = oh_nccl_variable("NCCL_GRAPH_MIXING_SUPPORT");
     return !text || strcmp(text, "0") != 0;
 }
 

@@ -21,6 +21,7 @@
 #include "util/bgthread.h"
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/nccl_conf.h"
 #include "util/scope.h"
 
 #define PERIOD_MAX_NS (UINT64_C(20) * 1000 * 1000)    /* between polls of set-ups that wait, */
@@ -267,7 +268,7 @@ static void find_sibling(struct oh_comm *comm, void *user)
 /* NCCL connects the communicator when it creates it, so that the first call does not wait. */
 static bool connects_early(const struct oh_comm *comm)
 {
-    const char *lazily = getenv("NCCL_RUNTIME_CONNECT"), *mapped = getenv("NCCL_CUMEM_ENABLE");
+    const char *lazily = oh_nccl_variable("NCCL_RUNTIME_CONNECT"), *mapped = oh_nccl_variable("NCCL_CUMEM_ENABLE");
     return (comm->id.nccl_version > 0 && comm->id.nccl_version < NCCL_2_22) || (lazily && strcmp(lazily, "0") == 0) ||
            (mapped && strcmp(mapped, "0") == 0);
 }

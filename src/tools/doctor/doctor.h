@@ -53,7 +53,7 @@ void oh_doctor_decide(struct oh_doctor_report *report, enum oh_answer answer, co
 /* Sets the verdict: the first finding that says no, else the first that is unknown, else yes with this reason. */
 void oh_doctor_judge(struct oh_doctor_report *report, const char *yes);
 
-/* Whether this machine serves. Creates no CUDA context. Puts the settings of nccl.conf into the environment. */
+/* Whether this machine serves. Creates no CUDA context. */
 void oh_doctor_machine(struct oh_doctor_report *report);
 
 /* Whether onehop serves the calls of a process. Ends the command if it cannot be read. */

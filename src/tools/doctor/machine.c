@@ -3,7 +3,7 @@
  * doctor/machine.c - whether this machine serves, and if not, why
  *
  * Does: adds one finding for each check. Creates no CUDA context.
- * Threads: one; puts the settings of nccl.conf into the environment, as NCCL does.
+ * Threads: one.
  * Owns: the libraries that it loads, until the process ends.
  */
 #include "tools/doctor/doctor.h"
@@ -29,9 +29,10 @@
 
 bool oh_doctor_variable_matters(const char *name)
 {
-    static const char *const names[] = {"CUDA_VISIBLE_DEVICES", "LD_AUDIT",         "LD_PRELOAD",
-                                        "NCCL_COMM_BLOCKING",   "NCCL_NET",         "NCCL_NET_PLUGIN",
-                                        "NCCL_NVLS_ENABLE",     "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"};
+    static const char *const names[] = {
+        "CUDA_VISIBLE_DEVICES", "LD_AUDIT",         "LD_PRELOAD",    "NCCL_COMM_BLOCKING",
+        "NCCL_CONF_FILE",       "NCCL_CTA_POLICY",  "NCCL_NET",      "NCCL_NET_PLUGIN",
+        "NCCL_NVLS_ENABLE",     "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"};
     const char *word = strndupa(name, strcspn(name, "="));
     return strncmp(name, "ONEHOP_", strlen("ONEHOP_")) == 0 ||
            oh_find_word(word, names, (int)(sizeof names / sizeof *names)) >= 0;
@@ -50,31 +51,9 @@ bool oh_doctor_environment_forbids(char *reason_p, size_t size)
     return !oh_topo_allowed_by_env(reason_p, size);
 }
 
-/* NCCL reads one file of the user's, then /etc/nccl.conf; neither overrides the environment. */
-static void adopt_nccl_conf(const char *path)
-{
-    char line[1024];
-    FILE *file = fopen(path, "re");
-    while (file && fgets(line, sizeof line, file)) {
-        char *equals = strchr(line, '=');
-        line[strcspn(line, "\n")] = '\0';
-        if (equals && line[0] != '#' && oh_doctor_variable_matters(line) && strncmp(line, "NCCL_", 5) == 0) {
-            *equals = '\0';
-            setenv(line, equals + 1, 0);
-        }
-    }
-    if (file) {
-        fclose(file);
-    }
-}
-
 static void check_environment(struct oh_doctor_report *report)
 {
-    char path[PATH_MAX], why[OH_DOCTOR_TEXT] = "no variable and no nccl.conf disables onehop";
-    const char *file = getenv("NCCL_CONF_FILE"), *home = getenv("HOME");
-    snprintf(path, sizeof path, "%s/.nccl.conf", home ? home : "");
-    adopt_nccl_conf(file ? file : path);
-    adopt_nccl_conf("/etc/nccl.conf");
+    char why[OH_DOCTOR_TEXT] = "no variable and no nccl.conf disables onehop";
     bool forbids = oh_doctor_environment_forbids(why, sizeof why);
     oh_doctor_add(report, "environment", forbids ? OH_ANSWER_NO : OH_ANSWER_YES, "%s", why);
 }

@@ -125,8 +125,11 @@ static void adopt_environment(pid_t pid, struct oh_doctor_report *report)
     clearenv();
     while (file && getdelim(&text, &room, '\0', file) > 0) {
         char *equals = strchr(text, '=');
-        if (equals && oh_doctor_variable_matters(text)) {
+        bool matters = equals && oh_doctor_variable_matters(text);
+        if (matters) {
             oh_doctor_add(report, "variable", OH_ANSWER_NOTE, "%.500s", text);
+        }
+        if (matters || strncmp(text, "HOME=", 5) == 0) { /* where its nccl.conf is */
             *equals = '\0';
             setenv(text, equals + 1, 1);
         }

@@ -174,9 +174,9 @@ static const char *remedy_for_problem(const struct oh_node *node)
 
 static bool allowed(const struct oh_node *node, struct oh_verdict *verdict)
 {
-    const char *disable = node->variable[OH_NODE_P2P_DISABLE].value, *level = node->variable[OH_NODE_P2P_LEVEL].value;
-    bool good = oh_topo_allowed(disable, level, verdict->reason, sizeof verdict->reason);
-    verdict->remedy = good ? NULL : "unset that variable; it also keeps NCCL from direct access";
+    bool good = oh_topo_allowed(node->variable[OH_NODE_P2P_DISABLE].value, node->variable[OH_NODE_P2P_LEVEL].value,
+                                node->variable[OH_NODE_CTA_POLICY].value, verdict->reason, sizeof verdict->reason);
+    verdict->remedy = good ? NULL : "unset that variable, in the environment or in nccl.conf; NCCL obeys it, too";
     return good;
 }
 

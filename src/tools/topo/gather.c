@@ -13,6 +13,7 @@
 #include "tools/shared/tool.h"
 #include "tools/topo/node.h"
 #include "topo/nvml.h"
+#include "util/nccl_conf.h"
 
 static void gather_fabric(const struct oh_nvml *nvml, oh_nvml_device_t device, struct oh_node_gpu *gpu)
 {
@@ -136,7 +137,8 @@ static void gather_hidden(struct oh_node *node)
 static void gather_variables(struct oh_node *node)
 {
     for (int v = 0; v < OH_NODE_VARIABLES; v++) {
-        const char *value = getenv(oh_node_variable_names[v]);
+        const char *name = oh_node_variable_names[v];
+        const char *value = v >= OH_NODE_P2P_DISABLE ? oh_nccl_variable(name) : getenv(name);
         node->variable[v].set = value != NULL;
         snprintf(node->variable[v].value, sizeof node->variable[v].value, "%s", value ? value : "");
         oh_tool_make_printable(node->variable[v].value);

@@ -11,9 +11,9 @@
 #include "topo/nvml.h"
 
 const char *const oh_node_variable_names[OH_NODE_VARIABLES] = {
-    [OH_NODE_VISIBLE_DEVICES] = "CUDA_VISIBLE_DEVICES",
-    [OH_NODE_P2P_DISABLE] = "NCCL_P2P_DISABLE",
-    [OH_NODE_P2P_LEVEL] = "NCCL_P2P_LEVEL",
+    [OH_NODE_VISIBLE_DEVICES] = "CUDA_VISIBLE_DEVICES", [OH_NODE_DEVICE_ORDER] = "CUDA_DEVICE_ORDER",
+    [OH_NODE_P2P_DISABLE] = "NCCL_P2P_DISABLE",         [OH_NODE_P2P_LEVEL] = "NCCL_P2P_LEVEL",
+    [OH_NODE_CTA_POLICY] = "NCCL_CTA_POLICY",
 };
 
 void oh_node_gpu_init(struct oh_node_gpu *gpu)

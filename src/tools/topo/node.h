@@ -54,8 +54,10 @@ struct oh_node_pair {
 /* Variables that change what is seen or served. */
 enum oh_node_variable {
     OH_NODE_VISIBLE_DEVICES,
+    OH_NODE_DEVICE_ORDER,
     OH_NODE_P2P_DISABLE,
     OH_NODE_P2P_LEVEL,
+    OH_NODE_CTA_POLICY,
     OH_NODE_VARIABLES
 };
 extern const char *const oh_node_variable_names[OH_NODE_VARIABLES];

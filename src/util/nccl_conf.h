@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * nccl_conf.h - NCCL's variables, as NCCL finds them
+ *
+ * Does: Reads a variable from the environment, else from NCCL's files: that of NCCL_CONF_FILE, or .nccl.conf in the
+ *    user's home, then /etc/nccl.conf. NCCL copies these files into the environment when it starts, which may be after
+ *    onehop's first question. onehop changes no variable.
+ * Threads: any.
+ * Owns: the settings of the files, read once, for the life of the process.
+ */
+#ifndef OH_UTIL_NCCL_CONF_H_
+#define OH_UTIL_NCCL_CONF_H_
+
+#define OH_NCCL_CTA_POLICY_ZERO 2 /* a bit of NCCL_CTA_POLICY, since 2.27: copy engines instead of CTAs */
+
+/* Returns the value, or NULL if neither the environment nor a file has the variable. */
+const char *oh_nccl_variable(const char *name);
+
+/* Returns the whole number in `text`, decimal, octal or hexadecimal, or `unset` if it is none or `text` is NULL. */
+int oh_nccl_number(const char *text, int unset);
+
+#endif
