@@ -229,7 +229,7 @@ bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *r
 bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataType_t type, struct oh_plan *plan_p)
 {
     size_t size = oh_type_size(type);
-    if (size == 0 || count == 0 || count > SIZE_MAX / size || (oh_type_is_fp8(type) && !table->fp8)) {
+    if (!oh_plan_has_type(table, type) || count == 0 || count > SIZE_MAX / size) {
         return false;
     }
     uint32_t i = 0;
@@ -245,15 +245,7 @@ bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataTyp
     return true;
 }
 
-size_t oh_plan_some_count(const struct oh_plan_table *table, ncclDataType_t type)
+bool oh_plan_has_type(const struct oh_plan_table *table, ncclDataType_t type)
 {
-    size_t size = oh_type_size(type);
-    struct oh_plan plan;
-    for (uint32_t i = 0; size > 0 && i < table->rows.count; i++) {
-        size_t count = table->rows.row[i].max_bytes / size;
-        if (oh_plan_choose(table, count, type, &plan)) {
-            return count;
-        }
-    }
-    return 0;
+    return oh_type_size(type) > 0 && (table->fp8 || !oh_type_is_fp8(type));
 }

@@ -161,8 +161,8 @@ uint64_t oh_plan_table_end(const struct oh_plan_table *table);
 /* Returns whether onehop serves the call; then fills *plan_p. */
 bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataType_t type, struct oh_plan *plan_p);
 
-/* Returns a count of elements that the table serves; 0: none. */
-size_t oh_plan_some_count(const struct oh_plan_table *table, ncclDataType_t type);
+/* Returns whether the kernels of the table's GPUs know the type, whatever the size. */
+bool oh_plan_has_type(const struct oh_plan_table *table, ncclDataType_t type);
 
 /* "oneshot" or "twoshot", as in logs and ONEHOP_ALGO; NULL when out of range. */
 const char *oh_algorithm_name(int algorithm);

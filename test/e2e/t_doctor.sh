@@ -161,6 +161,8 @@ expect "a program that is served" 0 'the program ended with exit status 0' '80 o
     '^verdict: yes: onehop served calls'
 ONEHOP_MAX_BYTES=64 expect "sizes that are not" 1 '4 fallbacks: a size' '^verdict: no: a size that is not served' \
     -- doctor "$app" --nranks 2 --counts 300,500
+ONEHOP_MAX_BYTES=1 expect "no room for an element: the size, not the type" 1 '^verdict: no: a size that is not served' \
+    -- doctor "$app" --nranks 2 --counts 5
 SIMNODE_TOPOLOGY=pcie-only expect "a machine that is not" 1 '^verdict: no: .*NVLink' \
     -- doctor "$app" --nranks 2 --counts 5
 "$onehop" doctor --json -- "$app" --nranks 2 --counts 5 >"$scratch/program.json" 2>"$out"

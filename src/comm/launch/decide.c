@@ -18,7 +18,7 @@ enum oh_fallback oh_call_decide(struct oh_call *call)
     if (has_op && oh_plan_choose(table, call->count, call->type, &call->plan)) {
         return OH_FALLBACK_NONE;
     }
-    if (oh_plan_some_count(table, call->type) == 0) {
+    if (!oh_plan_has_type(table, call->type)) {
         return OH_FALLBACK_TYPE;
     }
     return has_op ? OH_FALLBACK_SIZE : OH_FALLBACK_OP;
