@@ -37,7 +37,12 @@ struct oh_topo_gpu {
 struct oh_topo_pair {
     enum oh_fact nvml_nvlink, nvml_read, nvml_write; /* nvmlDeviceGetP2PStatus */
     enum oh_fact cuda_access;                        /* CUDA P2P attribute ACCESS_SUPPORTED, both directions */
-    enum oh_fact cuda_atomics; /* CUDA P2P attribute NATIVE_ATOMIC_SUPPORTED: NVLink has it, PCIe has not */
+    /*
+     * CUDA P2P attribute NATIVE_ATOMIC_SUPPORTED, of which PCIe has none. The kernels use no atomics on a peer's
+     * memory: it only tells NVLink from PCIe where NVML does not. (CUDA 13 documents it as "all atomics": NVLink may
+     * lack some.)
+     */
+    enum oh_fact cuda_atomics;
 };
 
 /* Why a pair is not served, in the order in which it is checked. */

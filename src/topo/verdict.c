@@ -49,9 +49,11 @@ enum oh_topo_cause oh_topo_pair_cause(const struct oh_topo_pair *pair)
         enum oh_fact fact;
         enum oh_topo_cause cause;
     } denials[] = {
-        {pair->nvml_nvlink, OH_CAUSE_NVML_NVLINK},   {pair->nvml_read, OH_CAUSE_NVML_READ},
-        {pair->nvml_write, OH_CAUSE_NVML_WRITE},     {pair->cuda_access, OH_CAUSE_CUDA_ACCESS},
-        {pair->cuda_atomics, OH_CAUSE_CUDA_ATOMICS},
+        {pair->nvml_nvlink, OH_CAUSE_NVML_NVLINK},
+        {pair->nvml_read, OH_CAUSE_NVML_READ},
+        {pair->nvml_write, OH_CAUSE_NVML_WRITE},
+        {pair->cuda_access, OH_CAUSE_CUDA_ACCESS},
+        {pair->nvml_nvlink == OH_YES ? OH_UNKNOWN : pair->cuda_atomics, OH_CAUSE_CUDA_ATOMICS},
     };
     for (size_t i = 0; i < sizeof denials / sizeof *denials; i++) {
         if (denials[i].fact == OH_NO) {

@@ -15,11 +15,14 @@
 /* The rules as the design states them, written the long way round. */
 static bool expected(const struct oh_topo_pair *p)
 {
-    const enum oh_fact fact[] = {p->nvml_nvlink, p->nvml_read, p->nvml_write, p->cuda_access, p->cuda_atomics};
+    const enum oh_fact fact[] = {p->nvml_nvlink, p->nvml_read, p->nvml_write, p->cuda_access};
     for (size_t i = 0; i < sizeof fact / sizeof *fact; i++) {
         if (fact[i] == OH_NO) {
             return false; /* one definite no is enough, whatever the other source says */
         }
+    }
+    if (p->cuda_atomics == OH_NO && p->nvml_nvlink != OH_YES) {
+        return false; /* no NVLink for CUDA, and NVML does not know better */
     }
     bool nvml_reaches = p->nvml_read == OH_YES && p->nvml_write == OH_YES;
     if (p->nvml_nvlink == OH_YES && nvml_reaches) {
