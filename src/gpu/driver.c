@@ -41,7 +41,7 @@ static ncclResult_t open_driver(void)
     }
     CUresult result = oh_driver.init(0);
     if (result != CUDA_SUCCESS) {
-        snprintf(error, sizeof error, "cuInit: %s", oh_driver_error_name(result));
+        snprintf(error, sizeof error, "cuInit: %s (%d)", oh_driver_error_name(result), (int)result);
         return ncclUnhandledCudaError;
     }
     return ncclSuccess;

@@ -75,6 +75,33 @@ else
     tap_skip "no /sys" "tmpfs cannot be mounted here"
 fi
 
+# A cause and a remedy of its own for each of cuInit's errors; the number is enough.
+remedies='2:free memory 34:stubs 46:holds the GPU 101:nvidia-smi -L 304:/dev/nvidia 802:in a virtual machine it is the host
+    803:`compat` folder out 804:image for an older CUDA 805:MPS daemon 807:MPS server is ready 999:nvidia-uvm'
+while IFS=: read -r number words; do
+    cat >driver.json <<END
+{"schema": 1, "driver": "580.95.05", "gpus": [], "problem": "no usable CUDA driver: cuInit: unknown CUDA error ($number)"}
+END
+    complains 1 "topo: .* \($number\); what to do: .*$words" "cuInit says $number" -- topo --load driver.json
+done < <(sed 's/ *\([0-9][0-9]*:\)/\n\1/g' <<<"$remedies" | sed '/^ *$/d')
+SIMNODE_FAIL=cuInit topo
+complains 1 'cuInit: CUDA_ERROR_[A-Z_]+ \([0-9]+\).*; what to do: ' "cuInit's error has its number"
+
+# hwloc's facts: of the whole machine, whatever the cpuset; lists of any length; what it does not know is "-".
+fixtures=$abs_top_srcdir/test/fixtures
+if grep -q '^#define HAVE_HWLOC 1' "$abs_top_builddir/config.h"; then
+    export SIMNODE_TOPOLOGY=pcie-only
+    HWLOC_XMLFILE=$fixtures/hwloc-cpuset.xml answers 1 '^  GPU1  NODE +X +SYS +SYS +below +0$' \
+        "CPUs and nodes outside the cpuset" -- topo
+    [ "$(sed -n '/^CPU affinity of GPU2, GPU3: /,/^$/p' out | tr -d ' \n' | sed 's/.*://')" = "$(seq -s , 1 2 63)" ] &&
+        grep -qE '^  GPU3 .* 0000:58:00.0$' out
+    tap_point $? "a list of CPUs is whole" "$(diagnosis)"
+    HWLOC_XMLFILE=$fixtures/hwloc-no-bridges.xml answers 1 '^  GPU1  - +X +- +- +- +-$' "GPUs beside no node" -- topo
+    unset SIMNODE_TOPOLOGY
+else
+    tap_skip "hwloc's facts" "built without hwloc"
+fi
+
 # The fabric's state, and what to do about it.
 SIMNODE_TOPOLOGY=fabric-down answers 1 '^  GPU0 .* not started ' "the fabric's state" -- topo
 grep -q 'what to do: the NVLink fabric is not up' out

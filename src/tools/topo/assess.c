@@ -29,6 +29,28 @@ bool oh_node_serves_pair(const struct oh_node *node, int a, int b)
     return judge_pair(node, a, b, unused, sizeof unused) && judge_pair(node, b, a, unused, sizeof unused);
 }
 
+static const char old_gpu[] = "nothing on such GPUs; NCCL serves programs there, as without onehop";
+
+/* NULL: nothing speaks against the GPU. Else what to do, with one clause in reason_p. */
+static const char *gpu_remedy(const struct oh_node_gpu *gpu, char *reason_p, size_t size)
+{
+    const char *bus_id = gpu->topo.bus_id;
+    if (!oh_topo_check_gpu(&gpu->topo, reason_p, size)) {
+        return gpu->topo.mig == OH_YES ? "disable MIG mode (as root, with the GPU idle): `nvidia-smi -i BUS_ID -mig 0`"
+               : !bus_id[0] ? "check `nvidia-smi -q`; onehop cannot identify a virtual GPU without a PCI bus id"
+                            : old_gpu;
+    }
+    if (gpu->compute_mode == CU_COMPUTEMODE_PROHIBITED) {
+        snprintf(reason_p, size, "no program may use GPU %s: its compute mode is prohibited", bus_id);
+        return "allow programs on it (as root): `nvidia-smi -i BUS_ID -c 0`";
+    }
+    if (gpu->ipc == OH_NO) {
+        snprintf(reason_p, size, "CUDA IPC does not work with GPU %s", bus_id);
+        return "check the settings of the container or virtual machine: ranks reach each other's memory by CUDA IPC";
+    }
+    return NULL;
+}
+
 /* --- the largest set of GPUs that would be served */
 
 struct search {
@@ -47,7 +69,7 @@ static void extend(struct search *search, int size, int next)
     }
     for (int i = next; i < search->node->visible && best->group_size < OH_MAX_RANKS; i++) {
         char unused[160];
-        bool fits = oh_topo_check_gpu(&search->node->gpu[i].topo, unused, sizeof unused);
+        bool fits = !gpu_remedy(&search->node->gpu[i], unused, sizeof unused);
         for (int j = 0; j < size && fits; j++) {
             fits = oh_node_serves_pair(search->node, search->chosen[j], i);
         }
@@ -94,10 +116,15 @@ static void find_group(const struct oh_node *node, struct oh_verdict *verdict)
 
 /* --- what to do */
 
-static bool fabric_is_down(const struct oh_node_gpu *gpu)
+bool oh_node_fabric_is_down(const struct oh_node_gpu *gpu)
 {
     return gpu->fabric == OH_NVML_FABRIC_NOT_STARTED || gpu->fabric == OH_NVML_FABRIC_IN_PROGRESS ||
            (gpu->fabric == OH_NVML_FABRIC_COMPLETED && gpu->fabric_status != OH_NVML_SUCCESS);
+}
+
+static bool has_no_link_up(const struct oh_node_gpu *gpu)
+{
+    return gpu->links == 0 && gpu->links_down > 0;
 }
 
 static const char *remedy_for_nvlink(const struct oh_node *node, const struct oh_verdict *verdict)
@@ -106,10 +133,15 @@ static const char *remedy_for_nvlink(const struct oh_node *node, const struct oh
     for (int i = 0; i < node->visible * node->visible; i++) {
         joined = joined || oh_node_has_nvlink(&node->pair[i].topo);
     }
-    if (fabric_is_down(&node->gpu[verdict->row]) || fabric_is_down(&node->gpu[verdict->column])) {
+    const struct oh_node_gpu *a = &node->gpu[verdict->row], *b = &node->gpu[verdict->column];
+    if (oh_node_fabric_is_down(a) || oh_node_fabric_is_down(b)) {
         return "the NVLink fabric is not up; check `systemctl status nvidia-fabricmanager` and its log";
     }
-    if (!joined && node->gpu[verdict->row].links > 0) {
+    if (joined && (has_no_link_up(a) || has_no_link_up(b))) {
+        return "all NVLinks of a GPU are down; check `nvidia-smi nvlink -s` and dmesg (Xid), and reset the GPU or the "
+               "host";
+    }
+    if (!joined && a->links > 0) {
         return "NVLinks are up but join no two of these GPUs; check whether a VM or a fabric partition hides the peers";
     }
     if (!joined) {
@@ -147,18 +179,68 @@ static const char *remedy_for_pair(const struct oh_node *node, const struct oh_v
     }
 }
 
-/* No GPU is visible: by the words of the problem, which a recording has, too. */
+/* Words of a problem, which a recording has, too, or the number of cuInit's error. */
+static const struct {
+    const char *name;
+    int number; /* 0: none */
+    const char *remedy;
+} problems[] = {
+    {"libcuda.so.1", 0,
+     "install NVIDIA's driver for CUDA 12 or later, or start the container with its GPUs (docker run --gpus all); "
+     "without a GPU, add --simulated"},
+    {"CUDA driver lacks", 0, "install a driver for CUDA 12 or later (525 or later)"},
+    {"CUDA_ERROR_OUT_OF_MEMORY", 2,
+     "free memory: `nvidia-smi` shows who uses the GPUs; check `ulimit -v` and the memory limit of the container, too"},
+    {"CUDA_ERROR_STUB_LIBRARY", 34,
+     "take the toolkit's folder `stubs` out of LD_LIBRARY_PATH: its libcuda is for linking only"},
+    {"CUDA_ERROR_DEVICE_UNAVAILABLE", 46,
+     "end the program that holds the GPU, or allow several (as root): `nvidia-smi -c 0`; `nvidia-smi -q -d COMPUTE`"},
+    {"CUDA_ERROR_INVALID_DEVICE", 101, "check CUDA_VISIBLE_DEVICES and the MIG instances: `nvidia-smi -L` lists both"},
+    {"CUDA_ERROR_OPERATING_SYSTEM", 304,
+     "check whether this user may open /dev/nvidia* (permissions, cgroup, seccomp), `ulimit -a`, and dmesg"},
+    {"CUDA_ERROR_SYSTEM_NOT_READY", 802,
+     "start the service nvidia-fabricmanager, which GPUs behind NVSwitch need, and check its log; in a virtual machine "
+     "it is the host's"},
+    {"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", 803,
+     "let libcuda and the kernel module have one version: take a `compat` folder out of LD_LIBRARY_PATH, or reload the "
+     "module after an upgrade"},
+    {"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", 804,
+     "take the `compat` folder out of LD_LIBRARY_PATH, or use an image for an older CUDA: these GPUs or this driver "
+     "take "
+     "no newer libcuda"},
+    {"CUDA_ERROR_MPS_CONNECTION_FAILED", 805,
+     "start the MPS daemon (nvidia-cuda-mps-control -d), or unset CUDA_MPS_PIPE_DIRECTORY; a container must share its "
+     "pipe folder and IPC namespace"},
+    {"CUDA_ERROR_MPS_RPC_FAILURE", 806,
+     "restart the MPS daemon: `echo quit | nvidia-cuda-mps-control`; its log: server.log"},
+    {"CUDA_ERROR_MPS_SERVER_NOT_READY", 807,
+     "wait until the MPS server is ready, and try again; only one user's programs run under MPS at a time"},
+    {"CUDA_ERROR_MPS_MAX", 808, "end other programs under MPS: its server has no room for more"},
+    {"CUDA_ERROR_UNKNOWN", 999,
+     "load the module nvidia-uvm (`nvidia-modprobe -u`) and let this user open /dev/nvidia-uvm (devices of the cgroup "
+     "or "
+     "container); check dmesg (Xid)"},
+    {"no usable CUDA driver", 0,
+     "check `nvidia-smi` and dmesg: kernel module and libraries must have one version, 525 or later"},
+};
+
+/* No GPU is visible. */
 static const char *remedy_for_problem(const struct oh_node *node)
 {
-    if (strstr(node->problem, "libcuda.so.1")) {
-        return "install NVIDIA's driver for CUDA 12 or later, or start the container with its GPUs (docker run --gpus "
-               "all); without a GPU, add --simulated";
+    for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+        char number[16];
+        snprintf(number, sizeof number, "(%d)", problems[i].number);
+        if (strstr(node->problem, problems[i].name) || (problems[i].number && strstr(node->problem, number))) {
+            return problems[i].remedy;
+        }
     }
-    if (strstr(node->problem, "CUDA_ERROR_SYSTEM_NOT_READY")) {
-        return "start the service nvidia-fabricmanager, which GPUs behind NVSwitch need, and check its log";
+    bool all_mig = node->hidden > 0;
+    for (int i = 0; i < node->hidden; i++) {
+        all_mig = all_mig && node->gpu[i].topo.mig == OH_YES;
     }
-    if (strstr(node->problem, "no usable CUDA driver")) {
-        return "check `nvidia-smi` and dmesg: kernel module and libraries must have one version, 525 or later";
+    if (all_mig) {
+        return "these GPUs are in MIG mode and show no instance; onehop serves whole GPUs: disable MIG mode (as root, "
+               "with the GPU idle) by `nvidia-smi -i BUS_ID -mig 0`";
     }
     if (node->hidden > 0 && node->variable[OH_NODE_VISIBLE_DEVICES].set) {
         return "unset CUDA_VISIBLE_DEVICES, or name GPUs in it that `nvidia-smi -L` lists";
@@ -196,12 +278,8 @@ static bool count_fits(const struct oh_node *node, struct oh_verdict *verdict)
 static bool gpus_fit(const struct oh_node *node, struct oh_verdict *verdict)
 {
     for (int i = 0; i < node->visible; i++) {
-        const struct oh_topo_gpu *gpu = &node->gpu[i].topo;
-        if (!oh_topo_check_gpu(gpu, verdict->reason, sizeof verdict->reason)) {
-            verdict->remedy =
-                gpu->mig == OH_YES ? "disable MIG mode (as root, with the GPU idle): `nvidia-smi -i BUS_ID -mig 0`"
-                : !gpu->bus_id[0]  ? "check `nvidia-smi -q`; onehop cannot identify a virtual GPU without a PCI bus id"
-                                   : "nothing on such GPUs; NCCL serves programs there, as without onehop";
+        verdict->remedy = gpu_remedy(&node->gpu[i], verdict->reason, sizeof verdict->reason);
+        if (verdict->remedy) {
             return false;
         }
     }
@@ -245,6 +323,13 @@ void oh_node_assess(const struct oh_node *node, struct oh_verdict *verdict_p)
     }
     if (access && !verdict.served) {
         find_group(node, &verdict);
+    }
+    if (verdict.remedy == old_gpu && verdict.group_size > 0) {
+        verdict.remedy = "hide such GPUs from the program by CUDA_VISIBLE_DEVICES";
+    } else if (verdict.no_group && node->visible > OH_MAX_RANKS) { /* fewer GPUs would not help */
+        struct oh_verdict fewer = {.row = -1};
+        verdict.remedy = gpus_fit(node, &fewer) ? remedy_for_pair(node, &verdict) : fewer.remedy;
+        memcpy(verdict.pair_reason, fewer.reason[0] ? fewer.reason : verdict.pair_reason, sizeof fewer.reason);
     }
     *verdict_p = verdict;
 }

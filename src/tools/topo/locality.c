@@ -15,9 +15,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Without it a cpuset hides CPUs and nodes of the machine. */
+#if HWLOC_API_VERSION >= 0x00020100
+#define WHOLE_MACHINE HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED
+#else
+#define WHOLE_MACHINE HWLOC_TOPOLOGY_FLAG_WHOLE_SYSTEM
+#endif
+
 static bool is_pci_bridge(hwloc_obj_t object)
 {
     return object && object->type == HWLOC_OBJ_BRIDGE && object->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_PCI;
+}
+
+/* A list that does not fit is unknown. */
+static void fill_list(char list_p[OH_NODE_VALUE], hwloc_const_bitmap_t set)
+{
+    const int length = set ? hwloc_bitmap_list_snprintf(list_p, OH_NODE_VALUE, set) : 0;
+    list_p[length < OH_NODE_VALUE ? length : 0] = '\0';
+}
+
+/* What a device is near to; NULL: not known, since hwloc has put it beside several nodes or packages at once. */
+static hwloc_obj_t host_of(hwloc_topology_t topology, hwloc_obj_t device)
+{
+    hwloc_obj_t host = device ? hwloc_get_non_io_ancestor_obj(topology, device) : NULL;
+    const bool one = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE) <= 1;
+    return host == hwloc_get_root_obj(topology) && !one ? NULL : host;
 }
 
 static void fill_gpu(hwloc_topology_t topology, hwloc_obj_t object, struct oh_node_gpu *gpu)
@@ -26,8 +48,10 @@ static void fill_gpu(hwloc_topology_t topology, hwloc_obj_t object, struct oh_no
     if (!host) {
         return;
     }
-    hwloc_bitmap_list_snprintf(gpu->cpus, sizeof gpu->cpus, host->cpuset);
-    hwloc_bitmap_list_snprintf(gpu->numa, sizeof gpu->numa, host->nodeset);
+    if (host_of(topology, object)) {
+        fill_list(gpu->cpus, host->cpuset);
+        fill_list(gpu->numa, host->nodeset);
+    }
     for (hwloc_obj_t up = object->parent; up != host; up = up->parent) {
         if (is_pci_bridge(up)) { /* the last one is the root port */
             const struct hwloc_pcidev_attr_s *pci = &up->attr->bridge.upstream.pci;
@@ -64,9 +88,12 @@ static const char *path_of(hwloc_topology_t topology, hwloc_obj_t a, hwloc_obj_t
     if (shared->type == HWLOC_OBJ_BRIDGE) {
         return "PHB";
     }
-    hwloc_obj_t host_a = hwloc_get_non_io_ancestor_obj(topology, a);
-    hwloc_obj_t host_b = hwloc_get_non_io_ancestor_obj(topology, b);
-    return host_a && host_b && hwloc_bitmap_isequal(host_a->nodeset, host_b->nodeset) ? "NODE" : "SYS";
+    hwloc_obj_t host_a = host_of(topology, a), host_b = host_of(topology, b);
+    if (!host_a || !host_b || a->parent == host_a ||
+        b->parent == host_b) { /* no bridge: hwloc does not know the path */
+        return "";
+    }
+    return hwloc_bitmap_isequal(host_a->nodeset, host_b->nodeset) ? "NODE" : "SYS";
 }
 
 static void fill(hwloc_topology_t topology, struct oh_node *node)
@@ -95,7 +122,7 @@ void oh_node_locate(struct oh_node *node)
     /* PCI devices only: hwloc's own CUDA and NVML parts find OS devices, and are not loaded. */
     if (hwloc_topology_set_type_filter(topology, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) == 0 &&
         hwloc_topology_set_type_filter(topology, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) == 0 &&
-        hwloc_topology_load(topology) == 0) {
+        hwloc_topology_set_flags(topology, WHOLE_MACHINE) == 0 && hwloc_topology_load(topology) == 0) {
         fill(topology, node);
     }
     hwloc_topology_destroy(topology);

@@ -28,12 +28,12 @@ struct oh_node_gpu {
     int fabric;        /* nvmlGpuFabricState_t; -1 unknown */
     int fabric_status; /* nvmlReturn_t, where the state is COMPLETED */
     int clique;
-    char cluster[33]; /* of the fabric, hexadecimal; empty: none */
-    int links;        /* NVLinks that are up; -1 unknown */
-    int links_down;   /* and such as are there and not up */
-    char cpus[64];    /* near it, as a list, "0-31,64-95"; empty: unknown, as the next two */
-    char numa[32];    /* NUMA nodes, as a list, "0" */
-    char root[32];    /* bus id of its root port: the bridge below the host bridge */
+    char cluster[33];         /* of the fabric, hexadecimal; empty: none */
+    int links;                /* NVLinks that are up; -1 unknown */
+    int links_down;           /* and such as are there and not up */
+    char cpus[OH_NODE_VALUE]; /* near it, as a list, "0-31,64-95"; empty: unknown, as the next two */
+    char numa[OH_NODE_VALUE]; /* NUMA nodes, as a list, "0" */
+    char root[32];            /* bus id of its root port: the bridge below the host bridge */
 };
 
 /* The NVLinks of an ordered pair. */
@@ -121,6 +121,9 @@ bool oh_node_serves_pair(const struct oh_node *node, int a, int b);
 void oh_node_print(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
 void oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
 void oh_node_dot(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
+
+/* Whether NVML does not call the fabric of NVSwitch ready. */
+bool oh_node_fabric_is_down(const struct oh_node_gpu *gpu);
 
 /* What joins a pair, as the matrix shows it: NV18, NV, PHB, "-", "?". */
 void oh_node_cell(const struct oh_node_pair *pair, char *text_p, size_t size);

@@ -14,11 +14,19 @@
 #define BLOCK 12        /* columns of a matrix that are printed side by side */
 #define NAME 32         /* longer names are cut */
 #define CELL 16
+#define LIST 24   /* longer lists stand below the matrix */
+#define WIDTH 118 /* of a line that is broken */
 
 /* Text, or "-" for none. */
 static const char *or_dash(const char *text)
 {
     return text[0] ? text : "-";
+}
+
+/* A list that is too long for a column stands below the matrix. */
+static const char *list_cell(const char *list)
+{
+    return strlen(list) > LIST ? "below" : or_dash(list);
 }
 
 static const char *fact_word(enum oh_fact fact)
@@ -65,7 +73,7 @@ static void print_gpus(const struct oh_node *node, FILE *stream)
         if (gpu->topo.compute_major > 0 && gpu->compute_minor >= 0) {
             snprintf(capability, sizeof capability, "%d.%d", gpu->topo.compute_major, gpu->compute_minor);
         }
-        if (gpu->links > 0) {
+        if (gpu->links > 0 || gpu->links_down > 0) {
             snprintf(links, sizeof links, gpu->links_down > 0 ? "%d/%d" : "%d", gpu->links,
                      gpu->links + gpu->links_down);
         }
@@ -76,6 +84,88 @@ static void print_gpus(const struct oh_node *node, FILE *stream)
                 oh_node_fabric(gpu), or_dash(gpu->root));
     }
     fprintf(stream, "\n");
+}
+
+/* --- what is said of several GPUs at once */
+
+/* Writes the text of one GPU. Returns false if there is nothing to say. */
+typedef bool (*about_function)(const struct oh_node *node, int gpu, char *text_p, size_t size);
+
+/* Prints HEAD, the GPUs of one text, and the text, broken behind blanks and commas. Returns whether there was any. */
+static bool print_about(const struct oh_node *node, const char *head, about_function about, FILE *stream)
+{
+    char text[OH_NODE_VALUE + 64], other[sizeof text];
+    bool any = false, said[OH_NODE_GPUS] = {false};
+    for (int i = 0; i < node->visible; i++) {
+        if (said[i] || !about(node, i, text, sizeof text)) {
+            continue;
+        }
+        int column = fprintf(stream, "%s", head);
+        for (int k = i; k < node->visible; k++) {
+            if (about(node, k, other, sizeof other) && strcmp(text, other) == 0) {
+                said[k] = true;
+                column += fprintf(stream, "%sGPU%d", k > i ? ", " : "", k);
+            }
+        }
+        column += fprintf(stream, ":");
+        for (const char *at = text; *at;) {
+            const int length = (int)strcspn(at, " ,") + (at[strcspn(at, " ,")] == ',');
+            if (column + length >= WIDTH) {
+                column = fprintf(stream, "\n     ") - 1;
+            }
+            column += fprintf(stream, "%s%.*s", at == text || at[-1] == ' ' || column < 6 ? " " : "", length, at);
+            at += length + (at[length] == ' ');
+        }
+        fprintf(stream, "\n");
+        any = true;
+    }
+    return any;
+}
+
+static bool about_cpus(const struct oh_node *node, int gpu, char *text_p, size_t size)
+{
+    snprintf(text_p, size, "%s", node->gpu[gpu].cpus);
+    return strlen(text_p) > LIST;
+}
+
+static bool about_numa(const struct oh_node *node, int gpu, char *text_p, size_t size)
+{
+    snprintf(text_p, size, "%s", node->gpu[gpu].numa);
+    return strlen(text_p) > LIST;
+}
+
+static bool about_links(const struct oh_node *node, int gpu, char *text_p, size_t size)
+{
+    const int up = node->gpu[gpu].links, down = node->gpu[gpu].links_down;
+    snprintf(text_p, size, "%d of %d NVLinks %s down", down, up + down, down == 1 ? "is" : "are");
+    return up >= 0 && down > 0;
+}
+
+/* A pair with NVLink that is refused has the fabric in its remedy. */
+static bool about_fabric(const struct oh_node *node, int gpu, char *text_p, size_t size)
+{
+    bool served = false;
+    for (int i = 0; i < node->visible; i++) {
+        served = served || (i != gpu && oh_node_serves_pair(node, gpu, i));
+    }
+    snprintf(text_p, size,
+             "the fabric is \"%s\" (NVML: state %d, status %d), but NVML or CUDA report NVLink and direct access to "
+             "peers, which is all that onehop needs; if programs fail there, check the service nvidia-fabricmanager",
+             oh_node_fabric(&node->gpu[gpu]), node->gpu[gpu].fabric, node->gpu[gpu].fabric_status);
+    return served && oh_node_fabric_is_down(&node->gpu[gpu]);
+}
+
+static bool about_atomics(const struct oh_node *node, int gpu, char *text_p, size_t size)
+{
+    bool any = false;
+    for (int i = 0; i < node->visible; i++) {
+        const bool lacks = oh_node_pair_at(node, gpu, i)->topo.cuda_atomics == OH_NO;
+        any = any || (i != gpu && lacks && oh_node_serves_pair(node, gpu, i));
+    }
+    snprintf(text_p, size,
+             "CUDA reports no native atomics to some peers, but NVML reports NVLink; onehop's kernels use no "
+             "atomics between GPUs");
+    return any;
 }
 
 /* --- matrices */
@@ -140,7 +230,7 @@ static void print_matrix(const struct oh_node *node, cell_function cell, int wid
     int cpus = 12;
     char text[CELL];
     for (int i = 0; i < node->visible; i++) {
-        int length = (int)strlen(node->gpu[i].cpus);
+        int length = (int)strlen(list_cell(node->gpu[i].cpus));
         cpus = length > cpus ? length : cpus;
     }
     for (int first = 0; first < node->visible; first += BLOCK) {
@@ -155,8 +245,8 @@ static void print_matrix(const struct oh_node *node, cell_function cell, int wid
                 fprintf(stream, "%-*s", column + 1 < end || with_places ? width : 0, text);
             }
             if (with_places) {
-                fprintf(stream, "%-*s  %s", cpus, row < 0 ? "CPU affinity" : or_dash(node->gpu[row].cpus),
-                        row < 0 ? "NUMA node" : or_dash(node->gpu[row].numa));
+                fprintf(stream, "%-*s  %s", cpus, row < 0 ? "CPU affinity" : list_cell(node->gpu[row].cpus),
+                        row < 0 ? "NUMA node" : list_cell(node->gpu[row].numa));
             }
             fprintf(stream, "\n");
         }
@@ -171,6 +261,10 @@ static void print_links(const struct oh_node *node, FILE *stream)
             "  without NVLink the PCIe path: PIX one switch, PXB several switches, PHB the host bridge,\n"
             "  NODE host bridges of one NUMA node, SYS between NUMA nodes, - unknown\n\n",
             oh_node_any_switch(node, -1) ? " through NVSwitch" : "");
+    if (print_about(node, "CPU affinity of ", about_cpus, stream) |
+        print_about(node, "NUMA nodes of ", about_numa, stream)) {
+        fprintf(stream, "\n");
+    }
 }
 
 /* One line if all pairs are alike, else a matrix. */
@@ -238,15 +332,19 @@ static void print_environment(const struct oh_node *node, FILE *stream)
 
 static void print_notes(const struct oh_node *node, FILE *stream)
 {
-    bool any = false, domain = false;
+    static const about_function abouts[] = {about_links, about_fabric, about_atomics};
+    bool any = false, domain = false, differ = false;
     for (int i = 0; i < node->visible; i++) {
-        const struct oh_node_gpu *gpu = &node->gpu[i];
-        domain = domain || gpu->cluster[0];
-        if (gpu->links > 0 && gpu->links_down > 0) {
-            fprintf(stream, "note: GPU%d: %d of %d NVLinks %s down\n", i, gpu->links_down, gpu->links + gpu->links_down,
-                    gpu->links_down == 1 ? "is" : "are");
-            any = true;
-        }
+        domain = domain || node->gpu[i].cluster[0];
+        differ = differ || strcmp(node->gpu[i].topo.name, node->gpu[0].topo.name) != 0;
+    }
+    for (size_t i = 0; i < sizeof abouts / sizeof *abouts; i++) {
+        any |= print_about(node, "note: ", abouts[i], stream);
+    }
+    if (differ && !node->variable[OH_NODE_DEVICE_ORDER].set) {
+        fprintf(stream, "note: these GPUs differ: CUDA numbers the fastest first, and nvidia-smi by bus id.\n"
+                        "      CUDA_DEVICE_ORDER=PCI_BUS_ID makes CUDA's numbers those of nvidia-smi.\n");
+        any = true;
     }
     if (domain) {
         fprintf(stream,
