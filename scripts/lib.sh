@@ -105,7 +105,9 @@ oh_gencode() {
         [[ " $("$1" --list-gpu-code 2>/dev/null | tr '\n' ' ')" = *" sm_$real "* ]] || return 0
         [[ $flags = *sm_$real* ]] || flags+=" -gencode=arch=compute_$virtual,code=sm_$real"
     done
-    echo "${flags# }"
+    # The PTX serves GPUs that this machine gets later.
+    [[ $flags = *compute_90* ]] && virtual=90 || virtual=80
+    [ -z "$flags" ] || echo "${flags# } -gencode=arch=compute_$virtual,code=compute_$virtual"
 }
 
 # oh_refuse_onehop: stops, status 2, where the environment brings onehop into every program: nothing would be stock NCCL.

@@ -120,6 +120,10 @@ void oh_topo_gpu_gather(CUdevice device, struct oh_topo_gpu *gpu_p)
         CUDA_SUCCESS) {
         gpu_p->compute_major = 0;
     }
+    if (oh_driver.device_get_attribute(&gpu_p->compute_minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device) !=
+        CUDA_SUCCESS) {
+        gpu_p->compute_minor = -1;
+    }
 }
 
 void oh_topo_driver_version(char *version_p, size_t size)

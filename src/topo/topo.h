@@ -30,6 +30,7 @@ struct oh_topo_gpu {
     int cuda_device;             /* CUDA ordinal in this process */
     enum oh_fact mig;            /* MIG mode is on */
     int compute_major;           /* compute capability; 0: unknown */
+    int compute_minor;           /* -1: unknown */
     char name[96];
 };
 

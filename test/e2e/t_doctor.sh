@@ -36,6 +36,12 @@ NCCL_CONF_FILE=$scratch/other.conf expect "NCCL_CONF_FILE goes before it" 0 -- d
 NCCL_P2P_DISABLE=0 expect "the environment goes before nccl.conf" 0 -- doctor
 rm "$HOME/.nccl.conf"
 CUDA_VISIBLE_DEVICES=2 expect "one GPU visible: cannot be told" 2 'CUDA_VISIBLE_DEVICES=2 shows one GPU' -- doctor
+if grep -qE 'any|sm_90|compute_[89]0' "$abs_top_builddir/kernels/architectures"; then
+    SIMNODE_NAME="NVIDIA H200" expect "kernels for this GPU" 0 '^verdict: yes' -- doctor
+else
+    SIMNODE_NAME="NVIDIA H200" expect "no kernels for this GPU" 1 \
+        '^verdict: no: this build has no kernels for NVIDIA H200, of compute capability 9.0 \(it has: ' -- doctor
+fi
 ONEHOP_SHM_DIR=/nowhere/at/all expect "no folder to meet in" 1 'no +shared_memory +/nowhere/at/all: No such file' \
     -- doctor
 ONEHOP_LIBRARY=/nowhere/x.so expect "no library" 1 'no +library +ONEHOP_LIBRARY=/nowhere/x.so: No such file' -- doctor

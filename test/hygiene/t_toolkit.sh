@@ -221,8 +221,10 @@ gencode() {
     printf '#!/bin/sh\nprintf "%%s\\n" %s\n' "$*" >"$scratch/bin/nvidia-smi"
     PATH=$scratch/bin:$PATH bash -c '. "$0"; oh_gencode "$1"' "$abs_top_srcdir/scripts/lib.sh" "$scratch/cuda/bin/nvcc"
 }
-for case in '9.0 9.0=-gencode=arch=compute_90,code=sm_90' '8.6=-gencode=arch=compute_80,code=sm_80' '10.0=' '12.0=' \
-    '8.0 9.0=-gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=sm_90'; do
+ptx=-gencode=arch=compute_90,code=compute_90
+for case in "9.0 9.0=-gencode=arch=compute_90,code=sm_90 $ptx" '10.0=' '12.0=' \
+    '8.6=-gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_80,code=compute_80' \
+    "8.0 9.0=-gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=sm_90 $ptx"; do
     # shellcheck disable=SC2086
     found=$(gencode ${case%%=*})
     [ "$found" = "${case#*=}" ]

@@ -214,7 +214,8 @@ CUresult cuDeviceGetName(char *name_p, int size, CUdevice device)
     SIMCUDA_ENTER();
     SIMCUDA_FAIL_IF(!is_device(device), CUDA_ERROR_INVALID_DEVICE);
     SIMCUDA_FAIL_IF(size <= 0, CUDA_ERROR_INVALID_VALUE);
-    snprintf(name_p, (size_t)size, "%s", simcuda.topology->gpu->name);
+    const char *name = getenv("SIMNODE_NAME");
+    snprintf(name_p, (size_t)size, "%s", name ? name : simcuda.topology->gpu->name);
     return CUDA_SUCCESS;
 }
 

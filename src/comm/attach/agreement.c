@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "comm/watch/watch.h"
+#include "gpu/architecture.h"
 #include "gpu/kernels.h"
 #include "plan/tuning.h"
 #include "util/clock.h"
@@ -212,6 +213,13 @@ static bool prepare(struct oh_comm *comm)
         return decline(comm, "no thread to monitor the other ranks");
     }
     if (load_kernels(comm, &room) != CUDA_SUCCESS) {
+        const struct oh_topo_gpu *gpu = &comm->agreement.gpu;
+        if (!comm->serve.kernels &&
+            !oh_architectures_include(oh_architectures, gpu->compute_major, gpu->compute_minor)) {
+            return decline(comm, "this build has no kernels for GPU %s, of compute capability %d.%d (it has: %s)",
+                           gpu->bus_id, gpu->compute_major, gpu->compute_minor,
+                           oh_architectures[0] ? oh_architectures : "none");
+        }
         return decline(comm, "%s on GPU %s",
                        comm->serve.kernels ? "the occupancy of the kernels is unknown"
                                            : "the kernels cannot be made ready",

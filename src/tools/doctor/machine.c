@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "comm/shared/segment.h"
+#include "gpu/architecture.h"
 #include "gpu/driver.h"
 #include "tools/shared/options.h"
 #include "tools/shared/tool.h"
@@ -124,6 +125,28 @@ static void check_driver(struct oh_doctor_report *report)
     }
 }
 
+/* A build without kernels for a GPU loads, and all its calls fall back. The simulated node needs none. */
+static void check_kernels(struct oh_doctor_report *report)
+{
+    int count = 0;
+    if (oh_driver_open() != ncclSuccess || oh_driver.device_get_count(&count) != CUDA_SUCCESS) {
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        struct oh_topo_gpu gpu;
+        oh_topo_gpu_gather(i, &gpu);
+        if (!oh_tool_is_simulated(gpu.name) &&
+            !oh_architectures_include(oh_architectures, gpu.compute_major, gpu.compute_minor)) {
+            oh_doctor_add(report, "kernels", OH_ANSWER_NO,
+                          "this build has no kernels for %s, of compute capability %d.%d (it has: %s); build onehop "
+                          "where the GPUs are, or with NVCC_GENCODE",
+                          gpu.name, gpu.compute_major, gpu.compute_minor,
+                          oh_architectures[0] ? oh_architectures : "none");
+            return;
+        }
+    }
+}
+
 static void check_gpus(struct oh_doctor_report *report)
 {
     char text[OH_DOCTOR_TEXT];
@@ -147,6 +170,7 @@ void oh_doctor_machine(struct oh_doctor_report *report)
     check_environment(report);
     check_driver(report);
     check_gpus(report);
+    check_kernels(report);
     check_shared_memory(report);
     check_library(report);
     check_nccl(report);

@@ -84,7 +84,6 @@ static void gather_gpu(CUdevice device, struct oh_node_gpu *gpu_p)
 {
     oh_node_gpu_init(gpu_p);
     oh_topo_gpu_gather(device, &gpu_p->topo);
-    gpu_p->compute_minor = attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, -1);
     gpu_p->compute_mode = attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, -1);
     /* cuda.h: this attribute tells whether the IPC functions, those for memory too, work with the device. */
     int ipc = attribute(device, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, -1);

@@ -51,7 +51,7 @@ static const struct field gpu_fields[] = {
     GPU("bus_id", TEXT, topo.bus_id, 0, 0),
     GPU("name", TEXT, topo.name, 0, 0),
     FIELD(oh_node_gpu, "compute_major", NUMBER, topo.compute_major, 1, 99, 0),
-    GPU("compute_minor", NUMBER, compute_minor, 0, 99),
+    GPU("compute_minor", NUMBER, topo.compute_minor, 0, 99),
     GPU("mig", FACT, topo.mig, 0, 0),
     GPU("ipc", FACT, ipc, 0, 0),
     GPU("compute_mode", NUMBER, compute_mode, 0, 99),

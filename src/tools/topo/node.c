@@ -18,8 +18,7 @@ const char *const oh_node_variable_names[OH_NODE_VARIABLES] = {
 
 void oh_node_gpu_init(struct oh_node_gpu *gpu)
 {
-    *gpu = (struct oh_node_gpu){.topo = {.cuda_device = -1},
-                                .compute_minor = -1,
+    *gpu = (struct oh_node_gpu){.topo = {.cuda_device = -1, .compute_minor = -1},
                                 .compute_mode = -1,
                                 .fabric = -1,
                                 .clique = -1,

@@ -22,11 +22,10 @@
 
 struct oh_node_gpu {
     struct oh_topo_gpu topo; /* what the plugin knows; cuda_device is -1 where CUDA does not see it in this process */
-    int compute_minor;
-    enum oh_fact ipc;  /* CUDA IPC is supported */
-    int compute_mode;  /* CUcomputemode; -1 unknown */
-    int fabric;        /* nvmlGpuFabricState_t; -1 unknown */
-    int fabric_status; /* nvmlReturn_t, where the state is COMPLETED */
+    enum oh_fact ipc;        /* CUDA IPC is supported */
+    int compute_mode;        /* CUcomputemode; -1 unknown */
+    int fabric;              /* nvmlGpuFabricState_t; -1 unknown */
+    int fabric_status;       /* nvmlReturn_t, where the state is COMPLETED */
     int clique;
     char cluster[33];         /* of the fabric, hexadecimal; empty: none */
     int links;                /* NVLinks that are up; -1 unknown */

@@ -70,8 +70,8 @@ static void print_gpus(const struct oh_node *node, FILE *stream)
     for (int i = 0; i < node->visible; i++) {
         const struct oh_node_gpu *gpu = &node->gpu[i];
         char label[16], capability[32] = "?", links[32] = "-";
-        if (gpu->topo.compute_major > 0 && gpu->compute_minor >= 0) {
-            snprintf(capability, sizeof capability, "%d.%d", gpu->topo.compute_major, gpu->compute_minor);
+        if (gpu->topo.compute_major > 0 && gpu->topo.compute_minor >= 0) {
+            snprintf(capability, sizeof capability, "%d.%d", gpu->topo.compute_major, gpu->topo.compute_minor);
         }
         if (gpu->links > 0 || gpu->links_down > 0) {
             snprintf(links, sizeof links, gpu->links_down > 0 ? "%d/%d" : "%d", gpu->links,
