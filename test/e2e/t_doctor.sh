@@ -48,6 +48,11 @@ ONEHOP_LIBRARY=/nowhere/x.so expect "no library" 1 'no +library +ONEHOP_LIBRARY=
 ONEHOP_LIBRARY=$abs_top_srcdir/README.md expect "a library that is none" 1 'no +library .*README.md: ' -- doctor
 ONEHOP_LIBRARY=$stand_ins/libnccl.so.2 doctor
 expect "a library that is another" 1 "no +library .*libnccl.so.* is not onehop's"
+bash -c 'touch "$1/onehop-doctor.$$"; ONEHOP_SHM_DIR=$1 exec "$0" doctor' "$onehop" "$shm" >"$out" 2>&1
+status=$?
+expect "a file that another doctor has left" 0 'yes +shared_memory'
+[ "$(ls -A "$shm" | wc -l)" = 1 ]
+tap_point $? "and none of this one" "$(ls -A "$shm")"
 SIMNODE_NCCL_VERSION=21805 expect "an NCCL that is too old" 1 'no +nccl .*version 2\.18\.5' -- doctor
 if ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then
     tap_skip "no driver" "there is one"
@@ -84,6 +89,20 @@ ONEHOP_DISABLE=1 expect "disabled here only" 0 -- doctor --pid "$pid"
 hold "$holder" 0 1 "$scratch/id.2" hold
 expect "not preloaded" 1 'no +onehop +onehop is not loaded' '^verdict: no: onehop is not loaded; start' \
     -- doctor --pid "$pid"
+LD_PRELOAD=/nowhere/libonehop.so hold "$holder" 0 1 "$scratch/id.9" hold
+expect "a preload that is not there" 1 '^verdict: no: .*LD_PRELOAD names /nowhere/libonehop.so, which is not there' \
+    -- doctor --pid "$pid"
+NCCL_NET_PLUGIN=none,./libnccl-net-onehop.so hold "$holder" 0 1 "$scratch/id.10" hold
+expect "a plugin that is not there" 1 'NCCL_NET_PLUGIN names ./libnccl-net-onehop.so, which is not there' \
+    -- doctor --pid "$pid"
+(cd "$scratch" && cp "$abs_top_srcdir/README.md" libonehop.so)
+LD_PRELOAD=$scratch/libonehop.so hold "$holder" 0 1 "$scratch/id.11" hold
+expect "a preload that the loader refuses" 1 'LD_PRELOAD names .*/libonehop.so, which is there, but not for this' \
+    -- doctor --pid "$pid"
+NCCL_NET_PLUGIN=onehop hold "$holder" 0 1 "$scratch/id.12" hold
+expect "a plugin by its short name" 1 'NCCL_NET_PLUGIN names onehop, which was not found: check that LD_LIBRARY_PATH' \
+    -- doctor --pid "$pid"
+rm "$scratch/libonehop.so"
 LD_PRELOAD=$plugin hold "$holder" 0 1 "$scratch/id.3" hold
 doctor --pid "$pid"
 expect "a single rank: its calls come, and are not served" 1 '0 of 3 ncclAllReduce calls served; fallbacks: ' '^verdict: no: 0 of 3'

@@ -96,8 +96,8 @@ static void check_shared_memory(struct oh_doctor_report *report)
     struct statvfs room = {.f_frsize = 0};
     bool container = access("/.dockerenv", F_OK) == 0 || access("/run/.containerenv", F_OK) == 0 || getenv("container");
     const char *folder = oh_env_path(OH_ENV_SHM_DIR, "/dev/shm");
-    snprintf(path, sizeof path, "%s/onehop-doctor.%d", folder, (int)getpid());
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    snprintf(path, sizeof path, "%s/onehop-doctor.XXXXXX", folder);
+    int fd = mkostemp(path, O_CLOEXEC);
     int error = fd < 0 ? errno : posix_fallocate(fd, 0, sizeof(struct oh_shared));
     if (fd >= 0) {
         close(fd);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "tools/doctor/doctor.h"
 #include "tools/shared/live_reader.h"
@@ -191,6 +192,39 @@ static void add_onehop(pid_t pid, const char *path, struct oh_doctor_report *rep
     add_calls(pid, strcmp(by, "NCCL_NET_PLUGIN") == 0, report);
 }
 
+/* Whether a path is there for the process, whose root and working folder may be other ones than ours. */
+static bool is_there(pid_t pid, const char *path)
+{
+    char seen[PATH_MAX];
+    struct stat status;
+    snprintf(seen, sizeof seen, "/proc/%d/%s/%s", (int)pid, path[0] == '/' ? "root" : "cwd", path);
+    return stat(seen, &status) == 0 || errno != ENOENT;
+}
+
+/* onehop is not mapped: why not, by what the adopted environment names. */
+static void add_absence(pid_t pid, enum oh_answer answer, struct oh_doctor_report *report)
+{
+    static const struct {
+        const char *name, *separators;
+    } variables[] = {{"LD_PRELOAD", " :"}, {"NCCL_NET_PLUGIN", ","}};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *value = getenv(variables[i].name);
+        char *rest = value ? strdupa(value) : NULL;
+        for (const char *word; (word = strsep(&rest, variables[i].separators));) {
+            if (strstr(word, "onehop")) {
+                oh_doctor_add(
+                    report, "onehop", answer, "onehop is not loaded: %s names %.200s, %s", variables[i].name, word,
+                    !strchr(word, '/') ? "which was not found: check that LD_LIBRARY_PATH has its folder"
+                    : is_there(pid, word)
+                        ? "which is there, but not for this process: for another architecture, or set too late"
+                        : "which is not there");
+                return;
+            }
+        }
+    }
+    oh_doctor_add(report, "onehop", answer, "onehop is not loaded; start the program by `onehop run`");
+}
+
 void oh_doctor_process(pid_t pid, struct oh_doctor_report *report)
 {
     char command[32];
@@ -212,8 +246,7 @@ void oh_doctor_process(pid_t pid, struct oh_doctor_report *report)
     if (mapped.onehop[0]) {
         add_onehop(pid, mapped.onehop, report);
     } else {
-        oh_doctor_add(report, "onehop", mapped.nccl ? OH_ANSWER_NO : OH_ANSWER_UNKNOWN,
-                      "onehop is not loaded; start the program by `onehop run`");
+        add_absence(pid, mapped.nccl ? OH_ANSWER_NO : OH_ANSWER_UNKNOWN, report);
     }
     oh_doctor_note_own_allreduce(pid, report);
     oh_doctor_judge(report, "onehop serves its calls");
