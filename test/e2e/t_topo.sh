@@ -143,6 +143,10 @@ complains 2 '^onehop: topo: future.json: schema: expected a number from 1 to 1$'
 complains 2 '^onehop: topo: missing.json: No such file or directory$' "no recording" -- topo --load missing.json
 complains 2 '^onehop: topo: \.: Is a directory$' "a folder" -- topo --load .
 complains 2 'not a recording of onehop topo' "a file without end" -- topo --load /dev/zero
+complains 2 'but the matrix of nvidia-smi topo -m; record the machine by .onehop topo --save FILE. there$' \
+    "a matrix of nvidia-smi" -- topo --load "$fixtures/nvidia-smi-matrix.txt"
+echo '<?xml version="1.0"?><nvidia_smi_log></nvidia_smi_log>' >smi.xml
+complains 2 'but XML of nvidia-smi -q; record the machine' "other XML" -- topo --load smi.xml
 chmod 000 future.json
 if [ -r future.json ]; then
     tap_skip "a recording that may not be read" "root may read everything"

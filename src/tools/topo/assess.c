@@ -294,11 +294,16 @@ static void blame_pairs(const struct oh_node *node, struct oh_verdict *verdict)
         if (row == column) {
             continue;
         }
-        verdict->refused += row < column && !oh_node_serves_pair(node, row, column);
-        if (verdict->row < 0 && !judge_pair(node, row, column, verdict->pair_reason, sizeof verdict->pair_reason)) {
+        /* Where much is unknown, a pair that is denied tells more than one that is not proven. */
+        const enum oh_topo_cause cause = oh_topo_pair_cause(&node->pair[i].topo);
+        const bool denied = cause != OH_CAUSE_NONE && cause < OH_CAUSE_UNPROVEN_NVLINK;
+        const bool tells_more = node->source[0] && denied && verdict->cause >= OH_CAUSE_UNPROVEN_NVLINK;
+        verdict->refused += row < column && (node->source[0] ? denied : !oh_node_serves_pair(node, row, column));
+        if ((verdict->row < 0 || tells_more) &&
+            !judge_pair(node, row, column, verdict->pair_reason, sizeof verdict->pair_reason)) {
             verdict->row = row;
             verdict->column = column;
-            verdict->cause = oh_topo_pair_cause(&node->pair[i].topo);
+            verdict->cause = cause;
         }
     }
 }
@@ -321,7 +326,12 @@ void oh_node_assess(const struct oh_node *node, struct oh_verdict *verdict_p)
         verdict.pair_reason[0] = '\0';
         verdict.remedy = remedy_for_pair(node, &verdict);
     }
-    if (access && !verdict.served) {
+    verdict.unknown = node->source[0] && (verdict.served || verdict.cause >= OH_CAUSE_UNPROVEN_NVLINK) && access;
+    if (verdict.unknown) {
+        snprintf(verdict.reason, sizeof verdict.reason, "%s lacks facts of NVML and CUDA that decide", node->source);
+        verdict.remedy = "record the machine by `onehop topo --save FILE` there";
+        verdict.served = false;
+    } else if (access && !verdict.served && !node->source[0]) {
         find_group(node, &verdict);
     }
     if (verdict.remedy == old_gpu && verdict.group_size > 0) {

@@ -40,11 +40,8 @@ struct field {
 #define PAIR(key_, kind_, member_, low_, unset_) FIELD(oh_node_pair, key_, kind_, member_, low_, INT_MAX, unset_)
 
 static const struct field node_fields[] = {
-    NODE("made_by_hand", FLAG, by_hand),
-    NODE("driver", TEXT, driver),
-    NODE("cuda_version", NUMBER, cuda),
-    NODE("problem", TEXT, problem),
-    {.key = NULL},
+    NODE("made_by_hand", FLAG, by_hand), NODE("source", TEXT, source),   NODE("driver", TEXT, driver),
+    NODE("cuda_version", NUMBER, cuda),  NODE("problem", TEXT, problem), {.key = NULL},
 };
 
 static const struct field gpu_fields[] = {
@@ -243,14 +240,20 @@ static bool read_gpus(struct reader *reader, const json_t *gpus)
 {
     struct oh_node *node = &reader->node;
     size_t count = json_array_size(gpus);
+    if (!json_is_array(gpus)) {
+        return refuse(reader, "gpus", "expected an array");
+    }
     if (count > OH_NODE_GPUS) {
         return refuse(reader, "gpus", "%zu of them; expected at most %d", count, OH_NODE_GPUS);
     }
     for (size_t i = 0; i < count; i++) {
-        const json_t *object = json_array_get(gpus, i);
-        bool visible = !json_is_false(json_object_get(object, "visible"));
+        const json_t *object = json_array_get(gpus, i), *seen = json_object_get(object, "visible");
+        bool visible = !json_is_false(seen);
         snprintf(reader->where, sizeof reader->where, "gpus[%zu]", i);
         oh_node_gpu_init(&node->gpu[i]);
+        if (seen && !json_is_boolean(seen)) {
+            return refuse(reader, "visible", "expected true or false");
+        }
         if (visible && node->hidden > 0) {
             return refuse(reader, "visible", "expected false after a GPU that is not visible");
         }
@@ -268,6 +271,9 @@ static bool read_gpus(struct reader *reader, const json_t *gpus)
 static bool read_pairs(struct reader *reader, const json_t *pairs)
 {
     struct oh_node *node = &reader->node;
+    if (pairs && !json_is_array(pairs)) {
+        return refuse(reader, "pairs", "expected an array");
+    }
     for (size_t i = 0; i < json_array_size(pairs); i++) {
         const json_t *object = json_array_get(pairs, i), *to = json_object_get(object, "to");
         const json_t *first_to = json_is_array(to) ? json_array_get(to, 0) : to;
@@ -281,6 +287,9 @@ static bool read_pairs(struct reader *reader, const json_t *pairs)
             !read_number(reader, "to", last_to, first, most, &last)) {
             return false;
         }
+        if (json_array_size(to) > 2) {
+            return refuse(reader, "to", "expected a number, or the first and the last of several");
+        }
         for (int column = first; column <= last; column++) {
             if (column != row) {
                 *oh_node_pair_at(node, row, column) = pair;
@@ -292,6 +301,9 @@ static bool read_pairs(struct reader *reader, const json_t *pairs)
 
 static bool read_environment(struct reader *reader, const json_t *environment)
 {
+    if (environment && !json_is_object(environment)) {
+        return refuse(reader, "environment", "expected an object");
+    }
     for (int v = 0; v < OH_NODE_VARIABLES; v++) {
         const char *name = oh_node_variable_names[v];
         const json_t *value = json_object_get(environment, name);

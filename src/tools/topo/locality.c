@@ -8,6 +8,9 @@
  */
 #include "config.h"
 
+#include <stdio.h>
+
+#include "tools/shared/tool.h"
 #include "tools/topo/node.h"
 
 #ifdef HAVE_HWLOC
@@ -112,7 +115,26 @@ static void fill(hwloc_topology_t topology, struct oh_node *node)
     }
 }
 
-void oh_node_locate(struct oh_node *node)
+/* Lists the GPUs of a file: NVIDIA's display controllers. */
+static void list_gpus(hwloc_topology_t topology, struct oh_node *node)
+{
+    hwloc_obj_t device = NULL;
+    while ((device = hwloc_get_next_pcidev(topology, device)) && node->visible < OH_NODE_GPUS) {
+        const struct hwloc_pcidev_attr_s *pci = &device->attr->pcidev;
+        if (pci->vendor_id == 0x10de && pci->class_id >> 8 == 0x03) {
+            struct oh_node_gpu *gpu = &node->gpu[node->visible++];
+            oh_node_gpu_init(gpu);
+            snprintf(gpu->topo.bus_id, sizeof gpu->topo.bus_id, "%04x:%02x:%02x.%x", (unsigned)pci->domain,
+                     (unsigned)pci->bus, (unsigned)pci->dev, (unsigned)pci->func);
+            snprintf(gpu->topo.name, sizeof gpu->topo.name, "%.95s", device->name ? device->name : "NVIDIA GPU");
+            oh_tool_make_printable(gpu->topo.name);
+        }
+    }
+    oh_node_make_pairs(node);
+}
+
+/* Of this machine, or of XML that lists the GPUs, too. */
+static void locate(const char *xml, struct oh_node *node)
 {
     hwloc_topology_t topology;
     setenv("HWLOC_HIDE_ERRORS", "2", 0); /* what hwloc does not know is "-" on the page */
@@ -120,9 +142,13 @@ void oh_node_locate(struct oh_node *node)
         return;
     }
     /* PCI devices only: hwloc's own CUDA and NVML parts find OS devices, and are not loaded. */
-    if (hwloc_topology_set_type_filter(topology, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) == 0 &&
+    if ((!xml || hwloc_topology_set_xmlbuffer(topology, xml, (int)strlen(xml) + 1) == 0) &&
+        hwloc_topology_set_type_filter(topology, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) == 0 &&
         hwloc_topology_set_type_filter(topology, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) == 0 &&
         hwloc_topology_set_flags(topology, WHOLE_MACHINE) == 0 && hwloc_topology_load(topology) == 0) {
+        if (xml) {
+            list_gpus(topology, node);
+        }
         fill(topology, node);
     }
     hwloc_topology_destroy(topology);
@@ -130,9 +156,21 @@ void oh_node_locate(struct oh_node *node)
 
 #else
 
-void oh_node_locate(struct oh_node *node)
+static void locate(const char *xml, struct oh_node *node)
 {
-    (void)node;
+    (void)xml, (void)node;
 }
 
 #endif
+
+void oh_node_locate(struct oh_node *node)
+{
+    locate(NULL, node);
+}
+
+bool oh_node_read_hwloc(const char *text, struct oh_node *node)
+{
+    snprintf(node->source, sizeof node->source, "XML of hwloc");
+    locate(text, node);
+    return node->visible > 0;
+}

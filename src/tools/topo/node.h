@@ -63,6 +63,7 @@ extern const char *const oh_node_variable_names[OH_NODE_VARIABLES];
 
 struct oh_node {
     bool by_hand;      /* a recording that somebody has written: no machine has been asked */
+    char source[32];   /* the program whose file it is, without the facts that decide; empty: onehop */
     char driver[64];   /* version; empty: unknown */
     int cuda;          /* of the driver, 13000 is 13.0; 0: unknown */
     char problem[256]; /* why there are no GPUs to judge; empty: there are */
@@ -78,6 +79,7 @@ struct oh_node {
 
 struct oh_verdict {
     bool served;
+    bool unknown;               /* not served, as far as a file of another program tells */
     char reason[160];           /* where not served */
     char pair_reason[160];      /* of the pair, where that is not the reason itself */
     enum oh_topo_cause cause;   /* of the pair; OH_CAUSE_NONE: no pair is to blame */
@@ -144,5 +146,14 @@ bool oh_node_any_switch(const struct oh_node *node, int gpu); /* of that GPU; -1
  * with one clause in why_p.
  */
 bool oh_node_parse(FILE *stream, struct oh_node *node_p, char *why_p, size_t why_size);
+
+/*
+ * Reads a file that another program has made. Returns true with *node_p filled, or false with what the file is: "" if
+ * that is not known.
+ */
+bool oh_node_import(const char *text, struct oh_node *node_p, const char **what_p);
+
+/* Fills a node from XML of hwloc: false if there are no GPUs, or without hwloc. */
+bool oh_node_read_hwloc(const char *text, struct oh_node *node);
 
 #endif

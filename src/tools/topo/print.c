@@ -52,6 +52,9 @@ static int widest_name(const struct oh_node *node)
 static void print_head(const struct oh_node *node, FILE *stream)
 {
     fprintf(stream, "%s%d GPU%s", oh_node_origin(node), node->visible, plural(node->visible));
+    if (node->source[0]) {
+        fprintf(stream, ", by %s", node->source);
+    }
     if (node->driver[0]) {
         fprintf(stream, ", driver %s", node->driver);
     }
@@ -376,7 +379,11 @@ static void print_verdict(const struct oh_node *node, const struct oh_verdict *v
         fprintf(stream, "verdict: onehop serves these %d GPUs: NVLink joins every pair\n", node->visible);
         return;
     }
-    fprintf(stream, "verdict: falls back to NCCL: %s\n", verdict->reason);
+    fprintf(stream, "verdict: %s: %s\n", verdict->unknown ? "unknown" : "falls back to NCCL", verdict->reason);
+    if (verdict->unknown) {
+        fprintf(stream, "  what to do: %s\n", verdict->remedy);
+        return;
+    }
     if (verdict->pair_reason[0]) {
         fprintf(stream, "  and: %s\n", verdict->pair_reason);
     }

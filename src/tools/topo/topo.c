@@ -7,6 +7,7 @@
  * Owns: nothing that lasts.
  */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "tools/shared/options.h"
 #include "tools/shared/outfile.h"
@@ -25,17 +26,20 @@ static const char help[] = "usage: onehop topo [--measure] [--json | --dot] [--s
                            "  --json       print JSON (the fields: doc/tools.md)\n"
                            "  --dot        print a graph for Graphviz\n"
                            "  --save FILE  also write the JSON to FILE\n"
-                           "  --load FILE  show the machine whose JSON is in FILE; needs no GPU\n"
+                           "  --load FILE  show the machine of a recording, of XML of hwloc, or of NCCL's\n"
+                           "               topology dump; needs no GPU\n"
                            "  --simulated  show the simulated node of the build tree; needs no GPU\n"
                            "  -h, --help   this text\n"
                            "\n"
-                           "Exit status: 0 if onehop serves, 1 if it does not, 2 for wrong usage or if a\n"
-                           "file or a measurement fails.\n"
+                           "Exit status: 0 if onehop serves, 1 if not, 2 if a file does not tell, for wrong\n"
+                           "usage, or if a file or a measurement fails.\n"
                            "\n"
                            "Examples:\n"
                            "  onehop topo --save node.json          on the machine in question\n"
                            "  onehop topo --load node.json          anywhere\n"
                            "  onehop topo --dot | dot -Tsvg >node.svg\n";
+
+#define MOST_BYTES ((size_t)16 << 20) /* of a file to load */
 
 struct request {
     bool measure, json, dot, simulated;
@@ -45,15 +49,27 @@ struct request {
 static void load(const char *path, struct oh_node *node_p)
 {
     char why[160];
+    const char *what;
+    char *text = oh_tool_allocate(MOST_BYTES + 1);
     FILE *file = fopen(path, "re");
-    bool good = file && oh_node_parse(file, node_p, why, sizeof why);
-    if (!file || (!good && ferror(file))) {
+    const size_t size = file ? fread(text, 1, MOST_BYTES, file) : 0;
+    if (!file || ferror(file)) {
         OH_TOOL_FAIL("%s: %m", path);
     }
-    if (!good) {
-        OH_TOOL_FAIL("%s: %s", path, why);
-    }
     fclose(file);
+    if (!oh_node_import(text, node_p, &what)) {
+        if (what[0]) {
+            OH_TOOL_FAIL(
+                "%s: not a recording of onehop topo, but %s; record the machine by `onehop topo --save FILE` there",
+                path, what);
+        }
+        file = fmemopen(text, size ? size : 1, "r"); /* an empty file holds a zero, which is no JSON either */
+        if (!file || !oh_node_parse(file, node_p, why, sizeof why)) {
+            OH_TOOL_FAIL("%s: %s", path, why);
+        }
+        fclose(file);
+    }
+    free(text);
 }
 
 static void save(const struct oh_node *node, const struct oh_verdict *verdict, const char *path)
@@ -83,7 +99,7 @@ static int answer(const struct request *request, const struct oh_node *node)
     if (node->problem[0]) {
         oh_tool_error("%s%s; what to do: %s", oh_node_origin(node), node->problem, verdict.remedy);
     }
-    return verdict.served ? OH_EXIT_OK : OH_EXIT_FAILED;
+    return verdict.served ? OH_EXIT_OK : verdict.unknown ? OH_EXIT_USAGE : OH_EXIT_FAILED;
 }
 
 int oh_tool_assess_gpus(bool *served_p, char *text_p, size_t size)

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * topo/import.c - a node from a file that another program has made
+ *
+ * Does: reads XML of hwloc (lstopo) and NCCL's topology dump (NCCL_TOPO_DUMP_FILE), which may hold anything. Names
+ * other files that people have. No such file holds all facts that decide. Threads: one. Owns: nothing; the node owns
+ * what is read.
+ */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/shared/tool.h"
+#include "tools/topo/node.h"
+#include "topo/nvml.h"
+
+/* --- NCCL's dump: <cpu> with <pci> in it, in these <gpu>, and in each its <nvlink>s ----------------------------------
+ */
+
+/* Copies the attribute of a tag, as printable text; "" if there is none. */
+static void attribute(const char *tag, const char *name, char *value_p, size_t size)
+{
+    const char *end = tag + strcspn(tag, ">");
+    char key[32];
+    snprintf(key, sizeof key, " %s=\"", name);
+    const char *at = strstr(tag, key);
+    value_p[0] = '\0';
+    if (at && at < end) {
+        at += strlen(key);
+        snprintf(value_p, size, "%.*s", (int)strcspn(at, "\""), at);
+        oh_tool_make_printable(value_p);
+    }
+}
+
+static int number(const char *tag, const char *name, int least, int most, int unset)
+{
+    char text[16], *end;
+    attribute(tag, name, text, sizeof text);
+    const long value = strtol(text, &end, 0);
+    return text[0] && !*end && value >= least && value <= most ? (int)value : unset;
+}
+
+static bool is_tag(const char *at, const char *name)
+{
+    return strncmp(at + 1, name, strlen(name)) == 0 && isspace((unsigned char)at[1 + strlen(name)]);
+}
+
+static void add_gpu(struct oh_node *node, const char *tag, const char *bus_id, const char *numa)
+{
+    struct oh_node_gpu *gpu = &node->gpu[node->visible];
+    const int sm = number(tag, "sm", 10, 999, 0);
+    oh_node_gpu_init(gpu);
+    snprintf(gpu->topo.bus_id, sizeof gpu->topo.bus_id, "%.31s", bus_id);
+    snprintf(gpu->topo.name, sizeof gpu->topo.name, "NVIDIA GPU, sm_%d", sm);
+    snprintf(gpu->numa, sizeof gpu->numa, "%s", numa);
+    gpu->topo.compute_major = sm / 10;
+    gpu->topo.compute_minor = sm ? sm % 10 : -1;
+    gpu->topo.cuda_device = number(tag, "dev", 0, OH_NODE_GPUS - 1, node->visible);
+    node->visible++;
+}
+
+/* Calls `each` with every tag, and the index of the GPU that it is in (-1: none). */
+static void visit(struct oh_node *node, const char *text,
+                  void (*each)(struct oh_node *node, const char *tag, int gpu, const char *bus_id, const char *numa))
+{
+    char bus_id[OH_TOPO_BUS_ID] = "", numa[16] = "";
+    int gpu = -1;
+    for (const char *at = strchr(text, '<'); at; at = strchr(at + 1, '<')) {
+        if (is_tag(at, "cpu")) {
+            attribute(at, "numaid", numa, sizeof numa);
+        } else if (is_tag(at, "pci")) {
+            attribute(at, "busid", bus_id, sizeof bus_id);
+        }
+        gpu += is_tag(at, "gpu");
+        each(node, at, gpu, bus_id, numa);
+    }
+}
+
+static void take_gpu(struct oh_node *node, const char *tag, int gpu, const char *bus_id, const char *numa)
+{
+    (void)gpu;
+    if (is_tag(tag, "gpu") && node->visible < OH_NODE_GPUS) {
+        add_gpu(node, tag, bus_id, numa);
+    }
+}
+
+/* Links to a bridge end in NVSwitch, and join the GPU to all others that have such. */
+static void take_link(struct oh_node *node, const char *tag, int gpu, const char *bus_id, const char *numa)
+{
+    char target[OH_TOPO_BUS_ID];
+    const int count = number(tag, "count", 0, 99, 0);
+    (void)bus_id, (void)numa;
+    if (!is_tag(tag, "nvlink") || gpu < 0 || gpu >= node->visible) {
+        return;
+    }
+    attribute(tag, "target", target, sizeof target);
+    const bool to_switch = number(tag, "tclass", 0, 0xffffff, 0) == 0x068000;
+    node->gpu[gpu].links = (node->gpu[gpu].links < 0 ? 0 : node->gpu[gpu].links) + count;
+    for (int i = 0; i < node->visible; i++) {
+        struct oh_topo_links *links = &oh_node_pair_at(node, gpu, i)->links;
+        links->via_switch |= to_switch && i != gpu;
+        links->active += to_switch || oh_topo_same_gpu(target, node->gpu[i].topo.bus_id) ? count : 0;
+    }
+}
+
+static bool read_dump(const char *text, struct oh_node *node)
+{
+    snprintf(node->source, sizeof node->source, "NCCL's topology dump");
+    visit(node, text, take_gpu);
+    oh_node_make_pairs(node);
+    for (int i = 0; i < node->visible * node->visible; i++) {
+        node->pair[i].links.active = 0;
+    }
+    visit(node, text, take_link);
+    for (int i = 0; i < node->visible * node->visible; i++) {
+        const struct oh_node_pair *there = &node->pair[i];
+        const struct oh_node_pair *back = oh_node_pair_at(node, i % node->visible, i / node->visible);
+        node->pair[i].topo.nvml_nvlink = there->links.active > 0 && back->links.active > 0 ? OH_YES : OH_NO;
+    }
+    return node->visible > 0;
+}
+
+/* --- which file it is --------------------------------------------------------------------------------------------- */
+
+bool oh_node_import(const char *text, struct oh_node *node_p, const char **what_p)
+{
+    struct oh_node node = {.gpu = oh_tool_allocate(OH_NODE_GPUS * sizeof *node.gpu)};
+    const bool is_xml = text[strspn(text, " \t\r\n")] == '<';
+    bool good = false;
+    *what_p = "";
+    if (is_xml && strstr(text, "<system") && strstr(text, "<gpu ")) {
+        good = read_dump(text, &node);
+        *what_p = "a topology dump of NCCL without GPUs";
+    } else if (is_xml && strstr(text, "<topology")) {
+        good = oh_node_read_hwloc(text, &node);
+        *what_p = "XML of hwloc without a GPU of NVIDIA's, or that hwloc cannot read here";
+    } else if (is_xml) {
+        *what_p = strstr(text, "nvidia_smi_log") ? "XML of nvidia-smi -q" : "other XML";
+    } else if (strstr(text, "GPU0") && strstr(text, "CPU Affinity")) {
+        *what_p = "the matrix of nvidia-smi topo -m";
+    }
+    if (!good) {
+        oh_node_free(&node);
+        return false;
+    }
+    *node_p = node;
+    return true;
+}
