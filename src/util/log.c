@@ -11,6 +11,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -147,17 +149,28 @@ int oh_output_open(const char *pattern, int create)
     return fd;
 }
 
+/*
+ * A pipe without a reader must not end the program: SIGPIPE is held meanwhile and taken back, unless one was pending
+ * before. A write's SIGPIPE is its thread's. The program's handler and mask stay as they are.
+ */
 void oh_output_write(int fd, const char *text, size_t length)
 {
-    while (length > 0) {
-        ssize_t written = write(fd, text, length);
-        if (written < 0 && errno == EINTR) {
-            continue;
+    static const struct timespec now = {0, 0};
+    sigset_t pipe, pending, before;
+    ssize_t written;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, &pipe, &before);
+    do {
+        written = write(fd, text, length);
+        if (written > 0) {
+            text += written;
+            length -= (size_t)written;
         }
-        if (written <= 0) {
-            return; /* nowhere to complain */
-        }
-        text += written;
-        length -= (size_t)written;
+    } while (length > 0 && (written > 0 || (written < 0 && errno == EINTR)));
+    if (written < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE)) {
+        sigtimedwait(&pipe, NULL, &now);
     }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }

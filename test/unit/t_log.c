@@ -6,10 +6,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "test/tap.h"
@@ -126,6 +129,62 @@ static void test_once(const char *path)
     tap_ok(errno == 4711, "errno stays");
 }
 
+static volatile sig_atomic_t signals;
+
+static void count_signal(int number)
+{
+    (void)number;
+    signals++;
+}
+
+/* Writes into a pipe that has no reader. Returns whether the mask is as it was. */
+static bool write_into_nothing(void)
+{
+    int end[2];
+    sigset_t before, after;
+    pthread_sigmask(SIG_BLOCK, NULL, &before);
+    if (pipe(end) != 0) {
+        return false;
+    }
+    close(end[0]);
+    oh_output_write(end[1], "lost\n", 5);
+    close(end[1]);
+    pthread_sigmask(SIG_BLOCK, NULL, &after);
+    return sigismember(&before, SIGPIPE) == sigismember(&after, SIGPIPE);
+}
+
+static bool is_pending(void)
+{
+    sigset_t pending;
+    sigpending(&pending);
+    return sigismember(&pending, SIGPIPE);
+}
+
+static void test_pipe(void)
+{
+    sigset_t set;
+    int status = 0;
+    const pid_t child = fork();
+    if (child == 0) {
+        _exit(write_into_nothing() ? 0 : 1);
+    }
+    waitpid(child, &status, 0);
+    tap_ok(status == 0, "a reader that is gone does not end the program: wait status %d", status);
+    signal(SIGPIPE, count_signal);
+    tap_ok(write_into_nothing() && signals == 0, "and its handler is not called");
+    raise(SIGPIPE);
+    tap_ok(signals == 1, "the handler is still there");
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    tap_ok(write_into_nothing() && !is_pending(), "nor does a signal wait for a program that holds it");
+    raise(SIGPIPE);
+    tap_ok(write_into_nothing() && is_pending(), "and the program's own stays");
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    tap_ok(signals == 2, "until it takes it");
+    signal(SIGPIPE, SIG_DFL);
+}
+
 int main(void)
 {
     char path[OH_OUTPUT_PATH], pattern[OH_OUTPUT_PATH], command[OH_OUTPUT_PATH + 16];
@@ -139,6 +198,7 @@ int main(void)
     setenv("ONEHOP_DEBUG", "INFO", 1);
     setenv("ONEHOP_DEBUG_FILE", pattern, 1);
     test_once(path);
+    test_pipe();
     snprintf(command, sizeof command, "rm -rf %s", folder);
     tap_ok(system(command) == 0, "cleaned up");
     return tap_done();
