@@ -50,6 +50,27 @@ if find_mpirun; then
 else
     tap_skip "mpirun" "$no_mpirun"
 fi
+# A launcher of its own: -n N, a tag in front of each line, NCCL's log in the middle of rows.
+cat >"$scratch/bin/srun" <<'END'
+#!/bin/sh
+[ "$1 $2" = "-n 2" ] || { echo "srun: $*"; exit 9; }
+shift 2
+"$@" -g 2 | sed "$HOW"
+END
+chmod +x "$scratch/bin/srun"
+tags='s/^/[1,0]<stdout>:/ s/^/0:_/ s/^/[0]_/ s/^/_3:_/'
+log='node7:47:47_[0]_NCCL_INFO_AllReduce:_opCount_1a'
+for how in $tags "/^_*[0-9]/s/4711/47$log\\n11/" "/^_*[0-9]/s/4711\\./&$log\\n$log\\n/" \
+    "/^_*[0-9]/s/_4711/&$log\\n/;s/^/0:_/;s/\\n/&0:_/"; do
+    HOW=${how//_/ } STAND_IN_FORM=old compare --bin "$bin" --repeat 1 --in-place --csv - --mpi 2 --mpirun "$scratch/bin/srun" \
+        -- -b 1K -e 4K -f 4
+    [ "$(grep -cE '^eager,float,sum,2,(1024,256|4096,1024),(stock|onehop),4711\.000,4711\.000,' "$out")" = 4 ] && [ ! -s "$err" ]
+    tap_point $? "a launcher, rows that go through ${how//_/ }" "$(cat "$out" "$err")"
+done
+HOW='/^ *[0-9]/s/\(sum *-1 *\)[0-9]/\1x/' compare --bin "$bin" --repeat 1 --mpi 2 --mpirun "$scratch/bin/srun" -- -b 1K -e 1K
+refuses "a row that is broken for good" 1 ': all_reduce_perf printed a row whose time is not understood: 1024 +256 +float'
+HOW='' compare --bin "$bin" --repeat 1 --mpi 2 --mpirun "$scratch/bin/srun -n %n" -- -b 1K -e 1K
+expect "a launcher that says where N goes" 0 '^ +1024 '
 refuses "no launcher" 1 'compare-nccl-tests: /nowhere/mpirun is missing' \
     -- compare --bin "$bin" --repeat 1 --mpi 2 --mpirun /nowhere/mpirun
 refuses "no binaries" 1 'all_reduce_perf is missing; ' -- compare --bin "$scratch"
