@@ -64,6 +64,16 @@ ONEHOP_LIBRARY="$scratch/a b/libonehop.so" run env
 expect "a path that cannot be preloaded" 1 "LD_PRELOAD accepts no path with ' ' in it"
 ONEHOP_LIBRARY="$scratch/a,b/libonehop.so" run --via plugin env
 expect "a path that cannot stand in a list" 1 "NCCL_NET_PLUGIN accepts no path with ',' in it"
+# Nothing is loaded from these paths: they only have the names.
+runtime=/nowhere/libasan.so.8
+for front in "$runtime" "$runtime:/nowhere/libubsan.so.1" /nowhere/libclang_rt.asan-x86_64.so; do
+    run_limited bash -c 'LD_PRELOAD=$1 exec "$0" run env' "$onehop" "$front /nowhere/libother.so"
+    expect "behind ${front//:/ and }" 0 "^LD_PRELOAD=$front:$scratch/lib/libonehop.so:/nowhere/libother.so\$"
+done
+run_limited bash -c 'LD_PRELOAD=$1 exec "$0" run env' "$onehop" "$runtime"
+expect "behind a sanitizer's runtime alone" 0 "^LD_PRELOAD=$runtime:$scratch/lib/libonehop.so\$"
+run_limited bash -c 'LD_PRELOAD=$1 exec "$0" run env' "$onehop" "/nowhere/libmylibasan.so $runtime"
+expect "in front of others" 0 "^LD_PRELOAD=$scratch/lib/libonehop.so:/nowhere/libmylibasan.so $runtime\$"
 ONEHOP_LIBRARY=lib/libonehop.so run_limited env -C "$scratch" "$onehop" run env
 expect "a relative path is made a full one" 0 "^LD_PRELOAD=$scratch/lib/libonehop.so\$"
 ONEHOP_LIBRARY=/nowhere/x.so expect "ONEHOP_LIBRARY that is not there" 1 'ONEHOP_LIBRARY=/nowhere/x.so: No such file' \

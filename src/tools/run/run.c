@@ -40,30 +40,56 @@ static const char help[] = "usage: onehop run [--via preload|plugin|audit] [--st
 
 const char *const oh_via_names[OH_VIAS] = {"preload", "plugin", "audit"};
 
-/* Puts value, which has none of the separators in it, in front of what the variable holds. */
-static void prepend(const char *name, const char *value, const char *separators, const char *before)
+/* Puts value, which has none of the separators in it, between `front` and what stands behind it. */
+static void insert(const char *name, const char *front, const char *value, const char *separators, const char *behind)
 {
     char *text;
     if (strpbrk(value, separators)) {
         OH_TOOL_FAIL("%s: %s accepts no path with '%c' in it", value, name, *strpbrk(value, separators));
     }
-    if (asprintf(&text, "%s%.1s%s", value, before && before[0] ? separators : "", before ? before : "") < 0 ||
+    if (asprintf(&text, "%s%s%.1s%s", front, value, behind && behind[0] ? separators : "", behind ? behind : "") < 0 ||
         setenv(name, text, 1) != 0) {
         OH_TOOL_FAIL("%s: %m", name);
     }
     free(text);
 }
 
+/* The length of the runtimes of sanitizers that LD_PRELOAD begins with: they must stay in front of all else. */
+static size_t length_of_runtimes(const char *preload)
+{
+    static const char *const parts[] = {"libasan.", "libtsan.", "liblsan.", "libubsan.", "libhwasan.", "libclang_rt."};
+    size_t length = 0;
+    for (const char *word = preload; *word; word += strspn(word, ": ")) {
+        const char *const end = word + strcspn(word, ": ");
+        bool found = false;
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+            const char *at = strstr(word, parts[i]);
+            found = found || (at && at < end && (at == word || at[-1] == '/'));
+        }
+        if (!found) {
+            return length;
+        }
+        word = end;
+        length = (size_t)(end - preload);
+    }
+    return length;
+}
+
 static void reach_by_preload(const char *library)
 {
-    prepend("LD_PRELOAD", library, ": ", getenv("LD_PRELOAD"));
+    const char *preload = getenv("LD_PRELOAD") ? getenv("LD_PRELOAD") : "";
+    const size_t length = length_of_runtimes(preload);
+    char *front = oh_tool_allocate(length + 2);
+    sprintf(front, "%.*s%s", (int)length, preload, length > 0 ? ":" : "");
+    insert("LD_PRELOAD", front, library, ": ", preload + length + strspn(preload + length, ": "));
+    free(front);
 }
 
 static void reach_by_audit(const char *library)
 {
     char audit[PATH_MAX];
     oh_tool_find_beside(library, OH_AUDIT, audit);
-    prepend("LD_AUDIT", audit, ":", getenv("LD_AUDIT"));
+    insert("LD_AUDIT", "", audit, ":", getenv("LD_AUDIT"));
     reach_by_preload(library);
 }
 
@@ -105,7 +131,7 @@ static void reach_by_plugin(const char *library)
         OH_TOOL_FAIL("%s: NCCL takes no plugin name of more than %d characters", plugin, NET_PLUGIN_NAME_MAX);
     }
     const char *others = find_other_net_plugins();
-    prepend("NCCL_NET_PLUGIN", plugin, ",", others);
+    insert("NCCL_NET_PLUGIN", "", plugin, ",", others);
     /*
      * NCCL tells onehop of the communicators that it creates (src/comm/attach/initial.c) if it takes it for a profiler
      * plugin. It asks the network plugin that it has opened last, which is another one here. A profiler of the
