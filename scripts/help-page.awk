@@ -38,6 +38,9 @@ function paragraph(text,    at) {
         sub(/^Example: /, "", text)
         print ".EX\n" escaped(text) "\n.EE"
         return
+    } else if (text == "Examples:") { # lines to be shown as they are follow
+        section("EXAMPLE")
+        return
     } else if (text ~ /^For example/) {
         section("EXAMPLE")
     } else if (current != "EXAMPLE") {

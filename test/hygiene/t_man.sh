@@ -33,6 +33,7 @@ done)" "onehop(3) has every function and field of onehop.h"
 for page in "$pages"/*.[137]; do
     name=${page##*/}
     tap_empty "$(grep -oE "@[a-zA-Z_]+@|[$][{].*" "$page")" "$name: everything is filled in"
+    tap_empty "$(grep '^\.SH ' "$page" | sort | uniq -d)" "$name: each section once"
     if command -v groff >/dev/null; then
         tap_empty "$(groff -man -ww -z -Tutf8 "$page" 2>&1)" "$name: groff has nothing to say"
         columns=$(groff -man -Tutf8 -P -c -rLL=80n "$page" 2>/dev/null | sed 's/\x1b\[[0-9;]*m//g; s/.\x08//g' |
