@@ -2,6 +2,17 @@
 # lib.sh - what the scripts share: installing what is missing, configuring, building, time limits. Sourced by bash.
 
 oh_top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+oh_real_top=$oh_top
+# configure refuses folders with a blank or the like in their names: it gets a link without one.
+if [[ $oh_top = *[^-A-Za-z0-9_./+@%=:,~]* ]]; then
+    oh_top=/tmp/onehop-$(id -u)-$(cksum <<<"$oh_real_top" | cut -d ' ' -f 1)
+    ln -sfn "$oh_real_top" "$oh_top"
+    if [ "$(stat -c %u "$oh_top")" != "$(id -u)" ] || [ "$(readlink "$oh_top")" != "$oh_real_top" ]; then
+        printf '%s: %s: not a link of yours to this folder; remove it, or rename the folder: %s has a blank or the like in it\n' \
+            "${0##*/}" "$oh_top" "$oh_real_top" >&2
+        exit 1
+    fi
+fi
 
 oh_say() {
     printf '== %s\n' "$*"

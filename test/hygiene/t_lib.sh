@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# oh_limited of scripts/lib.sh: the status of a command, its time limit, and that it ends with the script.
+# scripts/lib.sh: oh_limited (the status of a command, its time limit, that it ends with the script), and the top folder.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
@@ -27,4 +27,12 @@ kill -TERM $script
 wait $script
 [ $? = 143 ] && [ -n "$command" ] && ! kill -0 "$command" 2>/dev/null
 tap_point $? "a script that is ended takes its command along" "command: $command"
+
+# A tree in a folder whose name configure refuses.
+mkdir -p "$scratch/a tree's \$folder/scripts"
+cp "$abs_top_srcdir/scripts/lib.sh" "$scratch/a tree's \$folder/scripts"
+top=$(bash -c '. "$0"; echo "$oh_top"' "$scratch/a tree's \$folder/scripts/lib.sh")
+[[ $top = /tmp/onehop-* && $top != *[\ \'\$]* ]] && [ "$(readlink "$top")" = "$scratch/a tree's \$folder" ]
+tap_point $? "a folder with blanks is reached by a link without" "$top"
+rm -f "$top"
 tap_done
