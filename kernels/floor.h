@@ -7,7 +7,6 @@
  * word for each source rank, and behind OH_FLOOR_DATA an area for each source rank.
  *
  * oh_program_copy: copies count bytes from sendbuff to recvbuff, each byte xored with the lowest byte of operand.
- * oh_program_spin: each block spins for `operand` cycles.
  */
 #ifndef OH_KERNELS_FLOOR_H_
 #define OH_KERNELS_FLOOR_H_

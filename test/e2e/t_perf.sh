@@ -30,13 +30,10 @@ expect "... with no kernel between them" "$status" '!program'
 expect "groups of calls that go through the buffers" 0 'agg iters 8' 'pattern free$' 'Out of bounds values : 0 OK' \
     -- perf -b 1K -e 16K -f 4 $few --graph -m 8 --pattern free
 # A kernel of the program behind each call.
-for pattern in layer spin; do
-    for layout in processes threads; do
-        perf -b 1000 -e 1000 -n 7 -w 1 --rounds 2 --floor --pattern $pattern --layout $layout --simulated-times \
-            --compare onehop
-        expect "pattern $pattern, $layout" 0 "CUDA graph, pattern $pattern$" "eager, pattern $pattern$" \
-            ' program +floor +onehop  served-by' 'Out of bounds values : 0 OK'
-    done
+for layout in processes threads; do
+    perf -b 1000 -e 1000 -n 7 -w 1 --rounds 2 --floor --layout $layout --simulated-times --compare onehop
+    expect "pattern layer, $layout" 0 "CUDA graph, pattern layer$" "eager, pattern layer$" \
+        ' program +floor +onehop  served-by' 'Out of bounds values : 0 OK'
 done
 # In a graph, calls of few blocks are launched while the program's kernel in front of them runs (src/gpu/edge.c).
 edges() {
@@ -48,7 +45,7 @@ counts="$(edges -b 64K -e 64K) $(edges -b 2M -e 2M) $(edges -b 64K -e 64K --patt
 counts="$counts $(ONEHOP_LAUNCH_ORDER=0 edges -b 64K -e 64K)"
 [ "$counts" = "12 0 0 0" ] # six a graph; the first call comes behind the wait for earlier launches
 tap_point $? "edges from the program's kernels, of 64 blocks at most, of two ranks: $counts"
-refuses "no such pattern" 2 "perf: --pattern nest: 'nest' is unknown; expected layer, spin, chain, free$" \
+refuses "no such pattern" 2 "perf: --pattern nest: 'nest' is unknown; expected layer, chain, free$" \
     -- perf -b 64 -e 64 --pattern nest
 expect "memory of ncclMemAlloc" 0 'ncclMemAlloc$' 'Out of bounds values : 0 OK' 'onehop serves' \
     -- perf -b 16K -e 16K $few --memory nccl --compare all
@@ -133,6 +130,37 @@ for arguments in '-b 0' '-b 1x' '-b -5' '-f 1' '-n 0' '-d int9' '-o median' '-o 
     '--compare stock,nobody' '--check 2' '--rounds 1001' '-b 2K -e 1K' '--csv - --json -' 'word'; do
     refuses "wrong usage: $arguments" 2 '^onehop: perf: ' -- perf $arguments
 done
+
+# Options of nccl-tests: perf's own is named.
+for case in '-G 20=--graph' '-t 2=--layout threads' '-J x.json=--json FILE' '-R 1=--memory nccl' '-N 2=--rounds' \
+    '-w 0=--warmup_iters 0: expected 1 or more'; do
+    refuses "of nccl-tests: ${case%%=*}" 2 "^onehop: perf: .*${case#*=}" -- perf ${case%%=*}
+done
+refuses "sizes without an element" 2 '--minbytes 3 --maxbytes 3: no size holds an element of the types; expected' \
+    -- perf -b 3 -e 3 -d double
+refuses "too many rows" 2 ': more than 100000 rows; expected fewer' -- perf -b 1K -e 64G -i 64
+mkfifo "$scratch/fifo"
+exec 8<>"$scratch/fifo"
+run_limited "${interruptible[@]}" timeout -s INT --foreground 1 "$onehop" perf --from "$scratch/fifo"
+expect "SIGINT while it reads a pipe" 124
+exec 8<&-
+
+# --- many rows, large numbers
+
+awk 'BEGIN {
+    print "mode,type,op,ranks,bytes,count,side,time_us,p99_us,algbw_gbps,busbw_gbps,wrong,floor_us,served_by,simulated"
+    for (i = 1; i <= 20000; i++) {
+        printf "graph,float,sum,2,%d,%d,stock,9,9,1,1,0,,,0\n", 4 * i, i
+        printf "graph,float,sum,2,%d,%d,onehop,3,3,1,1,0,,oneshot,0\n", 4 * i, i
+    }
+    print "graph,float,sum,2,68719476736,17179869184,stock,123456789.5,1e14,1,1,0,,,0"
+}' >"$scratch/many.csv"
+SECONDS=0
+perf --from "$scratch/many.csv"
+[ "$status" = 0 ] && [ $SECONDS -lt 4 ] && [ "$(grep -c '^ ' "$out")" = 20001 ]
+tap_point $? "20,000 rows are read in no time" "$SECONDS s; $(grep -c '^ ' "$out") rows; $(cat "$err")"
+grep -qE '^  67108864K 16777216K    float    sum 1\.2e\+08 +1e\+14 ' "$out"
+tap_point $? "a column holds any time and any size" "$(tail -n 8 "$out")"
 
 # --- what is missing: exit status 1, one sentence
 

@@ -78,9 +78,19 @@ enum {
 }; /* of oh_perf_types */
 
 static const struct oh_perf_row rows[] = {
-    {OH_PERF_GRAPH, FLOAT, OH_PERF_SUM, 1024, 256, {{true, 9.1, 9.9, 0}, {true, 2.2, 2.3, 3}}, 1.45, 0, "oneshot"},
-    {OH_PERF_GRAPH, FLOAT, OH_PERF_SUM, 2048, 512, {{true, 9.2, 9.9, 0}, {false, 0, 0, 0}}, 0, 0, ""},
-    {OH_PERF_EAGER, F8E4M3, OH_PERF_AVG, 64, 64, {{true, 10.1, 11.9, 0}, {true, 3.2, 3.3, 0}}, 0, 0, "nccl"},
+    {OH_PERF_GRAPH,
+     FLOAT,
+     OH_PERF_SUM,
+     1024,
+     256,
+     {{true, 9.1, 9.9, 0}, {true, 2.2, 2.3, 3}},
+     1.45,
+     0,
+     "oneshot",
+     0,
+     0},
+    {OH_PERF_GRAPH, FLOAT, OH_PERF_SUM, 2048, 512, {{true, 9.2, 9.9, 0}, {false, 0, 0, 0}}, 0, 0, "", 0, 0},
+    {OH_PERF_EAGER, F8E4M3, OH_PERF_AVG, 64, 64, {{true, 10.1, 11.9, 0}, {true, 3.2, 3.3, 0}}, 0, 0, "nccl", 0, 0},
 };
 
 /* Reads a file as a recording; the reason of a failure is in `said`. */

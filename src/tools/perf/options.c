@@ -25,7 +25,7 @@ static const char help[] = "usage: onehop perf [OPTIONS]\n"
                            "  -g, --ngpus N                          GPUs (all that are visible)\n"
                            "      --graph  --eager                   this mode only (both)\n"
                            "      --layout processes|threads         one for each GPU (processes)\n"
-                           "      --pattern layer|spin|chain|free    what is between calls (layer)\n"
+                           "      --pattern layer|chain|free         what is between calls (layer)\n"
                            "      --memory cuda|nccl                 allocator of the buffers (cuda)\n"
                            "      --compare LIST                     stock windows onehop (stock,onehop)\n"
                            "      --floor                            measure the least cost here, too\n"
@@ -38,6 +38,17 @@ static const char help[] = "usage: onehop perf [OPTIONS]\n"
                            "Example: onehop perf -b 1K -d bfloat16 --floor --csv run.csv\n";
 
 static const char *const layout_words[] = {"processes", "threads"}, *const memory_words[] = {"cuda", "nccl"};
+
+/* An option of nccl-tests that perf has by another name, or not at all. */
+static void refuse_foreign(const char *name, const char *text, void *value)
+{
+    (void)text;
+    OH_TOOL_REFUSE("--%s: an option of nccl-tests; %s; see onehop perf --help", name, (const char *)value);
+}
+#define FOREIGN(name_, letter_, instead_)                                                                              \
+    {                                                                                                                  \
+        name_, letter_, refuse_foreign, instead_                                                                       \
+    }
 
 static void take_from(const char *name, const char *path, void *value)
 {
@@ -75,7 +86,7 @@ void oh_perf_parse(int argc, char **argv, struct oh_perf_options *o)
                                         {"stepfactor", 'f', oh_option_size, OH_RANGE(&o->step_factor, 2, 1 << 20)},
                                         {"stepbytes", 'i', oh_option_size, OH_RANGE(&o->step_bytes, 1, MOST_BYTES)},
                                         {"iters", 'n', oh_option_int, OH_RANGE(&o->iters, 1, 100000)},
-                                        {"warmup_iters", 'w', oh_option_int, OH_RANGE(&o->warmup, 1, 100000)},
+                                        {"warmup_iters", 'w', oh_option_int, OH_RANGE(&o->warmup, 0, 100000)},
                                         {"agg_iters", 'm', oh_option_int, OH_RANGE(&o->aggregate, 1, 1000)},
                                         {"op", 'o', oh_option_list, OH_WORDS(o->op, oh_perf_op_names)},
                                         {"ngpus", 'g', oh_option_int, OH_RANGE(&o->ranks, 1, OH_PERF_RANKS)},
@@ -90,8 +101,22 @@ void oh_perf_parse(int argc, char **argv, struct oh_perf_options *o)
                                         {"from", 0, take_from, o},
                                         {"simulated-times", 0, NULL, &o->simulated_times},
                                         {"timeout", 'T', oh_option_int, OH_RANGE(&o->timeout_s, 1, 86400)},
+                                        FOREIGN("cudagraph", 'G', "perf has --graph"),
+                                        FOREIGN("nthreads", 't', "perf has --ngpus N --layout threads"),
+                                        FOREIGN("output_file", 'J', "perf has --json FILE and --csv FILE"),
+                                        FOREIGN("local_register", 'R', "perf has --memory nccl and --compare windows"),
+                                        FOREIGN("root", 'r', "an allreduce has no root"),
+                                        FOREIGN("blocking", 'z', "perf times blocks of calls: --iters and --rounds"),
+                                        FOREIGN("run_cycles", 'N', "perf has --rounds N"),
+                                        FOREIGN("parallel_init", 'p', "perf has no such option"),
+                                        FOREIGN("stream_null", 'y', "perf has no such option"),
+                                        FOREIGN("average", 'a', "perf shows the slowest rank"),
+                                        FOREIGN("report_cputime", 'C', "perf has no such option"),
                                         {NULL, 0, NULL, NULL}};
     oh_options_only(argc, argv, help, options);
+    if (o->warmup < 1) {
+        OH_TOOL_REFUSE("--warmup_iters 0: expected 1 or more: NCCL makes what a size needs at its first call");
+    }
     if (o->min_bytes > o->max_bytes) {
         OH_TOOL_REFUSE("--minbytes %zu: more than --maxbytes %zu", o->min_bytes, o->max_bytes);
     }

@@ -43,7 +43,16 @@ static size_t list_rows(const struct oh_perf_options *options, struct oh_perf_ro
                 rows[count] = row;
             }
             count += row.count > 0;
+            if (count > OH_PERF_ROWS) {
+                OH_TOOL_REFUSE("--minbytes %zu --maxbytes %zu: more than %d rows; expected fewer sizes, types or "
+                               "operations: choose a larger step",
+                               options->min_bytes, options->max_bytes, OH_PERF_ROWS);
+            }
         }
+    }
+    if (count == 0) {
+        OH_TOOL_REFUSE("--minbytes %zu --maxbytes %zu: no size holds an element of the types; expected a larger size",
+                       options->min_bytes, options->max_bytes);
     }
     return count;
 }
@@ -195,6 +204,7 @@ static void take_news(void *user)
         if (watch->shared->options->floor) {
             row->floor_us = floor_us(&watch->shared->floor[row->mode], watch->run->ranks, row->bytes);
         }
+        watch->run->has_program |= row->program_us > 0;
         oh_perf_print_row(watch->table, watch->run, watch->printed);
     }
     flush_table(watch->table);
@@ -218,7 +228,7 @@ static void settle_ranks(struct oh_perf_options *options)
 
 static void measure(struct oh_perf_options *options, FILE *table, struct oh_perf_run *run)
 {
-    const size_t rows = list_rows(options, NULL);
+    const size_t rows = list_rows(options, NULL); /* before anything is asked of the machine: they may be too many */
     struct oh_perf_shared *shared = oh_workers_map(sizeof *shared + rows * sizeof *shared->row);
     settle_ranks(options);
     shared->options = options;
@@ -230,7 +240,8 @@ static void measure(struct oh_perf_options *options, FILE *table, struct oh_perf
 
 /* --- results ---------------------------------------------------------------------------------------------------- */
 
-static void read_again(const struct oh_perf_options *options, FILE *table, struct oh_perf_run *run)
+/* A file may be a pipe, whose reader can be interrupted: signals are not held yet. */
+static void read_again(const struct oh_perf_options *options, struct oh_perf_run *run)
 {
     for (int i = 0; i < options->froms; i++) {
         const char *problem = oh_perf_read_csv(options->from[i], run);
@@ -238,6 +249,10 @@ static void read_again(const struct oh_perf_options *options, FILE *table, struc
             OH_TOOL_FAIL("%s", problem);
         }
     }
+}
+
+static void print_again(const struct oh_perf_options *options, FILE *table, struct oh_perf_run *run)
+{
     run->times = !run->simulated || options->simulated_times;
     oh_perf_print_head(table, run);
     for (size_t i = 0; i < run->rows; i++) {
@@ -261,7 +276,7 @@ static void run_all(struct oh_perf_options *options, struct oh_perf_run *run)
     bool csv_taken = open_output(options->csv, &csv), json_taken = open_output(options->json, &json);
     FILE *table = csv_taken || json_taken ? fopen("/dev/null", "we") : stdout;
     if (options->froms) {
-        read_again(options, table, run);
+        print_again(options, table, run);
     } else {
         measure(options, table, run);
     }
@@ -301,6 +316,7 @@ int oh_tool_perf(int argc, char **argv)
     struct oh_perf_run run = {.ranks = 0};
     oh_perf_parse(argc, argv, &options);
     oh_perf_settle(argv, &options);
+    read_again(&options, &run);
     oh_signals_hold();
     run_all(&options, &run);
     oh_signals_release();

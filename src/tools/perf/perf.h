@@ -23,6 +23,7 @@
 
 #define OH_PERF_RANKS OH_MAX_WORKERS
 #define OH_PERF_ROUNDS 1000
+#define OH_PERF_ROWS 100000
 #define OH_PERF_TYPES 12
 /* Bytes behind every result that must stay untouched. */
 #define OH_PERF_GUARD 64
@@ -64,7 +65,6 @@ enum oh_perf_op {
 /* How the calls follow one another. */
 enum oh_perf_pattern {
     OH_PERF_LAYER, /* each between two kernels of a program, which read its result and write its input */
-    OH_PERF_SPIN,  /* each between two kernels that touch no memory */
     OH_PERF_CHAIN, /* in place: each needs what the one before has left */
     OH_PERF_FREE,  /* out of place, through the buffers: none needs another, as in nccl-tests */
     OH_PERF_PATTERNS
@@ -146,6 +146,7 @@ struct oh_perf_row {
     double floor_us;                           /* 0: not known */
     double program_us;                         /* of the pattern's kernel by itself, subtracted; 0: none */
     char served_by[64];
+    size_t group, order; /* of a file: where lines of the row's mode, type and op begin, and its own */
 };
 
 /* Texts that describe a run; "": not known. */
@@ -167,6 +168,7 @@ struct oh_perf_run {
     char column[OH_PERF_COLUMNS][32]; /* the sides' names */
     char text[OH_PERF_TEXTS][512];
     bool checked;
+    bool has_floor, has_program; /* a row has such a time */
     size_t rows;
     struct oh_perf_row *row;
 };

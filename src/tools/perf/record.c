@@ -132,26 +132,57 @@ static int take_column(struct oh_perf_run *run, const char *name)
     return column;
 }
 
-/* Of the same mode, type and op all rows lie together, in the order of the files. */
-static struct oh_perf_row *take_row(struct oh_perf_run *run, const struct oh_perf_row *wanted)
+static int sign(size_t a, size_t b)
 {
-    size_t at = run->rows;
+    return (a > b) - (a < b);
+}
+
+/* By mode, type and op, by size, by place in the files. */
+static int compare_kinds(const void *a, const void *b)
+{
+    const struct oh_perf_row *x = a, *y = b;
+    const int kind = sign(x->group, y->group), size = sign(x->bytes, y->bytes);
+    return kind ? kind : size ? size : sign(x->order, y->order);
+}
+
+static int compare_places(const void *a, const void *b)
+{
+    const struct oh_perf_row *x = a, *y = b;
+    const int mode = sign(x->mode, y->mode), group = sign(x->group, y->group);
+    return mode ? mode : group ? group : sign(x->order, y->order);
+}
+
+/* Makes one row of lines about one message. Those of one mode, type and op stand together, in the order of the files.
+ */
+static void merge_rows(struct oh_perf_run *run)
+{
+    size_t first[OH_PERF_MODES][OH_PERF_TYPES][OH_PERF_OPS], kept = 0;
+    memset(first, 0xff, sizeof first);
+    for (size_t i = 0; i < run->rows; i++) {
+        struct oh_perf_row *row = &run->row[i];
+        size_t *group = &first[row->mode][row->type][row->op];
+        *group = *group < i ? *group : i;
+        row->group = *group;
+        row->order = i;
+    }
+    qsort(run->row, run->rows, sizeof *run->row, compare_kinds);
     for (size_t i = 0; i < run->rows; i++) {
         const struct oh_perf_row *row = &run->row[i];
-        if (row->mode == wanted->mode && row->type == wanted->type && row->op == wanted->op) {
-            if (row->bytes == wanted->bytes) {
-                return &run->row[i];
-            }
-            at = i + 1;
-        } else if (row->mode > wanted->mode && at == run->rows) {
-            at = i;
+        struct oh_perf_row *last = kept > 0 ? &run->row[kept - 1] : NULL;
+        if (!last || last->group != row->group || last->bytes != row->bytes) {
+            run->row[kept++] = *row;
+            continue;
+        }
+        for (int c = 0; c < run->columns; c++) {
+            last->cell[c] = row->cell[c].there ? row->cell[c] : last->cell[c];
+        }
+        last->floor_us = row->floor_us > 0 ? row->floor_us : last->floor_us;
+        if (row->served_by[0]) {
+            memcpy(last->served_by, row->served_by, sizeof last->served_by);
         }
     }
-    run->row = oh_tool_resize(run->row, run->rows + 1, sizeof *run->row);
-    memmove(&run->row[at + 1], &run->row[at], (run->rows - at) * sizeof *run->row);
-    run->row[at] = *wanted;
-    run->rows++;
-    return &run->row[at];
+    run->rows = kept;
+    qsort(run->row, run->rows, sizeof *run->row, compare_places);
 }
 
 /* One line behind the head. NULL: understood; else what is wrong with it. */
@@ -190,15 +221,21 @@ static const char *read_line(char *line, bool is_older, struct oh_perf_run *run)
     if (column < 0) {
         return "not a name for a side, or too many sides";
     }
-    struct oh_perf_row *row = take_row(run, &(struct oh_perf_row){.mode = (enum oh_perf_mode)mode,
-                                                                  .type = type,
-                                                                  .op = (enum oh_perf_op)op,
-                                                                  .bytes = (size_t)bytes,
-                                                                  .count = (size_t)count});
-    row->floor_us = floor_us > 0 ? floor_us : row->floor_us;
-    if (served_by[0]) {
-        snprintf(row->served_by, sizeof row->served_by, "%s", served_by);
+    if (run->rows > 4 * OH_PERF_ROWS) {
+        return "more lines than a table can have";
     }
+    if ((run->rows & (run->rows - 1)) == 0) { /* room for twice as many */
+        run->row = oh_tool_resize(run->row, run->rows ? 2 * run->rows : 1, sizeof *run->row);
+    }
+    struct oh_perf_row *row = &run->row[run->rows++];
+    *row = (struct oh_perf_row){.mode = (enum oh_perf_mode)mode,
+                                .type = type,
+                                .op = (enum oh_perf_op)op,
+                                .bytes = (size_t)bytes,
+                                .count = (size_t)count,
+                                .floor_us = floor_us};
+    snprintf(row->served_by, sizeof row->served_by, "%s", served_by);
+    run->has_floor |= floor_us > 0;
     run->simulated |= strcmp(simulated, "1") == 0;
     run->checked |= wrong_text[0] != '\0';
     cell.wrong = (uint64_t)wrong;
@@ -247,6 +284,9 @@ const char *oh_perf_read_csv(const char *path, struct oh_perf_run *run)
             head = is_older || strcmp(line, csv_head) == 0;
             what = head ? NULL : "not the head of a file of onehop perf --csv";
         }
+    }
+    if (run->rows > 0) {
+        merge_rows(run);
     }
     if (what) {
         snprintf(problem, sizeof problem, "%s:%d: %s", path, number, what);

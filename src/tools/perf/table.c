@@ -13,7 +13,7 @@
 
 const char *const oh_perf_side_names[OH_PERF_SIDES] = {"stock", "windows", "onehop"};
 const char *const oh_perf_mode_names[OH_PERF_MODES] = {"graph", "eager"};
-const char *const oh_perf_pattern_names[OH_PERF_PATTERNS] = {"layer", "spin", "chain", "free"};
+const char *const oh_perf_pattern_names[OH_PERF_PATTERNS] = {"layer", "chain", "free"};
 
 #define WIDTH 120    /* of a table */
 #define KEY_WIDTH 37 /* of size, count, type and op */
@@ -124,11 +124,7 @@ static struct columns list_columns(const struct oh_perf_run *run)
     static const char *const heads[] = {"time", "p99", "busbw", "#wrong"}, *const units[] = {"(us)", "(us)", "(GB/s)",
                                                                                              ""};
     struct columns columns = {.count = 0};
-    bool floor = run->text[OH_PERF_FLOORS][0], program = false;
-    for (size_t i = 0; i < run->rows; i++) {
-        floor |= run->row[i].floor_us > 0;
-        program |= run->row[i].program_us > 0;
-    }
+    const bool floor = run->text[OH_PERF_FLOORS][0] || run->has_floor;
     for (int side = 0; side < run->columns; side++) {
         const int first = run->times ? TIME : WRONG;
         for (int kind = first; kind <= WRONG; kind++) {
@@ -136,7 +132,7 @@ static struct columns list_columns(const struct oh_perf_run *run)
             add(&columns, (struct column){kind, side, 0, 0, {name, heads[kind], units[kind]}});
         }
     }
-    if (run->times && program) {
+    if (run->times && run->has_program) {
         add(&columns, (struct column){PROGRAM, -1, 0, 0, {"", "program", "(us)"}});
     }
     if (run->times && floor) {
@@ -211,6 +207,30 @@ static void print_title(FILE *stream, const struct oh_perf_run *run, enum oh_per
     }
 }
 
+/* With as many decimals as the column has room for, or in powers of ten. */
+static void print_number(FILE *stream, int width, double value)
+{
+    char text[400];
+    int decimals = 2;
+    while (snprintf(text, sizeof text, "%.*f", decimals, value) >= width && --decimals >= 0) {
+    }
+    if (decimals < 0) {
+        snprintf(text, sizeof text, "%.*e", width > 7 ? 1 : 0, value);
+    }
+    fprintf(stream, "%*s", width, text);
+}
+
+/* A size or a count, in K, M or G where it has too many digits. */
+static void print_size(FILE *stream, size_t size)
+{
+    static const char units[] = "KMG";
+    int unit = -1;
+    for (; size > 999999999 && unit < 2 && size % 1024 == 0; unit++) {
+        size /= 1024;
+    }
+    fprintf(stream, " %*zu%.*s", unit < 0 ? 9 : 8, size, unit >= 0, &units[unit < 0 ? 0 : unit]);
+}
+
 static void print_cell(FILE *stream, const struct oh_perf_run *run, const struct oh_perf_row *row,
                        const struct column *column)
 {
@@ -227,7 +247,7 @@ static void print_cell(FILE *stream, const struct oh_perf_run *run, const struct
     } else if (column->kind == WRONG && there) {
         fprintf(stream, "%*s", column->width, "N/A");
     } else if (column->kind != WRONG && (value[column->kind] > 0 || (column->kind == BUSBW && there))) {
-        fprintf(stream, "%*.2f", column->width, value[column->kind]); /* one rank uses no bus: 0 */
+        print_number(stream, column->width, value[column->kind]); /* one rank uses no bus: 0 */
     } else {
         fprintf(stream, "%*s", column->width, "-");
     }
@@ -261,8 +281,10 @@ void oh_perf_print_row(FILE *stream, const struct oh_perf_run *run, size_t index
     if (index == 0 || row[-1].mode != row->mode) {
         print_title(stream, run, row->mode);
     }
-    fprintf(stream, "  %9zu %9zu %8s %6s", row->bytes, row->count, oh_perf_type_names[row->type],
-            oh_perf_op_names[row->op]);
+    fputc(' ', stream);
+    print_size(stream, row->bytes);
+    print_size(stream, row->count);
+    fprintf(stream, " %8s %6s", oh_perf_type_names[row->type], oh_perf_op_names[row->op]);
     for (int i = 0; i < columns.count; i++) {
         print_cell(stream, run, row, &columns.column[i]);
     }

@@ -23,8 +23,6 @@
 #define WINDOW_SYMMETRIC 0x01 /* NCCL_WIN_COLL_SYMMETRIC */
 #define BLOCK_THREADS 256
 #define THREAD_WORDS 4 /* that a thread of the copy has under way */
-/* 2 us at 2 GHz: longer than a launch takes, which is then hidden if it can be. */
-#define SPIN_CYCLES 4000
 
 void oh_perf_barrier(struct oh_perf_thread *thread)
 {
@@ -213,11 +211,10 @@ struct oh_tool_kernel oh_perf_kernel(const struct oh_perf_thread *thread, const 
 
 static void open_program(struct oh_perf_thread *thread)
 {
-    static const char *const names[OH_PERF_PATTERNS] = {
-        [OH_PERF_LAYER] = "oh_program_copy", [OH_PERF_SPIN] = "oh_program_spin"};
-    const char *name = names[thread->options->pattern];
-    thread->program = name ? oh_perf_kernel(thread, name) : (struct oh_tool_kernel){NULL, false};
-    thread->program.programmatic = false; /* as most programs launch theirs */
+    if (thread->options->pattern == OH_PERF_LAYER) {
+        thread->program = oh_perf_kernel(thread, "oh_program_copy");
+        thread->program.programmatic = false; /* as most programs launch theirs */
+    }
 }
 
 void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_workload *workload)
@@ -230,7 +227,6 @@ void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_wor
         .sendbuff = (const void *)(uintptr_t)thread->recv[workload->side],
         .recvbuff = (void *)(uintptr_t)thread->send[workload->side],
         .count = workload->bytes,
-        .operand = thread->options->pattern == OH_PERF_SPIN ? SPIN_CYCLES : 0,
     };
     oh_perf_check(thread, "launch",
                   oh_tool_kernel_launch(&thread->program, most ? OH_MAX_BLOCKS : (unsigned)blocks,
