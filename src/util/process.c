@@ -30,6 +30,25 @@
 
 static struct oh_process *processes;
 
+/*
+ * What the kernel adds to start times that this process reads, in ticks: the offset of its time namespace (Linux 5.6).
+ * So ranks in several namespaces agree on a start time. Undocumented in proc(5); fs/proc/array.c,
+ * timens_add_boottime_ns.
+ */
+static uint64_t namespace_ticks(void)
+{
+    char text[256];
+    long long seconds = 0;
+    int fd = open("/proc/self/timens_offsets", O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    text[length > 0 ? length : 0] = '\0';
+    const char *boot = strstr(text, "boottime");
+    return boot && sscanf(boot, "boottime %lld", &seconds) == 1 ? (uint64_t)(seconds * sysconf(_SC_CLK_TCK)) : 0;
+}
+
 /* A zombie with several threads is a process of which only the first thread has ended. */
 static bool read_stat(int32_t pid, bool *dead_p, uint64_t *start_p)
 {
@@ -49,6 +68,7 @@ static bool read_stat(int32_t pid, bool *dead_p, uint64_t *start_p)
                &threads, start_p) != 3) {
         return false;
     }
+    *start_p -= namespace_ticks();
     *dead_p = (state == 'Z' || state == 'X') && threads <= 1;
     return true;
 }

@@ -23,7 +23,7 @@ struct oh_process {
     bool ended; /* as of oh_processes_poll */
 };
 
-/* Returns the start time of a process in ticks since boot; 0: unknown. */
+/* Returns the start time of a process in ticks since boot, the same in all time namespaces; 0: unknown. */
 uint64_t oh_process_start_time(int32_t pid);
 
 /*

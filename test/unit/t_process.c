@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -180,6 +181,39 @@ static void test_number_used_again(void)
     oh_process_unwatch(process);
 }
 
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
+#endif
+
+/* Looks at `pid` from a time namespace whose boot was 28 hours earlier. 0: it lives; 1: not; 2: no such namespace here.
+ */
+static int look_from_elsewhere(pid_t pid, uint64_t start)
+{
+    int status = 0;
+    FILE *offsets = unshare(CLONE_NEWTIME) == 0 ? fopen("/proc/self/timens_offsets", "w") : NULL;
+    if (!offsets || fprintf(offsets, "boottime 100000 0\n") < 0 || fclose(offsets) != 0) {
+        return 2;
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+        _exit(oh_process_has_ended(pid, start));
+    }
+    waitpid(child, &status, 0);
+    return status != 0;
+}
+
+static void test_time_namespace(void)
+{
+    int status = 0;
+    const pid_t self = getpid(), child = fork();
+    if (child == 0) {
+        _exit(look_from_elsewhere(self, oh_process_start_time(self)));
+    }
+    waitpid(child, &status, 0);
+    const bool none = WIFEXITED(status) && WEXITSTATUS(status) == 2;
+    tap_ok(status == 0 || none, "a process of another time namespace lives%s", none ? " (there is none here)" : "");
+}
+
 int main(void)
 {
     tap_ok(oh_process_start_time(getpid()) > 0, "this process has a time of start");
@@ -191,5 +225,6 @@ int main(void)
     test_first_thread_ends(false);
     test_without_descriptor();
     test_number_used_again();
+    test_time_namespace();
     return tap_done();
 }
