@@ -334,7 +334,7 @@ oh_make() {
     local dir=$1
     shift
     oh_say "make (in $dir)"
-    oh_run "$dir/make.log" make -C "$dir" -j"$(nproc)" "$@"
+    (cd "$dir" && oh_run "$dir/make.log" make -j"$(nproc)" "$@") # by `make -C` libtool would see through oh_top's link
 }
 
 # oh_build DIR CONFIGURE-ARGUMENT...: configures and builds in DIR.

@@ -209,13 +209,9 @@ static const struct {
      "take "
      "no newer libcuda"},
     {"CUDA_ERROR_MPS_CONNECTION_FAILED", 805,
-     "start the MPS daemon (nvidia-cuda-mps-control -d), or unset CUDA_MPS_PIPE_DIRECTORY; a container must share its "
-     "pipe folder and IPC namespace"},
-    {"CUDA_ERROR_MPS_RPC_FAILURE", 806,
-     "restart the MPS daemon: `echo quit | nvidia-cuda-mps-control`; its log: server.log"},
-    {"CUDA_ERROR_MPS_SERVER_NOT_READY", 807,
-     "wait until the MPS server is ready, and try again; only one user's programs run under MPS at a time"},
-    {"CUDA_ERROR_MPS_MAX", 808, "end other programs under MPS: its server has no room for more"},
+     "start the MPS daemon (nvidia-cuda-mps-control -d), whose pipe folder a container must share, or unset "
+     "CUDA_MPS_PIPE_DIRECTORY"},
+    {"CUDA_ERROR_MPS", 807, "wait until the MPS server is ready, or restart it: `echo quit | nvidia-cuda-mps-control`"},
     {"CUDA_ERROR_UNKNOWN", 999,
      "load the module nvidia-uvm (`nvidia-modprobe -u`) and let this user open /dev/nvidia-uvm (devices of the cgroup "
      "or "

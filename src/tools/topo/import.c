@@ -59,42 +59,13 @@ static void add_gpu(struct oh_node *node, const char *tag, const char *bus_id, c
     node->visible++;
 }
 
-/* Calls `each` with every tag, and the index of the GPU that it is in (-1: none). */
-static void visit(struct oh_node *node, const char *text,
-                  void (*each)(struct oh_node *node, const char *tag, int gpu, const char *bus_id, const char *numa))
-{
-    char bus_id[OH_TOPO_BUS_ID] = "", numa[16] = "";
-    int gpu = -1;
-    for (const char *at = strchr(text, '<'); at; at = strchr(at + 1, '<')) {
-        if (is_tag(at, "cpu")) {
-            attribute(at, "numaid", numa, sizeof numa);
-        } else if (is_tag(at, "pci")) {
-            attribute(at, "busid", bus_id, sizeof bus_id);
-        }
-        gpu += is_tag(at, "gpu");
-        each(node, at, gpu, bus_id, numa);
-    }
-}
-
-static void take_gpu(struct oh_node *node, const char *tag, int gpu, const char *bus_id, const char *numa)
-{
-    (void)gpu;
-    if (is_tag(tag, "gpu") && node->visible < OH_NODE_GPUS) {
-        add_gpu(node, tag, bus_id, numa);
-    }
-}
-
 /* Links to a bridge end in NVSwitch, and join the GPU to all others that have such. */
-static void take_link(struct oh_node *node, const char *tag, int gpu, const char *bus_id, const char *numa)
+static void add_link(struct oh_node *node, const char *tag, int gpu)
 {
     char target[OH_TOPO_BUS_ID];
     const int count = number(tag, "count", 0, 99, 0);
-    (void)bus_id, (void)numa;
-    if (!is_tag(tag, "nvlink") || gpu < 0 || gpu >= node->visible) {
-        return;
-    }
-    attribute(tag, "target", target, sizeof target);
     const bool to_switch = number(tag, "tclass", 0, 0xffffff, 0) == 0x068000;
+    attribute(tag, "target", target, sizeof target);
     node->gpu[gpu].links = (node->gpu[gpu].links < 0 ? 0 : node->gpu[gpu].links) + count;
     for (int i = 0; i < node->visible; i++) {
         struct oh_topo_links *links = &oh_node_pair_at(node, gpu, i)->links;
@@ -105,17 +76,31 @@ static void take_link(struct oh_node *node, const char *tag, int gpu, const char
 
 static bool read_dump(const char *text, struct oh_node *node)
 {
+    char bus_id[OH_TOPO_BUS_ID] = "", numa[16] = "";
+    int gpu = -1;
     snprintf(node->source, sizeof node->source, "NCCL's topology dump");
-    visit(node, text, take_gpu);
+    for (const char *at = strchr(text, '<'); at; at = strchr(at + 1, '<')) {
+        if (is_tag(at, "cpu")) {
+            attribute(at, "numaid", numa, sizeof numa);
+        } else if (is_tag(at, "pci")) {
+            attribute(at, "busid", bus_id, sizeof bus_id);
+        } else if (is_tag(at, "gpu") && node->visible < OH_NODE_GPUS) {
+            add_gpu(node, at, bus_id, numa);
+        }
+    }
     oh_node_make_pairs(node);
     for (int i = 0; i < node->visible * node->visible; i++) {
         node->pair[i].links.active = 0;
     }
-    visit(node, text, take_link);
+    for (const char *at = strchr(text, '<'); at; at = strchr(at + 1, '<')) {
+        gpu += is_tag(at, "gpu");
+        if (is_tag(at, "nvlink") && gpu >= 0 && gpu < node->visible) {
+            add_link(node, at, gpu);
+        }
+    }
     for (int i = 0; i < node->visible * node->visible; i++) {
-        const struct oh_node_pair *there = &node->pair[i];
         const struct oh_node_pair *back = oh_node_pair_at(node, i % node->visible, i / node->visible);
-        node->pair[i].topo.nvml_nvlink = there->links.active > 0 && back->links.active > 0 ? OH_YES : OH_NO;
+        node->pair[i].topo.nvml_nvlink = node->pair[i].links.active > 0 && back->links.active > 0 ? OH_YES : OH_NO;
     }
     return node->visible > 0;
 }

@@ -125,16 +125,15 @@ static bool print_about(const struct oh_node *node, const char *head, about_func
     return any;
 }
 
+/* A list that has no room in its column. */
 static bool about_cpus(const struct oh_node *node, int gpu, char *text_p, size_t size)
 {
-    snprintf(text_p, size, "%s", node->gpu[gpu].cpus);
-    return strlen(text_p) > LIST;
+    return snprintf(text_p, size, "%s", node->gpu[gpu].cpus) > LIST;
 }
 
 static bool about_numa(const struct oh_node *node, int gpu, char *text_p, size_t size)
 {
-    snprintf(text_p, size, "%s", node->gpu[gpu].numa);
-    return strlen(text_p) > LIST;
+    return snprintf(text_p, size, "%s", node->gpu[gpu].numa) > LIST;
 }
 
 static bool about_links(const struct oh_node *node, int gpu, char *text_p, size_t size)
