@@ -10,7 +10,8 @@
 /*
  * Lamport words. An empty word holds OH_SENTINEL in each of its 32-bit parts (64-bit elements: in the upper parts), a
  * word that has arrived in none. The reader resets each word that it has used. So no bytes are spent on flags, and a
- * stale word is never mistaken for a new one. (NCCL's LL words carry a flag for each 4 bytes of data.)
+ * stale word is never mistaken for a new one. (NCCL's LL words carry a flag for each 4 bytes of data.) A word arrives
+ * in one or two steps, each of which is a whole 8-byte half (primitives.cuh, "Memory order").
  *
  * Floating-point types: the sentinel is a NaN, of 16- and 8-bit types two or four NaNs. A part of a message that holds
  * it is sent without its top bit, as another NaN. The result of NaNs is the GPU's canonical NaN whatever their bits

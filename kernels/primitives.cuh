@@ -5,9 +5,10 @@
  * test/simnode/primitives_cpu.h defines the same functions for the CPU (one thread per block), so that the same kernel
  * source runs without a GPU.
  *
- * Memory order: a Lamport word is stored and loaded as one relaxed system-scope vector access. Whether it has arrived
- * is tested in each 32-bit part (integers and 64-bit elements: in each 8-byte half), so the access may be torn between
- * them. 8-byte accesses are not torn; NCCL's LL protocol assumes the same.
+ * Memory order: a Lamport word is stored and loaded by one relaxed system-scope access of two 64-bit elements. PTX
+ * models such an access as two scalar accesses, in an unspecified order (PTX ISA, "Memory Consistency Model", "Vector
+ * Data-types"). So a reader may see one 8-byte half without the other half, and never a part of a half. The reader
+ * tests whether each half has arrived (lamport.cuh).
  */
 #ifndef OH_KERNELS_PRIMITIVES_CUH_
 #define OH_KERNELS_PRIMITIVES_CUH_
@@ -145,20 +146,24 @@ OH_DEVICE void oh_pdl_trigger()
 OH_DEVICE void oh_lamport_store(char *at, const oh_word16 &data)
 {
     oh_litmus_delay();
-    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(data.w[0]), "r"(data.w[1]),
-                 "r"(data.w[2]), "r"(data.w[3])
+    asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1, %2};" ::"l"(at), "l"(data.w[0] | (uint64_t)data.w[1] << 32),
+                 "l"(data.w[2] | (uint64_t)data.w[3] << 32)
                  : "memory");
 }
 
+/* The asm splits the halves: with 64-bit outputs nvcc 13.0 tests pairs of registers, with more instructions. */
 OH_DEVICE void oh_lamport_load(const char *at, oh_word16 *data)
 {
     oh_litmus_delay();
-    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("{ .reg .b64 half<2>; ld.relaxed.sys.global.v2.b64 {half0, half1}, [%4];\n"
+                 "  mov.b64 {%0, %1}, half0; mov.b64 {%2, %3}, half1; }"
                  : "=r"(data->w[0]), "=r"(data->w[1]), "=r"(data->w[2]), "=r"(data->w[3])
                  : "l"(at)
                  : "memory");
 }
 
+/* Empties a word of this rank's staging. A weak store: until this kernel ends, no thread loads the word or stores to
+ * it (doc/design.md, "Epochs"). */
 OH_DEVICE void oh_lamport_clear(char *at)
 {
     oh_litmus_delay();
