@@ -106,6 +106,14 @@ struct oh_control {
     uint32_t report_count;
 };
 
+/* When a kernel triggers the launch of the kernel behind it (griddepcontrol.launch_dependents): doc/design.md,
+ * "Launches that overlap". */
+enum oh_trigger {
+    OH_TRIGGER_NONE,  /* never: any kernel may be behind it */
+    OH_TRIGGER_EARLY, /* right after its own wait: the kernel behind it is of the same communicator */
+    OH_TRIGGER_LATE   /* after its last poll: all kernels of the program wait (ONEHOP_TRIGGER=1) */
+};
+
 struct oh_kernel_args {
     /* Staging of rank (rank + j) % nranks at [j]: rotated on the host, so that the index is static in the kernel. */
     char *staging[OH_MAX_RANKS];
@@ -115,7 +123,7 @@ struct oh_kernel_args {
     const uint32_t *abort_flag; /* in the control block */
     struct oh_control *control; /* for the report of a long wait; NULL: no report */
     uint32_t rank;
-    uint32_t early_trigger; /* not 0: the next kernel is of this communicator, and is launched while this one polls */
+    uint32_t trigger; /* enum oh_trigger */
     /* The rest is read by kernels for any op and number of ranks only. */
     uint32_t nranks;
     uint32_t op;           /* enum oh_kernel_op */

@@ -124,9 +124,9 @@ OH_DEVICE void oh_block_sync()
  * Programmatic dependent launch (sm_90): a kernel may start before the previous kernel of its stream has ended.
  * oh_pdl_wait waits until that kernel has ended and its writes are visible; what it writes (user data, epochs,
  * staging) must not be touched before. oh_pdl_trigger triggers the launch of the next kernel once all blocks have
- * called it. A kernel calls it when it no longer waits for a peer, or when the next kernel is onehop's and small
- * (oh_kernel_begin), so that kernels that wait never fill the GPU. Both do nothing in a kernel launched without the
- * attribute.
+ * called it. A kernel calls it only where enum oh_trigger allows: a kernel of the program that does not execute
+ * griddepcontrol.wait would read what the triggering kernel has not written yet. Without a call the next kernel is
+ * launched when all blocks have ended. Both functions do nothing in a kernel launched without the attribute.
  */
 OH_DEVICE void oh_pdl_wait()
 {

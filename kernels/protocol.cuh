@@ -54,14 +54,13 @@ OH_DEVICE uint32_t oh_epoch_of(const oh_kernel_args &args, uint32_t *held_p)
 }
 
 /*
- * Waits for the previous kernel. Before, a kernel only reads its arguments, since the previous kernel may still poll. A
- * kernel with an early trigger triggers the launch of the next kernel right after its own wait, so at most two of a
- * communicator are resident.
+ * Waits for the previous kernel. Before its wait a kernel reads its arguments only, since the previous kernel may still
+ * poll. A kernel triggers early only after its own wait, so at most two kernels of a communicator are resident.
  */
 OH_DEVICE void oh_kernel_begin(const oh_kernel_args &args)
 {
     oh_pdl_wait();
-    if (args.early_trigger) {
+    if (args.trigger == OH_TRIGGER_EARLY) {
         oh_pdl_trigger();
     }
 }
@@ -350,8 +349,10 @@ OH_DEVICE bool oh_receive(const Receiver &receiver, const oh_thread_words<batch>
  */
 OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch)
 {
-    oh_block_sync();  /* all threads have read this block's epoch word, and have received all their words */
-    oh_pdl_trigger(); /* after the barrier: the first thread that triggers does so for its block */
+    oh_block_sync(); /* all threads have read this block's epoch word, and have received all their words */
+    if (args.trigger == OH_TRIGGER_LATE) {
+        oh_pdl_trigger(); /* after the barrier: the first thread that triggers does so for its block */
+    }
     for (uint32_t b = oh_block() + oh_thread() * oh_blocks(); b < OH_MAX_BLOCKS; b += oh_threads() * oh_blocks()) {
         oh_word_store(args.staging[0] + OH_EPOCH_OFFSET + b * sizeof(struct oh_epoch), epoch);
     }

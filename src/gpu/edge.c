@@ -11,35 +11,49 @@
 #include <stdbool.h>
 #include <string.h>
 
+#define MOST_EARLY_BLOCKS 64 /* on less than half of the SMs of an H100 */
+#define MOST_EDGES 16        /* into a kernel; with more, no edge is changed */
+
 static uint32_t threads_of(const CUDA_KERNEL_NODE_PARAMS *params)
 {
     return params->gridDimX * params->blockDimX;
 }
 
-CUresult oh_edge_trigger_early(const struct oh_kernel_set *set, uint32_t max_blocks, CUgraphNode first,
-                               CUgraphNode next)
+/* Reads the arguments of a kernel node, or only their base if it has no list. Returns their bytes; 0: the kernel is not
+ * of the set, or cannot be read. */
+static size_t read_args(const struct oh_kernel_set *set, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *params_p,
+                        struct oh_kernel_list_args *args_p)
 {
-    CUDA_KERNEL_NODE_PARAMS params, next_params;
-    OH_TRY(oh_driver.graph_kernel_node_get_params(first, &params));
-    OH_TRY(oh_driver.graph_kernel_node_get_params(next, &next_params));
-    if (!params.kernelParams || !oh_kernel_args_bytes(set, next_params.func)) {
-        return CUDA_SUCCESS;
+    if (oh_driver.graph_kernel_node_get_params(node, params_p) != CUDA_SUCCESS || !params_p->kernelParams) {
+        return 0;
     }
-    struct oh_kernel_list_args args; /* or only its base, with which it begins */
-    void *parameter[] = {&args};
-    const size_t bytes = oh_kernel_args_bytes(set, params.func);
-    memcpy(&args, params.kernelParams[0], bytes);
-    if (bytes == 0 || threads_of(&params) + threads_of(&next_params) > oh_plan_grid_threads(args.base.nranks) ||
-        params.gridDimX + next_params.gridDimX > max_blocks) {
-        return CUDA_SUCCESS;
-    }
-    args.base.early_trigger = 1;
-    params.kernelParams = parameter;
-    return oh_driver.graph_kernel_node_set_params(first, &params);
+    const size_t bytes = oh_kernel_args_bytes(set, params_p->func);
+    memcpy(args_p, params_p->kernelParams[0], bytes);
+    return bytes;
 }
 
-#define MOST_EARLY_BLOCKS 64 /* on less than half of the SMs of an H100 */
-#define MOST_EDGES 16        /* into a kernel of the program; with more, no edge is changed */
+/* Both kernels together are as small as one must be. */
+static bool fit_together(const struct oh_edge *edge, const CUDA_KERNEL_NODE_PARAMS *from,
+                         const CUDA_KERNEL_NODE_PARAMS *to, uint32_t nranks)
+{
+    return threads_of(from) + threads_of(to) <= oh_plan_grid_threads(nranks) &&
+           from->gridDimX + to->gridDimX <= edge->max_blocks;
+}
+
+CUresult oh_edge_trigger_early(const struct oh_edge *edge)
+{
+    CUDA_KERNEL_NODE_PARAMS from, to;
+    struct oh_kernel_list_args args;
+    void *parameter[] = {&args};
+    OH_TRY(oh_driver.graph_kernel_node_get_params(edge->to, &to));
+    if (!edge->same_comm || oh_kernel_args_bytes(edge->set, to.func) == 0 ||
+        read_args(edge->set, edge->from, &from, &args) == 0 || !fit_together(edge, &from, &to, args.base.nranks)) {
+        return CUDA_SUCCESS;
+    }
+    args.base.trigger = OH_TRIGGER_EARLY;
+    from.kernelParams = parameter;
+    return oh_driver.graph_kernel_node_set_params(edge->from, &from);
+}
 
 static bool is_kernel(CUgraphNode node)
 {
@@ -47,35 +61,59 @@ static bool is_kernel(CUgraphNode node)
     return oh_driver.graph_node_get_type(node, &type) == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_KERNEL;
 }
 
-static bool has_default_edges(CUgraphNode node)
+/* `to` is launched after all blocks of `from` have ended. */
+static bool is_launched_after(const struct oh_edge *edge, CUgraphNode from, const struct oh_edge_data *data)
 {
-    CUgraphNode nodes[MOST_EDGES];
-    struct oh_edge_data edges[MOST_EDGES];
-    size_t count = 0;
-    bool plain = oh_driver.graph_node_get_dependencies(node, NULL, NULL, &count) == CUDA_SUCCESS &&
-                 count <= MOST_EDGES &&
-                 oh_driver.graph_node_get_dependencies(node, nodes, edges, &count) == CUDA_SUCCESS;
-    for (size_t i = 0; i < count && plain; i++) {
-        plain = edges[i].type == OH_EDGE_DEFAULT;
+    CUDA_KERNEL_NODE_PARAMS params;
+    struct oh_kernel_list_args args;
+    if (data->type == OH_EDGE_DEFAULT) {
+        return true;
     }
-    return plain;
+    return edge->same_comm && data->from_port == OH_PORT_PROGRAMMATIC && is_kernel(from) &&
+           read_args(edge->set, from, &params, &args) > 0 && args.base.trigger == OH_TRIGGER_NONE;
+}
+
+/* `from` is launched after all blocks before it have ended. */
+static bool is_launched_late(const struct oh_edge *edge)
+{
+    CUgraphNode nodes[MOST_EDGES + 1];
+    struct oh_edge_data edges[MOST_EDGES + 1];
+    size_t count = MOST_EDGES + 1; /* returned: the number of edges, if there is room for all */
+    bool late =
+        oh_driver.graph_node_get_dependencies(edge->from, nodes, edges, &count) == CUDA_SUCCESS && count <= MOST_EDGES;
+    for (size_t i = 0; i < count && late; i++) {
+        late = is_launched_after(edge, nodes[i], &edges[i]);
+    }
+    return late;
+}
+
+/* Both kernels may be on the GPU together. */
+static bool may_overlap(const struct oh_edge *edge)
+{
+    CUDA_KERNEL_NODE_PARAMS from, to;
+    struct oh_kernel_list_args args;
+    if (oh_driver.graph_kernel_node_get_params(edge->to, &to) != CUDA_SUCCESS) {
+        return false;
+    }
+    if (edge->same_comm) {
+        return read_args(edge->set, edge->from, &from, &args) > 0 && fit_together(edge, &from, &to, args.base.nranks);
+    }
+    return oh_driver.graph_kernel_node_get_params(edge->from, &from) == CUDA_SUCCESS && !oh_kernel_is_ours(from.func) &&
+           to.gridDimX <= MOST_EARLY_BLOCKS;
 }
 
 static bool can_launch_early(const struct oh_edge *edge)
 {
-    CUDA_KERNEL_NODE_PARAMS from, to;
     CUlaunchAttributeValue cooperative, from_priority, to_priority;
     CUresult(CUDAAPI * get)(CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue *) =
         oh_driver.graph_kernel_node_get_attribute;
     return oh_driver.graph_add_edges && oh_driver.graph_remove_edges && edge->data.type == OH_EDGE_PROGRAMMATIC &&
-           edge->data.from_port == OH_PORT_PROGRAMMATIC && is_kernel(edge->from) &&
-           oh_driver.graph_kernel_node_get_params(edge->from, &from) == CUDA_SUCCESS && !oh_kernel_is_ours(from.func) &&
-           oh_driver.graph_kernel_node_get_params(edge->to, &to) == CUDA_SUCCESS && to.gridDimX <= MOST_EARLY_BLOCKS &&
+           edge->data.from_port == OH_PORT_PROGRAMMATIC && is_kernel(edge->from) && may_overlap(edge) &&
            get(edge->from, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &cooperative) == CUDA_SUCCESS && !cooperative.cooperative &&
            get(edge->from, CU_LAUNCH_ATTRIBUTE_PRIORITY, &from_priority) == CUDA_SUCCESS &&
            get(edge->to, CU_LAUNCH_ATTRIBUTE_PRIORITY, &to_priority) == CUDA_SUCCESS &&
            to_priority.priority >= from_priority.priority && /* a lower number is a higher priority */
-           has_default_edges(edge->from);
+           is_launched_late(edge);
 }
 
 CUresult oh_edge_launch_early(const struct oh_edge *edge)

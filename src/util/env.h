@@ -32,6 +32,7 @@
     X(CHECK_CALLS, "ONEHOP_CHECK_CALLS", "0", "0 or 1")                                                                \
     X(GRAPH_MIXING, "ONEHOP_GRAPH_MIXING", "1, or NCCL_GRAPH_MIXING_SUPPORT", "0 or 1")                                \
     X(LAUNCH_ORDER, "ONEHOP_LAUNCH_ORDER", "1", "0 or 1")                                                              \
+    X(TRIGGER, "ONEHOP_TRIGGER", "0", "0 or 1")                                                                        \
     X(SHM_DIR, "ONEHOP_SHM_DIR", "/dev/shm", "an absolute path of at most 200 characters")                             \
     X(INIT_EPOCH, "ONEHOP_INIT_EPOCH", "1", "0 to 4294967295")
 

@@ -62,6 +62,10 @@
     X(GraphGetEdges, cuGraphGetEdges_v2, (CUgraph, CUgraphNode *, CUgraphNode *, CUgraphEdgeData *, size_t *))         \
     X(GraphNodeGetType, cuGraphNodeGetType, (CUgraphNode, CUgraphNodeType *))                                          \
     X(GraphKernelNodeGetParams, cuGraphKernelNodeGetParams_v2, (CUgraphNode, CUDA_KERNEL_NODE_PARAMS *))               \
+    X(ModuleLoadData, cuModuleLoadData, (CUmodule *, const void *))                                                    \
+    X(ModuleUnload, cuModuleUnload, (CUmodule))                                                                        \
+    X(ModuleGetFunction, cuModuleGetFunction, (CUfunction *, CUmodule, const char *))                                  \
+    X(LaunchKernelEx, cuLaunchKernelEx, (const CUlaunchConfig *, CUfunction, void **, void **))                        \
     X(GraphExecUpdate, cuGraphExecUpdate_v2, (CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo *))
 
 /* X(name behind "nccl", parameters) */

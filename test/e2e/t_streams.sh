@@ -13,9 +13,11 @@ expect_served "graphs and eager calls on three streams (seed $seed)" \
 expect_served "the same of threads (seed $seed)" -- run_app "${mix[@]}" --ranks 3 --threads --rounds 40 --structure
 ONEHOP_ALGO=twoshot expect_served "the same in two hops (seed $seed)" twoshot \
     -- run_app "${mix[@]}" --ranks 2 --rounds 30 --structure modes turns children
+ONEHOP_TRIGGER=1 expect_served "the same, where all kernels trigger (seed $seed)" \
+    -- run_app "${mix[@]}" --ranks 2 --rounds 20 --structure modes early chains
 for function in cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetParams_v2 cuGraphNodeGetDependencies_v2; do
     SIMNODE_CALLER=libonehop.so SIMNODE_FAIL=$function run_app "${mix[@]}" --ranks 2 --rounds 10 modes early
-    expect_counts "without $function kernels let the next in late" served=1+ 0:WARN
+    expect_counts "without $function kernels do not overlap" served=1+ 0:WARN
 done
 ONEHOP_MAX_BYTES=100 expect_right "the same, with fallbacks" \
     -- run_app "${mix[@]}" --ranks 2 --rounds 30 modes turns destroy

@@ -65,8 +65,14 @@ void make_comm(struct rank *rank);
 
 /* --- graph_structure.c -------------------------------------------------------------------------------------------- */
 
-/* A kernel of onehop lets the next in early where that is known to be right, and nowhere else; so many do. */
-void check_early(struct cf_worker *worker, CUgraph graph, int expected);
+/* ONEHOP_TRIGGER=1: kernels trigger wherever the next kernel is onehop's. */
+bool all_trigger(void);
+
+/*
+ * No kernel overlaps another but the next one of its communicator. `triggers` kernels trigger the launch of the next
+ * early, `ordered` kernels are launched when all blocks of the kernel before have begun.
+ */
+void check_early(struct cf_worker *worker, CUgraph graph, int triggers, int ordered);
 
 /* One wait, one record as a leaf behind the last kernel, and kernels that follow one another programmatically. */
 void check_structure(struct cf_worker *worker, CUgraph graph, int kernels);
@@ -78,6 +84,11 @@ void check_structure(struct cf_worker *worker, CUgraph graph, int kernels);
  * send early.
  */
 void chains(struct rank *rank);
+
+/* --- graph_foreign.c ---------------------------------------------------------------------------------------------- */
+
+/* Kernels of the program that are launched programmatically behind calls, and do not wait. */
+void foreign_kernels(struct rank *rank);
 
 /* --- graph_scenarios.c -------------------------------------------------------------------------------------------- */
 

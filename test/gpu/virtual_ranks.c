@@ -202,7 +202,7 @@ static CUresult launch_call(struct rank *rank, int c)
         .abort_flag = (const uint32_t *)(uintptr_t)node->abort_flag_device,
         .rank = (uint32_t)index,
         .nranks = (uint32_t)node->nranks,
-        .early_trigger = (uint32_t)cf_draw(&rank->own, 2),
+        .trigger = (uint32_t)cf_draw(&rank->own, 3),
     };
     for (int j = 0; j < node->nranks; j++) {
         args.staging[j] = (char *)(uintptr_t)node->rank[(index + j) % node->nranks].staging;

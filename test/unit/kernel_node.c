@@ -178,7 +178,9 @@ static struct oh_kernel_args base_args(const struct call *call, unsigned rank, c
                                   .call_number = REPORTED_CALL,
                                   .signature = REPORTED_SIGNATURE,
                                   .report_count = (uint32_t)call->count,
-                                  .early_trigger = call->early_trigger,
+                                  .trigger = call->early_trigger  ? OH_TRIGGER_EARLY
+                                             : call->late_trigger ? OH_TRIGGER_LATE
+                                                                  : OH_TRIGGER_NONE,
                                   .rank = rank,
                                   .nranks = node.ranks,
                                   .op = call->op};

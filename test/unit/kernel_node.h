@@ -42,7 +42,7 @@ struct call {
     bool scalar_in_memory;
     bool concurrent; /* the blocks run at the same time, and beside what the next kernel does before it waits for this
                       * one; else one after the other */
-    bool early_trigger;
+    bool early_trigger, late_trigger;
     bool half[OH_MAX_RANKS]; /* on these ranks the grid is half as large, if blocks run at the same time */
     struct cf_data data;     /* this and the following are set by prepare_call */
     char *send[OH_MAX_RANKS], *recv[OH_MAX_RANKS], *input[OH_MAX_RANKS]; /* input: a copy of what was sent */

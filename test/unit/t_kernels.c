@@ -69,6 +69,7 @@ static struct call random_call(unsigned *seed)
     call.in_place = rand_r(seed) % 2;
     call.concurrent = rand_r(seed) % 3 == 0;
     call.early_trigger = rand_r(seed) % 2;
+    call.late_trigger = rand_r(seed) % 2;
     const unsigned per_word = (unsigned)(OH_WORD_BYTES / cf_types[call.type].size);
     const bool whole = rand_r(seed) % 2; /* words have a faster way: on some ranks, on others not */
     if (whole) {

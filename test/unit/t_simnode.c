@@ -524,11 +524,11 @@ static void kernels(void)
     struct oh_kernel_args args = *(struct oh_kernel_args *)params.kernelParams[0];
     void *parameter = &args;
     params.kernelParams = &parameter;
-    args.early_trigger = 1;
+    args.trigger = 1;
     OK(cuGraphKernelNodeSetParams(nodes[0], &params));
-    args.early_trigger = 2;
+    args.trigger = 2;
     OK(cuGraphKernelNodeGetParams(nodes[0], &params));
-    CHECK(((struct oh_kernel_args *)params.kernelParams[0])->early_trigger == 1); /* it is copied */
+    CHECK(((struct oh_kernel_args *)params.kernelParams[0])->trigger == 1); /* it is copied */
     params.gridDimX = OH_MAX_BLOCKS + 1;
     FAILS(cuGraphKernelNodeSetParams(nodes[0], &params), CUDA_ERROR_INVALID_VALUE);
     OK(cuLibraryUnload(library));

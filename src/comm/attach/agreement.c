@@ -190,6 +190,7 @@ static void fill_arguments(struct oh_comm *comm)
     args->control = (struct oh_control *)(uintptr_t)staging->control_device;
     args->abort_flag = &args->control->abort_flag;
     args->rank = comm->id.rank;
+    args->trigger = oh_env_flag(OH_ENV_TRIGGER, false) ? OH_TRIGGER_LATE : OH_TRIGGER_NONE;
     args->nranks = comm->id.nranks;
 }
 

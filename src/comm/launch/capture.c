@@ -219,18 +219,35 @@ CUresult oh_capture_before(struct oh_comm *comm, const struct oh_stream_state *s
     return follow_frontier(capture, stream_state->stream);
 }
 
-/* The result of oh_edge_trigger_early is not needed: a kernel that could not be changed triggers late. */
-static CUresult link_captured(const struct oh_comm *comm, const struct oh_capture *capture, CUgraphNode kernel)
+/*
+ * A program can add a dependent to the last kernel of an earlier submission: it may have recorded an event behind that
+ * kernel, for which another stream waits. Kernels within a submission have no dependents but ours.
+ */
+static bool may_trigger(const struct oh_submission *submission)
 {
+    return submission->kernels > 1 || submission->calls[0].comm->serve.args.trigger == OH_TRIGGER_LATE;
+}
+
+/* The result of oh_edge_trigger_early is not needed: a kernel that cannot be changed does not trigger. */
+static CUresult link_captured(const struct oh_submission *submission, CUgraphNode kernel)
+{
+    const struct oh_comm *comm = submission->calls[0].comm;
+    const struct oh_capture *capture = submission->capture;
     CUgraphNode nodes[2];
     struct oh_edge_data edges[2]; /* without room for their data the call fails */
     size_t count = 2;
     if (oh_driver.graph_node_get_dependencies(kernel, nodes, edges, &count) != CUDA_SUCCESS || count != 1) {
         return CUDA_SUCCESS;
     }
-    const struct oh_edge edge = {.graph = capture->graph, .from = nodes[0], .to = kernel, .data = edges[0]};
-    if (edge.from == capture->kernel) {
-        oh_edge_trigger_early(comm->serve.kernels, comm->serve.max_blocks, edge.from, kernel);
+    const struct oh_edge edge = {.graph = capture->graph,
+                                 .from = nodes[0],
+                                 .to = kernel,
+                                 .data = edges[0],
+                                 .set = comm->serve.kernels,
+                                 .max_blocks = comm->serve.max_blocks,
+                                 .same_comm = nodes[0] == capture->kernel};
+    if (edge.same_comm && may_trigger(submission)) {
+        oh_edge_trigger_early(&edge);
         return CUDA_SUCCESS;
     }
     return comm->order.launch_order ? oh_edge_launch_early(&edge) : CUDA_SUCCESS;
@@ -247,7 +264,7 @@ CUresult oh_capture_link(const struct oh_submission *submission)
     }
     bool known = get_frontier(submission->stream_state.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
     CUgraphNode kernel = known ? nodes[0] : NULL;
-    CUresult result = kernel ? link_captured(comm, capture, kernel) : CUDA_SUCCESS;
+    CUresult result = kernel ? link_captured(submission, kernel) : CUDA_SUCCESS;
     capture->kernel = kernel;
     return result;
 }

@@ -161,9 +161,9 @@ CUresult oh_capture_before(struct oh_comm *comm, const struct oh_stream_state *s
 CUresult oh_capture_after(struct oh_capture *capture, CUstream stream);
 
 /*
- * After each kernel of the submission. In a capture, if the kernel depends on a single node: a kernel of the
- * communicator gets an early trigger; after a kernel of the program this one is launched early (gpu/edge.c). Fails
- * only if the order of the two is lost; any other error leaves the capture as it was.
+ * After each kernel of the submission. In a capture, if the kernel depends on a single kernel: a kernel of the same
+ * submission triggers early; behind a kernel of an earlier submission, or of the program, this kernel is launched early
+ * (gpu/edge.c). Fails only if the order of the two is lost; any other error leaves the capture as it was.
  */
 CUresult oh_capture_link(const struct oh_submission *submission);
 
