@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT
+# The PTX of the kernels: words are relaxed system-scope accesses of 64-bit elements, no path accesses memory before
+# griddepcontrol.wait, and a kernel triggers dependents only behind a test of its parameter. Of each algorithm the sum of
+# bf16 and any op of i32, 2 ranks: all other kernels have the same primitives.
+. "$abs_top_srcdir/test/hygiene/tap.sh"
+nvcc=$(sed -n 's/^NVCC = //p' "$abs_top_builddir/Makefile")
+[ -n "$nvcc" ] && "$nvcc" --version >/dev/null 2>&1 || tap_skip_all "no nvcc"
+python3 -c '' 2>/dev/null || tap_skip_all "no python3"
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+
+cat >"$scratch/some.cu" <<'END'
+#include "kernels/protocol.cuh"
+#undef OH_SUM_KERNELS
+#define OH_SUM_KERNELS(algorithm_, type_) OH_SUM_KERNEL(algorithm_, type_, 2)
+#undef OH_EACH_ANY_RANKS
+#define OH_EACH_ANY_RANKS(x_, algorithm_, type_) x_(algorithm_, type_, n2, 2, 2)
+#undef OH_EACH_SUM_TYPE
+#define OH_EACH_SUM_TYPE(x_, algorithm_) x_(algorithm_, bf16)
+#undef OH_EACH_TYPE
+#define OH_EACH_TYPE(x_, algorithm_) x_(algorithm_, i32)
+#include "kernels/oneshot.cu"
+#include "kernels/twoshot.cu"
+END
+
+cat >"$scratch/wrong.py" <<'END'
+import re, sys
+USER = r"ld\.global\.cg\.v4\.u32|(ld|st)\.global\.u(8|16|32|64)|st\.global\.v4\.u32"  # and words that are emptied
+EPOCH = r"(ld|st)\.volatile\.global\.u32|ld\.volatile\.global\.u64"
+ESCAPE = r"(ld|st)\.relaxed\.sys\.global\.u8"
+WORD = r"(ld|st)\.relaxed\.sys\.global\.v2\.b64"
+kernels = re.findall(r"\.entry (\w+)\(.*?\n\{\n(.*?)\n\}\n", open(sys.argv[1]).read(), re.S)
+if len(kernels) != 4:
+    print(f"{len(kernels)} kernels, not 4")
+for name, text in kernels:
+    lines = [line.strip() for line in re.sub(r"//.*", "", text).split("\n")]
+    lines = [line for line in lines if line and not line.startswith(".")]
+    labels = {line[:-1]: i for i, line in enumerate(lines) if re.fullmatch(r"\$\w+:", line)}
+    found, seen, todo, access = set(), set(), [0], r"\b(?:ld|st|atom|red)\.(?!param|local)[a-z0-9_.]+"
+    while todo:  # instructions that a thread can reach without a wait
+        i = todo.pop()
+        while i < len(lines) and i not in seen and "griddepcontrol.wait" not in lines[i]:
+            seen.add(i)
+            found |= {f"{a} before the wait" for a in re.findall(access, lines[i])}
+            jump = re.match(r"(@\S+ +)?bra(?:\.uni)?\s+(\$\w+);", lines[i])
+            if jump:
+                todo.append(labels[jump[2]])
+            if "launch_dependents" in lines[i]:
+                found.add("triggers before the wait")
+            if jump and not jump[1] or lines[i].startswith("ret"):
+                break
+            i += 1
+    accesses = re.findall(access, " ".join(lines))
+    found |= {f"{a} is no access of the protocol" for a in accesses if not re.fullmatch(f"{USER}|{EPOCH}|{ESCAPE}|{WORD}", a)}
+    found |= {f"no {kind} of a word" for kind in ("ld", "st") if not any(re.fullmatch(WORD, a) and a[:2] == kind for a in accesses)}
+    for i, line in enumerate(lines):
+        if "launch_dependents" in line and not re.match(r"ld\.param\.u32\s.*;setp\.ne\.s32\s.*, [12];@%p\d+ bra\s", "".join(lines[i - 3:i])):
+            found.add("triggers without a test of its parameter")
+    for what in sorted(found):
+        print(f"{name}: {what}")
+END
+
+# wrong FOLDER: what is wrong in the kernels below FOLDER, a line each.
+wrong() {
+    "$nvcc" -ptx -gencode arch=compute_90,code=compute_90 -std=c++17 -O3 -I"$1" \
+        -o "$scratch/some.ptx" "$scratch/some.cu" >"$scratch/log" 2>&1 || cat "$scratch/log"
+    python3 "$scratch/wrong.py" "$scratch/some.ptx" 2>&1
+}
+
+# expect_found NAME FILE EXPRESSION PATTERN: a copy of the kernels that sed has changed has this wrong.
+expect_found() {
+    local found
+    rm -rf "$scratch/copy" && mkdir "$scratch/copy" && cp -r "$abs_top_srcdir/kernels" "$scratch/copy" && chmod -R u+w "$scratch/copy"
+    sed -i "$3" "$scratch/copy/$2"
+    found=$(wrong "$scratch/copy")
+    grep -qE -- "$4" <<<"$found"
+    tap_point $? "$1: is found" "$found"
+}
+
+tap_empty "$(wrong "$abs_top_srcdir")" "accesses, waits and triggers"
+if [ "${OH_PTX_FULL-0}" = 0 ]; then
+    tap_skip "mutations are found" "OH_PTX_FULL=1 tries them"
+else
+    primitives=kernels/primitives.cuh
+    expect_found "a weak load" $primitives 's/ld\.relaxed\.sys\.global\.v2/ld.global.v2/' 'ld.global.v2.b64 is no access'
+    expect_found "a load of GPU scope" $primitives 's/ld\.relaxed\.sys\.global\.v2/ld.relaxed.gpu.global.v2/' 'gpu.global.v2.b64 is no'
+    expect_found "a store of GPU scope" $primitives 's/st\.relaxed\.sys\.global\.v2/st.relaxed.gpu.global.v2/' 'gpu.global.v2.b64 is no'
+    expect_found "32-bit elements" $primitives 's/ld\.relaxed\.sys\.global\.v2\.b64 {half0, half1}, \[%4\];.*/ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"/; /mov.b64 {%0, %1}, half0/d' 'v4.u32 is no access'
+    expect_found "no wait" $primitives '/griddepcontrol\.wait;/d' 'before the wait'
+    expect_found "a load before the wait" kernels/oneshot.cu 's/^    oh_kernel_begin(args);/    const uint32_t early = oh_word_load(oh_epoch_address(args)); oh_assume(early != 7);\n&/' 'before the wait'
+    expect_found "a trigger at the end" kernels/protocol.cuh 's/if (args.trigger == OH_TRIGGER_LATE) {/{/' 'without a test'
+    expect_found "an early trigger" kernels/protocol.cuh 's/if (args.trigger == OH_TRIGGER_EARLY) {/{/' 'without a test'
+fi
+tap_done
