@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #define GARBAGE 0xA5
+#define FREED 0xDE
 #define NONCE_NAME "simnode-%016llx"
 
 /* What is in a CUipcMemHandle. */
@@ -114,6 +115,21 @@ err_free:
     return NULL;
 }
 
+/*
+ * Ends a device allocation, also for the processes that have it open: what CUDA leaves undefined is an error here. They
+ * find garbage as long as the memory is there, and SIGBUS afterwards.
+ */
+static void end_device_memory(const struct simcuda_memory *memory)
+{
+    memset(memory->base, FREED, memory->bytes);
+    munmap(memory->base, memory->bytes);
+    if (ftruncate(memory->fd, 0) != 0) {
+        perror("simnode: ftruncate");
+        abort();
+    }
+    close(memory->fd);
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr *address_p, size_t bytes)
 {
     SIMCUDA_LOCK();
@@ -144,8 +160,7 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     simcuda_remove(&memory->object);
     simcuda_context_wait(memory->ctx); /* as the driver does; what is queued may still use it */
     memory->ctx->live_bytes -= memory->bytes;
-    munmap(memory->base, memory->bytes);
-    close(memory->fd);
+    end_device_memory(memory);
     free(memory);
     return CUDA_SUCCESS;
 }
@@ -162,9 +177,8 @@ static void free_of(enum simcuda_kind kind, CUcontext ctx)
         simcuda_remove(object);
         if (kind == SIMCUDA_DEVICE_MEMORY) {
             ctx->live_bytes -= memory->bytes;
-            close(memory->fd);
-        }
-        if (kind != SIMCUDA_HOST_MEMORY) {
+            end_device_memory(memory);
+        } else if (kind == SIMCUDA_IPC_MEMORY) {
             munmap(memory->base, memory->bytes);
         }
         free(memory);

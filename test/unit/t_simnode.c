@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -263,11 +264,22 @@ static void memory(void)
 
 static int to_peer[2], to_owner[2];
 
-/* One process exports memory of device 0, another opens it on device 1, twice; then it is freed. */
+/* An access ends the process. */
+static bool is_unmapped(CUdeviceptr address)
+{
+    int status;
+    pid_t reader = fork();
+    if (reader == 0) {
+        _exit(*(volatile char *)pointer(address));
+    }
+    return waitpid(reader, &status, 0) == reader && WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS;
+}
+
+/* One process exports memory of device 0, another opens it on device 1, twice; then it is freed while it is open. */
 static void open_exported(bool access)
 {
     CUipcMemHandle handle;
-    CUdeviceptr address, again;
+    CUdeviceptr address, again, open = 0;
     CHECK(read(to_peer[0], &handle, sizeof handle) == sizeof handle);
     start(1);
     if (access) {
@@ -279,9 +291,14 @@ static void open_exported(bool access)
         CHECK(strcmp(pointer(address), "from the owner") == 0);
         OK(cuIpcCloseMemHandle(address));
         FAILS(cuIpcCloseMemHandle(address), CUDA_ERROR_INVALID_VALUE);
+        OK(cuIpcOpenMemHandle(&open, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     }
     CHECK(write(to_owner[1], "x", 1) == 1);
     CHECK(read(to_peer[0], &handle, sizeof handle) == sizeof handle);
+    if (access) {
+        CHECK(is_unmapped(open));
+        OK(cuIpcCloseMemHandle(open));
+    }
     FAILS(cuIpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
           access ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
 }
