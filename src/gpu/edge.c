@@ -11,8 +11,14 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define MOST_EARLY_BLOCKS 64 /* on less than half of the SMs of an H100 */
-#define MOST_EDGES 16        /* into a kernel; with more, no edge is changed */
+#define MOST_EARLY_BLOCKS 64u
+#define MOST_EDGES 16 /* into a kernel; with more, no edge is changed */
+
+uint32_t oh_edge_early_blocks(uint32_t sms)
+{
+    const uint32_t few = sms > 0 ? (sms - 1) / 2 : 0;
+    return few < MOST_EARLY_BLOCKS ? few : MOST_EARLY_BLOCKS;
+}
 
 static uint32_t threads_of(const CUDA_KERNEL_NODE_PARAMS *params)
 {
@@ -99,7 +105,7 @@ static bool may_overlap(const struct oh_edge *edge)
         return read_args(edge->set, edge->from, &from, &args) > 0 && fit_together(edge, &from, &to, args.base.nranks);
     }
     return oh_driver.graph_kernel_node_get_params(edge->from, &from) == CUDA_SUCCESS && !oh_kernel_is_ours(from.func) &&
-           to.gridDimX <= MOST_EARLY_BLOCKS;
+           to.gridDimX <= edge->early_blocks;
 }
 
 static bool can_launch_early(const struct oh_edge *edge)

@@ -73,6 +73,9 @@ CUresult oh_room_query(CUdevice device, const struct oh_context *context, const 
  * at most as many threads as one grid may have, and at most max_blocks blocks.
  */
 
+/* Returns the most blocks of a kernel that waits while the program's kernel runs: on less than half of `sms` SMs. */
+uint32_t oh_edge_early_blocks(uint32_t sms);
+
 /* Two kernel nodes of a graph under capture, and the edge between them, which is the only edge into `to`. */
 struct oh_edge {
     CUgraph graph;
@@ -80,7 +83,8 @@ struct oh_edge {
     struct oh_edge_data data;
     const struct oh_kernel_set *set; /* `to` is of this set */
     uint32_t max_blocks;
-    bool same_comm; /* `from` is a kernel of the communicator of `to` */
+    uint32_t early_blocks; /* oh_edge_early_blocks */
+    bool same_comm;        /* `from` is a kernel of the communicator of `to` */
 };
 
 /*
@@ -96,8 +100,8 @@ CUresult oh_edge_trigger_early(const struct oh_edge *edge);
  * (CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER). It stays programmatic, so `to` waits for `from` to complete as before. No
  * other edge out of `from` changes, and `from` triggers nothing. Only if
  *
- *   `from` is a kernel of the communicator; or a kernel of the program that is not cooperative, and `to` has few
- *   blocks: while `from` runs, they keep kernels of other branches that need whole SMs off theirs;
+ *   `from` is a kernel of the communicator; or a kernel of the program that is not cooperative, and `to` has at
+ *   most early_blocks blocks: while `from` runs, they keep kernels of other branches that need whole SMs off theirs;
  *   `from` itself is launched after all blocks before it have ended: all edges into it are of the default type, or, if
  *   it is of the communicator, come from kernels of the communicator that do not trigger. So at most one kernel of a
  *   branch waits in this way, and the epoch of `to` is final;

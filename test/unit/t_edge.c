@@ -221,7 +221,8 @@ enum front {
 static struct oh_edge edge_into(CUgraphNode node, bool same_comm)
 {
     CUstreamCaptureStatus status;
-    struct oh_edge edge = {.to = node, .set = set, .max_blocks = most_blocks, .same_comm = same_comm};
+    struct oh_edge edge = {
+        .to = node, .set = set, .max_blocks = most_blocks, .early_blocks = 64, .same_comm = same_comm};
     size_t count = 1;
     CU(stream_get_capture_info(stream, &status, NULL, &edge.graph, NULL, NULL));
     CU(graph_node_get_dependencies(node, &edge.from, &edge.data, &count));
@@ -334,6 +335,13 @@ static CUresult say_urgent(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAtt
     return result;
 }
 
+static void test_early_blocks(void)
+{
+    tap_ok(oh_edge_early_blocks(132) == 64 && oh_edge_early_blocks(129) == 64 && oh_edge_early_blocks(128) == 63 &&
+               oh_edge_early_blocks(16) == 7 && oh_edge_early_blocks(2) == 0 && oh_edge_early_blocks(0) == 0,
+           "a kernel that waits leaves more than half of the SMs, whatever their number");
+}
+
 static void test_program(void)
 {
     CUresult result;
@@ -411,6 +419,7 @@ int main(void)
     test_three();
     test_failure();
     test_stranger();
+    test_early_blocks();
     open_program();
     test_program();
     return tap_done();

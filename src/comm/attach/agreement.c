@@ -229,6 +229,7 @@ static bool prepare(struct oh_comm *comm)
     if (!publish_room(comm, room)) {
         return false;
     }
+    comm->serve.early_blocks = oh_edge_early_blocks(room.sms);
     if (oh_staging_finish(&comm->staging, shared->init_epoch) != CUDA_SUCCESS) {
         return decline(comm, "the staging memory cannot be cleared on GPU %s", comm->agreement.gpu.bus_id);
     }

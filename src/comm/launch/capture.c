@@ -245,6 +245,7 @@ static CUresult link_captured(const struct oh_submission *submission, CUgraphNod
                                  .data = edges[0],
                                  .set = comm->serve.kernels,
                                  .max_blocks = comm->serve.max_blocks,
+                                 .early_blocks = comm->serve.early_blocks,
                                  .same_comm = nodes[0] == capture->kernel};
     if (edge.same_comm && may_trigger(submission)) {
         oh_edge_trigger_early(&edge);
