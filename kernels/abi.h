@@ -45,8 +45,7 @@
 
 /*
  * What each 32 bits of an empty word hold. As floating-point numbers of any width they are NaNs that no arithmetic on
- * the GPU produces. Inputs that hold this pattern are sent as another NaN; integers are encoded (protocol.cuh, "Lamport
- * words").
+ * the GPU produces. Inputs that hold this pattern are sent as another NaN; integers are encoded (lamport.cuh).
  */
 #define OH_SENTINEL 0xffffffffu
 /* The lower and upper 32 bits of each 8 bytes of integers are sent xored with these. */

@@ -2,9 +2,30 @@
 /*
  * oneshot.cu - one hop: each rank sends its message to all peers and reduces the messages of all ranks
  *
- * A slot has a section for each peer, as long as the message. Words are Lamport words (lamport.cuh).
+ * A slot has a section for each peer, as long as the message. Words are Lamport words (lamport.cuh). One thread does,
+ * for all words i of the message that are its own (own + 0, own + threads of the grid, own + 2 threads, ...):
+ *
+ *     wait for the previous kernel                           griddepcontrol.wait; before, it only reads its arguments
+ *     epoch = own epoch word + 1;  slot = epoch % 2
+ *     for each own i:
+ *         mine = sendbuff[i], with sentinels replaced        one batch ahead of the receiving loop
+ *         for each peer p:                                   NVLink; a relaxed store, nothing orders it
+ *             staging of p, slot, section of this rank [i] = mine
+ *     for each own i:
+ *         do                                                 all peers in one poll
+ *             for each peer p:
+ *                 word[p] = own staging, slot, section of p [i]
+ *         while any word[p] is empty                         now and then: has the communicator been aborted?
+ *         word[own rank] = mine
+ *         recvbuff[i] = word[0] + word[1] + ... + word[n-1]  rank order, rounded once
+ *         for each peer p:
+ *             own staging, slot, section of p [i] = empty    for the kernel after the next one
+ *     wait for all threads of the block;  write epoch to the epoch words
+ *
+ * The sources below do this for batches of words, so that several loads are in flight together.
  */
-#include "kernels/protocol.cuh"
+#include "kernels/entry_points.cuh"
+#include "kernels/exchange.cuh"
 
 /*
  * What one thread does. single: no thread has more than one batch, and its words are loaded once; code without loops is

@@ -21,7 +21,7 @@
  */
 template <class Value> struct oh_floating {
     typedef Value value;
-    static const bool has_sentinel = true; /* a bit pattern that no result needs (protocol.cuh, "Lamport words") */
+    static const bool has_sentinel = true; /* a bit pattern that no result needs (lamport.cuh) */
     static const bool adds_bytes = false;
     static OH_INLINE Value least(Value a, Value b, uint64_t)
     {

@@ -5,9 +5,32 @@
  *
  * A slot has a section of fixed length for each peer: for each source in the scatter, for each owner in the gather.
  * Word i of a section is word i of the chunk; words are Lamport words (lamport.cuh). A message that is larger than its
- * slots goes in parts, one kernel each (src/comm/launch/decide.c).
+ * slots goes in parts, one kernel each (src/comm/launch/decide.c). One thread does, for all words i of a chunk that are
+ * its own:
+ *
+ *     wait for the previous kernel                           griddepcontrol.wait; before, it only reads its arguments
+ *     epoch = own epoch word + 1;  slot = epoch % 2
+ *     for each own i:                                        scatter
+ *         for each peer p:
+ *             staging of p, slot, section of this rank [i] = word i of chunk p of sendbuff
+ *     for each own i:                                        reduce: this rank owns chunk `rank`
+ *         do
+ *             for each peer p:
+ *                 word[p] = own staging, slot, section of p [i]
+ *         while any word[p] is empty
+ *         word[own rank] = word i of chunk `rank` of sendbuff
+ *         sum = word[0] + word[1] + ... + word[n-1]          rank order, rounded once
+ *         for each peer p:
+ *             staging of p, gather slot, section of this rank [i] = sum
+ *         word i of chunk `rank` of recvbuff = sum
+ *         own staging, slot, section of each peer [i] = empty
+ *     for each own i:                                        gather
+ *         poll own staging, gather slot, section of each peer p [i] until none is empty
+ *         word i of chunk p of recvbuff = the word of p;  empty the word
+ *     wait for all threads of the block;  write epoch to the epoch words
  */
-#include "kernels/protocol.cuh"
+#include "kernels/entry_points.cuh"
+#include "kernels/exchange.cuh"
 
 /* What one thread does. single: no thread has more than one batch; code without loops is faster. */
 template <int batch, bool single, class Reduction, class Message> struct twoshot_thread {

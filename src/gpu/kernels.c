@@ -44,7 +44,7 @@ static const struct loaded *get_list(void)
     return atomic_load_explicit(&newest, memory_order_acquire);
 }
 
-/* Named as in kernels/protocol.cuh: op, type, algorithm and number of ranks. */
+/* Named as in kernels/entry_points.cuh: op, type, algorithm and number of ranks. */
 static CUresult load_function(int algorithm, int f, uint32_t nranks, struct oh_kernel_set *set)
 {
     const bool any = f < OH_KERNEL_TYPES;

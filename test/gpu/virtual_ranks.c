@@ -8,9 +8,8 @@
  * grids so small that two of each rank are resident together; otherwise a kernel could wait for one that has no room.
  * A program is a list of calls, the same on all ranks but for where the buffers lie: first every algorithm with every
  * type and op, in several sizes, then PROGRAMS lists of CALLS random ones. Each rank launches its list on
- * its own, without waiting for the others, with pauses of its own on host and GPU. Of two ranks, three kernels of four
- * that can send early do (kernels/protocol.cuh, "Pipelines"). All results are compared with the reference of
- * test/common (number.h); all other bytes of the buffers must be as they were.
+ * its own, without waiting for the others, with pauses of its own on host and GPU. All results are compared with the
+ * reference of test/common (number.h); all other bytes of the buffers must be as they were.
  *
  * A program that does not end in SECONDS is told to leave by the abort flag, and has failed. Speaks TAP.
  */

@@ -10,7 +10,7 @@ scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 
 cat >"$scratch/some.cu" <<'END'
-#include "kernels/protocol.cuh"
+#include "kernels/entry_points.cuh"
 #undef OH_SUM_KERNELS
 #define OH_SUM_KERNELS(algorithm_, type_) OH_SUM_KERNEL(algorithm_, type_, 2)
 #undef OH_EACH_ANY_RANKS
@@ -88,7 +88,7 @@ else
     expect_found "32-bit elements" $primitives 's/ld\.relaxed\.sys\.global\.v2\.b64 {half0, half1}, \[%4\];.*/ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"/; /mov.b64 {%0, %1}, half0/d' 'v4.u32 is no access'
     expect_found "no wait" $primitives '/griddepcontrol\.wait;/d' 'before the wait'
     expect_found "a load before the wait" kernels/oneshot.cu 's/^    oh_kernel_begin(args);/    const uint32_t early = oh_word_load(oh_epoch_address(args)); oh_assume(early != 7);\n&/' 'before the wait'
-    expect_found "a trigger at the end" kernels/protocol.cuh 's/if (args.trigger == OH_TRIGGER_LATE) {/{/' 'without a test'
-    expect_found "an early trigger" kernels/protocol.cuh 's/if (args.trigger == OH_TRIGGER_EARLY) {/{/' 'without a test'
+    expect_found "a trigger at the end" kernels/wait.cuh 's/if (args.trigger == OH_TRIGGER_LATE) {/{/' 'without a test'
+    expect_found "an early trigger" kernels/wait.cuh 's/if (args.trigger == OH_TRIGGER_EARLY) {/{/' 'without a test'
 fi
 tap_done

@@ -167,7 +167,7 @@ OH_DEVICE void oh_word_store(void *at, uint32_t value)
     stores.post(static_cast<char *>(at), value, 4);
 }
 
-#include "kernels/protocol.cuh"
+#include "kernels/entry_points.cuh"
 
 #undef OH_SUM_KERNELS
 #define OH_SUM_KERNELS(algorithm_, type_) OH_SUM_KERNEL(algorithm_, type_, 2) OH_SUM_KERNEL(algorithm_, type_, 3)

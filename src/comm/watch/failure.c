@@ -133,7 +133,7 @@ static void hold_graphs(struct oh_comm *comm)
 
 void oh_kernels_abort(struct oh_comm *comm)
 {
-    /* release: pairs with the load in oh_abort_check(), kernels/protocol.cuh */
+    /* release: pairs with the load in oh_abort_check(), kernels/wait.cuh */
     __atomic_store_n(&comm->staging.control->abort_flag, OH_ABORT_LEAVE, __ATOMIC_RELEASE);
 }
 

@@ -3,7 +3,7 @@
  * monitor.c - detection of departed peers and of stalls
  *
  * Does: Implements the monitor of watch.h. A kernel that has polled for long stores its call and a counter in host
- *    memory, again and again (kernels/protocol.cuh), in eager calls and in replays alike. The epoch tells one wait from
+ *    memory, again and again (kernels/wait.cuh), in eager calls and in replays alike. The epoch tells one wait from
  *    the next. Only a counter that has changed since the last check is a wait.
  * Threads: see watch.h. The thread logs, and queries the driver, without the mutex: stderr may be a pipe that nobody
  *    reads, and the driver may block behind a launch until another thread aborts.

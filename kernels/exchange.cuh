@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * protocol.cuh - what the algorithms share: epochs, waiting, receiving and sending words, and the kernels' names
+ * exchange.cuh - how a thread sends words to its peers, and receives words from them
  */
-#ifndef OH_KERNELS_PROTOCOL_CUH_
-#define OH_KERNELS_PROTOCOL_CUH_
+#ifndef OH_KERNELS_EXCHANGE_CUH_
+#define OH_KERNELS_EXCHANGE_CUH_
 
 #include "kernels/lamport.cuh"
-#include "kernels/message.cuh"
+#include "kernels/wait.cuh"
 
 /* Calls act(k) for k = from to nranks - 1, in a static loop to `most`, so that k may index registers. */
 template <int from, int most, class Act> OH_DEVICE void oh_for_each_rank(int nranks, Act act)
@@ -24,115 +24,6 @@ OH_DEVICE uint32_t oh_peer_rank(const oh_kernel_args &args, uint32_t nranks, uin
 {
     const uint32_t rank = args.rank + j;
     return rank >= nranks ? rank - nranks : rank;
-}
-
-/* Every block has its own copy of the epoch. */
-OH_DEVICE const char *oh_epoch_address(const oh_kernel_args &args)
-{
-    return args.staging[0] + OH_EPOCH_OFFSET + oh_block() * sizeof(struct oh_epoch);
-}
-
-/*
- * Epoch of the last kernel of this communicator that has ended on this rank, equal on all ranks. Only its lowest bit
- * matters; reports use all.
- */
-OH_DEVICE uint32_t oh_epoch_last(const oh_kernel_args &args)
-{
-    return oh_word_load(oh_epoch_address(args));
-}
-
-/*
- * Epoch of a kernel that has waited for the previous kernel. *held_p: not 0 if this rank has refused a call that other
- * ranks may have made. A kernel that begins now, as by a replay, has the epoch of that call: its words would be
- * mistaken for the call's.
- */
-OH_DEVICE uint32_t oh_epoch_of(const oh_kernel_args &args, uint32_t *held_p)
-{
-    const uint64_t pair = oh_pair_load(oh_epoch_address(args));
-    *held_p = (uint32_t)(pair >> 32);
-    return (uint32_t)pair + 1;
-}
-
-/*
- * Waits for the previous kernel. Before its wait a kernel reads its arguments only, since the previous kernel may still
- * poll. A kernel triggers early only after its own wait, so at most two kernels of a communicator are resident.
- */
-OH_DEVICE void oh_kernel_begin(const oh_kernel_args &args)
-{
-    oh_pdl_wait();
-    if (args.trigger == OH_TRIGGER_EARLY) {
-        oh_pdl_trigger();
-    }
-}
-
-/* Reports to the host that this kernel still waits, and in which call. */
-OH_DEVICE void oh_stall_report(const oh_kernel_args &args, uint32_t spins)
-{
-    oh_word_store(&args.control->epoch, oh_epoch_last(args));
-    oh_word_store(&args.control->call_number, args.call_number);
-    oh_word_store(&args.control->signature, args.signature);
-    oh_word_store(&args.control->report_count, args.report_count);
-    oh_word_store(&args.control->spins, spins);
-}
-
-/*
- * Returns whether the communicator has been aborted. The rare part of waiting: nothing here stays in a register of the
- * loop that polls. Reads of host memory serialize across warps, 0.6 us each, and a warp that reads does not poll
- * meanwhile. When all warps of a large grid read it, those that had waited for a late rank became late themselves by
- * more than the spins of the other rank, whose turn it then was to wait and to read, call after call
- * (doc/dev/experiments.md, "A late rank"). So one warp in OH_HOST_POLL_STRIDE reads the host's abort flag, in turns. A
- * warp that finds it set copies it to device memory of this rank, which the other warps read, those of queued kernels
- * too.
- */
-OH_DEVICE bool oh_abort_check(const oh_kernel_args &args, uint32_t spins)
-{
-    const uint32_t turn = spins / OH_SPINS_BEFORE_CHECK_ABORT + (oh_block() * oh_threads() + oh_thread()) / 32;
-    char *const abort_seen = args.staging[0] + OH_ABORT_SEEN_OFFSET;
-    return oh_warp_once([&]() {
-        if (turn % OH_HOST_POLL_STRIDE == 0) {
-            if (args.control) {
-                oh_stall_report(args, spins);
-            }
-            const uint32_t abort = oh_word_load(args.abort_flag); /* pairs with oh_comm_release_kernels() */
-            if (abort != OH_ABORT_NONE) {
-                oh_word_store(abort_seen, abort);
-            }
-        }
-        return oh_word_load(abort_seen) != 0;
-    });
-}
-
-/*
- * Ends a kernel that was aborted. Called once a kernel, not where it polls: each kernel of a stream loads its code
- * anew, so code that never runs costs time, too.
- */
-OH_DEVICE void oh_abort_leave(const oh_kernel_args &args)
-{
-    if (oh_word_load(args.staging[0] + OH_ABORT_SEEN_OFFSET) == OH_ABORT_TRAP) {
-        oh_trap();
-    }
-}
-
-/* A loop that polls: counts its spins, and checks now and then whether the communicator has been aborted. */
-struct oh_spin {
-    uint32_t spins;
-
-    OH_DEVICE_METHOD bool is_aborted(const oh_kernel_args &args)
-    {
-        oh_spin_pause();
-        return (++spins & (OH_SPINS_BEFORE_CHECK_ABORT - 1)) == 0 && oh_abort_check(args, spins);
-    }
-};
-
-/* Polls until have_arrived() returns true. Returns false if the communicator has been aborted. */
-template <class HaveArrived> OH_DEVICE bool oh_poll(const oh_kernel_args &args, oh_spin *spin, HaveArrived have_arrived)
-{
-    while (!have_arrived()) {
-        if (spin->is_aborted(args)) {
-            return false;
-        }
-    }
-    return true;
 }
 
 OH_DEVICE bool oh_is_escape(const oh_word16 &word, int k)
@@ -341,62 +232,5 @@ OH_DEVICE bool oh_receive(const Receiver &receiver, const oh_thread_words<batch>
     }
     return good;
 }
-
-/*
- * Ends the kernel: block b writes the epoch into the words b, b + blocks, b + 2 blocks, ... So after a kernel of any
- * grid all OH_MAX_BLOCKS words are equal. In one kernel no word is written by two blocks, or read by one block and
- * written by another.
- */
-OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch)
-{
-    oh_block_sync(); /* all threads have read this block's epoch word, and have received all their words */
-    if (args.trigger == OH_TRIGGER_LATE) {
-        oh_pdl_trigger(); /* after the barrier: the first thread that triggers does so for its block */
-    }
-    for (uint32_t b = oh_block() + oh_thread() * oh_blocks(); b < OH_MAX_BLOCKS; b += oh_threads() * oh_blocks()) {
-        oh_word_store(args.staging[0] + OH_EPOCH_OFFSET + b * sizeof(struct oh_epoch), epoch);
-    }
-}
-
-template <class Args, bool (*algorithm)(const Args &)> OH_DEVICE void oh_run(const Args &args)
-{
-    if (!algorithm(args)) {
-        oh_abort_leave(oh_base(args));
-    }
-}
-
-/*
- * The kernels of one type: the sum of one call; any op of a call list. Profilers recognise NCCL's kernels, and so
- * onehop's, by their names (PyTorch's Kineto and HTA: ^nccl.*Kernel). src/gpu/kernels.c has the same names.
- */
-#define OH_SUM_KERNELS(algorithm_, type_)                                                                              \
-    OH_SUM_KERNEL(algorithm_, type_, 2)                                                                                \
-    OH_SUM_KERNEL(algorithm_, type_, 3)                                                                                \
-    OH_SUM_KERNEL(algorithm_, type_, 4)                                                                                \
-    OH_SUM_KERNEL(algorithm_, type_, 5)                                                                                \
-    OH_SUM_KERNEL(algorithm_, type_, 6)                                                                                \
-    OH_SUM_KERNEL(algorithm_, type_, 7)                                                                                \
-    OH_SUM_KERNEL(algorithm_, type_, 8)
-#define OH_SUM_KERNEL(algorithm_, type_, n_)                                                                           \
-    OH_KERNEL(ncclDevKernel_AllReduce_Sum_##type_##_onehop_##algorithm_##_n##n_, n_, oh_kernel_args,                   \
-              oh_run<oh_kernel_args, algorithm_<oh_sum_of<oh_##type_, n_>, oh_kernel_args>>)
-
-/* x_(algorithm, type, suffix, least ranks, most ranks) for the kernels that read the op from their arguments */
-#define OH_EACH_ANY_RANKS(x_, algorithm_, type_)                                                                       \
-    x_(algorithm_, type_, n2, 2, 2) x_(algorithm_, type_, n3, 3, 3) x_(algorithm_, type_, n4, 4, 4)                    \
-        x_(algorithm_, type_, n5to8, 5, 8)
-
-#define OH_ANY_KERNELS(algorithm_, type_) OH_EACH_ANY_RANKS(OH_ANY_KERNEL, algorithm_, type_)
-#define OH_ANY_KERNEL(algorithm_, type_, suffix_, least_, most_)                                                       \
-    OH_KERNEL(ncclDevKernel_AllReduce_Any_##type_##_onehop_##algorithm_##_##suffix_, most_, oh_kernel_list_args,       \
-              oh_run<oh_kernel_list_args, algorithm_<oh_any_of<oh_##type_, least_, most_>, oh_kernel_list_args>>)
-
-/* X(algorithm, type) for the types of one kind */
-#define OH_EACH_TYPE(x_, algorithm_) OH_EACH_FLOAT_TYPE(x_, algorithm_) OH_EACH_INTEGER_TYPE(x_, algorithm_)
-#define OH_EACH_SUM_TYPE(x_, algorithm_) x_(algorithm_, f32) x_(algorithm_, f16) x_(algorithm_, bf16)
-#define OH_EACH_FLOAT_TYPE(x_, algorithm_)                                                                             \
-    x_(algorithm_, f64) x_(algorithm_, f32) x_(algorithm_, f16) x_(algorithm_, bf16) x_(algorithm_, e4m3)              \
-        x_(algorithm_, e5m2)
-#define OH_EACH_INTEGER_TYPE(x_, algorithm_) x_(algorithm_, i8) x_(algorithm_, i32) x_(algorithm_, i64)
 
 #endif
