@@ -490,8 +490,18 @@ SIMNCCL_API(ncclResult_t, CommGrow,
     return grow(&job, comm, nranks, newcomm);
 }
 
+/* As with NCCL (2.28.9, src/init.cc, ncclCommEnsureReady), a call that still goes on in the background must be polled
+ * first. */
+static bool is_ready(const struct simnccl_core *core)
+{
+    return core->result != ncclInProgress || core->aborted;
+}
+
 SIMNCCL_API(ncclResult_t, CommFinalize, (ncclComm_t comm))
 {
+    if (comm != NULL && !is_ready(comm->core)) {
+        return simnccl_group_fail(ncclInvalidArgument);
+    }
     if (comm != NULL) {
         drain(comm->core);
     }
@@ -501,6 +511,9 @@ SIMNCCL_API(ncclResult_t, CommFinalize, (ncclComm_t comm))
 SIMNCCL_API(ncclResult_t, CommDestroy, (ncclComm_t comm))
 {
     simnccl_count(SIMNCCL_CommDestroy);
+    if (comm != NULL && !is_ready(comm->core)) {
+        return simnccl_group_fail(ncclInvalidArgument);
+    }
     if (comm != NULL) {
         drain(comm->core);
         end(comm);
