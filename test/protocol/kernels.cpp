@@ -119,13 +119,22 @@ OH_DEVICE uint64_t oh_half_load(const char *at)
     return __atomic_load_n(reinterpret_cast<const uint64_t *>(at), __ATOMIC_RELAXED);
 }
 
-/* Time passes faster than by loads: what posted late would else be awaited for milliseconds. */
+/*
+ * Time passes faster than by loads: what posted late would else be awaited for milliseconds. It passes here, so that
+ * pauses must stay short.
+ */
 OH_DEVICE void oh_spin_pause()
 {
+    static thread_local unsigned pauses;
+    const struct timespec rest = {0, 50000};
     for (int i = 0; i < 4; i++) {
         stores.pass();
     }
-    simnode_spin_pause();
+    if (++pauses % 8 == 0) {
+        nanosleep(&rest, nullptr);
+    } else {
+        sched_yield();
+    }
 }
 
 OH_DEVICE void oh_lamport_store(char *at, const oh_word16 &data)
