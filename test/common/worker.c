@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* worker.c - what workers find, where they wait for one another, and their members' GPUs */
+#include <limits.h>
+#include <linux/futex.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "test/common/worker.h"
 
 #define FP8_CAPABILITY 90
-#define POLL_MICROSECONDS 50
 #define FINISH_MICROSECONDS 2000
 
 static void note_failure(struct cf_worker *worker, const char *format, va_list arguments)
@@ -162,10 +164,11 @@ void cf_barrier(struct cf_worker *worker)
     if (atomic_fetch_add(&board->arrived, 1) + 1 == (uint32_t)cf_workers(&board->layout)) {
         atomic_store(&board->arrived, 0);
         atomic_store(&board->generation, generation + 1);
+        syscall(SYS_futex, &board->generation, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
         return;
     }
     while (atomic_load(&board->generation) == generation) {
-        usleep(POLL_MICROSECONDS);
+        syscall(SYS_futex, &board->generation, FUTEX_WAIT, generation, NULL, NULL, 0);
     }
 }
 
