@@ -16,6 +16,7 @@
  */
 #include "test/common/number.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,6 +82,30 @@ __attribute__((constructor)) static void fill_powers(void)
 static long double times_power(long double value, int exponent)
 {
     return abs(exponent) <= POWERS ? value * power[exponent + POWERS] : ldexpl(value, exponent);
+}
+
+/* Of a positive number: as ilogbl, which takes as long as all else in encode. */
+static int exponent_of(long double value)
+{
+#if LDBL_MANT_DIG == 64
+    uint16_t top;
+    memcpy(&top, (const char *)&value + 8, sizeof top);
+    if (top > 0) {
+        return top - 16383;
+    }
+#endif
+    return ilogbl(value);
+}
+
+/* To a whole number, for numbers below 2^62: as rintl, in line. */
+static long double to_whole(long double value)
+{
+#if LDBL_MANT_DIG == 64
+    const long double large = 0x1p63L;
+    return value + large - large;
+#else
+    return rintl(value);
+#endif
 }
 
 static int bias_of(const struct cf_type *type)
@@ -151,16 +176,16 @@ static uint64_t encode(const struct cf_type *type, long double value)
     if (isinf(value)) {
         return sign | infinity_or_most(type);
     }
-    int exponent = magnitude > 0 ? ilogbl(magnitude) : least_exponent(type);
+    int exponent = magnitude > 0 ? exponent_of(magnitude) : least_exponent(type);
     exponent = exponent < least_exponent(type) ? least_exponent(type) : exponent;
-    magnitude = times_power(rintl(times_power(magnitude, type->mantissa - exponent)), exponent - type->mantissa);
+    magnitude = times_power(to_whole(times_power(magnitude, type->mantissa - exponent)), exponent - type->mantissa);
     if (magnitude > most(type)) {
         return sign | infinity_or_most(type);
     }
     if (magnitude < times_power(1, least_exponent(type))) {
         return sign | (uint64_t)(magnitude / least_subnormal(type));
     }
-    exponent = ilogbl(magnitude);
+    exponent = exponent_of(magnitude);
     uint64_t fraction = (uint64_t)times_power(magnitude, type->mantissa - exponent) - (UINT64_C(1) << type->mantissa);
     return sign | (uint64_t)(exponent + bias_of(type)) << type->mantissa | fraction;
 }
