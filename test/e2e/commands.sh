@@ -20,20 +20,21 @@ run_first() {
 says() {
     case $1 in
     !*) ! says "${1#!}" ;;
-    *) cat "$out" ${err:+"$err"} | grep -qE -- "$1" ;;
+    *) grep -qE -- "$1" "$out" ${err:+"$err"} ;;
     esac
 }
 
 # expect NAME STATUS PATTERN...: the last command ended with that status, and says so.
 expect() {
-    local name=$1 wanted=$2 good=1 pattern
+    local name=$1 wanted=$2 good=1 tell='' pattern
     run_first "${@:3}"
     set -- "${asked[@]}"
     [ "$status" = "$wanted" ] && good=0
     for pattern in "$@"; do
         says "$pattern" || good=1
     done
-    tap_point $good "$name" "$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out" ${err:+"$err"})"
+    [ $good = 0 ] || tell=$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out" ${err:+"$err"})
+    tap_point $good "$name" "$tell"
 }
 
 # Before a command that is to end by a signal. A shell has what it starts in the background ignore SIGINT, and may itself

@@ -129,12 +129,24 @@ mpi_program() {
 
 # sum_of NAME: the sum of NAME=number over all lines of statistics.
 sum_of() {
-    grep 'stats: rank' "$out" | grep -o "\b$1=[0-9]*" | awk -F= '{ sum += $2 } END { print sum + 0 }'
+    awk -F '[^A-Za-z0-9_=]+' -v name="$1=" '/stats: rank/ {
+        for (i = 1; i <= NF; i++) if (index($i, name) == 1) sum += substr($i, length(name) + 1)
+    } END { print sum + 0 }' "$out"
 }
 
-# report_of NAME: the sum of a value over the reports of the simulated libraries of all processes.
+# reports NAME...: the sums of values over the reports of the simulated libraries of all processes, one a line.
+reports() {
+    local files=("$scratch"/report.*)
+    [ -e "${files[0]}" ] || files=(/dev/null)
+    awk -v names="$*" '{ sum[$1] += $NF } END { n = split(names, name, " "); for (i = 1; i <= n; i++) print name[i], sum[name[i]] + 0 }' \
+        "${files[@]}"
+}
+
+# report_of NAME: such a sum.
 report_of() {
-    cat "$scratch"/report.* 2>/dev/null | awk -v name="$1" '$1 == name { sum += $NF } END { print sum + 0 }'
+    local line
+    line=$(reports "$1")
+    echo "${line##* }"
 }
 
 # count_of PATTERN: lines of the output that have it.
@@ -144,11 +156,15 @@ count_of() {
 
 # left: what the last run has left, in $ONEHOP_SHM_DIR and of things that the simulated libraries count; "" if nothing.
 left() {
-    local thing
     ls -A "$ONEHOP_SHM_DIR"
-    for thing in mem_live_bytes host_live ipc_open streams_live events_live descriptors; do
-        [ "$(report_of $thing)" = 0 ] || echo "$thing $(report_of $thing)"
-    done
+    reports mem_live_bytes host_live ipc_open streams_live events_live descriptors | grep -v ' 0$'
+}
+
+# judge STATUS NAME WORD...: tap_point with a diagnosis.
+judge() {
+    local why=
+    [ "$1" = 0 ] || why=$(diagnosis "${@:3}")
+    tap_point "$1" "$2" "$why"
 }
 
 # What went wrong, for tap_point: the end of the output, without the lines of success.
@@ -161,8 +177,8 @@ diagnosis() {
 
 # Every rank of a communicator must have served the same number of calls. Prints what differs.
 uneven_ranks() {
-    grep 'stats: rank' "$out" | grep -o 'nranks .* bytes=[0-9]*' | sort | uniq -c |
-        awk '{ ranks = $3; if ($1 % ranks != 0) print }'
+    awk '/stats: rank/ && match($0, /nranks .* bytes=[0-9]*/) { count[substr($0, RSTART, RLENGTH)]++ }
+        END { for (line in count) { split(line, word, " "); if (count[line] % word[2] != 0) print count[line], line } }' "$out"
 }
 
 # Passed when the last run was right, and the plugin served all allreduces with the algorithms named (default: any).
@@ -179,7 +195,7 @@ expect_served() {
     for algorithm in "$@"; do
         [ "$(sum_of "$algorithm")" -gt 0 ] || good=1
     done
-    tap_point $good "$name: served" "$(diagnosis "all served" "$@")"
+    judge $good "$name: served" "all served" "$@"
 }
 
 # Passed when the last run was right, NCCL did it all, and every rank that has the plugin gave the reason.
@@ -193,7 +209,7 @@ expect_stock() {
         [ "$(report_of nccl_allreduce)" -gt 0 ]; then
         good=0
     fi
-    tap_point $good "$1: falls back, with the reason" "$(diagnosis "all fall back: $2")"
+    judge $good "$1: falls back, with the reason" "all fall back: $2"
 }
 
 # counts COUNT: is it so in the last run? COUNT is NUMBER:PATTERN, lines of the output; VALUE=NUMBER, the sum over statistics, or
@@ -218,14 +234,14 @@ expect_counts() {
     for count in "${asked[@]}"; do
         counts "$count" || good=1
     done
-    tap_point $good "$name" "$(diagnosis "${asked[@]}")"
+    judge $good "$name" "${asked[@]}"
 }
 
 # Passed when the last run ended well, whoever served it.
 expect_right() {
     run_first "$@"
     [ "$status" = 0 ]
-    tap_point $? "$1: right results" "$(diagnosis)"
+    judge $? "$1: right results"
 }
 
 # Passed when the runs with ONEHOP_SHM_DIR=$shm have left nothing there.
