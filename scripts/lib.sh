@@ -324,7 +324,12 @@ oh_configure() {
     fi
     if [ ! -e "$dir/config.status" ] || [ "$(cat "$dir/configure.args" 2>/dev/null)" != "$*" ]; then
         oh_say "configure $*"
-        (cd "$dir" && oh_run configure.out "$oh_top/configure" "$@")
+        (
+            cd "$dir"
+            # libtool, a script of 12,000 lines, runs once a file: 37 ms with dash, 65 ms with bash.
+            [ ! -x /bin/dash ] || export CONFIG_SHELL=${CONFIG_SHELL-/bin/dash} SHELL=${CONFIG_SHELL-/bin/dash}
+            oh_run configure.out "$oh_top/configure" "$@"
+        )
         printf '%s' "$*" >"$dir/configure.args"
     fi
 }
