@@ -3,6 +3,7 @@
 #include "test/e2e/sim_app.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -532,6 +533,9 @@ int main(int argc, char **argv)
     int process;
     parse(argc, argv);
     if (cf_job_join(sizeof(struct app_board), &board, &process)) {
+        /* The pages of large buffers are kept: new ones take a third of the system time of tests of large messages. */
+        mallopt(M_MMAP_THRESHOLD, 32 << 20);
+        mallopt(M_TRIM_THRESHOLD, 1 << 30);
         return cf_job_run(board, process, run_worker, NULL);
     }
     cf_job_open(&job, argv, sizeof(struct app_board));
