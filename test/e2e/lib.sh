@@ -16,7 +16,16 @@ trap 'rm -rf "$scratch" "$shm"' EXIT
 out=$scratch/out
 status=0
 exec </dev/null
+processors=$(nproc 2>/dev/null || echo 2)
+
+# is_busy: whether three times as many threads want to run as there are processors. `make check` alone stays below that.
+is_busy() {
+    local load
+    read -r load _ </proc/loadavg && [ "${load%.*}" -ge $((3 * processors)) ]
+}
+
 limit=60 # seconds a run may take; a sanitizer makes the largest messages many times slower
+! is_busy || limit=240
 [ -z "${OH_SANITIZERS-}" ] || limit=300
 
 export LD_LIBRARY_PATH=$stand_ins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -50,7 +59,18 @@ run_with() {
 
 # run_app ARGUMENT...: sim_app with the plugin; run_stock: without it; run_cases: onehop-conformance with the plugin.
 run_app() {
-    run_with "$plugin" "$app" --timeout $limit "$@"
+    local attempt
+    for attempt in 1 2 3; do
+        run_with "$plugin" "$app" --timeout $limit "$@"
+        is_overtaken "$@" || return 0
+    done
+}
+
+# is_overtaken ARGUMENT...: whether a set-up of the last run took a second on a busy machine. A first call waits 2 s for the
+# set-up and is then NCCL's (doc/design.md): such a run shows nothing of calls that must be served, and is made again. A
+# trace of calls would be continued.
+is_overtaken() {
+    [[ $* != *SIMNODE_TRACE* ]] && is_busy && grep -qE 'attached in [0-9]{4,}\.|attach_us=[0-9]{7,}' "$out"
 }
 
 # run_work ARGUMENT...: run_app with the arguments that a test's runs have in common, in $work.

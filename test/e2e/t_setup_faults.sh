@@ -13,6 +13,7 @@ plugin="$plugin $fault"
 export ONEHOP_SHM_DIR=$shm SIMNODE_CALLER=libonehop.so ONEHOP_DEBUG=TRACE
 export SIMNODE_NCCL_VERSION=22902
 limit=30 # no run takes long: the rank that has failed says so
+! is_busy || limit=120
 [ -z "${OH_SANITIZERS-}" ] || limit=100
 more=${OH_FAULT_POINTS:-40}
 
