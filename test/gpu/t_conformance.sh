@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# t_conformance.sh [STEP...] - NCCL's contract and random calls, on GPUs. Steps: conformance conformance-stock one-queue sanitize soak-stock soak.
+# t_conformance.sh [STEP...] - NCCL's contract and random calls, on GPUs. Steps: conformance conformance-stock one-queue sanitize soak-stock soak programs.
 . "$(dirname "$0")/lib.sh"
 
 # conform STEP LIMIT SETTING... -- ARGUMENT...: onehop-conformance, and what it counted.
@@ -103,4 +103,16 @@ step_one_queue() {
         --cases stream,group,graph --expect-served
 }
 
-run_steps "conformance conformance-stock one-queue sanitize soak-stock soak" "$@"
+# Random programs, the same with stock NCCL and with onehop. A seed that fails with stock NCCL is no valid program.
+step_programs() {
+    local name seeds=40 ranks=$((gpus < 4 ? gpus : 4))
+    [ -z "$quick" ] || seeds=10
+    for name in programs-stock programs; do
+        step $name 900 env LD_LIBRARY_PATH="$real_libraries" "$build/test/programs/onehop-programs" --plain --ranks $ranks \
+            --count $seeds --limit 60 $([ $name = programs-stock ] || printf -- '--plugin %s' "$library")
+        note "$(printf '%-24s %s of %s seeds are right; others: %s' $name "$(grep -c '^ok seed' "$out/$name.log")" \
+            $seeds "$(sed -n 's/^FAILED seed \([0-9]*\),.*/\1/p' "$out/$name.log" | tr '\n' ' ')")"
+    done
+}
+
+run_steps "conformance conformance-stock one-queue sanitize soak-stock soak programs" "$@"
