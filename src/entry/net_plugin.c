@@ -5,7 +5,7 @@
  * Does: NCCL opens this object as libnccl-net-onehop.so while it creates the process's first communicator. onehop puts
  *    the hooks in place and reports no device, so NCCL uses its next network, without a warning. It is opened as a
  *    profiler plugin, too, unless NCCL has another (since 2.28.3, src/plugin/profiler.cc of 2.28.9), and so learns of
- *    each communicator (initial_comm.c). The constructor puts the hooks in place already: with NCCL_NET=Socket NCCL
+ *    each communicator (initial.c). The constructor puts the hooks in place already: with NCCL_NET=Socket NCCL
  *    calls no init, and a later NCCL may know none of the versions below. NCCL takes the newest version that it knows:
  *    6 in 2.19 to 2.32, 11 since 2.28.3, 12 since 2.30.3. 2.28.9 calls NULL when a plugin of version 7 to 10 does not
  *    initialize (src/plugin/net.cc:226). So these are left out, init succeeds, and finalize is there for the versions

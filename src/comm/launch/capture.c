@@ -21,7 +21,7 @@ static void CUDA_CB note_graph_destroyed(void *user)
     struct oh_comm *comm = capture->comm;
     atomic_store_explicit(&capture->destroyed, true,
                           memory_order_release); /* pairs with the load in oh_captures_free */
-    atomic_fetch_sub_explicit(&comm->order.graphs, 1, memory_order_release); /* pairs with the load in retire.c */
+    atomic_fetch_sub_explicit(&comm->order.graphs, 1, memory_order_release); /* pairs with the load in reclaim.c */
 }
 
 /*
