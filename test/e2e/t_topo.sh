@@ -171,6 +171,15 @@ timeout 60 "$onehop" topo --save /dev/stdout 2>err | sed '/^}$/q' >piped
 cmp -s piped plain.json
 tap_point $? "what is no regular file is written to" "$(diff plain.json piped | head -n 5; cat err)"
 
+mkfifo fifo
+run_limited "${interruptible[@]}" timeout -s INT 1 "$onehop" topo --save fifo
+[ "$status" = 124 ]
+tap_point $? "a pipe without a reader: SIGINT ends the wait" "$(diagnosis)"
+timeout 60 cat fifo >piped &
+topo --save fifo
+wait $!
+cmp -s piped plain.json
+tap_point $? "a pipe with a reader" "$(diff piped plain.json | head -n 5)"
 mkdir folder
 echo before >folder/file
 # unharmed STATUS PATTERN NAME: as complains (no pattern: stderr does not matter); the file is as it was, and nothing

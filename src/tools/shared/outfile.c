@@ -102,10 +102,22 @@ static int open_temporary(struct oh_outfile *file, mode_t mode)
     return fd;
 }
 
-/* A write of no bytes to a device that holds no more, as /dev/full, fails now, and not when the work is done. */
-static int open_special(const char *path)
+/*
+ * A pipe may have no reader yet: a signal ends the wait for it. A write of no bytes to a device that holds no more, as
+ * /dev/full, fails now, and not when the work is done.
+ */
+static int open_special(const char *path, bool is_pipe)
 {
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    int fd;
+    while ((fd = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK)) < 0 && is_pipe && errno == ENXIO) {
+        const int number = oh_signals_wait((struct timespec){0, 50000000});
+        if (number > 0) {
+            oh_signals_end_by(number);
+        }
+    }
+    if (fd >= 0) {
+        fcntl(fd, F_SETFL, 0);
+    }
     if (fd >= 0 && write(fd, "", 0) < 0) {
         OH_KEEP_ERRNO();
         close(fd);
@@ -127,7 +139,7 @@ static int open_file(struct oh_outfile *file)
         return open_temporary(file, 0666 & ~mask);
     }
     if (!S_ISREG(there.st_mode)) {
-        return open_special(file->path);
+        return open_special(file->path, S_ISFIFO(there.st_mode));
     }
     if (access(file->path, W_OK) != 0 || !realpath(file->path, file->target)) {
         return -1; /* a rename does not check that */
