@@ -222,38 +222,10 @@ static ncclResult_t join_parts(enum part part, bool waits)
 
 /* --- a call ------------------------------------------------------------------------------------------------------- */
 
-/* By enum oh_call_kind. */
-static const struct {
-    bool reduces, has_root; /* or a peer */
-} kinds[] = {
-    [OH_CALL_ALLREDUCE] = {true, false},      [OH_CALL_REDUCE] = {true, true},
-    [OH_CALL_BCAST] = {false, true},          [OH_CALL_BROADCAST] = {false, true},
-    [OH_CALL_REDUCE_SCATTER] = {true, false}, [OH_CALL_ALL_GATHER] = {false, false},
-    [OH_CALL_SEND] = {false, true},           [OH_CALL_RECV] = {false, true},
-    [OH_CALL_ALL_TO_ALL] = {false, false},    [OH_CALL_GATHER] = {false, true},
-    [OH_CALL_SCATTER] = {false, true},
-};
-
-/*
- * Returns whether no NCCL rejects the arguments (ArgsCheck, src/misc/argcheck.cc of 2.28.9): a call that NCCL would
- * reject is not kept, so that the program gets the error from the call itself.
- */
-static bool is_valid(const struct oh_call *call)
-{
-    const struct oh_comm *comm = call->comm;
-    struct oh_op op;
-    if (call->kind == OH_CALL_OP_DESTROY) {
-        return oh_comm_op_is_known(comm, call->redop);
-    }
-    return oh_type_size(call->type) > 0 &&
-           (!kinds[call->kind].reduces || oh_comm_op_find(comm, call->redop, call->type, &op)) &&
-           (!kinds[call->kind].has_root || (call->root >= 0 && (uint32_t)call->root < comm->id.nranks));
-}
-
 static bool must_keep(const struct oh_call *call)
 {
     const bool is_undecided = oh_call_is_counted(call) && !oh_comm_is_settled(call->comm);
-    return oh_comm_is_created(call->comm) && (group.keeps || is_undecided) && is_valid(call);
+    return oh_comm_is_created(call->comm) && (group.keeps || is_undecided) && oh_call_is_valid(call);
 }
 
 static ncclResult_t keep(struct oh_call *call)

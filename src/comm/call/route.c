@@ -68,6 +68,30 @@ ncclResult_t oh_call_forward(const struct oh_call *call)
     return res;
 }
 
+/* By enum oh_call_kind. */
+static const struct {
+    bool reduces, has_root; /* or a peer */
+} kinds[] = {
+    [OH_CALL_ALLREDUCE] = {true, false},      [OH_CALL_REDUCE] = {true, true},
+    [OH_CALL_BCAST] = {false, true},          [OH_CALL_BROADCAST] = {false, true},
+    [OH_CALL_REDUCE_SCATTER] = {true, false}, [OH_CALL_ALL_GATHER] = {false, false},
+    [OH_CALL_SEND] = {false, true},           [OH_CALL_RECV] = {false, true},
+    [OH_CALL_ALL_TO_ALL] = {false, false},    [OH_CALL_GATHER] = {false, true},
+    [OH_CALL_SCATTER] = {false, true},
+};
+
+bool oh_call_is_valid(const struct oh_call *call)
+{
+    const struct oh_comm *comm = call->comm;
+    struct oh_op op;
+    if (call->kind == OH_CALL_OP_DESTROY) {
+        return oh_comm_op_is_known(comm, call->redop);
+    }
+    return oh_type_size(call->type) > 0 &&
+           (!kinds[call->kind].reduces || oh_comm_op_find(comm, call->redop, call->type, &op)) &&
+           (!kinds[call->kind].has_root || (call->root >= 0 && (uint32_t)call->root < comm->id.nranks));
+}
+
 /* --- who executes a call ------------------------------------------------------------------------------------------ */
 
 /* True: all earlier calls of the communicator are past the cutover. */
@@ -95,12 +119,12 @@ void oh_call_route(struct oh_call *call)
 }
 
 /*
- * Only a call that needs the departed peer fails: not an empty call, nor a captured call, which may never be replayed.
- * If a replay waits for the peer, the monitor detects that.
+ * Only a call that needs the departed peer fails: not an empty call, nor a call that NCCL rejects, nor a captured call,
+ * which may never be replayed. If a replay waits for the peer, the monitor detects that.
  */
 static bool needs_departed(const struct oh_call *call)
 {
-    return oh_comm_state(call->comm) == OH_COMM_FAILING && oh_call_is_counted(call) &&
+    return oh_comm_state(call->comm) == OH_COMM_FAILING && oh_call_is_counted(call) && oh_call_is_valid(call) &&
            !oh_order_is_captured(call->comm, call->stream);
 }
 

@@ -198,6 +198,9 @@ static void give_out(const struct destination *destination, const struct oh_stat
 void oh_comm_print_stats(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
+    if (atomic_exchange(&comm->live.printed, true)) {
+        return; /* at exit(): a destructor of another library ends the communicator afterwards */
+    }
     const struct destination destinations[] = {get_file(), get_destination()};
     for (int i = 0; i < 2; i++) {
         if (destinations[i].wanted) {

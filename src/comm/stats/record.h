@@ -12,6 +12,7 @@
 #define OH_COMM_STATS_RECORD_H_
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -163,8 +164,9 @@ struct oh_live {
 
 /* A communicator's part: its entry, and its counters where it has none. */
 struct oh_live_ref {
-    struct oh_live_entry *entry; /* NULL: none */
-    struct oh_counters counters; /* see oh_live_counters */
+    _Atomic(struct oh_live_entry *) entry; /* NULL: none */
+    struct oh_counters counters;           /* see oh_live_counters */
+    atomic_bool printed;                   /* the statistics of the communicator are */
 };
 
 /* Gives the communicator with that number an entry, if one is free. Thread-safe, as the following. */
@@ -179,7 +181,8 @@ void oh_live_remove(struct oh_live_ref *ref);
 /* Where the communicator's calls are counted now. */
 static inline struct oh_counters *oh_live_counters(struct oh_live_ref *ref)
 {
-    struct oh_live_entry *entry = ref->entry; /* read once: another thread may free it */
+    /* relaxed: only the thread that uses the communicator counts, and the page stays mapped */
+    struct oh_live_entry *entry = atomic_load_explicit(&ref->entry, memory_order_relaxed);
     return entry ? &entry->counters : &ref->counters;
 }
 
