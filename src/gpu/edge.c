@@ -79,18 +79,30 @@ static bool is_launched_after(const struct oh_edge *edge, CUgraphNode from, cons
            read_args(edge->set, from, &params, &args) > 0 && args.base.trigger == OH_TRIGGER_NONE;
 }
 
-/* `from` is launched after all blocks before it have ended. */
-static bool is_launched_late(const struct oh_edge *edge)
+/* The nodes before `from` that may still run when it is launched. */
+struct front {
+    CUgraphNode node[MOST_EDGES + 1];
+    struct oh_edge_data edge[MOST_EDGES + 1];
+    size_t count;
+};
+
+/* Returns false if the nodes are too many, or unknown. */
+static bool get_front(const struct oh_edge *edge, struct front *front_p)
 {
-    CUgraphNode nodes[MOST_EDGES + 1];
-    struct oh_edge_data edges[MOST_EDGES + 1];
+    struct front *front = front_p;
     size_t count = MOST_EDGES + 1; /* returned: the number of edges, if there is room for all */
-    bool late =
-        oh_driver.graph_node_get_dependencies(edge->from, nodes, edges, &count) == CUDA_SUCCESS && count <= MOST_EDGES;
-    for (size_t i = 0; i < count && late; i++) {
-        late = is_launched_after(edge, nodes[i], &edges[i]);
+    if (oh_driver.graph_node_get_dependencies(edge->from, front->node, front->edge, &count) != CUDA_SUCCESS ||
+        count > MOST_EDGES) {
+        return false;
     }
-    return late;
+    front->count = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!is_launched_after(edge, front->node[i], &front->edge[i])) {
+            front->node[front->count] = front->node[i];
+            front->edge[front->count++] = (struct oh_edge_data){0};
+        }
+    }
+    return true;
 }
 
 /* Both kernels may be on the GPU together. */
@@ -118,15 +130,23 @@ static bool can_launch_early(const struct oh_edge *edge)
            get(edge->from, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &cooperative) == CUDA_SUCCESS && !cooperative.cooperative &&
            get(edge->from, CU_LAUNCH_ATTRIBUTE_PRIORITY, &from_priority) == CUDA_SUCCESS &&
            get(edge->to, CU_LAUNCH_ATTRIBUTE_PRIORITY, &to_priority) == CUDA_SUCCESS &&
-           to_priority.priority >= from_priority.priority && /* a lower number is a higher priority */
-           is_launched_late(edge);
+           to_priority.priority >= from_priority.priority; /* a lower number is a higher priority */
 }
 
 CUresult oh_edge_launch_early(const struct oh_edge *edge)
 {
     struct oh_edge_data early = edge->data;
-    if (!can_launch_early(edge) ||
-        oh_driver.graph_remove_edges(edge->graph, &edge->from, &edge->to, &edge->data, 1) != CUDA_SUCCESS) {
+    struct front front;
+    if (!can_launch_early(edge) || !get_front(edge, &front) || (front.count > 0 && !edge->same_comm)) {
+        return CUDA_SUCCESS;
+    }
+    /* What is before `from` ends before `to` is launched: so at most two of these kernels are on the GPU together. */
+    for (size_t i = 0; i < front.count; i++) {
+        if (oh_driver.graph_add_edges(edge->graph, &front.node[i], &edge->to, &front.edge[i], 1) != CUDA_SUCCESS) {
+            return CUDA_SUCCESS;
+        }
+    }
+    if (oh_driver.graph_remove_edges(edge->graph, &edge->from, &edge->to, &edge->data, 1) != CUDA_SUCCESS) {
         return CUDA_SUCCESS;
     }
     early.from_port = OH_PORT_LAUNCH_ORDER;

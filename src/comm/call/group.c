@@ -277,9 +277,10 @@ static ncclResult_t add_routed(struct oh_call *call)
     return call->route == OH_ROUTE_ONEHOP ? add_served(call) : add_nccl(call);
 }
 
+/* Whether the call needs a peer that has departed counts at the end: the group may be an estimate. */
 static ncclResult_t add(struct oh_call *call)
 {
-    OH_TRY(oh_call_check(call));
+    OH_TRY(call->kind == OH_CALL_OP_DESTROY ? ncclSuccess : oh_comm_refuse_call(call->comm, false));
     oh_creations_query(call->comm);
     if (must_keep(call)) {
         return keep(call);
@@ -362,6 +363,8 @@ static void keep_served(void)
     for (size_t i = 0; i < group.call_count; i++) {
         if (group.calls[i].route == OH_ROUTE_ONEHOP) {
             group.calls[kept++] = group.calls[i];
+        } else {
+            oh_comm_end_use(group.calls[i].comm);
         }
     }
     group.call_count = kept;
@@ -544,11 +547,7 @@ static void destroy_op(const struct oh_call *call)
 /* Makes a kept call now. Nothing of the group runs if that fails. */
 static void make(struct oh_call *call)
 {
-    ncclResult_t res = oh_call_check(call);
-    if (res == ncclSuccess) {
-        res = add_routed(call);
-    }
-    if (fail_group(call, res) != ncclSuccess) {
+    if (fail_group(call, add_routed(call)) != ncclSuccess) {
         call->route = OH_ROUTE_NONE;
     } else if (call->route == OH_ROUTE_NCCL) {
         oh_group_note_result(oh_call_forward(call));
@@ -573,9 +572,6 @@ static void decide_kept(bool is_estimate)
 {
     const uint64_t start_ns = oh_now_ns();
     const size_t count = group.call_count;
-    for (size_t i = 0; i < count; i++) { /* another thread may abort them while this one blocks */
-        oh_comm_begin_use(group.calls[i].comm);
-    }
     for (size_t i = 0; i < count && !is_estimate && group.error == ncclSuccess; i++) {
         if (group.calls[i].route == OH_ROUTE_PENDING) {
             oh_attach_wait(group.calls[i].comm, start_ns);
@@ -586,8 +582,15 @@ static void decide_kept(bool is_estimate)
             decide(&group.calls[i], is_estimate);
         }
     }
-    for (size_t i = 0; i < count; i++) {
-        oh_comm_end_use(group.calls[i].comm);
+}
+
+/* A departed peer fails a communicator only at a call that needs the peer, and an estimate needs none. */
+static void check_departed(void)
+{
+    for (size_t i = 0; i < group.call_count && group.error == ncclSuccess; i++) {
+        if (group.calls[i].route == OH_ROUTE_ONEHOP || group.calls[i].route == OH_ROUTE_NCCL) {
+            fail_group(&group.calls[i], oh_call_check(&group.calls[i]));
+        }
     }
 }
 
@@ -597,13 +600,17 @@ void oh_group_decide(bool is_estimate)
     if (group.depth != 1) {
         return;
     }
+    for (size_t i = 0; i < group.call_count; i++) { /* another thread may abort them while this one blocks */
+        oh_comm_begin_use(group.calls[i].comm);
+    }
     if (group.keeps) {
         decide_kept(is_estimate);
     }
-    for (size_t i = 0; i < group.use_count; i++) { /* another thread may abort them while this one blocks */
+    for (size_t i = 0; i < group.use_count; i++) {
         oh_comm_begin_use(group.use[i].comm);
     }
     if (!is_estimate) {
+        check_departed();
         order_before_nccl();
     }
 }
@@ -622,6 +629,9 @@ ncclResult_t oh_group_end(const struct oh_nccl *nccl, ncclResult_t res, bool is_
     }
     for (size_t i = 0; i < group.use_count; i++) {
         oh_comm_end_use(group.use[i].comm);
+    }
+    for (size_t i = 0; i < group.call_count; i++) {
+        oh_comm_end_use(group.calls[i].comm);
     }
     free(group.calls);
     free(group.use);
