@@ -70,6 +70,7 @@
     X(event_elapsed_time, cuEventElapsedTime, (float *, CUevent, CUevent))                                             \
     X(graph_instantiate, cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long))                    \
     X(graph_launch, cuGraphLaunch, (CUgraphExec, CUstream))                                                            \
+    X(graph_add_empty_node, cuGraphAddEmptyNode, (CUgraphNode *, CUgraph, const CUgraphNode *, size_t))                \
     X(graph_add_event_record_node, cuGraphAddEventRecordNode,                                                          \
       (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUevent))                                                  \
     X(graph_add_dependencies, cuGraphAddDependencies, (CUgraph, const CUgraphNode *, const CUgraphNode *, size_t))     \

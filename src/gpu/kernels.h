@@ -68,43 +68,37 @@ CUresult oh_room_query(CUdevice device, const struct oh_context *context, const 
 /* --- edge.c: edges between captured kernels, the later of which starts before the earlier has ended --------------- */
 
 /*
- * A kernel of onehop starts while the kernel before it still runs. It waits (griddepcontrol.wait) before it reads or
- * sends data. The capture belongs to the caller. Kernels of one communicator overlap only if both grids together have
- * at most as many threads as one grid may have, and at most max_blocks blocks.
+ * A kernel of onehop triggers the launch of the next kernel, or starts while a kernel of the program runs. Each
+ * waits (griddepcontrol.wait) before it reads or sends data. The capture belongs to the caller.
  */
 
 /* Returns the most blocks of a kernel that waits while the program's kernel runs: on less than half of `sms` SMs. */
 uint32_t oh_edge_early_blocks(uint32_t sms);
 
-/* Two kernel nodes of a graph under capture, and the edge between them, which is the only edge into `to`. */
+/*
+ * Has `first` trigger the launch of `next`, if both are kernels of the set: early, right after its own wait, if their
+ * grids together are as small as one grid must be and have at most max_blocks blocks; else late. `next` depends on
+ * `first` alone, and no node of the program does. Returns the driver's result; after a failure `first` is unchanged.
+ */
+CUresult oh_edge_trigger(const struct oh_kernel_set *set, uint32_t max_blocks, CUgraphNode first, CUgraphNode next);
+
+/* An edge of a graph under capture. */
 struct oh_edge {
     CUgraph graph;
     CUgraphNode from, to;
     struct oh_edge_data data;
-    const struct oh_kernel_set *set; /* `to` is of this set */
-    uint32_t max_blocks;
     uint32_t early_blocks; /* oh_edge_early_blocks */
-    bool same_comm;        /* `from` is a kernel of the communicator of `to` */
 };
 
 /*
- * Makes `from` trigger the launch of `to` right after its own wait (OH_TRIGGER_EARLY), if both are kernels of the
- * communicator. The trigger launches every kernel that has a programmatic edge from `from`. So the caller must know
- * that the program cannot add such an edge, or that the program's kernels wait. Returns the driver's result; after a
- * failure `from` is unchanged.
- */
-CUresult oh_edge_trigger_early(const struct oh_edge *edge);
-
-/*
- * Launches `to` when all blocks of the kernel `from` have started. The edge gets the launch order port
- * (CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER). It stays programmatic, so `to` waits for `from` to complete as before. No
- * other edge out of `from` changes, and `from` triggers nothing. Only if
+ * Launches the kernel `to`, of onehop, when all blocks of the kernel `from` have started. The edge, the only one into
+ * `to`, gets the launch order port (CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER). It stays programmatic, so `to` waits for
+ * `from` to complete as before. Only if
  *
- *   `from` is a kernel of the communicator; or a kernel of the program that is not cooperative, and `to` has at
- *   most early_blocks blocks: while `from` runs, they keep kernels of other branches that need whole SMs off theirs;
- *   `from` itself is launched after all blocks before it have ended: all edges into it are of the default type, or, if
- *   it is of the communicator, come from kernels of the communicator that do not trigger. So at most one kernel of a
- *   branch waits in this way, and the epoch of `to` is final;
+ *   `to` has at most early_blocks blocks: while `from` runs, they keep kernels of other branches that need whole SMs off theirs;
+ *   `from` is not a kernel of onehop, and not cooperative;
+ *   all edges into `from` are of the default type, so that at most one kernel of a branch waits in this way, and the
+ *   epoch of `to` is final;
  *   `to` has no higher priority than `from`, all of whose blocks must be scheduled first.
  *
  * Returns CUDA_SUCCESS, also if the edge is unchanged, or the driver's error: then the order of the two is lost.

@@ -65,14 +65,8 @@ void make_comm(struct rank *rank);
 
 /* --- graph_structure.c -------------------------------------------------------------------------------------------- */
 
-/* ONEHOP_TRIGGER=1: kernels trigger wherever the next kernel is onehop's. */
-bool all_trigger(void);
-
-/*
- * No kernel overlaps another but the next one of its communicator. `triggers` kernels trigger the launch of the next
- * early, `ordered` kernels are launched when all blocks of the kernel before have begun.
- */
-void check_early(struct cf_worker *worker, CUgraph graph, int triggers, int ordered);
+/* A kernel triggers the next kernel of its communicator, and nothing else can be launched by that; `expected` early. */
+void check_early(struct cf_worker *worker, CUgraph graph, int expected);
 
 /* One wait, one record as a leaf behind the last kernel, and kernels that follow one another programmatically. */
 void check_structure(struct cf_worker *worker, CUgraph graph, int kernels);

@@ -264,6 +264,13 @@ static CUresult add_node(CUgraph graph, const struct simcuda_op *op, const CUgra
     return CUDA_SUCCESS;
 }
 
+CUresult cuGraphAddEmptyNode(CUgraphNode *node_p, CUgraph graph, const CUgraphNode *dependencies, size_t count)
+{
+    SIMCUDA_LOCK();
+    const struct simcuda_op op = {.kind = SIMCUDA_OP_NONE};
+    return add_node(graph, &op, dependencies, count, node_p);
+}
+
 CUresult cuGraphAddEventRecordNode(CUgraphNode *node_p, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                                    CUevent event)
 {
@@ -345,7 +352,7 @@ CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type_p)
         [SIMCUDA_OP_EVENT_WAIT] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,
     };
     SIMCUDA_ENTER();
-    *type_p = types[node->op.kind];
+    *type_p = node->op.kind == SIMCUDA_OP_NONE && !node->child ? CU_GRAPH_NODE_TYPE_EMPTY : types[node->op.kind];
     return CUDA_SUCCESS;
 }
 

@@ -116,14 +116,15 @@ err_free:
 }
 
 /*
- * Ends a device allocation, also for the processes that have it open: what CUDA leaves undefined is an error here. They
- * find garbage as long as the memory is there, and SIGBUS afterwards.
+ * Ends a device allocation. Processes that have it open find garbage as long as the memory is there. If the program has
+ * freed it, they find SIGBUS afterwards: what CUDA leaves undefined is an error here. If its context has ended, as after
+ * a reset of the device, the memory stays for them.
  */
-static void end_device_memory(const struct simcuda_memory *memory)
+static void end_device_memory(const struct simcuda_memory *memory, bool is_freed)
 {
     memset(memory->base, FREED, memory->bytes);
     munmap(memory->base, memory->bytes);
-    if (ftruncate(memory->fd, 0) != 0) {
+    if (is_freed && ftruncate(memory->fd, 0) != 0) {
         perror("simnode: ftruncate");
         abort();
     }
@@ -160,7 +161,7 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     simcuda_remove(&memory->object);
     simcuda_context_wait(memory->ctx); /* as the driver does; what is queued may still use it */
     memory->ctx->live_bytes -= memory->bytes;
-    end_device_memory(memory);
+    end_device_memory(memory, true);
     free(memory);
     return CUDA_SUCCESS;
 }
@@ -177,7 +178,7 @@ static void free_of(enum simcuda_kind kind, CUcontext ctx)
         simcuda_remove(object);
         if (kind == SIMCUDA_DEVICE_MEMORY) {
             ctx->live_bytes -= memory->bytes;
-            end_device_memory(memory);
+            end_device_memory(memory, false);
         } else if (kind == SIMCUDA_IPC_MEMORY) {
             munmap(memory->base, memory->bytes);
         }

@@ -96,9 +96,7 @@ static CUresult link_as(const struct oh_kernel_set *of_set, const struct kernel 
         node[i] = launch(&kernels[i]);
         if (i > 0) {
             oh_driver = linking;
-            const struct oh_edge edge = {
-                .from = node[i - 1], .to = node[i], .set = of_set, .max_blocks = most_blocks, .same_comm = true};
-            result = oh_edge_trigger_early(&edge);
+            result = oh_edge_trigger(of_set, most_blocks, node[i - 1], node[i]);
             oh_driver = real;
         }
     }
@@ -110,7 +108,7 @@ static CUresult link_as(const struct oh_kernel_set *of_set, const struct kernel 
         launched.base.trigger = args->trigger;
         launched.base.scalar = args->scalar; /* the op's, put in by the launch */
         launched.base.operand = args->operand;
-        seen[i].early_trigger = args->trigger;
+        seen[i].early_trigger = args->trigger == OH_TRIGGER_EARLY;
         seen[i].blocks = params.gridDimX;
         seen[i].intact = memcmp(args, &launched, kernels[i].list ? sizeof launched : sizeof launched.base) == 0;
     }
@@ -210,56 +208,12 @@ enum front {
     PROGRAM_PROGRAMMATIC, /* a kernel that may itself begin early behind another */
     PROGRAM_BEHIND,       /* a kernel behind another, in the usual way */
     OURS,                 /* of another communicator */
-    OWN,                  /* of the communicator, behind a kernel of the program in the usual way */
-    OWN_BEHIND,           /* of the communicator, behind a kernel of it that does not trigger */
-    OWN_TRIGGERED,        /* the same, behind one that does */
-    OWN_EARLY,            /* the same, itself launched when all blocks of that one have begun */
-    OWN_BEHIND_PROGRAM,   /* of the communicator, behind a kernel of the program that may trigger */
     MEMSET
 };
-
-static struct oh_edge edge_into(CUgraphNode node, bool same_comm)
-{
-    CUstreamCaptureStatus status;
-    struct oh_edge edge = {
-        .to = node, .set = set, .max_blocks = most_blocks, .early_blocks = 64, .same_comm = same_comm};
-    size_t count = 1;
-    CU(stream_get_capture_info(stream, &status, NULL, &edge.graph, NULL, NULL));
-    CU(graph_node_get_dependencies(node, &edge.from, &edge.data, &count));
-    return edge;
-}
-
-static CUgraphNode launch_own(enum front front)
-{
-    struct oh_edge edge;
-    switch (front) {
-    case OWN:
-        CU(memset_d8_async((CUdeviceptr)(uintptr_t)memory, 0, 16, stream));
-        return launch(&one);
-    case OWN_BEHIND_PROGRAM:
-        launch_program(false);
-        return launch(&one);
-    default:
-        launch(&one);
-        edge = edge_into(launch(&one), true);
-        if (front == OWN_TRIGGERED) {
-            must(oh_edge_trigger_early(&edge), "a trigger");
-        } else if (front == OWN_EARLY) {
-            must(oh_edge_launch_early(&edge), "an edge");
-        }
-        return edge.to;
-    }
-}
 
 static CUgraphNode launch_front(enum front front)
 {
     switch (front) {
-    case OWN:
-    case OWN_BEHIND:
-    case OWN_TRIGGERED:
-    case OWN_EARLY:
-    case OWN_BEHIND_PROGRAM:
-        return launch_own(front);
     case PROGRAM:
         return launch_program(false);
     case OURS:
@@ -277,13 +231,18 @@ static CUgraphNode launch_front(enum front front)
 static unsigned port_behind(enum front front, uint32_t blocks, CUresult *result_p)
 {
     const struct kernel kernel = {ONEHOP_ONESHOT, false, blocks};
+    struct oh_edge edge = {.early_blocks = 64};
     size_t count = 1;
     CU(stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     launch_front(front);
-    struct oh_edge edge = edge_into(launch(&kernel), front >= OWN && front != MEMSET);
+    edge.to = launch(&kernel);
+    CUstreamCaptureStatus status;
+    CU(stream_get_capture_info(stream, &status, NULL, &edge.graph, NULL, NULL));
+    CU(graph_node_get_dependencies(edge.to, &edge.from, &edge.data, &count));
     oh_driver = linking;
     *result_p = oh_edge_launch_early(&edge);
     oh_driver = real;
+    count = 1;
     edge.data.from_port = 99;
     CU(graph_node_get_dependencies(edge.to, &edge.from, &edge.data, &count));
     const unsigned port = count == 1 ? edge.data.from_port : 98; /* 98: no edge at all */
@@ -353,16 +312,6 @@ static void test_program(void)
     expect_port(PROGRAM_PROGRAMMATIC, 8, OH_PORT_PROGRAMMATIC, "behind a kernel that may begin early itself");
     expect_port(OURS, 8, OH_PORT_PROGRAMMATIC, "behind a kernel of another communicator");
     expect_port(MEMSET, 8, 0, "behind what is no kernel");
-    expect_port(OWN, 8, OH_PORT_LAUNCH_ORDER, "behind a kernel of the communicator");
-    expect_port(OWN, 56, OH_PORT_LAUNCH_ORDER, "... as many threads together as one kernel may have");
-    expect_port(OWN, 57, OH_PORT_PROGRAMMATIC, "... more threads");
-    most_blocks = 15;
-    expect_port(OWN, 8, OH_PORT_PROGRAMMATIC, "... more blocks than the program allows");
-    most_blocks = UINT32_MAX;
-    expect_port(OWN_BEHIND, 8, OH_PORT_LAUNCH_ORDER, "... which comes after another that does not trigger");
-    expect_port(OWN_TRIGGERED, 8, OH_PORT_PROGRAMMATIC, "... after another that triggers");
-    expect_port(OWN_EARLY, 8, OH_PORT_PROGRAMMATIC, "... which is launched early itself");
-    expect_port(OWN_BEHIND_PROGRAM, 8, OH_PORT_PROGRAMMATIC, "... after a kernel of the program that may trigger");
     linking.graph_kernel_node_get_attribute = say_cooperative;
     expect_port(PROGRAM, 8, OH_PORT_PROGRAMMATIC, "behind a cooperative kernel");
     linking.graph_kernel_node_get_attribute = say_urgent;

@@ -208,6 +208,32 @@ CUresult oh_capture_after(struct oh_capture *capture, CUstream stream)
     return CUDA_SUCCESS;
 }
 
+static bool can_overlap(const struct oh_comm *comm)
+{
+    return comm->serve.kernels->programmatic && oh_driver.graph_node_get_dependencies;
+}
+
+CUresult oh_capture_fence(struct oh_capture *capture, CUstream stream)
+{
+    capture->fence = NULL;
+    if (!capture->kernel || !can_overlap(capture->comm)) {
+        return CUDA_SUCCESS;
+    }
+    OH_TRY(oh_driver.graph_add_empty_node(&capture->fence, capture->graph, &capture->kernel, 1));
+    return oh_driver.stream_update_capture_dependencies(stream, &capture->fence, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES);
+}
+
+CUresult oh_capture_unfence(struct oh_capture *capture, CUstream stream)
+{
+    const CUgraphNode *nodes;
+    size_t count;
+    const bool is_behind = capture->fence && get_frontier(stream, &nodes, &count) == CUDA_SUCCESS && count == 1 &&
+                           nodes[0] == capture->fence;
+    return is_behind ? oh_driver.stream_update_capture_dependencies(stream, &capture->kernel, 1,
+                                                                    CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+                     : CUDA_SUCCESS;
+}
+
 CUresult oh_capture_before(struct oh_comm *comm, const struct oh_stream_state *stream_state,
                            struct oh_capture **capture_p)
 {
@@ -219,20 +245,9 @@ CUresult oh_capture_before(struct oh_comm *comm, const struct oh_stream_state *s
     return follow_frontier(capture, stream_state->stream);
 }
 
-/*
- * A program can add a dependent to the last kernel of an earlier submission: it may have recorded an event behind that
- * kernel, for which another stream waits. Kernels within a submission have no dependents but ours.
- */
-static bool may_trigger(const struct oh_submission *submission)
+/* The result of oh_edge_trigger is not needed: a kernel that cannot be changed does not trigger. */
+static CUresult link_captured(const struct oh_comm *comm, const struct oh_capture *capture, CUgraphNode kernel)
 {
-    return submission->kernels > 1 || submission->calls[0].comm->serve.args.trigger == OH_TRIGGER_LATE;
-}
-
-/* The result of oh_edge_trigger_early is not needed: a kernel that cannot be changed does not trigger. */
-static CUresult link_captured(const struct oh_submission *submission, CUgraphNode kernel)
-{
-    const struct oh_comm *comm = submission->calls[0].comm;
-    const struct oh_capture *capture = submission->capture;
     CUgraphNode nodes[2];
     struct oh_edge_data edges[2]; /* without room for their data the call fails */
     size_t count = 2;
@@ -243,12 +258,9 @@ static CUresult link_captured(const struct oh_submission *submission, CUgraphNod
                                  .from = nodes[0],
                                  .to = kernel,
                                  .data = edges[0],
-                                 .set = comm->serve.kernels,
-                                 .max_blocks = comm->serve.max_blocks,
-                                 .early_blocks = comm->serve.early_blocks,
-                                 .same_comm = nodes[0] == capture->kernel};
-    if (edge.same_comm && may_trigger(submission)) {
-        oh_edge_trigger_early(&edge);
+                                 .early_blocks = comm->serve.early_blocks};
+    if (edge.from == capture->kernel) {
+        oh_edge_trigger(comm->serve.kernels, comm->serve.max_blocks, edge.from, kernel);
         return CUDA_SUCCESS;
     }
     return comm->order.launch_order ? oh_edge_launch_early(&edge) : CUDA_SUCCESS;
@@ -260,12 +272,12 @@ CUresult oh_capture_link(const struct oh_submission *submission)
     struct oh_capture *capture = submission->capture;
     const CUgraphNode *nodes;
     size_t count;
-    if (!capture || !comm->serve.kernels->programmatic || !oh_driver.graph_node_get_dependencies) {
+    if (!capture || !can_overlap(comm)) {
         return CUDA_SUCCESS;
     }
     bool known = get_frontier(submission->stream_state.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
     CUgraphNode kernel = known ? nodes[0] : NULL;
-    CUresult result = kernel ? link_captured(submission, kernel) : CUDA_SUCCESS;
+    CUresult result = kernel ? link_captured(comm, capture, kernel) : CUDA_SUCCESS;
     capture->kernel = kernel;
     return result;
 }

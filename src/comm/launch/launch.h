@@ -147,6 +147,7 @@ struct oh_capture {
     size_t frontier_count;
     CUgraphNode record;    /* of OH_EVENT_LAUNCH, after the newest call; NULL: none */
     CUgraphNode kernel;    /* onehop's newest; NULL: none, or unknown */
+    CUgraphNode fence;     /* an empty node behind it, which alone the program's nodes can follow; NULL: none */
     atomic_bool destroyed; /* the graph is: the entry may be freed */
 };
 
@@ -157,12 +158,21 @@ struct oh_capture *oh_capture_find(const struct oh_comm *comm, cuuint64_t id);
 CUresult oh_capture_before(struct oh_comm *comm, const struct oh_stream_state *stream_state,
                            struct oh_capture **capture_p);
 
+/*
+ * Around the calls of a submission. A fence is an empty node behind onehop's newest kernel, on which all further nodes of
+ * the stream depend: so only onehop's nodes depend on the kernel, which may trigger their launch. oh_capture_fence puts
+ * it behind the last kernel; oh_capture_unfence has the next kernel follow the last kernel directly, if nothing else is
+ * behind the fence on the stream.
+ */
+CUresult oh_capture_fence(struct oh_capture *capture, CUstream stream);
+CUresult oh_capture_unfence(struct oh_capture *capture, CUstream stream);
+
 /* The stream's newest work becomes the frontier, and the record node moves behind it. */
 CUresult oh_capture_after(struct oh_capture *capture, CUstream stream);
 
 /*
- * After each kernel of the submission. In a capture, if the kernel depends on a single kernel: a kernel of the same
- * submission triggers early; behind a kernel of an earlier submission, or of the program, this kernel is launched early
+ * After each kernel of the submission. In a capture, if the kernel depends on a single kernel: a kernel of the
+ * communicator triggers the launch of this kernel; behind a kernel of the program this kernel is launched early
  * (gpu/edge.c). Fails only if the order of the two is lost; any other error leaves the capture as it was.
  */
 CUresult oh_capture_link(const struct oh_submission *submission);

@@ -113,7 +113,8 @@ CUresult oh_order_before(struct oh_submission *submission)
     struct oh_comm *comm = submission->calls[0].comm;
     OH_TRY(oh_stream_query(submission->calls[0].stream, &submission->stream_state));
     if (submission->stream_state.graph) {
-        return oh_capture_before(comm, &submission->stream_state, &submission->capture);
+        OH_TRY(oh_capture_before(comm, &submission->stream_state, &submission->capture));
+        return oh_capture_unfence(submission->capture, submission->stream_state.stream);
     }
     OH_TRY(follow_launches(comm, &submission->stream_state));
     return follow_nccl(comm, &submission->stream_state);
@@ -135,8 +136,12 @@ static CUresult record_launch(struct oh_comm *comm, const struct oh_stream_state
 
 CUresult oh_order_after(struct oh_submission *submission)
 {
-    return submission->capture ? oh_capture_after(submission->capture, submission->stream_state.stream)
-                               : record_launch(submission->calls[0].comm, &submission->stream_state);
+    const CUstream stream = submission->stream_state.stream;
+    if (!submission->capture) {
+        return record_launch(submission->calls[0].comm, &submission->stream_state);
+    }
+    OH_TRY(oh_capture_fence(submission->capture, stream));
+    return oh_capture_after(submission->capture, stream);
 }
 
 void oh_order_invalidate(CUstream stream, const struct oh_stream_state *stream_state)
