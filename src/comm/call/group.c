@@ -274,7 +274,11 @@ static ncclResult_t add_nccl(const struct oh_call *call)
 static ncclResult_t add_routed(struct oh_call *call)
 {
     oh_call_route(call);
-    return call->route == OH_ROUTE_ONEHOP ? add_served(call) : add_nccl(call);
+    const ncclResult_t res = call->route == OH_ROUTE_ONEHOP ? add_served(call) : add_nccl(call);
+    if (res != ncclSuccess) {
+        oh_attach_end_call(call, false); /* NCCL does not get the call, so the next call gets its number */
+    }
+    return res;
 }
 
 /* Whether the call needs a peer that has departed counts at the end: the group may be an estimate. */
@@ -623,7 +627,9 @@ ncclResult_t oh_group_end(const struct oh_nccl *nccl, ncclResult_t res, bool is_
     OH_KEEP_ERRNO();
     res = group.error == ncclSuccess ? res : group.error;
     oh_creations_finish(nccl, group.creations, is_estimate ? ncclInvalidUsage : res);
-    if (!is_estimate) {
+    if (is_estimate) {
+        end_calls(false); /* an allreduce that was not kept, since NCCL rejects its arguments, has a number */
+    } else {
         res = launch_group(nccl, res);
         fail_communicators(res);
     }
