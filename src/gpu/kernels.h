@@ -95,11 +95,10 @@ struct oh_edge {
  * `to`, gets the launch order port (CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER). It stays programmatic, so `to` waits for
  * `from` to complete as before. Only if
  *
- *   `to` has at most early_blocks blocks: while `from` runs, they keep kernels of other branches that need whole SMs off theirs;
- *   `from` is not a kernel of onehop, and not cooperative;
- *   all edges into `from` are of the default type, so that at most one kernel of a branch waits in this way, and the
- *   epoch of `to` is final;
- *   `to` has no higher priority than `from`, all of whose blocks must be scheduled first.
+ *   `to` has at most early_blocks blocks: while `from` runs, they keep kernels of other branches that need whole SMs
+ * off theirs; `from` is not a kernel of onehop, and not cooperative; all edges into `from` are of the default type, so
+ * that at most one kernel of a branch waits in this way, and the epoch of `to` is final; `to` has no higher priority
+ * than `from`, all of whose blocks must be scheduled first.
  *
  * Returns CUDA_SUCCESS, also if the edge is unchanged, or the driver's error: then the order of the two is lost.
  */

@@ -28,11 +28,11 @@ tap_empty "$(grep -E 'TEXTREL|RPATH|RUNPATH' <<<"$dynamic")" "no text relocation
 tap_empty "$(readelf -lW "$object" | grep 'GNU_STACK.*E ')" "the stack is not executable"
 
 found=$(nm -D --defined-only "$object" | awk '{print $3}' | sort)
-thunks=$(sed -n '/define OH_REAL_QUERIES/,/^$/d; s/^ *X(\([A-Za-z]*\),.*/nccl\1/p' "$abs_top_srcdir/src/interpose/real.h")
+thunks=$(sed -n '/define OH_NCCL_QUERIES/,/^$/d; s/^ *X(\([A-Za-z]*\),.*/nccl\1/p' "$abs_top_srcdir/src/comm/nccl.h")
 own=$(sed -n 's/^ONEHOP_API .*\<\(onehop[A-Z][A-Za-z]*\)(.*/\1/p' "$abs_top_srcdir/include/onehop/onehop.h")
 wanted=$(printf '%s\n' $thunks $own dlsym dlvsym ncclNetPlugin_v{6,11,12} ncclProfiler_v5 | sort)
 tap_empty "$(diff <(echo "$wanted") <(echo "$found"))" \
-    "it exports NCCL's functions of src/interpose/real.h, which have thunks, its plugins, onehop.h's functions, dlsym, dlvsym"
+    "it exports NCCL's functions of src/comm/nccl.h, which have thunks, its plugins, onehop.h's functions, dlsym, dlvsym"
 
 undefined=$(nm -D --undefined-only "$object" | awk '{print $2}')
 foreign=$(grep -E '^(cuda|cu[A-Z]|p?nccl|nvml|hwloc|json_)' <<<"$undefined")

@@ -117,8 +117,8 @@ err_free:
 
 /*
  * Ends a device allocation. Processes that have it open find garbage as long as the memory is there. If the program has
- * freed it, they find SIGBUS afterwards: what CUDA leaves undefined is an error here. If its context has ended, as after
- * a reset of the device, the memory stays for them.
+ * freed it, they find SIGBUS afterwards: what CUDA leaves undefined is an error here. If its context has ended, as
+ * after a reset of the device, the memory stays for them.
  */
 static void end_device_memory(const struct simcuda_memory *memory, bool is_freed)
 {

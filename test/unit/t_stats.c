@@ -17,7 +17,7 @@ static void expect_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t
 {
     int got = -1;
     memset(&comm->live.counters, 0, sizeof comm->live.counters);
-    struct oh_call call = {.comm = comm, .count = 100, .type = type, .redop = op};
+    struct oh_call call = {.comm = comm, .count = 1000, .type = type, .redop = op};
     oh_call_route(&call);
     oh_call_note_executed(&call);
     for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
@@ -38,7 +38,7 @@ static void test_reasons(void)
     expect_reason(&comm, (ncclDataType_t)77, ncclSum, OH_FALLBACK_TYPE, "a type that there is not");
     expect_reason(&comm, (ncclDataType_t)10, ncclSum, OH_FALLBACK_TYPE, "fp8 where it is off");
     expect_reason(&comm, ncclFloat64, (ncclRedOp_t)77, OH_FALLBACK_OP, "eight bytes an element");
-    tap_ok(atomic_load(&comm.live.counters.fallback_bytes) == 800, "bytes that fall back");
+    tap_ok(atomic_load(&comm.live.counters.fallback_bytes) == 8000, "bytes that fall back");
 }
 
 /* Lines as the plugin writes them, cut lines, and others. */

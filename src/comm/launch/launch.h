@@ -159,10 +159,10 @@ CUresult oh_capture_before(struct oh_comm *comm, const struct oh_stream_state *s
                            struct oh_capture **capture_p);
 
 /*
- * Around the calls of a submission. A fence is an empty node behind onehop's newest kernel, on which all further nodes of
- * the stream depend: so only onehop's nodes depend on the kernel, which may trigger their launch. oh_capture_fence puts
- * it behind the last kernel; oh_capture_unfence has the next kernel follow the last kernel directly, if nothing else is
- * behind the fence on the stream.
+ * Around the calls of a submission. A fence is an empty node behind onehop's newest kernel, on which all further nodes
+ * of the stream depend: so only onehop's nodes depend on the kernel, which may trigger their launch. oh_capture_fence
+ * puts it behind the last kernel; oh_capture_unfence has the next kernel follow the last kernel directly, if nothing
+ * else is behind the fence on the stream.
  */
 CUresult oh_capture_fence(struct oh_capture *capture, CUstream stream);
 CUresult oh_capture_unfence(struct oh_capture *capture, CUstream stream);
