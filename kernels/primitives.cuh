@@ -143,15 +143,16 @@ OH_DEVICE void oh_pdl_trigger()
 #endif
 }
 
+/* The asm of both joins or splits the halves: with 64-bit operands nvcc 13.0 moves and tests pairs of registers. */
 OH_DEVICE void oh_lamport_store(char *at, const oh_word16 &data)
 {
     oh_litmus_delay();
-    asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1, %2};" ::"l"(at), "l"(data.w[0] | (uint64_t)data.w[1] << 32),
-                 "l"(data.w[2] | (uint64_t)data.w[3] << 32)
+    asm volatile("{ .reg .b64 half<2>; mov.b64 half0, {%1, %2}; mov.b64 half1, {%3, %4};\n"
+                 "  st.relaxed.sys.global.v2.b64 [%0], {half0, half1}; }" ::"l"(at),
+                 "r"(data.w[0]), "r"(data.w[1]), "r"(data.w[2]), "r"(data.w[3])
                  : "memory");
 }
 
-/* The asm splits the halves: with 64-bit outputs nvcc 13.0 tests pairs of registers, with more instructions. */
 OH_DEVICE void oh_lamport_load(const char *at, oh_word16 *data)
 {
     oh_litmus_delay();

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * t_reclaim.c - a communicator is not freed under a thread that uses it
+ *
+ * Its segment's file shows whether it is freed.
+ */
+#include <dirent.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "comm/attach/attach.h"
+#include "test/tap.h"
+
+#define PASSES 20 /* of the background thread, at most 100 ms each */
+
+static char folder[] = "/dev/shm/onehop-test.XXXXXX";
+
+static int count_files(void)
+{
+    int count = 0;
+    DIR *open = opendir(folder);
+    while (open && readdir(open)) {
+        count++;
+    }
+    if (open) {
+        closedir(open);
+    }
+    return count - 2; /* . and .. */
+}
+
+static void test_use(void)
+{
+    ncclComm_t nccl = NULL;
+    const struct oh_key key = oh_key_random();
+    struct oh_comm *comm = oh_creation_begin(&key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, NULL, &nccl, false);
+    tap_ok(comm && count_files() == 1, "a communicator has a segment");
+    oh_comm_begin_use(comm);
+    oh_comm_begin_use(comm); /* as in a group */
+    oh_comm_free(comm);
+    for (int i = 0; i < 3; i++) {
+        oh_comms_reclaim();
+        usleep(100000);
+    }
+    tap_ok(count_files() == 1, "it stays while it is used");
+    oh_comm_end_use(comm);
+    oh_comms_reclaim();
+    usleep(100000);
+    tap_ok(count_files() == 1, "... up to the last use");
+    oh_comm_end_use(comm);
+    for (int i = 0; i < PASSES && count_files() > 0; i++) {
+        oh_comms_reclaim();
+        usleep(100000);
+    }
+    tap_ok(count_files() == 0, "then it is freed");
+}
+
+int main(void)
+{
+    setenv("ONEHOP_DEBUG", "WARN", 1);
+    if (!mkdtemp(folder)) {
+        tap_skip_all("no shared memory");
+    }
+    setenv("ONEHOP_SHM_DIR", folder, 1);
+    test_use();
+    rmdir(folder);
+    return tap_done();
+}
