@@ -42,7 +42,7 @@
     X(mem_host_get_device_pointer, cuMemHostGetDevicePointer_v2, (CUdeviceptr *, void *, unsigned int))                \
     X(memset_d8_async, cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                                \
     X(memset_d32_async, cuMemsetD32Async, (CUdeviceptr, unsigned int, size_t, CUstream))                               \
-    X(memset_2d_d32_async, cuMemsetD2D32Async, (CUdeviceptr, size_t, unsigned int, size_t, size_t, CUstream))          \
+    X(memcpy_2d_async, cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *, CUstream))                                          \
     X(memcpy_htod_async, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))                          \
     X(memcpy_dtoh_async, cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream))                                \
     X(ipc_get_mem_handle, cuIpcGetMemHandle, (CUipcMemHandle *, CUdeviceptr))                                          \

@@ -86,5 +86,5 @@ sort "$points" | draw '$2 == "fail" && !seen[$1, $4]++' "${more/#*:*/all}" >"$sc
 sweep "$(wc -l <"$scratch/chosen") of $(wc -l <"$points") points" 6 try "$scratch/chosen"
 # A GPU that takes its time for the write that stops replays: the error must not reach the program before that.
 echo mixed:fail:on:cuStreamWaitEvent:2 >"$scratch/slow"
-SIMNODE_MEMSET_2D_US=40000 sweep "a replay after a call that has failed, with a slow GPU" 1 try "$scratch/slow"
+SIMNODE_COPY_2D_US=40000 sweep "a replay after a call that has failed, with a slow GPU" 1 try "$scratch/slow"
 tap_done

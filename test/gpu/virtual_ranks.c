@@ -179,9 +179,9 @@ static void reset_staging(struct rank *rank, uint32_t epoch)
         result = oh_driver.memset_d32_async(rank->staging + OH_WORDS_OFFSET, OH_SENTINEL,
                                             (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / 4, stream);
     }
-    if (result == CUDA_SUCCESS) {
-        result = oh_driver.memset_2d_d32_async(rank->staging + OH_EPOCH_OFFSET, sizeof(struct oh_epoch), epoch, 1,
-                                               OH_MAX_BLOCKS, stream);
+    for (size_t b = 0; b < OH_MAX_BLOCKS && result == CUDA_SUCCESS; b++) {
+        result =
+            oh_driver.memset_d32_async(rank->staging + OH_EPOCH_OFFSET + b * sizeof(struct oh_epoch), epoch, 1, stream);
     }
     cf_check(rank->worker, result == CUDA_SUCCESS, "clearing the staging memory gave %d", (int)result);
 }

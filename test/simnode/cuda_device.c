@@ -124,7 +124,7 @@ CUresult cuInit(unsigned flags)
     simcuda_kernels_start();
     simcuda.seed = setting("SIMNODE_SEED");
     simcuda.delay_us = setting("SIMNODE_DELAY_US");
-    simcuda.memset_2d_us = setting("SIMNODE_MEMSET_2D_US");
+    simcuda.copy_2d_us = setting("SIMNODE_COPY_2D_US");
     simcuda.queue = setting("SIMNODE_QUEUE");
     simcuda.queue = simcuda.queue > 0 ? simcuda.queue : SIMCUDA_QUEUE;
     simcuda.one_connection = setting("CUDA_DEVICE_MAX_CONNECTIONS") == 1;

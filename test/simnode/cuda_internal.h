@@ -229,9 +229,9 @@ struct simcuda_state {
     size_t memory; /* bytes of each GPU; SIMNODE_MEMORY_MIB */
     uint32_t seed; /* SIMNODE_SEED, _DELAY_US, _BLOCK_THREADS; fixed by cuInit */
     uint32_t delay_us;
-    uint32_t memset_2d_us; /* SIMNODE_MEMSET_2D_US: that a memset with a pitch takes */
-    uint32_t queue;        /* kernels, copies and sets that a stream takes */
-    bool one_connection;   /* CUDA_DEVICE_MAX_CONNECTIONS=1 */
+    uint32_t copy_2d_us; /* SIMNODE_COPY_2D_US: that a copy with a pitch takes */
+    uint32_t queue;      /* kernels, copies and sets that a stream takes */
+    bool one_connection; /* CUDA_DEVICE_MAX_CONNECTIONS=1 */
     bool block_threads;
     int devices;
     int gpu_of[SIMNODE_MAX_GPUS]; /* by device ordinal */

@@ -505,9 +505,16 @@ CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream
     return fill(stream, to, value, 4, count);
 }
 
-/* Rows of one element only. */
-CUresult cuMemsetD2D32Async(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream)
+/* From the host, rows of one 32-bit element, all of the same value, only. */
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
     SIMCUDA_LOCK();
-    return width == 1 ? fill_pitched(stream, to, value, 4, pitch, height) : CUDA_ERROR_NOT_SUPPORTED;
+    const uint32_t *from = copy->srcHost;
+    SIMCUDA_FAIL_IF(copy->srcMemoryType != CU_MEMORYTYPE_HOST || copy->dstMemoryType != CU_MEMORYTYPE_DEVICE ||
+                        copy->WidthInBytes != sizeof *from || copy->srcPitch != sizeof *from || copy->Height == 0,
+                    CUDA_ERROR_NOT_SUPPORTED);
+    for (size_t row = 1; row < copy->Height; row++) {
+        SIMCUDA_FAIL_IF(from[row] != from[0], CUDA_ERROR_NOT_SUPPORTED);
+    }
+    return fill_pitched(stream, copy->dstDevice, from[0], sizeof *from, copy->dstPitch, copy->Height);
 }

@@ -109,7 +109,7 @@ static void run_unlocked(CUstream stream, const struct simcuda_op *op)
         free(op->copy.staged);
         break;
     case SIMCUDA_OP_SET:
-        usleep(op->set.pitch != op->set.width ? simcuda.memset_2d_us : 0);
+        usleep(op->set.pitch != op->set.width ? simcuda.copy_2d_us : 0);
         fill(op);
         break;
     case SIMCUDA_OP_HOST:
