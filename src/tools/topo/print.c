@@ -263,8 +263,9 @@ static void print_links(const struct oh_node *node, FILE *stream)
             "  without NVLink the PCIe path: PIX one switch, PXB several switches, PHB the host bridge,\n"
             "  NODE host bridges of one NUMA node, SYS between NUMA nodes, - unknown\n\n",
             oh_node_any_switch(node, -1) ? " through NVSwitch" : "");
-    if (print_about(node, "CPU affinity of ", about_cpus, stream) |
-        print_about(node, "NUMA nodes of ", about_numa, stream)) {
+    const bool any_cpus = print_about(node, "CPU affinity of ", about_cpus, stream);
+    const bool any_numa = print_about(node, "NUMA nodes of ", about_numa, stream);
+    if (any_cpus || any_numa) {
         fprintf(stream, "\n");
     }
 }
