@@ -3,8 +3,9 @@
  * end.c - the NCCL functions that end a communicator, and its asynchronous error
  *
  * Does: Waits for kernels as NCCL does for its own. A kernel may leave without its result only where the program is
- * told: ncclCommDestroy and ncclCommFinalize return the failure of a communicator with kernels that wait. Threads: the
- * one that ends the communicator; oh_comm_update any. Owns: nothing.
+ *    told: ncclCommDestroy and ncclCommFinalize return the failure of a communicator with kernels that wait.
+ * Threads: the one that ends the communicator; oh_comm_update any.
+ * Owns: nothing.
  */
 #include "comm/call/internal.h"
 
