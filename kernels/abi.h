@@ -4,15 +4,15 @@
  * abi.h - what host and device must agree on: kernel arguments and the layout of a rank's staging memory
  *
  * The only header that host C, device CUDA C++ and the CPU build of the kernels share. Sizes are in bytes unless a
- * name says otherwise. A kernel takes one parameter by value: struct oh_kernel_args if it sums one call ("_Sum_" in its
- * name), struct oh_kernel_list_args if it does any op of a call list ("_Any_").
+ * name says otherwise. A kernel takes one parameter by value: struct oh_kernel_list_args for a call list ("_Any_" or
+ * "_List_" in its name), else struct oh_kernel_args for one call.
  *
  * Staging of one rank (one cuMemAlloc allocation, written by the peers, read by the owner):
  *
  *   0                         struct oh_epoch, one per block, all equal between kernels
  *   OH_ABORT_SEEN_OFFSET      enum oh_abort, as a kernel of this rank has read it; once not 0, never 0 again
- *   OH_SLOT_OFFSET            three slots: kernels with even and with odd epochs send into the first two, the words of
- *                             one-shot or of two-shot's scatter; the third is for the gather
+ *   OH_SLOT_OFFSET            three slots: kernels with even and with odd epochs send into the first two; the third is
+ *                             for the second hop of two-shot
  *   OH_ESCAPE_OFFSET          escape bytes, one for each word of the slots
  *
  * Between kernels all words (from OH_WORDS_OFFSET to OH_ESCAPE_OFFSET) hold OH_SENTINEL and all escape bytes 0, except
@@ -118,7 +118,7 @@ struct oh_kernel_args {
     char *staging[OH_MAX_RANKS];
     const void *sendbuff;       /* local, element aligned */
     void *recvbuff;             /* local, element aligned; may equal sendbuff */
-    uint64_t count;             /* elements, > 0 */
+    uint64_t count;             /* elements, > 0; of a collective that has a part for each rank, of the part */
     const uint32_t *abort_flag; /* in the control block */
     struct oh_control *control; /* for the report of a long wait; NULL: no report */
     uint32_t rank;
@@ -131,6 +131,8 @@ struct oh_kernel_args {
     uint32_t report_count; /* elements of the whole call, or call list, of which this kernel may be a part */
     const void *scalar;    /* OH_OP_SCALED_SUM: one element that the GPU can read; NULL: the scalar is the operand */
     uint64_t operand; /* OH_OP_SCALED_SUM: bits of the scalar; MIN, MAX, AVG of integers: the sign bit, 0: unsigned */
+    uint64_t stride;  /* all-gather, reduce-scatter: bytes from a rank's part of the larger buffer to the next part */
+    uint32_t root;    /* broadcast */
 };
 
 /*
@@ -141,8 +143,10 @@ struct oh_kernel_args {
 struct oh_list_item {
     const void *sendbuff;
     void *recvbuff;
-    uint64_t count;      /* elements, > 0 */
-    uint64_t first_word; /* of the message, in words of OH_WORD_BYTES; ascending */
+    uint64_t count; /* these three as above */
+    uint64_t stride;
+    uint32_t root;
+    uint32_t first_word; /* of the message, in words of OH_WORD_BYTES; ascending */
 };
 
 struct oh_kernel_list_args {

@@ -233,4 +233,34 @@ OH_DEVICE bool oh_receive(const Receiver &receiver, const oh_thread_words<batch>
     return good;
 }
 
+/*
+ * Receives the words that each peer sends to all: take(source, i, word) gets word i of a rank. slot: offset in staging.
+ * single: no thread has more than one batch; code without loops is faster. Returns false if the communicator has been
+ * aborted.
+ */
+template <int batch, bool single, class Type, int ranks, class Take>
+OH_DEVICE bool oh_gather(const oh_receiver<Type, ranks, 1> &receiver, const oh_thread_words<batch> &own, uint32_t slot,
+                         uint32_t held, oh_spin *spin, Take take)
+{
+    for (uint32_t i = own.first; i < own.words; i += own.stride()) {
+        oh_word16 word[batch][ranks];
+        if (!oh_receive<batch, ranks>(receiver, own, slot, i, held, spin, word)) {
+            return false;
+        }
+        OH_UNROLL
+        for (int b = 0; b < batch; b++) {
+            if (own.has(i, b)) {
+                oh_for_each_rank<1, ranks>(receiver.nranks, [&](int j) {
+                    take(oh_peer_rank(receiver.args, receiver.nranks, j), own.index(i, b), word[b][j]);
+                });
+                receiver.reset(slot + own.index(i, b) * OH_WORD_BYTES, word[b]);
+            }
+        }
+        if (single) {
+            break;
+        }
+    }
+    return true;
+}
+
 #endif

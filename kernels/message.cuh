@@ -17,13 +17,14 @@ template <class Type> struct oh_message {
 
     const char *sendbuff;
     char *recvbuff;
-    uint64_t count;
+    uint64_t count, stride;
+    uint32_t broadcast_root;
 
     /* call: struct oh_kernel_args or oh_list_item */
     template <class Call>
     explicit OH_DEVICE_METHOD oh_message(const Call &call)
         : sendbuff(static_cast<const char *>(call.sendbuff)), recvbuff(static_cast<char *>(call.recvbuff)),
-          count(call.count)
+          count(call.count), stride(call.stride), broadcast_root(call.root)
     {
     }
 
@@ -98,6 +99,32 @@ template <class Type> struct oh_message {
             }
         }
     }
+
+    /* Word i of a rank's part, where the larger buffer has a part for each rank. */
+    OH_DEVICE_METHOD oh_word16 load_part(uint32_t rank, uint32_t i) const
+    {
+        oh_message part(*this);
+        part.sendbuff += rank * stride;
+        return part.load(i);
+    }
+    OH_DEVICE_METHOD void store_part(uint32_t rank, uint32_t i, const oh_word16 &word) const
+    {
+        oh_message part(*this);
+        part.recvbuff += rank * stride;
+        part.store(i, word);
+    }
+    /* The same for a word of sendbuff, unless the buffers are in place. */
+    OH_DEVICE_METHOD void copy_part(uint32_t rank, uint32_t i, const oh_word16 &word) const
+    {
+        if (recvbuff + rank * stride != sendbuff) {
+            store_part(rank, i, word);
+        }
+    }
+    /* The rank that broadcasts word i. */
+    OH_DEVICE_METHOD uint32_t root(uint32_t) const
+    {
+        return broadcast_root;
+    }
 };
 
 /* A message of whole, aligned words, as most are: the same, an instruction for each load and store. */
@@ -107,11 +134,13 @@ template <class Type> struct oh_whole_message {
     const char *sendbuff;
     char *recvbuff;
     uint32_t count; /* words */
+    uint64_t stride;
+    uint32_t broadcast_root;
 
     template <class Call>
     explicit OH_DEVICE_METHOD oh_whole_message(const Call &call)
         : sendbuff(static_cast<const char *>(call.sendbuff)), recvbuff(static_cast<char *>(call.recvbuff)),
-          count((uint32_t)(call.count / per_word))
+          count((uint32_t)(call.count / per_word)), stride(call.stride), broadcast_root(call.root)
     {
     }
     template <class Call> static OH_INLINE bool fits(const Call &call)
@@ -119,6 +148,10 @@ template <class Type> struct oh_whole_message {
         const uintptr_t buffers =
             reinterpret_cast<uintptr_t>(call.sendbuff) | reinterpret_cast<uintptr_t>(call.recvbuff);
         return ((uint32_t)buffers % OH_WORD_BYTES | (uint32_t)call.count % per_word) == 0;
+    }
+    template <class Call> static OH_INLINE bool fits_parts(const Call &call)
+    {
+        return fits(call) && (uint32_t)call.stride % OH_WORD_BYTES == 0;
     }
     OH_DEVICE_METHOD uint32_t words() const
     {
@@ -141,6 +174,28 @@ template <class Type> struct oh_whole_message {
         if (i < count) {
             oh_user_store(recvbuff + (uint64_t)i * OH_WORD_BYTES, word);
         }
+    }
+    OH_DEVICE_METHOD oh_word16 load_part(uint32_t rank, uint32_t i) const
+    {
+        oh_whole_message part(*this);
+        part.sendbuff += rank * stride;
+        return part.load(i);
+    }
+    OH_DEVICE_METHOD void store_part(uint32_t rank, uint32_t i, const oh_word16 &word) const
+    {
+        oh_whole_message part(*this);
+        part.recvbuff += rank * stride;
+        part.store(i, word);
+    }
+    OH_DEVICE_METHOD void copy_part(uint32_t rank, uint32_t i, const oh_word16 &word) const
+    {
+        if (recvbuff + rank * stride != sendbuff) {
+            store_part(rank, i, word);
+        }
+    }
+    OH_DEVICE_METHOD uint32_t root(uint32_t) const
+    {
+        return broadcast_root;
     }
 };
 
@@ -179,14 +234,33 @@ template <class Type> struct oh_message_list {
         oh_word16 word = oh_word16();
         if (i < list.words) {
             const oh_list_item &it = item(i);
-            word = oh_message<Type>(it).load(i - (uint32_t)it.first_word);
+            word = oh_message<Type>(it).load(i - it.first_word);
         }
         return word;
     }
     OH_DEVICE_METHOD void store(uint32_t i, const oh_word16 &word) const
     {
         const oh_list_item &it = item(i);
-        oh_message<Type>(it).store(i - (uint32_t)it.first_word, word);
+        oh_message<Type>(it).store(i - it.first_word, word);
+    }
+    OH_DEVICE_METHOD oh_word16 load_part(uint32_t rank, uint32_t i) const
+    {
+        const oh_list_item &it = item(i);
+        return i < list.words ? oh_message<Type>(it).load_part(rank, i - it.first_word) : oh_word16();
+    }
+    OH_DEVICE_METHOD void store_part(uint32_t rank, uint32_t i, const oh_word16 &word) const
+    {
+        const oh_list_item &it = item(i);
+        oh_message<Type>(it).store_part(rank, i - it.first_word, word);
+    }
+    OH_DEVICE_METHOD void copy_part(uint32_t rank, uint32_t i, const oh_word16 &word) const
+    {
+        const oh_list_item &it = item(i);
+        oh_message<Type>(it).copy_part(rank, i - it.first_word, word);
+    }
+    OH_DEVICE_METHOD uint32_t root(uint32_t i) const
+    {
+        return item(i).root;
     }
 };
 

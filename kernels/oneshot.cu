@@ -187,5 +187,5 @@ template <class Reduction, class Args> OH_DEVICE bool oneshot(const Args &args)
         base, typename oh_message_of<Args, type>::message(args));
 }
 
-OH_EACH_SUM_TYPE(OH_SUM_KERNELS, oneshot)
-OH_EACH_TYPE(OH_ANY_KERNELS, oneshot)
+OH_EACH_SUM_TYPE(OH_SUM_KERNELS, AllReduce, oneshot, oneshot)
+OH_EACH_TYPE(OH_ANY_KERNELS, AllReduce, oneshot, oneshot)

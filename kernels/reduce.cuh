@@ -288,6 +288,16 @@ template <class Type, int ranks_> struct oh_sum_of {
     }
 };
 
+/* Ranks of a communicator that has `least` to `most`. */
+template <int least, int most> OH_DEVICE uint32_t oh_nranks_of(const oh_kernel_args &args)
+{
+    if (least == most) {
+        return most;
+    }
+    oh_assume(args.nranks >= least && args.nranks <= most);
+    return args.nranks;
+}
+
 /* For communicators of `least` to ranks_ ranks. */
 template <class Type, int least, int ranks_> struct oh_any_of {
     typedef Type type;
@@ -307,11 +317,7 @@ template <class Type, int least, int ranks_> struct oh_any_of {
     }
     static OH_INLINE uint32_t nranks(const oh_kernel_args &args)
     {
-        if (least == ranks_) {
-            return ranks_;
-        }
-        oh_assume(args.nranks >= least && args.nranks <= ranks_);
-        return args.nranks;
+        return oh_nranks_of<least, ranks_>(args);
     }
     template <class Word> OH_DEVICE_METHOD Word prepare(const Word &word) const
     {
@@ -397,6 +403,17 @@ template <class Type, int least, int ranks_> struct oh_any_of {
         over_ranks(&other, word, [=](value a, value b) { return a + b * eighth; });
         other.each([=](value v) { return v / (n * eighth); });
         average->accumulate_values(other, [](value a, value b) { return Type::is_finite(a) ? a : b; });
+    }
+};
+
+/* In place of a reduction, for collectives that move bytes, with `least` to ranks_ ranks. */
+template <int least, int ranks_> struct oh_bytes_of {
+    typedef oh_i8 type;
+    static const int ranks = ranks_;
+
+    static OH_INLINE uint32_t nranks(const oh_kernel_args &args)
+    {
+        return oh_nranks_of<least, ranks_>(args);
     }
 };
 

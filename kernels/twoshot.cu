@@ -30,119 +30,25 @@
  *     wait for all threads of the block;  write epoch to the epoch words
  */
 #include "kernels/entry_points.cuh"
-#include "kernels/exchange.cuh"
+#include "kernels/scatter.cuh"
 
-/* What one thread does. single: no thread has more than one batch; code without loops is faster. */
-template <int batch, bool single, class Reduction, class Message> struct twoshot_thread {
-    typedef typename Reduction::type type;
-    static const int ranks = Reduction::ranks;
-
-    const oh_kernel_args &args;
+/* The chunks of a message. */
+template <class Message> struct twoshot_chunks {
     const Message &message;
-    const int nranks;
-    const oh_thread_words<batch> own; /* of a chunk */
-    const oh_operand_receiver<type, ranks> scattered;
-    const oh_receiver<type, ranks, 1> gathered;
-    const oh_sender<type, ranks> sender;
-    const Reduction reduction;
-    oh_spin spin;
-    uint32_t held; /* as in struct oh_epoch */
+    const uint32_t words; /* of a chunk */
 
     /* Index in the message of word i of a rank's chunk. */
-    OH_DEVICE_METHOD uint32_t word_index(uint32_t owner, uint32_t i) const
+    OH_DEVICE_METHOD uint32_t index(uint32_t owner, uint32_t i) const
     {
-        return owner * own.words + i;
+        return owner * words + i;
     }
-    /* Loads the words for each peer's chunk. Words outside the chunk must not be read: another thread may be storing
-     * its results there. */
-    OH_DEVICE_METHOD void load(uint32_t i, oh_word16 (&theirs)[batch][ranks]) const
+    OH_DEVICE_METHOD oh_word16 load(uint32_t owner, uint32_t i) const
     {
-        OH_UNROLL
-        for (int b = 0; b < batch; b++) {
-            const bool exists = own.index(i, b) < own.words;
-            oh_for_each_rank<1, ranks>(nranks, [&](int j) {
-                theirs[b][j] =
-                    exists ? message.load(word_index(oh_peer_rank(args, nranks, j), own.index(i, b))) : oh_word16();
-            });
-        }
+        return message.load(index(owner, i));
     }
-    /* hold: `held` for the thread's first batch; if no peer receives that batch, none gets to the later ones */
-    OH_DEVICE_METHOD void send(uint32_t slot, uint32_t i, oh_word16 (&theirs)[batch][ranks], uint32_t hold) const
+    OH_DEVICE_METHOD void store(uint32_t owner, uint32_t i, const oh_word16 &word) const
     {
-        OH_UNROLL
-        for (int b = 0; b < batch; b++) {
-            if (own.has(i, b)) {
-                oh_for_each_rank<1, ranks>(nranks, [&](int j) { theirs[b][j] = reduction.prepare(theirs[b][j]); });
-                sender.send_each(slot + own.index(i, b) * OH_WORD_BYTES, theirs[b], hold);
-            }
-        }
-    }
-    /* Sends all words of the peers' chunks. theirs: the first batch, loaded. */
-    OH_DEVICE_METHOD void scatter(uint32_t slot, oh_word16 (&theirs)[batch][ranks]) const
-    {
-        for (uint32_t i = own.first; i < own.words; i += own.stride()) {
-            if (i != own.first) {
-                load(i, theirs); /* all loads before the first store: the compiler cannot move loads across it */
-            }
-            send(slot, i, theirs, i == own.first ? held : 0);
-            if (single) {
-                break;
-            }
-        }
-    }
-    /* Reduces this rank's chunk and sends it to all. Returns false if the communicator has been aborted. */
-    OH_DEVICE_METHOD bool reduce(uint32_t slot)
-    {
-        for (uint32_t i = own.first; i < own.words; i += own.stride()) {
-            oh_word16 mine[batch], addend[batch][ranks];
-            OH_UNROLL
-            for (int b = 0; b < batch; b++) { /* arrives while the kernel waits for the peers' words */
-                mine[b] = message.load(word_index(args.rank, own.index(i, own.has(i, b) ? b : 0)));
-            }
-            if (!oh_receive<batch, ranks>(scattered, own, slot, i, held, &spin, addend)) {
-                return false;
-            }
-            OH_UNROLL
-            for (int b = 0; b < batch; b++) {
-                if (own.has(i, b)) {
-                    const uint32_t at = own.index(i, b) * OH_WORD_BYTES;
-                    oh_word16 operand[ranks];
-                    scattered.operands(oh_canonical<type>(reduction.prepare(mine[b])), addend[b], operand);
-                    const oh_word16 result = oh_canonical<type>(reduction.combine(operand));
-                    sender.send(OH_SLOT_OFFSET(OH_GATHER_SLOT) + at, result, 0);
-                    message.store(word_index(args.rank, own.index(i, b)), result);
-                    scattered.reset(slot + at, addend[b]);
-                }
-            }
-            if (single) {
-                break;
-            }
-        }
-        return true;
-    }
-    /* Receives the reduced chunks of the peers. Returns false if the communicator has been aborted. */
-    OH_DEVICE_METHOD bool gather()
-    {
-        const uint32_t slot = OH_SLOT_OFFSET(OH_GATHER_SLOT);
-        for (uint32_t i = own.first; i < own.words; i += own.stride()) {
-            oh_word16 result[batch][ranks];
-            if (!oh_receive<batch, ranks>(gathered, own, slot, i, held, &spin, result)) {
-                return false;
-            }
-            OH_UNROLL
-            for (int b = 0; b < batch; b++) {
-                if (own.has(i, b)) {
-                    oh_for_each_rank<1, ranks>(nranks, [&](int j) {
-                        message.store(word_index(oh_peer_rank(args, nranks, j), own.index(i, b)), result[b][j]);
-                    });
-                    gathered.reset(slot + own.index(i, b) * OH_WORD_BYTES, result[b]);
-                }
-            }
-            if (single) {
-                break;
-            }
-        }
-        return true;
+        message.store(index(owner, i), word);
     }
 };
 
@@ -151,23 +57,32 @@ OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
 {
     typedef typename Reduction::type type;
     static const int ranks = Reduction::ranks;
+    typedef twoshot_chunks<Message> chunks_t;
     const uint32_t nranks = Reduction::nranks(args);
-    const uint32_t chunk = (message.words() + nranks - 1) / nranks;
+    const chunks_t chunks = {message, (message.words() + nranks - 1) / nranks};
     const uint32_t section_bytes = OH_SECTION_WORDS(nranks) * OH_WORD_BYTES;
     const oh_operand_receiver<type, ranks> scattered(args, (int)nranks, section_bytes);
     const oh_receiver<type, ranks, 1> gathered(args, (int)nranks, section_bytes);
     const oh_sender<type, ranks> sender(args, (int)nranks, section_bytes);
 
-    const oh_thread_words<batch> own = {chunk, oh_block() * oh_threads() + oh_thread(), oh_blocks() * oh_threads()};
+    const oh_thread_words<batch> own = {chunks.words, oh_block() * oh_threads() + oh_thread(),
+                                        oh_blocks() * oh_threads()};
     oh_kernel_begin(args);
-    twoshot_thread<batch, single, Reduction, Message> thread = {args,     message, (int)nranks,     own, scattered,
-                                                                gathered, sender,  Reduction(args), {0}, 0};
+    scatter_thread<batch, single, Reduction, chunks_t> thread = {args,   chunks,          (int)nranks, own, scattered,
+                                                                 sender, Reduction(args), {0},         0};
     oh_word16 theirs[batch][ranks];
     thread.load(own.first, theirs); /* in flight before the epoch is loaded */
     const uint32_t epoch = oh_epoch_of(args, &thread.held);
     const uint32_t slot = OH_SLOT_OFFSET(epoch % 2);
+    const uint32_t gather_slot = OH_SLOT_OFFSET(OH_GATHER_SLOT);
     thread.scatter(slot, theirs);
-    if (!thread.reduce(slot) || !thread.gather()) {
+    const bool reduced = thread.reduce(slot, [&](uint32_t i, const oh_word16 &sum) {
+        const oh_word16 result = oh_canonical<type>(sum);
+        sender.send(gather_slot + i * OH_WORD_BYTES, result, 0);
+        chunks.store(args.rank, i, result);
+    });
+    const auto take = [&](uint32_t owner, uint32_t i, const oh_word16 &word) { chunks.store(owner, i, word); };
+    if (!reduced || !oh_gather<batch, single>(gathered, own, gather_slot, thread.held, &thread.spin, take)) {
         return false;
     }
     oh_epoch_finish(args, epoch);
@@ -197,5 +112,5 @@ template <class Reduction, class Args> OH_DEVICE bool twoshot(const Args &args)
     return twoshot_words<1, false, Reduction>(oh_base(args), typename oh_message_of<Args, type>::message(args));
 }
 
-OH_EACH_SUM_TYPE(OH_SUM_KERNELS, twoshot)
-OH_EACH_TYPE(OH_ANY_KERNELS, twoshot)
+OH_EACH_SUM_TYPE(OH_SUM_KERNELS, AllReduce, twoshot, twoshot)
+OH_EACH_TYPE(OH_ANY_KERNELS, AllReduce, twoshot, twoshot)

@@ -35,14 +35,23 @@ extern "C" {
 #define ONEHOP_VERSION_PATCH 0
 #define ONEHOP_VERSION_CODE (ONEHOP_VERSION_MAJOR * 10000 + ONEHOP_VERSION_MINOR * 100 + ONEHOP_VERSION_PATCH)
 
+/** Collectives that onehop has kernels for. The order is part of the API. */
+enum onehop_collective {
+    ONEHOP_ALLREDUCE = 0,     /**< ncclAllReduce */
+    ONEHOP_ALLGATHER = 1,     /**< ncclAllGather */
+    ONEHOP_REDUCESCATTER = 2, /**< ncclReduceScatter */
+    ONEHOP_BROADCAST = 3,     /**< ncclBroadcast and ncclBcast */
+    ONEHOP_COLLECTIVE_COUNT = 4
+};
+
 /** Algorithms of onehop's kernels. The order is part of the API. */
 enum onehop_algorithm {
-    ONEHOP_ONESHOT = 0, /**< one hop: each rank sends its message to all peers and reduces what it receives */
+    ONEHOP_ONESHOT = 0, /**< one hop: each rank sends what the others need of it, and reduces what it receives */
     ONEHOP_TWOSHOT = 1, /**< two hops: each rank reduces one chunk and sends the result to all peers */
     ONEHOP_ALGORITHM_COUNT = 2
 };
 
-/** Reasons for fallbacks, that is, for ncclAllReduce calls that NCCL served. The order is part of the API. */
+/** Reasons for fallbacks: calls of a collective above that NCCL served. The order is part of the API. */
 enum onehop_fallback {
     ONEHOP_FALLBACK_COMM = 0, /**< the communicator is not served; onehop_comm_info_t has the reason */
     ONEHOP_FALLBACK_OP = 1,   /**< onehop does not serve the operation */
@@ -52,6 +61,7 @@ enum onehop_fallback {
 };
 
 /** Lengths of the arrays below. Elements from the last algorithm or reason on are 0. */
+#define ONEHOP_MAX_COLLECTIVES 16
 #define ONEHOP_MAX_ALGORITHMS 16
 #define ONEHOP_MAX_FALLBACKS 8
 
@@ -63,32 +73,34 @@ enum onehop_fallback {
  */
 typedef struct onehop_comm_info {
     int served;              /**< 1: onehop serves the communicator's eligible calls; 0: all its calls go to NCCL,
-                              * as they do before the first allreduce */
+                              * as they do before the first collective */
     int rank;                /**< rank of this process in the communicator */
     int nranks;              /**< ranks of the communicator */
     char reason[160];        /**< why the communicator is not served; empty if it is */
-    uint64_t fallback_calls; /**< ncclAllReduce calls that NCCL served */
+    uint64_t fallback_calls; /**< calls of a collective above that NCCL served */
     uint64_t bytes;          /**< message bytes of the calls that onehop served */
     uint64_t staging_bytes;  /**< device memory held for the communicator on this rank's GPU */
     double attach_ms;        /**< time that onehop took for presence and attach, in milliseconds */
-    uint64_t calls_by_algorithm[ONEHOP_MAX_ALGORITHMS]; /**< ncclAllReduce calls that onehop served */
-    uint64_t fallback_by_reason[ONEHOP_MAX_FALLBACKS];  /**< fallback_calls, by enum onehop_fallback */
-    uint64_t fallback_bytes;                            /**< message bytes of fallback_calls */
+    uint64_t calls_by_algorithm[ONEHOP_MAX_ALGORITHMS];   /**< calls that onehop served */
+    uint64_t fallback_by_reason[ONEHOP_MAX_FALLBACKS];    /**< fallback_calls, by enum onehop_fallback */
+    uint64_t fallback_bytes;                              /**< message bytes of fallback_calls */
+    uint64_t calls_by_collective[ONEHOP_MAX_COLLECTIVES]; /**< calls that onehop served */
 } onehop_comm_info_t;
 
 /** Sums over all communicators of the process, including those that have ended. */
 typedef struct onehop_process_info {
-    uint64_t communicators;        /**< live communicators that onehop knows */
-    uint64_t served_communicators; /**< those of them that are served */
-    uint64_t ended_communicators;  /**< communicators that were destroyed or aborted */
-    uint64_t served_calls;         /**< ncclAllReduce calls that onehop served */
-    uint64_t bytes;                /**< message bytes of served_calls */
-    uint64_t fallback_calls;       /**< ncclAllReduce calls that NCCL served */
-    uint64_t fallback_bytes;       /**< message bytes of fallback_calls */
-    uint64_t unknown_calls;        /**< ncclAllReduce calls on communicators that onehop does not know */
-    uint64_t staging_bytes;        /**< device memory held for the live communicators */
-    uint64_t calls_by_algorithm[ONEHOP_MAX_ALGORITHMS]; /**< served_calls, by enum onehop_algorithm */
-    uint64_t fallback_by_reason[ONEHOP_MAX_FALLBACKS];  /**< fallback_calls, by enum onehop_fallback */
+    uint64_t communicators;                               /**< live communicators that onehop knows */
+    uint64_t served_communicators;                        /**< those of them that are served */
+    uint64_t ended_communicators;                         /**< communicators that were destroyed or aborted */
+    uint64_t served_calls;                                /**< calls that onehop served */
+    uint64_t bytes;                                       /**< message bytes of served_calls */
+    uint64_t fallback_calls;                              /**< calls of a collective above that NCCL served */
+    uint64_t fallback_bytes;                              /**< message bytes of fallback_calls */
+    uint64_t unknown_calls;                               /**< such calls on communicators that onehop does not know */
+    uint64_t staging_bytes;                               /**< device memory held for the live communicators */
+    uint64_t calls_by_algorithm[ONEHOP_MAX_ALGORITHMS];   /**< served_calls, by enum onehop_algorithm */
+    uint64_t fallback_by_reason[ONEHOP_MAX_FALLBACKS];    /**< fallback_calls, by enum onehop_fallback */
+    uint64_t calls_by_collective[ONEHOP_MAX_COLLECTIVES]; /**< served_calls, by enum onehop_collective */
 } onehop_process_info_t;
 
 /**
@@ -133,6 +145,14 @@ ONEHOP_API const char *onehopFallbackText(int reason);
  * @return a static string, or NULL if algorithm is out of range.
  */
 ONEHOP_API const char *onehopAlgorithmName(int algorithm);
+
+/**
+ * Returns the name of a collective as in logs and in ONEHOP_COLLECTIVES ("allreduce", "allgather", ...).
+ *
+ * @param collective  enum onehop_collective
+ * @return a static string, or NULL if collective is out of range.
+ */
+ONEHOP_API const char *onehopCollectiveName(int collective);
 
 #ifdef __cplusplus
 }

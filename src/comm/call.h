@@ -24,13 +24,13 @@
 
 struct oh_comm;
 
+/* The first kinds are those of enum onehop_collective, for which there are kernels. */
 enum oh_call_kind {
-    OH_CALL_ALLREDUCE,
-    OH_CALL_REDUCE,
-    OH_CALL_BCAST,
-    OH_CALL_BROADCAST,
-    OH_CALL_REDUCE_SCATTER,
-    OH_CALL_ALL_GATHER,
+    OH_CALL_ALLREDUCE = ONEHOP_ALLREDUCE,
+    OH_CALL_ALL_GATHER = ONEHOP_ALLGATHER,
+    OH_CALL_REDUCE_SCATTER = ONEHOP_REDUCESCATTER,
+    OH_CALL_BROADCAST = ONEHOP_BROADCAST,
+    OH_CALL_REDUCE = ONEHOP_COLLECTIVE_COUNT,
     OH_CALL_SEND,
     OH_CALL_RECV,
     OH_CALL_ALL_TO_ALL,
@@ -38,6 +38,12 @@ enum oh_call_kind {
     OH_CALL_SCATTER,
     OH_CALL_OP_DESTROY /* ncclRedOpDestroy: no work, but after the calls that need the op */
 };
+
+/* Returns whether onehop has kernels for calls of this kind. */
+static inline bool oh_kind_has_kernels(enum oh_call_kind kind)
+{
+    return (int)kind < ONEHOP_COLLECTIVE_COUNT;
+}
 
 /* Who executes a call. */
 enum oh_route {
@@ -59,7 +65,7 @@ struct oh_stream_state {
 /* The order of a call that NCCL serves (launch/order.c). */
 struct oh_nccl_call {
     struct oh_stream_state stream_state;
-    bool needs_all_ranks; /* it is an allreduce, so no rank completes it without all others */
+    bool needs_all_ranks; /* no rank completes it without all others */
     CUresult result;      /* of what has put it in order so far */
 };
 
@@ -78,7 +84,7 @@ struct oh_call {
     CUstream stream;
 
     enum oh_route route;
-    enum oh_fallback fallback; /* why NCCL executes an allreduce */
+    enum oh_fallback fallback; /* why NCCL executes a call for which there are kernels */
     uint64_t number;           /* among the calls before the cutover that NCCL executes; 0: none */
     bool is_ordered;           /* NCCL's call is ordered with onehop's, outside of groups by `order` */
     struct oh_nccl_call order;

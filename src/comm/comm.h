@@ -104,9 +104,9 @@ extern atomic_bool oh_initial_comm_expected __attribute__((visibility("hidden"))
 
 /*
  * Registers the communicator if an unknown handle, in a call of `nccl`, is its; returns NULL if not, or if that is
- * unknown. is_allreduce: the call is one, which all ranks count: then an unknown communicator is given up. Keeps errno.
+ * unknown. is_counted: all ranks count the call: then an unknown communicator is given up. Keeps errno.
  */
-struct oh_comm *oh_initial_comm_find(const struct oh_nccl *nccl, ncclComm_t comm, bool is_allreduce);
+struct oh_comm *oh_initial_comm_find(const struct oh_nccl *nccl, ncclComm_t comm, bool is_counted);
 
 /* A communicator ends, this one or another; the process ends. */
 void oh_initial_comm_forget(const struct oh_comm *comm);

@@ -61,7 +61,7 @@ struct oh_attach {
     bool patient;                 /* may wait for peers: no earlier wait has timed out */
     bool first_call;              /* of those that oh_attach_wants, no earlier one has been decided */
     pthread_t thread;             /* that has created it */
-    uint64_t calls;               /* allreduces so far; counted while unsettled */
+    uint64_t calls;               /* with a number, so far; counted while unsettled */
     uint64_t cutover_call;        /* the number of the first call that is served; 0: not known yet */
     char reason[OH_REASON_BYTES]; /* why it falls back; empty: it does not */
     double ms;                    /* that onehop's part of creation and set-up has taken */
@@ -98,7 +98,7 @@ struct oh_serve {
 enum oh_event {
     OH_EVENT_LAUNCH,         /* recorded after every eager launch, and by each replay of a graph */
     OH_EVENT_NCCL,           /* recorded after eager calls that NCCL has served, but for those of the next event */
-    OH_EVENT_NCCL_ALLREDUCE, /* recorded after eager allreduces that NCCL has served, with no other call beside them */
+    OH_EVENT_NCCL_ALL_RANKS, /* recorded after eager calls that need all ranks, with no other call beside them */
     OH_EVENT_JOIN,           /* between the streams of a group */
     OH_EVENTS
 };
@@ -110,8 +110,8 @@ struct oh_order {
     bool launch_order; /* small captured calls may be launched while the program's kernel before them runs */
     unsigned long long last_stream; /* id of the stream of the last eager launch */
     bool launched;
-    bool unrecorded;             /* kernels run that OH_EVENT_LAUNCH does not cover: their memory can never be freed */
-    atomic_uint nccl_allreduces; /* eager ones that NCCL has served since this rank is served */
+    bool unrecorded;            /* kernels run that OH_EVENT_LAUNCH does not cover: their memory can never be freed */
+    atomic_uint nccl_all_ranks; /* calls before OH_EVENT_NCCL_ALL_RANKS since this rank is served */
     unsigned long long nccl_stream;    /* id of the stream of NCCL's last call */
     enum oh_event nccl_event;          /* recorded after NCCL's last call */
     bool nccl_event_pending;           /* no launch of onehop's is behind that event yet */
@@ -185,7 +185,13 @@ static inline bool oh_comm_has_agreed(const struct oh_comm *comm)
  */
 static inline bool oh_call_is_counted(const struct oh_call *call)
 {
-    return call->kind == OH_CALL_ALLREDUCE && call->count > 0;
+    return oh_kind_has_kernels(call->kind) && call->count > 0;
+}
+
+/* No rank completes the call in NCCL without all others. The root of a broadcast may. */
+static inline bool oh_call_needs_all_ranks(const struct oh_call *call)
+{
+    return oh_call_is_counted(call) && call->kind != OH_CALL_BROADCAST;
 }
 
 /* NCCL enqueues something for the call. A send of nothing is enqueued (2.28.9, src/enqueue.cc, taskAppend). */

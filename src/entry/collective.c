@@ -13,9 +13,9 @@ static ncclResult_t make(struct oh_call *call, ncclComm_t comm, const void *call
 {
     ncclResult_t res;
     call->handle = comm;
-    OH_TRY(oh_handle_find(comm, caller, call->kind == OH_CALL_ALLREDUCE, &call->comm, &call->nccl));
+    OH_TRY(oh_handle_find(comm, caller, oh_kind_has_kernels(call->kind), &call->comm, &call->nccl));
     if (!call->comm) {
-        if (call->kind == OH_CALL_ALLREDUCE && oh_nccl_depth == 0) {
+        if (oh_kind_has_kernels(call->kind) && oh_nccl_depth == 0) {
             oh_stats_count_unknown();
         }
         return oh_call_forward(call);
@@ -56,7 +56,8 @@ OH_EXPORT ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t c
 OH_EXPORT ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                                  cudaStream_t stream)
 {
-    struct oh_call call = {.kind = OH_CALL_BCAST,
+    struct oh_call call = {.kind = OH_CALL_BROADCAST,
+                           .sendbuff = buff,
                            .recvbuff = buff,
                            .count = count,
                            .type = type,

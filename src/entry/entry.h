@@ -35,10 +35,10 @@ bool oh_entry_is_forked(void);
 
 /*
  * Finds the communicator of a handle (NULL: unknown), and the NCCL that made it, or else the NCCL that `caller` (a
- * return address) means. is_allreduce: the call is one. Returns ncclSuccess, or ncclSystemError (logged): no NCCL is
- * loaded.
+ * return address) means. is_counted: all ranks count the call. Returns ncclSuccess, or ncclSystemError (logged): no
+ * NCCL is loaded.
  */
-ncclResult_t oh_handle_find(ncclComm_t handle, const void *caller, bool is_allreduce, struct oh_comm **comm_p,
+ncclResult_t oh_handle_find(ncclComm_t handle, const void *caller, bool is_counted, struct oh_comm **comm_p,
                             const struct oh_nccl **nccl_p);
 
 /* --- config.c ----------------------------------------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
  */
 #include "entry/entry.h"
 
-ncclResult_t oh_handle_find(ncclComm_t handle, const void *caller, bool is_allreduce, struct oh_comm **comm_p,
+ncclResult_t oh_handle_find(ncclComm_t handle, const void *caller, bool is_counted, struct oh_comm **comm_p,
                             const struct oh_nccl **nccl_p)
 {
     const bool looks = oh_nccl_depth == 0 && !oh_entry_is_forked();
@@ -19,7 +19,7 @@ ncclResult_t oh_handle_find(ncclComm_t handle, const void *caller, bool is_allre
         *nccl_p = oh_comm_id(comm)->library;
     } else {
         OH_TRY(oh_real_get(caller, nccl_p));
-        comm = looks && expected && oh_entry_is_active() ? oh_initial_comm_find(*nccl_p, handle, is_allreduce) : NULL;
+        comm = looks && expected && oh_entry_is_active() ? oh_initial_comm_find(*nccl_p, handle, is_counted) : NULL;
     }
     *comm_p = comm;
     return ncclSuccess;

@@ -23,6 +23,11 @@ OH_EXPORT const char *onehopAlgorithmName(int algorithm)
     return oh_algorithm_name(algorithm);
 }
 
+OH_EXPORT const char *onehopCollectiveName(int collective)
+{
+    return oh_collective_name(collective);
+}
+
 OH_EXPORT const char *onehopFallbackName(int reason)
 {
     return oh_fallback_name(reason);

@@ -17,5 +17,8 @@ oh_image_\name:
     .section .rodata.oh_images, "a", %progbits
     oh_image oneshot
     oh_image twoshot
+    oh_image allgather
+    oh_image reducescatter
+    oh_image broadcast
 
     .section .note.GNU-stack, "", %progbits

@@ -17,12 +17,28 @@
 #include "util/clock.h"
 #include "util/log.h"
 
-extern const unsigned char oh_image_oneshot[], oh_image_twoshot[];
+extern const unsigned char oh_image_oneshot[], oh_image_twoshot[], oh_image_allgather[], oh_image_reducescatter[],
+    oh_image_broadcast[];
 
-static const unsigned char *const images[ONEHOP_ALGORITHM_COUNT] = {
-    [ONEHOP_ONESHOT] = oh_image_oneshot,
-    [ONEHOP_TWOSHOT] = oh_image_twoshot,
+/* Allreduce has one for each algorithm, the others one each, in the order of enum onehop_collective. */
+static const struct {
+    const unsigned char *code;
+    const char *collective; /* as in the names of its functions */
+    enum onehop_algorithm algorithm;
+    bool reduces;
+} images[OH_KERNEL_IMAGES] = {
+    {oh_image_oneshot, "AllReduce", ONEHOP_ONESHOT, true},
+    {oh_image_twoshot, "AllReduce", ONEHOP_TWOSHOT, true},
+    {oh_image_allgather, "AllGather", ONEHOP_ONESHOT, false},
+    {oh_image_reducescatter, "ReduceScatter", ONEHOP_ONESHOT, true},
+    {oh_image_broadcast, "Broadcast", ONEHOP_ONESHOT, false},
 };
+
+static int image_of(const struct oh_plan *plan)
+{
+    return plan->collective == ONEHOP_ALLREDUCE ? (int)plan->algorithm
+                                                : ONEHOP_ALGORITHM_COUNT - 1 + (int)plan->collective;
+}
 
 /* What the code must have been compiled for to know programmatic launch: griddepcontrol is of compute_90. */
 #define PROGRAMMATIC_CODE 90
@@ -35,7 +51,7 @@ struct loaded {
     const struct loaded *next;
 };
 
-static CUlibrary libraries[ONEHOP_ALGORITHM_COUNT];
+static CUlibrary libraries[OH_KERNEL_IMAGES];
 static _Atomic(const struct loaded *) newest; /* a list; any thread reads it */
 
 /* acquire: pairs with the release store in oh_kernel_set_get(). */
@@ -44,26 +60,41 @@ static const struct loaded *get_list(void)
     return atomic_load_explicit(&newest, memory_order_acquire);
 }
 
-/* Named as in kernels/entry_points.cuh: op, type, algorithm and number of ranks. */
-static CUresult load_function(int algorithm, int f, uint32_t nranks, struct oh_kernel_set *set)
+/* As in kernels/entry_points.cuh. */
+static void name_function(int image, int f, uint32_t nranks, char *name_p, size_t size)
 {
-    const bool any = f < OH_KERNEL_TYPES;
-    char ranks[16] = "n5to8", name[80];
+    const bool list = f < OH_KERNEL_TYPES;
+    char ranks[16] = "n5to8", what[32];
+    if (nranks < 5 || (!list && images[image].reduces)) {
+        snprintf(ranks, sizeof ranks, "n%u", nranks);
+    }
+    if (images[image].reduces) {
+        snprintf(what, sizeof what, "%s_%s_", list ? "Any" : "Sum",
+                 oh_kernel_type_name(list ? f : f - OH_KERNEL_TYPES));
+    } else {
+        snprintf(what, sizeof what, "%s", list ? "List_" : "");
+    }
+    snprintf(name_p, size, "ncclDevKernel_%s_%sonehop_%s_%s", images[image].collective, what,
+             oh_algorithm_name(images[image].algorithm), ranks);
+}
+
+static CUresult load_function(int image, int f, uint32_t nranks, struct oh_kernel_set *set)
+{
+    char name[80];
     CUkernel kernel;
     CUfunction function;
     int code;
 
-    if (!any || nranks < 5) {
-        snprintf(ranks, sizeof ranks, "n%u", nranks);
+    if (!images[image].reduces && f != 0 && f != OH_KERNEL_TYPES) {
+        return CUDA_SUCCESS;
     }
-    snprintf(name, sizeof name, "ncclDevKernel_AllReduce_%s_%s_onehop_%s_%s", any ? "Any" : "Sum",
-             oh_kernel_type_name(any ? f : f - OH_KERNEL_TYPES), oh_algorithm_name(algorithm), ranks);
-    OH_CU_TRY(library_get_kernel(&kernel, libraries[algorithm], name));
+    name_function(image, f, nranks, name, sizeof name);
+    OH_CU_TRY(library_get_kernel(&kernel, libraries[image], name));
     OH_CU_TRY(kernel_get_function(&function, kernel));
     /* Asking for an attribute makes the driver load the code now (CUDA_MODULE_LOADING=LAZY is the default). */
     OH_CU_TRY(func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function));
     set->programmatic &= code >= PROGRAMMATIC_CODE;
-    set->function[algorithm][f] = function;
+    set->function[image][f] = function;
     return CUDA_SUCCESS;
 }
 
@@ -72,14 +103,14 @@ static CUresult load_set(CUdevice device, uint32_t nranks, struct oh_kernel_set 
     int major;
     OH_CU_TRY(device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
     set->programmatic = major >= 9;
-    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-        CUlibrary library = libraries[a];
+    for (int i = 0; i < OH_KERNEL_IMAGES; i++) {
+        CUlibrary library = libraries[i];
         if (!library) {
-            OH_CU_TRY(library_load_data(&library, images[a], NULL, NULL, 0, NULL, NULL, 0));
-            libraries[a] = library;
+            OH_CU_TRY(library_load_data(&library, images[i].code, NULL, NULL, 0, NULL, NULL, 0));
+            libraries[i] = library;
         }
         for (int f = 0; f < OH_KERNEL_FUNCTIONS; f++) {
-            OH_TRY(load_function(a, f, nranks, set));
+            OH_TRY(load_function(i, f, nranks, set));
         }
     }
     return CUDA_SUCCESS;
@@ -118,9 +149,9 @@ CUresult oh_kernel_set_get(CUdevice device, uint32_t nranks, const struct oh_ker
 
 size_t oh_kernel_args_bytes(const struct oh_kernel_set *set, CUfunction function)
 {
-    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
+    for (int i = 0; i < OH_KERNEL_IMAGES; i++) {
         for (int f = 0; f < OH_KERNEL_FUNCTIONS; f++) {
-            if (set->function[a][f] == function) {
+            if (set->function[i][f] == function) {
                 return f < OH_KERNEL_TYPES ? sizeof(struct oh_kernel_list_args) : sizeof(struct oh_kernel_args);
             }
         }
@@ -154,21 +185,23 @@ CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_
     args->base.op = launch->op->kind;
     args->base.operand = launch->op->operand;
     args->base.scalar = launch->op->scalar;
-    return launch_function(launch, launch->set->function[launch->plan->algorithm][oh_type_kernel(launch->type)], args);
+    const int image = image_of(launch->plan);
+    return launch_function(
+        launch, launch->set->function[image][images[image].reduces ? oh_type_kernel(launch->type) : 0], args);
 }
 
 CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel_args *args)
 {
-    int type = oh_type_kernel(launch->type);
-    if (launch->op->kind == OH_OP_SUM && type < OH_SUM_TYPES) {
-        return launch_function(launch, launch->set->function[launch->plan->algorithm][OH_KERNEL_TYPES + type],
-                               (void *)args);
+    const int image = image_of(launch->plan), type = oh_type_kernel(launch->type);
+    if (!images[image].reduces || (launch->op->kind == OH_OP_SUM && type < OH_SUM_TYPES)) {
+        return launch_function(
+            launch, launch->set->function[image][OH_KERNEL_TYPES + (images[image].reduces ? type : 0)], (void *)args);
     }
     struct oh_kernel_list_args list; /* items that are not in use may hold anything */
     list.base = *args;
     list.calls = 1;
     list.words = (uint32_t)oh_message_words(args->count, oh_type_size(launch->type));
-    list.item[0] = (struct oh_list_item){args->sendbuff, args->recvbuff, args->count, 0};
+    list.item[0] = (struct oh_list_item){args->sendbuff, args->recvbuff, args->count, args->stride, args->root, 0};
     return oh_kernel_launch_list(launch, &list);
 }
 
@@ -205,12 +238,12 @@ static uint32_t limited_sms(const struct oh_context *context, uint32_t sms)
     return sms;
 }
 
-/* Threads of the function that fit on a multiprocessor, in blocks of each size of the table; at most *threads_p. */
-static CUresult limit_threads(CUfunction function, const struct oh_plan_table *table, uint32_t *threads_p)
+/* Threads of the function that fit on a multiprocessor, in blocks of each size of the rows; at most *threads_p. */
+static CUresult limit_threads(CUfunction function, const struct oh_plan_rows *rows, uint32_t *threads_p)
 {
     uint32_t asked = 0;
-    for (uint32_t i = 0; i < table->rows.count; i++) {
-        const struct oh_plan_row *row = &table->rows.row[i];
+    for (uint32_t i = 0; i < rows->count && function; i++) {
+        const struct oh_plan_row *row = &rows->row[i];
         int blocks;
         if (row->algorithm != OH_PLAN_NCCL && row->threads != asked) {
             asked = row->threads;
@@ -227,8 +260,11 @@ CUresult oh_room_query(CUdevice device, const struct oh_context *context, const 
     uint32_t threads = UINT32_MAX;
     int sms;
     OH_CU_TRY(device_get_attribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
-    for (int i = 0; i < ONEHOP_ALGORITHM_COUNT * OH_KERNEL_FUNCTIONS; i++) {
-        OH_TRY(limit_threads(set->function[i / OH_KERNEL_FUNCTIONS][i % OH_KERNEL_FUNCTIONS], table, &threads));
+    for (int i = 0; i < OH_KERNEL_IMAGES; i++) {
+        const int collective = i < ONEHOP_ALGORITHM_COUNT ? ONEHOP_ALLREDUCE : i - ONEHOP_ALGORITHM_COUNT + 1;
+        for (int f = 0; f < OH_KERNEL_FUNCTIONS; f++) {
+            OH_TRY(limit_threads(set->function[i][f], &table->rows[collective], &threads));
+        }
     }
     *room_p = (struct oh_plan_room){
         .sms = limited_sms(context, (uint32_t)sms), .sm_threads = threads, .max_blocks = UINT32_MAX};

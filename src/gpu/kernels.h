@@ -17,12 +17,17 @@
 #include "kernels/abi.h"
 #include "plan/plan.h"
 
-/* Of an algorithm: by type a function for any op and a list of calls, then by the first types one for a sum. */
+/* An image has the functions of a collective and an algorithm. */
+#define OH_KERNEL_IMAGES (ONEHOP_ALGORITHM_COUNT + ONEHOP_COLLECTIVE_COUNT - 1)
+/*
+ * Of an image: by type a function for any op and a list of calls, then by the first types one for a sum. A collective
+ * that moves bytes has the first of each: for a list of calls, and for one call.
+ */
 #define OH_KERNEL_FUNCTIONS (OH_KERNEL_TYPES + OH_SUM_TYPES)
 
 /* The kernels for one number of ranks in one context. */
 struct oh_kernel_set {
-    CUfunction function[ONEHOP_ALGORITHM_COUNT][OH_KERNEL_FUNCTIONS];
+    CUfunction function[OH_KERNEL_IMAGES][OH_KERNEL_FUNCTIONS]; /* NULL: there is none */
     bool programmatic; /* device and code know programmatic stream serialization (compute capability 9.0) */
 };
 

@@ -13,8 +13,9 @@
 
 #include "kernels/abi.h"
 
-#define MOST_PARTS 256 /* of a call */
-#define FEW_WORDS 256  /* for which blocks of 64 threads are the fastest (2 x H100, 2026-11-25) */
+#define MOST_PARTS 256                   /* of a call */
+#define FEW_WORDS 256                    /* for which blocks of 64 threads are the fastest (2 x H100, 2026-11-25) */
+#define MOVED_BYTES (UINT64_C(64) << 20) /* most of a collective other than allreduce: larger calls do not attach */
 
 static const char *const names[ONEHOP_ALGORITHM_COUNT] = {
     [ONEHOP_ONESHOT] = "oneshot",
@@ -36,14 +37,38 @@ int oh_algorithm_by_name(const char *name)
     return -1;
 }
 
+const char *const oh_collective_names[ONEHOP_COLLECTIVE_COUNT] = {
+    [ONEHOP_ALLREDUCE] = "allreduce",
+    [ONEHOP_ALLGATHER] = "allgather",
+    [ONEHOP_REDUCESCATTER] = "reducescatter",
+    [ONEHOP_BROADCAST] = "broadcast",
+};
+
+const char *oh_collective_name(int collective)
+{
+    return collective >= 0 && collective < ONEHOP_COLLECTIVE_COUNT ? oh_collective_names[collective] : NULL;
+}
+
+int oh_collective_by_name(const char *name, size_t length)
+{
+    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+        if (strlen(oh_collective_names[c]) == length && strncasecmp(name, oh_collective_names[c], length) == 0) {
+            return c;
+        }
+    }
+    return -1;
+}
+
 static uint64_t least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
 
-uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks)
+uint64_t oh_plan_capacity(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks)
 {
-    return least(OH_MESSAGE_BYTES, MOST_PARTS * oh_plan_kernel_words(algorithm, nranks) * OH_WORD_BYTES);
+    const uint64_t most = collective == ONEHOP_ALLREDUCE ? OH_MESSAGE_BYTES : MOVED_BYTES;
+    return least(most, MOST_PARTS * oh_plan_kernel_words(algorithm, nranks) * OH_WORD_BYTES *
+                           oh_collective_parts(collective, nranks));
 }
 
 uint32_t oh_plan_grid_threads(uint32_t nranks)
@@ -52,10 +77,11 @@ uint32_t oh_plan_grid_threads(uint32_t nranks)
     return nranks > 4 ? 16384 : 32768;
 }
 
-void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes, uint32_t *blocks_p,
-                   uint32_t *threads_p)
+void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes,
+                   uint32_t *blocks_p, uint32_t *threads_p)
 {
-    const uint64_t words = bytes / OH_WORD_BYTES / (algorithm == ONEHOP_ONESHOT ? 1 : nranks); /* the longest loop's */
+    const uint32_t parts = algorithm == ONEHOP_TWOSHOT ? nranks : oh_collective_parts(collective, nranks);
+    const uint64_t words = bytes / OH_WORD_BYTES / parts; /* the longest loop's */
     const uint32_t all = oh_plan_grid_threads(nranks);
     const uint32_t most = nranks <= 4 && words > 2 * all ? OH_MAX_BLOCKS : OH_MAX_BLOCKS / 2;
     uint32_t blocks = 1, threads = words <= FEW_WORDS ? 64 : 128;
@@ -69,20 +95,30 @@ void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t by
     *threads_p = threads;
 }
 
-uint64_t oh_plan_table_end(const struct oh_plan_table *table)
+uint64_t oh_plan_rows_end(const struct oh_plan_rows *rows)
 {
-    const struct oh_plan_rows *rows = &table->rows;
     return rows->count > 0 ? rows->row[rows->count - 1].max_bytes : 0;
 }
 
-/* Has `algorithm` serve messages from the table's end up to `end`. Sizes of one shape share a row. */
-static void extend(struct oh_plan_table *table, enum onehop_algorithm algorithm, uint64_t end)
+uint64_t oh_plan_table_end(const struct oh_plan_table *table)
 {
-    struct oh_plan_rows *rows = &table->rows;
-    for (uint64_t bytes = 1024; oh_plan_table_end(table) < end; bytes *= 2) { /* 21 rows up to OH_MESSAGE_BYTES */
+    uint64_t end = 0;
+    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+        const uint64_t rows_end = oh_plan_rows_end(&table->rows[c]);
+        end = rows_end > end ? rows_end : end;
+    }
+    return end;
+}
+
+/* Has `algorithm` serve messages from the end of the rows up to `end`. Sizes of one shape share a row. */
+static void extend(struct oh_plan_table *table, enum onehop_collective collective, enum onehop_algorithm algorithm,
+                   uint64_t end)
+{
+    struct oh_plan_rows *rows = &table->rows[collective];
+    for (uint64_t bytes = 1024; oh_plan_rows_end(rows) < end; bytes *= 2) { /* 21 rows up to OH_MESSAGE_BYTES */
         struct oh_plan_row row = {.max_bytes = least(bytes, end), .algorithm = algorithm};
-        oh_plan_shape(algorithm, table->nranks, bytes, &row.blocks, &row.threads);
-        if (row.max_bytes <= oh_plan_table_end(table)) {
+        oh_plan_shape(collective, algorithm, table->nranks, bytes, &row.blocks, &row.threads);
+        if (row.max_bytes <= oh_plan_rows_end(rows)) {
             continue;
         }
         const struct oh_plan_row *last = rows->count > 0 ? &rows->row[rows->count - 1] : NULL;
@@ -103,7 +139,8 @@ static uint64_t power_below(double bytes)
  * by two-shot. On H200 x, a further hop and the start of a sum, is 0.98 us (n = 4; 1.17, 1.01 and 0.76 us at 64, 128
  * and 256 KiB), and w is 0.787 of what the links can do (354 of 450 GB/s). With two ranks both send as much; two-shot,
  * which loads less from its own memory, was faster from 4 MiB on (2 x H100). Where NCCL becomes the faster, no model
- * tells: 16 MiB with two H100, so less by slower links; 4 MiB with more ranks is cautious.
+ * tells: 16 MiB with two H100, so less by slower links; 4 MiB with more ranks is cautious. All-gather and
+ * reduce-scatter take h + (n - 1) / n S / w, which is the least there is. The root of a broadcast sends (n - 1) S.
  */
 void oh_plan_table_model(struct oh_plan_table *table_p, uint32_t nranks, unsigned link_gbps)
 {
@@ -115,8 +152,11 @@ void oh_plan_table_model(struct oh_plan_table *table_p, uint32_t nranks, unsigne
         twoshot = 4 << 20;
     }
     *table_p = (struct oh_plan_table){.nranks = nranks};
-    extend(table_p, ONEHOP_ONESHOT, power_below(oneshot));
-    extend(table_p, ONEHOP_TWOSHOT, power_below(twoshot));
+    extend(table_p, ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, power_below(oneshot));
+    extend(table_p, ONEHOP_ALLREDUCE, ONEHOP_TWOSHOT, power_below(twoshot));
+    extend(table_p, ONEHOP_ALLGATHER, ONEHOP_ONESHOT, power_below(twoshot));
+    extend(table_p, ONEHOP_REDUCESCATTER, ONEHOP_ONESHOT, power_below(twoshot));
+    extend(table_p, ONEHOP_BROADCAST, ONEHOP_ONESHOT, power_below(twoshot / ((n - 1) * (n - 1))));
 }
 
 void oh_plan_rows_trim(struct oh_plan_rows *rows)
@@ -138,48 +178,72 @@ static void cut(struct oh_plan_rows *rows, uint64_t max_bytes)
     oh_plan_rows_trim(rows);
 }
 
-void oh_plan_table_apply_limits(struct oh_plan_table *table, uint64_t max_bytes, int forced)
+static void limit_rows(struct oh_plan_table *table, enum onehop_collective collective, uint64_t max_bytes)
 {
-    struct oh_plan_rows *rows = &table->rows;
-    const uint64_t end = oh_plan_table_end(table);
-    if (forced >= 0) {
-        *rows = (struct oh_plan_rows){0};
-        extend(table, (enum onehop_algorithm)forced,
-               least(max_bytes != UINT64_MAX ? max_bytes : end,
-                     oh_plan_capacity((enum onehop_algorithm)forced, table->nranks)));
-    } else if (max_bytes < end) {
+    struct oh_plan_rows *rows = &table->rows[collective];
+    if (max_bytes < oh_plan_rows_end(rows)) {
         cut(rows, max_bytes);
     } else if (max_bytes != UINT64_MAX && rows->count > 0) { /* the last algorithm serves more, as far as it can */
         struct oh_plan_row *last = &rows->row[rows->count - 1];
-        last->max_bytes = least(max_bytes, oh_plan_capacity((enum onehop_algorithm)last->algorithm, table->nranks));
+        last->max_bytes =
+            least(max_bytes, oh_plan_capacity(collective, (enum onehop_algorithm)last->algorithm, table->nranks));
     }
 }
 
-bool oh_plan_row_valid(const struct oh_plan_row *row, uint32_t nranks)
+void oh_plan_table_apply_limits(struct oh_plan_table *table, uint64_t max_bytes, int forced)
+{
+    struct oh_plan_rows *rows = &table->rows[ONEHOP_ALLREDUCE];
+    if (forced >= 0) {
+        const uint64_t end = max_bytes != UINT64_MAX ? max_bytes : oh_plan_rows_end(rows);
+        *rows = (struct oh_plan_rows){0};
+        extend(table, ONEHOP_ALLREDUCE, (enum onehop_algorithm)forced,
+               least(end, oh_plan_capacity(ONEHOP_ALLREDUCE, (enum onehop_algorithm)forced, table->nranks)));
+    }
+    for (int c = forced >= 0 ? ONEHOP_ALLREDUCE + 1 : ONEHOP_ALLREDUCE; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+        limit_rows(table, (enum onehop_collective)c, max_bytes);
+    }
+}
+
+void oh_plan_table_keep(struct oh_plan_table *table, uint32_t kept)
+{
+    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+        if (!(kept >> c & 1)) {
+            table->rows[c] = (struct oh_plan_rows){0};
+        }
+    }
+}
+
+bool oh_plan_row_valid(const struct oh_plan_row *row, enum onehop_collective collective, uint32_t nranks)
 {
     if (row->algorithm == OH_PLAN_NCCL) {
         return row->blocks == 0 && row->threads == 0 && row->max_bytes <= OH_MESSAGE_BYTES;
     }
-    return row->algorithm < ONEHOP_ALGORITHM_COUNT && row->blocks >= 1 && row->blocks <= OH_MAX_BLOCKS &&
-           row->threads >= 32 && row->threads <= OH_MAX_THREADS && row->threads % 32 == 0 &&
+    const bool known =
+        row->algorithm == ONEHOP_ONESHOT || (row->algorithm == ONEHOP_TWOSHOT && collective == ONEHOP_ALLREDUCE);
+    return known && row->blocks >= 1 && row->blocks <= OH_MAX_BLOCKS && row->threads >= 32 &&
+           row->threads <= OH_MAX_THREADS && row->threads % 32 == 0 &&
            row->blocks * row->threads <= oh_plan_grid_threads(nranks) &&
-           row->max_bytes <= oh_plan_capacity((enum onehop_algorithm)row->algorithm, nranks);
+           row->max_bytes <= oh_plan_capacity(collective, (enum onehop_algorithm)row->algorithm, nranks);
 }
 
-bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks)
+static bool are_rows_valid(const struct oh_plan_rows *rows, enum onehop_collective collective, uint32_t nranks)
 {
-    const struct oh_plan_rows *rows = &table->rows;
-    if (table->nranks != nranks || nranks < 2 || nranks > OH_MAX_RANKS || table->fp8 > 1 ||
-        rows->count > OH_PLAN_ROWS) {
-        return false;
-    }
-    for (uint32_t i = 0; i < rows->count; i++) {
-        if (!oh_plan_row_valid(&rows->row[i], nranks) ||
+    for (uint32_t i = 0; i < rows->count && i < OH_PLAN_ROWS; i++) {
+        if (!oh_plan_row_valid(&rows->row[i], collective, nranks) ||
             (i > 0 && rows->row[i].max_bytes <= rows->row[i - 1].max_bytes)) {
             return false;
         }
     }
-    return rows->count == 0 || rows->row[rows->count - 1].algorithm != OH_PLAN_NCCL;
+    return rows->count == 0 || (rows->count <= OH_PLAN_ROWS && rows->row[rows->count - 1].algorithm != OH_PLAN_NCCL);
+}
+
+bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks)
+{
+    bool valid = table->nranks == nranks && nranks >= 2 && nranks <= OH_MAX_RANKS && table->fp8 <= 1;
+    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT && valid; c++) {
+        valid = are_rows_valid(&table->rows[c], (enum onehop_collective)c, nranks);
+    }
+    return valid;
 }
 
 static uint32_t whole_warps(uint64_t threads)
@@ -200,52 +264,64 @@ static bool limit_blocks(struct oh_plan_row *row, uint32_t nranks, const struct 
     return 4 * (uint64_t)row->blocks * row->threads >= threads;
 }
 
-bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room)
+static void fit_rows(struct oh_plan_rows *rows, uint32_t nranks, const struct oh_plan_room *room)
 {
-    struct oh_plan_rows fitting = table->rows;
-    for (uint32_t i = 0; i < fitting.count; i++) {
-        struct oh_plan_row *row = &fitting.row[i];
+    for (uint32_t i = 0; i < rows->count; i++) {
+        struct oh_plan_row *row = &rows->row[i];
         if (row->algorithm == OH_PLAN_NCCL) {
             continue;
         }
-        if (room->sm_threads < 32 || room->max_blocks == 0 || !limit_blocks(row, table->nranks, room)) {
-            fitting.count = i;
+        if (room->sm_threads < 32 || room->max_blocks == 0 || !limit_blocks(row, nranks, room)) {
+            rows->count = i;
             break;
         }
         uint64_t most = (uint64_t)room->sms * (room->sm_threads / row->threads);
         if (4 * most < row->blocks) {
-            return false;
+            rows->count = 0;
+            break;
         }
         row->blocks = (uint32_t)least(row->blocks, most);
     }
-    oh_plan_rows_trim(&fitting);
-    if (fitting.count == 0 && table->rows.count > 0) {
+    oh_plan_rows_trim(rows);
+}
+
+bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room)
+{
+    struct oh_plan_table fitting = *table;
+    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+        fit_rows(&fitting.rows[c], table->nranks, room);
+    }
+    if (oh_plan_table_end(&fitting) == 0 && oh_plan_table_end(table) > 0) {
         return false;
     }
-    table->rows = fitting;
+    *table = fitting;
     return true;
 }
 
-bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataType_t type, struct oh_plan *plan_p)
+bool oh_plan_choose(const struct oh_plan_table *table, enum onehop_collective collective, size_t count,
+                    ncclDataType_t type, struct oh_plan *plan_p)
 {
-    size_t size = oh_type_size(type);
-    if (!oh_plan_has_type(table, type) || count == 0 || count > SIZE_MAX / size) {
+    const struct oh_plan_rows *rows = &table->rows[collective];
+    const size_t size = oh_type_size(type) * oh_collective_parts(collective, table->nranks);
+    if (!oh_plan_has_type(table, collective, type) || count == 0 || count > SIZE_MAX / size) {
         return false;
     }
     uint32_t i = 0;
-    while (i < table->rows.count && count * size > table->rows.row[i].max_bytes) {
+    while (i < rows->count && count * size > rows->row[i].max_bytes) {
         i++;
     }
-    const struct oh_plan_row *row = &table->rows.row[i];
-    if (i == table->rows.count || row->algorithm == OH_PLAN_NCCL) {
+    const struct oh_plan_row *row = &rows->row[i];
+    if (i == rows->count || row->algorithm == OH_PLAN_NCCL) {
         return false;
     }
-    *plan_p = (struct oh_plan){
-        .algorithm = (enum onehop_algorithm)row->algorithm, .blocks = row->blocks, .threads = row->threads};
+    *plan_p = (struct oh_plan){.collective = collective,
+                               .algorithm = (enum onehop_algorithm)row->algorithm,
+                               .blocks = row->blocks,
+                               .threads = row->threads};
     return true;
 }
 
-bool oh_plan_has_type(const struct oh_plan_table *table, ncclDataType_t type)
+bool oh_plan_has_type(const struct oh_plan_table *table, enum onehop_collective collective, ncclDataType_t type)
 {
-    return oh_type_size(type) > 0 && (table->fp8 || !oh_type_is_fp8(type));
+    return oh_type_size(type) > 0 && (table->fp8 || !oh_collective_reduces(collective) || !oh_type_is_fp8(type));
 }

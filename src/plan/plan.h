@@ -2,11 +2,9 @@
 /*
  * plan.h - which algorithm serves a call, and in which shape; what its datatype and op mean to the kernels
  *
- * Does: Computes both from what is equal on all ranks: the agreed table, count and datatype. Never from pointers,
- *    alignment, stream or capture state: ranks that choose differently wait forever. The scalar of a PreMulSum op,
- *    which alone may differ between ranks, never enters a decision.
- * Threads: pure functions.
- * Owns: nothing.
+ * Does: Computes both from what is equal on all ranks: the agreed table, collective, count and datatype. Never from
+ * pointers, alignment, stream or capture state: ranks that choose differently wait forever. The scalar of a PreMulSum
+ * op, which alone may differ between ranks, never enters a decision. Threads: pure functions. Owns: nothing.
  */
 #ifndef OH_PLAN_PLAN_H_
 #define OH_PLAN_PLAN_H_
@@ -89,11 +87,14 @@ struct oh_plan_rows {
     struct oh_plan_row row[OH_PLAN_ROWS];
 };
 
-/* Made by rank 0 from a text (tuning.h) and the user's limits. All ranks use the copy in the shared segment. */
+/*
+ * Made by rank 0 from a text (tuning.h) and the user's limits. All ranks use the copy in the shared segment. Bytes are
+ * those of the larger of a call's buffers, as in nccl-tests.
+ */
 struct oh_plan_table {
     uint32_t nranks;
-    uint32_t fp8; /* 1: fp8 is served */
-    struct oh_plan_rows rows;
+    uint32_t fp8; /* 1: fp8 is reduced */
+    struct oh_plan_rows rows[ONEHOP_COLLECTIVE_COUNT];
 };
 
 /* What fits in the contexts of all ranks: a grid that does not fit could wait for blocks of peers forever. */
@@ -108,23 +109,27 @@ void oh_plan_rows_trim(struct oh_plan_rows *rows);
 
 /* How one call is launched. */
 struct oh_plan {
+    enum onehop_collective collective;
     enum onehop_algorithm algorithm;
     uint32_t blocks;
     uint32_t threads;
 };
 
 /*
- * Applies the user's limits: max_bytes (larger messages fall back; UINT64_MAX: no limit), and the forced algorithm (-1:
- * the table's).
+ * Applies the user's limits: max_bytes (larger messages fall back; UINT64_MAX: no limit), and the algorithm to which
+ * allreduce is forced (-1: the table's).
  */
 void oh_plan_table_apply_limits(struct oh_plan_table *table, uint64_t max_bytes, int forced);
+
+/* Leaves the collectives out that are not in the set, by bit. */
+void oh_plan_table_keep(struct oh_plan_table *table, uint32_t collectives);
 
 /*
  * Computes a launch shape where no table has one, and the tuner's first candidate: a thread for each word, as long as
  * there are threads, in small blocks on up to 64 SMs, then in larger blocks; on all SMs if a thread has many words.
  */
-void oh_plan_shape(enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes, uint32_t *blocks_p,
-                   uint32_t *threads_p);
+void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes,
+                   uint32_t *blocks_p, uint32_t *threads_p);
 
 /* Computes a table without a measurement, from hops and the GB/s of a GPU's NVLinks in one direction. */
 void oh_plan_table_model(struct oh_plan_table *table_p, uint32_t nranks, unsigned link_gbps);
@@ -136,33 +141,62 @@ uint32_t oh_plan_grid_threads(uint32_t nranks);
  * Returns the largest message, in bytes, that `algorithm` serves. A call's parts must leave room in the launch queue
  * (about 1000 kernels) for other ranks of the same thread.
  */
-uint64_t oh_plan_capacity(enum onehop_algorithm algorithm, uint32_t nranks);
+uint64_t oh_plan_capacity(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks);
 
-/* Returns the most words of one kernel; a larger message goes in parts. Inline, because tests have other slot sizes. */
+/*
+ * Returns the most words that one kernel takes of a call's count (of a part, where each rank has one); more go in
+ * several kernels. Inline, because tests have other slot sizes.
+ */
 static inline uint64_t oh_plan_kernel_words(enum onehop_algorithm algorithm, uint32_t nranks)
 {
     return OH_SECTION_WORDS(nranks) * (algorithm == ONEHOP_ONESHOT ? 1ull : nranks);
 }
 
 /* Check a row, and a table from a text or from shared memory: bounds of every field, rows in ascending order. */
-bool oh_plan_row_valid(const struct oh_plan_row *row, uint32_t nranks);
+bool oh_plan_row_valid(const struct oh_plan_row *row, enum onehop_collective collective, uint32_t nranks);
 bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks);
 
 /*
  * Cuts the grids of a valid table to the room. Fewer blocks than the table's become larger, up to the first row that
- * loses more than three quarters of its threads. Returns false, and leaves the table unchanged, if no row is left, or a
- * grid loses more than three quarters of its blocks: NCCL, which has chosen its channels for this GPU, does better.
+ * loses more than three quarters of its threads. A collective of which a grid loses more than three quarters of its
+ * blocks is left out: NCCL, which has chosen its channels for this GPU, does better. Returns false, and leaves the
+ * table unchanged, if no row is left.
  */
 bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room);
 
-/* Returns the largest message that the table serves, in bytes. */
+/* Returns the largest message that the table serves, in bytes: of a collective, of all. */
+uint64_t oh_plan_rows_end(const struct oh_plan_rows *rows);
 uint64_t oh_plan_table_end(const struct oh_plan_table *table);
 
-/* Returns whether onehop serves the call; then fills *plan_p. */
-bool oh_plan_choose(const struct oh_plan_table *table, size_t count, ncclDataType_t type, struct oh_plan *plan_p);
+/* Returns whether onehop serves the call, whose count is as NCCL's function has it; then fills *plan_p. */
+bool oh_plan_choose(const struct oh_plan_table *table, enum onehop_collective collective, size_t count,
+                    ncclDataType_t type, struct oh_plan *plan_p);
 
 /* Returns whether the kernels of the table's GPUs know the type, whatever the size. */
-bool oh_plan_has_type(const struct oh_plan_table *table, ncclDataType_t type);
+bool oh_plan_has_type(const struct oh_plan_table *table, enum onehop_collective collective, ncclDataType_t type);
+
+/* Returns whether the collective reduces; else it moves bytes. */
+static inline bool oh_collective_reduces(enum onehop_collective collective)
+{
+    return collective == ONEHOP_ALLREDUCE || collective == ONEHOP_REDUCESCATTER;
+}
+
+/* Returns whether the larger buffer has a part for each rank; the parts of that buffer, each of `count` elements. */
+static inline bool oh_collective_has_parts(enum onehop_collective collective)
+{
+    return collective == ONEHOP_ALLGATHER || collective == ONEHOP_REDUCESCATTER;
+}
+static inline uint32_t oh_collective_parts(enum onehop_collective collective, uint32_t nranks)
+{
+    return oh_collective_has_parts(collective) ? nranks : 1;
+}
+
+/* "allreduce", "allgather", ..., as in logs, tables and ONEHOP_COLLECTIVES; oh_collective_name: NULL out of range. */
+extern const char *const oh_collective_names[ONEHOP_COLLECTIVE_COUNT];
+const char *oh_collective_name(int collective);
+
+/* The collective whose name is the first `length` characters; -1: there is none. */
+int oh_collective_by_name(const char *name, size_t length);
 
 /* "oneshot" or "twoshot", as in logs and ONEHOP_ALGO; NULL when out of range. */
 const char *oh_algorithm_name(int algorithm);

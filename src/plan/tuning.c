@@ -44,17 +44,18 @@ static const char *const accepted[] = {
     [DRIVER] = "driver and a version of at most 95 characters",
     [NCCL] = "nccl and a version of at most 95 characters",
     [SOURCE] = "source and a text of at most 95 characters",
-    [ROWS] = "BYTES ALGORITHM BLOCKS THREADS, BYTES nccl, or end",
+    [ROWS] = "BYTES ALGORITHM BLOCKS THREADS, BYTES nccl, a collective, or end",
 };
 _Static_assert(OH_TUNING_TEXT == 96 && OH_MAX_RANKS == 8, "the table above has these numbers");
 
 struct reader {
     const struct oh_tuning_key *key;
-    enum step step;                   /* of the next line */
-    char value[ROWS][OH_TUNING_TEXT]; /* of the last table, */
-    struct oh_plan_table table;       /* which this is */
-    struct oh_plan_table found;       /* the first for the key; no ranks: none */
-    char source[OH_TUNING_TEXT];      /* of that */
+    enum step step;                    /* of the next line */
+    char value[ROWS][OH_TUNING_TEXT];  /* of the last table, */
+    struct oh_plan_table table;        /* which this is */
+    enum onehop_collective collective; /* of its next rows */
+    struct oh_plan_table found;        /* the first for the key; no ranks: none */
+    char source[OH_TUNING_TEXT];       /* of that */
     struct oh_tuning_fault *fault;
 };
 
@@ -107,12 +108,12 @@ static bool parse_row(const char *text, struct oh_plan_row *row_p)
 static bool add_row(struct reader *reader, const char *line)
 {
     struct oh_plan_row row;
-    struct oh_plan_rows *rows = &reader->table.rows;
+    struct oh_plan_rows *rows = &reader->table.rows[reader->collective];
     const uint32_t nranks = reader->table.nranks;
     if (!parse_row(line, &row)) {
         return fault(reader, "'%.32s' (accepted: %s)", line, accepted[ROWS]);
     }
-    if (!oh_plan_row_valid(&row, nranks)) {
+    if (!oh_plan_row_valid(&row, reader->collective, nranks)) {
         return fault(reader,
                      "a row that cannot be served (accepted: up to the size that the algorithm carries, threads in "
                      "32s, at most %u in all)",
@@ -137,6 +138,21 @@ static bool matches(const char *pattern, const char *text)
     return strcmp(pattern, text) == 0;
 }
 
+/* GB/s of the NVLinks of a GPU in one direction; of one that is not in the list, as of A100. */
+static unsigned link_gbps(const char *gpu)
+{
+    static const struct {
+        const char *gpu;
+        unsigned gbps;
+    } known[] = {{"NVIDIA H200*", 450}, {"NVIDIA H100 80GB HBM3*", 450}, {"NVIDIA B200*", 900}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (matches(known[i].gpu, gpu)) {
+            return known[i].gbps;
+        }
+    }
+    return 300;
+}
+
 static bool is_for(const struct reader *reader)
 {
     const struct oh_tuning_key *key = reader->key;
@@ -152,19 +168,29 @@ static bool parse_value(const char *line, const char *form, char value_p[OH_TUNI
     return blanks > 0 && snprintf(value_p, OH_TUNING_TEXT, "%s", line + name + blanks) < OH_TUNING_TEXT;
 }
 
+static void begin_collective(struct reader *reader, enum onehop_collective collective)
+{
+    reader->collective = collective;
+    reader->table.rows[collective] = (struct oh_plan_rows){0};
+}
+
+/* A collective without rows of its own has those of the model. */
 static bool begin_rows(struct reader *reader)
 {
     uint64_t nranks;
     if (!oh_number_parse(reader->value[RANKS], false, OH_MAX_RANKS, &nranks) || nranks < 2) {
         return false;
     }
-    reader->table = (struct oh_plan_table){.nranks = (uint32_t)nranks};
+    oh_plan_table_model(&reader->table, (uint32_t)nranks, link_gbps(reader->key->gpu));
+    begin_collective(reader, ONEHOP_ALLREDUCE);
     return true;
 }
 
 static void end_table(struct reader *reader)
 {
-    oh_plan_rows_trim(&reader->table.rows);
+    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+        oh_plan_rows_trim(&reader->table.rows[c]);
+    }
     if (reader->found.nranks == 0 && is_for(reader)) {
         reader->found = reader->table;
         memcpy(reader->source, reader->value[SOURCE], sizeof reader->source);
@@ -175,12 +201,17 @@ static void end_table(struct reader *reader)
 static bool take_line(struct reader *reader, const char *line)
 {
     const enum step step = reader->step;
-    if (step == ROWS && strcmp(line, "end") != 0) {
-        return add_row(reader, line);
+    const int collective = oh_collective_by_name(line, strlen(line));
+    if (step == ROWS && collective > (int)reader->collective) {
+        begin_collective(reader, (enum onehop_collective)collective);
+        return true;
     }
-    if (step == ROWS) {
+    if (step == ROWS && strcmp(line, "end") == 0) {
         end_table(reader);
         return true;
+    }
+    if (step == ROWS) {
+        return add_row(reader, line);
     }
     const bool good =
         step <= TABLE ? strcmp(line, accepted[step]) == 0 : parse_value(line, accepted[step], reader->value[step]);
@@ -240,21 +271,6 @@ enum oh_tuning_result oh_tuning_parse(const char *text, size_t size, const struc
 void oh_tuning_nccl_name(int version, char name_p[OH_TUNING_TEXT])
 {
     snprintf(name_p, OH_TUNING_TEXT, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
-}
-
-/* GB/s of the NVLinks of a GPU in one direction; of one that is not in the list, as of A100. */
-static unsigned link_gbps(const char *gpu)
-{
-    static const struct {
-        const char *gpu;
-        unsigned gbps;
-    } known[] = {{"NVIDIA H200*", 450}, {"NVIDIA H100 80GB HBM3*", 450}, {"NVIDIA B200*", 900}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (matches(known[i].gpu, gpu)) {
-            return known[i].gbps;
-        }
-    }
-    return 300;
 }
 
 void oh_tuning_shipped(const char *gpu, uint32_t nranks, struct oh_plan_table *table_p, char source_p[OH_TUNING_TEXT])

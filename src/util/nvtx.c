@@ -10,7 +10,6 @@
 
 #ifdef HAVE_NVTX
 
-#include <stdio.h>
 #include <sys/auxv.h>
 
 #include <nvtx3/nvToolsExt.h>
@@ -18,12 +17,12 @@
 
 #include "util/env.h"
 
-#define ALGORITHMS_MAX 16
+#define MOST_MESSAGES 16
 
 atomic_bool oh_nvtx_active;
 
 static nvtxDomainHandle_t domain; /* these three: published by oh_nvtx_active */
-static nvtxStringHandle_t message[ALGORITHMS_MAX];
+static nvtxStringHandle_t handles[MOST_MESSAGES];
 static uint64_t schema;
 
 static void register_schema(void)
@@ -32,13 +31,13 @@ static void register_schema(void)
     {                                                                                                                  \
         .type = NVTX_PAYLOAD_ENTRY_TYPE_UINT64, .name = #name_, .offset = offsetof(struct oh_nvtx_payload, name_)      \
     }
-    static const nvtxPayloadSchemaEntry_t entries[] = {ENTRY(comm), ENTRY(sequence), ENTRY(bytes), ENTRY(algorithm),
-                                                       ENTRY(calls)};
+    static const nvtxPayloadSchemaEntry_t entries[] = {ENTRY(comm),      ENTRY(sequence), ENTRY(bytes),
+                                                       ENTRY(algorithm), ENTRY(calls),    ENTRY(collective)};
     const nvtxPayloadSchemaAttr_t attributes = {
         .fieldMask = NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_NAME | NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_TYPE |
                      NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_ENTRIES | NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_NUM_ENTRIES |
                      NVTX_PAYLOAD_SCHEMA_ATTR_FIELD_STATIC_SIZE,
-        .name = "onehop allreduce",
+        .name = "onehop call",
         .type = NVTX_PAYLOAD_SCHEMA_TYPE_STATIC,
         .entries = entries,
         .numEntries = sizeof entries / sizeof *entries,
@@ -47,7 +46,7 @@ static void register_schema(void)
     schema = nvtxPayloadSchemaRegister(domain, &attributes);
 }
 
-void oh_nvtx_start(const char *(*name)(int algorithm), int count)
+void oh_nvtx_start(const char *const *messages, int count)
 {
     static atomic_flag begun = ATOMIC_FLAG_INIT;
     /* NVTX loads what the environment names: not in a set-user-ID program. */
@@ -58,24 +57,22 @@ void oh_nvtx_start(const char *(*name)(int algorithm), int count)
     if (!domain) {
         return; /* no profiler */
     }
-    for (int a = 0; a < count && a < ALGORITHMS_MAX; a++) {
-        char text[64];
-        snprintf(text, sizeof text, "ncclAllReduce %s", name(a));
-        message[a] = nvtxDomainRegisterStringA(domain, text);
+    for (int m = 0; m < count && m < MOST_MESSAGES; m++) {
+        handles[m] = messages[m] ? nvtxDomainRegisterStringA(domain, messages[m]) : NULL;
     }
     register_schema();
-    /* release: publishes domain, message, schema. Pairs with the acquire load in oh_nvtx_on(). */
+    /* release: publishes domain, handles, schema. Pairs with the acquire load in oh_nvtx_on(). */
     atomic_store_explicit(&oh_nvtx_active, true, memory_order_release);
 }
 
-void oh_nvtx_push(const struct oh_nvtx_payload *payload)
+void oh_nvtx_push(int message, const struct oh_nvtx_payload *payload)
 {
     const nvtxPayloadData_t data = {schema, sizeof *payload, payload};
     nvtxEventAttributes_t event = {
         .version = NVTX_VERSION,
         .size = NVTX_EVENT_ATTRIB_STRUCT_SIZE,
         .messageType = NVTX_MESSAGE_TYPE_REGISTERED,
-        .message = {.registered = message[payload->algorithm % ALGORITHMS_MAX]},
+        .message = {.registered = handles[message]},
     };
     if (schema != 0) { /* 0: the profiler does not take payloads of that kind */
         event.payloadType = NVTX_PAYLOAD_TYPE_EXT;

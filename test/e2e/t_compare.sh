@@ -24,7 +24,7 @@ expect "one process, four GPUs" 0 '^# SIMULATED' 'stock +onehop$' '^ +1024 +256 
     [ -z "$(ls -A "$TMPDIR")" ] && [ ! -s "$err" ]
 tap_point $? "the numbers as CSV, and no temporary file" "$(cat "$work/a.csv" "$err"; ls -A "$TMPDIR")"
 rm -f "$work/a.csv"
-expect "in place, graphs" 0 'all-reduce, CUDA graph' 'N/A' 'Results were not checked' \
+expect "in place, graphs" 0 'allreduce, CUDA graph' 'N/A' 'Results were not checked' \
     -- compare --bin "$bin" --repeat 1 --in-place -- -b 1K -e 1K -g 2 -G 5
 # What versions and options make of a row; in place the stand-in then says 4711 us.
 for form in old each stamped; do

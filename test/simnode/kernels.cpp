@@ -7,8 +7,11 @@
  */
 #define OH_SIMNODE 1
 
+#include "kernels/allgather.cu"
+#include "kernels/broadcast.cu"
 #include "kernels/floor.cu"
 #include "kernels/oneshot.cu"
+#include "kernels/reducescatter.cu"
 #include "kernels/twoshot.cu"
 
 #include "test/simnode/kernels.h"

@@ -12,7 +12,7 @@
 
 #define PAGE 4096u
 
-const char *const algorithm_names[ALGORITHMS] = {"oneshot", "twoshot"};
+const char *const algorithm_names[ALGORITHMS] = {"oneshot", "twoshot", "reducescatter", "allgather", "broadcast"};
 
 /* In the names of kernels; those of unsigned integers are those of signed ones. */
 static const char *const kernel_types[ncclNumTypes] = {"i8",  "i8",  "i32", "i32",  "i64",  "i64",
@@ -33,9 +33,32 @@ static bool has_sum_kernel(const struct call *call)
            (call->type == ncclFloat32 || call->type == ncclFloat16 || call->type == ncclBfloat16);
 }
 
+bool moves_bytes(const struct call *call)
+{
+    return call->algorithm == ALLGATHER || call->algorithm == BROADCAST;
+}
+
 static bool is_list(const struct call *call)
 {
-    return call->any || !has_sum_kernel(call);
+    return call->any || (!moves_bytes(call) && !has_sum_kernel(call));
+}
+
+unsigned span_count(const struct call *call)
+{
+    const unsigned items = is_list(call) && call->items > 0 ? call->items : 1;
+    return items > call->count ? (unsigned)call->count : items;
+}
+
+struct span span_of(const struct call *call, unsigned item)
+{
+    const unsigned items = span_count(call);
+    const uint64_t each = call->count / items;
+    return (struct span){item * each, item + 1 == items ? call->count - item * each : each};
+}
+
+unsigned root_of(const struct call *call, unsigned item)
+{
+    return (call->root + item) % node.ranks;
 }
 
 void *must(void *memory)
@@ -146,20 +169,37 @@ void stop_node(void)
     }
 }
 
+static size_t part_bytes(const struct call *call)
+{
+    return call->count * cf_types[call->type].size;
+}
+
+size_t send_bytes(const struct call *call)
+{
+    return part_bytes(call) * (call->algorithm == REDUCESCATTER ? node.ranks : 1);
+}
+
+size_t recv_bytes(const struct call *call)
+{
+    return part_bytes(call) * (call->algorithm == ALLGATHER ? node.ranks : 1);
+}
+
+/* In place by NCCL's rule: a rank's part is where it is in the buffer that has all parts. */
+static size_t own_part(const struct call *call, unsigned rank, enum algorithm algorithm)
+{
+    return call->in_place && call->algorithm == algorithm ? rank * part_bytes(call) : 0;
+}
+
 char *sendbuff(const struct call *call, unsigned rank)
 {
-    return call->send[rank] + GUARD + call->send_offset[rank] * cf_types[call->type].size;
+    return call->send[rank] + GUARD + call->send_offset[rank] * cf_types[call->type].size +
+           own_part(call, rank, ALLGATHER);
 }
 
 char *recvbuff(const struct call *call, unsigned rank)
 {
-    return call->in_place ? sendbuff(call, rank)
+    return call->in_place ? sendbuff(call, rank) - own_part(call, rank, ALLGATHER) + own_part(call, rank, REDUCESCATTER)
                           : call->recv[rank] + GUARD + call->recv_offset[rank] * cf_types[call->type].size;
-}
-
-size_t message_bytes(const struct call *call)
-{
-    return call->count * cf_types[call->type].size;
 }
 
 /* Of signed integers. */
@@ -187,6 +227,9 @@ static struct oh_kernel_args base_args(const struct call *call, unsigned rank, c
     for (unsigned j = 0; j < node.ranks; j++) {
         args.staging[j] = node.staging[(rank + j) % node.ranks];
     }
+    args.root = call->root;
+    args.stride = call->algorithm == REDUCESCATTER || call->algorithm == ALLGATHER ? part_bytes(call) : 0;
+    args.count = moves_bytes(call) ? part_bytes(call) : call->count;
     args.operand = call->op == OH_OP_SCALED_SUM ? *scalar : sign_bit(call->type);
     if (call->op == OH_OP_SCALED_SUM && call->scalar_in_memory) {
         args.scalar = scalar;
@@ -195,35 +238,44 @@ static struct oh_kernel_args base_args(const struct call *call, unsigned rank, c
     return args;
 }
 
-/* Shares the message out among the items, the last with what is left. */
 static struct oh_kernel_list_args list_args(const struct call *call, const struct oh_kernel_args *base)
 {
-    struct oh_kernel_list_args list = {.base = *base};
-    size_t size = cf_types[call->type].size;
-    uint64_t done = 0, words = 0, items = call->items > 0 ? call->items : 1;
-    items = items > call->count ? call->count : items;
-    for (uint64_t k = 0; k < items; k++) {
-        uint64_t count = k + 1 == items ? call->count - done : call->count / items;
-        list.item[k] = (struct oh_list_item){(const char *)base->sendbuff + done * size,
-                                             (char *)base->recvbuff + done * size, count, words};
-        done += count;
-        words += (count * size + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
+    const size_t size = cf_types[call->type].size;
+    const size_t sent = call->algorithm == REDUCESCATTER ? node.ranks : 1;
+    const size_t received = call->algorithm == ALLGATHER ? node.ranks : 1;
+    struct oh_kernel_list_args list = {.base = *base, .calls = span_count(call)};
+    for (unsigned k = 0; k < list.calls; k++) {
+        const struct span span = span_of(call, k);
+        list.item[k] = (struct oh_list_item){.sendbuff = (const char *)base->sendbuff + span.first * sent * size,
+                                             .recvbuff = (char *)base->recvbuff + span.first * received * size,
+                                             .count = moves_bytes(call) ? span.count * size : span.count,
+                                             .stride = sent * received > 1 ? span.count * size : 0,
+                                             .root = root_of(call, k),
+                                             .first_word = list.words};
+        list.words += (uint32_t)((span.count * size + OH_WORD_BYTES - 1) / OH_WORD_BYTES);
     }
-    list.calls = (uint32_t)items;
-    list.words = (uint32_t)words;
     return list;
 }
 
 static simnode_kernel_fn kernel_of(const struct call *call)
 {
-    char name[64];
-    if (has_sum_kernel(call) && !call->any) {
-        snprintf(name, sizeof name, "ncclDevKernel_AllReduce_Sum_%s_onehop_%s_n%u", kernel_types[call->type],
-                 algorithm_names[call->algorithm], node.ranks);
+    static const char *const suffix[] = {"", "", "n2", "n3", "n4", "n5to8", "n5to8", "n5to8", "n5to8"};
+    static const char *const collectives[] = {[ONESHOT] = "AllReduce",
+                                              [TWOSHOT] = "AllReduce",
+                                              [REDUCESCATTER] = "ReduceScatter",
+                                              [ALLGATHER] = "AllGather",
+                                              [BROADCAST] = "Broadcast"};
+    const char *collective = collectives[call->algorithm], *type = kernel_types[call->type];
+    const char *algorithm = call->algorithm == TWOSHOT ? "twoshot" : "oneshot";
+    char name[80];
+    if (moves_bytes(call)) {
+        snprintf(name, sizeof name, "ncclDevKernel_%s%s_onehop_oneshot_%s", collective, is_list(call) ? "_List" : "",
+                 suffix[node.ranks]);
+    } else if (is_list(call)) {
+        snprintf(name, sizeof name, "ncclDevKernel_%s_Any_%s_onehop_%s_%s", collective, type, algorithm,
+                 suffix[node.ranks]);
     } else {
-        static const char *const suffix[] = {"", "", "n2", "n3", "n4", "n5to8", "n5to8", "n5to8", "n5to8"};
-        snprintf(name, sizeof name, "ncclDevKernel_AllReduce_Any_%s_onehop_%s_%s", kernel_types[call->type],
-                 algorithm_names[call->algorithm], suffix[node.ranks]);
+        snprintf(name, sizeof name, "ncclDevKernel_%s_Sum_%s_onehop_%s_n%u", collective, type, algorithm, node.ranks);
     }
     simnode_kernel_fn kernel = simnode_kernel_find(name, NULL);
     if (!kernel) {

@@ -18,9 +18,13 @@
 
 #define GUARD 64 /* bytes before and after a message that nobody writes */
 
+/* The first two are those of allreduce. */
 enum algorithm {
     ONESHOT,
     TWOSHOT,
+    REDUCESCATTER,
+    ALLGATHER,
+    BROADCAST,
     ALGORITHMS
 };
 extern const char *const algorithm_names[ALGORITHMS];
@@ -35,7 +39,8 @@ struct call {
     enum cf_family family; /* of the inputs; 0: one that suits the type, at random */
     bool any;              /* by the kernel for any op, where there is one for this op alone */
     unsigned items;        /* of a list: one-shot by the kernel for any op; they share the message out */
-    uint64_t count;
+    uint64_t count;        /* of a part, where each rank has one */
+    unsigned root;         /* of a broadcast; of a list: of its first call */
     unsigned blocks;
     size_t send_offset[OH_MAX_RANKS], recv_offset[OH_MAX_RANKS]; /* elements */
     bool in_place;
@@ -67,10 +72,22 @@ void *must(void *memory);
 void start_node(unsigned ranks, uint32_t epoch);
 void stop_node(void);
 
-/* Where a rank's message is. */
+/* Returns whether the kernel takes the type as bytes. */
+bool moves_bytes(const struct call *call);
+
+/* Where a rank's buffers are, and how long. */
 char *sendbuff(const struct call *call, unsigned rank);
 char *recvbuff(const struct call *call, unsigned rank);
-size_t message_bytes(const struct call *call);
+size_t send_bytes(const struct call *call);
+size_t recv_bytes(const struct call *call);
+
+/* A call of a list: elements of each part from `first` on. Buffers with a part for each rank begin at ranks x first. */
+struct span {
+    uint64_t first, count;
+};
+unsigned span_count(const struct call *call); /* 1: no list */
+struct span span_of(const struct call *call, unsigned item);
+unsigned root_of(const struct call *call, unsigned item);
 
 struct rank_job {
     const struct call *calls;

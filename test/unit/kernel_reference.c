@@ -8,8 +8,8 @@
 #include "test/tap.h"
 #include "test/unit/kernel_node.h"
 
-/* Element i. */
-static bool is_right(const struct call *call, uint64_t i, const char *result)
+/* The reduction of element i of all inputs. */
+static bool is_reduced(const struct call *call, uint64_t i, const char *result)
 {
     const struct cf_data *data = &call->data;
     struct cf_element element;
@@ -19,6 +19,33 @@ static bool is_right(const struct call *call, uint64_t i, const char *result)
         element.scalar[r] = cf_scalar(data, (int)r);
     }
     return cf_judge_element(data, &element, cf_load(data->type, result), true, why, sizeof why);
+}
+
+/* Elements of a span of the result, from `result` on, are those of one rank's input. */
+static bool are_moved(const struct call *call, unsigned source, struct span span, const char *result)
+{
+    const size_t size = cf_types[call->type].size;
+    return memcmp(result, call->input[source] + span.first * size, span.count * size) == 0;
+}
+
+/* One call of a list, on a rank. */
+static bool is_right(const struct call *call, unsigned rank, unsigned item)
+{
+    const size_t size = cf_types[call->type].size;
+    const struct span span = span_of(call, item);
+    const char *result = recvbuff(call, rank) + span.first * size * (call->algorithm == ALLGATHER ? node.ranks : 1);
+    const uint64_t first = call->algorithm == REDUCESCATTER ? node.ranks * span.first + rank * span.count : span.first;
+    bool right = true;
+    if (call->algorithm == BROADCAST) {
+        return are_moved(call, root_of(call, item), span, result);
+    }
+    for (unsigned r = 0; r < node.ranks && call->algorithm == ALLGATHER; r++) {
+        right &= are_moved(call, r, span, result + r * span.count * size);
+    }
+    for (uint64_t i = 0; i < span.count && call->algorithm != ALLGATHER; i++) {
+        right &= is_reduced(call, first + i, result + i * size);
+    }
+    return right;
 }
 
 void prepare_call(struct call *call, unsigned *seed)
@@ -32,16 +59,16 @@ void prepare_call(struct call *call, unsigned *seed)
                                                          : CF_WIDE,
                                   .key = (uint64_t)rand_r(seed) << 32 ^ (uint64_t)rand_r(seed),
                                   .nranks = (int)node.ranks};
-    size_t bytes = message_bytes(call);
-    size_t room = bytes + 2 * GUARD + 16 * cf_types[call->type].size;
+    const size_t size = cf_types[call->type].size, bytes = send_bytes(call);
+    const size_t room = call->count * size * node.ranks + 2 * GUARD + 16 * size;
     for (unsigned r = 0; r < node.ranks; r++) {
         call->send[r] = must(malloc(room));
         call->recv[r] = must(malloc(room));
         call->input[r] = must(malloc(bytes));
         memset(call->send[r], 0xA5, room);
         memset(call->recv[r], 0xA5, room);
-        for (uint64_t i = 0; i < call->count; i++) {
-            cf_store(call->data.type, sendbuff(call, r) + i * call->data.type->size, cf_input(&call->data, (int)r, i));
+        for (uint64_t i = 0; i < bytes / size; i++) {
+            cf_store(call->data.type, sendbuff(call, r) + i * size, cf_input(&call->data, (int)r, i));
         }
         memcpy(call->input[r], sendbuff(call, r), bytes);
     }
@@ -66,18 +93,28 @@ static bool guards_hold(const char *start, size_t bytes)
     return true;
 }
 
+/* A reduce-scatter in place leaves the other parts as they are. */
+static bool others_hold(const struct call *call, unsigned rank)
+{
+    const size_t part = recv_bytes(call), own = rank * part;
+    return call->algorithm != REDUCESCATTER || !call->in_place ||
+           (memcmp(sendbuff(call, rank), call->input[rank], own) == 0 &&
+            memcmp(sendbuff(call, rank) + own + part, call->input[rank] + own + part, send_bytes(call) - own - part) ==
+                0);
+}
+
 /* NULL: right on all ranks; else what is wrong. */
 static const char *check_call(const struct call *call)
 {
-    size_t size = cf_types[call->type].size;
+    const bool is_part = call->algorithm == REDUCESCATTER && call->in_place;
     for (unsigned r = 0; r < node.ranks; r++) {
-        const char *result = recvbuff(call, r);
-        for (uint64_t i = 0; i < call->count; i++) {
-            if (!is_right(call, i, result + i * size)) {
+        for (unsigned item = 0; item < span_count(call); item++) {
+            if (!is_right(call, r, item)) {
                 return "a wrong value";
             }
         }
-        if (!guards_hold(result, message_bytes(call))) {
+        if (!others_hold(call, r) || !(is_part ? guards_hold(sendbuff(call, r), send_bytes(call))
+                                               : guards_hold(recvbuff(call, r), recv_bytes(call)))) {
             return "a write outside the message";
         }
     }

@@ -58,8 +58,9 @@ static struct oh_kernel_list_args arguments(const struct kernel *kernel)
     if (kernel->list) {
         list.calls = 2;
         list.words = 32;
-        list.item[0] = (struct oh_list_item){memory, memory + BUFFER / 2, 64, 0};
-        list.item[1] = (struct oh_list_item){memory + 4096, memory, 64, 16};
+        list.item[0] = (struct oh_list_item){.sendbuff = memory, .recvbuff = memory + BUFFER / 2, .count = 64};
+        list.item[1] =
+            (struct oh_list_item){.sendbuff = memory + 4096, .recvbuff = memory, .count = 64, .first_word = 16};
     }
     return list;
 }
@@ -77,7 +78,7 @@ static CUgraphNode newest(void)
 
 static CUgraphNode launch(const struct kernel *kernel)
 {
-    const struct oh_plan plan = {kernel->algorithm, kernel->blocks, 512};
+    const struct oh_plan plan = {ONEHOP_ALLREDUCE, kernel->algorithm, kernel->blocks, 512};
     const struct oh_op op = {.kind = OH_OP_SUM};
     const struct oh_launch launch = {set, &plan, &op, ncclFloat32, stream, false};
     struct oh_kernel_list_args args = arguments(kernel);

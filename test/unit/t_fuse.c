@@ -24,17 +24,25 @@ static uint64_t words_of(const struct oh_call *call)
 }
 
 /* What the table serves, and one kernel takes. */
-static uint64_t most_words(const struct oh_plan_table *table)
+static uint64_t most_words(const struct oh_plan_table *table, enum oh_call_kind kind)
 {
-    const struct oh_plan_row *last = &table->rows.row[table->rows.count - 1];
-    const uint64_t served = last->max_bytes / 16;
+    const struct oh_plan_rows *rows = &table->rows[kind];
+    const struct oh_plan_row *last = &rows->row[rows->count - 1];
+    const bool has_parts = kind == OH_CALL_ALL_GATHER || kind == OH_CALL_REDUCE_SCATTER;
+    const uint64_t served = last->max_bytes / 16 / (has_parts ? table->nranks : 1);
     const uint64_t kernel = oh_plan_kernel_words((enum onehop_algorithm)last->algorithm, table->nranks);
     return served < kernel ? served : kernel;
 }
 
+static bool moves(const struct oh_call *call)
+{
+    return call->kind == OH_CALL_ALL_GATHER || call->kind == OH_CALL_BROADCAST;
+}
+
 static bool alike(const struct oh_call *a, const struct oh_call *b)
 {
-    return a->type == b->type && a->op.kind == b->op.kind && a->op.kind != OH_OP_SCALED_SUM;
+    return a->kind == b->kind &&
+           (moves(a) || (a->type == b->type && a->op.kind == b->op.kind && a->op.kind != OH_OP_SCALED_SUM));
 }
 
 /* A group as one rank has it: pointers and streams are its own, the rest is drawn by the seed. */
@@ -42,9 +50,13 @@ static void make_group(uint32_t seed, uintptr_t rank, struct oh_call *calls)
 {
     static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclInt8, ncclUint64};
     state = seed;
+    const enum oh_call_kind first = (enum oh_call_kind)draw(ONEHOP_COLLECTIVE_COUNT);
+    const bool mixes = draw(4) == 0;
     uint32_t kinds = 1 + draw(4), ops = draw(2) ? 1 : OH_OPS, limit = draw(2) ? 300 : draw(2) ? 60000 : 2000000;
     for (size_t i = 0; i < CALLS; i++) {
         memset(&calls[i], (int)rank, sizeof calls[i]);
+        calls[i].kind = mixes && draw(4) == 0 ? (enum oh_call_kind)draw(ONEHOP_COLLECTIVE_COUNT) : first;
+        calls[i].root = (int)draw(2);
         calls[i].count = 1 + draw(limit);
         calls[i].type = types[draw(kinds)];
         calls[i].op.kind = draw(ops);
@@ -62,17 +74,22 @@ static bool list_is_right(const struct oh_call *calls, size_t count, const struc
     oh_fuse_list(table, calls, count, &list, &plan);
     bool right = list.calls == count;
     for (size_t i = 0; i < count; i++) {
-        right &= list.item[i].first_word == words && list.item[i].count == calls[i].count &&
+        const size_t size = oh_type_size(calls[i].type);
+        const bool has_parts = calls[i].kind == OH_CALL_ALL_GATHER || calls[i].kind == OH_CALL_REDUCE_SCATTER;
+        right &= list.item[i].first_word == words && list.item[i].root == (uint32_t)calls[i].root &&
+                 list.item[i].count == calls[i].count * (moves(&calls[i]) ? size : 1) &&
+                 list.item[i].stride == (has_parts ? calls[i].count * size : 0) &&
                  list.item[i].sendbuff == calls[i].sendbuff && list.item[i].recvbuff == calls[i].recvbuff &&
                  alike(&calls[0], &calls[i]);
         words += words_of(&calls[i]);
     }
     struct oh_plan alone; /* of one message as large */
-    return right && list.words == words && oh_plan_choose(table, words * 16, ncclInt8, &alone) &&
+    return right && list.words == words &&
+           oh_plan_choose(table, (enum onehop_collective)calls->kind, words * 16, ncclInt8, &alone) &&
            plan.algorithm == alone.algorithm && plan.blocks == alone.blocks && plan.threads == alone.threads;
 }
 
-/* As long as it could be: the next call has another type, or no room. */
+/* As long as it could be: the next call is unlike these, or has no room. */
 static bool is_greedy(const struct oh_call *calls, size_t count, size_t left, const struct oh_plan_table *table)
 {
     uint64_t words = 0;
@@ -80,7 +97,7 @@ static bool is_greedy(const struct oh_call *calls, size_t count, size_t left, co
         words += words_of(&calls[i]);
     }
     return count == left || count == OH_LIST_CALLS || !alike(&calls[0], &calls[count]) ||
-           words + words_of(&calls[count]) > most_words(table);
+           words + words_of(&calls[count]) > most_words(table, calls->kind);
 }
 
 static void test_groups(uint32_t nranks)
@@ -112,7 +129,7 @@ static void test_edges(void)
     struct oh_plan_table table;
     struct oh_call calls[40] = {0};
     default_table(4, UINT64_MAX, -1, &table);
-    size_t most = most_words(&table) * 4; /* fp32 elements */
+    size_t most = most_words(&table, OH_CALL_ALLREDUCE) * 4; /* fp32 elements */
     for (size_t i = 0; i < 40; i++) {
         calls[i] = (struct oh_call){.count = 1, .type = ncclFloat32};
     }
@@ -129,8 +146,8 @@ static void test_edges(void)
     default_table(4, UINT64_MAX, ONEHOP_TWOSHOT, &table);
     tap_ok(oh_fuse_count(&table, calls, 40) == OH_LIST_CALLS, "two-shot carries lists, too");
     default_table(4, UINT64_MAX, -1, &table);
-    table.rows.row[1].algorithm = OH_PLAN_NCCL;
-    calls[0].count = calls[1].count = (size_t)table.rows.row[0].max_bytes / 4;
+    table.rows[ONEHOP_ALLREDUCE].row[1].algorithm = OH_PLAN_NCCL;
+    calls[0].count = calls[1].count = (size_t)table.rows[ONEHOP_ALLREDUCE].row[0].max_bytes / 4;
     tap_ok(oh_fuse_count(&table, calls, 2) == 1, "nothing goes together where NCCL would serve the whole");
     default_table(4, 0, -1, &table);
     tap_ok(oh_fuse_count(&table, calls, 40) == 1, "nor with an empty table");

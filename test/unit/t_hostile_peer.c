@@ -44,7 +44,7 @@ static void fill_random(void *memory, size_t size)
     static void name_(struct stage *stage)                                                                             \
     {                                                                                                                  \
         struct oh_peer_info *slot = &stage->shared->peer_info[stage->rank];                                            \
-        struct oh_plan_rows *rows = &stage->shared->table.rows;                                                        \
+        struct oh_plan_rows *rows = &stage->shared->table.rows[ONEHOP_ALLREDUCE];                                      \
         (void)slot, (void)rows;                                                                                        \
         change_;                                                                                                       \
     }

@@ -46,10 +46,10 @@ static uint64_t most(enum algorithm algorithm, ncclDataType_t type)
         [ONESHOT] = (OH_SECTION_WORDS(OH_MAX_RANKS) - ITEMS) * OH_WORD_BYTES, /* as a list */
         [TWOSHOT] = (OH_SECTION_WORDS(2) - ITEMS) * OH_WORD_BYTES,
     };
-    return bytes[algorithm] / cf_types[type].size;
+    return bytes[algorithm == TWOSHOT ? TWOSHOT : ONESHOT] / cf_types[type].size;
 }
 
-static struct call random_call(unsigned *seed)
+static struct call random_call(unsigned ranks, unsigned *seed)
 {
     static const ncclDataType_t few[] = {ncclFloat32, ncclInt32, ncclUint32};
     struct call call = {0};
@@ -67,6 +67,10 @@ static struct call random_call(unsigned *seed)
     call.count = 1 + (uint64_t)rand_r(seed) % limit;
     call.blocks = 1 + (unsigned)rand_r(seed) % 12;
     call.in_place = rand_r(seed) % 2;
+    call.root = (unsigned)rand_r(seed) % ranks;
+    if (call.in_place && (call.algorithm == ALLGATHER || call.algorithm == REDUCESCATTER)) {
+        call.items = 1; /* the parts of several calls in place are not where they are out of place */
+    }
     call.concurrent = rand_r(seed) % 3 == 0;
     call.early_trigger = rand_r(seed) % 2;
     call.late_trigger = rand_r(seed) % 2;
@@ -98,7 +102,7 @@ static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
     struct call calls[LIST];
     int count = LIST_LENGTH;
     for (int i = 0; i < count; i++) {
-        calls[i] = random_call(&seed);
+        calls[i] = random_call(ranks, &seed);
     }
     const char *wrong = run_and_check(ranks, epoch, calls, count, &seed);
     POINT(wrong, "n=%u: %d calls, algorithm, grid, type, size and alignment changing, from epoch %u", ranks, count,
@@ -108,16 +112,19 @@ static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
 /* Kernels that follow one another with nothing between, blocks far apart. */
 static void test_early_triggers(unsigned ranks, unsigned seed)
 {
-    const unsigned most[] = {OH_SECTION_WORDS(ranks), ranks * OH_SECTION_WORDS(ranks)};
+    const unsigned section = OH_SECTION_WORDS(ranks);
     struct call calls[LIST];
     for (int i = 0; i < LIST; i++) {
         struct call *call = &calls[i];
-        *call = (struct call){.algorithm = rand_r(&seed) % 4 > 0 ? ONESHOT : TWOSHOT,
+        *call = (struct call){.algorithm = rand_r(&seed) % 2 ? ONESHOT : (enum algorithm)(rand_r(&seed) % ALGORITHMS),
+                              .root = (unsigned)rand_r(&seed) % ranks,
                               .type = rand_r(&seed) % 4 ? ncclFloat32 : ncclInt32,
                               .blocks = 1 + (unsigned)rand_r(&seed) % 6,
                               .concurrent = true,
                               .early_trigger = true};
-        unsigned words = rand_r(&seed) % 4 > 0 ? 1 + (unsigned)rand_r(&seed) % 20 : most[call->algorithm];
+        unsigned words = rand_r(&seed) % 4 > 0        ? 1 + (unsigned)rand_r(&seed) % 20
+                         : call->algorithm == TWOSHOT ? ranks * section
+                                                      : section;
         call->count = words * (OH_WORD_BYTES / 4);
         for (unsigned r = 0; r < ranks; r++) {
             call->half[r] = rand_r(&seed) % 3 == 0;
@@ -249,8 +256,9 @@ static void test_inputs(unsigned ranks, enum algorithm algorithm, ncclDataType_t
     struct call calls[LIST];
     int count = 0;
     unsigned seed = ranks;
-    for (int op = 0; op < (few ? 1 : OH_OPS); op++) {
-        for (int any = 0; any <= (op == OH_OP_SUM && !few); any++) {
+    const bool moves = algorithm == ALLGATHER || algorithm == BROADCAST;
+    for (int op = 0; op < (few || moves ? 1 : OH_OPS); op++) {
+        for (int any = 0; any <= (op == OH_OP_SUM && (!few || moves)); any++) {
             for (int family = CF_WIDE; family <= (ranks == 3 ? CF_SENTINEL : CF_WIDE); family++) {
                 calls[count++] = (struct call){.algorithm = algorithm,
                                                .type = type,

@@ -12,16 +12,16 @@
 
 static void test_rows(const struct oh_plan_table *table, ncclDataType_t type)
 {
-    const struct oh_plan_rows *rows = &table->rows;
+    const struct oh_plan_rows *rows = &table->rows[ONEHOP_ALLREDUCE];
     size_t size = oh_type_size(type);
     struct oh_plan plan;
     bool right = rows->count > 2;
     for (uint32_t i = 0; i < rows->count; i++) {
         /* At the end of each row its own algorithm, one element later the next one's. */
         size_t count = rows->row[i].max_bytes / size;
-        right &= oh_plan_choose(table, count, type, &plan) && plan.algorithm == rows->row[i].algorithm &&
-                 plan.blocks == rows->row[i].blocks;
-        bool served = oh_plan_choose(table, count + 1, type, &plan);
+        right &= oh_plan_choose(table, ONEHOP_ALLREDUCE, count, type, &plan) &&
+                 plan.algorithm == rows->row[i].algorithm && plan.blocks == rows->row[i].blocks;
+        bool served = oh_plan_choose(table, ONEHOP_ALLREDUCE, count + 1, type, &plan);
         right &= served == (i + 1 < rows->count) && (!served || plan.algorithm == rows->row[i + 1].algorithm);
     }
     tap_ok(right, "n=%u: each row begins and ends where it says, in elements of %zu bytes", table->nranks, size);
@@ -38,7 +38,8 @@ static void test_no_gaps(uint32_t n)
     for (int type = 0; type < OH_NCCL_TYPES - 2; type++) {
         size_t size = oh_type_size((ncclDataType_t)type);
         for (uint64_t count = 1; count <= 2 * end / size; count += 1 + count / 50) {
-            right &= oh_plan_choose(&table, count, (ncclDataType_t)type, &plan) == (count * size <= end);
+            right &=
+                oh_plan_choose(&table, ONEHOP_ALLREDUCE, count, (ncclDataType_t)type, &plan) == (count * size <= end);
         }
     }
     tap_ok(right, "n=%u: all sizes up to the table's end are served", n);
@@ -70,10 +71,10 @@ static void test_room(void)
                 table = whole;
                 bool fits = oh_plan_table_fit(&table, &room);
                 right &= fits ? oh_plan_table_valid(&table, n) : memcmp(&table, &whole, sizeof table) == 0;
-                for (uint32_t i = 0; fits && i < table.rows.count; i++) {
-                    const struct oh_plan_row *row = &table.rows.row[i];
-                    right &=
-                        row->blocks <= sms * (threads / row->threads) && 4 * row->blocks >= whole.rows.row[i].blocks;
+                for (uint32_t i = 0; fits && i < table.rows[ONEHOP_ALLREDUCE].count; i++) {
+                    const struct oh_plan_row *row = &table.rows[ONEHOP_ALLREDUCE].row[i];
+                    right &= row->blocks <= sms * (threads / row->threads) &&
+                             4 * row->blocks >= whole.rows[ONEHOP_ALLREDUCE].row[i].blocks;
                 }
                 cut += fits && memcmp(&table, &whole, sizeof table) != 0;
                 refused += !fits;
@@ -94,14 +95,16 @@ static void test_what_is_not_served(void)
         table.fp8 = (uint32_t)fp8;
         for (int type = -1; type < 15; type++) {
             bool expected = type >= 0 && type < (fp8 ? 12 : 10);
-            right &= oh_plan_choose(&table, 10, (ncclDataType_t)type, &plan) == expected;
+            right &= oh_plan_choose(&table, ONEHOP_ALLREDUCE, 10, (ncclDataType_t)type, &plan) == expected;
         }
     }
     tap_ok(right, "served: every type, fp8 where the table says so; nothing that is no type");
-    plan = (struct oh_plan){ONEHOP_TWOSHOT, 7, 7};
-    tap_ok(!oh_plan_choose(&table, 0, ncclFloat32, &plan) && plan.blocks == 7, "count 0 is not served");
-    tap_ok(!oh_plan_choose(&table, SIZE_MAX, ncclFloat32, &plan), "a count whose bytes overflow");
-    tap_ok(!oh_plan_choose(&table, SIZE_MAX / 4 + 2, ncclFloat32, &plan), "a count whose bytes wrap to few");
+    plan = (struct oh_plan){ONEHOP_ALLREDUCE, ONEHOP_TWOSHOT, 7, 7};
+    tap_ok(!oh_plan_choose(&table, ONEHOP_ALLREDUCE, 0, ncclFloat32, &plan) && plan.blocks == 7,
+           "count 0 is not served");
+    tap_ok(!oh_plan_choose(&table, ONEHOP_ALLREDUCE, SIZE_MAX, ncclFloat32, &plan), "a count whose bytes overflow");
+    tap_ok(!oh_plan_choose(&table, ONEHOP_ALLREDUCE, SIZE_MAX / 4 + 2, ncclFloat32, &plan),
+           "a count whose bytes wrap to few");
 }
 
 static void test_wishes(void)
@@ -109,14 +112,15 @@ static void test_wishes(void)
     struct oh_plan_table table;
     struct oh_plan plan;
     default_table(4, 1000, -1, &table);
-    tap_ok(oh_plan_table_end(&table) == 1000 && oh_plan_choose(&table, 250, ncclFloat32, &plan) &&
-               !oh_plan_choose(&table, 251, ncclFloat32, &plan) && !oh_plan_choose(&table, 251, ncclInt32, &plan),
+    tap_ok(oh_plan_table_end(&table) == 1000 && oh_plan_choose(&table, ONEHOP_ALLREDUCE, 250, ncclFloat32, &plan) &&
+               !oh_plan_choose(&table, ONEHOP_ALLREDUCE, 251, ncclFloat32, &plan) &&
+               !oh_plan_choose(&table, ONEHOP_ALLREDUCE, 251, ncclInt32, &plan),
            "a cap below the default one");
     default_table(4, UINT64_C(64) << 20, -1, &table);
     tap_ok(oh_plan_table_end(&table) == UINT64_C(64) << 20 && oh_plan_table_valid(&table, 4),
            "a cap above the default one");
     default_table(4, 0, -1, &table);
-    tap_ok(oh_plan_table_valid(&table, 4) && !oh_plan_choose(&table, 1, ncclFloat32, &plan),
+    tap_ok(oh_plan_table_valid(&table, 4) && !oh_plan_choose(&table, ONEHOP_ALLREDUCE, 1, ncclFloat32, &plan),
            "a cap of 0: nothing is served");
 }
 
@@ -125,9 +129,10 @@ static void test_forced(int algorithm, uint32_t n)
 {
     struct oh_plan_table table;
     default_table(n, UINT64_MAX, -1, &table);
-    const uint64_t end = oh_plan_table_end(&table), most = oh_plan_capacity((enum onehop_algorithm)algorithm, n);
+    const uint64_t end = oh_plan_table_end(&table),
+                   most = oh_plan_capacity(ONEHOP_ALLREDUCE, (enum onehop_algorithm)algorithm, n);
     default_table(n, UINT64_MAX, algorithm, &table);
-    const struct oh_plan_rows *rows = &table.rows;
+    const struct oh_plan_rows *rows = &table.rows[ONEHOP_ALLREDUCE];
     bool right = rows->count > 0 && oh_plan_table_end(&table) == (end < most ? end : most);
     for (uint32_t i = 0; i < rows->count; i++) {
         right &= (int)rows->row[i].algorithm == algorithm;
@@ -143,8 +148,9 @@ static void test_slots(uint32_t n)
     const uint64_t one = oh_plan_kernel_words(ONEHOP_ONESHOT, n), two = oh_plan_kernel_words(ONEHOP_TWOSHOT, n);
     tap_ok(one * row * word <= OH_SLOT_BYTES && (two + n - 1) / n * row * word <= OH_SLOT_BYTES,
            "n=%u: the largest message of a kernel fits a slot", n);
-    tap_ok(oh_plan_capacity(ONEHOP_ONESHOT, n) <= 256 * one * word && oh_plan_capacity(ONEHOP_ONESHOT, n) >= 27 << 20 &&
-               oh_plan_capacity(ONEHOP_TWOSHOT, n) == OH_MESSAGE_BYTES,
+    tap_ok(oh_plan_capacity(ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, n) <= 256 * one * word &&
+               oh_plan_capacity(ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, n) >= 27 << 20 &&
+               oh_plan_capacity(ONEHOP_ALLREDUCE, ONEHOP_TWOSHOT, n) == OH_MESSAGE_BYTES,
            "n=%u: a call goes in 256 kernels at most", n);
 }
 
@@ -160,8 +166,9 @@ static void test_max_blocks(uint32_t n)
         table = whole;
         right &= oh_plan_table_fit(&table, &room) && oh_plan_table_valid(&table, n) && oh_plan_table_end(&table) >= end;
         end = oh_plan_table_end(&table);
-        for (uint32_t i = 0; i < table.rows.count; i++) {
-            const struct oh_plan_row *row = &table.rows.row[i], *was = &whole.rows.row[i];
+        for (uint32_t i = 0; i < table.rows[ONEHOP_ALLREDUCE].count; i++) {
+            const struct oh_plan_row *row = &table.rows[ONEHOP_ALLREDUCE].row[i],
+                                     *was = &whole.rows[ONEHOP_ALLREDUCE].row[i];
             right &= row->blocks <= most && row->blocks <= was->blocks && row->threads >= was->threads &&
                      4 * row->blocks * row->threads >= was->blocks * was->threads;
             right &= was->blocks > most || (row->blocks == was->blocks && row->threads == was->threads);
@@ -176,7 +183,7 @@ static void test_max_blocks(uint32_t n)
 static void test_foreign_tables(void)
 {
     struct oh_plan_table good, bad;
-    struct oh_plan_rows *rows = &bad.rows;
+    struct oh_plan_rows *rows = &bad.rows[ONEHOP_ALLREDUCE];
     default_table(4, UINT64_MAX, -1, &good);
     tap_ok(!oh_plan_table_valid(&good, 3), "a table for another number of ranks");
 #define REJECTS(change_, text_)                                                                                        \

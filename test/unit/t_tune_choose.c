@@ -58,7 +58,8 @@ static void test_candidates(void)
             bool served = point->bytes <= oh_plan_table_end(&tune.shipped);
             right &= point->candidates > 0 && point->shipped == served;
             for (int k = 0; k < point->candidates; k++) {
-                right &= oh_plan_row_valid(&point->candidate[k], n) && point->candidate[k].max_bytes == point->bytes;
+                right &= oh_plan_row_valid(&point->candidate[k], ONEHOP_ALLREDUCE, n) &&
+                         point->candidate[k].max_bytes == point->bytes;
                 for (int l = 0; l < k; l++) {
                     right &= memcmp(&point->candidate[k], &point->candidate[l], sizeof point->candidate[k]) != 0;
                 }
@@ -116,14 +117,14 @@ static void test_rows(void)
         give_all(&tune.point[i], 10, i == 2 ? 5 : 30); /* 4 KiB: stock NCCL */
     }
     oh_tune_rows(&tune, &rows);
-    struct oh_plan_table table = {.nranks = 4, .rows = rows};
+    struct oh_plan_table table = {.nranks = 4, .rows = {[ONEHOP_ALLREDUCE] = rows}};
     tap_ok(oh_plan_table_valid(&table, 4) && rows.row[2].algorithm == OH_PLAN_NCCL && rows.row[2].max_bytes == 4096 &&
-               rows.row[rows.count - 1].max_bytes == oh_plan_table_end(&tune.shipped),
+               rows.row[rows.count - 1].max_bytes == oh_plan_rows_end(&tune.shipped.rows[ONEHOP_ALLREDUCE]),
            "a fallback in the middle; above what was measured as shipped");
     tap_ok(rows.row[0].max_bytes == 1024 && rows.row[1].max_bytes == 2048, "each size has its row");
     tune.points = 0;
     oh_tune_rows(&tune, &rows);
-    tap_ok(memcmp(&rows, &tune.shipped.rows, sizeof rows) == 0, "not measured at all: as shipped");
+    tap_ok(memcmp(&rows, &tune.shipped.rows[ONEHOP_ALLREDUCE], sizeof rows) == 0, "not measured at all: as shipped");
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         begin(n, 512, 16 << 20); /* as many sizes as rows; each another choice than its neighbours */
         bool right = tune.points == OH_TUNE_POINTS;
@@ -132,7 +133,7 @@ static void test_rows(void)
             give(&tune.point[i], i % 2 ? tune.point[i].candidates - 1 : 0, 1, 30);
         }
         table = (struct oh_plan_table){.nranks = n};
-        oh_tune_rows(&tune, &table.rows);
+        oh_tune_rows(&tune, &table.rows[ONEHOP_ALLREDUCE]);
         tap_ok(right && oh_plan_table_valid(&table, n), "n=%u: a table of as many rows as there may be is valid", n);
     }
 }

@@ -42,26 +42,31 @@ static void test_good(void)
     tap_ok(result == OH_TUNING_FOUND && strcmp(source, "by hand") == 0 && oh_plan_table_valid(&table, 4) &&
                table.fp8 == 0,
            "comments, blanks, units and names in any case");
-    const struct oh_plan_rows *rows = &table.rows;
+    const struct oh_plan_rows *rows = &table.rows[ONEHOP_ALLREDUCE];
     tap_ok(rows->count == 4 && rows->row[0].max_bytes == 1000 && rows->row[0].blocks == 2 &&
                rows->row[1].algorithm == OH_PLAN_NCCL && rows->row[2].threads == 96 &&
                rows->row[3].max_bytes == 8 << 20,
            "the rows are as written; what falls back at the end goes without saying");
-    tap_ok(oh_plan_choose(&table, 250, ncclFloat32, &plan) && plan.algorithm == ONEHOP_ONESHOT &&
-               !oh_plan_choose(&table, 251, ncclFloat32, &plan) &&
-               !oh_plan_choose(&table, 262144, ncclFloat32, &plan) &&
-               oh_plan_choose(&table, 262145, ncclFloat32, &plan) && plan.algorithm == ONEHOP_TWOSHOT &&
-               !oh_plan_choose(&table, 251, ncclInt32, &plan) && oh_plan_choose(&table, 262145, ncclInt32, &plan),
+    tap_ok(oh_plan_choose(&table, ONEHOP_ALLREDUCE, 250, ncclFloat32, &plan) && plan.algorithm == ONEHOP_ONESHOT &&
+               !oh_plan_choose(&table, ONEHOP_ALLREDUCE, 251, ncclFloat32, &plan) &&
+               !oh_plan_choose(&table, ONEHOP_ALLREDUCE, 262144, ncclFloat32, &plan) &&
+               oh_plan_choose(&table, ONEHOP_ALLREDUCE, 262145, ncclFloat32, &plan) &&
+               plan.algorithm == ONEHOP_TWOSHOT && !oh_plan_choose(&table, ONEHOP_ALLREDUCE, 251, ncclInt32, &plan) &&
+               oh_plan_choose(&table, ONEHOP_ALLREDUCE, 262145, ncclInt32, &plan),
            "look-up: a fallback between two sizes that are served");
-    tap_ok(oh_plan_has_type(&table, ncclFloat64) && oh_plan_has_type(&table, ncclInt8) &&
-               !oh_plan_has_type(&table, OH_NCCL_FP8_E4M3) && !oh_plan_has_type(&table, (ncclDataType_t)99),
+    tap_ok(oh_plan_has_type(&table, ONEHOP_ALLREDUCE, ncclFloat64) &&
+               oh_plan_has_type(&table, ONEHOP_ALLREDUCE, ncclInt8) &&
+               !oh_plan_has_type(&table, ONEHOP_ALLREDUCE, OH_NCCL_FP8_E4M3) &&
+               !oh_plan_has_type(&table, ONEHOP_ALLREDUCE, (ncclDataType_t)99),
            "types that are served");
     tap_ok(parse(HEAD KEY "1K nccl\n64K oneshot 1 64\nend\n", &table, &fault) == OH_TUNING_FOUND &&
-               !oh_plan_choose(&table, 256, ncclInt32, &plan) && oh_plan_choose(&table, 257, ncclInt32, &plan) &&
-               oh_plan_has_type(&table, ncclInt64),
+               !oh_plan_choose(&table, ONEHOP_ALLREDUCE, 256, ncclInt32, &plan) &&
+               oh_plan_choose(&table, ONEHOP_ALLREDUCE, 257, ncclInt32, &plan) &&
+               oh_plan_has_type(&table, ONEHOP_ALLREDUCE, ncclInt64),
            "the smallest fall back");
     tap_ok(parse(HEAD KEY "end\n", &table, &fault) == OH_TUNING_FOUND && oh_plan_table_valid(&table, 4) &&
-               oh_plan_table_end(&table) == 0 && !oh_plan_choose(&table, 1, ncclFloat32, &plan),
+               oh_plan_rows_end(&table.rows[ONEHOP_ALLREDUCE]) == 0 &&
+               !oh_plan_choose(&table, ONEHOP_ALLREDUCE, 1, ncclFloat32, &plan),
            "with a table without rows everything falls back");
 }
 
@@ -73,15 +78,18 @@ static void test_wishes(void)
     parse(HEAD KEY ROW "1M nccl\n8M twoshot 64 512\nend\n", &table, &fault);
     copy = table;
     oh_plan_table_apply_limits(&copy, 512 << 10, -1);
-    tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows.count == 1 && oh_plan_table_end(&copy) == 64 << 10,
+    tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows[ONEHOP_ALLREDUCE].count == 1 &&
+               oh_plan_rows_end(&copy.rows[ONEHOP_ALLREDUCE]) == 64 << 10,
            "a cap within what falls back ends before it");
     copy = table;
     oh_plan_table_apply_limits(&copy, 2 << 20, -1);
-    tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows.count == 3 && oh_plan_table_end(&copy) == 2 << 20,
+    tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows[ONEHOP_ALLREDUCE].count == 3 &&
+               oh_plan_rows_end(&copy.rows[ONEHOP_ALLREDUCE]) == 2 << 20,
            "a cap behind it leaves it");
     parse(HEAD KEY ROW "end\n", &table, &fault);
     oh_plan_table_apply_limits(&table, 512 << 20, -1);
-    tap_ok(oh_plan_table_valid(&table, 4) && oh_plan_table_end(&table) == oh_plan_capacity(ONEHOP_ONESHOT, 4),
+    tap_ok(oh_plan_table_valid(&table, 4) &&
+               oh_plan_table_end(&table) == oh_plan_capacity(ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, 4),
            "a cap above the end: the last algorithm goes on as far as it can");
 }
 
@@ -110,7 +118,7 @@ static void test_foreign(void)
     const char *several = HEAD "table\n gpu A*\n ranks 4\n driver *\n nccl *\n source x\nend\n"
                                "table\n gpu NVIDIA*\n ranks 4\n driver 580.*\n nccl *\n source x\n" ROW "end\n" KEY
                                "1K oneshot 1 64\nend\n";
-    tap_ok(parse(several, &table, &fault) == OH_TUNING_FOUND && table.rows.row[0].max_bytes == 65536,
+    tap_ok(parse(several, &table, &fault) == OH_TUNING_FOUND && table.rows[ONEHOP_ALLREDUCE].row[0].max_bytes == 65536,
            "of several tables the first that fits; '*' stands for the rest of a value");
 }
 
@@ -194,7 +202,7 @@ static void test_limits(void)
         used += (size_t)snprintf(text + used, sizeof text - used, "%d oneshot 1 64\n", i);
     }
     snprintf(text + used, sizeof text - used, "end\n");
-    tap_ok(parse(text, &table, &fault) == OH_TUNING_FOUND && table.rows.count == OH_PLAN_ROWS,
+    tap_ok(parse(text, &table, &fault) == OH_TUNING_FOUND && table.rows[ONEHOP_ALLREDUCE].count == OH_PLAN_ROWS,
            "as many rows as there may be");
     snprintf(text + used, sizeof text - used, "1M twoshot 1 64\nend\n");
     tap_ok(parse(text, &table, &fault) == OH_TUNING_BAD && fault.line == 7 + OH_PLAN_ROWS + 1, "one more");
@@ -230,7 +238,8 @@ static void test_writing(void)
         size_t size = 0;
         FILE *stream = open_memstream(&text, &size);
         oh_tuning_shipped("NVIDIA H200", n, &table, source);
-        oh_tuning_write(stream, &one, source, &table.rows, n % 2 ? comments : NULL);
+        oh_tuning_write(stream, &one, source, &table, (enum onehop_collective)(n % ONEHOP_COLLECTIVE_COUNT),
+                        n % 2 ? comments : NULL);
         fclose(stream);
         right &= oh_tuning_parse(text, size, &one, &again, NULL, &fault) == OH_TUNING_FOUND &&
                  memcmp(&table, &again, sizeof table) == 0;
@@ -263,7 +272,7 @@ static void test_shipped(void)
             char source[OH_TUNING_TEXT];
             oh_tuning_shipped(gpus[i].gpu, n, &table, source);
             bool measured = strchr(gpus[i].measured, (int)('0' + n)) != NULL;
-            right &= oh_plan_table_valid(&table, n) && table.rows.count > 2 &&
+            right &= oh_plan_table_valid(&table, n) && table.rows[ONEHOP_ALLREDUCE].count > 2 &&
                      strncmp(source, measured ? "measured" : "modelled", 8) == 0;
         }
         tap_ok(right, "%s: a shipped table for each number of ranks, which says whether it was measured", gpus[i].gpu);
@@ -295,13 +304,15 @@ static void test_modelled(void)
         char source[OH_TUNING_TEXT], expected[OH_TUNING_TEXT];
         uint64_t oneshot = 0;
         oh_tuning_shipped(tables[i].gpu, tables[i].nranks, &table, source);
-        for (uint32_t row = 0; row < table.rows.count; row++) {
-            oneshot = table.rows.row[row].algorithm == ONEHOP_ONESHOT ? table.rows.row[row].max_bytes : oneshot;
+        for (uint32_t row = 0; row < table.rows[ONEHOP_ALLREDUCE].count; row++) {
+            oneshot = table.rows[ONEHOP_ALLREDUCE].row[row].algorithm == ONEHOP_ONESHOT
+                          ? table.rows[ONEHOP_ALLREDUCE].row[row].max_bytes
+                          : oneshot;
         }
-        const struct oh_plan_row *last = &table.rows.row[table.rows.count - 1];
+        const struct oh_plan_row *last = &table.rows[ONEHOP_ALLREDUCE].row[table.rows[ONEHOP_ALLREDUCE].count - 1];
         snprintf(expected, sizeof expected, "modelled, not measured: hops and %s GB/s of NVLink", tables[i].links);
         tap_ok(oneshot == tables[i].oneshot_kib << 10 && oh_plan_table_end(&table) == tables[i].twoshot_kib << 10 &&
-                   table.rows.count == tables[i].rows && last->blocks == tables[i].last_blocks &&
+                   table.rows[ONEHOP_ALLREDUCE].count == tables[i].rows && last->blocks == tables[i].last_blocks &&
                    last->threads == tables[i].last_threads && strcmp(source, expected) == 0,
                "the model of %u x %s", tables[i].nranks, tables[i].gpu);
     }

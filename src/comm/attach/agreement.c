@@ -62,6 +62,24 @@ static void load_table(struct oh_comm *comm, struct oh_plan_table *table_p)
             from);
 }
 
+uint32_t oh_agreement_collectives(void)
+{
+    const uint32_t all = (1U << ONEHOP_COLLECTIVE_COUNT) - 1;
+    const char *text = oh_env_text(OH_ENV_COLLECTIVES);
+    uint32_t collectives = 0;
+    while (text && *text) {
+        const size_t length = strcspn(text, ",");
+        const int collective = oh_collective_by_name(text, length);
+        if (collective < 0) {
+            oh_env_reject(OH_ENV_COLLECTIVES);
+            return all;
+        }
+        collectives |= 1U << collective;
+        text += length + (text[length] == ',');
+    }
+    return collectives ? collectives : all;
+}
+
 /* Builds the table in private memory, since peers may write to the shared one. False: nothing to serve. */
 static bool publish_table(struct oh_comm *comm)
 {
@@ -76,6 +94,7 @@ static bool publish_table(struct oh_comm *comm)
     struct oh_plan_table table;
     load_table(comm, &table);
     oh_plan_table_apply_limits(&table, max_bytes, forced);
+    oh_plan_table_keep(&table, oh_agreement_collectives());
     table.fp8 = comm->agreement.gpu.compute_major >= FP8_COMPUTE_MAJOR;
     shared->table = table;
     shared->init_epoch = (uint32_t)oh_env_number(OH_ENV_INIT_EPOCH, false, UINT32_MAX, 1);

@@ -64,12 +64,12 @@ static void fit_table(struct oh_comm *comm)
     comm->serve.max_blocks = least.max_blocks;
     const struct oh_plan_table whole = comm->serve.table;
     if (!oh_plan_table_fit(&comm->serve.table, &least)) {
-        comm->serve.table.rows.count = 0;
+        oh_plan_table_keep(&comm->serve.table, 0);
     }
     if (memcmp(&whole, &comm->serve.table, sizeof whole) != 0) {
         OH_INFO("comm %p rank %u: room for %u threads on each of %u SMs, for %u blocks in all: grids are %s",
                 (void *)comm->id.nccl, comm->id.rank, least.sm_threads, least.sms, least.max_blocks,
-                comm->serve.table.rows.count > 0 ? "smaller" : "too large");
+                oh_plan_table_end(&comm->serve.table) > 0 ? "smaller" : "too large");
     }
 }
 
@@ -210,10 +210,13 @@ void oh_attach_end_call(struct oh_call *call, bool is_executed)
 
 /* --- the first calls ---------------------------------------------------------------------------------------------- */
 
-/* No table serves more than the largest capacity, that of two-shot: its messages are split between the ranks. */
+/* No table serves more than the largest capacity. That of allreduce is two-shot's, which splits messages. */
 static bool is_small(const struct oh_call *call)
 {
-    const uint64_t most = oh_plan_capacity(ONEHOP_TWOSHOT, call->comm->id.nranks);
+    const enum onehop_collective collective = (enum onehop_collective)call->kind;
+    const uint64_t most = oh_plan_capacity(collective, collective == ONEHOP_ALLREDUCE ? ONEHOP_TWOSHOT : ONEHOP_ONESHOT,
+                                           call->comm->id.nranks) /
+                          oh_collective_parts(collective, call->comm->id.nranks);
     return call->count > 0 && call->count <= most / oh_type_size(call->type);
 }
 
@@ -221,8 +224,11 @@ bool oh_attach_wants(const struct oh_call *call)
 {
     struct oh_comm *comm = call->comm;
     struct oh_op op;
-    return call->kind == OH_CALL_ALLREDUCE && !oh_comm_is_settled(comm) && oh_comm_is_created(comm) &&
-           oh_comm_op_find(comm, call->redop, call->type, &op) && is_small(call);
+    return oh_kind_has_kernels(call->kind) && !oh_comm_is_settled(comm) && oh_comm_is_created(comm) &&
+           oh_type_size(call->type) > 0 &&
+           (!oh_collective_reduces((enum onehop_collective)call->kind) ||
+            oh_comm_op_find(comm, call->redop, call->type, &op)) &&
+           is_small(call) && (oh_agreement_collectives() >> call->kind & 1);
 }
 
 void oh_attach_begin(struct oh_comm *comm, CUstream stream)

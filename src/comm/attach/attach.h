@@ -4,7 +4,7 @@
  *
  * Does: Three steps (doc/design.md, "Attach", argues why ranks always agree and why no wait can deadlock a program):
  *      presence   before NCCL creates a communicator, its ranks open one segment (segment.h) and count themselves in
- *      set-up     begins at the first allreduce that onehop could serve: memory, peers, kernels, a vote (agreement.c)
+ *      set-up     begins at the first call that onehop could serve: memory, peers, kernels, a vote (agreement.c)
  *      cutover    once all ranks have voted yes, the number of the first served call follows from the calls that NCCL
  *                 has served meanwhile (cutover.c): the same number on all ranks
  * Threads: the thread that uses the communicator, unless a function says any. One background thread advances the
@@ -120,6 +120,9 @@ bool oh_attach_leave(struct oh_comm *comm);
  * serves are ordered from now on. A failure makes it decline.
  */
 void oh_agreement_begin(struct oh_comm *comm, CUstream stream);
+
+/* The collectives that ONEHOP_COLLECTIVES names, by bit. */
+uint32_t oh_agreement_collectives(void);
 
 /* Takes the steps that do not wait; true: all ranks have decided. Sets *moved_p if it has taken a step. */
 bool oh_agreement_advance(struct oh_comm *comm, bool *moved_p);

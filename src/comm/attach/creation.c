@@ -12,9 +12,9 @@
 #include <stdlib.h>
 
 #include "comm/comm_internal.h"
+#include "comm/launch/launch.h"
 #include "util/clock.h"
 #include "util/log.h"
-#include "util/nvtx.h"
 #include "util/scope.h"
 
 /* --- before NCCL creates it --------------------------------------------------------------------------------------- */
@@ -99,7 +99,7 @@ bool oh_creation_register(struct oh_comm *comm, ncclComm_t nccl)
     comm->id.parent = NULL; /* may end before this one */
     comm->id.nccl_p = NULL;
     comm->attach.thread = pthread_self();
-    oh_nvtx_start(oh_algorithm_name, ONEHOP_ALGORITHM_COUNT);
+    oh_ranges_start();
     oh_live_add(&comm->live, comm->id.key.word[0]);
     if (oh_registry_add(comm) != ncclSuccess) {
         oh_live_remove(&comm->live);

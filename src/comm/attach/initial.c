@@ -124,7 +124,7 @@ static struct oh_comm *adopt(ncclComm_t nccl, int cuda_device)
     return found;
 }
 
-struct oh_comm *oh_initial_comm_find(const struct oh_nccl *nccl, ncclComm_t comm, bool is_allreduce)
+struct oh_comm *oh_initial_comm_find(const struct oh_nccl *nccl, ncclComm_t comm, bool is_counted)
 {
     OH_KEEP_ERRNO();
     int cuda_device;
@@ -135,7 +135,7 @@ struct oh_comm *oh_initial_comm_find(const struct oh_nccl *nccl, ncclComm_t comm
         oh_nccl_depth++;
         if (is_first(nccl, comm, &cuda_device)) {
             found = adopt(comm, cuda_device);
-        } else if (is_allreduce) {
+        } else if (is_counted) {
             give_up();
         }
         oh_nccl_depth--;

@@ -45,7 +45,7 @@ static void begin_nccl(struct oh_call *call)
     call->is_ordered = has_work && oh_comm_is_ordered(call->comm);
     if (call->is_ordered) {
         OH_KEEP_ERRNO();
-        oh_order_before_nccl(call->comm, call->stream, oh_call_is_counted(call), &call->order);
+        oh_order_before_nccl(call->comm, call->stream, oh_call_needs_all_ranks(call), &call->order);
     }
 }
 

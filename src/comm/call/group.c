@@ -3,14 +3,13 @@
  * group.c - calls between ncclGroupStart and ncclGroupEnd
  *
  * Does: Keeps calls that onehop executes and communicators that NCCL creates until the outermost ncclGroupEnd, when
- * NCCL starts its part, too. A communicator whose ranks have not agreed cannot say yet who executes a call, so the
- * group keeps that call, and from then on all calls of all communicators, and decides them at its end, in the order
- * made: one thread may drive the ranks that are waited for, and NCCL gets its calls in the program's order. The order
- * of the rest is the same on all ranks: NCCL's part, the new communicators, onehop's calls by communicator in the order
- *    of their keys. Communicators take turns of a few launches, so that a thread that drives many GPUs never fills the
- *    launch queue of one GPU before its peers have got their kernels.
- * Threads: one queue for each thread, thread-local.
- * Owns: the queue's arrays, until the group ends.
+ *    NCCL starts its part, too. A communicator whose ranks have not agreed cannot say yet who executes a call, so the
+ *    group keeps that call, and from then on all calls of all communicators, and decides them at its end, in the order
+ *    made: one thread may drive the ranks that are waited for, and NCCL gets its calls in the program's order. The
+ *    order of the rest is the same on all ranks: NCCL's part, the new communicators, onehop's calls by communicator in
+ *    the order of their keys. Communicators take turns of a few launches, so that a thread that drives many GPUs never
+ * fills the launch queue of one GPU before its peers have got their kernels. Threads: one queue for each thread,
+ * thread-local. Owns: the queue's arrays, until the group ends.
  */
 #include "comm/call/internal.h"
 
@@ -39,9 +38,8 @@ struct stream_use {
 /* The arrays live from their first use in a group to its end. */
 struct group {
     int depth;
-    ncclResult_t error; /* of the first call that onehop or NCCL has refused: nothing of the group runs */
-    struct oh_call
-        *calls; /* that onehop executes, that are kept, and allreduces that NCCL has got: in the order made */
+    ncclResult_t error;    /* of the first call that onehop or NCCL has refused: nothing of the group runs */
+    struct oh_call *calls; /* in the order made: those that are kept, and those for which there are kernels */
     size_t call_count, call_room;
     size_t served_count; /* calls that onehop executes */
     bool keeps;          /* a call is kept, and so are all further calls */
@@ -265,7 +263,7 @@ static ncclResult_t add_nccl(const struct oh_call *call)
     if (oh_comm_is_ordered(call->comm)) {
         OH_TRY(add_stream(call, &use));
         use->nccl_call.needs_all_ranks =
-            oh_call_is_counted(call) && (!use->has_nccl_call || use->nccl_call.needs_all_ranks);
+            oh_call_needs_all_ranks(call) && (!use->has_nccl_call || use->nccl_call.needs_all_ranks);
         use->has_nccl_call = true;
     }
     return ncclSuccess;
@@ -290,7 +288,7 @@ static ncclResult_t add(struct oh_call *call)
         return keep(call);
     }
     OH_TRY(add_routed(call));
-    return call->kind == OH_CALL_ALLREDUCE ? add_call(call) : ncclSuccess;
+    return oh_kind_has_kernels(call->kind) ? add_call(call) : ncclSuccess;
 }
 
 ncclResult_t oh_group_add(struct oh_call *call)
@@ -628,7 +626,7 @@ ncclResult_t oh_group_end(const struct oh_nccl *nccl, ncclResult_t res, bool is_
     res = group.error == ncclSuccess ? res : group.error;
     oh_creations_finish(nccl, group.creations, is_estimate ? ncclInvalidUsage : res);
     if (is_estimate) {
-        end_calls(false); /* an allreduce that was not kept, since NCCL rejects its arguments, has a number */
+        end_calls(false); /* a call that was not kept, since NCCL rejects its arguments, has a number */
     } else {
         res = launch_group(nccl, res);
         fail_communicators(res);

@@ -36,8 +36,6 @@ static ncclResult_t forward(const struct oh_call *c)
         return nccl->AllReduce(c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->handle, stream);
     case OH_CALL_REDUCE:
         return OPTIONAL(Reduce, c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->root, c->handle, stream);
-    case OH_CALL_BCAST:
-        return OPTIONAL(Bcast, c->recvbuff, c->count, c->type, c->root, c->handle, stream);
     case OH_CALL_BROADCAST:
         return OPTIONAL(Broadcast, c->sendbuff, c->recvbuff, c->count, c->type, c->root, c->handle, stream);
     case OH_CALL_REDUCE_SCATTER:
@@ -72,12 +70,11 @@ ncclResult_t oh_call_forward(const struct oh_call *call)
 static const struct {
     bool reduces, has_root; /* or a peer */
 } kinds[] = {
-    [OH_CALL_ALLREDUCE] = {true, false},      [OH_CALL_REDUCE] = {true, true},
-    [OH_CALL_BCAST] = {false, true},          [OH_CALL_BROADCAST] = {false, true},
-    [OH_CALL_REDUCE_SCATTER] = {true, false}, [OH_CALL_ALL_GATHER] = {false, false},
-    [OH_CALL_SEND] = {false, true},           [OH_CALL_RECV] = {false, true},
-    [OH_CALL_ALL_TO_ALL] = {false, false},    [OH_CALL_GATHER] = {false, true},
-    [OH_CALL_SCATTER] = {false, true},
+    [OH_CALL_ALLREDUCE] = {true, false},   [OH_CALL_REDUCE] = {true, true},
+    [OH_CALL_BROADCAST] = {false, true},   [OH_CALL_REDUCE_SCATTER] = {true, false},
+    [OH_CALL_ALL_GATHER] = {false, false}, [OH_CALL_SEND] = {false, true},
+    [OH_CALL_RECV] = {false, true},        [OH_CALL_ALL_TO_ALL] = {false, false},
+    [OH_CALL_GATHER] = {false, true},      [OH_CALL_SCATTER] = {false, true},
 };
 
 bool oh_call_is_valid(const struct oh_call *call)
@@ -113,7 +110,7 @@ static bool is_past_cutover(struct oh_call *call)
 
 void oh_call_route(struct oh_call *call)
 {
-    const bool may_serve = is_past_cutover(call) && call->kind == OH_CALL_ALLREDUCE;
+    const bool may_serve = is_past_cutover(call) && oh_kind_has_kernels(call->kind);
     call->fallback = may_serve ? oh_call_decide(call) : OH_FALLBACK_COMM;
     call->route = call->fallback == OH_FALLBACK_NONE ? OH_ROUTE_ONEHOP : OH_ROUTE_NCCL;
 }
@@ -151,9 +148,9 @@ ncclResult_t oh_call_check_launched(struct oh_comm *comm)
 ncclResult_t oh_call_note_executed(const struct oh_call *call)
 {
     struct oh_counters *counters = oh_comm_counters(call->comm);
-    if (call->kind == OH_CALL_ALLREDUCE) {
+    if (oh_kind_has_kernels(call->kind)) {
         oh_counter_add(&counters->fallbacks[call->fallback], 1);
-        oh_counter_add(&counters->fallback_bytes, call->count * oh_type_size(call->type));
+        oh_counter_add(&counters->fallback_bytes, oh_call_bytes(call));
     }
     return oh_check_call(call);
 }

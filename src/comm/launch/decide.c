@@ -2,32 +2,60 @@
 /*
  * decide.c - whether the table serves a call, why not, in which parts, and with which other calls
  *
- * Does: Decides by the communicator's agreed table, and by count, datatype and op: equally on all ranks.
+ * Does: Decides by the communicator's agreed table, and by kind, count, datatype, op and root: equally on all ranks.
  * Threads: the one that uses the communicator.
  * Owns: nothing.
  */
 #include "comm/launch/launch.h"
 
-#include "comm/watch/watch.h"
+static enum onehop_collective collective_of(const struct oh_call *call)
+{
+    return (enum onehop_collective)call->kind;
+}
+
+/* Finds the op and checks the root, where the call has one. */
+static bool check_arguments(struct oh_call *call)
+{
+    if (call->kind == OH_CALL_BROADCAST) {
+        return call->root >= 0 && (uint32_t)call->root < call->comm->id.nranks;
+    }
+    return !oh_collective_reduces(collective_of(call)) ||
+           oh_comm_op_find(call->comm, call->redop, call->type, &call->op);
+}
 
 enum oh_fallback oh_call_decide(struct oh_call *call)
 {
-    const struct oh_comm *comm = call->comm;
-    const struct oh_plan_table *table = &comm->serve.table;
-    const bool has_op = oh_comm_op_find(comm, call->redop, call->type, &call->op);
-    if (has_op && oh_plan_choose(table, call->count, call->type, &call->plan)) {
+    const struct oh_plan_table *table = &call->comm->serve.table;
+    const enum onehop_collective collective = collective_of(call);
+    const bool is_valid = check_arguments(call);
+    if (is_valid && oh_plan_choose(table, collective, call->count, call->type, &call->plan)) {
         return OH_FALLBACK_NONE;
     }
-    if (!oh_plan_has_type(table, call->type)) {
+    if (!oh_plan_has_type(table, collective, call->type)) {
         return OH_FALLBACK_TYPE;
     }
-    return has_op ? OH_FALLBACK_SIZE : OH_FALLBACK_OP;
+    return is_valid ? OH_FALLBACK_SIZE : OH_FALLBACK_OP;
+}
+
+uint64_t oh_call_bytes(const struct oh_call *call)
+{
+    return call->count * oh_type_size(call->type) * oh_collective_parts(collective_of(call), call->comm->id.nranks);
 }
 
 /* In a list a call starts at a word of its own, so that blocks share no word of a result. */
 static uint64_t words_of(const struct oh_call *call)
 {
     return oh_message_words(call->count, oh_type_size(call->type));
+}
+
+uint64_t oh_call_elements(const struct oh_call *call, uint64_t count)
+{
+    return oh_collective_reduces(collective_of(call)) ? count : count * oh_type_size(call->type);
+}
+
+uint64_t oh_call_stride(const struct oh_call *call)
+{
+    return oh_collective_has_parts(collective_of(call)) ? call->count * oh_type_size(call->type) : 0;
 }
 
 /* As few parts as possible, of equal length but for the last. */
@@ -42,16 +70,18 @@ uint64_t oh_call_part_count(const struct oh_call *call)
 /* --- fusion ------------------------------------------------------------------------------------------------------- */
 
 /* The plan for a message of so many words. False: it is not served, or not by one kernel. */
-static bool choose_whole(const struct oh_plan_table *table, uint64_t words, struct oh_plan *plan_p)
+static bool choose_whole(const struct oh_plan_table *table, enum onehop_collective collective, uint64_t words,
+                         struct oh_plan *plan_p)
 {
-    return oh_plan_choose(table, words * OH_WORD_BYTES, ncclUint8, plan_p) &&
+    return oh_plan_choose(table, collective, words * OH_WORD_BYTES, ncclUint8, plan_p) &&
            words <= oh_plan_kernel_words(plan_p->algorithm, table->nranks);
 }
 
 /* Scaled sums never: the scalar is each rank's own, so ranks could compare differently. */
 static bool is_fusable(const struct oh_call *a, const struct oh_call *b)
 {
-    return a->type == b->type && a->op.kind == b->op.kind && a->op.kind != OH_OP_SCALED_SUM;
+    return a->kind == b->kind && (!oh_collective_reduces(collective_of(a)) ||
+                                  (a->type == b->type && a->op.kind == b->op.kind && a->op.kind != OH_OP_SCALED_SUM));
 }
 
 size_t oh_fuse_count(const struct oh_plan_table *table, const struct oh_call *calls, size_t count)
@@ -61,7 +91,7 @@ size_t oh_fuse_count(const struct oh_plan_table *table, const struct oh_call *ca
     size_t fused = 1;
     while (fused < count && fused < OH_LIST_CALLS && is_fusable(&calls[0], &calls[fused])) {
         words += words_of(&calls[fused]);
-        if (!choose_whole(table, words, &plan)) {
+        if (!choose_whole(table, collective_of(calls), words, &plan)) {
             break;
         }
         fused++;
@@ -77,12 +107,14 @@ void oh_fuse_list(const struct oh_plan_table *table, const struct oh_call *calls
         list_p->item[i] = (struct oh_list_item){
             .sendbuff = calls[i].sendbuff,
             .recvbuff = calls[i].recvbuff,
-            .count = calls[i].count,
-            .first_word = words,
+            .count = oh_call_elements(&calls[i], calls[i].count),
+            .stride = oh_call_stride(&calls[i]),
+            .root = (uint32_t)calls[i].root,
+            .first_word = (uint32_t)words,
         };
         words += words_of(&calls[i]);
     }
     list_p->calls = (uint32_t)count;
     list_p->words = (uint32_t)words;
-    choose_whole(table, words, plan_p); /* it is served: oh_fuse_count */
+    choose_whole(table, collective_of(calls), words, plan_p); /* it is served: oh_fuse_count */
 }

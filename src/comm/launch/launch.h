@@ -55,21 +55,32 @@ ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *
  */
 ncclResult_t oh_comm_join(struct oh_comm *comm, CUstream from, CUstream to);
 
+/* Looks for a profiler that wants ranges around launches (util/nvtx.h). */
+void oh_ranges_start(void);
+
 /* --- decide.c ----------------------------------------------------------------------------------------------------- */
 
 /*
- * Decides by the agreed table whether onehop executes an allreduce past the cutover: OH_FALLBACK_NONE; then op and plan
- * of the call are set. Else returns why NCCL does. Depends only on what is equal on all ranks.
+ * Decides by the agreed table whether onehop executes a call past the cutover, of a kind that has kernels:
+ * OH_FALLBACK_NONE; then op and plan of the call are set. Else returns why NCCL does. Depends only on what is equal on
+ * all ranks.
  */
 enum oh_fallback oh_call_decide(struct oh_call *call);
+
+/* Returns the bytes of the larger buffer, which the table goes by. */
+uint64_t oh_call_bytes(const struct oh_call *call);
+
+/* Return count and stride as the kernels have them (kernels/abi.h) for `count` elements of the call. */
+uint64_t oh_call_elements(const struct oh_call *call, uint64_t count);
+uint64_t oh_call_stride(const struct oh_call *call);
 
 /* Returns the elements of each part of the call, but for the last, which may have fewer: one kernel each. */
 uint64_t oh_call_part_count(const struct oh_call *call);
 
 /*
- * Kernel fusion: a launch and a hop cost the same for any size, so consecutive calls of a group with the same datatype
- * and op share one launch, as long as the table serves a message as large as all of them. Count, datatype and op decide
- * alone: they are the same on all ranks, which pointers and streams are not.
+ * Kernel fusion: a launch and a hop cost the same for any size, so consecutive calls of a group of one kind share one
+ * launch, as long as the table serves a message as large as all of them; those that reduce only with the same datatype
+ * and op. What decides is the same on all ranks, which pointers and streams are not.
  *
  * Returns how many of the first calls share a launch: 1 (an ordinary launch) to OH_LIST_CALLS. count > 0; all calls of
  * one communicator.

@@ -10,7 +10,7 @@
  *      graphs     the first call of a graph comes after an external wait for OH_EVENT_LAUNCH, and an external record of
  *                 it comes after the last. So a launch of the graph is one more call in the eager order.
  *      NCCL       a captured call that NCCL serves is ordered like onehop's. An eager call waits for OH_EVENT_LAUNCH if
- *                 it is on another stream; OH_EVENT_NCCL or OH_EVENT_NCCL_ALLREDUCE is recorded after it, and onehop's
+ *                 it is on another stream; OH_EVENT_NCCL or OH_EVENT_NCCL_ALL_RANKS is recorded after it, and onehop's
  *                 next call waits for that event. The monitor queries the second: only an allreduce waits for all
  *                 ranks.
  *    A capture does not show which call is the last. So the record node is created after the first call and moved
@@ -188,7 +188,7 @@ static void note_ordered(struct oh_comm *comm)
 
 static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *call)
 {
-    const enum oh_event event = call->needs_all_ranks ? OH_EVENT_NCCL_ALLREDUCE : OH_EVENT_NCCL;
+    const enum oh_event event = call->needs_all_ranks ? OH_EVENT_NCCL_ALL_RANKS : OH_EVENT_NCCL;
     OH_TRY(oh_driver.event_record(comm->order.event[event], call->stream_state.stream));
     comm->order.nccl_event = event;
     if (comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
@@ -196,7 +196,7 @@ static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *cal
     }
     if (call->needs_all_ranks) {
         /* release: after the record. Pairs with the acquire load in query_nccl() of monitor.c: it reads the event. */
-        atomic_fetch_add_explicit(&comm->order.nccl_allreduces, 1, memory_order_release);
+        atomic_fetch_add_explicit(&comm->order.nccl_all_ranks, 1, memory_order_release);
     }
     return CUDA_SUCCESS;
 }

@@ -18,20 +18,35 @@ static CUstream stream_of(const struct oh_submission *submission)
     return submission->calls[0].stream;
 }
 
+static const char *const ranges[ONEHOP_COLLECTIVE_COUNT][ONEHOP_ALGORITHM_COUNT] = {
+    [ONEHOP_ALLREDUCE] = {"ncclAllReduce oneshot", "ncclAllReduce twoshot"},
+    [ONEHOP_ALLGATHER] = {"ncclAllGather oneshot"},
+    [ONEHOP_REDUCESCATTER] = {"ncclReduceScatter oneshot"},
+    [ONEHOP_BROADCAST] = {"ncclBroadcast oneshot"},
+};
+
+void oh_ranges_start(void)
+{
+    oh_nvtx_start(&ranges[0][0], ONEHOP_COLLECTIVE_COUNT * ONEHOP_ALGORITHM_COUNT);
+}
+
 /* Opens an NVTX range, if a profiler is there. True: oh_nvtx_pop must follow. */
-static bool open_range(const struct oh_call *calls, size_t count, enum onehop_algorithm algorithm)
+static bool open_range(const struct oh_call *calls, size_t count, const struct oh_plan *plan)
 {
     if (!oh_nvtx_on()) {
         return false;
     }
     struct oh_stats_record record;
-    struct oh_nvtx_payload payload = {.comm = calls->comm->id.key.word[0], .algorithm = algorithm, .calls = count};
+    struct oh_nvtx_payload payload = {.comm = calls->comm->id.key.word[0],
+                                      .collective = plan->collective,
+                                      .algorithm = plan->algorithm,
+                                      .calls = count};
     oh_stats_copy(oh_comm_counters(calls->comm), &record);
     payload.sequence = oh_stats_served(&record);
     for (size_t i = 0; i < count; i++) {
-        payload.bytes += calls[i].count * oh_type_size(calls[i].type);
+        payload.bytes += oh_call_bytes(&calls[i]);
     }
-    oh_nvtx_push(&payload);
+    oh_nvtx_push((int)(plan->collective * ONEHOP_ALGORITHM_COUNT + plan->algorithm), &payload);
     return true;
 }
 
@@ -49,7 +64,7 @@ static struct oh_launch announce(const struct oh_submission *submission, const s
 {
     struct oh_comm *comm = call->comm;
     *args_p = comm->serve.args;
-    args_p->signature = oh_signature_pack((int)plan->algorithm, call->type, call->op.kind);
+    args_p->signature = oh_signature_of(call, (int)plan->algorithm);
     args_p->call_number = (uint32_t)oh_progress_add(comm, calls, args_p->signature, count);
     args_p->report_count = (uint32_t)count; /* OH_MESSAGE_BYTES sees to it that it fits */
     return (struct oh_launch){
@@ -69,10 +84,12 @@ static CUresult launch_call(struct oh_submission *submission, const struct oh_ca
     const uint64_t part = oh_call_part_count(call);
     struct oh_kernel_args args;
     const struct oh_launch launch = announce(submission, call, &call->plan, 1, call->count, &args);
+    args.stride = oh_call_stride(call);
+    args.root = (uint32_t)call->root;
     for (uint64_t done = 0; done < call->count; done += part) {
         args.sendbuff = (const char *)call->sendbuff + done * size;
         args.recvbuff = (char *)call->recvbuff + done * size;
-        args.count = call->count - done < part ? call->count - done : part;
+        args.count = oh_call_elements(call, call->count - done < part ? call->count - done : part);
         OH_TRY(oh_kernel_launch(&launch, &args));
         OH_TRY(after_kernel(submission));
     }
@@ -135,7 +152,7 @@ static CUresult launch_next(struct oh_submission *submission)
     if (count > 1) {
         oh_fuse_list(table, calls, count, &list, &plan);
     }
-    const bool range = open_range(calls, count, plan.algorithm);
+    const bool range = open_range(calls, count, &plan);
     CUresult result = count > 1 ? launch_list(submission, calls, count, &plan, &list) : launch_call(submission, calls);
     if (range) {
         oh_nvtx_pop();
@@ -143,7 +160,8 @@ static CUresult launch_next(struct oh_submission *submission)
     OH_TRY(result);
     for (size_t i = 0; i < count; i++) {
         oh_counter_add(&counters->calls[plan.algorithm], 1);
-        oh_counter_add(&counters->bytes, calls[i].count * oh_type_size(calls[i].type));
+        oh_counter_add(&counters->collectives[plan.collective], 1);
+        oh_counter_add(&counters->bytes, oh_call_bytes(&calls[i]));
     }
     submission->launched += count;
     return CUDA_SUCCESS;
@@ -208,7 +226,7 @@ static ncclResult_t in_context(struct oh_submission *submission, submission_step
     if (oh_comm_has_agreed(comm)) {
         oh_order_invalidate(stream_of(submission), &submission->stream_state);
     }
-    return oh_order_refuse(comm, oh_order_fail(comm, result, "launching an allreduce"));
+    return oh_order_refuse(comm, oh_order_fail(comm, result, "launching a call"));
 }
 
 ncclResult_t oh_submission_begin(struct oh_submission *submission, const struct oh_call *calls, size_t count)

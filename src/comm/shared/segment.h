@@ -98,7 +98,7 @@ enum oh_rank_state {
 struct oh_progress {
     _Alignas(64) _Atomic uint64_t calls; /* launched, also into captures */
     _Atomic uint64_t begun_calls;        /* the same, stored before `signature` and `count`; `calls` is stored after */
-    _Atomic uint32_t signature;          /* of the last call: oh_signature_pack in watch.h; its elements */
+    _Atomic uint32_t signature;          /* of the last call: oh_signature_of in watch.h; its elements */
     _Atomic uint32_t count;
     _Atomic uint64_t waiting_epoch; /* epoch after which its kernel was seen to wait, plus one; 0: none yet */
     _Atomic uint32_t rank_state;    /* enum oh_rank_state */

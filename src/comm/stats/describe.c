@@ -40,8 +40,8 @@ static const struct {
     enum oh_state shown;
     const char *reason;
 } views[] = {
-    [OH_COMM_CREATING] = {OH_STATE_IDLE, "no allreduce that onehop could serve was made"},
-    [OH_COMM_IDLE] = {OH_STATE_IDLE, "no allreduce that onehop could serve was made"},
+    [OH_COMM_CREATING] = {OH_STATE_IDLE, "no call that onehop could serve was made"},
+    [OH_COMM_IDLE] = {OH_STATE_IDLE, "no call that onehop could serve was made"},
     [OH_COMM_ATTACHING] = {OH_STATE_ATTACHING, "its ranks have not agreed yet"},
     [OH_COMM_CUTOVER] = {OH_STATE_ATTACHING, "its ranks have not agreed yet"},
     [OH_COMM_SERVED] = {OH_STATE_SERVED, ""},
@@ -85,7 +85,8 @@ static struct oh_stats_record record_of(struct oh_comm *comm)
     return record;
 }
 
-_Static_assert(ONEHOP_ALGORITHM_COUNT <= ONEHOP_MAX_ALGORITHMS && OH_FALLBACK_COUNT <= ONEHOP_MAX_FALLBACKS,
+_Static_assert(ONEHOP_ALGORITHM_COUNT <= ONEHOP_MAX_ALGORITHMS && OH_FALLBACK_COUNT <= ONEHOP_MAX_FALLBACKS &&
+                   ONEHOP_COLLECTIVE_COUNT <= ONEHOP_MAX_COLLECTIVES,
                "the public API's room");
 
 void oh_comm_describe(struct oh_comm *comm, onehop_comm_info_t *info_p)
@@ -104,6 +105,7 @@ void oh_comm_describe(struct oh_comm *comm, onehop_comm_info_t *info_p)
     memcpy(info_p->reason, record.reason, sizeof info_p->reason);
     memcpy(info_p->calls_by_algorithm, record.calls, sizeof record.calls);
     memcpy(info_p->fallback_by_reason, record.fallbacks, sizeof record.fallbacks);
+    memcpy(info_p->calls_by_collective, record.collectives, sizeof record.collectives);
 }
 
 /* --- all of the process ----------------------------------------------------------------------------------------- */
@@ -140,6 +142,7 @@ void oh_comms_describe(onehop_process_info_t *info_p)
     };
     memcpy(info_p->calls_by_algorithm, totals.sum.calls, sizeof totals.sum.calls);
     memcpy(info_p->fallback_by_reason, totals.sum.fallbacks, sizeof totals.sum.fallbacks);
+    memcpy(info_p->calls_by_collective, totals.sum.collectives, sizeof totals.sum.collectives);
 }
 
 /* --- at the end ------------------------------------------------------------------------------------------------- */

@@ -103,6 +103,8 @@ size_t oh_stats_text(const struct oh_stats_record *record, char line_p[OH_STATS_
     add_list(line_p, &used, false, ONEHOP_ALGORITHM_COUNT, oh_algorithm_name, record->calls);
     add(line_p, &used, ") fallback=%" PRIu64 " (", oh_stats_fallbacks(record));
     add_list(line_p, &used, false, OH_FALLBACK_COUNT, oh_fallback_name, record->fallbacks);
+    add(line_p, &used, ") collectives (");
+    add_list(line_p, &used, false, ONEHOP_COLLECTIVE_COUNT, oh_collective_name, record->collectives);
     add(line_p, &used, ") bytes=%" PRIu64 " fallback_bytes=%" PRIu64 " memory=%" PRIu64 " attach_us=%" PRIu64,
         record->bytes, record->fallback_bytes, record->memory, record->attach_us);
     add(line_p, &used, "%s%.*s", record->reason[0] ? " reason: " : "", OH_REASON_BYTES - 1, record->reason);
@@ -131,6 +133,8 @@ size_t oh_stats_json(const struct oh_stats_record *record, char line_p[OH_STATS_
     add(line_p, &used, ",\"state\":\"%s\",\"served\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"served_by_algorithm\":{",
         state ? state : "unknown", oh_stats_served(record), record->bytes);
     add_list(line_p, &used, true, ONEHOP_ALGORITHM_COUNT, oh_algorithm_name, record->calls);
+    add(line_p, &used, "},\"served_by_collective\":{");
+    add_list(line_p, &used, true, ONEHOP_COLLECTIVE_COUNT, oh_collective_name, record->collectives);
     add(line_p, &used, "},\"fallback\":%" PRIu64 ",\"fallback_bytes\":%" PRIu64 ",\"fallback_reasons\":{",
         oh_stats_fallbacks(record), record->fallback_bytes);
     add_list(line_p, &used, true, OH_FALLBACK_COUNT, oh_fallback_name, record->fallbacks);

@@ -37,7 +37,7 @@ enum oh_fallback {
 
 /* X(identifier, key) */
 #define OH_STATES(X)                                                                                                   \
-    X(IDLE, "idle")           /* no allreduce yet that could be served: nothing is held for it */                      \
+    X(IDLE, "idle")           /* no call yet that could be served: nothing is held for it */                           \
     X(ATTACHING, "attaching") /* its calls go to NCCL as yet */                                                        \
     X(SERVED, "served")       /* from now on */                                                                        \
     X(FALLBACK, "fallback")   /* for good, with a reason */                                                            \
@@ -53,14 +53,15 @@ enum oh_state {
 };
 
 /* The numbers of a communicator: by name, and in one array, by which they are copied and added up. */
-#define OH_COUNTS (ONEHOP_ALGORITHM_COUNT + OH_FALLBACK_COUNT + 2)
+#define OH_COUNTS (ONEHOP_ALGORITHM_COUNT + ONEHOP_COLLECTIVE_COUNT + OH_FALLBACK_COUNT + 2)
 #define OH_COUNTS_OF(type_)                                                                                            \
     union {                                                                                                            \
         struct {                                                                                                       \
-            type_ calls[ONEHOP_ALGORITHM_COUNT]; /* served */                                                          \
-            type_ bytes;                         /* of these */                                                        \
-            type_ fallbacks[OH_FALLBACK_COUNT];  /* by reason */                                                       \
-            type_ fallback_bytes;                /* of these */                                                        \
+            type_ calls[ONEHOP_ALGORITHM_COUNT];        /* served */                                                   \
+            type_ collectives[ONEHOP_COLLECTIVE_COUNT]; /* the same calls */                                           \
+            type_ bytes;                                /* of these */                                                 \
+            type_ fallbacks[OH_FALLBACK_COUNT];         /* by reason */                                                \
+            type_ fallback_bytes;                       /* of these */                                                 \
         };                                                                                                             \
         type_ counts[OH_COUNTS];                                                                                       \
     }

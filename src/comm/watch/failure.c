@@ -32,12 +32,36 @@ static const char *type_name(uint32_t type)
     return type < OH_NCCL_TYPES ? names[type] : "?";
 }
 
+/* "sum", "reduce-scatter, sum", "broadcast from 0" */
+static void format_kind(uint32_t signature, char *text_p, size_t size)
+{
+    const char *op = op_name(signature >> 16 & 0xff);
+    switch (signature >> 24 & 0xf) {
+    case OH_CALL_ALLREDUCE:
+        snprintf(text_p, size, "%s", op);
+        break;
+    case OH_CALL_ALL_GATHER:
+        snprintf(text_p, size, "all-gather");
+        break;
+    case OH_CALL_REDUCE_SCATTER:
+        snprintf(text_p, size, "reduce-scatter, %s", op);
+        break;
+    case OH_CALL_BROADCAST:
+        snprintf(text_p, size, "broadcast from %u", signature >> 28);
+        break;
+    default:
+        snprintf(text_p, size, "?");
+    }
+}
+
 void oh_signature_format(uint32_t signature, uint64_t count, char *text_p)
 {
+    char kind[40];
     uint32_t algorithm = signature & 0xff;
     bool known = algorithm < ONEHOP_ALGORITHM_COUNT;
-    snprintf(text_p, OH_SIGNATURE_TEXT, "%s of %" PRIu64 " x %s%s%s", op_name(signature >> 16), count,
-             type_name(signature >> 8 & 0xff), known ? ", " : "", known ? oh_algorithm_name((int)algorithm) : "");
+    format_kind(signature, kind, sizeof kind);
+    snprintf(text_p, OH_SIGNATURE_TEXT, "%s of %" PRIu64 " x %s%s%s", kind, count, type_name(signature >> 8 & 0xff),
+             known ? ", " : "", known ? oh_algorithm_name((int)algorithm) : "");
 }
 
 /* acquire: pairs with the release stores in oh_progress_add(). With equal numbers the fields are of one call. */
@@ -239,7 +263,7 @@ ncclResult_t oh_check_call(const struct oh_call *call)
     if (!comm->serve.check || oh_comm_state(comm) != OH_COMM_SERVED || !oh_call_is_counted(call)) {
         return ncclSuccess;
     }
-    uint32_t signature = oh_signature_pack(ONEHOP_ALGORITHM_COUNT, call->type, call->op.kind);
+    uint32_t signature = oh_signature_of(call, ONEHOP_ALGORITHM_COUNT);
     comm->serve.checked++;
     comm->serve.check_hash = extend_hash(comm->serve.check_hash, call->count, signature);
     write_record(comm, call->count, signature);

@@ -196,7 +196,7 @@ static void fail_without(struct oh_comm *comm, uint32_t rank, char *line)
 static bool waits_in_nccl(struct oh_comm *comm)
 {
     struct oh_watch *watch = &comm->health.watch;
-    watch->asks = watch->answered != atomic_load_explicit(&comm->order.nccl_allreduces, memory_order_acquire);
+    watch->asks = watch->answered != atomic_load_explicit(&comm->order.nccl_all_ranks, memory_order_acquire);
     return watch->asks && watch->waits_in_nccl;
 }
 
@@ -322,9 +322,9 @@ static void query_nccl(void)
     }
     comm->health.watch.asks = false;
     atomic_store(&comm->health.watch.asking, true);
-    unsigned calls = atomic_load_explicit(&comm->order.nccl_allreduces, memory_order_acquire); /* before the event */
+    unsigned calls = atomic_load_explicit(&comm->order.nccl_all_ranks, memory_order_acquire); /* before the event */
     pthread_mutex_unlock(&worker.mutex);
-    const CUresult result = oh_staging_query(&comm->staging, comm->order.event[OH_EVENT_NCCL_ALLREDUCE]);
+    const CUresult result = oh_staging_query(&comm->staging, comm->order.event[OH_EVENT_NCCL_ALL_RANKS]);
     pthread_mutex_lock(&worker.mutex);
     comm->health.watch.waits_in_nccl = result == CUDA_ERROR_NOT_READY;
     if (result == CUDA_SUCCESS) { /* until there is another call */

@@ -24,13 +24,14 @@
 
 /* --- failure.c ---------------------------------------------------------------------------------------------------- */
 
-/* Algorithm, type and op of a call in one word; algorithm ONEHOP_ALGORITHM_COUNT: not chosen yet. */
-static inline uint32_t oh_signature_pack(int algorithm, ncclDataType_t type, enum oh_kernel_op op)
+/* Algorithm, type, op, kind and root of a call in one word; algorithm ONEHOP_ALGORITHM_COUNT: not chosen yet. */
+static inline uint32_t oh_signature_of(const struct oh_call *call, int algorithm)
 {
-    return (uint32_t)algorithm | (uint32_t)type << 8 | (uint32_t)op << 16;
+    return (uint32_t)algorithm | (uint32_t)call->type << 8 | (uint32_t)call->op.kind << 16 |
+           (uint32_t)call->kind << 24 | (uint32_t)(call->root & 0xf) << 28;
 }
 
-/* Writes "sum of 5 x float32, oneshot"; from any values. */
+/* Writes "sum of 5 x float32, oneshot", or "broadcast from 0 of ...", of what it is given; from any values. */
 #define OH_SIGNATURE_TEXT 96
 void oh_signature_format(uint32_t signature, uint64_t count, char *text_p);
 

@@ -32,7 +32,7 @@ static void add_candidate(const struct oh_tune *tune, struct oh_tune_point *poin
         }
     }
     if (row.algorithm != OH_PLAN_NCCL && point->candidates < OH_TUNE_CANDIDATES &&
-        oh_plan_row_valid(&row, tune->key.nranks)) {
+        oh_plan_row_valid(&row, tune->collective, tune->key.nranks)) {
         point->candidate[point->candidates++] = row;
     }
 }
@@ -41,7 +41,8 @@ static void add_candidate(const struct oh_tune *tune, struct oh_tune_point *poin
 static void add_shape(const struct oh_tune *tune, struct oh_tune_point *point, int algorithm, int variant)
 {
     struct oh_plan_row row = {.algorithm = (uint32_t)algorithm};
-    oh_plan_shape((enum onehop_algorithm)algorithm, tune->key.nranks, point->bytes, &row.blocks, &row.threads);
+    oh_plan_shape(tune->collective, (enum onehop_algorithm)algorithm, tune->key.nranks, point->bytes, &row.blocks,
+                  &row.threads);
     if (variant > 0) {
         row.blocks /= 2;
     }
@@ -54,7 +55,7 @@ static void add_shape(const struct oh_tune *tune, struct oh_tune_point *point, i
 /* The likely ones first: time may run out. */
 static void add_candidates(const struct oh_tune *tune, struct oh_tune_point *point)
 {
-    const struct oh_plan_rows *rows = &tune->shipped.rows;
+    const struct oh_plan_rows *rows = &tune->shipped.rows[tune->collective];
     for (uint32_t i = 0; i < rows->count; i++) {
         if (point->bytes <= rows->row[i].max_bytes) {
             add_candidate(tune, point, rows->row[i]);
@@ -150,7 +151,7 @@ static void add_row(struct oh_plan_rows *rows, const struct oh_plan_row *row)
 
 void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p)
 {
-    const struct oh_plan_rows *shipped = &tune->shipped.rows;
+    const struct oh_plan_rows *shipped = &tune->shipped.rows[tune->collective];
     struct oh_plan_rows rows = {0};
     uint64_t measured = 0;
     for (uint32_t i = 0; i < shipped->count; i++) { /* below what was measured, and above */

@@ -32,14 +32,19 @@ static void write_row(FILE *stream, const struct oh_plan_row *row)
     fprintf(stream, "  %6s  %-7s %7s", size, served ? oh_algorithm_name((int)row->algorithm) : "nccl", shape);
 }
 
-void oh_tuning_write(FILE *stream, const struct oh_tuning_key *key, const char *source, const struct oh_plan_rows *rows,
+void oh_tuning_write(FILE *stream, const struct oh_tuning_key *key, const char *source,
+                     const struct oh_plan_table *table, enum onehop_collective commented,
                      const char (*comment)[OH_TUNING_COMMENT])
 {
     fprintf(stream, OH_TUNING_HEAD "\n\ntable\n  gpu %s\n  ranks %u\n  driver %s\n  nccl %s\n  source %s\n", key->gpu,
             key->nranks, key->driver, key->nccl, source);
-    for (uint32_t i = 0; i < rows->count; i++) {
-        write_row(stream, &rows->row[i]);
-        fprintf(stream, "%s%s\n", comment ? "  # " : "", comment ? comment[i] : "");
+    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+        const bool has_comments = comment && c == (int)commented;
+        fprintf(stream, c == ONEHOP_ALLREDUCE ? "" : " %s\n", oh_collective_name(c));
+        for (uint32_t i = 0; i < table->rows[c].count; i++) {
+            write_row(stream, &table->rows[c].row[i]);
+            fprintf(stream, "%s%s\n", has_comments ? "  # " : "", has_comments ? comment[i] : "");
+        }
     }
     fprintf(stream, "end\n");
 }

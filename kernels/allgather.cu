@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * allgather.cu - all-gather in one hop: each rank sends its message to all peers
+ *
+ * A slot has a section for each peer, as long as the message. One thread does, for all words i of a message that are
+ * its own:
+ *
+ *     wait for the previous kernel                           griddepcontrol.wait; before, it only reads its arguments
+ *     epoch = own epoch word + 1;  slot = epoch % 2
+ *     for each own i:
+ *         for each peer p:
+ *             staging of p, slot, section of this rank [i] = sendbuff[i]
+ *         word i of the own part of recvbuff = sendbuff[i]
+ *     for each own i:
+ *         poll own staging, slot, section of each peer p [i] until none is empty
+ *         word i of part p of recvbuff = the word of p;  empty the word
+ *     wait for all threads of the block;  write epoch to the epoch words
+ */
+#include "kernels/entry_points.cuh"
+#include "kernels/exchange.cuh"
+
+template <int batch, class Message>
+OH_DEVICE void allgather_load(const Message &message, const oh_thread_words<batch> &own, uint32_t i,
+                              oh_word16 (&mine)[batch])
+{
+    OH_UNROLL
+    for (int b = 0; b < batch; b++) {
+        mine[b] = message.load(own.index(i, b));
+    }
+}
+
+template <int batch, bool single, class Bytes, class Message>
+OH_DEVICE bool allgather_words(const oh_kernel_args &args, const Message &message)
+{
+    typedef typename Bytes::type type;
+    static const int ranks = Bytes::ranks;
+    const uint32_t nranks = Bytes::nranks(args);
+    const uint32_t words = message.words();
+    const oh_thread_words<batch> own = {words, oh_block() * oh_threads() + oh_thread(), oh_blocks() * oh_threads()};
+    const oh_receiver<type, ranks, 1> receiver(args, (int)nranks, words * OH_WORD_BYTES);
+    const oh_sender<type, ranks> sender(args, (int)nranks, words * OH_WORD_BYTES);
+
+    OH_UNROLL
+    for (int b = 0; b < batch; b++) {
+        oh_materialize_addresses(message.input(own.index(own.first, b)), oh_epoch_address(args));
+    }
+    oh_kernel_begin(args);
+    oh_word16 mine[batch];
+    oh_spin spin = {0};
+    uint32_t held;
+    allgather_load(message, own, own.first, mine); /* in flight before the epoch is loaded */
+    const uint32_t epoch = oh_epoch_of(args, &held);
+    const uint32_t slot = OH_SLOT_OFFSET(epoch % 2);
+    for (uint32_t i = own.first; i < words; i += own.stride()) {
+        if (i != own.first) {
+            allgather_load(message, own, i, mine);
+        }
+        OH_UNROLL
+        for (int b = 0; b < batch; b++) {
+            if (own.has(i, b)) { /* held: if no peer receives the first batch, none gets to the later ones */
+                sender.send(slot + own.index(i, b) * OH_WORD_BYTES, mine[b], i == own.first ? held : 0);
+                message.copy_part(args.rank, own.index(i, b), mine[b]);
+            }
+        }
+        if (single) {
+            break;
+        }
+    }
+    const auto take = [&](uint32_t source, uint32_t i, const oh_word16 &word) { message.store_part(source, i, word); };
+    if (!oh_gather<batch, single>(receiver, own, slot, held, &spin, take)) {
+        return false;
+    }
+    oh_epoch_finish(args, epoch);
+    return true;
+}
+
+/* Returns false if the communicator has been aborted. Batches of two words, where there are enough registers. */
+template <class Bytes, class Args> OH_DEVICE bool allgather(const Args &args)
+{
+    typedef typename Bytes::type type;
+    typedef oh_whole_message<type> whole_t;
+    const auto *call = oh_only_call(args);
+    const oh_kernel_args &base = oh_base(args);
+    if (__builtin_expect(call && whole_t::fits_parts(*call), 1)) {
+        const whole_t message(*call);
+        const uint32_t threads = oh_blocks() * oh_threads();
+        if (message.words() <= threads) {
+            return allgather_words<1, true, Bytes>(base, message);
+        }
+        return allgather_words<(Bytes::ranks > 4 ? 1 : 2), false, Bytes>(base, message);
+    }
+    return allgather_words<1, false, Bytes>(base, typename oh_message_of<Args, type>::message(args));
+}
+
+OH_BYTE_KERNELS(AllGather, allgather)
