@@ -152,6 +152,13 @@ void oh_perf_fill(const struct oh_perf_type *type, enum oh_perf_op op, int ranks
     repeat(expected, type->size, count);
 }
 
+void oh_perf_fill_moved(const struct oh_perf_type *type, int ranks, int rank, size_t first, size_t count, void *values)
+{
+    for (size_t i = 0; i < count; i++) {
+        store(type, values, i, (double)input_value(type, OH_PERF_SUM, ranks, rank, (first + i) % PERIOD));
+    }
+}
+
 void oh_perf_scalar(const struct oh_perf_type *type, void *scalar_p)
 {
     store(type, scalar_p, 0, 2);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "plan/plan.h"
 #include "tools/perf/thread.h"
 
 /* --- running ---------------------------------------------------------------------------------------------------- */
@@ -23,23 +24,70 @@ static ncclRedOp_t nccl_op(const struct oh_perf_thread *thread, enum oh_perf_op 
     return op == OH_PERF_MULSUM ? thread->mulsum : builtin[op];
 }
 
+void oh_perf_call(struct oh_perf_thread *thread, enum oh_perf_side side, const struct oh_perf_call *call)
+{
+    const cudaStream_t stream = (cudaStream_t)thread->stream;
+    switch ((enum onehop_collective)thread->options->collective) {
+    case ONEHOP_ALLGATHER:
+        OH_PERF_NCCL(thread, "ncclAllGather",
+                     api[side].all_gather(call->send, call->recv, call->count, call->type, thread->comm, stream));
+        break;
+    case ONEHOP_REDUCESCATTER:
+        OH_PERF_NCCL(
+            thread, "ncclReduceScatter",
+            api[side].reduce_scatter(call->send, call->recv, call->count, call->type, call->op, thread->comm, stream));
+        break;
+    case ONEHOP_BROADCAST:
+        OH_PERF_NCCL(thread, "ncclBroadcast",
+                     api[side].broadcast(call->send, call->recv, call->count, call->type, 0, thread->comm, stream));
+        break;
+    default:
+        OH_PERF_NCCL(
+            thread, "ncclAllReduce",
+            api[side].all_reduce(call->send, call->recv, call->count, call->type, call->op, thread->comm, stream));
+    }
+}
+
+/* Where a call's buffers are, and how long. */
+struct place {
+    CUdeviceptr send, recv;
+    CUdeviceptr whole; /* from here on lies the receive buffer, or the buffer that both are parts of */
+    size_t send_bytes, recv_bytes, whole_bytes;
+};
+
+/* In place by NCCL's rule: a rank's part is where it is in the buffer that has all parts. */
+static struct place place_of(const struct oh_perf_thread *thread, const struct oh_perf_workload *workload,
+                             size_t offset)
+{
+    const size_t part = workload->row->count * oh_perf_types[workload->row->type].size;
+    const bool scatters = thread->options->collective == ONEHOP_REDUCESCATTER;
+    const bool gathers = thread->options->collective == ONEHOP_ALLGATHER;
+    const size_t own = (size_t)thread->rank * part, whole = workload->row->bytes;
+    struct place place = {.recv = thread->recv[workload->side] + offset,
+                          .send_bytes = gathers ? part : whole,
+                          .recv_bytes = scatters ? part : whole};
+    place.whole = place.recv;
+    place.whole_bytes = workload->in_place ? whole : place.recv_bytes;
+    place.send = workload->in_place ? place.whole + (gathers ? own : 0) : thread->send[workload->side] + offset;
+    place.recv += workload->in_place && scatters ? own : 0;
+    return place;
+}
+
 /* A call that moves goes through the buffers as those of nccl-tests do (startColl), so that no cache holds its input.
  */
 static void call_once(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int number)
 {
     const struct oh_perf_row *row = workload->row;
     const size_t places = thread->options->max_bytes / workload->bytes;
-    const size_t place = workload->moves ? (size_t)number % places * workload->bytes : 0;
-    CUdeviceptr recv = thread->recv[workload->side] + place;
-    CUdeviceptr send = workload->in_place ? recv : thread->send[workload->side] + place;
-    OH_PERF_NCCL(thread, "ncclAllReduce",
-                 api[workload->side].all_reduce((const void *)(uintptr_t)send, (void *)(uintptr_t)recv, row->count,
-                                                oh_perf_types[row->type].nccl, nccl_op(thread, row->op), thread->comm,
-                                                (void *)thread->stream));
+    const struct place place =
+        place_of(thread, workload, workload->moves ? (size_t)number % places * workload->bytes : 0);
+    const struct oh_perf_call call = {(const void *)(uintptr_t)place.send, (void *)(uintptr_t)place.recv, row->count,
+                                      oh_perf_types[row->type].nccl, nccl_op(thread, row->op)};
+    oh_perf_call(thread, workload->side, &call);
 }
 
 /* An iteration is one call, or a group of them. */
-static void issue_allreduce(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int i)
+static void issue_calls(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int i)
 {
     const struct oh_perf_api *api = &thread->api[workload->side];
     if (workload->aggregate > 1) {
@@ -57,7 +105,7 @@ static void issue_allreduce(struct oh_perf_thread *thread, const struct oh_perf_
 static struct oh_perf_workload make_workload(const struct oh_perf_row *row, enum oh_perf_side side, int iterations,
                                              int aggregate)
 {
-    return (struct oh_perf_workload){.issue = issue_allreduce,
+    return (struct oh_perf_workload){.issue = issue_calls,
                                      .iterations = iterations,
                                      .aggregate = aggregate,
                                      .side = side,
@@ -119,20 +167,40 @@ static void fill_values(struct oh_perf_thread *thread, const struct oh_perf_row 
     }
 }
 
+/* What must come out when all inputs begin `shift` elements into the pattern. */
+static const char *expect(struct oh_perf_thread *thread, const struct oh_perf_row *row, size_t shift)
+{
+    const struct oh_perf_type *type = &oh_perf_types[row->type];
+    const enum onehop_collective collective = (enum onehop_collective)thread->options->collective;
+    const int sources = collective == ONEHOP_ALLGATHER ? thread->options->ranks : 1;
+    for (int r = 0; r < sources && !oh_collective_reduces(collective); r++) {
+        oh_perf_fill_moved(type, thread->options->ranks, r, shift, row->count,
+                           thread->expected + (size_t)r * row->count * type->size);
+    }
+    if (!oh_collective_reduces(collective)) {
+        return thread->expected;
+    }
+    const size_t own = collective == ONEHOP_REDUCESCATTER ? (size_t)thread->rank * row->count : 0;
+    return thread->expected + (shift + own) * type->size;
+}
+
 /* Fresh inputs, poisoned results, one run, every element compared. Returns the number that is wrong. */
 static uint64_t check_once(struct oh_perf_thread *thread, const struct oh_perf_workload *workload)
 {
     const struct oh_perf_row *row = workload->row;
     const struct oh_perf_type *type = &oh_perf_types[row->type];
-    const size_t shift = (thread->checks++ % OH_PERF_SLACK) * type->size;
-    CUdeviceptr recv = thread->recv[workload->side];
-    CUdeviceptr send = workload->in_place ? recv : thread->send[workload->side];
-    OH_PERF_CU(thread, memset_d8_async(recv, OH_PERF_POISON, row->bytes + OH_PERF_GUARD, thread->stream));
-    OH_PERF_CU(thread, memcpy_htod_async(send, thread->input + shift, row->bytes, thread->stream));
+    const size_t shift = thread->checks++ % OH_PERF_SLACK;
+    const struct place place = place_of(thread, workload, 0);
+    OH_PERF_CU(thread, memset_d8_async(place.whole, OH_PERF_POISON, place.whole_bytes + OH_PERF_GUARD, thread->stream));
+    OH_PERF_CU(thread,
+               memcpy_htod_async(place.send, thread->input + shift * type->size, place.send_bytes, thread->stream));
     run(thread, workload);
-    OH_PERF_CU(thread, memcpy_dtoh_async(thread->got, recv, row->bytes + OH_PERF_GUARD, thread->stream));
+    OH_PERF_CU(thread, memcpy_dtoh_async(thread->got, place.recv, place.recv_bytes, thread->stream));
+    OH_PERF_CU(thread, memcpy_dtoh_async(thread->got + place.recv_bytes, place.whole + place.whole_bytes, OH_PERF_GUARD,
+                                         thread->stream));
     OH_PERF_CU(thread, stream_synchronize(thread->stream));
-    return oh_perf_wrong(type, row->op, thread->options->ranks, thread->got, thread->expected + shift, row->count);
+    return oh_perf_wrong(type, row->op, thread->options->ranks, thread->got, expect(thread, row, shift),
+                         place.recv_bytes / type->size);
 }
 
 /* Out of place, as a group where groups are measured, and in place; a graph is replayed with other inputs. */

@@ -9,13 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/plan.h"
 #include "tools/perf/perf.h"
 #include "tools/shared/tool.h"
 
 #define MOST_BYTES ((size_t)64 << 30)
 
 static const char help[] = "usage: onehop perf [OPTIONS]\n"
-                           "Measures ncclAllReduce on these GPUs: stock NCCL and onehop in turns, results\n"
+                           "Measures a collective on these GPUs: stock NCCL and onehop in turns, results\n"
                            "checked. Letters are those of nccl-tests; LIST is a,b,c or all.\n"
                            "  -b, --minbytes N  -e, --maxbytes N     sizes (8, 64M); K is 1024\n"
                            "  -f, --stepfactor N  -i, --stepbytes N  to the next size: times N (2), plus N\n"
@@ -23,6 +24,8 @@ static const char help[] = "usage: onehop perf [OPTIONS]\n"
                            "  -m, --agg_iters N  --rounds N          calls in a group (1), blocks (20)\n"
                            "  -d, --datatype LIST  -o, --op LIST     types (float), operations (sum)\n"
                            "  -g, --ngpus N                          GPUs (all that are visible)\n"
+                           "      --collective NAME                  allreduce (the default), allgather,\n"
+                           "                                         reducescatter or broadcast from rank 0\n"
                            "      --graph  --eager                   this mode only (both)\n"
                            "      --layout processes|threads         one for each GPU (processes)\n"
                            "      --pattern layer|chain|free         what is between calls (layer)\n"
@@ -82,43 +85,49 @@ struct oh_perf_options oh_perf_defaults(const char *types)
 
 void oh_perf_parse(int argc, char **argv, struct oh_perf_options *o)
 {
-    const struct oh_option options[] = {OH_PERF_COMMON_OPTIONS(o, MOST_BYTES),
-                                        {"stepfactor", 'f', oh_option_size, OH_RANGE(&o->step_factor, 2, 1 << 20)},
-                                        {"stepbytes", 'i', oh_option_size, OH_RANGE(&o->step_bytes, 1, MOST_BYTES)},
-                                        {"iters", 'n', oh_option_int, OH_RANGE(&o->iters, 1, 100000)},
-                                        {"warmup_iters", 'w', oh_option_int, OH_RANGE(&o->warmup, 0, 100000)},
-                                        {"agg_iters", 'm', oh_option_int, OH_RANGE(&o->aggregate, 1, 1000)},
-                                        {"op", 'o', oh_option_list, OH_WORDS(o->op, oh_perf_op_names)},
-                                        {"ngpus", 'g', oh_option_int, OH_RANGE(&o->ranks, 1, OH_PERF_RANKS)},
-                                        {"layout", 0, oh_option_word, OH_WORDS(&o->threads, layout_words)},
-                                        {"pattern", 0, oh_option_word, OH_WORDS(&o->pattern, oh_perf_pattern_names)},
-                                        {"memory", 0, oh_option_word, OH_WORDS(&o->nccl_memory, memory_words)},
-                                        {"compare", 0, oh_option_list, OH_WORDS(o->side, oh_perf_side_names)},
-                                        {"floor", 0, NULL, &o->floor},
-                                        {"check", 'c', oh_option_int, OH_RANGE(&o->check, 0, 1)},
-                                        {"csv", 0, oh_option_text, &o->csv},
-                                        {"json", 0, oh_option_text, &o->json},
-                                        {"from", 0, take_from, o},
-                                        {"simulated-times", 0, NULL, &o->simulated_times},
-                                        {"timeout", 'T', oh_option_int, OH_RANGE(&o->timeout_s, 1, 86400)},
-                                        FOREIGN("cudagraph", 'G', "perf has --graph"),
-                                        FOREIGN("nthreads", 't', "perf has --ngpus N --layout threads"),
-                                        FOREIGN("output_file", 'J', "perf has --json FILE and --csv FILE"),
-                                        FOREIGN("local_register", 'R', "perf has --memory nccl and --compare windows"),
-                                        FOREIGN("root", 'r', "an allreduce has no root"),
-                                        FOREIGN("blocking", 'z', "perf times blocks of calls: --iters and --rounds"),
-                                        FOREIGN("run_cycles", 'N', "perf has --rounds N"),
-                                        FOREIGN("parallel_init", 'p', "perf has no such option"),
-                                        FOREIGN("stream_null", 'y', "perf has no such option"),
-                                        FOREIGN("average", 'a', "perf shows the slowest rank"),
-                                        FOREIGN("report_cputime", 'C', "perf has no such option"),
-                                        {NULL, 0, NULL, NULL}};
+    const struct oh_option options[] = {
+        OH_PERF_COMMON_OPTIONS(o, MOST_BYTES),
+        {"stepfactor", 'f', oh_option_size, OH_RANGE(&o->step_factor, 2, 1 << 20)},
+        {"stepbytes", 'i', oh_option_size, OH_RANGE(&o->step_bytes, 1, MOST_BYTES)},
+        {"iters", 'n', oh_option_int, OH_RANGE(&o->iters, 1, 100000)},
+        {"warmup_iters", 'w', oh_option_int, OH_RANGE(&o->warmup, 0, 100000)},
+        {"agg_iters", 'm', oh_option_int, OH_RANGE(&o->aggregate, 1, 1000)},
+        {"op", 'o', oh_option_list, OH_WORDS(o->op, oh_perf_op_names)},
+        {"ngpus", 'g', oh_option_int, OH_RANGE(&o->ranks, 1, OH_PERF_RANKS)},
+        {"layout", 0, oh_option_word, OH_WORDS(&o->threads, layout_words)},
+        {"collective", 0, oh_option_word, OH_WORDS(&o->collective, oh_collective_names)},
+        {"pattern", 0, oh_option_word, OH_WORDS(&o->pattern, oh_perf_pattern_names)},
+        {"memory", 0, oh_option_word, OH_WORDS(&o->nccl_memory, memory_words)},
+        {"compare", 0, oh_option_list, OH_WORDS(o->side, oh_perf_side_names)},
+        {"floor", 0, NULL, &o->floor},
+        {"check", 'c', oh_option_int, OH_RANGE(&o->check, 0, 1)},
+        {"csv", 0, oh_option_text, &o->csv},
+        {"json", 0, oh_option_text, &o->json},
+        {"from", 0, take_from, o},
+        {"simulated-times", 0, NULL, &o->simulated_times},
+        {"timeout", 'T', oh_option_int, OH_RANGE(&o->timeout_s, 1, 86400)},
+        FOREIGN("cudagraph", 'G', "perf has --graph"),
+        FOREIGN("nthreads", 't', "perf has --ngpus N --layout threads"),
+        FOREIGN("output_file", 'J', "perf has --json FILE and --csv FILE"),
+        FOREIGN("local_register", 'R', "perf has --memory nccl and --compare windows"),
+        FOREIGN("root", 'r', "rank 0 is the root of a broadcast"),
+        FOREIGN("blocking", 'z', "perf times blocks of calls: --iters and --rounds"),
+        FOREIGN("run_cycles", 'N', "perf has --rounds N"),
+        FOREIGN("parallel_init", 'p', "perf has no such option"),
+        FOREIGN("stream_null", 'y', "perf has no such option"),
+        FOREIGN("average", 'a', "perf shows the slowest rank"),
+        FOREIGN("report_cputime", 'C', "perf has no such option"),
+        {NULL, 0, NULL, NULL}};
     oh_options_only(argc, argv, help, options);
     if (o->warmup < 1) {
         OH_TOOL_REFUSE("--warmup_iters 0: expected 1 or more: NCCL makes what a size needs at its first call");
     }
     if (o->min_bytes > o->max_bytes) {
         OH_TOOL_REFUSE("--minbytes %zu: more than --maxbytes %zu", o->min_bytes, o->max_bytes);
+    }
+    if (!oh_collective_reduces((enum onehop_collective)o->collective)) {
+        memset(o->op, 0, sizeof o->op);
+        o->op[OH_PERF_SUM] = true;
     }
     if (o->csv && o->json && strcmp(o->csv, "-") == 0 && strcmp(o->json, "-") == 0) {
         OH_TOOL_REFUSE("--csv and --json cannot both use stdout; name a file for one");

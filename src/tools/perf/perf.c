@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "kernels/abi.h"
+#include "plan/plan.h"
 #include "tools/shared/outfile.h"
 #include "tools/shared/tool.h"
 
@@ -32,7 +33,9 @@ static size_t list_rows(const struct oh_perf_options *options, struct oh_perf_ro
     for (int i = 0; i < OH_PERF_MODES * OH_PERF_TYPES * OH_PERF_OPS; i++) {
         struct oh_perf_row row = {
             .mode = i / (OH_PERF_TYPES * OH_PERF_OPS), .type = i / OH_PERF_OPS % OH_PERF_TYPES, .op = i % OH_PERF_OPS};
-        const size_t size = oh_perf_types[row.type].size;
+        const size_t size =
+            oh_perf_types[row.type].size * oh_collective_parts((enum onehop_collective)options->collective,
+                                                               options->ranks ? (uint32_t)options->ranks : 1);
         if (!options->mode[row.mode] || !options->type[row.type] || !options->op[row.op]) {
             continue;
         }
@@ -74,6 +77,7 @@ __attribute__((format(printf, 3, 4))) static void describe(struct oh_perf_run *r
 static void describe_settings(const struct oh_perf_options *options, struct oh_perf_run *run)
 {
     describe(run, OH_PERF_PATTERN, "%s", oh_perf_pattern_names[options->pattern]);
+    describe(run, OH_PERF_COLLECTIVE, "%s", oh_collective_names[options->collective]);
     describe(run, OH_PERF_SETTINGS, "ranks %d, %s, bytes %zu to %zu, ", options->ranks,
              options->threads ? "a thread each" : "a process each", options->min_bytes, options->max_bytes);
     describe(run, OH_PERF_SETTINGS, options->step_bytes ? "step %zu(bytes)" : "step %zu(factor)",
@@ -117,20 +121,25 @@ static void describe_floors(const struct oh_perf_shared *shared, struct oh_perf_
 
 /*
  * The least that a message of so many bytes takes: one hop with all of it to every peer, or two hops with each rank's
- * share (doc/tools.md).
+ * share (doc/tools.md). All-gather and reduce-scatter take the hop with the shares.
  */
-static double floor_us(const struct oh_perf_floor *floor, int ranks, size_t bytes)
+static double floor_us(const struct oh_perf_floor *floor, int collective, int ranks, size_t bytes)
 {
     double us_per_byte = 1e-3 / floor->gb_per_s, size = (double)bytes;
     double second_hop = floor->exchange_us > floor->empty_us ? floor->exchange_us - floor->empty_us : 0;
     double one_hop = floor->exchange_us + (ranks - 1) * size * us_per_byte;
-    double two_hops = floor->exchange_us + second_hop + 2.0 * (ranks - 1) / ranks * size * us_per_byte;
+    double shares = (ranks - 1) * size / ranks * us_per_byte;
+    double two_hops = floor->exchange_us + second_hop + 2 * shares;
+    if (collective == ONEHOP_ALLGATHER || collective == ONEHOP_REDUCESCATTER) {
+        return floor->exchange_us + shares;
+    }
     return one_hop < two_hops ? one_hop : two_hops;
 }
 
 static void begin_run(const struct oh_perf_options *options, struct oh_perf_shared *shared, struct oh_perf_run *run)
 {
     run->ranks = options->ranks;
+    run->collective = options->collective;
     run->checked = options->check;
     run->rows = shared->rows;
     run->row = shared->row;
@@ -202,7 +211,8 @@ static void take_news(void *user)
     for (; watch->printed < done; watch->printed++) {
         struct oh_perf_row *row = &watch->run->row[watch->printed];
         if (watch->shared->options->floor) {
-            row->floor_us = floor_us(&watch->shared->floor[row->mode], watch->run->ranks, row->bytes);
+            row->floor_us =
+                floor_us(&watch->shared->floor[row->mode], watch->run->collective, watch->run->ranks, row->bytes);
         }
         watch->run->has_program |= row->program_us > 0;
         oh_perf_print_row(watch->table, watch->run, watch->printed);
@@ -228,9 +238,12 @@ static void settle_ranks(struct oh_perf_options *options)
 
 static void measure(struct oh_perf_options *options, FILE *table, struct oh_perf_run *run)
 {
-    const size_t rows = list_rows(options, NULL); /* before anything is asked of the machine: they may be too many */
-    struct oh_perf_shared *shared = oh_workers_map(sizeof *shared + rows * sizeof *shared->row);
+    if (options->ranks == 0) {
+        list_rows(options, NULL); /* before anything is asked of the machine: they may be too many */
+    }
     settle_ranks(options);
+    const size_t rows = list_rows(options, NULL);
+    struct oh_perf_shared *shared = oh_workers_map(sizeof *shared + rows * sizeof *shared->row);
     shared->options = options;
     shared->rows = list_rows(options, shared->row);
     begin_run(options, shared, run);

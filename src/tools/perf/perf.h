@@ -98,6 +98,7 @@ struct oh_perf_options {
     int ranks; /* 0: all GPUs */
     int timeout_s;
     int pattern;     /* enum oh_perf_pattern */
+    int collective;  /* enum onehop_collective */
     int threads;     /* 1: one process with a thread for each GPU; 0: a process for each */
     int nccl_memory; /* 1: buffers of ncclMemAlloc; 0: of cuMemAlloc */
     int check;
@@ -140,8 +141,8 @@ struct oh_perf_row {
     enum oh_perf_mode mode;
     int type; /* of oh_perf_types */
     enum oh_perf_op op;
-    size_t bytes;
-    size_t count;
+    size_t bytes;                              /* of the larger buffer */
+    size_t count;                              /* as the call has it */
     struct oh_perf_cell cell[OH_PERF_COLUMNS]; /* by column of the run */
     double floor_us;                           /* 0: not known */
     double program_us;                         /* of the pattern's kernel by itself, subtracted; 0: none */
@@ -155,6 +156,7 @@ enum oh_perf_text {
     OH_PERF_SOFTWARE, /* versions */
     OH_PERF_SETTINGS,
     OH_PERF_PATTERN,
+    OH_PERF_COLLECTIVE,
     OH_PERF_VERDICT,
     OH_PERF_FLOORS, /* what the floor is made of */
     OH_PERF_TEXTS
@@ -164,6 +166,7 @@ struct oh_perf_run {
     bool simulated;
     bool times; /* are shown in the table */
     int ranks;
+    int collective;
     int columns;
     char column[OH_PERF_COLUMNS][32]; /* the sides' names */
     char text[OH_PERF_TEXTS][512];
@@ -242,6 +245,9 @@ void oh_perf_run(struct oh_perf_shared *shared, void (*tick)(void *), void *user
  */
 void oh_perf_fill(const struct oh_perf_type *type, enum oh_perf_op op, int ranks, int rank, size_t count, void *input,
                   void *expected);
+
+/* Fills `count` elements with the values of `rank` from element `first` on, which a sum has. */
+void oh_perf_fill_moved(const struct oh_perf_type *type, int ranks, int rank, size_t first, size_t count, void *values);
 
 /* The scalar of OH_PERF_MULSUM, one element. */
 void oh_perf_scalar(const struct oh_perf_type *type, void *scalar_p);

@@ -10,13 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/plan.h"
 #include "tools/perf/perf.h"
 #include "tools/shared/tool.h"
 
 #define OLDER_HEAD "mode,type,op,ranks,bytes,count,side,time_us,p99_us,algbw_gbps,busbw_gbps,wrong,floor_us,served_by"
 static const char csv_head[] = OLDER_HEAD ",simulated"; /* files of 0.2 have the older one */
 
-static const char *const text_names[OH_PERF_TEXTS] = {"machine", "software", "settings", "pattern", "verdict", "floor"};
+static const char *const text_names[OH_PERF_TEXTS] = {"machine",    "software", "settings", "pattern",
+                                                      "collective", "verdict",  "floor"};
 
 /* --- writing ---------------------------------------------------------------------------------------------------- */
 
@@ -256,6 +258,12 @@ static const char *read_comment(const char *line, struct oh_perf_run *run)
             }
             if (i == OH_PERF_PATTERN && strcmp(text, run->text[i]) != 0) {
                 return "another pattern than in front of it";
+            }
+            if (i == OH_PERF_COLLECTIVE) {
+                run->collective = oh_find_word(text, oh_collective_names, ONEHOP_COLLECTIVE_COUNT);
+                if (run->collective < 0 || strcmp(text, run->text[i]) != 0) {
+                    return "another collective than in front of it";
+                }
             }
         }
     }

@@ -6,6 +6,7 @@
  * Threads: pure functions but for the stream.
  * Owns: nothing.
  */
+#include "plan/plan.h"
 #include "tools/perf/perf.h"
 
 #include <math.h>
@@ -31,7 +32,10 @@ int oh_perf_column(const struct oh_perf_run *run, const char *name)
 
 double oh_perf_busbw(const struct oh_perf_run *run, const struct oh_perf_row *row, double us)
 {
-    return (double)row->bytes / us / 1000.0 * 2.0 * (run->ranks - 1) / run->ranks;
+    static const double hops[ONEHOP_COLLECTIVE_COUNT] = {
+        [ONEHOP_ALLREDUCE] = 2, [ONEHOP_ALLGATHER] = 1, [ONEHOP_REDUCESCATTER] = 1};
+    const double share = (double)(run->ranks - 1) / run->ranks;
+    return (double)row->bytes / us / 1000.0 * (run->collective == ONEHOP_BROADCAST ? 1 : hops[run->collective] * share);
 }
 
 static uint64_t row_wrong(const struct oh_perf_run *run, const struct oh_perf_row *row)
@@ -185,7 +189,7 @@ void oh_perf_print_head(FILE *stream, const struct oh_perf_run *run)
     for (int i = 0; i < OH_PERF_TEXTS; i++) {
         char line[sizeof *run->text + 8];
         snprintf(line, sizeof line, "%s%s", i == OH_PERF_FLOORS && run->text[i][0] ? "floor: " : "", run->text[i]);
-        if (i != OH_PERF_PATTERN && (i != OH_PERF_FLOORS || run->times)) {
+        if (i != OH_PERF_PATTERN && i != OH_PERF_COLLECTIVE && (i != OH_PERF_FLOORS || run->times)) {
             print_line(stream, line);
         }
     }
@@ -195,7 +199,7 @@ static void print_title(FILE *stream, const struct oh_perf_run *run, enum oh_per
 {
     static const char *const key[3] = {"", "     size     count     type  redop", "      (B)"};
     struct columns columns = list_columns(run);
-    fprintf(stream, "#\n# %sall-reduce, %s%s%s\n#\n", run->simulated ? "SIMULATED: " : "",
+    fprintf(stream, "#\n# %s%s, %s%s%s\n#\n", run->simulated ? "SIMULATED: " : "", oh_collective_names[run->collective],
             mode == OH_PERF_GRAPH ? "CUDA graph" : "eager", run->text[OH_PERF_PATTERN][0] ? ", pattern " : "",
             run->text[OH_PERF_PATTERN]);
     for (int line = 0; line < 3; line++) {

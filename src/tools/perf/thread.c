@@ -3,8 +3,8 @@
  * perf/thread.c - the life of a rank of `onehop perf`
  *
  * Does: Opens the device, libraries, communicator and buffers of a rank, measures all rows, and closes them. All sides
- *    use one communicator and one stream: stock and windows are pncclAllReduce of the real library, onehop is
- *    ncclAllReduce of libonehop.so. Kernels of a program between the calls are launched as programs launch theirs,
+ *    use one communicator and one stream: stock and windows are the pnccl functions of the real library, onehop
+ *    is libonehop.so. Kernels of a program between the calls are launched as programs launch theirs,
  *    without programmatic stream serialization.
  * Threads: a rank's. Memory of the GPU is freed at the end of the process.
  * Owns: the thread's host memory and its communicator.
@@ -91,6 +91,9 @@ static void open_libraries(struct oh_perf_thread *thread)
                                              FUNCTION("ncclGetUniqueId", get_unique_id, true),
                                              FUNCTION("ncclGetErrorString", error_string, true),
                                              FUNCTION("pncclAllReduce", api[OH_PERF_STOCK].all_reduce, true),
+                                             FUNCTION("pncclAllGather", api[OH_PERF_STOCK].all_gather, true),
+                                             FUNCTION("pncclReduceScatter", api[OH_PERF_STOCK].reduce_scatter, true),
+                                             FUNCTION("pncclBroadcast", api[OH_PERF_STOCK].broadcast, true),
                                              FUNCTION("pncclGroupStart", api[OH_PERF_STOCK].group_start, true),
                                              FUNCTION("pncclGroupEnd", api[OH_PERF_STOCK].group_end, true),
                                              FUNCTION("ncclMemAlloc", mem_alloc, false),
@@ -101,6 +104,9 @@ static void open_libraries(struct oh_perf_thread *thread)
                                             FUNCTION("ncclRedOpCreatePreMulSum", op_create, true),
                                             FUNCTION("ncclRedOpDestroy", op_destroy, true),
                                             FUNCTION("ncclAllReduce", api[OH_PERF_ONEHOP].all_reduce, true),
+                                            FUNCTION("ncclAllGather", api[OH_PERF_ONEHOP].all_gather, true),
+                                            FUNCTION("ncclReduceScatter", api[OH_PERF_ONEHOP].reduce_scatter, true),
+                                            FUNCTION("ncclBroadcast", api[OH_PERF_ONEHOP].broadcast, true),
                                             FUNCTION("ncclGroupStart", api[OH_PERF_ONEHOP].group_start, true),
                                             FUNCTION("ncclGroupEnd", api[OH_PERF_ONEHOP].group_end, true),
                                             FUNCTION("onehopVersion", onehop_version, true),
@@ -154,7 +160,8 @@ static void open_window(struct oh_perf_thread *thread, CUdeviceptr memory, size_
 
 static void open_buffers(struct oh_perf_thread *thread)
 {
-    const size_t bytes = thread->options->max_bytes, slack = OH_PERF_SLACK * sizeof(uint64_t);
+    const size_t least = (size_t)thread->options->ranks, most = thread->options->max_bytes;
+    const size_t bytes = most > least ? most : least, slack = OH_PERF_SLACK * sizeof(uint64_t);
     for (int side = 0; side < OH_PERF_SIDES; side++) {
         if (side == OH_PERF_ONEHOP) {
             thread->send[side] = thread->send[OH_PERF_STOCK];
@@ -178,10 +185,9 @@ static void open_buffers(struct oh_perf_thread *thread)
 static void call_first(struct oh_perf_thread *thread)
 {
     onehop_comm_info_t *info = &thread->shared->info;
-    OH_PERF_NCCL(thread, "ncclAllReduce",
-                 api[OH_PERF_ONEHOP].all_reduce((const void *)(uintptr_t)thread->send[OH_PERF_ONEHOP],
-                                                (void *)(uintptr_t)thread->recv[OH_PERF_ONEHOP], 1, ncclInt8, ncclSum,
-                                                thread->comm, (cudaStream_t)thread->stream));
+    oh_perf_call(thread, OH_PERF_ONEHOP,
+                 &(struct oh_perf_call){(const void *)(uintptr_t)thread->send[OH_PERF_ONEHOP],
+                                        (void *)(uintptr_t)thread->recv[OH_PERF_ONEHOP], 1, ncclInt8, ncclSum});
     OH_PERF_CU(thread, stream_synchronize(thread->stream));
     if (thread->rank == 0 && thread->onehop_info(thread->comm, info, sizeof *info) != 0) {
         snprintf(info->reason, sizeof info->reason, "the communicator is unknown to onehop");

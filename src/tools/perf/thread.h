@@ -15,6 +15,9 @@
 /* The functions of one side. */
 struct oh_perf_api {
     __typeof__(ncclAllReduce) *all_reduce;
+    __typeof__(ncclAllGather) *all_gather;
+    __typeof__(ncclReduceScatter) *reduce_scatter;
+    __typeof__(ncclBroadcast) *broadcast;
     __typeof__(ncclGroupStart) *group_start;
     __typeof__(ncclGroupEnd) *group_end;
 };
@@ -110,6 +113,16 @@ void oh_perf_time(struct oh_perf_thread *thread, enum oh_perf_mode mode,
 /* The median and the 99th percentile over the rounds of the slowest rank's time of shared->us[][index]. */
 void oh_perf_summarise(const struct oh_perf_thread *thread, int index, double *median_p, double *p99_p);
 void oh_perf_measure(struct oh_perf_thread *thread, struct oh_perf_row *row);
+
+/* Makes a call of the run's collective; a broadcast is from rank 0. */
+struct oh_perf_call {
+    const void *send;
+    void *recv;
+    size_t count;
+    ncclDataType_t type;
+    ncclRedOp_t op;
+};
+void oh_perf_call(struct oh_perf_thread *thread, enum oh_perf_side side, const struct oh_perf_call *call);
 
 /* perf/thread.c: finds a kernel of kernels/floor.cu; enqueues that of the pattern. */
 struct oh_tool_kernel oh_perf_kernel(const struct oh_perf_thread *thread, const char *name);

@@ -44,7 +44,9 @@ static void list_tasks(struct trials *trials)
         struct oh_tune_point *point = &trials->tune->point[i % OH_TUNE_POINTS];
         if (i % OH_TUNE_POINTS < trials->tune->points && options->perf.mode[mode] &&
             oh_tune_has_type(options, type, point->bytes) && trials->candidate < point->candidates) {
-            const size_t size = oh_perf_types[type].size, count = point->bytes / size;
+            const size_t size =
+                oh_perf_types[type].size * oh_collective_parts(trials->tune->collective, trials->tune->key.nranks);
+            const size_t count = point->bytes / size;
             trials->point[tasks] = point;
             trials->shared->row[tasks++] = (struct oh_perf_row){
                 .mode = mode, .type = type, .op = OH_PERF_SUM, .bytes = count * size, .count = count};
@@ -57,18 +59,20 @@ static void list_tasks(struct trials *trials)
 static void write_table(const struct trials *trials, int fd)
 {
     const struct oh_tuning_key key = {"*", trials->tune->key.nranks, "*", "*"};
-    struct oh_plan_rows rows = {.count = (uint32_t)trials->tune->points};
+    struct oh_plan_table table = {.nranks = trials->tune->key.nranks};
+    struct oh_plan_rows *rows = &table.rows[trials->tune->collective];
     FILE *stream = ftruncate(fd, 0) == 0 && lseek(fd, 0, SEEK_SET) == 0 ? fdopen(dup(fd), "w") : NULL;
     if (!stream) {
         OH_TOOL_FAIL("a trial's table cannot be written: %m");
     }
-    for (uint32_t i = 0; i < rows.count; i++) {
+    rows->count = (uint32_t)trials->tune->points;
+    for (uint32_t i = 0; i < rows->count; i++) {
         const struct oh_tune_point *point = &trials->tune->point[i];
-        rows.row[i] = trials->candidate < point->candidates
-                          ? point->candidate[trials->candidate]
-                          : (struct oh_plan_row){.max_bytes = point->bytes, .algorithm = OH_PLAN_NCCL};
+        rows->row[i] = trials->candidate < point->candidates
+                           ? point->candidate[trials->candidate]
+                           : (struct oh_plan_row){.max_bytes = point->bytes, .algorithm = OH_PLAN_NCCL};
     }
-    oh_tuning_write(stream, &key, "a trial", &rows, NULL);
+    oh_tuning_write(stream, &key, "a trial", &table, trials->tune->collective, NULL);
     fclose(stream);
 }
 
@@ -120,7 +124,9 @@ static void run_table(struct oh_tune *tune, int candidate, int fd)
 void oh_tune_measure(struct oh_tune *tune)
 {
     const uint64_t deadline_ns = oh_now_ns() + (uint64_t)tune->options->time_s * 1000000000u;
-    int fd = memfd_create("onehop-trial", 0); /* the ranks inherit it */
+    const char *const asked = getenv("ONEHOP_TUNING_FILE");
+    const char *const before = asked ? strdupa(asked) : NULL; /* the next setenv() may free it */
+    int fd = memfd_create("onehop-trial", 0);                 /* the ranks inherit it */
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     if (fd < 0 || setenv("ONEHOP_TUNING_FILE", path, 1) != 0) {
@@ -130,6 +136,7 @@ void oh_tune_measure(struct oh_tune *tune)
     unsetenv("ONEHOP_ALGO");
     unsetenv("ONEHOP_MAX_BYTES");
     unsetenv("ONEHOP_DISABLE");
+    unsetenv("ONEHOP_COLLECTIVES");
     for (int i = 0; i < tune->points; i++) {
         tune->candidates = tune->point[i].candidates > tune->candidates ? tune->point[i].candidates : tune->candidates;
     }
@@ -137,4 +144,7 @@ void oh_tune_measure(struct oh_tune *tune)
         run_table(tune, tune->measured++, fd);
     }
     close(fd);
+    if (before ? setenv("ONEHOP_TUNING_FILE", before, 1) : unsetenv("ONEHOP_TUNING_FILE")) {
+        OH_TOOL_FAIL("the environment cannot be changed: %m");
+    }
 }

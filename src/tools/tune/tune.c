@@ -27,6 +27,8 @@ static const char help[] = "usage: onehop tune [OPTIONS]\n"
                            "  -n, --ranks N        number of GPUs (all that are visible, up to 8)\n"
                            "  -b, --minbytes N     smallest size (1K); K, M and G are powers of 1024\n"
                            "  -e, --maxbytes N     largest size (16M); from one size to the next it doubles\n"
+                           "      --collective NAME  allreduce (the default), allgather, reducescatter or\n"
+                           "                       broadcast; the table keeps what it has of the others\n"
                            "  -d, --datatype LIST  types (float,int32); all of them count for the table\n"
                            "      --graph, --eager this mode only (both, which both count for the table)\n"
                            "      --iters N        calls in a measured block (20)\n"
@@ -47,12 +49,14 @@ static void parse_options(int argc, char **argv, struct oh_tune_options *tune)
 {
     struct oh_perf_options *perf = &tune->perf;
     int sizes = 0;
-    const struct oh_option options[] = {OH_PERF_COMMON_OPTIONS(perf, OH_MESSAGE_BYTES),
-                                        {"ranks", 'n', oh_option_int, OH_RANGE(&perf->ranks, 2, OH_MAX_RANKS)},
-                                        {"iters", 0, oh_option_int, OH_RANGE(&perf->iters, 1, 1000)},
-                                        {"time", 0, oh_option_int, OH_RANGE(&tune->time_s, 1, 86400)},
-                                        {"output", 'o', oh_option_text, &tune->output},
-                                        {NULL, 0, NULL, NULL}};
+    const struct oh_option options[] = {
+        OH_PERF_COMMON_OPTIONS(perf, OH_MESSAGE_BYTES),
+        {"ranks", 'n', oh_option_int, OH_RANGE(&perf->ranks, 2, OH_MAX_RANKS)},
+        {"collective", 0, oh_option_word, OH_WORDS(&perf->collective, oh_collective_names)},
+        {"iters", 0, oh_option_int, OH_RANGE(&perf->iters, 1, 1000)},
+        {"time", 0, oh_option_int, OH_RANGE(&tune->time_s, 1, 86400)},
+        {"output", 'o', oh_option_text, &tune->output},
+        {NULL, 0, NULL, NULL}};
     oh_options_only(argc, argv, help, options);
     for (uint64_t bytes = perf->min_bytes; bytes <= perf->max_bytes; bytes *= 2) {
         sizes++;
@@ -84,7 +88,8 @@ static void describe_times(const struct oh_tune_point *point, char comment_p[OH_
 static void write_table(FILE *stream, const struct oh_tune *tune)
 {
     char day[32] = "", source[OH_TUNING_TEXT], comment[OH_PLAN_ROWS][OH_TUNING_COMMENT] = {""};
-    struct oh_plan_rows rows;
+    struct oh_plan_table table = tune->before;
+    struct oh_plan_rows *rows = &table.rows[tune->collective];
     time_t now = time(NULL);
     struct tm local;
     if (localtime_r(&now, &local)) {
@@ -93,10 +98,10 @@ static void write_table(FILE *stream, const struct oh_tune *tune)
     snprintf(source, sizeof source, "%s by onehop tune, %s, pattern %s",
              oh_tool_is_simulated(tune->key.gpu) ? "SIMULATED, not measured," : "measured", day,
              oh_perf_pattern_names[tune->options->perf.pattern]);
-    oh_tune_rows(tune, &rows);
-    for (uint32_t i = 0; i < rows.count; i++) {
+    oh_tune_rows(tune, rows);
+    for (uint32_t i = 0; i < rows->count; i++) {
         for (int k = 0; k < tune->points; k++) {
-            if (tune->point[k].bytes == rows.row[i].max_bytes) {
+            if (tune->point[k].bytes == rows->row[i].max_bytes) {
                 describe_times(&tune->point[k], comment[i]);
             }
         }
@@ -104,7 +109,7 @@ static void write_table(FILE *stream, const struct oh_tune *tune)
             snprintf(comment[i], sizeof comment[i], "as shipped");
         }
     }
-    oh_tuning_write(stream, &tune->key, source, &rows, (const char(*)[OH_TUNING_COMMENT])comment);
+    oh_tuning_write(stream, &tune->key, source, &table, tune->collective, (const char(*)[OH_TUNING_COMMENT])comment);
 }
 
 /* --- where the table goes ----------------------------------------------------------------------------------------- */
@@ -153,6 +158,7 @@ static void settle(struct oh_tune_options *options, struct oh_tune *tune)
         *ranks = machine.gpus < OH_MAX_RANKS ? machine.gpus : OH_MAX_RANKS;
     }
     tune->options = options;
+    tune->collective = (enum onehop_collective)options->perf.collective;
     tune->key = (struct oh_tuning_key){.nranks = (uint32_t)*ranks, .nccl = "unknown"};
     memcpy(tune->key.gpu, machine.gpu, sizeof tune->key.gpu);
     memcpy(tune->key.driver, machine.driver, sizeof tune->key.driver);
@@ -166,7 +172,7 @@ static void run(struct oh_tune_options *options, struct oh_tune *tune)
 {
     const struct oh_perf_options *perf = &options->perf;
     struct oh_outfile file;
-    char path[OH_STORE_PATH];
+    char path[OH_STORE_PATH], before[OH_STORE_PATH];
     settle(options, tune);
     open_output(options, &tune->key, path, &file);
     if (!options->output) {
@@ -174,6 +180,7 @@ static void run(struct oh_tune_options *options, struct oh_tune *tune)
     }
     oh_tune_list(tune);
     oh_tune_measure(tune);
+    oh_store_load(&tune->key, &tune->before, before);
     if (!options->output) {
         open_output(options, &tune->key, path, &file);
     }

@@ -44,8 +44,10 @@ struct oh_tune_point {
 /* The table being made. */
 struct oh_tune {
     const struct oh_tune_options *options;
+    enum onehop_collective collective;
     struct oh_tuning_key key;
     struct oh_plan_table shipped;
+    struct oh_plan_table before; /* what is used now: the other collectives stay as they are */
     int points;
     struct oh_tune_point point[OH_TUNE_POINTS];
     int candidates, measured; /* of the size that has most; of these, those that were begun */
@@ -80,9 +82,13 @@ void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p);
 /* True when it is a type of the options and `bytes` hold one element. */
 bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t bytes);
 
-/* tune/table_text.c: writes a text with one table, which src/plan/tuning.c reads. comment: of each row, or NULL. */
+/*
+ * tune/table_text.c: writes a text with one table, which src/plan/tuning.c reads. comment: of each row of the
+ * collective `commented`, or NULL.
+ */
 #define OH_TUNING_COMMENT 128
-void oh_tuning_write(FILE *stream, const struct oh_tuning_key *key, const char *source, const struct oh_plan_rows *rows,
+void oh_tuning_write(FILE *stream, const struct oh_tuning_key *key, const char *source,
+                     const struct oh_plan_table *table, enum onehop_collective commented,
                      const char (*comment)[OH_TUNING_COMMENT]);
 
 /* tune/trials.c */
