@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""A matmul beside allreduces of 1 MiB: what each costs the other.
+"""A matmul beside collectives, allreduces of 1 MiB if not told otherwise: what each costs the other.
 
     torchrun --nproc-per-node 4 test/gpu/torch_overlap.py            (stock NCCL)
     LD_PRELOAD=libonehop.so torchrun ... test/gpu/torch_overlap.py   (onehop)
 
-Two streams: matmuls (bfloat16) on one, allreduces on the other, each alone and both together, each in a CUDA graph. The
+Two streams: matmuls (bfloat16) on one, calls on the other, each alone and both together, each in a CUDA graph. The
 slowest rank counts; median of the rounds. One line for each of alone and together, and one with what was lost.
 """
 import argparse
 import os
 
 
-BYTES = 1 << 20
 N = 4096  # a matmul is N x N x N
 MATMULS, ROUNDS = 8, 20
 
@@ -58,7 +57,10 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", help="what the lines begin with",
                         default="onehop" if "onehop" in os.environ.get("LD_PRELOAD", "") else "stock")
-    name = parser.parse_args().name
+    parser.add_argument("--bytes", type=int, default=1 << 20, help="of the larger buffer (1 MiB)")
+    parser.add_argument("--collective", choices=("all_reduce", "all_gather", "reduce_scatter"), default="all_reduce")
+    options = parser.parse_args()
+    name = options.name
     import torch
     import torch.distributed as dist
 
@@ -67,25 +69,29 @@ def main():
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     a, b = (torch.randn(N, N, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     c = torch.empty_like(a)
-    message = torch.zeros(BYTES // 2, device="cuda", dtype=torch.bfloat16)
+    message = torch.zeros(options.bytes // 2, device="cuda", dtype=torch.bfloat16)
+    part = torch.zeros(message.numel() // dist.get_world_size(), device="cuda", dtype=torch.bfloat16)
+    call = {"all_reduce": lambda: dist.all_reduce(message),
+            "all_gather": lambda: dist.all_gather_into_tensor(message, part),
+            "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, message)}[options.collective]
     timer = Timer(torch, dist)
 
     matmul = capture(torch, lambda: torch.matmul(a, b, out=c), MATMULS)
     alone_matmul = timer.measure([matmul, None])[0]
-    one = timer.measure([None, capture(torch, lambda: dist.all_reduce(message), 50)])[1] / 50
+    one = timer.measure([None, capture(torch, call, 10)])[1] / 10
     # About as many as fit under the matmuls on every rank: the number must be the same on all.
     calls = max(1, int(alone_matmul / one))
-    allreduce = capture(torch, lambda: dist.all_reduce(message), calls)
-    alone_allreduce = timer.measure([None, allreduce])[1]
-    both = timer.measure([matmul, allreduce])
+    captured = capture(torch, call, calls)
+    alone_calls = timer.measure([None, captured])[1]
+    both = timer.measure([matmul, captured])
     if rank == 0:
         print(f"{name}: {MATMULS} matmuls of {N} alone {alone_matmul * 1000:.1f} us, "
-              f"{calls} allreduces of {BYTES} bytes alone {alone_allreduce * 1000 / calls:.2f} us each")
+              f"{calls} x {options.collective} of {options.bytes} bytes alone {alone_calls * 1000 / calls:.2f} us each")
         print(f"{name}: together: matmuls {both[0] * 1000:.1f} us ({both[0] / alone_matmul:.3f} x), "
-              f"allreduces {both[1] * 1000 / calls:.2f} us each ({both[1] / alone_allreduce:.3f} x), "
-              f"all done after {max(both) * 1000:.1f} us, one after the other {(alone_matmul + alone_allreduce) * 1000:.1f} us",
+              f"calls {both[1] * 1000 / calls:.2f} us each ({both[1] / alone_calls:.3f} x), "
+              f"all done after {max(both) * 1000:.1f} us, one after the other {(alone_matmul + alone_calls) * 1000:.1f} us",
               flush=True)
-    for graph in matmul, allreduce:
+    for graph in matmul, captured:
         graph.reset()  # stock NCCL ends no communicator as long as graphs hold calls of it
     dist.destroy_process_group()
 

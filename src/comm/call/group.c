@@ -376,24 +376,22 @@ static ncclResult_t launch_queue(void)
 {
     size_t count = 0;
     keep_served();
-    ncclResult_t res = ncclSuccess;
     struct oh_submission *submissions = malloc(group.call_count * sizeof *submissions);
     if (!submissions) {
         OH_WARN("out of memory for the calls of a group");
         return ncclSystemError;
     }
     qsort(group.calls, group.call_count, sizeof *group.calls, compare_calls);
-    for (size_t i = 0, next; i < group.call_count && res == ncclSuccess; i = next) { /* one for each communicator */
+    for (size_t i = 0, next; i < group.call_count; i = next) { /* one for each communicator */
         for (next = i + 1; next < group.call_count && group.calls[next].comm == group.calls[i].comm; next++) {
         }
-        res = oh_submission_begin(&submissions[count++], &group.calls[i], next - i);
+        submissions[count++] = (struct oh_submission){.calls = &group.calls[i], .count = next - i};
     }
-    if (res == ncclSuccess) {
-        res = round_robin(submissions, count);
-    }
-    for (size_t b = 0; b < count; b++) { /* after a failure, too: what was launched must be noted */
-        ncclResult_t ended = submissions[b].launched > 0 ? oh_submission_end(&submissions[b]) : ncclSuccess;
-        res = res == ncclSuccess ? ended : res;
+    const ncclResult_t res = round_robin(submissions, count);
+    for (size_t b = 0; b < count && res != ncclSuccess; b++) {
+        if (submissions[b].launched > 0 && submissions[b].launched < submissions[b].count) {
+            oh_submission_leave(&submissions[b]);
+        }
     }
     free(submissions);
     return res;

@@ -18,7 +18,7 @@
 /*
  * Calls of one communicator that the application made together: one alone, or those of a group. As in NCCL, a group
  * on several streams starts after the earlier work of each of these streams, and their later work after all of it.
- * Use: begin, advance until launched == count, end. Submissions of other communicators may advance in between.
+ * Use: set calls and count, advance until launched == count. Submissions of other communicators may advance in between.
  */
 #define OH_SUBMISSION_QUANTUM 16 /* kernels after which a turn ends; the last call of it is launched whole */
 struct oh_submission {
@@ -26,19 +26,20 @@ struct oh_submission {
     size_t count;
     size_t launched; /* calls */
     size_t kernels;  /* that are launched */
+    bool begun;      /* the first turn has begun */
     bool joined;     /* more than one stream */
     struct oh_stream_state stream_state;
     struct oh_capture *capture; /* NULL: eager */
 };
 
 /*
- * Each returns ncclSuccess, or ncclUnhandledCudaError (logged at WARN). After an error the submission is over, and the
+ * Takes a turn. oh_submission_leave instead of further turns: notes what was launched. Each returns ncclSuccess, the
+ * error of the communicator, or ncclUnhandledCudaError (logged at WARN). After an error the submission is over, and the
  * communicator has failed: this rank may have launched fewer kernels than the others. A capture is invalid then. (If
  * the program's capture was invalid before, the communicator stays as it was.)
  */
-ncclResult_t oh_submission_begin(struct oh_submission *submission, const struct oh_call *calls, size_t count);
 ncclResult_t oh_submission_advance(struct oh_submission *submission);
-ncclResult_t oh_submission_end(struct oh_submission *submission);
+ncclResult_t oh_submission_leave(struct oh_submission *submission);
 
 /* A submission of one call, from begin to end. The communicator is in use. */
 ncclResult_t oh_call_launch(const struct oh_call *call);

@@ -186,13 +186,15 @@ static CUresult end_in_context(struct oh_submission *submission)
     return submission->joined ? join_streams(submission, false) : CUDA_SUCCESS;
 }
 
-static CUresult whole_in_context(struct oh_submission *submission)
+/* One change of context for each turn: in a group of one thread's GPUs it costs as much as the rest. */
+static CUresult turn_in_context(struct oh_submission *submission)
 {
-    OH_TRY(begin_in_context(submission));
-    while (submission->launched < submission->count) {
-        OH_TRY(launch_in_context(submission));
+    if (!submission->begun) {
+        submission->begun = true;
+        OH_TRY(begin_in_context(submission));
     }
-    return end_in_context(submission);
+    OH_TRY(launch_in_context(submission));
+    return submission->launched == submission->count ? end_in_context(submission) : CUDA_SUCCESS;
 }
 
 static CUresult query_in_context(struct oh_submission *submission)
@@ -229,19 +231,13 @@ static ncclResult_t in_context(struct oh_submission *submission, submission_step
     return oh_order_refuse(comm, oh_order_fail(comm, result, "launching a call"));
 }
 
-ncclResult_t oh_submission_begin(struct oh_submission *submission, const struct oh_call *calls, size_t count)
-{
-    *submission = (struct oh_submission){.calls = calls, .count = count};
-    OH_TRY(oh_comm_refuse_call(calls[0].comm, false));
-    return in_context(submission, begin_in_context);
-}
-
 ncclResult_t oh_submission_advance(struct oh_submission *submission)
 {
-    return in_context(submission, launch_in_context);
+    OH_TRY(submission->begun ? ncclSuccess : oh_comm_refuse_call(submission->calls[0].comm, false));
+    return in_context(submission, turn_in_context);
 }
 
-ncclResult_t oh_submission_end(struct oh_submission *submission)
+ncclResult_t oh_submission_leave(struct oh_submission *submission)
 {
     return in_context(submission, end_in_context);
 }
@@ -249,14 +245,18 @@ ncclResult_t oh_submission_end(struct oh_submission *submission)
 ncclResult_t oh_call_launch(const struct oh_call *call)
 {
     struct oh_submission submission = {.calls = call, .count = 1};
-    return in_context(&submission, whole_in_context);
+    return in_context(&submission, turn_in_context);
 }
 
 ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p)
 {
     struct oh_call call = {.comm = comm, .stream = stream};
     struct oh_submission submission = {.calls = &call, .count = 1};
-    OH_TRY(in_context(&submission, query_in_context));
+    /* Streams with a handle of their own need no context. If the driver wants one all the same, it is entered. */
+    const bool has_handle = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+    if (!has_handle || query_in_context(&submission) != CUDA_SUCCESS) {
+        OH_TRY(in_context(&submission, query_in_context));
+    }
     *capture_p = submission.stream_state.graph ? submission.stream_state.capture_id + 1 : 0;
     return ncclSuccess;
 }
