@@ -13,6 +13,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "util/env.h"
+#include "util/nccl_algo.h"
 #include "util/nccl_conf.h"
 
 bool oh_topo_check_gpu(const struct oh_topo_gpu *gpu, char *reason_p, size_t size)
@@ -103,8 +105,25 @@ bool oh_topo_allowed(const char *p2p_disable, const char *p2p_level, const char 
     return true;
 }
 
+bool oh_topo_allowed_by_algo(const char *algo, char *reason_p, size_t size)
+{
+    if (!oh_nccl_algo_is_pinned(algo)) {
+        return true;
+    }
+    snprintf(reason_p, size, "NCCL_ALGO=%.40s pins NCCL's order of sums; ONEHOP_INVARIANT=1 pins onehop's", algo);
+    return false;
+}
+
+/* The user asks for onehop's order, or says that NCCL_ALGO is set for another reason than the order. */
+static bool overrides_algo(void)
+{
+    static const char *const answers[] = {"forward", "serve"};
+    return oh_env_flag(OH_ENV_INVARIANT, false) || oh_env_choice(OH_ENV_PINNED, answers, 2, 0) == 1;
+}
+
 bool oh_topo_allowed_by_env(char *reason_p, size_t size)
 {
     return oh_topo_allowed(oh_nccl_variable("NCCL_P2P_DISABLE"), oh_nccl_variable("NCCL_P2P_LEVEL"),
-                           oh_nccl_variable("NCCL_CTA_POLICY"), reason_p, size);
+                           oh_nccl_variable("NCCL_CTA_POLICY"), reason_p, size) &&
+           (overrides_algo() || oh_topo_allowed_by_algo(oh_nccl_variable("NCCL_ALGO"), reason_p, size));
 }

@@ -23,7 +23,7 @@ doctor
 expect "a machine that is served" 0 'yes +gpus +4 x SIMULATED .*NVLink joins every pair' '^verdict: yes: onehop serves'
 SIMNODE_TOPOLOGY=pcie-only expect "no NVLink" 1 'no +gpus .*not joined by NVLink' '^verdict: no: .*NVLink' -- doctor
 SIMNODE_TOPOLOGY=mig expect "MIG" 1 '^verdict: no: .*MIG mode' -- doctor
-for variable in NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=LOC NCCL_CTA_POLICY=2 ONEHOP_DISABLE=1 ONEHOP_MAX_BYTES=0; do
+for variable in NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=LOC NCCL_CTA_POLICY=2 NCCL_ALGO=Tree ONEHOP_DISABLE=1 ONEHOP_MAX_BYTES=0; do
     export "${variable?}"
     expect "$variable" 1 "^verdict: no: ${variable%=*}=${variable#*=}" -- doctor
     unset "${variable%=*}"
@@ -34,6 +34,11 @@ expect "~/.nccl.conf" 1 '^verdict: no: NCCL_P2P_DISABLE=1' -- doctor
 echo NCCL_P2P_DISABLE=0 >"$scratch/other.conf"
 NCCL_CONF_FILE=$scratch/other.conf expect "NCCL_CONF_FILE goes before it" 0 -- doctor
 NCCL_P2P_DISABLE=0 expect "the environment goes before nccl.conf" 0 -- doctor
+echo NCCL_ALGO=allreduce:tree >"$HOME/.nccl.conf"
+expect "one algorithm in nccl.conf" 1 '^verdict: no: NCCL_ALGO=allreduce:tree pins .*ONEHOP_INVARIANT=1' -- doctor
+ONEHOP_PINNED=serve expect "ONEHOP_PINNED=serve" 0 '^verdict: yes' -- doctor
+ONEHOP_INVARIANT=1 expect "ONEHOP_INVARIANT=1" 0 '^verdict: yes' -- doctor
+NCCL_ALGO=^NVLS expect "NCCL_ALGO=^NVLS pins nothing" 0 '^verdict: yes' -- doctor
 rm "$HOME/.nccl.conf"
 CUDA_VISIBLE_DEVICES=2 expect "one GPU visible: cannot be told" 2 'CUDA_VISIBLE_DEVICES=2 shows one GPU' -- doctor
 if grep -qE 'any|sm_90|compute_[89]0' "$abs_top_builddir/kernels/architectures"; then

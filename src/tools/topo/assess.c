@@ -7,6 +7,7 @@
  * Owns: nothing.
  */
 #include <string.h>
+#include <strings.h>
 
 #include "kernels/abi.h"
 #include "tools/topo/node.h"
@@ -255,6 +256,12 @@ static bool allowed(const struct oh_node *node, struct oh_verdict *verdict)
     bool good = oh_topo_allowed(node->variable[OH_NODE_P2P_DISABLE].value, node->variable[OH_NODE_P2P_LEVEL].value,
                                 node->variable[OH_NODE_CTA_POLICY].value, verdict->reason, sizeof verdict->reason);
     verdict->remedy = good ? NULL : "unset that variable, in the environment or in nccl.conf; NCCL obeys it, too";
+    if (good && strcmp(node->variable[OH_NODE_INVARIANT].value, "1") != 0 &&
+        strcasecmp(node->variable[OH_NODE_PINNED].value, "serve") != 0 &&
+        !oh_topo_allowed_by_algo(node->variable[OH_NODE_ALGO].value, verdict->reason, sizeof verdict->reason)) {
+        verdict->remedy = "or set ONEHOP_PINNED=serve, if NCCL_ALGO is set for another reason than the order of sums";
+        return false;
+    }
     return good;
 }
 

@@ -137,7 +137,7 @@ static void gather_variables(struct oh_node *node)
 {
     for (int v = 0; v < OH_NODE_VARIABLES; v++) {
         const char *name = oh_node_variable_names[v];
-        const char *value = v >= OH_NODE_P2P_DISABLE ? oh_nccl_variable(name) : getenv(name);
+        const char *value = strncmp(name, "NCCL_", 5) == 0 ? oh_nccl_variable(name) : getenv(name);
         node->variable[v].set = value != NULL;
         snprintf(node->variable[v].value, sizeof node->variable[v].value, "%s", value ? value : "");
         oh_tool_make_printable(node->variable[v].value);

@@ -13,7 +13,8 @@
 const char *const oh_node_variable_names[OH_NODE_VARIABLES] = {
     [OH_NODE_VISIBLE_DEVICES] = "CUDA_VISIBLE_DEVICES", [OH_NODE_DEVICE_ORDER] = "CUDA_DEVICE_ORDER",
     [OH_NODE_P2P_DISABLE] = "NCCL_P2P_DISABLE",         [OH_NODE_P2P_LEVEL] = "NCCL_P2P_LEVEL",
-    [OH_NODE_CTA_POLICY] = "NCCL_CTA_POLICY",
+    [OH_NODE_CTA_POLICY] = "NCCL_CTA_POLICY",           [OH_NODE_ALGO] = "NCCL_ALGO",
+    [OH_NODE_INVARIANT] = "ONEHOP_INVARIANT",           [OH_NODE_PINNED] = "ONEHOP_PINNED",
 };
 
 void oh_node_gpu_init(struct oh_node_gpu *gpu)

@@ -57,6 +57,9 @@ enum oh_node_variable {
     OH_NODE_P2P_DISABLE,
     OH_NODE_P2P_LEVEL,
     OH_NODE_CTA_POLICY,
+    OH_NODE_ALGO,
+    OH_NODE_INVARIANT,
+    OH_NODE_PINNED,
     OH_NODE_VARIABLES
 };
 extern const char *const oh_node_variable_names[OH_NODE_VARIABLES];
