@@ -29,6 +29,7 @@ struct oh_comm_config {
     bool blocking;
     uint32_t max_ctas; /* blocks of all its kernels that run at a time: so it occupies at most so many SMs */
     bool zero_cta;     /* CTAPolicy: NCCL is to use no SM */
+    bool invariant;    /* ONEHOP_INVARIANT: onehop executes every allreduce, or none */
 };
 #define OH_COMM_CONFIG_DEFAULT                                                                                         \
     {                                                                                                                  \

@@ -90,8 +90,9 @@ struct oh_serve {
     struct oh_user_op *user_ops;  /* redop.c */
     struct oh_progress *progress; /* this rank's in the segment, from CUTOVER on */
     uint64_t launched_calls;
-    bool check;       /* calls are compared between ranks */
-    uint64_t checked; /* so many were */
+    bool warned_variant; /* NCCL executes its allreduces, although it is to be invariant: the user knows */
+    bool check;          /* calls are compared between ranks */
+    uint64_t checked;    /* so many were */
     uint64_t check_hash;
 };
 

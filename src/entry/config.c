@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "entry/entry.h"
+#include "util/env.h"
 #include "util/nccl_conf.h"
 
 #define UNDEFINED INT_MIN /* NCCL_CONFIG_UNDEF_INT */
@@ -69,7 +70,8 @@ static uint32_t max_ctas(const struct nccl_config *config, uint32_t inherited)
     const int override = variable("NCCL_MAX_CTAS");
     uint32_t limit = config ? least(UINT32_MAX, FIELD(config, max_ctas)) : inherited;
     limit = override > 0 ? (uint32_t) override : limit;
-    return least(limit, variable("NCCL_MAX_NCHANNELS"));
+    /* Programs pin NCCL's channels for NCCL's order, which the variable for onehop's order replaces. */
+    return oh_env_flag(OH_ENV_INVARIANT, false) ? limit : least(limit, variable("NCCL_MAX_NCHANNELS"));
 }
 
 static bool has_zero_cta(const struct nccl_config *config, bool inherited)
@@ -91,5 +93,6 @@ struct oh_comm_config oh_config_read(const ncclConfig_t *config, const struct oh
         .blocking = is_blocking(known, inherited->blocking),
         .max_ctas = max_ctas(known, inherited->max_ctas),
         .zero_cta = has_zero_cta(known, inherited->zero_cta),
+        .invariant = oh_env_flag(OH_ENV_INVARIANT, false),
     };
 }

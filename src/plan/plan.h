@@ -164,6 +164,14 @@ bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks);
  */
 bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room);
 
+/*
+ * invariant.c: for a communicator that is invariant. The first has the collectives that reduce serve every size: rows
+ * that are NCCL's go, and the last row has no end. The second, in place of oh_plan_table_fit, cuts their grids to any
+ * room that is not 0. It returns false, and leaves the table unchanged, if the room is 0.
+ */
+void oh_plan_table_complete(struct oh_plan_table *table);
+bool oh_plan_table_fit_all(struct oh_plan_table *table, const struct oh_plan_room *room);
+
 /* Returns the largest message that the table serves, in bytes: of a collective, of all. */
 uint64_t oh_plan_rows_end(const struct oh_plan_rows *rows);
 uint64_t oh_plan_table_end(const struct oh_plan_table *table);

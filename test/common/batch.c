@@ -3,7 +3,8 @@
  * batch.c - many calls at once, in one arena for each member
  *
  * Before: pattern everywhere but in the inputs, in the results too (poison). After: each result is judged, and all
- * other bytes must be what they were. Inputs repeat after PERIOD elements, so that large messages cost little to check.
+ * other bytes must be what they were. Inputs repeat after CF_PERIOD elements, so that large messages cost little to
+ * check.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,6 @@
 
 #include "test/common/batch.h"
 
-#define PERIOD 4093
 #define ALIGN 16
 #define GUARD 48 /* at least so many bytes around each buffer */
 #define EXPECTED_BYTES (64u << 10)
@@ -110,9 +110,9 @@ static void fill_item(struct cf_batch *batch, int i, int m)
     struct cf_data data = data_of(batch, i, m);
     const struct cf_item *item = &batch->item[i];
     int world = batch->worker->member[m].world_rank;
-    size_t size = data.type->size, bytes = item->spec.count * size, period = PERIOD * size;
+    size_t size = data.type->size, bytes = item->spec.count * size, period = CF_PERIOD * size;
     unsigned char *send = batch->before[m] + item->send;
-    for (size_t e = 0; e < item->spec.count && e < PERIOD; e++) {
+    for (size_t e = 0; e < item->spec.count && e < CF_PERIOD; e++) {
         cf_store(data.type, send + e * size, cf_input(&data, world, e));
     }
     for (size_t done = period; done < bytes; done += period) {
@@ -284,14 +284,14 @@ static void judge_item(struct cf_batch *batch, int i, int m)
     bool in_order = batch->served || (worker->simulated && spec->op != CF_AVG); /* NCCL multiplies by 1/n */
     char why[CF_TEXT], later[CF_TEXT];
     /* Mostly all periods are equal and the first is right. */
-    bool repeats = count > PERIOD && memcmp(got, got + PERIOD * size, (count - PERIOD) * size) == 0;
-    for (size_t e = 0; e < (repeats ? PERIOD : count); e++) {
+    bool repeats = count > CF_PERIOD && memcmp(got, got + CF_PERIOD * size, (count - CF_PERIOD) * size) == 0;
+    for (size_t e = 0; e < (repeats ? CF_PERIOD : count); e++) {
         const unsigned char *at = got + e * size;
         /* What was right one period before is right here. */
-        if (e >= PERIOD && bad == 0 && memcmp(at, at - PERIOD * size, size) == 0) {
+        if (e >= CF_PERIOD && bad == 0 && memcmp(at, at - CF_PERIOD * size, size) == 0) {
             continue;
         }
-        if (!cf_judge(&data, batch->set->world[m], e % PERIOD, cf_load(data.type, at), in_order, bad ? later : why,
+        if (!cf_judge(&data, batch->set->world[m], e % CF_PERIOD, cf_load(data.type, at), in_order, bad ? later : why,
                       sizeof why)) {
             first = bad++ ? first : e;
             unwritten += memcmp(at, poison + e * size, size) == 0;

@@ -10,6 +10,8 @@
 
 #include "test/common/worker.h"
 
+#define CF_PERIOD 4093 /* elements after which the inputs of a call repeat */
+
 struct cf_spec {
     ncclDataType_t type;
     enum cf_op op;

@@ -74,6 +74,7 @@
     X("bits-repeat", bits_repeat, CF_ONEHOP, "the same inputs give the same bits, however the buffers lie")            \
     X("bits-graph", bits_graph, CF_ONEHOP, "eager and replayed calls give the same bits")                              \
     X("bits-sizes", bits_sizes, CF_ONEHOP, "so do messages on both sides of a change of algorithm")                    \
+    X("bits-rows", bits_rows, CF_ONEHOP, "and each row of a batch of any number of rows")                              \
     X("soak", soak, CF_SOAK, "anything, again and again; nothing grows")
 
 #define CF_DECLARE(name_, run_, when_, what_) void cf_case_##run_(struct cf_worker *worker);

@@ -13,7 +13,7 @@
 #include "test/common/options.h"
 #include "test/common/resources.h"
 
-#define CF_MAX_CASES 64
+#define CF_MAX_CASES 72
 
 enum cf_mode {
     CF_PROCESSES, /* a process for each rank */

@@ -37,6 +37,17 @@ conform "onehop, eight ranks" h200x8 "$plugin" --ranks 8 --modes processes --exp
     --types float32,bfloat16,int8 --cases counts,alignment,group
 conform "onehop, eight ranks, all types" h200x8 "$plugin" --ranks 8 --modes processes --expect-served \
     --cases sum,prod,min,max,avg
+# Every allreduce in one order: all cases again, and each row of batches up to the largest.
+export ONEHOP_INVARIANT=1
+conform "invariant, processes" h200x4 "$plugin" --ranks 3 --modes processes --expect-served
+conform "invariant, one thread with groups" h200x4 "$plugin" --ranks 2 --modes group --expect-served
+SIMNODE_NCCL_VERSION=22902 conform "invariant, communicators that grow" h200x4 "$plugin" --ranks 4 \
+    --cases comm-grow,comm-shrink --expect-served
+NCCL_ALGO=allreduce:tree NCCL_MAX_NCHANNELS=1 conform "invariant, 4,096 rows" h200x4 "$plugin" --ranks 2 \
+    --modes processes --cases bits-rows --full --expect-served
+conform "invariant, rows of 4 to 8 ranks" h200x8 "$plugin" --ranks 4,5,6,7,8 --modes processes --cases bits-rows \
+    --expect-served
+unset ONEHOP_INVARIANT
 # NCCL launches the calls of non-blocking communicators in the background, each rank in its own time.
 export SIMNODE_NCCL_BACKGROUND=1 SIMNODE_NCCL_DELAY_US=100
 conform "onehop, calls launched in the background" h200x4 "$plugin" --ranks 2,3 \

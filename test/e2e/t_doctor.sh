@@ -37,7 +37,9 @@ NCCL_P2P_DISABLE=0 expect "the environment goes before nccl.conf" 0 -- doctor
 echo NCCL_ALGO=allreduce:tree >"$HOME/.nccl.conf"
 expect "one algorithm in nccl.conf" 1 '^verdict: no: NCCL_ALGO=allreduce:tree pins .*ONEHOP_INVARIANT=1' -- doctor
 ONEHOP_PINNED=serve expect "ONEHOP_PINNED=serve" 0 '^verdict: yes' -- doctor
-ONEHOP_INVARIANT=1 expect "ONEHOP_INVARIANT=1" 0 '^verdict: yes' -- doctor
+ONEHOP_INVARIANT=1 expect "ONEHOP_INVARIANT=1" 0 'yes +invariant +invariant: yes' '^verdict: yes' -- doctor
+ONEHOP_INVARIANT=1 NCCL_P2P_DISABLE=1 expect "invariant, and why not" 1 'no +invariant +invariant: no: NCCL_P2P_DISABLE=1' \
+    -- doctor
 NCCL_ALGO=^NVLS expect "NCCL_ALGO=^NVLS pins nothing" 0 '^verdict: yes' -- doctor
 rm "$HOME/.nccl.conf"
 CUDA_VISIBLE_DEVICES=2 expect "one GPU visible: cannot be told" 2 'CUDA_VISIBLE_DEVICES=2 shows one GPU' -- doctor

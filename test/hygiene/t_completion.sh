@@ -29,7 +29,7 @@ offer ''
 [ "$offered" = "$(printf '%s\n' $commands --help --version | sort | tr '\n' ' ')" ]
 tap_point $? "all of them are offered" "$offered"
 expect_offer "the beginning of a command" "doctor " do
-expect_offer "options" "--help --stats --via " run --
+expect_offer "options" "--help --invariant --stats --via " run --
 expect_offer "what follows an option" "audit plugin preload " doctor --via ''
 expect_offer "the beginning of that" "plugin preload " run --via p
 offer stat --pid "$$"

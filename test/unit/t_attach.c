@@ -33,8 +33,10 @@ struct rank {
     bool blocking; /* the first call waits for the other ranks */
     bool unborn;   /* NCCL creates it while calls are tried */
     bool rejects;  /* some calls are rejected, on this rank */
-    bool worked;   /* NCCL has had work of it before, in no known order */
-    int ends_at;   /* gives up after that many calls; 0: does not */
+    bool invariant;
+    bool absent; /* rank 2 makes no call */
+    bool worked; /* NCCL has had work of it before, in no known order */
+    int ends_at; /* gives up after that many calls; 0: does not */
     char handle[64];
     ncclComm_t nccl;
     atomic_int *entered; /* ranks that have begun to create it */
@@ -42,9 +44,10 @@ struct rank {
     atomic_bool tried;   /* a call, whether it was accepted or not */
     atomic_bool created; /* by NCCL, of which that is a barrier */
     atomic_bool over;
-    int first;    /* the first call that was served; 0: none */
-    int relapses; /* calls after it that were not */
-    int before;   /* calls tried before NCCL was ready, and rejected by it */
+    int first;                /* the first call that was served; 0: none */
+    int relapses;             /* calls after it that were not */
+    enum oh_comm_state state; /* at the end */
+    int before;               /* calls tried before NCCL was ready, and rejected by it */
 };
 
 static void pause_for(unsigned *seed)
@@ -56,7 +59,8 @@ static void pause_for(unsigned *seed)
 
 static struct oh_comm *enter(struct rank *self)
 {
-    const struct oh_comm_config config = {.blocking = self->blocking, .max_ctas = UINT32_MAX};
+    const struct oh_comm_config config = {
+        .blocking = self->blocking, .max_ctas = UINT32_MAX, .invariant = self->invariant};
     self->nccl = (ncclComm_t)(void *)self->handle;
     struct oh_comm *comm = oh_creation_begin(&self->key, &config, NULL, &self->nccl, false);
     atomic_fetch_add(self->entered, 1);
@@ -143,10 +147,14 @@ static void *run_rank(void *user)
     if (self->unborn) {
         pthread_create(&watchdog, NULL, watch, self);
     }
-    while (self->rank > 0 && self->ends_at == 0 && !self->blocking && !atomic_load(self->ahead)) {
+    while (self->rank > 0 && self->ends_at == 0 && !self->blocking && !self->invariant && !atomic_load(self->ahead)) {
         usleep(50);
     }
-    for (int c = 1; (self->ends_at == 0 || c <= self->ends_at) && !is_done(self, c); c++) {
+    const bool is_absent = self->absent && self->rank == 2;
+    while (is_absent && atomic_load(self->entered) < 2 * RANKS - 1) { /* the others are done */
+        usleep(100);
+    }
+    for (int c = 1; !is_absent && (self->ends_at == 0 || c <= self->ends_at) && !is_done(self, c); c++) {
         bool served;
         while (!call(self, comm, &served)) {
             self->before++;
@@ -157,6 +165,8 @@ static void *run_rank(void *user)
         pause_for(&self->seed);
     }
     atomic_store(&self->over, true);
+    atomic_fetch_add(self->entered, 1);
+    self->state = oh_comm_state(comm);
     if (self->unborn) {
         pthread_join(watchdog, NULL);
     }
@@ -203,6 +213,20 @@ static int run_rounds(unsigned *seed, struct rank how, int *before_p)
         later += ranks[0].first > 1;
     }
     return splits ? -1 : later;
+}
+
+/* A communicator that is invariant, and a rank that makes no call where NCCL would not wait. */
+static void test_absent(unsigned *seed)
+{
+    struct rank ranks[RANKS];
+    const uint64_t start_ns = oh_now_ns();
+    run_round(ranks, seed, (struct rank){.invariant = true, .absent = true, .ends_at = 3});
+    const double seconds = (double)(oh_now_ns() - start_ns) / 1e9;
+    bool right = seconds > 9 && seconds < 15;
+    for (int r = 0; r < RANKS - 1; r++) {
+        right &= ranks[r].first == 0 && ranks[r].state == OH_COMM_FALLBACK;
+    }
+    tap_ok(right, "invariant: a rank makes no call: all fall back, after %.1f s", seconds);
 }
 
 /* --- several communicators ---------------------------------------------------------------------------------------- */
@@ -319,6 +343,14 @@ int main(int argc, char **argv)
            later, ROUNDS, before);
     later = run_rounds(&seed, (struct rank){.ends_at = 1}, &before);
     tap_ok(later == 0, "ended before the ranks have agreed");
+    later = run_rounds(&seed, (struct rank){.blocking = true, .invariant = true}, &before);
+    tap_ok(later == 0 && before == 0, "invariant: served from the first call on in all of %d rounds", ROUNDS);
+    later = run_rounds(&seed, (struct rank){.invariant = true}, &before);
+    tap_ok(later == 0 && before == 0, "invariant: also where NCCL does not wait");
+    later =
+        run_rounds(&seed, (struct rank){.invariant = true, .blocking = true, .worked = true, .ends_at = 5}, &before);
+    tap_ok(later == 0, "invariant: NCCL had work before: never served");
+    test_absent(&seed);
     test_crossing(&seed);
 
     /* A process that ends while NCCL is still creating a communicator. */

@@ -80,6 +80,11 @@ static void test_variables(void)
            "NCCL_MAX_CTAS goes before the configuration and the parent");
     setenv("NCCL_MAX_NCHANNELS", "2", 1);
     tap_ok(reads(&config, NULL, true, 2, true), "NCCL_MAX_NCHANNELS limits further");
+    setenv("ONEHOP_INVARIANT", "1", 1);
+    tap_ok(reads(&config, NULL, true, 16, true) && oh_config_read(NULL, NULL).invariant,
+           "invariant: channels, which programs pin for NCCL's order, are no limit");
+    unsetenv("ONEHOP_INVARIANT");
+    tap_ok(!oh_config_read(NULL, NULL).invariant, "not invariant");
     setenv("NCCL_MAX_CTAS", "-1", 1);
     setenv("NCCL_MAX_NCHANNELS", "many", 1);
     tap_ok(reads(&config, NULL, true, 8, true), "values that mean nothing change nothing");

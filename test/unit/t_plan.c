@@ -85,6 +85,58 @@ static void test_room(void)
            refused);
 }
 
+/* Whatever room there is that is not 0: grids that fit, of whole warps, no larger than the table's. */
+static void test_room_for_all(void)
+{
+    bool right = true;
+    for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
+        for (uint32_t blocks = 0; blocks <= 160; blocks++) {
+            for (uint32_t threads = 0; threads <= 2048; threads += 32) {
+                const struct oh_plan_room room = {1 + blocks % 140, threads, blocks == 160 ? UINT32_MAX : blocks};
+                struct oh_plan_table whole, table;
+                default_table(n, UINT64_MAX, -1, &whole);
+                table = whole;
+                const bool fits = oh_plan_table_fit_all(&table, &room);
+                right &= fits == (threads > 0 && blocks > 0) && oh_plan_table_valid(&table, n) &&
+                         table.rows[ONEHOP_ALLREDUCE].count == whole.rows[ONEHOP_ALLREDUCE].count;
+                for (uint32_t i = 0; fits && i < table.rows[ONEHOP_ALLREDUCE].count; i++) {
+                    const struct oh_plan_row *row = &table.rows[ONEHOP_ALLREDUCE].row[i],
+                                             *before = &whole.rows[ONEHOP_ALLREDUCE].row[i];
+                    right &= row->blocks <= room.max_blocks && row->blocks <= before->blocks &&
+                             row->threads <= threads && row->blocks <= room.sms * (threads / row->threads) &&
+                             row->blocks * row->threads <= before->blocks * before->threads + 32 * row->blocks;
+                }
+            }
+        }
+    }
+    tap_ok(right, "invariant: every row fits every room that is not 0");
+}
+
+/* Every size of every table, also of one with gaps. */
+static void test_every_size(void)
+{
+    bool right = true;
+    for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
+        for (uint32_t gaps = 0; gaps < 16; gaps++) { /* rows that are NCCL's, by bit */
+            struct oh_plan_table table;
+            struct oh_plan plan;
+            default_table(n, UINT64_MAX, -1, &table);
+            for (uint32_t i = 0; i + 1 < table.rows[ONEHOP_ALLREDUCE].count && i < 4; i++) {
+                if (gaps & 1u << i) {
+                    const uint64_t max_bytes = table.rows[ONEHOP_ALLREDUCE].row[i].max_bytes;
+                    table.rows[ONEHOP_ALLREDUCE].row[i] =
+                        (struct oh_plan_row){.max_bytes = max_bytes, .algorithm = OH_PLAN_NCCL};
+                }
+            }
+            oh_plan_table_complete(&table);
+            for (uint64_t count = 1; count < UINT64_MAX / 8; count += 1 + count / 3) {
+                right &= oh_plan_choose(&table, ONEHOP_ALLREDUCE, count, ncclFloat32, &plan) && plan.blocks > 0;
+            }
+        }
+    }
+    tap_ok(right, "invariant: every size is served");
+}
+
 static void test_what_is_not_served(void)
 {
     struct oh_plan_table table;
@@ -253,6 +305,8 @@ int main(void)
     test_default_tables();
     test_staging();
     test_room();
+    test_room_for_all();
+    test_every_size();
     test_what_is_not_served();
     test_wishes();
     for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {

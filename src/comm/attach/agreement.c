@@ -93,6 +93,11 @@ static bool publish_table(struct oh_comm *comm)
 
     struct oh_plan_table table;
     load_table(comm, &table);
+    if (comm->id.config.invariant) { /* no limit but the forced algorithm */
+        const bool is_empty = oh_plan_rows_end(&table.rows[ONEHOP_ALLREDUCE]) == 0;
+        max_bytes = is_empty ? OH_MESSAGE_BYTES : UINT64_MAX;
+        forced = forced < 0 && is_empty ? ONEHOP_TWOSHOT : forced;
+    }
     oh_plan_table_apply_limits(&table, max_bytes, forced);
     oh_plan_table_keep(&table, oh_agreement_collectives());
     table.fp8 = comm->agreement.gpu.compute_major >= FP8_COMPUTE_MAJOR;
@@ -117,6 +122,7 @@ static bool publish(struct oh_comm *comm)
     if (oh_staging_describe(&comm->staging, info) != CUDA_SUCCESS) {
         return decline(comm, "CUDA IPC gives no handle on GPU %s", comm->agreement.gpu.bus_id);
     }
+    info->invariant = comm->id.config.invariant;
     info->check = oh_env_flag(OH_ENV_CHECK_CALLS, false);
     snprintf(info->bus_id, sizeof info->bus_id, "%s", comm->agreement.gpu.bus_id);
     if (comm->id.rank == 0 && !publish_table(comm)) {
@@ -145,6 +151,10 @@ static bool open_peer(struct oh_comm *comm, uint32_t rank)
     if (!oh_peer_info_is_own(&info) && !oh_peer_info_is_visible(&info)) {
         return decline(comm, "the process of rank %u cannot be seen from here (another PID namespace, or no /proc?)",
                        rank);
+    }
+    if (info.invariant != comm->id.config.invariant) {
+        return decline(comm, "ONEHOP_INVARIANT is %d here and %d on rank %u", comm->id.config.invariant,
+                       info.invariant != 0, rank);
     }
     info.bus_id[sizeof info.bus_id - 1] = '\0';
     if (!is_bus_id(info.bus_id)) {
@@ -181,7 +191,7 @@ static bool publish_room(struct oh_comm *comm, struct oh_plan_room room)
 {
     struct oh_plan_table table = comm->serve.table;
     room.max_blocks = comm->id.config.max_ctas;
-    if (!oh_plan_table_fit(&table, &room)) {
+    if (comm->id.config.invariant ? !oh_plan_table_fit_all(&table, &room) : !oh_plan_table_fit(&table, &room)) {
         return decline(comm, "too few SMs for the kernels on GPU %s: %u, with %u threads each",
                        comm->agreement.gpu.bus_id, room.sms, room.sm_threads);
     }
@@ -330,6 +340,8 @@ static void bind(struct oh_comm *comm, CUstream stream)
     char reason[OH_REASON_BYTES];
     if (!oh_topo_allowed_by_env(reason, sizeof reason)) {
         decline(comm, "%s", reason);
+    } else if (comm->id.config.invariant && comm->attach.unordered) {
+        decline(comm, "invariant, and NCCL had calls of the communicator before onehop followed it");
     } else if (oh_driver_open() != ncclSuccess) {
         decline(comm, "%s", oh_driver_error());
     } else if (oh_driver.device_get(&device, comm->attach.cuda_device) != CUDA_SUCCESS) {

@@ -63,7 +63,9 @@ static void fit_table(struct oh_comm *comm)
     }
     comm->serve.max_blocks = least.max_blocks;
     const struct oh_plan_table whole = comm->serve.table;
-    if (!oh_plan_table_fit(&comm->serve.table, &least)) {
+    const bool fits = comm->id.config.invariant ? oh_plan_table_fit_all(&comm->serve.table, &least)
+                                                : oh_plan_table_fit(&comm->serve.table, &least);
+    if (!fits) {
         oh_plan_table_keep(&comm->serve.table, 0);
     }
     if (memcmp(&whole, &comm->serve.table, sizeof whole) != 0) {
@@ -83,6 +85,9 @@ static bool close_words(struct oh_comm *comm)
     comm->attach.cutover_call = oh_cutover_close(&shared->cutover, comm->id.nranks);
     comm->serve.progress = &shared->progress[comm->id.rank];
     fit_table(comm);
+    if (comm->id.config.invariant) {
+        oh_plan_table_complete(&comm->serve.table);
+    }
     const bool closed = oh_comm_enter(comm, OH_COMM_CUTOVER);
     if (oh_comm_error(comm) != ncclSuccess) { /* oh_comm_fail() stores it before it enters FAILED; both are seq_cst */
         oh_comm_enter(comm, OH_COMM_FAILED);
@@ -137,6 +142,18 @@ bool oh_attach_is_past_cutover(const struct oh_comm *comm)
     return oh_comm_has_agreed(comm) && comm->attach.calls + 1 >= comm->attach.cutover_call;
 }
 
+static void log_served(const struct oh_comm *comm)
+{
+    char sizes[40] = "at every size (invariant)";
+    if (!comm->id.config.invariant) {
+        snprintf(sizes, sizeof sizes, "up to %" PRIu64 " bytes", oh_plan_table_end(&comm->serve.table));
+    }
+    OH_INFO("comm %p rank %u nranks %u: served by onehop %s from call %" PRIu64
+            " on, %u MiB of GPU memory, attached in %.1f ms",
+            (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, sizes, comm->attach.cutover_call,
+            OH_STAGING_BYTES >> 20, comm->attach.ms);
+}
+
 bool oh_attach_count(struct oh_call *call)
 {
     struct oh_comm *comm = call->comm;
@@ -152,10 +169,7 @@ bool oh_attach_count(struct oh_call *call)
     attach->first_call &= !is_counted;
     if (closed) {
         oh_monitor_add(comm);
-        OH_INFO("comm %p rank %u nranks %u: served by onehop up to %" PRIu64 " bytes from call %" PRIu64
-                " on, %u MiB of GPU memory, attached in %.1f ms",
-                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, oh_plan_table_end(&comm->serve.table),
-                attach->cutover_call, OH_STAGING_BYTES >> 20, comm->attach.ms);
+        log_served(comm);
     }
     return counts && call->number == 0;
 }
@@ -174,6 +188,14 @@ void oh_attach_enter_served(const struct oh_call *call)
 void oh_attach_note_work(struct oh_comm *comm)
 {
     comm->attach.unordered |= oh_comm_state(comm) < OH_COMM_ATTACHING;
+}
+
+void oh_attach_note_call(const struct oh_call *call)
+{
+    if (call->comm->id.config.invariant && oh_comm_is_created(call->comm)) {
+        oh_attach_begin(call->comm, call->stream);
+    }
+    oh_attach_note_work(call->comm);
 }
 
 /* NCCL has accepted a call that was not counted, since NCCL had not created the communicator as far as was known. */
@@ -217,7 +239,8 @@ static bool is_small(const struct oh_call *call)
     const uint64_t most = oh_plan_capacity(collective, collective == ONEHOP_ALLREDUCE ? ONEHOP_TWOSHOT : ONEHOP_ONESHOT,
                                            call->comm->id.nranks) /
                           oh_collective_parts(collective, call->comm->id.nranks);
-    return call->count > 0 && call->count <= most / oh_type_size(call->type);
+    const bool has_end = !call->comm->id.config.invariant || !oh_collective_reduces(collective);
+    return call->count > 0 && (!has_end || call->count <= most / oh_type_size(call->type));
 }
 
 bool oh_attach_wants(const struct oh_call *call)
@@ -343,6 +366,9 @@ void oh_attach_wait(struct oh_comm *comm, uint64_t start_ns)
 {
     const uint64_t for_peers = patience_for_peers(comm);
     note_waiting(1);
+    if (comm->id.config.invariant) {
+        oh_invariant_wait(comm, start_ns, for_peers == PATIENCE_NS);
+    }
     while (is_waiting(comm, start_ns, for_peers)) {
         oh_sleep_ns(OH_SEGMENT_POLL_NS);
     }

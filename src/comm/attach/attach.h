@@ -75,6 +75,9 @@ bool oh_creation_is_in_progress(const struct oh_nccl *library, const struct oh_c
 /* NCCL has got work of any kind on the communicator, which no event of onehop's is after. */
 void oh_attach_note_work(struct oh_comm *comm);
 
+/* The same of a call that NCCL is about to get. Begins the set-up of a communicator that is invariant. */
+void oh_attach_note_call(const struct oh_call *call);
+
 /*
  * True when the call could be served: then oh_attach_begin and oh_attach_wait are called for it before
  * oh_attach_count. Depends on what is equal on all ranks.
@@ -90,6 +93,18 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream);
  * them meanwhile.
  */
 void oh_attach_wait(struct oh_comm *comm, uint64_t start_ns);
+
+/*
+ * invariant.c: part of oh_attach_wait for a communicator that is invariant. Waits until the ranks have decided, as long
+ * as NCCL would if it waits here, else 10 s.
+ */
+void oh_invariant_wait(struct oh_comm *comm, uint64_t start_ns, bool nccl_waits);
+
+/*
+ * Refuses a call of a communicator that is invariant and that NCCL still creates, as NCCL does. Returns ncclSuccess, or
+ * ncclInvalidArgument (logged).
+ */
+ncclResult_t oh_invariant_check(const struct oh_call *call);
 
 /*
  * Lets a decision of the ranks take effect at this call: FALLBACK, or the cutover. Counts the call if it has a number

@@ -40,7 +40,7 @@ static void begin_nccl(struct oh_call *call)
 {
     const bool has_work = oh_call_has_work(call);
     if (has_work && !oh_call_is_counted(call)) {
-        oh_attach_note_work(call->comm);
+        oh_attach_note_call(call);
     }
     call->is_ordered = has_work && oh_comm_is_ordered(call->comm);
     if (call->is_ordered) {
@@ -57,6 +57,7 @@ static ncclResult_t begin_alone(struct oh_call *call)
         if (oh_comm_is_aborted(comm)) { /* by another thread meanwhile: NCCL's calls return this error then */
             return ncclInternalError;
         }
+        OH_TRY(oh_invariant_check(call));
     }
     oh_call_route(call);
     if (oh_comm_state(comm) != OH_COMM_SERVED) {

@@ -257,7 +257,7 @@ static ncclResult_t add_nccl(const struct oh_call *call)
         return ncclSuccess;
     }
     if (!oh_call_is_counted(call)) {
-        oh_attach_note_work(call->comm);
+        oh_attach_note_call(call);
     }
     group.in_nccl = call->handle;
     if (oh_comm_is_ordered(call->comm)) {
@@ -284,6 +284,7 @@ static ncclResult_t add(struct oh_call *call)
 {
     OH_TRY(call->kind == OH_CALL_OP_DESTROY ? ncclSuccess : oh_comm_refuse_call(call->comm, false));
     oh_creations_query(call->comm);
+    OH_TRY(oh_invariant_check(call));
     if (must_keep(call)) {
         return keep(call);
     }
@@ -389,7 +390,7 @@ static ncclResult_t launch_queue(void)
     }
     const ncclResult_t res = round_robin(submissions, count);
     for (size_t b = 0; b < count && res != ncclSuccess; b++) {
-        if (submissions[b].launched > 0 && submissions[b].launched < submissions[b].count) {
+        if (submissions[b].kernels > 0 && submissions[b].launched < submissions[b].count) {
             oh_submission_leave(&submissions[b]);
         }
     }

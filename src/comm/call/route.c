@@ -145,10 +145,24 @@ ncclResult_t oh_call_check_launched(struct oh_comm *comm)
     return state;
 }
 
+/* NCCL executes an allreduce of a communicator that is to be invariant. One rank's sum has one order. */
+static void warn_variant(const struct oh_call *call)
+{
+    struct oh_comm *comm = call->comm;
+    if (comm->id.config.invariant && comm->id.nranks != 1 && call->count > 0 && !comm->serve.warned_variant) {
+        comm->serve.warned_variant = true;
+        OH_LOCK(&comm->attach.mutex); /* guards the reason */
+        OH_WARN("comm %p rank %u nranks %u: not invariant, NCCL executes its allreduces: %s", (void *)comm->id.nccl,
+                comm->id.rank, comm->id.nranks,
+                call->fallback == OH_FALLBACK_COMM ? comm->attach.reason : oh_fallback_text(call->fallback));
+    }
+}
+
 ncclResult_t oh_call_note_executed(const struct oh_call *call)
 {
     struct oh_counters *counters = oh_comm_counters(call->comm);
     if (oh_kind_has_kernels(call->kind)) {
+        warn_variant(call);
         oh_counter_add(&counters->fallbacks[call->fallback], 1);
         oh_counter_add(&counters->fallback_bytes, oh_call_bytes(call));
     }

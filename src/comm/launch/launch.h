@@ -20,14 +20,20 @@
  * on several streams starts after the earlier work of each of these streams, and their later work after all of it.
  * Use: set calls and count, advance until launched == count. Submissions of other communicators may advance in between.
  */
-#define OH_SUBMISSION_QUANTUM 16 /* kernels after which a turn ends; the last call of it is launched whole */
+#define OH_SUBMISSION_QUANTUM 16 /* kernels after which a turn ends */
 struct oh_submission {
     const struct oh_call *calls;
     size_t count;
     size_t launched; /* calls */
     size_t kernels;  /* that are launched */
     bool begun;      /* the first turn has begun */
-    bool joined;     /* more than one stream */
+    size_t turn_end; /* kernels after which the present turn ends */
+    struct oh_parts {
+        uint64_t done; /* elements of the next call that are launched; the rest: of the same call */
+        struct oh_launch launch;
+        struct oh_kernel_args args;
+    } parts;
+    bool joined; /* more than one stream */
     struct oh_stream_state stream_state;
     struct oh_capture *capture; /* NULL: eager */
 };

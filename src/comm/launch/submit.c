@@ -66,7 +66,7 @@ static struct oh_launch announce(const struct oh_submission *submission, const s
     *args_p = comm->serve.args;
     args_p->signature = oh_signature_of(call, (int)plan->algorithm);
     args_p->call_number = (uint32_t)oh_progress_add(comm, calls, args_p->signature, count);
-    args_p->report_count = (uint32_t)count; /* OH_MESSAGE_BYTES sees to it that it fits */
+    args_p->report_count = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX; /* for people */
     return (struct oh_launch){
         .set = comm->serve.kernels,
         .plan = plan,
@@ -78,19 +78,27 @@ static struct oh_launch announce(const struct oh_submission *submission, const s
     };
 }
 
-static CUresult launch_call(struct oh_submission *submission, const struct oh_call *call)
+/*
+ * Launches the parts of a call, as many as the turn allows. A call of many parts takes several turns: its parts alone
+ * could fill the launch queue, while the same thread has yet to launch those of the other ranks.
+ */
+static CUresult launch_parts(struct oh_submission *submission, const struct oh_call *call)
 {
     const size_t size = oh_type_size(call->type);
     const uint64_t part = oh_call_part_count(call);
-    struct oh_kernel_args args;
-    const struct oh_launch launch = announce(submission, call, &call->plan, 1, call->count, &args);
-    args.stride = oh_call_stride(call);
-    args.root = (uint32_t)call->root;
-    for (uint64_t done = 0; done < call->count; done += part) {
-        args.sendbuff = (const char *)call->sendbuff + done * size;
-        args.recvbuff = (char *)call->recvbuff + done * size;
-        args.count = oh_call_elements(call, call->count - done < part ? call->count - done : part);
-        OH_TRY(oh_kernel_launch(&launch, &args));
+    struct oh_parts *parts = &submission->parts;
+    if (parts->done == 0) {
+        parts->launch = announce(submission, call, &call->plan, 1, call->count, &parts->args);
+        parts->args.stride = oh_call_stride(call);
+        parts->args.root = (uint32_t)call->root;
+    }
+    while (parts->done < call->count && submission->kernels < submission->turn_end) {
+        const uint64_t left = call->count - parts->done, count = left < part ? left : part;
+        parts->args.sendbuff = (const char *)call->sendbuff + parts->done * size;
+        parts->args.recvbuff = (char *)call->recvbuff + parts->done * size;
+        parts->args.count = oh_call_elements(call, count);
+        parts->done += count;
+        OH_TRY(oh_kernel_launch(&parts->launch, &parts->args));
         OH_TRY(after_kernel(submission));
     }
     return CUDA_SUCCESS;
@@ -153,11 +161,15 @@ static CUresult launch_next(struct oh_submission *submission)
         oh_fuse_list(table, calls, count, &list, &plan);
     }
     const bool range = open_range(calls, count, &plan);
-    CUresult result = count > 1 ? launch_list(submission, calls, count, &plan, &list) : launch_call(submission, calls);
+    CUresult result = count > 1 ? launch_list(submission, calls, count, &plan, &list) : launch_parts(submission, calls);
     if (range) {
         oh_nvtx_pop();
     }
     OH_TRY(result);
+    if (count == 1 && submission->parts.done < calls->count) {
+        return CUDA_SUCCESS; /* the rest has the next turn */
+    }
+    submission->parts.done = 0;
     for (size_t i = 0; i < count; i++) {
         oh_counter_add(&counters->calls[plan.algorithm], 1);
         oh_counter_add(&counters->collectives[plan.collective], 1);
@@ -170,8 +182,9 @@ static CUresult launch_next(struct oh_submission *submission)
 static CUresult launch_in_context(struct oh_submission *submission)
 {
     CUresult result = CUDA_SUCCESS;
-    const size_t until = submission->kernels + OH_SUBMISSION_QUANTUM;
-    while (submission->kernels < until && submission->launched < submission->count && result == CUDA_SUCCESS) {
+    submission->turn_end = submission->kernels + OH_SUBMISSION_QUANTUM;
+    while (submission->kernels < submission->turn_end && submission->launched < submission->count &&
+           result == CUDA_SUCCESS) {
         result = launch_next(submission);
     }
     if (result != CUDA_SUCCESS && submission->kernels > 0) {
@@ -245,7 +258,10 @@ ncclResult_t oh_submission_leave(struct oh_submission *submission)
 ncclResult_t oh_call_launch(const struct oh_call *call)
 {
     struct oh_submission submission = {.calls = call, .count = 1};
-    return in_context(&submission, turn_in_context);
+    while (submission.launched < submission.count) {
+        OH_TRY(in_context(&submission, turn_in_context));
+    }
+    return ncclSuccess;
 }
 
 ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p)

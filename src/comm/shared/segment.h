@@ -68,6 +68,7 @@ struct oh_peer_info {
     _Atomic uint32_t begun;        /* its first call is made: its vote needs nothing more of its program, but */
     _Atomic uint32_t withheld;     /* this; enum oh_withheld */
     int32_t pid;
+    uint32_t invariant;       /* this rank's setting (struct oh_comm_config); the ranks must have the same */
     uint32_t check;           /* this rank wants calls to be compared (ONEHOP_CHECK_CALLS); then all do */
     uint64_t start_time;      /* of the process, against a pid used again (util/process.h) */
     uint64_t pid_namespace;   /* inode of /proc/self/ns/pid: a pid says nothing in another one; 0: unknown */

@@ -63,6 +63,7 @@ static struct oh_stats_record facts_of(const struct oh_comm *comm)
         .state = views[state].shown,
         .memory = comm->attach.voted && comm->staging.base ? OH_STAGING_BYTES : 0,
         .attach_us = (uint64_t)(comm->attach.ms * 1000),
+        .invariant = comm->id.config.invariant,
     };
     snprintf(record.reason, sizeof record.reason, "%s",
              views[state].reason ? views[state].reason : comm->attach.reason);

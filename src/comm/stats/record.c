@@ -60,6 +60,12 @@ uint64_t oh_stats_fallbacks(const struct oh_stats_record *record)
     return sum_of(record->fallbacks, OH_FALLBACK_COUNT);
 }
 
+const char *oh_stats_invariant(const struct oh_stats_record *record)
+{
+    const bool has_variant_sum = record->fallback_bytes > 0 && record->nranks != 1;
+    return record->invariant == 0 ? "off" : has_variant_sum ? "no" : "yes";
+}
+
 void oh_stats_add(struct oh_stats_record *sum, const struct oh_stats_record *record)
 {
     for (int i = 0; i < OH_COUNTS; i++) {
@@ -107,6 +113,9 @@ size_t oh_stats_text(const struct oh_stats_record *record, char line_p[OH_STATS_
     add_list(line_p, &used, false, ONEHOP_COLLECTIVE_COUNT, oh_collective_name, record->collectives);
     add(line_p, &used, ") bytes=%" PRIu64 " fallback_bytes=%" PRIu64 " memory=%" PRIu64 " attach_us=%" PRIu64,
         record->bytes, record->fallback_bytes, record->memory, record->attach_us);
+    if (record->invariant) {
+        add(line_p, &used, " invariant=%s", oh_stats_invariant(record));
+    }
     add(line_p, &used, "%s%.*s", record->reason[0] ? " reason: " : "", OH_REASON_BYTES - 1, record->reason);
     return used;
 }
@@ -138,8 +147,8 @@ size_t oh_stats_json(const struct oh_stats_record *record, char line_p[OH_STATS_
     add(line_p, &used, "},\"fallback\":%" PRIu64 ",\"fallback_bytes\":%" PRIu64 ",\"fallback_reasons\":{",
         oh_stats_fallbacks(record), record->fallback_bytes);
     add_list(line_p, &used, true, OH_FALLBACK_COUNT, oh_fallback_name, record->fallbacks);
-    add(line_p, &used, "},\"staging_bytes\":%" PRIu64 ",\"attach_us\":%" PRIu64 ",\"reason\":", record->memory,
-        record->attach_us);
+    add(line_p, &used, "},\"staging_bytes\":%" PRIu64 ",\"attach_us\":%" PRIu64, record->memory, record->attach_us);
+    add(line_p, &used, ",\"invariant\":\"%s\",\"reason\":", oh_stats_invariant(record));
     add_string(line_p, &used, reason);
     add(line_p, &used, "}");
     return used;

@@ -90,6 +90,7 @@ struct oh_stats_record {
     OH_COUNTS_OF(uint64_t);
     uint64_t memory; /* of the GPU, bytes */
     uint64_t attach_us;
+    uint64_t invariant;           /* 1: the user asks for it (ONEHOP_INVARIANT) */
     char reason[OH_REASON_BYTES]; /* why the communicator is not served; empty when it is */
 };
 
@@ -105,6 +106,12 @@ struct oh_stats_record {
 /* Sums over algorithms, over reasons. */
 uint64_t oh_stats_served(const struct oh_stats_record *record);
 uint64_t oh_stats_fallbacks(const struct oh_stats_record *record);
+
+/*
+ * Returns "yes": the user asks for an invariant communicator, and NCCL has summed nothing on it, but with a single
+ * rank; "no": NCCL has; "off": the user does not ask.
+ */
+const char *oh_stats_invariant(const struct oh_stats_record *record);
 
 /* Adds the counts and the memory of a record to a sum. */
 void oh_stats_add(struct oh_stats_record *sum, const struct oh_stats_record *record);

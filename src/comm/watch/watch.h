@@ -85,7 +85,7 @@ static inline uint64_t oh_progress_add(struct oh_comm *comm, size_t calls, uint3
     comm->serve.launched_calls += calls;
     atomic_store_explicit(&progress->begun_calls, comm->serve.launched_calls, memory_order_relaxed);
     atomic_store_explicit(&progress->signature, signature, memory_order_release);
-    atomic_store_explicit(&progress->count, (uint32_t)count, memory_order_release);
+    atomic_store_explicit(&progress->count, count < UINT32_MAX ? (uint32_t)count : UINT32_MAX, memory_order_release);
     atomic_store_explicit(&progress->calls, comm->serve.launched_calls, memory_order_release);
     return comm->serve.launched_calls;
 }

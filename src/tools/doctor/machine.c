@@ -45,7 +45,8 @@ bool oh_doctor_environment_forbids(char *reason_p, size_t size)
         snprintf(reason_p, size, "ONEHOP_DISABLE=1 is set");
         return true;
     }
-    if (oh_env_number(OH_ENV_MAX_BYTES, true, UINT64_C(1) << 30, UINT64_MAX) == 0) {
+    if (!oh_env_flag(OH_ENV_INVARIANT, false) &&
+        oh_env_number(OH_ENV_MAX_BYTES, true, UINT64_C(1) << 30, UINT64_MAX) == 0) {
         snprintf(reason_p, size, "ONEHOP_MAX_BYTES=0 disables onehop");
         return true;
     }
@@ -163,6 +164,20 @@ static void check_gpus(struct oh_doctor_report *report)
     }
 }
 
+/* After the verdict: every allreduce is served, or none. */
+static void note_invariant(struct oh_doctor_report *report)
+{
+    if (!oh_env_flag(OH_ENV_INVARIANT, false)) {
+        return;
+    }
+    if (report->answer == OH_ANSWER_YES) {
+        oh_doctor_add(report, "invariant", OH_ANSWER_YES,
+                      "invariant: yes: every allreduce of 2 to %d ranks of this host", OH_MAX_RANKS);
+    } else {
+        oh_doctor_add(report, "invariant", report->answer, "invariant: no: %s", report->reason);
+    }
+}
+
 void oh_doctor_machine(struct oh_doctor_report *report)
 {
     report->mode = "machine";
@@ -175,4 +190,5 @@ void oh_doctor_machine(struct oh_doctor_report *report)
     check_library(report);
     check_nccl(report);
     oh_doctor_judge(report, "onehop serves on this machine");
+    note_invariant(report);
 }

@@ -160,9 +160,12 @@ static void add_calls(pid_t pid, bool by_plugin, struct oh_doctor_report *report
     enum oh_live_answer got = oh_live_read(pid, &view);
     struct oh_stats_record total = view.ended_totals;
     const char *reason = "";
+    size_t invariant = 0, variant = 0;
     for (size_t i = 0; i < view.entries; i++) {
         oh_stats_add(&total, &view.entry[i]);
         reason = view.entry[i].reason[0] ? view.entry[i].reason : reason;
+        invariant += view.entry[i].invariant != 0;
+        variant += strcmp(oh_stats_invariant(&view.entry[i]), "no") == 0;
     }
     for (int b = 0; b < OH_FALLBACK_COUNT && !reason[0]; b++) {
         reason = total.fallbacks[b] > 0 ? oh_fallback_text(b) : reason;
@@ -177,6 +180,14 @@ static void add_calls(pid_t pid, bool by_plugin, struct oh_doctor_report *report
         oh_doctor_add(report, "calls", served > 0 ? OH_ANSWER_YES : OH_ANSWER_NO,
                       "%" PRIu64 " of %" PRIu64 " ncclAllReduce calls served%s%s", served, served + fallbacks,
                       reason[0] ? "; fallbacks: " : "", reason);
+    }
+    if (variant > 0) {
+        oh_doctor_add(report, "invariant", OH_ANSWER_NO,
+                      "invariant: no: %zu of %zu communicators have sums by NCCL%s%s", variant, invariant,
+                      reason[0] ? ": " : "", reason);
+    } else if (invariant > 0) {
+        oh_doctor_add(report, "invariant", OH_ANSWER_YES, "invariant: yes: %zu communicator%s", invariant,
+                      invariant == 1 ? "" : "s");
     }
     oh_live_view_free(&view);
 }

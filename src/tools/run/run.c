@@ -21,7 +21,8 @@
 #define NET_PLUGIN_NAME_MAX 254     /* NCCL keeps a plugin's name in 255 bytes */
 #define NET_PLUGIN_LIST_SINCE 22703 /* the first NCCL that takes a list of plugins */
 
-static const char help[] = "usage: onehop run [--via preload|plugin|audit] [--stats] [--] PROGRAM [ARGS]\n"
+static const char help[] = "usage: onehop run [--via preload|plugin|audit] [--stats] [--invariant]\n"
+                           "                  [--] PROGRAM [ARGS]\n"
                            "\n"
                            "Runs PROGRAM so that onehop serves the ncclAllReduce calls that it can.\n"
                            "\n"
@@ -30,6 +31,7 @@ static const char help[] = "usage: onehop run [--via preload|plugin|audit] [--st
                            "  --via audit    by LD_PRELOAD and LD_AUDIT\n"
                            "  --stats        say at the end how many calls were served, in all processes,\n"
                            "                 and why others were not; sets ONEHOP_STATS=1 unless it is set\n"
+                           "  --invariant    sum in one order at every size; sets ONEHOP_INVARIANT=1\n"
                            "  -h, --help     this text\n"
                            "\n"
                            "Environment: ONEHOP_LIBRARY is the libonehop.so to use.\n"
@@ -170,14 +172,19 @@ static int run_with_stats(char **argv)
 
 int oh_tool_run(int argc, char **argv)
 {
-    bool stats = false;
+    bool stats = false, invariant = false;
     int via = OH_VIA_PRELOAD;
-    const struct oh_option options[] = {
-        {"via", 0, oh_option_word, OH_WORDS(&via, oh_via_names)}, {"stats", 0, NULL, &stats}, {NULL, 0, NULL, NULL}};
+    const struct oh_option options[] = {{"via", 0, oh_option_word, OH_WORDS(&via, oh_via_names)},
+                                        {"stats", 0, NULL, &stats},
+                                        {"invariant", 0, NULL, &invariant},
+                                        {NULL, 0, NULL, NULL}};
     int first = oh_options_read(argc, argv, help, options);
     if (first == argc) {
         OH_TOOL_REFUSE("no program given; see onehop run --help");
     }
     oh_tool_reach((enum oh_via)via);
+    if (invariant) {
+        setenv("ONEHOP_INVARIANT", "1", true);
+    }
     return stats ? run_with_stats(argv + first) : oh_tool_exec(argv + first);
 }

@@ -51,13 +51,23 @@ static uint64_t number_of(const json_t *object, const char *key)
     return (uint64_t)json_integer_value(json_object_get(object, key));
 }
 
+/* The first communicator that is not invariant has its reason in the summary. */
+static void add_invariant(struct oh_stats_summary *summary, const char *invariant, const char *reason)
+{
+    const bool is_asked = strcmp(invariant, "off") != 0;
+    summary->invariant += is_asked;
+    if (is_asked && strcmp(invariant, "yes") != 0 && summary->variant++ == 0) {
+        snprintf(summary->variant_reason, sizeof summary->variant_reason, "%s", reason);
+    }
+}
+
 /* Adds a line of oh_stats_json(), but none that is cut. The process becomes a key of pids. */
 static void add_line(struct oh_stats_summary *summary, const char *line, json_t *pids)
 {
-    const char *state, *reason;
+    const char *state, *reason, *invariant;
     char pid[24];
     json_t *object = json_loads(line, 0, NULL);
-    if (json_unpack(object, "{s:s,s:s}", "state", &state, "reason", &reason) == 0) {
+    if (json_unpack(object, "{s:s,s:s,s:s}", "state", &state, "reason", &reason, "invariant", &invariant) == 0) {
         struct oh_stats_record record = {.bytes = number_of(object, "bytes")};
         const json_t *calls = json_object_get(object, "served_by_algorithm");
         const json_t *fallbacks = json_object_get(object, "fallback_reasons");
@@ -68,6 +78,7 @@ static void add_line(struct oh_stats_summary *summary, const char *line, json_t 
             record.fallbacks[f] = number_of(fallbacks, oh_fallback_name(f));
         }
         summary->records++;
+        add_invariant(summary, invariant, reason);
         snprintf(pid, sizeof pid, "%" PRIu64, number_of(object, "pid"));
         json_object_set_new(pids, pid, json_true());
         if (strcmp(state, oh_state_key(OH_STATE_UNREACHED)) == 0) {
@@ -136,5 +147,12 @@ void oh_stats_summary_print(const struct oh_stats_summary *summary, FILE *stream
         fprintf(stream, "%s%" JSON_INTEGER_FORMAT " fallbacks: %s: %s\n", prefix, json_integer_value(fallbacks),
                 oh_fallback_text(OH_FALLBACK_COMM),
                 reason[0] ? reason : "its ranks had not agreed yet, or it was finalized, aborted or revoked");
+    }
+    if (summary->variant > 0) {
+        fprintf(stream, "%sinvariant: no: %" PRIu64 " of %" PRIu64 " communicators and ranks had sums by NCCL%s%s\n",
+                prefix, summary->variant, summary->invariant, summary->variant_reason[0] ? ": " : "",
+                summary->variant_reason);
+    } else if (summary->invariant > 0) {
+        fprintf(stream, "%sinvariant: yes\n", prefix);
     }
 }

@@ -20,6 +20,9 @@ struct oh_stats_summary {
     uint64_t processes;
     uint64_t unreached; /* processes that NCCL_NET_PLUGIN brought onehop into, and from which no call came */
     struct oh_stats_record total;
+    uint64_t invariant;                   /* records of communicators that are asked to be invariant; */
+    uint64_t variant;                     /* those of them that are not, */
+    char variant_reason[OH_REASON_BYTES]; /* and the first one's reason */
     json_t *reasons; /* why communicators are not served: an object with the calls of each reason */
 };
 

@@ -86,7 +86,8 @@ static void print_comm(FILE *stream, const struct oh_stats_record *record)
     fprintf(stream, "      attached in %.1f ms", (double)record->attach_us / 1000);
     print_parts(stream, "; served: ", ONEHOP_ALGORITHM_COUNT, oh_algorithm_name, record->calls);
     print_parts(stream, "; fallbacks: ", OH_FALLBACK_COUNT, oh_fallback_name, record->fallbacks);
-    fprintf(stream, "\n");
+    fprintf(stream, "%s%s\n", record->invariant ? "; invariant: " : "",
+            record->invariant ? oh_stats_invariant(record) : "");
     if (record->reason[0]) {
         fprintf(stream, "      not served: %s\n", record->reason);
     }

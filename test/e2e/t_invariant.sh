@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+# ONEHOP_INVARIANT=1: every allreduce of a communicator is onehop's, of any size, from the first on, whatever is set for
+# NCCL; or none is, and every rank says so once. (The bits of rows in batches: bits-rows of onehop-conformance.)
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+export ONEHOP_INVARIANT=1
+work=(--nranks 3 --counts 1,5000,300000 --types bf16,f32 --batch 2)
+
+# --- served
+
+expect_served "nothing else set" -- run_work
+NCCL_ALGO=allreduce:tree NCCL_PROTO=Simple NCCL_MIN_NCHANNELS=1 NCCL_MAX_NCHANNELS=1 NCCL_NTHREADS=1 \
+    expect_served "vLLM's variables" -- run_work
+NCCL_ALGO=allreduce:tree NCCL_MIN_NCHANNELS=8 NCCL_MAX_NCHANNELS=8 expect_served "SGLang's variables" -- run_work
+[ "$(count_of 'grids are smaller')" = 0 ]
+tap_point $? "channels that are pinned for NCCL's order are no limit of SMs" "$(diagnosis)"
+NCCL_MAX_CTAS=1 expect_served "NCCL_MAX_CTAS=1" -- run_work --graph 2
+[ "$(count_of 'for 1 blocks in all: grids are smaller')" = 3 ]
+tap_point $? "the limit of SMs holds" "$(diagnosis)"
+expect_served "NCCL_MAX_CTAS=2 on one rank" -- run_work --rank-env 2:NCCL_MAX_CTAS=2
+for cap in 0 4K; do
+    ONEHOP_MAX_BYTES=$cap expect_served "ONEHOP_MAX_BYTES=$cap" -- run_work
+done
+for algorithm in oneshot twoshot; do
+    ONEHOP_ALGO=$algorithm expect_served "ONEHOP_ALGO=$algorithm" $algorithm \
+        -- run_app --nranks 4 --counts 1,17,4000001 --types f32 --offsets 1:3 --batch 1
+done
+printf 'onehop tuning 1\n' >"$scratch/empty" # a file that is refused, or empty: the shipped table, or a shape for any size
+ONEHOP_TUNING_FILE=$scratch/empty expect_served "no table of a file" -- run_work
+expect_served "one thread, groups" -- run_work --local 3 --group 4
+expect_served "threads, two communicators, streams" -- run_work --local 3 --threads --comms 2 --streams 3
+expect_served "in graphs" -- run_work --graph 2
+expect_served "non-blocking communicators" -- run_work --make nonblocking
+expect_served "splits" -- run_app --nranks 4 --make split --split-colors 0,0,1,1 --counts 1,5000 --batch 2
+expect_served "beyond any table, in many parts" twoshot -- run_app --nranks 2 --counts 60000001 --types f32 --batch 1
+expect_served "the same in one thread" twoshot -- run_app --nranks 2 --local 2 --counts 60000001 --types f32 --batch 1
+# Ranks that are later than the patience of other communicators: NCCL waits for them in the first call, too.
+expect_served "a rank that is late" -- run_app --nranks 2 --counts 100 --batch 1 --jitter 4000000 --seed 3
+NCCL_RUNTIME_CONNECT=0 expect_served "a rank that is late where NCCL does not wait" \
+    -- run_app --nranks 2 --counts 100 --batch 1 --jitter 4000000 --seed 3
+
+# --- not served
+
+# expect_variant NAME REASON -- COMMAND...: the reason is on every rank, once at WARN, and in the statistics.
+expect_variant() {
+    local reason=$2 ranks
+    expect_stock "$@"
+    ranks=$(count_of 'falls back to NCCL')
+    [ "$(count_of "WARN comm .*: not invariant, NCCL executes its allreduces: .*$reason")" = "$ranks" ] &&
+        [ "$(count_of 'stats: .* invariant=no reason: ')" = "$ranks" ]
+    tap_point $? "$1: each rank warns once" "$(diagnosis)"
+}
+NCCL_P2P_DISABLE=1 expect_variant "NCCL_P2P_DISABLE=1" "NCCL_P2P_DISABLE=1" -- run_work
+NCCL_CTA_POLICY=2 expect_variant "zero-CTA policy" "zero-CTA policy" -- run_work
+SIMNODE_TOPOLOGY=pcie-only expect_variant "no NVLink" "not joined by NVLink" -- run_app --nranks 4 --counts 1,5000
+expect_stock "not on one rank" "ONEHOP_INVARIANT is [01] here and [01] on rank" -- run_work --rank-env 1:ONEHOP_INVARIANT=0
+[ "$(count_of 'WARN comm .*: not invariant')" = 2 ]
+tap_point $? "not on one rank: the others warn" "$(diagnosis)"
+
+# --- the command
+
+run_limited "$onehop" run --invariant --stats -- "$app" --timeout $limit "${work[@]}"
+[ "$status" = 0 ] && grep -q '^onehop: invariant: yes$' "$out" && grep -q '^onehop: [0-9]* of [0-9]* ncclAllReduce calls served' "$out"
+tap_point $? "onehop run --invariant --stats" "$(diagnosis)"
+unset ONEHOP_INVARIANT
+NCCL_P2P_DISABLE=1 run_limited "$onehop" run --invariant --stats -- "$app" --timeout $limit "${work[@]}"
+grep -q '^onehop: invariant: no: 3 of 3 communicators and ranks had sums by NCCL: .*NCCL_P2P_DISABLE=1' "$out"
+tap_point $? "and why not" "$(diagnosis)"
+run_limited "$onehop" run --stats -- "$app" --timeout $limit "${work[@]}"
+! grep -q 'invariant' "$out"
+tap_point $? "nothing of it where nobody asks" "$(diagnosis)"
+tap_done
