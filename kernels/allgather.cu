@@ -44,7 +44,7 @@ OH_DEVICE bool allgather_words(const oh_kernel_args &args, const Message &messag
     for (int b = 0; b < batch; b++) {
         oh_materialize_addresses(message.input(own.index(own.first, b)), oh_epoch_address(args));
     }
-    oh_kernel_begin(args);
+    const uint32_t trigger = oh_kernel_begin(args);
     oh_word16 mine[batch];
     oh_spin spin = {0};
     uint32_t held;
@@ -70,7 +70,7 @@ OH_DEVICE bool allgather_words(const oh_kernel_args &args, const Message &messag
     if (!oh_gather<batch, single>(receiver, own, slot, held, &spin, take)) {
         return false;
     }
-    oh_epoch_finish(args, epoch);
+    oh_epoch_finish(args, epoch, trigger);
     return true;
 }
 

@@ -152,7 +152,7 @@ OH_DEVICE bool broadcast_words(const oh_kernel_args &args, const Message &messag
     const oh_receiver<type, ranks, 1> receiver(args, (int)nranks, section_bytes);
     const oh_sender<type, ranks> sender(args, (int)nranks, section_bytes);
 
-    oh_kernel_begin(args);
+    const uint32_t trigger = oh_kernel_begin(args);
     broadcast_thread<batch, single, Bytes, Message> thread = {args,          message, own, receiver, sender,
                                                               section_bytes, 0,       0,   {0}};
     const uint32_t epoch = oh_epoch_of(args, &thread.held);
@@ -161,7 +161,7 @@ OH_DEVICE bool broadcast_words(const oh_kernel_args &args, const Message &messag
     if (!thread.receive_all()) {
         return false;
     }
-    oh_epoch_finish(args, epoch);
+    oh_epoch_finish(args, epoch, trigger);
     return true;
 }
 

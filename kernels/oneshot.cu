@@ -143,7 +143,7 @@ OH_DEVICE bool oneshot_words(const oh_kernel_args &args, const Message &message)
     for (int b = 0; b < batch; b++) {
         oh_materialize_addresses(message.input(own.index(own.first, b)), oh_epoch_address(args));
     }
-    oh_kernel_begin(args);
+    const uint32_t trigger = oh_kernel_begin(args);
     oneshot_thread<batch, single, Reduction, Message> thread = {args, message, own, receiver, sender, Reduction(args),
                                                                 0,    0,       0,   {0}};
     oh_word16 mine[batch];
@@ -157,7 +157,7 @@ OH_DEVICE bool oneshot_words(const oh_kernel_args &args, const Message &message)
     if (!thread.receive_all(mine)) {
         return false;
     }
-    oh_epoch_finish(args, epoch);
+    oh_epoch_finish(args, epoch, trigger);
     return true;
 }
 

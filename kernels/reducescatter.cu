@@ -43,7 +43,7 @@ OH_DEVICE bool reducescatter_words(const oh_kernel_args &args, const Message &me
     const oh_operand_receiver<type, ranks> receiver(args, (int)nranks, words * OH_WORD_BYTES);
     const oh_sender<type, ranks> sender(args, (int)nranks, words * OH_WORD_BYTES);
 
-    oh_kernel_begin(args);
+    const uint32_t trigger = oh_kernel_begin(args);
     scatter_thread<batch, single, Reduction, parts_t> thread = {args,   parts,           (int)nranks, own, receiver,
                                                                 sender, Reduction(args), {0},         0};
     oh_word16 theirs[batch][ranks];
@@ -54,7 +54,7 @@ OH_DEVICE bool reducescatter_words(const oh_kernel_args &args, const Message &me
     if (!thread.reduce(slot, [&](uint32_t i, const oh_word16 &sum) { message.store(i, sum); })) {
         return false;
     }
-    oh_epoch_finish(args, epoch);
+    oh_epoch_finish(args, epoch, trigger);
     return true;
 }
 

@@ -67,7 +67,7 @@ OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
 
     const oh_thread_words<batch> own = {chunks.words, oh_block() * oh_threads() + oh_thread(),
                                         oh_blocks() * oh_threads()};
-    oh_kernel_begin(args);
+    const uint32_t trigger = oh_kernel_begin(args);
     scatter_thread<batch, single, Reduction, chunks_t> thread = {args,   chunks,          (int)nranks, own, scattered,
                                                                  sender, Reduction(args), {0},         0};
     oh_word16 theirs[batch][ranks];
@@ -85,7 +85,7 @@ OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
     if (!reduced || !oh_gather<batch, single>(gathered, own, gather_slot, thread.held, &thread.spin, take)) {
         return false;
     }
-    oh_epoch_finish(args, epoch);
+    oh_epoch_finish(args, epoch, trigger);
     return true;
 }
 

@@ -36,14 +36,17 @@ OH_DEVICE uint32_t oh_epoch_of(const oh_kernel_args &args, uint32_t *held_p)
 
 /*
  * Waits for the previous kernel. Before its wait a kernel reads its arguments only, since the previous kernel may still
- * poll. A kernel triggers early only after its own wait, so at most two kernels of a communicator are resident.
+ * poll. A kernel triggers early only after its own wait, so at most two kernels of a communicator are resident. Returns
+ * args.trigger for oh_epoch_finish, in a register: to load it there cost each kernel 0.02 us (2 x H200).
  */
-OH_DEVICE void oh_kernel_begin(const oh_kernel_args &args)
+OH_DEVICE uint32_t oh_kernel_begin(const oh_kernel_args &args)
 {
+    const uint32_t trigger = oh_warp_keep(args.trigger);
     oh_pdl_wait();
-    if (args.trigger == OH_TRIGGER_EARLY) {
+    if (trigger == OH_TRIGGER_EARLY) {
         oh_pdl_trigger();
     }
+    return trigger;
 }
 
 /* Reports to the host that this kernel still waits, and in which call. */
@@ -121,10 +124,10 @@ template <class HaveArrived> OH_DEVICE bool oh_poll(const oh_kernel_args &args, 
  * grid all OH_MAX_BLOCKS words are equal. In one kernel no word is written by two blocks, or read by one block and
  * written by another.
  */
-OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch)
+OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch, uint32_t trigger)
 {
     oh_block_sync(); /* all threads have read this block's epoch word, and have received all their words */
-    if (args.trigger == OH_TRIGGER_LATE) {
+    if (trigger == OH_TRIGGER_LATE) {
         oh_pdl_trigger(); /* after the barrier: the first thread that triggers does so for its block */
     }
     for (uint32_t b = oh_block() + oh_thread() * oh_blocks(); b < OH_MAX_BLOCKS; b += oh_threads() * oh_blocks()) {

@@ -87,7 +87,7 @@ else
     expect_found "a store of GPU scope" $primitives 's/st\.relaxed\.sys\.global\.v2/st.relaxed.gpu.global.v2/' 'gpu.global.v2.b64 is no'
     expect_found "32-bit elements" $primitives 's/ld\.relaxed\.sys\.global\.v2\.b64 {half0, half1}, \[%4\];.*/ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"/; /mov.b64 {%0, %1}, half0/d' 'v4.u32 is no access'
     expect_found "no wait" $primitives '/griddepcontrol\.wait;/d' 'before the wait'
-    expect_found "a load before the wait" kernels/oneshot.cu 's/^    oh_kernel_begin(args);/    const uint32_t early = oh_word_load(oh_epoch_address(args)); oh_assume(early != 7);\n&/' 'before the wait'
+    expect_found "a load before the wait" kernels/oneshot.cu 's/^    const uint32_t trigger = oh_kernel_begin(args);/    const uint32_t early = oh_word_load(oh_epoch_address(args)); oh_assume(early != 7);\n&/' 'before the wait'
     expect_found "a trigger at the end" kernels/wait.cuh 's/if (args.trigger == OH_TRIGGER_LATE) {/{/' 'without a test'
     expect_found "an early trigger" kernels/wait.cuh 's/if (args.trigger == OH_TRIGGER_EARLY) {/{/' 'without a test'
 fi

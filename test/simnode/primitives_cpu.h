@@ -89,6 +89,11 @@ OH_DEVICE void oh_materialize_addresses(const void *, const void *)
 {
 }
 
+OH_DEVICE uint32_t oh_warp_keep(uint32_t value)
+{
+    return value;
+}
+
 OH_DEVICE void oh_materialize(uint32_t *)
 {
 }
