@@ -12,6 +12,8 @@
 
 enum {
     OH_NVML_SUCCESS = 0,
+    OH_NVML_INVALID_ARGUMENT = 2,
+    OH_NVML_NOT_SUPPORTED = 3,
     /* nvmlGpuP2PCapsIndex_t */
     OH_NVML_P2P_READ = 0,
     OH_NVML_P2P_WRITE = 1,

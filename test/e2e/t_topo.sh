@@ -70,7 +70,7 @@ answers 0 '^direct access \(P2P\) between all: \?\?pa$' "no NVML: CUDA alone pro
 
 if unshare -rm mount -t tmpfs none /sys 2>/dev/null; then
     run_limited unshare -rm sh -c 'mount -t tmpfs none /sys; exec "$@"' sh "$onehop" topo
-    answers 0 '^  GPU0 .* -$' "no /sys: hwloc's own words stay away"
+    answers 0 '^  GPU0 .* \?$' "no /sys: hwloc's own words stay away"
 else
     tap_skip "no /sys" "tmpfs cannot be mounted here"
 fi
@@ -87,7 +87,7 @@ done < <(sed 's/ *\([0-9][0-9]*:\)/\n\1/g' <<<"$remedies" | sed '/^ *$/d')
 SIMNODE_FAIL=cuInit topo
 complains 1 'cuInit: CUDA_ERROR_[A-Z_]+ \([0-9]+\).*; what to do: ' "cuInit's error has its number"
 
-# hwloc's facts: of the whole machine, whatever the cpuset; lists of any length; what it does not know is "-".
+# hwloc's facts: of the whole machine, whatever the cpuset; lists of any length; what it does not know is "?".
 fixtures=$abs_top_srcdir/test/fixtures
 if grep -q '^#define HAVE_HWLOC 1' "$abs_top_builddir/config.h"; then
     export SIMNODE_TOPOLOGY=pcie-only
@@ -96,7 +96,14 @@ if grep -q '^#define HAVE_HWLOC 1' "$abs_top_builddir/config.h"; then
     [ "$(sed -n '/^CPU affinity of GPU2, GPU3: /,/^$/p' out | tr -d ' \n' | sed 's/.*://')" = "$(seq -s , 1 2 63)" ] &&
         grep -qE '^  GPU3 .* 0000:58:00.0$' out
     tap_point $? "a list of CPUs is whole" "$(diagnosis)"
-    HWLOC_XMLFILE=$fixtures/hwloc-no-bridges.xml answers 1 '^  GPU1  - +X +- +- +- +-$' "GPUs beside no node" -- topo
+    HWLOC_XMLFILE=$fixtures/hwloc-no-bridges.xml answers 1 '^  GPU1  - +X +- +- +\? +\?$' "GPUs beside no node" -- topo
+    sed '/Package" os_index="1"/,/^<\/object>/d; s/cpuset="0xffffffff,0xffffffff"/cpuset="0x55555555,0x55555555"/
+        /Machine/s/ nodeset="0x00000003"/ nodeset="0x00000001"/' "$fixtures/hwloc-no-bridges.xml" >hidden.xml
+    HWLOC_XMLFILE=$scratch/hidden.xml answers 1 '^  GPU3  - +- +- +X +\? +\?$' "GPUs beside a node that is hidden" -- topo
+    HWLOC_XMLFILE=$fixtures/hwloc-several-nodes.xml answers 1 '^  GPU0   X +- +SYS +SYS +0-3 +0-1$' \
+        "a package with two nodes, of which any may be nearer" -- topo
+    grep -qE '^  GPU2  SYS +SYS +X +NODE +4-7 +2-3$' out
+    tap_point $? "a package with two kinds of memory" "$(diagnosis)"
     unset SIMNODE_TOPOLOGY
 else
     tap_skip "hwloc's facts" "built without hwloc"
@@ -133,6 +140,19 @@ complains 1 'no usable CUDA driver|CUDA sees no GPU' "a machine without GPU can 
 CUDA_VISIBLE_DEVICES=$'0,1,\e[31m\xff' topo --save escape.json
 answers 0 '^CUDA_VISIBLE_DEVICES=0,1,[?]\[31m[?]$' "what a terminal does not take is recorded as '?'" \
     -- topo --load escape.json
+# A fact that speaks against a yes makes a no of it, or has a note.
+for change in 's/"ipc": true/"ipc": false/' 's/"compute_mode": 0/"compute_mode": 2/' 's/"mig": false/"mig": true/' \
+    's/"compute_major": 9/"compute_major": 7/' 's/"fabric_state": .*/"fabric_state": 1,/' \
+    's/"fabric_state": .*/"fabric_state": 2,/' 's/"fabric_state": .*/"fabric_state": 3, "fabric_status": 999,/' \
+    's/"nvlinks": [1-9]*/"nvlinks": 0/; s/"nvlinks_down": 0/"nvlinks_down": 18/' \
+    's/"nvlinks_down": 0/"nvlinks_down": 1/' 's/"cuda_atomics": true/"cuda_atomics": false/' \
+    's/"cuda_access": true/"cuda_access": false/' 's/"nvml_nvlink": true/"nvml_nvlink": false/' \
+    's/"nvml_read": true/"nvml_read": false/' 's/"nvml_write": true/"nvml_write": false/'; do
+    sed '/"fabric_status"/d' h200x8.json | sed "$change" >changed.json
+    topo --load changed.json
+    ! cmp -s h200x8.json changed.json && { [ "$status" = 1 ] || { [ "$status" = 0 ] && grep -q '^note: ' out; }; }
+    tap_point $? "a no or a note: $change" "$(diagnosis)"
+done
 head -c 500 h200x8.json >cut.json
 complains 2 '^onehop: topo: cut.json: not a recording of onehop topo: line [0-9]+: ' "a recording that is cut off" \
     -- topo --load cut.json
@@ -145,8 +165,32 @@ complains 2 '^onehop: topo: \.: Is a directory$' "a folder" -- topo --load .
 complains 2 'not a recording of onehop topo' "a file without end" -- topo --load /dev/zero
 complains 2 'but the matrix of nvidia-smi topo -m; record the machine by .onehop topo --save FILE. there$' \
     "a matrix of nvidia-smi" -- topo --load "$fixtures/nvidia-smi-matrix.txt"
-echo '<?xml version="1.0"?><nvidia_smi_log></nvidia_smi_log>' >smi.xml
-complains 2 'but XML of nvidia-smi -q; record the machine' "other XML" -- topo --load smi.xml
+while IFS='|' read -r text words; do
+    printf "$text" >other
+    complains 2 "^onehop: topo: other: not a recording of onehop topo$words.*; record the machine by .onehop topo --save" \
+        "another file: ${text:0:20}" -- topo --load other
+done <<'END'
+<?xml version="1.0"?><nvidia_smi_log></nvidia_smi_log>|, but XML of nvidia-smi -q
+<?xml version="1.0"?><a/>|, but other XML
+<system version="1"><cpu numaid="0"/></system>|, but a topology file of NCCL without GPUs
+<graphs version="1"></graphs>|, but a graph dump of NCCL
+<topology version="9.0"></topology>|, but XML of hwloc that is damaged, or of a later
+  GPU0 GPU1\nGPU0 X OK\nLegend:\n  OK = Status Ok|, but the matrix of nvidia-smi topo -p2p
+=====NVSMI LOG====|, but the text of nvidia-smi -q
++ NVIDIA-SMI 580.95 +|, but the text of nvidia-smi
+GPU 0: NVIDIA H100 (UUID: GPU-1)|, but a list of nvidia-smi
+n:1:1 [0] NCCL INFO Bootstrap|, but a log of NCCL
+graph onehop {|, but a graph of onehop topo
+verdict: onehop serves|, but a page of onehop
+Machine (1007GB total)\n  Package L#0|, but the text of lstopo, where .lstopo FILE.xml.
+\x1f\x8b\x08|, but a compressed file
+{"mode": "machine"}|
+[1]|
+words|: line 1:
+|: line 1:
+END
+sed 's/version="2.0"/version="9.0"/' "$fixtures/hwloc-cpuset.xml" >later.xml
+complains 2 'but XML of hwloc that is damaged, or of a later version' "XML of a later hwloc" -- topo --load later.xml
 chmod 000 future.json
 if [ -r future.json ]; then
     tap_skip "a recording that may not be read" "root may read everything"

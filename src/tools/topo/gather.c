@@ -19,7 +19,9 @@ static void gather_fabric(const struct oh_nvml *nvml, oh_nvml_device_t device, s
 {
     struct oh_nvml_fabric fabric;
     bool named = false;
-    if (!nvml->fabric_info || nvml->fabric_info(device, &fabric) != OH_NVML_SUCCESS) {
+    const int result = nvml->fabric_info ? nvml->fabric_info(device, &fabric) : OH_NVML_SUCCESS + 1;
+    if (result != OH_NVML_SUCCESS) {
+        gpu->fabric = result == OH_NVML_NOT_SUPPORTED ? OH_NVML_FABRIC_NOT_SUPPORTED : -1;
         return;
     }
     gpu->fabric = fabric.state;
@@ -67,10 +69,13 @@ static void gather_nvlinks(struct oh_node *node, int row)
     }
     gather_fabric(nvml, device, &node->gpu[row]);
     for (unsigned link = 0; link < OH_NVML_LINKS; link++) {
-        if (nvml->link_state(device, link, &active) != OH_NVML_SUCCESS) {
-            break; /* links are numbered without gaps */
+        const int result = nvml->link_state(device, link, &active);
+        if (result == OH_NVML_SUCCESS) {
+            add_link(nvml, device, link, active, node, row);
+        } else if (node->gpu[row].links < 0 &&
+                   (result == OH_NVML_NOT_SUPPORTED || result == OH_NVML_INVALID_ARGUMENT)) {
+            node->gpu[row].links = node->gpu[row].links_down = 0; /* the GPU has no such link */
         }
-        add_link(nvml, device, link, active, node, row);
     }
 }
 

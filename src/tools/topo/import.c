@@ -3,8 +3,9 @@
  * topo/import.c - a node from a file that another program has made
  *
  * Does: reads XML of hwloc (lstopo) and NCCL's topology dump (NCCL_TOPO_DUMP_FILE), which may hold anything. Names
- * other files that people have. No such file holds all facts that decide. Threads: one. Owns: nothing; the node owns
- * what is read.
+ *    other files that people have. No such file holds all facts that decide.
+ * Threads: one.
+ * Owns: nothing; the node owns what is read.
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -107,22 +108,39 @@ static bool read_dump(const char *text, struct oh_node *node)
 
 /* --- which file it is --------------------------------------------------------------------------------------------- */
 
+/* By what it holds. The first that fits counts. */
+static const struct {
+    const char *mark, *what;
+} files[] = {
+    {"<system", "a topology file of NCCL without GPUs"},
+    {"<graphs", "a graph dump of NCCL"},
+    {"nvidia_smi_log", "XML of nvidia-smi -q"},
+    {"<?xml", "other XML"},
+    {"CPU Affinity", "the matrix of nvidia-smi topo -m"},
+    {"Status Ok", "the matrix of nvidia-smi topo -p2p"},
+    {"NVSMI LOG", "the text of nvidia-smi -q"},
+    {"NVIDIA-SMI", "the text of nvidia-smi"},
+    {"(UUID: GPU-", "a list of nvidia-smi"},
+    {"NCCL INFO", "a log of NCCL"},
+    {"graph onehop {", "a graph of onehop topo --dot"},
+    {"verdict: ", "a page of onehop, which shows a part of the facts"},
+    {"Machine (", "the text of lstopo, where `lstopo FILE.xml` makes a file to load"},
+    {"\x1f\x8b", "a compressed file"},
+};
+
 bool oh_node_import(const char *text, struct oh_node *node_p, const char **what_p)
 {
     struct oh_node node = {.gpu = oh_tool_allocate(OH_NODE_GPUS * sizeof *node.gpu)};
-    const bool is_xml = text[strspn(text, " \t\r\n")] == '<';
+    const char first = text[strspn(text, " \t\r\n\xef\xbb\xbf")]; /* a mark of UTF-8 may be there */
     bool good = false;
     *what_p = "";
-    if (is_xml && strstr(text, "<system") && strstr(text, "<gpu ")) {
+    if (first == '<' && strstr(text, "<system") && strstr(text, "<gpu ")) {
         good = read_dump(text, &node);
-        *what_p = "a topology dump of NCCL without GPUs";
-    } else if (is_xml && strstr(text, "<topology")) {
-        good = oh_node_read_hwloc(text, &node);
-        *what_p = "XML of hwloc without a GPU of NVIDIA's, or that hwloc cannot read here";
-    } else if (is_xml) {
-        *what_p = strstr(text, "nvidia_smi_log") ? "XML of nvidia-smi -q" : "other XML";
-    } else if (strstr(text, "GPU0") && strstr(text, "CPU Affinity")) {
-        *what_p = "the matrix of nvidia-smi topo -m";
+    } else if (first == '<' && strstr(text, "<topology")) {
+        good = oh_node_read_hwloc(text, &node, what_p);
+    }
+    for (size_t i = 0; i < sizeof files / sizeof *files && !good && first != '{' && !*what_p[0]; i++) {
+        *what_p = strstr(text, files[i].mark) ? files[i].what : "";
     }
     if (!good) {
         oh_node_free(&node);

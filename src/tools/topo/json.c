@@ -16,6 +16,7 @@
 #include "tools/topo/node.h"
 
 #define SCHEMA 1
+#define HOW_TO_RECORD "; record the machine by `onehop topo --save FILE` there"
 
 enum kind {
     FACT,   /* enum oh_fact; null: unknown */
@@ -321,7 +322,7 @@ static bool read_node(struct reader *reader, const json_t *root)
     struct oh_node *node = &reader->node;
     int schema;
     if (!json_object_get(root, "schema") || !json_object_get(root, "gpus")) {
-        return refuse(reader, NULL, "not a recording of onehop topo");
+        return refuse(reader, NULL, "not a recording of onehop topo" HOW_TO_RECORD);
     }
     if (!read_number(reader, "schema", json_object_get(root, "schema"), SCHEMA, SCHEMA, &schema) ||
         !read_fields(reader, node_fields, root, node) ||
@@ -342,7 +343,8 @@ bool oh_node_parse(FILE *stream, struct oh_node *node_p, char *why_p, size_t why
     json_error_t error;
     struct reader reader = {.why = why_p, .why_size = why_size};
     json_t *root = json_loadf(stream, JSON_REJECT_DUPLICATES, &error);
-    bool good = root || refuse(&reader, NULL, "not a recording of onehop topo: line %d: %.80s", error.line, error.text);
+    bool good = root || refuse(&reader, NULL, "not a recording of onehop topo: line %d: %.60s" HOW_TO_RECORD,
+                               error.line, error.text);
     reader.node.gpu = oh_tool_allocate(OH_NODE_GPUS * sizeof *reader.node.gpu);
     good = good && read_node(&reader, root);
     json_decref(root);

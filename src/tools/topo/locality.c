@@ -37,12 +37,29 @@ static void fill_list(char list_p[OH_NODE_VALUE], hwloc_const_bitmap_t set)
     list_p[length < OH_NODE_VALUE ? length : 0] = '\0';
 }
 
-/* What a device is near to; NULL: not known, since hwloc has put it beside several nodes or packages at once. */
+/* SYS if a NUMA node is near one object alone, NODE if all nodes there have both, else "": not known. */
+static const char *node_path(hwloc_topology_t topology, hwloc_obj_t a, hwloc_obj_t b)
+{
+    bool apart = false, partly = hwloc_bitmap_iszero(a->cpuset) || hwloc_bitmap_iszero(b->cpuset);
+    for (hwloc_obj_t node = NULL; (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node));) {
+        const bool near_a = hwloc_bitmap_intersects(a->cpuset, node->cpuset);
+        const bool near_b = hwloc_bitmap_intersects(b->cpuset, node->cpuset);
+        const bool all_a = hwloc_bitmap_isincluded(a->cpuset, node->cpuset);
+        const bool all_b = hwloc_bitmap_isincluded(b->cpuset, node->cpuset);
+        apart = apart || (all_a && !near_b) || (all_b && !near_a);
+        partly = partly || ((near_a || near_b) && !(all_a && all_b));
+    }
+    return apart ? "SYS" : partly ? "" : "NODE";
+}
+
+/* What a device is near to; NULL: not known. hwloc puts a device beside all nodes if its own is unknown or hidden. */
 static hwloc_obj_t host_of(hwloc_topology_t topology, hwloc_obj_t device)
 {
     hwloc_obj_t host = device ? hwloc_get_non_io_ancestor_obj(topology, device) : NULL;
-    const bool one = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE) <= 1;
-    return host == hwloc_get_root_obj(topology) && !one ? NULL : host;
+    const bool somewhere =
+        host && host == hwloc_get_root_obj(topology) &&
+        (!node_path(topology, host, host)[0] || !hwloc_bitmap_isequal(host->nodeset, host->complete_nodeset));
+    return somewhere ? NULL : host;
 }
 
 static void fill_gpu(hwloc_topology_t topology, hwloc_obj_t object, struct oh_node_gpu *gpu)
@@ -92,11 +109,8 @@ static const char *path_of(hwloc_topology_t topology, hwloc_obj_t a, hwloc_obj_t
         return "PHB";
     }
     hwloc_obj_t host_a = host_of(topology, a), host_b = host_of(topology, b);
-    if (!host_a || !host_b || a->parent == host_a ||
-        b->parent == host_b) { /* no bridge: hwloc does not know the path */
-        return "";
-    }
-    return hwloc_bitmap_isequal(host_a->nodeset, host_b->nodeset) ? "NODE" : "SYS";
+    const bool known = host_a && host_b && a->parent != host_a && b->parent != host_b; /* the last two: by a bridge */
+    return known ? node_path(topology, host_a, host_b) : "";
 }
 
 static void fill(hwloc_topology_t topology, struct oh_node *node)
@@ -133,32 +147,36 @@ static void list_gpus(hwloc_topology_t topology, struct oh_node *node)
     oh_node_make_pairs(node);
 }
 
-/* Of this machine, or of XML that lists the GPUs, too. */
-static void locate(const char *xml, struct oh_node *node)
+/* Of this machine, or of XML that lists the GPUs, too. Returns whether hwloc can read it. */
+static bool locate(const char *xml, struct oh_node *node)
 {
     hwloc_topology_t topology;
-    setenv("HWLOC_HIDE_ERRORS", "2", 0); /* what hwloc does not know is "-" on the page */
+    setenv("HWLOC_HIDE_ERRORS", "2", 0); /* what hwloc does not know is "?" on the page */
     if (hwloc_topology_init(&topology) != 0) {
-        return;
+        return false;
     }
     /* PCI devices only: hwloc's own CUDA and NVML parts find OS devices, and are not loaded. */
-    if ((!xml || hwloc_topology_set_xmlbuffer(topology, xml, (int)strlen(xml) + 1) == 0) &&
+    const bool good =
+        (!xml || hwloc_topology_set_xmlbuffer(topology, xml, (int)strlen(xml) + 1) == 0) &&
         hwloc_topology_set_type_filter(topology, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) == 0 &&
         hwloc_topology_set_type_filter(topology, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT) == 0 &&
-        hwloc_topology_set_flags(topology, WHOLE_MACHINE) == 0 && hwloc_topology_load(topology) == 0) {
-        if (xml) {
-            list_gpus(topology, node);
-        }
+        hwloc_topology_set_flags(topology, WHOLE_MACHINE) == 0 && hwloc_topology_load(topology) == 0;
+    if (good && xml) {
+        list_gpus(topology, node);
+    }
+    if (good) {
         fill(topology, node);
     }
     hwloc_topology_destroy(topology);
+    return good;
 }
 
 #else
 
-static void locate(const char *xml, struct oh_node *node)
+static bool locate(const char *xml, struct oh_node *node)
 {
     (void)xml, (void)node;
+    return false;
 }
 
 #endif
@@ -168,9 +186,10 @@ void oh_node_locate(struct oh_node *node)
     locate(NULL, node);
 }
 
-bool oh_node_read_hwloc(const char *text, struct oh_node *node)
+bool oh_node_read_hwloc(const char *text, struct oh_node *node, const char **what_p)
 {
     snprintf(node->source, sizeof node->source, "XML of hwloc");
-    locate(text, node);
+    *what_p = locate(text, node) ? "XML of hwloc without a GPU of NVIDIA's"
+                                 : "XML of hwloc that is damaged, or of a later version than this build's hwloc";
     return node->visible > 0;
 }

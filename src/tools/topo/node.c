@@ -72,7 +72,7 @@ const char *oh_node_fabric(const struct oh_node_gpu *gpu)
     if (gpu->fabric == OH_NVML_FABRIC_COMPLETED && gpu->fabric_status != OH_NVML_SUCCESS) {
         return "failed";
     }
-    return gpu->fabric >= 0 && gpu->fabric <= OH_NVML_FABRIC_COMPLETED ? words[gpu->fabric] : "-";
+    return gpu->fabric >= 0 && gpu->fabric <= OH_NVML_FABRIC_COMPLETED ? words[gpu->fabric] : "?";
 }
 
 bool oh_node_is_simulated(const struct oh_node *node)

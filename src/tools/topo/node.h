@@ -135,7 +135,7 @@ void oh_node_cell(const struct oh_node_pair *pair, char *text_p, size_t size);
 /* True when the matrix says that NVLink joins the pair. */
 bool oh_node_has_nvlink(const struct oh_topo_pair *pair);
 
-/* "ready", "not started", ...; "-" where there is none or it is not known. */
+/* "ready", "not started", ...; "-" where the GPU has no fabric, "?" where that is not known. */
 const char *oh_node_fabric(const struct oh_node_gpu *gpu);
 
 /* True when it is no real machine: the simulated node, or a recording made by hand. The words begin what is said of it.
@@ -156,7 +156,7 @@ bool oh_node_parse(FILE *stream, struct oh_node *node_p, char *why_p, size_t why
  */
 bool oh_node_import(const char *text, struct oh_node *node_p, const char **what_p);
 
-/* Fills a node from XML of hwloc: false if there are no GPUs, or without hwloc. */
-bool oh_node_read_hwloc(const char *text, struct oh_node *node);
+/* Fills a node from XML of hwloc. Returns false, with what the file is, without GPUs or if hwloc cannot read it. */
+bool oh_node_read_hwloc(const char *text, struct oh_node *node, const char **what_p);
 
 #endif

@@ -17,16 +17,16 @@
 #define LIST 24   /* longer lists stand below the matrix */
 #define WIDTH 118 /* of a line that is broken */
 
-/* Text, or "-" for none. */
-static const char *or_dash(const char *text)
+/* Text, or "?" where it is not known. */
+static const char *or_unknown(const char *text)
 {
-    return text[0] ? text : "-";
+    return text[0] ? text : "?";
 }
 
 /* A list that is too long for a column stands below the matrix. */
 static const char *list_cell(const char *list)
 {
-    return strlen(list) > LIST ? "below" : or_dash(list);
+    return strlen(list) > LIST ? "below" : or_unknown(list);
 }
 
 static const char *fact_word(enum oh_fact fact)
@@ -72,19 +72,19 @@ static void print_gpus(const struct oh_node *node, FILE *stream)
             "mode", "NVLink", "fabric", "root port");
     for (int i = 0; i < node->visible; i++) {
         const struct oh_node_gpu *gpu = &node->gpu[i];
-        char label[16], capability[32] = "?", links[32] = "-";
+        char label[16], capability[32] = "?", links[32] = "?";
         if (gpu->topo.compute_major > 0 && gpu->topo.compute_minor >= 0) {
             snprintf(capability, sizeof capability, "%d.%d", gpu->topo.compute_major, gpu->topo.compute_minor);
         }
-        if (gpu->links > 0 || gpu->links_down > 0) {
-            snprintf(links, sizeof links, gpu->links_down > 0 ? "%d/%d" : "%d", gpu->links,
-                     gpu->links + gpu->links_down);
+        if (gpu->links >= 0) {
+            const int all = gpu->links + (gpu->links_down > 0 ? gpu->links_down : 0);
+            snprintf(links, sizeof links, all == 0 ? "-" : all > gpu->links ? "%d/%d" : "%d", gpu->links, all);
         }
         snprintf(label, sizeof label, "GPU%d", i);
-        fprintf(stream, "  %-6s%-14s%-*.*s  %-6s%-5s%-5s%-11s%-8s%-13s%s\n", label, or_dash(gpu->topo.bus_id), width,
+        fprintf(stream, "  %-6s%-14s%-*.*s  %-6s%-5s%-5s%-11s%-8s%-13s%s\n", label, or_unknown(gpu->topo.bus_id), width,
                 width, gpu->topo.name, capability, fact_word(gpu->topo.mig), fact_word(gpu->ipc),
                 gpu->compute_mode >= 0 && gpu->compute_mode < 4 ? modes[gpu->compute_mode] : "?", links,
-                oh_node_fabric(gpu), or_dash(gpu->root));
+                oh_node_fabric(gpu), or_unknown(gpu->root));
     }
     fprintf(stream, "\n");
 }
@@ -136,25 +136,34 @@ static bool about_numa(const struct oh_node *node, int gpu, char *text_p, size_t
     return snprintf(text_p, size, "%s", node->gpu[gpu].numa) > LIST;
 }
 
-static bool about_links(const struct oh_node *node, int gpu, char *text_p, size_t size)
-{
-    const int up = node->gpu[gpu].links, down = node->gpu[gpu].links_down;
-    snprintf(text_p, size, "%d of %d NVLinks %s down", down, up + down, down == 1 ? "is" : "are");
-    return up >= 0 && down > 0;
-}
+/* Of what speaks against a GPU that is served. A pair that is refused has it in its remedy. */
+#define YET_SERVED                                                                                                     \
+    ", but NVML or CUDA report NVLink and direct access to peers, which is all that onehop needs; if programs fail "   \
+    "there, check "
 
-/* A pair with NVLink that is refused has the fabric in its remedy. */
-static bool about_fabric(const struct oh_node *node, int gpu, char *text_p, size_t size)
+static bool serves_any(const struct oh_node *node, int gpu)
 {
     bool served = false;
     for (int i = 0; i < node->visible; i++) {
         served = served || (i != gpu && oh_node_serves_pair(node, gpu, i));
     }
+    return served;
+}
+
+static bool about_links(const struct oh_node *node, int gpu, char *text_p, size_t size)
+{
+    const int up = node->gpu[gpu].links, down = node->gpu[gpu].links_down;
+    snprintf(text_p, size, "%d of %d NVLinks %s down%s", down, up + down, down == 1 ? "is" : "are",
+             up == 0 && serves_any(node, gpu) ? YET_SERVED "`nvidia-smi nvlink -s`" : "");
+    return up >= 0 && down > 0;
+}
+
+static bool about_fabric(const struct oh_node *node, int gpu, char *text_p, size_t size)
+{
     snprintf(text_p, size,
-             "the fabric is \"%s\" (NVML: state %d, status %d), but NVML or CUDA report NVLink and direct access to "
-             "peers, which is all that onehop needs; if programs fail there, check the service nvidia-fabricmanager",
+             "the fabric is \"%s\" (NVML: state %d, status %d)" YET_SERVED "the service nvidia-fabricmanager",
              oh_node_fabric(&node->gpu[gpu]), node->gpu[gpu].fabric, node->gpu[gpu].fabric_status);
-    return served && oh_node_fabric_is_down(&node->gpu[gpu]);
+    return oh_node_fabric_is_down(&node->gpu[gpu]) && serves_any(node, gpu);
 }
 
 static bool about_atomics(const struct oh_node *node, int gpu, char *text_p, size_t size)
@@ -324,7 +333,7 @@ static void print_environment(const struct oh_node *node, FILE *stream)
         }
     }
     for (int i = node->visible; i < node->visible + node->hidden; i++) {
-        fprintf(stream, "not visible to CUDA here: %s  %s\n", or_dash(node->gpu[i].topo.bus_id),
+        fprintf(stream, "not visible to CUDA here: %s  %s\n", or_unknown(node->gpu[i].topo.bus_id),
                 node->gpu[i].topo.name);
         any = true;
     }
