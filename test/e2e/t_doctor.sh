@@ -43,12 +43,16 @@ ONEHOP_INVARIANT=1 NCCL_P2P_DISABLE=1 expect "invariant, and why not" 1 'no +inv
 NCCL_ALGO=^NVLS expect "NCCL_ALGO=^NVLS pins nothing" 0 '^verdict: yes' -- doctor
 rm "$HOME/.nccl.conf"
 CUDA_VISIBLE_DEVICES=2 expect "one GPU visible: cannot be told" 2 'CUDA_VISIBLE_DEVICES=2 shows one GPU' -- doctor
-if grep -qE 'any|sm_90|compute_[89]0' "$abs_top_builddir/kernels/architectures"; then
-    SIMNODE_NAME="NVIDIA H200" expect "kernels for this GPU" 0 '^verdict: yes' -- doctor
-else
-    SIMNODE_NAME="NVIDIA H200" expect "no kernels for this GPU" 1 \
-        '^verdict: no: this build has no kernels for NVIDIA H200, of compute capability 9.0 \(it has: ' -- doctor
-fi
+for kind in 'h200x4 9.0 any|sm_90|compute_[89]0' 'a100x4-direct 8.0 any|sm_80|compute_80'; do
+    read -r topology capability targets <<<"$kind"
+    SIMNODE_TOPOLOGY=$topology SIMNODE_NAME="NVIDIA GPU" doctor
+    if grep -qE "$targets" "$abs_top_builddir/kernels/architectures"; then
+        expect "kernels for $capability" 0 '^verdict: yes'
+    else
+        expect "no kernels for $capability" 1 \
+            "^verdict: no: this build has no kernels for NVIDIA GPU, of compute capability $capability \(it has: "
+    fi
+done
 ONEHOP_SHM_DIR=/nowhere/at/all expect "no folder to meet in" 1 'no +shared_memory +/nowhere/at/all: No such file' \
     -- doctor
 ONEHOP_LIBRARY=/nowhere/x.so expect "no library" 1 'no +library +ONEHOP_LIBRARY=/nowhere/x.so: No such file' -- doctor

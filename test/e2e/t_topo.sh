@@ -76,8 +76,9 @@ else
 fi
 
 # A cause and a remedy of its own for each of cuInit's errors; the number is enough.
-remedies='2:free memory 34:stubs 46:holds the GPU 101:nvidia-smi -L 304:/dev/nvidia 802:in a virtual machine it is the host
-    803:`compat` folder out 804:image for an older CUDA 805:MPS daemon 807:MPS server is ready 999:nvidia-uvm'
+remedies='2:free memory 34:stubs 46:holds the GPU 101:nvidia-smi -L 102:licence 214:ECC
+    304:/dev/nvidia 802:in a virtual machine it is the host
+    803:`compat` folder out 804:image for an older CUDA 805:MPS daemon 807:MPS server is ready 808:higher limit 999:nvidia-uvm'
 while IFS=: read -r number words; do
     cat >driver.json <<END
 {"schema": 1, "driver": "580.95.05", "gpus": [], "problem": "no usable CUDA driver: cuInit: unknown CUDA error ($number)"}
@@ -108,6 +109,17 @@ if grep -q '^#define HAVE_HWLOC 1' "$abs_top_builddir/config.h"; then
 else
     tap_skip "hwloc's facts" "built without hwloc"
 fi
+
+# The verdict is on the machine; a build may lack kernels for it.
+for kind in 'h200x4 9.0 any|sm_90|compute_[89]0' 'a100x4-direct 8.0 any|sm_80|compute_80'; do
+    read -r topology capability targets <<<"$kind"
+    SIMNODE_TOPOLOGY=$topology SIMNODE_NAME="NVIDIA GPU" topo
+    if grep -qE "$targets" "$abs_top_builddir/kernels/architectures"; then
+        answers 0 '^verdict: onehop serves these 4 GPUs' "kernels for $capability"
+    else
+        complains 1 "topo: this build has no kernels for NVIDIA GPU, of compute capability $capability" "no kernels for $capability"
+    fi
+done
 
 # The fabric's state, and what to do about it.
 SIMNODE_TOPOLOGY=fabric-down answers 1 '^  GPU0 .* not started ' "the fabric's state" -- topo

@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #include "comm/shared/segment.h"
-#include "gpu/architecture.h"
 #include "gpu/driver.h"
 #include "tools/shared/options.h"
 #include "tools/shared/tool.h"
@@ -126,25 +125,11 @@ static void check_driver(struct oh_doctor_report *report)
     }
 }
 
-/* A build without kernels for a GPU loads, and all its calls fall back. The simulated node needs none. */
 static void check_kernels(struct oh_doctor_report *report)
 {
-    int count = 0;
-    if (oh_driver_open() != ncclSuccess || oh_driver.device_get_count(&count) != CUDA_SUCCESS) {
-        return;
-    }
-    for (int i = 0; i < count; i++) {
-        struct oh_topo_gpu gpu;
-        oh_topo_gpu_gather(i, &gpu);
-        if (!oh_tool_is_simulated(gpu.name) &&
-            !oh_architectures_include(oh_architectures, gpu.compute_major, gpu.compute_minor)) {
-            oh_doctor_add(report, "kernels", OH_ANSWER_NO,
-                          "this build has no kernels for %s, of compute capability %d.%d (it has: %s); build onehop "
-                          "where the GPUs are, or with NVCC_GENCODE",
-                          gpu.name, gpu.compute_major, gpu.compute_minor,
-                          oh_architectures[0] ? oh_architectures : "none");
-            return;
-        }
+    char why[OH_DOCTOR_TEXT];
+    if (oh_tool_lacks_kernels(why, sizeof why)) {
+        oh_doctor_add(report, "kernels", OH_ANSWER_NO, "%s", why);
     }
 }
 

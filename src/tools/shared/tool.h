@@ -127,6 +127,9 @@ void oh_tool_driver_error(char *text_p, size_t size);
 /* The verdict of `onehop topo` on the GPUs of this machine, and its reason. Returns their number. */
 int oh_tool_assess_gpus(bool *served_p, char *text_p, size_t size);
 
+/* Returns true, with one sentence, if this build has no kernels for a GPU here: it loads, and all calls fall back. */
+bool oh_tool_lacks_kernels(char *text_p, size_t size);
+
 /*
  * Begins the whole command again with the simulated node of the build tree in front of CUDA, NVML and NCCL; argv is the
  * subcommand's. Returns when that is so already. Ends the command when it cannot be done.

@@ -197,6 +197,8 @@ static const struct {
     {"CUDA_ERROR_DEVICE_UNAVAILABLE", 46,
      "end the program that holds the GPU, or allow several (as root): `nvidia-smi -c 0`; `nvidia-smi -q -d COMPUTE`"},
     {"CUDA_ERROR_INVALID_DEVICE", 101, "check CUDA_VISIBLE_DEVICES and the MIG instances: `nvidia-smi -L` lists both"},
+    {"CUDA_ERROR_DEVICE_NOT_LICENSED", 102, "get a licence for the virtual GPU: `nvidia-smi -q` shows its state"},
+    {"CUDA_ERROR_ECC_UNCORRECTABLE", 214, "reset the GPU or the host; check `nvidia-smi -q -d ECC` and dmesg (Xid)"},
     {"CUDA_ERROR_OPERATING_SYSTEM", 304,
      "check whether this user may open /dev/nvidia* (permissions, cgroup, seccomp), `ulimit -a`, and dmesg"},
     {"CUDA_ERROR_SYSTEM_NOT_READY", 802,
@@ -207,16 +209,15 @@ static const struct {
      "module after an upgrade"},
     {"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", 804,
      "take the `compat` folder out of LD_LIBRARY_PATH, or use an image for an older CUDA: these GPUs or this driver "
-     "take "
-     "no newer libcuda"},
+     "take no newer libcuda"},
     {"CUDA_ERROR_MPS_CONNECTION_FAILED", 805,
      "start the MPS daemon (nvidia-cuda-mps-control -d), whose pipe folder a container must share, or unset "
      "CUDA_MPS_PIPE_DIRECTORY"},
+    {"CUDA_ERROR_MPS_MAX", 808, "end programs that use the GPUs, or restart the MPS daemon with a higher limit"},
     {"CUDA_ERROR_MPS", 807, "wait until the MPS server is ready, or restart it: `echo quit | nvidia-cuda-mps-control`"},
     {"CUDA_ERROR_UNKNOWN", 999,
      "load the module nvidia-uvm (`nvidia-modprobe -u`) and let this user open /dev/nvidia-uvm (devices of the cgroup "
-     "or "
-     "container); check dmesg (Xid)"},
+     "or container); check dmesg (Xid)"},
     {"no usable CUDA driver", 0,
      "check `nvidia-smi` and dmesg: kernel module and libraries must have one version, 525 or later"},
 };
