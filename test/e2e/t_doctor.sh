@@ -106,6 +106,11 @@ expect "a preload that is not there" 1 '^verdict: no: .*LD_PRELOAD names /nowher
 NCCL_NET_PLUGIN=none,./libnccl-net-onehop.so hold "$holder" 0 1 "$scratch/id.10" hold
 expect "a plugin that is not there" 1 'NCCL_NET_PLUGIN names ./libnccl-net-onehop.so, which is not there' \
     -- doctor --pid "$pid"
+echo NCCL_NET_PLUGIN=/nowhere/libnccl-net-onehop.so >"$HOME/.nccl.conf"
+hold "$holder" 0 1 "$scratch/id.13" hold
+expect "a plugin of nccl.conf that is not there" 1 \
+    'NCCL_NET_PLUGIN names /nowhere/libnccl-net-onehop.so, which is not there' -- doctor --pid "$pid"
+rm "$HOME/.nccl.conf"
 (cd "$scratch" && cp "$abs_top_srcdir/README.md" libonehop.so)
 LD_PRELOAD=$scratch/libonehop.so hold "$holder" 0 1 "$scratch/id.11" hold
 expect "a preload that the loader refuses" 1 'LD_PRELOAD names .*/libonehop.so, which is there, but not for this' \

@@ -72,8 +72,23 @@ for front in "$runtime" "$runtime:/nowhere/libubsan.so.1" /nowhere/libclang_rt.a
 done
 run_limited bash -c 'LD_PRELOAD=$1 exec "$0" run env' "$onehop" "$runtime"
 expect "behind a sanitizer's runtime alone" 0 "^LD_PRELOAD=$runtime:$scratch/lib/libonehop.so\$"
-run_limited bash -c 'LD_PRELOAD=$1 exec "$0" run env' "$onehop" "/nowhere/libmylibasan.so $runtime"
-expect "in front of others" 0 "^LD_PRELOAD=$scratch/lib/libonehop.so:/nowhere/libmylibasan.so $runtime\$"
+run_limited bash -c 'LD_PRELOAD=$1 exec "$0" run env' "$onehop" "/nowhere/libmylibasan.so $runtime libm.so.6"
+expect "behind a runtime that others precede" 0 \
+    "^LD_PRELOAD=/nowhere/libmylibasan.so $runtime:$scratch/lib/libonehop.so:libm.so.6\$"
+run_limited bash -c 'LD_PRELOAD=$1 exec "$0" run env' "$onehop" /nowhere/libmylibasan.so
+expect "in front of what only sounds like one" 0 "^LD_PRELOAD=$scratch/lib/libonehop.so:/nowhere/libmylibasan.so\$"
+# A program that brings a runtime of its own; not every compiler has one.
+echo 'int main(void) { return 0; }' >"$scratch/empty.c"
+for sanitizer in address thread undefined; do
+    if gcc -fsanitize=$sanitizer "$scratch/empty.c" -o "$scratch/empty" 2>/dev/null && "$scratch/empty" 2>/dev/null; then
+        ONEHOP_LIBRARY=$plugin run "$scratch/empty"
+        expect "a program with the runtime of -fsanitize=$sanitizer" 0
+        ASAN_OPTIONS=exitcode=7 ONEHOP_LIBRARY=$plugin run env
+        expect "and its settings stay" 0 '^ASAN_OPTIONS=.*:exitcode=7$'
+    else
+        tap_skip "a program with the runtime of -fsanitize=$sanitizer" "gcc has none here"
+    fi
+done
 ONEHOP_LIBRARY=lib/libonehop.so run_limited env -C "$scratch" "$onehop" run env
 expect "a relative path is made a full one" 0 "^LD_PRELOAD=$scratch/lib/libonehop.so\$"
 ONEHOP_LIBRARY=/nowhere/x.so expect "ONEHOP_LIBRARY that is not there" 1 'ONEHOP_LIBRARY=/nowhere/x.so: No such file' \

@@ -16,6 +16,7 @@
 
 #include "tools/doctor/doctor.h"
 #include "tools/shared/live_reader.h"
+#include "util/nccl_conf.h"
 
 static FILE *open_proc(pid_t pid, const char *name)
 {
@@ -219,7 +220,7 @@ static void add_absence(pid_t pid, enum oh_answer answer, struct oh_doctor_repor
         const char *name, *separators;
     } variables[] = {{"LD_PRELOAD", " :"}, {"NCCL_NET_PLUGIN", ","}};
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
-        const char *value = getenv(variables[i].name);
+        const char *value = oh_nccl_variable(variables[i].name); /* nccl.conf may name a plugin, too */
         char *rest = value ? strdupa(value) : NULL;
         for (const char *word; (word = strsep(&rest, variables[i].separators));) {
             if (strstr(word, "onehop")) {

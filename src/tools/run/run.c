@@ -56,23 +56,29 @@ static void insert(const char *name, const char *front, const char *value, const
     free(text);
 }
 
-/* The length of the runtimes of sanitizers that LD_PRELOAD begins with: they must stay in front of all else. */
-static size_t length_of_runtimes(const char *preload)
+/* Whether a path is that of a sanitizer's runtime, which must be in front of all else. */
+static bool is_runtime(const char *path, size_t length)
 {
     static const char *const parts[] = {"libasan.", "libtsan.", "liblsan.", "libubsan.", "libhwasan.", "libclang_rt."};
+    const char *name = path + length;
+    while (name > path && name[-1] != '/') {
+        name--;
+    }
+    bool found = false;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        found = found || strncmp(name, parts[i], strlen(parts[i])) == 0;
+    }
+    return found;
+}
+
+/* The length of LD_PRELOAD up to the end of its last runtime of a sanitizer. */
+static size_t length_of_runtimes(const char *preload)
+{
     size_t length = 0;
     for (const char *word = preload; *word; word += strspn(word, ": ")) {
-        const char *const end = word + strcspn(word, ": ");
-        bool found = false;
-        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-            const char *at = strstr(word, parts[i]);
-            found = found || (at && at < end && (at == word || at[-1] == '/'));
-        }
-        if (!found) {
-            return length;
-        }
-        word = end;
-        length = (size_t)(end - preload);
+        const size_t of_word = strcspn(word, ": ");
+        length = is_runtime(word, of_word) ? (size_t)(word - preload) + of_word : length;
+        word += of_word;
     }
     return length;
 }
@@ -85,6 +91,9 @@ static void reach_by_preload(const char *library)
     sprintf(front, "%.*s%s", (int)length, preload, length > 0 ? ":" : "");
     insert("LD_PRELOAD", front, library, ": ", preload + length + strspn(preload + length, ": "));
     free(front);
+    /* A program may bring AddressSanitizer's runtime, which ends a program where it is not first; onehop defines none
+     * of the functions that the runtime does. */
+    insert("ASAN_OPTIONS", "", "verify_asan_link_order=0", ":", getenv("ASAN_OPTIONS"));
 }
 
 static void reach_by_audit(const char *library)
