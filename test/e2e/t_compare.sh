@@ -59,9 +59,11 @@ shift 2
 END
 chmod +x "$scratch/bin/srun"
 tags='s/^/[1,0]<stdout>:/ s/^/0:_/ s/^/[0]_/ s/^/_3:_/'
-log='node7:47:47_[0]_NCCL_INFO_AllReduce:_opCount_1a'
+log='node7:47:47_[0]_NCCL_INFO_AllReduce:_opCount_1a' warn='node7:47:47_[-1]_init.cc:12_NCCL_WARN_Mismatch'
 for how in $tags "/^_*[0-9]/s/4711/47$log\\n11/" "/^_*[0-9]/s/4711\\./&$log\\n$log\\n/" \
-    "/^_*[0-9]/s/_4711/&$log\\n/;s/^/0:_/;s/\\n/&0:_/"; do
+    "/^_*[0-9]/s/_4711/&$log\\n/;s/^/0:_/;s/\\n/&0:_/" \
+    "/^_*[0-9]/s/_4711/&[2026-11-25_08:09:10]_$log\\n/" \
+    "/^_*[0-9]/s/_4711\\./&\\n$warn\\n/" "/^_*[0-9]/s/_4711\\./&\\n[2026-11-25_08:09:10]_$warn\\n$log\\n/"; do
     HOW=${how//_/ } STAND_IN_FORM=old compare --bin "$bin" --repeat 1 --in-place --csv - --mpi 2 --mpirun "$scratch/bin/srun" \
         -- -b 1K -e 4K -f 4
     [ "$(grep -cE '^eager,float,sum,2,(1024,256|4096,1024),(stock|onehop),4711\.000,4711\.000,' "$out")" = 4 ] && [ ! -s "$err" ]
