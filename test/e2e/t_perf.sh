@@ -136,6 +136,9 @@ for case in '-G 20=--graph' '-t 2=--layout threads' '-J x.json=--json FILE' '-R 
     '-w 0=--warmup_iters 0: expected 1 or more'; do
     refuses "of nccl-tests: ${case%%=*}" 2 "^onehop: perf: .*${case#*=}" -- perf ${case%%=*}
 done
+for letter in t G J R r z I K N a x p y C S D V M u; do
+    refuses "of nccl-tests: -$letter" 2 '^onehop: perf: --[a-z_]+: an option of nccl-tests; ' -- perf -$letter 1
+done
 refuses "sizes without an element" 2 '--minbytes 3 --maxbytes 3: no size holds an element of the types; expected' \
     -- perf -b 3 -e 3 -d double
 refuses "too many rows" 2 ': more than 100000 rows; expected fewer' -- perf -b 1K -e 64G -i 64

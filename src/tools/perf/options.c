@@ -53,6 +53,9 @@ static void refuse_foreign(const char *name, const char *text, void *value)
         name_, letter_, refuse_foreign, instead_                                                                       \
     }
 
+#define BLOCKS "perf times blocks of calls: --iters and --rounds"
+#define NONE "perf has no such option"
+
 static void take_from(const char *name, const char *path, void *value)
 {
     struct oh_perf_options *options = value;
@@ -111,12 +114,20 @@ void oh_perf_parse(int argc, char **argv, struct oh_perf_options *o)
         FOREIGN("output_file", 'J', "perf has --json FILE and --csv FILE"),
         FOREIGN("local_register", 'R', "perf has --memory nccl and --compare windows"),
         FOREIGN("root", 'r', "rank 0 is the root of a broadcast"),
-        FOREIGN("blocking", 'z', "perf times blocks of calls: --iters and --rounds"),
+        FOREIGN("blocking", 'z', BLOCKS),
+        FOREIGN("per_iter_timing", 'I', BLOCKS),
+        FOREIGN("per_iter_skip", 'K', BLOCKS),
         FOREIGN("run_cycles", 'N', "perf has --rounds N"),
-        FOREIGN("parallel_init", 'p', "perf has no such option"),
-        FOREIGN("stream_null", 'y', "perf has no such option"),
         FOREIGN("average", 'a', "perf shows the slowest rank"),
-        FOREIGN("report_cputime", 'C', "perf has no such option"),
+        FOREIGN("cta_policy", 'x', "set NCCL_CTA_POLICY"),
+        FOREIGN("parallel_init", 'p', NONE),
+        FOREIGN("stream_null", 'y', NONE),
+        FOREIGN("report_cputime", 'C', NONE),
+        FOREIGN("report_timestamps", 'S', NONE),
+        FOREIGN("device_implementation", 'D', NONE),
+        FOREIGN("device_cta_count", 'V', NONE),
+        FOREIGN("memory", 'M', NONE),
+        FOREIGN("unalign", 'u', NONE),
         {NULL, 0, NULL, NULL}};
     oh_options_only(argc, argv, help, options);
     if (o->warmup < 1) {

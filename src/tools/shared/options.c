@@ -16,7 +16,7 @@
 #include "tools/shared/tool.h"
 #include "util/env.h"
 
-#define OPTIONS_MAX 40
+#define OPTIONS_MAX 60
 #define FIRST_CODE 256 /* what getopt_long returns for row 0: no letter has this value */
 
 /* --- values ----------------------------------------------------------------------------------------------------- */
