@@ -76,7 +76,7 @@ static uint32_t max_ctas(const struct nccl_config *config, uint32_t inherited)
 
 static bool has_zero_cta(const struct nccl_config *config, bool inherited)
 {
-    const int override = variable("NCCL_CTA_POLICY");
+    const int override = oh_nccl_cta_policy(oh_nccl_variable("NCCL_CTA_POLICY"), UNDEFINED);
     const int policy = override != UNDEFINED ? override : FIELD(config, cta_policy);
     if (!config && override == UNDEFINED) {
         return inherited;

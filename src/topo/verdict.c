@@ -98,7 +98,7 @@ bool oh_topo_allowed(const char *p2p_disable, const char *p2p_level, const char 
         snprintf(reason_p, size, "NCCL_P2P_LEVEL=%s is set", p2p_level);
         return false;
     }
-    if (oh_nccl_number(cta_policy, 0) & OH_NCCL_CTA_POLICY_ZERO) {
+    if (oh_nccl_cta_policy(cta_policy, 0) & OH_NCCL_CTA_POLICY_ZERO) {
         snprintf(reason_p, size, "NCCL_CTA_POLICY=%s is set: NCCL uses copy engines and no kernels", cta_policy);
         return false;
     }

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "util/scope.h"
@@ -35,7 +36,7 @@ static void read_file(const char *path)
     while (file && getline(&line, &room, file) > 0) {
         struct setting *setting = line[0] != '#' && strchr(line, '=') ? malloc(sizeof *setting) : NULL;
         if (setting) {
-            line[strcspn(line, "\n")] = '\0';
+            line[strcspn(line, "\r\n")] = '\0';
             *setting = (struct setting){.line = line};
             *end = setting;
             end = &setting->next;
@@ -92,4 +93,24 @@ int oh_nccl_number(const char *text, int unset)
     OH_KEEP_ERRNO();
     const long value = text ? strtol(text, &rest, 0) : 0;
     return text && rest != text && *rest == '\0' && value >= 0 && value <= INT_MAX ? (int)value : unset;
+}
+
+int oh_nccl_cta_policy(const char *text, int unset)
+{
+    static const char *const names[] = {"DEFAULT", "EFFICIENCY", "ZERO"}; /* since 2.29: several, with '|' between */
+    int policy = unset;
+    OH_KEEP_ERRNO();
+    if (text && text[0] >= '0' && text[0] <= '9') {
+        return (int)(strtol(text, NULL, 0) & INT_MAX);
+    }
+    for (const char *word = text; word && *word; word += *word == '|') {
+        const size_t length = strcspn(word, "|");
+        for (int i = 0; i < 3; i++) {
+            if (length == strlen(names[i]) && strncasecmp(word, names[i], length) == 0) {
+                policy = policy == unset ? i : policy | i; /* their values are 0, 1 and 2 */
+            }
+        }
+        word += length;
+    }
+    return policy;
 }

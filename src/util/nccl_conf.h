@@ -19,4 +19,7 @@ const char *oh_nccl_variable(const char *name);
 /* Returns the whole number in `text`, decimal, octal or hexadecimal, or `unset` if it is none or `text` is NULL. */
 int oh_nccl_number(const char *text, int unset);
 
+/* Returns the policies that a value of NCCL_CTA_POLICY names, or `unset` if it names none or is NULL. */
+int oh_nccl_cta_policy(const char *text, int unset);
+
 #endif

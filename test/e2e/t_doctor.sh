@@ -23,7 +23,8 @@ doctor
 expect "a machine that is served" 0 'yes +gpus +4 x SIMULATED .*NVLink joins every pair' '^verdict: yes: onehop serves'
 SIMNODE_TOPOLOGY=pcie-only expect "no NVLink" 1 'no +gpus .*not joined by NVLink' '^verdict: no: .*NVLink' -- doctor
 SIMNODE_TOPOLOGY=mig expect "MIG" 1 '^verdict: no: .*MIG mode' -- doctor
-for variable in NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=LOC NCCL_CTA_POLICY=2 NCCL_ALGO=Tree ONEHOP_DISABLE=1 ONEHOP_MAX_BYTES=0; do
+for variable in NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=LOC NCCL_CTA_POLICY=2 NCCL_CTA_POLICY=ZERO NCCL_ALGO=Tree ONEHOP_DISABLE=1 \
+    ONEHOP_MAX_BYTES=0; do
     export "${variable?}"
     expect "$variable" 1 "^verdict: no: ${variable%=*}=${variable#*=}" -- doctor
     unset "${variable%=*}"

@@ -44,7 +44,10 @@ SIMNODE_TOPOLOGY=nvml-disagrees answers 1 "cannot access each other's memory \(C
 SIMNODE_TOPOLOGY=mig answers 1 'GPU 0000:3b:00.0 is in MIG mode' "mig" -- topo
 SIMNODE_TOPOLOGY=vm-hidden answers 0 'onehop serves these 4 GPUs' "vm-hidden" -- topo
 NCCL_P2P_LEVEL=LOC answers 1 'falls back to NCCL: NCCL_P2P_LEVEL=LOC is set' "NCCL_P2P_LEVEL=LOC" -- topo
-NCCL_CTA_POLICY=2 answers 1 'falls back to NCCL: NCCL_CTA_POLICY=2 is set' "NCCL_CTA_POLICY=2" -- topo
+for policy in 2 ZERO 'default|zero'; do
+    NCCL_CTA_POLICY=$policy topo
+    answers 1 "falls back to NCCL: NCCL_CTA_POLICY=${policy/|/[|]} is set" "NCCL_CTA_POLICY=$policy"
+done
 mkdir home
 echo NCCL_P2P_LEVEL=LOC | tee home/.nccl.conf >nccl.conf
 HOME=$scratch/home answers 1 'falls back to NCCL: NCCL_P2P_LEVEL=LOC is set' "~/.nccl.conf" -- topo

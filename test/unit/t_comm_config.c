@@ -93,6 +93,10 @@ static void test_variables(void)
     setenv("NCCL_CTA_POLICY", "0", 1);
     tap_ok(reads(&config, NULL, true, 8, false) && reads(NULL, &parent, false, 4, false),
            "NCCL_CTA_POLICY goes before both");
+    setenv("NCCL_CTA_POLICY", "default|Zero", 1);
+    tap_ok(reads(NULL, NULL, true, UINT32_MAX, true), "NCCL_CTA_POLICY by names");
+    setenv("NCCL_CTA_POLICY", "unknown", 1);
+    tap_ok(reads(&config, NULL, true, 8, true), "names that mean nothing change nothing");
     unsetenv("NCCL_CTA_POLICY");
     setenv("NCCL_COMM_BLOCKING", "1", 1);
     tap_ok(reads(NULL, &parent, true, 4, true), "and NCCL_COMM_BLOCKING");

@@ -23,7 +23,7 @@ int main(void)
     char path[] = "/tmp/onehop-conf.XXXXXX";
     FILE *file = fdopen(mkstemp(path), "w");
     fputs("# NCCL_OUT=1\n\nNCCL_NO_VALUE\nNCCL_A=first\nNCCL_A=second\nNCCL_SET=file\nNCCL_EMPTY=\nNCCL_B=x=y #z\n"
-          " NCCL_BLANK=1\nNCCL_LAST=8",
+          " NCCL_BLANK=1\nNCCL_DOS=1\r\nNCCL_LAST=8",
           file);
     fclose(file);
     setenv("NCCL_CONF_FILE", path, 1);
@@ -33,7 +33,8 @@ int main(void)
     tap_ok(errno == 4711, "errno stays");
     unlink(path);
     tap_ok(is("NCCL_SET", "environment"), "the environment goes before the file");
-    tap_ok(is("NCCL_EMPTY", "") && is("NCCL_B", "x=y #z") && is("NCCL_LAST", "8"), "values as they are written");
+    tap_ok(is("NCCL_EMPTY", "") && is("NCCL_B", "x=y #z") && is("NCCL_LAST", "8") && is("NCCL_DOS", "1"),
+           "values as they are written");
     tap_ok(is("NCCL_OUT", NULL) && is("NCCL_NO_VALUE", NULL) && is("NCCL_BLANK", NULL) && is("NCCL", NULL),
            "comments, lines without a value, names behind a blank, parts of names: not set");
     tap_ok(!getenv("NCCL_A"), "the program's environment is as it was");

@@ -155,6 +155,10 @@ static void test_env(void)
     check_env(NULL, NULL, "2", false, "NCCL_CTA_POLICY=2: zero CTAs");
     check_env("0", "NVL", "3", false, "NCCL_CTA_POLICY=3 has that bit");
     check_env(NULL, NULL, "1", true, "NCCL_CTA_POLICY=1: efficiency");
+    check_env(NULL, NULL, "ZERO", false, "NCCL_CTA_POLICY=ZERO");
+    check_env(NULL, NULL, "efficiency|zero", false, "NCCL_CTA_POLICY=efficiency|zero");
+    check_env(NULL, NULL, "DEFAULT|EFFICIENCY", true, "NCCL_CTA_POLICY=DEFAULT|EFFICIENCY");
+    check_env(NULL, NULL, "ZEROES", true, "NCCL_CTA_POLICY=ZEROES: no name");
 }
 
 int main(void)
