@@ -14,6 +14,12 @@ if [[ $oh_top = *[^-A-Za-z0-9_./+@%=:,~]* ]]; then
     fi
 fi
 
+# oh_copy_tree FROM TO: copies a tree without its folders of builds, but with build-aux, which is autoreconf's.
+oh_copy_tree() {
+    (cd "$1" && find . -mindepth 1 -maxdepth 1 ! -name build \( -name build-aux -o ! -name 'build-*' \) -print0 |
+        tar --null --files-from - -cf -) | tar -C "$2" -xf -
+}
+
 oh_say() {
     printf '== %s\n' "$*"
 }

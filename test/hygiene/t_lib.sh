@@ -35,4 +35,13 @@ top=$(bash -c '. "$0"; echo "$oh_top"' "$scratch/a tree's \$folder/scripts/lib.s
 [[ $top = /tmp/onehop-* && $top != *[\ \'\$]* ]] && [ "$(readlink "$top")" = "$scratch/a tree's \$folder" ]
 tap_point $? "a folder with blanks is reached by a link without" "$top"
 rm -f "$top"
+
+# What a build needs is copied, and no build.
+tree="$scratch/a tree's \$folder"
+mkdir -p "$tree"/{build,build-aux,build-check,src/build-x,.hidden} "$scratch/copy"
+touch "$tree"/{build/a,build-aux/b,build-check/c,src/build-x/d,.hidden/e,configure}
+bash -c '. "$0"; oh_copy_tree "$1" "$2"' "$abs_top_srcdir/scripts/lib.sh" "$tree" "$scratch/copy"
+files=$(cd "$scratch/copy" && find . -type f | sort | tr '\n' ' ')
+[ "$files" = "./.hidden/e ./build-aux/b ./configure ./scripts/lib.sh ./src/build-x/d " ]
+tap_point $? "a tree is copied with build-aux, and without builds" "$files"
 tap_done
