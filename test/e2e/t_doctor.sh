@@ -120,6 +120,9 @@ NCCL_NET_PLUGIN=onehop hold "$holder" 0 1 "$scratch/id.12" hold
 expect "a plugin by its short name" 1 'NCCL_NET_PLUGIN names onehop, which was not found: check that LD_LIBRARY_PATH' \
     -- doctor --pid "$pid"
 rm "$scratch/libonehop.so"
+NCCL_NET_PLUGIN=$abs_top_builddir/.libs/libnccl-net-onehop.so hold "$static" hold
+expect "a plugin before the first communicator" 2 'NCCL_NET_PLUGIN names .*, which NCCL loads with its first communicator' \
+    -- doctor --pid "$pid"
 LD_PRELOAD=$plugin hold "$holder" 0 1 "$scratch/id.3" hold
 doctor --pid "$pid"
 expect "a single rank: its calls come, and are not served" 1 '0 of 3 ncclAllReduce calls served; fallbacks: ' '^verdict: no: 0 of 3'

@@ -118,12 +118,6 @@ tail -n +2 "$out" | cut -d , -f 1-8 >"$scratch/again"
 tap_point $? "--csv - is stdout, and no table" "$(cat "$out" "$err")"
 expect "--json as well" 0 '"schema": 1' -- perf --from "$scratch/kept.csv" --json=-
 
-# Files of 0.2 have no field `simulated`, but a comment.
-sed 's/,simulated$//; s/,1$//' "$scratch/kept.csv" >"$scratch/older.csv"
-perf --from "$scratch/older.csv"
-[ "$status" = 0 ] && diff <(rows "$scratch/table") <(rows "$out") >"$scratch/diff" && grep -q '^# SIMULATED' "$out"
-tap_point $? "--from reads files of 0.2" "$(cat "$scratch/diff" "$err")"
-
 # --- wrong usage: exit status 2
 
 for arguments in '-b 0' '-b 1x' '-b -5' '-f 1' '-n 0' '-d int9' '-o median' '-o ,' '--layout none' \

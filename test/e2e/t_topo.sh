@@ -204,6 +204,8 @@ Machine (1007GB total)\n  Package L#0|, but the text of lstopo, where .lstopo FI
 words|: line 1:
 |: line 1:
 END
+{ echo '<system version="1"><gpu '; yes '<pci busid=' | head -c 4000000 | tr -d '\n'; } >long.xml
+answers 1 '1 GPU is visible' "tags without an end: a bounded search" -- topo --load long.xml
 sed 's/version="2.0"/version="9.0"/' "$fixtures/hwloc-cpuset.xml" >later.xml
 complains 2 'but XML of hwloc that is damaged, or of a later version' "XML of a later hwloc" -- topo --load later.xml
 chmod 000 future.json

@@ -59,7 +59,7 @@ void oh_doctor_add(struct oh_doctor_report *report, const char *name, enum oh_an
     oh_stats_clean(finding->text, sizeof finding->text); /* paths and variables are another process's choice */
 }
 
-void oh_doctor_decide(struct oh_doctor_report *report, enum oh_answer answer, const char *reason)
+static void decide(struct oh_doctor_report *report, enum oh_answer answer, const char *reason)
 {
     report->answer = answer;
     snprintf(report->reason, sizeof report->reason, "%s", reason);
@@ -72,12 +72,12 @@ void oh_doctor_judge(struct oh_doctor_report *report, const char *yes)
     for (size_t o = 0; o < sizeof order / sizeof *order; o++) {
         for (int i = 0; i < report->findings; i++) {
             if (report->finding[i].answer == order[o]) {
-                oh_doctor_decide(report, order[o], report->finding[i].text);
+                decide(report, order[o], report->finding[i].text);
                 return;
             }
         }
     }
-    oh_doctor_decide(report, OH_ANSWER_YES, yes);
+    decide(report, OH_ANSWER_YES, yes);
 }
 
 /* --- a program */
@@ -122,36 +122,36 @@ static void explain_none(struct oh_doctor_report *report)
     const struct oh_stats_summary *summary = &report->summary;
     const char *reason = json_object_iter_key(json_object_iter(summary->reasons));
     if (summary->total.fallbacks[OH_FALLBACK_COMM] > 0 && reason && reason[0]) {
-        oh_doctor_decide(report, OH_ANSWER_NO, reason);
+        decide(report, OH_ANSWER_NO, reason);
         return;
     }
     for (int b = 0; b < OH_FALLBACK_COUNT; b++) {
         if (summary->total.fallbacks[b] > 0) {
-            oh_doctor_decide(report, OH_ANSWER_NO, oh_fallback_text(b));
+            decide(report, OH_ANSWER_NO, oh_fallback_text(b));
             return;
         }
     }
     if (summary->unreached > 0) {
-        oh_doctor_decide(report, OH_ANSWER_NO, "no ncclAllReduce call came to onehop: " OH_UNREACHED_REASON);
+        decide(report, OH_ANSWER_NO, "no ncclAllReduce call came to onehop: " OH_UNREACHED_REASON);
     } else {
-        oh_doctor_decide(report, OH_ANSWER_UNKNOWN,
-                         "the program made no ncclAllReduce call; for programs with their own all-reduce see "
-                         "doc/integrations.md");
+        decide(report, OH_ANSWER_UNKNOWN,
+               "the program made no ncclAllReduce call; for programs with their own all-reduce see "
+               "doc/integrations.md");
     }
 }
 
 static void judge_program(struct oh_doctor_report *report)
 {
     if (report->status == OH_SUPERVISE_NOT_STARTED) {
-        oh_doctor_decide(report, OH_ANSWER_UNKNOWN, "the program could not be started");
+        decide(report, OH_ANSWER_UNKNOWN, "the program could not be started");
     } else if (oh_stats_served(&report->summary.total) > 0) {
-        oh_doctor_decide(report, OH_ANSWER_YES, "onehop served calls");
+        decide(report, OH_ANSWER_YES, "onehop served calls");
     } else if (report->summary.records > 0) {
         explain_none(report);
     } else {
-        oh_doctor_decide(report, OH_ANSWER_UNKNOWN,
-                         "no process with onehop and NCCL has ended orderly; check a rank by `onehop doctor --pid N`, "
-                         "and doc/troubleshooting.md for programs that keep onehop out");
+        decide(report, OH_ANSWER_UNKNOWN,
+               "no process with onehop and NCCL has ended orderly; check a rank by `onehop doctor --pid N`, "
+               "and doc/troubleshooting.md for programs that keep onehop out");
     }
 }
 

@@ -47,9 +47,6 @@ struct oh_doctor_report {
 void oh_doctor_add(struct oh_doctor_report *report, const char *name, enum oh_answer answer, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Sets the verdict. */
-void oh_doctor_decide(struct oh_doctor_report *report, enum oh_answer answer, const char *reason);
-
 /* Sets the verdict: the first finding that says no, else the first that is unknown, else yes with this reason. */
 void oh_doctor_judge(struct oh_doctor_report *report, const char *yes);
 

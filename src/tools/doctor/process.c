@@ -217,19 +217,22 @@ static bool is_there(pid_t pid, const char *path)
 static void add_absence(pid_t pid, enum oh_answer answer, struct oh_doctor_report *report)
 {
     static const struct {
-        const char *name, *separators;
-    } variables[] = {{"LD_PRELOAD", " :"}, {"NCCL_NET_PLUGIN", ","}};
+        const char *name, *separators, *if_there;
+        bool may_come;
+    } variables[] = {{"LD_PRELOAD", " :",
+                      "which is there, but not for this process: for another architecture, or set too late", false},
+                     {"NCCL_NET_PLUGIN", ",", "which NCCL loads with its first communicator", true}};
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
         const char *value = oh_nccl_variable(variables[i].name); /* nccl.conf may name a plugin, too */
         char *rest = value ? strdupa(value) : NULL;
         for (const char *word; (word = strsep(&rest, variables[i].separators));) {
             if (strstr(word, "onehop")) {
-                oh_doctor_add(
-                    report, "onehop", answer, "onehop is not loaded: %s names %.200s, %s", variables[i].name, word,
-                    !strchr(word, '/') ? "which was not found: check that LD_LIBRARY_PATH has its folder"
-                    : is_there(pid, word)
-                        ? "which is there, but not for this process: for another architecture, or set too late"
-                        : "which is not there");
+                const bool there = strchr(word, '/') && is_there(pid, word);
+                oh_doctor_add(report, "onehop", there && variables[i].may_come ? OH_ANSWER_UNKNOWN : answer,
+                              "onehop is not loaded: %s names %.200s, %s", variables[i].name, word,
+                              there               ? variables[i].if_there
+                              : strchr(word, '/') ? "which is not there"
+                                                  : "which was not found: check that LD_LIBRARY_PATH has its folder");
                 return;
             }
         }

@@ -14,8 +14,8 @@
 #include "tools/perf/perf.h"
 #include "tools/shared/tool.h"
 
-#define OLDER_HEAD "mode,type,op,ranks,bytes,count,side,time_us,p99_us,algbw_gbps,busbw_gbps,wrong,floor_us,served_by"
-static const char csv_head[] = OLDER_HEAD ",simulated"; /* files of 0.2 have the older one */
+static const char csv_head[] =
+    "mode,type,op,ranks,bytes,count,side,time_us,p99_us,algbw_gbps,busbw_gbps,wrong,floor_us,served_by,simulated";
 
 static const char *const text_names[OH_PERF_TEXTS] = {"machine",    "software", "settings", "pattern",
                                                       "collective", "verdict",  "floor"};
@@ -188,7 +188,7 @@ static void merge_rows(struct oh_perf_run *run)
 }
 
 /* One line behind the head. NULL: understood; else what is wrong with it. */
-static const char *read_line(char *line, bool is_older, struct oh_perf_run *run)
+static const char *read_line(char *line, struct oh_perf_run *run)
 {
     char mode_name[16], type_name[16], op_name[16], side[sizeof *run->column];
     struct oh_perf_cell cell = {.there = true};
@@ -202,7 +202,7 @@ static const char *read_line(char *line, bool is_older, struct oh_perf_run *run)
     }
     char *rest = line + end;
     const char *wrong_text = strsep(&rest, ","), *floor = strsep(&rest, ","), *served_by = strsep(&rest, ",");
-    const char *simulated = is_older && served_by ? "" : strsep(&rest, ",");
+    const char *simulated = strsep(&rest, ",");
     if (!simulated || rest) {
         return "not as many fields as the head";
     }
@@ -276,7 +276,7 @@ const char *oh_perf_read_csv(const char *path, struct oh_perf_run *run)
     const char *what = NULL;
     char line[1024];
     int number = 0;
-    bool head = false, is_older = false;
+    bool head = false;
     FILE *stream = fopen(path, "re");
     problem[0] = '\0';
     while (!what && stream && fgets(line, sizeof line, stream)) {
@@ -286,10 +286,9 @@ const char *oh_perf_read_csv(const char *path, struct oh_perf_run *run)
         if (line[0] == '#' && line[1] == ' ') {
             what = read_comment(line, run);
         } else if (head) {
-            what = read_line(line, is_older, run);
+            what = read_line(line, run);
         } else {
-            is_older = strcmp(line, OLDER_HEAD) == 0;
-            head = is_older || strcmp(line, csv_head) == 0;
+            head = strcmp(line, csv_head) == 0;
             what = head ? NULL : "not the head of a file of onehop perf --csv";
         }
     }

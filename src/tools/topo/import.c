@@ -18,19 +18,19 @@
 /* --- NCCL's dump: <cpu> with <pci> in it, in these <gpu>, and in each its <nvlink>s ----------------------------------
  */
 
+#define TAG_MOST 4096 /* of a tag: what is longer is cut, so that the time of a search is bounded */
+
 /* Copies the attribute of a tag, as printable text; "" if there is none. */
 static void attribute(const char *tag, const char *name, char *value_p, size_t size)
 {
-    const char *end = tag + strcspn(tag, ">");
-    char key[32];
+    char text[TAG_MOST], key[32];
+    snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, tag);
+    text[strcspn(text, ">")] = '\0';
     snprintf(key, sizeof key, " %s=\"", name);
-    const char *at = strstr(tag, key);
-    value_p[0] = '\0';
-    if (at && at < end) {
-        at += strlen(key);
-        snprintf(value_p, size, "%.*s", (int)strcspn(at, "\""), at);
-        oh_tool_make_printable(value_p);
-    }
+    const char *at = strstr(text, key);
+    at = at ? at + strlen(key) : "";
+    snprintf(value_p, size, "%.*s", (int)strcspn(at, "\""), at);
+    oh_tool_make_printable(value_p);
 }
 
 static int number(const char *tag, const char *name, int least, int most, int unset)
@@ -52,7 +52,7 @@ static void add_gpu(struct oh_node *node, const char *tag, const char *bus_id, c
     const int sm = number(tag, "sm", 10, 999, 0);
     oh_node_gpu_init(gpu);
     snprintf(gpu->topo.bus_id, sizeof gpu->topo.bus_id, "%.31s", bus_id);
-    snprintf(gpu->topo.name, sizeof gpu->topo.name, "NVIDIA GPU, sm_%d", sm);
+    snprintf(gpu->topo.name, sizeof gpu->topo.name, sm ? "NVIDIA GPU, sm_%d" : "NVIDIA GPU", sm);
     snprintf(gpu->numa, sizeof gpu->numa, "%s", numa);
     gpu->topo.compute_major = sm / 10;
     gpu->topo.compute_minor = sm ? sm % 10 : -1;
