@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "gpu/architecture.h"
 #include "gpu/driver.h"
 #include "tools/shared/outfile.h"
 #include "tools/shared/tool.h"
@@ -178,6 +179,28 @@ void oh_tool_driver_error(char *text_p, size_t size)
     } else {
         snprintf(text_p, size, "no usable CUDA driver: %s", oh_driver_error());
     }
+}
+
+bool oh_tool_lacks_kernels(char *text_p, size_t size)
+{
+    int count = 0;
+    bool lacks = false;
+    if (oh_driver_open() != ncclSuccess || oh_driver.device_get_count(&count) != CUDA_SUCCESS) {
+        return false;
+    }
+    for (int i = 0; i < count && !lacks; i++) {
+        struct oh_topo_gpu gpu;
+        oh_topo_gpu_gather(i, &gpu);
+        lacks = !oh_tool_is_simulated(gpu.name) && /* the simulated node needs no kernels */
+                !oh_architectures_include(oh_architectures, gpu.compute_major, gpu.compute_minor);
+        if (lacks) {
+            snprintf(text_p, size,
+                     "this build has no kernels for %s, of compute capability %d.%d (it has: %s); build onehop where "
+                     "the GPUs are, or with NVCC_GENCODE",
+                     gpu.name, gpu.compute_major, gpu.compute_minor, oh_architectures[0] ? oh_architectures : "none");
+        }
+    }
+    return lacks;
 }
 
 static int ask_machine(void *user, int member)

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "gpu/architecture.h"
 #include "tools/shared/options.h"
 #include "tools/shared/outfile.h"
 #include "tools/shared/tool.h"
@@ -119,28 +118,6 @@ int oh_tool_assess_gpus(bool *served_p, char *text_p, size_t size)
     *served_p = verdict.served;
     oh_node_free(&node);
     return gpus;
-}
-
-bool oh_tool_lacks_kernels(char *text_p, size_t size)
-{
-    int count = 0;
-    bool lacks = false;
-    if (oh_driver_open() != ncclSuccess || oh_driver.device_get_count(&count) != CUDA_SUCCESS) {
-        return false;
-    }
-    for (int i = 0; i < count && !lacks; i++) {
-        struct oh_topo_gpu gpu;
-        oh_topo_gpu_gather(i, &gpu);
-        lacks = !oh_tool_is_simulated(gpu.name) && /* the simulated node needs no kernels */
-                !oh_architectures_include(oh_architectures, gpu.compute_major, gpu.compute_minor);
-        if (lacks) {
-            snprintf(text_p, size,
-                     "this build has no kernels for %s, of compute capability %d.%d (it has: %s); build onehop where "
-                     "the GPUs are, or with NVCC_GENCODE",
-                     gpu.name, gpu.compute_major, gpu.compute_minor, oh_architectures[0] ? oh_architectures : "none");
-        }
-    }
-    return lacks;
 }
 
 /* Ends the command if two options do not go together. */
