@@ -354,8 +354,9 @@ static void print_notes(const struct oh_node *node, FILE *stream)
         any |= print_about(node, "note: ", abouts[i], stream);
     }
     if (differ && !node->variable[OH_NODE_DEVICE_ORDER].set) {
-        fprintf(stream, "note: these GPUs differ: CUDA numbers the fastest first, and nvidia-smi by bus id.\n"
-                        "      CUDA_DEVICE_ORDER=PCI_BUS_ID makes CUDA's numbers those of nvidia-smi.\n");
+        fprintf(stream,
+                "note: these GPUs differ: CUDA numbers the fastest first, and nvidia-smi by bus id.\n"
+                "      CUDA_DEVICE_ORDER=PCI_BUS_ID makes CUDA's numbers those of nvidia-smi, also on this page.\n");
         any = true;
     }
     if (domain) {
