@@ -48,6 +48,9 @@ for policy in 2 ZERO 'default|zero'; do
     NCCL_CTA_POLICY=$policy topo
     answers 1 "falls back to NCCL: NCCL_CTA_POLICY=${policy/|/[|]} is set" "NCCL_CTA_POLICY=$policy"
 done
+ONEHOP_DISABLE=1 answers 1 'falls back to NCCL: ONEHOP_DISABLE=1 is set' "ONEHOP_DISABLE=1" -- topo
+ONEHOP_MAX_BYTES=0K answers 1 'falls back to NCCL: ONEHOP_MAX_BYTES=0K is set' "ONEHOP_MAX_BYTES=0K" -- topo
+ONEHOP_DISABLE=0 ONEHOP_MAX_BYTES=1K answers 0 '^ONEHOP_MAX_BYTES=1K$' "values that leave onehop on" -- topo
 mkdir home
 echo NCCL_P2P_LEVEL=LOC | tee home/.nccl.conf >nccl.conf
 HOME=$scratch/home answers 1 'falls back to NCCL: NCCL_P2P_LEVEL=LOC is set' "~/.nccl.conf" -- topo

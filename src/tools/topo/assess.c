@@ -12,6 +12,7 @@
 #include "kernels/abi.h"
 #include "tools/topo/node.h"
 #include "topo/nvml.h"
+#include "util/env.h"
 
 #define SEARCH_STEPS 100000 /* a recording may have any pairs: the search for a group that is served ends here */
 
@@ -254,6 +255,17 @@ static const char *remedy_for_problem(const struct oh_node *node)
 
 static bool allowed(const struct oh_node *node, struct oh_verdict *verdict)
 {
+    static const enum oh_node_variable ours[] = {OH_NODE_DISABLE, OH_NODE_MAX_BYTES};
+    uint64_t number;
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) { /* the values 1 and 0 of these turn onehop off */
+        const char *value = node->variable[ours[i]].value;
+        if (oh_number_parse(value, true, UINT64_C(1) << 30, &number) && number == (ours[i] == OH_NODE_DISABLE)) {
+            snprintf(verdict->reason, sizeof verdict->reason, "%s=%.40s is set", oh_node_variable_names[ours[i]],
+                     value);
+            verdict->remedy = "unset that variable";
+            return false;
+        }
+    }
     bool good = oh_topo_allowed(node->variable[OH_NODE_P2P_DISABLE].value, node->variable[OH_NODE_P2P_LEVEL].value,
                                 node->variable[OH_NODE_CTA_POLICY].value, verdict->reason, sizeof verdict->reason);
     verdict->remedy = good ? NULL : "unset that variable, in the environment or in nccl.conf; NCCL obeys it, too";

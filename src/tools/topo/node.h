@@ -60,6 +60,8 @@ enum oh_node_variable {
     OH_NODE_ALGO,
     OH_NODE_INVARIANT,
     OH_NODE_PINNED,
+    OH_NODE_DISABLE,
+    OH_NODE_MAX_BYTES,
     OH_NODE_VARIABLES
 };
 extern const char *const oh_node_variable_names[OH_NODE_VARIABLES];
