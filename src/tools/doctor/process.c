@@ -131,7 +131,7 @@ static void adopt_environment(pid_t pid, struct oh_doctor_report *report)
         if (matters) {
             oh_doctor_add(report, "variable", OH_ANSWER_NOTE, "%.500s", text);
         }
-        if (matters || strncmp(text, "HOME=", 5) == 0) { /* where its nccl.conf is */
+        if (equals && (matters || strncmp(text, "HOME=", 5) == 0)) { /* where its nccl.conf is */
             *equals = '\0';
             setenv(text, equals + 1, 1);
         }

@@ -85,7 +85,7 @@ static size_t length_of_runtimes(const char *preload)
 
 static void reach_by_preload(const char *library)
 {
-    const char *preload = getenv("LD_PRELOAD") ? getenv("LD_PRELOAD") : "";
+    const char *set = getenv("LD_PRELOAD"), *preload = set ? set : "";
     const size_t length = length_of_runtimes(preload);
     char *front = oh_tool_allocate(length + 2);
     sprintf(front, "%.*s%s", (int)length, preload, length > 0 ? ":" : "");
