@@ -190,7 +190,7 @@ static void merge_rows(struct oh_perf_run *run)
 /* One line behind the head. NULL: understood; else what is wrong with it. */
 static const char *read_line(char *line, struct oh_perf_run *run)
 {
-    char mode_name[16], type_name[16], op_name[16], side[sizeof *run->column];
+    char mode_name[16], type_name[16], op_name[16], side[32]; /* as a name of run->column */
     struct oh_perf_cell cell = {.there = true};
     double ranks, bytes, count, wrong, floor_us;
     int end = 0;
@@ -223,7 +223,7 @@ static const char *read_line(char *line, struct oh_perf_run *run)
     if (column < 0) {
         return "not a name for a side, or too many sides";
     }
-    if (run->rows > 4 * OH_PERF_ROWS) {
+    if (run->rows > (size_t)4 * OH_PERF_ROWS) {
         return "more lines than a table can have";
     }
     if ((run->rows & (run->rows - 1)) == 0) { /* room for twice as many */
