@@ -123,7 +123,7 @@ static bool is_asked_for(void)
 
 __attribute__((constructor)) static void opened(void)
 {
-    if (is_asked_for() && !oh_hooks_preloaded() && !oh_env_flag(OH_ENV_DISABLE, false)) {
+    if (!oh_hooks_start_seen() && is_asked_for() && !oh_hooks_preloaded() && !oh_env_flag(OH_ENV_DISABLE, false)) {
         oh_hooks_update(OH_HOOKS_WAIT);
         if (oh_real_count() > 0) { /* else another program has opened the library */
             OH_INFO("loaded by NCCL as a network plugin");

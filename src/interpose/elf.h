@@ -37,6 +37,9 @@ bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_elf *elf_p
 /* Finds the symbol that the object itself defines, in its default version, by the GNU hash table; NULL: none. */
 const ElfW(Sym) * oh_elf_find(const struct oh_elf *elf, const char *name);
 
+/* Returns whether a relocation that the loader binds refers to the name. */
+bool oh_elf_refers(const struct oh_elf *elf, const char *name);
+
 /* strcmp(a, b) == 0, before strcmp can be called. */
 bool oh_elf_same_name(const char *a, const char *b);
 

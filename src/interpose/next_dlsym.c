@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * next_dlsym.c - the definitions of dlsym and dlvsym behind onehop's
+ * next_dlsym.c - the definitions behind onehop's of the libc functions that onehop exports
  *
- * Does: Finds them without dlsym, and looks names up by them.
- * Threads: any.
+ * Does: Finds them in the loader's list of objects. Runs before the program's main, and so calls nothing.
+ * Threads: any. Objects from the start of the process are first in the list, and never unloaded.
  * Owns: nothing.
  */
-#include <dlfcn.h>
 #include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -14,17 +13,38 @@
 #include "interpose/elf.h"
 #include "interpose/real.h"
 
-/* dlvsym has a parameter more, which only its caller sees. */
-typedef void *(*dlsym_function)(void *handle, const char *name);
+_Atomic(oh_dlsym_function) oh_next_dlsym, oh_next_dlvsym;
 
-/* dlsym_entry.S jumps to them. NULL: not searched for; not_found: search again. */
-extern _Atomic(dlsym_function) oh_next_dlsym, oh_next_dlvsym;
-_Atomic(dlsym_function) oh_next_dlsym, oh_next_dlvsym;
-
-OH_EARLY static void *not_found(void *handle, const char *name)
+/* A namespace of the loader; the next (dlmopen) follows since glibc 2.35, where r_version is 2. */
+struct namespace
 {
-    (void)handle, (void)name;
-    return NULL;
+    struct r_debug debug;
+    const struct namespace *next;
+};
+
+/* Zero until the loader has relocated this object: resolvers of indirect functions may call dlsym before. */
+static const void *const volatile namespaces = &_r_debug;
+
+/* This object in the loader's list. dladdr1, which also tells, may belong to another preloaded object. */
+OH_EARLY static const struct link_map *own_object(void)
+{
+    const struct link_map *object = NULL;
+    for (const struct namespace *list = namespaces; list && !object;
+         list = list->debug.r_version > 1 ? list->next : NULL) {
+        object = list->debug.r_map;
+        while (object && object->l_ld != _DYNAMIC) {
+            object = object->l_next;
+        }
+    }
+    return object;
+}
+
+OH_EARLY static const struct link_map *first_object(const struct link_map *object)
+{
+    while (object && object->l_prev) {
+        object = object->l_prev;
+    }
+    return object;
 }
 
 OH_EARLY static void *definition_in(const struct link_map *object, const char *name)
@@ -37,36 +57,65 @@ OH_EARLY static void *definition_in(const struct link_map *object, const char *n
     return symbol ? (void *)(elf.base + symbol->st_value) : NULL;
 }
 
-/*
- * Finds the definition behind onehop's: another preloaded object's, or libc's. Objects from the start of the process
- * are first in the list, and never unloaded.
- */
-OH_EARLY static void *next_definition(const char *name)
+/* Defined by libc, and by nothing that stands in front of it. */
+#define LIBC_MARK "gnu_get_libc_version"
+
+OH_EARLY void oh_next_iterate(oh_object_visitor *visit, void *user)
 {
-    Dl_info info;
-    struct link_map *own = NULL;
+    typedef int iterate(oh_object_visitor *, void *);
+    static _Atomic(iterate *) known;
+    iterate *found = atomic_load_explicit(&known, memory_order_relaxed);
+    const struct link_map *object = found ? NULL : first_object(own_object());
+    for (; object && !found; object = object->l_next) {
+        if (definition_in(object, LIBC_MARK)) {
+            found = (iterate *)definition_in(object, "dl_iterate_phdr");
+        }
+    }
+    if (found) {
+        atomic_store_explicit(&known, found, memory_order_relaxed); /* publishes nothing else */
+        found(visit, user);
+    }
+}
+
+OH_EARLY void *oh_next_definition(const char *name)
+{
+    const struct link_map *own = own_object(), *first = first_object(own), *object = own;
     void *found = NULL;
-    if (!dladdr1(&oh_next_dlsym, &info, (void **)&own, RTLD_DL_LINKMAP) || !own) {
-        return NULL;
-    }
-    const struct link_map *first = own, *object = own;
-    while (first->l_prev) {
-        first = first->l_prev;
-    }
-    do { /* behind the last object the first: this one may be opened after libc, not preloaded */
+    while (own && !found) { /* behind the last object the first: this one may be opened after libc, not preloaded */
         object = object->l_next ? object->l_next : first;
-    } while (object != own && !(found = definition_in(object, name)));
+        if (object == own) {
+            break;
+        }
+        found = definition_in(object, name);
+    }
     return found;
 }
 
-/* Zero until the loader has relocated this object: resolvers of indirect functions may call dlsym before. */
-static const void *const volatile relocated = &oh_next_dlsym;
-
-OH_EARLY static void find_next(_Atomic(dlsym_function) *next_p, const char *name)
+OH_EARLY bool oh_program_calls(const char *name, const void *definition)
 {
-    dlsym_function known = atomic_load_explicit(next_p, memory_order_relaxed);
+    const struct link_map *object = first_object(own_object());
+    struct oh_elf program;
+    if (!object || !oh_elf_read(object->l_addr, object->l_ld, &program) || !oh_elf_refers(&program, name)) {
+        return false;
+    }
+    void *found = NULL;
+    for (; object && !found; object = object->l_next) {
+        found = definition_in(object, name);
+    }
+    return found == definition;
+}
+
+OH_EARLY static void *not_found(void *handle, const char *name)
+{
+    (void)handle, (void)name;
+    return NULL;
+}
+
+OH_EARLY static void find_next(_Atomic(oh_dlsym_function) *next_p, const char *name)
+{
+    oh_dlsym_function known = atomic_load_explicit(next_p, memory_order_relaxed);
     if (!known || known == not_found) {
-        dlsym_function next = relocated == &oh_next_dlsym ? (dlsym_function)next_definition(name) : NULL;
+        oh_dlsym_function next = (oh_dlsym_function)oh_next_definition(name);
         atomic_store_explicit(next_p, next ? next : not_found, memory_order_relaxed); /* publishes nothing else */
     }
 }
@@ -75,18 +124,4 @@ OH_EARLY void oh_next_dlsym_find(void)
 {
     find_next(&oh_next_dlvsym, "dlvsym");
     find_next(&oh_next_dlsym, "dlsym");
-}
-
-void *oh_dlsym_in(const char *path, const char *name)
-{
-    void *handle = dlopen(path[0] ? path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-    oh_next_dlsym_find();
-    void *found = handle ? atomic_load_explicit(&oh_next_dlsym, memory_order_relaxed)(handle, name) : NULL;
-    if (handle) {
-        dlclose(handle);
-    }
-    if (!found) {
-        dlerror();
-    }
-    return found;
 }

@@ -6,7 +6,9 @@
  *    holds them and patches their symbol tables; corrects the addresses that new objects already have. The loader
  *    appends to its list: unless an object was unloaded, those beyond the last count are new. An object that another
  *    thread loads meanwhile was bound before the first step, and is corrected in the third, or finds the patched table.
- * Threads: any; `mutex` lets one thread at a time walk.
+ *    Until a copy of NCCL is found, calls nothing that another preloaded object can define: it may call dlsym while it
+ *    looks up the functions that it stands for.
+ * Threads: any; `locked` lets one thread at a time walk.
  * Owns: references to the copies of NCCL.
  */
 
@@ -29,7 +31,7 @@
 #include "util/log.h"
 #include "util/scope.h"
 
-#define WAIT_SECONDS 1
+#define WAIT_MS 1000
 
 #if defined(__x86_64__)
 #define RELOCATION_SLOT R_X86_64_JUMP_SLOT
@@ -41,8 +43,11 @@
 #define RELOCATION_WORD R_AARCH64_ABS64
 #endif
 
-/* Not recursive: opening an object runs foreign code, which may call dlsym, which leads here again. */
-static pthread_mutex_t mutex = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
+/*
+ * Not a pthread mutex: dlsym leads here from inside of objects that have mutexes of their own, and are not ready. Not
+ * recursive: opening an object runs foreign code, which may call dlsym.
+ */
+static atomic_bool locked;
 static atomic_ullong seen_loads; /* objects ever loaded, when last looked at */
 static unsigned long long seen_unloads;
 static size_t seen_objects;
@@ -352,7 +357,7 @@ bool oh_hooks_preloaded(void)
 
 static bool may_patch(void)
 {
-    static int answer = -1; /* guarded by mutex */
+    static int answer = -1; /* guarded by `locked` */
     if (answer < 0) {
         const void *front = oh_dlsym_in("", "onehopVersion"); /* NULL, ours, or another onehop's */
         answer = !oh_env_flag(OH_ENV_DISABLE, false) && !getauxval(AT_SECURE);
@@ -364,21 +369,29 @@ static bool may_patch(void)
     return answer;
 }
 
-static void update_objects(void)
+/* Patches the copies of NCCL, and the objects from `first` on. `before`: the number of copies at the last update. */
+static void update_copies(int before, size_t first)
 {
-    int before = oh_real_count();
     struct caller *callers = NULL;
-    struct walk find = {.first = seen_objects}, correct = {.first = seen_objects, .callers = &callers};
-    dl_iterate_phdr(visit_object, &find);
+    OH_KEEP_ERRNO();
     hold_copies();
     bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->patched; /* new objects got thunks */
     if (oh_real_count() > 0 && !settled && may_patch()) {
         settle_copies();
-        if (before < 2 && oh_real_count() > 1) {
-            correct.first = 0; /* from now on every object must have the thunks of its copy */
-        }
-        dl_iterate_phdr(visit_object, &correct);
+        /* With a second copy, every object must have the thunks of its copy. */
+        struct walk correct = {.first = before < 2 && oh_real_count() > 1 ? 0 : first, .callers = &callers};
+        oh_next_iterate(visit_object, &correct);
         assign_callers(callers);
+    }
+}
+
+static void update_objects(void)
+{
+    int before = oh_real_count();
+    struct walk find = {.first = seen_objects};
+    oh_next_iterate(visit_object, &find);
+    if (oh_real_count() > 0) {
+        update_copies(before, seen_objects);
     }
     seen_objects = find.objects;
     seen_unloads = find.unloads;
@@ -386,42 +399,57 @@ static void update_objects(void)
     atomic_store_explicit(&seen_loads, find.loads, memory_order_release);
 }
 
-static int lock(enum oh_hooks_urgency urgency)
+static bool lock(enum oh_hooks_urgency urgency)
 {
-    struct timespec until;
-    if (urgency == OH_HOOKS_TRY) {
-        return pthread_mutex_trylock(&mutex);
+    bool is_locked = false;
+    for (int ms = 0; ms < WAIT_MS; ms++) {
+        /* acquire: what the last holder noted. Pairs with the release store in unlock(). */
+        is_locked = !atomic_exchange_explicit(&locked, true, memory_order_acquire);
+        if (is_locked || urgency == OH_HOOKS_TRY) {
+            break;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += WAIT_SECONDS;
-    return pthread_mutex_timedlock(&mutex, &until);
+    return is_locked;
+}
+
+static void unlock(void)
+{
+    atomic_store_explicit(&locked, false, memory_order_release); /* pairs with the exchange in lock() */
 }
 
 void oh_hooks_update(enum oh_hooks_urgency urgency)
 {
     static __thread bool looking; /* other preloaded objects may interpose what is called here, and call dlsym */
     struct walk now = {0};
-    OH_KEEP_ERRNO();
     if (looking) {
         return;
     }
     looking = true;
-    dl_iterate_phdr(read_loader_state, &now);
+    oh_next_iterate(read_loader_state, &now);
     if (now.loads != atomic_load_explicit(&seen_loads, memory_order_acquire) &&
-        (urgency == OH_HOOKS_WAIT || !now.changing) && lock(urgency) == 0) {
+        (urgency == OH_HOOKS_WAIT || !now.changing) && lock(urgency)) {
         update_objects();
-        pthread_mutex_unlock(&mutex);
+        unlock();
     }
     looking = false;
 }
 
-/* The thread that held the mutex is not in the child. */
-static void after_fork_in_child(void)
+static atomic_bool forked;
+
+bool oh_hooks_are_forked(void)
 {
-    mutex = (pthread_mutex_t)PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
+    return atomic_load_explicit(&forked, memory_order_relaxed);
 }
 
-__attribute__((constructor)) static void watch_forks(void)
+/* The thread that held the lock is not in the child. */
+static void after_fork_in_child(void)
+{
+    unlock();
+    atomic_store_explicit(&forked, true, memory_order_relaxed);
+}
+
+void oh_hooks_begin(void)
 {
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }

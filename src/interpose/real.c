@@ -117,6 +117,20 @@ void oh_real_drop(int index)
     }
 }
 
+void *oh_dlsym_in(const char *path, const char *name)
+{
+    void *handle = dlopen(path[0] ? path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    oh_next_dlsym_find();
+    void *found = handle ? atomic_load_explicit(&oh_next_dlsym, memory_order_relaxed)(handle, name) : NULL;
+    if (handle) {
+        dlclose(handle);
+    }
+    if (!found) {
+        dlerror();
+    }
+    return found;
+}
+
 /* The copy that a look-up from an object finds; "": the program's, in the global scope. */
 static const struct oh_real *copy_in_scope_of(const char *path)
 {

@@ -14,6 +14,7 @@
 #ifndef OH_INTERPOSE_REAL_H_
 #define OH_INTERPOSE_REAL_H_
 
+#include <link.h>
 #include <nccl.h>
 #include <stdbool.h>
 
@@ -93,13 +94,42 @@ void oh_hooks_update(enum oh_hooks_urgency urgency);
 /* Returns whether this object is in the global scope: preloaded, not opened as NCCL opens plugins. */
 bool oh_hooks_preloaded(void);
 
-/* next_dlsym.c. Finds the definitions of dlsym and dlvsym behind onehop's, unless they are known. */
-void oh_next_dlsym_find(void);
+/* Prepares for forks: called once, before any other function of patch.c can be. */
+void oh_hooks_begin(void);
+
+/* Returns whether this process was forked: another thread may have left the lock of dl_iterate_phdr locked. */
+bool oh_hooks_are_forked(void);
 
 /*
- * next_dlsym.c. Looks a name up from a loaded object; path "": in the global scope. Calls the next definition of
- * dlsym, behind onehop's, which looks at no new objects. Leaves no dlerror.
+ * real.c. Looks a name up from a loaded object; path "": in the global scope. Calls the next definition of dlsym,
+ * behind onehop's, which looks at no new objects. Leaves no dlerror.
  */
 void *oh_dlsym_in(const char *path, const char *name);
+
+/* --- next_dlsym.c, dlsym.c: run before the program's main, and call nothing ----------------------------------------
+ */
+
+/* dlvsym has a parameter more, which only its caller sees. */
+typedef void *(*oh_dlsym_function)(void *handle, const char *name);
+
+/*
+ * The definitions of dlsym and dlvsym behind onehop's: another preloaded object's, or libc's. dlsym_entry.S jumps to
+ * them. NULL: not searched for. oh_next_dlsym_find sets them, unless they are known.
+ */
+extern _Atomic(oh_dlsym_function) oh_next_dlsym, oh_next_dlvsym;
+void oh_next_dlsym_find(void);
+
+/* Calls libc's own dl_iterate_phdr, which no other object can define. */
+typedef int oh_object_visitor(struct dl_phdr_info *object, size_t size, void *user);
+void oh_next_iterate(oh_object_visitor *visit, void *user);
+
+/* Returns the definition of a function behind onehop's, in the order of loading; NULL: none. */
+void *oh_next_definition(const char *name);
+
+/* Returns whether the program refers to a function, and its definition is the first in the order of loading. */
+bool oh_program_calls(const char *name, const void *definition);
+
+/* Returns whether the start of the program passes onehop: it was loaded with the program. */
+bool oh_hooks_start_seen(void);
 
 #endif

@@ -14,9 +14,9 @@ if [ -n "$OH_SANITIZERS" ]; then
 else
     # glibc older than 2.34 keeps threads, dlopen and shm_open in libraries of their own.
     needed=$(sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' <<<"$dynamic")
-    tap_empty "$(grep -vxE 'libc\.so\.6|lib(pthread|dl|rt)\.so\.[0-9]' <<<"$needed")" "libc is all it needs"
+    tap_empty "$(grep -vxE 'libc\.so\.6|ld-linux-.*|lib(pthread|dl|rt)\.so\.[0-9]' <<<"$needed")" "libc, and its loader, is all it needs"
     if getconf GNU_LIBC_VERSION | awk '{split($2, v, "."); exit !(v[1] > 2 || v[2] >= 34)}'; then
-        tap_empty "$(grep -vx 'libc\.so\.6' <<<"$needed")" "libc.so.6 alone, with glibc 2.34 or later"
+        tap_empty "$(grep -vxE 'libc\.so\.6|ld-linux-.*' <<<"$needed")" "libc.so.6 and the loader alone, with glibc 2.34 or later"
     fi
 fi
 
@@ -30,9 +30,9 @@ tap_empty "$(readelf -lW "$object" | grep 'GNU_STACK.*E ')" "the stack is not ex
 found=$(nm -D --defined-only "$object" | awk '{print $3}' | sort)
 thunks=$(sed -n '/define OH_NCCL_QUERIES/,/^$/d; s/^ *X(\([A-Za-z]*\),.*/nccl\1/p' "$abs_top_srcdir/src/comm/nccl.h")
 own=$(sed -n 's/^ONEHOP_API .*\<\(onehop[A-Z][A-Za-z]*\)(.*/\1/p' "$abs_top_srcdir/include/onehop/onehop.h")
-wanted=$(printf '%s\n' $thunks $own dlsym dlvsym ncclNetPlugin_v{6,11,12} ncclProfiler_v5 | sort)
+wanted=$(printf '%s\n' $thunks $own dlsym dlvsym __libc_start_main ncclNetPlugin_v{6,11,12} ncclProfiler_v5 | sort)
 tap_empty "$(diff <(echo "$wanted") <(echo "$found"))" \
-    "it exports NCCL's functions of src/comm/nccl.h, which have thunks, its plugins, onehop.h's functions, dlsym, dlvsym"
+    "it exports NCCL's functions of src/comm/nccl.h, which have thunks, its plugins, onehop.h's functions, dlsym, dlvsym, the program's start"
 
 undefined=$(nm -D --undefined-only "$object" | awk '{print $2}')
 foreign=$(grep -E '^(cuda|cu[A-Z]|p?nccl|nvml|hwloc|json_)' <<<"$undefined")
