@@ -154,6 +154,15 @@ ONEHOP_API const char *onehopAlgorithmName(int algorithm);
  */
 ONEHOP_API const char *onehopCollectiveName(int collective);
 
+/**
+ * Returns NCCL's own function, to compare with: onehop serves calls by ncclX and by pncclX. All ranks must make the
+ * same calls by it.
+ *
+ * @param name  an NCCL function that onehop exports, "ncclAllReduce"
+ * @return its address, or NULL if NCCL is not loaded or has no such function, or onehop does not export it.
+ */
+ONEHOP_API void *onehopStockFunction(const char *name);
+
 #ifdef __cplusplus
 }
 #endif

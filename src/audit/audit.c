@@ -17,7 +17,6 @@
 #include "interpose/elf.h"
 
 #define EXPORT __attribute__((visibility("default")))
-#define NAME_BYTES 64
 
 /* libonehop.so, which is never unloaded; published by onehop_known. */
 static struct oh_elf onehop;
@@ -40,29 +39,22 @@ EXPORT unsigned int la_objopen(struct link_map *map, Lmid_t space, uintptr_t *co
         atomic_store_explicit(&onehop_known, true, memory_order_release); /* pairs with the load in la_symbind64() */
         return 0; /* what it finds in NCCL is meant for itself */
     }
-    return LA_FLG_BINDFROM | (oh_elf_find(&elf, "pncclAllReduce") ? LA_FLG_BINDTO : 0);
+    return LA_FLG_BINDFROM | (oh_elf_find(&elf, "pncclGetVersion") ? LA_FLG_BINDTO : 0);
 }
 
-/* The address of NCCL's own function behind the public name: that of the name with a p before it. */
-static uintptr_t own_address(const struct link_map *nccl, const char *name)
+/* Thunks are in onehop's code, which is in front of its dynamic section. */
+static bool is_thunk(uintptr_t address)
 {
-    char own[NAME_BYTES] = "p";
-    struct oh_elf elf;
-    size_t i = 0;
-    for (; i < sizeof own - 2 && name[i]; i++) {
-        own[i + 1] = name[i];
-    }
-    const ElfW(Sym) *symbol = name[i] || !oh_elf_read(nccl->l_addr, nccl->l_ld, &elf) ? NULL : oh_elf_find(&elf, own);
-    return symbol ? elf.base + symbol->st_value : 0;
+    return address >= onehop.base && address < (uintptr_t)onehop.dynamic;
 }
 
 EXPORT uintptr_t la_symbind64(Elf64_Sym *symbol, unsigned int index, uintptr_t *from, uintptr_t *to,
                               unsigned int *flags, const char *name)
 {
-    (void)index, (void)from, (void)flags;
-    if (name[0] == 'n' && atomic_load_explicit(&onehop_known, memory_order_acquire)) {
+    (void)index, (void)from, (void)to, (void)flags;
+    if ((name[0] == 'n' || name[0] == 'p') && atomic_load_explicit(&onehop_known, memory_order_acquire)) {
         const ElfW(Sym) *ours = oh_elf_find(&onehop, name);
-        if (ours && symbol->st_value == own_address((const struct link_map *)*to, name)) {
+        if (ours && !is_thunk(symbol->st_value)) {
             return onehop.base + ours->st_value;
         }
     }

@@ -2,9 +2,9 @@
 /*
  * nccl.h - a copy of NCCL, as a table of its functions
  *
- * Does: Lists the functions of NCCL that onehop exports or calls, and calls them. src/interpose fills one table for
- * each copy of NCCL in the process, from the pncclX functions, which are the public functions under names that nobody
- *    interposes.
+ * Does: Lists the functions of NCCL that onehop exports or calls, and calls them. src/interpose fills two tables for
+ *    each copy of NCCL in the process: NCCL's own functions, and those that the program would call without onehop. They
+ *    differ where a tool defines ncclX, and calls pncclX, as NCCL documents.
  * Threads: any.
  * Owns: nothing; src/interpose has the tables, which are never freed.
  */
@@ -87,6 +87,8 @@ OH_NCCL_OPTIONAL(OH_NCCL_DECLARE)
 #undef OH_NCCL_DECLARE
 
 struct oh_nccl {
+    const struct oh_nccl *own;  /* NCCL's own functions */
+    const struct oh_nccl *seen; /* those that the program would call */
 #define OH_NCCL_FIELD(name_, parameters_, ...) ncclResult_t(*name_) parameters_;
     OH_NCCL_REQUIRED(OH_NCCL_FIELD)
     OH_NCCL_QUERIES(OH_NCCL_FIELD)

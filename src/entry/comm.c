@@ -33,7 +33,7 @@ static struct oh_comm *begin_creation(struct oh_comm *parent, struct oh_key key,
 /* After NCCL's creator has returned `res`. Returns `res`. */
 static ncclResult_t end_creations(const struct oh_nccl *nccl, struct oh_comm *list, ncclResult_t res)
 {
-    oh_creations_end(nccl, list, res);
+    oh_creations_end(nccl->own, list, res);
     return res;
 }
 

@@ -28,7 +28,7 @@ OH_EXPORT ncclResult_t ncclGroupEnd(void)
         return nccl->GroupEnd();
     }
     oh_group_decide(false);
-    return oh_group_end(nccl, OH_NCCL(nccl, GroupEnd()), false);
+    return oh_group_end(nccl->own, OH_NCCL(nccl, GroupEnd()), false);
 }
 
 OH_EXPORT ncclResult_t ncclGroupSimulateEnd(struct ncclSimInfo_v22200 *info)
@@ -40,5 +40,5 @@ OH_EXPORT ncclResult_t ncclGroupSimulateEnd(struct ncclSimInfo_v22200 *info)
         return nccl->GroupSimulateEnd(info);
     }
     oh_group_decide(true);
-    return oh_group_end(nccl, OH_NCCL(nccl, GroupSimulateEnd(info)), true);
+    return oh_group_end(nccl->own, OH_NCCL(nccl, GroupSimulateEnd(info)), true);
 }

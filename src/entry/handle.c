@@ -16,10 +16,11 @@ ncclResult_t oh_handle_find(ncclComm_t handle, const void *caller, bool is_count
     const bool expected = atomic_load_explicit(&oh_initial_comm_expected, memory_order_acquire);
     struct oh_comm *comm = looks ? oh_comm_find(handle) : NULL;
     if (comm) {
-        *nccl_p = oh_comm_id(comm)->library;
+        *nccl_p = oh_real_table(oh_comm_id(comm)->library);
     } else {
         OH_TRY(oh_real_get(caller, nccl_p));
-        comm = looks && expected && oh_entry_is_active() ? oh_initial_comm_find(*nccl_p, handle, is_counted) : NULL;
+        comm =
+            looks && expected && oh_entry_is_active() ? oh_initial_comm_find((*nccl_p)->own, handle, is_counted) : NULL;
     }
     *comm_p = comm;
     return ncclSuccess;

@@ -86,8 +86,9 @@ static void *add_creation(uint64_t id, int nranks, int rank, const void *caller)
     static char unknown;
     const struct oh_nccl *nccl;
     const struct oh_comm_config config = oh_config_read(NULL, NULL); /* the program's is unknown */
-    return oh_real_get(caller, &nccl) == ncclSuccess ? oh_initial_comm_add_creation(nccl, id, nranks, rank, &config)
-                                                     : &unknown;
+    return oh_real_get(caller, &nccl) == ncclSuccess
+               ? oh_initial_comm_add_creation(nccl->own, id, nranks, rank, &config)
+               : &unknown;
 }
 
 static ncclResult_t profiler_init(void **context_p, uint64_t id, int *events_p, const char *name, int nnodes,

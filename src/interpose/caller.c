@@ -2,7 +2,8 @@
 /*
  * caller.c - the copy of NCCL that a caller means
  *
- * Does: Finds the copy by the thunk, or by the object at the return address, and remembers it by return address.
+ * Does: Finds the copy by the thunk, or by the object at the return address, and remembers it by return address. Finds
+ *    the table of the call.
  * Threads: any.
  * Owns: the table of return addresses.
  */
@@ -54,17 +55,28 @@ static const struct oh_real *look_up(const void *caller)
     return real;
 }
 
-ncclResult_t oh_real_get(const void *caller, const struct oh_nccl **nccl_p)
+const struct oh_real *oh_real_find(const void *caller)
 {
     const struct oh_real *real = oh_real_of_thunk;
     if (!real) {
         uint64_t site = atomic_load_explicit(site_of(caller), memory_order_relaxed);
         real = site >> 3 == (uint64_t)(uintptr_t)caller ? oh_real_at(site & 7) : look_up(caller);
     }
+    return real;
+}
+
+const struct oh_nccl *oh_real_table(const struct oh_nccl *own)
+{
+    return oh_real_of_thunk || oh_nccl_depth > 0 ? own : own->seen;
+}
+
+ncclResult_t oh_real_get(const void *caller, const struct oh_nccl **nccl_p)
+{
+    const struct oh_real *real = oh_real_find(caller);
     if (!real) {
         OH_WARN("no NCCL 2.19 or later is loaded in this process: the call returns ncclSystemError");
         return ncclSystemError;
     }
-    *nccl_p = &real->nccl;
+    *nccl_p = oh_real_table(&real->own);
     return ncclSuccess;
 }

@@ -74,6 +74,7 @@ OH_EARLY static int begin_main(int argc, char **argv, char **envp)
 {
     oh_hooks_begin();
     atomic_store_explicit(&start, OH_START_MAIN, memory_order_relaxed); /* publishes nothing else */
+    oh_hooks_update(OH_HOOKS_TRY); /* the program may ask for functions that its NCCL lacks */
     return program_main(argc, argv, envp);
 }
 

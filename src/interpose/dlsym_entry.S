@@ -78,7 +78,24 @@
     .hidden oh_next_dlsym
     .hidden oh_next_dlvsym
     .balign 16
-    entry dlsym, oh_next_dlsym
+    entry oh_dlsym_entry, oh_next_dlsym
     .balign 16
-    entry dlvsym, oh_next_dlvsym
+    entry oh_dlvsym_entry, oh_next_dlvsym
+
+/*
+ * Exported under the versions of libc's. A preloaded object with a dlsym of its own, in front of onehop, can find the next
+ * one by dlvsym alone, and a version passes definitions without version by.
+ */
+    .macro export name
+    .globl oh_\name\()_old
+    .set oh_\name\()_old, oh_\name\()_entry
+    .symver oh_\name\()_entry, \name@@GLIBC_2.34
+#if defined(__x86_64__)
+    .symver oh_\name\()_old, \name@GLIBC_2.2.5
+#else
+    .symver oh_\name\()_old, \name@GLIBC_2.17
+#endif
+    .endm
+    export dlsym
+    export dlvsym
     .section .note.GNU-stack, "", %progbits

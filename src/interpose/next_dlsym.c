@@ -39,6 +39,12 @@ OH_EARLY static const struct link_map *own_object(void)
     return object;
 }
 
+OH_EARLY bool oh_next_own(struct oh_elf *elf_p)
+{
+    const struct link_map *own = own_object();
+    return own && oh_elf_read(own->l_addr, own->l_ld, elf_p);
+}
+
 OH_EARLY static const struct link_map *first_object(const struct link_map *object)
 {
     while (object && object->l_prev) {

@@ -118,7 +118,7 @@ static bool write_word(struct window *window, const void *where, uintptr_t value
 static uintptr_t real_address(const struct oh_real *real, const struct oh_function *function)
 {
     uintptr_t address;
-    memcpy(&address, (const char *)&real->nccl + function->offset, sizeof address);
+    memcpy(&address, (const char *)&real->own + function->offset, sizeof address);
     return address;
 }
 
@@ -141,11 +141,12 @@ static bool patch_symbols(const struct oh_real *real, int copy)
 {
     struct window window = {0};
     bool done = true;
-    for (size_t i = 0; i < oh_function_count; i++) {
+    for (size_t i = 0; i < OH_FUNCTION_COUNT; i++) {
         const struct oh_function *function = &oh_functions[i];
-        const ElfW(Sym) *symbol = function->plain ? oh_elf_find(&real->elf, function->real_name + 1) : NULL;
-        if (symbol && real_address(real, function)) {
-            done = write_word(&window, &symbol->st_value, (uintptr_t)function->thunk[copy] - real->elf.base) && done;
+        for (int p = 0; p < 2 && function->plain && real_address(real, function); p++) { /* pncclX, ncclX */
+            const ElfW(Sym) *symbol = oh_elf_find(&real->elf, function->real_name + p);
+            uintptr_t thunk = (uintptr_t)function->thunk[copy] - real->elf.base;
+            done = (!symbol || write_word(&window, &symbol->st_value, thunk)) && done;
         }
     }
     close_window(&window);
@@ -168,7 +169,10 @@ static void hold_copies(void)
 {
     for (int i = oh_real_count() - 1; i >= 0; i--) {
         struct oh_real *real = oh_real_at(i);
-        real->pinned = real->pinned || reopen(real->path, real->elf.dynamic);
+        if (!real->pinned && reopen(real->path, real->elf.dynamic)) {
+            real->pinned = true;
+            oh_real_find_tools(real);
+        }
         if (!real->pinned && !is_in_object(real->elf.dynamic, real->elf.dynamic)) {
             OH_INFO("%s cannot be held: it has been unloaded", real->path);
             oh_real_drop(i);
@@ -192,10 +196,57 @@ static void settle_copies(void)
     }
 }
 
+static bool is_lacking(const struct oh_function *function)
+{
+    bool lacking = true;
+    for (int i = 0; i < oh_real_count(); i++) {
+        lacking = lacking && !real_address(oh_real_at(i), function);
+    }
+    return lacking;
+}
+
+/* onehop's own pncclX and ncclX, by function. Guarded by `locked`. */
+static struct {
+    const ElfW(Sym) * symbol;
+    ElfW(Addr) value; /* of the symbol, unless it is hidden */
+    uintptr_t address;
+} exported[OH_FUNCTION_COUNT][2];
+
+static void find_exported_functions(void)
+{
+    static bool found;
+    struct oh_elf own;
+    for (int i = 0; !found && i < 2 * OH_FUNCTION_COUNT && oh_next_own(&own); i++) {
+        const struct oh_function *function = &oh_functions[i / 2];
+        const ElfW(Sym) *symbol = function->plain ? oh_elf_find(&own, function->real_name + i % 2) : NULL;
+        if (symbol) {
+            exported[i / 2][i % 2].symbol = symbol;
+            exported[i / 2][i % 2].value = symbol->st_value;
+            exported[i / 2][i % 2].address = own.base + symbol->st_value;
+        }
+    }
+    found = true;
+}
+
+/* Programs look a function up to find out whether NCCL has it. The loader passes a symbol without value by. */
+static void hide_lacking_functions(void)
+{
+    struct window window = {0};
+    find_exported_functions();
+    for (int i = 0; i < 2 * OH_FUNCTION_COUNT; i++) {
+        const ElfW(Sym) *symbol = exported[i / 2][i % 2].symbol;
+        const ElfW(Addr) value = symbol && !is_lacking(&oh_functions[i / 2]) ? exported[i / 2][i % 2].value : 0;
+        if (symbol && symbol->st_value != value) {
+            write_word(&window, &symbol->st_value, value);
+        }
+    }
+    close_window(&window);
+}
+
 static const struct oh_function *exported_function(const char *name)
 {
-    for (size_t i = 0; i < oh_function_count; i++) {
-        if (oh_functions[i].plain && strcmp(name, oh_functions[i].real_name + 1) == 0) {
+    for (size_t i = 0; i < OH_FUNCTION_COUNT; i++) {
+        if (oh_functions[i].plain && strcmp(name + (name[0] == 'p'), oh_functions[i].real_name + 1) == 0) {
             return &oh_functions[i];
         }
     }
@@ -213,9 +264,18 @@ struct assignment {
 };
 
 static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const struct oh_function *function,
-                        struct assignment *assignment)
+                        bool is_weak, struct assignment *assignment)
 {
     uintptr_t address = __atomic_load_n(where, __ATOMIC_RELAXED);
+    const ptrdiff_t index = function - oh_functions;
+    bool is_ours = address == exported[index][0].address || address == exported[index][1].address;
+    if (address == 0) { /* nobody has defined it */
+        return;
+    }
+    if (is_ours && is_weak && is_lacking(function)) {
+        write_word(&assignment->window, where, 0); /* the program asks whether NCCL has it */
+        return;
+    }
     for (int copy = 0; copy < oh_real_count(); copy++) {
         if (address == real_address(oh_real_at(copy), function)) {
             write_word(&assignment->window, where, (uintptr_t)function->thunk[copy]);
@@ -223,8 +283,7 @@ static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const 
         }
     }
     if (assignment->copy >= 0 &&
-        (address == (uintptr_t)function->plain ||
-         is_in_object((const void *)address, elf->dynamic))) { /* not bound yet: the object's own PLT */
+        (is_ours || is_in_object((const void *)address, elf->dynamic))) { /* not bound yet: the object's own PLT */
         write_word(&assignment->window, where, (uintptr_t)function->thunk[assignment->copy]);
     }
 }
@@ -241,12 +300,14 @@ static bool assign_words(const struct oh_elf *elf, const ElfW(Rela) * relocation
             continue;
         }
         const char *name = elf->strings + elf->symbols[ELF64_R_SYM(relocations[i].r_info)].st_name;
-        const struct oh_function *function = strncmp(name, "nccl", 4) == 0 ? exported_function(name) : NULL;
+        const struct oh_function *function =
+            strncmp(name + (name[0] == 'p'), "nccl", 4) == 0 ? exported_function(name) : NULL;
         if (function && !assignment) {
             return true;
         }
         if (function) {
-            assign_word(elf, (const uintptr_t *)where, function, assignment);
+            const bool is_weak = ELF64_ST_BIND(elf->symbols[ELF64_R_SYM(relocations[i].r_info)].st_info) == STB_WEAK;
+            assign_word(elf, (const uintptr_t *)where, function, is_weak, assignment);
         }
     }
     return false;
@@ -378,6 +439,7 @@ static void update_copies(int before, size_t first)
     bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->patched; /* new objects got thunks */
     if (oh_real_count() > 0 && !settled && may_patch()) {
         settle_copies();
+        hide_lacking_functions();
         /* With a second copy, every object must have the thunks of its copy. */
         struct walk correct = {.first = before < 2 && oh_real_count() > 1 ? 0 : first, .callers = &callers};
         oh_next_iterate(visit_object, &correct);

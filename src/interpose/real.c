@@ -15,11 +15,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "onehop/onehop.h"
 #include "util/log.h"
 #include "util/scope.h"
 
-/* The entry point by which an NCCL is known: exported by every NCCL, and by nothing else. */
-#define MARK "pncclAllReduce"
+/* The function by which an NCCL is known: exported by every NCCL, and by no tool and no onehop. */
+#define MARK "pncclGetVersion"
 
 __thread const struct oh_real *oh_real_of_thunk;
 
@@ -67,23 +68,25 @@ OH_NCCL_OPTIONAL(THUNKS)
 #define REQUIRED(name_, ...) ROW(name_, true)
 #define OPTIONAL(name_, ...) ROW(name_, false)
 
-const struct oh_function oh_functions[] = {OH_NCCL_REQUIRED(REQUIRED) OH_NCCL_QUERIES(QUERY)
-                                               OH_NCCL_OPTIONAL(OPTIONAL)};
-const size_t oh_function_count = sizeof oh_functions / sizeof *oh_functions;
+const struct oh_function oh_functions[OH_FUNCTION_COUNT] = {OH_NCCL_REQUIRED(REQUIRED) OH_NCCL_QUERIES(QUERY)
+                                                                OH_NCCL_OPTIONAL(OPTIONAL)};
 
 _Static_assert(OH_REAL_MAX == 4, "THUNKS and ROW list the copies");
 
 static bool fill_table(struct oh_real *real)
 {
-    for (size_t i = 0; i < oh_function_count; i++) {
+    for (size_t i = 0; i < OH_FUNCTION_COUNT; i++) {
         const ElfW(Sym) *symbol = oh_elf_find(&real->elf, oh_functions[i].real_name);
         if (!symbol && oh_functions[i].required) {
             OH_INFO("%s has no %s; calls of it go on as they are", real->path, oh_functions[i].real_name);
             return false;
         }
         void *address = symbol ? (void *)(real->elf.base + symbol->st_value) : NULL;
-        memcpy((char *)&real->nccl + oh_functions[i].offset, &address, sizeof address);
+        memcpy((char *)&real->own + oh_functions[i].offset, &address, sizeof address);
     }
+    real->seen = real->own;
+    real->own.own = real->seen.own = &real->own;
+    real->own.seen = real->seen.seen = &real->seen;
     return true;
 }
 
@@ -131,12 +134,53 @@ void *oh_dlsym_in(const char *path, const char *name)
     return found;
 }
 
+/* A tool defines functions of NCCL, and is neither NCCL nor onehop. */
+static bool is_tool(const void *function, const char **path_p)
+{
+    Dl_info info;
+    struct oh_elf elf;
+    struct link_map *map = NULL;
+    if (!function || !dladdr1(function, &info, (void **)&map, RTLD_DL_LINKMAP) || !map ||
+        !oh_elf_read(map->l_addr, map->l_ld, &elf)) {
+        return false;
+    }
+    *path_p = map->l_name[0] ? map->l_name : "the program";
+    return !oh_elf_find(&elf, MARK) && !oh_elf_find(&elf, "onehopVersion");
+}
+
+void oh_real_find_tools(struct oh_real *real)
+{
+    const char *path, *in_front = NULL, *behind = NULL;
+    if (oh_dlsym_in("", "onehopVersion") != (const void *)(uintptr_t)onehopVersion) {
+        return; /* not preloaded */
+    }
+    for (size_t i = 0; i < OH_FUNCTION_COUNT; i++) {
+        const char *name = oh_functions[i].real_name + 1;
+        if (!oh_functions[i].plain) {
+            continue;
+        }
+        in_front = is_tool(oh_dlsym_in("", name), &path) ? path : in_front;
+        void *next = atomic_load_explicit(&oh_next_dlsym, memory_order_relaxed)(RTLD_NEXT, name);
+        if (is_tool(next, &path)) {
+            memcpy((char *)&real->seen + oh_functions[i].offset, &next, sizeof next);
+            behind = path;
+        }
+    }
+    dlerror();
+    if (in_front) {
+        OH_INFO("%s defines functions of NCCL in front of onehop, which gets the calls that it passes on", in_front);
+    }
+    if (behind) {
+        OH_INFO("%s defines functions of NCCL behind onehop, and gets the calls that onehop does not serve", behind);
+    }
+}
+
 /* The copy that a look-up from an object finds; "": the program's, in the global scope. */
 static const struct oh_real *copy_in_scope_of(const char *path)
 {
     const void *found = oh_dlsym_in(path, MARK);
     for (int i = 0; found && i < oh_real_count(); i++) {
-        if ((const void *)copies[i].nccl.AllReduce == found) {
+        if ((const void *)copies[i].own.GetVersion == found) {
             return &copies[i];
         }
     }

@@ -2,8 +2,8 @@
 /*
  * real.h - the NCCL that the application has loaded, or several copies
  *
- * Does: Finds each loaded object that defines pncclAllReduce; loads none. Calls its pncclX functions, which are the
- *    public functions under names that nobody interposes. Forwards each call to the copy that the caller means
+ * Does: Finds each loaded object that defines pncclGetVersion; loads none. Finds its pncclX functions, which are the
+ *    public functions under names that no tool defines. Forwards each call to the copy that the caller means
  *    (PyTorch's and a wheel's, say):
  *      a call with a communicator that onehop knows: the copy that made it;
  *      a call through a thunk: the thunk's copy; with several copies every object gets thunks;
@@ -25,7 +25,7 @@
 #define OH_REAL_PATH 4096 /* PATH_MAX. Not on the heap: without memory the job must still find its NCCL */
 
 struct oh_real {
-    struct oh_nccl nccl;
+    struct oh_nccl own, seen; /* seen: with the functions of a tool behind onehop */
     struct oh_elf elf;
     char path[OH_REAL_PATH];
     bool pinned;  /* onehop holds a reference */
@@ -34,12 +34,19 @@ struct oh_real {
 };
 
 /*
- * caller.c. Finds the copy for a call from the address `caller`. Returns ncclSuccess, or ncclSystemError (one WARN)
- * while no NCCL 2.19 or later is loaded. Keeps errno.
+ * caller.c. Finds the copy for a call from the address `caller`, and its table: NCCL's own functions for a call through
+ * a thunk or from within NCCL, else those that the program would call. Returns ncclSuccess, or ncclSystemError (one
+ * WARN) while no NCCL 2.19 or later is loaded. Keeps errno.
  */
 ncclResult_t oh_real_get(const void *caller, const struct oh_nccl **nccl_p);
 
-/* The library of this thread's call through a thunk; NULL: none. Only thunks set it. */
+/* Returns the copy alone; NULL: none is loaded. */
+const struct oh_real *oh_real_find(const void *caller);
+
+/* Returns the table of a call for a communicator that `own` has made. */
+const struct oh_nccl *oh_real_table(const struct oh_nccl *own);
+
+/* The library of this thread's call through a thunk or by pncclX; NULL: none. Only these set it. */
 extern __thread const struct oh_real *oh_real_of_thunk __attribute__((visibility("hidden")));
 
 /*
@@ -56,6 +63,9 @@ struct oh_real *oh_real_at(int index);
 void oh_real_add(const struct oh_elf *elf, const char *path);
 void oh_real_drop(int index);
 
+/* For patch.c. Finds tools, which define ncclX and call pncclX, before this copy is patched. */
+void oh_real_find_tools(struct oh_real *real);
+
 /*
  * A function of NCCL. An exported one has a thunk for each copy, an entry that notes the copy and calls the function,
  * so that creators and group calls, which carry no communicator, go to the copy that the caller meant.
@@ -67,17 +77,21 @@ struct oh_function {
     void (*plain)(void); /* the exported function; NULL: onehop only calls it */
     void (*thunk[OH_REAL_MAX])(void);
 };
-extern const struct oh_function oh_functions[];
-extern const size_t oh_function_count;
+#define OH_REAL_COUNT(...) +1
+enum {
+    OH_FUNCTION_COUNT = OH_NCCL_REQUIRED(OH_REAL_COUNT) OH_NCCL_QUERIES(OH_REAL_COUNT) OH_NCCL_OPTIONAL(OH_REAL_COUNT)
+};
+#undef OH_REAL_COUNT
+extern const struct oh_function oh_functions[OH_FUNCTION_COUNT];
 
 /* --- patch.c ------------------------------------------------------------------------------------------------------ */
 
 /*
- * Redirects to onehop the callers that the dynamic linker has bound, or would bind, to NCCL itself. Replaces the public
- * nccl* functions in the symbol table (.dynsym, in this process's memory) of each copy of NCCL by thunks, so that later
- * look-ups and bindings lead to onehop: dlsym, ctypes, objects loaded later, lazy calls. Replaces earlier bindings in
- * the table of addresses (GOT) of their object. pncclX stay. Not reached: addresses that the application took by dlsym
- * before, and NCCL linked into a program statically.
+ * Redirects to onehop the callers that the dynamic linker has bound, or would bind, to NCCL itself. Replaces ncclX and
+ * pncclX in the symbol table (.dynsym, in this process's memory) of each copy of NCCL by thunks, so that later look-ups
+ * and bindings lead to onehop: dlsym, ctypes, objects loaded later, lazy calls. Replaces earlier bindings in the table
+ * of addresses (GOT) of their object. Hides onehop's functions that no copy of NCCL has. Not reached: addresses that
+ * the application took by dlsym before, and NCCL linked into a program statically.
  */
 
 enum oh_hooks_urgency {
@@ -122,6 +136,9 @@ void oh_next_dlsym_find(void);
 /* Calls libc's own dl_iterate_phdr, which no other object can define. */
 typedef int oh_object_visitor(struct dl_phdr_info *object, size_t size, void *user);
 void oh_next_iterate(oh_object_visitor *visit, void *user);
+
+/* Reads onehop's own dynamic section. Returns false if the loader does not list it. */
+bool oh_next_own(struct oh_elf *elf_p);
 
 /* Returns the definition of a function behind onehop's, in the order of loading; NULL: none. */
 void *oh_next_definition(const char *name);

@@ -7,8 +7,8 @@
  * `make bench` builds and runs it. One process, two ranks, one of which calls, but for the first call, which sets up.
  * Fallbacks are measured with arguments that NCCL refuses at once, and with messages that are too large, while
  * the simulated NCCL takes calls and does nothing (simnccl_idle) and the driver's functions are stubs: what is left of
- * NCCL's own time is subtracted, by the same call to pncclX. The shortest of many short runs counts, since a busy
- * machine only adds. Exit status 1: an aim is missed.
+ * NCCL's own time is subtracted, by the same call to it (onehopStockFunction). The shortest of many short runs counts,
+ * since a busy machine only adds. Exit status 1: an aim is missed.
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -28,8 +28,6 @@
 /* nccl.h gives these without a prototype. */
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
-ncclResult_t pncclGroupStart(void);
-ncclResult_t pncclGroupEnd(void);
 
 /* Functions that a program calls. */
 struct functions {
@@ -39,7 +37,7 @@ struct functions {
     __typeof__(ncclGroupEnd) *group_end;
 };
 
-static const struct functions nccl = {pncclAllReduce, pncclBroadcast, pncclGroupStart, pncclGroupEnd};
+static struct functions nccl; /* onehopStockFunction */
 static const struct functions program = {ncclAllReduce, ncclBroadcast, ncclGroupStart, ncclGroupEnd};
 static const struct functions *use = &program;
 static ncclComm_t comms[2], unserved[2];
@@ -235,7 +233,14 @@ int main(void)
     void (*stub)(bool, CUcontext) = (void (*)(bool, CUcontext))dlsym(RTLD_DEFAULT, "bench_stub");
     void (*idle)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "simnccl_idle");
     bool onehop = dlsym(RTLD_DEFAULT, "onehopVersion") != NULL;
+    void *(*stock)(const char *) = (void *(*)(const char *))dlsym(RTLD_DEFAULT, "onehopStockFunction");
     uint64_t calls = (uint64_t)CALLS * RUNS;
+    nccl = program;
+    if (stock) {
+        nccl = (struct functions){
+            (__typeof__(ncclAllReduce) *)stock("ncclAllReduce"), (__typeof__(ncclBroadcast) *)stock("ncclBroadcast"),
+            (__typeof__(ncclGroupStart) *)stock("ncclGroupStart"), (__typeof__(ncclGroupEnd) *)stock("ncclGroupEnd")};
+    }
     MUST(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&contexts[0], 0) == CUDA_SUCCESS);
     MUST(cuDevicePrimaryCtxRetain(&contexts[1], 1) == CUDA_SUCCESS && cuCtxSetCurrent(contexts[0]) == CUDA_SUCCESS);
     MUST(cuStreamCreate(&streams[0], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);

@@ -52,11 +52,7 @@ const char *cf_api_open(void)
     if (lack != NULL) {
         return lack;
     }
-    /* A plugin exports these whether NCCL has them or not: ask for the alias that only NCCL has. */
-#define CF_GET(name_, parameters_)                                                                                     \
-    if (dlsym(RTLD_DEFAULT, "pnccl" #name_) != NULL) {                                                                 \
-        look_up(RTLD_DEFAULT, "nccl" #name_, false, (void **)&nccl.name_);                                             \
-    }
+#define CF_GET(name_, parameters_) look_up(RTLD_DEFAULT, "nccl" #name_, false, (void **)&nccl.name_);
     CF_NCCL_OPTIONAL(CF_GET)
 #undef CF_GET
     look_up(RTLD_DEFAULT, "onehopVersion", false, (void **)&nccl.onehop_version);

@@ -13,6 +13,9 @@
  *   deepbind:PATH             the same, RTLD_DEEPBIND, bound at once
  *   lazy:PATH                 the same, RTLD_DEEPBIND, bound at the first call
  *   table:PATH                the same as object, through its table of addresses
+ *   direct:PATH               the same as object, by pncclX
+ *   turns:PATH                as object, but rank 0 makes every second allreduce by pncclAllReduce
+ *   directdlsym:PATH          as dlsym, by pncclX
  *   early:PATH                RTLD_DEEPBIND, and addresses that the object's constructor has kept
  *   earlydlsym:PATH           the same, and it has got them by dlsym
  *   dlsym:PATH                dlsym on the library's handle, all functions before the first communicator
@@ -73,6 +76,11 @@ static void *look_up(struct way *way, const char *name)
     return dlsym(strcmp(way->kind, "default") == 0 ? RTLD_DEFAULT : way->handle, name);
 }
 
+static bool is(const struct way *way, const char *kind)
+{
+    return strcmp(way->kind, kind) == 0;
+}
+
 static reach_config config_function;
 
 static ncclResult_t all_reduce_config(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
@@ -84,7 +92,7 @@ static ncclResult_t all_reduce_config(const void *send, void *recv, size_t count
 static void look_up_all(struct way *way)
 {
 #define LOOK_UP(name_, parameters_, arguments_)                                                                        \
-    way->api.name_ = (__typeof__(way->api.name_))look_up(way, "nccl" #name_);                                          \
+    way->api.name_ = (__typeof__(way->api.name_))look_up(way, &"pnccl" #name_[!is(way, "directdlsym")]);               \
     MUST(way->api.name_);
     REACH_FUNCTIONS(LOOK_UP)
     if (strcmp(way->kind, "newerdlsym") == 0) {
@@ -94,20 +102,26 @@ static void look_up_all(struct way *way)
     }
 }
 
-static bool is(const struct way *way, const char *kind)
+/* The calls of a tool that is used by rank 0 alone, for some calls. */
+static const struct reach_api *turns_of[2];
+
+static ncclResult_t all_reduce_in_turns(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                        ncclComm_t comm, cudaStream_t stream)
 {
-    return strcmp(way->kind, kind) == 0;
+    static unsigned calls;
+    return turns_of[rank == 0 && calls++ % 2]->AllReduce(send, recv, count, type, op, comm, stream);
 }
 
 static bool is_object(const struct way *way)
 {
-    return is(way, "object") || is(way, "newer") || is(way, "table") || is(way, "deepbind") || is(way, "lazy") ||
-           strncmp(way->kind, "early", 5) == 0;
+    return is(way, "object") || is(way, "direct") || is(way, "turns") || is(way, "newer") || is(way, "table") ||
+           is(way, "deepbind") || is(way, "lazy") || strncmp(way->kind, "early", 5) == 0;
 }
 
 static const char *table_of(const struct way *way)
 {
     return is(way, "table")        ? "reach_addresses"
+           : is(way, "direct")     ? "reach_direct"
            : is(way, "newer")      ? "reach_newer"
            : is(way, "early")      ? "reach_early"
            : is(way, "earlydlsym") ? "reach_early_dlsym"
@@ -140,6 +154,11 @@ static void open_way(struct way *way, const char *text)
         const struct reach_api *api = dlsym(way->handle, table_of(way));
         MUST(api);
         way->api = *api;
+        if (is(way, "turns")) {
+            turns_of[0] = api;
+            turns_of[1] = dlsym(way->handle, "reach_direct");
+            way->api.AllReduce = all_reduce_in_turns;
+        }
     } else if (!is(way, "linked")) {
         look_up_all(way);
     }

@@ -29,6 +29,7 @@ struct reach_api {
  * was when the object's constructors ran, and what dlsym gave then.
  */
 extern const struct reach_api reach_calls;
+extern const struct reach_api reach_direct; /* calls of pncclX */
 extern const struct reach_api reach_addresses;
 extern struct reach_api reach_early, reach_early_dlsym;
 

@@ -32,10 +32,21 @@ static ncclResult_t all_reduce_config(const void *send, void *recv, size_t count
     return ncclAllReduceConfig(send, recv, count, type, op, comm, stream, NULL);
 }
 
+/* NCCL's documented name for tools; nccl.h declares some only. */
+#define CALL_DIRECTLY(name_, parameters_, arguments_)                                                                  \
+    ncclResult_t pnccl##name_ parameters_;                                                                             \
+    static ncclResult_t direct_##name_ parameters_                                                                     \
+    {                                                                                                                  \
+        return pnccl##name_ arguments_;                                                                                \
+    }
+REACH_FUNCTIONS(CALL_DIRECTLY)
+
 #define CALLED(name_, parameters_, arguments_) .name_ = call_##name_,
 EXPORT const struct reach_api reach_calls = {REACH_FUNCTIONS(CALLED)};
 EXPORT const struct reach_api reach_newer = {call_GetUniqueId,  call_CommInitRank, call_CommDestroy,
                                              all_reduce_config, call_GroupStart,   call_GroupEnd};
+#define CALLED_DIRECTLY(name_, parameters_, arguments_) .name_ = direct_##name_,
+EXPORT const struct reach_api reach_direct = {REACH_FUNCTIONS(CALLED_DIRECTLY)};
 #define ADDRESS(name_, parameters_, arguments_) .name_ = nccl##name_,
 EXPORT const struct reach_api reach_addresses = {REACH_FUNCTIONS(ADDRESS)};
 

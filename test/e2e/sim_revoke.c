@@ -37,7 +37,7 @@ void app_guard_revoke(struct app *app)
     struct failure_user user = {.app = app};
     ncclComm_t comm = app->set[0].comm[0];
     bool kills = failure_is_scenario("kill-revoke");
-    if (dlsym(RTLD_DEFAULT, "pncclCommRevoke") == NULL) { /* NCCL before 2.28.7: onehop may have one */
+    if (dlsym(RTLD_DEFAULT, "ncclCommRevoke") == NULL) { /* NCCL before 2.28.7 */
         printf("rank %d: skipped, NCCL has no ncclCommRevoke\n", worker->member[0].world_rank);
         if (kills && failure_is_victim(app)) {
             failure_die(app);

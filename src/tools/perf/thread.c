@@ -3,8 +3,8 @@
  * perf/thread.c - the life of a rank of `onehop perf`
  *
  * Does: Opens the device, libraries, communicator and buffers of a rank, measures all rows, and closes them. All sides
- *    use one communicator and one stream: stock and windows are the pnccl functions of the real library, onehop
- *    is libonehop.so. Kernels of a program between the calls are launched as programs launch theirs,
+ *    use one communicator and one stream: stock and windows are the functions of the real library, onehop is
+ *    libonehop.so. Kernels of a program between the calls are launched as programs launch theirs,
  *    without programmatic stream serialization.
  * Threads: a rank's. Memory of the GPU is freed at the end of the process.
  * Owns: the thread's host memory and its communicator.
@@ -85,17 +85,27 @@ static void need(struct oh_perf_thread *thread, bool there, const char *option, 
     }
 }
 
+/* NCCL's own functions, where those of the real library's names are onehop's. */
+static void open_stock(struct oh_perf_thread *thread)
+{
+    if (!thread->stock_function || !thread->stock_function("ncclAllReduce")) {
+        OH_PERF_FAIL(thread, "%s is not NCCL 2.19 or later, or %s is of onehop 0.1 or older", thread->options->nccl,
+                     thread->options->onehop);
+    }
+#define STOCK(name_) (__typeof__(nccl##name_) *)thread->stock_function("nccl" #name_)
+    thread->api[OH_PERF_STOCK] = (struct oh_perf_api){.all_reduce = STOCK(AllReduce),
+                                                      .all_gather = STOCK(AllGather),
+                                                      .reduce_scatter = STOCK(ReduceScatter),
+                                                      .broadcast = STOCK(Broadcast),
+                                                      .group_start = STOCK(GroupStart),
+                                                      .group_end = STOCK(GroupEnd)};
+}
+
 static void open_libraries(struct oh_perf_thread *thread)
 {
     static const struct oh_symbol stock[] = {FUNCTION("ncclGetVersion", get_version, true),
                                              FUNCTION("ncclGetUniqueId", get_unique_id, true),
                                              FUNCTION("ncclGetErrorString", error_string, true),
-                                             FUNCTION("pncclAllReduce", api[OH_PERF_STOCK].all_reduce, true),
-                                             FUNCTION("pncclAllGather", api[OH_PERF_STOCK].all_gather, true),
-                                             FUNCTION("pncclReduceScatter", api[OH_PERF_STOCK].reduce_scatter, true),
-                                             FUNCTION("pncclBroadcast", api[OH_PERF_STOCK].broadcast, true),
-                                             FUNCTION("pncclGroupStart", api[OH_PERF_STOCK].group_start, true),
-                                             FUNCTION("pncclGroupEnd", api[OH_PERF_STOCK].group_end, true),
                                              FUNCTION("ncclMemAlloc", mem_alloc, false),
                                              FUNCTION("ncclCommWindowRegister", window_register, false),
                                              FUNCTION("ncclCommWindowDeregister", window_deregister, false)};
@@ -111,10 +121,14 @@ static void open_libraries(struct oh_perf_thread *thread)
                                             FUNCTION("ncclGroupEnd", api[OH_PERF_ONEHOP].group_end, true),
                                             FUNCTION("onehopVersion", onehop_version, true),
                                             FUNCTION("onehopCommInfo", onehop_info, true),
-                                            FUNCTION("onehopAlgorithmName", algorithm_name, true)};
+                                            FUNCTION("onehopAlgorithmName", algorithm_name, true),
+                                            FUNCTION("onehopStockFunction", stock_function, false)};
     const struct oh_perf_options *options = thread->options;
     open_library(thread, options->nccl, stock, sizeof stock / sizeof *stock);
     open_library(thread, options->onehop, ours, sizeof ours / sizeof *ours);
+    if (options->side[OH_PERF_STOCK] || options->side[OH_PERF_WINDOWS]) {
+        open_stock(thread);
+    }
     thread->api[OH_PERF_WINDOWS] = thread->api[OH_PERF_STOCK];
     need(thread, !options->side[OH_PERF_WINDOWS] || (thread->mem_alloc && thread->window_register), "--compare windows",
          "2.27", "windows");

@@ -52,6 +52,7 @@ struct oh_perf_thread {
     __typeof__(onehopVersion) *onehop_version;
     __typeof__(onehopCommInfo) *onehop_info;
     __typeof__(onehopAlgorithmName) *algorithm_name;
+    __typeof__(onehopStockFunction) *stock_function;
 
     bool filled; /* input and expected hold the values of `type` and `op` */
     int type;
