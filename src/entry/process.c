@@ -43,9 +43,19 @@ bool oh_entry_is_active(void)
     return !disabled;
 }
 
+static void end_hooks(void)
+{
+    onehop_process_info_t info;
+    oh_comms_describe(&info);
+    if (info.communicators + info.ended_communicators + info.unknown_calls == 0) {
+        oh_hooks_end();
+    }
+}
+
 __attribute__((destructor)) static void leave_at_exit(void)
 {
     if (!oh_entry_is_forked()) {
+        end_hooks();
         oh_initial_comm_end_process();
         oh_comms_print_stats();
         oh_comms_end_process();

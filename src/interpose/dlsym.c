@@ -48,6 +48,7 @@ OH_EARLY void oh_dlsym_before(const char *name)
 {
     const enum oh_start now = atomic_load_explicit(&start, memory_order_relaxed);
     oh_next_dlsym_find();
+    oh_dlsym_probes += name == oh_dlsym_probe;
     if (now == OH_START_LOADING) {
         return;
     }

@@ -14,6 +14,8 @@
 #include "interpose/real.h"
 
 _Atomic(oh_dlsym_function) oh_next_dlsym, oh_next_dlvsym;
+const char oh_dlsym_probe[] = "onehopVersion";
+atomic_uint oh_dlsym_probes;
 
 /* A namespace of the loader; the next (dlmopen) follows since glibc 2.35, where r_version is 2. */
 struct namespace

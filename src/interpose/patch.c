@@ -515,3 +515,34 @@ void oh_hooks_begin(void)
 {
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
+
+/* The object whose dlsym the program calls, if its look-ups pass onehop by; NULL: they do not. */
+static const char *find_dlsym_in_front(void)
+{
+    Dl_info info;
+    void *front = oh_dlsym_in("", "dlsym");
+    const unsigned before = oh_dlsym_probes;
+    if (front && !is_in_object(front, _DYNAMIC)) {
+        ((oh_dlsym_function)front)(RTLD_DEFAULT, oh_dlsym_probe);
+    }
+    return !front || is_in_object(front, _DYNAMIC) || oh_dlsym_probes != before ? NULL
+           : dladdr(front, &info) && info.dli_fname                             ? info.dli_fname
+                                                                                : "another object";
+}
+
+void oh_hooks_end(void)
+{
+    struct walk find = {0};
+    if (!oh_hooks_preloaded() || !lock(OH_HOOKS_TRY)) {
+        return;
+    }
+    oh_next_iterate(visit_object, &find);
+    const char *front = oh_real_count() > 0 ? find_dlsym_in_front() : NULL;
+    if (front) {
+        OH_WARN(
+            "no call of %s has come to onehop: dlsym of %s keeps look-ups from it; put libonehop.so in front of that "
+            "in LD_PRELOAD",
+            oh_real_at(0)->path, front);
+    }
+    unlock();
+}

@@ -16,6 +16,7 @@
 
 #include <link.h>
 #include <nccl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "comm/nccl.h"
@@ -111,6 +112,10 @@ bool oh_hooks_preloaded(void);
 /* Prepares for forks: called once, before any other function of patch.c can be. */
 void oh_hooks_begin(void);
 
+/* At exit, if no communicator was seen: warns if NCCL is loaded, and another object's dlsym keeps look-ups from onehop.
+ */
+void oh_hooks_end(void);
+
 /* Returns whether this process was forked: another thread may have left the lock of dl_iterate_phdr locked. */
 bool oh_hooks_are_forked(void);
 
@@ -139,6 +144,10 @@ void oh_next_iterate(oh_object_visitor *visit, void *user);
 
 /* Reads onehop's own dynamic section. Returns false if the loader does not list it. */
 bool oh_next_own(struct oh_elf *elf_p);
+
+/* A name that nobody else looks up, by its address, and the number of its look-ups that have passed onehop. */
+extern const char oh_dlsym_probe[];
+extern atomic_uint oh_dlsym_probes;
 
 /* Returns the definition of a function behind onehop's, in the order of loading; NULL: none. */
 void *oh_next_definition(const char *name);

@@ -47,6 +47,43 @@ served_beside "another interposer of ncclAllReduce and dlsym" "$other"
 INTERPOSE_SAY=1 run_ranks env LD_PRELOAD="$other $plugin" "$linked" -- linked
 expect_counts "an interposer in front of onehop sees all calls" '2:interposed: .*ncclAllReduce 6' served=12
 
+# A dlsym of its own in front of onehop, which finds the next one in some way. It is served, or onehop says why not.
+cat >"$scratch/hook.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+typedef void *function(void *, const char *);
+static void *find(void)
+{
+    static const char *const versions[] = {FIRST, "GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.17"};
+    void *scope = PRIVATE ? dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD) : RTLD_NEXT, *found = NULL;
+    for (int i = 0; i < 4 && !found; i++) {
+        found = dlvsym(scope, "dlsym", versions[i]);
+    }
+    return found;
+}
+static function *next;
+__attribute__((constructor)) static void early(void) { next = next ? next : (function *)find(); }
+void *dlsym(void *handle, const char *name) { early(); return next(handle, name); }
+END
+hooked_by() { # NAME FLAG...
+    $CC -w -O1 -fPIC -shared "${@:2}" -o "$scratch/hook.so" "$scratch/hook.c" -ldl >"$scratch/cc.log" 2>&1 ||
+        { tap_skip "$1" "no compiler: $(tail -n 1 "$scratch/cc.log")"; return 1; }
+}
+for first in GLIBC_2.2.5 GLIBC_2.34; do
+    hooked_by "dlsym by version $first" -DFIRST="\"$first\"" -DPRIVATE=0 &&
+        served_beside "another dlsym, which asks for version $first" "$scratch/hook.so"
+done
+if hooked_by "dlsym of libc's handle" -DFIRST='"GLIBC_2.34"' -DPRIVATE=1; then
+    run_ranks env LD_PRELOAD="$scratch/hook.so $plugin" "$reach" -- dlsym:libnccl.so.2
+    expect_counts "another dlsym, which passes onehop by: a line says so" nccl_allreduce=12 \
+        "2:WARN no call of .*libnccl.so.2 has come to onehop: dlsym of $scratch/hook.so keeps look-ups"
+    run_ranks env LD_PRELOAD="$scratch/hook.so $plugin" "$linked" -- linked
+    expect_counts "the same, linked: served" served=12 0:WARN
+    run_ranks env LD_PRELOAD="$plugin $scratch/hook.so" "$reach" -- late:libnccl.so.2
+    expect_counts "the same, behind onehop: served" served=12 0:WARN
+fi
+
 # Real ones of the distribution.
 # library FILE PACKAGE: sets $found to the path of an installed library, or empty.
 library() {
