@@ -52,12 +52,27 @@ static void end_hooks(void)
     }
 }
 
+/* Destructors of other objects may still make calls, and end communicators. */
+static void print_last(void)
+{
+    if (!oh_entry_is_forked()) {
+        oh_comms_print_stats();
+    }
+}
+
+__attribute__((constructor)) OH_EARLY static void set_last_action(void)
+{
+    oh_hooks_last_action = print_last;
+}
+
 __attribute__((destructor)) static void leave_at_exit(void)
 {
     if (!oh_entry_is_forked()) {
         end_hooks();
         oh_initial_comm_end_process();
-        oh_comms_print_stats();
+        if (!oh_hooks_start_seen()) {
+            oh_comms_print_stats();
+        }
         oh_comms_end_process();
     }
 }

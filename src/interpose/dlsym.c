@@ -70,6 +70,15 @@ int __libc_start_main(main_function main, int argc, char **argv, void (*init)(vo
                       void (*end_loader)(void), void *stack_end);
 
 static main_function program_main;
+void (*oh_hooks_last_action)(void);
+
+static void act_last(int status, void *unused)
+{
+    (void)status, (void)unused;
+    if (oh_hooks_last_action) {
+        oh_hooks_last_action();
+    }
+}
 
 OH_EARLY static int begin_main(int argc, char **argv, char **envp)
 {
@@ -89,6 +98,7 @@ __attribute__((visibility("default"))) OH_EARLY int __libc_start_main(main_funct
 {
     __typeof__(__libc_start_main) *next = (__typeof__(__libc_start_main) *)oh_next_definition("__libc_start_main");
     program_main = main;
+    oh_next_on_exit(act_last); /* before libc lets the loader run destructors at exit: exit() goes backwards */
     atomic_store_explicit(&start, OH_START_PROGRAM, memory_order_relaxed);
     return next(begin_main, argc, argv, init, fini, end_loader, stack_end);
 }

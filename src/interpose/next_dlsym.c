@@ -68,20 +68,33 @@ OH_EARLY static void *definition_in(const struct link_map *object, const char *n
 /* Defined by libc, and by nothing that stands in front of it. */
 #define LIBC_MARK "gnu_get_libc_version"
 
+OH_EARLY static void *definition_in_libc(const char *name)
+{
+    const struct link_map *object = first_object(own_object());
+    while (object && !definition_in(object, LIBC_MARK)) {
+        object = object->l_next;
+    }
+    return object ? definition_in(object, name) : NULL;
+}
+
 OH_EARLY void oh_next_iterate(oh_object_visitor *visit, void *user)
 {
     typedef int iterate(oh_object_visitor *, void *);
     static _Atomic(iterate *) known;
     iterate *found = atomic_load_explicit(&known, memory_order_relaxed);
-    const struct link_map *object = found ? NULL : first_object(own_object());
-    for (; object && !found; object = object->l_next) {
-        if (definition_in(object, LIBC_MARK)) {
-            found = (iterate *)definition_in(object, "dl_iterate_phdr");
-        }
-    }
+    found = found ? found : (iterate *)definition_in_libc("dl_iterate_phdr");
     if (found) {
         atomic_store_explicit(&known, found, memory_order_relaxed); /* publishes nothing else */
         found(visit, user);
+    }
+}
+
+OH_EARLY void oh_next_on_exit(void (*function)(int status, void *argument))
+{
+    int (*on_exit)(void (*)(int, void *), void *) =
+        (int (*)(void (*)(int, void *), void *))definition_in_libc("on_exit");
+    if (on_exit) {
+        on_exit(function, NULL);
     }
 }
 

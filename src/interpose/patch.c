@@ -188,7 +188,6 @@ static void settle_copies(void)
             continue;
         }
         real->tried = true;
-        OH_INFO("NCCL found: %s", real->path[0] ? real->path : "in the program itself");
         if (!(real->patched = patch_symbols(real, i))) {
             OH_INFO("the symbol table of %s cannot be changed; callers that use dlsym may go to it directly",
                     real->path);
@@ -480,6 +479,17 @@ static void unlock(void)
     atomic_store_explicit(&locked, false, memory_order_release); /* pairs with the exchange in lock() */
 }
 
+/* Once the program uses them: launchers may be linked with NCCL, too. */
+static void announce_copies(void)
+{
+    for (int i = 0; i < oh_real_count(); i++) {
+        struct oh_real *real = oh_real_at(i);
+        if (real->tried && !atomic_exchange_explicit(&real->announced, true, memory_order_relaxed)) {
+            OH_INFO("NCCL found: %s", real->path[0] ? real->path : "in the program itself");
+        }
+    }
+}
+
 void oh_hooks_update(enum oh_hooks_urgency urgency)
 {
     static __thread bool looking; /* other preloaded objects may interpose what is called here, and call dlsym */
@@ -493,6 +503,9 @@ void oh_hooks_update(enum oh_hooks_urgency urgency)
         (urgency == OH_HOOKS_WAIT || !now.changing) && lock(urgency)) {
         update_objects();
         unlock();
+    }
+    if (urgency == OH_HOOKS_WAIT) {
+        announce_copies();
     }
     looking = false;
 }

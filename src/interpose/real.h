@@ -29,6 +29,7 @@ struct oh_real {
     struct oh_nccl own, seen; /* seen: with the functions of a tool behind onehop */
     struct oh_elf elf;
     char path[OH_REAL_PATH];
+    atomic_bool announced;
     bool pinned;  /* onehop holds a reference */
     bool tried;   /* to patch it */
     bool patched; /* its symbol table has the thunks */
@@ -142,6 +143,9 @@ void oh_next_dlsym_find(void);
 typedef int oh_object_visitor(struct dl_phdr_info *object, size_t size, void *user);
 void oh_next_iterate(oh_object_visitor *visit, void *user);
 
+/* Calls libc's own on_exit. */
+void oh_next_on_exit(void (*function)(int status, void *argument));
+
 /* Reads onehop's own dynamic section. Returns false if the loader does not list it. */
 bool oh_next_own(struct oh_elf *elf_p);
 
@@ -157,5 +161,8 @@ bool oh_program_calls(const char *name, const void *definition);
 
 /* Returns whether the start of the program passes onehop: it was loaded with the program. */
 bool oh_hooks_start_seen(void);
+
+/* Called at exit(), behind the destructors of all objects, where the start of the program passes onehop. Set once. */
+extern void (*oh_hooks_last_action)(void);
 
 #endif

@@ -9,6 +9,7 @@
 #include "util/bgthread.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,10 +17,24 @@
 #include "util/clock.h"
 #include "util/scope.h"
 
+static atomic_bool exiting;
+
+void oh_bgthread_refuse(void)
+{
+    atomic_store_explicit(&exiting, true, memory_order_relaxed);
+}
+
+const char *oh_bgthread_refusal(void)
+{
+    return atomic_load_explicit(&exiting, memory_order_relaxed) ? "a rank's process is ending"
+                                                                : "a rank cannot start a thread";
+}
+
 static void stop_at_exit(int status, void *argument)
 {
     struct oh_bgthread *worker = argument;
     (void)status;
+    oh_bgthread_refuse();
     oh_bgthread_stop(worker, worker->stop_ns);
 }
 
@@ -66,7 +81,7 @@ bool oh_bgthread_start(struct oh_bgthread *worker)
     if (worker->running) {
         worker->woken = true;
         pthread_cond_signal(&worker->wake);
-    } else if (!worker->stopping) {
+    } else if (!worker->stopping && !atomic_load_explicit(&exiting, memory_order_relaxed)) {
         worker->running = start_thread(worker);
     }
     return worker->running;

@@ -58,6 +58,12 @@ void oh_bgthread_advance_jobs(struct oh_bgthread *worker);
 /* Wakes the thread, or starts it. Returns whether there is one. */
 bool oh_bgthread_start(struct oh_bgthread *worker);
 
+/* The process is ending: from now on no thread starts. */
+void oh_bgthread_refuse(void);
+
+/* Why oh_bgthread_start has found none. */
+const char *oh_bgthread_refusal(void);
+
 /* Adds a job, which the next pass advances; oh_bgthread_start wakes the thread for it. */
 void oh_bgthread_add(struct oh_bgthread *worker, struct oh_job *job);
 

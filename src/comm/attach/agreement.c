@@ -20,6 +20,7 @@
 #include "plan/tuning.h"
 #include "util/clock.h"
 #include "util/env.h"
+#include "util/bgthread.h"
 #include "util/log.h"
 #include "util/nccl_conf.h"
 
@@ -240,7 +241,7 @@ static bool prepare(struct oh_comm *comm)
         return decline(comm, "GPU %s is of another generation than that of rank 0", comm->agreement.gpu.bus_id);
     }
     if (!oh_monitor_start()) {
-        return decline(comm, "no thread to monitor the other ranks");
+        return decline(comm, "%s", oh_bgthread_refusal());
     }
     if (load_kernels(comm, &room) != CUDA_SUCCESS) {
         const struct oh_topo_gpu *gpu = &comm->agreement.gpu;

@@ -273,7 +273,7 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream)
     }
     pthread_mutex_unlock(&worker.mutex);
     if (!works) {
-        oh_agreement_decline(comm, "a rank has no thread for the set-up");
+        oh_agreement_decline(comm, oh_bgthread_refusal());
         oh_agreement_end(comm);
     }
 }

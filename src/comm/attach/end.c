@@ -9,6 +9,7 @@
 #include "comm/attach/attach.h"
 
 #include "comm/watch/watch.h"
+#include "util/bgthread.h"
 #include "util/scope.h"
 
 void oh_comm_abort(struct oh_comm *comm)
@@ -65,13 +66,20 @@ static void abandon(struct oh_comm *comm, void *unused)
 {
     (void)unused;
     oh_rank_state_publish(comm, OH_RANK_EXITED);
-    if (!oh_comm_is_settled(comm)) {
-        oh_attach_cancel(comm, "a rank's process ended before its ranks had agreed");
-        oh_segment_unlink(&comm->segment);
+    if (oh_comm_is_settled(comm)) {
+        return;
     }
+    if (oh_comm_state(comm) ==
+        OH_COMM_IDLE) { /* its record says that no call was made, unless a destructor makes one */
+        oh_segment_vote_no(&comm->segment, oh_bgthread_refusal());
+    } else {
+        oh_attach_cancel(comm, oh_bgthread_refusal());
+    }
+    oh_segment_unlink(&comm->segment);
 }
 
 void oh_comms_end_process(void)
 {
+    oh_bgthread_refuse();
     oh_registry_visit(abandon, NULL);
 }
