@@ -50,6 +50,7 @@
     X(ftruncate, int, (int a, off_t b), (a, b), -1, EIO)                                                               \
     X(posix_fallocate, int, (int a, off_t b, off_t c), (a, b, c), ENOSPC, errno)                                       \
     X(mmap, void *, (void *a, size_t b, int c, int d, int e, off_t f), (a, b, c, d, e, f), MAP_FAILED, ENOMEM)         \
+    X(linkat, int, (int a, const char *b, int c, const char *d, int e), (a, b, c, d, e), -1, ENOENT)                   \
     X(unlink, int, (const char *a), (a), -1, EACCES)                                                                   \
     X(opendir, DIR *, (const char *a), (a), NULL, EMFILE)                                                              \
     X(getrandom, ssize_t, (void *a, size_t b, unsigned c), (a, b, c), -1, EAGAIN)                                      \

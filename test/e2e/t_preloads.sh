@@ -147,5 +147,22 @@ if $CC -w -shared -fPIC -DOTHER_START -o "$scratch/start.so" "$scratch/early.c" 
     leads_to_onehop "another object's start in front" "$scratch/start.so $plugin"
     leads_to_onehop "another object's start behind" "$plugin $scratch/start.so"
 fi
+# Time passes between a file's creation and its lock: no other rank may take the file for one that is left.
+cat >"$scratch/slow.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/file.h>
+#include <unistd.h>
+int flock(int file, int how)
+{
+    int (*next)(int, int) = (int (*)(int, int))dlsym(RTLD_NEXT, "flock");
+    usleep(how & LOCK_SH ? 200000 : 0);
+    return next(file, how);
+}
+END
+if $CC -w -fPIC -shared -o "$scratch/slow.so" "$scratch/slow.c" -ldl >"$scratch/cc.log" 2>&1; then
+    run_ranks env LD_PRELOAD="$plugin $scratch/slow.so" "$linked" -- linked
+    expect_counts "a slow lock: no rank removes a file of the running job" served=12 0:removed 0:WARN
+fi
 expect_no_files
 tap_done

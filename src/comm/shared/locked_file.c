@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/resource.h>
@@ -61,19 +62,50 @@ static int lock_own(const char *path, size_t size, int fd)
     return is_locked && fstat(fd, &status) == 0 && status.st_nlink > 0 ? fd : AGAIN; /* it may have lost its name */
 }
 
+/*
+ * Gives a new file its name when it is locked: a sweep in another rank must not take it for one that is left. Returns
+ * the descriptor, AGAIN if the name is taken, or FAILED if the file system cannot do so.
+ */
+static int create_locked(const char *path)
+{
+    char folder[OH_SEGMENT_PATH], self[32];
+    snprintf(folder, sizeof folder, "%s", path);
+    *strrchr(folder, '/') = '\0';
+    int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        return FAILED;
+    }
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    if (flock(fd, LOCK_SH | LOCK_NB) == 0 && linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0) {
+        return fd;
+    }
+    int error = errno;
+    close(fd);
+    return error == EEXIST ? AGAIN : FAILED;
+}
+
 /* O_EXCL: never creates a file through a link that another user has put there. */
+static int create(const char *path)
+{
+    int fd = create_locked(path);
+    if (fd == FAILED) {
+        fd = open(path, OPEN_FLAGS | O_CREAT | O_EXCL, 0600);
+        fd = fd < 0 && errno == EEXIST ? AGAIN : fd < 0 ? FAILED : fd;
+    }
+    return fd;
+}
+
 static int try_open(const char *path, size_t size)
 {
-    int fd = open(path, OPEN_FLAGS | O_CREAT | O_EXCL, 0600);
-    if (fd < 0 && errno == EEXIST) {
-        fd = open(path, OPEN_FLAGS);
-        if (fd < 0 && errno == ENOENT) {
-            return AGAIN;
-        }
+    int fd = open(path, OPEN_FLAGS);
+    if (fd < 0) {
+        fd = errno == ENOENT ? create(path) : FAILED;
     }
     if (fd < 0) {
-        OH_INFO("%s cannot be opened: %m", path);
-        return FAILED;
+        if (fd == FAILED) {
+            OH_INFO("%s cannot be opened: %m", path);
+        }
+        return fd;
     }
     const int locked = lock_own(path, size, fd);
     if (locked < 0) {
@@ -148,7 +180,7 @@ static void remove_if_left(DIR *folder, const char *name, size_t size)
     }
     if (fstat(fd, &status) == 0 && is_acceptable(&status, size) && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
         fstat(fd, &status) == 0 && status.st_nlink == 1 && unlinkat(dirfd(folder), name, 0) == 0) {
-        OH_INFO("removed %s, which nobody has open any more", name);
+        OH_INFO("removed %s, which no process has locked", name);
     }
     close(fd);
 }

@@ -133,10 +133,12 @@ struct oh_shared {
     struct oh_check_entry record[OH_MAX_RANKS][OH_CHECK_ENTRY_COUNT];
 };
 
+#define OH_SEGMENT_PATH 384 /* longer than a folder and a name may be */
+
 struct oh_segment {
     struct oh_shared *shared; /* NULL: not open */
-    char path[384];           /* longer than a folder and a name may be */
-    atomic_int file;          /* the locked file as long as it has its name: its descriptor plus one; 0: none */
+    char path[OH_SEGMENT_PATH];
+    atomic_int file; /* the locked file as long as it has its name: its descriptor plus one; 0: none */
 };
 
 /*
