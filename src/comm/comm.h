@@ -24,12 +24,15 @@
 
 struct oh_comm;
 
+#define OH_COMM_NAME 64
+
 /* What the program asks of a communicator when it creates it (src/entry/config.c). */
 struct oh_comm_config {
     bool blocking;
-    uint32_t max_ctas; /* blocks of all its kernels that run at a time: so it occupies at most so many SMs */
-    bool zero_cta;     /* CTAPolicy: NCCL is to use no SM */
-    bool invariant;    /* ONEHOP_INVARIANT: onehop executes every allreduce, or none */
+    uint32_t max_ctas;       /* blocks of all its kernels that run at a time: so it occupies at most so many SMs */
+    bool zero_cta;           /* CTAPolicy: NCCL is to use no SM */
+    bool invariant;          /* ONEHOP_INVARIANT: onehop executes every allreduce, or none */
+    char name[OH_COMM_NAME]; /* commName, cut; empty: none */
 };
 #define OH_COMM_CONFIG_DEFAULT                                                                                         \
     {                                                                                                                  \

@@ -8,6 +8,7 @@
  */
 #include <limits.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "entry/entry.h"
@@ -84,15 +85,28 @@ static bool has_zero_cta(const struct nccl_config *config, bool inherited)
     return policy > 0 && (policy & OH_NCCL_CTA_POLICY_ZERO);
 }
 
+/* The name, or NULL. */
+static const char *comm_name(const struct nccl_config *config)
+{
+    const char *name = NULL;
+    if (config && config->magic == MAGIC && offsetof(struct nccl_config, comm_name) + sizeof name <= config->size) {
+        name = config->comm_name;
+    }
+    return name;
+}
+
 struct oh_comm_config oh_config_read(const ncclConfig_t *config, const struct oh_comm_config *inherited)
 {
     const struct nccl_config *known = (const struct nccl_config *)config;
     const struct oh_comm_config defaults = OH_COMM_CONFIG_DEFAULT;
     inherited = inherited ? inherited : &defaults;
-    return (struct oh_comm_config){
+    struct oh_comm_config read = {
         .blocking = is_blocking(known, inherited->blocking),
         .max_ctas = max_ctas(known, inherited->max_ctas),
         .zero_cta = has_zero_cta(known, inherited->zero_cta),
         .invariant = oh_env_flag(OH_ENV_INVARIANT, false),
     };
+    const char *name = config ? comm_name(known) : inherited->name;
+    snprintf(read.name, sizeof read.name, "%s", name ? name : "");
+    return read;
 }

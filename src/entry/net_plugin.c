@@ -15,6 +15,7 @@
  */
 #include <nccl.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -81,11 +82,12 @@ struct profiler {
 };
 
 /* Returns the context of a communicator that the copy of NCCL at the address `caller` creates. */
-static void *add_creation(uint64_t id, int nranks, int rank, const void *caller)
+static void *add_creation(uint64_t id, const char *name, int nranks, int rank, const void *caller)
 {
     static char unknown;
     const struct oh_nccl *nccl;
-    const struct oh_comm_config config = oh_config_read(NULL, NULL); /* the program's is unknown */
+    struct oh_comm_config config = oh_config_read(NULL, NULL); /* the program's is unknown, but for the name */
+    snprintf(config.name, sizeof config.name, "%s", name ? name : "");
     return oh_real_get(caller, &nccl) == ncclSuccess
                ? oh_initial_comm_add_creation(nccl->own, id, nranks, rank, &config)
                : &unknown;
@@ -94,10 +96,10 @@ static void *add_creation(uint64_t id, int nranks, int rank, const void *caller)
 static ncclResult_t profiler_init(void **context_p, uint64_t id, int *events_p, const char *name, int nnodes,
                                   int nranks, int rank, void (*log)(void))
 {
-    (void)name, (void)nnodes, (void)log;
+    (void)nnodes, (void)log;
     *events_p = 0;
     if (!oh_env_flag(OH_ENV_DISABLE, false) && !getauxval(AT_SECURE) && !oh_hooks_preloaded()) {
-        *context_p = add_creation(id, nranks, rank, OH_CALLER());
+        *context_p = add_creation(id, name, nranks, rank, OH_CALLER());
     }
     return ncclSuccess;
 }

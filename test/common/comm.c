@@ -150,6 +150,9 @@ static ncclResult_t init_member(enum cf_maker maker, ncclUniqueId *id, int ranks
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = maker != CF_INIT_NONBLOCKING;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    config.commName = "test-config"; /* for ONEHOP_COMMS */
+#endif
     switch (maker) {
     case CF_INIT_RANK:
         return nccl.CommInitRank(comm_p, ranks, *id, rank);

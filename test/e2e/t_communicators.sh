@@ -81,4 +81,23 @@ for local in 1 2; do
     tap_empty "$(leftovers $((2 - local)))" "50 rounds: no memory, handle, stream, event or graph is left"
 done
 expect_no_files
+# Selected communicators: by size, by name, by host; equally on all ranks.
+select_work=(--nranks 4 --counts 1,5000 --batch 2)
+ONEHOP_COMMS=size=2-3,4 expect_served "ONEHOP_COMMS: the size" -- run_app "${select_work[@]}"
+ONEHOP_COMMS=size=2 expect_stock "ONEHOP_COMMS: another size" 'ONEHOP_COMMS leaves it out: 4 ranks, name ""' \
+    -- run_app "${select_work[@]}"
+ONEHOP_COMMS=size=2 run_app "${select_work[@]}" --make split --split-colors 0,0,1,1
+expect_counts "ONEHOP_COMMS: splits have sizes of their own" '4:nranks 2: served' '0:nranks 4: served'
+ONEHOP_COMMS='name=test-*' expect_served "ONEHOP_COMMS: the name" -- run_app "${select_work[@]}" --make config
+ONEHOP_COMMS='name=^test-*' expect_stock "ONEHOP_COMMS: not that name" 'leaves it out: 4 ranks, name "test-config"' \
+    -- run_app "${select_work[@]}" --make config
+ONEHOP_COMMS="host=$(uname -n)" expect_served "ONEHOP_COMMS: the host" -- run_app "${select_work[@]}"
+expect_stock "ONEHOP_COMMS on one rank" 'ONEHOP_COMMS leaves it out' \
+    -- run_app "${select_work[@]}" --rank-env 2:ONEHOP_COMMS=size=8
+ONEHOP_COMMS=four expect_served "ONEHOP_COMMS that is none" -- run_app "${select_work[@]}"
+[ "$(count_of 'WARN ONEHOP_COMMS=four is not accepted')" = 4 ]
+tap_point $? "ONEHOP_COMMS that is none: a warning" "$(diagnosis)"
+ONEHOP_COMMS=size=8 ONEHOP_INVARIANT=1 run_app "${select_work[@]}"
+[ "$status" = 0 ] && [ "$(count_of 'not invariant')" = 0 ] && [ "$(count_of 'invariant=')" = 0 ]
+tap_point $? "ONEHOP_COMMS: what is left out is not asked to be invariant" "$(diagnosis)"
 tap_done

@@ -69,6 +69,24 @@ static void test_inheritance(void)
     tap_ok(reads(&undefined, &parent, true, UINT32_MAX, false), "with one that is left open, NCCL's defaults");
 }
 
+/* A name that ends with the program's memory, that is long, and of a configuration that has none. */
+static void test_name(void)
+{
+    char name[200] = "tensor parallel";
+    struct recent config = undefined;
+    config.comm_name = name;
+    struct oh_comm_config got = oh_config_read((const ncclConfig_t *)&config, NULL);
+    name[0] = 'X';
+    tap_ok(strcmp(got.name, "tensor parallel") == 0, "the name is copied");
+    tap_ok(strcmp(oh_config_read(NULL, &got).name, "tensor parallel") == 0, "a child has its parent's");
+    tap_ok(oh_config_read((const ncclConfig_t *)&undefined, &got).name[0] == '\0', "or none, with a configuration");
+    memset(name, 'n', sizeof name - 1);
+    got = oh_config_read((const ncclConfig_t *)&config, NULL);
+    tap_ok(strlen(got.name) == OH_COMM_NAME - 1, "a long name is cut");
+    config.size = offsetof(struct recent, comm_name);
+    tap_ok(oh_config_read((const ncclConfig_t *)&config, NULL).name[0] == '\0', "a configuration without the field");
+}
+
 static void test_variables(void)
 {
     const struct oh_comm_config parent = {.blocking = false, .max_ctas = 4, .zero_cta = true};
@@ -111,6 +129,7 @@ int main(void)
     }
     test_fields();
     test_inheritance();
+    test_name();
     test_variables();
     return tap_done();
 }

@@ -10,12 +10,15 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "comm/comm_internal.h"
 #include "comm/launch/launch.h"
 #include "util/clock.h"
+#include "util/env.h"
 #include "util/log.h"
 #include "util/scope.h"
+#include "util/selection.h"
 
 /* --- before NCCL creates it --------------------------------------------------------------------------------------- */
 
@@ -184,6 +187,24 @@ static void count_ranks(struct oh_comm *comm)
     }
 }
 
+/* Refuses a communicator that the user does not leave to onehop, and asks nothing of it. */
+static void select_comm(struct oh_comm *comm)
+{
+    char host[256] = "", reason[OH_REASON_BYTES];
+    const char *text = oh_env_text(OH_ENV_COMMS);
+    gethostname(host, sizeof host - 1);
+    const enum oh_selection selection =
+        text ? oh_selection_match(text, comm->id.nranks, comm->id.config.name, host) : OH_SELECTION_IN;
+    if (selection == OH_SELECTION_INVALID) {
+        oh_env_reject(OH_ENV_COMMS);
+    } else if (selection == OH_SELECTION_OUT) {
+        comm->id.config.invariant = false;
+        snprintf(reason, sizeof reason, "ONEHOP_COMMS leaves it out: %u ranks, name \"%.60s\"", comm->id.nranks,
+                 comm->id.config.name);
+        refuse(comm, reason);
+    }
+}
+
 /* With the mutex held. Refuses where not all ranks can be served. */
 static void take_rank(struct oh_comm *comm, const struct oh_nccl_rank *rank)
 {
@@ -198,6 +219,9 @@ static void take_rank(struct oh_comm *comm, const struct oh_nccl_rank *rank)
     }
     if (comm->id.nranks < 2 || comm->id.nranks > OH_MAX_RANKS) {
         refuse(comm, comm->id.nranks < 2 ? "a single rank" : "more than 8 ranks");
+    }
+    if (!comm->attach.reason[0]) {
+        select_comm(comm);
     }
     if (!comm->attach.reason[0]) {
         count_ranks(comm);
