@@ -54,6 +54,13 @@ NCCL_PROFILER_PLUGIN=none NCCL_NET_PLUGIN=onehop expect_network "NCCL_PROFILER_P
 SIMNODE_NCCL_VERSION=23007 NCCL_NET_PLUGIN=onehop,simnet run_pair
 expect_network "a network beside it, which NCCL asks for a profiler" simnet 6
 
+# An invariant communicator is served from its first call on: not the one that NCCL had made by then.
+ONEHOP_INVARIANT=1 NCCL_NET_PLUGIN=onehop run_pair
+[ "$status" = 0 ] && [ "$(sum_of served)" = 6 ] && [ "$(report_of nccl_allreduce)" = 6 ] &&
+    [ "$(count_of 'WARN comm .*: not invariant, NCCL executes its allreduces: .*before onehop followed it')" = 2 ] &&
+    [ "$(count_of 'invariant=yes')" = 2 ] && [ "$(count_of 'invariant=no')" = 2 ]
+tap_point $? "ONEHOP_INVARIANT=1: the first communicator is NCCL's, the second onehop's, from the first call on" "$(diagnosis)"
+
 # Names and lists.
 export SIMNODE_NCCL_VERSION=22705 # the first communicator goes to NCCL
 NCCL_NET_PLUGIN=$libs/libnccl-net-onehop.so expect_network "full path" Socket 6 -- run_pair

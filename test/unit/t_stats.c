@@ -64,6 +64,31 @@ static void test_summary(const char *longest)
     oh_stats_summary_free(&summary);
 }
 
+static void expect_invariant(struct oh_stats_record record, const char *expected, const char *what)
+{
+    char line[OH_STATS_LINE], wanted[40];
+    const bool is_asked = record.invariant != 0;
+    snprintf(wanted, sizeof wanted, "\"invariant\":\"%s\"", expected);
+    oh_stats_json(&record, line);
+    const bool in_json = strstr(line, wanted) != NULL;
+    snprintf(wanted, sizeof wanted, " invariant=%s", expected);
+    oh_stats_text(&record, line);
+    tap_ok(in_json && (strstr(line, wanted) != NULL) == is_asked, "invariant: %s: %s", what, expected);
+}
+
+static void test_invariant(void)
+{
+    expect_invariant((struct oh_stats_record){.nranks = 2, .fallback_bytes = 8}, "off", "not asked for");
+    expect_invariant((struct oh_stats_record){.nranks = 2, .invariant = 1, .calls = {3}}, "yes", "all served");
+    expect_invariant((struct oh_stats_record){.nranks = 2, .invariant = 1, .fallbacks = {0, 0, 0, 2}}, "yes",
+                     "empty calls are NCCL's");
+    expect_invariant((struct oh_stats_record){.nranks = 2, .invariant = 1, .fallbacks = {1}, .fallback_bytes = 8}, "no",
+                     "one call is NCCL's");
+    expect_invariant((struct oh_stats_record){.nranks = 1, .invariant = 1, .fallbacks = {1}, .fallback_bytes = 8},
+                     "yes", "a single rank");
+    expect_invariant((struct oh_stats_record){.invariant = 1, .fallbacks = {1}}, "no", "unknown communicators");
+}
+
 int main(void)
 {
     struct oh_stats_record record;
@@ -83,5 +108,6 @@ int main(void)
     tap_ok(oh_fallback_text(-1) == NULL && oh_fallback_text(OH_FALLBACK_COUNT) == NULL && oh_fallback_text(0) != NULL,
            "words for reasons");
     test_reasons();
+    test_invariant();
     return tap_done();
 }

@@ -193,7 +193,7 @@ void oh_attach_note_work(struct oh_comm *comm)
 void oh_attach_note_call(const struct oh_call *call)
 {
     if (call->comm->id.config.invariant && oh_comm_is_created(call->comm)) {
-        oh_attach_begin(call->comm, call->stream);
+        oh_attach_begin(call->comm, call->stream); /* then no work of NCCL's is without an event behind it */
     }
     oh_attach_note_work(call->comm);
 }

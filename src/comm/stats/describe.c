@@ -23,7 +23,11 @@ static atomic_uint_fast64_t unknown_calls;
 
 void oh_stats_count_unknown(void)
 {
-    atomic_fetch_add_explicit(&unknown_calls, 1, memory_order_relaxed);
+    const uint64_t before = atomic_fetch_add_explicit(&unknown_calls, 1, memory_order_relaxed);
+    if (before == 0 && oh_env_flag(OH_ENV_INVARIANT, false)) {
+        OH_WARN("not invariant: NCCL executes the allreduces of a communicator that onehop does not know: it was %s",
+                OH_STRANGE_REASON);
+    }
 }
 
 static atomic_bool expecting;
@@ -232,6 +236,7 @@ static void print_process(void)
     struct oh_stats_record record = {.pid = (uint64_t)getpid(),
                                      .state = OH_STATE_FALLBACK,
                                      .fallbacks = {[OH_FALLBACK_COMM] = atomic_load(&unknown_calls)},
+                                     .invariant = oh_env_flag(OH_ENV_INVARIANT, false),
                                      .reason = OH_STRANGE_REASON};
     const bool all_known = record.fallbacks[OH_FALLBACK_COMM] == 0;
     if (all_known) {

@@ -62,8 +62,9 @@ uint64_t oh_stats_fallbacks(const struct oh_stats_record *record)
 
 const char *oh_stats_invariant(const struct oh_stats_record *record)
 {
-    const bool has_variant_sum = record->fallback_bytes > 0 && record->nranks != 1;
-    return record->invariant == 0 ? "off" : has_variant_sum ? "no" : "yes";
+    const bool of_unknown = record->nranks == 0 && oh_stats_fallbacks(record) > 0; /* their bytes are not counted */
+    const bool is_variant = of_unknown || (record->nranks != 1 && record->fallback_bytes > 0);
+    return record->invariant == 0 ? "off" : is_variant ? "no" : "yes";
 }
 
 void oh_stats_add(struct oh_stats_record *sum, const struct oh_stats_record *record)

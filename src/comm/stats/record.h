@@ -109,7 +109,7 @@ uint64_t oh_stats_fallbacks(const struct oh_stats_record *record);
 
 /*
  * Returns "yes": the user asks for an invariant communicator, and NCCL has summed nothing on it, but with a single
- * rank; "no": NCCL has; "off": the user does not ask.
+ * rank; "no": NCCL has, or has executed calls of communicators that onehop does not know; "off": the user does not ask.
  */
 const char *oh_stats_invariant(const struct oh_stats_record *record);
 
